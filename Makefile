@@ -1,0 +1,54 @@
+# The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
+.DEFAULT_GOAL := help
+.PHONY: help build debug asan tsan test demo bench fuzz format lint install clean
+
+PREFIX ?= /usr/local
+
+define cmake_build
+	@scripts/setup --quiet build
+	cmake --preset $(1) --log-level=WARNING
+	cmake --build --preset $(1)
+endef
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+build: ## build/gradc and build/lib/libgradc_rt.a, optimized
+	$(call cmake_build,release)
+
+debug: ## the same in build-debug/, with asserts and the verifier after every pass
+	$(call cmake_build,debug)
+
+asan: ## the same in build-asan/, with the address and undefined behaviour sanitizers
+	$(call cmake_build,asan)
+
+tsan: ## the same in build-tsan/, with the thread sanitizer
+	$(call cmake_build,tsan)
+
+test: ## all tests; ends with `N passed, N failed, N skipped`
+	@scripts/setup --quiet test
+	$(MAKE) build asan
+	scripts/test
+
+demo: build ## compiles and trains a small GPT-2, results in demo/
+	scripts/demo
+
+bench: build ## measures and prints
+	bench/run
+
+fuzz: ## looks for inputs that crash or miscompile
+	@scripts/setup --quiet test
+	tests/fuzz/run
+
+format: ## formats the C sources in place
+	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+
+lint: ## complains about format and about includes across folders
+	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format --dry-run -Werror
+	scripts/check-folders
+
+install: build ## installs under PREFIX (/usr/local)
+	cmake --install build --prefix $(PREFIX)
+
+clean: ## removes what was built
+	rm -rf build build-debug build-asan build-tsan demo

@@ -1,0 +1,237 @@
+/* What every folder stands on: memory, containers, strings, errors, element types, files.
+ * Knows nothing of graphs. Sections are named after the .c file that implements them. */
+#ifndef GRADC_BASE_H
+#define GRADC_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define MAX_RANK 16 /* of any tensor */
+
+/* Exit codes, as the command line page fixes them. */
+enum {
+	EXIT_OK = 0,
+	EXIT_USAGE = 2,
+	EXIT_INVALID = 3,
+	EXIT_UNSUPPORTED = 4,
+	EXIT_SYSTEM = 5,
+	EXIT_DATA = 6,
+	EXIT_CHECKPOINT = 7,
+	EXIT_NON_FINITE = 8,
+	EXIT_PREEMPTED = 75,
+};
+
+/* arena.c: memory that is freed all at once. Addresses never move. Allocation never fails:
+ * when the system has no memory left the process ends with EXIT_SYSTEM and a message. */
+typedef struct Arena Arena;
+
+Arena *arena_new(void);
+void arena_free(Arena *arena); /* NULL is allowed */
+/* Zeroed, aligned to 16 bytes; a size of 0 gives a unique address. */
+void *arena_alloc(Arena *arena, size_t bytes);
+void *arena_copy(Arena *arena, const void *from, size_t bytes);
+char *arena_strdup(Arena *arena, const char *text);
+char *arena_strndup(Arena *arena, const char *text, size_t n);
+char *arena_printf(Arena *arena, const char *fmt, ...) PRINTF(2, 3);
+char *arena_vprintf(Arena *arena, const char *fmt, va_list args);
+size_t arena_bytes(const Arena *arena); /* allocated from the system so far */
+#define NEW(arena, T) ((T *)arena_alloc(arena, sizeof(T)))
+#define NEW_ARRAY(arena, T, n) ((T *)arena_alloc(arena, sizeof(T) * (size_t)(n)))
+
+/* Growable array in an arena: VEC(int) v = {0}; vec_push(arena, &v, 3); v.at[0], v.n.
+ * Growing moves the elements, never what they point to. */
+#define VEC(T)           \
+	struct {         \
+		T *at;   \
+		int n;   \
+		int cap; \
+	}
+void *vec_grow(Arena *arena, void *at, int n, int *cap, size_t size);
+#define vec_push(arena, v, x)                                                               \
+	((void)((v)->n == (v)->cap ? ((v)->at = vec_grow(arena, (v)->at, (v)->n, &(v)->cap, \
+	                                                 sizeof(*(v)->at)))                 \
+	                           : 0),                                                    \
+	 (v)->at[(v)->n++] = (x))
+
+/* map.c: hash tables in an arena. */
+typedef struct StrMap StrMap; /* string -> pointer */
+typedef struct IntMap IntMap; /* uint64 -> uint64 */
+
+StrMap *strmap_new(Arena *arena);
+void *strmap_get(const StrMap *map, const char *key);       /* NULL when absent */
+void strmap_put(StrMap *map, const char *key, void *value); /* the key is borrowed */
+IntMap *intmap_new(Arena *arena);
+bool intmap_get(const IntMap *map, uint64_t key, uint64_t *value); /* value may be NULL */
+void intmap_put(IntMap *map, uint64_t key, uint64_t value);
+/* XXH64-quality mixing of bytes; equal bytes and seed give equal results on every machine. */
+uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed);
+uint64_t hash_mix(uint64_t a, uint64_t b);
+
+/* text.c: text that grows, and text from outside made safe to print. */
+typedef struct {
+	char *at; /* always NUL-terminated once something was added */
+	size_t n, cap;
+} Text;
+
+void text_free(Text *text);
+void text_add(Text *text, const char *s);
+void text_add_bytes(Text *text, const void *bytes, size_t n);
+void text_printf(Text *text, const char *fmt, ...) PRINTF(2, 3);
+/* s in double quotes; `"`, `\`, control bytes and invalid UTF-8 as \xHH. What text_add_quoted
+ * writes, text_unquote reads. */
+void text_add_quoted(Text *text, const char *s);
+/* Reads a quoted string at *at, moves *at behind it; NULL when malformed. */
+char *text_unquote(Arena *arena, const char **at);
+/* Shortest text that reads back as the same value of that type (f64 or f32); inf, -inf, nan. */
+void text_add_double(Text *text, double value);
+void text_add_float(Text *text, float value);
+/* Shell-style match with * and ? (no character classes). */
+bool glob_match(const char *pattern, const char *name);
+/* "12K", "3M", "1G" (1024) or a plain number; false when malformed or above INT64_MAX. */
+bool parse_bytes(const char *text, int64_t *out);
+bool parse_int(const char *text, int64_t *out);
+bool parse_double(const char *text, double *out);
+/* The file name for a tensor: bytes other than letters, digits, `.`, `_`, `-` become `_`. */
+char *file_name_of(Arena *arena, const char *tensor_name);
+bool utf8_valid(const char *s, size_t n);
+
+/* diag.c: what the user is told. Lines go to a stream at once:
+ * "gradc: error: model.onnx: node "conv1" (Conv, opset 17): ...", notes and hints indented. */
+typedef struct Diag Diag;
+
+Diag *diag_new(const char *program, FILE *stream);
+void diag_free(Diag *diag);
+/* One fault. The exit code of a run with several faults is the smallest one reported.
+ * After 100 errors the rest are counted, not printed. Text from outside inside the message
+ * has control bytes escaped by diag itself. */
+void diag_error(Diag *diag, int exit_code, const char *fmt, ...) PRINTF(3, 4);
+void diag_verror(Diag *diag, int exit_code, const char *fmt, va_list args);
+void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
+void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
+void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
+
+int diag_errors(const Diag *diag);    /* how many so far */
+int diag_exit_code(const Diag *diag); /* EXIT_OK without errors */
+
+/* Status: an error as a value, for library code. NULL is success. */
+typedef struct {
+	int exit_code;
+	char *message; /* one line */
+} StatusInfo;
+typedef StatusInfo *Status;
+
+Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
+	__attribute__((returns_nonnull));
+/* Puts "PREFIX: " before the message; NULL stays NULL. */
+Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
+void status_free(Status status);
+/* Reports through diag and frees; true when it was an error. */
+bool diag_status(Diag *diag, Status status);
+#define RETURN_IF_ERROR(expr)            \
+	do {                             \
+		Status status_ = (expr); \
+		if (status_)             \
+			return status_;  \
+	} while (0)
+
+/* dtype.c: the element types and the one table of conversions. */
+/* clang-format off */
+typedef enum {
+	F64, F32, F16, BF16, F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, F4E2M1, E8M0,
+	S64, S32, S16, S8, S4, S2, U64, U32, U16, U8, U4, U2, BOOL,
+	N_DTYPES,
+} DType;
+/* clang-format on */
+typedef enum { CLASS_FLOAT, CLASS_SIGNED, CLASS_UNSIGNED, CLASS_BOOL } DTypeClass;
+typedef struct {
+	const char *name; /* "f32" */
+	uint8_t bits;     /* 4- and 2-bit types are packed, low bits first */
+	DTypeClass class;
+	const char *npy;         /* "<f4", NULL where NumPy has no such type */
+	const char *npy_bits;    /* the unsigned type that holds its raw bits: "<u2" for bf16 */
+	const char *safetensors; /* "F32", NULL where the format has no such type */
+} DTypeInfo;
+extern const DTypeInfo dtype_info[N_DTYPES];
+
+bool dtype_parse(const char *name, DType *out);
+static inline bool
+dtype_is_float(DType t)
+{
+	return dtype_info[t].class == CLASS_FLOAT;
+}
+/* Bytes of n elements; packed types round up. n must be >= 0. */
+int64_t dtype_bytes(DType t, int64_t n);
+/* Element i of an array of dtype t. Floats (round to nearest even, f8 saturating as ONNX's Cast
+ * does by default) through double; signed and bool through int64, u64 through its bits. */
+double dtype_load_float(DType t, const void *at, int64_t i);
+void dtype_store_float(DType t, void *at, int64_t i, double value);
+int64_t dtype_load_int(DType t, const void *at, int64_t i);
+void dtype_store_int(DType t, void *at, int64_t i, int64_t value); /* wraps */
+/* value rounded once to the float type t, as a double. */
+double dtype_round(DType t, double value);
+/* Converts n elements from one type to another as C does (float to integer truncates and
+ * saturates, NaN to 0; to bool: != 0). */
+void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
+/* Checked arithmetic on sizes: false on overflow. */
+bool size_mul(int64_t a, int64_t b, int64_t *out);
+bool size_add(int64_t a, int64_t b, int64_t *out);
+
+/* file.c: the file system. */
+/* The whole of a regular file, at most `limit` bytes. FIFOs, directories and devices are errors. */
+Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n);
+/* A file that appears under its name only when complete: temporary name in the same folder,
+ * fsync, rename. */
+typedef struct FileWriter FileWriter;
+Status file_writer_open(const char *path, FileWriter **out);
+Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
+int64_t file_writer_offset(const FileWriter *w);
+Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
+/* mode: permissions, 0 for the default of the umask. Frees w in any case. */
+Status file_writer_commit(FileWriter *w, int mode);
+void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
+Status file_write(const char *path, const void *bytes, int64_t n);
+Status folder_make(const char *path); /* and its parents; existing is fine */
+char *path_join(Arena *arena, const char *folder, const char *name);
+/* Reads exactly n bytes at an offset, EINTR and short reads handled. */
+Status file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset);
+
+/* npy.c: NumPy's array files, format 1.0 to 3.0, little endian, C order only. */
+typedef struct {
+	DType dtype; /* of the file's descr */
+	int rank;
+	int64_t dims[MAX_RANK];
+	int64_t data_offset; /* in the file */
+	int64_t n_elements, n_bytes;
+} NpyInfo;
+/* Reads and checks the header, and that the file is long enough. exit code EXIT_DATA. */
+Status npy_open(const char *path, NpyInfo *info, int *fd);
+Status npy_read(Arena *arena, const char *path, NpyInfo *info, void **data);
+/* Types that NumPy lacks are written as their raw bits (one element a byte for packed types). */
+Status npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data);
+
+/* safetensors.c: https://huggingface.co/docs/safetensors, as checked by its own reader: no
+ * duplicate key, no hole, no overlap, header at most 100 MB. */
+typedef struct {
+	const char *name;
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK];
+	int64_t n_bytes;
+	int64_t offset;   /* reading: from the start of the file */
+	const void *data; /* writing */
+} SafeTensor;
+typedef struct {
+	SafeTensor *tensors;
+	int n_tensors;
+	int fd;
+} SafeTensors;
+Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
+void safetensors_close(SafeTensors *st);
+Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
+
+#endif

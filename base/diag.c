@@ -1,0 +1,177 @@
+/* What the user is told, and errors as values. A message is one line whatever it quotes: bytes
+ * that would disturb a terminal or a log are written as \xHH. */
+#include "base/base_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PRINTED 100
+
+struct Diag {
+	const char *program;
+	FILE *stream;
+	int errors;
+	int exit_code;
+	bool muted; /* the last error was not printed, so its notes are not either */
+};
+
+Diag *
+diag_new(const char *program, FILE *stream)
+{
+	Diag *diag = memory_get(sizeof(*diag));
+
+	*diag = (Diag){.program = program, .stream = stream, .exit_code = EXIT_OK};
+	return diag;
+}
+
+void
+diag_free(Diag *diag)
+{
+	if (diag && diag->errors > MAX_PRINTED)
+		fprintf(diag->stream, "%s: error: %d more errors, not shown\n", diag->program,
+		        diag->errors - MAX_PRINTED);
+	free(diag);
+}
+
+/* One line in one write, so that lines of several processes do not mix. */
+static void
+print_line(Diag *diag, const char *prefix, const char *kind, const char *fmt, va_list args)
+{
+	Text message = {0}, line = {0};
+
+	text_vprintf(&message, fmt, args);
+	text_printf(&line, "%s%s: ", prefix, kind);
+	text_add_escaped(&line, message.at, message.n, "");
+	text_add(&line, "\n");
+	fwrite(line.at, 1, line.n, diag->stream);
+	fflush(diag->stream);
+	text_free(&message);
+	text_free(&line);
+}
+
+static void
+print_headline(Diag *diag, const char *kind, const char *fmt, va_list args)
+{
+	Text prefix = {0};
+
+	text_printf(&prefix, "%s: ", diag->program);
+	print_line(diag, prefix.at, kind, fmt, args);
+	text_free(&prefix);
+}
+
+void
+diag_verror(Diag *diag, int exit_code, const char *fmt, va_list args)
+{
+	if (diag->errors == 0 || exit_code < diag->exit_code)
+		diag->exit_code = exit_code;
+	diag->errors++;
+	diag->muted = diag->errors > MAX_PRINTED;
+	if (!diag->muted)
+		print_headline(diag, "error", fmt, args);
+}
+
+void
+diag_error(Diag *diag, int exit_code, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	diag_verror(diag, exit_code, fmt, args);
+	va_end(args);
+}
+
+void
+diag_warning(Diag *diag, const char *fmt, ...)
+{
+	va_list args;
+
+	diag->muted = false;
+	va_start(args, fmt);
+	print_headline(diag, "warning", fmt, args);
+	va_end(args);
+}
+
+void
+diag_note(Diag *diag, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	if (!diag->muted)
+		print_line(diag, "\t", "note", fmt, args);
+	va_end(args);
+}
+
+void
+diag_hint(Diag *diag, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	if (!diag->muted)
+		print_line(diag, "\t", "hint", fmt, args);
+	va_end(args);
+}
+
+int
+diag_errors(const Diag *diag)
+{
+	return diag->errors;
+}
+
+int
+diag_exit_code(const Diag *diag)
+{
+	return diag->exit_code;
+}
+
+Status
+status_error(int exit_code, const char *fmt, ...)
+{
+	Status status = memory_get(sizeof(*status));
+	Text message = {0};
+	va_list args;
+
+	va_start(args, fmt);
+	text_vprintf(&message, fmt, args);
+	va_end(args);
+	*status = (StatusInfo){.exit_code = exit_code, .message = message.at};
+	return status;
+}
+
+Status
+status_annotate(Status status, const char *fmt, ...)
+{
+	Text message = {0};
+	va_list args;
+
+	if (!status)
+		return NULL;
+	va_start(args, fmt);
+	text_vprintf(&message, fmt, args);
+	va_end(args);
+	text_add(&message, ": ");
+	text_add(&message, status->message);
+	free(status->message);
+	status->message = message.at;
+	return status;
+}
+
+void
+status_free(Status status)
+{
+	if (!status)
+		return;
+	free(status->message);
+	free(status);
+}
+
+bool
+diag_status(Diag *diag, Status status)
+{
+	if (!status)
+		return false;
+	diag_error(diag, status->exit_code, "%s", status->message);
+	status_free(status);
+	return true;
+}

@@ -1,0 +1,389 @@
+/* The element types and the one table of conversions. Every float type below f64 converts
+ * through double, which holds all their values; a value is rounded once, to nearest even, by
+ * exact arithmetic. Casts to the 8-bit and smaller floats saturate. */
+#include "base/base.h"
+
+#include <string.h>
+
+const DTypeInfo dtype_info[N_DTYPES] = {
+	[F64] = {"f64", 64, CLASS_FLOAT, "<f8", "<u8", "F64"},
+	[F32] = {"f32", 32, CLASS_FLOAT, "<f4", "<u4", "F32"},
+	[F16] = {"f16", 16, CLASS_FLOAT, "<f2", "<u2", "F16"},
+	[BF16] = {"bf16", 16, CLASS_FLOAT, NULL, "<u2", "BF16"},
+	[F8E4M3] = {"f8e4m3", 8, CLASS_FLOAT, NULL, "|u1", "F8_E4M3"},
+	[F8E5M2] = {"f8e5m2", 8, CLASS_FLOAT, NULL, "|u1", "F8_E5M2"},
+	[F8E4M3FNUZ] = {"f8e4m3fnuz", 8, CLASS_FLOAT, NULL, "|u1", NULL},
+	[F8E5M2FNUZ] = {"f8e5m2fnuz", 8, CLASS_FLOAT, NULL, "|u1", NULL},
+	[F4E2M1] = {"f4e2m1", 4, CLASS_FLOAT, NULL, "|u1", "F4"},
+	[E8M0] = {"e8m0", 8, CLASS_FLOAT, NULL, "|u1", "F8_E8M0"},
+	[S64] = {"s64", 64, CLASS_SIGNED, "<i8", "<u8", "I64"},
+	[S32] = {"s32", 32, CLASS_SIGNED, "<i4", "<u4", "I32"},
+	[S16] = {"s16", 16, CLASS_SIGNED, "<i2", "<u2", "I16"},
+	[S8] = {"s8", 8, CLASS_SIGNED, "|i1", "|u1", "I8"},
+	[S4] = {"s4", 4, CLASS_SIGNED, NULL, "|u1", NULL},
+	[S2] = {"s2", 2, CLASS_SIGNED, NULL, "|u1", NULL},
+	[U64] = {"u64", 64, CLASS_UNSIGNED, "<u8", "<u8", "U64"},
+	[U32] = {"u32", 32, CLASS_UNSIGNED, "<u4", "<u4", "U32"},
+	[U16] = {"u16", 16, CLASS_UNSIGNED, "<u2", "<u2", "U16"},
+	[U8] = {"u8", 8, CLASS_UNSIGNED, "|u1", "|u1", "U8"},
+	[U4] = {"u4", 4, CLASS_UNSIGNED, NULL, "|u1", NULL},
+	[U2] = {"u2", 2, CLASS_UNSIGNED, NULL, "|u1", NULL},
+	[BOOL] = {"bool", 8, CLASS_BOOL, "|b1", "|u1", "BOOL"},
+};
+
+/* A float type below f32. Codes are bit patterns without the sign. */
+typedef struct {
+	uint8_t mantissa;   /* bits */
+	int16_t bias;       /* a normal number is 1.m * 2^(exponent - bias) */
+	uint16_t sign;      /* its bit, 0 for e8m0 */
+	uint16_t largest;   /* code of the largest finite value */
+	uint16_t overflow;  /* code of what lies above, infinity included */
+	uint16_t infinity;  /* 0: has none */
+	uint16_t nan;       /* the pattern of NaN; f4e2m1 has none and gives -0 */
+	bool unsigned_zero; /* fnuz: no -0, its pattern is the only NaN */
+	bool only_normal;   /* e8m0: exponent 0 is a power of two like any other */
+} FloatFormat;
+
+static const FloatFormat float_formats[] = {
+	[F16] = {10, 15, 0x8000, 0x7BFF, 0x7C00, 0x7C00, 0x7E00, false, false},
+	[BF16] = {7, 127, 0x8000, 0x7F7F, 0x7F80, 0x7F80, 0x7FC0, false, false},
+	[F8E4M3] = {3, 7, 0x80, 0x7E, 0x7E, 0, 0x7F, false, false},
+	[F8E5M2] = {2, 15, 0x80, 0x7B, 0x7B, 0x7C, 0x7E, false, false},
+	[F8E4M3FNUZ] = {3, 8, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
+	[F8E5M2FNUZ] = {2, 16, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
+	[F4E2M1] = {1, 1, 0x8, 0x7, 0x7, 0, 0x8, false, false},
+	[E8M0] = {0, 127, 0, 0xFE, 0xFE, 0, 0xFF, false, true},
+};
+
+#define DOUBLE_MANTISSA 52
+#define DOUBLE_BIAS 1023
+
+static uint64_t
+bits_of(double value)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static double
+double_of(uint64_t bits)
+{
+	double value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+/* 2^k for -1022 <= k <= 1023 */
+static double
+power_of_two(int k)
+{
+	return double_of((uint64_t)(k + DOUBLE_BIAS) << DOUBLE_MANTISSA);
+}
+
+static double
+float_decode(const FloatFormat *f, uint32_t bits)
+{
+	bool negative = f->sign && (bits & f->sign);
+	uint32_t code = f->sign ? bits & (uint32_t)(f->sign - 1) : bits;
+	int exponent = (int)(code >> f->mantissa);
+	uint32_t fraction = code & ((1u << f->mantissa) - 1);
+	double value;
+
+	if (code > f->largest || (f->unsigned_zero && bits == f->nan))
+		value = double_of(f->infinity && code == f->infinity ? 0x7FF0000000000000u
+		                                                     : 0x7FF8000000000000u);
+	else if (exponent == 0 && !f->only_normal)
+		value = fraction * power_of_two(1 - f->bias - f->mantissa);
+	else
+		value = (fraction + (1u << f->mantissa)) *
+		        power_of_two(exponent - f->bias - f->mantissa);
+	return negative ? -value : value;
+}
+
+/* |value| as a code: counted in units of the last place at its exponent, rounded to an integer.
+ * Adding the integer to the exponent field lets a carry go where it must. */
+static uint32_t
+float_encode_magnitude(const FloatFormat *f, double value)
+{
+	int smallest = f->only_normal ? -f->bias : 1 - f->bias;
+	int exponent = (int)(bits_of(value) >> DOUBLE_MANTISSA) - DOUBLE_BIAS;
+	double scaled;
+	uint32_t n, code;
+
+	if (exponent > DOUBLE_BIAS / 2)
+		return f->overflow;
+	if (exponent < smallest)
+		exponent = smallest;
+	scaled = value * power_of_two(f->mantissa - exponent);
+	n = (uint32_t)scaled;
+	scaled -= n;
+	n += scaled > 0.5 || (scaled == 0.5 && n % 2 == 1);
+	code = ((uint32_t)(exponent - smallest) << f->mantissa) + n;
+	if (f->only_normal && code > 0)
+		code--;
+	return code > f->largest ? f->overflow : code;
+}
+
+static uint32_t
+float_encode(const FloatFormat *f, double value)
+{
+	uint64_t bits = bits_of(value);
+	bool negative = bits >> 63;
+	uint32_t code;
+
+	if (value != value)
+		return negative && !f->unsigned_zero ? (uint32_t)(f->nan ^ f->sign) : f->nan;
+	if (negative && !f->sign)
+		return value == 0 ? 0 : f->nan;
+	code = float_encode_magnitude(f, double_of(bits & ~(UINT64_C(1) << 63)));
+	return negative && !(code == 0 && f->unsigned_zero) ? code | f->sign : code;
+}
+
+bool
+dtype_parse(const char *name, DType *out)
+{
+	*out = F64;
+	for (int t = 0; t < N_DTYPES; t++) {
+		if (strcmp(dtype_info[t].name, name) == 0) {
+			*out = (DType)t;
+			return true;
+		}
+	}
+	return false;
+}
+
+int64_t
+dtype_bytes(DType t, int64_t n)
+{
+	int bits = dtype_info[t].bits;
+	int64_t bytes;
+
+	if (bits < 8)
+		return n / (8 / bits) + (n % (8 / bits) != 0);
+	return size_mul(n, bits / 8, &bytes) ? bytes : INT64_MAX;
+}
+
+/* The raw bits of element i; packed types have the first element in the lowest bits. */
+static uint64_t
+load_bits(int bits, const void *at, int64_t i)
+{
+	const uint8_t *bytes = at;
+	uint16_t half;
+	uint32_t word;
+	uint64_t full;
+
+	switch (bits) {
+	case 64:
+		memcpy(&full, bytes + 8 * i, 8);
+		return full;
+	case 32:
+		memcpy(&word, bytes + 4 * i, 4);
+		return word;
+	case 16:
+		memcpy(&half, bytes + 2 * i, 2);
+		return half;
+	case 8:
+		return bytes[i];
+	default:
+		return bytes[i / (8 / bits)] >> i % (8 / bits) * bits & ((1u << bits) - 1);
+	}
+}
+
+static void
+store_packed(int bits, uint8_t *bytes, int64_t i, uint64_t value)
+{
+	int shift = (int)(i % (8 / bits)) * bits;
+	unsigned mask = (1u << bits) - 1;
+	uint8_t *byte = &bytes[i / (8 / bits)];
+
+	*byte = (uint8_t)((*byte & ~(mask << shift)) | ((unsigned)value & mask) << shift);
+}
+
+static void
+store_bits(int bits, void *at, int64_t i, uint64_t value)
+{
+	uint8_t *bytes = at;
+	uint16_t half = (uint16_t)value;
+	uint32_t word = (uint32_t)value;
+
+	switch (bits) {
+	case 64:
+		memcpy(bytes + 8 * i, &value, 8);
+		break;
+	case 32:
+		memcpy(bytes + 4 * i, &word, 4);
+		break;
+	case 16:
+		memcpy(bytes + 2 * i, &half, 2);
+		break;
+	case 8:
+		bytes[i] = (uint8_t)value;
+		break;
+	default:
+		store_packed(bits, bytes, i, value);
+	}
+}
+
+/* Truncated toward zero, then moved into the range of the integer type t. */
+static int64_t
+saturate(DType t, double value)
+{
+	int bits = dtype_info[t].bits;
+	DTypeClass class = dtype_info[t].class;
+	double above = power_of_two(class == CLASS_SIGNED ? bits - 1 : bits);
+	double lowest = class == CLASS_SIGNED ? -above : 0;
+
+	if (class == CLASS_BOOL)
+		return value != 0;
+	if (value != value)
+		return 0;
+	if (value >= above)
+		return class == CLASS_SIGNED ? (int64_t)(UINT64_MAX >> (65 - bits))
+		                             : (int64_t)(UINT64_MAX >> (64 - bits));
+	if (value <= lowest)
+		return (int64_t)lowest;
+	return class == CLASS_SIGNED ? (int64_t)value : (int64_t)(uint64_t)value;
+}
+
+double
+dtype_load_float(DType t, const void *at, int64_t i)
+{
+	uint64_t bits = load_bits(dtype_info[t].bits, at, i);
+	uint32_t word = (uint32_t)bits;
+	float single;
+
+	if (t == F64)
+		return double_of(bits);
+	if (t == F32) {
+		memcpy(&single, &word, sizeof(single));
+		return single;
+	}
+	if (dtype_is_float(t))
+		return float_decode(&float_formats[t], word);
+	return t == U64 ? (double)bits : (double)dtype_load_int(t, at, i);
+}
+
+void
+dtype_store_float(DType t, void *at, int64_t i, double value)
+{
+	float single = (float)value;
+	uint32_t word;
+
+	if (t == F64) {
+		store_bits(64, at, i, bits_of(value));
+	} else if (t == F32) {
+		memcpy(&word, &single, sizeof(word));
+		store_bits(32, at, i, word);
+	} else if (dtype_is_float(t)) {
+		store_bits(dtype_info[t].bits, at, i, float_encode(&float_formats[t], value));
+	} else {
+		dtype_store_int(t, at, i, saturate(t, value));
+	}
+}
+
+int64_t
+dtype_load_int(DType t, const void *at, int64_t i)
+{
+	int bits = dtype_info[t].bits;
+	uint64_t value, sign;
+
+	if (dtype_is_float(t))
+		return saturate(S64, dtype_load_float(t, at, i));
+	value = load_bits(bits, at, i);
+	if (dtype_info[t].class == CLASS_BOOL)
+		return value != 0;
+	if (dtype_info[t].class == CLASS_UNSIGNED)
+		return (int64_t)value;
+	sign = UINT64_C(1) << (bits - 1);
+	return (int64_t)((value ^ sign) - sign);
+}
+
+void
+dtype_store_int(DType t, void *at, int64_t i, int64_t value)
+{
+	if (dtype_is_float(t))
+		dtype_store_float(t, at, i, (double)value);
+	else
+		store_bits(dtype_info[t].bits, at, i,
+		           t == BOOL ? (uint64_t)(value != 0) : (uint64_t)value);
+}
+
+double
+dtype_round(DType t, double value)
+{
+	if (t == F32)
+		return (float)value;
+	if (t == F64 || !dtype_is_float(t))
+		return value;
+	return float_decode(&float_formats[t], float_encode(&float_formats[t], value));
+}
+
+/* An integer as a double from which every smaller float rounds as from the integer itself: of
+ * those that double cannot hold the lost bits are kept as one odd last bit. */
+static double
+double_for_rounding(uint64_t bits, bool is_signed)
+{
+	bool negative = is_signed && bits >> 63;
+	uint64_t magnitude = negative ? 0 - bits : bits, lost;
+	double value;
+
+	lost = magnitude & 0x7FF;
+	if (magnitude >> (DOUBLE_MANTISSA + 1))
+		magnitude = (magnitude - lost) | (lost ? 0x800 : 0);
+	value = (double)magnitude;
+	return negative ? -value : value;
+}
+
+static void
+convert_one(DType to, void *dst, DType from, const void *src, int64_t i)
+{
+	int64_t value;
+
+	if (dtype_is_float(from)) {
+		dtype_store_float(to, dst, i, dtype_load_float(from, src, i));
+		return;
+	}
+	value = dtype_load_int(from, src, i);
+	if (!dtype_is_float(to))
+		dtype_store_int(to, dst, i, value);
+	else if (to == F64)
+		dtype_store_float(to, dst, i, dtype_load_float(from, src, i));
+	else
+		dtype_store_float(to, dst, i, double_for_rounding((uint64_t)value, from != U64));
+}
+
+void
+dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n)
+{
+	const float *f = src;
+	const double *d = src;
+
+	if (n <= 0)
+		return;
+	if (to == from && to != BOOL)
+		memcpy(dst, src, (size_t)dtype_bytes(to, n));
+	else if (to == F64 && from == F32)
+		for (int64_t i = 0; i < n; i++)
+			((double *)dst)[i] = f[i];
+	else if (to == F32 && from == F64)
+		for (int64_t i = 0; i < n; i++)
+			((float *)dst)[i] = (float)d[i];
+	else
+		for (int64_t i = 0; i < n; i++)
+			convert_one(to, dst, from, src, i);
+}
+
+bool
+size_mul(int64_t a, int64_t b, int64_t *out)
+{
+	return !__builtin_mul_overflow(a, b, out);
+}
+
+bool
+size_add(int64_t a, int64_t b, int64_t *out)
+{
+	return !__builtin_add_overflow(a, b, out);
+}

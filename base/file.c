@@ -1,0 +1,347 @@
+/* The file system: reading regular files only, and writing files that appear under their name
+ * only when they are complete. */
+#include "base/base_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUFFER_BYTES 65536
+#define MAX_TEMPORARY_NAMES 1000
+
+struct FileWriter {
+	int fd;
+	char *path, *temporary;
+	int64_t offset; /* of the next byte, buffered ones included */
+	size_t n_buffered;
+	unsigned char buffer[BUFFER_BYTES];
+};
+
+static Status
+system_error(int exit_code, const char *path)
+{
+	return status_error(exit_code, "%s: %s", path, strerror(errno));
+}
+
+Status
+file_open_regular(const char *path, int exit_code, int *fd, int64_t *n)
+{
+	struct stat st;
+	Status status = NULL;
+
+	*n = 0;
+	*fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (*fd < 0)
+		return system_error(exit_code, path);
+	if (fstat(*fd, &st) != 0)
+		status = system_error(exit_code, path);
+	else if (!S_ISREG(st.st_mode))
+		status = status_error(exit_code, "%s: not a regular file", path);
+	if (status) {
+		close(*fd);
+		*fd = -1;
+		return status;
+	}
+	*n = st.st_size;
+	return NULL;
+}
+
+Status
+file_pread_as(int exit_code, int fd, const char *path, void *to, int64_t n, int64_t offset)
+{
+	char *at = to;
+	int64_t end;
+
+	if (n < 0 || offset < 0 || !size_add(offset, n, &end))
+		return status_error(exit_code, "%s: cannot read %lld bytes at offset %lld", path,
+		                    (long long)n, (long long)offset);
+	while (offset < end) {
+		ssize_t got = pread(fd, at, (size_t)(end - offset), (off_t)offset);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return system_error(exit_code, path);
+		if (got == 0)
+			return status_error(exit_code,
+			                    "%s: truncated: ends at byte %lld, %lld needed", path,
+			                    (long long)offset, (long long)end);
+		at += got;
+		offset += got;
+	}
+	return NULL;
+}
+
+Status
+file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset)
+{
+	return file_pread_as(EXIT_SYSTEM, fd, path, to, n, offset);
+}
+
+/* The bytes are followed by a NUL that *n does not count. */
+Status
+file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n)
+{
+	Status status;
+	int64_t size;
+	int fd;
+
+	*bytes = NULL;
+	*n = 0;
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &fd, &size));
+	if (size > limit) {
+		close(fd);
+		return status_error(EXIT_SYSTEM, "%s: %lld bytes, at most %lld can be read", path,
+		                    (long long)size, (long long)limit);
+	}
+	*bytes = arena_alloc(arena, (size_t)size + 1);
+	status = file_pread(fd, path, *bytes, size, 0);
+	close(fd);
+	if (status)
+		*bytes = NULL;
+	else
+		*n = size;
+	return status;
+}
+
+static size_t
+folder_length(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
+/* A name in the folder of w->path that no file has. */
+static Status
+open_temporary(FileWriter *w)
+{
+	int folder = (int)folder_length(w->path);
+
+	for (int i = 0; i < MAX_TEMPORARY_NAMES; i++) {
+		Text name = {0};
+		text_printf(&name, "%.*s.gradc-%ld-%d.tmp", folder, w->path, (long)getpid(), i);
+		w->fd = open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+		if (w->fd >= 0) {
+			w->temporary = name.at;
+			return NULL;
+		}
+		text_free(&name);
+		if (errno != EEXIST)
+			break;
+	}
+	return system_error(EXIT_SYSTEM, w->path);
+}
+
+static void
+writer_free(FileWriter *w)
+{
+	if (w->fd >= 0)
+		close(w->fd);
+	free(w->path);
+	free(w->temporary);
+	free(w);
+}
+
+Status
+file_writer_open(const char *path, FileWriter **out)
+{
+	size_t n = strlen(path) + 1;
+	struct stat st;
+	FileWriter *w;
+	Status status;
+
+	*out = NULL;
+	/* Renaming over a device would replace it. */
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
+	w = memory_get(sizeof(*w));
+	w->path = memcpy(memory_get(n), path, n);
+	w->temporary = NULL;
+	w->offset = 0;
+	w->n_buffered = 0;
+	status = open_temporary(w);
+	if (status)
+		writer_free(w);
+	else
+		*out = w;
+	return status;
+}
+
+static Status
+write_all(FileWriter *w, const unsigned char *bytes, size_t n)
+{
+	while (n) {
+		ssize_t written = write(w->fd, bytes, n);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0)
+			return system_error(EXIT_SYSTEM, w->path);
+		bytes += written;
+		n -= (size_t)written;
+	}
+	return NULL;
+}
+
+static Status
+writer_flush(FileWriter *w)
+{
+	size_t n = w->n_buffered;
+
+	w->n_buffered = 0;
+	return write_all(w, w->buffer, n);
+}
+
+Status
+file_writer_add(FileWriter *w, const void *bytes, int64_t n)
+{
+	size_t size = (size_t)n;
+
+	if (n <= 0)
+		return NULL;
+	w->offset += n;
+	if (size > BUFFER_BYTES - w->n_buffered)
+		RETURN_IF_ERROR(writer_flush(w));
+	if (size > BUFFER_BYTES)
+		return write_all(w, bytes, size);
+	memcpy(w->buffer + w->n_buffered, bytes, size);
+	w->n_buffered += size;
+	return NULL;
+}
+
+int64_t
+file_writer_offset(const FileWriter *w)
+{
+	return w->offset;
+}
+
+Status
+file_writer_pad(FileWriter *w, int64_t alignment)
+{
+	static const unsigned char zeros[4096];
+	int64_t n = (alignment - w->offset % alignment) % alignment;
+
+	while (n > 0) {
+		int64_t part = n < (int64_t)sizeof(zeros) ? n : (int64_t)sizeof(zeros);
+		RETURN_IF_ERROR(file_writer_add(w, zeros, part));
+		n -= part;
+	}
+	return NULL;
+}
+
+/* Makes the rename itself durable; not every file system can, and then nothing is lost but
+ * the promise. */
+static void
+sync_folder(const char *path)
+{
+	size_t n = folder_length(path);
+	char *folder = memory_get(n + 2);
+	int fd;
+
+	memcpy(folder, path, n);
+	memcpy(folder + n, ".", 2);
+	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd >= 0) {
+		fsync(fd);
+		close(fd);
+	}
+	free(folder);
+}
+
+static Status
+writer_finish(FileWriter *w, int mode)
+{
+	int closed;
+
+	RETURN_IF_ERROR(writer_flush(w));
+	if (mode && fchmod(w->fd, (mode_t)mode) != 0)
+		return system_error(EXIT_SYSTEM, w->path);
+	if (fsync(w->fd) != 0)
+		return system_error(EXIT_SYSTEM, w->path);
+	closed = close(w->fd);
+	w->fd = -1;
+	if (closed != 0 || rename(w->temporary, w->path) != 0)
+		return system_error(EXIT_SYSTEM, w->path);
+	sync_folder(w->path);
+	return NULL;
+}
+
+Status
+file_writer_commit(FileWriter *w, int mode)
+{
+	Status status = writer_finish(w, mode);
+
+	if (status)
+		file_writer_abort(w);
+	else
+		writer_free(w);
+	return status;
+}
+
+void
+file_writer_abort(FileWriter *w)
+{
+	if (!w)
+		return;
+	unlink(w->temporary);
+	writer_free(w);
+}
+
+Status
+file_write(const char *path, const void *bytes, int64_t n)
+{
+	FileWriter *w;
+	Status status;
+
+	RETURN_IF_ERROR(file_writer_open(path, &w));
+	status = file_writer_add(w, bytes, n);
+	if (!status)
+		return file_writer_commit(w, 0);
+	file_writer_abort(w);
+	return status;
+}
+
+static Status
+make_one_folder(const char *path)
+{
+	struct stat st;
+	int error;
+
+	if (mkdir(path, 0777) == 0)
+		return NULL;
+	error = errno;
+	if (stat(path, &st) == 0)
+		return S_ISDIR(st.st_mode) ? NULL
+		                           : status_error(EXIT_SYSTEM, "%s: not a directory", path);
+	return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(error));
+}
+
+Status
+folder_make(const char *path)
+{
+	size_t n = strlen(path) + 1;
+	char *prefix = memcpy(memory_get(n), path, n);
+	Status status = NULL;
+
+	for (char *c = prefix; *c && !status; c++) {
+		if (*c != '/' || c == prefix)
+			continue;
+		*c = '\0';
+		status = make_one_folder(prefix);
+		*c = '/';
+	}
+	if (!status)
+		status = make_one_folder(prefix);
+	free(prefix);
+	return status;
+}
+
+char *
+path_join(Arena *arena, const char *folder, const char *name)
+{
+	size_t n = strlen(folder);
+
+	return arena_printf(arena, "%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
+}

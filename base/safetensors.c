@@ -1,0 +1,356 @@
+/* safetensors: 8 bytes of header length, a JSON object, the tensors' bytes without a gap.
+ * https://huggingface.co/docs/safetensors. What its own reader refuses is refused here:
+ * duplicate keys, holes, overlaps, sizes that differ from the shape, bytes left at the end. */
+#include "base/base_impl.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_HEADER 100000000
+/* Bounds what the JSON reader may allocate for a hostile header: each value needs a comma. */
+#define MAX_VALUES 1000000
+#define LENGTH_BYTES 8
+
+typedef struct {
+	Arena *arena;
+	const char *path;
+	int exit_code;
+	int64_t data_offset, data_bytes;
+} Reader;
+
+static Status fault(const Reader *r, const char *fmt, ...) PRINTF(2, 3);
+
+static Status
+fault(const Reader *r, const char *fmt, ...)
+{
+	Text message = {0};
+	va_list args;
+	Status status;
+
+	va_start(args, fmt);
+	text_vprintf(&message, fmt, args);
+	va_end(args);
+	status = status_error(r->exit_code, "%s: %s", r->path, message.at);
+	text_free(&message);
+	return status;
+}
+
+static Status
+read_json(Reader *r, int fd, int64_t file_bytes, json_t **out)
+{
+	uint8_t head[LENGTH_BYTES];
+	uint64_t n = 0;
+	int64_t n_values = 0;
+	char *text;
+	json_error_t error;
+
+	if (file_bytes < LENGTH_BYTES)
+		return fault(r, "not a safetensors file: only %lld bytes", (long long)file_bytes);
+	RETURN_IF_ERROR(file_pread_as(r->exit_code, fd, r->path, head, LENGTH_BYTES, 0));
+	for (int i = 0; i < LENGTH_BYTES; i++)
+		n |= (uint64_t)head[i] << 8 * i;
+	if (n > MAX_HEADER || (int64_t)n > file_bytes - LENGTH_BYTES)
+		return fault(r, "truncated or no safetensors file: the header has %llu bytes",
+		             (unsigned long long)n);
+	r->data_offset = LENGTH_BYTES + (int64_t)n;
+	r->data_bytes = file_bytes - r->data_offset;
+	text = arena_alloc(r->arena, (size_t)n + 1);
+	RETURN_IF_ERROR(file_pread_as(r->exit_code, fd, r->path, text, (int64_t)n, LENGTH_BYTES));
+	for (uint64_t i = 0; i < n; i++)
+		n_values += text[i] == ',';
+	if (n_values > MAX_VALUES)
+		return fault(r, "the header has more than %d values", MAX_VALUES);
+	*out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+	if (!*out)
+		return fault(r, "malformed header: %s at byte %d", error.text, error.position);
+	if (*text != '{' || !json_is_object(*out))
+		return fault(r, "malformed header: not an object");
+	return NULL;
+}
+
+static Status
+read_dtype(const Reader *r, const json_t *value, SafeTensor *t)
+{
+	const char *name = json_string_value(value);
+
+	if (!name)
+		return fault(r, "tensor \"%s\" has no dtype", t->name);
+	for (int i = 0; i < N_DTYPES; i++) {
+		const char *known = dtype_info[i].safetensors;
+		if (known && strcmp(known, name) == 0) {
+			t->dtype = (DType)i;
+			return NULL;
+		}
+	}
+	return fault(r, "tensor \"%s\" has dtype \"%s\", which cannot be read", t->name, name);
+}
+
+/* The bytes that n elements fill; false when a packed type leaves part of a byte. */
+static bool
+bytes_of(DType dtype, int64_t n, int64_t *out)
+{
+	int64_t bits;
+
+	if (!size_mul(n, dtype_info[dtype].bits, &bits) || bits % 8)
+		return false;
+	*out = bits / 8;
+	return true;
+}
+
+static Status
+read_shape(const Reader *r, const json_t *value, SafeTensor *t, int64_t *n_bytes)
+{
+	int64_t n = 1;
+
+	*n_bytes = 0;
+	if (!json_is_array(value))
+		return fault(r, "tensor \"%s\" has no shape", t->name);
+	if (json_array_size(value) > MAX_RANK)
+		return fault(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
+	t->rank = (int)json_array_size(value);
+	for (int i = 0; i < t->rank; i++) {
+		const json_t *dim = json_array_get(value, (size_t)i);
+		t->dims[i] = json_integer_value(dim);
+		if (!json_is_integer(dim) || t->dims[i] < 0)
+			return fault(r, "tensor \"%s\": dimension %d is no size", t->name, i);
+		if (!size_mul(n, t->dims[i], &n))
+			return fault(r, "tensor \"%s\": the shape is too large", t->name);
+	}
+	if (!bytes_of(t->dtype, n, n_bytes))
+		return fault(r, "tensor \"%s\": the shape does not fill whole bytes", t->name);
+	return NULL;
+}
+
+static Status
+read_offsets(const Reader *r, const json_t *value, SafeTensor *t, int64_t n_bytes)
+{
+	const json_t *first = json_array_get(value, 0), *last = json_array_get(value, 1);
+	int64_t begin = json_integer_value(first), end = json_integer_value(last);
+
+	if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
+		return fault(r, "tensor \"%s\" has no data_offsets", t->name);
+	if (begin < 0 || end < begin || end > r->data_bytes)
+		return fault(r, "tensor \"%s\": bytes %lld to %lld of %lld", t->name,
+		             (long long)begin, (long long)end, (long long)r->data_bytes);
+	if (end - begin != n_bytes)
+		return fault(r, "tensor \"%s\": the shape needs %lld bytes, data_offsets give %lld",
+		             t->name, (long long)n_bytes, (long long)(end - begin));
+	t->offset = r->data_offset + begin;
+	t->n_bytes = n_bytes;
+	return NULL;
+}
+
+static Status
+read_tensor(const Reader *r, const char *name, const json_t *entry, SafeTensor *t)
+{
+	int64_t n_bytes;
+
+	t->name = arena_strdup(r->arena, name);
+	RETURN_IF_ERROR(read_dtype(r, json_object_get(entry, "dtype"), t));
+	RETURN_IF_ERROR(read_shape(r, json_object_get(entry, "shape"), t, &n_bytes));
+	return read_offsets(r, json_object_get(entry, "data_offsets"), t, n_bytes);
+}
+
+static int
+by_offset(const void *a, const void *b)
+{
+	const SafeTensor *x = a, *y = b;
+
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
+	return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
+}
+
+/* Each tensor begins where the one before ends, the last one ends with the file. */
+static Status
+check_layout(const Reader *r, const SafeTensors *st)
+{
+	int64_t end = r->data_offset;
+
+	for (int i = 0; i < st->n_tensors; i++) {
+		const SafeTensor *t = &st->tensors[i];
+		if (t->offset < end)
+			return fault(r, "tensor \"%s\" overlaps tensor \"%s\"", t->name,
+			             t[-1].name);
+		if (t->offset > end)
+			return fault(r, "a hole of %lld bytes before tensor \"%s\"",
+			             (long long)(t->offset - end), t->name);
+		end += t->n_bytes;
+	}
+	if (end != r->data_offset + r->data_bytes)
+		return fault(r, "%lld bytes behind the last tensor",
+		             (long long)(r->data_offset + r->data_bytes - end));
+	return NULL;
+}
+
+static Status
+check_metadata(const Reader *r, json_t *metadata)
+{
+	const char *key;
+	json_t *value;
+
+	if (!json_is_object(metadata))
+		return fault(r, "malformed header: __metadata__ is not an object");
+	json_object_foreach(metadata, key, value)
+		if (!json_is_string(value))
+			return fault(r, "malformed header: metadata \"%s\" is not text", key);
+	return NULL;
+}
+
+static Status
+read_tensors(const Reader *r, json_t *header, SafeTensors *out)
+{
+	const char *name;
+	json_t *entry;
+
+	out->tensors = NEW_ARRAY(r->arena, SafeTensor, json_object_size(header));
+	json_object_foreach(header, name, entry) {
+		if (strcmp(name, "__metadata__") == 0)
+			RETURN_IF_ERROR(check_metadata(r, entry));
+		else
+			RETURN_IF_ERROR(
+				read_tensor(r, name, entry, &out->tensors[out->n_tensors++]));
+	}
+	if (out->n_tensors)
+		qsort(out->tensors, (size_t)out->n_tensors, sizeof(SafeTensor), by_offset);
+	return check_layout(r, out);
+}
+
+Status
+safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out)
+{
+	Reader r = {.arena = arena, .path = path, .exit_code = exit_code};
+	json_t *header = NULL;
+	int64_t file_bytes;
+	Status status;
+
+	*out = (SafeTensors){.fd = -1};
+	RETURN_IF_ERROR(file_open_regular(path, exit_code, &out->fd, &file_bytes));
+	status = read_json(&r, out->fd, file_bytes, &header);
+	if (!status)
+		status = read_tensors(&r, header, out);
+	json_decref(header);
+	if (status)
+		safetensors_close(out);
+	return status;
+}
+
+void
+safetensors_close(SafeTensors *st)
+{
+	if (st->fd >= 0)
+		close(st->fd);
+	*st = (SafeTensors){.fd = -1};
+}
+
+/* Wider elements first, else the given order, so that every tensor is aligned in the file. */
+static int
+by_width(const void *a, const void *b)
+{
+	const SafeTensor *x = *(const SafeTensor *const *)a, *y = *(const SafeTensor *const *)b;
+	int difference = dtype_info[y->dtype].bits - dtype_info[x->dtype].bits;
+
+	return difference ? difference : (x > y) - (x < y);
+}
+
+static json_t *
+describe(const SafeTensor *t, int64_t begin)
+{
+	json_t *shape = json_array();
+
+	for (int i = 0; i < t->rank; i++)
+		json_array_append_new(shape, json_integer(t->dims[i]));
+	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_info[t->dtype].safetensors, "shape",
+	                 shape, "data_offsets", (json_int_t)begin,
+	                 (json_int_t)(begin + t->n_bytes));
+}
+
+static Status
+add_to_header(const Reader *r, json_t *header, const SafeTensor *t, int64_t begin)
+{
+	int64_t n = 1, n_bytes;
+
+	for (int i = 0; i < t->rank; i++)
+		n *= t->dims[i];
+	if (!dtype_info[t->dtype].safetensors)
+		return fault(r, "tensor \"%s\": safetensors has no type %s", t->name,
+		             dtype_info[t->dtype].name);
+	if (!bytes_of(t->dtype, n, &n_bytes) || n_bytes != t->n_bytes)
+		return fault(r, "tensor \"%s\": %lld bytes do not fill its shape", t->name,
+		             (long long)t->n_bytes);
+	if (json_object_get(header, t->name) || strcmp(t->name, "__metadata__") == 0)
+		return fault(r, "tensor name \"%s\" cannot be used", t->name);
+	if (json_object_set_new(header, t->name, describe(t, begin)) != 0)
+		return fault(r, "tensor name \"%s\" is not UTF-8", t->name);
+	return NULL;
+}
+
+static Status
+write_header(FileWriter *w, const Reader *r, const SafeTensor *const *order, int n)
+{
+	json_t *header = json_object();
+	Text text = {0};
+	uint8_t head[LENGTH_BYTES];
+	int64_t begin = 0;
+	Status status = NULL;
+	char *json;
+
+	for (int i = 0; i < n && !status; i++) {
+		status = add_to_header(r, header, order[i], begin);
+		begin += order[i]->n_bytes;
+	}
+	json = json_dumps(header, JSON_COMPACT);
+	json_decref(header);
+	if (status || !json) {
+		free(json);
+		return status ? status : fault(r, "the header cannot be written");
+	}
+	text_add(&text, json);
+	free(json);
+	while (text.n % LENGTH_BYTES)
+		text_add(&text, " ");
+	for (int i = 0; i < LENGTH_BYTES; i++)
+		head[i] = (uint8_t)((uint64_t)text.n >> 8 * i);
+	if (text.n > MAX_HEADER)
+		status = fault(r, "too many tensors for a safetensors file");
+	if (!status)
+		status = file_writer_add(w, head, LENGTH_BYTES);
+	if (!status)
+		status = file_writer_add(w, text.at, (int64_t)text.n);
+	text_free(&text);
+	return status;
+}
+
+static Status
+write_tensors(FileWriter *w, const Reader *r, const SafeTensor *tensors, int n)
+{
+	const SafeTensor **order = NEW_ARRAY(r->arena, const SafeTensor *, n);
+
+	for (int i = 0; i < n; i++)
+		order[i] = &tensors[i];
+	if (n)
+		qsort(order, (size_t)n, sizeof(*order), by_width);
+	RETURN_IF_ERROR(write_header(w, r, order, n));
+	for (int i = 0; i < n; i++)
+		RETURN_IF_ERROR(file_writer_add(w, order[i]->data, order[i]->n_bytes));
+	return NULL;
+}
+
+Status
+safetensors_write(const char *path, const SafeTensor *tensors, int n)
+{
+	Reader r = {.path = path, .exit_code = EXIT_SYSTEM};
+	FileWriter *w;
+	Status status;
+
+	RETURN_IF_ERROR(file_writer_open(path, &w));
+	r.arena = arena_new();
+	status = write_tensors(w, &r, tensors, n);
+	arena_free(r.arena);
+	if (!status)
+		return file_writer_commit(w, 0);
+	file_writer_abort(w);
+	return status;
+}

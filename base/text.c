@@ -1,0 +1,368 @@
+/* Text that grows, numbers to text and back, and text from outside made safe to print. */
+#include "base/base_impl.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void
+text_free(Text *text)
+{
+	free(text->at);
+	*text = (Text){0};
+}
+
+/* Room for n more bytes and the NUL. */
+static void
+text_reserve(Text *text, size_t n)
+{
+	size_t cap = text->cap ? text->cap : 64;
+
+	if (text->cap - text->n > n)
+		return;
+	while (cap - text->n <= n)
+		cap *= 2;
+	text->at = memory_resize(text->at, cap);
+	text->cap = cap;
+}
+
+void
+text_add_bytes(Text *text, const void *bytes, size_t n)
+{
+	text_reserve(text, n);
+	if (n)
+		memcpy(text->at + text->n, bytes, n);
+	text->n += n;
+	text->at[text->n] = '\0';
+}
+
+void
+text_add(Text *text, const char *s)
+{
+	text_add_bytes(text, s, strlen(s));
+}
+
+void
+text_vprintf(Text *text, const char *fmt, va_list args)
+{
+	va_list again;
+	int n;
+
+	va_copy(again, args);
+	n = vsnprintf(NULL, 0, fmt, args);
+	if (n > 0) {
+		text_reserve(text, (size_t)n);
+		vsnprintf(text->at + text->n, (size_t)n + 1, fmt, again);
+		text->n += (size_t)n;
+	} else {
+		text_add_bytes(text, "", 0);
+	}
+	va_end(again);
+}
+
+void
+text_printf(Text *text, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	text_vprintf(text, fmt, args);
+	va_end(args);
+}
+
+/* The first byte of a sequence says its length and the smallest code point it may stand for. */
+static int
+utf8_lead(unsigned char byte, uint32_t *bits, uint32_t *smallest)
+{
+	static const struct {
+		uint8_t mask, lead;
+		uint32_t smallest;
+	} leads[] = {
+		{0x80, 0x00, 0},
+		{0xE0, 0xC0, 0x80},
+		{0xF0, 0xE0, 0x800},
+		{0xF8, 0xF0, 0x10000},
+	};
+
+	for (int i = 0; i < COUNT(leads); i++) {
+		if ((byte & leads[i].mask) != leads[i].lead)
+			continue;
+		*bits = byte & (uint8_t)~leads[i].mask;
+		*smallest = leads[i].smallest;
+		return i + 1;
+	}
+	return 0;
+}
+
+/* Length of the UTF-8 sequence at s, 0 when it is none; overlong forms, surrogates and what
+ * lies above U+10FFFF are none. */
+static size_t
+utf8_length(const char *s, size_t n, uint32_t *code)
+{
+	uint32_t smallest;
+	int length = n ? utf8_lead((unsigned char)s[0], code, &smallest) : 0;
+
+	if (!length || (size_t)length > n)
+		return 0;
+	for (int i = 1; i < length; i++) {
+		if (((unsigned char)s[i] & 0xC0) != 0x80)
+			return 0;
+		*code = *code << 6 | ((unsigned char)s[i] & 0x3F);
+	}
+	if (*code < smallest || *code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF))
+		return 0;
+	return (size_t)length;
+}
+
+bool
+utf8_valid(const char *s, size_t n)
+{
+	uint32_t code;
+
+	for (size_t i = 0, length; i < n; i += length)
+		if (!(length = utf8_length(s + i, n - i, &code)))
+			return false;
+	return true;
+}
+
+/* Control characters, and the marks that reorder text on a terminal. */
+static bool
+is_control(uint32_t code)
+{
+	return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x202A && code <= 0x202E) ||
+	       (code >= 0x2066 && code <= 0x2069);
+}
+
+void
+text_add_escaped(Text *text, const char *s, size_t n, const char *also)
+{
+	for (size_t i = 0; i < n;) {
+		uint32_t code = 0;
+		size_t length = utf8_length(s + i, n - i, &code);
+		bool plain = length && !is_control(code) && !(code < 0x80 && strchr(also, s[i]));
+
+		if (!length)
+			length = 1;
+		if (plain)
+			text_add_bytes(text, s + i, length);
+		else
+			for (size_t k = 0; k < length; k++)
+				text_printf(text, "\\x%02X", (unsigned char)s[i + k]);
+		i += length;
+	}
+}
+
+void
+text_add_quoted(Text *text, const char *s)
+{
+	text_add(text, "\"");
+	text_add_escaped(text, s, strlen(s), "\"\\");
+	text_add(text, "\"");
+}
+
+static int
+hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The byte of the escape at *at (behind the backslash), which moves behind it; 0: malformed,
+ * and *at stays before something other than a quote. */
+static int
+unescape(const char **at)
+{
+	const char *s = *at;
+	int high, low;
+
+	if (*s == '"' || *s == '\\') {
+		*at = s + 1;
+		return *s;
+	}
+	if (*s != 'x' || (high = hex_digit(s[1])) < 0 || (low = hex_digit(s[2])) < 0)
+		return 0;
+	if (high || low) /* a NUL would cut the text short */
+		*at = s + 3;
+	return high << 4 | low;
+}
+
+char *
+text_unquote(Arena *arena, const char **at)
+{
+	const char *s = *at;
+	Text text = {0};
+	char *result = NULL;
+
+	if (*s++ != '"')
+		return NULL;
+	text_add(&text, "");
+	while (*s && *s != '"') {
+		int byte = (unsigned char)*s++;
+		char c;
+		if (byte == '\\' && !(byte = unescape(&s)))
+			break;
+		c = (char)byte;
+		text_add_bytes(&text, &c, 1);
+	}
+	if (*s == '"') {
+		result = arena_copy(arena, text.at, text.n + 1);
+		*at = s + 1;
+	}
+	text_free(&text);
+	return result;
+}
+
+/* Makes text from `start` on read as a float: digits alone get ".0". */
+static void
+text_finish_float(Text *text, size_t start)
+{
+	if (!strpbrk(text->at + start, ".einf"))
+		text_add(text, ".0");
+}
+
+void
+text_add_double(Text *text, double value)
+{
+	size_t start = text->n;
+	/* 15 digits always survive, but subnormal numbers need fewer. */
+	int digits = isnormal(value) ? 15 : 1;
+	char buffer[40];
+
+	if (isnan(value)) {
+		text_add(text, "nan");
+		return;
+	}
+	do
+		snprintf(buffer, sizeof(buffer), "%.*g", digits, value);
+	while (strtod(buffer, NULL) != value && digits++ < 17);
+	text_add(text, buffer);
+	text_finish_float(text, start);
+}
+
+void
+text_add_float(Text *text, float value)
+{
+	size_t start = text->n;
+	int digits = isnormal(value) ? 6 : 1;
+	char buffer[40];
+
+	if (isnan(value)) {
+		text_add(text, "nan");
+		return;
+	}
+	do
+		snprintf(buffer, sizeof(buffer), "%.*g", digits, (double)value);
+	while (strtof(buffer, NULL) != value && digits++ < 9);
+	text_add(text, buffer);
+	text_finish_float(text, start);
+}
+
+/* On a mismatch the last * takes one byte more: at most strlen(pattern) * strlen(name) steps. */
+bool
+glob_match(const char *pattern, const char *name)
+{
+	const char *star = NULL, *resume = NULL;
+
+	while (*name) {
+		if (*pattern == '*') {
+			star = pattern++;
+			resume = name;
+		} else if (*pattern == '?' || *pattern == *name) {
+			pattern++;
+			name++;
+		} else if (star) {
+			pattern = star + 1;
+			name = ++resume;
+		} else {
+			return false;
+		}
+	}
+	while (*pattern == '*')
+		pattern++;
+	return *pattern == '\0';
+}
+
+static bool
+is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+bool
+parse_int(const char *text, int64_t *out)
+{
+	char *end;
+	long long value;
+
+	*out = 0;
+	if (!is_digit(text[text[0] == '-' || text[0] == '+']))
+		return false;
+	errno = 0;
+	value = strtoll(text, &end, 10);
+	if (errno || *end)
+		return false;
+	*out = value;
+	return true;
+}
+
+bool
+parse_bytes(const char *text, int64_t *out)
+{
+	static const char units[] = "KMG";
+	int64_t value = 0, digit_or_unit;
+	const char *unit;
+
+	*out = 0;
+	if (!is_digit(*text))
+		return false;
+	for (; is_digit(*text); text++) {
+		digit_or_unit = *text - '0';
+		if (!size_mul(value, 10, &value) || !size_add(value, digit_or_unit, &value))
+			return false;
+	}
+	if (*text) {
+		unit = strchr(units, *text);
+		if (!unit || text[1])
+			return false;
+		digit_or_unit = (int64_t)1 << 10 * (unit - units + 1);
+		if (!size_mul(value, digit_or_unit, &value))
+			return false;
+	}
+	*out = value;
+	return true;
+}
+
+/* Underflow is rounding, overflow is an error: only "inf" means infinity. */
+bool
+parse_double(const char *text, double *out)
+{
+	char *end;
+	double value;
+
+	*out = 0;
+	if (!*text || strchr(" \t\n\v\f\r", *text))
+		return false;
+	errno = 0;
+	value = strtod(text, &end);
+	if (end == text || *end || (errno == ERANGE && isinf(value)))
+		return false;
+	*out = value;
+	return true;
+}
+
+char *
+file_name_of(Arena *arena, const char *tensor_name)
+{
+	char *name = arena_strdup(arena, tensor_name);
+
+	for (char *c = name; *c; c++) {
+		bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
+		if (!letter && !is_digit(*c) && !strchr("._-", *c))
+			*c = '_';
+	}
+	return name;
+}

@@ -1,0 +1,433 @@
+/* Kernels as plain C: readable, for any C11 compiler with GNU builtins. One function per kernel, one
+ * line per statement; identifiers are numbers, and names from a model stand in comments only. */
+#include "codegen/codegen.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+extern const char c_prelude[]; /* prelude.c: the text of ir/scalar_math.h */
+
+typedef struct {
+	Text *out;
+	const Kernel *k;
+	DType *types; /* by scalar */
+	int depth;
+	LoopValue lane_of[MAX_ACCUMULATORS]; /* accumulators of the vector loop being printed */
+	int n_lanes;
+} CPrinter;
+
+static const char *const compute_names[N_DTYPES] = {
+	[F64] = "double", [F32] = "float", [S64] = "int64_t", [S32] = "int32_t",
+	[U64] = "uint64_t", [U32] = "uint32_t", [BOOL] = "_Bool"};
+static const char *const storage_names[N_DTYPES] = {
+	[F64] = "double", [F32] = "float", [F16] = "uint16_t", [BF16] = "uint16_t",
+	[S64] = "int64_t", [S32] = "int32_t", [S16] = "int16_t", [S8] = "int8_t",
+	[U64] = "uint64_t", [U32] = "uint32_t", [U16] = "uint16_t", [U8] = "uint8_t",
+	[BOOL] = "uint8_t"};
+
+static void
+indent(CPrinter *p)
+{
+	for (int i = 0; i < p->depth; i++)
+		text_add(p->out, "\t");
+}
+
+/* A name inside a comment: what could end it or confuse a terminal becomes `?`. */
+static void
+print_comment(Text *out, const char *name)
+{
+	for (int i = 0; name[i] && i < 200; i++) {
+		bool plain = isalnum((unsigned char)name[i]) || strchr("_./:-", name[i]);
+		text_add_bytes(out, plain ? &name[i] : "?", 1);
+	}
+}
+
+static void
+print_literal(Text *out, DType t, double f, int64_t i)
+{
+	if (!dtype_is_float(t)) {
+		if (i == INT64_MIN)
+			text_add(out, "INT64_MIN");
+		else
+			text_printf(out, t == S64 ? "INT64_C(%lld)" : "%lld", (long long)i);
+	} else if (isnan(f)) {
+		text_add(out, t == F64 ? "__builtin_nan(\"\")" : "__builtin_nanf(\"\")");
+	} else if (isinf(f)) {
+		text_add(out, f < 0 ? "-" : "");
+		text_add(out, t == F64 ? "__builtin_inf()" : "__builtin_inff()");
+	} else if (t == F64) {
+		text_add_double(out, f);
+	} else {
+		text_add_float(out, (float)f);
+		text_add(out, "f");
+	}
+}
+
+static void
+print_affine(Text *out, const Affine *a)
+{
+	for (int i = 0; i < a->n; i++) {
+		int64_t c = a->terms[i].coefficient;
+		text_add(out, i ? " + " : "");
+		if (c == 1)
+			text_printf(out, "v%d", a->terms[i].scalar);
+		else
+			text_printf(out, "v%d * INT64_C(%lld)", a->terms[i].scalar, (long long)c);
+	}
+	if (a->constant || a->n == 0)
+		text_printf(out, "%s%lld", a->n ? " + " : "", (long long)a->constant);
+}
+
+static void
+print_place(CPrinter *p, const LoopStatement *s)
+{
+	text_printf(p->out, "%s[", p->k->buffers.at[s->buffer].name);
+	print_affine(p->out, &s->place);
+	text_add(p->out, "]");
+}
+
+/* ---- expressions */
+static bool
+is_operator(const char *c)
+{
+	return !isalpha((unsigned char)*c);
+}
+
+static void
+print_op(CPrinter *p, const LoopStatement *s)
+{
+	const LoopOpInfo *op = &loop_ops[s->op];
+	const LoopValue *x = s->operands;
+	DType t = p->types[x[s->op == LOOP_select]];
+	bool by_function = !is_operator(op->c) || (s->op == LOOP_div && !dtype_is_float(t));
+
+	if (s->op == LOOP_select)
+		text_printf(p->out, "v%d ? v%d : v%d", x[0], x[1], x[2]);
+	else if (!by_function && op->arity == 1)
+		text_printf(p->out, "%sv%d", op->c, x[0]);
+	else if (!by_function)
+		text_printf(p->out, "v%d %s v%d", x[0], op->c, x[1]);
+	else {
+		text_printf(p->out, "gradc_%s_%s(", op->name, dtype_info[t].name);
+		for (int i = 0; i < op->arity; i++)
+			text_printf(p->out, "%sv%d", i ? ", " : "", x[i]);
+		text_add(p->out, ")");
+	}
+}
+
+/* Float to a narrow integer saturates at the narrow type's range. */
+static void
+print_saturated(CPrinter *p, DType from, DType storage, DType to, LoopValue x)
+{
+	int bits = dtype_info[storage].bits;
+	bool is_signed = dtype_info[storage].class == CLASS_SIGNED;
+	const char *f = dtype_info[from].name, *t = dtype_info[to].name;
+
+	if (storage == to) {
+		text_printf(p->out, "gradc_%s_to_%s(v%d)", f, t, x);
+		return;
+	}
+	long long high = (1ll << (bits - is_signed)) - 1, low = is_signed ? -high - 1 : 0;
+	text_printf(p->out, "gradc_max_%s(gradc_min_%s(gradc_%s_to_%s(v%d), %lld), %lld)", t, t, f, t,
+	            x, high, low);
+}
+
+static void
+print_cast(CPrinter *p, const LoopStatement *s)
+{
+	LoopValue x = s->operands[0];
+	DType from = p->types[x], storage = (DType)s->i, to = s->type;
+
+	if (storage == BOOL)
+		text_printf(p->out, "v%d != 0", x);
+	else if (storage == F16 || storage == BF16)
+		text_printf(p->out, "gradc_load_%s(gradc_store_%s((float)v%d))",
+		            dtype_info[storage].name, dtype_info[storage].name, x);
+	else if (dtype_is_float(from) && !dtype_is_float(to))
+		print_saturated(p, from, storage, to, x);
+	else if (dtype_is_float(to))
+		text_printf(p->out, "(%s)v%d", compute_names[to], x);
+	else
+		text_printf(p->out, "(%s)(%s)v%d", compute_names[to], storage_names[storage], x);
+}
+
+static void
+print_load(CPrinter *p, const LoopStatement *s)
+{
+	DType d = p->k->buffers.at[s->buffer].type->dtype;
+
+	if (d == F16 || d == BF16)
+		text_printf(p->out, "gradc_load_%s(", dtype_info[d].name);
+	print_place(p, s);
+	text_add(p->out, d == F16 || d == BF16 ? ")" : d == BOOL ? " != 0" : "");
+}
+
+static void
+print_store(CPrinter *p, const LoopStatement *s)
+{
+	DType d = p->k->buffers.at[s->buffer].type->dtype;
+
+	print_place(p, s);
+	if (d == F16 || d == BF16)
+		text_printf(p->out, " = gradc_store_%s(v%d);\n", dtype_info[d].name, s->operands[0]);
+	else
+		text_printf(p->out, " = (%s)v%d;\n", storage_names[d], s->operands[0]);
+}
+
+/* ---- accumulators */
+static void
+print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const char *with)
+{
+	indent(p);
+	if (kind <= ACC_MUL)
+		text_printf(p->out, "%s = %s %s %s;\n", to, to, kind == ACC_ADD ? "+" : "*", with);
+	else
+		text_printf(p->out, "%s = gradc_%s_%s(%s, %s);\n", to, kind == ACC_MAX ? "max" : "min",
+		            dtype_info[t].name, to, with);
+}
+
+static void
+print_identity(Text *out, AccumulateKind kind, DType t)
+{
+	static const double floats[] = {0, 1, -INFINITY, INFINITY};
+	int bits = dtype_info[t].bits;
+	bool is_signed = dtype_info[t].class == CLASS_SIGNED;
+	const char *name = is_signed ? "INT" : "UINT";
+
+	if (dtype_is_float(t))
+		print_literal(out, t, floats[kind], 0);
+	else if (kind <= ACC_MUL || (kind == ACC_MAX && !is_signed))
+		text_printf(out, "%d", kind == ACC_MUL);
+	else
+		text_printf(out, "%s%d_%s", name, bits, kind == ACC_MAX ? "MIN" : "MAX");
+}
+
+static void print_block(CPrinter *p, int from, int to);
+
+static void
+print_accumulator_starts(CPrinter *p, const LoopStatement *s, bool lanes)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		indent(p);
+		text_printf(p->out, "%s v%d = ", compute_names[a->type], a->scalar);
+		print_identity(p->out, a->kind, a->type);
+		text_add(p->out, ";\n");
+		if (!lanes)
+			continue;
+		indent(p);
+		text_printf(p->out, "%s v%d_lanes[%d] __attribute__((aligned(64)));\n",
+		            compute_names[a->type], a->scalar, LOOP_LANES);
+		indent(p);
+		text_printf(p->out, "for (int lane = 0; lane < %d; lane++)\n", LOOP_LANES);
+		indent(p);
+		text_printf(p->out, "\tv%d_lanes[lane] = v%d;\n", a->scalar, a->scalar);
+	}
+}
+
+/* Lane l takes iterations l, l + LOOP_LANES, ...; then l + n/2 is added to l until one is left. */
+static void
+print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
+{
+	int64_t full = s->extent / LOOP_LANES * LOOP_LANES;
+
+	for (int i = 0; i < s->n_accumulators; i++)
+		p->lane_of[i] = s->accumulators[i].scalar;
+	p->n_lanes = s->n_accumulators;
+	for (int part = 0; part < 2; part++) {
+		int64_t from = part ? full : 0, to = part ? s->extent : full;
+		if (from == to)
+			continue;
+		indent(p);
+		text_printf(p->out, "for (int64_t block = %lld; block < %lld; block += %d) {\n",
+		            (long long)from, (long long)to, LOOP_LANES);
+		text_add(p->out, "#pragma omp simd\n");
+		p->depth++;
+		indent(p);
+		text_printf(p->out, "for (int lane = 0; lane < %lld; lane++) {\n",
+		            (long long)(part ? to - from : LOOP_LANES));
+		p->depth++;
+		indent(p);
+		text_printf(p->out, "const int64_t v%d = block + lane;\n", s->result);
+		print_block(p, at + 1, s->match);
+		p->depth--;
+		indent(p);
+		text_add(p->out, "}\n");
+		p->depth--;
+		indent(p);
+		text_add(p->out, "}\n");
+	}
+	p->n_lanes = 0;
+}
+
+static void
+print_lane_tree(CPrinter *p, const LoopStatement *s)
+{
+	char to[64], with[64];
+
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		indent(p);
+		text_printf(p->out, "for (int n = %d; n > 0; n /= 2)\n", LOOP_LANES / 2);
+		indent(p);
+		text_add(p->out, "\tfor (int lane = 0; lane < n; lane++)\n");
+		snprintf(to, sizeof(to), "v%d_lanes[lane]", a->scalar);
+		snprintf(with, sizeof(with), "v%d_lanes[lane + n]", a->scalar);
+		p->depth += 2;
+		print_combine(p, a->kind, a->type, to, with);
+		p->depth -= 2;
+		indent(p);
+		text_printf(p->out, "v%d = v%d_lanes[0];\n", a->scalar, a->scalar);
+	}
+}
+
+static void
+print_for(CPrinter *p, const LoopStatement *s, int at)
+{
+	bool lanes = s->mode == LOOP_VECTOR && s->n_accumulators;
+
+	print_accumulator_starts(p, s, lanes);
+	if (lanes) {
+		print_lanes_loop(p, s, at);
+		print_lane_tree(p, s);
+		return;
+	}
+	if (s->mode == LOOP_VECTOR)
+		text_add(p->out, "#pragma omp simd\n");
+	indent(p);
+	if (s->mode == LOOP_PARALLEL)
+		text_printf(p->out, "for (int64_t v%d = begin; v%d < end; v%d++) {\n", s->result,
+		            s->result, s->result);
+	else
+		text_printf(p->out, "for (int64_t v%d = 0; v%d < %lld; v%d++) {\n", s->result,
+		            s->result, (long long)s->extent, s->result);
+	p->depth++;
+	print_block(p, at + 1, s->match);
+	p->depth--;
+	indent(p);
+	text_add(p->out, "}\n");
+}
+
+static void
+print_accumulate(CPrinter *p, const LoopStatement *s)
+{
+	static const AccumulateKind kinds[N_LOOP_OPS] = {
+		[LOOP_add] = ACC_ADD, [LOOP_mul] = ACC_MUL, [LOOP_max] = ACC_MAX,
+		[LOOP_min] = ACC_MIN};
+	char to[64], with[64];
+	bool lanes = false;
+
+	for (int i = 0; i < p->n_lanes; i++)
+		lanes |= p->lane_of[i] == s->operands[1];
+	snprintf(to, sizeof(to), lanes ? "v%d_lanes[lane]" : "v%d", s->operands[1]);
+	snprintf(with, sizeof(with), "v%d", s->operands[0]);
+	print_combine(p, kinds[s->op], s->type, to, with);
+}
+
+static void
+print_local(CPrinter *p, const LoopStatement *s)
+{
+	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
+	bool large = type_bytes(b->type) > 1 << 18;
+
+	indent(p);
+	text_printf(p->out, "%s%s %s[%lld] __attribute__((aligned(64)));\n",
+	            large ? "static _Thread_local " : "", storage_names[b->type->dtype], b->name,
+	            (long long)(b->type->n ? b->type->n : 1));
+}
+
+static void
+print_definition(CPrinter *p, const LoopStatement *s)
+{
+	indent(p);
+	text_printf(p->out, "const %s v%d = ", compute_names[s->type], s->result);
+	switch (s->kind) {
+	case LOOP_STATEMENT_OP: print_op(p, s); break;
+	case LOOP_STATEMENT_CONST: print_literal(p->out, s->type, s->f, s->i); break;
+	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
+	case LOOP_STATEMENT_AFFINE: print_affine(p->out, &s->place); break;
+	case LOOP_STATEMENT_SCALAR: text_printf(p->out, "scalars[%d]", s->buffer); break;
+	default: print_load(p, s);
+	}
+	text_add(p->out, ";\n");
+}
+
+static void
+print_block(CPrinter *p, int from, int to)
+{
+	for (int at = from; at < to; at++) {
+		const LoopStatement *s = &p->k->body.at[at];
+		switch (s->kind) {
+		case LOOP_STATEMENT_STORE:
+			indent(p);
+			print_store(p, s);
+			break;
+		case LOOP_STATEMENT_LOCAL: print_local(p, s); break;
+		case LOOP_STATEMENT_FOR:
+			print_for(p, s, at);
+			at = s->match;
+			break;
+		case LOOP_STATEMENT_ACCUMULATE: print_accumulate(p, s); break;
+		case LOOP_STATEMENT_IF:
+			indent(p);
+			text_printf(p->out, "if (v%d) {\n", s->operands[0]);
+			p->depth++;
+			print_block(p, at + 1, s->match);
+			p->depth--;
+			indent(p);
+			text_add(p->out, "}\n");
+			at = s->match;
+			break;
+		case LOOP_STATEMENT_END: break;
+		default: print_definition(p, s);
+		}
+	}
+}
+
+static void
+scalar_types(const Kernel *k, DType *types)
+{
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->result >= 0)
+			types[s->result] = s->type;
+		for (int a = 0; a < s->n_accumulators; a++)
+			types[s->accumulators[a].scalar] = s->accumulators[a].type;
+	}
+}
+
+static void
+c_print_kernel(Text *out, const Kernel *k)
+{
+	Arena *arena = arena_new();
+	CPrinter p = {.out = out, .k = k, .depth = 1};
+
+	p.types = NEW_ARRAY(arena, DType, k->n_scalars);
+	scalar_types(k, p.types);
+	text_add(out, "\n/* ");
+	print_comment(out, loc_origin(k->loc));
+	text_printf(out, " */\nstatic void\n%s(void *const *buffers, const double *scalars, "
+	            "int64_t begin, int64_t end)\n{\n", k->name);
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
+		text_printf(out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
+		            storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name, i);
+	text_add(out, "\t(void)scalars, (void)begin, (void)end;\n");
+	print_block(&p, 0, k->body.n);
+	text_add(out, "}\n");
+	arena_free(arena);
+}
+
+void
+c_print_module(Text *out, const Module *m)
+{
+	text_add(out, "/* Kernels, written by gradc. */\n");
+	text_add(out, c_prelude);
+	for (int i = 0; i < m->kernels.n; i++)
+		c_print_kernel(out, m->kernels.at[i]);
+	text_add(out, "\ntypedef void (*KernelFn)(void *const *, const double *, int64_t, int64_t);\n"
+	              "const KernelFn gradc_kernels[] = {\n");
+	for (int i = 0; i < m->kernels.n; i++)
+		text_printf(out, "\t%s,\n", m->kernels.at[i]->name);
+	text_add(out, "\t0,\n};\n");
+}

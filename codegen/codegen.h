@@ -1,0 +1,61 @@
+/* From tensor IR to an object: the passes fuse, lower, schedule, memory, and what makes an executable
+ * of their result. Sections are named after the .c files. */
+#ifndef GRADC_CODEGEN_H
+#define GRADC_CODEGEN_H
+
+#include "format/format.h"
+#include "ir/ir.h"
+#include "ir/loop.h"
+
+/* ---- fuse.c, lower.c, schedule.c, memory.c: see pass_list.def */
+#define PASS(name) extern const PassRow pass_##name;
+#include "codegen/pass_list.def"
+#undef PASS
+
+/* ---- c/print.c: kernels as C. Appends the whole translation unit: prelude, kernels, table. */
+void c_print_module(Text *out, const Module *m);
+
+/* ---- tables.c: the module after `memory` as executable tables. */
+typedef struct {
+	const Function *function;
+	Role role;
+	int binding;
+	const char *const *outputs; /* names of its results */
+} ProgramInfo;
+/* What types don't say of a port; found by name. */
+typedef struct {
+	const char *name; /* of the parameter or output */
+	PortKind kind;
+	DType file_dtype;
+	int sample_axis;
+	bool bounded, has_ignore;
+	int64_t min, max, ignore;
+} PortInfo;
+typedef struct {
+	const Module *m;
+	const ProgramInfo *programs;
+	int n_programs;
+	const PortInfo *ports;
+	int n_ports;
+	const char *binding_text;
+	int64_t rows;
+	const DType *state_dtypes; /* by state id: of the ONNX file */
+	int n_state_dtypes;        /* later states: as the state */
+} Tables;
+/* Fills the sections of w that come from the module; info and export are the caller's. */
+void tables_write(FormatWriter *w, const Tables *t);
+
+/* ---- link.c: C compiler, object, executable. */
+typedef struct {
+	const char *cc;           /* NULL: $CC or cc */
+	const char *runtime;      /* libgradc_rt.a */
+	const char *output;
+	const char *keep_sources; /* folder; NULL: temporary */
+	const char *weights_file; /* NULL: embedded */
+	bool debug;
+} LinkOptions;
+/* Compiles the source, links it with the runtime, appends the weights and the blob, and renames the
+ * result to its place. */
+Status link_executable(const Module *m, FormatWriter *w, const LinkOptions *options);
+
+#endif

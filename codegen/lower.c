@@ -1,0 +1,411 @@
+/* Gives every fused function its loops. Values are pulled: to store an element of a result, the nodes it
+ * depends on are asked for theirs, each through its row (scalar, map, element), down to loads of the
+ * kernel's inputs. docs/loop-ir.md describes the result. */
+#include "codegen/lower_impl.h"
+
+#include <string.h>
+
+struct MemoEntry {
+	const Node *node;
+	Index at;
+	LoopValue scalar;
+};
+
+Index
+index_at(Lower *lw, Type t, Affine flat)
+{
+	Index at;
+
+	index_split(lw->lb, t, flat, &at);
+	return at;
+}
+
+static uint64_t
+index_hash(const Node *n, const Index *at)
+{
+	uint64_t h = hash_mix(n->id, (uint64_t)at->rank);
+
+	for (int i = 0; i < at->rank; i++) {
+		h = hash_mix(h, (uint64_t)at->at[i].constant);
+		for (int k = 0; k < at->at[i].n; k++)
+			h = hash_mix(h, hash_mix((uint64_t)at->at[i].terms[k].coefficient,
+			                         (uint64_t)at->at[i].terms[k].scalar));
+	}
+	return h;
+}
+
+static bool
+affine_same(const Affine *a, const Affine *b)
+{
+	if (a->constant != b->constant || a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++) {
+		int k = 0;
+		while (k < b->n && b->terms[k].scalar != a->terms[i].scalar)
+			k++;
+		if (k == b->n || b->terms[k].coefficient != a->terms[i].coefficient)
+			return false;
+	}
+	return true;
+}
+
+static bool
+index_same(const Index *a, const Index *b)
+{
+	for (int i = 0; i < a->rank; i++)
+		if (!affine_same(&a->at[i], &b->at[i]))
+			return false;
+	return a->rank == b->rank;
+}
+
+static LoopValue
+memo_get(Lower *lw, const Node *n, const Index *at)
+{
+	struct LowerState *st = lw->state;
+	uint64_t i;
+
+	if (!intmap_get(st->memo, index_hash(n, at), &i))
+		return -1;
+	struct MemoEntry *e = &st->entries.at[i];
+	bool alive = lw->lb->block_open.at[lw->lb->scopes.at[e->scalar]];
+	return alive && e->node == n && index_same(&e->at, at) ? e->scalar : -1;
+}
+
+static void
+memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
+{
+	struct LowerState *st = lw->state;
+	struct MemoEntry e = {n, *at, scalar};
+
+	intmap_put(st->memo, index_hash(n, at), (uint64_t)st->entries.n);
+	vec_push(st->scratch, &st->entries, e);
+}
+
+static LoopValue
+element_of_param(Lower *lw, const Value *v, const Index *at)
+{
+	struct LowerState *st = lw->state;
+
+	if (st->hyper[v->id] >= 0)
+		return lb_scalar(lw->lb, st->hyper[v->id]);
+	return lb_load(lw->lb, st->buffers[v->id], index_flat(v->type, at));
+}
+
+static LoopValue
+element_of_reduction(Lower *lw, const Node *n)
+{
+	struct LowerState *st = lw->state;
+
+	return st->reduced[n->id] == REDUCED_SCALAR
+	               ? st->reduced_at[n->id]
+	               : lb_load(lw->lb, st->reduced_at[n->id], st->column);
+}
+
+static LoopValue
+element_by_row(Lower *lw, const Node *n, const Index *at)
+{
+	const OpRow *row = op_row(n);
+	LoopValue x[MAX_OPERANDS];
+	Index inner;
+
+	switch (row->fuse) {
+	case FUSE_ELEMENTWISE:
+		for (int i = 0; i < n->n_operands; i++)
+			x[i] = lower_element(lw, node_operand(n, i), at);
+		return row->scalar(lw->lb, n, x);
+	case FUSE_VIEW:
+		row->map(lw->lb, n, at, &inner);
+		return lower_element(lw, node_operand(n, 0), &inner);
+	default: return row->element(lw, n, at);
+	}
+}
+
+LoopValue
+lower_element(Lower *lw, const Value *v, const Index *at)
+{
+	struct LowerState *st = lw->state;
+	const Node *n = v->node;
+
+	if (!n)
+		return element_of_param(lw, v, at);
+	if (st->reduced && st->reduced[n->id])
+		return element_of_reduction(lw, n);
+	LoopValue known = memo_get(lw, n, at);
+	if (known >= 0)
+		return known;
+	Affine flat = st->cache && st->cache[n->id] >= 0 ? index_flat(v->type, at)
+	                                                 : affine_constant(0);
+	bool cacheable = st->cache && st->cache[n->id] >= 0 && affine_same(&flat, &st->full_flat);
+	LoopValue x = cacheable && st->cached[n->id] == 2
+	                      ? lb_load(lw->lb, st->cache[n->id], st->inner_flat)
+	                      : element_by_row(lw, n, at);
+	if (cacheable && !st->cached[n->id]) {
+		lb_store(lw->lb, st->cache[n->id], st->inner_flat, x);
+		st->cached[n->id] = 1;
+	}
+	memo_put(lw, n, at, x);
+	return x;
+}
+
+int
+lower_buffer(Lower *lw, const Value *v)
+{
+	return lw->state->buffers[v->id];
+}
+
+/* ---- kernels without reductions */
+static void
+lower_elementwise(Lower *lw)
+{
+	LoopBuilder *lb = lw->lb;
+	const Node *ret = function_return(lw->f);
+	LoopNest nest = nest_elementwise(lw->f, node_operand(ret, 0)->type->n);
+	Affine flat = affine_constant(0);
+
+	for (int i = 0; i < nest.n; i++) {
+		bool last = i == nest.n - 1;
+		LoopMode mode = last ? LOOP_VECTOR : i == 0 ? LOOP_PARALLEL : LOOP_PLAIN;
+		LoopValue v = lb_for(lb, mode, nest.at[i].extent);
+		flat = affine_add(flat, affine_scale(affine_scalar(v), nest.at[i].full));
+	}
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		Index at = index_at(lw, v->type, flat);
+		lb_store(lb, lw->state->buffers[v->id], flat, lower_element(lw, v, &at));
+	}
+	for (int i = 0; i < nest.n; i++)
+		lb_end(lb);
+}
+
+void
+lower_part(Lower *lw, const Node *n, Type shape,
+           LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),
+           void (*place)(const Node *n, const Index *at, Index *out, const void *ctx),
+           const void *ctx)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_result(n, 0)->type;
+	Index at = {.rank = shape->rank}, out;
+	int open = 0;
+
+	if (shape->n == 0)
+		return;
+	for (int i = 0; i < shape->rank; i++) {
+		at.at[i] = affine_constant(0);
+		if (shape->dims[i] == 1)
+			continue;
+		bool last = true;
+		for (int k = i + 1; k < shape->rank; k++)
+			last &= shape->dims[k] == 1;
+		at.at[i] = affine_scalar(lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, shape->dims[i]));
+		open++;
+	}
+	place(n, &at, &out, ctx);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(y, &out),
+	         element(lw, n, &at, ctx));
+	while (open--)
+		lb_end(lb);
+}
+
+/* ---- one kernel */
+static const Node *
+root_node(const Function *f)
+{
+	for (const Node *n = f->first; n; n = n->next)
+		if (op_row(n)->fuse == FUSE_OPAQUE || op_row(n)->fuse == FUSE_ROOT)
+			return n;
+	return NULL;
+}
+
+static void
+declare_buffers(Lower *lw, const Node *call)
+{
+	const Function *f = lw->f;
+	struct LowerState *st = lw->state;
+	const Node *ret = function_return(f);
+	char name[16];
+
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *actual = node_operand(call, i);
+		const Value *p = f->params.at[i];
+		st->hyper[p->id] = hyperparameter(actual);
+		if (st->hyper[p->id] >= 0)
+			continue;
+		snprintf(name, sizeof(name), "x%d", i);
+		st->buffers[p->id] = lb_buffer(lw->lb, name, BUFFER_IN, p->type);
+	}
+	for (int i = 0; i < ret->n_operands; i++) {
+		Value *v = node_operand(ret, i);
+		snprintf(name, sizeof(name), "y%d", i);
+		st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
+	}
+}
+
+static int64_t
+function_flops(const Function *f)
+{
+	int64_t flops = 0;
+
+	for_each_node(f, n) {
+		FuseClass c = op_row(n)->fuse;
+		if (op_row(n)->cost)
+			flops += op_row(n)->cost(n);
+		else if (c == FUSE_ELEMENTWISE)
+			flops += node_result(n, 0)->type->n;
+	}
+	return flops;
+}
+
+static Kernel *
+lower_function(Pass *p, Module *m, const Node *call, const Function *f)
+{
+	Arena *scratch = arena_new();
+	struct LowerState st = {.scratch = scratch, .memo = intmap_new(scratch)};
+	Kernel *k = kernel_new(m, "", f->loc);
+	Lower lw = {.lb = loop_builder(k, m, scratch), .m = m, .f = f, .state = &st};
+	const Node *root = root_node(f);
+
+	(void)p;
+	st.buffers = NEW_ARRAY(scratch, int, f->next_value_id);
+	st.hyper = NEW_ARRAY(scratch, int, f->next_value_id);
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		st.buffers[i] = st.hyper[i] = -1;
+	declare_buffers(&lw, call);
+	lw.node = root;
+	if (root && op_row(root)->fuse == FUSE_OPAQUE)
+		op_row(root)->kernel(&lw, root);
+	else if (root)
+		op_row(root)->parts(&lw, root);
+	else if (!lower_reductions(&lw))
+		lower_elementwise(&lw);
+	k->flops = function_flops(f);
+	kernel_finish(k);
+	arena_free(scratch);
+	return k;
+}
+
+/* ---- the pass */
+int
+hyperparameter(const Value *v)
+{
+	if (v->kind != VALUE_PARAM || strncmp(v->name, "scalar.", 7) != 0)
+		return -1;
+	for (int i = 0; i < N_SCALARS; i++)
+		if (strcmp(scalar_names[i], v->name + 7) == 0)
+			return i;
+	return -1;
+}
+
+static bool
+kernel_equal(const Kernel *a, const Kernel *b)
+{
+	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
+	    a->n_inputs != b->n_inputs)
+		return false;
+	Text x = {0}, y = {0};
+	PrintOptions plain = {.no_locations = true};
+	kernel_print(&x, a, &plain);
+	kernel_print(&y, b, &plain);
+	const char *p = strchr(x.at, '('), *q = strchr(y.at, '(');
+	bool same = strcmp(p, q) == 0;
+	text_free(&x);
+	text_free(&y);
+	return same;
+}
+
+/* The kernel itself, or an equal one that is in the module already. */
+static Kernel *
+share_kernel(Module *m, IntMap *known, Kernel *k)
+{
+	uint64_t i, h = k->hash;
+
+	for (; intmap_get(known, h, &i); h++)
+		if (kernel_equal(m->kernels.at[i], k))
+			return m->kernels.at[i];
+	intmap_put(known, h, (uint64_t)m->kernels.n);
+	k->name = arena_printf(m->arena, "k%d", m->kernels.n);
+	strmap_put(m->kernel_names, k->name, k);
+	vec_push(m->arena, &m->kernels, k);
+	return k;
+}
+
+static void
+launch_instead(Function *f, Node *call, Kernel *k)
+{
+	Module *m = f->module;
+	Builder b = {.m = m, .f = f, .before = call, .loc = call->loc, .phase = call->phase};
+	VEC(Value *) operands = {0};
+
+	for (int i = 0; i < call->n_operands; i++)
+		if (hyperparameter(node_operand(call, i)) < 0)
+			vec_push(m->arena, &operands, node_operand(call, i));
+	Type *types = NEW_ARRAY(m->arena, Type, call->n_results);
+	for (int i = 0; i < call->n_results; i++)
+		types[i] = node_result(call, i)->type;
+	Node *launch = node_insert(f, call, OP_launch, operands.n, operands.at,
+	                           &(LaunchAttr){k}, call->n_results, types, b.loc);
+	launch->phase = call->phase;
+	for (int i = 0; i < call->n_results; i++)
+		value_replace_uses(node_result(call, i), node_result(launch, i));
+	node_erase(call);
+}
+
+static bool
+check_storage(Pass *p, const Function *f)
+{
+	bool ok = true;
+
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++) {
+			DType d = node_result(n, i)->type->dtype;
+			bool known = d == F64 || d == F32 || d == F16 || d == BF16 || d == BOOL ||
+			             (!dtype_is_float(d) && dtype_info[d].bits >= 8);
+			if (!known && ok) {
+				diag_error(p->diag, EXIT_UNSUPPORTED,
+				           "%s: node \"%s\" (%s): kernels for %s are not supported "
+				           "in this build", f->module->name, loc_origin(n->loc),
+				           op_row(n)->name, dtype_info[d].name);
+				ok = false;
+			}
+		}
+	return ok;
+}
+
+static bool
+run_lower(Pass *p, Module *m)
+{
+	IntMap *known = intmap_new(p->scratch);
+	bool ok = true;
+
+	for_each_function(m, f) {
+		if (f->kind != FUNCTION_PLAIN)
+			continue;
+		for_each_node(f, n) {
+			if (n->op != OP_call)
+				continue;
+			Function *callee = ((CallAttr *)n->attr)->callee;
+			if (!check_storage(p, callee)) {
+				ok = false;
+				continue;
+			}
+			launch_instead(f, n, share_kernel(m, known, lower_function(p, m, n, callee)));
+		}
+	}
+	int kept = 0;
+	for (int i = 0; ok && i < m->functions.n; i++) {
+		Function *f = m->functions.at[i];
+		if (f->kind == FUNCTION_FUSED) {
+			strmap_put(m->function_names, f->name, NULL);
+			continue;
+		}
+		f->index = kept;
+		m->functions.at[kept++] = f;
+	}
+	if (ok)
+		m->functions.n = kept;
+	p->changed = true;
+	return ok;
+}
+
+const PassRow pass_lower = {.name = "lower", .help = "give every kernel its loops",
+	.takes = STAGE_FUSED, .leaves = STAGE_LOWERED, .run = run_lower};

@@ -1,0 +1,49 @@
+/* Shared by the files of `lower`. */
+#ifndef GRADC_CODEGEN_LOWER_IMPL_H
+#define GRADC_CODEGEN_LOWER_IMPL_H
+
+#include "codegen/codegen.h"
+#include "codegen/domain.h"
+
+/* One loop of the nest: its extent, and what a step means in the flat numbering of full values, row
+ * values (results of reductions) and chunk values (reductions of those). */
+typedef struct {
+	int64_t extent, full, row, chunk;
+	bool reduced; /* summed over */
+} LoopDim;
+typedef struct {
+	int n;
+	LoopDim at[3 * MAX_RANK];
+} LoopNest;
+
+typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
+
+struct LowerState {
+	Arena *scratch;
+	int *buffers;        /* by value id: kernel buffer of a parameter or result; -1 */
+	int *hyper;          /* by value id of a parameter: hyperparameter number; -1 */
+	IntMap *memo;        /* (node, index) -> entry */
+	VEC(struct MemoEntry) entries;
+	ReducedKind *reduced; /* by node id: where a reduction's result is */
+	int *reduced_at;      /* scalar or local buffer */
+	Affine column;        /* place in local result arrays */
+	int *cache;           /* by node id: local row buffer of an expensive value; -1 */
+	uint8_t *cached;      /* by node id: 1 this pass fills the row buffer, 2 it is filled */
+	Affine full_flat, inner_flat; /* of the element being computed; valid in the innermost loop */
+};
+
+/* lower_nest.c */
+/* Loops over a flat space of n elements, fine enough that every view's index splits. */
+LoopNest nest_elementwise(const Function *f, int64_t n);
+/* Kept loops first (outermost in order), reduced loops last. chunks: elements of the second reduction's
+ * result, 0 without one. */
+LoopNest nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks);
+
+/* lower_reduce.c */
+bool lower_reductions(Lower *lw);
+
+Index index_at(Lower *lw, Type t, Affine flat);
+/* The hyperparameter that a parameter named "scalar.NAME" stands for; -1: none. */
+int hyperparameter(const Value *v);
+
+#endif

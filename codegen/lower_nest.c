@@ -1,0 +1,130 @@
+/* The loops of a kernel. A flat space is cut where a view's axes begin, so that the index of every
+ * value in it is affine in the loop variables. */
+#include "codegen/lower_impl.h"
+
+#include <string.h>
+
+/* Cut points: ascending, each divides the next; first 1, last the size. */
+typedef struct {
+	int n;
+	int64_t at[3 * MAX_RANK];
+} Cuts;
+
+static void
+cut_at(Cuts *c, int64_t x)
+{
+	int i = 0;
+
+	while (i < c->n && c->at[i] < x)
+		i++;
+	if (i == 0 || i == c->n || c->at[i] == x || x % c->at[i - 1] || c->at[i] % x ||
+	    c->n == COUNT(c->at))
+		return;
+	memmove(c->at + i + 1, c->at + i, sizeof(int64_t) * (size_t)(c->n - i));
+	c->at[i] = x;
+	c->n++;
+}
+
+static bool
+wants_axes(const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+
+	return c == FUSE_INDEX || (c == FUSE_VIEW && n->op != OP_reshape);
+}
+
+static void
+cut_by_nodes(Cuts *c, const Function *f, int64_t size)
+{
+	for_each_node(f, n) {
+		if (n->n_results == 0 || node_result(n, 0)->type->n != size || !wants_axes(n))
+			continue;
+		Type t = node_result(n, 0)->type;
+		int64_t stride = 1;
+		for (int i = t->rank - 1; i >= 0; i--, stride *= t->dims[i + 1])
+			cut_at(c, stride);
+	}
+}
+
+/* A long run without inner structure: blocks of at most 4096 for the parallel loop. */
+static void
+cut_block(Cuts *c)
+{
+	int64_t n = c->at[c->n - 1];
+
+	if (c->n != 2 || n <= 4096)
+		return;
+	for (int64_t block = 4096; block >= 256; block--)
+		if (n % block == 0) {
+			cut_at(c, block);
+			return;
+		}
+}
+
+LoopNest
+nest_elementwise(const Function *f, int64_t n)
+{
+	Cuts c = {.n = 2, .at = {1, n}};
+	LoopNest nest = {0};
+
+	if (n <= 1) {
+		if (n == 0)
+			nest.at[nest.n++] = (LoopDim){.extent = 0, .full = 1};
+		return nest;
+	}
+	cut_by_nodes(&c, f, n);
+	cut_block(&c);
+	for (int i = c.n - 1; i > 0; i--)
+		nest.at[nest.n++] = (LoopDim){.extent = c.at[i] / c.at[i - 1], .full = c.at[i - 1]};
+	return nest;
+}
+
+/* Cuts of one run [stride, stride * extent) of the full space, and of the rows' numbering. */
+static void
+add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,
+        int64_t row_stride, int64_t chunk_rows, bool reduced)
+{
+	Cuts c = {.n = 2, .at = {1, extent}};
+
+	/* Rows first: a cut between chunks is a must. */
+	for (int i = 0; !reduced && i < rows->n; i++)
+		if (rows->at[i] % row_stride == 0)
+			cut_at(&c, rows->at[i] / row_stride);
+	for (int i = 0; i < full->n; i++)
+		if (full->at[i] % stride == 0)
+			cut_at(&c, full->at[i] / stride);
+	for (int i = c.n - 1; i > 0; i--) {
+		LoopDim d = {.extent = c.at[i] / c.at[i - 1], .full = stride * c.at[i - 1],
+		             .reduced = reduced};
+		d.row = reduced ? 0 : row_stride * c.at[i - 1];
+		d.chunk = d.row && chunk_rows && d.row >= chunk_rows ? d.row / chunk_rows : 0;
+		nest->at[nest->n++] = d;
+	}
+}
+
+LoopNest
+nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks)
+{
+	LoopNest nest = {0};
+	int64_t full = 1, rows = reduce_form_kept(form);
+	int64_t chunk_rows = chunks ? rows / chunks : 0;
+
+	for (int i = 0; i < form->n; i++)
+		full *= form->extent[i];
+	Cuts full_cuts = {.n = 2, .at = {1, full}}, row_cuts = {.n = 2, .at = {1, rows}};
+	cut_by_nodes(&full_cuts, f, full);
+	if (chunk_rows > 1)
+		cut_at(&row_cuts, chunk_rows);
+	cut_by_nodes(&row_cuts, f, rows);
+	for (int pass = 0; pass < 2; pass++) {
+		int64_t stride = full, row_stride = rows;
+		for (int i = 0; i < form->n; i++) {
+			stride /= form->extent[i] ? form->extent[i] : 1;
+			row_stride /= !form->reduced[i] && form->extent[i] ? form->extent[i] : 1;
+			if (form->reduced[i] == (pass == 1))
+				add_run(&nest, &full_cuts, &row_cuts, stride, form->extent[i],
+				        row_stride, chunk_rows, form->reduced[i]);
+		}
+	}
+	return nest;
+}

@@ -1,0 +1,552 @@
+/* Kernels with reductions: rows in the outer loops; inside, one pass over the reduced loops per depth
+ * of reductions, so that a softmax is: maximum, sum of exponentials, division. Where the innermost
+ * axis is kept, lanes run along results in a local array (columns); else along what is summed (rows),
+ * with LOOP_LANES partials. A reduction of row values sums over the rows of a chunk. */
+#include "codegen/lower_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4 };
+
+typedef struct {
+	Lower *lw;
+	LoopNest nest;
+	int n_kept;           /* loops of the nest before the reduced ones */
+	bool by_column;
+	int64_t full, rows, chunks;
+	int *depth;           /* by node id: passes before its value is known */
+	int depths;
+	VEC(const Node *) row_reduces, chunk_reduces;
+	int column_loop;      /* by_column: the kept loop that is tiled */
+	int64_t tile;
+	Affine flat_full, flat_row, flat_chunk;
+	LoopValue chunk_sums[MAX_ACCUMULATORS];
+} Rows;
+
+static AccumulateKind
+accumulate_kind(const Node *n)
+{
+	static const AccumulateKind kinds[] = {ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN};
+
+	return kinds[((const ReduceAttr *)n->attr)->kind];
+}
+
+static DType
+reduce_type(const Node *n)
+{
+	return compute_type(node_result(n, 0)->type->dtype);
+}
+
+static LoopValue
+element_at(Rows *r, const Value *v, Affine flat)
+{
+	Index at = index_at(r->lw, v->type, flat);
+
+	return lower_element(r->lw, v, &at);
+}
+
+/* ---- analysis */
+static bool
+find_reduces(Rows *r, ReduceForm *form)
+{
+	bool found = false;
+
+	for_each_node(r->lw->f, n) {
+		if (op_row(n)->fuse != FUSE_REDUCE)
+			continue;
+		Value *x = node_operand(n, 0);
+		Ints shape = ints_of_type(x->type);
+		if (!found) {
+			*form = reduce_form(&shape, &((const ReduceAttr *)n->attr)->axes);
+			r->full = x->type->n;
+			r->rows = node_result(n, 0)->type->n;
+			found = true;
+		}
+		if (x->type->n == r->full) {
+			vec_push(r->lw->state->scratch, &r->row_reduces, n);
+		} else {
+			vec_push(r->lw->state->scratch, &r->chunk_reduces, n);
+			r->chunks = node_result(n, 0)->type->n;
+		}
+	}
+	return found;
+}
+
+static void
+find_depths(Rows *r)
+{
+	const Function *f = r->lw->f;
+
+	r->depth = NEW_ARRAY(r->lw->state->scratch, int, f->next_node_id);
+	for_each_node(f, n) {
+		int d = 0;
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			if (v && v->node && r->depth[v->node->id] > d)
+				d = r->depth[v->node->id];
+		}
+		bool of_rows = op_row(n)->fuse == FUSE_REDUCE && node_operand(n, 0)->type->n == r->full;
+		r->depth[n->id] = d + of_rows;
+		if (r->depth[n->id] > r->depths)
+			r->depths = r->depth[n->id];
+	}
+}
+
+static int
+value_depth(const Rows *r, const Value *v)
+{
+	return v->node ? r->depth[v->node->id] : 0;
+}
+
+/* Does pass `k` (from 1) sum or store anything over the reduced loops? */
+static bool
+pass_has_work(const Rows *r, int k)
+{
+	const Node *ret = function_return(r->lw->f);
+
+	for (int i = 0; i < r->row_reduces.n; i++)
+		if (r->depth[r->row_reduces.at[i]->id] == k)
+			return true;
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i)->type->n == r->full &&
+		    value_depth(r, node_operand(ret, i)) == k - 1)
+			return true;
+	return false;
+}
+
+/* Marks what pass k computes over the full space below v. */
+static void
+mark_needed(const Rows *r, const Value *v, int k, uint32_t *needed)
+{
+	const Node *n = v->node;
+
+	if (!n || op_row(n)->fuse == FUSE_REDUCE || (needed[n->id] >> k & 1))
+		return;
+	needed[n->id] |= 1u << k;
+	for (int i = 0; i < n->n_operands; i++)
+		mark_needed(r, node_operand(n, i), k, needed);
+}
+
+/* Expensive values that several passes need are kept in a local row. */
+static void
+plan_cache(Rows *r)
+{
+	struct LowerState *st = r->lw->state;
+	const Function *f = r->lw->f;
+	const Node *ret = function_return(f);
+	uint32_t *needed = NEW_ARRAY(st->scratch, uint32_t, f->next_node_id);
+	int64_t width = r->rows ? r->full / r->rows : 0;
+
+	st->cache = NEW_ARRAY(st->scratch, int, f->next_node_id);
+	st->cached = NEW_ARRAY(st->scratch, uint8_t, f->next_node_id);
+	for (uint32_t i = 0; i < f->next_node_id; i++)
+		st->cache[i] = -1;
+	if (r->by_column || width > CACHE_ELEMENTS || r->depths > 30)
+		return;
+	for (int i = 0; i < r->row_reduces.n; i++)
+		mark_needed(r, node_operand(r->row_reduces.at[i], 0),
+		            r->depth[r->row_reduces.at[i]->id], needed);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i)->type->n == r->full)
+			mark_needed(r, node_operand(ret, i), value_depth(r, node_operand(ret, i)) + 1,
+			            needed);
+	for_each_node(f, n) {
+		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
+		if (often && op_row(n)->weight >= CACHE_WEIGHT &&
+		    node_result(n, 0)->type->n == r->full)
+			st->cache[n->id] = lb_local(r->lw->lb,
+			                            compute_type(node_result(n, 0)->type->dtype),
+			                            width);
+	}
+}
+
+/* ---- the reduced loops of one pass */
+static void
+store_full(Rows *r, int k)
+{
+	const Node *ret = function_return(r->lw->f);
+
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		if (v->type->n != r->full || value_depth(r, v) != k - 1)
+			continue;
+		LoopValue x = element_at(r, v, r->flat_full);
+		lb_store(r->lw->lb, r->lw->state->buffers[v->id], r->flat_full, x);
+	}
+}
+
+static int
+pass_reduces(const Rows *r, int k, const Node **out)
+{
+	int n = 0;
+
+	for (int i = 0; i < r->row_reduces.n; i++)
+		if (r->depth[r->row_reduces.at[i]->id] == k)
+			out[n++] = r->row_reduces.at[i];
+	return n;
+}
+
+/* Loops over reduced dims from `dim` on; sums come back in acc. */
+static void
+row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
+{
+	LoopBuilder *lb = r->lw->lb;
+	struct LowerState *st = r->lw->state;
+	LoopDim d = r->nest.at[dim];
+	bool last = dim == r->nest.n - 1;
+	Affine full = r->flat_full, inner = st->inner_flat;
+	LoopValue own[MAX_ACCUMULATORS];
+
+	LoopValue v = lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, d.extent);
+	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), d.full));
+	int64_t width = 1;
+	for (int i = dim + 1; i < r->nest.n; i++)
+		width *= r->nest.at[i].extent;
+	st->inner_flat = affine_add(inner, affine_scale(affine_scalar(v), width));
+	for (int i = 0; i < n; i++)
+		own[i] = lb_accumulator(lb, accumulate_kind(reduces[i]), reduce_type(reduces[i]));
+	if (last) {
+		st->full_flat = r->flat_full;
+		for (int i = 0; i < n; i++)
+			lb_accumulate(lb, own[i], element_at(r, node_operand(reduces[i], 0),
+			                                     r->flat_full));
+		store_full(r, k);
+	} else {
+		row_nest(r, k, dim + 1, n, reduces, acc);
+		for (int i = 0; i < n; i++)
+			lb_accumulate(lb, own[i], acc[i]);
+	}
+	lb_end(lb);
+	for (int i = 0; i < n; i++)
+		acc[i] = own[i];
+	r->flat_full = full;
+	st->inner_flat = inner;
+}
+
+/* Row values that the pass reads are computed before its loops. */
+static void
+hoist_rows(Rows *r, int k)
+{
+	for_each_node(r->lw->f, n) {
+		if (op_row(n)->fuse != FUSE_ELEMENTWISE || node_result(n, 0)->type->n != r->rows ||
+		    r->rows == r->full || r->depth[n->id] >= k || r->depth[n->id] == 0)
+			continue;
+		element_at(r, node_result(n, 0), r->flat_row);
+	}
+}
+
+/* What a pass put into row buffers is there for the next. */
+static void
+promote_cached(Rows *r)
+{
+	struct LowerState *st = r->lw->state;
+
+	for (uint32_t i = 0; i < r->lw->f->next_node_id; i++)
+		if (st->cached[i] == 1)
+			st->cached[i] = 2;
+}
+
+/* At most MAX_ACCUMULATORS reductions a loop; more take further loops. */
+static void
+row_pass(Rows *r, int k)
+{
+	struct LowerState *st = r->lw->state;
+	const Node *reduces[64];
+	int n = pass_reduces(r, k, reduces);
+
+	hoist_rows(r, k);
+	for (int from = 0; from == 0 || from < n; from += MAX_ACCUMULATORS) {
+		int count = n - from < MAX_ACCUMULATORS ? n - from : MAX_ACCUMULATORS;
+		LoopValue acc[MAX_ACCUMULATORS];
+		st->inner_flat = affine_constant(0);
+		if (r->n_kept == r->nest.n) { /* everything reduced has one element */
+			st->full_flat = r->flat_full;
+			for (int i = 0; i < count; i++)
+				acc[i] = element_at(r, node_operand(reduces[from + i], 0),
+				                    r->flat_full);
+			store_full(r, from ? -1 : k);
+		} else {
+			row_nest(r, from ? -1 : k, r->n_kept, count, reduces + from, acc);
+		}
+		for (int i = 0; i < count; i++) {
+			st->reduced[reduces[from + i]->id] = REDUCED_SCALAR;
+			st->reduced_at[reduces[from + i]->id] = acc[i];
+		}
+	}
+	promote_cached(r);
+}
+
+/* ---- columns: sums in local arrays of one tile */
+static void
+column_loop(Rows *r, int64_t width, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
+{
+	LoopBuilder *lb = r->lw->lb;
+	LoopDim d = r->nest.at[r->column_loop];
+	Affine full = r->flat_full, row = r->flat_row;
+
+	LoopValue j = lb_for(lb, LOOP_VECTOR, width);
+	r->flat_full = affine_add(full, affine_scale(affine_scalar(j), d.full));
+	r->flat_row = affine_add(row, affine_scale(affine_scalar(j), d.row));
+	r->lw->state->column = affine_scalar(j);
+	r->lw->state->full_flat = r->flat_full;
+	body(r, j, ctx);
+	lb_end(lb);
+	r->flat_full = full;
+	r->flat_row = row;
+}
+
+static void
+column_init(Rows *r, LoopValue j, void *ctx)
+{
+	static const double identities[] = {0, 1, -INFINITY, INFINITY};
+	const Node *n = ctx;
+	LoopBuilder *lb = r->lw->lb;
+
+	lb_store(lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
+	         lb_number(lb, reduce_type(n), identities[accumulate_kind(n)]));
+}
+
+typedef struct {
+	int k, n;
+	const Node **reduces;
+} ColumnPass;
+
+static void
+column_sum(Rows *r, LoopValue j, void *ctx)
+{
+	ColumnPass *p = ctx;
+	LoopBuilder *lb = r->lw->lb;
+
+	for (int i = 0; i < p->n; i++) {
+		const Node *n = p->reduces[i];
+		int local = r->lw->state->reduced_at[n->id];
+		LoopValue x = element_at(r, node_operand(n, 0), r->flat_full);
+		LoopValue sum = lb_load(lb, local, affine_scalar(j));
+		lb_store(lb, local, affine_scalar(j),
+		         lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
+	}
+	store_full(r, p->k);
+}
+
+static void
+column_nest(Rows *r, int dim, int64_t width, ColumnPass *p)
+{
+	LoopBuilder *lb = r->lw->lb;
+	Affine full = r->flat_full;
+
+	if (dim == r->nest.n) {
+		column_loop(r, width, column_sum, p);
+		return;
+	}
+	LoopValue v = lb_for(lb, LOOP_PLAIN, r->nest.at[dim].extent);
+	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), r->nest.at[dim].full));
+	column_nest(r, dim + 1, width, p);
+	lb_end(lb);
+	r->flat_full = full;
+}
+
+static void
+column_pass(Rows *r, int k, int64_t width)
+{
+	struct LowerState *st = r->lw->state;
+	const Node *reduces[64];
+	ColumnPass p = {k, pass_reduces(r, k, reduces), reduces};
+
+	for (int i = 0; i < p.n; i++)
+		column_loop(r, width, column_init, (void *)reduces[i]);
+	column_nest(r, r->n_kept, width, &p);
+	for (int i = 0; i < p.n; i++)
+		st->reduced[reduces[i]->id] = REDUCED_LOCAL;
+}
+
+/* ---- row values */
+static void
+store_rows(Rows *r)
+{
+	const Node *ret = function_return(r->lw->f);
+
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		if (v->type->n != r->rows || v->type->n == r->full)
+			continue;
+		lb_store(r->lw->lb, r->lw->state->buffers[v->id], r->flat_row,
+		         element_at(r, v, r->flat_row));
+	}
+}
+
+static void
+store_rows_of_column(Rows *r, LoopValue j, void *ctx)
+{
+	(void)j, (void)ctx;
+	store_rows(r);
+}
+
+static void
+row_body(Rows *r, int64_t width)
+{
+	struct LowerState *st = r->lw->state;
+
+	memset(st->reduced, 0, sizeof(*st->reduced) * r->lw->f->next_node_id);
+	memset(st->cached, 0, sizeof(*st->cached) * r->lw->f->next_node_id);
+	for (int k = 1; k <= r->depths + 1; k++) {
+		if (!pass_has_work(r, k))
+			continue;
+		if (r->by_column)
+			column_pass(r, k, width);
+		else
+			row_pass(r, k);
+	}
+	if (r->by_column)
+		column_loop(r, width, store_rows_of_column, NULL);
+	else
+		store_rows(r);
+}
+
+/* ---- kept loops */
+static void
+advance(Rows *r, const LoopDim *d, Affine step)
+{
+	r->flat_full = affine_add(r->flat_full, affine_scale(step, d->full));
+	r->flat_row = affine_add(r->flat_row, affine_scale(step, d->row));
+	if (d->chunk)
+		r->flat_chunk = affine_add(r->flat_chunk, affine_scale(step, d->chunk));
+}
+
+static void
+add_to_chunks(Rows *r, const LoopValue *acc)
+{
+	for (int i = 0; i < r->chunk_reduces.n; i++)
+		lb_accumulate(r->lw->lb, acc[i],
+		              element_at(r, node_operand(r->chunk_reduces.at[i], 0), r->flat_row));
+}
+
+static void
+finish_chunk(Rows *r, const LoopValue *sums)
+{
+	struct LowerState *st = r->lw->state;
+	const Node *ret = function_return(r->lw->f);
+
+	for (int i = 0; i < r->chunk_reduces.n; i++) {
+		st->reduced[r->chunk_reduces.at[i]->id] = REDUCED_SCALAR;
+		st->reduced_at[r->chunk_reduces.at[i]->id] = sums[i];
+	}
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		if (v->type->n == r->chunks && v->type->n != r->rows)
+			lb_store(r->lw->lb, st->buffers[v->id], r->flat_chunk,
+			         element_at(r, v, r->flat_chunk));
+	}
+}
+
+/* Opens kept loop `dim` and what is inside; rows of a chunk add to its sums. */
+static void
+kept_loops(Rows *r, int dim, LoopValue *sums)
+{
+	LoopBuilder *lb = r->lw->lb;
+	LoopDim d = r->nest.at[dim];
+	Affine full = r->flat_full, row = r->flat_row, chunk = r->flat_chunk;
+	bool sums_here = r->chunks && d.chunk == 0;
+	LoopValue own[MAX_ACCUMULATORS];
+	bool inner_rows = dim + 1 < r->n_kept;
+
+	LoopValue v = lb_for(lb, dim == 0 && !sums_here ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
+	advance(r, &d, affine_scalar(v));
+	for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
+		own[i] = lb_accumulator(lb, accumulate_kind(r->chunk_reduces.at[i]),
+		                        reduce_type(r->chunk_reduces.at[i]));
+	if (inner_rows) {
+		kept_loops(r, dim + 1, sums);
+		for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
+			lb_accumulate(lb, own[i], sums[i]);
+	} else {
+		row_body(r, 0);
+		if (sums_here)
+			add_to_chunks(r, own);
+	}
+	bool ends_chunk = r->chunks && d.chunk && (!inner_rows || !r->nest.at[dim + 1].chunk);
+	if (ends_chunk) {
+		if (!inner_rows) /* chunks of one row */
+			for (int i = 0; i < r->chunk_reduces.n; i++)
+				sums[i] = element_at(r, node_operand(r->chunk_reduces.at[i], 0),
+				                     r->flat_row);
+		finish_chunk(r, sums);
+	}
+	lb_end(lb);
+	if (sums_here)
+		memcpy(sums, own, sizeof(own));
+	r->flat_full = full;
+	r->flat_row = row;
+	r->flat_chunk = chunk;
+}
+
+static void
+column_tiles(Rows *r, int dim)
+{
+	LoopBuilder *lb = r->lw->lb;
+	LoopDim d = r->nest.at[dim];
+	Affine full = r->flat_full, row = r->flat_row;
+
+	if (dim < r->column_loop) {
+		LoopValue v = lb_for(lb, dim == 0 ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
+		advance(r, &d, affine_scalar(v));
+		column_tiles(r, dim + 1);
+		lb_end(lb);
+	} else {
+		LoopValue v = lb_for(lb, dim == 0 ? LOOP_PARALLEL : LOOP_PLAIN, d.extent / r->tile);
+		advance(r, &d, affine_scale(affine_scalar(v), r->tile));
+		row_body(r, r->tile);
+		lb_end(lb);
+	}
+	r->flat_full = full;
+	r->flat_row = row;
+}
+
+static void
+declare_columns(Rows *r)
+{
+	struct LowerState *st = r->lw->state;
+	int64_t extent;
+
+	r->column_loop = r->n_kept - 1;
+	extent = r->nest.at[r->column_loop].extent;
+	for (r->tile = extent < COLUMN_TILE ? extent : COLUMN_TILE; r->tile > 1; r->tile--)
+		if (extent % r->tile == 0)
+			break;
+	if (r->tile < 16 && extent >= 16) /* no good divisor: one tile */
+		r->tile = extent;
+	for (int i = 0; i < r->row_reduces.n; i++)
+		st->reduced_at[r->row_reduces.at[i]->id] =
+		        lb_local(r->lw->lb, reduce_type(r->row_reduces.at[i]), r->tile);
+}
+
+bool
+lower_reductions(Lower *lw)
+{
+	struct LowerState *st = lw->state;
+	Rows r = {.lw = lw};
+	ReduceForm form;
+	LoopValue sums[MAX_ACCUMULATORS];
+
+	st->reduced = NEW_ARRAY(st->scratch, ReducedKind, lw->f->next_node_id);
+	st->reduced_at = NEW_ARRAY(st->scratch, int, lw->f->next_node_id);
+	if (!find_reduces(&r, &form))
+		return false;
+	find_depths(&r);
+	r.by_column = reduce_form_by_column(&form);
+	r.nest = nest_reduce(lw->f, &form, r.chunks);
+	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
+		r.n_kept++;
+	plan_cache(&r);
+	if (r.by_column) {
+		declare_columns(&r);
+		column_tiles(&r, 0);
+	} else if (r.n_kept) {
+		kept_loops(&r, 0, sums);
+		if (r.chunks == 1) /* all rows are one chunk, finished behind the loops */
+			finish_chunk(&r, sums);
+	} else {
+		row_body(&r, 0);
+	}
+	return true;
+}

@@ -1,0 +1,255 @@
+/* Gives every value a place: states at fixed offsets; parameters and results of programs in the io
+ * region; everything else in one workspace by liveness. A value that becomes a state's new content is
+ * computed in the state's place when nobody reads the old content any more. */
+#include "codegen/codegen.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+static int64_t
+aligned(int64_t bytes)
+{
+	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* ---- states */
+static void
+place_states(Module *m)
+{
+	int64_t at = 0;
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->unit)
+			continue;
+		s->offset = at;
+		at += aligned(type_bytes(s->type));
+	}
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->unit)
+			s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
+	}
+	m->state_bytes = at;
+}
+
+static bool
+states_overlap(const State *a, const State *b)
+{
+	return a == b || a->unit == b || b->unit == a;
+}
+
+/* ---- a kernel that reads and writes one place per element may do so in the same memory */
+static bool
+same_place(const Affine *a, const Affine *b)
+{
+	return a->constant == b->constant && a->n == b->n &&
+	       memcmp(a->terms, b->terms, sizeof(AffineTerm) * (size_t)a->n) == 0;
+}
+
+static bool
+pointwise(const Kernel *k, int input, int output)
+{
+	const Affine *place = NULL;
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		bool load = s->kind == LOOP_STATEMENT_LOAD && s->buffer == input;
+		bool store = s->kind == LOOP_STATEMENT_STORE && s->buffer == output;
+		if (s->kind == LOOP_STATEMENT_LOAD && s->buffer == output)
+			return false;
+		if (!load && !store)
+			continue;
+		if (place && !same_place(place, &s->place))
+			return false;
+		place = &s->place;
+	}
+	return true;
+}
+
+/* ---- one function */
+typedef struct {
+	int64_t offset, bytes;
+} Block;
+typedef struct {
+	Module *m;
+	Function *f;
+	Arena *arena;
+	int *position;     /* by node id */
+	int *last_use;     /* by value id */
+	VEC(Block) free;   /* ascending offsets */
+	int64_t top, io;
+} Plan;
+
+static void
+number_nodes(Plan *p)
+{
+	int at = 0;
+
+	p->position = NEW_ARRAY(p->arena, int, p->f->next_node_id);
+	p->last_use = NEW_ARRAY(p->arena, int, p->f->next_value_id);
+	for_each_node(p->f, n) {
+		p->position[n->id] = at;
+		for (int i = 0; i < n->n_operands; i++)
+			p->last_use[node_operand(n, i)->id] = at;
+		at++;
+	}
+}
+
+static bool
+old_content_read_later(const Plan *p, const State *s, const Value *v)
+{
+	const Kernel *k = ((LaunchAttr *)v->node->attr)->kernel;
+
+	for (int i = 0; i < p->f->states.n; i++) {
+		const Value *old = p->f->states.at[i];
+		if (!states_overlap(old->state, s))
+			continue;
+		for_each_use(old, u) {
+			if (p->position[u->user->id] > p->position[v->node->id])
+				return true;
+			if (u->user == v->node && (old->state != s ||
+			                           !pointwise(k, u->index, k->n_inputs + v->index)))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* The state that v may be computed into, or NULL: then the store is a copy. */
+static void
+place_in_state(Plan *p, Node *store)
+{
+	Value *v = node_operand(store, 0);
+	State *s = ((StoreAttr *)store->attr)->state;
+
+	if (!v->node || v->region != REGION_NONE || old_content_read_later(p, s, v))
+		return;
+	v->region = REGION_STATE;
+	v->offset = s->offset;
+}
+
+static void
+place_io(Plan *p, Value *v)
+{
+	v->region = REGION_IO;
+	v->offset = p->io;
+	p->io += aligned(type_bytes(v->type));
+}
+
+static void
+allocate(Plan *p, Value *v)
+{
+	int64_t bytes = aligned(type_bytes(v->type));
+	int best = -1;
+
+	if (bytes == 0)
+		bytes = ALIGNMENT;
+	for (int i = 0; i < p->free.n; i++)
+		if (p->free.at[i].bytes >= bytes &&
+		    (best < 0 || p->free.at[i].bytes < p->free.at[best].bytes))
+			best = i;
+	v->region = REGION_WORKSPACE;
+	if (best < 0) {
+		v->offset = p->top;
+		p->top += bytes;
+		return;
+	}
+	Block *b = &p->free.at[best];
+	v->offset = b->offset;
+	b->offset += bytes;
+	b->bytes -= bytes;
+	if (b->bytes == 0) {
+		memmove(b, b + 1, sizeof(*b) * (size_t)(p->free.n - best - 1));
+		p->free.n--;
+	}
+}
+
+static void
+release(Plan *p, const Value *v)
+{
+	Block b = {v->offset, aligned(type_bytes(v->type))};
+	int i = 0;
+
+	if (b.bytes == 0)
+		b.bytes = ALIGNMENT;
+	while (i < p->free.n && p->free.at[i].offset < b.offset)
+		i++;
+	if (i < p->free.n && b.offset + b.bytes == p->free.at[i].offset) {
+		p->free.at[i].offset = b.offset;
+		p->free.at[i].bytes += b.bytes;
+	} else {
+		vec_push(p->arena, &p->free, b);
+		memmove(&p->free.at[i + 1], &p->free.at[i],
+		        sizeof(b) * (size_t)(p->free.n - 1 - i));
+		p->free.at[i] = b;
+	}
+	if (i > 0 && p->free.at[i - 1].offset + p->free.at[i - 1].bytes == p->free.at[i].offset) {
+		p->free.at[i - 1].bytes += p->free.at[i].bytes;
+		memmove(&p->free.at[i], &p->free.at[i + 1],
+		        sizeof(b) * (size_t)(p->free.n - 1 - i));
+		p->free.n--;
+	}
+}
+
+static void
+place_workspace(Plan *p)
+{
+	for_each_node(p->f, n) {
+		int here = p->position[n->id];
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->region == REGION_NONE)
+				allocate(p, node_result(n, i));
+		/* What was read for the last time makes room for later nodes. */
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *v = node_operand(n, i);
+			if (v->region == REGION_WORKSPACE && p->last_use[v->id] == here) {
+				release(p, v);
+				p->last_use[v->id] = -1; /* once */
+			}
+		}
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->region == REGION_WORKSPACE &&
+			    !value_used(node_result(n, i)))
+				release(p, node_result(n, i));
+	}
+}
+
+static void
+place_function(Pass *pass, Module *m, Function *f)
+{
+	Plan p = {.m = m, .f = f, .arena = pass->scratch};
+	Node *ret = function_return(f);
+
+	number_nodes(&p);
+	for (int i = 0; i < f->states.n; i++) {
+		f->states.at[i]->region = REGION_STATE;
+		f->states.at[i]->offset = f->states.at[i]->state->offset;
+	}
+	for (int i = 0; i < f->params.n; i++)
+		if (strncmp(f->params.at[i]->name, "scalar.", 7) != 0)
+			place_io(&p, f->params.at[i]);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i)->region == REGION_NONE)
+			place_io(&p, node_operand(ret, i));
+	for_each_node(f, n)
+		if (n->op == OP_store)
+			place_in_state(&p, n);
+	place_workspace(&p);
+	m->workspace_bytes = p.top > m->workspace_bytes ? p.top : m->workspace_bytes;
+	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
+}
+
+static bool
+run_memory(Pass *p, Module *m)
+{
+	place_states(m);
+	for_each_function(m, f)
+		place_function(p, m, f);
+	p->changed = true;
+	return true;
+}
+
+const PassRow pass_memory = {.name = "memory", .help = "give every value a place",
+	.takes = STAGE_SCHEDULE, .leaves = STAGE_MEMORY, .run = run_memory};

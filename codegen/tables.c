@@ -1,0 +1,216 @@
+/* The module after `memory` as the executable's tables. */
+#include "codegen/codegen.h"
+
+#include <string.h>
+
+typedef struct {
+	FormatWriter *w;
+	const Tables *t;
+	Arena *arena;
+	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
+	int64_t workspace, io, flops;
+} TableWriter;
+
+static const Space spaces[] = {[REGION_STATE] = SPACE_STATE, [REGION_WORKSPACE] = SPACE_WORKSPACE,
+                               [REGION_IO] = SPACE_IO};
+
+static const char *
+value_origin(const Value *v)
+{
+	return v->kind == VALUE_STATE   ? v->state->name
+	       : v->kind == VALUE_PARAM ? v->name
+	                                : loc_origin(v->node->loc);
+}
+
+static void
+grow(int64_t *most, int64_t end)
+{
+	if (end > *most)
+		*most = end;
+}
+
+static uint32_t
+slot_of(TableWriter *tw, const Value *v)
+{
+	if (tw->slots[v->id])
+		return tw->slots[v->id] - 1;
+	Slot s = {.space = spaces[v->region], .dtype = v->type->dtype, .offset = v->offset,
+	          .bytes = type_bytes(v->type), .name = format_string(tw->w, value_origin(v))};
+	vec_push(tw->w->arena, &tw->w->slots, s);
+	if (v->region == REGION_WORKSPACE)
+		grow(&tw->workspace, v->offset + (s.bytes ? s.bytes : 1));
+	if (v->region == REGION_IO)
+		grow(&tw->io, v->offset + s.bytes);
+	tw->slots[v->id] = (uint32_t)tw->w->slots.n;
+	return tw->slots[v->id] - 1;
+}
+
+static void
+add_argument(TableWriter *tw, const Value *v)
+{
+	Argument a = {.slot = slot_of(tw, v)};
+
+	vec_push(tw->w->arena, &tw->w->arguments, a);
+}
+
+/* ---- instructions */
+static int
+kernel_index(const Module *m, const Kernel *k)
+{
+	for (int i = 0; i < m->kernels.n; i++)
+		if (m->kernels.at[i] == k)
+			return i;
+	return -1;
+}
+
+static void
+write_launch(TableWriter *tw, const Node *n)
+{
+	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
+	Instruction in = {.kind = RUN_KERNEL, .when = n->when, .phase = n->phase,
+	                  .what = (uint32_t)kernel_index(tw->t->m, k),
+	                  .args = (uint32_t)tw->w->arguments.n};
+
+	for (int i = 0; i < n->n_operands; i++)
+		add_argument(tw, node_operand(n, i));
+	for (int i = 0; i < n->n_results; i++)
+		add_argument(tw, node_result(n, i));
+	in.n_args = (uint16_t)(n->n_operands + n->n_results);
+	tw->flops += k->flops;
+	vec_push(tw->w->arena, &tw->w->instructions, in);
+}
+
+static void
+write_store(TableWriter *tw, const Node *n)
+{
+	const Value *v = node_operand(n, 0);
+	State *s = ((StoreAttr *)n->attr)->state;
+
+	if (v->region == REGION_STATE && v->offset == s->offset)
+		return; /* computed in place */
+	Instruction in = {.kind = COPY, .phase = n->phase, .args = (uint32_t)tw->w->arguments.n,
+	                  .n_args = 2};
+	Slot slot = {.space = SPACE_STATE, .dtype = s->type->dtype, .offset = s->offset,
+	             .bytes = type_bytes(s->type), .name = format_string(tw->w, s->name)};
+	vec_push(tw->w->arena, &tw->w->slots, slot);
+	Argument to = {.slot = (uint32_t)tw->w->slots.n - 1};
+	vec_push(tw->w->arena, &tw->w->arguments, to);
+	add_argument(tw, v);
+	vec_push(tw->w->arena, &tw->w->instructions, in);
+}
+
+/* ---- ports */
+static const PortInfo *
+port_info(const Tables *t, const char *name, bool output)
+{
+	for (int i = 0; i < t->n_ports; i++)
+		if ((t->ports[i].kind == PORT_OUTPUT) == output && strcmp(t->ports[i].name, name) == 0)
+			return &t->ports[i];
+	return NULL;
+}
+
+static void
+write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind)
+{
+	const PortInfo *info = port_info(tw->t, name, kind == PORT_OUTPUT);
+	PortRecord p = {.name = format_string(tw->w, name), .kind = info ? info->kind : kind,
+	                .dtype = v->type->dtype, .rank = (uint32_t)v->type->rank,
+	                .first_dim = format_dims(tw->w, v->type->rank, v->type->dims),
+	                .slot = slot_of(tw, v), .file_dtype = info ? info->file_dtype : v->type->dtype,
+	                .sample_axis = info ? info->sample_axis : -1};
+
+	if (info && info->bounded) {
+		p.bounded = info->has_ignore ? 2 : 1;
+		p.min = info->min;
+		p.max = info->max;
+		p.ignore = info->ignore;
+	}
+	vec_push(tw->w->arena, &tw->w->ports, p);
+}
+
+static void
+write_program(TableWriter *tw, const ProgramInfo *info)
+{
+	const Function *f = info->function;
+	const Node *ret = function_return(f);
+	FormatWriter *w = tw->w;
+	ProgramRecord p = {.role = info->role, .binding = (uint32_t)info->binding,
+	                   .first_instruction = (uint32_t)w->instructions.n,
+	                   .first_input = (uint32_t)w->ports.n};
+
+	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
+	tw->workspace = tw->io = tw->flops = 0;
+	for (int i = 0; i < f->params.n; i++)
+		if (f->params.at[i]->region == REGION_IO)
+			write_port(tw, f->params.at[i], f->params.at[i]->name, PORT_INPUT);
+	p.n_inputs = (uint32_t)w->ports.n - p.first_input;
+	p.first_output = (uint32_t)w->ports.n;
+	for (int i = 0; i < ret->n_operands; i++)
+		write_port(tw, node_operand(ret, i), info->outputs[i], PORT_OUTPUT);
+	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
+	for_each_node(f, n) {
+		if (n->op == OP_launch)
+			write_launch(tw, n);
+		else if (n->op == OP_store)
+			write_store(tw, n);
+	}
+	p.n_instructions = (uint32_t)w->instructions.n - p.first_instruction;
+	p.workspace_bytes = tw->workspace;
+	p.io_bytes = tw->io;
+	p.flops = tw->flops;
+	vec_push(w->arena, &w->programs, p);
+}
+
+/* ---- states and kernels */
+static void
+write_state(TableWriter *tw, const State *s, int64_t *weights)
+{
+	FormatWriter *w = tw->w;
+	StateRecord r = {.name = format_string(w, s->name), .why = format_string(w, s->why ? s->why : ""),
+	                 .dtype = s->type->dtype, .rank = (uint32_t)s->type->rank,
+	                 .first_dim = format_dims(w, s->type->rank, s->type->dims),
+	                 .kind = s->kind, .lifetime = s->lifetime, .trainable = s->trainable,
+	                 .decay = s->decay, .init = s->init,
+	                 .of = s->of ? (uint32_t)s->of->id + 1 : 0,
+	                 .unit = s->unit ? (uint32_t)s->unit->id + 1 : 0,
+	                 .lr_scale = s->lr_scale, .init_a = s->init_a, .init_b = s->init_b,
+	                 .offset = s->offset, .bytes = type_bytes(s->type), .data_offset = -1,
+	                 .file_dtype = tw->t->state_dtypes && s->id < tw->t->n_state_dtypes
+	                                       ? tw->t->state_dtypes[s->id]
+	                                       : s->type->dtype};
+
+	if (s->init == INIT_DATA && s->data) {
+		r.data_offset = *weights;
+		*weights = (*weights + r.bytes + 63) / 64 * 64;
+	}
+	vec_push(w->arena, &w->states, r);
+}
+
+static void
+write_kernel(FormatWriter *w, const Kernel *k)
+{
+	KernelRecord r = {.name = format_string(w, k->name),
+	                  .origin = format_string(w, loc_origin(k->loc)),
+	                  .iterations = k->iterations, .grain = 1, .flops = k->flops};
+
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
+		r.bytes += type_bytes(k->buffers.at[i].type);
+	vec_push(w->arena, &w->kernels, r);
+}
+
+void
+tables_write(FormatWriter *w, const Tables *t)
+{
+	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
+	BindingRecord binding = {.text = format_string(w, t->binding_text), .rows = t->rows};
+
+	vec_push(w->arena, &w->bindings, binding);
+	for (int i = 0; i < t->m->states.n; i++)
+		write_state(&tw, t->m->states.at[i], &w->weights_bytes);
+	for (int i = 0; i < t->m->kernels.n; i++)
+		write_kernel(w, t->m->kernels.at[i]);
+	for (int i = 0; i < t->n_programs; i++)
+		write_program(&tw, &t->programs[i]);
+	w->state_bytes = t->m->state_bytes;
+	arena_free(tw.arena);
+}

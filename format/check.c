@@ -1,0 +1,234 @@
+/* Every string, enum, index, size and overlap of the records. Whoever reads the tables later may
+ * trust them; a fault names the record and the value. */
+#include "format/format_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static Status
+check_string(const Format *f, StrRef s, const char *what, int index)
+{
+	if (s >= (uint32_t)f->n[SECTION_STRINGS])
+		return FAULT("%s %d: string reference %u of %d bytes", what, index, s,
+		             f->n[SECTION_STRINGS]);
+	return NULL;
+}
+
+static Status
+check_pool(const Format *f)
+{
+	int n = f->n[SECTION_STRINGS];
+
+	if (n < 1 || f->strings[0] != 0 || f->strings[n - 1] != 0)
+		return FAULT("the string pool does not start and end with a NUL");
+	return NULL;
+}
+
+/* Shape within the dims table, nothing negative, and its bytes without overflow. */
+static Status
+check_shape(const Format *f, const char *what, int index, const uint32_t shape[3], int64_t *bytes)
+{
+	uint32_t dtype = shape[0], rank = shape[1], first = shape[2];
+	int64_t n = 1;
+
+	if (dtype >= N_DTYPES)
+		return FAULT("%s %d: dtype %u", what, index, dtype);
+	if (rank > MAX_RANK || !in_range(first, rank, f->n[SECTION_DIMS]))
+		return FAULT("%s %d: rank %u at dimension %u", what, index, rank, first);
+	for (uint32_t i = 0; i < rank; i++) {
+		int64_t dim = f->dims[first + i];
+
+		if (dim < 0 || !size_mul(n, dim, &n) || n > INT64_MAX / 64)
+			return FAULT("%s %d: dimension %u is %lld", what, index, i, (long long)dim);
+	}
+	*bytes = dtype_bytes((DType)dtype, n);
+	return NULL;
+}
+
+static Status
+check_state(const Format *f, int i)
+{
+	const StateRecord *s = &f->states[i];
+	const FormatHeader *h = f->header;
+	int n = f->n[SECTION_STATES];
+	int64_t bytes;
+
+	RETURN_IF_ERROR(check_string(f, s->name, "state", i));
+	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
+	RETURN_IF_ERROR(check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
+	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
+		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime, s->init);
+	if (s->file_dtype >= N_DTYPES)
+		return FAULT("state %d: file dtype %u", i, s->file_dtype);
+	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
+		return FAULT("state %d: of %u, unit %u, with %d states", i, s->of, s->unit, n);
+	if (s->bytes < bytes || s->offset < 0 || s->bytes > h->state_bytes ||
+	    s->offset > h->state_bytes - s->bytes)
+		return FAULT("state %d: %lld bytes at %lld need %lld and have a region of %lld", i,
+		             (long long)s->bytes, (long long)s->offset, (long long)bytes,
+		             (long long)h->state_bytes);
+	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
+		return FAULT("state %d: offset %lld is unaligned", i, (long long)s->offset);
+	if (s->init == FROM_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
+	                             s->data_offset > h->weights_bytes - bytes))
+		return FAULT("state %d: data at %lld of %lld bytes of weights", i,
+		             (long long)s->data_offset, (long long)h->weights_bytes);
+	return NULL;
+}
+
+static int
+by_offset(const void *a, const void *b)
+{
+	const StateRecord *x = *(const StateRecord *const *)a, *y = *(const StateRecord *const *)b;
+
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* States outside of units may not overlap: members of a unit lie in it by design. */
+static Status
+check_state_overlap(const Format *f)
+{
+	int n = 0;
+	const StateRecord **order = malloc(sizeof(*order) * ((size_t)f->n[SECTION_STATES] + 1));
+	Status status = order ? NULL : FAULT("no memory for %d states", f->n[SECTION_STATES]);
+
+	for (int i = 0; order && i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].unit == 0 && f->states[i].bytes > 0)
+			order[n++] = &f->states[i];
+	if (n > 0)
+		qsort(order, (size_t)n, sizeof(*order), by_offset);
+	for (int i = 1; i < n && !status; i++)
+		if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
+			status = FAULT("states \"%s\" and \"%s\" overlap", format_text(f, order[i - 1]->name),
+			               format_text(f, order[i]->name));
+	free(order);
+	return status;
+}
+
+static Status
+check_slot(const Format *f, int i)
+{
+	const Slot *s = &f->slots[i];
+
+	RETURN_IF_ERROR(check_string(f, s->name, "slot", i));
+	if (s->space >= N_SPACES || s->dtype >= N_DTYPES)
+		return FAULT("slot %d: space %u, dtype %u", i, s->space, s->dtype);
+	if (s->offset < 0 || s->bytes < 0 || s->bytes > INT64_MAX / 16 || s->offset > INT64_MAX / 16)
+		return FAULT("slot %d: %lld bytes at %lld", i, (long long)s->bytes, (long long)s->offset);
+	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
+		return FAULT("slot %d: offset %lld is unaligned", i, (long long)s->offset);
+	return NULL;
+}
+
+static Status
+check_kernel(const Format *f, int i)
+{
+	const KernelRecord *k = &f->kernels[i];
+
+	RETURN_IF_ERROR(check_string(f, k->name, "kernel", i));
+	RETURN_IF_ERROR(check_string(f, k->origin, "kernel", i));
+	for (const char *c = format_text(f, k->name); *c; c++) /* a symbol: printed as it is */
+		if (*c != '_' && !(*c >= '0' && *c <= '9') && !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
+			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
+	if (k->iterations < 0 || k->grain < 0)
+		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
+		             (long long)k->iterations, (long long)k->grain);
+	return NULL;
+}
+
+static Status
+check_binding(const Format *f, int i)
+{
+	RETURN_IF_ERROR(check_string(f, f->bindings[i].text, "binding", i));
+	if (f->bindings[i].rows < 1)
+		return FAULT("binding %d: %lld rows", i, (long long)f->bindings[i].rows);
+	return NULL;
+}
+
+static Status
+check_port(const Format *f, int i)
+{
+	const PortRecord *p = &f->ports[i];
+	int64_t bytes;
+
+	RETURN_IF_ERROR(check_string(f, p->name, "port", i));
+	RETURN_IF_ERROR(check_shape(f, "port", i, (uint32_t[]){p->dtype, p->rank, p->first_dim}, &bytes));
+	if (p->kind >= N_PORT_KINDS || p->file_dtype >= N_DTYPES)
+		return FAULT("port %d: kind %u, file dtype %u", i, p->kind, p->file_dtype);
+	if (p->slot >= (uint32_t)f->n[SECTION_SLOTS])
+		return FAULT("port %d: slot %u of %d", i, p->slot, f->n[SECTION_SLOTS]);
+	if (f->slots[p->slot].bytes < bytes)
+		return FAULT("port %d: %lld bytes in slot %u of %lld", i, (long long)bytes, p->slot,
+		             (long long)f->slots[p->slot].bytes);
+	if (p->sample_axis < -1 || p->sample_axis >= (int32_t)p->rank)
+		return FAULT("port %d: sample axis %d of rank %u", i, p->sample_axis, p->rank);
+	if (p->bounded > 2 || (p->bounded && p->min > p->max))
+		return FAULT("port %d: bounds %u, %lld to %lld", i, p->bounded, (long long)p->min,
+		             (long long)p->max);
+	return NULL;
+}
+
+static Status
+check_info(const Format *f, int i)
+{
+	RETURN_IF_ERROR(check_string(f, f->info[i].key, "info", i));
+	return check_string(f, f->info[i].value, "info", i);
+}
+
+static Status
+check_hole(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+	uint32_t seen = 0;
+
+	if (e->state >= (uint32_t)f->n[SECTION_STATES] || e->dtype >= N_DTYPES)
+		return FAULT("export %d: state %u of %d, dtype %u", i, e->state, f->n[SECTION_STATES],
+		             e->dtype);
+	if (e->rank != f->states[e->state].rank)
+		return FAULT("export %d: rank %u, its state has %u", i, e->rank, f->states[e->state].rank);
+	for (uint32_t k = 0; k < e->rank; k++)
+		if (e->perm[k] < e->rank)
+			seen |= 1u << e->perm[k];
+	if (seen != (1u << e->rank) - 1)
+		return FAULT("export %d: the axes are no permutation", i);
+	return NULL;
+}
+
+static Status
+check_export(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+
+	if (e->kind >= N_EXPORT_KINDS || e->file > 1)
+		return FAULT("export %d: kind %u, file %u", i, e->kind, e->file);
+	if (e->kind == EXPORT_LITERAL && (e->offset < 0 || e->bytes < 0 ||
+	                                  !in_range((uint64_t)e->offset, (uint64_t)e->bytes,
+	                                            f->n[SECTION_LITERAL])))
+		return FAULT("export %d: %lld literal bytes at %lld of %d", i, (long long)e->bytes,
+		             (long long)e->offset, f->n[SECTION_LITERAL]);
+	if (e->kind == EXPORT_LENGTH && (e->offset < 0 || e->offset >= 1ll << 34 || e->times > 1u << 20))
+		return FAULT("export %d: length %lld + %u times", i, (long long)e->offset, e->times);
+	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
+		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
+	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
+}
+
+static const struct {
+	Section section;
+	Status (*check)(const Format *f, int i);
+} record_checks[] = {
+	{SECTION_INFO, check_info}, {SECTION_STATES, check_state}, {SECTION_SLOTS, check_slot},
+	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port}, {SECTION_EXPORT, check_export},
+	{SECTION_PROGRAMS, format_check_program},
+};
+
+Status
+format_check(const Format *f)
+{
+	RETURN_IF_ERROR(check_pool(f));
+	for (int c = 0; c < COUNT(record_checks); c++)
+		for (int i = 0; i < f->n[record_checks[c].section]; i++)
+			RETURN_IF_ERROR(record_checks[c].check(f, i));
+	return check_state_overlap(f);
+}

@@ -1,0 +1,245 @@
+/* The tables as text for people: what runs in which order, and what lies where in memory.
+ * Deterministic; names from the model are quoted, so nothing in them reaches a terminal raw. */
+#include "format/format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void
+print_shape(Text *out, const Format *f, uint32_t dtype, uint32_t rank, uint32_t first)
+{
+	text_printf(out, "%s[", dtype_info[dtype].name);
+	for (uint32_t i = 0; i < rank; i++)
+		text_printf(out, "%s%lld", i ? "," : "", (long long)f->dims[first + i]);
+	text_add(out, "]");
+}
+
+static void
+print_argument(Text *out, const Format *f, const Argument *a)
+{
+	const Slot *s = &f->slots[a->slot];
+
+	text_printf(out, "%s+%lld", space_names[s->space], (long long)s->offset);
+	if (a->loop)
+		text_printf(out, "+%lld*i%u", (long long)a->stride, a->loop);
+	text_printf(out, ":%s", dtype_info[s->dtype].name);
+	if (s->name) {
+		text_add(out, " ");
+		text_add_quoted(out, format_text(f, s->name));
+	}
+}
+
+static void
+print_run(Text *out, const Format *f, const Instruction *n)
+{
+	const KernelRecord *k = &f->kernels[n->what];
+
+	text_printf(out, " %s", format_text(f, k->name));
+}
+
+static void
+print_event(Text *out, const Format *f, const Instruction *n)
+{
+	(void)f;
+	text_printf(out, " event %u", n->what);
+}
+
+static void
+print_loop(Text *out, const Format *f, const Instruction *n)
+{
+	(void)f;
+	text_printf(out, " %u times", n->what);
+}
+
+static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const Instruction *) = {
+	[RUN_KERNEL] = print_run, [RECORD] = print_event, [WAIT] = print_event, [LOOP] = print_loop,
+};
+
+static void
+print_instruction(Text *out, const Format *f, const Instruction *n, int index, int depth)
+{
+	text_printf(out, "  %5d  %*s%s", index, 2 * depth, "", instruction_names[n->kind]);
+	if (print_what[n->kind])
+		print_what[n->kind](out, f, n);
+	if (n->n_args > 0)
+		text_add(out, " (");
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		if (i > 0)
+			text_add(out, ", ");
+		print_argument(out, f, &f->arguments[n->args + i]);
+	}
+	if (n->n_args > 0)
+		text_add(out, ")");
+	if (n->when != RUN_ALWAYS)
+		text_printf(out, " when %s", when_names[n->when]);
+	if (n->phase)
+		text_printf(out, " phase %s", phase_names[n->phase]);
+	if (n->stream)
+		text_printf(out, " stream %u", n->stream);
+	if (n->kind == RUN_KERNEL && f->kernels[n->what].origin) {
+		text_add(out, "  loc ");
+		text_add_quoted(out, format_text(f, f->kernels[n->what].origin));
+	}
+	text_add(out, "\n");
+}
+
+static void
+print_ports(Text *out, const Format *f, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = first; i < first + n; i++) {
+		const PortRecord *p = &f->ports[i];
+
+		text_printf(out, "  %s ", port_kind_names[p->kind]);
+		text_add_quoted(out, format_text(f, p->name));
+		text_add(out, " : ");
+		print_shape(out, f, p->dtype, p->rank, p->first_dim);
+		text_printf(out, " at %s+%lld", space_names[f->slots[p->slot].space],
+		            (long long)f->slots[p->slot].offset);
+		if (p->sample_axis >= 0)
+			text_printf(out, " sample axis %d", p->sample_axis);
+		if (p->bounded)
+			text_printf(out, " in %lld..%lld", (long long)p->min, (long long)p->max);
+		if (p->bounded == 2)
+			text_printf(out, " or %lld", (long long)p->ignore);
+		text_add(out, "\n");
+	}
+}
+
+static void
+print_program_head(Text *out, const Format *f, const ProgramRecord *p)
+{
+	text_printf(out, "program %s", role_names[p->role]);
+	if (f->bindings[p->binding].text) {
+		text_add(out, " ");
+		text_add_quoted(out, format_text(f, f->bindings[p->binding].text));
+	}
+}
+
+static void
+print_program(Text *out, const Format *f, const ProgramRecord *p)
+{
+	int depth = 0;
+
+	print_program_head(out, f, p);
+	text_printf(out, ": %u instructions, workspace %lld bytes, io %lld bytes, %lld flops\n",
+	            p->n_instructions, (long long)p->workspace_bytes, (long long)p->io_bytes,
+	            (long long)p->flops);
+	print_ports(out, f, p->first_input, p->n_inputs);
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *n = &f->instructions[p->first_instruction + i];
+
+		depth -= n->kind == END;
+		print_instruction(out, f, n, (int)i, depth);
+		depth += n->kind == LOOP;
+	}
+	print_ports(out, f, p->first_output, p->n_outputs);
+	text_add(out, "\n");
+}
+
+static void
+print_schedule(Text *out, const Format *f)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		print_program(out, f, &f->programs[i]);
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
+		const KernelRecord *k = &f->kernels[i];
+
+		text_printf(out, "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes  loc ",
+		            format_text(f, k->name), (long long)k->iterations, (long long)k->grain,
+		            (long long)k->flops, (long long)k->bytes);
+		text_add_quoted(out, format_text(f, k->origin));
+		text_add(out, "\n");
+	}
+}
+
+static void
+print_state(Text *out, const Format *f, const StateRecord *s)
+{
+	text_printf(out, "  %10lld  %10lld  ", (long long)s->offset, (long long)s->bytes);
+	text_add_quoted(out, format_text(f, s->name));
+	text_add(out, " : ");
+	print_shape(out, f, s->dtype, s->rank, s->first_dim);
+	text_printf(out, " %s %s init %s%s", state_kind_names[s->kind], lifetime_names[s->lifetime],
+	            init_names[s->init], s->trainable ? " trainable" : "");
+	if (s->of) {
+		text_add(out, " of ");
+		text_add_quoted(out, format_text(f, f->states[s->of - 1].name));
+	}
+	if (s->unit) {
+		text_add(out, " in ");
+		text_add_quoted(out, format_text(f, f->states[s->unit - 1].name));
+	}
+	text_add(out, "\n");
+}
+
+/* First and last instruction of a program that touch each slot; -1 where none does. */
+typedef struct {
+	int first, last;
+} Live;
+
+static void
+find_live(const Format *f, const ProgramRecord *p, Live *live)
+{
+	for (int i = 0; i < f->n[SECTION_SLOTS]; i++)
+		live[i] = (Live){-1, -1};
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *n = &f->instructions[p->first_instruction + i];
+
+		for (uint32_t a = 0; a < n->n_args; a++) {
+			Live *l = &live[f->arguments[n->args + a].slot];
+			l->first = l->first < 0 ? (int)i : l->first;
+			l->last = (int)i;
+		}
+	}
+}
+
+static void
+print_program_slots(Text *out, const Format *f, const ProgramRecord *p, Live *live)
+{
+	find_live(f, p, live);
+	print_program_head(out, f, p);
+	text_printf(out, ": workspace %lld bytes, io %lld bytes\n", (long long)p->workspace_bytes,
+	            (long long)p->io_bytes);
+	for (int i = 0; i < f->n[SECTION_SLOTS]; i++) {
+		const Slot *s = &f->slots[i];
+
+		if (live[i].first < 0 || s->space == SPACE_STATE)
+			continue;
+		text_printf(out, "  %10lld  %10lld  %-9s  live %d..%d  %s ", (long long)s->offset,
+		            (long long)s->bytes, space_names[s->space], live[i].first, live[i].last,
+		            dtype_info[s->dtype].name);
+		text_add_quoted(out, format_text(f, s->name));
+		text_add(out, "\n");
+	}
+}
+
+static void
+print_memory(Text *out, const Format *f)
+{
+	int64_t total = 0;
+	Live *live = malloc(sizeof(*live) * ((size_t)f->n[SECTION_SLOTS] + 1));
+
+	text_add(out, "regions (bytes)\n");
+	for (int s = 0; s < N_SPACES; s++) {
+		int64_t bytes = format_space_bytes(f, (Space)s);
+
+		text_printf(out, "  %-10s %lld\n", space_names[s], (long long)bytes);
+		total += bytes;
+	}
+	text_printf(out, "  %-10s %lld\n\nstate: offset, bytes\n", "total", (long long)total);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		print_state(out, f, &f->states[i]);
+	text_add(out, "\n");
+	for (int i = 0; live && i < f->n[SECTION_PROGRAMS]; i++)
+		print_program_slots(out, f, &f->programs[i], live);
+	free(live);
+}
+
+void
+format_print(Text *out, const Format *f, const char *stage)
+{
+	if (strcmp(stage, "memory") == 0)
+		print_memory(out, f);
+	else
+		print_schedule(out, f);
+}

@@ -1,0 +1,153 @@
+/* Opens a blob: header and sections first, then every record, then the lookups over them.
+ * Nothing is copied: the tables point into the blob. */
+#include "format/format_impl.h"
+
+#include <string.h>
+
+static const size_t record_sizes[N_SECTIONS] = {
+	[SECTION_INFO] = sizeof(InfoRecord),
+	[SECTION_DIMS] = sizeof(int64_t),
+	[SECTION_STATES] = sizeof(StateRecord),
+	[SECTION_SLOTS] = sizeof(Slot),
+	[SECTION_ARGUMENTS] = sizeof(Argument),
+	[SECTION_INSTRUCTIONS] = sizeof(Instruction),
+	[SECTION_KERNELS] = sizeof(KernelRecord),
+	[SECTION_BINDINGS] = sizeof(BindingRecord),
+	[SECTION_PORTS] = sizeof(PortRecord),
+	[SECTION_PROGRAMS] = sizeof(ProgramRecord),
+	[SECTION_EXPORT] = sizeof(ExportRecord),
+	[SECTION_LITERAL] = 1,
+	[SECTION_STRINGS] = 1,
+};
+
+static Status
+check_header(const FormatHeader *h, int64_t bytes)
+{
+	if (h->magic != FORMAT_MAGIC)
+		return FAULT("no gradc tables: the first bytes are %016llx", (unsigned long long)h->magic);
+	if (h->version != FORMAT_VERSION)
+		return FAULT("version %u, this build reads %d", h->version, FORMAT_VERSION);
+	if (h->n_sections != N_SECTIONS)
+		return FAULT("%u sections instead of %d", h->n_sections, N_SECTIONS);
+	if (h->bytes != bytes)
+		return FAULT("the header says %lld bytes, there are %lld", (long long)h->bytes,
+		             (long long)bytes);
+	if (h->state_bytes < 0 || h->weights_bytes < 0)
+		return FAULT("negative size of the state region or the weights");
+	return NULL;
+}
+
+/* Sections lie one behind the other: that also rules out overlap. */
+static Status
+check_sections(const FormatHeader *h)
+{
+	int64_t end = sizeof(FormatHeader);
+
+	for (int s = 0; s < N_SECTIONS; s++) {
+		int64_t offset = h->sections[s].offset, count = h->sections[s].count, size;
+
+		if (offset < end || offset % 16 != 0)
+			return FAULT("section %d starts at %lld, before the end of the one before it "
+			             "or unaligned", s, (long long)offset);
+		if (count < 0 || count > INT32_MAX || !size_mul(count, (int64_t)record_sizes[s], &size) ||
+		    size > h->bytes - offset)
+			return FAULT("section %d with %lld records at %lld goes beyond the %lld bytes", s,
+			             (long long)count, (long long)offset, (long long)h->bytes);
+		end = offset + size;
+	}
+	return NULL;
+}
+
+static const void *
+section(const void *blob, Section s)
+{
+	return (const char *)blob + ((const FormatHeader *)blob)->sections[s].offset;
+}
+
+Status
+format_read(const void *blob, int64_t bytes, Format *out)
+{
+	*out = (Format){0};
+	if (bytes < (int64_t)sizeof(FormatHeader) || (uintptr_t)blob % 16 != 0)
+		return FAULT("%lld bytes are too few or unaligned", (long long)bytes);
+	RETURN_IF_ERROR(check_header(blob, bytes));
+	RETURN_IF_ERROR(check_sections(blob));
+
+	Format f = {
+		.header = blob,
+		.info = section(blob, SECTION_INFO),
+		.dims = section(blob, SECTION_DIMS),
+		.states = section(blob, SECTION_STATES),
+		.slots = section(blob, SECTION_SLOTS),
+		.arguments = section(blob, SECTION_ARGUMENTS),
+		.instructions = section(blob, SECTION_INSTRUCTIONS),
+		.kernels = section(blob, SECTION_KERNELS),
+		.bindings = section(blob, SECTION_BINDINGS),
+		.ports = section(blob, SECTION_PORTS),
+		.programs = section(blob, SECTION_PROGRAMS),
+		.exports = section(blob, SECTION_EXPORT),
+		.literal = section(blob, SECTION_LITERAL),
+		.strings = section(blob, SECTION_STRINGS),
+	};
+	for (int s = 0; s < N_SECTIONS; s++)
+		f.n[s] = (int)f.header->sections[s].count;
+	RETURN_IF_ERROR(format_check(&f));
+	*out = f;
+	return NULL;
+}
+
+const char *
+format_text(const Format *f, StrRef s)
+{
+	return f->strings + s;
+}
+
+const ProgramRecord *
+format_program(const Format *f, Role role, int binding)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].role == role && f->programs[i].binding == (uint32_t)binding)
+			return &f->programs[i];
+	return NULL;
+}
+
+const char *
+format_info_get(const Format *f, const char *key)
+{
+	for (int i = 0; i < f->n[SECTION_INFO]; i++)
+		if (strcmp(format_text(f, f->info[i].key), key) == 0)
+			return format_text(f, f->info[i].value);
+	return NULL;
+}
+
+int
+format_state(const Format *f, const char *name)
+{
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (strcmp(format_text(f, f->states[i].name), name) == 0)
+			return i;
+	return -1;
+}
+
+int64_t
+format_space_bytes(const Format *f, Space space)
+{
+	int64_t most = space == SPACE_STATE ? f->header->state_bytes : 0;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS] && space != SPACE_STATE; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		int64_t bytes = space == SPACE_IO ? p->io_bytes : p->workspace_bytes;
+		most = bytes > most ? bytes : most;
+	}
+	return most;
+}
+
+int64_t
+format_elements(const Format *f, uint32_t first_dim, uint32_t rank)
+{
+	int64_t n = 1;
+
+	for (uint32_t i = 0; i < rank; i++)
+		n *= f->dims[first_dim + i];
+	return n;
+}

@@ -1,0 +1,117 @@
+/* Lays the tables out as one blob: header, then each section at a multiple of 16 bytes. */
+#include "format/format.h"
+
+#include <string.h>
+
+#define SECTION_ALIGNMENT 16
+
+FormatWriter *
+format_writer_new(Arena *arena)
+{
+	FormatWriter *w = NEW(arena, FormatWriter);
+
+	w->arena = arena;
+	w->interned = strmap_new(arena);
+	text_add_bytes(&w->strings, "", 1); /* reference 0 is "" */
+	return w;
+}
+
+StrRef
+format_string(FormatWriter *w, const char *text)
+{
+	if (!text || !*text)
+		return 0;
+	uintptr_t known = (uintptr_t)strmap_get(w->interned, text);
+	if (known)
+		return (StrRef)known;
+	StrRef ref = (StrRef)w->strings.n;
+	text_add_bytes(&w->strings, text, strlen(text) + 1);
+	strmap_put(w->interned, arena_strdup(w->arena, text), (void *)(uintptr_t)ref);
+	return ref;
+}
+
+uint32_t
+format_dims(FormatWriter *w, int rank, const int64_t *dims)
+{
+	uint32_t first = (uint32_t)w->dims.n;
+
+	for (int i = 0; i < rank; i++)
+		vec_push(w->arena, &w->dims, dims[i]);
+	return first;
+}
+
+void
+format_info(FormatWriter *w, const char *key, const char *fmt, ...)
+{
+	va_list args;
+	InfoRecord record = {.key = format_string(w, key)};
+
+	va_start(args, fmt);
+	record.value = format_string(w, arena_vprintf(w->arena, fmt, args));
+	va_end(args);
+	vec_push(w->arena, &w->info, record);
+}
+
+typedef struct {
+	const void *at;
+	int64_t count;
+	size_t size;
+} Source;
+
+static void
+gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
+{
+	const Source sections[N_SECTIONS] = {
+		[SECTION_INFO] = {w->info.at, w->info.n, sizeof(InfoRecord)},
+		[SECTION_DIMS] = {w->dims.at, w->dims.n, sizeof(int64_t)},
+		[SECTION_STATES] = {w->states.at, w->states.n, sizeof(StateRecord)},
+		[SECTION_SLOTS] = {w->slots.at, w->slots.n, sizeof(Slot)},
+		[SECTION_ARGUMENTS] = {w->arguments.at, w->arguments.n, sizeof(Argument)},
+		[SECTION_INSTRUCTIONS] = {w->instructions.at, w->instructions.n, sizeof(Instruction)},
+		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
+		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
+		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},
+		[SECTION_PROGRAMS] = {w->programs.at, w->programs.n, sizeof(ProgramRecord)},
+		[SECTION_EXPORT] = {w->exports.at, w->exports.n, sizeof(ExportRecord)},
+		[SECTION_LITERAL] = {w->literal.at, (int64_t)w->literal.n, 1},
+		[SECTION_STRINGS] = {w->strings.at, (int64_t)w->strings.n, 1},
+	};
+
+	memcpy(out, sections, sizeof(sections));
+}
+
+static int64_t
+align_up(int64_t n)
+{
+	return (n + SECTION_ALIGNMENT - 1) / SECTION_ALIGNMENT * SECTION_ALIGNMENT;
+}
+
+void *
+format_finish(FormatWriter *w, int64_t *bytes)
+{
+	Source sections[N_SECTIONS];
+	FormatHeader header = {
+		.magic = FORMAT_MAGIC, .version = FORMAT_VERSION, .n_sections = N_SECTIONS,
+		.state_bytes = w->state_bytes, .weights_bytes = w->weights_bytes,
+		.weights_hash = w->weights_hash,
+	};
+	int64_t offset = align_up(sizeof(header));
+
+	gather_sections(w, sections);
+	for (int s = 0; s < N_SECTIONS; s++) {
+		header.sections[s].offset = offset;
+		header.sections[s].count = sections[s].count;
+		offset = align_up(offset + sections[s].count * (int64_t)sections[s].size);
+	}
+	header.bytes = *bytes = offset;
+
+	char *blob = arena_alloc(w->arena, (size_t)offset);
+	memcpy(blob, &header, sizeof(header));
+	for (int s = 0; s < N_SECTIONS; s++)
+		if (sections[s].count > 0)
+			memcpy(blob + header.sections[s].offset, sections[s].at,
+			       (size_t)sections[s].count * sections[s].size);
+	text_free(&w->literal);
+	text_free(&w->strings);
+	return blob;
+}

@@ -1,0 +1,102 @@
+/* ONNX bytes <-> IR. The only place that knows ONNX, opsets and protobuf. */
+#ifndef GRADC_FRONTEND_H
+#define GRADC_FRONTEND_H
+
+#include "format/format.h"
+#include "ir/ir.h"
+
+typedef struct {
+	const char *name;
+	int64_t value;
+} DimBinding;
+typedef struct {
+	const char *name;
+	enum { FILL_ONES, FILL_ZEROS, FILL_IOTA, FILL_VALUE } kind;
+	double value;
+} Fill;
+typedef struct {
+	const char *a, *b; /* b NULL for --no-tie A */
+	bool untie;
+} TieOption;
+
+typedef struct {
+	const DimBinding *dims;
+	int n_dims;
+	int64_t batch; /* --batch; 0: not given */
+	/* What becomes of dimensions that nothing binds. */
+	enum { OPEN_ERROR, OPEN_ONE } open_dims;
+	const Fill *fills;
+	int n_fills;
+	const TieOption *ties;
+	int n_ties;
+	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */
+	const char *const *no_repairs;
+	bool restore_train_mode; /* --train-mode=restore */
+	bool keep_metadata;
+	bool shapes_only;        /* --init random: missing weights are fine */
+} ImportOptions;
+
+/* A graph input or output as the file declares it. */
+typedef struct {
+	const char *name;
+	DType dtype;      /* in the file */
+	int rank;
+	int64_t dims[MAX_RANK];       /* bound */
+	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
+	bool open_leading; /* the leading dimension was symbolic, unnamed or open: rows */
+} ImportPort;
+
+typedef struct {
+	const char *path;
+	int64_t ir_version, opset; /* of ai.onnx */
+	const char *producer;
+	int n_nodes, n_functions;
+	VEC(ImportPort) inputs;  /* in file order, without those that initializers or --fill give */
+	VEC(ImportPort) outputs;
+	VEC(const char *) repairs; /* "transposes: val_67 of h.0.fc.weight" ... */
+	/* state id -> dtype of its tensor in the file */
+	VEC(DType) state_dtypes;
+	struct Model *model; /* the parsed file */
+} Import;
+
+typedef struct Model Model; /* an ONNX file: scanned, unpacked, checked, not yet lowered */
+
+/* Reads and checks the whole file: every fault is reported. NULL on any.
+ * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
+Model *model_open(const char *path, Diag *diag);
+void model_close(Model *model);
+/* The graph as module with one function @forward(inputs) -> (outputs) over its states: parameters
+ * and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
+ * all: as PyTorch's single group, true for all) and lr_scale 1. `module->import` is an Import in
+ * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
+ * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */
+Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
+/* Symbolic dimension names of the inputs with the axis they stand at, so that `run` can bind them
+ * from its files: calls visit(ctx, input name, axis, symbol or "") for each open dimension. */
+void model_open_dims(const Model *model,
+                     void (*visit)(void *ctx, const char *input, int axis, const char *symbol),
+                     void *ctx);
+
+/* The template of the exported file, into the writer's export and literal sections. States are
+ * referred to by their id in m. */
+bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);
+/* A function over the given values made of another ONNX file's graph (--loss onnx:FILE): inputs
+ * named like a value in `names` are joined, the others become parameters of `f`; initializers are
+ * constants. Returns the graph's outputs; NULL after reporting. */
+Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values,
+                     int n_values, int *n_outputs, Diag *diag);
+
+/* What `gradc ops` prints: calls visit for each importer row. */
+typedef struct {
+	const char *domain, *name;
+	int since, until; /* until 0: still current */
+} OpsetRow;
+void importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx);
+
+/* TensorProto files, as in ONNX's test data. */
+Status tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank,
+                         int64_t dims[MAX_RANK], void **data);
+Status tensor_proto_write(const char *path, const char *name, DType dtype, int rank,
+                          const int64_t *dims, const void *data);
+
+#endif

@@ -1,0 +1,206 @@
+/* What the files of frontend/ share: the parsed file, its tensors, its flattened node list, the
+ * verdict on each weight. Importers of operators see onnx/importer.h on top of it. */
+#ifndef GRADC_FRONTEND_IMPL_H
+#define GRADC_FRONTEND_IMPL_H
+
+#include "frontend/frontend.h"
+#include "onnx.pb-c.h"
+
+typedef Onnx__ModelProto ModelProto;
+typedef Onnx__GraphProto GraphProto;
+typedef Onnx__NodeProto NodeProto;
+typedef Onnx__TensorProto TensorProto;
+typedef Onnx__AttributeProto AttributeProto;
+typedef Onnx__FunctionProto FunctionProto;
+typedef Onnx__ValueInfoProto ValueInfoProto;
+
+enum {
+	OLDEST_IR = 3, NEWEST_IR = 13,
+	OLDEST_OPSET = 7, NEWEST_OPSET = 27,
+	MAX_MESSAGE_DEPTH = 100,
+	MAX_CALL_DEPTH = 100,
+	MAX_FUNCTIONS = 10000,
+	MAX_FLAT_NODES = 4 << 20, /* after inlining */
+};
+#define MAX_FIELDS (64ll << 20)
+#define MAX_ELEMENTS (1ll << 40) /* of any one value */
+
+/* A node after inlining of model-local functions. */
+typedef struct {
+	const NodeProto *proto;
+	int opset; /* of the node's domain; 0 where no import names it */
+} FlatNode;
+
+/* The elements of one TensorProto, in its own dtype, row-major. */
+typedef struct {
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK];
+	int64_t n;
+	const void *data; /* NULL: the file lacks it (allowed with shapes_only) */
+} TensorData;
+
+typedef enum {
+	WEIGHT_CONSTANT,  /* becomes a constant node */
+	WEIGHT_PARAMETER,
+	WEIGHT_STATISTIC, /* running mean or variance */
+	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
+} WeightKind;
+/* A float tensor of the graph: an initializer, a Constant node's value, or an Identity of one. */
+typedef struct Weight Weight;
+struct Weight {
+	const char *name;           /* of the ONNX value */
+	const TensorProto *tensor;  /* where its elements are */
+	const NodeProto *constant;  /* the Constant node that holds it; NULL for initializers */
+	const NodeProto *identity;  /* un-merged: the Identity node whose output this is */
+	const char *spec;           /* what metadata calls it: "PARAMETER", "BUFFER"; NULL */
+	TensorData data;
+	WeightKind kind;
+	const char *why;
+	Weight *tied;       /* shares that one's state ... */
+	bool transposed;    /* ... as its transpose; of rank 2 then */
+	bool as_constant;   /* read as a constant; the state is there for the table only */
+	State *state;
+};
+
+typedef struct {
+	size_t used, limit;
+} Budget;
+
+struct Model {
+	Arena *arena;
+	const char *path, *folder;
+	ModelProto *proto;
+	ProtobufCAllocator allocator;
+	Budget budget;
+	int opset; /* of ai.onnx */
+	VEC(FlatNode) nodes;
+	StrMap *functions;   /* "domain\nname" -> FunctionProto */
+	StrMap *initializers; /* name -> TensorProto, dense ones */
+	IntMap *loaded;      /* address of a TensorProto -> TensorData */
+	StrMap *files;       /* location -> external file */
+	VEC(void *) blocks;  /* malloc'ed data */
+	VEC(int) fds;        /* of external files */
+};
+
+/* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
+Status scan_model(const uint8_t *bytes, int64_t n);
+/* The same for a TensorProto. */
+Status scan_tensor(const uint8_t *bytes, int64_t n);
+
+/* ---- fault.c: faults with the file and the node in front. */
+void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);
+void node_error(const Model *model, Diag *diag, const FlatNode *n, int exit_code, const char *fmt,
+                ...) PRINTF(5, 6);
+void node_verror(const Model *model, Diag *diag, const FlatNode *n, int exit_code, const char *fmt,
+                 va_list args);
+/* A name cut to 200 bytes, quoted and escaped, in the arena. */
+const char *quoted(const Model *model, const char *name);
+
+/* ---- check.c, check_node.c: the structure of the graph. Report all faults. */
+void check_model(Model *model, Diag *diag);
+void check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag);
+const AttributeProto *node_attribute(const NodeProto *n, const char *name);
+const char *domain_of(const char *domain); /* "" for ai.onnx */
+/* Version that an import list gives a domain; 0 when it has none. */
+int opset_version(size_t n, Onnx__OperatorSetIdProto **imports, const char *domain);
+
+/* ---- schema.c: what ONNX itself says of an operator, out of its package. */
+typedef struct {
+	const char *name;
+	int since;
+	int min_in, max_in, min_out, max_out; /* max 999: any number */
+	uint32_t required;      /* bit i: input i may not be left out */
+	const char *attributes; /* "axis:i keepdims:i! ..."; `!` is required; "-" deprecated */
+} SchemaRow;
+/* The newest row not above opset; NULL when there is none. */
+const SchemaRow *schema_find(const char *name, int opset);
+/* Kind letter of an attribute and whether it is required; 0 when the schema has none. */
+char schema_attribute(const SchemaRow *row, const char *name);
+
+/* ---- inline.c: model-local functions replaced by their bodies. */
+bool inline_functions(Model *model, Diag *diag);
+/* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */
+bool check_functions(Model *model, Diag *diag);
+/* The function that a node calls; NULL for operators. */
+const FunctionProto *node_callee(const Model *model, const NodeProto *n);
+
+/* ---- tensor.c */
+bool tensor_dtype(int onnx_type, DType *out); /* false: string, complex or unknown */
+int tensor_onnx_type(DType t);
+bool is_float_type(int onnx_type);
+/* Dims, dtype, encoding and length, without reading external data. what: initializer "w". */
+void check_tensor(const Model *model, const TensorProto *t, const char *what, Diag *diag);
+void check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *what,
+                  Diag *diag);
+bool tensor_is_external(const TensorProto *t);
+/* The elements, read at first use. false after reporting. shapes_only: data may be missing. */
+bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out,
+                 Diag *diag);
+/* As tensor_load, for a bare TensorProto without external data. */
+/* NULL, or what is wrong; *exit_code then says how. */
+const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);
+bool tensor_has_non_finite(const TensorData *t);
+bool tensor_equal(const TensorData *a, const TensorData *b);
+/* b[j,i] = a[i,j] bit for bit; both of rank 2. */
+bool tensor_is_transpose(const TensorData *a, const TensorData *b);
+bool tensor_constant_valued(const TensorData *t, double *value);
+
+/* ---- external.c: data beside the model, never outside its folder. */
+typedef struct {
+	const char *location, *checksum;
+	int64_t offset, length; /* length -1: to the end of the file */
+} ExternalData;
+/* Reads and checks the five known keys. */
+bool external_parse(const Model *model, const TensorProto *t, ExternalData *out, Diag *diag);
+/* Opens (once) and checks that the range lies inside. *fd is the model's. */
+bool external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t bytes,
+                   int *fd, Diag *diag);
+void external_close_all(Model *model);
+
+/* ---- sha1.c */
+void sha1_hex(const void *bytes, size_t n, char hex[41]);
+
+/* ---- repairs.c, roles.c, ties.c: what each float tensor of the graph is. */
+/* Who reads a value: a node through its input, or -1 from inside a subgraph. */
+typedef struct {
+	const FlatNode *node;
+	int input;
+} Reader;
+typedef VEC(Reader) Readers;
+typedef struct {
+	Model *model;
+	const ImportOptions *options;
+	Diag *diag;
+	Arena *arena;
+	StrMap *weights;    /* name -> Weight */
+	VEC(Weight *) list; /* in file order */
+	StrMap *readers;    /* name -> Readers */
+	StrMap *producers;  /* name -> FlatNode that makes it */
+	StrMap *inputs;     /* name -> ValueInfoProto of the graph's inputs */
+	StrMap *specs;      /* name -> what metadata calls it */
+	VEC(const char *) log;
+} Repairs;
+bool repair_enabled(const ImportOptions *options, const char *name);
+Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
+Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not one */
+Readers readers_of(const Repairs *r, const char *name);
+/* Readers behind reshapes, transposes and other views of the value, at most `max` of them. */
+int final_readers(const Repairs *r, const char *name, Reader *out, int max);
+/* "repair: text" for the table before training. */
+void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
+bool node_is(const FlatNode *n, const char *op);
+/* Sets kind and why. */
+void weight_judge(Repairs *r, Weight *w);
+bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
+void repairs_tie(Repairs *r);
+
+/* ---- import.c */
+/* What `module->import` points to: the public part first. */
+typedef struct {
+	Import base;
+	Repairs *repairs;
+} ImportInfo;
+typedef struct Importer Importer;
+
+#endif

@@ -1,0 +1,188 @@
+/* Activations, each as a few primitives. Kinks go as PyTorch's: the gradient at 0 is the one of the
+ * negative side. */
+#include "frontend/onnx/importer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* x > 0 ? y : z */
+static Value *
+positive_else(OnnxNode *n, Value *x, Value *y, Value *z)
+{
+	return e_select(n, e_with(n, OP_gt, x, 0), y, z);
+}
+
+/* A NaN stays one: the comparison is with <=. */
+static Value *
+relu(OnnxNode *n, Value *x)
+{
+	return e_select(n, e_with(n, OP_le, x, 0), e_number(n, x, 0), x);
+}
+
+static Value *
+leaky_relu(OnnxNode *n, Value *x)
+{
+	double alpha = want_float(n, "alpha", 0.01f);
+
+	return positive_else(n, x, x, e_with(n, OP_mul, x, alpha));
+}
+
+/* a (e^(x/s) - 1) below 0; the exponential sees no positive x, whose overflow would make NaN. */
+static Value *
+exponential_below(OnnxNode *n, Value *x, double a, double s)
+{
+	Value *low = e_with(n, OP_min, x, 0);
+	Value *e = e_unary(n, OP_expm1, s == 1 ? low : e_with(n, OP_div, low, s));
+
+	return a == 1 ? e : e_with(n, OP_mul, e, a);
+}
+
+static Value *
+elu(OnnxNode *n, Value *x)
+{
+	return positive_else(n, x, x, exponential_below(n, x, want_float(n, "alpha", 1), 1));
+}
+
+static Value *
+celu(OnnxNode *n, Value *x)
+{
+	double alpha = want_float(n, "alpha", 1);
+
+	if (alpha == 0) {
+		fault(n, "alpha is 0");
+		return NULL;
+	}
+	return positive_else(n, x, x, exponential_below(n, x, alpha, alpha));
+}
+
+static Value *
+selu(OnnxNode *n, Value *x)
+{
+	double alpha = want_float(n, "alpha", 1.67326319217681884765625f);
+	double gamma = want_float(n, "gamma", 1.05070102214813232421875f);
+
+	return e_with(n, OP_mul, positive_else(n, x, x, exponential_below(n, x, alpha, 1)), gamma);
+}
+
+static Value *
+thresholded_relu(OnnxNode *n, Value *x)
+{
+	return e_select(n, e_with(n, OP_gt, x, want_float(n, "alpha", 1)), x, e_number(n, x, 0));
+}
+
+/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|) */
+static Value *
+softplus(OnnxNode *n, Value *x)
+{
+	Value *e = e_unary(n, OP_exp, e_unary(n, OP_neg, e_unary(n, OP_abs, x)));
+
+	return e_binary(n, OP_add, relu(n, x), e_unary(n, OP_log1p, e));
+}
+
+static Value *
+softsign(OnnxNode *n, Value *x)
+{
+	return e_binary(n, OP_div, x, e_with(n, OP_add, e_unary(n, OP_abs, x), 1));
+}
+
+static Value *
+mish(OnnxNode *n, Value *x)
+{
+	return e_binary(n, OP_mul, x, e_unary(n, OP_tanh, softplus(n, x)));
+}
+
+static Value *
+swish(OnnxNode *n, Value *x)
+{
+	double alpha = want_float(n, "alpha", 1);
+	Value *inner = alpha == 1 ? x : e_with(n, OP_mul, x, alpha);
+
+	return e_binary(n, OP_mul, x, e_unary(n, OP_sigmoid, inner));
+}
+
+static Value *
+clamp01(OnnxNode *n, Value *x)
+{
+	return e_with(n, OP_min, e_with(n, OP_max, x, 0), 1);
+}
+
+static Value *
+hard_sigmoid(OnnxNode *n, Value *x)
+{
+	double alpha = want_float(n, "alpha", 0.2f), beta = want_float(n, "beta", 0.5);
+
+	return clamp01(n, e_with(n, OP_add, e_with(n, OP_mul, x, alpha), beta));
+}
+
+/* x clamp(x/6 + 1/2), the 1/6 exact in every type */
+static Value *
+hard_swish(OnnxNode *n, Value *x)
+{
+	Value *y = e_with(n, OP_add, e_with(n, OP_div, x, 6), 0.5);
+
+	return e_binary(n, OP_mul, x, clamp01(n, y));
+}
+
+/* none: x/2 (1 + erf(x / sqrt 2));  tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+static Value *
+gelu(OnnxNode *n, Value *x)
+{
+	const char *approximate = want_string(n, "approximate", "none");
+	Value *t;
+
+	if (!strcmp(approximate, "none")) {
+		t = e_unary(n, OP_erf, e_with(n, OP_mul, x, 0.70710678118654752440));
+	} else if (!strcmp(approximate, "tanh")) {
+		Value *cube = e_binary(n, OP_mul, e_binary(n, OP_mul, x, x), x);
+		Value *inner = e_binary(n, OP_add, x, e_with(n, OP_mul, cube, 0.044715));
+		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, 0.79788456080286535588));
+	} else {
+		fault(n, "approximate is neither none nor tanh");
+		return NULL;
+	}
+	return e_binary(n, OP_mul, e_with(n, OP_mul, x, 0.5), e_with(n, OP_add, t, 1));
+}
+
+static void
+import_activation(OnnxNode *n)
+{
+	Value *x = n->extra->flag ? want_input(n, 0) : want_float_input(n, 0);
+
+	give(n, 0, x ? n->extra->pre(n, x) : NULL);
+}
+
+static Value *
+shrink(OnnxNode *n, Value *x)
+{
+	double bias = want_float(n, "bias", 0), lambd = want_float(n, "lambd", 0.5);
+	Value *zero = e_number(n, x, 0);
+	Value *up = e_select(n, e_with(n, OP_gt, x, lambd), e_with(n, OP_sub, x, bias), zero);
+
+	return e_select(n, e_with(n, OP_lt, x, -lambd), e_with(n, OP_add, x, bias), up);
+}
+
+/* The slope broadcasts to x, one way. */
+static void
+import_prelu(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *slope = want_input(n, 1);
+
+	if (x && slope)
+		give(n, 0, positive_else(n, x, x, e_binary(n, OP_mul, x,
+		                                           e_broadcast(n, slope, shape_of(x)))));
+}
+
+#define ACTIVATION(name, since, fn) {name, since, 0, import_activation, {.pre = fn}, NULL}
+
+const ImportRow import_activation_rows[] = {
+	{"Relu", 6, 0, import_activation, {.pre = relu, .flag = true}, NULL},
+	ACTIVATION("LeakyRelu", 6, leaky_relu), ACTIVATION("Elu", 6, elu),
+	ACTIVATION("Selu", 6, selu), ACTIVATION("Celu", 12, celu),
+	ACTIVATION("ThresholdedRelu", 10, thresholded_relu), ACTIVATION("Softplus", 1, softplus),
+	ACTIVATION("Softsign", 1, softsign), ACTIVATION("Mish", 18, mish),
+	ACTIVATION("Swish", 24, swish), ACTIVATION("HardSigmoid", 6, hard_sigmoid),
+	ACTIVATION("HardSwish", 14, hard_swish), ACTIVATION("Gelu", 20, gelu),
+	ACTIVATION("Shrink", 9, shrink),
+	{"PRelu", 7, 0, import_prelu, {0}, NULL},
+	{0},
+};

@@ -1,0 +1,97 @@
+/* BatchNormalization. Inference form reads the running statistics. Training form normalizes by the
+ * batch and gives the next running statistics, running' = m running + (1 - m) batch with the
+ * population variance; where those are states they are stored at the end of @forward, and
+ * @inference has the other form. Training: training_mode = 1 from opset 14, more than one output
+ * before. */
+#include "frontend/onnx/importer.h"
+
+typedef struct {
+	Value *x, *scale, *bias, *mean, *variance;
+} BatchNorm;
+
+static void
+inference_form(OnnxNode *n, const BatchNorm *bn)
+{
+	Value *shifted = e_with(n, OP_add, bn->variance, want_float(n, "epsilon", 1e-5f));
+	Value *factor = e_binary(n, OP_mul, bn->scale, e_unary(n, OP_rsqrt, shifted));
+	Value *d = e_binary(n, OP_sub, bn->x, e_channel(n, bn->mean, bn->x, 1));
+	Value *y = e_binary(n, OP_mul, d, e_channel(n, factor, bn->x, 1));
+
+	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
+	for (int i = 1; i < n_outputs(n); i++)
+		give(n, i, i % 2 ? bn->mean : bn->variance);
+}
+
+static void
+update(OnnxNode *n, Value *running, Value *batch, int input, int output)
+{
+	double m = want_float(n, "momentum", 0.9f);
+	Value *keep = e_with(n, OP_mul, running, m);
+	Value *next = e_binary(n, OP_add, keep, e_binary(n, OP_mul, batch,
+	                       e_with(n, OP_sub, e_number(n, batch, 1), m)));
+	State *state = input_state(n, input);
+
+	give(n, output, next);
+	if (output + 2 < n_outputs(n)) /* opset 13 and before: saved batch statistics */
+		give(n, output + 2, batch);
+	if (!state || !next)
+		return;
+	vec_push(n->im->arena, &n->im->pending_states, state);
+	vec_push(n->im->arena, &n->im->pending_values, next);
+}
+
+static void
+training_form(OnnxNode *n, const BatchNorm *bn)
+{
+	Ints axes = {0}, channels = {.n = 1, .at = {bn->x->type->dims[1]}};
+	Value *mean, *inverse;
+
+	for (int i = 0; i < bn->x->type->rank; i++)
+		if (i != 1)
+			axes.at[axes.n++] = i;
+	Value *y = e_normalize(n, bn->x, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	y = e_binary(n, OP_mul, y, e_channel(n, bn->scale, bn->x, 1));
+	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
+	Value *d = e_binary(n, OP_sub, bn->x, mean);
+	Value *variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, false);
+	update(n, bn->mean, e_reshape(n, mean, channels), 3, 1);
+	update(n, bn->variance, variance, 4, 2);
+	n->im->differs = true;
+}
+
+static void
+import_batch_norm(OnnxNode *n)
+{
+	BatchNorm bn = {want_float_input(n, 0), want_input(n, 1), want_input(n, 2),
+	                want_input(n, 3), want_input(n, 4)};
+	bool training = n->extra->flag ? want_int(n, "training_mode", 0) : n_outputs(n) > 1;
+
+	if (!bn.x || !bn.scale || !bn.bias || !bn.mean || !bn.variance)
+		return;
+	if (bn.x->type->rank < 2) {
+		fault(n, "input of rank %d, needs 2 or more", bn.x->type->rank);
+		return;
+	}
+	if (!want_int(n, "spatial", 1)) {
+		unsupported(n, "spatial = 0");
+		return;
+	}
+	if (!training && n->im->options->restore_train_mode && n->im->repairs &&
+	    repair_enabled(n->im->options, "batchnorm")) {
+		training = true;
+		if (!n->im->inference)
+			repairs_note(n->im->repairs, "batchnorm", "training form of %s",
+			             quoted(n->im->model, n->proto->output[0]));
+	}
+	if (training && !n->im->inference)
+		training_form(n, &bn);
+	else
+		inference_form(n, &bn);
+}
+
+const ImportRow import_batchnorm_rows[] = {
+	/* name               from  to  importer  extra */
+	{"BatchNormalization", 7, 13, import_batch_norm, {0}, NULL},
+	{"BatchNormalization", 14, 0, import_batch_norm, {.flag = true}, NULL},
+	{0},
+};

@@ -1,0 +1,153 @@
+/* Values that the graph itself states, and shapes, which are numbers here. */
+#include "frontend/onnx/importer.h"
+
+#include <math.h>
+#include <string.h>
+
+static Value *
+tensor_value(OnnxNode *n, const TensorProto *t)
+{
+	TensorData d;
+
+	if (!tensor_load(n->im->model, t, false, &d, n->im->diag)) {
+		n->failed = true;
+		return NULL;
+	}
+	return b_constant(n->b, tensor_borrow(n->b->m, type_new(n->b->m, d.dtype, d.rank, d.dims),
+	                                      d.data));
+}
+
+static Value *
+list_value(OnnxNode *n, DType t, int rank, size_t count, const void *data)
+{
+	int64_t dims[] = {(int64_t)count};
+
+	return b_constant(n->b, tensor_new(n->b->m, type_new(n->b->m, t, rank, dims),
+	                                   count ? data : (const void *)dims));
+}
+
+/* A weight in a Constant node is a state; anything else a constant. */
+static void
+import_constant(OnnxNode *n)
+{
+	const Weight *w = n->im->repairs && has_output(n, 0)
+	                          ? repairs_weight(n->im->repairs, n->proto->output[0])
+	                          : NULL;
+	const AttributeProto *a = n->proto->n_attribute == 1 ? n->proto->attribute[0] : NULL;
+
+	if (w && (w->tied ? w->tied->state : w->state) && !w->as_constant) {
+		give(n, 0, weight_value(n->im, w));
+		return;
+	}
+	if (!a) {
+		fault(n, "%zu attributes, needs one", n->proto->n_attribute);
+		return;
+	}
+	if (!strcmp(a->name, "value"))
+		give(n, 0, a->t ? tensor_value(n, a->t) : NULL);
+	else if (!strcmp(a->name, "value_float"))
+		give(n, 0, list_value(n, F32, 0, 1, &a->f));
+	else if (!strcmp(a->name, "value_floats"))
+		give(n, 0, list_value(n, F32, 1, a->n_floats, a->floats));
+	else if (!strcmp(a->name, "value_int"))
+		give(n, 0, list_value(n, S64, 0, 1, &a->i));
+	else if (!strcmp(a->name, "value_ints"))
+		give(n, 0, list_value(n, S64, 1, a->n_ints, a->ints));
+	else
+		unsupported(n, "attribute %s", quoted(n->im->model, a->name));
+}
+
+/* The value of one element, 0 of f32 by default, broadcast. */
+static void
+import_constant_of_shape(OnnxNode *n)
+{
+	const AttributeProto *a = node_attribute(n->proto, "value");
+	Value *one = a && a->t ? tensor_value(n, a->t) : e_scalar(n, F32, 0);
+	Ints shape;
+
+	if (!want_constant_ints(n, 0, &shape) || !one)
+		return;
+	if (one->type->n != 1) {
+		fault(n, "value has %lld elements, needs one", (long long)one->type->n);
+		return;
+	}
+	int64_t baked = n->im->baked_batch;
+	if (baked && shape.n && shape.at[0] == baked)
+		shape.at[0] = n->im->options->batch;
+	give(n, 0, e_broadcast_axes(n, e_reshape(n, one, (Ints){0}), shape, (Ints){0}));
+}
+
+/* start + i delta */
+static void
+import_range(OnnxNode *n)
+{
+	double start, limit, delta;
+	Value *x = want_input(n, 0);
+
+	if (!x || !want_constant_float(n, 0, &start) || !want_constant_float(n, 1, &limit) ||
+	    !want_constant_float(n, 2, &delta))
+		return;
+	double count = delta ? ceil((limit - start) / delta) : NAN;
+	if (!(count < (double)MAX_ELEMENTS)) {
+		fault(n, "from %g to %g in steps of %g", start, limit, delta);
+		return;
+	}
+	Ints shape = {.n = 1, .at = {count > 0 ? (int64_t)count : 0}};
+	Value *y = e_iota(n, x->type->dtype, shape, 0);
+	if (delta != 1)
+		y = e_with(n, OP_mul, y, delta);
+	give(n, 0, start ? e_with(n, OP_add, y, start) : y);
+}
+
+static void
+import_shape(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+
+	if (!x)
+		return;
+	int64_t rank = x->type->rank, start = want_int(n, "start", 0), end = want_int(n, "end", rank);
+	start = start < 0 ? start + rank : start;
+	end = end < 0 ? end + rank : end;
+	start = start < 0 ? 0 : start > rank ? rank : start;
+	end = end < start ? start : end > rank ? rank : end;
+	give(n, 0, e_constant_ints(n, (int)(end - start), x->type->dims + start));
+}
+
+static void
+import_size(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+
+	give(n, 0, x ? e_reshape(n, e_constant_ints(n, 1, &x->type->n), (Ints){0}) : NULL);
+}
+
+static void
+import_eye_like(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+	DType to;
+
+	if (!x)
+		return;
+	if (x->type->rank != 2) {
+		fault(n, "rank %d, needs 2", x->type->rank);
+		return;
+	}
+	if (!want_dtype(n, want_int(n, "dtype", tensor_onnx_type(x->type->dtype)), &to))
+		return;
+	Value *row = e_iota(n, S64, shape_of(x), 0), *column = e_iota(n, S64, shape_of(x), 1);
+	row = e_with(n, OP_add, row, (double)want_int(n, "k", 0));
+	give(n, 0, e_cast(n, e_binary(n, OP_eq, row, column), to));
+}
+
+const ImportRow import_constant_rows[] = {
+	/* name             from  to  importer  extra */
+	{"Constant", 1, 0, import_constant, {0}, NULL},
+	{"ConstantOfShape", 9, 0, import_constant_of_shape, {0}, NULL},
+	{"Range", 11, 0, import_range, {0}, NULL},
+	{"Shape", 1, 0, import_shape, {0}, NULL},
+	{"Size", 1, 0, import_size, {0}, NULL},
+	{"EyeLike", 9, 0, import_eye_like, {0}, NULL},
+	{0},
+};

@@ -1,0 +1,278 @@
+/* Conv and ConvTranspose, which is the adjoint of a Conv in its input. */
+#include "frontend/onnx/window.h"
+
+#include <string.h>
+
+int64_t
+window_reach(const Window *w, int i)
+{
+	return (w->kernel.at[i] - 1) * w->dilation.at[i] + 1;
+}
+
+int64_t
+window_count(const Window *w, int i, int64_t size)
+{
+	int64_t room = size + w->low.at[i] + w->high.at[i] - window_reach(w, i);
+
+	return room < 0 ? -1 : room / w->stride.at[i] + 1;
+}
+
+static bool
+want_positive(OnnxNode *n, const char *name, int spatial, Ints *out)
+{
+	if (!want_ints(n, name, out)) {
+		out->n = spatial;
+		for (int i = 0; i < spatial; i++)
+			out->at[i] = 1;
+		return !n->failed;
+	}
+	if (out->n != spatial) {
+		fault(n, "%s has %d numbers for %d spatial axes", name, out->n, spatial);
+		return false;
+	}
+	for (int i = 0; i < spatial; i++)
+		if (out->at[i] < 1 || out->at[i] > 1 << 30) {
+			fault(n, "%s is %lld along spatial axis %d", name, (long long)out->at[i], i);
+			return false;
+		}
+	return true;
+}
+
+static bool
+want_pads(OnnxNode *n, Window *w)
+{
+	Ints pads;
+
+	w->low.n = w->high.n = w->spatial;
+	if (!want_ints(n, "pads", &pads))
+		return !n->failed;
+	if (pads.n != 2 * w->spatial) {
+		fault(n, "pads has %d numbers for %d spatial axes", pads.n, w->spatial);
+		return false;
+	}
+	for (int i = 0; i < pads.n; i++) {
+		if (pads.at[i] < 0 || pads.at[i] > 1 << 30) {
+			fault(n, "a pad of %lld", (long long)pads.at[i]);
+			return false;
+		}
+		*(i < w->spatial ? &w->low.at[i] : &w->high.at[i - w->spatial]) = pads.at[i];
+	}
+	return true;
+}
+
+/* SAME: as many windows as strides fit, the odd pad above (UPPER) or below (LOWER). */
+static void
+pad_same(Window *w, const Value *x, bool upper)
+{
+	for (int i = 0; i < w->spatial; i++) {
+		int64_t size = x->type->dims[i + 2], s = w->stride.at[i];
+		int64_t count = (size + s - 1) / s, total = (count - 1) * s + window_reach(w, i) - size;
+		total = total < 0 ? 0 : total;
+		w->low.at[i] = upper ? total / 2 : total - total / 2;
+		w->high.at[i] = total - w->low.at[i];
+	}
+}
+
+/* ceil_mode: a last, partial window counts when it starts before the end of the data. */
+static void
+pad_ceil(Window *w, const Value *x)
+{
+	for (int i = 0; i < w->spatial; i++) {
+		int64_t size = x->type->dims[i + 2], s = w->stride.at[i];
+		int64_t room = size + w->low.at[i] + w->high.at[i] - window_reach(w, i);
+		if (room < 0)
+			continue;
+		int64_t count = (room + s - 1) / s + 1;
+		if ((count - 1) * s >= size + w->low.at[i])
+			count--;
+		int64_t high = (count - 1) * s + window_reach(w, i) - size - w->low.at[i];
+		if (high > w->high.at[i])
+			w->high.at[i] = high;
+	}
+}
+
+bool
+want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
+{
+	const char *auto_pad = want_string(n, "auto_pad", "NOTSET");
+	Ints given;
+
+	*out = (Window){.spatial = x->type->rank - 2};
+	if (out->spatial < 1) {
+		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		return false;
+	}
+	if (!want_positive(n, "strides", out->spatial, &out->stride) ||
+	    !want_positive(n, "dilations", out->spatial, &out->dilation) ||
+	    !want_positive(n, "kernel_shape", out->spatial, &given) || !want_pads(n, out))
+		return false;
+	out->kernel = kernel ? *kernel : given;
+	for (int i = 0; i < out->spatial; i++) {
+		if (kernel && has_attribute(n, "kernel_shape") && given.at[i] != kernel->at[i]) {
+			fault(n, "kernel_shape is %lld along spatial axis %d, the weight has %lld",
+			      (long long)given.at[i], i, (long long)kernel->at[i]);
+			return false;
+		}
+		if (out->kernel.at[i] < 1) {
+			fault(n, "a kernel of %lld along spatial axis %d",
+			      (long long)out->kernel.at[i], i);
+			return false;
+		}
+	}
+	if (!strncmp(auto_pad, "SAME_", 5)) {
+		pad_same(out, x, !strcmp(auto_pad, "SAME_UPPER"));
+	} else if (!strcmp(auto_pad, "VALID")) {
+		out->low = out->high = (Ints){.n = out->spatial};
+	} else if (strcmp(auto_pad, "NOTSET") && *auto_pad) {
+		fault(n, "unknown auto_pad");
+		return false;
+	}
+	if (want_int(n, "ceil_mode", 0))
+		pad_ceil(out, x);
+	return true;
+}
+
+/* [C] along `axis` of a value like `like` */
+Value *
+e_channel(OnnxNode *n, Value *v, Value *like, int axis)
+{
+	Ints axes = {.n = 1, .at = {axis}};
+
+	if (!v || !like)
+		return NULL;
+	if (v->type->rank != 1 || v->type->dims[0] != like->type->dims[axis]) {
+		fault(n, "a value per channel has %lld elements of rank %d, there are %lld channels",
+		      (long long)v->type->n, v->type->rank, (long long)like->type->dims[axis]);
+		return NULL;
+	}
+	return e_broadcast_axes(n, v, shape_of(like), axes);
+}
+
+static Value *
+add_bias(OnnxNode *n, Value *y, int i)
+{
+	if (!y || !has_input(n, i))
+		return y;
+	return e_binary(n, OP_add, y, e_channel(n, want_input(n, i), y, 1));
+}
+
+static bool
+weight_kernel(OnnxNode *n, const Value *x, const Value *w, Ints *kernel)
+{
+	if (!x || !w)
+		return false;
+	if (x->type->rank < 3 || w->type->rank != x->type->rank) {
+		fault(n, "weight of rank %d, input of rank %d", w->type->rank, x->type->rank);
+		return false;
+	}
+	*kernel = (Ints){.n = x->type->rank - 2};
+	for (int i = 0; i < kernel->n; i++)
+		kernel->at[i] = w->type->dims[i + 2];
+	return true;
+}
+
+static ConvAttr
+conv_attr(const Window *w, int64_t groups)
+{
+	return (ConvAttr){.stride = w->stride, .low = w->low, .high = w->high,
+	                  .dilation = w->dilation, .groups = groups};
+}
+
+static void
+import_conv(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *w = want_input(n, 1);
+	int64_t groups = want_int(n, "group", 1);
+	Ints kernel;
+	Window window;
+
+	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window))
+		return;
+	if (groups < 1 || groups > w->type->dims[0]) {
+		fault(n, "%lld groups of %lld output channels", (long long)groups,
+		      (long long)w->type->dims[0]);
+		return;
+	}
+	if (w->type->dims[1] * groups != x->type->dims[1]) {
+		fault(n, "weight %s has %lld input channels%s, input has %lld",
+		      quoted(n->im->model, n->proto->input[1]), (long long)w->type->dims[1],
+		      groups > 1 ? " a group" : "", (long long)x->type->dims[1]);
+		return;
+	}
+	ConvAttr a = conv_attr(&window, groups);
+	Value *y = emit(n, OP_conv, 2, (Value *[]){x, w}, &a);
+	give(n, 0, add_bias(n, y, 2));
+}
+
+/* The result's spatial size, and pads where the size is given. */
+static bool
+transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
+{
+	const char *auto_pad = want_string(n, "auto_pad", "NOTSET");
+	Ints extra, given = {0};
+	bool sized = want_ints(n, "output_shape", &given), same = !strncmp(auto_pad, "SAME_", 5);
+
+	if (!want_ints(n, "output_padding", &extra))
+		extra = (Ints){.n = w->spatial};
+	*size = (Ints){.n = w->spatial};
+	if (extra.n != w->spatial || (sized && given.n < w->spatial)) {
+		fault(n, "output_padding or output_shape has another length than the spatial axes");
+		return false;
+	}
+	for (int i = 0; i < w->spatial; i++) {
+		int64_t in = x->type->dims[i + 2], s = w->stride.at[i];
+		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
+		if (extra.at[i] < 0 || in < 1) {
+			fault(n, "output_padding %lld, input %lld", (long long)extra.at[i], (long long)in);
+			return false;
+		}
+		if (!sized && !same) {
+			size->at[i] = full - w->low.at[i] - w->high.at[i];
+			continue;
+		}
+		size->at[i] = sized ? given.at[given.n - w->spatial + i] : in * s;
+		int64_t total = full - size->at[i];
+		if (total < 0) {
+			unsupported(n, "an output_shape larger than the convolution gives");
+			return false;
+		}
+		w->low.at[i] = !strcmp(auto_pad, "SAME_UPPER") ? total / 2 : total - total / 2;
+		w->high.at[i] = total - w->low.at[i];
+	}
+	return true;
+}
+
+static void
+import_conv_transpose(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *w = want_input(n, 1);
+	int64_t groups = want_int(n, "group", 1);
+	Ints kernel, size;
+	Window window;
+
+	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window) ||
+	    !transpose_size(n, x, &window, &size))
+		return;
+	if (groups < 1 || w->type->dims[0] != x->type->dims[1] || x->type->dims[1] % groups) {
+		fault(n, "weight has %lld input channels, input has %lld in %lld groups",
+		      (long long)w->type->dims[0], (long long)x->type->dims[1], (long long)groups);
+		return;
+	}
+	for (int i = 0; i < size.n; i++)
+		if (size.at[i] < 1) {
+			fault(n, "the result has %lld elements along spatial axis %d",
+			      (long long)size.at[i], i);
+			return;
+		}
+	ConvAttr a = conv_attr(&window, groups);
+	a.size = size;
+	Value *y = emit(n, OP_conv_grad_input, 2, (Value *[]){x, w}, &a);
+	give(n, 0, add_bias(n, y, 2));
+}
+
+const ImportRow import_conv_rows[] = {
+	/* name          from  to  importer  extra */
+	{"Conv", 1, 0, import_conv, {0}, NULL},
+	{"ConvTranspose", 1, 0, import_conv_transpose, {0}, NULL},
+	{0},
+};

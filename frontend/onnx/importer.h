@@ -1,0 +1,163 @@
+/* What an importer of an ONNX operator sees: its node, checked accessors, and builders of IR.
+ *
+ * NULL in, NULL out: an accessor that finds a fault reports it and returns NULL, a builder given
+ * NULL returns NULL, an output given NULL is poisoned, and readers of poisoned values stay silent.
+ * So an importer is a straight line of calls, and one run shows every fault. */
+#ifndef GRADC_IMPORTER_H
+#define GRADC_IMPORTER_H
+
+#include "frontend/frontend_impl.h"
+
+/* What a name of the graph stands for. */
+typedef struct {
+	Value *value;  /* NULL: poisoned, or a sequence */
+	Value **list;  /* elements of a sequence */
+	int n_list;
+	bool sequence;
+} Bound;
+
+typedef struct OnnxNode OnnxNode;
+typedef struct {
+	int op;      /* OpKind */
+	int kind;    /* ReduceKind, PoolKind or a choice of the family */
+	bool input;  /* axes, pads, bounds ... are inputs, not attributes */
+	bool flag;
+	double alpha, beta; /* defaults of the attributes of that name */
+	Value *(*pre)(OnnxNode *n, Value *x);
+	Value *(*post)(OnnxNode *n, Value *x);
+	Value *(*f)(OnnxNode *n, Value *x, Value *y);
+} Extra;
+typedef struct {
+	const char *name;
+	int from, to; /* opsets; to 0: still current */
+	void (*import)(OnnxNode *n);
+	Extra extra;
+	const char *domain; /* NULL: ai.onnx */
+} ImportRow;
+
+struct Importer {
+	Model *model;
+	Module *m;
+	Builder b;
+	Diag *diag;
+	const ImportOptions *options;
+	Repairs *repairs;   /* NULL: every initializer is a constant (loss graphs) */
+	Arena *arena;       /* scratch */
+	StrMap *values;     /* name -> Bound */
+	int before;         /* errors reported before */
+	int64_t baked_batch; /* --repair=batch: the number to replace; 0: off */
+	bool inference;     /* build @inference */
+	bool differs;       /* some node has another form in inference */
+	VEC(Value *) pending_values; /* stored at the end of the function */
+	VEC(State *) pending_states;
+};
+
+struct OnnxNode {
+	Importer *im;
+	const FlatNode *flat;
+	const NodeProto *proto;
+	const ImportRow *row;
+	const Extra *extra;
+	int opset;
+	Builder *b;
+	bool failed;
+	Bound *out; /* per output */
+};
+
+/* ---- importers.c: the tables of the families. */
+const ImportRow *importer_find(const FlatNode *n);
+/* NULL, or why there is no importer. */
+const char *importer_missing(const FlatNode *n);
+
+/* ---- import.c */
+/* Imports one node into im->values. */
+void import_node(Importer *im, const FlatNode *flat);
+void import_nodes(Importer *im, int n, const FlatNode *nodes);
+Bound *importer_lookup(Importer *im, const char *name); /* NULL: unknown */
+void importer_bind(Importer *im, const char *name, Value *v);
+Value *weight_value(Importer *im, const Weight *w);
+/* The state of a weight, read by input i; NULL when it is none. */
+State *input_state(OnnxNode *n, int i);
+/* Computes v if it depends on constants and iotas alone; NULL when it does not. */
+const Tensor *known_value(Importer *im, Value *v);
+
+/* ---- want.c: faults and accessors. */
+void fault(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);       /* exit 3 */
+void unsupported(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3); /* exit 4 */
+int n_inputs(const OnnxNode *n);
+int n_outputs(const OnnxNode *n);
+bool has_input(const OnnxNode *n, int i);
+bool has_output(const OnnxNode *n, int i);
+bool has_attribute(const OnnxNode *n, const char *name);
+Value *want_input(OnnxNode *n, int i);
+Value *want_float_input(OnnxNode *n, int i); /* of a float type */
+Bound *want_bound(OnnxNode *n, int i);
+const Tensor *want_constant(OnnxNode *n, int i);
+/* A constant list (or one number) of at most 16 integers. */
+bool want_constant_ints(OnnxNode *n, int i, Ints *out);
+bool want_constant_int(OnnxNode *n, int i, int64_t *out);
+bool want_constant_float(OnnxNode *n, int i, double *out);
+int64_t want_int(OnnxNode *n, const char *name, int64_t otherwise);
+double want_float(OnnxNode *n, const char *name, double otherwise);
+const char *want_string(OnnxNode *n, const char *name, const char *otherwise);
+/* false where the attribute is absent, or too long (reported). */
+bool want_ints(OnnxNode *n, const char *name, Ints *out);
+/* An axis of a rank, negative counting from the end; -1 after reporting. */
+int want_axis(OnnxNode *n, int64_t axis, int rank);
+/* All of a list, sorted, without repetition. */
+bool want_axes(OnnxNode *n, Ints list, int rank, Ints *out);
+/* Attribute `name` or input i, as the row's `input` says. */
+bool want_axes_list(OnnxNode *n, const char *name, int i, Ints *out);
+bool want_dtype(OnnxNode *n, int64_t onnx_type, DType *out);
+void give(OnnxNode *n, int i, Value *v);
+void give_list(OnnxNode *n, int i, int n_list, Value **list);
+
+/* ---- emit.c: builders that take NULL and check what inference would assert. */
+Value *emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr);
+Value *e_unary(OnnxNode *n, OpKind op, Value *x);
+Value *e_binary(OnnxNode *n, OpKind op, Value *x, Value *y); /* NumPy broadcasting */
+Value *e_select(OnnxNode *n, Value *cond, Value *x, Value *y); /* NumPy broadcasting */
+Value *e_cast(OnnxNode *n, Value *x, DType to);
+Value *e_reshape(OnnxNode *n, Value *x, Ints shape);
+Value *e_flat(OnnxNode *n, Value *x);
+Value *e_transpose(OnnxNode *n, Value *x, Ints order);
+Value *e_broadcast(OnnxNode *n, Value *x, Ints shape); /* NumPy rules */
+Value *e_broadcast_axes(OnnxNode *n, Value *x, Ints shape, Ints axes);
+Value *e_reduce(OnnxNode *n, ReduceKind kind, Value *x, Ints axes, bool keep);
+Value *e_mean(OnnxNode *n, Value *x, Ints axes, bool keep);
+Value *e_slice(OnnxNode *n, Value *x, Ints start, Ints stop, Ints step);
+Value *e_slice_axis(OnnxNode *n, Value *x, int axis, int64_t start, int64_t stop);
+Value *e_pad(OnnxNode *n, Value *x, Ints low, Ints high, double value);
+Value *e_concat(OnnxNode *n, int count, Value *const *x, int axis);
+Value *e_iota(OnnxNode *n, DType dtype, Ints shape, int axis);
+Value *e_gather(OnnxNode *n, Value *data, Value *indices, int axis);
+Value *e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *attr);
+/* value in x's type and shape, or as a scalar of x's dtype. A double that the type cannot hold is
+ * the sum of pieces that it can, so that the graph means the same in a wider type. */
+Value *e_number(OnnxNode *n, Value *x, double value);
+Value *e_scalar(OnnxNode *n, DType dtype, double value);
+Value *e_splat(OnnxNode *n, DType dtype, Ints shape, double value);
+/* A vector of these numbers, exact as e_number. */
+Value *e_vector(OnnxNode *n, DType dtype, int count, const double *at);
+/* x op value */
+Value *e_with(OnnxNode *n, OpKind op, Value *x, double value);
+Value *e_constant_ints(OnnxNode *n, int count, const int64_t *at); /* s64[count] */
+/* Negative indices into an axis of that many elements made positive. i: the node's input they are,
+ * -1 for none. */
+Value *e_indices(OnnxNode *n, Value *indices, int64_t size, int i);
+/* The common shape of two shapes; false after reporting. */
+bool broadcast_shapes(OnnxNode *n, Ints *shape, Ints other);
+bool shape_fits(OnnxNode *n, Ints shape); /* elements within the budget */
+Ints shape_of(const Value *v);
+Ints ints_range(int from, int to);
+Ints ints_without(Ints list, int at);
+bool is_float(const Value *v);
+
+/* Shared between families. */
+Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
+Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);
+Value *e_matmul(OnnxNode *n, Value *x, Value *y);
+Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
+Value *e_mod(OnnxNode *n, Value *x, Value *y);
+
+#endif

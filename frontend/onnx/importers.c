@@ -1,0 +1,62 @@
+/* The tables of all families, looked up by domain, name and opset. */
+#include "frontend/onnx/importer.h"
+
+#include <string.h>
+
+#define IMPORTER(family) extern const ImportRow import_##family##_rows[];
+#include "frontend/onnx/importer_list.def"
+#undef IMPORTER
+
+static const ImportRow *const families[] = {
+#define IMPORTER(family) import_##family##_rows,
+#include "frontend/onnx/importer_list.def"
+#undef IMPORTER
+};
+
+static bool
+same_operator(const ImportRow *row, const NodeProto *p)
+{
+	return !strcmp(row->name, p->op_type) &&
+	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
+}
+
+const ImportRow *
+importer_find(const FlatNode *n)
+{
+	if (!n->proto->op_type)
+		return NULL;
+	for (int i = 0; i < COUNT(families); i++)
+		for (const ImportRow *row = families[i]; row->name; row++)
+			if (same_operator(row, n->proto) && n->opset >= row->from &&
+			    (!row->to || n->opset <= row->to))
+				return row;
+	return NULL;
+}
+
+const char *
+importer_missing(const FlatNode *n)
+{
+	const char *op = n->proto->op_type ? n->proto->op_type : "";
+	const SchemaRow *schema;
+
+	if (importer_find(n))
+		return NULL;
+	if (*domain_of(n->proto->domain))
+		return "unknown operator of this domain";
+	if (!(schema = schema_find(op, NEWEST_OPSET)))
+		return "unknown operator";
+	if (!(schema = schema_find(op, n->opset)))
+		return "the operator does not exist in this opset yet";
+	if (schema->attributes[0] == '-')
+		return "the operator is deprecated in this opset";
+	return "this operator is not supported";
+}
+
+void
+importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx)
+{
+	for (int i = 0; i < COUNT(families); i++)
+		for (const ImportRow *row = families[i]; row->name; row++)
+			visit(ctx, &(OpsetRow){row->domain ? row->domain : "ai.onnx", row->name,
+			                       row->from, row->to});
+}

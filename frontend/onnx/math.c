@@ -1,0 +1,197 @@
+/* Arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum, Cast.
+ * Before opset 7 binary operators had `axis` and `broadcast`; those opsets are not read. */
+#include "frontend/onnx/importer.h"
+
+#include <math.h>
+
+static void
+import_unary(OnnxNode *n)
+{
+	give(n, 0, e_unary(n, (OpKind)n->extra->op, want_input(n, 0)));
+}
+
+static void
+import_binary(OnnxNode *n)
+{
+	give(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
+}
+
+/* y = f(x) by several nodes. */
+static void
+import_composed(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0);
+
+	give(n, 0, x ? n->extra->pre(n, x) : NULL);
+}
+
+static Value *
+reciprocal(OnnxNode *n, Value *x)
+{
+	return e_binary(n, OP_div, e_number(n, x, 1), x);
+}
+
+static Value *
+tangent(OnnxNode *n, Value *x)
+{
+	return e_binary(n, OP_div, e_unary(n, OP_sin, x), e_unary(n, OP_cos, x));
+}
+
+/* (e^x - e^-x) / 2, by expm1 = u: (u + u/(u + 1)) / 2, accurate near 0 */
+static Value *
+sinh_of(OnnxNode *n, Value *x)
+{
+	Value *u = e_unary(n, OP_expm1, x);
+	Value *v = e_binary(n, OP_div, u, e_with(n, OP_add, u, 1));
+
+	return e_with(n, OP_div, e_binary(n, OP_add, u, v), 2);
+}
+
+static Value *
+cosh_of(OnnxNode *n, Value *x)
+{
+	Value *up = e_unary(n, OP_exp, x), *down = e_unary(n, OP_exp, e_unary(n, OP_neg, x));
+
+	return e_with(n, OP_div, e_binary(n, OP_add, up, down), 2);
+}
+
+/* ONNX allows an exponent of another type; the result has the base's. */
+static void
+import_pow(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *y = want_input(n, 1);
+
+	if (x && y && is_float(y) && !is_float(x)) {
+		Value *z = e_binary(n, OP_pow, e_cast(n, x, y->type->dtype), y);
+		give(n, 0, e_cast(n, z, x->type->dtype));
+		return;
+	}
+	give(n, 0, e_binary(n, OP_pow, x, x ? e_cast(n, y, x->type->dtype) : NULL));
+}
+
+/* x - floor(x/y) y: the remainder takes the sign of y. rem truncates, so its result is moved by y
+ * where the signs differ. */
+Value *
+e_mod(OnnxNode *n, Value *x, Value *y)
+{
+	Value *r = e_binary(n, OP_rem, x, y);
+
+	if (!r || dtype_info[r->type->dtype].class == CLASS_UNSIGNED)
+		return r;
+	Value *zero = e_number(n, r, 0);
+	Value *differ = e_binary(n, OP_xor, e_binary(n, OP_lt, r, zero),
+	                         e_binary(n, OP_lt, e_broadcast(n, y, shape_of(r)), zero));
+	Value *move = e_binary(n, OP_and, differ, e_binary(n, OP_ne, r, zero));
+	return e_select(n, move, e_binary(n, OP_add, r, y), r);
+}
+
+static void
+import_mod(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *y = want_input(n, 1);
+
+	if (want_int(n, "fmod", 0))
+		give(n, 0, e_binary(n, OP_rem, x, y));
+	else if (x && is_float(x))
+		fault(n, "floats need fmod = 1");
+	else
+		give(n, 0, e_mod(n, x, y));
+}
+
+/* Sum, Max, Min and Mean of any number of operands. */
+static void
+import_variadic(OnnxNode *n)
+{
+	Value *sum = want_input(n, 0);
+
+	for (int i = 1; i < n_inputs(n); i++)
+		sum = e_binary(n, (OpKind)n->extra->op, sum, want_input(n, i));
+	give(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
+}
+
+static Value *
+convert(OnnxNode *n, Value *x, DType to)
+{
+	DType f8[] = {F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ};
+
+	for (int i = 0; i < COUNT(f8); i++)
+		if (x && to == f8[i] && !want_int(n, "saturate", 1)) {
+			unsupported(n, "saturate = 0");
+			return NULL;
+		}
+	return e_cast(n, x, to);
+}
+
+static void
+import_cast(OnnxNode *n)
+{
+	DType to;
+
+	if (want_dtype(n, want_int(n, "to", 0), &to))
+		give(n, 0, convert(n, want_input(n, 0), to));
+}
+
+static void
+import_cast_like(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *like = want_input(n, 1);
+
+	give(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
+}
+
+/* Bounds: attributes before 11, then optional inputs. Where min > max the result is max. */
+static void
+import_clip(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+
+	if (!x)
+		return;
+	if (!n->extra->input) {
+		double lo = want_float(n, "min", -HUGE_VAL), hi = want_float(n, "max", HUGE_VAL);
+		if (lo > -HUGE_VAL)
+			x = e_with(n, OP_max, x, lo);
+		if (hi < HUGE_VAL)
+			x = e_with(n, OP_min, x, hi);
+		give(n, 0, x);
+		return;
+	}
+	for (int i = 1; i <= 2; i++) {
+		if (!has_input(n, i))
+			continue;
+		Value *bound = want_input(n, i);
+		if (bound && bound->type->n != 1) {
+			fault(n, "input %d has %lld elements, needs one", i, (long long)bound->type->n);
+			return;
+		}
+		bound = e_reshape(n, bound, (Ints){0});
+		x = e_binary(n, i == 1 ? OP_max : OP_min, x, bound);
+	}
+	give(n, 0, x);
+}
+
+#define UNARY(name, ir_op) {name, 6, 0, import_unary, {.op = ir_op}, NULL}
+#define COMPOSED(name, since, fn) {name, since, 0, import_composed, {.pre = fn}, NULL}
+#define BINARY(name, ir_op) {name, 7, 0, import_binary, {.op = ir_op}, NULL}
+
+const ImportRow import_math_rows[] = {
+	/* name   from  to  importer  extra */
+	UNARY("Abs", OP_abs), UNARY("Neg", OP_neg), UNARY("Exp", OP_exp), UNARY("Log", OP_log),
+	UNARY("Sqrt", OP_sqrt), UNARY("Floor", OP_floor), UNARY("Ceil", OP_ceil),
+	UNARY("Round", OP_round), UNARY("Sign", OP_sign), UNARY("Erf", OP_erf), UNARY("Sin", OP_sin),
+	UNARY("Cos", OP_cos), UNARY("Tanh", OP_tanh), UNARY("Sigmoid", OP_sigmoid),
+	COMPOSED("Reciprocal", 6, reciprocal), COMPOSED("Tan", 7, tangent),
+	COMPOSED("Sinh", 9, sinh_of), COMPOSED("Cosh", 9, cosh_of),
+	BINARY("Add", OP_add), BINARY("Sub", OP_sub), BINARY("Mul", OP_mul), BINARY("Div", OP_div),
+	{"Pow", 7, 0, import_pow, {0}, NULL},
+	{"Mod", 10, 0, import_mod, {0}, NULL},
+	{"Sum", 6, 0, import_variadic, {.op = OP_add}, NULL},
+	{"Mean", 6, 0, import_variadic, {.op = OP_add, .flag = true}, NULL},
+	{"Max", 6, 0, import_variadic, {.op = OP_max}, NULL},
+	{"Min", 6, 0, import_variadic, {.op = OP_min}, NULL},
+	{"Cast", 6, 0, import_cast, {0}, NULL},
+	{"CastLike", 15, 0, import_cast_like, {0}, NULL},
+	{"Clip", 6, 10, import_clip, {0}, NULL},
+	{"Clip", 11, 0, import_clip, {.input = true}, NULL},
+	{0},
+};

@@ -1,0 +1,163 @@
+/* Normalizations without state. 16-bit floats are widened where the operator says so. */
+#include "frontend/onnx/importer.h"
+
+/* (x - mean) / sqrt(variance + epsilon) over some axes; the variance is the population's */
+Value *
+e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse)
+{
+	*mean = e_mean(n, x, axes, true);
+	Value *d = e_binary(n, OP_sub, x, *mean);
+	Value *variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, true);
+	*inverse = e_unary(n, OP_rsqrt, e_with(n, OP_add, variance, epsilon));
+	return e_binary(n, OP_mul, d, *inverse);
+}
+
+/* stash_type: what statistics are computed in, when x is narrower */
+static Value *
+widen(OnnxNode *n, Value *x)
+{
+	DType stash;
+
+	if (!x || !want_dtype(n, want_int(n, "stash_type", 1), &stash))
+		return NULL;
+	return dtype_info[x->type->dtype].bits < dtype_info[stash].bits ? e_cast(n, x, stash) : x;
+}
+
+static void
+import_layer_norm(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *scale = want_input(n, 1), *mean, *inverse;
+
+	if (!x || !scale)
+		return;
+	int axis = want_axis(n, want_int(n, "axis", -1), x->type->rank);
+	if (axis < 0)
+		return;
+	Value *wide = widen(n, x);
+	Ints axes = ints_range(axis, x->type->rank);
+	Value *y = e_normalize(n, wide, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	y = e_binary(n, OP_mul, e_cast(n, y, x->type->dtype), e_broadcast(n, scale, shape_of(x)));
+	if (has_input(n, 2))
+		y = e_binary(n, OP_add, y, e_broadcast(n, want_input(n, 2), shape_of(x)));
+	give(n, 0, y);
+	give(n, 1, mean);
+	give(n, 2, inverse);
+}
+
+/* x / sqrt(mean x^2 + epsilon) * scale */
+static void
+import_rms_norm(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *scale = want_input(n, 1);
+
+	if (!x || !scale)
+		return;
+	int axis = want_axis(n, want_int(n, "axis", -1), x->type->rank);
+	if (axis < 0)
+		return;
+	Value *wide = widen(n, x);
+	Value *square = e_mean(n, e_binary(n, OP_mul, wide, wide), ints_range(axis, x->type->rank), true);
+	square = e_with(n, OP_add, square, want_float(n, "epsilon", 1e-5f));
+	Value *y = e_binary(n, OP_mul, wide, e_unary(n, OP_rsqrt, square));
+	give(n, 0, e_binary(n, OP_mul, e_cast(n, y, x->type->dtype),
+	                    e_broadcast(n, scale, shape_of(x))));
+}
+
+static void
+import_instance_norm(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *scale = want_input(n, 1), *bias = want_input(n, 2);
+	Value *mean, *inverse;
+
+	if (!x || !scale || !bias)
+		return;
+	if (x->type->rank < 3) {
+		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		return;
+	}
+	Value *y = e_normalize(n, x, ints_range(2, x->type->rank),
+	                       want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	y = e_binary(n, OP_mul, y, e_channel(n, scale, x, 1));
+	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
+}
+
+/* scale and bias: per group in opset 18, per channel from 21 */
+static void
+import_group_norm(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *scale = want_input(n, 1), *bias = want_input(n, 2);
+	Value *mean, *inverse;
+	int64_t groups = want_int(n, "num_groups", 0);
+
+	if (!x || !scale || !bias)
+		return;
+	if (x->type->rank < 2 || groups < 1 || x->type->dims[1] % groups) {
+		fault(n, "%lld groups, input of rank %d", (long long)groups, x->type->rank);
+		return;
+	}
+	Ints shape = {.n = 3, .at = {x->type->dims[0], groups, 1}};
+	if (x->type->dims[0] && x->type->n)
+		shape.at[2] = x->type->n / x->type->dims[0] / groups;
+	Value *wide = n->extra->flag ? widen(n, x) : x;
+	Value *y = e_normalize(n, e_reshape(n, wide, shape), (Ints){.n = 1, .at = {2}},
+	                       want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	y = e_cast(n, y, x->type->dtype);
+	if (!n->extra->flag) {
+		y = e_binary(n, OP_mul, y, e_channel(n, scale, y, 1));
+		give(n, 0, e_reshape(n, e_binary(n, OP_add, y, e_channel(n, bias, y, 1)), shape_of(x)));
+		return;
+	}
+	y = e_reshape(n, y, shape_of(x));
+	y = e_binary(n, OP_mul, y, e_channel(n, scale, x, 1));
+	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
+}
+
+static void
+import_lp_norm(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0);
+	int64_t p = want_int(n, "p", 2);
+	int axis = x ? want_axis(n, want_int(n, "axis", -1), x->type->rank) : -1;
+	Ints axes = {.n = 1, .at = {axis}};
+
+	if (axis < 0)
+		return;
+	if (p != 1 && p != 2) {
+		fault(n, "p is %lld, needs 1 or 2", (long long)p);
+		return;
+	}
+	Value *term = p == 1 ? e_unary(n, OP_abs, x) : e_binary(n, OP_mul, x, x);
+	Value *norm = e_reduce(n, REDUCE_SUM, term, axes, true);
+	give(n, 0, e_binary(n, OP_div, x, p == 1 ? norm : e_unary(n, OP_sqrt, norm)));
+}
+
+/* (x - E x) / (sqrt(E x^2 - (E x)^2) + 1e-9), as its function body */
+static void
+import_mean_variance(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0);
+	Ints list = {.n = 3, .at = {0, 2, 3}}, axes;
+
+	want_ints(n, "axes", &list);
+	if (!has_attribute(n, "axes"))
+		list = (Ints){.n = 3, .at = {0, 2, 3}};
+	if (!x || !want_axes(n, list, x->type->rank, &axes))
+		return;
+	Value *mean = e_mean(n, x, axes, true);
+	Value *square = e_mean(n, e_binary(n, OP_mul, x, x), axes, true);
+	Value *variance = e_binary(n, OP_sub, square, e_binary(n, OP_mul, mean, mean));
+	Value *deviation = e_with(n, OP_add, e_unary(n, OP_sqrt, variance), 1e-9f);
+	give(n, 0, e_binary(n, OP_div, e_binary(n, OP_sub, x, mean), deviation));
+}
+
+const ImportRow import_norm_rows[] = {
+	/* name                   from  to  importer  extra */
+	{"LayerNormalization", 17, 0, import_layer_norm, {0}, NULL},
+	{"RMSNormalization", 23, 0, import_rms_norm, {0}, NULL},
+	{"InstanceNormalization", 6, 0, import_instance_norm, {0}, NULL},
+	{"GroupNormalization", 18, 20, import_group_norm, {0}, NULL},
+	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},
+	{"LpNormalization", 1, 0, import_lp_norm, {0}, NULL},
+	{"MeanVarianceNormalization", 9, 0, import_mean_variance, {0}, NULL},
+	{0},
+};

@@ -1,0 +1,116 @@
+/* Pools: the maximum, or the sum divided by the number of places that count. */
+#include "frontend/onnx/window.h"
+
+static bool
+pool_input(OnnxNode *n, Value **x, Window *w)
+{
+	*x = want_input(n, 0);
+	if (!*x || !want_window(n, *x, NULL, w))
+		return false;
+	for (int i = 0; i < w->spatial; i++)
+		if (window_count(w, i, (*x)->type->dims[i + 2]) < 1) {
+			fault(n, "a window over %lld elements along spatial axis %d, which has %lld "
+			      "with pads %lld and %lld", (long long)window_reach(w, i), i,
+			      (long long)(*x)->type->dims[i + 2], (long long)w->low.at[i],
+			      (long long)w->high.at[i]);
+			return false;
+		}
+	return true;
+}
+
+static Value *
+emit_pool(OnnxNode *n, PoolKind kind, Value *x, const Window *w)
+{
+	PoolAttr a = {.kind = kind, .window = w->kernel, .stride = w->stride, .low = w->low,
+	              .high = w->high, .dilation = w->dilation};
+
+	return emit(n, OP_pool, 1, &x, &a);
+}
+
+static void
+import_max_pool(OnnxNode *n)
+{
+	Value *x;
+	Window w;
+
+	if (has_output(n, 1))
+		unsupported(n, "the output Indices");
+	else if (pool_input(n, &x, &w))
+		give(n, 0, emit_pool(n, POOL_MAX, x, &w));
+}
+
+/* How many taps of each window along an axis lie in [-low, size + high). */
+static bool
+count_taps(const Window *w, int i, int64_t size, int64_t low, int64_t high, int64_t count,
+           double *taps)
+{
+	bool equal = true;
+
+	for (int64_t o = 0; o < count; o++) {
+		taps[o] = 0;
+		for (int64_t k = 0; k < w->kernel.at[i]; k++) {
+			int64_t at = o * w->stride.at[i] - w->low.at[i] + k * w->dilation.at[i];
+			taps[o] += at >= -low && at < size + high;
+		}
+		equal &= taps[o] == taps[0];
+	}
+	return equal;
+}
+
+static void
+import_average_pool(OnnxNode *n)
+{
+	bool with_pads = want_int(n, "count_include_pad", 0);
+	Ints pads = {0};
+	Value *x;
+	Window w;
+
+	if (!pool_input(n, &x, &w))
+		return;
+	if (!is_float(x)) {
+		unsupported(n, "an average of integers");
+		return;
+	}
+	want_ints(n, "pads", &pads);
+	Value *y = emit_pool(n, POOL_SUM, x, &w);
+	double scale = 1;
+	for (int i = 0; y && i < w.spatial; i++) {
+		int64_t count = y->type->dims[i + 2];
+		double *taps = NEW_ARRAY(n->im->arena, double, count);
+		int64_t high = pads.n ? pads.at[w.spatial + i] : w.high.at[i];
+		bool equal = count_taps(&w, i, x->type->dims[i + 2], with_pads ? w.low.at[i] : 0,
+		                        with_pads ? high : 0, count, taps);
+		if (equal) {
+			scale *= taps[0];
+			continue;
+		}
+		Value *v = e_vector(n, x->type->dtype, (int)count, taps);
+		y = e_binary(n, OP_div, y, e_channel(n, v, y, i + 2));
+	}
+	give(n, 0, scale == 1 ? y : e_with(n, OP_div, y, scale));
+}
+
+static void
+import_global_pool(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+
+	if (!x)
+		return;
+	if (x->type->rank < 3) {
+		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		return;
+	}
+	Ints axes = ints_range(2, x->type->rank);
+	give(n, 0, n->extra->flag ? e_mean(n, x, axes, true)
+	                          : e_reduce(n, REDUCE_MAX, x, axes, true));
+}
+
+const ImportRow import_pool_rows[] = {
+	/* name              from  to  importer  extra */
+	{"MaxPool", 1, 0, import_max_pool, {0}, NULL},
+	{"AveragePool", 1, 0, import_average_pool, {0}, NULL},
+	{"GlobalMaxPool", 1, 0, import_global_pool, {0}, NULL},
+	{"GlobalAveragePool", 1, 0, import_global_pool, {.flag = true}, NULL},
+	{0},
+};

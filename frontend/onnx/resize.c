@@ -1,0 +1,335 @@
+/* https://onnx.ai/onnx/operators/onnx__Resize.html: separable. Along each resized axis a result is a
+ * weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) gathers; places and weights are constants. */
+#include "frontend/onnx/importer.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+	const char *mode, *coordinates, *nearest;
+	double cubic_a, extrapolation;
+	bool exclude_outside;
+} Resize;
+typedef struct {
+	int64_t in, out;
+	double scale, roi_start, roi_end;
+} ResizeAxis;
+enum { MAX_TAPS = 4, MAX_RESIZED = 1 << 24 };
+
+/* Where result place i lies in the input. */
+static double
+source_of(const Resize *r, const ResizeAxis *a, int64_t i)
+{
+	const char *c = r->coordinates;
+	double x = (double)i, in = (double)a->in, out = (double)a->out;
+
+	if (!strcmp(c, "asymmetric"))
+		return x / a->scale;
+	if (!strcmp(c, "align_corners"))
+		return a->out == 1 ? 0 : x * (in - 1) / (out - 1);
+	if (!strcmp(c, "pytorch_half_pixel") && a->out == 1)
+		return 0;
+	if (!strcmp(c, "tf_half_pixel_for_nn"))
+		return (x + 0.5) / a->scale;
+	if (!strcmp(c, "tf_crop_and_resize")) {
+		double from = a->roi_start * (in - 1), to = a->roi_end * (in - 1);
+		return a->out == 1 ? (from + to) / 2 : from + x * (to - from) / (out - 1);
+	}
+	if (!strcmp(c, "half_pixel_symmetric")) {
+		double adjustment = out / (a->scale * in);
+		return in / 2 * (1 - adjustment) + (x + 0.5) / a->scale - 0.5;
+	}
+	return (x + 0.5) / a->scale - 0.5;
+}
+
+static double
+nearest_of(const Resize *r, double x)
+{
+	if (!strcmp(r->nearest, "floor"))
+		return floor(x);
+	if (!strcmp(r->nearest, "ceil"))
+		return ceil(x);
+	return !strcmp(r->nearest, "round_prefer_ceil") ? floor(x + 0.5) : ceil(x - 0.5);
+}
+
+/* Keys' kernel with parameter a, for taps at -1, 0, 1, 2 around floor(x); t = x - floor(x) */
+static void
+cubic_weights(double a, double t, double w[4])
+{
+	double u = 1 - t;
+
+	w[0] = ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a;
+	w[1] = ((a + 2) * t - (a + 3)) * t * t + 1;
+	w[2] = ((a + 2) * u - (a + 3)) * u * u + 1;
+	w[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a;
+}
+
+/* Taps of result place i: input places (clamped) and weights. Returns their number. */
+static int
+taps_of(const Resize *r, const ResizeAxis *a, double x, int64_t *at, double *w)
+{
+	int taps = !strcmp(r->mode, "nearest") ? 1 : !strcmp(r->mode, "cubic") ? 4 : 2;
+	double base = taps == 1 ? nearest_of(r, x) : floor(x) - (taps == 4), sum = 0;
+
+	if (taps == 1)
+		w[0] = 1;
+	else if (taps == 2)
+		w[1] = x - floor(x), w[0] = 1 - w[1];
+	else
+		cubic_weights(r->cubic_a, x - floor(x), w);
+	for (int k = 0; k < taps; k++) {
+		double p = base + k;
+		if (r->exclude_outside && (p < 0 || p > (double)a->in - 1))
+			w[k] = 0;
+		sum += w[k];
+		at[k] = p < 0 ? 0 : p > (double)a->in - 1 ? a->in - 1 : (int64_t)p;
+	}
+	for (int k = 0; k < taps && r->exclude_outside && sum != 0; k++)
+		w[k] /= sum;
+	return taps;
+}
+
+static Value *
+resize_axis(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *x, int axis)
+{
+	Arena *arena = n->im->arena;
+	int64_t *at[MAX_TAPS], places[MAX_TAPS];
+	double *w[MAX_TAPS], weights[MAX_TAPS];
+	int taps = 0;
+	Value *sum = NULL;
+
+	for (int k = 0; k < MAX_TAPS; k++) {
+		at[k] = NEW_ARRAY(arena, int64_t, a->out);
+		w[k] = NEW_ARRAY(arena, double, a->out);
+	}
+	for (int64_t i = 0; i < a->out; i++) {
+		taps = taps_of(r, a, source_of(r, a, i), places, weights);
+		for (int k = 0; k < taps; k++) {
+			at[k][i] = places[k];
+			w[k][i] = weights[k];
+		}
+	}
+	for (int k = 0; k < taps; k++) {
+		Value *y = e_gather(n, x, e_constant_ints(n, (int)a->out, at[k]), axis);
+		if (taps > 1 && y)
+			y = e_binary(n, OP_mul, y, e_channel(n, e_vector(n, x->type->dtype,
+			             (int)a->out, w[k]), y, axis));
+		sum = sum ? e_binary(n, OP_add, sum, y) : y;
+	}
+	return sum;
+}
+
+/* tf_crop_and_resize: places outside the input get one value. */
+static Value *
+extrapolate(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *y, int axis)
+{
+	uint8_t *outside = NEW_ARRAY(n->im->arena, uint8_t, a->out);
+	bool any = false;
+
+	for (int64_t i = 0; i < a->out; i++) {
+		double x = source_of(r, a, i);
+		outside[i] = x < 0 || x > (double)a->in - 1;
+		any |= outside[i];
+	}
+	if (!any || !y)
+		return y;
+	Type type = type_new(n->b->m, BOOL, 1, &a->out);
+	Value *mask = b_constant(n->b, tensor_new(n->b->m, type, outside));
+	return e_select(n, e_channel(n, mask, y, axis), e_number(n, y, r->extrapolation), y);
+}
+
+/* ---- sizes and scales */
+static bool
+known_floats(OnnxNode *n, int i, int count, double *out)
+{
+	const Tensor *t = want_constant(n, i);
+
+	if (!t)
+		return false;
+	if (t->type->rank > 1 || t->type->n != count) {
+		fault(n, "input %d has %lld numbers for %d axes", i, (long long)t->type->n, count);
+		return false;
+	}
+	for (int k = 0; k < count; k++)
+		out[k] = dtype_is_float(t->type->dtype) ? tensor_float(t, k) : (double)tensor_int(t, k);
+	return true;
+}
+
+static bool
+input_filled(OnnxNode *n, int i)
+{
+	Value *v = has_input(n, i) ? want_input(n, i) : NULL;
+
+	return v && v->type->n > 0;
+}
+
+static bool
+axis_from_scale(OnnxNode *n, ResizeAxis *a, double scale)
+{
+	if (!(scale > 0) || scale * (double)a->in > MAX_RESIZED) {
+		fault(n, "a scale of %g for %lld elements", scale, (long long)a->in);
+		return false;
+	}
+	a->scale = scale;
+	a->out = (int64_t)floor((double)a->in * scale);
+	return true;
+}
+
+static bool
+axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
+{
+	const char *policy = want_string(n, "keep_aspect_ratio_policy", "stretch");
+	bool larger = !strcmp(policy, "not_smaller");
+	double common = 0;
+
+	for (int i = 0; i < count; i++) {
+		if (!(sizes[i] >= 1) || sizes[i] > MAX_RESIZED || a[i].in < 1) {
+			fault(n, "a size of %g for %lld elements", sizes[i], (long long)a[i].in);
+			return false;
+		}
+		a[i].out = (int64_t)sizes[i];
+		a[i].scale = sizes[i] / (double)a[i].in;
+		if (i == 0 || (larger ? a[i].scale > common : a[i].scale < common))
+			common = a[i].scale;
+	}
+	for (int i = 0; i < count && strcmp(policy, "stretch"); i++) {
+		a[i].scale = common;
+		a[i].out = (int64_t)floor(common * (double)a[i].in + 0.5);
+	}
+	return true;
+}
+
+/* sizes_input < 0: there is none */
+static bool
+resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Ints axes,
+             ResizeAxis *a)
+{
+	double numbers[MAX_RANK];
+	bool scaled = input_filled(n, scales_input), sized = input_filled(n, sizes_input);
+
+	for (int i = 0; i < axes.n; i++)
+		a[i] = (ResizeAxis){.in = x->type->dims[axes.at[i]], .roi_end = 1};
+	if (n->failed)
+		return false;
+	if (scaled == sized) {
+		fault(n, "needs either scales or sizes");
+		return false;
+	}
+	if (!known_floats(n, scaled ? scales_input : sizes_input, axes.n, numbers))
+		return false;
+	if (sized)
+		return axes_from_sizes(n, a, axes.n, numbers);
+	for (int i = 0; i < axes.n; i++)
+		if (!axis_from_scale(n, &a[i], numbers[i]))
+			return false;
+	return true;
+}
+
+static void
+resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a)
+{
+	bool crop = !strcmp(r->coordinates, "tf_crop_and_resize");
+
+	for (int i = 0; i < axes.n && x; i++) {
+		if (a[i].out == a[i].in && a[i].scale == 1 && !crop)
+			continue;
+		if (a[i].in < 1 || a[i].out < 1) {
+			fault(n, "axis %lld: %lld elements from %lld", (long long)axes.at[i],
+			      (long long)a[i].out, (long long)a[i].in);
+			return;
+		}
+		x = resize_axis(n, r, &a[i], x, (int)axes.at[i]);
+	}
+	for (int i = 0; i < axes.n && crop; i++)
+		x = extrapolate(n, r, &a[i], x, (int)axes.at[i]);
+	give(n, 0, x);
+}
+
+static bool
+known_mode(OnnxNode *n, Resize *r)
+{
+	if (!strcmp(r->mode, "bilinear"))
+		r->mode = "linear";
+	if (strcmp(r->mode, "nearest") && strcmp(r->mode, "linear") && strcmp(r->mode, "cubic")) {
+		fault(n, "unknown mode");
+		return false;
+	}
+	return true;
+}
+
+static void
+import_resize(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+	Resize r = {.mode = want_string(n, "mode", "nearest"),
+	            .coordinates = want_string(n, "coordinate_transformation_mode", "half_pixel"),
+	            .nearest = want_string(n, "nearest_mode", "round_prefer_floor"),
+	            .cubic_a = want_float(n, "cubic_coeff_a", -0.75),
+	            .extrapolation = want_float(n, "extrapolation_value", 0),
+	            .exclude_outside = want_int(n, "exclude_outside", 0)};
+	ResizeAxis a[MAX_RANK];
+	double roi[2 * MAX_RANK];
+	Ints axes;
+
+	if (!x || !known_mode(n, &r))
+		return;
+	if (want_int(n, "antialias", 0)) {
+		unsupported(n, "antialias");
+		return;
+	}
+	if (!want_ints(n, "axes", &axes))
+		axes = ints_range(0, x->type->rank);
+	for (int i = 0; i < axes.n; i++)
+		if ((axes.at[i] = want_axis(n, axes.at[i], x->type->rank)) < 0)
+			return;
+	if (!resized_axes(n, x, 2, 3, axes, a))
+		return;
+	if (!strcmp(r.coordinates, "tf_crop_and_resize")) {
+		if (!known_floats(n, 1, 2 * axes.n, roi))
+			return;
+		for (int i = 0; i < axes.n; i++) {
+			a[i].roi_start = roi[i];
+			a[i].roi_end = roi[axes.n + i];
+		}
+	}
+	resize_by(n, x, &r, axes, a);
+}
+
+/* Resize 10 and Upsample: places are i / scale, rounded down. */
+static void
+import_upsample(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+	Resize r = {.mode = want_string(n, "mode", "nearest"), .coordinates = "asymmetric",
+	            .nearest = "floor", .cubic_a = -0.75};
+	const AttributeProto *scales = node_attribute(n->proto, "scales");
+	ResizeAxis a[MAX_RANK];
+
+	if (!x || !known_mode(n, &r))
+		return;
+	Ints axes = ints_range(0, x->type->rank);
+	if (n->extra->input) {
+		if (resized_axes(n, x, 1, 999, axes, a))
+			resize_by(n, x, &r, axes, a);
+		return;
+	}
+	if (!scales || scales->n_floats != (size_t)axes.n) {
+		fault(n, "scales for %d axes are missing", axes.n);
+		return;
+	}
+	for (int i = 0; i < axes.n; i++) {
+		a[i] = (ResizeAxis){.in = x->type->dims[i]};
+		if (!axis_from_scale(n, &a[i], scales->floats[i]))
+			return;
+	}
+	resize_by(n, x, &r, axes, a);
+}
+
+const ImportRow import_resize_rows[] = {
+	/* name    from  to  importer  extra */
+	{"Upsample", 7, 8, import_upsample, {0}, NULL},
+	{"Upsample", 9, 9, import_upsample, {.input = true}, NULL},
+	{"Resize", 10, 10, import_upsample, {.input = true}, NULL},
+	{"Resize", 11, 0, import_resize, {0}, NULL},
+	{0},
+};

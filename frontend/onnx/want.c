@@ -1,0 +1,283 @@
+/* Checked access to a node's inputs and attributes. */
+#include "frontend/onnx/importer.h"
+
+#include <string.h>
+
+void
+fault(OnnxNode *n, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	node_verror(n->im->model, n->im->diag, n->flat, EXIT_INVALID, fmt, args);
+	va_end(args);
+	n->failed = true;
+}
+
+void
+unsupported(OnnxNode *n, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	node_verror(n->im->model, n->im->diag, n->flat, EXIT_UNSUPPORTED, fmt, args);
+	va_end(args);
+	n->failed = true;
+}
+
+int
+n_inputs(const OnnxNode *n)
+{
+	return (int)n->proto->n_input;
+}
+
+int
+n_outputs(const OnnxNode *n)
+{
+	return (int)n->proto->n_output;
+}
+
+bool
+has_input(const OnnxNode *n, int i)
+{
+	return i < n_inputs(n) && *n->proto->input[i];
+}
+
+bool
+has_output(const OnnxNode *n, int i)
+{
+	return i < n_outputs(n) && *n->proto->output[i];
+}
+
+bool
+has_attribute(const OnnxNode *n, const char *name)
+{
+	return node_attribute(n->proto, name) != NULL;
+}
+
+Bound *
+want_bound(OnnxNode *n, int i)
+{
+	if (!has_input(n, i)) {
+		fault(n, "input %d is missing", i);
+		return NULL;
+	}
+	Bound *b = importer_lookup(n->im, n->proto->input[i]);
+	if (!b || (!b->sequence && !b->value))
+		n->failed = true; /* reported where it was made */
+	return b;
+}
+
+Value *
+want_input(OnnxNode *n, int i)
+{
+	Bound *b = want_bound(n, i);
+
+	if (b && b->sequence)
+		fault(n, "input %d is a sequence, need a tensor", i);
+	return b ? b->value : NULL;
+}
+
+Value *
+want_float_input(OnnxNode *n, int i)
+{
+	Value *x = want_input(n, i);
+
+	if (x && !is_float(x)) {
+		unsupported(n, "input %d is %s, only floats are supported", i,
+		            dtype_info[x->type->dtype].name);
+		return NULL;
+	}
+	return x;
+}
+
+const Tensor *
+want_constant(OnnxNode *n, int i)
+{
+	Value *v = want_input(n, i);
+
+	if (!v)
+		return NULL;
+	const Tensor *t = known_value(n->im, v);
+	if (!t)
+		unsupported(n, "input %d, %s, depends on data; only values that follow from shapes and "
+		            "constants are supported", i, quoted(n->im->model, n->proto->input[i]));
+	return t;
+}
+
+bool
+want_constant_ints(OnnxNode *n, int i, Ints *out)
+{
+	const Tensor *t = want_constant(n, i);
+
+	*out = (Ints){0};
+	if (!t)
+		return false;
+	if (t->type->rank > 1 || dtype_is_float(t->type->dtype) || t->type->dtype == BOOL) {
+		fault(n, "input %d must be a list of integers, it is %s of rank %d", i,
+		      dtype_info[t->type->dtype].name, t->type->rank);
+		return false;
+	}
+	if (t->type->n > MAX_RANK) {
+		fault(n, "input %d has %lld numbers, at most %d axes are supported", i,
+		      (long long)t->type->n, MAX_RANK);
+		return false;
+	}
+	out->n = (int)t->type->n;
+	for (int k = 0; k < out->n; k++)
+		out->at[k] = tensor_int(t, k);
+	return true;
+}
+
+bool
+want_constant_int(OnnxNode *n, int i, int64_t *out)
+{
+	Ints list;
+
+	*out = 0;
+	if (!want_constant_ints(n, i, &list))
+		return false;
+	if (list.n != 1) {
+		fault(n, "input %d has %d numbers, needs one", i, list.n);
+		return false;
+	}
+	*out = list.at[0];
+	return true;
+}
+
+bool
+want_constant_float(OnnxNode *n, int i, double *out)
+{
+	const Tensor *t = want_constant(n, i);
+
+	*out = 0;
+	if (!t)
+		return false;
+	if (t->type->n != 1) {
+		fault(n, "input %d has %lld elements, needs one", i, (long long)t->type->n);
+		return false;
+	}
+	*out = dtype_is_float(t->type->dtype) ? tensor_float(t, 0) : (double)tensor_int(t, 0);
+	return true;
+}
+
+int64_t
+want_int(OnnxNode *n, const char *name, int64_t otherwise)
+{
+	const AttributeProto *a = node_attribute(n->proto, name);
+
+	return a ? a->i : otherwise;
+}
+
+double
+want_float(OnnxNode *n, const char *name, double otherwise)
+{
+	const AttributeProto *a = node_attribute(n->proto, name);
+
+	return a ? (double)a->f : otherwise;
+}
+
+const char *
+want_string(OnnxNode *n, const char *name, const char *otherwise)
+{
+	const AttributeProto *a = node_attribute(n->proto, name);
+
+	if (!a)
+		return otherwise;
+	if (a->s.len > 4096 || memchr(a->s.data ? a->s.data : (uint8_t *)"", 0, a->s.len)) {
+		fault(n, "attribute \"%s\" is no plain string", name);
+		return otherwise;
+	}
+	return arena_strndup(n->im->arena, a->s.data ? (char *)a->s.data : "", a->s.len);
+}
+
+bool
+want_ints(OnnxNode *n, const char *name, Ints *out)
+{
+	const AttributeProto *a = node_attribute(n->proto, name);
+
+	*out = (Ints){0};
+	if (!a)
+		return false;
+	if (a->n_ints > MAX_RANK) {
+		fault(n, "attribute \"%s\" has %zu numbers, at most %d axes are supported", name,
+		      a->n_ints, MAX_RANK);
+		return false;
+	}
+	out->n = (int)a->n_ints;
+	for (int i = 0; i < out->n; i++)
+		out->at[i] = a->ints[i];
+	return true;
+}
+
+int
+want_axis(OnnxNode *n, int64_t axis, int rank)
+{
+	if (axis < -rank || axis >= rank) {
+		fault(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
+		return -1;
+	}
+	return (int)(axis < 0 ? axis + rank : axis);
+}
+
+bool
+want_axes(OnnxNode *n, Ints list, int rank, Ints *out)
+{
+	bool named[MAX_RANK] = {false};
+
+	*out = (Ints){0};
+	for (int i = 0; i < list.n; i++) {
+		int axis = want_axis(n, list.at[i], rank);
+		if (axis < 0)
+			return false;
+		if (named[axis]) {
+			fault(n, "axis %d is named twice", axis);
+			return false;
+		}
+		named[axis] = true;
+	}
+	for (int i = 0; i < rank; i++)
+		if (named[i])
+			out->at[out->n++] = i;
+	return true;
+}
+
+bool
+want_axes_list(OnnxNode *n, const char *name, int i, Ints *out)
+{
+	*out = (Ints){0};
+	if (!n->extra->input)
+		return want_ints(n, name, out);
+	return has_input(n, i) && want_constant_ints(n, i, out);
+}
+
+bool
+want_dtype(OnnxNode *n, int64_t onnx_type, DType *out)
+{
+	if (onnx_type <= 0 || onnx_type > 1000) {
+		fault(n, "%lld is no data type", (long long)onnx_type);
+		return false;
+	}
+	if (!tensor_dtype((int)onnx_type, out)) {
+		unsupported(n, "data type %lld (strings, complex numbers or newer) is not supported",
+		            (long long)onnx_type);
+		return false;
+	}
+	return true;
+}
+
+void
+give(OnnxNode *n, int i, Value *v)
+{
+	if (i < n_outputs(n))
+		n->out[i].value = v;
+}
+
+void
+give_list(OnnxNode *n, int i, int n_list, Value **list)
+{
+	if (i >= n_outputs(n))
+		return;
+	n->out[i] = (Bound){.list = arena_copy(n->im->arena, list, sizeof(*list) * (size_t)n_list),
+	                    .n_list = n_list, .sequence = true};
+}

@@ -1,0 +1,320 @@
+/* Which tensors of the graph are weights. Candidates are the float initializers, the float tensors
+ * of Constant nodes (repair `constants`) and the Identity nodes by which exporters name parameters
+ * that they merged because their values were equal (repair `merged`). roles.c judges each, ties.c
+ * finds those that are one parameter. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+bool
+node_is(const FlatNode *n, const char *op)
+{
+	return !*domain_of(n->proto->domain) && !strcmp(n->proto->op_type, op);
+}
+
+static bool
+listed(const char *const *list, const char *name)
+{
+	for (; list && *list; list++)
+		if (!strcmp(*list, name))
+			return true;
+	return false;
+}
+
+bool
+repair_enabled(const ImportOptions *options, const char *name)
+{
+	return !listed(options->no_repairs, name);
+}
+
+void
+repairs_note(Repairs *r, const char *repair, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	const char *text = arena_vprintf(r->arena, fmt, args);
+	va_end(args);
+	vec_push(r->arena, &r->log, arena_printf(r->arena, "%s: %s", repair, text));
+}
+
+/* ---- who reads what */
+Readers
+readers_of(const Repairs *r, const char *name)
+{
+	const Readers *found = strmap_get(r->readers, name);
+
+	return found ? *found : (Readers){0};
+}
+
+static void
+add_reader(Repairs *r, const char *name, const FlatNode *node, int input)
+{
+	Readers *list = *name ? strmap_get(r->readers, name) : NULL;
+
+	if (!*name)
+		return;
+	if (!list) {
+		list = NEW(r->arena, Readers);
+		strmap_put(r->readers, name, list);
+	}
+	vec_push(r->arena, list, ((Reader){node, input}));
+}
+
+/* Names that a subgraph reads count for the node that has it. */
+static void
+add_captures(Repairs *r, const GraphProto *g, const FlatNode *node)
+{
+	for (size_t i = 0; i < g->n_node; i++) {
+		const NodeProto *p = g->node[i];
+		for (size_t k = 0; k < p->n_input; k++)
+			add_reader(r, p->input[k], node, -1);
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g)
+				add_captures(r, p->attribute[k]->g, node);
+	}
+}
+
+static void
+index_nodes(Repairs *r)
+{
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		for (size_t k = 0; k < n->proto->n_input; k++)
+			add_reader(r, n->proto->input[k], n, (int)k);
+		for (size_t k = 0; k < n->proto->n_output; k++)
+			strmap_put(r->producers, n->proto->output[k], (void *)(uintptr_t)n);
+		for (size_t k = 0; k < n->proto->n_attribute; k++)
+			if (n->proto->attribute[k]->g)
+				add_captures(r, n->proto->attribute[k]->g, n);
+	}
+}
+
+static bool
+is_view(const Reader *reader)
+{
+	static const char *const views[] = {"Identity", "Transpose", "Reshape", "Unsqueeze",
+	                                    "Squeeze", "Expand", "Cast", "CastLike", "Flatten",
+	                                    "Slice", "Split", "Tile"};
+
+	for (int i = 0; reader->input == 0 && i < COUNT(views); i++)
+		if (node_is(reader->node, views[i]))
+			return true;
+	return false;
+}
+
+static int
+collect(const Repairs *r, const char *name, Reader *out, int n, int max, int depth)
+{
+	Readers list = readers_of(r, name);
+
+	for (int i = 0; i < list.n && n < max; i++) {
+		const NodeProto *p = list.at[i].node->proto;
+		if (depth == 0 || !is_view(&list.at[i])) {
+			out[n++] = list.at[i];
+			continue;
+		}
+		if (p->n_output && repairs_weight(r, p->output[0]))
+			continue; /* an un-merged parameter of its own */
+		for (size_t k = 0; k < p->n_output; k++)
+			n = collect(r, p->output[k], out, n, max, depth - 1);
+	}
+	return n;
+}
+
+int
+final_readers(const Repairs *r, const char *name, Reader *out, int max)
+{
+	return collect(r, name, out, 0, max, 8);
+}
+
+/* ---- metadata: torch's dynamo exporter says what each initializer was */
+static void
+index_metadata(Repairs *r)
+{
+	const GraphProto *g = r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_value_info; i++) {
+		const ValueInfoProto *v = g->value_info[i];
+		for (size_t k = 0; v->name && k < v->n_metadata_props; k++) {
+			const Onnx__StringStringEntryProto *p = v->metadata_props[k];
+			if (p->key && p->value && strstr(p->key, "InputSpec.kind"))
+				strmap_put(r->specs, v->name, p->value);
+		}
+	}
+	for (size_t i = 0; i < g->n_input; i++)
+		strmap_put(r->inputs, g->input[i]->name, g->input[i]);
+}
+
+/* ---- candidates */
+Weight *
+repairs_weight(const Repairs *r, const char *name)
+{
+	return strmap_get(r->weights, name);
+}
+
+static Weight *
+add_weight(Repairs *r, const char *name, const TensorProto *t)
+{
+	TensorData data;
+
+	if (!tensor_load(r->model, t, r->options->shapes_only, &data, r->diag))
+		return NULL;
+	Weight *w = NEW(r->arena, Weight);
+	w->name = name;
+	w->tensor = t;
+	w->data = data;
+	w->spec = strmap_get(r->specs, name);
+	strmap_put(r->weights, name, w);
+	vec_push(r->arena, &r->list, w);
+	return w;
+}
+
+static void
+add_initializers(Repairs *r)
+{
+	const GraphProto *g = r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_initializer; i++) {
+		TensorData data;
+		TensorProto *t = g->initializer[i];
+		if (!is_float_type(t->data_type)) {
+			if (t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__STRING &&
+			    readers_of(r, t->name).n)
+				tensor_load(r->model, t, false, &data, r->diag);
+			continue;
+		}
+		Weight *w = add_weight(r, t->name, t);
+		if (w && tensor_has_non_finite(&w->data))
+			diag_warning(r->diag, "%s: initializer %s holds NaN or infinite values",
+			             r->model->path, quoted(r->model, t->name));
+	}
+}
+
+static void
+add_constants(Repairs *r)
+{
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		const AttributeProto *a = node_is(n, "Constant") ? node_attribute(n->proto, "value") : NULL;
+		int64_t count = 1;
+		for (size_t k = 0; a && a->t && k < a->t->n_dims; k++)
+			count *= a->t->dims[k] != 0;
+		if (!a || !a->t || !is_float_type(a->t->data_type) || count == 0)
+			continue;
+		Weight *w = add_weight(r, n->proto->output[0], a->t);
+		if (w)
+			w->constant = n->proto;
+	}
+}
+
+/* Identity nodes of a tensor that somebody else reads too. */
+static void
+add_identities(Repairs *r)
+{
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		if (!node_is(n, "Identity"))
+			continue;
+		const Weight *of = repairs_weight(r, n->proto->input[0]);
+		if (!of || of->data.n < 1 || readers_of(r, of->name).n < 2)
+			continue;
+		const Weight *base = of;
+		Weight *w = add_weight(r, n->proto->output[0], base->tensor);
+		if (w)
+			w->identity = n->proto;
+	}
+}
+
+/* ---- the verdicts, and what is said about them */
+static void
+note_verdict(Repairs *r, const Weight *w)
+{
+	const char *name = quoted(r->model, w->name);
+
+	if (w->kind == WEIGHT_TABLE)
+		repairs_note(r, "tables", "%s is frozen: %s", name, w->why);
+	if (w->kind != WEIGHT_PARAMETER)
+		return;
+	if (w->identity)
+		repairs_note(r, "merged", "%s is a parameter of its own again, merged by the exporter "
+		             "with %s", name, quoted(r->model, w->identity->input[0]));
+	else if (w->constant)
+		repairs_note(r, "constants", "%s in a Constant node is a parameter", name);
+	else if (w->data.rank == 2 && name_is_generated(w->name))
+		repairs_note(r, "transposes", "%s is a parameter under a name made by the exporter",
+		             name);
+}
+
+/* Equal parameters that the exporter joined without a trace train as one. */
+static void
+warn_merged(Repairs *r, const Weight *w)
+{
+	Reader readers[2];
+	double value;
+
+	if (w->kind != WEIGHT_PARAMETER || w->identity || w->data.n < 2 ||
+	    !tensor_constant_valued(&w->data, &value) || final_readers(r, w->name, readers, 2) < 2 ||
+	    readers[0].node == readers[1].node)
+		return;
+	diag_warning(r->diag, "%s: parameter %s has one value everywhere and several readers: the "
+	             "exporter may have merged equal parameters, which train as one",
+	             r->model->path, quoted(r->model, w->name));
+}
+
+/* A merged tensor that is no parameter stays as it was: its Identity nodes are just copies. */
+static void
+judge_all(Repairs *r)
+{
+	for (int i = 0; i < r->list.n; i++)
+		weight_judge(r, r->list.at[i]);
+	for (int i = 0; i < r->list.n; i++) {
+		Weight *w = r->list.at[i];
+		if (w->identity && w->kind != WEIGHT_PARAMETER) {
+			w->kind = WEIGHT_CONSTANT;
+			strmap_put(r->weights, w->name, NULL);
+		}
+		note_verdict(r, w);
+		warn_merged(r, w);
+	}
+}
+
+static void
+check_names(Repairs *r)
+{
+	static const char *const names[] = {"constants", "transposes", "merged", "ties", "batchnorm",
+	                                    "dropout", "tables", "batch"};
+	const char *const *lists[] = {r->options->repairs, r->options->no_repairs};
+
+	for (int k = 0; k < COUNT(lists); k++)
+		for (const char *const *p = lists[k]; p && *p; p++) {
+			bool found = false;
+			for (int i = 0; i < COUNT(names); i++)
+				found |= !strcmp(*p, names[i]);
+			if (!found)
+				diag_error(r->diag, EXIT_USAGE, "unknown repair \"%s\"", *p);
+		}
+}
+
+Repairs *
+repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag)
+{
+	Repairs *r = NEW(arena, Repairs);
+
+	*r = (Repairs){.model = model, .options = options, .diag = diag, .arena = arena,
+	               .weights = strmap_new(arena), .readers = strmap_new(arena),
+	               .producers = strmap_new(arena), .inputs = strmap_new(arena),
+	               .specs = strmap_new(arena)};
+	check_names(r);
+	index_metadata(r);
+	index_nodes(r);
+	add_initializers(r);
+	if (repair_enabled(options, "constants"))
+		add_constants(r);
+	if (repair_enabled(options, "merged"))
+		add_identities(r);
+	judge_all(r);
+	if (repair_enabled(options, "ties"))
+		repairs_tie(r);
+	return r;
+}

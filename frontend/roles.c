@@ -1,0 +1,387 @@
+/* What a float tensor is, told from who reads it, from its values and from its name. The rules are
+ * tried in order; the first that fits decides, and says why. */
+#include "frontend/frontend_impl.h"
+
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_READERS = 64, MAX_STEPS = 16 };
+
+typedef struct {
+	const char *op;
+	unsigned inputs; /* bit i: input i */
+} Place;
+
+/* Inputs where a tensor is a weight, whatever its size. */
+static const Place weight_roles[] = {
+	{"Conv", 6}, {"ConvTranspose", 6}, {"Gemm", 7}, {"MatMul", 3}, {"BatchNormalization", 6},
+	{"LayerNormalization", 6}, {"InstanceNormalization", 6}, {"GroupNormalization", 6},
+	{"RMSNormalization", 2}, {"PRelu", 2}, {"Einsum", 7}, {"Gather", 1},
+};
+/* Inputs that steer an operator. */
+static const Place steering_roles[] = {
+	{"Resize", 14}, {"Upsample", 2}, {"Pow", 2}, {"Clip", 6}, {"Range", 7}, {"Pad", 4},
+	{"OneHot", 6}, {"Mod", 2}, {"Equal", 3}, {"Less", 3}, {"Greater", 3}, {"LessOrEqual", 3},
+	{"GreaterOrEqual", 3}, {"IsNaN", 1}, {"IsInf", 1}, {"Dropout", 2}, {"Shape", 1}, {"Size", 1},
+	{"CastLike", 2}, {"ConstantOfShape", 1}, {"EyeLike", 1}, {"Max", 3}, {"Min", 3},
+	{"SoftmaxCrossEntropyLoss", 4}, {"NegativeLogLikelihoodLoss", 4},
+};
+/* Inputs that take data: a tensor of one value there is filling. */
+static const Place filling_roles[] = {
+	{"Concat", ~0u}, {"Where", 6}, {"ScatterElements", 5}, {"ScatterND", 5}, {"Scatter", 5},
+	{"Expand", 1}, {"GatherElements", 1}, {"GatherND", 1},
+};
+
+static bool
+in_role(const Place *roles, int n, const Reader *reader)
+{
+	for (int i = 0; i < n; i++)
+		if (reader->input >= 0 && roles[i].inputs >> (reader->input & 31) & 1 &&
+		    node_is(reader->node, roles[i].op))
+			return true;
+	return false;
+}
+
+typedef struct {
+	Repairs *r;
+	Weight *w;
+	Reader readers[MAX_READERS];
+	int n;
+} Case;
+
+static bool
+all_in(const Case *c, const Place *roles, int n)
+{
+	for (int i = 0; i < c->n; i++)
+		if (!in_role(roles, n, &c->readers[i]))
+			return false;
+	return c->n > 0;
+}
+
+static bool
+any_in(const Case *c, const Place *roles, int n)
+{
+	for (int i = 0; i < c->n; i++)
+		if (in_role(roles, n, &c->readers[i]))
+			return true;
+	return false;
+}
+
+static bool
+has_word(const char *name, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (; *name; name++)
+		if (!strncasecmp(name, word, n))
+			return true;
+	return false;
+}
+
+bool
+name_is_generated(const char *name)
+{
+	static const char *const words[] = {"val_", "const_", "constant", "tensor_", "t_", "v_"};
+
+	if (!strncmp(name, "onnx::", 6) || strstr(name, "_output_") || strstr(name, "Constant_"))
+		return true;
+	if (name[strspn(name, "0123456789")] == 0)
+		return true;
+	for (int i = 0; i < COUNT(words); i++) {
+		size_t n = strlen(words[i]);
+		if (!strncasecmp(name, words[i], n) && name[n + strspn(name + n, "0123456789")] == 0)
+			return true;
+	}
+	return false;
+}
+
+/* As people name what they train: a path, or with a word for it. */
+static bool
+named_like_parameter(const char *name)
+{
+	static const char *const words[] = {"weight", "bias", "scale", "gamma", "beta", "alpha",
+	                                    "temperature", "kernel"};
+
+	if (name_is_generated(name))
+		return false;
+	for (int i = 0; i < COUNT(words); i++)
+		if (has_word(name, words[i]))
+			return true;
+	return strchr(name, '.') && !strchr(name, '/');
+}
+
+/* ---- values */
+/* 0 and one very negative number: what is added before a softmax. */
+static bool
+is_additive_mask(const TensorData *t)
+{
+	bool negative = false;
+
+	for (int64_t i = 0; t->data && i < t->n; i++) {
+		double x = dtype_load_float(t->dtype, t->data, i);
+		if (x != 0 && !(x <= -1e4))
+			return false;
+		negative |= x != 0;
+	}
+	return negative && t->n > 1;
+}
+
+/* Ones on and below the diagonal of the last two axes, zeros above. */
+static bool
+is_triangle(const TensorData *t)
+{
+	if (!t->data || t->rank < 2 || t->dims[t->rank - 1] < 2 || t->dims[t->rank - 2] < 2)
+		return false;
+	int64_t columns = t->dims[t->rank - 1], rows = t->dims[t->rank - 2];
+	for (int64_t i = 0; i < t->n; i++) {
+		int64_t column = i % columns, row = i / columns % rows;
+		if (dtype_load_float(t->dtype, t->data, i) != (column <= row))
+			return false;
+	}
+	return true;
+}
+
+/* ---- where values come from and lead to */
+/* Made of integers, shapes and scalars: positions. */
+static bool
+is_position(const Repairs *r, const char *name, int depth)
+{
+	const TensorProto *t = strmap_get(r->model->initializers, name);
+	const Weight *w = repairs_weight(r, name);
+	const ValueInfoProto *input = strmap_get(r->inputs, name);
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (!*name)
+		return true;
+	if (w)
+		return w->data.n <= 1;
+	if (t)
+		return !is_float_type(t->data_type);
+	if (input)
+		return input->type && input->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+		       !is_float_type(input->type->tensor_type->elem_type);
+	if (!n || depth == 0)
+		return false;
+	if (node_is(n, "Shape") || node_is(n, "Size") || node_is(n, "Constant"))
+		return true;
+	for (size_t i = 0; i < n->proto->n_input; i++)
+		if (!is_position(r, n->proto->input[i], depth - 1))
+			return false;
+	return true;
+}
+
+/* Every way from the value leads through products with positions into Sin and Cos. */
+static bool
+leads_to_trigonometry(const Repairs *r, const char *name, int depth)
+{
+	static const char *const ways[] = {"Mul", "MatMul", "Einsum", "Div", "Concat", "Identity",
+	                                   "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand",
+	                                   "Cast", "Slice", "Tile", "Flatten", "CastLike"};
+	Readers list = readers_of(r, name);
+	bool first = depth == MAX_STEPS;
+
+	for (int i = 0; i < list.n; i++) {
+		const FlatNode *n = list.at[i].node;
+		bool way = false;
+		if (node_is(n, "Sin") || node_is(n, "Cos"))
+			continue;
+		for (int k = 0; k < COUNT(ways); k++)
+			way |= node_is(n, ways[k]);
+		if (!way || depth == 0 || n->proto->n_output != 1)
+			return false;
+		for (size_t k = 0; k < n->proto->n_input; k++)
+			if (strcmp(n->proto->input[k], name) &&
+			    !is_position(r, n->proto->input[k], MAX_STEPS) && first)
+				return false;
+		if (!leads_to_trigonometry(r, n->proto->output[0], depth - 1))
+			return false;
+	}
+	return list.n > 0;
+}
+
+/* A graph input behind casts, reshapes and other such constants. */
+static bool
+is_prepared_input(const Repairs *r, const char *name, int depth)
+{
+	static const char *const ways[] = {"Cast", "Transpose", "Reshape", "Identity", "Unsqueeze",
+	                                   "Squeeze", "Sub", "Div", "Mul"};
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (strmap_get(r->inputs, name))
+		return true;
+	for (int k = 0; n && depth && k < COUNT(ways); k++)
+		if (node_is(n, ways[k]))
+			return is_prepared_input(r, n->proto->input[0], depth - 1);
+	return false;
+}
+
+/* ---- the rules */
+static bool
+rule_unused(Case *c)
+{
+	return readers_of(c->r, c->w->name).n == 0;
+}
+
+static bool
+rule_statistic(Case *c)
+{
+	static const Place running[] = {{"BatchNormalization", 24}};
+
+	return any_in(c, running, 1);
+}
+
+static bool
+rule_declared_parameter(Case *c)
+{
+	return c->w->spec && !strcmp(c->w->spec, "PARAMETER");
+}
+
+static bool
+rule_declared_buffer(Case *c)
+{
+	return c->w->spec && c->w->data.n > 1 &&
+	       (!strcmp(c->w->spec, "BUFFER") || !strcmp(c->w->spec, "CONSTANT_TENSOR"));
+}
+
+/* One element: a parameter in a weight's place, by its name, or added to a product. */
+static bool
+rule_scalar(Case *c)
+{
+	if (c->w->data.n > 1 || (!c->w->constant && named_like_parameter(c->w->name)))
+		return false;
+	if (c->w->data.rank > 0 && any_in(c, weight_roles, COUNT(weight_roles)))
+		return false;
+	for (int i = 0; i < c->n && c->w->data.rank > 0; i++) {
+		const NodeProto *p = c->readers[i].node->proto;
+		if (!node_is(c->readers[i].node, "Add") || p->n_input != 2)
+			continue;
+		const FlatNode *other = strmap_get(c->r->producers, p->input[!c->readers[i].input]);
+		if (other && node_is(other, "MatMul"))
+			return false;
+	}
+	return true;
+}
+
+static bool
+rule_steering(Case *c)
+{
+	return all_in(c, steering_roles, COUNT(steering_roles));
+}
+
+static bool
+rule_filling(Case *c)
+{
+	double value;
+
+	return tensor_constant_valued(&c->w->data, &value) &&
+	       all_in(c, filling_roles, COUNT(filling_roles)) && !named_like_parameter(c->w->name);
+}
+
+/* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
+static bool
+followed_by_scale(const Repairs *r, const NodeProto *norm)
+{
+	Reader readers[MAX_READERS];
+	int n = final_readers(r, norm->output[0], readers, MAX_READERS);
+
+	for (int i = 0; i < n; i++) {
+		const NodeProto *p = readers[i].node->proto;
+		for (size_t k = 0; node_is(readers[i].node, "Mul") && k < p->n_input; k++)
+			if (repairs_weight(r, p->input[k]))
+				return true;
+	}
+	return false;
+}
+
+static bool
+rule_plain_norm(Case *c)
+{
+	double value;
+
+	if (!tensor_constant_valued(&c->w->data, &value) || c->n == 0)
+		return false;
+	for (int i = 0; i < c->n; i++) {
+		const Reader *reader = &c->readers[i];
+		bool plain = node_is(reader->node, "InstanceNormalization") &&
+		             ((reader->input == 1 && value == 1) || (reader->input == 2 && value == 0));
+		if (!plain || (!followed_by_scale(c->r, reader->node->proto) &&
+		               named_like_parameter(c->w->name)))
+			return false;
+	}
+	return true;
+}
+
+static bool
+rule_frequencies(Case *c)
+{
+	return leads_to_trigonometry(c->r, c->w->name, MAX_STEPS);
+}
+
+static bool
+rule_mask(Case *c)
+{
+	return is_additive_mask(&c->w->data) || is_triangle(&c->w->data);
+}
+
+static bool
+rule_input_norm(Case *c)
+{
+	for (int i = 0; i < c->n; i++) {
+		const FlatNode *n = c->readers[i].node;
+		if (c->readers[i].input != 1 || (!node_is(n, "Sub") && !node_is(n, "Div")) ||
+		    !is_prepared_input(c->r, n->proto->input[0], 6))
+			return false;
+	}
+	return c->n > 0;
+}
+
+static bool
+rule_generated_copy(Case *c)
+{
+	return !repair_enabled(c->r->options, "transposes") && c->w->data.rank == 2 &&
+	       name_is_generated(c->w->name);
+}
+
+typedef struct {
+	bool (*holds)(Case *c);
+	WeightKind kind;
+	bool as_constant;
+	const char *why;
+	const char *repair; /* that switches the rule off */
+} Rule;
+static const Rule rules[] = {
+	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL},
+	{rule_statistic, WEIGHT_STATISTIC, false, "running statistics of BatchNormalization", NULL},
+	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL},
+	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL},
+	{rule_declared_buffer, WEIGHT_TABLE, false, "a buffer, says its metadata", "tables"},
+	{rule_steering, WEIGHT_TABLE, true, "steers an operator", "tables"},
+	{rule_plain_norm, WEIGHT_TABLE, true, "ones and zeros of a plain normalization", "tables"},
+	{rule_frequencies, WEIGHT_TABLE, false, "frequencies: meets positions, then Sin and Cos",
+	 "tables"},
+	{rule_mask, WEIGHT_TABLE, false, "a mask", "tables"},
+	{rule_input_norm, WEIGHT_TABLE, false, "normalizes an input", "tables"},
+	{rule_filling, WEIGHT_TABLE, true, "one value that fills", "tables"},
+	{rule_generated_copy, WEIGHT_TABLE, false, "--no-repair=transposes", NULL},
+};
+
+void
+weight_judge(Repairs *r, Weight *w)
+{
+	Case c = {.r = r, .w = w};
+
+	c.n = final_readers(r, w->name, c.readers, MAX_READERS);
+	for (int i = 0; i < COUNT(rules); i++) {
+		const Rule *rule = &rules[i];
+		if ((rule->repair && !repair_enabled(r->options, rule->repair)) || !rule->holds(&c))
+			continue;
+		w->kind = rule->kind;
+		w->as_constant = rule->as_constant;
+		w->why = rule->why;
+		return;
+	}
+	w->kind = WEIGHT_PARAMETER;
+	w->why = arena_printf(r->arena, "read by %.100s",
+	                      c.n ? c.readers[0].node->proto->op_type : "the outputs");
+}

@@ -1,0 +1,175 @@
+/* Parameters that are one: of rank 2 or more, not constant-valued, bitwise equal, and either one is
+ * the transpose of the other or one is read by Gather and the other by MatMul or Gemm. The copy that
+ * Gather reads gives name and layout, else the first in the file. Other equal pairs are hinted at. */
+#include "frontend/frontend_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_READERS = 64 };
+
+typedef struct {
+	Weight *weight;
+	int place;     /* in the list */
+	uint64_t hash; /* of the elements in any order */
+} TieEntry;
+
+/* Equal for a tensor and its transpose. */
+static uint64_t
+unordered_hash(const TensorData *t)
+{
+	uint64_t sum = (uint64_t)t->n;
+	int size = dtype_info[t->dtype].bits / 8;
+
+	for (int64_t i = 0; i < t->n; i++) {
+		uint64_t x = 0;
+		memcpy(&x, (const char *)t->data + i * size, (size_t)size);
+		x *= 0x9e3779b97f4a7c15ull;
+		sum += (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+	}
+	return sum;
+}
+
+static int
+compare_entries(const void *a, const void *b)
+{
+	const TieEntry *x = a, *y = b;
+
+	if (x->hash != y->hash)
+		return x->hash < y->hash ? -1 : 1;
+	return x->place - y->place;
+}
+
+static bool
+read_by(const Repairs *r, const Weight *w, const char *const *ops)
+{
+	Reader readers[MAX_READERS];
+	int n = final_readers(r, w->name, readers, MAX_READERS);
+
+	for (int i = 0; i < n; i++)
+		for (const char *const *op = ops; *op; op++)
+			if (node_is(readers[i].node, *op))
+				return true;
+	return false;
+}
+
+static bool
+read_by_gather(const Repairs *r, const Weight *w)
+{
+	static const char *const ops[] = {"Gather", NULL};
+
+	return read_by(r, w, ops);
+}
+
+static bool
+read_by_product(const Repairs *r, const Weight *w)
+{
+	static const char *const ops[] = {"MatMul", "Gemm", NULL};
+
+	return read_by(r, w, ops);
+}
+
+static bool
+untied(const ImportOptions *o, const char *name)
+{
+	for (int i = 0; i < o->n_ties; i++)
+		if (o->ties[i].untie && !strcmp(o->ties[i].a, name))
+			return true;
+	return false;
+}
+
+static void
+tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
+{
+	copy->tied = home->tied ? home->tied : home;
+	copy->transposed = transposed != home->transposed;
+	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
+	             copy->transposed ? "the transpose of " : "", quoted(r->model, copy->tied->name));
+}
+
+static void
+try_pair(Repairs *r, Weight *a, Weight *b)
+{
+	bool equal = tensor_equal(&a->data, &b->data);
+	bool transposed = !equal && tensor_is_transpose(&a->data, &b->data);
+	bool roles = (read_by_gather(r, a) && read_by_product(r, b)) ||
+	             (read_by_gather(r, b) && read_by_product(r, a));
+
+	if (a->tied || b->tied || (!equal && !transposed))
+		return;
+	if (untied(r->options, a->name) || untied(r->options, b->name))
+		return;
+	if (!transposed && !roles) {
+		if (!a->identity && !b->identity)
+			repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one",
+			             quoted(r->model, b->name), quoted(r->model, a->name), b->name,
+			             a->name);
+		return;
+	}
+	if (read_by_gather(r, b) && !read_by_gather(r, a))
+		tie(r, b, a, transposed);
+	else
+		tie(r, a, b, transposed);
+}
+
+static bool
+can_tie(const Weight *w)
+{
+	double value;
+
+	return w->kind == WEIGHT_PARAMETER && w->data.rank >= 2 && w->data.data && w->data.n > 1 &&
+	       dtype_info[w->data.dtype].bits >= 8 && !tensor_constant_valued(&w->data, &value);
+}
+
+static void
+tie_asked(Repairs *r, const TieOption *t)
+{
+	Weight *a = repairs_weight(r, t->a), *b = repairs_weight(r, t->b);
+	int64_t *x, *y;
+
+	if (!a || !b || a == b || a->kind != WEIGHT_PARAMETER || b->kind != WEIGHT_PARAMETER) {
+		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: both must be parameters", t->a, t->b);
+		return;
+	}
+	x = a->data.dims;
+	y = b->data.dims;
+	bool same = a->data.dtype == b->data.dtype && a->data.rank == b->data.rank;
+	bool equal = same && !memcmp(x, y, sizeof(*x) * (size_t)a->data.rank);
+	bool turned = same && a->data.rank == 2 && x[0] == y[1] && x[1] == y[0];
+	if (!equal && !turned)
+		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: their shapes do not fit", t->a, t->b);
+	else if (!a->tied)
+		tie(r, b, a, !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
+		                        !tensor_equal(&a->data, &b->data)));
+}
+
+void
+repairs_tie(Repairs *r)
+{
+	TieEntry *entries = NEW_ARRAY(r->arena, TieEntry, r->list.n);
+	IntMap *counts = intmap_new(r->arena);
+	int n = 0;
+
+	for (int i = 0; i < r->options->n_ties; i++)
+		if (!r->options->ties[i].untie)
+			tie_asked(r, &r->options->ties[i]);
+	for (int i = 0; i < r->list.n; i++) {
+		uint64_t count = 0;
+		Weight *w = r->list.at[i];
+		if (!can_tie(w))
+			continue;
+		intmap_get(counts, (uint64_t)w->data.n, &count);
+		intmap_put(counts, (uint64_t)w->data.n, count + 1);
+		entries[n++] = (TieEntry){w, i, 0};
+	}
+	for (int i = 0; i < n; i++) {
+		uint64_t count = 0;
+		intmap_get(counts, (uint64_t)entries[i].weight->data.n, &count);
+		entries[i].hash = count > 1 ? unordered_hash(&entries[i].weight->data)
+		                            : hash_mix(0, (uint64_t)entries[i].place);
+	}
+	qsort(entries, (size_t)n, sizeof(*entries), compare_entries);
+	for (int i = 0; i < n; i++)
+		for (int k = i + 1; k < n && entries[k].hash == entries[i].hash; k++)
+			try_pair(r, entries[i].weight, entries[k].weight);
+}

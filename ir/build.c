@@ -1,0 +1,225 @@
+/* Nodes with inferred types. */
+#include "ir/ir.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BUILD_RESULTS 4096
+
+static void
+build_failed(OpKind op, const char *fault)
+{
+	fprintf(stderr, "gradc: internal error: build %s: %s\n", op_table[op]->name, fault);
+	abort();
+}
+
+static Node *
+build_with_types(Builder *b, OpKind op, int n, Value *const *operands, const void *attr,
+                 Type *types, Type *results, int max_results)
+{
+	int n_results;
+
+	for (int i = 0; i < n; i++)
+		types[i] = operands[i] ? operands[i]->type : NULL;
+	const char *fault =
+	        op_infer(b->m, b->m->arena, op, attr, n, types, &n_results, results, max_results);
+	if (fault)
+		build_failed(op, fault);
+	Node *node = node_insert(b->f, b->before, op, n, operands, attr, n_results, results, b->loc);
+	node->phase = b->phase;
+	return node;
+}
+
+Node *
+build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr)
+{
+	Type few[16], results_few[16];
+
+	if (n <= COUNT(few) && op_table[op]->fuse != FUSE_NONE)
+		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));
+	Type *types = malloc(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
+	Node *node = build_with_types(b, op, n, operands, attr, types, types + n, MAX_BUILD_RESULTS);
+	free(types);
+	return node;
+}
+
+Value *
+build(Builder *b, OpKind op, int n, Value *const *operands, const void *attr)
+{
+	return node_result(build_node(b, op, n, operands, attr), 0);
+}
+
+Value *
+b_unary(Builder *b, OpKind op, Value *x)
+{
+	return build(b, op, 1, &x, NULL);
+}
+
+Value *
+b_binary(Builder *b, OpKind op, Value *x, Value *y)
+{
+	return build(b, op, 2, (Value *[]){x, y}, NULL);
+}
+
+Value *
+b_select(Builder *b, Value *cond, Value *x, Value *y)
+{
+	return build(b, OP_select, 3, (Value *[]){cond, x, y}, NULL);
+}
+
+Value *
+b_cast(Builder *b, Value *x, DType to)
+{
+	return x->type->dtype == to ? x : build(b, OP_cast, 1, &x, &(CastAttr){to});
+}
+
+Value *
+b_constant(Builder *b, const Tensor *t)
+{
+	return build(b, OP_constant, 0, NULL, &(ConstantAttr){t});
+}
+
+Value *
+b_splat(Builder *b, Type type, double value)
+{
+	Value *c = b_constant(b, tensor_splat(b->m, type_scalar(b->m, type->dtype), value));
+
+	return b_broadcast(b, c, ints_of_type(type), (Ints){0});
+}
+
+Value *
+b_reshape(Builder *b, Value *x, Ints shape)
+{
+	Ints old = ints_of_type(x->type);
+
+	if (memcmp(&old, &shape, sizeof(old)) == 0)
+		return x;
+	return build(b, OP_reshape, 1, &x, &(ReshapeAttr){shape});
+}
+
+Value *
+b_broadcast(Builder *b, Value *x, Ints shape, Ints axes)
+{
+	if (x->type->rank == shape.n)
+		return x;
+	return build(b, OP_broadcast, 1, &x, &(BroadcastAttr){shape, axes});
+}
+
+Value *
+b_broadcast_to(Builder *b, Value *x, Ints shape)
+{
+	Type t = x->type;
+	Ints kept = {0}, axes = {0};
+	int lead = shape.n - t->rank;
+
+	for (int i = 0; i < t->rank; i++) {
+		if (t->dims[i] == 1 && shape.at[lead + i] != 1)
+			continue;
+		kept.at[kept.n++] = t->dims[i];
+		axes.at[axes.n++] = lead + i;
+	}
+	return b_broadcast(b, b_reshape(b, x, kept), shape, axes);
+}
+
+Value *
+b_broadcast_back(Builder *b, Value *y, Type x, Ints axes)
+{
+	Ints kept = {0};
+
+	for (int i = 0; i < x->rank; i++)
+		if (!ints_has(&axes, i))
+			kept.at[kept.n++] = i;
+	return b_broadcast(b, y, ints_of_type(x), kept);
+}
+
+Value *
+b_transpose(Builder *b, Value *x, Ints order)
+{
+	bool identity = true;
+
+	for (int i = 0; i < order.n; i++)
+		identity &= order.at[i] == i;
+	return identity ? x : build(b, OP_transpose, 1, &x, &(TransposeAttr){order});
+}
+
+Value *
+b_slice(Builder *b, Value *x, Ints start, Ints stop, Ints step)
+{
+	return build(b, OP_slice, 1, &x, &(SliceAttr){start, stop, step});
+}
+
+Value *
+b_slice_axis(Builder *b, Value *x, int axis, int64_t start, int64_t stop)
+{
+	SliceAttr a = {.start = {.n = x->type->rank}, .stop = ints_of_type(x->type),
+	               .step = {.n = x->type->rank}};
+
+	for (int i = 0; i < x->type->rank; i++)
+		a.step.at[i] = 1;
+	a.start.at[axis] = start;
+	a.stop.at[axis] = stop;
+	return start == 0 && stop == x->type->dims[axis] ? x : build(b, OP_slice, 1, &x, &a);
+}
+
+Value *
+b_pad(Builder *b, Value *x, Ints low, Ints high, Ints interior, double value)
+{
+	return build(b, OP_pad, 1, &x, &(PadAttr){low, high, interior, value});
+}
+
+Value *
+b_concat(Builder *b, int n, Value *const *x, int axis)
+{
+	return n == 1 ? x[0] : build(b, OP_concat, n, x, &(AxisAttr){axis});
+}
+
+Value *
+b_reverse(Builder *b, Value *x, Ints axes)
+{
+	return axes.n ? build(b, OP_reverse, 1, &x, &(ReverseAttr){axes}) : x;
+}
+
+Value *
+b_iota(Builder *b, DType dtype, Ints shape, int axis)
+{
+	return build(b, OP_iota, 0, NULL, &(IotaAttr){dtype, shape, axis});
+}
+
+Value *
+b_reduce(Builder *b, ReduceKind kind, Value *x, Ints axes)
+{
+	return axes.n ? build(b, OP_reduce, 1, &x, &(ReduceAttr){kind, axes}) : x;
+}
+
+Value *
+b_gather(Builder *b, Value *data, Value *indices, int axis)
+{
+	return build(b, OP_gather, 2, (Value *[]){data, indices}, &(AxisAttr){axis});
+}
+
+Value *
+b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Value *updates, int axis)
+{
+	return build(b, OP_scatter, 3, (Value *[]){data, indices, updates},
+	             &(ScatterAttr){kind, axis});
+}
+
+Value *
+b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
+      Ints y_contract)
+{
+	return build(b, OP_dot, 2, (Value *[]){x, y},
+	             &(DotAttr){x_batch, y_batch, x_contract, y_contract});
+}
+
+void
+b_store(Builder *b, State *state, Value *v)
+{
+	build_node(b, OP_store, 1, &v, &(StoreAttr){state});
+}
+
+void
+b_return(Builder *b, int n, Value *const *values)
+{
+	build_node(b, OP_return, n, values, NULL);
+}

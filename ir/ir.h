@@ -1,0 +1,416 @@
+/* The tensor IR: one SSA form from import to schedule. Sections are named after the .c file.
+ *
+ * A module holds states and functions; a function is one flat list of nodes; a node has an op,
+ * operands, results, attributes and a location. The IR is pure: state changes only by `store`
+ * nodes at the end of a function. Everything lives in the module's arena: addresses never move,
+ * ids are dense. */
+#ifndef GRADC_IR_H
+#define GRADC_IR_H
+
+#include "base/base.h"
+
+typedef struct Module Module;
+typedef struct Function Function;
+typedef struct Node Node;
+typedef struct Value Value;
+typedef struct State State;
+typedef struct Kernel Kernel; /* ir/loop.h */
+typedef struct OpRow OpRow;
+
+/* ---- type.c: dtype + shape, interned: two types are equal when the handles are. */
+typedef struct {
+	DType dtype;
+	int rank;
+	int64_t n; /* elements */
+	int64_t dims[MAX_RANK];
+} TypeInfo;
+typedef const TypeInfo *Type;
+
+Type type_new(Module *m, DType dtype, int rank, const int64_t *dims);
+Type type_scalar(Module *m, DType dtype);
+Type type_with_dtype(Module *m, Type t, DType dtype); /* same shape */
+Type type_drop_axis(Module *m, Type t, int axis);
+bool type_same_shape(Type a, Type b);
+int64_t type_bytes(Type t);
+/* Row-major strides in elements. */
+void type_strides(Type t, int64_t strides[MAX_RANK]);
+void type_print(Text *out, Type t); /* f32[4,8]; f32[] is a scalar */
+
+/* A short list of integers: shapes, axes, pads. Unused places are 0. */
+typedef struct {
+	int n;
+	int64_t at[MAX_RANK];
+} Ints;
+Ints ints_of_type(Type t); /* its dims */
+bool ints_has(const Ints *list, int64_t x);
+
+/* ---- loc.c: where a node comes from. Derived, never lost. Interned. */
+typedef const struct LocInfo *Loc;
+struct LocInfo {
+	const char *text;   /* an ONNX name, or the word of a derived location: "grad", "fused" */
+	int n_parts;        /* 0 for a name */
+	Loc parts[4];       /* fused keeps at most its first four */
+};
+Loc loc_name(Module *m, const char *name);
+Loc loc_derive(Module *m, const char *word, Loc of);
+Loc loc_fuse(Module *m, const Loc *locs, int n);
+const char *loc_origin(Loc loc); /* the first ONNX name inside; "" for NULL */
+
+/* ---- attributes: a struct per op and a table of its fields. Everything that touches attributes
+ * (text, hash, comparison, cloning) goes through the table. */
+typedef enum {
+	FIELD_INT,    /* int64_t */
+	FIELD_FLOAT,  /* double */
+	FIELD_BOOL,   /* bool */
+	FIELD_ENUM,   /* int, printed as one of .names */
+	FIELD_DTYPE,  /* DType */
+	FIELD_INTS,   /* Ints */
+	FIELD_TENSOR, /* const Tensor * */
+	FIELD_FUNC,   /* Function * */
+	FIELD_STATE,  /* State * */
+	FIELD_KERNEL, /* Kernel * */
+} FieldKind;
+typedef struct {
+	const char *name;
+	FieldKind kind;
+	size_t offset;
+	const char *const *names; /* FIELD_ENUM, NULL-terminated */
+	bool optional;            /* left out of the text when zero, empty or NULL */
+} Field;
+
+bool attr_equal(const OpRow *row, const void *a, const void *b);
+uint64_t attr_hash(const OpRow *row, const void *attr);
+
+/* Constant data in its own dtype (bf16, packed s4, ...). */
+typedef struct {
+	Type type;
+	const void *data;
+	uint64_t hash; /* of type and bytes */
+} Tensor;
+Tensor *tensor_new(Module *m, Type type, const void *data); /* data is copied */
+Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
+Tensor *tensor_splat(Module *m, Type type, double value);
+/* All elements equal? Then *value is it. */
+bool tensor_is_splat(const Tensor *t, double *value);
+double tensor_float(const Tensor *t, int64_t i);
+int64_t tensor_int(const Tensor *t, int64_t i);
+
+/* ---- module.c: the graph and the only functions that change it. */
+typedef enum {
+#define OP(name) OP_##name,
+#include "ir/ops/op_list.def"
+#undef OP
+	N_OPS,
+} OpKind;
+
+typedef struct Use Use;
+struct Use {
+	Value *value; /* NULL: optional operand left out */
+	Node *user;
+	int index; /* among the user's operands */
+	Use *next, **link; /* in value's list */
+};
+
+typedef enum { VALUE_RESULT, VALUE_PARAM, VALUE_STATE } ValueKind;
+typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO } Region;
+struct Value {
+	uint32_t id; /* dense within the function */
+	ValueKind kind;
+	Type type;
+	Function *function;
+	Node *node;   /* VALUE_RESULT */
+	State *state; /* VALUE_STATE: its content when the function starts */
+	int index;    /* among the results or params */
+	const char *name; /* params */
+	Use *uses;
+	/* Set by the `memory` pass. */
+	Region region;
+	int64_t offset; /* bytes */
+};
+
+typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LATER, WHEN_LAST } When;
+typedef enum { PHASE_NONE, PHASE_FORWARD, PHASE_BACKWARD, PHASE_UPDATE } Phase;
+struct Node {
+	uint32_t id; /* dense within the function */
+	OpKind op;
+	Function *function;
+	Node *prev, *next;
+	int n_operands, n_results;
+	Use *operands;
+	Value **results;
+	void *attr; /* row->attr_size bytes */
+	Loc loc;
+	Phase phase;
+	When when;
+};
+
+typedef enum {
+	STATE_PARAMETER, /* weights; `trainable` says which */
+	STATE_STATISTIC, /* running mean and variance */
+	STATE_MOMENT,    /* of the optimizer */
+	STATE_GRADIENT,
+	STATE_SCALAR,    /* loss.sum, loss.count, step, samples */
+	STATE_UNIT,      /* flat, padded concatenation of its members' storage */
+	STATE_CONSTANT,  /* numbers of the graph that kernels read */
+} StateKind;
+typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
+typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
+struct State {
+	int id; /* dense within the module */
+	const char *name;
+	Type type;
+	StateKind kind;
+	Lifetime lifetime;
+	bool trainable;
+	bool decay;       /* weight decay applies */
+	double lr_scale;  /* 1 by default */
+	InitKind init;
+	const Tensor *data;  /* INIT_DATA */
+	double init_a, init_b; /* mean and std, or bounds */
+	const char *why;  /* for the table: "read by MatMul", "--freeze", ... */
+	State *of;        /* gradient or moment of this parameter; NULL else */
+	State *unit;      /* lies inside this unit, at: */
+	int64_t unit_offset; /* elements */
+	Loc loc;
+	int64_t offset;   /* in the state region, set by `memory`; -1 before */
+};
+
+/* What a function is for. Kernels to be are FUNCTION_FUSED. */
+typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
+struct Function {
+	Module *module;
+	const char *name;
+	FunctionKind kind;
+	bool surrogate;
+	VEC(Value *) params;
+	VEC(Value *) states; /* values of the states it reads */
+	Node *first, *last;  /* `last` is the return */
+	int n_nodes;
+	uint32_t next_node_id, next_value_id;
+	Loc loc;
+	int index;
+};
+
+struct Module {
+	Arena *arena;
+	const char *name;
+	VEC(Function *) functions;
+	VEC(State *) states;
+	VEC(Kernel *) kernels; /* after `lower` */
+	StrMap *function_names, *state_names, *kernel_names;
+	IntMap *interned_types, *interned_locs;
+	int64_t workspace_bytes, state_bytes, io_bytes; /* after `memory`; 0 before */
+	int64_t targets;    /* of the loss in a full micro-batch; 0 before `loss` */
+	const void *import; /* the importer's knowledge of the file; NULL for text */
+};
+
+Module *module_new(const char *name);
+void module_free(Module *m);
+Function *module_function(const Module *m, const char *name); /* NULL when absent */
+State *module_state(const Module *m, const char *name);
+/* Names must be new in the module; `function_new` and `state_new` copy them. */
+Function *function_new(Module *m, const char *name);
+void function_remove(Function *f);
+State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
+/* name, or name.2, name.3 ... whatever is not taken. */
+const char *module_fresh_name(const Module *m, const char *name);
+Value *function_param(Function *f, Type type, const char *name);
+/* The value of a state at the start of f, made at first use. */
+Value *function_state(Function *f, State *state);
+Node *function_return(const Function *f); /* NULL while it is being built */
+Value *function_result(const Function *f, int i);
+
+/* The five that mutate. */
+Node *node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *const *operands,
+                  const void *attr, int n_results, const Type *types, Loc loc);
+void node_set_operand(Node *n, int i, Value *v);
+void node_erase(Node *n); /* its results must be unused */
+void value_replace_uses(Value *from, Value *to);
+void node_move(Node *n, Node *before);
+
+static inline Value *node_operand(const Node *n, int i) { return n->operands[i].value; }
+static inline Value *node_result(const Node *n, int i) { return n->results[i]; }
+static inline bool value_used(const Value *v) { return v->uses != NULL; }
+bool value_used_once(const Value *v);
+/* The tensor of a `constant` node's result; NULL for any other value. */
+const Tensor *value_constant(const Value *v);
+/* Splat constant, also behind broadcasts and reshapes. */
+bool value_splat(const Value *v, double *out);
+
+#define for_each_function(m, f)                                                                  \
+	for (int f##_i = 0; f##_i < (m)->functions.n; f##_i++)                                   \
+		for (Function *f = (m)->functions.at[f##_i]; f; f = NULL)
+/* The body may erase n itself or insert before it. */
+#define for_each_node(f, n)                                                                      \
+	for (Node *n = (f)->first, *n##_next; n && (n##_next = n->next, true); n = n##_next)
+#define for_each_node_reverse(f, n)                                                              \
+	for (Node *n = (f)->last, *n##_prev; n && (n##_prev = n->prev, true); n = n##_prev)
+#define for_each_use(v, u)                                                                       \
+	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
+
+/* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold
+ * the params' images; the rest is filled in. States map to the target function's. */
+void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
+Function *function_clone(const Function *from, const char *name);
+
+/* ---- build.c: nodes with inferred types. Faults of inference here are our bugs (assert). */
+typedef struct {
+	Module *m;
+	Function *f;
+	Node *before; /* NULL: at the end */
+	Loc loc;
+	Phase phase;
+} Builder;
+
+Node *build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr);
+Value *build(Builder *b, OpKind op, int n, Value *const *operands, const void *attr);
+Value *b_unary(Builder *b, OpKind op, Value *x);
+Value *b_binary(Builder *b, OpKind op, Value *x, Value *y); /* equal types */
+Value *b_select(Builder *b, Value *cond, Value *x, Value *y);
+Value *b_cast(Builder *b, Value *x, DType to); /* x itself when it has that dtype */
+Value *b_constant(Builder *b, const Tensor *t);
+/* A splat of that type, as scalar constant and broadcast. */
+Value *b_splat(Builder *b, Type type, double value);
+Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself when it has that shape */
+/* Operand axis i becomes result axis axes[i]; the others are new. */
+Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
+/* NumPy rules: aligned at the last axis, 1 stretches. x itself when equal. */
+Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
+/* y, whose `axes` of x's shape were reduced away, back to x's shape. */
+Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
+Value *b_transpose(Builder *b, Value *x, Ints order);
+Value *b_slice(Builder *b, Value *x, Ints start, Ints stop, Ints step);
+Value *b_slice_axis(Builder *b, Value *x, int axis, int64_t start, int64_t stop);
+Value *b_pad(Builder *b, Value *x, Ints low, Ints high, Ints interior, double value);
+Value *b_concat(Builder *b, int n, Value *const *x, int axis);
+Value *b_reverse(Builder *b, Value *x, Ints axes);
+Value *b_iota(Builder *b, DType dtype, Ints shape, int axis);
+typedef enum { REDUCE_SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN } ReduceKind;
+Value *b_reduce(Builder *b, ReduceKind kind, Value *x, Ints axes); /* axes vanish */
+Value *b_gather(Builder *b, Value *data, Value *indices, int axis);
+typedef enum { SCATTER_SET, SCATTER_ADD, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN } ScatterKind;
+Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Value *updates,
+                 int axis);
+/* Result axes: batch, then the free axes of x, then those of y. */
+Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
+             Ints y_contract);
+void b_store(Builder *b, State *state, Value *v);
+void b_return(Builder *b, int n, Value *const *values);
+
+/* ---- grad.c: reverse mode over a function; only this and the rows' grad columns know calculus. */
+typedef struct {
+	Value *value, *cotangent;
+} GradSeed;
+/* Appends the backward of b->f at b->before. seeds: cotangents of values; wanted[i] gets its
+ * cotangent in out[i], zeros where nothing flows. false after reporting an op without gradient
+ * that a wanted value needs (EXIT_UNSUPPORTED). */
+bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
+                    Value *const *wanted, Value **out, Diag *diag);
+/* @f.grad: params of f, then a cotangent per float result; returns a cotangent per float param.
+ * Made once per function. NULL on an op without gradient; *fault then says which. */
+Function *function_gradient(Function *f, const char **fault);
+
+/* ---- text_print.c, text_parse.c: .gir */
+typedef struct {
+	bool no_locations;
+} PrintOptions;
+void module_print(Text *out, const Module *m, const PrintOptions *options);
+void node_print(Text *out, const Node *n); /* one line, for messages */
+/* Parses text (NUL-terminated) of a module or of bare functions. Constants behind @data[hash] come
+ * from `data` (hash in hex -> Tensor), NULL for none. Faults go to diag as FILE:LINE: ...;
+ * NULL on any. */
+Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
+/* Every tensor too large for the text, once, for the file beside it: name 0xHASH. */
+Status module_write_data(const Module *m, const char *path);
+/* The safetensors file back as the map module_parse wants; the file may be absent. */
+Status module_read_data(Arena *arena, const char *path, StrMap **data);
+
+/* ---- verify.c: collects all faults; true when there are none. */
+bool module_verify(const Module *m, Diag *diag);
+
+/* ---- interp.c: the oracle. Elements are doubles or int64 (u64 as its bits). */
+typedef struct {
+	Type type;
+	union {
+		double *f;
+		int64_t *i;
+		void *at;
+	};
+} EvalTensor;
+typedef struct {
+	Module *module;
+	Arena *arena;  /* results live here */
+	bool real;     /* no rounding of floats */
+	const double *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
+	EvalTensor *states; /* by state id; .at NULL: not yet initialized */
+} Interp;
+
+Interp interp_new(Module *m, Arena *arena, bool real);
+/* Runs f; state reads see interp.states, `store` replaces them. Errors only for what verify cannot
+ * rule out: a loop that exceeds its bound is cut there. */
+void interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *results);
+EvalTensor eval_tensor_new(Arena *arena, Type type);
+EvalTensor eval_tensor_from(Arena *arena, Type type, const void *data);
+void eval_tensor_to(const EvalTensor *t, void *data); /* in its dtype */
+/* Rounds to the tensor's dtype: what typed mode does with every result. */
+void eval_tensor_round(EvalTensor *t);
+/* n's results from constant operands as constants; false when an operand isn't one. */
+bool node_fold(Module *m, const Node *n, Tensor **results);
+
+/* ---- pass.c: the driver. A pass is one function and one line of a pass_list.def. */
+typedef enum {
+	STAGE_ANY, STAGE_IMPORT, STAGE_FORWARD, STAGE_TRAIN, STAGE_FUSED, STAGE_LOWERED,
+	STAGE_SCHEDULE, STAGE_MEMORY,
+} Stage;
+extern const char *const stage_names[];
+
+typedef struct {
+	const char *name, *help;
+	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL } kind;
+	size_t offset; /* in the pass's option struct */
+} PassOption;
+
+typedef struct Pass Pass;
+typedef struct {
+	const char *name, *help;
+	Stage takes, leaves; /* leaves STAGE_ANY: unchanged */
+	const PassOption *options; /* ends with a zero row; NULL for none */
+	size_t options_size;
+	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
+} PassRow;
+struct Pass {
+	const PassRow *row;
+	const void *options; /* options_size bytes */
+	Arena *scratch;      /* freed after the pass */
+	Diag *diag;
+	bool changed;
+};
+
+/* One entry of a pipeline: a row and its options' struct. */
+typedef struct {
+	const PassRow *row;
+	void *options;
+} PassCall;
+typedef VEC(PassCall) Pipeline;
+
+typedef struct {
+	const char *dump_after;  /* pass name or "all"; NULL */
+	const char *dump_dir;    /* NULL: stderr */
+	bool dump_changed;
+	const char *stop_after;
+	const char *const *disable; /* NULL-terminated */
+	bool verify_each, time_passes;
+	const char *reproducer_dir; /* where a failing pass leaves its input */
+} PassManagerOptions;
+
+/* "a,b{x=1,y=2}" with rows looked up in `rows` (ends with a zero row). */
+bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
+                    int n_rows, Diag *diag);
+/* Runs it: for each pass check the stage, time, run, verify, dump. false on the first failure.
+ * *stage is the module's stage, updated. */
+bool pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage,
+                  const PassManagerOptions *options, Diag *diag);
+
+#include "ir/op.h"
+
+#endif

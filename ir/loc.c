@@ -1,0 +1,61 @@
+/* Interned locations: names and derivations of them. */
+#include "ir/ir.h"
+
+#include <string.h>
+
+static Loc
+loc_intern(Module *m, const struct LocInfo *key)
+{
+	uint64_t h = hash_bytes(key->text, strlen(key->text), (uint64_t)key->n_parts), found;
+
+	h = hash_bytes(key->parts, sizeof(Loc) * (size_t)key->n_parts, h);
+	for (;; h++) {
+		if (!intmap_get(m->interned_locs, h, &found))
+			break;
+		Loc old = (Loc)(uintptr_t)found;
+		if (old->n_parts == key->n_parts && strcmp(old->text, key->text) == 0 &&
+		    memcmp(old->parts, key->parts, sizeof(Loc) * (size_t)key->n_parts) == 0)
+			return old;
+	}
+	struct LocInfo *fresh = arena_copy(m->arena, key, sizeof(*key));
+	fresh->text = arena_strdup(m->arena, key->text);
+	intmap_put(m->interned_locs, h, (uint64_t)(uintptr_t)fresh);
+	return fresh;
+}
+
+Loc
+loc_name(Module *m, const char *name)
+{
+	return loc_intern(m, &(struct LocInfo){.text = name});
+}
+
+Loc
+loc_derive(Module *m, const char *word, Loc of)
+{
+	if (!of)
+		return NULL;
+	return loc_intern(m, &(struct LocInfo){.text = word, .n_parts = 1, .parts = {of}});
+}
+
+Loc
+loc_fuse(Module *m, const Loc *locs, int n)
+{
+	struct LocInfo key = {.text = "fused"};
+
+	for (int i = 0; i < n; i++) {
+		bool seen = !locs[i];
+		for (int k = 0; k < key.n_parts; k++)
+			seen |= key.parts[k] == locs[i];
+		if (!seen && key.n_parts < COUNT(key.parts))
+			key.parts[key.n_parts++] = locs[i];
+	}
+	return key.n_parts == 0 ? NULL : key.n_parts == 1 ? key.parts[0] : loc_intern(m, &key);
+}
+
+const char *
+loc_origin(Loc loc)
+{
+	while (loc && loc->n_parts)
+		loc = loc->parts[0];
+	return loc ? loc->text : "";
+}

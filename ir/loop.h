@@ -1,0 +1,194 @@
+/* Loop IR: what a kernel is before it is C, LLVM IR or CUDA. Loops, scalar operations, loads and
+ * stores with affine places; docs/loop-ir.md is the reference. Free of targets and of tensors.
+ *
+ * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (loop
+ * accumulators aside), has one of the compute types f32 f64 s32 s64 u32 u64 bool, and is visible
+ * until the end of its block. */
+#ifndef GRADC_IR_LOOP_H
+#define GRADC_IR_LOOP_H
+
+#include "ir/ir.h"
+
+/* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). */
+typedef struct {
+	int64_t coefficient;
+	LoopValue scalar;
+} AffineTerm;
+typedef struct {
+	int64_t constant;
+	int n;
+	AffineTerm terms[MAX_RANK];
+} Affine;
+
+typedef enum {
+#define LOOP_OP(name, arity, c) LOOP_##name,
+#include "ir/loop_ops.def"
+#undef LOOP_OP
+	N_LOOP_OPS,
+} LoopOp;
+typedef struct {
+	const char *name;
+	int arity;
+	const char *c; /* how C writes it: an operator, or a function of the prelude */
+} LoopOpInfo;
+extern const LoopOpInfo loop_ops[N_LOOP_OPS];
+
+typedef enum {
+	LOOP_STATEMENT_OP,     /* result = op operands */
+	LOOP_STATEMENT_CONST,  /* result = a literal */
+	LOOP_STATEMENT_CAST,   /* result = operand 0 converted as C does */
+	LOOP_STATEMENT_AFFINE, /* result = the place as s64 */
+	LOOP_STATEMENT_SCALAR, /* result = hyperparameter number `buffer`, f64 */
+	LOOP_STATEMENT_LOAD,   /* result = buffer[place], widened to the compute type */
+	LOOP_STATEMENT_STORE,  /* buffer[place] = operand 0, rounded to the buffer's dtype */
+	LOOP_STATEMENT_LOCAL,  /* declares a local array: `buffer`, `extent` elements */
+	LOOP_STATEMENT_FOR,    /* result = variable from 0 to extent; body follows up to its END */
+	LOOP_STATEMENT_ACCUMULATE, /* accumulator (operand 1) of the loop around takes operand 0 */
+	LOOP_STATEMENT_IF,     /* body runs when operand 0 is true; no result leaves it */
+	LOOP_STATEMENT_END,
+	N_LOOP_STATEMENTS,
+} LoopStatementKind;
+
+typedef enum { LOOP_PLAIN, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLL } LoopMode;
+typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
+LoopOp accumulate_op(AccumulateKind kind);
+
+/* A loop's accumulator: readable behind the loop under `scalar`. Starts at the identity of its kind.
+ * In a vector loop, LOOP_LANES partials: iteration j goes to lane j mod LOOP_LANES, and the lanes
+ * are combined in a fixed tree (l with l + n/2, l < n/2, until one is left). max and min pass NaN
+ * on. */
+typedef struct {
+	LoopValue scalar;
+	AccumulateKind kind;
+	DType type;
+} Accumulator;
+#define LOOP_LANES 16
+#define MAX_ACCUMULATORS 8
+
+typedef struct {
+	LoopStatementKind kind;
+	LoopOp op;
+	DType type;       /* of the result */
+	LoopValue result; /* -1: none */
+	int n_operands;
+	LoopValue operands[3];
+	int buffer;       /* LOAD, STORE, LOCAL, SCALAR */
+	Affine place;     /* LOAD, STORE, AFFINE */
+	double f;         /* CONST of floats */
+	int64_t i;        /* CONST of integers and bool */
+	int64_t extent;   /* FOR, LOCAL */
+	LoopMode mode;    /* FOR */
+	int n_accumulators;
+	Accumulator *accumulators;
+	int match;        /* FOR, IF: statement number of END; END: of its opener */
+} LoopStatement;
+
+typedef enum { BUFFER_IN, BUFFER_OUT, BUFFER_INOUT, BUFFER_LOCAL } BufferKind;
+typedef struct {
+	const char *name;
+	BufferKind kind;
+	Type type;
+} LoopBuffer;
+
+struct Kernel {
+	const char *name;
+	Loc loc;
+	VEC(LoopBuffer) buffers; /* parameters first: inputs, then outputs; then locals */
+	int n_inputs, n_outputs;
+	VEC(LoopStatement) body;
+	int n_scalars;
+	int64_t iterations; /* of the outermost parallel loop; 1 without */
+	int64_t flops;
+	uint64_t hash;      /* of everything but name and loc */
+};
+
+/* ---- loop_build.c */
+struct LoopBuilder {
+	Module *m;
+	Kernel *k;
+	Arena *scratch;
+	VEC(int) open;            /* openers of the blocks around, outermost first */
+	VEC(bool) block_open;     /* by block number */
+	VEC(int) blocks;          /* numbers of the open blocks */
+	IntMap *memo;             /* hash -> 1 + scalar of a pure statement */
+	VEC(int64_t) extents;     /* by scalar: extent of a loop variable; 0 for any other */
+	VEC(DType) types;         /* by scalar */
+	VEC(int) definitions;     /* by scalar: its statement */
+	VEC(int) scopes;          /* by scalar: its block */
+};
+Kernel *kernel_new(Module *m, const char *name, Loc loc);
+LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
+int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
+int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
+/* The scalar type a storage type computes in: f16, bf16 and f8 in f32; s8..s32 in s32, bool in bool. */
+DType compute_type(DType storage);
+LoopValue lb_op(LoopBuilder *lb, LoopOp op, DType type, const LoopValue *x);
+LoopValue lb_unary(LoopBuilder *lb, LoopOp op, LoopValue x);
+LoopValue lb_binary(LoopBuilder *lb, LoopOp op, LoopValue x, LoopValue y);
+LoopValue lb_compare(LoopBuilder *lb, LoopOp op, LoopValue x, LoopValue y); /* bool */
+LoopValue lb_select(LoopBuilder *lb, LoopValue cond, LoopValue x, LoopValue y);
+LoopValue lb_float(LoopBuilder *lb, DType type, double value);
+LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
+/* A number of whatever compute type. */
+LoopValue lb_number(LoopBuilder *lb, DType type, double value);
+LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
+LoopValue lb_scalar(LoopBuilder *lb, int index);
+LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
+void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
+LoopValue lb_affine(LoopBuilder *lb, Affine place);
+LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* the loop variable */
+/* Declares an accumulator of the innermost open loop; its scalar is readable after lb_end. */
+LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
+void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
+void lb_if(LoopBuilder *lb, LoopValue cond);
+void lb_end(LoopBuilder *lb);
+/* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
+void kernel_finish(Kernel *k);
+static inline DType lb_type(const LoopBuilder *lb, LoopValue x) { return lb->types.at[x]; }
+
+Affine affine_constant(int64_t c);
+Affine affine_scalar(LoopValue s);
+Affine affine_add(Affine a, Affine b);
+Affine affine_scale(Affine a, int64_t by);
+
+/* A place in a tensor, an affine form per axis. */
+struct Index {
+	int rank;
+	Affine at[MAX_RANK];
+};
+/* The flat element number of an index into shape t. */
+Affine index_flat(Type t, const Index *at);
+/* The index into shape t of flat element number f. Exact without division where the terms of f
+ * split at t's strides (loop extents bound them); else by computed div and rem. */
+void index_split(LoopBuilder *lb, Type t, Affine f, Index *out);
+
+/* ---- what a row's columns may call while its kernel is emitted (codegen/lower.c). */
+struct Lower {
+	LoopBuilder *lb;
+	Module *m;
+	const Function *f;   /* the fused function; NULL for an opaque node alone */
+	const Node *node;
+	struct LowerState *state;
+};
+/* The element of a value at an index, as scalar of its compute type. */
+LoopValue lower_element(Lower *lw, const Value *v, const Index *at);
+/* The buffer of an operand or result of an opaque node, and a flat place in it. An operand that is
+ * a view of a buffer is reached through `lower_element`. */
+int lower_buffer(Lower *lw, const Value *v);
+/* FUSE_ROOT: for every element i of `shape`, stores element(i) at result place map(i). */
+void lower_part(Lower *lw, const Node *n, Type shape,
+                LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),
+                void (*place)(const Node *n, const Index *at, Index *out, const void *ctx),
+                const void *ctx);
+
+/* ---- loop_print.c, loop_parse.c: part of .gir; see docs/loop-ir.md */
+void kernel_print(Text *out, const Kernel *k, const PrintOptions *options);
+
+/* ---- loop_check.c: faults in a kernel: types, scopes, places outside their buffers. */
+bool kernel_verify(const Kernel *k, Diag *diag);
+
+/* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
+void kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,
+                      int64_t end);
+
+#endif

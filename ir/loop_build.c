@@ -1,0 +1,505 @@
+/* Building loop IR. Pure statements that were already made in an open block are not made again, so
+ * that emitters may ask for the same element as often as they like. */
+#include "ir/loop.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+const LoopOpInfo loop_ops[N_LOOP_OPS] = {
+#define LOOP_OP(name, arity, c) {#name, arity, c},
+#include "ir/loop_ops.def"
+#undef LOOP_OP
+};
+
+Kernel *
+kernel_new(Module *m, const char *name, Loc loc)
+{
+	Kernel *k = NEW(m->arena, Kernel);
+
+	k->name = arena_strdup(m->arena, name);
+	k->loc = loc;
+	k->iterations = 1;
+	return k;
+}
+
+static void
+open_block(LoopBuilder *lb)
+{
+	vec_push(lb->scratch, &lb->blocks, lb->block_open.n);
+	vec_push(lb->scratch, &lb->block_open, true);
+}
+
+LoopBuilder *
+loop_builder(Kernel *k, Module *m, Arena *scratch)
+{
+	LoopBuilder *lb = NEW(scratch, LoopBuilder);
+
+	lb->m = m;
+	lb->k = k;
+	lb->scratch = scratch;
+	lb->memo = intmap_new(scratch);
+	open_block(lb);
+	return lb;
+}
+
+int
+lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type)
+{
+	LoopBuffer b = {arena_strdup(lb->m->arena, name), kind, type};
+
+	vec_push(lb->m->arena, &lb->k->buffers, b);
+	lb->k->n_inputs += kind == BUFFER_IN;
+	lb->k->n_outputs += kind == BUFFER_OUT || kind == BUFFER_INOUT;
+	return lb->k->buffers.n - 1;
+}
+
+DType
+compute_type(DType storage)
+{
+	switch (dtype_info[storage].class) {
+	case CLASS_FLOAT: return storage == F64 ? F64 : F32;
+	case CLASS_SIGNED: return storage == S64 ? S64 : S32;
+	case CLASS_UNSIGNED: return storage == U64 ? U64 : U32;
+	default: return BOOL;
+	}
+}
+
+static LoopValue
+add_scalar(LoopBuilder *lb, DType type, int64_t extent, int definition)
+{
+	vec_push(lb->scratch, &lb->types, type);
+	vec_push(lb->scratch, &lb->extents, extent);
+	vec_push(lb->scratch, &lb->definitions, definition);
+	vec_push(lb->scratch, &lb->scopes, lb->blocks.at[lb->blocks.n - 1]);
+	return lb->k->n_scalars++;
+}
+
+static LoopStatement *
+add_statement(LoopBuilder *lb, LoopStatementKind kind)
+{
+	LoopStatement s = {.kind = kind, .result = -1, .buffer = -1, .match = -1};
+
+	vec_push(lb->m->arena, &lb->k->body, s);
+	return &lb->k->body.at[lb->k->body.n - 1];
+}
+
+static uint64_t
+statement_hash(const LoopStatement *s)
+{
+	uint64_t h = hash_mix(((uint64_t)s->kind << 32) | (uint64_t)s->op, (uint64_t)s->type);
+
+	h = hash_bytes(s->operands, sizeof(LoopValue) * (size_t)s->n_operands, h);
+	h = hash_mix(h, (uint64_t)s->buffer);
+	h = hash_bytes(&s->f, sizeof(s->f), h);
+	h = hash_mix(h, (uint64_t)s->i);
+	h = hash_mix(h, (uint64_t)s->place.constant);
+	for (int i = 0; i < s->place.n; i++)
+		h = hash_mix(h, hash_mix((uint64_t)s->place.terms[i].coefficient,
+		                         (uint64_t)s->place.terms[i].scalar));
+	return h;
+}
+
+static bool
+affine_equal(const Affine *a, const Affine *b)
+{
+	if (a->constant != b->constant || a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++)
+		if (a->terms[i].coefficient != b->terms[i].coefficient ||
+		    a->terms[i].scalar != b->terms[i].scalar)
+			return false;
+	return true;
+}
+
+static bool
+statement_equal(const LoopStatement *a, const LoopStatement *b)
+{
+	return a->kind == b->kind && a->op == b->op && a->type == b->type &&
+	       a->n_operands == b->n_operands && a->buffer == b->buffer && a->i == b->i &&
+	       memcmp(&a->f, &b->f, sizeof(a->f)) == 0 &&
+	       memcmp(a->operands, b->operands, sizeof(LoopValue) * (size_t)a->n_operands) == 0 &&
+	       affine_equal(&a->place, &b->place);
+}
+
+/* The scalar of a pure statement: an earlier equal one that is still visible, else a new one. */
+static LoopValue
+pure_statement(LoopBuilder *lb, const LoopStatement *key)
+{
+	uint64_t h = statement_hash(key), found;
+
+	if (intmap_get(lb->memo, h, &found)) {
+		LoopValue old = (LoopValue)(found - 1);
+		if (lb->block_open.at[lb->scopes.at[old]] &&
+		    statement_equal(&lb->k->body.at[lb->definitions.at[old]], key))
+			return old;
+	}
+	LoopStatement *s = add_statement(lb, key->kind);
+	*s = *key;
+	s->match = -1;
+	s->result = add_scalar(lb, key->type, 0, lb->k->body.n - 1);
+	intmap_put(lb->memo, h, (uint64_t)s->result + 1);
+	return s->result;
+}
+
+LoopValue
+lb_op(LoopBuilder *lb, LoopOp op, DType type, const LoopValue *x)
+{
+	LoopStatement s = {.kind = LOOP_STATEMENT_OP, .op = op, .type = type, .buffer = -1,
+	                   .n_operands = loop_ops[op].arity};
+
+	memcpy(s.operands, x, sizeof(LoopValue) * (size_t)s.n_operands);
+	return pure_statement(lb, &s);
+}
+
+LoopValue
+lb_unary(LoopBuilder *lb, LoopOp op, LoopValue x)
+{
+	return lb_op(lb, op, lb_type(lb, x), &x);
+}
+
+LoopValue
+lb_binary(LoopBuilder *lb, LoopOp op, LoopValue x, LoopValue y)
+{
+	assert(lb_type(lb, x) == lb_type(lb, y));
+	return lb_op(lb, op, lb_type(lb, x), (LoopValue[]){x, y});
+}
+
+LoopValue
+lb_compare(LoopBuilder *lb, LoopOp op, LoopValue x, LoopValue y)
+{
+	assert(lb_type(lb, x) == lb_type(lb, y));
+	return lb_op(lb, op, BOOL, (LoopValue[]){x, y});
+}
+
+LoopValue
+lb_select(LoopBuilder *lb, LoopValue cond, LoopValue x, LoopValue y)
+{
+	assert(lb_type(lb, x) == lb_type(lb, y));
+	return lb_op(lb, LOOP_select, lb_type(lb, x), (LoopValue[]){cond, x, y});
+}
+
+LoopValue
+lb_float(LoopBuilder *lb, DType type, double value)
+{
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CONST, .type = type,
+	                                           .buffer = -1, .f = value});
+}
+
+LoopValue
+lb_int(LoopBuilder *lb, DType type, int64_t value)
+{
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CONST, .type = type,
+	                                           .buffer = -1, .i = value});
+}
+
+LoopValue
+lb_number(LoopBuilder *lb, DType type, double value)
+{
+	return dtype_is_float(type) ? lb_float(lb, type, value)
+	                            : lb_int(lb, type, (int64_t)value);
+}
+
+/* x as the storage type sees it (s8 wraps, f16 rounds), in that type's compute type: `i` holds the
+ * storage type. */
+LoopValue
+lb_cast(LoopBuilder *lb, DType type, LoopValue x)
+{
+	if (lb_type(lb, x) == type)
+		return x;
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CAST, .buffer = -1,
+		.type = compute_type(type), .i = type, .n_operands = 1, .operands = {x}});
+}
+
+LoopValue
+lb_scalar(LoopBuilder *lb, int index)
+{
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR, .type = F64,
+	                                           .buffer = index});
+}
+
+LoopValue
+lb_load(LoopBuilder *lb, int buffer, Affine place)
+{
+	const LoopBuffer *b = &lb->k->buffers.at[buffer];
+	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD, .type = compute_type(b->type->dtype),
+	                     .buffer = buffer, .place = place};
+
+	if (b->kind == BUFFER_IN)
+		return pure_statement(lb, &key);
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOAD);
+	*s = key;
+	s->match = -1;
+	s->result = add_scalar(lb, key.type, 0, lb->k->body.n - 1);
+	return s->result;
+}
+
+void
+lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_STORE);
+
+	s->buffer = buffer;
+	s->place = place;
+	s->n_operands = 1;
+	s->operands[0] = x;
+}
+
+int
+lb_local(LoopBuilder *lb, DType dtype, int64_t extent)
+{
+	LoopBuffer b = {arena_printf(lb->m->arena, "local%d", lb->k->buffers.n), BUFFER_LOCAL,
+	                type_new(lb->m, dtype, 1, &extent)};
+
+	vec_push(lb->m->arena, &lb->k->buffers, b);
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOCAL);
+	s->buffer = lb->k->buffers.n - 1;
+	s->extent = extent;
+	return s->buffer;
+}
+
+LoopValue
+lb_affine(LoopBuilder *lb, Affine place)
+{
+	if (place.n == 0)
+		return lb_int(lb, S64, place.constant);
+	if (place.n == 1 && place.constant == 0 && place.terms[0].coefficient == 1)
+		return place.terms[0].scalar;
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE, .type = S64,
+	                                           .buffer = -1, .place = place});
+}
+
+LoopValue
+lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_FOR);
+	int at = lb->k->body.n - 1;
+
+	s->mode = mode;
+	s->extent = extent;
+	s->type = S64;
+	vec_push(lb->scratch, &lb->open, at);
+	open_block(lb);
+	LoopValue v = add_scalar(lb, S64, extent, at);
+	lb->k->body.at[at].result = v;
+	return v;
+}
+
+LoopValue
+lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
+{
+	LoopStatement *s = &lb->k->body.at[lb->open.at[lb->open.n - 1]];
+	int inner = lb->blocks.at[lb->blocks.n - 1];
+
+	assert(s->kind == LOOP_STATEMENT_FOR && s->n_accumulators < MAX_ACCUMULATORS);
+	if (!s->accumulators)
+		s->accumulators = NEW_ARRAY(lb->m->arena, Accumulator, MAX_ACCUMULATORS);
+	/* The scalar belongs to the block around the loop. */
+	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
+	LoopValue v = add_scalar(lb, type, 0, -1);
+	lb->blocks.at[lb->blocks.n - 1] = inner;
+	s->accumulators[s->n_accumulators++] = (Accumulator){v, kind, type};
+	return v;
+}
+
+void
+lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_ACCUMULATE);
+
+	assert(lb_type(lb, accumulator) == lb_type(lb, x));
+	s->n_operands = 2;
+	s->operands[0] = x;
+	s->operands[1] = accumulator;
+}
+
+void
+lb_if(LoopBuilder *lb, LoopValue cond)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_IF);
+
+	s->n_operands = 1;
+	s->operands[0] = cond;
+	vec_push(lb->scratch, &lb->open, lb->k->body.n - 1);
+	open_block(lb);
+}
+
+void
+lb_end(LoopBuilder *lb)
+{
+	int opener = lb->open.at[--lb->open.n];
+
+	add_statement(lb, LOOP_STATEMENT_END)->match = opener;
+	lb->k->body.at[opener].match = lb->k->body.n - 1;
+	lb->block_open.at[lb->blocks.at[--lb->blocks.n]] = false;
+}
+
+LoopOp
+accumulate_op(AccumulateKind kind)
+{
+	static const LoopOp ops[] = {LOOP_add, LOOP_mul, LOOP_max, LOOP_min};
+
+	return ops[kind];
+}
+
+static void
+resolve_accumulates(Kernel *k, const LoopStatement *loop)
+{
+	for (LoopStatement *s = k->body.at; s < k->body.at + k->body.n; s++) {
+		if (s->kind != LOOP_STATEMENT_ACCUMULATE)
+			continue;
+		for (int a = 0; a < loop->n_accumulators; a++) {
+			if (loop->accumulators[a].scalar == s->operands[1]) {
+				s->op = accumulate_op(loop->accumulators[a].kind);
+				s->type = loop->accumulators[a].type;
+			}
+		}
+	}
+}
+
+void
+kernel_finish(Kernel *k)
+{
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].n_accumulators)
+			resolve_accumulates(k, &k->body.at[i]);
+	uint64_t h = hash_mix((uint64_t)k->n_inputs, (uint64_t)k->n_outputs);
+
+	for (int i = 0; i < k->buffers.n; i++)
+		h = hash_mix(h, hash_mix((uint64_t)k->buffers.at[i].kind,
+		                         (uint64_t)(uintptr_t)k->buffers.at[i].type));
+	k->iterations = 1;
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		h = hash_mix(h, statement_hash(s));
+		h = hash_mix(h, hash_mix((uint64_t)s->extent, (uint64_t)s->mode));
+		for (int a = 0; a < s->n_accumulators; a++)
+			h = hash_mix(h, (uint64_t)s->accumulators[a].kind);
+		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL)
+			k->iterations = s->extent;
+	}
+	k->hash = h;
+}
+
+/* ---- affine places */
+Affine
+affine_constant(int64_t c)
+{
+	return (Affine){.constant = c};
+}
+
+Affine
+affine_scalar(LoopValue s)
+{
+	return (Affine){.n = 1, .terms = {{1, s}}};
+}
+
+Affine
+affine_add(Affine a, Affine b)
+{
+	a.constant += b.constant;
+	for (int i = 0; i < b.n; i++) {
+		int k = 0;
+		while (k < a.n && a.terms[k].scalar != b.terms[i].scalar)
+			k++;
+		if (k < a.n) {
+			a.terms[k].coefficient += b.terms[i].coefficient;
+			if (a.terms[k].coefficient == 0)
+				a.terms[k] = a.terms[--a.n];
+		} else {
+			assert(a.n < MAX_RANK);
+			a.terms[a.n++] = b.terms[i];
+		}
+	}
+	return a;
+}
+
+Affine
+affine_scale(Affine a, int64_t by)
+{
+	if (by == 0)
+		return affine_constant(0);
+	a.constant *= by;
+	for (int i = 0; i < a.n; i++)
+		a.terms[i].coefficient *= by;
+	return a;
+}
+
+Affine
+index_flat(Type t, const Index *at)
+{
+	int64_t strides[MAX_RANK];
+	Affine flat = affine_constant(0);
+
+	type_strides(t, strides);
+	for (int i = 0; i < t->rank; i++)
+		if (t->dims[i] != 1)
+			flat = affine_add(flat, affine_scale(at->at[i], strides[i]));
+	return flat;
+}
+
+/* Least and greatest value, where loop extents bound every term. */
+static bool
+affine_range(const LoopBuilder *lb, const Affine *a, int64_t *low, int64_t *high)
+{
+	*low = *high = a->constant;
+	for (int i = 0; i < a->n; i++) {
+		int64_t n = lb->extents.at[a->terms[i].scalar];
+		if (n <= 0)
+			return false;
+		int64_t reach = a->terms[i].coefficient * (n - 1);
+		*(reach < 0 ? low : high) += reach;
+	}
+	return true;
+}
+
+/* rest = whole * stride + rest with 0 <= rest < stride, when the terms allow it. */
+static bool
+affine_divide(const LoopBuilder *lb, Affine *rest, int64_t stride, Affine *whole)
+{
+	Affine w = affine_constant(0), r = affine_constant(0);
+	int64_t low, high;
+
+	for (int i = 0; i < rest->n; i++) {
+		AffineTerm t = rest->terms[i];
+		if (t.coefficient % stride == 0)
+			w.terms[w.n++] = (AffineTerm){t.coefficient / stride, t.scalar};
+		else
+			r.terms[r.n++] = t;
+	}
+	w.constant = rest->constant / stride;
+	r.constant = rest->constant % stride;
+	if (r.constant < 0) {
+		r.constant += stride;
+		w.constant--;
+	}
+	if (!affine_range(lb, &r, &low, &high) || low < 0 || high >= stride)
+		return false;
+	*whole = w;
+	*rest = r;
+	return true;
+}
+
+void
+index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
+{
+	int64_t strides[MAX_RANK];
+	bool by_terms = true;
+
+	type_strides(t, strides);
+	out->rank = t->rank;
+	for (int i = 0; i < t->rank; i++) {
+		if (t->dims[i] == 1) {
+			out->at[i] = affine_constant(0);
+			continue;
+		}
+		if (by_terms && affine_divide(lb, &f, strides[i], &out->at[i]))
+			continue;
+		/* From here on by arithmetic. */
+		by_terms = false;
+		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
+		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);
+		out->at[i] = affine_scalar(whole);
+		f = affine_add(affine_scalar(flat), affine_scale(affine_scalar(whole), -strides[i]));
+	}
+}

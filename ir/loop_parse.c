@@ -1,0 +1,305 @@
+/* Text to loop IR: one statement a line. */
+#include "ir/text_impl.h"
+
+#include <ctype.h>
+#include <string.h>
+
+extern const char *const buffer_kind_texts[], *const loop_mode_texts[], *const accumulate_texts[];
+
+typedef struct {
+	Reader *r;
+	Kernel *k;
+	VEC(int) open;
+} KernelReader;
+
+/* v12; -1 after reporting */
+static LoopValue
+read_scalar(KernelReader *kr)
+{
+	int64_t n;
+
+	read_space(kr->r);
+	if (*kr->r->at != 'v' || !isdigit((unsigned char)kr->r->at[1])) {
+		read_fault(kr->r, "expected a scalar, v0, v1, ...");
+		return -1;
+	}
+	kr->r->at++;
+	if (!read_int(kr->r, &n) || n > 1 << 24) {
+		read_fault(kr->r, "a scalar's number is out of range");
+		return -1;
+	}
+	if (n >= kr->k->n_scalars)
+		kr->k->n_scalars = (int)n + 1;
+	return (LoopValue)n;
+}
+
+static bool
+read_affine(KernelReader *kr, Affine *a)
+{
+	*a = (Affine){0};
+	do {
+		int64_t n = 1;
+		read_space(kr->r);
+		if (*kr->r->at != 'v') {
+			if (!read_int(kr->r, &n))
+				return false;
+			if (!read_char(kr->r, '*')) {
+				a->constant += n;
+				continue;
+			}
+		}
+		LoopValue v = read_scalar(kr);
+		if (v < 0 || a->n == MAX_RANK)
+			return false;
+		a->terms[a->n++] = (AffineTerm){n, v};
+	} while (read_char(kr->r, '+'));
+	return true;
+}
+
+static int
+read_buffer(KernelReader *kr)
+{
+	const char *name = read_name(kr->r);
+
+	for (int i = 0; name && i < kr->k->buffers.n; i++)
+		if (strcmp(kr->k->buffers.at[i].name, name) == 0)
+			return i;
+	read_fault(kr->r, "unknown buffer %s", name ? name : "");
+	return -1;
+}
+
+static bool
+read_buffer_place(KernelReader *kr, LoopStatement *s)
+{
+	s->buffer = read_buffer(kr);
+	return s->buffer >= 0 && read_expect(kr->r, '[') && read_affine(kr, &s->place) &&
+	       read_expect(kr->r, ']');
+}
+
+static bool
+read_scalars(KernelReader *kr, LoopStatement *s)
+{
+	do {
+		if (s->n_operands == COUNT(s->operands)) {
+			read_fault(kr->r, "too many operands");
+			return false;
+		}
+		if ((s->operands[s->n_operands++] = read_scalar(kr)) < 0)
+			return false;
+	} while (read_char(kr->r, ','));
+	return true;
+}
+
+static bool
+read_dtype(KernelReader *kr, DType *out)
+{
+	const char *name = read_name(kr->r);
+
+	if (name && dtype_parse(name, out))
+		return true;
+	read_fault(kr->r, "expected a dtype");
+	return false;
+}
+
+/* What stands behind `v3 = `; the dtype comes last and decides how a literal is read. */
+static bool
+read_definition(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+	const char *literal = NULL, *word;
+	DType storage;
+	int64_t number;
+	int op = 0;
+
+	if (read_word(r, "const")) {
+		s->kind = LOOP_STATEMENT_CONST;
+		read_space(r);
+		literal = r->at;
+		r->at += strcspn(r->at, " \n");
+	} else if (read_word(r, "cast")) {
+		s->kind = LOOP_STATEMENT_CAST;
+		if (!read_scalars(kr, s) || !read_word(r, "to") || !read_dtype(kr, &storage))
+			return false;
+		s->i = storage;
+	} else if (read_word(r, "affine")) {
+		s->kind = LOOP_STATEMENT_AFFINE;
+		if (!read_affine(kr, &s->place))
+			return false;
+	} else if (read_word(r, "scalar")) {
+		s->kind = LOOP_STATEMENT_SCALAR;
+		if (!read_int(r, &number))
+			return false;
+		s->buffer = (int)number;
+	} else if (read_word(r, "load")) {
+		s->kind = LOOP_STATEMENT_LOAD;
+		if (!read_buffer_place(kr, s))
+			return false;
+	} else {
+		word = read_name(r);
+		while (word && op < N_LOOP_OPS && strcmp(loop_ops[op].name, word) != 0)
+			op++;
+		if (!word || op == N_LOOP_OPS) {
+			read_fault(r, "unknown loop op %s", word ? word : "");
+			return false;
+		}
+		s->kind = LOOP_STATEMENT_OP;
+		s->op = (LoopOp)op;
+		if (!read_scalars(kr, s))
+			return false;
+	}
+	if (!read_expect(r, ':') || !read_dtype(kr, &s->type))
+		return false;
+	if (literal) {
+		const char *behind = r->at;
+		r->at = literal;
+		bool ok = dtype_is_float(s->type) ? read_double(r, &s->f) : read_int(r, &s->i);
+		r->at = behind;
+		return ok;
+	}
+	return true;
+}
+
+static bool
+read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
+{
+	Reader *r = kr->r;
+
+	s->kind = LOOP_STATEMENT_FOR;
+	s->mode = mode;
+	s->type = S64;
+	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_int(r, &s->extent))
+		return false;
+	if (read_char(r, '(')) {
+		s->accumulators = NEW_ARRAY(r->m->arena, Accumulator, MAX_ACCUMULATORS);
+		do {
+			Accumulator a;
+			int kind;
+			if (s->n_accumulators == MAX_ACCUMULATORS ||
+			    (a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
+			    (kind = read_enum(r, accumulate_texts)) < 0 || !read_dtype(kr, &a.type))
+				return false;
+			a.kind = (AccumulateKind)kind;
+			s->accumulators[s->n_accumulators++] = a;
+		} while (read_char(r, ','));
+		if (!read_expect(r, ')'))
+			return false;
+	}
+	return read_expect(r, '{');
+}
+
+static bool
+read_local(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+	LoopBuffer b = {.kind = BUFFER_LOCAL};
+
+	s->kind = LOOP_STATEMENT_LOCAL;
+	if (!(b.name = read_name(r)) || !read_expect(r, ':') || !(b.type = read_type(r)))
+		return false;
+	s->buffer = kr->k->buffers.n;
+	s->extent = b.type->n;
+	vec_push(r->m->arena, &kr->k->buffers, b);
+	return true;
+}
+
+static bool
+read_statement(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+
+	*s = (LoopStatement){.result = -1, .buffer = -1, .match = -1};
+	for (int mode = 0; loop_mode_texts[mode]; mode++)
+		if (read_word(r, loop_mode_texts[mode]))
+			return read_for(kr, s, (LoopMode)mode);
+	if (read_word(r, "local"))
+		return read_local(kr, s);
+	if (read_word(r, "store")) {
+		s->kind = LOOP_STATEMENT_STORE;
+		return read_buffer_place(kr, s) && read_expect(r, '=') && read_scalars(kr, s);
+	}
+	if (read_word(r, "accumulate")) {
+		s->kind = LOOP_STATEMENT_ACCUMULATE;
+		return read_scalars(kr, s) && s->n_operands == 2;
+	}
+	if (read_word(r, "if")) {
+		s->kind = LOOP_STATEMENT_IF;
+		return read_scalars(kr, s) && read_expect(r, '{');
+	}
+	return (s->result = read_scalar(kr)) >= 0 && read_expect(r, '=') && read_definition(kr, s);
+}
+
+static bool
+read_kernel_params(KernelReader *kr)
+{
+	Reader *r = kr->r;
+
+	while (!read_char(r, ')')) {
+		LoopBuffer b;
+		int kind;
+		if ((kr->k->buffers.n && !read_expect(r, ',')) || !(b.name = read_name(r)) ||
+		    !read_expect(r, ':') || (kind = read_enum(r, buffer_kind_texts)) < 0 ||
+		    !(b.type = read_type(r))) {
+			read_fault(r, "malformed kernel parameter");
+			return false;
+		}
+		b.kind = (BufferKind)kind;
+		if (b.kind == BUFFER_IN && kr->k->n_outputs)
+			read_fault(r, "inputs stand before outputs");
+		kr->k->n_inputs += b.kind == BUFFER_IN;
+		kr->k->n_outputs += b.kind != BUFFER_IN;
+		vec_push(r->m->arena, &kr->k->buffers, b);
+	}
+	return true;
+}
+
+static bool
+read_close(KernelReader *kr)
+{
+	LoopStatement end = {.kind = LOOP_STATEMENT_END, .result = -1, .buffer = -1};
+
+	if (kr->open.n == 0)
+		return false; /* the kernel's own */
+	end.match = kr->open.at[--kr->open.n];
+	kr->k->body.at[end.match].match = kr->k->body.n;
+	vec_push(kr->r->m->arena, &kr->k->body, end);
+	return true;
+}
+
+void
+read_kernel(Reader *r)
+{
+	const char *name = read_symbol(r, '@');
+	KernelReader kr = {.r = r};
+	LoopStatement s;
+
+	if (!name || strmap_get(r->m->kernel_names, name)) {
+		read_fault(r, "expected a new @name");
+		return;
+	}
+	kr.k = kernel_new(r->m, name, NULL);
+	if (!read_expect(r, '(') || !read_kernel_params(&kr))
+		return;
+	if (read_word(r, "flops"))
+		read_int(r, &kr.k->flops);
+	if (read_word(r, "loc"))
+		kr.k->loc = read_loc(r);
+	read_expect(r, '{');
+	for (read_lines(r); *r->at; read_lines(r)) {
+		if (read_char(r, '}')) {
+			if (!read_close(&kr))
+				break;
+			continue;
+		}
+		if (!read_statement(&kr, &s)) {
+			read_fault(r, "malformed statement");
+			read_skip_line(r);
+			continue;
+		}
+		if (s.kind == LOOP_STATEMENT_FOR || s.kind == LOOP_STATEMENT_IF)
+			vec_push(r->m->arena, &kr.open, kr.k->body.n);
+		vec_push(r->m->arena, &kr.k->body, s);
+	}
+	kernel_finish(kr.k);
+	vec_push(r->m->arena, &r->m->kernels, kr.k);
+	strmap_put(r->m->kernel_names, kr.k->name, kr.k);
+}

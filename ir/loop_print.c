@@ -1,0 +1,137 @@
+/* Loop IR to text. */
+#include "ir/text_impl.h"
+
+const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", NULL};
+const char *const loop_mode_texts[] = {"for", "parallel", "vector", "unroll", NULL};
+const char *const accumulate_texts[] = {"add", "mul", "max", "min", NULL};
+
+static void
+print_affine(Text *out, const Affine *a)
+{
+	for (int i = 0; i < a->n; i++) {
+		text_add(out, i ? " + " : "");
+		if (a->terms[i].coefficient != 1)
+			text_printf(out, "%lld*", (long long)a->terms[i].coefficient);
+		text_printf(out, "v%d", a->terms[i].scalar);
+	}
+	if (a->constant || a->n == 0)
+		text_printf(out, "%s%lld", a->n ? " + " : "", (long long)a->constant);
+}
+
+static void
+print_place(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	text_printf(out, " %s[", k->buffers.at[s->buffer].name);
+	print_affine(out, &s->place);
+	text_add(out, "]");
+}
+
+static void
+print_operands(Text *out, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_operands; i++)
+		text_printf(out, "%sv%d", i ? ", " : " ", s->operands[i]);
+}
+
+static void
+print_for(Text *out, const LoopStatement *s)
+{
+	text_printf(out, "%s v%d < %lld", loop_mode_texts[s->mode], s->result,
+	            (long long)s->extent);
+	for (int i = 0; i < s->n_accumulators; i++)
+		text_printf(out, "%sv%d: %s %s", i ? ", " : " (", s->accumulators[i].scalar,
+		            accumulate_texts[s->accumulators[i].kind],
+		            dtype_info[s->accumulators[i].type].name);
+	text_add(out, s->n_accumulators ? ") {" : " {");
+}
+
+static void
+print_statement(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
+		text_printf(out, "v%d = ", s->result);
+	switch (s->kind) {
+	case LOOP_STATEMENT_OP:
+		text_add(out, loop_ops[s->op].name);
+		print_operands(out, s);
+		break;
+	case LOOP_STATEMENT_CONST:
+		text_add(out, "const ");
+		if (s->type == F64)
+			text_add_double(out, s->f);
+		else if (dtype_is_float(s->type))
+			text_add_float(out, (float)s->f);
+		else
+			text_printf(out, "%lld", (long long)s->i);
+		break;
+	case LOOP_STATEMENT_CAST:
+		text_add(out, "cast");
+		print_operands(out, s);
+		text_printf(out, " to %s", dtype_info[s->i].name);
+		break;
+	case LOOP_STATEMENT_AFFINE:
+		text_add(out, "affine ");
+		print_affine(out, &s->place);
+		break;
+	case LOOP_STATEMENT_SCALAR: text_printf(out, "scalar %d", s->buffer); break;
+	case LOOP_STATEMENT_LOAD:
+		text_add(out, "load");
+		print_place(out, k, s);
+		break;
+	case LOOP_STATEMENT_STORE:
+		text_add(out, "store");
+		print_place(out, k, s);
+		text_add(out, " =");
+		print_operands(out, s);
+		break;
+	case LOOP_STATEMENT_LOCAL:
+		text_printf(out, "local %s : ", k->buffers.at[s->buffer].name);
+		type_print(out, k->buffers.at[s->buffer].type);
+		break;
+	case LOOP_STATEMENT_FOR: print_for(out, s); break;
+	case LOOP_STATEMENT_ACCUMULATE:
+		text_add(out, "accumulate");
+		print_operands(out, s);
+		break;
+	case LOOP_STATEMENT_IF:
+		text_add(out, "if");
+		print_operands(out, s);
+		text_add(out, " {");
+		break;
+	default: text_add(out, "}");
+	}
+	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
+		text_printf(out, " : %s", dtype_info[s->type].name);
+	text_add(out, "\n");
+}
+
+static void
+print_header(Text *out, const Kernel *k, const PrintOptions *options)
+{
+	text_printf(out, "  kernel @%s(", k->name);
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
+		const LoopBuffer *b = &k->buffers.at[i];
+		text_printf(out, "%s%s: %s ", i ? ", " : "", b->name, buffer_kind_texts[b->kind]);
+		type_print(out, b->type);
+	}
+	text_printf(out, ") flops %lld", (long long)k->flops);
+	loc_print(out, k->loc, options);
+	text_add(out, " {\n");
+}
+
+void
+kernel_print(Text *out, const Kernel *k, const PrintOptions *options)
+{
+	int depth = 2;
+
+	print_header(out, k, options);
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		depth -= s->kind == LOOP_STATEMENT_END;
+		for (int d = 0; d < depth; d++)
+			text_add(out, "  ");
+		print_statement(out, k, s);
+		depth += s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF;
+	}
+	text_add(out, "  }\n");
+}

@@ -1,0 +1,315 @@
+/* Modules, functions, states, and the five functions that mutate a graph. */
+#include "ir/ir.h"
+
+#include <assert.h>
+#include <string.h>
+
+Module *
+module_new(const char *name)
+{
+	Arena *arena = arena_new();
+	Module *m = NEW(arena, Module);
+
+	m->arena = arena;
+	m->name = arena_strdup(arena, name);
+	m->function_names = strmap_new(arena);
+	m->state_names = strmap_new(arena);
+	m->kernel_names = strmap_new(arena);
+	m->interned_types = intmap_new(arena);
+	m->interned_locs = intmap_new(arena);
+	return m;
+}
+
+void
+module_free(Module *m)
+{
+	if (m)
+		arena_free(m->arena);
+}
+
+Function *
+module_function(const Module *m, const char *name)
+{
+	return strmap_get(m->function_names, name);
+}
+
+State *
+module_state(const Module *m, const char *name)
+{
+	return strmap_get(m->state_names, name);
+}
+
+const char *
+module_fresh_name(const Module *m, const char *name)
+{
+	const char *fresh = name;
+
+	for (int i = 2; module_function(m, fresh) || module_state(m, fresh) ||
+	                strmap_get(m->kernel_names, fresh);
+	     i++)
+		fresh = arena_printf(m->arena, "%s.%d", name, i);
+	return fresh;
+}
+
+Function *
+function_new(Module *m, const char *name)
+{
+	Function *f = NEW(m->arena, Function);
+
+	assert(!module_function(m, name));
+	f->module = m;
+	f->name = arena_strdup(m->arena, name);
+	f->index = m->functions.n;
+	vec_push(m->arena, &m->functions, f);
+	strmap_put(m->function_names, f->name, f);
+	return f;
+}
+
+void
+function_remove(Function *f)
+{
+	Module *m = f->module;
+
+	for (int i = f->index; i + 1 < m->functions.n; i++) {
+		m->functions.at[i] = m->functions.at[i + 1];
+		m->functions.at[i]->index = i;
+	}
+	m->functions.n--;
+	strmap_put(m->function_names, f->name, NULL);
+}
+
+State *
+state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime)
+{
+	State *s = NEW(m->arena, State);
+
+	assert(!module_state(m, name));
+	*s = (State){.id = m->states.n, .type = type, .kind = kind, .lifetime = lifetime,
+	             .lr_scale = 1, .offset = -1};
+	s->name = arena_strdup(m->arena, name);
+	vec_push(m->arena, &m->states, s);
+	strmap_put(m->state_names, s->name, s);
+	return s;
+}
+
+static Value *
+value_new(Function *f, ValueKind kind, Type type, int index)
+{
+	Value *v = NEW(f->module->arena, Value);
+
+	*v = (Value){.id = f->next_value_id++, .kind = kind, .type = type, .function = f,
+	             .index = index};
+	return v;
+}
+
+Value *
+function_param(Function *f, Type type, const char *name)
+{
+	Value *v = value_new(f, VALUE_PARAM, type, f->params.n);
+
+	v->name = arena_strdup(f->module->arena, name);
+	vec_push(f->module->arena, &f->params, v);
+	return v;
+}
+
+Value *
+function_state(Function *f, State *state)
+{
+	for (int i = 0; i < f->states.n; i++)
+		if (f->states.at[i]->state == state)
+			return f->states.at[i];
+	Value *v = value_new(f, VALUE_STATE, state->type, f->states.n);
+	v->state = state;
+	vec_push(f->module->arena, &f->states, v);
+	return v;
+}
+
+Node *
+function_return(const Function *f)
+{
+	return f->last && f->last->op == OP_return ? f->last : NULL;
+}
+
+Value *
+function_result(const Function *f, int i)
+{
+	return node_operand(function_return(f), i);
+}
+
+static void
+use_link(Use *u, Value *v)
+{
+	u->value = v;
+	if (!v)
+		return;
+	u->next = v->uses;
+	u->link = &v->uses;
+	if (u->next)
+		u->next->link = &u->next;
+	v->uses = u;
+}
+
+static void
+use_unlink(Use *u)
+{
+	if (!u->value)
+		return;
+	*u->link = u->next;
+	if (u->next)
+		u->next->link = u->link;
+	*u = (Use){.user = u->user, .index = u->index};
+}
+
+static void
+node_link(Node *n, Node *before)
+{
+	Function *f = n->function;
+
+	n->next = before;
+	n->prev = before ? before->prev : f->last;
+	*(n->prev ? &n->prev->next : &f->first) = n;
+	*(before ? &before->prev : &f->last) = n;
+}
+
+static void
+node_unlink(Node *n)
+{
+	Function *f = n->function;
+
+	*(n->prev ? &n->prev->next : &f->first) = n->next;
+	*(n->next ? &n->next->prev : &f->last) = n->prev;
+}
+
+Node *
+node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *const *operands,
+            const void *attr, int n_results, const Type *types, Loc loc)
+{
+	Arena *arena = f->module->arena;
+	Node *n = NEW(arena, Node);
+
+	*n = (Node){.id = f->next_node_id++, .op = op, .function = f, .loc = loc,
+	            .n_operands = n_operands, .n_results = n_results};
+	n->operands = NEW_ARRAY(arena, Use, n_operands);
+	for (int i = 0; i < n_operands; i++) {
+		n->operands[i] = (Use){.user = n, .index = i};
+		use_link(&n->operands[i], operands[i]);
+	}
+	if (op_table[op]->attr_size)
+		n->attr = arena_copy(arena, attr, op_table[op]->attr_size);
+	n->results = NEW_ARRAY(arena, Value *, n_results);
+	for (int i = 0; i < n_results; i++) {
+		n->results[i] = value_new(f, VALUE_RESULT, types[i], i);
+		n->results[i]->node = n;
+	}
+	node_link(n, before);
+	f->n_nodes++;
+	return n;
+}
+
+void
+node_set_operand(Node *n, int i, Value *v)
+{
+	use_unlink(&n->operands[i]);
+	use_link(&n->operands[i], v);
+}
+
+void
+node_erase(Node *n)
+{
+	for (int i = 0; i < n->n_results; i++)
+		assert(!n->results[i]->uses);
+	for (int i = 0; i < n->n_operands; i++)
+		use_unlink(&n->operands[i]);
+	node_unlink(n);
+	n->function->n_nodes--;
+}
+
+void
+value_replace_uses(Value *from, Value *to)
+{
+	assert(from != to);
+	while (from->uses) {
+		Use *u = from->uses;
+		use_unlink(u);
+		use_link(u, to);
+	}
+}
+
+void
+node_move(Node *n, Node *before)
+{
+	if (before == n)
+		return;
+	node_unlink(n);
+	node_link(n, before);
+}
+
+bool
+value_used_once(const Value *v)
+{
+	return v->uses && !v->uses->next;
+}
+
+const Tensor *
+value_constant(const Value *v)
+{
+	return v->node && v->node->op == OP_constant ? ((ConstantAttr *)v->node->attr)->value : NULL;
+}
+
+bool
+value_splat(const Value *v, double *out)
+{
+	while (v->node && (v->node->op == OP_broadcast || v->node->op == OP_reshape))
+		v = node_operand(v->node, 0);
+	const Tensor *t = value_constant(v);
+	return t && tensor_is_splat(t, out);
+}
+
+void
+function_clone_body(const Function *from, Function *to, Node *before, Value **map)
+{
+	Arena *scratch = arena_new();
+
+	for (int i = 0; i < from->states.n; i++)
+		map[from->states.at[i]->id] = function_state(to, from->states.at[i]->state);
+	for_each_node(from, n) {
+		if (n->op == OP_return)
+			continue;
+		Value **operands = NEW_ARRAY(scratch, Value *, n->n_operands);
+		Type *types = NEW_ARRAY(scratch, Type, n->n_results);
+		for (int i = 0; i < n->n_operands; i++)
+			operands[i] = node_operand(n, i) ? map[node_operand(n, i)->id] : NULL;
+		for (int i = 0; i < n->n_results; i++)
+			types[i] = node_result(n, i)->type;
+		Node *copy = node_insert(to, before, n->op, n->n_operands, operands, n->attr,
+		                         n->n_results, types, n->loc);
+		copy->phase = n->phase;
+		for (int i = 0; i < n->n_results; i++)
+			map[node_result(n, i)->id] = node_result(copy, i);
+	}
+	arena_free(scratch);
+}
+
+Function *
+function_clone(const Function *from, const char *name)
+{
+	Function *to = function_new(from->module, name);
+	Arena *scratch = arena_new();
+	Value **map = NEW_ARRAY(scratch, Value *, from->next_value_id);
+	Builder b = {.m = from->module, .f = to};
+
+	to->kind = from->kind;
+	to->surrogate = from->surrogate;
+	for (int i = 0; i < from->params.n; i++) {
+		Value *p = from->params.at[i];
+		map[p->id] = function_param(to, p->type, p->name);
+	}
+	function_clone_body(from, to, NULL, map);
+	Node *ret = function_return(from);
+	Value **results = NEW_ARRAY(scratch, Value *, ret->n_operands);
+	for (int i = 0; i < ret->n_operands; i++)
+		results[i] = map[node_operand(ret, i)->id];
+	b_return(&b, ret->n_operands, results);
+	arena_free(scratch);
+	return to;
+}

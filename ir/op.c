@@ -1,0 +1,109 @@
+/* The op table, and what is the same for every row. */
+#include "ir/ir.h"
+
+#include <string.h>
+
+#define OP(name) extern const OpRow op_##name;
+#include "ir/ops/op_list.def"
+#undef OP
+
+const OpRow *const op_table[N_OPS] = {
+#define OP(name) [OP_##name] = &op_##name,
+#include "ir/ops/op_list.def"
+#undef OP
+};
+
+bool
+op_find(const char *name, OpKind *out)
+{
+	for (int i = 0; i < N_OPS; i++) {
+		if (strcmp(op_table[i]->name, name) == 0) {
+			*out = (OpKind)i;
+			return true;
+		}
+	}
+	return false;
+}
+
+void
+infer_error(Infer *in, const char *fmt, ...)
+{
+	va_list args;
+
+	if (in->fault)
+		return;
+	va_start(args, fmt);
+	in->fault = arena_vprintf(in->arena, fmt, args);
+	va_end(args);
+}
+
+/* Operand count and absent operands against the row. */
+static void
+infer_arity(Infer *in, const OpRow *row)
+{
+	int required = 0, most = 0;
+	bool variadic = false;
+
+	for (int i = 0; i < MAX_OPERANDS && row->operands[i].name; i++) {
+		most++;
+		required += row->operands[i].kind == OPERAND_REQUIRED;
+		variadic |= row->operands[i].kind == OPERAND_VARIADIC;
+	}
+	if (in->n_operands < required || (!variadic && in->n_operands > most)) {
+		infer_error(in, "%s takes %d%s operands, not %d", row->name, required,
+		            variadic ? " or more" : "", in->n_operands);
+		return;
+	}
+	for (int i = 0; i < in->n_operands; i++) {
+		int k = i < most ? i : most - 1;
+		if (!in->operand[i] && row->operands[k].kind != OPERAND_OPTIONAL)
+			infer_error(in, "%s needs operand %s", row->name, row->operands[k].name);
+	}
+}
+
+static int
+row_results(const OpRow *row)
+{
+	int n = 0;
+
+	while (n < COUNT(row->results) && row->results[n])
+		n++;
+	return n;
+}
+
+const char *
+op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands,
+         const Type *operands, int *n_results, Type *results, int max_results)
+{
+	const OpRow *row = op_table[op];
+	Infer in = {.m = m, .attr = attr, .n_operands = n_operands, .operand = operands,
+	            .n_results = row_results(row), .result = results, .arena = arena};
+
+	if (in.n_results && strcmp(row->results[in.n_results - 1], "...") == 0)
+		in.n_results = max_results; /* infer sets how many */
+	infer_arity(&in, row);
+	if (!in.fault)
+		row->infer(&in);
+	*n_results = in.fault ? 0 : in.n_results;
+	return in.fault;
+}
+
+void
+grad_add(Grad *g, int i, Value *dx)
+{
+	if (!g->needs[i])
+		return;
+	g->doperand[i] = g->doperand[i] ? b_binary(g->b, OP_add, g->doperand[i], dx) : dx;
+}
+
+void
+grad_zero(Grad *g)
+{
+	(void)g;
+}
+
+void
+grad_none(Grad *g)
+{
+	g->fault = "has no gradient";
+}

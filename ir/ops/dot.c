@@ -1,0 +1,304 @@
+/* dot {x_batch, y_batch, x_contract, y_contract}: sums over the contracted axes, pairs the batch
+ * axes. Result axes: batch, the free axes of x, those of y. As XLA's DotGeneral. */
+#include "ir/ops/gemm.h"
+
+static const Field dot_fields[] = {
+	{"x_batch", FIELD_INTS, offsetof(DotAttr, x_batch), NULL, true},
+	{"y_batch", FIELD_INTS, offsetof(DotAttr, y_batch), NULL, true},
+	{"x_contract", FIELD_INTS, offsetof(DotAttr, x_contract), NULL, true},
+	{"y_contract", FIELD_INTS, offsetof(DotAttr, y_contract), NULL, true}, {0}};
+
+/* The axes of a rank that neither list names, in order. */
+static Ints
+free_axes(int rank, const Ints *batch, const Ints *contract)
+{
+	Ints axes = {0};
+
+	for (int i = 0; i < rank; i++)
+		if (!ints_has(batch, i) && !ints_has(contract, i))
+			axes.at[axes.n++] = i;
+	return axes;
+}
+
+static bool
+pairs_fit(Infer *in, const Ints *a, const Ints *b, const char *what)
+{
+	Type x = in->operand[0], y = in->operand[1];
+
+	if (a->n != b->n) {
+		infer_error(in, "%d and %d %s axes", a->n, b->n, what);
+		return false;
+	}
+	for (int i = 0; i < a->n; i++) {
+		if (!infer_axis(in, a->at[i], x->rank) || !infer_axis(in, b->at[i], y->rank))
+			return false;
+		if (x->dims[a->at[i]] != y->dims[b->at[i]]) {
+			infer_error(in, "%s dimensions differ: %lld and %lld", what,
+			            (long long)x->dims[a->at[i]], (long long)y->dims[b->at[i]]);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* x: T[8,4,64,16], y: T[8,4,64,16], batch [0,1] x [0,1], contract [3] x [3]  ->  T[8,4,64,64] */
+static void
+dot_infer(Infer *in)
+{
+	const DotAttr *a = in->attr;
+	Type x = in->operand[0], y = in->operand[1];
+	Ints shape = {0};
+
+	if (x->dtype != y->dtype || x->dtype == BOOL)
+		infer_error(in, "operands are %s and %s", dtype_info[x->dtype].name,
+		            dtype_info[y->dtype].name);
+	if (!pairs_fit(in, &a->x_batch, &a->y_batch, "batch") ||
+	    !pairs_fit(in, &a->x_contract, &a->y_contract, "inner"))
+		return;
+	Ints fx = free_axes(x->rank, &a->x_batch, &a->x_contract);
+	Ints fy = free_axes(y->rank, &a->y_batch, &a->y_contract);
+	if (a->x_batch.n + fx.n + fy.n > MAX_RANK ||
+	    fx.n + a->x_batch.n + a->x_contract.n != x->rank ||
+	    fy.n + a->y_batch.n + a->y_contract.n != y->rank) {
+		infer_error(in, "an axis is named twice, or the result's rank exceeds %d", MAX_RANK);
+		return;
+	}
+	for (int i = 0; i < a->x_batch.n; i++)
+		shape.at[shape.n++] = x->dims[a->x_batch.at[i]];
+	for (int i = 0; i < fx.n; i++)
+		shape.at[shape.n++] = x->dims[fx.at[i]];
+	for (int i = 0; i < fy.n; i++)
+		shape.at[shape.n++] = y->dims[fy.at[i]];
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+/* The matrix view of a dot: per side its groups of axes; m, n, k, batch multiplied out. */
+typedef struct {
+	Ints x_free, y_free;
+	Type batch, rows, columns, inner; /* shapes of the groups */
+} DotShape;
+
+static Type
+group_type(Module *m, Type t, const Ints *axes)
+{
+	int64_t dims[MAX_RANK];
+
+	for (int i = 0; i < axes->n; i++)
+		dims[i] = t->dims[axes->at[i]];
+	return type_new(m, t->dtype, axes->n, dims);
+}
+
+static DotShape
+dot_shape(Module *m, const DotAttr *a, Type x, Type y)
+{
+	DotShape s = {.x_free = free_axes(x->rank, &a->x_batch, &a->x_contract),
+	              .y_free = free_axes(y->rank, &a->y_batch, &a->y_contract)};
+
+	s.batch = group_type(m, x, &a->x_batch);
+	s.rows = group_type(m, x, &s.x_free);
+	s.columns = group_type(m, y, &s.y_free);
+	s.inner = group_type(m, x, &a->x_contract);
+	return s;
+}
+
+/* Flat offsets in t of every index of the group: naive evaluation reads through these tables. */
+static int64_t *
+group_offsets(Arena *arena, Type t, const Ints *axes, Type group)
+{
+	int64_t *offsets = NEW_ARRAY(arena, int64_t, group->n), strides[MAX_RANK];
+
+	type_strides(t, strides);
+	for (Walk w = walk(group); w.ok; walk_next(&w))
+		for (int i = 0; i < axes->n; i++)
+			offsets[w.flat] += w.at[i] * strides[axes->at[i]];
+	return offsets;
+}
+
+static void
+dot_eval(Eval *ev)
+{
+	const DotAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[0], *y = &ev->operand[1];
+	EvalTensor *z = &ev->result[0];
+	Module *m = ev->node->function->module;
+	DotShape s = dot_shape(m, a, x->type, y->type);
+	int64_t *xb = group_offsets(ev->arena, x->type, &a->x_batch, s.batch);
+	int64_t *yb = group_offsets(ev->arena, y->type, &a->y_batch, s.batch);
+	int64_t *xr = group_offsets(ev->arena, x->type, &s.x_free, s.rows);
+	int64_t *yc = group_offsets(ev->arena, y->type, &s.y_free, s.columns);
+	int64_t *xk = group_offsets(ev->arena, x->type, &a->x_contract, s.inner);
+	int64_t *yk = group_offsets(ev->arena, y->type, &a->y_contract, s.inner);
+	bool is_float = dtype_is_float(x->type->dtype);
+	int64_t at = 0;
+
+	for (int64_t b = 0; b < s.batch->n; b++)
+		for (int64_t r = 0; r < s.rows->n; r++)
+			for (int64_t c = 0; c < s.columns->n; c++, at++) {
+				double f = 0;
+				uint64_t u = 0;
+				int64_t i = xb[b] + xr[r], j = yb[b] + yc[c];
+				for (int64_t k = 0; k < s.inner->n; k++) {
+					if (is_float)
+						f += x->f[i + xk[k]] * y->f[j + yk[k]];
+					else
+						u += (uint64_t)x->i[i + xk[k]] *
+						     (uint64_t)y->i[j + yk[k]];
+				}
+				if (is_float)
+					z->f[at] = f;
+				else
+					z->i[at] = (int64_t)u;
+			}
+}
+
+static Ints
+ints_range(int from, int n)
+{
+	Ints list = {.n = n};
+
+	for (int i = 0; i < n; i++)
+		list.at[i] = from + i;
+	return list;
+}
+
+/* A product whose axes come as batch, free, contracted, put back to the operand's order. */
+static Value *
+dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Ints *contract)
+{
+	Ints order = {.n = d->type->rank};
+	int from = 0;
+
+	for (int i = 0; i < batch->n; i++)
+		order.at[batch->at[i]] = from++;
+	for (int i = 0; i < free->n; i++)
+		order.at[free->at[i]] = from++;
+	for (int i = 0; i < contract->n; i++)
+		order.at[contract->at[i]] = from++;
+	return b_transpose(b, d, order);
+}
+
+/* dx[b,m,k] = dz[b,m,n] . y[b,k,n] over n;  dy[b,n,k] = dz[b,m,n] . x[b,m,k] over m */
+static void
+dot_grad(Grad *g)
+{
+	const DotAttr *a = g->node->attr;
+	Value *x = node_operand(g->node, 0), *y = node_operand(g->node, 1), *dz = g->dresult[0];
+	Ints fx = free_axes(x->type->rank, &a->x_batch, &a->x_contract);
+	Ints fy = free_axes(y->type->rank, &a->y_batch, &a->y_contract);
+	Ints batch = ints_range(0, a->x_batch.n), rows = ints_range(batch.n, fx.n);
+	Ints columns = ints_range(batch.n + fx.n, fy.n);
+
+	if (g->needs[0]) {
+		/* The free axes of y that remain are its contracted ones, in ascending order. */
+		Value *d = b_dot(g->b, dz, y, batch, a->y_batch, columns, fy);
+		Ints left = free_axes(y->type->rank, &a->y_batch, &fy), contract = {0};
+		for (int i = 0; i < left.n; i++)
+			for (int k = 0; k < a->y_contract.n; k++)
+				if (a->y_contract.at[k] == left.at[i])
+					contract.at[contract.n++] = a->x_contract.at[k];
+		grad_add(g, 0, dot_reorder(g->b, d, &a->x_batch, &fx, &contract));
+	}
+	if (g->needs[1]) {
+		/* d axes: batch, columns, then x's contracted axes in ascending order; computed as x^T dz
+		 * where that gives y's own order without a transpose. */
+		Ints left = free_axes(x->type->rank, &a->x_batch, &fx), contract = {0};
+		for (int i = 0; i < left.n; i++)
+			for (int k = 0; k < a->x_contract.n; k++)
+				if (a->x_contract.at[k] == left.at[i])
+					contract.at[contract.n++] = a->y_contract.at[k];
+		if (fy.n && contract.n && contract.at[0] < fy.at[0]) {
+			Value *d = b_dot(g->b, x, dz, a->x_batch, batch, fx, rows);
+			grad_add(g, 1, dot_reorder(g->b, d, &a->y_batch, &contract, &fy));
+		} else {
+			Value *d = b_dot(g->b, dz, x, batch, a->x_batch, rows, fx);
+			grad_add(g, 1, dot_reorder(g->b, d, &a->y_batch, &fy, &contract));
+		}
+	}
+}
+
+static int64_t
+dot_cost(const Node *n)
+{
+	const DotAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type;
+	int64_t k = 1;
+
+	for (int i = 0; i < a->x_contract.n; i++)
+		k *= x->dims[a->x_contract.at[i]];
+	return 2 * k * node_result(n, 0)->type->n;
+}
+
+/* ---- lowering */
+static void
+put_group(LoopBuilder *lb, Type group, const Ints *axes, Affine flat, Index *at)
+{
+	Index part;
+
+	index_split(lb, group, flat, &part);
+	for (int i = 0; i < axes->n; i++)
+		at->at[axes->at[i]] = part.at[i];
+}
+
+static LoopValue
+dot_x(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+{
+	const DotAttr *a = n->attr;
+	Value *x = node_operand(n, 0);
+	DotShape s = dot_shape(lw->m, a, x->type, node_operand(n, 1)->type);
+	Index at = {.rank = x->type->rank};
+
+	put_group(lw->lb, s.batch, &a->x_batch, batch, &at);
+	put_group(lw->lb, s.rows, &s.x_free, m, &at);
+	put_group(lw->lb, s.inner, &a->x_contract, k, &at);
+	return lower_element(lw, x, &at);
+}
+
+static LoopValue
+dot_y(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+{
+	const DotAttr *a = n->attr;
+	Value *y = node_operand(n, 1);
+	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, y->type);
+	Index at = {.rank = y->type->rank};
+
+	put_group(lw->lb, s.batch, &a->y_batch, batch, &at);
+	put_group(lw->lb, s.inner, &a->y_contract, k, &at);
+	put_group(lw->lb, s.columns, &s.y_free, col, &at);
+	return lower_element(lw, y, &at);
+}
+
+static Affine
+dot_z(const Node *n, Affine batch, Affine m, Affine col)
+{
+	const DotAttr *a = n->attr;
+	DotShape s = dot_shape(n->function->module, a, node_operand(n, 0)->type,
+	                       node_operand(n, 1)->type);
+
+	return affine_add(affine_scale(batch, s.rows->n * s.columns->n),
+	                  affine_add(affine_scale(m, s.columns->n), col));
+}
+
+static void
+dot_kernel(Lower *lw, const Node *n)
+{
+	DotShape s = dot_shape(lw->m, n->attr, node_operand(n, 0)->type, node_operand(n, 1)->type);
+	Gemm g = {.node = n, .type = compute_type(node_result(n, 0)->type->dtype),
+	          .batch = s.batch->n, .m = s.rows->n, .n = s.columns->n, .k = s.inner->n,
+	          .a = dot_x, .b = dot_y, .c = dot_z};
+
+	gemm_kernel(lw, &g);
+}
+
+static const Sample dot_samples[] = {
+	{"{x_contract = [1], y_contract = [0]}", "f64[3,5], f64[5,4]"},
+	{"{x_contract = [1], y_contract = [1]}", "f64[9,17], f64[35,17]"},
+	{"{x_batch = [0], y_batch = [1], x_contract = [2], y_contract = [0]}", "f64[2,3,4], f64[4,2,5]"},
+	{"{x_contract = [0,2], y_contract = [2,0]}", "f64[2,3,4], f64[4,3,2]"},
+	{"{x_contract = [0], y_contract = [0]}", "f64[5], f64[5]"},
+	{"{}", "f64[3], f64[2]"}, {"{x_contract = [1], y_contract = [0]}", "f64[2,0], f64[0,3]"},
+	{"{x_contract = [1], y_contract = [0]}", "f64[1,300], f64[300,1]"}, {0}};
+const OpRow op_dot = {.name = "dot", .doc = "tensor product, summed over contracted axes",
+	.operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, .results = {"z"},
+	.fields = dot_fields, .attr_size = sizeof(DotAttr), .infer = dot_infer, .eval = dot_eval,
+	.grad = dot_grad, .fuse = FUSE_OPAQUE, .kernel = dot_kernel, .cost = dot_cost,
+	.samples = dot_samples};

@@ -1,0 +1,28 @@
+/* What the op families share. */
+#ifndef GRADC_IR_OPS_FAMILY_H
+#define GRADC_IR_OPS_FAMILY_H
+
+#include "ir/ir.h"
+#include "ir/loop.h"
+
+/* Visits the multi-indices of a shape in row-major order: for (Walk w = walk(t); w.ok; walk_next(&w)). */
+typedef struct {
+	Type type;
+	int64_t at[MAX_RANK];
+	int64_t flat;
+	bool ok;
+} Walk;
+Walk walk(Type t);
+void walk_next(Walk *w);
+/* Sum of index * stride. */
+int64_t flat_of(const int64_t *at, const int64_t *strides, int rank);
+/* Copies element j of x to element i of y, whatever their class. */
+void eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j);
+
+/* Shared checks. */
+bool infer_axis(Infer *in, int64_t axis, int rank);
+void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
+
+Value *zeros_like(Builder *b, const Value *v);
+
+#endif

@@ -1,0 +1,308 @@
+/* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
+ * flattening and linear indices. */
+#include "ir/ops/family.h"
+
+#include <math.h>
+
+static const Field gather_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+
+static bool
+is_index_type(Type t)
+{
+	return t->dtype == S64 || t->dtype == S32;
+}
+
+/* shape with axis replaced by the indices' shape */
+static bool
+gathered_shape(Infer *in, Type data, Type indices, int64_t axis, Ints *shape)
+{
+	*shape = (Ints){0};
+	if (!is_index_type(indices)) {
+		infer_error(in, "indices are %s, need s64 or s32", dtype_info[indices->dtype].name);
+		return false;
+	}
+	if (!infer_axis(in, axis, data->rank))
+		return false;
+	if (data->rank + indices->rank - 1 > MAX_RANK) {
+		infer_error(in, "a rank above %d", MAX_RANK);
+		return false;
+	}
+	for (int i = 0; i < data->rank; i++) {
+		if (i != axis) {
+			shape->at[shape->n++] = data->dims[i];
+			continue;
+		}
+		for (int k = 0; k < indices->rank; k++)
+			shape->at[shape->n++] = indices->dims[k];
+	}
+	return true;
+}
+
+/* data: T[5,7], indices: s64[2,3], axis = 0  ->  T[2,3,7] */
+static void
+gather_infer(Infer *in)
+{
+	Ints shape;
+
+	if (gathered_shape(in, in->operand[0], in->operand[1], ((const AxisAttr *)in->attr)->axis,
+	                   &shape))
+		infer_set(in, 0, in->operand[0]->dtype, &shape);
+}
+
+/* Calls visit(flat place in the gathered shape, flat place in data or -1 where the index is out of
+ * range). */
+static void
+gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
+            void (*visit)(void *ctx, int64_t i, int64_t j), void *ctx)
+{
+	int64_t strides[MAX_RANK], index_strides[MAX_RANK];
+	int r = indices->type->rank;
+
+	type_strides(data, strides);
+	type_strides(indices->type, index_strides);
+	for (Walk w = walk(gathered); w.ok; walk_next(&w)) {
+		int64_t j = indices->i[flat_of(w.at + axis, index_strides, r)];
+		int64_t place = -1;
+		if (j >= 0 && j < data->dims[axis]) {
+			place = j * strides[axis] + flat_of(w.at, strides, (int)axis);
+			for (int k = (int)axis + 1; k < data->rank; k++)
+				place += w.at[k - 1 + r] * strides[k];
+		}
+		visit(ctx, w.flat, place);
+	}
+}
+
+static void
+gather_visit(void *ctx, int64_t i, int64_t j)
+{
+	Eval *ev = ctx;
+
+	if (j >= 0)
+		eval_move(&ev->result[0], i, &ev->operand[0], j);
+}
+
+/* An index out of range gives 0: what feeds a program is checked before. */
+static void
+gather_eval(Eval *ev)
+{
+	gather_walk(ev->operand[0].type, &ev->operand[1], ev->result[0].type,
+	            ((const AxisAttr *)ev->attr)->axis, gather_visit, ev);
+}
+
+/* ddata = scatter-add of dy into zeros */
+static void
+gather_grad(Grad *g)
+{
+	Value *data = node_operand(g->node, 0), *indices = node_operand(g->node, 1);
+
+	grad_add(g, 0, b_scatter(g->b, SCATTER_ADD, zeros_like(g->b, data), indices, g->dresult[0],
+	                         (int)((AxisAttr *)g->node->attr)->axis));
+}
+
+/* index into data of the gathered index; *inside is false where out of range (then clamped) */
+static void
+gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Index *at, Index *out,
+             LoopValue *inside)
+{
+	LoopBuilder *lb = lw->lb;
+	Index where = {.rank = indices->type->rank};
+
+	for (int k = 0; k < where.rank; k++)
+		where.at[k] = at->at[axis + k];
+	LoopValue j = lb_cast(lb, S64, lower_element(lw, indices, &where));
+	LoopValue zero = lb_int(lb, S64, 0), last = lb_int(lb, S64, data->dims[axis] - 1);
+	LoopValue clamped = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, j, zero), last);
+	*inside = lb_compare(lb, LOOP_eq, j, clamped);
+	out->rank = data->rank;
+	for (int k = 0; k < data->rank; k++)
+		out->at[k] = k < axis ? at->at[k] : k == axis ? affine_scalar(clamped)
+		                                              : at->at[k - 1 + where.rank];
+}
+
+static LoopValue
+gather_element(Lower *lw, const Node *n, const Index *at)
+{
+	Value *data = node_operand(n, 0);
+	DType t = compute_type(data->type->dtype);
+	LoopValue inside;
+	Index place;
+
+	if (data->type->n == 0)
+		return lb_number(lw->lb, t, 0);
+	gather_place(lw, node_operand(n, 1), data->type, ((AxisAttr *)n->attr)->axis, at, &place,
+	             &inside);
+	return lb_select(lw->lb, inside, lower_element(lw, data, &place), lb_number(lw->lb, t, 0));
+}
+
+static const Sample gather_samples[] = {{"{axis = 0}", "f64[5,7], s64[2,3] in 5"},
+	{"{axis = 1}", "f64[2,3,4], s64[4] in 3"}, {"{axis = 0}", "f64[5], s64[] in 5"},
+	{"{axis = 0}", "f64[3,2], s64[0] in 3"}, {0}};
+const OpRow op_gather = {.name = "gather", .doc = "picks slices along an axis by index",
+	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}}, .results = {"y"},
+	.fields = gather_fields, .attr_size = sizeof(AxisAttr), .infer = gather_infer,
+	.eval = gather_eval, .grad = gather_grad, .fuse = FUSE_INDEX, .element = gather_element,
+	.samples = gather_samples};
+
+/* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
+static const char *const scatter_kind_names[] = {"set", "add", "mul", "max", "min", NULL};
+static const Field scatter_fields[] = {
+	{"kind", FIELD_ENUM, offsetof(ScatterAttr, kind), scatter_kind_names, false},
+	{"axis", FIELD_INT, offsetof(ScatterAttr, axis), NULL, false}, {0}};
+
+static void
+scatter_infer(Infer *in)
+{
+	Type data = in->operand[0], updates = in->operand[2];
+	Ints shape;
+
+	if (!gathered_shape(in, data, in->operand[1], ((const ScatterAttr *)in->attr)->axis, &shape))
+		return;
+	if (updates != type_new(in->m, data->dtype, shape.n, shape.at))
+		infer_error(in, "updates do not have the gathered type");
+	in->result[0] = data;
+}
+
+static void
+scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t i)
+{
+	bool is_float = dtype_is_float(y->type->dtype);
+
+	switch (kind) {
+	case SCATTER_ADD:
+		if (is_float)
+			y->f[j] += u->f[i];
+		else
+			y->i[j] = (int64_t)((uint64_t)y->i[j] + (uint64_t)u->i[i]);
+		return;
+	case SCATTER_MUL:
+		if (is_float)
+			y->f[j] *= u->f[i];
+		else
+			y->i[j] = (int64_t)((uint64_t)y->i[j] * (uint64_t)u->i[i]);
+		return;
+	case SCATTER_MAX:
+	case SCATTER_MIN:
+		if (is_float ? (kind == SCATTER_MAX ? u->f[i] > y->f[j] : u->f[i] < y->f[j]) ||
+		                       isnan(u->f[i])
+		             : kind == SCATTER_MAX ? u->i[i] > y->i[j] : u->i[i] < y->i[j])
+			eval_move(y, j, u, i);
+		return;
+	default:
+		eval_move(y, j, u, i);
+	}
+}
+
+static void
+scatter_visit(void *ctx, int64_t i, int64_t j)
+{
+	Eval *ev = ctx;
+
+	if (j >= 0)
+		scatter_combine(((const ScatterAttr *)ev->attr)->kind, &ev->result[0], j,
+		                &ev->operand[2], i);
+}
+
+static void
+scatter_eval(Eval *ev)
+{
+	for (int64_t i = 0; i < ev->result[0].type->n; i++)
+		eval_move(&ev->result[0], i, &ev->operand[0], i);
+	gather_walk(ev->operand[0].type, &ev->operand[1], ev->operand[2].type,
+	            ((const ScatterAttr *)ev->attr)->axis, scatter_visit, ev);
+}
+
+/* add: ddata = dy, dupdates = gather(dy)
+ * set: ddata = dy with zeros where it was overwritten; dupdates = gather(dy) for the last writer
+ * mul, max, min: for indices without repeats, as elementwise */
+static void
+scatter_grad(Grad *g)
+{
+	const ScatterAttr *a = g->node->attr;
+	Builder *b = g->b;
+	Value *data = node_operand(g->node, 0), *indices = node_operand(g->node, 1);
+	Value *updates = node_operand(g->node, 2), *dy = g->dresult[0];
+	int axis = (int)a->axis;
+
+	if (a->kind == SCATTER_ADD) {
+		grad_add(g, 0, dy);
+		if (g->needs[2])
+			grad_add(g, 2, b_gather(b, dy, indices, axis));
+		return;
+	}
+	if (a->kind == SCATTER_SET) {
+		if (g->needs[0])
+			grad_add(g, 0, b_scatter(b, SCATTER_SET, dy, indices,
+			                         zeros_like(b, updates), axis));
+		if (g->needs[2]) {
+			Ints shape = ints_of_type(indices->type), flat = {.n = 1, .at = {indices->type->n}};
+			Ints line = {.n = 1, .at = {data->type->dims[axis]}};
+			Type t = type_new(b->m, S64, 1, line.at);
+			Value *order = b_iota(b, S64, flat, 0);
+			Value *last = b_scatter(b, SCATTER_SET, b_splat(b, t, -1),
+			                        b_reshape(b, indices, flat), order, 0);
+			Value *won = b_binary(b, OP_eq, order,
+			                      b_gather(b, last, b_reshape(b, indices, flat), 0));
+			Ints axes = {.n = shape.n};
+			for (int i = 0; i < shape.n; i++)
+				axes.at[i] = axis + i;
+			Value *mask = b_broadcast(b, b_reshape(b, won, shape),
+			                          ints_of_type(updates->type), axes);
+			grad_add(g, 2, b_select(b, mask, b_gather(b, dy, indices, axis),
+			                        zeros_like(b, updates)));
+		}
+		return;
+	}
+	grad_none(g);
+}
+
+static const LoopOp scatter_ops[] = {[SCATTER_ADD] = LOOP_add, [SCATTER_MUL] = LOOP_mul,
+	[SCATTER_MAX] = LOOP_max, [SCATTER_MIN] = LOOP_min};
+
+/* Copies data, then walks the updates in order: slices of the axis' inner dimensions are vectors. */
+static void
+scatter_kernel(Lower *lw, const Node *n)
+{
+	const ScatterAttr *a = n->attr;
+	LoopBuilder *lb = lw->lb;
+	Type data = node_operand(n, 0)->type, updates = node_operand(n, 2)->type;
+	int out = lower_buffer(lw, node_result(n, 0)), r = node_operand(n, 1)->type->rank;
+	int inner = (int)a->axis + r; /* first inner axis of updates */
+	int64_t width = 1, outer = 1;
+	Index at, place;
+	LoopValue inside;
+
+	LoopValue i = lb_for(lb, LOOP_VECTOR, data->n);
+	index_split(lb, data, affine_scalar(i), &at);
+	lb_store(lb, out, affine_scalar(i), lower_element(lw, node_operand(n, 0), &at));
+	lb_end(lb);
+	for (int k = inner; k < updates->rank; k++)
+		width *= updates->dims[k];
+	outer = width ? updates->n / width : 0;
+	LoopValue o = lb_for(lb, LOOP_PLAIN, outer);
+	LoopValue w = lb_for(lb, LOOP_PLAIN, width);
+	Affine flat = affine_add(affine_scale(affine_scalar(o), width), affine_scalar(w));
+	index_split(lb, updates, flat, &at);
+	gather_place(lw, node_operand(n, 1), data, a->axis, &at, &place, &inside);
+	lb_if(lb, inside);
+	LoopValue u = lower_element(lw, node_operand(n, 2), &at);
+	Affine to = index_flat(data, &place);
+	if (a->kind != SCATTER_SET)
+		u = lb_binary(lb, scatter_ops[a->kind], lb_load(lb, out, to), u);
+	lb_store(lb, out, to, u);
+	lb_end(lb);
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static const Sample scatter_samples[] = {
+	{"{kind = add, axis = 0}", "f64[5,3], s64[4] in 5, f64[4,3]"},
+	{"{kind = add, axis = 1}", "f64[2,3,2], s64[2,2] in 3, f64[2,2,2,2]"},
+	{"{kind = set, axis = 0}", "f64[5], s64[3] in 5, f64[3]"},
+	{"{kind = set, axis = 1}", "f64[2,4], s64[6] in 4, f64[2,6]"},
+	{"{kind = add, axis = 0}", "f64[5], s64[0] in 5, f64[0]"}, {0}};
+const OpRow op_scatter = {.name = "scatter", .doc = "puts or combines slices at indices, in order",
+	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED},
+	             {"updates", OPERAND_REQUIRED}},
+	.results = {"y"}, .fields = scatter_fields, .attr_size = sizeof(ScatterAttr),
+	.infer = scatter_infer, .eval = scatter_eval, .grad = scatter_grad, .fuse = FUSE_OPAQUE,
+	.kernel = scatter_kernel, .samples = scatter_samples};

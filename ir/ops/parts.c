@@ -1,0 +1,259 @@
+/* Ops whose result is written in parts: pad and concat. */
+#include "ir/ops/family.h"
+
+/* ---- pad {low, high, interior, value}: `interior` elements between neighbours, low before, high
+ * behind; negative low or high cut. As XLA's Pad. */
+static const Field pad_fields[] = {
+	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
+	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
+	{"interior", FIELD_INTS, offsetof(PadAttr, interior), NULL, true},
+	{"value", FIELD_FLOAT, offsetof(PadAttr, value), NULL, true}, {0}};
+
+static void
+pad_infer(Infer *in)
+{
+	const PadAttr *a = in->attr;
+	Type x = in->operand[0];
+	Ints shape = {.n = x->rank};
+
+	if (a->low.n != x->rank || a->high.n != x->rank || a->interior.n != x->rank) {
+		infer_error(in, "low, high and interior need %d numbers each", x->rank);
+		return;
+	}
+	for (int i = 0; i < x->rank; i++) {
+		int64_t inner = x->dims[i] ? x->dims[i] + (x->dims[i] - 1) * a->interior.at[i] : 0;
+		if (a->interior.at[i] < 0 || a->low.at[i] > INT32_MAX || a->high.at[i] > INT32_MAX ||
+		    inner + a->low.at[i] + a->high.at[i] < 0) {
+			infer_error(in, "axis %d: low %lld, high %lld, interior %lld of %lld elements", i,
+			            (long long)a->low.at[i], (long long)a->high.at[i],
+			            (long long)a->interior.at[i], (long long)x->dims[i]);
+			return;
+		}
+		shape.at[i] = inner + a->low.at[i] + a->high.at[i];
+	}
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+static void
+pad_eval(Eval *ev)
+{
+	const PadAttr *a = ev->attr;
+	EvalTensor *y = &ev->result[0];
+	int64_t strides[MAX_RANK];
+	Type x = ev->operand[0].type, t = y->type;
+
+	for (int64_t i = 0; i < t->n; i++) {
+		if (dtype_is_float(t->dtype))
+			y->f[i] = a->value;
+		else
+			y->i[i] = (int64_t)a->value;
+	}
+	type_strides(t, strides);
+	for (Walk w = walk(x); w.ok; walk_next(&w)) {
+		int64_t at[MAX_RANK];
+		bool inside = true;
+		for (int i = 0; i < x->rank; i++) {
+			at[i] = a->low.at[i] + w.at[i] * (a->interior.at[i] + 1);
+			inside &= at[i] >= 0 && at[i] < t->dims[i];
+		}
+		if (inside)
+			eval_move(y, flat_of(at, strides, x->rank), &ev->operand[0], w.flat);
+	}
+}
+
+/* dx = the box of dy where x was put; what was cut gets 0 */
+static void
+pad_grad(Grad *g)
+{
+	const PadAttr *a = g->node->attr;
+	Type x = node_operand(g->node, 0)->type, y = node_result(g->node, 0)->type;
+	Ints start = {.n = x->rank}, stop = {.n = x->rank}, step = {.n = x->rank};
+	Ints low = {.n = x->rank}, high = {.n = x->rank}, none = {.n = x->rank};
+	bool cut = false;
+
+	if (x->n == 0)
+		return;
+	for (int i = 0; i < x->rank; i++) {
+		int64_t s = a->interior.at[i] + 1;
+		int64_t first = a->low.at[i] < 0 ? (-a->low.at[i] + s - 1) / s : 0;
+		int64_t last = x->dims[i] - 1; /* of x inside y */
+		while (last >= first && a->low.at[i] + last * s >= y->dims[i])
+			last--;
+		if (last < first) {
+			grad_add(g, 0, zeros_like(g->b, node_operand(g->node, 0)));
+			return;
+		}
+		start.at[i] = a->low.at[i] + first * s;
+		stop.at[i] = a->low.at[i] + last * s + 1;
+		step.at[i] = s;
+		low.at[i] = first;
+		high.at[i] = x->dims[i] - 1 - last;
+		cut |= first > 0 || high.at[i] > 0;
+	}
+	Value *dx = b_slice(g->b, g->dresult[0], start, stop, step);
+	grad_add(g, 0, cut ? b_pad(g->b, dx, low, high, none, 0) : dx);
+}
+
+static LoopValue
+pad_fill(Lower *lw, const Node *n, const Index *at, const void *ctx)
+{
+	(void)at, (void)ctx;
+	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype),
+	                 ((PadAttr *)n->attr)->value);
+}
+static void
+pad_fill_place(const Node *n, const Index *at, Index *out, const void *ctx)
+{
+	(void)n, (void)ctx;
+	*out = *at;
+}
+/* What of x lands in y: ctx is the first element of each axis. */
+static LoopValue
+pad_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
+{
+	const Ints *first = ctx;
+	Index x = *at;
+
+	for (int i = 0; i < at->rank; i++)
+		x.at[i] = affine_add(at->at[i], affine_constant(first->at[i]));
+	return lower_element(lw, node_operand(n, 0), &x);
+}
+static void
+pad_place(const Node *n, const Index *at, Index *out, const void *ctx)
+{
+	const PadAttr *a = n->attr;
+	const Ints *first = ctx;
+
+	*out = *at;
+	for (int i = 0; i < at->rank; i++) {
+		int64_t s = a->interior.at[i] + 1;
+		out->at[i] = affine_add(affine_scale(at->at[i], s),
+		                        affine_constant(a->low.at[i] + first->at[i] * s));
+	}
+}
+static void
+pad_parts(Lower *lw, const Node *n)
+{
+	const PadAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
+	Ints first = {.n = x->rank}, size = {.n = x->rank};
+
+	for (int i = 0; i < x->rank; i++) {
+		int64_t s = a->interior.at[i] + 1, last = x->dims[i] - 1;
+		first.at[i] = a->low.at[i] < 0 ? (-a->low.at[i] + s - 1) / s : 0;
+		while (last >= first.at[i] && a->low.at[i] + last * s >= y->dims[i])
+			last--;
+		size.at[i] = last - first.at[i] + 1;
+	}
+	lower_part(lw, n, y, pad_fill, pad_fill_place, NULL);
+	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place, &first);
+}
+
+static const Sample pad_samples[] = {
+	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
+	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
+	{"{low = [2], high = [1], interior = [0]}", "f64[0]"}, {0}};
+const OpRow op_pad = {.name = "pad", .doc = "a constant around and between the elements",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = pad_fields,
+	.attr_size = sizeof(PadAttr), .infer = pad_infer, .eval = pad_eval, .grad = pad_grad,
+	.fuse = FUSE_ROOT, .parts = pad_parts, .samples = pad_samples};
+
+/* ---- concat {axis} */
+static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+
+static void
+concat_infer(Infer *in)
+{
+	int64_t axis = ((const AxisAttr *)in->attr)->axis;
+	Type x = in->operand[0];
+	Ints shape = ints_of_type(x);
+
+	if (!infer_axis(in, axis, x->rank))
+		return;
+	for (int k = 1; k < in->n_operands; k++) {
+		Type t = in->operand[k];
+		bool fits = t->dtype == x->dtype && t->rank == x->rank;
+		for (int i = 0; fits && i < x->rank; i++)
+			fits = i == axis || t->dims[i] == x->dims[i];
+		if (!fits) {
+			infer_error(in, "operand %d does not fit operand 0", k);
+			return;
+		}
+		shape.at[axis] += t->dims[axis];
+	}
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+static void
+concat_eval(Eval *ev)
+{
+	int64_t axis = ((const AxisAttr *)ev->attr)->axis, offset = 0, strides[MAX_RANK];
+
+	type_strides(ev->result[0].type, strides);
+	for (int k = 0; k < ev->node->n_operands; k++) {
+		Type t = ev->operand[k].type;
+		for (Walk w = walk(t); w.ok; walk_next(&w))
+			eval_move(&ev->result[0],
+			          flat_of(w.at, strides, t->rank) + offset * strides[axis],
+			          &ev->operand[k], w.flat);
+		offset += t->dims[axis];
+	}
+}
+
+static void
+concat_grad(Grad *g)
+{
+	int64_t axis = ((const AxisAttr *)g->node->attr)->axis, offset = 0;
+
+	for (int k = 0; k < g->node->n_operands; k++) {
+		int64_t n = node_operand(g->node, k)->type->dims[axis];
+		if (g->needs[k])
+			grad_add(g, k, b_slice_axis(g->b, g->dresult[0], (int)axis, offset, offset + n));
+		offset += n;
+	}
+}
+
+typedef struct {
+	int operand;
+	int64_t offset;
+} ConcatPart;
+static LoopValue
+concat_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
+{
+	return lower_element(lw, node_operand(n, ((const ConcatPart *)ctx)->operand), at);
+}
+static void
+concat_place(const Node *n, const Index *at, Index *out, const void *ctx)
+{
+	int64_t axis = ((const AxisAttr *)n->attr)->axis;
+
+	*out = *at;
+	out->at[axis] = affine_add(at->at[axis],
+	                           affine_constant(((const ConcatPart *)ctx)->offset));
+}
+static void
+concat_parts(Lower *lw, const Node *n)
+{
+	ConcatPart part = {0};
+
+	for (; part.operand < n->n_operands; part.operand++) {
+		Type t = node_operand(n, part.operand)->type;
+		lower_part(lw, n, t, concat_element, concat_place, &part);
+		part.offset += t->dims[((const AxisAttr *)n->attr)->axis];
+	}
+}
+
+static Value *
+concat_simplify(Builder *b, Node *n)
+{
+	(void)b;
+	return n->n_operands == 1 ? node_operand(n, 0) : NULL;
+}
+
+static const Sample concat_samples[] = {{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"},
+	{"{axis = 0}", "f64[5]"}, {0}};
+const OpRow op_concat = {.name = "concat", .doc = "joins along an axis",
+	.operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}}, .results = {"y"},
+	.fields = axis_fields, .attr_size = sizeof(AxisAttr), .infer = concat_infer,
+	.eval = concat_eval, .grad = concat_grad, .fuse = FUSE_ROOT, .parts = concat_parts,
+	.simplify = concat_simplify, .samples = concat_samples};

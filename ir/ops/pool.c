@@ -1,0 +1,435 @@
+/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint.
+ * x: T[batch, channel, spatial...]; places outside x do not count. The first maximum of a window in
+ * row-major order takes its whole gradient, as torch's max_pool. */
+#include "ir/ops/family.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const pool_kind_names[] = {"max", "sum", NULL};
+#define POOL_FIELDS                                                                              \
+	{"kind", FIELD_ENUM, offsetof(PoolAttr, kind), pool_kind_names, false},                  \
+	{"window", FIELD_INTS, offsetof(PoolAttr, window), NULL, false},                         \
+	{"stride", FIELD_INTS, offsetof(PoolAttr, stride), NULL, false},                         \
+	{"low", FIELD_INTS, offsetof(PoolAttr, low), NULL, false},                               \
+	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},                             \
+	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
+static const Field pool_fields[] = {POOL_FIELDS, {0}};
+static const Field pool_grad_fields[] = {
+	POOL_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
+
+static bool
+pool_shape(Infer *in, Type x, Ints *shape)
+{
+	const PoolAttr *a = in->attr;
+	int spatial = x->rank - 2;
+
+	*shape = ints_of_type(x);
+	if (spatial < 1 || a->window.n != spatial || a->stride.n != spatial || a->low.n != spatial ||
+	    a->high.n != spatial || a->dilation.n != spatial || !dtype_is_float(x->dtype)) {
+		infer_error(in, "needs a float operand of rank 3 or more and %d numbers per attribute",
+		            spatial);
+		return false;
+	}
+	for (int i = 0; i < spatial; i++) {
+		int64_t reach = (a->window.at[i] - 1) * a->dilation.at[i] + 1;
+		int64_t room = x->dims[i + 2] + a->low.at[i] + a->high.at[i] - reach;
+		if (a->window.at[i] < 1 || a->stride.at[i] < 1 || a->dilation.at[i] < 1 ||
+		    a->low.at[i] < 0 || a->high.at[i] < 0 || room < 0) {
+			infer_error(in, "spatial axis %d: window %lld over %lld elements padded by "
+			                "%lld and %lld", i, (long long)a->window.at[i],
+			            (long long)x->dims[i + 2], (long long)a->low.at[i],
+			            (long long)a->high.at[i]);
+			return false;
+		}
+		shape->at[i + 2] = room / a->stride.at[i] + 1;
+	}
+	return true;
+}
+
+static void
+pool_infer(Infer *in)
+{
+	Ints shape;
+
+	if (pool_shape(in, in->operand[0], &shape))
+		infer_set(in, 0, in->operand[0]->dtype, &shape);
+}
+
+/* Flat places of x under the window of y's element, in order: visit each. */
+static void
+window_walk(const PoolAttr *a, Type x, Module *m, const int64_t *y_at,
+            void (*visit)(void *ctx, int64_t place), void *ctx)
+{
+	int64_t strides[MAX_RANK], at[MAX_RANK];
+
+	type_strides(x, strides);
+	for (Walk w = walk(type_new(m, S64, a->window.n, a->window.at)); w.ok; walk_next(&w)) {
+		bool inside = true;
+		memcpy(at, y_at, sizeof(at));
+		for (int i = 0; i < a->window.n; i++) {
+			at[i + 2] = y_at[i + 2] * a->stride.at[i] - a->low.at[i] +
+			            w.at[i] * a->dilation.at[i];
+			inside &= at[i + 2] >= 0 && at[i + 2] < x->dims[i + 2];
+		}
+		if (inside)
+			visit(ctx, flat_of(at, strides, x->rank));
+	}
+}
+
+typedef struct {
+	const double *x;
+	double sum;
+	int64_t best; /* place of the maximum; -1 before any */
+} Window;
+static void
+window_visit(void *ctx, int64_t place)
+{
+	Window *w = ctx;
+
+	w->sum += w->x[place];
+	if (w->best < 0 || w->x[place] > w->x[w->best] ||
+	    (isnan(w->x[place]) && !isnan(w->x[w->best])))
+		w->best = place;
+}
+
+typedef struct {
+	double *dx;
+	double dy;
+} Spread;
+static void
+spread_visit(void *ctx, int64_t place)
+{
+	Spread *s = ctx;
+
+	s->dx[place] += s->dy;
+}
+
+static void
+pool_eval(Eval *ev)
+{
+	const PoolAttr *a = ev->attr;
+	Module *m = ev->node->function->module;
+
+	for (Walk y = walk(ev->result[0].type); y.ok; walk_next(&y)) {
+		Window w = {.x = ev->operand[0].f, .best = -1};
+		window_walk(a, ev->operand[0].type, m, y.at, window_visit, &w);
+		ev->result[0].f[y.flat] = a->kind == POOL_SUM ? w.sum
+		                          : w.best < 0        ? -INFINITY
+		                                              : w.x[w.best];
+	}
+}
+
+/* ---- pool_grad (dy, x): x only for max. dx[i] = sum of dy over the windows that i won (max) or lies
+ * in (sum) */
+static void
+pool_grad_infer(Infer *in)
+{
+	const PoolAttr *a = in->attr;
+	Type dy = in->operand[0], x = in->n_operands > 1 ? in->operand[1] : NULL;
+	Ints shape;
+
+	if (dy->rank < 3 || (a->kind == POOL_MAX) != (x != NULL) ||
+	    (a->kind == POOL_SUM && a->size.n != dy->rank - 2)) {
+		infer_error(in, "max takes dy and x; sum takes dy and size");
+		return;
+	}
+	if (!x) {
+		Ints full = ints_of_type(dy);
+		memcpy(full.at + 2, a->size.at, sizeof(int64_t) * (size_t)a->size.n);
+		x = type_new(in->m, dy->dtype, full.n, full.at);
+	}
+	if (pool_shape(in, x, &shape) && dy != type_new(in->m, x->dtype, shape.n, shape.at))
+		infer_error(in, "the pool of this shape does not give that cotangent");
+	in->result[0] = x;
+}
+
+static void
+pool_grad_eval(Eval *ev)
+{
+	const PoolAttr *a = ev->attr;
+	Module *m = ev->node->function->module;
+	Type x = ev->result[0].type;
+
+	for (Walk y = walk(ev->operand[0].type); y.ok; walk_next(&y)) {
+		Spread s = {.dx = ev->result[0].f, .dy = ev->operand[0].f[y.flat]};
+		if (a->kind == POOL_SUM) {
+			window_walk(a, x, m, y.at, spread_visit, &s);
+			continue;
+		}
+		Window w = {.x = ev->operand[1].f, .best = -1};
+		window_walk(a, x, m, y.at, window_visit, &w);
+		if (w.best >= 0)
+			s.dx[w.best] += s.dy;
+	}
+}
+
+/* ---- pool_gather (g, x): the element of g where x has the maximum of each window */
+static void
+pool_gather_infer(Infer *in)
+{
+	Ints shape;
+
+	if (in->operand[0] != in->operand[1] || ((const PoolAttr *)in->attr)->kind != POOL_MAX)
+		infer_error(in, "needs two operands of one type, and kind max");
+	else if (pool_shape(in, in->operand[1], &shape))
+		infer_set(in, 0, in->operand[1]->dtype, &shape);
+}
+
+static void
+pool_gather_eval(Eval *ev)
+{
+	for (Walk y = walk(ev->result[0].type); y.ok; walk_next(&y)) {
+		Window w = {.x = ev->operand[1].f, .best = -1};
+		window_walk(ev->attr, ev->operand[1].type, ev->node->function->module, y.at,
+		            window_visit, &w);
+		if (w.best >= 0)
+			ev->result[0].f[y.flat] = ev->operand[0].f[w.best];
+	}
+}
+
+/* ---- gradients */
+static void
+pool_grad_of(Grad *g)
+{
+	PoolAttr a = *(const PoolAttr *)g->node->attr;
+	Value *x = node_operand(g->node, 0);
+
+	a.size = (Ints){0};
+	if (a.kind == POOL_SUM) {
+		a.size.n = x->type->rank - 2;
+		memcpy(a.size.at, x->type->dims + 2, sizeof(int64_t) * (size_t)a.size.n);
+	}
+	grad_add(g, 0, build(g->b, OP_pool_grad, a.kind == POOL_MAX ? 2 : 1,
+	                     (Value *[]){g->dresult[0], x}, &a));
+}
+
+static void
+pool_grad_grad(Grad *g)
+{
+	PoolAttr a = *(const PoolAttr *)g->node->attr;
+
+	a.size = (Ints){0};
+	if (a.kind == POOL_SUM)
+		grad_add(g, 0, build(g->b, OP_pool, 1, &g->dresult[0], &a));
+	else
+		grad_add(g, 0, build(g->b, OP_pool_gather, 2,
+		                     (Value *[]){g->dresult[0], node_operand(g->node, 1)}, &a));
+}
+
+static void
+pool_gather_grad(Grad *g)
+{
+	grad_add(g, 0, build(g->b, OP_pool_grad, 2,
+	                     (Value *[]){g->dresult[0], node_operand(g->node, 1)}, g->node->attr));
+}
+
+/* ---- lowering */
+typedef struct {
+	Lower *lw;
+	const PoolAttr *a;
+	Type x, y, window;
+	Index at; /* of the window's element of y */
+} PoolLoop;
+
+/* The place in x of window place q, clamped; *inside says whether it was inside. */
+static Index
+pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Index at = p->at;
+
+	*inside = -1;
+	for (int i = 0; i < q->rank; i++) {
+		Affine place = affine_add(affine_scale(p->at.at[i + 2], p->a->stride.at[i]),
+		                          affine_scale(q->at[i], p->a->dilation.at[i]));
+		place = affine_add(place, affine_constant(-p->a->low.at[i]));
+		int64_t last = (p->y->dims[i + 2] - 1) * p->a->stride.at[i] +
+		               (p->a->window.at[i] - 1) * p->a->dilation.at[i] - p->a->low.at[i];
+		at.at[i + 2] = place;
+		if (p->a->low.at[i] == 0 && last < p->x->dims[i + 2])
+			continue;
+		LoopValue v = lb_affine(lb, place);
+		LoopValue c = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, v, lb_int(lb, S64, 0)),
+		                        lb_int(lb, S64, p->x->dims[i + 2] - 1));
+		LoopValue in = lb_compare(lb, LOOP_eq, v, c);
+		*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
+		at.at[i + 2] = affine_scalar(c);
+	}
+	return at;
+}
+
+static LoopValue
+when_inside(LoopBuilder *lb, LoopValue inside, LoopValue x, LoopValue other)
+{
+	return inside < 0 ? x : lb_select(lb, inside, x, other);
+}
+
+/* Accumulates over the window: the sum or maximum of x. */
+static LoopValue
+window_value(const PoolLoop *p, const Value *x)
+{
+	LoopBuilder *lb = p->lw->lb;
+	DType t = compute_type(p->x->dtype);
+	bool is_max = p->a->kind == POOL_MAX;
+	Index q;
+	LoopValue inside;
+
+	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
+	index_split(lb, p->window, affine_scalar(k), &q);
+	Index at = pool_place(p, &q, &inside);
+	LoopValue v = lower_element(p->lw, x, &at);
+	LoopValue sum = lb_accumulator(lb, is_max ? ACC_MAX : ACC_ADD, t);
+	lb_accumulate(lb, sum, when_inside(lb, inside, v, lb_float(lb, t, is_max ? -INFINITY : 0)));
+	lb_end(lb);
+	return sum;
+}
+
+/* The flat place in x of the window's first maximum. */
+static LoopValue
+window_winner(const PoolLoop *p, const Value *x)
+{
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue best = window_value(p, x), inside;
+	Index q;
+
+	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
+	index_split(lb, p->window, affine_scalar(k), &q);
+	Index at = pool_place(p, &q, &inside);
+	LoopValue v = lower_element(p->lw, x, &at);
+	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
+	LoopValue nan = lb_op(lb, LOOP_is_nan, BOOL, &v);
+	hit = lb_binary(lb, LOOP_or, hit, nan); /* the maximum is NaN where any element is */
+	if (inside >= 0)
+		hit = lb_binary(lb, LOOP_and, hit, inside);
+	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
+	LoopValue place = lb_affine(lb, index_flat(p->x, &at));
+	lb_accumulate(lb, first, lb_select(lb, hit, place, lb_int(lb, S64, p->x->n - 1)));
+	lb_end(lb);
+	return first;
+}
+
+static PoolLoop
+pool_loop(Lower *lw, const Node *n, Type x, Type y)
+{
+	const PoolAttr *a = n->attr;
+
+	return (PoolLoop){.lw = lw, .a = a, .x = x, .y = y,
+	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
+}
+
+static void
+pool_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_result(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
+
+	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
+	index_split(lb, y, affine_scalar(i), &p.at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i),
+	         window_value(&p, node_operand(n, 0)));
+	lb_end(lb);
+}
+
+static void
+pool_gather_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_result(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
+	Index at;
+
+	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
+	index_split(lb, y, affine_scalar(i), &p.at);
+	index_split(lb, p.x, affine_scalar(window_winner(&p, node_operand(n, 1))), &at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i),
+	         lower_element(lw, node_operand(n, 0), &at));
+	lb_end(lb);
+}
+
+/* Adds v to dx at a flat place of the plane that this iteration owns. */
+static void
+add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
+{
+	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
+}
+
+static void
+spread_sum(const PoolLoop *p, int out, LoopValue dy)
+{
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue inside;
+	Index q;
+
+	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
+	index_split(lb, p->window, affine_scalar(k), &q);
+	Index at = pool_place(p, &q, &inside);
+	add_to(lb, out, index_flat(p->x, &at),
+	       when_inside(lb, inside, dy, lb_number(lb, lb_type(lb, dy), 0)));
+	lb_end(lb);
+}
+
+/* Parallel over planes (batch, channel): windows overlap within a plane only. */
+static void
+pool_grad_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Value *dy = node_operand(n, 0);
+	Type x = node_result(n, 0)->type, y = dy->type;
+	int out = lower_buffer(lw, node_result(n, 0));
+	int64_t planes = x->dims[0] * x->dims[1], size = planes ? x->n / planes : 0;
+	PoolLoop p = pool_loop(lw, n, x, y);
+
+	LoopValue plane = lb_for(lb, LOOP_PARALLEL, planes);
+	LoopValue i = lb_for(lb, LOOP_VECTOR, size);
+	lb_store(lb, out, affine_add(affine_scale(affine_scalar(plane), size), affine_scalar(i)),
+	         lb_number(lb, compute_type(x->dtype), 0));
+	lb_end(lb);
+	i = lb_for(lb, LOOP_PLAIN, planes ? y->n / planes : 0);
+	index_split(lb, y, affine_add(affine_scale(affine_scalar(plane), planes ? y->n / planes : 0),
+	                              affine_scalar(i)), &p.at);
+	LoopValue v = lower_element(lw, dy, &p.at);
+	if (p.a->kind == POOL_SUM)
+		spread_sum(&p, out, v);
+	else
+		add_to(lb, out, affine_scalar(window_winner(&p, node_operand(n, 1))), v);
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static int64_t
+pool_cost(const Node *n)
+{
+	const PoolAttr *a = n->attr;
+	int64_t window = 1;
+
+	for (int i = 0; i < a->window.n; i++)
+		window *= a->window.at[i];
+	return node_result(n, 0)->type->n * window;
+}
+
+#define W2 "window = [2,3], stride = [2,1], low = [1,1], high = [0,2], dilation = [1,2]"
+#define W1 "window = [3], stride = [2], low = [0], high = [0], dilation = [1]"
+static const Sample pool_samples[] = {{"{kind = max, " W2 "}", "f64[2,3,5,6]"},
+	{"{kind = sum, " W2 "}", "f64[2,3,5,6]"}, {"{kind = max, " W1 "}", "f64[1,2,7]"},
+	{"{kind = sum, " W1 "}", "f64[0,2,7]"}, {0}};
+static const Sample pool_grad_samples[] = {{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
+	{"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7] fixed"}, {0}};
+static const Sample pool_gather_samples[] = {{"{kind = max, " W1 "}", "f64[1,2,7], f64[1,2,7] fixed"},
+	{0}};
+const OpRow op_pool = {.name = "pool", .doc = "maximum or sum over spatial windows",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = pool_fields,
+	.attr_size = sizeof(PoolAttr), .infer = pool_infer, .eval = pool_eval, .grad = pool_grad_of,
+	.fuse = FUSE_OPAQUE, .kernel = pool_kernel, .cost = pool_cost, .samples = pool_samples};
+const OpRow op_pool_grad = {.name = "pool_grad", .doc = "adjoint of pool",
+	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}}, .results = {"dx"},
+	.fields = pool_grad_fields, .attr_size = sizeof(PoolAttr), .infer = pool_grad_infer,
+	.eval = pool_grad_eval, .grad = pool_grad_grad, .fuse = FUSE_OPAQUE,
+	.kernel = pool_grad_kernel, .cost = pool_cost, .samples = pool_grad_samples};
+const OpRow op_pool_gather = {.name = "pool_gather",
+	.doc = "elements of g at each window's maximum of x",
+	.operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}}, .results = {"y"},
+	.fields = pool_fields, .attr_size = sizeof(PoolAttr), .infer = pool_gather_infer,
+	.eval = pool_gather_eval, .grad = pool_gather_grad, .fuse = FUSE_OPAQUE,
+	.kernel = pool_gather_kernel, .cost = pool_cost, .samples = pool_gather_samples};

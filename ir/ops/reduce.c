@@ -1,0 +1,268 @@
+/* Reductions over whole axes, which vanish from the shape. */
+#include "ir/ops/family.h"
+
+#include <math.h>
+
+static const char *const reduce_kind_names[] = {"sum", "prod", "max", "min", NULL};
+static const Field reduce_fields[] = {
+	{"kind", FIELD_ENUM, offsetof(ReduceAttr, kind), reduce_kind_names, false},
+	{"axes", FIELD_INTS, offsetof(ReduceAttr, axes), NULL, false}, {0}};
+
+/* x: T[4,8], axes = [1]  ->  T[4] */
+static void
+reduce_infer(Infer *in)
+{
+	const ReduceAttr *a = in->attr;
+	Type x = in->operand[0];
+	Ints shape = {0};
+
+	if (x->dtype == BOOL)
+		infer_error(in, "not defined for bool");
+	for (int i = 0; i < a->axes.n; i++) {
+		if (!infer_axis(in, a->axes.at[i], x->rank))
+			return;
+		if (i && a->axes.at[i] <= a->axes.at[i - 1])
+			infer_error(in, "axes must ascend");
+	}
+	for (int i = 0; i < x->rank; i++)
+		if (!ints_has(&a->axes, i))
+			shape.at[shape.n++] = x->dims[i];
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+static double
+combine_float(int kind, double a, double b)
+{
+	switch (kind) {
+	case REDUCE_SUM: return a + b;
+	case REDUCE_PROD: return a * b;
+	case REDUCE_MAX: return isnan(a) || a > b ? a : b;
+	default: return isnan(a) || a < b ? a : b;
+	}
+}
+
+static int64_t
+combine_int(int kind, int64_t a, int64_t b, bool is_u64)
+{
+	bool less = is_u64 ? (uint64_t)a < (uint64_t)b : a < b;
+
+	switch (kind) {
+	case REDUCE_SUM: return (int64_t)((uint64_t)a + (uint64_t)b);
+	case REDUCE_PROD: return (int64_t)((uint64_t)a * (uint64_t)b);
+	case REDUCE_MAX: return less ? b : a;
+	default: return less ? a : b;
+	}
+}
+
+/* Of nothing: 0, 1, the lowest and the highest number of the type. */
+static void
+reduce_identity(int kind, DType t, EvalTensor *y, int64_t i)
+{
+	static const double floats[] = {0, 1, -INFINITY, INFINITY};
+	int bits = dtype_info[t].bits;
+	bool is_signed = dtype_info[t].class == CLASS_SIGNED;
+	int64_t high = is_signed ? (int64_t)(~0ull >> (65 - bits)) : (int64_t)(~0ull >> (64 - bits));
+	int64_t ints[] = {0, 1, is_signed ? -high - 1 : 0, high};
+
+	if (dtype_is_float(t))
+		y->f[i] = floats[kind];
+	else
+		y->i[i] = ints[kind];
+}
+
+static void
+reduce_eval(Eval *ev)
+{
+	const ReduceAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[0];
+	EvalTensor *y = &ev->result[0];
+	int64_t strides[MAX_RANK], kept[MAX_RANK] = {0};
+	int k = 0;
+
+	type_strides(y->type, strides);
+	for (int i = 0; i < x->type->rank; i++)
+		if (!ints_has(&a->axes, i))
+			kept[i] = strides[k++];
+	for (int64_t i = 0; i < y->type->n; i++)
+		reduce_identity(a->kind, y->type->dtype, y, i);
+	for (Walk w = walk(x->type); w.ok; walk_next(&w)) {
+		int64_t i = flat_of(w.at, kept, x->type->rank);
+		if (dtype_is_float(x->type->dtype))
+			y->f[i] = combine_float(a->kind, y->f[i], x->f[w.flat]);
+		else
+			y->i[i] = combine_int(a->kind, y->i[i], x->i[w.flat],
+			                      x->type->dtype == U64);
+	}
+}
+
+/* prod: dx_i = dy * prod of the others; by exclusive products from both ends, so that zeros are no
+ * special case. The axes are moved behind and joined first. */
+static Value *
+prod_grad(Grad *g, Value *x, Value *dy, const Ints *axes)
+{
+	Builder *b = g->b;
+	Ints order = {0}, inverse = {.n = x->type->rank}, joined = {0};
+	int64_t n = 1;
+
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < x->type->rank; i++)
+			if (ints_has(axes, i) == (pass == 1))
+				order.at[order.n++] = i;
+	for (int i = 0; i < order.n; i++) {
+		inverse.at[order.at[i]] = i;
+		if (!ints_has(axes, order.at[i]))
+			joined.at[joined.n++] = x->type->dims[order.at[i]];
+		else
+			n *= x->type->dims[order.at[i]];
+	}
+	joined.at[joined.n++] = n;
+	Value *t = b_transpose(b, x, order);
+	Value *flat = b_reshape(b, t, joined);
+	CumulateAttr forward = {.axis = joined.n - 1, .exclusive = true, .kind = REDUCE_PROD};
+	CumulateAttr backward = forward;
+	backward.reverse = true;
+	Value *others = b_binary(b, OP_mul, build(b, OP_cumulate, 1, &flat, &forward),
+	                         build(b, OP_cumulate, 1, &flat, &backward));
+	others = b_transpose(b, b_reshape(b, others, ints_of_type(t->type)), inverse);
+	return b_binary(b, OP_mul, b_broadcast_back(b, dy, x->type, *axes), others);
+}
+
+/* sum:  dx = broadcast(dy)
+ * max:  dx = mask * broadcast(dy) / broadcast(sum(mask)),  mask = (x == broadcast(y)) */
+static void
+reduce_grad(Grad *g)
+{
+	const ReduceAttr *a = g->node->attr;
+	Builder *b = g->b;
+	Value *x = node_operand(g->node, 0), *y = node_result(g->node, 0), *dy = g->dresult[0];
+
+	if (a->kind == REDUCE_SUM) {
+		grad_add(g, 0, b_broadcast_back(b, dy, x->type, a->axes));
+		return;
+	}
+	if (a->kind == REDUCE_PROD) {
+		grad_add(g, 0, prod_grad(g, x, dy, &a->axes));
+		return;
+	}
+	Value *hit = b_binary(b, OP_eq, x, b_broadcast_back(b, y, x->type, a->axes));
+	Value *mask = b_cast(b, hit, x->type->dtype);
+	Value *share = b_binary(b, OP_div, dy, b_reduce(b, REDUCE_SUM, mask, a->axes));
+	grad_add(g, 0, b_binary(b, OP_mul, mask, b_broadcast_back(b, share, x->type, a->axes)));
+}
+
+/* over no axes; over axes of one element; of a broadcast along fully reduced axes (sum) stays */
+static Value *
+reduce_simplify(Builder *b, Node *n)
+{
+	const ReduceAttr *a = n->attr;
+	Value *x = node_operand(n, 0);
+
+	for (int i = 0; i < a->axes.n; i++)
+		if (x->type->dims[a->axes.at[i]] != 1)
+			return NULL;
+	return b_reshape(b, x, ints_of_type(node_result(n, 0)->type));
+}
+
+static int64_t
+reduce_cost(const Node *n)
+{
+	return node_operand(n, 0)->type->n;
+}
+
+static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,4]"},
+	{"{kind = sum, axes = [1]}", "f64[5,33]"}, {"{kind = sum, axes = [0]}", "f64[37,3]"},
+	{"{kind = max, axes = [1]}", "f64[2,5,3] ties"}, {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+	{"{kind = prod, axes = [0]}", "f64[3] with_zero"}, {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
+	{"{kind = sum, axes = [0]}", "f64[0,2]"}, {0}};
+const OpRow op_reduce = {.name = "reduce", .doc = "sum, prod, max or min over axes",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = reduce_fields,
+	.attr_size = sizeof(ReduceAttr), .infer = reduce_infer, .eval = reduce_eval,
+	.grad = reduce_grad, .fuse = FUSE_REDUCE, .simplify = reduce_simplify,
+	.cost = reduce_cost, .samples = reduce_samples};
+
+/* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
+static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+
+static void
+argmax_infer(Infer *in)
+{
+	int64_t axis = ((const AxisAttr *)in->attr)->axis;
+	Type x = in->operand[0];
+
+	if (!infer_axis(in, axis, x->rank))
+		return;
+	if (x->dims[axis] == 0)
+		infer_error(in, "no elements along axis %lld", (long long)axis);
+	in->result[0] = type_with_dtype(in->m, type_drop_axis(in->m, x, (int)axis), S64);
+}
+
+static bool
+eval_greater(const EvalTensor *x, int64_t i, int64_t j)
+{
+	if (!dtype_is_float(x->type->dtype))
+		return x->type->dtype == U64 ? (uint64_t)x->i[i] > (uint64_t)x->i[j]
+		                             : x->i[i] > x->i[j];
+	return x->f[i] > x->f[j] || (isnan(x->f[j]) && !isnan(x->f[i]));
+}
+
+static void
+argmax_eval(Eval *ev)
+{
+	int64_t axis = ((const AxisAttr *)ev->attr)->axis, strides[MAX_RANK];
+	const EvalTensor *x = &ev->operand[0];
+	EvalTensor *y = &ev->result[0];
+
+	type_strides(x->type, strides);
+	for (Walk w = walk(y->type); w.ok; walk_next(&w)) {
+		int64_t base = 0, best = 0;
+		for (int i = 0; i < y->type->rank; i++)
+			base += w.at[i] * strides[i < axis ? i : i + 1];
+		for (int64_t j = 1; j < x->type->dims[axis]; j++)
+			if (eval_greater(x, base + j * strides[axis], base + best * strides[axis]))
+				best = j;
+		y->i[w.flat] = best;
+	}
+}
+
+/* One pass for the maximum, one for the smallest index that has it. */
+static void
+argmax_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	int64_t axis = ((const AxisAttr *)n->attr)->axis;
+	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
+	DType t = compute_type(x->dtype);
+	Index at, full;
+	int64_t size = x->dims[axis];
+
+	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
+	index_split(lb, y, affine_scalar(i), &at);
+	full.rank = x->rank;
+	for (int k = 0; k < y->rank; k++)
+		full.at[k < axis ? k : k + 1] = at.at[k];
+	LoopValue j = lb_for(lb, LOOP_VECTOR, size);
+	full.at[axis] = affine_scalar(j);
+	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
+	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
+	if (dtype_is_float(t))
+		v = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &v), lb_float(lb, t, -INFINITY), v);
+	lb_accumulate(lb, best, v);
+	lb_end(lb);
+	j = lb_for(lb, LOOP_VECTOR, size);
+	full.at[axis] = affine_scalar(j);
+	v = lower_element(lw, node_operand(n, 0), &full);
+	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
+	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
+	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size - 1)));
+	lb_end(lb);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i), first);
+	lb_end(lb);
+}
+
+static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"}, {"{axis = 0}", "f64[1]"},
+	{"{axis = 0}", "s64[4,3]"}, {0}};
+const OpRow op_argmax = {.name = "argmax", .doc = "first place of the largest element of an axis",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = axis_fields,
+	.attr_size = sizeof(AxisAttr), .infer = argmax_infer, .eval = argmax_eval,
+	.grad = grad_zero, .fuse = FUSE_OPAQUE, .kernel = argmax_kernel, .cost = reduce_cost,
+	.samples = argmax_samples};

@@ -1,0 +1,321 @@
+/* Ops that walk an axis in order: cumulate and sort. */
+#include "ir/ops/family.h"
+
+#include <math.h>
+
+/* ---- cumulate {kind, axis, reverse, exclusive}: running sums or products */
+static const char *const cumulate_kind_names[] = {"sum", "prod", NULL};
+static const Field cumulate_fields[] = {
+	{"kind", FIELD_ENUM, offsetof(CumulateAttr, kind), cumulate_kind_names, false},
+	{"axis", FIELD_INT, offsetof(CumulateAttr, axis), NULL, false},
+	{"reverse", FIELD_BOOL, offsetof(CumulateAttr, reverse), NULL, true},
+	{"exclusive", FIELD_BOOL, offsetof(CumulateAttr, exclusive), NULL, true}, {0}};
+
+static void
+cumulate_infer(Infer *in)
+{
+	infer_axis(in, ((const CumulateAttr *)in->attr)->axis, in->operand[0]->rank);
+	if (in->operand[0]->dtype == BOOL)
+		infer_error(in, "not defined for bool");
+	in->result[0] = in->operand[0];
+}
+
+static void
+cumulate_line(const CumulateAttr *a, const EvalTensor *x, EvalTensor *y, int64_t base,
+              int64_t stride, int64_t size)
+{
+	double f = a->kind == REDUCE_PROD;
+	uint64_t u = a->kind == REDUCE_PROD;
+
+	for (int64_t k = 0; k < size; k++) {
+		int64_t i = base + (a->reverse ? size - 1 - k : k) * stride;
+		double old_f = f;
+		uint64_t old_u = u;
+		if (dtype_is_float(x->type->dtype)) {
+			f = a->kind == REDUCE_PROD ? f * x->f[i] : f + x->f[i];
+			y->f[i] = a->exclusive ? old_f : f;
+		} else {
+			u = a->kind == REDUCE_PROD ? u * (uint64_t)x->i[i] : u + (uint64_t)x->i[i];
+			y->i[i] = (int64_t)(a->exclusive ? old_u : u);
+		}
+	}
+}
+
+static void
+cumulate_eval(Eval *ev)
+{
+	const CumulateAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[0];
+	int64_t strides[MAX_RANK];
+
+	type_strides(x->type, strides);
+	for (Walk w = walk(x->type); w.ok; walk_next(&w))
+		if (w.at[a->axis] == 0)
+			cumulate_line(a, x, &ev->result[0], w.flat, strides[a->axis],
+			              x->type->dims[a->axis]);
+}
+
+/* sum: dx_i = sum of dy over the later ones
+ * prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k != i} x_k, as a product per pair (i, j) */
+static void
+cumulate_grad(Grad *g)
+{
+	CumulateAttr a = *(const CumulateAttr *)g->node->attr;
+
+	if (a.kind == REDUCE_SUM) {
+		a.reverse = !a.reverse;
+		grad_add(g, 0, build(g->b, OP_cumulate, 1, &g->dresult[0], &a));
+		return;
+	}
+	/* X[..., j, i] = x_j where j != i, else 1; cumulated along j it is prod_{k<=j, k!=i} x_k; pairs
+	 * with j before i have no path to x_i and are masked out. */
+	Builder *b = g->b;
+	Value *x = node_operand(g->node, 0);
+	int rank = x->type->rank;
+	Ints shape = ints_of_type(x->type), axes = {.n = rank};
+	for (int i = 0; i < rank; i++)
+		axes.at[i] = i;
+	shape.at[shape.n++] = x->type->dims[a.axis];
+	Value *pairs = b_broadcast(b, x, shape, axes);
+	Value *j = b_iota(b, S64, shape, (int)a.axis), *i = b_iota(b, S64, shape, rank);
+	Value *one = b_splat(b, pairs->type, 1), *zero = b_splat(b, pairs->type, 0);
+	Value *others = b_select(b, b_binary(b, OP_eq, i, j), one, pairs);
+	Value *paths = build(b, OP_cumulate, 1, &others, &a);
+	OpKind before = a.reverse ? (a.exclusive ? OP_lt : OP_le) : (a.exclusive ? OP_gt : OP_ge);
+	paths = b_select(b, b_binary(b, before, j, i), paths, zero);
+	Value *dy = b_broadcast(b, g->dresult[0], shape, axes);
+	Value *dx = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, dy, paths),
+	                     (Ints){.n = 1, .at = {a.axis}});
+	/* The axis i now stands last: move it to where j was. */
+	Ints order = {.n = rank};
+	for (int k = 0; k < rank; k++)
+		order.at[k] = k < a.axis ? k : k == a.axis ? rank - 1 : k - 1;
+	grad_add(g, 0, b_transpose(b, dx, order));
+}
+
+static void
+cumulate_kernel(Lower *lw, const Node *n)
+{
+	const CumulateAttr *a = n->attr;
+	LoopBuilder *lb = lw->lb;
+	Type x = node_operand(n, 0)->type;
+	DType t = compute_type(x->dtype);
+	Type lines = type_drop_axis(lw->m, x, (int)a->axis);
+	int64_t size = x->dims[a->axis];
+	int out = lower_buffer(lw, node_result(n, 0)), sum = lb_local(lb, t, 1);
+	Index at, full = {.rank = x->rank};
+
+	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
+	index_split(lb, lines, affine_scalar(line), &at);
+	for (int k = 0; k < lines->rank; k++)
+		full.at[k < a->axis ? k : k + 1] = at.at[k];
+	lb_store(lb, sum, affine_constant(0), lb_number(lb, t, a->kind == REDUCE_PROD));
+	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
+	full.at[a->axis] = a->reverse ? affine_add(affine_constant(size - 1),
+	                                           affine_scale(affine_scalar(j), -1))
+	                              : affine_scalar(j);
+	LoopValue old = lb_load(lb, sum, affine_constant(0));
+	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
+	LoopValue new = lb_binary(lb, a->kind == REDUCE_PROD ? LOOP_mul : LOOP_add, old, v);
+	lb_store(lb, sum, affine_constant(0), new);
+	lb_store(lb, out, index_flat(x, &full), a->exclusive ? old : new);
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static const Sample cumulate_samples[] = {{"{kind = sum, axis = 1}", "f64[2,5,3]"},
+	{"{kind = sum, axis = 0, reverse = true, exclusive = true}", "f64[5]"},
+	{"{kind = prod, axis = 1}", "f64[2,4]"},
+	{"{kind = prod, axis = 0, exclusive = true}", "f64[4,2] with_zero"},
+	{"{kind = prod, axis = 0, reverse = true}", "f64[3]"},
+	{"{kind = prod, axis = 0, reverse = true, exclusive = true}", "f64[4]"},
+	{"{kind = sum, axis = 0}", "f64[0,3]"}, {0}};
+const OpRow op_cumulate = {.name = "cumulate", .doc = "running sum or product along an axis",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = cumulate_fields,
+	.attr_size = sizeof(CumulateAttr), .infer = cumulate_infer, .eval = cumulate_eval,
+	.grad = cumulate_grad, .fuse = FUSE_OPAQUE, .kernel = cumulate_kernel,
+	.samples = cumulate_samples};
+
+/* ---- sort {axis, descending}: stable; results are values and where they came from */
+static const Field sort_fields[] = {
+	{"axis", FIELD_INT, offsetof(SortAttr, axis), NULL, false},
+	{"descending", FIELD_BOOL, offsetof(SortAttr, descending), NULL, true}, {0}};
+
+static void
+sort_infer(Infer *in)
+{
+	infer_axis(in, ((const SortAttr *)in->attr)->axis, in->operand[0]->rank);
+	in->result[0] = in->operand[0];
+	in->result[1] = type_with_dtype(in->m, in->operand[0], S64);
+}
+
+/* Does element i stand before element j? NaN is larger than all. */
+static bool
+sort_before(const EvalTensor *x, bool descending, int64_t i, int64_t j)
+{
+	if (!dtype_is_float(x->type->dtype)) {
+		int64_t a = x->i[descending ? j : i], b = x->i[descending ? i : j];
+		return x->type->dtype == U64 ? (uint64_t)a < (uint64_t)b : a < b;
+	}
+	double a = x->f[descending ? j : i], b = x->f[descending ? i : j];
+	return a < b || (isnan(b) && !isnan(a));
+}
+
+static void
+sort_line(const EvalTensor *x, bool descending, int64_t base, int64_t stride, int64_t n,
+          EvalTensor *y, EvalTensor *place)
+{
+	for (int64_t i = 0; i < n; i++) { /* insertion: naive and stable */
+		int64_t k = i;
+		for (; k > 0 && sort_before(x, descending, base + i * stride,
+		                            base + place->i[base + (k - 1) * stride] * stride);
+		     k--)
+			place->i[base + k * stride] = place->i[base + (k - 1) * stride];
+		place->i[base + k * stride] = i;
+	}
+	for (int64_t k = 0; k < n; k++)
+		eval_move(y, base + k * stride, x, base + place->i[base + k * stride] * stride);
+}
+
+static void
+sort_eval(Eval *ev)
+{
+	const SortAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[0];
+	int64_t strides[MAX_RANK];
+
+	type_strides(x->type, strides);
+	for (Walk w = walk(x->type); w.ok; walk_next(&w))
+		if (w.at[a->axis] == 0)
+			sort_line(x, a->descending, w.flat, strides[a->axis],
+			          x->type->dims[a->axis], &ev->result[0], &ev->result[1]);
+}
+
+/* dx[place] = dy: a scatter over the flat elements */
+static void
+sort_grad(Grad *g)
+{
+	const SortAttr *a = g->node->attr;
+	Builder *b = g->b;
+	Value *x = node_operand(g->node, 0), *place = node_result(g->node, 1);
+	Ints shape = ints_of_type(x->type), flat = {.n = 1, .at = {x->type->n}};
+	int64_t strides[MAX_RANK];
+	Value *linear = NULL;
+
+	if (!g->dresult[0])
+		return;
+	type_strides(x->type, strides);
+	for (int i = 0; i < x->type->rank; i++) {
+		Value *at = i == a->axis ? place : b_iota(b, S64, shape, i);
+		at = b_binary(b, OP_mul, at, b_splat(b, place->type, (double)strides[i]));
+		linear = linear ? b_binary(b, OP_add, linear, at) : at;
+	}
+	Value *dx = b_scatter(b, SCATTER_ADD, b_reshape(b, zeros_like(b, x), flat),
+	                      b_reshape(b, linear, flat), b_reshape(b, g->dresult[0], flat), 0);
+	grad_add(g, 0, b_reshape(b, dx, shape));
+}
+
+typedef struct {
+	Lower *lw;
+	DType type;
+	int values, places;
+	bool descending;
+} Sorter;
+
+/* Puts elements lo and hi of the local line in order. */
+static void
+sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
+{
+	LoopBuilder *lb = s->lw->lb;
+	Affine l = affine_scalar(lo), h = affine_scalar(hi);
+	LoopValue a = lb_load(lb, s->values, l), b = lb_load(lb, s->values, h);
+	LoopValue i = lb_load(lb, s->places, l), j = lb_load(lb, s->places, h);
+	LoopValue swap = lb_compare(lb, s->descending ? LOOP_lt : LOOP_gt, a, b);
+	LoopValue tie = lb_compare(lb, LOOP_gt, i, j);
+
+	if (dtype_is_float(s->type)) { /* NaN is larger than all */
+		LoopValue an = lb_op(lb, LOOP_is_nan, BOOL, &a), bn = lb_op(lb, LOOP_is_nan, BOOL, &b);
+		LoopValue larger = s->descending ? bn : an, smaller = s->descending ? an : bn;
+		LoopValue only = lb_binary(lb, LOOP_and, larger, lb_unary(lb, LOOP_not, smaller));
+		swap = lb_binary(lb, LOOP_or, swap, only);
+		LoopValue both = lb_binary(lb, LOOP_and, an, bn);
+		LoopValue same = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, a, b), both);
+		swap = lb_binary(lb, LOOP_or, swap, lb_binary(lb, LOOP_and, same, tie));
+	} else {
+		LoopValue same = lb_compare(lb, LOOP_eq, a, b);
+		swap = lb_binary(lb, LOOP_or, swap, lb_binary(lb, LOOP_and, same, tie));
+	}
+	lb_store(lb, s->values, l, lb_select(lb, swap, b, a));
+	lb_store(lb, s->values, h, lb_select(lb, swap, a, b));
+	lb_store(lb, s->places, l, lb_select(lb, swap, j, i));
+	lb_store(lb, s->places, h, lb_select(lb, swap, i, j));
+}
+
+/* Batcher's odd-even merge sort over n elements, any n: exchanges with hi >= n are left out.
+ * Knuth, TAOCP 5.2.2 algorithm M. */
+static void
+sort_network(const Sorter *s, int64_t n)
+{
+	LoopBuilder *lb = s->lw->lb;
+	int64_t top = 1;
+
+	while (top * 2 < n)
+		top *= 2;
+	for (int64_t p = top; p > 0; p /= 2) {
+		int64_t q = top, r = 0, d = p;
+		for (;;) {
+			LoopValue i = lb_for(lb, LOOP_PLAIN, n - d);
+			LoopValue bit = lb_binary(lb, LOOP_and, i, lb_int(lb, S64, p));
+			lb_if(lb, lb_compare(lb, LOOP_eq, bit, lb_int(lb, S64, r)));
+			sort_exchange(s, i, lb_affine(lb, affine_add(affine_scalar(i),
+			                                             affine_constant(d))));
+			lb_end(lb);
+			lb_end(lb);
+			if (q == p)
+				break;
+			d = q - p;
+			q /= 2;
+			r = p;
+		}
+	}
+}
+
+static void
+sort_kernel(Lower *lw, const Node *n)
+{
+	const SortAttr *a = n->attr;
+	LoopBuilder *lb = lw->lb;
+	Type x = node_operand(n, 0)->type, lines = type_drop_axis(lw->m, x, (int)a->axis);
+	int64_t size = x->dims[a->axis];
+	Sorter s = {lw, compute_type(x->dtype), 0, 0, a->descending};
+	Index at, full = {.rank = x->rank};
+
+	s.values = lb_local(lb, s.type, size);
+	s.places = lb_local(lb, S64, size);
+	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
+	index_split(lb, lines, affine_scalar(line), &at);
+	for (int k = 0; k < lines->rank; k++)
+		full.at[k < a->axis ? k : k + 1] = at.at[k];
+	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
+	full.at[a->axis] = affine_scalar(j);
+	lb_store(lb, s.values, affine_scalar(j), lower_element(lw, node_operand(n, 0), &full));
+	lb_store(lb, s.places, affine_scalar(j), j);
+	lb_end(lb);
+	if (size > 1)
+		sort_network(&s, size);
+	j = lb_for(lb, LOOP_PLAIN, size);
+	full.at[a->axis] = affine_scalar(j);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(x, &full),
+	         lb_load(lb, s.values, affine_scalar(j)));
+	lb_store(lb, lower_buffer(lw, node_result(n, 1)), index_flat(x, &full),
+	         lb_load(lb, s.places, affine_scalar(j)));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+static const Sample sort_samples[] = {{"{axis = 1}", "f64[2,5,3]"},
+	{"{axis = 0, descending = true}", "f64[33]"}, {"{axis = 0}", "f64[0]"}, {"{axis = 0}", "f64[1]"}, {0}};
+const OpRow op_sort = {.name = "sort", .doc = "stable order along an axis; NaN is larger than all",
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"values", "indices"}, .fields = sort_fields,
+	.attr_size = sizeof(SortAttr), .infer = sort_infer, .eval = sort_eval, .grad = sort_grad,
+	.fuse = FUSE_OPAQUE, .kernel = sort_kernel, .samples = sort_samples};

@@ -1,0 +1,389 @@
+/* Views: result element i is operand element map(i). */
+#include "ir/ops/family.h"
+
+#include <string.h>
+
+#define REQUIRED_X .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}
+
+/* ---- broadcast {shape, axes}: operand axis i is result axis axes[i]; the other axes repeat */
+static const Field broadcast_fields[] = {
+	{"shape", FIELD_INTS, offsetof(BroadcastAttr, shape), NULL, false},
+	{"axes", FIELD_INTS, offsetof(BroadcastAttr, axes), NULL, true}, {0}};
+
+/* x: T[3], shape = [2,3], axes = [1]  ->  T[2,3] */
+static void
+broadcast_infer(Infer *in)
+{
+	const BroadcastAttr *a = in->attr;
+	Type x = in->operand[0];
+
+	if (a->axes.n != x->rank) {
+		infer_error(in, "%d axes for a rank-%d operand", a->axes.n, x->rank);
+		return;
+	}
+	for (int i = 0; i < x->rank; i++) {
+		int64_t axis = a->axes.at[i];
+		if (!infer_axis(in, axis, a->shape.n))
+			return;
+		if (i && axis <= a->axes.at[i - 1])
+			infer_error(in, "axes must ascend");
+		if (a->shape.at[axis] != x->dims[i])
+			infer_error(in, "axis %d has %lld elements, result axis %lld has %lld", i,
+			            (long long)x->dims[i], (long long)axis,
+			            (long long)a->shape.at[axis]);
+	}
+	infer_set(in, 0, x->dtype, &a->shape);
+}
+
+static void
+broadcast_eval(Eval *ev)
+{
+	const BroadcastAttr *a = ev->attr;
+	int64_t strides[MAX_RANK], at[MAX_RANK];
+	Type x = ev->operand[0].type;
+
+	type_strides(x, strides);
+	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+		for (int i = 0; i < x->rank; i++)
+			at[i] = w.at[a->axes.at[i]];
+		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
+	}
+}
+
+/* dx = sum of dy over the repeated axes */
+static void
+broadcast_grad(Grad *g)
+{
+	const BroadcastAttr *a = g->node->attr;
+	Ints gone = {0};
+
+	for (int i = 0; i < a->shape.n; i++)
+		if (!ints_has(&a->axes, i))
+			gone.at[gone.n++] = i;
+	grad_add(g, 0, b_reduce(g->b, REDUCE_SUM, g->dresult[0], gone));
+}
+
+static void
+broadcast_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	const BroadcastAttr *a = n->attr;
+
+	(void)lb;
+	operand->rank = a->axes.n;
+	for (int i = 0; i < a->axes.n; i++)
+		operand->at[i] = result->at[a->axes.at[i]];
+}
+
+/* broadcast of broadcast */
+static Value *
+broadcast_simplify(Builder *b, Node *n)
+{
+	const BroadcastAttr *a = n->attr;
+	Node *inner = node_operand(n, 0)->node;
+	Ints axes = {0};
+
+	if (!inner || inner->op != OP_broadcast)
+		return NULL;
+	const BroadcastAttr *ia = inner->attr;
+	for (int i = 0; i < ia->axes.n; i++)
+		axes.at[axes.n++] = a->axes.at[ia->axes.at[i]];
+	return b_broadcast(b, node_operand(inner, 0), a->shape, axes);
+}
+
+static const Sample broadcast_samples[] = {{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"},
+	{"{shape = [3]}", "f64[]"}, {"{shape = [0,3], axes = [1]}", "f64[3]"},
+	{"{shape = [1,5], axes = [0]}", "f64[1]"}, {0}};
+const OpRow op_broadcast = {.name = "broadcast", .doc = "repeats along new axes", REQUIRED_X,
+	.fields = broadcast_fields, .attr_size = sizeof(BroadcastAttr), .infer = broadcast_infer,
+	.eval = broadcast_eval, .grad = broadcast_grad, .fuse = FUSE_VIEW, .map = broadcast_map,
+	.simplify = broadcast_simplify, .samples = broadcast_samples};
+
+/* ---- reshape {shape}: the same elements in row-major order */
+static const Field reshape_fields[] = {
+	{"shape", FIELD_INTS, offsetof(ReshapeAttr, shape), NULL, true}, {0}};
+
+static void
+reshape_infer(Infer *in)
+{
+	const ReshapeAttr *a = in->attr;
+
+	infer_set(in, 0, in->operand[0]->dtype, &a->shape);
+	if (!in->fault && in->result[0]->n != in->operand[0]->n)
+		infer_error(in, "%lld elements into %lld", (long long)in->operand[0]->n,
+		            (long long)in->result[0]->n);
+}
+
+static void
+reshape_eval(Eval *ev)
+{
+	memcpy(ev->result[0].at, ev->operand[0].at, (size_t)ev->result[0].type->n * 8);
+}
+
+static void
+reshape_grad(Grad *g)
+{
+	grad_add(g, 0, b_reshape(g->b, g->dresult[0], ints_of_type(node_operand(g->node, 0)->type)));
+}
+
+static void
+reshape_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	index_split(lb, node_operand(n, 0)->type, index_flat(node_result(n, 0)->type, result),
+	            operand);
+}
+
+static Value *
+reshape_simplify(Builder *b, Node *n)
+{
+	Value *x = node_operand(n, 0);
+
+	if (x->type == node_result(n, 0)->type)
+		return x;
+	if (x->node && x->node->op == OP_reshape)
+		return b_reshape(b, node_operand(x->node, 0), ((ReshapeAttr *)n->attr)->shape);
+	return NULL;
+}
+
+static const Sample reshape_samples[] = {{"{shape = [6,4]}", "f64[2,3,4]"},
+	{"{shape = []}", "f64[1,1]"}, {"{shape = [0]}", "f64[3,0]"}, {"{shape = [5,3]}", "f64[3,5]"}, {0}};
+const OpRow op_reshape = {.name = "reshape", .doc = "another shape, the same order", REQUIRED_X,
+	.fields = reshape_fields, .attr_size = sizeof(ReshapeAttr), .infer = reshape_infer,
+	.eval = reshape_eval, .grad = reshape_grad, .fuse = FUSE_VIEW, .map = reshape_map,
+	.simplify = reshape_simplify, .samples = reshape_samples};
+
+/* ---- transpose {order}: result axis i is operand axis order[i] */
+static const Field transpose_fields[] = {
+	{"order", FIELD_INTS, offsetof(TransposeAttr, order), NULL, false}, {0}};
+
+static void
+transpose_infer(Infer *in)
+{
+	const TransposeAttr *a = in->attr;
+	Type x = in->operand[0];
+	Ints shape = {.n = x->rank};
+	unsigned seen = 0;
+
+	if (a->order.n != x->rank) {
+		infer_error(in, "order of %d axes for a rank-%d operand", a->order.n, x->rank);
+		return;
+	}
+	for (int i = 0; i < x->rank; i++) {
+		if (!infer_axis(in, a->order.at[i], x->rank))
+			return;
+		seen |= 1u << a->order.at[i];
+		shape.at[i] = x->dims[a->order.at[i]];
+	}
+	if (seen != (1u << x->rank) - 1)
+		infer_error(in, "order names an axis twice");
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+static void
+transpose_eval(Eval *ev)
+{
+	const TransposeAttr *a = ev->attr;
+	int64_t strides[MAX_RANK], at[MAX_RANK];
+	Type x = ev->operand[0].type;
+
+	type_strides(x, strides);
+	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+		for (int i = 0; i < x->rank; i++)
+			at[a->order.at[i]] = w.at[i];
+		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
+	}
+}
+
+static void
+transpose_grad(Grad *g)
+{
+	const TransposeAttr *a = g->node->attr;
+	Ints inverse = {.n = a->order.n};
+
+	for (int i = 0; i < a->order.n; i++)
+		inverse.at[a->order.at[i]] = i;
+	grad_add(g, 0, b_transpose(g->b, g->dresult[0], inverse));
+}
+
+static void
+transpose_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	const TransposeAttr *a = n->attr;
+
+	(void)lb;
+	operand->rank = a->order.n;
+	for (int i = 0; i < a->order.n; i++)
+		operand->at[a->order.at[i]] = result->at[i];
+}
+
+/* transpose of transpose; b_transpose drops the identity */
+static Value *
+transpose_simplify(Builder *b, Node *n)
+{
+	const TransposeAttr *a = n->attr;
+	Node *inner = node_operand(n, 0)->node;
+	Ints order = {.n = a->order.n};
+
+	if (!inner || inner->op != OP_transpose) {
+		for (int i = 0; i < a->order.n; i++)
+			if (a->order.at[i] != i)
+				return NULL;
+		return node_operand(n, 0);
+	}
+	for (int i = 0; i < order.n; i++)
+		order.at[i] = ((TransposeAttr *)inner->attr)->order.at[a->order.at[i]];
+	return b_transpose(b, node_operand(inner, 0), order);
+}
+
+static const Sample transpose_samples[] = {{"{order = [2,0,1]}", "f64[2,3,4]"},
+	{"{order = [1,0]}", "f64[0,3]"}, {"{order = [0,2,1]}", "f64[1,3,5]"}, {0}};
+const OpRow op_transpose = {.name = "transpose", .doc = "permutes the axes", REQUIRED_X,
+	.fields = transpose_fields, .attr_size = sizeof(TransposeAttr), .infer = transpose_infer,
+	.eval = transpose_eval, .grad = transpose_grad, .fuse = FUSE_VIEW, .map = transpose_map,
+	.simplify = transpose_simplify, .samples = transpose_samples};
+
+/* ---- slice {start, stop, step}: elements start, start + step, ... below stop, of every axis */
+static const Field slice_fields[] = {
+	{"start", FIELD_INTS, offsetof(SliceAttr, start), NULL, true},
+	{"stop", FIELD_INTS, offsetof(SliceAttr, stop), NULL, true},
+	{"step", FIELD_INTS, offsetof(SliceAttr, step), NULL, true}, {0}};
+
+static void
+slice_infer(Infer *in)
+{
+	const SliceAttr *a = in->attr;
+	Type x = in->operand[0];
+	Ints shape = {.n = x->rank};
+
+	if (a->start.n != x->rank || a->stop.n != x->rank || a->step.n != x->rank) {
+		infer_error(in, "start, stop and step need %d numbers each", x->rank);
+		return;
+	}
+	for (int i = 0; i < x->rank; i++) {
+		int64_t lo = a->start.at[i], hi = a->stop.at[i], step = a->step.at[i];
+		if (step < 1 || lo < 0 || hi < lo || hi > x->dims[i]) {
+			infer_error(in, "axis %d: [%lld:%lld:%lld] of %lld elements", i, (long long)lo,
+			            (long long)hi, (long long)step, (long long)x->dims[i]);
+			return;
+		}
+		shape.at[i] = (hi - lo + step - 1) / step;
+	}
+	infer_set(in, 0, x->dtype, &shape);
+}
+
+static void
+slice_eval(Eval *ev)
+{
+	const SliceAttr *a = ev->attr;
+	int64_t strides[MAX_RANK], at[MAX_RANK];
+	Type x = ev->operand[0].type;
+
+	type_strides(x, strides);
+	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+		for (int i = 0; i < x->rank; i++)
+			at[i] = a->start.at[i] + w.at[i] * a->step.at[i];
+		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
+	}
+}
+
+/* dx = pad(dy) with zeros where nothing was taken */
+static void
+slice_grad(Grad *g)
+{
+	const SliceAttr *a = g->node->attr;
+	Type x = node_operand(g->node, 0)->type, y = node_result(g->node, 0)->type;
+	PadAttr p = {.low = a->start, .high = {.n = x->rank}, .interior = {.n = x->rank}};
+
+	if (y->n == 0) {
+		grad_add(g, 0, zeros_like(g->b, node_operand(g->node, 0)));
+		return;
+	}
+	for (int i = 0; i < x->rank; i++) {
+		p.interior.at[i] = a->step.at[i] - 1;
+		p.high.at[i] = x->dims[i] - a->start.at[i] - (y->dims[i] - 1) * a->step.at[i] - 1;
+	}
+	grad_add(g, 0, b_pad(g->b, g->dresult[0], p.low, p.high, p.interior, 0));
+}
+
+static void
+slice_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	const SliceAttr *a = n->attr;
+
+	(void)lb;
+	operand->rank = a->start.n;
+	for (int i = 0; i < a->start.n; i++)
+		operand->at[i] = affine_add(affine_scale(result->at[i], a->step.at[i]),
+		                            affine_constant(a->start.at[i]));
+}
+
+static Value *
+slice_simplify(Builder *b, Node *n)
+{
+	(void)b;
+	return node_operand(n, 0)->type == node_result(n, 0)->type ? node_operand(n, 0) : NULL;
+}
+
+static const Sample slice_samples[] = {
+	{"{start = [1,0], stop = [3,5], step = [1,2]}", "f64[4,5]"},
+	{"{start = [0], stop = [0], step = [1]}", "f64[3]"},
+	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"}, {0}};
+const OpRow op_slice = {.name = "slice", .doc = "a strided box", REQUIRED_X,
+	.fields = slice_fields, .attr_size = sizeof(SliceAttr), .infer = slice_infer,
+	.eval = slice_eval, .grad = slice_grad, .fuse = FUSE_VIEW, .map = slice_map,
+	.simplify = slice_simplify, .samples = slice_samples};
+
+/* ---- reverse {axes} */
+static const Field reverse_fields[] = {
+	{"axes", FIELD_INTS, offsetof(ReverseAttr, axes), NULL, true}, {0}};
+
+static void
+reverse_infer(Infer *in)
+{
+	const ReverseAttr *a = in->attr;
+
+	for (int i = 0; i < a->axes.n; i++)
+		infer_axis(in, a->axes.at[i], in->operand[0]->rank);
+	in->result[0] = in->operand[0];
+}
+
+static void
+reverse_eval(Eval *ev)
+{
+	const ReverseAttr *a = ev->attr;
+	int64_t strides[MAX_RANK], at[MAX_RANK];
+	Type x = ev->operand[0].type;
+
+	type_strides(x, strides);
+	for (Walk w = walk(x); w.ok; walk_next(&w)) {
+		for (int i = 0; i < x->rank; i++)
+			at[i] = ints_has(&a->axes, i) ? x->dims[i] - 1 - w.at[i] : w.at[i];
+		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
+	}
+}
+
+static void
+reverse_grad(Grad *g)
+{
+	grad_add(g, 0, b_reverse(g->b, g->dresult[0], ((ReverseAttr *)g->node->attr)->axes));
+}
+
+static void
+reverse_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	const ReverseAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type;
+
+	(void)lb;
+	*operand = *result;
+	for (int i = 0; i < x->rank; i++)
+		if (ints_has(&a->axes, i))
+			operand->at[i] = affine_add(affine_scale(result->at[i], -1),
+			                            affine_constant(x->dims[i] - 1));
+}
+
+static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"}, {"{axes = [0]}", "f64[0]"},
+	{"{axes = [0]}", "f64[1]"}, {0}};
+const OpRow op_reverse = {.name = "reverse", .doc = "runs axes backwards", REQUIRED_X,
+	.fields = reverse_fields, .attr_size = sizeof(ReverseAttr), .infer = reverse_infer,
+	.eval = reverse_eval, .grad = reverse_grad, .fuse = FUSE_VIEW, .map = reverse_map,
+	.samples = reverse_samples};

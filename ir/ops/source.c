@@ -1,0 +1,86 @@
+/* Values from nothing: constant and iota. */
+#include "ir/ops/family.h"
+
+/* ---- constant {value} */
+static const Field constant_fields[] = {
+	{"value", FIELD_TENSOR, offsetof(ConstantAttr, value), NULL, false}, {0}};
+
+static void
+constant_infer(Infer *in)
+{
+	const ConstantAttr *a = in->attr;
+
+	if (!a->value)
+		infer_error(in, "no value");
+	else
+		in->result[0] = a->value->type;
+}
+
+static void
+constant_eval(Eval *ev)
+{
+	const Tensor *t = ((const ConstantAttr *)ev->attr)->value;
+
+	ev->result[0] = eval_tensor_from(ev->arena, t->type, t->data);
+}
+
+/* Only splats are written into kernels; other constants are data of the state region. */
+static LoopValue
+constant_element(Lower *lw, const Node *n, const Index *at)
+{
+	double v = 0;
+
+	(void)at;
+	tensor_is_splat(((const ConstantAttr *)n->attr)->value, &v);
+	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
+}
+
+static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""}, {0}};
+const OpRow op_constant = {.name = "constant", .doc = "stored numbers", .results = {"y"},
+	.fields = constant_fields, .attr_size = sizeof(ConstantAttr), .infer = constant_infer,
+	.eval = constant_eval, .grad = grad_zero, .fuse = FUSE_INDEX, .element = constant_element,
+	.samples = constant_samples};
+
+/* ---- iota {dtype, shape, axis}: the index along an axis */
+static const Field iota_fields[] = {
+	{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
+	{"shape", FIELD_INTS, offsetof(IotaAttr, shape), NULL, false},
+	{"axis", FIELD_INT, offsetof(IotaAttr, axis), NULL, true}, {0}};
+
+static void
+iota_infer(Infer *in)
+{
+	const IotaAttr *a = in->attr;
+
+	if (infer_axis(in, a->axis, a->shape.n))
+		infer_set(in, 0, a->dtype, &a->shape);
+}
+
+static void
+iota_eval(Eval *ev)
+{
+	const IotaAttr *a = ev->attr;
+	EvalTensor *y = &ev->result[0];
+
+	for (Walk w = walk(y->type); w.ok; walk_next(&w)) {
+		if (dtype_is_float(a->dtype))
+			y->f[w.flat] = (double)w.at[a->axis];
+		else
+			y->i[w.flat] = w.at[a->axis];
+	}
+}
+
+static LoopValue
+iota_element(Lower *lw, const Node *n, const Index *at)
+{
+	const IotaAttr *a = n->attr;
+
+	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
+}
+
+static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}", ""},
+	{"{dtype = f64, shape = [5]}", ""}, {0}};
+const OpRow op_iota = {.name = "iota", .doc = "the index along an axis", .results = {"y"},
+	.fields = iota_fields, .attr_size = sizeof(IotaAttr), .infer = iota_infer,
+	.eval = iota_eval, .grad = grad_zero, .fuse = FUSE_INDEX, .element = iota_element,
+	.samples = iota_samples};

@@ -1,0 +1,393 @@
+/* Text to IR. Two passes: signatures, states and kernels first, so that bodies may name functions
+ * that stand below; then the bodies. Types are taken as written: the verifier compares them with
+ * inference. */
+#include "ir/text_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void
+read_place(Reader *r, Region *region, int64_t *offset)
+{
+	int k = read_enum(r, region_texts);
+
+	if (k >= 0 && read_expect(r, '+') && read_int(r, offset))
+		*region = (Region)k;
+}
+
+/* ---- states */
+static void
+read_init(Reader *r, State *s)
+{
+	int k = read_enum(r, init_texts);
+
+	if (k < 0)
+		return;
+	s->init = (InitKind)k;
+	if (s->init == INIT_DATA)
+		s->data = read_tensor(r);
+	if ((s->init == INIT_NORMAL || s->init == INIT_UNIFORM) && read_expect(r, '(') &&
+	    read_double(r, &s->init_a) && read_expect(r, ',') && read_double(r, &s->init_b))
+		read_expect(r, ')');
+}
+
+static State *
+read_state_reference(Reader *r)
+{
+	const char *name = read_symbol(r, '@');
+	State *s = name ? module_state(r->m, name) : NULL;
+
+	if (!s)
+		read_fault(r, "unknown state @%s", name ? name : "");
+	return s;
+}
+
+/* state @w : f32[4] parameter saved trainable init data f32[4] [...] ... */
+static void
+read_state(Reader *r)
+{
+	const char *name = read_symbol(r, '@');
+
+	if (!name || !read_expect(r, ':'))
+		return;
+	Type type = read_type(r);
+	int kind = type ? read_enum(r, state_kind_texts) : -1;
+	int life = kind >= 0 ? read_enum(r, lifetime_texts) : -1;
+	if (life < 0)
+		return;
+	if (module_state(r->m, name)) {
+		read_fault(r, "state @%s stands there twice", name);
+		return;
+	}
+	State *s = state_new(r->m, name, type, (StateKind)kind, (Lifetime)life);
+	s->trainable = read_word(r, "trainable");
+	s->decay = read_word(r, "decay");
+	if (read_word(r, "lr_scale"))
+		read_double(r, &s->lr_scale);
+	if (read_word(r, "init"))
+		read_init(r, s);
+	if (read_word(r, "of"))
+		s->of = read_state_reference(r);
+	if (read_word(r, "in") && (s->unit = read_state_reference(r)) && read_expect(r, '+'))
+		read_int(r, &s->unit_offset);
+	if (read_word(r, "at"))
+		read_int(r, &s->offset);
+	if (read_word(r, "why")) {
+		read_space(r);
+		s->why = text_unquote(r->m->arena, &r->at);
+	}
+	if (read_word(r, "loc"))
+		s->loc = read_loc(r);
+	if (!read_at_line_end(r))
+		read_fault(r, "unexpected text behind the state");
+}
+
+/* ---- functions */
+typedef struct {
+	Function *f;
+	const char *body, *line_start;
+	int line;
+} Body;
+typedef VEC(Body) Bodies;
+
+static void
+read_params(Reader *r, Function *f)
+{
+	while (!read_char(r, ')')) {
+		const char *name;
+		if ((f->params.n && !read_expect(r, ',')) || !(name = read_symbol(r, '%')) ||
+		    !read_expect(r, ':'))
+			goto fault;
+		Type type = read_type(r);
+		if (!type)
+			return;
+		Value *v = function_param(f, type, name);
+		if (read_word(r, "at"))
+			read_place(r, &v->region, &v->offset);
+	}
+	return;
+fault:
+	read_fault(r, "malformed parameter");
+}
+
+/* Up to the line that holds only `}`. */
+static void
+skip_body(Reader *r)
+{
+	for (;;) {
+		read_skip_line(r);
+		read_lines(r);
+		if (*r->at == '}' || *r->at == '\0')
+			break;
+	}
+	read_expect(r, '}');
+}
+
+static void
+read_function(Reader *r, FunctionKind kind, Bodies *bodies)
+{
+	const char *name = read_symbol(r, '@');
+
+	if (!name || module_function(r->m, name)) {
+		read_fault(r, name ? "function @%s stands there twice" : "expected @name%s",
+		           name ? name : "");
+		return;
+	}
+	Function *f = function_new(r->m, name);
+	f->kind = kind;
+	if (read_expect(r, '('))
+		read_params(r, f);
+	if (read_char(r, '-')) { /* result types are those of the return */
+		read_expect(r, '>');
+		if (read_char(r, '(')) {
+			while (!read_char(r, ')') && !read_at_line_end(r))
+				if (!read_type(r) || (!read_char(r, ',') && *r->at != ')'))
+					break;
+		} else {
+			read_type(r);
+		}
+	}
+	f->surrogate = read_word(r, "surrogate");
+	if (read_word(r, "loc"))
+		f->loc = read_loc(r);
+	if (!read_expect(r, '{'))
+		return;
+	Body body = {f, r->at, r->line_start, r->line};
+	vec_push(r->m->arena, bodies, body);
+	skip_body(r);
+}
+
+static Value *
+read_operand(Reader *r, bool *ok)
+{
+	const char *name;
+
+	*ok = true;
+	read_space(r);
+	if (*r->at == '_') {
+		r->at++;
+		return NULL;
+	}
+	if (*r->at == '@') {
+		State *s = read_state_reference(r);
+		*ok = s != NULL;
+		return s ? function_state(r->f, s) : NULL;
+	}
+	name = read_symbol(r, '%');
+	Value *v = name ? strmap_get(r->values, name) : NULL;
+	if (!v) {
+		read_fault(r, "unknown value %%%s", name ? name : "");
+		*ok = false;
+	}
+	return v;
+}
+
+/* The operand list; -1 after reporting. */
+static int
+read_operands(Reader *r, Value ***out)
+{
+	VEC(Value *) list = {0};
+	bool ok;
+
+	read_space(r);
+	while (*r->at == '%' || *r->at == '@' || *r->at == '_' || list.n) {
+		Value *v = read_operand(r, &ok);
+		if (!ok)
+			return -1;
+		vec_push(r->m->arena, &list, v);
+		if (!read_char(r, ','))
+			break;
+	}
+	*out = list.at;
+	return list.n;
+}
+
+typedef VEC(const char *) Names;
+
+static void
+read_plan(Reader *r, Node *n)
+{
+	int k;
+
+	if (read_word(r, "phase") && (k = read_enum(r, phase_texts)) >= 0)
+		n->phase = (Phase)k;
+	if (read_word(r, "when") && (k = read_enum(r, when_texts)) >= 0)
+		n->when = (When)k;
+	if (read_word(r, "at")) {
+		int i = 0;
+		do {
+			/* results without a place are left out; places come in result order */
+			if (i < n->n_results)
+				read_place(r, &n->results[i]->region, &n->results[i]->offset);
+			i++;
+		} while (read_char(r, ','));
+	}
+	if (read_word(r, "loc"))
+		n->loc = read_loc(r);
+	if (!read_at_line_end(r))
+		read_fault(r, "unexpected text behind the node");
+}
+
+static void
+read_node(Reader *r)
+{
+	Names names = {0};
+	VEC(Type) types = {0};
+	Value **operands = NULL;
+	OpKind op;
+
+	read_space(r);
+	while (*r->at == '%') {
+		const char *name = read_symbol(r, '%');
+		if (!name)
+			return;
+		vec_push(r->m->arena, &names, name);
+		if (!read_char(r, ','))
+			break;
+	}
+	if (names.n && !read_expect(r, '='))
+		return;
+	const char *word = read_name(r);
+	if (!word || !op_find(word, &op)) {
+		read_fault(r, "unknown op `%s`", word ? word : "");
+		return;
+	}
+	int n = read_operands(r, &operands);
+	void *attr = arena_alloc(r->m->arena, op_table[op]->attr_size);
+	if (n < 0 || !read_attrs(r, op_table[op], attr))
+		return;
+	if (read_char(r, ':')) {
+		do {
+			Type t = read_type(r);
+			if (!t)
+				return;
+			vec_push(r->m->arena, &types, t);
+		} while (read_char(r, ','));
+	}
+	if (types.n != names.n) {
+		read_fault(r, "%d results, %d types", names.n, types.n);
+		return;
+	}
+	Node *node = node_insert(r->f, NULL, op, n, operands, attr, types.n, types.at, NULL);
+	for (int i = 0; i < names.n; i++) {
+		if (strmap_get(r->values, names.at[i]))
+			read_fault(r, "%%%s is defined twice", names.at[i]);
+		strmap_put(r->values, names.at[i], node_result(node, i));
+	}
+	read_plan(r, node);
+}
+
+static void
+read_body(Reader *r, const Body *body)
+{
+	r->f = body->f;
+	r->at = body->body;
+	r->line_start = body->line_start;
+	r->line = body->line;
+	r->values = strmap_new(r->m->arena);
+	for (int i = 0; i < r->f->params.n; i++)
+		strmap_put(r->values, r->f->params.at[i]->name, r->f->params.at[i]);
+	for (read_lines(r); *r->at && *r->at != '}'; read_lines(r)) {
+		read_node(r);
+		read_skip_line(r);
+	}
+	if (!function_return(r->f)) /* a function without results may leave it out */
+		node_insert(r->f, NULL, OP_return, 0, NULL, NULL, 0, NULL, NULL);
+}
+
+static bool
+read_item(Reader *r, Bodies *bodies)
+{
+	if (read_word(r, "state"))
+		read_state(r);
+	else if (read_word(r, "func"))
+		read_function(r, FUNCTION_PLAIN, bodies);
+	else if (read_word(r, "fused"))
+		read_function(r, FUNCTION_FUSED, bodies);
+	else if (read_word(r, "kernel"))
+		read_kernel(r);
+	else
+		return false;
+	if (!read_at_line_end(r))
+		read_skip_line(r);
+	return true;
+}
+
+static bool
+read_header(Reader *r)
+{
+	Module *m = r->m;
+
+	read_lines(r);
+	if (!read_word(r, "module"))
+		return false;
+	const char *name = read_symbol(r, '@');
+	if (name)
+		m->name = name;
+	if (read_word(r, "targets"))
+		read_int(r, &m->targets);
+	if (read_word(r, "regions")) {
+		if (!read_word(r, "state") || !read_int(r, &m->state_bytes) ||
+		    !read_word(r, "workspace") || !read_int(r, &m->workspace_bytes) ||
+		    !read_word(r, "io") || !read_int(r, &m->io_bytes))
+			read_fault(r, "malformed regions");
+	}
+	read_expect(r, '{');
+	return true;
+}
+
+Module *
+module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
+{
+	Module *m = module_new("main");
+	Reader r = {.file = file, .at = text, .line_start = text, .line = 1, .diag = diag, .m = m,
+	            .data = data};
+	Bodies bodies = {0};
+	bool wrapped = read_header(&r);
+
+	for (read_lines(&r); *r.at && *r.at != '}'; read_lines(&r)) {
+		if (!read_item(&r, &bodies)) {
+			read_fault(&r, "expected state, func, fused or kernel");
+			read_skip_line(&r);
+		}
+	}
+	if (wrapped)
+		read_expect(&r, '}');
+	read_lines(&r);
+	if (*r.at)
+		read_fault(&r, "unexpected text behind the module");
+	for (int i = 0; i < bodies.n; i++)
+		read_body(&r, &bodies.at[i]);
+	if (r.faults) {
+		module_free(m);
+		return NULL;
+	}
+	return m;
+}
+
+/* The map holds SafeTensor entries with their data in memory. */
+Status
+module_read_data(Arena *arena, const char *path, StrMap **data)
+{
+	SafeTensors st;
+	FILE *probe = fopen(path, "rb");
+
+	*data = strmap_new(arena);
+	if (!probe)
+		return NULL;
+	fclose(probe);
+	RETURN_IF_ERROR(safetensors_open(arena, path, EXIT_INVALID, &st));
+	for (int i = 0; i < st.n_tensors; i++) {
+		SafeTensor *t = &st.tensors[i];
+		void *bytes = arena_alloc(arena, (size_t)t->n_bytes);
+		Status status = file_pread(st.fd, path, bytes, t->n_bytes, t->offset);
+		if (status) {
+			safetensors_close(&st);
+			return status;
+		}
+		t->data = bytes;
+		strmap_put(*data, t->name, t);
+	}
+	safetensors_close(&st);
+	return NULL;
+}

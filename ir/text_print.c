@@ -1,0 +1,411 @@
+/* IR to text. Deterministic: values are numbered in order of appearance. docs/ir.md has the
+ * grammar; text_parse.c reads it back. */
+#include "ir/ir.h"
+#include "ir/text_impl.h"
+
+#include <ctype.h>
+#include <string.h>
+
+const char *const state_kind_texts[] = {"parameter", "statistic", "moment", "gradient", "scalar",
+                                        "unit", "constant", NULL};
+const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
+const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", NULL};
+const char *const region_texts[] = {"none", "state", "workspace", "io", NULL};
+const char *const when_texts[] = {"always", "first", "later", "last", NULL};
+const char *const phase_texts[] = {"none", "forward", "backward", "update", NULL};
+
+enum { INLINE_ELEMENTS = 16 };
+
+typedef struct {
+	Text *out;
+	const Module *m;
+	const PrintOptions *options;
+	const Function *f;
+	int *numbers; /* by value id; NULL when a lone node is printed: ids are used */
+	Arena *arena;
+} Printer;
+
+static bool
+plain_name(const char *s)
+{
+	if (!*s || isdigit((unsigned char)*s))
+		return false;
+	for (; *s; s++)
+		if (!isalnum((unsigned char)*s) && !strchr("_.$-", *s))
+			return false;
+	return true;
+}
+
+static void
+print_symbol(Text *out, char sigil, const char *name)
+{
+	text_printf(out, "%c", sigil);
+	if (plain_name(name))
+		text_add(out, name);
+	else
+		text_add_quoted(out, name);
+}
+
+static void
+print_value(Printer *p, const Value *v)
+{
+	if (!v)
+		text_add(p->out, "_");
+	else if (v->kind == VALUE_STATE)
+		print_symbol(p->out, '@', v->state->name);
+	else if (v->kind == VALUE_PARAM)
+		print_symbol(p->out, '%', v->name);
+	else
+		text_printf(p->out, "%%%d", p->numbers ? p->numbers[v->id] : (int)v->id);
+}
+
+static void
+print_loc_inner(Text *out, Loc loc)
+{
+	if (loc->n_parts == 0) {
+		text_add_quoted(out, loc->text);
+		return;
+	}
+	text_printf(out, "%s(", loc->text);
+	for (int i = 0; i < loc->n_parts; i++) {
+		text_add(out, i ? ", " : "");
+		print_loc_inner(out, loc->parts[i]);
+	}
+	text_add(out, ")");
+}
+
+void
+loc_print(Text *out, Loc loc, const PrintOptions *options)
+{
+	if (!loc || (options && options->no_locations))
+		return;
+	text_add(out, " loc ");
+	print_loc_inner(out, loc);
+}
+
+static void
+print_element(Text *out, const Tensor *t, int64_t i)
+{
+	DType d = t->type->dtype;
+
+	if (d == F64)
+		text_add_double(out, tensor_float(t, i));
+	else if (dtype_is_float(d))
+		text_add_float(out, (float)tensor_float(t, i));
+	else if (d == BOOL)
+		text_add(out, tensor_int(t, i) ? "true" : "false");
+	else if (d == U64)
+		text_printf(out, "%llu", (unsigned long long)tensor_int(t, i));
+	else
+		text_printf(out, "%lld", (long long)tensor_int(t, i));
+}
+
+/* f32[2] [1.5, 2.5], or f32[300] @data[0x...] */
+static void
+print_tensor(Text *out, const Tensor *t)
+{
+	type_print(out, t->type);
+	if (t->type->n > INLINE_ELEMENTS) {
+		text_printf(out, " @data[0x%016llx]", (unsigned long long)t->hash);
+		return;
+	}
+	text_add(out, " [");
+	for (int64_t i = 0; i < t->type->n; i++) {
+		text_add(out, i ? ", " : "");
+		print_element(out, t, i);
+	}
+	text_add(out, "]");
+}
+
+static void
+print_ints(Text *out, const Ints *list)
+{
+	text_add(out, "[");
+	for (int i = 0; i < list->n; i++)
+		text_printf(out, "%s%lld", i ? "," : "", (long long)list->at[i]);
+	text_add(out, "]");
+}
+
+static bool
+field_is_default(const Field *f, const char *at)
+{
+	switch (f->kind) {
+	case FIELD_INT: return *(const int64_t *)at == 0;
+	case FIELD_FLOAT: return *(const double *)at == 0;
+	case FIELD_BOOL: return !*(const bool *)at;
+	case FIELD_ENUM: return *(const int *)at == 0;
+	case FIELD_DTYPE: return *(const DType *)at == 0;
+	case FIELD_INTS: return ((const Ints *)at)->n == 0;
+	default: return *(void *const *)at == NULL;
+	}
+}
+
+static void
+print_field(Text *out, const Field *f, const char *at)
+{
+	switch (f->kind) {
+	case FIELD_INT: text_printf(out, "%lld", (long long)*(const int64_t *)at); break;
+	case FIELD_FLOAT: text_add_double(out, *(const double *)at); break;
+	case FIELD_BOOL: text_add(out, *(const bool *)at ? "true" : "false"); break;
+	case FIELD_ENUM: text_add(out, f->names[*(const int *)at]); break;
+	case FIELD_DTYPE: text_add(out, dtype_info[*(const DType *)at].name); break;
+	case FIELD_INTS: print_ints(out, (const Ints *)at); break;
+	case FIELD_TENSOR: print_tensor(out, *(const Tensor *const *)at); break;
+	case FIELD_FUNC: print_symbol(out, '@', (*(Function *const *)at)->name); break;
+	case FIELD_STATE: print_symbol(out, '@', (*(State *const *)at)->name); break;
+	case FIELD_KERNEL: print_symbol(out, '@', (*(Kernel *const *)at)->name); break;
+	}
+}
+
+static void
+print_attrs(Text *out, const OpRow *row, const void *attr)
+{
+	bool any = false;
+
+	for (const Field *f = row->fields; f && f->name; f++) {
+		const char *at = (const char *)attr + f->offset;
+		if (f->optional && field_is_default(f, at))
+			continue;
+		text_printf(out, "%s%s = ", any ? ", " : " {", f->name);
+		print_field(out, f, at);
+		any = true;
+	}
+	text_add(out, any ? "}" : "");
+}
+
+static void
+print_types(Text *out, const Node *n)
+{
+	for (int i = 0; i < n->n_results; i++) {
+		text_add(out, i ? ", " : " : ");
+		type_print(out, node_result(n, i)->type);
+	}
+}
+
+/* What `schedule` and `memory` found out. */
+static void
+print_plan(Text *out, const Node *n)
+{
+	if (n->phase)
+		text_printf(out, " phase %s", phase_texts[n->phase]);
+	if (n->when)
+		text_printf(out, " when %s", when_texts[n->when]);
+	for (int i = 0; i < n->n_results; i++) {
+		const Value *v = node_result(n, i);
+		if (v->region)
+			text_printf(out, "%s %s+%lld", i ? "," : " at", region_texts[v->region],
+			            (long long)v->offset);
+	}
+}
+
+static void
+print_node(Printer *p, const Node *n)
+{
+	const OpRow *row = op_row(n);
+
+	for (int i = 0; i < n->n_results; i++) {
+		text_add(p->out, i ? ", " : "");
+		print_value(p, node_result(n, i));
+	}
+	text_printf(p->out, "%s%s", n->n_results ? " = " : "", row->name);
+	for (int i = 0; i < n->n_operands; i++) {
+		text_add(p->out, i ? ", " : " ");
+		print_value(p, node_operand(n, i));
+	}
+	print_attrs(p->out, row, n->attr);
+	print_types(p->out, n);
+	print_plan(p->out, n);
+	loc_print(p->out, n->loc, p->options);
+}
+
+void
+node_print(Text *out, const Node *n)
+{
+	Printer p = {.out = out};
+
+	print_node(&p, n);
+}
+
+static void
+print_param(Printer *p, const Value *v)
+{
+	print_value(p, v);
+	text_add(p->out, ": ");
+	type_print(p->out, v->type);
+	if (v->region)
+		text_printf(p->out, " at %s+%lld", region_texts[v->region], (long long)v->offset);
+}
+
+static void
+number_values(Printer *p, const Function *f)
+{
+	int next = 0;
+
+	p->numbers = NEW_ARRAY(p->arena, int, f->next_value_id);
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++)
+			p->numbers[node_result(n, i)->id] = next++;
+}
+
+static void
+print_signature(Printer *p, const Function *f)
+{
+	const Node *ret = function_return(f);
+
+	text_printf(p->out, "  %s ", f->kind == FUNCTION_FUSED ? "fused" : "func");
+	print_symbol(p->out, '@', f->name);
+	text_add(p->out, "(");
+	for (int i = 0; i < f->params.n; i++) {
+		text_add(p->out, i ? ", " : "");
+		print_param(p, f->params.at[i]);
+	}
+	text_add(p->out, ")");
+	if (ret && ret->n_operands) {
+		text_add(p->out, " -> (");
+		for (int i = 0; i < ret->n_operands; i++) {
+			text_add(p->out, i ? ", " : "");
+			type_print(p->out, node_operand(ret, i)->type);
+		}
+		text_add(p->out, ")");
+	}
+	text_add(p->out, f->surrogate ? " surrogate" : "");
+	loc_print(p->out, f->loc, p->options);
+	text_add(p->out, " {\n");
+}
+
+static void
+print_function(Printer *p, const Function *f)
+{
+	p->f = f;
+	number_values(p, f);
+	print_signature(p, f);
+	for_each_node(f, n) {
+		if (n->op == OP_return && n->n_operands == 0)
+			continue;
+		text_add(p->out, "    ");
+		print_node(p, n);
+		text_add(p->out, "\n");
+	}
+	text_add(p->out, "  }\n");
+}
+
+static void
+print_init(Text *out, const State *s)
+{
+	text_printf(out, " init %s", init_texts[s->init]);
+	if (s->init == INIT_DATA && s->data) {
+		text_add(out, " ");
+		print_tensor(out, s->data);
+	}
+	if (s->init == INIT_NORMAL || s->init == INIT_UNIFORM) {
+		text_add(out, "(");
+		text_add_double(out, s->init_a);
+		text_add(out, ", ");
+		text_add_double(out, s->init_b);
+		text_add(out, ")");
+	}
+}
+
+static void
+print_state(Printer *p, const State *s)
+{
+	Text *out = p->out;
+
+	text_add(out, "  state ");
+	print_symbol(out, '@', s->name);
+	text_add(out, " : ");
+	type_print(out, s->type);
+	text_printf(out, " %s %s", state_kind_texts[s->kind], lifetime_texts[s->lifetime]);
+	text_add(out, s->trainable ? " trainable" : "");
+	text_add(out, s->decay ? " decay" : "");
+	if (s->lr_scale != 1) {
+		text_add(out, " lr_scale ");
+		text_add_double(out, s->lr_scale);
+	}
+	print_init(out, s);
+	if (s->of) {
+		text_add(out, " of ");
+		print_symbol(out, '@', s->of->name);
+	}
+	if (s->unit) {
+		text_add(out, " in ");
+		print_symbol(out, '@', s->unit->name);
+		text_printf(out, "+%lld", (long long)s->unit_offset);
+	}
+	if (s->offset >= 0)
+		text_printf(out, " at %lld", (long long)s->offset);
+	if (s->why) {
+		text_add(out, " why ");
+		text_add_quoted(out, s->why);
+	}
+	loc_print(out, s->loc, p->options);
+	text_add(out, "\n");
+}
+
+void
+module_print(Text *out, const Module *m, const PrintOptions *options)
+{
+	Printer p = {.out = out, .m = m, .options = options, .arena = arena_new()};
+
+	text_add(out, "module ");
+	print_symbol(out, '@', m->name);
+	if (m->targets)
+		text_printf(out, " targets %lld", (long long)m->targets);
+	if (m->state_bytes || m->workspace_bytes || m->io_bytes)
+		text_printf(out, " regions state %lld workspace %lld io %lld",
+		            (long long)m->state_bytes, (long long)m->workspace_bytes,
+		            (long long)m->io_bytes);
+	text_add(out, " {\n");
+	/* Units first: members refer to them. */
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < m->states.n; i++)
+			if ((m->states.at[i]->kind == STATE_UNIT) == (pass == 0))
+				print_state(&p, m->states.at[i]);
+	for (int i = 0; i < m->kernels.n; i++)
+		kernel_print(out, m->kernels.at[i], options);
+	for_each_function(m, f)
+		print_function(&p, f);
+	text_add(out, "}\n");
+	arena_free(p.arena);
+}
+
+/* ---- the tensors that are too large for the text */
+typedef struct {
+	const Module *m;
+	Arena *arena;
+	IntMap *seen;
+	VEC(SafeTensor) tensors;
+} DataFile;
+
+static void
+data_add(DataFile *d, const Tensor *t)
+{
+	if (!t || t->type->n <= INLINE_ELEMENTS || intmap_get(d->seen, t->hash, NULL))
+		return;
+	intmap_put(d->seen, t->hash, 1);
+	SafeTensor s = {.name = arena_printf(d->arena, "0x%016llx", (unsigned long long)t->hash),
+	                .dtype = t->type->dtype, .rank = t->type->rank,
+	                .n_bytes = type_bytes(t->type), .data = t->data};
+	memcpy(s.dims, t->type->dims, sizeof(s.dims));
+	vec_push(d->arena, &d->tensors, s);
+}
+
+Status
+module_write_data(const Module *m, const char *path)
+{
+	DataFile d = {.m = m, .arena = arena_new()};
+	Status status = NULL;
+
+	d.seen = intmap_new(d.arena);
+	for (int i = 0; i < m->states.n; i++)
+		data_add(&d, m->states.at[i]->data);
+	for_each_function(m, f)
+		for_each_node(f, n)
+			for (const Field *field = op_row(n)->fields; field && field->name; field++)
+				if (field->kind == FIELD_TENSOR)
+					data_add(&d, *(Tensor **)((char *)n->attr + field->offset));
+	if (d.tensors.n)
+		status = safetensors_write(path, d.tensors.at, d.tensors.n);
+	arena_free(d.arena);
+	return status;
+}

@@ -1,0 +1,151 @@
+/* The verifier: collects every fault of a module. Shape inference is recomputed and compared. */
+#include "ir/ir.h"
+#include "ir/loop.h"
+
+#include <string.h>
+
+typedef struct {
+	const Module *m;
+	const Function *f;
+	Diag *diag;
+	Arena *arena;
+	bool ok;
+	bool *seen; /* by value id: defined before this point */
+} Verify;
+
+static void PRINTF(3, 4)
+fault(Verify *v, const Node *n, const char *fmt, ...)
+{
+	va_list args;
+	Text line = {0};
+	char *what;
+
+	va_start(args, fmt);
+	what = arena_vprintf(v->arena, fmt, args);
+	va_end(args);
+	if (n)
+		node_print(&line, n);
+	diag_error(v->diag, EXIT_INVALID, "%s: @%s: %s%s%s", v->m->name,
+	           v->f ? v->f->name : "", what, n ? ": " : "", n ? line.at : "");
+	text_free(&line);
+	v->ok = false;
+}
+
+static void
+verify_operands(Verify *v, const Node *n)
+{
+	for (int i = 0; i < n->n_operands; i++) {
+		const Use *u = &n->operands[i];
+		if (!u->value)
+			continue;
+		if (u->value->function != v->f)
+			fault(v, n, "operand %d belongs to another function", i);
+		else if (!v->seen[u->value->id])
+			fault(v, n, "operand %d is used before it is defined", i);
+		if (u->user != n || u->index != i || *u->link != u)
+			fault(v, n, "the use list of operand %d is wrong", i);
+	}
+}
+
+static void
+verify_types(Verify *v, const Node *n)
+{
+	Type *operands = NEW_ARRAY(v->arena, Type, n->n_operands);
+	Type *results = NEW_ARRAY(v->arena, Type, n->n_results + 8);
+	int n_results;
+
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i) ? node_operand(n, i)->type : NULL;
+	const char *why = op_infer((Module *)v->m, v->arena, n->op, n->attr, n->n_operands, operands,
+	                           &n_results, results, n->n_results + 4);
+	if (why) {
+		fault(v, n, "%s", why);
+		return;
+	}
+	if (n_results != n->n_results)
+		fault(v, n, "has %d results, inference gives %d", n->n_results, n_results);
+	for (int i = 0; i < n->n_results && i < n_results; i++)
+		if (results[i] != node_result(n, i)->type)
+			fault(v, n, "result %d has another type than inference gives", i);
+}
+
+static void
+verify_store(Verify *v, const Node *n, bool *stored, bool *stores_began)
+{
+	if (n->op != OP_store) {
+		if (*stores_began && n->op != OP_return)
+			fault(v, n, "a node behind a store");
+		return;
+	}
+	*stores_began = true;
+	State *s = ((StoreAttr *)n->attr)->state;
+	if (s && stored[s->id])
+		fault(v, n, "@%s is stored twice", s->name);
+	else if (s)
+		stored[s->id] = true;
+}
+
+static void
+verify_function(Verify *v, const Function *f)
+{
+	bool *stored = NEW_ARRAY(v->arena, bool, v->m->states.n + 1), stores_began = false;
+
+	v->f = f;
+	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
+	for (int i = 0; i < f->params.n; i++)
+		v->seen[f->params.at[i]->id] = true;
+	for (int i = 0; i < f->states.n; i++)
+		v->seen[f->states.at[i]->id] = true;
+	for_each_node(f, n) {
+		verify_operands(v, n);
+		verify_types(v, n);
+		verify_store(v, n, stored, &stores_began);
+		if ((n->op == OP_return) != (n == f->last))
+			fault(v, n, n->op == OP_return ? "a return inside" : "no return at the end");
+		for (int i = 0; i < n->n_results; i++)
+			v->seen[node_result(n, i)->id] = true;
+	}
+	if (!f->last)
+		fault(v, NULL, "no return at the end");
+}
+
+/* Functions that call each other in a circle cannot be inlined or interpreted. */
+static bool
+calls_in_circle(const Function *f, uint8_t *color)
+{
+	if (color[f->index])
+		return color[f->index] == 1;
+	color[f->index] = 1;
+	for_each_node(f, n) {
+		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
+			if (field->kind != FIELD_FUNC)
+				continue;
+			const Function *callee = *(Function **)((char *)n->attr + field->offset);
+			if (callee && calls_in_circle(callee, color))
+				return true;
+		}
+	}
+	color[f->index] = 2;
+	return false;
+}
+
+bool
+module_verify(const Module *m, Diag *diag)
+{
+	Verify v = {.m = m, .diag = diag, .arena = arena_new(), .ok = true};
+	uint8_t *color = NEW_ARRAY(v.arena, uint8_t, m->functions.n + 1);
+
+	for_each_function(m, f)
+		verify_function(&v, f);
+	for_each_function(m, g) {
+		v.f = g;
+		if (calls_in_circle(g, color)) {
+			fault(&v, NULL, "functions call each other in a circle");
+			break;
+		}
+	}
+	for (int i = 0; i < m->kernels.n; i++)
+		v.ok &= kernel_verify(m->kernels.at[i], diag);
+	arena_free(v.arena);
+	return v.ok;
+}

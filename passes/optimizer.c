@@ -1,0 +1,258 @@
+/* @update: the gradients' mean over the whole step, their norm, clipping, and one update per unit.
+ *
+ * Parameters of equal dtype, decay and learning-rate scale lie side by side in a unit, and so do their
+ * gradients and moments, so that one elementwise kernel serves them all. Members start at multiples of
+ * MEMBER_ALIGN elements; units are padded to UNIT_ALIGN with zeros, which stay zero. The update is
+ * left out where the norm is not finite or nothing was counted. */
+#include "passes/pass.h"
+
+#include <string.h>
+
+enum { MEMBER_ALIGN = 16, UNIT_ALIGN = 4096 };
+
+#define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
+#include "passes/optimizers/optimizer_list.def"
+#undef OPTIMIZER
+const OptimizerRow *const optimizer_table[] = {
+#define OPTIMIZER(name) &optimizer_##name,
+#include "passes/optimizers/optimizer_list.def"
+#undef OPTIMIZER
+	NULL,
+};
+
+const OptimizerRow *
+optimizer_find(const char *name)
+{
+	for (int i = 0; optimizer_table[i]; i++)
+		if (strcmp(optimizer_table[i]->name, name) == 0)
+			return optimizer_table[i];
+	return NULL;
+}
+
+typedef struct {
+	DType dtype;
+	bool decay;
+	double lr_scale;
+	int64_t n; /* elements so far */
+	State *param, *grad, *moment[2];
+	VEC(State *) members;
+} Unit;
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	Function *f;
+	Builder b;
+	const OptimizerRow *row;
+	VEC(Unit) units;
+} Optimizer;
+
+static int64_t
+round_up(int64_t n, int64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static Unit *
+unit_for(Optimizer *o, const State *s)
+{
+	for (int i = 0; i < o->units.n; i++) {
+		Unit *u = &o->units.at[i];
+		if (u->dtype == s->type->dtype && u->decay == s->decay && u->lr_scale == s->lr_scale)
+			return u;
+	}
+	Unit fresh = {.dtype = s->type->dtype, .decay = s->decay, .lr_scale = s->lr_scale};
+	vec_push(o->p->scratch, &o->units, fresh);
+	return &o->units.at[o->units.n - 1];
+}
+
+static State *
+unit_state(Optimizer *o, const Unit *u, int number, const char *what, Lifetime lifetime)
+{
+	Module *m = o->m;
+	int64_t n = round_up(u->n, UNIT_ALIGN);
+	State *s = state_new(m, module_fresh_name(m, arena_printf(m->arena, "unit.%d.%s", number, what)),
+	                     type_new(m, u->dtype, 1, &n), STATE_UNIT, lifetime);
+
+	s->decay = u->decay;
+	s->lr_scale = u->lr_scale;
+	return s;
+}
+
+static void
+gather_units(Optimizer *o)
+{
+	Module *m = o->m;
+	State **gradient = NEW_ARRAY(o->p->scratch, State *, m->states.n);
+	int n = m->states.n;
+
+	for (int i = 0; i < n; i++)
+		if (m->states.at[i]->kind == STATE_GRADIENT && m->states.at[i]->of)
+			gradient[m->states.at[i]->of->id] = m->states.at[i];
+	for (int i = 0; i < n; i++) {
+		State *s = m->states.at[i];
+		if (!gradient[i])
+			continue;
+		Unit *u = unit_for(o, s);
+		s->unit_offset = gradient[i]->unit_offset = u->n;
+		vec_push(o->p->scratch, &u->members, s);
+		u->n = round_up(u->n + s->type->n, MEMBER_ALIGN);
+	}
+	for (int k = 0; k < o->units.n; k++) {
+		Unit *u = &o->units.at[k];
+		u->param = unit_state(o, u, k, "parameter", LIFE_SAVED);
+		u->grad = unit_state(o, u, k, "gradient", LIFE_STEP);
+		for (int i = 0; i < 2 && o->row->moments[i]; i++)
+			u->moment[i] = unit_state(o, u, k, o->row->moments[i], LIFE_SAVED);
+		for (int i = 0; i < u->members.n; i++) {
+			u->members.at[i]->unit = u->param;
+			gradient[u->members.at[i]->id]->unit = u->grad;
+		}
+	}
+}
+
+/* ---- scalars: parameters of @update, f64 */
+static Value *
+hyper(Optimizer *o, const char *name)
+{
+	const char *full = arena_printf(o->m->arena, "scalar.%s", name);
+
+	for (int i = 0; i < o->f->params.n; i++)
+		if (strcmp(o->f->params.at[i]->name, full) == 0)
+			return o->f->params.at[i];
+	return function_param(o->f, type_scalar(o->m, F64), full);
+}
+
+static Value *
+number(Builder *b, double x)
+{
+	return b_splat(b, type_scalar(b->m, F64), x);
+}
+
+static Value *
+spread(Builder *b, Value *scalar, Type like)
+{
+	return b_broadcast(b, b_cast(b, scalar, like->dtype), ints_of_type(like), (Ints){0});
+}
+
+static Value *
+update_scalar(void *ctx, const char *name, const Value *like)
+{
+	Optimizer *o = ctx;
+
+	return spread(&o->b, hyper(o, name), like->type);
+}
+
+/* ---- the function */
+
+/* targets / count: what turns the sum of the micro-batches' gradients into the step's mean */
+static Value *
+mean_factor(Optimizer *o, Value **counted)
+{
+	Builder *b = &o->b;
+	State *state = module_state(o->m, "loss.count");
+	Value *count = b_cast(b, function_state(o->f, state), F64);
+
+	*counted = b_binary(b, OP_gt, count, number(b, 0));
+	Value *safe = b_select(b, *counted, count, number(b, 1));
+	return b_binary(b, OP_div, number(b, (double)o->m->targets), safe);
+}
+
+static Value *
+gradient_norm(Optimizer *o, Value *factor)
+{
+	Builder *b = &o->b;
+	Value *total = NULL;
+
+	for (int i = 0; i < o->units.n; i++) {
+		Value *g = function_state(o->f, o->units.at[i].grad);
+		Value *scaled = b_binary(b, OP_mul, g, spread(b, factor, g->type));
+		Value *sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, scaled, scaled),
+		                      (Ints){.n = 1, .at = {0}});
+		sum = b_cast(b, sum, F64);
+		total = total ? b_binary(b, OP_add, total, sum) : sum;
+	}
+	return b_unary(b, OP_sqrt, total ? total : number(b, 0));
+}
+
+typedef struct {
+	State *state;
+	Value *value;
+} NewContent;
+
+static int
+update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
+{
+	Builder *b = &o->b;
+	Value *p = function_state(o->f, u->param), *g = function_state(o->f, u->grad);
+	Value *lr = b_binary(b, OP_mul, hyper(o, "lr"), number(b, u->lr_scale));
+	Value *decay = u->decay ? hyper(o, "weight_decay") : number(b, 0);
+	Update up = {.b = b, .param = p, .scalar = update_scalar, .ctx = o, .lr = lr, .decay = decay};
+	int n = 0;
+
+	up.grad = b_binary(b, OP_mul, g, spread(b, scale, g->type));
+	for (int i = 0; i < 2 && u->moment[i]; i++)
+		up.moment[i] = function_state(o->f, u->moment[i]);
+	o->row->update(&up);
+	Value *mask = b_broadcast(b, go, ints_of_type(p->type), (Ints){0});
+	out[n++] = (NewContent){u->param, b_select(b, mask, up.new_param, p)};
+	for (int i = 0; i < 2 && u->moment[i]; i++)
+		out[n++] = (NewContent){u->moment[i],
+		                        b_select(b, mask, up.new_moment[i], up.moment[i])};
+	return n;
+}
+
+static void
+build_update(Optimizer *o)
+{
+	Builder *b = &o->b;
+	Value *counted;
+	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, 3 * o->units.n + 1);
+	int n = 0;
+
+	b->loc = loc_name(o->m, "optimizer");
+	b->phase = PHASE_UPDATE;
+	Value *factor = mean_factor(o, &counted);
+	Value *norm = gradient_norm(o, factor);
+	/* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
+	Value *ratio = b_binary(b, OP_div, hyper(o, "clip_norm"),
+	                        b_binary(b, OP_add, norm, number(b, 1e-6)));
+	Value *clip = b_binary(b, OP_min, ratio, number(b, 1));
+	Value *finite = b_binary(b, OP_eq, b_binary(b, OP_sub, norm, norm), number(b, 0));
+	Value *go = b_binary(b, OP_and, counted, finite);
+	Value *scale = b_binary(b, OP_mul, factor, clip);
+	for (int i = 0; i < o->units.n; i++)
+		n += update_unit(o, &o->units.at[i], scale, go, new + n);
+	for (int i = 0; i < n; i++)
+		b_store(b, new[i].state, new[i].value);
+	b_return(b, 1, &norm);
+}
+
+static bool
+run_optimizer(Pass *p, Module *m)
+{
+	const OptimizerOptions *options = p->options;
+	Optimizer o = {.p = p, .m = m, .row = optimizer_find(options->name ? options->name : "adamw")};
+
+	if (!o.row) {
+		diag_error(p->diag, EXIT_USAGE, "--optimizer=%s: not supported in this build",
+		           options->name);
+		return false;
+	}
+	if (!module_state(m, "loss.count")) {
+		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
+		return false;
+	}
+	gather_units(&o);
+	o.f = function_new(m, "update");
+	o.b = (Builder){.m = m, .f = o.f};
+	build_update(&o);
+	p->changed = true;
+	return true;
+}
+
+static const PassOption optimizer_options[] = {
+	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)}, {0}};
+const PassRow pass_optimizer = {.name = "optimizer", .help = "build @update",
+	.takes = STAGE_FORWARD, .leaves = STAGE_TRAIN, .options = optimizer_options,
+	.options_size = sizeof(OptimizerOptions), .run = run_optimizer};

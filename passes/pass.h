@@ -1,0 +1,74 @@
+/* IR -> IR, one file per pass. Options of a pass are a struct here, so that the driver can fill them in
+ * without text. */
+#ifndef GRADC_PASSES_PASS_H
+#define GRADC_PASSES_PASS_H
+
+#include "ir/ir.h"
+
+#define PASS(name) extern const PassRow pass_##name;
+#include "passes/pass_list.def"
+#undef PASS
+
+/* ---- precision.c */
+typedef struct {
+	const char *to; /* "f32" or "f64": the type of every float */
+} PrecisionOptions;
+
+/* ---- trainable.c: later globs win */
+typedef struct {
+	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
+} TrainableOptions;
+
+/* ---- loss.c */
+typedef struct {
+	const char *kind;   /* a name of loss_list.def, or "output" */
+	const char *output; /* of the model; NULL: the first */
+	const char *target; /* input that holds the target; NULL: a new input `labels` */
+	const char *count;  /* output loss: the output that holds its count; NULL */
+	int64_t axis;       /* class axis; -1: where the labels lack one */
+	double label_smoothing;
+	const char *outputs;     /* names of the graph outputs, one a line */
+	const Tensor *class_weight; /* f32 or f64 [classes]; NULL */
+} LossOptions;
+/* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
+typedef struct {
+	Builder *b;
+	Value *output, *target, *weight; /* weight: [rows], 1 for a real row */
+	const LossOptions *options;
+	int class_axis;
+	Value *sum, *count;  /* f[]: out */
+	Value *correct;      /* f[]: hits, for accuracy; NULL where it makes no sense */
+	int64_t targets;     /* in a full micro-batch */
+} Loss;
+typedef struct {
+	const char *name, *doc;
+	bool class_targets; /* integer labels of one axis less; else as the output */
+	void (*build)(Loss *l);
+} LossRow;
+extern const LossRow *const loss_table[];
+
+/* ---- optimizer.c */
+typedef struct {
+	const char *name;
+} OptimizerOptions;
+/* One optimizer: its moments and the update of one unit, all in the unit's type. */
+typedef struct {
+	Builder *b;
+	Value *param, *grad;         /* grad is scaled and clipped */
+	Value *moment[2];
+	Value *lr;                   /* f64[], times the unit's lr_scale */
+	Value *decay;                /* f64[]: weight decay; 0 where it does not apply */
+	/* A hyperparameter by its scalar's name, repeated to the type of `like`. */
+	Value *(*scalar)(void *ctx, const char *name, const Value *like);
+	void *ctx;
+	Value *new_param, *new_moment[2]; /* out */
+} Update;
+typedef struct {
+	const char *name, *doc, *defaults; /* "lr=0.001 beta1=0.9 ...": PyTorch's */
+	const char *moments[2];
+	void (*update)(Update *u);
+} OptimizerRow;
+extern const OptimizerRow *const optimizer_table[];
+const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
+
+#endif

@@ -1,0 +1,118 @@
+/* Who is trained, decays, learns how fast and starts from what: --train, --freeze, --decay, --no-decay,
+ * --lr-scale, --init, as rules in order; later ones win. A frozen parameter becomes a constant. */
+#include "passes/pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+	Pass *p;
+	const char *verb, *glob, *value; /* "lr-scale", "h.*", "0.1" */
+} Rule;
+
+static bool
+apply_init(const Rule *r, State *s)
+{
+	double a, b;
+
+	if (strcmp(r->value, "zeros") == 0)
+		s->init = INIT_ZEROS;
+	else if (strcmp(r->value, "ones") == 0)
+		s->init = INIT_ONES;
+	else if (sscanf(r->value, "normal(%lf,%lf)", &a, &b) == 2 ||
+	         sscanf(r->value, "uniform(%lf,%lf)", &a, &b) == 2) {
+		s->init = r->value[0] == 'n' ? INIT_NORMAL : INIT_UNIFORM;
+		s->init_a = a;
+		s->init_b = b;
+	} else {
+		diag_error(r->p->diag, EXIT_USAGE, "--init %s=%s: need normal(MEAN,STD), "
+		           "uniform(A,B), zeros or ones", r->glob, r->value);
+		return false;
+	}
+	s->data = NULL;
+	return true;
+}
+
+static bool
+apply_rule(const Rule *r, State *s)
+{
+	if (strcmp(r->verb, "train") == 0 || strcmp(r->verb, "freeze") == 0) {
+		s->trainable = r->verb[0] == 't';
+		s->why = arena_printf(r->p->scratch, "--%s=%s", r->verb, r->glob);
+	} else if (strcmp(r->verb, "decay") == 0 || strcmp(r->verb, "no-decay") == 0) {
+		s->decay = r->verb[0] == 'd';
+	} else if (strcmp(r->verb, "lr-scale") == 0) {
+		if (!parse_double(r->value, &s->lr_scale)) {
+			diag_error(r->p->diag, EXIT_USAGE, "--lr-scale %s=%s is no number", r->glob,
+			           r->value);
+			return false;
+		}
+	} else {
+		return apply_init(r, s);
+	}
+	return true;
+}
+
+/* A rule that fits nothing is a typing error. */
+static bool
+apply_everywhere(const Rule *r, Module *m)
+{
+	bool ok = true;
+	int fits = 0;
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind != STATE_PARAMETER || !glob_match(r->glob, s->name))
+			continue;
+		if ((strcmp(r->verb, "train") == 0) && !dtype_is_float(s->type->dtype))
+			continue;
+		fits++;
+		ok &= apply_rule(r, s);
+		if (s->why)
+			s->why = arena_strdup(m->arena, s->why);
+	}
+	if (fits == 0) {
+		diag_error(r->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", r->verb, r->glob);
+		diag_hint(r->p->diag, "`gradc check` lists them");
+		return false;
+	}
+	return ok;
+}
+
+/* One rule a line: VERB GLOB, or VERB GLOB=VALUE. */
+static bool
+run_trainable(Pass *p, Module *m)
+{
+	const TrainableOptions *o = p->options;
+	char *rules = arena_strdup(p->scratch, o->rules ? o->rules : ""), *save = NULL;
+	bool ok = true;
+
+	for (char *line = strtok_r(rules, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		Rule r = {.p = p, .verb = line, .value = ""};
+		char *space = strchr(line, ' ');
+		if (!space)
+			continue;
+		*space = '\0';
+		r.glob = space + 1;
+		char *equal = strchr(space + 1, '=');
+		if (equal && (r.verb[0] == 'l' || r.verb[0] == 'i')) {
+			*equal = '\0';
+			r.value = equal + 1;
+		}
+		ok &= apply_everywhere(&r, m);
+	}
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind == STATE_PARAMETER)
+			s->lifetime = s->trainable ? LIFE_SAVED : LIFE_CONSTANT;
+	}
+	p->changed = true;
+	return ok;
+}
+
+static const PassOption trainable_options[] = {
+	{"rules", "VERB GLOB[=VALUE], one a line", OPTION_STRING, offsetof(TrainableOptions, rules)}, {0}};
+const PassRow pass_trainable = {.name = "trainable",
+	.help = "who is trained, decays, and starts from what",
+	.takes = STAGE_IMPORT, .leaves = STAGE_FORWARD, .options = trainable_options,
+	.options_size = sizeof(TrainableOptions), .run = run_trainable};

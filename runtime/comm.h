@@ -1,0 +1,37 @@
+/* What training needs of other ranks: collectives that are started, tested and finished, so that
+ * they can overlap with compute. Every rank makes the same calls in the same order. */
+#ifndef GRADC_COMM_H
+#define GRADC_COMM_H
+
+#include "base/base.h"
+
+typedef struct Comm Comm;
+typedef struct CommRequest CommRequest;
+typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
+typedef struct {
+	void *to;
+	const void *from; /* equal to `to`: in place */
+	int64_t n;        /* elements on this rank: of `from`; reduce_scatter: of `to` */
+	DType dtype;
+	CommReduction reduction;
+} CommBuffers;
+
+typedef struct {
+	const char *name;
+	Status (*open)(Comm **out);
+	void (*close)(Comm *comm); /* NULL is allowed */
+	int (*rank)(const Comm *comm);
+	int (*size)(const Comm *comm);
+	/* Each starts; the buffers belong to the communicator until finish. */
+	Status (*all_reduce)(Comm *comm, const CommBuffers *b, CommRequest **out);
+	Status (*all_gather)(Comm *comm, const CommBuffers *b, CommRequest **out);
+	Status (*reduce_scatter)(Comm *comm, const CommBuffers *b, CommRequest **out);
+	Status (*broadcast)(Comm *comm, const CommBuffers *b, int root, CommRequest **out);
+	Status (*test)(Comm *comm, CommRequest *request, bool *done);
+	Status (*finish)(Comm *comm, CommRequest *request); /* waits; the request is gone */
+	int64_t (*traffic)(const Comm *comm);               /* bytes this rank has sent */
+} CommOps;
+
+extern const CommOps comm_self;
+
+#endif

@@ -1,0 +1,57 @@
+/* What the executor needs of a device: a table of functions. A new device fills the table and
+ * passes tests/unit/runtime_device_test.c, which is written once against it.
+ *
+ * Calls on one stream run in order; nothing else is promised: work on two streams is ordered only
+ * by RECORD and WAIT, and the host sees results after sync. Every call returns a Status; *out is
+ * NULL on failure. Sizes are bytes. */
+#ifndef GRADC_DEVICE_H
+#define GRADC_DEVICE_H
+
+#include "format/format.h"
+
+typedef struct Device Device;
+typedef struct Code Code;
+typedef struct Replay Replay;
+typedef enum {
+	MEMORY_DEVICE, /* where kernels read and write */
+	MEMORY_PINNED, /* host memory that copies from and to the device like best */
+} MemoryKind;
+typedef struct {
+	char *at;
+	int64_t bytes;
+} Span;
+/* One run of a kernel. buffers and scalars belong to the caller and may change after the call. */
+typedef struct {
+	uint32_t kernel;
+	uint32_t n_buffers;
+	void *const *buffers;
+	const Scalar *scalars; /* N_SCALARS of them */
+	int64_t begin, end;
+} Launch;
+
+typedef struct {
+	const char *name;
+	Status (*open)(int ordinal, Device **out);
+	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
+	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
+	void (*free)(Device *device, MemoryKind kind, Span span);
+	Status (*copy)(Device *device, int stream, Span to, const void *from); /* to.bytes of them */
+	Status (*fill_zero)(Device *device, int stream, Span to);
+	Status (*load)(Device *device, const KernelFn *kernels, int n, Code **out);
+	void (*unload)(Device *device, Code *code);
+	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);
+	/* Events are numbers below MAX_EVENTS + MAX_TIMERS. Waiting for one that was never recorded
+	 * returns at once; one recorded again means the newest recording. */
+	Status (*record)(Device *device, int stream, int event);
+	Status (*wait)(Device *device, int stream, int event);
+	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
+	Status (*sync)(Device *device); /* reports what failed since the last one */
+	Status (*capture)(Device *device, Replay **out); /* NULL where the device has none */
+} DeviceOps;
+enum { MAX_TIMERS = 16 }; /* events of the executor's own, for the time of each phase */
+
+extern const DeviceOps device_cpu;
+extern const DeviceOps device_async; /* for tests: random delays on a thread per stream */
+const DeviceOps *device_find(const char *name); /* NULL: unknown */
+
+#endif

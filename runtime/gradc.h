@@ -1,0 +1,87 @@
+/* The runtime as a library: open a compiled model, train it, evaluate it, write it back.
+ * No globals, no exit, no signal handlers; one Gradc belongs to one thread at a time. Every call
+ * that can fail returns a Status whose exit code is the one of the command line page.
+ *
+ *	gradc_open -> gradc_bind_data -> gradc_step ... -> gradc_evaluate, gradc_export -> gradc_close */
+#ifndef GRADC_H
+#define GRADC_H
+
+#include "format/format.h"
+
+typedef struct Gradc Gradc;
+
+/* What the compiler made. All of it must outlive the Gradc. */
+typedef struct {
+	const void *blob; /* 16-byte aligned */
+	int64_t bytes;
+	const KernelFn *kernels;
+	const char *image; /* file with the initial weights behind it; NULL: none */
+} GradcModel;
+
+/* NAME=VALUE of an option. */
+typedef struct {
+	const char *name, *value;
+} GradcPair;
+typedef VEC(GradcPair) GradcPairs;
+
+typedef struct {
+	GradcPairs data, eval_data, fill, scale, mean_std;
+	const char *tokens, *text, *eval_tokens, *eval_text;
+	int64_t steps, epochs; /* -1: not given; neither: one epoch */
+	int64_t accumulate, seed, warmup;
+	bool shuffle, keep_last;
+	const char *lr_schedule;
+	/* NaN: the optimizer's default */
+	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
+	const char *load, *weights, *device;
+	bool poison; /* for tests: freed memory holds NaN */
+} GradcOptions;
+GradcOptions gradc_default_options(void);
+
+typedef struct {
+	int64_t step;    /* completed ones, this included */
+	double loss;     /* mean over the valid targets of the step */
+	double lr, grad_norm;
+	double count;    /* valid targets; 0: there was no update */
+	int64_t samples; /* positions of the data order so far */
+	int64_t rows;    /* of this step */
+	double seconds;
+	double phase_seconds[N_PHASES];
+} GradcStep;
+
+typedef struct {
+	double loss, count;
+	double accuracy, perplexity; /* NaN where the model has none */
+	int64_t rows;                /* that it covers */
+	int64_t all_rows;            /* of the files */
+	double seconds;
+} GradcEval;
+
+/* State is allocated and has its initial values. diag takes warnings and all faults but the last;
+ * it may be NULL. */
+Status gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out);
+void gradc_close(Gradc *run); /* NULL is allowed */
+/* Opens the training data, and the evaluation data where the options name some. */
+Status gradc_bind_data(Gradc *run);
+bool gradc_has_eval(const Gradc *run);
+int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
+const Format *gradc_tables(const Gradc *run);
+const char *gradc_binding(const Gradc *run); /* the one that the data picked */
+int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
+int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
+
+/* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. */
+Status gradc_step(Gradc *run, GradcStep *out);
+/* Its two halves, for those who want to see the gradients in between. */
+Status gradc_accumulate(Gradc *run, GradcStep *out);
+Status gradc_update(Gradc *run, GradcStep *out);
+Status gradc_evaluate(Gradc *run, GradcEval *out);
+
+/* grad.NAME.npy for every trainable parameter, loss.npy and names.json; after accumulate. */
+Status gradc_dump_gradients(Gradc *run, const char *folder);
+/* One run on whole inputs (.npy of the shapes of the ports): the graph's outputs, or with
+ * `backward` the loss and the gradients, as NAME.npy and names.json in a folder. */
+Status gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
+Status gradc_export(Gradc *run, const char *path);
+
+#endif

@@ -1,0 +1,204 @@
+/* What the files of the runtime share; users see gradc.h. Sections are named after the .c file. */
+#ifndef GRADC_RUNTIME_IMPL_H
+#define GRADC_RUNTIME_IMPL_H
+
+#include "runtime/comm.h"
+#include "runtime/device.h"
+#include "runtime/gradc.h"
+
+/* ---- executor.c: walks a program's instructions over the regions. */
+typedef struct {
+	const Format *format;
+	const DeviceOps *ops;
+	Device *device;
+	Code *code;
+	Span regions[N_SPACES];
+	void **buffers; /* room for the arguments of any instruction */
+	double phase_seconds[N_PHASES];
+	bool poison;
+} Executor;
+typedef struct {
+	int64_t index, n; /* micro-batch j of n */
+	const Scalar *scalars;
+} MicroBatch;
+Status executor_open(Arena *arena, const Format *f, const DeviceOps *ops, const KernelFn *kernels,
+                     Executor *out);
+void executor_close(Executor *x);
+Span executor_slot(const Executor *x, uint32_t slot);
+Span executor_state(const Executor *x, int state);
+/* Both are done when they return. */
+Status executor_write(Executor *x, Span to, const void *from);
+Status executor_read(Executor *x, void *to, Span from);
+Status executor_zero(Executor *x, Span to);
+Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
+
+/* ---- poison.c: memory that holds no live value, made useless. */
+Status poison_before(Executor *x, const ProgramRecord *p);
+Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);
+
+/* ---- philox.c: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
+typedef struct {
+	uint32_t at[4];
+} Philox;
+Philox philox4x32(const uint32_t counter[4], uint64_t key);
+double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
+double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
+
+/* ---- order.c: a permutation of [0, n) that needs no memory. */
+typedef struct {
+	int64_t n;
+	bool shuffle;
+	int half_bits;
+	uint32_t keys[4];
+} Order;
+Order order_new(int64_t n, bool shuffle, uint64_t seed, int64_t epoch);
+int64_t order_at(const Order *order, int64_t index);
+
+/* ---- schedule.c: learning rates and the scalar block. */
+typedef struct {
+	const char *lr_schedule;
+	double values[N_SCALARS]; /* lr .. momentum, clip norm, seed: of the whole run */
+	double min_lr;
+	int64_t warmup, steps;
+} Hyper;
+Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
+/* Learning rate of step s, from 0. */
+double hyper_lr(const Hyper *h, int64_t s);
+void hyper_scalars(const Hyper *h, int64_t step, Scalar out[N_SCALARS]);
+extern const char *const lr_schedule_names[];
+
+/* ---- source.c: rows of one input from files, tokens or constants. */
+typedef struct {
+	const char *path;
+	int fd;
+	NpyInfo info; /* of a token file: rank 1 */
+	int64_t first_row, rows;
+} DataFile;
+typedef struct {
+	DataFile *files;
+	int n_files;
+} FileSet;
+typedef struct Source Source;
+struct Source {
+	const Format *format;
+	const PortRecord *port;
+	const char *name;
+	Status (*read)(Source *s, int64_t row, int64_t n, char *to); /* whole samples, port's dtype */
+	int64_t rows; /* -1: as many as anybody wants */
+	int64_t elements; /* of a sample; of the whole port when it has no samples */
+	FileSet set;
+	int64_t shift;    /* tokens: labels are one further */
+	char *raw;        /* rows as they are in the file */
+	const char *constant;
+	double scale, offset;
+	const float *mean, *std; /* of each channel; NULL: none */
+	int64_t channels, channel_stride;
+};
+Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
+Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
+bool source_is_sampled(const Source *s);
+
+/* ---- validate.c: values as the files hold them. */
+Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n, const void *raw);
+/* May a file of this type feed this port? */
+bool validate_dtype(const PortRecord *port, DType file, bool scaled);
+
+/* ---- files.c: opening what --data and its kin name. */
+/* All files that `pairs` has for this name, in order. */
+Status files_open(Arena *arena, const GradcPairs *pairs, const char *name, FileSet *out);
+Status tokens_open(Arena *arena, const char *path, bool text, FileSet *out);
+void files_close(FileSet *set);
+const char *shape_text(Arena *arena, int rank, const int64_t *dims);
+
+/* ---- data.c: all inputs of a program, bound to files. */
+typedef struct {
+	const GradcPairs *data, *fill, *scale, *mean_std;
+	const char *tokens, *text;
+	const char *option; /* "--data" or "--eval-data", for messages */
+} DataOptions;
+typedef struct {
+	int binding;
+	const ProgramRecord *program;
+	Source *sources;
+	int n_sources;
+	int64_t rows, micro_rows;
+	int64_t token_elements; /* of a row; 0: none */
+	bool has_weight;
+	char *sample; /* rows of one source, before they are spread along the sample axis */
+	char *staging;
+	FileSet *sets;
+	int n_sets;
+} Dataset;
+Status dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out);
+void dataset_close(Dataset *d);
+/* Puts rows[0..n) into the io slots of the program, the rest of the micro-batch as padding. */
+Status dataset_load(Dataset *d, Executor *x, const int64_t *rows, int64_t n);
+
+/* ---- bind.c: which source feeds which port of a binding. */
+typedef struct {
+	Gradc *run;
+	const DataOptions *options;
+	FileSet *data;  /* of options->data, same order; a name's first place has all its files */
+	FileSet tokens; /* no files: not given */
+} Files;
+/* Does the binding have the shapes of the files? */
+bool bind_matches(const Files *files, const ProgramRecord *p);
+Status bind_sources(const Files *files, Dataset *d);
+const char *pairs_get(const GradcPairs *pairs, const char *name); /* the last one; NULL: none */
+/* The input that the token stream feeds; NULL when there is none or more than one. */
+const PortRecord *bind_token_port(const Files *files, const ProgramRecord *p);
+
+/* ---- fill.c: inputs that need no data. */
+Status fill_parse(Arena *arena, const Format *f, const PortRecord *port, const char *text,
+                  char **constant);
+const char *fill_default(const char *input); /* NULL: none */
+
+/* ---- weights.c: initial values. */
+Status weights_init(Gradc *run);
+Status weights_load(Gradc *run, const char *path); /* safetensors */
+Status weights_tail(const char *image, const Format *f, FormatTail *tail, int *fd);
+
+/* ---- named.c: files named after tensors, and the list of them. */
+typedef struct {
+	Arena *arena;
+	const char *folder;
+	StrMap *taken;
+	Text json;
+} NamedFiles;
+Status named_open(Arena *arena, const char *folder, NamedFiles *out);
+Status named_write(NamedFiles *n, const char *name, const char *prefix, const NpyInfo *type,
+                   const void *data);
+Status named_close(NamedFiles *n);
+
+/* ---- outputs.c */
+Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
+Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
+
+/* ---- trainer.c */
+struct Gradc {
+	Arena *arena;
+	GradcOptions options;
+	GradcModel model;
+	Diag *diag; /* borrowed, may be NULL */
+	Format format;
+	Executor executor;
+	const CommOps *comm_ops;
+	Comm *comm;
+	Hyper hyper;
+	Dataset *train, *eval;
+	int64_t step, samples, total_steps;
+	int loss_sum, loss_count, metric_correct; /* states; -1: none */
+	Span *step_ranges;                        /* of the states that are zero between steps */
+	int n_step_ranges;
+	double loss, count;                       /* of the accumulated micro-batches */
+};
+double info_double(const Format *f, const char *key, double otherwise);
+bool info_is(const Format *f, const char *key, const char *value);
+const ProgramRecord *program_any(const Format *f, Role role, int binding);
+Status read_scalar(Gradc *run, int state, double *out);
+Status zero_step_states(Gradc *run);
+/* Keeps the last fault as the result, reports the one before. */
+Status fault_join(Diag *diag, Status first, Status second);
+double seconds_now(void);
+
+#endif

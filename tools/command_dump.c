@@ -1,0 +1,347 @@
+/* gradc dump, opt, ops, passes: what compiler people look at. */
+#include "tools/tools.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- writing a module */
+static void
+print_dot(Text *out, const Function *f)
+{
+	text_add(out, "digraph gradc {\n\tnode [shape=box, fontname=\"monospace\"];\n");
+	for_each_node(f, n) {
+		Text line = {0};
+		node_print(&line, n);
+		text_printf(out, "\tn%u [label=", n->id);
+		text_add_quoted(out, line.at);
+		text_add(out, "];\n");
+		text_free(&line);
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			if (v && v->node)
+				text_printf(out, "\tn%u -> n%u;\n", v->node->id, n->id);
+		}
+	}
+	text_add(out, "}\n");
+}
+
+static json_t *
+node_json(const Node *n)
+{
+	json_t *operands = json_array(), *results = json_array();
+	Text line = {0};
+
+	node_print(&line, n);
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *v = node_operand(n, i);
+		json_array_append_new(operands, !v                       ? json_null()
+		                                : v->kind == VALUE_STATE ? json_string(v->state->name)
+		                                : v->kind == VALUE_PARAM ? json_string(v->name)
+		                                                         : json_integer(v->id));
+	}
+	for (int i = 0; i < n->n_results; i++) {
+		Text t = {0};
+		type_print(&t, node_result(n, i)->type);
+		json_array_append_new(results, json_pack("{s:i,s:s}", "id",
+		                                         (int)node_result(n, i)->id, "type", t.at));
+		text_free(&t);
+	}
+	json_t *j = json_pack("{s:s,s:o,s:o,s:s,s:s}", "op", op_row(n)->name, "operands", operands,
+	                      "results", results, "text", line.at, "loc", loc_origin(n->loc));
+	text_free(&line);
+	return j;
+}
+
+static void
+print_json(Text *out, const Module *m)
+{
+	json_t *functions = json_object();
+
+	for_each_function(m, f) {
+		json_t *nodes = json_array();
+		for_each_node(f, n)
+			json_array_append_new(nodes, node_json(n));
+		json_object_set_new(functions, f->name, nodes);
+	}
+	char *text = json_dumps(functions, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	text_add(out, text);
+	text_add(out, "\n");
+	free(text);
+	json_decref(functions);
+}
+
+static bool
+format_module(Text *out, const Module *m, const char *format, Diag *diag)
+{
+	if (!format || strcmp(format, "text") == 0)
+		module_print(out, m, NULL);
+	else if (strcmp(format, "dot") == 0)
+		for_each_function(m, f)
+			print_dot(out, f);
+	else if (strcmp(format, "json") == 0)
+		print_json(out, m);
+	else {
+		diag_error(diag, EXIT_USAGE, "--format=%s: not supported in this build", format);
+		return false;
+	}
+	return true;
+}
+
+/* To stdout, or to FILE with its tensors in STEM.safetensors beside it. */
+static bool
+write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
+{
+	Text out = {0};
+	bool ok = format_module(&out, m, format, diag);
+
+	if (ok && !path)
+		fwrite(out.at, 1, out.n, stdout);
+	else if (ok) {
+		const char *dot = strrchr(path, '.');
+		int stem = dot ? (int)(dot - path) : (int)strlen(path);
+		char *data = arena_printf(arena, "%.*s.safetensors", stem, path);
+		ok = !diag_status(diag, file_write(path, out.at, (int64_t)out.n)) &&
+		     !diag_status(diag, module_write_data(m, data));
+	}
+	text_free(&out);
+	return ok;
+}
+
+/* ---- reading text */
+static Module *
+read_text(const char *path, Arena *arena, Diag *diag)
+{
+	const char *dot = strrchr(path, '.');
+	int stem = dot ? (int)(dot - path) : (int)strlen(path);
+	StrMap *data;
+	void *bytes;
+	int64_t n;
+
+	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
+	    diag_status(diag, module_read_data(arena, arena_printf(arena, "%.*s.safetensors", stem, path),
+	                                       &data)))
+		return NULL;
+	char *text = arena_strndup(arena, bytes, (size_t)n);
+	Module *m = module_parse(text, path, data, diag);
+	if (m && !module_verify(m, diag)) {
+		module_free(m);
+		return NULL;
+	}
+	return m;
+}
+
+static Stage
+stage_of_text(const Module *m)
+{
+	if (m->kernels.n)
+		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
+	for (int i = 0; i < m->functions.n; i++)
+		if (m->functions.at[i]->kind == FUNCTION_FUSED)
+			return STAGE_FUSED;
+	return STAGE_IMPORT;
+}
+
+static const char *const *
+terminated(Arena *arena, const StringList *list)
+{
+	const char **copy = NEW_ARRAY(arena, const char *, list->n + 1);
+
+	for (int i = 0; i < list->n; i++)
+		copy[i] = list->at[i];
+	return copy;
+}
+
+int
+command_opt(Options *o, Arena *arena, Diag *diag)
+{
+	Pipeline p = {0};
+	PassManagerOptions mo = {.dump_after = o->dump_after, .dump_dir = o->dump_dir,
+		.dump_changed = o->dump_changed, .stop_after = o->stop_after, .verify_each = true,
+		.time_passes = o->time_passes, .disable = terminated(arena, &o->disable),
+		.reproducer_dir = o->dump_dir};
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	if (!o->input) {
+		diag_error(diag, EXIT_USAGE, "no file given");
+		return EXIT_USAGE;
+	}
+	if (!pipeline_parse(&p, arena, o->passes ? o->passes : "", rows, n, diag))
+		return diag_exit_code(diag);
+	Module *m = read_text(o->input, arena, diag);
+	if (m) {
+		Stage stage = stage_of_text(m);
+		if (pipeline_run(&p, m, &stage, &mo, diag))
+			write_module(m, o->output, o->format, arena, diag);
+	}
+	module_free(m);
+	return diag_exit_code(diag);
+}
+
+/* ---- dump */
+static bool
+parse_stage(const char *text, Stage *stage, Diag *diag)
+{
+	if (strcmp(text, "sharded") == 0) /* without a mesh, as `train` */
+		text = "train";
+	for (int i = STAGE_IMPORT; i <= STAGE_MEMORY; i++)
+		if (strcmp(stage_names[i], text) == 0) {
+			*stage = (Stage)i;
+			return true;
+		}
+	diag_error(diag, EXIT_USAGE, "--stage=%s: need import, forward, train, sharded, fused, "
+	           "lowered, schedule or memory", text);
+	return false;
+}
+
+static int
+dump_executable(const char *path, const FormatTail *tail, int64_t size, Options *o, Arena *arena,
+                Diag *diag)
+{
+	const char *stage = o->stage ? o->stage : "schedule";
+	void *bytes;
+	int64_t n;
+	Format f;
+	Text out = {0};
+
+	if (strcmp(stage, "schedule") != 0 && strcmp(stage, "memory") != 0) {
+		diag_error(diag, EXIT_USAGE, "%s: an executable has the stages schedule and memory", path);
+		return EXIT_USAGE;
+	}
+	if (diag_status(diag, file_read(arena, path, size, &bytes, &n)))
+		return diag_exit_code(diag);
+	if (tail->blob_offset < 0 || tail->blob_bytes < 0 || tail->blob_offset > n ||
+	    tail->blob_bytes > n - tail->blob_offset) {
+		diag_error(diag, EXIT_SYSTEM, "%s: its tail is damaged", path);
+		return EXIT_SYSTEM;
+	}
+	void *blob = arena_copy(arena, (char *)bytes + tail->blob_offset, (size_t)tail->blob_bytes);
+	if (!diag_status(diag, format_read(blob, tail->blob_bytes, &f))) {
+		format_print(&out, &f, stage);
+		fwrite(out.at, 1, out.n, stdout);
+	}
+	text_free(&out);
+	return diag_exit_code(diag);
+}
+
+/* An executable made by gradc ends in a FormatTail. */
+static bool
+read_tail(const char *path, FormatTail *tail, int64_t *size)
+{
+	FILE *f = fopen(path, "rb");
+	bool ok = f && fseek(f, -(long)sizeof(*tail), SEEK_END) == 0 &&
+	          fread(tail, sizeof(*tail), 1, f) == 1 && tail->magic == FORMAT_MAGIC;
+
+	if (ok)
+		*size = ftell(f);
+	if (f)
+		fclose(f);
+	return ok;
+}
+
+static bool
+is_text(const char *path)
+{
+	size_t n = strlen(path);
+
+	return n > 4 && strcmp(path + n - 4, ".gir") == 0;
+}
+
+static int
+dump_text(Options *o, Arena *arena, Diag *diag)
+{
+	Module *m = read_text(o->input, arena, diag);
+
+	if (m)
+		write_module(m, o->output, o->format, arena, diag);
+	module_free(m);
+	return diag_exit_code(diag);
+}
+
+static int
+dump_model(Options *o, Arena *arena, Diag *diag)
+{
+	Session s = {0};
+	Stage stage = STAGE_FORWARD;
+	bool ok = !o->stage || parse_stage(o->stage, &stage, diag);
+
+	ok = ok && session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
+	if (ok)
+		ok = o->after ? session_run(&s, o->after, s.has_loss)
+		              : session_stage(&s, stage, s.has_loss);
+	if (ok && o->dump_dir && !o->output && !o->dump_after && !o->dump_changed) {
+		ok = !diag_status(diag, folder_make(o->dump_dir));
+		o->output = path_join(arena, o->dump_dir,
+		                      arena_printf(arena, "%s.gir", o->after ? o->after
+		                                                             : stage_names[stage]));
+	}
+	if (ok)
+		write_module(s.m, o->output, o->format, arena, diag);
+	session_close(&s);
+	return diag_exit_code(diag);
+}
+
+int
+command_dump(Options *o, Arena *arena, Diag *diag)
+{
+	FormatTail tail;
+	int64_t size;
+
+	if (!o->input) {
+		diag_error(diag, EXIT_USAGE, "no file given");
+		return EXIT_USAGE;
+	}
+	if (is_text(o->input))
+		return dump_text(o, arena, diag);
+	if (read_tail(o->input, &tail, &size))
+		return dump_executable(o->input, &tail, size, o, arena, diag);
+	return dump_model(o, arena, diag);
+}
+
+/* ---- lists */
+static void
+print_importer(void *ctx, const OpsetRow *row)
+{
+	char until[24] = "";
+	const bool *json = ctx;
+
+	if (row->until)
+		snprintf(until, sizeof(until), "%d", row->until);
+	if (*json)
+		printf("{\"domain\": \"%s\", \"name\": \"%s\", \"since\": %d, \"until\": %s}\n",
+		       row->domain, row->name, row->since, row->until ? until : "null");
+	else
+		printf("%-28s %2d - %s\n", row->name, row->since, until);
+}
+
+int
+command_ops(Options *o, Arena *arena, Diag *diag)
+{
+	(void)arena, (void)diag;
+	if (!o->json)
+		printf("ONNX operators, with the opset versions that are read; all have gradients unless "
+		       "piecewise constant\n");
+	importer_rows(print_importer, &o->json);
+	return EXIT_OK;
+}
+
+int
+command_passes(Options *o, Arena *arena, Diag *diag)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	(void)arena, (void)diag;
+	for (int i = 0; i < n; i++) {
+		if (o->json) {
+			printf("{\"name\": \"%s\", \"help\": \"%s\"}\n", rows[i]->name, rows[i]->help);
+			continue;
+		}
+		printf("%-12s %-10s -> %-10s %s\n", rows[i]->name, stage_names[rows[i]->takes],
+		       rows[i]->leaves ? stage_names[rows[i]->leaves] : "same", rows[i]->help);
+		for (const PassOption *p = rows[i]->options; p && p->name; p++)
+			printf("    {%s=...}  %s\n", p->name, p->help);
+	}
+	return EXIT_OK;
+}

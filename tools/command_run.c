@@ -1,0 +1,289 @@
+/* gradc run and gradc grad. */
+#include "tools/tools.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+	Session *s;
+	NamedTensor *inputs;
+	int n_inputs;
+	Interp interp;
+} Run;
+
+static bool
+read_inputs(Run *r)
+{
+	const StringList *list = &r->s->o->inputs;
+
+	r->inputs = NEW_ARRAY(r->s->arena, NamedTensor, list->n);
+	for (int i = 0; i < list->n; i++)
+		if (!input_read(r->s, list->at[i], &r->inputs[r->n_inputs++]))
+			return false;
+	return true;
+}
+
+static void
+init_states(Run *r)
+{
+	Module *m = r->s->m;
+
+	r->interp = interp_new(m, r->s->arena, r->s->o->real);
+	for (int i = 0; i < m->states.n; i++) {
+		State *st = m->states.at[i];
+		r->interp.states[i] = st->data ? eval_tensor_from(r->s->arena, st->type, st->data->data)
+		                               : eval_tensor_new(r->s->arena, st->type);
+	}
+}
+
+/* Arguments of f: files, and ones for the hidden sample weights. */
+static bool
+arguments(Run *r, const Function *f, EvalTensor *args)
+{
+	bool ok = true;
+
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *p = f->params.at[i];
+		if (strcmp(p->name, "sample_weight") == 0) {
+			args[i] = eval_tensor_new(r->s->arena, p->type);
+			for (int64_t k = 0; k < p->type->n; k++)
+				args[i].f[k] = 1;
+		} else {
+			ok &= input_for(r->s, r->inputs, r->n_inputs, p, &args[i]);
+		}
+	}
+	return ok;
+}
+
+static NamedTensor
+named(Session *s, const char *name, const EvalTensor *t)
+{
+	NamedTensor n = {.name = name, .dtype = t->type->dtype, .rank = t->type->rank};
+	void *data = arena_alloc(s->arena, (size_t)type_bytes(t->type));
+
+	memcpy(n.dims, t->type->dims, sizeof(n.dims));
+	eval_tensor_to(t, data);
+	n.data = data;
+	return n;
+}
+
+static bool
+as_pb(const Session *s)
+{
+	return s->o->output_format && strcmp(s->o->output_format, "pb") == 0;
+}
+
+static bool
+interpret_forward(Run *r)
+{
+	Session *s = r->s;
+	const Function *f;
+
+	if (!session_run(s, "precision", false) || !read_inputs(r))
+		return false;
+	f = module_function(s->m, "forward");
+	int n = function_return(f)->n_operands;
+	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
+	EvalTensor *results = NEW_ARRAY(s->arena, EvalTensor, n);
+	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, n);
+	if (!arguments(r, f, args))
+		return false;
+	init_states(r);
+	interp_run(&r->interp, f, args, results);
+	for (int i = 0; i < n; i++)
+		out[i] = named(s, s->outputs.at[i], &results[i]);
+	return !diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s)));
+}
+
+static bool
+needs_output_dir(const Options *o, Diag *diag)
+{
+	if (o->output_dir || o->check_gradients)
+		return true;
+	diag_error(diag, EXIT_USAGE, "no output folder: give --output-dir DIR");
+	return false;
+}
+
+static bool
+by_interpreter(const Options *o)
+{
+	return o->engine && strcmp(o->engine, "interp") == 0;
+}
+
+static bool
+known_engine(const Options *o, Diag *diag)
+{
+	if (!o->engine || by_interpreter(o) || strcmp(o->engine, "compiled") == 0)
+		return true;
+	diag_error(diag, EXIT_USAGE, "--engine=%s: need compiled or interp", o->engine);
+	return false;
+}
+
+int
+command_run(Options *o, Arena *arena, Diag *diag)
+{
+	Session s = {0};
+	Run r = {.s = &s};
+	int code = EXIT_OK;
+
+	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+		return EXIT_USAGE;
+	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag)) {
+		if (by_interpreter(o))
+			interpret_forward(&r);
+		else
+			code = run_compiled(&s, false);
+	}
+	session_close(&s);
+	return code ? code : diag_exit_code(diag);
+}
+
+/* ---- grad */
+static double
+state_scalar(const Run *r, const char *name)
+{
+	return r->interp.states[module_state(r->s->m, name)->id].f[0];
+}
+
+/* One run of @accumulate from zero; the loss. */
+static double
+interpret_loss(Run *r, const Function *f, const EvalTensor *args)
+{
+	Module *m = r->s->m;
+
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->lifetime == LIFE_STEP)
+			r->interp.states[i] = eval_tensor_new(r->interp.arena, m->states.at[i]->type);
+	interp_run(&r->interp, f, args, NULL);
+	return state_scalar(r, "loss.sum") / state_scalar(r, "loss.count");
+}
+
+static bool
+write_gradients(Run *r)
+{
+	Session *s = r->s;
+	Module *m = s->m;
+	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, m->states.n + 1);
+	double count = state_scalar(r, "loss.count");
+	double scale = (double)m->targets / count;
+	int n = 0;
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *st = m->states.at[i];
+		if (st->kind != STATE_GRADIENT)
+			continue;
+		EvalTensor *g = &r->interp.states[i];
+		for (int64_t k = 0; k < g->type->n; k++)
+			g->f[k] *= scale;
+		eval_tensor_round(g);
+		out[n++] = named(s, st->of->name, g);
+	}
+	if (diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "grad.", out, n, false)))
+		return false;
+	EvalTensor loss = eval_tensor_new(s->arena, module_state(m, "loss.sum")->type);
+	loss.f[0] = state_scalar(r, "loss.sum") / count;
+	NamedTensor l = named(s, "loss", &loss);
+	return !diag_status(s->diag, npy_write(path_join(s->arena, s->o->output_dir, "loss.npy"),
+	                                       l.dtype, 0, NULL, l.data));
+}
+
+/* N random entries of every parameter by central differences, h = cbrt(eps) max(1, |x|). */
+static void
+check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
+{
+	EvalTensor *x = &r->interp.states[grad->of->id];
+	const EvalTensor g = r->interp.states[grad->id];
+	double scale = (double)r->s->m->targets / state_scalar(r, "loss.count"), worst = 0;
+	int64_t worst_at = 0;
+	double worst_pair[2] = {0, 0};
+
+	for (int64_t i = 0; i < n && i < x->type->n; i++) {
+		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
+		double old = x->f[k], h = 6e-6 * fmax(1, fabs(old));
+		x->f[k] = old + h;
+		double up = interpret_loss(r, f, args);
+		x->f[k] = old - h;
+		double down = interpret_loss(r, f, args);
+		x->f[k] = old;
+		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
+		double error = fabs(difference - own) / fmax(fmax(fabs(difference), fabs(own)), 1e-4);
+		if (error >= worst) {
+			worst = error;
+			worst_at = k;
+			worst_pair[0] = own;
+			worst_pair[1] = difference;
+		}
+	}
+	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", grad->of->name, worst,
+	       (long long)worst_at, worst_pair[0], worst_pair[1]);
+}
+
+static void
+check_gradients(Run *r, const Function *f, const EvalTensor *args)
+{
+	Module *m = r->s->m;
+	Arena *outer = r->interp.arena;
+
+	srand48(0);
+	printf("gradients against central differences, worst of %lld entries each\n",
+	       (long long)r->s->o->check_gradients);
+	for (int i = 0; i < m->states.n; i++) {
+		if (m->states.at[i]->kind != STATE_GRADIENT)
+			continue;
+		Interp saved = r->interp;
+		EvalTensor *states = arena_copy(outer, r->interp.states,
+		                                sizeof(EvalTensor) * (size_t)m->states.n);
+		r->interp.arena = arena_new();
+		check_parameter(r, f, args, m->states.at[i], r->s->o->check_gradients);
+		arena_free(r->interp.arena);
+		r->interp = saved;
+		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
+	}
+}
+
+static bool
+interpret_gradients(Run *r)
+{
+	Session *s = r->s;
+
+	if (!session_stage(s, STAGE_TRAIN, false) || !read_inputs(r))
+		return false;
+	const Function *f = module_function(s->m, "accumulate");
+	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
+	if (!arguments(r, f, args))
+		return false;
+	init_states(r);
+	double loss = interpret_loss(r, f, args);
+	if (s->o->check_gradients)
+		check_gradients(r, f, args);
+	else
+		printf("loss %.17g\n", loss);
+	return !s->o->output_dir || write_gradients(r);
+}
+
+int
+command_grad(Options *o, Arena *arena, Diag *diag)
+{
+	Session s = {0};
+	Run r = {.s = &s};
+	int code = EXIT_OK;
+
+	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+		return EXIT_USAGE;
+	if (o->wrt.n) {
+		diag_error(diag, EXIT_USAGE, "--wrt=%s: not supported in this build", o->wrt.at[0]);
+		return EXIT_USAGE;
+	}
+	if (o->check_gradients && !o->precision)
+		o->precision = "f64";
+	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&
+	    (s.has_loss || session_parse_loss(&s, "cross_entropy"))) {
+		if (by_interpreter(o) || o->check_gradients)
+			interpret_gradients(&r);
+		else
+			code = run_compiled(&s, true);
+	}
+	session_close(&s);
+	return code ? code : diag_exit_code(diag);
+}

@@ -1,0 +1,305 @@
+/* What of a session goes into the executable's tables, and the link. */
+#include "tools/tools.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- which indices a value may hold: a bound from every gather it reaches */
+static void
+bound_by_gathers(const Value *v, int depth, int64_t *bound)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		FuseClass c = op_row(n)->fuse;
+		if (n->op == OP_gather && u->index == 1) {
+			int64_t size = node_operand(n, 0)->type->dims[((AxisAttr *)n->attr)->axis];
+			*bound = *bound < 0 || size < *bound ? size : *bound;
+		} else if (depth < 16 && (c == FUSE_VIEW || n->op == OP_cast)) {
+			bound_by_gathers(node_result(n, 0), depth + 1, bound);
+		}
+	}
+}
+
+typedef struct {
+	Session *s;
+	VEC(PortInfo) ports;
+	int64_t rows;
+} Ports;
+
+static int64_t
+find_rows(const Import *im)
+{
+	for (int i = 0; i < im->inputs.n; i++)
+		if (im->inputs.at[i].open_leading && im->inputs.at[i].rank)
+			return im->inputs.at[i].dims[0];
+	for (int i = 0; i < im->inputs.n; i++)
+		if (im->inputs.at[i].rank)
+			return im->inputs.at[i].dims[0];
+	return 1;
+}
+
+static int
+sample_axis(const Ports *p, const ImportPort *port)
+{
+	return port->rank && port->dims[0] == p->rows ? 0 : -1;
+}
+
+static const Value *
+param_named(const Function *f, const char *name)
+{
+	for (int i = 0; f && i < f->params.n; i++)
+		if (strcmp(f->params.at[i]->name, name) == 0)
+			return f->params.at[i];
+	return NULL;
+}
+
+static bool
+is_class_loss(const Session *s)
+{
+	for (int i = 0; s->has_loss && loss_table[i]; i++)
+		if (strcmp(loss_table[i]->name, s->loss.kind) == 0)
+			return loss_table[i]->class_targets;
+	return false;
+}
+
+/* The number of classes: the axis of the loss's output that its target lacks. */
+static int64_t
+class_count(const Session *s, const Value *labels)
+{
+	const Function *f = module_function(s->m, "forward");
+	int index = 0;
+
+	for (int i = 0; s->loss.output && i < s->outputs.n; i++)
+		if (strcmp(s->outputs.at[i], s->loss.output) == 0)
+			index = i;
+	Type t = function_result(f, index)->type;
+	return labels->type->n ? t->n / labels->type->n : 0;
+}
+
+/* Before the passes take the graph apart: bounds are read off it. */
+static void
+collect_ports(Ports *p)
+{
+	Session *s = p->s;
+	const Import *im = s->import;
+	const Function *f = module_function(s->m, "forward");
+
+	p->rows = find_rows(im);
+	for (int i = 0; i < im->inputs.n; i++) {
+		const ImportPort *in = &im->inputs.at[i];
+		const Value *v = param_named(f, in->name);
+		PortInfo info = {.name = in->name, .kind = PORT_INPUT, .file_dtype = in->dtype,
+		                 .sample_axis = sample_axis(p, in)};
+		int64_t bound = -1;
+		if (v && !dtype_is_float(in->dtype))
+			bound_by_gathers(v, 0, &bound);
+		info.bounded = bound >= 0;
+		info.max = bound - 1;
+		vec_push(s->arena, &p->ports, info);
+	}
+	for (int i = 0; i < im->outputs.n; i++) {
+		const ImportPort *out = &im->outputs.at[i];
+		PortInfo info = {.name = out->name, .kind = PORT_OUTPUT, .file_dtype = out->dtype,
+		                 .sample_axis = sample_axis(p, out)};
+		vec_push(s->arena, &p->ports, info);
+	}
+}
+
+/* The loss's own inputs; its target's values are class indices, or -100. */
+static void
+add_loss_ports(Ports *p)
+{
+	Session *s = p->s;
+	const Function *f = module_function(s->m, "accumulate");
+	const char *target = s->loss.target ? s->loss.target : "labels";
+	const Value *labels = param_named(f, target);
+
+	if (!s->has_loss)
+		return;
+	if (labels) {
+		PortInfo info = {.name = target, .kind = PORT_LABELS,
+		                 .file_dtype = dtype_is_float(labels->type->dtype) ? F32
+		                                                                   : labels->type->dtype};
+		if (is_class_loss(s)) {
+			info.bounded = info.has_ignore = true;
+			info.ignore = -100;
+			info.max = class_count(s, labels) - 1;
+		}
+		bool replaced = false;
+		for (int i = 0; i < p->ports.n; i++)
+			if (strcmp(p->ports.at[i].name, target) == 0 &&
+			    p->ports.at[i].kind == PORT_INPUT) {
+				info.file_dtype = p->ports.at[i].file_dtype;
+				p->ports.at[i] = info;
+				replaced = true;
+			}
+		if (!replaced)
+			vec_push(s->arena, &p->ports, info);
+	}
+	PortInfo weight = {.name = "sample_weight", .kind = PORT_WEIGHT, .file_dtype = F64};
+	vec_push(s->arena, &p->ports, weight);
+	/* further inputs of a loss graph */
+	for (int i = 0; f && i < f->params.n; i++) {
+		const Value *v = f->params.at[i];
+		bool known = false;
+		for (int k = 0; k < p->ports.n; k++)
+			known |= p->ports.at[k].kind != PORT_OUTPUT &&
+			         strcmp(p->ports.at[k].name, v->name) == 0;
+		PortInfo info = {.name = v->name, .kind = PORT_INPUT,
+		                 .file_dtype = dtype_is_float(v->type->dtype) ? F32 : v->type->dtype,
+		                 .sample_axis = v->type->rank && v->type->dims[0] == p->rows ? 0 : -1};
+		if (!known)
+			vec_push(s->arena, &p->ports, info);
+	}
+}
+
+/* ---- info */
+static void
+write_defaults(FormatWriter *w, const OptimizerRow *row, Arena *arena)
+{
+	char *copy = arena_strdup(arena, row->defaults), *save = NULL;
+
+	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+		char *equal = strchr(word, '=');
+		*equal = '\0';
+		format_info(w, arena_printf(arena, "default.%s", word), "%s", equal + 1);
+	}
+}
+
+static bool
+has_batch_statistics(const Module *m)
+{
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_STATISTIC)
+			return true;
+	return false;
+}
+
+static int64_t
+trainable_elements(const Module *m)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_PARAMETER && m->states.at[i]->trainable)
+			n += m->states.at[i]->type->n;
+	return n;
+}
+
+static const char *
+eval_metric(const Session *s)
+{
+	const Function *f = module_function(s->m, "accumulate");
+	const Value *labels = param_named(f, s->loss.target ? s->loss.target : "labels");
+
+	if (!is_class_loss(s) || !labels)
+		return "";
+	return labels->type->rank > 1 ? "perplexity" : "accuracy";
+}
+
+static void
+write_info(Session *s, FormatWriter *w, const Ports *p)
+{
+	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
+	const OptimizerRow *row = optimizer_find(name);
+	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
+
+	format_info(w, "gradc_version", "%s", GRADC_VERSION);
+	format_info(w, "model", "%s", s->o->input);
+	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
+	format_info(w, "opset", "%lld", (long long)s->import->opset);
+	format_info(w, "target", "cpu");
+	format_info(w, "precision", "%s", s->o->precision ? s->o->precision : "f32");
+	format_info(w, "rows", "%lld", (long long)p->rows);
+	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
+	format_info(w, "has_batch_statistics", "%d", has_batch_statistics(s->m));
+	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
+	if (!s->has_loss)
+		return;
+	format_info(w, "loss", "%s", s->o->loss ? s->o->loss : s->loss.kind);
+	format_info(w, "loss_kind", "%s", s->loss_kind);
+	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
+	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m));
+	format_info(w, "eval_metric", "%s", eval_metric(s));
+	format_info(w, "optimizer", "%s", name);
+	if (row)
+		write_defaults(w, row, s->arena);
+}
+
+/* ---- programs */
+typedef struct {
+	const char *function;
+	Role role;
+} RoleRow;
+static const RoleRow role_rows[] = {{"forward", ROLE_FORWARD}, {"eval", ROLE_EVAL},
+                                    {"accumulate", ROLE_ACCUMULATE}, {"update", ROLE_UPDATE}};
+
+Status
+library_path(Arena *arena, char **path)
+{
+	char self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (n < 0)
+		return status_error(EXIT_SYSTEM, "/proc/self/exe cannot be read");
+	self[n] = '\0';
+	char *slash = strrchr(self, '/');
+	*slash = '\0';
+	char *beside = arena_printf(arena, "%s/lib/libgradc_rt.a", self);
+	char *installed = arena_printf(arena, "%s/../lib/libgradc_rt.a", self);
+	*path = access(beside, R_OK) == 0 ? beside : installed;
+	if (access(*path, R_OK) != 0)
+		return status_error(EXIT_SYSTEM, "%s: the runtime library is missing: install gradc "
+		                    "whole, or build it with `make build`", *path);
+	return NULL;
+}
+
+static const char *
+binding_text(Session *s)
+{
+	Text t = {0};
+
+	for (int i = 0; i < s->o->dims.n; i++)
+		text_printf(&t, "%s%s", i ? " " : "", s->o->dims.at[i]);
+	if (s->o->batch)
+		text_printf(&t, "%sbatch=%lld", t.n ? " " : "", (long long)s->o->batch);
+	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
+bool
+session_link(Session *s, const char *path, bool embed_export)
+{
+	FormatWriter *w = format_writer_new(s->arena);
+	ProgramInfo programs[COUNT(role_rows)];
+	static const char *const update_outputs[] = {"grad_norm"};
+	Ports ports = {.s = s};
+	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = s->o->keep_sources};
+	int n = 0;
+
+	collect_ports(&ports);
+	bool with_update = s->o->optimizer || embed_export;
+	char *runtime;
+	if (!session_stage(s, STAGE_MEMORY, with_update))
+		return false;
+	add_loss_ports(&ports);
+	for (int i = 0; i < COUNT(role_rows); i++) {
+		const Function *f = module_function(s->m, role_rows[i].function);
+		if (f)
+			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0,
+				role_rows[i].role == ROLE_UPDATE ? update_outputs : s->outputs.at};
+	}
+	tables_write(w, &(Tables){.m = s->m, .programs = programs, .n_programs = n,
+		.ports = ports.ports.at, .n_ports = ports.ports.n, .binding_text = binding_text(s),
+		.rows = ports.rows, .state_dtypes = s->import->state_dtypes.at,
+		.n_state_dtypes = s->import->state_dtypes.n});
+	write_info(s, w, &ports);
+	if ((embed_export && !model_export_template(s->m, w, s->diag)) ||
+	    diag_status(s->diag, library_path(s->arena, &runtime)))
+		return false;
+	link.runtime = runtime;
+	if (s->o->weights && strcmp(s->o->weights, "embed") != 0)
+		link.weights_file = s->o->weights;
+	return !diag_status(s->diag, link_executable(s->m, w, &link));
+}

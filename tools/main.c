@@ -1,0 +1,72 @@
+/* gradc: the subcommands. The only place that exits. */
+#include "tools/tools.h"
+
+#include <string.h>
+
+const Command commands[] = {
+	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx"},
+	{"check", "reads, verifies, lists parameters and what is unsupported", command_check, "MODEL.onnx"},
+	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx"},
+	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx"},
+	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir"},
+	{"opt", "runs --passes on text IR", command_opt, "FILE.gir"},
+	{"ops", "the ONNX operators that can be read", command_ops, ""},
+	{"passes", "the passes in order", command_passes, ""},
+	{0},
+};
+
+static void
+usage(FILE *out)
+{
+	fprintf(out, "gradc %s: ONNX models become training executables\n\n"
+	             "usage: gradc COMMAND FILE [options]\n\n", GRADC_VERSION);
+	for (const Command *c = commands; c->name; c++)
+		fprintf(out, "  %-8s %-24s %s\n", c->name, c->what, c->help);
+	fprintf(out, "\n`gradc COMMAND --help` lists the options; `man gradc` says more.\n");
+}
+
+static const Command *
+find_command(const char *name)
+{
+	for (const Command *c = commands; c->name; c++)
+		if (strcmp(c->name, name) == 0)
+			return c;
+	return NULL;
+}
+
+static int
+refuse(Diag *diag, const char *name)
+{
+	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0;
+
+	diag_error(diag, EXIT_USAGE, later ? "`gradc %s`: not supported in this build"
+	                                   : "unknown command `%s`", name);
+	diag_hint(diag, "`gradc --help` lists the commands");
+	return EXIT_USAGE;
+}
+
+int
+main(int argc, char **argv)
+{
+	Diag *diag = diag_new("gradc", stderr);
+	Arena *arena = arena_new();
+	Options o = {0};
+	int code = EXIT_USAGE;
+
+	if (argc < 2) {
+		usage(stderr);
+	} else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+		usage(stdout);
+		code = EXIT_OK;
+	} else if (strcmp(argv[1], "--version") == 0) {
+		printf("gradc %s\n", GRADC_VERSION);
+		code = EXIT_OK;
+	} else if (!find_command(argv[1])) {
+		code = refuse(diag, argv[1]);
+	} else if (options_parse(&o, find_command(argv[1]), argc - 1, argv + 1, arena, diag, &code)) {
+		code = find_command(argv[1])->run(&o, arena, diag);
+	}
+	arena_free(arena);
+	diag_free(diag);
+	return code;
+}

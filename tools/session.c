@@ -1,0 +1,462 @@
+/* From a file to a module at some stage. */
+#include "tools/tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PASS(name) extern const PassRow pass_##name;
+#include "passes/pass_list.def"
+#include "codegen/pass_list.def"
+#undef PASS
+
+const PassRow *const *
+pass_rows(int *n)
+{
+	static const PassRow *const rows[] = {
+#define PASS(name) &pass_##name,
+#include "passes/pass_list.def"
+#include "codegen/pass_list.def"
+#undef PASS
+	};
+
+	*n = COUNT(rows);
+	return rows;
+}
+
+/* ---- option texts */
+static bool
+split_pair(Session *s, const char *option, const char *text, const char **name, const char **value)
+{
+	const char *equal = strchr(text, '=');
+
+	if (!equal || equal == text) {
+		diag_error(s->diag, EXIT_USAGE, "--%s %s: need NAME=VALUE", option, text);
+		return false;
+	}
+	*name = arena_strndup(s->arena, text, (size_t)(equal - text));
+	*value = equal + 1;
+	return true;
+}
+
+static bool
+read_dims(Session *s, ImportOptions *io)
+{
+	const StringList *list = &s->o->dims;
+	DimBinding *dims = NEW_ARRAY(s->arena, DimBinding, list->n + 64);
+	const char *value;
+
+	for (int i = 0; i < list->n; i++) {
+		if (!split_pair(s, "dim", list->at[i], &dims[i].name, &value))
+			return false;
+		if (strchr(value, ',')) {
+			diag_error(s->diag, EXIT_USAGE, "--dim %s: several values: not supported in this "
+			           "build", list->at[i]);
+			return false;
+		}
+		if (!parse_int(value, &dims[i].value) || dims[i].value < 0) {
+			diag_error(s->diag, EXIT_USAGE, "--dim %s: need a number", list->at[i]);
+			return false;
+		}
+	}
+	io->dims = dims;
+	io->n_dims = list->n;
+	io->batch = s->o->batch;
+	return true;
+}
+
+static bool
+read_fills(Session *s, ImportOptions *io)
+{
+	const StringList *list = &s->o->fills;
+	Fill *fills = NEW_ARRAY(s->arena, Fill, list->n);
+	const char *value;
+
+	for (int i = 0; i < list->n; i++) {
+		if (!split_pair(s, "fill", list->at[i], &fills[i].name, &value))
+			return false;
+		if (strcmp(value, "ones") == 0)
+			fills[i].kind = FILL_ONES;
+		else if (strcmp(value, "zeros") == 0)
+			fills[i].kind = FILL_ZEROS;
+		else if (strcmp(value, "iota") == 0)
+			fills[i].kind = FILL_IOTA;
+		else if (parse_double(value, &fills[i].value))
+			fills[i].kind = FILL_VALUE;
+		else {
+			diag_error(s->diag, EXIT_USAGE, "--fill %s: need ones, zeros, iota or a number",
+			           list->at[i]);
+			return false;
+		}
+	}
+	io->fills = fills;
+	io->n_fills = list->n;
+	return true;
+}
+
+static bool
+read_ties(Session *s, ImportOptions *io)
+{
+	const Options *o = s->o;
+	TieOption *ties = NEW_ARRAY(s->arena, TieOption, o->ties.n + o->no_ties.n);
+	int n = 0;
+
+	for (int i = 0; i < o->ties.n; i++)
+		if (!split_pair(s, "tie", o->ties.at[i], &ties[n].a, &ties[n].b))
+			return false;
+		else
+			n++;
+	for (int i = 0; i < o->no_ties.n; i++)
+		ties[n++] = (TieOption){.a = o->no_ties.at[i], .untie = true};
+	io->ties = ties;
+	io->n_ties = n;
+	return true;
+}
+
+static const char *const *
+terminated(Session *s, const StringList *list)
+{
+	const char **copy = NEW_ARRAY(s->arena, const char *, list->n + 1);
+
+	for (int i = 0; i < list->n; i++)
+		copy[i] = list->at[i];
+	return copy;
+}
+
+static bool
+one_of(Session *s, const char *option, const char *value, const char *a, const char *b)
+{
+	if (!value || strcmp(value, a) == 0 || strcmp(value, b) == 0)
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "--%s=%s: need %s or %s", option, value, a, b);
+	return false;
+}
+
+/* ---- dimensions from input files */
+typedef struct {
+	Session *s;
+	ImportOptions *io;
+} DimVisit;
+
+static void
+bind_from_file(void *ctx, const char *input, int axis, const char *symbol)
+{
+	DimVisit *v = ctx;
+	DimBinding *dims = (DimBinding *)v->io->dims;
+	size_t n = strlen(input);
+
+	for (int i = 0; i < v->io->n_dims; i++)
+		if (*symbol && strcmp(dims[i].name, symbol) == 0)
+			return;
+	for (int i = 0; i < v->s->o->inputs.n; i++) {
+		const char *text = v->s->o->inputs.at[i];
+		NpyInfo info;
+		int fd;
+		if (strncmp(text, input, n) != 0 || text[n] != '=')
+			continue;
+		Status status = npy_open(text + n + 1, &info, &fd);
+		if (status) {
+			status_free(status); /* reported when it is read */
+			continue;
+		}
+		close(fd);
+		if (axis >= info.rank)
+			continue;
+		if (!*symbol) {
+			v->io->batch = axis == 0 ? info.dims[0] : v->io->batch;
+		} else if (v->io->n_dims < v->s->o->dims.n + 64) {
+			dims[v->io->n_dims++] = (DimBinding){arena_strdup(v->s->arena, symbol),
+			                                     info.dims[axis]};
+		}
+		return;
+	}
+}
+
+/* ---- opening */
+static bool
+import_options(Session *s, OpenDims open, ImportOptions *io)
+{
+	const Options *o = s->o;
+
+	if (!read_dims(s, io) || !read_fills(s, io) || !read_ties(s, io) ||
+	    !one_of(s, "train-mode", o->train_mode, "keep", "restore") ||
+	    !one_of(s, "eval-mode", o->eval_mode, "inference", "as-exported"))
+		return false;
+	io->repairs = terminated(s, &o->repairs);
+	io->no_repairs = terminated(s, &o->no_repairs);
+	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
+	io->keep_metadata = o->keep_metadata;
+	io->shapes_only = o->init_random;
+	io->open_dims = open == OPEN_DIMS_REFUSE ? OPEN_ERROR : OPEN_ONE;
+	return true;
+}
+
+bool
+session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
+{
+	ImportOptions io = {0};
+
+	*s = (Session){.o = o, .arena = arena, .diag = diag, .stage = STAGE_IMPORT};
+	if (!o->input) {
+		diag_error(diag, EXIT_USAGE, "no model given");
+		return false;
+	}
+	if (o->init_random) {
+		diag_error(diag, EXIT_USAGE, "--init=random: not supported in this build");
+		return false;
+	}
+	if (!import_options(s, open, &io))
+		return false;
+	s->model = model_open(o->input, diag);
+	if (!s->model)
+		return false;
+	if (open == OPEN_DIMS_FROM_INPUTS)
+		model_open_dims(s->model, bind_from_file, &(DimVisit){s, &io});
+	s->m = model_import(s->model, &io, diag);
+	if (!s->m)
+		return false;
+	s->import = s->m->import;
+	if (s->m->name != o->input)
+		s->m->name = arena_strdup(s->m->arena, o->input);
+	for (int i = 0; i < s->import->outputs.n; i++)
+		vec_push(arena, &s->outputs, s->import->outputs.at[i].name);
+	if (o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
+	    module_function(s->m, "inference"))
+		function_remove(module_function(s->m, "inference"));
+	return !o->loss || session_parse_loss(s, o->loss);
+}
+
+void
+session_close(Session *s)
+{
+	module_free(s->m);
+	model_close(s->model);
+}
+
+/* ---- the loss: KIND[:OUTPUT[,target=INPUT][,axis=N][,count=NAME]] */
+static bool
+loss_part(Session *s, char *part)
+{
+	LossOptions *l = &s->loss;
+
+	if (strncmp(part, "target=", 7) == 0)
+		l->target = part + 7;
+	else if (strncmp(part, "count=", 6) == 0)
+		l->count = part + 6;
+	else if (strncmp(part, "axis=", 5) == 0)
+		return parse_int(part + 5, &l->axis);
+	else
+		l->output = part;
+	return true;
+}
+
+/* The loss graph of --loss onnx:FILE behind @forward; its outputs become further results. */
+static bool
+join_loss_graph(Session *s, const char *path, Function *f)
+{
+	Node *ret = function_return(f);
+	int n = ret->n_operands, extra = 0;
+	const char **names = NEW_ARRAY(s->arena, const char *, n);
+	Value **values = NEW_ARRAY(s->arena, Value *, n + 2);
+	Builder b = {.m = s->m, .f = f, .before = ret};
+	Model *loss = model_open(path, s->diag);
+
+	if (!loss)
+		return false;
+	for (int i = 0; i < n; i++) {
+		names[i] = s->outputs.at[i];
+		values[i] = node_operand(ret, i);
+	}
+	Value **out = model_inline(loss, &b, names, values, n, &extra, s->diag);
+	if (!out || extra < 1)
+		return false;
+	values[n] = out[0];
+	if (extra > 1)
+		values[n + 1] = out[1];
+	node_erase(ret);
+	b.before = NULL;
+	b_return(&b, n + (extra > 1 ? 2 : 1), values);
+	return true;
+}
+
+static bool
+use_loss_graph(Session *s, const char *path)
+{
+	if (!join_loss_graph(s, path, module_function(s->m, "forward")) ||
+	    (module_function(s->m, "inference") &&
+	     !join_loss_graph(s, path, module_function(s->m, "inference"))))
+		return false;
+	bool counted = function_return(module_function(s->m, "forward"))->n_operands >
+	               s->outputs.n + 1;
+	vec_push(s->arena, &s->outputs, "loss");
+	if (counted)
+		vec_push(s->arena, &s->outputs, "loss.count");
+	if (s->loss.count && !counted) {
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=%s", path,
+		           s->loss.count);
+		return false;
+	}
+	s->loss.output = "loss";
+	s->loss.count = s->loss.count ? "loss.count" : NULL;
+	s->loss.kind = "output";
+	return true;
+}
+
+static bool
+read_class_weight(Session *s)
+{
+	NpyInfo info;
+	void *data;
+
+	if (!s->o->class_weight)
+		return true;
+	if (diag_status(s->diag, npy_read(s->arena, s->o->class_weight, &info, &data)))
+		return false;
+	if (!dtype_is_float(info.dtype)) {
+		diag_error(s->diag, EXIT_DATA, "%s: class weights must be floats", s->o->class_weight);
+		return false;
+	}
+	s->loss.class_weight = tensor_new(s->m, type_new(s->m, info.dtype, info.rank, info.dims), data);
+	return true;
+}
+
+bool
+session_parse_loss(Session *s, const char *text)
+{
+	char *copy = arena_strdup(s->arena, text), *colon = strchr(copy, ':'), *save = NULL;
+	Text names = {0};
+
+	s->loss = (LossOptions){.kind = copy, .axis = -1,
+	                        .label_smoothing = s->o->label_smoothing};
+	s->has_loss = true;
+	if (colon) {
+		*colon = '\0';
+		for (char *part = strtok_r(colon + 1, ",", &save); part;
+		     part = strtok_r(NULL, ",", &save)) {
+			if (!loss_part(s, part)) {
+				diag_error(s->diag, EXIT_USAGE, "--loss=%s: malformed", text);
+				return false;
+			}
+		}
+	}
+	s->loss_kind = copy;
+	if (strcmp(copy, "onnx") == 0 &&
+	    (!s->loss.output || !use_loss_graph(s, s->loss.output))) {
+		if (!s->loss.output)
+			diag_error(s->diag, EXIT_USAGE, "--loss=%s: need onnx:FILE", text);
+		return false;
+	}
+	for (int i = 0; i < s->outputs.n; i++)
+		text_printf(&names, "%s%s", i ? "\n" : "", s->outputs.at[i]);
+	s->loss.outputs = arena_strdup(s->arena, names.n ? names.at : "");
+	text_free(&names);
+	return read_class_weight(s);
+}
+
+/* ---- passes */
+static void
+add_pass(Session *s, Pipeline *p, const PassRow *row, const void *options)
+{
+	PassCall call = {row, (void *)options};
+
+	if (!options)
+		call.options = arena_alloc(s->arena, row->options_size + 1);
+	vec_push(s->arena, p, call);
+}
+
+static const char *
+joined_rules(Session *s)
+{
+	Text t = {0};
+
+	for (int i = 0; i < s->o->rules.n; i++)
+		text_printf(&t, "%s\n", s->o->rules.at[i]);
+	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
+static void
+build_pipeline(Session *s, Pipeline *p, bool with_update)
+{
+	TrainableOptions *trainable = NEW(s->arena, TrainableOptions);
+	PrecisionOptions *precision = NEW(s->arena, PrecisionOptions);
+	OptimizerOptions *optimizer = NEW(s->arena, OptimizerOptions);
+
+	trainable->rules = joined_rules(s);
+	precision->to = s->o->precision ? s->o->precision : "f32";
+	optimizer->name = s->o->optimizer;
+	add_pass(s, p, &pass_simplify, NULL);
+	add_pass(s, p, &pass_trainable, trainable);
+	if (s->has_loss)
+		add_pass(s, p, &pass_loss, &s->loss);
+	add_pass(s, p, &pass_precision, precision);
+	add_pass(s, p, &pass_simplify, NULL);
+	if (s->has_loss)
+		add_pass(s, p, &pass_autograd, NULL);
+	if (s->has_loss && with_update)
+		add_pass(s, p, &pass_optimizer, optimizer);
+	add_pass(s, p, &pass_inline, NULL);
+	add_pass(s, p, &pass_simplify, NULL);
+	add_pass(s, p, &pass_fuse, NULL);
+	add_pass(s, p, &pass_lower, NULL);
+	add_pass(s, p, &pass_schedule, NULL);
+	add_pass(s, p, &pass_memory, NULL);
+}
+
+static PassManagerOptions
+manager_options(const Session *s)
+{
+	const Options *o = s->o;
+
+	return (PassManagerOptions){.dump_after = o->dump_after, .dump_dir = o->dump_dir,
+		.dump_changed = o->dump_changed, .stop_after = o->stop_after,
+		.disable = terminated((Session *)s, &o->disable),
+#ifdef NDEBUG
+		.verify_each = o->verify_each,
+#else
+		.verify_each = true,
+#endif
+		.time_passes = o->time_passes, .reproducer_dir = o->dump_dir};
+}
+
+/* Up to the last call of that pass. */
+bool
+session_run(Session *s, const char *last, bool with_update)
+{
+	Pipeline p = {0};
+	PassManagerOptions o = manager_options(s);
+	int end = 0;
+
+	build_pipeline(s, &p, with_update);
+	for (int i = 0; i < p.n; i++)
+		if (last && strcmp(p.at[i].row->name, last) == 0)
+			end = i + 1;
+	if (last && end == 0) {
+		diag_error(s->diag, EXIT_USAGE, "unknown pass `%s`", last);
+		diag_hint(s->diag, "`gradc passes` lists them");
+		return false;
+	}
+	p.n = last ? end : p.n;
+	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);
+}
+
+bool
+session_stage(Session *s, Stage stage, bool with_update)
+{
+	Pipeline p = {0};
+	PassManagerOptions o = manager_options(s);
+	static const int lengths_behind_fuse[] = {[STAGE_FUSED] = 3, [STAGE_LOWERED] = 2,
+	                                          [STAGE_SCHEDULE] = 1, [STAGE_MEMORY] = 0};
+
+	if (stage == STAGE_IMPORT)
+		return true;
+	build_pipeline(s, &p, with_update);
+	if (stage == STAGE_FORWARD)
+		p.n = 2;
+	else if (stage == STAGE_TRAIN)
+		p.n -= 4;
+	else
+		p.n -= lengths_behind_fuse[stage];
+	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);
+}

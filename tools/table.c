@@ -1,0 +1,132 @@
+/* The parameter table: who is trained and why. */
+#include "tools/tools.h"
+
+#include <jansson.h>
+#include <string.h>
+
+static const char *
+role_of(const State *s)
+{
+	return s->kind == STATE_STATISTIC ? "state" : s->trainable ? "trainable" : "frozen";
+}
+
+static bool
+in_table(const State *s)
+{
+	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
+}
+
+/* Cuts with an ellipsis; names may be long. */
+static void
+print_cut(const char *text, int width)
+{
+	int n = (int)strlen(text);
+
+	if (n <= width)
+		printf("%-*s", width, text);
+	else
+		printf("%.*s…%s", width / 2, text, text + n - (width - width / 2 - 1));
+}
+
+static void
+print_row(const State *s)
+{
+	Text t = {0};
+
+	type_print(&t, s->type);
+	printf("  ");
+	print_cut(s->name, 44);
+	printf("  %-18s %-9s  %s\n", t.at, role_of(s), s->why ? s->why : "");
+	text_free(&t);
+}
+
+static int64_t
+forward_flops(const Module *m)
+{
+	const Function *f = module_function(m, "forward");
+	int64_t flops = 0;
+
+	for_each_node(f, n) {
+		if (op_row(n)->cost)
+			flops += op_row(n)->cost(n);
+		else if (op_row(n)->fuse == FUSE_ELEMENTWISE)
+			flops += node_result(n, 0)->type->n;
+	}
+	return flops;
+}
+
+static void
+print_ports(const char *what, const ImportPort *at, int n)
+{
+	for (int i = 0; i < n; i++) {
+		printf("  %-7s %s: %s[", what, at[i].name, dtype_info[at[i].dtype].name);
+		for (int k = 0; k < at[i].rank; k++) {
+			const char *symbol = at[i].symbols[k];
+			printf("%s%lld", k ? "," : "", (long long)at[i].dims[k]);
+			if (symbol)
+				printf(" %s", *symbol ? symbol : "(open)");
+		}
+		printf("]\n");
+	}
+}
+
+enum { SHORT_TABLE = 40 };
+
+void
+print_summary(const Session *s, bool full)
+{
+	const Import *im = s->import;
+	int rows = 0, at = 0;
+	int64_t trainable = 0, all = 0;
+
+	printf("%s: ONNX IR %lld, opset %lld, %s, %d nodes\n", s->o->input, (long long)im->ir_version,
+	       (long long)im->opset, im->producer ? im->producer : "", im->n_nodes);
+	print_ports("input", im->inputs.at, im->inputs.n);
+	print_ports("output", im->outputs.at, im->outputs.n);
+	for (int i = 0; i < im->repairs.n && (full || i < 8); i++)
+		printf("  repair  %s\n", im->repairs.at[i]);
+	if (!full && im->repairs.n > 8)
+		printf("  repair  ... and %d more (--table=full)\n", im->repairs.n - 8);
+	for (int i = 0; i < s->m->states.n; i++)
+		rows += in_table(s->m->states.at[i]);
+	for (int i = 0; i < s->m->states.n; i++) {
+		const State *st = s->m->states.at[i];
+		if (!in_table(st))
+			continue;
+		all += st->type->n;
+		trainable += st->trainable ? st->type->n : 0;
+		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 || at >= rows - SHORT_TABLE / 2)
+			print_row(st);
+		else if (at == SHORT_TABLE / 2)
+			printf("  ... %d more (--table=full)\n", rows - SHORT_TABLE);
+		at++;
+	}
+	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
+	       (long long)trainable, 1e-6 * (double)forward_flops(s->m));
+}
+
+int
+print_summary_json(const Session *s)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < s->m->states.n; i++) {
+		const State *st = s->m->states.at[i];
+		if (!in_table(st))
+			continue;
+		json_t *shape = json_array();
+		for (int k = 0; k < st->type->rank; k++)
+			json_array_append_new(shape, json_integer(st->type->dims[k]));
+		json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name, "dtype",
+			dtype_info[st->type->dtype].name, "shape", shape, "kind", role_of(st), "why",
+			st->why ? st->why : ""));
+	}
+	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o}", "model", s->o->input, "opset",
+	                         (json_int_t)s->import->opset, "producer",
+	                         s->import->producer ? s->import->producer : "", "flops_forward",
+	                         (json_int_t)forward_flops(s->m), "parameters", list);
+	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	printf("\n");
+	json_decref(root);
+	return EXIT_OK;
+}

@@ -1,0 +1,95 @@
+/* gradc itself: options, subcommands, exit codes. */
+#ifndef GRADC_TOOLS_H
+#define GRADC_TOOLS_H
+
+#include "codegen/codegen.h"
+#include "frontend/frontend.h"
+#include "passes/pass.h"
+
+typedef VEC(const char *) StringList;
+
+/* ---- options.c: one table for all subcommands */
+typedef struct {
+	const char *input; /* the file of the command */
+	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
+	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
+	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
+	const char *data_parallel, *table;
+	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, wrt;
+	int64_t batch, max_accumulate, check_gradients;
+	double label_smoothing;
+	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real;
+} Options;
+typedef struct {
+	const char *name, *help;
+	int (*run)(Options *o, Arena *arena, Diag *diag);
+	const char *what; /* the file it takes: "MODEL.onnx" */
+} Command;
+extern const Command commands[]; /* ends with a zero row */
+int command_compile(Options *o, Arena *arena, Diag *diag);
+int command_check(Options *o, Arena *arena, Diag *diag);
+int command_run(Options *o, Arena *arena, Diag *diag);
+int command_grad(Options *o, Arena *arena, Diag *diag);
+int command_dump(Options *o, Arena *arena, Diag *diag);
+int command_opt(Options *o, Arena *arena, Diag *diag);
+int command_ops(Options *o, Arena *arena, Diag *diag);
+int command_passes(Options *o, Arena *arena, Diag *diag);
+
+/* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
+bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
+                   Diag *diag, int *exit_code);
+
+/* ---- session.c: file -> module -> passes */
+typedef struct {
+	const Options *o;
+	Arena *arena;
+	Diag *diag;
+	Model *model;
+	Module *m;
+	const Import *import;
+	Stage stage;
+	LossOptions loss;
+	bool has_loss;
+	const char *loss_kind;
+	StringList outputs; /* names of the graph's outputs */
+} Session;
+typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
+
+bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
+void session_close(Session *s);
+/* Runs the passes up to and including `last` (a pass name). with_update: also the optimizer. */
+bool session_run(Session *s, const char *last, bool with_update);
+bool session_stage(Session *s, Stage stage, bool with_update);
+const PassRow *const *pass_rows(int *n); /* every pass of every list, in pipeline order */
+bool session_parse_loss(Session *s, const char *text);
+
+/* ---- emit.c: tables, link */
+/* Runs the remaining passes and links. embed_export: with the optimizer and the export template. false
+ * after reporting. */
+bool session_link(Session *s, const char *path, bool embed_export);
+Status library_path(Arena *arena, char **path); /* of libgradc_rt.a */
+
+/* ---- files.c: tensors of --input and of results */
+typedef struct {
+	const char *name;
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK];
+	const void *data;
+} NamedTensor;
+/* NAME=FILE, .npy or .pb; false after reporting. */
+bool input_read(Session *s, const char *text, NamedTensor *out);
+/* The input for a parameter as an interpreter value: dtype converted between floats, shape checked. */
+bool input_for(Session *s, const NamedTensor *list, int n, const Value *param, EvalTensor *out);
+/* FOLDER/PREFIX.NAME.npy (or .pb) each, and names.json. */
+Status tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedTensor *list,
+                     int n, bool as_pb);
+
+/* ---- table.c */
+void print_summary(const Session *s, bool full);
+int print_summary_json(const Session *s);
+
+/* ---- run_compiled.c: a temporary executable, run once */
+int run_compiled(Session *s, bool backward);
+
+#endif
