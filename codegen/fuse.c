@@ -322,25 +322,53 @@ is_stored(const Fuse *fu, Value *v)
 	       (!fu->pulled[v->id] && any_reader(fu, v, reads_from_outside, gi));
 }
 
-/* What computing v again from stored values costs; MAX_SINK_COST + 1 when it may not be. Row values
- * that it needs are cheap to store. */
-static int
-pull_cost(const Fuse *fu, Value *v, int gi, int depth)
+/* What computing a value again takes: arithmetic, in additions, and stored values of full size to load. */
+typedef struct {
+	int arithmetic, loads;
+} PullCost;
+
+/* Adds the cost of v from stored values. Row values that it needs are cheap to store. */
+static void
+add_pull_cost(const Fuse *fu, Value *v, int gi, int depth, int64_t full, PullCost *c)
 {
 	Value *x = behind_views(v);
 	Node *n = x->node;
-	int cost;
 
-	if (!n || is_copied(n) || group_of(fu, x) != gi || (depth && is_stored(fu, x)))
-		return 0;
-	if (class_of(n) == FUSE_REDUCE)
-		return 1;
-	if (class_of(n) != FUSE_ELEMENTWISE || depth > MAX_SINK_COST)
-		return MAX_SINK_COST + 1;
-	cost = op_row(n)->weight ? op_row(n)->weight : 1;
-	for (int i = 0; i < n->n_operands && cost <= MAX_SINK_COST; i++)
-		cost += pull_cost(fu, node_operand(n, i), gi, depth + 1);
-	return cost;
+	if (n && is_copied(n))
+		return;
+	bool pulled = n && fu->pulled[x->id] && group_of(fu, x) != gi;
+	if (!pulled && (!n || group_of(fu, x) != gi || (depth && is_stored(fu, x)) ||
+	                class_of(n) == FUSE_REDUCE)) {
+		c->loads += x->type->n >= full;
+		return;
+	}
+	if (class_of(n) != FUSE_ELEMENTWISE || depth > MAX_SINK_COST) {
+		c->arithmetic = MAX_SINK_COST + 1;
+		return;
+	}
+	c->arithmetic += op_row(n)->weight ? op_row(n)->weight : 1;
+	for (int i = 0; i < n->n_operands && c->arithmetic <= MAX_SINK_COST; i++)
+		add_pull_cost(fu, node_operand(n, i), gi, depth + 1, full, c);
+}
+
+/* Groups other than gi that read v, counted up to 4. */
+static int
+outside_readers(const Fuse *fu, const Value *v, int gi, int *seen, int n)
+{
+	for_each_use(v, u) {
+		Node *reader = u->user;
+		if (is_copied(reader)) {
+			n = outside_readers(fu, node_result(reader, 0), gi, seen, n);
+			continue;
+		}
+		int g = class_of(reader) == FUSE_NONE ? -1 : group_of(fu, node_result(reader, 0));
+		bool known = g == gi;
+		for (int i = 0; i < n; i++)
+			known |= seen[i] == g;
+		if (!known && n < 4)
+			seen[n++] = g;
+	}
+	return n;
 }
 
 static void
@@ -369,7 +397,11 @@ sink_node(Fuse *fu, Node *n)
 	if (class_of(n) != FUSE_ELEMENTWISE || v->type->n < 256 || fu->kept[v->id] ||
 	    !any_reader(fu, v, reads_from_outside, gi) || any_reader(fu, v, needs_memory, gi))
 		return;
-	if (pull_cost(fu, v, gi, 0) <= MAX_SINK_COST)
+	/* Stored, it is written once and read by R groups; pulled, they read what it is made of. */
+	PullCost c = {0};
+	int seen[4], readers = outside_readers(fu, v, gi, seen, 0);
+	add_pull_cost(fu, v, gi, 0, v->type->n, &c);
+	if (c.arithmetic <= MAX_SINK_COST && c.loads * readers <= 1 + readers)
 		pull(fu, v, gi, 0);
 }
 

@@ -257,15 +257,13 @@ function_flops(const Function *f)
 }
 
 static Kernel *
-lower_function(Pass *p, Module *m, const Node *call, const Function *f)
+lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 {
-	Arena *scratch = arena_new();
 	struct LowerState st = {.scratch = scratch, .memo = intmap_new(scratch)};
-	Kernel *k = kernel_new(m, "", f->loc);
+	Kernel *k = kernel_new(scratch, "", f->loc);
 	Lower lw = {.lb = loop_builder(k, m, scratch), .m = m, .f = f, .state = &st};
 	const Node *root = root_node(f);
 
-	(void)p;
 	st.buffers = NEW_ARRAY(scratch, int, f->next_value_id);
 	st.hyper = NEW_ARRAY(scratch, int, f->next_value_id);
 	for (uint32_t i = 0; i < f->next_value_id; i++)
@@ -280,7 +278,6 @@ lower_function(Pass *p, Module *m, const Node *call, const Function *f)
 		lower_elementwise(&lw);
 	k->flops = function_flops(f);
 	kernel_finish(k);
-	arena_free(scratch);
 	return k;
 }
 
@@ -296,39 +293,90 @@ hyperparameter(const Value *v)
 	return -1;
 }
 
-static bool
-kernel_equal(const Kernel *a, const Kernel *b)
+/* Layers repeat: a function equal to one that was lowered shares its kernel. Values of fused functions
+ * are numbered in order of creation, so equal functions have equal ids. */
+typedef struct {
+	const Node *call;
+	Kernel *kernel;
+} Lowered;
+typedef struct {
+	IntMap *by_function, *by_kernel;
+	VEC(Lowered) done;
+} Sharing;
+
+static uint64_t
+function_hash(const Node *call, const Function *f)
 {
-	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
-	    a->n_inputs != b->n_inputs)
-		return false;
-	Text x = {0}, y = {0};
-	PrintOptions plain = {.no_locations = true};
-	kernel_print(&x, a, &plain);
-	kernel_print(&y, b, &plain);
-	const char *p = strchr(x.at, '('), *q = strchr(y.at, '(');
-	bool same = strcmp(p, q) == 0;
-	text_free(&x);
-	text_free(&y);
-	return same;
+	uint64_t h = hash_mix((uint64_t)f->params.n, f->next_value_id);
+
+	for (int i = 0; i < f->params.n; i++) {
+		h = hash_mix(h, (uint64_t)(uintptr_t)f->params.at[i]->type);
+		h = hash_mix(h, (uint64_t)hyperparameter(node_operand(call, i)) + 2);
+	}
+	for_each_node(f, n) {
+		h = hash_mix(h, hash_mix(n->op, attr_hash(op_row(n), n->attr)));
+		for (int i = 0; i < n->n_operands; i++)
+			h = hash_mix(h, node_operand(n, i) ? node_operand(n, i)->id + 1 : 0);
+	}
+	return h;
 }
 
-/* The kernel itself, or an equal one that is in the module already. */
+static bool
+function_equal(const Node *a_call, const Function *a, const Node *b_call, const Function *b)
+{
+	if (a->params.n != b->params.n || a->n_nodes != b->n_nodes)
+		return false;
+	for (int i = 0; i < a->params.n; i++)
+		if (a->params.at[i]->type != b->params.at[i]->type ||
+		    hyperparameter(node_operand(a_call, i)) != hyperparameter(node_operand(b_call, i)))
+			return false;
+	for (const Node *x = a->first, *y = b->first; x && y; x = x->next, y = y->next) {
+		if (x->op != y->op || x->n_operands != y->n_operands ||
+		    !attr_equal(op_row(x), x->attr, y->attr))
+			return false;
+		for (int i = 0; i < x->n_operands; i++) {
+			const Value *v = node_operand(x, i), *w = node_operand(y, i);
+			if (!v != !w || (v && v->id != w->id))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* An equal kernel of the module, or the new one put into it. */
 static Kernel *
-share_kernel(Module *m, IntMap *known, Kernel *k)
+share_kernel(Module *m, Sharing *sh, const Kernel *k)
 {
 	uint64_t i, h = k->hash;
+	char name[24];
 
-	for (; intmap_get(known, h, &i); h++)
+	for (; intmap_get(sh->by_kernel, h, &i); h++)
 		if (kernel_equal(m->kernels.at[i], k))
 			return m->kernels.at[i];
-	intmap_put(known, h, (uint64_t)m->kernels.n);
-	k->name = arena_printf(m->arena, "k%d", m->kernels.n);
-	strmap_put(m->kernel_names, k->name, k);
-	vec_push(m->arena, &m->kernels, k);
+	snprintf(name, sizeof(name), "k%d", m->kernels.n);
+	intmap_put(sh->by_kernel, h, (uint64_t)m->kernels.n);
+	return kernel_add(m, k, name);
+}
+
+static Kernel *
+kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, Arena *arena)
+{
+	uint64_t i, h = function_hash(call, f);
+
+	for (; intmap_get(sh->by_function, h, &i); h++) {
+		const Node *other = sh->done.at[i].call;
+		if (function_equal(other, ((CallAttr *)other->attr)->callee, call, f))
+			return sh->done.at[i].kernel;
+	}
+	Arena *scratch = arena_new();
+	Kernel *k = share_kernel(m, sh, lower_function(m, call, f, scratch));
+	arena_free(scratch);
+	intmap_put(sh->by_function, h, (uint64_t)sh->done.n);
+	vec_push(arena, &sh->done, ((Lowered){call, k}));
 	return k;
 }
 
+/* The call stays until all are lowered: later ones are compared with it. */
 static void
 launch_instead(Function *f, Node *call, Kernel *k)
 {
@@ -347,7 +395,6 @@ launch_instead(Function *f, Node *call, Kernel *k)
 	launch->phase = call->phase;
 	for (int i = 0; i < call->n_results; i++)
 		value_replace_uses(node_result(call, i), node_result(launch, i));
-	node_erase(call);
 }
 
 static bool
@@ -374,7 +421,7 @@ check_storage(Pass *p, const Function *f)
 static bool
 run_lower(Pass *p, Module *m)
 {
-	IntMap *known = intmap_new(p->scratch);
+	Sharing sh = {intmap_new(p->scratch), intmap_new(p->scratch), {0}};
 	bool ok = true;
 
 	for_each_function(m, f) {
@@ -388,9 +435,14 @@ run_lower(Pass *p, Module *m)
 				ok = false;
 				continue;
 			}
-			launch_instead(f, n, share_kernel(m, known, lower_function(p, m, n, callee)));
+			launch_instead(f, n, kernel_for(m, &sh, n, callee, p->scratch));
 		}
 	}
+	for_each_function(m, g)
+		if (g->kind == FUNCTION_PLAIN)
+			for_each_node_reverse(g, n)
+				if (n->op == OP_call && ok)
+					node_erase(n);
 	int kept = 0;
 	for (int i = 0; ok && i < m->functions.n; i++) {
 		Function *f = m->functions.at[i];

@@ -179,6 +179,7 @@ typedef struct {
 	StrMap *producers;  /* name -> FlatNode that makes it */
 	StrMap *inputs;     /* name -> ValueInfoProto of the graph's inputs */
 	StrMap *specs;      /* name -> what metadata calls it */
+	IntMap *main_nodes; /* addresses of the main graph's nodes: not those of functions */
 	VEC(const char *) log;
 } Repairs;
 bool repair_enabled(const ImportOptions *options, const char *name);
@@ -200,6 +201,7 @@ void repairs_tie(Repairs *r);
 typedef struct {
 	Import base;
 	Repairs *repairs;
+	bool keep_metadata;
 } ImportInfo;
 typedef struct Importer Importer;
 

@@ -536,6 +536,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	Importer im = {.model = model, .m = m, .diag = diag, .options = options, .arena = scratch,
 	               .baked_batch = baked_batch(model, options), .before = before};
 
+	info->keep_metadata = options->keep_metadata;
 	info->repairs = im.repairs = repairs_find(model, options, m->arena, diag);
 	if (diag_errors(diag) == before) {
 		for (int i = 0; i < im.repairs->list.n; i++) {

@@ -78,6 +78,10 @@ add_captures(Repairs *r, const GraphProto *g, const FlatNode *node)
 static void
 index_nodes(Repairs *r)
 {
+	const GraphProto *g = r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_node; i++)
+		intmap_put(r->main_nodes, (uint64_t)(uintptr_t)g->node[i], 1);
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
 		for (size_t k = 0; k < n->proto->n_input; k++)
@@ -191,12 +195,20 @@ add_initializers(Repairs *r)
 	}
 }
 
+/* Nodes of inlined functions cannot be rewritten at export: they may stand for several. */
+static bool
+in_main_graph(const Repairs *r, const FlatNode *n)
+{
+	return intmap_get(r->main_nodes, (uint64_t)(uintptr_t)n->proto, NULL);
+}
+
 static void
 add_constants(Repairs *r)
 {
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
-		const AttributeProto *a = node_is(n, "Constant") ? node_attribute(n->proto, "value") : NULL;
+		bool own = in_main_graph(r, n) && node_is(n, "Constant");
+		const AttributeProto *a = own ? node_attribute(n->proto, "value") : NULL;
 		int64_t count = 1;
 		for (size_t k = 0; a && a->t && k < a->t->n_dims; k++)
 			count *= a->t->dims[k] != 0;
@@ -214,7 +226,7 @@ add_identities(Repairs *r)
 {
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
-		if (!node_is(n, "Identity"))
+		if (!node_is(n, "Identity") || !in_main_graph(r, n))
 			continue;
 		const Weight *of = repairs_weight(r, n->proto->input[0]);
 		if (!of || of->data.n < 1 || readers_of(r, of->name).n < 2)
@@ -304,7 +316,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	*r = (Repairs){.model = model, .options = options, .diag = diag, .arena = arena,
 	               .weights = strmap_new(arena), .readers = strmap_new(arena),
 	               .producers = strmap_new(arena), .inputs = strmap_new(arena),
-	               .specs = strmap_new(arena)};
+	               .specs = strmap_new(arena), .main_nodes = intmap_new(arena)};
 	check_names(r);
 	index_metadata(r);
 	index_nodes(r);

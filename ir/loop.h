@@ -116,8 +116,13 @@ struct LoopBuilder {
 	VEC(int) definitions;     /* by scalar: its statement */
 	VEC(int) scopes;          /* by scalar: its block */
 };
-Kernel *kernel_new(Module *m, const char *name, Loc loc);
+Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
+/* Builds into k, whose parts and everything else the builder needs live in `scratch`. */
 LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
+/* Equal but for name, location and buffer names. */
+bool kernel_equal(const Kernel *a, const Kernel *b);
+/* A copy in the module, under that name and in its list. */
+Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
 /* The scalar type a storage type computes in: f16, bf16 and f8 in f32; s8..s32 in s32, bool in bool. */

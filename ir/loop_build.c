@@ -13,11 +13,11 @@ const LoopOpInfo loop_ops[N_LOOP_OPS] = {
 };
 
 Kernel *
-kernel_new(Module *m, const char *name, Loc loc)
+kernel_new(Arena *arena, const char *name, Loc loc)
 {
-	Kernel *k = NEW(m->arena, Kernel);
+	Kernel *k = NEW(arena, Kernel);
 
-	k->name = arena_strdup(m->arena, name);
+	k->name = arena_strdup(arena, name);
 	k->loc = loc;
 	k->iterations = 1;
 	return k;
@@ -46,9 +46,9 @@ loop_builder(Kernel *k, Module *m, Arena *scratch)
 int
 lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type)
 {
-	LoopBuffer b = {arena_strdup(lb->m->arena, name), kind, type};
+	LoopBuffer b = {arena_strdup(lb->scratch, name), kind, type};
 
-	vec_push(lb->m->arena, &lb->k->buffers, b);
+	vec_push(lb->scratch, &lb->k->buffers, b);
 	lb->k->n_inputs += kind == BUFFER_IN;
 	lb->k->n_outputs += kind == BUFFER_OUT || kind == BUFFER_INOUT;
 	return lb->k->buffers.n - 1;
@@ -80,7 +80,7 @@ add_statement(LoopBuilder *lb, LoopStatementKind kind)
 {
 	LoopStatement s = {.kind = kind, .result = -1, .buffer = -1, .match = -1};
 
-	vec_push(lb->m->arena, &lb->k->body, s);
+	vec_push(lb->scratch, &lb->k->body, s);
 	return &lb->k->body.at[lb->k->body.n - 1];
 }
 
@@ -248,10 +248,10 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 int
 lb_local(LoopBuilder *lb, DType dtype, int64_t extent)
 {
-	LoopBuffer b = {arena_printf(lb->m->arena, "local%d", lb->k->buffers.n), BUFFER_LOCAL,
+	LoopBuffer b = {arena_printf(lb->scratch, "local%d", lb->k->buffers.n), BUFFER_LOCAL,
 	                type_new(lb->m, dtype, 1, &extent)};
 
-	vec_push(lb->m->arena, &lb->k->buffers, b);
+	vec_push(lb->scratch, &lb->k->buffers, b);
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOCAL);
 	s->buffer = lb->k->buffers.n - 1;
 	s->extent = extent;
@@ -293,7 +293,7 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 
 	assert(s->kind == LOOP_STATEMENT_FOR && s->n_accumulators < MAX_ACCUMULATORS);
 	if (!s->accumulators)
-		s->accumulators = NEW_ARRAY(lb->m->arena, Accumulator, MAX_ACCUMULATORS);
+		s->accumulators = NEW_ARRAY(lb->scratch, Accumulator, MAX_ACCUMULATORS);
 	/* The scalar belongs to the block around the loop. */
 	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
 	LoopValue v = add_scalar(lb, type, 0, -1);
@@ -379,6 +379,51 @@ kernel_finish(Kernel *k)
 			k->iterations = s->extent;
 	}
 	k->hash = h;
+}
+
+bool
+kernel_equal(const Kernel *a, const Kernel *b)
+{
+	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
+	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops)
+		return false;
+	for (int i = 0; i < a->buffers.n; i++)
+		if (a->buffers.at[i].kind != b->buffers.at[i].kind ||
+		    a->buffers.at[i].type != b->buffers.at[i].type)
+			return false;
+	for (int i = 0; i < a->body.n; i++) {
+		const LoopStatement *x = &a->body.at[i], *y = &b->body.at[i];
+		if (!statement_equal(x, y) || x->result != y->result || x->extent != y->extent ||
+		    x->mode != y->mode || x->match != y->match ||
+		    x->n_accumulators != y->n_accumulators ||
+		    (x->n_accumulators && memcmp(x->accumulators, y->accumulators,
+		                                 sizeof(Accumulator) * (size_t)x->n_accumulators)))
+			return false;
+	}
+	return true;
+}
+
+Kernel *
+kernel_add(Module *m, const Kernel *k, const char *name)
+{
+	Kernel *copy = arena_copy(m->arena, k, sizeof(*k));
+
+	copy->name = arena_strdup(m->arena, name);
+	copy->buffers.at = arena_copy(m->arena, k->buffers.at,
+	                              sizeof(LoopBuffer) * (size_t)k->buffers.n);
+	copy->buffers.cap = copy->buffers.n;
+	for (int i = 0; i < copy->buffers.n; i++)
+		copy->buffers.at[i].name = arena_strdup(m->arena, k->buffers.at[i].name);
+	copy->body.at = arena_copy(m->arena, k->body.at, sizeof(LoopStatement) * (size_t)k->body.n);
+	copy->body.cap = copy->body.n;
+	for (int i = 0; i < copy->body.n; i++)
+		if (k->body.at[i].n_accumulators)
+			copy->body.at[i].accumulators =
+			        arena_copy(m->arena, k->body.at[i].accumulators,
+			                   sizeof(Accumulator) * MAX_ACCUMULATORS);
+	strmap_put(m->kernel_names, copy->name, copy);
+	vec_push(m->arena, &m->kernels, copy);
+	return copy;
 }
 
 /* ---- affine places */

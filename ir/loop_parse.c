@@ -276,7 +276,7 @@ read_kernel(Reader *r)
 		read_fault(r, "expected a new @name");
 		return;
 	}
-	kr.k = kernel_new(r->m, name, NULL);
+	kr.k = kernel_new(r->m->arena, name, NULL);
 	if (!read_expect(r, '(') || !read_kernel_params(&kr))
 		return;
 	if (read_word(r, "flops"))

@@ -197,6 +197,7 @@ read_operands(Reader *r, Value ***out)
 		vec_push(r->m->arena, &list, v);
 		if (!read_char(r, ','))
 			break;
+		read_space(r);
 	}
 	*out = list.at;
 	return list.n;
@@ -244,6 +245,7 @@ read_node(Reader *r)
 		vec_push(r->m->arena, &names, name);
 		if (!read_char(r, ','))
 			break;
+		read_space(r);
 	}
 	if (names.n && !read_expect(r, '='))
 		return;

@@ -6,6 +6,8 @@
 #include "runtime/device.h"
 #include "runtime/gradc.h"
 
+#include <jansson.h>
+
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;
@@ -90,6 +92,7 @@ struct Source {
 	int64_t shift;    /* tokens: labels are one further */
 	char *raw;        /* rows as they are in the file */
 	const char *constant;
+	bool allow_nan;
 	double scale, offset;
 	const float *mean, *std; /* of each channel; NULL: none */
 	int64_t channels, channel_stride;
@@ -115,6 +118,7 @@ typedef struct {
 	const GradcPairs *data, *fill, *scale, *mean_std;
 	const char *tokens, *text;
 	const char *option; /* "--data" or "--eval-data", for messages */
+	bool whole;         /* one run on whole inputs: no epochs, NaN is a value like any other */
 } DataOptions;
 typedef struct {
 	int binding;
@@ -155,20 +159,24 @@ const char *fill_default(const char *input); /* NULL: none */
 
 /* ---- weights.c: initial values. */
 Status weights_init(Gradc *run);
-Status weights_load(Gradc *run, const char *path); /* safetensors */
-Status weights_tail(const char *image, const Format *f, FormatTail *tail, int *fd);
+/* The bytes of the weights match their hash. */
+Status weights_check(const GradcModel *model, const Format *f, const char *file, bool *same);
+
+/* ---- load.c: other initial values by name, from a safetensors file. */
+Status weights_load(Gradc *run, const char *path);
 
 /* ---- named.c: files named after tensors, and the list of them. */
 typedef struct {
 	Arena *arena;
 	const char *folder;
 	StrMap *taken;
-	Text json;
+	json_t *json;
 } NamedFiles;
 Status named_open(Arena *arena, const char *folder, NamedFiles *out);
 Status named_write(NamedFiles *n, const char *name, const char *prefix, const NpyInfo *type,
                    const void *data);
-Status named_close(NamedFiles *n);
+/* Writes names.json unless status is a fault, which it hands on. */
+Status named_close(NamedFiles *n, Status status);
 
 /* ---- outputs.c */
 Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);

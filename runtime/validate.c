@@ -100,7 +100,7 @@ validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n, c
 {
 	if (is_integer(file->info.dtype) && is_integer((DType)s->port->dtype))
 		return check_integers(s, file, row, n, raw);
-	if (!dtype_is_float(file->info.dtype))
+	if (s->allow_nan || !dtype_is_float(file->info.dtype))
 		return NULL;
 	int64_t at = first_nan(file->info.dtype, raw, n);
 	if (at < 0)

@@ -180,7 +180,7 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 }
 
 /* ---- dump */
-static bool
+bool
 parse_stage(const char *text, Stage *stage, Diag *diag)
 {
 	if (strcmp(text, "sharded") == 0) /* without a mesh, as `train` */

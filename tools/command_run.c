@@ -79,8 +79,10 @@ interpret_forward(Run *r)
 {
 	Session *s = r->s;
 	const Function *f;
+	Stage stage = STAGE_TRAIN;
 
-	if (!session_run(s, "precision", false) || !read_inputs(r))
+	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
+	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
 	f = module_function(s->m, "forward");
 	int n = function_return(f)->n_operands;
@@ -247,7 +249,9 @@ interpret_gradients(Run *r)
 {
 	Session *s = r->s;
 
-	if (!session_stage(s, STAGE_TRAIN, false) || !read_inputs(r))
+	Stage stage = STAGE_TRAIN; /* --stage=lowered: the kernels' loops are interpreted */
+	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
+	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
 	const Function *f = module_function(s->m, "accumulate");
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);

@@ -85,6 +85,9 @@ bool input_for(Session *s, const NamedTensor *list, int n, const Value *param, E
 Status tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedTensor *list,
                      int n, bool as_pb);
 
+/* ---- command_dump.c: a stage's name; false after reporting */
+bool parse_stage(const char *text, Stage *stage, Diag *diag);
+
 /* ---- table.c */
 void print_summary(const Session *s, bool full);
 int print_summary_json(const Session *s);

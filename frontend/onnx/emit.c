@@ -422,9 +422,9 @@ never_negative(const Value *v, int depth)
 	return keeps;
 }
 
-/* Constants are replaced, graph inputs (token ids) trusted, anything else gets a select. */
+/* Constants are replaced, token ids trusted, anything else gets a select. */
 Value *
-e_indices(OnnxNode *n, Value *indices, int64_t size, int i)
+e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 {
 	if (!indices)
 		return NULL;
@@ -432,7 +432,7 @@ e_indices(OnnxNode *n, Value *indices, int64_t size, int i)
 		fault(n, "indices are %s, need int64 or int32", dtype_info[indices->type->dtype].name);
 		return NULL;
 	}
-	if (i >= 0 && indices->kind == VALUE_PARAM)
+	if (trusted && indices->kind == VALUE_PARAM)
 		return indices;
 	const Tensor *t = value_constant(indices);
 	if (!t && never_negative(indices, 12))

@@ -28,7 +28,8 @@ import_gather(OnnxNode *n)
 	if (!x || !indices)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 0), x->type->rank);
-	if (axis < 0 || !(indices = e_indices(n, indices, x->type->dims[axis], 1)))
+	if (axis < 0 || !(indices = e_indices(n, indices, x->type->dims[axis],
+	                                        x->kind == VALUE_STATE)))
 		return;
 	bool one = value_constant(indices) && indices->type->n == 1 &&
 	           x->type->rank + indices->type->rank <= MAX_RANK;
@@ -71,7 +72,7 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 			      (long long)indices->type->dims[i], i, (long long)data->type->dims[i]);
 			return NULL;
 		}
-	return e_indices(n, indices, data->type->dims[axis], 1);
+	return e_indices(n, indices, data->type->dims[axis], false);
 }
 
 static void
@@ -147,7 +148,7 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 		} else {
 			int last = indices->type->rank - 1;
 			at = e_slice_axis(n, indices, last, i - batch, i - batch + 1);
-			at = e_cast(n, e_indices(n, e_reshape(n, at, shape), size, -1), S64);
+			at = e_cast(n, e_indices(n, e_reshape(n, at, shape), size, false), S64);
 		}
 		if (stride != 1)
 			at = e_with(n, OP_mul, at, (double)stride);
@@ -256,7 +257,7 @@ import_one_hot(OnnxNode *n)
 		thin.at[thin.n++] = d;
 		wide.at[wide.n++] = i == axis ? (int64_t)depth : d;
 	}
-	Value *at = e_indices(n, e_cast(n, indices, S64), (int64_t)depth, -1);
+	Value *at = e_indices(n, e_cast(n, indices, S64), (int64_t)depth, false);
 	Value *hit = e_binary(n, OP_eq, e_iota(n, S64, wide, axis), e_reshape(n, at, thin));
 	Value *off = e_reshape(n, e_slice_axis(n, values, 0, 0, 1), (Ints){0});
 	Value *on = e_reshape(n, e_slice_axis(n, values, 0, 1, 2), (Ints){0});

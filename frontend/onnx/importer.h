@@ -142,9 +142,9 @@ Value *e_vector(OnnxNode *n, DType dtype, int count, const double *at);
 /* x op value */
 Value *e_with(OnnxNode *n, OpKind op, Value *x, double value);
 Value *e_constant_ints(OnnxNode *n, int count, const int64_t *at); /* s64[count] */
-/* Negative indices into an axis of that many elements made positive. i: the node's input they are,
- * -1 for none. */
-Value *e_indices(OnnxNode *n, Value *indices, int64_t size, int i);
+/* Negative indices into an axis of that many elements made positive; trusted: a graph input that the
+ * trainer checks against the size. */
+Value *e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted);
 /* The common shape of two shapes; false after reporting. */
 bool broadcast_shapes(OnnxNode *n, Ints *shape, Ints other);
 bool shape_fits(OnnxNode *n, Ints shape); /* elements within the budget */

@@ -10,6 +10,34 @@ import_unary(OnnxNode *n)
 	give(n, 0, e_unary(n, (OpKind)n->extra->op, want_input(n, 0)));
 }
 
+/* Integers: a constant divisor of 0, or the one quotient that overflows, is the file's fault. */
+static bool
+divides(OnnxNode *n, const Value *x, const Value *y)
+{
+	const Tensor *p = value_constant(x), *q = value_constant(y);
+
+	for (int64_t i = 0; q && !is_float(y) && i < q->type->n; i++) {
+		int64_t d = tensor_int(q, i);
+		bool overflow = false;
+		for (int64_t k = 0; p && d == -1 && k < p->type->n; k++)
+			overflow |= p->type->dtype == S64 && tensor_int(p, k) == INT64_MIN;
+		if (d == 0 || overflow) {
+			fault(n, "integer division %s", d ? "overflows" : "by zero");
+			return false;
+		}
+	}
+	return true;
+}
+
+static void
+import_div(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *y = want_input(n, 1);
+
+	if (x && y && divides(n, x, y))
+		give(n, 0, e_binary(n, OP_div, x, y));
+}
+
 static void
 import_binary(OnnxNode *n)
 {
@@ -45,6 +73,36 @@ sinh_of(OnnxNode *n, Value *x)
 	Value *v = e_binary(n, OP_div, u, e_with(n, OP_add, u, 1));
 
 	return e_with(n, OP_div, e_binary(n, OP_add, u, v), 2);
+}
+
+/* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))) */
+static Value *
+asinh_of(OnnxNode *n, Value *x)
+{
+	Value *square = e_binary(n, OP_mul, x, x), *size = e_unary(n, OP_abs, x);
+	Value *root = e_with(n, OP_add, e_unary(n, OP_sqrt, e_with(n, OP_add, square, 1)), 1);
+	Value *y = e_binary(n, OP_add, size, e_binary(n, OP_div, square, root));
+
+	return e_binary(n, OP_mul, e_unary(n, OP_sign, x), e_unary(n, OP_log1p, y));
+}
+
+/* log(x + sqrt(x^2 - 1)) */
+static Value *
+acosh_of(OnnxNode *n, Value *x)
+{
+	Value *square = e_binary(n, OP_mul, x, x);
+
+	return e_unary(n, OP_log, e_binary(n, OP_add, x, e_unary(n, OP_sqrt,
+	                                                        e_with(n, OP_sub, square, 1))));
+}
+
+/* (log1p(x) - log1p(-x)) / 2 */
+static Value *
+atanh_of(OnnxNode *n, Value *x)
+{
+	Value *up = e_unary(n, OP_log1p, x), *down = e_unary(n, OP_log1p, e_unary(n, OP_neg, x));
+
+	return e_with(n, OP_div, e_binary(n, OP_sub, up, down), 2);
 }
 
 static Value *
@@ -90,9 +148,11 @@ import_mod(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *y = want_input(n, 1);
 
+	if (!x || !y || !divides(n, x, y))
+		return;
 	if (want_int(n, "fmod", 0))
 		give(n, 0, e_binary(n, OP_rem, x, y));
-	else if (x && is_float(x))
+	else if (is_float(x))
 		fault(n, "floats need fmod = 1");
 	else
 		give(n, 0, e_mod(n, x, y));
@@ -182,7 +242,10 @@ const ImportRow import_math_rows[] = {
 	UNARY("Cos", OP_cos), UNARY("Tanh", OP_tanh), UNARY("Sigmoid", OP_sigmoid),
 	COMPOSED("Reciprocal", 6, reciprocal), COMPOSED("Tan", 7, tangent),
 	COMPOSED("Sinh", 9, sinh_of), COMPOSED("Cosh", 9, cosh_of),
-	BINARY("Add", OP_add), BINARY("Sub", OP_sub), BINARY("Mul", OP_mul), BINARY("Div", OP_div),
+	COMPOSED("Asinh", 9, asinh_of), COMPOSED("Acosh", 9, acosh_of),
+	COMPOSED("Atanh", 9, atanh_of),
+	BINARY("Add", OP_add), BINARY("Sub", OP_sub), BINARY("Mul", OP_mul),
+	{"Div", 7, 0, import_div, {0}, NULL},
 	{"Pow", 7, 0, import_pow, {0}, NULL},
 	{"Mod", 10, 0, import_mod, {0}, NULL},
 	{"Sum", 6, 0, import_variadic, {.op = OP_add}, NULL},

@@ -128,6 +128,7 @@ import_lp_norm(OnnxNode *n)
 	}
 	Value *term = p == 1 ? e_unary(n, OP_abs, x) : e_binary(n, OP_mul, x, x);
 	Value *norm = e_reduce(n, REDUCE_SUM, term, axes, true);
+	norm = e_select(n, e_with(n, OP_eq, norm, 0), e_number(n, norm, 1), norm); /* 0 / 0 is 0 */
 	give(n, 0, e_binary(n, OP_div, x, p == 1 ? norm : e_unary(n, OP_sqrt, norm)));
 }
 

@@ -33,10 +33,13 @@ import_max_pool(OnnxNode *n)
 	Value *x;
 	Window w;
 
-	if (has_output(n, 1))
+	if (has_output(n, 1)) {
 		unsupported(n, "the output Indices");
-	else if (pool_input(n, &x, &w))
-		give(n, 0, emit_pool(n, POOL_MAX, x, &w));
+	} else if (pool_input(n, &x, &w)) {
+		DType t = x->type->dtype;
+		x = is_float(x) ? x : e_cast(n, x, F32); /* 8-bit integers, exact */
+		give(n, 0, e_cast(n, emit_pool(n, POOL_MAX, x, &w), t));
+	}
 }
 
 /* How many taps of each window along an axis lie in [-low, size + high). */

@@ -26,7 +26,7 @@ source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 	if (!strcmp(c, "asymmetric"))
 		return x / a->scale;
 	if (!strcmp(c, "align_corners"))
-		return a->out == 1 ? 0 : x * (in - 1) / (out - 1);
+		return a->scale * in == 1 ? 0 : x * (in - 1) / (a->scale * in - 1);
 	if (!strcmp(c, "pytorch_half_pixel") && a->out == 1)
 		return 0;
 	if (!strcmp(c, "tf_half_pixel_for_nn"))

@@ -367,8 +367,10 @@ operand_is(const Node *n, int i, double x)
 static Value *
 simplify_add(Builder *b, Node *n)
 {
-	(void)b;
-	return operand_is(n, 1, 0) ? node_operand(n, 0) : operand_is(n, 0, 0) ? node_operand(n, 1) : NULL;
+	if (operand_is(n, 1, 0))
+		return node_operand(n, 0);
+	return operand_is(n, 0, 0) ? node_operand(n, 1)
+	                           : join_pads(b, node_operand(n, 0), node_operand(n, 1));
 }
 static Value *
 simplify_sub(Builder *b, Node *n)

@@ -24,5 +24,8 @@ bool infer_axis(Infer *in, int64_t axis, int rank);
 void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
 
 Value *zeros_like(Builder *b, const Value *v);
+/* pad(a) + pad(b) for zero pads whose contents lie next to each other along one axis: pad(concat(a, b)).
+ * The gradients of a split meet so. NULL when they don't. */
+Value *join_pads(Builder *b, Value *x, Value *y);
 
 #endif

@@ -243,11 +243,30 @@ concat_parts(Lower *lw, const Node *n)
 	}
 }
 
+/* of one; of concats along the same axis */
 static Value *
 concat_simplify(Builder *b, Node *n)
 {
-	(void)b;
-	return n->n_operands == 1 ? node_operand(n, 0) : NULL;
+	const AxisAttr *a = n->attr;
+	Value *flat[64];
+	int count = 0;
+	bool nested = false;
+
+	if (n->n_operands == 1)
+		return node_operand(n, 0);
+	for (int i = 0; i < n->n_operands; i++) {
+		Node *inner = node_operand(n, i)->node;
+		bool join = inner && inner->op == OP_concat &&
+		            ((AxisAttr *)inner->attr)->axis == a->axis &&
+		            value_used_once(node_operand(n, i));
+		int parts = join ? inner->n_operands : 1;
+		if (count + parts > 64)
+			return NULL;
+		for (int k = 0; k < parts; k++)
+			flat[count++] = join ? node_operand(inner, k) : node_operand(n, i);
+		nested |= join;
+	}
+	return nested ? b_concat(b, count, flat, (int)a->axis) : NULL;
 }
 
 static const Sample concat_samples[] = {{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"},
@@ -257,3 +276,60 @@ const OpRow op_concat = {.name = "concat", .doc = "joins along an axis",
 	.fields = axis_fields, .attr_size = sizeof(AxisAttr), .infer = concat_infer,
 	.eval = concat_eval, .grad = concat_grad, .fuse = FUSE_ROOT, .parts = concat_parts,
 	.simplify = concat_simplify, .samples = concat_samples};
+
+/* ---- pad + pad = concat */
+static bool
+is_zero_pad(const Value *v)
+{
+	const PadAttr *a = v->node && v->node->op == OP_pad ? v->node->attr : NULL;
+
+	if (!a || a->value != 0)
+		return false;
+	for (int i = 0; i < a->low.n; i++)
+		if (a->interior.at[i] || a->low.at[i] < 0 || a->high.at[i] < 0)
+			return false;
+	return true;
+}
+
+/* The one axis along which b's content starts where a's ends; -1: none. */
+static int
+meeting_axis(const Value *x, const Value *y)
+{
+	const PadAttr *a = x->node->attr, *b = y->node->attr;
+	Type t = node_operand(x->node, 0)->type;
+	int axis = -1;
+
+	for (int i = 0; i < a->low.n; i++) {
+		if (a->low.at[i] == b->low.at[i] && a->high.at[i] == b->high.at[i])
+			continue;
+		if (axis >= 0 || a->low.at[i] + t->dims[i] != b->low.at[i])
+			return -1;
+		axis = i;
+	}
+	return axis;
+}
+
+Value *
+join_pads(Builder *b, Value *x, Value *y)
+{
+	if (!is_zero_pad(x) || !is_zero_pad(y))
+		return NULL;
+	int axis = meeting_axis(x, y);
+	if (axis < 0) {
+		Value *swap = x;
+		x = y;
+		y = swap;
+		axis = meeting_axis(x, y);
+	}
+	if (axis < 0)
+		return NULL;
+	PadAttr a = *(const PadAttr *)x->node->attr;
+	const PadAttr *behind = y->node->attr;
+	Value *parts[] = {node_operand(x->node, 0), node_operand(y->node, 0)};
+	Value *joined = b_concat(b, 2, parts, axis);
+	bool whole = true;
+	a.high.at[axis] = behind->high.at[axis];
+	for (int i = 0; i < a.low.n; i++)
+		whole &= a.low.at[i] == 0 && a.high.at[i] == 0;
+	return whole ? joined : b_pad(b, joined, a.low, a.high, a.interior, 0);
+}

@@ -1,0 +1,59 @@
+/* The command line of a training executable: a client of gradc.h. Sections are named after the
+ * .c file. */
+#ifndef GRADC_CLI_H
+#define GRADC_CLI_H
+
+#include "runtime/gradc.h"
+
+#include <jansson.h>
+
+/* ---- options.c */
+typedef struct {
+	GradcOptions run;
+	GradcPairs inputs;
+	const char *export, *log, *progress, *dump_gradients, *output_dir, *output_format, *table;
+	int64_t eval_every, threads;
+	bool info, json, once, backward, deterministic, help;
+} CliOptions;
+/* Reports every fault through diag; false when there was one. */
+bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
+bool options_set(Arena *arena, Diag *diag, CliOptions *o, const char *name, const char *value,
+                 bool from_config);
+void options_help(FILE *out, const char *program);
+
+/* ---- config.c: INI, one `name = value` a line. */
+bool config_read(Arena *arena, Diag *diag, const char *path, CliOptions *out);
+
+/* ---- info.c */
+int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);
+
+/* ---- table.c: what is trained, before training. */
+void table_print(FILE *out, const Gradc *run, const CliOptions *o);
+const char *bytes_text(char to[32], double bytes);
+const char *count_text(char to[32], double n); /* 1.2M */
+
+/* ---- log.c: JSON lines. */
+typedef struct Log Log;
+Status log_open(const char *path, Log **out); /* NULL path: *out is NULL, and writes do nothing */
+Status log_eval_before(Log *log, const GradcEval *eval);
+Status log_step(Log *log, const Gradc *run, const GradcStep *step, const GradcEval *eval);
+Status log_close(Log *log);
+json_t *json_number(double value); /* null when not finite */
+void json_add_eval(json_t *line, const GradcEval *eval);
+
+/* ---- progress.c */
+typedef enum { PROGRESS_OFF, PROGRESS_PLAIN, PROGRESS_BAR } ProgressKind;
+typedef struct {
+	ProgressKind kind;
+	FILE *out;
+	bool colour;
+	double started, last, last_seconds;
+	int64_t last_step, total;
+	double rate; /* steps a second, smoothed */
+} Progress;
+Progress progress_start(const char *kind, FILE *out, int64_t total);
+void progress_step(Progress *p, const Gradc *run, const GradcStep *step);
+void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* above the live line */
+void progress_end(Progress *p);
+
+#endif

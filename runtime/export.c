@@ -1,0 +1,182 @@
+/* The trained model as ONNX: the compiler's template is literal bytes with holes; the holes are
+ * filled from the state region. Both files appear under their names only when complete, the data
+ * first. */
+#include "runtime/runtime_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct {
+	Gradc *run;
+	FileWriter *files[2]; /* FILE.onnx, FILE.onnx.data */
+	const char *data_name;
+} Export;
+
+static Status
+put_literal(Export *x, const ExportRecord *e)
+{
+	return file_writer_add(x->files[e->file], x->run->format.literal + e->offset, e->bytes);
+}
+
+static Status
+put_name(Export *x, const ExportRecord *e)
+{
+	return file_writer_add(x->files[e->file], x->data_name, (int64_t)strlen(x->data_name));
+}
+
+/* A varint of fixed width, so that lengths of messages do not depend on it. */
+static Status
+put_length(Export *x, const ExportRecord *e)
+{
+	uint64_t value = (uint64_t)e->offset + (uint64_t)e->times * strlen(x->data_name);
+	uint8_t bytes[5];
+
+	for (int i = 0; i < 5; i++)
+		bytes[i] = (uint8_t)((value >> 7 * i & 0x7f) | (i < 4 ? 0x80 : 0));
+	return file_writer_add(x->files[e->file], bytes, sizeof(bytes));
+}
+
+static Status
+put_align(Export *x, const ExportRecord *e)
+{
+	return file_writer_pad(x->files[e->file], e->bytes);
+}
+
+/* Copies element after element of the permuted tensor: out axis i is the state's axis perm[i]. */
+static void
+permute_elements(const ExportRecord *e, const int64_t *dims, DType dtype, const char *from, char *to)
+{
+	int64_t strides[MAX_RANK], out_dims[MAX_RANK], out_strides[MAX_RANK], at[MAX_RANK] = {0};
+	int64_t size = dtype_bytes(dtype, 1), n = 1, source = 0;
+
+	for (int i = (int)e->rank - 1; i >= 0; i--) {
+		strides[i] = n;
+		n *= dims[i];
+	}
+	for (uint32_t i = 0; i < e->rank; i++) {
+		out_dims[i] = dims[e->perm[i]];
+		out_strides[i] = strides[e->perm[i]];
+	}
+	for (int64_t k = 0; k < n; k++) {
+		memcpy(to + k * size, from + source * size, (size_t)size);
+		for (int i = (int)e->rank - 1; i >= 0; i--) {
+			source += out_strides[i];
+			if (++at[i] < out_dims[i])
+				break;
+			source -= out_dims[i] * out_strides[i];
+			at[i] = 0;
+		}
+	}
+}
+
+static bool
+is_permuted(const ExportRecord *e)
+{
+	for (uint32_t i = 0; i < e->rank; i++)
+		if (e->perm[i] != i)
+			return true;
+	return false;
+}
+
+static Status
+put_tensor(Export *x, const ExportRecord *e)
+{
+	const Format *f = &x->run->format;
+	const StateRecord *s = &f->states[e->state];
+	int64_t n = format_elements(f, s->first_dim, s->rank);
+	DType dtype = (DType)s->dtype, want = (DType)e->dtype;
+	Arena *arena = arena_new();
+	char *data = arena_alloc(arena, (size_t)s->bytes);
+	Status status = executor_read(&x->run->executor, data, executor_state(&x->run->executor, (int)e->state));
+
+	if (!status && is_permuted(e)) {
+		char *permuted = arena_alloc(arena, (size_t)s->bytes);
+		permute_elements(e, f->dims + s->first_dim, dtype, data, permuted);
+		data = permuted;
+	}
+	if (!status && want != dtype) {
+		char *converted = arena_alloc(arena, (size_t)dtype_bytes(want, n));
+		dtype_convert(want, converted, dtype, data, n);
+		data = converted;
+	}
+	if (!status)
+		status = file_writer_add(x->files[e->file], data, dtype_bytes(want, n));
+	arena_free(arena);
+	return status;
+}
+
+static Status (*const put_hole[N_EXPORT_KINDS])(Export *, const ExportRecord *) = {
+	[EXPORT_LITERAL] = put_literal, [EXPORT_TENSOR] = put_tensor, [EXPORT_NAME] = put_name,
+	[EXPORT_LENGTH] = put_length, [EXPORT_ALIGN] = put_align,
+};
+
+static bool
+same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The model's own files stay as they are: info "model" and each "external" name them. */
+static Status
+check_target(const Format *f, const char *path)
+{
+	for (int i = 0; i < f->n[SECTION_INFO]; i++) {
+		const char *key = format_text(f, f->info[i].key), *value = format_text(f, f->info[i].value);
+
+		if ((strcmp(key, "model") == 0 || strcmp(key, "external") == 0) && same_file(value, path))
+			return status_error(EXIT_USAGE, "--export: %s is the model that was compiled: it is never "
+			                    "written over", path);
+	}
+	return NULL;
+}
+
+static Status
+write_files(Export *x)
+{
+	const Format *f = &x->run->format;
+
+	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
+		RETURN_IF_ERROR(put_hole[f->exports[i].kind](x, &f->exports[i]));
+	for (int i = 1; i >= 0; i--) {
+		FileWriter *w = x->files[i];
+
+		x->files[i] = NULL;
+		if (w)
+			RETURN_IF_ERROR(file_writer_commit(w, 0));
+	}
+	return NULL;
+}
+
+static bool
+has_data_file(const Format *f)
+{
+	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
+		if (f->exports[i].file == 1)
+			return true;
+	return false;
+}
+
+Status
+gradc_export(Gradc *run, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	const char *data_path = arena_printf(run->arena, "%s.data", path);
+	Export x = {.run = run, .data_name = arena_printf(run->arena, "%s.data", base)};
+
+	if (run->format.n[SECTION_EXPORT] == 0)
+		return status_error(EXIT_UNSUPPORTED, "--export: this executable holds no model to write");
+	RETURN_IF_ERROR(check_target(&run->format, path));
+	if (has_data_file(&run->format)) {
+		RETURN_IF_ERROR(check_target(&run->format, data_path));
+		RETURN_IF_ERROR(file_writer_open(data_path, &x.files[1]));
+	}
+	Status status = file_writer_open(path, &x.files[0]);
+	if (!status)
+		status = write_files(&x);
+	file_writer_abort(x.files[0]);
+	file_writer_abort(x.files[1]);
+	return status;
+}

@@ -1,0 +1,111 @@
+/* --load: parameters and statistics from a safetensors file, by name. What the file lacks keeps
+ * its value and is reported, and so is what the file has too many. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+
+static bool
+is_loadable(const StateRecord *s)
+{
+	return s->kind == SAVE_PARAMETER || s->kind == SAVE_STATISTIC;
+}
+
+static const SafeTensor *
+find_tensor(const SafeTensors *st, const char *name)
+{
+	for (int i = 0; i < st->n_tensors; i++)
+		if (strcmp(st->tensors[i].name, name) == 0)
+			return &st->tensors[i];
+	return NULL;
+}
+
+static Status
+check_tensor(Arena *arena, const char *path, const Format *f, const StateRecord *s,
+             const SafeTensor *t)
+{
+	const int64_t *dims = f->dims + s->first_dim;
+	bool floats = dtype_is_float(t->dtype) && dtype_is_float((DType)s->dtype);
+
+	if (t->rank != (int)s->rank || memcmp(t->dims, dims, sizeof(int64_t) * s->rank) != 0)
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has shape %s, the model's has %s", path,
+		                    t->name, shape_text(arena, t->rank, t->dims),
+		                    shape_text(arena, (int)s->rank, dims));
+	if (!floats && t->dtype != (DType)s->dtype)
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is %s, the model's is %s", path, t->name,
+		                    dtype_info[t->dtype].name, dtype_info[s->dtype].name);
+	return NULL;
+}
+
+static Status
+load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, const SafeTensor *t)
+{
+	const StateRecord *s = &run->format.states[state];
+	int64_t n = format_elements(&run->format, s->first_dim, s->rank);
+	Arena *arena = arena_new();
+	char *raw = arena_alloc(arena, (size_t)t->n_bytes), *own = raw;
+	Status status = check_tensor(arena, path, &run->format, s, t);
+
+	if (!status)
+		status = file_pread(st->fd, path, raw, t->n_bytes, t->offset);
+	if (!status && t->dtype != (DType)s->dtype) {
+		own = arena_alloc(arena, (size_t)dtype_bytes((DType)s->dtype, n));
+		dtype_convert((DType)s->dtype, own, t->dtype, raw, n);
+	}
+	Span to = executor_state(&run->executor, state);
+	to.bytes = dtype_bytes((DType)s->dtype, n);
+	if (!status)
+		status = executor_write(&run->executor, to, own);
+	arena_free(arena);
+	return status;
+}
+
+static void
+report_unknown(Gradc *run, const SafeTensors *st, const char *path)
+{
+	for (int i = 0; i < st->n_tensors && run->diag; i++) {
+		int state = format_state(&run->format, st->tensors[i].name);
+
+		if (state < 0 || !is_loadable(&run->format.states[state]))
+			diag_warning(run->diag, "%s: \"%s\" is no parameter of this model: left out", path,
+			             st->tensors[i].name);
+	}
+}
+
+static Status
+load_all(Gradc *run, const SafeTensors *st, const char *path)
+{
+	const Format *f = &run->format;
+	Status fault = NULL;
+	int loaded = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const char *name = format_text(f, f->states[i].name);
+		const SafeTensor *t = is_loadable(&f->states[i]) ? find_tensor(st, name) : NULL;
+
+		loaded += t != NULL;
+		if (t)
+			fault = fault_join(run->diag, fault, load_tensor(run, st, path, i, t));
+		else if (is_loadable(&f->states[i]) && run->diag)
+			diag_warning(run->diag, "%s: no \"%s\": it keeps its initial value", path, name);
+	}
+	if (!fault && loaded == 0)
+		fault = status_error(EXIT_CHECKPOINT, "%s: none of its %d tensors is a parameter of this model",
+		                     path, st->n_tensors);
+	return fault;
+}
+
+Status
+weights_load(Gradc *run, const char *path)
+{
+	Arena *arena = arena_new();
+	SafeTensors st;
+	Status status = safetensors_open(arena, path, EXIT_CHECKPOINT, &st);
+
+	if (!status) {
+		report_unknown(run, &st, path);
+		status = load_all(run, &st, path);
+		safetensors_close(&st);
+	}
+	arena_free(arena);
+	return status;
+}

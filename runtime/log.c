@@ -1,0 +1,126 @@
+/* --log: a JSON object a line, flushed line by line, so that a killed run keeps what it had. */
+#include "runtime/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+struct Log {
+	FILE *file;
+	char *path;
+};
+
+json_t *
+json_number(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+Status
+log_open(const char *path, Log **out)
+{
+	*out = NULL;
+	if (!path)
+		return NULL;
+	FILE *file = fopen(path, "w");
+	if (!file)
+		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	*out = calloc(1, sizeof(**out));
+	if (!*out) {
+		fclose(file);
+		return status_error(EXIT_SYSTEM, "%s: no memory", path);
+	}
+	**out = (Log){file, strdup(path)};
+	return NULL;
+}
+
+static Status
+write_line(Log *log, json_t *line)
+{
+	int failed = json_dumpf(line, log->file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+
+	failed |= fputc('\n', log->file) == EOF || fflush(log->file) != 0;
+	json_decref(line);
+	return failed ? status_error(EXIT_SYSTEM, "%s: %s", log->path, strerror(errno)) : NULL;
+}
+
+void
+json_add_eval(json_t *line, const GradcEval *e)
+{
+	json_object_set_new(line, "eval_loss", json_number(e->loss));
+	if (!isnan(e->accuracy))
+		json_object_set_new(line, "eval_accuracy", json_number(e->accuracy));
+	if (!isnan(e->perplexity))
+		json_object_set_new(line, "eval_perplexity", json_number(e->perplexity));
+	json_object_set_new(line, "eval_rows", json_integer(e->rows));
+}
+
+Status
+log_eval_before(Log *log, const GradcEval *eval)
+{
+	if (!log)
+		return NULL;
+	json_t *line = json_object();
+	json_object_set_new(line, "step", json_integer(0));
+	json_add_eval(line, eval);
+	return write_line(log, line);
+}
+
+/* The formula of the model FLOPs utilization needs a peak, which nobody has measured: null. */
+static void
+add_rates(json_t *line, const Gradc *run, const GradcStep *s)
+{
+	int64_t tokens = gradc_tokens_per_row(run);
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	json_object_set_new(line, "tokens", tokens ? json_integer(s->samples * tokens) : json_null());
+	json_object_set_new(line, "samples", json_integer(s->samples));
+	json_object_set_new(line, "step_ms", json_number(1e3 * s->seconds));
+	json_object_set_new(line, "tokens_per_s",
+	                    tokens ? json_number((double)(s->rows * tokens) / s->seconds) : json_null());
+	json_object_set_new(line, "rows_per_s", json_number((double)s->rows / s->seconds));
+	json_object_set_new(line, "mfu", json_null());
+	json_object_set_new(line, "peak_bytes", json_integer(gradc_peak_bytes(run)));
+	json_object_set_new(line, "rss_bytes", json_integer((json_int_t)usage.ru_maxrss * 1024));
+	for (int p = 1; p < N_PHASES; p++) {
+		char key[32];
+
+		snprintf(key, sizeof(key), "%s_ms", phase_names[p]);
+		json_object_set_new(line, key, json_number(1e3 * s->phase_seconds[p]));
+	}
+}
+
+Status
+log_step(Log *log, const Gradc *run, const GradcStep *s, const GradcEval *eval)
+{
+	if (!log)
+		return NULL;
+	json_t *line = json_object();
+	json_object_set_new(line, "step", json_integer(s->step));
+	json_object_set_new(line, "loss", json_number(s->loss));
+	json_object_set_new(line, "lr", json_number(s->lr));
+	json_object_set_new(line, "grad_norm", json_number(s->grad_norm));
+	json_object_set_new(line, "count", json_number(s->count));
+	if (s->count == 0)
+		json_object_set_new(line, "skipped", json_string("no valid targets"));
+	add_rates(line, run, s);
+	if (eval)
+		json_add_eval(line, eval);
+	return write_line(log, line);
+}
+
+Status
+log_close(Log *log)
+{
+	if (!log)
+		return NULL;
+	Status status = fclose(log->file) != 0
+	                        ? status_error(EXIT_SYSTEM, "%s: %s", log->path, strerror(errno))
+	                        : NULL;
+	free(log->path);
+	free(log);
+	return status;
+}

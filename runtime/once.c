@@ -1,0 +1,127 @@
+/* One run of a program on whole inputs, and gradients as files. */
+#include "runtime/runtime_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The gradient states hold a sum seeded with 1/C for each micro-batch; the mean over the valid
+ * targets of the step is that times C/count. */
+static double
+gradient_factor(const Gradc *run)
+{
+	double targets = info_double(&run->format, "targets_per_micro_batch", 1);
+
+	return run->count > 0 ? targets / run->count : 0;
+}
+
+Status
+gradc_dump_gradients(Gradc *run, const char *folder)
+{
+	NamedFiles files;
+
+	RETURN_IF_ERROR(named_open(run->arena, folder, &files));
+	return named_close(&files, outputs_write_gradients(run, &files, run->loss, gradient_factor(run)));
+}
+
+/* The whole of an input from its file: the rows of the program and no others. */
+static Status
+check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
+{
+	const Format *f = &run->format;
+	Status fault = NULL;
+
+	for (uint32_t i = 0; i < p->n_inputs; i++) {
+		const PortRecord *port = &f->ports[p->first_input + i];
+		const char *path = pairs_get(inputs, format_text(f, port->name));
+		NpyInfo info;
+		FileSet set;
+
+		if (!path || port->sample_axis < 0)
+			continue;
+		const GradcPair one = {"", path};
+		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "", &set);
+		if (!status) {
+			info = set.files[0].info;
+			if (info.rank != (int)port->rank || info.dims[0] != f->bindings[p->binding].rows)
+				status = status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s", path,
+				                      shape_text(run->arena, info.rank, info.dims),
+				                      format_text(f, port->name),
+				                      shape_text(run->arena, (int)port->rank,
+				                                 f->dims + port->first_dim));
+		}
+		files_close(&set);
+		fault = fault_join(run->diag, fault, status);
+	}
+	return fault;
+}
+
+static void
+no_samples(const Dataset *d, int64_t *rows)
+{
+	for (int64_t i = 0; i < d->micro_rows; i++)
+		rows[i] = i;
+}
+
+static Status
+run_once(Gradc *run, Dataset *d)
+{
+	Scalar scalars[N_SCALARS];
+	MicroBatch micro = {0, 1, scalars};
+	int64_t *rows = NEW_ARRAY(run->arena, int64_t, d->micro_rows);
+
+	no_samples(d, rows);
+	hyper_scalars(&run->hyper, 0, scalars);
+	RETURN_IF_ERROR(dataset_load(d, &run->executor, rows, d->micro_rows));
+	return executor_run(&run->executor, d->program, &micro);
+}
+
+static Status
+write_forward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_outputs; i++)
+		RETURN_IF_ERROR(outputs_write_port(run, files, &run->format.ports[p->first_output + i], 1));
+	return NULL;
+}
+
+/* Loss, parameters' gradients, and the gradients of inputs: outputs named grad.INPUT. */
+static Status
+write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
+{
+	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &run->loss));
+	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
+	run->loss /= run->count;
+	RETURN_IF_ERROR(outputs_write_gradients(run, files, run->loss, gradient_factor(run)));
+	for (uint32_t i = 0; i < p->n_outputs; i++) {
+		const PortRecord *port = &run->format.ports[p->first_output + i];
+
+		if (strncmp(format_text(&run->format, port->name), "grad.", 5) == 0)
+			RETURN_IF_ERROR(outputs_write_port(run, files, port, gradient_factor(run)));
+	}
+	return NULL;
+}
+
+Status
+gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder)
+{
+	const GradcOptions *o = &run->options;
+	Role role = backward ? ROLE_ACCUMULATE : ROLE_FORWARD;
+	DataOptions data = {inputs, &o->fill, &o->scale, &o->mean_std, NULL, NULL, "--input",
+	                    true};
+	Dataset *d = NULL;
+	NamedFiles files;
+
+	if (!program_any(&run->format, role, 0))
+		return status_error(EXIT_UNSUPPORTED, "--once: this executable has no %s program",
+		                    role_names[role]);
+	Status status = dataset_open(run, role, &data, &d);
+	if (!status)
+		status = check_whole(run, inputs, d->program);
+	if (!status)
+		status = run_once(run, d);
+	const ProgramRecord *p = d ? d->program : NULL;
+	dataset_close(d);
+	RETURN_IF_ERROR(status);
+	RETURN_IF_ERROR(named_open(run->arena, folder, &files));
+	return named_close(&files, backward ? write_backward(run, &files, p)
+	                                    : write_forward(run, &files, p));
+}

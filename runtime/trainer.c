@@ -1,0 +1,265 @@
+/* A training run: opening, the two halves of a step, evaluation. The library of gradc.h. */
+#include "runtime/runtime_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const int gradc_abi_1 = 1; /* what compiled objects refer to */
+
+double
+seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+Status
+fault_join(Diag *diag, Status first, Status second)
+{
+	if (!second)
+		return first;
+	if (first && diag)
+		diag_status(diag, first);
+	else
+		status_free(first);
+	return second;
+}
+
+double
+info_double(const Format *f, const char *key, double otherwise)
+{
+	const char *text = format_info_get(f, key);
+	double value;
+
+	return text && parse_double(text, &value) ? value : otherwise;
+}
+
+bool
+info_is(const Format *f, const char *key, const char *value)
+{
+	const char *text = format_info_get(f, key);
+
+	return text && strcmp(text, value) == 0;
+}
+
+const ProgramRecord *
+program_any(const Format *f, Role role, int binding)
+{
+	const ProgramRecord *p = format_program(f, role, binding);
+
+	for (int b = 0; b < f->n[SECTION_BINDINGS] && !p; b++)
+		p = format_program(f, role, b);
+	return p;
+}
+
+GradcOptions
+gradc_default_options(void)
+{
+	return (GradcOptions){
+		.steps = -1, .epochs = -1, .accumulate = 1, .shuffle = true, .lr_schedule = "constant",
+		.lr = NAN, .min_lr = NAN, .weight_decay = NAN, .beta1 = NAN, .beta2 = NAN, .eps = NAN,
+		.momentum = NAN, .clip_norm = NAN, .device = "cpu",
+	};
+}
+
+static Status
+check_options(const Format *f, const GradcOptions *o)
+{
+	double most = info_double(f, "max_accumulate", 0);
+
+	if (o->accumulate < 1)
+		return status_error(EXIT_USAGE, "--accumulate: %lld is not positive", (long long)o->accumulate);
+	if (most > 0 && (double)o->accumulate > most)
+		return status_error(EXIT_USAGE, "--accumulate: %lld, compiled with --max-accumulate=%g",
+		                    (long long)o->accumulate, most);
+	if (o->steps < -1 || o->epochs < -1 || o->warmup < 0)
+		return status_error(EXIT_USAGE, "--steps, --epochs and --warmup are not negative");
+	if (o->steps >= 0 && o->epochs >= 0)
+		return status_error(EXIT_USAGE, "--steps and --epochs: only one of them");
+	if (o->keep_last && !info_is(f, "keep_last", "1"))
+		return status_error(EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
+		                    info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
+	return NULL;
+}
+
+static int
+compare_spans(const void *a, const void *b)
+{
+	const char *x = ((const Span *)a)->at, *y = ((const Span *)b)->at;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The ranges of the states that are zero between steps, neighbours joined. */
+static void
+find_step_ranges(Gradc *run)
+{
+	const Format *f = &run->format;
+	int n = 0;
+
+	run->step_ranges = NEW_ARRAY(run->arena, Span, f->n[SECTION_STATES] + 1);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].lifetime == LASTS_STEP)
+			run->step_ranges[n++] = executor_state(&run->executor, i);
+	qsort(run->step_ranges, (size_t)n, sizeof(Span), compare_spans);
+	for (int i = 0; i < n; i++) {
+		Span *last = run->n_step_ranges ? &run->step_ranges[run->n_step_ranges - 1] : NULL;
+		Span s = run->step_ranges[i];
+
+		if (!last || s.at > last->at + last->bytes)
+			run->step_ranges[run->n_step_ranges++] = s;
+		else if (s.at + s.bytes > last->at + last->bytes)
+			last->bytes = s.at + s.bytes - last->at;
+	}
+}
+
+Status
+zero_step_states(Gradc *run)
+{
+	for (int i = 0; i < run->n_step_ranges; i++)
+		RETURN_IF_ERROR(executor_zero(&run->executor, run->step_ranges[i]));
+	return NULL;
+}
+
+static Status
+open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
+{
+	const DeviceOps *ops = device_find(options->device);
+
+	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
+	if (!ops)
+		return status_error(EXIT_USAGE, "--device: %s: not supported in this build", options->device);
+	RETURN_IF_ERROR(check_options(&run->format, options));
+	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
+	run->comm_ops = &comm_self;
+	RETURN_IF_ERROR(run->comm_ops->open(&run->comm));
+	RETURN_IF_ERROR(executor_open(run->arena, &run->format, ops, model->kernels, &run->executor));
+	run->executor.poison = options->poison;
+	find_step_ranges(run);
+	run->loss_sum = format_state(&run->format, "loss.sum");
+	run->loss_count = format_state(&run->format, "loss.count");
+	run->metric_correct = format_state(&run->format, "metric.correct");
+	RETURN_IF_ERROR(weights_init(run));
+	return options->load ? weights_load(run, options->load) : NULL;
+}
+
+Status
+gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
+{
+	Arena *arena = arena_new();
+	Gradc *run = NEW(arena, Gradc);
+
+	*out = NULL;
+	run->arena = arena;
+	run->options = *options;
+	run->model = *model;
+	run->diag = diag;
+	Status status = open_all(run, model, options);
+	if (status)
+		gradc_close(run);
+	else
+		*out = run;
+	return status;
+}
+
+void
+gradc_close(Gradc *run)
+{
+	if (!run)
+		return;
+	dataset_close(run->train);
+	dataset_close(run->eval);
+	executor_close(&run->executor);
+	if (run->comm)
+		run->comm_ops->close(run->comm);
+	arena_free(run->arena);
+}
+
+static int64_t
+step_rows(const Gradc *run)
+{
+	return run->train->micro_rows * run->options.accumulate;
+}
+
+static Status
+count_steps(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	int64_t rows = run->train->rows, size = step_rows(run), steps = rows / size;
+
+	if (o->keep_last && rows % size != 0)
+		steps++;
+	if (steps == 0)
+		return status_error(EXIT_DATA, "%lld samples are less than the %lld of a step; --keep-last pads "
+		                    "the last one", (long long)rows, (long long)size);
+	run->total_steps = o->steps >= 0 ? o->steps : steps * (o->epochs >= 0 ? o->epochs : 1);
+	run->hyper.steps = run->total_steps;
+	return NULL;
+}
+
+bool
+gradc_has_eval(const Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+
+	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
+}
+
+Status
+gradc_bind_data(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	DataOptions train = {&o->data, &o->fill, &o->scale, &o->mean_std, o->tokens, o->text, "--data"};
+	DataOptions eval = {&o->eval_data, &o->fill, &o->scale, &o->mean_std, o->eval_tokens,
+	                    o->eval_text, "--eval-data"};
+	Status fault = NULL;
+
+	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(&run->format, ROLE_UPDATE, 0))
+		return status_error(EXIT_UNSUPPORTED, "this executable was compiled without a loss: it cannot "
+		                    "train");
+	fault = fault_join(run->diag, fault, dataset_open(run, ROLE_ACCUMULATE, &train, &run->train));
+	if (gradc_has_eval(run))
+		fault = fault_join(run->diag, fault, dataset_open(run, ROLE_EVAL, &eval, &run->eval));
+	RETURN_IF_ERROR(fault);
+	return count_steps(run);
+}
+
+int64_t
+gradc_total_steps(const Gradc *run)
+{
+	return run->total_steps;
+}
+
+const Format *
+gradc_tables(const Gradc *run)
+{
+	return &run->format;
+}
+
+const char *
+gradc_binding(const Gradc *run)
+{
+	int binding = run->train ? run->train->binding : 0;
+
+	return format_text(&run->format, run->format.bindings[binding].text);
+}
+
+int64_t
+gradc_tokens_per_row(const Gradc *run)
+{
+	return run->train ? run->train->token_elements : 0;
+}
+
+int64_t
+gradc_peak_bytes(const Gradc *run)
+{
+	int64_t bytes = 0;
+
+	for (int s = 0; s < N_SPACES; s++)
+		bytes += format_space_bytes(&run->format, (Space)s);
+	return bytes;
+}

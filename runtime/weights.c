@@ -1,0 +1,226 @@
+/* Initial values. Those of the model lie behind the executable, page-aligned, and are mapped from
+ * there; --weights FILE has the same bytes beside it and is read, because it may change. */
+#include "runtime/runtime_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+	const char *at;
+	int64_t bytes;
+	void *mapping; /* NULL: read into the arena */
+	size_t mapped;
+} Weights;
+
+static Status
+missing(const char *image, const char *why)
+{
+	return status_error(EXIT_SYSTEM, "%s: the initial weights behind the executable %s; "
+	                    "--weights FILE names a copy", image ? image : "executable", why);
+}
+
+static Status
+check_tail(const char *image, const Format *f, const FormatTail *tail, int64_t size)
+{
+	if (tail->magic != FORMAT_MAGIC)
+		return missing(image, "are missing (was it stripped?)");
+	if (tail->offset < 0 || tail->bytes < 0 || tail->offset % 4096 != 0 ||
+	    tail->bytes > size || tail->offset > size - tail->bytes)
+		return missing(image, "lie outside of the file");
+	if (tail->bytes < f->header->weights_bytes)
+		return missing(image, tail->bytes == 0 ? "were not embedded" : "are truncated");
+	return NULL;
+}
+
+static Status
+map_tail(const char *image, const Format *f, int fd, Weights *out)
+{
+	struct stat st;
+	FormatTail tail = {0};
+
+	if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(tail))
+		return missing(image, "are missing");
+	RETURN_IF_ERROR(file_pread(fd, image, &tail, sizeof(tail), st.st_size - (off_t)sizeof(tail)));
+	RETURN_IF_ERROR(check_tail(image, f, &tail, st.st_size));
+	out->bytes = f->header->weights_bytes;
+	out->mapped = (size_t)out->bytes;
+	out->mapping = mmap(NULL, out->mapped, PROT_READ, MAP_PRIVATE, fd, tail.offset);
+	if (out->mapping == MAP_FAILED) {
+		out->mapping = NULL;
+		return status_error(EXIT_SYSTEM, "%s: cannot map the weights: %s", image, strerror(errno));
+	}
+	out->at = out->mapping;
+	return NULL;
+}
+
+static Status
+read_file(Arena *arena, const char *path, const Format *f, Weights *out)
+{
+	void *bytes;
+
+	RETURN_IF_ERROR(file_read(arena, path, INT64_MAX / 2, &bytes, &out->bytes));
+	out->at = bytes;
+	if (out->bytes != f->header->weights_bytes)
+		return status_error(EXIT_SYSTEM, "%s: %lld bytes, the executable's weights have %lld", path,
+		                    (long long)out->bytes, (long long)f->header->weights_bytes);
+	return NULL;
+}
+
+static Status
+open_weights(Arena *arena, const GradcModel *model, const Format *f, const char *file, Weights *out)
+{
+	*out = (Weights){0};
+	if (f->header->weights_bytes == 0)
+		return NULL;
+	if (file)
+		return read_file(arena, file, f, out);
+	int fd = model->image ? open(model->image, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0)
+		return missing(model->image, "cannot be read");
+	Status status = map_tail(model->image, f, fd, out);
+	close(fd);
+	return status;
+}
+
+static void
+close_weights(Weights *w)
+{
+	if (w->mapping)
+		munmap(w->mapping, w->mapped);
+}
+
+/* As the compiler chains it: over the data of each state in order. */
+static uint64_t
+hash_states(const Format *f, const Weights *w)
+{
+	uint64_t hash = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].init == FROM_DATA)
+			hash = hash_bytes(w->at + f->states[i].data_offset, (size_t)f->states[i].bytes, hash);
+	return hash;
+}
+
+Status
+weights_check(const GradcModel *model, const Format *f, const char *file, bool *same)
+{
+	Arena *arena = arena_new();
+	Weights w;
+	Status status = open_weights(arena, model, f, file, &w);
+
+	*same = !status && hash_states(f, &w) == f->header->weights_hash;
+	close_weights(&w);
+	arena_free(arena);
+	return status;
+}
+
+typedef struct {
+	Gradc *run;
+	const Weights *weights;
+	const StateRecord *state;
+	const char *name;
+	char *to; /* of the state's bytes, zeros */
+	int64_t n;
+} Init;
+
+static void
+init_zeros(Init *i)
+{
+	(void)i;
+}
+
+static void
+init_ones(Init *i)
+{
+	for (int64_t k = 0; k < i->n; k++)
+		if (dtype_is_float((DType)i->state->dtype))
+			dtype_store_float((DType)i->state->dtype, i->to, k, 1);
+		else
+			dtype_store_int((DType)i->state->dtype, i->to, k, 1);
+}
+
+static void
+init_data(Init *i)
+{
+	memcpy(i->to, i->weights->at + i->state->data_offset,
+	       (size_t)dtype_bytes((DType)i->state->dtype, i->n));
+}
+
+static uint64_t
+init_seed(const Init *i)
+{
+	const char *text = format_info_get(&i->run->format, "init_seed");
+	int64_t seed = i->run->options.seed;
+
+	if (text)
+		parse_int(text, &seed);
+	return (uint64_t)seed;
+}
+
+static void
+init_normal(Init *i)
+{
+	uint64_t seed = init_seed(i), stream = hash_bytes(i->name, strlen(i->name), 0);
+
+	for (int64_t k = 0; k < i->n; k++)
+		dtype_store_float((DType)i->state->dtype, i->to, k, i->state->init_a +
+		                  i->state->init_b * philox_normal(seed, stream, (uint64_t)k));
+}
+
+static void
+init_uniform(Init *i)
+{
+	uint64_t seed = init_seed(i), stream = hash_bytes(i->name, strlen(i->name), 0);
+	double a = i->state->init_a, b = i->state->init_b;
+
+	for (int64_t k = 0; k < i->n; k++)
+		dtype_store_float((DType)i->state->dtype, i->to, k,
+		                  a + (b - a) * philox_uniform(seed, stream, (uint64_t)k));
+}
+
+static void (*const inits[N_FROM])(Init *) = {
+	[FROM_ZEROS] = init_zeros, [FROM_ONES] = init_ones, [FROM_DATA] = init_data,
+	[FROM_NORMAL] = init_normal, [FROM_UNIFORM] = init_uniform,
+};
+
+static Status
+init_state(Gradc *run, const Weights *weights, int index)
+{
+	const Format *f = &run->format;
+	const StateRecord *s = &f->states[index];
+	Arena *arena = arena_new();
+	Init init = {.run = run, .weights = weights, .state = s, .name = format_text(f, s->name),
+	             .n = format_elements(f, s->first_dim, s->rank)};
+	Status status = NULL;
+
+	if (s->init != FROM_ZEROS) {
+		init.to = arena_alloc(arena, (size_t)s->bytes);
+		inits[s->init](&init);
+		status = executor_write(&run->executor, executor_state(&run->executor, index), init.to);
+	}
+	arena_free(arena);
+	return status;
+}
+
+/* The region is zero already. */
+Status
+weights_init(Gradc *run)
+{
+	Weights weights;
+	Arena *arena = arena_new();
+	Status status = open_weights(arena, &run->model, &run->format, run->options.weights, &weights);
+
+	if (!status && run->options.weights &&
+	    hash_states(&run->format, &weights) != run->format.header->weights_hash)
+		status = status_error(EXIT_SYSTEM, "%s: not the weights of this executable",
+		                      run->options.weights);
+	for (int i = 0; i < run->format.n[SECTION_STATES] && !status; i++)
+		status = init_state(run, &weights, i);
+	close_weights(&weights);
+	arena_free(arena);
+	return status;
+}
