@@ -184,6 +184,7 @@ struct Function {
 	bool surrogate;
 	VEC(Value *) params;
 	VEC(Value *) states; /* values of the states it reads */
+	VEC(Value *) by_state; /* the same by state id; NULL where not read */
 	Node *first, *last;  /* `last` is the return */
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;

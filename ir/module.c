@@ -115,13 +115,15 @@ function_param(Function *f, Type type, const char *name)
 Value *
 function_state(Function *f, State *state)
 {
-	for (int i = 0; i < f->states.n; i++)
-		if (f->states.at[i]->state == state)
-			return f->states.at[i];
-	Value *v = value_new(f, VALUE_STATE, state->type, f->states.n);
+	while (f->by_state.n <= state->id)
+		vec_push(f->module->arena, &f->by_state, NULL);
+	Value *v = f->by_state.at[state->id];
+	if (v)
+		return v;
+	v = value_new(f, VALUE_STATE, state->type, f->states.n);
 	v->state = state;
 	vec_push(f->module->arena, &f->states, v);
-	return v;
+	return f->by_state.at[state->id] = v;
 }
 
 Node *

@@ -127,6 +127,7 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 		fault(n, "unknown auto_pad");
 		return false;
 	}
+	out->padded = out->high;
 	if (want_int(n, "ceil_mode", 0))
 		pad_ceil(out, x);
 	return true;

@@ -64,7 +64,6 @@ static void
 import_average_pool(OnnxNode *n)
 {
 	bool with_pads = want_int(n, "count_include_pad", 0);
-	Ints pads = {0};
 	Value *x;
 	Window w;
 
@@ -74,15 +73,13 @@ import_average_pool(OnnxNode *n)
 		unsupported(n, "an average of integers");
 		return;
 	}
-	want_ints(n, "pads", &pads);
 	Value *y = emit_pool(n, POOL_SUM, x, &w);
 	double scale = 1;
 	for (int i = 0; y && i < w.spatial; i++) {
 		int64_t count = y->type->dims[i + 2];
 		double *taps = NEW_ARRAY(n->im->arena, double, count);
-		int64_t high = pads.n ? pads.at[w.spatial + i] : w.high.at[i];
 		bool equal = count_taps(&w, i, x->type->dims[i + 2], with_pads ? w.low.at[i] : 0,
-		                        with_pads ? high : 0, count, taps);
+		                        with_pads ? w.padded.at[i] : 0, count, taps);
 		if (equal) {
 			scale *= taps[0];
 			continue;

@@ -1,0 +1,43 @@
+/* Does this CPU have what the kernels were compiled for? Info "cpu_features": words. */
+#include "runtime/cli.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#define FEATURES(X) \
+	X("sse4.2") X("avx") X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") \
+	X("avx512dq") X("avx512vl") X("avx512cd")
+
+typedef struct {
+	const char *name;
+	bool there;
+} Feature;
+
+Status
+cpu_check(const Format *f)
+{
+	const char *needed = format_info_get(f, "cpu_features");
+
+	__builtin_cpu_init();
+#define FEATURE(word) {word, __builtin_cpu_supports(word) != 0},
+	const Feature features[] = {FEATURES(FEATURE)};
+#undef FEATURE
+	for (const char *at = needed; at && *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+
+		for (int i = 0; i < COUNT(features); i++)
+			if (strlen(features[i].name) == n && memcmp(features[i].name, at, n) == 0 &&
+			    !features[i].there)
+				return status_error(EXIT_SYSTEM, "this CPU lacks %s: compile on this machine, or "
+				                    "with --target=cpu:x86-64", features[i].name);
+		at += n;
+	}
+	return NULL;
+}
+#else
+Status
+cpu_check(const Format *f)
+{
+	return NULL;
+}
+#endif

@@ -1,0 +1,186 @@
+/* --info: what is compiled in, from the tables alone; nothing is allocated or run. */
+#include "runtime/cli.h"
+#include "runtime/runtime_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *
+shape_json(const Format *f, uint32_t rank, uint32_t first)
+{
+	json_t *shape = json_array();
+
+	for (uint32_t i = 0; i < rank; i++)
+		json_array_append_new(shape, json_integer(f->dims[first + i]));
+	return shape;
+}
+
+static void
+add_states(json_t *root, const Format *f)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+
+		json_array_append_new(list, json_pack(
+			"{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:I, s:I}", "name", format_text(f, s->name),
+			"dtype", dtype_info[s->dtype].name, "shape", shape_json(f, s->rank, s->first_dim),
+			"kind", state_kind_names[s->kind], "lifetime", lifetime_names[s->lifetime],
+			"trainable", (int)s->trainable, "init", init_names[s->init], "why",
+			format_text(f, s->why), "offset", (json_int_t)s->offset, "bytes", (json_int_t)s->bytes));
+	}
+	json_object_set_new(root, "states", list);
+}
+
+static json_t *
+ports_json(const Format *f, uint32_t first, uint32_t n)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = first; i < first + n; i++) {
+		const PortRecord *p = &f->ports[i];
+		json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "name",
+		                                      format_text(f, p->name), "kind",
+		                                      port_kind_names[p->kind], "dtype",
+		                                      dtype_info[p->dtype].name, "shape",
+		                                      shape_json(f, p->rank, p->first_dim)));
+	}
+	return list;
+}
+
+static void
+add_programs(json_t *root, const Format *f)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+
+		json_array_append_new(list, json_pack(
+			"{s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role", role_names[p->role], "binding",
+			format_text(f, f->bindings[p->binding].text), "instructions", (int)p->n_instructions,
+			"workspace_bytes", (json_int_t)p->workspace_bytes, "io_bytes", (json_int_t)p->io_bytes,
+			"flops", (json_int_t)p->flops, "inputs", ports_json(f, p->first_input, p->n_inputs),
+			"outputs", ports_json(f, p->first_output, p->n_outputs)));
+	}
+	json_object_set_new(root, "programs", list);
+}
+
+static json_t *
+collect(const Format *f, bool weights_ok)
+{
+	json_t *root = json_object(), *regions = json_object(), *info = json_object();
+	int64_t total = 0;
+
+	for (int i = 0; i < f->n[SECTION_INFO]; i++)
+		json_object_set_new(info, format_text(f, f->info[i].key),
+		                    json_string(format_text(f, f->info[i].value)));
+	json_object_update(root, info);
+	json_decref(info);
+	for (int s = 0; s < N_SPACES; s++) {
+		int64_t bytes = format_space_bytes(f, (Space)s);
+		total += bytes;
+		json_object_set_new(regions, space_names[s], json_integer(bytes));
+	}
+	json_object_set_new(root, "regions", regions);
+	json_object_set_new(root, "peak_bytes", json_integer(total));
+	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
+	json_object_set_new(root, "weights", json_string(weights_ok ? "verified" : "damaged or missing"));
+	json_object_set_new(root, "kernels", json_integer(f->n[SECTION_KERNELS]));
+	add_programs(root, f);
+	add_states(root, f);
+	return root;
+}
+
+static void
+print_quoted(const char *text)
+{
+	Text t = {0};
+
+	text_add_quoted(&t, text);
+	fputs(t.at, stdout);
+	text_free(&t);
+}
+
+static void
+print_infos(const Format *f)
+{
+	for (int i = 0; i < f->n[SECTION_INFO]; i++) {
+		printf("%-24s ", format_text(f, f->info[i].key));
+		print_quoted(format_text(f, f->info[i].value));
+		printf("\n");
+	}
+}
+
+static void
+print_ports(const Format *f, Arena *arena, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = first; i < first + n; i++) {
+		const PortRecord *p = &f->ports[i];
+
+		printf("  %-8s %s%s ", port_kind_names[p->kind], dtype_info[p->dtype].name,
+		       shape_text(arena, (int)p->rank, f->dims + p->first_dim));
+		print_quoted(format_text(f, p->name));
+		printf("\n");
+	}
+}
+
+static void
+print_text(const Format *f, bool weights_ok)
+{
+	Arena *arena = arena_new();
+	char text[32];
+
+	print_infos(f);
+	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
+	       weights_ok ? "verified" : "damaged or missing");
+	for (int s = 0; s < N_SPACES; s++)
+		printf("region %-17s %s\n", space_names[s],
+		       bytes_text(text, (double)format_space_bytes(f, (Space)s)));
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+
+		printf("\nprogram %s %s: %u instructions, %s FLOPs\n", role_names[p->role],
+		       format_text(f, f->bindings[p->binding].text), p->n_instructions,
+		       count_text(text, (double)p->flops));
+		print_ports(f, arena, p->first_input, p->n_inputs);
+		print_ports(f, arena, p->first_output, p->n_outputs);
+	}
+	printf("\n%d states\n", f->n[SECTION_STATES]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+
+		printf("  %-9s %-8s %s%s ", state_kind_names[s->kind], lifetime_names[s->lifetime],
+		       dtype_info[s->dtype].name, shape_text(arena, (int)s->rank, f->dims + s->first_dim));
+		print_quoted(format_text(f, s->name));
+		printf("\n");
+	}
+	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
+		printf("  %-8s ", format_text(f, f->kernels[i].name));
+		print_quoted(format_text(f, f->kernels[i].origin));
+		printf("\n");
+	}
+	arena_free(arena);
+}
+
+int
+info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
+{
+	Format f;
+	bool same = false;
+
+	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
+		return diag_exit_code(diag);
+	status_free(weights_check(model, &f, o->run.weights, &same));
+	if (o->json) {
+		json_t *root = collect(&f, same);
+		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		printf("\n");
+		json_decref(root);
+	} else {
+		print_text(&f, same);
+	}
+	return EXIT_OK;
+}

@@ -1,0 +1,248 @@
+/* A training executable's main: options, table, steps, log, evaluation, export, exit code. The
+ * only file that knows the compiled object's symbols, handles signals and decides to exit. */
+#include "runtime/cli.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern const unsigned char gradc_blob[];
+extern const int64_t gradc_blob_bytes;
+extern const KernelFn gradc_kernels[];
+
+static volatile sig_atomic_t stop_signal;
+
+static void
+on_signal(int number)
+{
+	if (stop_signal)
+		_exit(128 + number);
+	stop_signal = number;
+}
+
+static void
+catch_signals(void)
+{
+	const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+	for (int i = 0; i < COUNT(numbers); i++)
+		sigaction(numbers[i], &action, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+/* One rank only: say so instead of training N times the same. */
+static bool
+several_ranks(void)
+{
+	static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+
+	for (int i = 0; i < COUNT(sizes); i++)
+		if (getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1)
+			return true;
+	return false;
+}
+
+typedef struct {
+	Gradc *run;
+	const CliOptions *o;
+	Diag *diag;
+	Progress progress;
+	Log *log;
+	GradcStep step;
+	GradcEval before, after;
+	bool evaluated;
+} Session;
+
+static void
+show_eval(Session *s, const char *when, const GradcEval *e)
+{
+	Text line = {0};
+
+	text_printf(&line, "%s: eval loss %.6g", when, e->loss);
+	if (!isnan(e->accuracy))
+		text_printf(&line, ", accuracy %.4f", e->accuracy);
+	if (!isnan(e->perplexity))
+		text_printf(&line, ", perplexity %.5g", e->perplexity);
+	text_printf(&line, ", %lld of %lld rows", (long long)e->rows, (long long)e->all_rows);
+	progress_line(&s->progress, "%s\n", line.at);
+	text_free(&line);
+}
+
+static Status
+evaluate_before(Session *s)
+{
+	if (!gradc_has_eval(s->run))
+		return NULL;
+	RETURN_IF_ERROR(gradc_evaluate(s->run, &s->before));
+	s->after = s->before;
+	s->evaluated = true;
+	show_eval(s, "before training", &s->before);
+	return log_eval_before(s->log, &s->before);
+}
+
+static bool
+is_eval_due(const Session *s, bool last)
+{
+	int64_t every = s->o->eval_every;
+
+	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0));
+}
+
+/* With a fault the line of the step is written all the same: the log ends with what went wrong. */
+static Status
+take_step(Session *s, bool first, bool last)
+{
+	GradcEval *eval = NULL;
+	Status status = gradc_accumulate(s->run, &s->step);
+
+	if (!status && first && s->o->dump_gradients)
+		status = gradc_dump_gradients(s->run, s->o->dump_gradients);
+	if (status)
+		return status;
+	status = gradc_update(s->run, &s->step);
+	if (!status && s->step.count == 0)
+		diag_warning(s->diag, "step %lld: every target is ignored: no update",
+		             (long long)s->step.step);
+	if (!status && is_eval_due(s, last)) {
+		status = gradc_evaluate(s->run, &s->after);
+		eval = &s->after;
+	}
+	if (!status || status->exit_code == EXIT_NON_FINITE) {
+		Status written = log_step(s->log, s->run, &s->step, eval);
+		status = status ? (status_free(written), status) : written;
+	}
+	if (!status)
+		progress_step(&s->progress, s->run, &s->step);
+	if (!status && eval) {
+		char when[48];
+		snprintf(when, sizeof(when), "step %lld", (long long)s->step.step);
+		show_eval(s, when, eval);
+	}
+	return status;
+}
+
+static Status
+train(Session *s)
+{
+	int64_t total = gradc_total_steps(s->run);
+
+	RETURN_IF_ERROR(evaluate_before(s));
+	for (int64_t i = 0; i < total && !stop_signal; i++)
+		RETURN_IF_ERROR(take_step(s, i == 0, i + 1 == total));
+	return NULL;
+}
+
+static void
+print_result(const Session *s)
+{
+	if (s->o->json) {
+		json_t *root = json_object();
+		json_object_set_new(root, "steps", json_integer(s->step.step));
+		json_object_set_new(root, "loss", json_number(s->step.loss));
+		if (s->evaluated)
+			json_add_eval(root, &s->after);
+		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		printf("\n");
+		json_decref(root);
+		return;
+	}
+	printf("steps %lld, loss %.9g", (long long)s->step.step, s->step.loss);
+	if (s->evaluated)
+		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
+	if (s->evaluated && !isnan(s->after.accuracy))
+		printf(", accuracy %.4f -> %.4f", s->before.accuracy, s->after.accuracy);
+	if (s->evaluated && !isnan(s->after.perplexity))
+		printf(", perplexity %.5g -> %.5g", s->before.perplexity, s->after.perplexity);
+	printf("\n");
+}
+
+static void
+warn_statistics(const Session *s)
+{
+	const char *statistics = format_info_get(gradc_tables(s->run), "has_batch_statistics");
+
+	if (s->o->run.accumulate > 1 && statistics && strcmp(statistics, "1") == 0)
+		diag_warning(s->diag, "batch statistics are those of each micro-batch: --accumulate=%lld "
+		             "is not one batch as large", (long long)s->o->run.accumulate);
+}
+
+static Status
+run_session(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	if (o->once)
+		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
+	if (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text) {
+		RETURN_IF_ERROR(gradc_bind_data(s->run));
+		warn_statistics(s);
+		table_print(stderr, s->run, o);
+		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
+		RETURN_IF_ERROR(log_open(o->log, &s->log));
+		Status status = train(s);
+		progress_end(&s->progress);
+		Status closed = log_close(s->log);
+		if (status)
+			status_free(closed);
+		RETURN_IF_ERROR(status ? status : closed);
+		print_result(s);
+	}
+	return o->export ? gradc_export(s->run, o->export) : NULL;
+}
+
+static int
+run_executable(const CliOptions *o, Diag *diag)
+{
+	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_kernels, "/proc/self/exe"};
+	Session s = {.o = o, .diag = diag};
+	Format tables;
+
+	if (o->info)
+		return info_print(&model, o, diag);
+	if (several_ranks()) {
+		diag_error(diag, EXIT_USAGE, "several ranks: not supported in this build");
+		return EXIT_USAGE;
+	}
+	Status status = format_read(model.blob, model.bytes, &tables);
+	if (!status)
+		status = cpu_check(&tables);
+	if (!status)
+		status = gradc_open(&model, &o->run, diag, &s.run);
+	if (!status)
+		status = run_session(&s);
+	int code = status ? status->exit_code : EXIT_OK;
+	bool failed = diag_status(diag, status);
+	gradc_close(s.run);
+	if (!failed && diag_errors(diag) > 0)
+		code = diag_exit_code(diag);
+	return failed || !stop_signal ? code : 128 + (int)stop_signal;
+}
+
+int
+main(int argc, char **argv)
+{
+	Arena *arena = arena_new();
+	Diag *diag = diag_new("gradc", stderr);
+	CliOptions options;
+	int code = EXIT_OK;
+
+	if (!options_parse(arena, diag, argc, argv, &options))
+		code = EXIT_USAGE;
+	else if (options.help)
+		options_help(stdout, argv[0]);
+	else {
+		catch_signals();
+		code = run_executable(&options, diag);
+	}
+	if (fflush(stdout) != 0 && code == EXIT_OK) {
+		diag_error(diag, EXIT_SYSTEM, "standard output: %s", strerror(errno));
+		code = EXIT_SYSTEM;
+	}
+	diag_free(diag);
+	arena_free(arena);
+	return code;
+}

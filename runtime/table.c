@@ -1,0 +1,133 @@
+/* The table before training: every parameter with its shape, what becomes of it and why; memory;
+ * work. Long tables are cut in the middle. */
+#include "runtime/cli.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = 40 };
+
+const char *
+bytes_text(char to[32], double bytes)
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+	int u = 0;
+
+	for (; bytes >= 1024 && u + 1 < COUNT(units); u++)
+		bytes /= 1024;
+	snprintf(to, 32, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+	return to;
+}
+
+const char *
+count_text(char to[32], double n)
+{
+	static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+	int u = 0;
+
+	for (; n >= 10000 && u + 1 < COUNT(units); u++)
+		n /= 1000;
+	snprintf(to, 32, u ? "%.1f%s" : "%.0f%s", n, units[u]);
+	return to;
+}
+
+static const char *
+role_of(const StateRecord *s)
+{
+	return s->kind == SAVE_STATISTIC ? "state" : s->trainable ? "trainable" : "frozen";
+}
+
+/* Control bytes of names never reach the terminal. */
+static void
+add_name(Text *t, const char *name, int width)
+{
+	size_t before = t->n;
+
+	text_add_quoted(t, name);
+	for (size_t n = t->n - before; n < (size_t)width; n++)
+		text_add(t, " ");
+}
+
+static void
+print_row(FILE *out, const Format *f, const StateRecord *s)
+{
+	Text line = {0}, shape = {0};
+
+	for (uint32_t i = 0; i < s->rank; i++)
+		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[s->first_dim + i]);
+	text_add(&line, "  ");
+	add_name(&line, format_text(f, s->name), 44);
+	text_printf(&line, " %s[%s]", dtype_info[s->dtype].name, shape.at ? shape.at : "");
+	fprintf(out, "%-70s %-9s  ", line.at, role_of(s));
+	line.n = 0;
+	text_add_quoted(&line, format_text(f, s->why));
+	fprintf(out, "%s\n", s->why ? line.at : "");
+	text_free(&line);
+	text_free(&shape);
+}
+
+static bool
+is_listed(const StateRecord *s)
+{
+	return s->kind == SAVE_PARAMETER || s->kind == SAVE_STATISTIC;
+}
+
+static void
+print_rows(FILE *out, const Format *f, bool full)
+{
+	int total = 0, row = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		total += is_listed(&f->states[i]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		bool cut = !full && total > MAX_ROWS && row >= MAX_ROWS / 2 && row < total - MAX_ROWS / 2;
+
+		if (!is_listed(&f->states[i]))
+			continue;
+		if (!cut)
+			print_row(out, f, &f->states[i]);
+		else if (row == MAX_ROWS / 2)
+			fprintf(out, "  ... %d more, --table=full shows them\n", total - MAX_ROWS / 2 * 2);
+		row++;
+	}
+}
+
+static int64_t
+step_flops(const Format *f, const CliOptions *o)
+{
+	int64_t flops = 0;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		if (p->binding == 0 && p->role == ROLE_ACCUMULATE)
+			flops += p->flops * o->run.accumulate;
+		if (p->binding == 0 && p->role == ROLE_UPDATE)
+			flops += p->flops;
+	}
+	return flops;
+}
+
+void
+table_print(FILE *out, const Gradc *run, const CliOptions *o)
+{
+	const Format *f = gradc_tables(run);
+	const char *keys[] = {"model", "loss", "optimizer", "precision", "target"};
+	char text[32];
+
+	if (strcmp(o->table, "off") == 0)
+		return;
+	for (int i = 0; i < COUNT(keys); i++) {
+		Text value = {0};
+		text_add_quoted(&value, format_info_get(f, keys[i]) ? format_info_get(f, keys[i]) : "");
+		fprintf(out, "%s%s %s", i ? ", " : "", keys[i], value.at);
+		text_free(&value);
+	}
+	fprintf(out, "\n");
+	print_rows(out, f, strcmp(o->table, "full") == 0);
+	fprintf(out, "memory:");
+	for (int s = 0; s < N_SPACES; s++)
+		fprintf(out, " %s %s,", space_names[s], bytes_text(text, (double)format_space_bytes(f, (Space)s)));
+	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
+	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(f, o)));
+	if (*gradc_binding(run))
+		fprintf(out, "binding: %s\n", gradc_binding(run));
+}
