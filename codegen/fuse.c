@@ -449,10 +449,10 @@ merge(Fuse *fu, int from, int to)
 static void
 merge_siblings(Fuse *fu, Node *n)
 {
-	int to = group_of(fu, node_result(n, 0));
-	const Group *g = &fu->groups.at[to];
+	int to = class_of(n) == FUSE_VIEW ? -1 : group_of(fu, node_result(n, 0));
+	const Group *g = &fu->groups.at[to < 0 ? 0 : to];
 
-	if (!g->form.n || !reduce_form_by_column(&g->form))
+	if (to < 0 || !g->form.n || !reduce_form_by_column(&g->form))
 		return;
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *x = behind_views(node_operand(n, i));

@@ -520,6 +520,30 @@ declare_columns(Rows *r)
 		        lb_local(r->lw->lb, reduce_type(r->row_reduces.at[i]), r->tile);
 }
 
+/* Nothing to sum over: every reduction is its identity, and results are stored over their own shape. */
+static void
+lower_empty(Rows *r)
+{
+	static const double identities[] = {0, 1, -INFINITY, INFINITY};
+	struct LowerState *st = r->lw->state;
+	LoopBuilder *lb = r->lw->lb;
+	const Node *ret = function_return(r->lw->f);
+
+	for_each_node(r->lw->f, n) {
+		if (op_row(n)->fuse != FUSE_REDUCE)
+			continue;
+		st->reduced[n->id] = REDUCED_SCALAR;
+		st->reduced_at[n->id] = lb_number(lb, reduce_type(n), identities[accumulate_kind(n)]);
+	}
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		LoopValue at = lb_for(lb, LOOP_VECTOR, v->type->n);
+		lb_store(lb, st->buffers[v->id], affine_scalar(at),
+		         element_at(r, v, affine_scalar(at)));
+		lb_end(lb);
+	}
+}
+
 bool
 lower_reductions(Lower *lw)
 {
@@ -532,6 +556,10 @@ lower_reductions(Lower *lw)
 	st->reduced_at = NEW_ARRAY(st->scratch, int, lw->f->next_node_id);
 	if (!find_reduces(&r, &form))
 		return false;
+	if (r.full == 0) {
+		lower_empty(&r);
+		return true;
+	}
 	find_depths(&r);
 	r.by_column = reduce_form_by_column(&form);
 	r.nest = nest_reduce(lw->f, &form, r.chunks);

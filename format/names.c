@@ -14,7 +14,7 @@ const char *const scalar_names[] = {
 };
 const char *const port_kind_names[] = {"input", "labels", "weight", "output", NULL};
 const char *const state_kind_names[] = {
-	"parameter", "statistic", "moment", "gradient", "scalar", "unit", NULL,
+	"parameter", "statistic", "moment", "gradient", "scalar", "unit", "constant", NULL,
 };
 const char *const lifetime_names[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", NULL};

@@ -72,8 +72,10 @@ check_branches(const Check *c, const FlatNode *n)
 	if (strcmp(n->proto->op_type, "If") || !t || !e || !t->g || !e->g)
 		return;
 	if (t->g->n_output != e->g->n_output || t->g->n_output != n->proto->n_output) {
-		node_error(c->model, c->diag, n, EXIT_INVALID, "branches with %zu and %zu outputs, the "
-		           "node has %zu", t->g->n_output, e->g->n_output, n->proto->n_output);
+		node_error(c->model, c->diag, n, EXIT_INVALID,
+		           "branches with %zu and %zu outputs, the "
+		           "node has %zu",
+		           t->g->n_output, e->g->n_output, n->proto->n_output);
 		return;
 	}
 	for (size_t i = 0; i < t->g->n_output; i++) {
@@ -86,7 +88,8 @@ check_branches(const Check *c, const FlatNode *n)
 		bool rank = a->shape && b->shape && a->shape->n_dim != b->shape->n_dim;
 		if (a->elem_type != b->elem_type || rank)
 			node_error(c->model, c->diag, n, EXIT_INVALID,
-			           "output %zu has another type in one branch than in the other", i);
+			           "output %zu has another type in one branch than in the other",
+			           i);
 	}
 }
 
@@ -119,13 +122,14 @@ check_initializers(const Check *c, Names *names, const GraphProto *g)
 	for (size_t i = 0; i < g->n_initializer + g->n_sparse_initializer; i++) {
 		bool dense = i < g->n_initializer;
 		const Onnx__SparseTensorProto *s =
-		        dense ? NULL : g->sparse_initializer[i - g->n_initializer];
+			dense ? NULL : g->sparse_initializer[i - g->n_initializer];
 		const TensorProto *t = dense ? g->initializer[i] : s->values;
 		const char *name = t && t->name ? t->name : "";
 		const char *what = arena_printf(c->model->arena, "initializer %s",
 		                                quoted(c->model, name));
 		if (!*name)
-			model_error(c->model, c->diag, EXIT_INVALID, "an initializer without a name");
+			model_error(c->model, c->diag, EXIT_INVALID,
+			            "an initializer without a name");
 		else if (strmap_get(seen, name))
 			model_error(c->model, c->diag, EXIT_INVALID, "%s stands twice", what);
 		strmap_put(seen, name, here);
@@ -159,8 +163,9 @@ check_graph(const Check *c, const Names *outer, const GraphProto *g, const char 
 	for (size_t i = 0; i < g->n_output; i++) {
 		const char *name = g->output[i]->name ? g->output[i]->name : "";
 		if (!name_known(&names, name))
-			model_error(c->model, c->diag, EXIT_INVALID, "%s output %s is made by no node",
-			            what, quoted(c->model, name));
+			model_error(c->model, c->diag, EXIT_INVALID,
+			            "%s output %s is made by no node", what,
+			            quoted(c->model, name));
 	}
 	if (g->n_output == 0)
 		model_error(c->model, c->diag, EXIT_INVALID, "the %s has no outputs", what);
@@ -186,8 +191,10 @@ check_function(const Check *parent, const FunctionProto *f)
 		check_one(&c, &names, f->node[i]);
 	for (size_t i = 0; i < f->n_output; i++)
 		if (!name_known(&names, f->output[i]))
-			model_error(c.model, c.diag, EXIT_INVALID, "function %s: output %s is made by "
-			            "no node", quoted(c.model, f->name ? f->name : ""),
+			model_error(c.model, c.diag, EXIT_INVALID,
+			            "function %s: output %s is made by "
+			            "no node",
+			            quoted(c.model, f->name ? f->name : ""),
 			            quoted(c.model, f->output[i]));
 }
 
@@ -200,8 +207,9 @@ check_versions(Model *model, Diag *diag)
 		model_error(model, diag, EXIT_INVALID, "IR version %lld is not valid",
 		            (long long)p->ir_version);
 	else if (p->ir_version < OLDEST_IR || p->ir_version > NEWEST_IR)
-		model_error(model, diag, EXIT_UNSUPPORTED, "IR version %lld, %d to %d are supported",
-		            (long long)p->ir_version, OLDEST_IR, NEWEST_IR);
+		model_error(model, diag, EXIT_UNSUPPORTED,
+		            "IR version %lld, %d to %d are supported", (long long)p->ir_version,
+		            OLDEST_IR, NEWEST_IR);
 	if (p->n_opset_import == 0)
 		model_error(model, diag, EXIT_INVALID, "no opset_import");
 	for (size_t i = 0; i < p->n_opset_import; i++) {
@@ -209,8 +217,10 @@ check_versions(Model *model, Diag *diag)
 		int64_t version = p->opset_import[i]->version;
 		for (size_t k = 0; k < i; k++)
 			if (!strcmp(domain, domain_of(p->opset_import[k]->domain)))
-				model_error(model, diag, EXIT_INVALID, "opset_import names domain %s "
-				            "twice", quoted(model, domain));
+				model_error(model, diag, EXIT_INVALID,
+				            "opset_import names domain %s "
+				            "twice",
+				            quoted(model, domain));
 		if (version < 1)
 			model_error(model, diag, EXIT_INVALID, "opset version %lld of domain %s",
 			            (long long)version, quoted(model, domain));

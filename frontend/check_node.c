@@ -47,16 +47,27 @@ holds_other_data(const AttributeProto *a, char type)
 		char letter;
 		bool filled;
 	} fields[] = {
-		{'f', a->has_f}, {'i', a->has_i}, {'s', a->has_s}, {'t', a->t}, {'g', a->g},
-		{'F', a->n_floats}, {'I', a->n_ints}, {'S', a->n_strings}, {'T', a->n_tensors},
-		{'G', a->n_graphs}, {'p', a->sparse_tensor}, {'P', a->n_sparse_tensors},
-		{'y', a->tp}, {'Y', a->n_type_protos},
+		{'f', a->has_f},
+		{'i', a->has_i},
+		{'s', a->has_s},
+		{'t', a->t},
+		{'g', a->g},
+		{'F', a->n_floats},
+		{'I', a->n_ints},
+		{'S', a->n_strings},
+		{'T', a->n_tensors},
+		{'G', a->n_graphs},
+		{'p', a->sparse_tensor},
+		{'P', a->n_sparse_tensors},
+		{'y', a->tp},
+		{'Y', a->n_type_protos},
 	};
 
 	for (int i = 0; i < COUNT(fields); i++)
 		if (fields[i].filled && fields[i].letter != type)
 			return true;
-	return (type == 't' && !a->t) || (type == 'g' && !a->g) || (type == 'p' && !a->sparse_tensor);
+	return (type == 't' && !a->t) || (type == 'g' && !a->g) ||
+	       (type == 'p' && !a->sparse_tensor);
 }
 
 static void
@@ -64,7 +75,8 @@ check_attribute_tensors(Model *model, const FlatNode *n, const AttributeProto *a
 {
 	const NodeProto *p = n->proto;
 	const char *what = arena_printf(model->arena, "attribute %s of node %s",
-	                                quoted(model, a->name), quoted(model, p->name ? p->name : ""));
+	                                quoted(model, a->name),
+	                                quoted(model, p->name ? p->name : ""));
 
 	if (a->t)
 		check_tensor(model, a->t, what, diag);
@@ -89,8 +101,10 @@ check_attribute(Model *model, const FlatNode *n, const SchemaRow *schema, const 
 		node_error(model, diag, n, EXIT_INVALID, "attribute %s stands twice", name);
 	bool reference = a->ref_attr_name && *a->ref_attr_name;
 	if (reference && !in_function)
-		node_error(model, diag, n, EXIT_INVALID, "attribute %s refers to an attribute %s of a "
-		           "function, and this is none", name, quoted(model, a->ref_attr_name));
+		node_error(model, diag, n, EXIT_INVALID,
+		           "attribute %s refers to an attribute %s of a "
+		           "function, and this is none",
+		           name, quoted(model, a->ref_attr_name));
 	if (!type) {
 		node_error(model, diag, n, EXIT_INVALID, "attribute %s has no valid type", name);
 		return;
@@ -128,8 +142,8 @@ check_arity(Model *model, const FlatNode *n, const SchemaRow *s, Diag *diag)
 	int n_in = (int)p->n_input, n_out = (int)p->n_output;
 
 	if (n_in < s->min_in || n_in > s->max_in)
-		node_error(model, diag, n, EXIT_INVALID, "%d inputs, needs %d to %d", n_in, s->min_in,
-		           s->max_in);
+		node_error(model, diag, n, EXIT_INVALID, "%d inputs, needs %d to %d", n_in,
+		           s->min_in, s->max_in);
 	if (n_out < s->min_out || n_out > s->max_out)
 		node_error(model, diag, n, EXIT_INVALID, "%d outputs, needs %d to %d", n_out,
 		           s->min_out, s->max_out);

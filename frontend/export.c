@@ -33,8 +33,10 @@ flush(Export *e, int file)
 {
 	if (e->pending)
 		vec_push(e->w->arena, &e->w->exports,
-		         ((ExportRecord){.kind = EXPORT_LITERAL, .file = (uint32_t)file,
-		                         .offset = e->start, .bytes = e->pending}));
+		         ((ExportRecord){.kind = EXPORT_LITERAL,
+		                         .file = (uint32_t)file,
+		                         .offset = e->start,
+		                         .bytes = e->pending}));
 	e->pending = 0;
 }
 
@@ -52,8 +54,11 @@ tensor_hole(Export *e, const Weight *w, int file)
 {
 	const Weight *home = w->tied ? w->tied : w;
 	const State *state = module_state(e->m, home->name);
-	ExportRecord r = {.kind = EXPORT_TENSOR, .file = (uint32_t)file, .state = (uint32_t)state->id,
-	                  .dtype = w->data.dtype, .rank = (uint32_t)w->data.rank,
+	ExportRecord r = {.kind = EXPORT_TENSOR,
+	                  .file = (uint32_t)file,
+	                  .state = (uint32_t)state->id,
+	                  .dtype = w->data.dtype,
+	                  .rank = (uint32_t)w->data.rank,
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 
 	for (int i = 0; i < w->data.rank; i++)
@@ -134,17 +139,17 @@ put_header(Export *e, int number, Length content)
 	}
 	flush(e, 0);
 	vec_push(e->w->arena, &e->w->exports,
-	         ((ExportRecord){.kind = EXPORT_LENGTH, .offset = content.base,
-	                         .times = content.times}));
+	         ((ExportRecord){
+			 .kind = EXPORT_LENGTH, .offset = content.base, .times = content.times}));
 }
 
 /* ---- tensors */
 typedef struct {
-	TensorProto rest;         /* everything but raw data and external keys */
-	const Weight *weight;     /* NULL: its bytes are `data` */
+	TensorProto rest;     /* everything but raw data and external keys */
+	const Weight *weight; /* NULL: its bytes are `data` */
 	const void *data;
 	int64_t bytes;
-	bool external, verbatim;  /* verbatim: packed as it is */
+	bool external, verbatim; /* verbatim: packed as it is */
 	char offset[24], length[24];
 } TensorPlan;
 
@@ -216,7 +221,8 @@ plan_tensor(Export *e, const TensorProto *t, const Weight *w, const char *name, 
 		p->bytes = dtype_bytes(data.dtype, data.n), p->data = data.data;
 	clear_data(&p->rest);
 	if (p->external) {
-		e->data_bytes = (e->data_bytes + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT;
+		e->data_bytes = (e->data_bytes + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT *
+		                DATA_ALIGNMENT;
 		snprintf(p->offset, sizeof(p->offset), "%lld", (long long)e->data_bytes);
 		snprintf(p->length, sizeof(p->length), "%lld", (long long)p->bytes);
 		e->data_bytes += p->bytes;
@@ -228,13 +234,14 @@ static Length
 plan_length(const TensorPlan *p)
 {
 	Length total = {(int64_t)protobuf_c_message_get_packed_size(&p->rest.base), 0};
-	const char *const entries[][2] = {{"location", NULL}, {"offset", p->offset},
-	                                  {"length", p->length}};
+	const char *const entries[][2] = {
+		{"location", NULL}, {"offset", p->offset}, {"length", p->length}};
 
 	if (!p->verbatim && !p->external)
 		total.base += field_length(TENSOR_RAW, (Length){p->bytes, 0}).base;
 	for (int i = 0; p->external && i < COUNT(entries); i++) {
-		Length entry = field_length(TENSOR_EXTERNAL, entry_length(entries[i][0], entries[i][1]));
+		Length entry = field_length(TENSOR_EXTERNAL,
+		                            entry_length(entries[i][0], entries[i][1]));
 		total.base += entry.base;
 		total.times += entry.times;
 	}
@@ -267,8 +274,9 @@ put_data(Export *e, const TensorPlan *plans, int n)
 		if (!plans[i].external)
 			continue;
 		flush(e, 1);
-		vec_push(e->w->arena, &e->w->exports,
-		         ((ExportRecord){.kind = EXPORT_ALIGN, .file = 1, .bytes = DATA_ALIGNMENT}));
+		vec_push(
+			e->w->arena, &e->w->exports,
+			((ExportRecord){.kind = EXPORT_ALIGN, .file = 1, .bytes = DATA_ALIGNMENT}));
 		if (plans[i].weight)
 			tensor_hole(e, plans[i].weight, 1);
 		else
@@ -289,8 +297,8 @@ is_stack_trace(const Onnx__StringStringEntryProto *p)
 static void
 drop_traces(Export *e, NodeProto *n)
 {
-	Onnx__StringStringEntryProto **kept =
-	        NEW_ARRAY(e->arena, Onnx__StringStringEntryProto *, n->n_metadata_props);
+	Onnx__StringStringEntryProto **kept = NEW_ARRAY(e->arena, Onnx__StringStringEntryProto *,
+	                                                n->n_metadata_props);
 	size_t count = 0;
 
 	for (size_t i = 0; i < n->n_metadata_props; i++)
@@ -395,8 +403,14 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 {
 	const ImportInfo *info = m->import;
 	Arena *arena = arena_new();
-	Export e = {.buffer = {append}, .m = m, .w = w, .model = info->base.model, .info = info,
-	            .diag = diag, .arena = arena, .holes = intmap_new(arena)};
+	Export e = {.buffer = {append},
+	            .m = m,
+	            .w = w,
+	            .model = info->base.model,
+	            .info = info,
+	            .diag = diag,
+	            .arena = arena,
+	            .holes = intmap_new(arena)};
 	ModelProto model = *e.model->proto;
 	GraphProto graph = *model.graph;
 	int n;

@@ -92,8 +92,7 @@ external_parse(const Model *model, const TensorProto *t, ExternalData *out, Diag
 		fault = location_fault(out->location);
 	if (fault)
 		model_error(model, diag, EXIT_INVALID, "tensor %s %s%s%s",
-		            quoted(model, t->name ? t->name : ""), fault,
-		            out->location ? ": " : "",
+		            quoted(model, t->name ? t->name : ""), fault, out->location ? ": " : "",
 		            out->location ? quoted(model, out->location) : "");
 	return !fault;
 }
@@ -151,15 +150,17 @@ open_file(Model *model, const char *location, ExternalFile *file, Diag *diag)
 	int error = errno;
 	close(folder);
 	if (file->fd < 0 && (error == ELOOP || error == EXDEV))
-		return file_fault(model, location, EXIT_INVALID, "leads out of the model's folder or "
-		                  "through a link", diag);
+		return file_fault(model, location, EXIT_INVALID,
+		                  "leads out of the model's folder or "
+		                  "through a link",
+		                  diag);
 	if (file->fd < 0)
 		return file_fault(model, location, error == ENXIO ? EXIT_INVALID : EXIT_SYSTEM,
 		                  strerror(error), diag);
 	if (fstat(file->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1) {
 		close(file->fd);
-		return file_fault(model, location, EXIT_INVALID,
-		                  "not a regular file with one name", diag);
+		return file_fault(model, location, EXIT_INVALID, "not a regular file with one name",
+		                  diag);
 	}
 	file->size = st.st_size;
 	vec_push(model->arena, &model->fds, file->fd);
@@ -184,19 +185,25 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 		return false; /* reported when it was opened */
 	const char *name = quoted(model, t->name ? t->name : "");
 	if (e->length >= 0 && e->length != bytes) {
-		model_error(model, diag, EXIT_INVALID, "tensor %s: external length is %lld bytes, its "
-		            "shape needs %lld", name, (long long)e->length, (long long)bytes);
+		model_error(model, diag, EXIT_INVALID,
+		            "tensor %s: external length is %lld bytes, its "
+		            "shape needs %lld",
+		            name, (long long)e->length, (long long)bytes);
 		return false;
 	}
 	if (!size_add(e->offset, bytes, &end) || e->offset > file->size) {
-		model_error(model, diag, EXIT_INVALID, "tensor %s: external offset %lld of a file of "
-		            "%lld bytes", name, (long long)e->offset, (long long)file->size);
+		model_error(model, diag, EXIT_INVALID,
+		            "tensor %s: external offset %lld of a file of "
+		            "%lld bytes",
+		            name, (long long)e->offset, (long long)file->size);
 		return false;
 	}
 	if (end > file->size) {
-		model_error(model, diag, EXIT_SYSTEM, "tensor %s: bytes %lld to %lld of external data "
-		            "%s, which has %lld", name, (long long)e->offset, (long long)end,
-		            quoted(model, e->location), (long long)file->size);
+		model_error(model, diag, EXIT_SYSTEM,
+		            "tensor %s: bytes %lld to %lld of external data "
+		            "%s, which has %lld",
+		            name, (long long)e->offset, (long long)end, quoted(model, e->location),
+		            (long long)file->size);
 		return false;
 	}
 	return true;

@@ -33,15 +33,15 @@ typedef struct {
 	const char *const *no_repairs;
 	bool restore_train_mode; /* --train-mode=restore */
 	bool keep_metadata;
-	bool shapes_only;        /* --init random: missing weights are fine */
+	bool shapes_only; /* --init random: missing weights are fine */
 } ImportOptions;
 
 /* A graph input or output as the file declares it. */
 typedef struct {
 	const char *name;
-	DType dtype;      /* in the file */
+	DType dtype; /* in the file */
 	int rank;
-	int64_t dims[MAX_RANK];       /* bound */
+	int64_t dims[MAX_RANK];        /* bound */
 	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
 	bool open_leading; /* the leading dimension was symbolic, unnamed or open: rows */
 } ImportPort;
@@ -51,7 +51,7 @@ typedef struct {
 	int64_t ir_version, opset; /* of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
-	VEC(ImportPort) inputs;  /* in file order, without those that initializers or --fill give */
+	VEC(ImportPort) inputs; /* in file order, without those that initializers or --fill give */
 	VEC(ImportPort) outputs;
 	VEC(const char *) repairs; /* "transposes: val_67 of h.0.fc.weight" ... */
 	/* state id -> dtype of its tensor in the file */

@@ -15,8 +15,10 @@ typedef Onnx__FunctionProto FunctionProto;
 typedef Onnx__ValueInfoProto ValueInfoProto;
 
 enum {
-	OLDEST_IR = 3, NEWEST_IR = 13,
-	OLDEST_OPSET = 7, NEWEST_OPSET = 27,
+	OLDEST_IR = 3,
+	NEWEST_IR = 13,
+	OLDEST_OPSET = 7,
+	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,
 	MAX_FUNCTIONS = 10000,
@@ -41,7 +43,7 @@ typedef struct {
 } TensorData;
 
 typedef enum {
-	WEIGHT_CONSTANT,  /* becomes a constant node */
+	WEIGHT_CONSTANT, /* becomes a constant node */
 	WEIGHT_PARAMETER,
 	WEIGHT_STATISTIC, /* running mean or variance */
 	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
@@ -49,17 +51,17 @@ typedef enum {
 /* A float tensor of the graph: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;
 struct Weight {
-	const char *name;           /* of the ONNX value */
-	const TensorProto *tensor;  /* where its elements are */
-	const NodeProto *constant;  /* the Constant node that holds it; NULL for initializers */
-	const NodeProto *identity;  /* un-merged: the Identity node whose output this is */
-	const char *spec;           /* what metadata calls it: "PARAMETER", "BUFFER"; NULL */
+	const char *name;          /* of the ONNX value */
+	const TensorProto *tensor; /* where its elements are */
+	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
+	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
+	const char *spec;          /* what metadata calls it: "PARAMETER", "BUFFER"; NULL */
 	TensorData data;
 	WeightKind kind;
 	const char *why;
-	Weight *tied;       /* shares that one's state ... */
-	bool transposed;    /* ... as its transpose; of rank 2 then */
-	bool as_constant;   /* read as a constant; the state is there for the table only */
+	Weight *tied;     /* shares that one's state ... */
+	bool transposed;  /* ... as its transpose; of rank 2 then */
+	bool as_constant; /* read as a constant; the state is there for the table only */
 	State *state;
 };
 
@@ -75,12 +77,12 @@ struct Model {
 	Budget budget;
 	int opset; /* of ai.onnx */
 	VEC(FlatNode) nodes;
-	StrMap *functions;   /* "domain\nname" -> FunctionProto */
+	StrMap *functions;    /* "domain\nname" -> FunctionProto */
 	StrMap *initializers; /* name -> TensorProto, dense ones */
-	IntMap *loaded;      /* address of a TensorProto -> TensorData */
-	StrMap *files;       /* location -> external file */
-	VEC(void *) blocks;  /* malloc'ed data */
-	VEC(int) fds;        /* of external files */
+	IntMap *loaded;       /* address of a TensorProto -> TensorData */
+	StrMap *files;        /* location -> external file */
+	VEC(void *) blocks;   /* malloc'ed data */
+	VEC(int) fds;         /* of external files */
 };
 
 /* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
@@ -110,7 +112,7 @@ typedef struct {
 	const char *name;
 	int since;
 	int min_in, max_in, min_out, max_out; /* max 999: any number */
-	uint32_t required;      /* bit i: input i may not be left out */
+	uint32_t required;                    /* bit i: input i may not be left out */
 	const char *attributes; /* "axis:i keepdims:i! ..."; `!` is required; "-" deprecated */
 } SchemaRow;
 /* The newest row not above opset; NULL when there is none. */
@@ -135,8 +137,7 @@ void check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const ch
                   Diag *diag);
 bool tensor_is_external(const TensorProto *t);
 /* The elements, read at first use. false after reporting. shapes_only: data may be missing. */
-bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out,
-                 Diag *diag);
+bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out, Diag *diag);
 /* As tensor_load, for a bare TensorProto without external data. */
 /* NULL, or what is wrong; *exit_code then says how. */
 const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);

@@ -38,7 +38,8 @@ call_size(Sizes *s, const FunctionProto *f, int depth)
 
 	if (intmap_get(s->sizes, (uint64_t)(uintptr_t)f, &known)) {
 		if (known == 1)
-			model_error(s->model, s->diag, EXIT_INVALID, "function %s calls itself", name);
+			model_error(s->model, s->diag, EXIT_INVALID, "function %s calls itself",
+			            name);
 		return (int64_t)known - 2 < 0 ? -1 : (int64_t)known - 2;
 	}
 	if (depth > MAX_CALL_DEPTH) {
@@ -64,8 +65,10 @@ body_size(Sizes *s, size_t n, NodeProto **nodes, int depth)
 			return -1;
 		size += inner;
 		if (size > MAX_FLAT_NODES) {
-			model_error(s->model, s->diag, EXIT_INVALID, "functions expand to more than %d "
-			            "nodes: over the budget", MAX_FLAT_NODES);
+			model_error(s->model, s->diag, EXIT_INVALID,
+			            "functions expand to more than %d "
+			            "nodes: over the budget",
+			            MAX_FLAT_NODES);
 			return -1;
 		}
 	}
@@ -84,7 +87,8 @@ typedef struct {
 	Onnx__OperatorSetIdProto **imports;
 } Body;
 
-static int n_calls(const Model *model)
+static int
+n_calls(const Model *model)
 {
 	return model->nodes.n;
 }
@@ -145,7 +149,8 @@ copy_node(Body *b, const NodeProto *from)
 			a->name = name;
 		}
 		if (a->g || a->n_graphs)
-			model_error(b->model, b->diag, EXIT_UNSUPPORTED, "function %s: a subgraph "
+			model_error(b->model, b->diag, EXIT_UNSUPPORTED,
+			            "function %s: a subgraph "
 			            "inside a function is not supported",
 			            quoted(b->model, b->function->name));
 		to->attribute[to->n_attribute++] = a;
@@ -181,7 +186,10 @@ flatten(Model *model, const NodeProto *n, size_t n_imports, Onnx__OperatorSetIdP
 		vec_push(model->arena, &model->nodes, ((FlatNode){n, opset}));
 		return;
 	}
-	Body b = {.model = model, .diag = diag, .function = f, .call = n,
+	Body b = {.model = model,
+	          .diag = diag,
+	          .function = f,
+	          .call = n,
 	          .names = strmap_new(model->arena),
 	          .label = n->name && *n->name ? n->name : f->name,
 	          .prefix = arena_printf(model->arena, "%s/%d/", f->name, n_calls(model)),
@@ -200,7 +208,8 @@ flatten(Model *model, const NodeProto *n, size_t n_imports, Onnx__OperatorSetIdP
 		flatten(model, copy_node(&b, f->node[i]), b.n_imports, b.imports, diag);
 	for (size_t i = 0; i < f->n_output && i < n->n_output; i++)
 		if (copied[i] && *n->output[i])
-			add_identity(model, outside_name(&b, f->output[i]), n->output[i], model->opset);
+			add_identity(model, outside_name(&b, f->output[i]), n->output[i],
+			             model->opset);
 }
 
 static void

@@ -56,8 +56,9 @@ read_model(const char *path, uint8_t **bytes, int64_t *n)
 	else if (!S_ISREG(st.st_mode))
 		status = status_error(EXIT_SYSTEM, "%s: not a regular file", path);
 	else if (st.st_size > MAX_FILE)
-		status = status_error(EXIT_INVALID, "%s: %lld bytes, a model has at most 2147483647",
-		                      path, (long long)st.st_size);
+		status = status_error(EXIT_INVALID,
+		                      "%s: %lld bytes, a model has at most 2147483647", path,
+		                      (long long)st.st_size);
 	else if (st.st_size == 0)
 		status = status_error(EXIT_INVALID, "%s: the file is empty", path);
 	else {
@@ -87,10 +88,11 @@ unpack_model(Model *model, const uint8_t *bytes, int64_t n)
 	model->allocator = (ProtobufCAllocator){capped_alloc, capped_free, &model->budget};
 	model->proto = onnx__model_proto__unpack(&model->allocator, (size_t)n, bytes);
 	if (!model->proto)
-		return status_error(EXIT_INVALID,
-		                    "%s: not a valid ONNX model, or it needs more than the %zu bytes "
-		                    "of memory allowed for its size", model->path,
-		                    model->budget.limit);
+		return status_error(
+			EXIT_INVALID,
+			"%s: not a valid ONNX model, or it needs more than the %zu bytes "
+			"of memory allowed for its size",
+			model->path, model->budget.limit);
 	return NULL;
 }
 

@@ -98,8 +98,8 @@ static bool
 is_view(const Reader *reader)
 {
 	static const char *const views[] = {"Identity", "Transpose", "Reshape", "Unsqueeze",
-	                                    "Squeeze", "Expand", "Cast", "CastLike", "Flatten",
-	                                    "Slice", "Split", "Tile"};
+	                                    "Squeeze",  "Expand",    "Cast",    "CastLike",
+	                                    "Flatten",  "Slice",     "Split",   "Tile"};
 
 	for (int i = 0; reader->input == 0 && i < COUNT(views); i++)
 		if (node_is(reader->node, views[i]))
@@ -249,8 +249,10 @@ note_verdict(Repairs *r, const Weight *w)
 	if (w->kind != WEIGHT_PARAMETER)
 		return;
 	if (w->identity)
-		repairs_note(r, "merged", "%s is a parameter of its own again, merged by the exporter "
-		             "with %s", name, quoted(r->model, w->identity->input[0]));
+		repairs_note(r, "merged",
+		             "%s is a parameter of its own again, merged by the exporter "
+		             "with %s",
+		             name, quoted(r->model, w->identity->input[0]));
 	else if (w->constant)
 		repairs_note(r, "constants", "%s in a Constant node is a parameter", name);
 	else if (w->data.rank == 2 && name_is_generated(w->name))
@@ -266,10 +268,11 @@ warn_merged(Repairs *r, const Weight *w)
 	double value;
 
 	if (w->kind != WEIGHT_PARAMETER || w->identity || w->data.n < 2 ||
-	    !tensor_constant_valued(&w->data, &value) || final_readers(r, w->name, readers, 2) < 2 ||
-	    readers[0].node == readers[1].node)
+	    !tensor_constant_valued(&w->data, &value) ||
+	    final_readers(r, w->name, readers, 2) < 2 || readers[0].node == readers[1].node)
 		return;
-	diag_warning(r->diag, "%s: parameter %s has one value everywhere and several readers: the "
+	diag_warning(r->diag,
+	             "%s: parameter %s has one value everywhere and several readers: the "
 	             "exporter may have merged equal parameters, which train as one",
 	             r->model->path, quoted(r->model, w->name));
 }
@@ -294,8 +297,8 @@ judge_all(Repairs *r)
 static void
 check_names(Repairs *r)
 {
-	static const char *const names[] = {"constants", "transposes", "merged", "ties", "batchnorm",
-	                                    "dropout", "tables", "batch"};
+	static const char *const names[] = {"constants", "transposes", "merged", "ties",
+	                                    "batchnorm", "dropout",    "tables", "batch"};
 	const char *const *lists[] = {r->options->repairs, r->options->no_repairs};
 
 	for (int k = 0; k < COUNT(lists); k++)
@@ -313,10 +316,16 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 {
 	Repairs *r = NEW(arena, Repairs);
 
-	*r = (Repairs){.model = model, .options = options, .diag = diag, .arena = arena,
-	               .weights = strmap_new(arena), .readers = strmap_new(arena),
-	               .producers = strmap_new(arena), .inputs = strmap_new(arena),
-	               .specs = strmap_new(arena), .main_nodes = intmap_new(arena)};
+	*r = (Repairs){.model = model,
+	               .options = options,
+	               .diag = diag,
+	               .arena = arena,
+	               .weights = strmap_new(arena),
+	               .readers = strmap_new(arena),
+	               .producers = strmap_new(arena),
+	               .inputs = strmap_new(arena),
+	               .specs = strmap_new(arena),
+	               .main_nodes = intmap_new(arena)};
 	check_names(r);
 	index_metadata(r);
 	index_nodes(r);

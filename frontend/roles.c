@@ -15,22 +15,51 @@ typedef struct {
 
 /* Inputs where a tensor is a weight, whatever its size. */
 static const Place weight_roles[] = {
-	{"Conv", 6}, {"ConvTranspose", 6}, {"Gemm", 7}, {"MatMul", 3}, {"BatchNormalization", 6},
-	{"LayerNormalization", 6}, {"InstanceNormalization", 6}, {"GroupNormalization", 6},
-	{"RMSNormalization", 2}, {"PRelu", 2}, {"Einsum", 7}, {"Gather", 1},
+	{"Conv", 6},
+	{"ConvTranspose", 6},
+	{"Gemm", 7},
+	{"MatMul", 3},
+	{"BatchNormalization", 6},
+	{"LayerNormalization", 6},
+	{"InstanceNormalization", 6},
+	{"GroupNormalization", 6},
+	{"RMSNormalization", 2},
+	{"PRelu", 2},
+	{"Einsum", 7},
+	{"Gather", 1},
 };
 /* Inputs that steer an operator. */
 static const Place steering_roles[] = {
-	{"Resize", 14}, {"Upsample", 2}, {"Pow", 2}, {"Clip", 6}, {"Range", 7}, {"Pad", 4},
-	{"OneHot", 6}, {"Mod", 2}, {"Equal", 3}, {"Less", 3}, {"Greater", 3}, {"LessOrEqual", 3},
-	{"GreaterOrEqual", 3}, {"IsNaN", 1}, {"IsInf", 1}, {"Dropout", 2}, {"Shape", 1}, {"Size", 1},
-	{"CastLike", 2}, {"ConstantOfShape", 1}, {"EyeLike", 1}, {"Max", 3}, {"Min", 3},
-	{"SoftmaxCrossEntropyLoss", 4}, {"NegativeLogLikelihoodLoss", 4},
+	{"Resize", 14},
+	{"Upsample", 2},
+	{"Pow", 2},
+	{"Clip", 6},
+	{"Range", 7},
+	{"Pad", 4},
+	{"OneHot", 6},
+	{"Mod", 2},
+	{"Equal", 3},
+	{"Less", 3},
+	{"Greater", 3},
+	{"LessOrEqual", 3},
+	{"GreaterOrEqual", 3},
+	{"IsNaN", 1},
+	{"IsInf", 1},
+	{"Dropout", 2},
+	{"Shape", 1},
+	{"Size", 1},
+	{"CastLike", 2},
+	{"ConstantOfShape", 1},
+	{"EyeLike", 1},
+	{"Max", 3},
+	{"Min", 3},
+	{"SoftmaxCrossEntropyLoss", 4},
+	{"NegativeLogLikelihoodLoss", 4},
 };
 /* Inputs that take data: a tensor of one value there is filling. */
 static const Place filling_roles[] = {
-	{"Concat", ~0u}, {"Where", 6}, {"ScatterElements", 5}, {"ScatterND", 5}, {"Scatter", 5},
-	{"Expand", 1}, {"GatherElements", 1}, {"GatherND", 1},
+	{"Concat", ~0u}, {"Where", 6},  {"ScatterElements", 5}, {"ScatterND", 5},
+	{"Scatter", 5},  {"Expand", 1}, {"GatherElements", 1},  {"GatherND", 1},
 };
 
 static bool
@@ -90,7 +119,8 @@ name_is_generated(const char *name)
 		return true;
 	for (int i = 0; i < COUNT(words); i++) {
 		size_t n = strlen(words[i]);
-		if (!strncasecmp(name, words[i], n) && name[n + strspn(name + n, "0123456789")] == 0)
+		if (!strncasecmp(name, words[i], n) &&
+		    name[n + strspn(name + n, "0123456789")] == 0)
 			return true;
 	}
 	return false;
@@ -100,8 +130,8 @@ name_is_generated(const char *name)
 static bool
 named_like_parameter(const char *name)
 {
-	static const char *const words[] = {"weight", "bias", "scale", "gamma", "beta", "alpha",
-	                                    "temperature", "kernel"};
+	static const char *const words[] = {"weight", "bias",  "scale",       "gamma",
+	                                    "beta",   "alpha", "temperature", "kernel"};
 
 	if (name_is_generated(name))
 		return false;
@@ -159,7 +189,8 @@ is_position(const Repairs *r, const char *name, int depth)
 	if (t)
 		return !is_float_type(t->data_type);
 	if (input)
-		return input->type && input->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+		return input->type &&
+		       input->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
 		       !is_float_type(input->type->tensor_type->elem_type);
 	if (!n || depth == 0)
 		return false;
@@ -175,9 +206,10 @@ is_position(const Repairs *r, const char *name, int depth)
 static bool
 leads_to_trigonometry(const Repairs *r, const char *name, int depth)
 {
-	static const char *const ways[] = {"Mul", "MatMul", "Einsum", "Div", "Concat", "Identity",
-	                                   "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand",
-	                                   "Cast", "Slice", "Tile", "Flatten", "CastLike"};
+	static const char *const ways[] = {"Mul",       "MatMul",   "Einsum",    "Div",
+	                                   "Concat",    "Identity", "Transpose", "Reshape",
+	                                   "Unsqueeze", "Squeeze",  "Expand",    "Cast",
+	                                   "Slice",     "Tile",     "Flatten",   "CastLike"};
 	Readers list = readers_of(r, name);
 	bool first = depth == MAX_STEPS;
 
@@ -204,8 +236,9 @@ leads_to_trigonometry(const Repairs *r, const char *name, int depth)
 static bool
 is_prepared_input(const Repairs *r, const char *name, int depth)
 {
-	static const char *const ways[] = {"Cast", "Transpose", "Reshape", "Identity", "Unsqueeze",
-	                                   "Squeeze", "Sub", "Div", "Mul"};
+	static const char *const ways[] = {"Cast",     "Transpose", "Reshape",
+	                                   "Identity", "Unsqueeze", "Squeeze",
+	                                   "Sub",      "Div",       "Mul"};
 	const FlatNode *n = strmap_get(r->producers, name);
 
 	if (strmap_get(r->inputs, name))
@@ -304,7 +337,8 @@ rule_plain_norm(Case *c)
 	for (int i = 0; i < c->n; i++) {
 		const Reader *reader = &c->readers[i];
 		bool plain = node_is(reader->node, "InstanceNormalization") &&
-		             ((reader->input == 1 && value == 1) || (reader->input == 2 && value == 0));
+		             ((reader->input == 1 && value == 1) ||
+		              (reader->input == 2 && value == 0));
 		if (!plain || (!followed_by_scale(c->r, reader->node->proto) &&
 		               named_like_parameter(c->w->name)))
 			return false;
@@ -359,7 +393,7 @@ static const Rule rules[] = {
 	{rule_steering, WEIGHT_TABLE, true, "steers an operator", "tables"},
 	{rule_plain_norm, WEIGHT_TABLE, true, "ones and zeros of a plain normalization", "tables"},
 	{rule_frequencies, WEIGHT_TABLE, false, "frequencies: meets positions, then Sin and Cos",
-	 "tables"},
+         "tables"},
 	{rule_mask, WEIGHT_TABLE, false, "a mask", "tables"},
 	{rule_input_norm, WEIGHT_TABLE, false, "normalizes an input", "tables"},
 	{rule_filling, WEIGHT_TABLE, true, "one value that fills", "tables"},

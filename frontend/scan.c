@@ -95,7 +95,8 @@ check_packed(const ScanField *field, const uint8_t *at, const uint8_t *end)
 	if (field->type == FLOAT)
 		return (end - at) % 4 ? "packed floats of a length that is no multiple of 4" : NULL;
 	if (field->type == DOUBLE)
-		return (end - at) % 8 ? "packed doubles of a length that is no multiple of 8" : NULL;
+		return (end - at) % 8 ? "packed doubles of a length that is no multiple of 8"
+		                      : NULL;
 	while (at && at < end)
 		at = read_varint(at, end, &value);
 	return at ? NULL : "a number of more than 64 bits";
@@ -112,8 +113,8 @@ scan_bytes(Scan *s, Frame *f, const ScanField *field, const uint8_t *at, uint64_
 	if (field->type == MESSAGE_FIELD) {
 		if (s->depth == MAX_MESSAGE_DEPTH)
 			return scan_error(s, f, "nesting deeper than 100");
-		s->frames[++s->depth] =
-		        (Frame){.at = at, .end = at + n, .message = &messages[field->message]};
+		s->frames[++s->depth] = (Frame){
+			.at = at, .end = at + n, .message = &messages[field->message]};
 		return NULL;
 	}
 	if (field->type == NAME || field->type == TEXT)
@@ -150,8 +151,9 @@ scan_content(Scan *s, Frame *f, const ScanField *field, int wire)
 	if (wire == 2 && !(at = read_varint(at, f->end, &n)))
 		return scan_error(s, f, "a length of more than 64 bits, or cut off");
 	if (n > (uint64_t)(f->end - at))
-		return scan_error(s, f, "a field runs beyond the end of its message: the file is "
-		                        "cut off or no ONNX model");
+		return scan_error(s, f,
+		                  "a field runs beyond the end of its message: the file is "
+		                  "cut off or no ONNX model");
 	Status status = wire == 2 ? scan_bytes(s, f, field, at, n) : NULL;
 	f->at = at + n;
 	return status;

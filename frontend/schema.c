@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const SchemaRow rows[] = {
-#define SCHEMA(name, since, min_in, max_in, min_out, max_out, required, attributes)              \
+#define SCHEMA(name, since, min_in, max_in, min_out, max_out, required, attributes) \
 	{name, since, min_in, max_in, min_out, max_out, required, attributes},
 #include "frontend/schema_list.def"
 #undef SCHEMA

@@ -20,7 +20,7 @@ sha1_block(uint32_t h[5], const uint8_t *p)
 	for (int i = 16; i < 80; i++)
 		w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
 	for (int i = 0; i < 80; i++) {
-		uint32_t f = i < 20 ? (b & c) | (~b & d)
+		uint32_t f = i < 20              ? (b & c) | (~b & d)
 		             : i < 40 || i >= 60 ? b ^ c ^ d
 		                                 : (b & c) | (b & d) | (c & d);
 		static const uint32_t k[] = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};

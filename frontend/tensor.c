@@ -8,9 +8,10 @@
 #define FIRST_UNKNOWN_TYPE (ONNX__TENSOR_PROTO__DATA_TYPE__INT2 + 1)
 
 /* By ONNX's number; N_DTYPES: no type of the IR. */
-static const uint8_t dtypes[] = {N_DTYPES, F32, U8, S8, U16, S16, S32, S64, N_DTYPES, BOOL, F16,
-	F64, U32, U64, N_DTYPES, N_DTYPES, BF16, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, U4, S4,
-	F4E2M1, E8M0, U2, S2};
+static const uint8_t dtypes[] = {N_DTYPES, F32,      U8,     S8,     U16,        S16,    S32,
+                                 S64,      N_DTYPES, BOOL,   F16,    F64,        U32,    U64,
+                                 N_DTYPES, N_DTYPES, BF16,   F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
+                                 U4,       S4,       F4E2M1, E8M0,   U2,         S2};
 
 bool
 tensor_dtype(int onnx_type, DType *out)
@@ -51,12 +52,17 @@ static TypedField
 typed_field(DType t)
 {
 	switch (t) {
-	case F32: return IN_FLOAT;
-	case F64: return IN_DOUBLE;
-	case S64: return IN_INT64;
+	case F32:
+		return IN_FLOAT;
+	case F64:
+		return IN_DOUBLE;
+	case S64:
+		return IN_INT64;
 	case U32:
-	case U64: return IN_UINT64;
-	default: return IN_INT32;
+	case U64:
+		return IN_UINT64;
+	default:
+		return IN_INT32;
 	}
 }
 
@@ -172,7 +178,7 @@ tensor_fault(const TensorProto *t, int *exit_code)
 	int64_t per = dtype_info[type].bits < 8 && type != BOOL ? 8 / dtype_info[type].bits : 1;
 	if (total && total != (uint64_t)((n + per - 1) / per))
 		return "has more or fewer entries than its shape needs";
-	return int32_fault(t, type);
+	return field == IN_INT32 || type == U32 ? int32_fault(t, type) : NULL;
 }
 
 static bool
@@ -214,7 +220,8 @@ check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *w
 			n = -1, i = s->n_dims;
 	bool linear = at->n_dims == 1 && n >= 0 && at->dims[0] == v->dims[0];
 	if (!linear) {
-		model_error(model, diag, at->n_dims == 2 && n >= 0 ? EXIT_UNSUPPORTED : EXIT_INVALID,
+		model_error(model, diag,
+		            at->n_dims == 2 && n >= 0 ? EXIT_UNSUPPORTED : EXIT_INVALID,
 		            "%s is sparse with indices that are no list of one per value", what);
 		return;
 	}
@@ -225,8 +232,10 @@ check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *w
 		int64_t index;
 		memcpy(&index, p + i, 8);
 		if (index <= last || index >= n) {
-			model_error(model, diag, EXIT_INVALID, "%s is sparse with indices that do not "
-			            "ascend or leave the tensor: %lld", what, (long long)index);
+			model_error(model, diag, EXIT_INVALID,
+			            "%s is sparse with indices that do not "
+			            "ascend or leave the tensor: %lld",
+			            what, (long long)index);
 			return;
 		}
 		last = index;
@@ -241,9 +250,12 @@ typed_elements(Arena *arena, const TensorProto *t, DType type, int64_t n)
 	int bits = dtype_info[type].bits;
 
 	switch (typed_field(type)) {
-	case IN_FLOAT: return memcpy(to, t->float_data, (size_t)n * 4);
-	case IN_DOUBLE: return memcpy(to, t->double_data, (size_t)n * 8);
-	case IN_INT64: return memcpy(to, t->int64_data, (size_t)n * 8);
+	case IN_FLOAT:
+		return memcpy(to, t->float_data, (size_t)n * 4);
+	case IN_DOUBLE:
+		return memcpy(to, t->double_data, (size_t)n * 8);
+	case IN_INT64:
+		return memcpy(to, t->int64_data, (size_t)n * 8);
 	case IN_UINT64:
 		for (int64_t i = 0; i < n; i++) {
 			if (type == U64)
@@ -324,9 +336,10 @@ load_external(Model *model, const TensorProto *t, TensorData *out, Diag *diag)
 	if (e.checksum) {
 		sha1_hex(data, (size_t)bytes, hex);
 		if (strcmp(hex, e.checksum)) {
-			model_error(model, diag, EXIT_INVALID, "tensor %s: external data has SHA1 %s, "
-			            "the file says %s", quoted(model, t->name), hex,
-			            quoted(model, e.checksum));
+			model_error(model, diag, EXIT_INVALID,
+			            "tensor %s: external data has SHA1 %s, "
+			            "the file says %s",
+			            quoted(model, t->name), hex, quoted(model, e.checksum));
 			return false;
 		}
 	}
@@ -397,7 +410,8 @@ tensor_is_transpose(const TensorData *a, const TensorData *b)
 	for (int64_t i = 0; i < a->dims[0]; i++)
 		for (int64_t k = 0; k < a->dims[1]; k++)
 			if (memcmp((const char *)a->data + (size_t)(i * a->dims[1] + k) * size,
-			           (const char *)b->data + (size_t)(k * a->dims[0] + i) * size, size))
+			           (const char *)b->data + (size_t)(k * a->dims[0] + i) * size,
+			           size))
 				return false;
 	return true;
 }

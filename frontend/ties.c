@@ -84,7 +84,8 @@ tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 	copy->tied = home->tied ? home->tied : home;
 	copy->transposed = transposed != home->transposed;
 	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
-	             copy->transposed ? "the transpose of " : "", quoted(r->model, copy->tied->name));
+	             copy->transposed ? "the transpose of " : "",
+	             quoted(r->model, copy->tied->name));
 }
 
 static void
@@ -139,8 +140,9 @@ tie_asked(Repairs *r, const TieOption *t)
 	if (!equal && !turned)
 		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: their shapes do not fit", t->a, t->b);
 	else if (!a->tied)
-		tie(r, b, a, !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
-		                        !tensor_equal(&a->data, &b->data)));
+		tie(r, b, a,
+		    !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
+		               !tensor_equal(&a->data, &b->data)));
 }
 
 void

@@ -534,7 +534,7 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 	type_strides(t, strides);
 	out->rank = t->rank;
 	for (int i = 0; i < t->rank; i++) {
-		if (t->dims[i] == 1) {
+		if (t->dims[i] == 1 || t->n == 0) {
 			out->at[i] = affine_constant(0);
 			continue;
 		}

@@ -8,6 +8,7 @@ typedef struct {
 	int *defined;     /* by scalar: 0 not, 1 visible */
 	int64_t *extents; /* by scalar: loop variables */
 	int statement;
+	int dead; /* open loops of extent 0: what is inside never runs */
 	bool ok;
 } Check;
 
@@ -68,7 +69,7 @@ check_place(Check *c, const LoopStatement *s)
 		known &= n > 0;
 		*(t.coefficient < 0 ? &low : &high) += t.coefficient * (n - 1);
 	}
-	if (known && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
+	if (known && !c->dead && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
 		fault(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
 		      (long long)high, c->k->buffers.at[s->buffer].name,
 		      (long long)c->k->buffers.at[s->buffer].type->n);
@@ -134,9 +135,12 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF)
 		visible(c, s->operands[0]);
 	if (s->kind == LOOP_STATEMENT_END) {
+		c->dead -= c->k->body.at[s->match].kind == LOOP_STATEMENT_FOR &&
+		           c->k->body.at[s->match].extent == 0;
 		close_block(c, s->match, at);
 		return;
 	}
+	c->dead += s->kind == LOOP_STATEMENT_FOR && s->extent == 0;
 	if ((s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF) && s->match <= at)
 		fault(c, "a block without end");
 	if (s->kind == LOOP_STATEMENT_FOR && s->extent < 0)

@@ -1,5 +1,5 @@
 /* The CPU as a device that keeps no more than it promises: a thread for each stream, and before
- * every job a random pause. A schedule that misses a WAIT gives wrong results here. For tests. */
+ * every copy, fill and kernel a random pause. A schedule that misses a WAIT gives wrong results here. For tests. */
 #include "runtime/device.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ struct Job {
 	const void *from;
 	KernelFn kernel;
 	int64_t begin, end;
-	int event;
+	int event;       /* -1: work, not an event */
 	uint64_t ticket; /* of the event: which recording */
 	Scalar scalars[N_SCALARS];
 	void *buffers[];
@@ -78,7 +78,8 @@ stream_main(void *arg)
 	Stream *s = arg;
 
 	for (Job *job; (job = next_job(s->device, s));) {
-		pause_randomly(s);
+		if (job->event < 0)
+			pause_randomly(s);
 		job->work(s->device, job);
 		free(job);
 	}
@@ -146,8 +147,10 @@ job_new(void (*work)(Device *, Job *), uint32_t n_buffers)
 {
 	Job *job = calloc(1, sizeof(*job) + sizeof(void *) * n_buffers);
 
-	if (job)
+	if (job) {
 		job->work = work;
+		job->event = -1;
+	}
 	return job;
 }
 

@@ -43,6 +43,8 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	const DataFile *first = &set->files[0];
 
 	*file = (DataFile){.path = arena_strdup(arena, path), .fd = -1};
+	if (access(path, R_OK) != 0) /* no fault of the data */
+		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 	RETURN_IF_ERROR(npy_open(path, &file->info, &file->fd));
 	set->n_files++;
 	file->rows = file->info.rank > 0 ? file->info.dims[0] : 1;

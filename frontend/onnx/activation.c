@@ -168,20 +168,30 @@ import_prelu(OnnxNode *n)
 	Value *x = want_float_input(n, 0), *slope = want_input(n, 1);
 
 	if (x && slope)
-		give(n, 0, positive_else(n, x, x, e_binary(n, OP_mul, x,
-		                                           e_broadcast(n, slope, shape_of(x)))));
+		give(n, 0,
+		     positive_else(n, x, x,
+		                   e_binary(n, OP_mul, x, e_broadcast(n, slope, shape_of(x)))));
 }
 
-#define ACTIVATION(name, since, fn) {name, since, 0, import_activation, {.pre = fn}, NULL}
+#define ACTIVATION(name, since, fn)                                  \
+	{                                                            \
+		name, since, 0, import_activation, {.pre = fn}, NULL \
+	}
 
 const ImportRow import_activation_rows[] = {
 	{"Relu", 6, 0, import_activation, {.pre = relu, .flag = true}, NULL},
-	ACTIVATION("LeakyRelu", 6, leaky_relu), ACTIVATION("Elu", 6, elu),
-	ACTIVATION("Selu", 6, selu), ACTIVATION("Celu", 12, celu),
-	ACTIVATION("ThresholdedRelu", 10, thresholded_relu), ACTIVATION("Softplus", 1, softplus),
-	ACTIVATION("Softsign", 1, softsign), ACTIVATION("Mish", 18, mish),
-	ACTIVATION("Swish", 24, swish), ACTIVATION("HardSigmoid", 6, hard_sigmoid),
-	ACTIVATION("HardSwish", 14, hard_swish), ACTIVATION("Gelu", 20, gelu),
+	ACTIVATION("LeakyRelu", 6, leaky_relu),
+	ACTIVATION("Elu", 6, elu),
+	ACTIVATION("Selu", 6, selu),
+	ACTIVATION("Celu", 12, celu),
+	ACTIVATION("ThresholdedRelu", 10, thresholded_relu),
+	ACTIVATION("Softplus", 1, softplus),
+	ACTIVATION("Softsign", 1, softsign),
+	ACTIVATION("Mish", 18, mish),
+	ACTIVATION("Swish", 24, swish),
+	ACTIVATION("HardSigmoid", 6, hard_sigmoid),
+	ACTIVATION("HardSwish", 14, hard_swish),
+	ACTIVATION("Gelu", 20, gelu),
 	ACTIVATION("Shrink", 9, shrink),
 	{"PRelu", 7, 0, import_prelu, {0}, NULL},
 	{0},

@@ -27,8 +27,9 @@ update(OnnxNode *n, Value *running, Value *batch, int input, int output)
 {
 	double m = want_float(n, "momentum", 0.9f);
 	Value *keep = e_with(n, OP_mul, running, m);
-	Value *next = e_binary(n, OP_add, keep, e_binary(n, OP_mul, batch,
-	                       e_with(n, OP_sub, e_number(n, batch, 1), m)));
+	Value *next = e_binary(
+		n, OP_add, keep,
+		e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
 	State *state = input_state(n, input);
 
 	give(n, output, next);

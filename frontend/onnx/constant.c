@@ -13,8 +13,8 @@ tensor_value(OnnxNode *n, const TensorProto *t)
 		n->failed = true;
 		return NULL;
 	}
-	return b_constant(n->b, tensor_borrow(n->b->m, type_new(n->b->m, d.dtype, d.rank, d.dims),
-	                                      d.data));
+	return b_constant(
+		n->b, tensor_borrow(n->b->m, type_new(n->b->m, d.dtype, d.rank, d.dims), d.data));
 }
 
 static Value *
@@ -106,7 +106,8 @@ import_shape(OnnxNode *n)
 
 	if (!x)
 		return;
-	int64_t rank = x->type->rank, start = want_int(n, "start", 0), end = want_int(n, "end", rank);
+	int64_t rank = x->type->rank, start = want_int(n, "start", 0),
+		end = want_int(n, "end", rank);
 	start = start < 0 ? start + rank : start;
 	end = end < 0 ? end + rank : end;
 	start = start < 0 ? 0 : start > rank ? rank : start;

@@ -22,8 +22,10 @@ import_dropout(OnnxNode *n)
 		return;
 	}
 	if (training && ratio > 0 && !n->im->inference) {
-		unsupported(n, "dropout in training mode with ratio %g needs random numbers, which "
-		            "this build lacks", ratio);
+		unsupported(n,
+		            "dropout in training mode with ratio %g needs random numbers, which "
+		            "this build lacks",
+		            ratio);
 		return;
 	}
 	give(n, 0, x);
@@ -47,9 +49,9 @@ import_branch(OnnxNode *n, const GraphProto *g)
 	}
 	for (size_t i = 0; i < g->n_node; i++) {
 		const char *domain = domain_of(g->node[i]->domain);
-		FlatNode flat = {g->node[i], *domain ? opset_version(p->n_opset_import,
-		                                                     p->opset_import, domain)
-		                                     : version};
+		FlatNode flat = {g->node[i],
+		                 *domain ? opset_version(p->n_opset_import, p->opset_import, domain)
+		                         : version};
 		import_node(im, &flat);
 	}
 	for (size_t i = 0; i < g->n_output && (int)i < n_outputs(n); i++) {

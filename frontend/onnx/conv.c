@@ -32,7 +32,8 @@ want_positive(OnnxNode *n, const char *name, int spatial, Ints *out)
 	}
 	for (int i = 0; i < spatial; i++)
 		if (out->at[i] < 1 || out->at[i] > 1 << 30) {
-			fault(n, "%s is %lld along spatial axis %d", name, (long long)out->at[i], i);
+			fault(n, "%s is %lld along spatial axis %d", name, (long long)out->at[i],
+			      i);
 			return false;
 		}
 	return true;
@@ -66,7 +67,8 @@ pad_same(Window *w, const Value *x, bool upper)
 {
 	for (int i = 0; i < w->spatial; i++) {
 		int64_t size = x->type->dims[i + 2], s = w->stride.at[i];
-		int64_t count = (size + s - 1) / s, total = (count - 1) * s + window_reach(w, i) - size;
+		int64_t count = (size + s - 1) / s,
+			total = (count - 1) * s + window_reach(w, i) - size;
 		total = total < 0 ? 0 : total;
 		w->low.at[i] = upper ? total / 2 : total - total / 2;
 		w->high.at[i] = total - w->low.at[i];
@@ -142,7 +144,8 @@ e_channel(OnnxNode *n, Value *v, Value *like, int axis)
 	if (!v || !like)
 		return NULL;
 	if (v->type->rank != 1 || v->type->dims[0] != like->type->dims[axis]) {
-		fault(n, "a value per channel has %lld elements of rank %d, there are %lld channels",
+		fault(n,
+		      "a value per channel has %lld elements of rank %d, there are %lld channels",
 		      (long long)v->type->n, v->type->rank, (long long)like->type->dims[axis]);
 		return NULL;
 	}
@@ -175,8 +178,11 @@ weight_kernel(OnnxNode *n, const Value *x, const Value *w, Ints *kernel)
 static ConvAttr
 conv_attr(const Window *w, int64_t groups)
 {
-	return (ConvAttr){.stride = w->stride, .low = w->low, .high = w->high,
-	                  .dilation = w->dilation, .groups = groups};
+	return (ConvAttr){.stride = w->stride,
+	                  .low = w->low,
+	                  .high = w->high,
+	                  .dilation = w->dilation,
+	                  .groups = groups};
 }
 
 static void
@@ -224,7 +230,8 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 		int64_t in = x->type->dims[i + 2], s = w->stride.at[i];
 		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
 		if (extra.at[i] < 0 || in < 1) {
-			fault(n, "output_padding %lld, input %lld", (long long)extra.at[i], (long long)in);
+			fault(n, "output_padding %lld, input %lld", (long long)extra.at[i],
+			      (long long)in);
 			return false;
 		}
 		if (!sized && !same) {

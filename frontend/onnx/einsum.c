@@ -183,7 +183,8 @@ multiply(OnnxNode *n, Term x, Term y, const bool *later)
 		if (k < 0)
 			continue;
 		bool kept = later[x.labels.at[i]];
-		Ints *xs = kept ? &a.x_batch : &a.x_contract, *ys = kept ? &a.y_batch : &a.y_contract;
+		Ints *xs = kept ? &a.x_batch : &a.x_contract,
+		     *ys = kept ? &a.y_batch : &a.y_contract;
 		xs->at[xs->n++] = i;
 		ys->at[ys->n++] = k;
 		if (kept)

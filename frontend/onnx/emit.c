@@ -157,8 +157,9 @@ e_select(OnnxNode *n, Value *cond, Value *x, Value *y)
 	if (!cond || !x || !y)
 		return NULL;
 	if (x->type->dtype != y->type->dtype || cond->type->dtype != BOOL) {
-		fault(n, "condition is %s, operands are %s and %s", dtype_info[cond->type->dtype].name,
-		      dtype_info[x->type->dtype].name, dtype_info[y->type->dtype].name);
+		fault(n, "condition is %s, operands are %s and %s",
+		      dtype_info[cond->type->dtype].name, dtype_info[x->type->dtype].name,
+		      dtype_info[y->type->dtype].name);
 		return NULL;
 	}
 	Ints shape = shape_of(x);
@@ -240,7 +241,8 @@ e_slice_axis(OnnxNode *n, Value *x, int axis, int64_t start, int64_t stop)
 {
 	if (!x || (start == 0 && stop == x->type->dims[axis]))
 		return x;
-	SliceAttr a = {.start = {.n = x->type->rank}, .stop = shape_of(x), .step = {.n = x->type->rank}};
+	SliceAttr a = {
+		.start = {.n = x->type->rank}, .stop = shape_of(x), .step = {.n = x->type->rank}};
 	for (int i = 0; i < x->type->rank; i++)
 		a.step.at[i] = 1;
 	a.start.at[axis] = start;
@@ -261,7 +263,8 @@ e_pad(OnnxNode *n, Value *x, Ints low, Ints high, double value)
 		any |= low.at[i] || high.at[i];
 		if (!size_add(shape.at[i], low.at[i], &shape.at[i]) ||
 		    !size_add(shape.at[i], high.at[i], &shape.at[i]) || low.at[i] > MAX_ELEMENTS) {
-			fault(n, "pads of %lld and %lld", (long long)low.at[i], (long long)high.at[i]);
+			fault(n, "pads of %lld and %lld", (long long)low.at[i],
+			      (long long)high.at[i]);
 			return NULL;
 		}
 	}
@@ -286,7 +289,8 @@ e_concat(OnnxNode *n, int count, Value *const *x, int axis)
 Value *
 e_iota(OnnxNode *n, DType dtype, Ints shape, int axis)
 {
-	return shape_fits(n, shape) ? emit(n, OP_iota, 0, NULL, &(IotaAttr){dtype, shape, axis}) : NULL;
+	return shape_fits(n, shape) ? emit(n, OP_iota, 0, NULL, &(IotaAttr){dtype, shape, axis})
+	                            : NULL;
 }
 
 Value *
@@ -429,7 +433,8 @@ e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 	if (!indices)
 		return NULL;
 	if (indices->type->dtype != S64 && indices->type->dtype != S32) {
-		fault(n, "indices are %s, need int64 or int32", dtype_info[indices->type->dtype].name);
+		fault(n, "indices are %s, need int64 or int32",
+		      dtype_info[indices->type->dtype].name);
 		return NULL;
 	}
 	if (trusted && indices->kind == VALUE_PARAM)

@@ -28,8 +28,8 @@ import_gather(OnnxNode *n)
 	if (!x || !indices)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 0), x->type->rank);
-	if (axis < 0 || !(indices = e_indices(n, indices, x->type->dims[axis],
-	                                        x->kind == VALUE_STATE)))
+	if (axis < 0 ||
+	    !(indices = e_indices(n, indices, x->type->dims[axis], x->kind == VALUE_STATE)))
 		return;
 	bool one = value_constant(indices) && indices->type->n == 1 &&
 	           x->type->rank + indices->type->rank <= MAX_RANK;
@@ -63,7 +63,8 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 	if (!indices)
 		return NULL;
 	if (indices->type->rank != data->type->rank) {
-		fault(n, "indices of rank %d, data of rank %d", indices->type->rank, data->type->rank);
+		fault(n, "indices of rank %d, data of rank %d", indices->type->rank,
+		      data->type->rank);
 		return NULL;
 	}
 	for (int i = 0; i < data->type->rank; i++)
@@ -89,8 +90,10 @@ import_gather_elements(OnnxNode *n)
 static bool
 scatter_kind(OnnxNode *n, ScatterKind *kind)
 {
-	static const char *const names[] = {[SCATTER_SET] = "none", [SCATTER_ADD] = "add",
-	                                    [SCATTER_MUL] = "mul", [SCATTER_MAX] = "max",
+	static const char *const names[] = {[SCATTER_SET] = "none",
+	                                    [SCATTER_ADD] = "add",
+	                                    [SCATTER_MUL] = "mul",
+	                                    [SCATTER_MAX] = "max",
 	                                    [SCATTER_MIN] = "min"};
 	const char *name = want_string(n, "reduction", "none");
 
@@ -106,8 +109,7 @@ scatter_kind(OnnxNode *n, ScatterKind *kind)
 static Value *
 scatter_flat(OnnxNode *n, Value *data, Value *places, Value *updates, ScatterKind kind)
 {
-	return emit(n, OP_scatter, 3, (Value *[]){data, places, updates},
-	            &(ScatterAttr){kind, 0});
+	return emit(n, OP_scatter, 3, (Value *[]){data, places, updates}, &(ScatterAttr){kind, 0});
 }
 
 static void
@@ -216,7 +218,8 @@ import_scatter_nd(OnnxNode *n)
 
 	if (k < 0 || !updates || !scatter_kind(n, &kind))
 		return;
-	Ints shape = ints_without(shape_of(indices), indices->type->rank - 1), rows = {.n = 1, .at = {1}};
+	Ints shape = ints_without(shape_of(indices), indices->type->rank - 1),
+	     rows = {.n = 1, .at = {1}};
 	for (int i = 0; i < shape.n; i++)
 		rows.at[0] *= shape.at[i];
 	for (int i = k; i < x->type->rank; i++) {
@@ -230,7 +233,8 @@ import_scatter_nd(OnnxNode *n)
 		return;
 	}
 	Value *places = e_flat(n, tuple_places(n, x, indices, 0, k));
-	Value *y = scatter_flat(n, join_leading(n, x, k), places, e_reshape(n, updates, rows), kind);
+	Value *y = scatter_flat(n, join_leading(n, x, k), places, e_reshape(n, updates, rows),
+	                        kind);
 	give(n, 0, e_reshape(n, y, shape_of(x)));
 }
 

@@ -10,17 +10,17 @@
 
 /* What a name of the graph stands for. */
 typedef struct {
-	Value *value;  /* NULL: poisoned, or a sequence */
-	Value **list;  /* elements of a sequence */
+	Value *value; /* NULL: poisoned, or a sequence */
+	Value **list; /* elements of a sequence */
 	int n_list;
 	bool sequence;
 } Bound;
 
 typedef struct OnnxNode OnnxNode;
 typedef struct {
-	int op;      /* OpKind */
-	int kind;    /* ReduceKind, PoolKind or a choice of the family */
-	bool input;  /* axes, pads, bounds ... are inputs, not attributes */
+	int op;     /* OpKind */
+	int kind;   /* ReduceKind, PoolKind or a choice of the family */
+	bool input; /* axes, pads, bounds ... are inputs, not attributes */
 	bool flag;
 	double alpha, beta; /* defaults of the attributes of that name */
 	Value *(*pre)(OnnxNode *n, Value *x);
@@ -41,13 +41,13 @@ struct Importer {
 	Builder b;
 	Diag *diag;
 	const ImportOptions *options;
-	Repairs *repairs;   /* NULL: every initializer is a constant (loss graphs) */
-	Arena *arena;       /* scratch */
-	StrMap *values;     /* name -> Bound */
-	int before;         /* errors reported before */
-	int64_t baked_batch; /* --repair=batch: the number to replace; 0: off */
-	bool inference;     /* build @inference */
-	bool differs;       /* some node has another form in inference */
+	Repairs *repairs;            /* NULL: every initializer is a constant (loss graphs) */
+	Arena *arena;                /* scratch */
+	StrMap *values;              /* name -> Bound */
+	int before;                  /* errors reported before */
+	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
+	bool inference;              /* build @inference */
+	bool differs;                /* some node has another form in inference */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
 };
@@ -80,6 +80,12 @@ Value *weight_value(Importer *im, const Weight *w);
 State *input_state(OnnxNode *n, int i);
 /* Computes v if it depends on constants and iotas alone; NULL when it does not. */
 const Tensor *known_value(Importer *im, Value *v);
+
+/* ---- ports.c */
+void import_inputs(Importer *im, ImportInfo *info);
+void import_outputs(Importer *im, ImportInfo *info); /* and the end of the function */
+const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
+const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a number; "": open */
 
 /* ---- want.c: faults and accessors. */
 void fault(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);       /* exit 3 */
@@ -115,7 +121,7 @@ void give_list(OnnxNode *n, int i, int n_list, Value **list);
 /* ---- emit.c: builders that take NULL and check what inference would assert. */
 Value *emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr);
 Value *e_unary(OnnxNode *n, OpKind op, Value *x);
-Value *e_binary(OnnxNode *n, OpKind op, Value *x, Value *y); /* NumPy broadcasting */
+Value *e_binary(OnnxNode *n, OpKind op, Value *x, Value *y);   /* NumPy broadcasting */
 Value *e_select(OnnxNode *n, Value *cond, Value *x, Value *y); /* NumPy broadcasting */
 Value *e_cast(OnnxNode *n, Value *x, DType to);
 Value *e_reshape(OnnxNode *n, Value *x, Ints shape);

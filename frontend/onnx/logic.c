@@ -61,13 +61,24 @@ import_is_inf(OnnxNode *n)
 		give(n, 0, e_with(n, OP_eq, x, up ? HUGE_VAL : -HUGE_VAL));
 }
 
-#define COMPARE(name, ir_op, since) {name, since, 0, import_compare, {.op = ir_op}, NULL}
-#define LOGIC(name, ir_op) {name, 7, 0, import_logic, {.op = ir_op}, NULL}
+#define COMPARE(name, ir_op, since)                                 \
+	{                                                           \
+		name, since, 0, import_compare, {.op = ir_op}, NULL \
+	}
+#define LOGIC(name, ir_op)                                    \
+	{                                                     \
+		name, 7, 0, import_logic, {.op = ir_op}, NULL \
+	}
 
 const ImportRow import_logic_rows[] = {
-	COMPARE("Equal", OP_eq, 7), COMPARE("Less", OP_lt, 7), COMPARE("Greater", OP_gt, 7),
-	COMPARE("LessOrEqual", OP_le, 12), COMPARE("GreaterOrEqual", OP_ge, 12),
-	LOGIC("And", OP_and), LOGIC("Or", OP_or), LOGIC("Xor", OP_xor),
+	COMPARE("Equal", OP_eq, 7),
+	COMPARE("Less", OP_lt, 7),
+	COMPARE("Greater", OP_gt, 7),
+	COMPARE("LessOrEqual", OP_le, 12),
+	COMPARE("GreaterOrEqual", OP_ge, 12),
+	LOGIC("And", OP_and),
+	LOGIC("Or", OP_or),
+	LOGIC("Xor", OP_xor),
 	{"Not", 1, 0, import_not, {0}, NULL},
 	{"Where", 9, 0, import_where, {0}, NULL},
 	{"IsNaN", 9, 0, import_is_nan, {0}, NULL},

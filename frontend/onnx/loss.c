@@ -65,8 +65,9 @@ import_loss(OnnxNode *n)
 	else if (!strcmp(reduction, "sum"))
 		give(n, 0, e_reduce(n, REDUCE_SUM, loss, all, false));
 	else if (!strcmp(reduction, "mean"))
-		give(n, 0, e_binary(n, OP_div, e_reduce(n, REDUCE_SUM, loss, all, false),
-		                    e_reduce(n, REDUCE_SUM, weight, all, false)));
+		give(n, 0,
+		     e_binary(n, OP_div, e_reduce(n, REDUCE_SUM, loss, all, false),
+		              e_reduce(n, REDUCE_SUM, weight, all, false)));
 	else
 		fault(n, "unknown reduction");
 }

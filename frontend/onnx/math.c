@@ -92,8 +92,8 @@ acosh_of(OnnxNode *n, Value *x)
 {
 	Value *square = e_binary(n, OP_mul, x, x);
 
-	return e_unary(n, OP_log, e_binary(n, OP_add, x, e_unary(n, OP_sqrt,
-	                                                        e_with(n, OP_sub, square, 1))));
+	return e_unary(n, OP_log,
+	               e_binary(n, OP_add, x, e_unary(n, OP_sqrt, e_with(n, OP_sub, square, 1))));
 }
 
 /* (log1p(x) - log1p(-x)) / 2 */
@@ -221,7 +221,8 @@ import_clip(OnnxNode *n)
 			continue;
 		Value *bound = want_input(n, i);
 		if (bound && bound->type->n != 1) {
-			fault(n, "input %d has %lld elements, needs one", i, (long long)bound->type->n);
+			fault(n, "input %d has %lld elements, needs one", i,
+			      (long long)bound->type->n);
 			return;
 		}
 		bound = e_reshape(n, bound, (Ints){0});
@@ -230,21 +231,45 @@ import_clip(OnnxNode *n)
 	give(n, 0, x);
 }
 
-#define UNARY(name, ir_op) {name, 6, 0, import_unary, {.op = ir_op}, NULL}
-#define COMPOSED(name, since, fn) {name, since, 0, import_composed, {.pre = fn}, NULL}
-#define BINARY(name, ir_op) {name, 7, 0, import_binary, {.op = ir_op}, NULL}
+#define UNARY(name, ir_op)                                    \
+	{                                                     \
+		name, 6, 0, import_unary, {.op = ir_op}, NULL \
+	}
+#define COMPOSED(name, since, fn)                                  \
+	{                                                          \
+		name, since, 0, import_composed, {.pre = fn}, NULL \
+	}
+#define BINARY(name, ir_op)                                    \
+	{                                                      \
+		name, 7, 0, import_binary, {.op = ir_op}, NULL \
+	}
 
 const ImportRow import_math_rows[] = {
 	/* name   from  to  importer  extra */
-	UNARY("Abs", OP_abs), UNARY("Neg", OP_neg), UNARY("Exp", OP_exp), UNARY("Log", OP_log),
-	UNARY("Sqrt", OP_sqrt), UNARY("Floor", OP_floor), UNARY("Ceil", OP_ceil),
-	UNARY("Round", OP_round), UNARY("Sign", OP_sign), UNARY("Erf", OP_erf), UNARY("Sin", OP_sin),
-	UNARY("Cos", OP_cos), UNARY("Tanh", OP_tanh), UNARY("Sigmoid", OP_sigmoid),
-	COMPOSED("Reciprocal", 6, reciprocal), COMPOSED("Tan", 7, tangent),
-	COMPOSED("Sinh", 9, sinh_of), COMPOSED("Cosh", 9, cosh_of),
-	COMPOSED("Asinh", 9, asinh_of), COMPOSED("Acosh", 9, acosh_of),
+	UNARY("Abs", OP_abs),
+	UNARY("Neg", OP_neg),
+	UNARY("Exp", OP_exp),
+	UNARY("Log", OP_log),
+	UNARY("Sqrt", OP_sqrt),
+	UNARY("Floor", OP_floor),
+	UNARY("Ceil", OP_ceil),
+	UNARY("Round", OP_round),
+	UNARY("Sign", OP_sign),
+	UNARY("Erf", OP_erf),
+	UNARY("Sin", OP_sin),
+	UNARY("Cos", OP_cos),
+	UNARY("Tanh", OP_tanh),
+	UNARY("Sigmoid", OP_sigmoid),
+	COMPOSED("Reciprocal", 6, reciprocal),
+	COMPOSED("Tan", 7, tangent),
+	COMPOSED("Sinh", 9, sinh_of),
+	COMPOSED("Cosh", 9, cosh_of),
+	COMPOSED("Asinh", 9, asinh_of),
+	COMPOSED("Acosh", 9, acosh_of),
 	COMPOSED("Atanh", 9, atanh_of),
-	BINARY("Add", OP_add), BINARY("Sub", OP_sub), BINARY("Mul", OP_mul),
+	BINARY("Add", OP_add),
+	BINARY("Sub", OP_sub),
+	BINARY("Mul", OP_mul),
 	{"Div", 7, 0, import_div, {0}, NULL},
 	{"Pow", 7, 0, import_pow, {0}, NULL},
 	{"Mod", 10, 0, import_mod, {0}, NULL},

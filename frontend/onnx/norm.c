@@ -56,11 +56,12 @@ import_rms_norm(OnnxNode *n)
 	if (axis < 0)
 		return;
 	Value *wide = widen(n, x);
-	Value *square = e_mean(n, e_binary(n, OP_mul, wide, wide), ints_range(axis, x->type->rank), true);
+	Value *square = e_mean(n, e_binary(n, OP_mul, wide, wide), ints_range(axis, x->type->rank),
+	                       true);
 	square = e_with(n, OP_add, square, want_float(n, "epsilon", 1e-5f));
 	Value *y = e_binary(n, OP_mul, wide, e_unary(n, OP_rsqrt, square));
-	give(n, 0, e_binary(n, OP_mul, e_cast(n, y, x->type->dtype),
-	                    e_broadcast(n, scale, shape_of(x))));
+	give(n, 0,
+	     e_binary(n, OP_mul, e_cast(n, y, x->type->dtype), e_broadcast(n, scale, shape_of(x))));
 }
 
 static void
@@ -75,8 +76,8 @@ import_instance_norm(OnnxNode *n)
 		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
 		return;
 	}
-	Value *y = e_normalize(n, x, ints_range(2, x->type->rank),
-	                       want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	Value *y = e_normalize(n, x, ints_range(2, x->type->rank), want_float(n, "epsilon", 1e-5f),
+	                       &mean, &inverse);
 	y = e_binary(n, OP_mul, y, e_channel(n, scale, x, 1));
 	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
 }
@@ -104,7 +105,8 @@ import_group_norm(OnnxNode *n)
 	y = e_cast(n, y, x->type->dtype);
 	if (!n->extra->flag) {
 		y = e_binary(n, OP_mul, y, e_channel(n, scale, y, 1));
-		give(n, 0, e_reshape(n, e_binary(n, OP_add, y, e_channel(n, bias, y, 1)), shape_of(x)));
+		give(n, 0,
+		     e_reshape(n, e_binary(n, OP_add, y, e_channel(n, bias, y, 1)), shape_of(x)));
 		return;
 	}
 	y = e_reshape(n, y, shape_of(x));

@@ -49,7 +49,8 @@ split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 		sum += sizes[i];
 	}
 	if (sum != total)
-		fault(n, "parts have %lld elements, the axis %lld", (long long)sum, (long long)total);
+		fault(n, "parts have %lld elements, the axis %lld", (long long)sum,
+		      (long long)total);
 	return sum == total;
 }
 
@@ -64,8 +65,8 @@ import_split(OnnxNode *n)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 0), x->type->rank);
 	if (has_attribute(n, "num_outputs") && want_int(n, "num_outputs", 0) != count) {
-		fault(n, "num_outputs is %lld, the node has %d", (long long)want_int(n, "num_outputs", 0),
-		      count);
+		fault(n, "num_outputs is %lld, the node has %d",
+		      (long long)want_int(n, "num_outputs", 0), count);
 		return;
 	}
 	if (axis < 0 || count == 0 || !split_sizes(n, x->type->dims[axis], count, sizes))
@@ -111,12 +112,14 @@ slice_axis(OnnxNode *n, int axis, int64_t size, int64_t start, int64_t stop, int
 static void
 slice_by(OnnxNode *n, Value *x, Ints starts, Ints ends, Ints axes, Ints steps)
 {
-	SliceAttr a = {.start = {.n = x->type->rank}, .stop = shape_of(x), .step = {.n = x->type->rank}};
+	SliceAttr a = {
+		.start = {.n = x->type->rank}, .stop = shape_of(x), .step = {.n = x->type->rank}};
 	Ints reversed = {0}, sorted;
 	unsigned seen = 0;
 
 	if (starts.n != ends.n || starts.n != axes.n || starts.n != steps.n) {
-		fault(n, "%d starts, %d ends, %d axes, %d steps", starts.n, ends.n, axes.n, steps.n);
+		fault(n, "%d starts, %d ends, %d axes, %d steps", starts.n, ends.n, axes.n,
+		      steps.n);
 		return;
 	}
 	for (int i = 0; i < x->type->rank; i++)
@@ -323,8 +326,8 @@ import_trilu(OnnxNode *n)
 	Ints shape = {.n = 2, .at = {x->type->dims[rank - 2], x->type->dims[rank - 1]}};
 	k = k > shape.at[1] ? shape.at[1] : k < -shape.at[0] ? -shape.at[0] : k;
 	Value *row = e_with(n, OP_add, e_iota(n, S64, shape, 0), (double)k);
-	Value *keep = e_binary(n, want_int(n, "upper", 1) ? OP_ge : OP_le,
-	                       e_iota(n, S64, shape, 1), row);
+	Value *keep = e_binary(n, want_int(n, "upper", 1) ? OP_ge : OP_le, e_iota(n, S64, shape, 1),
+	                       row);
 	give(n, 0, e_select(n, keep, x, e_number(n, x, 0)));
 }
 

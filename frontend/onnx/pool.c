@@ -9,10 +9,11 @@ pool_input(OnnxNode *n, Value **x, Window *w)
 		return false;
 	for (int i = 0; i < w->spatial; i++)
 		if (window_count(w, i, (*x)->type->dims[i + 2]) < 1) {
-			fault(n, "a window over %lld elements along spatial axis %d, which has %lld "
-			      "with pads %lld and %lld", (long long)window_reach(w, i), i,
-			      (long long)(*x)->type->dims[i + 2], (long long)w->low.at[i],
-			      (long long)w->high.at[i]);
+			fault(n,
+			      "a window over %lld elements along spatial axis %d, which has %lld "
+			      "with pads %lld and %lld",
+			      (long long)window_reach(w, i), i, (long long)(*x)->type->dims[i + 2],
+			      (long long)w->low.at[i], (long long)w->high.at[i]);
 			return false;
 		}
 	return true;
@@ -21,8 +22,12 @@ pool_input(OnnxNode *n, Value **x, Window *w)
 static Value *
 emit_pool(OnnxNode *n, PoolKind kind, Value *x, const Window *w)
 {
-	PoolAttr a = {.kind = kind, .window = w->kernel, .stride = w->stride, .low = w->low,
-	              .high = w->high, .dilation = w->dilation};
+	PoolAttr a = {.kind = kind,
+	              .window = w->kernel,
+	              .stride = w->stride,
+	              .low = w->low,
+	              .high = w->high,
+	              .dilation = w->dilation};
 
 	return emit(n, OP_pool, 1, &x, &a);
 }
@@ -102,8 +107,8 @@ import_global_pool(OnnxNode *n)
 		return;
 	}
 	Ints axes = ints_range(2, x->type->rank);
-	give(n, 0, n->extra->flag ? e_mean(n, x, axes, true)
-	                          : e_reduce(n, REDUCE_MAX, x, axes, true));
+	give(n, 0,
+	     n->extra->flag ? e_mean(n, x, axes, true) : e_reduce(n, REDUCE_MAX, x, axes, true));
 }
 
 const ImportRow import_pool_rows[] = {

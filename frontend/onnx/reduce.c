@@ -93,9 +93,11 @@ import_log_sum_exp(OnnxNode *n)
 	give(n, 0, keep ? y : e_reshape(n, y, shape));
 }
 
-#define REDUCE(name, importer, last, ...)                                                        \
-	{name, 1, last, importer, {__VA_ARGS__}, NULL},                                          \
-	{name, (last) + 1, 0, importer, {__VA_ARGS__, .input = true}, NULL}
+#define REDUCE(name, importer, last, ...)                                         \
+	{name, 1, last, importer, {__VA_ARGS__}, NULL},                           \
+	{                                                                         \
+		name, (last) + 1, 0, importer, {__VA_ARGS__, .input = true}, NULL \
+	}
 
 const ImportRow import_reduce_rows[] = {
 	REDUCE("ReduceSum", import_reduce, 12, .kind = REDUCE_SUM),

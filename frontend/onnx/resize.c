@@ -112,8 +112,9 @@ resize_axis(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *x, int axi
 	for (int k = 0; k < taps; k++) {
 		Value *y = e_gather(n, x, e_constant_ints(n, (int)a->out, at[k]), axis);
 		if (taps > 1 && y)
-			y = e_binary(n, OP_mul, y, e_channel(n, e_vector(n, x->type->dtype,
-			             (int)a->out, w[k]), y, axis));
+			y = e_binary(n, OP_mul, y,
+			             e_channel(n, e_vector(n, x->type->dtype, (int)a->out, w[k]), y,
+			                       axis));
 		sum = sum ? e_binary(n, OP_add, sum, y) : y;
 	}
 	return sum;
@@ -151,7 +152,8 @@ known_floats(OnnxNode *n, int i, int count, double *out)
 		return false;
 	}
 	for (int k = 0; k < count; k++)
-		out[k] = dtype_is_float(t->type->dtype) ? tensor_float(t, k) : (double)tensor_int(t, k);
+		out[k] = dtype_is_float(t->type->dtype) ? tensor_float(t, k)
+		                                        : (double)tensor_int(t, k);
 	return true;
 }
 
@@ -300,8 +302,10 @@ static void
 import_upsample(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	Resize r = {.mode = want_string(n, "mode", "nearest"), .coordinates = "asymmetric",
-	            .nearest = "floor", .cubic_a = -0.75};
+	Resize r = {.mode = want_string(n, "mode", "nearest"),
+	            .coordinates = "asymmetric",
+	            .nearest = "floor",
+	            .cubic_a = -0.75};
 	const AttributeProto *scales = node_attribute(n->proto, "scales");
 	ResizeAxis a[MAX_RANK];
 

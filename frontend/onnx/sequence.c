@@ -63,7 +63,9 @@ import_split_to_sequence(OnnxNode *n)
 	int count = listed ? (int)split->type->n : (int)((total + chunk - 1) / chunk);
 	int64_t *sizes = NEW_ARRAY(n->im->arena, int64_t, count);
 	for (int i = 0; i < count; i++) {
-		sizes[i] = listed ? tensor_int(split, i) : total - sum < chunk ? total - sum : chunk;
+		sizes[i] = listed                ? tensor_int(split, i)
+		           : total - sum < chunk ? total - sum
+		                                 : chunk;
 		if (sizes[i] < 0 || sizes[i] > total - sum) {
 			fault(n, "part %d of %lld elements, %lld are left", i, (long long)sizes[i],
 			      (long long)(total - sum));
@@ -72,7 +74,8 @@ import_split_to_sequence(OnnxNode *n)
 		sum += sizes[i];
 	}
 	if (sum != total)
-		fault(n, "parts have %lld elements, the axis %lld", (long long)sum, (long long)total);
+		fault(n, "parts have %lld elements, the axis %lld", (long long)sum,
+		      (long long)total);
 	else
 		give_parts(n, x, axis, count, sizes, split || want_int(n, "keepdims", 1));
 }

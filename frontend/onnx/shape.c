@@ -131,7 +131,8 @@ import_squeeze(OnnxNode *n)
 		int64_t d = x->type->dims[i];
 		bool named = given ? ints_has(&axes, i) : d == 1;
 		if (named && d != 1)
-			fault(n, "axis %d has %lld elements, only 1 can be squeezed", i, (long long)d);
+			fault(n, "axis %d has %lld elements, only 1 can be squeezed", i,
+			      (long long)d);
 		if (!named)
 			shape.at[shape.n++] = d;
 	}
@@ -209,15 +210,18 @@ import_depth_to_space(OnnxNode *n)
 		return;
 	const int64_t *d = x->type->dims;
 	if (d[1] % (s * s)) {
-		fault(n, "%lld channels do not divide by %lld", (long long)d[1], (long long)(s * s));
+		fault(n, "%lld channels do not divide by %lld", (long long)d[1],
+		      (long long)(s * s));
 		return;
 	}
 	Ints dcr_shape = {.n = 6, .at = {d[0], s, s, d[1] / (s * s), d[2], d[3]}};
 	Ints crd_shape = {.n = 6, .at = {d[0], d[1] / (s * s), s, s, d[2], d[3]}};
-	Ints dcr_order = {.n = 6, .at = {0, 3, 4, 1, 5, 2}}, crd_order = {.n = 6, .at = {0, 1, 4, 2, 5, 3}};
+	Ints dcr_order = {.n = 6, .at = {0, 3, 4, 1, 5, 2}},
+	     crd_order = {.n = 6, .at = {0, 1, 4, 2, 5, 3}};
 	Value *y = e_transpose(n, e_reshape(n, x, crd ? crd_shape : dcr_shape),
 	                       crd ? crd_order : dcr_order);
-	give(n, 0, e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] / (s * s), d[2] * s, d[3] * s}}));
+	give(n, 0,
+	     e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] / (s * s), d[2] * s, d[3] * s}}));
 }
 
 static void

@@ -56,7 +56,8 @@ import_cum_sum(OnnxNode *n)
 	if (!x || !want_constant_int(n, 1, &given))
 		return;
 	int axis = want_axis(n, given, x->type->rank);
-	CumulateAttr a = {.kind = n->extra->kind, .axis = axis,
+	CumulateAttr a = {.kind = n->extra->kind,
+	                  .axis = axis,
 	                  .reverse = want_int(n, "reverse", 0),
 	                  .exclusive = want_int(n, "exclusive", 0)};
 	if (axis >= 0)

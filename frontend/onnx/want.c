@@ -100,8 +100,11 @@ want_constant(OnnxNode *n, int i)
 		return NULL;
 	const Tensor *t = known_value(n->im, v);
 	if (!t)
-		unsupported(n, "input %d, %s, depends on data; only values that follow from shapes and "
-		            "constants are supported", i, quoted(n->im->model, n->proto->input[i]));
+		unsupported(
+			n,
+			"input %d, %s, depends on data; only values that follow from shapes and "
+			"constants are supported",
+			i, quoted(n->im->model, n->proto->input[i]));
 	return t;
 }
 
@@ -259,7 +262,8 @@ want_dtype(OnnxNode *n, int64_t onnx_type, DType *out)
 		return false;
 	}
 	if (!tensor_dtype((int)onnx_type, out)) {
-		unsupported(n, "data type %lld (strings, complex numbers or newer) is not supported",
+		unsupported(n,
+		            "data type %lld (strings, complex numbers or newer) is not supported",
 		            (long long)onnx_type);
 		return false;
 	}
@@ -279,5 +283,6 @@ give_list(OnnxNode *n, int i, int n_list, Value **list)
 	if (i >= n_outputs(n))
 		return;
 	n->out[i] = (Bound){.list = arena_copy(n->im->arena, list, sizeof(*list) * (size_t)n_list),
-	                    .n_list = n_list, .sequence = true};
+	                    .n_list = n_list,
+	                    .sequence = true};
 }

@@ -483,7 +483,8 @@ static const Sample bool_samples[] = {{"", "bool[3,5]"}, {"", "bool[]"}, {0}};
 static const Sample bools_samples[] = {{"", "bool[3,5], bool[3,5]"}, {"", "s64[4], s64[4]"}, {0}};
 static const Sample select_samples[] = {{"", "bool[3,5], f64[3,5], f64[3,5]"},
 	{"", "bool[], f64[], f64[]"}, {"", "bool[0], f64[0], f64[0]"}, {0}};
-static const Sample cast_samples[] = {{"{to = f32}", "f64[3]"}, {"{to = s64}", "f64[3]"},
+static const Sample fixed_samples[] = {{"", "f64[3,5] fixed"}, {0}}; /* no differences */
+static const Sample cast_samples[] = {{"{to = f32}", "f64[3] fixed"}, {"{to = s64}", "f64[3]"},
 	{"{to = bool}", "f64[2,2]"}, {"{to = f64}", "s64[3]"}, {"{to = f64}", "bool[3]"}, {0}};
 
 /* ---- rows */
@@ -538,7 +539,7 @@ UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 
 UNARY(not, "logical negation", BOOLS, true, NULL, i_not, grad_zero, simplify_involution, bool_samples)
 UNARY(is_nan, "x is NaN", FLOATS, true, f_is_nan, NULL, grad_zero, NULL, unary_samples)
 UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, grad_zero,
-      NULL, unary_samples)
+      NULL, fixed_samples)
 BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, grad_of_add, simplify_add, true,
        binary_samples)
 BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, grad_sub, simplify_sub, false, binary_samples)

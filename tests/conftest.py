@@ -1,0 +1,57 @@
+"""What the tests share: the program under test, the reference models, a way to run things."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
+import unpack  # noqa: E402  tests/models/unpack.py
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def build():
+    """The build folder, from $GRADC_BUILD."""
+    return ROOT / os.environ.get("GRADC_BUILD", "build")
+
+
+@pytest.fixture(scope="session")
+def gradc(build):
+    """Path of the gradc program."""
+    return build / "gradc"
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folder of the reference models: $GRADC_MODELS, else the full ones where they lie beside the
+    repository, else the copies of tests/models, unpacked (GRADC_MODELS=copies takes these too)."""
+    given = os.environ.get("GRADC_MODELS")
+    beside = ROOT.parent / "shared/models"
+    if given and given != "copies":
+        return Path(given)
+    if beside.is_dir() and not given:
+        return beside
+    folder = tmp_path_factory.mktemp("models")
+    for name in unpack.names():
+        unpack.unpack(name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def run(gradc, tmp_path):
+    """run(ARGUMENT..., exit=0, cwd=tmp_path): runs gradc, or the program given as a Path first,
+    checks the exit code, and gives what it printed (.stdout, .stderr)."""
+
+    def run_it(*arguments, exit=0, cwd=tmp_path, timeout=600, **options):
+        command = list(arguments) if isinstance(arguments[0], Path) else [gradc, *arguments]
+        done = subprocess.run([str(a) for a in command], cwd=cwd, timeout=timeout, text=True,
+                              capture_output=True, **options)
+        assert done.returncode == exit, (
+            f"exit {done.returncode}, expected {exit}: {' '.join(map(str, command))}\n"
+            f"{done.stdout}\n{done.stderr}")
+        return done
+
+    return run_it

@@ -1,0 +1,613 @@
+#!/usr/bin/env python3
+"""Writes models that must be refused (or read) in a known way, one folder per case.
+
+usage: make_malformed.py FOLDER
+
+Case names follow the table of malformed inputs: W wire format, M model, G graph, T tensors,
+E external data, S shapes, C names. `cases()` yields (name, write, codes): write(folder) makes
+folder/model.onnx and what lies beside it, codes are the allowed exit codes of `gradc check`.
+"""
+import hashlib
+import os
+import sys
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+OK, INVALID, UNSUPPORTED, SYSTEM = 0, 3, 4, 5
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+# ---- building blocks
+def tensor(name, array):
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def value(name, shape=(2, 3), kind=FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes, inputs=None, outputs=None, initializers=(), opset=17, ir=8, functions=(), **more):
+    inputs = [value("x")] if inputs is None else inputs
+    outputs = [value("y", None)] if outputs is None else outputs
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
+    imports = [helper.make_opsetid("", opset)] if opset is not None else []
+    imports += more.pop("imports", [])
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir,
+                             functions=list(functions), **more)
+
+
+def node(op, inputs=("x",), outputs=("y",), name="n", **attributes):
+    return helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
+
+
+def simple():
+    w = tensor("w", np.arange(6, dtype=np.float32).reshape(3, 2) / 7)
+    return model([node("MatMul", ["x", "w"])], initializers=[w])
+
+
+def varint(v):
+    out = b""
+    while True:
+        out += bytes([(v & 0x7F) | (0x80 if v > 0x7F else 0)])
+        v >>= 7
+        if not v:
+            return out
+
+
+def field(number, wire, content=b""):
+    head = varint(number << 3 | wire)
+    return head + (varint(len(content)) + content if wire == 2 else content)
+
+
+def nested(number_path, depth, core=b""):
+    for i in range(depth):
+        core = field(number_path[i % len(number_path)], 2, core)
+    return core
+
+
+class Case:
+    all = []
+
+    def __init__(self, name, codes, write):
+        self.name, self.codes, self.write = name, codes, write
+        Case.all.append(self)
+
+
+def raw(name, codes, content):
+    def write(folder):
+        with open(os.path.join(folder, "model.onnx"), "wb") as f:
+            f.write(content() if callable(content) else content)
+    Case(name, codes, write)
+
+
+def proto(name, codes, make):
+    raw(name, codes, lambda: make().SerializeToString())
+
+
+def edited(name, codes, edit, base=simple):
+    def make():
+        m = base()
+        edit(m)
+        return m
+    proto(name, codes, make)
+
+
+def replaced(name, codes, old, new):
+    """The simple model with some bytes of equal length replaced."""
+    assert len(old) == len(new)
+    raw(name, codes, lambda: simple().SerializeToString().replace(old, new))
+
+
+# ---- W: the wire format
+def wire_cases():
+    good = simple().SerializeToString()
+    bad = {INVALID}
+    raw("W1-empty", bad, b"")
+    raw("W2-one-byte", bad, b"\x08")
+    raw("W3-text", bad, b"hello, this is a text file\n")
+    raw("W3-gzip", bad, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + bytes(40))
+    raw("W3-zip", bad, b"PK\x03\x04\x14\x00\x00\x00\x08\x00" + bytes(40))
+    raw("W3-elf", bad, b"\x7fELF\x02\x01\x01" + bytes(57))
+    raw("W3-png", bad, b"\x89PNG\r\n\x1a\n" + bytes(40))
+    for n in range(1, len(good), 7):
+        raw(f"W4-prefix-{n}", bad, good[:n])
+    for i in range(0, len(good), 11):
+        flipped = bytearray(good)
+        flipped[i] ^= 0x41
+        raw(f"W5-flip-{i}", {OK, INVALID, UNSUPPORTED, SYSTEM}, bytes(flipped))
+    raw("W6-length-beyond-parent", bad, good + b"\x3a\xff\xff\x03abc")
+    raw("W6-length-2g", bad, b"\x3a\xff\xff\xff\xff\x07abc")
+    raw("W7-varint-11-bytes", bad, b"\x08" + b"\xff" * 10 + b"\x01")
+    raw("W7-varint-70-bits", bad, b"\x08" + b"\xff" * 9 + b"\x7f")
+    raw("W8-tag-0", bad, good + b"\x00\x01")
+    for wire in (3, 4, 6, 7):
+        raw(f"W8-wire-{wire}", bad, good + bytes([29 << 3 & 0x78 | wire]) + bytes(8))
+    raw("W8-graph-as-varint", bad, b"\x08\x08" + field(7, 0, varint(5)))
+    raw("W8-dims-as-float", bad, field(7, 2, field(5, 2, field(1, 5, bytes(4)))))
+    for depth in (101, 5000, 20000):
+        body = nested((6, 5, 1), depth)  # attribute.g, node.attribute, graph.node
+        raw(f"W9-if-{depth}", bad, lambda body=body: field(7, 2, body))
+        kinds = nested((4, 1), depth)    # type.sequence_type, sequence.elem_type
+        raw(f"W9-sequence-{depth}", bad, lambda kinds=kinds: field(7, 2, field(11, 2, field(2, 2, kinds))))
+    many = {OK, INVALID, UNSUPPORTED}
+    raw("W10-nodes", many, lambda: field(7, 2, field(1, 2) * 2_000_000))
+    raw("W10-initializers", many, lambda: field(7, 2, field(5, 2) * 2_000_000))
+    raw("W10-inputs", many, lambda: field(7, 2, field(11, 2) * 2_000_000))
+    raw("W10-unknown", many, lambda: good + field(99, 0, b"\x01") * 2_000_000)
+    raw("W10-dims", many, lambda: field(7, 2, field(5, 2, field(1, 0, b"\x01") * 2_000_000)))
+
+    def sparse(folder):
+        with open(os.path.join(folder, "model.onnx"), "wb") as f:
+            f.write(good)
+            f.truncate(2**31)
+    Case("W11-2-gib", bad, sparse)
+    raw("W12-two-graphs", bad, good + field(7, 2, simple().graph.SerializeToString()))
+    raw("W12-two-ir-versions", bad, good + b"\x08\x08")
+    replaced("W13-nul-in-name", bad, b"MatMul", b"Mat\0ul")
+    replaced("W13-invalid-utf8", bad, b"MatMul", b"Mat\xfful")
+    proto("W13-name-1-mib", bad, lambda: model([node("Relu", name="n" * (1 << 20))]))
+    proto("W13-escapes", {UNSUPPORTED},
+          lambda: model([node("Nope", name="\x1b[31mred\u202e\n\"")]))
+
+    def special(kind):
+        def write(folder):
+            path = os.path.join(folder, "model.onnx")
+            if kind == "fifo":
+                os.mkfifo(path)
+            elif kind == "directory":
+                os.mkdir(path)
+            elif kind == "zero":
+                os.symlink("/dev/zero", path)
+            else:
+                os.symlink("nowhere.onnx", path)
+        Case(f"W14-{kind}", {SYSTEM}, write)
+    for kind in ("fifo", "directory", "zero", "dangling"):
+        special(kind)
+
+
+# ---- M: the model
+def model_cases():
+    bad = {INVALID}
+    edited("M1-no-graph", bad, lambda m: m.ClearField("graph"))
+    edited("M2-no-ir-version", bad, lambda m: m.ClearField("ir_version"))
+    for v in (0, -1, 999):
+        edited(f"M2-ir-{v}", bad, lambda m, v=v: setattr(m, "ir_version", v))
+    edited("M2-ir-2", {UNSUPPORTED}, lambda m: setattr(m, "ir_version", 2))
+    edited("M2-ir-14", {UNSUPPORTED}, lambda m: setattr(m, "ir_version", 14))
+    proto("M3-no-opset", bad, lambda: model([node("Relu")], opset=None))
+    proto("M3-domain-twice", bad,
+          lambda: model([node("Relu")], imports=[helper.make_opsetid("", 17)]))
+    proto("M3-domain-twice-alias", bad,
+          lambda: model([node("Relu")], imports=[helper.make_opsetid("ai.onnx", 17)]))
+    for v in (0, -1):
+        proto(f"M3-opset-{v}", bad, lambda v=v: model([node("Relu")], opset=v))
+    for v in (6, 28, 9999):
+        proto(f"M3-opset-{v}", {INVALID, UNSUPPORTED}, lambda v=v: model([node("Relu")], opset=v))
+    lacks = {UNSUPPORTED}
+    proto("M4-unknown-op", lacks, lambda: model([node("Nope")]))
+    proto("M4-two-unknown-ops", lacks, lambda: model([
+        node("Nope", outputs=["t"], name="first"), node("Never", ["t"], name="second")]))
+    proto("M4-unknown-domain", lacks, lambda: model(
+        [node("Frobnicate", domain="acme")], imports=[helper.make_opsetid("acme", 1)]))
+    proto("M4-unimported-domain", {INVALID, UNSUPPORTED},
+          lambda: model([node("Frobnicate", domain="acme")]))
+    proto("M4-deprecated", lacks, lambda: model([node("Upsample", ["x", "s"])], opset=17,
+                                                initializers=[tensor("s", np.float32([1, 2]))]))
+    proto("M4-not-yet", lacks, lambda: model([node("Gelu")], opset=17))
+
+
+# ---- G: the graph
+def subgraph(nodes, outputs, name="sub"):
+    return helper.make_graph(nodes, name, [], outputs)
+
+
+def branches(then, other):
+    cond = tensor("c", np.array(True))
+    return model([node("If", ["c"], then_branch=then, else_branch=other)], initializers=[cond])
+
+
+def function(name, nodes, inputs=("a",), outputs=("b",), attributes=()):
+    return helper.make_function("f", name, list(inputs), list(outputs), nodes,
+                                [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)],
+                                list(attributes))
+
+
+def calling(name, functions):
+    return model([node(name, domain="f")], functions=functions,
+                 imports=[helper.make_opsetid("f", 1)])
+
+
+def call(name, inputs=("a",), outputs=("b",)):
+    return node(name, inputs, outputs, domain="f")
+
+
+def graph_cases():
+    bad = {INVALID}
+    proto("G1-never-produced", bad, lambda: model([node("Relu", ["q"])]))
+    proto("G1-not-sorted", bad, lambda: model([node("Relu", ["t"]), node("Abs", ["x"], ["t"])]))
+    proto("G1-self-loop", bad, lambda: model([node("Relu", ["y"])]))
+    proto("G1-cycle", bad, lambda: model([node("Add", ["x", "u"], ["t"]),
+                                          node("Relu", ["t"], ["u"]), node("Abs", ["u"])]))
+    proto("G2-output-twice", bad, lambda: model([node("Relu"), node("Abs")]))
+    proto("G2-input-twice", bad, lambda: model([node("Relu")], inputs=[value("x"), value("x")]))
+    proto("G2-output-is-input", bad, lambda: model([node("Relu", ["x"], ["x"]), node("Abs")]))
+    y = [value("r", None)]
+    proto("G2-shadowed", bad, lambda: branches(
+        subgraph([node("Relu", ["x"], ["x"])], [value("x", None)]),
+        subgraph([node("Relu", ["x"], ["r"])], y)))
+    proto("G3-output-missing", bad, lambda: model([node("Relu", outputs=["t"])]))
+    proto("G3-no-outputs", bad, lambda: model([node("Relu")], outputs=[]))
+    proto("G4-nothing", bad, lambda: model([node("Relu"), node("Relu", [], [])]))
+    proto("G4-no-op-type", bad, lambda: model([node("")]))
+    edited("G5-initializer-unnamed", bad,
+           lambda m: m.graph.initializer.append(tensor("", np.float32([1]))))
+    edited("G5-initializer-twice", bad,
+           lambda m: m.graph.initializer.append(m.graph.initializer[0]))
+    proto("G6-too-many-inputs", bad, lambda: model([node("Relu", ["x", "x"])]))
+    proto("G6-too-few-inputs", bad, lambda: model([node("Add", ["x"])]))
+    proto("G6-too-many-outputs", bad, lambda: model([node("Relu", outputs=["y", "z"])]))
+    proto("G6-required-left-out", bad, lambda: model([node("Add", ["", "x"])]))
+    proto("G6-no-inputs", bad, lambda: model([node("Concat", [], axis=0)]))
+
+    def attribute(edit, op="Softmax", **attributes):
+        def make():
+            n = node(op, **attributes)
+            edit(n)
+            return model([n])
+        return make
+    proto("G7-twice", bad, attribute(lambda n: n.attribute.append(n.attribute[0]), axis=1))
+    proto("G7-wrong-type", bad, attribute(lambda n: None, axis=1.5))
+    proto("G7-type-unlike-data", bad,
+          attribute(lambda n: setattr(n.attribute[0], "type", AttributeProto.FLOAT), axis=1))
+    proto("G7-two-kinds-of-data", bad, attribute(lambda n: setattr(n.attribute[0], "f", 2), axis=1))
+    proto("G7-no-type", bad, attribute(lambda n: n.attribute[0].ClearField("type"), axis=1))
+    proto("G7-unknown", bad, attribute(lambda n: None, nonsense=1))
+    proto("G7-missing", bad, lambda: model([node("Concat", ["x"])]))
+
+    def reference(n):
+        n.attribute[0].ref_attr_name = "k"
+        n.attribute[0].ClearField("i")
+    proto("G7-reference-outside", bad, attribute(reference, axis=1))
+    proto("G8-unknown-capture", bad, lambda: branches(
+        subgraph([node("Relu", ["nowhere"], ["r"])], y),
+        subgraph([node("Relu", ["x"], ["s"])], [value("s", None)])))
+    proto("G8-branch-types", bad, lambda: branches(
+        subgraph([node("Relu", ["x"], ["r"])], [value("r", (2, 3))]),
+        subgraph([node("Shape", ["x"], ["s"])], [value("s", (2,), INT64)])))
+    proto("G8-branch-outputs", bad, lambda: branches(
+        subgraph([node("Relu", ["x"], ["r"])], y),
+        subgraph([node("Relu", ["x"], ["s"]), node("Abs", ["x"], ["t"])],
+                 [value("s", None), value("t", None)])))
+    proto("G9-self", bad, lambda: calling("A", [function("A", [call("A")])]))
+    proto("G9-cycle", bad, lambda: calling("A", [
+        function("A", [call("B")]), function("B", [call("A")])]))
+
+    def chain(n):
+        last = [function(f"F{n - 1}", [node("Relu", ["a"], ["b"])])]
+        return [function(f"F{i}", [call(f"F{i + 1}")]) for i in range(n - 1)] + last
+    proto("G9-chain-101", bad, lambda: calling("F0", chain(101)))
+    proto("G9-chain-20", {OK}, lambda: calling("F0", chain(20)))
+    proto("G9-10001-functions", bad, lambda: calling("F0", [
+        function(f"F{i}", [node("Relu", ["a"], ["b"])]) for i in range(10001)]))
+
+    def explosion():
+        names = ["a"] + [f"t{i}" for i in range(9)] + ["b"]
+        levels = [function(f"F{k}", [call(f"F{k + 1}", [names[i]], [names[i + 1]])
+                                     for i in range(10)]) for k in range(20)]
+        return levels + [function("F20", [node("Relu", ["a"], ["b"])])]
+    proto("G9-explosion", bad, lambda: calling("F0", explosion()))
+    proto("G9-too-many-arguments", bad, lambda: model(
+        [node("A", ["x", "x"], domain="f")], functions=[function("A", [node("Relu", ["a"], ["b"])])],
+        imports=[helper.make_opsetid("f", 1)]))
+
+
+# ---- T: tensors
+def with_tensor(edit, kind=FLOAT, dims=(2, 3)):
+    def make():
+        t = TensorProto(name="w", data_type=kind, dims=dims)
+        edit(t)
+        return model([node("Cast", ["w"], to=FLOAT)], initializers=[t])
+    return make
+
+
+def fill(**fields):
+    def edit(t):
+        for key, v in fields.items():
+            if key == "raw_data":
+                t.raw_data = v
+            else:
+                getattr(t, key).extend(v)
+    return edit
+
+
+def sparse(indices, dims=(4,), values=(1.0, 2.0)):
+    def make():
+        m = model([node("Relu")])
+        s = m.graph.sparse_initializer.add()
+        s.values.CopyFrom(tensor("s", np.float32(values)))
+        s.indices.CopyFrom(tensor("i", np.int64(indices)))
+        s.dims.extend(dims)
+        return m
+    return make
+
+
+def tensor_cases():
+    bad = {INVALID}
+    proto("T1-type-0", bad, with_tensor(fill(float_data=[0] * 6), kind=0))
+    proto("T1-type-999", bad, with_tensor(fill(float_data=[0] * 6), kind=999))
+    proto("T1-type-newer", {UNSUPPORTED}, with_tensor(fill(raw_data=bytes(6)), kind=27))
+    proto("T1-string", {UNSUPPORTED}, with_tensor(fill(string_data=[b"a"] * 6), kind=8))
+    proto("T1-complex", {UNSUPPORTED}, with_tensor(fill(float_data=[0] * 12), kind=14))
+    proto("T2-negative-dim", bad, with_tensor(fill(float_data=[]), dims=(-1, 3)))
+    proto("T2-overflow", bad, with_tensor(fill(raw_data=b""), dims=(2**32, 2**32)))
+    proto("T2-overflow-bytes", bad, with_tensor(fill(raw_data=b""), dims=(2**61, 1)))
+    proto("T2-rank-1025", bad, with_tensor(fill(float_data=[0]), dims=(1,) * 1025))
+    proto("T3-no-data", bad, with_tensor(fill(), dims=(2**40,)))
+    proto("T3-much-data", bad, with_tensor(fill(raw_data=bytes(4000)), dims=(2,)))
+    proto("T3-zero-with-data", bad, with_tensor(fill(raw_data=bytes(4)), dims=(0,)))
+    proto("T4-ragged", bad, with_tensor(fill(raw_data=bytes(23))))
+    proto("T4-two-fields", bad, with_tensor(fill(raw_data=bytes(24), float_data=[0] * 6)))
+    proto("T4-none", bad, with_tensor(fill()))
+    families = {"float_data": 1, "int32_data": 6, "int64_data": 7, "double_data": 11,
+                "uint64_data": 13}
+    for name, kind in families.items():
+        proto(f"T5-short-{name}", bad, with_tensor(fill(**{name: [0] * 5}), kind=kind))
+        proto(f"T5-long-{name}", bad, with_tensor(fill(**{name: [0] * 7}), kind=kind))
+        proto(f"T5-wrong-{name}", bad,
+              with_tensor(fill(**{name: [0] * 6}), kind=10 if name != "int32_data" else 1))
+    proto("T5-short-strings", bad, with_tensor(fill(string_data=[b"a"]), kind=8))
+    proto("T5-strings-in-raw", bad, with_tensor(fill(raw_data=bytes(6)), kind=8))
+    for kind in (21, 22, 23):
+        proto(f"T6-4-bit-{kind}", bad, with_tensor(fill(raw_data=bytes(5)), kind=kind, dims=(7,)))
+        proto(f"T6-4-bit-odd-{kind}", {OK, UNSUPPORTED},
+              with_tensor(fill(raw_data=bytes(4)), kind=kind, dims=(7,)))
+    proto("T6-2-bit", bad, with_tensor(fill(raw_data=bytes(1)), kind=25, dims=(5,)))
+    for kind, out in ((3, 128), (2, 256), (2, -1), (10, 65536), (9, 2), (5, 40000)):
+        proto(f"T7-{kind}-{out}", bad, with_tensor(fill(int32_data=[out] * 6), kind=kind))
+    proto("T7-raw-bool", bad, with_tensor(fill(raw_data=b"\x02" * 6), kind=9))
+    proto("T7-uint32", bad, with_tensor(fill(uint64_data=[2**32] * 6), kind=12))
+    for name, indices, dims in (("unsorted", [2, 1], (4,)), ("duplicate", [1, 1], (4,)),
+                                ("outside", [1, 4], (4,)), ("negative", [-1, 1], (4,)),
+                                ("too-few", [1], (4,)), ("rank-0", [0, 1], ())):
+        proto(f"T8-{name}", bad, sparse(indices, dims))
+    nan = np.float32([[np.nan, 1], [np.inf, 2], [0, 1]])
+    proto("T9-nan", {OK}, lambda: model([node("MatMul", ["x", "w"])], initializers=[tensor("w", nan)]))
+
+    def segment(t):
+        t.raw_data = bytes(24)
+        t.segment.begin, t.segment.end = 0, 6
+    proto("T10-segment", {UNSUPPORTED}, with_tensor(segment))
+
+
+# ---- E: external data
+def external(name, codes, keys, prepare=None, shape=(2, 3), extra=None):
+    def write(folder):
+        t = TensorProto(name="w", data_type=FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+        for k, v in keys:
+            t.external_data.add(key=k, value=v)
+        if extra:
+            extra(t)
+        with open(os.path.join(folder, "w.bin"), "wb") as f:
+            f.write(np.arange(6, dtype=np.float32).tobytes())
+        if prepare:
+            prepare(folder)
+        m = model([node("Add", ["x", "w"])], initializers=[t])
+        with open(os.path.join(folder, "model.onnx"), "wb") as f:
+            f.write(m.SerializeToString())
+    Case(name, codes, write)
+
+
+def link(kind):
+    def prepare(folder):
+        path = os.path.join(folder, "l")
+        if kind == "final":
+            os.symlink("w.bin", path)
+        elif kind == "parent":
+            os.mkdir(os.path.join(folder, "real"))
+            os.rename(os.path.join(folder, "w.bin"), os.path.join(folder, "real", "w.bin"))
+            os.symlink("real", path)
+        elif kind == "hard":
+            os.link(os.path.join(folder, "w.bin"), path)
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            os.mkdir(path)
+    return prepare
+
+
+def external_cases():
+    bad = {INVALID}
+    location = [("location", "w.bin")]
+    external("E0-good", {OK}, location + [("offset", "0"), ("length", "24")])
+    content = np.arange(6, dtype=np.float32).tobytes()
+    external("E0-sha1", {OK}, location + [("checksum", hashlib.sha1(content).hexdigest())])
+    for i, path in enumerate(["../w.bin", "a/../../w.bin", "/etc/passwd", "", ".", "w.bin/",
+                              "a//w.bin", "x" * 5000, "a\\w.bin", "C:w.bin", "./w.bin"]):
+        external(f"E1-{i}", bad, [("location", path)])
+    external("E2-final-link", bad, [("location", "l")], link("final"))
+    external("E2-parent-link", bad, [("location", "l/w.bin")], link("parent"))
+    external("E2-hard-link", bad, [("location", "l")], link("hard"))
+    external("E2-fifo", bad, [("location", "l")], link("fifo"))
+    external("E2-directory", bad, [("location", "l")], link("directory"))
+    for text in ("-1", "abc", "99999", " 1", "1e3", "9" * 30, ""):
+        external(f"E3-offset-{text[:5].strip() or 'empty'}", bad, location + [("offset", text)])
+    for text in ("-1", "1000000000000000", "9223372036854775807", "23", "0x18"):
+        external(f"E3-length-{text[:6]}", bad, location + [("length", text)])
+    external("E3-overflow", bad, location + [("offset", "9223372036854775800"), ("length", "24")])
+    external("E4-key-twice", bad, location + location)
+    external("E4-unknown-key", bad, location + [("__class__", "x")])
+    external("E4-no-location", bad, [("offset", "0")])
+    external("E4-raw-too", bad, location, extra=lambda t: setattr(t, "raw_data", bytes(24)))
+    external("E5-missing", {SYSTEM}, [("location", "gone.bin")])
+    external("E5-truncated", {SYSTEM}, location,
+             lambda folder: os.truncate(os.path.join(folder, "w.bin"), 20))
+    external("E6-checksum", bad, location + [("checksum", "0" * 40)])
+
+    def overlapping(folder):
+        tensors = []
+        for name, offset in (("a", 0), ("b", 4)):
+            t = TensorProto(name=name, data_type=FLOAT, dims=(5,),
+                            data_location=TensorProto.EXTERNAL)
+            t.external_data.add(key="location", value="w.bin")
+            t.external_data.add(key="offset", value=str(offset))
+            tensors.append(t)
+        with open(os.path.join(folder, "w.bin"), "wb") as f:
+            f.write(np.arange(6, dtype=np.float32).tobytes())
+        m = model([node("Add", ["a", "b"])], inputs=[], initializers=tensors)
+        with open(os.path.join(folder, "model.onnx"), "wb") as f:
+            f.write(m.SerializeToString())
+    Case("E7-overlap", {OK}, overlapping)
+
+
+# ---- S: shapes
+def one(op, shapes, constants=(), opset=17, kinds=None, **attributes):
+    """A node with inputs a, b, ... of these shapes and constant inputs behind them."""
+    def make():
+        names = [chr(97 + i) for i in range(len(shapes))]
+        inputs = [value(n, s, (kinds or {}).get(n, FLOAT)) for n, s in zip(names, shapes)]
+        inits = [tensor(f"k{i}", c) for i, c in enumerate(constants) if c is not None]
+        more = ["" if c is None else f"k{i}" for i, c in enumerate(constants)]
+        return model([node(op, names + more, **attributes)], inputs=inputs, initializers=inits,
+                     opset=opset)
+    return make
+
+
+def i64(*v):
+    return np.int64(v)
+
+
+def shape_cases():
+    bad = {INVALID}
+    image = (1, 4, 8, 8)
+    for name, shapes, attributes in (
+            ("rank", [image, (4, 4, 3)], {}), ("dilations", [image, (4, 4, 3, 3)], {"dilations": [1]}),
+            ("strides", [image, (4, 4, 3, 3)], {"strides": [1, 1, 1]}),
+            ("pads", [image, (4, 4, 3, 3)], {"pads": [1, 1]}),
+            ("group-0", [image, (4, 4, 3, 3)], {"group": 0}),
+            ("group-3", [image, (4, 4, 3, 3)], {"group": 3}),
+            ("channels", [image, (4, 3, 3, 3)], {}), ("kernel", [image, (4, 4, 9, 9)], {}),
+            ("stride-0", [image, (4, 4, 3, 3)], {"strides": [0, 1]}),
+            ("kernel-shape", [image, (4, 4, 3, 3)], {"kernel_shape": [5, 5]}),
+            ("bias", [image, (4, 4, 3, 3), (5,)], {})):
+        proto(f"S1-conv-{name}", bad, one("Conv", shapes, **attributes))
+    proto("S1-pool-kernel", bad, one("MaxPool", [image], kernel_shape=[9, 9]))
+    proto("S1-pool-rank", bad, one("MaxPool", [(4, 8)], kernel_shape=[2]))
+    proto("S1-pool-zero", bad, one("MaxPool", [image], kernel_shape=[0, 2]))
+    proto("S1-transpose-channels", bad, one("ConvTranspose", [image, (3, 4, 3, 3)]))
+    proto("S2-gemm-scalar", bad, one("Gemm", [(), (2, 3)]))
+    proto("S2-matmul-scalar", bad, one("MatMul", [(), (2, 3)]))
+    proto("S2-matmul-inner", bad, one("MatMul", [(2, 3), (4, 5)]))
+    proto("S2-gemm-inner", bad, one("Gemm", [(2, 3), (4, 5)]))
+    for i, text in enumerate(["ij,jk->ik,", "i!j->ij", "ij->ijk", "ijk->i", "ij->ii", "...i...->i",
+                              ",->", "->", "ij,kl,mn->ij"]):
+        proto(f"S2-einsum-{i}", bad, one("Einsum", [(2, 3)], equation=text))
+    proto("S2-add", bad, one("Add", [(2, 3), (2, 4)]))
+    proto("S3-reshape-two-open", bad, one("Reshape", [(2, 3)], [i64(-1, -1)]))
+    proto("S3-reshape-product", bad, one("Reshape", [(2, 3)], [i64(2, 4)]))
+    proto("S3-reshape-zero", bad, one("Reshape", [(2, 3)], [i64(2, 3, 0)]))
+    proto("S3-reshape-below", bad, one("Reshape", [(2, 3)], [i64(-2, 3)]))
+    proto("S3-reshape-divide", bad, one("Reshape", [(2, 3)], [i64(-1, 0, 0)]))
+    proto("S3-reshape-overflow", bad, one("Reshape", [(2, 3)], [i64(2**62, 4)]))
+    proto("S3-expand", bad, one("Expand", [(1, 3)], [i64(2**40, 2**40, 3)]))
+    proto("S3-tile", bad, one("Tile", [(2, 3)], [i64(2**40, 2**40)]))
+    proto("S3-slice-step-0", bad, one("Slice", [(2, 3)], [i64(0), i64(2), i64(0), i64(0)]))
+    proto("S3-slice-extremes", {OK}, one("Slice", [(2, 3)], [
+        i64(2**63 - 1), i64(-2**63), i64(0), i64(-2**63)]))
+    proto("S3-split-0", bad, one("Split", [(2, 3)], [i64(0)], opset=13))
+    proto("S3-pad-negative", bad, one("Pad", [(2, 3)], [i64(-5, 0, 0, 0)]))
+    proto("S3-pad-extreme", bad, one("Pad", [(2, 3)], [i64(-2**63, 0, 2**63 - 1, 0)]))
+    proto("S3-pad-huge", bad, one("Pad", [(2, 3)], [i64(2**62, 0, 2**62, 0)]))
+    proto("S3-gather-axis", bad, one("Gather", [(2, 3)], [i64(0)], axis=2))
+    proto("S3-gather-index", bad, one("Gather", [(2, 3)], [i64(2)], axis=0))
+    proto("S3-topk", bad, one("TopK", [(2, 3)], [i64(4)]))
+    proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
+                                kinds={"a": INT64}))
+    proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))
+    proto("S3-squeeze", bad, one("Squeeze", [(2, 3)], [i64(0)]))
+    proto("S3-unsqueeze", bad, one("Unsqueeze", [(2, 3)], [i64(0, 0)]))
+    proto("S3-concat", bad, one("Concat", [(2, 3), (2, 4)], axis=0))
+    proto("S3-constant-of-shape", bad, one("ConstantOfShape", [], [i64(2**40, 2**40)]))
+    proto("S3-depth", bad, one("DepthToSpace", [(1, 3, 2, 2)], blocksize=2**31))
+    proto("S4-rank", {INVALID, UNSUPPORTED}, one("ConstantOfShape", [], [np.ones(10**6, np.int64)]))
+    for op in ("Div", "Mod"):
+        for a, b in ((1, 0), (-2**63, -1)):
+            def folded(op=op, a=a, b=b):
+                return model([node(op, ["p", "q"], ["r"]), node("Reshape", ["x", "r"])],
+                             initializers=[tensor("p", i64(a)), tensor("q", i64(b))])
+            proto(f"S5-{op}-{a}-{b}", {INVALID}, folded)
+    proto("S6-range", {INVALID, UNSUPPORTED}, one("Range", [], [
+        np.int64(0), np.int64(10**18), np.int64(1)]))
+    proto("S6-range-step-0", {INVALID, UNSUPPORTED}, one("Range", [], [
+        np.int64(0), np.int64(10), np.int64(0)]))
+
+    def loop():
+        body = helper.make_graph([node("Identity", ["ci"], ["co"])], "body",
+                                 [value("i", (), INT64), value("ci", (), TensorProto.BOOL)],
+                                 [value("co", (), TensorProto.BOOL)])
+        return model([node("Loop", ["t", "c"], ["y"], body=body)], initializers=[
+            tensor("t", np.int64(2**63 - 1)), tensor("c", np.array(True))])
+    proto("S6-loop", {INVALID, UNSUPPORTED}, loop)
+    proto("S7-output-rank", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 3, 1))]))
+    proto("S7-output-dim", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 4))]))
+    proto("S7-output-type", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 3), INT64)]))
+    proto("S8-types", bad, lambda: model(
+        [node("Add", ["x", "i"])], inputs=[value("x"), value("i", (2, 3), INT64)]))
+
+
+# ---- C: names
+def name_cases():
+    fine = {OK}
+    for i, name in enumerate(['"; system("touch hacked"); "', "*/ int x; /*", "a\nb", "%n%n%s",
+                              "\u202eevil", "n" * 65000, "\\", "'", "$(id)"]):
+        proto(f"C1-{i}", fine, lambda name=name: model(
+            [node("Relu", outputs=[name], name=name), node("Abs", [name], name=name + "2")]))
+    for name in ("int", "main", "k0", "gradc_abi_1", "__global__", "@x", "%0"):
+        proto(f"C2-{file_name(name)}", fine, lambda name=name: model(
+            [node("MatMul", ["x", name])], initializers=[tensor(name, np.eye(3, dtype=np.float32))]))
+    w = np.arange(9, dtype=np.float32).reshape(3, 3)
+    proto("C2-mangled-alike", fine, lambda: model(
+        [node("MatMul", ["x", "a.b"], ["t"]), node("MatMul", ["t", "a/b"])],
+        initializers=[tensor("a.b", w), tensor("a/b", w + 1)]))
+
+
+def file_name(text):
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+def long_chain():
+    """A million nodes, by bytes: the package's own builder would take minutes."""
+    def name(i):
+        return b"x" if i == 0 else b"y" if i == 1_000_000 else b"t%d" % i
+    nodes = b"".join(
+        field(1, 2, field(1, 2, name(i)) + field(2, 2, name(i + 1)) + field(4, 2, b"Relu"))
+        for i in range(1_000_000))
+    rest = model([node("Relu")]).graph
+    rest.ClearField("node")
+    return (field(1, 0, varint(8)) + field(8, 2, field(2, 0, varint(17))) +
+            field(7, 2, nodes + rest.SerializeToString()))
+
+
+def cases():
+    if not Case.all:
+        wire_cases()
+        model_cases()
+        graph_cases()
+        tensor_cases()
+        external_cases()
+        shape_cases()
+        name_cases()
+        raw("G10-long-chain", {OK, UNSUPPORTED}, long_chain)
+    return Case.all
+
+
+def main():
+    for case in cases():
+        folder = os.path.join(sys.argv[1], case.name)
+        os.makedirs(folder, exist_ok=True)
+        case.write(folder)
+
+
+if __name__ == "__main__":
+    main()

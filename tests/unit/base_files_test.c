@@ -1,0 +1,469 @@
+/* base/: files written and read, containers with hostile headers. */
+#include "base/base.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/gradc-base-test-XXXXXX";
+static char path_buffer[64];
+
+static const char *
+path_of(const char *name)
+{
+	snprintf(path_buffer, sizeof(path_buffer), "%s/%s", folder, name);
+	return path_buffer;
+}
+
+static void
+assert_ok(Status status)
+{
+	if (status)
+		fail_msg("%s", status->message);
+}
+
+/* Fails with this exit code, names the file, and says this. */
+static void
+assert_fault(Status status, int exit_code, const char *says)
+{
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, exit_code);
+	if (!strstr(status->message, says) || !strstr(status->message, folder))
+		fail_msg("\"%s\" does not say \"%s\"", status->message, says);
+	status_free(status);
+}
+
+/* ---- file.c ---- */
+
+static int
+count_entries(void)
+{
+	Text command = {0};
+	FILE *list;
+	int n = 0;
+
+	text_printf(&command, "ls -A %s", folder);
+	list = popen(command.at, "r");
+	for (int c; (c = fgetc(list)) != EOF;)
+		n += c == '\n';
+	pclose(list);
+	text_free(&command);
+	return n;
+}
+
+static void
+test_file_writer(void **state)
+{
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("out"));
+	int before = count_entries();
+	FileWriter *w;
+	struct stat st;
+	void *bytes;
+	int64_t n;
+
+	assert_ok(file_write(path, "old", 3));
+	assert_ok(file_writer_open(path, &w));
+	for (int i = 0; i < 100000; i++)
+		assert_ok(file_writer_add(w, "abc", 3));
+	assert_ok(file_writer_pad(w, 4096));
+	assert_int_equal(file_writer_offset(w) % 4096, 0);
+	assert_ok(file_read(arena, path, 100, &bytes, &n));
+	assert_memory_equal(bytes, "old", 4);
+	file_writer_abort(w);
+	assert_int_equal(count_entries(), before + 1);
+	assert_ok(file_writer_open(path, &w));
+	bytes = arena_alloc(arena, 200000);
+	assert_ok(file_writer_add(w, "x", 1));
+	assert_ok(file_writer_add(w, bytes, 200000));
+	assert_ok(file_writer_commit(w, 0750));
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0750);
+	assert_ok(file_read(arena, path, 200001, &bytes, &n));
+	assert_int_equal(n, 200001);
+	assert_fault(file_read(arena, path, 200000, &bytes, &n), EXIT_SYSTEM, "at most 200000");
+	assert_int_equal(count_entries(), before + 1);
+	unlink(path);
+	arena_free(arena);
+}
+
+static void
+test_file_faults(void **state)
+{
+	Arena *arena = arena_new();
+	char *fifo = arena_strdup(arena, path_of("fifo"));
+	char *deep = arena_strdup(arena, path_of("a/b/c"));
+	FileWriter *w;
+	void *bytes;
+	int64_t n;
+
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	assert_fault(file_read(arena, fifo, 10, &bytes, &n), EXIT_SYSTEM, "not a regular file");
+	assert_fault(file_writer_open(fifo, &w), EXIT_SYSTEM, "not a regular file");
+	assert_null(w);
+	assert_fault(file_read(arena, folder, 10, &bytes, &n), EXIT_SYSTEM, "not a regular file");
+	assert_fault(file_read(arena, path_of("none"), 10, &bytes, &n), EXIT_SYSTEM,
+	             "No such file");
+	assert_fault(file_write(path_of("no/out"), "x", 1), EXIT_SYSTEM, "No such file");
+	assert_ok(folder_make(deep));
+	assert_ok(folder_make(deep));
+	assert_ok(file_write(path_join(arena, deep, "f"), "x", 1));
+	assert_fault(folder_make(path_of("a/b/c/f/g")), EXIT_SYSTEM, "");
+	assert_string_equal(path_join(arena, "", "f"), "f");
+	assert_string_equal(path_join(arena, "d/", "f"), "d/f");
+	arena_free(arena);
+}
+
+/* ---- npy.c ---- */
+
+static void
+test_npy_round_trip(void **state)
+{
+	static const int64_t shapes[][3] = {{2, 3, 5}, {1, 1, 1}, {7, 0, 2}};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("a.npy"));
+	uint8_t data[8 * 30], expected[30];
+	NpyInfo info;
+	void *read;
+
+	for (int i = 0; i < COUNT(data); i++)
+		data[i] = (uint8_t)(i * 37);
+	for (int t = 0; t < N_DTYPES; t++) {
+		for (int s = 0; s < COUNT(shapes) * 4; s++) {
+			const int64_t *dims = shapes[s / 4];
+			int rank = s % 4;
+			bool packed = dtype_info[t].bits < 8;
+			assert_ok(npy_write(path, (DType)t, rank, dims, data));
+			assert_ok(npy_read(arena, path, &info, &read));
+			assert_int_equal(info.rank, rank);
+			assert_int_equal(info.data_offset % 64, 0);
+			assert_memory_equal(info.dims, dims, sizeof(*dims) * (size_t)rank);
+			if (dtype_info[t].npy)
+				assert_int_equal(info.dtype, t);
+			dtype_convert(U8, expected, t == U2 || t == S2 ? U2 : U4, data, 30);
+			assert_memory_equal(read, packed ? expected : data, info.n_bytes);
+		}
+	}
+	unlink(path);
+	arena_free(arena);
+}
+
+/* Writes a .npy with this header and this many bytes of data, and opens it. */
+static Status
+open_npy(const char *header, int data, NpyInfo *info)
+{
+	Text file = {0};
+	const char *path = path_of("bad.npy");
+	unsigned n = (unsigned)strlen(header);
+	char length[2] = {(char)(n & 0xFF), (char)(n >> 8)};
+	Status status;
+	int fd;
+
+	text_add_bytes(&file, "\x93NUMPY\1\0", 8);
+	text_add_bytes(&file, length, 2);
+	text_add(&file, header);
+	for (int i = 0; i < data; i++)
+		text_add_bytes(&file, "\0", 1);
+	assert_ok(file_write(path, file.at, (int64_t)file.n));
+	text_free(&file);
+	status = npy_open(path, info, &fd);
+	if (!status)
+		close(fd);
+	return status;
+}
+
+#define NPY(descr, order, shape) \
+	"{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
+
+static void
+test_npy_accepted(void **state)
+{
+	NpyInfo info;
+
+	assert_ok(open_npy(NPY("'<f4'", "False", "(2, 3)") "   \n", 24, &info));
+	assert_int_equal(info.dtype, F32);
+	assert_int_equal(info.n_elements, 6);
+	assert_ok(open_npy(NPY("'=i8'", "False", "()"), 8, &info));
+	assert_ok(open_npy(NPY("'>u1'", "False", "(4,)"), 9, &info));
+	assert_ok(open_npy(NPY("'|b1'", "True", "(4L,)"), 4, &info));
+	assert_ok(open_npy(NPY("'<f2'", "False", "(0, 4)"), 0, &info));
+	assert_ok(open_npy("{\"shape\":(1,),\"descr\":\"<f8\",\"fortran_order\":False}", 8, &info));
+}
+
+/* clang-format off */
+static const struct { const char *header; int data; const char *says; } bad_npy[] = {
+	{NPY("'<f4'", "False", "(2, 3)"), 23, "truncated: the header promises 24 bytes"},
+	{NPY("'|O'", "False", "(2,)"), 16, "Python objects"},
+	{NPY("'O'", "False", "(2,)"), 16, "cannot be read"},
+	{NPY("[('a', '<f4')]", "False", "(2,)"), 16, "structured"},
+	{NPY("'>f4'", "False", "(2,)"), 8, "big endian"},
+	{NPY("'<c8'", "False", "(2,)"), 16, "'<c8' cannot be read"},
+	{NPY("''", "False", "(2,)"), 16, "cannot be read"},
+	{NPY("'<f4'", "True", "(2, 3)"), 24, "Fortran order"},
+	{NPY("'<f4'", "1", "(2, 3)"), 24, "neither True nor False"},
+	{NPY("'<f4'", "False", "(4611686018427387904, 4)"), 24, "too large"},
+	{NPY("'<f4'", "False", "(0, 4611686018427387904, 4)"), 24, "too large"},
+	{NPY("'<f8'", "False", "(2305843009213693952,)"), 24, "too large"},
+	{NPY("'|u1'", "False", "(9223372036854775807,)"), 24, "too large"},
+	{NPY("'|u1'", "False", "(99999999999999999999,)"), 24, "too large"},
+	{NPY("'|u1'", "False", "(4294967296,)"), 24, "truncated"},
+	{NPY("'|u1'", "False", "(-1,)"), 24, "a dimension is expected"},
+	{NPY("'|u1'", "False", "(3)"), 24, "not a tuple"},
+	{NPY("'|u1'", "False", "(3,, 2)"), 24, "a dimension is expected"},
+	{NPY("'|u1'", "False", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)"), 24, "dimensions"},
+	{NPY("'|u1'", "False", "(3,)") "x", 24, "more behind"},
+	{"{'descr': '|u1', 'descr': '|u1'}", 24, "twice"},
+	{"{'descr': '|u1'}", 24, "missing"},
+	{"{'descr': '|u1', 'evil': __import__('os')}", 24, "unknown key 'evil'"},
+	{"{'descr': '|u1", 24, "expected"},
+	{"{'descr'", 24, "expected"},
+	{"{", 24, "a string is expected"},
+	{"", 24, "'{' expected"},
+};
+/* clang-format on */
+
+static void
+test_npy_refused(void **state)
+{
+	NpyInfo info;
+
+	for (int i = 0; i < COUNT(bad_npy); i++)
+		assert_fault(open_npy(bad_npy[i].header, bad_npy[i].data, &info), EXIT_DATA,
+		             bad_npy[i].says);
+}
+
+/* A good file cut at every byte, and with every byte of its head changed, is never misread. */
+static void
+test_npy_damaged(void **state)
+{
+	Arena *arena = arena_new();
+	char *good = arena_strdup(arena, path_of("good.npy"));
+	char *bad = arena_strdup(arena, path_of("bad.npy"));
+	int64_t dims[] = {2, 3}, n;
+	float data[6] = {0};
+	unsigned char *bytes;
+	NpyInfo info;
+	void *at, *read;
+
+	assert_ok(npy_write(good, F32, 2, dims, data));
+	assert_ok(file_read(arena, good, 1000, &at, &n));
+	bytes = at;
+	for (int64_t i = 0; i < n; i++) {
+		assert_ok(file_write(bad, bytes, i));
+		assert_fault(npy_read(arena, bad, &info, &read), EXIT_DATA, "bad.npy: ");
+	}
+	for (int64_t i = 0; i < info.data_offset; i++) {
+		for (int flip = 1; flip < 256; flip <<= 1) {
+			bytes[i] ^= (unsigned char)flip;
+			assert_ok(file_write(bad, bytes, n));
+			status_free(npy_read(arena, bad, &info, &read));
+			bytes[i] ^= (unsigned char)flip;
+		}
+	}
+	arena_free(arena);
+}
+
+/* ---- safetensors.c ---- */
+
+static void
+test_safetensors_round_trip(void **state)
+{
+	static const float floats[6] = {1, 2, 3, 4, 5, 6};
+	static const int64_t whole = -7;
+	static const uint8_t bytes[3] = {1, 0, 1};
+	const SafeTensor tensors[] = {
+		{"mask", BOOL, 1, {3}, .n_bytes = 3, .data = bytes},
+		{"w \"1\" ö", F32, 2, {2, 3}, .n_bytes = 24, .data = floats},
+		{"empty", F16, 2, {0, 5}, .n_bytes = 0},
+		{"scalar", S64, 0, {0}, .n_bytes = 8, .data = &whole},
+	};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("a.safetensors"));
+	SafeTensors st;
+	int found = 0;
+
+	assert_ok(safetensors_write(path, tensors, COUNT(tensors)));
+	assert_ok(safetensors_open(arena, path, EXIT_CHECKPOINT, &st));
+	assert_int_equal(st.n_tensors, COUNT(tensors));
+	for (int i = 0; i < st.n_tensors * COUNT(tensors); i++) {
+		const SafeTensor *t = &st.tensors[i / COUNT(tensors)];
+		const SafeTensor *u = &tensors[i % COUNT(tensors)];
+		char data[24];
+		if (strcmp(t->name, u->name) != 0)
+			continue;
+		found++;
+		assert_int_equal(t->dtype, u->dtype);
+		assert_int_equal(t->rank, u->rank);
+		assert_memory_equal(t->dims, u->dims, sizeof(t->dims));
+		assert_int_equal(t->n_bytes, u->n_bytes);
+		assert_int_equal(t->offset % (dtype_info[t->dtype].bits / 8), 0);
+		assert_ok(file_pread(st.fd, path, data, t->n_bytes, t->offset));
+		if (t->n_bytes)
+			assert_memory_equal(data, u->data, t->n_bytes);
+	}
+	assert_int_equal(found, COUNT(tensors));
+	safetensors_close(&st);
+	assert_ok(safetensors_write(path, NULL, 0));
+	assert_ok(safetensors_open(arena, path, EXIT_CHECKPOINT, &st));
+	assert_int_equal(st.n_tensors, 0);
+	safetensors_close(&st);
+	arena_free(arena);
+}
+
+static void
+test_safetensors_unwritable(void **state)
+{
+	static const uint8_t bytes[4] = {0};
+	SafeTensor t[2] = {
+		{"x", U8, 1, {4}, .n_bytes = 4, .data = bytes},
+		{"x", U8, 1, {4}, .n_bytes = 4, .data = bytes},
+	};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("bad.safetensors"));
+
+	assert_fault(safetensors_write(path, t, 2), EXIT_SYSTEM, "cannot be used");
+	t[1].name = "\xFF";
+	assert_fault(safetensors_write(path, t, 2), EXIT_SYSTEM, "not UTF-8");
+	t[1].name = "y";
+	t[1].n_bytes = 3;
+	assert_fault(safetensors_write(path, t, 2), EXIT_SYSTEM, "do not fill its shape");
+	t[1].dtype = S4;
+	assert_fault(safetensors_write(path, t, 2), EXIT_SYSTEM, "no type s4");
+	assert_int_not_equal(access(path, F_OK), 0);
+	arena_free(arena);
+}
+
+/* n: header length to claim, or -1 for the true one. */
+static Status
+open_safetensors(Arena *arena, const char *header, int64_t n, int data)
+{
+	Text file = {0};
+	const char *path = path_of("bad.safetensors");
+	uint64_t length = n < 0 ? strlen(header) : (uint64_t)n;
+	SafeTensors st;
+	Status status;
+
+	for (int i = 0; i < 8; i++)
+		text_add_bytes(&file, &(char){(char)(length >> 8 * i)}, 1);
+	text_add(&file, header);
+	for (int i = 0; i < data; i++)
+		text_add(&file, "x");
+	assert_ok(file_write(path, file.at, (int64_t)file.n));
+	text_free(&file);
+	status = safetensors_open(arena, path, EXIT_CHECKPOINT, &st);
+	if (!status)
+		safetensors_close(&st);
+	else
+		assert_int_equal(st.fd, -1);
+	return status;
+}
+
+#define ENTRY(name, dtype, shape, begin, end)                                                \
+	"\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin \
+	"," end "]}"
+
+/* clang-format off */
+static const struct { const char *header; int64_t n; int data; const char *says; } bad_safetensors[] = {
+	{"{" ENTRY("a", "U8", "[4]", "0", "4") "," ENTRY("b", "U8", "[4]", "2", "6") "}", -1, 6,
+	 "overlaps"},
+	{"{" ENTRY("a", "U8", "[4]", "0", "4") "," ENTRY("b", "U8", "[4]", "0", "4") "}", -1, 4,
+	 "overlaps"},
+	{"{" ENTRY("a", "U8", "[4]", "0", "4") "," ENTRY("b", "U8", "[4]", "5", "9") "}", -1, 9,
+	 "a hole of 1 bytes"},
+	{"{" ENTRY("a", "U8", "[4]", "1", "5") "}", -1, 5, "a hole of 1 bytes"},
+	{"{" ENTRY("a", "U8", "[2]", "0", "2") "," ENTRY("a", "U8", "[2]", "2", "4") "}", -1, 4,
+	 "duplicate"},
+	{"{" ENTRY("a", "U8", "[4]", "0", "4") "}", -1, 3, "bytes 0 to 4 of 3"},
+	{"{" ENTRY("a", "U8", "[4]", "0", "4") "}", -1, 5, "1 bytes behind"},
+	{"{" ENTRY("a", "F32", "[2]", "0", "4") "}", -1, 4, "needs 8 bytes"},
+	{"{" ENTRY("a", "F4", "[3]", "0", "1") "}", -1, 1, "whole bytes"},
+	{"{" ENTRY("a", "X8", "[4]", "0", "4") "}", -1, 4, "\"X8\""},
+	{"{" ENTRY("a", "U8", "[-4]", "0", "4") "}", -1, 4, "dimension 0"},
+	{"{" ENTRY("a", "U8", "[4.0]", "0", "4") "}", -1, 4, "dimension 0"},
+	{"{" ENTRY("a", "U8", "[4611686018427387904,4]", "0", "4") "}", -1, 4, "too large"},
+	{"{" ENTRY("a", "F64", "[4611686018427387904]", "0", "4") "}", -1, 4, "whole bytes"},
+	{"{" ENTRY("a", "U8", "[4]", "4", "0") "}", -1, 4, "bytes 4 to 0"},
+	{"{" ENTRY("a", "U8", "[1]", "-1", "0") "}", -1, 4, "bytes -1 to 0"},
+	{"{" ENTRY("a", "U8", "[99999999999999999999]", "0", "4") "}", -1, 4, "malformed"},
+	{"{" ENTRY("a", "U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "0", "1") "}", -1, 1,
+	 "dimensions"},
+	{"{\"a\":{\"dtype\":\"U8\",\"shape\":[4]}}", -1, 4, "no data_offsets"},
+	{"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,4]}}", -1, 4, "no shape"},
+	{"{\"a\":[]}", -1, 0, "no dtype"},
+	{"{\"__metadata__\":{\"a\":1}}", -1, 0, "not text"},
+	{"{\"__metadata__\":7}", -1, 0, "not an object"},
+	{"[]", -1, 0, "not an object"},
+	{" {}", -1, 0, "not an object"},
+	{"{", -1, 0, "malformed header"},
+	{"{}", 3, 0, "truncated"},
+	{"{}", INT64_MAX, 0, "truncated"},
+	{"{}", 0, 0, "malformed header"},
+};
+/* clang-format on */
+
+static void
+test_safetensors_refused(void **state)
+{
+	Arena *arena = arena_new();
+	Text many = {0};
+
+	for (int i = 0; i < COUNT(bad_safetensors); i++)
+		assert_fault(open_safetensors(arena, bad_safetensors[i].header,
+		                              bad_safetensors[i].n, bad_safetensors[i].data),
+		             EXIT_CHECKPOINT, bad_safetensors[i].says);
+	for (int i = 0; i < 100000; i++)
+		text_add(&many, "[");
+	assert_fault(open_safetensors(arena, many.at, -1, 0), EXIT_CHECKPOINT, "malformed header");
+	for (int i = 0; i < 1000000; i++)
+		text_add(&many, "{},");
+	assert_fault(open_safetensors(arena, many.at, -1, 0), EXIT_CHECKPOINT, "malformed header");
+	for (int i = 0; i < 1000001; i++)
+		text_add(&many, "0,");
+	assert_fault(open_safetensors(arena, many.at, -1, 0), EXIT_CHECKPOINT, "values");
+	assert_ok(open_safetensors(arena, "{\"__metadata__\":{\"format\":\"pt\"}}  ", -1, 0));
+	text_free(&many);
+	arena_free(arena);
+}
+
+static int
+make_scratch(void **state)
+{
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int
+remove_scratch(void **state)
+{
+	Text command = {0};
+	int result;
+
+	text_printf(&command, "rm -rf %s", folder);
+	result = system(command.at);
+	text_free(&command);
+	return result;
+}
+
+/* clang-format off */
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(test_file_writer),
+	cmocka_unit_test(test_file_faults),
+	cmocka_unit_test(test_npy_round_trip),
+	cmocka_unit_test(test_npy_accepted),
+	cmocka_unit_test(test_npy_refused),
+	cmocka_unit_test(test_npy_damaged),
+	cmocka_unit_test(test_safetensors_round_trip),
+	cmocka_unit_test(test_safetensors_unwritable),
+	cmocka_unit_test(test_safetensors_refused),
+};
+/* clang-format on */
+
+int
+main(void)
+{
+	return cmocka_run_group_tests_name("base_files", tests, make_scratch, remove_scratch);
+}

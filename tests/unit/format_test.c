@@ -1,0 +1,168 @@
+/* The tables: what is written is read back, and whatever else the bytes say is refused or at
+ * least harmless. */
+#include "tests/unit/runtime_tiny.h"
+
+static void
+test_round_trip(void **state)
+{
+	Arena *arena = arena_new();
+	int64_t bytes;
+	void *blob = tiny_blob(arena, true, &bytes);
+	Format f;
+
+	must(format_read(blob, bytes, &f));
+	assert_int_equal(f.n[SECTION_PROGRAMS], 4);
+	assert_string_equal(format_text(&f, f.states[0].name), "w");
+	assert_string_equal(format_info_get(&f, "optimizer"), "sgd");
+	assert_null(format_info_get(&f, "no such key"));
+	assert_int_equal(format_state(&f, "loss.count"), 3);
+	assert_int_equal(format_state(&f, "nothing"), -1);
+	assert_non_null(format_program(&f, ROLE_UPDATE, 0));
+	assert_null(format_program(&f, ROLE_UPDATE, 1));
+	assert_int_equal(format_space_bytes(&f, SPACE_IO), 256);
+	arena_free(arena);
+}
+
+static void
+test_print_names_everything(void **state)
+{
+	Arena *arena = arena_new();
+	int64_t bytes;
+	void *blob = tiny_blob(arena, true, &bytes);
+	Text text = {0};
+	Format f;
+
+	must(format_read(blob, bytes, &f));
+	format_print(&text, &f, "schedule");
+	assert_non_null(strstr(text.at, "program accumulate \"batch=4\""));
+	assert_non_null(strstr(text.at, "run k_diff ("));
+	assert_non_null(strstr(text.at, "wait event 0"));
+	assert_non_null(strstr(text.at, "loc \"/Mul\""));
+	format_print(&text, &f, "memory");
+	assert_non_null(strstr(text.at, "workspace  128"));
+	assert_non_null(strstr(text.at, "live 0..3"));
+	text_free(&text);
+	arena_free(arena);
+}
+
+/* Reads a changed copy; prints it when it is accepted. The sanitizers watch. */
+static void
+read_changed(const char *blob, int64_t bytes, int64_t at, char flip)
+{
+	char *copy = aligned_alloc(16, (size_t)(bytes + 15) / 16 * 16);
+	Format f;
+
+	memcpy(copy, blob, (size_t)bytes);
+	copy[at] ^= flip;
+	Status status = format_read(copy, bytes, &f);
+	if (!status) {
+		Text text = {0};
+		format_print(&text, &f, "schedule");
+		format_print(&text, &f, "memory");
+		text_free(&text);
+	} else {
+		assert_int_equal(status->exit_code, EXIT_SYSTEM);
+		assert_non_null(strstr(status->message, "executable tables: "));
+	}
+	status_free(status);
+	free(copy);
+}
+
+static void
+test_every_byte_flipped(void **state)
+{
+	static const char flips[] = {1, 0x10, (char)0x80, (char)0xff};
+	Arena *arena = arena_new();
+	int64_t bytes;
+	char *blob = tiny_blob(arena, true, &bytes);
+
+	for (int64_t i = 0; i < bytes; i++)
+		for (int k = 0; k < COUNT(flips); k++)
+			read_changed(blob, bytes, i, flips[k]);
+	arena_free(arena);
+}
+
+static void
+test_truncated(void **state)
+{
+	Arena *arena = arena_new();
+	int64_t bytes;
+	char *blob = tiny_blob(arena, true, &bytes);
+
+	for (int64_t n = 0; n < bytes; n += 7) {
+		char *copy = aligned_alloc(16, (size_t)(n + 16) / 16 * 16);
+		Format f;
+
+		memcpy(copy, blob, (size_t)n);
+		Status status = format_read(copy, n, &f);
+		assert_non_null(status);
+		status_free(status);
+		free(copy);
+	}
+	arena_free(arena);
+}
+
+/* Faults that a flip would hardly find, each refused with its own words. */
+static void
+expect_fault(void (*spoil)(FormatWriter *w), const char *words)
+{
+	Arena *arena = arena_new();
+	FormatWriter *w = format_writer_new(arena);
+	int64_t bytes;
+	Format f;
+
+	tiny_memory(w);
+	tiny_programs(w, true);
+	tiny_facts(w);
+	w->state_bytes = 32;
+	w->weights_bytes = 8;
+	spoil(w);
+	Status status = format_read(format_finish(w, &bytes), bytes, &f);
+	assert_non_null(status);
+	if (!strstr(status->message, words))
+		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
+	status_free(status);
+	arena_free(arena);
+}
+
+static void spoil_slot(FormatWriter *w) { w->slots.at[SLOT_DIFF].offset = 120; }
+static void spoil_kernel(FormatWriter *w) { w->instructions.at[0].what = 99; }
+static void spoil_loop(FormatWriter *w) { w->instructions.at[1].kind = LOOP; }
+static void spoil_end(FormatWriter *w) { w->instructions.at[1].kind = END; }
+static void spoil_overlap(FormatWriter *w) { w->states.at[1].offset = 0; }
+static void spoil_rows(FormatWriter *w) { w->bindings.at[0].rows = 5; }
+static void spoil_string(FormatWriter *w) { w->ports.at[0].name = 1 << 20; }
+static void spoil_dims(FormatWriter *w) { w->dims.at[0] = INT64_MAX; }
+static void spoil_data(FormatWriter *w) { w->states.at[0].data_offset = 8; }
+static void spoil_perm(FormatWriter *w) { w->exports.at[1].rank = 2; }
+static void spoil_stride(FormatWriter *w) { w->arguments.at[0].loop = 1; }
+
+static void
+test_faults_are_named(void **state)
+{
+	expect_fault(spoil_slot, "slot 8 ends at 152, its workspace region at 128");
+	expect_fault(spoil_kernel, "kernel 99 of 5");
+	expect_fault(spoil_loop, "loops do not end");
+	expect_fault(spoil_end, "END without LOOP");
+	expect_fault(spoil_overlap, "\"w\" and \"grad.w\" overlap");
+	expect_fault(spoil_rows, "has 4 rows, the binding 5");
+	expect_fault(spoil_string, "string reference 1048576");
+	expect_fault(spoil_dims, "dimension 0");
+	expect_fault(spoil_data, "data at 8 of 8 bytes");
+	expect_fault(spoil_perm, "rank 2, its state has 0");
+	expect_fault(spoil_stride, "loop 1 of 0");
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_print_names_everything),
+		cmocka_unit_test(test_every_byte_flipped),
+		cmocka_unit_test(test_truncated),
+		cmocka_unit_test(test_faults_are_named),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

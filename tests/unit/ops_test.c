@@ -1,0 +1,386 @@
+/* Every op row times its samples: text round trip, gradients against central differences in f64,
+ * kernels in the loop-IR interpreter against `eval`, and generated C against the loop-IR interpreter,
+ * bit for bit. A row without samples fails. */
+#include "codegen/codegen.h"
+#include "ir/text_impl.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+typedef struct {
+	char word[16]; /* positive, nonzero, ties, ... or "" */
+	int64_t below; /* indices: [0, below) */
+} Values;
+typedef struct {
+	Module *m;
+	Function *f;
+	Diag *diag;
+	Arena *arena;
+	Values values[8];
+	EvalTensor args[8];
+	int n_args;
+	char name[200];
+} Case;
+
+/* ---- building a case from a sample */
+static double
+next_value(const Values *v, DType d, int64_t i)
+{
+	double x = drand48() * 2 - 1;
+
+	if (v->below)
+		return (double)(lrand48() % v->below);
+	if (d == BOOL)
+		return lrand48() % 2;
+	if (!dtype_is_float(d))
+		return (double)(lrand48() % 9 - 4);
+	if (strcmp(v->word, "positive") == 0)
+		return 0.2 + fabs(x) * 2;
+	if (strcmp(v->word, "nonzero") == 0)
+		return x < 0 ? x - 0.3 : x + 0.3;
+	if (strcmp(v->word, "ties") == 0)
+		return (double)(lrand48() % 3);
+	if (strcmp(v->word, "ties_nonzero") == 0)
+		return (double)(lrand48() % 3 + 1);
+	if (strcmp(v->word, "with_zero") == 0)
+		return i == 1 ? 0 : x;
+	if (strcmp(v->word, "integers") == 0)
+		return (double)(lrand48() % 4);
+	return x;
+}
+
+static void
+fill(Case *c, int i, Type t)
+{
+	EvalTensor x = eval_tensor_new(c->arena, t);
+
+	for (int64_t k = 0; k < t->n; k++) {
+		double v = next_value(&c->values[i], t->dtype, k);
+		if (dtype_is_float(t->dtype))
+			x.f[k] = v;
+		else
+			x.i[k] = (int64_t)v;
+	}
+	c->args[i] = x;
+}
+
+static void
+read_operands(Case *c, Reader *r, const char *text)
+{
+	r->at = r->line_start = text;
+	while (!read_at_line_end(r)) {
+		Values *v = &c->values[c->n_args];
+		Type t = read_type(r);
+		assert_non_null(t);
+		if (read_word(r, "in"))
+			assert_true(read_int(r, &v->below));
+		const char *word = read_name(r);
+		snprintf(v->word, sizeof(v->word), "%s", word ? word : "");
+		char name[16];
+		snprintf(name, sizeof(name), "a%d", c->n_args);
+		function_param(c->f, t, name);
+		fill(c, c->n_args++, t);
+		read_char(r, ',');
+	}
+}
+
+static void
+case_open(Case *c, OpKind op, const Sample *s)
+{
+	const OpRow *row = op_table[op];
+	Value *operands[8], *results[8];
+
+	*c = (Case){.arena = arena_new(), .diag = diag_new("test", stderr)};
+	c->m = module_new("sample");
+	c->f = function_new(c->m, "main");
+	snprintf(c->name, sizeof(c->name), "%s %s %s", row->name, s->attrs, s->operands);
+	Reader r = {.file = c->name, .at = s->attrs, .line_start = s->attrs, .line = 1,
+	            .diag = c->diag, .m = c->m, .f = c->f};
+	void *attr = arena_alloc(c->m->arena, row->attr_size + 1);
+	assert_true(read_attrs(&r, row, attr));
+	read_operands(c, &r, s->operands);
+	for (int i = 0; i < c->n_args; i++)
+		operands[i] = c->f->params.at[i];
+	Builder b = {.m = c->m, .f = c->f, .loc = loc_name(c->m, row->name)};
+	Node *n = build_node(&b, op, c->n_args, operands, attr);
+	for (int i = 0; i < n->n_results; i++)
+		results[i] = node_result(n, i);
+	b_return(&b, n->n_results, results);
+}
+
+static void
+case_close(Case *c)
+{
+	module_free(c->m);
+	arena_free(c->arena);
+	diag_free(c->diag);
+}
+
+static int
+result_count(const Function *f)
+{
+	return function_return(f)->n_operands;
+}
+
+static void
+run(const Case *c, const Function *f, const EvalTensor *args, EvalTensor *results)
+{
+	Interp in = interp_new(c->m, c->arena, false);
+
+	interp_run(&in, f, args, results);
+}
+
+typedef void (*CaseTest)(Case *c);
+static void
+for_each_case(CaseTest test)
+{
+	for (int op = 0; op < N_OPS; op++) {
+		const Sample *s = op_table[op]->samples;
+		if (!s || !s->attrs)
+			fail_msg("op %s has no samples", op_table[op]->name);
+		for (; s->attrs; s++) {
+			Case c;
+			if (strcmp(s->attrs, "text") == 0)
+				continue; /* covered by tests/ir/control.gir */
+			srand48(op + 1);
+			case_open(&c, (OpKind)op, s);
+			test(&c);
+			case_close(&c);
+		}
+	}
+}
+
+/* ---- text */
+static void
+check_round_trip(Case *c)
+{
+	Text first = {0}, second = {0};
+
+	assert_true(module_verify(c->m, c->diag));
+	module_print(&first, c->m, NULL);
+	StrMap *none = strmap_new(c->arena);
+	Module *again = module_parse(first.at, c->name, none, c->diag);
+	assert_non_null(again);
+	assert_true(module_verify(again, c->diag));
+	module_print(&second, again, NULL);
+	assert_string_equal(first.at, second.at);
+	module_free(again);
+	text_free(&first);
+	text_free(&second);
+}
+static void test_round_trip(void **state) { (void)state; for_each_case(check_round_trip); }
+
+/* ---- gradients: L = sum of weight * result, its analytic gradient against (L(x+h) - L(x-h)) / 2h */
+static double
+weighted(const Case *c, const EvalTensor *weights, const EvalTensor *args)
+{
+	EvalTensor results[8];
+	double sum = 0;
+	int n = result_count(c->f), k = 0;
+
+	run(c, c->f, args, results);
+	for (int i = 0; i < n; i++)
+		if (dtype_is_float(results[i].type->dtype)) {
+			for (int64_t e = 0; e < results[i].type->n; e++)
+				sum += weights[k].f[e] * results[i].f[e];
+			k++;
+		}
+	return sum;
+}
+
+static void
+compare_operand(Case *c, int i, const EvalTensor *weights, const EvalTensor *gradient)
+{
+	EvalTensor *x = &c->args[i];
+
+	for (int64_t k = 0; k < x->type->n; k++) {
+		double old = x->f[k], h = 6e-6 * fmax(1, fabs(old));
+		x->f[k] = old + h;
+		double up = weighted(c, weights, c->args);
+		x->f[k] = old - h;
+		double down = weighted(c, weights, c->args);
+		x->f[k] = old;
+		double numeric = (up - down) / (2 * h), own = gradient->f[k];
+		if (fabs(numeric - own) > 1e-7 + 1e-6 * fabs(own))
+			fail_msg("%s: operand %d, element %lld: gradient %.12g, difference %.12g",
+			         c->name, i, (long long)k, own, numeric);
+	}
+}
+
+static bool
+has_kinks(const Values *v)
+{
+	return strncmp(v->word, "ties", 4) == 0 || strcmp(v->word, "fixed") == 0;
+}
+
+static void
+check_gradient(Case *c)
+{
+	EvalTensor args[16], weights[8], gradients[8];
+	const char *fault = NULL;
+	int n = c->n_args, n_weights = 0, k = 0;
+
+	for (int i = 0; i < result_count(c->f); i++) {
+		Type t = function_result(c->f, i)->type;
+		if (!dtype_is_float(t->dtype))
+			continue;
+		weights[n_weights] = eval_tensor_new(c->arena, t);
+		for (int64_t e = 0; e < t->n; e++)
+			weights[n_weights].f[e] = drand48() * 2 - 1;
+		n_weights++;
+	}
+	for (int i = 0; i < c->n_args; i++)
+		if (has_kinks(&c->values[i]))
+			return;
+	Function *d = function_gradient(c->f, &fault);
+	if (!d) {
+		/* scatter of mul, max, min: an error, never a silent zero */
+		assert_non_null(fault);
+		return;
+	}
+	assert_true(module_verify(c->m, c->diag));
+	memcpy(args, c->args, sizeof(EvalTensor) * (size_t)n);
+	memcpy(args + n, weights, sizeof(EvalTensor) * (size_t)n_weights);
+	run(c, d, args, gradients);
+	for (int i = 0; i < n; i++)
+		if (dtype_is_float(c->args[i].type->dtype))
+			compare_operand(c, i, weights, &gradients[k++]);
+}
+static void test_gradients(void **state) { (void)state; for_each_case(check_gradient); }
+
+/* ---- kernels */
+static void
+compare_results(const Case *c, const EvalTensor *want, const EvalTensor *got, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int64_t k = 0; k < want[i].type->n; k++) {
+			bool floats = dtype_is_float(want[i].type->dtype);
+			double a = floats ? want[i].f[k] : (double)want[i].i[k];
+			double b = floats ? got[i].f[k] : (double)got[i].i[k];
+			bool same = (isnan(a) && isnan(b)) || a == b ||
+			            fabs(a - b) <= 1e-12 * fmax(1, fabs(a));
+			if (!same)
+				fail_msg("%s: result %d, element %lld: eval %.17g, kernel %.17g",
+				         c->name, i, (long long)k, a, b);
+		}
+}
+
+static bool
+lower_module(Case *c)
+{
+	Pipeline p = {0};
+	PassManagerOptions o = {.verify_each = true};
+	Stage stage = STAGE_TRAIN;
+	static const PassRow *const rows[] = {&pass_fuse, &pass_lower};
+
+	for (int i = 0; i < COUNT(rows); i++)
+		vec_push(c->arena, &p, ((PassCall){rows[i], NULL}));
+	return pipeline_run(&p, c->m, &stage, &o, c->diag);
+}
+
+static void
+check_kernel(Case *c)
+{
+	EvalTensor want[8], got[8];
+
+	run(c, c->f, c->args, want);
+	assert_true(lower_module(c));
+	Interp in = interp_new(c->m, c->arena, false);
+	for (int i = 0; i < c->m->states.n; i++)
+		in.states[i] = eval_tensor_from(c->arena, c->m->states.at[i]->type,
+		                                c->m->states.at[i]->data->data);
+	interp_run(&in, c->f, c->args, got);
+	compare_results(c, want, got, result_count(c->f));
+}
+static void test_kernels(void **state) { (void)state; for_each_case(check_kernel); }
+
+/* ---- generated C: one shared object a case, every kernel on random buffers */
+typedef void (*KernelCode)(void *const *, const double *, int64_t, int64_t);
+
+static void
+fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
+{
+	Type t = k->buffers.at[i].type;
+
+	for (int64_t e = 0; e < t->n; e++) {
+		double x = next_value(v, t->dtype, e);
+		if (dtype_is_float(t->dtype))
+			dtype_store_float(t->dtype, at, e, x);
+		else
+			dtype_store_int(t->dtype, at, e, (int64_t)x);
+	}
+	(void)c;
+}
+
+static void
+compare_kernel(Case *c, const Kernel *k, KernelCode code)
+{
+	void *a[16], *b[16];
+	int n = k->n_inputs + k->n_outputs;
+	Values index = {.below = 2};
+
+	for (int i = 0; i < n; i++) {
+		size_t bytes = (size_t)type_bytes(k->buffers.at[i].type);
+		a[i] = arena_alloc(c->arena, bytes + 64);
+		b[i] = arena_alloc(c->arena, bytes + 64);
+		if (i < k->n_inputs) {
+			bool floats = dtype_is_float(k->buffers.at[i].type->dtype);
+			fill_buffer(c, k, i, floats ? &c->values[0] : &index, a[i]);
+			memcpy(b[i], a[i], bytes);
+		}
+	}
+	kernel_interpret(k, a, NULL, 0, k->iterations);
+	code(b, NULL, 0, k->iterations);
+	for (int i = k->n_inputs; i < n; i++)
+		if (memcmp(a[i], b[i], (size_t)type_bytes(k->buffers.at[i].type)) != 0)
+			fail_msg("%s: kernel %s: the C code differs from the interpreter in output %d",
+			         c->name, k->name, i - k->n_inputs);
+}
+
+static void
+check_c(Case *c)
+{
+	Text source = {0};
+	char folder[] = "/tmp/gradc-ops-XXXXXX", command[512];
+
+	assert_true(lower_module(c));
+	if (c->m->kernels.n == 0)
+		return;
+	assert_non_null(mkdtemp(folder));
+	c_print_module(&source, c->m);
+	char *path = path_join(c->arena, folder, "kernels.c");
+	char *object = path_join(c->arena, folder, "kernels.so");
+	assert_null(file_write(path, source.at, (int64_t)source.n));
+	snprintf(command, sizeof(command),
+	         "cc -std=gnu11 -O2 -march=native -ffp-contract=off -fno-math-errno -fopenmp-simd -fwrapv "
+	         "-w -shared -fPIC %s -o %s", path, object);
+	assert_int_equal(system(command), 0);
+	void *library = dlopen(object, RTLD_NOW);
+	assert_non_null(library);
+	KernelCode *code = (KernelCode *)dlsym(library, "gradc_kernels");
+	for (int i = 0; i < c->m->kernels.n; i++)
+		compare_kernel(c, c->m->kernels.at[i], code[i]);
+	dlclose(library);
+	unlink(path);
+	unlink(object);
+	rmdir(folder);
+	text_free(&source);
+}
+static void test_c(void **state) { (void)state; for_each_case(check_c); }
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_gradients),
+		cmocka_unit_test(test_kernels), cmocka_unit_test(test_c),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,172 @@
+/* Conformance of devices: written once against the table, run for each of them. And a schedule
+ * that lost its WAIT: the device that keeps no more than it promises shows it. */
+#include "runtime/device.h"
+#include "tests/unit/runtime_tiny.h"
+
+typedef struct {
+	const DeviceOps *ops;
+	Device *device;
+	Code *code;
+	Span a, b;
+} Bench;
+
+static void
+k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	for (int64_t i = begin; i < end; i++)
+		((double *)b[1])[i] = ((double *)b[0])[i] + scalars[SCALAR_LR];
+}
+
+static const KernelFn kernels[] = {k_add_one};
+enum { N = 64 };
+
+static Bench
+bench_open(void **state)
+{
+	Bench t = {.ops = device_find(*state)};
+
+	must(t.ops->open(0, &t.device));
+	must(t.ops->load(t.device, kernels, 1, &t.code));
+	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.a));
+	must(t.ops->alloc(t.device, MEMORY_PINNED, N * 8, &t.b));
+	return t;
+}
+
+static void
+bench_close(Bench *t)
+{
+	t->ops->free(t->device, MEMORY_DEVICE, t->a);
+	t->ops->free(t->device, MEMORY_PINNED, t->b);
+	t->ops->unload(t->device, t->code);
+	t->ops->close(t->device);
+}
+
+static void
+launch(Bench *t, int stream, Span from, Span to)
+{
+	void *buffers[] = {from.at, to.at};
+	Scalar scalars[N_SCALARS] = {[SCALAR_LR] = 1};
+	Launch l = {.n_buffers = 2, .buffers = buffers, .scalars = scalars, .end = N};
+
+	must(t->ops->run(t->device, stream, t->code, &l));
+	buffers[0] = buffers[1] = NULL; /* the call has taken what it needs */
+	scalars[SCALAR_LR] = 100;
+}
+
+static void
+test_memory_is_zero_and_aligned(void **state)
+{
+	Bench t = bench_open(state);
+
+	assert_int_equal((uintptr_t)t.a.at % 64, 0);
+	for (int i = 0; i < N * 8; i++)
+		assert_int_equal(t.a.at[i], 0);
+	bench_close(&t);
+}
+
+static void
+test_one_stream_is_in_order(void **state)
+{
+	Bench t = bench_open(state);
+
+	for (int i = 0; i < 10; i++) {
+		launch(&t, 0, t.a, t.b);
+		must(t.ops->copy(t.device, 0, t.a, t.b.at));
+	}
+	must(t.ops->sync(t.device));
+	assert_true(((double *)t.a.at)[N - 1] == 10);
+	must(t.ops->fill_zero(t.device, 0, t.a));
+	must(t.ops->sync(t.device));
+	assert_true(((double *)t.a.at)[0] == 0);
+	bench_close(&t);
+}
+
+static void
+test_wait_orders_streams(void **state)
+{
+	Bench t = bench_open(state);
+
+	for (int i = 0; i < 20; i++) {
+		launch(&t, 1, t.a, t.b);
+		must(t.ops->record(t.device, 1, 3));
+		must(t.ops->wait(t.device, 2, 3));
+		launch(&t, 2, t.b, t.a);
+		must(t.ops->record(t.device, 2, 4));
+		must(t.ops->wait(t.device, 1, 4));
+	}
+	must(t.ops->sync(t.device));
+	assert_true(((double *)t.a.at)[0] == 40);
+	bench_close(&t);
+}
+
+static void
+test_wait_without_record_returns(void **state)
+{
+	Bench t = bench_open(state);
+
+	must(t.ops->wait(t.device, 1, 9));
+	must(t.ops->sync(t.device));
+	bench_close(&t);
+}
+
+static void
+test_elapsed_is_positive(void **state)
+{
+	Bench t = bench_open(state);
+	double seconds;
+
+	must(t.ops->record(t.device, 0, 0));
+	launch(&t, 0, t.a, t.b);
+	must(t.ops->record(t.device, 0, 1));
+	must(t.ops->sync(t.device));
+	must(t.ops->elapsed(t.device, 0, 1, &seconds));
+	assert_true(seconds >= 0 && seconds < 60);
+	bench_close(&t);
+}
+
+/* The weight after some steps on a device, with or without the WAIT in the schedule. */
+static double
+train_on(const char *device, bool with_wait)
+{
+	Tiny t = tiny_open(with_wait, 16);
+	Gradc *run;
+	GradcStep step = {0};
+
+	t.options.device = device;
+	t.options.steps = 30;
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_bind_data(run));
+	for (int i = 0; i < 30; i++)
+		must(gradc_step(run, &step));
+	gradc_close(run);
+	tiny_close(&t);
+	return step.loss;
+}
+
+static void
+test_lost_wait_is_seen(void **state)
+{
+	double right = train_on("cpu", true);
+
+	assert_true(train_on("async", true) == right);
+	assert_true(train_on("async", false) != right);
+}
+
+#define CONFORMANCE(device)                                                           \
+	{"memory " device, test_memory_is_zero_and_aligned, NULL, NULL, device},      \
+	{"order " device, test_one_stream_is_in_order, NULL, NULL, device},           \
+	{"wait " device, test_wait_orders_streams, NULL, NULL, device},               \
+	{"early wait " device, test_wait_without_record_returns, NULL, NULL, device}, \
+	{"elapsed " device, test_elapsed_is_positive, NULL, NULL, device}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CONFORMANCE("cpu"),
+		CONFORMANCE("async"),
+		cmocka_unit_test(test_lost_wait_is_seen),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,319 @@
+/* A model small enough to check by hand, as the compiler would hand it to the runtime: y = w * x,
+ * loss = weight * (y - t)^2, plain gradient descent, four rows a micro-batch, everything f64.
+ * The difference is computed on stream 1, the rest waits for it on stream 0. */
+#ifndef GRADC_RUNTIME_TINY_H
+#define GRADC_RUNTIME_TINY_H
+
+#include "runtime/gradc.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { ROWS = 4 };
+enum { SLOT_W, SLOT_GRAD, SLOT_SUM, SLOT_COUNT, SLOT_X, SLOT_T, SLOT_WEIGHT, SLOT_Y, SLOT_DIFF, SLOT_NORM };
+enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, N_KERNELS };
+
+static void
+k_diff(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	const double *x = b[0], *t = b[1], *w = b[2];
+
+	for (int64_t i = begin; i < end; i++)
+		((double *)b[3])[i] = *w * x[i] - t[i];
+}
+
+static void
+k_gradient(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	const double *diff = b[0], *x = b[1], *weight = b[2];
+
+	for (int i = 0; i < ROWS; i++) {
+		*(double *)b[3] += 2 * diff[i] * x[i] * weight[i] / ROWS;
+		*(double *)b[4] += weight[i] * diff[i] * diff[i];
+		*(double *)b[5] += weight[i];
+	}
+}
+
+static void
+k_update(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	double g = *(double *)b[1] * ROWS / *(double *)b[2], norm = fabs(g);
+	double factor = fmin(1, scalars[SCALAR_CLIP_NORM] / (norm + 1e-6));
+
+	*(double *)b[3] = norm;
+	if (isfinite(norm))
+		*(double *)b[0] -= scalars[SCALAR_LR] * g * factor;
+}
+
+static void
+k_forward(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	for (int64_t i = begin; i < end; i++)
+		((double *)b[2])[i] = *(double *)b[1] * ((double *)b[0])[i];
+}
+
+static void
+k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	const double *diff = b[0], *weight = b[1];
+
+	for (int i = 0; i < ROWS; i++) {
+		*(double *)b[2] += weight[i] * diff[i] * diff[i];
+		*(double *)b[3] += weight[i];
+	}
+}
+
+static const KernelFn tiny_kernels[N_KERNELS] = {k_diff, k_gradient, k_update, k_forward, k_eval};
+
+static void
+tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, int64_t offset)
+{
+	StateRecord s = {.name = format_string(w, name), .why = format_string(w, "read by Mul"),
+	                 .dtype = F64, .first_dim = format_dims(w, 0, NULL), .kind = kind,
+	                 .lifetime = lifetime, .trainable = kind == SAVE_PARAMETER,
+	                 .init = kind == SAVE_PARAMETER ? FROM_DATA : FROM_ZEROS,
+	                 .of = kind == SAVE_GRADIENT, .lr_scale = 1, .offset = offset, .bytes = 8,
+	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1, .file_dtype = F32};
+
+	vec_push(w->arena, &w->states, s);
+}
+
+static void
+tiny_slot(FormatWriter *w, Space space, int64_t offset, int64_t bytes, const char *name)
+{
+	Slot s = {.space = space, .dtype = F64, .offset = offset, .bytes = bytes,
+	          .name = format_string(w, name)};
+
+	vec_push(w->arena, &w->slots, s);
+}
+
+static void
+tiny_run(FormatWriter *w, uint32_t kernel, int stream, int phase, int n, const uint32_t *slots)
+{
+	Instruction in = {.kind = RUN_KERNEL, .what = kernel, .stream = (uint8_t)stream,
+	                  .phase = (uint16_t)phase, .args = (uint32_t)w->arguments.n,
+	                  .n_args = (uint16_t)n};
+
+	for (int i = 0; i < n; i++) {
+		Argument a = {.slot = slots[i]};
+		vec_push(w->arena, &w->arguments, a);
+	}
+	vec_push(w->arena, &w->instructions, in);
+}
+
+static void
+tiny_sync(FormatWriter *w, bool with_wait)
+{
+	Instruction record = {.kind = RECORD, .stream = 1, .phase = 1};
+	Instruction wait = {.kind = WAIT, .phase = 1};
+
+	vec_push(w->arena, &w->instructions, record);
+	if (with_wait)
+		vec_push(w->arena, &w->instructions, wait);
+}
+
+static void
+tiny_port(FormatWriter *w, const char *name, PortKind kind, uint32_t slot, int rank)
+{
+	const int64_t dims[] = {ROWS};
+	PortRecord p = {.name = format_string(w, name), .kind = kind, .dtype = F64,
+	                .rank = (uint32_t)rank, .first_dim = format_dims(w, rank, dims), .slot = slot,
+	                .file_dtype = F32, .sample_axis = rank ? 0 : -1};
+
+	vec_push(w->arena, &w->ports, p);
+}
+
+/* Everything added since `first` becomes a program. */
+static void
+tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t n_outputs)
+{
+	uint32_t ports = (uint32_t)w->ports.n - n_inputs - n_outputs;
+	ProgramRecord p = {.role = role, .first_instruction = (uint32_t)first,
+	                   .n_instructions = (uint32_t)(w->instructions.n - first),
+	                   .first_input = ports, .n_inputs = n_inputs,
+	                   .first_output = ports + n_inputs, .n_outputs = n_outputs,
+	                   .workspace_bytes = 128, .io_bytes = 256, .flops = 8};
+
+	vec_push(w->arena, &w->programs, p);
+}
+
+static void
+tiny_memory(FormatWriter *w)
+{
+	tiny_state(w, "w", SAVE_PARAMETER, LASTS_SAVED, 0);
+	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
+	tiny_state(w, "loss.sum", SAVE_SCALAR, LASTS_STEP, 16);
+	tiny_state(w, "loss.count", SAVE_SCALAR, LASTS_STEP, 24);
+	for (int i = 0; i < 4; i++)
+		tiny_slot(w, SPACE_STATE, 8 * i, 8, "state");
+	for (int i = 0; i < 4; i++)
+		tiny_slot(w, SPACE_IO, 64 * i, 8 * ROWS, "io");
+	tiny_slot(w, SPACE_WORKSPACE, 0, 8 * ROWS, "difference");
+	tiny_slot(w, SPACE_WORKSPACE, 64, 8, "norm");
+}
+
+static void
+tiny_inputs(FormatWriter *w)
+{
+	tiny_port(w, "x", PORT_INPUT, SLOT_X, 1);
+	tiny_port(w, "labels", PORT_LABELS, SLOT_T, 1);
+	tiny_port(w, "weight", PORT_WEIGHT, SLOT_WEIGHT, 1);
+}
+
+static void
+tiny_difference(FormatWriter *w, bool with_wait)
+{
+	tiny_run(w, K_DIFF, 1, 1, 4, (const uint32_t[]){SLOT_X, SLOT_T, SLOT_W, SLOT_DIFF});
+	tiny_sync(w, with_wait);
+}
+
+static void
+tiny_programs(FormatWriter *w, bool with_wait)
+{
+	int first = 0;
+
+	tiny_difference(w, with_wait);
+	tiny_run(w, K_GRADIENT, 0, 2, 6, (const uint32_t[]){SLOT_DIFF, SLOT_X, SLOT_WEIGHT, SLOT_GRAD,
+	                                                   SLOT_SUM, SLOT_COUNT});
+	tiny_inputs(w);
+	tiny_program(w, ROLE_ACCUMULATE, first, 3, 0);
+	first = w->instructions.n;
+	tiny_run(w, K_UPDATE, 0, 3, 4, (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_COUNT, SLOT_NORM});
+	tiny_port(w, "grad_norm", PORT_OUTPUT, SLOT_NORM, 0);
+	tiny_program(w, ROLE_UPDATE, first, 0, 1);
+	first = w->instructions.n;
+	tiny_difference(w, with_wait);
+	tiny_run(w, K_EVAL, 0, 1, 4, (const uint32_t[]){SLOT_DIFF, SLOT_WEIGHT, SLOT_SUM, SLOT_COUNT});
+	tiny_inputs(w);
+	tiny_program(w, ROLE_EVAL, first, 3, 0);
+	first = w->instructions.n;
+	tiny_run(w, K_FORWARD, 0, 1, 3, (const uint32_t[]){SLOT_X, SLOT_W, SLOT_Y});
+	tiny_port(w, "x", PORT_INPUT, SLOT_X, 1);
+	tiny_port(w, "y", PORT_OUTPUT, SLOT_Y, 1);
+	tiny_program(w, ROLE_FORWARD, first, 1, 1);
+}
+
+static void
+tiny_facts(FormatWriter *w)
+{
+	static const char *const names[] = {"k_diff", "k_gradient", "k_update", "k_forward", "k_eval"};
+	static const char head[] = "HEAD", tail[] = "TAIL";
+	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
+	ExportRecord exports[] = {
+		{.kind = EXPORT_LITERAL, .bytes = 4}, {.kind = EXPORT_TENSOR, .dtype = F32},
+		{.kind = EXPORT_LITERAL, .offset = 4, .bytes = 4}, {.kind = EXPORT_NAME},
+		{.kind = EXPORT_LENGTH, .offset = 300, .times = 2},
+	};
+
+	for (int i = 0; i < N_KERNELS; i++) {
+		KernelRecord k = {.name = format_string(w, names[i]), .origin = format_string(w, "/Mul"),
+		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1, .grain = 1};
+		vec_push(w->arena, &w->kernels, k);
+	}
+	vec_push(w->arena, &w->bindings, binding);
+	text_add_bytes(&w->literal, head, 4);
+	text_add_bytes(&w->literal, tail, 4);
+	for (int i = 0; i < COUNT(exports); i++)
+		vec_push(w->arena, &w->exports, exports[i]);
+	format_info(w, "optimizer", "sgd");
+	format_info(w, "default.lr", "0.1");
+	format_info(w, "keep_last", "1");
+	format_info(w, "targets_per_micro_batch", "%d", ROWS);
+}
+
+static const double tiny_weight = 0.5;
+
+static void *
+tiny_blob(Arena *arena, bool with_wait, int64_t *bytes)
+{
+	FormatWriter *w = format_writer_new(arena);
+
+	tiny_memory(w);
+	tiny_programs(w, with_wait);
+	tiny_facts(w);
+	w->state_bytes = 32;
+	w->weights_bytes = 8;
+	w->weights_hash = hash_bytes(&tiny_weight, 8, 0);
+	return format_finish(w, bytes);
+}
+
+/* A folder of its own with the weights and x, t = 3x of n rows. */
+typedef struct {
+	Arena *arena;
+	Diag *diag;
+	FILE *messages;
+	char *folder;
+	GradcModel model;
+	GradcOptions options;
+} Tiny;
+
+static char *
+tiny_path(const Tiny *t, const char *name)
+{
+	return path_join(t->arena, t->folder, name);
+}
+
+static void
+must(Status status)
+{
+	if (status)
+		fail_msg("%s", status->message);
+}
+
+static void
+tiny_data(Tiny *t, const char *prefix, int n, GradcPairs *pairs)
+{
+	double *x = NEW_ARRAY(t->arena, double, n), *y = NEW_ARRAY(t->arena, double, n);
+	const int64_t dims[] = {n};
+
+	for (int i = 0; i < n; i++) {
+		x[i] = 1 + 0.25 * i;
+		y[i] = 3 * x[i];
+	}
+	GradcPair px = {"x", tiny_path(t, arena_printf(t->arena, "%sx.npy", prefix))};
+	GradcPair py = {"labels", tiny_path(t, arena_printf(t->arena, "%sy.npy", prefix))};
+	must(npy_write(px.value, F64, 1, dims, x));
+	must(npy_write(py.value, F64, 1, dims, y));
+	vec_push(t->arena, pairs, px);
+	vec_push(t->arena, pairs, py);
+}
+
+static inline Tiny
+tiny_open(bool with_wait, int n)
+{
+	Arena *arena = arena_new();
+	Tiny t = {.arena = arena, .messages = tmpfile(), .options = gradc_default_options()};
+	int64_t bytes;
+
+	t.diag = diag_new("gradc", t.messages);
+	t.folder = arena_strdup(arena, "/tmp/gradc-test-XXXXXX");
+	assert_non_null(mkdtemp(t.folder));
+	t.model.blob = tiny_blob(arena, with_wait, &bytes);
+	t.model.bytes = bytes;
+	t.model.kernels = tiny_kernels;
+	t.options.weights = tiny_path(&t, "weights");
+	t.options.lr = 0.01;
+	must(file_write(t.options.weights, &tiny_weight, 8));
+	tiny_data(&t, "", n, &t.options.data);
+	return t;
+}
+
+static inline void
+tiny_close(Tiny *t)
+{
+	char *command = arena_printf(t->arena, "rm -rf '%s'", t->folder);
+
+	assert_int_equal(system(command), 0);
+	diag_free(t->diag);
+	fclose(t->messages);
+	arena_free(t->arena);
+}
+
+#endif
