@@ -12,8 +12,10 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
-/* ---- c/print.c: kernels as C. Appends the whole translation unit: prelude, kernels, table. */
-void c_print_module(Text *out, const Module *m);
+/* ---- c/print.c: kernels as C. A module is printed in parts, so that several compilers may run at once:
+ * each part is a translation unit with every `parts`-th kernel. */
+void c_print_part(Text *out, const Module *m, int part, int parts);
+void c_print_table(Text *out, const Module *m); /* gradc_kernels[] */
 
 /* ---- tables.c: the module after `memory` as executable tables. */
 typedef struct {
@@ -52,7 +54,6 @@ typedef struct {
 	const char *output;
 	const char *keep_sources; /* folder; NULL: temporary */
 	const char *weights_file; /* NULL: embedded */
-	bool debug;
 } LinkOptions;
 /* Compiles the source, links it with the runtime, appends the weights and the blob, and renames the
  * result to its place. */

@@ -55,9 +55,11 @@ check_state(const Format *f, int i)
 
 	RETURN_IF_ERROR(check_string(f, s->name, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
-	RETURN_IF_ERROR(check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
+	RETURN_IF_ERROR(
+		check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
 	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
-		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime, s->init);
+		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime,
+		             s->init);
 	if (s->file_dtype >= N_DTYPES)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
@@ -99,7 +101,8 @@ check_state_overlap(const Format *f)
 		qsort(order, (size_t)n, sizeof(*order), by_offset);
 	for (int i = 1; i < n && !status; i++)
 		if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-			status = FAULT("states \"%s\" and \"%s\" overlap", format_text(f, order[i - 1]->name),
+			status = FAULT("states \"%s\" and \"%s\" overlap",
+			               format_text(f, order[i - 1]->name),
 			               format_text(f, order[i]->name));
 	free(order);
 	return status;
@@ -113,8 +116,10 @@ check_slot(const Format *f, int i)
 	RETURN_IF_ERROR(check_string(f, s->name, "slot", i));
 	if (s->space >= N_SPACES || s->dtype >= N_DTYPES)
 		return FAULT("slot %d: space %u, dtype %u", i, s->space, s->dtype);
-	if (s->offset < 0 || s->bytes < 0 || s->bytes > INT64_MAX / 16 || s->offset > INT64_MAX / 16)
-		return FAULT("slot %d: %lld bytes at %lld", i, (long long)s->bytes, (long long)s->offset);
+	if (s->offset < 0 || s->bytes < 0 || s->bytes > INT64_MAX / 16 ||
+	    s->offset > INT64_MAX / 16)
+		return FAULT("slot %d: %lld bytes at %lld", i, (long long)s->bytes,
+		             (long long)s->offset);
 	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
 		return FAULT("slot %d: offset %lld is unaligned", i, (long long)s->offset);
 	return NULL;
@@ -128,7 +133,8 @@ check_kernel(const Format *f, int i)
 	RETURN_IF_ERROR(check_string(f, k->name, "kernel", i));
 	RETURN_IF_ERROR(check_string(f, k->origin, "kernel", i));
 	for (const char *c = format_text(f, k->name); *c; c++) /* a symbol: printed as it is */
-		if (*c != '_' && !(*c >= '0' && *c <= '9') && !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
+		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
+		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
 			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
@@ -152,7 +158,8 @@ check_port(const Format *f, int i)
 	int64_t bytes;
 
 	RETURN_IF_ERROR(check_string(f, p->name, "port", i));
-	RETURN_IF_ERROR(check_shape(f, "port", i, (uint32_t[]){p->dtype, p->rank, p->first_dim}, &bytes));
+	RETURN_IF_ERROR(
+		check_shape(f, "port", i, (uint32_t[]){p->dtype, p->rank, p->first_dim}, &bytes));
 	if (p->kind >= N_PORT_KINDS || p->file_dtype >= N_DTYPES)
 		return FAULT("port %d: kind %u, file dtype %u", i, p->kind, p->file_dtype);
 	if (p->slot >= (uint32_t)f->n[SECTION_SLOTS])
@@ -182,10 +189,11 @@ check_hole(const Format *f, int i)
 	uint32_t seen = 0;
 
 	if (e->state >= (uint32_t)f->n[SECTION_STATES] || e->dtype >= N_DTYPES)
-		return FAULT("export %d: state %u of %d, dtype %u", i, e->state, f->n[SECTION_STATES],
-		             e->dtype);
+		return FAULT("export %d: state %u of %d, dtype %u", i, e->state,
+		             f->n[SECTION_STATES], e->dtype);
 	if (e->rank != f->states[e->state].rank)
-		return FAULT("export %d: rank %u, its state has %u", i, e->rank, f->states[e->state].rank);
+		return FAULT("export %d: rank %u, its state has %u", i, e->rank,
+		             f->states[e->state].rank);
 	for (uint32_t k = 0; k < e->rank; k++)
 		if (e->perm[k] < e->rank)
 			seen |= 1u << e->perm[k];
@@ -201,13 +209,15 @@ check_export(const Format *f, int i)
 
 	if (e->kind >= N_EXPORT_KINDS || e->file > 1)
 		return FAULT("export %d: kind %u, file %u", i, e->kind, e->file);
-	if (e->kind == EXPORT_LITERAL && (e->offset < 0 || e->bytes < 0 ||
-	                                  !in_range((uint64_t)e->offset, (uint64_t)e->bytes,
-	                                            f->n[SECTION_LITERAL])))
+	if (e->kind == EXPORT_LITERAL &&
+	    (e->offset < 0 || e->bytes < 0 ||
+	     !in_range((uint64_t)e->offset, (uint64_t)e->bytes, f->n[SECTION_LITERAL])))
 		return FAULT("export %d: %lld literal bytes at %lld of %d", i, (long long)e->bytes,
 		             (long long)e->offset, f->n[SECTION_LITERAL]);
-	if (e->kind == EXPORT_LENGTH && (e->offset < 0 || e->offset >= 1ll << 34 || e->times > 1u << 20))
-		return FAULT("export %d: length %lld + %u times", i, (long long)e->offset, e->times);
+	if (e->kind == EXPORT_LENGTH &&
+	    (e->offset < 0 || e->offset >= 1ll << 34 || e->times > 1u << 20))
+		return FAULT("export %d: length %lld + %u times", i, (long long)e->offset,
+		             e->times);
 	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
@@ -217,10 +227,10 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info}, {SECTION_STATES, check_state}, {SECTION_SLOTS, check_slot},
-	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port}, {SECTION_EXPORT, check_export},
-	{SECTION_PROGRAMS, format_check_program},
+	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},       {SECTION_KERNELS, check_kernel},
+	{SECTION_BINDINGS, check_binding}, {SECTION_PORTS, check_port},
+	{SECTION_EXPORT, check_export},    {SECTION_PROGRAMS, format_check_program},
 };
 
 Status

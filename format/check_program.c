@@ -31,12 +31,13 @@ check_reach(const Walk *w, const Argument *a, int at)
 	int64_t last = 0;
 
 	if (count > 1 && (a->stride < 0 || !size_mul(a->stride, count - 1, &last)))
-		return FAULT("program %d, instruction %d: stride %lld over %lld iterations", w->index, at,
-		             (long long)a->stride, (long long)count);
+		return FAULT("program %d, instruction %d: stride %lld over %lld iterations",
+		             w->index, at, (long long)a->stride, (long long)count);
 	if (!size_add(last, s->offset, &last) || !size_add(last, s->bytes, &last) || last > limit)
-		return FAULT("program %d, instruction %d: slot %u ends at %lld, its %s region at %lld",
-		             w->index, at, a->slot, (long long)last, space_names[s->space],
-		             (long long)limit);
+		return FAULT(
+			"program %d, instruction %d: slot %u ends at %lld, its %s region at %lld",
+			w->index, at, a->slot, (long long)last, space_names[s->space],
+			(long long)limit);
 	return NULL;
 }
 
@@ -46,14 +47,15 @@ check_arguments(const Walk *w, const Instruction *n, int at)
 	const Format *f = w->f;
 
 	if (!in_range(n->args, n->n_args, f->n[SECTION_ARGUMENTS]))
-		return FAULT("program %d, instruction %d: arguments %u + %u of %d", w->index, at, n->args,
-		             n->n_args, f->n[SECTION_ARGUMENTS]);
+		return FAULT("program %d, instruction %d: arguments %u + %u of %d", w->index, at,
+		             n->args, n->n_args, f->n[SECTION_ARGUMENTS]);
 	for (uint32_t i = 0; i < n->n_args; i++) {
 		const Argument *a = &f->arguments[n->args + i];
 
 		if (a->slot >= (uint32_t)f->n[SECTION_SLOTS] || a->loop > (uint32_t)w->depth)
-			return FAULT("program %d, instruction %d: argument %u: slot %u of %d, loop %u of %d",
-			             w->index, at, i, a->slot, f->n[SECTION_SLOTS], a->loop, w->depth);
+			return FAULT(
+				"program %d, instruction %d: argument %u: slot %u of %d, loop %u of %d",
+				w->index, at, i, a->slot, f->n[SECTION_SLOTS], a->loop, w->depth);
 		RETURN_IF_ERROR(check_reach(w, a, at));
 	}
 	return NULL;
@@ -63,7 +65,8 @@ static Status
 check_loop(Walk *w, const Instruction *n, int at)
 {
 	if (w->depth == MAX_LOOPS)
-		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at, MAX_LOOPS);
+		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at,
+		             MAX_LOOPS);
 	w->counts[w->depth++] = n->what;
 	return NULL;
 }
@@ -91,7 +94,8 @@ static Status
 check_event(Walk *w, const Instruction *n, int at)
 {
 	if (n->what >= MAX_EVENTS)
-		return FAULT("program %d, instruction %d: event %u of %d", w->index, at, n->what, MAX_EVENTS);
+		return FAULT("program %d, instruction %d: event %u of %d", w->index, at, n->what,
+		             MAX_EVENTS);
 	return NULL;
 }
 
@@ -102,8 +106,8 @@ check_copy(Walk *w, const Instruction *n, int at)
 	const Argument *a = &f->arguments[n->args];
 
 	if (f->slots[a[0].slot].bytes > f->slots[a[1].slot].bytes)
-		return FAULT("program %d, instruction %d: copies %lld bytes from a slot of %lld", w->index,
-		             at, (long long)f->slots[a[0].slot].bytes,
+		return FAULT("program %d, instruction %d: copies %lld bytes from a slot of %lld",
+		             w->index, at, (long long)f->slots[a[0].slot].bytes,
 		             (long long)f->slots[a[1].slot].bytes);
 	return NULL;
 }
@@ -112,12 +116,8 @@ static const struct {
 	int n_args; /* -1: any */
 	Status (*check)(Walk *w, const Instruction *n, int at);
 } kinds[N_INSTRUCTIONS] = {
-	[RUN_KERNEL] = {-1, check_run},
-	[COPY] = {2, check_copy},
-	[FILL_ZERO] = {1, NULL},
-	[RECORD] = {0, check_event},
-	[WAIT] = {0, check_event},
-	[LOOP] = {0, check_loop},
+	[RUN_KERNEL] = {-1, check_run}, [COPY] = {2, check_copy},  [FILL_ZERO] = {1, NULL},
+	[RECORD] = {0, check_event},    [WAIT] = {0, check_event}, [LOOP] = {0, check_loop},
 	[END] = {0, check_end},
 };
 
@@ -128,8 +128,8 @@ check_instruction(Walk *w, int at)
 
 	if (n->kind >= N_INSTRUCTIONS || n->when >= N_WHEN || n->phase >= N_PHASES ||
 	    n->stream >= MAX_STREAMS)
-		return FAULT("program %d, instruction %d: kind %u, when %u, phase %u, stream %u", w->index,
-		             at, n->kind, n->when, n->phase, n->stream);
+		return FAULT("program %d, instruction %d: kind %u, when %u, phase %u, stream %u",
+		             w->index, at, n->kind, n->when, n->phase, n->stream);
 	if (kinds[n->kind].n_args >= 0 && n->n_args != kinds[n->kind].n_args)
 		return FAULT("program %d, instruction %d: %s with %u arguments", w->index, at,
 		             instruction_names[n->kind], n->n_args);
@@ -152,7 +152,8 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 		return FAULT("program %d: input port %u lies in %s", w->index, index,
 		             space_names[f->slots[p->slot].space]);
 	if (input && p->sample_axis >= 0 &&
-	    f->dims[p->first_dim + (uint32_t)p->sample_axis] != f->bindings[w->program->binding].rows)
+	    f->dims[p->first_dim + (uint32_t)p->sample_axis] !=
+	            f->bindings[w->program->binding].rows)
 		return FAULT("program %d: port %u has %lld rows, the binding %lld", w->index, index,
 		             (long long)f->dims[p->first_dim + (uint32_t)p->sample_axis],
 		             (long long)f->bindings[w->program->binding].rows);
@@ -165,9 +166,10 @@ check_ports(const Walk *w)
 	const ProgramRecord *p = w->program;
 	int n = w->f->n[SECTION_PORTS];
 
-	if (!in_range(p->first_input, p->n_inputs, n) || !in_range(p->first_output, p->n_outputs, n))
-		return FAULT("program %d: ports %u + %u and %u + %u of %d", w->index, p->first_input,
-		             p->n_inputs, p->first_output, p->n_outputs, n);
+	if (!in_range(p->first_input, p->n_inputs, n) ||
+	    !in_range(p->first_output, p->n_outputs, n))
+		return FAULT("program %d: ports %u + %u and %u + %u of %d", w->index,
+		             p->first_input, p->n_inputs, p->first_output, p->n_outputs, n);
 	for (uint32_t i = 0; i < p->n_inputs; i++)
 		RETURN_IF_ERROR(check_program_port(w, p->first_input + i, true));
 	for (uint32_t i = 0; i < p->n_outputs; i++)

@@ -119,15 +119,15 @@ typedef struct {
 
 /* Values of StateRecord.kind, lifetime and init: the IR's enums in the same order, under names of
  * their own because codegen sees both. */
-enum { SAVE_PARAMETER, SAVE_STATISTIC, SAVE_MOMENT, SAVE_GRADIENT, SAVE_SCALAR, SAVE_UNIT, SAVE_CONSTANT,
-       N_SAVE_KINDS };
+enum { SAVE_PARAMETER, SAVE_STATISTIC, SAVE_MOMENT, SAVE_GRADIENT, SAVE_SCALAR, SAVE_UNIT,
+       SAVE_CONSTANT, N_SAVE_KINDS };
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };
 enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, N_FROM };
 typedef struct {
 	StrRef name;
 	StrRef why;           /* for the table */
 	uint32_t dtype, rank, first_dim;
-	uint32_t kind;        /* as StateKind of the IR: parameter, statistic, moment, gradient, scalar, unit, constant */
+	uint32_t kind;        /* SAVE_PARAMETER ... */
 	uint32_t lifetime;    /* saved, step, derived, constant */
 	uint32_t trainable, decay;
 	uint32_t init;        /* zeros, ones, data, normal, uniform */

@@ -9,8 +9,18 @@ const char *const instruction_names[] = {
 const char *const when_names[] = {"always", "first", "later", "last", NULL};
 const char *const phase_names[] = {"none", "forward", "backward", "update", NULL};
 const char *const scalar_names[] = {
-	"lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "bias_correction1",
-	"bias_correction2", "clip_norm", "step", "seed", NULL,
+	"lr",
+	"beta1",
+	"beta2",
+	"eps",
+	"weight_decay",
+	"momentum",
+	"bias_correction1",
+	"bias_correction2",
+	"clip_norm",
+	"step",
+	"seed",
+	NULL,
 };
 const char *const port_kind_names[] = {"input", "labels", "weight", "output", NULL};
 const char *const state_kind_names[] = {

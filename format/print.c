@@ -52,7 +52,10 @@ print_loop(Text *out, const Format *f, const Instruction *n)
 }
 
 static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const Instruction *) = {
-	[RUN_KERNEL] = print_run, [RECORD] = print_event, [WAIT] = print_event, [LOOP] = print_loop,
+	[RUN_KERNEL] = print_run,
+	[RECORD] = print_event,
+	[WAIT] = print_event,
+	[LOOP] = print_loop,
 };
 
 static void
@@ -144,7 +147,8 @@ print_schedule(Text *out, const Format *f)
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
 		const KernelRecord *k = &f->kernels[i];
 
-		text_printf(out, "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes  loc ",
+		text_printf(out,
+		            "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes  loc ",
 		            format_text(f, k->name), (long long)k->iterations, (long long)k->grain,
 		            (long long)k->flops, (long long)k->bytes);
 		text_add_quoted(out, format_text(f, k->origin));

@@ -24,7 +24,8 @@ static Status
 check_header(const FormatHeader *h, int64_t bytes)
 {
 	if (h->magic != FORMAT_MAGIC)
-		return FAULT("no gradc tables: the first bytes are %016llx", (unsigned long long)h->magic);
+		return FAULT("no gradc tables: the first bytes are %016llx",
+		             (unsigned long long)h->magic);
 	if (h->version != FORMAT_VERSION)
 		return FAULT("version %u, this build reads %d", h->version, FORMAT_VERSION);
 	if (h->n_sections != N_SECTIONS)
@@ -47,12 +48,15 @@ check_sections(const FormatHeader *h)
 		int64_t offset = h->sections[s].offset, count = h->sections[s].count, size;
 
 		if (offset < end || offset % 16 != 0)
-			return FAULT("section %d starts at %lld, before the end of the one before it "
-			             "or unaligned", s, (long long)offset);
-		if (count < 0 || count > INT32_MAX || !size_mul(count, (int64_t)record_sizes[s], &size) ||
-		    size > h->bytes - offset)
-			return FAULT("section %d with %lld records at %lld goes beyond the %lld bytes", s,
-			             (long long)count, (long long)offset, (long long)h->bytes);
+			return FAULT(
+				"section %d starts at %lld, before the end of the one before it "
+				"or unaligned",
+				s, (long long)offset);
+		if (count < 0 || count > INT32_MAX ||
+		    !size_mul(count, (int64_t)record_sizes[s], &size) || size > h->bytes - offset)
+			return FAULT(
+				"section %d with %lld records at %lld goes beyond the %lld bytes",
+				s, (long long)count, (long long)offset, (long long)h->bytes);
 		end = offset + size;
 	}
 	return NULL;

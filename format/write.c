@@ -67,7 +67,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_STATES] = {w->states.at, w->states.n, sizeof(StateRecord)},
 		[SECTION_SLOTS] = {w->slots.at, w->slots.n, sizeof(Slot)},
 		[SECTION_ARGUMENTS] = {w->arguments.at, w->arguments.n, sizeof(Argument)},
-		[SECTION_INSTRUCTIONS] = {w->instructions.at, w->instructions.n, sizeof(Instruction)},
+		[SECTION_INSTRUCTIONS] = {w->instructions.at, w->instructions.n,
+	                                  sizeof(Instruction)},
 		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
 		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
 		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},
@@ -91,8 +92,11 @@ format_finish(FormatWriter *w, int64_t *bytes)
 {
 	Source sections[N_SECTIONS];
 	FormatHeader header = {
-		.magic = FORMAT_MAGIC, .version = FORMAT_VERSION, .n_sections = N_SECTIONS,
-		.state_bytes = w->state_bytes, .weights_bytes = w->weights_bytes,
+		.magic = FORMAT_MAGIC,
+		.version = FORMAT_VERSION,
+		.n_sections = N_SECTIONS,
+		.state_bytes = w->state_bytes,
+		.weights_bytes = w->weights_bytes,
 		.weights_hash = w->weights_hash,
 	};
 	int64_t offset = align_up(sizeof(header));

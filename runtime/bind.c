@@ -43,7 +43,8 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 		const char *name = format_text(f, port->name);
 
 		if (port->kind != PORT_INPUT || port->sample_axis < 0 || !is_integer_port(port) ||
-		    find_files(files, name) || pairs_get(files->options->fill, name) || fill_default(name))
+		    find_files(files, name) || pairs_get(files->options->fill, name) ||
+		    fill_default(name))
 			continue;
 		if (found)
 			return NULL;
@@ -105,13 +106,15 @@ bind_mean_std(const Files *files, Source *s, const char *path)
 
 	RETURN_IF_ERROR(npy_read(arena, path, &info, &data));
 	if (info.dtype != F32 || info.rank != 2 || info.dims[0] != 2)
-		return status_error(EXIT_DATA, "%s: means and deviations are f32 [2,C], this is %s%s", path,
-		                    dtype_info[info.dtype].name, shape_text(arena, info.rank, info.dims));
+		return status_error(
+			EXIT_DATA, "%s: means and deviations are f32 [2,C], this is %s%s", path,
+			dtype_info[info.dtype].name, shape_text(arena, info.rank, info.dims));
 	int64_t channels = info.dims[1];
 	bool first = shape.rank > 0 && shape.dims[0] == channels;
 	if (!first && (shape.rank == 0 || shape.dims[shape.rank - 1] != channels))
 		return status_error(EXIT_DATA, "%s: %lld channels, samples of \"%s\" are %s", path,
-		                    (long long)channels, s->name, shape_text(arena, shape.rank, shape.dims));
+		                    (long long)channels, s->name,
+		                    shape_text(arena, shape.rank, shape.dims));
 	s->mean = data;
 	s->std = s->mean + channels;
 	s->channels = channels;
@@ -128,10 +131,13 @@ bind_scale(const Files *files, Source *s)
 	if (scale) {
 		Arena *arena = files->run->arena;
 		const char *comma = strchr(scale, ',');
-		char *mul = arena_strndup(arena, scale, comma ? (size_t)(comma - scale) : strlen(scale));
+		char *mul = arena_strndup(arena, scale,
+		                          comma ? (size_t)(comma - scale) : strlen(scale));
 
-		if (!parse_double(mul, &s->scale) || (comma && !parse_double(comma + 1, &s->offset)))
-			return status_error(EXIT_USAGE, "--scale %s: \"%s\" is not MUL or MUL,ADD", s->name, scale);
+		if (!parse_double(mul, &s->scale) ||
+		    (comma && !parse_double(comma + 1, &s->offset)))
+			return status_error(EXIT_USAGE, "--scale %s: \"%s\" is not MUL or MUL,ADD",
+			                    s->name, scale);
 	}
 	return mean_std ? bind_mean_std(files, s, mean_std) : NULL;
 }
@@ -152,9 +158,11 @@ bind_files(const Files *files, Source *s, const FileSet *set)
 		                    shape_text(arena, want.rank, want.dims));
 	if (!validate_dtype(s->port, type, s->mean || pairs_get(files->options->scale, s->name)))
 		return status_error(EXIT_DATA, "%s: values are %s, \"%s\" takes %s%s", file->path,
-		                    dtype_info[type].name, s->name, dtype_info[s->port->file_dtype].name,
+		                    dtype_info[type].name, s->name,
+		                    dtype_info[s->port->file_dtype].name,
 		                    type == U8 && dtype_is_float((DType)s->port->dtype)
-		                            ? " (--scale or --mean-std converts them)" : "");
+		                            ? " (--scale or --mean-std converts them)"
+		                            : "");
 	s->set = *set;
 	s->read = source_read_files;
 	if (s->port->sample_axis >= 0) {
@@ -181,16 +189,21 @@ bind_tokens(const Files *files, Source *s, int64_t shift, int64_t length)
 
 	*file = files->tokens.files[0];
 	if (s->elements != length)
-		return status_error(EXIT_USAGE, "\"%s\" takes %lld values a sample, the token stream gives %lld",
-		                    s->name, (long long)s->elements, (long long)length);
-	file->rows = length > 0 && file->info.n_elements > 0 ? (file->info.n_elements - 1) / length : 0;
+		return status_error(
+			EXIT_USAGE,
+			"\"%s\" takes %lld values a sample, the token stream gives %lld", s->name,
+			(long long)s->elements, (long long)length);
+	file->rows = length > 0 && file->info.n_elements > 0 ? (file->info.n_elements - 1) / length
+	                                                     : 0;
 	s->set = (FileSet){file, 1};
 	s->shift = shift;
 	s->rows = file->rows;
 	s->read = source_read_files;
 	if (s->rows == 0)
-		return status_error(EXIT_DATA, "%s: %lld tokens are too few for a sample of %lld and its labels",
-		                    file->path, (long long)file->info.n_elements, (long long)length);
+		return status_error(
+			EXIT_DATA,
+			"%s: %lld tokens are too few for a sample of %lld and its labels",
+			file->path, (long long)file->info.n_elements, (long long)length);
 	return NULL;
 }
 
@@ -224,8 +237,8 @@ bind_port(const Files *files, const Dataset *d, Source *s)
 		return bind_tokens(files, s, 1, d->token_elements);
 	if (s->port->kind == PORT_INPUT && fill_default(s->name))
 		return bind_fill(files, s, fill_default(s->name));
-	return status_error(EXIT_USAGE, "\"%s\" (%s %s) has no data: give %s %s=FILE.npy%s", s->name,
-	                    dtype_info[s->port->file_dtype].name,
+	return status_error(EXIT_USAGE, "\"%s\" (%s %s) has no data: give %s %s=FILE.npy%s",
+	                    s->name, dtype_info[s->port->file_dtype].name,
 	                    shape_text(files->run->arena, (int)s->port->rank,
 	                               s->format->dims + s->port->first_dim),
 	                    files->options->option, s->name,
@@ -240,8 +253,8 @@ row_tokens(const Files *files, const Dataset *d)
 
 	for (uint32_t i = 0; i < d->program->n_inputs && !port; i++) {
 		const PortRecord *p = &f->ports[d->program->first_input + i];
-		if (p->kind == PORT_INPUT && p->sample_axis >= 0 && p->rank == 2 && is_integer_port(p) &&
-		    !fill_default(format_text(f, p->name)))
+		if (p->kind == PORT_INPUT && p->sample_axis >= 0 && p->rank == 2 &&
+		    is_integer_port(p) && !fill_default(format_text(f, p->name)))
 			port = p;
 	}
 	return port && port->rank >= 2 ? sample_shape(f, port).n_elements : 0;
@@ -259,8 +272,13 @@ bind_sources(const Files *files, Dataset *d)
 		const PortRecord *port = &f->ports[d->program->first_input + i];
 		Source *s = &d->sources[d->n_sources++];
 
-		*s = (Source){.format = f, .port = port, .name = format_text(f, port->name), .rows = -1,
-		              .scale = 1, .allow_nan = files->options->whole, .elements = sample_shape(f, port).n_elements};
+		*s = (Source){.format = f,
+		              .port = port,
+		              .name = format_text(f, port->name),
+		              .rows = -1,
+		              .scale = 1,
+		              .allow_nan = files->options->whole,
+		              .elements = sample_shape(f, port).n_elements};
 		if (port->kind == PORT_WEIGHT)
 			d->has_weight = true;
 		else

@@ -82,8 +82,16 @@ self_traffic(const Comm *comm)
 }
 
 const CommOps comm_self = {
-	.name = "self", .open = self_open, .close = self_close, .rank = self_rank, .size = self_size,
-	.all_reduce = self_copy, .all_gather = self_copy, .reduce_scatter = self_copy,
-	.broadcast = self_broadcast, .test = self_test, .finish = self_finish,
+	.name = "self",
+	.open = self_open,
+	.close = self_close,
+	.rank = self_rank,
+	.size = self_size,
+	.all_reduce = self_copy,
+	.all_gather = self_copy,
+	.reduce_scatter = self_copy,
+	.broadcast = self_broadcast,
+	.test = self_test,
+	.finish = self_finish,
 	.traffic = self_traffic,
 };

@@ -34,7 +34,9 @@ read_line(Arena *arena, Diag *diag, const char *where, char *line, CliOptions *o
 		diag_error(diag, EXIT_USAGE, "%s: a config file names no other", where);
 		return false;
 	}
-	const char *word = strcmp(value, "true") == 0 ? "on" : strcmp(value, "false") == 0 ? "off" : value;
+	const char *word = strcmp(value, "true") == 0    ? "on"
+	                   : strcmp(value, "false") == 0 ? "off"
+	                                                 : value;
 	return options_set(arena, diag, out, name, word, true);
 }
 
@@ -53,7 +55,9 @@ config_read(Arena *arena, Diag *diag, const char *path, CliOptions *out)
 		save = strchr(at, '\n');
 		if (save)
 			*save++ = '\0';
-		ok = read_line(arena, diag, arena_printf(arena, "%s:%d", path, ++number), at, out) && ok;
+		ok = read_line(arena, diag, arena_printf(arena, "%s:%d", path, ++number), at,
+		               out) &&
+		     ok;
 	}
 	return ok;
 }

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#define FEATURES(X) \
-	X("sse4.2") X("avx") X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") \
-	X("avx512dq") X("avx512vl") X("avx512cd")
+#define FEATURES(X)                                                                             \
+	X("sse4.2")                                                                             \
+	X("avx") X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") X("avx512dq") \
+		X("avx512vl") X("avx512cd")
 
 typedef struct {
 	const char *name;
@@ -28,8 +29,11 @@ cpu_check(const Format *f)
 		for (int i = 0; i < COUNT(features); i++)
 			if (strlen(features[i].name) == n && memcmp(features[i].name, at, n) == 0 &&
 			    !features[i].there)
-				return status_error(EXIT_SYSTEM, "this CPU lacks %s: compile on this machine, or "
-				                    "with --target=cpu:x86-64", features[i].name);
+				return status_error(
+					EXIT_SYSTEM,
+					"this CPU lacks %s: compile on this machine, or "
+					"with --target=cpu:x86-64",
+					features[i].name);
 		at += n;
 	}
 	return NULL;

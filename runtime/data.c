@@ -13,7 +13,8 @@ is_input(const Format *f, Role role, const char *name)
 
 		for (uint32_t k = 0; k < p->n_inputs && p->role == role; k++) {
 			const PortRecord *port = &f->ports[p->first_input + k];
-			if (port->kind != PORT_WEIGHT && strcmp(format_text(f, port->name), name) == 0)
+			if (port->kind != PORT_WEIGHT &&
+			    strcmp(format_text(f, port->name), name) == 0)
 				return true;
 		}
 	}
@@ -26,7 +27,9 @@ check_names(Gradc *run, Role role, const DataOptions *o)
 	const struct {
 		const GradcPairs *pairs;
 		const char *option;
-	} lists[] = {{o->data, o->option}, {o->fill, "--fill"}, {o->scale, "--scale"},
+	} lists[] = {{o->data, o->option},
+	             {o->fill, "--fill"},
+	             {o->scale, "--scale"},
 	             {o->mean_std, "--mean-std"}};
 	Status fault = NULL;
 
@@ -34,9 +37,12 @@ check_names(Gradc *run, Role role, const DataOptions *o)
 		for (int i = 0; i < lists[l].pairs->n; i++) {
 			const char *name = lists[l].pairs->at[i].name;
 			if (!is_input(&run->format, role, name))
-				fault = fault_join(run->diag, fault,
-				                   status_error(EXIT_USAGE, "%s %s: the model has no input of this "
-				                                "name; --info lists them", lists[l].option, name));
+				fault = fault_join(
+					run->diag, fault,
+					status_error(EXIT_USAGE,
+				                     "%s %s: the model has no input of this "
+				                     "name; --info lists them",
+				                     lists[l].option, name));
 		}
 	return fault;
 }
@@ -56,12 +62,14 @@ open_files(Gradc *run, Dataset *d, Files *files)
 		for (int k = 0; k < i; k++)
 			again = again || strcmp(o->data->at[k].name, name) == 0;
 		if (!again)
-			fault = fault_join(run->diag, fault, files_open(run->arena, o->data, name, &d->sets[i]));
+			fault = fault_join(run->diag, fault,
+			                   files_open(run->arena, o->data, name, &d->sets[i]));
 	}
 	const char *stream = o->tokens ? o->tokens : o->text;
 	if (stream)
-		fault = fault_join(run->diag, fault,
-		                   tokens_open(run->arena, stream, !o->tokens, &d->sets[o->data->n]));
+		fault = fault_join(
+			run->diag, fault,
+			tokens_open(run->arena, stream, !o->tokens, &d->sets[o->data->n]));
 	files->tokens = d->sets[o->data->n];
 	return fault;
 }
@@ -92,10 +100,13 @@ pick_binding(Gradc *run, Role role, Files *files, Dataset *d)
 		}
 	}
 	if (n == 0)
-		return status_error(EXIT_UNSUPPORTED, "this executable has no %s program: it was compiled "
-		                    "without a loss", role_names[role]);
+		return status_error(EXIT_UNSUPPORTED,
+		                    "this executable has no %s program: it was compiled "
+		                    "without a loss",
+		                    role_names[role]);
 	if (n > 1 && best < 0)
-		return status_error(EXIT_DATA, "the files have the shapes of none of the bindings %s", all);
+		return status_error(EXIT_DATA,
+		                    "the files have the shapes of none of the bindings %s", all);
 	return NULL;
 }
 
@@ -110,14 +121,16 @@ count_rows(Dataset *d, bool whole)
 		if (s->rows < 0)
 			continue;
 		if (first && first->rows != s->rows)
-			return status_error(EXIT_DATA, "%s has %lld samples, %s has %lld", first->set.files[0].path,
-			                    (long long)first->rows, s->set.files[0].path, (long long)s->rows);
+			return status_error(EXIT_DATA, "%s has %lld samples, %s has %lld",
+			                    first->set.files[0].path, (long long)first->rows,
+			                    s->set.files[0].path, (long long)s->rows);
 		first = first ? first : s;
 	}
 	if (!first && whole)
 		return NULL;
 	if (!first)
-		return status_error(EXIT_USAGE, "no input has samples: nothing says how long an epoch is");
+		return status_error(EXIT_USAGE,
+		                    "no input has samples: nothing says how long an epoch is");
 	d->rows = first->rows;
 	if (d->rows == 0)
 		return status_error(EXIT_DATA, "%s: no samples", first->set.files[0].path);
@@ -160,7 +173,8 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 	RETURN_IF_ERROR(fault);
 	RETURN_IF_ERROR(pick_binding(run, role, &files, d));
 	if (files.tokens.n_files && !bind_token_port(&files, d->program))
-		return status_error(EXIT_USAGE, "a token stream feeds the one integer input that nothing else "
+		return status_error(EXIT_USAGE,
+		                    "a token stream feeds the one integer input that nothing else "
 		                    "fills, but there is none or more than one");
 	RETURN_IF_ERROR(bind_sources(&files, d));
 	RETURN_IF_ERROR(count_rows(d, options->whole));
@@ -189,8 +203,8 @@ spread(const Dataset *d, const Source *s)
 	int64_t inner = s->elements / outer * size;
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t o = 0; o < outer; o++)
-			memcpy(d->staging + (o * rows + r) * inner, d->sample + (r * outer + o) * inner,
-			       (size_t)inner);
+			memcpy(d->staging + (o * rows + r) * inner,
+			       d->sample + (r * outer + o) * inner, (size_t)inner);
 	return d->staging;
 }
 
@@ -245,7 +259,8 @@ dataset_load(Dataset *d, Executor *x, const int64_t *rows, int64_t n)
 		const char *from = NULL;
 
 		RETURN_IF_ERROR(load_source(d, s, rows, n, &from));
-		to.bytes = dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
+		to.bytes = dtype_bytes((DType)p->dtype,
+		                       format_elements(s->format, p->first_dim, p->rank));
 		RETURN_IF_ERROR(executor_write(x, to, from));
 	}
 	return NULL;

@@ -35,7 +35,8 @@ typedef struct {
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
 	void (*free)(Device *device, MemoryKind kind, Span span);
-	Status (*copy)(Device *device, int stream, Span to, const void *from); /* to.bytes of them */
+	Status (*copy)(Device *device, int stream, Span to,
+	               const void *from); /* to.bytes of them */
 	Status (*fill_zero)(Device *device, int stream, Span to);
 	Status (*load)(Device *device, const KernelFn *kernels, int n, Code **out);
 	void (*unload)(Device *device, Code *code);

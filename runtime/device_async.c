@@ -1,5 +1,6 @@
 /* The CPU as a device that keeps no more than it promises: a thread for each stream, and before
- * every copy, fill and kernel a random pause. A schedule that misses a WAIT gives wrong results here. For tests. */
+ * every copy, fill and kernel a random pause. A schedule that misses a WAIT gives wrong results
+ * here. For tests. */
 #include "runtime/device.h"
 
 #include <pthread.h>
@@ -116,7 +117,9 @@ async_open(int ordinal, Device **out)
 	for (int i = 0; i < MAX_STREAMS; i++) {
 		Stream *s = &d->streams[i];
 
-		*s = (Stream){.device = d, .last = &s->first, .busy = true,
+		*s = (Stream){.device = d,
+		              .last = &s->first,
+		              .busy = true,
 		              .random = hash_mix((uint64_t)i + 1, (uint64_t)ordinal)};
 		s->started = pthread_create(&s->thread, NULL, stream_main, s) == 0;
 		if (!s->started) {
@@ -323,8 +326,18 @@ async_elapsed(Device *d, int from_event, int to_event, double *seconds)
 }
 
 const DeviceOps device_async = {
-	.name = "async", .open = async_open, .close = async_close, .alloc = async_alloc,
-	.free = async_free, .copy = async_copy, .fill_zero = async_fill_zero, .load = async_load,
-	.unload = async_unload, .run = async_run, .record = async_record, .wait = async_wait,
-	.elapsed = async_elapsed, .sync = async_sync,
+	.name = "async",
+	.open = async_open,
+	.close = async_close,
+	.alloc = async_alloc,
+	.free = async_free,
+	.copy = async_copy,
+	.fill_zero = async_fill_zero,
+	.load = async_load,
+	.unload = async_unload,
+	.run = async_run,
+	.record = async_record,
+	.wait = async_wait,
+	.elapsed = async_elapsed,
+	.sync = async_sync,
 };

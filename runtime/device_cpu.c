@@ -38,7 +38,8 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	(void)kind;
 	*out = (Span){aligned_alloc(64, size), bytes};
 	if (!out->at)
-		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes", (long long)bytes);
+		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes",
+		                    (long long)bytes);
 	memset(out->at, 0, size);
 	return NULL;
 }
@@ -131,8 +132,18 @@ cpu_sync(Device *device)
 }
 
 const DeviceOps device_cpu = {
-	.name = "cpu", .open = cpu_open, .close = cpu_close, .alloc = cpu_alloc, .free = cpu_free,
-	.copy = cpu_copy, .fill_zero = cpu_fill_zero, .load = cpu_load, .unload = cpu_unload,
-	.run = cpu_run, .record = cpu_record, .wait = cpu_wait, .elapsed = cpu_elapsed,
+	.name = "cpu",
+	.open = cpu_open,
+	.close = cpu_close,
+	.alloc = cpu_alloc,
+	.free = cpu_free,
+	.copy = cpu_copy,
+	.fill_zero = cpu_fill_zero,
+	.load = cpu_load,
+	.unload = cpu_unload,
+	.run = cpu_run,
+	.record = cpu_record,
+	.wait = cpu_wait,
+	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,
 };

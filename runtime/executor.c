@@ -101,8 +101,11 @@ run_kernel(Walk *w, const Instruction *n)
 {
 	Executor *x = w->x;
 	Launch launch = {
-		.kernel = n->what, .n_buffers = n->n_args, .buffers = x->buffers,
-		.scalars = w->micro->scalars, .end = x->format->kernels[n->what].iterations,
+		.kernel = n->what,
+		.n_buffers = n->n_args,
+		.buffers = x->buffers,
+		.scalars = w->micro->scalars,
+		.end = x->format->kernels[n->what].iterations,
 	};
 
 	for (uint32_t i = 0; i < n->n_args; i++)
@@ -174,7 +177,8 @@ run_end(Walk *w, const Instruction *n)
 
 static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 	[RUN_KERNEL] = run_kernel, [COPY] = run_copy, [FILL_ZERO] = run_fill_zero,
-	[RECORD] = run_record, [WAIT] = run_wait, [LOOP] = run_loop, [END] = run_end,
+	[RECORD] = run_record,     [WAIT] = run_wait, [LOOP] = run_loop,
+	[END] = run_end,
 };
 
 static bool

@@ -45,7 +45,8 @@ put_align(Export *x, const ExportRecord *e)
 
 /* Copies element after element of the permuted tensor: out axis i is the state's axis perm[i]. */
 static void
-permute_elements(const ExportRecord *e, const int64_t *dims, DType dtype, const char *from, char *to)
+permute_elements(const ExportRecord *e, const int64_t *dims, DType dtype, const char *from,
+                 char *to)
 {
 	int64_t strides[MAX_RANK], out_dims[MAX_RANK], out_strides[MAX_RANK], at[MAX_RANK] = {0};
 	int64_t size = dtype_bytes(dtype, 1), n = 1, source = 0;
@@ -88,7 +89,8 @@ put_tensor(Export *x, const ExportRecord *e)
 	DType dtype = (DType)s->dtype, want = (DType)e->dtype;
 	Arena *arena = arena_new();
 	char *data = arena_alloc(arena, (size_t)s->bytes);
-	Status status = executor_read(&x->run->executor, data, executor_state(&x->run->executor, (int)e->state));
+	Status status = executor_read(&x->run->executor, data,
+	                              executor_state(&x->run->executor, (int)e->state));
 
 	if (!status && is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
@@ -108,7 +110,7 @@ put_tensor(Export *x, const ExportRecord *e)
 
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *, const ExportRecord *) = {
 	[EXPORT_LITERAL] = put_literal, [EXPORT_TENSOR] = put_tensor, [EXPORT_NAME] = put_name,
-	[EXPORT_LENGTH] = put_length, [EXPORT_ALIGN] = put_align,
+	[EXPORT_LENGTH] = put_length,   [EXPORT_ALIGN] = put_align,
 };
 
 static bool
@@ -124,11 +126,16 @@ static Status
 check_target(const Format *f, const char *path)
 {
 	for (int i = 0; i < f->n[SECTION_INFO]; i++) {
-		const char *key = format_text(f, f->info[i].key), *value = format_text(f, f->info[i].value);
+		const char *key = format_text(f, f->info[i].key),
+			   *value = format_text(f, f->info[i].value);
 
-		if ((strcmp(key, "model") == 0 || strcmp(key, "external") == 0) && same_file(value, path))
-			return status_error(EXIT_USAGE, "--export: %s is the model that was compiled: it is never "
-			                    "written over", path);
+		if ((strcmp(key, "model") == 0 || strcmp(key, "external") == 0) &&
+		    same_file(value, path))
+			return status_error(
+				EXIT_USAGE,
+				"--export: %s is the model that was compiled: it is never "
+				"written over",
+				path);
 	}
 	return NULL;
 }
@@ -167,7 +174,8 @@ gradc_export(Gradc *run, const char *path)
 	Export x = {.run = run, .data_name = arena_printf(run->arena, "%s.data", base)};
 
 	if (run->format.n[SECTION_EXPORT] == 0)
-		return status_error(EXIT_UNSUPPORTED, "--export: this executable holds no model to write");
+		return status_error(EXIT_UNSUPPORTED,
+		                    "--export: this executable holds no model to write");
 	RETURN_IF_ERROR(check_target(&run->format, path));
 	if (has_data_file(&run->format)) {
 		RETURN_IF_ERROR(check_target(&run->format, data_path));

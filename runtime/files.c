@@ -33,7 +33,8 @@ static bool
 same_samples(const NpyInfo *a, const NpyInfo *b)
 {
 	return a->dtype == b->dtype && a->rank == b->rank &&
-	       (a->rank < 2 || memcmp(a->dims + 1, b->dims + 1, sizeof(int64_t) * (size_t)(a->rank - 1)) == 0);
+	       (a->rank < 2 ||
+	        memcmp(a->dims + 1, b->dims + 1, sizeof(int64_t) * (size_t)(a->rank - 1)) == 0);
 }
 
 static Status
@@ -51,10 +52,11 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	if (set->n_files > 1) {
 		file->first_row = file[-1].first_row + file[-1].rows;
 		if (!same_samples(&first->info, &file->info))
-			return status_error(EXIT_DATA, "%s: %s%s does not continue %s, which is %s%s", path,
+			return status_error(EXIT_DATA,
+			                    "%s: %s%s does not continue %s, which is %s%s", path,
 			                    dtype_info[file->info.dtype].name,
-			                    shape_text(arena, file->info.rank, file->info.dims), first->path,
-			                    dtype_info[first->info.dtype].name,
+			                    shape_text(arena, file->info.rank, file->info.dims),
+			                    first->path, dtype_info[first->info.dtype].name,
 			                    shape_text(arena, first->info.rank, first->info.dims));
 	}
 	return NULL;
@@ -128,10 +130,15 @@ open_raw(const char *path, DType dtype, DataFile *file)
 	if (fstat(file->fd, &st) != 0 || !S_ISREG(st.st_mode))
 		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
 	if (st.st_size % size != 0)
-		return status_error(EXIT_DATA, "%s: truncated: %lld bytes are no multiple of the %lld of a "
-		                    "token", path, (long long)st.st_size, (long long)size);
-	file->info = (NpyInfo){.dtype = dtype, .rank = 1, .dims = {st.st_size / size},
-	                       .n_elements = st.st_size / size, .n_bytes = st.st_size};
+		return status_error(EXIT_DATA,
+		                    "%s: truncated: %lld bytes are no multiple of the %lld of a "
+		                    "token",
+		                    path, (long long)st.st_size, (long long)size);
+	file->info = (NpyInfo){.dtype = dtype,
+	                       .rank = 1,
+	                       .dims = {st.st_size / size},
+	                       .n_elements = st.st_size / size,
+	                       .n_bytes = st.st_size};
 	return NULL;
 }
 
@@ -141,9 +148,10 @@ check_stream(const DataFile *file)
 	DTypeClass class = dtype_info[file->info.dtype].class;
 
 	if (file->info.rank != 1)
-		return status_error(EXIT_DATA, "%s: a token stream has rank 1, this has rank %d", file->path,
-		                    file->info.rank);
-	if ((class != CLASS_SIGNED && class != CLASS_UNSIGNED) || dtype_info[file->info.dtype].bits < 8)
+		return status_error(EXIT_DATA, "%s: a token stream has rank 1, this has rank %d",
+		                    file->path, file->info.rank);
+	if ((class != CLASS_SIGNED && class != CLASS_UNSIGNED) ||
+	    dtype_info[file->info.dtype].bits < 8)
 		return status_error(EXIT_DATA, "%s: tokens are integers, these are %s", file->path,
 		                    dtype_info[file->info.dtype].name);
 	return NULL;
@@ -162,7 +170,9 @@ tokens_open(Arena *arena, const char *path, bool text, FileSet *out)
 	else if (ends_with(path, ".npy"))
 		RETURN_IF_ERROR(npy_open(path, &file->info, &file->fd));
 	else
-		return status_error(EXIT_USAGE, "--tokens: \"%s\" ends neither in .bin (u16), .u32.bin nor "
-		                    ".npy", path);
+		return status_error(EXIT_USAGE,
+		                    "--tokens: \"%s\" ends neither in .bin (u16), .u32.bin nor "
+		                    ".npy",
+		                    path);
 	return check_stream(file);
 }

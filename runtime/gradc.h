@@ -39,8 +39,8 @@ typedef struct {
 GradcOptions gradc_default_options(void);
 
 typedef struct {
-	int64_t step;    /* completed ones, this included */
-	double loss;     /* mean over the valid targets of the step */
+	int64_t step; /* completed ones, this included */
+	double loss;  /* mean over the valid targets of the step */
 	double lr, grad_norm;
 	double count;    /* valid targets; 0: there was no update */
 	int64_t samples; /* positions of the data order so far */
@@ -66,7 +66,7 @@ Status gradc_bind_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
-const char *gradc_binding(const Gradc *run); /* the one that the data picked */
+const char *gradc_binding(const Gradc *run);    /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
 int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
 

@@ -23,12 +23,15 @@ add_states(json_t *root, const Format *f)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
 
-		json_array_append_new(list, json_pack(
-			"{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:I, s:I}", "name", format_text(f, s->name),
-			"dtype", dtype_info[s->dtype].name, "shape", shape_json(f, s->rank, s->first_dim),
-			"kind", state_kind_names[s->kind], "lifetime", lifetime_names[s->lifetime],
-			"trainable", (int)s->trainable, "init", init_names[s->init], "why",
-			format_text(f, s->why), "offset", (json_int_t)s->offset, "bytes", (json_int_t)s->bytes));
+		json_array_append_new(
+			list,
+			json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:I, s:I}", "name",
+		                  format_text(f, s->name), "dtype", dtype_info[s->dtype].name,
+		                  "shape", shape_json(f, s->rank, s->first_dim), "kind",
+		                  state_kind_names[s->kind], "lifetime",
+		                  lifetime_names[s->lifetime], "trainable", (int)s->trainable,
+		                  "init", init_names[s->init], "why", format_text(f, s->why),
+		                  "offset", (json_int_t)s->offset, "bytes", (json_int_t)s->bytes));
 	}
 	json_object_set_new(root, "states", list);
 }
@@ -57,12 +60,15 @@ add_programs(json_t *root, const Format *f)
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 
-		json_array_append_new(list, json_pack(
-			"{s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role", role_names[p->role], "binding",
-			format_text(f, f->bindings[p->binding].text), "instructions", (int)p->n_instructions,
-			"workspace_bytes", (json_int_t)p->workspace_bytes, "io_bytes", (json_int_t)p->io_bytes,
-			"flops", (json_int_t)p->flops, "inputs", ports_json(f, p->first_input, p->n_inputs),
-			"outputs", ports_json(f, p->first_output, p->n_outputs)));
+		json_array_append_new(
+			list, json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role",
+		                        role_names[p->role], "binding",
+		                        format_text(f, f->bindings[p->binding].text),
+		                        "instructions", (int)p->n_instructions, "workspace_bytes",
+		                        (json_int_t)p->workspace_bytes, "io_bytes",
+		                        (json_int_t)p->io_bytes, "flops", (json_int_t)p->flops,
+		                        "inputs", ports_json(f, p->first_input, p->n_inputs),
+		                        "outputs", ports_json(f, p->first_output, p->n_outputs)));
 	}
 	json_object_set_new(root, "programs", list);
 }
@@ -86,7 +92,8 @@ collect(const Format *f, bool weights_ok)
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
-	json_object_set_new(root, "weights", json_string(weights_ok ? "verified" : "damaged or missing"));
+	json_object_set_new(root, "weights",
+	                    json_string(weights_ok ? "verified" : "damaged or missing"));
 	json_object_set_new(root, "kernels", json_integer(f->n[SECTION_KERNELS]));
 	add_programs(root, f);
 	add_states(root, f);
@@ -152,7 +159,8 @@ print_text(const Format *f, bool weights_ok)
 		const StateRecord *s = &f->states[i];
 
 		printf("  %-9s %-8s %s%s ", state_kind_names[s->kind], lifetime_names[s->lifetime],
-		       dtype_info[s->dtype].name, shape_text(arena, (int)s->rank, f->dims + s->first_dim));
+		       dtype_info[s->dtype].name,
+		       shape_text(arena, (int)s->rank, f->dims + s->first_dim));
 		print_quoted(format_text(f, s->name));
 		printf("\n");
 	}

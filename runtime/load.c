@@ -27,12 +27,12 @@ check_tensor(Arena *arena, const char *path, const Format *f, const StateRecord 
 	bool floats = dtype_is_float(t->dtype) && dtype_is_float((DType)s->dtype);
 
 	if (t->rank != (int)s->rank || memcmp(t->dims, dims, sizeof(int64_t) * s->rank) != 0)
-		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has shape %s, the model's has %s", path,
-		                    t->name, shape_text(arena, t->rank, t->dims),
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has shape %s, the model's has %s",
+		                    path, t->name, shape_text(arena, t->rank, t->dims),
 		                    shape_text(arena, (int)s->rank, dims));
 	if (!floats && t->dtype != (DType)s->dtype)
-		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is %s, the model's is %s", path, t->name,
-		                    dtype_info[t->dtype].name, dtype_info[s->dtype].name);
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is %s, the model's is %s", path,
+		                    t->name, dtype_info[t->dtype].name, dtype_info[s->dtype].name);
 	return NULL;
 }
 
@@ -66,7 +66,8 @@ report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 		int state = format_state(&run->format, st->tensors[i].name);
 
 		if (state < 0 || !is_loadable(&run->format.states[state]))
-			diag_warning(run->diag, "%s: \"%s\" is no parameter of this model: left out", path,
+			diag_warning(run->diag,
+			             "%s: \"%s\" is no parameter of this model: left out", path,
 			             st->tensors[i].name);
 	}
 }
@@ -86,10 +87,12 @@ load_all(Gradc *run, const SafeTensors *st, const char *path)
 		if (t)
 			fault = fault_join(run->diag, fault, load_tensor(run, st, path, i, t));
 		else if (is_loadable(&f->states[i]) && run->diag)
-			diag_warning(run->diag, "%s: no \"%s\": it keeps its initial value", path, name);
+			diag_warning(run->diag, "%s: no \"%s\": it keeps its initial value", path,
+			             name);
 	}
 	if (!fault && loaded == 0)
-		fault = status_error(EXIT_CHECKPOINT, "%s: none of its %d tensors is a parameter of this model",
+		fault = status_error(EXIT_CHECKPOINT,
+		                     "%s: none of its %d tensors is a parameter of this model",
 		                     path, st->n_tensors);
 	return fault;
 }

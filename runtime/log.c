@@ -39,7 +39,8 @@ log_open(const char *path, Log **out)
 static Status
 write_line(Log *log, json_t *line)
 {
-	int failed = json_dumpf(line, log->file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+	int failed = json_dumpf(line, log->file,
+	                        JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
 
 	failed |= fputc('\n', log->file) == EOF || fflush(log->file) != 0;
 	json_decref(line);
@@ -76,11 +77,13 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	struct rusage usage;
 
 	getrusage(RUSAGE_SELF, &usage);
-	json_object_set_new(line, "tokens", tokens ? json_integer(s->samples * tokens) : json_null());
+	json_object_set_new(line, "tokens",
+	                    tokens ? json_integer(s->samples * tokens) : json_null());
 	json_object_set_new(line, "samples", json_integer(s->samples));
 	json_object_set_new(line, "step_ms", json_number(1e3 * s->seconds));
 	json_object_set_new(line, "tokens_per_s",
-	                    tokens ? json_number((double)(s->rows * tokens) / s->seconds) : json_null());
+	                    tokens ? json_number((double)(s->rows * tokens) / s->seconds)
+	                           : json_null());
 	json_object_set_new(line, "rows_per_s", json_number((double)s->rows / s->seconds));
 	json_object_set_new(line, "mfu", json_null());
 	json_object_set_new(line, "peak_bytes", json_integer(gradc_peak_bytes(run)));

@@ -38,7 +38,8 @@ catch_signals(void)
 static bool
 several_ranks(void)
 {
-	static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+	static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+	                                    "SLURM_STEP_NUM_TASKS"};
 
 	for (int i = 0; i < COUNT(sizes); i++)
 		if (getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1)
@@ -166,8 +167,10 @@ warn_statistics(const Session *s)
 	const char *statistics = format_info_get(gradc_tables(s->run), "has_batch_statistics");
 
 	if (s->o->run.accumulate > 1 && statistics && strcmp(statistics, "1") == 0)
-		diag_warning(s->diag, "batch statistics are those of each micro-batch: --accumulate=%lld "
-		             "is not one batch as large", (long long)s->o->run.accumulate);
+		diag_warning(s->diag,
+		             "batch statistics are those of each micro-batch: --accumulate=%lld "
+		             "is not one batch as large",
+		             (long long)s->o->run.accumulate);
 }
 
 static Status

@@ -7,7 +7,9 @@
 Status
 named_open(Arena *arena, const char *folder, NamedFiles *out)
 {
-	*out = (NamedFiles){.arena = arena, .folder = folder, .taken = strmap_new(arena),
+	*out = (NamedFiles){.arena = arena,
+	                    .folder = folder,
+	                    .taken = strmap_new(arena),
 	                    .json = json_object()};
 	return folder_make(folder);
 }
@@ -28,7 +30,8 @@ named_write(NamedFiles *n, const char *name, const char *prefix, const NpyInfo *
 	json_object_set_new(n->json, name,
 	                    json_pack("{s:s,s:s,s:o}", "file", file, "dtype",
 	                              dtype_info[type->dtype].name, "shape", shape));
-	return npy_write(path_join(n->arena, n->folder, file), type->dtype, type->rank, type->dims, data);
+	return npy_write(path_join(n->arena, n->folder, file), type->dtype, type->rank, type->dims,
+	                 data);
 }
 
 Status

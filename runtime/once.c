@@ -20,7 +20,8 @@ gradc_dump_gradients(Gradc *run, const char *folder)
 	NamedFiles files;
 
 	RETURN_IF_ERROR(named_open(run->arena, folder, &files));
-	return named_close(&files, outputs_write_gradients(run, &files, run->loss, gradient_factor(run)));
+	return named_close(&files,
+	                   outputs_write_gradients(run, &files, run->loss, gradient_factor(run)));
 }
 
 /* The whole of an input from its file: the rows of the program and no others. */
@@ -39,11 +40,14 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 		if (!path || port->sample_axis < 0)
 			continue;
 		const GradcPair one = {"", path};
-		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "", &set);
+		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "",
+		                           &set);
 		if (!status) {
 			info = set.files[0].info;
-			if (info.rank != (int)port->rank || info.dims[0] != f->bindings[p->binding].rows)
-				status = status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s", path,
+			if (info.rank != (int)port->rank ||
+			    info.dims[0] != f->bindings[p->binding].rows)
+				status = status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s",
+				                      path,
 				                      shape_text(run->arena, info.rank, info.dims),
 				                      format_text(f, port->name),
 				                      shape_text(run->arena, (int)port->rank,
@@ -79,7 +83,8 @@ static Status
 write_forward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 {
 	for (uint32_t i = 0; i < p->n_outputs; i++)
-		RETURN_IF_ERROR(outputs_write_port(run, files, &run->format.ports[p->first_output + i], 1));
+		RETURN_IF_ERROR(
+			outputs_write_port(run, files, &run->format.ports[p->first_output + i], 1));
 	return NULL;
 }
 
@@ -105,8 +110,7 @@ gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *fold
 {
 	const GradcOptions *o = &run->options;
 	Role role = backward ? ROLE_ACCUMULATE : ROLE_FORWARD;
-	DataOptions data = {inputs, &o->fill, &o->scale, &o->mean_std, NULL, NULL, "--input",
-	                    true};
+	DataOptions data = {inputs, &o->fill, &o->scale, &o->mean_std, NULL, NULL, "--input", true};
 	Dataset *d = NULL;
 	NamedFiles files;
 

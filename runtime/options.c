@@ -6,7 +6,17 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum { O_STRING, O_INT, O_DOUBLE, O_FLAG, O_ON_OFF, O_PAIR, O_CHOICE, O_CONFIG, O_ABSENT } OptionKind;
+typedef enum {
+	O_STRING,
+	O_INT,
+	O_DOUBLE,
+	O_FLAG,
+	O_ON_OFF,
+	O_PAIR,
+	O_CHOICE,
+	O_CONFIG,
+	O_ABSENT
+} OptionKind;
 typedef struct {
 	const char *name;
 	OptionKind kind;
@@ -18,20 +28,25 @@ typedef struct {
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
-	{"data", O_PAIR, RUN(data), "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first"},
+	{"data", O_PAIR, RUN(data), "NAME=FILE",
+         "binds an input or labels to .npy files (or a glob), rows first"},
 	{"tokens", O_STRING, RUN(tokens), "FILE", "token stream: .bin (u16), .u32.bin, .npy"},
 	{"text", O_STRING, RUN(text), "FILE", "the bytes of a text as tokens"},
 	{"fill", O_PAIR, RUN(fill), "NAME=ones|zeros|iota|VALUE", "inputs that need no data"},
 	{"scale", O_PAIR, RUN(scale), "NAME=MUL[,ADD]", "turns u8 values into floats"},
-	{"mean-std", O_PAIR, RUN(mean_std), "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels"},
+	{"mean-std", O_PAIR, RUN(mean_std), "NAME=FILE",
+         "f32 .npy [2,C]: means and deviations of channels"},
 	{"steps", O_INT, RUN(steps), "N", "steps in all"},
 	{"epochs", O_INT, RUN(epochs), "N", "passes over the data (1)"},
 	{"accumulate", O_INT, RUN(accumulate), "N", "micro-batches a step (1)"},
-	{"shuffle", O_ON_OFF, RUN(shuffle), "on|off", "another order of the rows in every epoch (on)"},
+	{"shuffle", O_ON_OFF, RUN(shuffle), "on|off",
+         "another order of the rows in every epoch (on)"},
 	{"seed", O_INT, RUN(seed), "N", "of the order and of random initial values (0)"},
-	{"keep-last", O_FLAG, RUN(keep_last), NULL, "pads the last partial batch instead of dropping it"},
+	{"keep-last", O_FLAG, RUN(keep_last), NULL,
+         "pads the last partial batch instead of dropping it"},
 	{"lr", O_DOUBLE, RUN(lr), "X", "learning rate"},
-	{"lr-schedule", O_CHOICE, RUN(lr_schedule), "constant|linear|cosine|wsd", "how it changes (constant)"},
+	{"lr-schedule", O_CHOICE, RUN(lr_schedule), "constant|linear|cosine|wsd",
+         "how it changes (constant)"},
 	{"warmup", O_INT, RUN(warmup), "N", "steps of linear warm-up (0)"},
 	{"min-lr", O_DOUBLE, RUN(min_lr), "X", "learning rate at the end (0)"},
 	{"weight-decay", O_DOUBLE, RUN(weight_decay), "X", "weight decay"},
@@ -39,23 +54,31 @@ static const OptionRow rows[] = {
 	{"beta2", O_DOUBLE, RUN(beta2), "X", "decay of the second moment"},
 	{"eps", O_DOUBLE, RUN(eps), "X", "added to the denominator"},
 	{"momentum", O_DOUBLE, RUN(momentum), "X", "momentum"},
-	{"clip-norm", O_DOUBLE, RUN(clip_norm), "X", "clips the global norm of the gradients (off)"},
+	{"clip-norm", O_DOUBLE, RUN(clip_norm), "X",
+         "clips the global norm of the gradients (off)"},
 	{"eval-data", O_PAIR, RUN(eval_data), "NAME=FILE", "evaluation data, as --data"},
 	{"eval-tokens", O_STRING, RUN(eval_tokens), "FILE", "as --tokens"},
 	{"eval-text", O_STRING, RUN(eval_text), "FILE", "as --text"},
-	{"eval-every", O_INT, CLI(eval_every), "N", "evaluates every N steps, besides before and after"},
+	{"eval-every", O_INT, CLI(eval_every), "N",
+         "evaluates every N steps, besides before and after"},
 	{"load", O_STRING, RUN(load), "FILE.safetensors", "other initial weights, by name"},
-	{"weights", O_STRING, RUN(weights), "FILE", "the initial weights, when they are not embedded"},
-	{"once", O_FLAG, CLI(once), NULL, "one forward run on --input files, results to --output-dir"},
+	{"weights", O_STRING, RUN(weights), "FILE",
+         "the initial weights, when they are not embedded"},
+	{"once", O_FLAG, CLI(once), NULL,
+         "one forward run on --input files, results to --output-dir"},
 	{"backward", O_FLAG, CLI(backward), NULL, NULL},
 	{"input", O_PAIR, CLI(inputs), "NAME=FILE.npy", "with --once: a whole input"},
-	{"output-dir", O_STRING, CLI(output_dir), "DIR", "with --once: where NAME.npy and names.json go"},
+	{"output-dir", O_STRING, CLI(output_dir), "DIR",
+         "with --once: where NAME.npy and names.json go"},
 	{"output-format", O_CHOICE, CLI(output_format), "npy", "with --once"},
 	{"export", O_STRING, CLI(export), "FILE.onnx", "at the end: the trained model"},
 	{"log", O_STRING, CLI(log), "FILE.jsonl", "a JSON line for every step"},
-	{"progress", O_CHOICE, CLI(progress), "auto|bar|plain|off", "what is shown meanwhile (auto)"},
-	{"table", O_CHOICE, CLI(table), "auto|full|off", "the table before training (auto: cut in the middle)"},
-	{"dump-gradients", O_STRING, CLI(dump_gradients), "DIR", "grad.NAME.npy of the first step, before clipping"},
+	{"progress", O_CHOICE, CLI(progress), "auto|bar|plain|off",
+         "what is shown meanwhile (auto)"},
+	{"table", O_CHOICE, CLI(table), "auto|full|off",
+         "the table before training (auto: cut in the middle)"},
+	{"dump-gradients", O_STRING, CLI(dump_gradients), "DIR",
+         "grad.NAME.npy of the first step, before clipping"},
 	{"device", O_STRING, RUN(device), "cpu", "where to run (cpu)"},
 	{"threads", O_INT, CLI(threads), "N", "accepted; this build computes on one thread"},
 	{"deterministic", O_FLAG, CLI(deterministic), NULL, "accepted; this build always is"},
@@ -120,7 +143,8 @@ set_flag(const Setting *s, void *at)
 	bool off = s->value && strcmp(s->value, "off") == 0;
 
 	*(bool *)at = !off;
-	return !s->value || off || strcmp(s->value, "on") == 0 || malformed(s, "neither on nor off");
+	return !s->value || off || strcmp(s->value, "on") == 0 ||
+	       malformed(s, "neither on nor off");
 }
 
 static bool
@@ -156,8 +180,9 @@ set_choice(const Setting *s, void *at)
 			return true;
 		}
 	}
-	diag_error(s->diag, EXIT_USAGE, s->row->help ? "--%s: \"%s\" is none of %s"
-	                                             : "--%s: %s: not supported in this build (%s)",
+	diag_error(s->diag, EXIT_USAGE,
+	           s->row->help ? "--%s: \"%s\" is none of %s"
+	                        : "--%s: %s: not supported in this build (%s)",
 	           s->row->name, s->value, choices);
 	return false;
 }
@@ -176,9 +201,9 @@ set_config(const Setting *s, void *at)
 }
 
 static bool (*const setters[])(const Setting *, void *) = {
-	[O_STRING] = set_string, [O_INT] = set_int, [O_DOUBLE] = set_double, [O_FLAG] = set_flag,
-	[O_ON_OFF] = set_on_off, [O_PAIR] = set_pair, [O_CHOICE] = set_choice,
-	[O_CONFIG] = set_config, [O_ABSENT] = set_absent,
+	[O_STRING] = set_string, [O_INT] = set_int,       [O_DOUBLE] = set_double,
+	[O_FLAG] = set_flag,     [O_ON_OFF] = set_on_off, [O_PAIR] = set_pair,
+	[O_CHOICE] = set_choice, [O_CONFIG] = set_config, [O_ABSENT] = set_absent,
 };
 
 static bool
@@ -244,7 +269,8 @@ parse_arguments(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out
 
 	for (int i = 0; i < COUNT(rows); i++)
 		longs[i] = (struct option){rows[i].name,
-		                           takes_value(&rows[i]) ? required_argument : no_argument, NULL, 1};
+		                           takes_value(&rows[i]) ? required_argument : no_argument,
+		                           NULL, 1};
 	opterr = 0;
 	optind = 1;
 	while ((c = getopt_long(argc, argv, ":", longs, &index)) != -1) {
@@ -252,8 +278,11 @@ parse_arguments(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out
 			ok = options_set(arena, diag, out, longs[index].name, optarg, false) && ok;
 			continue;
 		}
-		diag_error(diag, EXIT_USAGE, c == ':' ? "%s: a value is missing" : "%s: no such option, or "
-		           "it takes no value", argv[optind - 1]);
+		diag_error(diag, EXIT_USAGE,
+		           c == ':' ? "%s: a value is missing"
+		                    : "%s: no such option, or "
+		                      "it takes no value",
+		           argv[optind - 1]);
 		ok = false;
 	}
 	if (optind < argc) {
@@ -266,7 +295,9 @@ parse_arguments(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 {
-	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto",
+	*out = (CliOptions){.run = gradc_default_options(),
+	                    .progress = "auto",
+	                    .table = "auto",
 	                    .output_format = "npy"};
 	bool ok = read_configs(arena, diag, argc, argv, out);
 	CliOptions config = *out;

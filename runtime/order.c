@@ -11,7 +11,8 @@ Order
 order_new(int64_t n, bool shuffle, uint64_t seed, int64_t epoch)
 {
 	Order order = {.n = n, .shuffle = shuffle, .half_bits = 1};
-	const uint32_t counter[4] = {(uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32), 0x6f726472u, 0};
+	const uint32_t counter[4] = {(uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32),
+	                             0x6f726472u, 0};
 	Philox keys = philox4x32(counter, seed);
 
 	while (order.half_bits < 31 && (1ll << 2 * order.half_bits) < n)
@@ -27,7 +28,8 @@ permute(const Order *o, uint64_t x)
 	uint64_t mask = (1ull << o->half_bits) - 1, left = x >> o->half_bits, right = x & mask;
 
 	for (int round = 0; round < ROUNDS; round++) {
-		uint64_t next = left ^ (hash_mix(right, ((uint64_t)round << 32) | o->keys[round]) & mask);
+		uint64_t next = left ^
+		                (hash_mix(right, ((uint64_t)round << 32) | o->keys[round]) & mask);
 
 		left = right;
 		right = next;

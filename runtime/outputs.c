@@ -12,7 +12,8 @@ write_span(Gradc *run, NamedFiles *files, const char *name, const char *prefix, 
 	Status status = executor_read(&run->executor, data, from);
 
 	for (int64_t i = 0; !status && factor != 1 && i < type->n_elements; i++)
-		dtype_store_float(type->dtype, data, i, dtype_load_float(type->dtype, data, i) * factor);
+		dtype_store_float(type->dtype, data, i,
+		                  dtype_load_float(type->dtype, data, i) * factor);
 	if (!status)
 		status = named_write(files, name, prefix, type, data);
 	arena_free(arena);
@@ -22,7 +23,8 @@ write_span(Gradc *run, NamedFiles *files, const char *name, const char *prefix, 
 static NpyInfo
 type_of(const Format *f, uint32_t dtype, uint32_t rank, uint32_t first_dim)
 {
-	NpyInfo type = {.dtype = (DType)dtype, .rank = (int)rank,
+	NpyInfo type = {.dtype = (DType)dtype,
+	                .rank = (int)rank,
 	                .n_elements = format_elements(f, first_dim, rank)};
 
 	for (uint32_t i = 0; i < rank; i++)
@@ -61,12 +63,13 @@ outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double facto
 
 		if (!is_gradient(f, s))
 			continue;
-		RETURN_IF_ERROR(write_span(run, files, format_text(f, f->states[s->of - 1].name), "grad.",
-		                           &type, executor_state(&run->executor, i), factor));
+		RETURN_IF_ERROR(write_span(run, files, format_text(f, f->states[s->of - 1].name),
+		                           "grad.", &type, executor_state(&run->executor, i),
+		                           factor));
 		n++;
 	}
 	if (n == 0)
 		return status_error(EXIT_UNSUPPORTED, "this executable keeps no gradients between "
-		                    "accumulation and update");
+		                                      "accumulation and update");
 	return named_write(files, "loss", "", &scalar, &loss);
 }

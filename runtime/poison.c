@@ -12,7 +12,8 @@ fill_poison(Executor *x, Span span)
 	char *bytes = malloc((size_t)span.bytes + 1);
 
 	if (!bytes)
-		return status_error(EXIT_SYSTEM, "no memory to poison %lld bytes", (long long)span.bytes);
+		return status_error(EXIT_SYSTEM, "no memory to poison %lld bytes",
+		                    (long long)span.bytes);
 	memset(bytes, 0xff, (size_t)span.bytes);
 	Status status = executor_write(x, span, bytes);
 	free(bytes);
@@ -80,8 +81,9 @@ has_live_alias(const Format *f, const ProgramRecord *p, uint32_t slot, uint32_t 
 		for (uint32_t a = 0; a < n->n_args; a++) {
 			uint32_t other = f->arguments[n->args + a].slot;
 			const Slot *t = &f->slots[other];
-			if (other != slot && t->space == s->space && t->offset < s->offset + s->bytes &&
-			    s->offset < t->offset + t->bytes && is_live(f, p, other, at + 1))
+			if (other != slot && t->space == s->space &&
+			    t->offset < s->offset + s->bytes && s->offset < t->offset + t->bytes &&
+			    is_live(f, p, other, at + 1))
 				return true;
 		}
 	}
@@ -106,8 +108,8 @@ poison_after(Executor *x, const ProgramRecord *p, uint32_t at)
 		uint32_t slot = f->arguments[n->args + a].slot;
 		const Slot *s = &f->slots[slot];
 
-		if (s->space != SPACE_WORKSPACE || is_live(f, p, slot, at + 1) || is_output(f, p, s) ||
-		    has_live_alias(f, p, slot, at))
+		if (s->space != SPACE_WORKSPACE || is_live(f, p, slot, at + 1) ||
+		    is_output(f, p, s) || has_live_alias(f, p, slot, at))
 			continue;
 		RETURN_IF_ERROR(fill_poison(x, executor_slot(x, slot)));
 	}

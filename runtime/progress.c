@@ -15,14 +15,21 @@
 Progress
 progress_start(const char *kind, FILE *out, int64_t total)
 {
-	bool terminal = isatty(fileno(out)) && !(getenv("TERM") && strcmp(getenv("TERM"), "dumb") == 0);
+	bool terminal = isatty(fileno(out)) &&
+	                !(getenv("TERM") && strcmp(getenv("TERM"), "dumb") == 0);
 	bool bar = strcmp(kind, "bar") == 0 || (strcmp(kind, "auto") == 0 && terminal);
 	const char *no_colour = getenv("NO_COLOR");
 
 	return (Progress){
-		.kind = strcmp(kind, "off") == 0 ? PROGRESS_OFF : bar ? PROGRESS_BAR : PROGRESS_PLAIN,
-		.out = out, .colour = terminal && !(no_colour && *no_colour), .total = total,
-		.started = seconds_now(), .last = -INFINITY, .last_seconds = seconds_now(),
+		.kind = strcmp(kind, "off") == 0 ? PROGRESS_OFF
+	                : bar                    ? PROGRESS_BAR
+	                                         : PROGRESS_PLAIN,
+		.out = out,
+		.colour = terminal && !(no_colour && *no_colour),
+		.total = total,
+		.started = seconds_now(),
+		.last = -INFINITY,
+		.last_seconds = seconds_now(),
 	};
 }
 

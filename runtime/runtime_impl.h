@@ -85,12 +85,13 @@ struct Source {
 	const Format *format;
 	const PortRecord *port;
 	const char *name;
-	Status (*read)(Source *s, int64_t row, int64_t n, char *to); /* whole samples, port's dtype */
-	int64_t rows; /* -1: as many as anybody wants */
-	int64_t elements; /* of a sample; of the whole port when it has no samples */
+	Status (*read)(Source *s, int64_t row, int64_t n,
+	               char *to); /* whole samples, port's dtype */
+	int64_t rows;             /* -1: as many as anybody wants */
+	int64_t elements;         /* of a sample; of the whole port when it has no samples */
 	FileSet set;
-	int64_t shift;    /* tokens: labels are one further */
-	char *raw;        /* rows as they are in the file */
+	int64_t shift; /* tokens: labels are one further */
+	char *raw;     /* rows as they are in the file */
 	const char *constant;
 	bool allow_nan;
 	double scale, offset;
@@ -102,7 +103,8 @@ Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
 bool source_is_sampled(const Source *s);
 
 /* ---- validate.c: values as the files hold them. */
-Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n, const void *raw);
+Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n,
+                       const void *raw);
 /* May a file of this type feed this port? */
 bool validate_dtype(const PortRecord *port, DType file, bool scaled);
 
@@ -198,7 +200,7 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	Span *step_ranges;                        /* of the states that are zero between steps */
 	int n_step_ranges;
-	double loss, count;                       /* of the accumulated micro-batches */
+	double loss, count; /* of the accumulated micro-batches */
 };
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);

@@ -76,9 +76,9 @@ static const HyperRow hyper_rows[] = {
 	{"--beta2", "default.beta2", SCALAR_BETA2, offsetof(GradcOptions, beta2), 0, 1},
 	{"--eps", "default.eps", SCALAR_EPS, offsetof(GradcOptions, eps), 0, INFINITY},
 	{"--weight-decay", "default.weight_decay", SCALAR_WEIGHT_DECAY,
-	 offsetof(GradcOptions, weight_decay), 0, INFINITY},
+         offsetof(GradcOptions, weight_decay), 0, INFINITY},
 	{"--momentum", "default.momentum", SCALAR_MOMENTUM, offsetof(GradcOptions, momentum), 0,
-	 INFINITY},
+         INFINITY},
 };
 
 static Status
@@ -111,13 +111,16 @@ is_schedule(const char *name)
 Status
 hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 {
-	*out = (Hyper){.lr_schedule = o->lr_schedule, .warmup = o->warmup,
+	*out = (Hyper){.lr_schedule = o->lr_schedule,
+	               .warmup = o->warmup,
 	               .min_lr = isnan(o->min_lr) ? 0 : o->min_lr};
 	for (int i = 0; i < COUNT(hyper_rows); i++)
 		RETURN_IF_ERROR(hyper_set(f, o, &hyper_rows[i], out));
 	if (!is_schedule(o->lr_schedule))
-		return status_error(EXIT_USAGE, "--lr-schedule: \"%s\" is none of constant, linear, cosine, "
-		                    "wsd", o->lr_schedule);
+		return status_error(EXIT_USAGE,
+		                    "--lr-schedule: \"%s\" is none of constant, linear, cosine, "
+		                    "wsd",
+		                    o->lr_schedule);
 	if (!isnan(o->clip_norm) && o->clip_norm < 0)
 		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
 	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;

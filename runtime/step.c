@@ -57,8 +57,10 @@ gradc_accumulate(Gradc *run, GradcStep *out)
 	int64_t *rows = NEW_ARRAY(scratch, int64_t, d->micro_rows);
 	Status status = NULL;
 
-	*out = (GradcStep){.step = run->step + 1, .lr = hyper_lr(&run->hyper, run->step),
-	                   .grad_norm = NAN, .rows = end - index};
+	*out = (GradcStep){.step = run->step + 1,
+	                   .lr = hyper_lr(&run->hyper, run->step),
+	                   .grad_norm = NAN,
+	                   .rows = end - index};
 	hyper_scalars(&run->hyper, run->step, scalars);
 	for (int p = 0; p < N_PHASES; p++)
 		run->executor.phase_seconds[p] = 0;
@@ -76,7 +78,7 @@ gradc_accumulate(Gradc *run, GradcStep *out)
 	if (!run->options.keep_last && d->rows - end < end - index)
 		run->samples += d->rows - end; /* what is left of the epoch is dropped */
 	out->count = run->count;
-	out->loss = run->loss /= run->count;
+	out->loss = run->loss = run->count != 0 ? run->loss / run->count : NAN;
 	out->samples = run->samples;
 	out->seconds = seconds_now() - start;
 	return NULL;
@@ -107,15 +109,18 @@ apply_update(Gradc *run, GradcStep *out)
 	if (run->count == 0)
 		return NULL; /* every target was ignored */
 	if (!isfinite(run->loss))
-		return status_error(EXIT_NON_FINITE, "step %lld: the loss is %g; the parameters are those "
-		                    "before the step", (long long)out->step, run->loss);
+		return status_error(EXIT_NON_FINITE,
+		                    "step %lld: the loss is %g; the parameters are those "
+		                    "before the step",
+		                    (long long)out->step, run->loss);
 	hyper_scalars(&run->hyper, run->step, scalars);
 	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	RETURN_IF_ERROR(read_norm(run, p, &out->grad_norm));
 	if (p->n_outputs > 0 && !isfinite(out->grad_norm))
-		return status_error(EXIT_NON_FINITE, "step %lld: the norm of the gradients is %g; the "
-		                    "parameters are those before the step", (long long)out->step,
-		                    out->grad_norm);
+		return status_error(EXIT_NON_FINITE,
+		                    "step %lld: the norm of the gradients is %g; the "
+		                    "parameters are those before the step",
+		                    (long long)out->step, out->grad_norm);
 	return NULL;
 }
 
@@ -186,8 +191,8 @@ gradc_evaluate(Gradc *run, GradcEval *out)
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &out->count));
 	if (run->metric_correct >= 0)
 		RETURN_IF_ERROR(read_scalar(run, run->metric_correct, &correct));
-	out->loss /= out->count;
-	out->accuracy = correct / out->count;
+	out->loss = out->count != 0 ? out->loss / out->count : NAN;
+	out->accuracy = out->count != 0 ? correct / out->count : NAN;
 	if (info_is(&run->format, "eval_metric", "perplexity"))
 		out->perplexity = exp(out->loss);
 	out->seconds = seconds_now() - start;

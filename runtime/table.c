@@ -79,14 +79,16 @@ print_rows(FILE *out, const Format *f, bool full)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		total += is_listed(&f->states[i]);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
-		bool cut = !full && total > MAX_ROWS && row >= MAX_ROWS / 2 && row < total - MAX_ROWS / 2;
+		bool cut = !full && total > MAX_ROWS && row >= MAX_ROWS / 2 &&
+		           row < total - MAX_ROWS / 2;
 
 		if (!is_listed(&f->states[i]))
 			continue;
 		if (!cut)
 			print_row(out, f, &f->states[i]);
 		else if (row == MAX_ROWS / 2)
-			fprintf(out, "  ... %d more, --table=full shows them\n", total - MAX_ROWS / 2 * 2);
+			fprintf(out, "  ... %d more, --table=full shows them\n",
+			        total - MAX_ROWS / 2 * 2);
 		row++;
 	}
 }
@@ -117,7 +119,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		return;
 	for (int i = 0; i < COUNT(keys); i++) {
 		Text value = {0};
-		text_add_quoted(&value, format_info_get(f, keys[i]) ? format_info_get(f, keys[i]) : "");
+		text_add_quoted(&value,
+		                format_info_get(f, keys[i]) ? format_info_get(f, keys[i]) : "");
 		fprintf(out, "%s%s %s", i ? ", " : "", keys[i], value.at);
 		text_free(&value);
 	}
@@ -125,7 +128,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	fprintf(out, "memory:");
 	for (int s = 0; s < N_SPACES; s++)
-		fprintf(out, " %s %s,", space_names[s], bytes_text(text, (double)format_space_bytes(f, (Space)s)));
+		fprintf(out, " %s %s,", space_names[s],
+		        bytes_text(text, (double)format_space_bytes(f, (Space)s)));
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(f, o)));
 	if (*gradc_binding(run))

@@ -60,9 +60,20 @@ GradcOptions
 gradc_default_options(void)
 {
 	return (GradcOptions){
-		.steps = -1, .epochs = -1, .accumulate = 1, .shuffle = true, .lr_schedule = "constant",
-		.lr = NAN, .min_lr = NAN, .weight_decay = NAN, .beta1 = NAN, .beta2 = NAN, .eps = NAN,
-		.momentum = NAN, .clip_norm = NAN, .device = "cpu",
+		.steps = -1,
+		.epochs = -1,
+		.accumulate = 1,
+		.shuffle = true,
+		.lr_schedule = "constant",
+		.lr = NAN,
+		.min_lr = NAN,
+		.weight_decay = NAN,
+		.beta1 = NAN,
+		.beta2 = NAN,
+		.eps = NAN,
+		.momentum = NAN,
+		.clip_norm = NAN,
+		.device = "cpu",
 	};
 }
 
@@ -72,17 +83,20 @@ check_options(const Format *f, const GradcOptions *o)
 	double most = info_double(f, "max_accumulate", 0);
 
 	if (o->accumulate < 1)
-		return status_error(EXIT_USAGE, "--accumulate: %lld is not positive", (long long)o->accumulate);
+		return status_error(EXIT_USAGE, "--accumulate: %lld is not positive",
+		                    (long long)o->accumulate);
 	if (most > 0 && (double)o->accumulate > most)
-		return status_error(EXIT_USAGE, "--accumulate: %lld, compiled with --max-accumulate=%g",
+		return status_error(EXIT_USAGE,
+		                    "--accumulate: %lld, compiled with --max-accumulate=%g",
 		                    (long long)o->accumulate, most);
 	if (o->steps < -1 || o->epochs < -1 || o->warmup < 0)
 		return status_error(EXIT_USAGE, "--steps, --epochs and --warmup are not negative");
 	if (o->steps >= 0 && o->epochs >= 0)
 		return status_error(EXIT_USAGE, "--steps and --epochs: only one of them");
 	if (o->keep_last && !info_is(f, "keep_last", "1"))
-		return status_error(EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
-		                    info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
+		return status_error(
+			EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
+			info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
 	return NULL;
 }
 
@@ -132,12 +146,14 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 
 	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
 	if (!ops)
-		return status_error(EXIT_USAGE, "--device: %s: not supported in this build", options->device);
+		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
+		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->comm_ops = &comm_self;
 	RETURN_IF_ERROR(run->comm_ops->open(&run->comm));
-	RETURN_IF_ERROR(executor_open(run->arena, &run->format, ops, model->kernels, &run->executor));
+	RETURN_IF_ERROR(
+		executor_open(run->arena, &run->format, ops, model->kernels, &run->executor));
 	run->executor.poison = options->poison;
 	find_step_ranges(run);
 	run->loss_sum = format_state(&run->format, "loss.sum");
@@ -194,8 +210,11 @@ count_steps(Gradc *run)
 	if (o->keep_last && rows % size != 0)
 		steps++;
 	if (steps == 0)
-		return status_error(EXIT_DATA, "%lld samples are less than the %lld of a step; --keep-last pads "
-		                    "the last one", (long long)rows, (long long)size);
+		return status_error(
+			EXIT_DATA,
+			"%lld samples are less than the %lld of a step; --keep-last pads "
+			"the last one",
+			(long long)rows, (long long)size);
 	run->total_steps = o->steps >= 0 ? o->steps : steps * (o->epochs >= 0 ? o->epochs : 1);
 	run->hyper.steps = run->total_steps;
 	return NULL;
@@ -213,17 +232,21 @@ Status
 gradc_bind_data(Gradc *run)
 {
 	const GradcOptions *o = &run->options;
-	DataOptions train = {&o->data, &o->fill, &o->scale, &o->mean_std, o->tokens, o->text, "--data"};
-	DataOptions eval = {&o->eval_data, &o->fill, &o->scale, &o->mean_std, o->eval_tokens,
-	                    o->eval_text, "--eval-data"};
+	DataOptions train = {&o->data,  &o->fill, &o->scale, &o->mean_std,
+	                     o->tokens, o->text,  "--data"};
+	DataOptions eval = {&o->eval_data,  &o->fill,     &o->scale,    &o->mean_std,
+	                    o->eval_tokens, o->eval_text, "--eval-data"};
 	Status fault = NULL;
 
 	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(&run->format, ROLE_UPDATE, 0))
-		return status_error(EXIT_UNSUPPORTED, "this executable was compiled without a loss: it cannot "
+		return status_error(EXIT_UNSUPPORTED,
+		                    "this executable was compiled without a loss: it cannot "
 		                    "train");
-	fault = fault_join(run->diag, fault, dataset_open(run, ROLE_ACCUMULATE, &train, &run->train));
+	fault = fault_join(run->diag, fault,
+	                   dataset_open(run, ROLE_ACCUMULATE, &train, &run->train));
 	if (gradc_has_eval(run))
-		fault = fault_join(run->diag, fault, dataset_open(run, ROLE_EVAL, &eval, &run->eval));
+		fault = fault_join(run->diag, fault,
+		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
 	RETURN_IF_ERROR(fault);
 	return count_steps(run);
 }

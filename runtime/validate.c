@@ -54,9 +54,10 @@ fault_integer(const Source *s, const DataFile *file, int64_t row, int64_t value,
 
 	if (s->port->bounded == 2)
 		snprintf(ignored, sizeof(ignored), "%lld", (long long)s->port->ignore);
-	return status_error(EXIT_DATA, "%s: row %lld: \"%s\": value %lld is not in [%lld, %lld]%s%s",
-	                    file->path, (long long)row, s->name, (long long)value, (long long)r->low,
-	                    (long long)r->high, or_ignored, ignored);
+	return status_error(EXIT_DATA,
+	                    "%s: row %lld: \"%s\": value %lld is not in [%lld, %lld]%s%s",
+	                    file->path, (long long)row, s->name, (long long)value,
+	                    (long long)r->low, (long long)r->high, or_ignored, ignored);
 }
 
 static Status
@@ -86,7 +87,7 @@ first_nan(DType dtype, const void *raw, int64_t n)
 	const double *f64 = raw;
 
 	for (int64_t i = 0; i < n; i++) {
-		double value = dtype == F32 ? (double)f32[i]
+		double value = dtype == F32   ? (double)f32[i]
 		               : dtype == F64 ? f64[i]
 		                              : dtype_load_float(dtype, raw, i);
 		if (isnan(value))
@@ -106,5 +107,6 @@ validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n, c
 	if (at < 0)
 		return NULL;
 	return status_error(EXIT_DATA, "%s: row %lld: \"%s\": element %lld is nan", file->path,
-	                    (long long)(row + at / s->elements), s->name, (long long)(at % s->elements));
+	                    (long long)(row + at / s->elements), s->name,
+	                    (long long)(at % s->elements));
 }

@@ -19,8 +19,10 @@ typedef struct {
 static Status
 missing(const char *image, const char *why)
 {
-	return status_error(EXIT_SYSTEM, "%s: the initial weights behind the executable %s; "
-	                    "--weights FILE names a copy", image ? image : "executable", why);
+	return status_error(EXIT_SYSTEM,
+	                    "%s: the initial weights behind the executable %s; "
+	                    "--weights FILE names a copy",
+	                    image ? image : "executable", why);
 }
 
 static Status
@@ -28,8 +30,8 @@ check_tail(const char *image, const Format *f, const FormatTail *tail, int64_t s
 {
 	if (tail->magic != FORMAT_MAGIC)
 		return missing(image, "are missing (was it stripped?)");
-	if (tail->offset < 0 || tail->bytes < 0 || tail->offset % 4096 != 0 ||
-	    tail->bytes > size || tail->offset > size - tail->bytes)
+	if (tail->offset < 0 || tail->bytes < 0 || tail->offset % 4096 != 0 || tail->bytes > size ||
+	    tail->offset > size - tail->bytes)
 		return missing(image, "lie outside of the file");
 	if (tail->bytes < f->header->weights_bytes)
 		return missing(image, tail->bytes == 0 ? "were not embedded" : "are truncated");
@@ -44,14 +46,16 @@ map_tail(const char *image, const Format *f, int fd, Weights *out)
 
 	if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(tail))
 		return missing(image, "are missing");
-	RETURN_IF_ERROR(file_pread(fd, image, &tail, sizeof(tail), st.st_size - (off_t)sizeof(tail)));
+	RETURN_IF_ERROR(
+		file_pread(fd, image, &tail, sizeof(tail), st.st_size - (off_t)sizeof(tail)));
 	RETURN_IF_ERROR(check_tail(image, f, &tail, st.st_size));
 	out->bytes = f->header->weights_bytes;
 	out->mapped = (size_t)out->bytes;
 	out->mapping = mmap(NULL, out->mapped, PROT_READ, MAP_PRIVATE, fd, tail.offset);
 	if (out->mapping == MAP_FAILED) {
 		out->mapping = NULL;
-		return status_error(EXIT_SYSTEM, "%s: cannot map the weights: %s", image, strerror(errno));
+		return status_error(EXIT_SYSTEM, "%s: cannot map the weights: %s", image,
+		                    strerror(errno));
 	}
 	out->at = out->mapping;
 	return NULL;
@@ -65,7 +69,8 @@ read_file(Arena *arena, const char *path, const Format *f, Weights *out)
 	RETURN_IF_ERROR(file_read(arena, path, INT64_MAX / 2, &bytes, &out->bytes));
 	out->at = bytes;
 	if (out->bytes != f->header->weights_bytes)
-		return status_error(EXIT_SYSTEM, "%s: %lld bytes, the executable's weights have %lld", path,
+		return status_error(EXIT_SYSTEM,
+		                    "%s: %lld bytes, the executable's weights have %lld", path,
 		                    (long long)out->bytes, (long long)f->header->weights_bytes);
 	return NULL;
 }
@@ -101,7 +106,8 @@ hash_states(const Format *f, const Weights *w)
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].init == FROM_DATA)
-			hash = hash_bytes(w->at + f->states[i].data_offset, (size_t)f->states[i].bytes, hash);
+			hash = hash_bytes(w->at + f->states[i].data_offset,
+			                  (size_t)f->states[i].bytes, hash);
 	return hash;
 }
 
@@ -167,8 +173,9 @@ init_normal(Init *i)
 	uint64_t seed = init_seed(i), stream = hash_bytes(i->name, strlen(i->name), 0);
 
 	for (int64_t k = 0; k < i->n; k++)
-		dtype_store_float((DType)i->state->dtype, i->to, k, i->state->init_a +
-		                  i->state->init_b * philox_normal(seed, stream, (uint64_t)k));
+		dtype_store_float((DType)i->state->dtype, i->to, k,
+		                  i->state->init_a + i->state->init_b * philox_normal(seed, stream,
+		                                                                      (uint64_t)k));
 }
 
 static void
@@ -183,7 +190,7 @@ init_uniform(Init *i)
 }
 
 static void (*const inits[N_FROM])(Init *) = {
-	[FROM_ZEROS] = init_zeros, [FROM_ONES] = init_ones, [FROM_DATA] = init_data,
+	[FROM_ZEROS] = init_zeros,   [FROM_ONES] = init_ones,       [FROM_DATA] = init_data,
 	[FROM_NORMAL] = init_normal, [FROM_UNIFORM] = init_uniform,
 };
 
@@ -193,14 +200,18 @@ init_state(Gradc *run, const Weights *weights, int index)
 	const Format *f = &run->format;
 	const StateRecord *s = &f->states[index];
 	Arena *arena = arena_new();
-	Init init = {.run = run, .weights = weights, .state = s, .name = format_text(f, s->name),
+	Init init = {.run = run,
+	             .weights = weights,
+	             .state = s,
+	             .name = format_text(f, s->name),
 	             .n = format_elements(f, s->first_dim, s->rank)};
 	Status status = NULL;
 
 	if (s->init != FROM_ZEROS) {
 		init.to = arena_alloc(arena, (size_t)s->bytes);
 		inits[s->init](&init);
-		status = executor_write(&run->executor, executor_state(&run->executor, index), init.to);
+		status = executor_write(&run->executor, executor_state(&run->executor, index),
+		                        init.to);
 	}
 	arena_free(arena);
 	return status;
@@ -212,7 +223,8 @@ weights_init(Gradc *run)
 {
 	Weights weights;
 	Arena *arena = arena_new();
-	Status status = open_weights(arena, &run->model, &run->format, run->options.weights, &weights);
+	Status status = open_weights(arena, &run->model, &run->format, run->options.weights,
+	                             &weights);
 
 	if (!status && run->options.weights &&
 	    hash_states(&run->format, &weights) != run->format.header->weights_hash)

@@ -56,47 +56,46 @@ state @beta : f32[96] parameter saved trainable decay
 
 @pytest.fixture
 def launches(run, tmp_path):
-    """launches(text, loss, axis): {function: [(phase, location)]} of the kernels."""
+    """launches(text, loss, axis): {function: [line of a kernel's launch]}."""
 
     def of(text, loss="mse", axis=-1):
         (tmp_path / "m.gir").write_text(text)
         out = run("opt", tmp_path / "m.gir", "--passes=" + PIPELINE % (loss, axis)).stdout
-        found = {}
-        for name, body in re.findall(r"^  func @(\w+)\((.*?)^  }", out, re.M | re.S):
-            lines = [line for line in body.splitlines() if " launch " in line]
-            found[name] = [((re.search(r" phase (\w+)", s) or ["", ""])[1],
-                            (re.search(r" loc (.*)", s) or ["", ""])[1]) for s in lines]
-        return found
+        bodies = re.findall(r"^  func @(\w+)\((.*?)^  }", out, re.M | re.S)
+        return {name: [line for line in body.splitlines() if " launch " in line]
+                for name, body in bodies}
 
     return of
 
 
-def count(kernels, phase, word):
-    return sum(p == phase and word in where for p, where in kernels)
+def count(lines, *words):
+    return sum(all(w in line for w in words) for line in lines)
 
 
 def test_softmax_is_one_kernel_and_its_gradient_one(launches):
     kernels = launches(AROUND % ("", SOFTMAX))["accumulate"]
-    assert count(kernels, "forward", '"piece"') == 1, kernels
-    assert count(kernels, "backward", '"piece"') == 1, kernels
+    assert count(kernels, '"piece"', "phase forward") == 1, kernels
+    assert count(kernels, '"piece"', "phase backward") == 1, kernels
 
 
 def test_layer_norm_is_one_kernel_and_its_gradient_at_most_two(launches):
     kernels = launches(AROUND % (GAMMA, LAYER_NORM))["accumulate"]
-    assert count(kernels, "forward", '"piece"') == 1, kernels
-    assert 1 <= count(kernels, "backward", '"piece"') <= 2, kernels
+    assert count(kernels, '"piece"', "phase forward") == 1, kernels
+    assert 1 <= count(kernels, '"piece"', "phase backward") <= 2, kernels
 
 
 def test_cross_entropy_is_one_kernel_an_addition_of_partials_and_one_gradient(launches):
     text = AROUND % ("", "  %7 = neg %0 : f32[64,96]")
-    kernels = launches(text, "cross_entropy", 1)["accumulate"]
-    assert count(kernels, "forward", '"loss"') <= 2, kernels
-    assert count(kernels, "backward", '"loss"') == 1, kernels
+    kernels = launches(text, "cross_entropy", 1)
+    # The gradient may lie in the same kernel.
+    assert 1 <= count(kernels["accumulate"], '"loss"') <= 3, kernels["accumulate"]
+    assert 1 <= count(kernels["eval"], '"loss"') <= 4, kernels["eval"]  # and the metric
 
 
 def test_optimizer_is_one_kernel_per_group(launches):
-    one = launches(AROUND % ("", SOFTMAX))["update"]
-    two = launches(AROUND % (GAMMA.replace(" decay", ""), LAYER_NORM))["update"]
-    # With it stand the norm (partials and their sum) and scalars for all groups.
-    assert len(two) - len(one) <= 2, (one, two)
-    assert len(one) <= 4, one
+    """Kernels that write something as large as a unit; the rest are scalars for all groups."""
+    unit = re.compile(r": .*f32\[\d{4,}\]")
+    for text, groups in ((AROUND % ("", SOFTMAX), 1),
+                         (AROUND % (GAMMA.replace(" decay", ""), LAYER_NORM), 2)):
+        kernels = launches(text)["update"]
+        assert sum(bool(unit.search(line)) for line in kernels) == groups, "\n".join(kernels)

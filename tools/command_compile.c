@@ -15,8 +15,7 @@ print_plan(const Session *s)
 	const Function *f = module_function(s->m, "accumulate");
 
 	for_each_node(f, n)
-		if (n->op == OP_launch)
-			flops += ((LaunchAttr *)n->attr)->kernel->flops;
+		flops += op_row(n)->cost ? op_row(n)->cost(n) : 0;
 	printf("  memory: state %.2f MB, workspace %.2f MB, io %.2f MB\n",
 	       1e-6 * (double)s->m->state_bytes, 1e-6 * (double)s->m->workspace_bytes,
 	       1e-6 * (double)s->m->io_bytes);

@@ -407,8 +407,8 @@ c_print_kernel(Text *out, const Kernel *k)
 	scalar_types(k, p.types);
 	text_add(out, "\n/* ");
 	print_comment(out, loc_origin(k->loc));
-	text_printf(out, " */\nstatic void\n%s(void *const *buffers, const double *scalars, "
-	            "int64_t begin, int64_t end)\n{\n", k->name);
+	text_printf(out, " */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s(void *const *buffers, "
+	            "const double *scalars, int64_t begin, int64_t end)\n{\n", k->name);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
 		            storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name, i);
@@ -419,15 +419,24 @@ c_print_kernel(Text *out, const Kernel *k)
 }
 
 void
-c_print_module(Text *out, const Module *m)
+c_print_part(Text *out, const Module *m, int part, int parts)
 {
-	text_add(out, "/* Kernels, written by gradc. */\n");
+	text_printf(out, "/* Kernels, written by gradc: part %d of %d. */\n", part + 1, parts);
 	text_add(out, c_prelude);
-	for (int i = 0; i < m->kernels.n; i++)
+	for (int i = part; i < m->kernels.n; i += parts)
 		c_print_kernel(out, m->kernels.at[i]);
-	text_add(out, "\ntypedef void (*KernelFn)(void *const *, const double *, int64_t, int64_t);\n"
-	              "const KernelFn gradc_kernels[] = {\n");
+}
+
+void
+c_print_table(Text *out, const Module *m)
+{
+	text_add(out, "/* The kernels by number. */\n#include <stdint.h>\n");
+	text_add(out, "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
 	for (int i = 0; i < m->kernels.n; i++)
-		text_printf(out, "\t%s,\n", m->kernels.at[i]->name);
+		text_printf(out, "KernelCode gradc_%s __attribute__((visibility(\"hidden\")));\n",
+		            m->kernels.at[i]->name);
+	text_add(out, "KernelCode *const gradc_kernels[] = {\n");
+	for (int i = 0; i < m->kernels.n; i++)
+		text_printf(out, "\tgradc_%s,\n", m->kernels.at[i]->name);
 	text_add(out, "\t0,\n};\n");
 }

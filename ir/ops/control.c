@@ -537,7 +537,13 @@ launch_eval(Eval *ev)
 		                                 buffers[k->n_inputs + i]);
 }
 
+static int64_t
+launch_cost(const Node *n)
+{
+	return ((const LaunchAttr *)n->attr)->kernel->flops;
+}
+
 const OpRow op_launch = {.name = "launch", .doc = "runs a kernel of loop IR",
 	.operands = {{"inputs", OPERAND_VARIADIC}}, .results = {"..."}, .fields = launch_fields,
 	.attr_size = sizeof(LaunchAttr), .infer = launch_infer, .eval = launch_eval,
-	.grad = grad_none, .fuse = FUSE_NONE, .samples = text_only};
+	.grad = grad_none, .fuse = FUSE_NONE, .cost = launch_cost, .samples = text_only};

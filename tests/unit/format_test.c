@@ -117,7 +117,8 @@ expect_fault(void (*spoil)(FormatWriter *w), const char *words)
 	w->state_bytes = 32;
 	w->weights_bytes = 8;
 	spoil(w);
-	Status status = format_read(format_finish(w, &bytes), bytes, &f);
+	void *blob = format_finish(w, &bytes);
+	Status status = format_read(blob, bytes, &f);
 	assert_non_null(status);
 	if (!strstr(status->message, words))
 		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
@@ -125,17 +126,61 @@ expect_fault(void (*spoil)(FormatWriter *w), const char *words)
 	arena_free(arena);
 }
 
-static void spoil_slot(FormatWriter *w) { w->slots.at[SLOT_DIFF].offset = 120; }
-static void spoil_kernel(FormatWriter *w) { w->instructions.at[0].what = 99; }
-static void spoil_loop(FormatWriter *w) { w->instructions.at[1].kind = LOOP; }
-static void spoil_end(FormatWriter *w) { w->instructions.at[1].kind = END; }
-static void spoil_overlap(FormatWriter *w) { w->states.at[1].offset = 0; }
-static void spoil_rows(FormatWriter *w) { w->bindings.at[0].rows = 5; }
-static void spoil_string(FormatWriter *w) { w->ports.at[0].name = 1 << 20; }
-static void spoil_dims(FormatWriter *w) { w->dims.at[0] = INT64_MAX; }
-static void spoil_data(FormatWriter *w) { w->states.at[0].data_offset = 8; }
-static void spoil_perm(FormatWriter *w) { w->exports.at[1].rank = 2; }
-static void spoil_stride(FormatWriter *w) { w->arguments.at[0].loop = 1; }
+static void
+spoil_slot(FormatWriter *w)
+{
+	w->slots.at[SLOT_DIFF].offset = 120;
+}
+static void
+spoil_kernel(FormatWriter *w)
+{
+	w->instructions.at[0].what = 99;
+}
+static void
+spoil_loop(FormatWriter *w)
+{
+	w->instructions.at[1].kind = LOOP;
+}
+static void
+spoil_end(FormatWriter *w)
+{
+	w->instructions.at[1].kind = END;
+}
+static void
+spoil_overlap(FormatWriter *w)
+{
+	w->states.at[1].offset = 0;
+}
+static void
+spoil_rows(FormatWriter *w)
+{
+	w->bindings.at[0].rows = 5;
+}
+static void
+spoil_string(FormatWriter *w)
+{
+	w->ports.at[0].name = 1 << 20;
+}
+static void
+spoil_dims(FormatWriter *w)
+{
+	w->dims.at[0] = INT64_MAX;
+}
+static void
+spoil_data(FormatWriter *w)
+{
+	w->states.at[0].data_offset = 8;
+}
+static void
+spoil_perm(FormatWriter *w)
+{
+	w->exports.at[1].rank = 2;
+}
+static void
+spoil_stride(FormatWriter *w)
+{
+	w->arguments.at[0].loop = 1;
+}
 
 static void
 test_faults_are_named(void **state)

@@ -149,15 +149,19 @@ test_lost_wait_is_seen(void **state)
 	double right = train_on("cpu", true);
 
 	assert_true(train_on("async", true) == right);
+#ifndef __SANITIZE_THREAD__ /* it would report the race that is meant */
 	assert_true(train_on("async", false) != right);
+#endif
 }
 
-#define CONFORMANCE(device)                                                           \
-	{"memory " device, test_memory_is_zero_and_aligned, NULL, NULL, device},      \
-	{"order " device, test_one_stream_is_in_order, NULL, NULL, device},           \
-	{"wait " device, test_wait_orders_streams, NULL, NULL, device},               \
-	{"early wait " device, test_wait_without_record_returns, NULL, NULL, device}, \
-	{"elapsed " device, test_elapsed_is_positive, NULL, NULL, device}
+#define CONFORMANCE(device)                                                                   \
+	{"memory " device, test_memory_is_zero_and_aligned, NULL, NULL, device},              \
+		{"order " device, test_one_stream_is_in_order, NULL, NULL, device},           \
+		{"wait " device, test_wait_orders_streams, NULL, NULL, device},               \
+		{"early wait " device, test_wait_without_record_returns, NULL, NULL, device}, \
+	{                                                                                     \
+		"elapsed " device, test_elapsed_is_positive, NULL, NULL, device               \
+	}
 
 int
 main(void)

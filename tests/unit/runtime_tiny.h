@@ -17,7 +17,18 @@
 #include <cmocka.h>
 
 enum { ROWS = 4 };
-enum { SLOT_W, SLOT_GRAD, SLOT_SUM, SLOT_COUNT, SLOT_X, SLOT_T, SLOT_WEIGHT, SLOT_Y, SLOT_DIFF, SLOT_NORM };
+enum {
+	SLOT_W,
+	SLOT_GRAD,
+	SLOT_SUM,
+	SLOT_COUNT,
+	SLOT_X,
+	SLOT_T,
+	SLOT_WEIGHT,
+	SLOT_Y,
+	SLOT_DIFF,
+	SLOT_NORM
+};
 enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, N_KERNELS };
 
 static void
@@ -75,12 +86,20 @@ static const KernelFn tiny_kernels[N_KERNELS] = {k_diff, k_gradient, k_update, k
 static void
 tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, int64_t offset)
 {
-	StateRecord s = {.name = format_string(w, name), .why = format_string(w, "read by Mul"),
-	                 .dtype = F64, .first_dim = format_dims(w, 0, NULL), .kind = kind,
-	                 .lifetime = lifetime, .trainable = kind == SAVE_PARAMETER,
+	StateRecord s = {.name = format_string(w, name),
+	                 .why = format_string(w, "read by Mul"),
+	                 .dtype = F64,
+	                 .first_dim = format_dims(w, 0, NULL),
+	                 .kind = kind,
+	                 .lifetime = lifetime,
+	                 .trainable = kind == SAVE_PARAMETER,
 	                 .init = kind == SAVE_PARAMETER ? FROM_DATA : FROM_ZEROS,
-	                 .of = kind == SAVE_GRADIENT, .lr_scale = 1, .offset = offset, .bytes = 8,
-	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1, .file_dtype = F32};
+	                 .of = kind == SAVE_GRADIENT,
+	                 .lr_scale = 1,
+	                 .offset = offset,
+	                 .bytes = 8,
+	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1,
+	                 .file_dtype = F32};
 
 	vec_push(w->arena, &w->states, s);
 }
@@ -88,7 +107,10 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 static void
 tiny_slot(FormatWriter *w, Space space, int64_t offset, int64_t bytes, const char *name)
 {
-	Slot s = {.space = space, .dtype = F64, .offset = offset, .bytes = bytes,
+	Slot s = {.space = space,
+	          .dtype = F64,
+	          .offset = offset,
+	          .bytes = bytes,
 	          .name = format_string(w, name)};
 
 	vec_push(w->arena, &w->slots, s);
@@ -97,8 +119,11 @@ tiny_slot(FormatWriter *w, Space space, int64_t offset, int64_t bytes, const cha
 static void
 tiny_run(FormatWriter *w, uint32_t kernel, int stream, int phase, int n, const uint32_t *slots)
 {
-	Instruction in = {.kind = RUN_KERNEL, .what = kernel, .stream = (uint8_t)stream,
-	                  .phase = (uint16_t)phase, .args = (uint32_t)w->arguments.n,
+	Instruction in = {.kind = RUN_KERNEL,
+	                  .what = kernel,
+	                  .stream = (uint8_t)stream,
+	                  .phase = (uint16_t)phase,
+	                  .args = (uint32_t)w->arguments.n,
 	                  .n_args = (uint16_t)n};
 
 	for (int i = 0; i < n; i++) {
@@ -123,9 +148,14 @@ static void
 tiny_port(FormatWriter *w, const char *name, PortKind kind, uint32_t slot, int rank)
 {
 	const int64_t dims[] = {ROWS};
-	PortRecord p = {.name = format_string(w, name), .kind = kind, .dtype = F64,
-	                .rank = (uint32_t)rank, .first_dim = format_dims(w, rank, dims), .slot = slot,
-	                .file_dtype = F32, .sample_axis = rank ? 0 : -1};
+	PortRecord p = {.name = format_string(w, name),
+	                .kind = kind,
+	                .dtype = F64,
+	                .rank = (uint32_t)rank,
+	                .first_dim = format_dims(w, rank, dims),
+	                .slot = slot,
+	                .file_dtype = F32,
+	                .sample_axis = rank ? 0 : -1};
 
 	vec_push(w->arena, &w->ports, p);
 }
@@ -135,11 +165,16 @@ static void
 tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t n_outputs)
 {
 	uint32_t ports = (uint32_t)w->ports.n - n_inputs - n_outputs;
-	ProgramRecord p = {.role = role, .first_instruction = (uint32_t)first,
+	ProgramRecord p = {.role = role,
+	                   .first_instruction = (uint32_t)first,
 	                   .n_instructions = (uint32_t)(w->instructions.n - first),
-	                   .first_input = ports, .n_inputs = n_inputs,
-	                   .first_output = ports + n_inputs, .n_outputs = n_outputs,
-	                   .workspace_bytes = 128, .io_bytes = 256, .flops = 8};
+	                   .first_input = ports,
+	                   .n_inputs = n_inputs,
+	                   .first_output = ports + n_inputs,
+	                   .n_outputs = n_outputs,
+	                   .workspace_bytes = 128,
+	                   .io_bytes = 256,
+	                   .flops = 8};
 
 	vec_push(w->arena, &w->programs, p);
 }
@@ -180,17 +215,20 @@ tiny_programs(FormatWriter *w, bool with_wait)
 	int first = 0;
 
 	tiny_difference(w, with_wait);
-	tiny_run(w, K_GRADIENT, 0, 2, 6, (const uint32_t[]){SLOT_DIFF, SLOT_X, SLOT_WEIGHT, SLOT_GRAD,
-	                                                   SLOT_SUM, SLOT_COUNT});
+	tiny_run(w, K_GRADIENT, 0, 2, 6,
+	         (const uint32_t[]){SLOT_DIFF, SLOT_X, SLOT_WEIGHT, SLOT_GRAD, SLOT_SUM,
+	                            SLOT_COUNT});
 	tiny_inputs(w);
 	tiny_program(w, ROLE_ACCUMULATE, first, 3, 0);
 	first = w->instructions.n;
-	tiny_run(w, K_UPDATE, 0, 3, 4, (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_COUNT, SLOT_NORM});
+	tiny_run(w, K_UPDATE, 0, 3, 4,
+	         (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_COUNT, SLOT_NORM});
 	tiny_port(w, "grad_norm", PORT_OUTPUT, SLOT_NORM, 0);
 	tiny_program(w, ROLE_UPDATE, first, 0, 1);
 	first = w->instructions.n;
 	tiny_difference(w, with_wait);
-	tiny_run(w, K_EVAL, 0, 1, 4, (const uint32_t[]){SLOT_DIFF, SLOT_WEIGHT, SLOT_SUM, SLOT_COUNT});
+	tiny_run(w, K_EVAL, 0, 1, 4,
+	         (const uint32_t[]){SLOT_DIFF, SLOT_WEIGHT, SLOT_SUM, SLOT_COUNT});
 	tiny_inputs(w);
 	tiny_program(w, ROLE_EVAL, first, 3, 0);
 	first = w->instructions.n;
@@ -203,18 +241,23 @@ tiny_programs(FormatWriter *w, bool with_wait)
 static void
 tiny_facts(FormatWriter *w)
 {
-	static const char *const names[] = {"k_diff", "k_gradient", "k_update", "k_forward", "k_eval"};
+	static const char *const names[] = {"k_diff", "k_gradient", "k_update", "k_forward",
+	                                    "k_eval"};
 	static const char head[] = "HEAD", tail[] = "TAIL";
 	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
 	ExportRecord exports[] = {
-		{.kind = EXPORT_LITERAL, .bytes = 4}, {.kind = EXPORT_TENSOR, .dtype = F32},
-		{.kind = EXPORT_LITERAL, .offset = 4, .bytes = 4}, {.kind = EXPORT_NAME},
+		{.kind = EXPORT_LITERAL, .bytes = 4},
+		{.kind = EXPORT_TENSOR, .dtype = F32},
+		{.kind = EXPORT_LITERAL, .offset = 4, .bytes = 4},
+		{.kind = EXPORT_NAME},
 		{.kind = EXPORT_LENGTH, .offset = 300, .times = 2},
 	};
 
 	for (int i = 0; i < N_KERNELS; i++) {
-		KernelRecord k = {.name = format_string(w, names[i]), .origin = format_string(w, "/Mul"),
-		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1, .grain = 1};
+		KernelRecord k = {.name = format_string(w, names[i]),
+		                  .origin = format_string(w, "/Mul"),
+		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1,
+		                  .grain = 1};
 		vec_push(w->arena, &w->kernels, k);
 	}
 	vec_push(w->arena, &w->bindings, binding);

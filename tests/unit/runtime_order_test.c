@@ -1,0 +1,151 @@
+/* Pure functions of the runtime: the order of the rows, random numbers, learning rates. */
+#include "runtime/runtime_impl.h"
+#include "tests/unit/runtime_tiny.h"
+
+static void
+check_bijection(int64_t n, uint64_t seed, int64_t epoch)
+{
+	Order order = order_new(n, true, seed, epoch);
+	char *seen = calloc((size_t)n, 1);
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t row = order_at(&order, i);
+		assert_in_range(row, 0, n - 1);
+		assert_int_equal(seen[row], 0);
+		seen[row] = 1;
+	}
+	free(seen);
+}
+
+static void
+test_order_is_a_bijection(void **state)
+{
+	for (int64_t n = 1; n < 300; n++)
+		check_bijection(n, 7, n);
+	check_bijection(65536, 1, 0);
+	check_bijection(65537, 1, 2);
+	check_bijection(100003, 123456789, 3);
+}
+
+static int64_t
+equal_places(int64_t n, const Order *a, const Order *b)
+{
+	int64_t same = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		same += order_at(a, i) == order_at(b, i);
+	return same;
+}
+
+static void
+test_order_depends_on_epoch_and_seed(void **state)
+{
+	enum { N = 10000 };
+	Order a = order_new(N, true, 1, 0), b = order_new(N, true, 1, 1),
+	      c = order_new(N, true, 2, 0);
+	Order again = order_new(N, true, 1, 0), off = order_new(N, false, 1, 0);
+
+	assert_int_equal(equal_places(N, &a, &again), N);
+	assert_in_range(equal_places(N, &a, &b), 0, 20);
+	assert_in_range(equal_places(N, &a, &c), 0, 20);
+	assert_in_range(equal_places(N, &a, &off), 0, 20);
+	assert_int_equal(order_at(&off, 17), 17);
+}
+
+/* The known answers of the Random123 distribution. */
+static void
+test_philox_known_answers(void **state)
+{
+	const uint32_t zeros[4] = {0}, ones[4] = {~0u, ~0u, ~0u, ~0u};
+	const uint32_t pi[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
+	const uint32_t want[3][4] = {
+		{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+		{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+		{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+	};
+	Philox got[3] = {philox4x32(zeros, 0), philox4x32(ones, ~0ull),
+	                 philox4x32(pi, 0x299f31d0a4093822ull)};
+
+	for (int i = 0; i < 3; i++)
+		assert_memory_equal(got[i].at, want[i], sizeof(want[i]));
+}
+
+static void
+test_random_numbers_have_their_moments(void **state)
+{
+	enum { N = 100000 };
+	double sum = 0, squares = 0, uniform = 0;
+
+	for (int i = 0; i < N; i++) {
+		double x = philox_normal(1, 2, (uint64_t)i), u = philox_uniform(1, 2, (uint64_t)i);
+		assert_true(u >= 0 && u < 1 && isfinite(x));
+		sum += x;
+		squares += x * x;
+		uniform += u;
+	}
+	assert_true(fabs(sum / N) < 0.02 && fabs(squares / N - 1) < 0.02);
+	assert_true(fabs(uniform / N - 0.5) < 0.01);
+}
+
+static Hyper
+hyper(const char *schedule)
+{
+	return (Hyper){.lr_schedule = schedule,
+	               .values = {[SCALAR_LR] = 1, [SCALAR_BETA1] = 0.9, [SCALAR_BETA2] = 0.99},
+	               .min_lr = 0.1,
+	               .warmup = 10,
+	               .steps = 110};
+}
+
+static void
+expect(double got, double want)
+{
+	if (fabs(got - want) > 1e-12)
+		fail_msg("%.17g is not %.17g", got, want);
+}
+
+static void
+test_learning_rates(void **state)
+{
+	for (int i = 0; lr_schedule_names[i]; i++) {
+		Hyper h = hyper(lr_schedule_names[i]);
+		expect(hyper_lr(&h, 0), 0.1);
+		expect(hyper_lr(&h, 9), 1);
+		expect(hyper_lr(&h, 10), 1);
+	}
+	Hyper constant = hyper("constant"), linear = hyper("linear"), cosine = hyper("cosine");
+	Hyper wsd = hyper("wsd");
+	expect(hyper_lr(&constant, 109), 1);
+	expect(hyper_lr(&linear, 60), 0.55);
+	expect(hyper_lr(&cosine, 60), 0.55);
+	expect(hyper_lr(&cosine, 35), 0.1 + 0.9 * (1 + cos(3.14159265358979323846 / 4)) / 2);
+	expect(hyper_lr(&wsd, 99), 1);
+	expect(hyper_lr(&wsd, 105), 0.55);
+}
+
+static void
+test_scalar_block(void **state)
+{
+	Hyper h = hyper("constant");
+	Scalar s[N_SCALARS];
+
+	hyper_scalars(&h, 20, s);
+	expect(s[SCALAR_STEP], 21);
+	expect(s[SCALAR_BIAS_CORRECTION1], 1 - pow(0.9, 21));
+	expect(s[SCALAR_BIAS_CORRECTION2], 1 - pow(0.99, 21));
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_order_is_a_bijection),
+		cmocka_unit_test(test_order_depends_on_epoch_and_seed),
+		cmocka_unit_test(test_philox_known_answers),
+		cmocka_unit_test(test_random_numbers_have_their_moments),
+		cmocka_unit_test(test_learning_rates),
+		cmocka_unit_test(test_scalar_block),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

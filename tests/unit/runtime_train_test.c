@@ -1,0 +1,292 @@
+/* The tiny model trained through gradc.h, against the same steps written out in C. */
+#include "tests/unit/runtime_tiny.h"
+
+/* One step of gradient descent over rows [first, first+n) of x = 1 + i/4, t = 3x. */
+static double
+reference_step(double *w, double lr, int first, int n)
+{
+	double loss = 0, g = 0;
+
+	for (int i = first; i < first + n; i++) {
+		double x = 1 + 0.25 * i, diff = *w * x - 3 * x;
+		loss += diff * diff;
+		g += 2 * diff * x;
+	}
+	*w -= lr * g / n;
+	return loss / n;
+}
+
+static void
+near(double got, double want)
+{
+	if (!(fabs(got - want) <= 1e-12 * fabs(want)))
+		fail_msg("%.17g is not %.17g", got, want);
+}
+
+static Gradc *
+start(Tiny *t)
+{
+	Gradc *run;
+
+	must(gradc_open(&t->model, &t->options, t->diag, &run));
+	must(gradc_bind_data(run));
+	return run;
+}
+
+/* Losses of all steps equal the reference's, which takes `size` rows a step out of `rows`. */
+static void
+follow(Tiny *t, int rows, int size, int steps)
+{
+	Gradc *run = start(t);
+	double w = tiny_weight;
+
+	assert_int_equal(gradc_total_steps(run), steps);
+	for (int i = 0, at = 0; i < steps; i++) {
+		GradcStep step;
+		int n = at + size <= rows ? size : rows - at;
+
+		must(gradc_step(run, &step));
+		near(step.loss, reference_step(&w, t->options.lr, at, n));
+		assert_int_equal(step.rows, n);
+		assert_int_equal((int)step.count, n);
+		at = (at + n) % rows + size > rows && !t->options.keep_last ? 0 : (at + n) % rows;
+	}
+	gradc_close(run);
+	tiny_close(t);
+}
+
+static Tiny
+unshuffled(int rows)
+{
+	Tiny t = tiny_open(true, rows);
+
+	t.options.shuffle = false;
+	return t;
+}
+
+static void
+test_losses(void **state)
+{
+	Tiny t = unshuffled(16);
+
+	t.options.epochs = 3;
+	follow(&t, 16, 4, 12);
+}
+
+static void
+test_last_partial_batch_is_dropped(void **state)
+{
+	Tiny t = unshuffled(11);
+
+	t.options.epochs = 2;
+	follow(&t, 11, 4, 4);
+}
+
+static void
+test_keep_last_pads(void **state)
+{
+	Tiny t = unshuffled(11);
+
+	t.options.keep_last = true;
+	t.options.epochs = 2;
+	follow(&t, 11, 4, 6);
+}
+
+static void
+test_accumulation_is_one_large_batch(void **state)
+{
+	Tiny t = unshuffled(16);
+
+	t.options.accumulate = 2;
+	t.options.steps = 5;
+	follow(&t, 16, 8, 5);
+}
+
+static void
+test_accumulation_keeps_last(void **state)
+{
+	Tiny t = unshuffled(18); /* the last step has 2 rows: one padded micro-batch, one empty */
+
+	t.options.accumulate = 2;
+	t.options.keep_last = true;
+	t.options.epochs = 1;
+	follow(&t, 18, 8, 3);
+}
+
+static void
+test_evaluation_covers_every_row(void **state)
+{
+	Tiny t = tiny_open(true, 16);
+	GradcEval eval, again;
+	GradcStep step;
+	double w = tiny_weight;
+
+	tiny_data(&t, "eval-", 10, &t.options.eval_data);
+	Gradc *run = start(&t);
+	assert_true(gradc_has_eval(run));
+	must(gradc_evaluate(run, &eval));
+	near(eval.loss, reference_step(&w, 0, 0, 10));
+	assert_int_equal(eval.rows, 10);
+	must(gradc_step(run, &step));
+	must(gradc_evaluate(run, &eval));
+	must(gradc_evaluate(run, &again));
+	assert_true(eval.loss == again.loss && eval.loss < 100);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_shuffling_uses_every_row_once(void **state)
+{
+	Tiny t = tiny_open(true, 16);
+	double sum = 0, want = 0;
+
+	t.options.lr = 0;
+	Gradc *run = start(&t);
+	for (int i = 0; i < 4; i++) {
+		GradcStep step;
+		must(gradc_step(run, &step));
+		sum += step.loss * 4;
+	}
+	for (int i = 0; i < 16; i++)
+		want += pow(2.5 * (1 + 0.25 * i), 2);
+	near(sum, want);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_non_finite_stops_before_the_update(void **state)
+{
+	Tiny t = unshuffled(16);
+	GradcStep step;
+	double huge[16];
+	const int64_t dims[] = {16};
+
+	for (int i = 0; i < 16; i++)
+		huge[i] = 1e200;
+	must(npy_write(t.options.data.at[0].value, F64, 1, dims, huge));
+	Gradc *run = start(&t);
+	Status status = gradc_step(run, &step);
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_NON_FINITE);
+	assert_true(isinf(step.loss));
+	status_free(status);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_export_fills_the_holes(void **state)
+{
+	Tiny t = tiny_open(true, 16);
+	Gradc *run;
+	void *bytes;
+	int64_t n;
+	const float weight = 0.5f;
+
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_export(run, tiny_path(&t, "out.onnx")));
+	must(file_read(t.arena, tiny_path(&t, "out.onnx"), 1000, &bytes, &n));
+	assert_int_equal(n, 4 + 4 + 4 + 13 + 5);
+	assert_memory_equal(bytes, "HEAD", 4);
+	assert_memory_equal((char *)bytes + 4, &weight, 4);
+	assert_memory_equal((char *)bytes + 8, "TAILout.onnx.data", 17);
+	assert_memory_equal((char *)bytes + 25, "\xc6\x82\x80\x80\x00", 5); /* 300 + 2*13 */
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static double
+read_double(Tiny *t, const char *name)
+{
+	NpyInfo info;
+	void *data;
+
+	must(npy_read(t->arena, tiny_path(t, name), &info, &data));
+	assert_int_equal(info.dtype, F64);
+	return *(double *)data;
+}
+
+static void
+test_gradients_are_means(void **state)
+{
+	Tiny t = unshuffled(16);
+	GradcStep step;
+	double w = tiny_weight;
+
+	t.options.accumulate = 2;
+	Gradc *run = start(&t);
+	must(gradc_accumulate(run, &step));
+	must(gradc_dump_gradients(run, tiny_path(&t, "dump")));
+	near(read_double(&t, "dump/loss.npy"), reference_step(&w, 1, 0, 8));
+	near(read_double(&t, "dump/grad.w.npy"), tiny_weight - w);
+	must(gradc_update(run, &step));
+	near(step.grad_norm, fabs(tiny_weight - w));
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_once(void **state)
+{
+	Tiny t = tiny_open(true, ROWS);
+	GradcPairs inputs = {&t.options.data.at[0], 1, 1};
+	Gradc *run;
+
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_once(run, &inputs, false, tiny_path(&t, "once")));
+	near(read_double(&t, "once/y.npy"), 0.5);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_load_by_name(void **state)
+{
+	Tiny t = tiny_open(true, ROWS);
+	GradcPairs inputs = {&t.options.data.at[0], 1, 1};
+	const float two = 2;
+	SafeTensor tensor = {.name = "w", .dtype = F32, .n_bytes = 4, .data = &two};
+	Gradc *run;
+
+	t.options.load = tiny_path(&t, "w.safetensors");
+	must(safetensors_write(t.options.load, &tensor, 1));
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_once(run, &inputs, false, tiny_path(&t, "once")));
+	near(read_double(&t, "once/y.npy"), 2);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_poison_changes_nothing(void **state)
+{
+	Tiny t = unshuffled(16);
+
+	t.options.poison = true;
+	t.options.epochs = 1;
+	follow(&t, 16, 4, 4);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_losses),
+		cmocka_unit_test(test_last_partial_batch_is_dropped),
+		cmocka_unit_test(test_keep_last_pads),
+		cmocka_unit_test(test_accumulation_is_one_large_batch),
+		cmocka_unit_test(test_accumulation_keeps_last),
+		cmocka_unit_test(test_evaluation_covers_every_row),
+		cmocka_unit_test(test_shuffling_uses_every_row_once),
+		cmocka_unit_test(test_non_finite_stops_before_the_update),
+		cmocka_unit_test(test_export_fills_the_holes),
+		cmocka_unit_test(test_gradients_are_means),
+		cmocka_unit_test(test_once),
+		cmocka_unit_test(test_load_by_name),
+		cmocka_unit_test(test_poison_changes_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
