@@ -115,9 +115,16 @@ word_in(const char *words, const char *word)
 static bool
 add_rule(OptionSink *s, const OptionRow *row, const char *value)
 {
-	if (row->takes == TAKES_INIT && (strcmp(value, "model") == 0 || strncmp(value, "random", 6) == 0)) {
-		s->o->init_random = value[0] == 'r';
+	if (row->takes == TAKES_INIT && strcmp(value, "model") == 0) {
+		s->o->init_random = false;
 		return true;
+	}
+	if (row->takes == TAKES_INIT && strncmp(value, "random", 6) == 0 && !strchr(value, '=')) {
+		s->o->init_random = true;
+		if (value[6] == '\0' || (value[6] == ':' && parse_int(value + 7, &s->o->init_seed)))
+			return true;
+		diag_error(s->diag, EXIT_USAGE, "--init=%s: need random or random:SEED", value);
+		return false;
 	}
 	vec_push(s->arena, &s->o->rules, arena_printf(s->arena, "%s %s", row->name, value));
 	return true;

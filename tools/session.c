@@ -201,10 +201,6 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 		diag_error(diag, EXIT_USAGE, "no model given");
 		return false;
 	}
-	if (o->init_random) {
-		diag_error(diag, EXIT_USAGE, "--init=random: not supported in this build");
-		return false;
-	}
 	if (!import_options(s, open, &io))
 		return false;
 	s->model = model_open(o->input, diag);
@@ -387,6 +383,8 @@ build_pipeline(Session *s, Pipeline *p, bool with_update)
 	precision->to = s->o->precision ? s->o->precision : "f32";
 	optimizer->name = s->o->optimizer;
 	add_pass(s, p, &pass_simplify, NULL);
+	if (s->o->init_random)
+		add_pass(s, p, &pass_initialize, NULL);
 	add_pass(s, p, &pass_trainable, trainable);
 	if (s->has_loss)
 		add_pass(s, p, &pass_loss, &s->loss);
@@ -453,7 +451,7 @@ session_stage(Session *s, Stage stage, bool with_update)
 		return true;
 	build_pipeline(s, &p, with_update);
 	if (stage == STAGE_FORWARD)
-		p.n = 2;
+		p.n = 2 + s->o->init_random;
 	else if (stage == STAGE_TRAIN)
 		p.n -= 4;
 	else

@@ -16,7 +16,7 @@ typedef struct {
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
 	const char *data_parallel, *table;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, wrt;
-	int64_t batch, max_accumulate, check_gradients;
+	int64_t batch, max_accumulate, check_gradients, init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real;
 } Options;

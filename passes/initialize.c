@@ -1,0 +1,107 @@
+/* --init random: where a parameter's first values come from when the file's are not wanted. By what reads
+ * it in @forward, as PyTorch's layers do: weights of dot and conv, and biases added to their results,
+ * U(-1/sqrt(fan_in), 1/sqrt(fan_in)); tables that gather reads N(0, 0.02); what is multiplied with something
+ * that is no product (scales of normalizations) 1; the rest 0. Frozen parameters keep their data. The
+ * numbers themselves are drawn at run time from the seed. Linear. */
+#include "passes/pass.h"
+
+#include <math.h>
+
+static int64_t
+window_inputs(Type w)
+{
+	return w->dims[0] ? w->n / w->dims[0] : 0;
+}
+
+/* Inputs of each output of a product; 0 when n is none. */
+static int64_t
+fan_in(const Node *n)
+{
+	int64_t k = 1;
+
+	if (n->op == OP_conv || n->op == OP_conv_grad_input)
+		return window_inputs(node_operand(n, 1)->type);
+	if (n->op != OP_dot)
+		return 0;
+	const DotAttr *a = n->attr;
+	for (int i = 0; i < a->x_contract.n; i++)
+		k *= node_operand(n, 0)->type->dims[a->x_contract.at[i]];
+	return k;
+}
+
+static const Node *
+behind_views(const Value *v)
+{
+	while (v->node && op_row(v->node)->fuse == FUSE_VIEW)
+		v = node_operand(v->node, 0);
+	return v->node;
+}
+
+static void
+set_init(State *s, InitKind kind, double a, double b)
+{
+	s->init = kind;
+	s->init_a = a;
+	s->init_b = b;
+	s->data = NULL;
+}
+
+static void
+set_uniform(State *s, int64_t inputs)
+{
+	double bound = inputs > 0 ? 1 / sqrt((double)inputs) : 0;
+
+	set_init(s, INIT_UNIFORM, -bound, bound);
+}
+
+/* Decides by the first reader that tells; false when none of v's readers does. */
+static bool
+init_by_readers(State *s, const Value *v)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		if (fan_in(n)) {
+			set_uniform(s, fan_in(n));
+		} else if (n->op == OP_gather && u->index == 0) {
+			set_init(s, INIT_NORMAL, 0, 0.02);
+		} else if (op_row(n)->fuse == FUSE_VIEW) {
+			if (!init_by_readers(s, node_result(n, 0)))
+				continue;
+		} else if (n->op == OP_add) {
+			const Node *other = behind_views(node_operand(n, !u->index));
+			if (other && fan_in(other))
+				set_uniform(s, fan_in(other));
+			else
+				set_init(s, INIT_ZEROS, 0, 0);
+		} else if (n->op == OP_mul) {
+			set_init(s, INIT_ONES, 0, 0);
+		} else {
+			continue;
+		}
+		return true;
+	}
+	return false;
+}
+
+static bool
+run_initialize(Pass *p, Module *m)
+{
+	Function *f = module_function(m, "forward");
+
+	if (!f) {
+		diag_error(p->diag, EXIT_USAGE, "%s: initialize needs @forward", m->name);
+		return false;
+	}
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind != STATE_PARAMETER || !s->trainable)
+			continue;
+		if (!init_by_readers(s, function_state(f, s)))
+			set_init(s, INIT_ZEROS, 0, 0);
+	}
+	p->changed = true;
+	return true;
+}
+
+const PassRow pass_initialize = {.name = "initialize", .help = "random first values by use",
+	.takes = STAGE_FORWARD, .leaves = STAGE_ANY, .run = run_initialize};
