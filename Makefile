@@ -46,6 +46,7 @@ format: ## formats the C sources in place
 lint: ## complains about format and about includes across folders
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format --dry-run -Werror
 	scripts/check-folders
+	scripts/check-ops
 
 install: build ## installs under PREFIX (/usr/local)
 	cmake --install build --prefix $(PREFIX)

@@ -77,6 +77,9 @@ void model_open_dims(const Model *model,
                      void (*visit)(void *ctx, const char *input, int axis, const char *symbol),
                      void *ctx);
 
+/* The absolute paths of the files that hold the model's external data. */
+void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path), void *ctx);
+
 /* The template of the exported file, into the writer's export and literal sections. States are
  * referred to by their id in m. */
 bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);

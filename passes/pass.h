@@ -47,6 +47,11 @@ typedef struct {
 } LossRow;
 extern const LossRow *const loss_table[];
 
+/* ---- autograd.c */
+typedef struct {
+	const char *wrt; /* inputs whose gradients @accumulate returns, one a line; NULL */
+} AutogradOptions;
+
 /* ---- optimizer.c */
 typedef struct {
 	const char *name;

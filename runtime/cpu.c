@@ -31,8 +31,8 @@ cpu_check(const Format *f)
 			    !features[i].there)
 				return status_error(
 					EXIT_SYSTEM,
-					"this CPU lacks %s: compile on this machine, or "
-					"with --target=cpu:x86-64",
+					"this CPU lacks %s, which the kernels use: compile the "
+					"model on this machine",
 					features[i].name);
 		at += n;
 	}

@@ -148,25 +148,33 @@ state_scalar(const Run *r, const char *name)
 	return r->interp.states[module_state(r->s->m, name)->id].f[0];
 }
 
-/* One run of @accumulate from zero; the loss. */
+/* One run of @accumulate from zero; the loss. results: the gradients of --wrt inputs. */
 static double
-interpret_loss(Run *r, const Function *f, const EvalTensor *args)
+interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *results)
 {
 	Module *m = r->s->m;
 
 	for (int i = 0; i < m->states.n; i++)
 		if (m->states.at[i]->lifetime == LIFE_STEP)
 			r->interp.states[i] = eval_tensor_new(r->interp.arena, m->states.at[i]->type);
-	interp_run(&r->interp, f, args, NULL);
+	interp_run(&r->interp, f, args, results);
 	return state_scalar(r, "loss.sum") / state_scalar(r, "loss.count");
 }
 
+static void
+scale_gradient(EvalTensor *g, double scale)
+{
+	for (int64_t k = 0; k < g->type->n; k++)
+		g->f[k] *= scale;
+	eval_tensor_round(g);
+}
+
 static bool
-write_gradients(Run *r)
+write_gradients(Run *r, EvalTensor *of_inputs)
 {
 	Session *s = r->s;
 	Module *m = s->m;
-	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, m->states.n + 1);
+	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, m->states.n + s->o->wrt.n + 1);
 	double count = state_scalar(r, "loss.count");
 	double scale = (double)m->targets / count;
 	int n = 0;
@@ -175,11 +183,12 @@ write_gradients(Run *r)
 		State *st = m->states.at[i];
 		if (st->kind != STATE_GRADIENT)
 			continue;
-		EvalTensor *g = &r->interp.states[i];
-		for (int64_t k = 0; k < g->type->n; k++)
-			g->f[k] *= scale;
-		eval_tensor_round(g);
-		out[n++] = named(s, st->of->name, g);
+		scale_gradient(&r->interp.states[i], scale);
+		out[n++] = named(s, st->of->name, &r->interp.states[i]);
+	}
+	for (int i = 0; i < s->o->wrt.n; i++) {
+		scale_gradient(&of_inputs[i], scale);
+		out[n++] = named(s, s->o->wrt.at[i], &of_inputs[i]);
 	}
 	if (diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "grad.", out, n, false)))
 		return false;
@@ -194,6 +203,7 @@ write_gradients(Run *r)
 static void
 check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
 {
+	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
 	EvalTensor *x = &r->interp.states[grad->of->id];
 	const EvalTensor g = r->interp.states[grad->id];
 	double scale = (double)r->s->m->targets / state_scalar(r, "loss.count"), worst = 0;
@@ -204,9 +214,9 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
 		double old = x->f[k], h = 6e-6 * fmax(1, fabs(old));
 		x->f[k] = old + h;
-		double up = interpret_loss(r, f, args);
+		double up = interpret_loss(r, f, args, results);
 		x->f[k] = old - h;
-		double down = interpret_loss(r, f, args);
+		double down = interpret_loss(r, f, args, results);
 		x->f[k] = old;
 		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
 		double error = fabs(difference - own) / fmax(fmax(fabs(difference), fabs(own)), 1e-4);
@@ -258,12 +268,13 @@ interpret_gradients(Run *r)
 	if (!arguments(r, f, args))
 		return false;
 	init_states(r);
-	double loss = interpret_loss(r, f, args);
+	EvalTensor *results = NEW_ARRAY(s->arena, EvalTensor, s->o->wrt.n + 1);
+	double loss = interpret_loss(r, f, args, results);
 	if (s->o->check_gradients)
 		check_gradients(r, f, args);
 	else
 		printf("loss %.17g\n", loss);
-	return !s->o->output_dir || write_gradients(r);
+	return !s->o->output_dir || write_gradients(r, results);
 }
 
 int
@@ -275,10 +286,6 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 
 	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
 		return EXIT_USAGE;
-	if (o->wrt.n) {
-		diag_error(diag, EXIT_USAGE, "--wrt=%s: not supported in this build", o->wrt.at[0]);
-		return EXIT_USAGE;
-	}
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&

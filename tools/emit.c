@@ -1,6 +1,7 @@
 /* What of a session goes into the executable's tables, and the link. */
 #include "tools/tools.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -198,6 +199,45 @@ eval_metric(const Session *s)
 }
 
 static void
+write_external(void *ctx, const char *path)
+{
+	format_info(ctx, "external", "%s", path);
+}
+
+/* The files that an export may never write over. */
+static void
+write_files(Session *s, FormatWriter *w)
+{
+	char *path = realpath(s->o->input, NULL);
+
+	format_info(w, "model", "%s", path ? path : s->o->input);
+	free(path);
+	model_external_files(s->model, write_external, w);
+}
+
+/* Kernels are compiled for this machine: what they may use must be there where they run. */
+static void
+write_cpu_features(FormatWriter *w)
+{
+#if defined(__x86_64__)
+	Text t = {0};
+
+	__builtin_cpu_init();
+#define FEATURE(name)                        \
+	if (__builtin_cpu_supports(name))    \
+		text_add(&t, t.n ? " " name : name);
+	FEATURE("sse4.2") FEATURE("avx") FEATURE("avx2") FEATURE("fma") FEATURE("bmi") FEATURE("bmi2")
+	FEATURE("avx512f") FEATURE("avx512bw") FEATURE("avx512dq") FEATURE("avx512vl")
+	FEATURE("avx512cd")
+#undef FEATURE
+	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
+	text_free(&t);
+#else
+	(void)w;
+#endif
+}
+
+static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
@@ -205,7 +245,8 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
-	format_info(w, "model", "%s", s->o->input);
+	write_files(s, w);
+	write_cpu_features(w);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
 	format_info(w, "opset", "%lld", (long long)s->import->opset);
 	format_info(w, "target", "cpu");
@@ -270,12 +311,23 @@ binding_text(Session *s)
 	return copy;
 }
 
+/* Names of a program's results: the graph's outputs, the norm, or the gradients of --wrt inputs. */
+static const char *const *
+output_names(Session *s, Role role)
+{
+	static const char *const update_outputs[] = {"grad_norm"};
+	const char **names = NEW_ARRAY(s->arena, const char *, s->o->wrt.n + 1);
+
+	for (int i = 0; i < s->o->wrt.n; i++)
+		names[i] = arena_printf(s->arena, "grad.%s", s->o->wrt.at[i]);
+	return role == ROLE_UPDATE ? update_outputs : role == ROLE_ACCUMULATE ? names : s->outputs.at;
+}
+
 bool
 session_link(Session *s, const char *path, bool embed_export)
 {
 	FormatWriter *w = format_writer_new(s->arena);
 	ProgramInfo programs[COUNT(role_rows)];
-	static const char *const update_outputs[] = {"grad_norm"};
 	Ports ports = {.s = s};
 	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = s->o->keep_sources};
 	int n = 0;
@@ -289,8 +341,7 @@ session_link(Session *s, const char *path, bool embed_export)
 	for (int i = 0; i < COUNT(role_rows); i++) {
 		const Function *f = module_function(s->m, role_rows[i].function);
 		if (f)
-			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0,
-				role_rows[i].role == ROLE_UPDATE ? update_outputs : s->outputs.at};
+			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0, output_names(s, role_rows[i].role)};
 	}
 	tables_write(w, &(Tables){.m = s->m, .programs = programs, .n_programs = n,
 		.ports = ports.ports.at, .n_ports = ports.ports.n, .binding_text = binding_text(s),

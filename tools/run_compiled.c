@@ -2,6 +2,7 @@
 #include "tools/tools.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,71 @@ run_program(Session *s, char *const *argv)
 	return EXIT_SYSTEM;
 }
 
+/* ---- .pb files: the executable reads and writes .npy */
+static bool
+has_suffix(const char *text, const char *suffix)
+{
+	size_t n = strlen(text), k = strlen(suffix);
+
+	return n >= k && strcmp(text + n - k, suffix) == 0;
+}
+
+/* NAME=FILE.pb as NAME=FOLDER/inputI.npy; any other text as it is. NULL after reporting. */
+static const char *
+npy_input(Session *s, const char *text, const char *folder, int i)
+{
+	NamedTensor t;
+
+	if (!has_suffix(text, ".pb"))
+		return text;
+	if (!input_read(s, text, &t))
+		return NULL;
+	char *path = path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i));
+	if (diag_status(s->diag, npy_write(path, t.dtype, t.rank, t.dims, t.data)))
+		return NULL;
+	return arena_printf(s->arena, "%s=%s", t.name, path);
+}
+
+/* The results of a folder with names.json, as .pb files of another folder. */
+static bool
+convert_results(Session *s, const char *from, const char *to)
+{
+	json_t *names = json_load_file(path_join(s->arena, from, "names.json"), 0, NULL), *entry;
+	int n = 0, count = (int)json_object_size(names);
+	NamedTensor *list = NEW_ARRAY(s->arena, NamedTensor, count);
+	const char *name;
+	bool ok = true;
+
+	json_object_foreach(names, name, entry) {
+		const char *file = json_string_value(json_object_get(entry, "file"));
+		const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+		NpyInfo info;
+		void *data;
+		char *path = path_join(s->arena, from, file);
+		ok = ok && !diag_status(s->diag, npy_read(s->arena, path, &info, &data));
+		if (!ok)
+			break;
+		list[n] = (NamedTensor){.name = arena_strdup(s->arena, name), .dtype = info.dtype,
+		                        .rank = info.rank, .data = data};
+		dtype_parse(dtype, &list[n].dtype); /* bf16 lies in the file as its bits */
+		memcpy(list[n++].dims, info.dims, sizeof(info.dims));
+		unlink(path);
+	}
+	ok = ok && !diag_status(s->diag, tensors_write(s->arena, to, "", list, n, true));
+	json_decref(names);
+	return ok;
+}
+
+static void
+remove_folder(Session *s, const char *folder)
+{
+	for (int i = 0; i < s->o->inputs.n; i++)
+		unlink(path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i)));
+	unlink(path_join(s->arena, folder, "names.json"));
+	unlink(path_join(s->arena, folder, "once"));
+	rmdir(folder);
+}
+
 int
 run_compiled(Session *s, bool backward)
 {
@@ -36,7 +102,8 @@ run_compiled(Session *s, bool backward)
 	const char *base = getenv("TMPDIR");
 	char *folder = arena_printf(s->arena, "%s/gradc-run-XXXXXX", base && *base ? base : "/tmp");
 	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 16);
-	int n = 0, code;
+	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0, ok = true;
+	int n = 0, code = EXIT_USAGE;
 
 	if (!mkdtemp(folder)) {
 		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
@@ -48,17 +115,16 @@ run_compiled(Session *s, bool backward)
 	if (backward)
 		argv[n++] = "--backward";
 	argv[n++] = "--output-dir";
-	argv[n++] = (char *)o->output_dir;
-	if (o->output_format) {
-		argv[n++] = "--output-format";
-		argv[n++] = (char *)o->output_format;
-	}
-	for (int i = 0; i < o->inputs.n; i++) {
+	argv[n++] = as_pb ? folder : (char *)o->output_dir;
+	for (int i = 0; i < o->inputs.n && ok; i++) {
 		argv[n++] = "--input";
-		argv[n++] = (char *)o->inputs.at[i];
+		argv[n++] = (char *)npy_input(s, o->inputs.at[i], folder, i);
+		ok = argv[n - 1] != NULL;
 	}
-	code = session_link(s, exe, false) ? run_program(s, argv) : diag_exit_code(s->diag);
-	unlink(exe);
-	rmdir(folder);
-	return code;
+	if (ok)
+		code = session_link(s, exe, false) ? run_program(s, argv) : EXIT_USAGE;
+	if (ok && code == EXIT_OK && as_pb)
+		ok = convert_results(s, folder, o->output_dir);
+	remove_folder(s, folder);
+	return diag_exit_code(s->diag) ? diag_exit_code(s->diag) : code;
 }

@@ -361,12 +361,12 @@ add_pass(Session *s, Pipeline *p, const PassRow *row, const void *options)
 }
 
 static const char *
-joined_rules(Session *s)
+joined(Session *s, const StringList *list)
 {
 	Text t = {0};
 
-	for (int i = 0; i < s->o->rules.n; i++)
-		text_printf(&t, "%s\n", s->o->rules.at[i]);
+	for (int i = 0; i < list->n; i++)
+		text_printf(&t, "%s\n", list->at[i]);
 	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
 	text_free(&t);
 	return copy;
@@ -378,8 +378,10 @@ build_pipeline(Session *s, Pipeline *p, bool with_update)
 	TrainableOptions *trainable = NEW(s->arena, TrainableOptions);
 	PrecisionOptions *precision = NEW(s->arena, PrecisionOptions);
 	OptimizerOptions *optimizer = NEW(s->arena, OptimizerOptions);
+	AutogradOptions *autograd = NEW(s->arena, AutogradOptions);
 
-	trainable->rules = joined_rules(s);
+	trainable->rules = joined(s, &s->o->rules);
+	autograd->wrt = joined(s, &s->o->wrt);
 	precision->to = s->o->precision ? s->o->precision : "f32";
 	optimizer->name = s->o->optimizer;
 	add_pass(s, p, &pass_simplify, NULL);
@@ -391,7 +393,7 @@ build_pipeline(Session *s, Pipeline *p, bool with_update)
 	add_pass(s, p, &pass_precision, precision);
 	add_pass(s, p, &pass_simplify, NULL);
 	if (s->has_loss)
-		add_pass(s, p, &pass_autograd, NULL);
+		add_pass(s, p, &pass_autograd, autograd);
 	if (s->has_loss && with_update)
 		add_pass(s, p, &pass_optimizer, optimizer);
 	add_pass(s, p, &pass_inline, NULL);
