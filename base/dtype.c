@@ -176,19 +176,11 @@ load_bits(int bits, const void *at, int64_t i)
 	uint64_t full;
 
 	switch (bits) {
-	case 64:
-		memcpy(&full, bytes + 8 * i, 8);
-		return full;
-	case 32:
-		memcpy(&word, bytes + 4 * i, 4);
-		return word;
-	case 16:
-		memcpy(&half, bytes + 2 * i, 2);
-		return half;
-	case 8:
-		return bytes[i];
-	default:
-		return bytes[i / (8 / bits)] >> i % (8 / bits) * bits & ((1u << bits) - 1);
+	case 64: memcpy(&full, bytes + 8 * i, 8); return full;
+	case 32: memcpy(&word, bytes + 4 * i, 4); return word;
+	case 16: memcpy(&half, bytes + 2 * i, 2); return half;
+	case 8: return bytes[i];
+	default: return bytes[i / (8 / bits)] >> i % (8 / bits) * bits & ((1u << bits) - 1);
 	}
 }
 
@@ -210,20 +202,11 @@ store_bits(int bits, void *at, int64_t i, uint64_t value)
 	uint32_t word = (uint32_t)value;
 
 	switch (bits) {
-	case 64:
-		memcpy(bytes + 8 * i, &value, 8);
-		break;
-	case 32:
-		memcpy(bytes + 4 * i, &word, 4);
-		break;
-	case 16:
-		memcpy(bytes + 2 * i, &half, 2);
-		break;
-	case 8:
-		bytes[i] = (uint8_t)value;
-		break;
-	default:
-		store_packed(bits, bytes, i, value);
+	case 64: memcpy(bytes + 8 * i, &value, 8); break;
+	case 32: memcpy(bytes + 4 * i, &word, 4); break;
+	case 16: memcpy(bytes + 2 * i, &half, 2); break;
+	case 8: bytes[i] = (uint8_t)value; break;
+	default: store_packed(bits, bytes, i, value);
 	}
 }
 

@@ -49,8 +49,8 @@ void tables_write(FormatWriter *w, const Tables *t);
 
 /* ---- link.c: C compiler, object, executable. */
 typedef struct {
-	const char *cc;           /* NULL: $CC or cc */
-	const char *runtime;      /* libgradc_rt.a */
+	const char *cc;      /* NULL: $CC or cc */
+	const char *runtime; /* libgradc_rt.a */
 	const char *output;
 	const char *keep_sources; /* folder; NULL: temporary */
 	const char *weights_file; /* NULL: embedded */

@@ -16,15 +16,15 @@
 #include <string.h>
 
 typedef struct {
-	bool opaque;       /* a kernel of its own: nothing joins */
-	bool root;         /* concat, pad: nothing joins */
-	int64_t n;         /* elements of the full iteration space */
-	ReduceForm form;   /* of its reductions; n = 0 while there are none */
-	int64_t rows;      /* elements of the first reduction's result */
-	ReduceForm outer;  /* of a reduction of row values */
+	bool opaque;      /* a kernel of its own: nothing joins */
+	bool root;        /* concat, pad: nothing joins */
+	int64_t n;        /* elements of the full iteration space */
+	ReduceForm form;  /* of its reductions; n = 0 while there are none */
+	int64_t rows;     /* elements of the first reduction's result */
+	ReduceForm outer; /* of a reduction of row values */
 	int64_t chunks;
 	VEC(Node *) members;
-	int merged_into;   /* -1, or a later group */
+	int merged_into; /* -1, or a later group */
 } Group;
 
 typedef struct {
@@ -81,8 +81,8 @@ group_of(const Fuse *fu, Value *v)
 /* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and
  * returns true when visit does. */
 static bool
-any_reader(const Fuse *fu, const Value *v, bool (*visit)(const Fuse *fu, const Node *reader, int ctx),
-           int ctx)
+any_reader(const Fuse *fu, const Value *v,
+           bool (*visit)(const Fuse *fu, const Node *reader, int ctx), int ctx)
 {
 	for_each_use(v, u) {
 		Node *n = u->user;
@@ -157,8 +157,10 @@ split_full_reduce(Fuse *fu, Node *n)
 static int
 group_new(Fuse *fu, const Node *n)
 {
-	Group g = {.opaque = class_of(n) == FUSE_OPAQUE, .root = class_of(n) == FUSE_ROOT,
-	           .n = node_result(n, 0)->type->n, .merged_into = -1};
+	Group g = {.opaque = class_of(n) == FUSE_OPAQUE,
+	           .root = class_of(n) == FUSE_ROOT,
+	           .n = node_result(n, 0)->type->n,
+	           .merged_into = -1};
 
 	if (class_of(n) == FUSE_REDUCE) {
 		Ints shape = ints_of_type(node_operand(n, 0)->type);
@@ -242,7 +244,8 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	int kept_runs = 0;
 	for (int i = 0; i < g->form.n; i++)
 		kept_runs += !g->form.reduced[i];
-	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) || (form.n == 1 && !form.reduced[0]))
+	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
+	    (form.n == 1 && !form.reduced[0]))
 		return false;
 	g->outer = form;
 	g->chunks = reduce_form_kept(&form);
@@ -270,7 +273,8 @@ sibling_of(Fuse *fu, const Node *n, int latest)
 	if (class_of(n) != FUSE_REDUCE)
 		return -1;
 	for_each_use(node_operand(n, 0), u) {
-		int gi = class_of(u->user) == FUSE_REDUCE ? group_of(fu, node_result(u->user, 0)) : -1;
+		int gi = class_of(u->user) == FUSE_REDUCE ? group_of(fu, node_result(u->user, 0))
+		                                          : -1;
 		if (u->user != n && gi > latest && node_fits(fu, gi, n))
 			return gi;
 	}
@@ -318,8 +322,7 @@ is_stored(const Fuse *fu, Value *v)
 {
 	int gi = group_of(fu, v);
 
-	return fu->kept[v->id] ||
-	       (!fu->pulled[v->id] && any_reader(fu, v, reads_from_outside, gi));
+	return fu->kept[v->id] || (!fu->pulled[v->id] && any_reader(fu, v, reads_from_outside, gi));
 }
 
 /* What computing a value again takes: arithmetic, in additions, and stored values of full size to load. */
@@ -473,7 +476,7 @@ typedef struct {
 	int gi;
 	Function *body;
 	Builder b;
-	Value **map;      /* by value id of the original function */
+	Value **map;          /* by value id of the original function */
 	VEC(Value *) map_set; /* what to clear again */
 	VEC(Value *) arguments;
 } Outline;
@@ -588,7 +591,10 @@ outline_group(Fuse *fu, int gi, Value **map, Node *before)
 		Value *v = o.arguments.at[i];
 		arguments[i] = fu->stored[v->id] ? fu->stored[v->id] : v;
 	}
-	Builder b = {.m = fu->m, .f = fu->f, .before = before, .loc = o.body->loc,
+	Builder b = {.m = fu->m,
+	             .f = fu->f,
+	             .before = before,
+	             .loc = o.body->loc,
 	             .phase = g->members.at[0]->phase};
 	if (results.n == 0) {
 		function_remove(o.body);
@@ -633,9 +639,10 @@ refuse_control(Pass *p, const Function *f)
 	for_each_node(f, n) {
 		if (class_of(n) != FUSE_NONE || n->op == OP_store || n->op == OP_return)
 			continue;
-		diag_error(p->diag, EXIT_UNSUPPORTED, "%s: node \"%s\" (%s): no compiled form in this "
-		           "build; the interpreter runs it", f->module->name, loc_origin(n->loc),
-		           op_row(n)->name);
+		diag_error(p->diag, EXIT_UNSUPPORTED,
+		           "%s: node \"%s\" (%s): no compiled form in this "
+		           "build; the interpreter runs it",
+		           f->module->name, loc_origin(n->loc), op_row(n)->name);
 		ok = false;
 	}
 	return ok;
@@ -690,5 +697,8 @@ run_fuse(Pass *p, Module *m)
 	return ok;
 }
 
-const PassRow pass_fuse = {.name = "fuse", .help = "group nodes into kernels",
-	.takes = STAGE_TRAIN, .leaves = STAGE_FUSED, .run = run_fuse};
+const PassRow pass_fuse = {.name = "fuse",
+                           .help = "group nodes into kernels",
+                           .takes = STAGE_TRAIN,
+                           .leaves = STAGE_FUSED,
+                           .run = run_fuse};

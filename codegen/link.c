@@ -56,19 +56,21 @@ finish_program(Link *l, const char *name, const char *log, pid_t pid)
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return NULL;
 	status_free(file_read(l->arena, log, 1 << 20, &text, &n));
-	return status_error(EXIT_SYSTEM, "C compiler `%s` failed: %.*s", name, n > 400 ? 400 : (int)n,
-	                    text ? (char *)text : "");
+	return status_error(EXIT_SYSTEM, "C compiler `%s` failed: %.*s", name,
+	                    n > 400 ? 400 : (int)n, text ? (char *)text : "");
 }
 
 /* The tables as bytes in the object, beside the kernels. */
 static void
 print_blob_include(Text *out, const char *path, int64_t bytes)
 {
-	text_printf(out, "\n__asm__(\".section .rodata\\n.balign 64\\n.global gradc_blob\\n"
+	text_printf(out,
+	            "\n__asm__(\".section .rodata\\n.balign 64\\n.global gradc_blob\\n"
 	            "gradc_blob:\\n\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
 	            "const int64_t gradc_blob_bytes = %lld;\n"
 	            "extern const int gradc_abi_1;\n"
-	            "const int *const gradc_abi_needed = &gradc_abi_1;\n", path, (long long)bytes);
+	            "const int *const gradc_abi_needed = &gradc_abi_1;\n",
+	            path, (long long)bytes);
 }
 
 static const char *
@@ -80,8 +82,11 @@ compiler(const Link *l)
 }
 
 static const char *const compile_flags[] = {
-	"-std=gnu11", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno",
-	"-fno-trapping-math", "-fopenmp-simd", "-fwrapv", "-fPIC", "-w",
+	"-std=gnu11",      "-O3",
+	"-march=native",   "-ffp-contract=off",
+	"-fno-math-errno", "-fno-trapping-math",
+	"-fopenmp-simd",   "-fwrapv",
+	"-fPIC",           "-w",
 };
 
 /* All parts at once, then the link. */

@@ -197,7 +197,8 @@ lower_part(Lower *lw, const Node *n, Type shape,
 		bool last = true;
 		for (int k = i + 1; k < shape->rank; k++)
 			last &= shape->dims[k] == 1;
-		at.at[i] = affine_scalar(lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, shape->dims[i]));
+		at.at[i] = affine_scalar(
+			lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, shape->dims[i]));
 		open++;
 	}
 	place(n, &at, &out, ctx);
@@ -328,7 +329,8 @@ function_equal(const Node *a_call, const Function *a, const Node *b_call, const 
 		return false;
 	for (int i = 0; i < a->params.n; i++)
 		if (a->params.at[i]->type != b->params.at[i]->type ||
-		    hyperparameter(node_operand(a_call, i)) != hyperparameter(node_operand(b_call, i)))
+		    hyperparameter(node_operand(a_call, i)) !=
+		            hyperparameter(node_operand(b_call, i)))
 			return false;
 	for (const Node *x = a->first, *y = b->first; x && y; x = x->next, y = y->next) {
 		if (x->op != y->op || x->n_operands != y->n_operands ||
@@ -390,8 +392,8 @@ launch_instead(Function *f, Node *call, Kernel *k)
 	Type *types = NEW_ARRAY(m->arena, Type, call->n_results);
 	for (int i = 0; i < call->n_results; i++)
 		types[i] = node_result(call, i)->type;
-	Node *launch = node_insert(f, call, OP_launch, operands.n, operands.at,
-	                           &(LaunchAttr){k}, call->n_results, types, b.loc);
+	Node *launch = node_insert(f, call, OP_launch, operands.n, operands.at, &(LaunchAttr){k},
+	                           call->n_results, types, b.loc);
 	launch->phase = call->phase;
 	for (int i = 0; i < call->n_results; i++)
 		value_replace_uses(node_result(call, i), node_result(launch, i));
@@ -410,8 +412,9 @@ check_storage(Pass *p, const Function *f)
 			if (!known && ok) {
 				diag_error(p->diag, EXIT_UNSUPPORTED,
 				           "%s: node \"%s\" (%s): kernels for %s are not supported "
-				           "in this build", f->module->name, loc_origin(n->loc),
-				           op_row(n)->name, dtype_info[d].name);
+				           "in this build",
+				           f->module->name, loc_origin(n->loc), op_row(n)->name,
+				           dtype_info[d].name);
 				ok = false;
 			}
 		}
@@ -459,5 +462,8 @@ run_lower(Pass *p, Module *m)
 	return ok;
 }
 
-const PassRow pass_lower = {.name = "lower", .help = "give every kernel its loops",
-	.takes = STAGE_FUSED, .leaves = STAGE_LOWERED, .run = run_lower};
+const PassRow pass_lower = {.name = "lower",
+                            .help = "give every kernel its loops",
+                            .takes = STAGE_FUSED,
+                            .leaves = STAGE_LOWERED,
+                            .run = run_lower};

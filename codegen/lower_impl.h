@@ -20,16 +20,17 @@ typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
 struct LowerState {
 	Arena *scratch;
-	int *buffers;        /* by value id: kernel buffer of a parameter or result; -1 */
-	int *hyper;          /* by value id of a parameter: hyperparameter number; -1 */
-	IntMap *memo;        /* (node, index) -> entry */
+	int *buffers; /* by value id: kernel buffer of a parameter or result; -1 */
+	int *hyper;   /* by value id of a parameter: hyperparameter number; -1 */
+	IntMap *memo; /* (node, index) -> entry */
 	VEC(struct MemoEntry) entries;
 	ReducedKind *reduced; /* by node id: where a reduction's result is */
 	int *reduced_at;      /* scalar or local buffer */
 	Affine column;        /* place in local result arrays */
 	int *cache;           /* by node id: local row buffer of an expensive value; -1 */
 	uint8_t *cached;      /* by node id: 1 this pass fills the row buffer, 2 it is filled */
-	Affine full_flat, inner_flat; /* of the element being computed; valid in the innermost loop */
+	Affine full_flat,
+		inner_flat; /* of the element being computed; valid in the innermost loop */
 };
 
 /* lower_nest.c */

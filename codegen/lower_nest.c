@@ -94,7 +94,8 @@ add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int6
 		if (full->at[i] % stride == 0)
 			cut_at(&c, full->at[i] / stride);
 	for (int i = c.n - 1; i > 0; i--) {
-		LoopDim d = {.extent = c.at[i] / c.at[i - 1], .full = stride * c.at[i - 1],
+		LoopDim d = {.extent = c.at[i] / c.at[i - 1],
+		             .full = stride * c.at[i - 1],
 		             .reduced = reduced};
 		d.row = reduced ? 0 : row_stride * c.at[i - 1];
 		d.chunk = d.row && chunk_rows && d.row >= chunk_rows ? d.row / chunk_rows : 0;

@@ -12,13 +12,13 @@ enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4 };
 typedef struct {
 	Lower *lw;
 	LoopNest nest;
-	int n_kept;           /* loops of the nest before the reduced ones */
+	int n_kept; /* loops of the nest before the reduced ones */
 	bool by_column;
 	int64_t full, rows, chunks;
-	int *depth;           /* by node id: passes before its value is known */
+	int *depth; /* by node id: passes before its value is known */
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
-	int column_loop;      /* by_column: the kept loop that is tiled */
+	int column_loop; /* by_column: the kept loop that is tiled */
 	int64_t tile;
 	Affine flat_full, flat_row, flat_chunk;
 	LoopValue chunk_sums[MAX_ACCUMULATORS];
@@ -86,7 +86,8 @@ find_depths(Rows *r)
 			if (v && v->node && r->depth[v->node->id] > d)
 				d = r->depth[v->node->id];
 		}
-		bool of_rows = op_row(n)->fuse == FUSE_REDUCE && node_operand(n, 0)->type->n == r->full;
+		bool of_rows = op_row(n)->fuse == FUSE_REDUCE &&
+		               node_operand(n, 0)->type->n == r->full;
 		r->depth[n->id] = d + of_rows;
 		if (r->depth[n->id] > r->depths)
 			r->depths = r->depth[n->id];
@@ -149,15 +150,14 @@ plan_cache(Rows *r)
 		            r->depth[r->row_reduces.at[i]->id], needed);
 	for (int i = 0; i < ret->n_operands; i++)
 		if (node_operand(ret, i)->type->n == r->full)
-			mark_needed(r, node_operand(ret, i), value_depth(r, node_operand(ret, i)) + 1,
-			            needed);
+			mark_needed(r, node_operand(ret, i),
+			            value_depth(r, node_operand(ret, i)) + 1, needed);
 	for_each_node(f, n) {
 		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
 		if (often && op_row(n)->weight >= CACHE_WEIGHT &&
 		    node_result(n, 0)->type->n == r->full)
-			st->cache[n->id] = lb_local(r->lw->lb,
-			                            compute_type(node_result(n, 0)->type->dtype),
-			                            width);
+			st->cache[n->id] = lb_local(
+				r->lw->lb, compute_type(node_result(n, 0)->type->dtype), width);
 	}
 }
 
@@ -209,8 +209,8 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	if (last) {
 		st->full_flat = r->flat_full;
 		for (int i = 0; i < n; i++)
-			lb_accumulate(lb, own[i], element_at(r, node_operand(reduces[i], 0),
-			                                     r->flat_full));
+			lb_accumulate(lb, own[i],
+			              element_at(r, node_operand(reduces[i], 0), r->flat_full));
 		store_full(r, k);
 	} else {
 		row_nest(r, k, dim + 1, n, reduces, acc);
@@ -516,8 +516,8 @@ declare_columns(Rows *r)
 	if (r->tile < 16 && extent >= 16) /* no good divisor: one tile */
 		r->tile = extent;
 	for (int i = 0; i < r->row_reduces.n; i++)
-		st->reduced_at[r->row_reduces.at[i]->id] =
-		        lb_local(r->lw->lb, reduce_type(r->row_reduces.at[i]), r->tile);
+		st->reduced_at[r->row_reduces.at[i]->id] = lb_local(
+			r->lw->lb, reduce_type(r->row_reduces.at[i]), r->tile);
 }
 
 /* Nothing to sum over: every reduction is its identity, and results are stored over their own shape. */
@@ -533,7 +533,8 @@ lower_empty(Rows *r)
 		if (op_row(n)->fuse != FUSE_REDUCE)
 			continue;
 		st->reduced[n->id] = REDUCED_SCALAR;
-		st->reduced_at[n->id] = lb_number(lb, reduce_type(n), identities[accumulate_kind(n)]);
+		st->reduced_at[n->id] = lb_number(lb, reduce_type(n),
+		                                  identities[accumulate_kind(n)]);
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);

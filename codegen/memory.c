@@ -76,9 +76,9 @@ typedef struct {
 	Module *m;
 	Function *f;
 	Arena *arena;
-	int *position;     /* by node id */
-	int *last_use;     /* by value id */
-	VEC(Block) free;   /* ascending offsets */
+	int *position;   /* by node id */
+	int *last_use;   /* by value id */
+	VEC(Block) free; /* ascending offsets */
 	int64_t top, io;
 } Plan;
 
@@ -109,8 +109,8 @@ old_content_read_later(const Plan *p, const State *s, const Value *v)
 		for_each_use(old, u) {
 			if (p->position[u->user->id] > p->position[v->node->id])
 				return true;
-			if (u->user == v->node && (old->state != s ||
-			                           !pointwise(k, u->index, k->n_inputs + v->index)))
+			if (u->user == v->node &&
+			    (old->state != s || !pointwise(k, u->index, k->n_inputs + v->index)))
 				return true;
 		}
 	}
@@ -251,5 +251,8 @@ run_memory(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_memory = {.name = "memory", .help = "give every value a place",
-	.takes = STAGE_SCHEDULE, .leaves = STAGE_MEMORY, .run = run_memory};
+const PassRow pass_memory = {.name = "memory",
+                             .help = "give every value a place",
+                             .takes = STAGE_SCHEDULE,
+                             .leaves = STAGE_MEMORY,
+                             .run = run_memory};

@@ -26,5 +26,7 @@ run_schedule(Pass *p, Module *m)
 }
 
 const PassRow pass_schedule = {.name = "schedule",
-	.help = "decide which instructions run, and in which order",
-	.takes = STAGE_LOWERED, .leaves = STAGE_SCHEDULE, .run = run_schedule};
+                               .help = "decide which instructions run, and in which order",
+                               .takes = STAGE_LOWERED,
+                               .leaves = STAGE_SCHEDULE,
+                               .run = run_schedule};

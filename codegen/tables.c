@@ -11,8 +11,8 @@ typedef struct {
 	int64_t workspace, io, flops;
 } TableWriter;
 
-static const Space spaces[] = {[REGION_STATE] = SPACE_STATE, [REGION_WORKSPACE] = SPACE_WORKSPACE,
-                               [REGION_IO] = SPACE_IO};
+static const Space spaces[] = {
+	[REGION_STATE] = SPACE_STATE, [REGION_WORKSPACE] = SPACE_WORKSPACE, [REGION_IO] = SPACE_IO};
 
 static const char *
 value_origin(const Value *v)
@@ -34,8 +34,11 @@ slot_of(TableWriter *tw, const Value *v)
 {
 	if (tw->slots[v->id])
 		return tw->slots[v->id] - 1;
-	Slot s = {.space = spaces[v->region], .dtype = v->type->dtype, .offset = v->offset,
-	          .bytes = type_bytes(v->type), .name = format_string(tw->w, value_origin(v))};
+	Slot s = {.space = spaces[v->region],
+	          .dtype = v->type->dtype,
+	          .offset = v->offset,
+	          .bytes = type_bytes(v->type),
+	          .name = format_string(tw->w, value_origin(v))};
 	vec_push(tw->w->arena, &tw->w->slots, s);
 	if (v->region == REGION_WORKSPACE)
 		grow(&tw->workspace, v->offset + (s.bytes ? s.bytes : 1));
@@ -67,7 +70,9 @@ static void
 write_launch(TableWriter *tw, const Node *n)
 {
 	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
-	Instruction in = {.kind = RUN_KERNEL, .when = n->when, .phase = n->phase,
+	Instruction in = {.kind = RUN_KERNEL,
+	                  .when = n->when,
+	                  .phase = n->phase,
 	                  .what = (uint32_t)kernel_index(tw->t->m, k),
 	                  .args = (uint32_t)tw->w->arguments.n};
 
@@ -88,10 +93,13 @@ write_store(TableWriter *tw, const Node *n)
 
 	if (v->region == REGION_STATE && v->offset == s->offset)
 		return; /* computed in place */
-	Instruction in = {.kind = COPY, .phase = n->phase, .args = (uint32_t)tw->w->arguments.n,
-	                  .n_args = 2};
-	Slot slot = {.space = SPACE_STATE, .dtype = s->type->dtype, .offset = s->offset,
-	             .bytes = type_bytes(s->type), .name = format_string(tw->w, s->name)};
+	Instruction in = {
+		.kind = COPY, .phase = n->phase, .args = (uint32_t)tw->w->arguments.n, .n_args = 2};
+	Slot slot = {.space = SPACE_STATE,
+	             .dtype = s->type->dtype,
+	             .offset = s->offset,
+	             .bytes = type_bytes(s->type),
+	             .name = format_string(tw->w, s->name)};
 	vec_push(tw->w->arena, &tw->w->slots, slot);
 	Argument to = {.slot = (uint32_t)tw->w->slots.n - 1};
 	vec_push(tw->w->arena, &tw->w->arguments, to);
@@ -104,7 +112,8 @@ static const PortInfo *
 port_info(const Tables *t, const char *name, bool output)
 {
 	for (int i = 0; i < t->n_ports; i++)
-		if ((t->ports[i].kind == PORT_OUTPUT) == output && strcmp(t->ports[i].name, name) == 0)
+		if ((t->ports[i].kind == PORT_OUTPUT) == output &&
+		    strcmp(t->ports[i].name, name) == 0)
 			return &t->ports[i];
 	return NULL;
 }
@@ -113,10 +122,13 @@ static void
 write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind)
 {
 	const PortInfo *info = port_info(tw->t, name, kind == PORT_OUTPUT);
-	PortRecord p = {.name = format_string(tw->w, name), .kind = info ? info->kind : kind,
-	                .dtype = v->type->dtype, .rank = (uint32_t)v->type->rank,
+	PortRecord p = {.name = format_string(tw->w, name),
+	                .kind = info ? info->kind : kind,
+	                .dtype = v->type->dtype,
+	                .rank = (uint32_t)v->type->rank,
 	                .first_dim = format_dims(tw->w, v->type->rank, v->type->dims),
-	                .slot = slot_of(tw, v), .file_dtype = info ? info->file_dtype : v->type->dtype,
+	                .slot = slot_of(tw, v),
+	                .file_dtype = info ? info->file_dtype : v->type->dtype,
 	                .sample_axis = info ? info->sample_axis : -1};
 
 	if (info && info->bounded) {
@@ -134,7 +146,8 @@ write_program(TableWriter *tw, const ProgramInfo *info)
 	const Function *f = info->function;
 	const Node *ret = function_return(f);
 	FormatWriter *w = tw->w;
-	ProgramRecord p = {.role = info->role, .binding = (uint32_t)info->binding,
+	ProgramRecord p = {.role = info->role,
+	                   .binding = (uint32_t)info->binding,
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
@@ -166,15 +179,24 @@ static void
 write_state(TableWriter *tw, const State *s, int64_t *weights)
 {
 	FormatWriter *w = tw->w;
-	StateRecord r = {.name = format_string(w, s->name), .why = format_string(w, s->why ? s->why : ""),
-	                 .dtype = s->type->dtype, .rank = (uint32_t)s->type->rank,
+	StateRecord r = {.name = format_string(w, s->name),
+	                 .why = format_string(w, s->why ? s->why : ""),
+	                 .dtype = s->type->dtype,
+	                 .rank = (uint32_t)s->type->rank,
 	                 .first_dim = format_dims(w, s->type->rank, s->type->dims),
-	                 .kind = s->kind, .lifetime = s->lifetime, .trainable = s->trainable,
-	                 .decay = s->decay, .init = s->init,
+	                 .kind = s->kind,
+	                 .lifetime = s->lifetime,
+	                 .trainable = s->trainable,
+	                 .decay = s->decay,
+	                 .init = s->init,
 	                 .of = s->of ? (uint32_t)s->of->id + 1 : 0,
 	                 .unit = s->unit ? (uint32_t)s->unit->id + 1 : 0,
-	                 .lr_scale = s->lr_scale, .init_a = s->init_a, .init_b = s->init_b,
-	                 .offset = s->offset, .bytes = type_bytes(s->type), .data_offset = -1,
+	                 .lr_scale = s->lr_scale,
+	                 .init_a = s->init_a,
+	                 .init_b = s->init_b,
+	                 .offset = s->offset,
+	                 .bytes = type_bytes(s->type),
+	                 .data_offset = -1,
 	                 .file_dtype = tw->t->state_dtypes && s->id < tw->t->n_state_dtypes
 	                                       ? tw->t->state_dtypes[s->id]
 	                                       : s->type->dtype};
@@ -191,7 +213,9 @@ write_kernel(FormatWriter *w, const Kernel *k)
 {
 	KernelRecord r = {.name = format_string(w, k->name),
 	                  .origin = format_string(w, loc_origin(k->loc)),
-	                  .iterations = k->iterations, .grain = 1, .flops = k->flops};
+	                  .iterations = k->iterations,
+	                  .grain = 1,
+	                  .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += type_bytes(k->buffers.at[i].type);

@@ -14,8 +14,8 @@ typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
 /* What a program is for. A program table entry is found by (role, binding). */
 typedef enum {
-	ROLE_FORWARD,    /* inputs -> graph outputs; what `run` and --once call */
-	ROLE_EVAL,       /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
+	ROLE_FORWARD, /* inputs -> graph outputs; what `run` and --once call */
+	ROLE_EVAL, /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
 	ROLE_ACCUMULATE, /* one micro-batch: adds to gradients and the loss states */
 	ROLE_UPDATE,     /* optimizer step */
 	N_ROLES,
@@ -25,7 +25,16 @@ extern const char *const role_names[];
 typedef enum { SPACE_STATE, SPACE_WORKSPACE, SPACE_IO, N_SPACES } Space;
 extern const char *const space_names[];
 
-typedef enum { RUN_KERNEL, COPY, FILL_ZERO, RECORD, WAIT, LOOP, END, N_INSTRUCTIONS } InstructionKind;
+typedef enum {
+	RUN_KERNEL,
+	COPY,
+	FILL_ZERO,
+	RECORD,
+	WAIT,
+	LOOP,
+	END,
+	N_INSTRUCTIONS
+} InstructionKind;
 extern const char *const instruction_names[];
 
 /* DESIGN section 3: first stores gradients, later adds, last sees the whole step. */
@@ -39,7 +48,12 @@ enum { MAX_STREAMS = 8, MAX_EVENTS = 256, MAX_LOOPS = 8 };
 
 /* The one block of hyperparameters that kernels read as doubles. Computed by the trainer. */
 typedef enum {
-	SCALAR_LR, SCALAR_BETA1, SCALAR_BETA2, SCALAR_EPS, SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM,
+	SCALAR_LR,
+	SCALAR_BETA1,
+	SCALAR_BETA2,
+	SCALAR_EPS,
+	SCALAR_WEIGHT_DECAY,
+	SCALAR_MOMENTUM,
 	SCALAR_BIAS_CORRECTION1, /* 1 - beta1^t */
 	SCALAR_BIAS_CORRECTION2, /* 1 - beta2^t */
 	SCALAR_CLIP_NORM,        /* infinity when off */
@@ -54,19 +68,19 @@ typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t be
 
 /* ---- records */
 typedef struct {
-	uint16_t kind;   /* InstructionKind */
+	uint16_t kind; /* InstructionKind */
 	uint8_t stream;
-	uint8_t when;    /* RunWhen */
-	uint32_t what;   /* kernel, event, loop count ... */
-	uint32_t args;   /* first in the argument table */
+	uint8_t when;  /* RunWhen */
+	uint32_t what; /* kernel, event, loop count ... */
+	uint32_t args; /* first in the argument table */
 	uint16_t n_args;
-	uint16_t phase;  /* 0 none, 1 forward, 2 backward, 3 update */
+	uint16_t phase; /* 0 none, 1 forward, 2 backward, 3 update */
 } Instruction;
 
 typedef struct {
 	uint32_t slot;
-	uint32_t loop;   /* 0: none; else nesting depth of the LOOP that advances it */
-	int64_t stride;  /* bytes an iteration */
+	uint32_t loop;  /* 0: none; else nesting depth of the LOOP that advances it */
+	int64_t stride; /* bytes an iteration */
 } Argument;
 
 /* A place in memory. */
@@ -74,30 +88,30 @@ typedef struct {
 	uint32_t space; /* Space */
 	uint32_t dtype;
 	int64_t offset, bytes;
-	StrRef name;    /* of the value or its ONNX origin */
+	StrRef name; /* of the value or its ONNX origin */
 	uint32_t reserved;
 } Slot;
 
 typedef struct {
-	StrRef name;         /* "k12", also its symbol */
-	StrRef origin;       /* ONNX name it comes from */
-	int64_t iterations;  /* of the outermost parallel range */
-	int64_t grain;       /* smallest useful part of it */
+	StrRef name;          /* "k12", also its symbol */
+	StrRef origin;        /* ONNX name it comes from */
+	int64_t iterations;   /* of the outermost parallel range */
+	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
 } KernelRecord;
 
 typedef struct {
 	uint32_t role, binding;
 	uint32_t first_instruction, n_instructions;
-	uint32_t first_input, n_inputs;   /* in the port table */
+	uint32_t first_input, n_inputs; /* in the port table */
 	uint32_t first_output, n_outputs;
 	int64_t workspace_bytes, io_bytes, flops;
 } ProgramRecord;
 
 typedef enum {
-	PORT_INPUT,   /* a graph input, fed from --data, --tokens, --fill */
-	PORT_LABELS,  /* the target of the loss */
-	PORT_WEIGHT,  /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
+	PORT_INPUT,  /* a graph input, fed from --data, --tokens, --fill */
+	PORT_LABELS, /* the target of the loss */
+	PORT_WEIGHT, /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
 	PORT_OUTPUT,
 	N_PORT_KINDS,
 } PortKind;
@@ -105,34 +119,42 @@ extern const char *const port_kind_names[];
 /* An input or output of a program. */
 typedef struct {
 	StrRef name;
-	uint32_t kind;        /* PortKind */
+	uint32_t kind; /* PortKind */
 	uint32_t dtype, rank;
-	uint32_t first_dim;   /* in the dims table */
+	uint32_t first_dim; /* in the dims table */
 	uint32_t slot;
-	uint32_t file_dtype;  /* as the ONNX file declares it (f32 in an f64 program) */
-	int32_t sample_axis;  /* axis of the rows; -1: not per sample */
+	uint32_t file_dtype; /* as the ONNX file declares it (f32 in an f64 program) */
+	int32_t sample_axis; /* axis of the rows; -1: not per sample */
 	/* Values outside [min, max] or other than `ignore` are exit 6: labels and token ids. */
 	int64_t min, max, ignore;
-	uint32_t bounded;     /* 1: min..max applies; 2: and ignore is allowed besides */
+	uint32_t bounded; /* 1: min..max applies; 2: and ignore is allowed besides */
 	uint32_t reserved;
 } PortRecord;
 
 /* Values of StateRecord.kind, lifetime and init: the IR's enums in the same order, under names of
  * their own because codegen sees both. */
-enum { SAVE_PARAMETER, SAVE_STATISTIC, SAVE_MOMENT, SAVE_GRADIENT, SAVE_SCALAR, SAVE_UNIT,
-       SAVE_CONSTANT, N_SAVE_KINDS };
+enum {
+	SAVE_PARAMETER,
+	SAVE_STATISTIC,
+	SAVE_MOMENT,
+	SAVE_GRADIENT,
+	SAVE_SCALAR,
+	SAVE_UNIT,
+	SAVE_CONSTANT,
+	N_SAVE_KINDS
+};
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };
 enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, N_FROM };
 typedef struct {
 	StrRef name;
-	StrRef why;           /* for the table */
+	StrRef why; /* for the table */
 	uint32_t dtype, rank, first_dim;
-	uint32_t kind;        /* SAVE_PARAMETER ... */
-	uint32_t lifetime;    /* saved, step, derived, constant */
+	uint32_t kind;     /* SAVE_PARAMETER ... */
+	uint32_t lifetime; /* saved, step, derived, constant */
 	uint32_t trainable, decay;
-	uint32_t init;        /* zeros, ones, data, normal, uniform */
-	uint32_t of;          /* state index + 1 of the parameter; 0: none */
-	uint32_t unit;        /* state index + 1 of the unit it lies in; 0: none */
+	uint32_t init; /* zeros, ones, data, normal, uniform */
+	uint32_t of;   /* state index + 1 of the parameter; 0: none */
+	uint32_t unit; /* state index + 1 of the unit it lies in; 0: none */
 	double lr_scale, init_a, init_b;
 	int64_t offset, bytes; /* in the state region */
 	int64_t data_offset;   /* of its initial data in the weights (tail or file); -1: none */
@@ -158,34 +180,44 @@ typedef struct {
 /* The exported model is literal bytes with holes. */
 typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
-	EXPORT_TENSOR,  /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i] */
-	EXPORT_NAME,    /* file name of the external data: basename of FILE + ".data" */
-	EXPORT_LENGTH,  /* 5-byte padded varint of base + times * length of that name */
-	EXPORT_ALIGN,   /* zeros up to a multiple of `bytes` */
+	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i] */
+	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
+	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
+	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
 	N_EXPORT_KINDS,
 } ExportKind;
 typedef struct {
-	uint32_t kind;  /* ExportKind */
-	uint32_t file;  /* 0: FILE.onnx, 1: FILE.onnx.data */
+	uint32_t kind;         /* ExportKind */
+	uint32_t file;         /* 0: FILE.onnx, 1: FILE.onnx.data */
 	int64_t offset, bytes; /* literal; length: offset = base */
 	uint32_t state, dtype, times, rank;
 	uint8_t perm[MAX_RANK];
 } ExportRecord;
 
 typedef enum {
-	SECTION_INFO, SECTION_DIMS /* int64 */, SECTION_STATES, SECTION_SLOTS, SECTION_ARGUMENTS,
-	SECTION_INSTRUCTIONS, SECTION_KERNELS, SECTION_BINDINGS, SECTION_PORTS, SECTION_PROGRAMS,
-	SECTION_EXPORT, SECTION_LITERAL /* bytes */, SECTION_STRINGS /* bytes, starts with NUL */,
+	SECTION_INFO,
+	SECTION_DIMS /* int64 */,
+	SECTION_STATES,
+	SECTION_SLOTS,
+	SECTION_ARGUMENTS,
+	SECTION_INSTRUCTIONS,
+	SECTION_KERNELS,
+	SECTION_BINDINGS,
+	SECTION_PORTS,
+	SECTION_PROGRAMS,
+	SECTION_EXPORT,
+	SECTION_LITERAL /* bytes */,
+	SECTION_STRINGS /* bytes, starts with NUL */,
 	N_SECTIONS,
 } Section;
 
 typedef struct {
 	uint64_t magic;
 	uint32_t version, n_sections;
-	int64_t bytes;           /* of the whole blob */
-	int64_t state_bytes;     /* of the state region */
-	int64_t weights_bytes;   /* of the tail or the --weights file */
-	uint64_t weights_hash;   /* hash_bytes over them, seed 0 */
+	int64_t bytes;         /* of the whole blob */
+	int64_t state_bytes;   /* of the state region */
+	int64_t weights_bytes; /* of the tail or the --weights file */
+	uint64_t weights_hash; /* hash_bytes over them, seed 0 */
 	struct {
 		int64_t offset, count;
 	} sections[N_SECTIONS];
@@ -239,17 +271,18 @@ typedef struct {
 Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, Role role, int binding); /* NULL: none */
-const char *format_info_get(const Format *f, const char *key); /* NULL: not there */
-int format_state(const Format *f, const char *name);           /* index; -1: none */
-int64_t format_space_bytes(const Format *f, Space space);      /* the maximum over programs */
+const char *format_info_get(const Format *f, const char *key);                /* NULL: not there */
+int format_state(const Format *f, const char *name);                          /* index; -1: none */
+int64_t format_space_bytes(const Format *f, Space space); /* the maximum over programs */
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 
 /* The tail behind the ELF image: weights, padded to 4096, then this, at the end of the file. */
 typedef struct {
-	uint64_t magic; /* FORMAT_MAGIC */
+	uint64_t magic;        /* FORMAT_MAGIC */
 	int64_t offset, bytes; /* of the weights in the file */
-	int64_t blob_offset, blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
+	int64_t blob_offset,
+		blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
 } FormatTail;
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */

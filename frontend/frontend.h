@@ -78,7 +78,8 @@ void model_open_dims(const Model *model,
                      void *ctx);
 
 /* The absolute paths of the files that hold the model's external data. */
-void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path), void *ctx);
+void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
+                          void *ctx);
 
 /* The template of the exported file, into the writer's export and literal sections. States are
  * referred to by their id in m. */

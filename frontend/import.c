@@ -178,7 +178,8 @@ location_of(const NodeProto *p)
 static bool
 import_unmerged(Importer *im, const NodeProto *p)
 {
-	Weight *w = im->repairs && p->n_output == 1 ? repairs_weight(im->repairs, p->output[0]) : NULL;
+	Weight *w = im->repairs && p->n_output == 1 ? repairs_weight(im->repairs, p->output[0])
+	                                            : NULL;
 
 	if (!w || w->identity != p || !w->state)
 		return false;
@@ -232,8 +233,7 @@ import_nodes(Importer *im, int n, const FlatNode *nodes)
 static void
 sweep(Function *f)
 {
-	for_each_node_reverse(f, n)
-	{
+	for_each_node_reverse(f, n) {
 		bool used = op_row(n)->effect || n->op == OP_return || n->op == OP_store;
 		for (int i = 0; i < n->n_results; i++)
 			used |= value_used(node_result(n, i));

@@ -52,17 +52,12 @@ static TypedField
 typed_field(DType t)
 {
 	switch (t) {
-	case F32:
-		return IN_FLOAT;
-	case F64:
-		return IN_DOUBLE;
-	case S64:
-		return IN_INT64;
+	case F32: return IN_FLOAT;
+	case F64: return IN_DOUBLE;
+	case S64: return IN_INT64;
 	case U32:
-	case U64:
-		return IN_UINT64;
-	default:
-		return IN_INT32;
+	case U64: return IN_UINT64;
+	default: return IN_INT32;
 	}
 }
 
@@ -250,12 +245,9 @@ typed_elements(Arena *arena, const TensorProto *t, DType type, int64_t n)
 	int bits = dtype_info[type].bits;
 
 	switch (typed_field(type)) {
-	case IN_FLOAT:
-		return memcpy(to, t->float_data, (size_t)n * 4);
-	case IN_DOUBLE:
-		return memcpy(to, t->double_data, (size_t)n * 8);
-	case IN_INT64:
-		return memcpy(to, t->int64_data, (size_t)n * 8);
+	case IN_FLOAT: return memcpy(to, t->float_data, (size_t)n * 4);
+	case IN_DOUBLE: return memcpy(to, t->double_data, (size_t)n * 8);
+	case IN_INT64: return memcpy(to, t->int64_data, (size_t)n * 8);
 	case IN_UINT64:
 		for (int64_t i = 0; i < n; i++) {
 			if (type == U64)
@@ -264,8 +256,7 @@ typed_elements(Arena *arena, const TensorProto *t, DType type, int64_t n)
 				((uint32_t *)to)[i] = (uint32_t)t->uint64_data[i];
 		}
 		return to;
-	default:
-		break;
+	default: break;
 	}
 	for (size_t i = 0; i < t->n_int32_data; i++) {
 		if (bits == 32)

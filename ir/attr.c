@@ -5,11 +5,11 @@
 #include <string.h>
 
 static const size_t field_sizes[] = {
-	[FIELD_INT] = sizeof(int64_t),  [FIELD_FLOAT] = sizeof(double),
-	[FIELD_BOOL] = sizeof(bool),    [FIELD_ENUM] = sizeof(int),
-	[FIELD_DTYPE] = sizeof(DType),  [FIELD_INTS] = sizeof(Ints),
+	[FIELD_INT] = sizeof(int64_t),   [FIELD_FLOAT] = sizeof(double),
+	[FIELD_BOOL] = sizeof(bool),     [FIELD_ENUM] = sizeof(int),
+	[FIELD_DTYPE] = sizeof(DType),   [FIELD_INTS] = sizeof(Ints),
 	[FIELD_TENSOR] = sizeof(void *), [FIELD_FUNC] = sizeof(void *),
-	[FIELD_STATE] = sizeof(void *), [FIELD_KERNEL] = sizeof(void *),
+	[FIELD_STATE] = sizeof(void *),  [FIELD_KERNEL] = sizeof(void *),
 };
 
 static const Tensor *
@@ -116,7 +116,8 @@ tensor_is_splat(const Tensor *t, double *value)
 		return false;
 	for (int64_t i = 1; i < t->type->n; i++) {
 		if (dtype_is_float(d)) {
-			double a = dtype_load_float(d, t->data, 0), b = dtype_load_float(d, t->data, i);
+			double a = dtype_load_float(d, t->data, 0),
+			       b = dtype_load_float(d, t->data, i);
 			if (memcmp(&a, &b, sizeof(a)) != 0)
 				return false;
 		} else if (dtype_load_int(d, t->data, 0) != dtype_load_int(d, t->data, i)) {

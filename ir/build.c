@@ -21,11 +21,12 @@ build_with_types(Builder *b, OpKind op, int n, Value *const *operands, const voi
 
 	for (int i = 0; i < n; i++)
 		types[i] = operands[i] ? operands[i]->type : NULL;
-	const char *fault =
-	        op_infer(b->m, b->m->arena, op, attr, n, types, &n_results, results, max_results);
+	const char *fault = op_infer(b->m, b->m->arena, op, attr, n, types, &n_results, results,
+	                             max_results);
 	if (fault)
 		build_failed(op, fault);
-	Node *node = node_insert(b->f, b->before, op, n, operands, attr, n_results, results, b->loc);
+	Node *node = node_insert(b->f, b->before, op, n, operands, attr, n_results, results,
+	                         b->loc);
 	node->phase = b->phase;
 	return node;
 }
@@ -38,7 +39,8 @@ build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *att
 	if (n <= COUNT(few) && op_table[op]->fuse != FUSE_NONE)
 		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));
 	Type *types = malloc(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
-	Node *node = build_with_types(b, op, n, operands, attr, types, types + n, MAX_BUILD_RESULTS);
+	Node *node = build_with_types(b, op, n, operands, attr, types, types + n,
+	                              MAX_BUILD_RESULTS);
 	free(types);
 	return node;
 }
@@ -151,7 +153,8 @@ b_slice(Builder *b, Value *x, Ints start, Ints stop, Ints step)
 Value *
 b_slice_axis(Builder *b, Value *x, int axis, int64_t start, int64_t stop)
 {
-	SliceAttr a = {.start = {.n = x->type->rank}, .stop = ints_of_type(x->type),
+	SliceAttr a = {.start = {.n = x->type->rank},
+	               .stop = ints_of_type(x->type),
 	               .step = {.n = x->type->rank}};
 
 	for (int i = 0; i < x->type->rank; i++)
@@ -205,8 +208,7 @@ b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Value *upda
 }
 
 Value *
-b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
-      Ints y_contract)
+b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract, Ints y_contract)
 {
 	return build(b, OP_dot, 2, (Value *[]){x, y},
 	             &(DotAttr){x_batch, y_batch, x_contract, y_contract});

@@ -6,7 +6,7 @@
 typedef struct {
 	Builder *b;
 	Arena *arena;
-	bool *active;     /* by value id: depends on a wanted value, and is a float */
+	bool *active;      /* by value id: depends on a wanted value, and is a float */
 	Value **cotangent; /* by value id */
 	Diag *diag;
 	const char *fault;
@@ -23,7 +23,7 @@ mark_active(Reverse *r, const Function *f, const Node *last, int n_wanted, Value
 			any |= node_operand(n, i) && r->active[node_operand(n, i)->id];
 		for (int i = 0; i < n->n_results; i++)
 			r->active[node_result(n, i)->id] |=
-			        any && dtype_is_float(node_result(n, i)->type->dtype);
+				any && dtype_is_float(node_result(n, i)->type->dtype);
 		if (n == last)
 			break;
 	}
@@ -77,8 +77,8 @@ reverse_node(Reverse *r, Node *n)
 }
 
 bool
-gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
-               Value *const *wanted, Value **out, Diag *diag)
+gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted, Value *const *wanted,
+               Value **out, Diag *diag)
 {
 	Function *f = b->f;
 	Node *last = b->before ? b->before->prev : f->last;

@@ -7,7 +7,9 @@
 Interp
 interp_new(Module *m, Arena *arena, bool real)
 {
-	return (Interp){.module = m, .arena = arena, .real = real,
+	return (Interp){.module = m,
+	                .arena = arena,
+	                .real = real,
 	                .states = NEW_ARRAY(arena, EvalTensor, m->states.n)};
 }
 
@@ -104,8 +106,8 @@ run_node(Frame *fr, const Node *n)
 		if (node_operand(n, i))
 			operands[i] = fr->values[node_operand(n, i)->id];
 	for (int i = 0; i < n->n_results; i++)
-		fr->values[node_result(n, i)->id] = results[i] =
-		        frame_tensor(node_result(n, i)->type);
+		fr->values[node_result(n, i)->id] = results[i] = frame_tensor(
+			node_result(n, i)->type);
 	ev.operand = operands;
 	ev.result = results;
 	op_row(n)->eval(&ev);
@@ -123,7 +125,8 @@ run_node(Frame *fr, const Node *n)
 static EvalTensor
 keep(Arena *arena, const EvalTensor *t)
 {
-	return (EvalTensor){.type = t->type, .at = arena_copy(arena, t->at, (size_t)t->type->n * 8)};
+	return (EvalTensor){.type = t->type,
+	                    .at = arena_copy(arena, t->at, (size_t)t->type->n * 8)};
 }
 
 static void

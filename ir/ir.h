@@ -47,9 +47,9 @@ bool ints_has(const Ints *list, int64_t x);
 /* ---- loc.c: where a node comes from. Derived, never lost. Interned. */
 typedef const struct LocInfo *Loc;
 struct LocInfo {
-	const char *text;   /* an ONNX name, or the word of a derived location: "grad", "fused" */
-	int n_parts;        /* 0 for a name */
-	Loc parts[4];       /* fused keeps at most its first four */
+	const char *text; /* an ONNX name, or the word of a derived location: "grad", "fused" */
+	int n_parts;      /* 0 for a name */
+	Loc parts[4];     /* fused keeps at most its first four */
 };
 Loc loc_name(Module *m, const char *name);
 Loc loc_derive(Module *m, const char *word, Loc of);
@@ -87,7 +87,7 @@ typedef struct {
 	const void *data;
 	uint64_t hash; /* of type and bytes */
 } Tensor;
-Tensor *tensor_new(Module *m, Type type, const void *data); /* data is copied */
+Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
 Tensor *tensor_splat(Module *m, Type type, double value);
 /* All elements equal? Then *value is it. */
@@ -107,7 +107,7 @@ typedef struct Use Use;
 struct Use {
 	Value *value; /* NULL: optional operand left out */
 	Node *user;
-	int index; /* among the user's operands */
+	int index;         /* among the user's operands */
 	Use *next, **link; /* in value's list */
 };
 
@@ -118,9 +118,9 @@ struct Value {
 	ValueKind kind;
 	Type type;
 	Function *function;
-	Node *node;   /* VALUE_RESULT */
-	State *state; /* VALUE_STATE: its content when the function starts */
-	int index;    /* among the results or params */
+	Node *node;       /* VALUE_RESULT */
+	State *state;     /* VALUE_STATE: its content when the function starts */
+	int index;        /* among the results or params */
 	const char *name; /* params */
 	Use *uses;
 	/* Set by the `memory` pass. */
@@ -149,9 +149,9 @@ typedef enum {
 	STATE_STATISTIC, /* running mean and variance */
 	STATE_MOMENT,    /* of the optimizer */
 	STATE_GRADIENT,
-	STATE_SCALAR,    /* loss.sum, loss.count, step, samples */
-	STATE_UNIT,      /* flat, padded concatenation of its members' storage */
-	STATE_CONSTANT,  /* numbers of the graph that kernels read */
+	STATE_SCALAR,   /* loss.sum, loss.count, step, samples */
+	STATE_UNIT,     /* flat, padded concatenation of its members' storage */
+	STATE_CONSTANT, /* numbers of the graph that kernels read */
 } StateKind;
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
@@ -162,17 +162,17 @@ struct State {
 	StateKind kind;
 	Lifetime lifetime;
 	bool trainable;
-	bool decay;       /* weight decay applies */
-	double lr_scale;  /* 1 by default */
+	bool decay;      /* weight decay applies */
+	double lr_scale; /* 1 by default */
 	InitKind init;
-	const Tensor *data;  /* INIT_DATA */
+	const Tensor *data;    /* INIT_DATA */
 	double init_a, init_b; /* mean and std, or bounds */
-	const char *why;  /* for the table: "read by MatMul", "--freeze", ... */
-	State *of;        /* gradient or moment of this parameter; NULL else */
-	State *unit;      /* lies inside this unit, at: */
-	int64_t unit_offset; /* elements */
+	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
+	State *of;             /* gradient or moment of this parameter; NULL else */
+	State *unit;           /* lies inside this unit, at: */
+	int64_t unit_offset;   /* elements */
 	Loc loc;
-	int64_t offset;   /* in the state region, set by `memory`; -1 before */
+	int64_t offset; /* in the state region, set by `memory`; -1 before */
 };
 
 /* What a function is for. Kernels to be are FUNCTION_FUSED. */
@@ -183,9 +183,9 @@ struct Function {
 	FunctionKind kind;
 	bool surrogate;
 	VEC(Value *) params;
-	VEC(Value *) states; /* values of the states it reads */
+	VEC(Value *) states;   /* values of the states it reads */
 	VEC(Value *) by_state; /* the same by state id; NULL where not read */
-	Node *first, *last;  /* `last` is the return */
+	Node *first, *last;    /* `last` is the return */
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;
 	Loc loc;
@@ -229,24 +229,36 @@ void node_erase(Node *n); /* its results must be unused */
 void value_replace_uses(Value *from, Value *to);
 void node_move(Node *n, Node *before);
 
-static inline Value *node_operand(const Node *n, int i) { return n->operands[i].value; }
-static inline Value *node_result(const Node *n, int i) { return n->results[i]; }
-static inline bool value_used(const Value *v) { return v->uses != NULL; }
+static inline Value *
+node_operand(const Node *n, int i)
+{
+	return n->operands[i].value;
+}
+static inline Value *
+node_result(const Node *n, int i)
+{
+	return n->results[i];
+}
+static inline bool
+value_used(const Value *v)
+{
+	return v->uses != NULL;
+}
 bool value_used_once(const Value *v);
 /* The tensor of a `constant` node's result; NULL for any other value. */
 const Tensor *value_constant(const Value *v);
 /* Splat constant, also behind broadcasts and reshapes. */
 bool value_splat(const Value *v, double *out);
 
-#define for_each_function(m, f)                                                                  \
-	for (int f##_i = 0; f##_i < (m)->functions.n; f##_i++)                                   \
+#define for_each_function(m, f)                                \
+	for (int f##_i = 0; f##_i < (m)->functions.n; f##_i++) \
 		for (Function *f = (m)->functions.at[f##_i]; f; f = NULL)
 /* The body may erase n itself or insert before it. */
-#define for_each_node(f, n)                                                                      \
+#define for_each_node(f, n) \
 	for (Node *n = (f)->first, *n##_next; n && (n##_next = n->next, true); n = n##_next)
-#define for_each_node_reverse(f, n)                                                              \
+#define for_each_node_reverse(f, n) \
 	for (Node *n = (f)->last, *n##_prev; n && (n##_prev = n->prev, true); n = n##_prev)
-#define for_each_use(v, u)                                                                       \
+#define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
 /* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold
@@ -340,10 +352,10 @@ typedef struct {
 } EvalTensor;
 typedef struct {
 	Module *module;
-	Arena *arena;  /* results live here */
-	bool real;     /* no rounding of floats */
+	Arena *arena;          /* results live here */
+	bool real;             /* no rounding of floats */
 	const double *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
-	EvalTensor *states; /* by state id; .at NULL: not yet initialized */
+	EvalTensor *states;    /* by state id; .at NULL: not yet initialized */
 } Interp;
 
 Interp interp_new(Module *m, Arena *arena, bool real);
@@ -360,8 +372,14 @@ bool node_fold(Module *m, const Node *n, Tensor **results);
 
 /* ---- pass.c: the driver. A pass is one function and one line of a pass_list.def. */
 typedef enum {
-	STAGE_ANY, STAGE_IMPORT, STAGE_FORWARD, STAGE_TRAIN, STAGE_FUSED, STAGE_LOWERED,
-	STAGE_SCHEDULE, STAGE_MEMORY,
+	STAGE_ANY,
+	STAGE_IMPORT,
+	STAGE_FORWARD,
+	STAGE_TRAIN,
+	STAGE_FUSED,
+	STAGE_LOWERED,
+	STAGE_SCHEDULE,
+	STAGE_MEMORY,
 } Stage;
 extern const char *const stage_names[];
 
@@ -374,7 +392,7 @@ typedef struct {
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
-	Stage takes, leaves; /* leaves STAGE_ANY: unchanged */
+	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
 	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
@@ -395,8 +413,8 @@ typedef struct {
 typedef VEC(PassCall) Pipeline;
 
 typedef struct {
-	const char *dump_after;  /* pass name or "all"; NULL */
-	const char *dump_dir;    /* NULL: stderr */
+	const char *dump_after; /* pass name or "all"; NULL */
+	const char *dump_dir;   /* NULL: stderr */
 	bool dump_changed;
 	const char *stop_after;
 	const char *const *disable; /* NULL-terminated */

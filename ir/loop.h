@@ -44,7 +44,7 @@ typedef enum {
 	LOOP_STATEMENT_LOCAL,  /* declares a local array: `buffer`, `extent` elements */
 	LOOP_STATEMENT_FOR,    /* result = variable from 0 to extent; body follows up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* accumulator (operand 1) of the loop around takes operand 0 */
-	LOOP_STATEMENT_IF,     /* body runs when operand 0 is true; no result leaves it */
+	LOOP_STATEMENT_IF,         /* body runs when operand 0 is true; no result leaves it */
 	LOOP_STATEMENT_END,
 	N_LOOP_STATEMENTS,
 } LoopStatementKind;
@@ -72,15 +72,15 @@ typedef struct {
 	LoopValue result; /* -1: none */
 	int n_operands;
 	LoopValue operands[3];
-	int buffer;       /* LOAD, STORE, LOCAL, SCALAR */
-	Affine place;     /* LOAD, STORE, AFFINE */
-	double f;         /* CONST of floats */
-	int64_t i;        /* CONST of integers and bool */
-	int64_t extent;   /* FOR, LOCAL */
-	LoopMode mode;    /* FOR */
+	int buffer;     /* LOAD, STORE, LOCAL, SCALAR */
+	Affine place;   /* LOAD, STORE, AFFINE */
+	double f;       /* CONST of floats */
+	int64_t i;      /* CONST of integers and bool */
+	int64_t extent; /* FOR, LOCAL */
+	LoopMode mode;  /* FOR */
 	int n_accumulators;
 	Accumulator *accumulators;
-	int match;        /* FOR, IF: statement number of END; END: of its opener */
+	int match; /* FOR, IF: statement number of END; END: of its opener */
 } LoopStatement;
 
 typedef enum { BUFFER_IN, BUFFER_OUT, BUFFER_INOUT, BUFFER_LOCAL } BufferKind;
@@ -99,7 +99,7 @@ struct Kernel {
 	int n_scalars;
 	int64_t iterations; /* of the outermost parallel loop; 1 without */
 	int64_t flops;
-	uint64_t hash;      /* of everything but name and loc */
+	uint64_t hash; /* of everything but name and loc */
 };
 
 /* ---- loop_build.c */
@@ -107,14 +107,14 @@ struct LoopBuilder {
 	Module *m;
 	Kernel *k;
 	Arena *scratch;
-	VEC(int) open;            /* openers of the blocks around, outermost first */
-	VEC(bool) block_open;     /* by block number */
-	VEC(int) blocks;          /* numbers of the open blocks */
-	IntMap *memo;             /* hash -> 1 + scalar of a pure statement */
-	VEC(int64_t) extents;     /* by scalar: extent of a loop variable; 0 for any other */
-	VEC(DType) types;         /* by scalar */
-	VEC(int) definitions;     /* by scalar: its statement */
-	VEC(int) scopes;          /* by scalar: its block */
+	VEC(int) open;        /* openers of the blocks around, outermost first */
+	VEC(bool) block_open; /* by block number */
+	VEC(int) blocks;      /* numbers of the open blocks */
+	IntMap *memo;         /* hash -> 1 + scalar of a pure statement */
+	VEC(int64_t) extents; /* by scalar: extent of a loop variable; 0 for any other */
+	VEC(DType) types;     /* by scalar */
+	VEC(int) definitions; /* by scalar: its statement */
+	VEC(int) scopes;      /* by scalar: its block */
 };
 Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
 /* Builds into k, whose parts and everything else the builder needs live in `scratch`. */
@@ -149,7 +149,11 @@ void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
 /* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
 void kernel_finish(Kernel *k);
-static inline DType lb_type(const LoopBuilder *lb, LoopValue x) { return lb->types.at[x]; }
+static inline DType
+lb_type(const LoopBuilder *lb, LoopValue x)
+{
+	return lb->types.at[x];
+}
 
 Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
@@ -171,7 +175,7 @@ void index_split(LoopBuilder *lb, Type t, Affine f, Index *out);
 struct Lower {
 	LoopBuilder *lb;
 	Module *m;
-	const Function *f;   /* the fused function; NULL for an opaque node alone */
+	const Function *f; /* the fused function; NULL for an opaque node alone */
 	const Node *node;
 	struct LowerState *state;
 };

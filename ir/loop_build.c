@@ -145,7 +145,10 @@ pure_statement(LoopBuilder *lb, const LoopStatement *key)
 LoopValue
 lb_op(LoopBuilder *lb, LoopOp op, DType type, const LoopValue *x)
 {
-	LoopStatement s = {.kind = LOOP_STATEMENT_OP, .op = op, .type = type, .buffer = -1,
+	LoopStatement s = {.kind = LOOP_STATEMENT_OP,
+	                   .op = op,
+	                   .type = type,
+	                   .buffer = -1,
 	                   .n_operands = loop_ops[op].arity};
 
 	memcpy(s.operands, x, sizeof(LoopValue) * (size_t)s.n_operands);
@@ -182,22 +185,23 @@ lb_select(LoopBuilder *lb, LoopValue cond, LoopValue x, LoopValue y)
 LoopValue
 lb_float(LoopBuilder *lb, DType type, double value)
 {
-	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CONST, .type = type,
-	                                           .buffer = -1, .f = value});
+	return pure_statement(
+		lb, &(LoopStatement){
+			    .kind = LOOP_STATEMENT_CONST, .type = type, .buffer = -1, .f = value});
 }
 
 LoopValue
 lb_int(LoopBuilder *lb, DType type, int64_t value)
 {
-	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CONST, .type = type,
-	                                           .buffer = -1, .i = value});
+	return pure_statement(
+		lb, &(LoopStatement){
+			    .kind = LOOP_STATEMENT_CONST, .type = type, .buffer = -1, .i = value});
 }
 
 LoopValue
 lb_number(LoopBuilder *lb, DType type, double value)
 {
-	return dtype_is_float(type) ? lb_float(lb, type, value)
-	                            : lb_int(lb, type, (int64_t)value);
+	return dtype_is_float(type) ? lb_float(lb, type, value) : lb_int(lb, type, (int64_t)value);
 }
 
 /* x as the storage type sees it (s8 wraps, f16 rounds), in that type's compute type: `i` holds the
@@ -207,23 +211,29 @@ lb_cast(LoopBuilder *lb, DType type, LoopValue x)
 {
 	if (lb_type(lb, x) == type)
 		return x;
-	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CAST, .buffer = -1,
-		.type = compute_type(type), .i = type, .n_operands = 1, .operands = {x}});
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CAST,
+	                                           .buffer = -1,
+	                                           .type = compute_type(type),
+	                                           .i = type,
+	                                           .n_operands = 1,
+	                                           .operands = {x}});
 }
 
 LoopValue
 lb_scalar(LoopBuilder *lb, int index)
 {
-	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR, .type = F64,
-	                                           .buffer = index});
+	return pure_statement(
+		lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR, .type = F64, .buffer = index});
 }
 
 LoopValue
 lb_load(LoopBuilder *lb, int buffer, Affine place)
 {
 	const LoopBuffer *b = &lb->k->buffers.at[buffer];
-	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD, .type = compute_type(b->type->dtype),
-	                     .buffer = buffer, .place = place};
+	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD,
+	                     .type = compute_type(b->type->dtype),
+	                     .buffer = buffer,
+	                     .place = place};
 
 	if (b->kind == BUFFER_IN)
 		return pure_statement(lb, &key);
@@ -265,8 +275,10 @@ lb_affine(LoopBuilder *lb, Affine place)
 		return lb_int(lb, S64, place.constant);
 	if (place.n == 1 && place.constant == 0 && place.terms[0].coefficient == 1)
 		return place.terms[0].scalar;
-	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE, .type = S64,
-	                                           .buffer = -1, .place = place});
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE,
+	                                           .type = S64,
+	                                           .buffer = -1,
+	                                           .place = place});
 }
 
 LoopValue
@@ -418,9 +430,9 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 	copy->body.cap = copy->body.n;
 	for (int i = 0; i < copy->body.n; i++)
 		if (k->body.at[i].n_accumulators)
-			copy->body.at[i].accumulators =
-			        arena_copy(m->arena, k->body.at[i].accumulators,
-			                   sizeof(Accumulator) * MAX_ACCUMULATORS);
+			copy->body.at[i].accumulators = arena_copy(
+				m->arena, k->body.at[i].accumulators,
+				sizeof(Accumulator) * MAX_ACCUMULATORS);
 	strmap_put(m->kernel_names, copy->name, copy);
 	vec_push(m->arena, &m->kernels, copy);
 	return copy;
@@ -545,6 +557,7 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
 		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);
 		out->at[i] = affine_scalar(whole);
-		f = affine_add(affine_scalar(flat), affine_scale(affine_scalar(whole), -strides[i]));
+		f = affine_add(affine_scalar(flat),
+		               affine_scale(affine_scalar(whole), -strides[i]));
 	}
 }

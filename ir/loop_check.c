@@ -12,8 +12,7 @@ typedef struct {
 	bool ok;
 } Check;
 
-static void PRINTF(2, 3)
-fault(Check *c, const char *fmt, ...)
+static void PRINTF(2, 3) fault(Check *c, const char *fmt, ...)
 {
 	va_list args;
 	char what[256];
@@ -94,7 +93,7 @@ check_op(Check *c, const LoopStatement *s)
 		if (!visible(c, s->operands[i]))
 			return;
 		DType t = c->types[s->operands[i]];
-		DType want = is_comparison(s->op) ? c->types[s->operands[0]]
+		DType want = is_comparison(s->op)             ? c->types[s->operands[0]]
 		             : s->op == LOOP_select && i == 0 ? BOOL
 		                                              : s->type;
 		if (t != want)
@@ -128,8 +127,7 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	if (s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE)
 		check_place(c, s);
 	if (s->kind == LOOP_STATEMENT_STORE && visible(c, s->operands[0]) && s->buffer >= 0 &&
-	    c->types[s->operands[0]] !=
-	            compute_type(c->k->buffers.at[s->buffer].type->dtype))
+	    c->types[s->operands[0]] != compute_type(c->k->buffers.at[s->buffer].type->dtype))
 		fault(c, "a store of %s into %s", dtype_info[c->types[s->operands[0]]].name,
 		      c->k->buffers.at[s->buffer].name);
 	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF)

@@ -23,15 +23,16 @@ typedef struct {
 typedef struct {
 	const Kernel *k;
 	void *const *params;
-	void **locals;  /* by buffer */
+	void **locals; /* by buffer */
 	const double *scalars;
-	Cell *cells;    /* by scalar */
-	Lanes **lanes;  /* by accumulator scalar */
-	int *lane;      /* by accumulator scalar: the one that takes now */
-	DType *types;   /* by scalar */
+	Cell *cells;   /* by scalar */
+	Lanes **lanes; /* by accumulator scalar */
+	int *lane;     /* by accumulator scalar: the one that takes now */
+	DType *types;  /* by scalar */
 	int64_t begin, end;
 } Run;
 
+/* clang-format off */
 #define FLOAT1(name)                                                                             \
 	case LOOP_##name:                                                                        \
 		if (t == F64)                                                                    \
@@ -103,6 +104,8 @@ arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 	case LOOP_gt: return x.member > y.member;                                                \
 	default: return x.member >= y.member;                                                    \
 	}
+
+/* clang-format on */
 
 /* t: the operands' type */
 static bool
@@ -242,8 +245,9 @@ run_for(Run *r, const LoopStatement *s, int at)
 	for (int64_t j = first; j < last; j++) {
 		r->cells[s->result].s64 = j;
 		for (int a = 0; a < s->n_accumulators; a++)
-			r->lane[s->accumulators[a].scalar] =
-			        s->mode == LOOP_VECTOR ? (int)(j % LOOP_LANES) : 0;
+			r->lane[s->accumulators[a].scalar] = s->mode == LOOP_VECTOR
+			                                             ? (int)(j % LOOP_LANES)
+			                                             : 0;
 		run_block(r, at + 1, s->match);
 	}
 	for (int a = 0; a < s->n_accumulators; a++) {
@@ -251,10 +255,9 @@ run_for(Run *r, const LoopStatement *s, int at)
 		int n = s->mode == LOOP_VECTOR ? LOOP_LANES : 1;
 		for (n /= 2; n > 0; n /= 2)
 			for (int l = 0; l < n; l++)
-				lanes[a].lanes[l] =
-				        arithmetic(accumulate_op(acc->kind), acc->type,
-				                   lanes[a].lanes[l], lanes[a].lanes[l + n],
-				                   (Cell){0});
+				lanes[a].lanes[l] = arithmetic(accumulate_op(acc->kind), acc->type,
+				                               lanes[a].lanes[l],
+				                               lanes[a].lanes[l + n], (Cell){0});
 		r->cells[acc->scalar] = lanes[a].lanes[0];
 	}
 }
@@ -317,8 +320,8 @@ run_block(Run *r, int from, int to)
 		case LOOP_STATEMENT_SCALAR: r->cells[s->result].f64 = r->scalars[s->buffer]; break;
 		case LOOP_STATEMENT_LOAD: {
 			const void *buffer = checked_place(r, s, &place);
-			r->cells[s->result] =
-			        load_cell(r->k->buffers.at[s->buffer].type->dtype, buffer, place);
+			r->cells[s->result] = load_cell(r->k->buffers.at[s->buffer].type->dtype,
+			                                buffer, place);
 			break;
 		}
 		case LOOP_STATEMENT_STORE: {

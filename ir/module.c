@@ -84,8 +84,12 @@ state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifet
 	State *s = NEW(m->arena, State);
 
 	assert(!module_state(m, name));
-	*s = (State){.id = m->states.n, .type = type, .kind = kind, .lifetime = lifetime,
-	             .lr_scale = 1, .offset = -1};
+	*s = (State){.id = m->states.n,
+	             .type = type,
+	             .kind = kind,
+	             .lifetime = lifetime,
+	             .lr_scale = 1,
+	             .offset = -1};
 	s->name = arena_strdup(m->arena, name);
 	vec_push(m->arena, &m->states, s);
 	strmap_put(m->state_names, s->name, s);
@@ -97,7 +101,10 @@ value_new(Function *f, ValueKind kind, Type type, int index)
 {
 	Value *v = NEW(f->module->arena, Value);
 
-	*v = (Value){.id = f->next_value_id++, .kind = kind, .type = type, .function = f,
+	*v = (Value){.id = f->next_value_id++,
+	             .kind = kind,
+	             .type = type,
+	             .function = f,
 	             .index = index};
 	return v;
 }
@@ -189,8 +196,12 @@ node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *const *
 	Arena *arena = f->module->arena;
 	Node *n = NEW(arena, Node);
 
-	*n = (Node){.id = f->next_node_id++, .op = op, .function = f, .loc = loc,
-	            .n_operands = n_operands, .n_results = n_results};
+	*n = (Node){.id = f->next_node_id++,
+	            .op = op,
+	            .function = f,
+	            .loc = loc,
+	            .n_operands = n_operands,
+	            .n_results = n_results};
 	n->operands = NEW_ARRAY(arena, Use, n_operands);
 	for (int i = 0; i < n_operands; i++) {
 		n->operands[i] = (Use){.user = n, .index = i};
@@ -255,7 +266,8 @@ value_used_once(const Value *v)
 const Tensor *
 value_constant(const Value *v)
 {
-	return v->node && v->node->op == OP_constant ? ((ConstantAttr *)v->node->attr)->value : NULL;
+	return v->node && v->node->op == OP_constant ? ((ConstantAttr *)v->node->attr)->value
+	                                             : NULL;
 }
 
 bool

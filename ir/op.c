@@ -72,12 +72,17 @@ row_results(const OpRow *row)
 }
 
 const char *
-op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands,
-         const Type *operands, int *n_results, Type *results, int max_results)
+op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands, const Type *operands,
+         int *n_results, Type *results, int max_results)
 {
 	const OpRow *row = op_table[op];
-	Infer in = {.m = m, .attr = attr, .n_operands = n_operands, .operand = operands,
-	            .n_results = row_results(row), .result = results, .arena = arena};
+	Infer in = {.m = m,
+	            .attr = attr,
+	            .n_operands = n_operands,
+	            .operand = operands,
+	            .n_results = row_results(row),
+	            .result = results,
+	            .arena = arena};
 
 	if (in.n_results && strcmp(row->results[in.n_results - 1], "...") == 0)
 		in.n_results = max_results; /* infer sets how many */

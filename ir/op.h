@@ -56,20 +56,20 @@ void grad_none(Grad *g); /* no gradient is defined: an error */
 typedef enum {
 	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar` */
 	FUSE_VIEW,        /* result element i is operand element map(i): `map` */
-	FUSE_INDEX,       /* result element i from i alone, or a load at computed places: `element` */
-	FUSE_REDUCE,      /* ReduceAttr */
-	FUSE_ROOT,        /* writes parts of its result: `parts` (concat, pad) */
-	FUSE_OPAQUE,      /* a kernel of its own: `kernel` */
-	FUSE_NONE,        /* no code: store, return, call */
+	FUSE_INDEX,  /* result element i from i alone, or a load at computed places: `element` */
+	FUSE_REDUCE, /* ReduceAttr */
+	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
+	FUSE_OPAQUE, /* a kernel of its own: `kernel` */
+	FUSE_NONE,   /* no code: store, return, call */
 } FuseClass;
 
-typedef struct Lower Lower;           /* codegen's view of one kernel, ir/loop.h */
-typedef struct Index Index;           /* ir/loop.h */
+typedef struct Lower Lower; /* codegen's view of one kernel, ir/loop.h */
+typedef struct Index Index; /* ir/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 
 typedef struct {
-	const char *attrs;   /* in text form: "{kind = max, axes = [1]}"; "" for none */
+	const char *attrs;    /* in text form: "{kind = max, axes = [1]}"; "" for none */
 	const char *operands; /* "f64[2,3], s64[4] in 3": what values: see docs/extending.md */
 } Sample;
 
@@ -99,7 +99,7 @@ struct OpRow {
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	bool commutative;
-	int weight; /* of one element, relative to an addition; 0 counts as 1 */
+	int weight;  /* of one element, relative to an addition; 0 counts as 1 */
 	CostFn cost; /* NULL: an op an element of the result */
 	/* Rewrites n to something simpler before it; returns the replacement of result 0, or NULL. */
 	Value *(*simplify)(Builder *b, Node *n);
@@ -107,9 +107,14 @@ struct OpRow {
 };
 
 extern const OpRow *const op_table[N_OPS];
-static inline const OpRow *op_row(const Node *n) { return op_table[n->op]; }
+static inline const OpRow *
+op_row(const Node *n)
+{
+	return op_table[n->op];
+}
 bool op_find(const char *name, OpKind *out);
 
+/* clang-format off */
 /* Attribute structs that several readers share (importers, autograd, codegen). */
 typedef struct { Ints shape, axes; } BroadcastAttr;
 typedef struct { Ints shape; } ReshapeAttr;
@@ -140,5 +145,6 @@ typedef struct { Function *callee, *gradient; } CallAttr;
 typedef struct { Function *body; int64_t bound, carried, sliced; } LoopAttr;
 typedef struct { Function *then_branch, *else_branch; } CondAttr;
 typedef struct { Kernel *kernel; } LaunchAttr;
+/* clang-format on */
 
 #endif

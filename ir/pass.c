@@ -5,8 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-const char *const stage_names[] = {"any", "import", "forward", "train", "fused", "lowered",
-                                   "schedule", "memory"};
+const char *const stage_names[] = {"any",   "import",  "forward",  "train",
+                                   "fused", "lowered", "schedule", "memory"};
 
 /* ---- text: a,b{x=1,y=2} */
 static char *
@@ -37,7 +37,8 @@ set_option(const PassRow *row, void *options, Arena *arena, const char *name, co
 		else
 			*(bool *)at = strcmp(value, "false") != 0 && strcmp(value, "off") != 0;
 		if (!ok)
-			diag_error(diag, EXIT_USAGE, "pass %s: %s=%s is no number", row->name, name, value);
+			diag_error(diag, EXIT_USAGE, "pass %s: %s=%s is no number", row->name, name,
+			           value);
 		return ok;
 	}
 	diag_error(diag, EXIT_USAGE, "pass %s has no option %s", row->name, name);
@@ -66,8 +67,8 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 }
 
 bool
-pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows, int n_rows,
-               Diag *diag)
+pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
+               int n_rows, Diag *diag)
 {
 	while (*text) {
 		char *name = take_word(arena, &text, ",{");
@@ -126,7 +127,7 @@ dump(const Module *m, const PassManagerOptions *o, const char *name, int number,
 		if (!diag_status(diag, folder_make(o->dump_dir)) &&
 		    !diag_status(diag, file_write(path, text.at, (int64_t)text.n)))
 			diag_status(diag, module_write_data(
-			                          m, path_join(arena, o->dump_dir,
+						  m, path_join(arena, o->dump_dir,
 			                                       arena_printf(arena, "%s.safetensors",
 			                                                    stem))));
 	}
@@ -175,8 +176,8 @@ leave_reproducer(const PassCall *call, const Text *before, const PassManagerOpti
 }
 
 static bool
-run_one(const PassCall *call, Module *m, const PassManagerOptions *o, double *seconds, bool *changed,
-        Diag *diag)
+run_one(const PassCall *call, Module *m, const PassManagerOptions *o, double *seconds,
+        bool *changed, Diag *diag)
 {
 	Pass p = {.row = call->row, .options = call->options, .scratch = arena_new(), .diag = diag};
 	Text before = {0};
@@ -239,7 +240,8 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
 		bool changed = false;
 		if (in_list(o->disable, name))
 			continue;
-		ok = stage_fits(call, *stage, diag) && run_one(call, m, o, &seconds[i], &changed, diag);
+		ok = stage_fits(call, *stage, diag) &&
+		     run_one(call, m, o, &seconds[i], &changed, diag);
 		if (ok && call->row->leaves != STAGE_ANY)
 			*stage = call->row->leaves;
 		bool wanted = o->dump_after && (strcmp(o->dump_after, "all") == 0 ||

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* clang-format off */
 #define SCALAR static inline __attribute__((always_inline, unused))
 
 SCALAR double gradc_bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }

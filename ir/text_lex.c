@@ -240,7 +240,8 @@ read_loc_at(Reader *r, int depth)
 	} while (read_char(r, ','));
 	if (!read_expect(r, ')'))
 		return NULL;
-	return strcmp(word, "fused") == 0 ? loc_fuse(r->m, parts, n) : loc_derive(r->m, word, parts[0]);
+	return strcmp(word, "fused") == 0 ? loc_fuse(r->m, parts, n)
+	                                  : loc_derive(r->m, word, parts[0]);
 }
 
 Loc
@@ -283,7 +284,8 @@ read_data_reference(Reader *r, Type t)
 	r->at = strchr(r->at, ']') + 1;
 	const Tensor *found = r->data ? strmap_get(r->data, name) : NULL;
 	if (!found) {
-		read_fault(r, "no data for %s: it lies in the .safetensors file beside the text", name);
+		read_fault(r, "no data for %s: it lies in the .safetensors file beside the text",
+		           name);
 		return NULL;
 	}
 	const SafeTensor *s = (const SafeTensor *)found;
@@ -374,7 +376,8 @@ read_attrs(Reader *r, const OpRow *row, void *attr)
 			       strcmp(row->fields[i].name, name) != 0)
 				i++;
 			if (!name || !row->fields || !row->fields[i].name) {
-				read_fault(r, "%s has no attribute %s", row->name, name ? name : "");
+				read_fault(r, "%s has no attribute %s", row->name,
+				           name ? name : "");
 				return false;
 			}
 			given |= 1ull << i;

@@ -342,7 +342,12 @@ Module *
 module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 {
 	Module *m = module_new("main");
-	Reader r = {.file = file, .at = text, .line_start = text, .line = 1, .diag = diag, .m = m,
+	Reader r = {.file = file,
+	            .at = text,
+	            .line_start = text,
+	            .line = 1,
+	            .diag = diag,
+	            .m = m,
 	            .data = data};
 	Bodies bodies = {0};
 	bool wrapped = read_header(&r);

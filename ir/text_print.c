@@ -6,8 +6,8 @@
 #include <ctype.h>
 #include <string.h>
 
-const char *const state_kind_texts[] = {"parameter", "statistic", "moment", "gradient", "scalar",
-                                        "unit", "constant", NULL};
+const char *const state_kind_texts[] = {"parameter", "statistic", "moment",   "gradient",
+                                        "scalar",    "unit",      "constant", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io", NULL};
@@ -384,8 +384,10 @@ data_add(DataFile *d, const Tensor *t)
 		return;
 	intmap_put(d->seen, t->hash, 1);
 	SafeTensor s = {.name = arena_printf(d->arena, "0x%016llx", (unsigned long long)t->hash),
-	                .dtype = t->type->dtype, .rank = t->type->rank,
-	                .n_bytes = type_bytes(t->type), .data = t->data};
+	                .dtype = t->type->dtype,
+	                .rank = t->type->rank,
+	                .n_bytes = type_bytes(t->type),
+	                .data = t->data};
 	memcpy(s.dims, t->type->dims, sizeof(s.dims));
 	vec_push(d->arena, &d->tensors, s);
 }

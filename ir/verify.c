@@ -13,8 +13,7 @@ typedef struct {
 	bool *seen; /* by value id: defined before this point */
 } Verify;
 
-static void PRINTF(3, 4)
-fault(Verify *v, const Node *n, const char *fmt, ...)
+static void PRINTF(3, 4) fault(Verify *v, const Node *n, const char *fmt, ...)
 {
 	va_list args;
 	Text line = {0};
@@ -25,8 +24,8 @@ fault(Verify *v, const Node *n, const char *fmt, ...)
 	va_end(args);
 	if (n)
 		node_print(&line, n);
-	diag_error(v->diag, EXIT_INVALID, "%s: @%s: %s%s%s", v->m->name,
-	           v->f ? v->f->name : "", what, n ? ": " : "", n ? line.at : "");
+	diag_error(v->diag, EXIT_INVALID, "%s: @%s: %s%s%s", v->m->name, v->f ? v->f->name : "",
+	           what, n ? ": " : "", n ? line.at : "");
 	text_free(&line);
 	v->ok = false;
 }
@@ -56,8 +55,8 @@ verify_types(Verify *v, const Node *n)
 
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = node_operand(n, i) ? node_operand(n, i)->type : NULL;
-	const char *why = op_infer((Module *)v->m, v->arena, n->op, n->attr, n->n_operands, operands,
-	                           &n_results, results, n->n_results + 4);
+	const char *why = op_infer((Module *)v->m, v->arena, n->op, n->attr, n->n_operands,
+	                           operands, &n_results, results, n->n_results + 4);
 	if (why) {
 		fault(v, n, "%s", why);
 		return;
@@ -101,7 +100,8 @@ verify_function(Verify *v, const Function *f)
 		verify_types(v, n);
 		verify_store(v, n, stored, &stores_began);
 		if ((n->op == OP_return) != (n == f->last))
-			fault(v, n, n->op == OP_return ? "a return inside" : "no return at the end");
+			fault(v, n,
+			      n->op == OP_return ? "a return inside" : "no return at the end");
 		for (int i = 0; i < n->n_results; i++)
 			v->seen[node_result(n, i)->id] = true;
 	}

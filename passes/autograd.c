@@ -85,7 +85,8 @@ run_autograd(Pass *p, Module *m)
 	VEC(State *) params = {0};
 
 	if (!store || m->targets == 0) {
-		diag_error(p->diag, EXIT_USAGE, "%s: autograd needs @accumulate with a loss", m->name);
+		diag_error(p->diag, EXIT_USAGE, "%s: autograd needs @accumulate with a loss",
+		           m->name);
 		return false;
 	}
 	for (int i = 0; i < m->states.n; i++) {
@@ -100,7 +101,10 @@ run_autograd(Pass *p, Module *m)
 	mark_phases(f);
 	/* store @loss.sum, add(@loss.sum, sum) */
 	Value *sum = node_operand(node_operand(store, 0)->node, 1);
-	Builder b = {.m = m, .f = f, .before = first_store(f), .phase = PHASE_BACKWARD,
+	Builder b = {.m = m,
+	             .f = f,
+	             .before = first_store(f),
+	             .phase = PHASE_BACKWARD,
 	             .loc = loc_name(m, "loss")};
 	GradSeed seed = {sum, b_splat(&b, sum->type, 1.0 / (double)m->targets)};
 	Value **grads = NEW_ARRAY(p->scratch, Value *, wanted.n + 1);
@@ -123,9 +127,13 @@ run_autograd(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption autograd_options[] = {
-	{"wrt", "inputs whose gradients are returned", OPTION_STRING, offsetof(AutogradOptions, wrt)}, {0}};
+static const PassOption autograd_options[] = {{"wrt", "inputs whose gradients are returned",
+                                               OPTION_STRING, offsetof(AutogradOptions, wrt)},
+                                              {0}};
 const PassRow pass_autograd = {.name = "autograd",
-	.help = "append the backward of the loss to @accumulate",
-	.takes = STAGE_FORWARD, .leaves = STAGE_ANY, .options = autograd_options,
-	.options_size = sizeof(AutogradOptions), .run = run_autograd};
+                               .help = "append the backward of the loss to @accumulate",
+                               .takes = STAGE_FORWARD,
+                               .leaves = STAGE_ANY,
+                               .options = autograd_options,
+                               .options_size = sizeof(AutogradOptions),
+                               .run = run_autograd};

@@ -103,5 +103,8 @@ run_initialize(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_initialize = {.name = "initialize", .help = "random first values by use",
-	.takes = STAGE_FORWARD, .leaves = STAGE_ANY, .run = run_initialize};
+const PassRow pass_initialize = {.name = "initialize",
+                                 .help = "random first values by use",
+                                 .takes = STAGE_FORWARD,
+                                 .leaves = STAGE_ANY,
+                                 .run = run_initialize};

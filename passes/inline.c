@@ -27,7 +27,8 @@ run_inline(Pass *p, Module *m)
 		again = false;
 		for_each_function(m, f)
 			for_each_node(f, n)
-				if (n->op == OP_call && ((CallAttr *)n->attr)->callee->kind == FUNCTION_PLAIN) {
+				if (n->op == OP_call &&
+				    ((CallAttr *)n->attr)->callee->kind == FUNCTION_PLAIN) {
 					inline_call(p, f, n);
 					again = true;
 				}
@@ -35,5 +36,8 @@ run_inline(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_inline = {.name = "inline", .help = "put callees in place of calls",
-	.takes = STAGE_ANY, .leaves = STAGE_ANY, .run = run_inline};
+const PassRow pass_inline = {.name = "inline",
+                             .help = "put callees in place of calls",
+                             .takes = STAGE_ANY,
+                             .leaves = STAGE_ANY,
+                             .run = run_inline};

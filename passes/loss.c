@@ -43,8 +43,7 @@ output_index(const char *list, const char *name)
 	return -1;
 }
 
-static bool PRINTF(2, 3)
-refuse(LossPass *lp, const char *fmt, ...)
+static bool PRINTF(2, 3) refuse(LossPass *lp, const char *fmt, ...)
 {
 	va_list args;
 
@@ -113,8 +112,10 @@ prepare_target(LossPass *lp, const Function *f, Type output)
 	if (lp->target_param >= 0)
 		given = f->params.at[lp->target_param]->type;
 	if (output->rank < 1 || !dtype_is_float(output->dtype))
-		return refuse(lp, "the output is %s and of rank %d; a loss needs floats of rank 1 or more",
-		              dtype_info[output->dtype].name, output->rank);
+		return refuse(
+			lp,
+			"the output is %s and of rank %d; a loss needs floats of rank 1 or more",
+			dtype_info[output->dtype].name, output->rank);
 	if (!lp->row->class_targets) {
 		lp->target_type = output;
 		if (given && given != output)
@@ -129,8 +130,10 @@ prepare_target(LossPass *lp, const Function *f, Type output)
 	lp->target_type = given ? given : type_with_dtype(lp->m, labels, S64);
 	if (!type_same_shape(lp->target_type, labels) ||
 	    (lp->target_type->dtype != S64 && lp->target_type->dtype != S32))
-		return refuse(lp, "target \"%s\" is no s64 or s32 of the output's shape without "
-		              "axis %d", name ? name : "labels", lp->class_axis);
+		return refuse(lp,
+		              "target \"%s\" is no s64 or s32 of the output's shape without "
+		              "axis %d",
+		              name ? name : "labels", lp->class_axis);
 	return true;
 }
 
@@ -288,8 +291,14 @@ static const PassOption loss_options[] = {
 	{"target", "input that holds the target", OPTION_STRING, offsetof(LossOptions, target)},
 	{"count", "output that counts targets", OPTION_STRING, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
-	{"label_smoothing", "for class losses", OPTION_DOUBLE, offsetof(LossOptions, label_smoothing)},
-	{"outputs", "names of the outputs", OPTION_STRING, offsetof(LossOptions, outputs)}, {0}};
-const PassRow pass_loss = {.name = "loss", .help = "build @accumulate and @eval from @forward",
-	.takes = STAGE_FORWARD, .leaves = STAGE_ANY, .options = loss_options,
-	.options_size = sizeof(LossOptions), .run = run_loss};
+	{"label_smoothing", "for class losses", OPTION_DOUBLE,
+         offsetof(LossOptions, label_smoothing)},
+	{"outputs", "names of the outputs", OPTION_STRING, offsetof(LossOptions, outputs)},
+	{0}};
+const PassRow pass_loss = {.name = "loss",
+                           .help = "build @accumulate and @eval from @forward",
+                           .takes = STAGE_FORWARD,
+                           .leaves = STAGE_ANY,
+                           .options = loss_options,
+                           .options_size = sizeof(LossOptions),
+                           .run = run_loss};

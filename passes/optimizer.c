@@ -58,7 +58,8 @@ unit_for(Optimizer *o, const State *s)
 {
 	for (int i = 0; i < o->units.n; i++) {
 		Unit *u = &o->units.at[i];
-		if (u->dtype == s->type->dtype && u->decay == s->decay && u->lr_scale == s->lr_scale)
+		if (u->dtype == s->type->dtype && u->decay == s->decay &&
+		    u->lr_scale == s->lr_scale)
 			return u;
 	}
 	Unit fresh = {.dtype = s->type->dtype, .decay = s->decay, .lr_scale = s->lr_scale};
@@ -71,8 +72,9 @@ unit_state(Optimizer *o, const Unit *u, int number, const char *what, Lifetime l
 {
 	Module *m = o->m;
 	int64_t n = round_up(u->n, UNIT_ALIGN);
-	State *s = state_new(m, module_fresh_name(m, arena_printf(m->arena, "unit.%d.%s", number, what)),
-	                     type_new(m, u->dtype, 1, &n), STATE_UNIT, lifetime);
+	State *s = state_new(
+		m, module_fresh_name(m, arena_printf(m->arena, "unit.%d.%s", number, what)),
+		type_new(m, u->dtype, 1, &n), STATE_UNIT, lifetime);
 
 	s->decay = u->decay;
 	s->lr_scale = u->lr_scale;
@@ -187,7 +189,8 @@ update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
 	Value *p = function_state(o->f, u->param), *g = function_state(o->f, u->grad);
 	Value *lr = b_binary(b, OP_mul, hyper(o, "lr"), number(b, u->lr_scale));
 	Value *decay = u->decay ? hyper(o, "weight_decay") : number(b, 0);
-	Update up = {.b = b, .param = p, .scalar = update_scalar, .ctx = o, .lr = lr, .decay = decay};
+	Update up = {
+		.b = b, .param = p, .scalar = update_scalar, .ctx = o, .lr = lr, .decay = decay};
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, scale, g->type));
@@ -232,7 +235,8 @@ static bool
 run_optimizer(Pass *p, Module *m)
 {
 	const OptimizerOptions *options = p->options;
-	Optimizer o = {.p = p, .m = m, .row = optimizer_find(options->name ? options->name : "adamw")};
+	Optimizer o = {
+		.p = p, .m = m, .row = optimizer_find(options->name ? options->name : "adamw")};
 
 	if (!o.row) {
 		diag_error(p->diag, EXIT_USAGE, "--optimizer=%s: not supported in this build",
@@ -252,7 +256,12 @@ run_optimizer(Pass *p, Module *m)
 }
 
 static const PassOption optimizer_options[] = {
-	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)}, {0}};
-const PassRow pass_optimizer = {.name = "optimizer", .help = "build @update",
-	.takes = STAGE_FORWARD, .leaves = STAGE_TRAIN, .options = optimizer_options,
-	.options_size = sizeof(OptimizerOptions), .run = run_optimizer};
+	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)},
+	{0}};
+const PassRow pass_optimizer = {.name = "optimizer",
+                                .help = "build @update",
+                                .takes = STAGE_FORWARD,
+                                .leaves = STAGE_TRAIN,
+                                .options = optimizer_options,
+                                .options_size = sizeof(OptimizerOptions),
+                                .run = run_optimizer};

@@ -27,7 +27,7 @@ typedef struct {
 	const char *count;  /* output loss: the output that holds its count; NULL */
 	int64_t axis;       /* class axis; -1: where the labels lack one */
 	double label_smoothing;
-	const char *outputs;     /* names of the graph outputs, one a line */
+	const char *outputs;        /* names of the graph outputs, one a line */
 	const Tensor *class_weight; /* f32 or f64 [classes]; NULL */
 } LossOptions;
 /* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
@@ -36,9 +36,9 @@ typedef struct {
 	Value *output, *target, *weight; /* weight: [rows], 1 for a real row */
 	const LossOptions *options;
 	int class_axis;
-	Value *sum, *count;  /* f[]: out */
-	Value *correct;      /* f[]: hits, for accuracy; NULL where it makes no sense */
-	int64_t targets;     /* in a full micro-batch */
+	Value *sum, *count; /* f[]: out */
+	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
+	int64_t targets;    /* in a full micro-batch */
 } Loss;
 typedef struct {
 	const char *name, *doc;
@@ -59,10 +59,10 @@ typedef struct {
 /* One optimizer: its moments and the update of one unit, all in the unit's type. */
 typedef struct {
 	Builder *b;
-	Value *param, *grad;         /* grad is scaled and clipped */
+	Value *param, *grad; /* grad is scaled and clipped */
 	Value *moment[2];
-	Value *lr;                   /* f64[], times the unit's lr_scale */
-	Value *decay;                /* f64[]: weight decay; 0 where it does not apply */
+	Value *lr;    /* f64[], times the unit's lr_scale */
+	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
 	/* A hyperparameter by its scalar's name, repeated to the type of `like`. */
 	Value *(*scalar)(void *ctx, const char *name, const Value *like);
 	void *ctx;

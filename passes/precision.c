@@ -62,7 +62,8 @@ run_precision(Pass *p, Module *m)
 	if (o->to && strcmp(o->to, "f64") == 0)
 		to = F64;
 	else if (o->to && strcmp(o->to, "f32") != 0) {
-		diag_error(p->diag, EXIT_USAGE, "--precision=%s: not supported in this build", o->to);
+		diag_error(p->diag, EXIT_USAGE, "--precision=%s: not supported in this build",
+		           o->to);
 		return false;
 	}
 	for (int i = 0; i < m->states.n; i++) {
@@ -78,6 +79,10 @@ run_precision(Pass *p, Module *m)
 
 static const PassOption precision_options[] = {
 	{"to", "f32 or f64", OPTION_STRING, offsetof(PrecisionOptions, to)}, {0}};
-const PassRow pass_precision = {.name = "precision", .help = "the type of every float",
-	.takes = STAGE_FORWARD, .leaves = STAGE_ANY, .options = precision_options,
-	.options_size = sizeof(PrecisionOptions), .run = run_precision};
+const PassRow pass_precision = {.name = "precision",
+                                .help = "the type of every float",
+                                .takes = STAGE_FORWARD,
+                                .leaves = STAGE_ANY,
+                                .options = precision_options,
+                                .options_size = sizeof(PrecisionOptions),
+                                .run = run_precision};

@@ -173,6 +173,9 @@ run_simplify(Pass *p, Module *m)
 	return true;
 }
 
-const PassRow pass_simplify = {.name = "simplify",
+const PassRow pass_simplify = {
+	.name = "simplify",
 	.help = "fold constants, apply identities, merge equal nodes, drop unread ones",
-	.takes = STAGE_ANY, .leaves = STAGE_ANY, .run = run_simplify};
+	.takes = STAGE_ANY,
+	.leaves = STAGE_ANY,
+	.run = run_simplify};

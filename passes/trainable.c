@@ -25,8 +25,10 @@ apply_init(const Rule *r, State *s)
 		s->init_a = a;
 		s->init_b = b;
 	} else {
-		diag_error(r->p->diag, EXIT_USAGE, "--init %s=%s: need normal(MEAN,STD), "
-		           "uniform(A,B), zeros or ones", r->glob, r->value);
+		diag_error(r->p->diag, EXIT_USAGE,
+		           "--init %s=%s: need normal(MEAN,STD), "
+		           "uniform(A,B), zeros or ones",
+		           r->glob, r->value);
 		return false;
 	}
 	s->data = NULL;
@@ -110,9 +112,13 @@ run_trainable(Pass *p, Module *m)
 	return ok;
 }
 
-static const PassOption trainable_options[] = {
-	{"rules", "VERB GLOB[=VALUE], one a line", OPTION_STRING, offsetof(TrainableOptions, rules)}, {0}};
+static const PassOption trainable_options[] = {{"rules", "VERB GLOB[=VALUE], one a line",
+                                                OPTION_STRING, offsetof(TrainableOptions, rules)},
+                                               {0}};
 const PassRow pass_trainable = {.name = "trainable",
-	.help = "who is trained, decays, and starts from what",
-	.takes = STAGE_IMPORT, .leaves = STAGE_FORWARD, .options = trainable_options,
-	.options_size = sizeof(TrainableOptions), .run = run_trainable};
+                                .help = "who is trained, decays, and starts from what",
+                                .takes = STAGE_IMPORT,
+                                .leaves = STAGE_FORWARD,
+                                .options = trainable_options,
+                                .options_size = sizeof(TrainableOptions),
+                                .run = run_trainable};

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#define FEATURES(X)                                                                             \
-	X("sse4.2")                                                                             \
-	X("avx") X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") X("avx512dq") \
+#define FEATURES(X)                                                                    \
+	X("sse4.2")                                                                    \
+	X("avx")                                                                       \
+	X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") X("avx512dq") \
 		X("avx512vl") X("avx512cd")
 
 typedef struct {

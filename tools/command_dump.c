@@ -35,8 +35,9 @@ node_json(const Node *n)
 	node_print(&line, n);
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
-		json_array_append_new(operands, !v                       ? json_null()
-		                                : v->kind == VALUE_STATE ? json_string(v->state->name)
+		json_array_append_new(operands, !v ? json_null()
+		                                : v->kind == VALUE_STATE
+		                                        ? json_string(v->state->name)
 		                                : v->kind == VALUE_PARAM ? json_string(v->name)
 		                                                         : json_integer(v->id));
 	}
@@ -119,8 +120,9 @@ read_text(const char *path, Arena *arena, Diag *diag)
 	int64_t n;
 
 	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
-	    diag_status(diag, module_read_data(arena, arena_printf(arena, "%.*s.safetensors", stem, path),
-	                                       &data)))
+	    diag_status(diag,
+	                module_read_data(arena, arena_printf(arena, "%.*s.safetensors", stem, path),
+	                                 &data)))
 		return NULL;
 	char *text = arena_strndup(arena, bytes, (size_t)n);
 	Module *m = module_parse(text, path, data, diag);
@@ -156,10 +158,14 @@ int
 command_opt(Options *o, Arena *arena, Diag *diag)
 {
 	Pipeline p = {0};
-	PassManagerOptions mo = {.dump_after = o->dump_after, .dump_dir = o->dump_dir,
-		.dump_changed = o->dump_changed, .stop_after = o->stop_after, .verify_each = true,
-		.time_passes = o->time_passes, .disable = terminated(arena, &o->disable),
-		.reproducer_dir = o->dump_dir};
+	PassManagerOptions mo = {.dump_after = o->dump_after,
+	                         .dump_dir = o->dump_dir,
+	                         .dump_changed = o->dump_changed,
+	                         .stop_after = o->stop_after,
+	                         .verify_each = true,
+	                         .time_passes = o->time_passes,
+	                         .disable = terminated(arena, &o->disable),
+	                         .reproducer_dir = o->dump_dir};
 	int n;
 	const PassRow *const *rows = pass_rows(&n);
 
@@ -190,8 +196,10 @@ parse_stage(const char *text, Stage *stage, Diag *diag)
 			*stage = (Stage)i;
 			return true;
 		}
-	diag_error(diag, EXIT_USAGE, "--stage=%s: need import, forward, train, sharded, fused, "
-	           "lowered, schedule or memory", text);
+	diag_error(diag, EXIT_USAGE,
+	           "--stage=%s: need import, forward, train, sharded, fused, "
+	           "lowered, schedule or memory",
+	           text);
 	return false;
 }
 
@@ -206,7 +214,8 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 	Text out = {0};
 
 	if (strcmp(stage, "schedule") != 0 && strcmp(stage, "memory") != 0) {
-		diag_error(diag, EXIT_USAGE, "%s: an executable has the stages schedule and memory", path);
+		diag_error(diag, EXIT_USAGE, "%s: an executable has the stages schedule and memory",
+		           path);
 		return EXIT_USAGE;
 	}
 	if (diag_status(diag, file_read(arena, path, size, &bytes, &n)))
@@ -272,9 +281,9 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 		              : session_stage(&s, stage, s.has_loss);
 	if (ok && o->dump_dir && !o->output && !o->dump_after && !o->dump_changed) {
 		ok = !diag_status(diag, folder_make(o->dump_dir));
-		o->output = path_join(arena, o->dump_dir,
-		                      arena_printf(arena, "%s.gir", o->after ? o->after
-		                                                             : stage_names[stage]));
+		o->output = path_join(
+			arena, o->dump_dir,
+			arena_printf(arena, "%s.gir", o->after ? o->after : stage_names[stage]));
 	}
 	if (ok)
 		write_module(s.m, o->output, o->format, arena, diag);
@@ -335,7 +344,8 @@ command_passes(Options *o, Arena *arena, Diag *diag)
 	(void)arena, (void)diag;
 	for (int i = 0; i < n; i++) {
 		if (o->json) {
-			printf("{\"name\": \"%s\", \"help\": \"%s\"}\n", rows[i]->name, rows[i]->help);
+			printf("{\"name\": \"%s\", \"help\": \"%s\"}\n", rows[i]->name,
+			       rows[i]->help);
 			continue;
 		}
 		printf("%-12s %-10s -> %-10s %s\n", rows[i]->name, stage_names[rows[i]->takes],

@@ -32,7 +32,8 @@ init_states(Run *r)
 	r->interp = interp_new(m, r->s->arena, r->s->o->real);
 	for (int i = 0; i < m->states.n; i++) {
 		State *st = m->states.at[i];
-		r->interp.states[i] = st->data ? eval_tensor_from(r->s->arena, st->type, st->data->data)
+		r->interp.states[i] = st->data ? eval_tensor_from(r->s->arena, st->type,
+		                                                  st->data->data)
 		                               : eval_tensor_new(r->s->arena, st->type);
 	}
 }
@@ -95,7 +96,8 @@ interpret_forward(Run *r)
 	interp_run(&r->interp, f, args, results);
 	for (int i = 0; i < n; i++)
 		out[i] = named(s, s->outputs.at[i], &results[i]);
-	return !diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s)));
+	return !diag_status(s->diag,
+	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s)));
 }
 
 static bool
@@ -156,7 +158,8 @@ interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *re
 
 	for (int i = 0; i < m->states.n; i++)
 		if (m->states.at[i]->lifetime == LIFE_STEP)
-			r->interp.states[i] = eval_tensor_new(r->interp.arena, m->states.at[i]->type);
+			r->interp.states[i] = eval_tensor_new(r->interp.arena,
+			                                      m->states.at[i]->type);
 	interp_run(&r->interp, f, args, results);
 	return state_scalar(r, "loss.sum") / state_scalar(r, "loss.count");
 }
@@ -219,7 +222,8 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 		double down = interpret_loss(r, f, args, results);
 		x->f[k] = old;
 		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
-		double error = fabs(difference - own) / fmax(fmax(fabs(difference), fabs(own)), 1e-4);
+		double error = fabs(difference - own) /
+		               fmax(fmax(fabs(difference), fabs(own)), 1e-4);
 		if (error >= worst) {
 			worst = error;
 			worst_at = k;
@@ -227,8 +231,8 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 			worst_pair[1] = difference;
 		}
 	}
-	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", grad->of->name, worst,
-	       (long long)worst_at, worst_pair[0], worst_pair[1]);
+	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", grad->of->name,
+	       worst, (long long)worst_at, worst_pair[0], worst_pair[1]);
 }
 
 static void

@@ -89,7 +89,9 @@ collect_ports(Ports *p)
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
 		const Value *v = param_named(f, in->name);
-		PortInfo info = {.name = in->name, .kind = PORT_INPUT, .file_dtype = in->dtype,
+		PortInfo info = {.name = in->name,
+		                 .kind = PORT_INPUT,
+		                 .file_dtype = in->dtype,
 		                 .sample_axis = sample_axis(p, in)};
 		int64_t bound = -1;
 		if (v && !dtype_is_float(in->dtype))
@@ -100,7 +102,9 @@ collect_ports(Ports *p)
 	}
 	for (int i = 0; i < im->outputs.n; i++) {
 		const ImportPort *out = &im->outputs.at[i];
-		PortInfo info = {.name = out->name, .kind = PORT_OUTPUT, .file_dtype = out->dtype,
+		PortInfo info = {.name = out->name,
+		                 .kind = PORT_OUTPUT,
+		                 .file_dtype = out->dtype,
 		                 .sample_axis = sample_axis(p, out)};
 		vec_push(s->arena, &p->ports, info);
 	}
@@ -118,9 +122,11 @@ add_loss_ports(Ports *p)
 	if (!s->has_loss)
 		return;
 	if (labels) {
-		PortInfo info = {.name = target, .kind = PORT_LABELS,
-		                 .file_dtype = dtype_is_float(labels->type->dtype) ? F32
-		                                                                   : labels->type->dtype};
+		PortInfo info = {.name = target,
+		                 .kind = PORT_LABELS,
+		                 .file_dtype = dtype_is_float(labels->type->dtype)
+		                                       ? F32
+		                                       : labels->type->dtype};
 		if (is_class_loss(s)) {
 			info.bounded = info.has_ignore = true;
 			info.ignore = -100;
@@ -146,9 +152,11 @@ add_loss_ports(Ports *p)
 		for (int k = 0; k < p->ports.n; k++)
 			known |= p->ports.at[k].kind != PORT_OUTPUT &&
 			         strcmp(p->ports.at[k].name, v->name) == 0;
-		PortInfo info = {.name = v->name, .kind = PORT_INPUT,
-		                 .file_dtype = dtype_is_float(v->type->dtype) ? F32 : v->type->dtype,
-		                 .sample_axis = v->type->rank && v->type->dims[0] == p->rows ? 0 : -1};
+		PortInfo info = {
+			.name = v->name,
+			.kind = PORT_INPUT,
+			.file_dtype = dtype_is_float(v->type->dtype) ? F32 : v->type->dtype,
+			.sample_axis = v->type->rank && v->type->dims[0] == p->rows ? 0 : -1};
 		if (!known)
 			vec_push(s->arena, &p->ports, info);
 	}
@@ -223,14 +231,15 @@ write_cpu_features(FormatWriter *w)
 	Text t = {0};
 
 	__builtin_cpu_init();
-#define FEATURE(name)                        \
-	if (__builtin_cpu_supports(name))    \
+#define FEATURE(name)                     \
+	if (__builtin_cpu_supports(name)) \
 		text_add(&t, t.n ? " " name : name);
-	FEATURE("sse4.2") FEATURE("avx") FEATURE("avx2") FEATURE("fma") FEATURE("bmi") FEATURE("bmi2")
-	FEATURE("avx512f") FEATURE("avx512bw") FEATURE("avx512dq") FEATURE("avx512vl")
-	FEATURE("avx512cd")
+	FEATURE("sse4.2")
+	FEATURE("avx")
+	FEATURE("avx2") FEATURE("fma") FEATURE("bmi") FEATURE("bmi2") FEATURE("avx512f")
+		FEATURE("avx512bw") FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512cd")
 #undef FEATURE
-	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
+			format_info(w, "cpu_features", "%s", t.n ? t.at : "");
 	text_free(&t);
 #else
 	(void)w;
@@ -274,8 +283,10 @@ typedef struct {
 	const char *function;
 	Role role;
 } RoleRow;
-static const RoleRow role_rows[] = {{"forward", ROLE_FORWARD}, {"eval", ROLE_EVAL},
-                                    {"accumulate", ROLE_ACCUMULATE}, {"update", ROLE_UPDATE}};
+static const RoleRow role_rows[] = {{"forward", ROLE_FORWARD},
+                                    {"eval", ROLE_EVAL},
+                                    {"accumulate", ROLE_ACCUMULATE},
+                                    {"update", ROLE_UPDATE}};
 
 Status
 library_path(Arena *arena, char **path)
@@ -292,8 +303,10 @@ library_path(Arena *arena, char **path)
 	char *installed = arena_printf(arena, "%s/../lib/libgradc_rt.a", self);
 	*path = access(beside, R_OK) == 0 ? beside : installed;
 	if (access(*path, R_OK) != 0)
-		return status_error(EXIT_SYSTEM, "%s: the runtime library is missing: install gradc "
-		                    "whole, or build it with `make build`", *path);
+		return status_error(EXIT_SYSTEM,
+		                    "%s: the runtime library is missing: install gradc "
+		                    "whole, or build it with `make build`",
+		                    *path);
 	return NULL;
 }
 
@@ -320,7 +333,9 @@ output_names(Session *s, Role role)
 
 	for (int i = 0; i < s->o->wrt.n; i++)
 		names[i] = arena_printf(s->arena, "grad.%s", s->o->wrt.at[i]);
-	return role == ROLE_UPDATE ? update_outputs : role == ROLE_ACCUMULATE ? names : s->outputs.at;
+	return role == ROLE_UPDATE       ? update_outputs
+	       : role == ROLE_ACCUMULATE ? names
+	                                 : s->outputs.at;
 }
 
 bool
@@ -341,12 +356,18 @@ session_link(Session *s, const char *path, bool embed_export)
 	for (int i = 0; i < COUNT(role_rows); i++) {
 		const Function *f = module_function(s->m, role_rows[i].function);
 		if (f)
-			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0, output_names(s, role_rows[i].role)};
+			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0,
+			                              output_names(s, role_rows[i].role)};
 	}
-	tables_write(w, &(Tables){.m = s->m, .programs = programs, .n_programs = n,
-		.ports = ports.ports.at, .n_ports = ports.ports.n, .binding_text = binding_text(s),
-		.rows = ports.rows, .state_dtypes = s->import->state_dtypes.at,
-		.n_state_dtypes = s->import->state_dtypes.n});
+	tables_write(w, &(Tables){.m = s->m,
+	                          .programs = programs,
+	                          .n_programs = n,
+	                          .ports = ports.ports.at,
+	                          .n_ports = ports.ports.n,
+	                          .binding_text = binding_text(s),
+	                          .rows = ports.rows,
+	                          .state_dtypes = s->import->state_dtypes.at,
+	                          .n_state_dtypes = s->import->state_dtypes.n});
 	write_info(s, w, &ports);
 	if ((embed_export && !model_export_template(s->m, w, s->diag)) ||
 	    diag_status(s->diag, library_path(s->arena, &runtime)))

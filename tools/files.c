@@ -26,8 +26,8 @@ input_read(Session *s, const char *text, NamedTensor *out)
 	}
 	*out = (NamedTensor){.name = arena_strndup(s->arena, text, (size_t)(equal - text))};
 	if (has_suffix(equal + 1, ".pb")) {
-		if (diag_status(s->diag, tensor_proto_read(s->arena, equal + 1, &out->dtype, &out->rank,
-		                                           out->dims, &data)))
+		if (diag_status(s->diag, tensor_proto_read(s->arena, equal + 1, &out->dtype,
+		                                           &out->rank, out->dims, &data)))
 			return false;
 	} else {
 		if (diag_status(s->diag, npy_read(s->arena, equal + 1, &info, &data)))
@@ -74,14 +74,17 @@ input_for(Session *s, const NamedTensor *list, int n, const Value *param, EvalTe
 			continue;
 		if (in->rank != t->rank ||
 		    memcmp(in->dims, t->dims, sizeof(int64_t) * (size_t)t->rank) != 0) {
-			diag_error(s->diag, EXIT_DATA, "input \"%s\": the file has shape %s, the model %s",
-			           param->name, shape_text(s->arena, in->rank, in->dims),
+			diag_error(s->diag, EXIT_DATA,
+			           "input \"%s\": the file has shape %s, the model %s", param->name,
+			           shape_text(s->arena, in->rank, in->dims),
 			           shape_text(s->arena, t->rank, t->dims));
 			return false;
 		}
 		if (!types_convert(in->dtype, t->dtype)) {
-			diag_error(s->diag, EXIT_DATA, "input \"%s\": the file holds %s, the model wants %s",
-			           param->name, dtype_info[in->dtype].name, dtype_info[t->dtype].name);
+			diag_error(s->diag, EXIT_DATA,
+			           "input \"%s\": the file holds %s, the model wants %s",
+			           param->name, dtype_info[in->dtype].name,
+			           dtype_info[t->dtype].name);
 			return false;
 		}
 		Type own = type_with_dtype(s->m, t, in->dtype);
@@ -126,7 +129,8 @@ tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedT
 		json_object_set_new(names, t->name,
 		                    json_pack("{s:s,s:s,s:o}", "file", file, "dtype",
 		                              dtype_info[t->dtype].name, "shape", shape));
-		status = as_pb ? tensor_proto_write(path, t->name, t->dtype, t->rank, t->dims, t->data)
+		status = as_pb ? tensor_proto_write(path, t->name, t->dtype, t->rank, t->dims,
+		                                    t->data)
 		               : npy_write(path, t->dtype, t->rank, t->dims, t->data);
 	}
 	if (!status) {

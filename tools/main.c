@@ -5,7 +5,8 @@
 
 const Command commands[] = {
 	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx"},
-	{"check", "reads, verifies, lists parameters and what is unsupported", command_check, "MODEL.onnx"},
+	{"check", "reads, verifies, lists parameters and what is unsupported", command_check,
+         "MODEL.onnx"},
 	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx"},
 	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx"},
 	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir"},
@@ -18,8 +19,10 @@ const Command commands[] = {
 static void
 usage(FILE *out)
 {
-	fprintf(out, "gradc %s: ONNX models become training executables\n\n"
-	             "usage: gradc COMMAND FILE [options]\n\n", GRADC_VERSION);
+	fprintf(out,
+	        "gradc %s: ONNX models become training executables\n\n"
+	        "usage: gradc COMMAND FILE [options]\n\n",
+	        GRADC_VERSION);
 	for (const Command *c = commands; c->name; c++)
 		fprintf(out, "  %-8s %-24s %s\n", c->name, c->what, c->help);
 	fprintf(out, "\n`gradc COMMAND --help` lists the options; `man gradc` says more.\n");
@@ -39,8 +42,9 @@ refuse(Diag *diag, const char *name)
 {
 	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0;
 
-	diag_error(diag, EXIT_USAGE, later ? "`gradc %s`: not supported in this build"
-	                                   : "unknown command `%s`", name);
+	diag_error(diag, EXIT_USAGE,
+	           later ? "`gradc %s`: not supported in this build" : "unknown command `%s`",
+	           name);
 	diag_hint(diag, "`gradc --help` lists the commands");
 	return EXIT_USAGE;
 }
@@ -63,7 +67,8 @@ main(int argc, char **argv)
 		code = EXIT_OK;
 	} else if (!find_command(argv[1])) {
 		code = refuse(diag, argv[1]);
-	} else if (options_parse(&o, find_command(argv[1]), argc - 1, argv + 1, arena, diag, &code)) {
+	} else if (options_parse(&o, find_command(argv[1]), argc - 1, argv + 1, arena, diag,
+	                         &code)) {
 		code = find_command(argv[1])->run(&o, arena, diag);
 	}
 	arena_free(arena);

@@ -7,10 +7,14 @@
 #include <string.h>
 
 typedef enum {
-	TAKES_STRING, TAKES_LIST, TAKES_INT, TAKES_DOUBLE, TAKES_FLAG,
-	TAKES_RULE,  /* a line of --train, --freeze ...: kept in order */
-	TAKES_INIT,  /* --init: random, model, or a rule */
-	TAKES_ONLY,  /* only its default; anything else is not in this build */
+	TAKES_STRING,
+	TAKES_LIST,
+	TAKES_INT,
+	TAKES_DOUBLE,
+	TAKES_FLAG,
+	TAKES_RULE, /* a line of --train, --freeze ...: kept in order */
+	TAKES_INIT, /* --init: random, model, or a rule */
+	TAKES_ONLY, /* only its default; anything else is not in this build */
 } OptionTakes;
 typedef struct {
 	const char *name, *value, *help;
@@ -19,6 +23,7 @@ typedef struct {
 	const char *only; /* TAKES_ONLY: the values that do nothing, space-separated */
 } OptionRow;
 
+/* clang-format off */
 #define AT(field) offsetof(Options, field)
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write (-o)", TAKES_STRING, AT(output), NULL},
@@ -84,6 +89,8 @@ static const OptionRow option_rows[] = {
 	{"remat", "R", "not in this build", TAKES_ONLY, 0, "none off"},
 	{"emit", "E", "not in this build", TAKES_ONLY, 0, "executable"},
 };
+
+/* clang-format on */
 
 typedef struct {
 	Options *o;
@@ -186,7 +193,8 @@ read_config(OptionSink *s, const char *path)
 	if (line < 0)
 		diag_error(s->diag, EXIT_USAGE, "--config %s: cannot be read", path);
 	else if (line > 0)
-		diag_error(s->diag, EXIT_USAGE, "--config %s: line %d is no `name = value`", path, line);
+		diag_error(s->diag, EXIT_USAGE, "--config %s: line %d is no `name = value`", path,
+		           line);
 	return line == 0 && s->ok;
 }
 
@@ -194,7 +202,8 @@ static void
 print_help(const Command *c)
 {
 	printf("usage: gradc %s %s [options]\n%s\n\noptions (of all commands; those without meaning "
-	       "here are ignored):\n", c->name, c->what, c->help);
+	       "here are ignored):\n",
+	       c->name, c->what, c->help);
 	for (int i = 0; i < COUNT(option_rows); i++) {
 		char left[64];
 		snprintf(left, sizeof(left), "--%s%s%s", option_rows[i].name,
@@ -259,8 +268,8 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 		if (c == 'o')
 			o->output = optarg;
 		else if (c == '?' || c == ':') {
-			diag_error(diag, EXIT_USAGE, "%s %s", c == '?' ? "unknown option" : "no value for",
-			           argv[optind - 1]);
+			diag_error(diag, EXIT_USAGE, "%s %s",
+			           c == '?' ? "unknown option" : "no value for", argv[optind - 1]);
 			diag_hint(diag, "`gradc %s --help` lists the options", command->name);
 			ok = false;
 		} else if (c != OPTION_CONFIG) {

@@ -26,7 +26,8 @@ run_program(Session *s, char *const *argv)
 			return EXIT_SYSTEM;
 	if (WIFEXITED(status))
 		return WEXITSTATUS(status);
-	diag_error(s->diag, EXIT_SYSTEM, "the compiled program ended with signal %d", WTERMSIG(status));
+	diag_error(s->diag, EXIT_SYSTEM, "the compiled program ended with signal %d",
+	           WTERMSIG(status));
 	return EXIT_SYSTEM;
 }
 
@@ -74,8 +75,10 @@ convert_results(Session *s, const char *from, const char *to)
 		ok = ok && !diag_status(s->diag, npy_read(s->arena, path, &info, &data));
 		if (!ok)
 			break;
-		list[n] = (NamedTensor){.name = arena_strdup(s->arena, name), .dtype = info.dtype,
-		                        .rank = info.rank, .data = data};
+		list[n] = (NamedTensor){.name = arena_strdup(s->arena, name),
+		                        .dtype = info.dtype,
+		                        .rank = info.rank,
+		                        .data = data};
 		dtype_parse(dtype, &list[n].dtype); /* bf16 lies in the file as its bits */
 		memcpy(list[n++].dims, info.dims, sizeof(info.dims));
 		unlink(path);

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #define PASS(name) extern const PassRow pass_##name;
-#include "passes/pass_list.def"
 #include "codegen/pass_list.def"
+#include "passes/pass_list.def"
 #undef PASS
 
 const PassRow *const *
@@ -15,8 +15,8 @@ pass_rows(int *n)
 {
 	static const PassRow *const rows[] = {
 #define PASS(name) &pass_##name,
-#include "passes/pass_list.def"
 #include "codegen/pass_list.def"
+#include "passes/pass_list.def"
 #undef PASS
 	};
 
@@ -50,8 +50,10 @@ read_dims(Session *s, ImportOptions *io)
 		if (!split_pair(s, "dim", list->at[i], &dims[i].name, &value))
 			return false;
 		if (strchr(value, ',')) {
-			diag_error(s->diag, EXIT_USAGE, "--dim %s: several values: not supported in this "
-			           "build", list->at[i]);
+			diag_error(s->diag, EXIT_USAGE,
+			           "--dim %s: several values: not supported in this "
+			           "build",
+			           list->at[i]);
 			return false;
 		}
 		if (!parse_int(value, &dims[i].value) || dims[i].value < 0) {
@@ -84,8 +86,8 @@ read_fills(Session *s, ImportOptions *io)
 		else if (parse_double(value, &fills[i].value))
 			fills[i].kind = FILL_VALUE;
 		else {
-			diag_error(s->diag, EXIT_USAGE, "--fill %s: need ones, zeros, iota or a number",
-			           list->at[i]);
+			diag_error(s->diag, EXIT_USAGE,
+			           "--fill %s: need ones, zeros, iota or a number", list->at[i]);
 			return false;
 		}
 	}
@@ -288,8 +290,8 @@ use_loss_graph(Session *s, const char *path)
 	if (counted)
 		vec_push(s->arena, &s->outputs, "loss.count");
 	if (s->loss.count && !counted) {
-		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=%s", path,
-		           s->loss.count);
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=%s",
+		           path, s->loss.count);
 		return false;
 	}
 	s->loss.output = "loss";
@@ -309,10 +311,12 @@ read_class_weight(Session *s)
 	if (diag_status(s->diag, npy_read(s->arena, s->o->class_weight, &info, &data)))
 		return false;
 	if (!dtype_is_float(info.dtype)) {
-		diag_error(s->diag, EXIT_DATA, "%s: class weights must be floats", s->o->class_weight);
+		diag_error(s->diag, EXIT_DATA, "%s: class weights must be floats",
+		           s->o->class_weight);
 		return false;
 	}
-	s->loss.class_weight = tensor_new(s->m, type_new(s->m, info.dtype, info.rank, info.dims), data);
+	s->loss.class_weight = tensor_new(s->m, type_new(s->m, info.dtype, info.rank, info.dims),
+	                                  data);
 	return true;
 }
 
@@ -322,8 +326,7 @@ session_parse_loss(Session *s, const char *text)
 	char *copy = arena_strdup(s->arena, text), *colon = strchr(copy, ':'), *save = NULL;
 	Text names = {0};
 
-	s->loss = (LossOptions){.kind = copy, .axis = -1,
-	                        .label_smoothing = s->o->label_smoothing};
+	s->loss = (LossOptions){.kind = copy, .axis = -1, .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
 	if (colon) {
 		*colon = '\0';
@@ -336,8 +339,7 @@ session_parse_loss(Session *s, const char *text)
 		}
 	}
 	s->loss_kind = copy;
-	if (strcmp(copy, "onnx") == 0 &&
-	    (!s->loss.output || !use_loss_graph(s, s->loss.output))) {
+	if (strcmp(copy, "onnx") == 0 && (!s->loss.output || !use_loss_graph(s, s->loss.output))) {
 		if (!s->loss.output)
 			diag_error(s->diag, EXIT_USAGE, "--loss=%s: need onnx:FILE", text);
 		return false;
@@ -409,15 +411,18 @@ manager_options(const Session *s)
 {
 	const Options *o = s->o;
 
-	return (PassManagerOptions){.dump_after = o->dump_after, .dump_dir = o->dump_dir,
-		.dump_changed = o->dump_changed, .stop_after = o->stop_after,
-		.disable = terminated((Session *)s, &o->disable),
+	return (PassManagerOptions){.dump_after = o->dump_after,
+	                            .dump_dir = o->dump_dir,
+	                            .dump_changed = o->dump_changed,
+	                            .stop_after = o->stop_after,
+	                            .disable = terminated((Session *)s, &o->disable),
 #ifdef NDEBUG
-		.verify_each = o->verify_each,
+	                            .verify_each = o->verify_each,
 #else
-		.verify_each = true,
+	                            .verify_each = true,
 #endif
-		.time_passes = o->time_passes, .reproducer_dir = o->dump_dir};
+	                            .time_passes = o->time_passes,
+	                            .reproducer_dir = o->dump_dir};
 }
 
 /* Up to the last call of that pass. */
@@ -446,8 +451,8 @@ session_stage(Session *s, Stage stage, bool with_update)
 {
 	Pipeline p = {0};
 	PassManagerOptions o = manager_options(s);
-	static const int lengths_behind_fuse[] = {[STAGE_FUSED] = 3, [STAGE_LOWERED] = 2,
-	                                          [STAGE_SCHEDULE] = 1, [STAGE_MEMORY] = 0};
+	static const int lengths_behind_fuse[] = {
+		[STAGE_FUSED] = 3, [STAGE_LOWERED] = 2, [STAGE_SCHEDULE] = 1, [STAGE_MEMORY] = 0};
 
 	if (stage == STAGE_IMPORT)
 		return true;

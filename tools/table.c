@@ -79,8 +79,9 @@ print_summary(const Session *s, bool full)
 	int rows = 0, at = 0;
 	int64_t trainable = 0, all = 0;
 
-	printf("%s: ONNX IR %lld, opset %lld, %s, %d nodes\n", s->o->input, (long long)im->ir_version,
-	       (long long)im->opset, im->producer ? im->producer : "", im->n_nodes);
+	printf("%s: ONNX IR %lld, opset %lld, %s, %d nodes\n", s->o->input,
+	       (long long)im->ir_version, (long long)im->opset, im->producer ? im->producer : "",
+	       im->n_nodes);
 	print_ports("input", im->inputs.at, im->inputs.n);
 	print_ports("output", im->outputs.at, im->outputs.n);
 	for (int i = 0; i < im->repairs.n && (full || i < 8); i++)
@@ -95,7 +96,8 @@ print_summary(const Session *s, bool full)
 			continue;
 		all += st->type->n;
 		trainable += st->trainable ? st->type->n : 0;
-		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 || at >= rows - SHORT_TABLE / 2)
+		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 ||
+		    at >= rows - SHORT_TABLE / 2)
 			print_row(st);
 		else if (at == SHORT_TABLE / 2)
 			printf("  ... %d more (--table=full)\n", rows - SHORT_TABLE);
@@ -117,9 +119,10 @@ print_summary_json(const Session *s)
 		json_t *shape = json_array();
 		for (int k = 0; k < st->type->rank; k++)
 			json_array_append_new(shape, json_integer(st->type->dims[k]));
-		json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name, "dtype",
-			dtype_info[st->type->dtype].name, "shape", shape, "kind", role_of(st), "why",
-			st->why ? st->why : ""));
+		json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name,
+		                                      "dtype", dtype_info[st->type->dtype].name,
+		                                      "shape", shape, "kind", role_of(st), "why",
+		                                      st->why ? st->why : ""));
 	}
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o}", "model", s->o->input, "opset",
 	                         (json_int_t)s->import->opset, "producer",

@@ -18,11 +18,11 @@ typedef struct {
 } CPrinter;
 
 static const char *const compute_names[N_DTYPES] = {
-	[F64] = "double", [F32] = "float", [S64] = "int64_t", [S32] = "int32_t",
+	[F64] = "double",   [F32] = "float",    [S64] = "int64_t", [S32] = "int32_t",
 	[U64] = "uint64_t", [U32] = "uint32_t", [BOOL] = "_Bool"};
 static const char *const storage_names[N_DTYPES] = {
-	[F64] = "double", [F32] = "float", [F16] = "uint16_t", [BF16] = "uint16_t",
-	[S64] = "int64_t", [S32] = "int32_t", [S16] = "int16_t", [S8] = "int8_t",
+	[F64] = "double",   [F32] = "float",    [F16] = "uint16_t", [BF16] = "uint16_t",
+	[S64] = "int64_t",  [S32] = "int32_t",  [S16] = "int16_t",  [S8] = "int8_t",
 	[U64] = "uint64_t", [U32] = "uint32_t", [U16] = "uint16_t", [U8] = "uint8_t",
 	[BOOL] = "uint8_t"};
 
@@ -129,8 +129,8 @@ print_saturated(CPrinter *p, DType from, DType storage, DType to, LoopValue x)
 		return;
 	}
 	long long high = (1ll << (bits - is_signed)) - 1, low = is_signed ? -high - 1 : 0;
-	text_printf(p->out, "gradc_max_%s(gradc_min_%s(gradc_%s_to_%s(v%d), %lld), %lld)", t, t, f, t,
-	            x, high, low);
+	text_printf(p->out, "gradc_max_%s(gradc_min_%s(gradc_%s_to_%s(v%d), %lld), %lld)", t, t, f,
+	            t, x, high, low);
 }
 
 static void
@@ -170,7 +170,8 @@ print_store(CPrinter *p, const LoopStatement *s)
 
 	print_place(p, s);
 	if (d == F16 || d == BF16)
-		text_printf(p->out, " = gradc_store_%s(v%d);\n", dtype_info[d].name, s->operands[0]);
+		text_printf(p->out, " = gradc_store_%s(v%d);\n", dtype_info[d].name,
+		            s->operands[0]);
 	else
 		text_printf(p->out, " = (%s)v%d;\n", storage_names[d], s->operands[0]);
 }
@@ -183,8 +184,8 @@ print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const c
 	if (kind <= ACC_MUL)
 		text_printf(p->out, "%s = %s %s %s;\n", to, to, kind == ACC_ADD ? "+" : "*", with);
 	else
-		text_printf(p->out, "%s = gradc_%s_%s(%s, %s);\n", to, kind == ACC_MAX ? "max" : "min",
-		            dtype_info[t].name, to, with);
+		text_printf(p->out, "%s = gradc_%s_%s(%s, %s);\n", to,
+		            kind == ACC_MAX ? "max" : "min", dtype_info[t].name, to, with);
 }
 
 static void
@@ -312,9 +313,10 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 static void
 print_accumulate(CPrinter *p, const LoopStatement *s)
 {
-	static const AccumulateKind kinds[N_LOOP_OPS] = {
-		[LOOP_add] = ACC_ADD, [LOOP_mul] = ACC_MUL, [LOOP_max] = ACC_MAX,
-		[LOOP_min] = ACC_MIN};
+	static const AccumulateKind kinds[N_LOOP_OPS] = {[LOOP_add] = ACC_ADD,
+	                                                 [LOOP_mul] = ACC_MUL,
+	                                                 [LOOP_max] = ACC_MAX,
+	                                                 [LOOP_min] = ACC_MIN};
 	char to[64], with[64];
 	bool lanes = false;
 
@@ -407,8 +409,11 @@ c_print_kernel(Text *out, const Kernel *k)
 	scalar_types(k, p.types);
 	text_add(out, "\n/* ");
 	print_comment(out, loc_origin(k->loc));
-	text_printf(out, " */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s(void *const *buffers, "
-	            "const double *scalars, int64_t begin, int64_t end)\n{\n", k->name);
+	text_printf(
+		out,
+		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s(void *const *buffers, "
+		"const double *scalars, int64_t begin, int64_t end)\n{\n",
+		k->name);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
 		            storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name, i);
@@ -431,7 +436,8 @@ void
 c_print_table(Text *out, const Module *m)
 {
 	text_add(out, "/* The kernels by number. */\n#include <stdint.h>\n");
-	text_add(out, "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
+	text_add(out,
+	         "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
 	for (int i = 0; i < m->kernels.n; i++)
 		text_printf(out, "KernelCode gradc_%s __attribute__((visibility(\"hidden\")));\n",
 		            m->kernels.at[i]->name);

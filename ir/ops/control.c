@@ -27,8 +27,10 @@ eval_call(Eval *ev, const Function *f, const EvalTensor *args, EvalTensor *resul
 }
 
 /* ---- call {callee, gradient} */
-static const Field call_fields[] = {{"callee", FIELD_FUNC, offsetof(CallAttr, callee), NULL, false},
-	{"gradient", FIELD_FUNC, offsetof(CallAttr, gradient), NULL, true}, {0}};
+static const Field call_fields[] = {
+	{"callee", FIELD_FUNC, offsetof(CallAttr, callee), NULL, false},
+	{"gradient", FIELD_FUNC, offsetof(CallAttr, gradient), NULL, true},
+	{0}};
 
 static void
 call_infer(Infer *in)
@@ -36,7 +38,8 @@ call_infer(Infer *in)
 	const Function *f = ((const CallAttr *)in->attr)->callee;
 
 	if (!f || !function_return(f) || in->n_operands != f->params.n) {
-		infer_error(in, "callee takes %d operands, not %d", f ? f->params.n : 0, in->n_operands);
+		infer_error(in, "callee takes %d operands, not %d", f ? f->params.n : 0,
+		            in->n_operands);
 		return;
 	}
 	if (function_results(f) > in->n_results) {
@@ -114,9 +117,9 @@ call_grad(Grad *g)
 	if (!f) {
 		f = function_gradient(a->callee, &g->fault);
 		if (f)
-			add_float_results(g, build_node(g->b, OP_call,
-			                                gradient_arguments(g, args, 0), args,
-			                                &(CallAttr){.callee = f}));
+			add_float_results(g,
+			                  build_node(g->b, OP_call, gradient_arguments(g, args, 0),
+			                             args, &(CallAttr){.callee = f}));
 		return;
 	}
 	for (int i = 0; i < f->params.n; i++) {
@@ -126,19 +129,28 @@ call_grad(Grad *g)
 			return;
 		}
 	}
-	add_float_results(g, build_node(g->b, OP_call, f->params.n, args, &(CallAttr){.callee = f}));
+	add_float_results(g,
+	                  build_node(g->b, OP_call, f->params.n, args, &(CallAttr){.callee = f}));
 }
 
 static const Sample text_only[] = {{"text", ""}, {0}}; /* covered by tests/ir/control.gir */
-const OpRow op_call = {.name = "call", .doc = "runs a function of the module",
-	.operands = {{"arguments", OPERAND_VARIADIC}}, .results = {"..."}, .fields = call_fields,
-	.attr_size = sizeof(CallAttr), .infer = call_infer, .eval = call_eval, .grad = call_grad,
-	.fuse = FUSE_NONE, .samples = text_only};
+const OpRow op_call = {.name = "call",
+                       .doc = "runs a function of the module",
+                       .operands = {{"arguments", OPERAND_VARIADIC}},
+                       .results = {"..."},
+                       .fields = call_fields,
+                       .attr_size = sizeof(CallAttr),
+                       .infer = call_infer,
+                       .eval = call_eval,
+                       .grad = call_grad,
+                       .fuse = FUSE_NONE,
+                       .samples = text_only};
 
 /* ---- cond {then, else}: operands are a bool and the arguments of both */
 static const Field cond_fields[] = {
 	{"then", FIELD_FUNC, offsetof(CondAttr, then_branch), NULL, false},
-	{"else", FIELD_FUNC, offsetof(CondAttr, else_branch), NULL, false}, {0}};
+	{"else", FIELD_FUNC, offsetof(CondAttr, else_branch), NULL, false},
+	{0}};
 
 static void
 cond_infer(Infer *in)
@@ -194,10 +206,17 @@ cond_grad(Grad *g)
 	add_float_results(g, build_node(g->b, OP_cond, n, args, &d));
 }
 
-const OpRow op_cond = {.name = "cond", .doc = "one of two functions",
+const OpRow op_cond = {
+	.name = "cond",
+	.doc = "one of two functions",
 	.operands = {{"condition", OPERAND_REQUIRED}, {"arguments", OPERAND_VARIADIC}},
-	.results = {"..."}, .fields = cond_fields, .attr_size = sizeof(CondAttr),
-	.infer = cond_infer, .eval = cond_eval, .grad = cond_grad, .fuse = FUSE_NONE,
+	.results = {"..."},
+	.fields = cond_fields,
+	.attr_size = sizeof(CondAttr),
+	.infer = cond_infer,
+	.eval = cond_eval,
+	.grad = cond_grad,
+	.fuse = FUSE_NONE,
 	.samples = text_only};
 
 /* ---- loop {body, bound, carried, sliced}: operands are carried values, sliced ones (leading
@@ -205,9 +224,10 @@ const OpRow op_cond = {.name = "cond", .doc = "one of two functions",
  * bool[], carried, rows) runs while continue holds, at most bound times. Results: carried, stacked
  * rows (zero behind the last), the trip count. */
 static const Field loop_fields[] = {{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
-	{"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
-	{"carried", FIELD_INT, offsetof(LoopAttr, carried), NULL, true},
-	{"sliced", FIELD_INT, offsetof(LoopAttr, sliced), NULL, true}, {0}};
+                                    {"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
+                                    {"carried", FIELD_INT, offsetof(LoopAttr, carried), NULL, true},
+                                    {"sliced", FIELD_INT, offsetof(LoopAttr, sliced), NULL, true},
+                                    {0}};
 
 static Type
 stacked_type(Module *m, Type row, int64_t n)
@@ -307,7 +327,8 @@ static Function *
 stacking_body(LoopGrad *lg)
 {
 	Module *m = lg->g->b->m;
-	const char *name = module_fresh_name(m, arena_printf(m->arena, "%s.stacking", lg->body->name));
+	const char *name = module_fresh_name(m,
+	                                     arena_printf(m->arena, "%s.stacking", lg->body->name));
 	Function *f = function_clone(lg->body, name);
 	Node *ret = function_return(f);
 	int n = ret->n_operands;
@@ -334,8 +355,8 @@ static Function *
 backward_step(LoopGrad *lg, Value *const *args, int n_carried_d, int n_args)
 {
 	Module *m = lg->g->b->m;
-	Function *step = function_new(m, module_fresh_name(m, arena_printf(m->arena, "%s.backward",
-	                                                                  lg->body->name)));
+	Function *step = function_new(
+		m, module_fresh_name(m, arena_printf(m->arena, "%s.backward", lg->body->name)));
 	Builder b = {.m = m, .f = step};
 	int n_sliced = 1 + lg->carried + lg->sliced;
 	Value **call = value_array(lg->g, lg->body->params.n + function_results(lg->body));
@@ -407,7 +428,10 @@ loop_grad(Grad *g)
 	const LoopAttr *a = g->node->attr;
 	Node *n = g->node;
 	Builder *b = g->b;
-	LoopGrad lg = {.g = g, .a = a, .body = a->body, .carried = (int)a->carried,
+	LoopGrad lg = {.g = g,
+	               .a = a,
+	               .body = a->body,
+	               .carried = (int)a->carried,
 	               .sliced = (int)a->sliced};
 	Value **args = value_array(g, 4 * (n->n_operands + n->n_results) + 4);
 	int n_args = 0, n_d = 0;
@@ -425,7 +449,8 @@ loop_grad(Grad *g)
 
 	for (int i = 0; i < lg.carried; i++)
 		if (is_float(node_result(n, i)))
-			args[n_args++] = g->dresult[i] ? g->dresult[i] : zeros_like(b, node_result(n, i));
+			args[n_args++] = g->dresult[i] ? g->dresult[i]
+			                               : zeros_like(b, node_result(n, i));
 	for (int i = lg.carried + lg.sliced; i < n->n_operands; i++)
 		if (is_float(node_operand(n, i)))
 			args[n_args++] = zeros_like(b, node_operand(n, i));
@@ -437,14 +462,17 @@ loop_grad(Grad *g)
 		args[n_args++] = reversed(b, node_operand(n, lg.carried + i));
 	for (int i = lg.carried; i + 1 < n->n_results; i++)
 		if (is_float(node_result(n, i)))
-			args[n_args++] = reversed(b, g->dresult[i] ? g->dresult[i]
-			                                           : zeros_like(b, node_result(n, i)));
+			args[n_args++] = reversed(b, g->dresult[i]
+			                                     ? g->dresult[i]
+			                                     : zeros_like(b, node_result(n, i)));
 	int n_sliced = n_args - n_d;
 	args[n_args++] = node_result(n, n->n_results - 1);
 	for (int i = lg.carried + lg.sliced; i < n->n_operands; i++)
 		args[n_args++] = node_operand(n, i);
-	LoopAttr backward = {.body = backward_step(&lg, args, n_d, n_args), .bound = a->bound,
-	                     .carried = n_d, .sliced = n_sliced};
+	LoopAttr backward = {.body = backward_step(&lg, args, n_d, n_args),
+	                     .bound = a->bound,
+	                     .carried = n_d,
+	                     .sliced = n_sliced};
 	Node *back = build_node(b, OP_loop, n_args, args, &backward);
 	int d = 0, row = n_d;
 	for (int i = 0; i < lg.carried; i++)
@@ -458,10 +486,17 @@ loop_grad(Grad *g)
 			grad_add(g, i, node_result(back, d++));
 }
 
-const OpRow op_loop = {.name = "loop", .doc = "runs a function up to a bound",
-	.operands = {{"values", OPERAND_VARIADIC}}, .results = {"..."}, .fields = loop_fields,
-	.attr_size = sizeof(LoopAttr), .infer = loop_infer, .eval = loop_eval, .grad = loop_grad,
-	.fuse = FUSE_NONE, .samples = text_only};
+const OpRow op_loop = {.name = "loop",
+                       .doc = "runs a function up to a bound",
+                       .operands = {{"values", OPERAND_VARIADIC}},
+                       .results = {"..."},
+                       .fields = loop_fields,
+                       .attr_size = sizeof(LoopAttr),
+                       .infer = loop_infer,
+                       .eval = loop_eval,
+                       .grad = loop_grad,
+                       .fuse = FUSE_NONE,
+                       .samples = text_only};
 
 /* ---- store {state}: the state's new value, from the end of the function on */
 static const Field store_fields[] = {
@@ -482,19 +517,32 @@ no_eval(Eval *ev)
 	(void)ev; /* the interpreter itself ends functions and stores */
 }
 
-const OpRow op_store = {.name = "store", .doc = "gives a state its new value",
-	.operands = {{"x", OPERAND_REQUIRED}}, .fields = store_fields,
-	.attr_size = sizeof(StoreAttr), .infer = store_infer, .eval = no_eval, .grad = grad_zero,
-	.fuse = FUSE_NONE, .effect = true, .samples = text_only};
+const OpRow op_store = {.name = "store",
+                        .doc = "gives a state its new value",
+                        .operands = {{"x", OPERAND_REQUIRED}},
+                        .fields = store_fields,
+                        .attr_size = sizeof(StoreAttr),
+                        .infer = store_infer,
+                        .eval = no_eval,
+                        .grad = grad_zero,
+                        .fuse = FUSE_NONE,
+                        .effect = true,
+                        .samples = text_only};
 
 static void
 return_infer(Infer *in)
 {
 	(void)in;
 }
-const OpRow op_return = {.name = "return", .doc = "ends a function",
-	.operands = {{"values", OPERAND_VARIADIC}}, .infer = return_infer, .eval = no_eval,
-	.grad = grad_zero, .fuse = FUSE_NONE, .effect = true, .samples = text_only};
+const OpRow op_return = {.name = "return",
+                         .doc = "ends a function",
+                         .operands = {{"values", OPERAND_VARIADIC}},
+                         .infer = return_infer,
+                         .eval = no_eval,
+                         .grad = grad_zero,
+                         .fuse = FUSE_NONE,
+                         .effect = true,
+                         .samples = text_only};
 
 /* ---- launch {kernel}: runs loop IR */
 static const Field launch_fields[] = {
@@ -543,7 +591,15 @@ launch_cost(const Node *n)
 	return ((const LaunchAttr *)n->attr)->kernel->flops;
 }
 
-const OpRow op_launch = {.name = "launch", .doc = "runs a kernel of loop IR",
-	.operands = {{"inputs", OPERAND_VARIADIC}}, .results = {"..."}, .fields = launch_fields,
-	.attr_size = sizeof(LaunchAttr), .infer = launch_infer, .eval = launch_eval,
-	.grad = grad_none, .fuse = FUSE_NONE, .cost = launch_cost, .samples = text_only};
+const OpRow op_launch = {.name = "launch",
+                         .doc = "runs a kernel of loop IR",
+                         .operands = {{"inputs", OPERAND_VARIADIC}},
+                         .results = {"..."},
+                         .fields = launch_fields,
+                         .attr_size = sizeof(LaunchAttr),
+                         .infer = launch_infer,
+                         .eval = launch_eval,
+                         .grad = grad_none,
+                         .fuse = FUSE_NONE,
+                         .cost = launch_cost,
+                         .samples = text_only};

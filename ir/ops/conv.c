@@ -7,12 +7,14 @@
 
 #include <string.h>
 
-#define WINDOW_FIELDS                                                                            \
-	{"stride", FIELD_INTS, offsetof(ConvAttr, stride), NULL, false},                         \
-	{"low", FIELD_INTS, offsetof(ConvAttr, low), NULL, false},                               \
-	{"high", FIELD_INTS, offsetof(ConvAttr, high), NULL, false},                             \
-	{"dilation", FIELD_INTS, offsetof(ConvAttr, dilation), NULL, false},                     \
-	{"groups", FIELD_INT, offsetof(ConvAttr, groups), NULL, false}
+#define WINDOW_FIELDS                                                                \
+	{"stride", FIELD_INTS, offsetof(ConvAttr, stride), NULL, false},             \
+		{"low", FIELD_INTS, offsetof(ConvAttr, low), NULL, false},           \
+		{"high", FIELD_INTS, offsetof(ConvAttr, high), NULL, false},         \
+		{"dilation", FIELD_INTS, offsetof(ConvAttr, dilation), NULL, false}, \
+	{                                                                            \
+		"groups", FIELD_INT, offsetof(ConvAttr, groups), NULL, false         \
+	}
 static const Field conv_fields[] = {WINDOW_FIELDS, {0}};
 static const Field conv_grad_fields[] = {
 	WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(ConvAttr, size), NULL, false}, {0}};
@@ -25,9 +27,12 @@ conv_shape(Infer *in, Type x, Type w, Ints *shape)
 	int spatial = x->rank - 2;
 
 	*shape = (Ints){.n = x->rank};
-	if (spatial < 1 || w->rank != x->rank || x->dtype != w->dtype || !dtype_is_float(x->dtype)) {
-		infer_error(in, "weight rank %d, input rank %d; need equal ranks of 3 or more and one "
-		                "float type", w->rank, x->rank);
+	if (spatial < 1 || w->rank != x->rank || x->dtype != w->dtype ||
+	    !dtype_is_float(x->dtype)) {
+		infer_error(in,
+		            "weight rank %d, input rank %d; need equal ranks of 3 or more and one "
+		            "float type",
+		            w->rank, x->rank);
 		return false;
 	}
 	if (a->stride.n != spatial || a->low.n != spatial || a->high.n != spatial ||
@@ -36,9 +41,11 @@ conv_shape(Infer *in, Type x, Type w, Ints *shape)
 		return false;
 	}
 	if (a->groups < 1 || x->dims[1] != w->dims[1] * a->groups || w->dims[0] % a->groups) {
-		infer_error(in, "input has %lld channels, weight %lld inputs and %lld outputs in %lld "
-		                "groups", (long long)x->dims[1], (long long)w->dims[1],
-		            (long long)w->dims[0], (long long)a->groups);
+		infer_error(in,
+		            "input has %lld channels, weight %lld inputs and %lld outputs in %lld "
+		            "groups",
+		            (long long)x->dims[1], (long long)w->dims[1], (long long)w->dims[0],
+		            (long long)a->groups);
 		return false;
 	}
 	shape->at[0] = x->dims[0];
@@ -46,12 +53,15 @@ conv_shape(Infer *in, Type x, Type w, Ints *shape)
 	for (int i = 0; i < spatial; i++) {
 		int64_t reach = (w->dims[i + 2] - 1) * a->dilation.at[i] + 1;
 		int64_t room = x->dims[i + 2] + a->low.at[i] + a->high.at[i] - reach;
-		if (a->stride.at[i] < 1 || a->dilation.at[i] < 1 || w->dims[i + 2] < 1 || room < 0) {
-			infer_error(in, "spatial axis %d: window %lld (dilation %lld, stride %lld) over "
-			                "%lld elements padded by %lld and %lld", i,
-			            (long long)w->dims[i + 2], (long long)a->dilation.at[i],
-			            (long long)a->stride.at[i], (long long)x->dims[i + 2],
-			            (long long)a->low.at[i], (long long)a->high.at[i]);
+		if (a->stride.at[i] < 1 || a->dilation.at[i] < 1 || w->dims[i + 2] < 1 ||
+		    room < 0) {
+			infer_error(
+				in,
+				"spatial axis %d: window %lld (dilation %lld, stride %lld) over "
+				"%lld elements padded by %lld and %lld",
+				i, (long long)w->dims[i + 2], (long long)a->dilation.at[i],
+				(long long)a->stride.at[i], (long long)x->dims[i + 2],
+				(long long)a->low.at[i], (long long)a->high.at[i]);
 			return false;
 		}
 		shape->at[i + 2] = room / a->stride.at[i] + 1;
@@ -130,7 +140,8 @@ static bool
 conv_source(const ConvAttr *a, Type x, const int64_t *p, const int64_t *q, int64_t *at)
 {
 	for (int i = 0; i + 2 < x->rank; i++) {
-		at[i + 2] = p[i + 2] * a->stride.at[i] - a->low.at[i] + q[i + 2] * a->dilation.at[i];
+		at[i + 2] = p[i + 2] * a->stride.at[i] - a->low.at[i] +
+		            q[i + 2] * a->dilation.at[i];
 		if (at[i + 2] < 0 || at[i + 2] >= x->dims[i + 2])
 			return false;
 	}
@@ -165,17 +176,32 @@ static void
 conv_eval_role(Eval *ev, int role)
 {
 	Type p = ev->operand[0].type, q = ev->operand[1].type, r = ev->result[0].type;
-	ConvWalk c = {.a = ev->attr, .p = ev->operand[0].f, .q = ev->operand[1].f,
-	              .sum = ev->result[0].f, .role = role};
+	ConvWalk c = {.a = ev->attr,
+	              .p = ev->operand[0].f,
+	              .q = ev->operand[1].f,
+	              .sum = ev->result[0].f,
+	              .role = role};
 
 	c.x = role == 0 ? r : p;
 	c.w = role == 1 ? r : q;
 	c.y = role == 2 ? r : role == 0 ? p : q;
 	conv_walk(&c);
 }
-static void conv_eval(Eval *ev) { conv_eval_role(ev, 2); }
-static void conv_grad_input_eval(Eval *ev) { conv_eval_role(ev, 0); }
-static void conv_grad_weight_eval(Eval *ev) { conv_eval_role(ev, 1); }
+static void
+conv_eval(Eval *ev)
+{
+	conv_eval_role(ev, 2);
+}
+static void
+conv_grad_input_eval(Eval *ev)
+{
+	conv_eval_role(ev, 0);
+}
+static void
+conv_grad_weight_eval(Eval *ev)
+{
+	conv_eval_role(ev, 1);
+}
 
 /* ---- gradients */
 static Value *
@@ -384,16 +410,23 @@ conv_c(const Node *n, Affine batch, Affine m, Affine col)
 	ConvShape s = conv_shapes(n->function->module, n);
 
 	/* (image * groups + group) * out + m is image * channels + channel */
-	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n), col);
+	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
+	                  col);
 }
 static void
 conv_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw, &(Gemm){.node = n, .type = compute_type(s.y->dtype),
-		.batch = s.x->dims[0] * s.a->groups, .m = s.out, .n = s.y_space->n,
-		.k = s.in * s.window->n, .a = conv_a, .b = conv_b, .c = conv_c});
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.y->dtype),
+	                        .batch = s.x->dims[0] * s.a->groups,
+	                        .m = s.out,
+	                        .n = s.y_space->n,
+	                        .k = s.in * s.window->n,
+	                        .a = conv_a,
+	                        .b = conv_b,
+	                        .c = conv_c});
 }
 
 /* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place) */
@@ -433,7 +466,8 @@ conv_grad_input_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 		if (stride > 1) {
 			LoopValue v = lb_affine(lb, place), by = lb_int(lb, S64, stride);
 			LoopValue whole = lb_binary(lb, LOOP_div, v, by);
-			LoopValue exact = lb_compare(lb, LOOP_eq, lb_binary(lb, LOOP_mul, whole, by), v);
+			LoopValue exact = lb_compare(lb, LOOP_eq,
+			                             lb_binary(lb, LOOP_mul, whole, by), v);
 			inside = inside < 0 ? exact : lb_binary(lb, LOOP_and, inside, exact);
 			place = affine_scalar(whole);
 		}
@@ -446,17 +480,23 @@ conv_grad_input_c(const Node *n, Affine batch, Affine m, Affine col)
 {
 	ConvShape s = conv_shapes(n->function->module, n);
 
-	return affine_add(affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n), col);
+	return affine_add(affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n),
+	                  col);
 }
 static void
 conv_grad_input_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw, &(Gemm){.node = n, .type = compute_type(s.x->dtype),
-		.batch = s.x->dims[0] * s.a->groups, .m = s.in, .n = s.x_space->n,
-		.k = s.out * s.window->n, .a = conv_grad_input_a, .b = conv_grad_input_b,
-		.c = conv_grad_input_c});
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.x->dtype),
+	                        .batch = s.x->dims[0] * s.a->groups,
+	                        .m = s.in,
+	                        .n = s.x_space->n,
+	                        .k = s.out * s.window->n,
+	                        .a = conv_grad_input_a,
+	                        .b = conv_grad_input_b,
+	                        .c = conv_grad_input_c});
 }
 
 /* conv_grad_weight: batch = group, rows = outputs, columns = (input, window place), k = (image,
@@ -488,37 +528,57 @@ conv_grad_weight_c(const Node *n, Affine batch, Affine m, Affine col)
 {
 	ConvShape s = conv_shapes(n->function->module, n);
 
-	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m),
-	                               s.in * s.window->n), col);
+	return affine_add(
+		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
 }
 static void
 conv_grad_weight_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw, &(Gemm){.node = n, .type = compute_type(s.w->dtype), .batch = s.a->groups,
-		.m = s.out, .n = s.in * s.window->n, .k = s.x->dims[0] * s.y_space->n,
-		.a = conv_grad_weight_a, .b = conv_grad_weight_b, .c = conv_grad_weight_c});
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.w->dtype),
+	                        .batch = s.a->groups,
+	                        .m = s.out,
+	                        .n = s.in * s.window->n,
+	                        .k = s.x->dims[0] * s.y_space->n,
+	                        .a = conv_grad_weight_a,
+	                        .b = conv_grad_weight_b,
+	                        .c = conv_grad_weight_c});
 }
 
 #define PLAIN "{stride = [1], low = [0], high = [0], dilation = [1], groups = 1"
 #define WIDE "{stride = [2,1], low = [1,2], high = [0,1], dilation = [1,2], groups = 2"
-static const Sample conv_samples[] = {{PLAIN "}", "f64[2,3,7], f64[4,3,3]"},
+static const Sample conv_samples[] = {
+	{PLAIN "}", "f64[2,3,7], f64[4,3,3]"},
 	{WIDE "}", "f64[2,4,6,5], f64[6,2,3,2]"},
 	{"{stride = [2,2], low = [1,1], high = [1,1], dilation = [1,1], groups = 3}",
-	 "f64[1,3,5,5], f64[3,1,3,3]"},
-	{PLAIN "}", "f64[0,1,3], f64[1,1,2]"}, {0}};
-static const Sample conv_grad_input_samples[] = {{PLAIN ", size = [7]}", "f64[2,4,5], f64[4,3,3]"},
-	{WIDE ", size = [6,5]}", "f64[2,6,3,6], f64[6,2,3,2]"}, {0}};
-static const Sample conv_grad_weight_samples[] = {{PLAIN ", size = [3]}", "f64[2,3,7], f64[2,4,5]"},
-	{WIDE ", size = [3,2]}", "f64[2,4,6,5], f64[2,6,3,6]"}, {0}};
+         "f64[1,3,5,5], f64[3,1,3,3]"},
+	{PLAIN "}", "f64[0,1,3], f64[1,1,2]"},
+	{0}};
+static const Sample conv_grad_input_samples[] = {
+	{PLAIN ", size = [7]}", "f64[2,4,5], f64[4,3,3]"},
+	{WIDE ", size = [6,5]}", "f64[2,6,3,6], f64[6,2,3,2]"},
+	{0}};
+static const Sample conv_grad_weight_samples[] = {
+	{PLAIN ", size = [3]}", "f64[2,3,7], f64[2,4,5]"},
+	{WIDE ", size = [3,2]}", "f64[2,4,6,5], f64[2,6,3,6]"},
+	{0}};
 
-#define CONV_ROW(op, text, x, y, z, field_table)                                                 \
-	const OpRow op_##op = {.name = #op, .doc = text,                                         \
-		.operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}}, .results = {z},      \
-		.fields = field_table, .attr_size = sizeof(ConvAttr), .infer = op##_infer,       \
-		.eval = op##_eval, .grad = op##_grad_name, .fuse = FUSE_OPAQUE,                  \
-		.kernel = op##_kernel, .cost = op##_cost, .samples = op##_samples};
+#define CONV_ROW(op, text, x, y, z, field_table)                                           \
+	const OpRow op_##op = {.name = #op,                                                \
+	                       .doc = text,                                                \
+	                       .operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}}, \
+	                       .results = {z},                                             \
+	                       .fields = field_table,                                      \
+	                       .attr_size = sizeof(ConvAttr),                              \
+	                       .infer = op##_infer,                                        \
+	                       .eval = op##_eval,                                          \
+	                       .grad = op##_grad_name,                                     \
+	                       .fuse = FUSE_OPAQUE,                                        \
+	                       .kernel = op##_kernel,                                      \
+	                       .cost = op##_cost,                                          \
+	                       .samples = op##_samples};
 #define conv_grad_name conv_grad
 #define conv_grad_input_grad_name conv_grad_input_grad
 #define conv_grad_weight_grad_name conv_grad_weight_grad

@@ -6,7 +6,8 @@ static const Field dot_fields[] = {
 	{"x_batch", FIELD_INTS, offsetof(DotAttr, x_batch), NULL, true},
 	{"y_batch", FIELD_INTS, offsetof(DotAttr, y_batch), NULL, true},
 	{"x_contract", FIELD_INTS, offsetof(DotAttr, x_contract), NULL, true},
-	{"y_contract", FIELD_INTS, offsetof(DotAttr, y_contract), NULL, true}, {0}};
+	{"y_contract", FIELD_INTS, offsetof(DotAttr, y_contract), NULL, true},
+	{0}};
 
 /* The axes of a rank that neither list names, in order. */
 static Ints
@@ -60,7 +61,8 @@ dot_infer(Infer *in)
 	if (a->x_batch.n + fx.n + fy.n > MAX_RANK ||
 	    fx.n + a->x_batch.n + a->x_contract.n != x->rank ||
 	    fy.n + a->y_batch.n + a->y_contract.n != y->rank) {
-		infer_error(in, "an axis is named twice, or the result's rank exceeds %d", MAX_RANK);
+		infer_error(in, "an axis is named twice, or the result's rank exceeds %d",
+		            MAX_RANK);
 		return;
 	}
 	for (int i = 0; i < a->x_batch.n; i++)
@@ -282,9 +284,15 @@ static void
 dot_kernel(Lower *lw, const Node *n)
 {
 	DotShape s = dot_shape(lw->m, n->attr, node_operand(n, 0)->type, node_operand(n, 1)->type);
-	Gemm g = {.node = n, .type = compute_type(node_result(n, 0)->type->dtype),
-	          .batch = s.batch->n, .m = s.rows->n, .n = s.columns->n, .k = s.inner->n,
-	          .a = dot_x, .b = dot_y, .c = dot_z};
+	Gemm g = {.node = n,
+	          .type = compute_type(node_result(n, 0)->type->dtype),
+	          .batch = s.batch->n,
+	          .m = s.rows->n,
+	          .n = s.columns->n,
+	          .k = s.inner->n,
+	          .a = dot_x,
+	          .b = dot_y,
+	          .c = dot_z};
 
 	gemm_kernel(lw, &g);
 }
@@ -292,13 +300,24 @@ dot_kernel(Lower *lw, const Node *n)
 static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [0]}", "f64[3,5], f64[5,4]"},
 	{"{x_contract = [1], y_contract = [1]}", "f64[9,17], f64[35,17]"},
-	{"{x_batch = [0], y_batch = [1], x_contract = [2], y_contract = [0]}", "f64[2,3,4], f64[4,2,5]"},
+	{"{x_batch = [0], y_batch = [1], x_contract = [2], y_contract = [0]}",
+         "f64[2,3,4], f64[4,2,5]"},
 	{"{x_contract = [0,2], y_contract = [2,0]}", "f64[2,3,4], f64[4,3,2]"},
 	{"{x_contract = [0], y_contract = [0]}", "f64[5], f64[5]"},
-	{"{}", "f64[3], f64[2]"}, {"{x_contract = [1], y_contract = [0]}", "f64[2,0], f64[0,3]"},
-	{"{x_contract = [1], y_contract = [0]}", "f64[1,300], f64[300,1]"}, {0}};
-const OpRow op_dot = {.name = "dot", .doc = "tensor product, summed over contracted axes",
-	.operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, .results = {"z"},
-	.fields = dot_fields, .attr_size = sizeof(DotAttr), .infer = dot_infer, .eval = dot_eval,
-	.grad = dot_grad, .fuse = FUSE_OPAQUE, .kernel = dot_kernel, .cost = dot_cost,
-	.samples = dot_samples};
+	{"{}", "f64[3], f64[2]"},
+	{"{x_contract = [1], y_contract = [0]}", "f64[2,0], f64[0,3]"},
+	{"{x_contract = [1], y_contract = [0]}", "f64[1,300], f64[300,1]"},
+	{0}};
+const OpRow op_dot = {.name = "dot",
+                      .doc = "tensor product, summed over contracted axes",
+                      .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
+                      .results = {"z"},
+                      .fields = dot_fields,
+                      .attr_size = sizeof(DotAttr),
+                      .infer = dot_infer,
+                      .eval = dot_eval,
+                      .grad = dot_grad,
+                      .fuse = FUSE_OPAQUE,
+                      .kernel = dot_kernel,
+                      .cost = dot_cost,
+                      .samples = dot_samples};

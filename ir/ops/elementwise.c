@@ -67,27 +67,111 @@ eval_binary(Eval *ev, Float2 f, Int2 g)
 }
 
 /* ---- scalars on the two number classes */
+/* clang-format off: tables of one-line functions and rows */
 #define U(x) ((uint64_t)(x))
-static double f_neg(double x) { return -x; }
-static int64_t i_neg(int64_t x) { return (int64_t)(0 - U(x)); }
-static int64_t i_abs(int64_t x) { return x < 0 ? i_neg(x) : x; }
-static double f_sign(double x) { return isnan(x) ? x : (x > 0) - (x < 0); }
-static int64_t i_sign(int64_t x) { return (x > 0) - (x < 0); }
-static double f_rsqrt(double x) { return 1 / sqrt(x); }
-static double f_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
-static int64_t i_not(int64_t x) { return !x; }
-static double f_is_nan(double x) { return isnan(x); }
-static double f_same(double x) { return x; }
-static int64_t i_same(int64_t x) { return x; }
-static double f_add(double x, double y) { return x + y; }
-static double f_sub(double x, double y) { return x - y; }
-static double f_mul(double x, double y) { return x * y; }
-static double f_div(double x, double y) { return x / y; }
-static double f_max(double x, double y) { return isnan(x) || x > y ? x : isnan(y) || y > x ? y : x; }
-static double f_min(double x, double y) { return isnan(x) || x < y ? x : isnan(y) || y < x ? y : x; }
-static int64_t i_add(int64_t x, int64_t y, bool u) { (void)u; return (int64_t)(U(x) + U(y)); }
-static int64_t i_sub(int64_t x, int64_t y, bool u) { (void)u; return (int64_t)(U(x) - U(y)); }
-static int64_t i_mul(int64_t x, int64_t y, bool u) { (void)u; return (int64_t)(U(x) * U(y)); }
+static double
+f_neg(double x)
+{
+	return -x;
+}
+static int64_t
+i_neg(int64_t x)
+{
+	return (int64_t)(0 - U(x));
+}
+static int64_t
+i_abs(int64_t x)
+{
+	return x < 0 ? i_neg(x) : x;
+}
+static double
+f_sign(double x)
+{
+	return isnan(x) ? x : (x > 0) - (x < 0);
+}
+static int64_t
+i_sign(int64_t x)
+{
+	return (x > 0) - (x < 0);
+}
+static double
+f_rsqrt(double x)
+{
+	return 1 / sqrt(x);
+}
+static double
+f_sigmoid(double x)
+{
+	return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
+}
+static int64_t
+i_not(int64_t x)
+{
+	return !x;
+}
+static double
+f_is_nan(double x)
+{
+	return isnan(x);
+}
+static double
+f_same(double x)
+{
+	return x;
+}
+static int64_t
+i_same(int64_t x)
+{
+	return x;
+}
+static double
+f_add(double x, double y)
+{
+	return x + y;
+}
+static double
+f_sub(double x, double y)
+{
+	return x - y;
+}
+static double
+f_mul(double x, double y)
+{
+	return x * y;
+}
+static double
+f_div(double x, double y)
+{
+	return x / y;
+}
+static double
+f_max(double x, double y)
+{
+	return isnan(x) || x > y ? x : isnan(y) || y > x ? y : x;
+}
+static double
+f_min(double x, double y)
+{
+	return isnan(x) || x < y ? x : isnan(y) || y < x ? y : x;
+}
+static int64_t
+i_add(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return (int64_t)(U(x) + U(y));
+}
+static int64_t
+i_sub(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return (int64_t)(U(x) - U(y));
+}
+static int64_t
+i_mul(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return (int64_t)(U(x) * U(y));
+}
 /* Division by zero gives 0 and the one overflow wraps: evaluation never traps. */
 static int64_t
 i_div(int64_t x, int64_t y, bool u)
@@ -115,24 +199,103 @@ i_pow(int64_t x, int64_t y, bool u)
 			r = i_mul(r, x, u);
 	return r;
 }
-static bool i_less(int64_t x, int64_t y, bool u) { return u ? U(x) < U(y) : x < y; }
-static int64_t i_max(int64_t x, int64_t y, bool u) { return i_less(x, y, u) ? y : x; }
-static int64_t i_min(int64_t x, int64_t y, bool u) { return i_less(y, x, u) ? y : x; }
-static int64_t i_and(int64_t x, int64_t y, bool u) { (void)u; return x & y; }
-static int64_t i_or(int64_t x, int64_t y, bool u) { (void)u; return x | y; }
-static int64_t i_xor(int64_t x, int64_t y, bool u) { (void)u; return x ^ y; }
-static double f_eq(double x, double y) { return x == y; }
-static double f_ne(double x, double y) { return x != y; }
-static double f_lt(double x, double y) { return x < y; }
-static double f_le(double x, double y) { return x <= y; }
-static double f_gt(double x, double y) { return x > y; }
-static double f_ge(double x, double y) { return x >= y; }
-static int64_t i_eq(int64_t x, int64_t y, bool u) { (void)u; return x == y; }
-static int64_t i_ne(int64_t x, int64_t y, bool u) { (void)u; return x != y; }
-static int64_t i_lt(int64_t x, int64_t y, bool u) { return i_less(x, y, u); }
-static int64_t i_le(int64_t x, int64_t y, bool u) { return !i_less(y, x, u); }
-static int64_t i_gt(int64_t x, int64_t y, bool u) { return i_less(y, x, u); }
-static int64_t i_ge(int64_t x, int64_t y, bool u) { return !i_less(x, y, u); }
+static bool
+i_less(int64_t x, int64_t y, bool u)
+{
+	return u ? U(x) < U(y) : x < y;
+}
+static int64_t
+i_max(int64_t x, int64_t y, bool u)
+{
+	return i_less(x, y, u) ? y : x;
+}
+static int64_t
+i_min(int64_t x, int64_t y, bool u)
+{
+	return i_less(y, x, u) ? y : x;
+}
+static int64_t
+i_and(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return x & y;
+}
+static int64_t
+i_or(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return x | y;
+}
+static int64_t
+i_xor(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return x ^ y;
+}
+static double
+f_eq(double x, double y)
+{
+	return x == y;
+}
+static double
+f_ne(double x, double y)
+{
+	return x != y;
+}
+static double
+f_lt(double x, double y)
+{
+	return x < y;
+}
+static double
+f_le(double x, double y)
+{
+	return x <= y;
+}
+static double
+f_gt(double x, double y)
+{
+	return x > y;
+}
+static double
+f_ge(double x, double y)
+{
+	return x >= y;
+}
+static int64_t
+i_eq(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return x == y;
+}
+static int64_t
+i_ne(int64_t x, int64_t y, bool u)
+{
+	(void)u;
+	return x != y;
+}
+static int64_t
+i_lt(int64_t x, int64_t y, bool u)
+{
+	return i_less(x, y, u);
+}
+static int64_t
+i_le(int64_t x, int64_t y, bool u)
+{
+	return !i_less(y, x, u);
+}
+static int64_t
+i_gt(int64_t x, int64_t y, bool u)
+{
+	return i_less(y, x, u);
+}
+static int64_t
+i_ge(int64_t x, int64_t y, bool u)
+{
+	return !i_less(x, y, u);
+}
+
+/* clang-format on */
 
 /* ---- gradients: dy is the cotangent of the result */
 #define X node_operand(g->node, 0)
@@ -146,6 +309,7 @@ number(Grad *g, const Value *like, double x)
 {
 	return b_splat(g->b, like->type, x);
 }
+/* clang-format off */
 static Value *add(Grad *g, Value *a, Value *b) { return b_binary(g->b, OP_add, a, b); }
 static Value *sub(Grad *g, Value *a, Value *b) { return b_binary(g->b, OP_sub, a, b); }
 static Value *mul(Grad *g, Value *a, Value *b) { return b_binary(g->b, OP_mul, a, b); }
@@ -161,6 +325,7 @@ static void grad_log(Grad *g) { grad_add(g, 0, divide(g, DY, X)); }
 static void grad_log1p(Grad *g) { grad_add(g, 0, divide(g, DY, add(g, X, number(g, X, 1)))); }
 /* d sqrt = 1 / (2 y) */
 static void grad_sqrt(Grad *g) { grad_add(g, 0, divide(g, DY, add(g, Y, Y))); }
+/* clang-format on */
 /* d rsqrt = -y^3 / 2 */
 static void
 grad_rsqrt(Grad *g)
@@ -169,8 +334,16 @@ grad_rsqrt(Grad *g)
 
 	grad_add(g, 0, mul(g, DY, mul(g, y3, number(g, Y, -0.5))));
 }
-static void grad_sin(Grad *g) { grad_add(g, 0, mul(g, DY, b_unary(B, OP_cos, X))); }
-static void grad_cos(Grad *g) { grad_add(g, 0, neg(g, mul(g, DY, b_unary(B, OP_sin, X)))); }
+static void
+grad_sin(Grad *g)
+{
+	grad_add(g, 0, mul(g, DY, b_unary(B, OP_cos, X)));
+}
+static void
+grad_cos(Grad *g)
+{
+	grad_add(g, 0, neg(g, mul(g, DY, b_unary(B, OP_sin, X))));
+}
 /* d tanh = 1 - y^2 */
 static void
 grad_tanh(Grad *g)
@@ -264,12 +437,21 @@ grad_extremum(Grad *g, OpKind wins)
 	for (int i = 0; i < 2; i++) {
 		Value *a = i ? Z : X, *b = i ? X : Z;
 		if (g->needs[i])
-			grad_add(g, i, b_select(B, tie, half,
-			                        b_select(B, b_binary(B, wins, a, b), DY, zero)));
+			grad_add(g, i,
+			         b_select(B, tie, half,
+			                  b_select(B, b_binary(B, wins, a, b), DY, zero)));
 	}
 }
-static void grad_max(Grad *g) { grad_extremum(g, OP_gt); }
-static void grad_min(Grad *g) { grad_extremum(g, OP_lt); }
+static void
+grad_max(Grad *g)
+{
+	grad_extremum(g, OP_gt);
+}
+static void
+grad_min(Grad *g)
+{
+	grad_extremum(g, OP_lt);
+}
 static void
 grad_select(Grad *g)
 {
@@ -287,6 +469,7 @@ grad_select(Grad *g)
 #undef B
 
 /* ---- scalars of kernels */
+/* clang-format off */
 #define DIRECT(name)                                                                             \
 	static LoopValue scalar_##name(LoopBuilder *lb, const Node *n, const LoopValue *x)       \
 	{                                                                                        \
@@ -305,12 +488,14 @@ DIRECT(not) DIRECT(add) DIRECT(sub) DIRECT(mul) DIRECT(div) DIRECT(rem) DIRECT(p
 DIRECT(min) DIRECT(and) DIRECT(or) DIRECT(xor)
 COMPARE(eq) COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge)
 
-static LoopValue
-scalar_sign(LoopBuilder *lb, const Node *n, const LoopValue *x)
+	/* clang-format on */
+
+	static LoopValue scalar_sign(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
 	DType t = lb_type(lb, x[0]);
 	LoopValue zero = lb_number(lb, t, 0), one = lb_number(lb, t, 1);
-	LoopValue low = lb_select(lb, lb_compare(lb, LOOP_lt, x[0], zero), lb_number(lb, t, -1), x[0]);
+	LoopValue low = lb_select(lb, lb_compare(lb, LOOP_lt, x[0], zero), lb_number(lb, t, -1),
+	                          x[0]);
 
 	(void)n; /* 0 and NaN stay */
 	return lb_select(lb, lb_compare(lb, LOOP_gt, x[0], zero), one, low);
@@ -476,36 +661,70 @@ static const Sample unary_samples[] = {
 static const Sample positive_samples[] = {
 	{"", "f64[3,5] positive"}, {"", "f64[] positive"}, {"", "f64[0]"}, {0}};
 static const Sample binary_samples[] = {{"", "f64[3,5], f64[3,5] nonzero"},
-	{"", "f64[], f64[] nonzero"}, {"", "f64[2,0], f64[2,0]"}, {"", "f64[2,3] ties, f64[2,3] ties_nonzero"}, {0}};
+                                        {"", "f64[], f64[] nonzero"},
+                                        {"", "f64[2,0], f64[2,0]"},
+                                        {"", "f64[2,3] ties, f64[2,3] ties_nonzero"},
+                                        {0}};
 static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
-	{"", "f64[7] nonzero, f64[7] integers"}, {"", "f64[0], f64[0]"}, {0}};
+                                     {"", "f64[7] nonzero, f64[7] integers"},
+                                     {"", "f64[0], f64[0]"},
+                                     {0}};
 static const Sample bool_samples[] = {{"", "bool[3,5]"}, {"", "bool[]"}, {0}};
 static const Sample bools_samples[] = {{"", "bool[3,5], bool[3,5]"}, {"", "s64[4], s64[4]"}, {0}};
 static const Sample select_samples[] = {{"", "bool[3,5], f64[3,5], f64[3,5]"},
-	{"", "bool[], f64[], f64[]"}, {"", "bool[0], f64[0], f64[0]"}, {0}};
+                                        {"", "bool[], f64[], f64[]"},
+                                        {"", "bool[0], f64[0], f64[0]"},
+                                        {0}};
 static const Sample fixed_samples[] = {{"", "f64[3,5] fixed"}, {0}}; /* no differences */
 static const Sample cast_samples[] = {{"{to = f32}", "f64[3] fixed"}, {"{to = s64}", "f64[3]"},
-	{"{to = bool}", "f64[2,2]"}, {"{to = f64}", "s64[3]"}, {"{to = f64}", "bool[3]"}, {0}};
+                                      {"{to = bool}", "f64[2,2]"},    {"{to = f64}", "s64[3]"},
+                                      {"{to = f64}", "bool[3]"},      {0}};
 
 /* ---- rows */
-#define INFER(name, allowed, to_bool)                                                            \
-	static void infer_##name(Infer *in) { infer_same(in, allowed, to_bool); }
-#define UNARY(op, text, allowed, to_bool, f, i, grad_fn, simplify_fn, sample)                    \
-	INFER(op, allowed, to_bool)                                                              \
-	static void eval_##op(Eval *ev) { eval_unary(ev, f, i); }                                \
-	const OpRow op_##op = {.name = #op, .doc = text, .operands = {{"x", OPERAND_REQUIRED}},  \
-		.results = {"y"}, .infer = infer_##op, .eval = eval_##op, .grad = grad_fn,       \
-		.fuse = FUSE_ELEMENTWISE, .scalar = scalar_##op, .simplify = simplify_fn,        \
-		.weight = weight_##op, .samples = sample};
-#define BINARY(op, text, allowed, to_bool, f, i, grad_fn, simplify_fn, comm, sample)             \
-	INFER(op, allowed, to_bool)                                                              \
-	static void eval_##op(Eval *ev) { eval_binary(ev, f, i); }                               \
-	const OpRow op_##op = {.name = #op, .doc = text,                                         \
-		.operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},                  \
-		.results = {"z"}, .infer = infer_##op, .eval = eval_##op, .grad = grad_fn,       \
-		.fuse = FUSE_ELEMENTWISE, .scalar = scalar_##op, .simplify = simplify_fn,        \
-		.commutative = comm, .weight = weight_##op, .samples = sample};
+#define INFER(name, allowed, to_bool)             \
+	static void infer_##name(Infer *in)       \
+	{                                         \
+		infer_same(in, allowed, to_bool); \
+	}
+#define UNARY(op, text, allowed, to_bool, f, i, grad_fn, simplify_fn, sample) \
+	INFER(op, allowed, to_bool)                                           \
+	static void eval_##op(Eval *ev)                                       \
+	{                                                                     \
+		eval_unary(ev, f, i);                                         \
+	}                                                                     \
+	const OpRow op_##op = {.name = #op,                                   \
+	                       .doc = text,                                   \
+	                       .operands = {{"x", OPERAND_REQUIRED}},         \
+	                       .results = {"y"},                              \
+	                       .infer = infer_##op,                           \
+	                       .eval = eval_##op,                             \
+	                       .grad = grad_fn,                               \
+	                       .fuse = FUSE_ELEMENTWISE,                      \
+	                       .scalar = scalar_##op,                         \
+	                       .simplify = simplify_fn,                       \
+	                       .weight = weight_##op,                         \
+	                       .samples = sample};
+#define BINARY(op, text, allowed, to_bool, f, i, grad_fn, simplify_fn, comm, sample)           \
+	INFER(op, allowed, to_bool)                                                            \
+	static void eval_##op(Eval *ev)                                                        \
+	{                                                                                      \
+		eval_binary(ev, f, i);                                                         \
+	}                                                                                      \
+	const OpRow op_##op = {.name = #op,                                                    \
+	                       .doc = text,                                                    \
+	                       .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, \
+	                       .results = {"z"},                                               \
+	                       .infer = infer_##op,                                            \
+	                       .eval = eval_##op,                                              \
+	                       .grad = grad_fn,                                                \
+	                       .fuse = FUSE_ELEMENTWISE,                                       \
+	                       .scalar = scalar_##op,                                          \
+	                       .simplify = simplify_fn,                                        \
+	                       .commutative = comm,                                            \
+	                       .weight = weight_##op,                                          \
+	                       .samples = sample};
 
+/* clang-format off */
 /* Cost of an element in additions, measured roughly on one core with vectors of f32. */
 enum {
 	weight_neg = 1, weight_abs = 1, weight_sign = 1, weight_exp = 4, weight_expm1 = 10,
@@ -565,6 +784,8 @@ BINARY(le, "x <= y", NUMBERS, true, f_le, i_le, grad_zero, NULL, false, binary_s
 BINARY(gt, "x > y", NUMBERS, true, f_gt, i_gt, grad_zero, NULL, false, binary_samples)
 BINARY(ge, "x >= y", NUMBERS, true, f_ge, i_ge, grad_zero, NULL, false, binary_samples)
 
+/* clang-format on */
+
 static const Field cast_fields[] = {{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false}, {0}};
 static void
 infer_cast(Infer *in)
@@ -594,11 +815,18 @@ eval_cast(Eval *ev)
 	}
 }
 const OpRow op_cast = {.name = "cast",
-	.doc = "conversion; to integers truncates and saturates, to bool is x != 0",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = cast_fields,
-	.attr_size = sizeof(CastAttr), .infer = infer_cast, .eval = eval_cast, .grad = grad_cast,
-	.fuse = FUSE_ELEMENTWISE, .scalar = scalar_cast, .simplify = simplify_cast,
-	.samples = cast_samples};
+                       .doc = "conversion; to integers truncates and saturates, to bool is x != 0",
+                       .operands = {{"x", OPERAND_REQUIRED}},
+                       .results = {"y"},
+                       .fields = cast_fields,
+                       .attr_size = sizeof(CastAttr),
+                       .infer = infer_cast,
+                       .eval = eval_cast,
+                       .grad = grad_cast,
+                       .fuse = FUSE_ELEMENTWISE,
+                       .scalar = scalar_cast,
+                       .simplify = simplify_cast,
+                       .samples = cast_samples};
 
 static void
 infer_select(Infer *in)
@@ -615,8 +843,15 @@ eval_select(Eval *ev)
 	for (int64_t i = 0; i < ev->result[0].type->n; i++)
 		eval_move(&ev->result[0], i, &ev->operand[ev->operand[0].i[i] ? 1 : 2], i);
 }
-const OpRow op_select = {.name = "select", .doc = "x where c, else y",
+const OpRow op_select = {
+	.name = "select",
+	.doc = "x where c, else y",
 	.operands = {{"c", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
-	.results = {"z"}, .infer = infer_select, .eval = eval_select, .grad = grad_select,
-	.fuse = FUSE_ELEMENTWISE, .scalar = scalar_select, .simplify = simplify_select,
+	.results = {"z"},
+	.infer = infer_select,
+	.eval = eval_select,
+	.grad = grad_select,
+	.fuse = FUSE_ELEMENTWISE,
+	.scalar = scalar_select,
+	.simplify = simplify_select,
 	.samples = select_samples};

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-static const Field gather_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+static const Field gather_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
+                                      {0}};
 
 static bool
 is_index_type(Type t)
@@ -95,8 +96,9 @@ gather_grad(Grad *g)
 {
 	Value *data = node_operand(g->node, 0), *indices = node_operand(g->node, 1);
 
-	grad_add(g, 0, b_scatter(g->b, SCATTER_ADD, zeros_like(g->b, data), indices, g->dresult[0],
-	                         (int)((AxisAttr *)g->node->attr)->axis));
+	grad_add(g, 0,
+	         b_scatter(g->b, SCATTER_ADD, zeros_like(g->b, data), indices, g->dresult[0],
+	                   (int)((AxisAttr *)g->node->attr)->axis));
 }
 
 /* index into data of the gathered index; *inside is false where out of range (then clamped) */
@@ -115,8 +117,9 @@ gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Ind
 	*inside = lb_compare(lb, LOOP_eq, j, clamped);
 	out->rank = data->rank;
 	for (int k = 0; k < data->rank; k++)
-		out->at[k] = k < axis ? at->at[k] : k == axis ? affine_scalar(clamped)
-		                                              : at->at[k - 1 + where.rank];
+		out->at[k] = k < axis    ? at->at[k]
+		             : k == axis ? affine_scalar(clamped)
+		                         : at->at[k - 1 + where.rank];
 }
 
 static LoopValue
@@ -135,19 +138,29 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 }
 
 static const Sample gather_samples[] = {{"{axis = 0}", "f64[5,7], s64[2,3] in 5"},
-	{"{axis = 1}", "f64[2,3,4], s64[4] in 3"}, {"{axis = 0}", "f64[5], s64[] in 5"},
-	{"{axis = 0}", "f64[3,2], s64[0] in 3"}, {0}};
-const OpRow op_gather = {.name = "gather", .doc = "picks slices along an axis by index",
-	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}}, .results = {"y"},
-	.fields = gather_fields, .attr_size = sizeof(AxisAttr), .infer = gather_infer,
-	.eval = gather_eval, .grad = gather_grad, .fuse = FUSE_INDEX, .element = gather_element,
-	.samples = gather_samples};
+                                        {"{axis = 1}", "f64[2,3,4], s64[4] in 3"},
+                                        {"{axis = 0}", "f64[5], s64[] in 5"},
+                                        {"{axis = 0}", "f64[3,2], s64[0] in 3"},
+                                        {0}};
+const OpRow op_gather = {.name = "gather",
+                         .doc = "picks slices along an axis by index",
+                         .operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
+                         .results = {"y"},
+                         .fields = gather_fields,
+                         .attr_size = sizeof(AxisAttr),
+                         .infer = gather_infer,
+                         .eval = gather_eval,
+                         .grad = gather_grad,
+                         .fuse = FUSE_INDEX,
+                         .element = gather_element,
+                         .samples = gather_samples};
 
 /* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
 static const char *const scatter_kind_names[] = {"set", "add", "mul", "max", "min", NULL};
 static const Field scatter_fields[] = {
 	{"kind", FIELD_ENUM, offsetof(ScatterAttr, kind), scatter_kind_names, false},
-	{"axis", FIELD_INT, offsetof(ScatterAttr, axis), NULL, false}, {0}};
+	{"axis", FIELD_INT, offsetof(ScatterAttr, axis), NULL, false},
+	{0}};
 
 static void
 scatter_infer(Infer *in)
@@ -155,7 +168,8 @@ scatter_infer(Infer *in)
 	Type data = in->operand[0], updates = in->operand[2];
 	Ints shape;
 
-	if (!gathered_shape(in, data, in->operand[1], ((const ScatterAttr *)in->attr)->axis, &shape))
+	if (!gathered_shape(in, data, in->operand[1], ((const ScatterAttr *)in->attr)->axis,
+	                    &shape))
 		return;
 	if (updates != type_new(in->m, data->dtype, shape.n, shape.at))
 		infer_error(in, "updates do not have the gathered type");
@@ -184,11 +198,11 @@ scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t
 	case SCATTER_MIN:
 		if (is_float ? (kind == SCATTER_MAX ? u->f[i] > y->f[j] : u->f[i] < y->f[j]) ||
 		                       isnan(u->f[i])
-		             : kind == SCATTER_MAX ? u->i[i] > y->i[j] : u->i[i] < y->i[j])
+		    : kind == SCATTER_MAX ? u->i[i] > y->i[j]
+		                          : u->i[i] < y->i[j])
 			eval_move(y, j, u, i);
 		return;
-	default:
-		eval_move(y, j, u, i);
+	default: eval_move(y, j, u, i);
 	}
 }
 
@@ -231,10 +245,12 @@ scatter_grad(Grad *g)
 	}
 	if (a->kind == SCATTER_SET) {
 		if (g->needs[0])
-			grad_add(g, 0, b_scatter(b, SCATTER_SET, dy, indices,
-			                         zeros_like(b, updates), axis));
+			grad_add(g, 0,
+			         b_scatter(b, SCATTER_SET, dy, indices, zeros_like(b, updates),
+			                   axis));
 		if (g->needs[2]) {
-			Ints shape = ints_of_type(indices->type), flat = {.n = 1, .at = {indices->type->n}};
+			Ints shape = ints_of_type(indices->type),
+			     flat = {.n = 1, .at = {indices->type->n}};
 			Ints line = {.n = 1, .at = {data->type->dims[axis]}};
 			Type t = type_new(b->m, S64, 1, line.at);
 			Value *order = b_iota(b, S64, flat, 0);
@@ -247,16 +263,19 @@ scatter_grad(Grad *g)
 				axes.at[i] = axis + i;
 			Value *mask = b_broadcast(b, b_reshape(b, won, shape),
 			                          ints_of_type(updates->type), axes);
-			grad_add(g, 2, b_select(b, mask, b_gather(b, dy, indices, axis),
-			                        zeros_like(b, updates)));
+			grad_add(g, 2,
+			         b_select(b, mask, b_gather(b, dy, indices, axis),
+			                  zeros_like(b, updates)));
 		}
 		return;
 	}
 	grad_none(g);
 }
 
-static const LoopOp scatter_ops[] = {[SCATTER_ADD] = LOOP_add, [SCATTER_MUL] = LOOP_mul,
-	[SCATTER_MAX] = LOOP_max, [SCATTER_MIN] = LOOP_min};
+static const LoopOp scatter_ops[] = {[SCATTER_ADD] = LOOP_add,
+                                     [SCATTER_MUL] = LOOP_mul,
+                                     [SCATTER_MAX] = LOOP_max,
+                                     [SCATTER_MIN] = LOOP_min};
 
 /* Copies data, then walks the updates in order: slices of the axis' inner dimensions are vectors. */
 static void
@@ -299,10 +318,19 @@ static const Sample scatter_samples[] = {
 	{"{kind = add, axis = 1}", "f64[2,3,2], s64[2,2] in 3, f64[2,2,2,2]"},
 	{"{kind = set, axis = 0}", "f64[5], s64[3] in 5, f64[3]"},
 	{"{kind = set, axis = 1}", "f64[2,4], s64[6] in 4, f64[2,6]"},
-	{"{kind = add, axis = 0}", "f64[5], s64[0] in 5, f64[0]"}, {0}};
-const OpRow op_scatter = {.name = "scatter", .doc = "puts or combines slices at indices, in order",
-	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED},
-	             {"updates", OPERAND_REQUIRED}},
-	.results = {"y"}, .fields = scatter_fields, .attr_size = sizeof(ScatterAttr),
-	.infer = scatter_infer, .eval = scatter_eval, .grad = scatter_grad, .fuse = FUSE_OPAQUE,
-	.kernel = scatter_kernel, .samples = scatter_samples};
+	{"{kind = add, axis = 0}", "f64[5], s64[0] in 5, f64[0]"},
+	{0}};
+const OpRow op_scatter = {.name = "scatter",
+                          .doc = "puts or combines slices at indices, in order",
+                          .operands = {{"data", OPERAND_REQUIRED},
+                                       {"indices", OPERAND_REQUIRED},
+                                       {"updates", OPERAND_REQUIRED}},
+                          .results = {"y"},
+                          .fields = scatter_fields,
+                          .attr_size = sizeof(ScatterAttr),
+                          .infer = scatter_infer,
+                          .eval = scatter_eval,
+                          .grad = scatter_grad,
+                          .fuse = FUSE_OPAQUE,
+                          .kernel = scatter_kernel,
+                          .samples = scatter_samples};

@@ -13,7 +13,7 @@ typedef struct {
 	int64_t columns;
 	int panel, sums[ROWS], out;
 	Affine batch, first_column;
-	int64_t width;   /* columns of this block */
+	int64_t width; /* columns of this block */
 	Affine first_k;
 	int64_t depth;
 	bool first; /* of the blocks of k */
@@ -30,8 +30,8 @@ pack_panel(const Block *bl)
 	LoopValue x = bl->g->b(bl->lw, bl->g->node, bl->batch,
 	                       affine_add(bl->first_k, affine_scalar(k)),
 	                       affine_add(bl->first_column, affine_scalar(j)));
-	lb_store(lb, bl->panel, affine_add(affine_scale(affine_scalar(k), bl->columns),
-	                                   affine_scalar(j)), x);
+	lb_store(lb, bl->panel,
+	         affine_add(affine_scale(affine_scalar(k), bl->columns), affine_scalar(j)), x);
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -133,7 +133,8 @@ column_block(Block *bl, int64_t width)
 	bl->first = false;
 	if (full) {
 		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		bl->first_k = affine_add(affine_scale(affine_scalar(i), DEPTH), affine_constant(done));
+		bl->first_k = affine_add(affine_scale(affine_scalar(i), DEPTH),
+		                         affine_constant(done));
 		bl->depth = DEPTH;
 		depth_block(bl);
 		lb_end(lb);

@@ -7,7 +7,8 @@ static const Field pad_fields[] = {
 	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
 	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
 	{"interior", FIELD_INTS, offsetof(PadAttr, interior), NULL, true},
-	{"value", FIELD_FLOAT, offsetof(PadAttr, value), NULL, true}, {0}};
+	{"value", FIELD_FLOAT, offsetof(PadAttr, value), NULL, true},
+	{0}};
 
 static void
 pad_infer(Infer *in)
@@ -22,10 +23,11 @@ pad_infer(Infer *in)
 	}
 	for (int i = 0; i < x->rank; i++) {
 		int64_t inner = x->dims[i] ? x->dims[i] + (x->dims[i] - 1) * a->interior.at[i] : 0;
-		if (a->interior.at[i] < 0 || a->low.at[i] > INT32_MAX || a->high.at[i] > INT32_MAX ||
-		    inner + a->low.at[i] + a->high.at[i] < 0) {
-			infer_error(in, "axis %d: low %lld, high %lld, interior %lld of %lld elements", i,
-			            (long long)a->low.at[i], (long long)a->high.at[i],
+		if (a->interior.at[i] < 0 || a->low.at[i] > INT32_MAX ||
+		    a->high.at[i] > INT32_MAX || inner + a->low.at[i] + a->high.at[i] < 0) {
+			infer_error(in,
+			            "axis %d: low %lld, high %lld, interior %lld of %lld elements",
+			            i, (long long)a->low.at[i], (long long)a->high.at[i],
 			            (long long)a->interior.at[i], (long long)x->dims[i]);
 			return;
 		}
@@ -146,20 +148,31 @@ pad_parts(Lower *lw, const Node *n)
 		size.at[i] = last - first.at[i] + 1;
 	}
 	lower_part(lw, n, y, pad_fill, pad_fill_place, NULL);
-	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place, &first);
+	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place,
+	           &first);
 }
 
 static const Sample pad_samples[] = {
 	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
 	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
-	{"{low = [2], high = [1], interior = [0]}", "f64[0]"}, {0}};
-const OpRow op_pad = {.name = "pad", .doc = "a constant around and between the elements",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = pad_fields,
-	.attr_size = sizeof(PadAttr), .infer = pad_infer, .eval = pad_eval, .grad = pad_grad,
-	.fuse = FUSE_ROOT, .parts = pad_parts, .samples = pad_samples};
+	{"{low = [2], high = [1], interior = [0]}", "f64[0]"},
+	{0}};
+const OpRow op_pad = {.name = "pad",
+                      .doc = "a constant around and between the elements",
+                      .operands = {{"x", OPERAND_REQUIRED}},
+                      .results = {"y"},
+                      .fields = pad_fields,
+                      .attr_size = sizeof(PadAttr),
+                      .infer = pad_infer,
+                      .eval = pad_eval,
+                      .grad = pad_grad,
+                      .fuse = FUSE_ROOT,
+                      .parts = pad_parts,
+                      .samples = pad_samples};
 
 /* ---- concat {axis} */
-static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
+                                    {0}};
 
 static void
 concat_infer(Infer *in)
@@ -208,7 +221,8 @@ concat_grad(Grad *g)
 	for (int k = 0; k < g->node->n_operands; k++) {
 		int64_t n = node_operand(g->node, k)->type->dims[axis];
 		if (g->needs[k])
-			grad_add(g, k, b_slice_axis(g->b, g->dresult[0], (int)axis, offset, offset + n));
+			grad_add(g, k,
+			         b_slice_axis(g->b, g->dresult[0], (int)axis, offset, offset + n));
 		offset += n;
 	}
 }
@@ -269,13 +283,21 @@ concat_simplify(Builder *b, Node *n)
 	return nested ? b_concat(b, count, flat, (int)a->axis) : NULL;
 }
 
-static const Sample concat_samples[] = {{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"},
-	{"{axis = 0}", "f64[5]"}, {0}};
-const OpRow op_concat = {.name = "concat", .doc = "joins along an axis",
-	.operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}}, .results = {"y"},
-	.fields = axis_fields, .attr_size = sizeof(AxisAttr), .infer = concat_infer,
-	.eval = concat_eval, .grad = concat_grad, .fuse = FUSE_ROOT, .parts = concat_parts,
-	.simplify = concat_simplify, .samples = concat_samples};
+static const Sample concat_samples[] = {
+	{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"}, {"{axis = 0}", "f64[5]"}, {0}};
+const OpRow op_concat = {.name = "concat",
+                         .doc = "joins along an axis",
+                         .operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}},
+                         .results = {"y"},
+                         .fields = axis_fields,
+                         .attr_size = sizeof(AxisAttr),
+                         .infer = concat_infer,
+                         .eval = concat_eval,
+                         .grad = concat_grad,
+                         .fuse = FUSE_ROOT,
+                         .parts = concat_parts,
+                         .simplify = concat_simplify,
+                         .samples = concat_samples};
 
 /* ---- pad + pad = concat */
 static bool

@@ -7,13 +7,15 @@
 #include <string.h>
 
 static const char *const pool_kind_names[] = {"max", "sum", NULL};
-#define POOL_FIELDS                                                                              \
-	{"kind", FIELD_ENUM, offsetof(PoolAttr, kind), pool_kind_names, false},                  \
-	{"window", FIELD_INTS, offsetof(PoolAttr, window), NULL, false},                         \
-	{"stride", FIELD_INTS, offsetof(PoolAttr, stride), NULL, false},                         \
-	{"low", FIELD_INTS, offsetof(PoolAttr, low), NULL, false},                               \
-	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},                             \
-	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
+#define POOL_FIELDS                                                               \
+	{"kind", FIELD_ENUM, offsetof(PoolAttr, kind), pool_kind_names, false},   \
+		{"window", FIELD_INTS, offsetof(PoolAttr, window), NULL, false},  \
+		{"stride", FIELD_INTS, offsetof(PoolAttr, stride), NULL, false},  \
+		{"low", FIELD_INTS, offsetof(PoolAttr, low), NULL, false},        \
+		{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},      \
+	{                                                                         \
+		"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false \
+	}
 static const Field pool_fields[] = {POOL_FIELDS, {0}};
 static const Field pool_grad_fields[] = {
 	POOL_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
@@ -25,9 +27,11 @@ pool_shape(Infer *in, Type x, Ints *shape)
 	int spatial = x->rank - 2;
 
 	*shape = ints_of_type(x);
-	if (spatial < 1 || a->window.n != spatial || a->stride.n != spatial || a->low.n != spatial ||
-	    a->high.n != spatial || a->dilation.n != spatial || !dtype_is_float(x->dtype)) {
-		infer_error(in, "needs a float operand of rank 3 or more and %d numbers per attribute",
+	if (spatial < 1 || a->window.n != spatial || a->stride.n != spatial ||
+	    a->low.n != spatial || a->high.n != spatial || a->dilation.n != spatial ||
+	    !dtype_is_float(x->dtype)) {
+		infer_error(in,
+		            "needs a float operand of rank 3 or more and %d numbers per attribute",
 		            spatial);
 		return false;
 	}
@@ -36,10 +40,11 @@ pool_shape(Infer *in, Type x, Ints *shape)
 		int64_t room = x->dims[i + 2] + a->low.at[i] + a->high.at[i] - reach;
 		if (a->window.at[i] < 1 || a->stride.at[i] < 1 || a->dilation.at[i] < 1 ||
 		    a->low.at[i] < 0 || a->high.at[i] < 0 || room < 0) {
-			infer_error(in, "spatial axis %d: window %lld over %lld elements padded by "
-			                "%lld and %lld", i, (long long)a->window.at[i],
-			            (long long)x->dims[i + 2], (long long)a->low.at[i],
-			            (long long)a->high.at[i]);
+			infer_error(in,
+			            "spatial axis %d: window %lld over %lld elements padded by "
+			            "%lld and %lld",
+			            i, (long long)a->window.at[i], (long long)x->dims[i + 2],
+			            (long long)a->low.at[i], (long long)a->high.at[i]);
 			return false;
 		}
 		shape->at[i + 2] = room / a->stride.at[i] + 1;
@@ -200,8 +205,9 @@ pool_grad_of(Grad *g)
 		a.size.n = x->type->rank - 2;
 		memcpy(a.size.at, x->type->dims + 2, sizeof(int64_t) * (size_t)a.size.n);
 	}
-	grad_add(g, 0, build(g->b, OP_pool_grad, a.kind == POOL_MAX ? 2 : 1,
-	                     (Value *[]){g->dresult[0], x}, &a));
+	grad_add(g, 0,
+	         build(g->b, OP_pool_grad, a.kind == POOL_MAX ? 2 : 1,
+	               (Value *[]){g->dresult[0], x}, &a));
 }
 
 static void
@@ -213,15 +219,17 @@ pool_grad_grad(Grad *g)
 	if (a.kind == POOL_SUM)
 		grad_add(g, 0, build(g->b, OP_pool, 1, &g->dresult[0], &a));
 	else
-		grad_add(g, 0, build(g->b, OP_pool_gather, 2,
-		                     (Value *[]){g->dresult[0], node_operand(g->node, 1)}, &a));
+		grad_add(g, 0,
+		         build(g->b, OP_pool_gather, 2,
+		               (Value *[]){g->dresult[0], node_operand(g->node, 1)}, &a));
 }
 
 static void
 pool_gather_grad(Grad *g)
 {
-	grad_add(g, 0, build(g->b, OP_pool_grad, 2,
-	                     (Value *[]){g->dresult[0], node_operand(g->node, 1)}, g->node->attr));
+	grad_add(g, 0,
+	         build(g->b, OP_pool_grad, 2, (Value *[]){g->dresult[0], node_operand(g->node, 1)},
+	               g->node->attr));
 }
 
 /* ---- lowering */
@@ -250,7 +258,8 @@ pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 		if (p->a->low.at[i] == 0 && last < p->x->dims[i + 2])
 			continue;
 		LoopValue v = lb_affine(lb, place);
-		LoopValue c = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, v, lb_int(lb, S64, 0)),
+		LoopValue c = lb_binary(lb, LOOP_min,
+		                        lb_binary(lb, LOOP_max, v, lb_int(lb, S64, 0)),
 		                        lb_int(lb, S64, p->x->dims[i + 2] - 1));
 		LoopValue in = lb_compare(lb, LOOP_eq, v, c);
 		*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
@@ -314,7 +323,10 @@ pool_loop(Lower *lw, const Node *n, Type x, Type y)
 {
 	const PoolAttr *a = n->attr;
 
-	return (PoolLoop){.lw = lw, .a = a, .x = x, .y = y,
+	return (PoolLoop){.lw = lw,
+	                  .a = a,
+	                  .x = x,
+	                  .y = y,
 	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
 }
 
@@ -387,8 +399,10 @@ pool_grad_kernel(Lower *lw, const Node *n)
 	         lb_number(lb, compute_type(x->dtype), 0));
 	lb_end(lb);
 	i = lb_for(lb, LOOP_PLAIN, planes ? y->n / planes : 0);
-	index_split(lb, y, affine_add(affine_scale(affine_scalar(plane), planes ? y->n / planes : 0),
-	                              affine_scalar(i)), &p.at);
+	index_split(lb, y,
+	            affine_add(affine_scale(affine_scalar(plane), planes ? y->n / planes : 0),
+	                       affine_scalar(i)),
+	            &p.at);
 	LoopValue v = lower_element(lw, dy, &p.at);
 	if (p.a->kind == POOL_SUM)
 		spread_sum(&p, out, v);
@@ -412,24 +426,51 @@ pool_cost(const Node *n)
 #define W2 "window = [2,3], stride = [2,1], low = [1,1], high = [0,2], dilation = [1,2]"
 #define W1 "window = [3], stride = [2], low = [0], high = [0], dilation = [1]"
 static const Sample pool_samples[] = {{"{kind = max, " W2 "}", "f64[2,3,5,6]"},
-	{"{kind = sum, " W2 "}", "f64[2,3,5,6]"}, {"{kind = max, " W1 "}", "f64[1,2,7]"},
-	{"{kind = sum, " W1 "}", "f64[0,2,7]"}, {0}};
+                                      {"{kind = sum, " W2 "}", "f64[2,3,5,6]"},
+                                      {"{kind = max, " W1 "}", "f64[1,2,7]"},
+                                      {"{kind = sum, " W1 "}", "f64[0,2,7]"},
+                                      {0}};
 static const Sample pool_grad_samples[] = {{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
-	{"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7] fixed"}, {0}};
-static const Sample pool_gather_samples[] = {{"{kind = max, " W1 "}", "f64[1,2,7], f64[1,2,7] fixed"},
-	{0}};
-const OpRow op_pool = {.name = "pool", .doc = "maximum or sum over spatial windows",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = pool_fields,
-	.attr_size = sizeof(PoolAttr), .infer = pool_infer, .eval = pool_eval, .grad = pool_grad_of,
-	.fuse = FUSE_OPAQUE, .kernel = pool_kernel, .cost = pool_cost, .samples = pool_samples};
-const OpRow op_pool_grad = {.name = "pool_grad", .doc = "adjoint of pool",
-	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}}, .results = {"dx"},
-	.fields = pool_grad_fields, .attr_size = sizeof(PoolAttr), .infer = pool_grad_infer,
-	.eval = pool_grad_eval, .grad = pool_grad_grad, .fuse = FUSE_OPAQUE,
-	.kernel = pool_grad_kernel, .cost = pool_cost, .samples = pool_grad_samples};
+                                           {"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7] fixed"},
+                                           {0}};
+static const Sample pool_gather_samples[] = {
+	{"{kind = max, " W1 "}", "f64[1,2,7], f64[1,2,7] fixed"}, {0}};
+const OpRow op_pool = {.name = "pool",
+                       .doc = "maximum or sum over spatial windows",
+                       .operands = {{"x", OPERAND_REQUIRED}},
+                       .results = {"y"},
+                       .fields = pool_fields,
+                       .attr_size = sizeof(PoolAttr),
+                       .infer = pool_infer,
+                       .eval = pool_eval,
+                       .grad = pool_grad_of,
+                       .fuse = FUSE_OPAQUE,
+                       .kernel = pool_kernel,
+                       .cost = pool_cost,
+                       .samples = pool_samples};
+const OpRow op_pool_grad = {.name = "pool_grad",
+                            .doc = "adjoint of pool",
+                            .operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
+                            .results = {"dx"},
+                            .fields = pool_grad_fields,
+                            .attr_size = sizeof(PoolAttr),
+                            .infer = pool_grad_infer,
+                            .eval = pool_grad_eval,
+                            .grad = pool_grad_grad,
+                            .fuse = FUSE_OPAQUE,
+                            .kernel = pool_grad_kernel,
+                            .cost = pool_cost,
+                            .samples = pool_grad_samples};
 const OpRow op_pool_gather = {.name = "pool_gather",
-	.doc = "elements of g at each window's maximum of x",
-	.operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}}, .results = {"y"},
-	.fields = pool_fields, .attr_size = sizeof(PoolAttr), .infer = pool_gather_infer,
-	.eval = pool_gather_eval, .grad = pool_gather_grad, .fuse = FUSE_OPAQUE,
-	.kernel = pool_gather_kernel, .cost = pool_cost, .samples = pool_gather_samples};
+                              .doc = "elements of g at each window's maximum of x",
+                              .operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}},
+                              .results = {"y"},
+                              .fields = pool_fields,
+                              .attr_size = sizeof(PoolAttr),
+                              .infer = pool_gather_infer,
+                              .eval = pool_gather_eval,
+                              .grad = pool_gather_grad,
+                              .fuse = FUSE_OPAQUE,
+                              .kernel = pool_gather_kernel,
+                              .cost = pool_cost,
+                              .samples = pool_gather_samples};

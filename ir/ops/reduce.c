@@ -6,7 +6,8 @@
 static const char *const reduce_kind_names[] = {"sum", "prod", "max", "min", NULL};
 static const Field reduce_fields[] = {
 	{"kind", FIELD_ENUM, offsetof(ReduceAttr, kind), reduce_kind_names, false},
-	{"axes", FIELD_INTS, offsetof(ReduceAttr, axes), NULL, false}, {0}};
+	{"axes", FIELD_INTS, offsetof(ReduceAttr, axes), NULL, false},
+	{0}};
 
 /* x: T[4,8], axes = [1]  ->  T[4] */
 static void
@@ -61,7 +62,8 @@ reduce_identity(int kind, DType t, EvalTensor *y, int64_t i)
 	static const double floats[] = {0, 1, -INFINITY, INFINITY};
 	int bits = dtype_info[t].bits;
 	bool is_signed = dtype_info[t].class == CLASS_SIGNED;
-	int64_t high = is_signed ? (int64_t)(~0ull >> (65 - bits)) : (int64_t)(~0ull >> (64 - bits));
+	int64_t high = is_signed ? (int64_t)(~0ull >> (65 - bits))
+	                         : (int64_t)(~0ull >> (64 - bits));
 	int64_t ints[] = {0, 1, is_signed ? -high - 1 : 0, high};
 
 	if (dtype_is_float(t))
@@ -170,18 +172,31 @@ reduce_cost(const Node *n)
 }
 
 static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,4]"},
-	{"{kind = sum, axes = [1]}", "f64[5,33]"}, {"{kind = sum, axes = [0]}", "f64[37,3]"},
-	{"{kind = max, axes = [1]}", "f64[2,5,3] ties"}, {"{kind = min, axes = [0,1]}", "f64[3,5]"},
-	{"{kind = prod, axes = [0]}", "f64[3] with_zero"}, {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
-	{"{kind = sum, axes = [0]}", "f64[0,2]"}, {0}};
-const OpRow op_reduce = {.name = "reduce", .doc = "sum, prod, max or min over axes",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = reduce_fields,
-	.attr_size = sizeof(ReduceAttr), .infer = reduce_infer, .eval = reduce_eval,
-	.grad = reduce_grad, .fuse = FUSE_REDUCE, .simplify = reduce_simplify,
-	.cost = reduce_cost, .samples = reduce_samples};
+                                        {"{kind = sum, axes = [1]}", "f64[5,33]"},
+                                        {"{kind = sum, axes = [0]}", "f64[37,3]"},
+                                        {"{kind = max, axes = [1]}", "f64[2,5,3] ties"},
+                                        {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+                                        {"{kind = prod, axes = [0]}", "f64[3] with_zero"},
+                                        {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
+                                        {"{kind = sum, axes = [0]}", "f64[0,2]"},
+                                        {0}};
+const OpRow op_reduce = {.name = "reduce",
+                         .doc = "sum, prod, max or min over axes",
+                         .operands = {{"x", OPERAND_REQUIRED}},
+                         .results = {"y"},
+                         .fields = reduce_fields,
+                         .attr_size = sizeof(ReduceAttr),
+                         .infer = reduce_infer,
+                         .eval = reduce_eval,
+                         .grad = reduce_grad,
+                         .fuse = FUSE_REDUCE,
+                         .simplify = reduce_simplify,
+                         .cost = reduce_cost,
+                         .samples = reduce_samples};
 
 /* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
-static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
+                                    {0}};
 
 static void
 argmax_infer(Infer *in)
@@ -259,10 +274,20 @@ argmax_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"}, {"{axis = 0}", "f64[1]"},
-	{"{axis = 0}", "s64[4,3]"}, {0}};
-const OpRow op_argmax = {.name = "argmax", .doc = "first place of the largest element of an axis",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = axis_fields,
-	.attr_size = sizeof(AxisAttr), .infer = argmax_infer, .eval = argmax_eval,
-	.grad = grad_zero, .fuse = FUSE_OPAQUE, .kernel = argmax_kernel, .cost = reduce_cost,
-	.samples = argmax_samples};
+static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
+                                        {"{axis = 0}", "f64[1]"},
+                                        {"{axis = 0}", "s64[4,3]"},
+                                        {0}};
+const OpRow op_argmax = {.name = "argmax",
+                         .doc = "first place of the largest element of an axis",
+                         .operands = {{"x", OPERAND_REQUIRED}},
+                         .results = {"y"},
+                         .fields = axis_fields,
+                         .attr_size = sizeof(AxisAttr),
+                         .infer = argmax_infer,
+                         .eval = argmax_eval,
+                         .grad = grad_zero,
+                         .fuse = FUSE_OPAQUE,
+                         .kernel = argmax_kernel,
+                         .cost = reduce_cost,
+                         .samples = argmax_samples};

@@ -9,7 +9,8 @@ static const Field cumulate_fields[] = {
 	{"kind", FIELD_ENUM, offsetof(CumulateAttr, kind), cumulate_kind_names, false},
 	{"axis", FIELD_INT, offsetof(CumulateAttr, axis), NULL, false},
 	{"reverse", FIELD_BOOL, offsetof(CumulateAttr, reverse), NULL, true},
-	{"exclusive", FIELD_BOOL, offsetof(CumulateAttr, exclusive), NULL, true}, {0}};
+	{"exclusive", FIELD_BOOL, offsetof(CumulateAttr, exclusive), NULL, true},
+	{0}};
 
 static void
 cumulate_infer(Infer *in)
@@ -123,23 +124,33 @@ cumulate_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-static const Sample cumulate_samples[] = {{"{kind = sum, axis = 1}", "f64[2,5,3]"},
+static const Sample cumulate_samples[] = {
+	{"{kind = sum, axis = 1}", "f64[2,5,3]"},
 	{"{kind = sum, axis = 0, reverse = true, exclusive = true}", "f64[5]"},
 	{"{kind = prod, axis = 1}", "f64[2,4]"},
 	{"{kind = prod, axis = 0, exclusive = true}", "f64[4,2] with_zero"},
 	{"{kind = prod, axis = 0, reverse = true}", "f64[3]"},
 	{"{kind = prod, axis = 0, reverse = true, exclusive = true}", "f64[4]"},
-	{"{kind = sum, axis = 0}", "f64[0,3]"}, {0}};
-const OpRow op_cumulate = {.name = "cumulate", .doc = "running sum or product along an axis",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fields = cumulate_fields,
-	.attr_size = sizeof(CumulateAttr), .infer = cumulate_infer, .eval = cumulate_eval,
-	.grad = cumulate_grad, .fuse = FUSE_OPAQUE, .kernel = cumulate_kernel,
-	.samples = cumulate_samples};
+	{"{kind = sum, axis = 0}", "f64[0,3]"},
+	{0}};
+const OpRow op_cumulate = {.name = "cumulate",
+                           .doc = "running sum or product along an axis",
+                           .operands = {{"x", OPERAND_REQUIRED}},
+                           .results = {"y"},
+                           .fields = cumulate_fields,
+                           .attr_size = sizeof(CumulateAttr),
+                           .infer = cumulate_infer,
+                           .eval = cumulate_eval,
+                           .grad = cumulate_grad,
+                           .fuse = FUSE_OPAQUE,
+                           .kernel = cumulate_kernel,
+                           .samples = cumulate_samples};
 
 /* ---- sort {axis, descending}: stable; results are values and where they came from */
 static const Field sort_fields[] = {
 	{"axis", FIELD_INT, offsetof(SortAttr, axis), NULL, false},
-	{"descending", FIELD_BOOL, offsetof(SortAttr, descending), NULL, true}, {0}};
+	{"descending", FIELD_BOOL, offsetof(SortAttr, descending), NULL, true},
+	{0}};
 
 static void
 sort_infer(Infer *in)
@@ -234,7 +245,8 @@ sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 	LoopValue tie = lb_compare(lb, LOOP_gt, i, j);
 
 	if (dtype_is_float(s->type)) { /* NaN is larger than all */
-		LoopValue an = lb_op(lb, LOOP_is_nan, BOOL, &a), bn = lb_op(lb, LOOP_is_nan, BOOL, &b);
+		LoopValue an = lb_op(lb, LOOP_is_nan, BOOL, &a),
+			  bn = lb_op(lb, LOOP_is_nan, BOOL, &b);
 		LoopValue larger = s->descending ? bn : an, smaller = s->descending ? an : bn;
 		LoopValue only = lb_binary(lb, LOOP_and, larger, lb_unary(lb, LOOP_not, smaller));
 		swap = lb_binary(lb, LOOP_or, swap, only);
@@ -267,8 +279,9 @@ sort_network(const Sorter *s, int64_t n)
 			LoopValue i = lb_for(lb, LOOP_PLAIN, n - d);
 			LoopValue bit = lb_binary(lb, LOOP_and, i, lb_int(lb, S64, p));
 			lb_if(lb, lb_compare(lb, LOOP_eq, bit, lb_int(lb, S64, r)));
-			sort_exchange(s, i, lb_affine(lb, affine_add(affine_scalar(i),
-			                                             affine_constant(d))));
+			sort_exchange(
+				s, i,
+				lb_affine(lb, affine_add(affine_scalar(i), affine_constant(d))));
 			lb_end(lb);
 			lb_end(lb);
 			if (q == p)
@@ -314,8 +327,19 @@ sort_kernel(Lower *lw, const Node *n)
 }
 
 static const Sample sort_samples[] = {{"{axis = 1}", "f64[2,5,3]"},
-	{"{axis = 0, descending = true}", "f64[33]"}, {"{axis = 0}", "f64[0]"}, {"{axis = 0}", "f64[1]"}, {0}};
-const OpRow op_sort = {.name = "sort", .doc = "stable order along an axis; NaN is larger than all",
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"values", "indices"}, .fields = sort_fields,
-	.attr_size = sizeof(SortAttr), .infer = sort_infer, .eval = sort_eval, .grad = sort_grad,
-	.fuse = FUSE_OPAQUE, .kernel = sort_kernel, .samples = sort_samples};
+                                      {"{axis = 0, descending = true}", "f64[33]"},
+                                      {"{axis = 0}", "f64[0]"},
+                                      {"{axis = 0}", "f64[1]"},
+                                      {0}};
+const OpRow op_sort = {.name = "sort",
+                       .doc = "stable order along an axis; NaN is larger than all",
+                       .operands = {{"x", OPERAND_REQUIRED}},
+                       .results = {"values", "indices"},
+                       .fields = sort_fields,
+                       .attr_size = sizeof(SortAttr),
+                       .infer = sort_infer,
+                       .eval = sort_eval,
+                       .grad = sort_grad,
+                       .fuse = FUSE_OPAQUE,
+                       .kernel = sort_kernel,
+                       .samples = sort_samples};

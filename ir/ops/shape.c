@@ -8,7 +8,8 @@
 /* ---- broadcast {shape, axes}: operand axis i is result axis axes[i]; the other axes repeat */
 static const Field broadcast_fields[] = {
 	{"shape", FIELD_INTS, offsetof(BroadcastAttr, shape), NULL, false},
-	{"axes", FIELD_INTS, offsetof(BroadcastAttr, axes), NULL, true}, {0}};
+	{"axes", FIELD_INTS, offsetof(BroadcastAttr, axes), NULL, true},
+	{0}};
 
 /* x: T[3], shape = [2,3], axes = [1]  ->  T[2,3] */
 static void
@@ -91,12 +92,22 @@ broadcast_simplify(Builder *b, Node *n)
 }
 
 static const Sample broadcast_samples[] = {{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"},
-	{"{shape = [3]}", "f64[]"}, {"{shape = [0,3], axes = [1]}", "f64[3]"},
-	{"{shape = [1,5], axes = [0]}", "f64[1]"}, {0}};
-const OpRow op_broadcast = {.name = "broadcast", .doc = "repeats along new axes", REQUIRED_X,
-	.fields = broadcast_fields, .attr_size = sizeof(BroadcastAttr), .infer = broadcast_infer,
-	.eval = broadcast_eval, .grad = broadcast_grad, .fuse = FUSE_VIEW, .map = broadcast_map,
-	.simplify = broadcast_simplify, .samples = broadcast_samples};
+                                           {"{shape = [3]}", "f64[]"},
+                                           {"{shape = [0,3], axes = [1]}", "f64[3]"},
+                                           {"{shape = [1,5], axes = [0]}", "f64[1]"},
+                                           {0}};
+const OpRow op_broadcast = {.name = "broadcast",
+                            .doc = "repeats along new axes",
+                            REQUIRED_X,
+                            .fields = broadcast_fields,
+                            .attr_size = sizeof(BroadcastAttr),
+                            .infer = broadcast_infer,
+                            .eval = broadcast_eval,
+                            .grad = broadcast_grad,
+                            .fuse = FUSE_VIEW,
+                            .map = broadcast_map,
+                            .simplify = broadcast_simplify,
+                            .samples = broadcast_samples};
 
 /* ---- reshape {shape}: the same elements in row-major order */
 static const Field reshape_fields[] = {
@@ -122,7 +133,8 @@ reshape_eval(Eval *ev)
 static void
 reshape_grad(Grad *g)
 {
-	grad_add(g, 0, b_reshape(g->b, g->dresult[0], ints_of_type(node_operand(g->node, 0)->type)));
+	grad_add(g, 0,
+	         b_reshape(g->b, g->dresult[0], ints_of_type(node_operand(g->node, 0)->type)));
 }
 
 static void
@@ -145,11 +157,22 @@ reshape_simplify(Builder *b, Node *n)
 }
 
 static const Sample reshape_samples[] = {{"{shape = [6,4]}", "f64[2,3,4]"},
-	{"{shape = []}", "f64[1,1]"}, {"{shape = [0]}", "f64[3,0]"}, {"{shape = [5,3]}", "f64[3,5]"}, {0}};
-const OpRow op_reshape = {.name = "reshape", .doc = "another shape, the same order", REQUIRED_X,
-	.fields = reshape_fields, .attr_size = sizeof(ReshapeAttr), .infer = reshape_infer,
-	.eval = reshape_eval, .grad = reshape_grad, .fuse = FUSE_VIEW, .map = reshape_map,
-	.simplify = reshape_simplify, .samples = reshape_samples};
+                                         {"{shape = []}", "f64[1,1]"},
+                                         {"{shape = [0]}", "f64[3,0]"},
+                                         {"{shape = [5,3]}", "f64[3,5]"},
+                                         {0}};
+const OpRow op_reshape = {.name = "reshape",
+                          .doc = "another shape, the same order",
+                          REQUIRED_X,
+                          .fields = reshape_fields,
+                          .attr_size = sizeof(ReshapeAttr),
+                          .infer = reshape_infer,
+                          .eval = reshape_eval,
+                          .grad = reshape_grad,
+                          .fuse = FUSE_VIEW,
+                          .map = reshape_map,
+                          .simplify = reshape_simplify,
+                          .samples = reshape_samples};
 
 /* ---- transpose {order}: result axis i is operand axis order[i] */
 static const Field transpose_fields[] = {
@@ -235,17 +258,27 @@ transpose_simplify(Builder *b, Node *n)
 }
 
 static const Sample transpose_samples[] = {{"{order = [2,0,1]}", "f64[2,3,4]"},
-	{"{order = [1,0]}", "f64[0,3]"}, {"{order = [0,2,1]}", "f64[1,3,5]"}, {0}};
-const OpRow op_transpose = {.name = "transpose", .doc = "permutes the axes", REQUIRED_X,
-	.fields = transpose_fields, .attr_size = sizeof(TransposeAttr), .infer = transpose_infer,
-	.eval = transpose_eval, .grad = transpose_grad, .fuse = FUSE_VIEW, .map = transpose_map,
-	.simplify = transpose_simplify, .samples = transpose_samples};
+                                           {"{order = [1,0]}", "f64[0,3]"},
+                                           {"{order = [0,2,1]}", "f64[1,3,5]"},
+                                           {0}};
+const OpRow op_transpose = {.name = "transpose",
+                            .doc = "permutes the axes",
+                            REQUIRED_X,
+                            .fields = transpose_fields,
+                            .attr_size = sizeof(TransposeAttr),
+                            .infer = transpose_infer,
+                            .eval = transpose_eval,
+                            .grad = transpose_grad,
+                            .fuse = FUSE_VIEW,
+                            .map = transpose_map,
+                            .simplify = transpose_simplify,
+                            .samples = transpose_samples};
 
 /* ---- slice {start, stop, step}: elements start, start + step, ... below stop, of every axis */
-static const Field slice_fields[] = {
-	{"start", FIELD_INTS, offsetof(SliceAttr, start), NULL, true},
-	{"stop", FIELD_INTS, offsetof(SliceAttr, stop), NULL, true},
-	{"step", FIELD_INTS, offsetof(SliceAttr, step), NULL, true}, {0}};
+static const Field slice_fields[] = {{"start", FIELD_INTS, offsetof(SliceAttr, start), NULL, true},
+                                     {"stop", FIELD_INTS, offsetof(SliceAttr, stop), NULL, true},
+                                     {"step", FIELD_INTS, offsetof(SliceAttr, step), NULL, true},
+                                     {0}};
 
 static void
 slice_infer(Infer *in)
@@ -261,8 +294,9 @@ slice_infer(Infer *in)
 	for (int i = 0; i < x->rank; i++) {
 		int64_t lo = a->start.at[i], hi = a->stop.at[i], step = a->step.at[i];
 		if (step < 1 || lo < 0 || hi < lo || hi > x->dims[i]) {
-			infer_error(in, "axis %d: [%lld:%lld:%lld] of %lld elements", i, (long long)lo,
-			            (long long)hi, (long long)step, (long long)x->dims[i]);
+			infer_error(in, "axis %d: [%lld:%lld:%lld] of %lld elements", i,
+			            (long long)lo, (long long)hi, (long long)step,
+			            (long long)x->dims[i]);
 			return;
 		}
 		shape.at[i] = (hi - lo + step - 1) / step;
@@ -326,11 +360,20 @@ slice_simplify(Builder *b, Node *n)
 static const Sample slice_samples[] = {
 	{"{start = [1,0], stop = [3,5], step = [1,2]}", "f64[4,5]"},
 	{"{start = [0], stop = [0], step = [1]}", "f64[3]"},
-	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"}, {0}};
-const OpRow op_slice = {.name = "slice", .doc = "a strided box", REQUIRED_X,
-	.fields = slice_fields, .attr_size = sizeof(SliceAttr), .infer = slice_infer,
-	.eval = slice_eval, .grad = slice_grad, .fuse = FUSE_VIEW, .map = slice_map,
-	.simplify = slice_simplify, .samples = slice_samples};
+	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"},
+	{0}};
+const OpRow op_slice = {.name = "slice",
+                        .doc = "a strided box",
+                        REQUIRED_X,
+                        .fields = slice_fields,
+                        .attr_size = sizeof(SliceAttr),
+                        .infer = slice_infer,
+                        .eval = slice_eval,
+                        .grad = slice_grad,
+                        .fuse = FUSE_VIEW,
+                        .map = slice_map,
+                        .simplify = slice_simplify,
+                        .samples = slice_samples};
 
 /* ---- reverse {axes} */
 static const Field reverse_fields[] = {
@@ -381,9 +424,18 @@ reverse_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 			                            affine_constant(x->dims[i] - 1));
 }
 
-static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"}, {"{axes = [0]}", "f64[0]"},
-	{"{axes = [0]}", "f64[1]"}, {0}};
-const OpRow op_reverse = {.name = "reverse", .doc = "runs axes backwards", REQUIRED_X,
-	.fields = reverse_fields, .attr_size = sizeof(ReverseAttr), .infer = reverse_infer,
-	.eval = reverse_eval, .grad = reverse_grad, .fuse = FUSE_VIEW, .map = reverse_map,
-	.samples = reverse_samples};
+static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"},
+                                         {"{axes = [0]}", "f64[0]"},
+                                         {"{axes = [0]}", "f64[1]"},
+                                         {0}};
+const OpRow op_reverse = {.name = "reverse",
+                          .doc = "runs axes backwards",
+                          REQUIRED_X,
+                          .fields = reverse_fields,
+                          .attr_size = sizeof(ReverseAttr),
+                          .infer = reverse_infer,
+                          .eval = reverse_eval,
+                          .grad = reverse_grad,
+                          .fuse = FUSE_VIEW,
+                          .map = reverse_map,
+                          .samples = reverse_samples};

@@ -36,16 +36,23 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 }
 
 static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""}, {0}};
-const OpRow op_constant = {.name = "constant", .doc = "stored numbers", .results = {"y"},
-	.fields = constant_fields, .attr_size = sizeof(ConstantAttr), .infer = constant_infer,
-	.eval = constant_eval, .grad = grad_zero, .fuse = FUSE_INDEX, .element = constant_element,
-	.samples = constant_samples};
+const OpRow op_constant = {.name = "constant",
+                           .doc = "stored numbers",
+                           .results = {"y"},
+                           .fields = constant_fields,
+                           .attr_size = sizeof(ConstantAttr),
+                           .infer = constant_infer,
+                           .eval = constant_eval,
+                           .grad = grad_zero,
+                           .fuse = FUSE_INDEX,
+                           .element = constant_element,
+                           .samples = constant_samples};
 
 /* ---- iota {dtype, shape, axis}: the index along an axis */
-static const Field iota_fields[] = {
-	{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
-	{"shape", FIELD_INTS, offsetof(IotaAttr, shape), NULL, false},
-	{"axis", FIELD_INT, offsetof(IotaAttr, axis), NULL, true}, {0}};
+static const Field iota_fields[] = {{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
+                                    {"shape", FIELD_INTS, offsetof(IotaAttr, shape), NULL, false},
+                                    {"axis", FIELD_INT, offsetof(IotaAttr, axis), NULL, true},
+                                    {0}};
 
 static void
 iota_infer(Infer *in)
@@ -78,9 +85,16 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}", ""},
-	{"{dtype = f64, shape = [5]}", ""}, {0}};
-const OpRow op_iota = {.name = "iota", .doc = "the index along an axis", .results = {"y"},
-	.fields = iota_fields, .attr_size = sizeof(IotaAttr), .infer = iota_infer,
-	.eval = iota_eval, .grad = grad_zero, .fuse = FUSE_INDEX, .element = iota_element,
-	.samples = iota_samples};
+static const Sample iota_samples[] = {
+	{"{dtype = s64, shape = [2,3], axis = 1}", ""}, {"{dtype = f64, shape = [5]}", ""}, {0}};
+const OpRow op_iota = {.name = "iota",
+                       .doc = "the index along an axis",
+                       .results = {"y"},
+                       .fields = iota_fields,
+                       .attr_size = sizeof(IotaAttr),
+                       .infer = iota_infer,
+                       .eval = iota_eval,
+                       .grad = grad_zero,
+                       .fuse = FUSE_INDEX,
+                       .element = iota_element,
+                       .samples = iota_samples};

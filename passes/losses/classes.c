@@ -58,7 +58,8 @@ prepare_targets(Loss *l)
 	Value *w = b_broadcast(b, l->weight, ints_of_type(shape), only(0));
 	Type wt = type_with_dtype(b->m, shape, d);
 	t.row = b_select(b, t.valid, w, b_splat(b, wt, 0));
-	Value *classes = b_iota(b, labels->type->dtype, ints_of_type(l->output->type), l->class_axis);
+	Value *classes = b_iota(b, labels->type->dtype, ints_of_type(l->output->type),
+	                        l->class_axis);
 	t.hot = b_binary(b, OP_eq, classes, along_classes(l, labels));
 	t.weight = t.row;
 	if (l->options->class_weight) {
@@ -103,7 +104,8 @@ finish(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 	if (e != 0) {
 		int64_t classes = l->output->type->dims[l->class_axis];
 		if (l->options->class_weight)
-			per_class = b_binary(b, OP_mul, per_class, over_targets(l, class_weights(l)));
+			per_class = b_binary(b, OP_mul, per_class,
+			                     over_targets(l, class_weights(l)));
 		Value *all = b_reduce(b, REDUCE_SUM, per_class, only(l->class_axis));
 		Value *smooth = b_binary(b, OP_mul, all, t->row);
 		smooth = b_binary(b, OP_mul, smooth, b_splat(b, all->type, e / (double)classes));
@@ -147,8 +149,12 @@ build_nll(Loss *l)
 	finish(l, &t, b_reduce(b, REDUCE_SUM, own, only(l->class_axis)), minus);
 }
 
-const LossRow loss_cross_entropy = {.name = "cross_entropy",
+const LossRow loss_cross_entropy = {
+	.name = "cross_entropy",
 	.doc = "softmax and negative log-likelihood over class indices; ignores -100",
-	.class_targets = true, .build = build_cross_entropy};
-const LossRow loss_nll = {.name = "nll", .doc = "negative log-likelihood of log-probabilities",
-	.class_targets = true, .build = build_nll};
+	.class_targets = true,
+	.build = build_cross_entropy};
+const LossRow loss_nll = {.name = "nll",
+                          .doc = "negative log-likelihood of log-probabilities",
+                          .class_targets = true,
+                          .build = build_nll};

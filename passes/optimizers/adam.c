@@ -70,9 +70,15 @@ adam_update(Update *u)
 	adam_step(u, u->param, b_binary(b, OP_add, u->grad, pull));
 }
 
-const OptimizerRow optimizer_adamw = {.name = "adamw", .doc = "Adam with decoupled weight decay",
+const OptimizerRow optimizer_adamw = {
+	.name = "adamw",
+	.doc = "Adam with decoupled weight decay",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01",
-	.moments = {"exp_avg", "exp_avg_sq"}, .update = adamw_update};
-const OptimizerRow optimizer_adam = {.name = "adam", .doc = "Adam, weight decay in the gradient",
+	.moments = {"exp_avg", "exp_avg_sq"},
+	.update = adamw_update};
+const OptimizerRow optimizer_adam = {
+	.name = "adam",
+	.doc = "Adam, weight decay in the gradient",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0",
-	.moments = {"exp_avg", "exp_avg_sq"}, .update = adam_update};
+	.moments = {"exp_avg", "exp_avg_sq"},
+	.update = adam_update};

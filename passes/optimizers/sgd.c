@@ -30,8 +30,7 @@ step(Update *u, Value *direction)
 static Value *
 buffer(Update *u, Value *g)
 {
-	Value *old = b_binary(u->b, OP_mul, u->moment[0],
-	                      u->scalar(u->ctx, "momentum", u->param));
+	Value *old = b_binary(u->b, OP_mul, u->moment[0], u->scalar(u->ctx, "momentum", u->param));
 
 	return u->new_moment[0] = b_binary(u->b, OP_add, old, g);
 }
@@ -57,11 +56,17 @@ nesterov_update(Update *u)
 	step(u, b_binary(u->b, OP_add, g, ahead));
 }
 
-const OptimizerRow optimizer_sgd = {.name = "sgd", .doc = "gradient descent",
-	.defaults = "lr=0.001 weight_decay=0", .update = sgd_update};
-const OptimizerRow optimizer_momentum = {.name = "momentum", .doc = "SGD with momentum",
-	.defaults = "lr=0.001 momentum=0.9 weight_decay=0", .moments = {"momentum_buffer"},
-	.update = momentum_update};
-const OptimizerRow optimizer_nesterov = {.name = "nesterov", .doc = "SGD with Nesterov momentum",
-	.defaults = "lr=0.001 momentum=0.9 weight_decay=0", .moments = {"momentum_buffer"},
-	.update = nesterov_update};
+const OptimizerRow optimizer_sgd = {.name = "sgd",
+                                    .doc = "gradient descent",
+                                    .defaults = "lr=0.001 weight_decay=0",
+                                    .update = sgd_update};
+const OptimizerRow optimizer_momentum = {.name = "momentum",
+                                         .doc = "SGD with momentum",
+                                         .defaults = "lr=0.001 momentum=0.9 weight_decay=0",
+                                         .moments = {"momentum_buffer"},
+                                         .update = momentum_update};
+const OptimizerRow optimizer_nesterov = {.name = "nesterov",
+                                         .doc = "SGD with Nesterov momentum",
+                                         .defaults = "lr=0.001 momentum=0.9 weight_decay=0",
+                                         .moments = {"momentum_buffer"},
+                                         .update = nesterov_update};

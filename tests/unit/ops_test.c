@@ -4,6 +4,7 @@
 #include "codegen/codegen.h"
 #include "ir/text_impl.h"
 
+#include <cmocka.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 typedef struct {
 	char word[16]; /* positive, nonzero, ties, ... or "" */
@@ -100,8 +100,13 @@ case_open(Case *c, OpKind op, const Sample *s)
 	c->m = module_new("sample");
 	c->f = function_new(c->m, "main");
 	snprintf(c->name, sizeof(c->name), "%s %s %s", row->name, s->attrs, s->operands);
-	Reader r = {.file = c->name, .at = s->attrs, .line_start = s->attrs, .line = 1,
-	            .diag = c->diag, .m = c->m, .f = c->f};
+	Reader r = {.file = c->name,
+	            .at = s->attrs,
+	            .line_start = s->attrs,
+	            .line = 1,
+	            .diag = c->diag,
+	            .m = c->m,
+	            .f = c->f};
 	void *attr = arena_alloc(c->m->arena, row->attr_size + 1);
 	assert_true(read_attrs(&r, row, attr));
 	read_operands(c, &r, s->operands);
@@ -174,7 +179,12 @@ check_round_trip(Case *c)
 	text_free(&first);
 	text_free(&second);
 }
-static void test_round_trip(void **state) { (void)state; for_each_case(check_round_trip); }
+static void
+test_round_trip(void **state)
+{
+	(void)state;
+	for_each_case(check_round_trip);
+}
 
 /* ---- gradients: L = sum of weight * result, its analytic gradient against (L(x+h) - L(x-h)) / 2h */
 static double
@@ -252,7 +262,12 @@ check_gradient(Case *c)
 		if (dtype_is_float(c->args[i].type->dtype))
 			compare_operand(c, i, weights, &gradients[k++]);
 }
-static void test_gradients(void **state) { (void)state; for_each_case(check_gradient); }
+static void
+test_gradients(void **state)
+{
+	(void)state;
+	for_each_case(check_gradient);
+}
 
 /* ---- kernels */
 static void
@@ -298,7 +313,12 @@ check_kernel(Case *c)
 	interp_run(&in, c->f, c->args, got);
 	compare_results(c, want, got, result_count(c->f));
 }
-static void test_kernels(void **state) { (void)state; for_each_case(check_kernel); }
+static void
+test_kernels(void **state)
+{
+	(void)state;
+	for_each_case(check_kernel);
+}
 
 /* ---- generated C: one shared object a case, every kernel on random buffers */
 typedef void (*KernelCode)(void *const *, const double *, int64_t, int64_t);
@@ -339,8 +359,9 @@ compare_kernel(Case *c, const Kernel *k, KernelCode code)
 	code(b, NULL, 0, k->iterations);
 	for (int i = k->n_inputs; i < n; i++)
 		if (memcmp(a[i], b[i], (size_t)type_bytes(k->buffers.at[i].type)) != 0)
-			fail_msg("%s: kernel %s: the C code differs from the interpreter in output %d",
-			         c->name, k->name, i - k->n_inputs);
+			fail_msg(
+				"%s: kernel %s: the C code differs from the interpreter in output %d",
+				c->name, k->name, i - k->n_inputs);
 }
 
 static void
@@ -358,9 +379,11 @@ check_c(Case *c)
 	char *path = path_join(c->arena, folder, "kernels.c");
 	char *object = path_join(c->arena, folder, "kernels.so");
 	assert_null(file_write(path, source.at, (int64_t)source.n));
-	snprintf(command, sizeof(command),
-	         "cc -std=gnu11 -O2 -march=native -ffp-contract=off -fno-math-errno -fopenmp-simd -fwrapv "
-	         "-w -shared -fPIC %s -o %s", path, object);
+	snprintf(
+		command, sizeof(command),
+		"cc -std=gnu11 -O2 -march=native -ffp-contract=off -fno-math-errno -fopenmp-simd -fwrapv "
+		"-w -shared -fPIC %s -o %s",
+		path, object);
 	assert_int_equal(system(command), 0);
 	void *library = dlopen(object, RTLD_NOW);
 	assert_non_null(library);
@@ -373,14 +396,21 @@ check_c(Case *c)
 	rmdir(folder);
 	text_free(&source);
 }
-static void test_c(void **state) { (void)state; for_each_case(check_c); }
+static void
+test_c(void **state)
+{
+	(void)state;
+	for_each_case(check_c);
+}
 
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip), cmocka_unit_test(test_gradients),
-		cmocka_unit_test(test_kernels), cmocka_unit_test(test_c),
+		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_gradients),
+		cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_c),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
