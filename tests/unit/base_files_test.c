@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+
 static char folder[] = "/tmp/gradc-base-test-XXXXXX";
 static char path_buffer[64];
 

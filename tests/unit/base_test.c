@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+
 /* ---- arena.c ---- */
 
 static void

@@ -4,7 +4,6 @@
 #include "codegen/codegen.h"
 #include "ir/text_impl.h"
 
-#include <cmocka.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 typedef struct {
 	char word[16]; /* positive, nonzero, ties, ... or "" */

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+
 enum { ROWS = 4 };
 enum {
 	SLOT_W,

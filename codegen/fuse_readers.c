@@ -1,0 +1,70 @@
+/* Who computes and who reads a value, while groups are made. */
+#include "codegen/fuse_impl.h"
+
+FuseClass
+fuse_class_of(const Node *n)
+{
+	return op_row(n)->fuse;
+}
+
+/* Nodes that every reader copies: views, iota, splats. gather is none: it has a group. */
+bool
+fuse_is_copied(const Node *n)
+{
+	return fuse_class_of(n) == FUSE_VIEW ||
+	       (fuse_class_of(n) == FUSE_INDEX && n->n_operands == 0);
+}
+
+bool
+fuse_must_be_stored(const Node *n)
+{
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u)
+			if (fuse_class_of(u->user) == FUSE_NONE)
+				return true;
+	return false;
+}
+
+/* The group that computes v, -1 when v is there from the start or copied. */
+int
+fuse_group_of(const Fuse *fu, Value *v)
+{
+	Value *base = behind_views(v);
+	int g = base->node ? fu->group[base->node->id] : -1;
+
+	while (g >= 0 && fu->groups.at[g].merged_into >= 0)
+		g = fu->groups.at[g].merged_into;
+	return g;
+}
+
+/* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and
+ * returns true when visit does. */
+bool
+fuse_any_reader(const Fuse *fu, const Value *v,
+                bool (*visit)(const Fuse *fu, const Node *reader, int ctx), int ctx)
+{
+	for_each_use(v, u) {
+		Node *n = u->user;
+		if (fuse_is_copied(n) && fuse_any_reader(fu, node_result(n, 0), visit, ctx))
+			return true;
+		if ((!fuse_is_copied(n) || fu->group[n->id] >= 0) && visit(fu, n, ctx))
+			return true;
+	}
+	return false;
+}
+
+bool
+fuse_reads_from_outside(const Fuse *fu, const Node *reader, int gi)
+{
+	return fuse_class_of(reader) == FUSE_NONE ||
+	       fuse_group_of(fu, node_result(reader, 0)) != gi;
+}
+
+bool
+fuse_is_stored(const Fuse *fu, Value *v)
+{
+	int gi = fuse_group_of(fu, v);
+
+	return fu->kept[v->id] ||
+	       (!fu->pulled[v->id] && fuse_any_reader(fu, v, fuse_reads_from_outside, gi));
+}

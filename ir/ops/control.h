@@ -1,0 +1,13 @@
+/* What call, cond and loop share: operands against parameters, and arguments of gradients. */
+#ifndef GRADC_IR_OPS_CONTROL_H
+#define GRADC_IR_OPS_CONTROL_H
+
+#include "ir/ops/family.h"
+
+int control_results(const Function *f);
+/* Do operands from..from+n of the node fit params at..at+n of the function? */
+void control_check_params(Infer *in, const Function *f, int from, int at, int n);
+Value **control_values(Grad *g, int n);
+extern const Sample control_samples[]; /* covered by tests/ir/control.gir */
+
+#endif
