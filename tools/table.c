@@ -70,6 +70,18 @@ print_ports(const char *what, const ImportPort *at, int n)
 	}
 }
 
+/* `check` takes 1 for dimensions that nothing binds, and says so. */
+static void
+note_open_dims(const Import *im)
+{
+	for (int i = 0; i < im->inputs.n; i++)
+		for (int k = 0; k < im->inputs.at[i].rank; k++)
+			if (im->inputs.at[i].symbols[k] && im->inputs.at[i].dims[k] == 1) {
+				printf("  open dimensions are taken as 1; --dim NAME=N and --batch N bind them\n");
+				return;
+			}
+}
+
 enum { SHORT_TABLE = 40 };
 
 void
@@ -84,6 +96,7 @@ print_summary(const Session *s, bool full)
 	       im->n_nodes);
 	print_ports("input", im->inputs.at, im->inputs.n);
 	print_ports("output", im->outputs.at, im->outputs.n);
+	note_open_dims(im);
 	for (int i = 0; i < im->repairs.n && (full || i < 8); i++)
 		printf("  repair  %s\n", im->repairs.at[i]);
 	if (!full && im->repairs.n > 8)

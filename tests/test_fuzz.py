@@ -1,0 +1,18 @@
+"""Each fuzzer for a few seconds over the kept corpus; $GRADC_FUZZ_SECONDS says how many."""
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.skipif(not shutil.which("clang"), reason="clang is not installed")
+@pytest.mark.parametrize("target", ["onnx", "gir", "graph"])
+def test_fuzz(target):
+    seconds = os.environ.get("GRADC_FUZZ_SECONDS", "60")
+    done = subprocess.run([ROOT / "tests/fuzz/run", seconds, target], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
