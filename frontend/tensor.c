@@ -244,6 +244,8 @@ typed_elements(Arena *arena, const TensorProto *t, DType type, int64_t n)
 	void *to = arena_alloc(arena, (size_t)dtype_bytes(type, n));
 	int bits = dtype_info[type].bits;
 
+	if (n == 0)
+		return to;
 	switch (typed_field(type)) {
 	case IN_FLOAT: return memcpy(to, t->float_data, (size_t)n * 4);
 	case IN_DOUBLE: return memcpy(to, t->double_data, (size_t)n * 8);

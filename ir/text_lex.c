@@ -275,13 +275,14 @@ static const Tensor *
 read_data_reference(Reader *r, Type t)
 {
 	char name[32];
+	int end = 0;
 
 	read_space(r);
-	if (sscanf(r->at, "@data[%18[0-9a-fx]]", name) != 1) {
+	if (sscanf(r->at, "@data[%18[0-9a-fx]]%n", name, &end) != 1 || end == 0) {
 		read_fault(r, "expected `[` or @data[0xHASH]");
 		return NULL;
 	}
-	r->at = strchr(r->at, ']') + 1;
+	r->at += end;
 	const Tensor *found = r->data ? strmap_get(r->data, name) : NULL;
 	if (!found) {
 		read_fault(r, "no data for %s: it lies in the .safetensors file beside the text",

@@ -27,8 +27,13 @@ LIMITS = {
     "eval f32": 2e-4,
 }
 
+_GELU = "the file holds GELU's 0.044715 and sqrt(2/pi) as f32 (2.8e-8 off); PyTorch's are f64"
+
 EXCEPTIONS = {
     # (model, what): (limit, why)
+    ("gpt2_mini", "grad f64"): (1e-6, _GELU),
+    ("gpt2_mini_external", "grad f64"): (1e-6, _GELU),
+    ("gpt2_mini_opset14", "grad f64"): (1e-6, _GELU),
 }
 
 

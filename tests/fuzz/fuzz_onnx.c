@@ -1,0 +1,49 @@
+/* ONNX bytes: reading either reports a fault or gives a module that the verifier accepts. */
+#include "frontend/frontend.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static FILE *quiet;
+
+static void
+import(const char *path)
+{
+	ImportOptions options = {.open_dims = OPEN_ONE};
+	Diag *diag = diag_new("fuzz", quiet);
+	Model *model = model_open(path, diag);
+	Module *m = model ? model_import(model, &options, diag) : NULL;
+
+	if (!m && diag_errors(diag) == 0)
+		abort(); /* refused without a word */
+	if (m) {
+		Diag *faults = diag_new("fuzz", stderr);
+		if (!module_verify(m, faults))
+			abort();
+		diag_free(faults);
+	}
+	module_free(m);
+	model_close(model);
+	diag_free(diag);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static char path[] = "/tmp/gradc-fuzz-XXXXXX";
+	static int fd = -1;
+
+	if (fd < 0) {
+		quiet = fopen("/dev/null", "w");
+		fd = mkstemp(path);
+		if (fd < 0)
+			abort();
+	}
+	if (ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
+		abort();
+	import(path);
+	return 0;
+}
