@@ -44,8 +44,13 @@ states_overlap(const State *a, const State *b)
 static bool
 same_place(const Affine *a, const Affine *b)
 {
-	return a->constant == b->constant && a->n == b->n &&
-	       memcmp(a->terms, b->terms, sizeof(AffineTerm) * (size_t)a->n) == 0;
+	if (a->constant != b->constant || a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++)
+		if (a->terms[i].scalar != b->terms[i].scalar ||
+		    a->terms[i].coefficient != b->terms[i].coefficient)
+			return false;
+	return true;
 }
 
 static bool

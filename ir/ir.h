@@ -39,6 +39,7 @@ void type_print(Text *out, Type t); /* f32[4,8]; f32[] is a scalar */
 /* A short list of integers: shapes, axes, pads. Unused places are 0. */
 typedef struct {
 	int n;
+	int reserved; /* 0: no padding, so that lists compare and hash by their bytes */
 	int64_t at[MAX_RANK];
 } Ints;
 Ints ints_of_type(Type t); /* its dims */

@@ -54,8 +54,9 @@ tamed(Maker *g, Value *v)
 static Value *
 make_unary(Maker *g)
 {
-	static const OpKind ops[] = {OP_neg, OP_exp, OP_sin, OP_cos, OP_tanh, OP_erf, OP_sigmoid, OP_abs,
-	                             OP_expm1, OP_sqrt, OP_log, OP_rsqrt, OP_log1p};
+	static const OpKind ops[] = {OP_neg, OP_exp,     OP_sin,  OP_cos,   OP_tanh,
+	                             OP_erf, OP_sigmoid, OP_abs,  OP_expm1, OP_sqrt,
+	                             OP_log, OP_rsqrt,   OP_log1p};
 	OpKind op = ops[next(g, COUNT(ops))];
 	Value *x = tamed(g, pick(g));
 
@@ -127,7 +128,8 @@ make_broadcast(Maker *g)
 		if (i != extra)
 			axes.at[k++] = i;
 	}
-	return x->type->n * shape.at[extra] > MAX_ELEMENTS ? NULL : b_broadcast(&g->b, x, shape, axes);
+	return x->type->n * shape.at[extra] > MAX_ELEMENTS ? NULL
+	                                                   : b_broadcast(&g->b, x, shape, axes);
 }
 
 static Value *
@@ -266,9 +268,10 @@ make_softmax(Maker *g)
 	return b_binary(&g->b, OP_div, e, sum);
 }
 
-static Value *(*const makers[])(Maker *) = {make_unary, make_binary, make_select, make_reshape,
-	make_transpose, make_broadcast, make_slice, make_pad, make_concat, make_reverse, make_reduce,
-	make_cumulate, make_dot, make_gather, make_softmax};
+static Value *(*const makers[])(Maker *) = {
+	make_unary,     make_binary,   make_select, make_reshape, make_transpose,
+	make_broadcast, make_slice,    make_pad,    make_concat,  make_reverse,
+	make_reduce,    make_cumulate, make_dot,    make_gather,  make_softmax};
 
 /* @f(inputs) -> (sum of tanh of the last values' elements, those values) */
 static Module *
@@ -370,7 +373,8 @@ interpret(Module *m, const char *name, Arena *arena, const EvalTensor *args)
 static bool
 close_to(double a, double b, double tolerance)
 {
-	return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= tolerance * fmax(1, fmax(fabs(a), fabs(b)));
+	return a == b || (isnan(a) && isnan(b)) ||
+	       fabs(a - b) <= tolerance * fmax(1, fmax(fabs(a), fabs(b)));
 }
 
 static void
@@ -383,8 +387,8 @@ compare(const Module *a, Arena *arena, const EvalTensor *args, Module *b, const 
 	for (int i = 0; i < n; i++)
 		for (int64_t k = 0; k < x[i].type->n; k++)
 			if (!close_to(x[i].f[k], y[i].f[k], 1e-9)) {
-				fprintf(stderr, "result %d, element %lld: %.17g and %.17g\n", i, (long long)k,
-				        x[i].f[k], y[i].f[k]);
+				fprintf(stderr, "result %d, element %lld: %.17g and %.17g\n", i,
+				        (long long)k, x[i].f[k], y[i].f[k]);
 				check(false, what, a);
 			}
 }
@@ -437,10 +441,12 @@ check_gradient(Module *m, Arena *arena, EvalTensor *args)
 
 	for (int i = 0; i < N_INPUTS; i++)
 		for (int64_t k = 0; k < args[i].type->n; k += 1 + args[i].type->n / 4) {
-			double coarse = difference(m, args, i, k, 2e-5), fine = difference(m, args, i, k, 1e-5);
+			double coarse = difference(m, args, i, k, 2e-5),
+			       fine = difference(m, args, i, k, 1e-5);
 			if (!close_to(coarse, fine, 1e-6) || close_to(grad[i].f[k], fine, 1e-5))
 				continue;
-			fprintf(stderr, "input %d, element %lld: gradient %.12g, difference %.12g\n", i,
+			fprintf(stderr,
+			        "input %d, element %lld: gradient %.12g, difference %.12g\n", i,
 			        (long long)k, grad[i].f[k], fine);
 			check(false, "a gradient is wrong", m);
 		}
