@@ -114,6 +114,7 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 			x[i] = lower_element(lw, node_operand(n, i), at);
 		return row->scalar(lw->lb, n, x);
 	case FUSE_VIEW:
+		inner.of = NULL;
 		row->map(lw->lb, n, at, &inner);
 		return lower_element(lw, node_operand(n, 0), &inner);
 	default: return row->element(lw, n, at);
@@ -278,7 +279,7 @@ lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 	else if (!lower_reductions(&lw))
 		lower_elementwise(&lw);
 	k->flops = function_flops(f);
-	kernel_finish(k);
+	kernel_close(lw.lb);
 	return k;
 }
 

@@ -149,6 +149,8 @@ void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
 /* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
 void kernel_finish(Kernel *k);
+/* The same behind a builder, once pure statements that nobody reads are gone. */
+void kernel_close(LoopBuilder *lb);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)
 {
@@ -160,10 +162,13 @@ Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);
 Affine affine_scale(Affine a, int64_t by);
 
-/* A place in a tensor, an affine form per axis. */
+/* A place in a tensor, an affine form per axis. One that came from a flat element number remembers it, so
+ * that the same element of an equal shape needs no arithmetic. */
 struct Index {
 	int rank;
 	Affine at[MAX_RANK];
+	Type of; /* the shape that `flat` numbers; NULL: not known */
+	Affine flat;
 };
 /* The flat element number of an index into shape t. */
 Affine index_flat(Type t, const Index *at);

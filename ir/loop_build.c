@@ -369,6 +369,50 @@ resolve_accumulates(Kernel *k, const LoopStatement *loop)
 	}
 }
 
+static bool
+is_pure(const Kernel *k, const LoopStatement *s)
+{
+	return s->kind <= LOOP_STATEMENT_SCALAR ||
+	       (s->kind == LOOP_STATEMENT_LOAD && k->buffers.at[s->buffer].kind == BUFFER_IN);
+}
+
+/* Emitters ask for more than they use (axes of an index whose flat number was known). */
+static void
+drop_unused(Kernel *k, Arena *scratch)
+{
+	bool *used = NEW_ARRAY(scratch, bool, k->n_scalars);
+	bool *drop = NEW_ARRAY(scratch, bool, k->body.n);
+	int *moved = NEW_ARRAY(scratch, int, k->body.n);
+	int n = 0;
+
+	for (int i = k->body.n - 1; i >= 0; i--) {
+		const LoopStatement *s = &k->body.at[i];
+		drop[i] = is_pure(k, s) && !used[s->result];
+		if (drop[i])
+			continue;
+		for (int o = 0; o < s->n_operands; o++)
+			used[s->operands[o]] = true;
+		for (int t = 0; t < s->place.n; t++)
+			used[s->place.terms[t].scalar] = true;
+	}
+	for (int i = 0; i < k->body.n; i++) {
+		moved[i] = n;
+		if (!drop[i])
+			k->body.at[n++] = k->body.at[i];
+	}
+	k->body.n = n;
+	for (int i = 0; i < n; i++)
+		if (k->body.at[i].match >= 0)
+			k->body.at[i].match = moved[k->body.at[i].match];
+}
+
+void
+kernel_close(LoopBuilder *lb)
+{
+	drop_unused(lb->k, lb->scratch);
+	kernel_finish(lb->k);
+}
+
 void
 kernel_finish(Kernel *k)
 {
@@ -488,6 +532,8 @@ index_flat(Type t, const Index *at)
 	int64_t strides[MAX_RANK];
 	Affine flat = affine_constant(0);
 
+	if (at->of && type_same_shape(at->of, t))
+		return at->flat;
 	type_strides(t, strides);
 	for (int i = 0; i < t->rank; i++)
 		if (t->dims[i] != 1)
@@ -545,6 +591,8 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 
 	type_strides(t, strides);
 	out->rank = t->rank;
+	out->of = t;
+	out->flat = f;
 	for (int i = 0; i < t->rank; i++) {
 		if (t->dims[i] == 1 || t->n == 0) {
 			out->at[i] = affine_constant(0);

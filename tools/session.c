@@ -386,13 +386,14 @@ build_pipeline(Session *s, Pipeline *p, bool with_update)
 	autograd->wrt = joined(s, &s->o->wrt);
 	precision->to = s->o->precision ? s->o->precision : "f32";
 	optimizer->name = s->o->optimizer;
+	/* First: numbers that f32 cannot hold arrive as sums of f32 pieces, to be folded in f64. */
+	add_pass(s, p, &pass_precision, precision);
 	add_pass(s, p, &pass_simplify, NULL);
 	if (s->o->init_random)
 		add_pass(s, p, &pass_initialize, NULL);
 	add_pass(s, p, &pass_trainable, trainable);
 	if (s->has_loss)
 		add_pass(s, p, &pass_loss, &s->loss);
-	add_pass(s, p, &pass_precision, precision);
 	add_pass(s, p, &pass_simplify, NULL);
 	if (s->has_loss)
 		add_pass(s, p, &pass_autograd, autograd);
@@ -458,7 +459,7 @@ session_stage(Session *s, Stage stage, bool with_update)
 		return true;
 	build_pipeline(s, &p, with_update);
 	if (stage == STAGE_FORWARD)
-		p.n = 2 + s->o->init_random;
+		p.n = 3 + s->o->init_random;
 	else if (stage == STAGE_TRAIN)
 		p.n -= 4;
 	else

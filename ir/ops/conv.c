@@ -364,6 +364,7 @@ split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Af
 	index_split(lb, type_new(m, inner->dtype, inner->rank + 1, dims), flat, &at);
 	*first = at.at[0];
 	rest->rank = inner->rank;
+	rest->of = NULL;
 	memcpy(rest->at, at.at + 1, sizeof(Affine) * (size_t)inner->rank);
 }
 

@@ -116,6 +116,7 @@ gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Ind
 	LoopValue clamped = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, j, zero), last);
 	*inside = lb_compare(lb, LOOP_eq, j, clamped);
 	out->rank = data->rank;
+	out->of = NULL;
 	for (int k = 0; k < data->rank; k++)
 		out->at[k] = k < axis    ? at->at[k]
 		             : k == axis ? affine_scalar(clamped)

@@ -116,6 +116,7 @@ pad_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
 	const Ints *first = ctx;
 	Index x = *at;
 
+	x.of = NULL;
 	for (int i = 0; i < at->rank; i++)
 		x.at[i] = affine_add(at->at[i], affine_constant(first->at[i]));
 	return lower_element(lw, node_operand(n, 0), &x);
@@ -127,6 +128,7 @@ pad_place(const Node *n, const Index *at, Index *out, const void *ctx)
 	const Ints *first = ctx;
 
 	*out = *at;
+	out->of = NULL;
 	for (int i = 0; i < at->rank; i++) {
 		int64_t s = a->interior.at[i] + 1;
 		out->at[i] = affine_add(affine_scale(at->at[i], s),
@@ -242,6 +244,7 @@ concat_place(const Node *n, const Index *at, Index *out, const void *ctx)
 	int64_t axis = ((const AxisAttr *)n->attr)->axis;
 
 	*out = *at;
+	out->of = NULL;
 	out->at[axis] = affine_add(at->at[axis],
 	                           affine_constant(((const ConcatPart *)ctx)->offset));
 }

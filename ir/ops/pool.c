@@ -247,6 +247,7 @@ pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 	LoopBuilder *lb = p->lw->lb;
 	Index at = p->at;
 
+	at.of = NULL;
 	*inside = -1;
 	for (int i = 0; i < q->rank; i++) {
 		Affine place = affine_add(affine_scale(p->at.at[i + 2], p->a->stride.at[i]),

@@ -253,6 +253,7 @@ argmax_kernel(Lower *lw, const Node *n)
 	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
 	index_split(lb, y, affine_scalar(i), &at);
 	full.rank = x->rank;
+	full.of = NULL;
 	for (int k = 0; k < y->rank; k++)
 		full.at[k < axis ? k : k + 1] = at.at[k];
 	LoopValue j = lb_for(lb, LOOP_VECTOR, size);

@@ -418,6 +418,7 @@ reverse_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 
 	(void)lb;
 	*operand = *result;
+	operand->of = NULL;
 	for (int i = 0; i < x->rank; i++)
 		if (ints_has(&a->axes, i))
 			operand->at[i] = affine_add(affine_scale(result->at[i], -1),

@@ -92,11 +92,11 @@ static Value *
 make_reshape(Maker *g)
 {
 	Value *x = pick(g);
-	Ints flat = {1, {x->type->n}}, shape = {2, {x->type->n, 1}};
+	Ints flat = {.n = 1, .at = {x->type->n}}, shape = {.n = 2, .at = {x->type->n, 1}};
 
 	for (int64_t d = 1 + next(g, 6); d > 1; d--)
 		if (x->type->n % d == 0) {
-			shape = (Ints){2, {d, x->type->n / d}};
+			shape = (Ints){.n = 2, .at = {d, x->type->n / d}};
 			break;
 		}
 	return b_reshape(&g->b, x, next(g, 2) ? flat : shape);
@@ -182,7 +182,8 @@ make_reverse(Maker *g)
 {
 	Value *x = pick(g);
 
-	return x->type->rank ? b_reverse(&g->b, x, (Ints){1, {next(g, x->type->rank)}}) : NULL;
+	return x->type->rank ? b_reverse(&g->b, x, (Ints){.n = 1, .at = {next(g, x->type->rank)}})
+	                     : NULL;
 }
 
 static Value *
@@ -223,8 +224,8 @@ make_dot(Maker *g)
 
 	if (!x->type->rank || !y->type->rank)
 		return NULL;
-	last = (Ints){1, {x->type->rank - 1}};
-	first = (Ints){1, {next(g, y->type->rank)}};
+	last = (Ints){.n = 1, .at = {x->type->rank - 1}};
+	first = (Ints){.n = 1, .at = {next(g, y->type->rank)}};
 	if (x->type->dims[last.at[0]] != y->type->dims[first.at[0]]) {
 		y = x; /* over its own last axis */
 		first = last;
@@ -241,7 +242,7 @@ make_gather(Maker *g)
 {
 	Value *x = pick(g);
 	int64_t at[4];
-	Ints shape = {1, {4}};
+	Ints shape = {.n = 1, .at = {4}};
 
 	if (!x->type->rank)
 		return NULL;
@@ -261,7 +262,7 @@ make_softmax(Maker *g)
 
 	if (!x->type->rank || x->type->n == 0)
 		return NULL;
-	Ints last = {1, {x->type->rank - 1}};
+	Ints last = {.n = 1, .at = {x->type->rank - 1}};
 	Value *top = b_broadcast_back(&g->b, b_reduce(&g->b, REDUCE_MAX, x, last), x->type, last);
 	Value *e = b_unary(&g->b, OP_exp, b_binary(&g->b, OP_sub, x, top));
 	Value *sum = b_broadcast_back(&g->b, b_reduce(&g->b, REDUCE_SUM, e, last), x->type, last);
@@ -284,7 +285,7 @@ make_graph(const uint8_t *data, size_t size)
 	int n = 0;
 
 	for (int i = 0; i < N_INPUTS; i++) {
-		Ints dims = {2, {1 + next(&g, 5), 1 + next(&g, 7)}};
+		Ints dims = {.n = 2, .at = {1 + next(&g, 5), 1 + next(&g, 7)}};
 		char name[] = {(char)('x' + i), '\0'};
 		keep(&g, function_param(f, type_new(m, F64, dims.n, dims.at), name));
 	}
