@@ -125,14 +125,20 @@ fuse_function(Pass *p, Module *m, Function *f)
 			split_full_reduce(&fu, n);
 	}
 	uint32_t n_old = f->next_node_id;
+	fu.n_nodes = n_old;
+	fu.copied = NEW_ARRAY(fu.arena, uint8_t, n_old);
 	fu.group = NEW_ARRAY(fu.arena, int, n_old);
 	fu.pulled = NEW_ARRAY(fu.arena, bool, f->next_value_id);
 	fu.kept = NEW_ARRAY(fu.arena, bool, f->next_value_id);
 	for (uint32_t i = 0; i < n_old; i++)
 		fu.group[i] = -1;
-	for_each_node(f, n)
-		if (fuse_class_of(n) != FUSE_NONE && (!fuse_is_copied(n) || fuse_must_be_stored(n)))
+	for_each_node(f, n) {
+		if (fuse_class_of(n) == FUSE_NONE)
+			continue;
+		fuse_mark_copied(&fu, n);
+		if (!fuse_is_copied(&fu, n) || fuse_must_be_stored(n))
 			fuse_place_node(&fu, n);
+	}
 	for (int i = 0; i < fu.nodes.n; i++)
 		fuse_sink_node(&fu, fu.nodes.at[i]);
 	for (int i = 0; i < fu.nodes.n; i++)

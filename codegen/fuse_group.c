@@ -155,11 +155,13 @@ fuse_place_node(Fuse *fu, Node *n)
 static bool
 blocks_merge(const Fuse *fu, const Node *reader, int ctx)
 {
-	(void)ctx;
 	if (fuse_class_of(reader) == FUSE_NONE)
 		return false;
 	int g = fuse_group_of(fu, node_result(reader, 0));
-	return g != fu->merge_from && g <= fu->merge_to;
+	if (g == fu->merge_from) /* recomputed by its readers, it makes them read what it reads */
+		return fu->pulled[node_result(reader, 0)->id] &&
+		       fuse_any_reader(fu, node_result(reader, 0), blocks_merge, ctx);
+	return g <= fu->merge_to;
 }
 
 static bool
@@ -205,7 +207,7 @@ fuse_merge_siblings(Fuse *fu, Node *n)
 		int seen = 0;
 		for_each_use(x, u) {
 			if (++seen > 16 || fuse_class_of(u->user) == FUSE_NONE ||
-			    fuse_is_copied(u->user))
+			    fuse_is_copied(fu, u->user))
 				continue;
 			int from = fuse_group_of(fu, node_result(u->user, 0));
 			if (from >= 0 && from != to && may_merge(fu, from, to))

@@ -23,6 +23,8 @@ typedef struct {
 	Function *f;
 	Arena *arena;
 	VEC(Group) groups;
+	uint32_t n_nodes;  /* ids below are of the original function */
+	uint8_t *copied;   /* by node id: 0, or the depth of the chain of copied nodes */
 	int *group;        /* by node id; -1: none (views, stores) */
 	VEC(Node *) nodes; /* members in order */
 	bool *pulled;      /* by value id: readers in other groups compute it again */
@@ -32,9 +34,11 @@ typedef struct {
 } Fuse;
 
 FuseClass fuse_class_of(const Node *n);
-/* Nodes that every reader copies: views, iota, splats. gather is none: it has a group. */
-bool fuse_is_copied(const Node *n);
-bool fuse_must_be_stored(const Node *n); /* read by a store, the return or a call */
+/* Nodes that every reader copies: views, iota, splats, arithmetic on single numbers that no group
+ * computes (learning rates), and on stored values for one reader. gather is none: it has a group. */
+bool fuse_is_copied(const Fuse *fu, const Node *n);
+void fuse_mark_copied(Fuse *fu, const Node *n); /* in the order of the nodes, with placing */
+bool fuse_must_be_stored(const Node *n);        /* read by a store, the return or a call */
 /* The group that computes v, -1 when v is there from the start or copied. */
 int fuse_group_of(const Fuse *fu, Value *v);
 /* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and returns

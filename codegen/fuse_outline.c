@@ -31,7 +31,7 @@ outline_value(Outline *o, Value *v)
 		return NULL;
 	if (o->map[v->id])
 		return o->map[v->id];
-	if (n && (fuse_is_copied(n) || (fu->pulled[v->id] && fuse_group_of(fu, v) != o->gi))) {
+	if (n && (fuse_is_copied(fu, n) || (fu->pulled[v->id] && fuse_group_of(fu, v) != o->gi))) {
 		outline_node(o, n);
 		return o->map[v->id];
 	}

@@ -25,7 +25,7 @@ add_pull_cost(const Fuse *fu, Value *v, int gi, int depth, int64_t full, PullCos
 	Value *x = behind_views(v);
 	Node *n = x->node;
 
-	if (n && fuse_is_copied(n))
+	if (n && fuse_is_copied(fu, n))
 		return;
 	bool pulled = n && fu->pulled[x->id] && fuse_group_of(fu, x) != gi;
 	if (!pulled && (!n || fuse_group_of(fu, x) != gi || (depth && fuse_is_stored(fu, x)) ||
@@ -48,7 +48,7 @@ outside_readers(const Fuse *fu, const Value *v, int gi, int *seen, int n)
 {
 	for_each_use(v, u) {
 		Node *reader = u->user;
-		if (fuse_is_copied(reader)) {
+		if (fuse_is_copied(fu, reader)) {
 			n = outside_readers(fu, node_result(reader, 0), gi, seen, n);
 			continue;
 		}
@@ -70,7 +70,7 @@ pull(Fuse *fu, Value *v, int gi, int depth)
 	Value *x = behind_views(v);
 	Node *n = x->node;
 
-	if (!n || fuse_is_copied(n) || fuse_group_of(fu, x) != gi ||
+	if (!n || fuse_is_copied(fu, n) || fuse_group_of(fu, x) != gi ||
 	    (depth && fuse_is_stored(fu, x)))
 		return;
 	if (fuse_class_of(n) == FUSE_REDUCE) {

@@ -9,10 +9,46 @@ fuse_class_of(const Node *n)
 
 /* Nodes that every reader copies: views, iota, splats. gather is none: it has a group. */
 bool
-fuse_is_copied(const Node *n)
+fuse_is_copied(const Fuse *fu, const Node *n)
 {
-	return fuse_class_of(n) == FUSE_VIEW ||
-	       (fuse_class_of(n) == FUSE_INDEX && n->n_operands == 0);
+	return n->id < fu->n_nodes && fu->copied[n->id];
+}
+
+/* Read by one node, which computes with its elements one by one. */
+static bool
+has_one_fusible_reader(const Value *v)
+{
+	if (!value_used_once(v))
+		return false;
+	FuseClass c = fuse_class_of(v->uses->user);
+	return c == FUSE_ELEMENTWISE || c == FUSE_REDUCE;
+}
+
+/* How deep the chain of copied nodes below n may get: copying recurses. */
+enum { MAX_COPIED_DEPTH = 16 };
+
+void
+fuse_mark_copied(Fuse *fu, const Node *n)
+{
+	FuseClass c = fuse_class_of(n);
+	int depth = 1;
+
+	if (c == FUSE_VIEW || (c == FUSE_INDEX && n->n_operands == 0)) {
+		fu->copied[n->id] = 1;
+		return;
+	}
+	if (c != FUSE_ELEMENTWISE ||
+	    (node_result(n, 0)->type->n != 1 && !has_one_fusible_reader(node_result(n, 0))))
+		return;
+	for (int i = 0; i < n->n_operands; i++) {
+		const Node *m = behind_views(node_operand(n, i))->node;
+		if (m && (!fu->copied[m->id] || fu->group[m->id] >= 0))
+			return;
+		if (m && fu->copied[m->id] >= depth)
+			depth = fu->copied[m->id] + 1;
+	}
+	if (depth <= MAX_COPIED_DEPTH)
+		fu->copied[n->id] = (uint8_t)depth;
 }
 
 bool
@@ -45,9 +81,9 @@ fuse_any_reader(const Fuse *fu, const Value *v,
 {
 	for_each_use(v, u) {
 		Node *n = u->user;
-		if (fuse_is_copied(n) && fuse_any_reader(fu, node_result(n, 0), visit, ctx))
+		if (fuse_is_copied(fu, n) && fuse_any_reader(fu, node_result(n, 0), visit, ctx))
 			return true;
-		if ((!fuse_is_copied(n) || fu->group[n->id] >= 0) && visit(fu, n, ctx))
+		if ((!fuse_is_copied(fu, n) || fu->group[n->id] >= 0) && visit(fu, n, ctx))
 			return true;
 	}
 	return false;

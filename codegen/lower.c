@@ -258,6 +258,38 @@ function_flops(const Function *f)
 	return flops;
 }
 
+static bool
+depends_on_params_only(const Value *v, int depth)
+{
+	const Node *n = v->node;
+
+	if (!n)
+		return true;
+	FuseClass c = op_row(n)->fuse;
+	if ((c != FUSE_ELEMENTWISE && c != FUSE_VIEW && n->n_operands) || depth > 64)
+		return false;
+	for (int i = 0; i < n->n_operands; i++)
+		if (!depends_on_params_only(node_operand(n, i), depth + 1))
+			return false;
+	return true;
+}
+
+/* Arithmetic on single numbers is done once, before the loops. */
+static void
+hoist_numbers(Lower *lw)
+{
+	for_each_node(lw->f, n) {
+		const Value *v = n->n_results ? node_result(n, 0) : NULL;
+		bool ready = v && v->type->n == 1 && op_row(n)->fuse == FUSE_ELEMENTWISE;
+		for (int i = 0; ready && i < n->n_operands; i++)
+			ready = depends_on_params_only(node_operand(n, i), 0);
+		if (!ready)
+			continue;
+		Index at = index_at(lw, v->type, affine_constant(0));
+		lower_element(lw, v, &at);
+	}
+}
+
 static Kernel *
 lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 {
@@ -272,6 +304,7 @@ lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 		st.buffers[i] = st.hyper[i] = -1;
 	declare_buffers(&lw, call);
 	lw.node = root;
+	hoist_numbers(&lw);
 	if (root && op_row(root)->fuse == FUSE_OPAQUE)
 		op_row(root)->kernel(&lw, root);
 	else if (root)

@@ -396,6 +396,7 @@ typedef struct {
 	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
+	const void *defaults; /* of the options; NULL: zeros */
 	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
 } PassRow;
 struct Pass {

@@ -82,6 +82,8 @@ pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *con
 			return false;
 		}
 		call.options = arena_alloc(arena, call.row->options_size + 1);
+		if (call.row->defaults)
+			memcpy(call.options, call.row->defaults, call.row->options_size);
 		if (!parse_options(&call, arena, &text, diag))
 			return false;
 		vec_push(arena, out, call);

@@ -134,6 +134,7 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 		return;
 	}
 	Function *f = function_new(r->m, name);
+	int faults = r->faults;
 	f->kind = kind;
 	if (read_expect(r, '('))
 		read_params(r, f);
@@ -150,8 +151,10 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 	f->surrogate = read_word(r, "surrogate");
 	if (read_word(r, "loc"))
 		f->loc = read_loc(r);
-	if (!read_expect(r, '{'))
+	if (!read_expect(r, '{') || r->faults != faults) {
+		skip_body(r); /* one fault for a header, none for what follows */
 		return;
+	}
 	Body body = {f, r->at, r->line_start, r->line};
 	vec_push(r->m->arena, bodies, body);
 	skip_body(r);

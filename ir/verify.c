@@ -137,12 +137,12 @@ module_verify(const Module *m, Diag *diag)
 
 	for_each_function(m, f)
 		verify_function(&v, f);
-	for_each_function(m, g) {
-		v.f = g;
-		if (calls_in_circle(g, color)) {
+	bool circle = false;
+	for (int i = 0; i < m->functions.n && !circle; i++) {
+		v.f = m->functions.at[i];
+		circle = calls_in_circle(v.f, color);
+		if (circle)
 			fault(&v, NULL, "functions call each other in a circle");
-			break;
-		}
 	}
 	for (int i = 0; i < m->kernels.n; i++)
 		v.ok &= kernel_verify(m->kernels.at[i], diag);

@@ -295,10 +295,12 @@ static const PassOption loss_options[] = {
          offsetof(LossOptions, label_smoothing)},
 	{"outputs", "names of the outputs", OPTION_STRING, offsetof(LossOptions, outputs)},
 	{0}};
+static const LossOptions loss_defaults = {.axis = -1};
 const PassRow pass_loss = {.name = "loss",
                            .help = "build @accumulate and @eval from @forward",
                            .takes = STAGE_FORWARD,
                            .leaves = STAGE_ANY,
                            .options = loss_options,
                            .options_size = sizeof(LossOptions),
+                           .defaults = &loss_defaults,
                            .run = run_loss};
