@@ -131,6 +131,7 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 	if (!name || module_function(r->m, name)) {
 		read_fault(r, name ? "function @%s stands there twice" : "expected @name%s",
 		           name ? name : "");
+		skip_body(r);
 		return;
 	}
 	Function *f = function_new(r->m, name);
