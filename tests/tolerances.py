@@ -27,9 +27,11 @@ LIMITS = {
     "eval f32": 2e-4,
 }
 
+# With these constants in f64 in the file, the same gradients are within 1e-10 of PyTorch's.
 _GELU = "the file holds GELU's 0.044715 and sqrt(2/pi) as f32 (2.8e-8 off); PyTorch's are f64"
-
+_GELU_BODY = "ONNX's function body of Gelu holds 0.044715 and 2/pi as f32; PyTorch's are f64"
 _SCALE = "the file holds the attention's scale 12^(-1/4) as f32 (1.6e-8 off); PyTorch's is f64"
+_SIXTH = "HardSigmoid's alpha and ONNX's function body of HardSwish hold 1/6 as f32; PyTorch's is f64"
 
 EXCEPTIONS = {
     # (model, what): (limit, why)
@@ -37,6 +39,9 @@ EXCEPTIONS = {
     ("gpt2_mini_external", "grad f64"): (1e-6, _GELU),
     ("gpt2_mini_opset14", "grad f64"): (1e-6, _GELU),
     ("vit_mini", "grad f64"): (1e-6, _SCALE),
+    ("mlp_diabetes", "grad f64"): (1e-6, _GELU_BODY),
+    ("mobilenet_mini", "grad f64"): (1e-6, _SIXTH),
+    ("mobilenet_mini", "loss f64"): (1e-6, _SIXTH),
 }
 
 

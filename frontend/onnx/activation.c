@@ -114,16 +114,17 @@ hard_sigmoid(OnnxNode *n, Value *x)
 	return clamp01(n, e_with(n, OP_add, e_with(n, OP_mul, x, alpha), beta));
 }
 
-/* x clamp(x/6 + 1/2), the 1/6 exact in every type */
+/* x clamp(x/6 + 1/2). As in ONNX's function body the 1/6 is a float, in f64 too: 3e-8 from PyTorch's. */
 static Value *
 hard_swish(OnnxNode *n, Value *x)
 {
-	Value *y = e_with(n, OP_add, e_with(n, OP_div, x, 6), 0.5);
+	Value *y = e_with(n, OP_add, e_with(n, OP_mul, x, 1.0f / 6), 0.5);
 
 	return e_binary(n, OP_mul, x, clamp01(n, y));
 }
 
-/* none: x/2 (1 + erf(x / sqrt 2));  tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+/* none: x/2 (1 + erf(x / sqrt 2));  tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), its 2/pi and
+ * 0.044715 floats as in ONNX's function body, in f64 too. */
 static Value *
 gelu(OnnxNode *n, Value *x)
 {
@@ -134,8 +135,8 @@ gelu(OnnxNode *n, Value *x)
 		t = e_unary(n, OP_erf, e_with(n, OP_mul, x, 0.70710678118654752440));
 	} else if (!strcmp(approximate, "tanh")) {
 		Value *cube = e_binary(n, OP_mul, e_binary(n, OP_mul, x, x), x);
-		Value *inner = e_binary(n, OP_add, x, e_with(n, OP_mul, cube, 0.044715));
-		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, 0.79788456080286535588));
+		Value *inner = e_binary(n, OP_add, x, e_with(n, OP_mul, cube, 0.044715f));
+		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, sqrt(0.63661977236758134308f)));
 	} else {
 		fault(n, "approximate is neither none nor tanh");
 		return NULL;
