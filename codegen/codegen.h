@@ -34,13 +34,17 @@ typedef struct {
 	int64_t min, max, ignore;
 } PortInfo;
 typedef struct {
+	const char *text; /* "batch=8 seq=128" */
+	int64_t rows;     /* of a micro-batch */
+} BindingInfo;
+typedef struct {
 	const Module *m;
 	const ProgramInfo *programs;
 	int n_programs;
 	const PortInfo *ports;
 	int n_ports;
-	const char *binding_text;
-	int64_t rows;
+	const BindingInfo *bindings;
+	int n_bindings;
 	const DType *state_dtypes; /* by state id: of the ONNX file */
 	int n_state_dtypes;        /* later states: as the state */
 } Tables;

@@ -226,9 +226,12 @@ void
 tables_write(FormatWriter *w, const Tables *t)
 {
 	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
-	BindingRecord binding = {.text = format_string(w, t->binding_text), .rows = t->rows};
 
-	vec_push(w->arena, &w->bindings, binding);
+	for (int i = 0; i < t->n_bindings; i++) {
+		BindingRecord binding = {.text = format_string(w, t->bindings[i].text),
+		                         .rows = t->bindings[i].rows};
+		vec_push(w->arena, &w->bindings, binding);
+	}
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(&tw, t->m->states.at[i], &w->weights_bytes);
 	for (int i = 0; i < t->m->kernels.n; i++)

@@ -9,6 +9,12 @@ typedef struct {
 	const char *name;
 	int64_t value;
 } DimBinding;
+/* One choice of numbers for the open dimensions. */
+typedef struct {
+	const char *text; /* "batch=8 seq=128" */
+	const DimBinding *dims;
+	int n_dims;
+} Binding;
 typedef struct {
 	const char *name;
 	enum { FILL_ONES, FILL_ZEROS, FILL_IOTA, FILL_VALUE } kind;
@@ -20,8 +26,8 @@ typedef struct {
 } TieOption;
 
 typedef struct {
-	const DimBinding *dims;
-	int n_dims;
+	const Binding *bindings; /* at least one; each has its own functions over one state table */
+	int n_bindings;
 	int64_t batch; /* --batch; 0: not given */
 	/* What becomes of dimensions that nothing binds. */
 	enum { OPEN_ERROR, OPEN_ONE } open_dims;
@@ -46,13 +52,20 @@ typedef struct {
 	bool open_leading; /* the leading dimension was symbolic, unnamed or open: rows */
 } ImportPort;
 
+/* The graph's ports under one binding. */
+typedef struct {
+	const char *text;
+	VEC(ImportPort) inputs; /* in file order, without those that initializers or --fill give */
+	VEC(ImportPort) outputs;
+	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
+} ImportBinding;
+
 typedef struct {
 	const char *path;
 	int64_t ir_version, opset; /* of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
-	VEC(ImportPort) inputs; /* in file order, without those that initializers or --fill give */
-	VEC(ImportPort) outputs;
+	VEC(ImportBinding) bindings;
 	VEC(const char *) repairs; /* "transposes: val_67 of h.0.fc.weight" ... */
 	/* state id -> dtype of its tensor in the file */
 	VEC(DType) state_dtypes;
@@ -65,8 +78,8 @@ typedef struct Model Model; /* an ONNX file: scanned, unpacked, checked, not yet
  * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
 void model_close(Model *model);
-/* The graph as module with one function @forward(inputs) -> (outputs) over its states: parameters
- * and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
+/* The graph as module with one function @forward(inputs) -> (outputs) for each binding (see
+ * module_program), and @inference where that differs, over its states: parameters and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
  * all: as PyTorch's single group, true for all) and lr_scale 1. `module->import` is an Import in
  * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
  * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */

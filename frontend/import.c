@@ -244,8 +244,11 @@ sweep(Function *f)
 
 /* ---- the module */
 static void
-import_function(Importer *im, ImportInfo *info, const char *name)
+import_function(Importer *im, ImportInfo *info)
 {
+	const char *name = program_name(im->m, im->inference ? "inference" : "forward",
+	                                im->binding);
+
 	im->b = (Builder){.m = im->m, .f = function_new(im->m, name), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
 	im->pending_states.n = im->pending_values.n = 0;
@@ -256,6 +259,14 @@ import_function(Importer *im, ImportInfo *info, const char *name)
 	import_outputs(im, info);
 	if (diag_errors(im->diag) == im->before)
 		sweep(im->b.f);
+}
+
+static void
+import_bindings(Importer *im, ImportInfo *info)
+{
+	for (im->binding = 0; im->binding < im->options->n_bindings; im->binding++)
+		if (diag_errors(im->diag) == im->before)
+			import_function(im, info);
 }
 
 static void
@@ -281,7 +292,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 }
 
 static ImportInfo *
-import_info(Module *m, Model *model)
+import_info(Module *m, Model *model, const ImportOptions *options)
 {
 	ImportInfo *info = NEW(m->arena, ImportInfo);
 	const ModelProto *p = model->proto;
@@ -293,6 +304,10 @@ import_info(Module *m, Model *model)
 	                      .n_nodes = (int)p->graph->n_node,
 	                      .n_functions = (int)p->n_functions,
 	                      .model = model};
+	for (int i = 0; i < options->n_bindings; i++) {
+		ImportBinding b = {.text = options->bindings[i].text};
+		vec_push(m->arena, &info->base.bindings, b);
+	}
 	m->import = info;
 	return info;
 }
@@ -322,7 +337,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	Module *m = module_new(g->name && *g->name ? g->name : "main");
 	Arena *scratch = arena_new();
 	int before = diag_errors(diag);
-	ImportInfo *info = import_info(m, model);
+	ImportInfo *info = import_info(m, model, options);
 	Importer im = {.model = model,
 	               .m = m,
 	               .diag = diag,
@@ -339,14 +354,14 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 			if (w->kind != WEIGHT_CONSTANT && !w->tied)
 				make_state(m, info, w);
 		}
-		import_function(&im, info, "forward");
+		import_bindings(&im, info);
 	}
 	if (im.baked_batch)
 		repairs_note(im.repairs, "batch", "%lld rows became %lld",
 		             (long long)im.baked_batch, (long long)options->batch);
 	if (diag_errors(diag) == before && im.differs) {
 		im.inference = true;
-		import_function(&im, info, "inference");
+		import_bindings(&im, info);
 	}
 	for (int i = 0; i < im.repairs->log.n; i++)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);

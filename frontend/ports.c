@@ -31,11 +31,14 @@ dim_symbol(const Onnx__TensorShapeProto__Dimension *d)
 }
 
 static bool
-bound_dim(const ImportOptions *o, const char *symbol, int axis, int64_t *out)
+bound_dim(const Importer *im, const char *symbol, int axis, int64_t *out)
 {
-	for (int i = 0; *symbol && i < o->n_dims; i++)
-		if (!strcmp(o->dims[i].name, symbol)) {
-			*out = o->dims[i].value;
+	const ImportOptions *o = im->options;
+	const Binding *b = &o->bindings[im->binding];
+
+	for (int i = 0; *symbol && i < b->n_dims; i++)
+		if (!strcmp(b->dims[i].name, symbol)) {
+			*out = b->dims[i].value;
 			return true;
 		}
 	*out = axis == 0 && o->batch ? o->batch : 1;
@@ -57,7 +60,7 @@ bind_dim(Inputs *in, ImportPort *port, int axis, const Onnx__TensorShapeProto__D
 	}
 	if (axis == 0)
 		port->open_leading = true;
-	if (!bound_dim(im->options, symbol, axis, &port->dims[axis]))
+	if (!bound_dim(im, symbol, axis, &port->dims[axis]))
 		text_printf(&in->open, "%s%s of input %s (axis %d)", in->open.n ? ", " : "",
 		            *symbol ? symbol : "unnamed", quoted(im->model, port->name), axis);
 }
@@ -119,10 +122,23 @@ find_fill(const ImportOptions *o, const char *name)
 	return NULL;
 }
 
+static int64_t
+find_rows(const ImportBinding *b)
+{
+	for (int i = 0; i < b->inputs.n; i++)
+		if (b->inputs.at[i].open_leading && b->inputs.at[i].rank)
+			return b->inputs.at[i].dims[0];
+	for (int i = 0; i < b->inputs.n; i++)
+		if (b->inputs.at[i].rank)
+			return b->inputs.at[i].dims[0];
+	return 1;
+}
+
 void
 import_inputs(Importer *im, ImportInfo *info)
 {
 	Inputs inputs = {.im = im, .info = info}, *in = &inputs;
+	ImportBinding *binding = &info->base.bindings.at[im->binding];
 	const GraphProto *g = im->model->proto->graph;
 	ImportPort port;
 
@@ -145,7 +161,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		} else {
 			importer_bind(im, v->name, function_param(im->b.f, type, port.name));
 			if (!im->inference)
-				vec_push(im->m->arena, &in->info->base.inputs, port);
+				vec_push(im->m->arena, &binding->inputs, port);
 		}
 	}
 	for (int i = 0; i < im->options->n_fills && !im->inference; i++)
@@ -156,6 +172,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		model_error(im->model, im->diag, EXIT_USAGE,
 		            "open dimensions, bind them with --dim NAME=N or --batch N: %s",
 		            in->open.at);
+	binding->rows = find_rows(binding);
 	text_free(&in->open);
 }
 
@@ -208,7 +225,7 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 		port.symbols[i] = symbol ? arena_strdup(im->m->arena, symbol) : NULL;
 	}
 	port.open_leading = type->rank > 0 && port.symbols[0];
-	vec_push(im->m->arena, &info->base.outputs, port);
+	vec_push(im->m->arena, &info->base.bindings.at[im->binding].outputs, port);
 }
 
 void
@@ -278,7 +295,7 @@ bind_joined(Importer *im, const ValueInfoProto *v, Value *joined, DimBinding *di
 }
 
 static void
-loss_inputs(Importer *im, ImportOptions *options, DimBinding *dims)
+loss_inputs(Importer *im, Binding *binding, DimBinding *dims)
 {
 	const GraphProto *g = im->model->proto->graph;
 	Inputs in = {.im = im};
@@ -287,7 +304,7 @@ loss_inputs(Importer *im, ImportOptions *options, DimBinding *dims)
 	for (size_t i = 0; i < g->n_input; i++) {
 		Bound *joined = strmap_get(im->values, g->input[i]->name);
 		if (joined)
-			bind_joined(im, g->input[i], joined->value, dims, &options->n_dims);
+			bind_joined(im, g->input[i], joined->value, dims, &binding->n_dims);
 	}
 	for (size_t i = 0; i < g->n_input; i++) {
 		const ValueInfoProto *v = g->input[i];
@@ -311,7 +328,8 @@ model_inline(Model *loss, Builder *b, const char *const *names, Value *const *va
 	Arena *scratch = arena_new();
 	int before = diag_errors(diag);
 	DimBinding dims[MAX_RANK];
-	ImportOptions options = {.dims = dims};
+	Binding binding = {.text = "", .dims = dims};
+	ImportOptions options = {.bindings = &binding, .n_bindings = 1};
 	Importer im = {.model = loss,
 	               .m = b->m,
 	               .b = *b,
@@ -327,7 +345,7 @@ model_inline(Model *loss, Builder *b, const char *const *names, Value *const *va
 		if (i == 0 && values[i]->type->rank)
 			options.batch = values[i]->type->dims[0];
 	}
-	loss_inputs(&im, &options, dims);
+	loss_inputs(&im, &binding, dims);
 	if (diag_errors(diag) == before)
 		import_nodes(&im, loss->nodes.n, loss->nodes.at);
 	*n_outputs = (int)g->n_output;

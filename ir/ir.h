@@ -209,6 +209,9 @@ struct Module {
 Module *module_new(const char *name);
 void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL when absent */
+/* A program of one binding of the open dimensions: @accumulate, @accumulate.1, @accumulate.2 ... */
+const char *program_name(Module *m, const char *role, int binding);
+Function *module_program(const Module *m, const char *role, int binding); /* NULL when absent */
 State *module_state(const Module *m, const char *name);
 /* Names must be new in the module; `function_new` and `state_new` copy them. */
 Function *function_new(Module *m, const char *name);
@@ -396,7 +399,7 @@ typedef struct {
 	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
-	const void *defaults; /* of the options; NULL: zeros */
+	const void *defaults;            /* of the options; NULL: zeros */
 	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
 } PassRow;
 struct Pass {

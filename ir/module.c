@@ -33,6 +33,18 @@ module_function(const Module *m, const char *name)
 	return strmap_get(m->function_names, name);
 }
 
+const char *
+program_name(Module *m, const char *role, int binding)
+{
+	return binding ? arena_printf(m->arena, "%s.%d", role, binding) : role;
+}
+
+Function *
+module_program(const Module *m, const char *role, int binding)
+{
+	return module_function(m, program_name((Module *)m, role, binding));
+}
+
 State *
 module_state(const Module *m, const char *name)
 {

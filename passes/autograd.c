@@ -23,15 +23,25 @@ first_store(const Function *f)
 	return n;
 }
 
-static State *
-gradient_state(Module *m, State *param)
+/* By parameter: the programs of all bindings add to the same gradients. */
+static State **
+gradient_states(Module *m, Arena *arena)
 {
-	const char *name = module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name));
-	State *g = state_new(m, name, param->type, STATE_GRADIENT, LIFE_STEP);
+	int n = m->states.n;
+	State **by_param = NEW_ARRAY(arena, State *, n + 1);
 
-	g->of = param;
-	g->loc = loc_derive(m, "grad", param->loc);
-	return g;
+	for (int i = 0; i < n; i++) {
+		State *param = m->states.at[i], *g;
+		if (param->kind != STATE_PARAMETER || !param->trainable)
+			continue;
+		g = state_new(m,
+		              module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name)),
+		              param->type, STATE_GRADIENT, LIFE_STEP);
+		g->of = param;
+		g->loc = loc_derive(m, "grad", param->loc);
+		by_param[i] = g;
+	}
+	return by_param;
 }
 
 static void
@@ -67,6 +77,13 @@ find_inputs(Pass *p, Function *f, Values *out)
 	return ok;
 }
 
+static bool
+needs_loss(Pass *p, const Module *m)
+{
+	diag_error(p->diag, EXIT_USAGE, "%s: autograd needs @accumulate with a loss", m->name);
+	return false;
+}
+
 static void
 return_values(Function *f, int n, Value *const *values)
 {
@@ -77,24 +94,20 @@ return_values(Function *f, int n, Value *const *values)
 }
 
 static bool
-run_autograd(Pass *p, Module *m)
+add_backward(Pass *p, Function *f, State *const *gradient, int n_states)
 {
-	Function *f = module_function(m, "accumulate");
-	Node *store = f ? find_store(f, "loss.sum") : NULL;
+	Module *m = f->module;
+	Node *store = find_store(f, "loss.sum");
 	Values wanted = {0};
-	VEC(State *) params = {0};
+	VEC(State *) states = {0};
 
-	if (!store || m->targets == 0) {
-		diag_error(p->diag, EXIT_USAGE, "%s: autograd needs @accumulate with a loss",
-		           m->name);
-		return false;
-	}
-	for (int i = 0; i < m->states.n; i++) {
-		State *s = m->states.at[i];
-		if (s->kind != STATE_PARAMETER || !s->trainable)
+	if (!store || m->targets == 0)
+		return needs_loss(p, m);
+	for (int i = 0; i < n_states; i++) {
+		if (!gradient[i])
 			continue;
-		vec_push(p->scratch, &params, s);
-		vec_push(p->scratch, &wanted, function_state(f, s));
+		vec_push(p->scratch, &states, gradient[i]);
+		vec_push(p->scratch, &wanted, function_state(f, gradient[i]->of));
 	}
 	if (!find_inputs(p, f, &wanted))
 		return false;
@@ -110,19 +123,32 @@ run_autograd(Pass *p, Module *m)
 	Value **grads = NEW_ARRAY(p->scratch, Value *, wanted.n + 1);
 	if (!gradient_build(&b, 1, &seed, wanted.n, wanted.at, grads, p->diag))
 		return false;
-	Value **sums = NEW_ARRAY(p->scratch, Value *, params.n + 1);
-	State **states = NEW_ARRAY(p->scratch, State *, params.n + 1);
-	for (int i = 0; i < params.n; i++) {
-		states[i] = gradient_state(m, params.at[i]);
-		b.loc = states[i]->loc;
-		sums[i] = b_binary(&b, OP_add, function_state(f, states[i]), grads[i]);
+	Value **sums = NEW_ARRAY(p->scratch, Value *, states.n + 1);
+	for (int i = 0; i < states.n; i++) {
+		b.loc = states.at[i]->loc;
+		sums[i] = b_binary(&b, OP_add, function_state(f, states.at[i]), grads[i]);
 	}
-	for (int i = 0; i < params.n; i++) {
-		b.loc = states[i]->loc;
-		b_store(&b, states[i], sums[i]);
+	for (int i = 0; i < states.n; i++) {
+		b.loc = states.at[i]->loc;
+		b_store(&b, states.at[i], sums[i]);
 	}
-	if (wanted.n > params.n)
-		return_values(f, wanted.n - params.n, grads + params.n);
+	if (wanted.n > states.n)
+		return_values(f, wanted.n - states.n, grads + states.n);
+	return true;
+}
+
+static bool
+run_autograd(Pass *p, Module *m)
+{
+	int n_states = m->states.n;
+	Function *f = module_function(m, "accumulate");
+
+	if (!f)
+		return needs_loss(p, m);
+	State **gradient = gradient_states(m, p->scratch);
+	for (int b = 0; (f = module_program(m, "accumulate", b)); b++)
+		if (!add_backward(p, f, gradient, n_states))
+			return false;
 	p->changed = true;
 	return true;
 }

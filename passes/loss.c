@@ -1,6 +1,7 @@
-/* From @forward to what training runs: @accumulate (one micro-batch: forward and loss, added to @loss.sum
+/* From @forward, of each binding, to what training runs: @accumulate (one micro-batch: forward and loss, added to @loss.sum
  * and @loss.count) and @eval (the inference form, with the hits for accuracy). @forward keeps the graph's
- * outputs and loses its stores. The losses themselves are rows in losses/. */
+ * outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
+ * with 1/targets whatever the binding. The losses themselves are rows in losses/. */
 #include "passes/pass.h"
 
 #include <string.h>
@@ -208,10 +209,11 @@ drop_stores(Function *f)
 
 /* A copy of `from` under a new name, with the loss behind it. */
 static void
-build_program(LossPass *lp, const Function *from, const char *name, bool train)
+build_program(LossPass *lp, const Function *from, const char *role, int binding)
 {
 	Module *m = lp->m;
-	Function *f = function_new(m, name);
+	Function *f = function_new(m, program_name(m, role, binding));
+	bool train = strcmp(role, "accumulate") == 0;
 	Value **map = NEW_ARRAY(lp->p->scratch, Value *, from->next_value_id);
 	Node *ret = function_return(from);
 	Value **results = NEW_ARRAY(lp->p->scratch, Value *, ret->n_operands);
@@ -254,7 +256,22 @@ build_program(LossPass *lp, const Function *from, const char *name, bool train)
 	if (correct)
 		b_store(&b, lp->correct, correct);
 	b_return(&b, 0, NULL);
-	m->targets = l.targets;
+	m->targets = binding ? m->targets : l.targets;
+}
+
+static bool
+build_programs(LossPass *lp, Function *forward, int binding)
+{
+	Function *inference = module_program(lp->m, "inference", binding);
+
+	if (!prepare(lp, forward))
+		return false;
+	build_program(lp, forward, "accumulate", binding);
+	build_program(lp, inference ? inference : forward, "eval", binding);
+	drop_stores(forward);
+	if (inference)
+		function_remove(inference);
+	return true;
 }
 
 static bool
@@ -263,7 +280,6 @@ run_loss(Pass *p, Module *m)
 	const LossOptions *o = p->options;
 	LossPass lp = {.p = p, .m = m, .options = o};
 	Function *forward = module_function(m, "forward");
-	Function *inference = module_function(m, "inference");
 
 	if (!forward) {
 		diag_error(p->diag, EXIT_USAGE, "%s: loss needs @forward", m->name);
@@ -274,13 +290,9 @@ run_loss(Pass *p, Module *m)
 			lp.row = loss_table[i];
 	if (!lp.row && (!o->kind || strcmp(o->kind, "output") != 0))
 		return refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
-	if (!prepare(&lp, forward))
-		return false;
-	build_program(&lp, forward, "accumulate", true);
-	build_program(&lp, inference ? inference : forward, "eval", false);
-	drop_stores(forward);
-	if (inference)
-		function_remove(inference);
+	for (int b = 0; (forward = module_program(m, "forward", b)); b++)
+		if (!build_programs(&lp, forward, b))
+			return false;
 	p->changed = true;
 	return true;
 }

@@ -66,7 +66,7 @@ Status gradc_bind_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
-const char *gradc_binding(const Gradc *run);    /* the one that the data picked */
+int gradc_binding(const Gradc *run);            /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
 int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
 

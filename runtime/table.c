@@ -94,15 +94,17 @@ print_rows(FILE *out, const Format *f, bool full)
 }
 
 static int64_t
-step_flops(const Format *f, const CliOptions *o)
+step_flops(const Gradc *run, const CliOptions *o)
 {
+	const Format *f = gradc_tables(run);
+	uint32_t binding = (uint32_t)gradc_binding(run);
 	int64_t flops = 0;
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
-		if (p->binding == 0 && p->role == ROLE_ACCUMULATE)
+		if (p->role == ROLE_ACCUMULATE && p->binding == binding)
 			flops += p->flops * o->run.accumulate;
-		if (p->binding == 0 && p->role == ROLE_UPDATE)
+		if (p->role == ROLE_UPDATE)
 			flops += p->flops;
 	}
 	return flops;
@@ -131,7 +133,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		fprintf(out, " %s %s,", space_names[s],
 		        bytes_text(text, (double)format_space_bytes(f, (Space)s)));
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
-	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(f, o)));
-	if (*gradc_binding(run))
-		fprintf(out, "binding: %s\n", gradc_binding(run));
+	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
+	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
+	if (*binding)
+		fprintf(out, "binding: %s\n", binding);
 }

@@ -263,12 +263,10 @@ gradc_tables(const Gradc *run)
 	return &run->format;
 }
 
-const char *
+int
 gradc_binding(const Gradc *run)
 {
-	int binding = run->train ? run->train->binding : 0;
-
-	return format_text(&run->format, run->format.bindings[binding].text);
+	return run->train ? run->train->binding : 0;
 }
 
 int64_t

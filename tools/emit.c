@@ -24,20 +24,8 @@ bound_by_gathers(const Value *v, int depth, int64_t *bound)
 typedef struct {
 	Session *s;
 	VEC(PortInfo) ports;
-	int64_t rows;
+	int64_t rows; /* of the first binding, like all below that asks for shapes */
 } Ports;
-
-static int64_t
-find_rows(const Import *im)
-{
-	for (int i = 0; i < im->inputs.n; i++)
-		if (im->inputs.at[i].open_leading && im->inputs.at[i].rank)
-			return im->inputs.at[i].dims[0];
-	for (int i = 0; i < im->inputs.n; i++)
-		if (im->inputs.at[i].rank)
-			return im->inputs.at[i].dims[0];
-	return 1;
-}
 
 static int
 sample_axis(const Ports *p, const ImportPort *port)
@@ -82,10 +70,10 @@ static void
 collect_ports(Ports *p)
 {
 	Session *s = p->s;
-	const Import *im = s->import;
+	const ImportBinding *im = &s->import->bindings.at[0];
 	const Function *f = module_function(s->m, "forward");
 
-	p->rows = find_rows(im);
+	p->rows = im->rows;
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
 		const Value *v = param_named(f, in->name);
@@ -234,12 +222,9 @@ write_cpu_features(FormatWriter *w)
 #define FEATURE(name)                     \
 	if (__builtin_cpu_supports(name)) \
 		text_add(&t, t.n ? " " name : name);
-	FEATURE("sse4.2")
-	FEATURE("avx")
-	FEATURE("avx2") FEATURE("fma") FEATURE("bmi") FEATURE("bmi2") FEATURE("avx512f")
-		FEATURE("avx512bw") FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512cd")
+#include "format/cpu_feature_list.def"
 #undef FEATURE
-			format_info(w, "cpu_features", "%s", t.n ? t.at : "");
+	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
 	text_free(&t);
 #else
 	(void)w;
@@ -310,18 +295,15 @@ library_path(Arena *arena, char **path)
 	return NULL;
 }
 
-static const char *
-binding_text(Session *s)
+static BindingInfo *
+binding_infos(const Session *s)
 {
-	Text t = {0};
+	const Import *im = s->import;
+	BindingInfo *list = NEW_ARRAY(s->arena, BindingInfo, im->bindings.n);
 
-	for (int i = 0; i < s->o->dims.n; i++)
-		text_printf(&t, "%s%s", i ? " " : "", s->o->dims.at[i]);
-	if (s->o->batch)
-		text_printf(&t, "%sbatch=%lld", t.n ? " " : "", (long long)s->o->batch);
-	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
-	text_free(&t);
-	return copy;
+	for (int i = 0; i < im->bindings.n; i++)
+		list[i] = (BindingInfo){im->bindings.at[i].text, im->bindings.at[i].rows};
+	return list;
 }
 
 /* Names of a program's results: the graph's outputs, the norm, or the gradients of --wrt inputs. */
@@ -342,7 +324,8 @@ bool
 session_link(Session *s, const char *path, bool embed_export)
 {
 	FormatWriter *w = format_writer_new(s->arena);
-	ProgramInfo programs[COUNT(role_rows)];
+	int n_bindings = s->import->bindings.n;
+	ProgramInfo *programs = NEW_ARRAY(s->arena, ProgramInfo, n_bindings * COUNT(role_rows));
 	Ports ports = {.s = s};
 	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = s->o->keep_sources};
 	int n = 0;
@@ -353,19 +336,21 @@ session_link(Session *s, const char *path, bool embed_export)
 	if (!session_stage(s, STAGE_MEMORY, with_update))
 		return false;
 	add_loss_ports(&ports);
-	for (int i = 0; i < COUNT(role_rows); i++) {
-		const Function *f = module_function(s->m, role_rows[i].function);
+	for (int k = 0; k < n_bindings * COUNT(role_rows); k++) {
+		const RoleRow *row = &role_rows[k % COUNT(role_rows)];
+		int binding = k / COUNT(role_rows);
+		const Function *f = module_program(s->m, row->function, binding);
 		if (f)
-			programs[n++] = (ProgramInfo){f, role_rows[i].role, 0,
-			                              output_names(s, role_rows[i].role)};
+			programs[n++] = (ProgramInfo){f, row->role, binding,
+			                              output_names(s, row->role)};
 	}
 	tables_write(w, &(Tables){.m = s->m,
 	                          .programs = programs,
 	                          .n_programs = n,
 	                          .ports = ports.ports.at,
 	                          .n_ports = ports.ports.n,
-	                          .binding_text = binding_text(s),
-	                          .rows = ports.rows,
+	                          .bindings = binding_infos(s),
+	                          .n_bindings = n_bindings,
 	                          .state_dtypes = s->import->state_dtypes.at,
 	                          .n_state_dtypes = s->import->state_dtypes.n});
 	write_info(s, w, &ports);

@@ -28,7 +28,7 @@ typedef struct {
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write (-o)", TAKES_STRING, AT(output), NULL},
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), NULL},
-	{"dim", "NAME=N", "binds a symbolic dimension; repeatable", TAKES_LIST, AT(dims), NULL},
+	{"dim", "NAME=N[,N...]", "binds a symbolic dimension; several values: several programs", TAKES_LIST, AT(dims), NULL},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), NULL},
 	{"loss", "LOSS", "cross_entropy mse l1 huber bce_with_logits nll, each [:OUTPUT[,target=INPUT]"
 	 "[,axis=N]]; output:NAME[,count=NAME]; onnx:FILE[,count=NAME]", TAKES_STRING, AT(loss), NULL},

@@ -24,6 +24,8 @@ pass_rows(int *n)
 	return rows;
 }
 
+enum { MAX_FILE_DIMS = 64, MAX_BINDINGS = 64 };
+
 /* ---- option texts */
 static bool
 split_pair(Session *s, const char *option, const char *text, const char **name, const char **value)
@@ -39,30 +41,102 @@ split_pair(Session *s, const char *option, const char *text, const char **name, 
 	return true;
 }
 
+/* ---- bindings: every combination of the values of --dim */
+typedef struct {
+	const char *name;
+	VEC(int64_t) values;
+} DimValues;
+typedef VEC(DimValues) DimTable;
+
+static bool
+read_values(Session *s, const char *text, const char *values, DimValues *out)
+{
+	char *copy = arena_strdup(s->arena, values), *save = NULL;
+	int64_t value;
+
+	for (char *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
+		if (!parse_int(word, &value) || value < 0) {
+			diag_error(s->diag, EXIT_USAGE, "--dim %s: need NAME=N or NAME=N,N...",
+			           text);
+			return false;
+		}
+		for (int i = 0; i < out->values.n; i++)
+			if (out->values.at[i] == value) {
+				diag_error(s->diag, EXIT_USAGE, "--dim %s: %lld stands there twice",
+				           text, (long long)value);
+				return false;
+			}
+		vec_push(s->arena, &out->values, value);
+	}
+	if (out->values.n == 0)
+		diag_error(s->diag, EXIT_USAGE, "--dim %s: no number", text);
+	return out->values.n > 0;
+}
+
+/* The last --dim of a name wins. */
+static bool
+read_dim_table(Session *s, DimTable *table)
+{
+	const StringList *list = &s->o->dims;
+	const char *values;
+
+	for (int i = 0; i < list->n; i++) {
+		DimValues row = {0};
+		int at = 0;
+		if (!split_pair(s, "dim", list->at[i], &row.name, &values) ||
+		    !read_values(s, list->at[i], values, &row))
+			return false;
+		while (at < table->n && strcmp(table->at[at].name, row.name) != 0)
+			at++;
+		if (at == table->n)
+			vec_push(s->arena, table, row);
+		table->at[at] = row;
+	}
+	return true;
+}
+
+/* The last name's value changes fastest. */
+static Binding
+nth_binding(Session *s, const DimTable *table, int nth)
+{
+	DimBinding *dims = NEW_ARRAY(s->arena, DimBinding, table->n + MAX_FILE_DIMS);
+	Text t = {0};
+
+	for (int i = table->n - 1; i >= 0; i--) {
+		const DimValues *row = &table->at[i];
+		dims[i] = (DimBinding){row->name, row->values.at[nth % row->values.n]};
+		nth /= row->values.n;
+	}
+	for (int i = 0; i < table->n; i++)
+		text_printf(&t, "%s%s=%lld", i ? " " : "", dims[i].name, (long long)dims[i].value);
+	if (s->o->batch)
+		text_printf(&t, "%sbatch=%lld", t.n ? " " : "", (long long)s->o->batch);
+	Binding b = {arena_strdup(s->arena, t.n ? t.at : ""), dims, table->n};
+	text_free(&t);
+	return b;
+}
+
 static bool
 read_dims(Session *s, ImportOptions *io)
 {
-	const StringList *list = &s->o->dims;
-	DimBinding *dims = NEW_ARRAY(s->arena, DimBinding, list->n + 64);
-	const char *value;
+	DimTable table = {0};
+	int n = 1;
 
-	for (int i = 0; i < list->n; i++) {
-		if (!split_pair(s, "dim", list->at[i], &dims[i].name, &value))
-			return false;
-		if (strchr(value, ',')) {
-			diag_error(s->diag, EXIT_USAGE,
-			           "--dim %s: several values: not supported in this "
-			           "build",
-			           list->at[i]);
-			return false;
-		}
-		if (!parse_int(value, &dims[i].value) || dims[i].value < 0) {
-			diag_error(s->diag, EXIT_USAGE, "--dim %s: need a number", list->at[i]);
+	if (!read_dim_table(s, &table))
+		return false;
+	for (int i = 0; i < table.n; i++) {
+		n *= table.at[i].values.n;
+		if (n > MAX_BINDINGS) {
+			diag_error(s->diag, EXIT_USAGE, "--dim: more than %d combinations",
+			           MAX_BINDINGS);
 			return false;
 		}
 	}
-	io->dims = dims;
-	io->n_dims = list->n;
+	Binding *bindings = NEW_ARRAY(s->arena, Binding, n);
+	for (int i = 0; i < n; i++)
+		bindings[i] = nth_binding(s, &table, i);
+	io->bindings = bindings;
+	io->n_bindings = n;
 	io->batch = s->o->batch;
 	return true;
 }
@@ -138,16 +212,18 @@ one_of(Session *s, const char *option, const char *value, const char *a, const c
 typedef struct {
 	Session *s;
 	ImportOptions *io;
+	int n; /* bound from files */
 } DimVisit;
 
 static void
 bind_from_file(void *ctx, const char *input, int axis, const char *symbol)
 {
 	DimVisit *v = ctx;
-	DimBinding *dims = (DimBinding *)v->io->dims;
+	Binding *binding = (Binding *)v->io->bindings;
+	DimBinding *dims = (DimBinding *)binding->dims;
 	size_t n = strlen(input);
 
-	for (int i = 0; i < v->io->n_dims; i++)
+	for (int i = 0; i < binding->n_dims; i++)
 		if (*symbol && strcmp(dims[i].name, symbol) == 0)
 			return;
 	for (int i = 0; i < v->s->o->inputs.n; i++) {
@@ -166,12 +242,77 @@ bind_from_file(void *ctx, const char *input, int axis, const char *symbol)
 			continue;
 		if (!*symbol) {
 			v->io->batch = axis == 0 ? info.dims[0] : v->io->batch;
-		} else if (v->io->n_dims < v->s->o->dims.n + 64) {
-			dims[v->io->n_dims++] = (DimBinding){arena_strdup(v->s->arena, symbol),
-			                                     info.dims[axis]};
+		} else if (v->n < MAX_FILE_DIMS) {
+			dims[binding->n_dims++] = (DimBinding){arena_strdup(v->s->arena, symbol),
+			                                       info.dims[axis]};
+			v->n++;
 		}
 		return;
 	}
+}
+
+static bool
+bind_from_files(Session *s, ImportOptions *io)
+{
+	if (io->n_bindings > 1) {
+		diag_error(s->diag, EXIT_USAGE,
+		           "--dim: one value each: there is one set of inputs");
+		diag_hint(s->diag, "without --dim the inputs' files bind open dimensions");
+		return false;
+	}
+	model_open_dims(s->model, bind_from_file, &(DimVisit){s, io, 0});
+	return true;
+}
+
+static bool
+list_has(const StringList *list, const char *text)
+{
+	for (int i = 0; i < list->n; i++)
+		if (strcmp(list->at[i], text) == 0)
+			return true;
+	return false;
+}
+
+typedef struct {
+	Arena *arena;
+	StringList names;
+} DimNames;
+
+static void
+collect_dim(void *ctx, const char *input, int axis, const char *symbol)
+{
+	DimNames *d = ctx;
+
+	(void)input;
+	(void)axis;
+	if (*symbol && !list_has(&d->names, symbol))
+		vec_push(d->arena, &d->names, arena_strdup(d->arena, symbol));
+}
+
+/* A name that no input has is a slip of the pen. */
+static bool
+check_dim_names(Session *s)
+{
+	DimNames known = {.arena = s->arena};
+	Text all = {0};
+	bool ok = true;
+
+	model_open_dims(s->model, collect_dim, &known);
+	for (int i = 0; i < known.names.n; i++)
+		text_printf(&all, "%s%s", i ? ", " : "", known.names.at[i]);
+	for (int i = 0; i < s->o->dims.n; i++) {
+		const char *text = s->o->dims.at[i];
+		const char *name = arena_strndup(s->arena, text, strcspn(text, "="));
+		if (list_has(&known.names, name))
+			continue;
+		diag_error(s->diag, EXIT_USAGE,
+		           "--dim %s: no input of %s has a dimension of that name", text,
+		           s->o->input);
+		diag_hint(s->diag, "its open dimensions: %s", all.n ? all.at : "none");
+		ok = false;
+	}
+	text_free(&all);
+	return ok;
 }
 
 /* ---- opening */
@@ -208,19 +349,21 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 	s->model = model_open(o->input, diag);
 	if (!s->model)
 		return false;
-	if (open == OPEN_DIMS_FROM_INPUTS)
-		model_open_dims(s->model, bind_from_file, &(DimVisit){s, &io});
+	if (!check_dim_names(s) || (open == OPEN_DIMS_FROM_INPUTS && !bind_from_files(s, &io)))
+		return false;
 	s->m = model_import(s->model, &io, diag);
 	if (!s->m)
 		return false;
 	s->import = s->m->import;
 	if (s->m->name != o->input)
 		s->m->name = arena_strdup(s->m->arena, o->input);
-	for (int i = 0; i < s->import->outputs.n; i++)
-		vec_push(arena, &s->outputs, s->import->outputs.at[i].name);
-	if (o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
-	    module_function(s->m, "inference"))
-		function_remove(module_function(s->m, "inference"));
+	const ImportBinding *first = &s->import->bindings.at[0];
+	for (int i = 0; i < first->outputs.n; i++)
+		vec_push(arena, &s->outputs, first->outputs.at[i].name);
+	for (int b = 0; o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
+	                module_program(s->m, "inference", b);
+	     b++)
+		function_remove(module_program(s->m, "inference", b));
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 
@@ -280,10 +423,14 @@ join_loss_graph(Session *s, const char *path, Function *f)
 static bool
 use_loss_graph(Session *s, const char *path)
 {
-	if (!join_loss_graph(s, path, module_function(s->m, "forward")) ||
-	    (module_function(s->m, "inference") &&
-	     !join_loss_graph(s, path, module_function(s->m, "inference"))))
-		return false;
+	static const char *const roles[] = {"forward", "inference"};
+
+	for (int b = 0; b < s->import->bindings.n; b++)
+		for (int i = 0; i < COUNT(roles); i++) {
+			Function *f = module_program(s->m, roles[i], b);
+			if (f && !join_loss_graph(s, path, f))
+				return false;
+		}
 	bool counted = function_return(module_function(s->m, "forward"))->n_operands >
 	               s->outputs.n + 1;
 	vec_push(s->arena, &s->outputs, "loss");

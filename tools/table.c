@@ -72,7 +72,7 @@ print_ports(const char *what, const ImportPort *at, int n)
 
 /* `check` takes 1 for dimensions that nothing binds, and says so. */
 static void
-note_open_dims(const Import *im)
+note_open_dims(const ImportBinding *im)
 {
 	for (int i = 0; i < im->inputs.n; i++)
 		for (int k = 0; k < im->inputs.at[i].rank; k++)
@@ -94,9 +94,14 @@ print_summary(const Session *s, bool full)
 	printf("%s: ONNX IR %lld, opset %lld, %s, %d nodes\n", s->o->input,
 	       (long long)im->ir_version, (long long)im->opset, im->producer ? im->producer : "",
 	       im->n_nodes);
-	print_ports("input", im->inputs.at, im->inputs.n);
-	print_ports("output", im->outputs.at, im->outputs.n);
-	note_open_dims(im);
+	for (int i = 0; i < im->bindings.n; i++) {
+		const ImportBinding *b = &im->bindings.at[i];
+		if (im->bindings.n > 1)
+			printf("  binding %s\n", b->text);
+		print_ports("input", b->inputs.at, b->inputs.n);
+		print_ports("output", b->outputs.at, b->outputs.n);
+	}
+	note_open_dims(&im->bindings.at[0]);
 	for (int i = 0; i < im->repairs.n && (full || i < 8); i++)
 		printf("  repair  %s\n", im->repairs.at[i]);
 	if (!full && im->repairs.n > 8)

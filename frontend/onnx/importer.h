@@ -45,6 +45,7 @@ struct Importer {
 	Arena *arena;                /* scratch */
 	StrMap *values;              /* name -> Bound */
 	int before;                  /* errors reported before */
+	int binding;                 /* which of the options' */
 	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
 	bool inference;              /* build @inference */
 	bool differs;                /* some node has another form in inference */

@@ -12,7 +12,8 @@ static FILE *quiet;
 static void
 import(const char *path)
 {
-	ImportOptions options = {.open_dims = OPEN_ONE};
+	Binding binding = {.text = ""};
+	ImportOptions options = {.bindings = &binding, .n_bindings = 1, .open_dims = OPEN_ONE};
 	Diag *diag = diag_new("fuzz", quiet);
 	Model *model = model_open(path, diag);
 	Module *m = model ? model_import(model, &options, diag) : NULL;

@@ -413,3 +413,79 @@ def test_compile_lists_open_dimensions(run, linear, tmp_path):
         "--precision=bf16", exit=2)
     run("compile", tmp_path / "linear.onnx", "-o", tmp_path / "t", "--dim=batch=2",
         "--optimizer=magic", exit=2)
+
+
+# ---- several bindings of open dimensions in one executable
+
+def sequence_data(folder, length):
+    """x.npy [6, length, 5] and labels.npy [6, length] in their own folder."""
+    here = folder / f"t{length}"
+    here.mkdir()
+    random = np.random.default_rng(length)
+    np.save(here / "x.npy", random.standard_normal((6, length, WIDTH)).astype(np.float32))
+    np.save(here / "labels.npy", random.integers(0, CLASSES, (6, length)))
+    return ["--data", f"x={here / 'x.npy'}", "--data", f"labels={here / 'labels.npy'}"]
+
+
+def test_data_pick_the_binding(run, tmp_path):
+    linear_model(tmp_path / "linear.onnx", shape=("batch", "seq"))
+    losses = {}
+
+    def train(exe, length, exit=0):
+        log = tmp_path / "log.jsonl"
+        done = run(exe, *data[length], "--log", log, "--progress=off", "--epochs=2",
+                   "--lr=0.1", exit=exit)
+        return reference.step_losses(log) if exit == 0 else done
+
+    data = {t: sequence_data(tmp_path, t) for t in (2, 4, 7)}
+    for name, seq in (("two", "2"), ("four", "4"), ("both", "2,4")):
+        exe = tmp_path / name
+        run("compile", tmp_path / "linear.onnx", "-o", exe, "--precision=f64", "--dim", "batch=3",
+            f"--dim=seq={seq}")
+        for t in (2, 4):
+            if str(t) in seq:
+                losses[name, t] = train(exe, t)
+    assert losses["both", 2] == losses["two", 2]
+    # gradients are seeded with the first binding's target count: the last bit may differ
+    np.testing.assert_allclose(losses["both", 4], losses["four", 4], rtol=limit("accumulate f64"))
+    done = train(tmp_path / "both", 7, exit=6)
+    assert "batch=3 seq=2" in done.stderr and "batch=3 seq=4" in done.stderr
+
+
+def test_every_combination_of_bindings(run, tmp_path):
+    linear_model(tmp_path / "linear.onnx", shape=("batch", "seq"))
+    run("compile", tmp_path / "linear.onnx", "-o", tmp_path / "train", "--dim=batch=1,3",
+        "--dim=seq=2,4")
+    info = run(tmp_path / "train", "--info").stdout
+    for binding in ("batch=1 seq=2", "batch=1 seq=4", "batch=3 seq=2", "batch=3 seq=4"):
+        assert f"program accumulate {binding}:" in info
+    assert info.count("program update") == 1
+
+
+def test_a_token_stream_picks_the_longest_binding(run, models, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_bytes(bytes(range(256)) * 8)
+    run("compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "train", "--dim=batch=2",
+        "--dim=seq=8,16,4")
+    log = tmp_path / "log.jsonl"
+    run(tmp_path / "train", "--text", text, "--steps=1", "--log", log, "--progress=off")
+    assert [line["tokens"] for line in reference.log_lines(log) if "lr" in line] == [2 * 16]
+
+
+@pytest.mark.parametrize("option, message", [
+    ("--dim=sek=2", "no input of"), ("--dim=seq=2,2", "2 stands there twice"),
+    ("--dim=seq=2,x", "need NAME=N"), ("--dim=seq=", "no number"), ("--dim=seq", "need NAME=VALUE"),
+    ("--dim=seq=" + ",".join(map(str, range(1, 67))), "more than 64 combinations")])
+def test_wrong_bindings_are_refused(run, tmp_path, option, message):
+    linear_model(tmp_path / "linear.onnx", shape=("batch", "seq"))
+    done = run("compile", tmp_path / "linear.onnx", "-o", tmp_path / "train", "--dim=batch=2", option,
+               exit=2)
+    assert message in done.stderr
+
+
+def test_one_set_of_inputs_takes_one_binding(run, tmp_path):
+    linear_model(tmp_path / "linear.onnx", shape=("batch", "seq"))
+    np.save(tmp_path / "x.npy", np.zeros((1, 2, WIDTH), np.float32))
+    done = run("run", tmp_path / "linear.onnx", "--input", f"x={tmp_path / 'x.npy'}", "--output-dir",
+               tmp_path / "out", "--dim=seq=2,4", exit=2)
+    assert "one value each" in done.stderr
