@@ -17,6 +17,13 @@
 void c_print_part(Text *out, const Module *m, int part, int parts);
 void c_print_table(Text *out, const Module *m); /* gradc_kernels[] */
 
+/* ---- states: do they share storage? */
+static inline bool
+states_overlap(const State *a, const State *b)
+{
+	return a == b || a->unit == b || b->unit == a;
+}
+
 /* ---- tables.c: the module after `memory` as executable tables. */
 typedef struct {
 	const Function *function;

@@ -34,12 +34,6 @@ place_states(Module *m)
 	m->state_bytes = at;
 }
 
-static bool
-states_overlap(const State *a, const State *b)
-{
-	return a == b || a->unit == b || b->unit == a;
-}
-
 /* ---- a kernel that reads and writes one place per element may do so in the same memory */
 static bool
 same_place(const Affine *a, const Affine *b)
@@ -122,14 +116,16 @@ old_content_read_later(const Plan *p, const State *s, const Value *v)
 	return false;
 }
 
-/* The state that v may be computed into, or NULL: then the store is a copy. */
+/* Computes the stored value in the state where it may; else the store is a copy. Of the two values that a first
+ * and a later micro-batch store, the place is the later one's. */
 static void
 place_in_state(Plan *p, Node *store)
 {
 	Value *v = node_operand(store, 0);
 	State *s = ((StoreAttr *)store->attr)->state;
 
-	if (!v->node || v->region != REGION_NONE || old_content_read_later(p, s, v))
+	if (store->when == WHEN_FIRST || !v->node || v->region != REGION_NONE ||
+	    old_content_read_later(p, s, v))
 		return;
 	v->region = REGION_STATE;
 	v->offset = s->offset;

@@ -1,6 +1,13 @@
-/* The order of instructions. One stream: the order of the nodes is the schedule; what nobody reads is
- * dropped. */
+/* The order of instructions. One stream: the order of the nodes is the schedule. What nobody reads is dropped,
+ * what only a first or later micro-batch reads runs in that one only. Nodes whose results go to states and
+ * nowhere else, and stores, move up to where their operands are there, so that these make room early.
+ * Keeps: every value. Linear in nodes. */
 #include "codegen/codegen.h"
+
+typedef struct {
+	Function *f;
+	int *position; /* by node id; of the order before `hoist` */
+} Schedule;
 
 static bool
 is_read(const Node *n)
@@ -13,20 +20,135 @@ is_read(const Node *n)
 	return false;
 }
 
+/* When its readers run, if all of them run at the same time. */
+static When
+when_read(const Node *n)
+{
+	const Use *first = NULL;
+
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u) {
+			first = first ? first : u;
+			if (u->user->when != first->user->when)
+				return WHEN_ALWAYS;
+		}
+	return first ? first->user->when : WHEN_ALWAYS;
+}
+
+static bool
+drop_unread(Function *f)
+{
+	bool changed = false;
+
+	for_each_node_reverse(f, n) {
+		if (!is_read(n)) {
+			node_erase(n);
+			changed = true;
+		} else if (n->op == OP_launch) {
+			n->when = when_read(n);
+		}
+	}
+	return changed;
+}
+
+static bool
+only_stored(const Node *n)
+{
+	if (n->op != OP_launch)
+		return false;
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u)
+			if (u->user->op != OP_store)
+				return false;
+	return true;
+}
+
+/* The later of the two, NULL being the start of the function. */
+static Node *
+later_of(const Schedule *s, Node *a, Node *b)
+{
+	return !a || (b && s->position[b->id] > s->position[a->id]) ? b : a;
+}
+
+static Node *
+latest_definition(const Schedule *s, const Node *n)
+{
+	Node *latest = NULL;
+
+	for (int i = 0; i < n->n_operands; i++)
+		latest = later_of(s, latest, node_operand(n, i)->node);
+	return latest;
+}
+
+static void
+number_nodes(Schedule *s)
+{
+	int at = 0;
+
+	for_each_node(s->f, n)
+		s->position[n->id] = at++;
+}
+
+/* Nothing but stores reads them, so nobody else's operands come later by that. */
+static void
+hoist(Schedule *s)
+{
+	for_each_node(s->f, n) {
+		Node *latest = only_stored(n) ? latest_definition(s, n) : NULL;
+		if (latest && latest->next != n)
+			node_move(n, latest->next);
+	}
+}
+
+static Node *
+latest_reader(const Schedule *s, const State *state, When when)
+{
+	Value *old = state->id < s->f->by_state.n ? s->f->by_state.at[state->id] : NULL;
+	Node *latest = NULL;
+
+	if (old)
+		for_each_use(old, u)
+			if (when_runs(u->user->when) & when_runs(when))
+				latest = later_of(s, latest, u->user);
+	return latest;
+}
+
+/* A store may not stand before a reader of the old content that runs in the same micro-batch. */
+static void
+settle_store(const Schedule *s, Node *n)
+{
+	const State *state = ((StoreAttr *)n->attr)->state;
+	Node *latest = later_of(s, latest_definition(s, n), latest_reader(s, state, n->when));
+
+	if (state->unit)
+		latest = later_of(s, latest, latest_reader(s, state->unit, n->when));
+	for (int i = 0; state->kind == STATE_UNIT && i < s->f->states.n; i++)
+		if (s->f->states.at[i]->state->unit == state)
+			latest = later_of(s, latest,
+			                  latest_reader(s, s->f->states.at[i]->state, n->when));
+	if (latest && latest->next != n)
+		node_move(n, latest->next);
+}
+
 static bool
 run_schedule(Pass *p, Module *m)
 {
-	for_each_function(m, f)
-		for_each_node_reverse(f, n)
-			if (!is_read(n)) {
-				node_erase(n);
-				p->changed = true;
-			}
+	for_each_function(m, f) {
+		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
+
+		p->changed |= drop_unread(f);
+		number_nodes(&s);
+		hoist(&s);
+		number_nodes(&s);
+		for_each_node(f, n)
+			if (n->op == OP_store)
+				settle_store(&s, n);
+	}
 	return true;
 }
 
 const PassRow pass_schedule = {.name = "schedule",
-                               .help = "decide which instructions run, and in which order",
+                               .help = "decide which instructions run, when and in which order",
                                .takes = STAGE_LOWERED,
                                .leaves = STAGE_SCHEDULE,
                                .run = run_schedule};

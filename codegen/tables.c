@@ -93,8 +93,11 @@ write_store(TableWriter *tw, const Node *n)
 
 	if (v->region == REGION_STATE && v->offset == s->offset)
 		return; /* computed in place */
-	Instruction in = {
-		.kind = COPY, .phase = n->phase, .args = (uint32_t)tw->w->arguments.n, .n_args = 2};
+	Instruction in = {.kind = COPY,
+	                  .when = n->when,
+	                  .phase = n->phase,
+	                  .args = (uint32_t)tw->w->arguments.n,
+	                  .n_args = 2};
 	Slot slot = {.space = SPACE_STATE,
 	             .dtype = s->type->dtype,
 	             .offset = s->offset,

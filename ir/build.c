@@ -220,6 +220,19 @@ b_store(Builder *b, State *state, Value *v)
 	build_node(b, OP_store, 1, &v, &(StoreAttr){state});
 }
 
+Value *
+b_running_sum(Builder *b, State *state, Value *v)
+{
+	return b_binary(b, OP_add, function_state(b->f, state), v);
+}
+
+void
+b_store_sum(Builder *b, State *state, Value *v, Value *running)
+{
+	build_node(b, OP_store, 1, &v, &(StoreAttr){state})->when = WHEN_FIRST;
+	build_node(b, OP_store, 1, &running, &(StoreAttr){state})->when = WHEN_LATER;
+}
+
 void
 b_return(Builder *b, int n, Value *const *values)
 {

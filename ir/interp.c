@@ -166,6 +166,10 @@ interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *re
 		fr.values[f->states.at[i]->id] = in->states[f->states.at[i]->state->id];
 	count_uses(&fr, f);
 	for_each_node(f, n) {
+		if (n->when == (in->later ? WHEN_FIRST : WHEN_LATER)) {
+			release_dead(&fr, n);
+			continue;
+		}
 		if (n->op == OP_store) {
 			State *s = ((StoreAttr *)n->attr)->state;
 			stored[s->id] = keep(in->arena, &fr.values[node_operand(n, 0)->id]);

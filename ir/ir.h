@@ -129,7 +129,14 @@ struct Value {
 	int64_t offset; /* bytes */
 };
 
+/* In which micro-batches of a step a node runs. */
 typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LATER, WHEN_LAST } When;
+/* Bit 0: it may run in the first, bit 1: in a later one. */
+static inline unsigned
+when_runs(When when)
+{
+	return when == WHEN_FIRST ? 1 : when == WHEN_LATER ? 2 : 3;
+}
 typedef enum { PHASE_NONE, PHASE_FORWARD, PHASE_BACKWARD, PHASE_UPDATE } Phase;
 struct Node {
 	uint32_t id; /* dense within the function */
@@ -312,6 +319,10 @@ Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Valu
 Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
              Ints y_contract);
 void b_store(Builder *b, State *state, Value *v);
+/* A sum over the micro-batches of a step, in two halves, as stores stand last: state + v; and the stores, of
+ * v in the first micro-batch, of that sum in later ones. */
+Value *b_running_sum(Builder *b, State *state, Value *v);
+void b_store_sum(Builder *b, State *state, Value *v, Value *running);
 void b_return(Builder *b, int n, Value *const *values);
 
 /* ---- grad.c: reverse mode over a function; only this and the rows' grad columns know calculus. */
@@ -358,6 +369,7 @@ typedef struct {
 	Module *module;
 	Arena *arena;          /* results live here */
 	bool real;             /* no rounding of floats */
+	bool later;            /* a micro-batch behind the first: runs what is `when later` */
 	const double *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
 	EvalTensor *states;    /* by state id; .at NULL: not yet initialized */
 } Interp;

@@ -310,6 +310,7 @@ function_clone_body(const Function *from, Function *to, Node *before, Value **ma
 		Node *copy = node_insert(to, before, n->op, n->n_operands, operands, n->attr,
 		                         n->n_results, types, n->loc);
 		copy->phase = n->phase;
+		copy->when = n->when;
 		for (int i = 0; i < n->n_results; i++)
 			map[node_result(n, i)->id] = node_result(copy, i);
 	}

@@ -68,26 +68,52 @@ verify_types(Verify *v, const Node *n)
 			fault(v, n, "result %d has another type than inference gives", i);
 }
 
+/* Stores stand last, until the schedule mixes them with launches; then nothing behind a store reads what the
+ * state held before. */
+typedef struct {
+	bool began;
+	uint8_t *stored; /* by state id: when_runs of its stores */
+	uint8_t *inside; /* by unit's id: of its members' stores */
+} Stores;
+
 static void
-verify_store(Verify *v, const Node *n, bool *stored, bool *stores_began)
+verify_read(Verify *v, const Node *n, const Stores *s, const State *read)
 {
-	if (n->op != OP_store) {
-		if (*stores_began && n->op != OP_return)
-			fault(v, n, "a node behind a store");
+	unsigned behind = s->stored[read->id] | s->inside[read->id];
+
+	if (read->unit)
+		behind |= s->stored[read->unit->id];
+	if (behind & when_runs(n->when))
+		fault(v, n, "reads @%s behind its store", read->name);
+}
+
+static void
+verify_store(Verify *v, const Node *n, Stores *s)
+{
+	if (n->op == OP_store) {
+		const State *state = ((StoreAttr *)n->attr)->state;
+		s->began = true;
+		if (!state)
+			return;
+		if (s->stored[state->id] & when_runs(n->when))
+			fault(v, n, "@%s is stored twice", state->name);
+		s->stored[state->id] |= when_runs(n->when);
+		if (state->unit)
+			s->inside[state->unit->id] |= when_runs(n->when);
 		return;
 	}
-	*stores_began = true;
-	State *s = ((StoreAttr *)n->attr)->state;
-	if (s && stored[s->id])
-		fault(v, n, "@%s is stored twice", s->name);
-	else if (s)
-		stored[s->id] = true;
+	if (s->began && n->op != OP_launch && n->op != OP_return)
+		fault(v, n, "a node behind a store");
+	for (int i = 0; s->began && n->op == OP_launch && i < n->n_operands; i++)
+		if (node_operand(n, i) && node_operand(n, i)->kind == VALUE_STATE)
+			verify_read(v, n, s, node_operand(n, i)->state);
 }
 
 static void
 verify_function(Verify *v, const Function *f)
 {
-	bool *stored = NEW_ARRAY(v->arena, bool, v->m->states.n + 1), stores_began = false;
+	Stores stores = {.stored = NEW_ARRAY(v->arena, uint8_t, v->m->states.n + 1),
+	                 .inside = NEW_ARRAY(v->arena, uint8_t, v->m->states.n + 1)};
 
 	v->f = f;
 	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
@@ -98,7 +124,7 @@ verify_function(Verify *v, const Function *f)
 	for_each_node(f, n) {
 		verify_operands(v, n);
 		verify_types(v, n);
-		verify_store(v, n, stored, &stores_began);
+		verify_store(v, n, &stores);
 		if ((n->op == OP_return) != (n == f->last))
 			fault(v, n,
 			      n->op == OP_return ? "a return inside" : "no return at the end");

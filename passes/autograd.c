@@ -1,14 +1,16 @@
 /* @accumulate gets its backward: the summed loss is seeded with 1/targets, and every trainable parameter's
- * gradient is added to its gradient state; those of the inputs named by `wrt` are returned. Linear in nodes. */
+ * gradient is stored to its gradient state by a step's first micro-batch and added by later ones; those of the inputs named by `wrt` are returned. Linear in nodes. */
 #include "passes/pass.h"
 
 #include <string.h>
 
+/* What the first micro-batch stores there. */
 static Node *
 find_store(const Function *f, const char *state)
 {
 	for (Node *n = f->last; n; n = n->prev)
-		if (n->op == OP_store && strcmp(((StoreAttr *)n->attr)->state->name, state) == 0)
+		if (n->op == OP_store && n->when == WHEN_FIRST &&
+		    strcmp(((StoreAttr *)n->attr)->state->name, state) == 0)
 			return n;
 	return NULL;
 }
@@ -112,8 +114,7 @@ add_backward(Pass *p, Function *f, State *const *gradient, int n_states)
 	if (!find_inputs(p, f, &wanted))
 		return false;
 	mark_phases(f);
-	/* store @loss.sum, add(@loss.sum, sum) */
-	Value *sum = node_operand(node_operand(store, 0)->node, 1);
+	Value *sum = node_operand(store, 0);
 	Builder b = {.m = m,
 	             .f = f,
 	             .before = first_store(f),
@@ -126,11 +127,11 @@ add_backward(Pass *p, Function *f, State *const *gradient, int n_states)
 	Value **sums = NEW_ARRAY(p->scratch, Value *, states.n + 1);
 	for (int i = 0; i < states.n; i++) {
 		b.loc = states.at[i]->loc;
-		sums[i] = b_binary(&b, OP_add, function_state(f, states.at[i]), grads[i]);
+		sums[i] = b_running_sum(&b, states.at[i], grads[i]);
 	}
 	for (int i = 0; i < states.n; i++) {
 		b.loc = states.at[i]->loc;
-		b_store(&b, states.at[i], sums[i]);
+		b_store_sum(&b, states.at[i], grads[i], sums[i]);
 	}
 	if (wanted.n > states.n)
 		return_values(f, wanted.n - states.n, grads + states.n);

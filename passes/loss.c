@@ -243,18 +243,18 @@ build_program(LossPass *lp, const Function *from, const char *role, int binding)
 	}
 	lp->sum = loss_state(lp, "loss.sum", l.sum->type->dtype);
 	lp->count = loss_state(lp, "loss.count", l.sum->type->dtype);
-	Value *sum = b_binary(&b, OP_add, function_state(f, lp->sum), l.sum);
-	Value *count = b_binary(&b, OP_add, function_state(f, lp->count), l.count);
+	Value *sum = b_running_sum(&b, lp->sum, l.sum);
+	Value *count = b_running_sum(&b, lp->count, l.count);
 	Value *correct = NULL;
 	if (!train && l.correct) {
 		lp->correct = loss_state(lp, "metric.correct", l.correct->type->dtype);
-		correct = b_binary(&b, OP_add, function_state(f, lp->correct), l.correct);
+		correct = b_running_sum(&b, lp->correct, l.correct);
 	}
 	b.before = NULL;
-	b_store(&b, lp->sum, sum);
-	b_store(&b, lp->count, count);
+	b_store_sum(&b, lp->sum, l.sum, sum);
+	b_store_sum(&b, lp->count, l.count, count);
 	if (correct)
-		b_store(&b, lp->correct, correct);
+		b_store_sum(&b, lp->correct, l.correct, correct);
 	b_return(&b, 0, NULL);
 	m->targets = binding ? m->targets : l.targets;
 }

@@ -65,13 +65,6 @@ executor_read(Executor *x, void *to, Span from)
 	return executor_write(x, (Span){to, from.bytes}, from.at);
 }
 
-Status
-executor_zero(Executor *x, Span to)
-{
-	RETURN_IF_ERROR(x->ops->fill_zero(x->device, 0, to));
-	return x->ops->sync(x->device);
-}
-
 typedef struct {
 	Executor *x;
 	const ProgramRecord *program;

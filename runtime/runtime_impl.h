@@ -31,7 +31,6 @@ Span executor_state(const Executor *x, int state);
 /* Both are done when they return. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
-Status executor_zero(Executor *x, Span to);
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
 
 /* ---- poison.c: memory that holds no live value, made useless. */
@@ -198,15 +197,12 @@ struct Gradc {
 	Dataset *train, *eval;
 	int64_t step, samples, total_steps;
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
-	Span *step_ranges;                        /* of the states that are zero between steps */
-	int n_step_ranges;
-	double loss, count; /* of the accumulated micro-batches */
+	double loss, count;                       /* of the accumulated micro-batches */
 };
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
 const ProgramRecord *program_any(const Format *f, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
-Status zero_step_states(Gradc *run);
 /* Keeps the last fault as the result, reports the one before. */
 Status fault_join(Diag *diag, Status first, Status second);
 double seconds_now(void);

@@ -100,45 +100,6 @@ check_options(const Format *f, const GradcOptions *o)
 	return NULL;
 }
 
-static int
-compare_spans(const void *a, const void *b)
-{
-	const char *x = ((const Span *)a)->at, *y = ((const Span *)b)->at;
-
-	return x < y ? -1 : x > y;
-}
-
-/* The ranges of the states that are zero between steps, neighbours joined. */
-static void
-find_step_ranges(Gradc *run)
-{
-	const Format *f = &run->format;
-	int n = 0;
-
-	run->step_ranges = NEW_ARRAY(run->arena, Span, f->n[SECTION_STATES] + 1);
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_STEP)
-			run->step_ranges[n++] = executor_state(&run->executor, i);
-	qsort(run->step_ranges, (size_t)n, sizeof(Span), compare_spans);
-	for (int i = 0; i < n; i++) {
-		Span *last = run->n_step_ranges ? &run->step_ranges[run->n_step_ranges - 1] : NULL;
-		Span s = run->step_ranges[i];
-
-		if (!last || s.at > last->at + last->bytes)
-			run->step_ranges[run->n_step_ranges++] = s;
-		else if (s.at + s.bytes > last->at + last->bytes)
-			last->bytes = s.at + s.bytes - last->at;
-	}
-}
-
-Status
-zero_step_states(Gradc *run)
-{
-	for (int i = 0; i < run->n_step_ranges; i++)
-		RETURN_IF_ERROR(executor_zero(&run->executor, run->step_ranges[i]));
-	return NULL;
-}
-
 static Status
 open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 {
@@ -155,7 +116,6 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	RETURN_IF_ERROR(
 		executor_open(run->arena, &run->format, ops, model->kernels, &run->executor));
 	run->executor.poison = options->poison;
-	find_step_ranges(run);
 	run->loss_sum = format_state(&run->format, "loss.sum");
 	run->loss_count = format_state(&run->format, "loss.count");
 	run->metric_correct = format_state(&run->format, "metric.correct");

@@ -262,13 +262,41 @@ test_empty_loop(void **state)
 	close_case(&c);
 }
 
+/* ---- the first micro-batch stores, a later one adds */
+static const char sum_text[] = "state @sum : f64[4] gradient step init zeros\n"
+			       "func @f(%x: f64[4]) -> (f64[4]) {\n"
+			       "  %0 = add @sum, %x : f64[4]\n"
+			       "  store %x {state = @sum} when first\n"
+			       "  store %0 {state = @sum} when later\n"
+			       "  return %x\n"
+			       "}\n";
+
+static void
+test_when(void **state)
+{
+	EvalTensor result;
+	Case c;
+
+	open_case(&c, sum_text);
+	Interp in = interp_new(c.m, c.arena, false);
+	in.states[0] = eval_tensor_new(c.arena, c.x.type);
+	in.states[0].f[0] = 1; /* of the step before */
+	for (int micro = 0; micro < 3; micro++) {
+		in.later = micro > 0;
+		interp_run(&in, module_function(c.m, "f"), &c.x, &result);
+		for (int i = 0; i < N; i++)
+			assert_true(fabs(in.states[0].f[i] - (micro + 1) * c.x.f[i]) < 1e-15);
+	}
+	close_case(&c);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_call),       cmocka_unit_test(test_custom_gradient),
 		cmocka_unit_test(test_cond),       cmocka_unit_test(test_loop),
-		cmocka_unit_test(test_empty_loop),
+		cmocka_unit_test(test_empty_loop), cmocka_unit_test(test_when),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL);

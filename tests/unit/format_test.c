@@ -40,7 +40,7 @@ test_print_names_everything(void **state)
 	assert_non_null(strstr(text.at, "loc \"/Mul\""));
 	format_print(&text, &f, "memory");
 	assert_non_null(strstr(text.at, "workspace  128"));
-	assert_non_null(strstr(text.at, "live 0..3"));
+	assert_non_null(strstr(text.at, "live 3..6"));
 	text_free(&text);
 	arena_free(arena);
 }
@@ -134,17 +134,17 @@ spoil_slot(FormatWriter *w)
 static void
 spoil_kernel(FormatWriter *w)
 {
-	w->instructions.at[0].what = 99;
+	w->instructions.at[TINY_RUN].what = 99;
 }
 static void
 spoil_loop(FormatWriter *w)
 {
-	w->instructions.at[1].kind = LOOP;
+	w->instructions.at[TINY_RUN + 1].kind = LOOP;
 }
 static void
 spoil_end(FormatWriter *w)
 {
-	w->instructions.at[1].kind = END;
+	w->instructions.at[TINY_RUN + 1].kind = END;
 }
 static void
 spoil_overlap(FormatWriter *w)

@@ -202,6 +202,26 @@ tiny_inputs(FormatWriter *w)
 	tiny_port(w, "weight", PORT_WEIGHT, SLOT_WEIGHT, 1);
 }
 
+enum { TINY_RUN = 3 }; /* the first instruction behind the clearing of @accumulate */
+
+/* The first micro-batch of a step clears the sums. */
+static void
+tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
+{
+	for (int i = 0; i < n; i++) {
+		Instruction in = {.kind = FILL_ZERO,
+		                  .when = RUN_FIRST,
+		                  .stream = 1,
+		                  .phase = 1,
+		                  .args = (uint32_t)w->arguments.n,
+		                  .n_args = 1};
+		Argument a = {.slot = slots[i]};
+
+		vec_push(w->arena, &w->arguments, a);
+		vec_push(w->arena, &w->instructions, in);
+	}
+}
+
 static void
 tiny_difference(FormatWriter *w, bool with_wait)
 {
@@ -214,6 +234,7 @@ tiny_programs(FormatWriter *w, bool with_wait)
 {
 	int first = 0;
 
+	tiny_clear(w, 3, (const uint32_t[]){SLOT_GRAD, SLOT_SUM, SLOT_COUNT});
 	tiny_difference(w, with_wait);
 	tiny_run(w, K_GRADIENT, 0, 2, 6,
 	         (const uint32_t[]){SLOT_DIFF, SLOT_X, SLOT_WEIGHT, SLOT_GRAD, SLOT_SUM,
@@ -226,6 +247,7 @@ tiny_programs(FormatWriter *w, bool with_wait)
 	tiny_port(w, "grad_norm", PORT_OUTPUT, SLOT_NORM, 0);
 	tiny_program(w, ROLE_UPDATE, first, 0, 1);
 	first = w->instructions.n;
+	tiny_clear(w, 2, (const uint32_t[]){SLOT_SUM, SLOT_COUNT});
 	tiny_difference(w, with_wait);
 	tiny_run(w, K_EVAL, 0, 1, 4,
 	         (const uint32_t[]){SLOT_DIFF, SLOT_WEIGHT, SLOT_SUM, SLOT_COUNT});
