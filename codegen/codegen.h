@@ -17,12 +17,10 @@
 void c_print_part(Text *out, const Module *m, int part, int parts);
 void c_print_table(Text *out, const Module *m); /* gradc_kernels[] */
 
-/* ---- states: do they share storage? */
-static inline bool
-states_overlap(const State *a, const State *b)
-{
-	return a == b || a->unit == b || b->unit == a;
-}
+/* ---- storage.c: states that share storage: a unit and its members */
+/* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
+bool storage_any_value(const Function *f, const State *s,
+                       bool (*visit)(void *ctx, const Value *old), void *ctx);
 
 /* ---- tables.c: the module after `memory` as executable tables. */
 typedef struct {

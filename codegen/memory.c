@@ -2,6 +2,7 @@
  * region; everything else in one workspace by liveness. A value that becomes a state's new content is
  * computed in the state's place when nobody reads the old content any more. */
 #include "codegen/codegen.h"
+#include "codegen/free_blocks.h"
 
 #include <string.h>
 
@@ -36,18 +37,6 @@ place_states(Module *m)
 
 /* ---- a kernel that reads and writes one place per element may do so in the same memory */
 static bool
-same_place(const Affine *a, const Affine *b)
-{
-	if (a->constant != b->constant || a->n != b->n)
-		return false;
-	for (int i = 0; i < a->n; i++)
-		if (a->terms[i].scalar != b->terms[i].scalar ||
-		    a->terms[i].coefficient != b->terms[i].coefficient)
-			return false;
-	return true;
-}
-
-static bool
 pointwise(const Kernel *k, int input, int output)
 {
 	const Affine *place = NULL;
@@ -60,24 +49,21 @@ pointwise(const Kernel *k, int input, int output)
 			return false;
 		if (!load && !store)
 			continue;
-		if (place && !same_place(place, &s->place))
+		if (place && !affine_equal(place, s->place))
 			return false;
-		place = &s->place;
+		place = s->place;
 	}
 	return true;
 }
 
 /* ---- one function */
 typedef struct {
-	int64_t offset, bytes;
-} Block;
-typedef struct {
 	Module *m;
 	Function *f;
 	Arena *arena;
-	int *position;   /* by node id */
-	int *last_use;   /* by value id */
-	VEC(Block) free; /* ascending offsets */
+	int *position; /* by node id */
+	int *last_use; /* by value id */
+	FreeBlocks free;
 	int64_t top, io;
 } Plan;
 
@@ -96,22 +82,25 @@ number_nodes(Plan *p)
 	}
 }
 
-static bool
-old_content_read_later(const Plan *p, const State *s, const Value *v)
-{
-	const Kernel *k = ((LaunchAttr *)v->node->attr)->kernel;
+typedef struct {
+	const Plan *plan;
+	const State *state;
+	const Value *fresh; /* to be computed in its place */
+} Overwrite;
 
-	for (int i = 0; i < p->f->states.n; i++) {
-		const Value *old = p->f->states.at[i];
-		if (!states_overlap(old->state, s))
-			continue;
-		for_each_use(old, u) {
-			if (p->position[u->user->id] > p->position[v->node->id])
-				return true;
-			if (u->user == v->node &&
-			    (old->state != s || !pointwise(k, u->index, k->n_inputs + v->index)))
-				return true;
-		}
+static bool
+old_read_later(void *ctx, const Value *old)
+{
+	const Overwrite *o = ctx;
+	const Node *n = o->fresh->node;
+	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
+
+	for_each_use(old, u) {
+		if (o->plan->position[u->user->id] > o->plan->position[n->id])
+			return true;
+		if (u->user == n && (old->state != o->state ||
+		                     !pointwise(k, u->index, k->n_inputs + o->fresh->index)))
+			return true;
 	}
 	return false;
 }
@@ -125,7 +114,7 @@ place_in_state(Plan *p, Node *store)
 	State *s = ((StoreAttr *)store->attr)->state;
 
 	if (store->when == WHEN_FIRST || !v->node || v->region != REGION_NONE ||
-	    old_content_read_later(p, s, v))
+	    storage_any_value(p->f, s, old_read_later, &(Overwrite){p, s, v}))
 		return;
 	v->region = REGION_STATE;
 	v->offset = s->offset;
@@ -139,59 +128,31 @@ place_io(Plan *p, Value *v)
 	p->io += aligned(type_bytes(v->type));
 }
 
+/* An empty tensor has an address too. */
+static int64_t
+workspace_bytes(const Value *v)
+{
+	int64_t bytes = aligned(type_bytes(v->type));
+
+	return bytes ? bytes : ALIGNMENT;
+}
+
 static void
 allocate(Plan *p, Value *v)
 {
-	int64_t bytes = aligned(type_bytes(v->type));
-	int best = -1;
+	int64_t bytes = workspace_bytes(v);
 
-	if (bytes == 0)
-		bytes = ALIGNMENT;
-	for (int i = 0; i < p->free.n; i++)
-		if (p->free.at[i].bytes >= bytes &&
-		    (best < 0 || p->free.at[i].bytes < p->free.at[best].bytes))
-			best = i;
 	v->region = REGION_WORKSPACE;
-	if (best < 0) {
-		v->offset = p->top;
-		p->top += bytes;
+	if (free_blocks_take(&p->free, bytes, &v->offset))
 		return;
-	}
-	Block *b = &p->free.at[best];
-	v->offset = b->offset;
-	b->offset += bytes;
-	b->bytes -= bytes;
-	if (b->bytes == 0) {
-		memmove(b, b + 1, sizeof(*b) * (size_t)(p->free.n - best - 1));
-		p->free.n--;
-	}
+	v->offset = p->top;
+	p->top += bytes;
 }
 
 static void
 release(Plan *p, const Value *v)
 {
-	Block b = {v->offset, aligned(type_bytes(v->type))};
-	int i = 0;
-
-	if (b.bytes == 0)
-		b.bytes = ALIGNMENT;
-	while (i < p->free.n && p->free.at[i].offset < b.offset)
-		i++;
-	if (i < p->free.n && b.offset + b.bytes == p->free.at[i].offset) {
-		p->free.at[i].offset = b.offset;
-		p->free.at[i].bytes += b.bytes;
-	} else {
-		vec_push(p->arena, &p->free, b);
-		memmove(&p->free.at[i + 1], &p->free.at[i],
-		        sizeof(b) * (size_t)(p->free.n - 1 - i));
-		p->free.at[i] = b;
-	}
-	if (i > 0 && p->free.at[i - 1].offset + p->free.at[i - 1].bytes == p->free.at[i].offset) {
-		p->free.at[i - 1].bytes += p->free.at[i].bytes;
-		memmove(&p->free.at[i], &p->free.at[i + 1],
-		        sizeof(b) * (size_t)(p->free.n - 1 - i));
-		p->free.n--;
-	}
+	free_blocks_put(&p->free, v->offset, workspace_bytes(v));
 }
 
 static void
@@ -220,7 +181,7 @@ place_workspace(Plan *p)
 static void
 place_function(Pass *pass, Module *m, Function *f)
 {
-	Plan p = {.m = m, .f = f, .arena = pass->scratch};
+	Plan p = {.m = m, .f = f, .arena = pass->scratch, .free.arena = pass->scratch};
 	Node *ret = function_return(f);
 
 	number_nodes(&p);

@@ -100,34 +100,32 @@ hoist(Schedule *s)
 	}
 }
 
-static Node *
-latest_reader(const Schedule *s, const State *state, When when)
-{
-	Value *old = state->id < s->f->by_state.n ? s->f->by_state.at[state->id] : NULL;
-	Node *latest = NULL;
+typedef struct {
+	const Schedule *schedule;
+	When when;
+	Node *latest;
+} Settle;
 
-	if (old)
-		for_each_use(old, u)
-			if (when_runs(u->user->when) & when_runs(when))
-				latest = later_of(s, latest, u->user);
-	return latest;
+static bool
+add_readers(void *ctx, const Value *old)
+{
+	Settle *s = ctx;
+
+	for_each_use(old, u)
+		if (when_runs(u->user->when) & when_runs(s->when))
+			s->latest = later_of(s->schedule, s->latest, u->user);
+	return false;
 }
 
 /* A store may not stand before a reader of the old content that runs in the same micro-batch. */
 static void
 settle_store(const Schedule *s, Node *n)
 {
-	const State *state = ((StoreAttr *)n->attr)->state;
-	Node *latest = later_of(s, latest_definition(s, n), latest_reader(s, state, n->when));
+	Settle settle = {s, n->when, latest_definition(s, n)};
 
-	if (state->unit)
-		latest = later_of(s, latest, latest_reader(s, state->unit, n->when));
-	for (int i = 0; state->kind == STATE_UNIT && i < s->f->states.n; i++)
-		if (s->f->states.at[i]->state->unit == state)
-			latest = later_of(s, latest,
-			                  latest_reader(s, s->f->states.at[i]->state, n->when));
-	if (latest && latest->next != n)
-		node_move(n, latest->next);
+	storage_any_value(s->f, ((StoreAttr *)n->attr)->state, add_readers, &settle);
+	if (settle.latest && settle.latest->next != n)
+		node_move(n, settle.latest->next);
 }
 
 static bool
