@@ -3,6 +3,15 @@
 
 enum { MAX_GROUP_NODES = 400 };
 
+static const ReduceForm *
+keep_form(Fuse *fu, ReduceForm form)
+{
+	ReduceForm *copy = NEW(fu->arena, ReduceForm);
+
+	*copy = form;
+	return form.n ? copy : NULL;
+}
+
 static int
 group_new(Fuse *fu, const Node *n)
 {
@@ -14,8 +23,8 @@ group_new(Fuse *fu, const Node *n)
 	if (fuse_class_of(n) == FUSE_REDUCE) {
 		Ints shape = ints_of_type(node_operand(n, 0)->type);
 		g.n = node_operand(n, 0)->type->n;
-		g.form = reduce_form(&shape, &((ReduceAttr *)n->attr)->axes);
-		g.rows = reduce_form_kept(&g.form);
+		g.form = keep_form(fu, reduce_form(&shape, &((ReduceAttr *)n->attr)->axes));
+		g.rows = reduce_form_kept(g.form);
 	}
 	vec_push(fu->arena, &fu->groups, g);
 	return fu->groups.n - 1;
@@ -41,7 +50,7 @@ reach_of(const Group *g, Value *v)
 	Value *base = behind_reshapes(node_operand(x->node, 0));
 	if (base->node && fuse_class_of(base->node) == FUSE_VIEW)
 		return REACH_OTHER;
-	return g->form.n && reduce_form_equal(&form, &g->form) && base->type->n == g->rows
+	return g->form && reduce_form_equal(&form, g->form) && base->type->n == g->rows
 	               ? REACH_REPEAT
 	               : REACH_OTHER;
 }
@@ -51,7 +60,7 @@ elementwise_fits(const Fuse *fu, int gi, const Node *n)
 {
 	const Group *g = &fu->groups.at[gi];
 	int64_t size = node_result(n, 0)->type->n;
-	bool at_rows = g->form.n && size == g->rows, at_chunks = g->outer.n && size == g->chunks;
+	bool at_rows = g->form && size == g->rows, at_chunks = g->outer && size == g->chunks;
 
 	if (size != g->n && !at_rows && !at_chunks)
 		return false;
@@ -79,24 +88,24 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	if (fuse_group_of(fu, x) == gi && reach_of(g, x) != REACH_SAME)
 		return false;
 	if (x->type->n == g->n) {
-		if (g->form.n)
-			return reduce_form_equal(&form, &g->form);
-		g->form = form;
+		if (g->form)
+			return reduce_form_equal(&form, g->form);
+		g->form = keep_form(fu, form);
 		g->rows = reduce_form_kept(&form);
 		return true;
 	}
 	/* Row values once more: blocks of rows, the rows of a block next to each other. */
-	if (!g->form.n || x->type->n != g->rows || reduce_form_by_column(&g->form))
+	if (!g->form || x->type->n != g->rows || reduce_form_by_column(g->form))
 		return false;
-	if (g->outer.n)
-		return reduce_form_equal(&form, &g->outer);
+	if (g->outer)
+		return reduce_form_equal(&form, g->outer);
 	int kept_runs = 0;
-	for (int i = 0; i < g->form.n; i++)
-		kept_runs += !g->form.reduced[i];
+	for (int i = 0; i < g->form->n; i++)
+		kept_runs += !g->form->reduced[i];
 	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
 	    (form.n == 1 && !form.reduced[0]))
 		return false;
-	g->outer = form;
+	g->outer = keep_form(fu, form);
 	g->chunks = reduce_form_kept(&form);
 	return true;
 }
@@ -169,8 +178,8 @@ may_merge(Fuse *fu, int from, int to)
 {
 	const Group *a = &fu->groups.at[from], *b = &fu->groups.at[to];
 
-	if (from >= to || a->opaque || a->root || a->n != b->n || !a->form.n || a->outer.n ||
-	    b->outer.n || !reduce_form_equal(&a->form, &b->form))
+	if (from >= to || a->opaque || a->root || a->n != b->n || !a->form || !b->form ||
+	    a->outer || b->outer || !reduce_form_equal(a->form, b->form))
 		return false;
 	fu->merge_from = from;
 	fu->merge_to = to;
@@ -181,10 +190,20 @@ may_merge(Fuse *fu, int from, int to)
 }
 
 static void
+forget_readers(Fuse *fu, const Group *g)
+{
+	for (int i = 0; i < g->members.n; i++)
+		for (int k = 0; k < g->members.at[i]->n_results; k++)
+			fu->readers[node_result(g->members.at[i], k)->id] = 0;
+}
+
+static void
 merge(Fuse *fu, int from, int to)
 {
 	Group *a = &fu->groups.at[from], *b = &fu->groups.at[to];
 
+	forget_readers(fu, a);
+	forget_readers(fu, b);
 	a->merged_into = to;
 	for (int i = 0; i < b->members.n; i++)
 		vec_push(fu->arena, &a->members, b->members.at[i]);
@@ -193,25 +212,30 @@ merge(Fuse *fu, int from, int to)
 	b->members.cap = a->members.cap;
 }
 
-/* Merges earlier column reductions that read the same stored value into n's group. */
-void
-fuse_merge_siblings(Fuse *fu, Node *n)
+static void
+merge_readers_of(Fuse *fu, Value *x, int to)
 {
-	int to = fuse_class_of(n) == FUSE_VIEW ? -1 : fuse_group_of(fu, node_result(n, 0));
-	const Group *g = &fu->groups.at[to < 0 ? 0 : to];
+	int seen = 0;
 
-	if (to < 0 || !g->form.n || !reduce_form_by_column(&g->form))
-		return;
-	for (int i = 0; i < n->n_operands; i++) {
-		Value *x = behind_views(node_operand(n, i));
-		int seen = 0;
-		for_each_use(x, u) {
-			if (++seen > 16 || fuse_class_of(u->user) == FUSE_NONE ||
-			    fuse_is_copied(fu, u->user))
-				continue;
-			int from = fuse_group_of(fu, node_result(u->user, 0));
-			if (from >= 0 && from != to && may_merge(fu, from, to))
-				merge(fu, from, to);
-		}
+	for_each_use(x, u) {
+		if (++seen > 16 || fuse_class_of(u->user) == FUSE_NONE ||
+		    fuse_is_copied(fu, u->user))
+			continue;
+		int from = fuse_group_of(fu, node_result(u->user, 0));
+		if (from >= 0 && from != to && may_merge(fu, from, to))
+			merge(fu, from, to);
 	}
+}
+
+/* Merges earlier column reductions that read the same stored values into the group. */
+void
+fuse_merge_siblings(Fuse *fu, int gi)
+{
+	const Group g = fu->groups.at[gi]; /* its members before any merge */
+
+	if (g.merged_into >= 0 || !g.form || !reduce_form_by_column(g.form))
+		return;
+	for (int i = 0; i < g.members.n; i++)
+		for (int k = 0; k < g.members.at[i]->n_operands; k++)
+			merge_readers_of(fu, behind_views(node_operand(g.members.at[i], k)), gi);
 }

@@ -89,8 +89,7 @@ fuse_sink_node(Fuse *fu, Node *n)
 	int gi = fuse_group_of(fu, v);
 
 	if (fuse_class_of(n) != FUSE_ELEMENTWISE || v->type->n < 256 || fu->kept[v->id] ||
-	    !fuse_any_reader(fu, v, fuse_reads_from_outside, gi) ||
-	    fuse_any_reader(fu, v, needs_memory, gi))
+	    !(fuse_readers(fu, v, gi) & READ_OUTSIDE) || fuse_any_reader(fu, v, needs_memory, gi))
 		return;
 	/* Stored, it is written once and read by R groups; pulled, they read what it is made of. */
 	PullCost c = {0};

@@ -96,11 +96,38 @@ fuse_reads_from_outside(const Fuse *fu, const Node *reader, int gi)
 	       fuse_group_of(fu, node_result(reader, 0)) != gi;
 }
 
+static unsigned
+add_readers(const Fuse *fu, const Value *v, int gi, unsigned found)
+{
+	for_each_use(v, u) {
+		Node *n = u->user;
+		bool copied = fuse_is_copied(fu, n);
+		if (copied)
+			found = add_readers(fu, node_result(n, 0), gi, found);
+		if (!copied || fu->group[n->id] >= 0)
+			found |= fuse_reads_from_outside(fu, n, gi) ? READ_OUTSIDE : READ_INSIDE;
+		if (found == (READ_INSIDE | READ_OUTSIDE))
+			break;
+	}
+	return found;
+}
+
+unsigned
+fuse_readers(const Fuse *fu, const Value *v, int gi)
+{
+	if (!(fu->readers[v->id] & READ_KNOWN))
+		fu->readers[v->id] = (uint8_t)(READ_KNOWN | add_readers(fu, v, gi, 0));
+	return fu->readers[v->id];
+}
+
+bool
+fuse_stored_for(const Fuse *fu, const Value *v, unsigned readers)
+{
+	return fu->kept[v->id] || (!fu->pulled[v->id] && (readers & READ_OUTSIDE));
+}
+
 bool
 fuse_is_stored(const Fuse *fu, Value *v)
 {
-	int gi = fuse_group_of(fu, v);
-
-	return fu->kept[v->id] ||
-	       (!fu->pulled[v->id] && fuse_any_reader(fu, v, fuse_reads_from_outside, gi));
+	return fuse_stored_for(fu, v, fuse_readers(fu, v, fuse_group_of(fu, v)));
 }

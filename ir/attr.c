@@ -42,6 +42,13 @@ attr_equal(const OpRow *row, const void *a, const void *b)
 	return true;
 }
 
+static uint64_t
+hash_ints(uint64_t h, const Ints *list)
+{
+	return hash_bytes(list->at, sizeof(list->at[0]) * (size_t)list->n,
+	                  hash_mix(h, (uint64_t)list->n));
+}
+
 uint64_t
 attr_hash(const OpRow *row, const void *attr)
 {
@@ -50,6 +57,8 @@ attr_hash(const OpRow *row, const void *attr)
 	for (const Field *f = row->fields; f && f->name; f++) {
 		if (f->kind == FIELD_TENSOR)
 			h = hash_mix(h, field_tensor(attr, f) ? field_tensor(attr, f)->hash : 0);
+		else if (f->kind == FIELD_INTS)
+			h = hash_ints(h, (const Ints *)((const char *)attr + f->offset));
 		else
 			h = hash_bytes((const char *)attr + f->offset, field_sizes[f->kind], h);
 	}

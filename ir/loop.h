@@ -72,12 +72,12 @@ typedef struct {
 	LoopValue result; /* -1: none */
 	int n_operands;
 	LoopValue operands[3];
-	int buffer;     /* LOAD, STORE, LOCAL, SCALAR */
-	Affine place;   /* LOAD, STORE, AFFINE */
-	double f;       /* CONST of floats */
-	int64_t i;      /* CONST of integers and bool */
-	int64_t extent; /* FOR, LOCAL */
-	LoopMode mode;  /* FOR */
+	int buffer;          /* LOAD, STORE, LOCAL, SCALAR */
+	const Affine *place; /* LOAD, STORE, AFFINE; else NULL */
+	double f;            /* CONST of floats */
+	int64_t i;           /* CONST of integers and bool */
+	int64_t extent;      /* FOR, LOCAL */
+	LoopMode mode;       /* FOR */
 	int n_accumulators;
 	Accumulator *accumulators;
 	int match; /* FOR, IF: statement number of END; END: of its opener */
@@ -160,6 +160,7 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);
+bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place */
 Affine affine_scale(Affine a, int64_t by);
 
 /* A place in a tensor, an affine form per axis. One that came from a flat element number remembers it, so

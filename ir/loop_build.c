@@ -84,6 +84,14 @@ add_statement(LoopBuilder *lb, LoopStatementKind kind)
 	return &lb->k->body.at[lb->k->body.n - 1];
 }
 
+/* Of its terms, those that are there: an Affine is not to be copied from what this returns. */
+static const Affine *
+keep_place(Arena *arena, const Affine *place)
+{
+	return arena_copy(arena, place,
+	                  offsetof(Affine, terms) + sizeof(AffineTerm) * (size_t)place->n);
+}
+
 static uint64_t
 statement_hash(const LoopStatement *s)
 {
@@ -93,16 +101,20 @@ statement_hash(const LoopStatement *s)
 	h = hash_mix(h, (uint64_t)s->buffer);
 	h = hash_bytes(&s->f, sizeof(s->f), h);
 	h = hash_mix(h, (uint64_t)s->i);
-	h = hash_mix(h, (uint64_t)s->place.constant);
-	for (int i = 0; i < s->place.n; i++)
-		h = hash_mix(h, hash_mix((uint64_t)s->place.terms[i].coefficient,
-		                         (uint64_t)s->place.terms[i].scalar));
+	if (!s->place)
+		return h;
+	h = hash_mix(h, (uint64_t)s->place->constant);
+	for (int i = 0; i < s->place->n; i++)
+		h = hash_mix(h, hash_mix((uint64_t)s->place->terms[i].coefficient,
+		                         (uint64_t)s->place->terms[i].scalar));
 	return h;
 }
 
-static bool
+bool
 affine_equal(const Affine *a, const Affine *b)
 {
+	if (!a || !b)
+		return a == b;
 	if (a->constant != b->constant || a->n != b->n)
 		return false;
 	for (int i = 0; i < a->n; i++)
@@ -119,7 +131,7 @@ statement_equal(const LoopStatement *a, const LoopStatement *b)
 	       a->n_operands == b->n_operands && a->buffer == b->buffer && a->i == b->i &&
 	       memcmp(&a->f, &b->f, sizeof(a->f)) == 0 &&
 	       memcmp(a->operands, b->operands, sizeof(LoopValue) * (size_t)a->n_operands) == 0 &&
-	       affine_equal(&a->place, &b->place);
+	       affine_equal(a->place, b->place);
 }
 
 /* The scalar of a pure statement: an earlier equal one that is still visible, else a new one. */
@@ -233,7 +245,7 @@ lb_load(LoopBuilder *lb, int buffer, Affine place)
 	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD,
 	                     .type = compute_type(b->type->dtype),
 	                     .buffer = buffer,
-	                     .place = place};
+	                     .place = keep_place(lb->scratch, &place)};
 
 	if (b->kind == BUFFER_IN)
 		return pure_statement(lb, &key);
@@ -250,7 +262,7 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_STORE);
 
 	s->buffer = buffer;
-	s->place = place;
+	s->place = keep_place(lb->scratch, &place);
 	s->n_operands = 1;
 	s->operands[0] = x;
 }
@@ -278,7 +290,7 @@ lb_affine(LoopBuilder *lb, Affine place)
 	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE,
 	                                           .type = S64,
 	                                           .buffer = -1,
-	                                           .place = place});
+	                                           .place = keep_place(lb->scratch, &place)});
 }
 
 LoopValue
@@ -392,8 +404,8 @@ drop_unused(Kernel *k, Arena *scratch)
 			continue;
 		for (int o = 0; o < s->n_operands; o++)
 			used[s->operands[o]] = true;
-		for (int t = 0; t < s->place.n; t++)
-			used[s->place.terms[t].scalar] = true;
+		for (int t = 0; s->place && t < s->place->n; t++)
+			used[s->place->terms[t].scalar] = true;
 	}
 	for (int i = 0; i < k->body.n; i++) {
 		moved[i] = n;
@@ -472,11 +484,14 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 		copy->buffers.at[i].name = arena_strdup(m->arena, k->buffers.at[i].name);
 	copy->body.at = arena_copy(m->arena, k->body.at, sizeof(LoopStatement) * (size_t)k->body.n);
 	copy->body.cap = copy->body.n;
-	for (int i = 0; i < copy->body.n; i++)
-		if (k->body.at[i].n_accumulators)
-			copy->body.at[i].accumulators = arena_copy(
-				m->arena, k->body.at[i].accumulators,
-				sizeof(Accumulator) * MAX_ACCUMULATORS);
+	for (int i = 0; i < copy->body.n; i++) {
+		LoopStatement *s = &copy->body.at[i];
+		if (s->place)
+			s->place = keep_place(m->arena, s->place);
+		if (s->n_accumulators)
+			s->accumulators = arena_copy(m->arena, s->accumulators,
+			                             sizeof(Accumulator) * MAX_ACCUMULATORS);
+	}
 	strmap_put(m->kernel_names, copy->name, copy);
 	vec_push(m->arena, &m->kernels, copy);
 	return copy;

@@ -51,15 +51,15 @@ define(Check *c, LoopValue v, DType type, int64_t extent)
 static void
 check_place(Check *c, const LoopStatement *s)
 {
-	int64_t low = s->place.constant, high = low;
+	int64_t low = s->place->constant, high = low;
 	bool known = true;
 
 	if (s->buffer < 0 || s->buffer >= c->k->buffers.n) {
 		fault(c, "no buffer");
 		return;
 	}
-	for (int i = 0; i < s->place.n; i++) {
-		AffineTerm t = s->place.terms[i];
+	for (int i = 0; i < s->place->n; i++) {
+		AffineTerm t = s->place->terms[i];
 		if (!visible(c, t.scalar))
 			return;
 		if (c->types[t.scalar] != S64)

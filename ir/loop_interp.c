@@ -194,7 +194,7 @@ checked_place(const Run *r, const LoopStatement *s, int64_t *at)
 {
 	const LoopBuffer *b = &r->k->buffers.at[s->buffer];
 
-	*at = place_of(r, &s->place);
+	*at = place_of(r, s->place);
 	if (*at < 0 || *at >= b->type->n) {
 		fprintf(stderr, "gradc: internal error: kernel %s: place %lld of %s\n", r->k->name,
 		        (long long)*at, b->name);
@@ -316,7 +316,7 @@ run_block(Run *r, int from, int to)
 			r->cells[s->result] = cast_cell((DType)s->i, types[s->operands[0]],
 			                                r->cells[s->operands[0]]);
 			break;
-		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, &s->place); break;
+		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
 		case LOOP_STATEMENT_SCALAR: r->cells[s->result].f64 = r->scalars[s->buffer]; break;
 		case LOOP_STATEMENT_LOAD: {
 			const void *buffer = checked_place(r, s, &place);

@@ -34,9 +34,11 @@ read_scalar(KernelReader *kr)
 }
 
 static bool
-read_affine(KernelReader *kr, Affine *a)
+read_affine(KernelReader *kr, const Affine **out)
 {
-	*a = (Affine){0};
+	Affine *a = NEW(kr->r->m->arena, Affine);
+
+	*out = a;
 	do {
 		int64_t n = 1;
 		read_space(kr->r);

@@ -22,7 +22,7 @@ static void
 print_place(Text *out, const Kernel *k, const LoopStatement *s)
 {
 	text_printf(out, " %s[", k->buffers.at[s->buffer].name);
-	print_affine(out, &s->place);
+	print_affine(out, s->place);
 	text_add(out, "]");
 }
 
@@ -71,7 +71,7 @@ print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		break;
 	case LOOP_STATEMENT_AFFINE:
 		text_add(out, "affine ");
-		print_affine(out, &s->place);
+		print_affine(out, s->place);
 		break;
 	case LOOP_STATEMENT_SCALAR: text_printf(out, "scalar %d", s->buffer); break;
 	case LOOP_STATEMENT_LOAD:

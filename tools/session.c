@@ -548,6 +548,7 @@ build_pipeline(Session *s, Pipeline *p, bool with_update)
 		add_pass(s, p, &pass_optimizer, optimizer);
 	add_pass(s, p, &pass_inline, NULL);
 	add_pass(s, p, &pass_simplify, NULL);
+	add_pass(s, p, &pass_legalize, NULL);
 	add_pass(s, p, &pass_fuse, NULL);
 	add_pass(s, p, &pass_lower, NULL);
 	add_pass(s, p, &pass_schedule, NULL);
@@ -608,7 +609,7 @@ session_stage(Session *s, Stage stage, bool with_update)
 	if (stage == STAGE_FORWARD)
 		p.n = 3 + s->o->init_random;
 	else if (stage == STAGE_TRAIN)
-		p.n -= 4;
+		p.n -= 5;
 	else
 		p.n -= lengths_behind_fuse[stage];
 	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);

@@ -83,7 +83,7 @@ static void
 print_place(CPrinter *p, const LoopStatement *s)
 {
 	text_printf(p->out, "%s[", p->k->buffers.at[s->buffer].name);
-	print_affine(p->out, &s->place);
+	print_affine(p->out, s->place);
 	text_add(p->out, "]");
 }
 
@@ -348,7 +348,7 @@ print_definition(CPrinter *p, const LoopStatement *s)
 	case LOOP_STATEMENT_OP: print_op(p, s); break;
 	case LOOP_STATEMENT_CONST: print_literal(p->out, s->type, s->f, s->i); break;
 	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
-	case LOOP_STATEMENT_AFFINE: print_affine(p->out, &s->place); break;
+	case LOOP_STATEMENT_AFFINE: print_affine(p->out, s->place); break;
 	case LOOP_STATEMENT_SCALAR: text_printf(p->out, "scalars[%d]", s->buffer); break;
 	default: print_load(p, s);
 	}

@@ -12,7 +12,7 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-extern const PassRow pass_simplify, pass_inline, pass_fuse, pass_lower;
+extern const PassRow pass_simplify, pass_inline, pass_legalize, pass_fuse, pass_lower;
 
 enum { MAX_VALUES = 24, MAX_ELEMENTS = 160, N_INPUTS = 2 };
 
@@ -471,8 +471,10 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const PassRow *const tidy[] = {&pass_simplify};
-	static const PassRow *const down[] = {&pass_simplify, &pass_fuse, &pass_lower};
-	static const PassRow *const straight[] = {&pass_inline, &pass_fuse, &pass_lower};
+	static const PassRow *const down[] = {&pass_simplify, &pass_legalize, &pass_fuse,
+	                                      &pass_lower};
+	static const PassRow *const straight[] = {&pass_inline, &pass_legalize, &pass_fuse,
+	                                          &pass_lower};
 	EvalTensor args[N_INPUTS];
 	Arena *arena = arena_new();
 	Module *m = make_graph(data, size);

@@ -293,7 +293,7 @@ lower_module(Case *c)
 	Pipeline p = {0};
 	PassManagerOptions o = {.verify_each = true};
 	Stage stage = STAGE_TRAIN;
-	static const PassRow *const rows[] = {&pass_fuse, &pass_lower};
+	static const PassRow *const rows[] = {&pass_legalize, &pass_fuse, &pass_lower};
 
 	for (int i = 0; i < COUNT(rows); i++)
 		vec_push(c->arena, &p, ((PassCall){rows[i], NULL}));

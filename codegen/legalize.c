@@ -1,0 +1,103 @@
+/* What kernels cannot take as it is: constants that are no splats become data of the state region, reductions to
+ * one number go by blocks, so that their order of addition is fixed, and control flow is refused.
+ * Keeps: every value, up to the order of addition. Linear in nodes. */
+#include "codegen/codegen.h"
+
+static void
+store_constant(Node *n)
+{
+	Function *f = n->function;
+	Module *m = f->module;
+	Value *v = node_result(n, 0);
+	double splat;
+
+	if (!value_used(v) || tensor_is_splat(value_constant(v), &splat))
+		return;
+	const Tensor *t = value_constant(v);
+	char name[40];
+	snprintf(name, sizeof(name), "constant.%016llx", (unsigned long long)t->hash);
+	State *s = module_state(m, name);
+	if (!s) {
+		s = state_new(m, name, t->type, STATE_CONSTANT, LIFE_CONSTANT);
+		s->init = INIT_DATA;
+		s->data = t;
+		s->loc = n->loc;
+	}
+	value_replace_uses(v, function_state(f, s));
+	node_erase(n);
+}
+
+/* The block length for a reduction to a scalar: 4096 where that divides, else what gives the most
+ * blocks up to 64; 0: not worth it. */
+static int64_t
+block_length(int64_t n)
+{
+	if (n < 256)
+		return 0;
+	if (n % 4096 == 0 && n > 4096)
+		return 4096;
+	for (int64_t blocks = 64; blocks > 1; blocks--)
+		if (n % blocks == 0 && n / blocks > 1)
+			return n / blocks;
+	return 0;
+}
+
+/* reduce to a scalar = partials per block, then their sum */
+static void
+split_full_reduce(Node *n)
+{
+	Value *x = node_operand(n, 0);
+	const ReduceAttr *a = n->attr;
+	int64_t block = block_length(x->type->n);
+
+	if (node_result(n, 0)->type->n != 1 || block == 0)
+		return;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	Ints two = {.n = 2, .at = {x->type->n / block, block}};
+	Value *partial = b_reduce(&b, a->kind, b_reshape(&b, x, two), (Ints){.n = 1, .at = {1}});
+	Value *sum = b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}});
+	value_replace_uses(node_result(n, 0),
+	                   b_reshape(&b, sum, ints_of_type(node_result(n, 0)->type)));
+	node_erase(n);
+}
+
+static bool
+refuse_control(const Pass *p, const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+
+	if (c != FUSE_NONE || n->op == OP_store || n->op == OP_return || n->op == OP_launch)
+		return false;
+	diag_error(p->diag, EXIT_UNSUPPORTED,
+	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",
+	           n->function->module->name, loc_origin(n->loc), op_row(n)->name);
+	return true;
+}
+
+static bool
+run_legalize(Pass *p, Module *m)
+{
+	bool refused = false;
+
+	for_each_function(m, f) {
+		for_each_node(f, n) {
+			refused |= refuse_control(p, n);
+			if (n->op == OP_constant)
+				store_constant(n);
+			else if (op_row(n)->fuse == FUSE_REDUCE)
+				split_full_reduce(n);
+		}
+	}
+	p->changed = true;
+	return !refused;
+}
+
+const PassRow pass_legalize = {.name = "legalize",
+                               .help = "turn what kernels cannot take into what they can",
+                               .takes = STAGE_TRAIN,
+                               .leaves = STAGE_TRAIN,
+                               .run = run_legalize};
