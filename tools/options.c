@@ -75,6 +75,8 @@ static const OptionRow option_rows[] = {
 	 AT(dump_changed), NULL},
 	{"stop-after", "PASS", "ends there", TAKES_STRING, AT(stop_after), NULL},
 	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_LIST, AT(disable), NULL},
+	{"enable", "PASS", "runs a pass that `gradc passes` marks as run when asked for; repeatable",
+	 TAKES_LIST, AT(enable), NULL},
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each), NULL},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), NULL},
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), NULL},
