@@ -95,6 +95,9 @@ def test_pass(extended, models, tmp_path):
 
 
 def test_optimizer_loss_and_device(tree, extended, models, tmp_path):
+    said = execute(extended, "compile", "--help")
+    assert re.search(r"^ +--loss=.*\blog_cosh\b", said, re.M)
+    assert re.search(r"^ +--optimizer=.*\bsign_sgd\b", said, re.M)
     folder, exe = models / "mlp_diabetes", tmp_path / "train"
     execute(extended, "compile", folder / "model.onnx", "-o", exe, "--dim=batch=26",
             "--loss=log_cosh:prediction", "--optimizer=sign_sgd")
