@@ -398,6 +398,13 @@ typedef enum {
 	STAGE_MEMORY,
 } Stage;
 extern const char *const stage_names[];
+typedef enum {
+	PASS_ALWAYS,
+	PASS_WITH_LOSS,
+	PASS_WITH_OPTIMIZER, /* and a loss */
+	PASS_WHEN_ASKED,     /* by an option of the command line */
+} PassWhen;
+extern const char *const pass_when_names[];
 
 typedef struct {
 	const char *name, *help;
@@ -409,6 +416,7 @@ typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
 	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
+	PassWhen when;             /* which runs of the whole pipeline have it */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
 	const void *defaults;            /* of the options; NULL: zeros */
@@ -439,6 +447,8 @@ typedef struct {
 	const char *reproducer_dir; /* where a failing pass leaves its input */
 } PassManagerOptions;
 
+/* A call of that pass with its row's defaults. */
+PassCall pass_call(Arena *arena, const PassRow *row);
 /* "a,b{x=1,y=2}" with rows looked up in `rows` (ends with a zero row). */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);

@@ -8,6 +8,19 @@
 const char *const stage_names[] = {"any",   "import",  "forward",  "train",
                                    "fused", "lowered", "schedule", "memory"};
 
+const char *const pass_when_names[] = {"always", "with a loss", "with an optimizer",
+                                       "when asked for"};
+
+PassCall
+pass_call(Arena *arena, const PassRow *row)
+{
+	PassCall call = {row, arena_alloc(arena, row->options_size + 1)};
+
+	if (row->defaults)
+		memcpy(call.options, row->defaults, row->options_size);
+	return call;
+}
+
 /* ---- text: a,b{x=1,y=2} */
 static char *
 take_word(Arena *arena, const char **at, const char *stops)
@@ -72,18 +85,16 @@ pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *con
 {
 	while (*text) {
 		char *name = take_word(arena, &text, ",{");
-		PassCall call = {0};
+		const PassRow *row = NULL;
 		for (int i = 0; i < n_rows; i++)
 			if (strcmp(rows[i]->name, name) == 0)
-				call.row = rows[i];
-		if (!call.row) {
+				row = rows[i];
+		if (!row) {
 			diag_error(diag, EXIT_USAGE, "unknown pass `%s`", name);
 			diag_hint(diag, "`gradc passes` lists them");
 			return false;
 		}
-		call.options = arena_alloc(arena, call.row->options_size + 1);
-		if (call.row->defaults)
-			memcpy(call.options, call.row->defaults, call.row->options_size);
+		PassCall call = pass_call(arena, row);
 		if (!parse_options(&call, arena, &text, diag))
 			return false;
 		vec_push(arena, out, call);

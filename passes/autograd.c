@@ -161,6 +161,7 @@ const PassRow pass_autograd = {.name = "autograd",
                                .help = "append the backward of the loss to @accumulate",
                                .takes = STAGE_FORWARD,
                                .leaves = STAGE_ANY,
+                               .when = PASS_WITH_LOSS,
                                .options = autograd_options,
                                .options_size = sizeof(AutogradOptions),
                                .run = run_autograd};

@@ -107,4 +107,5 @@ const PassRow pass_initialize = {.name = "initialize",
                                  .help = "random first values by use",
                                  .takes = STAGE_FORWARD,
                                  .leaves = STAGE_ANY,
+                                 .when = PASS_WHEN_ASKED,
                                  .run = run_initialize};

@@ -262,6 +262,7 @@ const PassRow pass_optimizer = {.name = "optimizer",
                                 .help = "build @update",
                                 .takes = STAGE_FORWARD,
                                 .leaves = STAGE_TRAIN,
+                                .when = PASS_WITH_OPTIMIZER,
                                 .options = optimizer_options,
                                 .options_size = sizeof(OptimizerOptions),
                                 .run = run_optimizer};

@@ -1,5 +1,6 @@
-/* What the executor needs of a device: a table of functions. A new device fills the table and
- * passes tests/unit/runtime_device_test.c, which is written once against it.
+/* What the executor needs of a device: a table of functions. A new device is a file with
+ * that table and a line of device_list.def; tests/unit/runtime_device_test.c, written once, is run
+ * on each of the list.
  *
  * Calls on one stream run in order; nothing else is promised: work on two streams is ordered only
  * by RECORD and WAIT, and the host sees results after sync. Every call returns a Status; *out is
@@ -51,8 +52,10 @@ typedef struct {
 } DeviceOps;
 enum { MAX_TIMERS = 16 }; /* events of the executor's own, for the time of each phase */
 
-extern const DeviceOps device_cpu;
-extern const DeviceOps device_async; /* for tests: random delays on a thread per stream */
+#define DEVICE(name) extern const DeviceOps device_##name;
+#include "runtime/device_list.def"
+#undef DEVICE
+extern const DeviceOps *const device_table[];   /* of device_list.def; ends with NULL */
 const DeviceOps *device_find(const char *name); /* NULL: unknown */
 
 #endif

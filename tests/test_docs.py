@@ -47,10 +47,24 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _gradc 2>/dev/null; printf '%s\n' "${
 """
 
 
+def row_names(kind):
+    lines = (ROOT / f"passes/{'losses' if kind == 'loss' else 'optimizers'}/{kind}_list.def")
+    return re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)
+
+
+@pytest.mark.parametrize("kind", ["loss", "optimizer"])
+def test_help_and_man_page_have_every_row(run, kind):
+    line = re.search(rf"^ +--{kind}=\w+ +(.*?):", run("compile", "--help").stdout, re.M)
+    assert line[1].split() == row_names(kind)
+    assert not [name for name in row_names(kind) if name not in man_page()]
+
+
 @pytest.mark.parametrize("words, want", [
     (["gradc", "ch"], {"check"}),
     (["gradc", "compile", "--optim"], {"--optimizer="}),
     (["gradc", "compile", "--optimizer", "=", "ne"], {"nesterov"}),
+    (["gradc", "compile", "--loss", "cr"], {"cross_entropy"}),
+    (["gradc", "compile", "--loss", "o"], {"onnx:", "output:"}),
     (["gradc", "dump", "--stage", "lo"], {"lowered"}),
 ])
 def test_completion(build, words, want):

@@ -144,31 +144,15 @@ stage_of_text(const Module *m)
 	return STAGE_IMPORT;
 }
 
-static const char *const *
-terminated(Arena *arena, const StringList *list)
-{
-	const char **copy = NEW_ARRAY(arena, const char *, list->n + 1);
-
-	for (int i = 0; i < list->n; i++)
-		copy[i] = list->at[i];
-	return copy;
-}
-
 int
 command_opt(Options *o, Arena *arena, Diag *diag)
 {
 	Pipeline p = {0};
-	PassManagerOptions mo = {.dump_after = o->dump_after,
-	                         .dump_dir = o->dump_dir,
-	                         .dump_changed = o->dump_changed,
-	                         .stop_after = o->stop_after,
-	                         .verify_each = true,
-	                         .time_passes = o->time_passes,
-	                         .disable = terminated(arena, &o->disable),
-	                         .reproducer_dir = o->dump_dir};
+	PassManagerOptions mo = manager_options(o, arena);
 	int n;
 	const PassRow *const *rows = pass_rows(&n);
 
+	mo.verify_each = true;
 	if (!o->input) {
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
@@ -335,6 +319,35 @@ command_ops(Options *o, Arena *arena, Diag *diag)
 	return EXIT_OK;
 }
 
+static void
+print_pass_json(const PassRow *row)
+{
+	json_t *options = json_object();
+
+	for (const PassOption *p = row->options; p && p->name; p++)
+		json_object_set_new(options, p->name, json_string(p->help));
+	json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:s,s:o}", "name", row->name, "help", row->help,
+	                      "takes", stage_names[row->takes], "leaves",
+	                      row->leaves ? stage_names[row->leaves] : "same", "when",
+	                      pass_when_names[row->when], "options", options);
+	json_dumpf(j, stdout, JSON_PRESERVE_ORDER);
+	printf("\n");
+	json_decref(j);
+}
+
+static void
+print_pass(const PassRow *row, bool first)
+{
+	bool always = row->when == PASS_ALWAYS;
+
+	printf("%-12s %-10s -> %-10s %s%s%s%s\n", row->name, stage_names[row->takes],
+	       row->leaves ? stage_names[row->leaves] : "same", row->help, always ? "" : " (",
+	       always ? "" : pass_when_names[row->when], always ? "" : ")");
+	for (const PassOption *p = row->options; first && p && p->name; p++)
+		printf("    {%s=...}  %s\n", p->name, p->help);
+}
+
+/* As they run: one that runs three times has three lines. */
 int
 command_passes(Options *o, Arena *arena, Diag *diag)
 {
@@ -343,15 +356,13 @@ command_passes(Options *o, Arena *arena, Diag *diag)
 
 	(void)arena, (void)diag;
 	for (int i = 0; i < n; i++) {
-		if (o->json) {
-			printf("{\"name\": \"%s\", \"help\": \"%s\"}\n", rows[i]->name,
-			       rows[i]->help);
-			continue;
-		}
-		printf("%-12s %-10s -> %-10s %s\n", rows[i]->name, stage_names[rows[i]->takes],
-		       rows[i]->leaves ? stage_names[rows[i]->leaves] : "same", rows[i]->help);
-		for (const PassOption *p = rows[i]->options; p && p->name; p++)
-			printf("    {%s=...}  %s\n", p->name, p->help);
+		int k = 0;
+		while (rows[k] != rows[i])
+			k++;
+		if (o->json)
+			print_pass_json(rows[i]);
+		else
+			print_pass(rows[i], k == i);
 	}
 	return EXIT_OK;
 }

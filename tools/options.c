@@ -20,8 +20,21 @@ typedef struct {
 	const char *name, *value, *help;
 	OptionTakes takes;
 	size_t offset;
-	const char *only; /* TAKES_ONLY: the values that do nothing, space-separated */
+	const char *only;          /* TAKES_ONLY: the values that do nothing, space-separated */
+	const char *(*nth)(int i); /* the rows that the option names, for the help; NULL: none */
 } OptionRow;
+
+static const char *
+nth_loss(int i)
+{
+	return loss_table[i] ? loss_table[i]->name : NULL;
+}
+
+static const char *
+nth_optimizer(int i)
+{
+	return optimizer_table[i] ? optimizer_table[i]->name : NULL;
+}
 
 /* clang-format off */
 #define AT(field) offsetof(Options, field)
@@ -30,11 +43,12 @@ static const OptionRow option_rows[] = {
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), NULL},
 	{"dim", "NAME=N[,N...]", "binds a symbolic dimension; several values: several programs", TAKES_LIST, AT(dims), NULL},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), NULL},
-	{"loss", "LOSS", "cross_entropy mse l1 huber bce_with_logits nll, each [:OUTPUT[,target=INPUT]"
-	 "[,axis=N]]; output:NAME[,count=NAME]; onnx:FILE[,count=NAME]", TAKES_STRING, AT(loss), NULL},
+	{"loss", "LOSS", "each [:OUTPUT[,target=INPUT][,axis=N]]; or output:NAME[,count=NAME], "
+	 "onnx:FILE[,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss},
 	{"label-smoothing", "X", "for cross_entropy and nll", TAKES_DOUBLE, AT(label_smoothing), NULL},
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), NULL},
-	{"optimizer", "NAME", "adamw adam sgd momentum nesterov", TAKES_STRING, AT(optimizer), NULL},
+	{"optimizer", "NAME", "with PyTorch's semantics", TAKES_STRING, AT(optimizer),
+	 .nth = nth_optimizer},
 	{"precision", "P", "f32 or f64", TAKES_STRING, AT(precision), NULL},
 	{"train", "GLOB", "trains these parameters", TAKES_RULE, 0, NULL},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_RULE, 0, NULL},
@@ -75,6 +89,8 @@ static const OptionRow option_rows[] = {
 	 AT(dump_changed), NULL},
 	{"stop-after", "PASS", "ends there", TAKES_STRING, AT(stop_after), NULL},
 	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_LIST, AT(disable), NULL},
+	{"enable", "PASS", "runs a pass that `gradc passes` marks as run when asked for; repeatable",
+	 TAKES_LIST, AT(enable), NULL},
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each), NULL},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), NULL},
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), NULL},
@@ -209,7 +225,10 @@ print_help(const Command *c)
 		snprintf(left, sizeof(left), "--%s%s%s", option_rows[i].name,
 		         option_rows[i].value ? "=" : "",
 		         option_rows[i].value ? option_rows[i].value : "");
-		printf("  %-28s %s\n", left, option_rows[i].help);
+		printf("  %-28s ", left);
+		for (int k = 0; option_rows[i].nth && option_rows[i].nth(k); k++)
+			printf("%s%s", k ? " " : "", option_rows[i].nth(k));
+		printf("%s%s\n", option_rows[i].nth ? ": " : "", option_rows[i].help);
 	}
 	printf("  %-28s %s\n", "--config=FILE", "options, one `name = value` a line");
 }

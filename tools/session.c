@@ -1,28 +1,9 @@
-/* From a file to a module at some stage. */
+/* From a file to a module: import and the loss. pipeline.c runs the passes. */
 #include "tools/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define PASS(name) extern const PassRow pass_##name;
-#include "codegen/pass_list.def"
-#include "passes/pass_list.def"
-#undef PASS
-
-const PassRow *const *
-pass_rows(int *n)
-{
-	static const PassRow *const rows[] = {
-#define PASS(name) &pass_##name,
-#include "codegen/pass_list.def"
-#include "passes/pass_list.def"
-#undef PASS
-	};
-
-	*n = COUNT(rows);
-	return rows;
-}
 
 enum { MAX_FILE_DIMS = 64, MAX_BINDINGS = 64 };
 
@@ -189,16 +170,6 @@ read_ties(Session *s, ImportOptions *io)
 	return true;
 }
 
-static const char *const *
-terminated(Session *s, const StringList *list)
-{
-	const char **copy = NEW_ARRAY(s->arena, const char *, list->n + 1);
-
-	for (int i = 0; i < list->n; i++)
-		copy[i] = list->at[i];
-	return copy;
-}
-
 static bool
 one_of(Session *s, const char *option, const char *value, const char *a, const char *b)
 {
@@ -325,8 +296,8 @@ import_options(Session *s, OpenDims open, ImportOptions *io)
 	    !one_of(s, "train-mode", o->train_mode, "keep", "restore") ||
 	    !one_of(s, "eval-mode", o->eval_mode, "inference", "as-exported"))
 		return false;
-	io->repairs = terminated(s, &o->repairs);
-	io->no_repairs = terminated(s, &o->no_repairs);
+	io->repairs = terminated(s->arena, &o->repairs);
+	io->no_repairs = terminated(s->arena, &o->no_repairs);
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
 	io->keep_metadata = o->keep_metadata;
 	io->shapes_only = o->init_random;
@@ -496,121 +467,4 @@ session_parse_loss(Session *s, const char *text)
 	s->loss.outputs = arena_strdup(s->arena, names.n ? names.at : "");
 	text_free(&names);
 	return read_class_weight(s);
-}
-
-/* ---- passes */
-static void
-add_pass(Session *s, Pipeline *p, const PassRow *row, const void *options)
-{
-	PassCall call = {row, (void *)options};
-
-	if (!options)
-		call.options = arena_alloc(s->arena, row->options_size + 1);
-	vec_push(s->arena, p, call);
-}
-
-static const char *
-joined(Session *s, const StringList *list)
-{
-	Text t = {0};
-
-	for (int i = 0; i < list->n; i++)
-		text_printf(&t, "%s\n", list->at[i]);
-	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
-	text_free(&t);
-	return copy;
-}
-
-static void
-build_pipeline(Session *s, Pipeline *p, bool with_update)
-{
-	TrainableOptions *trainable = NEW(s->arena, TrainableOptions);
-	PrecisionOptions *precision = NEW(s->arena, PrecisionOptions);
-	OptimizerOptions *optimizer = NEW(s->arena, OptimizerOptions);
-	AutogradOptions *autograd = NEW(s->arena, AutogradOptions);
-
-	trainable->rules = joined(s, &s->o->rules);
-	autograd->wrt = joined(s, &s->o->wrt);
-	precision->to = s->o->precision ? s->o->precision : "f32";
-	optimizer->name = s->o->optimizer;
-	/* First: numbers that f32 cannot hold arrive as sums of f32 pieces, to be folded in f64. */
-	add_pass(s, p, &pass_precision, precision);
-	add_pass(s, p, &pass_simplify, NULL);
-	if (s->o->init_random)
-		add_pass(s, p, &pass_initialize, NULL);
-	add_pass(s, p, &pass_trainable, trainable);
-	if (s->has_loss)
-		add_pass(s, p, &pass_loss, &s->loss);
-	add_pass(s, p, &pass_simplify, NULL);
-	if (s->has_loss)
-		add_pass(s, p, &pass_autograd, autograd);
-	if (s->has_loss && with_update)
-		add_pass(s, p, &pass_optimizer, optimizer);
-	add_pass(s, p, &pass_inline, NULL);
-	add_pass(s, p, &pass_simplify, NULL);
-	add_pass(s, p, &pass_legalize, NULL);
-	add_pass(s, p, &pass_fuse, NULL);
-	add_pass(s, p, &pass_lower, NULL);
-	add_pass(s, p, &pass_schedule, NULL);
-	add_pass(s, p, &pass_memory, NULL);
-}
-
-static PassManagerOptions
-manager_options(const Session *s)
-{
-	const Options *o = s->o;
-
-	return (PassManagerOptions){.dump_after = o->dump_after,
-	                            .dump_dir = o->dump_dir,
-	                            .dump_changed = o->dump_changed,
-	                            .stop_after = o->stop_after,
-	                            .disable = terminated((Session *)s, &o->disable),
-#ifdef NDEBUG
-	                            .verify_each = o->verify_each,
-#else
-	                            .verify_each = true,
-#endif
-	                            .time_passes = o->time_passes,
-	                            .reproducer_dir = o->dump_dir};
-}
-
-/* Up to the last call of that pass. */
-bool
-session_run(Session *s, const char *last, bool with_update)
-{
-	Pipeline p = {0};
-	PassManagerOptions o = manager_options(s);
-	int end = 0;
-
-	build_pipeline(s, &p, with_update);
-	for (int i = 0; i < p.n; i++)
-		if (last && strcmp(p.at[i].row->name, last) == 0)
-			end = i + 1;
-	if (last && end == 0) {
-		diag_error(s->diag, EXIT_USAGE, "unknown pass `%s`", last);
-		diag_hint(s->diag, "`gradc passes` lists them");
-		return false;
-	}
-	p.n = last ? end : p.n;
-	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);
-}
-
-bool
-session_stage(Session *s, Stage stage, bool with_update)
-{
-	Pipeline p = {0};
-	PassManagerOptions o = manager_options(s);
-	static const int lengths_behind_fuse[] = {
-		[STAGE_FUSED] = 3, [STAGE_LOWERED] = 2, [STAGE_SCHEDULE] = 1, [STAGE_MEMORY] = 0};
-
-	if (stage == STAGE_IMPORT)
-		return true;
-	build_pipeline(s, &p, with_update);
-	if (stage == STAGE_FORWARD)
-		p.n = 3 + s->o->init_random;
-	else if (stage == STAGE_TRAIN)
-		p.n -= 5;
-	else
-		p.n -= lengths_behind_fuse[stage];
-	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);
 }

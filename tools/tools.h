@@ -15,7 +15,8 @@ typedef struct {
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
 	const char *data_parallel, *table;
-	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, wrt;
+	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
+		wrt;
 	int64_t batch, max_accumulate, check_gradients, init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real;
@@ -57,11 +58,16 @@ typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims
 
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 void session_close(Session *s);
-/* Runs the passes up to and including `last` (a pass name). with_update: also the optimizer. */
-bool session_run(Session *s, const char *last, bool with_update);
-bool session_stage(Session *s, Stage stage, bool with_update);
-const PassRow *const *pass_rows(int *n); /* every pass of every list, in pipeline order */
 bool session_parse_loss(Session *s, const char *text);
+
+/* ---- pipeline.c: which passes run, with which options. with_update: also the optimizer */
+/* Runs the passes up to and including `last` (a pass name), the last time that it stands in the list. */
+bool session_run(Session *s, const char *last, bool with_update);
+/* Runs them until the module has that stage, and all that belong to it. */
+bool session_stage(Session *s, Stage stage, bool with_update);
+const PassRow *const *pass_rows(int *n); /* both lists, as they run: a pass may stand there twice */
+PassManagerOptions manager_options(const Options *o, Arena *arena);
+const char *const *terminated(Arena *arena, const StringList *list); /* with a NULL behind */
 
 /* ---- emit.c: tables, link */
 /* Runs the remaining passes and links. embed_export: with the optimizer and the export template. false

@@ -77,7 +77,7 @@ def test_op(tree, extended, tmp_path):
     assert "FAILED" not in execute(tree / "build/tests/ops_test")
 
 
-def test_pass(extended, tmp_path):
+def test_pass(extended, models, tmp_path):
     text = tmp_path / "twins.gir"
     text.write_text("func @twins(%x: f32[4], %y: f32[4]) -> f32[4] {\n"
                     "  %0 = add %x, %y : f32[4]\n"
@@ -85,12 +85,19 @@ def test_pass(extended, tmp_path):
                     "  %2 = div %0, %1 : f32[4]\n"
                     "  return %2\n"
                     "}\n")
-    assert re.search(r"^commute +any +-> same", execute(extended, "passes"), re.M)
+    lines = [line.split()[0] for line in execute(extended, "passes").splitlines()]
+    assert lines[lines.index("commute") + 1] == "simplify"
     assert "div %0, %1" in execute(extended, "opt", text, "--passes=simplify")
     assert "div %0, %0" in execute(extended, "opt", text, "--passes=commute,simplify")
+    dump = [extended, "dump", models / "mlp_digits/model.onnx", "--dump-after=commute"]
+    assert "; after commute" in execute(*dump)
+    assert "; after commute" not in execute(*dump, "--disable=commute")
 
 
 def test_optimizer_loss_and_device(tree, extended, models, tmp_path):
+    said = execute(extended, "compile", "--help")
+    assert re.search(r"^ +--loss=.*\blog_cosh\b", said, re.M)
+    assert re.search(r"^ +--optimizer=.*\bsign_sgd\b", said, re.M)
     folder, exe = models / "mlp_diabetes", tmp_path / "train"
     execute(extended, "compile", folder / "model.onnx", "-o", exe, "--dim=batch=26",
             "--loss=log_cosh:prediction", "--optimizer=sign_sgd")

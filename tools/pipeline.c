@@ -1,0 +1,224 @@
+/* Which passes run, and with which options. The order is that of the two lists, passes/ first; a row's
+ * `when` says which of them a command line leaves out. A new pass needs a line here only when an
+ * option of the command line reaches it. */
+#include "tools/tools.h"
+
+#include <string.h>
+
+#define PASS(name) extern const PassRow pass_##name;
+#include "codegen/pass_list.def"
+#undef PASS
+
+const PassRow *const *
+pass_rows(int *n)
+{
+	static const PassRow *const rows[] = {
+#define PASS(name) &pass_##name,
+#include "passes/pass_list.def"
+
+#include "codegen/pass_list.def"
+#undef PASS
+	};
+
+	*n = COUNT(rows);
+	return rows;
+}
+
+static const PassRow *
+find_pass(const char *name)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(rows[i]->name, name) == 0)
+			return rows[i];
+	return NULL;
+}
+
+/* ---- from the command line to a pass */
+static const char *
+joined(const Session *s, const StringList *list)
+{
+	Text t = {0};
+
+	for (int i = 0; i < list->n; i++)
+		text_printf(&t, "%s\n", list->at[i]);
+	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
+static void
+fill_precision(const Session *s, void *options)
+{
+	((PrecisionOptions *)options)->to = s->o->precision ? s->o->precision : "f32";
+}
+
+static void
+fill_trainable(const Session *s, void *options)
+{
+	((TrainableOptions *)options)->rules = joined(s, &s->o->rules);
+}
+
+static void
+fill_loss(const Session *s, void *options)
+{
+	*(LossOptions *)options = s->loss;
+}
+
+static void
+fill_autograd(const Session *s, void *options)
+{
+	((AutogradOptions *)options)->wrt = joined(s, &s->o->wrt);
+}
+
+static void
+fill_optimizer(const Session *s, void *options)
+{
+	((OptimizerOptions *)options)->name = s->o->optimizer;
+}
+
+static bool
+asked_by_init(const Options *o)
+{
+	return o->init_random;
+}
+
+static const struct {
+	const PassRow *row;
+	void (*fill)(const Session *s, void *options);
+	bool (*asked)(const Options *o); /* of a PASS_WHEN_ASKED pass, besides --enable */
+} uses[] = {
+	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
+	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
+	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
+};
+
+static bool
+is_asked(const Session *s, const PassRow *row)
+{
+	for (int i = 0; i < s->o->enable.n; i++)
+		if (strcmp(s->o->enable.at[i], row->name) == 0)
+			return true;
+	for (int i = 0; i < COUNT(uses); i++)
+		if (uses[i].row == row && uses[i].asked)
+			return uses[i].asked(s->o);
+	return false;
+}
+
+static bool
+applies(const Session *s, const PassRow *row, bool with_update)
+{
+	switch (row->when) {
+	case PASS_ALWAYS: return true;
+	case PASS_WITH_LOSS: return s->has_loss;
+	case PASS_WITH_OPTIMIZER: return s->has_loss && with_update;
+	case PASS_WHEN_ASKED: return is_asked(s, row);
+	}
+	return false;
+}
+
+static PassCall
+call_with_options(const Session *s, const PassRow *row)
+{
+	PassCall call = pass_call(s->arena, row);
+
+	for (int i = 0; i < COUNT(uses); i++)
+		if (uses[i].row == row && uses[i].fill)
+			uses[i].fill(s, call.options);
+	return call;
+}
+
+/* ---- how far */
+/* How many lines of the lists a module at that stage has behind it: a stage lasts from the pass that
+ * leaves it to the next that takes it. */
+static int
+lines_until(Stage stage)
+{
+	int n, i = 0;
+	const PassRow *const *rows = pass_rows(&n);
+
+	while (i < n && rows[i]->leaves != stage)
+		i++;
+	for (i++; i < n && rows[i]->takes != stage; i++)
+		;
+	return i < n ? i : n;
+}
+
+static int
+lines_through(const char *pass)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	while (n > 0 && strcmp(rows[n - 1]->name, pass) != 0)
+		n--;
+	return n;
+}
+
+static bool
+run_lines(Session *s, int n_lines, bool with_update)
+{
+	Pipeline p = {0};
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+	PassManagerOptions o = manager_options(s->o, s->arena);
+
+	for (int i = 0; i < n_lines; i++)
+		if (applies(s, rows[i], with_update))
+			vec_push(s->arena, &p, call_with_options(s, rows[i]));
+	return pipeline_run(&p, s->m, &s->stage, &o, s->diag);
+}
+
+bool
+session_run(Session *s, const char *last, bool with_update)
+{
+	const PassRow *row = find_pass(last);
+
+	if (!row) {
+		diag_error(s->diag, EXIT_USAGE, "unknown pass `%s`", last);
+		diag_hint(s->diag, "`gradc passes` lists them");
+		return false;
+	}
+	if (!applies(s, row, with_update)) {
+		diag_error(s->diag, EXIT_USAGE, "pass `%s` does not run here: it runs %s", last,
+		           pass_when_names[row->when]);
+		return false;
+	}
+	return run_lines(s, lines_through(last), with_update);
+}
+
+bool
+session_stage(Session *s, Stage stage, bool with_update)
+{
+	return stage == STAGE_IMPORT || run_lines(s, lines_until(stage), with_update);
+}
+
+/* ---- the driver's options */
+const char *const *
+terminated(Arena *arena, const StringList *list)
+{
+	const char **copy = NEW_ARRAY(arena, const char *, list->n + 1);
+
+	for (int i = 0; i < list->n; i++)
+		copy[i] = list->at[i];
+	return copy;
+}
+
+PassManagerOptions
+manager_options(const Options *o, Arena *arena)
+{
+	return (PassManagerOptions){.dump_after = o->dump_after,
+	                            .dump_dir = o->dump_dir,
+	                            .dump_changed = o->dump_changed,
+	                            .stop_after = o->stop_after,
+	                            .disable = terminated(arena, &o->disable),
+#ifdef NDEBUG
+	                            .verify_each = o->verify_each,
+#else
+	                            .verify_each = true,
+#endif
+	                            .time_passes = o->time_passes,
+	                            .reproducer_dir = o->dump_dir};
+}
