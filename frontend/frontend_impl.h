@@ -85,8 +85,27 @@ struct Model {
 	VEC(int) fds;         /* of external files */
 };
 
+/* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
+typedef struct {
+	const char *path;
+	int fd;
+	uint8_t *bytes; /* n of them; those below `ready` are read or set aside */
+	int64_t n, ready, next_read;
+} ModelFile;
+/* A regular file of 1 to 2 GiB - 1 bytes. To be closed in any case. */
+Status model_file_open(const char *path, ModelFile *f);
+/* Reads on until the bytes below `end` are there. */
+Status model_file_need(ModelFile *f, int64_t end);
+/* Leaves the n bytes of a raw_data at `offset` in the file, when they are worth it: true. Protobuf-c
+ * then unpacks them as that offset and zeros. */
+bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
+void model_file_drop(ModelFile *f); /* frees the bytes; the file stays open */
+/* Reads what was set aside, for all tensors in an unpacked message. */
+Status fill_tensors(const ModelFile *f, ProtobufCMessage *m);
+void model_file_close(ModelFile *f);
+
 /* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
-Status scan_model(const uint8_t *bytes, int64_t n);
+Status scan_model(ModelFile *file);
 /* The same for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-typedef enum { VARINT, FLOAT, DOUBLE, NAME, TEXT, BYTES, MESSAGE_FIELD } FieldType;
+typedef enum { VARINT, FLOAT, DOUBLE, NAME, TEXT, BYTES, RAW, MESSAGE_FIELD } FieldType;
 typedef enum {
 	M_NONE,
 #define MESSAGE(name, fields) M_##name,
@@ -30,7 +30,8 @@ static const ScanMessage messages[N_MESSAGES] = {
 };
 #undef FIELD
 
-enum { MAX_NAME = 64 << 10 };
+/* LONGEST_HEAD: a tag and a length or number, of at most 10 bytes each. */
+enum { MAX_NAME = 64 << 10, LONGEST_HEAD = 20 };
 
 typedef struct {
 	const uint8_t *at, *end;
@@ -39,6 +40,7 @@ typedef struct {
 } Frame;
 typedef struct {
 	const uint8_t *start;
+	ModelFile *file; /* NULL: all bytes are there */
 	int64_t n_fields;
 	int depth;
 	Frame frames[MAX_MESSAGE_DEPTH + 1];
@@ -47,8 +49,17 @@ typedef struct {
 static Status
 scan_error(const Scan *s, const Frame *f, const char *what)
 {
-	return status_error(EXIT_INVALID, "byte %lld, in a %s: %s", (long long)(f->at - s->start),
-	                    f->message->name, what);
+	Status status = status_error(EXIT_INVALID, "byte %lld, in a %s: %s",
+	                             (long long)(f->at - s->start), f->message->name, what);
+
+	return s->file ? status_annotate(status, "%s", s->file->path) : status;
+}
+
+/* The bytes up to `end` are in memory. */
+static Status
+scan_need(const Scan *s, const uint8_t *end)
+{
+	return s->file ? model_file_need(s->file, end - s->start) : NULL;
 }
 
 /* NULL when the varint is longer than 10 bytes, exceeds 64 bits or the message ends. */
@@ -108,15 +119,19 @@ scan_bytes(Scan *s, Frame *f, const ScanField *field, const uint8_t *at, uint64_
 {
 	const char *fault = NULL;
 
-	if (!field || field->type == BYTES)
-		return NULL;
-	if (field->type == MESSAGE_FIELD) {
+	if (field && field->type == MESSAGE_FIELD) {
 		if (s->depth == MAX_MESSAGE_DEPTH)
 			return scan_error(s, f, "nesting deeper than 100");
 		s->frames[++s->depth] = (Frame){
 			.at = at, .end = at + n, .message = &messages[field->message]};
 		return NULL;
 	}
+	if (field && field->type == RAW && s->file &&
+	    model_file_set_aside(s->file, at - s->start, (int64_t)n))
+		return NULL;
+	RETURN_IF_ERROR(scan_need(s, at + n));
+	if (!field || field->type == BYTES || field->type == RAW)
+		return NULL;
 	if (field->type == NAME || field->type == TEXT)
 		fault = check_string(field, at, n);
 	else if (!field->repeated)
@@ -163,6 +178,9 @@ static Status
 scan_field(Scan *s, Frame *f)
 {
 	uint64_t tag;
+
+	RETURN_IF_ERROR(
+		scan_need(s, f->end - f->at > LONGEST_HEAD ? f->at + LONGEST_HEAD : f->end));
 	const uint8_t *at = read_varint(f->at, f->end, &tag);
 
 	if (!at || tag >> 3 == 0 || tag >> 3 > 0x1fffffff)
@@ -185,9 +203,9 @@ scan_field(Scan *s, Frame *f)
 }
 
 static Status
-scan(const uint8_t *bytes, int64_t n, MessageType type)
+scan(ModelFile *file, const uint8_t *bytes, int64_t n, MessageType type)
 {
-	Scan s = {.start = bytes};
+	Scan s = {.start = bytes, .file = file};
 
 	s.frames[0] = (Frame){.at = bytes, .end = bytes + n, .message = &messages[type]};
 	while (s.depth >= 0) {
@@ -201,13 +219,13 @@ scan(const uint8_t *bytes, int64_t n, MessageType type)
 }
 
 Status
-scan_model(const uint8_t *bytes, int64_t n)
+scan_model(ModelFile *file)
 {
-	return scan(bytes, n, M_ModelProto);
+	return scan(file, file->bytes, file->n, M_ModelProto);
 }
 
 Status
 scan_tensor(const uint8_t *bytes, int64_t n)
 {
-	return scan(bytes, n, M_TensorProto);
+	return scan(NULL, bytes, n, M_TensorProto);
 }
