@@ -22,7 +22,9 @@ enum {
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,
 	MAX_FUNCTIONS = 10000,
-	MAX_FLAT_NODES = 4 << 20, /* after inlining */
+	MAX_NODES = 1 << 17,          /* of the file, and after inlining: about half a GiB */
+	MAX_EXPANSION = 4 << 20,      /* of functions: more is no model but an attack */
+	MAX_IMPORTED_NODES = 3 << 19, /* of the IR, before anything is simplified */
 };
 #define MAX_FIELDS (64ll << 20)
 #define MAX_ELEMENTS (1ll << 40) /* of any one value */
@@ -105,7 +107,8 @@ Status fill_tensors(const ModelFile *f, ProtobufCMessage *m);
 void model_file_close(ModelFile *f);
 
 /* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
-Status scan_model(ModelFile *file);
+/* *n_nodes: of all graphs and functions together. */
+Status scan_model(ModelFile *file, int64_t *n_nodes);
 /* The same for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
 
@@ -143,6 +146,8 @@ char schema_attribute(const SchemaRow *row, const char *name);
 bool inline_functions(Model *model, Diag *diag);
 /* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */
 bool check_functions(Model *model, Diag *diag);
+/* Not more than MAX_NODES; false after reporting. */
+bool nodes_in_budget(const Model *model, int64_t n, Diag *diag);
 /* The function that a node calls; NULL for operators. */
 const FunctionProto *node_callee(const Model *model, const NodeProto *n);
 

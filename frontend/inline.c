@@ -64,11 +64,11 @@ body_size(Sizes *s, size_t n, NodeProto **nodes, int depth)
 		if (inner < 0)
 			return -1;
 		size += inner;
-		if (size > MAX_FLAT_NODES) {
+		if (size > MAX_EXPANSION) {
 			model_error(s->model, s->diag, EXIT_INVALID,
 			            "functions expand to more than %d "
 			            "nodes: over the budget",
-			            MAX_FLAT_NODES);
+			            MAX_EXPANSION);
 			return -1;
 		}
 	}
@@ -234,6 +234,18 @@ register_functions(Model *model, Diag *diag)
 	}
 }
 
+bool
+nodes_in_budget(const Model *model, int64_t n, Diag *diag)
+{
+	if (n <= MAX_NODES)
+		return true;
+	model_error(model, diag, EXIT_UNSUPPORTED, "%lld nodes, at most %d are supported",
+	            (long long)n, MAX_NODES);
+	diag_hint(diag, "loops that the exporter unrolled make such models: keep them as Loop or "
+	                "Scan, or fold constants before the export");
+	return false;
+}
+
 /* Functions are known, finite and small enough. */
 bool
 check_functions(Model *model, Diag *diag)
@@ -248,7 +260,8 @@ check_functions(Model *model, Diag *diag)
 	for (size_t i = 0; i < model->proto->n_functions; i++)
 		if (call_size(&sizes, model->proto->functions[i], 1) < 0)
 			return false;
-	return body_size(&sizes, g->n_node, g->node, 0) >= 0;
+	int64_t n = body_size(&sizes, g->n_node, g->node, 0);
+	return n >= 0 && nodes_in_budget(model, n, diag);
 }
 
 bool

@@ -38,7 +38,6 @@ capped_free(void *data, void *at)
 static Status
 unpack_model(Model *model, ModelFile *file)
 {
-	RETURN_IF_ERROR(scan_model(file));
 	model->budget.limit = 4 * (size_t)file->n + (256u << 20);
 	model->allocator = (ProtobufCAllocator){capped_alloc, capped_free, &model->budget};
 	model->proto = onnx__model_proto__unpack(&model->allocator, (size_t)file->n, file->bytes);
@@ -52,16 +51,19 @@ unpack_model(Model *model, ModelFile *file)
 	return fill_tensors(file, &model->proto->base);
 }
 
-static Status
-read_model(Model *model)
+static bool
+read_model(Model *model, Diag *diag)
 {
 	ModelFile file;
+	int64_t n_nodes;
 	Status status = model_file_open(model->path, &file);
 
 	if (!status)
-		status = unpack_model(model, &file);
+		status = scan_model(&file, &n_nodes);
+	bool ok = !diag_status(diag, status) && nodes_in_budget(model, n_nodes, diag) &&
+	          !diag_status(diag, unpack_model(model, &file));
 	model_file_close(&file);
-	return status;
+	return ok;
 }
 
 static const char *
@@ -125,7 +127,7 @@ model_open(const char *path, Diag *diag)
 	model->initializers = strmap_new(arena);
 	model->loaded = intmap_new(arena);
 	model->files = strmap_new(arena);
-	if (!diag_status(diag, read_model(model)))
+	if (read_model(model, diag))
 		check_all(model, diag);
 	if (diag_errors(diag) == before)
 		return model;

@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
 	const uint8_t *start;
 	ModelFile *file; /* NULL: all bytes are there */
-	int64_t n_fields;
+	int64_t n_fields, n_nodes;
 	int depth;
 	Frame frames[MAX_MESSAGE_DEPTH + 1];
 } Scan;
@@ -122,6 +122,7 @@ scan_bytes(Scan *s, Frame *f, const ScanField *field, const uint8_t *at, uint64_
 	if (field && field->type == MESSAGE_FIELD) {
 		if (s->depth == MAX_MESSAGE_DEPTH)
 			return scan_error(s, f, "nesting deeper than 100");
+		s->n_nodes += field->message == M_NodeProto;
 		s->frames[++s->depth] = (Frame){
 			.at = at, .end = at + n, .message = &messages[field->message]};
 		return NULL;
@@ -203,7 +204,7 @@ scan_field(Scan *s, Frame *f)
 }
 
 static Status
-scan(ModelFile *file, const uint8_t *bytes, int64_t n, MessageType type)
+scan(ModelFile *file, const uint8_t *bytes, int64_t n, MessageType type, int64_t *n_nodes)
 {
 	Scan s = {.start = bytes, .file = file};
 
@@ -215,17 +216,20 @@ scan(ModelFile *file, const uint8_t *bytes, int64_t n, MessageType type)
 		else
 			RETURN_IF_ERROR(scan_field(&s, f));
 	}
+	*n_nodes = s.n_nodes;
 	return NULL;
 }
 
 Status
-scan_model(ModelFile *file)
+scan_model(ModelFile *file, int64_t *n_nodes)
 {
-	return scan(file, file->bytes, file->n, M_ModelProto);
+	return scan(file, file->bytes, file->n, M_ModelProto, n_nodes);
 }
 
 Status
 scan_tensor(const uint8_t *bytes, int64_t n)
 {
-	return scan(NULL, bytes, n, M_TensorProto);
+	int64_t n_nodes;
+
+	return scan(NULL, bytes, n, M_TensorProto, &n_nodes);
 }

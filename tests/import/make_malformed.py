@@ -576,17 +576,27 @@ def file_name(text):
     return "".join(c if c.isalnum() else "_" for c in text)
 
 
-def long_chain():
-    """A million nodes, by bytes: the package's own builder would take minutes."""
+def long_chain(n, op=b"Relu"):
+    """n nodes one behind the other, by bytes: the package's own builder would take minutes."""
     def name(i):
-        return b"x" if i == 0 else b"y" if i == 1_000_000 else b"t%d" % i
+        return b"x" if i == 0 else b"y" if i == n else b"t%d" % i
     nodes = b"".join(
-        field(1, 2, field(1, 2, name(i)) + field(2, 2, name(i + 1)) + field(4, 2, b"Relu"))
-        for i in range(1_000_000))
+        field(1, 2, field(1, 2, name(i)) + field(2, 2, name(i + 1)) + field(4, 2, op))
+        for i in range(n))
     rest = model([node("Relu")]).graph
     rest.ClearField("node")
     return (field(1, 0, varint(8)) + field(8, 2, field(2, 0, varint(17))) +
             field(7, 2, nodes + rest.SerializeToString()))
+
+
+def inlined():
+    """131 200 nodes, but only after functions are inlined."""
+    names = ["a"] + [f"t{i}" for i in range(399)] + ["b"]
+    body = [node("Relu", [names[i]], [names[i + 1]]) for i in range(400)]
+    chain = ["x"] + [f"c{i}" for i in range(327)] + ["y"]
+    calls = [call("F", [chain[i]], [chain[i + 1]]) for i in range(328)]
+    return model(calls, functions=[function("F", body)],
+                 imports=[helper.make_opsetid("f", 1)]).SerializeToString()
 
 
 def cases():
@@ -598,7 +608,12 @@ def cases():
         external_cases()
         shape_cases()
         name_cases()
-        raw("G10-long-chain", {OK, UNSUPPORTED}, long_chain)
+        raw("G10-chain-100000", {OK}, lambda: long_chain(100_000))
+        raw("G10-chain-budget", {OK}, lambda: long_chain(1 << 17))
+        raw("G10-chain-over-budget", {UNSUPPORTED}, lambda: long_chain((1 << 17) + 1))
+        raw("G10-chain-1000000", {UNSUPPORTED}, lambda: long_chain(1_000_000))
+        raw("G10-chain-of-many-primitives", {UNSUPPORTED}, lambda: long_chain(100_000, b"Selu"))
+        raw("G10-inlined", {UNSUPPORTED}, inlined)
     return Case.all
 
 
