@@ -50,8 +50,10 @@ importer_lookup(Importer *im, const char *name)
 	if (!t)
 		return NULL;
 	Weight *w = im->repairs ? repairs_weight(im->repairs, name) : NULL;
+	Loc reader = im->b.loc;
 	im->b.loc = loc_name(im->m, name);
 	importer_bind(im, name, w ? weight_value(im, w) : constant_of(im, t));
+	im->b.loc = reader;
 	return strmap_get(im->values, name);
 }
 
