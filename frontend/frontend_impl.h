@@ -34,6 +34,7 @@ typedef struct {
 	const NodeProto *proto;
 	int opset; /* of the node's domain; 0 where no import names it */
 } FlatNode;
+typedef VEC(FlatNode) FlatNodes;
 
 /* The elements of one TensorProto, in its own dtype, row-major. */
 typedef struct {
@@ -77,8 +78,10 @@ struct Model {
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
-	int opset; /* of ai.onnx */
-	VEC(FlatNode) nodes;
+	int opset;            /* of ai.onnx */
+	FlatNodes nodes;      /* of the main graph */
+	IntMap *subgraphs;    /* address of a node's GraphProto -> its FlatNodes */
+	int n_flat;           /* nodes of all these lists */
 	StrMap *functions;    /* "domain\nname" -> FunctionProto */
 	StrMap *initializers; /* name -> TensorProto, dense ones */
 	IntMap *loaded;       /* address of a TensorProto -> TensorData */
@@ -142,8 +145,10 @@ const SchemaRow *schema_find(const char *name, int opset);
 /* Kind letter of an attribute and whether it is required; 0 when the schema has none. */
 char schema_attribute(const SchemaRow *row, const char *name);
 
-/* ---- inline.c: model-local functions replaced by their bodies. */
-bool inline_functions(Model *model, Diag *diag);
+/* ---- inline.c: model-local functions replaced by their bodies, in subgraphs too. */
+void inline_functions(Model *model);
+/* The nodes of a subgraph, after inline_functions. */
+const FlatNodes *subgraph_nodes(const Model *model, const GraphProto *g);
 /* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */
 bool check_functions(Model *model, Diag *diag);
 /* Not more than MAX_NODES; false after reporting. */

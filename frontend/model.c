@@ -107,8 +107,8 @@ check_all(Model *model, Diag *diag)
 	for (size_t i = 0; i < g->n_initializer; i++)
 		if (g->initializer[i]->name)
 			strmap_put(model->initializers, g->initializer[i]->name, g->initializer[i]);
-	if (inline_functions(model, diag))
-		check_supported(model, diag);
+	inline_functions(model);
+	check_supported(model, diag);
 	for (size_t i = 0; i < g->n_sparse_initializer; i++)
 		model_error(model, diag, EXIT_UNSUPPORTED, "sparse initializers are not supported");
 }
@@ -126,6 +126,7 @@ model_open(const char *path, Diag *diag)
 	model->functions = strmap_new(arena);
 	model->initializers = strmap_new(arena);
 	model->loaded = intmap_new(arena);
+	model->subgraphs = intmap_new(arena);
 	model->files = strmap_new(arena);
 	if (read_model(model, diag))
 		check_all(model, diag);

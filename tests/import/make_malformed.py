@@ -303,6 +303,43 @@ def graph_cases():
         imports=[helper.make_opsetid("f", 1)]))
 
 
+def with_branches(edit):
+    """A function with an If, one of whose branches is edited."""
+    def make():
+        body = [node("If", ["c"], ["b"],
+                     then_branch=subgraph([node("Neg", ["a"], ["q"])], [value("q", None)]),
+                     else_branch=subgraph([node("Abs", ["a"], ["r"])], [value("r", None)]))]
+        m = model([node("F", ["x", "k"], domain="f")], imports=[helper.make_opsetid("f", 1)],
+                  functions=[function("F", body, inputs=("a", "c"))],
+                  initializers=[tensor("k", np.array(True))])
+        edit(m.functions[0].node[0].attribute[0].g)
+        return m
+    return make
+
+
+def function_subgraph_cases():
+    bad = {INVALID}
+    proto("G11-fine", {OK}, with_branches(lambda g: None))
+    proto("G11-output-unnamed", bad, with_branches(lambda g: g.output[0].ClearField("name")))
+    proto("G11-input-unnamed", bad, with_branches(lambda g: g.input.add()))
+    proto("G11-initializer-unnamed", bad, with_branches(
+        lambda g: g.initializer.append(tensor("", np.float32([1])))))
+    proto("G11-no-outputs", bad, with_branches(lambda g: g.ClearField("output")))
+    proto("G11-empty", bad, with_branches(lambda g: g.Clear()))
+
+    def explosion():
+        """Functions that call themselves twice a level, hidden in subgraphs."""
+        def level(k):
+            inner = [subgraph([call(f"F{k + 1}", ["a"], [f"{s}{i}"]) for i in range(10)],
+                              [value(f"{s}9", None)]) for s in "qr"]
+            return function(f"F{k}", [
+                node("Constant", [], ["c"], value=tensor("", np.array(True))),
+                node("If", ["c"], ["b"], then_branch=inner[0], else_branch=inner[1])])
+        last = function("F20", [node("Relu", ["a"], ["b"])])
+        return calling("F0", [level(k) for k in range(20)] + [last])
+    proto("G11-explosion", bad, explosion)
+
+
 # ---- T: tensors
 def with_tensor(edit, kind=FLOAT, dims=(2, 3)):
     def make():
@@ -604,6 +641,7 @@ def cases():
         wire_cases()
         model_cases()
         graph_cases()
+        function_subgraph_cases()
         tensor_cases()
         external_cases()
         shape_cases()
