@@ -122,6 +122,7 @@ int diag_exit_code(const Diag *diag); /* EXIT_OK without errors */
 typedef struct {
 	int exit_code;
 	char *message; /* one line */
+	char *output;  /* what another program said about it, of several lines; NULL */
 } StatusInfo;
 typedef StatusInfo *Status;
 
@@ -129,6 +130,9 @@ Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
+/* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the
+ * message, indented. */
+Status status_output(Status status, const char *text, size_t n);
 void status_free(Status status);
 /* Reports through diag and frees; true when it was an error. */
 bool diag_status(Diag *diag, Status status);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAX_PRINTED 100
+#define MAX_OUTPUT 4000
 
 struct Diag {
 	const char *program;
@@ -157,13 +158,62 @@ status_annotate(Status status, const char *fmt, ...)
 	return status;
 }
 
+/* Whole lines, as far as they go. */
+static size_t
+output_length(const char *text, size_t n)
+{
+	size_t kept = MAX_OUTPUT;
+
+	if (n <= MAX_OUTPUT)
+		return n;
+	while (kept && text[kept - 1] != '\n')
+		kept--;
+	return kept ? kept : MAX_OUTPUT;
+}
+
+Status
+status_output(Status status, const char *text, size_t n)
+{
+	Text output = {0};
+
+	if (!status || !n)
+		return status;
+	text_add_bytes(&output, text, output_length(text, n));
+	free(status->output);
+	status->output = output.at;
+	return status;
+}
+
 void
 status_free(Status status)
 {
 	if (!status)
 		return;
+	free(status->output);
 	free(status->message);
 	free(status);
+}
+
+/* Each line of the text indented; tabs stay, other control bytes are escaped. */
+static void
+print_output(Diag *diag, const char *text)
+{
+	Text lines = {0};
+
+	while (*text) {
+		size_t n = strcspn(text, "\n\t");
+		if (lines.n == 0 || lines.at[lines.n - 1] == '\n')
+			text_add(&lines, "\t");
+		text_add_escaped(&lines, text, n, "");
+		if (text[n])
+			text_add_bytes(&lines, text + n, 1);
+		else
+			text_add(&lines, "\n");
+		text += n + (text[n] != '\0');
+	}
+	fwrite(lines.at, 1, lines.n, diag->stream);
+	fflush(diag->stream);
+	text_free(&lines);
 }
 
 bool
@@ -172,6 +222,8 @@ diag_status(Diag *diag, Status status)
 	if (!status)
 		return false;
 	diag_error(diag, status->exit_code, "%s", status->message);
+	if (status->output && !diag->muted)
+		print_output(diag, status->output);
 	status_free(status);
 	return true;
 }

@@ -56,8 +56,8 @@ finish_program(Link *l, const char *name, const char *log, pid_t pid)
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return NULL;
 	status_free(file_read(l->arena, log, 1 << 20, &text, &n));
-	return status_error(EXIT_SYSTEM, "C compiler `%s` failed: %.*s", name,
-	                    n > 400 ? 400 : (int)n, text ? (char *)text : "");
+	return status_output(status_error(EXIT_SYSTEM, "C compiler `%s` failed", name), text,
+	                     (size_t)n);
 }
 
 /* The tables as bytes in the object, beside the kernels. */

@@ -22,7 +22,9 @@ enum {
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,
 	MAX_FUNCTIONS = 10000,
-	MAX_FLAT_NODES = 4 << 20, /* after inlining */
+	MAX_NODES = 1 << 17,          /* of the file, and after inlining: about half a GiB */
+	MAX_EXPANSION = 4 << 20,      /* of functions: more is no model but an attack */
+	MAX_IMPORTED_NODES = 3 << 19, /* of the IR, before anything is simplified */
 };
 #define MAX_FIELDS (64ll << 20)
 #define MAX_ELEMENTS (1ll << 40) /* of any one value */
@@ -32,6 +34,7 @@ typedef struct {
 	const NodeProto *proto;
 	int opset; /* of the node's domain; 0 where no import names it */
 } FlatNode;
+typedef VEC(FlatNode) FlatNodes;
 
 /* The elements of one TensorProto, in its own dtype, row-major. */
 typedef struct {
@@ -75,8 +78,10 @@ struct Model {
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
-	int opset; /* of ai.onnx */
-	VEC(FlatNode) nodes;
+	int opset;            /* of ai.onnx */
+	FlatNodes nodes;      /* of the main graph */
+	IntMap *subgraphs;    /* address of a node's GraphProto -> its FlatNodes */
+	int n_flat;           /* nodes of all these lists */
 	StrMap *functions;    /* "domain\nname" -> FunctionProto */
 	StrMap *initializers; /* name -> TensorProto, dense ones */
 	IntMap *loaded;       /* address of a TensorProto -> TensorData */
@@ -85,8 +90,28 @@ struct Model {
 	VEC(int) fds;         /* of external files */
 };
 
+/* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
+typedef struct {
+	const char *path;
+	int fd;
+	uint8_t *bytes; /* n of them; those below `ready` are read or set aside */
+	int64_t n, ready, next_read;
+} ModelFile;
+/* A regular file of 1 to 2 GiB - 1 bytes. To be closed in any case. */
+Status model_file_open(const char *path, ModelFile *f);
+/* Reads on until the bytes below `end` are there. */
+Status model_file_need(ModelFile *f, int64_t end);
+/* Leaves the n bytes of a raw_data at `offset` in the file, when they are worth it: true. Protobuf-c
+ * then unpacks them as that offset and zeros. */
+bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
+void model_file_drop(ModelFile *f); /* frees the bytes; the file stays open */
+/* Reads what was set aside, for all tensors in an unpacked message. */
+Status fill_tensors(const ModelFile *f, ProtobufCMessage *m);
+void model_file_close(ModelFile *f);
+
 /* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
-Status scan_model(const uint8_t *bytes, int64_t n);
+/* *n_nodes: of all graphs and functions together. */
+Status scan_model(ModelFile *file, int64_t *n_nodes);
 /* The same for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
 
@@ -120,10 +145,14 @@ const SchemaRow *schema_find(const char *name, int opset);
 /* Kind letter of an attribute and whether it is required; 0 when the schema has none. */
 char schema_attribute(const SchemaRow *row, const char *name);
 
-/* ---- inline.c: model-local functions replaced by their bodies. */
-bool inline_functions(Model *model, Diag *diag);
+/* ---- inline.c: model-local functions replaced by their bodies, in subgraphs too. */
+void inline_functions(Model *model);
+/* The nodes of a subgraph, after inline_functions. */
+const FlatNodes *subgraph_nodes(const Model *model, const GraphProto *g);
 /* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */
 bool check_functions(Model *model, Diag *diag);
+/* Not more than MAX_NODES; false after reporting. */
+bool nodes_in_budget(const Model *model, int64_t n, Diag *diag);
 /* The function that a node calls; NULL for operators. */
 const FunctionProto *node_callee(const Model *model, const NodeProto *n);
 

@@ -50,8 +50,10 @@ importer_lookup(Importer *im, const char *name)
 	if (!t)
 		return NULL;
 	Weight *w = im->repairs ? repairs_weight(im->repairs, name) : NULL;
+	Loc reader = im->b.loc;
 	im->b.loc = loc_name(im->m, name);
 	importer_bind(im, name, w ? weight_value(im, w) : constant_of(im, t));
+	im->b.loc = reader;
 	return strmap_get(im->values, name);
 }
 
@@ -188,6 +190,20 @@ import_unmerged(Importer *im, const NodeProto *p)
 	return true;
 }
 
+/* The first node that finds the function too large says so; it and all others are left out. */
+static bool
+imported_enough(Importer *im, const FlatNode *flat)
+{
+	if (im->full || im->b.f->next_node_id <= MAX_IMPORTED_NODES)
+		return im->full;
+	im->full = true;
+	node_error(im->model, im->diag, flat, EXIT_UNSUPPORTED,
+	           "the nodes before it became %u primitive ones, at most %d are supported",
+	           (unsigned)im->b.f->next_node_id, MAX_IMPORTED_NODES);
+	diag_hint(im->diag, "`gradc dump --stage=import` shows what a part of the model becomes");
+	return true;
+}
+
 void
 import_node(Importer *im, const FlatNode *flat)
 {
@@ -201,7 +217,7 @@ import_node(Importer *im, const FlatNode *flat)
 	Node *before = im->b.f->last;
 	int errors = diag_errors(im->diag);
 
-	if (import_unmerged(im, p))
+	if (imported_enough(im, flat) || import_unmerged(im, p))
 		return;
 	n.out = NEW_ARRAY(im->arena, Bound, p->n_output);
 	im->b.loc = loc_name(im->m, location_of(p));

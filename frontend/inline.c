@@ -53,6 +53,22 @@ call_size(Sizes *s, const FunctionProto *f, int depth)
 	return size;
 }
 
+/* Nodes that the subgraphs of a node expand to; -1 after reporting. */
+static int64_t
+subgraph_size(Sizes *s, const NodeProto *n, int depth)
+{
+	int64_t size = 0;
+
+	for (size_t i = 0; i < n->n_attribute; i++) {
+		const GraphProto *g = n->attribute[i]->g;
+		int64_t inner = g ? body_size(s, g->n_node, g->node, depth) : 0;
+		if (inner < 0)
+			return -1;
+		size += inner;
+	}
+	return size;
+}
+
 static int64_t
 body_size(Sizes *s, size_t n, NodeProto **nodes, int depth)
 {
@@ -61,14 +77,15 @@ body_size(Sizes *s, size_t n, NodeProto **nodes, int depth)
 	for (size_t i = 0; i < n; i++) {
 		const FunctionProto *f = node_callee(s->model, nodes[i]);
 		int64_t inner = f ? call_size(s, f, depth + 1) : 1;
-		if (inner < 0)
+		int64_t below = subgraph_size(s, nodes[i], depth);
+		if (inner < 0 || below < 0)
 			return -1;
-		size += inner;
-		if (size > MAX_FLAT_NODES) {
+		size += inner + below;
+		if (size > MAX_EXPANSION) {
 			model_error(s->model, s->diag, EXIT_INVALID,
 			            "functions expand to more than %d "
 			            "nodes: over the budget",
-			            MAX_FLAT_NODES);
+			            MAX_EXPANSION);
 			return -1;
 		}
 	}
@@ -78,7 +95,6 @@ body_size(Sizes *s, size_t n, NodeProto **nodes, int depth)
 /* ---- expansion */
 typedef struct {
 	Model *model;
-	Diag *diag;
 	const FunctionProto *function;
 	const NodeProto *call;
 	StrMap *names; /* inside -> outside */
@@ -87,16 +103,18 @@ typedef struct {
 	Onnx__OperatorSetIdProto **imports;
 } Body;
 
-static int
-n_calls(const Model *model)
+static void
+add_node(Model *model, FlatNodes *to, FlatNode n)
 {
-	return model->nodes.n;
+	vec_push(model->arena, to, n);
+	model->n_flat++;
 }
 
+/* NULL, a fault that check.c reports, becomes "". */
 static const char *
 outside_name(Body *b, const char *name)
 {
-	const char *found = *name ? strmap_get(b->names, name) : "";
+	const char *found = name && *name ? strmap_get(b->names, name) : "";
 
 	if (!found) {
 		found = arena_printf(b->model->arena, "%s%s", b->prefix, name);
@@ -122,9 +140,46 @@ resolve(const Body *b, const char *name)
 	const AttributeProto *a = node_attribute(b->call, name);
 
 	for (size_t i = 0; !a && i < b->function->n_attribute_proto; i++)
-		if (!strcmp(b->function->attribute_proto[i]->name, name))
+		if (b->function->attribute_proto[i]->name &&
+		    !strcmp(b->function->attribute_proto[i]->name, name))
 			a = b->function->attribute_proto[i];
 	return a;
+}
+
+static NodeProto *copy_node(Body *b, const NodeProto *from);
+
+static ValueInfoProto **
+copy_values(Body *b, size_t n, ValueInfoProto **from)
+{
+	ValueInfoProto **to = NEW_ARRAY(b->model->arena, ValueInfoProto *, n);
+
+	for (size_t i = 0; i < n; i++) {
+		to[i] = arena_copy(b->model->arena, from[i], sizeof(*from[i]));
+		to[i]->name = (char *)(uintptr_t)outside_name(b, from[i]->name);
+	}
+	return to;
+}
+
+/* A subgraph of the body: what it names itself is renamed like what it captures. */
+static GraphProto *
+copy_graph(Body *b, const GraphProto *from)
+{
+	Arena *arena = b->model->arena;
+	GraphProto *to = arena_copy(arena, from, sizeof(*from));
+
+	to->input = copy_values(b, from->n_input, from->input);
+	to->output = copy_values(b, from->n_output, from->output);
+	to->n_value_info = 0;
+	to->initializer = NEW_ARRAY(arena, TensorProto *, from->n_initializer);
+	for (size_t i = 0; i < from->n_initializer; i++) {
+		TensorProto *t = arena_copy(arena, from->initializer[i], sizeof(*t));
+		t->name = (char *)(uintptr_t)outside_name(b, t->name);
+		to->initializer[i] = t;
+	}
+	to->node = NEW_ARRAY(arena, NodeProto *, from->n_node);
+	for (size_t i = 0; i < from->n_node; i++)
+		to->node[i] = copy_node(b, from->node[i]);
+	return to;
 }
 
 static NodeProto *
@@ -148,18 +203,17 @@ copy_node(Body *b, const NodeProto *from)
 			a = arena_copy(arena, value, sizeof(*value));
 			a->name = name;
 		}
-		if (a->g || a->n_graphs)
-			model_error(b->model, b->diag, EXIT_UNSUPPORTED,
-			            "function %s: a subgraph "
-			            "inside a function is not supported",
-			            quoted(b->model, b->function->name));
+		if (a->g) {
+			a = arena_copy(arena, a, sizeof(*a));
+			a->g = copy_graph(b, a->g);
+		}
 		to->attribute[to->n_attribute++] = a;
 	}
 	return to;
 }
 
 static void
-add_identity(Model *model, const char *from, const char *to, int opset)
+add_identity(Model *model, FlatNodes *list, const char *from, const char *to, int opset)
 {
 	static char op[] = "Identity";
 	NodeProto *n = NEW(model->arena, NodeProto);
@@ -172,27 +226,30 @@ add_identity(Model *model, const char *from, const char *to, int opset)
 	n->input[0] = arena_strdup(model->arena, from);
 	n->output[0] = arena_strdup(model->arena, to);
 	n->n_input = n->n_output = 1;
-	vec_push(model->arena, &model->nodes, ((FlatNode){n, opset}));
+	add_node(model, list, (FlatNode){n, opset});
 }
 
+static void flatten_subgraphs(Model *model, const NodeProto *n, size_t n_imports,
+                              Onnx__OperatorSetIdProto **imports);
+
 static void
-flatten(Model *model, const NodeProto *n, size_t n_imports, Onnx__OperatorSetIdProto **imports,
-        Diag *diag)
+flatten(Model *model, FlatNodes *to, const NodeProto *n, size_t n_imports,
+        Onnx__OperatorSetIdProto **imports)
 {
 	const FunctionProto *f = node_callee(model, n);
 	int opset = opset_version(n_imports, imports, n->domain);
 
 	if (!f) {
-		vec_push(model->arena, &model->nodes, ((FlatNode){n, opset}));
+		flatten_subgraphs(model, n, n_imports, imports);
+		add_node(model, to, (FlatNode){n, opset});
 		return;
 	}
 	Body b = {.model = model,
-	          .diag = diag,
 	          .function = f,
 	          .call = n,
 	          .names = strmap_new(model->arena),
 	          .label = n->name && *n->name ? n->name : f->name,
-	          .prefix = arena_printf(model->arena, "%s/%d/", f->name, n_calls(model)),
+	          .prefix = arena_printf(model->arena, "%s/%d/", f->name, model->n_flat),
 	          .n_imports = f->n_opset_import ? f->n_opset_import : n_imports,
 	          .imports = f->n_opset_import ? f->opset_import : imports};
 	for (size_t i = 0; i < f->n_input; i++)
@@ -205,11 +262,35 @@ flatten(Model *model, const NodeProto *n, size_t n_imports, Onnx__OperatorSetIdP
 			strmap_put(b.names, f->output[i], n->output[i]);
 	}
 	for (size_t i = 0; i < f->n_node; i++)
-		flatten(model, copy_node(&b, f->node[i]), b.n_imports, b.imports, diag);
+		flatten(model, to, copy_node(&b, f->node[i]), b.n_imports, b.imports);
 	for (size_t i = 0; i < f->n_output && i < n->n_output; i++)
 		if (copied[i] && *n->output[i])
-			add_identity(model, outside_name(&b, f->output[i]), n->output[i],
+			add_identity(model, to, outside_name(&b, f->output[i]), n->output[i],
 			             model->opset);
+}
+
+static void
+flatten_subgraphs(Model *model, const NodeProto *n, size_t n_imports,
+                  Onnx__OperatorSetIdProto **imports)
+{
+	for (size_t i = 0; i < n->n_attribute; i++) {
+		const GraphProto *g = n->attribute[i]->g;
+		if (!g)
+			continue;
+		FlatNodes *list = NEW(model->arena, FlatNodes);
+		for (size_t k = 0; k < g->n_node; k++)
+			flatten(model, list, g->node[k], n_imports, imports);
+		intmap_put(model->subgraphs, (uint64_t)(uintptr_t)g, (uint64_t)(uintptr_t)list);
+	}
+}
+
+const FlatNodes *
+subgraph_nodes(const Model *model, const GraphProto *g)
+{
+	uint64_t found = 0;
+
+	intmap_get(model->subgraphs, (uint64_t)(uintptr_t)g, &found);
+	return (const FlatNodes *)(uintptr_t)found;
 }
 
 static void
@@ -234,6 +315,18 @@ register_functions(Model *model, Diag *diag)
 	}
 }
 
+bool
+nodes_in_budget(const Model *model, int64_t n, Diag *diag)
+{
+	if (n <= MAX_NODES)
+		return true;
+	model_error(model, diag, EXIT_UNSUPPORTED, "%lld nodes, at most %d are supported",
+	            (long long)n, MAX_NODES);
+	diag_hint(diag, "loops that the exporter unrolled make such models: keep them as Loop or "
+	                "Scan, or fold constants before the export");
+	return false;
+}
+
 /* Functions are known, finite and small enough. */
 bool
 check_functions(Model *model, Diag *diag)
@@ -248,16 +341,16 @@ check_functions(Model *model, Diag *diag)
 	for (size_t i = 0; i < model->proto->n_functions; i++)
 		if (call_size(&sizes, model->proto->functions[i], 1) < 0)
 			return false;
-	return body_size(&sizes, g->n_node, g->node, 0) >= 0;
+	int64_t n = body_size(&sizes, g->n_node, g->node, 0);
+	return n >= 0 && nodes_in_budget(model, n, diag);
 }
 
-bool
-inline_functions(Model *model, Diag *diag)
+void
+inline_functions(Model *model)
 {
 	const ModelProto *p = model->proto;
-	int before = diag_errors(diag);
 
 	for (size_t i = 0; i < p->graph->n_node; i++)
-		flatten(model, p->graph->node[i], p->n_opset_import, p->opset_import, diag);
-	return diag_errors(diag) == before;
+		flatten(model, &model->nodes, p->graph->node[i], p->n_opset_import,
+		        p->opset_import);
 }

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-typedef enum { VARINT, FLOAT, DOUBLE, NAME, TEXT, BYTES, MESSAGE_FIELD } FieldType;
+typedef enum { VARINT, FLOAT, DOUBLE, NAME, TEXT, BYTES, RAW, MESSAGE_FIELD } FieldType;
 typedef enum {
 	M_NONE,
 #define MESSAGE(name, fields) M_##name,
@@ -30,7 +30,8 @@ static const ScanMessage messages[N_MESSAGES] = {
 };
 #undef FIELD
 
-enum { MAX_NAME = 64 << 10 };
+/* LONGEST_HEAD: a tag and a length or number, of at most 10 bytes each. */
+enum { MAX_NAME = 64 << 10, LONGEST_HEAD = 20 };
 
 typedef struct {
 	const uint8_t *at, *end;
@@ -39,7 +40,8 @@ typedef struct {
 } Frame;
 typedef struct {
 	const uint8_t *start;
-	int64_t n_fields;
+	ModelFile *file; /* NULL: all bytes are there */
+	int64_t n_fields, n_nodes;
 	int depth;
 	Frame frames[MAX_MESSAGE_DEPTH + 1];
 } Scan;
@@ -47,8 +49,17 @@ typedef struct {
 static Status
 scan_error(const Scan *s, const Frame *f, const char *what)
 {
-	return status_error(EXIT_INVALID, "byte %lld, in a %s: %s", (long long)(f->at - s->start),
-	                    f->message->name, what);
+	Status status = status_error(EXIT_INVALID, "byte %lld, in a %s: %s",
+	                             (long long)(f->at - s->start), f->message->name, what);
+
+	return s->file ? status_annotate(status, "%s", s->file->path) : status;
+}
+
+/* The bytes up to `end` are in memory. */
+static Status
+scan_need(const Scan *s, const uint8_t *end)
+{
+	return s->file ? model_file_need(s->file, end - s->start) : NULL;
 }
 
 /* NULL when the varint is longer than 10 bytes, exceeds 64 bits or the message ends. */
@@ -108,15 +119,20 @@ scan_bytes(Scan *s, Frame *f, const ScanField *field, const uint8_t *at, uint64_
 {
 	const char *fault = NULL;
 
-	if (!field || field->type == BYTES)
-		return NULL;
-	if (field->type == MESSAGE_FIELD) {
+	if (field && field->type == MESSAGE_FIELD) {
 		if (s->depth == MAX_MESSAGE_DEPTH)
 			return scan_error(s, f, "nesting deeper than 100");
+		s->n_nodes += field->message == M_NodeProto;
 		s->frames[++s->depth] = (Frame){
 			.at = at, .end = at + n, .message = &messages[field->message]};
 		return NULL;
 	}
+	if (field && field->type == RAW && s->file &&
+	    model_file_set_aside(s->file, at - s->start, (int64_t)n))
+		return NULL;
+	RETURN_IF_ERROR(scan_need(s, at + n));
+	if (!field || field->type == BYTES || field->type == RAW)
+		return NULL;
 	if (field->type == NAME || field->type == TEXT)
 		fault = check_string(field, at, n);
 	else if (!field->repeated)
@@ -163,6 +179,9 @@ static Status
 scan_field(Scan *s, Frame *f)
 {
 	uint64_t tag;
+
+	RETURN_IF_ERROR(
+		scan_need(s, f->end - f->at > LONGEST_HEAD ? f->at + LONGEST_HEAD : f->end));
 	const uint8_t *at = read_varint(f->at, f->end, &tag);
 
 	if (!at || tag >> 3 == 0 || tag >> 3 > 0x1fffffff)
@@ -185,9 +204,9 @@ scan_field(Scan *s, Frame *f)
 }
 
 static Status
-scan(const uint8_t *bytes, int64_t n, MessageType type)
+scan(ModelFile *file, const uint8_t *bytes, int64_t n, MessageType type, int64_t *n_nodes)
 {
-	Scan s = {.start = bytes};
+	Scan s = {.start = bytes, .file = file};
 
 	s.frames[0] = (Frame){.at = bytes, .end = bytes + n, .message = &messages[type]};
 	while (s.depth >= 0) {
@@ -197,17 +216,20 @@ scan(const uint8_t *bytes, int64_t n, MessageType type)
 		else
 			RETURN_IF_ERROR(scan_field(&s, f));
 	}
+	*n_nodes = s.n_nodes;
 	return NULL;
 }
 
 Status
-scan_model(const uint8_t *bytes, int64_t n)
+scan_model(ModelFile *file, int64_t *n_nodes)
 {
-	return scan(bytes, n, M_ModelProto);
+	return scan(file, file->bytes, file->n, M_ModelProto, n_nodes);
 }
 
 Status
 scan_tensor(const uint8_t *bytes, int64_t n)
 {
-	return scan(bytes, n, M_TensorProto);
+	int64_t n_nodes;
+
+	return scan(NULL, bytes, n, M_TensorProto, &n_nodes);
 }

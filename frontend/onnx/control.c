@@ -36,8 +36,6 @@ static void
 import_branch(OnnxNode *n, const GraphProto *g)
 {
 	Importer *im = n->im;
-	const ModelProto *p = im->model->proto;
-	int version = opset_version(p->n_opset_import, p->opset_import, "");
 
 	for (size_t i = 0; i < g->n_initializer; i++) {
 		TensorData d;
@@ -47,13 +45,8 @@ import_branch(OnnxNode *n, const GraphProto *g)
 		importer_bind(im, g->initializer[i]->name,
 		              b_constant(&im->b, tensor_borrow(im->m, type, d.data)));
 	}
-	for (size_t i = 0; i < g->n_node; i++) {
-		const char *domain = domain_of(g->node[i]->domain);
-		FlatNode flat = {g->node[i],
-		                 *domain ? opset_version(p->n_opset_import, p->opset_import, domain)
-		                         : version};
-		import_node(im, &flat);
-	}
+	const FlatNodes *nodes = subgraph_nodes(im->model, g);
+	import_nodes(im, nodes->n, nodes->at);
 	for (size_t i = 0; i < g->n_output && (int)i < n_outputs(n); i++) {
 		Bound *b = importer_lookup(im, g->output[i]->name);
 		if (b)

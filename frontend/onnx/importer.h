@@ -48,6 +48,7 @@ struct Importer {
 	int binding;                 /* which of the options' */
 	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
 	bool inference;              /* build @inference */
+	bool full;                   /* over the budget of nodes */
 	bool differs;                /* some node has another form in inference */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;

@@ -303,6 +303,43 @@ def graph_cases():
         imports=[helper.make_opsetid("f", 1)]))
 
 
+def with_branches(edit):
+    """A function with an If, one of whose branches is edited."""
+    def make():
+        body = [node("If", ["c"], ["b"],
+                     then_branch=subgraph([node("Neg", ["a"], ["q"])], [value("q", None)]),
+                     else_branch=subgraph([node("Abs", ["a"], ["r"])], [value("r", None)]))]
+        m = model([node("F", ["x", "k"], domain="f")], imports=[helper.make_opsetid("f", 1)],
+                  functions=[function("F", body, inputs=("a", "c"))],
+                  initializers=[tensor("k", np.array(True))])
+        edit(m.functions[0].node[0].attribute[0].g)
+        return m
+    return make
+
+
+def function_subgraph_cases():
+    bad = {INVALID}
+    proto("G11-fine", {OK}, with_branches(lambda g: None))
+    proto("G11-output-unnamed", bad, with_branches(lambda g: g.output[0].ClearField("name")))
+    proto("G11-input-unnamed", bad, with_branches(lambda g: g.input.add()))
+    proto("G11-initializer-unnamed", bad, with_branches(
+        lambda g: g.initializer.append(tensor("", np.float32([1])))))
+    proto("G11-no-outputs", bad, with_branches(lambda g: g.ClearField("output")))
+    proto("G11-empty", bad, with_branches(lambda g: g.Clear()))
+
+    def explosion():
+        """Functions that call themselves twice a level, hidden in subgraphs."""
+        def level(k):
+            inner = [subgraph([call(f"F{k + 1}", ["a"], [f"{s}{i}"]) for i in range(10)],
+                              [value(f"{s}9", None)]) for s in "qr"]
+            return function(f"F{k}", [
+                node("Constant", [], ["c"], value=tensor("", np.array(True))),
+                node("If", ["c"], ["b"], then_branch=inner[0], else_branch=inner[1])])
+        last = function("F20", [node("Relu", ["a"], ["b"])])
+        return calling("F0", [level(k) for k in range(20)] + [last])
+    proto("G11-explosion", bad, explosion)
+
+
 # ---- T: tensors
 def with_tensor(edit, kind=FLOAT, dims=(2, 3)):
     def make():
@@ -576,17 +613,27 @@ def file_name(text):
     return "".join(c if c.isalnum() else "_" for c in text)
 
 
-def long_chain():
-    """A million nodes, by bytes: the package's own builder would take minutes."""
+def long_chain(n, op=b"Relu"):
+    """n nodes one behind the other, by bytes: the package's own builder would take minutes."""
     def name(i):
-        return b"x" if i == 0 else b"y" if i == 1_000_000 else b"t%d" % i
+        return b"x" if i == 0 else b"y" if i == n else b"t%d" % i
     nodes = b"".join(
-        field(1, 2, field(1, 2, name(i)) + field(2, 2, name(i + 1)) + field(4, 2, b"Relu"))
-        for i in range(1_000_000))
+        field(1, 2, field(1, 2, name(i)) + field(2, 2, name(i + 1)) + field(4, 2, op))
+        for i in range(n))
     rest = model([node("Relu")]).graph
     rest.ClearField("node")
     return (field(1, 0, varint(8)) + field(8, 2, field(2, 0, varint(17))) +
             field(7, 2, nodes + rest.SerializeToString()))
+
+
+def inlined():
+    """131 200 nodes, but only after functions are inlined."""
+    names = ["a"] + [f"t{i}" for i in range(399)] + ["b"]
+    body = [node("Relu", [names[i]], [names[i + 1]]) for i in range(400)]
+    chain = ["x"] + [f"c{i}" for i in range(327)] + ["y"]
+    calls = [call("F", [chain[i]], [chain[i + 1]]) for i in range(328)]
+    return model(calls, functions=[function("F", body)],
+                 imports=[helper.make_opsetid("f", 1)]).SerializeToString()
 
 
 def cases():
@@ -594,11 +641,17 @@ def cases():
         wire_cases()
         model_cases()
         graph_cases()
+        function_subgraph_cases()
         tensor_cases()
         external_cases()
         shape_cases()
         name_cases()
-        raw("G10-long-chain", {OK, UNSUPPORTED}, long_chain)
+        raw("G10-chain-100000", {OK}, lambda: long_chain(100_000))
+        raw("G10-chain-budget", {OK}, lambda: long_chain(1 << 17))
+        raw("G10-chain-over-budget", {UNSUPPORTED}, lambda: long_chain((1 << 17) + 1))
+        raw("G10-chain-1000000", {UNSUPPORTED}, lambda: long_chain(1_000_000))
+        raw("G10-chain-of-many-primitives", {UNSUPPORTED}, lambda: long_chain(100_000, b"Selu"))
+        raw("G10-inlined", {UNSUPPORTED}, inlined)
     return Case.all
 
 

@@ -262,6 +262,8 @@ test_utf8_and_names(void **state)
 static void
 test_diag(void **state)
 {
+	const char *said = "a.c:1: no\n \tx = \x1b;\n\nend";
+	Status status;
 	char *out = NULL;
 	size_t n;
 	FILE *stream = open_memstream(&out, &n);
@@ -274,20 +276,24 @@ test_diag(void **state)
 	diag_warning(diag, "fine");
 	assert_true(diag_status(
 		diag, status_annotate(status_error(EXIT_INVALID, "bad %d", 1), "file %s", "x")));
+	status = status_output(status_error(EXIT_SYSTEM, "cc failed"), said, strlen(said));
+	assert_true(diag_status(diag, status_annotate(status, "x")));
 	fflush(stream);
 	assert_string_equal(out, "gradc: error: m.onnx: node \"a\\x0A\\x1B[2J\"\n"
 	                         "\thint: look at 7\n"
 	                         "gradc: warning: fine\n"
-	                         "gradc: error: file x: bad 1\n");
+	                         "gradc: error: file x: bad 1\n"
+	                         "gradc: error: x: cc failed\n"
+	                         "\ta.c:1: no\n\t \tx = \\x1B;\n\t\n\tend\n");
 	assert_int_equal(diag_exit_code(diag), EXIT_INVALID);
 	for (int i = 0; i < 150; i++) {
 		diag_error(diag, EXIT_SYSTEM, "again");
 		diag_note(diag, "noted");
 	}
-	assert_int_equal(diag_errors(diag), 152);
+	assert_int_equal(diag_errors(diag), 153);
 	diag_free(diag);
 	fclose(stream);
-	assert_non_null(strstr(out, "gradc: error: 52 more errors, not shown\n"));
+	assert_non_null(strstr(out, "gradc: error: 53 more errors, not shown\n"));
 	assert_int_equal(n, strlen(out));
 	assert_null(status_annotate(NULL, "x"));
 	free(out);
