@@ -21,7 +21,7 @@ typedef struct {
 	const Module *m;
 	const PrintOptions *options;
 	const Function *f;
-	int *numbers; /* by value id; NULL when a lone node is printed: ids are used */
+	const int *numbers; /* by value id; NULL: ids are used */
 	Arena *arena;
 } Printer;
 
@@ -56,7 +56,8 @@ print_value(Printer *p, const Value *v)
 	else if (v->kind == VALUE_PARAM)
 		print_symbol(p->out, '%', v->name);
 	else
-		text_printf(p->out, "%%%d", p->numbers ? p->numbers[v->id] : (int)v->id);
+		text_printf(p->out, "%%%d",
+		            p->numbers && v->function == p->f ? p->numbers[v->id] : (int)v->id);
 }
 
 static void
@@ -219,9 +220,9 @@ print_node(Printer *p, const Node *n)
 }
 
 void
-node_print(Text *out, const Node *n)
+node_print(Text *out, const Node *n, const int *numbers)
 {
-	Printer p = {.out = out};
+	Printer p = {.out = out, .f = n->function, .numbers = numbers};
 
 	print_node(&p, n);
 }
@@ -236,15 +237,15 @@ print_param(Printer *p, const Value *v)
 		text_printf(p->out, " at %s+%lld", region_texts[v->region], (long long)v->offset);
 }
 
-static void
-number_values(Printer *p, const Function *f)
+int *
+function_numbers(Arena *arena, const Function *f)
 {
-	int next = 0;
+	int *numbers = NEW_ARRAY(arena, int, f->next_value_id), next = 0;
 
-	p->numbers = NEW_ARRAY(p->arena, int, f->next_value_id);
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_results; i++)
-			p->numbers[node_result(n, i)->id] = next++;
+			numbers[node_result(n, i)->id] = next++;
+	return numbers;
 }
 
 static void
@@ -277,7 +278,7 @@ static void
 print_function(Printer *p, const Function *f)
 {
 	p->f = f;
-	number_values(p, f);
+	p->numbers = function_numbers(p->arena, f);
 	print_signature(p, f);
 	for_each_node(f, n) {
 		if (n->op == OP_return && n->n_operands == 0)
