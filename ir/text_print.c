@@ -4,6 +4,8 @@
 #include "ir/text_impl.h"
 
 #include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const state_kind_texts[] = {"parameter", "statistic", "moment",   "gradient",
@@ -84,6 +86,24 @@ loc_print(Text *out, Loc loc, const PrintOptions *options)
 	print_loc_inner(out, loc);
 }
 
+/* A float of 16 bits or fewer: the fewest digits that d's conversion takes back to the value. Integers
+ * below a million are written out, as text_add_float does; a NaN loses sign and payload. */
+static void
+print_narrow_float(Text *out, DType d, double value)
+{
+	char buffer[40];
+	int digits = 0;
+
+	if (value == trunc(value) && fabs(value) < 1e6) {
+		text_printf(out, "%.1f", value);
+		return;
+	}
+	do
+		snprintf(buffer, sizeof(buffer), "%.*g", ++digits, value);
+	while (digits < 9 && dtype_round(d, strtod(buffer, NULL)) != value);
+	text_add(out, isnan(value) ? "nan" : buffer);
+}
+
 static void
 print_element(Text *out, const Tensor *t, int64_t i)
 {
@@ -91,8 +111,10 @@ print_element(Text *out, const Tensor *t, int64_t i)
 
 	if (d == F64)
 		text_add_double(out, tensor_float(t, i));
-	else if (dtype_is_float(d))
+	else if (d == F32)
 		text_add_float(out, (float)tensor_float(t, i));
+	else if (dtype_is_float(d))
+		print_narrow_float(out, d, tensor_float(t, i));
 	else if (d == BOOL)
 		text_add(out, tensor_int(t, i) ? "true" : "false");
 	else if (d == U64)
