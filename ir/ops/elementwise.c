@@ -768,10 +768,11 @@ BINARY(div, "x / y; integers truncate, by zero gives 0", NUMBERS, false, f_div, 
 BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, grad_rem, NULL,
        false, binary_samples)
 BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, grad_pow, simplify_pow, false, pow_samples)
+/* not commutative: of 0 and -0 the first operand wins */
 BINARY(max, "the larger; NaN wins; equal ones share the gradient", NUMBERS, false, f_max, i_max,
-       grad_max, NULL, true, binary_samples)
+       grad_max, NULL, false, binary_samples)
 BINARY(min, "the smaller; NaN wins; equal ones share the gradient", NUMBERS, false, f_min, i_min,
-       grad_min, NULL, true, binary_samples)
+       grad_min, NULL, false, binary_samples)
 BINARY(and, "x and y, bitwise on integers", INTS | BOOLS, false, NULL, i_and, grad_zero, simplify_and,
        true, bools_samples)
 BINARY(or, "x or y, bitwise on integers", INTS | BOOLS, false, NULL, i_or, grad_zero, simplify_or,

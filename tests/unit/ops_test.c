@@ -162,6 +162,64 @@ for_each_case(CaseTest test)
 	}
 }
 
+/* ---- commutative rows give the same bits in either order, signs of zeros and infinities included */
+static EvalTensor
+extremes(Case *c, Type t, const double *of, int skip)
+{
+	EvalTensor x = eval_tensor_new(c->arena, t);
+
+	for (int64_t i = 0; i < t->n; i++)
+		if (dtype_is_float(t->dtype))
+			x.f[i] = of[i / skip % 7];
+		else
+			x.i[i] = (int64_t)fmax(-9, fmin(9, of[i / skip % 6])) &
+			         (t->dtype == BOOL ? 1 : -1);
+	return x;
+}
+
+static void
+check_commutative(OpKind op, DType d)
+{
+	static const double of[7] = {0.0, -0.0, 1.5, -3, INFINITY, -INFINITY, NAN};
+	Case c = {.m = module_new("commutative"), .arena = arena_new()};
+	int64_t n = 49;
+	Type t = type_new(c.m, d, 1, &n);
+	EvalTensor x[2] = {extremes(&c, t, of, 1), extremes(&c, t, of, 7)}, y[2];
+	Function *f = c.f = function_new(c.m, "f");
+	Builder b = {.m = c.m, .f = f};
+	Value *p[2] = {function_param(f, t, "x"), function_param(f, t, "y")}, *r[2];
+
+	r[0] = build(&b, op, 2, p, NULL);
+	r[1] = build(&b, op, 2, (Value *[]){p[1], p[0]}, NULL);
+	b_return(&b, 2, r);
+	run(&c, f, x, y);
+	for (int i = 0; i < n; i++)
+		if (y[0].i[i] != y[1].i[i] &&
+		    !(dtype_is_float(y[0].type->dtype) && isnan(y[0].f[i])))
+			fail_msg("%s %s: element %d depends on the order", op_table[op]->name,
+			         dtype_info[d].name, i);
+	module_free(c.m);
+	arena_free(c.arena);
+}
+
+static void
+test_commutative(void **state)
+{
+	static const DType dtypes[] = {F64, S64, U64, BOOL};
+
+	(void)state;
+	for (int op = 0; op < N_OPS; op++)
+		for (int k = 0; op_table[op]->commutative && k < COUNT(dtypes); k++) {
+			Module *m = module_new("types");
+			Type t = type_scalar(m, dtypes[k]), result;
+			int n;
+			if (!op_infer(m, m->arena, (OpKind)op, NULL, 2, (Type[]){t, t}, &n, &result,
+			              1))
+				check_commutative((OpKind)op, dtypes[k]);
+			module_free(m);
+		}
+}
+
 /* ---- text */
 static void
 check_round_trip(Case *c)
@@ -408,9 +466,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_gradients),
-		cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_gradients),   cmocka_unit_test(test_kernels),
 		cmocka_unit_test(test_c),
 	};
 
