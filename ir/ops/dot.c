@@ -302,6 +302,8 @@ static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [1]}", "f64[9,17], f64[35,17]"},
 	{"{x_batch = [0], y_batch = [1], x_contract = [2], y_contract = [0]}",
          "f64[2,3,4], f64[4,2,5]"},
+	{"{x_batch = [0,2], y_batch = [1,0], x_contract = [1], y_contract = [2]}",
+         "f64[2,5,3], f64[3,2,5,1]"},
 	{"{x_contract = [0,2], y_contract = [2,0]}", "f64[2,3,4], f64[4,3,2]"},
 	{"{x_contract = [0], y_contract = [0]}", "f64[5], f64[5]"},
 	{"{}", "f64[3], f64[2]"},

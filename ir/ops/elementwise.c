@@ -659,26 +659,32 @@ simplify_cast(Builder *b, Node *n)
 static const Sample unary_samples[] = {
 	{"", "f64[3,5]"}, {"", "f64[1]"}, {"", "f64[]"}, {"", "f64[0,4]"}, {0}};
 static const Sample positive_samples[] = {
-	{"", "f64[3,5] positive"}, {"", "f64[] positive"}, {"", "f64[0]"}, {0}};
+	{"", "f64[3,5] positive"}, {"", "f64[] positive"}, {"", "f64[0,1]"}, {0}};
 static const Sample binary_samples[] = {{"", "f64[3,5], f64[3,5] nonzero"},
                                         {"", "f64[], f64[] nonzero"},
-                                        {"", "f64[2,0], f64[2,0]"},
+                                        {"", "f64[1,0], f64[1,0]"},
                                         {"", "f64[2,3] ties, f64[2,3] ties_nonzero"},
                                         {0}};
 static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
                                      {"", "f64[7] nonzero, f64[7] integers"},
-                                     {"", "f64[0], f64[0]"},
+                                     {"", "f64[0,1], f64[0,1]"},
                                      {0}};
-static const Sample bool_samples[] = {{"", "bool[3,5]"}, {"", "bool[]"}, {0}};
-static const Sample bools_samples[] = {{"", "bool[3,5], bool[3,5]"}, {"", "s64[4], s64[4]"}, {0}};
+static const Sample bool_samples[] = {{"", "bool[3,5]"}, {"", "bool[]"}, {"", "bool[1,0]"}, {0}};
+static const Sample bools_samples[] = {
+	{"", "bool[3,5], bool[3,5]"}, {"", "s64[4], s64[4]"}, {"", "u8[1,0], u8[1,0]"}, {0}};
 static const Sample select_samples[] = {{"", "bool[3,5], f64[3,5], f64[3,5]"},
                                         {"", "bool[], f64[], f64[]"},
-                                        {"", "bool[0], f64[0], f64[0]"},
+                                        {"", "bool[0,1], f64[0,1], f64[0,1]"},
                                         {0}};
-static const Sample fixed_samples[] = {{"", "f64[3,5] fixed"}, {0}}; /* no differences */
-static const Sample cast_samples[] = {{"{to = f32}", "f64[3] fixed"}, {"{to = s64}", "f64[3]"},
-                                      {"{to = bool}", "f64[2,2]"},    {"{to = f64}", "s64[3]"},
-                                      {"{to = f64}", "bool[3]"},      {0}};
+static const Sample fixed_samples[] = {
+	{"", "f64[3,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
+static const Sample cast_samples[] = {{"{to = f32}", "f64[3] eighths"},
+                                      {"{to = s64}", "f64[3]"},
+                                      {"{to = bool}", "f64[2,2]"},
+                                      {"{to = f64}", "s64[3]"},
+                                      {"{to = f64}", "bool[3]"},
+                                      {"{to = f32}", "f64[1,0]"},
+                                      {0}};
 
 /* ---- rows */
 #define INFER(name, allowed, to_bool)             \

@@ -158,6 +158,7 @@ static const Sample pad_samples[] = {
 	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
 	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
 	{"{low = [2], high = [1], interior = [0]}", "f64[0]"},
+	{"{low = [0,2], high = [1,0], interior = [1,2], value = -1}", "f64[1,3]"},
 	{0}};
 const OpRow op_pad = {.name = "pad",
                       .doc = "a constant around and between the elements",

@@ -175,10 +175,14 @@ static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,
                                         {"{kind = sum, axes = [1]}", "f64[5,33]"},
                                         {"{kind = sum, axes = [0]}", "f64[37,3]"},
                                         {"{kind = max, axes = [1]}", "f64[2,5,3] ties"},
+                                        {"{kind = max, axes = [0,2]}", "f64[3,1,5]"},
                                         {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+
                                         {"{kind = prod, axes = [0]}", "f64[3] with_zero"},
                                         {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
                                         {"{kind = sum, axes = [0]}", "f64[0,2]"},
+                                        {"{kind = prod, axes = [1]}", "f64[2,0]"},
+                                        {"{kind = max, axes = [0]}", "f64[2,0]"},
                                         {0}};
 const OpRow op_reduce = {.name = "reduce",
                          .doc = "sum, prod, max or min over axes",
@@ -277,6 +281,7 @@ argmax_kernel(Lower *lw, const Node *n)
 
 static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
                                         {"{axis = 0}", "f64[1]"},
+                                        {"{axis = 1}", "f64[0,3]"},
                                         {"{axis = 0}", "s64[4,3]"},
                                         {0}};
 const OpRow op_argmax = {.name = "argmax",

@@ -132,6 +132,8 @@ static const Sample cumulate_samples[] = {
 	{"{kind = prod, axis = 0, reverse = true}", "f64[3]"},
 	{"{kind = prod, axis = 0, reverse = true, exclusive = true}", "f64[4]"},
 	{"{kind = sum, axis = 0}", "f64[0,3]"},
+	{"{kind = prod, axis = 1}", "f64[1,0]"},
+	{"{kind = prod, axis = 0}", "f64[1,3]"},
 	{0}};
 const OpRow op_cumulate = {.name = "cumulate",
                            .doc = "running sum or product along an axis",
@@ -326,11 +328,10 @@ sort_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-static const Sample sort_samples[] = {{"{axis = 1}", "f64[2,5,3]"},
-                                      {"{axis = 0, descending = true}", "f64[33]"},
-                                      {"{axis = 0}", "f64[0]"},
-                                      {"{axis = 0}", "f64[1]"},
-                                      {0}};
+static const Sample sort_samples[] = {
+	{"{axis = 1}", "f64[2,5,3]"}, {"{axis = 0, descending = true}", "f64[33]"},
+	{"{axis = 0}", "f64[0]"},     {"{axis = 1, descending = true}", "f64[0,3]"},
+	{"{axis = 0}", "f64[1]"},     {0}};
 const OpRow op_sort = {.name = "sort",
                        .doc = "stable order along an axis; NaN is larger than all",
                        .operands = {{"x", OPERAND_REQUIRED}},

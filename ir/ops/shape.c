@@ -91,11 +91,10 @@ broadcast_simplify(Builder *b, Node *n)
 	return b_broadcast(b, node_operand(inner, 0), a->shape, axes);
 }
 
-static const Sample broadcast_samples[] = {{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"},
-                                           {"{shape = [3]}", "f64[]"},
-                                           {"{shape = [0,3], axes = [1]}", "f64[3]"},
-                                           {"{shape = [1,5], axes = [0]}", "f64[1]"},
-                                           {0}};
+static const Sample broadcast_samples[] = {
+	{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"}, {"{shape = [3]}", "f64[]"},
+	{"{shape = [0,3], axes = [1]}", "f64[3]"},       {"{shape = [0,3], axes = [0]}", "f64[0]"},
+	{"{shape = [1,5], axes = [0]}", "f64[1]"},       {0}};
 const OpRow op_broadcast = {.name = "broadcast",
                             .doc = "repeats along new axes",
                             REQUIRED_X,
@@ -360,6 +359,7 @@ slice_simplify(Builder *b, Node *n)
 static const Sample slice_samples[] = {
 	{"{start = [1,0], stop = [3,5], step = [1,2]}", "f64[4,5]"},
 	{"{start = [0], stop = [0], step = [1]}", "f64[3]"},
+	{"{start = [0,1], stop = [0,2], step = [1,1]}", "f64[0,3]"},
 	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"},
 	{0}};
 const OpRow op_slice = {.name = "slice",

@@ -35,7 +35,10 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
 }
 
-static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""}, {0}};
+static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""},
+                                          {"{value = s64[3,1] [1, -2, 3]}", ""},
+                                          {"{value = f64[0] []}", ""},
+                                          {0}};
 const OpRow op_constant = {.name = "constant",
                            .doc = "stored numbers",
                            .results = {"y"},
@@ -85,8 +88,10 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-static const Sample iota_samples[] = {
-	{"{dtype = s64, shape = [2,3], axis = 1}", ""}, {"{dtype = f64, shape = [5]}", ""}, {0}};
+static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}", ""},
+                                      {"{dtype = f64, shape = [5]}", ""},
+                                      {"{dtype = s32, shape = [1,0]}", ""},
+                                      {0}};
 const OpRow op_iota = {.name = "iota",
                        .doc = "the index along an axis",
                        .results = {"y"},

@@ -45,8 +45,8 @@ def tree(build, tmp_path_factory):
         execute("git", "apply", patch, cwd=root)
     execute("cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Debug",
             f"-DONNX_PROTO={schema(build)}", cwd=root)
-    execute("cmake", "--build", "build", "--target", "gradc", "ops_test", "runtime_device_test",
-            cwd=root)
+    execute("cmake", "--build", "build", "--target", "gradc", "ops_test", "samples_test",
+            "runtime_device_test", cwd=root)
     return root
 
 
@@ -75,6 +75,7 @@ def test_op(tree, extended, tmp_path):
     assert "f64[2] [-8.0, 27.0]" in execute(extended, "opt", text, "--passes=simplify")
     # Its text, its gradient against differences, its kernel and its C against its eval.
     assert "FAILED" not in execute(tree / "build/tests/ops_test")
+    assert "FAILED" not in execute(tree / "build/tests/samples_test")
 
 
 def test_pass(extended, tmp_path):
