@@ -150,6 +150,13 @@ simplify_div(Builder *b, Node *n)
 	return operand_is(n, 1, 1) ? node_operand(n, 0) : NULL;
 }
 
+/* At a tie the central difference is the half that both get. */
+static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
+                                          {"", "f64[5,3] integers, f64[5,3] integers"},
+                                          {"", "f64[], f64[]"},
+                                          {"", "f64[1,0], f64[1,0]"},
+                                          {0}};
+
 /* clang-format off */
 UNARY(neg, "-x", NUMBERS, false, f_neg, i_neg, 1, grad_neg, unary_samples,
       .simplify = simplify_involution)
@@ -171,7 +178,7 @@ BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_r
        binary_samples)
 /* not commutative: of 0 and -0 the first operand wins */
 BINARY(max, "the larger; NaN wins; equal ones share the gradient", NUMBERS, false, f_max, i_max, 1,
-       grad_max, binary_samples)
+       grad_max, extremum_samples)
 BINARY(min, "the smaller; NaN wins; equal ones share the gradient", NUMBERS, false, f_min, i_min, 1,
-       grad_min, binary_samples)
+       grad_min, extremum_samples)
 /* clang-format on */

@@ -310,16 +310,10 @@ static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [0]}", "f64[2,0], f64[0,3]"},
 	{"{x_contract = [1], y_contract = [0]}", "f64[1,300], f64[300,1]"},
 	{0}};
-const OpRow op_dot = {.name = "dot",
-                      .doc = "tensor product, summed over contracted axes",
-                      .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
-                      .results = {"z"},
-                      .fields = dot_fields,
-                      .attr_size = sizeof(DotAttr),
-                      .infer = dot_infer,
-                      .eval = dot_eval,
-                      .grad = dot_grad,
-                      .fuse = FUSE_OPAQUE,
-                      .kernel = dot_kernel,
-                      .cost = dot_cost,
-                      .samples = dot_samples};
+const OpRow op_dot = {
+	COLUMNS(dot, DotAttr, dot_fields, dot_grad, "tensor product, summed over contracted axes"),
+	.operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
+	.results = {"z"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = dot_kernel,
+	.cost = dot_cost};

@@ -196,7 +196,7 @@ pool_gather_eval(Eval *ev)
 
 /* ---- gradients */
 static void
-pool_grad_of(Grad *g)
+pool_grad(Grad *g)
 {
 	PoolAttr a = *(const PoolAttr *)g->node->attr;
 	Value *x = node_operand(g->node, 0);
@@ -442,42 +442,24 @@ static const Sample pool_gather_samples[] = {{"{" W1 "}", "f64[1,2,7], f64[1,2,7
                                              {"{" W2 "}", "f64[2,3,5,6], f64[2,3,5,6]"},
                                              {"{" W1 "}", "f64[0,2,7], f64[0,2,7]"},
                                              {0}};
-const OpRow op_pool = {.name = "pool",
-                       .doc = "maximum or sum over spatial windows",
-                       .operands = {{"x", OPERAND_REQUIRED}},
-                       .results = {"y"},
-                       .fields = pool_fields,
-                       .attr_size = sizeof(PoolAttr),
-                       .infer = pool_infer,
-                       .eval = pool_eval,
-                       .grad = pool_grad_of,
-                       .fuse = FUSE_OPAQUE,
-                       .kernel = pool_kernel,
-                       .cost = pool_cost,
-                       .samples = pool_samples};
-const OpRow op_pool_grad = {.name = "pool_grad",
-                            .doc = "adjoint of pool",
-                            .operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
-                            .results = {"dx"},
-                            .fields = pool_grad_fields,
-                            .attr_size = sizeof(PoolAttr),
-                            .infer = pool_grad_infer,
-                            .eval = pool_grad_eval,
-                            .grad = pool_grad_grad,
-                            .fuse = FUSE_OPAQUE,
-                            .kernel = pool_grad_kernel,
-                            .cost = pool_cost,
-                            .samples = pool_grad_samples};
-const OpRow op_pool_gather = {.name = "pool_gather",
-                              .doc = "elements of g at each window's maximum of x",
+const OpRow op_pool = {
+	COLUMNS(pool, PoolAttr, pool_fields, pool_grad, "maximum or sum over spatial windows"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = pool_kernel,
+	.cost = pool_cost};
+const OpRow op_pool_grad = {
+	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),
+	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
+	.results = {"dx"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = pool_grad_kernel,
+	.cost = pool_cost};
+const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields, pool_gather_grad,
+                                      "elements of g at each window's maximum of x"),
                               .operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}},
                               .results = {"y"},
-                              .fields = pool_gather_fields,
-                              .attr_size = sizeof(PoolAttr),
-                              .infer = pool_gather_infer,
-                              .eval = pool_gather_eval,
-                              .grad = pool_gather_grad,
                               .fuse = FUSE_OPAQUE,
                               .kernel = pool_gather_kernel,
-                              .cost = pool_cost,
-                              .samples = pool_gather_samples};
+                              .cost = pool_cost};

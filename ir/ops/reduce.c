@@ -184,24 +184,15 @@ static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,
                                         {"{kind = prod, axes = [1]}", "f64[2,0]"},
                                         {"{kind = max, axes = [0]}", "f64[2,0]"},
                                         {0}};
-const OpRow op_reduce = {.name = "reduce",
-                         .doc = "sum, prod, max or min over axes",
-                         .operands = {{"x", OPERAND_REQUIRED}},
-                         .results = {"y"},
-                         .fields = reduce_fields,
-                         .attr_size = sizeof(ReduceAttr),
-                         .infer = reduce_infer,
-                         .eval = reduce_eval,
-                         .grad = reduce_grad,
-                         .fuse = FUSE_REDUCE,
-                         .simplify = reduce_simplify,
-                         .cost = reduce_cost,
-                         .samples = reduce_samples};
+const OpRow op_reduce = {
+	COLUMNS(reduce, ReduceAttr, reduce_fields, reduce_grad, "sum, prod, max or min over axes"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_REDUCE,
+	.simplify = reduce_simplify,
+	.cost = reduce_cost};
 
 /* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
-static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
-                                    {0}};
-
 static void
 argmax_infer(Infer *in)
 {
@@ -256,10 +247,7 @@ argmax_kernel(Lower *lw, const Node *n)
 
 	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
 	index_split(lb, y, affine_scalar(i), &at);
-	full.rank = x->rank;
-	full.of = NULL;
-	for (int k = 0; k < y->rank; k++)
-		full.at[k < axis ? k : k + 1] = at.at[k];
+	full = index_of_line(&at, axis);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, size);
 	full.at[axis] = affine_scalar(j);
 	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
@@ -284,16 +272,10 @@ static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
                                         {"{axis = 1}", "f64[0,3]"},
                                         {"{axis = 0}", "s64[4,3]"},
                                         {0}};
-const OpRow op_argmax = {.name = "argmax",
-                         .doc = "first place of the largest element of an axis",
+const OpRow op_argmax = {COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
+                                 "first place of the largest element of an axis"),
                          .operands = {{"x", OPERAND_REQUIRED}},
                          .results = {"y"},
-                         .fields = axis_fields,
-                         .attr_size = sizeof(AxisAttr),
-                         .infer = argmax_infer,
-                         .eval = argmax_eval,
-                         .grad = grad_zero,
                          .fuse = FUSE_OPAQUE,
                          .kernel = argmax_kernel,
-                         .cost = reduce_cost,
-                         .samples = argmax_samples};
+                         .cost = reduce_cost};

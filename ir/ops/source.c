@@ -39,17 +39,9 @@ static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""},
                                           {"{value = s64[3,1] [1, -2, 3]}", ""},
                                           {"{value = f64[0] []}", ""},
                                           {0}};
-const OpRow op_constant = {.name = "constant",
-                           .doc = "stored numbers",
-                           .results = {"y"},
-                           .fields = constant_fields,
-                           .attr_size = sizeof(ConstantAttr),
-                           .infer = constant_infer,
-                           .eval = constant_eval,
-                           .grad = grad_zero,
-                           .fuse = FUSE_INDEX,
-                           .element = constant_element,
-                           .samples = constant_samples};
+const OpRow op_constant = {
+	COLUMNS(constant, ConstantAttr, constant_fields, grad_zero, "stored numbers"),
+	.results = {"y"}, .fuse = FUSE_INDEX, .element = constant_element};
 
 /* ---- iota {dtype, shape, axis}: the index along an axis */
 static const Field iota_fields[] = {{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
@@ -92,14 +84,5 @@ static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}",
                                       {"{dtype = f64, shape = [5]}", ""},
                                       {"{dtype = s32, shape = [1,0]}", ""},
                                       {0}};
-const OpRow op_iota = {.name = "iota",
-                       .doc = "the index along an axis",
-                       .results = {"y"},
-                       .fields = iota_fields,
-                       .attr_size = sizeof(IotaAttr),
-                       .infer = iota_infer,
-                       .eval = iota_eval,
-                       .grad = grad_zero,
-                       .fuse = FUSE_INDEX,
-                       .element = iota_element,
-                       .samples = iota_samples};
+const OpRow op_iota = {COLUMNS(iota, IotaAttr, iota_fields, grad_zero, "the index along an axis"),
+                       .results = {"y"}, .fuse = FUSE_INDEX, .element = iota_element};
