@@ -153,6 +153,9 @@ simplify_div(Builder *b, Node *n)
 /* At a tie the central difference is the half that both get. */
 static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
+                                          {"", "f64[5] nans, f64[5]"},
+                                          {"", "f64[5], f64[5] nans"},
+
                                           {"", "f64[], f64[]"},
                                           {"", "f64[1,0], f64[1,0]"},
                                           {0}};

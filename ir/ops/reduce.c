@@ -177,6 +177,9 @@ static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,
                                         {"{kind = max, axes = [1]}", "f64[2,5,3] ties"},
                                         {"{kind = max, axes = [0,2]}", "f64[3,1,5]"},
                                         {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+                                        {"{kind = max, axes = [1]}", "f64[3,4] pairs"},
+                                        {"{kind = max, axes = [0]}", "f64[2,5] nans"},
+                                        {"{kind = min, axes = [0]}", "f64[2,5] nans"},
 
                                         {"{kind = prod, axes = [0]}", "f64[3] with_zero"},
                                         {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
@@ -261,8 +264,11 @@ argmax_kernel(Lower *lw, const Node *n)
 	v = lower_element(lw, node_operand(n, 0), &full);
 	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
 	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
-	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size - 1)));
+	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size)));
 	lb_end(lb);
+	/* NaN alone is nowhere equal to the maximum: the first, as in eval */
+	LoopValue none = lb_compare(lb, LOOP_eq, first, lb_int(lb, S64, size));
+	first = lb_select(lb, none, lb_int(lb, S64, 0), first);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i), first);
 	lb_end(lb);
 }
@@ -270,7 +276,9 @@ argmax_kernel(Lower *lw, const Node *n)
 static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
                                         {"{axis = 0}", "f64[1]"},
                                         {"{axis = 1}", "f64[0,3]"},
+                                        {"{axis = 0}", "f64[3,3] nans"},
                                         {"{axis = 0}", "s64[4,3]"},
+
                                         {0}};
 const OpRow op_argmax = {COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
                                  "first place of the largest element of an axis"),

@@ -319,9 +319,11 @@ sort_kernel(Lower *lw, const Node *n)
 }
 
 static const Sample sort_samples[] = {
-	{"{axis = 1}", "f64[2,5,3]"}, {"{axis = 0, descending = true}", "f64[33]"},
-	{"{axis = 0}", "f64[0]"},     {"{axis = 1, descending = true}", "f64[0,3]"},
-	{"{axis = 0}", "f64[1]"},     {0}};
+	{"{axis = 1}", "f64[2,5,3]"},  {"{axis = 0, descending = true}", "f64[33]"},
+	{"{axis = 0}", "f64[7] nans"}, {"{axis = 0, descending = true}", "f64[7] nans"},
+
+	{"{axis = 0}", "f64[0]"},      {"{axis = 1, descending = true}", "f64[0,3]"},
+	{"{axis = 0}", "f64[1]"},      {0}};
 const OpRow op_sort = {COLUMNS(sort, SortAttr, sort_fields, sort_grad,
                                "stable order along an axis; NaN is larger than all"),
                        .operands = {{"x", OPERAND_REQUIRED}}, .results = {"values", "indices"},

@@ -52,6 +52,10 @@ next_value(const Values *v, DType d, int64_t i)
 		return i == 1 ? 0 : x;
 	if (strcmp(v->word, "integers") == 0)
 		return (double)(lrand48() % 4);
+	if (strcmp(v->word, "nans") == 0)
+		return i % 3 == 1 ? NAN : x;
+	if (strcmp(v->word, "pairs") == 0)
+		return (double)(i / 2 * 7 % 5);
 	if (strcmp(v->word, "eighths") == 0)
 		return (double)(lrand48() % 17 - 8) / 8;
 	return x;
