@@ -128,7 +128,7 @@ simplify_pow(Builder *b, Node *n)
 
 static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
                                      {"", "f64[5] ties, f64[5] positive"},
-                                     {"", "f64[7] nonzero, f64[7] integers"},
+                                     {"", "f64[7] nonzero, f64[7] ties"},
                                      {"", "f64[0,1], f64[0,1]"},
                                      {0}};
 

@@ -137,7 +137,7 @@ compare_operand(Case *c, int i, const EvalTensor *weights, const EvalTensor *gra
 		double down = weighted(c, weights, c->args);
 		x->f[k] = old;
 		double numeric = (up - down) / (2 * h), own = gradient->f[k];
-		if (fabs(numeric - own) > 1e-7 + 1e-6 * fabs(own))
+		if (!(fabs(numeric - own) <= 1e-7 + 1e-6 * fabs(own))) /* NaN fails */
 			fail_msg("%s: operand %d, element %lld: gradient %.12g, difference %.12g",
 			         c->name, i, (long long)k, own, numeric);
 	}
@@ -191,10 +191,15 @@ check_gradient(Case *c)
 {
 	EvalTensor args[16], weights[8], gradients[8];
 	Function *d = gradient_of(c, weights, args);
+	bool nans = false;
 	int k = 0;
 
 	if (!d)
 		return;
+	for (int i = 0; i < c->n_args; i++)
+		nans |= strcmp(c->values[i].word, "nans") == 0;
+	if (nans)
+		return; /* no differences of any operand */
 	assert_true(module_verify(c->m, c->diag));
 	run(c, d, args, gradients);
 	for (int i = 0; i < c->n_args; i++) {

@@ -137,7 +137,8 @@ case_close(Case *c)
 static inline bool
 has_kinks(const Values *v)
 {
-	return strncmp(v->word, "ties", 4) == 0 || strcmp(v->word, "fixed") == 0;
+	return strncmp(v->word, "ties", 4) == 0 || strcmp(v->word, "fixed") == 0 ||
+	       strcmp(v->word, "nans") == 0;
 }
 
 typedef void (*CaseTest)(Case *c);
