@@ -325,10 +325,8 @@ slice_grad(Grad *g)
 	Type x = node_operand(g->node, 0)->type, y = node_result(g->node, 0)->type;
 	PadAttr p = {.low = a->start, .high = {.n = x->rank}, .interior = {.n = x->rank}};
 
-	if (y->n == 0) {
-		grad_add(g, 0, zeros_like(g->b, node_operand(g->node, 0)));
+	if (y->n == 0)
 		return;
-	}
 	for (int i = 0; i < x->rank; i++) {
 		p.interior.at[i] = a->step.at[i] - 1;
 		p.high.at[i] = x->dims[i] - a->start.at[i] - (y->dims[i] - 1) * a->step.at[i] - 1;
