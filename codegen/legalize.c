@@ -99,5 +99,5 @@ run_legalize(Pass *p, Module *m)
 const PassRow pass_legalize = {.name = "legalize",
                                .help = "turn what kernels cannot take into what they can",
                                .takes = STAGE_TRAIN,
-                               .leaves = STAGE_TRAIN,
+                               .leaves = STAGE_ANY,
                                .run = run_legalize};

@@ -329,7 +329,8 @@ hyperparameter(const Value *v)
 }
 
 /* Layers repeat: a function equal to one that was lowered shares its kernel. Values of fused functions
- * are numbered in order of creation, so equal functions have equal ids. */
+ * are numbered in order of creation, so equal functions have equal ids; parameters are made where they
+ * are first read, before or after constants, so theirs count too: x - 1 is not 1 - x. */
 typedef struct {
 	const Node *call;
 	Kernel *kernel;
@@ -346,6 +347,7 @@ function_hash(const Node *call, const Function *f)
 
 	for (int i = 0; i < f->params.n; i++) {
 		h = hash_mix(h, (uint64_t)(uintptr_t)f->params.at[i]->type);
+		h = hash_mix(h, f->params.at[i]->id);
 		h = hash_mix(h, (uint64_t)hyperparameter(node_operand(call, i)) + 2);
 	}
 	for_each_node(f, n) {
@@ -363,6 +365,7 @@ function_equal(const Node *a_call, const Function *a, const Node *b_call, const 
 		return false;
 	for (int i = 0; i < a->params.n; i++)
 		if (a->params.at[i]->type != b->params.at[i]->type ||
+		    a->params.at[i]->id != b->params.at[i]->id ||
 		    hyperparameter(node_operand(a_call, i)) !=
 		            hyperparameter(node_operand(b_call, i)))
 			return false;

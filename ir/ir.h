@@ -148,6 +148,7 @@ struct Node {
 	Value **results;
 	void *attr; /* row->attr_size bytes */
 	Loc loc;
+	int line; /* in the module's file; 0: made by a pass or an importer */
 	Phase phase;
 	When when;
 };
@@ -197,12 +198,14 @@ struct Function {
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;
 	Loc loc;
+	int line; /* of its header, as in Node */
 	int index;
 };
 
 struct Module {
 	Arena *arena;
 	const char *name;
+	const char *file; /* that it was read from as text; NULL else */
 	VEC(Function *) functions;
 	VEC(State *) states;
 	VEC(Kernel *) kernels; /* after `lower` */
@@ -343,7 +346,10 @@ typedef struct {
 	bool no_locations;
 } PrintOptions;
 void module_print(Text *out, const Module *m, const PrintOptions *options);
-void node_print(Text *out, const Node *n); /* one line, for messages */
+/* By value id: the numbers that module_print gives to f's results. They belong to the arena. */
+int *function_numbers(Arena *arena, const Function *f);
+/* One line without its end, as in the module's text; numbers NULL: values show their ids. */
+void node_print(Text *out, const Node *n, const int *numbers);
 /* Parses text (NUL-terminated) of a module or of bare functions. Constants behind @data[hash] come
  * from `data` (hash in hex -> Tensor), NULL for none. Faults go to diag as FILE:LINE: ...;
  * NULL on any. */
@@ -353,8 +359,12 @@ Status module_write_data(const Module *m, const char *path);
 /* The safetensors file back as the map module_parse wants; the file may be absent. */
 Status module_read_data(Arena *arena, const char *path, StrMap **data);
 
-/* ---- verify.c: collects all faults; true when there are none. */
+/* ---- verify.c */
+/* Collects all faults, kernels' included, each with FILE:LINE where the module was read from text, the
+ * function, the node as text and its location. true when there are none. */
 bool module_verify(const Module *m, Diag *diag);
+/* FILE:LINE of a module read from text, FILE where line is 0, the module's name for any other. */
+void module_place(Text *out, const Module *m, int line);
 
 /* ---- interp.c: the oracle. Elements are doubles or int64 (u64 as its bits). */
 typedef struct {

@@ -80,6 +80,7 @@ typedef struct {
 	LoopMode mode;       /* FOR */
 	int n_accumulators;
 	Accumulator *accumulators;
+	int line;  /* in the module's file; 0: made by `lower` */
 	int match; /* FOR, IF: statement number of END; END: of its opener */
 } LoopStatement;
 
@@ -157,6 +158,7 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 	return lb->types.at[x];
 }
 
+/* ---- loop_place.c */
 Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);
@@ -198,9 +200,12 @@ void lower_part(Lower *lw, const Node *n, Type shape,
 
 /* ---- loop_print.c, loop_parse.c: part of .gir; see docs/loop-ir.md */
 void kernel_print(Text *out, const Kernel *k, const PrintOptions *options);
+/* One line without its end. */
+void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
 
-/* ---- loop_check.c: faults in a kernel: types, scopes, places outside their buffers. */
-bool kernel_verify(const Kernel *k, Diag *diag);
+/* ---- loop_check.c: faults in a kernel of m: types, scopes, places outside their buffers. Each names
+ * the place, the kernel, the statement and the kernel's location; true when there are none. */
+bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
 void kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,

@@ -1,11 +1,14 @@
 /* Faults in a kernel: scopes, types, places that could lie outside their buffers. */
-#include "ir/loop.h"
+#include "ir/text_impl.h"
 
 typedef struct {
+	const Module *m;
 	const Kernel *k;
 	Diag *diag;
+	Arena *arena;
 	DType *types;     /* by scalar */
-	int *defined;     /* by scalar: 0 not, 1 visible */
+	bool *defined;    /* by scalar: visible */
+	bool *open;       /* by scalar: accumulator of a loop around */
 	int64_t *extents; /* by scalar: loop variables */
 	int statement;
 	int dead; /* open loops of extent 0: what is inside never runs */
@@ -14,14 +17,18 @@ typedef struct {
 
 static void PRINTF(2, 3) fault(Check *c, const char *fmt, ...)
 {
+	const LoopStatement *s = &c->k->body.at[c->statement];
+	Text line = {0};
 	va_list args;
-	char what[256];
 
+	module_place(&line, c->m, s->line);
 	va_start(args, fmt);
-	vsnprintf(what, sizeof(what), fmt, args);
+	text_printf(&line, ": kernel @%s: %s: ", c->k->name, arena_vprintf(c->arena, fmt, args));
 	va_end(args);
-	diag_error(c->diag, EXIT_INVALID, "kernel @%s: statement %d: %s", c->k->name, c->statement,
-	           what);
+	loop_print_statement(&line, c->k, s);
+	loc_print(&line, c->k->loc, NULL);
+	diag_error(c->diag, EXIT_INVALID, "%s", line.at);
+	text_free(&line);
 	c->ok = false;
 }
 
@@ -41,9 +48,24 @@ define(Check *c, LoopValue v, DType type, int64_t extent)
 		fault(c, "v%d is defined twice", v);
 		return;
 	}
-	c->defined[v] = 1;
+	c->defined[v] = true;
 	c->types[v] = type;
 	c->extents[v] = extent;
+}
+
+/* By its terms, which must be visible s64 scalars; false after reporting. */
+static bool
+check_terms(Check *c, const Affine *place)
+{
+	for (int i = 0; i < place->n; i++) {
+		if (!visible(c, place->terms[i].scalar))
+			return false;
+		if (c->types[place->terms[i].scalar] != S64) {
+			fault(c, "v%d in a place is not s64", place->terms[i].scalar);
+			return false;
+		}
+	}
+	return true;
 }
 
 /* A place made of loop variables alone is proven to lie inside; one with computed scalars was clamped
@@ -54,16 +76,10 @@ check_place(Check *c, const LoopStatement *s)
 	int64_t low = s->place->constant, high = low;
 	bool known = true;
 
-	if (s->buffer < 0 || s->buffer >= c->k->buffers.n) {
-		fault(c, "no buffer");
+	if (!check_terms(c, s->place))
 		return;
-	}
 	for (int i = 0; i < s->place->n; i++) {
 		AffineTerm t = s->place->terms[i];
-		if (!visible(c, t.scalar))
-			return;
-		if (c->types[t.scalar] != S64)
-			fault(c, "v%d in a place is not s64", t.scalar);
 		int64_t n = c->extents[t.scalar];
 		known &= n > 0;
 		*(t.coefficient < 0 ? &low : &high) += t.coefficient * (n - 1);
@@ -110,13 +126,73 @@ close_block(Check *c, int from, int to)
 {
 	for (int i = from; i < to; i++)
 		if (c->k->body.at[i].result >= 0)
-			c->defined[c->k->body.at[i].result] = 0;
+			c->defined[c->k->body.at[i].result] = false;
 	const LoopStatement *s = &c->k->body.at[from];
-	for (int i = 0; i < s->n_accumulators; i++)
+	for (int i = 0; i < s->n_accumulators; i++) {
+		c->open[s->accumulators[i].scalar] = false;
 		define(c, s->accumulators[i].scalar, s->accumulators[i].type, 0);
+	}
 	for (int i = from + 1; i < to; i++) /* those of inner loops end too */
 		for (int a = 0; a < c->k->body.at[i].n_accumulators; a++)
-			c->defined[c->k->body.at[i].accumulators[a].scalar] = 0;
+			c->defined[c->k->body.at[i].accumulators[a].scalar] = false;
+}
+
+static void
+check_accumulate(Check *c, const LoopStatement *s)
+{
+	LoopValue x = s->operands[0], into = s->operands[1];
+
+	if (!c->open[into])
+		fault(c, "v%d is no accumulator of a loop around", into);
+	else if (visible(c, x) && c->types[x] != c->types[into])
+		fault(c, "v%d is %s, the accumulator %s", x, dtype_info[c->types[x]].name,
+		      dtype_info[c->types[into]].name);
+}
+
+/* What one scalar in, one out may be. */
+static void
+check_operand(Check *c, const LoopStatement *s)
+{
+	LoopValue x = s->operands[0];
+
+	if (!visible(c, x))
+		return;
+	DType t = c->types[x], want = s->kind == LOOP_STATEMENT_IF ? BOOL : t;
+	if (s->kind == LOOP_STATEMENT_STORE)
+		want = compute_type(c->k->buffers.at[s->buffer].type->dtype);
+	if (t != want)
+		fault(c, "v%d is %s, not %s", x, dtype_info[t].name, dtype_info[want].name);
+}
+
+/* Casts and loads give the compute type of a storage type, places and scalars one type each. */
+static void
+check_result(Check *c, const LoopStatement *s)
+{
+	DType want = s->type;
+
+	if (s->kind == LOOP_STATEMENT_CAST)
+		want = compute_type((DType)s->i);
+	if (s->kind == LOOP_STATEMENT_LOAD)
+		want = compute_type(c->k->buffers.at[s->buffer].type->dtype);
+	if (s->kind == LOOP_STATEMENT_AFFINE)
+		want = S64;
+	if (s->kind == LOOP_STATEMENT_SCALAR)
+		want = F64;
+	if (s->type != want || want != compute_type(want))
+		fault(c, "the result is %s, not %s", dtype_info[s->type].name,
+		      dtype_info[compute_type(want)].name);
+}
+
+static void
+open_loop(Check *c, const LoopStatement *s)
+{
+	c->dead += s->extent == 0;
+	if (s->extent < 0)
+		fault(c, "a negative extent");
+	for (int i = 0; i < s->n_accumulators; i++) {
+		c->open[s->accumulators[i].scalar] = true;
+		c->types[s->accumulators[i].scalar] = s->accumulators[i].type;
+	}
 }
 
 static void
@@ -126,35 +202,36 @@ check_statement(Check *c, const LoopStatement *s, int at)
 		check_op(c, s);
 	if (s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE)
 		check_place(c, s);
-	if (s->kind == LOOP_STATEMENT_STORE && visible(c, s->operands[0]) && s->buffer >= 0 &&
-	    c->types[s->operands[0]] != compute_type(c->k->buffers.at[s->buffer].type->dtype))
-		fault(c, "a store of %s into %s", dtype_info[c->types[s->operands[0]]].name,
-		      c->k->buffers.at[s->buffer].name);
-	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF)
-		visible(c, s->operands[0]);
+	if (s->kind == LOOP_STATEMENT_AFFINE)
+		check_terms(c, s->place);
+	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF ||
+	    s->kind == LOOP_STATEMENT_STORE)
+		check_operand(c, s);
+	if (s->kind == LOOP_STATEMENT_ACCUMULATE)
+		check_accumulate(c, s);
+	if (s->result >= 0)
+		check_result(c, s);
 	if (s->kind == LOOP_STATEMENT_END) {
 		c->dead -= c->k->body.at[s->match].kind == LOOP_STATEMENT_FOR &&
 		           c->k->body.at[s->match].extent == 0;
 		close_block(c, s->match, at);
 		return;
 	}
-	c->dead += s->kind == LOOP_STATEMENT_FOR && s->extent == 0;
-	if ((s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF) && s->match <= at)
-		fault(c, "a block without end");
-	if (s->kind == LOOP_STATEMENT_FOR && s->extent < 0)
-		fault(c, "a negative extent");
+	if (s->kind == LOOP_STATEMENT_FOR)
+		open_loop(c, s);
 	if (s->result >= 0)
 		define(c, s->result, s->type, s->kind == LOOP_STATEMENT_FOR ? s->extent : 0);
 }
 
 bool
-kernel_verify(const Kernel *k, Diag *diag)
+kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 {
 	Arena *arena = arena_new();
-	Check c = {.k = k, .diag = diag, .ok = true};
+	Check c = {.m = m, .k = k, .diag = diag, .arena = arena, .ok = true};
 
 	c.types = NEW_ARRAY(arena, DType, k->n_scalars);
-	c.defined = NEW_ARRAY(arena, int, k->n_scalars);
+	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);
+	c.open = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.extents = NEW_ARRAY(arena, int64_t, k->n_scalars);
 	for (c.statement = 0; c.statement < k->body.n; c.statement++)
 		check_statement(&c, &k->body.at[c.statement], c.statement);

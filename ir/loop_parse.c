@@ -209,7 +209,7 @@ read_statement(KernelReader *kr, LoopStatement *s)
 {
 	Reader *r = kr->r;
 
-	*s = (LoopStatement){.result = -1, .buffer = -1, .match = -1};
+	*s = (LoopStatement){.result = -1, .buffer = -1, .match = -1, .line = r->line};
 	for (int mode = 0; loop_mode_texts[mode]; mode++)
 		if (read_word(r, loop_mode_texts[mode]))
 			return read_for(kr, s, (LoopMode)mode);
@@ -257,7 +257,8 @@ read_kernel_params(KernelReader *kr)
 static bool
 read_close(KernelReader *kr)
 {
-	LoopStatement end = {.kind = LOOP_STATEMENT_END, .result = -1, .buffer = -1};
+	LoopStatement end = {
+		.kind = LOOP_STATEMENT_END, .result = -1, .buffer = -1, .line = kr->r->line};
 
 	if (kr->open.n == 0)
 		return false; /* the kernel's own */
@@ -273,6 +274,7 @@ read_kernel(Reader *r)
 	const char *name = read_symbol(r, '@');
 	KernelReader kr = {.r = r};
 	LoopStatement s;
+	bool closed = false;
 
 	if (!name || strmap_get(r->m->kernel_names, name)) {
 		read_fault(r, "expected a new @name");
@@ -288,7 +290,7 @@ read_kernel(Reader *r)
 	read_expect(r, '{');
 	for (read_lines(r); *r->at; read_lines(r)) {
 		if (read_char(r, '}')) {
-			if (!read_close(&kr))
+			if ((closed = !read_close(&kr)))
 				break;
 			continue;
 		}
@@ -301,6 +303,8 @@ read_kernel(Reader *r)
 			vec_push(r->m->arena, &kr.open, kr.k->body.n);
 		vec_push(r->m->arena, &kr.k->body, s);
 	}
+	if (!closed)
+		read_fault(r, "kernel @%s is not closed", name);
 	kernel_finish(kr.k);
 	vec_push(r->m->arena, &r->m->kernels, kr.k);
 	strmap_put(r->m->kernel_names, kr.k->name, kr.k);

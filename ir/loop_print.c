@@ -45,8 +45,8 @@ print_for(Text *out, const LoopStatement *s)
 	text_add(out, s->n_accumulators ? ") {" : " {");
 }
 
-static void
-print_statement(Text *out, const Kernel *k, const LoopStatement *s)
+void
+loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 {
 	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
 		text_printf(out, "v%d = ", s->result);
@@ -102,7 +102,6 @@ print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 	}
 	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
 		text_printf(out, " : %s", dtype_info[s->type].name);
-	text_add(out, "\n");
 }
 
 static void
@@ -130,7 +129,8 @@ kernel_print(Text *out, const Kernel *k, const PrintOptions *options)
 		depth -= s->kind == LOOP_STATEMENT_END;
 		for (int d = 0; d < depth; d++)
 			text_add(out, "  ");
-		print_statement(out, k, s);
+		loop_print_statement(out, k, s);
+		text_add(out, "\n");
 		depth += s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF;
 	}
 	text_add(out, "  }\n");

@@ -311,6 +311,7 @@ function_clone_body(const Function *from, Function *to, Node *before, Value **ma
 		                         n->n_results, types, n->loc);
 		copy->phase = n->phase;
 		copy->when = n->when;
+		copy->line = n->line;
 		for (int i = 0; i < n->n_results; i++)
 			map[node_result(n, i)->id] = node_result(copy, i);
 	}
@@ -327,6 +328,7 @@ function_clone(const Function *from, const char *name)
 
 	to->kind = from->kind;
 	to->surrogate = from->surrogate;
+	to->line = from->line;
 	for (int i = 0; i < from->params.n; i++) {
 		Value *p = from->params.at[i];
 		map[p->id] = function_param(to, p->type, p->name);

@@ -98,6 +98,7 @@ struct OpRow {
 	void (*kernel)(Lower *lw, const Node *n);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
+	/* Of two operands: either order gives the same bits (NaN payloads aside). */
 	bool commutative;
 	int weight;  /* of one element, relative to an addition; 0 counts as 1 */
 	CostFn cost; /* NULL: an op an element of the result */

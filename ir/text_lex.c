@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,6 +261,9 @@ read_element(Reader *r, DType d, void *data, int64_t i)
 		if (!read_double(r, &f))
 			return false;
 		dtype_store_float(d, data, i, f);
+		/* casts to f8e5m2 saturate, yet its infinities are values */
+		if (d == F8E5M2 && isinf(f))
+			((uint8_t *)data)[i] = f < 0 ? 0xFC : 0x7C;
 		return true;
 	}
 	if (d == BOOL && (read_word(r, "true") || read_word(r, "false")))

@@ -137,6 +137,7 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 	Function *f = function_new(r->m, name);
 	int faults = r->faults;
 	f->kind = kind;
+	f->line = r->line;
 	if (read_expect(r, '('))
 		read_params(r, f);
 	if (read_char(r, '-')) { /* result types are those of the return */
@@ -275,6 +276,7 @@ read_node(Reader *r)
 		return;
 	}
 	Node *node = node_insert(r->f, NULL, op, n, operands, attr, types.n, types.at, NULL);
+	node->line = r->line;
 	for (int i = 0; i < names.n; i++) {
 		if (strmap_get(r->values, names.at[i]))
 			read_fault(r, "%%%s is defined twice", names.at[i]);
@@ -298,7 +300,7 @@ read_body(Reader *r, const Body *body)
 		read_skip_line(r);
 	}
 	if (!function_return(r->f)) /* a function without results may leave it out */
-		node_insert(r->f, NULL, OP_return, 0, NULL, NULL, 0, NULL, NULL);
+		node_insert(r->f, NULL, OP_return, 0, NULL, NULL, 0, NULL, NULL)->line = r->line;
 }
 
 static bool
@@ -354,6 +356,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 	            .m = m,
 	            .data = data};
 	Bodies bodies = {0};
+	m->file = arena_strdup(m->arena, file);
 	bool wrapped = read_header(&r);
 
 	for (read_lines(&r); *r.at && *r.at != '}'; read_lines(&r)) {

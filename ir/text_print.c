@@ -4,6 +4,8 @@
 #include "ir/text_impl.h"
 
 #include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const state_kind_texts[] = {"parameter", "statistic", "moment",   "gradient",
@@ -21,7 +23,7 @@ typedef struct {
 	const Module *m;
 	const PrintOptions *options;
 	const Function *f;
-	int *numbers; /* by value id; NULL when a lone node is printed: ids are used */
+	const int *numbers; /* by value id; NULL: ids are used */
 	Arena *arena;
 } Printer;
 
@@ -56,7 +58,8 @@ print_value(Printer *p, const Value *v)
 	else if (v->kind == VALUE_PARAM)
 		print_symbol(p->out, '%', v->name);
 	else
-		text_printf(p->out, "%%%d", p->numbers ? p->numbers[v->id] : (int)v->id);
+		text_printf(p->out, "%%%d",
+		            p->numbers && v->function == p->f ? p->numbers[v->id] : (int)v->id);
 }
 
 static void
@@ -83,6 +86,24 @@ loc_print(Text *out, Loc loc, const PrintOptions *options)
 	print_loc_inner(out, loc);
 }
 
+/* A float of 16 bits or fewer: the fewest digits that d's conversion takes back to the value. Integers
+ * below a million are written out, as text_add_float does; a NaN loses sign and payload. */
+static void
+print_narrow_float(Text *out, DType d, double value)
+{
+	char buffer[40];
+	int digits = 0;
+
+	if (value == trunc(value) && fabs(value) < 1e6) {
+		text_printf(out, "%.1f", value);
+		return;
+	}
+	do
+		snprintf(buffer, sizeof(buffer), "%.*g", ++digits, value);
+	while (digits < 9 && dtype_round(d, strtod(buffer, NULL)) != value);
+	text_add(out, isnan(value) ? "nan" : buffer);
+}
+
 static void
 print_element(Text *out, const Tensor *t, int64_t i)
 {
@@ -90,8 +111,10 @@ print_element(Text *out, const Tensor *t, int64_t i)
 
 	if (d == F64)
 		text_add_double(out, tensor_float(t, i));
-	else if (dtype_is_float(d))
+	else if (d == F32)
 		text_add_float(out, (float)tensor_float(t, i));
+	else if (dtype_is_float(d))
+		print_narrow_float(out, d, tensor_float(t, i));
 	else if (d == BOOL)
 		text_add(out, tensor_int(t, i) ? "true" : "false");
 	else if (d == U64)
@@ -219,9 +242,9 @@ print_node(Printer *p, const Node *n)
 }
 
 void
-node_print(Text *out, const Node *n)
+node_print(Text *out, const Node *n, const int *numbers)
 {
-	Printer p = {.out = out};
+	Printer p = {.out = out, .f = n->function, .numbers = numbers};
 
 	print_node(&p, n);
 }
@@ -236,15 +259,15 @@ print_param(Printer *p, const Value *v)
 		text_printf(p->out, " at %s+%lld", region_texts[v->region], (long long)v->offset);
 }
 
-static void
-number_values(Printer *p, const Function *f)
+int *
+function_numbers(Arena *arena, const Function *f)
 {
-	int next = 0;
+	int *numbers = NEW_ARRAY(arena, int, f->next_value_id), next = 0;
 
-	p->numbers = NEW_ARRAY(p->arena, int, f->next_value_id);
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_results; i++)
-			p->numbers[node_result(n, i)->id] = next++;
+			numbers[node_result(n, i)->id] = next++;
+	return numbers;
 }
 
 static void
@@ -277,7 +300,7 @@ static void
 print_function(Printer *p, const Function *f)
 {
 	p->f = f;
-	number_values(p, f);
+	p->numbers = function_numbers(p->arena, f);
 	print_signature(p, f);
 	for_each_node(f, n) {
 		if (n->op == OP_return && n->n_operands == 0)

@@ -9,23 +9,35 @@ typedef struct {
 	const Function *f;
 	Diag *diag;
 	Arena *arena;
+	const int *numbers; /* of f's values as printed; made at its first fault */
 	bool ok;
 	bool *seen; /* by value id: defined before this point */
 } Verify;
+
+void
+module_place(Text *out, const Module *m, int line)
+{
+	text_add(out, m->file ? m->file : m->name);
+	if (m->file && line)
+		text_printf(out, ":%d", line);
+}
 
 static void PRINTF(3, 4) fault(Verify *v, const Node *n, const char *fmt, ...)
 {
 	va_list args;
 	Text line = {0};
-	char *what;
 
+	module_place(&line, v->m, n ? n->line : v->f->line);
 	va_start(args, fmt);
-	what = arena_vprintf(v->arena, fmt, args);
+	text_printf(&line, ": @%s: %s", v->f->name, arena_vprintf(v->arena, fmt, args));
 	va_end(args);
-	if (n)
-		node_print(&line, n);
-	diag_error(v->diag, EXIT_INVALID, "%s: @%s: %s%s%s", v->m->name, v->f ? v->f->name : "",
-	           what, n ? ": " : "", n ? line.at : "");
+	if (n) {
+		if (!v->numbers)
+			v->numbers = function_numbers(v->arena, v->f);
+		text_add(&line, ": ");
+		node_print(&line, n, v->numbers);
+	}
+	diag_error(v->diag, EXIT_INVALID, "%s", line.at);
 	text_free(&line);
 	v->ok = false;
 }
@@ -116,6 +128,7 @@ verify_function(Verify *v, const Function *f)
 	                 .inside = NEW_ARRAY(v->arena, uint8_t, v->m->states.n + 1)};
 
 	v->f = f;
+	v->numbers = NULL;
 	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
 	for (int i = 0; i < f->params.n; i++)
 		v->seen[f->params.at[i]->id] = true;
@@ -171,7 +184,7 @@ module_verify(const Module *m, Diag *diag)
 			fault(&v, NULL, "functions call each other in a circle");
 	}
 	for (int i = 0; i < m->kernels.n; i++)
-		v.ok &= kernel_verify(m->kernels.at[i], diag);
+		v.ok &= kernel_verify(m, m->kernels.at[i], diag);
 	arena_free(v.arena);
 	return v.ok;
 }

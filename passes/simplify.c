@@ -84,13 +84,22 @@ rewrite(Pass *p, Module *m, Node *n)
 }
 
 /* ---- cse */
+/* Operand i, those of a commutative op in the order of their ids: x + y and y + x are twins. */
+static Value *
+ordered_operand(const Node *n, int i)
+{
+	bool swap = op_row(n)->commutative && node_operand(n, 0)->id > node_operand(n, 1)->id;
+
+	return node_operand(n, swap ? 1 - i : i);
+}
+
 static uint64_t
 node_hash(const Node *n)
 {
 	uint64_t h = hash_mix(n->op, attr_hash(op_row(n), n->attr));
 
 	for (int i = 0; i < n->n_operands; i++)
-		h = hash_mix(h, node_operand(n, i) ? node_operand(n, i)->id + 1 : 0);
+		h = hash_mix(h, ordered_operand(n, i) ? ordered_operand(n, i)->id + 1 : 0);
 	return h;
 }
 
@@ -100,7 +109,7 @@ node_equal(const Node *a, const Node *b)
 	if (a->op != b->op || a->n_operands != b->n_operands)
 		return false;
 	for (int i = 0; i < a->n_operands; i++)
-		if (node_operand(a, i) != node_operand(b, i))
+		if (ordered_operand(a, i) != ordered_operand(b, i))
 			return false;
 	return attr_equal(op_row(a), a->attr, b->attr);
 }

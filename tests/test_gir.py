@@ -2,8 +2,8 @@
 
 `; RUN: COMMAND` lines are run by bash with %s (the file), %t (a scratch path) and the words gradc,
 FileCheck and not; each must succeed. A file without RUN lines is a list of modules split by
-`; -----`: reading each must report exactly the faults that its `; ERROR: TEXT` comments name, faults
-of reading on the line where the comment stands.
+`; -----`: reading each must report exactly the faults that its `; ERROR: TEXT` comments name, each
+with FILE:LINE of its comment.
 """
 import os
 import re
@@ -54,7 +54,7 @@ def matches(message, path, line, text):
     if text not in message:
         return False
     place = re.search(rf"{re.escape(str(path))}:(\d+):", message)
-    return not place or int(place[1]) == line
+    return bool(place) and int(place[1]) == line
 
 
 def check_faults(gradc, path, scratch):

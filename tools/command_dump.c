@@ -12,7 +12,7 @@ print_dot(Text *out, const Function *f)
 	text_add(out, "digraph gradc {\n\tnode [shape=box, fontname=\"monospace\"];\n");
 	for_each_node(f, n) {
 		Text line = {0};
-		node_print(&line, n);
+		node_print(&line, n, NULL);
 		text_printf(out, "\tn%u [label=", n->id);
 		text_add_quoted(out, line.at);
 		text_add(out, "];\n");
@@ -32,7 +32,7 @@ node_json(const Node *n)
 	json_t *operands = json_array(), *results = json_array();
 	Text line = {0};
 
-	node_print(&line, n);
+	node_print(&line, n, NULL);
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
 		json_array_append_new(operands, !v ? json_null()

@@ -560,10 +560,12 @@ static const Sample conv_samples[] = {
 static const Sample conv_grad_input_samples[] = {
 	{PLAIN ", size = [7]}", "f64[2,4,5], f64[4,3,3]"},
 	{WIDE ", size = [6,5]}", "f64[2,6,3,6], f64[6,2,3,2]"},
+	{PLAIN ", size = [3]}", "f64[0,1,2], f64[1,1,2]"},
 	{0}};
 static const Sample conv_grad_weight_samples[] = {
 	{PLAIN ", size = [3]}", "f64[2,3,7], f64[2,4,5]"},
 	{WIDE ", size = [3,2]}", "f64[2,4,6,5], f64[2,6,3,6]"},
+	{PLAIN ", size = [2]}", "f64[0,1,3], f64[0,1,2]"},
 	{0}};
 
 #define CONV_ROW(op, text, x, y, z, field_table)                                           \

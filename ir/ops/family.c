@@ -1,5 +1,7 @@
 #include "ir/ops/family.h"
 
+const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
+
 Walk
 walk(Type t)
 {
@@ -34,6 +36,16 @@ void
 eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j)
 {
 	y->i[i] = x->i[j]; /* doubles and integers are both 8 bytes */
+}
+
+Index
+index_of_line(const Index *at, int64_t axis)
+{
+	Index full = {.rank = at->rank + 1};
+
+	for (int k = 0; k < at->rank; k++)
+		full.at[k < axis ? k : k + 1] = at->at[k];
+	return full;
 }
 
 bool

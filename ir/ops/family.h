@@ -18,10 +18,19 @@ void walk_next(Walk *w);
 int64_t flat_of(const int64_t *at, const int64_t *strides, int rank);
 /* Copies element j of x to element i of y, whatever their class. */
 void eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j);
+/* The index of a line along `axis` from that of the shape without it; the caller sets at[axis]. */
+Index index_of_line(const Index *at, int64_t axis);
 
 /* Shared checks. */
 bool infer_axis(Infer *in, int64_t axis, int rank);
 void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
+
+/* The columns of a row that every op with attributes has, from functions and tables named after it. */
+#define COLUMNS(op, Attr, field_table, grad_column, text)                           \
+	.name = #op, .doc = text, .fields = field_table, .attr_size = sizeof(Attr), \
+	.infer = op##_infer, .eval = op##_eval, .grad = grad_column, .samples = op##_samples
+
+extern const Field axis_fields[]; /* of AxisAttr */
 
 Value *zeros_like(Builder *b, const Value *v);
 /* pad(a) + pad(b) for zero pads whose contents lie next to each other along one axis: pad(concat(a, b)).

@@ -4,9 +4,6 @@
 
 #include <math.h>
 
-static const Field gather_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
-                                      {0}};
-
 static bool
 is_index_type(Type t)
 {
@@ -138,23 +135,14 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lb_select(lw->lb, inside, lower_element(lw, data, &place), lb_number(lw->lb, t, 0));
 }
 
-static const Sample gather_samples[] = {{"{axis = 0}", "f64[5,7], s64[2,3] in 5"},
-                                        {"{axis = 1}", "f64[2,3,4], s64[4] in 3"},
-                                        {"{axis = 0}", "f64[5], s64[] in 5"},
-                                        {"{axis = 0}", "f64[3,2], s64[0] in 3"},
-                                        {0}};
-const OpRow op_gather = {.name = "gather",
-                         .doc = "picks slices along an axis by index",
-                         .operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
-                         .results = {"y"},
-                         .fields = gather_fields,
-                         .attr_size = sizeof(AxisAttr),
-                         .infer = gather_infer,
-                         .eval = gather_eval,
-                         .grad = gather_grad,
-                         .fuse = FUSE_INDEX,
-                         .element = gather_element,
-                         .samples = gather_samples};
+static const Sample gather_samples[] = {
+	{"{axis = 0}", "f64[5,7], s64[2,3] in 5"}, {"{axis = 1}", "f64[2,3,4], s64[4] in 3"},
+	{"{axis = 0}", "f64[5], s64[] in 5"},      {"{axis = 0}", "f64[3,2], s64[0] in 3"},
+	{"{axis = 1}", "f64[1,3,0], s64[1] in 3"}, {0}};
+const OpRow op_gather = {
+	COLUMNS(gather, AxisAttr, axis_fields, gather_grad, "picks slices along an axis by index"),
+	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}}, .results = {"y"},
+	.fuse = FUSE_INDEX, .element = gather_element};
 
 /* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
 static const char *const scatter_kind_names[] = {"set", "add", "mul", "max", "min", NULL};
@@ -320,18 +308,13 @@ static const Sample scatter_samples[] = {
 	{"{kind = set, axis = 0}", "f64[5], s64[3] in 5, f64[3]"},
 	{"{kind = set, axis = 1}", "f64[2,4], s64[6] in 4, f64[2,6]"},
 	{"{kind = add, axis = 0}", "f64[5], s64[0] in 5, f64[0]"},
+	{"{kind = mul, axis = 1}", "f64[1,5], s64[3] in 5, f64[1,3]"},
+	{"{kind = max, axis = 0}", "f64[4], s64[7] in 4, f64[7]"},
+	{"{kind = min, axis = 0}", "f64[4,3], s64[5] in 4, f64[5,3]"},
 	{0}};
-const OpRow op_scatter = {.name = "scatter",
-                          .doc = "puts or combines slices at indices, in order",
+const OpRow op_scatter = {COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_grad,
+                                  "puts or combines slices at indices, in order"),
                           .operands = {{"data", OPERAND_REQUIRED},
                                        {"indices", OPERAND_REQUIRED},
                                        {"updates", OPERAND_REQUIRED}},
-                          .results = {"y"},
-                          .fields = scatter_fields,
-                          .attr_size = sizeof(ScatterAttr),
-                          .infer = scatter_infer,
-                          .eval = scatter_eval,
-                          .grad = scatter_grad,
-                          .fuse = FUSE_OPAQUE,
-                          .kernel = scatter_kernel,
-                          .samples = scatter_samples};
+                          .results = {"y"}, .fuse = FUSE_OPAQUE, .kernel = scatter_kernel};

@@ -81,10 +81,8 @@ pad_grad(Grad *g)
 		int64_t last = x->dims[i] - 1; /* of x inside y */
 		while (last >= first && a->low.at[i] + last * s >= y->dims[i])
 			last--;
-		if (last < first) {
-			grad_add(g, 0, zeros_like(g->b, node_operand(g->node, 0)));
+		if (last < first) /* nothing of x is in y */
 			return;
-		}
 		start.at[i] = a->low.at[i] + first * s;
 		stop.at[i] = a->low.at[i] + last * s + 1;
 		step.at[i] = s;
@@ -158,24 +156,14 @@ static const Sample pad_samples[] = {
 	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
 	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
 	{"{low = [2], high = [1], interior = [0]}", "f64[0]"},
+	{"{low = [0,2], high = [1,0], interior = [1,2], value = -1}", "f64[1,3]"},
 	{0}};
-const OpRow op_pad = {.name = "pad",
-                      .doc = "a constant around and between the elements",
-                      .operands = {{"x", OPERAND_REQUIRED}},
-                      .results = {"y"},
-                      .fields = pad_fields,
-                      .attr_size = sizeof(PadAttr),
-                      .infer = pad_infer,
-                      .eval = pad_eval,
-                      .grad = pad_grad,
-                      .fuse = FUSE_ROOT,
-                      .parts = pad_parts,
-                      .samples = pad_samples};
+const OpRow op_pad = {
+	COLUMNS(pad, PadAttr, pad_fields, pad_grad, "a constant around and between the elements"),
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fuse = FUSE_ROOT,
+	.parts = pad_parts};
 
 /* ---- concat {axis} */
-static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
-                                    {0}};
-
 static void
 concat_infer(Infer *in)
 {
@@ -288,19 +276,12 @@ concat_simplify(Builder *b, Node *n)
 
 static const Sample concat_samples[] = {
 	{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"}, {"{axis = 0}", "f64[5]"}, {0}};
-const OpRow op_concat = {.name = "concat",
-                         .doc = "joins along an axis",
+const OpRow op_concat = {COLUMNS(concat, AxisAttr, axis_fields, concat_grad, "joins along an axis"),
                          .operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}},
                          .results = {"y"},
-                         .fields = axis_fields,
-                         .attr_size = sizeof(AxisAttr),
-                         .infer = concat_infer,
-                         .eval = concat_eval,
-                         .grad = concat_grad,
                          .fuse = FUSE_ROOT,
                          .parts = concat_parts,
-                         .simplify = concat_simplify,
-                         .samples = concat_samples};
+                         .simplify = concat_simplify};
 
 /* ---- pad + pad = concat */
 static bool

@@ -7,18 +7,19 @@
 #include <string.h>
 
 static const char *const pool_kind_names[] = {"max", "sum", NULL};
-#define POOL_FIELDS                                                               \
-	{"kind", FIELD_ENUM, offsetof(PoolAttr, kind), pool_kind_names, false},   \
-		{"window", FIELD_INTS, offsetof(PoolAttr, window), NULL, false},  \
-		{"stride", FIELD_INTS, offsetof(PoolAttr, stride), NULL, false},  \
-		{"low", FIELD_INTS, offsetof(PoolAttr, low), NULL, false},        \
-		{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},      \
-	{                                                                         \
-		"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false \
-	}
-static const Field pool_fields[] = {POOL_FIELDS, {0}};
+/* clang-format off */
+#define KIND_FIELD {"kind", FIELD_ENUM, offsetof(PoolAttr, kind), pool_kind_names, false}
+#define WINDOW_FIELDS                                              \
+	{"window", FIELD_INTS, offsetof(PoolAttr, window), NULL, false}, \
+	{"stride", FIELD_INTS, offsetof(PoolAttr, stride), NULL, false}, \
+	{"low", FIELD_INTS, offsetof(PoolAttr, low), NULL, false},       \
+	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},     \
+	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
+static const Field pool_fields[] = {KIND_FIELD, WINDOW_FIELDS, {0}};
 static const Field pool_grad_fields[] = {
-	POOL_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
+	KIND_FIELD, WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
+static const Field pool_gather_fields[] = {WINDOW_FIELDS, {0}}; /* max only */
+/* clang-format on */
 
 static bool
 pool_shape(Infer *in, Type x, Ints *shape)
@@ -175,8 +176,8 @@ pool_gather_infer(Infer *in)
 {
 	Ints shape;
 
-	if (in->operand[0] != in->operand[1] || ((const PoolAttr *)in->attr)->kind != POOL_MAX)
-		infer_error(in, "needs two operands of one type, and kind max");
+	if (in->operand[0] != in->operand[1])
+		infer_error(in, "needs two operands of one type");
 	else if (pool_shape(in, in->operand[1], &shape))
 		infer_set(in, 0, in->operand[1]->dtype, &shape);
 }
@@ -195,7 +196,7 @@ pool_gather_eval(Eval *ev)
 
 /* ---- gradients */
 static void
-pool_grad_of(Grad *g)
+pool_grad(Grad *g)
 {
 	PoolAttr a = *(const PoolAttr *)g->node->attr;
 	Value *x = node_operand(g->node, 0);
@@ -432,46 +433,33 @@ static const Sample pool_samples[] = {{"{kind = max, " W2 "}", "f64[2,3,5,6]"},
                                       {"{kind = sum, " W1 "}", "f64[0,2,7]"},
                                       {0}};
 static const Sample pool_grad_samples[] = {{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
-                                           {"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7] fixed"},
+                                           {"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7]"},
+                                           {"{kind = sum, " W2 ", size = [5,6]}", "f64[2,3,3,5]"},
+                                           {"{kind = max, " W2 "}", "f64[2,3,3,5], f64[2,3,5,6]"},
+                                           {"{kind = sum, " W1 ", size = [7]}", "f64[0,2,3]"},
                                            {0}};
-static const Sample pool_gather_samples[] = {
-	{"{kind = max, " W1 "}", "f64[1,2,7], f64[1,2,7] fixed"}, {0}};
-const OpRow op_pool = {.name = "pool",
-                       .doc = "maximum or sum over spatial windows",
-                       .operands = {{"x", OPERAND_REQUIRED}},
-                       .results = {"y"},
-                       .fields = pool_fields,
-                       .attr_size = sizeof(PoolAttr),
-                       .infer = pool_infer,
-                       .eval = pool_eval,
-                       .grad = pool_grad_of,
-                       .fuse = FUSE_OPAQUE,
-                       .kernel = pool_kernel,
-                       .cost = pool_cost,
-                       .samples = pool_samples};
-const OpRow op_pool_grad = {.name = "pool_grad",
-                            .doc = "adjoint of pool",
-                            .operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
-                            .results = {"dx"},
-                            .fields = pool_grad_fields,
-                            .attr_size = sizeof(PoolAttr),
-                            .infer = pool_grad_infer,
-                            .eval = pool_grad_eval,
-                            .grad = pool_grad_grad,
-                            .fuse = FUSE_OPAQUE,
-                            .kernel = pool_grad_kernel,
-                            .cost = pool_cost,
-                            .samples = pool_grad_samples};
-const OpRow op_pool_gather = {.name = "pool_gather",
-                              .doc = "elements of g at each window's maximum of x",
+static const Sample pool_gather_samples[] = {{"{" W1 "}", "f64[1,2,7], f64[1,2,7]"},
+                                             {"{" W2 "}", "f64[2,3,5,6], f64[2,3,5,6]"},
+                                             {"{" W1 "}", "f64[0,2,7], f64[0,2,7]"},
+                                             {0}};
+const OpRow op_pool = {
+	COLUMNS(pool, PoolAttr, pool_fields, pool_grad, "maximum or sum over spatial windows"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = pool_kernel,
+	.cost = pool_cost};
+const OpRow op_pool_grad = {
+	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),
+	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
+	.results = {"dx"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = pool_grad_kernel,
+	.cost = pool_cost};
+const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields, pool_gather_grad,
+                                      "elements of g at each window's maximum of x"),
                               .operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}},
                               .results = {"y"},
-                              .fields = pool_fields,
-                              .attr_size = sizeof(PoolAttr),
-                              .infer = pool_gather_infer,
-                              .eval = pool_gather_eval,
-                              .grad = pool_gather_grad,
                               .fuse = FUSE_OPAQUE,
                               .kernel = pool_gather_kernel,
-                              .cost = pool_cost,
-                              .samples = pool_gather_samples};
+                              .cost = pool_cost};

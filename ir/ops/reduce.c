@@ -175,29 +175,27 @@ static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,
                                         {"{kind = sum, axes = [1]}", "f64[5,33]"},
                                         {"{kind = sum, axes = [0]}", "f64[37,3]"},
                                         {"{kind = max, axes = [1]}", "f64[2,5,3] ties"},
+                                        {"{kind = max, axes = [0,2]}", "f64[3,1,5]"},
                                         {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+                                        {"{kind = max, axes = [1]}", "f64[3,4] pairs"},
+                                        {"{kind = max, axes = [0]}", "f64[2,5] nans"},
+                                        {"{kind = min, axes = [0]}", "f64[2,5] nans"},
+
                                         {"{kind = prod, axes = [0]}", "f64[3] with_zero"},
                                         {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
                                         {"{kind = sum, axes = [0]}", "f64[0,2]"},
+                                        {"{kind = prod, axes = [1]}", "f64[2,0]"},
+                                        {"{kind = max, axes = [0]}", "f64[2,0]"},
                                         {0}};
-const OpRow op_reduce = {.name = "reduce",
-                         .doc = "sum, prod, max or min over axes",
-                         .operands = {{"x", OPERAND_REQUIRED}},
-                         .results = {"y"},
-                         .fields = reduce_fields,
-                         .attr_size = sizeof(ReduceAttr),
-                         .infer = reduce_infer,
-                         .eval = reduce_eval,
-                         .grad = reduce_grad,
-                         .fuse = FUSE_REDUCE,
-                         .simplify = reduce_simplify,
-                         .cost = reduce_cost,
-                         .samples = reduce_samples};
+const OpRow op_reduce = {
+	COLUMNS(reduce, ReduceAttr, reduce_fields, reduce_grad, "sum, prod, max or min over axes"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_REDUCE,
+	.simplify = reduce_simplify,
+	.cost = reduce_cost};
 
 /* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
-static const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false},
-                                    {0}};
-
 static void
 argmax_infer(Infer *in)
 {
@@ -252,10 +250,7 @@ argmax_kernel(Lower *lw, const Node *n)
 
 	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
 	index_split(lb, y, affine_scalar(i), &at);
-	full.rank = x->rank;
-	full.of = NULL;
-	for (int k = 0; k < y->rank; k++)
-		full.at[k < axis ? k : k + 1] = at.at[k];
+	full = index_of_line(&at, axis);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, size);
 	full.at[axis] = affine_scalar(j);
 	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
@@ -269,26 +264,26 @@ argmax_kernel(Lower *lw, const Node *n)
 	v = lower_element(lw, node_operand(n, 0), &full);
 	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
 	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
-	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size - 1)));
+	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size)));
 	lb_end(lb);
+	/* NaN alone is nowhere equal to the maximum: the first, as in eval */
+	LoopValue none = lb_compare(lb, LOOP_eq, first, lb_int(lb, S64, size));
+	first = lb_select(lb, none, lb_int(lb, S64, 0), first);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i), first);
 	lb_end(lb);
 }
 
 static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
                                         {"{axis = 0}", "f64[1]"},
+                                        {"{axis = 1}", "f64[0,3]"},
+                                        {"{axis = 0}", "f64[3,3] nans"},
                                         {"{axis = 0}", "s64[4,3]"},
+
                                         {0}};
-const OpRow op_argmax = {.name = "argmax",
-                         .doc = "first place of the largest element of an axis",
+const OpRow op_argmax = {COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
+                                 "first place of the largest element of an axis"),
                          .operands = {{"x", OPERAND_REQUIRED}},
                          .results = {"y"},
-                         .fields = axis_fields,
-                         .attr_size = sizeof(AxisAttr),
-                         .infer = argmax_infer,
-                         .eval = argmax_eval,
-                         .grad = grad_zero,
                          .fuse = FUSE_OPAQUE,
                          .kernel = argmax_kernel,
-                         .cost = reduce_cost,
-                         .samples = argmax_samples};
+                         .cost = reduce_cost};

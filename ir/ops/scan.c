@@ -104,12 +104,11 @@ cumulate_kernel(Lower *lw, const Node *n)
 	Type lines = type_drop_axis(lw->m, x, (int)a->axis);
 	int64_t size = x->dims[a->axis];
 	int out = lower_buffer(lw, node_result(n, 0)), sum = lb_local(lb, t, 1);
-	Index at, full = {.rank = x->rank};
+	Index at, full;
 
 	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
 	index_split(lb, lines, affine_scalar(line), &at);
-	for (int k = 0; k < lines->rank; k++)
-		full.at[k < a->axis ? k : k + 1] = at.at[k];
+	full = index_of_line(&at, a->axis);
 	lb_store(lb, sum, affine_constant(0), lb_number(lb, t, a->kind == REDUCE_PROD));
 	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
 	full.at[a->axis] = a->reverse ? affine_add(affine_constant(size - 1),
@@ -132,19 +131,13 @@ static const Sample cumulate_samples[] = {
 	{"{kind = prod, axis = 0, reverse = true}", "f64[3]"},
 	{"{kind = prod, axis = 0, reverse = true, exclusive = true}", "f64[4]"},
 	{"{kind = sum, axis = 0}", "f64[0,3]"},
+	{"{kind = prod, axis = 1}", "f64[1,0]"},
+	{"{kind = prod, axis = 0}", "f64[1,3]"},
 	{0}};
-const OpRow op_cumulate = {.name = "cumulate",
-                           .doc = "running sum or product along an axis",
-                           .operands = {{"x", OPERAND_REQUIRED}},
-                           .results = {"y"},
-                           .fields = cumulate_fields,
-                           .attr_size = sizeof(CumulateAttr),
-                           .infer = cumulate_infer,
-                           .eval = cumulate_eval,
-                           .grad = cumulate_grad,
-                           .fuse = FUSE_OPAQUE,
-                           .kernel = cumulate_kernel,
-                           .samples = cumulate_samples};
+const OpRow op_cumulate = {COLUMNS(cumulate, CumulateAttr, cumulate_fields, cumulate_grad,
+                                   "running sum or product along an axis"),
+                           .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"},
+                           .fuse = FUSE_OPAQUE, .kernel = cumulate_kernel};
 
 /* ---- sort {axis, descending}: stable; results are values and where they came from */
 static const Field sort_fields[] = {
@@ -301,14 +294,13 @@ sort_kernel(Lower *lw, const Node *n)
 	Type x = node_operand(n, 0)->type, lines = type_drop_axis(lw->m, x, (int)a->axis);
 	int64_t size = x->dims[a->axis];
 	Sorter s = {lw, compute_type(x->dtype), 0, 0, a->descending};
-	Index at, full = {.rank = x->rank};
+	Index at, full;
 
 	s.values = lb_local(lb, s.type, size);
 	s.places = lb_local(lb, S64, size);
 	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
 	index_split(lb, lines, affine_scalar(line), &at);
-	for (int k = 0; k < lines->rank; k++)
-		full.at[k < a->axis ? k : k + 1] = at.at[k];
+	full = index_of_line(&at, a->axis);
 	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
 	full.at[a->axis] = affine_scalar(j);
 	lb_store(lb, s.values, affine_scalar(j), lower_element(lw, node_operand(n, 0), &full));
@@ -326,20 +318,13 @@ sort_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-static const Sample sort_samples[] = {{"{axis = 1}", "f64[2,5,3]"},
-                                      {"{axis = 0, descending = true}", "f64[33]"},
-                                      {"{axis = 0}", "f64[0]"},
-                                      {"{axis = 0}", "f64[1]"},
-                                      {0}};
-const OpRow op_sort = {.name = "sort",
-                       .doc = "stable order along an axis; NaN is larger than all",
-                       .operands = {{"x", OPERAND_REQUIRED}},
-                       .results = {"values", "indices"},
-                       .fields = sort_fields,
-                       .attr_size = sizeof(SortAttr),
-                       .infer = sort_infer,
-                       .eval = sort_eval,
-                       .grad = sort_grad,
-                       .fuse = FUSE_OPAQUE,
-                       .kernel = sort_kernel,
-                       .samples = sort_samples};
+static const Sample sort_samples[] = {
+	{"{axis = 1}", "f64[2,5,3]"},  {"{axis = 0, descending = true}", "f64[33]"},
+	{"{axis = 0}", "f64[7] nans"}, {"{axis = 0, descending = true}", "f64[7] nans"},
+
+	{"{axis = 0}", "f64[0]"},      {"{axis = 1, descending = true}", "f64[0,3]"},
+	{"{axis = 0}", "f64[1]"},      {0}};
+const OpRow op_sort = {COLUMNS(sort, SortAttr, sort_fields, sort_grad,
+                               "stable order along an axis; NaN is larger than all"),
+                       .operands = {{"x", OPERAND_REQUIRED}}, .results = {"values", "indices"},
+                       .fuse = FUSE_OPAQUE, .kernel = sort_kernel};

@@ -3,7 +3,21 @@
 
 #include <string.h>
 
-#define REQUIRED_X .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}
+/* Element `from` of an operand of type x, by axes, is the result's at `at`. */
+typedef void (*ViewPlace)(const void *attr, Type x, const int64_t *at, int64_t *from);
+
+static void
+eval_view(Eval *ev, ViewPlace place)
+{
+	int64_t strides[MAX_RANK], from[MAX_RANK];
+	Type x = ev->operand[0].type;
+
+	type_strides(x, strides);
+	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+		place(ev->attr, x, w.at, from);
+		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(from, strides, x->rank));
+	}
+}
 
 /* ---- broadcast {shape, axes}: operand axis i is result axis axes[i]; the other axes repeat */
 static const Field broadcast_fields[] = {
@@ -37,18 +51,18 @@ broadcast_infer(Infer *in)
 }
 
 static void
+broadcast_place(const void *attr, Type x, const int64_t *at, int64_t *from)
+{
+	const BroadcastAttr *a = attr;
+
+	for (int i = 0; i < x->rank; i++)
+		from[i] = at[a->axes.at[i]];
+}
+
+static void
 broadcast_eval(Eval *ev)
 {
-	const BroadcastAttr *a = ev->attr;
-	int64_t strides[MAX_RANK], at[MAX_RANK];
-	Type x = ev->operand[0].type;
-
-	type_strides(x, strides);
-	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
-		for (int i = 0; i < x->rank; i++)
-			at[i] = w.at[a->axes.at[i]];
-		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
-	}
+	eval_view(ev, broadcast_place);
 }
 
 /* dx = sum of dy over the repeated axes */
@@ -91,23 +105,17 @@ broadcast_simplify(Builder *b, Node *n)
 	return b_broadcast(b, node_operand(inner, 0), a->shape, axes);
 }
 
-static const Sample broadcast_samples[] = {{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"},
-                                           {"{shape = [3]}", "f64[]"},
-                                           {"{shape = [0,3], axes = [1]}", "f64[3]"},
-                                           {"{shape = [1,5], axes = [0]}", "f64[1]"},
-                                           {0}};
-const OpRow op_broadcast = {.name = "broadcast",
-                            .doc = "repeats along new axes",
-                            REQUIRED_X,
-                            .fields = broadcast_fields,
-                            .attr_size = sizeof(BroadcastAttr),
-                            .infer = broadcast_infer,
-                            .eval = broadcast_eval,
-                            .grad = broadcast_grad,
+static const Sample broadcast_samples[] = {
+	{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"}, {"{shape = [3]}", "f64[]"},
+	{"{shape = [0,3], axes = [1]}", "f64[3]"},       {"{shape = [0,3], axes = [0]}", "f64[0]"},
+	{"{shape = [1,5], axes = [0]}", "f64[1]"},       {0}};
+const OpRow op_broadcast = {COLUMNS(broadcast, BroadcastAttr, broadcast_fields, broadcast_grad,
+                                    "repeats along new axes"),
+                            .operands = {{"x", OPERAND_REQUIRED}},
+                            .results = {"y"},
                             .fuse = FUSE_VIEW,
                             .map = broadcast_map,
-                            .simplify = broadcast_simplify,
-                            .samples = broadcast_samples};
+                            .simplify = broadcast_simplify};
 
 /* ---- reshape {shape}: the same elements in row-major order */
 static const Field reshape_fields[] = {
@@ -161,18 +169,13 @@ static const Sample reshape_samples[] = {{"{shape = [6,4]}", "f64[2,3,4]"},
                                          {"{shape = [0]}", "f64[3,0]"},
                                          {"{shape = [5,3]}", "f64[3,5]"},
                                          {0}};
-const OpRow op_reshape = {.name = "reshape",
-                          .doc = "another shape, the same order",
-                          REQUIRED_X,
-                          .fields = reshape_fields,
-                          .attr_size = sizeof(ReshapeAttr),
-                          .infer = reshape_infer,
-                          .eval = reshape_eval,
-                          .grad = reshape_grad,
+const OpRow op_reshape = {COLUMNS(reshape, ReshapeAttr, reshape_fields, reshape_grad,
+                                  "another shape, the same order"),
+                          .operands = {{"x", OPERAND_REQUIRED}},
+                          .results = {"y"},
                           .fuse = FUSE_VIEW,
                           .map = reshape_map,
-                          .simplify = reshape_simplify,
-                          .samples = reshape_samples};
+                          .simplify = reshape_simplify};
 
 /* ---- transpose {order}: result axis i is operand axis order[i] */
 static const Field transpose_fields[] = {
@@ -202,18 +205,18 @@ transpose_infer(Infer *in)
 }
 
 static void
+transpose_place(const void *attr, Type x, const int64_t *at, int64_t *from)
+{
+	const TransposeAttr *a = attr;
+
+	for (int i = 0; i < x->rank; i++)
+		from[a->order.at[i]] = at[i];
+}
+
+static void
 transpose_eval(Eval *ev)
 {
-	const TransposeAttr *a = ev->attr;
-	int64_t strides[MAX_RANK], at[MAX_RANK];
-	Type x = ev->operand[0].type;
-
-	type_strides(x, strides);
-	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
-		for (int i = 0; i < x->rank; i++)
-			at[a->order.at[i]] = w.at[i];
-		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
-	}
+	eval_view(ev, transpose_place);
 }
 
 static void
@@ -261,18 +264,13 @@ static const Sample transpose_samples[] = {{"{order = [2,0,1]}", "f64[2,3,4]"},
                                            {"{order = [1,0]}", "f64[0,3]"},
                                            {"{order = [0,2,1]}", "f64[1,3,5]"},
                                            {0}};
-const OpRow op_transpose = {.name = "transpose",
-                            .doc = "permutes the axes",
-                            REQUIRED_X,
-                            .fields = transpose_fields,
-                            .attr_size = sizeof(TransposeAttr),
-                            .infer = transpose_infer,
-                            .eval = transpose_eval,
-                            .grad = transpose_grad,
-                            .fuse = FUSE_VIEW,
-                            .map = transpose_map,
-                            .simplify = transpose_simplify,
-                            .samples = transpose_samples};
+const OpRow op_transpose = {
+	COLUMNS(transpose, TransposeAttr, transpose_fields, transpose_grad, "permutes the axes"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_VIEW,
+	.map = transpose_map,
+	.simplify = transpose_simplify};
 
 /* ---- slice {start, stop, step}: elements start, start + step, ... below stop, of every axis */
 static const Field slice_fields[] = {{"start", FIELD_INTS, offsetof(SliceAttr, start), NULL, true},
@@ -305,18 +303,18 @@ slice_infer(Infer *in)
 }
 
 static void
+slice_place(const void *attr, Type x, const int64_t *at, int64_t *from)
+{
+	const SliceAttr *a = attr;
+
+	for (int i = 0; i < x->rank; i++)
+		from[i] = a->start.at[i] + at[i] * a->step.at[i];
+}
+
+static void
 slice_eval(Eval *ev)
 {
-	const SliceAttr *a = ev->attr;
-	int64_t strides[MAX_RANK], at[MAX_RANK];
-	Type x = ev->operand[0].type;
-
-	type_strides(x, strides);
-	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
-		for (int i = 0; i < x->rank; i++)
-			at[i] = a->start.at[i] + w.at[i] * a->step.at[i];
-		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
-	}
+	eval_view(ev, slice_place);
 }
 
 /* dx = pad(dy) with zeros where nothing was taken */
@@ -327,10 +325,8 @@ slice_grad(Grad *g)
 	Type x = node_operand(g->node, 0)->type, y = node_result(g->node, 0)->type;
 	PadAttr p = {.low = a->start, .high = {.n = x->rank}, .interior = {.n = x->rank}};
 
-	if (y->n == 0) {
-		grad_add(g, 0, zeros_like(g->b, node_operand(g->node, 0)));
+	if (y->n == 0)
 		return;
-	}
 	for (int i = 0; i < x->rank; i++) {
 		p.interior.at[i] = a->step.at[i] - 1;
 		p.high.at[i] = x->dims[i] - a->start.at[i] - (y->dims[i] - 1) * a->step.at[i] - 1;
@@ -360,20 +356,15 @@ slice_simplify(Builder *b, Node *n)
 static const Sample slice_samples[] = {
 	{"{start = [1,0], stop = [3,5], step = [1,2]}", "f64[4,5]"},
 	{"{start = [0], stop = [0], step = [1]}", "f64[3]"},
+	{"{start = [0,1], stop = [0,2], step = [1,1]}", "f64[0,3]"},
 	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"},
 	{0}};
-const OpRow op_slice = {.name = "slice",
-                        .doc = "a strided box",
-                        REQUIRED_X,
-                        .fields = slice_fields,
-                        .attr_size = sizeof(SliceAttr),
-                        .infer = slice_infer,
-                        .eval = slice_eval,
-                        .grad = slice_grad,
+const OpRow op_slice = {COLUMNS(slice, SliceAttr, slice_fields, slice_grad, "a strided box"),
+                        .operands = {{"x", OPERAND_REQUIRED}},
+                        .results = {"y"},
                         .fuse = FUSE_VIEW,
                         .map = slice_map,
-                        .simplify = slice_simplify,
-                        .samples = slice_samples};
+                        .simplify = slice_simplify};
 
 /* ---- reverse {axes} */
 static const Field reverse_fields[] = {
@@ -390,18 +381,18 @@ reverse_infer(Infer *in)
 }
 
 static void
+reverse_place(const void *attr, Type x, const int64_t *at, int64_t *from)
+{
+	const ReverseAttr *a = attr;
+
+	for (int i = 0; i < x->rank; i++)
+		from[i] = ints_has(&a->axes, i) ? x->dims[i] - 1 - at[i] : at[i];
+}
+
+static void
 reverse_eval(Eval *ev)
 {
-	const ReverseAttr *a = ev->attr;
-	int64_t strides[MAX_RANK], at[MAX_RANK];
-	Type x = ev->operand[0].type;
-
-	type_strides(x, strides);
-	for (Walk w = walk(x); w.ok; walk_next(&w)) {
-		for (int i = 0; i < x->rank; i++)
-			at[i] = ints_has(&a->axes, i) ? x->dims[i] - 1 - w.at[i] : w.at[i];
-		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(at, strides, x->rank));
-	}
+	eval_view(ev, reverse_place);
 }
 
 static void
@@ -429,14 +420,7 @@ static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"},
                                          {"{axes = [0]}", "f64[0]"},
                                          {"{axes = [0]}", "f64[1]"},
                                          {0}};
-const OpRow op_reverse = {.name = "reverse",
-                          .doc = "runs axes backwards",
-                          REQUIRED_X,
-                          .fields = reverse_fields,
-                          .attr_size = sizeof(ReverseAttr),
-                          .infer = reverse_infer,
-                          .eval = reverse_eval,
-                          .grad = reverse_grad,
-                          .fuse = FUSE_VIEW,
-                          .map = reverse_map,
-                          .samples = reverse_samples};
+const OpRow op_reverse = {
+	COLUMNS(reverse, ReverseAttr, reverse_fields, reverse_grad, "runs axes backwards"),
+	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fuse = FUSE_VIEW,
+	.map = reverse_map};

@@ -35,18 +35,13 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
 }
 
-static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""}, {0}};
-const OpRow op_constant = {.name = "constant",
-                           .doc = "stored numbers",
-                           .results = {"y"},
-                           .fields = constant_fields,
-                           .attr_size = sizeof(ConstantAttr),
-                           .infer = constant_infer,
-                           .eval = constant_eval,
-                           .grad = grad_zero,
-                           .fuse = FUSE_INDEX,
-                           .element = constant_element,
-                           .samples = constant_samples};
+static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""},
+                                          {"{value = s64[3,1] [1, -2, 3]}", ""},
+                                          {"{value = f64[0] []}", ""},
+                                          {0}};
+const OpRow op_constant = {
+	COLUMNS(constant, ConstantAttr, constant_fields, grad_zero, "stored numbers"),
+	.results = {"y"}, .fuse = FUSE_INDEX, .element = constant_element};
 
 /* ---- iota {dtype, shape, axis}: the index along an axis */
 static const Field iota_fields[] = {{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
@@ -85,16 +80,9 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-static const Sample iota_samples[] = {
-	{"{dtype = s64, shape = [2,3], axis = 1}", ""}, {"{dtype = f64, shape = [5]}", ""}, {0}};
-const OpRow op_iota = {.name = "iota",
-                       .doc = "the index along an axis",
-                       .results = {"y"},
-                       .fields = iota_fields,
-                       .attr_size = sizeof(IotaAttr),
-                       .infer = iota_infer,
-                       .eval = iota_eval,
-                       .grad = grad_zero,
-                       .fuse = FUSE_INDEX,
-                       .element = iota_element,
-                       .samples = iota_samples};
+static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}", ""},
+                                      {"{dtype = f64, shape = [5]}", ""},
+                                      {"{dtype = s32, shape = [1,0]}", ""},
+                                      {0}};
+const OpRow op_iota = {COLUMNS(iota, IotaAttr, iota_fields, grad_zero, "the index along an axis"),
+                       .results = {"y"}, .fuse = FUSE_INDEX, .element = iota_element};

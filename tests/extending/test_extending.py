@@ -45,8 +45,8 @@ def tree(build, tmp_path_factory):
         execute("git", "apply", patch, cwd=root)
     execute("cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Debug",
             f"-DONNX_PROTO={schema(build)}", cwd=root)
-    execute("cmake", "--build", "build", "--target", "gradc", "ops_test", "runtime_device_test",
-            cwd=root)
+    execute("cmake", "--build", "build", "--target", "gradc", "ops_test", "samples_test",
+            "runtime_device_test", cwd=root)
     return root
 
 
@@ -75,6 +75,7 @@ def test_op(tree, extended, tmp_path):
     assert "f64[2] [-8.0, 27.0]" in execute(extended, "opt", text, "--passes=simplify")
     # Its text, its gradient against differences, its kernel and its C against its eval.
     assert "FAILED" not in execute(tree / "build/tests/ops_test")
+    assert "FAILED" not in execute(tree / "build/tests/samples_test")
 
 
 def test_pass(extended, models, tmp_path):
@@ -87,8 +88,8 @@ def test_pass(extended, models, tmp_path):
                     "}\n")
     lines = [line.split()[0] for line in execute(extended, "passes").splitlines()]
     assert lines[lines.index("commute") + 1] == "simplify"
-    assert "div %0, %1" in execute(extended, "opt", text, "--passes=simplify")
-    assert "div %0, %0" in execute(extended, "opt", text, "--passes=commute,simplify")
+    assert "%1 = add %y, %x" in execute(extended, "opt", text, "--passes=")
+    assert "%1 = add %x, %y" in execute(extended, "opt", text, "--passes=commute")
     dump = [extended, "dump", models / "mlp_digits/model.onnx", "--dump-after=commute"]
     assert "; after commute" in execute(*dump)
     assert "; after commute" not in execute(*dump, "--disable=commute")

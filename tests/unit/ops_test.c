@@ -1,132 +1,11 @@
 /* Every op row times its samples: text round trip, gradients against central differences in f64,
- * kernels in the loop-IR interpreter against `eval`, and generated C against the loop-IR interpreter,
- * bit for bit. A row without samples fails. */
+ * kernels of node and gradient in the loop-IR interpreter against `eval`, and their generated C against
+ * the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
 #include "codegen/codegen.h"
-#include "ir/text_impl.h"
+#include "tests/unit/sample_case.h"
 
 #include <dlfcn.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-typedef struct {
-	char word[16]; /* positive, nonzero, ties, ... or "" */
-	int64_t below; /* indices: [0, below) */
-} Values;
-typedef struct {
-	Module *m;
-	Function *f;
-	Diag *diag;
-	Arena *arena;
-	Values values[8];
-	EvalTensor args[8];
-	int n_args;
-	char name[200];
-} Case;
-
-/* ---- building a case from a sample */
-static double
-next_value(const Values *v, DType d, int64_t i)
-{
-	double x = drand48() * 2 - 1;
-
-	if (v->below)
-		return (double)(lrand48() % v->below);
-	if (d == BOOL)
-		return lrand48() % 2;
-	if (!dtype_is_float(d))
-		return (double)(lrand48() % 9 - 4);
-	if (strcmp(v->word, "positive") == 0)
-		return 0.2 + fabs(x) * 2;
-	if (strcmp(v->word, "nonzero") == 0)
-		return x < 0 ? x - 0.3 : x + 0.3;
-	if (strcmp(v->word, "ties") == 0)
-		return (double)(lrand48() % 3);
-	if (strcmp(v->word, "ties_nonzero") == 0)
-		return (double)(lrand48() % 3 + 1);
-	if (strcmp(v->word, "with_zero") == 0)
-		return i == 1 ? 0 : x;
-	if (strcmp(v->word, "integers") == 0)
-		return (double)(lrand48() % 4);
-	return x;
-}
-
-static void
-fill(Case *c, int i, Type t)
-{
-	EvalTensor x = eval_tensor_new(c->arena, t);
-
-	for (int64_t k = 0; k < t->n; k++) {
-		double v = next_value(&c->values[i], t->dtype, k);
-		if (dtype_is_float(t->dtype))
-			x.f[k] = v;
-		else
-			x.i[k] = (int64_t)v;
-	}
-	c->args[i] = x;
-}
-
-static void
-read_operands(Case *c, Reader *r, const char *text)
-{
-	r->at = r->line_start = text;
-	while (!read_at_line_end(r)) {
-		Values *v = &c->values[c->n_args];
-		Type t = read_type(r);
-		assert_non_null(t);
-		if (read_word(r, "in"))
-			assert_true(read_int(r, &v->below));
-		const char *word = read_name(r);
-		snprintf(v->word, sizeof(v->word), "%s", word ? word : "");
-		char name[16];
-		snprintf(name, sizeof(name), "a%d", c->n_args);
-		function_param(c->f, t, name);
-		fill(c, c->n_args++, t);
-		read_char(r, ',');
-	}
-}
-
-static void
-case_open(Case *c, OpKind op, const Sample *s)
-{
-	const OpRow *row = op_table[op];
-	Value *operands[8], *results[8];
-
-	*c = (Case){.arena = arena_new(), .diag = diag_new("test", stderr)};
-	c->m = module_new("sample");
-	c->f = function_new(c->m, "main");
-	snprintf(c->name, sizeof(c->name), "%s %s %s", row->name, s->attrs, s->operands);
-	Reader r = {.file = c->name,
-	            .at = s->attrs,
-	            .line_start = s->attrs,
-	            .line = 1,
-	            .diag = c->diag,
-	            .m = c->m,
-	            .f = c->f};
-	void *attr = arena_alloc(c->m->arena, row->attr_size + 1);
-	assert_true(read_attrs(&r, row, attr));
-	read_operands(c, &r, s->operands);
-	for (int i = 0; i < c->n_args; i++)
-		operands[i] = c->f->params.at[i];
-	Builder b = {.m = c->m, .f = c->f, .loc = loc_name(c->m, row->name)};
-	Node *n = build_node(&b, op, c->n_args, operands, attr);
-	for (int i = 0; i < n->n_results; i++)
-		results[i] = node_result(n, i);
-	b_return(&b, n->n_results, results);
-}
-
-static void
-case_close(Case *c)
-{
-	module_free(c->m);
-	arena_free(c->arena);
-	diag_free(c->diag);
-}
 
 static int
 result_count(const Function *f)
@@ -142,24 +21,62 @@ run(const Case *c, const Function *f, const EvalTensor *args, EvalTensor *result
 	interp_run(&in, f, args, results);
 }
 
-typedef void (*CaseTest)(Case *c);
-static void
-for_each_case(CaseTest test)
+/* ---- commutative rows give the same bits in either order, signs of zeros and infinities included */
+static EvalTensor
+extremes(Case *c, Type t, const double *of, int skip)
 {
-	for (int op = 0; op < N_OPS; op++) {
-		const Sample *s = op_table[op]->samples;
-		if (!s || !s->attrs)
-			fail_msg("op %s has no samples", op_table[op]->name);
-		for (; s->attrs; s++) {
-			Case c;
-			if (strcmp(s->attrs, "text") == 0)
-				continue; /* covered by tests/ir/control.gir */
-			srand48(op + 1);
-			case_open(&c, (OpKind)op, s);
-			test(&c);
-			case_close(&c);
+	EvalTensor x = eval_tensor_new(c->arena, t);
+
+	for (int64_t i = 0; i < t->n; i++)
+		if (dtype_is_float(t->dtype))
+			x.f[i] = of[i / skip % 7];
+		else
+			x.i[i] = (int64_t)fmax(-9, fmin(9, of[i / skip % 6])) &
+			         (t->dtype == BOOL ? 1 : -1);
+	return x;
+}
+
+static void
+check_commutative(OpKind op, DType d)
+{
+	static const double of[7] = {0.0, -0.0, 1.5, -3, INFINITY, -INFINITY, NAN};
+	Case c = {.m = module_new("commutative"), .arena = arena_new()};
+	int64_t n = 49;
+	Type t = type_new(c.m, d, 1, &n);
+	EvalTensor x[2] = {extremes(&c, t, of, 1), extremes(&c, t, of, 7)}, y[2];
+	Function *f = c.f = function_new(c.m, "f");
+	Builder b = {.m = c.m, .f = f};
+	Value *p[2] = {function_param(f, t, "x"), function_param(f, t, "y")}, *r[2];
+
+	r[0] = build(&b, op, 2, p, NULL);
+	r[1] = build(&b, op, 2, (Value *[]){p[1], p[0]}, NULL);
+	b_return(&b, 2, r);
+	run(&c, f, x, y);
+	for (int i = 0; i < n; i++)
+		if (y[0].i[i] != y[1].i[i] &&
+		    !(dtype_is_float(y[0].type->dtype) && isnan(y[0].f[i])))
+			fail_msg("%s %s: element %d depends on the order", op_table[op]->name,
+			         dtype_info[d].name, i);
+	module_free(c.m);
+	arena_free(c.arena);
+}
+
+static void
+test_commutative(void **state)
+{
+	static const DType dtypes[] = {F64, S64, U64, BOOL};
+
+	(void)state;
+	for (int op = 0; op < N_OPS; op++)
+		for (int k = 0; op_table[op]->commutative && k < COUNT(dtypes); k++) {
+			Module *m = module_new("types");
+			Type t = type_scalar(m, dtypes[k]), result;
+			int n;
+			if (!op_infer(m, m->arena, (OpKind)op, NULL, 2, (Type[]){t, t}, &n, &result,
+			              1))
+				check_commutative((OpKind)op, dtypes[k]);
+			module_free(m);
 		}
-	}
 }
 
 /* ---- text */
@@ -205,63 +122,95 @@ weighted(const Case *c, const EvalTensor *weights, const EvalTensor *args)
 	return sum;
 }
 
+/* With operands of eighths the step is an eighth too: exact through f32 for what is linear. */
 static void
 compare_operand(Case *c, int i, const EvalTensor *weights, const EvalTensor *gradient)
 {
 	EvalTensor *x = &c->args[i];
+	bool exact = strcmp(c->values[i].word, "eighths") == 0;
 
 	for (int64_t k = 0; k < x->type->n; k++) {
-		double old = x->f[k], h = 6e-6 * fmax(1, fabs(old));
+		double old = x->f[k], h = exact ? 0.125 : 6e-6 * fmax(1, fabs(old));
 		x->f[k] = old + h;
 		double up = weighted(c, weights, c->args);
 		x->f[k] = old - h;
 		double down = weighted(c, weights, c->args);
 		x->f[k] = old;
 		double numeric = (up - down) / (2 * h), own = gradient->f[k];
-		if (fabs(numeric - own) > 1e-7 + 1e-6 * fabs(own))
+		if (!(fabs(numeric - own) <= 1e-7 + 1e-6 * fabs(own))) /* NaN fails */
 			fail_msg("%s: operand %d, element %lld: gradient %.12g, difference %.12g",
 			         c->name, i, (long long)k, own, numeric);
 	}
 }
 
-static bool
-has_kinks(const Values *v)
+static void
+assert_zeros(const Case *c, int i, const EvalTensor *gradient)
 {
-	return strncmp(v->word, "ties", 4) == 0 || strcmp(v->word, "fixed") == 0;
+	for (int64_t k = 0; k < gradient->type->n; k++)
+		if (gradient->f[k] != 0)
+			fail_msg("%s: operand %d, element %lld: gradient %g of a row that has none",
+			         c->name, i, (long long)k, gradient->f[k]);
+}
+
+/* A weight for every element of a float result. */
+static int
+make_weights(Case *c, EvalTensor *weights)
+{
+	int n = 0;
+
+	for (int i = 0; i < result_count(c->f); i++) {
+		Type t = function_result(c->f, i)->type;
+		if (!dtype_is_float(t->dtype))
+			continue;
+		weights[n] = eval_tensor_new(c->arena, t);
+		for (int64_t e = 0; e < t->n; e++)
+			weights[n].f[e] = drand48() * 2 - 1;
+		eval_tensor_round(&weights[n++]);
+	}
+	return n;
+}
+
+/* The gradient, its weights, and as its arguments the operands and the weights. NULL: it has none, which
+ * is said, never a silent zero. */
+static Function *
+gradient_of(Case *c, EvalTensor *weights, EvalTensor *args)
+{
+	const char *fault = NULL;
+	int n = make_weights(c, weights);
+	Function *d = function_gradient(c->f, &fault);
+
+	if (!d)
+		assert_non_null(fault);
+	memcpy(args, c->args, sizeof(EvalTensor) * (size_t)c->n_args);
+	memcpy(args + c->n_args, weights, sizeof(EvalTensor) * (size_t)n);
+	return d;
 }
 
 static void
 check_gradient(Case *c)
 {
 	EvalTensor args[16], weights[8], gradients[8];
-	const char *fault = NULL;
-	int n = c->n_args, n_weights = 0, k = 0;
+	Function *d = gradient_of(c, weights, args);
+	bool nans = false;
+	int k = 0;
 
-	for (int i = 0; i < result_count(c->f); i++) {
-		Type t = function_result(c->f, i)->type;
-		if (!dtype_is_float(t->dtype))
-			continue;
-		weights[n_weights] = eval_tensor_new(c->arena, t);
-		for (int64_t e = 0; e < t->n; e++)
-			weights[n_weights].f[e] = drand48() * 2 - 1;
-		n_weights++;
-	}
-	for (int i = 0; i < c->n_args; i++)
-		if (has_kinks(&c->values[i]))
-			return;
-	Function *d = function_gradient(c->f, &fault);
-	if (!d) {
-		/* scatter of mul, max, min: an error, never a silent zero */
-		assert_non_null(fault);
+	if (!d)
 		return;
-	}
+	for (int i = 0; i < c->n_args; i++)
+		nans |= strcmp(c->values[i].word, "nans") == 0;
+	if (nans)
+		return; /* no differences of any operand */
 	assert_true(module_verify(c->m, c->diag));
-	memcpy(args, c->args, sizeof(EvalTensor) * (size_t)n);
-	memcpy(args + n, weights, sizeof(EvalTensor) * (size_t)n_weights);
 	run(c, d, args, gradients);
-	for (int i = 0; i < n; i++)
-		if (dtype_is_float(c->args[i].type->dtype))
-			compare_operand(c, i, weights, &gradients[k++]);
+	for (int i = 0; i < c->n_args; i++) {
+		if (!dtype_is_float(c->args[i].type->dtype))
+			continue;
+		if (op_row(c->f->first)->grad == grad_zero)
+			assert_zeros(c, i, &gradients[k]);
+		else if (!has_kinks(&c->values[i]))
+			compare_operand(c, i, weights, &gradients[k]);
+		k++;
+	}
 }
 static void
 test_gradients(void **state)
@@ -300,12 +249,16 @@ lower_module(Case *c)
 	return pipeline_run(&p, c->m, &stage, &o, c->diag);
 }
 
+/* The node and its gradient: kernels in the loop-IR interpreter against eval. */
 static void
 check_kernel(Case *c)
 {
-	EvalTensor want[8], got[8];
+	EvalTensor args[16], weights[8], want[8], got[8], want_d[8], got_d[8];
+	Function *d = gradient_of(c, weights, args);
 
 	run(c, c->f, c->args, want);
+	if (d)
+		run(c, d, args, want_d);
 	assert_true(lower_module(c));
 	Interp in = interp_new(c->m, c->arena, false);
 	for (int i = 0; i < c->m->states.n; i++)
@@ -313,6 +266,10 @@ check_kernel(Case *c)
 		                                c->m->states.at[i]->data->data);
 	interp_run(&in, c->f, c->args, got);
 	compare_results(c, want, got, result_count(c->f));
+	if (d) {
+		interp_run(&in, d, args, got_d);
+		compare_results(c, want_d, got_d, result_count(d));
+	}
 }
 static void
 test_kernels(void **state)
@@ -339,6 +296,20 @@ fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
 	(void)c;
 }
 
+/* Equal bits; a NaN may be any NaN: which one an operation makes is the machine's and C's business. */
+static bool
+same_buffer(Type t, const void *a, const void *b)
+{
+	bool same = memcmp(a, b, (size_t)type_bytes(t)) == 0;
+
+	for (int64_t e = 0; !same && dtype_is_float(t->dtype) && e < t->n; e++) {
+		double x = dtype_load_float(t->dtype, a, e), y = dtype_load_float(t->dtype, b, e);
+		if (memcmp(&x, &y, sizeof(x)) != 0 && !(isnan(x) && isnan(y)))
+			return false;
+	}
+	return same || dtype_is_float(t->dtype);
+}
+
 static void
 compare_kernel(Case *c, const Kernel *k, KernelCode code)
 {
@@ -359,7 +330,7 @@ compare_kernel(Case *c, const Kernel *k, KernelCode code)
 	kernel_interpret(k, a, NULL, 0, k->iterations);
 	code(b, NULL, 0, k->iterations);
 	for (int i = k->n_inputs; i < n; i++)
-		if (memcmp(a[i], b[i], (size_t)type_bytes(k->buffers.at[i].type)) != 0)
+		if (!same_buffer(k->buffers.at[i].type, a[i], b[i]))
 			fail_msg(
 				"%s: kernel %s: the C code differs from the interpreter in output %d",
 				c->name, k->name, i - k->n_inputs);
@@ -370,7 +341,9 @@ check_c(Case *c)
 {
 	Text source = {0};
 	char folder[] = "/tmp/gradc-ops-XXXXXX", command[512];
+	EvalTensor args[16], weights[8];
 
+	gradient_of(c, weights, args);
 	assert_true(lower_module(c));
 	if (c->m->kernels.n == 0)
 		return;
@@ -408,9 +381,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_gradients),
-		cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_gradients),   cmocka_unit_test(test_kernels),
 		cmocka_unit_test(test_c),
 	};
 

@@ -1,0 +1,131 @@
+/* Places: affine forms of scalars, and the way between an index by axes and a flat element number. */
+#include "ir/loop.h"
+
+#include <assert.h>
+
+Affine
+affine_constant(int64_t c)
+{
+	return (Affine){.constant = c};
+}
+
+Affine
+affine_scalar(LoopValue s)
+{
+	return (Affine){.n = 1, .terms = {{1, s}}};
+}
+
+Affine
+affine_add(Affine a, Affine b)
+{
+	a.constant += b.constant;
+	for (int i = 0; i < b.n; i++) {
+		int k = 0;
+		while (k < a.n && a.terms[k].scalar != b.terms[i].scalar)
+			k++;
+		if (k < a.n) {
+			a.terms[k].coefficient += b.terms[i].coefficient;
+			if (a.terms[k].coefficient == 0)
+				a.terms[k] = a.terms[--a.n];
+		} else {
+			assert(a.n < MAX_RANK);
+			a.terms[a.n++] = b.terms[i];
+		}
+	}
+	return a;
+}
+
+Affine
+affine_scale(Affine a, int64_t by)
+{
+	if (by == 0)
+		return affine_constant(0);
+	a.constant *= by;
+	for (int i = 0; i < a.n; i++)
+		a.terms[i].coefficient *= by;
+	return a;
+}
+
+Affine
+index_flat(Type t, const Index *at)
+{
+	int64_t strides[MAX_RANK];
+	Affine flat = affine_constant(0);
+
+	if (at->of && type_same_shape(at->of, t))
+		return at->flat;
+	type_strides(t, strides);
+	for (int i = 0; i < t->rank; i++)
+		if (t->dims[i] != 1)
+			flat = affine_add(flat, affine_scale(at->at[i], strides[i]));
+	return flat;
+}
+
+/* Least and greatest value, where loop extents bound every term. */
+static bool
+affine_range(const LoopBuilder *lb, const Affine *a, int64_t *low, int64_t *high)
+{
+	*low = *high = a->constant;
+	for (int i = 0; i < a->n; i++) {
+		int64_t n = lb->extents.at[a->terms[i].scalar];
+		if (n <= 0)
+			return false;
+		int64_t reach = a->terms[i].coefficient * (n - 1);
+		*(reach < 0 ? low : high) += reach;
+	}
+	return true;
+}
+
+/* rest = whole * stride + rest with 0 <= rest < stride, when the terms allow it. */
+static bool
+affine_divide(const LoopBuilder *lb, Affine *rest, int64_t stride, Affine *whole)
+{
+	Affine w = affine_constant(0), r = affine_constant(0);
+	int64_t low, high;
+
+	for (int i = 0; i < rest->n; i++) {
+		AffineTerm t = rest->terms[i];
+		if (t.coefficient % stride == 0)
+			w.terms[w.n++] = (AffineTerm){t.coefficient / stride, t.scalar};
+		else
+			r.terms[r.n++] = t;
+	}
+	w.constant = rest->constant / stride;
+	r.constant = rest->constant % stride;
+	if (r.constant < 0) {
+		r.constant += stride;
+		w.constant--;
+	}
+	if (!affine_range(lb, &r, &low, &high) || low < 0 || high >= stride)
+		return false;
+	*whole = w;
+	*rest = r;
+	return true;
+}
+
+void
+index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
+{
+	int64_t strides[MAX_RANK];
+	bool by_terms = true;
+
+	type_strides(t, strides);
+	out->rank = t->rank;
+	out->of = t;
+	out->flat = f;
+	for (int i = 0; i < t->rank; i++) {
+		if (t->dims[i] == 1 || t->n == 0) {
+			out->at[i] = affine_constant(0);
+			continue;
+		}
+		if (by_terms && affine_divide(lb, &f, strides[i], &out->at[i]))
+			continue;
+		/* From here on by arithmetic. */
+		by_terms = false;
+		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
+		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);
+		out->at[i] = affine_scalar(whole);
+		f = affine_add(affine_scalar(flat),
+		               affine_scale(affine_scalar(whole), -strides[i]));
+	}
+}

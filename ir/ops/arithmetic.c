@@ -1,0 +1,187 @@
+/* Arithmetic, signs and rounding. */
+#include "ir/ops/elementwise.h"
+
+#include <math.h>
+
+/* clang-format off */
+FLOAT1(neg, -x)
+INT1(neg, (int64_t)(0 - U(x)))
+INT1(abs, x < 0 ? i_neg(x) : x)
+FLOAT1(sign, isnan(x) ? x : (x > 0) - (x < 0))
+INT1(sign, (x > 0) - (x < 0))
+FLOAT2(add, x + y)
+FLOAT2(sub, x - y)
+FLOAT2(mul, x * y)
+FLOAT2(div, x / y)
+FLOAT2(max, isnan(x) || x > y ? x : isnan(y) || y > x ? y : x)
+FLOAT2(min, isnan(x) || x < y ? x : isnan(y) || y < x ? y : x)
+INT2(add, U(x) + U(y))
+INT2(sub, U(x) - U(y))
+INT2(mul, U(x) * U(y))
+INT2(max, int_less(x, y, u) ? y : x)
+INT2(min, int_less(y, x, u) ? y : x)
+/* Division by zero gives 0 and the one overflow wraps: evaluation never traps. */
+INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x) : x / y)
+INT2(rem, y == 0 ? 0 : u ? (int64_t)(U(x) % U(y)) : y == -1 ? 0 : x % y)
+
+DIRECT(neg) DIRECT(abs) DIRECT(floor) DIRECT(ceil) DIRECT(round)
+DIRECT(add) DIRECT(sub) DIRECT(mul) DIRECT(div) DIRECT(rem) DIRECT(max) DIRECT(min)
+
+static void grad_neg(Grad *g) { grad_add(g, 0, neg(g, DY)); }
+static void grad_abs(Grad *g) { grad_add(g, 0, mul(g, DY, b_unary(B, OP_sign, X))); }
+/* clang-format on */
+
+static LoopValue
+scalar_sign(LoopBuilder *lb, const Node *n, const LoopValue *x)
+{
+	DType t = lb_type(lb, x[0]);
+	LoopValue zero = lb_number(lb, t, 0), one = lb_number(lb, t, 1);
+	LoopValue low = lb_select(lb, lb_compare(lb, LOOP_lt, x[0], zero), lb_number(lb, t, -1),
+	                          x[0]);
+
+	(void)n; /* 0 and NaN stay */
+	return lb_select(lb, lb_compare(lb, LOOP_gt, x[0], zero), one, low);
+}
+
+static void
+grad_of_add(Grad *g)
+{
+	grad_add(g, 0, DY);
+	grad_add(g, 1, DY);
+}
+
+static void
+grad_sub(Grad *g)
+{
+	grad_add(g, 0, DY);
+	if (g->needs[1])
+		grad_add(g, 1, neg(g, DY));
+}
+
+static void
+grad_mul(Grad *g)
+{
+	if (g->needs[0])
+		grad_add(g, 0, mul(g, DY, Z));
+	if (g->needs[1])
+		grad_add(g, 1, mul(g, DY, X));
+}
+
+/* y = x/z: dx = dy/z, dz = -dy y/z */
+static void
+grad_div(Grad *g)
+{
+	Value *dx = divide(g, DY, Z);
+
+	grad_add(g, 0, dx);
+	if (g->needs[1])
+		grad_add(g, 1, neg(g, mul(g, dx, Y)));
+}
+
+/* y = x - z trunc(x/z): dx = dy, dz = -dy (x - y)/z */
+static void
+grad_rem(Grad *g)
+{
+	grad_add(g, 0, DY);
+	if (g->needs[1])
+		grad_add(g, 1, neg(g, mul(g, DY, divide(g, sub(g, X, Y), Z))));
+}
+
+/* The larger operand takes dy, equal ones half each (torch.maximum). */
+static void
+grad_extremum(Grad *g, OpKind wins)
+{
+	Value *half = mul(g, DY, number(g, DY, 0.5)), *zero = number(g, DY, 0);
+	Value *tie = b_binary(B, OP_eq, X, Z);
+
+	for (int i = 0; i < 2; i++) {
+		Value *a = i ? Z : X, *b = i ? X : Z;
+		if (g->needs[i])
+			grad_add(g, i,
+			         b_select(B, tie, half,
+			                  b_select(B, b_binary(B, wins, a, b), DY, zero)));
+	}
+}
+
+static void
+grad_max(Grad *g)
+{
+	grad_extremum(g, OP_gt);
+}
+
+static void
+grad_min(Grad *g)
+{
+	grad_extremum(g, OP_lt);
+}
+
+static Value *
+simplify_add(Builder *b, Node *n)
+{
+	if (operand_is(n, 1, 0))
+		return node_operand(n, 0);
+	return operand_is(n, 0, 0) ? node_operand(n, 1)
+	                           : join_pads(b, node_operand(n, 0), node_operand(n, 1));
+}
+
+static Value *
+simplify_sub(Builder *b, Node *n)
+{
+	(void)b;
+	return operand_is(n, 1, 0) ? node_operand(n, 0) : NULL;
+}
+
+static Value *
+simplify_mul(Builder *b, Node *n)
+{
+	for (int i = 0; i < 2; i++) {
+		if (operand_is(n, i, 1))
+			return node_operand(n, !i);
+		if (operand_is(n, i, -1))
+			return b_unary(b, OP_neg, node_operand(n, !i));
+	}
+	return NULL;
+}
+
+static Value *
+simplify_div(Builder *b, Node *n)
+{
+	(void)b;
+	return operand_is(n, 1, 1) ? node_operand(n, 0) : NULL;
+}
+
+/* At a tie the central difference is the half that both get. */
+static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
+                                          {"", "f64[5,3] integers, f64[5,3] integers"},
+                                          {"", "f64[5] nans, f64[5]"},
+                                          {"", "f64[5], f64[5] nans"},
+
+                                          {"", "f64[], f64[]"},
+                                          {"", "f64[1,0], f64[1,0]"},
+                                          {0}};
+
+/* clang-format off */
+UNARY(neg, "-x", NUMBERS, false, f_neg, i_neg, 1, grad_neg, unary_samples,
+      .simplify = simplify_involution)
+UNARY(abs, "|x|; gradient 0 at 0", NUMBERS, false, fabs, i_abs, 1, grad_abs, unary_samples)
+UNARY(sign, "-1, 0 or 1; NaN stays", NUMBERS, false, f_sign, i_sign, 1, grad_zero, unary_samples)
+UNARY(floor, "largest integer <= x", FLOATS, false, floor, NULL, 1, grad_zero, unary_samples)
+UNARY(ceil, "smallest integer >= x", FLOATS, false, ceil, NULL, 1, grad_zero, unary_samples)
+UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 1, grad_zero,
+      unary_samples)
+BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, 1, grad_of_add, binary_samples,
+       .simplify = simplify_add, .commutative = true)
+BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1, grad_sub, binary_samples,
+       .simplify = simplify_sub)
+BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1, grad_mul, binary_samples,
+       .simplify = simplify_mul, .commutative = true)
+BINARY(div, "x / y; integers truncate, by zero gives 0", NUMBERS, false, f_div, i_div, 2, grad_div,
+       binary_samples, .simplify = simplify_div)
+BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10, grad_rem,
+       binary_samples)
+/* not commutative: of 0 and -0 the first operand wins */
+BINARY(max, "the larger; NaN wins; equal ones share the gradient", NUMBERS, false, f_max, i_max, 1,
+       grad_max, extremum_samples)
+BINARY(min, "the smaller; NaN wins; equal ones share the gradient", NUMBERS, false, f_min, i_min, 1,
+       grad_min, extremum_samples)
+/* clang-format on */

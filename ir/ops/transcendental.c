@@ -1,0 +1,149 @@
+/* Exponentials, logarithms, roots, powers and the like. */
+#include "ir/ops/elementwise.h"
+
+#include <math.h>
+
+/* clang-format off */
+FLOAT1(rsqrt, 1 / sqrt(x))
+FLOAT1(sigmoid, x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)))
+
+DIRECT(exp) DIRECT(expm1) DIRECT(log) DIRECT(log1p) DIRECT(sqrt) DIRECT(sin) DIRECT(cos)
+DIRECT(tanh) DIRECT(erf) DIRECT(pow)
+
+/* d exp = y */
+static void grad_exp(Grad *g) { grad_add(g, 0, mul(g, DY, Y)); }
+static void grad_expm1(Grad *g) { grad_add(g, 0, mul(g, DY, add(g, Y, number(g, Y, 1)))); }
+static void grad_log(Grad *g) { grad_add(g, 0, divide(g, DY, X)); }
+static void grad_log1p(Grad *g) { grad_add(g, 0, divide(g, DY, add(g, X, number(g, X, 1)))); }
+/* d sqrt = 1 / (2 y) */
+static void grad_sqrt(Grad *g) { grad_add(g, 0, divide(g, DY, add(g, Y, Y))); }
+static void grad_sin(Grad *g) { grad_add(g, 0, mul(g, DY, b_unary(B, OP_cos, X))); }
+static void grad_cos(Grad *g) { grad_add(g, 0, neg(g, mul(g, DY, b_unary(B, OP_sin, X)))); }
+/* clang-format on */
+
+static int64_t
+i_pow(int64_t x, int64_t y, bool u)
+{
+	int64_t r = 1;
+
+	if (y < 0 && !u)
+		return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+	for (uint64_t e = U(y); e; e >>= 1, x = (int64_t)(U(x) * U(x)))
+		if (e & 1)
+			r = (int64_t)(U(r) * U(x));
+	return r;
+}
+
+/* d rsqrt = -y^3 / 2 */
+static void
+grad_rsqrt(Grad *g)
+{
+	Value *y3 = mul(g, mul(g, Y, Y), Y);
+
+	grad_add(g, 0, mul(g, DY, mul(g, y3, number(g, Y, -0.5))));
+}
+
+/* d tanh = 1 - y^2 */
+static void
+grad_tanh(Grad *g)
+{
+	grad_add(g, 0, mul(g, DY, sub(g, number(g, Y, 1), mul(g, Y, Y))));
+}
+
+/* d erf = 2/sqrt(pi) exp(-x^2) */
+static void
+grad_erf(Grad *g)
+{
+	Value *e = b_unary(B, OP_exp, neg(g, mul(g, X, X)));
+
+	grad_add(g, 0, mul(g, DY, mul(g, e, number(g, X, 1.12837916709551257390))));
+}
+
+/* d sigmoid = y (1 - y) */
+static void
+grad_sigmoid(Grad *g)
+{
+	grad_add(g, 0, mul(g, DY, mul(g, Y, sub(g, number(g, Y, 1), Y))));
+}
+
+/* y = x^z: dx = dy z x^(z-1), 0 where z = 0; dz = dy y log x, 0 where x = 0 and z >= 0 (torch.pow) */
+static void
+grad_pow(Grad *g)
+{
+	Value *zero = number(g, Y, 0);
+
+	if (g->needs[0]) {
+		Value *p = b_binary(B, OP_pow, X, sub(g, Z, number(g, Z, 1)));
+		Value *is0 = b_binary(B, OP_eq, Z, zero);
+		grad_add(g, 0, mul(g, DY, b_select(B, is0, zero, mul(g, Z, p))));
+	}
+	if (g->needs[1]) {
+		Value *dead = b_binary(B, OP_and, b_binary(B, OP_eq, X, zero),
+		                       b_binary(B, OP_ge, Z, zero));
+		Value *l = mul(g, Y, b_unary(B, OP_log, X));
+		grad_add(g, 1, mul(g, DY, b_select(B, dead, zero, l)));
+	}
+}
+
+static LoopValue
+scalar_rsqrt(LoopBuilder *lb, const Node *n, const LoopValue *x)
+{
+	(void)n;
+	return lb_binary(lb, LOOP_div, lb_number(lb, lb_type(lb, x[0]), 1),
+	                 lb_unary(lb, LOOP_sqrt, x[0]));
+}
+
+/* 1 / (1 + exp(-x)): exp overflows to inf, whose inverse is the right 0 */
+static LoopValue
+scalar_sigmoid(LoopBuilder *lb, const Node *n, const LoopValue *x)
+{
+	LoopValue one = lb_number(lb, lb_type(lb, x[0]), 1);
+	LoopValue e = lb_unary(lb, LOOP_exp, lb_unary(lb, LOOP_neg, x[0]));
+
+	(void)n;
+	return lb_binary(lb, LOOP_div, one, lb_binary(lb, LOOP_add, one, e));
+}
+
+/* x^1, x^2, x^3, x^0.5, x^-1, x^-0.5 */
+static Value *
+simplify_pow(Builder *b, Node *n)
+{
+	Value *x = node_operand(n, 0);
+	double e;
+
+	if (!value_splat(node_operand(n, 1), &e) || !dtype_is_float(x->type->dtype))
+		return NULL;
+	if (e == 1)
+		return x;
+	if (e == 2)
+		return b_binary(b, OP_mul, x, x);
+	if (e == 3)
+		return b_binary(b, OP_mul, b_binary(b, OP_mul, x, x), x);
+	if (e == 0.5)
+		return b_unary(b, OP_sqrt, x);
+	if (e == -0.5)
+		return b_unary(b, OP_rsqrt, x);
+	return e == -1 ? b_binary(b, OP_div, b_splat(b, x->type, 1), x) : NULL;
+}
+
+static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
+                                     {"", "f64[5] ties, f64[5] positive"},
+                                     {"", "f64[7] nonzero, f64[7] ties"},
+                                     {"", "f64[0,1], f64[0,1]"},
+                                     {0}};
+
+/* clang-format off */
+UNARY(exp, "e^x", FLOATS, false, exp, NULL, 4, grad_exp, unary_samples)
+UNARY(expm1, "e^x - 1", FLOATS, false, expm1, NULL, 10, grad_expm1, unary_samples)
+UNARY(log, "natural logarithm", FLOATS, false, log, NULL, 10, grad_log, positive_samples)
+UNARY(log1p, "log(1 + x)", FLOATS, false, log1p, NULL, 10, grad_log1p, positive_samples)
+UNARY(sqrt, "square root", FLOATS, false, sqrt, NULL, 2, grad_sqrt, positive_samples)
+UNARY(rsqrt, "1 / sqrt(x)", FLOATS, false, f_rsqrt, NULL, 2, grad_rsqrt, positive_samples)
+UNARY(sin, "sine, x in radians", FLOATS, false, sin, NULL, 10, grad_sin, unary_samples)
+UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10, grad_cos, unary_samples)
+UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10, grad_tanh, unary_samples)
+UNARY(erf, "error function", FLOATS, false, erf, NULL, 10, grad_erf, unary_samples)
+UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6, grad_sigmoid, unary_samples)
+BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, 20, grad_pow, pow_samples,
+       .simplify = simplify_pow)
+/* clang-format on */

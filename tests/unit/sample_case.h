@@ -1,0 +1,164 @@
+/* What ops_test and samples_test share: a module of one node made from a sample of its row, and values
+ * for its operands. */
+#ifndef GRADC_TESTS_SAMPLE_CASE_H
+#define GRADC_TESTS_SAMPLE_CASE_H
+
+#include "ir/text_impl.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct {
+	char word[16]; /* positive, nonzero, ties, ... or "" */
+	int64_t below; /* indices: [0, below) */
+} Values;
+typedef struct {
+	Module *m;
+	Function *f;
+	Diag *diag;
+	Arena *arena;
+	Values values[8];
+	EvalTensor args[8];
+	int n_args;
+	char name[200];
+} Case;
+
+/* ---- building a case from a sample */
+static double
+next_value(const Values *v, DType d, int64_t i)
+{
+	double x = drand48() * 2 - 1;
+
+	if (v->below)
+		return (double)(lrand48() % v->below);
+	if (d == BOOL)
+		return lrand48() % 2;
+	if (!dtype_is_float(d))
+		return (double)(lrand48() % 9 - 4);
+	if (strcmp(v->word, "positive") == 0)
+		return 0.2 + fabs(x) * 2;
+	if (strcmp(v->word, "nonzero") == 0)
+		return x < 0 ? x - 0.3 : x + 0.3;
+	if (strcmp(v->word, "ties") == 0)
+		return (double)(lrand48() % 3);
+	if (strcmp(v->word, "ties_nonzero") == 0)
+		return (double)(lrand48() % 3 + 1);
+	if (strcmp(v->word, "with_zero") == 0)
+		return i == 1 ? 0 : x;
+	if (strcmp(v->word, "integers") == 0)
+		return (double)(lrand48() % 4);
+	if (strcmp(v->word, "nans") == 0)
+		return i % 3 == 1 ? NAN : x;
+	if (strcmp(v->word, "pairs") == 0)
+		return (double)(i / 2 * 7 % 5);
+	if (strcmp(v->word, "eighths") == 0)
+		return (double)(lrand48() % 17 - 8) / 8;
+	return x;
+}
+
+static void
+fill(Case *c, int i, Type t)
+{
+	EvalTensor x = eval_tensor_new(c->arena, t);
+
+	for (int64_t k = 0; k < t->n; k++) {
+		double v = next_value(&c->values[i], t->dtype, k);
+		if (dtype_is_float(t->dtype))
+			x.f[k] = v;
+		else
+			x.i[k] = (int64_t)v;
+	}
+	c->args[i] = x;
+}
+
+static void
+read_operands(Case *c, Reader *r, const char *text)
+{
+	r->at = r->line_start = text;
+	while (!read_at_line_end(r)) {
+		Values *v = &c->values[c->n_args];
+		Type t = read_type(r);
+		assert_non_null(t);
+		if (read_word(r, "in"))
+			assert_true(read_int(r, &v->below));
+		const char *word = read_name(r);
+		snprintf(v->word, sizeof(v->word), "%s", word ? word : "");
+		char name[16];
+		snprintf(name, sizeof(name), "a%d", c->n_args);
+		function_param(c->f, t, name);
+		fill(c, c->n_args++, t);
+		read_char(r, ',');
+	}
+}
+
+static inline void
+case_open(Case *c, OpKind op, const Sample *s)
+{
+	const OpRow *row = op_table[op];
+	Value *operands[8], *results[8];
+
+	*c = (Case){.arena = arena_new(), .diag = diag_new("test", stderr)};
+	c->m = module_new("sample");
+	c->f = function_new(c->m, "main");
+	snprintf(c->name, sizeof(c->name), "%s %s %s", row->name, s->attrs, s->operands);
+	Reader r = {.file = c->name,
+	            .at = s->attrs,
+	            .line_start = s->attrs,
+	            .line = 1,
+	            .diag = c->diag,
+	            .m = c->m,
+	            .f = c->f};
+	void *attr = arena_alloc(c->m->arena, row->attr_size + 1);
+	assert_true(read_attrs(&r, row, attr));
+	read_operands(c, &r, s->operands);
+	for (int i = 0; i < c->n_args; i++)
+		operands[i] = c->f->params.at[i];
+	Builder b = {.m = c->m, .f = c->f, .loc = loc_name(c->m, row->name)};
+	Node *n = build_node(&b, op, c->n_args, operands, attr);
+	for (int i = 0; i < n->n_results; i++)
+		results[i] = node_result(n, i);
+	b_return(&b, n->n_results, results);
+}
+
+static inline void
+case_close(Case *c)
+{
+	module_free(c->m);
+	arena_free(c->arena);
+	diag_free(c->diag);
+}
+
+/* No differences are taken of such operands. */
+static inline bool
+has_kinks(const Values *v)
+{
+	return strncmp(v->word, "ties", 4) == 0 || strcmp(v->word, "fixed") == 0 ||
+	       strcmp(v->word, "nans") == 0;
+}
+
+typedef void (*CaseTest)(Case *c);
+static inline void
+for_each_case(CaseTest test)
+{
+	for (int op = 0; op < N_OPS; op++) {
+		const Sample *s = op_table[op]->samples;
+		if (!s || !s->attrs)
+			fail_msg("op %s has no samples", op_table[op]->name);
+		for (; s->attrs; s++) {
+			Case c;
+			if (strcmp(s->attrs, "text") == 0)
+				continue; /* covered by tests/ir/control.gir */
+			srand48(op + 1);
+			case_open(&c, (OpKind)op, s);
+			test(&c);
+			case_close(&c);
+		}
+	}
+}
+
+#endif
