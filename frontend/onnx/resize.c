@@ -248,12 +248,16 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 }
 
 static bool
-known_mode(OnnxNode *n, Resize *r)
+known_mode(OnnxNode *n, Resize *r, const Value *x)
 {
 	if (!strcmp(r->mode, "bilinear"))
 		r->mode = "linear";
 	if (strcmp(r->mode, "nearest") && strcmp(r->mode, "linear") && strcmp(r->mode, "cubic")) {
 		fault(n, "unknown mode");
+		return false;
+	}
+	if (strcmp(r->mode, "nearest") && !dtype_is_float(x->type->dtype)) {
+		unsupported(n, "mode %s of %s", r->mode, dtype_info[x->type->dtype].name);
 		return false;
 	}
 	return true;
@@ -273,7 +277,7 @@ import_resize(OnnxNode *n)
 	double roi[2 * MAX_RANK];
 	Ints axes;
 
-	if (!x || !known_mode(n, &r))
+	if (!x || !known_mode(n, &r, x))
 		return;
 	if (want_int(n, "antialias", 0)) {
 		unsupported(n, "antialias");
@@ -309,7 +313,7 @@ import_upsample(OnnxNode *n)
 	const AttributeProto *scales = node_attribute(n->proto, "scales");
 	ResizeAxis a[MAX_RANK];
 
-	if (!x || !known_mode(n, &r))
+	if (!x || !known_mode(n, &r, x))
 		return;
 	Ints axes = ints_range(0, x->type->rank);
 	if (n->extra->input) {
