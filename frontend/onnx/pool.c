@@ -47,6 +47,17 @@ import_max_pool(OnnxNode *n)
 	}
 }
 
+enum { MAX_WINDOWS = 1 << 24 }; /* along one axis */
+
+/* How many k in [0, n) put first + k * step below `end`. */
+static int64_t
+taps_below(int64_t first, int64_t step, int64_t n, int64_t end)
+{
+	int64_t count = end > first ? (end - first + step - 1) / step : 0;
+
+	return count < n ? count : n;
+}
+
 /* How many taps of each window along an axis lie in [-low, size + high). */
 static bool
 count_taps(const Window *w, int i, int64_t size, int64_t low, int64_t high, int64_t count,
@@ -55,11 +66,10 @@ count_taps(const Window *w, int i, int64_t size, int64_t low, int64_t high, int6
 	bool equal = true;
 
 	for (int64_t o = 0; o < count; o++) {
-		taps[o] = 0;
-		for (int64_t k = 0; k < w->kernel.at[i]; k++) {
-			int64_t at = o * w->stride.at[i] - w->low.at[i] + k * w->dilation.at[i];
-			taps[o] += at >= -low && at < size + high;
-		}
+		int64_t first = o * w->stride.at[i] - w->low.at[i];
+		int64_t n = w->kernel.at[i], step = w->dilation.at[i];
+		taps[o] = (double)(taps_below(first, step, n, size + high) -
+		                   taps_below(first, step, n, -low));
 		equal &= taps[o] == taps[0];
 	}
 	return equal;
@@ -82,6 +92,11 @@ import_average_pool(OnnxNode *n)
 	double scale = 1;
 	for (int i = 0; y && i < w.spatial; i++) {
 		int64_t count = y->type->dims[i + 2];
+		if (count > MAX_WINDOWS) {
+			unsupported(n, "%lld windows along axis %d, at most %d are supported",
+			            (long long)count, i + 2, MAX_WINDOWS);
+			return;
+		}
 		double *taps = NEW_ARRAY(n->im->arena, double, count);
 		bool equal = count_taps(&w, i, x->type->dims[i + 2], with_pads ? w.low.at[i] : 0,
 		                        with_pads ? w.padded.at[i] : 0, count, taps);
