@@ -154,6 +154,9 @@ simplify_div(Builder *b, Node *n)
 static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
                                           {"", "f64[5] nans, f64[5]"},
+                                          {"", "s64[3,5], s64[3,5]"},
+                                          {"", "u64[3,5], u64[3,5]"},
+
                                           {"", "f64[5], f64[5] nans"},
 
                                           {"", "f64[], f64[]"},

@@ -57,13 +57,13 @@ simplify_cast(Builder *b, Node *n)
 	return x->type == node_result(n, 0)->type ? x : NULL;
 }
 
-static const Sample cast_samples[] = {{"{to = f32}", "f64[3] eighths"},
-                                      {"{to = s64}", "f64[3]"},
-                                      {"{to = bool}", "f64[2,2]"},
-                                      {"{to = f64}", "s64[3]"},
-                                      {"{to = f64}", "bool[3]"},
-                                      {"{to = f32}", "f64[1,0]"},
-                                      {0}};
+static const Sample cast_samples[] = {
+	{"{to = f32}", "f64[3] eighths"}, {"{to = s64}", "f64[3]"},
+	{"{to = bool}", "f64[2,2]"},      {"{to = f64}", "s64[3]"},
+	{"{to = f64}", "bool[3]"},        {"{to = u8}", "f64[5] large"},
+	{"{to = s8}", "f64[5] large"},
+
+	{"{to = f32}", "f64[1,0]"},       {0}};
 
 const OpRow op_cast = {.name = "cast",
                        .doc = "conversion; to integers truncates and saturates, to bool is x != 0",

@@ -128,6 +128,9 @@ simplify_pow(Builder *b, Node *n)
 
 static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
                                      {"", "f64[5] ties, f64[5] positive"},
+                                     {"", "s64[3,5], s64[3,5]"},
+                                     {"", "u64[3,5], u64[3,5] in 9"},
+
                                      {"", "f64[7] nonzero, f64[7] ties"},
                                      {"", "f64[0,1], f64[0,1]"},
                                      {0}};

@@ -52,6 +52,8 @@ next_value(const Values *v, DType d, int64_t i)
 		return i == 1 ? 0 : x;
 	if (strcmp(v->word, "integers") == 0)
 		return (double)(lrand48() % 4);
+	if (strcmp(v->word, "large") == 0)
+		return x * 1000;
 	if (strcmp(v->word, "nans") == 0)
 		return i % 3 == 1 ? NAN : x;
 	if (strcmp(v->word, "pairs") == 0)
