@@ -4,12 +4,9 @@
 enum { MAX_GROUP_NODES = 400 };
 
 static const ReduceForm *
-keep_form(Fuse *fu, ReduceForm form)
+keep_form(Fuse *fu, const ReduceForm *form)
 {
-	ReduceForm *copy = NEW(fu->arena, ReduceForm);
-
-	*copy = form;
-	return form.n ? copy : NULL;
+	return form->n ? arena_copy(fu->arena, form, sizeof(*form)) : NULL;
 }
 
 static int
@@ -23,8 +20,9 @@ group_new(Fuse *fu, const Node *n)
 	if (fuse_class_of(n) == FUSE_REDUCE) {
 		Ints shape = ints_of_type(node_operand(n, 0)->type);
 		g.n = node_operand(n, 0)->type->n;
-		g.form = keep_form(fu, reduce_form(&shape, &((ReduceAttr *)n->attr)->axes));
-		g.rows = reduce_form_kept(g.form);
+		ReduceForm form = reduce_form(&shape, &((ReduceAttr *)n->attr)->axes);
+		g.form = keep_form(fu, &form);
+		g.rows = reduce_form_kept(&form);
 	}
 	vec_push(fu->arena, &fu->groups, g);
 	return fu->groups.n - 1;
@@ -90,7 +88,7 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	if (x->type->n == g->n) {
 		if (g->form)
 			return reduce_form_equal(&form, g->form);
-		g->form = keep_form(fu, form);
+		g->form = keep_form(fu, &form);
 		g->rows = reduce_form_kept(&form);
 		return true;
 	}
@@ -105,7 +103,7 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
 	    (form.n == 1 && !form.reduced[0]))
 		return false;
-	g->outer = keep_form(fu, form);
+	g->outer = keep_form(fu, &form);
 	g->chunks = reduce_form_kept(&form);
 	return true;
 }
