@@ -404,7 +404,7 @@ typedef struct {
 	PassWhen when;             /* which runs of the whole pipeline have it */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
-	const void *defaults; /* of the options; NULL: zeros */
+	const void *defaults;            /* of the options; NULL: zeros */
 	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
 } PassRow;
 struct Pass {

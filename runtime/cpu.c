@@ -4,12 +4,6 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#define FEATURES(X)                                                                    \
-	X("sse4.2")                                                                    \
-	X("avx")                                                                       \
-	X("avx2") X("fma") X("bmi") X("bmi2") X("avx512f") X("avx512bw") X("avx512dq") \
-		X("avx512vl") X("avx512cd")
-
 typedef struct {
 	const char *name;
 	bool there;
@@ -21,9 +15,11 @@ cpu_check(const Format *f)
 	const char *needed = format_info_get(f, "cpu_features");
 
 	__builtin_cpu_init();
-#define FEATURE(word) {word, __builtin_cpu_supports(word) != 0},
-	const Feature features[] = {FEATURES(FEATURE)};
-#undef FEATURE
+	const Feature features[] = {
+#define CPU_FEATURE(name) {name, __builtin_cpu_supports(name) != 0},
+#include "base/cpu_feature_list.def"
+#undef CPU_FEATURE
+	};
 	for (const char *at = needed; at && *at; at += strspn(at, " ")) {
 		size_t n = strcspn(at, " ");
 

@@ -231,15 +231,12 @@ write_cpu_features(FormatWriter *w)
 	Text t = {0};
 
 	__builtin_cpu_init();
-#define FEATURE(name)                     \
+#define CPU_FEATURE(name)                 \
 	if (__builtin_cpu_supports(name)) \
 		text_add(&t, t.n ? " " name : name);
-	FEATURE("sse4.2")
-	FEATURE("avx")
-	FEATURE("avx2") FEATURE("fma") FEATURE("bmi") FEATURE("bmi2") FEATURE("avx512f")
-		FEATURE("avx512bw") FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512cd")
-#undef FEATURE
-			format_info(w, "cpu_features", "%s", t.n ? t.at : "");
+#include "base/cpu_feature_list.def"
+#undef CPU_FEATURE
+	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
 	text_free(&t);
 #else
 	(void)w;

@@ -10,7 +10,6 @@
 
 #include <cmocka.h>
 
-
 static char folder[] = "/tmp/gradc-base-test-XXXXXX";
 static char path_buffer[64];
 

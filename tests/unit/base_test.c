@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-
 /* ---- arena.c ---- */
 
 static void

@@ -16,7 +16,6 @@
 
 #include <cmocka.h>
 
-
 enum { ROWS = 4 };
 enum {
 	SLOT_W,
