@@ -115,15 +115,6 @@ by_interpreter(const Options *o)
 	return o->engine && strcmp(o->engine, "interp") == 0;
 }
 
-static bool
-known_engine(const Options *o, Diag *diag)
-{
-	if (!o->engine || by_interpreter(o) || strcmp(o->engine, "compiled") == 0)
-		return true;
-	diag_error(diag, EXIT_USAGE, "--engine=%s: need compiled or interp", o->engine);
-	return false;
-}
-
 int
 command_run(Options *o, Arena *arena, Diag *diag)
 {
@@ -131,7 +122,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+	if (!needs_output_dir(o, diag))
 		return EXIT_USAGE;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag)) {
 		if (by_interpreter(o))
@@ -288,7 +279,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+	if (!needs_output_dir(o, diag))
 		return EXIT_USAGE;
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";

@@ -335,13 +335,24 @@ output_names(Session *s, Role role)
 	                                 : s->outputs.at;
 }
 
+/* --keep-sources without a folder: beside the executable. */
+static const char *
+sources_folder(const Session *s)
+{
+	const Options *o = s->o;
+
+	if (!o->keep_sources || *o->keep_sources)
+		return o->keep_sources;
+	return arena_printf(s->arena, "%s.sources", o->output ? o->output : "gradc");
+}
+
 bool
 session_link(Session *s, const char *path, bool embed_export)
 {
 	FormatWriter *w = format_writer_new(s->arena);
 	ProgramInfo programs[COUNT(role_rows)];
 	Ports ports = {.s = s};
-	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = s->o->keep_sources};
+	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = sources_folder(s)};
 	int n = 0;
 
 	collect_ports(&ports);
