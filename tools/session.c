@@ -191,7 +191,7 @@ session_close(Session *s)
 	model_close(s->model);
 }
 
-/* ---- the loss: KIND[:OUTPUT[,target=INPUT][,axis=N][,count=NAME]] */
+/* ---- the loss: KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME] */
 static bool
 loss_part(Session *s, char *part)
 {
@@ -289,7 +289,7 @@ session_parse_loss(Session *s, const char *text)
 
 	s->loss = (LossOptions){.kind = copy, .axis = -1, .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
-	if (colon) {
+	if (*colon) {
 		*colon = '\0';
 		for (char *part = strtok_r(colon + 1, ",", &save); part;
 		     part = strtok_r(NULL, ",", &save)) {

@@ -95,7 +95,8 @@ bool parse_stage(const char *text, Stage *stage, Diag *diag);
 
 /* ---- table.c */
 void print_summary(const Session *s, bool full);
-int print_summary_json(const Session *s);
+void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
+void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */
 
 /* ---- run_compiled.c: a temporary executable, run once */
 int run_compiled(Session *s, bool backward);
