@@ -143,6 +143,57 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
+/* options.c: one table of rows gives a program its command line, its --config file and its help. */
+typedef VEC(const char *) StringList;
+typedef enum {
+	TAKES_STRING,  /* const char *, not empty */
+	TAKES_INT,     /* int64_t, from `least` */
+	TAKES_DOUBLE,  /* double, finite */
+	TAKES_FLAG,    /* bool: no value on the command line, on or off in a config file */
+	TAKES_SWITCH,  /* bool: on or off */
+	TAKES_LIST,    /* StringList; may stand several times */
+	TAKES_CHOICE,  /* const char *: one of the row's */
+	TAKES_CHOICES, /* StringList of them */
+	TAKES_KNOWN,   /* as TAKES_CHOICE; of every other value: "not supported in this build" */
+	TAKES_CALL,    /* what the row's `set` does */
+	TAKES_NOTHING, /* whatever it is given: "not supported in this build" */
+} OptionTakes;
+typedef struct OptionRow OptionRow;
+/* One option as it was given. Everything lives in the arena. */
+typedef struct {
+	const OptionRow *row;
+	const char *value;  /* NULL: none */
+	const char *origin; /* for messages: the config file as "FILE: ", or "" */
+	void *to;           /* the struct that offsets belong to */
+	Arena *arena;
+	Diag *diag;
+} OptionUse;
+struct OptionRow {
+	const char *name;
+	const char *value; /* for the help; of the choosing kinds a|b|c; NULL: takes none */
+	const char *help;  /* NULL: hidden */
+	OptionTakes takes;
+	size_t offset; /* of its place */
+	char letter;   /* its short name; 0: none */
+	bool optional; /* --name alone is "", and the next word is never its value */
+	bool empty;    /* "" is a value too */
+	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
+	int64_t least;
+	const char *(*nth)(
+		int i); /* names of a table, shown and chosen before `value`; NULL ends */
+};
+typedef struct {
+	const OptionRow *rows;
+	int n;
+	const char *program; /* whose --help lists them */
+} OptionTable;
+/* Sets what --config files and the line give into the struct `to`, the line last: it wins, and its
+ * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
+ * options become operands. Reports every fault; false when there was one. Not for several threads. */
+bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
+                  Arena *arena, Diag *diag);
+void options_print(FILE *out, const OptionTable *table); /* one line or two for each */
+
 /* dtype.c: the element types and the one table of conversions. */
 /* clang-format off */
 typedef enum {

@@ -11,18 +11,13 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
-	const char *export, *log, *progress, *dump_gradients, *output_dir, *output_format, *table;
-	int64_t eval_every, threads;
+	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
+	int64_t eval_every;
 	bool info, json, once, backward, deterministic, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
-bool options_set(Arena *arena, Diag *diag, CliOptions *o, const char *name, const char *value,
-                 bool from_config);
 void options_help(FILE *out, const char *program);
-
-/* ---- config.c: INI, one `name = value` a line. */
-bool config_read(Arena *arena, Diag *diag, const char *path, CliOptions *out);
 
 /* ---- info.c */
 int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);

@@ -16,9 +16,9 @@ cpu_check(const Format *f)
 
 	__builtin_cpu_init();
 	const Feature features[] = {
-#define FEATURE(word) {word, __builtin_cpu_supports(word) != 0},
-#include "format/cpu_feature_list.def"
-#undef FEATURE
+#define CPU_FEATURE(name) {name, __builtin_cpu_supports(name) != 0},
+#include "base/cpu_feature_list.def"
+#undef CPU_FEATURE
 	};
 	for (const char *at = needed; at && *at; at += strspn(at, " ")) {
 		size_t n = strcspn(at, " ");

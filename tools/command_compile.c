@@ -8,21 +8,6 @@ default_loss(Session *s)
 	return s->has_loss || session_parse_loss(s, "cross_entropy");
 }
 
-static void
-print_plan(const Session *s)
-{
-	int64_t flops = 0;
-	const Function *f = module_function(s->m, "accumulate");
-
-	for_each_node(f, n)
-		flops += op_row(n)->cost ? op_row(n)->cost(n) : 0;
-	printf("  memory: state %.2f MB, workspace %.2f MB, io %.2f MB\n",
-	       1e-6 * (double)s->m->state_bytes, 1e-6 * (double)s->m->workspace_bytes,
-	       1e-6 * (double)s->m->io_bytes);
-	printf("  %d kernels; %.4g MFLOP a micro-batch, forward and backward\n", s->m->kernels.n,
-	       1e-6 * (double)flops);
-}
-
 int
 command_compile(Options *o, Arena *arena, Diag *diag)
 {
@@ -37,7 +22,9 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	bool ok = session_open(&s, o, OPEN_DIMS_REFUSE, arena, diag) && default_loss(&s);
 	if (ok)
 		ok = session_link(&s, o->output, true);
-	if (ok) {
+	if (ok && o->json) {
+		print_summary_json(&s);
+	} else if (ok) {
 		print_summary(&s, o->table != NULL);
 		print_plan(&s);
 		printf("  wrote %s\n", o->output);

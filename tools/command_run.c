@@ -1,6 +1,7 @@
 /* gradc run and gradc grad. */
 #include "tools/tools.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,15 +116,6 @@ by_interpreter(const Options *o)
 	return o->engine && strcmp(o->engine, "interp") == 0;
 }
 
-static bool
-known_engine(const Options *o, Diag *diag)
-{
-	if (!o->engine || by_interpreter(o) || strcmp(o->engine, "compiled") == 0)
-		return true;
-	diag_error(diag, EXIT_USAGE, "--engine=%s: need compiled or interp", o->engine);
-	return false;
-}
-
 int
 command_run(Options *o, Arena *arena, Diag *diag)
 {
@@ -131,7 +123,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+	if (!needs_output_dir(o, diag))
 		return EXIT_USAGE;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag)) {
 		if (by_interpreter(o))
@@ -202,16 +194,35 @@ write_gradients(Run *r, EvalTensor *of_inputs)
 	                                       l.dtype, 0, NULL, l.data));
 }
 
-/* N random entries of every parameter by central differences, h = cbrt(eps) max(1, |x|). */
+/* The entry whose gradient and difference differ most. */
+typedef struct {
+	double error, gradient, difference;
+	int64_t at;
+} Worst;
+
 static void
+print_worst(const State *parameter, const Worst *w)
+{
+	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", parameter->name,
+	       w->error, (long long)w->at, w->gradient, w->difference);
+}
+
+static json_t *
+worst_json(const State *parameter, const Worst *w)
+{
+	return json_pack("{s:s,s:f,s:I,s:f,s:f}", "name", parameter->name, "error", w->error, "at",
+	                 (json_int_t)w->at, "gradient", w->gradient, "difference", w->difference);
+}
+
+/* N random entries of a parameter by central differences, h = cbrt(eps) max(1, |x|). */
+static Worst
 check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
 {
 	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
 	EvalTensor *x = &r->interp.states[grad->of->id];
 	const EvalTensor g = r->interp.states[grad->id];
-	double scale = (double)r->s->m->targets / state_scalar(r, "loss.count"), worst = 0;
-	int64_t worst_at = 0;
-	double worst_pair[2] = {0, 0};
+	double scale = (double)r->s->m->targets / state_scalar(r, "loss.count");
+	Worst worst = {0};
 
 	for (int64_t i = 0; i < n && i < x->type->n; i++) {
 		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
@@ -224,15 +235,18 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
 		double error = fabs(difference - own) /
 		               fmax(fmax(fabs(difference), fabs(own)), 1e-4);
-		if (error >= worst) {
-			worst = error;
-			worst_at = k;
-			worst_pair[0] = own;
-			worst_pair[1] = difference;
-		}
+		if (error >= worst.error)
+			worst = (Worst){error, own, difference, k};
 	}
-	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", grad->of->name,
-	       worst, (long long)worst_at, worst_pair[0], worst_pair[1]);
+	return worst;
+}
+
+static void
+print_json(json_t *results)
+{
+	json_dumpf(results, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	printf("\n");
+	json_decref(results);
 }
 
 static void
@@ -241,9 +255,12 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 	Module *m = r->s->m;
 	Arena *outer = r->interp.arena;
 
+	json_t *list = json_array();
+
 	srand48(0);
-	printf("gradients against central differences, worst of %lld entries each\n",
-	       (long long)r->s->o->check_gradients);
+	if (!r->s->o->json)
+		printf("gradients against central differences, worst of %lld entries each\n",
+		       (long long)r->s->o->check_gradients);
 	for (int i = 0; i < m->states.n; i++) {
 		if (m->states.at[i]->kind != STATE_GRADIENT)
 			continue;
@@ -251,11 +268,19 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 		EvalTensor *states = arena_copy(outer, r->interp.states,
 		                                sizeof(EvalTensor) * (size_t)m->states.n);
 		r->interp.arena = arena_new();
-		check_parameter(r, f, args, m->states.at[i], r->s->o->check_gradients);
+		Worst worst = check_parameter(r, f, args, m->states.at[i],
+		                              r->s->o->check_gradients);
+		if (r->s->o->json)
+			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
+		else
+			print_worst(m->states.at[i]->of, &worst);
 		arena_free(r->interp.arena);
 		r->interp = saved;
 		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
 	}
+	if (r->s->o->json)
+		print_json(json_pack("{s:O}", "parameters", list));
+	json_decref(list);
 }
 
 static bool
@@ -276,6 +301,8 @@ interpret_gradients(Run *r)
 	double loss = interpret_loss(r, f, args, results);
 	if (s->o->check_gradients)
 		check_gradients(r, f, args);
+	else if (s->o->json)
+		print_json(json_pack("{s:f}", "loss", loss));
 	else
 		printf("loss %.17g\n", loss);
 	return !s->o->output_dir || write_gradients(r, results);
@@ -288,7 +315,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag) || !known_engine(o, diag))
+	if (!needs_output_dir(o, diag))
 		return EXIT_USAGE;
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";

@@ -219,11 +219,11 @@ write_cpu_features(FormatWriter *w)
 	Text t = {0};
 
 	__builtin_cpu_init();
-#define FEATURE(name)                     \
+#define CPU_FEATURE(name)                 \
 	if (__builtin_cpu_supports(name)) \
 		text_add(&t, t.n ? " " name : name);
-#include "format/cpu_feature_list.def"
-#undef FEATURE
+#include "base/cpu_feature_list.def"
+#undef CPU_FEATURE
 	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
 	text_free(&t);
 #else
@@ -320,6 +320,17 @@ output_names(Session *s, Role role)
 	                                 : s->outputs.at;
 }
 
+/* --keep-sources without a folder: beside the executable. */
+static const char *
+sources_folder(const Session *s)
+{
+	const Options *o = s->o;
+
+	if (!o->keep_sources || *o->keep_sources)
+		return o->keep_sources;
+	return arena_printf(s->arena, "%s.sources", o->output ? o->output : "gradc");
+}
+
 bool
 session_link(Session *s, const char *path, bool embed_export)
 {
@@ -327,7 +338,7 @@ session_link(Session *s, const char *path, bool embed_export)
 	int n_bindings = s->import->bindings.n;
 	ProgramInfo *programs = NEW_ARRAY(s->arena, ProgramInfo, n_bindings * COUNT(role_rows));
 	Ports ports = {.s = s};
-	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = s->o->keep_sources};
+	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = sources_folder(s)};
 	int n = 0;
 
 	collect_ports(&ports);

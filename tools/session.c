@@ -170,15 +170,6 @@ read_ties(Session *s, ImportOptions *io)
 	return true;
 }
 
-static bool
-one_of(Session *s, const char *option, const char *value, const char *a, const char *b)
-{
-	if (!value || strcmp(value, a) == 0 || strcmp(value, b) == 0)
-		return true;
-	diag_error(s->diag, EXIT_USAGE, "--%s=%s: need %s or %s", option, value, a, b);
-	return false;
-}
-
 /* ---- dimensions from input files */
 typedef struct {
 	Session *s;
@@ -292,9 +283,7 @@ import_options(Session *s, OpenDims open, ImportOptions *io)
 {
 	const Options *o = s->o;
 
-	if (!read_dims(s, io) || !read_fills(s, io) || !read_ties(s, io) ||
-	    !one_of(s, "train-mode", o->train_mode, "keep", "restore") ||
-	    !one_of(s, "eval-mode", o->eval_mode, "inference", "as-exported"))
+	if (!read_dims(s, io) || !read_fills(s, io) || !read_ties(s, io))
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
 	io->no_repairs = terminated(s->arena, &o->no_repairs);
@@ -345,7 +334,7 @@ session_close(Session *s)
 	model_close(s->model);
 }
 
-/* ---- the loss: KIND[:OUTPUT[,target=INPUT][,axis=N][,count=NAME]] */
+/* ---- the loss: KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME] */
 static bool
 loss_part(Session *s, char *part)
 {
@@ -441,12 +430,13 @@ read_class_weight(Session *s)
 bool
 session_parse_loss(Session *s, const char *text)
 {
-	char *copy = arena_strdup(s->arena, text), *colon = strchr(copy, ':'), *save = NULL;
+	char *copy = arena_strdup(s->arena, text), *colon = copy + strcspn(copy, ":,"),
+	     *save = NULL;
 	Text names = {0};
 
 	s->loss = (LossOptions){.kind = copy, .axis = -1, .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
-	if (colon) {
+	if (*colon) {
 		*colon = '\0';
 		for (char *part = strtok_r(colon + 1, ",", &save); part;
 		     part = strtok_r(NULL, ",", &save)) {

@@ -125,29 +125,64 @@ print_summary(const Session *s, bool full)
 	       (long long)trainable, 1e-6 * (double)forward_flops(s->m));
 }
 
-int
+/* Of a micro-batch, forward and backward. */
+static int64_t
+step_flops(const Module *m)
+{
+	int64_t flops = 0;
+	const Function *f = module_function(m, "accumulate");
+
+	for_each_node(f, n)
+		flops += op_row(n)->cost ? op_row(n)->cost(n) : 0;
+	return flops;
+}
+
+void
+print_plan(const Session *s)
+{
+	printf("  memory: state %.2f MB, workspace %.2f MB, io %.2f MB\n",
+	       1e-6 * (double)s->m->state_bytes, 1e-6 * (double)s->m->workspace_bytes,
+	       1e-6 * (double)s->m->io_bytes);
+	printf("  %d kernels; %.4g MFLOP a micro-batch, forward and backward\n", s->m->kernels.n,
+	       1e-6 * (double)step_flops(s->m));
+}
+
+static json_t *
+state_json(const State *st)
+{
+	json_t *shape = json_array();
+
+	for (int k = 0; k < st->type->rank; k++)
+		json_array_append_new(shape, json_integer(st->type->dims[k]));
+	return json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name, "dtype",
+	                 dtype_info[st->type->dtype].name, "shape", shape, "kind", role_of(st),
+	                 "why", st->why ? st->why : "");
+}
+
+void
 print_summary_json(const Session *s)
 {
+	const Module *m = s->m;
 	json_t *list = json_array();
 
-	for (int i = 0; i < s->m->states.n; i++) {
-		const State *st = s->m->states.at[i];
-		if (!in_table(st))
-			continue;
-		json_t *shape = json_array();
-		for (int k = 0; k < st->type->rank; k++)
-			json_array_append_new(shape, json_integer(st->type->dims[k]));
-		json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name,
-		                                      "dtype", dtype_info[st->type->dtype].name,
-		                                      "shape", shape, "kind", role_of(st), "why",
-		                                      st->why ? st->why : ""));
-	}
+	for (int i = 0; i < m->states.n; i++)
+		if (in_table(m->states.at[i]))
+			json_array_append_new(list, state_json(m->states.at[i]));
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o}", "model", s->o->input, "opset",
 	                         (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
-	                         (json_int_t)forward_flops(s->m), "parameters", list);
+	                         (json_int_t)forward_flops(m), "parameters", list);
+	if (s->stage == STAGE_MEMORY) {
+		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
+		                           "workspace", (json_int_t)m->workspace_bytes, "io",
+		                           (json_int_t)m->io_bytes);
+		json_t *plan = json_pack("{s:s,s:o,s:i,s:I}", "output", s->o->output, "memory",
+		                         memory, "kernels", m->kernels.n, "flops_micro_batch",
+		                         (json_int_t)step_flops(m));
+		json_object_update(root, plan);
+		json_decref(plan);
+	}
 	json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	printf("\n");
 	json_decref(root);
-	return EXIT_OK;
 }

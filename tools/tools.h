@@ -6,20 +6,18 @@
 #include "frontend/frontend.h"
 #include "passes/pass.h"
 
-typedef VEC(const char *) StringList;
-
 /* ---- options.c: one table for all subcommands */
 typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
-	const char *data_parallel, *table;
+	const char *data_parallel, *table, *ignored;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
 		wrt;
 	int64_t batch, max_accumulate, check_gradients, init_seed;
 	double label_smoothing;
-	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real;
+	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;
 } Options;
 typedef struct {
 	const char *name, *help;
@@ -65,6 +63,7 @@ bool session_parse_loss(Session *s, const char *text);
 bool session_run(Session *s, const char *last, bool with_update);
 /* Runs them until the module has that stage, and all that belong to it. */
 bool session_stage(Session *s, Stage stage, bool with_update);
+const PassRow *pass_find(const char *name); /* NULL: unknown */
 const PassRow *const *pass_rows(int *n); /* both lists, as they run: a pass may stand there twice */
 PassManagerOptions manager_options(const Options *o, Arena *arena);
 const char *const *terminated(Arena *arena, const StringList *list); /* with a NULL behind */
@@ -96,7 +95,8 @@ bool parse_stage(const char *text, Stage *stage, Diag *diag);
 
 /* ---- table.c */
 void print_summary(const Session *s, bool full);
-int print_summary_json(const Session *s);
+void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
+void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */
 
 /* ---- run_compiled.c: a temporary executable, run once */
 int run_compiled(Session *s, bool backward);

@@ -1,0 +1,360 @@
+/* One table of rows gives a program its command line, its --config file (INI) and its help. What was
+ * given is collected first, the file's before the line's, and set in that order: later ones win. */
+#include "base/base.h"
+
+#include <getopt.h>
+#include <ini.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+	const OptionRow *row;
+	const char *value;  /* NULL: none */
+	const char *origin; /* the config file as "FILE: "; "" for the command line */
+} Given;
+typedef struct {
+	const OptionTable *table;
+	Arena *arena;
+	Diag *diag;
+	const char *origin;
+	VEC(Given) given;
+	int n_config; /* of these come from config files */
+	bool ok;
+} Reader;
+
+/* ---- values */
+static bool
+malformed(const OptionUse *u, const char *what)
+{
+	diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need %s", u->origin, u->row->name, u->value,
+	           what);
+	return false;
+}
+
+/* The choices of a row, a|b|c; those of a table stand before the row's own. */
+static char *
+value_text(Arena *arena, const OptionRow *row)
+{
+	Text t = {0};
+
+	for (int i = 0; row->nth && row->nth(i); i++)
+		text_printf(&t, "%s%s", i ? "|" : "", row->nth(i));
+	if (row->value)
+		text_printf(&t, "%s%s", t.n ? "|" : "", row->value);
+	char *copy = arena_strdup(arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
+static bool
+is_choice(const char *choices, const char *value)
+{
+	size_t n = strlen(value);
+
+	for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
+		if (strcspn(c, "|") == n && memcmp(c, value, n) == 0)
+			return true;
+	return false;
+}
+
+static bool
+set_string(const OptionUse *u, void *at)
+{
+	if (!*u->value && !u->row->optional && !u->row->empty)
+		return malformed(u, u->row->value);
+	*(const char **)at = u->value;
+	return true;
+}
+
+static bool
+set_int(const OptionUse *u, void *at)
+{
+	int64_t value;
+
+	if (!parse_int(u->value, &value) || value < u->row->least)
+		return malformed(u, arena_printf(u->arena, "a whole number from %lld",
+		                                 (long long)u->row->least));
+	*(int64_t *)at = value;
+	return true;
+}
+
+static bool
+set_double(const OptionUse *u, void *at)
+{
+	double value;
+
+	if (!parse_double(u->value, &value) || !isfinite(value))
+		return malformed(u, "a number");
+	*(double *)at = value;
+	return true;
+}
+
+/* Also the flags of a config file, where `name = true` is another way to say on. */
+static bool
+set_switch(const OptionUse *u, void *at)
+{
+	bool on = !u->value || is_choice("on|true|yes|1", u->value);
+
+	if (!on && !is_choice("off|false|no|0", u->value))
+		return malformed(u, "on or off");
+	*(bool *)at = on;
+	return true;
+}
+
+static bool
+set_list(const OptionUse *u, void *at)
+{
+	if (!*u->value)
+		return malformed(u, u->row->value);
+	vec_push(u->arena, (StringList *)at, u->value);
+	return true;
+}
+
+static bool
+set_choice(const OptionUse *u, void *at)
+{
+	const char *choices = value_text(u->arena, u->row);
+
+	if (!is_choice(choices, u->value))
+		return malformed(u, arena_printf(u->arena, "one of %s", choices));
+	*(const char **)at = u->value;
+	return true;
+}
+
+static bool
+set_choices(const OptionUse *u, void *at)
+{
+	const char *choice;
+
+	return set_choice(u, &choice) && set_list(u, at);
+}
+
+static bool
+set_known(const OptionUse *u, void *at)
+{
+	const char *choices = value_text(u->arena, u->row);
+
+	if (!is_choice(choices, u->value)) {
+		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: not supported in this build", u->origin,
+		           u->row->name, u->value);
+		diag_hint(u->diag, "it has %s", choices);
+		return false;
+	}
+	*(const char **)at = u->value;
+	return true;
+}
+
+static bool
+set_nothing(const OptionUse *u, void *at)
+{
+	const char *value = u->value ? u->value : "";
+
+	(void)at;
+	diag_error(u->diag, EXIT_USAGE, "%s--%s%s%s: not supported in this build", u->origin,
+	           u->row->name, *value ? "=" : "", value);
+	return false;
+}
+
+static bool
+set_call(const OptionUse *u, void *at)
+{
+	return u->row->set(u, at);
+}
+
+static bool (*const setters[])(const OptionUse *u, void *at) = {
+	[TAKES_STRING] = set_string, [TAKES_INT] = set_int,         [TAKES_DOUBLE] = set_double,
+	[TAKES_FLAG] = set_switch,   [TAKES_SWITCH] = set_switch,   [TAKES_LIST] = set_list,
+	[TAKES_CHOICE] = set_choice, [TAKES_CHOICES] = set_choices, [TAKES_KNOWN] = set_known,
+	[TAKES_CALL] = set_call,     [TAKES_NOTHING] = set_nothing,
+};
+
+/* ---- collecting */
+static const OptionRow *
+find_row(const OptionTable *table, const char *name, size_t n)
+{
+	for (int i = 0; i < table->n; i++)
+		if (strlen(table->rows[i].name) == n && memcmp(table->rows[i].name, name, n) == 0)
+			return &table->rows[i];
+	return NULL;
+}
+
+static void
+usage_error(Reader *r, const char *word, const char *what)
+{
+	diag_error(r->diag, EXIT_USAGE, "%s%s: %s", r->origin, word, what);
+	diag_hint(r->diag, "`%s --help` lists the options", r->table->program);
+	r->ok = false;
+}
+
+static int
+config_line(void *user, const char *section, const char *name, const char *value)
+{
+	Reader *r = user;
+	const OptionRow *row = find_row(r->table, name, strlen(name));
+
+	(void)section;
+	if (strcmp(name, "config") == 0)
+		usage_error(r, name, "a config file names no other");
+	else if (!row)
+		usage_error(r, name, "no such option");
+	else
+		vec_push(r->arena, &r->given,
+		         ((Given){row, arena_strdup(r->arena, value), r->origin}));
+	return 1;
+}
+
+static void
+read_config(Reader *r, const char *path)
+{
+	void *bytes;
+	int64_t n;
+
+	if (diag_status(r->diag, file_read(r->arena, path, 1 << 20, &bytes, &n))) {
+		r->ok = false;
+		return;
+	}
+	r->origin = arena_printf(r->arena, "%s: ", path);
+	int line = ini_parse_string(arena_strndup(r->arena, bytes, (size_t)n), config_line, r);
+	if (line)
+		diag_error(r->diag, EXIT_USAGE, "%s:%d: not `name = value`", path, line);
+	r->ok &= line == 0;
+	r->origin = "";
+}
+
+enum { CODE_CONFIG = 1000, CODE_ROWS };
+
+static struct option *
+getopt_table(Arena *arena, const OptionTable *table, char *letters)
+{
+	struct option *longs = NEW_ARRAY(arena, struct option, table->n + 2);
+
+	*letters++ = ':';
+	for (int i = 0; i < table->n; i++) {
+		const OptionRow *row = &table->rows[i];
+		bool bare = row->takes == TAKES_FLAG || !(row->value || row->nth);
+		int argument = bare            ? no_argument
+		               : row->optional ? optional_argument
+		                               : required_argument;
+		longs[i] = (struct option){row->name, argument, NULL, CODE_ROWS + i};
+		if (row->letter) {
+			*letters++ = row->letter;
+			*letters++ = ':';
+		}
+	}
+	*letters = '\0';
+	longs[table->n] = (struct option){"config", required_argument, NULL, CODE_CONFIG};
+	return longs;
+}
+
+static int
+row_of_letter(const OptionTable *table, int letter)
+{
+	int i = 0;
+
+	while (i < table->n && table->rows[i].letter != letter)
+		i++;
+	return i;
+}
+
+/* What getopt did not take: `word` as the user wrote it. */
+static void
+refuse_word(Reader *r, int code, const char *word)
+{
+	size_t n = strcspn(word, "=");
+	bool known = n > 2 && find_row(r->table, word + 2, n - 2);
+
+	usage_error(r, word,
+	            code == ':' ? "a value is missing"
+	            : known     ? "this option takes no value"
+	                        : "no such option, or not the whole of one name");
+}
+
+/* Config files are read where they are named, before anything of the line is added. */
+static void
+read_line(Reader *r, int argc, char **argv, StringList *operands)
+{
+	char letters[64];
+	struct option *longs = getopt_table(r->arena, r->table, letters);
+	VEC(Given) line = {0};
+	int code;
+
+	opterr = 0;
+	optind = 0;
+	while ((code = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+		if (code == '?' || code == ':') {
+			refuse_word(r, code, argv[optind - 1]);
+		} else if (code == CODE_CONFIG) {
+			read_config(r, optarg);
+		} else {
+			int i = code >= CODE_ROWS ? code - CODE_ROWS
+			                          : row_of_letter(r->table, code);
+			const OptionRow *row = &r->table->rows[i];
+			const char *value = optarg || !row->optional ? optarg : "";
+			vec_push(r->arena, &line, ((Given){row, value, ""}));
+		}
+	}
+	r->n_config = r->given.n;
+	for (int i = 0; i < line.n; i++)
+		vec_push(r->arena, &r->given, line.at[i]);
+	for (; optind < argc; optind++)
+		vec_push(r->arena, operands, argv[optind]);
+}
+
+/* Of an option that may stand several times, NAME=... of the line takes the place of the file's. */
+static bool
+is_overruled(const Reader *r, int i)
+{
+	const Given *own = &r->given.at[i];
+	size_t n = own->value ? strcspn(own->value, "=") : 0;
+
+	if (i >= r->n_config || !own->value || own->value[n] != '=')
+		return false;
+	for (int k = r->n_config; k < r->given.n; k++) {
+		const Given *g = &r->given.at[k];
+		if (g->row == own->row && g->value && strncmp(g->value, own->value, n + 1) == 0)
+			return true;
+	}
+	return false;
+}
+
+bool
+options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
+             Arena *arena, Diag *diag)
+{
+	Reader r = {.table = table, .arena = arena, .diag = diag, .origin = "", .ok = true};
+
+	read_line(&r, argc, argv, operands);
+	for (int i = 0; i < r.given.n; i++) {
+		const Given *g = &r.given.at[i];
+		OptionUse use = {g->row, g->value, g->origin, to, arena, diag};
+		if (!is_overruled(&r, i))
+			r.ok &= setters[g->row->takes](&use, (char *)to + g->row->offset);
+	}
+	return r.ok;
+}
+
+void
+options_print(FILE *out, const OptionTable *table)
+{
+	const int column = 30;
+	Arena *arena = arena_new();
+
+	for (int i = 0; i < table->n; i++) {
+		const OptionRow *row = &table->rows[i];
+		const char *value = value_text(arena, row);
+		char letter[8] = "";
+		if (!row->help)
+			continue;
+		if (row->letter)
+			snprintf(letter, sizeof(letter), "-%c, ", row->letter);
+		int n = fprintf(out, "  %s--%s%s%s%s%s", letter, row->name,
+		                row->optional ? "[" : "", *value ? "=" : "", value,
+		                row->optional ? "]" : "");
+		if (n >= column)
+			fprintf(out, "\n%*s", column, "");
+		fprintf(out, "%*s %s\n", n < column ? column - n : 0, "", row->help);
+	}
+	fprintf(out, "  %-*s %s\n", column - 2, "--config=FILE",
+	        "options from a file, one `name = value` a line; the command line wins");
+	arena_free(arena);
+}

@@ -1,0 +1,274 @@
+"""The command line, option by option: values that work, a bad one (exit 2 and a message that names it),
+and what this build lacks (exit 2, and it says so)."""
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LACKS = "not supported in this build"
+
+# Of gradc: what is accepted (commands' words), then (what is refused, what the message must have).
+GRADC = {
+    "--target": (["=auto", "=cpu", " cpu"], [("=cuda", LACKS), ("=cuda:sm_90", LACKS)]),
+    "--dim": (["=batch=4", " batch=4"], [("=batch", "batch"), ("=batch=x", "batch=x")]),
+    "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
+    "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",
+                "=cross_entropy:,target=t", "=bce_with_logits"],
+               [("=foo", "foo"), ("=mse:foo", '"foo"'), ("=output:foo", '"foo"'),
+                ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x")]),
+    "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam"],
+                    [(f"={name}", LACKS) for name in (
+                        "adam8bit", "adamw8bit", "lion", "adafactor", "muon", "sophia",
+                        "onnx-adam")]),
+    "--precision": (["=f32", " f64"],
+                    [(f"={name}", LACKS) for name in (
+                        "tf32", "bf16", "f16", "fp8", "fp8-current", "mxfp8", "int8",
+                        "int8-weights", "quartet", "nvfp4", "int4-group")]),
+    "--train": (["=*"], [("=foo*", "foo*")]),
+    "--freeze": (["=0.*"], [("=foo*", "foo*")]),
+    "--decay": (["=*"], [("=foo*", "foo*")]),
+    "--no-decay": ([" *.bias"], [("=foo*", "foo*")]),
+    "--lr-scale": (["=0.*=0.5"], [("=0.*=x", "x"), ("=foo*=2", "foo*")]),
+    "--init": (["=model", "=random", " random:7", "=0.weight=normal(0,0.1)",
+                "=0.weight=uniform(-1,1)", "=*.bias=zeros", "=*.bias=ones"],
+               [("=foo", "foo"), ("=random:x", "random:x"), ("=0.weight=foo", "foo"),
+                ("=foo*=zeros", "foo*")]),
+    "--fill": (["=input=ones", "=input=zeros", "=input=iota", " input=0.5"],
+               [("=foo=ones", "foo"), ("=input=foo", "input=foo"), ("=input", "input")]),
+    "--tie": ([], [("=a", "a"), ("=foo=0.weight", "foo")]),
+    "--no-tie": ([], []),
+    "--repair": (["=constants", " transposes"], [("=foo", "foo")]),
+    "--no-repair": (["=merged", "=ties", "=batchnorm", "=dropout", "=tables", "=batch"],
+                    [("=foo", "foo")]),
+    "--max-accumulate": (["=1", " 4"], [("=0", "0"), ("=x", "x")]),
+    "--data-parallel": (["=ddp"], [("=zero1", LACKS), ("=zero2", LACKS), ("=ddp,zero3", LACKS)]),
+    "--weights": (["=embed"], [("=", "--weights")]),
+    "--keep-metadata": ([""], [("=yes", "--keep-metadata=yes")]),
+    "--label-smoothing": (["=0.1", " 0"], [("=x", "x"), ("=1.5", "1.5"), ("=-0.1", "-0.1")]),
+    "--class-weight": ([], [("=", "--class-weight")]),
+    "--eval-mode": (["=inference", "=as-exported"], [("=foo", "foo")]),
+    "--train-mode": (["=keep", "=restore"], [("=foo", "foo")]),
+    "--lora": ([], [("", LACKS), ("=8", LACKS), (" 8", LACKS)]),
+    "--qlora": ([], [("", LACKS), ("=8", LACKS)]),
+    "--quantize": ([], [("", LACKS), ("=int8", LACKS)]),
+    "--remat": ([], [("=all", LACKS)]),
+    "--mesh": (["=tensor=1,pipeline=1"], [("=tensor=2", LACKS), ("=pipeline=2", LACKS)]),
+    "--schedule": ([], [("=1f1b", LACKS)]),
+    "--dump-after": (["=simplify", "=all"], [("=foo", "foo")]),
+    "--dump-dir": (["=dumps"], [("=", "--dump-dir")]),
+    "--dump-changed": ([""], [("=x", "--dump-changed=x")]),
+    "--stop-after": (["=simplify"], [("=foo", "foo")]),
+    "--disable": (["=simplify"], [("=foo", "foo")]),
+    "--enable": (["=initialize"], [("=foo", "foo")]),
+    "--verify-each": ([""], [("=x", "--verify-each=x")]),
+    "--time-passes": ([""], [("=x", "--time-passes=x")]),
+    "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
+                 "=memory"], [("=foo", "foo")]),
+    "--format": (["=text", "=dot", "=json"], [("=html", LACKS), ("=onnx", LACKS)]),
+    "--after": (["=simplify"], [("=foo", "foo")]),
+    "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),
+    "--foo": ([], [("", "--foo"), ("=1", "--foo=1")]),
+}
+
+# Of a training executable.
+EXECUTABLE = {
+    "--data": ([], [("=foo", "foo"), ("=foo=", "foo=")]),
+    "--scale": (["=input=0.5", " input=0.5,1"], [("=input=x", '"x"'), ("=foo=1", "foo")]),
+    "--mean-std": ([], [("=input", "input")]),
+    "--tokens": ([], [("=", "--tokens")]),
+    "--text": ([], [("=", "--text")]),
+    "--fill": ([], [("=foo=ones", "foo"), ("=foo", "foo")]),
+    "--steps": (["=2", " 1"], [("=x", "x"), ("=-1", "-1")]),
+    "--epochs": (["=1"], [("=x", "x")]),
+    "--accumulate": (["=2"], [("=0", "0"), ("=x", "x")]),
+    "--shuffle": (["=on", " off"], [("=x", "x")]),
+    "--seed": (["=3"], [("=x", "x")]),
+    "--keep-last": ([""], [("=x", "x")]),
+    "--lr": (["=0.1", " 1e-3"], [("=x", "x"), ("=-1", "-1")]),
+    "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd"], [("=foo", "foo")]),
+    "--warmup": (["=2"], [("=x", "x")]),
+    "--min-lr": (["=0.001"], [("=x", "x")]),
+    "--weight-decay": (["=0.1"], [("=x", "x"), ("=-1", "-1")]),
+    "--beta1": (["=0.8"], [("=x", "x"), ("=2", "2")]),
+    "--beta2": (["=0.99"], [("=x", "x"), ("=2", "2")]),
+    "--eps": (["=1e-6"], [("=x", "x"), ("=-1", "-1")]),
+    "--momentum": ([], [("=x", "x"), ("=0.5", "--momentum")]),  # adamw has none
+    "--clip-norm": (["=1"], [("=x", "x"), ("=-1", "-1")]),
+    "--eval-data": ([], [("=foo", "foo")]),
+    "--eval-tokens": ([], [("=", "--eval-tokens")]),
+    "--eval-text": ([], [("=", "--eval-text")]),
+    "--eval-every": (["=1"], [("=x", "x")]),
+    "--save": ([], [("=d", LACKS)]),
+    "--save-every": ([], [("=1", LACKS)]),
+    "--keep": ([], [(" 1", LACKS)]),
+    "--keep-best": ([], [("", LACKS)]),
+    "--resume": ([], [("=d", LACKS), (" auto", LACKS)]),
+    "--load": ([], [("=", "--load")]),
+    "--weights": ([], [("=", "--weights")]),
+    "--once": ([], [("", "--output-dir")]),
+    "--input": ([], [("=foo", "foo")]),
+    "--export": (["=out.onnx"], [("=", "--export")]),
+    "--log": (["=log.jsonl"], [("=", "--log")]),
+    "--tensorboard": ([], [("=d", LACKS)]),
+    "--trace": ([], [("=t.json", LACKS)]),
+    "--progress": (["=auto", "=bar", "=plain", "=off"], [("=foo", "foo")]),
+    "--table": (["=auto", "=full", "=off"], [("=foo", "foo")]),
+    "--device": (["=cpu"], [("=cuda", LACKS), ("=cuda:1", LACKS)]),
+    "--threads": (["=1"], [("=2", LACKS)]),
+    "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
+    "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),
+    "--deterministic": ([""], [("=x", "x")]),
+    "--dump-gradients": (["=grads"], [("=", "--dump-gradients")]),
+    "--info": (["", " --json"], [("=x", "x")]),
+    "--json": ([""], [("=x", "x")]),
+    "--help": ([""], [("=x", "x")]),
+    "--foo": ([], [("", "--foo")]),
+}
+
+
+def words(option, value):
+    return shlex.split(option + value.replace("*", "'*'").replace("(", "'('").replace(")", "')'"))
+
+
+def accepted(table):
+    return [(o, v) for o, (values, _) in table.items() for v in values]
+
+
+def refused(table):
+    return [(o, v, says) for o, (_, values) in table.items() for v, says in values]
+
+
+@pytest.fixture
+def model(models):
+    return models / "mlp_digits/model.onnx"
+
+
+@pytest.fixture(scope="module")
+def exe(gradc, models, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "train"
+    subprocess.run([gradc, "compile", models / "mlp_digits/model.onnx", "-o", path, "--batch=32"],
+                   check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def train(run, exe, models):
+    def train_it(*arguments, **options):
+        folder = models / "mlp_digits"
+        length = [] if {"--steps", "--epochs"} & {a.split("=")[0] for a in arguments} else [
+            "--steps=1"]
+        return run(exe, "--data", f"input={folder}/input.npy", "--data",
+                   f"labels={folder}/labels.npy", *length, *arguments, **options)
+
+    return train_it
+
+
+@pytest.mark.parametrize("option, value", accepted(GRADC))
+def test_gradc_takes(run, model, option, value):
+    loss = [] if option == "--loss" else ["--loss=cross_entropy"]
+    stage = [] if option == "--stage" else ["--stage=train"]
+    run("dump", *words(option, value), model, *loss, *stage, "-o", "out.gir")
+
+
+@pytest.mark.parametrize("option, value, says", refused(GRADC))
+def test_gradc_refuses(run, model, option, value, says):
+    loss = [] if option == "--loss" else ["--loss=cross_entropy"]
+    said = run("dump", model, *words(option, value), *loss, "--stage=train", exit=2).stderr
+    assert said.startswith("gradc: error: ") and says in said.replace("\\", "")
+
+
+@pytest.mark.parametrize("option, value", accepted(EXECUTABLE))
+def test_an_executable_takes(train, option, value):
+    train(*words(option, value))
+
+
+@pytest.mark.parametrize("option, value, says", refused(EXECUTABLE))
+def test_an_executable_refuses(train, option, value, says):
+    said = train(*words(option, value), exit=2).stderr
+    assert said.startswith("gradc: error: ") and says in said
+
+
+def test_the_tables_have_every_option(run, exe):
+    """Those of --help, which test_docs holds to the man page."""
+    for table, text in ((GRADC, run("compile", "--help").stdout),
+                        (EXECUTABLE, run(exe, "--help").stdout)):
+        named = set(re.findall(r"^  (?:-., )?(--[a-z0-9-]+)", text, re.M))
+        # Tried below, or by tests of what they do.
+        others = {"--config", "--help", "--output", "--output-dir", "--output-format", "--input",
+                  "--cc", "--wrt", "--check-gradients", "--engine", "--real", "--passes", "--json",
+                  "--table"}
+        assert named - set(table) <= others
+
+
+def test_commands_that_are_not_there_yet(run, model):
+    for command in ("quantize", "plan"):
+        assert LACKS in run(command, model, exit=2).stderr
+    assert "`foo`" in run("foo", model, exit=2).stderr
+
+
+def test_several_ranks(train):
+    assert LACKS in train(exit=2, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}).stderr
+
+
+# ---- what a table does not show
+def test_keep_sources_never_takes_the_next_word(run, model, tmp_path):
+    run("compile", "--keep-sources", model, "-o", "a", "--batch=2")
+    assert list((tmp_path / "a.sources").glob("*.c"))
+    run("compile", model, "-o", "a", "--batch=2", "--keep-sources=there")
+    assert list((tmp_path / "there").glob("*.c"))
+
+
+@pytest.mark.parametrize("command, what", [
+    ("check", []), ("dump", ["--stage=forward"]), ("compile", ["-o", "a"]), ("ops", None),
+    ("passes", None)])
+def test_config_for_every_command(run, model, tmp_path, command, what):
+    (tmp_path / "run.ini").write_text("; what all runs share\n[any]\nbatch = 8\njson = true\n")
+    files = [] if what is None else [model, *what]
+    run(command, *files, "--config=run.ini")
+    run(command, *files, "--config", "run.ini")
+    (tmp_path / "bad.ini").write_text("batch = x\nfoo = 1\n")
+    said = run(command, *files, "--config=bad.ini", exit=2).stderr
+    assert "bad.ini: --batch=x" in said and "bad.ini: foo" in said
+    assert "nosuch.ini" in run(command, *files, "--config=nosuch.ini", exit=2).stderr
+
+
+def test_config_line_wins(run, train, model, tmp_path):
+    (tmp_path / "run.ini").write_text("stage = import\ndim = batch=8\nloss = mse\n")
+    said = run("dump", model, "--config=run.ini", "--dim=batch=4", "--stage=train").stdout
+    assert "@accumulate" in said and "f32[4,64]" in said and "f32[8,64]" not in said
+    (tmp_path / "run.ini").write_text("steps = 3\nkeep-last = true\ndata = labels=nosuch.npy\n"
+                                      "progress = off\njson = on\n")
+    assert json.loads(train("--config=run.ini").stdout)["steps"] == 1
+
+
+@pytest.mark.parametrize("command", ["check", "ops", "passes"])
+def test_json_results(run, model, command):
+    text = run(command, *([model] if command == "check" else []), "--json").stdout
+    assert [json.loads(t) for t in ([text] if command == "check" else text.splitlines())]
+
+
+def test_compile_json(run, model):
+    facts = json.loads(run("compile", model, "-o", "a", "--batch=2", "--json").stdout)
+    assert facts["output"] == "a" and facts["memory"]["state"] > 0 and facts["kernels"] > 0
+    assert facts["parameters"][0]["name"] == "0.weight"
+
+
+def test_grad_json(run, model, models):
+    folder = models / "mlp_digits"
+    done = run("grad", model, "--engine=interp", "--json", "--input",
+               f"input={folder}/input.npy", "--input", f"labels={folder}/labels.npy",
+               "--check-gradients=1", "--dim=batch=1500")
+    assert {p["name"] for p in json.loads(done.stdout)["parameters"]} >= {"0.weight", "0.bias"}
+
+
+def test_every_command_has_help(run):
+    for command in re.findall(r"^  (\w+) ", run("--help").stdout, re.M):
+        assert "--config=FILE" in run(command, "--help").stdout
+
+
+def test_the_scripts_have_help(run):
+    assert "usage:" in run(Path(__file__).resolve().parents[1] / "scripts/test", "--help").stdout
