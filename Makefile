@@ -27,7 +27,7 @@ tsan: ## the same in build-tsan/, with the thread sanitizer
 
 test: ## all tests; ends with `N passed, N failed, N skipped`
 	@scripts/setup --quiet test
-	$(MAKE) build asan
+	$(MAKE) build asan tsan
 	scripts/test
 
 demo: build ## compiles and trains a small GPT-2, results in demo/
