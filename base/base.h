@@ -219,6 +219,13 @@ dtype_is_float(DType t)
 {
 	return dtype_info[t].class == CLASS_FLOAT;
 }
+/* The type in which a result computed as `computed` is written, where the graph declares `declared`: f64 stays
+ * f64, other floats take the declared type. */
+static inline DType
+result_dtype(DType computed, DType declared)
+{
+	return computed == F64 || !dtype_is_float(computed) ? computed : declared;
+}
 /* Bytes of n elements; packed types round up. n must be >= 0. */
 int64_t dtype_bytes(DType t, int64_t n);
 /* Element i of an array of dtype t. Floats (round to nearest even, f8 saturating as ONNX's Cast

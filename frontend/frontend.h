@@ -52,11 +52,13 @@ typedef struct {
 	bool open_leading; /* the leading dimension was symbolic, unnamed or open: rows */
 } ImportPort;
 
+typedef VEC(ImportPort) ImportPorts;
+
 /* The graph's ports under one binding. */
 typedef struct {
 	const char *text;
-	VEC(ImportPort) inputs; /* in file order, without those that initializers or --fill give */
-	VEC(ImportPort) outputs;
+	ImportPorts inputs; /* in file order, without those that initializers or --fill give */
+	ImportPorts outputs;
 	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
 } ImportBinding;
 

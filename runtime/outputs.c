@@ -3,19 +3,21 @@
 
 #include <string.h>
 
+/* Writes a span of `stored` floats, times the factor, or other data as they are, as type->dtype. */
 static Status
 write_span(Gradc *run, NamedFiles *files, const char *name, const char *prefix, const NpyInfo *type,
-           Span from, double factor)
+           DType stored, Span from, double factor)
 {
 	Arena *arena = arena_new();
-	char *data = arena_alloc(arena, (size_t)from.bytes);
+	char *data = arena_alloc(arena, (size_t)from.bytes), *out = data;
 	Status status = executor_read(&run->executor, data, from);
 
-	for (int64_t i = 0; !status && factor != 1 && i < type->n_elements; i++)
-		dtype_store_float(type->dtype, data, i,
-		                  dtype_load_float(type->dtype, data, i) * factor);
+	if (stored != type->dtype)
+		out = arena_alloc(arena, (size_t)dtype_bytes(type->dtype, type->n_elements));
+	for (int64_t i = 0; !status && (factor != 1 || out != data) && i < type->n_elements; i++)
+		dtype_store_float(type->dtype, out, i, dtype_load_float(stored, data, i) * factor);
 	if (!status)
-		status = named_write(files, name, prefix, type, data);
+		status = named_write(files, name, prefix, type, out);
 	arena_free(arena);
 	return status;
 }
@@ -40,8 +42,9 @@ outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double
 	const char *name = format_text(f, port->name);
 	bool gradient = strncmp(name, "grad.", 5) == 0;
 
+	type.dtype = result_dtype((DType)port->dtype, (DType)port->file_dtype);
 	return write_span(run, files, gradient ? name + 5 : name, gradient ? "grad." : "", &type,
-	                  executor_slot(&run->executor, port->slot), factor);
+	                  (DType)port->dtype, executor_slot(&run->executor, port->slot), factor);
 }
 
 static bool
@@ -64,8 +67,8 @@ outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double facto
 		if (!is_gradient(f, s))
 			continue;
 		RETURN_IF_ERROR(write_span(run, files, format_text(f, f->states[s->of - 1].name),
-		                           "grad.", &type, executor_state(&run->executor, i),
-		                           factor));
+		                           "grad.", &type, type.dtype,
+		                           executor_state(&run->executor, i), factor));
 		n++;
 	}
 	if (n == 0)

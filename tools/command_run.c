@@ -70,6 +70,21 @@ named(Session *s, const char *name, const EvalTensor *t)
 	return n;
 }
 
+/* As the graph declares it: a float result of another type than it was computed in. */
+static void
+declare(Session *s, NamedTensor *n, DType declared, const EvalTensor *t)
+{
+	DType to = result_dtype(n->dtype, declared);
+
+	if (to == n->dtype)
+		return;
+	char *data = arena_alloc(s->arena, (size_t)dtype_bytes(to, t->type->n));
+	for (int64_t i = 0; i < t->type->n; i++)
+		dtype_store_float(to, data, i, t->f[i]);
+	n->dtype = to;
+	n->data = data;
+}
+
 static bool
 as_pb(const Session *s)
 {
@@ -88,6 +103,7 @@ interpret_forward(Run *r)
 		return false;
 	f = module_function(s->m, "forward");
 	int n = function_return(f)->n_operands;
+	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
 	EvalTensor *results = NEW_ARRAY(s->arena, EvalTensor, n);
 	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, n);
@@ -95,8 +111,11 @@ interpret_forward(Run *r)
 		return false;
 	init_states(r);
 	interp_run(&r->interp, f, args, results);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		out[i] = named(s, s->outputs.at[i], &results[i]);
+		if (i < ports->n)
+			declare(s, &out[i], ports->at[i].dtype, &results[i]);
+	}
 	return !diag_status(s->diag,
 	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s)));
 }

@@ -35,3 +35,28 @@ def test_forward(run, models, tmp_path, name, precision, engine):
         assert all(got[k].dtype == np.float64 for k in got if want[k].dtype == np.float64)
     off = furthest(got, want)
     assert off <= limit(f"forward {precision}", name), f"relative {off:.2e}"
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_results_have_the_declared_type(run, tmp_path, dtype, precision, engine):
+    """f64 programs give f64."""
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(dtype) for shape in ((2, 4), (4, 3)))
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")], "product",
+        [onnx.helper.make_tensor_value_info("x", kind, [2, 4])],
+        [onnx.helper.make_tensor_value_info("y", kind, [2, 3])],
+        [onnx.numpy_helper.from_array(w, "w")])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)],
+                                     ir_version=8), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    run("run", tmp_path / "model.onnx", f"--engine={engine}", f"--precision={precision}", "--input",
+        f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "out")
+    y = reference.results(tmp_path / "out")["y"]
+    assert y.dtype == (np.float64 if precision == "f64" else dtype)
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    np.testing.assert_allclose(y, want, rtol=2 * float(np.finfo(dtype).eps), atol=1e-3 * (
+        dtype == np.float16))
