@@ -328,57 +328,40 @@ hyperparameter(const Value *v)
 	return -1;
 }
 
-/* Layers repeat: a function equal to one that was lowered shares its kernel. Values of fused functions
- * are numbered in order of creation, so equal functions have equal ids; parameters are made where they
- * are first read, before or after constants, so theirs count too: x - 1 is not 1 - x. */
+/* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */
 typedef struct {
 	const Node *call;
 	Kernel *kernel;
 } Lowered;
 typedef struct {
-	IntMap *by_function, *by_kernel;
+	IntMap *by_call, *by_kernel;
 	VEC(Lowered) done;
 } Sharing;
 
-static uint64_t
-function_hash(const Node *call, const Function *f)
+static const Function *
+callee_of(const Node *call)
 {
-	uint64_t h = hash_mix((uint64_t)f->params.n, f->next_value_id);
+	return ((CallAttr *)call->attr)->callee;
+}
 
-	for (int i = 0; i < f->params.n; i++) {
-		h = hash_mix(h, (uint64_t)(uintptr_t)f->params.at[i]->type);
-		h = hash_mix(h, f->params.at[i]->id);
+static uint64_t
+call_hash(const Node *call)
+{
+	uint64_t h = (uint64_t)(uintptr_t)callee_of(call);
+
+	for (int i = 0; i < call->n_operands; i++)
 		h = hash_mix(h, (uint64_t)hyperparameter(node_operand(call, i)) + 2);
-	}
-	for_each_node(f, n) {
-		h = hash_mix(h, hash_mix(n->op, attr_hash(op_row(n), n->attr)));
-		for (int i = 0; i < n->n_operands; i++)
-			h = hash_mix(h, node_operand(n, i) ? node_operand(n, i)->id + 1 : 0);
-	}
 	return h;
 }
 
 static bool
-function_equal(const Node *a_call, const Function *a, const Node *b_call, const Function *b)
+call_equal(const Node *a, const Node *b)
 {
-	if (a->params.n != b->params.n || a->n_nodes != b->n_nodes)
+	if (callee_of(a) != callee_of(b))
 		return false;
-	for (int i = 0; i < a->params.n; i++)
-		if (a->params.at[i]->type != b->params.at[i]->type ||
-		    a->params.at[i]->id != b->params.at[i]->id ||
-		    hyperparameter(node_operand(a_call, i)) !=
-		            hyperparameter(node_operand(b_call, i)))
+	for (int i = 0; i < a->n_operands; i++)
+		if (hyperparameter(node_operand(a, i)) != hyperparameter(node_operand(b, i)))
 			return false;
-	for (const Node *x = a->first, *y = b->first; x && y; x = x->next, y = y->next) {
-		if (x->op != y->op || x->n_operands != y->n_operands ||
-		    !attr_equal(op_row(x), x->attr, y->attr))
-			return false;
-		for (int i = 0; i < x->n_operands; i++) {
-			const Value *v = node_operand(x, i), *w = node_operand(y, i);
-			if (!v != !w || (v && v->id != w->id))
-				return false;
-		}
-	}
 	return true;
 }
 
@@ -400,17 +383,15 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 static Kernel *
 kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, Arena *arena)
 {
-	uint64_t i, h = function_hash(call, f);
+	uint64_t i, h = call_hash(call);
 
-	for (; intmap_get(sh->by_function, h, &i); h++) {
-		const Node *other = sh->done.at[i].call;
-		if (function_equal(other, ((CallAttr *)other->attr)->callee, call, f))
+	for (; intmap_get(sh->by_call, h, &i); h++)
+		if (call_equal(sh->done.at[i].call, call))
 			return sh->done.at[i].kernel;
-	}
 	Arena *scratch = arena_new();
 	Kernel *k = share_kernel(m, sh, lower_function(m, call, f, scratch));
 	arena_free(scratch);
-	intmap_put(sh->by_function, h, (uint64_t)sh->done.n);
+	intmap_put(sh->by_call, h, (uint64_t)sh->done.n);
 	vec_push(arena, &sh->done, ((Lowered){call, k}));
 	return k;
 }
