@@ -352,6 +352,15 @@ patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affin
 	return load_inside(lw, x, &at, inside);
 }
 
+static Ints
+with_first(int64_t first, Type rest)
+{
+	Ints shape = {.n = rest->rank + 1, .at = {first}};
+
+	memcpy(shape.at + 1, rest->dims, sizeof(int64_t) * (size_t)rest->rank);
+	return shape;
+}
+
 /* Splits flat = outer * inner->n + rest. */
 static void
 split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Affine *first,
@@ -423,8 +432,8 @@ conv_kernel(Lower *lw, const Node *n)
 	                        .type = compute_type(s.y->dtype),
 	                        .batch = s.x->dims[0] * s.a->groups,
 	                        .m = s.out,
-	                        .n = s.y_space->n,
-	                        .k = s.in * s.window->n,
+	                        .n = ints_of_type(s.y_space),
+	                        .k = with_first(s.in, s.window),
 	                        .a = conv_a,
 	                        .b = conv_b,
 	                        .c = conv_c});
@@ -493,8 +502,8 @@ conv_grad_input_kernel(Lower *lw, const Node *n)
 	                        .type = compute_type(s.x->dtype),
 	                        .batch = s.x->dims[0] * s.a->groups,
 	                        .m = s.in,
-	                        .n = s.x_space->n,
-	                        .k = s.out * s.window->n,
+	                        .n = ints_of_type(s.x_space),
+	                        .k = with_first(s.out, s.window),
 	                        .a = conv_grad_input_a,
 	                        .b = conv_grad_input_b,
 	                        .c = conv_grad_input_c});
@@ -541,8 +550,8 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 	                        .type = compute_type(s.w->dtype),
 	                        .batch = s.a->groups,
 	                        .m = s.out,
-	                        .n = s.in * s.window->n,
-	                        .k = s.x->dims[0] * s.y_space->n,
+	                        .n = with_first(s.in, s.window),
+	                        .k = with_first(s.x->dims[0], s.y_space),
 	                        .a = conv_grad_weight_a,
 	                        .b = conv_grad_weight_b,
 	                        .c = conv_grad_weight_c});

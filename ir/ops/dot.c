@@ -288,8 +288,8 @@ dot_kernel(Lower *lw, const Node *n)
 	          .type = compute_type(node_result(n, 0)->type->dtype),
 	          .batch = s.batch->n,
 	          .m = s.rows->n,
-	          .n = s.columns->n,
-	          .k = s.inner->n,
+	          .n = ints_of_type(s.columns),
+	          .k = ints_of_type(s.inner),
 	          .a = dot_x,
 	          .b = dot_y,
 	          .c = dot_z};

@@ -1,174 +1,259 @@
-/* The blocked matrix product. Per block of COLUMNS columns and DEPTH of k, b is packed into a local
- * panel; rows go ROWS at a time with their sums in local vectors, which the C compiler keeps in
- * registers: 8 x 32 f32 sums fill 16 of AVX-512's 32 registers. Every element is summed in the
- * order of k, whatever the block sizes. Scheme: Goto and van de Geijn, "Anatomy of
- * High-Performance Matrix Multiplication", 2008. */
+/* The blocked matrix product. Per block of columns and of k, b is packed into a local panel; rows go ROWS at
+ * a time with their sums in local vectors, which the C compiler keeps in registers: 8 x 32 f32 sums fill 16
+ * of AVX-512's 32 registers. Every element is summed in the order of k, whatever the block sizes. Scheme:
+ * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. */
 #include "ir/ops/gemm.h"
 
 enum { ROWS = 8, DEPTH = 256 };
 
+/* ---- a shape in blocks of neighbouring elements: `count` steps along `axis`, with all that lies inside it */
+typedef struct {
+	Ints shape;
+	int axis;
+	int64_t inside, count;
+} Tiling;
+
+static int64_t
+tiling_size(const Tiling *t)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < t->shape.n; i++)
+		n *= t->shape.at[i];
+	return n;
+}
+
+static Tiling
+tile(const Ints *shape, int64_t most)
+{
+	Tiling t = {.shape = *shape, .inside = 1};
+
+	if (t.shape.n == 0)
+		t.shape = (Ints){.n = 1, .at = {1}};
+	if (tiling_size(&t) == 0)
+		return t;
+	t.axis = t.shape.n - 1;
+	while (t.axis > 0 && t.inside * t.shape.at[t.axis] <= most)
+		t.inside *= t.shape.at[t.axis--];
+	t.count = most / t.inside < t.shape.at[t.axis] ? most / t.inside : t.shape.at[t.axis];
+	return t;
+}
+
+static bool
+is_one_block(const Tiling *t)
+{
+	return t->axis == 0 && t->count == t->shape.at[0];
+}
+
+/* Calls body for every block, in order, inside loops: its first element, and its steps along `axis`. */
+static void
+for_blocks(LoopBuilder *lb, const Tiling *t, void (*body)(void *ctx, Affine first, int64_t count),
+           void *ctx)
+{
+	int64_t stride = tiling_size(t), full = t->shape.at[t->axis] / t->count;
+	int64_t rest = t->shape.at[t->axis] % t->count;
+	Affine first = affine_constant(0);
+
+	for (int i = 0; i < t->axis; i++) {
+		stride /= t->shape.at[i];
+		LoopValue v = lb_for(lb, LOOP_PLAIN, t->shape.at[i]);
+		first = affine_add(first, affine_scale(affine_scalar(v), stride));
+	}
+	if (full > 1) {
+		LoopValue v = lb_for(lb, LOOP_PLAIN, full);
+		body(ctx, affine_add(first, affine_scale(affine_scalar(v), t->count * t->inside)),
+		     t->count);
+		lb_end(lb);
+	} else if (full) {
+		body(ctx, first, t->count);
+	}
+	if (rest)
+		body(ctx, affine_add(first, affine_constant(full * t->count * t->inside)), rest);
+	for (int i = 0; i < t->axis; i++)
+		lb_end(lb);
+}
+
+/* Opens a loop per axis of a block; the element's number in the block. */
+static Affine
+open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost)
+{
+	int64_t stride = t->inside;
+	Affine at = affine_constant(0);
+
+	for (int i = t->axis; i < t->shape.n; i++) {
+		LoopMode mode = i == t->shape.n - 1 ? innermost : LOOP_PLAIN;
+		LoopValue v = lb_for(lb, mode, i == t->axis ? count : t->shape.at[i]);
+		at = affine_add(at, affine_scale(affine_scalar(v), stride));
+		if (i + 1 < t->shape.n)
+			stride /= t->shape.at[i + 1];
+	}
+	return at;
+}
+
+static void
+close_block(LoopBuilder *lb, const Tiling *t)
+{
+	for (int i = t->axis; i < t->shape.n; i++)
+		lb_end(lb);
+}
+
+/* ---- the product */
 typedef struct {
 	Lower *lw;
 	const Gemm *g;
-	int64_t columns;
+	Tiling columns, depth;
+	int64_t lanes; /* of the panel and the sums */
 	int panel, sums[ROWS], out;
-	Affine batch, first_column;
-	int64_t width; /* columns of this block */
-	Affine first_k;
-	int64_t depth;
-	bool first; /* of the blocks of k */
-} Block;
+	Affine batch;
+	/* of the block at hand */
+	Affine first_column, first_k;
+	int64_t column_count, depth_count;
+} Product;
 
-/* panel[k, j] = b(k, j), 0 beyond the last column */
+/* panel[k, j] = b(k, j); what lies beyond the block's columns is never stored */
 static void
-pack_panel(const Block *bl)
+pack_panel(const Product *p)
 {
-	LoopBuilder *lb = bl->lw->lb;
+	LoopBuilder *lb = p->lw->lb;
+	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
+	Affine j = open_block(lb, &p->columns, p->column_count, LOOP_VECTOR);
+	LoopValue x = p->g->b(p->lw, p->g->node, p->batch, affine_add(p->first_k, k),
+	                      affine_add(p->first_column, j));
 
-	LoopValue k = lb_for(lb, LOOP_PLAIN, bl->depth);
-	LoopValue j = lb_for(lb, LOOP_VECTOR, bl->width);
-	LoopValue x = bl->g->b(bl->lw, bl->g->node, bl->batch,
-	                       affine_add(bl->first_k, affine_scalar(k)),
-	                       affine_add(bl->first_column, affine_scalar(j)));
-	lb_store(lb, bl->panel,
-	         affine_add(affine_scale(affine_scalar(k), bl->columns), affine_scalar(j)), x);
-	lb_end(lb);
-	lb_end(lb);
+	lb_store(lb, p->panel, affine_add(affine_scale(k, p->lanes), j), x);
+	close_block(lb, &p->columns);
+	close_block(lb, &p->depth);
+}
+
+static Affine
+place_of(const Product *p, Affine row, int r, LoopValue j)
+{
+	return p->g->c(p->g->node, p->batch, affine_add(row, affine_constant(r)),
+	               affine_add(p->first_column, affine_scalar(j)));
 }
 
 /* sums[r][j] = 0, or what earlier blocks of k left in c */
 static void
-start_sums(const Block *bl, Affine row, int rows)
+start_sums(const Product *p, Affine row, int rows)
 {
-	LoopBuilder *lb = bl->lw->lb;
-	LoopValue j = lb_for(lb, LOOP_VECTOR, bl->first ? bl->columns : bl->width);
+	LoopBuilder *lb = p->lw->lb;
+	bool zero = is_one_block(&p->depth);
+	LoopValue j = lb_for(lb, LOOP_VECTOR,
+	                     zero ? p->lanes : p->column_count * p->columns.inside);
 
-	for (int r = 0; r < rows; r++) {
-		LoopValue x = lb_number(lb, bl->g->type, 0);
-		if (!bl->first)
-			x = lb_load(lb, bl->out,
-			            bl->g->c(bl->g->node, bl->batch,
-			                     affine_add(row, affine_constant(r)),
-			                     affine_add(bl->first_column, affine_scalar(j))));
-		lb_store(lb, bl->sums[r], affine_scalar(j), x);
-	}
+	for (int r = 0; r < rows; r++)
+		lb_store(lb, p->sums[r], affine_scalar(j),
+		         zero ? lb_number(lb, p->g->type, 0)
+		              : lb_load(lb, p->out, place_of(p, row, r, j)));
 	lb_end(lb);
 }
 
 static void
-multiply_rows(const Block *bl, Affine row, int rows)
+multiply_rows(const Product *p, Affine row, int rows)
 {
-	LoopBuilder *lb = bl->lw->lb;
+	LoopBuilder *lb = p->lw->lb;
 	LoopValue a[ROWS];
 
-	LoopValue k = lb_for(lb, LOOP_PLAIN, bl->depth);
+	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
 	for (int r = 0; r < rows; r++)
-		a[r] = bl->g->a(bl->lw, bl->g->node, bl->batch, affine_add(row, affine_constant(r)),
-		                affine_add(bl->first_k, affine_scalar(k)));
-	LoopValue j = lb_for(lb, LOOP_VECTOR, bl->columns);
-	Affine at = affine_add(affine_scale(affine_scalar(k), bl->columns), affine_scalar(j));
-	LoopValue b = lb_load(lb, bl->panel, at);
+		a[r] = p->g->a(p->lw, p->g->node, p->batch, affine_add(row, affine_constant(r)),
+		               affine_add(p->first_k, k));
+	LoopValue j = lb_for(lb, LOOP_VECTOR, p->lanes);
+	LoopValue b = lb_load(lb, p->panel,
+	                      affine_add(affine_scale(k, p->lanes), affine_scalar(j)));
 	for (int r = 0; r < rows; r++) {
-		LoopValue sum = lb_load(lb, bl->sums[r], affine_scalar(j));
-		if (dtype_is_float(bl->g->type))
-			sum = lb_op(lb, LOOP_fma, bl->g->type, (LoopValue[]){a[r], b, sum});
+		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
+		if (dtype_is_float(p->g->type))
+			sum = lb_op(lb, LOOP_fma, p->g->type, (LoopValue[]){a[r], b, sum});
 		else
 			sum = lb_binary(lb, LOOP_add, sum, lb_binary(lb, LOOP_mul, a[r], b));
-		lb_store(lb, bl->sums[r], affine_scalar(j), sum);
+		lb_store(lb, p->sums[r], affine_scalar(j), sum);
 	}
 	lb_end(lb);
-	lb_end(lb);
+	close_block(lb, &p->depth);
 }
 
 static void
-finish_rows(const Block *bl, Affine row, int rows)
+finish_rows(const Product *p, Affine row, int rows)
 {
-	LoopBuilder *lb = bl->lw->lb;
-	LoopValue j = lb_for(lb, LOOP_VECTOR, bl->width);
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
 
 	for (int r = 0; r < rows; r++)
-		lb_store(lb, bl->out,
-		         bl->g->c(bl->g->node, bl->batch, affine_add(row, affine_constant(r)),
-		                  affine_add(bl->first_column, affine_scalar(j))),
-		         lb_load(lb, bl->sums[r], affine_scalar(j)));
+		lb_store(lb, p->out, place_of(p, row, r, j),
+		         lb_load(lb, p->sums[r], affine_scalar(j)));
 	lb_end(lb);
 }
 
 static void
-row_block(const Block *bl, Affine row, int rows)
+row_block(const Product *p, Affine row, int rows)
 {
-	start_sums(bl, row, rows);
-	multiply_rows(bl, row, rows);
-	finish_rows(bl, row, rows);
+	start_sums(p, row, rows);
+	multiply_rows(p, row, rows);
+	finish_rows(p, row, rows);
 }
 
 static void
-depth_block(Block *bl)
+depth_block(void *ctx, Affine first, int64_t count)
 {
-	LoopBuilder *lb = bl->lw->lb;
-	int64_t full = bl->g->m / ROWS, rest = bl->g->m % ROWS;
+	Product *p = ctx;
+	LoopBuilder *lb = p->lw->lb;
+	int64_t full = p->g->m / ROWS, rest = p->g->m % ROWS;
 
-	pack_panel(bl);
+	p->first_k = first;
+	p->depth_count = count;
+	pack_panel(p);
 	if (full) {
 		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		row_block(bl, affine_scale(affine_scalar(i), ROWS), ROWS);
+		row_block(p, affine_scale(affine_scalar(i), ROWS), ROWS);
 		lb_end(lb);
 	}
 	if (rest)
-		row_block(bl, affine_constant(full * ROWS), (int)rest);
+		row_block(p, affine_constant(full * ROWS), (int)rest);
+}
+
+/* c = 0 in the block's columns */
+static void
+clear_columns(const Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue m = lb_for(lb, LOOP_PLAIN, p->g->m);
+	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
+
+	lb_store(lb, p->out, place_of(p, affine_scalar(m), 0, j), lb_number(lb, p->g->type, 0));
+	lb_end(lb);
+	lb_end(lb);
 }
 
 /* All of k for one block of columns. */
 static void
-column_block(Block *bl, int64_t width)
+column_block(void *ctx, Affine first, int64_t count)
 {
-	LoopBuilder *lb = bl->lw->lb;
-	int64_t k = bl->g->k, done = k < DEPTH ? k : DEPTH, full = (k - done) / DEPTH;
+	Product *p = ctx;
 
-	bl->width = width;
-	bl->first = true;
-	bl->first_k = affine_constant(0);
-	bl->depth = done;
-	depth_block(bl);
-	bl->first = false;
-	if (full) {
-		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		bl->first_k = affine_add(affine_scale(affine_scalar(i), DEPTH),
-		                         affine_constant(done));
-		bl->depth = DEPTH;
-		depth_block(bl);
-		lb_end(lb);
-	}
-	done += full * DEPTH;
-	if (done < k) {
-		bl->first_k = affine_constant(done);
-		bl->depth = k - done;
-		depth_block(bl);
-	}
+	p->first_column = first;
+	p->column_count = count;
+	if (!is_one_block(&p->depth) || tiling_size(&p->depth) == 0)
+		clear_columns(p);
+	if (tiling_size(&p->depth))
+		for_blocks(p->lw->lb, &p->depth, depth_block, p);
 }
 
 void
 gemm_kernel(Lower *lw, const Gemm *g)
 {
 	LoopBuilder *lb = lw->lb;
-	Block bl = {.lw = lw, .g = g, .columns = g->type == F64 || g->type == S64 ? 16 : 32};
-	int64_t full = g->n / bl.columns, rest = g->n % bl.columns;
+	Product p = {.lw = lw, .g = g, .lanes = dtype_info[g->type].bits == 64 ? 16 : 32};
 
-	bl.out = lower_buffer(lw, node_result(g->node, 0));
-	bl.panel = lb_local(lb, g->type, bl.columns * (g->k < DEPTH ? (g->k ? g->k : 1) : DEPTH));
+	p.columns = tile(&g->n, p.lanes);
+	p.depth = tile(&g->k, DEPTH);
+	p.out = lower_buffer(lw, node_result(g->node, 0));
+	p.panel = lb_local(lb, g->type,
+	                   p.lanes * (p.depth.count ? p.depth.count * p.depth.inside : 1));
 	for (int r = 0; r < ROWS; r++)
-		bl.sums[r] = lb_local(lb, g->type, bl.columns);
-	LoopValue b = lb_for(lb, LOOP_PARALLEL, g->batch);
-	bl.batch = affine_scalar(b);
-	if (full) {
-		LoopValue j = lb_for(lb, LOOP_PLAIN, full);
-		bl.first_column = affine_scale(affine_scalar(j), bl.columns);
-		column_block(&bl, bl.columns);
-		lb_end(lb);
-	}
-	if (rest) {
-		bl.first_column = affine_constant(full * bl.columns);
-		column_block(&bl, rest);
-	}
+		p.sums[r] = lb_local(lb, g->type, p.lanes);
+	p.batch = affine_scalar(lb_for(lb, LOOP_PARALLEL, g->batch));
+	if (tiling_size(&p.columns))
+		for_blocks(lb, &p.columns, column_block, &p);
 	lb_end(lb);
 }

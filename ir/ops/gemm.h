@@ -4,13 +4,15 @@
 
 #include "ir/ops/family.h"
 
-/* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. The element functions may compute
- * whatever they like; b is packed once per block of columns, so it may be expensive, a is read
- * M*N*K/32 times. */
+/* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k are flat numbers in shapes: blocks end where
+ * their rows end, and each axis has a loop of its own, so that an element function that splits them along
+ * these axes needs no division. The functions may compute whatever they like; b is packed once per block of
+ * columns, so it may be expensive, a is read M*N*K/32 times. */
 typedef struct {
 	const Node *node;
 	DType type; /* f32, f64, or an integer compute type */
-	int64_t batch, m, n, k;
+	int64_t batch, m;
+	Ints n, k; /* their shapes; of no axes: one number */
 	LoopValue (*a)(Lower *lw, const Node *n, Affine batch, Affine m, Affine k);
 	LoopValue (*b)(Lower *lw, const Node *n, Affine batch, Affine k, Affine col);
 	/* Flat place of c in the result. */
