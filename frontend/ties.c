@@ -152,9 +152,13 @@ repairs_tie(Repairs *r)
 	IntMap *counts = intmap_new(r->arena);
 	int n = 0;
 
-	for (int i = 0; i < r->options->n_ties; i++)
-		if (!r->options->ties[i].untie)
-			tie_asked(r, &r->options->ties[i]);
+	for (int i = 0; i < r->options->n_ties; i++) {
+		const TieOption *t = &r->options->ties[i];
+		if (!t->untie)
+			tie_asked(r, t);
+		else if (!repairs_weight(r, t->a))
+			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
+	}
 	for (int i = 0; i < r->list.n; i++) {
 		uint64_t count = 0;
 		Weight *w = r->list.at[i];

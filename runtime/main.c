@@ -182,6 +182,10 @@ run_session(Session *s)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	if (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text) {
 		RETURN_IF_ERROR(gradc_bind_data(s->run));
+		if (o->eval_every > 0 && !gradc_has_eval(s->run))
+			return status_error(EXIT_USAGE,
+			                    "--eval-every: there are no evaluation data: "
+			                    "give --eval-data or --eval-tokens");
 		warn_statistics(s);
 		table_print(stderr, s->run, o);
 		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));

@@ -302,6 +302,15 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 	json_decref(list);
 }
 
+static void
+print_loss(const Session *s, double loss)
+{
+	if (s->o->json)
+		print_json(json_pack("{s:f}", "loss", loss));
+	else
+		printf("loss %.17g\n", loss);
+}
+
 static bool
 interpret_gradients(Run *r)
 {
@@ -320,11 +329,23 @@ interpret_gradients(Run *r)
 	double loss = interpret_loss(r, f, args, results);
 	if (s->o->check_gradients)
 		check_gradients(r, f, args);
-	else if (s->o->json)
-		print_json(json_pack("{s:f}", "loss", loss));
 	else
-		printf("loss %.17g\n", loss);
+		print_loss(s, loss);
 	return !s->o->output_dir || write_gradients(r, results);
+}
+
+/* What the compiled program wrote. */
+static bool
+print_written_loss(Session *s)
+{
+	const char *file = arena_printf(s->arena, "loss=%s/loss.%s", s->o->output_dir,
+	                                as_pb(s) ? "pb" : "npy");
+	NamedTensor loss;
+
+	if (!input_read(s, file, &loss))
+		return false;
+	print_loss(s, dtype_load_float(loss.dtype, loss.data, 0));
+	return true;
 }
 
 int
@@ -344,6 +365,9 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 			interpret_gradients(&r);
 		else
 			code = run_compiled(&s, true);
+		if (!by_interpreter(o) && !o->check_gradients && code == EXIT_OK &&
+		    diag_errors(diag) == 0)
+			print_written_loss(&s);
 	}
 	session_close(&s);
 	return code ? code : diag_exit_code(diag);

@@ -489,3 +489,25 @@ def test_one_set_of_inputs_takes_one_binding(run, tmp_path):
     done = run("run", tmp_path / "linear.onnx", "--input", f"x={tmp_path / 'x.npy'}", "--output-dir",
                tmp_path / "out", "--dim=seq=2,4", exit=2)
     assert "one value each" in done.stderr
+
+
+# ---- options that would do nothing are refused
+
+def test_evaluation_every_n_steps_needs_data(run, linear, tmp_path):
+    done = trained(run, tmp_path, [f"--batch={ROWS}"], ["--steps=1", "--eval-every=1"], exit=2)
+    assert "--eval-every" in done.stderr and "--eval-data" in done.stderr
+
+
+def test_untying_needs_a_parameter(run, linear, tmp_path):
+    done = run("check", linear[0], "--no-tie=fc.wait", exit=2)
+    assert "--no-tie fc.wait" in done.stderr
+    run("check", linear[0], "--no-tie=fc.weight")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--output-format=pb"]])
+def test_both_engines_print_the_loss(run, linear, tmp_path, form):
+    said = [run("grad", linear[0], "--precision=f64", f"--engine={engine}", "--input",
+                f"x={tmp_path / 'x.npy'}", "--input", f"labels={tmp_path / 'labels.npy'}",
+                "--output-dir", tmp_path / engine, *form).stdout for engine in ("interp", "compiled")]
+    losses = [float(text.replace("}", "").split("loss")[1].strip('": \n')) for text in said]
+    assert abs(losses[0] - losses[1]) < 1e-12 * losses[0]
