@@ -164,7 +164,7 @@ blocks_merge(const Fuse *fu, const Node *reader, int ctx)
 {
 	if (fuse_class_of(reader) == FUSE_NONE)
 		return false;
-	int g = fuse_group_of(fu, node_result(reader, 0));
+	int g = fuse_own_group(fu, reader);
 	if (g == fu->merge_from) /* recomputed by its readers, it makes them read what it reads */
 		return fu->pulled[node_result(reader, 0)->id] &&
 		       fuse_any_reader(fu, node_result(reader, 0), blocks_merge, ctx);

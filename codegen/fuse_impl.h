@@ -50,6 +50,8 @@ FuseClass fuse_class_of(const Node *n);
 bool fuse_is_copied(const Fuse *fu, const Node *n);
 void fuse_mark_copied(Fuse *fu, const Node *n); /* in the order of the nodes, with placing */
 bool fuse_must_be_stored(const Node *n);        /* read by a store, the return or a call */
+/* The group that n is a member of, -1: none. A view that is stored has one, besides being copied by readers. */
+int fuse_own_group(const Fuse *fu, const Node *n);
 /* The group that computes v, -1 when v is there from the start or copied. */
 int fuse_group_of(const Fuse *fu, Value *v);
 /* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and returns

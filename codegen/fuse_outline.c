@@ -2,8 +2,6 @@
  * whatever function of the module, share theirs. */
 #include "codegen/fuse_impl.h"
 
-#include <string.h>
-
 /* A function's body before it is built. A reference is 0 for nothing, r > 0 for its r-th result, and -p for its
  * p-th parameter. */
 typedef struct {
@@ -118,9 +116,11 @@ body_equal(const FusedBody *b, const Outline *o)
 	const Node *mine = b->function->first;
 
 	if (b->function->params.n != o->arguments.n || b->function->n_nodes != o->nodes.n + 1 ||
-	    b->n_references != o->references.n || b->n_results != o->results.n ||
-	    memcmp(b->references, o->references.at, sizeof(int) * (size_t)b->n_references) != 0)
+	    b->n_references != o->references.n || b->n_results != o->results.n)
 		return false;
+	for (int i = 0; i < o->references.n; i++)
+		if (b->references[i] != o->references.at[i])
+			return false;
 	for (int i = 0; i < o->arguments.n; i++)
 		if (b->function->params.at[i]->type != o->arguments.at[i]->type)
 			return false;

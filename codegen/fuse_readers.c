@@ -61,16 +61,23 @@ fuse_must_be_stored(const Node *n)
 	return false;
 }
 
+int
+fuse_own_group(const Fuse *fu, const Node *n)
+{
+	int g = fu->group[n->id];
+
+	while (g >= 0 && fu->groups.at[g].merged_into >= 0)
+		g = fu->groups.at[g].merged_into;
+	return g;
+}
+
 /* The group that computes v, -1 when v is there from the start or copied. */
 int
 fuse_group_of(const Fuse *fu, Value *v)
 {
 	Value *base = behind_views(v);
-	int g = base->node ? fu->group[base->node->id] : -1;
 
-	while (g >= 0 && fu->groups.at[g].merged_into >= 0)
-		g = fu->groups.at[g].merged_into;
-	return g;
+	return base->node ? fuse_own_group(fu, base->node) : -1;
 }
 
 /* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and
