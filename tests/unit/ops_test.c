@@ -321,6 +321,8 @@ compare_kernel(Case *c, const Kernel *k, KernelCode code)
 		size_t bytes = (size_t)type_bytes(k->buffers.at[i].type);
 		a[i] = arena_alloc(c->arena, bytes + 64);
 		b[i] = arena_alloc(c->arena, bytes + 64);
+		memset(a[i], 0x5a, bytes); /* what no kernel writes differs */
+		memset(b[i], 0xa5, bytes);
 		if (i < k->n_inputs) {
 			bool floats = dtype_is_float(k->buffers.at[i].type->dtype);
 			fill_buffer(c, k, i, floats ? &c->values[0] : &index, a[i]);
