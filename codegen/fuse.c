@@ -12,21 +12,11 @@
  * Near linear: every step looks at a node's operands and uses only. */
 #include "codegen/fuse_impl.h"
 
-static Node *
-first_store(const Function *f)
-{
-	Node *n = f->last;
-
-	while (n->prev && n->prev->op == OP_store)
-		n = n->prev;
-	return n;
-}
-
 /* Stores and the return read the calls' results; the old nodes go. */
 static void
 remove_old_nodes(Fuse *fu, uint32_t n_old)
 {
-	for (Node *n = first_store(fu->f); n; n = n->next)
+	for (Node *n = function_stores(fu->f); n; n = n->next)
 		for (int i = 0; i < n->n_operands; i++)
 			if (fu->stored[node_operand(n, i)->id])
 				node_set_operand(n, i, fu->stored[node_operand(n, i)->id]);
@@ -61,7 +51,7 @@ fuse_function(Pass *p, Module *m, Function *f, FusedBodies *bodies)
 		fuse_merge_siblings(&fu, gi);
 	fu.stored = NEW_ARRAY(fu.arena, Value *, f->next_value_id);
 	fu.reference = NEW_ARRAY(fu.arena, int, f->next_value_id);
-	Node *before = first_store(f);
+	Node *before = function_stores(f);
 	for (int gi = 0; gi < fu.groups.n; gi++)
 		if (fu.groups.at[gi].merged_into < 0)
 			fuse_outline_group(&fu, gi, before);

@@ -233,6 +233,8 @@ Value *function_param(Function *f, Type type, const char *name);
 /* The value of a state at the start of f, made at first use. */
 Value *function_state(Function *f, State *state);
 Node *function_return(const Function *f); /* NULL while it is being built */
+/* The first of the stores that stand last, else the return: what nodes are inserted before. NULL: neither. */
+Node *function_stores(const Function *f);
 Value *function_result(const Function *f, int i);
 
 /* The five that mutate. */

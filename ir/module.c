@@ -151,6 +151,16 @@ function_return(const Function *f)
 	return f->last && f->last->op == OP_return ? f->last : NULL;
 }
 
+Node *
+function_stores(const Function *f)
+{
+	Node *first = NULL;
+
+	for (Node *n = f->last; n && (n->op == OP_return || n->op == OP_store); n = n->prev)
+		first = n;
+	return first;
+}
+
 Value *
 function_result(const Function *f, int i)
 {

@@ -15,16 +15,6 @@ find_store(const Function *f, const char *state)
 	return NULL;
 }
 
-static Node *
-first_store(const Function *f)
-{
-	Node *n = f->last;
-
-	while (n->prev && n->prev->op == OP_store)
-		n = n->prev;
-	return n;
-}
-
 /* By parameter: the programs of all bindings add to the same gradients. */
 static State **
 gradient_states(Module *m, Arena *arena)
@@ -117,7 +107,7 @@ add_backward(Pass *p, Function *f, State *const *gradient, int n_states)
 	Value *sum = node_operand(store, 0);
 	Builder b = {.m = m,
 	             .f = f,
-	             .before = first_store(f),
+	             .before = function_stores(f),
 	             .phase = PHASE_BACKWARD,
 	             .loc = loc_name(m, "loss")};
 	GradSeed seed = {sum, b_splat(&b, sum->type, 1.0 / (double)m->targets)};

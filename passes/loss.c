@@ -186,19 +186,6 @@ loss_state(LossPass *lp, const char *name, DType d)
 	return s ? s : state_new(lp->m, name, type_scalar(lp->m, d), STATE_SCALAR, LIFE_STEP);
 }
 
-/* Stores must stand last: those of statistics are put behind the loss. */
-static Node *
-first_store(const Function *f)
-{
-	Node *n = f->last;
-
-	if (!n || n->op != OP_store)
-		return NULL;
-	while (n->prev && n->prev->op == OP_store)
-		n = n->prev;
-	return n;
-}
-
 static void
 drop_stores(Function *f)
 {
@@ -229,7 +216,7 @@ build_program(LossPass *lp, const Function *from, const char *role, int binding)
 		drop_stores(f);
 	for (int i = 0; i < ret->n_operands; i++)
 		results[i] = map[node_operand(ret, i)->id];
-	b.before = first_store(f);
+	b.before = function_stores(f);
 	l.output = results[lp->output];
 	if (lp->row) {
 		int64_t rows = lp->target_type->dims[0];
