@@ -86,10 +86,10 @@ void model_close(Model *model);
  * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
  * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */
 Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
-/* Symbolic dimension names of the inputs with the axis they stand at, so that `run` can bind them
- * from its files: calls visit(ctx, input name, axis, symbol or "") for each open dimension. */
+/* The open dimensions of the inputs, so that `run` can bind them from its files: calls visit(ctx, input, axis,
+ * name) for each; its name is its symbol, or INPUT[AXIS] where it has none. */
 void model_open_dims(const Model *model,
-                     void (*visit)(void *ctx, const char *input, int axis, const char *symbol),
+                     void (*visit)(void *ctx, const char *input, int axis, const char *name),
                      void *ctx);
 
 /* The absolute paths of the files that hold the model's external data. */

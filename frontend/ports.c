@@ -30,14 +30,25 @@ dim_symbol(const Onnx__TensorShapeProto__Dimension *d)
 	return "";
 }
 
+/* What binds an open dimension: its symbol, or INPUT[AXIS] where it has none. */
+static const char *
+dim_name(Text *scratch, const char *input, int axis, const char *symbol)
+{
+	if (*symbol)
+		return symbol;
+	scratch->n = 0;
+	text_printf(scratch, "%s[%d]", input, axis);
+	return scratch->at;
+}
+
 static bool
-bound_dim(const Importer *im, const char *symbol, int axis, int64_t *out)
+bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
 {
 	const ImportOptions *o = im->options;
 	const Binding *b = &o->bindings[im->binding];
 
-	for (int i = 0; *symbol && i < b->n_dims; i++)
-		if (!strcmp(b->dims[i].name, symbol)) {
+	for (int i = 0; i < b->n_dims; i++)
+		if (!strcmp(b->dims[i].name, name)) {
 			*out = b->dims[i].value;
 			return true;
 		}
@@ -60,9 +71,12 @@ bind_dim(Inputs *in, ImportPort *port, int axis, const Onnx__TensorShapeProto__D
 	}
 	if (axis == 0)
 		port->open_leading = true;
-	if (!bound_dim(im, symbol, axis, &port->dims[axis]))
-		text_printf(&in->open, "%s%s of input %s (axis %d)", in->open.n ? ", " : "",
-		            *symbol ? symbol : "unnamed", quoted(im->model, port->name), axis);
+	Text scratch = {0};
+	const char *name = dim_name(&scratch, port->name, axis, symbol);
+	if (!bound_dim(im, name, axis, &port->dims[axis]))
+		text_printf(&in->open, "%s%s of input %s (axis %d)", in->open.n ? ", " : "", name,
+		            quoted(im->model, port->name), axis);
+	text_free(&scratch);
 }
 
 static bool
@@ -257,10 +271,10 @@ import_outputs(Importer *im, ImportInfo *info)
 
 void
 model_open_dims(const Model *model,
-                void (*visit)(void *ctx, const char *input, int axis, const char *symbol),
-                void *ctx)
+                void (*visit)(void *ctx, const char *input, int axis, const char *name), void *ctx)
 {
 	const GraphProto *g = model->proto->graph;
+	Text scratch = {0};
 
 	for (size_t i = 0; i < g->n_input; i++) {
 		const Onnx__TypeProto__Tensor *t = tensor_type(g->input[i]);
@@ -268,10 +282,13 @@ model_open_dims(const Model *model,
 			continue;
 		for (size_t k = 0; k < t->shape->n_dim; k++) {
 			const char *symbol = dim_symbol(t->shape->dim[k]);
+			const char *input = g->input[i]->name;
 			if (symbol)
-				visit(ctx, g->input[i]->name, (int)k, symbol);
+				visit(ctx, input, (int)k,
+				      dim_name(&scratch, input, (int)k, symbol));
 		}
 	}
+	text_free(&scratch);
 }
 
 /* The symbols of a loss graph's joined inputs stand for the numbers of what is joined. */

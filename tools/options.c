@@ -97,7 +97,8 @@ add_pass(const OptionUse *u, void *at)
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o'},
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir)},
-	{"dim", "NAME=N[,N...]", "binds a dimension; several values: several programs", TAKES_LIST, AT(dims)},
+	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
+	 "programs", TAKES_LIST, AT(dims)},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N]]; the last two "
 	 "[,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss},

@@ -177,38 +177,52 @@ typedef struct {
 	int n; /* bound from files */
 } DimVisit;
 
+/* The shape of an input's file, .npy or .pb; false where it cannot be read, which is reported when its values
+ * are wanted. */
+static bool
+file_shape(Session *s, const char *path, int *rank, int64_t dims[MAX_RANK])
+{
+	NpyInfo info;
+	DType dtype;
+	void *data;
+	int fd;
+	Status status = npy_open(path, &info, &fd);
+
+	if (!status) {
+		close(fd);
+		*rank = info.rank;
+		memcpy(dims, info.dims, sizeof(info.dims));
+		return true;
+	}
+	status_free(status);
+	status = tensor_proto_read(s->arena, path, &dtype, rank, dims, &data);
+	if (status)
+		status_free(status);
+	return !status;
+}
+
 static void
-bind_from_file(void *ctx, const char *input, int axis, const char *symbol)
+bind_from_file(void *ctx, const char *input, int axis, const char *name)
 {
 	DimVisit *v = ctx;
 	Binding *binding = (Binding *)v->io->bindings;
-	DimBinding *dims = (DimBinding *)binding->dims;
+	DimBinding *list = (DimBinding *)binding->dims;
 	size_t n = strlen(input);
+	int64_t dims[MAX_RANK];
+	int rank;
 
 	for (int i = 0; i < binding->n_dims; i++)
-		if (*symbol && strcmp(dims[i].name, symbol) == 0)
+		if (strcmp(list[i].name, name) == 0)
 			return;
-	for (int i = 0; i < v->s->o->inputs.n; i++) {
+	for (int i = 0; i < v->s->o->inputs.n && v->n < MAX_FILE_DIMS; i++) {
 		const char *text = v->s->o->inputs.at[i];
-		NpyInfo info;
-		int fd;
-		if (strncmp(text, input, n) != 0 || text[n] != '=')
+		if (strncmp(text, input, n) != 0 || text[n] != '=' ||
+		    !file_shape(v->s, text + n + 1, &rank, dims) || axis >= rank)
 			continue;
-		Status status = npy_open(text + n + 1, &info, &fd);
-		if (status) {
-			status_free(status); /* reported when it is read */
-			continue;
-		}
-		close(fd);
-		if (axis >= info.rank)
-			continue;
-		if (!*symbol) {
-			v->io->batch = axis == 0 ? info.dims[0] : v->io->batch;
-		} else if (v->n < MAX_FILE_DIMS) {
-			dims[binding->n_dims++] = (DimBinding){arena_strdup(v->s->arena, symbol),
-			                                       info.dims[axis]};
-			v->n++;
-		}
+		list[binding->n_dims++] = (DimBinding){arena_strdup(v->s->arena, name), dims[axis]};
+		v->n++;
+		if (axis == 0 && !v->io->batch) /* of inputs that have no file */
+			v->io->batch = dims[0];
 		return;
 	}
 }
@@ -241,14 +255,14 @@ typedef struct {
 } DimNames;
 
 static void
-collect_dim(void *ctx, const char *input, int axis, const char *symbol)
+collect_dim(void *ctx, const char *input, int axis, const char *name)
 {
 	DimNames *d = ctx;
 
 	(void)input;
 	(void)axis;
-	if (*symbol && !list_has(&d->names, symbol))
-		vec_push(d->arena, &d->names, arena_strdup(d->arena, symbol));
+	if (!list_has(&d->names, name))
+		vec_push(d->arena, &d->names, arena_strdup(d->arena, name));
 }
 
 /* A name that no input has is a slip of the pen. */
