@@ -101,7 +101,7 @@ EXECUTABLE = {
     "--eval-data": ([], [("=foo", "foo")]),
     "--eval-tokens": ([], [("=", "--eval-tokens")]),
     "--eval-text": ([], [("=", "--eval-text")]),
-    "--eval-every": (["=1"], [("=x", "x")]),
+    "--eval-every": ([], [("=x", "x"), ("=1", "--eval-data")]),
     "--save": ([], [("=d", LACKS)]),
     "--save-every": ([], [("=1", LACKS)]),
     "--keep": ([], [(" 1", LACKS)]),
