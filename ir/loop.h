@@ -21,15 +21,17 @@ typedef struct {
 } Affine;
 
 typedef enum {
-#define LOOP_OP(name, arity, c) LOOP_##name,
+#define LOOP_OP(name, arity, c, result) LOOP_##name,
 #include "ir/loop_ops.def"
 #undef LOOP_OP
 	N_LOOP_OPS,
 } LoopOp;
+typedef enum { RESULT_SAME, RESULT_TRUTH, RESULT_OWN } LoopResult;
 typedef struct {
 	const char *name;
 	int arity;
-	const char *c; /* how C writes it: an operator, or a function of the prelude */
+	const char *c; /* how C writes it: an operator or a builtin; "": by a scalar function */
+	LoopResult result;
 } LoopOpInfo;
 extern const LoopOpInfo loop_ops[N_LOOP_OPS];
 
@@ -103,6 +105,9 @@ struct Kernel {
 	uint64_t hash; /* of everything but name and loc */
 };
 
+/* The types of k's scalars, as its statements give them. */
+void kernel_scalar_types(const Kernel *k, DType *types);
+
 /* ---- loop_build.c */
 struct LoopBuilder {
 	Module *m;
@@ -126,6 +131,7 @@ bool kernel_equal(const Kernel *a, const Kernel *b);
 Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
+LoopValue lb_param(LoopBuilder *lb, DType type); /* of a scalar function */
 /* The scalar type a storage type computes in: f16, bf16 and f8 in f32; s8..s32 in s32, bool in bool. */
 DType compute_type(DType storage);
 LoopValue lb_op(LoopBuilder *lb, LoopOp op, DType type, const LoopValue *x);
@@ -157,6 +163,23 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 {
 	return lb->types.at[x];
 }
+
+/* ---- scalar_functions.c: exp and its like, integer division, saturating casts, f16 and bf16: what no machine
+ * has as an instruction, as loop IR of what it has. Printers and the interpreter print an OP or
+ * CAST themselves only where there is no function for it. */
+typedef struct {
+	const char *name; /* "exp_f32", "f64_to_s8", "load_bf16", "store_f16" */
+	int n_params;     /* scalars 0 .. n_params - 1 of the body */
+	DType params[2], type;
+	const Kernel *body; /* OP, CONST and CAST statements only; these call further functions */
+	LoopValue result;
+} ScalarFunction;
+typedef struct ScalarFunctions ScalarFunctions; /* those made so far, in an arena */
+ScalarFunctions *scalar_functions_new(Arena *arena);
+const ScalarFunction *scalar_function(ScalarFunctions *fs, const char *name); /* NULL: unknown */
+/* Of an OP or CAST statement, by the type of its last operand; NULL: the machine has it. */
+const ScalarFunction *scalar_function_of(ScalarFunctions *fs, const LoopStatement *s,
+                                         DType operand);
 
 /* ---- loop_place.c */
 Affine affine_constant(int64_t c);

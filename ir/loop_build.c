@@ -7,7 +7,7 @@
 #include <string.h>
 
 const LoopOpInfo loop_ops[N_LOOP_OPS] = {
-#define LOOP_OP(name, arity, c) {#name, arity, c},
+#define LOOP_OP(name, arity, c, result) {#name, arity, c, RESULT_##result},
 #include "ir/loop_ops.def"
 #undef LOOP_OP
 };
@@ -73,6 +73,12 @@ add_scalar(LoopBuilder *lb, DType type, int64_t extent, int definition)
 	vec_push(lb->scratch, &lb->definitions, definition);
 	vec_push(lb->scratch, &lb->scopes, lb->blocks.at[lb->blocks.n - 1]);
 	return lb->k->n_scalars++;
+}
+
+LoopValue
+lb_param(LoopBuilder *lb, DType type)
+{
+	return add_scalar(lb, type, 0, -1);
 }
 
 static LoopStatement *
@@ -447,6 +453,18 @@ kernel_finish(Kernel *k)
 			k->iterations = s->extent;
 	}
 	k->hash = h;
+}
+
+void
+kernel_scalar_types(const Kernel *k, DType *types)
+{
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->result >= 0)
+			types[s->result] = s->type;
+		for (int a = 0; a < s->n_accumulators; a++)
+			types[s->accumulators[a].scalar] = s->accumulators[a].type;
+	}
 }
 
 bool

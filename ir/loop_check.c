@@ -1,6 +1,8 @@
 /* Faults in a kernel: scopes, types, places that could lie outside their buffers. */
 #include "ir/text_impl.h"
 
+#include <ctype.h>
+
 typedef struct {
 	const Module *m;
 	const Kernel *k;
@@ -10,8 +12,10 @@ typedef struct {
 	bool *defined;    /* by scalar: visible */
 	bool *open;       /* by scalar: accumulator of a loop around */
 	int64_t *extents; /* by scalar: loop variables */
+	ScalarFunctions *functions;
 	int statement;
-	int dead; /* open loops of extent 0: what is inside never runs */
+	bool vector; /* inside a vector loop */
+	int dead;    /* open loops of extent 0: what is inside never runs */
 	bool ok;
 } Check;
 
@@ -92,32 +96,73 @@ check_place(Check *c, const LoopStatement *s)
 		fault(c, "a store into an input");
 }
 
+/* bits keeps the width and changes the class; truncate makes an integer of a float. */
 static bool
-is_comparison(LoopOp op)
+own_result_fits(LoopOp op, DType from, DType to)
 {
-	return (op >= LOOP_eq && op <= LOOP_ge) || op == LOOP_is_nan || op == LOOP_is_finite;
+	bool cut = dtype_is_float(from) && !dtype_is_float(to) && to != BOOL;
+
+	if (op == LOOP_truncate)
+		return cut;
+	return from != BOOL && to != BOOL && dtype_info[from].bits == dtype_info[to].bits;
+}
+
+/* Is there such an op of this type: as an instruction or as a scalar function? */
+static bool
+op_exists(Check *c, const LoopStatement *s, DType t)
+{
+	const char *how = loop_ops[s->op].c;
+
+	if (scalar_function_of(c->functions, s, t))
+		return true;
+	if (*how == '\0')
+		return s->op == LOOP_truncate;
+	if (isalpha((unsigned char)*how))
+		return dtype_is_float(t) || s->op == LOOP_bits;
+	if (s->op == LOOP_not)
+		return t == BOOL;
+	if (s->op >= LOOP_and && s->op <= LOOP_xor)
+		return !dtype_is_float(t);
+	if (s->op >= LOOP_quotient && s->op <= LOOP_shr)
+		return !dtype_is_float(t) && t != BOOL;
+	return t != BOOL || s->op == LOOP_select || loop_ops[s->op].result == RESULT_TRUTH;
+}
+
+static DType
+operand_type(const Check *c, const LoopStatement *s, int i)
+{
+	DType first = c->types[s->operands[0]];
+
+	if (loop_ops[s->op].result != RESULT_SAME)
+		return first;
+	return s->op == LOOP_select && i == 0 ? BOOL : s->type;
 }
 
 static void
 check_op(Check *c, const LoopStatement *s)
 {
-	if (s->n_operands != loop_ops[s->op].arity) {
-		fault(c, "%s takes %d operands", loop_ops[s->op].name, loop_ops[s->op].arity);
+	const LoopOpInfo *op = &loop_ops[s->op];
+
+	if (s->n_operands != op->arity) {
+		fault(c, "%s takes %d operands", op->name, op->arity);
 		return;
 	}
 	for (int i = 0; i < s->n_operands; i++) {
 		if (!visible(c, s->operands[i]))
 			return;
-		DType t = c->types[s->operands[i]];
-		DType want = is_comparison(s->op)             ? c->types[s->operands[0]]
-		             : s->op == LOOP_select && i == 0 ? BOOL
-		                                              : s->type;
+		DType t = c->types[s->operands[i]], want = operand_type(c, s, i);
 		if (t != want)
-			fault(c, "operand v%d of %s is %s, not %s", s->operands[i],
-			      loop_ops[s->op].name, dtype_info[t].name, dtype_info[want].name);
+			fault(c, "operand v%d of %s is %s, not %s", s->operands[i], op->name,
+			      dtype_info[t].name, dtype_info[want].name);
 	}
-	if (is_comparison(s->op) && s->type != BOOL)
-		fault(c, "%s gives bool", loop_ops[s->op].name);
+	if (!op_exists(c, s, c->types[s->operands[op->arity - 1]]))
+		fault(c, "there is no %s of %s", op->name,
+		      dtype_info[c->types[s->operands[op->arity - 1]]].name);
+	if (op->result == RESULT_TRUTH && s->type != BOOL)
+		fault(c, "%s gives bool", op->name);
+	if (op->result == RESULT_OWN && !own_result_fits(s->op, c->types[s->operands[0]], s->type))
+		fault(c, "%s of %s cannot give %s", op->name,
+		      dtype_info[c->types[s->operands[0]]].name, dtype_info[s->type].name);
 }
 
 /* Scalars of a block end with it; accumulators of a loop begin there. */
@@ -183,6 +228,19 @@ check_result(Check *c, const LoopStatement *s)
 		      dtype_info[compute_type(want)].name);
 }
 
+/* Lanes run a straight line: a vector loop holds no loop, branch or local. */
+static void
+check_straight(Check *c, const LoopStatement *s)
+{
+	if (c->vector && (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
+	                  s->kind == LOOP_STATEMENT_LOCAL))
+		fault(c, "inside a vector loop");
+	if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_VECTOR)
+		c->vector = true;
+	if (s->kind == LOOP_STATEMENT_END && c->k->body.at[s->match].mode == LOOP_VECTOR)
+		c->vector = false;
+}
+
 static void
 open_loop(Check *c, const LoopStatement *s)
 {
@@ -198,6 +256,7 @@ open_loop(Check *c, const LoopStatement *s)
 static void
 check_statement(Check *c, const LoopStatement *s, int at)
 {
+	check_straight(c, s);
 	if (s->kind == LOOP_STATEMENT_OP)
 		check_op(c, s);
 	if (s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE)
@@ -229,6 +288,7 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	Arena *arena = arena_new();
 	Check c = {.m = m, .k = k, .diag = diag, .arena = arena, .ok = true};
 
+	c.functions = scalar_functions_new(arena);
 	c.types = NEW_ARRAY(arena, DType, k->n_scalars);
 	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.open = NEW_ARRAY(arena, bool, k->n_scalars);

@@ -1,6 +1,7 @@
-/* Runs loop IR statement by statement. The same scalar functions as generated C, so the same bits. */
+/* Runs loop IR statement by statement. Scalar functions are run as what they are made of, as printers
+ * print them, so results have the same bits. Loads, stores and casts go by the table of conversions
+ * (base/dtype.c): in them it holds printers to account. */
 #include "ir/loop.h"
-#include "ir/scalar_math.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,8 +21,14 @@ typedef struct {
 	Cell lanes[LOOP_LANES];
 } Lanes;
 
+typedef struct Call Call;
+
 typedef struct {
 	const Kernel *k;
+	Arena *arena;
+	ScalarFunctions *functions;
+	Call **calls;         /* by statement: of a scalar function; NULL: an instruction */
+	Call **accumulations; /* by accumulator scalar */
 	void *const *params;
 	void **locals; /* by buffer */
 	const double *scalars;
@@ -32,14 +39,13 @@ typedef struct {
 	int64_t begin, end;
 } Run;
 
+/* A scalar function where it is used. */
+struct Call {
+	const ScalarFunction *function;
+	Run run; /* of its body */
+};
+
 /* clang-format off */
-#define FLOAT1(name)                                                                             \
-	case LOOP_##name:                                                                        \
-		if (t == F64)                                                                    \
-			r.f64 = gradc_##name##_f64(x.f64);                                       \
-		else                                                                             \
-			r.f32 = gradc_##name##_f32(x.f32);                                       \
-		return r;
 #define BY_TYPE(F64E, F32E, S64E, S32E, U64E, U32E, BE)                                          \
 	switch (t) {                                                                             \
 	case F64: r.f64 = F64E; break;                                                           \
@@ -55,16 +61,13 @@ typedef struct {
 	case LOOP_##name:                                                                        \
 		BY_TYPE(x.f64 op y.f64, x.f32 op y.f32, (int64_t)(x.u64 op y.u64),               \
 		        (int32_t)(x.u32 op y.u32), x.u64 op y.u64, x.u32 op y.u32, x.b)
-#define FUNCTION2(name)                                                                          \
-	case LOOP_##name:                                                                        \
-		BY_TYPE(gradc_##name##_f64(x.f64, y.f64), gradc_##name##_f32(x.f32, y.f32),      \
-		        gradc_##name##_s64(x.s64, y.s64), gradc_##name##_s32(x.s32, y.s32),      \
-		        gradc_##name##_u64(x.u64, y.u64), gradc_##name##_u32(x.u32, y.u32), x.b)
 #define BITWISE(name, op)                                                                        \
 	case LOOP_##name:                                                                        \
 		BY_TYPE(x.f64, x.f32, x.s64 op y.s64, x.s32 op y.s32, x.u64 op y.u64,            \
 		        x.u32 op y.u32, x.b op y.b)
+#define BUILTIN(name, c) case LOOP_##name: BY_TYPE(c(x.f64), c##f(x.f32), 0, 0, 0, 0, 0)
 
+/* What machines have as instructions; t: the result's type. */
 static Cell
 arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 {
@@ -74,23 +77,21 @@ arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 	case LOOP_neg:
 		BY_TYPE(-x.f64, -x.f32, (int64_t)(0 - x.u64), (int32_t)(0 - x.u32), 0 - x.u64,
 		        0 - x.u32, x.b)
-	case LOOP_abs:
-		BY_TYPE(gradc_abs_f64(x.f64), gradc_abs_f32(x.f32), gradc_abs_s64(x.s64),
-		        gradc_abs_s32(x.s32), x.u64, x.u32, x.b)
-	FLOAT1(sqrt) FLOAT1(floor) FLOAT1(ceil) FLOAT1(round) FLOAT1(exp) FLOAT1(expm1)
-	FLOAT1(log) FLOAT1(log1p) FLOAT1(sin) FLOAT1(cos) FLOAT1(tanh) FLOAT1(erf)
+	BUILTIN(abs, fabs) BUILTIN(sqrt, sqrt) BUILTIN(floor, floor) BUILTIN(ceil, ceil)
+	BUILTIN(round, rint)
 	ARITHMETIC(add, +) ARITHMETIC(sub, -) ARITHMETIC(mul, *)
-	case LOOP_div:
-		BY_TYPE(x.f64 / y.f64, x.f32 / y.f32, gradc_div_s64(x.s64, y.s64),
-		        gradc_div_s32(x.s32, y.s32), gradc_div_u64(x.u64, y.u64),
-		        gradc_div_u32(x.u32, y.u32), x.b)
-	FUNCTION2(rem) FUNCTION2(pow) FUNCTION2(max) FUNCTION2(min)
+	case LOOP_div: case LOOP_quotient:
+		BY_TYPE(x.f64 / y.f64, x.f32 / y.f32, x.s64 / y.s64, x.s32 / y.s32, x.u64 / y.u64,
+		        x.u32 / y.u32, x.b)
 	BITWISE(and, &) BITWISE(or, |) BITWISE(xor, ^)
-	case LOOP_fma:
-		BY_TYPE(gradc_fma_f64(x.f64, y.f64, z.f64), gradc_fma_f32(x.f32, y.f32, z.f32),
-		        x.s64, x.s32, x.u64, x.u32, x.b)
+	case LOOP_shl:
+		BY_TYPE(0, 0, (int64_t)(x.u64 << y.u64), (int32_t)(x.u32 << y.u32), x.u64 << y.u64,
+		        x.u32 << y.u32, x.b)
+	BITWISE(shr, >>)
+	case LOOP_fma: BY_TYPE(fma(x.f64, y.f64, z.f64), fmaf(x.f32, y.f32, z.f32), 0, 0, 0, 0, 0)
 	case LOOP_not: r.b = !x.b; return r;
 	case LOOP_select: return x.b ? y : z;
+	case LOOP_bits: return x;
 	default: return r;
 	}
 }
@@ -111,10 +112,6 @@ arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 static bool
 compare(LoopOp op, DType t, Cell x, Cell y)
 {
-	if (op == LOOP_is_nan)
-		return t == F64 ? isnan(x.f64) : isnan(x.f32);
-	if (op == LOOP_is_finite)
-		return t == F64 ? isfinite(x.f64) : isfinite(x.f32);
 	switch (t) {
 	case F64: COMPARE_AS(f64)
 	case F32: COMPARE_AS(f32)
@@ -124,6 +121,22 @@ compare(LoopOp op, DType t, Cell x, Cell y)
 	case U32: COMPARE_AS(u32)
 	default: COMPARE_AS(b)
 	}
+}
+
+/* The operand fits. */
+static Cell
+truncated(DType from, DType to, Cell x)
+{
+	double f = from == F64 ? x.f64 : (double)x.f32;
+	Cell r = {0};
+
+	switch (to) {
+	case S64: r.s64 = (int64_t)f; break;
+	case S32: r.s32 = (int32_t)f; break;
+	case U64: r.u64 = (uint64_t)f; break;
+	default: r.u32 = (uint32_t)f; break;
+	}
+	return r;
 }
 
 static Cell
@@ -229,6 +242,18 @@ identity(const Accumulator *a)
 
 static void run_block(Run *r, int from, int to);
 
+/* op of x, y, z: by a scalar function where `call` is one. */
+static Cell
+combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
+{
+	if (!call)
+		return arithmetic(op, t, x, y, z);
+	call->run.cells[0] = x;
+	call->run.cells[1] = y;
+	run_block(&call->run, 0, call->run.k->body.n);
+	return call->run.cells[call->function->result];
+}
+
 static void
 run_for(Run *r, const LoopStatement *s, int at)
 {
@@ -255,9 +280,10 @@ run_for(Run *r, const LoopStatement *s, int at)
 		int n = s->mode == LOOP_VECTOR ? LOOP_LANES : 1;
 		for (n /= 2; n > 0; n /= 2)
 			for (int l = 0; l < n; l++)
-				lanes[a].lanes[l] = arithmetic(accumulate_op(acc->kind), acc->type,
-				                               lanes[a].lanes[l],
-				                               lanes[a].lanes[l + n], (Cell){0});
+				lanes[a].lanes[l] = combine(r->accumulations[acc->scalar],
+				                            accumulate_op(acc->kind), acc->type,
+				                            lanes[a].lanes[l],
+				                            lanes[a].lanes[l + n], (Cell){0});
 		r->cells[acc->scalar] = lanes[a].lanes[0];
 	}
 }
@@ -268,22 +294,26 @@ run_accumulate(Run *r, const LoopStatement *s)
 	LoopValue acc = s->operands[1];
 	Cell *to = &r->lanes[acc]->lanes[r->lane[acc]];
 
-	*to = arithmetic(s->op, s->type, *to, r->cells[s->operands[0]], (Cell){0});
+	*to = combine(r->accumulations[acc], s->op, s->type, *to, r->cells[s->operands[0]],
+	              (Cell){0});
 }
 
 static void
-run_op(Run *r, const LoopStatement *s, const DType *types)
+run_op(Run *r, const LoopStatement *s, int at)
 {
 	Cell x = r->cells[s->operands[0]];
 	Cell y = s->n_operands > 1 ? r->cells[s->operands[1]] : (Cell){0};
 	Cell z = s->n_operands > 2 ? r->cells[s->operands[2]] : (Cell){0};
-	bool compares = (s->op >= LOOP_eq && s->op <= LOOP_ge) || s->op == LOOP_is_nan ||
-	                s->op == LOOP_is_finite;
+	DType from = r->types[s->operands[0]];
+	Cell *to = &r->cells[s->result];
 
-	if (compares)
-		r->cells[s->result].b = compare(s->op, types[s->operands[0]], x, y);
+	if (r->calls[at])
+		*to = combine(r->calls[at], s->op, s->type, x, y, z);
+	else if (loop_ops[s->op].result == RESULT_TRUTH)
+		to->b = compare(s->op, from, x, y);
 	else
-		r->cells[s->result] = arithmetic(s->op, s->type, x, y, z);
+		*to = s->op == LOOP_truncate ? truncated(from, s->type, x)
+		                             : arithmetic(s->op, s->type, x, y, z);
 }
 
 static void
@@ -304,16 +334,15 @@ run_const(Run *r, const LoopStatement *s)
 static void
 run_block(Run *r, int from, int to)
 {
-	const DType *types = r->types;
 	int64_t place;
 
 	for (int at = from; at < to; at++) {
 		const LoopStatement *s = &r->k->body.at[at];
 		switch (s->kind) {
-		case LOOP_STATEMENT_OP: run_op(r, s, types); break;
+		case LOOP_STATEMENT_OP: run_op(r, s, at); break;
 		case LOOP_STATEMENT_CONST: run_const(r, s); break;
 		case LOOP_STATEMENT_CAST:
-			r->cells[s->result] = cast_cell((DType)s->i, types[s->operands[0]],
+			r->cells[s->result] = cast_cell((DType)s->i, r->types[s->operands[0]],
 			                                r->cells[s->operands[0]]);
 			break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
@@ -344,16 +373,50 @@ run_block(Run *r, int from, int to)
 	}
 }
 
-static void
-scalar_types(const Kernel *k, DType *types)
+static void prepare(Run *r, const Kernel *k, const ScalarFunction *f);
+
+static Call *
+call_new(Run *r, const LoopStatement *s, DType operand)
 {
+	const ScalarFunction *f = scalar_function_of(r->functions, s, operand);
+
+	if (!f)
+		return NULL;
+	Call *call = NEW(r->arena, Call);
+	call->function = f;
+	call->run = (Run){.arena = r->arena, .functions = r->functions};
+	prepare(&call->run, f->body, f);
+	return call;
+}
+
+/* Room for every scalar of k, and for the functions it calls. f: whose body it is; NULL: none. */
+static void
+prepare(Run *r, const Kernel *k, const ScalarFunction *f)
+{
+	r->k = k;
+	r->cells = NEW_ARRAY(r->arena, Cell, k->n_scalars);
+	r->types = NEW_ARRAY(r->arena, DType, k->n_scalars);
+	r->calls = NEW_ARRAY(r->arena, Call *, k->body.n);
+	for (int i = 0; f && i < f->n_params; i++)
+		r->types[i] = f->params[i];
+	kernel_scalar_types(k, r->types);
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
-		if (s->result >= 0)
-			types[s->result] = s->type;
-		for (int a = 0; a < s->n_accumulators; a++)
-			types[s->accumulators[a].scalar] = s->accumulators[a].type;
+		if (s->kind == LOOP_STATEMENT_OP)
+			r->calls[i] = call_new(r, s, r->types[s->operands[s->n_operands - 1]]);
 	}
+}
+
+static void
+prepare_accumulators(Run *r)
+{
+	for (int i = 0; i < r->k->body.n; i++)
+		for (int a = 0; a < r->k->body.at[i].n_accumulators; a++) {
+			const Accumulator *acc = &r->k->body.at[i].accumulators[a];
+			LoopStatement op = {.kind = LOOP_STATEMENT_OP,
+			                    .op = accumulate_op(acc->kind)};
+			r->accumulations[acc->scalar] = call_new(r, &op, acc->type);
+		}
 }
 
 void
@@ -361,17 +424,22 @@ kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, i
                  int64_t end)
 {
 	Arena *arena = arena_new();
-	Run r = {.k = k, .params = buffers, .scalars = scalars, .begin = begin, .end = end};
+	Run r = {.arena = arena,
+	         .functions = scalar_functions_new(arena),
+	         .params = buffers,
+	         .scalars = scalars,
+	         .begin = begin,
+	         .end = end};
 
+	prepare(&r, k, NULL);
 	r.locals = NEW_ARRAY(arena, void *, k->buffers.n);
 	for (int i = 0; i < k->buffers.n; i++)
 		if (k->buffers.at[i].kind == BUFFER_LOCAL)
 			r.locals[i] = arena_alloc(arena, (size_t)type_bytes(k->buffers.at[i].type));
-	r.cells = NEW_ARRAY(arena, Cell, k->n_scalars);
 	r.lanes = NEW_ARRAY(arena, Lanes *, k->n_scalars);
 	r.lane = NEW_ARRAY(arena, int, k->n_scalars);
-	r.types = NEW_ARRAY(arena, DType, k->n_scalars);
-	scalar_types(k, r.types);
+	r.accumulations = NEW_ARRAY(arena, Call *, k->n_scalars);
+	prepare_accumulators(&r);
 	run_block(&r, 0, k->body.n);
 	arena_free(arena);
 }

@@ -6,10 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-extern const char c_prelude[]; /* prelude.c: the text of ir/scalar_math.h */
-
 typedef struct {
 	Text *out;
+	Arena *arena;
+	ScalarFunctions *functions;
+	StrMap *printed; /* scalar functions that stand in this file, by name */
 	const Kernel *k;
 	DType *types; /* by scalar */
 	int depth;
@@ -88,64 +89,57 @@ print_place(CPrinter *p, const LoopStatement *s)
 }
 
 /* ---- expressions */
-static bool
-is_operator(const char *c)
+static void
+print_call(CPrinter *p, const ScalarFunction *f, const LoopValue *x)
 {
-	return !isalpha((unsigned char)*c);
+	text_printf(p->out, "gradc_%s(", f->name);
+	for (int i = 0; i < f->n_params; i++)
+		text_printf(p->out, "%sv%d", i ? ", " : "", x[i]);
+	text_add(p->out, ")");
 }
 
 static void
 print_op(CPrinter *p, const LoopStatement *s)
 {
-	const LoopOpInfo *op = &loop_ops[s->op];
+	const char *c = loop_ops[s->op].c;
 	const LoopValue *x = s->operands;
-	DType t = p->types[x[s->op == LOOP_select]];
-	bool by_function = !is_operator(op->c) || (s->op == LOOP_div && !dtype_is_float(t));
+	DType t = p->types[x[s->n_operands - 1]];
+	const ScalarFunction *f = scalar_function_of(p->functions, s, t);
 
-	if (s->op == LOOP_select)
+	if (f)
+		print_call(p, f, x);
+	else if (s->op == LOOP_select)
 		text_printf(p->out, "v%d ? v%d : v%d", x[0], x[1], x[2]);
-	else if (!by_function && op->arity == 1)
-		text_printf(p->out, "%sv%d", op->c, x[0]);
-	else if (!by_function)
-		text_printf(p->out, "v%d %s v%d", x[0], op->c, x[1]);
-	else {
-		text_printf(p->out, "gradc_%s_%s(", op->name, dtype_info[t].name);
-		for (int i = 0; i < op->arity; i++)
+	else if (s->op == LOOP_truncate)
+		text_printf(p->out, "(%s)v%d", compute_names[s->type], x[0]);
+	else if (s->op == LOOP_bits)
+		text_printf(p->out, "gradc_%s_bits_%s(v%d)", dtype_info[t].name,
+		            dtype_info[s->type].name, x[0]);
+	else if (isalpha((unsigned char)*c)) {
+		text_printf(p->out, "__builtin_%s%s(", c, t == F32 ? "f" : "");
+		for (int i = 0; i < s->n_operands; i++)
 			text_printf(p->out, "%sv%d", i ? ", " : "", x[i]);
 		text_add(p->out, ")");
-	}
-}
-
-/* Float to a narrow integer saturates at the narrow type's range. */
-static void
-print_saturated(CPrinter *p, DType from, DType storage, DType to, LoopValue x)
-{
-	int bits = dtype_info[storage].bits;
-	bool is_signed = dtype_info[storage].class == CLASS_SIGNED;
-	const char *f = dtype_info[from].name, *t = dtype_info[to].name;
-
-	if (storage == to) {
-		text_printf(p->out, "gradc_%s_to_%s(v%d)", f, t, x);
-		return;
-	}
-	long long high = (1ll << (bits - is_signed)) - 1, low = is_signed ? -high - 1 : 0;
-	text_printf(p->out, "gradc_max_%s(gradc_min_%s(gradc_%s_to_%s(v%d), %lld), %lld)", t, t, f,
-	            t, x, high, low);
+	} else if (s->n_operands == 1)
+		text_printf(p->out, "%sv%d", c, x[0]);
+	else
+		text_printf(p->out, "v%d %s v%d", x[0], c, x[1]);
 }
 
 static void
 print_cast(CPrinter *p, const LoopStatement *s)
 {
 	LoopValue x = s->operands[0];
-	DType from = p->types[x], storage = (DType)s->i, to = s->type;
+	DType storage = (DType)s->i, to = s->type;
+	const ScalarFunction *f = scalar_function_of(p->functions, s, p->types[x]);
 
-	if (storage == BOOL)
+	if (f)
+		print_call(p, f, &x);
+	else if (storage == BOOL)
 		text_printf(p->out, "v%d != 0", x);
 	else if (storage == F16 || storage == BF16)
 		text_printf(p->out, "gradc_load_%s(gradc_store_%s((float)v%d))",
 		            dtype_info[storage].name, dtype_info[storage].name, x);
-	else if (dtype_is_float(from) && !dtype_is_float(to))
-		print_saturated(p, from, storage, to, x);
 	else if (dtype_is_float(to))
 		text_printf(p->out, "(%s)v%d", compute_names[to], x);
 	else
@@ -170,7 +164,7 @@ print_store(CPrinter *p, const LoopStatement *s)
 
 	print_place(p, s);
 	if (d == F16 || d == BF16)
-		text_printf(p->out, " = gradc_store_%s(v%d);\n", dtype_info[d].name,
+		text_printf(p->out, " = (uint16_t)gradc_store_%s(v%d);\n", dtype_info[d].name,
 		            s->operands[0]);
 	else
 		text_printf(p->out, " = (%s)v%d;\n", storage_names[d], s->operands[0]);
@@ -387,49 +381,127 @@ print_block(CPrinter *p, int from, int to)
 	}
 }
 
+/* ---- scalar functions: those that the kernels of the file call, before whoever calls them */
+static void print_functions_of(CPrinter *p, const Kernel *k, const DType *types);
+
 static void
-scalar_types(const Kernel *k, DType *types)
+print_function(CPrinter *p, const ScalarFunction *f)
+{
+	const Kernel *k = f->body;
+	DType *types = NEW_ARRAY(p->arena, DType, k->n_scalars);
+	CPrinter inner = *p;
+
+	if (strmap_get(p->printed, f->name))
+		return;
+	strmap_put(p->printed, f->name, (void *)f);
+	for (int i = 0; i < f->n_params; i++)
+		types[i] = f->params[i];
+	kernel_scalar_types(k, types);
+	print_functions_of(p, k, types);
+	text_printf(p->out, "\nstatic inline __attribute__((always_inline)) %s\ngradc_%s(",
+	            compute_names[f->type], f->name);
+	for (int i = 0; i < f->n_params; i++)
+		text_printf(p->out, "%s%s v%d", i ? ", " : "", compute_names[f->params[i]], i);
+	text_add(p->out, ")\n{\n");
+	inner.k = k;
+	inner.types = types;
+	inner.depth = 1;
+	print_block(&inner, 0, k->body.n);
+	text_printf(p->out, "\treturn v%d;\n}\n", f->result);
+}
+
+static void
+print_function_named(CPrinter *p, const char *name, DType storage)
+{
+	char full[32];
+
+	snprintf(full, sizeof(full), "%s_%s", name, dtype_info[storage].name);
+	const ScalarFunction *f = scalar_function(p->functions, full);
+	if (f)
+		print_function(p, f);
+}
+
+static void
+print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 {
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
-		if (s->result >= 0)
-			types[s->result] = s->type;
-		for (int a = 0; a < s->n_accumulators; a++)
-			types[s->accumulators[a].scalar] = s->accumulators[a].type;
+		const ScalarFunction *f = NULL;
+
+		if (s->kind == LOOP_STATEMENT_OP || s->kind == LOOP_STATEMENT_CAST)
+			f = scalar_function_of(p->functions, s,
+			                       types[s->operands[s->n_operands - 1]]);
+		if (f)
+			print_function(p, f);
+		if (s->kind == LOOP_STATEMENT_CAST) {
+			print_function_named(p, "load", (DType)s->i);
+			print_function_named(p, "store", (DType)s->i);
+		}
+		if (s->kind == LOOP_STATEMENT_FOR)
+			for (int a = 0; a < s->n_accumulators; a++)
+				print_function_named(
+					p, loop_ops[accumulate_op(s->accumulators[a].kind)].name,
+					s->accumulators[a].type);
+	}
+	for (int i = 0; i < k->buffers.n; i++) {
+		print_function_named(p, "load", k->buffers.at[i].type->dtype);
+		print_function_named(p, "store", k->buffers.at[i].type->dtype);
 	}
 }
 
 static void
-c_print_kernel(Text *out, const Kernel *k)
+c_print_kernel(CPrinter *p, const Kernel *k)
 {
-	Arena *arena = arena_new();
-	CPrinter p = {.out = out, .k = k, .depth = 1};
-
-	p.types = NEW_ARRAY(arena, DType, k->n_scalars);
-	scalar_types(k, p.types);
-	text_add(out, "\n/* ");
-	print_comment(out, loc_origin(k->loc));
+	p->k = k;
+	p->depth = 1;
+	p->types = NEW_ARRAY(p->arena, DType, k->n_scalars);
+	kernel_scalar_types(k, p->types);
+	print_functions_of(p, k, p->types);
+	text_add(p->out, "\n/* ");
+	print_comment(p->out, loc_origin(k->loc));
 	text_printf(
-		out,
+		p->out,
 		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s(void *const *buffers, "
 		"const double *scalars, int64_t begin, int64_t end)\n{\n",
 		k->name);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
-		text_printf(out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
+		text_printf(p->out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
 		            storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name, i);
-	text_add(out, "\t(void)scalars, (void)begin, (void)end;\n");
-	print_block(&p, 0, k->body.n);
-	text_add(out, "}\n");
-	arena_free(arena);
+	text_add(p->out, "\t(void)scalars, (void)begin, (void)end;\n");
+	print_block(p, 0, k->body.n);
+	text_add(p->out, "}\n");
 }
+
+static const char prelude[] =
+	"#include <stdint.h>\n"
+	"#define GRADC_BITS(FROM, TO, NAME) \\\n"
+	"static inline __attribute__((always_inline)) TO \\\n"
+	"NAME(FROM x) { TO y; __builtin_memcpy(&y, &x, sizeof(y)); return y; }\n"
+	"GRADC_BITS(double, uint64_t, gradc_f64_bits_u64)\n"
+	"GRADC_BITS(uint64_t, double, gradc_u64_bits_f64)\n"
+	"GRADC_BITS(uint64_t, int64_t, gradc_u64_bits_s64)\n"
+	"GRADC_BITS(int64_t, uint64_t, gradc_s64_bits_u64)\n"
+	"GRADC_BITS(float, uint32_t, gradc_f32_bits_u32)\n"
+	"GRADC_BITS(uint32_t, float, gradc_u32_bits_f32)\n"
+	"GRADC_BITS(uint32_t, int32_t, gradc_u32_bits_s32)\n"
+	"GRADC_BITS(int32_t, uint32_t, gradc_s32_bits_u32)\n"
+	"GRADC_BITS(double, int64_t, gradc_f64_bits_s64)\n"
+	"GRADC_BITS(int64_t, double, gradc_s64_bits_f64)\n"
+	"GRADC_BITS(float, int32_t, gradc_f32_bits_s32)\n"
+	"GRADC_BITS(int32_t, float, gradc_s32_bits_f32)\n";
 
 void
 c_print_part(Text *out, const Module *m, int part, int parts)
 {
+	CPrinter p = {.out = out, .arena = arena_new()};
+
+	p.functions = scalar_functions_new(p.arena);
+	p.printed = strmap_new(p.arena);
 	text_printf(out, "/* Kernels, written by gradc: part %d of %d. */\n", part + 1, parts);
-	text_add(out, c_prelude);
+	text_add(out, prelude);
 	for (int i = part; i < m->kernels.n; i += parts)
-		c_print_kernel(out, m->kernels.at[i]);
+		c_print_kernel(&p, m->kernels.at[i]);
+	arena_free(p.arena);
 }
 
 void
