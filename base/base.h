@@ -143,6 +143,12 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
+/* cpu.c: features are words of cpu_feature_list.def. */
+/* Those of a CPU: of this machine for "native", else of a level of cpu_level_list.def; NULL: unknown. */
+const char *cpu_features(Arena *arena, const char *cpu);
+/* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
+const char *cpu_lacks(const char *features, int *n);
+
 /* options.c: one table of rows gives a program its command line, its --config file and its help. */
 typedef VEC(const char *) StringList;
 typedef enum {

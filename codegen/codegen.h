@@ -13,9 +13,9 @@
 #undef PASS
 
 /* ---- c/print.c: kernels as C. A module is printed in parts, so that several compilers may run at once:
- * each part is a translation unit with every `parts`-th kernel. */
-void c_print_part(Text *out, const Module *m, int part, int parts);
-void c_print_table(Text *out, const Module *m); /* gradc_kernels[] */
+ * each part is a translation unit with every `parts`-th kernel, its symbol with that suffix. */
+void c_print_part(Text *out, const Module *m, int part, int parts, const char *suffix);
+void c_print_table(Text *out, const Module *m, const char *suffix); /* gradc_kernels[] */
 
 /* ---- storage.c: states that share storage: a unit and its members */
 /* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
@@ -56,15 +56,41 @@ typedef struct {
 /* Fills the sections of w that come from the module; info and export are the caller's. */
 void tables_write(FormatWriter *w, const Tables *t);
 
-/* ---- link.c: C compiler, object, executable. */
+/* ---- printer_list.def: what makes machine code of kernels, one file with this row and one line each. */
+typedef struct Build Build; /* build.h */
 typedef struct {
-	const char *cc;      /* NULL: $CC or cc */
+	const char *name; /* as --printer names it */
+	/* Adds the objects with the kernels of every target, the table of them (gradc_variants) and the
+	 * executable's tables (gradc_blob). */
+	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
+} KernelPrinter;
+#define PRINTER(name) extern const KernelPrinter printer_##name;
+#include "codegen/printer_list.def"
+#undef PRINTER
+extern const KernelPrinter *const kernel_printers[]; /* the first is the default; ends with NULL */
+
+/* ---- llvm/object.c: the kernels of m for a CPU, as text for people. Only where GRADC_LLVM is 1. */
+typedef struct CpuTarget CpuTarget;
+typedef enum { LLVM_OBJECT, LLVM_ASM, LLVM_TEXT } LlvmOutput;
+/* Appends to out. EXIT_SYSTEM when LLVM has no such target. */
+Status llvm_compile(const Module *m, const CpuTarget *target, LlvmOutput output, Text *out);
+
+/* ---- link.c */
+struct CpuTarget {
+	const char *cpu;      /* "native", or of base/cpu_level_list.def */
+	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
+};
+typedef struct {
+	const KernelPrinter *printer;
+	const CpuTarget *targets; /* the executable has kernels for each, and picks at start */
+	int n_targets;
+	const char *cc;      /* C compiler, also links; NULL: $CC or cc */
 	const char *runtime; /* libgradc_rt.a */
 	const char *output;
-	const char *keep_sources; /* folder; NULL: temporary */
+	const char *keep_sources; /* folder of the generated C; NULL: temporary */
 	const char *weights_file; /* NULL: embedded */
 } LinkOptions;
-/* Compiles the source, links it with the runtime, appends the weights and the blob, and renames the
+/* Compiles the kernels, links them with the runtime, appends the weights and the blob, and renames the
  * result to its place. */
 Status link_executable(const Module *m, FormatWriter *w, const LinkOptions *options);
 

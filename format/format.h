@@ -8,7 +8,7 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 1
-#define GRADC_ABI gradc_abi_1 /* a symbol of the runtime; a mismatch fails at link */
+#define GRADC_ABI_NAME "gradc_abi_1" /* a symbol of the runtime; a mismatch fails at link */
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
@@ -65,6 +65,12 @@ extern const char *const scalar_names[]; /* "lr", "beta1", ... */
 typedef double Scalar;
 /* A kernel over iterations [begin, end) of its outermost parallel range. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
+/* All kernels as compiled for one CPU. */
+typedef struct {
+	const char *cpu;      /* "native", "x86-64-v3"; NULL ends a list */
+	const char *features; /* what it must have, as words (base/cpu_feature_list.def) */
+	const KernelFn *kernels;
+} KernelVariant;
 
 /* ---- records */
 typedef struct {

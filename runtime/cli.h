@@ -36,9 +36,6 @@ Status log_close(Log *log);
 json_t *json_number(double value); /* null when not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
 
-/* ---- cpu.c */
-Status cpu_check(const Format *f);
-
 /* ---- progress.c */
 typedef enum { PROGRESS_OFF, PROGRESS_PLAIN, PROGRESS_BAR } ProgressKind;
 typedef struct {

@@ -14,7 +14,7 @@ typedef struct Gradc Gradc;
 typedef struct {
 	const void *blob; /* 16-byte aligned */
 	int64_t bytes;
-	const KernelFn *kernels;
+	const KernelVariant *variants; /* the best that this CPU can run is used */
 	const char *image; /* file with the initial weights behind it; NULL: none */
 } GradcModel;
 

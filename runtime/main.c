@@ -11,7 +11,7 @@
 
 extern const unsigned char gradc_blob[];
 extern const int64_t gradc_blob_bytes;
-extern const KernelFn gradc_kernels[];
+extern const KernelVariant gradc_variants[];
 
 static volatile sig_atomic_t stop_signal;
 
@@ -204,9 +204,8 @@ run_session(Session *s)
 static int
 run_executable(const CliOptions *o, Diag *diag)
 {
-	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_kernels, "/proc/self/exe"};
+	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_variants, "/proc/self/exe"};
 	Session s = {.o = o, .diag = diag};
-	Format tables;
 
 	if (o->info)
 		return info_print(&model, o, diag);
@@ -214,11 +213,7 @@ run_executable(const CliOptions *o, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "several ranks: not supported in this build");
 		return EXIT_USAGE;
 	}
-	Status status = format_read(model.blob, model.bytes, &tables);
-	if (!status)
-		status = cpu_check(&tables);
-	if (!status)
-		status = gradc_open(&model, &o->run, diag, &s.run);
+	Status status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status)
 		status = run_session(&s);
 	int code = status ? status->exit_code : EXIT_OK;

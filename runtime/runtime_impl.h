@@ -8,6 +8,9 @@
 
 #include <jansson.h>
 
+/* ---- variant.c: EXIT_SYSTEM, naming a feature, when this CPU can run none of them. */
+Status variant_pick(const KernelVariant *all, const KernelVariant **out);
+
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;

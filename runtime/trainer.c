@@ -104,7 +104,9 @@ static Status
 open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 {
 	const DeviceOps *ops = device_find(options->device);
+	const KernelVariant *variant;
 
+	RETURN_IF_ERROR(variant_pick(model->variants, &variant));
 	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
 	if (!ops)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
@@ -114,7 +116,7 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	run->comm_ops = &comm_self;
 	RETURN_IF_ERROR(run->comm_ops->open(&run->comm));
 	RETURN_IF_ERROR(
-		executor_open(run->arena, &run->format, ops, model->kernels, &run->executor));
+		executor_open(run->arena, &run->format, ops, variant->kernels, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state(&run->format, "loss.sum");
 	run->loss_count = format_state(&run->format, "loss.count");

@@ -211,26 +211,6 @@ write_files(Session *s, FormatWriter *w)
 	model_external_files(s->model, write_external, w);
 }
 
-/* Kernels are compiled for this machine: what they may use must be there where they run. */
-static void
-write_cpu_features(FormatWriter *w)
-{
-#if defined(__x86_64__)
-	Text t = {0};
-
-	__builtin_cpu_init();
-#define CPU_FEATURE(name)                 \
-	if (__builtin_cpu_supports(name)) \
-		text_add(&t, t.n ? " " name : name);
-#include "base/cpu_feature_list.def"
-#undef CPU_FEATURE
-	format_info(w, "cpu_features", "%s", t.n ? t.at : "");
-	text_free(&t);
-#else
-	(void)w;
-#endif
-}
-
 static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
@@ -240,10 +220,9 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
 	write_files(s, w);
-	write_cpu_features(w);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
 	format_info(w, "opset", "%lld", (long long)s->import->opset);
-	format_info(w, "target", "cpu");
+	format_info(w, "target", "%s", s->o->target ? s->o->target : "cpu:native");
 	format_info(w, "precision", "%s", s->o->precision ? s->o->precision : "f32");
 	format_info(w, "rows", "%lld", (long long)p->rows);
 	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
@@ -338,7 +317,12 @@ session_link(Session *s, const char *path, bool embed_export)
 	int n_bindings = s->import->bindings.n;
 	ProgramInfo *programs = NEW_ARRAY(s->arena, ProgramInfo, n_bindings * COUNT(role_rows));
 	Ports ports = {.s = s};
-	LinkOptions link = {.cc = s->o->cc, .output = path, .keep_sources = sources_folder(s)};
+	LinkOptions link = {.printer = s->o->printer,
+	                    .targets = s->o->cpus.at,
+	                    .n_targets = s->o->cpus.n,
+	                    .cc = s->o->cc,
+	                    .output = path,
+	                    .keep_sources = sources_folder(s)};
 	int n = 0;
 
 	collect_ports(&ports);

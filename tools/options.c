@@ -57,6 +57,53 @@ set_fraction(const OptionUse *u, void *at)
 	return false;
 }
 
+static const char *
+nth_printer(int i)
+{
+	return kernel_printers[i] ? kernel_printers[i]->name : NULL;
+}
+
+/* --target=cpu:NAME[,cpu:NAME...]: the CPUs that kernels are compiled for. */
+static bool
+set_target(const OptionUse *u, void *at)
+{
+	Options *o = u->to;
+	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
+
+	*(const char **)at = u->value;
+	o->cpus.n = 0;
+	for (char *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
+		bool plain = strcmp(word, "auto") == 0 || strcmp(word, "cpu") == 0;
+		const char *cpu = plain                           ? "native"
+		                  : strncmp(word, "cpu:", 4) == 0 ? word + 4
+		                                                  : word;
+		const char *features = cpu_features(u->arena, cpu);
+		if (!features || (!plain && cpu == word && o->cpus.n == 0)) {
+			diag_error(u->diag, EXIT_USAGE,
+			           "%s--target=%s: not supported in this build", u->origin,
+			           u->value);
+			diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4");
+			return false;
+		}
+		CpuTarget target = {cpu, features};
+		vec_push(u->arena, &o->cpus, target);
+	}
+	return o->cpus.n > 0;
+}
+
+static bool
+set_printer(const OptionUse *u, void *at)
+{
+	for (int i = 0; kernel_printers[i]; i++)
+		if (strcmp(kernel_printers[i]->name, u->value) == 0)
+			*(const KernelPrinter **)at = kernel_printers[i];
+	if (*(const KernelPrinter **)at)
+		return true;
+	diag_error(u->diag, EXIT_USAGE, "%s--printer=%s: not supported in this build", u->origin,
+	           u->value);
+	return false;
+}
+
 static bool
 is_pass(const OptionUse *u)
 {
@@ -155,7 +202,10 @@ static const OptionRow option_rows[] = {
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes)},
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table)},
-	{"target", "auto|cpu|cpu:native", "what is compiled for", TAKES_KNOWN, AT(target)},
+	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "
+	 "with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target},
+	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
+	 .set = set_printer},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel)},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored)},
@@ -187,6 +237,16 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
 	*exit_code = EXIT_USAGE;
+	if (o->cpus.n == 0) {
+		CpuTarget native = {"native", cpu_features(arena, "native")};
+		vec_push(arena, &o->cpus, native);
+	}
+	if (!o->printer)
+		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
+	if (ok && o->keep_sources && o->printer != &printer_c) {
+		diag_error(diag, EXIT_USAGE, "--keep-sources: only --printer=c writes sources");
+		ok = false;
+	}
 	if (ok && o->help) {
 		print_help(command, &table);
 		*exit_code = EXIT_OK;

@@ -13,6 +13,8 @@ typedef struct {
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
 	const char *data_parallel, *table, *ignored;
+	VEC(CpuTarget) cpus; /* of --target */
+	const KernelPrinter *printer;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
 		wrt;
 	int64_t batch, max_accumulate, check_gradients, init_seed;

@@ -450,7 +450,7 @@ print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 }
 
 static void
-c_print_kernel(CPrinter *p, const Kernel *k)
+c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 {
 	p->k = k;
 	p->depth = 1;
@@ -461,9 +461,9 @@ c_print_kernel(CPrinter *p, const Kernel *k)
 	print_comment(p->out, loc_origin(k->loc));
 	text_printf(
 		p->out,
-		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s(void *const *buffers, "
+		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s%s(void *const *buffers, "
 		"const double *scalars, int64_t begin, int64_t end)\n{\n",
-		k->name);
+		k->name, suffix);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(p->out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
 		            storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name, i);
@@ -491,7 +491,7 @@ static const char prelude[] =
 	"GRADC_BITS(int32_t, float, gradc_s32_bits_f32)\n";
 
 void
-c_print_part(Text *out, const Module *m, int part, int parts)
+c_print_part(Text *out, const Module *m, int part, int parts, const char *suffix)
 {
 	CPrinter p = {.out = out, .arena = arena_new()};
 
@@ -500,21 +500,21 @@ c_print_part(Text *out, const Module *m, int part, int parts)
 	text_printf(out, "/* Kernels, written by gradc: part %d of %d. */\n", part + 1, parts);
 	text_add(out, prelude);
 	for (int i = part; i < m->kernels.n; i += parts)
-		c_print_kernel(&p, m->kernels.at[i]);
+		c_print_kernel(&p, m->kernels.at[i], suffix);
 	arena_free(p.arena);
 }
 
 void
-c_print_table(Text *out, const Module *m)
+c_print_table(Text *out, const Module *m, const char *suffix)
 {
 	text_add(out, "/* The kernels by number. */\n#include <stdint.h>\n");
 	text_add(out,
 	         "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
 	for (int i = 0; i < m->kernels.n; i++)
-		text_printf(out, "KernelCode gradc_%s __attribute__((visibility(\"hidden\")));\n",
-		            m->kernels.at[i]->name);
-	text_add(out, "KernelCode *const gradc_kernels[] = {\n");
+		text_printf(out, "KernelCode gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
+		            m->kernels.at[i]->name, suffix);
+	text_printf(out, "KernelCode *const gradc_kernels%s[] = {\n", suffix);
 	for (int i = 0; i < m->kernels.n; i++)
-		text_printf(out, "\tgradc_%s,\n", m->kernels.at[i]->name);
+		text_printf(out, "\tgradc_%s%s,\n", m->kernels.at[i]->name, suffix);
 	text_add(out, "\t0,\n};\n");
 }

@@ -350,8 +350,8 @@ check_c(Case *c)
 	if (c->m->kernels.n == 0)
 		return;
 	assert_non_null(mkdtemp(folder));
-	c_print_part(&source, c->m, 0, 1);
-	c_print_table(&source, c->m);
+	c_print_part(&source, c->m, 0, 1, "");
+	c_print_table(&source, c->m, "");
 	char *path = path_join(c->arena, folder, "kernels.c");
 	char *object = path_join(c->arena, folder, "kernels.so");
 	assert_null(file_write(path, source.at, (int64_t)source.n));

@@ -82,6 +82,7 @@ k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 }
 
 static const KernelFn tiny_kernels[N_KERNELS] = {k_diff, k_gradient, k_update, k_forward, k_eval};
+static const KernelVariant tiny_variants[] = {{"native", "", tiny_kernels}, {NULL, NULL, NULL}};
 
 static void
 tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, int64_t offset)
@@ -362,7 +363,7 @@ tiny_open(bool with_wait, int n)
 	assert_non_null(mkdtemp(t.folder));
 	t.model.blob = tiny_blob(arena, with_wait, &bytes);
 	t.model.bytes = bytes;
-	t.model.kernels = tiny_kernels;
+	t.model.variants = tiny_variants;
 	t.options.weights = tiny_path(&t, "weights");
 	t.options.lr = 0.01;
 	must(file_write(t.options.weights, &tiny_weight, 8));

@@ -1,0 +1,78 @@
+/* What this machine's CPU has, and what CPUs by name have. */
+#include "base/base.h"
+
+#include <string.h>
+
+typedef struct {
+	const char *name;
+	bool here;
+} Feature;
+typedef struct {
+	const char *name, *features;
+} Level;
+
+static const Level levels[] = {
+#define CPU_LEVEL(name, features) {name, features},
+#include "base/cpu_level_list.def"
+#undef CPU_LEVEL
+};
+
+#if defined(__x86_64__)
+#define CPU_FEATURE(name) {name, __builtin_cpu_supports(name) != 0},
+#else
+#define CPU_FEATURE(name) {name, false},
+#endif
+#define MAX_FEATURES 32
+
+static int
+list_features(Feature *out)
+{
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+#endif
+	const Feature all[] = {
+#include "base/cpu_feature_list.def"
+	};
+	_Static_assert(COUNT(all) <= MAX_FEATURES, "more features than room");
+	memcpy(out, all, sizeof(all));
+	return COUNT(all);
+}
+
+const char *
+cpu_features(Arena *arena, const char *cpu)
+{
+	Feature all[MAX_FEATURES];
+	int n = list_features(all);
+	const char *text = "";
+
+	for (int i = 0; i < COUNT(levels); i++)
+		if (strcmp(levels[i].name, cpu) == 0)
+			return levels[i].features;
+	if (strcmp(cpu, "native") != 0)
+		return NULL;
+	for (int i = 0; i < n; i++)
+		if (all[i].here)
+			text = arena_printf(arena, "%s%s%s", text, *text ? " " : "", all[i].name);
+	return text;
+}
+
+const char *
+cpu_lacks(const char *features, int *n)
+{
+	Feature all[MAX_FEATURES];
+	int n_all = list_features(all);
+
+	for (const char *at = features; *at; at += strspn(at, " ")) {
+		bool here = false;
+
+		*n = (int)strcspn(at, " ");
+		for (int i = 0; i < n_all; i++)
+			if (strlen(all[i].name) == (size_t)*n &&
+			    memcmp(all[i].name, at, (size_t)*n) == 0)
+				here = all[i].here;
+		if (!here)
+			return at;
+		at += *n;
+	}
+	return NULL;
+}

@@ -1,0 +1,84 @@
+/* Temporary files and other programs of a build. */
+#include "codegen/build.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+const KernelPrinter *const kernel_printers[] = {
+#define PRINTER(name) &printer_##name,
+#include "codegen/printer_list.def"
+#undef PRINTER
+	NULL,
+};
+
+const char *
+build_file(Build *b, const char *name)
+{
+	const char *path = path_join(b->arena, b->folder, name);
+
+	vec_push(b->arena, &b->files, path);
+	return path;
+}
+
+Status
+build_object(Build *b, const char *name, const Text *object)
+{
+	const char *path = build_file(b, name);
+
+	vec_push(b->arena, &b->objects, path);
+	return file_write(path, object->at, (int64_t)object->n);
+}
+
+Status
+build_start(Build *b, char *const *argv, const char *log, pid_t *pid)
+{
+	posix_spawn_file_actions_t actions;
+
+	(void)b;
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	posix_spawn_file_actions_adddup2(&actions, 1, 2);
+	int code = posix_spawnp(pid, argv[0], &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	if (code == 0)
+		return NULL;
+	return status_error(EXIT_SYSTEM, "C compiler `%s`: %s (set CC to another, or install gcc)",
+	                    argv[0], strerror(code));
+}
+
+Status
+build_finish(Build *b, const char *program, const char *log, pid_t pid)
+{
+	void *text = NULL;
+	int64_t n = 0;
+	int status;
+
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return status_error(EXIT_SYSTEM, "%s: %s", program, strerror(errno));
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return NULL;
+	status_free(file_read(b->arena, log, 1 << 20, &text, &n));
+	return status_output(status_error(EXIT_SYSTEM, "C compiler `%s` failed", program), text,
+	                     (size_t)n);
+}
+
+const char *
+build_compiler(const Build *b)
+{
+	const char *cc = b->options->cc ? b->options->cc : getenv("CC");
+
+	return cc && *cc ? cc : "cc";
+}
+
+const char *
+build_table(Build *b, int i)
+{
+	return i ? arena_printf(b->arena, "gradc_kernels_%d", i) : "gradc_kernels";
+}

@@ -1,0 +1,29 @@
+/* A build in progress: what the printers of kernels and the linker share. Sections are named after the
+ * .c files. */
+#ifndef GRADC_CODEGEN_BUILD_H
+#define GRADC_CODEGEN_BUILD_H
+
+#include "codegen/codegen.h"
+
+#include <sys/types.h>
+
+/* ---- build.c */
+struct Build {
+	Arena *arena;
+	const LinkOptions *options;
+	const char *folder;        /* temporary */
+	VEC(const char *) files;   /* in it: gone at the end */
+	VEC(const char *) objects; /* what will be linked */
+};
+const char *build_file(Build *b, const char *name); /* its path in the temporary folder */
+/* Writes an object file that will be linked. */
+Status build_object(Build *b, const char *name, const Text *object);
+/* Starts a program with its messages in a log file. */
+Status build_start(Build *b, char *const *argv, const char *log, pid_t *pid);
+/* Waits for it; an error holds the first lines of its log. */
+Status build_finish(Build *b, const char *program, const char *log, pid_t pid);
+const char *build_compiler(const Build *b); /* of C; also links */
+/* The symbol of target i's array of kernels. */
+const char *build_table(Build *b, int i);
+
+#endif

@@ -1,0 +1,160 @@
+/* Kernels through the C compiler: sources in parts, so that several compilers run at once. */
+#include "codegen/build.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_PARTS = 8, MAX_FEATURES = 64 };
+
+static const char *const compile_flags[] = {
+	"-std=gnu11",
+	"-O3",
+	"-ffp-contract=off",
+	"-fno-math-errno",
+	"-fno-trapping-math",
+	"-mtune=native",
+	"-fopenmp-simd",
+	"-fwrapv",
+	"-fPIC",
+	"-w",
+};
+
+typedef struct {
+	Build *b;
+	const CpuTarget *target;
+	const char *source[MAX_PARTS], *object[MAX_PARTS], *log[MAX_PARTS];
+	int parts;
+} Compile;
+
+/* A kept source stands in the user's folder, others in the temporary one. */
+static const char *
+source_file(Build *b, const char *name)
+{
+	const char *keep = b->options->keep_sources;
+
+	return keep ? path_join(b->arena, keep, name) : build_file(b, name);
+}
+
+/* -mNAME for each feature that the target has. */
+static int
+feature_flags(Build *b, const char *features, char **argv)
+{
+	char *copy = arena_strdup(b->arena, features), *save = NULL;
+	int n = 0;
+
+	for (char *word = strtok_r(copy, " ", &save); word && n < MAX_FEATURES;
+	     word = strtok_r(NULL, " ", &save))
+		argv[n++] = arena_printf(b->arena, "-m%s", word);
+	return n;
+}
+
+static Status
+start_part(const Compile *c, int part, pid_t *pid)
+{
+	char *argv[COUNT(compile_flags) + MAX_FEATURES + 8];
+	int n = 0;
+
+	argv[n++] = (char *)build_compiler(c->b);
+	for (int k = 0; k < COUNT(compile_flags); k++)
+		argv[n++] = (char *)compile_flags[k];
+	n += feature_flags(c->b, c->target->features, argv + n);
+	argv[n++] = "-c";
+	argv[n++] = (char *)c->source[part];
+	argv[n++] = "-o";
+	argv[n++] = (char *)c->object[part];
+	argv[n] = NULL;
+	return build_start(c->b, argv, c->log[part], pid);
+}
+
+/* All parts at once. */
+static Status
+run_compilers(const Compile *c)
+{
+	pid_t pids[MAX_PARTS];
+	Status first = NULL;
+	int started = 0;
+
+	for (; started < c->parts && !first; started += !first)
+		first = start_part(c, started, &pids[started]);
+	for (int i = 0; i < started; i++) {
+		Status status = build_finish(c->b, build_compiler(c->b), c->log[i], pids[i]);
+		if (first)
+			status_free(status);
+		else
+			first = status;
+	}
+	return first;
+}
+
+/* As many compilers as cores, where there is enough for each. */
+static int
+count_parts(const Module *m)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	int parts = m->kernels.n / 8 + 1;
+
+	if (parts > cores)
+		parts = cores < 1 ? 1 : (int)cores;
+	return parts > MAX_PARTS ? MAX_PARTS : parts;
+}
+
+static Status
+compile_target(Build *b, const Module *m, int index)
+{
+	Compile c = {.b = b, .target = &b->options->targets[index], .parts = count_parts(m)};
+	const char *suffix = index ? arena_printf(b->arena, "_%d", index) : "";
+	Status status = NULL;
+
+	for (int i = 0; i < c.parts && !status; i++) {
+		Text source = {0};
+		c.source[i] = source_file(b, arena_printf(b->arena, "kernels%d%s.c", i, suffix));
+		c.object[i] = build_file(b, arena_printf(b->arena, "kernels%d%s.o", i, suffix));
+		c.log[i] = build_file(b, arena_printf(b->arena, "log%d%s", i, suffix));
+		vec_push(b->arena, &b->objects, c.object[i]);
+		c_print_part(&source, m, i, c.parts, suffix);
+		status = file_write(c.source[i], source.at, (int64_t)source.n);
+		text_free(&source);
+	}
+	return status ? status : run_compilers(&c);
+}
+
+/* The tables as bytes in the object, beside the kernels of each CPU. */
+static void
+print_tables(Text *out, Build *b, const char *blob, int64_t bytes)
+{
+	text_printf(out,
+	            "\n__asm__(\".section .rodata\\n.balign 64\\n.global gradc_blob\\n"
+	            "gradc_blob:\\n\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
+	            "const int64_t gradc_blob_bytes = %lld;\n"
+	            "extern const int gradc_abi_1;\n"
+	            "const int *const gradc_abi_needed = &gradc_abi_1;\n"
+	            "const struct { const char *cpu, *features; KernelCode *const *kernels; }\n"
+	            "gradc_variants[] = {\n",
+	            blob, (long long)bytes);
+	for (int i = 0; i < b->options->n_targets; i++)
+		text_printf(out, "\t{\"%s\", \"%s\", %s},\n", b->options->targets[i].cpu,
+		            b->options->targets[i].features, build_table(b, i));
+	text_add(out, "\t{0, 0, 0},\n};\n");
+}
+
+static Status
+c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
+{
+	const char *blob_file = build_file(b, "tables.bin"), *table = source_file(b, "table.c");
+	Text source = {0};
+
+	if (b->options->keep_sources)
+		RETURN_IF_ERROR(folder_make(b->options->keep_sources));
+	RETURN_IF_ERROR(file_write(blob_file, blob, bytes));
+	for (int i = 0; i < b->options->n_targets; i++) {
+		RETURN_IF_ERROR(compile_target(b, m, i));
+		c_print_table(&source, m, i ? arena_printf(b->arena, "_%d", i) : "");
+	}
+	print_tables(&source, b, blob_file, bytes);
+	Status status = file_write(table, source.at, (int64_t)source.n);
+	text_free(&source);
+	vec_push(b->arena, &b->objects, table); /* the linker's driver compiles it */
+	return status;
+}
+
+const KernelPrinter printer_c = {.name = "c", .build = c_build};
