@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 extern char **environ;
 
@@ -77,8 +78,13 @@ build_compiler(const Build *b)
 	return cc && *cc ? cc : "cc";
 }
 
-const char *
-build_table(Build *b, int i)
+int
+build_parts(const Module *m)
 {
-	return i ? arena_printf(b->arena, "gradc_kernels_%d", i) : "gradc_kernels";
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	int parts = m->kernels.n / 8 + 1;
+
+	if (parts > cores)
+		parts = cores < 1 ? 1 : (int)cores;
+	return parts > MAX_PARTS ? MAX_PARTS : parts;
 }

@@ -2,9 +2,8 @@
 #include "codegen/build.h"
 
 #include <string.h>
-#include <unistd.h>
 
-enum { MAX_PARTS = 8, MAX_FEATURES = 64 };
+enum { MAX_FEATURES = 64 };
 
 static const char *const compile_flags[] = {
 	"-std=gnu11",
@@ -86,22 +85,10 @@ run_compilers(const Compile *c)
 	return first;
 }
 
-/* As many compilers as cores, where there is enough for each. */
-static int
-count_parts(const Module *m)
-{
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	int parts = m->kernels.n / 8 + 1;
-
-	if (parts > cores)
-		parts = cores < 1 ? 1 : (int)cores;
-	return parts > MAX_PARTS ? MAX_PARTS : parts;
-}
-
 static Status
 compile_target(Build *b, const Module *m, int index)
 {
-	Compile c = {.b = b, .target = &b->options->targets[index], .parts = count_parts(m)};
+	Compile c = {.b = b, .target = &b->options->targets[index], .parts = build_parts(m)};
 	const char *suffix = index ? arena_printf(b->arena, "_%d", index) : "";
 	Status status = NULL;
 
@@ -116,6 +103,12 @@ compile_target(Build *b, const Module *m, int index)
 		text_free(&source);
 	}
 	return status ? status : run_compilers(&c);
+}
+
+static const char *
+table_name(Build *b, int target)
+{
+	return target ? arena_printf(b->arena, "gradc_kernels_%d", target) : "gradc_kernels";
 }
 
 /* The tables as bytes in the object, beside the kernels of each CPU. */
@@ -133,7 +126,7 @@ print_tables(Text *out, Build *b, const char *blob, int64_t bytes)
 	            blob, (long long)bytes);
 	for (int i = 0; i < b->options->n_targets; i++)
 		text_printf(out, "\t{\"%s\", \"%s\", %s},\n", b->options->targets[i].cpu,
-		            b->options->targets[i].features, build_table(b, i));
+		            b->options->targets[i].features, table_name(b, i));
 	text_add(out, "\t{0, 0, 0},\n};\n");
 }
 

@@ -7,11 +7,15 @@
 
 #include <llvm-c/Core.h>
 
-/* ---- print.c: the kernels as functions of one module of that context, each named after its number and
- * the ONNX node it comes from; `table` is the array of them, by number. */
-LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const Module *m, const char *table);
+/* ---- print.c */
+/* Every `parts`-th kernel from `part` on, as functions of one module of that context. */
+LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const Module *m, int target, int part,
+                                 int parts);
+/* What a profiler shows: number and ONNX name; target: in the order of the build's. */
+const char *llvm_symbol(Arena *arena, const Kernel *k, int target);
 
 /* ---- tables.c: gradc_blob, gradc_variants and the reference to the runtime's ABI. */
-LLVMModuleRef llvm_print_tables(LLVMContextRef context, Build *b, const void *blob, int64_t bytes);
+LLVMModuleRef llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void *blob,
+                                int64_t bytes);
 
 #endif

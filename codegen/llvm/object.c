@@ -8,6 +8,7 @@
 #include <llvm-c/TargetMachine.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 
+#include <pthread.h>
 #include <string.h>
 
 /* Loops and vectors are as they should be: what is left is memory to registers, repeated arithmetic, and
@@ -22,6 +23,14 @@ llvm_fault(const char *what, char *message)
 
 	LLVMDisposeMessage(message);
 	return status;
+}
+
+/* Once, before threads. */
+static void
+start_llvm(void)
+{
+	LLVMInitializeNativeTarget();
+	LLVMInitializeNativeAsmPrinter();
 }
 
 /* "sse3 avx" as "+sse3,+avx" */
@@ -46,8 +55,6 @@ open_target(const CpuTarget *cpu, LLVMTargetMachineRef *out)
 	Text features = {0};
 
 	*out = NULL;
-	LLVMInitializeNativeTarget();
-	LLVMInitializeNativeAsmPrinter();
 	if (LLVMGetTargetFromTriple(triple, &target, &message)) {
 		LLVMDisposeMessage(triple);
 		return llvm_fault("no target", message);
@@ -120,35 +127,100 @@ compile_module(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput ou
 	return status;
 }
 
-static Status
-compile_kernels(const Module *m, const CpuTarget *target, const char *table, LlvmOutput output,
-                Text *out)
-{
-	LLVMTargetMachineRef machine;
+/* A part of the kernels for one target, made by a thread of its own. */
+typedef struct {
+	const Module *m;
+	const CpuTarget *cpu;
+	int target, part, parts;
+	LlvmOutput output;
+	Text out;
+	Status status;
+	pthread_t thread;
+	bool started;
+} Job;
 
-	RETURN_IF_ERROR(open_target(target, &machine));
+static void *
+run_job(void *arg)
+{
+	Job *job = arg;
+	LLVMTargetMachineRef machine;
 	LLVMContextRef context = LLVMContextCreate();
-	Status status = compile_module(llvm_print_kernels(context, m, table), machine, output, out);
+
+	job->status = open_target(job->cpu, &machine);
+	if (!job->status) {
+		LLVMModuleRef module = llvm_print_kernels(context, job->m, job->target, job->part,
+		                                          job->parts);
+		job->status = compile_module(module, machine, job->output, &job->out);
+		LLVMDisposeTargetMachine(machine);
+	}
 	LLVMContextDispose(context);
-	LLVMDisposeTargetMachine(machine);
-	return status;
+	return NULL;
 }
 
 Status
 llvm_compile(const Module *m, const CpuTarget *target, LlvmOutput output, Text *out)
 {
-	return compile_kernels(m, target, "gradc_kernels", output, out);
+	Job job = {.m = m, .cpu = target, .parts = 1, .output = output};
+
+	start_llvm();
+	run_job(&job);
+	if (!job.status)
+		text_add_bytes(out, job.out.at, job.out.n);
+	text_free(&job.out);
+	return job.status;
+}
+
+/* The jobs of all targets at once, one of them by the caller. */
+static void
+run_jobs(Job *jobs, int n)
+{
+	for (int i = 1; i < n; i++)
+		jobs[i].started = pthread_create(&jobs[i].thread, NULL, run_job, &jobs[i]) == 0;
+	for (int i = 0; i < n; i++)
+		if (!jobs[i].started)
+			run_job(&jobs[i]);
+	for (int i = 1; i < n; i++)
+		if (jobs[i].started)
+			pthread_join(jobs[i].thread, NULL);
 }
 
 static Status
-build_tables(Build *b, const void *blob, int64_t bytes)
+build_kernels(Build *b, const Module *m)
+{
+	int parts = build_parts(m), n = b->options->n_targets * parts;
+	Job *jobs = NEW_ARRAY(b->arena, Job, n);
+	Status first = NULL;
+
+	for (int i = 0; i < n; i++)
+		jobs[i] = (Job){.m = m,
+		                .cpu = &b->options->targets[i / parts],
+		                .target = i / parts,
+		                .part = i % parts,
+		                .parts = parts};
+	run_jobs(jobs, n);
+	for (int i = 0; i < n; i++) {
+		Status status = jobs[i].status;
+		if (!status && !first)
+			status = build_object(b, arena_printf(b->arena, "kernels%d.o", i),
+			                      &jobs[i].out);
+		text_free(&jobs[i].out);
+		if (first)
+			status_free(status);
+		else
+			first = status;
+	}
+	return first;
+}
+
+static Status
+build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
 	LLVMTargetMachineRef machine;
 	Text object = {0};
 
 	RETURN_IF_ERROR(open_target(&(CpuTarget){"x86-64", ""}, &machine));
 	LLVMContextRef context = LLVMContextCreate();
-	Status status = compile_module(llvm_print_tables(context, b, blob, bytes), machine,
+	Status status = compile_module(llvm_print_tables(context, b, m, blob, bytes), machine,
 	                               LLVM_OBJECT, &object);
 	LLVMContextDispose(context);
 	LLVMDisposeTargetMachine(machine);
@@ -161,16 +233,9 @@ build_tables(Build *b, const void *blob, int64_t bytes)
 static Status
 llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
-	for (int i = 0; i < b->options->n_targets; i++) {
-		Text object = {0};
-		Status status = compile_kernels(m, &b->options->targets[i], build_table(b, i),
-		                                LLVM_OBJECT, &object);
-		if (!status)
-			status = build_object(b, arena_printf(b->arena, "kernels%d.o", i), &object);
-		text_free(&object);
-		RETURN_IF_ERROR(status);
-	}
-	return build_tables(b, blob, bytes);
+	start_llvm();
+	RETURN_IF_ERROR(build_kernels(b, m));
+	return build_tables(b, m, blob, bytes);
 }
 
 const KernelPrinter printer_llvm = {.name = "llvm", .build = llvm_build};

@@ -818,35 +818,21 @@ emit_kernel(Printer *p, const Kernel *k, const char *symbol)
 	LLVMBuildBr(p->top, body);
 }
 
-/* What a profiler shows: number and ONNX name. */
-static const char *
-kernel_symbol(Arena *arena, const Kernel *k)
+const char *
+llvm_symbol(Arena *arena, const Kernel *k, int target)
 {
-	char *symbol = arena_printf(arena, "gradc_%s:%s", k->name, loc_origin(k->loc));
+	const char *variant = target ? arena_printf(arena, ".%d", target) : "";
+	char *symbol = arena_printf(arena, "gradc_%s%s:%.200s", k->name, variant,
+	                            loc_origin(k->loc));
 
 	for (char *c = symbol; *c; c++)
 		if (!isalnum((unsigned char)*c) && !strchr("_./:-", *c))
 			*c = '_';
-	if (strlen(symbol) > 200)
-		symbol[200] = '\0';
 	return symbol;
 }
 
-/* The kernels by number; a null at the end. */
-static void
-emit_table(const Printer *p, const V *kernels, int n, const char *name)
-{
-	LLVMTypeRef pointer = LLVMPointerTypeInContext(p->context, 0);
-	V all = LLVMConstArray(pointer, (V *)kernels, (unsigned)n);
-	V table = LLVMAddGlobal(p->module, LLVMTypeOf(all), name);
-
-	LLVMSetInitializer(table, all);
-	LLVMSetGlobalConstant(table, true);
-	LLVMSetVisibility(table, LLVMHiddenVisibility);
-}
-
 LLVMModuleRef
-llvm_print_kernels(LLVMContextRef context, const Module *m, const char *table)
+llvm_print_kernels(LLVMContextRef context, const Module *m, int target, int part, int parts)
 {
 	Printer p = {.context = context,
 	             .module = LLVMModuleCreateWithNameInContext("gradc", context),
@@ -854,14 +840,9 @@ llvm_print_kernels(LLVMContextRef context, const Module *m, const char *table)
 	             .top = LLVMCreateBuilderInContext(context),
 	             .arena = arena_new()};
 
-	V *kernels = NEW_ARRAY(p.arena, V, m->kernels.n + 1);
 	p.functions = scalar_functions_new(p.arena);
-	for (int i = 0; i < m->kernels.n; i++) {
-		emit_kernel(&p, m->kernels.at[i], kernel_symbol(p.arena, m->kernels.at[i]));
-		kernels[i] = p.function;
-	}
-	kernels[m->kernels.n] = LLVMConstNull(LLVMPointerTypeInContext(context, 0));
-	emit_table(&p, kernels, m->kernels.n + 1, table);
+	for (int i = part; i < m->kernels.n; i += parts)
+		emit_kernel(&p, m->kernels.at[i], llvm_symbol(p.arena, m->kernels.at[i], target));
 	LLVMDisposeBuilder(p.b);
 	LLVMDisposeBuilder(p.top);
 	arena_free(p.arena);

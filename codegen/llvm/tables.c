@@ -24,9 +24,28 @@ add_text(LLVMContextRef context, LLVMModuleRef module, const char *text)
 	return v;
 }
 
+/* The kernels of a target by number, a null at the end. */
+static LLVMValueRef
+add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m, int target)
+{
+	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
+	LLVMValueRef *all = NEW_ARRAY(b->arena, LLVMValueRef, m->kernels.n + 1);
+
+	for (int i = 0; i < m->kernels.n; i++) {
+		const char *symbol = llvm_symbol(b->arena, m->kernels.at[i], target);
+		all[i] = LLVMAddGlobal(module, pointer, symbol);
+		LLVMSetVisibility(all[i], LLVMHiddenVisibility);
+	}
+	all[m->kernels.n] = LLVMConstNull(pointer);
+	LLVMValueRef table = LLVMConstArray(pointer, all, (unsigned)m->kernels.n + 1);
+	LLVMValueRef v = add_constant(module, "", table, 16);
+	LLVMSetLinkage(v, LLVMPrivateLinkage);
+	return v;
+}
+
 /* KernelVariant gradc_variants[], ended by nulls. */
 static void
-add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b)
+add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
 	LLVMTypeRef parts[] = {pointer, pointer, pointer};
@@ -38,7 +57,7 @@ add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b)
 		const CpuTarget *target = &b->options->targets[i];
 		LLVMValueRef fields[] = {add_text(context, module, target->cpu),
 		                         add_text(context, module, target->features),
-		                         LLVMAddGlobal(module, pointer, build_table(b, i))};
+		                         add_kernels(context, module, b, m, i)};
 		rows[i] = LLVMConstStructInContext(context, fields, 3, false);
 	}
 	rows[n] = LLVMConstNull(row);
@@ -46,7 +65,8 @@ add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b)
 }
 
 LLVMModuleRef
-llvm_print_tables(LLVMContextRef context, Build *b, const void *blob, int64_t bytes)
+llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void *blob,
+                  int64_t bytes)
 {
 	LLVMModuleRef module = LLVMModuleCreateWithNameInContext("gradc_tables", context);
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
@@ -58,6 +78,6 @@ llvm_print_tables(LLVMContextRef context, Build *b, const void *blob, int64_t by
 	             LLVMConstInt(LLVMInt64TypeInContext(context), (unsigned long long)bytes, true),
 	             8);
 	add_constant(module, "gradc_abi_needed", abi, 8);
-	add_variants(context, module, b);
+	add_variants(context, module, b, m);
 	return module;
 }
