@@ -18,6 +18,16 @@ const KernelPrinter *const kernel_printers[] = {
 	NULL,
 };
 
+const KernelPrinter *
+printer_of_language(const char *language)
+{
+	for (int i = 0; kernel_printers[i]; i++)
+		for (int k = 0; kernel_printers[i]->languages[k]; k++)
+			if (strcmp(kernel_printers[i]->languages[k], language) == 0)
+				return kernel_printers[i];
+	return NULL;
+}
+
 const char *
 build_file(Build *b, const char *name)
 {

@@ -59,7 +59,14 @@ void tables_write(FormatWriter *w, const Tables *t);
 /* ---- printer_list.def: what makes machine code of kernels, one file with this row and one line each. */
 typedef struct Build Build; /* build.h */
 typedef struct {
-	const char *name; /* as --printer names it */
+	const char *cpu;      /* "native", or of base/cpu_level_list.def */
+	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
+} CpuTarget;
+typedef struct {
+	const char *name;             /* as --printer names it */
+	const char *const *languages; /* that it can show, as --stage names them; ends with NULL */
+	/* Appends all kernels in a language, for people. */
+	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
 	/* Adds the objects with the kernels of every target, the table of them (gradc_variants) and the
 	 * executable's tables (gradc_blob). */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
@@ -68,18 +75,9 @@ typedef struct {
 #include "codegen/printer_list.def"
 #undef PRINTER
 extern const KernelPrinter *const kernel_printers[]; /* the first is the default; ends with NULL */
-
-/* ---- llvm/object.c: the kernels of m for a CPU, as text for people. Only where GRADC_LLVM is 1. */
-typedef struct CpuTarget CpuTarget;
-typedef enum { LLVM_OBJECT, LLVM_ASM, LLVM_TEXT } LlvmOutput;
-/* Appends to out. EXIT_SYSTEM when LLVM has no such target. */
-Status llvm_compile(const Module *m, const CpuTarget *target, LlvmOutput output, Text *out);
+const KernelPrinter *printer_of_language(const char *language); /* NULL: none */
 
 /* ---- link.c */
-struct CpuTarget {
-	const char *cpu;      /* "native", or of base/cpu_level_list.def */
-	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
-};
 typedef struct {
 	const KernelPrinter *printer;
 	const CpuTarget *targets; /* the executable has kernels for each, and picks at start */

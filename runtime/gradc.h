@@ -15,7 +15,7 @@ typedef struct {
 	const void *blob; /* 16-byte aligned */
 	int64_t bytes;
 	const KernelVariant *variants; /* the best that this CPU can run is used */
-	const char *image; /* file with the initial weights behind it; NULL: none */
+	const char *image;             /* file with the initial weights behind it; NULL: none */
 } GradcModel;
 
 /* NAME=VALUE of an option. */

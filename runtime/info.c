@@ -74,7 +74,20 @@ add_programs(json_t *root, const Format *f)
 }
 
 static json_t *
-collect(const Format *f, bool weights_ok)
+variants_json(const KernelVariant *v)
+{
+	json_t *list = json_array();
+	int n;
+
+	for (; v->cpu; v++)
+		json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "cpu", v->cpu, "features",
+		                                      v->features, "runs_here",
+		                                      cpu_lacks(v->features, &n) == NULL));
+	return list;
+}
+
+static json_t *
+collect(const Format *f, const KernelVariant *variants, bool weights_ok)
 {
 	json_t *root = json_object(), *regions = json_object(), *info = json_object();
 	int64_t total = 0;
@@ -95,6 +108,7 @@ collect(const Format *f, bool weights_ok)
 	json_object_set_new(root, "weights",
 	                    json_string(weights_ok ? "verified" : "damaged or missing"));
 	json_object_set_new(root, "kernels", json_integer(f->n[SECTION_KERNELS]));
+	json_object_set_new(root, "variants", variants_json(variants));
 	add_programs(root, f);
 	add_states(root, f);
 	return root;
@@ -134,12 +148,23 @@ print_ports(const Format *f, Arena *arena, uint32_t first, uint32_t n)
 }
 
 static void
-print_text(const Format *f, bool weights_ok)
+print_variants(const KernelVariant *v)
+{
+	int n;
+
+	for (; v->cpu; v++)
+		printf("kernels for cpu:%-8s %s%s\n", v->cpu, v->features,
+		       cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
+}
+
+static void
+print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
 {
 	Arena *arena = arena_new();
 	char text[32];
 
 	print_infos(f);
+	print_variants(variants);
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
 	       weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
@@ -183,12 +208,12 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 		return diag_exit_code(diag);
 	status_free(weights_check(model, &f, o->run.weights, &same));
 	if (o->json) {
-		json_t *root = collect(&f, same);
+		json_t *root = collect(&f, model->variants, same);
 		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		printf("\n");
 		json_decref(root);
 	} else {
-		print_text(&f, same);
+		print_text(&f, model->variants, same);
 	}
 	return EXIT_OK;
 }

@@ -67,9 +67,10 @@ GRADC = {
     "--verify-each": ([""], [("=x", "--verify-each=x")]),
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
     "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
-                 "=memory"], [("=foo", "foo")]),
+                 "=memory", "=llvm", "=asm", "=c"], [("=foo", "foo")]),
     "--format": (["=text", "=dot", "=json"], [("=html", LACKS), ("=onnx", LACKS)]),
     "--after": (["=simplify"], [("=foo", "foo")]),
+    "--printer": (["=llvm", " c"], [("=fortran", LACKS)]),
     "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),
     "--foo": ([], [("", "--foo"), ("=1", "--foo=1")]),
 }

@@ -109,6 +109,21 @@ write_module(const Module *m, const char *path, const char *format, Arena *arena
 	return ok;
 }
 
+/* What a printer makes of the kernels. */
+static bool
+write_code(const Module *m, const Options *o, Diag *diag)
+{
+	Text out = {0};
+	Status status = printer_of_language(o->stage)->print(&out, m, &o->cpus.at[0], o->stage);
+
+	if (!status && o->output)
+		status = file_write(o->output, out.at, (int64_t)out.n);
+	else if (!status)
+		fwrite(out.at, 1, out.n, stdout);
+	text_free(&out);
+	return !diag_status(diag, status);
+}
+
 /* ---- reading text */
 static Module *
 read_text(const char *path, Arena *arena, Diag *diag)
@@ -246,7 +261,9 @@ dump_text(Options *o, Arena *arena, Diag *diag)
 {
 	Module *m = read_text(o->input, arena, diag);
 
-	if (m)
+	if (m && o->stage && printer_of_language(o->stage))
+		write_code(m, o, diag);
+	else if (m)
 		write_module(m, o->output, o->format, arena, diag);
 	module_free(m);
 	return diag_exit_code(diag);
@@ -257,7 +274,8 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 {
 	Session s = {0};
 	Stage stage = STAGE_FORWARD;
-	bool ok = !o->stage || parse_stage(o->stage, &stage, diag);
+	bool code = o->stage && printer_of_language(o->stage);
+	bool ok = !o->stage || parse_stage(code ? "lowered" : o->stage, &stage, diag);
 
 	ok = ok && session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
 	if (ok)
@@ -269,7 +287,9 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 			arena, o->dump_dir,
 			arena_printf(arena, "%s.gir", o->after ? o->after : stage_names[stage]));
 	}
-	if (ok)
+	if (ok && code)
+		write_code(s.m, o, diag);
+	else if (ok)
 		write_module(s.m, o->output, o->format, arena, diag);
 	session_close(&s);
 	return diag_exit_code(diag);

@@ -63,6 +63,17 @@ nth_printer(int i)
 	return kernel_printers[i] ? kernel_printers[i]->name : NULL;
 }
 
+/* The languages of the printers: stages behind `lowered`. */
+static const char *
+nth_language(int i)
+{
+	for (int p = 0; kernel_printers[p]; p++)
+		for (int k = 0; kernel_printers[p]->languages[k]; k++)
+			if (i-- == 0)
+				return kernel_printers[p]->languages[k];
+	return NULL;
+}
+
 /* --target=cpu:NAME[,cpu:NAME...]: the CPUs that kernels are compiled for. */
 static bool
 set_target(const OptionUse *u, void *at)
@@ -185,7 +196,7 @@ static const OptionRow option_rows[] = {
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real)},
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format)},
 	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far", TAKES_CHOICE,
-	 AT(stage)},
+	 AT(stage), .nth = nth_language},
 	{"format", "text|dot|json", "of the dump", TAKES_KNOWN, AT(format)},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true},

@@ -150,4 +150,15 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	return status;
 }
 
-const KernelPrinter printer_c = {.name = "c", .build = c_build};
+static Status
+c_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
+{
+	(void)target;
+	(void)language;
+	c_print_part(out, m, 0, 1, "");
+	return NULL;
+}
+
+static const char *const languages[] = {"c", NULL};
+const KernelPrinter printer_c = {
+	.name = "c", .languages = languages, .print = c_print, .build = c_build};

@@ -11,6 +11,8 @@
 #include <pthread.h>
 #include <string.h>
 
+typedef enum { LLVM_OBJECT, LLVM_ASM, LLVM_TEXT } LlvmOutput;
+
 /* Loops and vectors are as they should be: what is left is memory to registers, repeated arithmetic, and
  * what loops need not do again. */
 static const char passes[] =
@@ -157,10 +159,11 @@ run_job(void *arg)
 	return NULL;
 }
 
-Status
-llvm_compile(const Module *m, const CpuTarget *target, LlvmOutput output, Text *out)
+static Status
+llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
 {
-	Job job = {.m = m, .cpu = target, .parts = 1, .output = output};
+	bool text = strcmp(language, "llvm") == 0;
+	Job job = {.m = m, .cpu = target, .parts = 1, .output = text ? LLVM_TEXT : LLVM_ASM};
 
 	start_llvm();
 	run_job(&job);
@@ -238,4 +241,6 @@ llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	return build_tables(b, m, blob, bytes);
 }
 
-const KernelPrinter printer_llvm = {.name = "llvm", .build = llvm_build};
+static const char *const languages[] = {"llvm", "asm", NULL};
+const KernelPrinter printer_llvm = {
+	.name = "llvm", .languages = languages, .print = llvm_print, .build = llvm_build};

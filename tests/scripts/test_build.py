@@ -52,7 +52,7 @@ def test_what_is_installed_works(build, models, tmp_path):
     call("cmake", "--install", build, "--prefix", tmp_path / "to")
     call(tmp_path / "to/bin/gradc", "compile", models / "mlp_digits/model.onnx", "-o", "train",
          "--batch=4")
-    assert "cpu_features" in call(tmp_path / "train", "--info")
+    assert "cpu:native" in call(tmp_path / "train", "--info")
     (tmp_path / "client.c").write_text('#include "runtime/gradc.h"\n'
                                        "GradcOptions (*f)(void) = gradc_default_options;\n")
     call("cc", "-std=c11", "-Wall", "-Werror", "-I", tmp_path / "to/include/gradc", "-c",

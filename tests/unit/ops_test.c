@@ -1,11 +1,9 @@
 /* Every op row times its samples: text round trip, gradients against central differences in f64,
- * kernels of node and gradient in the loop-IR interpreter against `eval`, and their generated C against
- * the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
+ * kernels of node and gradient in the loop-IR interpreter against `eval`, and what every printer makes of them
+ * against the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
 #include "codegen/codegen.h"
+#include "tests/codegen/kernel_library.h"
 #include "tests/unit/sample_case.h"
-
-#include <dlfcn.h>
-#include <unistd.h>
 
 static int
 result_count(const Function *f)
@@ -279,8 +277,6 @@ test_kernels(void **state)
 }
 
 /* ---- generated C: one shared object a case, every kernel on random buffers */
-typedef void (*KernelCode)(void *const *, const double *, int64_t, int64_t);
-
 static void
 fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
 {
@@ -311,7 +307,7 @@ same_buffer(Type t, const void *a, const void *b)
 }
 
 static void
-compare_kernel(Case *c, const Kernel *k, KernelCode code)
+compare_kernel(Case *c, const Kernel *k, KernelFn code, const char *printer)
 {
 	void *a[16], *b[16];
 	int n = k->n_inputs + k->n_outputs;
@@ -334,49 +330,35 @@ compare_kernel(Case *c, const Kernel *k, KernelCode code)
 	for (int i = k->n_inputs; i < n; i++)
 		if (!same_buffer(k->buffers.at[i].type, a[i], b[i]))
 			fail_msg(
-				"%s: kernel %s: the C code differs from the interpreter in output %d",
-				c->name, k->name, i - k->n_inputs);
+				"%s: kernel %s: by %s it differs from the interpreter in output %d",
+				c->name, k->name, printer, i - k->n_inputs);
 }
 
 static void
-check_c(Case *c)
+check_printers(Case *c)
 {
-	Text source = {0};
-	char folder[] = "/tmp/gradc-ops-XXXXXX", command[512];
+	CpuTarget native = {"native", cpu_features(c->arena, "native")};
 	EvalTensor args[16], weights[8];
 
 	gradient_of(c, weights, args);
 	assert_true(lower_module(c));
 	if (c->m->kernels.n == 0)
 		return;
-	assert_non_null(mkdtemp(folder));
-	c_print_part(&source, c->m, 0, 1, "");
-	c_print_table(&source, c->m, "");
-	char *path = path_join(c->arena, folder, "kernels.c");
-	char *object = path_join(c->arena, folder, "kernels.so");
-	assert_null(file_write(path, source.at, (int64_t)source.n));
-	snprintf(
-		command, sizeof(command),
-		"cc -std=gnu11 -O2 -march=native -ffp-contract=off -fno-math-errno -fopenmp-simd -fwrapv "
-		"-w -shared -fPIC %s -o %s",
-		path, object);
-	assert_int_equal(system(command), 0);
-	void *library = dlopen(object, RTLD_NOW);
-	assert_non_null(library);
-	KernelCode *code = (KernelCode *)dlsym(library, "gradc_kernels");
-	for (int i = 0; i < c->m->kernels.n; i++)
-		compare_kernel(c, c->m->kernels.at[i], code[i]);
-	dlclose(library);
-	unlink(path);
-	unlink(object);
-	rmdir(folder);
-	text_free(&source);
+	for (int p = 0; kernel_printers[p]; p++) {
+		const KernelVariant *v = kernel_library(c->arena, c->m, kernel_printers[p], &native,
+		                                        1);
+		assert_non_null(v);
+		for (int i = 0; i < c->m->kernels.n; i++)
+			compare_kernel(c, c->m->kernels.at[i], v->kernels[i],
+			               kernel_printers[p]->name);
+	}
 }
+
 static void
-test_c(void **state)
+test_printers(void **state)
 {
 	(void)state;
-	for_each_case(check_c);
+	for_each_case(check_printers);
 }
 
 int
@@ -385,7 +367,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_gradients),   cmocka_unit_test(test_kernels),
-		cmocka_unit_test(test_c),
+		cmocka_unit_test(test_printers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

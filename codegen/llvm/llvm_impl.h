@@ -1,0 +1,55 @@
+/* What the files that print LLVM IR share. Sections are named after the .c files. */
+#ifndef GRADC_CODEGEN_LLVM_IMPL_H
+#define GRADC_CODEGEN_LLVM_IMPL_H
+
+#include "codegen/llvm/llvm.h"
+
+typedef LLVMValueRef V;
+/* What a straight line computes with: a kernel's scalars, or those of a scalar function. */
+typedef struct {
+	const DType *types;
+	V *values; /* by scalar */
+} Frame;
+typedef struct {
+	LLVMContextRef context;
+	LLVMModuleRef module;
+	LLVMBuilderRef b;
+	LLVMBuilderRef top; /* at the end of the entry block, where local memory is made */
+	Arena *arena;
+	ScalarFunctions *functions;
+	const Kernel *k;
+	V function, scalars, begin, end;
+	Frame frame;
+	V *buffers;      /* by buffer: where it begins */
+	V *accumulators; /* by scalar: where it is kept */
+	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
+	LoopValue variable; /* -1: no vector loop */
+	V block, mask;      /* mask NULL: all lanes */
+	int active;         /* lanes that run */
+} Printer;
+
+/* ---- scalar.c: types, constants, operations and conversions, on scalars and vectors alike */
+LLVMTypeRef llvm_type(const Printer *p, DType type);    /* of a scalar */
+LLVMTypeRef storage_type(const Printer *p, DType type); /* as memory holds it: bool is a byte */
+V llvm_word(const Printer *p, int64_t value);
+V llvm_constant(const Printer *p, DType type, double f, int64_t i);
+bool is_vector(V x);
+V widen(const Printer *p, V x); /* a scalar in all lanes; a vector as it is */
+V call_intrinsic(const Printer *p, const char *name, LLVMTypeRef *types, int n_types, V *args,
+                 int n);
+V emit_op(Printer *p, const Frame *frame, const LoopStatement *s);
+V emit_cast(Printer *p, const Frame *frame, const LoopStatement *s);
+/* A value of the compute type from what memory holds, and back. */
+V from_storage(Printer *p, DType storage, V x);
+V to_storage(Printer *p, DType storage, V x);
+
+/* ---- memory.c: places, loads and stores */
+V lane_constants(const Printer *p, int64_t step); /* 0, step, 2 step ... */
+V lane_mask(const Printer *p, int n);             /* the first n lanes */
+V llvm_plus(const Printer *p, V x, V y);
+V llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset);
+V emit_affine(const Printer *p, const Affine *a);
+V emit_load(Printer *p, const LoopStatement *s);
+void emit_store(Printer *p, const LoopStatement *s);
+
+#endif

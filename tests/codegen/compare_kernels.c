@@ -1,0 +1,148 @@
+/* compare_kernels FILE.gir [flip]: every kernel of a lowered module on random buffers, by every printer and for every
+ * CPU that this machine can stand for. All results must have the same bits; a NaN is a NaN.
+ * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
+ * changes a bit of each first result of the last code, which must be seen. */
+#include "tests/codegen/kernel_library.h"
+
+#include <string.h>
+
+enum { MAX_BUFFERS = 256, MAX_CODES = 16 };
+
+typedef struct {
+	const char *printer, *cpu;
+	const KernelFn *kernels;
+} Code;
+
+static uint64_t seed = 1;
+static bool flip;
+
+static uint64_t
+random_word(void)
+{
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return seed >> 33;
+}
+
+static void
+fill(Type t, void *at)
+{
+	for (int64_t i = 0; i < t->n; i++) {
+		double x = (double)random_word() / (double)(1ull << 31) * 4 - 2;
+		if (dtype_is_float(t->dtype))
+			dtype_store_float(t->dtype, at, i, x);
+		else
+			dtype_store_int(t->dtype, at, i, (int64_t)(random_word() % 4));
+	}
+}
+
+static bool
+same(Type t, const char *a, const char *b)
+{
+	int64_t size = dtype_bytes(t->dtype, 1);
+
+	for (int64_t i = 0; i < t->n; i++) {
+		bool both_nan = dtype_is_float(t->dtype) &&
+		                dtype_load_float(t->dtype, a, i) !=
+		                        dtype_load_float(t->dtype, a, i) &&
+		                dtype_load_float(t->dtype, b, i) !=
+		                        dtype_load_float(t->dtype, b, i);
+		if (memcmp(a + i * size, b + i * size, (size_t)size) != 0 && !both_nan)
+			return false;
+	}
+	return true;
+}
+
+/* What a code makes of the same inputs. */
+static void
+run(const Kernel *k, const Code *code, int index, void **buffers, void *const *inputs)
+{
+	static const double scalars[N_SCALARS] = {1e-3, 0.9, 0.999, 1e-8, 0.01,
+	                                          0.9,  0.1, 1e-3,  1,    1};
+	void *copies[MAX_BUFFERS];
+
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
+		size_t bytes = (size_t)type_bytes(k->buffers.at[i].type);
+		copies[i] = memcpy(buffers[i], inputs[i], bytes);
+	}
+	code->kernels[index](copies, scalars, 0, k->iterations);
+}
+
+static int
+compare(Arena *arena, const Kernel *k, int index, const Code *codes, int n_codes)
+{
+	int n = k->n_inputs + k->n_outputs, differences = 0;
+	void *inputs[MAX_BUFFERS], *want[MAX_BUFFERS], *got[MAX_BUFFERS];
+
+	for (int i = 0; i < n; i++) {
+		Type t = k->buffers.at[i].type;
+		inputs[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
+		want[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
+		got[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
+		fill(t, inputs[i]);
+	}
+	run(k, &codes[0], index, want, inputs);
+	for (int c = 1; c < n_codes; c++) {
+		run(k, &codes[c], index, got, inputs);
+		if (flip && c == n_codes - 1)
+			*(char *)got[k->n_inputs] ^= 1;
+		for (int i = k->n_inputs; i < n; i++)
+			if (!same(k->buffers.at[i].type, want[i], got[i])) {
+				printf("%s: output %d by %s for %s differs\n", k->name,
+				       i - k->n_inputs, codes[c].printer, codes[c].cpu);
+				differences++;
+			}
+	}
+	return differences;
+}
+
+static Module *
+read_module(Arena *arena, const char *path, Diag *diag)
+{
+	StrMap *data;
+	void *bytes;
+	int64_t n;
+
+	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
+	    diag_status(diag, module_read_data(arena,
+	                                       arena_printf(arena, "%.*s.safetensors",
+	                                                    (int)strlen(path) - 4, path),
+	                                       &data)))
+		return NULL;
+	return module_parse(arena_strndup(arena, bytes, (size_t)n), path, data, diag);
+}
+
+int
+main(int argc, char **argv)
+{
+	static const char *const cpus[] = {"native", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
+	Arena *arena = arena_new();
+	Diag *diag = diag_new("compare_kernels", stderr);
+	Module *m = argc >= 2 ? read_module(arena, argv[1], diag) : NULL;
+	CpuTarget targets[COUNT(cpus)];
+	Code codes[MAX_CODES];
+	int n_targets = 0, n_codes = 0, differences = 0, lacks;
+
+	if (!m)
+		return 2;
+	flip = argc > 2 && strcmp(argv[2], "flip") == 0;
+	for (int i = 0; i < COUNT(cpus); i++) {
+		targets[n_targets] = (CpuTarget){cpus[i], cpu_features(arena, cpus[i])};
+		n_targets += !cpu_lacks(targets[n_targets].features, &lacks);
+	}
+	for (int i = 0; kernel_printers[i]; i++) {
+		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
+		const KernelVariant *v = kernel_library(arena, m, kernel_printers[i], targets,
+		                                        c ? 1 : n_targets);
+		if (!v)
+			return 2;
+		for (; v->cpu; v++)
+			codes[n_codes++] = (Code){kernel_printers[i]->name, v->cpu, v->kernels};
+	}
+	for (int i = 0; i < m->kernels.n; i++) {
+		Arena *scratch = arena_new();
+		differences += compare(scratch, m->kernels.at[i], i, codes, n_codes);
+		arena_free(scratch);
+	}
+	printf("%d kernels, %d codes, %d differences\n", m->kernels.n, n_codes, differences);
+	return differences > 0;
+}

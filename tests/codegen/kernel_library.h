@@ -1,0 +1,45 @@
+/* A module's kernels by a printer, loaded into the test. */
+#ifndef GRADC_TESTS_KERNEL_LIBRARY_H
+#define GRADC_TESTS_KERNEL_LIBRARY_H
+
+#include "codegen/build.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* All kernels of m for each target; NULL after saying why not. They stay loaded. */
+static inline const KernelVariant *
+kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
+               const CpuTarget *targets, int n)
+{
+	LinkOptions options = {.printer = printer, .targets = targets, .n_targets = n};
+	Build b = {.arena = arena, .options = &options};
+	char *folder = arena_strdup(arena, "/tmp/gradc-bits-XXXXXX");
+	Text command = {0};
+
+	if (!mkdtemp(folder))
+		return NULL;
+	b.folder = folder;
+	Status status = printer->build(&b, m, "tables", 6);
+	if (status) {
+		fprintf(stderr, "%s: %s\n", printer->name, status->message);
+		return NULL;
+	}
+	const char *library = build_file(&b, "kernels.so");
+	text_printf(&command, "cc -w -shared -o %s", library);
+	for (int i = 0; i < b.objects.n; i++)
+		text_printf(&command, " %s", b.objects.at[i]);
+	text_add(&command, " -lm -Wl,--defsym=gradc_abi_1=0");
+	void *handle = system(command.at) == 0 ? dlopen(library, RTLD_NOW) : NULL;
+	text_free(&command);
+	for (int i = 0; i < b.files.n; i++)
+		unlink(b.files.at[i]);
+	rmdir(folder);
+	if (!handle)
+		fprintf(stderr, "%s: %s\n", printer->name, dlerror());
+	return handle ? dlsym(handle, "gradc_variants") : NULL;
+}
+
+#endif

@@ -1,0 +1,84 @@
+"""Every kernel of every model has the same bits from every printer of loop IR, on this machine's CPU and
+on the CPUs by name that it can stand for."""
+import json
+import re
+import subprocess
+
+import pytest
+import unpack
+
+SHORT = 16  # rows and tokens: more show nothing new
+
+
+def lower(run, models, name, precision, path):
+    """Writes the lowered module of a model's training programs."""
+    reference = json.loads((models / name / "reference.json").read_text())
+    dims = [f"--dim={k}={min(v, SHORT)}" for k, v in (reference.get("dims") or {}).items()]
+    run("dump", models / name / "model.onnx", "--loss", reference["loss"], *dims,
+        "--optimizer=adamw", f"--precision={precision}", "--stage=lowered", "-o", path)
+
+
+CASES = [(name, "f32") for name in unpack.names() if name != "lstm_chars"]
+CASES += [(name, "f64") for name in ["cnn_mnist", "gpt2_mini_fresh", "mlp_digits"]]
+
+
+@pytest.fixture
+def compare(build):
+    path = build / "tests/compare_kernels"
+    if not path.exists():
+        pytest.skip(f"{path} is not built")
+    return lambda *arguments: subprocess.run([path, *arguments], text=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name, precision", CASES)
+def test_same_bits(run, compare, models, tmp_path, name, precision):
+    lower(run, models, name, precision, tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kernels, codes = map(int, re.match(r"(\d+) kernels, (\d+) codes, 0", done.stdout).groups())
+    assert kernels >= 10 and codes >= 2
+
+
+def test_one_bit_is_seen(run, compare, models, tmp_path):
+    lower(run, models, "lr_iris_ml", "f32", tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir", "flip")
+    assert done.returncode == 1 and "differs" in done.stdout
+
+
+@pytest.fixture
+def digits(models):
+    return models / "mlp_digits/model.onnx"
+
+
+def test_several_targets(run, digits, tmp_path):
+    """One executable with kernels for several CPUs picks one, and all train alike."""
+    data = [f"--data={name}={digits.parent / name}.npy" for name in ["input", "labels"]]
+    results = set()
+    for target in ["cpu:native", "cpu:x86-64-v2", "cpu:x86-64-v2,cpu:x86-64-v3"]:
+        run("compile", digits, "-o", tmp_path / "e", "--batch=8", f"--target={target}")
+        results.add(run(tmp_path / "e", *data, "--steps=5", "--progress=off").stdout)
+    assert len(results) == 1, results
+    variants = json.loads(run(tmp_path / "e", "--info", "--json").stdout)["variants"]
+    assert [v["cpu"] for v in variants] == ["x86-64-v2", "x86-64-v3"]
+    assert "avx2" in variants[1]["features"].split() and variants[0]["runs_here"]
+
+
+@pytest.mark.parametrize("stage, text", [("llvm", "define hidden void @"), ("asm", ".cfi_startproc"),
+                                         ("c", "gradc_k0(void *const *buffers")])
+def test_code_is_shown(run, digits, stage, text):
+    assert text in run("dump", digits, f"--stage={stage}").stdout
+
+
+def test_kernels_are_named_after_nodes(run, digits, tmp_path):
+    """What a profiler reads: symbols with the ONNX name."""
+    run("compile", digits, "-o", tmp_path / "e", "--batch=8")
+    symbols = subprocess.run(["nm", tmp_path / "e"], text=True, capture_output=True).stdout
+    assert re.search(r"gradc_k\d+:/0/Gemm", symbols)
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu:pentium", "x86-64-v3", "cpu:native,"])
+def test_unknown_target(run, digits, tmp_path, target):
+    fault = target != "cpu:native,"
+    done = run("compile", digits, "-o", tmp_path / "e", "--batch=8", f"--target={target}",
+               exit=2 if fault else 0)
+    assert not fault or "not supported in this build" in done.stderr
