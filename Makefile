@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test demo bench fuzz format lint install clean
+.PHONY: help build debug asan tsan test demo bench accuracy fuzz format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -35,6 +35,10 @@ demo: build ## compiles and trains a small GPT-2, results in demo/
 
 bench: build ## measures and prints
 	bench/run
+
+accuracy: build ## every f32 through every scalar function, half an hour
+	cmake --build --preset release --target accuracy
+	build/tests/accuracy
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test
