@@ -225,7 +225,7 @@ print_memory(Text *out, const Format *f)
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_space_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s);
 
 		text_printf(out, "  %-10s %lld\n", space_names[s], (long long)bytes);
 		total += bytes;

@@ -47,6 +47,8 @@ typedef struct {
 	int64_t rows;    /* of this step */
 	double seconds;
 	double phase_seconds[N_PHASES];
+	double data_seconds; /* of `seconds`: until the rows were in place */
+	int64_t data_waits;  /* micro-batches that were still being read when their turn came */
 } GradcStep;
 
 typedef struct {

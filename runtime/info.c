@@ -85,7 +85,7 @@ collect(const Format *f, bool weights_ok)
 	json_object_update(root, info);
 	json_decref(info);
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_space_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s);
 		total += bytes;
 		json_object_set_new(regions, space_names[s], json_integer(bytes));
 	}
@@ -144,7 +144,7 @@ print_text(const Format *f, bool weights_ok)
 	       weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
 		printf("region %-17s %s\n", space_names[s],
-		       bytes_text(text, (double)format_space_bytes(f, (Space)s)));
+		       bytes_text(text, (double)format_region_bytes(f, (Space)s)));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 

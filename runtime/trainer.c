@@ -147,6 +147,7 @@ gradc_close(Gradc *run)
 {
 	if (!run)
 		return;
+	prefetch_close(run->prefetch);
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_close(&run->executor);
@@ -208,7 +209,10 @@ gradc_bind_data(Gradc *run)
 		fault = fault_join(run->diag, fault,
 		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
 	RETURN_IF_ERROR(fault);
-	return count_steps(run);
+	run->train->shuffle = o->shuffle;
+	run->train->seed = (uint64_t)o->seed;
+	RETURN_IF_ERROR(count_steps(run));
+	return prefetch_open(run->arena, &run->executor, &run->prefetch);
 }
 
 int64_t
@@ -241,6 +245,6 @@ gradc_peak_bytes(const Gradc *run)
 	int64_t bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
-		bytes += format_space_bytes(&run->format, (Space)s);
+		bytes += format_region_bytes(&run->format, (Space)s);
 	return bytes;
 }
