@@ -94,7 +94,7 @@ typedef struct {
 
 typedef struct {
 	StrRef name;          /* "k12", also its symbol */
-	StrRef origin;        /* ONNX name it comes from */
+	StrRef origin;        /* where it comes from: fused("/a", grad("/b")) */
 	int64_t iterations;   /* of the outermost parallel range */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */

@@ -166,9 +166,11 @@ print_text(const Format *f, bool weights_ok)
 	}
 	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
-		printf("  %-8s ", format_text(f, f->kernels[i].name));
-		print_quoted(format_text(f, f->kernels[i].origin));
-		printf("\n");
+		Text origin = {0};
+		text_add_plain(&origin, format_text(f, f->kernels[i].origin));
+		printf("  %-8s %s\n", format_text(f, f->kernels[i].name),
+		       origin.at ? origin.at : "");
+		text_free(&origin);
 	}
 	arena_free(arena);
 }

@@ -14,6 +14,7 @@ typedef enum { STAGE_EMPTY, STAGE_ASKED, STAGE_FULL } Stage;
 
 struct Prefetch {
 	Executor *executor;
+	Trace *trace;
 	Span image; /* of the io region */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of everything below */
@@ -31,6 +32,22 @@ same_rows(const MicroRows *a, const MicroRows *b)
 	       a->end == b->end;
 }
 
+static Status
+read_rows(Prefetch *p)
+{
+	double begin = seconds_now();
+	Status fault = dataset_read(&p->rows, p->image.at);
+
+	trace_span(p->trace, &(TraceSpan){.track = TRACK_READING,
+	                                  .category = "data",
+	                                  .name = "read",
+	                                  .begin = begin,
+	                                  .end = seconds_now(),
+	                                  .count_of = "rows",
+	                                  .count = p->rows.end - p->rows.first});
+	return fault;
+}
+
 static void *
 serve(void *data)
 {
@@ -43,7 +60,7 @@ serve(void *data)
 		if (p->stage != STAGE_ASKED)
 			break;
 		pthread_mutex_unlock(&p->lock);
-		Status fault = dataset_read(&p->rows, p->image.at);
+		Status fault = read_rows(p);
 		pthread_mutex_lock(&p->lock);
 		p->fault = fault;
 		p->stage = STAGE_FULL;
@@ -67,12 +84,13 @@ start_thread(Prefetch *p)
 }
 
 Status
-prefetch_open(Arena *arena, Executor *x, Prefetch **out)
+prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out)
 {
 	Prefetch *p = NEW(arena, Prefetch);
 
 	*out = NULL;
 	p->executor = x;
+	p->trace = trace;
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
 	                              format_space_bytes(x->format, SPACE_IO), &p->image));
 	pthread_mutex_init(&p->lock, NULL);

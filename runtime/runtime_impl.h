@@ -8,6 +8,38 @@
 
 #include <jansson.h>
 
+/* ---- trace.c: spans of time, in a file. */
+typedef enum { TRACK_TRAINING, TRACK_READING, N_TRACKS } TraceTrack;
+typedef struct {
+	TraceTrack track;
+	const char *category, *name;
+	double begin, end;    /* of seconds_now() */
+	const char *origin;   /* ONNX names; NULL: none */
+	const char *count_of; /* what `count` counts; NULL: nothing */
+	int64_t count;
+} TraceSpan;
+typedef struct Trace Trace;
+Status trace_open(Arena *arena, const char *path, Trace **out);
+void trace_span(Trace *t, const TraceSpan *s); /* from any thread; NULL is allowed */
+/* Completes the file, or says what went wrong since trace_open. NULL is allowed. */
+Status trace_close(Trace *t);
+
+/* ---- observe.c: what each instruction took, for trace and profile. */
+typedef struct {
+	const Format *format;
+	Trace *trace; /* NULL: none */
+	GradcProfile profile;
+	bool sampling; /* this step adds to the profile */
+	int phase;
+	double phase_begin, last_end;
+} Observer;
+Status observe_open(Gradc *run);
+void observe_step(Gradc *run, int64_t step);
+/* From `begin` until now; count < 0: none. */
+void observe_span(Gradc *run, const char *name, double begin, int64_t count);
+void observe_instruction(Observer *o, uint32_t index, double begin, double end);
+void observe_program_end(Observer *o);
+
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;
@@ -18,6 +50,7 @@ typedef struct {
 	void **buffers; /* room for the arguments of any instruction */
 	double phase_seconds[N_PHASES];
 	bool poison;
+	Observer *observer; /* NULL: nobody wants to know what an instruction took */
 } Executor;
 typedef struct {
 	int64_t index, n; /* micro-batch j of n */
@@ -158,7 +191,7 @@ Status dataset_write(const Dataset *d, Executor *x, const char *image);
 
 /* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
 typedef struct Prefetch Prefetch;
-Status prefetch_open(Arena *arena, Executor *x, Prefetch **out);
+Status prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out);
 void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
 /* Returns at once, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
@@ -222,6 +255,8 @@ struct Gradc {
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;
+	Observer observer;
+	double step_started;
 	int64_t step, samples, total_steps;
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	double loss, count;                       /* of the accumulated micro-batches */

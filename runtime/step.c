@@ -75,8 +75,12 @@ run_micro(Gradc *run, const StepRows *step, const MicroBatch *micro, GradcStep *
 	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
 	out->data_waits += waited;
 	out->data_seconds += seconds_now() - start;
+	observe_span(run, waited ? "data (waited)" : "data", start, -1);
 	ask_next(run, step, micro->index);
-	return executor_run(&run->executor, run->train->program, micro);
+	start = seconds_now();
+	RETURN_IF_ERROR(executor_run(&run->executor, run->train->program, micro));
+	observe_span(run, "micro-batch", start, micro->index);
+	return NULL;
 }
 
 Status
@@ -92,6 +96,8 @@ gradc_accumulate(Gradc *run, GradcStep *out)
 	                   .lr = hyper_lr(&run->hyper, run->step),
 	                   .grad_norm = NAN,
 	                   .rows = rows.end - rows.first};
+	run->step_started = start;
+	observe_step(run, out->step);
 	hyper_scalars(&run->hyper, run->step, scalars);
 	for (int p = 0; p < N_PHASES; p++)
 		run->executor.phase_seconds[p] = 0;
@@ -156,6 +162,7 @@ gradc_update(Gradc *run, GradcStep *out)
 	double start = seconds_now();
 
 	RETURN_IF_ERROR(apply_update(run, out));
+	observe_span(run, "step", run->step_started, out->step);
 	run->step++;
 	out->seconds += seconds_now() - start;
 	for (int p = 0; p < N_PHASES; p++)
@@ -215,7 +222,9 @@ gradc_evaluate(Gradc *run, GradcEval *out)
 	*out = (GradcEval){.loss = NAN, .accuracy = NAN, .perplexity = NAN};
 	if (!run->eval)
 		return status_error(EXIT_USAGE, "there are no evaluation data");
+	run->executor.observer = NULL;
 	RETURN_IF_ERROR(evaluate_rows(run, out));
+	observe_span(run, "evaluation", start, -1);
 	if (out->rows == 0) /* nothing ran: the sums are those of another run */
 		return NULL;
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &out->loss));
