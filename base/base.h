@@ -82,6 +82,8 @@ void text_free(Text *text);
 void text_add(Text *text, const char *s);
 void text_add_bytes(Text *text, const void *bytes, size_t n);
 void text_printf(Text *text, const char *fmt, ...) PRINTF(2, 3);
+/* s with control bytes and invalid UTF-8 as \xHH. */
+void text_add_plain(Text *text, const char *s);
 /* s in double quotes; `"`, `\`, control bytes and invalid UTF-8 as \xHH. What text_add_quoted
  * writes, text_unquote reads. */
 void text_add_quoted(Text *text, const char *s);
@@ -99,6 +101,12 @@ bool parse_double(const char *text, double *out);
 /* The file name for a tensor: bytes other than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
 bool utf8_valid(const char *s, size_t n);
+
+/* html.c: pages that need nothing but themselves. */
+/* The page with the JSON where it says @DATA@, such that no text in it can end a script element. */
+void html_page(Text *out, const char *page, const char *json);
+/* A text from outside as a JSON string (of jansson); what is no UTF-8 is escaped first. */
+struct json_t *json_name(const char *text);
 
 /* diag.c: what the user is told. Lines go to a stream at once:
  * "gradc: error: model.onnx: node "conv1" (Conv, opset 17): ...", notes and hints indented. */

@@ -338,6 +338,31 @@ convert_one(DType to, void *dst, DType from, const void *src, int64_t i)
 		dtype_store_float(to, dst, i, double_for_rounding((uint64_t)value, from != U64));
 }
 
+/* Integers to the two types that models take: what tokens and labels go through. */
+typedef void (*ConvertAll)(void *dst, const void *src, int64_t n);
+#define CONVERT(From, To)                                                 \
+	static void From##_to_##To(void *dst, const void *src, int64_t n) \
+	{                                                                 \
+		for (int64_t i = 0; i < n; i++)                           \
+			((To *)dst)[i] = (To)((const From *)src)[i];      \
+	}
+#define CONVERT_BOTH(From) CONVERT(From, int64_t) CONVERT(From, int32_t)
+CONVERT_BOTH(uint8_t)
+CONVERT_BOTH(uint16_t)
+CONVERT_BOTH(uint32_t)
+CONVERT(int32_t, int64_t)
+CONVERT(int64_t, int32_t)
+#undef CONVERT_BOTH
+#undef CONVERT
+
+static const ConvertAll convert_all[N_DTYPES][N_DTYPES] = {
+	[U8] = {[S64] = uint8_t_to_int64_t, [S32] = uint8_t_to_int32_t},
+	[U16] = {[S64] = uint16_t_to_int64_t, [S32] = uint16_t_to_int32_t},
+	[U32] = {[S64] = uint32_t_to_int64_t, [S32] = uint32_t_to_int32_t},
+	[S32] = {[S64] = int32_t_to_int64_t},
+	[S64] = {[S32] = int64_t_to_int32_t},
+};
+
 void
 dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n)
 {
@@ -354,6 +379,8 @@ dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n)
 	else if (to == F32 && from == F64)
 		for (int64_t i = 0; i < n; i++)
 			((float *)dst)[i] = (float)d[i];
+	else if (convert_all[from][to])
+		convert_all[from][to](dst, src, n);
 	else
 		for (int64_t i = 0; i < n; i++)
 			convert_one(to, dst, from, src, i);

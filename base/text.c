@@ -154,6 +154,12 @@ text_add_escaped(Text *text, const char *s, size_t n, const char *also)
 }
 
 void
+text_add_plain(Text *text, const char *s)
+{
+	text_add_escaped(text, s, strlen(s), "");
+}
+
+void
 text_add_quoted(Text *text, const char *s)
 {
 	text_add(text, "\"");

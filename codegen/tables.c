@@ -214,14 +214,18 @@ write_state(TableWriter *tw, const State *s, int64_t *weights)
 static void
 write_kernel(FormatWriter *w, const Kernel *k)
 {
+	Text loc = {0};
+
+	loc_text(&loc, k->loc);
 	KernelRecord r = {.name = format_string(w, k->name),
-	                  .origin = format_string(w, loc_origin(k->loc)),
+	                  .origin = format_string(w, loc.at ? loc.at : ""),
 	                  .iterations = k->iterations,
 	                  .grain = 1,
 	                  .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += type_bytes(k->buffers.at[i].type);
+	text_free(&loc);
 	vec_push(w->arena, &w->kernels, r);
 }
 

@@ -100,7 +100,7 @@ typedef struct {
 
 typedef struct {
 	StrRef name;          /* "k12", also its symbol */
-	StrRef origin;        /* ONNX name it comes from */
+	StrRef origin;        /* where it comes from: fused("/a", grad("/b")) */
 	int64_t iterations;   /* of the outermost parallel range */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
@@ -280,6 +280,8 @@ const ProgramRecord *format_program(const Format *f, Role role, int binding); /*
 const char *format_info_get(const Format *f, const char *key);                /* NULL: not there */
 int format_state(const Format *f, const char *name);                          /* index; -1: none */
 int64_t format_space_bytes(const Format *f, Space space); /* the maximum over programs */
+/* What training takes for it: io twice, for while one half is computed on the other is filled. */
+int64_t format_region_bytes(const Format *f, Space space);
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 

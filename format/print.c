@@ -81,7 +81,7 @@ print_instruction(Text *out, const Format *f, const Instruction *n, int index, i
 		text_printf(out, " stream %u", n->stream);
 	if (n->kind == RUN_KERNEL && f->kernels[n->what].origin) {
 		text_add(out, "  loc ");
-		text_add_quoted(out, format_text(f, f->kernels[n->what].origin));
+		text_add_plain(out, format_text(f, f->kernels[n->what].origin));
 	}
 	text_add(out, "\n");
 }
@@ -151,7 +151,7 @@ print_schedule(Text *out, const Format *f)
 		            "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes  loc ",
 		            format_text(f, k->name), (long long)k->iterations, (long long)k->grain,
 		            (long long)k->flops, (long long)k->bytes);
-		text_add_quoted(out, format_text(f, k->origin));
+		text_add_plain(out, format_text(f, k->origin));
 		text_add(out, "\n");
 	}
 }
@@ -225,7 +225,7 @@ print_memory(Text *out, const Format *f)
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_space_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s);
 
 		text_printf(out, "  %-10s %lld\n", space_names[s], (long long)bytes);
 		total += bytes;

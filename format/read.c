@@ -147,6 +147,12 @@ format_space_bytes(const Format *f, Space space)
 }
 
 int64_t
+format_region_bytes(const Format *f, Space space)
+{
+	return format_space_bytes(f, space) * (space == SPACE_IO ? 2 : 1);
+}
+
+int64_t
 format_elements(const Format *f, uint32_t first_dim, uint32_t rank)
 {
 	int64_t n = 1;

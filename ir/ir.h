@@ -55,7 +55,8 @@ struct LocInfo {
 Loc loc_name(Module *m, const char *name);
 Loc loc_derive(Module *m, const char *word, Loc of);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
-const char *loc_origin(Loc loc); /* the first ONNX name inside; "" for NULL */
+void loc_text(Text *out, Loc loc); /* fused("/a", grad("/b")), as the text form has it */
+const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 
 /* ---- attributes: a struct per op and a table of its fields. Everything that touches attributes
  * (text, hash, comparison, cloning) goes through the table. */

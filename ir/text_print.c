@@ -78,6 +78,13 @@ print_loc_inner(Text *out, Loc loc)
 }
 
 void
+loc_text(Text *out, Loc loc)
+{
+	if (loc)
+		print_loc_inner(out, loc);
+}
+
+void
 loc_print(Text *out, Loc loc, const PrintOptions *options)
 {
 	if (!loc || (options && options->no_locations))

@@ -165,6 +165,7 @@ bind_files(const Files *files, Source *s, const FileSet *set)
 		                            : "");
 	s->set = *set;
 	s->read = source_read_files;
+	decode_prepare(arena, s, type);
 	if (s->port->sample_axis >= 0) {
 		const DataFile *last = &set->files[set->n_files - 1];
 		s->rows = last->first_row + last->rows;

@@ -12,12 +12,14 @@ typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
+	const char *tensorboard, *report;
 	int64_t eval_every;
 	bool info, json, once, backward, deterministic, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
 void options_help(FILE *out, const char *program);
+json_t *options_json(const CliOptions *o); /* what was given, and what holds without it */
 
 /* ---- info.c */
 int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);
@@ -36,12 +38,43 @@ Status log_close(Log *log);
 json_t *json_number(double value); /* null when not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
 
+/* ---- tensorboard.c: an event file. NULL folder: *out is NULL, and writes do nothing. */
+typedef struct EventFile EventFile;
+Status tensorboard_open(const char *folder, EventFile **out);
+Status tensorboard_eval_before(EventFile *e, const GradcEval *eval, int64_t step);
+Status tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const GradcEval *eval);
+Status tensorboard_close(EventFile *e);
+
+/* ---- report.c: a page. NULL without --report, and then the others do nothing. */
+typedef struct Report Report;
+extern const char report_page[]; /* report.html */
+Report *report_open(Arena *arena, const CliOptions *options);
+void report_eval(Report *r, int64_t step, const GradcEval *eval);
+void report_step(Report *r, const GradcStep *s, const GradcEval *eval); /* eval may be NULL */
+/* Writes the page. fault: why the training ended early; NULL: it did not. */
+Status report_close(Report *r, const Gradc *run, const char *fault);
+
+/* ---- profile.c: for the report, times by kernel and by ONNX node. */
+json_t *profile_json(const Format *f, const GradcProfile *p);
+
+/* ---- views.c: the event file and the report together. */
+typedef struct {
+	EventFile *events;
+	Report *report;
+} Views;
+Status views_open(Arena *arena, const CliOptions *o, Views *out);
+Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
+Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval);
+/* Completes both; `status` is how the training ended, and is handed on. */
+Status views_close(Views *v, const Gradc *run, Status status);
+
 /* ---- progress.c */
 typedef enum { PROGRESS_OFF, PROGRESS_PLAIN, PROGRESS_BAR } ProgressKind;
 typedef struct {
 	ProgressKind kind;
 	FILE *out;
 	bool colour;
+	int drawn; /* columns of the live line that may hold text */
 	double started, last, last_seconds;
 	int64_t last_step, total;
 	double rate; /* steps a second, smoothed */

@@ -1,9 +1,11 @@
 /* All inputs of a program, bound to files: picks the binding whose shapes the files have, checks
- * that they agree on the number of rows, and moves the rows of a micro-batch into the io region. */
+ * that they agree on the number of rows, and lays the rows of a micro-batch out as the io region has them. */
 #include "runtime/runtime_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { CHUNK_BYTES = 1 << 20 }; /* of a file, read and decoded at once */
 
 static bool
 is_input(const Format *f, Role role, const char *name)
@@ -137,27 +139,37 @@ count_rows(Dataset *d, bool whole)
 	return NULL;
 }
 
+static int64_t
+outer_elements(const Source *s)
+{
+	int64_t outer = 1;
+
+	for (int32_t i = 0; i < s->port->sample_axis; i++)
+		outer *= s->format->dims[s->port->first_dim + (uint32_t)i];
+	return outer;
+}
+
 static void
 allocate(Gradc *run, Dataset *d)
 {
-	int64_t sample = 1, whole = 1;
+	int64_t most = 1;
 
 	d->micro_rows = run->format.bindings[d->binding].rows;
+	d->picked = NEW_ARRAY(run->arena, int64_t, d->micro_rows);
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
-		int64_t bytes = run->format.slots[s->port->slot].bytes;
 
-		whole = bytes > whole ? bytes : whole;
 		if (!source_is_sampled(s) || s->port->kind == PORT_WEIGHT)
 			continue;
-		int64_t n = d->micro_rows * s->elements;
-		s->raw = arena_alloc(run->arena,
-		                     (size_t)dtype_bytes(s->set.files[0].info.dtype, n));
-		bytes = dtype_bytes((DType)s->port->dtype, n);
-		sample = bytes > sample ? bytes : sample;
+		int64_t raw = dtype_bytes(s->set.files[0].info.dtype, s->elements);
+		int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
+
+		s->chunk = raw > 0 && raw < CHUNK_BYTES ? CHUNK_BYTES / raw : 1;
+		s->chunk = s->chunk < d->micro_rows ? s->chunk : d->micro_rows;
+		s->raw = arena_alloc(run->arena, (size_t)(s->chunk * raw));
+		most = outer_elements(s) > 1 && s->chunk * bytes > most ? s->chunk * bytes : most;
 	}
-	d->sample = arena_alloc(run->arena, (size_t)sample);
-	d->staging = arena_alloc(run->arena, (size_t)whole);
+	d->sample = arena_alloc(run->arena, (size_t)most);
 }
 
 Status
@@ -189,79 +201,111 @@ dataset_close(Dataset *d)
 		files_close(&d->sets[i]);
 }
 
-/* Samples one behind the other -> the port's layout, where rows are axis `sample_axis`. */
-static const char *
-spread(const Dataset *d, const Source *s)
-{
-	const PortRecord *p = s->port;
-	int64_t size = dtype_bytes((DType)p->dtype, 1), outer = 1, rows = d->micro_rows;
+/* Where a sample's block `o` of row i lies in the port's layout, where rows are axis sample_axis. */
+typedef struct {
+	int64_t outer, inner; /* blocks of a sample; bytes of a block */
+	int64_t rows;
+	char *at;
+} Layout;
 
-	for (int32_t i = 0; i < p->sample_axis; i++)
-		outer *= s->format->dims[p->first_dim + (uint32_t)i];
-	if (outer == 1)
-		return d->sample;
-	int64_t inner = s->elements / outer * size;
-	for (int64_t r = 0; r < rows; r++)
-		for (int64_t o = 0; o < outer; o++)
-			memcpy(d->staging + (o * rows + r) * inner,
-			       d->sample + (r * outer + o) * inner, (size_t)inner);
-	return d->staging;
+static char *
+block(const Layout *l, int64_t o, int64_t row)
+{
+	return l->at + (o * l->rows + row) * l->inner;
+}
+
+static void
+spread(const Layout *l, int64_t first, int64_t n, const char *samples)
+{
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t o = 0; o < l->outer; o++)
+			memcpy(block(l, o, first + r), samples + (r * l->outer + o) * l->inner,
+			       (size_t)l->inner);
+}
+
+/* Rows [row, row+n) of the files become rows first... of the port. */
+static Status
+read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int64_t n)
+{
+	for (int64_t i = 0, part; i < n; i += part) {
+		char *to = l->outer == 1 ? block(l, 0, first + i) : d->sample;
+
+		part = n - i < s->chunk ? n - i : s->chunk;
+		RETURN_IF_ERROR(s->read(s, row + i, part, to));
+		if (l->outer > 1)
+			spread(l, first + i, part, to);
+	}
+	return NULL;
 }
 
 /* Consecutive rows are read at once; padding repeats the last row. */
 static Status
-read_rows(Dataset *d, Source *s, const int64_t *rows, int64_t n)
+read_rows(Dataset *d, Source *s, int64_t n, char *to)
 {
-	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
+	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements), outer = outer_elements(s);
+	const Layout l = {outer, bytes / outer, d->micro_rows, to};
+	const int64_t *rows = d->picked;
 
 	for (int64_t i = 0, run; i < n; i += run) {
 		for (run = 1; i + run < n && rows[i + run] == rows[i] + run;)
 			run++;
-		RETURN_IF_ERROR(s->read(s, rows[i], run, d->sample + i * bytes));
+		RETURN_IF_ERROR(read_run(d, s, &l, i, rows[i], run));
 	}
 	if (n == 0)
-		RETURN_IF_ERROR(s->read(s, 0, 1, d->sample));
+		RETURN_IF_ERROR(read_run(d, s, &l, 0, 0, 1));
 	for (int64_t i = n > 0 ? n : 1; i < d->micro_rows; i++)
-		memcpy(d->sample + i * bytes, d->sample + (i - 1) * bytes, (size_t)bytes);
+		for (int64_t o = 0; o < outer; o++)
+			memcpy(block(&l, o, i), block(&l, o, i - 1), (size_t)l.inner);
 	return NULL;
 }
 
-static const char *
-weight_rows(Dataset *d, const Source *s, int64_t n)
+static int64_t
+port_bytes(const Source *s)
 {
-	for (int64_t i = 0; i < d->micro_rows; i++)
-		dtype_store_float((DType)s->port->dtype, d->staging, i, i < n ? 1 : 0);
-	return d->staging;
+	const PortRecord *p = s->port;
+
+	return dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
 }
 
 static Status
-load_source(Dataset *d, Source *s, const int64_t *rows, int64_t n, const char **out)
+read_source(Dataset *d, Source *s, int64_t n, char *to)
 {
-	if (s->port->kind == PORT_WEIGHT) {
-		*out = weight_rows(d, s, n);
-		return NULL;
-	}
-	*out = s->constant;
+	if (s->port->kind != PORT_WEIGHT && !s->constant)
+		return read_rows(d, s, n, to);
 	if (s->constant)
-		return NULL;
-	RETURN_IF_ERROR(read_rows(d, s, rows, n));
-	*out = spread(d, s);
+		memcpy(to, s->constant, (size_t)port_bytes(s));
+	for (int64_t i = 0; i < d->micro_rows && !s->constant; i++)
+		dtype_store_float((DType)s->port->dtype, to, i, i < n ? 1 : 0);
 	return NULL;
 }
 
 Status
-dataset_load(Dataset *d, Executor *x, const int64_t *rows, int64_t n)
+dataset_read(const MicroRows *rows, char *image)
 {
+	Dataset *d = rows->dataset;
+	Order order = order_new(d->rows, d->shuffle, d->seed, rows->epoch);
+	int64_t n = rows->end > rows->first ? rows->end - rows->first : 0;
+
+	for (int64_t i = 0; i < n; i++)
+		d->picked[i] = order_at(&order, rows->first + i);
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
-		const PortRecord *p = s->port;
-		Span to = executor_slot(x, p->slot);
-		const char *from = NULL;
+		RETURN_IF_ERROR(
+			read_source(d, s, n, image + s->format->slots[s->port->slot].offset));
+	}
+	return NULL;
+}
 
-		RETURN_IF_ERROR(load_source(d, s, rows, n, &from));
-		to.bytes = dtype_bytes((DType)p->dtype,
-		                       format_elements(s->format, p->first_dim, p->rank));
-		RETURN_IF_ERROR(executor_write(x, to, from));
+Status
+dataset_write(const Dataset *d, Executor *x, const char *image)
+{
+	for (int i = 0; i < d->n_sources; i++) {
+		const Source *s = &d->sources[i];
+		Span to = executor_slot(x, s->port->slot);
+
+		to.bytes = port_bytes(s);
+		RETURN_IF_ERROR(
+			executor_write(x, to, image + s->format->slots[s->port->slot].offset));
 	}
 	return NULL;
 }

@@ -212,6 +212,16 @@ add_times(const Walk *w)
 }
 
 static Status
+observe(const Walk *w, uint32_t at, double begin)
+{
+	const ProgramRecord *p = w->program;
+
+	RETURN_IF_ERROR(w->x->ops->sync(w->x->device));
+	observe_instruction(w->x->observer, p->first_instruction + at, begin, seconds_now());
+	return NULL;
+}
+
+static Status
 run_one(Walk *w)
 {
 	const Instruction *n = &w->x->format->instructions[w->program->first_instruction + w->pc];
@@ -223,7 +233,10 @@ run_one(Walk *w)
 	}
 	RETURN_IF_ERROR(time_phase(w, n->phase));
 	uint32_t at = w->pc;
+	double begin = w->x->observer ? seconds_now() : 0;
 	RETURN_IF_ERROR(execute[n->kind](w, n));
+	if (w->x->observer)
+		RETURN_IF_ERROR(observe(w, at, begin));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;
 }
 
@@ -238,5 +251,7 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 		RETURN_IF_ERROR(run_one(&w));
 	RETURN_IF_ERROR(x->ops->record(x->device, 0, MAX_EVENTS + w.n_timers));
 	RETURN_IF_ERROR(x->ops->sync(x->device));
+	if (x->observer)
+		observe_program_end(x->observer);
 	return add_times(&w);
 }

@@ -62,12 +62,16 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	return NULL;
 }
 
-/* A pattern without matches is taken as a file name, so that the fault names it. */
+/* The files that match, in the order of their bytes; a pattern may be the name of a file too. */
 static Status
 open_pattern(Arena *arena, const char *pattern, FileSet *set)
 {
 	glob_t found = {0};
-	bool matches = strpbrk(pattern, "*?[") && glob(pattern, 0, NULL, &found) == 0;
+	bool is_pattern = strpbrk(pattern, "*?[") && access(pattern, F_OK) != 0;
+	bool matches = is_pattern && glob(pattern, 0, NULL, &found) == 0;
+
+	if (is_pattern && !matches)
+		return status_error(EXIT_SYSTEM, "%s: no file matches", pattern);
 	size_t n = matches ? found.gl_pathc : 1;
 	DataFile *grown = NEW_ARRAY(arena, DataFile, (size_t)set->n_files + n);
 	Status status = NULL;

@@ -34,7 +34,9 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
 	const char *load, *weights, *device;
-	bool poison; /* for tests: freed memory holds NaN */
+	const char *trace; /* a file for what happens when; NULL: none */
+	bool profile;      /* measure the instructions of a few steps */
+	bool poison;       /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
 
@@ -47,6 +49,8 @@ typedef struct {
 	int64_t rows;    /* of this step */
 	double seconds;
 	double phase_seconds[N_PHASES];
+	double data_seconds; /* of `seconds`: until the rows were in place */
+	int64_t data_waits;  /* micro-batches that were still being read when their turn came */
 } GradcStep;
 
 typedef struct {
@@ -83,5 +87,17 @@ Status gradc_dump_gradients(Gradc *run, const char *folder);
  * `backward` the loss and the gradients, as NAME.npy and names.json in a folder. */
 Status gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status gradc_export(Gradc *run, const char *path);
+
+/* What the instructions took in the steps that were measured, in the order of the tables. */
+typedef struct {
+	double *seconds; /* NULL: options.profile was off */
+	int64_t *runs;
+	int64_t steps[12]; /* numbers of those steps */
+	int n_steps;
+} GradcProfile;
+const GradcProfile *gradc_profile(const Gradc *run);
+/* Completes the trace, as gradc_close does, which cannot say what went wrong. Nothing but it may be
+ * called afterwards. */
+Status gradc_finish(Gradc *run);
 
 #endif

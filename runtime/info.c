@@ -98,7 +98,7 @@ collect(const Format *f, const KernelVariant *variants, bool weights_ok)
 	json_object_update(root, info);
 	json_decref(info);
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_space_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s);
 		total += bytes;
 		json_object_set_new(regions, space_names[s], json_integer(bytes));
 	}
@@ -169,7 +169,7 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
 	       weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
 		printf("region %-17s %s\n", space_names[s],
-		       bytes_text(text, (double)format_space_bytes(f, (Space)s)));
+		       bytes_text(text, (double)format_region_bytes(f, (Space)s)));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 
@@ -191,9 +191,11 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
 	}
 	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
-		printf("  %-8s ", format_text(f, f->kernels[i].name));
-		print_quoted(format_text(f, f->kernels[i].origin));
-		printf("\n");
+		Text origin = {0};
+		text_add_plain(&origin, format_text(f, f->kernels[i].origin));
+		printf("  %-8s %s\n", format_text(f, f->kernels[i].name),
+		       origin.at ? origin.at : "");
+		text_free(&origin);
 	}
 	arena_free(arena);
 }

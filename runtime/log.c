@@ -94,6 +94,8 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 		snprintf(key, sizeof(key), "%s_ms", phase_names[p]);
 		json_object_set_new(line, key, json_number(1e3 * s->phase_seconds[p]));
 	}
+	json_object_set_new(line, "data_ms", json_number(1e3 * s->data_seconds));
+	json_object_set_new(line, "data_waits", json_integer(s->data_waits));
 }
 
 Status

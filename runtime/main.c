@@ -50,9 +50,11 @@ several_ranks(void)
 typedef struct {
 	Gradc *run;
 	const CliOptions *o;
+	Arena *arena;
 	Diag *diag;
 	Progress progress;
 	Log *log;
+	Views views;
 	GradcStep step;
 	GradcEval before, after;
 	bool evaluated;
@@ -68,7 +70,10 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 		text_printf(&line, ", accuracy %.4f", e->accuracy);
 	if (!isnan(e->perplexity))
 		text_printf(&line, ", perplexity %.5g", e->perplexity);
-	text_printf(&line, ", %lld of %lld rows", (long long)e->rows, (long long)e->all_rows);
+	text_printf(&line, ", %lld", (long long)e->rows);
+	if (e->rows != e->all_rows)
+		text_printf(&line, " of %lld", (long long)e->all_rows);
+	text_add(&line, " rows");
 	progress_line(&s->progress, "%s\n", line.at);
 	text_free(&line);
 }
@@ -82,6 +87,7 @@ evaluate_before(Session *s)
 	s->after = s->before;
 	s->evaluated = true;
 	show_eval(s, "before training", &s->before);
+	RETURN_IF_ERROR(views_eval_before(&s->views, 0, &s->before));
 	return log_eval_before(s->log, &s->before);
 }
 
@@ -114,6 +120,8 @@ take_step(Session *s, bool first, bool last)
 	}
 	if (!status || status->exit_code == EXIT_NON_FINITE) {
 		Status written = log_step(s->log, s->run, &s->step, eval);
+		if (!written)
+			written = views_step(&s->views, s->run, &s->step, eval);
 		status = status ? (status_free(written), status) : written;
 	}
 	if (!status)
@@ -190,8 +198,11 @@ run_session(Session *s)
 		table_print(stderr, s->run, o);
 		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
 		RETURN_IF_ERROR(log_open(o->log, &s->log));
-		Status status = train(s);
+		Status status = views_open(s->arena, o, &s->views);
+		if (!status)
+			status = train(s);
 		progress_end(&s->progress);
+		status = views_close(&s->views, s->run, status);
 		Status closed = log_close(s->log);
 		if (status)
 			status_free(closed);
@@ -202,10 +213,10 @@ run_session(Session *s)
 }
 
 static int
-run_executable(const CliOptions *o, Diag *diag)
+run_executable(const CliOptions *o, Arena *arena, Diag *diag)
 {
 	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_variants, "/proc/self/exe"};
-	Session s = {.o = o, .diag = diag};
+	Session s = {.o = o, .arena = arena, .diag = diag};
 
 	if (o->info)
 		return info_print(&model, o, diag);
@@ -216,6 +227,10 @@ run_executable(const CliOptions *o, Diag *diag)
 	Status status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status)
 		status = run_session(&s);
+	Status finished = s.run ? gradc_finish(s.run) : NULL;
+	if (status)
+		status_free(finished);
+	status = status ? status : finished;
 	int code = status ? status->exit_code : EXIT_OK;
 	bool failed = diag_status(diag, status);
 	gradc_close(s.run);
@@ -238,7 +253,7 @@ main(int argc, char **argv)
 		options_help(stdout, argv[0]);
 	else {
 		catch_signals();
-		code = run_executable(&options, diag);
+		code = run_executable(&options, arena, diag);
 	}
 	if (fflush(stdout) != 0 && code == EXIT_OK) {
 		diag_error(diag, EXIT_SYSTEM, "standard output: %s", strerror(errno));

@@ -59,23 +59,17 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 	return fault;
 }
 
-static void
-no_samples(const Dataset *d, int64_t *rows)
-{
-	for (int64_t i = 0; i < d->micro_rows; i++)
-		rows[i] = i;
-}
-
 static Status
 run_once(Gradc *run, Dataset *d)
 {
 	Scalar scalars[N_SCALARS];
 	MicroBatch micro = {0, 1, scalars};
-	int64_t *rows = NEW_ARRAY(run->arena, int64_t, d->micro_rows);
+	MicroRows rows = {.dataset = d, .end = d->micro_rows};
+	char *image = arena_alloc(run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO));
 
-	no_samples(d, rows);
 	hyper_scalars(&run->hyper, 0, scalars);
-	RETURN_IF_ERROR(dataset_load(d, &run->executor, rows, d->micro_rows));
+	RETURN_IF_ERROR(dataset_read(&rows, image));
+	RETURN_IF_ERROR(dataset_write(d, &run->executor, image));
 	return executor_run(&run->executor, d->program, &micro);
 }
 

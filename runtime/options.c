@@ -3,6 +3,7 @@
 
 #include "runtime/device.h"
 
+#include <math.h>
 #include <string.h>
 
 /* NAME=VALUE, several times; values of one name stay in order. */
@@ -79,6 +80,12 @@ static const OptionRow rows[] = {
 	 CLI(output_dir)},
 	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export)},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log)},
+	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
+	 CLI(tensorboard)},
+	{"report", "FILE.html", "at the end: a page with curves, settings, memory, and where the time "
+	 "went", TAKES_STRING, CLI(report)},
+	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
+	 RUN(trace)},
 	{"progress", "auto|bar|plain|off", "what is shown meanwhile (auto)", TAKES_CHOICE,
 	 CLI(progress)},
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
@@ -101,8 +108,6 @@ static const OptionRow rows[] = {
 	{"keep", "N", NULL, TAKES_NOTHING},
 	{"keep-best", NULL, NULL, TAKES_NOTHING},
 	{"resume", "DIR", NULL, TAKES_NOTHING},
-	{"tensorboard", "DIR", NULL, TAKES_NOTHING},
-	{"trace", "FILE", NULL, TAKES_NOTHING},
 	{"offload", "WHAT", NULL, TAKES_NOTHING},
 };
 /* clang-format on */
@@ -116,6 +121,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 
 	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
 	bool ok = options_read(&table, out, argc, argv, &rest, arena, diag);
+	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		ok = false;
@@ -125,6 +131,81 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		ok = false;
 	}
 	return ok;
+}
+
+/* ---- values as JSON; NULL: nothing to show */
+static json_t *
+show_pairs(const void *at)
+{
+	const GradcPairs *pairs = at;
+	json_t *list = pairs->n ? json_array() : NULL;
+
+	for (int i = 0; i < pairs->n; i++) {
+		Text t = {0};
+		text_printf(&t, "%s=%s", pairs->at[i].name, pairs->at[i].value);
+		json_array_append_new(list, json_name(t.at));
+		text_free(&t);
+	}
+	return list;
+}
+
+static json_t *
+show_string(const void *at)
+{
+	const char *text = *(const char *const *)at;
+
+	return text ? json_name(text) : NULL;
+}
+
+static json_t *
+show_int(const void *at)
+{
+	int64_t value = *(const int64_t *)at;
+
+	return value < 0 ? NULL : json_integer(value);
+}
+
+static json_t *
+show_double(const void *at)
+{
+	double value = *(const double *)at;
+
+	return isnan(value) ? NULL : json_real(value);
+}
+
+static json_t *
+show_flag(const void *at)
+{
+	return *(const bool *)at ? json_string("on") : NULL;
+}
+
+static json_t *
+show_switch(const void *at)
+{
+	return json_string(*(const bool *)at ? "on" : "off");
+}
+
+static json_t *(*const show[])(const void *) = {
+	[TAKES_STRING] = show_string, [TAKES_CHOICE] = show_string, [TAKES_KNOWN] = show_string,
+	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double, [TAKES_FLAG] = show_flag,
+	[TAKES_SWITCH] = show_switch, [TAKES_CALL] = show_pairs, /* set_pair is the only one */
+	[TAKES_NOTHING] = NULL,
+};
+
+json_t *
+options_json(const CliOptions *o)
+{
+	json_t *settings = json_object();
+
+	for (int i = 0; i < COUNT(rows); i++) {
+		bool shown = show[rows[i].takes] && rows[i].help && rows[i].offset != CLI(ignored);
+		json_t *value = shown ? show[rows[i].takes]((const char *)o + rows[i].offset)
+		                      : NULL;
+
+		if (value)
+			json_object_set_new(settings, rows[i].name, value);
+	}
+	return settings;
 }
 
 void

@@ -3,6 +3,7 @@
 #include "runtime/cli.h"
 #include "runtime/runtime_impl.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #define BAR_EVERY 0.1
 #define PLAIN_EVERY 2.0
+enum { BAR_LEAST = 12, BAR_MOST = 40, BAR_FROM = 60 }; /* columns of the bar; of a line with one */
 
 Progress
 progress_start(const char *kind, FILE *out, int64_t total)
@@ -63,17 +65,50 @@ update_rate(Progress *p, const GradcStep *s, double now)
 	p->last_seconds = now;
 }
 
+/* What a line says, in this order; those of the highest rank go first where there is no room. */
+enum { FACT_LOSS, FACT_LR, FACT_RATE, FACT_STEPS, FACT_MEMORY, FACT_LEFT, N_FACTS };
+static const int fact_rank[N_FACTS] = {
+	[FACT_LOSS] = 0,   [FACT_LEFT] = 1, [FACT_RATE] = 2,
+	[FACT_MEMORY] = 3, [FACT_LR] = 4,   [FACT_STEPS] = 5,
+};
+
 static void
-add_facts(Text *t, const Progress *p, const Gradc *run, const GradcStep *s)
+collect_facts(Text facts[N_FACTS], const Progress *p, const Gradc *run, const GradcStep *s)
 {
 	int64_t tokens = gradc_tokens_per_row(run);
 	char number[32];
 
-	text_printf(t, "loss %.4f  lr %.3g  %s %s/s  %.3g step/s", s->loss, s->lr,
+	text_printf(&facts[FACT_LOSS], "loss %.4f", s->loss);
+	text_printf(&facts[FACT_LR], "lr %.3g", s->lr);
+	text_printf(&facts[FACT_RATE], "%s %s/s",
 	            count_text(number, p->rate * (double)(s->rows * (tokens ? tokens : 1))),
-	            tokens ? "tokens" : "rows", p->rate);
-	text_printf(t, "  %s  left ", bytes_text(number, (double)gradc_peak_bytes(run)));
-	add_time(t, (double)(p->total - s->step) / p->rate);
+	            tokens ? "tokens" : "rows");
+	text_printf(&facts[FACT_STEPS], "%.3g step/s", p->rate);
+	text_add(&facts[FACT_MEMORY], bytes_text(number, (double)gradc_peak_bytes(run)));
+	text_add(&facts[FACT_LEFT], "left ");
+	add_time(&facts[FACT_LEFT], (double)(p->total - s->step) / p->rate);
+}
+
+/* As many as have room, two blanks between them. */
+static void
+add_facts(Text *t, const Progress *p, const Gradc *run, const GradcStep *s, int room)
+{
+	Text facts[N_FACTS] = {{0}};
+	bool chosen[N_FACTS] = {false};
+
+	collect_facts(facts, p, run, s);
+	for (int rank = 0; rank < N_FACTS; rank++)
+		for (int i = 0; i < N_FACTS; i++)
+			if (fact_rank[i] == rank && (int)facts[i].n <= room) {
+				chosen[i] = true;
+				room -= (int)facts[i].n + 2;
+			}
+	for (int i = 0; i < N_FACTS; i++) {
+		if (chosen[i])
+			text_printf(t, "%s%s", t->n ? "  " : "", facts[i].at);
+		text_free(&facts[i]);
+	}
+	text_add(t, "");
 }
 
 static void
@@ -87,24 +122,31 @@ add_bar(Text *t, const Progress *p, int64_t step, int width)
 	text_add(t, p->colour ? "\x1b[0m " : " ");
 }
 
+/* Without escape codes, for where they are not understood. */
 static void
-draw_bar(const Progress *p, const Gradc *run, const GradcStep *s)
+clear_line(const Progress *p)
+{
+	if (p->drawn)
+		fprintf(p->out, "\r%*s\r", p->drawn, "");
+}
+
+static void
+draw_bar(Progress *p, const Gradc *run, const GradcStep *s)
 {
 	Text head = {0}, facts = {0}, line = {0};
 
 	text_printf(&head, "%lld/%lld ", (long long)s->step, (long long)p->total);
-	add_facts(&facts, p, run, s);
-	int room = line_width(p->out) - 2 - (int)head.n - (int)facts.n;
-	text_add(&line, "\r");
+	int room = line_width(p->out) - 1 - (int)head.n;
+	add_facts(&facts, p, run, s, room > BAR_FROM ? room - BAR_LEAST - 1 : room);
+	room -= (int)facts.n + 1;
 	text_add(&line, head.at);
-	if (room > 5)
-		add_bar(&line, p, s->step, room < 30 ? room - 1 : 29);
-	int left = line_width(p->out) - 1 - (int)head.n;
-	if (left > 0)
-		text_add_bytes(&line, facts.at, (int)facts.n < left ? facts.n : (size_t)left);
-	text_add(&line, "\x1b[K");
+	if (room >= BAR_LEAST)
+		add_bar(&line, p, s->step, room < BAR_MOST ? room : BAR_MOST);
+	text_add(&line, facts.at);
+	clear_line(p);
 	fputs(line.at, p->out);
 	fflush(p->out);
+	p->drawn = line_width(p->out) - 1;
 	text_free(&head);
 	text_free(&facts);
 	text_free(&line);
@@ -113,13 +155,12 @@ draw_bar(const Progress *p, const Gradc *run, const GradcStep *s)
 static void
 print_plain(const Progress *p, const Gradc *run, const GradcStep *s)
 {
-	Text line = {0};
+	Text facts = {0};
 
-	text_printf(&line, "step %lld/%lld  ", (long long)s->step, (long long)p->total);
-	add_facts(&line, p, run, s);
-	fprintf(p->out, "%s\n", line.at);
+	add_facts(&facts, p, run, s, INT_MAX / 2);
+	fprintf(p->out, "step %lld/%lld  %s\n", (long long)s->step, (long long)p->total, facts.at);
 	fflush(p->out);
-	text_free(&line);
+	text_free(&facts);
 }
 
 void
@@ -142,8 +183,8 @@ progress_line(Progress *p, const char *fmt, ...)
 {
 	va_list args;
 
-	if (p->kind == PROGRESS_BAR)
-		fputs("\r\x1b[K", p->out);
+	clear_line(p);
+	p->drawn = 0;
 	va_start(args, fmt);
 	if (p->kind != PROGRESS_OFF)
 		vfprintf(p->out, fmt, args);
@@ -153,7 +194,7 @@ progress_line(Progress *p, const char *fmt, ...)
 void
 progress_end(Progress *p)
 {
-	if (p->kind == PROGRESS_BAR && p->last > 0)
+	if (p->drawn)
 		fputs("\n", p->out);
 	fflush(p->out);
 }

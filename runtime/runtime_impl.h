@@ -11,6 +11,38 @@
 /* ---- variant.c: EXIT_SYSTEM, naming a feature, when this CPU can run none of them. */
 Status variant_pick(const KernelVariant *all, const KernelVariant **out);
 
+/* ---- trace.c: spans of time, in a file. */
+typedef enum { TRACK_TRAINING, TRACK_READING, N_TRACKS } TraceTrack;
+typedef struct {
+	TraceTrack track;
+	const char *category, *name;
+	double begin, end;    /* of seconds_now() */
+	const char *origin;   /* ONNX names; NULL: none */
+	const char *count_of; /* what `count` counts; NULL: nothing */
+	int64_t count;
+} TraceSpan;
+typedef struct Trace Trace;
+Status trace_open(Arena *arena, const char *path, Trace **out);
+void trace_span(Trace *t, const TraceSpan *s); /* from any thread; NULL is allowed */
+/* Completes the file, or says what went wrong since trace_open. NULL is allowed. */
+Status trace_close(Trace *t);
+
+/* ---- observe.c: what each instruction took, for trace and profile. */
+typedef struct {
+	const Format *format;
+	Trace *trace; /* NULL: none */
+	GradcProfile profile;
+	bool sampling; /* this step adds to the profile */
+	int phase;
+	double phase_begin, last_end;
+} Observer;
+Status observe_open(Gradc *run);
+void observe_step(Gradc *run, int64_t step);
+/* From `begin` until now; count < 0: none. */
+void observe_span(Gradc *run, const char *name, double begin, int64_t count);
+void observe_instruction(Observer *o, uint32_t index, double begin, double end);
+void observe_program_end(Observer *o);
+
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;
@@ -21,6 +53,7 @@ typedef struct {
 	void **buffers; /* room for the arguments of any instruction */
 	double phase_seconds[N_PHASES];
 	bool poison;
+	Observer *observer; /* NULL: nobody wants to know what an instruction took */
 } Executor;
 typedef struct {
 	int64_t index, n; /* micro-batch j of n */
@@ -93,16 +126,24 @@ struct Source {
 	int64_t elements;         /* of a sample; of the whole port when it has no samples */
 	FileSet set;
 	int64_t shift; /* tokens: labels are one further */
-	char *raw;     /* rows as they are in the file */
+	char *raw;     /* rows as they are in the file; room for `chunk` of them */
+	int64_t chunk;
 	const char *constant;
 	bool allow_nan;
 	double scale, offset;
 	const float *mean, *std; /* of each channel; NULL: none */
 	int64_t channels, channel_stride;
+	const void *bytes; /* [channels][256]: what a byte becomes; NULL: no table */
 };
 Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
 Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
 bool source_is_sampled(const Source *s);
+
+/* ---- decode.c: values of a file -> values of a port. */
+/* n whole samples. */
+void decode(const Source *s, DType from, const void *raw, int64_t n, void *to);
+/* Makes s->bytes where the files hold bytes that are scaled. */
+void decode_prepare(Arena *arena, Source *s, DType from);
 
 /* ---- validate.c: values as the files hold them. */
 Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n,
@@ -131,16 +172,34 @@ typedef struct {
 	int n_sources;
 	int64_t rows, micro_rows;
 	int64_t token_elements; /* of a row; 0: none */
-	bool has_weight;
-	char *sample; /* rows of one source, before they are spread along the sample axis */
-	char *staging;
+	bool has_weight, shuffle;
+	uint64_t seed;
+	int64_t *picked; /* the rows of a micro-batch */
+	char *sample;    /* some of them, before they are spread along the sample axis */
 	FileSet *sets;
 	int n_sets;
 } Dataset;
+/* Positions [first, end) of an epoch's order, at most a micro-batch; what is missing is padded. */
+typedef struct {
+	Dataset *dataset;
+	int64_t epoch, first, end;
+} MicroRows;
 Status dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out);
 void dataset_close(Dataset *d);
-/* Puts rows[0..n) into the io slots of the program, the rest of the micro-batch as padding. */
-Status dataset_load(Dataset *d, Executor *x, const int64_t *rows, int64_t n);
+/* Reads all inputs of a micro-batch to where they lie in the io region whose image this is. Not for
+ * two threads at a time. */
+Status dataset_read(const MicroRows *rows, char *image);
+/* From the image into the slots of the program. */
+Status dataset_write(const Dataset *d, Executor *x, const char *image);
+
+/* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
+typedef struct Prefetch Prefetch;
+Status prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out);
+void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
+/* Returns at once, unless other rows are being read. */
+void prefetch_ask(Prefetch *p, const MicroRows *rows);
+/* The rows are in the io slots when it returns. waited: they were not there yet. */
+Status prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited);
 
 /* ---- bind.c: which source feeds which port of a binding. */
 typedef struct {
@@ -198,6 +257,9 @@ struct Gradc {
 	Comm *comm;
 	Hyper hyper;
 	Dataset *train, *eval;
+	Prefetch *prefetch;
+	Observer observer;
+	double step_started;
 	int64_t step, samples, total_steps;
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	double loss, count;                       /* of the accumulated micro-batches */

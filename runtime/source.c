@@ -1,7 +1,9 @@
 /* Rows of one input: read as the file has them, checked, then converted to the type of the port. */
 #include "runtime/runtime_impl.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 bool
 source_is_sampled(const Source *s)
@@ -9,55 +11,57 @@ source_is_sampled(const Source *s)
 	return s->port->sample_axis >= 0 && !s->constant;
 }
 
-static double
-load(DType dtype, const void *raw, int64_t i)
+/* Rows are read to where they belong when nothing converts them. */
+static bool
+is_direct(const Source *s, DType from)
 {
-	return dtype_is_float(dtype) ? dtype_load_float(dtype, raw, i)
-	                             : (double)dtype_load_int(dtype, raw, i);
+	return from == (DType)s->port->dtype && from != BOOL && !s->mean && s->scale == 1 &&
+	       s->offset == 0;
 }
 
-/* x * scale + offset, then (x - mean) / std of its channel. */
-static void
-convert_scaled(const Source *s, DType from, int64_t n, char *to)
+/* It was long enough when it was opened. */
+static Status
+fault_shrunk(const Source *s, const DataFile *file, int64_t row)
 {
-	for (int64_t i = 0; i < n; i++) {
-		double x = load(from, s->raw, i) * s->scale + s->offset;
+	int64_t size = dtype_bytes(file->info.dtype, s->elements);
+	int64_t shift = dtype_bytes(file->info.dtype, s->shift);
+	struct stat st;
 
-		if (s->mean) {
-			int64_t channel = i % s->elements / s->channel_stride % s->channels;
-			x = (x - (double)s->mean[channel]) / (double)s->std[channel];
-		}
-		dtype_store_float((DType)s->port->dtype, to, i, x);
-	}
+	if (fstat(file->fd, &st) != 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", file->path, strerror(errno));
+	int64_t whole = (st.st_size - file->info.data_offset - shift) / (size > 0 ? size : 1);
+	return status_error(
+		EXIT_DATA, "%s: row %lld: the file has shrunk to %lld bytes since it was opened",
+		file->path, (long long)(whole > row ? whole : row), (long long)st.st_size);
 }
 
-static void
-convert(const Source *s, DType from, int64_t n, char *to)
+static bool
+has_shrunk(const DataFile *file, int64_t end)
 {
-	DType dtype = (DType)s->port->dtype;
+	struct stat st;
 
-	if (s->mean || s->scale != 1 || s->offset != 0)
-		convert_scaled(s, from, n, to);
-	else if (from == dtype)
-		memcpy(to, s->raw, (size_t)dtype_bytes(dtype, n));
-	else
-		dtype_convert(dtype, to, from, s->raw, n);
+	return fstat(file->fd, &st) == 0 && st.st_size < end;
 }
 
 /* Rows [row, row+n) that lie in one file. */
 static Status
 read_part(Source *s, const DataFile *file, int64_t row, int64_t n, char *to)
 {
-	int64_t size = dtype_bytes(file->info.dtype, 1);
-	int64_t first = (row - file->first_row) * s->elements + s->shift;
-	Status status = file_pread(file->fd, file->path, s->raw, n * s->elements * size,
-	                           file->info.data_offset + first * size);
+	DType dtype = file->info.dtype;
+	int64_t first = (row - file->first_row) * s->elements + s->shift, count = n * s->elements;
+	int64_t bytes = dtype_bytes(dtype, count);
+	int64_t offset = file->info.data_offset + dtype_bytes(dtype, first);
+	void *raw = is_direct(s, dtype) ? to : s->raw;
+	Status status = file_pread(file->fd, file->path, raw, bytes, offset);
 
-	if (status)
-		status->exit_code = EXIT_DATA; /* it was long enough when we opened it */
+	if (status && has_shrunk(file, offset + bytes)) {
+		status_free(status);
+		return fault_shrunk(s, file, row - file->first_row);
+	}
 	RETURN_IF_ERROR(status);
-	RETURN_IF_ERROR(validate_values(s, file, row - file->first_row, n * s->elements, s->raw));
-	convert(s, file->info.dtype, n * s->elements, to);
+	RETURN_IF_ERROR(validate_values(s, file, row - file->first_row, count, raw));
+	if (raw != to)
+		decode(s, dtype, raw, count, to);
 	return NULL;
 }
 

@@ -25,58 +25,90 @@ lower(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* The rows of one micro-batch: at most micro_rows of those in [first, end) of the order. */
-static int64_t
-pick_rows(const Dataset *d, const Order *order, int64_t first, int64_t end, int64_t *rows)
-{
-	int64_t n = lower(d->micro_rows, end - first);
+/* Positions [first, end) of an epoch's order are a step's; `next` is the first one of the step
+ * behind it, counted from the start of training. */
+typedef struct {
+	int64_t epoch, first, end, next;
+} StepRows;
 
-	for (int64_t i = 0; i < n; i++)
-		rows[i] = order_at(order, first + i);
-	return n > 0 ? n : 0;
+static StepRows
+step_rows(const Gradc *run, int64_t samples)
+{
+	const Dataset *d = run->train;
+	int64_t first = samples % d->rows;
+	int64_t end = lower(d->rows, first + d->micro_rows * run->options.accumulate);
+	StepRows rows = {samples / d->rows, first, end, samples + end - first};
+
+	if (!run->options.keep_last && d->rows - end < end - first)
+		rows.next += d->rows - end; /* what is left of the epoch is dropped */
+	return rows;
+}
+
+static MicroRows
+micro_rows(Dataset *d, const StepRows *step, int64_t j)
+{
+	int64_t first = lower(step->first + j * d->micro_rows, step->end);
+
+	return (MicroRows){d, step->epoch, first, lower(first + d->micro_rows, step->end)};
+}
+
+/* What is computed after micro-batch j of this step is read meanwhile; after the last one of the
+ * training nothing is. */
+static void
+ask_next(Gradc *run, const StepRows *step, int64_t j)
+{
+	bool same_step = j + 1 < run->options.accumulate;
+	StepRows rows = same_step ? *step : step_rows(run, step->next);
+	MicroRows next = micro_rows(run->train, &rows, same_step ? j + 1 : 0);
+
+	if (same_step || run->step + 1 < run->total_steps)
+		prefetch_ask(run->prefetch, &next);
 }
 
 static Status
-run_micro(Gradc *run, const int64_t *rows, int64_t n, const MicroBatch *micro)
+run_micro(Gradc *run, const StepRows *step, const MicroBatch *micro, GradcStep *out)
 {
-	RETURN_IF_ERROR(dataset_load(run->train, &run->executor, rows, n));
-	return executor_run(&run->executor, run->train->program, micro);
+	MicroRows rows = micro_rows(run->train, step, micro->index);
+	double start = seconds_now();
+	bool waited;
+
+	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
+	out->data_waits += waited;
+	out->data_seconds += seconds_now() - start;
+	observe_span(run, waited ? "data (waited)" : "data", start, -1);
+	ask_next(run, step, micro->index);
+	start = seconds_now();
+	RETURN_IF_ERROR(executor_run(&run->executor, run->train->program, micro));
+	observe_span(run, "micro-batch", start, micro->index);
+	return NULL;
 }
 
 Status
 gradc_accumulate(Gradc *run, GradcStep *out)
 {
-	Dataset *d = run->train;
-	int64_t index = run->samples % d->rows, n_micro = run->options.accumulate;
-	int64_t end = lower(d->rows, index + d->micro_rows * n_micro);
-	Order order = order_new(d->rows, run->options.shuffle, (uint64_t)run->options.seed,
-	                        run->samples / d->rows);
+	StepRows rows = step_rows(run, run->samples);
+	int64_t n_micro = run->options.accumulate;
 	Scalar scalars[N_SCALARS];
 	double start = seconds_now();
-	Arena *scratch = arena_new();
-	int64_t *rows = NEW_ARRAY(scratch, int64_t, d->micro_rows);
 	Status status = NULL;
 
 	*out = (GradcStep){.step = run->step + 1,
 	                   .lr = hyper_lr(&run->hyper, run->step),
 	                   .grad_norm = NAN,
-	                   .rows = end - index};
+	                   .rows = rows.end - rows.first};
+	run->step_started = start;
+	observe_step(run, out->step);
 	hyper_scalars(&run->hyper, run->step, scalars);
 	for (int p = 0; p < N_PHASES; p++)
 		run->executor.phase_seconds[p] = 0;
 	for (int64_t j = 0; j < n_micro && !status; j++) {
 		MicroBatch micro = {j, n_micro, scalars};
-		int64_t n = pick_rows(d, &order, index + j * d->micro_rows, end, rows);
-
-		status = run_micro(run, rows, n, &micro);
+		status = run_micro(run, &rows, &micro, out);
 	}
-	arena_free(scratch);
 	RETURN_IF_ERROR(status);
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &run->loss));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
-	run->samples += end - index;
-	if (!run->options.keep_last && d->rows - end < end - index)
-		run->samples += d->rows - end; /* what is left of the epoch is dropped */
+	run->samples = rows.next;
 	out->count = run->count;
 	out->loss = run->loss = run->count != 0 ? run->loss / run->count : NAN;
 	out->samples = run->samples;
@@ -130,6 +162,7 @@ gradc_update(Gradc *run, GradcStep *out)
 	double start = seconds_now();
 
 	RETURN_IF_ERROR(apply_update(run, out));
+	observe_span(run, "step", run->step_started, out->step);
 	run->step++;
 	out->seconds += seconds_now() - start;
 	for (int p = 0; p < N_PHASES; p++)
@@ -144,33 +177,41 @@ gradc_step(Gradc *run, GradcStep *out)
 	return gradc_update(run, out);
 }
 
+/* Behind the last micro-batch of an evaluation comes the next step of the training. */
+static void
+ask_next_eval(Gradc *run, const MicroRows *now, int64_t covered)
+{
+	MicroRows next = {run->eval, 0, now->end, lower(now->end + run->eval->micro_rows, covered)};
+	StepRows step = step_rows(run, run->samples);
+
+	if (now->end >= covered)
+		next = micro_rows(run->train, &step, 0);
+	if (now->end < covered || run->step < run->total_steps)
+		prefetch_ask(run->prefetch, &next);
+}
+
 /* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
  * are possible and left out where not. */
 static Status
 evaluate_rows(Gradc *run, GradcEval *out)
 {
 	Dataset *d = run->eval;
-	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
+	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0"), waited;
 	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
-	Order order = order_new(d->rows, false, 0, 0);
 	Scalar scalars[N_SCALARS];
-	Arena *scratch = arena_new();
-	int64_t *rows = NEW_ARRAY(scratch, int64_t, d->micro_rows), n_micro = 0;
-	Status status = NULL;
+	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars};
 
 	hyper_scalars(&run->hyper, run->step, scalars);
-	for (int64_t at = 0; at < covered && !status; at += d->micro_rows) {
-		MicroBatch micro = {n_micro++, covered / d->micro_rows + 1, scalars};
-		int64_t n = pick_rows(d, &order, at, covered, rows);
+	for (int64_t at = 0; at < covered; at += d->micro_rows, micro.index++) {
+		MicroRows rows = {d, 0, at, lower(at + d->micro_rows, covered)};
 
-		status = dataset_load(d, &run->executor, rows, n);
-		if (!status)
-			status = executor_run(&run->executor, d->program, &micro);
+		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
+		ask_next_eval(run, &rows, covered);
+		RETURN_IF_ERROR(executor_run(&run->executor, d->program, &micro));
 	}
 	out->rows = covered;
 	out->all_rows = d->rows;
-	arena_free(scratch);
-	return status;
+	return NULL;
 }
 
 Status
@@ -181,7 +222,9 @@ gradc_evaluate(Gradc *run, GradcEval *out)
 	*out = (GradcEval){.loss = NAN, .accuracy = NAN, .perplexity = NAN};
 	if (!run->eval)
 		return status_error(EXIT_USAGE, "there are no evaluation data");
+	run->executor.observer = NULL;
 	RETURN_IF_ERROR(evaluate_rows(run, out));
+	observe_span(run, "evaluation", start, -1);
 	if (out->rows == 0) /* nothing ran: the sums are those of another run */
 		return NULL;
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &out->loss));

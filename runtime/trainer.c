@@ -122,6 +122,7 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	run->loss_count = format_state(&run->format, "loss.count");
 	run->metric_correct = format_state(&run->format, "metric.correct");
 	RETURN_IF_ERROR(weights_init(run));
+	RETURN_IF_ERROR(observe_open(run));
 	return options->load ? weights_load(run, options->load) : NULL;
 }
 
@@ -144,11 +145,29 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	return status;
 }
 
+Status
+gradc_finish(Gradc *run)
+{
+	Trace *trace = run->observer.trace;
+
+	prefetch_close(run->prefetch); /* it may be writing a span */
+	run->prefetch = NULL;
+	run->observer.trace = NULL;
+	return trace_close(trace);
+}
+
+const GradcProfile *
+gradc_profile(const Gradc *run)
+{
+	return &run->observer.profile;
+}
+
 void
 gradc_close(Gradc *run)
 {
 	if (!run)
 		return;
+	status_free(gradc_finish(run));
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_close(&run->executor);
@@ -210,7 +229,10 @@ gradc_bind_data(Gradc *run)
 		fault = fault_join(run->diag, fault,
 		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
 	RETURN_IF_ERROR(fault);
-	return count_steps(run);
+	run->train->shuffle = o->shuffle;
+	run->train->seed = (uint64_t)o->seed;
+	RETURN_IF_ERROR(count_steps(run));
+	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->prefetch);
 }
 
 int64_t
@@ -243,6 +265,6 @@ gradc_peak_bytes(const Gradc *run)
 	int64_t bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
-		bytes += format_space_bytes(&run->format, (Space)s);
+		bytes += format_region_bytes(&run->format, (Space)s);
 	return bytes;
 }

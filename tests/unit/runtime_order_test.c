@@ -27,6 +27,36 @@ test_order_is_a_bijection(void **state)
 	check_bijection(100003, 123456789, 3);
 }
 
+static int
+compare(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* A thousand million rows: places are in range, differ, and lie everywhere; no table is made. */
+static void
+test_order_of_a_huge_set(void **state)
+{
+	enum { N = 1000000000, SOME = 200000, PARTS = 16 };
+	Order order = order_new(N, true, 3, 1);
+	int64_t *places = malloc(sizeof(*places) * SOME), parts[PARTS] = {0};
+
+	assert_non_null(places);
+	for (int64_t i = 0; i < SOME; i++) {
+		places[i] = order_at(&order, i < SOME / 2 ? i : N - SOME + i);
+		assert_in_range(places[i], 0, N - 1);
+		parts[places[i] * PARTS / N]++;
+	}
+	qsort(places, SOME, sizeof(*places), compare);
+	for (int i = 1; i < SOME; i++)
+		assert_true(places[i] > places[i - 1]);
+	for (int i = 0; i < PARTS; i++) /* 12500 each, deviation 108 */
+		assert_in_range(parts[i], SOME / PARTS - 700, SOME / PARTS + 700);
+	free(places);
+}
+
 static int64_t
 equal_places(int64_t n, const Order *a, const Order *b)
 {
@@ -140,6 +170,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_order_is_a_bijection),
+		cmocka_unit_test(test_order_of_a_huge_set),
 		cmocka_unit_test(test_order_depends_on_epoch_and_seed),
 		cmocka_unit_test(test_philox_known_answers),
 		cmocka_unit_test(test_random_numbers_have_their_moments),

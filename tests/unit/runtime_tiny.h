@@ -278,7 +278,7 @@ tiny_facts(FormatWriter *w)
 
 	for (int i = 0; i < N_KERNELS; i++) {
 		KernelRecord k = {.name = format_string(w, names[i]),
-		                  .origin = format_string(w, "/Mul"),
+		                  .origin = format_string(w, "\"/Mul\""),
 		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1,
 		                  .grain = 1};
 		vec_push(w->arena, &w->kernels, k);

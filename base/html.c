@@ -1,0 +1,35 @@
+/* Pages that need nothing but themselves: data as JSON inside a script element that is no script.
+ * The page shows texts as text only, so names from a model can do nothing there; all that is to be
+ * seen to here is that none of them ends the element. */
+#include "base/base.h"
+
+#include <jansson.h>
+#include <string.h>
+
+json_t *
+json_name(const char *text)
+{
+	Text plain = {0};
+
+	if (utf8_valid(text, strlen(text)))
+		return json_string(text);
+	text_add_plain(&plain, text);
+	json_t *json = json_string(plain.at);
+	text_free(&plain);
+	return json;
+}
+
+void
+html_page(Text *out, const char *page, const char *json)
+{
+	static const char mark[] = "@DATA@";
+	const char *at = strstr(page, mark);
+
+	text_add_bytes(out, page, (size_t)(at - page));
+	for (; *json; json++)
+		if (*json == '<') /* inside strings only */
+			text_add(out, "\\u003c");
+		else
+			text_add_bytes(out, json, 1);
+	text_add(out, at + sizeof(mark) - 1);
+}

@@ -1,0 +1,105 @@
+/* What each instruction took: spans of the trace, and sums of a few steps for the report. While
+ * somebody observes, the device is waited for behind every instruction, so that its time is its own;
+ * else nothing is measured but the phases. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+
+enum { SAMPLES = 8 };
+
+/* The second step and some later ones, evenly spaced: the first one warms up. */
+static bool
+is_sampled(int64_t step, int64_t total)
+{
+	return step == 2 || total < 3 || (step > 1 && step % (total / SAMPLES + 1) == 0);
+}
+
+Status
+observe_open(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	size_t n = (size_t)run->format.n[SECTION_INSTRUCTIONS];
+
+	run->observer = (Observer){.format = &run->format};
+	if (o->profile)
+		run->observer.profile = (GradcProfile){.seconds = NEW_ARRAY(run->arena, double, n),
+		                                       .runs = NEW_ARRAY(run->arena, int64_t, n)};
+	return o->trace ? trace_open(run->arena, o->trace, &run->observer.trace) : NULL;
+}
+
+void
+observe_step(Gradc *run, int64_t step)
+{
+	Observer *o = &run->observer;
+	GradcProfile *p = &o->profile;
+
+	o->sampling = p->seconds && p->n_steps < COUNT(p->steps) &&
+	              is_sampled(step, run->total_steps);
+	if (o->sampling)
+		p->steps[p->n_steps++] = step;
+	run->executor.observer = o->sampling || o->trace ? o : NULL;
+}
+
+void
+observe_span(Gradc *run, const char *name, double begin, int64_t count)
+{
+	trace_span(run->observer.trace, &(TraceSpan){.track = TRACK_TRAINING,
+	                                             .category = "trainer",
+	                                             .name = name,
+	                                             .begin = begin,
+	                                             .end = seconds_now(),
+	                                             .count_of = count >= 0 ? "number" : NULL,
+	                                             .count = count});
+}
+
+/* Phases are the runs of instructions between two changes. */
+static void
+end_phase(Observer *o)
+{
+	if (o->phase > 0)
+		trace_span(o->trace, &(TraceSpan){.track = TRACK_TRAINING,
+		                                  .category = "phase",
+		                                  .name = phase_names[o->phase],
+		                                  .begin = o->phase_begin,
+		                                  .end = o->last_end});
+	o->phase = 0;
+}
+
+static void
+trace_instruction(Observer *o, const Instruction *n, double begin, double end)
+{
+	const Format *f = o->format;
+	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
+
+	if (n->phase != o->phase) {
+		end_phase(o);
+		o->phase = n->phase;
+		o->phase_begin = begin;
+	}
+	o->last_end = end;
+	trace_span(o->trace,
+	           &(TraceSpan){.track = TRACK_TRAINING,
+	                        .category = "kernel",
+	                        .name = k ? format_text(f, k->name) : instruction_names[n->kind],
+	                        .begin = begin,
+	                        .end = end,
+	                        .origin = k ? format_text(f, k->origin) : NULL});
+}
+
+void
+observe_instruction(Observer *o, uint32_t index, double begin, double end)
+{
+	if (o->sampling) {
+		o->profile.seconds[index] += end - begin;
+		o->profile.runs[index]++;
+	}
+	if (o->trace)
+		trace_instruction(o, &o->format->instructions[index], begin, end);
+}
+
+void
+observe_program_end(Observer *o)
+{
+	if (o->trace)
+		end_phase(o);
+}

@@ -1,0 +1,160 @@
+/* The next micro-batch, read, checked and decoded by a thread while this one is computed. The io
+ * region is double-buffered: the device computes on one half, the thread fills the other.
+ *
+ * One micro-batch is on its way at most. Whoever takes it says which one it wants: one that was
+ * read in vain is dropped, so asking is a hint and never changes what is computed. A fault of the
+ * data belongs to the micro-batch and comes to light when it is taken. */
+#include "runtime/runtime_impl.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+typedef enum { STAGE_EMPTY, STAGE_ASKED, STAGE_FULL } Stage;
+
+struct Prefetch {
+	Executor *executor;
+	Trace *trace;
+	Span image; /* of the io region */
+	pthread_t thread;
+	pthread_mutex_t lock; /* of everything below */
+	pthread_cond_t changed;
+	Stage stage; /* the image belongs to the thread while asked, else to the caller */
+	MicroRows rows;
+	Status fault;
+	bool closing;
+};
+
+static bool
+same_rows(const MicroRows *a, const MicroRows *b)
+{
+	return a->dataset == b->dataset && a->epoch == b->epoch && a->first == b->first &&
+	       a->end == b->end;
+}
+
+static Status
+read_rows(Prefetch *p)
+{
+	double begin = seconds_now();
+	Status fault = dataset_read(&p->rows, p->image.at);
+
+	trace_span(p->trace, &(TraceSpan){.track = TRACK_READING,
+	                                  .category = "data",
+	                                  .name = "read",
+	                                  .begin = begin,
+	                                  .end = seconds_now(),
+	                                  .count_of = "rows",
+	                                  .count = p->rows.end - p->rows.first});
+	return fault;
+}
+
+static void *
+serve(void *data)
+{
+	Prefetch *p = data;
+
+	pthread_mutex_lock(&p->lock);
+	for (;;) {
+		while (p->stage != STAGE_ASKED && !p->closing)
+			pthread_cond_wait(&p->changed, &p->lock);
+		if (p->stage != STAGE_ASKED)
+			break;
+		pthread_mutex_unlock(&p->lock);
+		Status fault = read_rows(p);
+		pthread_mutex_lock(&p->lock);
+		p->fault = fault;
+		p->stage = STAGE_FULL;
+		pthread_cond_broadcast(&p->changed);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}
+
+/* Signals are for the caller's threads. */
+static int
+start_thread(Prefetch *p)
+{
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(&p->thread, NULL, serve, p);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error;
+}
+
+Status
+prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out)
+{
+	Prefetch *p = NEW(arena, Prefetch);
+
+	*out = NULL;
+	p->executor = x;
+	p->trace = trace;
+	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
+	                              format_space_bytes(x->format, SPACE_IO), &p->image));
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->changed, NULL);
+	int error = start_thread(p);
+	if (error) {
+		x->ops->free(x->device, MEMORY_PINNED, p->image);
+		return status_error(EXIT_SYSTEM, "no thread to read data: %s", strerror(error));
+	}
+	*out = p;
+	return NULL;
+}
+
+void
+prefetch_close(Prefetch *p)
+{
+	if (!p)
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->closing = true;
+	pthread_cond_broadcast(&p->changed);
+	pthread_mutex_unlock(&p->lock);
+	pthread_join(p->thread, NULL);
+	status_free(p->fault);
+	p->executor->ops->free(p->executor->device, MEMORY_PINNED, p->image);
+	pthread_cond_destroy(&p->changed);
+	pthread_mutex_destroy(&p->lock);
+}
+
+/* With the lock held. What was asked for before is finished, then dropped. */
+static void
+ask(Prefetch *p, const MicroRows *rows)
+{
+	if (p->stage != STAGE_EMPTY && same_rows(&p->rows, rows))
+		return;
+	while (p->stage == STAGE_ASKED)
+		pthread_cond_wait(&p->changed, &p->lock);
+	status_free(p->fault);
+	p->fault = NULL;
+	p->rows = *rows;
+	p->stage = STAGE_ASKED;
+	pthread_cond_broadcast(&p->changed);
+}
+
+void
+prefetch_ask(Prefetch *p, const MicroRows *rows)
+{
+	pthread_mutex_lock(&p->lock);
+	ask(p, rows);
+	pthread_mutex_unlock(&p->lock);
+}
+
+Status
+prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited)
+{
+	pthread_mutex_lock(&p->lock);
+	ask(p, rows);
+	*waited = p->stage == STAGE_ASKED;
+	while (p->stage == STAGE_ASKED)
+		pthread_cond_wait(&p->changed, &p->lock);
+	Status fault = p->fault;
+	p->fault = NULL;
+	p->stage = STAGE_EMPTY;
+	pthread_mutex_unlock(&p->lock);
+	RETURN_IF_ERROR(fault);
+	return dataset_write(rows->dataset, p->executor, p->image.at);
+}

@@ -1,0 +1,41 @@
+/* What shows a training to people besides log and progress: every step goes to each of them. */
+#include "runtime/cli.h"
+
+Status
+views_open(Arena *arena, const CliOptions *o, Views *out)
+{
+	*out = (Views){.report = report_open(arena, o)};
+	return tensorboard_open(o->tensorboard, &out->events);
+}
+
+Status
+views_eval_before(const Views *v, int64_t step, const GradcEval *eval)
+{
+	report_eval(v->report, step, eval);
+	return tensorboard_eval_before(v->events, eval, step);
+}
+
+Status
+views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval)
+{
+	report_step(v->report, s, eval);
+	return tensorboard_step(v->events, run, s, eval);
+}
+
+/* The first fault wins. */
+static Status
+keep(Status first, Status second)
+{
+	if (first)
+		status_free(second);
+	return first ? first : second;
+}
+
+Status
+views_close(Views *v, const Gradc *run, Status status)
+{
+	status = keep(status, tensorboard_close(v->events));
+	status = keep(status, report_close(v->report, run, status ? status->message : NULL));
+	*v = (Views){0};
+	return status;
+}

@@ -1,0 +1,163 @@
+"""Where rows come from: read ahead of the step, from slow, huge, shrinking and many files."""
+import os
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import reference
+
+SLOW_READS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Reading from a file whose name has "slow" in it takes 5 ms. */
+ssize_t
+pread(int fd, void *to, size_t n, off_t offset)
+{
+	static ssize_t (*next)(int, void *, size_t, off_t);
+	char link[64], path[4096] = "";
+
+	if (!next)
+		next = (ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "slow"))
+		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	return next(fd, to, n, offset);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_reads(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shim")
+    (folder / "slow.c").write_text(SLOW_READS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", folder / "slow.c", "-o", folder / "slow.so",
+                    "-ldl"], check=True)
+    return folder / "slow.so"
+
+
+@pytest.fixture(scope="module")
+def gpt(gradc, models, tmp_path_factory):
+    """An executable of gpt2_mini whose step takes longer than 5 ms."""
+    exe = tmp_path_factory.mktemp("gpt") / "train"
+    subprocess.run([gradc, "compile", models / "gpt2_mini/model.onnx", "-o", exe, "--dim=batch=8",
+                    "--dim=seq=64"], check=True, capture_output=True)
+    return exe
+
+
+def write_tokens(path, n, dtype="<u2"):
+    (np.arange(n, dtype=np.int64) * 7919 % 251).astype(dtype).tofile(path)
+
+
+@pytest.mark.skipif("GRADC_SANITIZED" in os.environ, reason="the shim and the sanitizer do not mix")
+def test_a_slow_file_is_read_while_steps_are_computed(run, gpt, slow_reads, tmp_path):
+    """Rows in their order: one read a micro-batch. Steps wait for the first one, and hardly again."""
+    write_tokens(tmp_path / "slow.bin", 64 * 8 * 45 + 1)
+    write_tokens(tmp_path / "fast.bin", 64 * 8 * 45 + 1)
+    logs = {}
+    for name in ("slow", "fast"):
+        log = tmp_path / f"{name}.jsonl"
+        run(gpt, "--tokens", tmp_path / f"{name}.bin", "--steps=40", "--shuffle=off", "--log", log,
+            "--progress=off", env=dict(os.environ, LD_PRELOAD=str(slow_reads)))
+        logs[name] = reference.log_lines(log)
+    assert [x["loss"] for x in logs["slow"]] == [x["loss"] for x in logs["fast"]]
+    assert logs["slow"][0]["data_waits"] == 1 and logs["slow"][0]["data_ms"] > 5
+    waited = sum(x["data_waits"] for x in logs["slow"][1:])
+    assert waited <= 4, [x["data_ms"] for x in logs["slow"]]
+
+
+def test_a_file_that_shrinks_is_no_crash(gpt, tmp_path):
+    path, log = tmp_path / "tokens.bin", tmp_path / "log.jsonl"
+    write_tokens(path, 64 * 8 * 40 + 1)
+    with subprocess.Popen([gpt, "--tokens", path, "--epochs=100000", "--log", log,
+                           "--progress=off"], stderr=subprocess.PIPE, text=True) as process:
+        while not (log.exists() and log.read_text().count("\n") > 2):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.truncate(path, 1000)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 6, said
+    errors = [line for line in said.splitlines() if line.startswith("gradc: error: ")]
+    assert len(errors) == 1 and "tokens.bin: row " in errors[0], said
+    assert "has shrunk to 1000 bytes" in errors[0]
+
+
+@pytest.mark.parametrize("end, dtype", [("bin", "<u2"), ("u32.bin", "<u4")])
+def test_a_token_file_of_any_size(run, gpt, tmp_path, end, dtype):
+    """20 GB, sparse: the windows lie all over it, and reading them needs no memory of its size."""
+    path, log = tmp_path / f"huge.{end}", tmp_path / "log.jsonl"
+    write_tokens(path, 64 * 100, dtype)
+    os.truncate(path, 20 << 30)
+    run(gpt, "--tokens", path, "--steps=3", "--log", log, "--progress=off")
+    lines = reference.log_lines(log)
+    assert len(lines) == 3 and all(np.isfinite(x["loss"]) for x in lines)
+    assert lines[-1]["rss_bytes"] < 1 << 30
+    write_tokens(tmp_path / "zeros.bin", 0)
+    os.truncate(tmp_path / "zeros.bin", 2 * (64 * 100 + 1))
+    run(gpt, "--tokens", tmp_path / "zeros.bin", "--steps=3", "--log", log, "--progress=off")
+    assert [x["loss"] for x in lines] == reference.step_losses(log)  # shuffled: zeros, all of them
+
+
+def test_patterns(run, gradc, models, tmp_path):
+    exe = tmp_path / "train"
+    run("compile", models / "mlp_digits/model.onnx", "-o", exe, "--dim=batch=10")
+    x, y = (np.load(models / f"mlp_digits/{n}.npy")[:40] for n in ("input", "labels"))
+    for name in ("part-b.npy", "part-a.npy", "part-[1].npy"):
+        part = {"a": slice(10, 20), "b": slice(20, 40), "[1]": slice(0, 10)}[name[5:-4]]
+        np.save(tmp_path / name, x[part])
+    np.save(tmp_path / "labels.npy", y)
+    np.save(tmp_path / "whole.npy", x)
+    losses = {}
+    for pattern in ("part-*.npy", "whole.npy"):
+        run(exe, "--data", f"input={tmp_path}/{pattern}", "--data",
+            f"labels={tmp_path}/labels.npy", "--shuffle=off", "--log", tmp_path / "log.jsonl",
+            "--progress=off")
+        losses[pattern] = reference.step_losses(tmp_path / "log.jsonl")
+    assert losses["part-*.npy"] == losses["whole.npy"] and len(losses["whole.npy"]) == 4
+    said = run(exe, "--data", f"input={tmp_path}/none-*.npy", "--data",
+               f"labels={tmp_path}/labels.npy", exit=5).stderr
+    assert "none-*.npy: no file matches" in said
+    said = run(exe, "--data", f"input={tmp_path}/part-[1].npy", "--data",
+               f"labels={tmp_path}/labels.npy", "--progress=off", exit=6).stderr
+    assert "part-[1].npy has 10 samples" in said  # a file of this name is no pattern
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_images_of_bytes(run, models, tmp_path, layout):
+    """u8 images give the bits of floats that NumPy has scaled in double."""
+    from onnx import TensorProto, helper
+    import onnx
+    shape = [2, 3, 4, 4] if layout == "first" else [2, 4, 4, 3]
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((48, 5)).astype(np.float32) / 8
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["image"], ["flat"], name="/Flatten"),
+         helper.make_node("MatMul", ["flat", "w"], ["logits"], name="/MatMul")], "images",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [2, 5])],
+        [onnx.numpy_helper.from_array(weight, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "m.onnx")
+    run("compile", tmp_path / "m.onnx", "-o", tmp_path / "train")
+    raw = random.integers(0, 256, [12, *shape[1:]], dtype=np.uint8)
+    table = np.array([[0.4, 0.5, 0.6], [0.2, 0.25, 0.3]], np.float32)
+    mean, std = (t.astype(np.float64).reshape([3, 1, 1] if layout == "first" else [3])
+                 for t in table)
+    floats = (((raw * (1 / 255)) + 0.125 - mean) / std).astype(np.float32)
+    for name, array in (("raw", raw), ("floats", floats), ("table", table),
+                        ("labels", random.integers(0, 5, 12))):
+        np.save(tmp_path / f"{name}.npy", array)
+    found = []
+    for image, *more in (("floats",), ("raw", "--scale", f"image={1 / 255!r},0.125", "--mean-std",
+                                       f"image={tmp_path}/table.npy")):
+        run(tmp_path / "train", "--data", f"image={tmp_path}/{image}.npy", "--data",
+            f"labels={tmp_path}/labels.npy", "--epochs=3", *more, "--log", tmp_path / "log.jsonl",
+            "--progress=off")
+        found.append(reference.step_losses(tmp_path / "log.jsonl"))
+    assert len(found[0]) == 18 and found[0] == found[1]
