@@ -167,7 +167,7 @@ info_json(const Format *f)
 
 	for (int i = 0; i < f->n[SECTION_INFO]; i++)
 		json_object_set_new(info, format_text(f, f->info[i].key),
-		                            json_name(format_text(f, f->info[i].value)));
+		                    json_name(format_text(f, f->info[i].value)));
 	return info;
 }
 
