@@ -20,6 +20,9 @@ typedef struct {
 	const char *name;
 	Status (*open)(Comm **out);
 	void (*close)(Comm *comm); /* NULL is allowed */
+	/* This rank cannot go on: ends all of them with that exit code where the launcher can. Returns for
+	 * one rank alone. */
+	void (*abort)(Comm *comm, int exit_code);
 	int (*rank)(const Comm *comm);
 	int (*size)(const Comm *comm);
 	/* Each starts; the buffers belong to the communicator until finish. */
@@ -32,6 +35,15 @@ typedef struct {
 	int64_t (*traffic)(const Comm *comm);               /* bytes this rank has sent */
 } CommOps;
 
-extern const CommOps comm_self;
+#define COMM(name) extern const CommOps comm_##name;
+#include "runtime/comm_list.def"
+#undef COMM
+extern const CommOps *const comm_table[]; /* of comm_list.def; ends with NULL */
+
+/* ---- comm.c */
+/* "auto": the one for the launcher that started this process. NULL: unknown. */
+const CommOps *comm_find(const char *name);
+/* The sum over all ranks, in place and waited for. */
+Status comm_sum(const CommOps *ops, Comm *comm, DType dtype, void *values, int64_t n);
 
 #endif

@@ -26,6 +26,13 @@ self_close(Comm *comm)
 	(void)comm;
 }
 
+static void
+self_abort(Comm *comm, int exit_code)
+{
+	(void)comm;
+	(void)exit_code;
+}
+
 static int
 self_rank(const Comm *comm)
 {
@@ -85,6 +92,7 @@ const CommOps comm_self = {
 	.name = "self",
 	.open = self_open,
 	.close = self_close,
+	.abort = self_abort,
 	.rank = self_rank,
 	.size = self_size,
 	.all_reduce = self_copy,

@@ -237,6 +237,8 @@ run_one(Walk *w)
 	RETURN_IF_ERROR(execute[n->kind](w, n));
 	if (w->x->observer)
 		RETURN_IF_ERROR(observe(w, at, begin));
+	if (w->micro->reduction && w->depth == 0)
+		RETURN_IF_ERROR(reduction_after(w->micro->reduction, at));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;
 }
 

@@ -34,9 +34,10 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
 	const char *load, *weights, *device;
-	const char *trace; /* a file for what happens when; NULL: none */
-	bool profile;      /* measure the instructions of a few steps */
-	bool poison;       /* for tests: freed memory holds NaN */
+	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
+	const char *trace;        /* a file for what happens when; NULL: none */
+	bool profile;             /* measure the instructions of a few steps */
+	bool poison;              /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
 
@@ -73,6 +74,14 @@ const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
 int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
+
+/* Ranks that train together; 0 of 1 without a launcher. */
+int gradc_rank(const Gradc *run);
+int gradc_ranks(const Gradc *run);
+/* The largest of what the ranks say; every rank must ask. */
+Status gradc_agree(Gradc *run, int own, int *most);
+/* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */
+void gradc_abort(Gradc *run, int exit_code);
 
 /* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. */
 Status gradc_step(Gradc *run, GradcStep *out);

@@ -34,17 +34,13 @@ catch_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 }
 
-/* One rank only: say so instead of training N times the same. */
-static bool
-several_ranks(void)
+/* Only rank 0 prints and writes files. */
+static void
+keep_quiet(CliOptions *o)
 {
-	static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-	                                    "SLURM_STEP_NUM_TASKS"};
-
-	for (int i = 0; i < COUNT(sizes); i++)
-		if (getenv(sizes[i]) && atoi(getenv(sizes[i])) > 1)
-			return true;
-	return false;
+	o->log = o->export = o->dump_gradients = o->table = o->tensorboard = o->report = NULL;
+	o->progress = "off";
+	o->run.trace = NULL;
 }
 
 typedef struct {
@@ -58,6 +54,7 @@ typedef struct {
 	GradcStep step;
 	GradcEval before, after;
 	bool evaluated;
+	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
 
 static void
@@ -140,14 +137,18 @@ train(Session *s)
 	int64_t total = gradc_total_steps(s->run);
 
 	RETURN_IF_ERROR(evaluate_before(s));
-	for (int64_t i = 0; i < total && !stop_signal; i++)
+	for (int64_t i = 0; i < total && !s->stop; i++) {
 		RETURN_IF_ERROR(take_step(s, i == 0, i + 1 == total));
+		RETURN_IF_ERROR(gradc_agree(s->run, (int)stop_signal, &s->stop));
+	}
 	return NULL;
 }
 
 static void
 print_result(const Session *s)
 {
+	if (gradc_rank(s->run) > 0)
+		return;
 	if (s->o->json) {
 		json_t *root = json_object();
 		json_object_set_new(root, "steps", json_integer(s->step.step));
@@ -174,11 +175,14 @@ warn_statistics(const Session *s)
 {
 	const char *statistics = format_info_get(gradc_tables(s->run), "has_batch_statistics");
 
-	if (s->o->run.accumulate > 1 && statistics && strcmp(statistics, "1") == 0)
-		diag_warning(s->diag,
-		             "batch statistics are those of each micro-batch: --accumulate=%lld "
-		             "is not one batch as large",
-		             (long long)s->o->run.accumulate);
+	int64_t parts = s->o->run.accumulate * gradc_ranks(s->run);
+
+	if (parts > 1 && gradc_rank(s->run) == 0 && statistics && strcmp(statistics, "1") == 0)
+		diag_warning(
+			s->diag,
+			"batch statistics are those of each of %lld micro-batches: that is not "
+			"one batch as large",
+			(long long)parts);
 }
 
 static Status
@@ -186,7 +190,7 @@ run_session(Session *s)
 {
 	const CliOptions *o = s->o;
 
-	if (o->once)
+	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	if (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text) {
 		RETURN_IF_ERROR(gradc_bind_data(s->run));
@@ -195,7 +199,8 @@ run_session(Session *s)
 			                    "--eval-every: there are no evaluation data: "
 			                    "give --eval-data or --eval-tokens");
 		warn_statistics(s);
-		table_print(stderr, s->run, o);
+		if (gradc_rank(s->run) == 0)
+			table_print(stderr, s->run, o);
 		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
 		RETURN_IF_ERROR(log_open(o->log, &s->log));
 		Status status = views_open(s->arena, o, &s->views);
@@ -212,19 +217,37 @@ run_session(Session *s)
 	return o->export ? gradc_export(s->run, o->export) : NULL;
 }
 
+/* Faults that all ranks come to by themselves, at the same step. */
+static bool
+is_common(int exit_code)
+{
+	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
+}
+
+/* Frees the status; was it a fault? Another rank tells what all have. */
+static bool
+report(const Session *s, Status status)
+{
+	bool others = s->run && gradc_rank(s->run) > 0 && status && is_common(status->exit_code);
+
+	if (!status || (*status->message && !others))
+		return diag_status(s->diag, status);
+	status_free(status);
+	return true;
+}
+
 static int
-run_executable(const CliOptions *o, Arena *arena, Diag *diag)
+run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
 	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_variants, "/proc/self/exe"};
 	Session s = {.o = o, .arena = arena, .diag = diag};
 
 	if (o->info)
 		return info_print(&model, o, diag);
-	if (several_ranks()) {
-		diag_error(diag, EXIT_USAGE, "several ranks: not supported in this build");
-		return EXIT_USAGE;
-	}
+	o->run.communicator = "auto";
 	Status status = gradc_open(&model, &o->run, diag, &s.run);
+	if (!status && gradc_rank(s.run) > 0)
+		keep_quiet(o);
 	if (!status)
 		status = run_session(&s);
 	Status finished = s.run ? gradc_finish(s.run) : NULL;
@@ -232,11 +255,13 @@ run_executable(const CliOptions *o, Arena *arena, Diag *diag)
 		status_free(finished);
 	status = status ? status : finished;
 	int code = status ? status->exit_code : EXIT_OK;
-	bool failed = diag_status(diag, status);
+	bool failed = report(&s, status);
+	if (failed && s.run && !is_common(code))
+		gradc_abort(s.run, code);
 	gradc_close(s.run);
 	if (!failed && diag_errors(diag) > 0)
 		code = diag_exit_code(diag);
-	return failed || !stop_signal ? code : 128 + (int)stop_signal;
+	return failed || !s.stop ? code : 128 + s.stop;
 }
 
 int

@@ -24,7 +24,9 @@ observe_open(Gradc *run)
 	if (o->profile)
 		run->observer.profile = (GradcProfile){.seconds = NEW_ARRAY(run->arena, double, n),
 		                                       .runs = NEW_ARRAY(run->arena, int64_t, n)};
-	return o->trace ? trace_open(run->arena, o->trace, &run->observer.trace) : NULL;
+	return o->trace && gradc_rank(run) == 0
+	               ? trace_open(run->arena, o->trace, &run->observer.trace)
+	               : NULL;
 }
 
 void

@@ -63,7 +63,7 @@ static Status
 run_once(Gradc *run, Dataset *d)
 {
 	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, 1, scalars};
+	MicroBatch micro = {0, 1, scalars, NULL};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 	char *image = arena_alloc(run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO));
 

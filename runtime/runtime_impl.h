@@ -12,7 +12,7 @@
 Status variant_pick(const KernelVariant *all, const KernelVariant **out);
 
 /* ---- trace.c: spans of time, in a file. */
-typedef enum { TRACK_TRAINING, TRACK_READING, N_TRACKS } TraceTrack;
+typedef enum { TRACK_TRAINING, TRACK_READING, TRACK_COMMUNICATION, N_TRACKS } TraceTrack;
 typedef struct {
 	TraceTrack track;
 	const char *category, *name;
@@ -43,6 +43,8 @@ void observe_span(Gradc *run, const char *name, double begin, int64_t count);
 void observe_instruction(Observer *o, uint32_t index, double begin, double end);
 void observe_program_end(Observer *o);
 
+typedef struct Reduction Reduction; /* ranks.c */
+
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;
@@ -58,6 +60,7 @@ typedef struct {
 typedef struct {
 	int64_t index, n; /* micro-batch j of n */
 	const Scalar *scalars;
+	Reduction *reduction; /* what starts behind its instructions; NULL: nothing */
 } MicroBatch;
 Status executor_open(Arena *arena, const Format *f, const DeviceOps *ops, const KernelFn *kernels,
                      Executor *out);
@@ -245,6 +248,18 @@ Status named_close(NamedFiles *n, Status status);
 Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
 Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
 
+/* ---- ranks.c */
+/* A fault of one rank is everybody's: the first rank that has one keeps it, the others get its exit code
+ * and no message. */
+Status ranks_share(Gradc *run, Status own);
+/* EXIT_COMM when a rank has another executable, other options or other data. */
+Status ranks_compare(Gradc *run);
+Status ranks_sum_state(Gradc *run, int state); /* a scalar, over all ranks */
+/* The sums of a step over all ranks; NULL with one rank. */
+Status reduction_new(Gradc *run, Reduction **out);
+Status reduction_after(Reduction *r, uint32_t instruction); /* of the last micro-batch */
+Status reduction_finish(Reduction *r);
+
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;
@@ -258,6 +273,8 @@ struct Gradc {
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;
+	Reduction *reduction;
+	bool fault_is_shared; /* all ranks know of it */
 	Observer observer;
 	double step_started;
 	int64_t step, samples, total_steps;

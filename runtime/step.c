@@ -36,7 +36,8 @@ step_rows(const Gradc *run, int64_t samples)
 {
 	const Dataset *d = run->train;
 	int64_t first = samples % d->rows;
-	int64_t end = lower(d->rows, first + d->micro_rows * run->options.accumulate);
+	int64_t end = lower(d->rows,
+	                    first + d->micro_rows * run->options.accumulate * gradc_ranks(run));
 	StepRows rows = {samples / d->rows, first, end, samples + end - first};
 
 	if (!run->options.keep_last && d->rows - end < end - first)
@@ -44,10 +45,13 @@ step_rows(const Gradc *run, int64_t samples)
 	return rows;
 }
 
+/* Of this rank: micro-batch j of rank r is part r A + j of the step's rows. */
 static MicroRows
-micro_rows(Dataset *d, const StepRows *step, int64_t j)
+micro_rows(const Gradc *run, const StepRows *step, int64_t j)
 {
-	int64_t first = lower(step->first + j * d->micro_rows, step->end);
+	Dataset *d = run->train;
+	int64_t part = gradc_rank(run) * run->options.accumulate + j;
+	int64_t first = lower(step->first + part * d->micro_rows, step->end);
 
 	return (MicroRows){d, step->epoch, first, lower(first + d->micro_rows, step->end)};
 }
@@ -59,7 +63,7 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 {
 	bool same_step = j + 1 < run->options.accumulate;
 	StepRows rows = same_step ? *step : step_rows(run, step->next);
-	MicroRows next = micro_rows(run->train, &rows, same_step ? j + 1 : 0);
+	MicroRows next = micro_rows(run, &rows, same_step ? j + 1 : 0);
 
 	if (same_step || run->step + 1 < run->total_steps)
 		prefetch_ask(run->prefetch, &next);
@@ -68,7 +72,7 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 static Status
 run_micro(Gradc *run, const StepRows *step, const MicroBatch *micro, GradcStep *out)
 {
-	MicroRows rows = micro_rows(run->train, step, micro->index);
+	MicroRows rows = micro_rows(run, step, micro->index);
 	double start = seconds_now();
 	bool waited;
 
@@ -102,9 +106,11 @@ gradc_accumulate(Gradc *run, GradcStep *out)
 	for (int p = 0; p < N_PHASES; p++)
 		run->executor.phase_seconds[p] = 0;
 	for (int64_t j = 0; j < n_micro && !status; j++) {
-		MicroBatch micro = {j, n_micro, scalars};
+		MicroBatch micro = {j, n_micro, scalars, j + 1 == n_micro ? run->reduction : NULL};
 		status = run_micro(run, &rows, &micro, out);
 	}
+	if (!status && run->reduction)
+		status = reduction_finish(run->reduction);
 	RETURN_IF_ERROR(status);
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &run->loss));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
@@ -136,7 +142,7 @@ apply_update(Gradc *run, GradcStep *out)
 {
 	const ProgramRecord *p = program_any(&run->format, ROLE_UPDATE, run->train->binding);
 	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, 1, scalars};
+	MicroBatch micro = {0, 1, scalars, NULL};
 
 	if (run->count == 0)
 		return NULL; /* every target was ignored */
@@ -177,17 +183,49 @@ gradc_step(Gradc *run, GradcStep *out)
 	return gradc_update(run, out);
 }
 
+/* Micro-batch j of this rank's share of an evaluation: every W-th one. */
+static MicroRows
+eval_rows(const Gradc *run, int64_t j, int64_t covered)
+{
+	Dataset *d = run->eval;
+	int64_t part = j * gradc_ranks(run) + gradc_rank(run);
+	int64_t first = lower(part * d->micro_rows, covered);
+
+	return (MicroRows){d, 0, first, lower(first + d->micro_rows, covered)};
+}
+
 /* Behind the last micro-batch of an evaluation comes the next step of the training. */
 static void
-ask_next_eval(Gradc *run, const MicroRows *now, int64_t covered)
+ask_next_eval(Gradc *run, int64_t j, int64_t covered)
 {
-	MicroRows next = {run->eval, 0, now->end, lower(now->end + run->eval->micro_rows, covered)};
+	MicroRows next = eval_rows(run, j + 1, covered);
 	StepRows step = step_rows(run, run->samples);
+	bool over = next.first >= covered;
 
-	if (now->end >= covered)
-		next = micro_rows(run->train, &step, 0);
-	if (now->end < covered || run->step < run->total_steps)
+	if (over)
+		next = micro_rows(run, &step, 0);
+	if (!over || run->step < run->total_steps)
 		prefetch_ask(run->prefetch, &next);
+}
+
+static Status
+clear_scalar(Gradc *run, int state)
+{
+	Span at = executor_state(&run->executor, state);
+
+	return run->executor.ops->fill_zero(run->executor.device, 0, at);
+}
+
+/* What evaluation counts: loss, targets, correct ones. Every rank gets the sums. */
+static Status
+for_each_sum(Gradc *run, Status (*call)(Gradc *run, int state))
+{
+	const int states[] = {run->loss_sum, run->loss_count, run->metric_correct};
+
+	for (int i = 0; i < COUNT(states); i++)
+		if (states[i] >= 0)
+			RETURN_IF_ERROR(call(run, states[i]));
+	return NULL;
 }
 
 /* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
@@ -199,16 +237,21 @@ evaluate_rows(Gradc *run, GradcEval *out)
 	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0"), waited;
 	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
 	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars};
+	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars, NULL};
 
 	hyper_scalars(&run->hyper, run->step, scalars);
-	for (int64_t at = 0; at < covered; at += d->micro_rows, micro.index++) {
-		MicroRows rows = {d, 0, at, lower(at + d->micro_rows, covered)};
+	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
+	for (;; micro.index++) {
+		MicroRows rows = eval_rows(run, micro.index, covered);
 
+		if (rows.first >= covered)
+			break;
 		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
-		ask_next_eval(run, &rows, covered);
+		ask_next_eval(run, micro.index, covered);
 		RETURN_IF_ERROR(executor_run(&run->executor, d->program, &micro));
 	}
+	if (gradc_ranks(run) > 1)
+		RETURN_IF_ERROR(for_each_sum(run, ranks_sum_state));
 	out->rows = covered;
 	out->all_rows = d->rows;
 	return NULL;

@@ -74,6 +74,7 @@ gradc_default_options(void)
 		.momentum = NAN,
 		.clip_norm = NAN,
 		.device = "cpu",
+		.communicator = "self",
 	};
 }
 
@@ -113,8 +114,6 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
-	run->comm_ops = &comm_self;
-	RETURN_IF_ERROR(run->comm_ops->open(&run->comm));
 	RETURN_IF_ERROR(
 		executor_open(run->arena, &run->format, ops, variant->kernels, &run->executor));
 	run->executor.poison = options->poison;
@@ -137,7 +136,12 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
-	Status status = open_all(run, model, options);
+	run->comm_ops = comm_find(options->communicator);
+	Status status = run->comm_ops ? run->comm_ops->open(&run->comm)
+	                              : status_error(EXIT_USAGE, "unknown communicator %s",
+	                                             options->communicator);
+	if (!status)
+		status = ranks_share(run, open_all(run, model, options));
 	if (status)
 		gradc_close(run);
 	else
@@ -179,7 +183,7 @@ gradc_close(Gradc *run)
 static int64_t
 step_rows(const Gradc *run)
 {
-	return run->train->micro_rows * run->options.accumulate;
+	return run->train->micro_rows * run->options.accumulate * gradc_ranks(run);
 }
 
 static Status
@@ -209,8 +213,8 @@ gradc_has_eval(const Gradc *run)
 	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
 }
 
-Status
-gradc_bind_data(Gradc *run)
+static Status
+bind_all(Gradc *run)
 {
 	const GradcOptions *o = &run->options;
 	DataOptions train = {&o->data,  &o->fill, &o->scale, &o->mean_std,
@@ -232,7 +236,15 @@ gradc_bind_data(Gradc *run)
 	run->train->shuffle = o->shuffle;
 	run->train->seed = (uint64_t)o->seed;
 	RETURN_IF_ERROR(count_steps(run));
+	RETURN_IF_ERROR(reduction_new(run, &run->reduction));
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->prefetch);
+}
+
+Status
+gradc_bind_data(Gradc *run)
+{
+	RETURN_IF_ERROR(ranks_share(run, bind_all(run)));
+	return ranks_compare(run);
 }
 
 int64_t

@@ -1,7 +1,6 @@
 """The command line, option by option: values that work, a bad one (exit 2 and a message that names it),
 and what this build lacks (exit 2, and it says so)."""
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -210,10 +209,6 @@ def test_commands_that_are_not_there_yet(run, model):
     for command in ("quantize", "plan"):
         assert LACKS in run(command, model, exit=2).stderr
     assert "`foo`" in run("foo", model, exit=2).stderr
-
-
-def test_several_ranks(train):
-    assert LACKS in train(exit=2, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"}).stderr
 
 
 # ---- what a table does not show

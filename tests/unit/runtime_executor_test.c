@@ -83,7 +83,7 @@ test_when(void **state)
 		add(&b, RUN_KERNEL, (RunWhen)i, 0, 1, &(Argument){.slot = i});
 	start(&b);
 	for (int64_t j = 0; j < 5; j++) {
-		MicroBatch micro = {j, 5, scalars};
+		MicroBatch micro = {j, 5, scalars, NULL};
 		must(executor_run(&b.x, b.f.programs, &micro));
 	}
 	assert_true(cell(&b, RUN_ALWAYS) == 5 && cell(&b, RUN_FIRST) == 1);
@@ -97,7 +97,7 @@ test_loops(void **state)
 {
 	Bench b = bench();
 	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars};
+	MicroBatch micro = {0, 1, scalars, NULL};
 	const Argument by_outer = {.slot = 0, .loop = 1, .stride = 16};
 	const Argument by_inner = {.slot = 6, .loop = 2, .stride = 8};
 
@@ -125,7 +125,7 @@ test_copy_and_zero(void **state)
 {
 	Bench b = bench();
 	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars};
+	MicroBatch micro = {0, 1, scalars, NULL};
 
 	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
 	add(&b, COPY, RUN_ALWAYS, 0, 2, (const Argument[]){{.slot = 3}, {.slot = 0}});
@@ -142,7 +142,7 @@ test_poison_finds_early_reuse(void **state)
 {
 	Bench b = bench();
 	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars};
+	MicroBatch micro = {0, 1, scalars, NULL};
 
 	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
 	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 1});

@@ -1,0 +1,125 @@
+/* Finding and opening an MPI library. */
+#include "runtime/mpi_library.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+	const char *launcher;     /* name for people */
+	const char *variables[3]; /* of the environment: the number of ranks it started */
+	const char *libraries[3];
+	const char *package; /* Debian's */
+	/* handles: symbols whose addresses they are, or numbers */
+	const char *world_symbol, *byte_symbol, *errors_symbol;
+	MpiHandle world, byte, errors_return;
+	uintptr_t status_ignore;
+} MpiAbi;
+
+static const MpiAbi abis[] = {
+	{.launcher = "Open MPI",
+         .variables = {"OMPI_COMM_WORLD_SIZE"},
+         .libraries = {"libmpi.so.40"},
+         .package = "libopenmpi3",
+         .world_symbol = "ompi_mpi_comm_world",
+         .byte_symbol = "ompi_mpi_byte",
+         .errors_symbol = "ompi_mpi_errors_return"},
+	{.launcher = "MPICH",
+         .variables = {"PMI_SIZE", "MPI_LOCALNRANKS"},
+         .libraries = {"libmpi.so.12", "libmpich.so.12"},
+         .package = "libmpich12",
+         .world = 0x44000000,
+         .byte = 0x4c00010d,
+         .errors_return = 0x54000001,
+         .status_ignore = 1},
+};
+
+static int
+variable(const char *name)
+{
+	const char *text = name ? getenv(name) : NULL;
+	int64_t n;
+
+	return text && parse_int(text, &n) && n > 0 && n < 1 << 24 ? (int)n : 0;
+}
+
+/* srun with PMIx or PMI-2 does not say which library the program wants: the first that is there. */
+static const MpiAbi *
+launched_by(int *ranks)
+{
+	*ranks = 1;
+	for (int i = 0; i < COUNT(abis); i++)
+		for (int k = 0; k < COUNT(abis[i].variables); k++)
+			if (variable(abis[i].variables[k])) {
+				*ranks = variable(abis[i].variables[k]);
+				return &abis[i];
+			}
+	*ranks = variable("SLURM_STEP_NUM_TASKS");
+	if (*ranks <= 1)
+		*ranks = 1;
+	for (int i = 0; *ranks > 1 && i < COUNT(abis); i++) {
+		void *library = dlopen(abis[i].libraries[0], RTLD_NOW | RTLD_GLOBAL);
+		if (library)
+			return &abis[i];
+	}
+	return *ranks > 1 ? &abis[0] : NULL;
+}
+
+const char *
+mpi_launcher(void)
+{
+	int ranks;
+	const MpiAbi *abi = launched_by(&ranks);
+
+	return abi ? abi->launcher : NULL;
+}
+
+int
+mpi_launched_ranks(void)
+{
+	int ranks;
+
+	launched_by(&ranks);
+	return ranks;
+}
+
+static Status
+find_handle(const MpiLibrary *m, const char *symbol, MpiHandle *out)
+{
+	if (!symbol)
+		return NULL;
+	*out = (MpiHandle)dlsym(m->library, symbol);
+	return *out ? NULL : status_error(EXIT_COMM, "MPI: %s is missing", symbol);
+}
+
+Status
+mpi_library_open(MpiLibrary *out)
+{
+	int ranks;
+	const MpiAbi *abi = launched_by(&ranks);
+
+	*out = (MpiLibrary){0};
+	if (!abi)
+		return status_error(EXIT_COMM, "MPI: no launcher started this process");
+	for (int i = 0; i < COUNT(abi->libraries) && abi->libraries[i] && !out->library; i++)
+		out->library = dlopen(abi->libraries[i], RTLD_NOW | RTLD_GLOBAL);
+	if (!out->library)
+		return status_error(EXIT_COMM,
+		                    "%d ranks of %s: %s cannot be opened: install %s, or start "
+		                    "with the launcher of the MPI that is there",
+		                    ranks, abi->launcher, abi->libraries[0], abi->package);
+	out->world = abi->world;
+	out->byte = abi->byte;
+	out->errors_return = abi->errors_return;
+	out->status_ignore = (void *)abi->status_ignore;
+	RETURN_IF_ERROR(find_handle(out, abi->world_symbol, &out->world));
+	RETURN_IF_ERROR(find_handle(out, abi->byte_symbol, &out->byte));
+	RETURN_IF_ERROR(find_handle(out, abi->errors_symbol, &out->errors_return));
+#define MPI_SYMBOL(name, parameters)                              \
+	*(void **)&out->name = dlsym(out->library, "MPI_" #name); \
+	if (!out->name)                                           \
+		return status_error(EXIT_COMM, "MPI: MPI_" #name " is missing");
+#include "runtime/mpi_symbols.def"
+#undef MPI_SYMBOL
+	return NULL;
+}

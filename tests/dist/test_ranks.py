@@ -1,0 +1,216 @@
+"""Several ranks: the bits of as many accumulation steps, and no rank outlives another."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+LAUNCHERS = {
+    "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+    "mpich": ["mpirun.mpich"],
+}
+
+
+@pytest.fixture(params=sorted(LAUNCHERS))
+def launch(request):
+    """launch(ranks, ARGUMENT...): the command that starts so many."""
+    command = LAUNCHERS[request.param]
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not installed")
+    return lambda ranks, *arguments: [*command, "-n", str(ranks), *map(str, arguments)]
+
+
+@pytest.fixture
+def openmpi():
+    command = LAUNCHERS["openmpi"]
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not installed")
+    return lambda ranks, *arguments: [*command, "-n", str(ranks), *map(str, arguments)]
+
+
+def call(command, exit=0, env=None, timeout=120):
+    done = subprocess.run([str(c) for c in command], text=True, capture_output=True, timeout=timeout,
+                          env=dict(os.environ, **(env or {})))
+    assert exit is None or done.returncode == exit, (
+        f"exit {done.returncode}: {command}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def executable(gradc, models, folder, name, batch):
+    """(path, its data options)"""
+    reference = json.loads((models / name / "reference.json").read_text())
+    dims = [f"--dim={k}={v}" for k, v in reference["dims"].items() if k != "batch"]
+    call([gradc, "compile", models / name / "model.onnx", "-o", folder / name, f"--batch={batch}", *dims,
+          "--loss", reference["loss"]])
+    data = [f"--data={i['name']}={models / name / i['file']}" for i in reference["inputs"]]
+    return folder / name, [*data, f"--data=labels={models / name / reference['labels']['file']}"]
+
+
+@pytest.fixture(scope="module")
+def digits(gradc, models, tmp_path_factory):
+    return executable(gradc, models, tmp_path_factory.mktemp("digits"), "mlp_digits", 8)
+
+
+def losses(path):
+    return [line["loss"] for line in map(json.loads, path.read_text().splitlines()) if "loss" in line]
+
+
+def train(command, exe, data, folder, name, *options):
+    log, export = folder / f"{name}.jsonl", folder / f"{name}.onnx"
+    done = call([*command, exe, *data, "--log", log, "--export", export, "--progress=off", *options])
+    return losses(log), export.read_bytes(), done
+
+
+@pytest.mark.parametrize("program", ["runtime_comm_test"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_conformance(launch, build, program, ranks):
+    path = build / "tests" / program
+    if not path.exists():
+        pytest.skip(f"{path} is not built")
+    done = call(launch(ranks, path))
+    assert done.stderr.count("[  PASSED  ]") + done.stdout.count("[  PASSED  ]") == ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name, steps", [("mlp_digits", 30), ("gpt2_mini", 4)])
+def test_ranks_are_accumulation(launch, gradc, models, tmp_path, name, steps, ranks):
+    """Bit for bit: every loss, and every byte of the trained model."""
+    exe, data = executable(gradc, models, tmp_path, name, 4)
+    alone = train([], exe, data, tmp_path, "alone", f"--steps={steps}", f"--accumulate={ranks}")
+    together = train(launch(ranks), exe, data, tmp_path, "together", f"--steps={steps}")
+    assert together[:2] == alone[:2]
+    assert len(together[0]) == steps
+
+
+def test_batch_statistics_are_averaged(openmpi, gradc, models, tmp_path):
+    exe, data = executable(gradc, models, tmp_path, "cnn_mnist", 8)
+    alone = train([], exe, data, tmp_path, "alone", "--steps=10", "--accumulate=2")[0]
+    together = train(openmpi(2), exe, data, tmp_path, "together", "--steps=10")
+    assert together[0] == pytest.approx(alone, rel=1e-5)
+    assert together[2].stderr.count("batch statistics") == 1  # rank 0 warns, the other is silent
+
+
+def test_evaluation_is_shared(openmpi, digits, models, tmp_path):
+    exe, data = digits
+    folder = models / "mlp_digits"
+    evaluation = [f"--eval-data=input={folder / 'eval_input.npy'}",
+                  f"--eval-data=labels={folder / 'eval_labels.npy'}", "--steps=5", "--json"]
+    alone = json.loads(call([exe, *data, *evaluation, "--accumulate=3", "--progress=off"]).stdout)
+    together = json.loads(call(openmpi(3, exe, *data, *evaluation, "--progress=off")).stdout)
+    assert together["eval_rows"] == alone["eval_rows"]
+    assert together["eval_accuracy"] == alone["eval_accuracy"]
+    assert together["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-6)
+
+
+def test_transfers_overlap_the_backward_pass(openmpi, gradc, models, tmp_path):
+    exe, data = executable(gradc, models, tmp_path, "gpt2_mini", 4)
+    call(openmpi(2, exe, *data, "--steps=5", "--trace", tmp_path / "t.json", "--progress=off"))
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    backward = [e for e in events if e.get("name") == "backward"]
+    sums = [e for e in events if e.get("name") == "all_reduce"]
+    inside = [s for s in sums for b in backward if b["ts"] <= s["ts"] < b["ts"] + b["dur"]]
+    assert len(backward) == 5 and len(inside) >= 5  # buckets that start before it is over
+    assert {s["tid"] for s in sums}.isdisjoint({b["tid"] for b in backward})
+
+
+def ranks_of(parent):
+    """Processes of the executable below a launcher, by rank."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = path.read_bytes()
+            mine = f"TEST_RUN={parent}".encode() in text.split(b"\0")
+            name = (path.parent / "comm").read_text().strip()
+        except OSError:
+            continue
+        rank = re.search(rb"(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", text)
+        if mine and rank and name == "mlp_digits":
+            found[int(rank[1])] = int(path.parent.name)
+    return found
+
+
+def start_and_wait(command, log, mark):
+    env = dict(os.environ, TEST_RUN=mark, GRADC_COMM_TIMEOUT="4")
+    process = subprocess.Popen([str(c) for c in command], env=env, text=True, stderr=subprocess.PIPE,
+                               stdout=subprocess.PIPE, start_new_session=True)
+    while not (log.exists() and log.read_text().count("\n") > 3):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_no_rank_outlives_another(launch, digits, tmp_path, number, victim):
+    exe, data = digits
+    log = tmp_path / "log.jsonl"
+    process = start_and_wait(launch(3, exe, *data, "--epochs=100000000", "--log", log, "--progress=off"),
+                             log, tmp_path.name)
+    ranks = ranks_of(tmp_path.name)
+    assert sorted(ranks) == [0, 1, 2]
+    began = time.monotonic()
+    os.kill(ranks[victim], number)
+    try:
+        said = process.communicate(timeout=30)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert time.monotonic() - began < 30 and process.returncode != 0
+    deadline = time.monotonic() + 10
+    while ranks_of(tmp_path.name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not ranks_of(tmp_path.name), "orphans"
+    if number == signal.SIGSTOP:
+        assert re.search(rf"gradc: error: .*rank \d: .*waited 4 s for rank .*{victim}", said), said
+
+
+def script_of(folder, text):
+    path = folder / "rank.sh"
+    path.write_text(f"#!/bin/sh\nrank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def errors_of(done):
+    return re.findall(r"gradc: error: .*", done.stderr)
+
+
+def test_a_fault_of_one_rank_ends_all(launch, digits, tmp_path):
+    """It says what happened, once, and the others take its exit code."""
+    exe, data = digits
+    script = script_of(tmp_path, f"""
+[ "$rank" = 1 ] && exec {exe} --data=input=/nonexistent.npy "$@"
+exec {exe} {data[0]} "$@" """)
+    done = call(launch(3, script, *data[1:], "--steps=5", "--progress=off"), exit=5)
+    assert len(errors_of(done)) == 1 and "/nonexistent.npy" in errors_of(done)[0]
+
+
+def test_a_fault_of_all_is_told_once(launch, digits, tmp_path):
+    exe, data = digits
+    done = call(launch(3, exe, *data, "--steps=5", "--progress=off", "--lr=1e38"), exit=8)
+    assert len(errors_of(done)) == 1
+
+
+def test_ranks_must_agree(launch, digits, tmp_path):
+    exe, data = digits
+    script = script_of(tmp_path, f'exec {exe} "$@" --seed=$rank')
+    done = call(launch(2, script, *data, "--steps=5", "--progress=off"), exit=None)
+    assert done.returncode != 0 and "rank 1 has other options than rank 0" in done.stderr
+
+
+def test_without_the_library(digits, tmp_path):
+    """A launcher's environment where the loader finds no MPI; and none, where nobody looks for it."""
+    exe, data = digits
+    (tmp_path / "none.c").write_text("""#include <stddef.h>
+void *dlopen(const char *name, int how) { (void)name; (void)how; return NULL; }
+""")
+    call(["cc", "-shared", "-fPIC", tmp_path / "none.c", "-o", tmp_path / "none.so"])
+    preload = {"LD_PRELOAD": str(tmp_path / "none.so")}
+    call([exe, *data, "--steps=1"], env=preload)
+    done = call([exe, *data, "--steps=1"], env=preload | {"OMPI_COMM_WORLD_SIZE": "2"}, exit=9)
+    assert "libmpi.so.40 cannot be opened: install libopenmpi3" in done.stderr
