@@ -36,7 +36,7 @@ demo: build ## compiles and trains a small GPT-2, results in demo/
 bench: build ## measures and prints
 	bench/run
 
-accuracy: build ## every f32 through every scalar function, half an hour
+accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
 
