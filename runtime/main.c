@@ -55,6 +55,7 @@ typedef struct {
 	Log *log;
 	GradcStep step;
 	GradcEval before, after;
+	GradcResume resumed;
 	bool evaluated;
 } Session;
 
@@ -81,8 +82,14 @@ evaluate_before(Session *s)
 	RETURN_IF_ERROR(gradc_evaluate(s->run, &s->before));
 	s->after = s->before;
 	s->evaluated = true;
-	show_eval(s, "before training", &s->before);
-	return log_eval_before(s->log, &s->before);
+	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before);
+	return gradc_steps_done(s->run) == 0 ? log_eval_before(s->log, &s->before) : NULL;
+}
+
+static bool
+is_save_due(const Session *s)
+{
+	return s->o->save_every > 0 && s->step.step % s->o->save_every == 0;
 }
 
 static bool
@@ -90,7 +97,8 @@ is_eval_due(const Session *s, bool last)
 {
 	int64_t every = s->o->eval_every;
 
-	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0));
+	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0) ||
+	                                  (s->o->run.keep_best && is_save_due(s)));
 }
 
 /* With a fault the line of the step is written all the same: the log ends with what went wrong. */
@@ -127,14 +135,40 @@ take_step(Session *s, bool first, bool last)
 }
 
 static Status
+save_step(Session *s, bool evaluated)
+{
+	return gradc_save(s->run, evaluated ? s->after.loss : NAN);
+}
+
+/* The state of the last step, again if need be until it is there or gradc_save gives up. */
+static Status
+save_last(Session *s, bool evaluated)
+{
+	Status status = gradc_save_poll(s->run, true);
+
+	while (!status && gradc_saved_step(s->run) != gradc_steps_done(s->run)) {
+		status = save_step(s, evaluated);
+		if (!status)
+			status = gradc_save_poll(s->run, true);
+	}
+	return status;
+}
+
+static Status
 train(Session *s)
 {
-	int64_t total = gradc_total_steps(s->run);
+	int64_t done = gradc_steps_done(s->run), total = gradc_total_steps(s->run);
+	bool evaluated = false;
 
 	RETURN_IF_ERROR(evaluate_before(s));
-	for (int64_t i = 0; i < total && !stop_signal; i++)
-		RETURN_IF_ERROR(take_step(s, i == 0, i + 1 == total));
-	return NULL;
+	for (int64_t i = done; i < total && !stop_signal; i++) {
+		RETURN_IF_ERROR(take_step(s, i == done, i + 1 == total));
+		evaluated = is_eval_due(s, i + 1 == total);
+		if (is_save_due(s))
+			RETURN_IF_ERROR(save_step(s, evaluated));
+		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
+	}
+	return s->o->run.save ? save_last(s, evaluated) : NULL;
 }
 
 static void
@@ -174,31 +208,73 @@ warn_statistics(const Session *s)
 }
 
 static Status
+resume(Session *s)
+{
+	GradcResume *r = &s->resumed;
+
+	RETURN_IF_ERROR(gradc_resume(s->run, r));
+	if (!s->o->run.resume)
+		return NULL;
+	if (r->path)
+		fprintf(stderr, "resumed from %s: step %lld\n", r->path, (long long)r->step);
+	else
+		fprintf(stderr, "no checkpoint to resume from: training starts fresh\n");
+	s->step.step = r->step;
+	s->step.loss = r->loss;
+	return NULL;
+}
+
+static Status
+check_eval(const Session *s)
+{
+	const CliOptions *o = s->o;
+	const char *option = o->eval_every > 0 ? "--eval-every" : "--keep-best";
+
+	if ((o->eval_every > 0 || o->run.keep_best) && !gradc_has_eval(s->run))
+		return status_error(EXIT_USAGE,
+		                    "%s: there are no evaluation data: give --eval-data or "
+		                    "--eval-tokens",
+		                    option);
+	return NULL;
+}
+
+static Status
+run_training(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	RETURN_IF_ERROR(gradc_bind_data(s->run));
+	RETURN_IF_ERROR(check_eval(s));
+	RETURN_IF_ERROR(resume(s));
+	warn_statistics(s);
+	table_print(stderr, s->run, o);
+	s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
+	RETURN_IF_ERROR(log_open(o->log, gradc_steps_done(s->run), &s->log));
+	Status status = train(s);
+	if (status)
+		status_free(gradc_save_poll(s->run, true));
+	progress_end(&s->progress);
+	Status closed = log_close(s->log);
+	if (status)
+		status_free(closed);
+	RETURN_IF_ERROR(status ? status : closed);
+	print_result(s);
+	return NULL;
+}
+
+static Status
 run_session(Session *s)
 {
 	const CliOptions *o = s->o;
 
+	if (!o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text))
+		RETURN_IF_ERROR(run_training(s));
+	else
+		RETURN_IF_ERROR(resume(s));
 	if (o->once)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
-	if (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text) {
-		RETURN_IF_ERROR(gradc_bind_data(s->run));
-		if (o->eval_every > 0 && !gradc_has_eval(s->run))
-			return status_error(EXIT_USAGE,
-			                    "--eval-every: there are no evaluation data: "
-			                    "give --eval-data or --eval-tokens");
-		warn_statistics(s);
-		table_print(stderr, s->run, o);
-		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
-		RETURN_IF_ERROR(log_open(o->log, &s->log));
-		Status status = train(s);
-		progress_end(&s->progress);
-		Status closed = log_close(s->log);
-		if (status)
-			status_free(closed);
-		RETURN_IF_ERROR(status ? status : closed);
-		print_result(s);
-	}
-	return o->export ? gradc_export(s->run, o->export) : NULL;
+	bool stopped = stop_signal && o->run.save; /* the run that resumes it exports */
+	return o->export && !stopped ? gradc_export(s->run, o->export) : NULL;
 }
 
 static int
@@ -221,7 +297,9 @@ run_executable(const CliOptions *o, Diag *diag)
 	gradc_close(s.run);
 	if (!failed && diag_errors(diag) > 0)
 		code = diag_exit_code(diag);
-	return failed || !stop_signal ? code : 128 + (int)stop_signal;
+	if (failed || !stop_signal)
+		return code;
+	return o->run.save ? EXIT_PREEMPTED : 128 + (int)stop_signal;
 }
 
 int
