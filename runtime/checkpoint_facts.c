@@ -186,6 +186,21 @@ setting(const Manifest *m, const char *name)
 	return NULL;
 }
 
+/* A value as people write it: 0.1, not all 17 digits. */
+static const char *
+shown(Arena *arena, const char *json)
+{
+	Text text = {0};
+	double value;
+
+	if (*json == '"' || !strpbrk(json, ".e") || !parse_double(json, &value))
+		return json;
+	text_add_double(&text, value);
+	json = arena_strdup(arena, text.at);
+	text_free(&text);
+	return json;
+}
+
 void
 facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now)
 {
@@ -195,8 +210,9 @@ facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest 
 		const char *name = now->settings[i].name, *before = setting(old, name);
 
 		if (before && strcmp(before, now->settings[i].value) != 0)
-			diag_warning(run->diag, "%s: \"%s\" was %s, is %s", path, name, before,
-			             now->settings[i].value);
+			diag_warning(run->diag, "%s: \"%s\" was %s, is %s", path, name,
+			             shown(run->arena, before),
+			             shown(run->arena, now->settings[i].value));
 	}
 	if (now->rows && old->rows && old->rows != now->rows)
 		diag_warning(run->diag, "%s: the data had %lld rows, these have %lld", path,
