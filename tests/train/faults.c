@@ -6,6 +6,7 @@
  *	FAULT_TIMES=N        how many do (1)
  *	FAULT_HOW=kill       the process is killed, in the middle of a write
  *	          short      half of what was asked for, or no bytes of a read
+ *	          hang       never returns
  *	          NUMBER     fails with this errno
  *	FAULT_COUNT=FILE     at exit: how many calls there were */
 #include <dlfcn.h>
@@ -50,6 +51,8 @@ what_now(const char *call, const char *path)
 		return GO_ON;
 	if (strcmp(how, "kill") == 0 && strcmp(call, "write") != 0)
 		kill(getpid(), SIGKILL);
+	while (strcmp(how, "hang") == 0)
+		pause();
 	errno = atoi(how);
 	return strcmp(how, "short") == 0 || strcmp(how, "kill") == 0 ? SHORT : FAIL;
 }
