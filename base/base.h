@@ -274,6 +274,8 @@ Status file_writer_commit(FileWriter *w, int mode);
 void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
 Status file_write(const char *path, const void *bytes, int64_t n);
 Status folder_make(const char *path); /* and its parents; existing is fine */
+/* Names in it are durable; fine too where the file system has no such call. */
+Status folder_sync(const char *path);
 char *path_join(Arena *arena, const char *folder, const char *name);
 /* Reads exactly n bytes at an offset, EINTR and short reads handled. */
 Status file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset);

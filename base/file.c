@@ -231,22 +231,30 @@ file_writer_pad(FileWriter *w, int64_t alignment)
 	return NULL;
 }
 
-/* Makes the rename itself durable; not every file system can, and then nothing is lost but
- * the promise. */
+Status
+folder_sync(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	Status status = NULL;
+
+	if (fd < 0)
+		return system_error(EXIT_SYSTEM, path);
+	if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+		status = system_error(EXIT_SYSTEM, path);
+	close(fd);
+	return status;
+}
+
+/* Makes the rename itself durable; where that fails nothing is lost but the promise. */
 static void
-sync_folder(const char *path)
+sync_folder_of(const char *path)
 {
 	size_t n = folder_length(path);
 	char *folder = memory_get(n + 2);
-	int fd;
 
 	memcpy(folder, path, n);
 	memcpy(folder + n, ".", 2);
-	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd >= 0) {
-		fsync(fd);
-		close(fd);
-	}
+	status_free(folder_sync(folder));
 	free(folder);
 }
 
@@ -264,7 +272,7 @@ writer_finish(FileWriter *w, int mode)
 	w->fd = -1;
 	if (closed != 0 || rename(w->temporary, w->path) != 0)
 		return system_error(EXIT_SYSTEM, w->path);
-	sync_folder(w->path);
+	sync_folder_of(w->path);
 	return NULL;
 }
 

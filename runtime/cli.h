@@ -13,7 +13,7 @@ typedef struct {
 	GradcPairs inputs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
-	int64_t eval_every;
+	int64_t eval_every, save_every;
 	bool info, json, once, backward, deterministic, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
@@ -31,7 +31,9 @@ const char *count_text(char to[32], double n); /* 1.2M */
 
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;
-Status log_open(const char *path, Log **out); /* NULL path: *out is NULL, and writes do nothing */
+/* NULL path: *out is NULL, and writes do nothing. With step > 0 a file that is there is continued:
+ * what it has of later steps is dropped, in one moment. */
+Status log_open(const char *path, int64_t step, Log **out);
 Status log_eval_before(Log *log, const GradcEval *eval);
 Status log_step(Log *log, const Gradc *run, const GradcStep *step, const GradcEval *eval);
 Status log_close(Log *log);

@@ -2,7 +2,11 @@
  * No globals, no exit, no signal handlers; one Gradc belongs to one thread at a time. Every call
  * that can fail returns a Status whose exit code is the one of the command line page.
  *
- *	gradc_open -> gradc_bind_data -> gradc_step ... -> gradc_evaluate, gradc_export -> gradc_close */
+ *	gradc_open -> gradc_bind_data -> gradc_resume -> gradc_step, gradc_save ... -> gradc_evaluate,
+ *	gradc_export -> gradc_close
+ *
+ * The one thread that a Gradc starts of its own writes checkpoints; it touches nothing but a copy of
+ * the state and handles no signals. */
 #ifndef GRADC_H
 #define GRADC_H
 
@@ -37,7 +41,13 @@ typedef struct {
 	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
 	const char *trace;        /* a file for what happens when; NULL: none */
 	bool profile;             /* measure the instructions of a few steps */
-	bool poison;              /* for tests: freed memory holds NaN */
+	const char
+		*save; /* folder of the checkpoints; NULL: none, and no memory planned for them */
+	const char *resume; /* a checkpoint, a folder of them, or "auto": the newest under `save` */
+	int64_t keep;       /* how many of the newest checkpoints stay; 0: all */
+	bool keep_best;     /* and the one with the lowest evaluation loss */
+	int64_t shard_bytes; /* a checkpoint's files hold about as much */
+	bool poison;         /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
 
@@ -74,6 +84,7 @@ const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
 int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
+int64_t gradc_snapshot_bytes(const Gradc *run); /* of the one that checkpoints are written from */
 
 /* Ranks that train together; 0 of 1 without a launcher. */
 int gradc_rank(const Gradc *run);
@@ -89,6 +100,27 @@ Status gradc_step(Gradc *run, GradcStep *out);
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
+
+typedef struct {
+	const char *path; /* of the checkpoint; NULL: there was none, training starts fresh */
+	int64_t step, samples;
+	double loss, eval_loss; /* of its step; NaN: not known */
+} GradcResume;
+int64_t gradc_steps_done(const Gradc *run);
+/* Continues from the checkpoint that options.resume names: state, step and place in the data are
+ * those of the run that wrote it. After gradc_bind_data, or without it to use the weights only.
+ * Settings and data that differ are warned of; a damaged, foreign or newer checkpoint is
+ * EXIT_CHECKPOINT, and only "auto" falls back to the one before, with a warning. *out lives as long
+ * as run. */
+Status gradc_resume(Gradc *run, GradcResume *out);
+/* Copies the state and writes the copy as a checkpoint of this step in the background, once the one
+ * before is written. eval_loss: of this step, NaN when not known. A checkpoint that could not be
+ * written is a warning, of this or a later call, and leaves those before alone; the third in a row is
+ * EXIT_CHECKPOINT. */
+Status gradc_save(Gradc *run, double eval_loss);
+/* Reports what the background has finished; with `wait`, after it has. */
+Status gradc_save_poll(Gradc *run, bool wait);
+int64_t gradc_saved_step(const Gradc *run); /* of the newest complete checkpoint; -1: none yet */
 
 /* grad.NAME.npy for every trainable parameter, loss.npy and names.json; after accumulate. */
 Status gradc_dump_gradients(Gradc *run, const char *folder);

@@ -102,6 +102,7 @@ collect(const Format *f, const KernelVariant *variants, bool weights_ok)
 		total += bytes;
 		json_object_set_new(regions, space_names[s], json_integer(bytes));
 	}
+	json_object_set_new(regions, "snapshot", json_integer(saver_bytes(f))); /* with --save */
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
@@ -170,6 +171,8 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
 	for (int s = 0; s < N_SPACES; s++)
 		printf("region %-17s %s\n", space_names[s],
 		       bytes_text(text, (double)format_region_bytes(f, (Space)s)));
+	printf("region %-17s %s (with --save)\n", "snapshot",
+	       bytes_text(text, (double)saver_bytes(f)));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 

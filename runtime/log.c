@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 struct Log {
 	FILE *file;
@@ -18,13 +19,68 @@ json_number(double value)
 	return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* A whole line of a step up to this one. */
+static bool
+is_kept(const char *line, size_t n, int64_t step)
+{
+	json_t *root = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
+	const json_t *at = json_object_get(root, "step");
+	bool kept = json_is_integer(at) && json_integer_value(at) <= step;
+
+	json_decref(root);
+	return kept;
+}
+
+static Status
+copy_lines(FILE *from, const char *path, int64_t step, FileWriter *to)
+{
+	char *line = NULL;
+	size_t size = 0;
+	Status status = NULL;
+
+	for (ssize_t n; !status && (n = getline(&line, &size, from)) >= 0;)
+		if (is_kept(line, (size_t)n, step))
+			status = file_writer_add(to, line, n);
+	if (!status && ferror(from))
+		status = status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	free(line);
+	return status;
+}
+
+/* Drops the lines that an earlier run wrote behind the step at which this one goes on. What is no
+ * regular file has nothing to drop. */
+static Status
+cut_after(const char *path, int64_t step)
+{
+	struct stat st;
+	FileWriter *to;
+
+	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+		return NULL;
+	FILE *from = fopen(path, "r");
+	if (!from)
+		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	Status status = file_writer_open(path, &to);
+	if (!status) {
+		status = copy_lines(from, path, step, to);
+		if (status)
+			file_writer_abort(to);
+		else
+			status = file_writer_commit(to, (int)(st.st_mode & 07777));
+	}
+	fclose(from);
+	return status;
+}
+
 Status
-log_open(const char *path, Log **out)
+log_open(const char *path, int64_t step, Log **out)
 {
 	*out = NULL;
 	if (!path)
 		return NULL;
-	FILE *file = fopen(path, "w");
+	if (step > 0)
+		RETURN_IF_ERROR(cut_after(path, step));
+	FILE *file = fopen(path, step > 0 ? "a" : "w");
 	if (!file)
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 	*out = calloc(1, sizeof(**out));

@@ -53,6 +53,7 @@ typedef struct {
 	Views views;
 	GradcStep step;
 	GradcEval before, after;
+	GradcResume resumed;
 	bool evaluated;
 	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
@@ -83,9 +84,15 @@ evaluate_before(Session *s)
 	RETURN_IF_ERROR(gradc_evaluate(s->run, &s->before));
 	s->after = s->before;
 	s->evaluated = true;
-	show_eval(s, "before training", &s->before);
-	RETURN_IF_ERROR(views_eval_before(&s->views, 0, &s->before));
-	return log_eval_before(s->log, &s->before);
+	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before);
+	RETURN_IF_ERROR(views_eval_before(&s->views, gradc_steps_done(s->run), &s->before));
+	return gradc_steps_done(s->run) == 0 ? log_eval_before(s->log, &s->before) : NULL;
+}
+
+static bool
+is_save_due(const Session *s)
+{
+	return s->o->save_every > 0 && s->step.step % s->o->save_every == 0;
 }
 
 static bool
@@ -93,7 +100,8 @@ is_eval_due(const Session *s, bool last)
 {
 	int64_t every = s->o->eval_every;
 
-	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0));
+	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0) ||
+	                                  (s->o->run.keep_best && is_save_due(s)));
 }
 
 /* With a fault the line of the step is written all the same: the log ends with what went wrong. */
@@ -132,16 +140,41 @@ take_step(Session *s, bool first, bool last)
 }
 
 static Status
+save_step(Session *s, bool evaluated)
+{
+	return gradc_save(s->run, evaluated ? s->after.loss : NAN);
+}
+
+/* The state of the last step, again if need be until it is there or gradc_save gives up. */
+static Status
+save_last(Session *s, bool evaluated)
+{
+	Status status = gradc_save_poll(s->run, true);
+
+	while (!status && gradc_saved_step(s->run) != gradc_steps_done(s->run)) {
+		status = save_step(s, evaluated);
+		if (!status)
+			status = gradc_save_poll(s->run, true);
+	}
+	return status;
+}
+
+static Status
 train(Session *s)
 {
-	int64_t total = gradc_total_steps(s->run);
+	int64_t done = gradc_steps_done(s->run), total = gradc_total_steps(s->run);
+	bool evaluated = false;
 
 	RETURN_IF_ERROR(evaluate_before(s));
-	for (int64_t i = 0; i < total && !s->stop; i++) {
-		RETURN_IF_ERROR(take_step(s, i == 0, i + 1 == total));
+	for (int64_t i = done; i < total && !s->stop; i++) {
+		RETURN_IF_ERROR(take_step(s, i == done, i + 1 == total));
+		evaluated = is_eval_due(s, i + 1 == total);
+		if (is_save_due(s))
+			RETURN_IF_ERROR(save_step(s, evaluated));
+		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
 		RETURN_IF_ERROR(gradc_agree(s->run, (int)stop_signal, &s->stop));
 	}
-	return NULL;
+	return s->o->run.save ? save_last(s, evaluated) : NULL;
 }
 
 static void
@@ -186,35 +219,79 @@ warn_statistics(const Session *s)
 }
 
 static Status
+resume(Session *s)
+{
+	GradcResume *r = &s->resumed;
+
+	RETURN_IF_ERROR(gradc_resume(s->run, r));
+	if (!s->o->run.resume)
+		return NULL;
+	s->step.step = r->step;
+	s->step.loss = r->loss;
+	if (gradc_rank(s->run) > 0)
+		return NULL;
+	if (r->path)
+		fprintf(stderr, "resumed from %s: step %lld\n", r->path, (long long)r->step);
+	else
+		fprintf(stderr, "no checkpoint to resume from: training starts fresh\n");
+	return NULL;
+}
+
+static Status
+check_eval(const Session *s)
+{
+	const CliOptions *o = s->o;
+	const char *option = o->eval_every > 0 ? "--eval-every" : "--keep-best";
+
+	if ((o->eval_every > 0 || o->run.keep_best) && !gradc_has_eval(s->run))
+		return status_error(EXIT_USAGE,
+		                    "%s: there are no evaluation data: give --eval-data or "
+		                    "--eval-tokens",
+		                    option);
+	return NULL;
+}
+
+static Status
+run_training(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	RETURN_IF_ERROR(gradc_bind_data(s->run));
+	RETURN_IF_ERROR(check_eval(s));
+	RETURN_IF_ERROR(resume(s));
+	warn_statistics(s);
+	if (gradc_rank(s->run) == 0)
+		table_print(stderr, s->run, o);
+	s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
+	RETURN_IF_ERROR(log_open(o->log, gradc_steps_done(s->run), &s->log));
+	Status status = views_open(s->arena, o, &s->views);
+	if (!status)
+		status = train(s);
+	if (status)
+		status_free(gradc_save_poll(s->run, true));
+	progress_end(&s->progress);
+	status = views_close(&s->views, s->run, status);
+	Status closed = log_close(s->log);
+	if (status)
+		status_free(closed);
+	RETURN_IF_ERROR(status ? status : closed);
+	print_result(s);
+	return NULL;
+}
+
+static Status
 run_session(Session *s)
 {
 	const CliOptions *o = s->o;
 
+	if (!o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text))
+		RETURN_IF_ERROR(run_training(s));
+	else
+		RETURN_IF_ERROR(resume(s));
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
-	if (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text) {
-		RETURN_IF_ERROR(gradc_bind_data(s->run));
-		if (o->eval_every > 0 && !gradc_has_eval(s->run))
-			return status_error(EXIT_USAGE,
-			                    "--eval-every: there are no evaluation data: "
-			                    "give --eval-data or --eval-tokens");
-		warn_statistics(s);
-		if (gradc_rank(s->run) == 0)
-			table_print(stderr, s->run, o);
-		s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
-		RETURN_IF_ERROR(log_open(o->log, &s->log));
-		Status status = views_open(s->arena, o, &s->views);
-		if (!status)
-			status = train(s);
-		progress_end(&s->progress);
-		status = views_close(&s->views, s->run, status);
-		Status closed = log_close(s->log);
-		if (status)
-			status_free(closed);
-		RETURN_IF_ERROR(status ? status : closed);
-		print_result(s);
-	}
-	return o->export ? gradc_export(s->run, o->export) : NULL;
+	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */
+	return o->export && !stopped ? gradc_export(s->run, o->export) : NULL;
 }
 
 /* Faults that all ranks come to by themselves, at the same step. */
@@ -261,7 +338,9 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	gradc_close(s.run);
 	if (!failed && diag_errors(diag) > 0)
 		code = diag_exit_code(diag);
-	return failed || !s.stop ? code : 128 + s.stop;
+	if (failed || !s.stop)
+		return code;
+	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
 int

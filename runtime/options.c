@@ -69,6 +69,15 @@ static const OptionRow rows[] = {
 	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text)},
 	{"eval-every", "N", "evaluates every N steps, besides before and after", TAKES_INT,
 	 CLI(eval_every)},
+	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
+	 RUN(save)},
+	{"save-every", "N", "and every N steps, written in the background", TAKES_INT,
+	 CLI(save_every), .least = 1},
+	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1},
+	{"keep-best", NULL, "and the one with the lowest evaluation loss", TAKES_FLAG,
+	 RUN(keep_best)},
+	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: of --save, "
+	 "else starts fresh", TAKES_STRING, RUN(resume)},
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load)},
 	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
 	 RUN(weights)},
@@ -103,16 +112,38 @@ static const OptionRow rows[] = {
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
-	{"save", "DIR", NULL, TAKES_NOTHING},
-	{"save-every", "N", NULL, TAKES_NOTHING},
-	{"keep", "N", NULL, TAKES_NOTHING},
-	{"keep-best", NULL, NULL, TAKES_NOTHING},
-	{"resume", "DIR", NULL, TAKES_NOTHING},
+	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
 	{"offload", "WHAT", NULL, TAKES_NOTHING},
 };
 /* clang-format on */
 
 static const OptionTable table = {rows, COUNT(rows), "this program"};
+
+/* Options that do nothing without another. */
+static bool
+check_needs(const CliOptions *o, Diag *diag)
+{
+	const struct {
+		bool given, there;
+		const char *option, *needs;
+	} needs[] = {
+		{o->once, o->output_dir != NULL, "--once", "--output-dir DIR"},
+		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
+		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
+		{o->run.keep_best, o->run.save != NULL, "--keep-best", "--save DIR"},
+		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
+	         "--resume=auto", "--save DIR"},
+	};
+	bool ok = true;
+
+	for (int i = 0; i < COUNT(needs); i++)
+		if (needs[i].given && !needs[i].there) {
+			diag_error(diag, EXIT_USAGE, "%s needs %s", needs[i].option,
+			           needs[i].needs);
+			ok = false;
+		}
+	return ok;
+}
 
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
@@ -126,11 +157,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		ok = false;
 	}
-	if (ok && out->once && !out->output_dir) {
-		diag_error(diag, EXIT_USAGE, "--once needs --output-dir DIR");
-		ok = false;
-	}
-	return ok;
+	return ok && check_needs(out, diag);
 }
 
 /* ---- values as JSON; NULL: nothing to show */

@@ -289,6 +289,31 @@ ranks_sum_state(Gradc *run, int state)
 	                executor_state(&run->executor, state).at, 1);
 }
 
+static Status
+broadcast(Gradc *run, DType dtype, void *at, int64_t n)
+{
+	CommBuffers b = {.to = at, .from = at, .n = n, .dtype = dtype};
+	CommRequest *request;
+
+	RETURN_IF_ERROR(run->comm_ops->broadcast(run->comm, &b, 0, &request));
+	return run->comm_ops->finish(run->comm, request);
+}
+
+Status
+ranks_broadcast_text(Gradc *run, const char **text)
+{
+	int64_t n = *text ? (int64_t)strlen(*text) + 1 : 0;
+
+	if (gradc_ranks(run) == 1)
+		return NULL;
+	RETURN_IF_ERROR(broadcast(run, S64, &n, 1));
+	char *copy = n ? arena_alloc(run->arena, (size_t)n) : NULL;
+	if (n && gradc_rank(run) == 0)
+		memcpy(copy, *text, (size_t)n);
+	*text = copy;
+	return n ? broadcast(run, U8, copy, n) : NULL;
+}
+
 /* ---- for users */
 int
 gradc_rank(const Gradc *run)

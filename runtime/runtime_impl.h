@@ -231,6 +231,120 @@ Status weights_check(const GradcModel *model, const Format *f, const char *file,
 /* ---- load.c: other initial values by name, from a safetensors file. */
 Status weights_load(Gradc *run, const char *path);
 
+/* ---- checkpoint_manifest.c: what a checkpoint holds, and its checksums (XXH3, 64 bits). */
+enum { CHECKPOINT_VERSION = 1 };
+#define SHARD_PATTERN "shard-*.safetensors"
+typedef struct {
+	const char *name;
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK];
+	int shard;         /* -1: a constant, of which only the checksum is kept */
+	uint64_t checksum; /* of its bytes */
+} SavedTensor;
+typedef struct {
+	const char *file; /* name in the checkpoint's folder */
+	int64_t bytes;
+	uint64_t header; /* checksum of what lies before the first tensor */
+} Shard;
+typedef struct {
+	int64_t version;
+	uint64_t run;   /* a random number; resumed runs keep it */
+	int64_t serial; /* counts the checkpoints of a folder: the newest has the highest */
+	int64_t step, samples, world;
+	double loss, eval_loss; /* NaN: not known */
+	uint64_t model, data;   /* fingerprints */
+	int64_t rows;           /* of the data; 0: none were bound */
+	GradcPair *settings;    /* values as JSON */
+	SavedTensor *tensors, *constants;
+	Shard *shards;
+	int n_settings, n_tensors, n_constants, n_shards;
+} Manifest;
+uint64_t checksum_bytes(const void *bytes, int64_t n);
+const char *checksum_text(char to[17], uint64_t checksum);
+Status manifest_write(const char *path, const Manifest *m);
+/* All faults have EXIT_CHECKPOINT and name the path. */
+Status manifest_read(Arena *arena, const char *path, Manifest *out);
+Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
+
+/* ---- checkpoint_facts.c: what a checkpoint knows of the run that wrote it. */
+uint64_t facts_model(const Format *f);
+Status facts_data(const Dataset *d, uint64_t *out);
+/* Step, samples, fingerprints and settings; the tensors are the caller's. */
+Status facts_collect(Arena *arena, Gradc *run, Manifest *out);
+/* Warns of each setting that differs, naming both values. */
+void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
+
+/* ---- checkpoint_folder.c: the checkpoints under one folder, one run at a time. */
+typedef struct {
+	int64_t step, serial; /* serial -1: cannot be read */
+	uint64_t run;
+	double eval_loss;
+} CheckpointEntry;
+typedef struct {
+	Arena *arena;
+	const char *path;
+	int lock;   /* its descriptor; -1: not yet */
+	bool alone; /* false: this file system has no locks */
+	bool scanned;
+	VEC(CheckpointEntry) entries;
+} CheckpointFolder;
+/* Makes it, locks it, removes what killed runs left, lists it; does nothing when that was done. */
+Status folder_prepare(CheckpointFolder *folder);
+/* EXIT_CHECKPOINT when another process has it. A folder that cannot be opened is no fault yet. */
+Status folder_lock(CheckpointFolder *folder);
+void folder_list(CheckpointFolder *folder);
+void folder_close(CheckpointFolder *folder);
+char *folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step);
+int64_t folder_next_serial(const CheckpointFolder *folder);
+/* The complete checkpoint at `temporary` appears under its name, replacing one of the same step. */
+Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry);
+/* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
+void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
+char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
+void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
+
+/* ---- checkpoint_save.c: written in the background, from a copy. */
+typedef struct SaveJob SaveJob;
+typedef struct {
+	CheckpointFolder folder;
+	Span snapshot;     /* the copy of the saved states; no bytes: nothing is saved */
+	SaveJob *job;      /* being written; NULL: none */
+	uint64_t run;      /* of the manifest */
+	int64_t done_step; /* the newest that lies there complete; -1: none */
+	int failures;      /* in a row */
+	uint64_t data;     /* fingerprint of the training data */
+	bool has_data;
+	SavedTensor *constants; /* with their checksums; NULL: not yet known */
+	int n_constants;
+} Saver;
+Status saver_open(Gradc *run);
+void saver_close(Gradc *run); /* waits for the writer */
+int64_t saver_bytes(const Format *f);
+/* Indices of the states that a checkpoint holds, *n of them. */
+int *saved_states(Arena *arena, const Format *f, int *n);
+Status saver_constants(Gradc *run);
+
+/* ---- checkpoint_read.c: a checkpoint against the model's tables. */
+typedef struct {
+	Arena *arena;
+	const char *path; /* of the checkpoint's folder */
+	Manifest manifest;
+	int *states; /* of each tensor */
+} Checkpoint;
+/* The manifest, checked: exactly the model's saved states, with their types and shapes. */
+Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
+typedef struct {
+	void *context;
+	/* Bytes [offset, offset + n) of a state. */
+	Status (*take)(void *context, int state, int64_t offset, const void *bytes, int64_t n);
+} CheckpointSink;
+/* Reads every byte of every shard and compares the checksums; a sink (NULL: none) is given what is
+ * read, before the checksum of its tensor is known. */
+Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
+/* Size and checksum of what lies before the tensors. */
+Status shard_header(const SafeTensors *st, const char *path, int64_t *bytes, uint64_t *checksum);
+
 /* ---- named.c: files named after tensors, and the list of them. */
 typedef struct {
 	Arena *arena;
@@ -255,6 +369,8 @@ Status ranks_share(Gradc *run, Status own);
 /* EXIT_COMM when a rank has another executable, other options or other data. */
 Status ranks_compare(Gradc *run);
 Status ranks_sum_state(Gradc *run, int state); /* a scalar, over all ranks */
+/* Rank 0's text becomes everybody's; NULL is one too. */
+Status ranks_broadcast_text(Gradc *run, const char **text);
 /* The sums of a step over all ranks; NULL with one rank. */
 Status reduction_new(Gradc *run, Reduction **out);
 Status reduction_after(Reduction *r, uint32_t instruction); /* of the last micro-batch */
@@ -280,6 +396,7 @@ struct Gradc {
 	int64_t step, samples, total_steps;
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	double loss, count;                       /* of the accumulated micro-batches */
+	Saver saver;
 };
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
@@ -288,5 +405,7 @@ Status read_scalar(Gradc *run, int state, double *out);
 /* Keeps the last fault as the result, reports the one before. */
 Status fault_join(Diag *diag, Status first, Status second);
 double seconds_now(void);
+/* total_steps, from where the run is. */
+void trainer_count_steps(Gradc *run);
 
 #endif

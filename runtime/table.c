@@ -132,6 +132,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	for (int s = 0; s < N_SPACES; s++)
 		fprintf(out, " %s %s,", space_names[s],
 		        bytes_text(text, (double)format_region_bytes(f, (Space)s)));
+	if (gradc_snapshot_bytes(run) > 0)
+		fprintf(out, " snapshot %s,", bytes_text(text, (double)gradc_snapshot_bytes(run)));
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);

@@ -75,6 +75,7 @@ gradc_default_options(void)
 		.clip_norm = NAN,
 		.device = "cpu",
 		.communicator = "self",
+		.shard_bytes = 4ll << 30,
 	};
 }
 
@@ -122,7 +123,9 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	run->metric_correct = format_state(&run->format, "metric.correct");
 	RETURN_IF_ERROR(weights_init(run));
 	RETURN_IF_ERROR(observe_open(run));
-	return options->load ? weights_load(run, options->load) : NULL;
+	if (options->load)
+		RETURN_IF_ERROR(weights_load(run, options->load));
+	return saver_open(run);
 }
 
 Status
@@ -136,6 +139,7 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
+	run->saver.folder.lock = -1;
 	run->comm_ops = comm_find(options->communicator);
 	Status status = run->comm_ops ? run->comm_ops->open(&run->comm)
 	                              : status_error(EXIT_USAGE, "unknown communicator %s",
@@ -171,6 +175,7 @@ gradc_close(Gradc *run)
 {
 	if (!run)
 		return;
+	saver_close(run);
 	status_free(gradc_finish(run));
 	dataset_close(run->train);
 	dataset_close(run->eval);
@@ -186,22 +191,40 @@ step_rows(const Gradc *run)
 	return run->train->micro_rows * run->options.accumulate * gradc_ranks(run);
 }
 
+static int64_t
+steps_of(const Gradc *run, int64_t rows)
+{
+	int64_t size = step_rows(run);
+
+	return rows / size + (run->options.keep_last && rows % size != 0);
+}
+
+void
+trainer_count_steps(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	int64_t rows = run->train->rows, epochs = o->epochs >= 0 ? o->epochs : 1;
+	int64_t epoch = run->samples / rows, left = rows - run->samples % rows;
+
+	run->total_steps = run->step;
+	if (o->steps >= 0)
+		run->total_steps = o->steps;
+	else if (epoch < epochs)
+		run->total_steps += steps_of(run, left) +
+		                    (epochs - epoch - 1) * steps_of(run, rows);
+	run->hyper.steps = run->total_steps;
+}
+
 static Status
 count_steps(Gradc *run)
 {
-	const GradcOptions *o = &run->options;
-	int64_t rows = run->train->rows, size = step_rows(run), steps = rows / size;
-
-	if (o->keep_last && rows % size != 0)
-		steps++;
-	if (steps == 0)
+	if (steps_of(run, run->train->rows) == 0)
 		return status_error(
 			EXIT_DATA,
 			"%lld samples are less than the %lld of a step; --keep-last pads "
 			"the last one",
-			(long long)rows, (long long)size);
-	run->total_steps = o->steps >= 0 ? o->steps : steps * (o->epochs >= 0 ? o->epochs : 1);
-	run->hyper.steps = run->total_steps;
+			(long long)run->train->rows, (long long)step_rows(run));
+	trainer_count_steps(run);
 	return NULL;
 }
 
@@ -253,6 +276,12 @@ gradc_total_steps(const Gradc *run)
 	return run->total_steps;
 }
 
+int64_t
+gradc_steps_done(const Gradc *run)
+{
+	return run->step;
+}
+
 const Format *
 gradc_tables(const Gradc *run)
 {
@@ -274,7 +303,7 @@ gradc_tokens_per_row(const Gradc *run)
 int64_t
 gradc_peak_bytes(const Gradc *run)
 {
-	int64_t bytes = 0;
+	int64_t bytes = gradc_snapshot_bytes(run);
 
 	for (int s = 0; s < N_SPACES; s++)
 		bytes += format_region_bytes(&run->format, (Space)s);

@@ -33,7 +33,7 @@ def openmpi():
     return lambda ranks, *arguments: [*command, "-n", str(ranks), *map(str, arguments)]
 
 
-def call(command, exit=0, env=None, timeout=120):
+def call(command, exit=0, env=None, timeout=60):
     done = subprocess.run([str(c) for c in command], text=True, capture_output=True, timeout=timeout,
                           env=dict(os.environ, **(env or {})))
     assert exit is None or done.returncode == exit, (
@@ -214,3 +214,37 @@ void *dlopen(const char *name, int how) { (void)name; (void)how; return NULL; }
     call([exe, *data, "--steps=1"], env=preload)
     done = call([exe, *data, "--steps=1"], env=preload | {"OMPI_COMM_WORLD_SIZE": "2"}, exit=9)
     assert "libmpi.so.40 cannot be opened: install libopenmpi3" in done.stderr
+
+
+@pytest.mark.parametrize("first, second", [(4, 1), (1, 4), (2, 4)])
+def test_a_checkpoint_resumes_on_other_ranks(openmpi, digits, tmp_path, first, second):
+    """Saved by some ranks, continued by others: the state is the same to the bit, and goes on so."""
+    exe, data = digits
+
+    def on(ranks, *options):
+        return [*(openmpi(ranks) if ranks > 1 else []), exe, *data, "--progress=off",
+                f"--accumulate={4 // ranks}", *options]
+
+    folder = tmp_path / "checkpoints"
+    call(on(first, "--steps=6", "--save", folder))
+    call(on(first, "--steps=6", "--resume", folder, "--export", tmp_path / "first.onnx"))
+    call(on(second, "--steps=6", "--resume", folder, "--export", tmp_path / "second.onnx"))
+    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
+    if 2 in (first, second):
+        return  # two ranks add in pairs: the same only to rounding
+    call(on(4, "--steps=10", "--export", tmp_path / "whole.onnx"))
+    done = call(on(second, "--steps=10", "--resume=auto", "--save", folder, "--export",
+                   tmp_path / "resumed.onnx"))
+    assert (tmp_path / "whole.onnx").read_bytes() == (tmp_path / "resumed.onnx").read_bytes()
+    assert done.stderr.count("resumed from") == 1
+
+
+def test_a_signal_saves_on_all_ranks(launch, digits, tmp_path):
+    exe, data = digits
+    log, folder = tmp_path / "log.jsonl", tmp_path / "checkpoints"
+    process = start_and_wait(launch(2, exe, *data, "--epochs=100000000", "--log", log, "--save", folder,
+                                    "--progress=off"), log, tmp_path.name)
+    os.kill(ranks_of(tmp_path.name)[1], signal.SIGUSR1)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 75, said
+    assert list(folder.glob("step-*/manifest.json"))

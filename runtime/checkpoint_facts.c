@@ -1,0 +1,223 @@
+/* What a checkpoint knows of the run that wrote it: which model and which data, as fingerprints,
+ * and every setting that changes what training computes. A resumed run compares them. */
+#include "runtime/runtime_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t
+mix_text(uint64_t hash, const char *text)
+{
+	return hash_bytes(text, strlen(text), hash);
+}
+
+static uint64_t
+mix_dims(uint64_t hash, uint32_t dtype, uint32_t rank, const int64_t *dims)
+{
+	hash = hash_mix(hash, (uint64_t)dtype << 32 | rank);
+	return hash_bytes(dims, rank * sizeof(*dims), hash);
+}
+
+/* Its states and the graph around them: not the bindings, so that another batch is the same
+ * model. */
+uint64_t
+facts_model(const Format *f)
+{
+	uint64_t hash = hash_bytes(f->literal, (size_t)f->n[SECTION_LITERAL], 0);
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+
+		if (s->lifetime != LASTS_SAVED && s->lifetime != LASTS_CONSTANT)
+			continue;
+		hash = mix_text(hash, format_text(f, s->name));
+		hash = mix_dims(hash, s->dtype, s->rank, f->dims + s->first_dim);
+		hash = hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
+	}
+	const char *optimizer = format_info_get(f, "optimizer");
+	return mix_text(hash, optimizer ? optimizer : "");
+}
+
+enum { BLOCKS = 64, BLOCK = 4096 };
+
+/* Blocks spread evenly over the file: a fingerprint must not cost a pass over all data. */
+static Status
+mix_file(const DataFile *file, uint64_t *hash)
+{
+	int64_t n = file->info.n_bytes, blocks = n / BLOCK < BLOCKS ? n / BLOCK + 1 : BLOCKS;
+	char block[BLOCK];
+
+	*hash = mix_dims(*hash, file->info.dtype, (uint32_t)file->info.rank, file->info.dims);
+	for (int64_t i = 0; i < blocks; i++) {
+		int64_t last = n > BLOCK ? n - BLOCK : 0;
+		int64_t at = blocks > 1 ? last / (blocks - 1) * i : 0;
+		int64_t bytes = n - at < BLOCK ? n - at : BLOCK;
+
+		RETURN_IF_ERROR(file_pread(file->fd, file->path, block, bytes,
+		                           file->info.data_offset + at));
+		*hash = hash_bytes(block, (size_t)bytes, *hash);
+	}
+	return NULL;
+}
+
+Status
+facts_data(const Dataset *d, uint64_t *out)
+{
+	uint64_t hash = (uint64_t)d->rows;
+
+	*out = 0;
+	for (int i = 0; i < d->n_sources; i++) {
+		const Source *s = &d->sources[i];
+
+		hash = mix_text(hash, s->name);
+		for (int k = 0; k < s->set.n_files; k++)
+			RETURN_IF_ERROR(mix_file(&s->set.files[k], &hash));
+	}
+	*out = hash;
+	return NULL;
+}
+
+/* ---- settings */
+
+typedef struct {
+	Arena *arena;
+	GradcPair *at;
+	int n;
+} Settings;
+enum { MAX_SETTINGS = 32 };
+
+static void
+add(Settings *s, const char *name, json_t *value)
+{
+	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+
+	if (s->n < MAX_SETTINGS)
+		s->at[s->n++] = (GradcPair){name, arena_strdup(s->arena, text ? text : "null")};
+	free(text);
+	json_decref(value);
+}
+
+static void
+add_number(Settings *s, const char *name, double value)
+{
+	add(s, name, isfinite(value) ? json_real(value) : json_null());
+}
+
+static void
+add_info(Settings *s, const Format *f, const char *key)
+{
+	const char *text = format_info_get(f, key);
+
+	add(s, key, text ? json_string(text) : json_null());
+}
+
+/* Those that a schedule needs are left out where the learning rate is constant. */
+static void
+add_schedule(Settings *s, const Gradc *run)
+{
+	const Hyper *h = &run->hyper;
+
+	add(s, "lr_schedule", json_string(h->lr_schedule));
+	add(s, "warmup", json_integer(h->warmup));
+	if (strcmp(h->lr_schedule, "constant") != 0) {
+		add_number(s, "min_lr", h->min_lr);
+		add(s, "steps", json_integer(run->total_steps));
+	}
+}
+
+static void
+collect_settings(Arena *arena, const Gradc *run, Manifest *out)
+{
+	static const ScalarIndex scalars[] = {SCALAR_LR,       SCALAR_BETA1,        SCALAR_BETA2,
+	                                      SCALAR_EPS,      SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM,
+	                                      SCALAR_CLIP_NORM};
+	static const char *const infos[] = {"optimizer", "loss", "precision", "target"};
+	Settings s = {arena, NEW_ARRAY(arena, GradcPair, MAX_SETTINGS), 0};
+	const GradcOptions *o = &run->options;
+	const KernelVariant *variant;
+
+	for (int i = 0; i < COUNT(infos); i++)
+		add_info(&s, &run->format, infos[i]);
+	for (int i = 0; i < COUNT(scalars); i++)
+		add_number(&s, scalar_names[scalars[i]], run->hyper.values[scalars[i]]);
+	if (run->train) {
+		add_schedule(&s, run);
+		add(&s, "seed", json_integer(o->seed));
+		add(&s, "shuffle", json_boolean(o->shuffle));
+		add(&s, "keep_last", json_boolean(o->keep_last));
+		add(&s, "rows_per_step", json_integer(run->train->micro_rows * o->accumulate));
+	}
+	if (!variant_pick(run->model.variants, &variant))
+		add(&s, "cpu", json_string(variant->cpu));
+	out->settings = s.at;
+	out->n_settings = s.n;
+}
+
+Status
+facts_collect(Arena *arena, Gradc *run, Manifest *out)
+{
+	Saver *saver = &run->saver;
+
+	if (run->train && !saver->has_data) {
+		RETURN_IF_ERROR(facts_data(run->train, &saver->data));
+		saver->has_data = true;
+	}
+	*out = (Manifest){.version = CHECKPOINT_VERSION,
+	                  .run = saver->run,
+	                  .step = run->step,
+	                  .samples = run->samples,
+	                  .world = gradc_ranks(run),
+	                  .loss = run->loss,
+	                  .eval_loss = NAN,
+	                  .model = facts_model(&run->format),
+	                  .data = saver->data,
+	                  .rows = run->train ? run->train->rows : 0};
+	collect_settings(arena, run, out);
+	return NULL;
+}
+
+static const char *
+setting(const Manifest *m, const char *name)
+{
+	for (int i = 0; i < m->n_settings; i++)
+		if (strcmp(m->settings[i].name, name) == 0)
+			return m->settings[i].value;
+	return NULL;
+}
+
+/* A value as people write it: 0.1, not all 17 digits. */
+static const char *
+shown(Arena *arena, const char *json)
+{
+	Text text = {0};
+	double value;
+
+	if (*json == '"' || !strpbrk(json, ".e") || !parse_double(json, &value))
+		return json;
+	text_add_double(&text, value);
+	json = arena_strdup(arena, text.at);
+	text_free(&text);
+	return json;
+}
+
+void
+facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now)
+{
+	if (!run->diag)
+		return;
+	for (int i = 0; i < now->n_settings; i++) {
+		const char *name = now->settings[i].name, *before = setting(old, name);
+
+		if (before && strcmp(before, now->settings[i].value) != 0)
+			diag_warning(run->diag, "%s: \"%s\" was %s, is %s", path, name,
+			             shown(run->arena, before),
+			             shown(run->arena, now->settings[i].value));
+	}
+	if (now->rows && old->rows && old->rows != now->rows)
+		diag_warning(run->diag, "%s: the data had %lld rows, these have %lld", path,
+		             (long long)old->rows, (long long)now->rows);
+	else if (now->rows && old->rows && old->data != now->data)
+		diag_warning(run->diag, "%s: the data are others than those it was trained on",
+		             path);
+}

@@ -1,0 +1,266 @@
+/* The checkpoints under one folder:
+ *
+ *	DIR/step-00000020/manifest.json
+ *	DIR/step-00000020/shard-00000-00000.safetensors      rank, number
+ *	DIR/.gradc-checkpoint-PID-N.tmp/                     being written or removed
+ *
+ * A lock on DIR, which dies with its process, says that one run saves here: temporary folders that
+ * it finds when it comes are those of runs that were killed. */
+#include "runtime/runtime_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEMPORARY_PREFIX ".gradc-checkpoint-"
+#define TEMPORARY_PATTERN TEMPORARY_PREFIX "*.tmp"
+
+char *
+folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step)
+{
+	return arena_printf(arena, "%s/step-%08lld", folder->path, (long long)step);
+}
+
+char *
+folder_temporary(Arena *arena, const CheckpointFolder *folder)
+{
+	for (int i = 0;; i++) {
+		char *path = arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%d.tmp", folder->path,
+		                          (long)getpid(), i);
+		if (access(path, F_OK) != 0)
+			return path;
+	}
+}
+
+/* Only files that a checkpoint has: whatever else lies there stays, and with it the folder. */
+void
+folder_remove(const char *path)
+{
+	static const char *const ours[] = {"manifest.json", SHARD_PATTERN, ".gradc-*.tmp"};
+	DIR *dir = opendir(path);
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		for (int i = 0; i < COUNT(ours); i++)
+			if (glob_match(ours[i], e->d_name)) {
+				unlinkat(dirfd(dir), e->d_name, 0);
+				break;
+			}
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
+Status
+folder_lock(CheckpointFolder *folder)
+{
+	if (folder->lock >= 0)
+		return NULL;
+	int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return NULL; /* the first save says why */
+	folder->alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
+	if (!folder->alone && errno == EWOULDBLOCK) {
+		close(fd);
+		return status_error(EXIT_CHECKPOINT, "%s: another run is saving there",
+		                    folder->path);
+	}
+	folder->lock = fd;
+	return NULL;
+}
+
+void
+folder_close(CheckpointFolder *folder)
+{
+	if (folder->lock >= 0)
+		close(folder->lock);
+	arena_free(folder->arena);
+	*folder = (CheckpointFolder){.lock = -1};
+}
+
+/* "step-" and digits only. */
+static bool
+parse_name(const char *name, int64_t *step)
+{
+	static const char prefix[] = "step-";
+	size_t n = sizeof(prefix) - 1;
+
+	return strncmp(name, prefix, n) == 0 && strspn(name + n, "0123456789") >= 8 &&
+	       strspn(name + n, "0123456789") == strlen(name + n) && parse_int(name + n, step);
+}
+
+static CheckpointEntry
+read_entry(const CheckpointFolder *folder, int64_t step)
+{
+	Arena *arena = arena_new();
+	CheckpointEntry entry = {.step = step, .serial = -1, .eval_loss = NAN};
+	Manifest m;
+	Status status = manifest_read(
+		arena, path_join(arena, folder_name(arena, folder, step), "manifest.json"), &m);
+
+	if (!status)
+		entry = (CheckpointEntry){step, m.serial, m.run, m.eval_loss};
+	status_free(status);
+	arena_free(arena);
+	return entry;
+}
+
+void
+folder_list(CheckpointFolder *folder)
+{
+	DIR *dir = opendir(folder->path);
+	int64_t step;
+
+	folder->entries.n = 0;
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (parse_name(e->d_name, &step))
+			vec_push(folder->arena, &folder->entries, read_entry(folder, step));
+	if (dir)
+		closedir(dir);
+}
+
+static void
+remove_leftovers(const CheckpointFolder *folder)
+{
+	Arena *arena = arena_new();
+	DIR *dir = opendir(folder->path);
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (glob_match(TEMPORARY_PATTERN, e->d_name))
+			folder_remove(path_join(arena, folder->path, e->d_name));
+	if (dir)
+		closedir(dir);
+	arena_free(arena);
+}
+
+Status
+folder_prepare(CheckpointFolder *folder)
+{
+	if (folder->scanned)
+		return NULL;
+	RETURN_IF_ERROR(folder_make(folder->path));
+	RETURN_IF_ERROR(folder_lock(folder));
+	if (folder->lock < 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno));
+	if (folder->alone)
+		remove_leftovers(folder);
+	folder_list(folder);
+	folder->scanned = true;
+	return NULL;
+}
+
+int64_t
+folder_next_serial(const CheckpointFolder *folder)
+{
+	int64_t last = 0;
+
+	for (int i = 0; i < folder->entries.n; i++)
+		if (folder->entries.at[i].serial > last)
+			last = folder->entries.at[i].serial;
+	return last + 1;
+}
+
+static void
+forget(CheckpointFolder *folder, int index)
+{
+	folder->entries.at[index] = folder->entries.at[--folder->entries.n];
+}
+
+/* The old one goes in the same moment; where the file system cannot do that, just before. */
+static Status
+replace(const CheckpointFolder *folder, const char *temporary, const char *path)
+{
+	Arena *arena = arena_new();
+	const char *old = temporary;
+
+	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
+		old = folder_temporary(arena, folder);
+		if (rename(path, old) == 0 && rename(temporary, path) != 0) {
+			int error = errno;
+
+			rename(old, path);
+			errno = error;
+			old = NULL;
+		}
+	}
+	if (old)
+		folder_remove(old);
+	arena_free(arena);
+	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+}
+
+Status
+folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry)
+{
+	Arena *arena = arena_new();
+	const char *path = folder_name(arena, folder, entry.step);
+	Status status = NULL;
+
+	if (rename(temporary, path) != 0)
+		status = errno == EEXIST || errno == ENOTEMPTY
+		                 ? replace(folder, temporary, path)
+		                 : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	if (!status)
+		status = folder_sync(folder->path);
+	arena_free(arena);
+	RETURN_IF_ERROR(status);
+	for (int i = folder->entries.n - 1; i >= 0; i--)
+		if (folder->entries.at[i].step == entry.step)
+			forget(folder, i);
+	vec_push(folder->arena, &folder->entries, entry);
+	return NULL;
+}
+
+/* Under a name that is no checkpoint's first: half of one is never seen. */
+static void
+drop(CheckpointFolder *folder, int index)
+{
+	Arena *arena = arena_new();
+	const char *path = folder_name(arena, folder, folder->entries.at[index].step);
+	const char *temporary = folder_temporary(arena, folder);
+
+	if (rename(path, temporary) == 0)
+		folder_remove(temporary);
+	arena_free(arena);
+	forget(folder, index);
+}
+
+static int
+best_of(const CheckpointFolder *folder, uint64_t run)
+{
+	int best = -1;
+
+	for (int i = 0; i < folder->entries.n; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+
+		if (e->run == run && e->serial >= 0 && !isnan(e->eval_loss) &&
+		    (best < 0 || e->eval_loss < folder->entries.at[best].eval_loss))
+			best = i;
+	}
+	return best;
+}
+
+void
+folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best)
+{
+	for (;;) {
+		int best = keep_best ? best_of(folder, run) : -1, oldest = -1;
+		const CheckpointEntry *e = folder->entries.at;
+		int64_t newer = -1;
+
+		for (int i = 0; i < folder->entries.n; i++)
+			if (i != best && e[i].run == run && e[i].serial >= 0 &&
+			    (oldest < 0 || e[i].serial < e[oldest].serial))
+				oldest = i;
+		for (int i = 0; i < folder->entries.n && oldest >= 0; i++)
+			newer += e[i].run == run && e[i].serial >= e[oldest].serial;
+		if (keep == 0 || newer < keep)
+			return;
+		drop(folder, oldest);
+	}
+}

@@ -1,0 +1,409 @@
+/* The manifest of a checkpoint: JSON whose first line is the checksum of all that follows, so that
+ * nothing of it is believed before every byte was checked.
+ *
+ *	{
+ *	 "checksum": "<16 hex digits, XXH3 of the bytes behind them>",
+ *	 "format": "gradc-checkpoint",
+ *	 "version": 1, ... */
+#include "runtime/runtime_impl.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* What a hostile file may make the JSON reader allocate: each value needs a comma. */
+#define MAX_BYTES 100000000
+#define MAX_VALUES 1000000
+#define MAX_COUNT (1ll << 60) /* of steps and samples */
+#define MAX_WORLD 1000000
+#define FORMAT_NAME "gradc-checkpoint"
+
+static const char head[] = "{\n \"checksum\": \"";
+enum { HEX = 16, HEAD = sizeof(head) - 1 };
+
+uint64_t
+checksum_bytes(const void *bytes, int64_t n)
+{
+	return XXH3_64bits(bytes, (size_t)n);
+}
+
+const char *
+checksum_text(char to[HEX + 1], uint64_t checksum)
+{
+	snprintf(to, HEX + 1, "%016llx", (unsigned long long)checksum);
+	return to;
+}
+
+/* ---- writing */
+
+static json_t *
+number_or_null(double value)
+{
+	return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *
+hex_json(uint64_t value)
+{
+	char text[HEX + 1];
+
+	return json_string(checksum_text(text, value));
+}
+
+static json_t *
+tensors_json(const SavedTensor *tensors, int n)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < n; i++) {
+		const SavedTensor *t = &tensors[i];
+		json_t *shape = json_array(), *entry;
+
+		for (int d = 0; d < t->rank; d++)
+			json_array_append_new(shape, json_integer(t->dims[d]));
+		entry = json_pack("{s:s, s:s, s:o, s:o}", "name", t->name, "dtype",
+		                  dtype_info[t->dtype].name, "shape", shape, "checksum",
+		                  hex_json(t->checksum));
+		if (t->shard >= 0)
+			json_object_set_new(entry, "shard", json_integer(t->shard));
+		json_array_append_new(list, entry);
+	}
+	return list;
+}
+
+static json_t *
+shards_json(const Manifest *m)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < m->n_shards; i++)
+		json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "file", m->shards[i].file,
+		                                      "bytes", (json_int_t)m->shards[i].bytes,
+		                                      "header", hex_json(m->shards[i].header)));
+	return list;
+}
+
+static json_t *
+settings_json(const Manifest *m)
+{
+	json_t *object = json_object();
+
+	for (int i = 0; i < m->n_settings; i++)
+		json_object_set_new(object, m->settings[i].name,
+		                    json_loads(m->settings[i].value, JSON_DECODE_ANY, NULL));
+	return object;
+}
+
+static json_t *
+manifest_json(const Manifest *m)
+{
+	return json_pack("{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:o, "
+	                 "s:o, s:o, s:o}",
+	                 "format", FORMAT_NAME, "version", CHECKPOINT_VERSION, "gradc",
+	                 GRADC_VERSION, "run", hex_json(m->run), "serial", (json_int_t)m->serial,
+	                 "step", (json_int_t)m->step, "samples", (json_int_t)m->samples, "world",
+	                 (json_int_t)m->world, "loss", number_or_null(m->loss), "eval_loss",
+	                 number_or_null(m->eval_loss), "model", hex_json(m->model), "data",
+	                 hex_json(m->data), "rows", (json_int_t)m->rows, "settings",
+	                 settings_json(m), "shards", shards_json(m), "tensors",
+	                 tensors_json(m->tensors, m->n_tensors), "constants",
+	                 tensors_json(m->constants, m->n_constants));
+}
+
+Status
+manifest_write(const char *path, const Manifest *m)
+{
+	json_t *root = manifest_json(m);
+	char *json = root ? json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER |
+	                                             JSON_REAL_PRECISION(17))
+	                  : NULL;
+	char hex[HEX + 1];
+	Text body = {0}, all = {0};
+
+	json_decref(root);
+	if (!json)
+		return status_error(EXIT_SYSTEM, "%s: a tensor's name is not UTF-8", path);
+	text_printf(&body, "\",%s\n", json + 1);
+	free(json);
+	text_printf(&all, "%s%s%s", head,
+	            checksum_text(hex, checksum_bytes(body.at, (int64_t)body.n)), body.at);
+	Status status = file_write(path, all.at, (int64_t)all.n);
+	text_free(&body);
+	text_free(&all);
+	return status;
+}
+
+/* ---- reading */
+
+typedef struct {
+	Arena *arena;
+	const char *path;
+	Status fault; /* the first one */
+} Reader;
+
+static void fault(Reader *r, const char *fmt, ...) PRINTF(2, 3);
+
+static void
+fault(Reader *r, const char *fmt, ...)
+{
+	va_list args;
+
+	if (r->fault)
+		return;
+	va_start(args, fmt);
+	char *message = arena_vprintf(r->arena, fmt, args);
+	va_end(args);
+	r->fault = status_error(EXIT_CHECKPOINT, "%s: %s", r->path, message);
+}
+
+static bool
+parse_hex(const char *text, size_t n, uint64_t *out)
+{
+	*out = 0;
+	for (size_t i = 0; i < n; i++) {
+		char c = text[i];
+		if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f')))
+			return false;
+		*out = *out << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+	}
+	return n == HEX;
+}
+
+static const char *
+want_text(Reader *r, const json_t *object, const char *key)
+{
+	const json_t *value = json_object_get(object, key);
+
+	if (!json_is_string(value))
+		fault(r, "\"%s\" is no text", key);
+	return json_is_string(value) ? arena_strdup(r->arena, json_string_value(value)) : "";
+}
+
+static uint64_t
+want_hex(Reader *r, const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	uint64_t value = 0;
+
+	if (!text || !parse_hex(text, strlen(text), &value))
+		fault(r, "\"%s\" is no number of 16 hex digits", key);
+	return value;
+}
+
+static int64_t
+want_count(Reader *r, const json_t *object, const char *key, int64_t least, int64_t most)
+{
+	const json_t *value = json_object_get(object, key);
+	int64_t n = json_integer_value(value);
+
+	if (json_is_integer(value) && n >= least && n <= most)
+		return n;
+	if (json_is_integer(value))
+		fault(r, "\"%s\" is %lld, not in [%lld, %lld]", key, (long long)n, (long long)least,
+		      (long long)most);
+	else
+		fault(r, "\"%s\" is no whole number", key);
+	return least;
+}
+
+static double
+want_number(Reader *r, const json_t *object, const char *key)
+{
+	const json_t *value = json_object_get(object, key);
+
+	if (!json_is_number(value) && !json_is_null(value))
+		fault(r, "\"%s\" is no number", key);
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static const json_t *
+want_list(Reader *r, const json_t *object, const char *key, int *n)
+{
+	const json_t *list = json_object_get(object, key);
+
+	if (!json_is_array(list))
+		fault(r, "\"%s\" is no list", key);
+	*n = (int)json_array_size(list);
+	return list;
+}
+
+static void
+read_shape(Reader *r, const json_t *entry, SavedTensor *t)
+{
+	const json_t *shape = want_list(r, entry, "shape", &t->rank);
+	int64_t n = 1;
+
+	if (t->rank > MAX_RANK) {
+		fault(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
+		t->rank = 0;
+	}
+	for (int i = 0; i < t->rank; i++) {
+		const json_t *dim = json_array_get(shape, (size_t)i);
+
+		t->dims[i] = json_integer_value(dim);
+		if (!json_is_integer(dim) || t->dims[i] < 0 || !size_mul(n, t->dims[i], &n))
+			fault(r, "tensor \"%s\": dimension %d is no size", t->name, i);
+	}
+}
+
+static SavedTensor *
+read_tensors(Reader *r, const json_t *root, const char *key, int n_shards, int *n)
+{
+	const json_t *list = want_list(r, root, key, n);
+	SavedTensor *tensors = NEW_ARRAY(r->arena, SavedTensor, *n);
+
+	for (int i = 0; i < *n && !r->fault; i++) {
+		const json_t *entry = json_array_get(list, (size_t)i);
+		SavedTensor *t = &tensors[i];
+
+		t->name = want_text(r, entry, "name");
+		const char *dtype = want_text(r, entry, "dtype");
+		if (!dtype_parse(dtype, &t->dtype))
+			fault(r, "tensor \"%s\" has dtype \"%s\", which is unknown", t->name,
+			      dtype);
+		read_shape(r, entry, t);
+		t->checksum = want_hex(r, entry, "checksum");
+		t->shard = n_shards > 0 ? (int)want_count(r, entry, "shard", 0, n_shards - 1) : -1;
+	}
+	return tensors;
+}
+
+/* A plain name in the same folder. */
+static bool
+is_shard_name(const char *name)
+{
+	return glob_match(SHARD_PATTERN, name) && !strchr(name, '/');
+}
+
+static void
+read_shards(Reader *r, const json_t *root, Manifest *m)
+{
+	const json_t *list = want_list(r, root, "shards", &m->n_shards);
+
+	m->shards = NEW_ARRAY(r->arena, Shard, m->n_shards);
+	for (int i = 0; i < m->n_shards && !r->fault; i++) {
+		const json_t *entry = json_array_get(list, (size_t)i);
+		Shard *s = &m->shards[i];
+
+		s->file = want_text(r, entry, "file");
+		if (!is_shard_name(s->file))
+			fault(r, "\"%s\" is no name of a shard", s->file);
+		s->bytes = want_count(r, entry, "bytes", 0, INT64_MAX);
+		s->header = want_hex(r, entry, "header");
+	}
+}
+
+static void
+read_settings(Reader *r, const json_t *root, Manifest *m)
+{
+	json_t *object = json_object_get(root, "settings"), *value;
+	const char *name;
+
+	if (!json_is_object(object))
+		fault(r, "\"settings\" is no object");
+	m->settings = NEW_ARRAY(r->arena, GradcPair, json_object_size(object));
+	json_object_foreach(object, name, value) {
+		char *text = json_dumps(value,
+		                        JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+
+		m->settings[m->n_settings++] = (GradcPair){
+			arena_strdup(r->arena, name), arena_strdup(r->arena, text ? text : "")};
+		free(text);
+	}
+}
+
+static void
+read_root(Reader *r, const json_t *root, Manifest *m)
+{
+	if (strcmp(want_text(r, root, "format"), FORMAT_NAME) != 0)
+		fault(r, "not a manifest of gradc");
+	m->version = want_count(r, root, "version", 1, INT64_MAX);
+	if (m->version > CHECKPOINT_VERSION)
+		fault(r,
+		      "format version %lld, this program reads up to %d: it was written by a newer "
+		      "gradc (%s)",
+		      (long long)m->version, CHECKPOINT_VERSION, want_text(r, root, "gradc"));
+	if (r->fault)
+		return;
+	m->run = want_hex(r, root, "run");
+	m->serial = want_count(r, root, "serial", 0, MAX_COUNT);
+	m->step = want_count(r, root, "step", 0, MAX_COUNT);
+	m->samples = want_count(r, root, "samples", 0, MAX_COUNT);
+	m->world = want_count(r, root, "world", 1, MAX_WORLD);
+	m->loss = want_number(r, root, "loss");
+	m->eval_loss = want_number(r, root, "eval_loss");
+	m->model = want_hex(r, root, "model");
+	m->data = want_hex(r, root, "data");
+	m->rows = want_count(r, root, "rows", 0, MAX_COUNT);
+	read_settings(r, root, m);
+	read_shards(r, root, m);
+	m->tensors = read_tensors(r, root, "tensors", m->n_shards, &m->n_tensors);
+	m->constants = read_tensors(r, root, "constants", 0, &m->n_constants);
+	if (m->n_tensors > 0 && m->n_shards == 0)
+		fault(r, "tensors without a shard");
+}
+
+static void
+check_checksum(Reader *r, const char *text, size_t n)
+{
+	uint64_t want;
+	char hex[2][HEX + 1];
+
+	if (n < HEAD + HEX || memcmp(text, head, HEAD) != 0 ||
+	    !parse_hex(text + HEAD, HEX, &want)) {
+		fault(r, "damaged, or no manifest of gradc: it does not begin with a checksum");
+		return;
+	}
+	uint64_t got = checksum_bytes(text + HEAD + HEX, (int64_t)(n - HEAD - HEX));
+	if (got != want)
+		fault(r, "damaged: its checksum is %s, its bytes have %s",
+		      checksum_text(hex[0], want), checksum_text(hex[1], got));
+}
+
+static void
+check_values(Reader *r, const char *text, size_t n)
+{
+	int64_t n_values = 0;
+
+	for (size_t i = 0; i < n; i++)
+		n_values += text[i] == ',';
+	if (n_values > MAX_VALUES)
+		fault(r, "more than %d values", MAX_VALUES);
+}
+
+Status
+manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out)
+{
+	Reader r = {.arena = arena, .path = path};
+	json_error_t error;
+
+	*out = (Manifest){0};
+	check_checksum(&r, text, n);
+	check_values(&r, text, n);
+	if (r.fault)
+		return r.fault;
+	json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+	if (!root)
+		fault(&r, "malformed: %s at byte %d", error.text, error.position);
+	else
+		read_root(&r, root, out);
+	json_decref(root);
+	return r.fault;
+}
+
+Status
+manifest_read(Arena *arena, const char *path, Manifest *out)
+{
+	void *text;
+	int64_t n;
+	Status status = file_read(arena, path, MAX_BYTES, &text, &n);
+
+	*out = (Manifest){0};
+	if (!status)
+		return manifest_parse(arena, path, text, (size_t)n, out);
+	status->exit_code = EXIT_CHECKPOINT;
+	return status;
+}

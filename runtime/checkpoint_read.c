@@ -1,0 +1,260 @@
+/* Reading checkpoints: a manifest that fits the model, shards that fit the manifest, and no byte
+ * that its checksum does not vouch for. Everything here may come from anybody. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+/* ---- the manifest against the model */
+
+static Status
+check_type(Arena *arena, const char *path, const Format *f, const SavedTensor *t,
+           const StateRecord *s)
+{
+	const int64_t *dims = f->dims + s->first_dim;
+
+	if (t->dtype == (DType)s->dtype && t->rank == (int)s->rank &&
+	    memcmp(t->dims, dims, sizeof(*dims) * s->rank) == 0)
+		return NULL;
+	return status_error(EXIT_CHECKPOINT,
+	                    "%s: tensor \"%s\" is %s%s, this model's is %s%s: the checkpoint is of "
+	                    "another model",
+	                    path, t->name, dtype_info[t->dtype].name,
+	                    shape_text(arena, t->rank, t->dims), dtype_info[s->dtype].name,
+	                    shape_text(arena, (int)s->rank, dims));
+}
+
+/* Every tensor is a saved state of the model, and no two are the same. */
+static Status
+match_tensors(Checkpoint *c, const char *path, const Format *f, const int *saved, int n, bool *seen)
+{
+	StrMap *names = strmap_new(c->arena);
+
+	for (int i = 0; i < n; i++)
+		strmap_put(names, format_text(f, f->states[saved[i]].name), (void *)&saved[i]);
+	for (int i = 0; i < c->manifest.n_tensors; i++) {
+		const SavedTensor *t = &c->manifest.tensors[i];
+		const int *state = strmap_get(names, t->name);
+
+		if (!state)
+			return status_error(EXIT_CHECKPOINT,
+			                    "%s: this model saves no tensor \"%s\": the checkpoint "
+			                    "is of another model or optimizer",
+			                    path, t->name);
+		if (seen[*state])
+			return status_error(EXIT_CHECKPOINT, "%s: tensor \"%s\" is there twice",
+			                    path, t->name);
+		c->states[i] = *state;
+		seen[*state] = true;
+		RETURN_IF_ERROR(check_type(c->arena, path, f, t, &f->states[*state]));
+	}
+	return NULL;
+}
+
+static Status
+match_model(Checkpoint *c, const char *path, const Format *f)
+{
+	bool *seen = NEW_ARRAY(c->arena, bool, f->n[SECTION_STATES]);
+	int n, *saved = saved_states(c->arena, f, &n);
+	char hex[2][17];
+
+	RETURN_IF_ERROR(match_tensors(c, path, f, saved, n, seen));
+	for (int i = 0; i < n; i++)
+		if (!seen[saved[i]])
+			return status_error(EXIT_CHECKPOINT,
+			                    "%s: tensor \"%s\" is missing: the checkpoint is of "
+			                    "another model or optimizer",
+			                    path, format_text(f, f->states[saved[i]].name));
+	if (c->manifest.model != facts_model(f))
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: the checkpoint is of another model or optimizer: its "
+		                    "fingerprint is %s, this one's %s",
+		                    path, checksum_text(hex[0], c->manifest.model),
+		                    checksum_text(hex[1], facts_model(f)));
+	return NULL;
+}
+
+Status
+checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out)
+{
+	const char *manifest = path_join(arena, path, "manifest.json");
+
+	*out = (Checkpoint){.arena = arena, .path = path};
+	RETURN_IF_ERROR(manifest_read(arena, manifest, &out->manifest));
+	out->states = NEW_ARRAY(arena, int, out->manifest.n_tensors);
+	return match_model(out, manifest, f);
+}
+
+/* ---- the shards against the manifest */
+
+typedef struct {
+	const Checkpoint *checkpoint;
+	const CheckpointSink *sink;
+	const char *path;
+	int index; /* of the shard */
+	char *block;
+} ShardReader;
+
+/* Checksum of bytes [offset, offset + n) of the file; a state's go to the sink. */
+static Status
+read_bytes(const ShardReader *r, int fd, int state, int64_t offset, int64_t n, uint64_t *checksum)
+{
+	XXH3_state_t *hash = XXH3_createState();
+	Status status = NULL;
+
+	XXH3_64bits_reset(hash);
+	for (int64_t at = 0; at < n && !status; at += BLOCK_BYTES) {
+		int64_t bytes = n - at < BLOCK_BYTES ? n - at : BLOCK_BYTES;
+
+		status = file_pread(fd, r->path, r->block, bytes, offset + at);
+		if (status)
+			break;
+		XXH3_64bits_update(hash, r->block, (size_t)bytes);
+		if (r->sink && state >= 0)
+			status = r->sink->take(r->sink->context, state, at, r->block, bytes);
+	}
+	*checksum = XXH3_64bits_digest(hash);
+	XXH3_freeState(hash);
+	if (status)
+		status->exit_code = EXIT_CHECKPOINT;
+	return status;
+}
+
+Status
+shard_header(const SafeTensors *st, const char *path, int64_t *bytes, uint64_t *checksum)
+{
+	Arena *arena = arena_new();
+	ShardReader r = {.path = path, .block = arena_alloc(arena, BLOCK_BYTES)};
+	struct stat info = {0};
+
+	fstat(st->fd, &info);
+	*bytes = info.st_size;
+	Status status = read_bytes(&r, st->fd, -1, 0,
+	                           st->n_tensors ? st->tensors[0].offset : info.st_size, checksum);
+	arena_free(arena);
+	return status;
+}
+
+static Status
+read_tensor(const ShardReader *r, const SafeTensors *st, const SafeTensor *t, int index)
+{
+	const SavedTensor *want = &r->checkpoint->manifest.tensors[index];
+	uint64_t checksum;
+	char hex[2][17];
+
+	if (t->dtype != want->dtype || t->rank != want->rank ||
+	    memcmp(t->dims, want->dims, sizeof(*t->dims) * (size_t)t->rank) != 0)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: tensor \"%s\" has another type than the manifest says",
+		                    r->path, t->name);
+	RETURN_IF_ERROR(read_bytes(r, st->fd, r->checkpoint->states[index], t->offset, t->n_bytes,
+	                           &checksum));
+	if (checksum != want->checksum)
+		return status_error(
+			EXIT_CHECKPOINT,
+			"%s: tensor \"%s\" is damaged: bytes %lld to %lld have the "
+			"checksum %s, the manifest says %s",
+			r->path, t->name, (long long)t->offset, (long long)(t->offset + t->n_bytes),
+			checksum_text(hex[0], checksum), checksum_text(hex[1], want->checksum));
+	return NULL;
+}
+
+/* The shard holds what the manifest says lies in it, all of it and nothing else. */
+static Status
+read_tensors(const ShardReader *r, const SafeTensors *st)
+{
+	const Manifest *m = &r->checkpoint->manifest;
+	StrMap *found = strmap_new(r->checkpoint->arena);
+
+	for (int i = 0; i < st->n_tensors; i++)
+		strmap_put(found, st->tensors[i].name, &st->tensors[i]);
+	int n = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		if (m->tensors[i].shard != r->index)
+			continue;
+		const SafeTensor *t = strmap_get(found, m->tensors[i].name);
+		n++;
+		if (!t)
+			return status_error(EXIT_CHECKPOINT, "%s: tensor \"%s\" is missing",
+			                    r->path, m->tensors[i].name);
+		RETURN_IF_ERROR(read_tensor(r, st, t, i));
+	}
+	if (n != st->n_tensors)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: %d tensors, the manifest has %d of this file", r->path,
+		                    st->n_tensors, n);
+	return NULL;
+}
+
+static Status
+check_header(const ShardReader *r, const SafeTensors *st)
+{
+	const Shard *shard = &r->checkpoint->manifest.shards[r->index];
+	uint64_t checksum;
+	int64_t bytes;
+	char hex[2][17];
+
+	RETURN_IF_ERROR(shard_header(st, r->path, &bytes, &checksum));
+	if (bytes != shard->bytes)
+		return status_error(EXIT_CHECKPOINT, "%s: %lld bytes, the manifest says %lld",
+		                    r->path, (long long)bytes, (long long)shard->bytes);
+	if (checksum != shard->header)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: the header is damaged: its checksum is %s, the manifest "
+		                    "says %s",
+		                    r->path, checksum_text(hex[0], checksum),
+		                    checksum_text(hex[1], shard->header));
+	return NULL;
+}
+
+/* "PATH: why; it holds "w" and 3 more": the tensors that a damaged file takes with it. */
+static Status
+name_tensors(const ShardReader *r, Status why)
+{
+	const Manifest *m = &r->checkpoint->manifest;
+	const char *first = NULL;
+	int n = 0;
+
+	for (int i = 0; i < m->n_tensors; i++)
+		if (m->tensors[i].shard == r->index) {
+			first = first ? first : m->tensors[i].name;
+			n++;
+		}
+	if (!why || !first)
+		return why;
+	Status status = status_error(EXIT_CHECKPOINT, "%s; it holds tensor \"%s\" and %d more",
+	                             why->message, first, n - 1);
+	status_free(why);
+	return status;
+}
+
+static Status
+read_shard(const ShardReader *r)
+{
+	SafeTensors st;
+
+	RETURN_IF_ERROR(name_tensors(
+		r, safetensors_open(r->checkpoint->arena, r->path, EXIT_CHECKPOINT, &st)));
+	Status status = name_tensors(r, check_header(r, &st));
+	if (!status)
+		status = read_tensors(r, &st);
+	safetensors_close(&st);
+	return status;
+}
+
+Status
+checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink)
+{
+	char *block = arena_alloc(c->arena, BLOCK_BYTES);
+
+	for (int i = 0; i < c->manifest.n_shards; i++) {
+		ShardReader r = {c, sink, path_join(c->arena, c->path, c->manifest.shards[i].file),
+		                 i, block};
+
+		RETURN_IF_ERROR(read_shard(&r));
+	}
+	return NULL;
+}

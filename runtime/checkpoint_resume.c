@@ -1,0 +1,219 @@
+/* Continuing from a checkpoint: which one, its state into the executor, and the place in the data.
+ * Nothing of the run changes before a checkpoint is verified to its last byte. */
+#include "runtime/runtime_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- one checkpoint */
+
+static Status
+take_bytes(void *context, int state, int64_t offset, const void *bytes, int64_t n)
+{
+	Gradc *run = context;
+	Span to = executor_state(&run->executor, state);
+
+	return executor_write(&run->executor, (Span){to.at + offset, n}, bytes);
+}
+
+/* Constants are not in the checkpoint: they must be those that it was trained with. */
+static Status
+check_constants(Gradc *run, const Checkpoint *c)
+{
+	const Manifest *m = &c->manifest;
+
+	RETURN_IF_ERROR(saver_constants(run));
+	for (int i = 0; i < m->n_constants; i++)
+		for (int k = 0; k < run->saver.n_constants; k++) {
+			const SavedTensor *t = &run->saver.constants[k];
+
+			if (strcmp(t->name, m->constants[i].name) == 0 &&
+			    t->checksum != m->constants[i].checksum)
+				return status_error(EXIT_CHECKPOINT,
+				                    "%s: frozen tensor \"%s\" has other values "
+				                    "than those it was trained with: give the same "
+				                    "--load or --weights",
+				                    c->path, t->name);
+		}
+	return NULL;
+}
+
+static Status
+open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
+{
+	RETURN_IF_ERROR(checkpoint_open(arena, &run->format, path, c));
+	RETURN_IF_ERROR(check_constants(run, c));
+	return checkpoint_verify(c, NULL);
+}
+
+/* ---- which one */
+
+static int
+by_age(const void *a, const void *b)
+{
+	const CheckpointEntry *x = a, *y = b;
+
+	if (x->serial != y->serial)
+		return x->serial < y->serial ? 1 : -1;
+	return (x->step < y->step) - (x->step > y->step);
+}
+
+/* Newest first; those that cannot be read come last. */
+static void
+sort_entries(CheckpointFolder *folder)
+{
+	if (folder->entries.n > 0)
+		qsort(folder->entries.at, (size_t)folder->entries.n, sizeof(CheckpointEntry),
+		      by_age);
+}
+
+static void
+warn_left_out(Gradc *run, Status why)
+{
+	if (run->diag)
+		diag_warning(run->diag, "%s: left out", why->message);
+	status_free(why);
+}
+
+static Status
+pick_auto(Gradc *run, Checkpoint *c)
+{
+	CheckpointFolder *folder = &run->saver.folder;
+	Status status = folder_prepare(folder);
+
+	c->path = NULL;
+	if (status) {
+		status->exit_code = EXIT_CHECKPOINT;
+		return status;
+	}
+	sort_entries(folder);
+	for (int i = 0; i < folder->entries.n; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+		Status fault = open_verified(run->arena, run,
+		                             folder_name(run->arena, folder, e->step), c);
+
+		if (!fault)
+			return NULL;
+		warn_left_out(run, fault);
+		c->path = NULL;
+	}
+	return NULL;
+}
+
+/* The newest of a folder of checkpoints, if none that may be newer is damaged. */
+static Status
+pick_newest(Gradc *run, const char *path, const char **out)
+{
+	CheckpointFolder folder = {.arena = run->arena, .path = path, .lock = -1};
+	int64_t step;
+
+	folder_list(&folder);
+	if (folder.entries.n == 0)
+		return status_error(EXIT_CHECKPOINT, "%s: there is no checkpoint", path);
+	sort_entries(&folder);
+	step = folder.entries.at[0].step;
+	for (int i = 1; i < folder.entries.n; i++)
+		if (folder.entries.at[i].serial < 0 && folder.entries.at[i].step > step)
+			step = folder.entries.at[i].step;
+	*out = folder_name(run->arena, &folder, step);
+	return NULL;
+}
+
+static Status
+pick_named(Gradc *run, const char *path, Checkpoint *c)
+{
+	if (access(path_join(run->arena, path, "manifest.json"), F_OK) != 0)
+		RETURN_IF_ERROR(pick_newest(run, path, &path));
+	return open_verified(run->arena, run, path, c);
+}
+
+/* ---- the place in the data */
+
+/* With another batch the rest of an epoch may be less than a step: it is dropped, as it would have
+ * been at the step before. */
+static void
+finish_epoch(Gradc *run)
+{
+	int64_t rows = run->train->rows, left = rows - run->samples % rows;
+
+	if (!run->options.keep_last &&
+	    left < run->train->micro_rows * run->options.accumulate * gradc_ranks(run))
+		run->samples += left;
+}
+
+static bool
+is_in_save_folder(const Gradc *run, const char *path)
+{
+	Arena *arena = arena_new();
+	char *parent = realpath(path_join(arena, path, ".."), NULL);
+	char *save = run->options.save ? realpath(run->options.save, NULL) : NULL;
+	bool same = parent && save && strcmp(parent, save) == 0;
+
+	free(parent);
+	free(save);
+	arena_free(arena);
+	return same;
+}
+
+static Status
+continue_from(Gradc *run, const Checkpoint *c)
+{
+	const Manifest *m = &c->manifest;
+	CheckpointSink sink = {run, take_bytes};
+	Manifest now;
+
+	RETURN_IF_ERROR(checkpoint_verify(c, &sink));
+	run->step = m->step;
+	run->samples = m->samples;
+	run->loss = m->loss;
+	run->saver.run = m->run;
+	if (is_in_save_folder(run, c->path))
+		run->saver.done_step = m->step;
+	if (run->saver.folder
+	            .scanned) /* the run that wrote it may have been killed before it did */
+		folder_rotate(&run->saver.folder, m->run, run->options.keep,
+		              run->options.keep_best);
+	if (!run->train)
+		return NULL;
+	finish_epoch(run);
+	trainer_count_steps(run);
+	RETURN_IF_ERROR(facts_collect(run->arena, run, &now));
+	facts_compare(run, c->path, m, &now);
+	return NULL;
+}
+
+/* Rank 0 picks; the others open what it picked. */
+static Status
+pick(Gradc *run, bool automatic, Checkpoint *c)
+{
+	bool first = gradc_rank(run) == 0;
+	Status status = NULL;
+
+	if (first)
+		status = automatic ? pick_auto(run, c) : pick_named(run, run->options.resume, c);
+	RETURN_IF_ERROR(ranks_share(run, status));
+	RETURN_IF_ERROR(ranks_broadcast_text(run, &c->path));
+	return first || !c->path ? NULL : open_verified(run->arena, run, c->path, c);
+}
+
+Status
+gradc_resume(Gradc *run, GradcResume *out)
+{
+	const GradcOptions *o = &run->options;
+	bool automatic = o->resume && strcmp(o->resume, "auto") == 0;
+	Checkpoint c = {0};
+
+	*out = (GradcResume){.loss = NAN, .eval_loss = NAN};
+	if (!o->resume)
+		return NULL;
+	if (automatic && !o->save)
+		return status_error(EXIT_USAGE, "--resume=auto: needs --save DIR");
+	RETURN_IF_ERROR(ranks_share(run, pick(run, automatic, &c)));
+	if (!c.path)
+		return NULL;
+	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c)));
+	*out = (GradcResume){c.path, run->step, run->samples, run->loss, c.manifest.eval_loss};
+	return NULL;
+}

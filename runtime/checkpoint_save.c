@@ -1,0 +1,387 @@
+/* Writing checkpoints. The saved states are copied into the snapshot region; a thread writes the
+ * copy to a temporary folder, reads it back, and renames it. The thread owns its job, the snapshot
+ * and the list of checkpoints until it is joined; nothing else is shared. */
+#include "runtime/runtime_impl.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#define MAX_FAILURES 3
+#define ALIGNMENT 64
+
+struct SaveJob {
+	Arena *arena;
+	Manifest manifest;
+	SafeTensor *tensors; /* of the snapshot, in the manifest's order */
+	const Format *format;
+	CheckpointFolder *folder;
+	int64_t keep, shard_bytes;
+	bool keep_best;
+	pthread_t thread;
+	atomic_bool ended;
+	Status status;
+};
+
+/* A unit whose bytes are those of states that lie in it is saved as these. */
+int *
+saved_states(Arena *arena, const Format *f, int *n)
+{
+	bool *covered = NEW_ARRAY(arena, bool, f->n[SECTION_STATES] + 1);
+	int *list = NEW_ARRAY(arena, int, f->n[SECTION_STATES]);
+
+	*n = 0;
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].lifetime == LASTS_SAVED)
+			covered[f->states[i].unit] = true; /* index + 1; 0: none */
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].lifetime == LASTS_SAVED && !covered[i + 1])
+			list[(*n)++] = i;
+	return list;
+}
+
+static int64_t
+state_bytes(const Format *f, const StateRecord *s)
+{
+	return dtype_bytes((DType)s->dtype, format_elements(f, s->first_dim, s->rank));
+}
+
+static int64_t
+aligned(int64_t bytes)
+{
+	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+int64_t
+saver_bytes(const Format *f)
+{
+	Arena *arena = arena_new();
+	int64_t bytes = 0;
+	int n, *saved = saved_states(arena, f, &n);
+
+	for (int i = 0; i < n; i++)
+		bytes += aligned(state_bytes(f, &f->states[saved[i]]));
+	arena_free(arena);
+	return bytes;
+}
+
+Status
+saver_open(Gradc *run)
+{
+	Saver *s = &run->saver;
+
+	s->done_step = -1;
+	if (getrandom(&s->run, sizeof(s->run), GRND_NONBLOCK) != sizeof(s->run))
+		s->run = (uint64_t)(1e9 * seconds_now());
+	if (!run->options.save || gradc_rank(run) > 0)
+		return NULL; /* rank 0 saves: all ranks hold the same states */
+	s->folder.arena = arena_new();
+	s->folder.path = run->options.save;
+	RETURN_IF_ERROR(folder_lock(&s->folder));
+	return run->executor.ops->alloc(run->executor.device, MEMORY_PINNED,
+	                                saver_bytes(&run->format), &s->snapshot);
+}
+
+static void
+job_free(SaveJob *job)
+{
+	status_free(job->status);
+	arena_free(job->arena);
+}
+
+void
+saver_close(Gradc *run)
+{
+	Saver *s = &run->saver;
+
+	if (s->job) {
+		pthread_join(s->job->thread, NULL);
+		job_free(s->job);
+		s->job = NULL;
+	}
+	if (s->snapshot.at)
+		run->executor.ops->free(run->executor.device, MEMORY_PINNED, s->snapshot);
+	s->snapshot = (Span){0};
+	folder_close(&s->folder);
+}
+
+/* ---- in the background */
+
+/* The file as it lies there says what its header is; its tensors are compared when all is
+ * verified. */
+static Status
+describe_shard(SaveJob *job, const char *path, Shard *shard)
+{
+	SafeTensors st;
+
+	RETURN_IF_ERROR(safetensors_open(job->arena, path, EXIT_SYSTEM, &st));
+	Status status = shard_header(&st, path, &shard->bytes, &shard->header);
+	safetensors_close(&st);
+	return status;
+}
+
+/* Tensors [first, first + n) of the list. */
+static Status
+write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
+{
+	Manifest *m = &job->manifest;
+	const char *path = path_join(job->arena, folder, shard->file);
+
+	for (int i = first; i < first + n; i++) {
+		const SafeTensor *t = &job->tensors[i];
+
+		m->tensors[i].checksum = checksum_bytes(t->data, t->n_bytes);
+		m->tensors[i].shard = (int)(shard - m->shards);
+	}
+	RETURN_IF_ERROR(safetensors_write(path, job->tensors + first, n));
+	return describe_shard(job, path, shard);
+}
+
+static Status
+write_shards(SaveJob *job, const char *folder)
+{
+	Manifest *m = &job->manifest;
+
+	m->shards = NEW_ARRAY(job->arena, Shard, m->n_tensors);
+	for (int first = 0, n; first < m->n_tensors; first += n) {
+		Shard *shard = &m->shards[m->n_shards];
+		int64_t bytes = job->tensors[first].n_bytes;
+
+		for (n = 1; first + n < m->n_tensors && bytes < job->shard_bytes; n++)
+			bytes += job->tensors[first + n].n_bytes;
+		shard->file = arena_printf(job->arena, "shard-%05d-%05d.safetensors", 0,
+		                           m->n_shards++);
+		RETURN_IF_ERROR(write_shard(job, folder, first, n, shard));
+	}
+	return NULL;
+}
+
+/* What was written is read again by the reader that resumes: a checkpoint has its name only after
+ * that, and older ones go only after it has. */
+static Status
+write_checkpoint(SaveJob *job, const char *folder)
+{
+	const Manifest *m = &job->manifest;
+	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
+	Checkpoint written;
+
+	if (mkdir(folder, 0777) != 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
+	RETURN_IF_ERROR(write_shards(job, folder));
+	RETURN_IF_ERROR(manifest_write(path_join(job->arena, folder, "manifest.json"), m));
+	RETURN_IF_ERROR(checkpoint_open(job->arena, job->format, folder, &written));
+	RETURN_IF_ERROR(checkpoint_verify(&written, NULL));
+	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
+	folder_rotate(job->folder, m->run, job->keep, job->keep_best);
+	return NULL;
+}
+
+static void *
+job_run(void *context)
+{
+	SaveJob *job = context;
+	const char *folder = folder_temporary(job->arena, job->folder);
+
+	job->status = write_checkpoint(job, folder);
+	if (job->status)
+		folder_remove(folder);
+	atomic_store(&job->ended, true);
+	return NULL;
+}
+
+/* ---- in the caller's thread */
+
+static Status
+copy_state(Gradc *run, int state, Span *to)
+{
+	Span from = executor_state(&run->executor, state);
+
+	to->bytes = state_bytes(&run->format, &run->format.states[state]);
+	Status status = run->executor.ops->copy(run->executor.device, 0, *to, from.at);
+	to->at += aligned(to->bytes);
+	return status;
+}
+
+static SavedTensor
+describe_state(const Format *f, const StateRecord *s)
+{
+	SavedTensor t = {.name = format_text(f, s->name),
+	                 .dtype = (DType)s->dtype,
+	                 .rank = (int)s->rank,
+	                 .shard = -1};
+
+	memcpy(t.dims, f->dims + s->first_dim, s->rank * sizeof(*t.dims));
+	return t;
+}
+
+/* The saved states of this moment, in the snapshot. */
+static Status
+take_snapshot(Gradc *run, SaveJob *job)
+{
+	const Format *f = &run->format;
+	Manifest *m = &job->manifest;
+	Span at = run->saver.snapshot;
+	int *saved = saved_states(job->arena, f, &m->n_tensors);
+
+	m->tensors = NEW_ARRAY(job->arena, SavedTensor, m->n_tensors);
+	job->tensors = NEW_ARRAY(job->arena, SafeTensor, m->n_tensors);
+	for (int i = 0; i < m->n_tensors; i++) {
+		SavedTensor t = m->tensors[i] = describe_state(f, &f->states[saved[i]]);
+		SafeTensor *s = &job->tensors[i];
+
+		*s = (SafeTensor){.name = t.name, .dtype = t.dtype, .rank = t.rank, .data = at.at};
+		memcpy(s->dims, t.dims, sizeof(s->dims));
+		s->n_bytes = state_bytes(f, &f->states[saved[i]]);
+		RETURN_IF_ERROR(copy_state(run, saved[i], &at));
+	}
+	return run->executor.ops->sync(run->executor.device);
+}
+
+/* They never change: hashed once. */
+Status
+saver_constants(Gradc *run)
+{
+	const Format *f = &run->format;
+	Saver *saver = &run->saver;
+
+	if (saver->constants)
+		return NULL;
+	SavedTensor *list = NEW_ARRAY(run->arena, SavedTensor, f->n[SECTION_STATES]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		Arena *arena = arena_new();
+		Span from = executor_state(&run->executor, i);
+		Status status = NULL;
+
+		from.bytes = state_bytes(f, &f->states[i]);
+		if (f->states[i].lifetime == LASTS_CONSTANT) {
+			void *bytes = arena_alloc(arena, (size_t)from.bytes);
+			SavedTensor *t = &list[saver->n_constants++];
+
+			*t = describe_state(f, &f->states[i]);
+			status = executor_read(&run->executor, bytes, from);
+			t->checksum = checksum_bytes(bytes, from.bytes);
+		}
+		arena_free(arena);
+		RETURN_IF_ERROR(status);
+	}
+	saver->constants = list;
+	return NULL;
+}
+
+static Status
+fill_job(Gradc *run, SaveJob *job, double eval_loss)
+{
+	Saver *saver = &run->saver;
+
+	RETURN_IF_ERROR(folder_prepare(&saver->folder));
+	RETURN_IF_ERROR(saver_constants(run));
+	RETURN_IF_ERROR(facts_collect(job->arena, run, &job->manifest));
+	job->manifest.serial = folder_next_serial(&saver->folder);
+	job->manifest.eval_loss = eval_loss;
+	job->manifest.constants = saver->constants;
+	job->manifest.n_constants = saver->n_constants;
+	return take_snapshot(run, job);
+}
+
+/* Signals are for the caller's threads. */
+static Status
+start_thread(SaveJob *job)
+{
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(&job->thread, NULL, job_run, job);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return error ? status_error(EXIT_SYSTEM, "no thread: %s", strerror(error)) : NULL;
+}
+
+static Status
+count_failure(Gradc *run, int64_t step, Status why)
+{
+	Saver *saver = &run->saver;
+	Status status = NULL;
+
+	saver->failures++;
+	if (saver->failures >= MAX_FAILURES)
+		status = status_error(EXIT_CHECKPOINT,
+		                      "%d checkpoints in a row could not be written, the last one "
+		                      "of step %lld: %s",
+		                      saver->failures, (long long)step, why->message);
+	else if (run->diag)
+		diag_warning(run->diag,
+		             "the checkpoint of step %lld could not be written (%d of %d before "
+		             "training stops): %s",
+		             (long long)step, saver->failures, MAX_FAILURES, why->message);
+	status_free(why);
+	return status;
+}
+
+Status
+gradc_save_poll(Gradc *run, bool wait)
+{
+	Saver *saver = &run->saver;
+	SaveJob *job = saver->job;
+
+	if (!job || (!wait && !atomic_load(&job->ended)))
+		return NULL;
+	pthread_join(job->thread, NULL);
+	int64_t step = job->manifest.step;
+	Status status = job->status;
+	job->status = NULL;
+	saver->job = NULL;
+	job_free(job);
+	if (status)
+		return count_failure(run, step, status);
+	saver->failures = 0;
+	saver->done_step = step;
+	return NULL;
+}
+
+Status
+gradc_save(Gradc *run, double eval_loss)
+{
+	const GradcOptions *o = &run->options;
+
+	if (!o->save)
+		return status_error(EXIT_USAGE, "there is no folder to save to");
+	if (gradc_rank(run) > 0) { /* whether it fails is rank 0's to say */
+		run->saver.done_step = run->step;
+		return NULL;
+	}
+	RETURN_IF_ERROR(gradc_save_poll(run, true));
+	Arena *arena = arena_new();
+	SaveJob *job = NEW(arena, SaveJob);
+	job->arena = arena;
+	job->format = &run->format;
+	job->folder = &run->saver.folder;
+	job->keep = o->keep;
+	job->keep_best = o->keep_best;
+	job->shard_bytes = o->shard_bytes;
+	Status status = fill_job(run, job, eval_loss);
+	if (!status)
+		status = start_thread(job);
+	if (status) {
+		job_free(job);
+		return count_failure(run, run->step, status);
+	}
+	run->saver.job = job;
+	return NULL;
+}
+
+int64_t
+gradc_saved_step(const Gradc *run)
+{
+	return run->saver.done_step;
+}
+
+int64_t
+gradc_snapshot_bytes(const Gradc *run)
+{
+	return run->saver.snapshot.bytes;
+}

@@ -1,0 +1,155 @@
+/* A library for LD_PRELOAD that makes the calls by which checkpoints are written fail.
+ *
+ *	FAULT_PATH=TEXT      only files whose path has it
+ *	FAULT_CALL=NAME      mkdir, open, write, fsync, rename, unlink, pread; any: of these, not pread
+ *	FAULT_AT=N           the first call that fails, from 1
+ *	FAULT_TIMES=N        how many do (1)
+ *	FAULT_HOW=kill       the process is killed, in the middle of a write
+ *	          short      half of what was asked for, or no bytes of a read
+ *	          hang       never returns
+ *	          NUMBER     fails with this errno
+ *	FAULT_COUNT=FILE     at exit: how many calls there were */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { GO_ON, FAIL, SHORT };
+static atomic_int calls;
+
+#define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))
+typedef ssize_t (*WriteFn)(int, const void *, size_t);
+typedef ssize_t (*ReadFn)(int, void *, size_t, off_t);
+typedef int (*OpenFn)(const char *, int, ...);
+typedef int (*PathFn)(const char *, const char *);
+typedef int (*At2Fn)(int, const char *, int, const char *, unsigned);
+
+static int
+number(const char *name, int otherwise)
+{
+	return getenv(name) ? atoi(getenv(name)) : otherwise;
+}
+
+static int
+what_now(const char *call, const char *path)
+{
+	const char *want = getenv("FAULT_CALL"), *how = getenv("FAULT_HOW");
+	int at = number("FAULT_AT", 0);
+
+	if (!want || !getenv("FAULT_PATH") || !strstr(path, getenv("FAULT_PATH")) ||
+	    (strcmp(want, call) != 0 && (strcmp(want, "any") != 0 || strcmp(call, "pread") == 0)))
+		return GO_ON;
+	int n = atomic_fetch_add(&calls, 1) + 1;
+	if (!how || n < at || n >= at + number("FAULT_TIMES", 1))
+		return GO_ON;
+	if (strcmp(how, "kill") == 0 && strcmp(call, "write") != 0)
+		kill(getpid(), SIGKILL);
+	while (strcmp(how, "hang") == 0)
+		pause();
+	errno = atoi(how);
+	return strcmp(how, "short") == 0 || strcmp(how, "kill") == 0 ? SHORT : FAIL;
+}
+
+static int
+what_now_fd(const char *call, int fd)
+{
+	char link[64], path[4096];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
+	path[n > 0 ? n : 0] = '\0';
+	return what_now(call, path);
+}
+
+__attribute__((destructor)) static void
+report(void)
+{
+	FILE *file = getenv("FAULT_COUNT") ? fopen(getenv("FAULT_COUNT"), "w") : NULL;
+
+	if (file) {
+		fprintf(file, "%d\n", atomic_load(&calls));
+		fclose(file);
+	}
+}
+
+ssize_t
+write(int fd, const void *bytes, size_t n)
+{
+	WriteFn next = NEXT(WriteFn, "write");
+	int what = what_now_fd("write", fd);
+
+	if (what == FAIL)
+		return -1;
+	if (what == GO_ON)
+		return next(fd, bytes, n);
+	ssize_t done = next(fd, bytes, n / 2);
+	if (strcmp(getenv("FAULT_HOW"), "kill") == 0)
+		kill(getpid(), SIGKILL);
+	return done;
+}
+
+ssize_t
+pread(int fd, void *bytes, size_t n, off_t offset)
+{
+	int what = what_now_fd("pread", fd);
+
+	if (what != GO_ON)
+		return what == FAIL ? -1 : 0;
+	return NEXT(ReadFn, "pread")(fd, bytes, n, offset);
+}
+
+int
+fsync(int fd)
+{
+	return what_now_fd("fsync", fd) == GO_ON ? NEXT(int (*)(int), "fsync")(fd) : -1;
+}
+
+int
+open(const char *path, int flags, ...)
+{
+	va_list args;
+
+	va_start(args, flags);
+	int mode = flags & O_CREAT ? va_arg(args, int) : 0;
+	va_end(args);
+	if ((flags & O_CREAT) && what_now("open", path) != GO_ON)
+		return -1;
+	return NEXT(OpenFn, "open")(path, flags, mode);
+}
+
+int
+mkdir(const char *path, mode_t mode)
+{
+	return what_now("mkdir", path) == GO_ON
+	               ? NEXT(int (*)(const char *, mode_t), "mkdir")(path, mode)
+	               : -1;
+}
+
+int
+rename(const char *from, const char *to)
+{
+	return what_now("rename", from) == GO_ON ? NEXT(PathFn, "rename")(from, to) : -1;
+}
+
+int
+renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+	return what_now("rename", from) == GO_ON
+	               ? NEXT(At2Fn, "renameat2")(from_fd, from, to_fd, to, flags)
+	               : -1;
+}
+
+int
+unlinkat(int fd, const char *path, int flags)
+{
+	return what_now_fd("unlink", fd) == GO_ON
+	               ? NEXT(int (*)(int, const char *, int), "unlinkat")(fd, path, flags)
+	               : -1;
+}
