@@ -37,6 +37,7 @@ typedef struct {
 	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
 	const char *trace;        /* a file for what happens when; NULL: none */
 	bool profile;             /* measure the instructions of a few steps */
+	int64_t threads;          /* that compute; 0: one for each CPU that the process may use */
 	bool poison;              /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
