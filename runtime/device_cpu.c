@@ -25,7 +25,7 @@ cpu_open(const DeviceOptions *options, Device **out)
 	Device *device = calloc(1, sizeof(*device));
 	if (!device)
 		return status_error(EXIT_SYSTEM, "no memory for the device");
-	Status status = pool_open(POOL_BEST, options->threads, &device->pool);
+	Status status = pool_open(THREADS_BEST, options->threads, &device->pool);
 	if (status)
 		free(device);
 	else

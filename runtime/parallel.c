@@ -218,20 +218,20 @@ plain_run(Pool *p, Job *job)
 }
 
 /* ---- both */
-static const PoolOps pool_ops[N_POOL_KINDS] = {
-	[POOL_GOMP] = {"libgomp", gomp_open, gomp_close, gomp_run},
-	[POOL_PLAIN] = {"pthreads", plain_open, plain_close, plain_run},
+static const PoolOps pool_ops[N_THREAD_KINDS] = {
+	[THREADS_GOMP] = {"libgomp", gomp_open, gomp_close, gomp_run},
+	[THREADS_PLAIN] = {"pthreads", plain_open, plain_close, plain_run},
 };
 
 static Status
-open_as(Pool *p, PoolKind kind)
+open_as(Pool *p, ThreadKind kind)
 {
 	p->ops = &pool_ops[kind];
 	return p->ops->open(p);
 }
 
 Status
-pool_open(PoolKind kind, int threads, Pool **out)
+pool_open(ThreadKind kind, int threads, Pool **out)
 {
 	Pool *p = calloc(1, sizeof(*p));
 
@@ -241,10 +241,10 @@ pool_open(PoolKind kind, int threads, Pool **out)
 	cpu_share(&p->share);
 	p->threads = threads > 0 ? threads : p->share.n;
 	p->bound = p->share.own && p->threads > 1 && p->threads == p->share.n;
-	Status status = open_as(p, kind == POOL_BEST ? POOL_GOMP : kind);
-	if (status && kind == POOL_BEST) {
+	Status status = open_as(p, kind == THREADS_BEST ? THREADS_GOMP : kind);
+	if (status && kind == THREADS_BEST) {
 		status_free(status);
-		status = open_as(p, POOL_PLAIN);
+		status = open_as(p, THREADS_PLAIN);
 	}
 	snprintf(p->name, sizeof(p->name), "%s%s", p->ops->name, p->bound ? ", bound" : "");
 	if (status)

@@ -11,16 +11,16 @@ typedef void (*ParallelFn)(void *ctx, int64_t begin, int64_t end);
 
 /* What the threads of a pool are. */
 typedef enum {
-	POOL_BEST,  /* libgomp where it can be */
-	POOL_GOMP,  /* libgomp, else an error */
-	POOL_PLAIN, /* pthreads that sleep between two calls */
-	N_POOL_KINDS,
-} PoolKind;
+	THREADS_BEST,  /* libgomp where it can be */
+	THREADS_GOMP,  /* libgomp, else an error */
+	THREADS_PLAIN, /* pthreads that sleep between two calls */
+	N_THREAD_KINDS,
+} ThreadKind;
 
 /* threads: the caller's included, 0 for every CPU that the process may use. They are bound, one to a
  * CPU, only when there is one for each and no other rank has the same; the caller never is, because
  * threads that it starts would be where it is. EXIT_SYSTEM when threads cannot be had. */
-Status pool_open(PoolKind kind, int threads, Pool **out);
+Status pool_open(ThreadKind kind, int threads, Pool **out);
 void pool_close(Pool *pool); /* NULL is allowed */
 int pool_threads(const Pool *pool);
 const char *pool_name(const Pool *pool); /* "libgomp, bound", "pthreads": for --info */

@@ -23,11 +23,11 @@ must(Status status)
 static Pool *
 open_pool(void **state, int threads)
 {
-	PoolKind kind = (PoolKind)(intptr_t)*state;
+	ThreadKind kind = (ThreadKind)(intptr_t)*state;
 	Pool *pool;
 	Status status = pool_open(kind, threads, &pool);
 
-	if (status && kind == POOL_GOMP) { /* not installed, or ThreadSanitizer */
+	if (status && kind == THREADS_GOMP) { /* not installed, or ThreadSanitizer */
 		print_message("%s\n", status->message);
 		status_free(status);
 		skip();
@@ -193,7 +193,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		KIND(POOL_BEST) KIND(POOL_GOMP) KIND(POOL_PLAIN) cmocka_unit_test(test_shares),
+		KIND(THREADS_BEST) KIND(THREADS_GOMP) KIND(THREADS_PLAIN)
+			cmocka_unit_test(test_shares),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
