@@ -211,6 +211,17 @@ write_state(TableWriter *tw, const State *s, int64_t *weights)
 	vec_push(w->arena, &w->states, r);
 }
 
+/* Iterations that take some ten microseconds, which is what waking a thread costs, if a core does four
+ * operations and moves ten bytes in a nanosecond. */
+static int64_t
+kernel_grain(const KernelRecord *r)
+{
+	double iteration = ((double)r->flops / 4 + (double)r->bytes / 10) /
+	                   (double)(r->iterations ? r->iterations : 1);
+
+	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
+}
+
 static void
 write_kernel(FormatWriter *w, const Kernel *k)
 {
@@ -220,12 +231,12 @@ write_kernel(FormatWriter *w, const Kernel *k)
 	KernelRecord r = {.name = format_string(w, k->name),
 	                  .origin = format_string(w, loc.at ? loc.at : ""),
 	                  .iterations = k->iterations,
-	                  .grain = 1,
 	                  .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += type_bytes(k->buffers.at[i].type);
 	text_free(&loc);
+	r.grain = kernel_grain(&r);
 	vec_push(w->arena, &w->kernels, r);
 }
 

@@ -148,6 +148,8 @@ LoopValue lb_scalar(LoopBuilder *lb, int index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
+/* Says that a computed scalar lies in [0, extent), so that places with it split without division. */
+void lb_within(LoopBuilder *lb, LoopValue x, int64_t extent);
 LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* the loop variable */
 /* Declares an accumulator of the innermost open loop; its scalar is readable after lb_end. */
 LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);

@@ -299,6 +299,13 @@ lb_affine(LoopBuilder *lb, Affine place)
 	                                           .place = keep_place(lb->scratch, &place)});
 }
 
+void
+lb_within(LoopBuilder *lb, LoopValue x, int64_t extent)
+{
+	if (lb->extents.at[x] == 0)
+		lb->extents.at[x] = extent;
+}
+
 LoopValue
 lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent)
 {

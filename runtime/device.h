@@ -28,11 +28,16 @@ typedef struct {
 	void *const *buffers;
 	const Scalar *scalars; /* N_SCALARS of them */
 	int64_t begin, end;
+	int64_t grain; /* fewer iterations are not worth a thread */
 } Launch;
+typedef struct {
+	int ordinal; /* of the devices of its kind */
+	int threads; /* that compute on the host; 0: one for each CPU that the process may use */
+} DeviceOptions;
 
 typedef struct {
 	const char *name;
-	Status (*open)(int ordinal, Device **out);
+	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
 	void (*free)(Device *device, MemoryKind kind, Span span);

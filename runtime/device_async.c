@@ -105,7 +105,7 @@ async_close(Device *d)
 }
 
 static Status
-async_open(int ordinal, Device **out)
+async_open(const DeviceOptions *options, Device **out)
 {
 	*out = NULL;
 	Device *d = calloc(1, sizeof(*d));
@@ -120,7 +120,7 @@ async_open(int ordinal, Device **out)
 		*s = (Stream){.device = d,
 		              .last = &s->first,
 		              .busy = true,
-		              .random = hash_mix((uint64_t)i + 1, (uint64_t)ordinal)};
+		              .random = hash_mix((uint64_t)i + 1, (uint64_t)options->ordinal)};
 		s->started = pthread_create(&s->thread, NULL, stream_main, s) == 0;
 		if (!s->started) {
 			async_close(d);

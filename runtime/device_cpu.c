@@ -1,11 +1,14 @@
-/* The CPU: every call is done when it returns, so streams need no ordering. */
+/* The CPU: every call is done when it returns, so streams need no ordering. Kernels run on the threads of the
+ * pool. */
 #include "runtime/device.h"
+#include "runtime/parallel.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 struct Device {
+	Pool *pool;
 	double events[MAX_EVENTS + MAX_TIMERS]; /* seconds at the last recording */
 };
 struct Code {
@@ -14,18 +17,28 @@ struct Code {
 };
 
 static Status
-cpu_open(int ordinal, Device **out)
+cpu_open(const DeviceOptions *options, Device **out)
 {
 	*out = NULL;
-	if (ordinal != 0)
-		return status_error(EXIT_SYSTEM, "cpu:%d: there is only cpu:0", ordinal);
-	*out = calloc(1, sizeof(**out));
-	return *out ? NULL : status_error(EXIT_SYSTEM, "no memory for the device");
+	if (options->ordinal != 0)
+		return status_error(EXIT_SYSTEM, "cpu:%d: there is only cpu:0", options->ordinal);
+	Device *device = calloc(1, sizeof(*device));
+	if (!device)
+		return status_error(EXIT_SYSTEM, "no memory for the device");
+	Status status = pool_open(THREADS_BEST, options->threads, &device->pool);
+	if (status)
+		free(device);
+	else
+		*out = device;
+	return status;
 }
 
 static void
 cpu_close(Device *device)
 {
+	if (!device)
+		return;
+	pool_close(device->pool);
 	free(device);
 }
 
@@ -88,12 +101,27 @@ cpu_unload(Device *device, Code *code)
 	free(code);
 }
 
+typedef struct {
+	KernelFn kernel;
+	const Launch *launch;
+} KernelPart;
+
+static void
+run_part(void *ctx, int64_t begin, int64_t end)
+{
+	const KernelPart *p = ctx;
+	const Launch *l = p->launch;
+
+	p->kernel(l->buffers, l->scalars, l->begin + begin, l->begin + end);
+}
+
 static Status
 cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
 {
-	(void)device;
+	KernelPart part = {code->kernels[launch->kernel], launch};
+
 	(void)stream;
-	code->kernels[launch->kernel](launch->buffers, launch->scalars, launch->begin, launch->end);
+	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
 	return NULL;
 }
 

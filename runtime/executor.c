@@ -3,9 +3,9 @@
 #include "runtime/runtime_impl.h"
 
 Status
-executor_open(Arena *arena, const Format *f, const DeviceOps *ops, const KernelFn *kernels,
-              Executor *out)
+executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
+	const DeviceOps *ops = options->ops;
 	uint32_t most = 1;
 
 	*out = (Executor){.format = f, .ops = ops};
@@ -13,9 +13,10 @@ executor_open(Arena *arena, const Format *f, const DeviceOps *ops, const KernelF
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
 	out->buffers = NEW_ARRAY(arena, void *, most);
-	Status status = ops->open(0, &out->device);
+	Status status = ops->open(&options->device, &out->device);
 	if (!status)
-		status = ops->load(out->device, kernels, f->n[SECTION_KERNELS], &out->code);
+		status = ops->load(out->device, options->kernels, f->n[SECTION_KERNELS],
+		                   &out->code);
 	for (int s = 0; s < N_SPACES && !status; s++)
 		status = ops->alloc(out->device, MEMORY_DEVICE, format_space_bytes(f, (Space)s),
 		                    &out->regions[s]);
@@ -93,12 +94,14 @@ static Status
 run_kernel(Walk *w, const Instruction *n)
 {
 	Executor *x = w->x;
+	const KernelRecord *k = &x->format->kernels[n->what];
 	Launch launch = {
 		.kernel = n->what,
 		.n_buffers = n->n_args,
 		.buffers = x->buffers,
 		.scalars = w->micro->scalars,
-		.end = x->format->kernels[n->what].iterations,
+		.end = k->iterations,
+		.grain = k->grain,
 	};
 
 	for (uint32_t i = 0; i < n->n_args; i++)

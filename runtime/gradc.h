@@ -47,6 +47,7 @@ typedef struct {
 	int64_t keep;       /* how many of the newest checkpoints stay; 0: all */
 	bool keep_best;     /* and the one with the lowest evaluation loss */
 	int64_t shard_bytes; /* a checkpoint's files hold about as much */
+	int64_t threads;     /* that compute; 0: one for each CPU that the process may use */
 	bool poison;         /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);

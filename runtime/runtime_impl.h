@@ -62,8 +62,12 @@ typedef struct {
 	const Scalar *scalars;
 	Reduction *reduction; /* what starts behind its instructions; NULL: nothing */
 } MicroBatch;
-Status executor_open(Arena *arena, const Format *f, const DeviceOps *ops, const KernelFn *kernels,
-                     Executor *out);
+typedef struct {
+	const DeviceOps *ops;
+	DeviceOptions device;
+	const KernelFn *kernels;
+} ExecutorOptions;
+Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_close(Executor *x);
 Span executor_slot(const Executor *x, uint32_t slot);
 Span executor_state(const Executor *x, int state);

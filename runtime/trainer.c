@@ -1,4 +1,5 @@
 /* A training run: opening, the two halves of a step, evaluation. The library of gradc.h. */
+#include "runtime/parallel.h"
 #include "runtime/runtime_impl.h"
 
 #include <math.h>
@@ -91,6 +92,9 @@ check_options(const Format *f, const GradcOptions *o)
 		return status_error(EXIT_USAGE,
 		                    "--accumulate: %lld, compiled with --max-accumulate=%g",
 		                    (long long)o->accumulate, most);
+	if (o->threads < 0 || o->threads > MAX_CPUS)
+		return status_error(EXIT_USAGE, "--threads: %lld, at most %d",
+		                    (long long)o->threads, MAX_CPUS);
 	if (o->steps < -1 || o->epochs < -1 || o->warmup < 0)
 		return status_error(EXIT_USAGE, "--steps, --epochs and --warmup are not negative");
 	if (o->steps >= 0 && o->epochs >= 0)
@@ -115,8 +119,9 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
-	RETURN_IF_ERROR(
-		executor_open(run->arena, &run->format, ops, variant->kernels, &run->executor));
+	ExecutorOptions executor = {
+		.ops = ops, .device.threads = (int)options->threads, .kernels = variant->kernels};
+	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state(&run->format, "loss.sum");
 	run->loss_count = format_state(&run->format, "loss.count");

@@ -119,7 +119,7 @@ EXECUTABLE = {
     "--progress": (["=auto", "=bar", "=plain", "=off"], [("=foo", "foo")]),
     "--table": (["=auto", "=full", "=off"], [("=foo", "foo")]),
     "--device": (["=cpu"], [("=cuda", LACKS), ("=cuda:1", LACKS)]),
-    "--threads": (["=1"], [("=2", LACKS)]),
+    "--threads": (["=1", "=2"], [("=0", "0"), ("=x", "x"), ("=100000", "at most")]),
     "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
     "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),
     "--deterministic": ([""], [("=x", "x")]),

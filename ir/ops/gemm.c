@@ -1,10 +1,12 @@
 /* The blocked matrix product. Per block of columns and of k, b is packed into a local panel; rows go ROWS at
  * a time with their sums in local vectors, which the C compiler keeps in registers: 8 x 32 f32 sums fill 16
  * of AVX-512's 32 registers. Every element is summed in the order of k, whatever the block sizes. Scheme:
- * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008. */
+ * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
+ *
+ * In parallel go batches, blocks of columns, and where these are few, chunks of rows. */
 #include "ir/ops/gemm.h"
 
-enum { ROWS = 8, DEPTH = 256 };
+enum { ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
 
 /* ---- a shape in blocks of neighbouring elements: `count` steps along `axis`, with all that lies inside it */
 typedef struct {
@@ -43,6 +45,18 @@ static bool
 is_one_block(const Tiling *t)
 {
 	return t->axis == 0 && t->count == t->shape.at[0];
+}
+
+/* Blocks along `axis`, the last of which may be shorter, and how often that axis is repeated. */
+static int64_t
+blocks_along(const Tiling *t)
+{
+	return (t->shape.at[t->axis] + t->count - 1) / t->count;
+}
+static int64_t
+repeats(const Tiling *t)
+{
+	return tiling_size(t) / (t->shape.at[t->axis] * t->inside);
 }
 
 /* Calls body for every block, in order, inside loops: its first element, and its steps along `axis`. */
@@ -104,7 +118,8 @@ typedef struct {
 	Tiling columns, depth;
 	int64_t lanes; /* of the panel and the sums */
 	int panel, sums[ROWS], out;
-	Affine batch;
+	int64_t rows; /* of a chunk */
+	Affine batch, first_row;
 	/* of the block at hand */
 	Affine first_column, first_k;
 	int64_t column_count, depth_count;
@@ -198,18 +213,18 @@ depth_block(void *ctx, Affine first, int64_t count)
 {
 	Product *p = ctx;
 	LoopBuilder *lb = p->lw->lb;
-	int64_t full = p->g->m / ROWS, rest = p->g->m % ROWS;
+	int64_t full = p->rows / ROWS, rest = p->rows % ROWS;
 
 	p->first_k = first;
 	p->depth_count = count;
 	pack_panel(p);
 	if (full) {
 		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		row_block(p, affine_scale(affine_scalar(i), ROWS), ROWS);
+		row_block(p, affine_add(p->first_row, affine_scale(affine_scalar(i), ROWS)), ROWS);
 		lb_end(lb);
 	}
 	if (rest)
-		row_block(p, affine_constant(full * ROWS), (int)rest);
+		row_block(p, affine_add(p->first_row, affine_constant(full * ROWS)), (int)rest);
 }
 
 /* c = 0 in the block's columns */
@@ -217,26 +232,86 @@ static void
 clear_columns(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue m = lb_for(lb, LOOP_PLAIN, p->g->m);
+	LoopValue m = lb_for(lb, LOOP_PLAIN, p->rows);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
 
-	lb_store(lb, p->out, place_of(p, affine_scalar(m), 0, j), lb_number(lb, p->g->type, 0));
+	lb_store(lb, p->out, place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, j),
+	         lb_number(lb, p->g->type, 0));
 	lb_end(lb);
 	lb_end(lb);
 }
 
 /* All of k for one block of columns. */
 static void
-column_block(void *ctx, Affine first, int64_t count)
+column_block(Product *p, Affine first, int64_t count)
 {
-	Product *p = ctx;
-
 	p->first_column = first;
 	p->column_count = count;
 	if (!is_one_block(&p->depth) || tiling_size(&p->depth) == 0)
 		clear_columns(p);
 	if (tiling_size(&p->depth))
 		for_blocks(p->lw->lb, &p->depth, depth_block, p);
+}
+
+/* The same for block number `block` along the axis: full blocks, and the rest if that is what it is. */
+static void
+some_column_block(Product *p, Affine first, Affine block)
+{
+	LoopBuilder *lb = p->lw->lb;
+	const Tiling *t = &p->columns;
+	int64_t full = t->shape.at[t->axis] / t->count, rest = t->shape.at[t->axis] % t->count;
+
+	if (rest == 0) {
+		column_block(p, affine_add(first, affine_scale(block, t->count * t->inside)),
+		             t->count);
+		return;
+	}
+	LoopValue at = lb_affine(lb, block), end = lb_int(lb, S64, full);
+	lb_if(lb, lb_compare(lb, LOOP_lt, at, end));
+	LoopValue inner = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, full - 1));
+	lb_within(lb, inner, full);
+	column_block(p, affine_add(first, affine_scale(affine_scalar(inner), t->count * t->inside)),
+	             t->count);
+	lb_end(lb);
+	lb_if(lb, lb_compare(lb, LOOP_eq, at, end));
+	column_block(p, affine_add(first, affine_constant(full * t->count * t->inside)), rest);
+	lb_end(lb);
+}
+
+/* In how many chunks the rows go when there are `parts` parts without: whole blocks, all equal. */
+static int64_t
+row_chunks(int64_t rows, int64_t parts)
+{
+	int64_t n = parts < ENOUGH_PARTS && rows % ROWS == 0 ? ENOUGH_PARTS / parts : 1;
+
+	while (n > 1 && (rows % (n * ROWS) != 0 || rows / n < LEAST_CHUNK))
+		n--;
+	return n;
+}
+
+/* Opens the parallel loop and splits its variable: batch, row chunk, repeat of the columns' axis, block. */
+static void
+parallel_parts(Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	const Gemm *g = p->g;
+	int64_t blocks = blocks_along(&p->columns), repeated = repeats(&p->columns);
+	int64_t chunks = row_chunks(g->m, g->batch * repeated * blocks);
+	int64_t dims[] = {g->batch, chunks, repeated, blocks}, n = chunks * repeated * blocks;
+	Index at;
+
+	p->rows = g->m / chunks;
+	LoopValue v = lb_for(lb, LOOP_PARALLEL, g->batch * n);
+	index_split(lb, type_new(p->lw->m, S64, COUNT(dims), dims), affine_scalar(v), &at);
+	for (int i = 0; i < COUNT(dims); i++)
+		if (at.at[i].n == 1 && at.at[i].terms[0].coefficient == 1)
+			lb_within(lb, at.at[i].terms[0].scalar, dims[i]);
+	p->batch = at.at[0];
+	p->first_row = affine_scale(at.at[1], p->rows);
+	some_column_block(
+		p, affine_scale(at.at[2], p->columns.shape.at[p->columns.axis] * p->columns.inside),
+		at.at[3]);
+	lb_end(lb);
 }
 
 void
@@ -252,8 +327,10 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	                   p.lanes * (p.depth.count ? p.depth.count * p.depth.inside : 1));
 	for (int r = 0; r < ROWS; r++)
 		p.sums[r] = lb_local(lb, g->type, p.lanes);
-	p.batch = affine_scalar(lb_for(lb, LOOP_PARALLEL, g->batch));
-	if (tiling_size(&p.columns))
-		for_blocks(lb, &p.columns, column_block, &p);
-	lb_end(lb);
+	if (tiling_size(&p.columns) && g->batch) {
+		parallel_parts(&p);
+	} else {
+		lb_for(lb, LOOP_PARALLEL, 0);
+		lb_end(lb);
+	}
 }

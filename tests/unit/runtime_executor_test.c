@@ -57,7 +57,8 @@ start(Bench *b)
 	vec_push(b->arena, &b->w->programs, p);
 	void *blob = format_finish(b->w, &bytes);
 	must(format_read(blob, bytes, &b->f));
-	must(executor_open(b->arena, &b->f, &device_cpu, kernels, &b->x));
+	must(executor_open(b->arena, &b->f,
+	                   &(ExecutorOptions){.ops = &device_cpu, .kernels = kernels}, &b->x));
 }
 
 static double
