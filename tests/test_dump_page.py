@@ -153,3 +153,42 @@ def test_names_stay_text(run, layers, tmp_path):
         text, tags = browser.parts(page, tmp_path / "profile", tab)
         assert "img" not in tags and tags["script"] == 2, tab
     assert text["onnx"] == "/net/a/Tanh" + HOSTILE
+
+
+CLICKS = """
+<script>
+for (const d of document.querySelectorAll("details")) d.open = true;
+const texts = [];
+setTimeout(() => {
+	for (const row of document.querySelectorAll("#list .row")) {
+		row.click();
+		texts.push(detail.textContent);
+		for (const go of detail.querySelectorAll(".link, .row")) { go.click(); texts.push(detail.textContent); }
+	}
+	for (const tab of tabs.querySelectorAll("button")) tab.click();
+	for (const slot of document.querySelectorAll(".slot")) { slot.dispatchEvent(new Event("click")); texts.push(detail.textContent); }
+	search.value = "matmul net/a";
+	search.dispatchEvent(new Event("input"));
+	const log = document.body.appendChild(document.createElement("pre"));
+	log.id = "log";
+	log.textContent = JSON.stringify(texts);
+}, 100);
+</script>
+</body>"""
+
+
+@browser.needs_chromium
+def test_clicking_through_the_page(run, layers, tmp_path):
+    """Every row, link and box: none fails, and a node leads to its ONNX node and its gradient."""
+    page, data = dump(run, tmp_path, layers, "--loss=cross_entropy")
+    page.write_text(page.read_text().replace("</body>", CLICKS))
+    text, _ = browser.parts(page, tmp_path / "profile")
+    seen = json.loads(text["log"])
+    assert len(seen) > 100 and all(seen)
+    assert any(re.match(r"call in @accumulate.*comes from/net/a/MatMul \(MatMul\)its gradient", x,
+                        re.DOTALL) for x in seen)
+    assert any("is the gradient of/net/b/MatMul (MatMul)whose forward is" in x for x in seen)
+    assert any(re.match(r"kernel k\d+.*members of @.*as loops.*runs in@accumulate, step", x,
+                        re.DOTALL) for x in seen)
+    assert any("alive from step" in x and "made by" in x for x in seen)
+    assert "ONNX  /net/a/MatMul (MatMul)" in text["list"] and "/net/b" not in text["list"]
