@@ -14,7 +14,7 @@ pread(int fd, void *to, size_t n, off_t offset)
 	char link[64], path[4096] = "";
 
 	if (!next)
-		next = (ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
+		next = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "slow"))
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
