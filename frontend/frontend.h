@@ -92,6 +92,17 @@ void model_open_dims(const Model *model,
                      void (*visit)(void *ctx, const char *input, int axis, const char *name),
                      void *ctx);
 
+/* A node of the main graph, model-local functions inlined. */
+typedef struct {
+	const char *name; /* as in locations; never empty */
+	const char *op, *domain;
+	const char
+		*scopes; /* of torch's exporter: "['', 'layers', 'layers.1', 'add']"; "" for none */
+	const char *const *inputs, *const *outputs;
+	int n_inputs, n_outputs;
+} GraphNode;
+void model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx);
+
 /* The absolute paths of the files that hold the model's external data. */
 void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
                           void *ctx);

@@ -90,6 +90,9 @@ struct Model {
 	VEC(int) fds;         /* of external files */
 };
 
+/* ---- nodes.c: the name of a node in locations: its own, else its first output's. */
+const char *node_location(const NodeProto *p);
+
 /* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
 typedef struct {
 	const char *path;

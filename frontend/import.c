@@ -164,18 +164,6 @@ known_value(Importer *im, Value *v)
 	return known(im, v, KNOWN_DEPTH);
 }
 
-/* ---- nodes */
-static const char *
-location_of(const NodeProto *p)
-{
-	if (p->name && *p->name)
-		return p->name;
-	for (size_t i = 0; i < p->n_output; i++)
-		if (*p->output[i])
-			return p->output[i];
-	return p->op_type;
-}
-
 /* An Identity whose output is a parameter of its own again (repair `merged`) reads that one. */
 static bool
 import_unmerged(Importer *im, const NodeProto *p)
@@ -220,7 +208,7 @@ import_node(Importer *im, const FlatNode *flat)
 	if (imported_enough(im, flat) || import_unmerged(im, p))
 		return;
 	n.out = NEW_ARRAY(im->arena, Bound, p->n_output);
-	im->b.loc = loc_name(im->m, location_of(p));
+	im->b.loc = loc_name(im->m, node_location(p));
 	if (n.row) {
 		n.extra = &n.row->extra;
 		n.row->import(&n);

@@ -15,7 +15,8 @@ def _run(page, profile, argument, hash=""):
     """What Chromium prints. A script that fails, or asks the network for something, says so."""
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         "--hide-scrollbars", "--enable-logging=stderr", f"--user-data-dir={profile}",
+         "--hide-scrollbars", "--virtual-time-budget=5000", "--enable-logging=stderr",
+         f"--user-data-dir={profile}",
          *argument, Path(page).resolve().as_uri() + hash],
         capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -67,7 +67,7 @@ GRADC = {
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
     "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
                  "=memory", "=llvm", "=asm", "=c"], [("=foo", "foo")]),
-    "--format": (["=text", "=dot", "=json"], [("=html", LACKS), ("=onnx", LACKS)]),
+    "--format": (["=text", "=dot", "=json", "=html"], [("=onnx", LACKS)]),
     "--after": (["=simplify"], [("=foo", "foo")]),
     "--printer": (["=llvm", " c"], [("=fortran", LACKS)]),
     "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),

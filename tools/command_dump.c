@@ -72,6 +72,17 @@ print_json(Text *out, const Module *m)
 	json_decref(functions);
 }
 
+static Stage
+stage_of_text(const Module *m)
+{
+	if (m->kernels.n)
+		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
+	for (int i = 0; i < m->functions.n; i++)
+		if (m->functions.at[i]->kind == FUNCTION_FUSED)
+			return STAGE_FUSED;
+	return STAGE_IMPORT;
+}
+
 static bool
 format_module(Text *out, const Module *m, const char *format, Diag *diag)
 {
@@ -82,6 +93,11 @@ format_module(Text *out, const Module *m, const char *format, Diag *diag)
 			print_dot(out, f);
 	else if (strcmp(format, "json") == 0)
 		print_json(out, m);
+	else if (strcmp(format, "html") == 0)
+		page_print(out, &(Page){.title = m->name,
+		                        .stage = stage_names[stage_of_text(m)],
+		                        .graph = m,
+		                        .plan = m->kernels.n ? m : NULL});
 	else {
 		diag_error(diag, EXIT_USAGE, "--format=%s: not supported in this build", format);
 		return false;
@@ -146,17 +162,6 @@ read_text(const char *path, Arena *arena, Diag *diag)
 		return NULL;
 	}
 	return m;
-}
-
-static Stage
-stage_of_text(const Module *m)
-{
-	if (m->kernels.n)
-		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
-	for (int i = 0; i < m->functions.n; i++)
-		if (m->functions.at[i]->kind == FUNCTION_FUSED)
-			return STAGE_FUSED;
-	return STAGE_IMPORT;
 }
 
 int
@@ -269,6 +274,50 @@ dump_text(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
+/* Two modules make the page of a stage behind `fused`: the one with all nodes, and that stage's. */
+static bool
+write_page(Session *graph, const Module *plan, Stage stage)
+{
+	const Options *o = graph->o;
+	Text page = {0};
+
+	page_print(&page, &(Page){.title = o->input,
+	                          .stage = o->after ? o->after : stage_names[stage],
+	                          .model = graph->model,
+	                          .graph = graph->m,
+	                          .plan = plan});
+	bool ok = true;
+	if (o->output)
+		ok = !diag_status(graph->diag, file_write(o->output, page.at, (int64_t)page.n));
+	else
+		fwrite(page.at, 1, page.n, stdout);
+	text_free(&page);
+	return ok;
+}
+
+static int
+dump_page_of_model(Options *o, Arena *arena, Diag *diag)
+{
+	Session graph = {0}, plan = {0};
+	Stage stage = STAGE_MEMORY;
+	bool ok = !o->stage || parse_stage(o->stage, &stage, diag);
+	bool planned = !o->after && stage > STAGE_FUSED;
+
+	ok = ok && session_open(&graph, o, OPEN_DIMS_ONE, arena, diag);
+	if (ok)
+		ok = o->after
+		             ? session_run(&graph, o->after, graph.has_loss)
+		             : session_stage(&graph, planned ? STAGE_FUSED : stage, graph.has_loss);
+	if (ok && planned)
+		ok = session_open(&plan, o, OPEN_DIMS_ONE, arena, diag) &&
+		     session_stage(&plan, stage, plan.has_loss);
+	if (ok)
+		write_page(&graph, plan.m, stage);
+	session_close(&plan);
+	session_close(&graph);
+	return diag_exit_code(diag);
+}
+
 static int
 dump_model(Options *o, Arena *arena, Diag *diag)
 {
@@ -307,8 +356,17 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	}
 	if (is_text(o->input))
 		return dump_text(o, arena, diag);
-	if (read_tail(o->input, &tail, &size))
+	if (read_tail(o->input, &tail, &size)) {
+		if (o->format && strcmp(o->format, "text") != 0) {
+			diag_error(diag, EXIT_USAGE,
+			           "--format=%s: of an executable not supported in this build",
+			           o->format);
+			return EXIT_USAGE;
+		}
 		return dump_executable(o->input, &tail, size, o, arena, diag);
+	}
+	if (o->format && strcmp(o->format, "html") == 0)
+		return dump_page_of_model(o, arena, diag);
 	return dump_model(o, arena, diag);
 }
 

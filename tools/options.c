@@ -197,7 +197,7 @@ static const OptionRow option_rows[] = {
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format)},
 	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far", TAKES_CHOICE,
 	 AT(stage), .nth = nth_language},
-	{"format", "text|dot|json", "of the dump", TAKES_KNOWN, AT(format)},
+	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format)},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),

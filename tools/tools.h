@@ -95,6 +95,15 @@ Status tensors_write(Arena *arena, const char *folder, const char *prefix, const
 /* ---- command_dump.c: a stage's name; false after reporting */
 bool parse_stage(const char *text, Stage *stage, Diag *diag);
 
+/* ---- page.c: a module as one page */
+typedef struct {
+	const char *title, *stage;
+	const Model *model;  /* of the ONNX nodes; NULL: none */
+	const Module *graph; /* whose nodes are shown: kernels to be are fused functions */
+	const Module *plan;  /* of kernels, and of memory where that is planned; NULL: none */
+} Page;
+void page_print(Text *out, const Page *p);
+
 /* ---- table.c */
 void print_summary(const Session *s, bool full);
 void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */

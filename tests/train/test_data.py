@@ -2,43 +2,20 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
 
-SLOW_READS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/types.h>
-#include <time.h>
-#include <unistd.h>
-
-/* Reading from a file whose name has "slow" in it takes 5 ms. */
-ssize_t
-pread(int fd, void *to, size_t n, off_t offset)
-{
-	static ssize_t (*next)(int, void *, size_t, off_t);
-	char link[64], path[4096] = "";
-
-	if (!next)
-		next = (ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	if (readlink(link, path, sizeof(path) - 1) > 0 && strstr(path, "slow"))
-		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-	return next(fd, to, n, offset);
-}
-"""
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def slow_reads(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shim")
-    (folder / "slow.c").write_text(SLOW_READS)
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", folder / "slow.c", "-o", folder / "slow.so",
-                    "-ldl"], check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", TESTS / "slow_reads.c", "-o",
+                    folder / "slow.so", "-ldl"], check=True)
     return folder / "slow.so"
 
 

@@ -259,6 +259,35 @@ test_fault_behind_the_end(void **state)
 	finish(&t, run);
 }
 
+/* The thread writes spans while the steps do: for the thread sanitizer, and all are there. */
+static void
+test_trace_from_two_threads(void **state)
+{
+	Tiny t = tiny_open(true, 400);
+	Gradc *run;
+	GradcStep step;
+	json_error_t error;
+	int n_reads = 0;
+
+	gate_open(ANY);
+	t.options.trace = tiny_path(&t, "trace.json");
+	t.options.lr = 1e-9;
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_bind_data(run));
+	for (int i = 0; i < 100; i++)
+		must(gradc_step(run, &step));
+	must(gradc_finish(run));
+	gradc_close(run);
+	json_t *root = json_load_file(t.options.trace, 0, &error), *event;
+	size_t i;
+	assert_non_null(root);
+	json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+		n_reads += strcmp(json_string_value(json_object_get(event, "name")), "read") == 0;
+	assert_int_equal(n_reads, 100);
+	json_decref(root);
+	tiny_close(&t);
+}
+
 int
 main(void)
 {
@@ -270,6 +299,7 @@ main(void)
 		cmocka_unit_test(test_evaluation_reads_ahead),
 		cmocka_unit_test(test_close_while_reading),
 		cmocka_unit_test(test_fault_behind_the_end),
+		cmocka_unit_test(test_trace_from_two_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,316 @@
+/* gradc dump --format=html: a module as one page: its functions, foldable by scope, each node with
+ * its ONNX node and its gradient; kernels with their members; memory over time. */
+#include "tools/tools.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const char dump_page[]; /* dump.html */
+
+static void
+set_text(json_t *object, const char *key, Text *text)
+{
+	json_object_set_new(object, key, json_name(text->at ? text->at : ""));
+	text_free(text);
+}
+
+/* ---- locations: [[name, is it a gradient's?], ...] */
+static void
+add_names(json_t *names, Loc loc, bool gradient)
+{
+	if (!loc)
+		return;
+	gradient = gradient || (loc->n_parts && strcmp(loc->text, "grad") == 0);
+	for (int i = 0; i < loc->n_parts; i++)
+		add_names(names, loc->parts[i], gradient);
+	if (loc->n_parts == 0)
+		json_array_append_new(names, json_pack("[o,b]", json_name(loc->text), gradient));
+}
+
+static void
+set_location(json_t *object, Loc loc)
+{
+	json_t *names = json_array();
+	Text text = {0};
+
+	loc_text(&text, loc);
+	add_names(names, loc, false);
+	json_object_set_new(object, "names", names);
+	set_text(object, "loc", &text);
+}
+
+/* ---- functions */
+static json_t *
+node_json(const Node *n, const int *numbers)
+{
+	json_t *json = json_object();
+	Text text = {0};
+
+	node_print(&text, n, numbers);
+	set_text(json, "text", &text);
+	set_location(json, n->loc);
+	json_object_set_new(json, "op", json_string(op_row(n)->name));
+	json_object_set_new(json, "phase", json_integer(n->phase));
+	if (n->op == OP_call)
+		json_object_set_new(json, "callee", json_name(((CallAttr *)n->attr)->callee->name));
+	if (n->op == OP_launch)
+		json_object_set_new(json, "kernel",
+		                    json_name(((LaunchAttr *)n->attr)->kernel->name));
+	return json;
+}
+
+static json_t *
+params_json(const Function *f)
+{
+	json_t *params = json_array();
+
+	for (int i = 0; i < f->params.n; i++) {
+		json_t *p = json_pack("{s:o}", "name", json_name(f->params.at[i]->name));
+		Text type = {0};
+
+		type_print(&type, f->params.at[i]->type);
+		set_text(p, "type", &type);
+		json_array_append_new(params, p);
+	}
+	return params;
+}
+
+static json_t *
+functions_json(const Module *m)
+{
+	json_t *functions = json_array();
+	Arena *scratch = arena_new();
+
+	for_each_function(m, f) {
+		const int *numbers = function_numbers(scratch, f);
+		json_t *json = json_pack("{s:o,s:b,s:o}", "name", json_name(f->name), "fused",
+		                         f->kind == FUNCTION_FUSED, "params", params_json(f));
+		json_t *nodes = json_array();
+
+		for_each_node(f, n)
+			if (n->n_operands + n->n_results > 0) /* an empty return is not shown */
+				json_array_append_new(nodes, node_json(n, numbers));
+		json_object_set_new(json, "nodes", nodes);
+		set_location(json, f->loc);
+		json_array_append_new(functions, json);
+	}
+	arena_free(scratch);
+	return functions;
+}
+
+static json_t *
+states_json(const Module *m)
+{
+	json_t *states = json_array();
+
+	for (int i = 0; i < m->states.n; i++) {
+		const State *s = m->states.at[i];
+		json_t *json = json_pack("{s:o,s:o,s:I,s:b,s:b}", "name", json_name(s->name), "why",
+		                         json_name(s->why ? s->why : ""), "bytes",
+		                         (json_int_t)type_bytes(s->type), "trainable", s->trainable,
+		                         "unit", s->unit != NULL);
+		Text type = {0};
+
+		type_print(&type, s->type);
+		set_text(json, "type", &type);
+		if (s->of)
+			json_object_set_new(json, "of", json_name(s->of->name));
+		json_array_append_new(states, json);
+	}
+	return states;
+}
+
+/* ---- kernels */
+static json_t *
+kernels_json(const Module *m)
+{
+	json_t *kernels = json_array();
+
+	for (int i = 0; i < m->kernels.n; i++) {
+		const Kernel *k = m->kernels.at[i];
+		json_t *json = json_pack("{s:o,s:I,s:I}", "name", json_name(k->name), "flops",
+		                         (json_int_t)k->flops, "iterations",
+		                         (json_int_t)k->iterations);
+		Text code = {0};
+
+		kernel_print(&code, k, &(PrintOptions){.no_locations = true});
+		set_text(json, "code", &code);
+		set_location(json, k->loc);
+		json_array_append_new(kernels, json);
+	}
+	return kernels;
+}
+
+/* The nodes of one op, in the order in which they were made. */
+typedef VEC(const Node *) Nodes;
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	uint32_t x = (*(const Node *const *)a)->id, y = (*(const Node *const *)b)->id;
+
+	return (x > y) - (x < y);
+}
+
+static Nodes
+nodes_of(Arena *arena, const Function *f, OpKind op)
+{
+	Nodes list = {0};
+
+	for_each_node(f, n)
+		if (n->op == op)
+			vec_push(arena, &list, n);
+	if (list.n)
+		qsort(list.at, (size_t)list.n, sizeof(*list.at), compare_ids);
+	return list;
+}
+
+/* Every call of a fused function has become a launch, in this order: kernel -> those functions. */
+static json_t *
+members_json(const Module *graph, const Module *plan)
+{
+	json_t *members = json_object();
+	Arena *scratch = arena_new();
+
+	for_each_function(plan, f) {
+		const Function *before = module_function(graph, f->name);
+		Nodes launches = nodes_of(scratch, f, OP_launch);
+		Nodes calls = before ? nodes_of(scratch, before, OP_call) : (Nodes){0};
+
+		for (int i = 0; i < launches.n && launches.n == calls.n; i++) {
+			const char *k = ((LaunchAttr *)launches.at[i]->attr)->kernel->name;
+			json_t *set = json_object_get(members, k);
+			if (!set) {
+				set = json_object();
+				json_object_set_new(members, k, set);
+			}
+			json_object_set_new(set, ((CallAttr *)calls.at[i]->attr)->callee->name,
+			                    json_true());
+		}
+	}
+	arena_free(scratch);
+	return members;
+}
+
+/* ---- memory */
+typedef struct {
+	int *first, *last; /* by value id: positions of the nodes between which it lives */
+	int n;
+} Lives;
+
+static Lives
+find_lives(Arena *arena, const Function *f)
+{
+	Lives l = {NEW_ARRAY(arena, int, f->next_value_id), NEW_ARRAY(arena, int, f->next_value_id),
+	           0};
+
+	for_each_node(f, n) {
+		for (int i = 0; i < n->n_operands; i++)
+			if (node_operand(n, i))
+				l.last[node_operand(n, i)->id] = l.n;
+		for (int i = 0; i < n->n_results; i++)
+			l.first[node_result(n, i)->id] = l.last[node_result(n, i)->id] = l.n;
+		l.n++;
+	}
+	return l;
+}
+
+static void
+add_slot(json_t *slots, const Value *v, const Lives *l, const int *numbers)
+{
+	static const char *const regions[] = {"", "state", "workspace", "io"};
+	Text name = {0}, type = {0};
+
+	if (v->region != REGION_WORKSPACE && v->region != REGION_IO)
+		return;
+	if (v->node)
+		text_printf(&name, "%%%d", numbers[v->id]);
+	else
+		text_printf(&name, "%%%s", v->name);
+	json_t *json = json_pack("{s:s,s:I,s:I,s:i,s:i,s:i}", "region", regions[v->region],
+	                         "offset", (json_int_t)v->offset, "bytes",
+	                         (json_int_t)type_bytes(v->type), "first", l->first[v->id], "last",
+	                         l->last[v->id], "phase", v->node ? (int)v->node->phase : 0);
+	type_print(&type, v->type);
+	set_text(json, "value", &name);
+	set_text(json, "type", &type);
+	set_location(json, v->node ? v->node->loc : NULL);
+	json_array_append_new(slots, json);
+}
+
+static json_t *
+plan_json(const Function *f)
+{
+	Arena *scratch = arena_new();
+	const int *numbers = function_numbers(scratch, f);
+	Lives lives = find_lives(scratch, f);
+	json_t *slots = json_array(), *steps = json_array();
+
+	for (int i = 0; i < f->params.n; i++)
+		add_slot(slots, f->params.at[i], &lives, numbers);
+	for_each_node(f, n) {
+		for (int i = 0; i < n->n_results; i++)
+			add_slot(slots, node_result(n, i), &lives, numbers);
+		json_array_append_new(steps, node_json(n, numbers));
+	}
+	arena_free(scratch);
+	return json_pack("{s:o,s:o,s:o}", "name", json_name(f->name), "slots", slots, "steps",
+	                 steps);
+}
+
+static json_t *
+memory_json(const Module *m)
+{
+	json_t *programs = json_array();
+
+	for_each_function(m, f)
+		json_array_append_new(programs, plan_json(f));
+	return json_pack("{s:I,s:I,s:I,s:o}", "state", (json_int_t)m->state_bytes, "workspace",
+	                 (json_int_t)m->workspace_bytes, "io", (json_int_t)m->io_bytes, "programs",
+	                 programs);
+}
+
+/* ---- ONNX */
+static json_t *
+strings_json(const char *const *list, int n)
+{
+	json_t *json = json_array();
+
+	for (int i = 0; i < n; i++)
+		json_array_append_new(json, json_name(list[i]));
+	return json;
+}
+
+static void
+add_onnx(void *ctx, const GraphNode *n)
+{
+	json_array_append_new(ctx, json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "name",
+	                                     json_name(n->name), "op", json_name(n->op), "domain",
+	                                     json_name(n->domain), "scopes", json_name(n->scopes),
+	                                     "inputs", strings_json(n->inputs, n->n_inputs),
+	                                     "outputs", strings_json(n->outputs, n->n_outputs)));
+}
+
+void
+page_print(Text *out, const Page *p)
+{
+	json_t *onnx = json_array();
+
+	if (p->model)
+		model_nodes(p->model, add_onnx, onnx);
+	json_t *root = json_pack(
+		"{s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "title", json_name(p->title), "stage",
+		p->stage, "onnx", onnx, "functions", functions_json(p->graph), "states",
+		states_json(p->plan ? p->plan : p->graph), "kernels",
+		p->plan ? kernels_json(p->plan) : json_array(), "members",
+		p->plan ? members_json(p->graph, p->plan) : json_object(), "memory",
+		p->plan && p->plan->state_bytes + p->plan->workspace_bytes + p->plan->io_bytes
+			? memory_json(p->plan)
+			: json_null());
+	char *text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
+
+	html_page(out, dump_page, text);
+	free(text);
+	json_decref(root);
+}
