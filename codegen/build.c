@@ -88,6 +88,14 @@ build_compiler(const Build *b)
 	return cc && *cc ? cc : "cc";
 }
 
+const char *
+build_model_symbol(Build *b)
+{
+	const char *name = b->options->library;
+
+	return name ? arena_printf(b->arena, GRADC_MODEL_NAME "_%s", name) : GRADC_MODEL_NAME;
+}
+
 int
 build_parts(const Module *m)
 {

@@ -23,6 +23,8 @@ Status build_start(Build *b, char *const *argv, const char *log, pid_t *pid);
 /* Waits for it; an error holds the first lines of its log. */
 Status build_finish(Build *b, const char *program, const char *log, pid_t pid);
 const char *build_compiler(const Build *b); /* of C; also links */
+/* The symbol of the GradcModel. */
+const char *build_model_symbol(Build *b);
 /* In how many parts kernels are compiled at once: one a core, where there is enough for each. */
 enum { MAX_PARTS = 8 };
 int build_parts(const Module *m);

@@ -67,8 +67,8 @@ typedef struct {
 	const char *const *languages; /* that it can show, as --stage names them; ends with NULL */
 	/* Appends all kernels in a language, for people. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds the objects with the kernels of every target, the table of them (gradc_variants) and the
-	 * executable's tables (gradc_blob). */
+	/* Adds the objects with the kernels of every target, and build_model_symbol with them and the
+	 * tables. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
@@ -87,6 +87,7 @@ typedef struct {
 	const char *output;
 	const char *keep_sources; /* folder of the generated C; NULL: temporary */
 	const char *weights_file; /* NULL: embedded */
+	const char *library;      /* name of its model, for a shared library; NULL: an executable */
 } LinkOptions;
 /* Compiles the kernels, links them with the runtime, appends the weights and the blob, and renames the
  * result to its place. */

@@ -19,7 +19,10 @@ link_objects(Build *b, const char *executable)
 	argv[n++] = "-w";
 	for (int i = 0; i < b->objects.n; i++)
 		argv[n++] = (char *)b->objects.at[i];
-	argv[n++] = (char *)b->options->runtime;
+	if (b->options->library)
+		argv[n++] = "-shared";
+	else
+		argv[n++] = (char *)b->options->runtime;
 	if (*GRADC_LINK_FLAGS)
 		argv[n++] = GRADC_LINK_FLAGS;
 	argv[n++] = "-lm";

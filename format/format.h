@@ -8,7 +8,9 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 1
+#define GRADC_ABI 1
 #define GRADC_ABI_NAME "gradc_abi_1" /* a symbol of the runtime; a mismatch fails at link */
+#define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
@@ -71,6 +73,15 @@ typedef struct {
 	const char *features; /* what it must have, as words (base/cpu_feature_list.def) */
 	const KernelFn *kernels;
 } KernelVariant;
+/* What the compiler made of a model: gradc_model in an executable, gradc_model_NAME in a library. */
+typedef struct {
+	int64_t abi;      /* GRADC_ABI of the compiler */
+	const void *blob; /* the tables, 16-byte aligned */
+	int64_t bytes;
+	const KernelVariant *variants; /* the best that this CPU can run is used */
+	const char *
+		image; /* file with the initial weights behind it; NULL: the one that holds the blob */
+} GradcModel;
 
 /* ---- records */
 typedef struct {

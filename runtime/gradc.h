@@ -14,13 +14,8 @@
 
 typedef struct Gradc Gradc;
 
-/* What the compiler made. All of it must outlive the Gradc. */
-typedef struct {
-	const void *blob; /* 16-byte aligned */
-	int64_t bytes;
-	const KernelVariant *variants; /* the best that this CPU can run is used */
-	const char *image;             /* file with the initial weights behind it; NULL: none */
-} GradcModel;
+/* Declares the model of a library that `gradc compile --emit=library -o libNAME.so` wrote. */
+#define GRADC_MODEL(name) extern const GradcModel gradc_model_##name
 
 /* NAME=VALUE of an option. */
 typedef struct {

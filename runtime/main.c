@@ -9,9 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-extern const unsigned char gradc_blob[];
-extern const int64_t gradc_blob_bytes;
-extern const KernelVariant gradc_variants[];
+extern const GradcModel gradc_model;
 
 static volatile sig_atomic_t stop_signal;
 
@@ -316,9 +314,10 @@ report(const Session *s, Status status)
 static int
 run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
-	GradcModel model = {gradc_blob, gradc_blob_bytes, gradc_variants, "/proc/self/exe"};
+	GradcModel model = gradc_model;
 	Session s = {.o = o, .arena = arena, .diag = diag};
 
+	model.image = "/proc/self/exe";
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";

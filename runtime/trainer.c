@@ -112,6 +112,12 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	const DeviceOps *ops = device_find(options->device);
 	const KernelVariant *variant;
 
+	if (model->abi != GRADC_ABI)
+		return status_error(
+			EXIT_SYSTEM,
+			"the model was compiled by another gradc: its interface is %lld, "
+			"the runtime's %d",
+			(long long)model->abi, GRADC_ABI);
 	RETURN_IF_ERROR(variant_pick(model->variants, &variant));
 	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
 	if (!ops)

@@ -2,6 +2,7 @@
  * there; --weights FILE has the same bytes beside it and is read, because it may change. */
 #include "runtime/runtime_impl.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -75,6 +76,17 @@ read_file(Arena *arena, const char *path, const Format *f, Weights *out)
 	return NULL;
 }
 
+/* A library's weights lie behind the file that its tables were loaded from. */
+static const char *
+image_of(const GradcModel *model)
+{
+	Dl_info info;
+
+	if (model->image)
+		return model->image;
+	return dladdr(model->blob, &info) ? info.dli_fname : NULL;
+}
+
 static Status
 open_weights(Arena *arena, const GradcModel *model, const Format *f, const char *file, Weights *out)
 {
@@ -83,10 +95,11 @@ open_weights(Arena *arena, const GradcModel *model, const Format *f, const char 
 		return NULL;
 	if (file)
 		return read_file(arena, file, f, out);
-	int fd = model->image ? open(model->image, O_RDONLY | O_CLOEXEC) : -1;
+	const char *image = image_of(model);
+	int fd = image ? open(image, O_RDONLY | O_CLOEXEC) : -1;
 	if (fd < 0)
-		return missing(model->image, "cannot be read");
-	Status status = map_tail(model->image, f, fd, out);
+		return missing(image, "cannot be read");
+	Status status = map_tail(image, f, fd, out);
 	close(fd);
 	return status;
 }

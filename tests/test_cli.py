@@ -69,6 +69,7 @@ GRADC = {
                  "=memory", "=llvm", "=asm", "=c"], [("=foo", "foo")]),
     "--format": (["=text", "=dot", "=json", "=html"], [("=onnx", LACKS)]),
     "--after": (["=simplify"], [("=foo", "foo")]),
+    "--emit": (["=executable", " library"], [("=object", LACKS)]),
     "--printer": (["=llvm", " c"], [("=fortran", LACKS)]),
     "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),
     "--foo": ([], [("", "--foo"), ("=1", "--foo=1")]),

@@ -1,6 +1,7 @@
 /* What of a session goes into the executable's tables, and the link. */
 #include "tools/tools.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -310,6 +311,20 @@ sources_folder(const Session *s)
 	return arena_printf(s->arena, "%s.sources", o->output ? o->output : "gradc");
 }
 
+/* libNAME.so or NAME.so: what is no identifier becomes `_`. */
+static const char *
+library_name(Arena *arena, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	char *name = arena_strdup(arena, strncmp(base, "lib", 3) == 0 ? base + 3 : base);
+
+	name[strcspn(name, ".")] = '\0';
+	for (char *c = name; *c; c++)
+		if (!isalnum((unsigned char)*c))
+			*c = '_';
+	return name;
+}
+
 bool
 session_link(Session *s, const char *path, bool embed_export)
 {
@@ -353,6 +368,8 @@ session_link(Session *s, const char *path, bool embed_export)
 	    diag_status(s->diag, library_path(s->arena, &runtime)))
 		return false;
 	link.runtime = runtime;
+	if (s->o->emit && strcmp(s->o->emit, "library") == 0)
+		link.library = library_name(s->arena, path);
 	if (s->o->weights && strcmp(s->o->weights, "embed") != 0)
 		link.weights_file = s->o->weights;
 	return !diag_status(s->diag, link_executable(s->m, w, &link));

@@ -11,7 +11,8 @@ typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
-	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc;
+	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc,
+		*emit;
 	const char *data_parallel, *table, *ignored;
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;

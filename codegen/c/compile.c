@@ -111,23 +111,30 @@ table_name(Build *b, int target)
 	return target ? arena_printf(b->arena, "gradc_kernels_%d", target) : "gradc_kernels";
 }
 
-/* The tables as bytes in the object, beside the kernels of each CPU. */
+/* The GradcModel: the tables as bytes in the object, beside the kernels of each CPU. */
 static void
-print_tables(Text *out, Build *b, const char *blob, int64_t bytes)
+print_model(Text *out, Build *b, const char *blob, int64_t bytes)
 {
-	text_printf(out,
-	            "\n__asm__(\".section .rodata\\n.balign 64\\n.global gradc_blob\\n"
-	            "gradc_blob:\\n\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
-	            "const int64_t gradc_blob_bytes = %lld;\n"
-	            "extern const int gradc_abi_1;\n"
-	            "const int *const gradc_abi_needed = &gradc_abi_1;\n"
-	            "const struct { const char *cpu, *features; KernelCode *const *kernels; }\n"
-	            "gradc_variants[] = {\n",
-	            blob, (long long)bytes);
+	text_printf(
+		out,
+		"\n__asm__(\".section .rodata\\n.balign 64\\ngradc_blob:\\n"
+		"\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
+		"extern const char gradc_blob[] __attribute__((visibility(\"hidden\")));\n"
+		"static const struct { const char *cpu, *features; KernelCode *const *kernels; }\n"
+		"variants[] = {\n",
+		blob);
 	for (int i = 0; i < b->options->n_targets; i++)
 		text_printf(out, "\t{\"%s\", \"%s\", %s},\n", b->options->targets[i].cpu,
 		            b->options->targets[i].features, table_name(b, i));
-	text_add(out, "\t{0, 0, 0},\n};\n");
+	text_printf(
+		out,
+		"\t{0, 0, 0},\n};\n"
+		"const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n"
+		"\tconst void *variants, *image;\n} %s = {%d, gradc_blob, %lld, variants, 0};\n",
+		build_model_symbol(b), GRADC_ABI, (long long)bytes);
+	if (!b->options->library)
+		text_add(out, "extern const int " GRADC_ABI_NAME ";\n"
+		              "const int *const gradc_abi_needed = &" GRADC_ABI_NAME ";\n");
 }
 
 static Status
@@ -143,7 +150,7 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 		RETURN_IF_ERROR(compile_target(b, m, i));
 		c_print_table(&source, m, i ? arena_printf(b->arena, "_%d", i) : "");
 	}
-	print_tables(&source, b, blob_file, bytes);
+	print_model(&source, b, blob_file, bytes);
 	Status status = file_write(table, source.at, (int64_t)source.n);
 	text_free(&source);
 	vec_push(b->arena, &b->objects, table); /* the linker's driver compiles it */

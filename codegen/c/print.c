@@ -513,7 +513,7 @@ c_print_table(Text *out, const Module *m, const char *suffix)
 	for (int i = 0; i < m->kernels.n; i++)
 		text_printf(out, "KernelCode gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
 		            m->kernels.at[i]->name, suffix);
-	text_printf(out, "KernelCode *const gradc_kernels%s[] = {\n", suffix);
+	text_printf(out, "static KernelCode *const gradc_kernels%s[] = {\n", suffix);
 	for (int i = 0; i < m->kernels.n; i++)
 		text_printf(out, "\tgradc_%s%s,\n", m->kernels.at[i]->name, suffix);
 	text_add(out, "\t0,\n};\n");

@@ -14,7 +14,7 @@ LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const Module *m, int ta
 /* What a profiler shows: number and ONNX name; target: in the order of the build's. */
 const char *llvm_symbol(Arena *arena, const Kernel *k, int target);
 
-/* ---- tables.c: gradc_blob, gradc_variants and the reference to the runtime's ABI. */
+/* ---- tables.c: the GradcModel. */
 LLVMModuleRef llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void *blob,
                                 int64_t bytes);
 

@@ -43,8 +43,8 @@ add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module
 	return v;
 }
 
-/* KernelVariant gradc_variants[], ended by nulls. */
-static void
+/* KernelVariants, ended by nulls. */
+static LLVMValueRef
 add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
@@ -61,7 +61,19 @@ add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Modul
 		rows[i] = LLVMConstStructInContext(context, fields, 3, false);
 	}
 	rows[n] = LLVMConstNull(row);
-	add_constant(module, "gradc_variants", LLVMConstArray(row, rows, (unsigned)n + 1), 16);
+	LLVMValueRef v = add_constant(module, "", LLVMConstArray(row, rows, (unsigned)n + 1), 16);
+	LLVMSetLinkage(v, LLVMPrivateLinkage);
+	return v;
+}
+
+/* A reference to the runtime that an executable is linked with: another one has no such symbol. */
+static void
+add_abi(LLVMContextRef context, LLVMModuleRef module)
+{
+	LLVMValueRef abi = LLVMAddGlobal(module, LLVMPointerTypeInContext(context, 0),
+	                                 GRADC_ABI_NAME);
+
+	LLVMSetVisibility(add_constant(module, "gradc_abi_needed", abi, 8), LLVMHiddenVisibility);
 }
 
 LLVMModuleRef
@@ -69,15 +81,18 @@ llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void 
                   int64_t bytes)
 {
 	LLVMModuleRef module = LLVMModuleCreateWithNameInContext("gradc_tables", context);
-	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
-	LLVMValueRef abi = LLVMAddGlobal(module, pointer, GRADC_ABI_NAME);
+	LLVMTypeRef word = LLVMInt64TypeInContext(context);
+	LLVMValueRef data = add_constant(
+		module, "", LLVMConstStringInContext(context, blob, (unsigned)bytes, true), 64);
 
-	add_constant(module, "gradc_blob",
-	             LLVMConstStringInContext(context, blob, (unsigned)bytes, true), 64);
-	add_constant(module, "gradc_blob_bytes",
-	             LLVMConstInt(LLVMInt64TypeInContext(context), (unsigned long long)bytes, true),
-	             8);
-	add_constant(module, "gradc_abi_needed", abi, 8);
-	add_variants(context, module, b, m);
+	LLVMSetLinkage(data, LLVMPrivateLinkage);
+	LLVMValueRef model[] = {LLVMConstInt(word, GRADC_ABI, true), data,
+	                        LLVMConstInt(word, (unsigned long long)bytes, true),
+	                        add_variants(context, module, b, m),
+	                        LLVMConstNull(LLVMPointerTypeInContext(context, 0))};
+	add_constant(module, build_model_symbol(b),
+	             LLVMConstStructInContext(context, model, COUNT(model), false), 16);
+	if (!b->options->library)
+		add_abi(context, module);
 	return module;
 }

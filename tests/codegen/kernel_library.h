@@ -37,9 +37,10 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 	for (int i = 0; i < b.files.n; i++)
 		unlink(b.files.at[i]);
 	rmdir(folder);
-	if (!handle)
+	if (!handle || !dlsym(handle, GRADC_MODEL_NAME))
 		fprintf(stderr, "%s: %s\n", printer->name, dlerror());
-	return handle ? dlsym(handle, "gradc_variants") : NULL;
+	const GradcModel *model = handle ? dlsym(handle, GRADC_MODEL_NAME) : NULL;
+	return model ? model->variants : NULL;
 }
 
 #endif

@@ -363,6 +363,7 @@ tiny_open(bool with_wait, int n)
 	assert_non_null(mkdtemp(t.folder));
 	t.model.blob = tiny_blob(arena, with_wait, &bytes);
 	t.model.bytes = bytes;
+	t.model.abi = GRADC_ABI;
 	t.model.variants = tiny_variants;
 	t.options.weights = tiny_path(&t, "weights");
 	t.options.lr = 0.01;

@@ -1,0 +1,143 @@
+"""The runtime as a library: the example, and two models in one process on threads of their own."""
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TWO_MODELS = r"""
+#include "runtime/gradc.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+GRADC_MODEL(one);
+GRADC_MODEL(two);
+
+typedef struct { const GradcModel *model; const char *name, *export; GradcPair data[2]; double loss; } Job;
+
+static Status
+train(Job *j)
+{
+	GradcOptions o = gradc_default_options();
+	GradcStep step = {0};
+	Gradc *run;
+
+	o.data.at = j->data;
+	o.data.n = o.data.cap = 2;
+	o.steps = 8;
+	o.threads = 1;
+	RETURN_IF_ERROR(gradc_open(j->model, &o, NULL, &run));
+	Status status = gradc_bind_data(run);
+	for (int i = 0; i < 8 && !status; i++)
+		status = gradc_step(run, &step);
+	if (!status)
+		status = gradc_export(run, j->export);
+	gradc_close(run);
+	j->loss = step.loss;
+	return status;
+}
+
+static void *
+main_of(void *arg)
+{
+	return train(arg);
+}
+
+int
+main(int argc, char **argv)
+{
+	Job jobs[] = {
+		{&gradc_model_one, "one", "one.onnx", {{"input", argv[1]}, {"labels", argv[2]}}},
+		{&gradc_model_two, "two", "two.onnx", {{"image", argv[3]}, {"labels", argv[4]}}},
+	};
+	pthread_t threads[2];
+	int failed = 0;
+
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, main_of, &jobs[i]);
+	for (int i = 0; i < 2; i++) {
+		void *status;
+		pthread_join(threads[i], &status);
+		if (status) {
+			printf("%s: exit code %d: %s\n", jobs[i].name, ((Status)status)->exit_code,
+			       ((Status)status)->message);
+			status_free(status);
+			failed = 1;
+		} else {
+			printf("%s: %.9g\n", jobs[i].name, jobs[i].loss);
+		}
+	}
+	return failed;
+}
+"""
+
+
+def call(*command, cwd, exit=0):
+    done = subprocess.run([str(c) for c in command], text=True, capture_output=True, cwd=cwd, timeout=300)
+    assert done.returncode == exit, done.stdout + done.stderr
+    return done
+
+
+def build_program(build, folder, source, *libraries):
+    call("cc", "-std=c11", "-Wall", "-Werror", "-I", ROOT, source, *libraries,
+         build / "lib/libgradc_rt.a", "-lm", "-lpthread", "-Wl,-rpath,.", "-o", "program", cwd=folder)
+    return folder / "program"
+
+
+def test_the_example(gradc, build, tmp_path):
+    call(gradc, "compile", ROOT / "examples/gpt2/model.onnx", "--emit=library", "-o", "libgpt2.so",
+         "--dim=batch=8", "--dim=seq=64", cwd=tmp_path)
+    program = build_program(build, tmp_path, ROOT / "examples/embed/train.c", "libgpt2.so")
+    texts = [ROOT / "examples/gpt2/train.txt", ROOT / "examples/gpt2/held_out.txt"]
+    said = call(program, *texts, cwd=tmp_path).stdout
+    assert "step 40: loss " in said and "held out: loss " in said
+    assert (tmp_path / "trained.onnx").stat().st_size > 800_000
+    assert list((tmp_path / "checkpoints").glob("step-*/manifest.json"))
+    fault = call(program, "missing.txt", texts[1], cwd=tmp_path, exit=5)
+    assert "missing.txt" in fault.stderr
+
+
+@pytest.fixture(scope="module")
+def two_models(gradc, build, models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embed")
+    for name, model in [("one", "mlp_digits"), ("two", "cnn_mnist")]:
+        call(gradc, "compile", models / model / "model.onnx", "--emit=library", "-o", f"lib{name}.so",
+             "--batch=8", cwd=folder)
+    (folder / "two.c").write_text(TWO_MODELS)
+    return build_program(build, folder, folder / "two.c", "libone.so", "libtwo.so")
+
+
+def data_of(models):
+    return [models / "mlp_digits/input.npy", models / "mlp_digits/labels.npy",
+            models / "cnn_mnist/image.npy", models / "cnn_mnist/labels.npy"]
+
+
+def test_two_models_on_threads(gradc, models, two_models, tmp_path):
+    """Each trains as its executable does, to the bit."""
+    files = data_of(models)
+    said = call(two_models, *files, cwd=two_models.parent).stdout.splitlines()
+    for line, model, name, data in [(said[0], "mlp_digits", "input", files[:2]),
+                                    (said[1], "cnn_mnist", "image", files[2:])]:
+        exe = tmp_path / model
+        call(gradc, "compile", models / model / "model.onnx", "-o", exe, "--batch=8", cwd=tmp_path)
+        export = tmp_path / f"{model}.onnx"
+        alone = call(exe, f"--data={name}={data[0]}", f"--data=labels={data[1]}", "--steps=8",
+                     "--progress=off", "--export", export, cwd=tmp_path).stdout
+        assert f"loss {line.split(': ')[1]}" in alone
+        own = two_models.parent / ("one.onnx" if model == "mlp_digits" else "two.onnx")
+        assert own.read_bytes() == export.read_bytes()
+
+
+def test_faults_are_values(models, two_models):
+    """One model's bad data is its own; the other one trains."""
+    files = data_of(models)
+    said = call(two_models, "nothing.npy", *files[1:], cwd=two_models.parent, exit=1).stdout
+    assert "one: exit code 5: " in said and "nothing.npy" in said
+    assert "\ntwo: " in said and "two: exit code" not in said
+
+
+def test_a_library_exports_one_symbol(two_models):
+    symbols = subprocess.run(["nm", "-D", "--defined-only", two_models.parent / "libone.so"], text=True,
+                             capture_output=True).stdout.split()
+    assert [s for s in symbols if "gradc" in s] == ["gradc_model_one"]
