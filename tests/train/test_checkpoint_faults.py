@@ -254,3 +254,22 @@ def test_a_second_signal_leaves_at_once(digits, faults, tmp_path):
     assert process.wait(10) == 128 + signal.SIGTERM
     digits.run("--steps=20", "--save=ck", "--resume=auto")
     assert temporaries(tmp_path / "ck") == []
+
+
+def test_saving_in_the_background_costs_little(gradc, models, tmp_path):
+    """The whole run's time, a checkpoint every 20 steps: at most 5 % more. Others may use the machine:
+    the fastest of up to eight rounds counts."""
+    from test_checkpoint import data_of
+    subprocess.run([gradc, "compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "gpt",
+                    "--dim=batch=4", "--dim=seq=64"], check=True, capture_output=True)
+    trainer = Trainer(tmp_path / "gpt", data_of(models, "gpt2_mini"), tmp_path)
+    best = {}
+    for _ in range(8):
+        for saving in (False, True):
+            options = ["--save=ck", "--save-every=20", "--keep=2"] if saving else []
+            started = time.monotonic()
+            trainer.run("--steps=160", *options)
+            best[saving] = min(best.get(saving, 1e9), time.monotonic() - started)
+        if best[True] <= 1.05 * best[False]:
+            return
+    pytest.fail(f"{best[False]:.3f} s without, {best[True]:.3f} s with checkpoints")
