@@ -124,6 +124,16 @@ def renamed(header, data):
     return {("other" if k == first else k): v for k, v in header.items()}, data
 
 
+def reordered(folder):
+    """The same tensors and the same size, in other bytes."""
+    header, data = read_shard(folder / SHARD)
+    raw = (folder / SHARD).read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    text = json.dumps({k: dict(reversed(v.items())) for k, v in header.items()}, separators=(",", ":"))
+    write_shard(folder / SHARD, None, data, text=text.ljust(n))
+    assert (folder / SHARD).stat().st_size == len(raw)
+
+
 def retyped(header, data):
     first = next(iter(header))
     header[first]["dtype"] = "I32"
@@ -166,6 +176,7 @@ K = [
     ("shard is a folder", replace(SHARD, lambda p: p.mkdir()), [SHARD, "not a regular file", 'tensor "']),
     ("shard of another step", from_other_step, [SHARD, "tensor"]),
     ("shards swapped", swapped, ["safetensors", "tensor"]),
+    ("shard: another header of the same tensors", reordered, [SHARD, "header is damaged", 'tensor "']),
     ("shard: a hole", edit_shard(lambda h, d: (shift(h, 64), d + bytes(64))), [SHARD, "hole"]),
     ("shard: an overlap", edit_shard(lambda h, d: (shift(h, -64), d)), [SHARD, "overlap"]),
     ("shard: a key twice", edit_shard(doubled), [SHARD, "malformed"]),
