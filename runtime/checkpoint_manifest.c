@@ -7,11 +7,9 @@
  *	 "version": 1, ... */
 #include "runtime/runtime_impl.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* What a hostile file may make the JSON reader allocate: each value needs a comma. */

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-enum { BLOCK_BYTES = 1 << 20 };
+enum { BLOCK_BYTES = 1 << 16 };
 
 /* ---- the manifest against the model */
 
@@ -68,12 +68,13 @@ match_model(Checkpoint *c, const char *path, const Format *f)
 			                    "%s: tensor \"%s\" is missing: the checkpoint is of "
 			                    "another model or optimizer",
 			                    path, format_text(f, f->states[saved[i]].name));
-	if (c->manifest.model != facts_model(f))
+	uint64_t model = facts_model(f);
+	if (c->manifest.model != model)
 		return status_error(EXIT_CHECKPOINT,
 		                    "%s: the checkpoint is of another model or optimizer: its "
 		                    "fingerprint is %s, this one's %s",
 		                    path, checksum_text(hex[0], c->manifest.model),
-		                    checksum_text(hex[1], facts_model(f)));
+		                    checksum_text(hex[1], model));
 	return NULL;
 }
 
@@ -124,16 +125,23 @@ read_bytes(const ShardReader *r, int fd, int state, int64_t offset, int64_t n, u
 }
 
 Status
-shard_header(const SafeTensors *st, const char *path, int64_t *bytes, uint64_t *checksum)
+shard_header(int fd, const char *path, int64_t *bytes, uint64_t *checksum)
 {
 	Arena *arena = arena_new();
 	ShardReader r = {.path = path, .block = arena_alloc(arena, BLOCK_BYTES)};
 	struct stat info = {0};
+	uint8_t length[8] = {0};
+	uint64_t n = 0;
 
-	fstat(st->fd, &info);
+	fstat(fd, &info);
 	*bytes = info.st_size;
-	Status status = read_bytes(&r, st->fd, -1, 0,
-	                           st->n_tensors ? st->tensors[0].offset : info.st_size, checksum);
+	Status status = file_pread(fd, path, length, sizeof(length), 0);
+	for (int i = 0; i < COUNT(length); i++)
+		n |= (uint64_t)length[i] << 8 * i;
+	if (!status)
+		status = read_bytes(&r, fd, -1, 0,
+		                    n < (uint64_t)info.st_size ? (int64_t)n + 8 : info.st_size,
+		                    checksum);
 	arena_free(arena);
 	return status;
 }
@@ -197,7 +205,7 @@ check_header(const ShardReader *r, const SafeTensors *st)
 	int64_t bytes;
 	char hex[2][17];
 
-	RETURN_IF_ERROR(shard_header(st, r->path, &bytes, &checksum));
+	RETURN_IF_ERROR(shard_header(st->fd, r->path, &bytes, &checksum));
 	if (bytes != shard->bytes)
 		return status_error(EXIT_CHECKPOINT, "%s: %lld bytes, the manifest says %lld",
 		                    r->path, (long long)bytes, (long long)shard->bytes);

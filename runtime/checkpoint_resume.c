@@ -50,17 +50,19 @@ open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
 
 /* ---- which one */
 
+/* Those that cannot be read, then the newest first. */
 static int
 by_age(const void *a, const void *b)
 {
 	const CheckpointEntry *x = a, *y = b;
 
-	if (x->serial != y->serial)
-		return x->serial < y->serial ? 1 : -1;
-	return (x->step < y->step) - (x->step > y->step);
+	if (x->serial < 0 && y->serial < 0)
+		return (x->step < y->step) - (x->step > y->step);
+	if (x->serial < 0 || y->serial < 0)
+		return x->serial < 0 ? -1 : 1;
+	return (x->serial < y->serial) - (x->serial > y->serial);
 }
 
-/* Newest first; those that cannot be read come last. */
 static void
 sort_entries(CheckpointFolder *folder)
 {
@@ -102,22 +104,23 @@ pick_auto(Gradc *run, Checkpoint *c)
 	return NULL;
 }
 
-/* The newest of a folder of checkpoints, if none that may be newer is damaged. */
+/* The newest of a folder of checkpoints; one that cannot be read may have been newer than all with
+ * fewer steps. */
 static Status
 pick_newest(Gradc *run, const char *path, const char **out)
 {
 	CheckpointFolder folder = {.arena = run->arena, .path = path, .lock = -1};
-	int64_t step;
+	int first = 0;
 
 	folder_list(&folder);
 	if (folder.entries.n == 0)
 		return status_error(EXIT_CHECKPOINT, "%s: there is no checkpoint", path);
 	sort_entries(&folder);
-	step = folder.entries.at[0].step;
-	for (int i = 1; i < folder.entries.n; i++)
-		if (folder.entries.at[i].serial < 0 && folder.entries.at[i].step > step)
-			step = folder.entries.at[i].step;
-	*out = folder_name(run->arena, &folder, step);
+	const CheckpointEntry *e = folder.entries.at;
+	while (first < folder.entries.n && e[first].serial < 0)
+		first++;
+	bool doubtful = first > 0 && (first == folder.entries.n || e[0].step > e[first].step);
+	*out = folder_name(run->arena, &folder, e[doubtful ? 0 : first].step);
 	return NULL;
 }
 

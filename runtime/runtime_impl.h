@@ -347,7 +347,7 @@ typedef struct {
  * read, before the checksum of its tensor is known. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
 /* Size and checksum of what lies before the tensors. */
-Status shard_header(const SafeTensors *st, const char *path, int64_t *bytes, uint64_t *checksum);
+Status shard_header(int fd, const char *path, int64_t *bytes, uint64_t *checksum);
 
 /* ---- named.c: files named after tensors, and the list of them. */
 typedef struct {

@@ -87,7 +87,7 @@ def read_manifest(folder):
 def write_manifest(folder, manifest, text=None):
     """With the checksum that belongs to it; text: instead of the JSON, from its second entry on."""
     import xxhash
-    body = {k: v for k, v in manifest.items() if k != "checksum"}
+    body = {k: v for k, v in (manifest or {}).items() if k != "checksum"}
     tail = (text or json.dumps(body, indent=1)[1:] + "\n").encode()
     tail = b'",' + tail
     hexed = xxhash.xxh3_64_hexdigest(tail).encode()

@@ -7,6 +7,7 @@
  *	FAULT_HOW=kill       the process is killed, in the middle of a write
  *	          short      half of what was asked for, or no bytes of a read
  *	          hang       never returns
+ *	          flip       a bit in the middle of a write is lost, and nobody says so
  *	          NUMBER     fails with this errno
  *	FAULT_COUNT=FILE     at exit: how many calls there were */
 #include <dlfcn.h>
@@ -21,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GO_ON, FAIL, SHORT };
+enum { GO_ON, FAIL, SHORT, FLIP };
 static atomic_int calls;
 
 #define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))
@@ -54,6 +55,8 @@ what_now(const char *call, const char *path)
 	while (strcmp(how, "hang") == 0)
 		pause();
 	errno = atoi(how);
+	if (strcmp(how, "flip") == 0)
+		return FLIP;
 	return strcmp(how, "short") == 0 || strcmp(how, "kill") == 0 ? SHORT : FAIL;
 }
 
@@ -89,6 +92,14 @@ write(int fd, const void *bytes, size_t n)
 		return -1;
 	if (what == GO_ON)
 		return next(fd, bytes, n);
+	if (what == FLIP) {
+		char *copy = memcpy(malloc(n), bytes, n);
+
+		copy[n / 2] ^= 1;
+		ssize_t all = next(fd, copy, n);
+		free(copy);
+		return all;
+	}
 	ssize_t done = next(fd, bytes, n / 2);
 	if (strcmp(getenv("FAULT_HOW"), "kill") == 0)
 		kill(getpid(), SIGKILL);

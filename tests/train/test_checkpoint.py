@@ -102,15 +102,17 @@ def losses_of_rows(trainer, tmp_path, *options, name):
 @pytest.mark.parametrize("compiled, options, size", [(["--batch=32"], [], 32),
                                                      ([], ["--accumulate=3"], 48),
                                                      (["--batch=8"], [], 8)])
-def test_another_batch_goes_on_at_the_right_row(digits, tmp_path, compiled, options, size):
+@pytest.mark.parametrize("first", [85, 91])  # 91: one step of 16 rows is left of the epoch
+def test_another_batch_goes_on_at_the_right_row(digits, tmp_path, compiled, options, size, first):
     """Losses of batches of 8 over two epochs say which rows a larger step must see."""
     small = losses_of_rows(digits("--batch=8"), tmp_path, "--epochs=2", name="small")
-    digits().run("--steps=85", "--lr=0", "--weight-decay=0", "--save=ck")
-    rows = read_manifest(tmp_path / "ck/step-00000085")["rows"]
-    assert read_manifest(tmp_path / "ck/step-00000085")["samples"] == 85 * 16
+    digits().run(f"--steps={first}", "--lr=0", "--weight-decay=0", "--save=ck")
+    manifest = read_manifest(tmp_path / f"ck/step-{first:08d}")
+    rows = manifest["rows"]
+    assert manifest["samples"] == first * 16
     got = losses_of_rows(digits(*compiled), tmp_path, "--resume=ck", "--epochs=2", *options,
                          name="got")
-    at, ends = 85 * 16, []
+    at, ends = first * 16, []
     for _ in got:
         if rows - at % rows < size:
             at += rows - at % rows

@@ -1,0 +1,186 @@
+/* Checkpoints. The first byte says what the others are: a manifest, as it is or behind a checksum
+ * that fits; or a shard, with a manifest that vouches for its size and header. What is read is
+ * refused with one message, or it is what the writer writes again; a shard is accepted only when
+ * its tensors have the bytes that the manifest says. */
+#include "runtime/runtime_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define SHARD "shard-00000-00000.safetensors"
+static const double scale = 0.5;
+static const float matrix[] = {1, 2, 3, 4, 5, 6};
+static Format format;
+static char folder[] = "/dev/shm/gradc-fuzz-XXXXXX";
+
+static void
+add_state(FormatWriter *w, const char *name, DType dtype, int rank, const int64_t *dims,
+          int64_t offset, int64_t bytes)
+{
+	StateRecord s = {.name = format_string(w, name),
+	                 .dtype = dtype,
+	                 .rank = (uint32_t)rank,
+	                 .first_dim = format_dims(w, rank, dims),
+	                 .lifetime = LASTS_SAVED,
+	                 .offset = offset,
+	                 .bytes = bytes,
+	                 .data_offset = -1,
+	                 .file_dtype = dtype};
+
+	vec_push(w->arena, &w->states, s);
+}
+
+/* A model of two tensors, and a folder for its checkpoint. */
+static void
+prepare(void)
+{
+	static Arena *arena;
+	const int64_t dims[] = {2, 3};
+	int64_t bytes;
+
+	if (arena)
+		return;
+	arena = arena_new();
+	FormatWriter *w = format_writer_new(arena);
+	add_state(w, "scale", F64, 0, dims, 0, sizeof(scale));
+	add_state(w, "matrix", F32, 2, dims, 64, sizeof(matrix));
+	w->state_bytes = 128;
+	void *blob = format_finish(w, &bytes);
+	if (format_read(blob, bytes, &format) || !mkdtemp(folder))
+		abort();
+}
+
+static const char *
+path_of(Arena *arena, const char *name)
+{
+	return path_join(arena, folder, name);
+}
+
+static void
+must(Status status)
+{
+	if (status) {
+		fprintf(stderr, "%s\n", status->message);
+		abort();
+	}
+}
+
+/* One line that says something, of the one exit code that checkpoints have. */
+static void
+refused(Status status)
+{
+	if (status->exit_code != EXIT_CHECKPOINT || !*status->message)
+		abort();
+	status_free(status);
+}
+
+static void
+fuzz_manifest(Arena *arena, const char *text, size_t n)
+{
+	Manifest m, again;
+	Status status = manifest_parse(arena, "manifest.json", text, n, &m);
+
+	if (status) {
+		refused(status);
+		return;
+	}
+	const char *path = path_of(arena, "manifest.json");
+	must(manifest_write(path, &m));
+	must(manifest_read(arena, path, &again));
+	if (m.step != again.step || m.samples != again.samples || m.run != again.run ||
+	    m.n_tensors != again.n_tensors || m.n_shards != again.n_shards)
+		abort();
+	for (int i = 0; i < m.n_tensors; i++)
+		if (strcmp(m.tensors[i].name, again.tensors[i].name) != 0 ||
+		    m.tensors[i].checksum != again.tensors[i].checksum ||
+		    memcmp(m.tensors[i].dims, again.tensors[i].dims, sizeof(m.tensors[i].dims)) !=
+		            0)
+			abort();
+	Checkpoint c;
+	status = checkpoint_open(arena, &format, folder, &c);
+	if (status)
+		refused(status);
+}
+
+static void
+fuzz_body(Arena *arena, const char *body, size_t n)
+{
+	static const char head[] = "{\n \"checksum\": \"";
+	char hex[17];
+	Text text = {0};
+
+	text_add(&text, head);
+	text_add(&text, checksum_text(hex, checksum_bytes(body, (int64_t)n)));
+	text_add_bytes(&text, body, n);
+	fuzz_manifest(arena, text.at, text.n);
+	text_free(&text);
+}
+
+static SavedTensor
+tensor(const char *name, DType dtype, int rank, const void *bytes, int64_t n)
+{
+	return (SavedTensor){.name = name,
+	                     .dtype = dtype,
+	                     .rank = rank,
+	                     .dims = {rank > 0 ? 2 : 0, rank > 1 ? 3 : 0},
+	                     .checksum = checksum_bytes(bytes, n)};
+}
+
+static Status
+take(void *context, int state, int64_t offset, const void *bytes, int64_t n)
+{
+	memcpy((char *)context + (state == 0 ? 0 : 8) + offset, bytes, (size_t)n);
+	return NULL;
+}
+
+static void
+fuzz_shard(Arena *arena, const uint8_t *data, size_t n)
+{
+	char taken[sizeof(scale) + sizeof(matrix)] = {0};
+	uint64_t header = 0;
+	for (int i = 0; i < 8 && n >= 8; i++)
+		header |= (uint64_t)data[i] << 8 * i;
+	int64_t header_bytes = header < n ? 8 + (int64_t)header : (int64_t)n;
+	Shard shard = {SHARD, (int64_t)n,
+	               checksum_bytes(data, header_bytes < (int64_t)n ? header_bytes : (int64_t)n)};
+	SavedTensor tensors[] = {tensor("scale", F64, 0, &scale, sizeof(scale)),
+	                         tensor("matrix", F32, 2, matrix, sizeof(matrix))};
+	Manifest m = {.world = 1,
+	              .model = facts_model(&format),
+	              .tensors = tensors,
+	              .n_tensors = COUNT(tensors),
+	              .shards = &shard,
+	              .n_shards = 1};
+	CheckpointSink sink = {taken, take};
+	Checkpoint c;
+
+	must(file_write(path_of(arena, SHARD), data, (int64_t)n));
+	must(manifest_write(path_of(arena, "manifest.json"), &m));
+	must(checkpoint_open(arena, &format, folder, &c));
+	Status status = checkpoint_verify(&c, &sink);
+	if (status)
+		refused(status);
+	else if (memcmp(taken, &scale, sizeof(scale)) != 0 ||
+	         memcmp(taken + sizeof(scale), matrix, sizeof(matrix)) != 0)
+		abort();
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	Arena *arena = arena_new();
+
+	prepare();
+	if (size > 0 && data[0] == 'm')
+		fuzz_manifest(arena, (const char *)data + 1, size - 1);
+	else if (size > 0 && data[0] == 'b')
+		fuzz_body(arena, (const char *)data + 1, size - 1);
+	else if (size > 0)
+		fuzz_shard(arena, data + 1, size - 1);
+	arena_free(arena);
+	return 0;
+}

@@ -1,0 +1,203 @@
+/* Checkpoints through gradc.h, with the tiny model: the writer thread while steps go on, what a
+ * resumed run has, and what happens when nothing can be written. Runs under the thread sanitizer. */
+#include "tests/unit/runtime_tiny.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+static Gradc *
+start(Tiny *t, GradcResume *resumed)
+{
+	Gradc *run;
+
+	must(gradc_open(&t->model, &t->options, t->diag, &run));
+	must(gradc_bind_data(run));
+	must(gradc_resume(run, resumed));
+	return run;
+}
+
+static double
+steps(Gradc *run, int n, bool save)
+{
+	GradcStep step = {0};
+
+	for (int i = 0; i < n; i++) {
+		must(gradc_step(run, &step));
+		if (save)
+			must(gradc_save(run, NAN));
+	}
+	return step.loss;
+}
+
+static Tiny
+saving(void)
+{
+	Tiny t = tiny_open(true, 40);
+
+	t.options.save = tiny_path(&t, "checkpoints");
+	t.options.lr = 1e-4;
+	t.options.steps = 100;
+	return t;
+}
+
+/* A save at every step: the snapshot is taken again as soon as the writer is done with it. */
+static void
+test_steps_go_on_while_a_checkpoint_is_written(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Gradc *run = start(&t, &resumed);
+
+	assert_null(resumed.path);
+	steps(run, 20, true);
+	double want = steps(run, 10, false);
+	must(gradc_save_poll(run, true));
+	assert_int_equal(gradc_saved_step(run), 20);
+	gradc_close(run);
+	for (int step = 1; step <= 20; step += 19) {
+		t.options.resume = tiny_path(&t,
+		                             arena_printf(t.arena, "checkpoints/step-%08d", step));
+		run = start(&t, &resumed);
+		assert_int_equal(resumed.step, step);
+		assert_int_equal(resumed.samples, step * ROWS);
+		assert_int_equal(gradc_steps_done(run), step);
+		assert_true(steps(run, 30 - step, false) == want);
+		gradc_close(run);
+	}
+	tiny_close(&t);
+}
+
+/* Closing waits for the writer: what was begun is there. */
+static void
+test_closing_finishes_the_checkpoint(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Gradc *run = start(&t, &resumed);
+
+	steps(run, 3, false);
+	must(gradc_save(run, 0.5));
+	gradc_close(run);
+	t.options.resume = "auto";
+	run = start(&t, &resumed);
+	assert_int_equal(resumed.step, 3);
+	assert_true(resumed.eval_loss == 0.5);
+	assert_int_equal(gradc_saved_step(run), 3);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_three_failures(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Status status = NULL;
+
+	must(file_write(t.options.save, "mine", 4)); /* a file where the folder should be */
+	Gradc *run = start(&t, &resumed);
+	for (int i = 1; i <= 3; i++) {
+		assert_null(status);
+		steps(run, 1, false);
+		status = gradc_save(run, NAN);
+	}
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_CHECKPOINT);
+	assert_non_null(strstr(status->message, "of step 3: "));
+	assert_int_equal(diag_errors(t.diag), 0);
+	assert_int_equal(gradc_saved_step(run), -1);
+	status_free(status);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_two_runs_do_not_share_a_folder(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Gradc *run = start(&t, &resumed), *other;
+
+	steps(run, 1, true);
+	Status status = gradc_open(&t.model, &t.options, t.diag, &other);
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_CHECKPOINT);
+	status_free(status);
+	assert_null(other);
+	gradc_close(run);
+	must(gradc_open(&t.model, &t.options, t.diag, &other));
+	gradc_close(other);
+	tiny_close(&t);
+}
+
+/* The snapshot is the saved state alone, and only where saving is asked for. */
+static void
+test_the_snapshot_is_planned(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Gradc *run = start(&t, &resumed);
+	int64_t with = gradc_peak_bytes(run);
+
+	assert_int_equal(gradc_snapshot_bytes(run), 64); /* w, aligned */
+	gradc_close(run);
+	t.options.save = NULL;
+	run = start(&t, &resumed);
+	assert_int_equal(gradc_snapshot_bytes(run), 0);
+	assert_int_equal(with - gradc_peak_bytes(run), 64);
+	Status status = gradc_save(run, NAN);
+	assert_int_equal(status->exit_code, EXIT_USAGE);
+	status_free(status);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static atomic_int handled_by_main;
+static pthread_t main_thread;
+
+static void
+on_signal(int number)
+{
+	if (pthread_equal(pthread_self(), main_thread))
+		handled_by_main++;
+	else
+		handled_by_main = -1000;
+}
+
+/* A process may keep handlers of its own: no signal is delivered to the writer. */
+static void
+test_the_writer_takes_no_signals(void **state)
+{
+	Tiny t = saving();
+	GradcResume resumed;
+	Gradc *run = start(&t, &resumed);
+	struct sigaction action = {.sa_handler = on_signal}, before;
+
+	main_thread = pthread_self();
+	sigaction(SIGUSR2, &action, &before);
+	for (int i = 0; i < 50; i++) {
+		steps(run, 1, true);
+		kill(getpid(), SIGUSR2);
+	}
+	must(gradc_save_poll(run, true));
+	sigaction(SIGUSR2, &before, NULL);
+	assert_int_equal(handled_by_main, 50);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_steps_go_on_while_a_checkpoint_is_written),
+		cmocka_unit_test(test_closing_finishes_the_checkpoint),
+		cmocka_unit_test(test_three_failures),
+		cmocka_unit_test(test_two_runs_do_not_share_a_folder),
+		cmocka_unit_test(test_the_snapshot_is_planned),
+		cmocka_unit_test(test_the_writer_takes_no_signals),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
