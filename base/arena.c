@@ -4,6 +4,7 @@
 #include "base/base_impl.h"
 
 #include <limits.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,11 +23,30 @@ struct Arena {
 	size_t bytes;
 };
 
+static _Thread_local jmp_buf *guard;
+
 static _Noreturn void
 out_of_memory(void)
 {
+	if (guard)
+		longjmp(*guard, 1);
 	fputs("gradc: error: out of memory\n", stderr);
 	exit(EXIT_SYSTEM);
+}
+
+Status
+memory_guard(Status (*call)(void *args), void *args)
+{
+	jmp_buf here, *volatile before = guard;
+
+	if (setjmp(here)) {
+		guard = before;
+		return status_error(EXIT_SYSTEM, "out of memory");
+	}
+	guard = &here;
+	Status status = call(args);
+	guard = before;
+	return status;
 }
 
 void *

@@ -29,7 +29,8 @@ enum {
 };
 
 /* arena.c: memory that is freed all at once. Addresses never move. Allocation never fails:
- * when the system has no memory left the process ends with EXIT_SYSTEM and a message. */
+ * when the system has no memory left the process ends with EXIT_SYSTEM and a message, or the call
+ * inside memory_guard with that status. */
 typedef struct Arena Arena;
 
 Arena *arena_new(void);
@@ -138,6 +139,9 @@ typedef StatusInfo *Status;
 
 Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
+/* call(args), whose status it hands on; EXIT_SYSTEM when memory runs out meanwhile in this thread. What the
+ * call held then, but in arenas that others know, is lost. */
+Status memory_guard(Status (*call)(void *args), void *args);
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
 /* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the

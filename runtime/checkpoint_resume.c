@@ -202,7 +202,7 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 }
 
 Status
-gradc_resume(Gradc *run, GradcResume *out)
+resume_checkpoint(Gradc *run, GradcResume *out)
 {
 	const GradcOptions *o = &run->options;
 	bool automatic = o->resume && strcmp(o->resume, "auto") == 0;

@@ -352,7 +352,7 @@ gradc_save_poll(Gradc *run, bool wait)
 }
 
 Status
-gradc_save(Gradc *run, double eval_loss)
+saver_save(Gradc *run, double eval_loss)
 {
 	const GradcOptions *o = &run->options;
 

@@ -167,7 +167,7 @@ has_data_file(const Format *f)
 }
 
 Status
-gradc_export(Gradc *run, const char *path)
+export_model(Gradc *run, const char *path)
 {
 	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
 	const char *data_path = arena_printf(run->arena, "%s.data", path);

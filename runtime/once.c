@@ -15,7 +15,7 @@ gradient_factor(const Gradc *run)
 }
 
 Status
-gradc_dump_gradients(Gradc *run, const char *folder)
+once_dump_gradients(Gradc *run, const char *folder)
 {
 	NamedFiles files;
 
@@ -100,7 +100,7 @@ write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 }
 
 Status
-gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder)
+once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder)
 {
 	const GradcOptions *o = &run->options;
 	Role role = backward ? ROLE_ACCUMULATE : ROLE_FORWARD;

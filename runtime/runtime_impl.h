@@ -380,6 +380,19 @@ Status reduction_new(Gradc *run, Reduction **out);
 Status reduction_after(Reduction *r, uint32_t instruction); /* of the last micro-batch */
 Status reduction_finish(Reduction *r);
 
+/* ---- what guard.c puts a guard around: the calls of gradc.h with the same arguments */
+/* On a fault *out is what there is of the run, which the caller closes. */
+Status trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out);
+Status trainer_bind_data(Gradc *run);
+Status step_accumulate(Gradc *run, GradcStep *out);
+Status step_update(Gradc *run, GradcStep *out);
+Status step_evaluate(Gradc *run, GradcEval *out);
+Status resume_checkpoint(Gradc *run, GradcResume *out);
+Status saver_save(Gradc *run, double eval_loss);
+Status export_model(Gradc *run, const char *path);
+Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
+Status once_dump_gradients(Gradc *run, const char *folder);
+
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;

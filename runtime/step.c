@@ -88,7 +88,7 @@ run_micro(Gradc *run, const StepRows *step, const MicroBatch *micro, GradcStep *
 }
 
 Status
-gradc_accumulate(Gradc *run, GradcStep *out)
+step_accumulate(Gradc *run, GradcStep *out)
 {
 	StepRows rows = step_rows(run, run->samples);
 	int64_t n_micro = run->options.accumulate;
@@ -163,7 +163,7 @@ apply_update(Gradc *run, GradcStep *out)
 }
 
 Status
-gradc_update(Gradc *run, GradcStep *out)
+step_update(Gradc *run, GradcStep *out)
 {
 	double start = seconds_now();
 
@@ -258,7 +258,7 @@ evaluate_rows(Gradc *run, GradcEval *out)
 }
 
 Status
-gradc_evaluate(Gradc *run, GradcEval *out)
+step_evaluate(Gradc *run, GradcEval *out)
 {
 	double start = seconds_now(), correct = NAN;
 

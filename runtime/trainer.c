@@ -140,12 +140,12 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 }
 
 Status
-gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
+trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
 {
 	Arena *arena = arena_new();
 	Gradc *run = NEW(arena, Gradc);
 
-	*out = NULL;
+	*out = run;
 	run->arena = arena;
 	run->options = *options;
 	run->model = *model;
@@ -157,10 +157,6 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	                                             options->communicator);
 	if (!status)
 		status = ranks_share(run, open_all(run, model, options));
-	if (status)
-		gradc_close(run);
-	else
-		*out = run;
 	return status;
 }
 
@@ -275,7 +271,7 @@ bind_all(Gradc *run)
 }
 
 Status
-gradc_bind_data(Gradc *run)
+trainer_bind_data(Gradc *run)
 {
 	RETURN_IF_ERROR(ranks_share(run, bind_all(run)));
 	return ranks_compare(run);

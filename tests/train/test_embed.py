@@ -141,3 +141,67 @@ def test_a_library_exports_one_symbol(two_models):
     symbols = subprocess.run(["nm", "-D", "--defined-only", two_models.parent / "libone.so"], text=True,
                              capture_output=True).stdout.split()
     assert [s for s in symbols if "gradc" in s] == ["gradc_model_one"]
+
+
+FAILING_MEMORY = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* The allocation number $FAIL_AT of at least 2 KiB gives nothing; those of the loader do not count. */
+static _Atomic int seen;
+
+static int
+fails(size_t bytes)
+{
+	static int at = -1;
+
+	if (at < 0)
+		at = getenv("FAIL_AT") ? atoi(getenv("FAIL_AT")) : 0;
+	return bytes >= 2048 && atomic_fetch_add(&seen, 1) + 1 == at;
+}
+#define NEXT(type, name) static __typeof__(type) next; if (!next) next = (__typeof__(type))dlsym(RTLD_NEXT, name)
+void *
+malloc(size_t n)
+{
+	NEXT(void *(*)(size_t), "malloc");
+	return fails(n) ? (errno = ENOMEM, NULL) : next(n);
+}
+void *
+realloc(void *old, size_t n)
+{
+	NEXT(void *(*)(void *, size_t), "realloc");
+	return fails(n) ? (errno = ENOMEM, NULL) : next(old, n);
+}
+void *
+aligned_alloc(size_t a, size_t n)
+{
+	NEXT(void *(*)(size_t, size_t), "aligned_alloc");
+	return fails(n) ? (errno = ENOMEM, NULL) : next(a, n);
+}
+void *__libc_calloc(size_t, size_t);
+void *
+calloc(size_t n, size_t size)
+{
+	return fails(n * size) ? (errno = ENOMEM, NULL) : __libc_calloc(n, size);
+}
+"""
+
+
+def test_no_memory_is_a_value(build, models, two_models, tmp_path):
+    """Each allocation of a run fails once: the host program goes on and is told, or nobody needed it."""
+    (tmp_path / "fail.c").write_text(FAILING_MEMORY)
+    call("cc", "-shared", "-fPIC", "-O1", tmp_path / "fail.c", "-o", tmp_path / "fail.so", "-ldl", cwd=tmp_path)
+    files = [str(f) for f in data_of(models)]
+    told = 0
+    for at in range(1, 400, 9):
+        done = subprocess.run([two_models, *files], text=True, capture_output=True, cwd=two_models.parent,
+                              env={"LD_PRELOAD": str(tmp_path / "fail.so"), "FAIL_AT": str(at)}, timeout=60)
+        assert done.returncode in (0, 1), (at, done.returncode, done.stdout, done.stderr)
+        if done.returncode == 1:
+            assert "exit code 5" in done.stdout and "memory" in done.stdout, (at, done.stdout)
+            assert done.stdout.count("exit code") == 1  # the other model trains
+            told += 1
+    assert told >= 5

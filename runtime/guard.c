@@ -1,0 +1,98 @@
+/* The calls of gradc.h that allocate: running out of memory is their fault to report, not the process's end. */
+#include "runtime/runtime_impl.h"
+
+typedef struct {
+	const GradcModel *model;
+	const GradcOptions *options;
+	Diag *diag;
+	Gradc *run; /* what there is of it when a fault interrupts */
+} OpenArgs;
+
+static Status
+call_open(void *args)
+{
+	OpenArgs *a = args;
+
+	return trainer_open(a->model, a->options, a->diag, &a->run);
+}
+
+Status
+gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
+{
+	OpenArgs args = {model, options, diag, NULL};
+	Status status = memory_guard(call_open, &args);
+
+	if (status)
+		gradc_close(args.run);
+	*out = status ? NULL : args.run;
+	return status;
+}
+
+/* A call on a run with one more argument, which is passed by its address. */
+typedef struct {
+	Gradc *run;
+	void *more;
+} RunArgs;
+
+static Status
+guarded(Status (*call)(void *), Gradc *run, void *more)
+{
+	RunArgs args = {run, more};
+
+	return memory_guard(call, &args);
+}
+
+#define GUARDED(name, inner, Type, pass)                         \
+	static Status call_##name(void *args)                    \
+	{                                                        \
+		const RunArgs *a = args;                         \
+                                                                 \
+		return inner(a->run, *(Type *)a->more);          \
+	}                                                        \
+	Status gradc_##name(Gradc *run, Type pass)               \
+	{                                                        \
+		return guarded(call_##name, run, (void *)&pass); \
+	}
+GUARDED(accumulate, step_accumulate, GradcStep *, out)
+GUARDED(update, step_update, GradcStep *, out)
+GUARDED(evaluate, step_evaluate, GradcEval *, out)
+GUARDED(resume, resume_checkpoint, GradcResume *, out)
+GUARDED(save, saver_save, double, eval_loss)
+GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
+GUARDED(export, export_model, const char *, path)
+#undef GUARDED
+
+static Status
+call_bind_data(void *args)
+{
+	return trainer_bind_data(((RunArgs *)args)->run);
+}
+
+Status
+gradc_bind_data(Gradc *run)
+{
+	return guarded(call_bind_data, run, NULL);
+}
+
+typedef struct {
+	const GradcPairs *inputs;
+	bool backward;
+	const char *folder;
+} OnceArgs;
+
+static Status
+call_once(void *args)
+{
+	const RunArgs *a = args;
+	const OnceArgs *o = a->more;
+
+	return once_run(a->run, o->inputs, o->backward, o->folder);
+}
+
+Status
+gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder)
+{
+	OnceArgs args = {inputs, backward, folder};
+
+	return guarded(call_once, run, &args);
+}
