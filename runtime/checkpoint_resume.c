@@ -174,8 +174,8 @@ continue_from(Gradc *run, const Checkpoint *c)
 	run->saver.run = m->run;
 	if (is_in_save_folder(run, c->path))
 		run->saver.done_step = m->step;
-	if (run->saver.folder
-	            .scanned) /* the run that wrote it may have been killed before it did */
+	/* The run that wrote it may have been killed before it did this. */
+	if (run->saver.folder.scanned)
 		folder_rotate(&run->saver.folder, m->run, run->options.keep,
 		              run->options.keep_best);
 	if (!run->train)
