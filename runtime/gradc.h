@@ -38,6 +38,8 @@ typedef struct {
 	const char *trace;        /* a file for what happens when; NULL: none */
 	bool profile;             /* measure the instructions of a few steps */
 	int64_t threads;          /* that compute; 0: one for each CPU that the process may use */
+	bool deterministic;       /* the same bits with any number of them */
+	bool libraries;           /* where these are faster than generated code */
 	bool poison;              /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);

@@ -285,6 +285,7 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	double loss, count;                       /* of the accumulated micro-batches */
 };
+DeviceOptions device_options(const GradcOptions *o);
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
 const ProgramRecord *program_any(const Format *f, Role role, int binding);
