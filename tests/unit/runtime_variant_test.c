@@ -1,0 +1,68 @@
+/* Which variant of the kernels runs: the one that may use most, of those that this CPU can run. */
+#include "runtime/runtime_impl.h"
+#include "tests/unit/runtime_tiny.h"
+
+static const KernelFn some[] = {NULL};
+
+static void
+test_the_richest_runs(void **state)
+{
+	Arena *arena = arena_new();
+	const char *native = cpu_features(arena, "native");
+	const KernelVariant all[] = {{"none", "", some},
+	                             {"native", native, some},
+	                             {"future", "a-feature-of-tomorrow", some},
+	                             {NULL, NULL, NULL}};
+	const KernelVariant *picked;
+
+	(void)state;
+	must(variant_pick(all, &picked));
+	assert_string_equal(picked->cpu, *native ? "native" : "none");
+	arena_free(arena);
+}
+
+static void
+test_what_is_missing_is_named(void **state)
+{
+	const KernelVariant all[] = {{"x86-64-v9", "a-feature-of-tomorrow more", some},
+	                             {NULL, NULL, NULL}};
+	const KernelVariant *picked;
+
+	(void)state;
+	Status status = variant_pick(all, &picked);
+	assert_non_null(status);
+	assert_null(picked);
+	assert_int_equal(status->exit_code, EXIT_SYSTEM);
+	assert_non_null(strstr(status->message,
+	                       "this CPU lacks a-feature-of-tomorrow, which the kernels for "
+	                       "cpu:x86-64-v9 use"));
+	assert_non_null(strstr(status->message, "--target=cpu:x86-64-v2,cpu:x86-64-v9"));
+	status_free(status);
+}
+
+static void
+test_levels_contain_each_other(void **state)
+{
+	Arena *arena = arena_new();
+	const char *levels[] = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+
+	(void)state;
+	for (int i = 0; i < COUNT(levels) - 1; i++) {
+		const char *less = cpu_features(arena, levels[i]);
+		assert_memory_equal(cpu_features(arena, levels[i + 1]), less, strlen(less));
+	}
+	assert_null(cpu_features(arena, "pentium"));
+	arena_free(arena);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_richest_runs),
+		cmocka_unit_test(test_what_is_missing_is_named),
+		cmocka_unit_test(test_levels_contain_each_other),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
