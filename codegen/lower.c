@@ -290,20 +290,87 @@ hoist_numbers(Lower *lw)
 	}
 }
 
+/* A kernel with its buffers and nothing else yet. */
+static Lower
+open_kernel(Module *m, const Node *call, const Function *f, Arena *scratch)
+{
+	struct LowerState *st = NEW(scratch, struct LowerState);
+	Kernel *k = kernel_new(scratch, "", f->loc);
+	Lower lw = {.lb = loop_builder(k, m, scratch),
+	            .m = m,
+	            .f = f,
+	            .node = root_node(f),
+	            .state = st};
+
+	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
+	st->buffers = NEW_ARRAY(scratch, int, f->next_value_id);
+	st->hyper = NEW_ARRAY(scratch, int, f->next_value_id);
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		st->buffers[i] = st->hyper[i] = -1;
+	declare_buffers(&lw, call);
+	return lw;
+}
+
+/* A load whose place is made of these loop variables alone. */
+static bool
+is_strided(const LoopBuilder *lb, LoopValue x, const LoopValue *axes, int rank, Strided *out)
+{
+	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
+
+	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN)
+		return false;
+	out->buffer = s->buffer;
+	out->offset = s->place->constant;
+	for (int t = 0; t < s->place->n; t++) {
+		int i = 0;
+		while (i < rank && axes[i] != s->place->terms[t].scalar)
+			i++;
+		if (i == rank || s->place->terms[t].coefficient < 0)
+			return false;
+		out->strides[i] = s->place->terms[t].coefficient;
+	}
+	return true;
+}
+
+/* Loads an element in loops over all axes and looks at its place. */
+bool
+lower_strided(Lower *lw, const Value *v, Strided *out)
+{
+	Type t = v->type;
+	Index at = {.rank = t->rank};
+	LoopValue axes[MAX_RANK];
+
+	*out = (Strided){0};
+	for (int i = 0; i < t->rank; i++) {
+		axes[i] = lb_for(lw->lb, LOOP_PLAIN, t->dims[i]);
+		at.at[i] = affine_scalar(axes[i]);
+	}
+	bool ok = is_strided(lw->lb, lower_element(lw, v, &at), axes, t->rank, out);
+	for (int i = 0; i < t->rank; i++) {
+		ok &= (out->strides[i] == 0) == (t->dims[i] == 1);
+		lb_end(lw->lb);
+	}
+	return ok;
+}
+
+static const LibraryCall *
+library_call(Module *m, const Node *call, const Function *f, Arena *scratch)
+{
+	Lower probe = open_kernel(m, call, f, scratch);
+	LibraryCall *c = NEW(scratch, LibraryCall);
+
+	if (!probe.node || !op_row(probe.node)->library || node_result(probe.node, 0)->type->n == 0)
+		return NULL;
+	return op_row(probe.node)->library(&probe, probe.node, c) ? c : NULL;
+}
+
 static Kernel *
 lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 {
-	struct LowerState st = {.scratch = scratch, .memo = intmap_new(scratch)};
-	Kernel *k = kernel_new(scratch, "", f->loc);
-	Lower lw = {.lb = loop_builder(k, m, scratch), .m = m, .f = f, .state = &st};
-	const Node *root = root_node(f);
+	Lower lw = open_kernel(m, call, f, scratch);
+	Kernel *k = lw.lb->k;
+	const Node *root = lw.node;
 
-	st.buffers = NEW_ARRAY(scratch, int, f->next_value_id);
-	st.hyper = NEW_ARRAY(scratch, int, f->next_value_id);
-	for (uint32_t i = 0; i < f->next_value_id; i++)
-		st.buffers[i] = st.hyper[i] = -1;
-	declare_buffers(&lw, call);
-	lw.node = root;
 	hoist_numbers(&lw);
 	if (root && op_row(root)->fuse == FUSE_OPAQUE)
 		op_row(root)->kernel(&lw, root);
@@ -312,6 +379,7 @@ lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 	else if (!lower_reductions(&lw))
 		lower_elementwise(&lw);
 	k->flops = function_flops(f);
+	k->library = library_call(m, call, f, scratch);
 	kernel_close(lw.lb);
 	return k;
 }

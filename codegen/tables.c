@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { LIBRARY_SCRATCH = 64 << 20 };
+
 typedef struct {
 	FormatWriter *w;
 	const Tables *t;
@@ -222,6 +224,25 @@ kernel_grain(const KernelRecord *r)
 	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
 }
 
+/* 1 + the record; 0: none. A product's operands and result have one type. */
+static uint32_t
+write_library(FormatWriter *w, const Kernel *k)
+{
+	const LibraryCall *c = k->library;
+	LibraryRecord r = {.n = c ? (uint32_t)c->n : 0, .scratch_limit = LIBRARY_SCRATCH};
+
+	if (!c)
+		return 0;
+	while (library_kind_names[r.kind] && strcmp(library_kind_names[r.kind], c->kind) != 0)
+		r.kind++;
+	if (r.kind == N_LIBRARY_KINDS) /* text IR may name what this build does not know */
+		return 0;
+	r.dtype = k->buffers.at[k->n_inputs].type->dtype;
+	r.first = format_dims(w, c->n, c->at);
+	vec_push(w->arena, &w->library, r);
+	return (uint32_t)w->library.n;
+}
+
 static void
 write_kernel(FormatWriter *w, const Kernel *k)
 {
@@ -237,6 +258,7 @@ write_kernel(FormatWriter *w, const Kernel *k)
 		r.bytes += type_bytes(k->buffers.at[i].type);
 	text_free(&loc);
 	r.grain = kernel_grain(&r);
+	r.library = write_library(w, k);
 	vec_push(w->arena, &w->kernels, r);
 }
 

@@ -136,10 +136,24 @@ check_kernel(const Format *f, int i)
 		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
 		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
 			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
+	if (k->library > (uint32_t)f->n[SECTION_LIBRARY])
+		return FAULT("kernel %d: library call %u of %d", i, k->library,
+		             f->n[SECTION_LIBRARY]);
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
 		             (long long)k->iterations, (long long)k->grain);
 	return NULL;
+}
+
+static Status
+check_library(const Format *f, int i)
+{
+	LibraryDot d;
+
+	if (f->library[i].kind >= N_LIBRARY_KINDS || f->library[i].scratch_limit < 0)
+		return FAULT("library call %d: kind %u, %lld bytes of scratch", i,
+		             f->library[i].kind, (long long)f->library[i].scratch_limit);
+	return format_library_dot(f, (uint32_t)i, &d);
 }
 
 static Status
@@ -227,10 +241,15 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},       {SECTION_KERNELS, check_kernel},
-	{SECTION_BINDINGS, check_binding}, {SECTION_PORTS, check_port},
-	{SECTION_EXPORT, check_export},    {SECTION_PROGRAMS, format_check_program},
+	{SECTION_INFO, check_info},
+	{SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},
+	{SECTION_LIBRARY, check_library},
+	{SECTION_KERNELS, check_kernel},
+	{SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},
+	{SECTION_EXPORT, check_export},
+	{SECTION_PROGRAMS, format_check_program},
 };
 
 Status

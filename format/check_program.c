@@ -87,6 +87,10 @@ check_run(Walk *w, const Instruction *n, int at)
 	if (n->what >= (uint32_t)w->f->n[SECTION_KERNELS])
 		return FAULT("program %d, instruction %d: kernel %u of %d", w->index, at, n->what,
 		             w->f->n[SECTION_KERNELS]);
+	const KernelRecord *k = &w->f->kernels[n->what];
+	if (k->library)
+		return status_annotate(format_check_library(w->f, k, n),
+		                       "program %d, instruction %d", w->index, at);
 	return NULL;
 }
 

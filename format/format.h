@@ -115,7 +115,19 @@ typedef struct {
 	int64_t iterations;   /* of the outermost parallel range */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
+	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
+	uint32_t reserved;
 } KernelRecord;
+
+/* What a library can do in place of a kernel's loops, on the same buffers: the kind's numbers. */
+typedef enum { LIBRARY_DOT, N_LIBRARY_KINDS } LibraryKind;
+extern const char *const library_kind_names[];
+typedef struct {
+	uint32_t kind; /* LibraryKind */
+	uint32_t dtype;
+	uint32_t first, n;     /* in the dims table */
+	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
+} LibraryRecord;
 
 typedef struct {
 	uint32_t role, binding;
@@ -219,6 +231,7 @@ typedef enum {
 	SECTION_ARGUMENTS,
 	SECTION_INSTRUCTIONS,
 	SECTION_KERNELS,
+	SECTION_LIBRARY,
 	SECTION_BINDINGS,
 	SECTION_PORTS,
 	SECTION_PROGRAMS,
@@ -250,6 +263,7 @@ typedef struct {
 	VEC(Argument) arguments;
 	VEC(Instruction) instructions;
 	VEC(KernelRecord) kernels;
+	VEC(LibraryRecord) library;
 	VEC(BindingRecord) bindings;
 	VEC(PortRecord) ports;
 	VEC(ProgramRecord) programs;
@@ -276,6 +290,7 @@ typedef struct {
 	const Argument *arguments;
 	const Instruction *instructions;
 	const KernelRecord *kernels;
+	const LibraryRecord *library;
 	const BindingRecord *bindings;
 	const PortRecord *ports;
 	const ProgramRecord *programs;
@@ -303,6 +318,24 @@ typedef struct {
 	int64_t blob_offset,
 		blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
 } FormatTail;
+
+/* ---- library.c: z[batch.., m, n] = sum over k of x[batch.., m, k] * y[batch.., k, n], in strides.
+ * Numbers of a record: how many batch axes; buffer and offset of x, of y; sizes batch.., m, n, k;
+ * strides of x batch.., m, k; of y batch.., k, n; of z batch.., m, n. The result is the kernel's last buffer. */
+enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
+typedef struct {
+	int rank;          /* of each operand: batch axes and two */
+	DType dtype;       /* of all three */
+	int buffer[3];     /* x, y, z: of the kernel; -1: the last one */
+	int64_t offset[3]; /* elements */
+	int64_t dims[3][MAX_LIBRARY_RANK], strides[3][MAX_LIBRARY_RANK];
+} LibraryDot;
+/* EXIT_SYSTEM when the numbers make no sense. */
+Status format_library_dot(const Format *f, uint32_t record, LibraryDot *out);
+/* Bytes of operand i from its buffer's start to the end of the last element it has. */
+int64_t format_dot_reach(const LibraryDot *d, int i);
+void format_print_library(Text *out, const Format *f,
+                          uint32_t record); /* "dot f32 [8,64,16] x ..." */
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);

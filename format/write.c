@@ -70,6 +70,7 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_INSTRUCTIONS] = {w->instructions.at, w->instructions.n,
 	                                  sizeof(Instruction)},
 		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
+		[SECTION_LIBRARY] = {w->library.at, w->library.n, sizeof(LibraryRecord)},
 		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
 		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},
 		[SECTION_PROGRAMS] = {w->programs.at, w->programs.n, sizeof(ProgramRecord)},

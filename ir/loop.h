@@ -93,6 +93,15 @@ typedef struct {
 	Type type;
 } LoopBuffer;
 
+/* What a library can do in place of the loops: a kind and its numbers, in the order that format/ has for
+ * that kind (library_kinds). Numbers of operands are kernel buffers, offsets and strides elements. */
+enum { MAX_LIBRARY_NUMBERS = 40 };
+struct LibraryCall {
+	const char *kind; /* "dot" */
+	int n;
+	int64_t at[MAX_LIBRARY_NUMBERS];
+};
+
 struct Kernel {
 	const char *name;
 	Loc loc;
@@ -102,7 +111,8 @@ struct Kernel {
 	int n_scalars;
 	int64_t iterations; /* of the outermost parallel loop; 1 without */
 	int64_t flops;
-	uint64_t hash; /* of everything but name and loc */
+	const LibraryCall *library; /* NULL: none */
+	uint64_t hash;              /* of everything but name and loc */
 };
 
 /* The types of k's scalars, as its statements give them. */
@@ -214,6 +224,12 @@ struct Lower {
 };
 /* The element of a value at an index, as scalar of its compute type. */
 LoopValue lower_element(Lower *lw, const Value *v, const Index *at);
+/* Where an operand of an opaque node lies, if it is a view of a buffer that strides can say. */
+typedef struct {
+	int buffer;
+	int64_t offset, strides[MAX_RANK]; /* elements; positive, 0 along axes of one */
+} Strided;
+bool lower_strided(Lower *lw, const Value *v, Strided *out);
 /* The buffer of an operand or result of an opaque node, and a flat place in it. An operand that is
  * a view of a buffer is reached through `lower_element`. */
 int lower_buffer(Lower *lw, const Value *v);

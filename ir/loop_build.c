@@ -394,6 +394,23 @@ resolve_accumulates(Kernel *k, const LoopStatement *loop)
 	}
 }
 
+static uint64_t
+library_hash(const LibraryCall *c)
+{
+	return c ? hash_bytes(c->at, sizeof(*c->at) * (size_t)c->n,
+	                      hash_bytes(c->kind, strlen(c->kind), 0))
+	         : 0;
+}
+
+static bool
+library_equal(const LibraryCall *a, const LibraryCall *b)
+{
+	if (!a || !b)
+		return a == b;
+	return strcmp(a->kind, b->kind) == 0 && a->n == b->n &&
+	       memcmp(a->at, b->at, sizeof(*a->at) * (size_t)a->n) == 0;
+}
+
 static bool
 is_pure(const Kernel *k, const LoopStatement *s)
 {
@@ -459,7 +476,7 @@ kernel_finish(Kernel *k)
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL)
 			k->iterations = s->extent;
 	}
-	k->hash = h;
+	k->hash = hash_mix(h, library_hash(k->library));
 }
 
 void
@@ -478,7 +495,8 @@ bool
 kernel_equal(const Kernel *a, const Kernel *b)
 {
 	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
-	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops)
+	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops ||
+	    !library_equal(a->library, b->library))
 		return false;
 	for (int i = 0; i < a->buffers.n; i++)
 		if (a->buffers.at[i].kind != b->buffers.at[i].kind ||
@@ -502,6 +520,8 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 	Kernel *copy = arena_copy(m->arena, k, sizeof(*k));
 
 	copy->name = arena_strdup(m->arena, name);
+	if (k->library)
+		copy->library = arena_copy(m->arena, k->library, sizeof(*k->library));
 	copy->buffers.at = arena_copy(m->arena, k->buffers.at,
 	                              sizeof(LoopBuffer) * (size_t)k->buffers.n);
 	copy->buffers.cap = copy->buffers.n;

@@ -268,6 +268,25 @@ read_close(KernelReader *kr)
 	return true;
 }
 
+/* KIND [N, ...] */
+static const LibraryCall *
+read_library(Reader *r)
+{
+	LibraryCall *c = NEW(r->m->arena, LibraryCall);
+
+	c->kind = read_name(r);
+	if (!c->kind || !read_expect(r, '['))
+		return NULL;
+	while (!read_char(r, ']')) {
+		if (c->n == MAX_LIBRARY_NUMBERS || (c->n && !read_expect(r, ',')) ||
+		    !read_int(r, &c->at[c->n++])) {
+			read_fault(r, "malformed library call");
+			return NULL;
+		}
+	}
+	return c;
+}
+
 void
 read_kernel(Reader *r)
 {
@@ -285,6 +304,8 @@ read_kernel(Reader *r)
 		return;
 	if (read_word(r, "flops"))
 		read_int(r, &kr.k->flops);
+	if (read_word(r, "library"))
+		kr.k->library = read_library(r);
 	if (read_word(r, "loc"))
 		kr.k->loc = read_loc(r);
 	read_expect(r, '{');

@@ -105,6 +105,15 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 }
 
 static void
+print_library(Text *out, const LibraryCall *c)
+{
+	text_printf(out, " library %s [", c->kind);
+	for (int i = 0; i < c->n; i++)
+		text_printf(out, "%s%lld", i ? ", " : "", (long long)c->at[i]);
+	text_add(out, "]");
+}
+
+static void
 print_header(Text *out, const Kernel *k, const PrintOptions *options)
 {
 	text_printf(out, "  kernel @%s(", k->name);
@@ -114,6 +123,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 		type_print(out, b->type);
 	}
 	text_printf(out, ") flops %lld", (long long)k->flops);
+	if (k->library)
+		print_library(out, k->library);
 	loc_print(out, k->loc, options);
 	text_add(out, " {\n");
 }

@@ -63,8 +63,9 @@ typedef enum {
 	FUSE_NONE,   /* no code: store, return, call */
 } FuseClass;
 
-typedef struct Lower Lower; /* codegen's view of one kernel, ir/loop.h */
-typedef struct Index Index; /* ir/loop.h */
+typedef struct LibraryCall LibraryCall; /* ir/loop.h */
+typedef struct Lower Lower;             /* codegen's view of one kernel, ir/loop.h */
+typedef struct Index Index;             /* ir/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 
@@ -96,6 +97,8 @@ struct OpRow {
 	void (*parts)(Lower *lw, const Node *n);
 	/* FUSE_OPAQUE: emits the whole kernel body. */
 	void (*kernel)(Lower *lw, const Node *n);
+	/* FUSE_OPAQUE: what a library can do instead, where that pays; false: nothing. NULL: never. */
+	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */

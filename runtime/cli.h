@@ -14,7 +14,7 @@ typedef struct {
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
 	int64_t eval_every, save_every;
-	bool info, json, once, backward, deterministic, help;
+	bool info, json, once, backward, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
@@ -23,6 +23,10 @@ json_t *options_json(const CliOptions *o); /* what was given, and what holds wit
 
 /* ---- info.c */
 int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);
+
+/* ---- info_device.c: "device", "library_calls" and "library_bytes"; the same as lines. */
+json_t *info_device(const GradcModel *model, const Format *f, const GradcOptions *options);
+void info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options);
 
 /* ---- table.c: what is trained, before training. */
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);

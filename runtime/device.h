@@ -33,7 +33,15 @@ typedef struct {
 typedef struct {
 	int ordinal; /* of the devices of its kind */
 	int threads; /* that compute on the host; 0: one for each CPU that the process may use */
+	bool deterministic; /* the same bits with any number of them */
+	bool no_libraries;  /* generated code for everything */
 } DeviceOptions;
+/* What a device runs. All of it must outlive the Code. */
+typedef struct {
+	const KernelFn *kernels;
+	int n;
+	const Format *tables; /* of these kernels; NULL: no libraries for them */
+} CodeSource;
 
 typedef struct {
 	const char *name;
@@ -44,7 +52,7 @@ typedef struct {
 	Status (*copy)(Device *device, int stream, Span to,
 	               const void *from); /* to.bytes of them */
 	Status (*fill_zero)(Device *device, int stream, Span to);
-	Status (*load)(Device *device, const KernelFn *kernels, int n, Code **out);
+	Status (*load)(Device *device, const CodeSource *source, Code **out);
 	void (*unload)(Device *device, Code *code);
 	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);
 	/* Events are numbers below MAX_EVENTS + MAX_TIMERS. Waiting for one that was never recorded
@@ -54,6 +62,11 @@ typedef struct {
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
 	Status (*sync)(Device *device); /* reports what failed since the last one */
 	Status (*capture)(Device *device, Replay **out); /* NULL where the device has none */
+	/* For people; NULL where there is nothing to say. What computes: "2 threads (libgomp), oneDNN
+	 * 2.6.0". What runs a kernel that a library may: an implementation's name or "generated". */
+	void (*describe)(const Device *device, Text *out);
+	const char *(*implementation)(const Code *code, int kernel);
+	int64_t (*library_bytes)(const Code *code); /* of scratch; NULL: none */
 } DeviceOps;
 enum { MAX_TIMERS = 16 }; /* events of the executor's own, for the time of each phase */
 

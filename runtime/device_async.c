@@ -207,13 +207,13 @@ async_fill_zero(Device *d, int stream, Span to)
 }
 
 static Status
-async_load(Device *device, const KernelFn *kernels, int n, Code **out)
+async_load(Device *device, const CodeSource *source, Code **out)
 {
 	(void)device;
 	*out = malloc(sizeof(**out));
 	if (!*out)
-		return status_error(EXIT_SYSTEM, "no memory for %d kernels", n);
-	(*out)->kernels = kernels;
+		return status_error(EXIT_SYSTEM, "no memory for %d kernels", source->n);
+	(*out)->kernels = source->kernels;
 	return NULL;
 }
 

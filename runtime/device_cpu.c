@@ -1,7 +1,7 @@
 /* The CPU: every call is done when it returns, so streams need no ordering. Kernels run on the threads of the
  * pool. */
 #include "runtime/device.h"
-#include "runtime/parallel.h"
+#include "runtime/onednn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,21 @@
 
 struct Device {
 	Pool *pool;
+	Onednn *library; /* NULL: none */
+	Status why_none;
 	double events[MAX_EVENTS + MAX_TIMERS]; /* seconds at the last recording */
 };
+/* Of a kernel that the library runs. */
+typedef struct {
+	LibraryDot dot;
+	OnednnCall *call; /* NULL: it does not */
+} Product;
 struct Code {
 	const KernelFn *kernels;
-	int n;
+	const Format *tables;
+	Product *products; /* by library record */
+	int n_products;
+	Span scratch; /* of any one of them */
 };
 
 static Status
@@ -26,11 +36,15 @@ cpu_open(const DeviceOptions *options, Device **out)
 	if (!device)
 		return status_error(EXIT_SYSTEM, "no memory for the device");
 	Status status = pool_open(THREADS_BEST, options->threads, &device->pool);
-	if (status)
+	if (status) {
 		free(device);
-	else
-		*out = device;
-	return status;
+		return status;
+	}
+	if (!options->no_libraries)
+		device->why_none = onednn_open(device->pool, options->deterministic,
+		                               &device->library);
+	*out = device;
+	return NULL;
 }
 
 static void
@@ -38,6 +52,8 @@ cpu_close(Device *device)
 {
 	if (!device)
 		return;
+	onednn_close(device->library);
+	status_free(device->why_none);
 	pool_close(device->pool);
 	free(device);
 }
@@ -83,22 +99,64 @@ cpu_fill_zero(Device *device, int stream, Span to)
 	return NULL;
 }
 
-static Status
-cpu_load(Device *device, const KernelFn *kernels, int n, Code **out)
+/* What the library cannot do well is no fault: the loops do it. */
+static void
+make_products(const Device *device, Code *code)
 {
-	(void)device;
-	*out = malloc(sizeof(**out));
-	if (!*out)
-		return status_error(EXIT_SYSTEM, "no memory for %d kernels", n);
-	**out = (Code){kernels, n};
-	return NULL;
+	for (int i = 0; device->library && i < code->n_products; i++) {
+		Product *p = &code->products[i];
+		int64_t limit = code->tables->library[i].scratch_limit;
+		Status status = format_library_dot(code->tables, (uint32_t)i, &p->dot);
+
+		if (!status)
+			status = onednn_dot(device->library, &p->dot, limit, &p->call);
+		status_free(status);
+		if (p->call && onednn_scratch(p->call) > code->scratch.bytes)
+			code->scratch.bytes = onednn_scratch(p->call);
+	}
 }
 
 static void
 cpu_unload(Device *device, Code *code)
 {
-	(void)device;
+	for (int i = 0; code->products && i < code->n_products; i++)
+		onednn_call_close(code->products[i].call);
+	if (code->scratch.at)
+		cpu_free(device, MEMORY_DEVICE, code->scratch);
+	free(code->products);
 	free(code);
+}
+
+static Status
+cpu_load(Device *device, const CodeSource *source, Code **out)
+{
+	Code *code = calloc(1, sizeof(*code));
+	int n = source->tables ? source->tables->n[SECTION_LIBRARY] : 0;
+
+	*out = NULL;
+	if (!code)
+		return status_error(EXIT_SYSTEM, "no memory for %d kernels", source->n);
+	*code = (Code){.kernels = source->kernels, .tables = source->tables, .n_products = n};
+	code->products = calloc((size_t)n + 1, sizeof(*code->products));
+	Status status = code->products ? NULL : status_error(EXIT_SYSTEM, "no memory for calls");
+	if (!status)
+		make_products(device, code);
+	if (!status && code->scratch.bytes)
+		status = cpu_alloc(device, MEMORY_DEVICE, code->scratch.bytes, &code->scratch);
+	if (status)
+		cpu_unload(device, code);
+	else
+		*out = code;
+	return status;
+}
+
+/* The product that runs in place of a kernel; NULL: none. */
+static const Product *
+product_of(const Code *code, uint32_t kernel)
+{
+	uint32_t i = code->tables ? code->tables->kernels[kernel].library : 0;
+
+	return i && code->products[i - 1].call ? &code->products[i - 1] : NULL;
 }
 
 typedef struct {
@@ -119,10 +177,43 @@ static Status
 cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
 {
 	KernelPart part = {code->kernels[launch->kernel], launch};
+	const Product *p = product_of(code, launch->kernel);
+	void *buffers[3];
 
 	(void)stream;
-	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
-	return NULL;
+	if (!p) {
+		parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part,
+		             &part);
+		return NULL;
+	}
+	for (int i = 0; i < 3; i++) {
+		int at = p->dot.buffer[i];
+		buffers[i] = launch->buffers[at < 0 ? (int)launch->n_buffers - 1 : at];
+	}
+	return onednn_run(p->call, buffers, code->scratch.at);
+}
+
+static void
+cpu_describe(const Device *device, Text *out)
+{
+	text_printf(out, "%d threads (%s), %s", pool_threads(device->pool), pool_name(device->pool),
+	            device->library    ? onednn_version(device->library)
+	            : device->why_none ? device->why_none->message
+	                               : "no libraries");
+}
+
+static const char *
+cpu_implementation(const Code *code, int kernel)
+{
+	const Product *p = product_of(code, (uint32_t)kernel);
+
+	return p ? onednn_implementation(p->call) : "generated";
+}
+
+static int64_t
+cpu_library_bytes(const Code *code)
+{
+	return code->scratch.bytes;
 }
 
 static Status
@@ -174,4 +265,7 @@ const DeviceOps device_cpu = {
 	.wait = cpu_wait,
 	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,
+	.describe = cpu_describe,
+	.implementation = cpu_implementation,
+	.library_bytes = cpu_library_bytes,
 };

@@ -6,6 +6,7 @@ Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
 	const DeviceOps *ops = options->ops;
+	CodeSource source = {options->kernels, f->n[SECTION_KERNELS], f};
 	uint32_t most = 1;
 
 	*out = (Executor){.format = f, .ops = ops};
@@ -15,8 +16,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	out->buffers = NEW_ARRAY(arena, void *, most);
 	Status status = ops->open(&options->device, &out->device);
 	if (!status)
-		status = ops->load(out->device, options->kernels, f->n[SECTION_KERNELS],
-		                   &out->code);
+		status = ops->load(out->device, &source, &out->code);
 	for (int s = 0; s < N_SPACES && !status; s++)
 		status = ops->alloc(out->device, MEMORY_DEVICE, format_space_bytes(f, (Space)s),
 		                    &out->regions[s]);

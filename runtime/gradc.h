@@ -43,6 +43,8 @@ typedef struct {
 	bool keep_best;     /* and the one with the lowest evaluation loss */
 	int64_t shard_bytes; /* a checkpoint's files hold about as much */
 	int64_t threads;     /* that compute; 0: one for each CPU that the process may use */
+	bool deterministic;  /* the same bits with any number of them */
+	bool libraries;      /* where these are faster than generated code */
 	bool poison;         /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);

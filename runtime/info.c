@@ -1,4 +1,4 @@
-/* --info: what is compiled in, from the tables alone; nothing is allocated or run. */
+/* --info: what is compiled in, from the tables alone, and what will run it here; no region is allocated. */
 #include "runtime/cli.h"
 #include "runtime/runtime_impl.h"
 
@@ -214,11 +214,16 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 	status_free(weights_check(model, &f, o->run.weights, &same));
 	if (o->json) {
 		json_t *root = collect(&f, model->variants, same);
+		json_t *device = info_device(model, &f, &o->run);
+		json_object_update(root, device);
+		json_decref(device);
 		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		printf("\n");
 		json_decref(root);
 	} else {
 		print_text(&f, model->variants, same);
+		printf("\n");
+		info_device_print(model, &f, &o->run);
 	}
 	return EXIT_OK;
 }

@@ -75,6 +75,7 @@ gradc_default_options(void)
 		.momentum = NAN,
 		.clip_norm = NAN,
 		.device = "cpu",
+		.libraries = true,
 		.communicator = "self",
 		.shard_bytes = 4ll << 30,
 	};
@@ -106,6 +107,14 @@ check_options(const Format *f, const GradcOptions *o)
 	return NULL;
 }
 
+DeviceOptions
+device_options(const GradcOptions *o)
+{
+	return (DeviceOptions){.threads = (int)o->threads,
+	                       .deterministic = o->deterministic,
+	                       .no_libraries = !o->libraries};
+}
+
 static Status
 open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 {
@@ -126,7 +135,7 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	ExecutorOptions executor = {
-		.ops = ops, .device.threads = (int)options->threads, .kernels = variant->kernels};
+		.ops = ops, .device = device_options(options), .kernels = variant->kernels};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state(&run->format, "loss.sum");
@@ -314,5 +323,7 @@ gradc_peak_bytes(const Gradc *run)
 
 	for (int s = 0; s < N_SPACES; s++)
 		bytes += format_region_bytes(&run->format, (Space)s);
+	if (run->executor.ops->library_bytes)
+		bytes += run->executor.ops->library_bytes(run->executor.code);
 	return bytes;
 }

@@ -123,6 +123,7 @@ EXECUTABLE = {
     "--threads": (["=1", "=2"], [("=0", "0"), ("=x", "x"), ("=100000", "at most")]),
     "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
     "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),
+    "--libraries": (["=on", " off"], [("=x", "x")]),
     "--deterministic": ([""], [("=x", "x")]),
     "--dump-gradients": (["=grads"], [("=", "--dump-gradients")]),
     "--info": (["", " --json"], [("=x", "x")]),

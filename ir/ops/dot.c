@@ -297,6 +297,122 @@ dot_kernel(Lower *lw, const Node *n)
 	gemm_kernel(lw, &g);
 }
 
+/* ---- as a library's product: axes of the operands and the result, neighbours joined where all strides allow */
+typedef struct {
+	int n;
+	int64_t size[MAX_RANK], strides[2][MAX_RANK]; /* of the two tensors that have these axes */
+	int64_t result[MAX_RANK];                     /* strides; of batch axes only */
+} AxisRuns;
+
+static void
+add_axis(AxisRuns *r, int64_t size, int64_t a, int64_t b, int64_t c)
+{
+	int last = r->n - 1;
+
+	if (size == 1)
+		return;
+	bool joins = r->n && r->strides[0][last] == a * size && r->strides[1][last] == b * size &&
+	             r->result[last] == c * size;
+	int at = joins ? last : r->n++;
+	r->size[at] = joins ? r->size[at] * size : size;
+	r->strides[0][at] = a;
+	r->strides[1][at] = b;
+	r->result[at] = c;
+}
+
+/* Runs of axes that two tensors share: of x and y, or of one and the result z. */
+static AxisRuns
+runs_of(Type t, const Ints *axes, const int64_t *a, const int64_t *b)
+{
+	AxisRuns r = {0};
+
+	for (int i = 0; i < axes->n; i++)
+		add_axis(&r, t->dims[axes->at[i]], a[axes->at[i]], b[i], 0);
+	return r;
+}
+
+static AxisRuns
+batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const int64_t *z)
+{
+	AxisRuns r = {0};
+
+	for (int i = 0; i < a->x_batch.n; i++)
+		add_axis(&r, t->dims[a->x_batch.at[i]], x[a->x_batch.at[i]], y[a->y_batch.at[i]],
+		         z[i]);
+	return r;
+}
+
+enum { MAX_LIBRARY_BATCH = 3, LEAST_LIBRARY_FLOPS = 1 << 20, LEAST_LIBRARY_SIZE = 8 };
+
+/* One run of enough elements, or none at all for the caller to refuse. */
+static bool
+is_one_run(const AxisRuns *r)
+{
+	return r->n == 1 && r->size[0] >= LEAST_LIBRARY_SIZE;
+}
+
+static void
+put(LibraryCall *c, int64_t x)
+{
+	c->at[c->n++] = x;
+}
+
+static void
+put_all(LibraryCall *c, int n, const int64_t *x)
+{
+	for (int i = 0; i < n; i++)
+		put(c, x[i]);
+}
+
+/* Batched products in f32 whose first operand is transposed stay loops: the library copies it, which takes a
+ * third of the time. */
+static bool
+dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisRuns *inner)
+{
+	DType d = node_result(n, 0)->type->dtype;
+
+	if ((d != F32 && d != BF16) || dot_cost(n) < LEAST_LIBRARY_FLOPS)
+		return false;
+	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
+}
+
+static bool
+dot_library(Lower *lw, const Node *n, LibraryCall *out)
+{
+	const DotAttr *a = n->attr;
+	Value *x = node_operand(n, 0), *y = node_operand(n, 1);
+	DotShape s = dot_shape(lw->m, a, x->type, y->type);
+	int64_t z[MAX_RANK], yk[MAX_RANK];
+	Strided sx, sy;
+
+	if (!lower_strided(lw, x, &sx) || !lower_strided(lw, y, &sy))
+		return false;
+	type_strides(node_result(n, 0)->type, z);
+	for (int i = 0; i < a->y_contract.n; i++)
+		yk[i] = sy.strides[a->y_contract.at[i]];
+	AxisRuns batch = batch_runs(x->type, a, sx.strides, sy.strides, z);
+	AxisRuns rows = runs_of(x->type, &s.x_free, sx.strides, z + a->x_batch.n);
+	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
+	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
+	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(&rows) || !is_one_run(&columns) ||
+	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner))
+		return false;
+	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
+	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
+		return false; /* neither neighbour lies next to an element: slow in any library */
+	*out = (LibraryCall){.kind = "dot"};
+	put_all(out, 5, (int64_t[]){batch.n, sx.buffer, sx.offset, sy.buffer, sy.offset});
+	put_all(out, batch.n, batch.size);
+	put_all(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
+	put_all(out, batch.n, batch.strides[0]);
+	put_all(out, 2, (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
+	put_all(out, batch.n, batch.strides[1]);
+	put_all(out, 2, (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
+	put_all(out, batch.n, batch.result);
+	put_all(out, 2, (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
+	return true;
+}
+
 static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [0]}", "f64[3,5], f64[5,4]"},
 	{"{x_contract = [1], y_contract = [1]}", "f64[9,17], f64[35,17]"},
@@ -316,4 +432,5 @@ const OpRow op_dot = {
 	.results = {"z"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = dot_kernel,
+	.library = dot_library,
 	.cost = dot_cost};

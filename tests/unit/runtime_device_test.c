@@ -27,7 +27,7 @@ bench_open(void **state)
 
 	assert_non_null(t.ops); /* the name in the table is the one in the list */
 	must(t.ops->open(&(DeviceOptions){.threads = 2}, &t.device));
-	must(t.ops->load(t.device, kernels, 1, &t.code));
+	must(t.ops->load(t.device, &(CodeSource){.kernels = kernels, .n = 1}, &t.code));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.a));
 	must(t.ops->alloc(t.device, MEMORY_PINNED, N * 8, &t.b));
 	return t;

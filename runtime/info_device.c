@@ -1,0 +1,97 @@
+/* --info, what depends on this machine: threads, libraries, and which code runs each product. */
+#include "runtime/cli.h"
+#include "runtime/runtime_impl.h"
+
+typedef struct {
+	const DeviceOps *ops;
+	Device *device;
+	Code *code;
+} Opened;
+
+static void
+close_device(Opened *o)
+{
+	if (o->code)
+		o->ops->unload(o->device, o->code);
+	if (o->device)
+		o->ops->close(o->device);
+}
+
+/* Code for this CPU on the device of the options. */
+static Status
+open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
+{
+	DeviceOptions device = device_options(options);
+	const KernelVariant *variant;
+
+	*o = (Opened){.ops = device_find(options->device)};
+	if (!o->ops)
+		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
+		                    options->device);
+	RETURN_IF_ERROR(variant_pick(model->variants, &variant));
+	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
+	CodeSource source = {variant->kernels, f->n[SECTION_KERNELS], f};
+	return o->ops->load(o->device, &source, &o->code);
+}
+
+static const char *
+implementation(const Opened *o, int kernel)
+{
+	return o->ops->implementation ? o->ops->implementation(o->code, kernel) : "generated";
+}
+
+static void
+add_product(json_t *list, const Format *f, const Opened *o, int kernel)
+{
+	const KernelRecord *k = &f->kernels[kernel];
+	Text what = {0};
+
+	format_print_library(&what, f, k->library - 1);
+	json_array_append_new(list,
+	                      json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name),
+	                                "call", what.at, "implementation",
+	                                implementation(o, kernel), "flops", (json_int_t)k->flops));
+	text_free(&what);
+}
+
+json_t *
+info_device(const GradcModel *model, const Format *f, const GradcOptions *options)
+{
+	json_t *root = json_object(), *list = json_array();
+	Opened o;
+	Status status = open_device(model, f, options, &o);
+	Text text = {0};
+
+	if (status)
+		text_add(&text, status->message);
+	else if (o.ops->describe)
+		o.ops->describe(o.device, &text);
+	json_object_set_new(root, "device", json_string(text.at ? text.at : options->device));
+	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
+		if (f->kernels[i].library)
+			add_product(list, f, &o, i);
+	json_object_set_new(root, "library_calls", list);
+	json_object_set_new(
+		root, "library_bytes",
+		json_integer(!status && o.ops->library_bytes ? o.ops->library_bytes(o.code) : 0));
+	text_free(&text);
+	status_free(status);
+	close_device(&o);
+	return root;
+}
+
+void
+info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options)
+{
+	json_t *root = info_device(model, f, options), *call;
+	size_t i;
+
+	printf("%-24s %s\n", "device", json_string_value(json_object_get(root, "device")));
+	printf("%-24s %lld bytes of scratch\n", "region library",
+	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
+	json_array_foreach(json_object_get(root, "library_calls"), i, call)
+		printf("  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")),
+		       json_string_value(json_object_get(call, "implementation")),
+		       json_string_value(json_object_get(call, "call")));
+	json_decref(root);
+}
