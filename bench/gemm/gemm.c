@@ -1,6 +1,7 @@
-/* bench_gemm [THREADS]: GFLOP/s of matrix products as gradc generates them, beside what the machine could do.
+/* bench_gemm [THREADS]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
+ * the machine could do.
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
-#include "runtime/parallel.h"
+#include "runtime/onednn.h"
 #include "tests/codegen/kernel_library.h"
 
 #include <time.h>
@@ -96,6 +97,47 @@ measure(Pool *pool, const Kernel *k, Run *r)
 	return (double)k->flops / best * 1e-9;
 }
 
+/* The same by the library; 0 where it does not do this product. */
+static double
+measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char **name)
+{
+	Module m = {.kernels = {.at = (Kernel *[]){(Kernel *)k}, .n = 1}};
+	FormatWriter *w = format_writer_new(arena);
+	double best = 1e9, until = seconds_now() + 0.4;
+	OnednnCall *call = NULL;
+	LibraryDot dot;
+	int64_t bytes;
+	Format f;
+
+	*name = "";
+	if (!lib || !k->library)
+		return 0;
+	tables_write(w, &(Tables){.m = &m});
+	void *blob = format_finish(w, &bytes);
+	Status status = format_read(blob, bytes, &f);
+	if (!status)
+		status = format_library_dot(&f, 0, &dot);
+	if (!status)
+		status = onednn_dot(lib, &dot, f.library[0].scratch_limit, &call);
+	if (status) {
+		fprintf(stderr, "%s\n", status->message);
+		status_free(status);
+		return 0;
+	}
+	*name = onednn_implementation(call);
+	void *buffers[] = {r->buffers[dot.buffer[0]], r->buffers[dot.buffer[1]], r->buffers[2]};
+	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
+	while (seconds_now() < until) {
+		double start = seconds_now();
+		status_free(onednn_run(call, buffers, scratch));
+		double t = seconds_now() - start;
+		best = t < best ? t : best;
+	}
+	free(scratch);
+	onednn_call_close(call);
+	return (double)k->flops / best * 1e-9;
+}
+
 /* ---- the peak: independent chains of fused multiply-adds in registers */
 enum { CHAINS = 12, STEPS = 1000000 };
 typedef float Lanes __attribute__((vector_size(64)));
@@ -140,13 +182,16 @@ main(int argc, char **argv)
 	Diag *diag = diag_new("bench_gemm", stderr);
 	Pool *pool;
 	Arena *arena = arena_new();
+	Onednn *lib;
+	const char *name;
 
 	if (diag_status(diag, pool_open(THREADS_BEST, argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0,
 	                                &pool)))
 		return 1;
+	diag_status(diag, onednn_open(pool, false, &lib));
 	double most = peak(pool);
-	printf("%d threads (%s), peak %.0f GFLOP/s\n%-8s %10s %8s\n", pool_threads(pool),
-	       pool_name(pool), most, "shape", "generated", "of peak");
+	printf("%d threads (%s), peak %.0f GFLOP/s\n%-8s %10s %8s %8s\n", pool_threads(pool),
+	       pool_name(pool), most, "shape", "generated", "of peak", "library");
 	for (int i = 0; i < COUNT(shapes); i++) {
 		Run r = {0};
 		const Kernel *k = compile(arena, &shapes[i], diag, &r.code);
@@ -158,10 +203,13 @@ main(int argc, char **argv)
 			memset(r.buffers[b], 0, (size_t)bytes);
 		}
 		double generated = measure(pool, k, &r);
-		printf("%-8s %10.0f %7.0f%%\n", shapes[i].name, generated, 100 * generated / most);
+		double library = measure_library(lib, arena, k, &r, &name);
+		printf("%-8s %10.0f %7.0f%% %8.0f %s\n", shapes[i].name, generated,
+		       100 * generated / most, library, name);
 		for (int b = 0; b < 3; b++)
 			free(r.buffers[b]);
 	}
+	onednn_close(lib);
 	pool_close(pool);
 	arena_free(arena);
 	diag_free(diag);

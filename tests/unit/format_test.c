@@ -182,6 +182,78 @@ spoil_stride(FormatWriter *w)
 	w->arguments.at[0].loop = 1;
 }
 
+/* A product of 1 x 2 and 2 x 1 in place of the first kernel. */
+static void
+add_product(FormatWriter *w, DType dtype, const int64_t *numbers, int n)
+{
+	LibraryRecord r = {.dtype = dtype, .first = format_dims(w, n, numbers), .n = (uint32_t)n};
+
+	vec_push(w->arena, &w->library, r);
+	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
+}
+static void
+spoil_library_index(FormatWriter *w)
+{
+	w->kernels.at[K_DIFF].library = 1;
+}
+static void
+spoil_product_count(FormatWriter *w)
+{
+	add_product(w, F32, (int64_t[]){1, 0, 0, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+}
+static void
+spoil_product_type(FormatWriter *w)
+{
+	add_product(w, F64, (int64_t[]){0, 0, 0, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+}
+static void
+spoil_product_size(FormatWriter *w)
+{
+	add_product(w, F32, (int64_t[]){0, 0, 0, 1, 0, 0, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+}
+static void
+spoil_product_buffer(FormatWriter *w)
+{
+	add_product(w, F32, (int64_t[]){0, 0, 0, 4, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+}
+static void
+spoil_product_reach(FormatWriter *w)
+{
+	add_product(w, F32, (int64_t[]){0, 0, 7, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+}
+static void
+spoil_product_overflow(FormatWriter *w)
+{
+	add_product(w, F32, (int64_t[]){0, 0, 0, 1, 0, 1ll << 40, 1, 2, 1ll << 40, 1, 1, 1, 1, 1},
+	            14);
+}
+
+/* A product that fits is read, printed, and survives whatever else its numbers say. */
+static void
+test_products(void **state)
+{
+	Arena *arena = arena_new();
+	FormatWriter *w = format_writer_new(arena);
+	int64_t bytes;
+	Text text = {0};
+	Format f;
+
+	tiny_memory(w);
+	tiny_programs(w, true);
+	tiny_facts(w);
+	w->state_bytes = 32;
+	w->weights_bytes = 8;
+	add_product(w, F32, (int64_t[]){0, 0, 6, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+	char *blob = format_finish(w, &bytes);
+	must(format_read(blob, bytes, &f));
+	format_print(&text, &f, "schedule");
+	assert_non_null(strstr(text.at, "run k_diff or dot f32 x[1,2] by [2,1] y[2,1] by [1,1]"));
+	text_free(&text);
+	for (int64_t i = 0; i < bytes; i++)
+		read_changed(blob, bytes, i, (char)0xff);
+	arena_free(arena);
+}
+
 static void
 test_faults_are_named(void **state)
 {
@@ -195,6 +267,13 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_dims, "dimension 0");
 	expect_fault(spoil_data, "data at 8 of 8 bytes");
 	expect_fault(spoil_perm, "rank 2, its state has 0");
+	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
+	expect_fault(spoil_product_count, "no product of f32 or bf16 in 14 numbers");
+	expect_fault(spoil_product_type, "no product of f32 or bf16");
+	expect_fault(spoil_product_size, "no product of f32 or bf16");
+	expect_fault(spoil_product_buffer, "buffer 4 of 4");
+	expect_fault(spoil_product_reach, "36 bytes of a slot of 32");
+	expect_fault(spoil_product_overflow, "of a slot of 32");
 	expect_fault(spoil_stride, "loop 1 of 0");
 }
 
@@ -206,6 +285,7 @@ main(void)
 		cmocka_unit_test(test_print_names_everything),
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
+		cmocka_unit_test(test_products),
 		cmocka_unit_test(test_faults_are_named),
 	};
 

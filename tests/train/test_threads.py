@@ -1,0 +1,111 @@
+"""Threads and libraries: the same bits for any number of threads, close results with and without oneDNN, and what
+--info says of both."""
+import ctypes.util
+import json
+
+import numpy as np
+import onnx
+import pytest
+import reference
+from onnx import TensorProto, helper, numpy_helper
+
+ROWS, WIDTH, HIDDEN, HEADS = 32, 64, 128, 4
+
+
+def model(path):
+    """y = mean of softmax(q k) v over features of relu(x w1) w2: plain and batched products, large enough for
+    several threads and for the library."""
+    random = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        return numpy_helper.from_array((random.standard_normal(shape) / 8).astype(np.float32), name)
+
+    node = helper.make_node
+    shape = numpy_helper.from_array(np.array([0, 0, HEADS, WIDTH // HEADS]), "heads")
+    merged = numpy_helper.from_array(np.array([0, 0, WIDTH]), "merged")
+    nodes = [node("MatMul", ["x", "w1"], ["h"]), node("Relu", ["h"], ["r"]),
+             node("MatMul", ["r", "w2"], ["f"]), node("Reshape", ["f", "heads"], ["s"]),
+             node("Transpose", ["s"], ["q"], perm=[0, 2, 1, 3]),
+             node("Transpose", ["s"], ["k"], perm=[0, 2, 3, 1]),
+             node("MatMul", ["q", "k"], ["scores"]), node("Softmax", ["scores"], ["p"], axis=-1),
+             node("MatMul", ["p", "q"], ["m"]),
+             node("Transpose", ["m"], ["t"], perm=[0, 2, 1, 3]),
+             node("Reshape", ["t", "merged"], ["o"]), node("MatMul", ["o", "w3"], ["logits"])]
+    graph = helper.make_graph(
+        nodes, "threads",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", ROWS, WIDTH])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", ROWS, HIDDEN])],
+        [weight("w1", WIDTH, HIDDEN), weight("w2", HIDDEN, WIDTH), weight("w3", WIDTH, HIDDEN),
+         shape, merged])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("threads")
+    random = np.random.default_rng(1)
+    model(folder / "m.onnx")
+    np.save(folder / "x.npy", random.standard_normal((24, ROWS, WIDTH)).astype(np.float32))
+    np.save(folder / "labels.npy", random.integers(0, HIDDEN, (24, ROWS)))
+    return folder
+
+
+@pytest.fixture
+def trained(run, folder):
+    """Compiles once; losses and norms of six steps with some options."""
+    exe = folder / "train"
+    if not exe.exists():
+        run("compile", folder / "m.onnx", "-o", exe, "--batch=8", "--loss=cross_entropy")
+
+    def train(*options):
+        log = folder / "log.jsonl"
+        run(exe, "--data", f"x={folder / 'x.npy'}", "--data", f"labels={folder / 'labels.npy'}",
+            "--log", log, "--progress=off", "--epochs=2", *options)
+        return [(line["loss"], line["grad_norm"]) for line in reference.log_lines(log)
+                if "lr" in line]
+
+    train.info = lambda *options: json.loads(run(exe, "--info", "--json", *options).stdout)
+    return train
+
+
+def has_onednn(info):
+    return "oneDNN " in info["device"] and "built without" not in info["device"]
+
+
+def test_deterministic_for_any_number_of_threads(trained):
+    one = trained("--deterministic", "--threads=1")
+    assert len(one) == 6 and one[-1][0] < one[0][0]
+    for threads in 2, 3, 4:
+        assert trained("--deterministic", f"--threads={threads}") == one
+
+
+def test_generated_code_for_any_number_of_threads(trained):
+    one = trained("--libraries=off", "--threads=1")
+    for threads in 2, 4:
+        assert trained("--libraries=off", f"--threads={threads}") == one
+
+
+def test_library_agrees_with_generated_code(trained):
+    np.testing.assert_allclose(trained("--threads=2"), trained("--libraries=off"), rtol=2e-5)
+
+
+def test_info_names_what_runs(trained):
+    info = trained.info("--threads=2")
+    assert info["device"].startswith("2 threads (")
+    assert len(info["library_calls"]) >= 6
+    for call in info["library_calls"]:
+        assert call["call"].startswith("dot f32 x[") and call["flops"] >= 1 << 20
+        assert "ref" not in call["implementation"]
+    if has_onednn(info):
+        names = {call["implementation"] for call in info["library_calls"]}
+        assert names != {"generated"} and info["library_bytes"] >= 0
+    off = trained.info("--libraries=off", "--threads=1")
+    assert off["device"].startswith("1 threads (") and off["device"].endswith("no libraries")
+    assert {call["implementation"] for call in off["library_calls"]} == {"generated"}
+    assert off["library_bytes"] == 0
+
+
+@pytest.mark.skipif(not ctypes.util.find_library("dnnl"), reason="oneDNN is not installed")
+def test_library_is_found(trained):
+    assert has_onednn(trained.info())
