@@ -33,8 +33,9 @@ test: ## all tests; ends with `N passed, N failed, N skipped`
 demo: build ## compiles and trains a small GPT-2, results in demo/
 	scripts/demo
 
-bench: build ## measures and prints
-	bench/run
+bench: build ## gradc beside PyTorch, step by step; BENCH="--models mlp --rounds 3" for less
+	@scripts/setup --quiet bench
+	bench/.venv/bin/python bench/compare.py $(BENCH)
 
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy

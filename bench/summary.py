@@ -1,0 +1,143 @@
+"""From measurements to what a result file says, and the table that people read."""
+import json
+import re
+import statistics
+
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
+
+
+def spread(values, digits=4):
+    """Median, quartiles, extremes and number of some measurements."""
+    quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"median": round(statistics.median(values), digits), "p25": round(quarters[0], digits),
+            "p75": round(quarters[2], digits), "min": round(min(values), digits),
+            "max": round(max(values), digits), "n": len(values)}
+
+
+def of_contender(rounds, rows, warmup):
+    """A contender's part of the result, from its processes: one a round, each with what
+    compare.run_gradc or compare.run_torch found out."""
+    steps = [ms for r in rounds for ms in r["step_ms"][warmup:]]
+    step = spread(steps)
+    medians = [round(statistics.median(r["step_ms"][warmup:]), 4) for r in rounds]
+    return {
+        "step_ms": {**step, "round_medians": medians},
+        "rows_per_s": round(1e3 * rows / step["median"], 2),
+        "compile_s": spread([r["compile_s"] for r in rounds]) if rounds[0]["compile_s"] is not None else None,
+        "start_ms": spread([r["start_ms"] for r in rounds]),
+        "first_step_ms": spread([r["step_ms"][0] for r in rounds]),
+        "peak_bytes": max(r["peak_bytes"] for r in rounds),
+        "steady_bytes": max(r["steady_bytes"] for r in rounds),
+        "planned_bytes": rounds[0].get("planned_bytes"),
+        "binary_bytes": rounds[0].get("binary_bytes"),
+        "first_loss": rounds[0]["loss"][0],
+        "last_loss": rounds[0]["loss"][-1],
+    }
+
+
+def profile_of(report):
+    """The times by kernel in the page that --report wrote."""
+    return json.loads(DATA.search(report)[1])["profile"]["kernels"]
+
+
+def kernels(profile, limits):
+    """One row a kernel and phase, the places where it runs added up, longest first. `limit_ms` is what
+    its FLOPs or its bytes take at the machine's best, `of_limit` that by what it took."""
+    rows = {}
+    for k in profile:
+        key = k["name"], k["origin"], k["phase"]
+        row = rows.setdefault(key, {"name": k["name"], "origin": k["origin"], "phase": k["phase"],
+                                    "runs": 0, "ms": 0, "flops": 0, "bytes": 0})
+        row["runs"] += k["runs"]
+        row["ms"] += k["ms"]
+        row["flops"] += k["flops"] * k["runs"]
+        row["bytes"] += k["bytes"] * k["runs"]
+    return sorted((rated(r, limits) for r in rows.values()), key=lambda r: -r["ms"])
+
+
+def rated(row, limits):
+    """The row with its rates; null where the executable does not say what a copy moves."""
+    compute, memory = row["flops"] / limits["gflops"] / 1e6, row["bytes"] / limits["gbytes_per_s"] / 1e6
+    known = row["ms"] > 0 and max(compute, memory) > 0
+    return {**row, "gflops": row["flops"] / row["ms"] / 1e6 if known else None,
+            "gbytes_per_s": row["bytes"] / row["ms"] / 1e6 if known else None,
+            "bound": ("compute" if compute > memory else "memory") if known else None,
+            "limit_ms": max(compute, memory) if known else None,
+            "of_limit": max(compute, memory) / row["ms"] if known else None}
+
+
+def shares(contender, flops, limits):
+    """What of the machine's and of the library's best the whole step reaches."""
+    gflops = flops / contender["step_ms"]["median"] / 1e6
+    library = limits["library_gemm_gflops"]
+    return {"gflops": gflops, "of_peak": gflops / limits["gflops"],
+            "of_library_gemm": gflops / library if library else None}
+
+
+def loss_warning(contenders, tolerance=1e-3):
+    """A sentence when the first losses differ by more than tolerance, relatively: then the contenders
+    did not compute the same. Else None."""
+    losses = {name: c["first_loss"] for name, c in contenders.items()}
+    low, high = min(losses.values()), max(losses.values())
+    if high - low <= tolerance * abs(high):
+        return None
+    return "first losses differ: " + ", ".join(f"{name} {loss:.6g}" for name, loss in losses.items())
+
+
+def of_model(name, settings, rounds, profile, machine, limits, load, warnings):
+    """The result of a model, as result.schema.json describes it."""
+    rows = kernels(profile, limits)
+    flops = sum(r["flops"] for r in rows)
+    contenders = {c: of_contender(r, settings["rows"], settings["warmup"]) for c, r in rounds.items()}
+    for contender in contenders.values():
+        contender.update(shares(contender, flops, limits))
+    warnings = [w for w in (*warnings, loss_warning(contenders)) if w]
+    return {"model": name, "settings": settings, "machine": machine, "load": load, "limits": limits,
+            "warnings": warnings, "flops_per_step": round(flops), "contenders": contenders,
+            "kernels": rows}
+
+
+def unit(value, scale, form):
+    """The value in a unit, as text; "-" where there is none."""
+    return "-" if value is None else form.format(value * scale)
+
+
+HEAD = (f"{'':<10}{'compile':>9} {'start':>9} {'1st step':>10} {'step':>10} {'quartiles':>19} {'rows/s':>9} "
+        f"{'peak':>9} {'steady':>9} {'binary':>8} {'of peak':>8} {'of lib.':>8} {'gradc is':>9}")
+
+
+def contender_line(name, c, gradc):
+    """A contender as a line of the table; the last column says how many times faster gradc's step is."""
+    step = c["step_ms"]
+    quarters = f"{step['p25']:.2f}..{step['p75']:.2f}"
+    times = step["median"] / gradc["step_ms"]["median"] if gradc else None
+    return (f"{name:<10}{unit(c['compile_s'] and c['compile_s']['median'], 1, '{:.2f} s'):>9} "
+            f"{c['start_ms']['median']:>6.0f} ms {c['first_step_ms']['median']:>7.1f} ms "
+            f"{step['median']:>7.2f} ms {quarters:>19} {c['rows_per_s']:>9.1f} "
+            f"{c['peak_bytes'] / 1e6:>6.0f} MB {c['steady_bytes'] / 1e6:>6.0f} MB "
+            f"{unit(c['binary_bytes'], 1e-6, '{:.2f} MB'):>8} {unit(c['of_peak'], 100, '{:.0f}%'):>8} "
+            f"{unit(c['of_library_gemm'], 100, '{:.0f}%'):>8} {unit(times, 1, '{:.2f}x'):>9}")
+
+
+def kernel_line(k, total):
+    """A kernel as a line of the table."""
+    return (f"  {k['name']:<8} {k['phase']:<9} {k['runs']:>5.0f} {k['ms']:>9.3f} ms {100 * k['ms'] / total:>4.0f}% "
+            f"{unit(k['gflops'], 1, '{:.1f}'):>9} {unit(k['gbytes_per_s'], 1, '{:.1f}'):>8} "
+            f"{k['bound'] or '-':>8} {unit(k['of_limit'], 100, '{:.0f}%'):>6}  {k['origin'][:60]}")
+
+
+def table(result, most=12):
+    """The result as text: contenders, then the kernels that take longest."""
+    s, m, limits = result["settings"], result["machine"], result["limits"]
+    total = sum(k["ms"] for k in result["kernels"]) or 1.0
+    lines = [f"{result['model']}: {s['shape']}, f32, {s['threads']} threads, {s['rounds']} rounds of "
+             f"{s['steps']} steps, on {m['cpu']} ({m['cores']} cores)",
+             f"limits: {limits['gflops']:.0f} GFLOP/s, {limits['gbytes_per_s']:.1f} GB/s, library's products "
+             f"{unit(limits['library_gemm_gflops'], 1, '{:.0f} GFLOP/s')}",
+             "", HEAD]
+    lines += [contender_line(name, c, result["contenders"].get("gradc"))
+              for name, c in result["contenders"].items()]
+    lines += ["", f"  {'kernel':<8} {'phase':<9} {'runs':>5} {'time':>12} {'':>5} {'GFLOP/s':>9} {'GB/s':>8} "
+              f"{'bound':>8} {'limit':>6}  from"]
+    lines += [kernel_line(k, total) for k in result["kernels"][:most]]
+    return "\n".join(lines + [f"warning: {w}" for w in result["warnings"]]) + "\n"

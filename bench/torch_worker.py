@@ -1,0 +1,110 @@
+"""One PyTorch process of the comparison: trains a bench model on the files that gradc trains on.
+
+    python torch_worker.py REFERENCE MODEL eager|compile FOLDER ROWS STEPS THREADS
+
+REFERENCE is the folder of export_models.py, FOLDER holds inputs.npy and labels.npy. Prints one JSON object:
+`began` (monotonic seconds, like the parent's, when the first step's batch is there and it begins),
+`step_ms`, `loss`, `peak_bytes` and `steady_bytes` (without what the imports took).
+"""
+import importlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+WARMUP = 3  # steps after which the peak is measured once more, as `steady_bytes`
+# What a model's class comes from: imported before memory is measured, like torch itself.
+LIBRARIES = {"resnet18": "torchvision.models", "gpt2_10m": "transformers.models.gpt2.modeling_gpt2",
+             "gpt2_124m": "transformers.models.gpt2.modeling_gpt2"}
+
+
+class Caught(Exception):
+    """Carries a model out of the function that would export it."""
+
+
+def status_bytes(field):
+    """VmRSS or VmHWM of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return 1024 * int(line.split()[1])
+    raise LookupError(field)
+
+
+def forget_peak():
+    """VmHWM starts again at VmRSS."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def model_of(exporters, name):
+    """The very model that export_models.py writes, weights and mode included."""
+    def exporter(*_, **__):
+        def export(model, *_):
+            raise Caught(model)
+        return export
+
+    exporters.dynamo = exporters.torchscript = exporter
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            exporters.BENCH[name](folder)
+        except Caught as caught:
+            return caught.args[0]
+    raise LookupError(f"{name}: export_models.py exported nothing")
+
+
+def loss_of(model, x, labels):
+    """Mean cross entropy over all targets."""
+    out = model(x)
+    logits = getattr(out, "logits", out)
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+def batches(folder, rows, steps):
+    """Consecutive rows of the files, from the start again after the last."""
+    arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("inputs", "labels")]
+    for step in range(steps):
+        at = step * rows % len(arrays[0])
+        yield [torch.from_numpy(np.array(a[at:at + rows])) for a in arrays]
+
+
+def train(model, loss_function, folder, rows, steps):
+    """(seconds when the first step began, milliseconds of each step, losses, peak bytes, steady bytes).
+    A step takes the batch, reads the loss back, and ends after the update, as gradc's does."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    times, losses, began, peak = [], [], None, 0
+    for step, (x, labels) in enumerate(batches(folder, rows, steps)):
+        if step == min(WARMUP, steps - 1):
+            peak = status_bytes("VmHWM")
+            forget_peak()
+        start = time.monotonic()
+        began = began or start
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(model, x, labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        times.append(1e3 * (time.monotonic() - start))
+    steady = status_bytes("VmHWM")
+    return began, times, losses, max(peak, steady), steady
+
+
+def main(reference, name, mode, folder, rows, steps, threads):
+    """See the head of this file."""
+    sys.path.insert(0, reference)
+    exporters = importlib.import_module("export_models")
+    if name in LIBRARIES:
+        importlib.import_module(LIBRARIES[name])
+    torch.set_num_threads(int(threads))
+    imported = status_bytes("VmRSS")
+    model = model_of(exporters, name)
+    loss_function = torch.compile(loss_of, dynamic=False) if mode == "compile" else loss_of
+    began, times, losses, peak, steady = train(model, loss_function, Path(folder), int(rows), int(steps))
+    print(json.dumps({"began": began, "step_ms": times, "loss": losses,
+                      "peak_bytes": max(0, peak - imported), "steady_bytes": max(0, steady - imported)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,169 @@
+"""bench/compare.py without PyTorch: what it computes, what it writes, and a whole comparison with gradc alone."""
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import compare  # noqa: E402
+import facts  # noqa: E402
+import process  # noqa: E402
+import summary  # noqa: E402
+
+SCHEMA = json.loads((ROOT / "bench/result.schema.json").read_text())
+LIMITS = {"gflops": 100.0, "generated_gemm_gflops": 80.0, "library_gemm_gflops": 90.0, "gbytes_per_s": 10.0}
+LOAD = {"load_start": 0.1, "load_end": 1.5, "seconds": 60.0, "others_busy_cores": 0.01}
+PROFILE = [
+    {"name": "k0", "origin": '"fc"', "phase": "forward", "runs": 1.0, "ms": 2.0, "flops": 100_000_000, "bytes": 1000},
+    {"name": "k1", "origin": '"relu"', "phase": "forward", "runs": 1.0, "ms": 1.0, "flops": 1000, "bytes": 5_000_000},
+    {"name": "k1", "origin": '"relu"', "phase": "forward", "runs": 2.0, "ms": 3.0, "flops": 1000, "bytes": 5_000_000},
+    {"name": "copy", "origin": "", "phase": "update", "runs": 1.0, "ms": 0.5, "flops": 0, "bytes": 0},
+]
+
+
+def round_of(ms, loss=2.5, compile_s=0.25, **more):
+    return {"step_ms": [90.0, *[ms] * 4], "loss": [loss, 2.0], "compile_s": compile_s, "start_ms": 7.0,
+            "peak_bytes": 50_000_000, "steady_bytes": 40_000_000, **more}
+
+
+def result(loss=2.5, load=LOAD):
+    """A result with numbers that can be followed by hand: 100 MFLOP a step of 2 ms."""
+    settings = {"shape": "4x8", "rows": 4, "precision": "f32", "optimizer": "adamw", "threads": 2, "steps": 5,
+                "warmup": 1, "rounds": 2, "compile_options": ["--batch=4"]}
+    rounds = {"gradc": [round_of(1.0, planned_bytes=10, binary_bytes=400_000),
+                        round_of(3.0, planned_bytes=10, binary_bytes=400_000)],
+              "eager": [round_of(4.0, loss, None), round_of(4.0, loss, None)]}
+    return summary.of_model("tiny", settings, rounds, PROFILE, facts.machine(), LIMITS, load,
+                            [facts.load_warning(load)])
+
+
+def test_spread():
+    assert summary.spread([4, 1, 2, 3, 5]) == {"median": 3, "p25": 2, "p75": 4, "min": 1, "max": 5, "n": 5}
+    assert summary.spread([7.0]) == {"median": 7, "p25": 7, "p75": 7, "min": 7, "max": 7, "n": 1}
+
+
+def test_warm_up_counts_in_no_step_time():
+    gradc = result()["contenders"]["gradc"]
+    assert gradc["step_ms"] == {"median": 2, "p25": 1, "p75": 3, "min": 1, "max": 3, "n": 8, "round_medians": [1, 3]}
+    assert gradc["first_step_ms"]["median"] == 90
+    assert gradc["rows_per_s"] == 2000
+
+
+def test_shares_of_the_limits():
+    contenders = result()["contenders"]
+    flops = 100_000_000 + 3 * 1000
+    assert contenders["gradc"]["of_peak"] == pytest.approx(flops / 2e-3 / 100e9)
+    assert contenders["eager"]["of_library_gemm"] == pytest.approx(flops / 4e-3 / 90e9)
+    assert summary.shares(contenders["gradc"], flops, {**LIMITS, "library_gemm_gflops": None})["of_library_gemm"] is None
+
+
+def test_kernels_are_added_up_and_held_against_the_nearer_limit():
+    relu, fc, copy = summary.kernels(PROFILE, LIMITS)
+    assert (relu["name"], relu["runs"], relu["ms"], relu["bytes"]) == ("k1", 3, 4, 15_000_000)
+    assert (relu["bound"], relu["limit_ms"], relu["of_limit"]) == ("memory", 1.5, 0.375)
+    assert relu["gbytes_per_s"] == pytest.approx(3.75)
+    assert (fc["bound"], fc["limit_ms"], fc["of_limit"], fc["gflops"]) == ("compute", 1, 0.5, 50)
+    assert copy["of_limit"] is copy["bound"] is copy["gflops"] is None
+
+
+def test_the_result_is_what_the_schema_says():
+    jsonschema.validate(json.loads(json.dumps(result())), SCHEMA)
+
+
+def test_warnings():
+    assert result()["warnings"] == []
+    busy = result(loss=2.51, load={**LOAD, "others_busy_cores": 0.5})["warnings"]
+    assert "others kept 0.50 cores busy" in busy[0]
+    assert busy[1] == "first losses differ: gradc 2.5, eager 2.51"
+
+
+def test_table():
+    lines = summary.table(result(loss=2.51)).splitlines()
+    gradc, eager = (next(line for line in lines if line.startswith(name)) for name in ("gradc", "eager"))
+    assert gradc.split()[:10] == "gradc 0.25 s 7 ms 90.0 ms 2.00 ms 1.00..3.00".split()
+    assert gradc.endswith("1.00x")
+    assert eager.split()[1] == "-" and eager.endswith("2.00x")
+    assert any(line.split()[:2] == ["k1", "forward"] and " 38% " in line for line in lines)
+    assert lines[-1].startswith("warning: first losses differ")
+
+
+GEMM = """2 threads (libgomp, bound), peak 143 GFLOP/s
+shape     generated  of peak
+512^3           120      84%
+qkv dx           81      57%
+"""
+WITH_LIBRARY = """2 threads (libgomp, bound), peak 143 GFLOP/s
+shape     generated  of peak     oneDNN  of peak
+512^3           120      84%        130      91%
+qkv dx           81      57%          -
+"""
+
+
+def test_rates_of_products():
+    assert facts.parse_gemm(GEMM) == (143, 120, None)
+    assert facts.parse_gemm(WITH_LIBRARY) == (143, 120, 130)
+
+
+def test_others_and_own_processes_are_told_apart():
+    watch = facts.Watch()
+    process.call([sys.executable, "-c", "sum(range(10**7))"])
+    load = watch.facts()
+    assert load["seconds"] > 0 and load["others_busy_cores"] >= 0
+    assert facts.own_seconds() > watch.own + 0.05
+
+
+def test_a_command_that_fails_is_one_line():
+    with pytest.raises(process.Failure, match=r"^sh -c .*: exit 3: why$"):
+        process.call(["sh", "-c", "echo more >&2; echo why >&2; exit 3"])
+    with pytest.raises(process.Failure, match="^/nowhere/at/all: No such file"):
+        process.call(["/nowhere/at/all"])
+
+
+@pytest.mark.parametrize("arguments, said", [(["--models=gpt5"], "none of mlp"), (["--steps=2"], "no number from 5"),
+                                             (["--contenders=jax"], "none of gradc")])
+def test_wrong_options(arguments, said, capsys):
+    with pytest.raises(SystemExit) as exit:
+        compare.options(arguments)
+    assert exit.value.code == 2 and said in capsys.readouterr().err
+
+
+def write_tiny(path):
+    random = np.random.default_rng(1)
+    weight = random.standard_normal((6, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="/fc")], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])], [numpy_helper.from_array(weight, "w")])
+    path.parent.mkdir()
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_gradc_alone(tmp_path, monkeypatch, capsys):
+    """All of it but PyTorch and the limits, which take long: compiles, trains, profiles, writes, prints."""
+    write_tiny(tmp_path / "tiny/model.onnx")
+    monkeypatch.setitem(compare.MODELS, "tiny", compare.Model(4, "x", (6,), (), 3, options=("--batch=4",)))
+    monkeypatch.setattr(facts, "limits", lambda threads: LIMITS)
+    monkeypatch.setattr(compare, "prepare", lambda: None)
+    assert compare.main(["--models=tiny", "--contenders=gradc", "--steps=30", "--rounds=2", "--threads=1",
+                         f"--onnx={tmp_path}", f"--out={tmp_path / 'results'}"]) == 0
+    written = json.loads((tmp_path / "results/tiny.json").read_text())
+    jsonschema.validate(written, SCHEMA)
+    gradc = written["contenders"]["gradc"]
+    assert gradc["step_ms"]["n"] == 2 * 27 and 0 < gradc["step_ms"]["median"] < gradc["start_ms"]["max"]
+    assert gradc["peak_bytes"] >= gradc["planned_bytes"] > 0 and 1e5 < gradc["binary_bytes"] < 1e7
+    assert gradc["first_loss"] != gradc["last_loss"]
+    assert any('"/fc"' in k["origin"] and k["flops"] >= 2 * 4 * 6 * 3 for k in written["kernels"])
+    assert "tiny: 4x6, f32, 1 threads, 2 rounds of 30 steps" in capsys.readouterr().out
+
+
+def test_a_model_that_fails_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "prepare", lambda: None)
+    assert compare.main(["--models=mlp", f"--onnx={tmp_path}", f"--reference={tmp_path}"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("bench: error: mlp: ") and said.count("\n") == 1
