@@ -33,9 +33,11 @@ def test_weights_are_in_memory_once(gradc, tmp_path, command):
     path = tmp_path / "model.onnx"
     write_layers(path)
     more = ["--loss", "mse", "-o", tmp_path / "train"] if command == "compile" else []
+    empty = measure([gradc, "ops"])[2]  # what the program's libraries take
+    generator = (24 << 20) if command == "compile" else 0  # what LLVM needs for the kernels
     code, text, size = measure([gradc, command, path, *more])
     assert code == 0, text
-    assert size < 1.15 * path.stat().st_size
+    assert size - empty - generator < 1.15 * path.stat().st_size
 
 
 def test_nested_tensors_are_read(run, tmp_path):
