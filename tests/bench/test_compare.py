@@ -110,12 +110,22 @@ def test_rates_of_products():
     assert facts.parse_gemm(WITH_LIBRARY) == (143, 120, 130)
 
 
-def test_others_and_own_processes_are_told_apart():
-    watch = facts.Watch()
+def test_own_seconds_count_children():
+    before = facts.own_seconds()
     process.call([sys.executable, "-c", "sum(range(10**7))"])
+    assert facts.own_seconds() > before + 0.05
+
+
+def test_others_are_what_the_machine_did_less_our_own(monkeypatch):
+    clock = {"monotonic": 100.0, "busy_seconds": 50.0, "own_seconds": 1.0}
+    monkeypatch.setattr(facts.time, "monotonic", lambda: clock["monotonic"])
+    monkeypatch.setattr(facts, "busy_seconds", lambda: clock["busy_seconds"])
+    monkeypatch.setattr(facts, "own_seconds", lambda: clock["own_seconds"])
+    watch = facts.Watch()
+    clock.update(monotonic=110.0, busy_seconds=70.0, own_seconds=16.0)
     load = watch.facts()
-    assert load["seconds"] > 0 and load["others_busy_cores"] >= 0
-    assert facts.own_seconds() > watch.own + 0.05
+    assert (load["seconds"], load["others_busy_cores"]) == (10, 0.5)
+    assert facts.load_warning(load) and not facts.load_warning({**load, "others_busy_cores": 0.05})
 
 
 def test_a_command_that_fails_is_one_line():
