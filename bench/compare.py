@@ -24,6 +24,7 @@ REFERENCE = ROOT.parent / "shared/reference"
 WARMUP = 3       # steps of a process that its medians leave out
 BATCHES = 8      # different ones; then they come again
 CONTENDERS = ("gradc", "eager", "compile")
+RECORDED_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "GRADC_")
 RECORDED_PACKAGES = ("torch", "torchvision", "transformers", "onnx")
 
 
@@ -190,7 +191,8 @@ def measure(name, model, onnx, o):
     load = watch.facts()
     settings = {"shape": model.text(), "rows": model.rows, "precision": "f32", "optimizer": "adamw",
                 "threads": o.threads, "steps": o.steps, "warmup": WARMUP, "rounds": o.rounds,
-                "compile_options": [*model.options, *o.compile_option]}
+                "compile_options": [*model.options, *o.compile_option],
+                "environment": {k: v for k, v in os.environ.items() if k.startswith(RECORDED_VARIABLES)}}
     return summary.of_model(name, settings, rounds, profile, machine, limits, load,
                             [facts.load_warning(load)])
 

@@ -35,7 +35,7 @@ def round_of(ms, loss=2.5, compile_s=0.25, **more):
 def result(loss=2.5, load=LOAD):
     """A result with numbers that can be followed by hand: 100 MFLOP a step of 2 ms."""
     settings = {"shape": "4x8", "rows": 4, "precision": "f32", "optimizer": "adamw", "threads": 2, "steps": 5,
-                "warmup": 1, "rounds": 2, "compile_options": ["--batch=4"]}
+                "warmup": 1, "rounds": 2, "compile_options": ["--batch=4"], "environment": {}}
     rounds = {"gradc": [round_of(1.0, planned_bytes=10, binary_bytes=400_000),
                         round_of(3.0, planned_bytes=10, binary_bytes=400_000)],
               "eager": [round_of(4.0, loss, None), round_of(4.0, loss, None)]}
@@ -110,12 +110,22 @@ def test_rates_of_products():
     assert facts.parse_gemm(WITH_LIBRARY) == (143, 120, 130)
 
 
-def test_others_and_own_processes_are_told_apart():
-    watch = facts.Watch()
+def test_own_seconds_count_children():
+    before = facts.own_seconds()
     process.call([sys.executable, "-c", "sum(range(10**7))"])
+    assert facts.own_seconds() > before + 0.05
+
+
+def test_others_are_what_the_machine_did_less_our_own(monkeypatch):
+    clock = {"monotonic": 100.0, "busy_seconds": 50.0, "own_seconds": 1.0}
+    monkeypatch.setattr(facts.time, "monotonic", lambda: clock["monotonic"])
+    monkeypatch.setattr(facts, "busy_seconds", lambda: clock["busy_seconds"])
+    monkeypatch.setattr(facts, "own_seconds", lambda: clock["own_seconds"])
+    watch = facts.Watch()
+    clock.update(monotonic=110.0, busy_seconds=70.0, own_seconds=16.0)
     load = watch.facts()
-    assert load["seconds"] > 0 and load["others_busy_cores"] >= 0
-    assert facts.own_seconds() > watch.own + 0.05
+    assert (load["seconds"], load["others_busy_cores"]) == (10, 0.5)
+    assert facts.load_warning(load) and not facts.load_warning({**load, "others_busy_cores": 0.05})
 
 
 def test_a_command_that_fails_is_one_line():
@@ -150,10 +160,12 @@ def test_gradc_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(compare.MODELS, "tiny", compare.Model(4, "x", (6,), (), 3, options=("--batch=4",)))
     monkeypatch.setattr(facts, "limits", lambda threads: LIMITS)
     monkeypatch.setattr(compare, "prepare", lambda: None)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     assert compare.main(["--models=tiny", "--contenders=gradc", "--steps=30", "--rounds=2", "--threads=1",
                          f"--onnx={tmp_path}", f"--out={tmp_path / 'results'}"]) == 0
     written = json.loads((tmp_path / "results/tiny.json").read_text())
     jsonschema.validate(written, SCHEMA)
+    assert written["settings"]["environment"]["OMP_WAIT_POLICY"] == "passive"
     gradc = written["contenders"]["gradc"]
     assert gradc["step_ms"]["n"] == 2 * 27 and 0 < gradc["step_ms"]["median"] < gradc["start_ms"]["max"]
     assert gradc["peak_bytes"] >= gradc["planned_bytes"] > 0 and 1e5 < gradc["binary_bytes"] < 1e7
