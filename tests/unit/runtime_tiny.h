@@ -367,6 +367,7 @@ tiny_open(bool with_wait, int n)
 	t.model.variants = tiny_variants;
 	t.options.weights = tiny_path(&t, "weights");
 	t.options.lr = 0.01;
+	t.options.threads = 1;
 	must(file_write(t.options.weights, &tiny_weight, 8));
 	tiny_data(&t, "", n, &t.options.data);
 	return t;
