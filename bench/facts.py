@@ -11,7 +11,6 @@ from process import Failure, call
 ROOT = Path(__file__).resolve().parents[1]
 ISA = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "sve")
 BUSY_CORES = 0.1  # what others may use of the machine without a warning
-LIBRARY = re.compile(r"onednn|library", re.I)
 
 
 def first_line(*command):
@@ -94,7 +93,7 @@ def columns(header, row):
 
 def parse_gemm(text):
     """(peak of the registers, best generated product, best product of the library or None), in GFLOP/s,
-    of what bench_gemm prints."""
+    of what bench_gemm prints: 0 for products that the library does not take or where there is none."""
     lines = text.splitlines()
     peak = float(re.search(r"peak ([\d.]+) GFLOP/s", lines[0])[1])
     best = {}
@@ -102,8 +101,7 @@ def parse_gemm(text):
         for name, value in columns(lines[1], line).items():
             if re.fullmatch(r"[\d.]+", value):
                 best[name] = max(best.get(name, 0.0), float(value))
-    library = [v for name, v in best.items() if LIBRARY.search(name)]
-    return peak, best["generated"], max(library) if library else None
+    return peak, best["generated"], best.get("library") or None
 
 
 def gemm_rates(threads):
