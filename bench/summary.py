@@ -84,6 +84,17 @@ def loss_warning(contenders, tolerance=1e-3):
     return "first losses differ: " + ", ".join(f"{name} {loss:.6g}" for name, loss in losses.items())
 
 
+def profile_warning(rows, contenders, tolerance=0.25):
+    """A sentence when gradc's kernels took, relatively, more than tolerance longer or shorter than its steps:
+    then a disturbance hit one of the two. Else None."""
+    if "gradc" not in contenders:
+        return None
+    kernels, step = sum(r["ms"] for r in rows), contenders["gradc"]["step_ms"]["median"]
+    if abs(kernels - step) <= tolerance * step:
+        return None
+    return f"the steps whose kernels were measured took {kernels:.2f} ms, the others {step:.2f} ms"
+
+
 def of_model(name, settings, rounds, profile, machine, limits, load, warnings):
     """The result of a model, as result.schema.json describes it."""
     rows = kernels(profile, limits)
@@ -91,7 +102,7 @@ def of_model(name, settings, rounds, profile, machine, limits, load, warnings):
     contenders = {c: of_contender(r, settings["rows"], settings["warmup"]) for c, r in rounds.items()}
     for contender in contenders.values():
         contender.update(shares(contender, flops, limits))
-    warnings = [w for w in (*warnings, loss_warning(contenders)) if w]
+    warnings = [w for w in (*warnings, loss_warning(contenders), profile_warning(rows, contenders)) if w]
     return {"model": name, "settings": settings, "machine": machine, "load": load, "limits": limits,
             "warnings": warnings, "flops_per_step": round(flops), "contenders": contenders,
             "kernels": rows}
