@@ -19,7 +19,7 @@ typedef struct {
 } Bench;
 
 /* The leak checker's own thread crashes on the threads of a library that was opened at run time. */
-int __lsan_is_turned_off(void);
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int
 __lsan_is_turned_off(void)
 {
