@@ -53,11 +53,3 @@ behind_reshapes(Value *v)
 		v = node_operand(v->node, 0);
 	return v;
 }
-
-Value *
-behind_views(Value *v)
-{
-	while (v->node && op_row(v->node)->fuse == FUSE_VIEW)
-		v = node_operand(v->node, 0);
-	return v;
-}

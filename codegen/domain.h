@@ -21,7 +21,5 @@ bool reduce_form_by_column(const ReduceForm *f);
 
 /* v behind reshapes: the same elements in the same order. */
 Value *behind_reshapes(Value *v);
-/* The value that a chain of views starts from. */
-Value *behind_views(Value *v);
 
 #endif

@@ -96,6 +96,8 @@ old_read_later(void *ctx, const Value *old)
 	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
 
 	for_each_use(old, u) {
+		if (!(when_runs(u->user->when) & when_runs(n->when)))
+			continue;
 		if (o->plan->position[u->user->id] > o->plan->position[n->id])
 			return true;
 		if (u->user == n && (old->state != o->state ||
@@ -105,15 +107,16 @@ old_read_later(void *ctx, const Value *old)
 	return false;
 }
 
-/* Computes the stored value in the state where it may; else the store is a copy. Of the two values that a first
- * and a later micro-batch store, the place is the later one's. */
+/* Computes the stored value in the state where it may; else the store is a copy. Of two results of a kernel that
+ * always runs, one stored in the first and one in later micro-batches, the place is the later one's. */
 static void
 place_in_state(Plan *p, Node *store)
 {
 	Value *v = node_operand(store, 0);
 	State *s = ((StoreAttr *)store->attr)->state;
 
-	if (store->when == WHEN_FIRST || !v->node || v->region != REGION_NONE ||
+	if (!v->node || v->region != REGION_NONE ||
+	    (store->when == WHEN_FIRST && v->node->when != WHEN_FIRST) ||
 	    storage_any_value(p->f, s, old_read_later, &(Overwrite){p, s, v}))
 		return;
 	v->region = REGION_STATE;

@@ -1,5 +1,6 @@
 /* The order of instructions. One stream: the order of the nodes is the schedule. What nobody reads is dropped,
- * what only a first or later micro-batch reads runs in that one only. Nodes whose results go to states and
+ * what only a first or later micro-batch reads runs in that one only; what a first one stores and later ones add
+ * to that is two nodes, so that each has its result where it belongs. Nodes whose results go to states and
  * nowhere else, and stores, move up to where their operands are there, so that these make room early.
  * Keeps: every value. Linear in nodes. */
 #include "codegen/codegen.h"
@@ -49,6 +50,44 @@ drop_unread(Function *f)
 		}
 	}
 	return changed;
+}
+
+/* The first micro-batch stores it, and nobody else reads it there. */
+static const Use *
+first_store(const Value *v)
+{
+	const Use *found = NULL;
+
+	for_each_use(v, u) {
+		if (u->user->op == OP_store && u->user->when == WHEN_FIRST && !found)
+			found = u;
+		else if (when_runs(u->user->when) & when_runs(WHEN_FIRST))
+			return NULL;
+	}
+	return found;
+}
+
+/* A product that is stored, or added to what was: a launch for each, so that the first may write to the state. */
+static bool
+split_first(Node *n)
+{
+	const Use *store = n->op == OP_launch && n->when == WHEN_ALWAYS && n->n_results == 1
+	                           ? first_store(node_result(n, 0))
+	                           : NULL;
+	Value **operands;
+
+	if (!store)
+		return false;
+	operands = NEW_ARRAY(n->function->module->arena, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i);
+	Node *first = node_insert(n->function, n, n->op, n->n_operands, operands, n->attr, 1,
+	                          &node_result(n, 0)->type, n->loc);
+	first->phase = n->phase;
+	first->when = WHEN_FIRST;
+	n->when = WHEN_LATER;
+	node_set_operand(store->user, store->index, node_result(first, 0));
+	return true;
 }
 
 static bool
@@ -132,9 +171,10 @@ static bool
 run_schedule(Pass *p, Module *m)
 {
 	for_each_function(m, f) {
-		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
-
 		p->changed |= drop_unread(f);
+		for_each_node(f, n)
+			p->changed |= split_first(n);
+		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
 		number_nodes(&s);
 		hoist(&s);
 		number_nodes(&s);

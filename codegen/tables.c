@@ -83,7 +83,8 @@ write_launch(TableWriter *tw, const Node *n)
 	for (int i = 0; i < n->n_results; i++)
 		add_argument(tw, node_result(n, i));
 	in.n_args = (uint16_t)(n->n_operands + n->n_results);
-	tw->flops += k->flops;
+	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* what later ones do instead is no more */
+		tw->flops += k->flops;
 	vec_push(tw->w->arena, &tw->w->instructions, in);
 }
 

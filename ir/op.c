@@ -25,6 +25,14 @@ op_find(const char *name, OpKind *out)
 	return false;
 }
 
+Value *
+behind_views(Value *v)
+{
+	while (v->node && op_row(v->node)->fuse == FUSE_VIEW)
+		v = node_operand(v->node, 0);
+	return v;
+}
+
 void
 infer_error(Infer *in, const char *fmt, ...)
 {

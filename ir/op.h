@@ -117,6 +117,7 @@ op_row(const Node *n)
 	return op_table[n->op];
 }
 bool op_find(const char *name, OpKind *out);
+Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */
 /* Attribute structs that several readers share (importers, autograd, codegen). */

@@ -29,14 +29,6 @@ fan_in(const Node *n)
 	return k;
 }
 
-static const Node *
-behind_views(const Value *v)
-{
-	while (v->node && op_row(v->node)->fuse == FUSE_VIEW)
-		v = node_operand(v->node, 0);
-	return v->node;
-}
-
 static void
 set_init(State *s, InitKind kind, double a, double b)
 {
@@ -68,7 +60,7 @@ init_by_readers(State *s, const Value *v)
 			if (!init_by_readers(s, node_result(n, 0)))
 				continue;
 		} else if (n->op == OP_add) {
-			const Node *other = behind_views(node_operand(n, !u->index));
+			const Node *other = behind_views(node_operand(n, !u->index))->node;
 			if (other && fan_in(other))
 				set_uniform(s, fan_in(other));
 			else

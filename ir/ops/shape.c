@@ -424,3 +424,50 @@ const OpRow op_reverse = {
 	COLUMNS(reverse, ReverseAttr, reverse_fields, reverse_grad, "runs axes backwards"),
 	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fuse = FUSE_VIEW,
 	.map = reverse_map};
+
+/* ---- barrier: x itself, but fuse never computes what reads it in the kernel that computes x: the reader belongs
+ * elsewhere. XLA's optimization_barrier. */
+static void
+barrier_infer(Infer *in)
+{
+	in->result[0] = in->operand[0];
+}
+
+static void
+barrier_place(const void *attr, Type x, const int64_t *at, int64_t *from)
+{
+	(void)attr;
+	memcpy(from, at, sizeof(*from) * (size_t)x->rank);
+}
+
+static void
+barrier_eval(Eval *ev)
+{
+	eval_view(ev, barrier_place);
+}
+
+static void
+barrier_grad(Grad *g)
+{
+	grad_add(g, 0, g->dresult[0]);
+}
+
+static void
+barrier_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
+{
+	(void)lb;
+	(void)n;
+	*operand = *result;
+}
+
+static const Sample barrier_samples[] = {{"", "f64[2,1,3]"}, {"", "f64[]"}, {"", "f64[0]"}, {0}};
+const OpRow op_barrier = {.name = "barrier",
+                          .doc = "x; its readers are computed apart from it",
+                          .operands = {{"x", OPERAND_REQUIRED}},
+                          .results = {"y"},
+                          .infer = barrier_infer,
+                          .eval = barrier_eval,
+                          .grad = barrier_grad,
+                          .fuse = FUSE_VIEW,
+                          .map = barrier_map,
+                          .samples = barrier_samples};
