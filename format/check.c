@@ -148,12 +148,12 @@ check_kernel(const Format *f, int i)
 static Status
 check_library(const Format *f, int i)
 {
-	LibraryDot d;
+	LibraryWork w;
 
 	if (f->library[i].kind >= N_LIBRARY_KINDS || f->library[i].scratch_limit < 0)
 		return FAULT("library call %d: kind %u, %lld bytes of scratch", i,
 		             f->library[i].kind, (long long)f->library[i].scratch_limit);
-	return format_library_dot(f, (uint32_t)i, &d);
+	return format_library_work(f, (uint32_t)i, &w);
 }
 
 static Status

@@ -120,8 +120,14 @@ typedef struct {
 } KernelRecord;
 
 /* What a library can do in place of a kernel's loops, on the same buffers: the kind's numbers. */
-typedef enum { LIBRARY_DOT, N_LIBRARY_KINDS } LibraryKind;
-extern const char *const library_kind_names[];
+typedef enum {
+	LIBRARY_DOT,
+	LIBRARY_CONV,
+	LIBRARY_CONV_GRAD_INPUT,
+	LIBRARY_CONV_GRAD_WEIGHT,
+	N_LIBRARY_KINDS,
+} LibraryKind;
+extern const char *const library_kind_names[]; /* of the ops that they are */
 typedef struct {
 	uint32_t kind; /* LibraryKind */
 	uint32_t dtype;
@@ -319,23 +325,50 @@ typedef struct {
 		blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
 } FormatTail;
 
-/* ---- library.c: z[batch.., m, n] = sum over k of x[batch.., m, k] * y[batch.., k, n], in strides.
- * Numbers of a record: how many batch axes; buffer and offset of x, of y; sizes batch.., m, n, k;
- * strides of x batch.., m, k; of y batch.., k, n; of z batch.., m, n. The result is the kernel's last buffer. */
+/* ---- library.c: what the numbers of a library record mean. All begin with buffer and offset of the first
+ * operand and of the second; the result is the kernel's last buffer. */
+
+/* z[batch.., m, n] = sum over k of x[batch.., m, k] * y[batch.., k, n], in strides. Numbers: how many batch axes;
+ * sizes batch.., m, n, k; strides of x batch.., m, k; of y batch.., k, n; of z batch.., m, n. */
 enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
 typedef struct {
-	int rank;          /* of each operand: batch axes and two */
-	DType dtype;       /* of all three */
-	int buffer[3];     /* x, y, z: of the kernel; -1: the last one */
-	int64_t offset[3]; /* elements */
+	int rank; /* of each operand: batch axes and two */
 	int64_t dims[3][MAX_LIBRARY_RANK], strides[3][MAX_LIBRARY_RANK];
 } LibraryDot;
+
+/* A convolution (ir/ops/conv.c) of dense tensors x[batch, groups*in, places..], w[groups*out, in, window..] and
+ * y[batch, groups*out, places..], or one of its adjoints. Numbers: batch, groups, in, out, and for each spatial
+ * axis the size of x, of the window, of y, stride, dilation, and the padding before x. */
+enum { MAX_LIBRARY_SPATIAL = 3 };
+typedef struct {
+	int64_t x, window, y, stride, dilation, low;
+} LibraryWindow;
+typedef struct {
+	int spatial;
+	int64_t batch, groups, in, out; /* channels of a group */
+	LibraryWindow axes[MAX_LIBRARY_SPATIAL];
+} LibraryConv;
+/* What LibraryConv's operands are: of the kernel's two operands and its result, for each kind. */
+typedef enum { CONV_X, CONV_W, CONV_Y } ConvTensor;
+extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
+int64_t library_conv_elements(const LibraryConv *c, ConvTensor tensor);
+
+typedef struct {
+	LibraryKind kind;
+	DType dtype;       /* of all operands */
+	int buffer[3];     /* of the kernel; -1: the last one */
+	int64_t offset[3]; /* elements */
+	union {
+		LibraryDot dot;
+		LibraryConv conv;
+	};
+} LibraryWork;
 /* EXIT_SYSTEM when the numbers make no sense. */
-Status format_library_dot(const Format *f, uint32_t record, LibraryDot *out);
-/* Bytes of operand i from its buffer's start to the end of the last element it has. */
-int64_t format_dot_reach(const LibraryDot *d, int i);
+Status format_library_work(const Format *f, uint32_t record, LibraryWork *out);
+/* Bytes of operand i from its buffer's start to the end of the last element it has; INT64_MAX: too many. */
+int64_t format_library_reach(const LibraryWork *w, int i);
 void format_print_library(Text *out, const Format *f,
-                          uint32_t record); /* "dot f32 [8,64,16] x ..." */
+                          uint32_t record); /* "dot f32 x[8,64,16] by ..." */
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);

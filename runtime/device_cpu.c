@@ -1,7 +1,7 @@
 /* The CPU: every call is done when it returns, so streams need no ordering. Kernels run on the threads of the
  * pool. */
 #include "runtime/device.h"
-#include "runtime/onednn.h"
+#include "runtime/library_calls.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,17 +14,10 @@ struct Device {
 	Status why_none;
 	double events[MAX_EVENTS + MAX_TIMERS]; /* seconds at the last recording */
 };
-/* Of a kernel that the library runs. */
-typedef struct {
-	LibraryDot dot;
-	OnednnCall *call; /* NULL: it does not */
-} Product;
 struct Code {
 	const KernelFn *kernels;
-	const Format *tables;
-	Product *products; /* by library record */
-	int n_products;
-	Span scratch; /* of any one of them */
+	LibraryCalls *calls;
+	Span library; /* their memory */
 };
 
 static Status
@@ -112,31 +105,12 @@ cpu_fill_zero(Device *device, int stream, Span to)
 	return NULL;
 }
 
-/* What the library cannot do well is no fault: the loops do it. */
-static void
-make_products(const Device *device, Code *code)
-{
-	for (int i = 0; device->library && i < code->n_products; i++) {
-		Product *p = &code->products[i];
-		int64_t limit = code->tables->library[i].scratch_limit;
-		Status status = format_library_dot(code->tables, (uint32_t)i, &p->dot);
-
-		if (!status)
-			status = onednn_dot(device->library, &p->dot, limit, &p->call);
-		status_free(status);
-		if (p->call && onednn_scratch(p->call) > code->scratch.bytes)
-			code->scratch.bytes = onednn_scratch(p->call);
-	}
-}
-
 static void
 cpu_unload(Device *device, Code *code)
 {
-	for (int i = 0; code->products && i < code->n_products; i++)
-		onednn_call_close(code->products[i].call);
-	if (code->scratch.at)
-		cpu_free(device, MEMORY_DEVICE, code->scratch);
-	free(code->products);
+	library_calls_close(code->calls);
+	if (code->library.at)
+		cpu_free(device, MEMORY_DEVICE, code->library);
 	free(code);
 }
 
@@ -144,32 +118,22 @@ static Status
 cpu_load(Device *device, const CodeSource *source, Code **out)
 {
 	Code *code = calloc(1, sizeof(*code));
-	int n = source->tables ? source->tables->n[SECTION_LIBRARY] : 0;
 
 	*out = NULL;
 	if (!code)
 		return status_error(EXIT_SYSTEM, "no memory for %d kernels", source->n);
-	*code = (Code){.kernels = source->kernels, .tables = source->tables, .n_products = n};
-	code->products = calloc((size_t)n + 1, sizeof(*code->products));
-	Status status = code->products ? NULL : status_error(EXIT_SYSTEM, "no memory for calls");
-	if (!status)
-		make_products(device, code);
-	if (!status && code->scratch.bytes)
-		status = cpu_alloc(device, MEMORY_DEVICE, code->scratch.bytes, &code->scratch);
-	if (status)
+	code->kernels = source->kernels;
+	Status status = library_calls_open(device->library, source->tables, &code->calls);
+	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
+	if (bytes)
+		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
+	if (status) {
 		cpu_unload(device, code);
-	else
-		*out = code;
-	return status;
-}
-
-/* The product that runs in place of a kernel; NULL: none. */
-static const Product *
-product_of(const Code *code, uint32_t kernel)
-{
-	uint32_t i = code->tables ? code->tables->kernels[kernel].library : 0;
-
-	return i && code->products[i - 1].call ? &code->products[i - 1] : NULL;
+		return status;
+	}
+	library_calls_place(code->calls, code->library.at);
+	*out = code;
+	return NULL;
 }
 
 typedef struct {
@@ -190,20 +154,13 @@ static Status
 cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
 {
 	KernelPart part = {code->kernels[launch->kernel], launch};
-	const Product *p = product_of(code, launch->kernel);
-	void *buffers[3];
 
 	(void)stream;
-	if (!p) {
-		parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part,
-		             &part);
-		return NULL;
-	}
-	for (int i = 0; i < 3; i++) {
-		int at = p->dot.buffer[i];
-		buffers[i] = launch->buffers[at < 0 ? (int)launch->n_buffers - 1 : at];
-	}
-	return onednn_run(p->call, buffers, code->scratch.at);
+	if (library_calls_implementation(code->calls, launch->kernel))
+		return library_calls_run(code->calls, launch->kernel, launch->buffers,
+		                         launch->n_buffers);
+	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
+	return NULL;
 }
 
 static void
@@ -218,15 +175,15 @@ cpu_describe(const Device *device, Text *out)
 static const char *
 cpu_implementation(const Code *code, int kernel)
 {
-	const Product *p = product_of(code, (uint32_t)kernel);
+	const char *name = library_calls_implementation(code->calls, (uint32_t)kernel);
 
-	return p ? onednn_implementation(p->call) : "generated";
+	return name ? name : "generated";
 }
 
 static int64_t
 cpu_library_bytes(const Code *code)
 {
-	return code->scratch.bytes;
+	return code->library.bytes;
 }
 
 static Status

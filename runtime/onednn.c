@@ -1,63 +1,47 @@
-/* Each product is a primitive, made once, or two where tiles do not divide it. Scratch is the caller's. Each worker
- * of a tiled product has memory objects of its own: they hold the addresses of the tile at hand. */
+/* Each call is a primitive, made once, or two where tiles do not divide the work, and copies of operands into the
+ * layouts that it wants and back. Scratch is the caller's. Each worker of a tiled call has memory objects of its
+ * own: they hold the addresses of the tile at hand. */
 #include "runtime/onednn.h"
+
+#if GRADC_ONEDNN
+#include "runtime/onednn_impl.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if GRADC_ONEDNN
-#include <oneapi/dnnl/dnnl.h>
+enum { FIRST, SECOND, RESULT };
 
-#if DNNL_VERSION_MAJOR == 3
-#define DNNL_2(name)
-#define DNNL_3(name) DNNL(name)
-#define SONAME "libdnnl.so.3"
-typedef dnnl_memory_desc_t MemoryDesc;
-typedef const_dnnl_memory_desc_t ConstMemoryDesc;
-#define DESC(d) (d)
-#else
-#define DNNL_2(name) DNNL(name)
-#define DNNL_3(name)
-#define SONAME "libdnnl.so.2"
-typedef dnnl_memory_desc_t MemoryDesc;
-typedef const dnnl_memory_desc_t *ConstMemoryDesc;
-#define DESC(d) (&(d))
-#endif
-
-enum { TILE_ROWS = 128, N_ARGUMENTS = 4 };
-
-struct Onednn {
-	Pool *pool;
-	bool tiled;
-	void *library;
-	char version_text[32];
-	dnnl_engine_t engine;
-	dnnl_stream_t stream;
-	dnnl_primitive_attr_t attributes;
-#define DNNL(name) __typeof__(dnnl_##name) *name;
-#include "runtime/onednn_list.def"
-#undef DNNL
+static const WorkKind *const onednn_kinds[N_LIBRARY_KINDS] = {
+	[LIBRARY_DOT] = &onednn_dot,
+	[LIBRARY_CONV] = &onednn_conv,
+	[LIBRARY_CONV_GRAD_INPUT] = &onednn_conv_grad_input,
+	[LIBRARY_CONV_GRAD_WEIGHT] = &onednn_conv_grad_weight,
 };
 
-/* A primitive for one size of tile. */
+/* Memory objects of a worker: operands in our layout, in the primitive's, and its scratch. */
+enum { OURS, THEIRS = N_OPERANDS, SCRATCH = 2 * N_OPERANDS, N_MEMORIES };
+
+/* A primitive for one size of tile, and what copies its operands. */
 typedef struct {
-	dnnl_primitive_desc_t description;
-	dnnl_primitive_t primitive;
-	dnnl_memory_t *memories; /* N_ARGUMENTS for each worker */
+	dnnl_primitive_desc_t description, copy_descriptions[N_OPERANDS];
+	dnnl_primitive_t primitive, copies[N_OPERANDS]; /* NULL: the primitive takes ours */
+	int64_t bytes[N_MEMORIES];                      /* aligned; of ours: unused */
+	dnnl_memory_t *memories;                        /* N_MEMORIES for each worker */
 	const char *name;
-	int64_t scratch; /* of a worker */
 } Tile;
 
-/* Tiles go along one axis of x and z, and of y where that is a batch axis. */
 struct OnednnCall {
 	Onednn *lib;
-	LibraryDot dot;
-	Tile full, rest; /* rest.primitive NULL: they divide */
-	int axis, workers;
-	int64_t extent, step, scratch;
+	const WorkKind *kind;
+	LibraryWork work;
+	Tiling tiling;
+	Tile full, rest; /* rest.primitive NULL: tiles divide the work */
+	int workers;
+	unsigned fixed;
+	int64_t shared, scratch; /* bytes: of operands that all tiles read, of a worker */
 	/* of a run */
-	char *buffers[3], *memory;
+	char *buffers[N_OPERANDS], *packed[N_OPERANDS], *memory;
 	dnnl_status_t *results; /* of each worker */
 };
 
@@ -160,15 +144,32 @@ onednn_version(const Onednn *lib)
 }
 
 /* ---- descriptions: what differs between the generations */
-static dnnl_status_t
-describe_memory(const Onednn *lib, const LibraryDot *d, int i, MemoryDesc *out)
+static dnnl_data_type_t
+data_type(const LibraryWork *w)
 {
-	dnnl_data_type_t type = d->dtype == BF16 ? dnnl_bf16 : dnnl_f32;
+	return w->dtype == BF16 ? dnnl_bf16 : dnnl_f32;
+}
 
+static dnnl_status_t
+describe_ours(const Onednn *lib, const LibraryWork *w, Layout *l, MemoryDesc *out)
+{
 #if DNNL_VERSION_MAJOR == 3
-	return lib->memory_desc_create_with_strides(out, d->rank, d->dims[i], type, d->strides[i]);
+	return lib->memory_desc_create_with_strides(out, l->rank, l->dims, data_type(w),
+	                                            l->strides);
 #else
-	return lib->memory_desc_init_by_strides(out, d->rank, d->dims[i], type, d->strides[i]);
+	return lib->memory_desc_init_by_strides(out, l->rank, l->dims, data_type(w), l->strides);
+#endif
+}
+
+static dnnl_status_t
+describe_any(const Onednn *lib, const LibraryWork *w, Layout *l, MemoryDesc *out)
+{
+#if DNNL_VERSION_MAJOR == 3
+	return lib->memory_desc_create_with_tag(out, l->rank, l->dims, data_type(w),
+	                                        dnnl_format_tag_any);
+#else
+	return lib->memory_desc_init_by_tag(out, l->rank, l->dims, data_type(w),
+	                                    dnnl_format_tag_any);
 #endif
 }
 
@@ -184,124 +185,166 @@ forget_memory(const Onednn *lib, MemoryDesc *m)
 #endif
 }
 
-static dnnl_status_t
-describe_product(const Onednn *lib, MemoryDesc m[3], dnnl_primitive_desc_t *out)
+static int64_t
+aligned_bytes(const Onednn *lib, ConstMemoryDesc m)
 {
-#if DNNL_VERSION_MAJOR == 3
-	return lib->matmul_primitive_desc_create(out, lib->engine, m[0], m[1], NULL, m[2],
-	                                         lib->attributes);
-#else
-	dnnl_matmul_desc_t product;
-	dnnl_status_t status = lib->matmul_desc_init(&product, &m[0], &m[1], NULL, &m[2]);
-
-	return status == dnnl_success ? lib->primitive_desc_create(out, &product, lib->attributes,
-	                                                           lib->engine, NULL)
-	                              : status;
-#endif
+	return (int64_t)(lib->memory_desc_get_size(m) + 63) / 64 * 64;
 }
 
-/* ---- primitives */
-static Status
-make_memories(const Onednn *lib, MemoryDesc m[3], int workers, Tile *t)
+static ConstMemoryDesc
+wanted(const OnednnCall *c, const Tile *t, int i)
 {
-	ConstMemoryDesc scratch = lib->primitive_desc_query_md(t->description,
-	                                                       dnnl_query_scratchpad_md, 0);
+	return c->lib->primitive_desc_query_md(t->description, dnnl_query_exec_arg_md,
+	                                       c->kind->names[i]);
+}
 
-	t->scratch = (int64_t)(lib->memory_desc_get_size(scratch) + 63) / 64 * 64;
-	t->memories = calloc((size_t)workers * N_ARGUMENTS, sizeof(*t->memories));
-	if (!t->memories)
-		return status_error(EXIT_SYSTEM, "no memory for %d workers", workers);
-	for (int i = 0; i < workers * N_ARGUMENTS; i++) {
-		int which = i % N_ARGUMENTS;
-		ConstMemoryDesc of = which < 3 ? DESC(m[which]) : scratch;
-		RETURN_IF_ERROR(dnnl_fault(
-			lib->memory_create(&t->memories[i], of, lib->engine, DNNL_MEMORY_NONE),
-			"no memory object"));
+/* ---- tiles */
+
+/* Operands that all tiles read lie in one layout, that of the full tile. */
+static bool
+is_shared(const OnednnCall *c, int i)
+{
+	return i != RESULT && c->tiling.move[i] == 0;
+}
+
+static bool
+is_packed(const OnednnCall *c, int i)
+{
+	return is_shared(c, i) && c->full.copies[i];
+}
+
+static Status
+make_copy(const OnednnCall *c, Tile *t, int i, ConstMemoryDesc ours, ConstMemoryDesc theirs)
+{
+	const Onednn *lib = c->lib;
+	bool result = i == RESULT;
+
+	if (lib->memory_desc_equal(ours, theirs))
+		return NULL;
+	t->bytes[THEIRS + i] = aligned_bytes(lib, theirs);
+	RETURN_IF_ERROR(dnnl_fault(lib->reorder_primitive_desc_create(
+					   &t->copy_descriptions[i], result ? theirs : ours,
+					   lib->engine, result ? ours : theirs, lib->engine, NULL),
+	                           "no such copy"));
+	return dnnl_fault(lib->primitive_create(&t->copies[i], t->copy_descriptions[i]), "no copy");
+}
+
+static Status
+make_memories(const OnednnCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
+{
+	const Onednn *lib = c->lib;
+	ConstMemoryDesc of[N_MEMORIES];
+
+	of[SCRATCH] = lib->primitive_desc_query_md(t->description, dnnl_query_scratchpad_md, 0);
+	t->bytes[SCRATCH] = aligned_bytes(lib, of[SCRATCH]);
+	for (int i = 0; i < N_OPERANDS; i++) {
+		of[OURS + i] = DESC(ours[i]);
+		of[THEIRS + i] = wanted(c, t, i);
+		RETURN_IF_ERROR(make_copy(c, t, i, of[OURS + i], of[THEIRS + i]));
 	}
+	t->memories = calloc((size_t)c->workers * N_MEMORIES, sizeof(*t->memories));
+	if (!t->memories)
+		return status_error(EXIT_SYSTEM, "no memory for %d workers", c->workers);
+	for (int i = 0; i < c->workers * N_MEMORIES; i++)
+		RETURN_IF_ERROR(dnnl_fault(lib->memory_create(&t->memories[i], of[i % N_MEMORIES],
+		                                              lib->engine, DNNL_MEMORY_NONE),
+		                           "no memory object"));
 	return NULL;
 }
 
 static Status
-make_primitive(const Onednn *lib, MemoryDesc m[3], int workers, Tile *t)
+make_primitive(const OnednnCall *c, Tile *t, ConstMemoryDesc asked[N_OPERANDS],
+               MemoryDesc ours[N_OPERANDS])
 {
-	RETURN_IF_ERROR(dnnl_fault(describe_product(lib, m, &t->description), "no such product"));
+	const Onednn *lib = c->lib;
+
+	RETURN_IF_ERROR(dnnl_fault(c->kind->describe(lib, &c->work, asked, &t->description),
+	                           "no such work"));
 	RETURN_IF_ERROR(dnnl_fault(
 		lib->primitive_desc_query(t->description, dnnl_query_impl_info_str, 0, &t->name),
 		"no name"));
 	if (strstr(t->name, "ref"))
 		return status_error(EXIT_UNSUPPORTED, "oneDNN has only %s", t->name);
-	RETURN_IF_ERROR(make_memories(lib, m, workers, t));
+	RETURN_IF_ERROR(make_memories(c, t, ours));
 	return dnnl_fault(lib->primitive_create(&t->primitive, t->description), "no primitive");
 }
 
-/* One for tiles of `extent` along the axis of the call. */
+/* A tile of so many steps along the axis. */
 static Status
-make_tile(const OnednnCall *c, int64_t extent, Tile *t)
+make_tile(const OnednnCall *c, int64_t steps, Tile *t)
 {
-	LibraryDot d = c->dot;
-	MemoryDesc m[3] = {0};
+	MemoryDesc ours[N_OPERANDS] = {0}, any[N_OPERANDS] = {0};
+	ConstMemoryDesc asked[N_OPERANDS];
 	dnnl_status_t made = dnnl_success;
 
-	for (int i = 0; i < 3; i++)
-		if (i != 1 || c->axis < d.rank - 2)
-			d.dims[i][c->axis] = extent;
-	for (int i = 0; i < 3 && made == dnnl_success; i++)
-		made = describe_memory(c->lib, &d, i, &m[i]);
+	for (int i = 0; i < N_OPERANDS && made == dnnl_success; i++) {
+		Layout l = c->kind->layout(&c->work, &c->tiling, steps, i);
+		bool free = c->kind->any || (c->fixed >> i & 1);
+		made = describe_ours(c->lib, &c->work, &l, &ours[i]);
+		if (made == dnnl_success)
+			made = describe_any(c->lib, &c->work, &l, &any[i]);
+		asked[i] = free ? DESC(any[i]) : DESC(ours[i]);
+		if (t == &c->rest && is_shared(c, i))
+			asked[i] = wanted(c, &c->full, i);
+	}
 	Status status = dnnl_fault(made, "no such layout");
 	if (!status)
-		status = make_primitive(c->lib, m, c->workers, t);
-	for (int i = 0; i < 3; i++)
-		forget_memory(c->lib, &m[i]);
+		status = make_primitive(c, t, asked, ours);
+	for (int i = 0; i < N_OPERANDS; i++) {
+		forget_memory(c->lib, &ours[i]);
+		forget_memory(c->lib, &any[i]);
+	}
 	return status;
 }
 
-/* Tiled: one element of the first batch axis that has enough of them, else TILE_ROWS rows. */
-static void
-choose_tiles(OnednnCall *c)
+static int64_t
+worker_bytes(const OnednnCall *c, const Tile *t)
 {
-	const LibraryDot *d = &c->dot;
+	int64_t bytes = t->bytes[SCRATCH];
 
-	c->axis = d->rank - 2;
-	c->extent = c->step = d->dims[0][c->axis];
-	c->workers = 1;
-	if (!c->lib->tiled)
-		return;
-	c->step = TILE_ROWS < c->extent ? TILE_ROWS : c->extent;
-	for (int i = d->rank - 3; i >= 0; i--)
-		if (d->dims[0][i] >= 4) {
-			c->axis = i;
-			c->extent = d->dims[0][i];
-			c->step = 1;
-		}
-	int64_t tiles = (c->extent + c->step - 1) / c->step;
-	c->workers = pool_threads(c->lib->pool);
-	c->workers = tiles < c->workers ? (int)tiles : c->workers;
+	for (int i = 0; i < N_OPERANDS; i++)
+		bytes += is_shared(c, i) ? 0 : t->bytes[THEIRS + i];
+	return bytes;
+}
+
+static Status
+make_call(OnednnCall *c, int64_t scratch_limit)
+{
+	int64_t tiles = (c->tiling.extent + c->tiling.step - 1) / c->tiling.step;
+	int threads = pool_threads(c->lib->pool);
+
+	c->workers = tiles < threads ? (int)tiles : threads;
+	c->results = calloc((size_t)c->workers, sizeof(*c->results));
+	if (!c->results)
+		return status_error(EXIT_SYSTEM, "no memory for a call");
+	RETURN_IF_ERROR(make_tile(c, c->tiling.step, &c->full));
+	if (c->tiling.extent % c->tiling.step)
+		RETURN_IF_ERROR(make_tile(c, c->tiling.extent % c->tiling.step, &c->rest));
+	for (int i = FIRST; i < RESULT; i++)
+		c->shared += is_packed(c, i) ? c->full.bytes[THEIRS + i] : 0;
+	int64_t full = worker_bytes(c, &c->full), rest = worker_bytes(c, &c->rest);
+	c->scratch = full > rest ? full : rest;
+	if (onednn_scratch(c) > scratch_limit)
+		return status_error(EXIT_UNSUPPORTED, "oneDNN wants %lld bytes, at most %lld",
+		                    (long long)onednn_scratch(c), (long long)scratch_limit);
+	return NULL;
 }
 
 Status
-onednn_dot(Onednn *lib, const LibraryDot *dot, int64_t scratch_limit, OnednnCall **out)
+onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
+                 OnednnCall **out)
 {
 	OnednnCall *c = calloc(1, sizeof(*c));
-	Status status = NULL;
 
 	*out = NULL;
 	if (!c)
-		return status_error(EXIT_SYSTEM, "no memory for a product");
+		return status_error(EXIT_SYSTEM, "no memory for a call");
 	c->lib = lib;
-	c->dot = *dot;
-	choose_tiles(c);
-	c->results = calloc((size_t)c->workers, sizeof(*c->results));
-	if (!c->results)
-		status = status_error(EXIT_SYSTEM, "no memory for a product");
-	if (!status)
-		status = make_tile(c, c->step, &c->full);
-	if (!status && c->extent % c->step)
-		status = make_tile(c, c->extent % c->step, &c->rest);
-	c->scratch = c->full.scratch > c->rest.scratch ? c->full.scratch : c->rest.scratch;
-	if (!status && c->scratch * c->workers > scratch_limit)
-		status = status_error(EXIT_UNSUPPORTED, "oneDNN wants %lld bytes, at most %lld",
-		                      (long long)(c->scratch * c->workers),
-		                      (long long)scratch_limit);
+	c->kind = onednn_kinds[work->kind];
+	c->work = *work;
+	c->fixed = fixed;
+	c->tiling = c->kind->tiling(work, lib->tiled);
+	Status status = make_call(c, scratch_limit);
 	if (status)
 		onednn_call_close(c);
 	else
@@ -312,14 +355,22 @@ onednn_dot(Onednn *lib, const LibraryDot *dot, int64_t scratch_limit, OnednnCall
 static void
 forget_tile(const OnednnCall *c, Tile *t)
 {
-	for (int i = 0; t->memories && i < c->workers * N_ARGUMENTS; i++)
+	const Onednn *lib = c->lib;
+
+	for (int i = 0; t->memories && i < c->workers * N_MEMORIES; i++)
 		if (t->memories[i])
-			c->lib->memory_destroy(t->memories[i]);
+			lib->memory_destroy(t->memories[i]);
 	free(t->memories);
+	for (int i = 0; i < N_OPERANDS; i++) {
+		if (t->copies[i])
+			lib->primitive_destroy(t->copies[i]);
+		if (t->copy_descriptions[i])
+			lib->primitive_desc_destroy(t->copy_descriptions[i]);
+	}
 	if (t->primitive)
-		c->lib->primitive_destroy(t->primitive);
+		lib->primitive_destroy(t->primitive);
 	if (t->description)
-		c->lib->primitive_desc_destroy(t->description);
+		lib->primitive_desc_destroy(t->description);
 }
 
 void
@@ -342,34 +393,87 @@ onednn_implementation(const OnednnCall *c)
 int64_t
 onednn_scratch(const OnednnCall *c)
 {
-	return c->scratch * c->workers;
+	return c->shared + c->scratch * c->workers;
+}
+
+int64_t
+onednn_packed_bytes(const OnednnCall *c, int i)
+{
+	return is_packed(c, i) && (c->fixed >> i & 1) ? c->full.bytes[THEIRS + i] : 0;
 }
 
 /* ---- a run */
 static dnnl_status_t
+copy(const OnednnCall *c, const Tile *t, int i, dnnl_memory_t *m)
+{
+	bool result = i == RESULT;
+	dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, m[(result ? THEIRS : OURS) + i]},
+	                               {DNNL_ARG_TO, m[(result ? OURS : THEIRS) + i]}};
+
+	return c->lib->primitive_execute(t->copies[i], c->lib->stream, COUNT(arguments), arguments);
+}
+
+static char *
+operand_at(const OnednnCall *c, int i, const char *buffer, int64_t first)
+{
+	int64_t skip = c->work.offset[i] + first * c->tiling.move[i];
+
+	return (char *)buffer + dtype_bytes(c->work.dtype, skip);
+}
+
+Status
+onednn_pack(OnednnCall *c, int i, const void *buffer, char *to)
+{
+	dnnl_memory_t *m = c->full.memories;
+	const Onednn *lib = c->lib;
+
+	RETURN_IF_ERROR(
+		dnnl_fault(lib->memory_set_data_handle(m[OURS + i], operand_at(c, i, buffer, 0)),
+	                   "no address"));
+	RETURN_IF_ERROR(dnnl_fault(lib->memory_set_data_handle(m[THEIRS + i], to), "no address"));
+	RETURN_IF_ERROR(dnnl_fault(copy(c, &c->full, i, m), "a copy failed"));
+	return dnnl_fault(lib->stream_wait(lib->stream), "a copy failed");
+}
+
+/* The addresses of a worker's tile: operands that all share are packed already, others have room in its scratch. */
+static dnnl_status_t
+set_addresses(const OnednnCall *c, const Tile *t, int worker, int64_t first)
+{
+	dnnl_memory_t *m = t->memories + worker * N_MEMORIES;
+	char *at = c->memory + worker * c->scratch;
+	dnnl_status_t status = c->lib->memory_set_data_handle(m[SCRATCH], at);
+
+	at += t->bytes[SCRATCH];
+	for (int i = 0; i < N_OPERANDS && status == dnnl_success; i++) {
+		char *theirs = c->packed[i] ? c->packed[i] : at;
+		status = c->lib->memory_set_data_handle(m[OURS + i],
+		                                        operand_at(c, i, c->buffers[i], first));
+		if (status == dnnl_success && t->copies[i])
+			status = c->lib->memory_set_data_handle(m[THEIRS + i], theirs);
+		at += c->packed[i] ? 0 : t->bytes[THEIRS + i];
+	}
+	return status;
+}
+
+static dnnl_status_t
 run_tile(const OnednnCall *c, int worker, int64_t first)
 {
-	static const int names[N_ARGUMENTS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
-	                                       DNNL_ARG_SCRATCHPAD};
-	const Tile *t = c->extent - first < c->step ? &c->rest : &c->full;
-	dnnl_memory_t *m = t->memories + worker * N_ARGUMENTS;
-	dnnl_exec_arg_t arguments[N_ARGUMENTS];
-	dnnl_status_t status = dnnl_success;
+	const Tile *t = c->tiling.extent - first < c->tiling.step ? &c->rest : &c->full;
+	dnnl_memory_t *m = t->memories + worker * N_MEMORIES;
+	dnnl_exec_arg_t arguments[N_OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, m[SCRATCH]}};
+	dnnl_status_t status = set_addresses(c, t, worker, first);
 
-	for (int i = 0; i < N_ARGUMENTS && status == dnnl_success; i++) {
-		char *at = c->memory + worker * c->scratch;
-		if (i < 3) {
-			bool moves = i != 1 || c->axis < c->dot.rank - 2;
-			int64_t skip = c->dot.offset[i];
-			skip += moves ? first * c->dot.strides[i][c->axis] : 0;
-			at = c->buffers[i] + dtype_bytes(c->dot.dtype, skip);
-		}
-		arguments[i] = (dnnl_exec_arg_t){names[i], m[i]};
-		status = c->lib->memory_set_data_handle(m[i], at);
+	for (int i = 0; i < N_OPERANDS; i++) {
+		arguments[i + 1] = (dnnl_exec_arg_t){c->kind->names[i],
+		                                     m[(t->copies[i] ? THEIRS : OURS) + i]};
+		if (i != RESULT && t->copies[i] && !c->packed[i] && status == dnnl_success)
+			status = copy(c, t, i, m);
 	}
 	if (status == dnnl_success)
-		status = c->lib->primitive_execute(t->primitive, c->lib->stream, N_ARGUMENTS,
+		status = c->lib->primitive_execute(t->primitive, c->lib->stream, COUNT(arguments),
 		                                   arguments);
+	if (t->copies[RESULT] && status == dnnl_success)
+		status = copy(c, t, RESULT, m);
 	return status;
 }
 
@@ -378,28 +482,39 @@ static void
 run_workers(void *ctx, int64_t begin, int64_t end)
 {
 	OnednnCall *c = ctx;
+	const Tiling *t = &c->tiling;
 
 	for (int64_t w = begin; w < end; w++) {
 		c->results[w] = dnnl_success;
-		for (int64_t i = w * c->step; i < c->extent; i += c->workers * c->step)
+		for (int64_t i = w * t->step; i < t->extent; i += c->workers * t->step)
 			if (c->results[w] == dnnl_success)
 				c->results[w] = run_tile(c, (int)w, i);
 	}
 }
 
 Status
-onednn_run(OnednnCall *c, void *const buffers[3], char *scratch)
+onednn_run(OnednnCall *c, void *const buffers[3], char *const packed[2], char *scratch)
 {
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < N_OPERANDS; i++) {
 		c->buffers[i] = buffers[i];
+		c->packed[i] = NULL;
+		if (!is_packed(c, i))
+			continue;
+		c->packed[i] = packed[i];
+		if (!packed[i]) {
+			c->packed[i] = scratch;
+			RETURN_IF_ERROR(onednn_pack(c, i, buffers[i], scratch));
+		}
+		scratch += c->full.bytes[THEIRS + i];
+	}
 	c->memory = scratch;
 	if (c->workers == 1)
 		run_workers(c, 0, 1);
 	else
 		parallel_for(c->lib->pool, c->workers, 1, run_workers, c);
 	for (int w = 0; w < c->workers; w++)
-		RETURN_IF_ERROR(dnnl_fault(c->results[w], "a product failed"));
-	return dnnl_fault(c->lib->stream_wait(c->lib->stream), "a product failed");
+		RETURN_IF_ERROR(dnnl_fault(c->results[w], "a call failed"));
+	return dnnl_fault(c->lib->stream_wait(c->lib->stream), "a call failed");
 }
 
 #else /* built without */
@@ -427,10 +542,12 @@ onednn_version(const Onednn *lib)
 }
 
 Status
-onednn_dot(Onednn *lib, const LibraryDot *dot, int64_t scratch_limit, OnednnCall **out)
+onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
+                 OnednnCall **out)
 {
 	(void)lib;
-	(void)dot;
+	(void)work;
+	(void)fixed;
 	(void)scratch_limit;
 	*out = NULL;
 	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
@@ -456,11 +573,30 @@ onednn_scratch(const OnednnCall *call)
 	return 0;
 }
 
+int64_t
+onednn_packed_bytes(const OnednnCall *call, int i)
+{
+	(void)call;
+	(void)i;
+	return 0;
+}
+
 Status
-onednn_run(OnednnCall *call, void *const buffers[3], char *scratch)
+onednn_pack(OnednnCall *call, int i, const void *buffer, char *to)
+{
+	(void)call;
+	(void)i;
+	(void)buffer;
+	(void)to;
+	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
+}
+
+Status
+onednn_run(OnednnCall *call, void *const buffers[3], char *const packed[2], char *scratch)
 {
 	(void)call;
 	(void)buffers;
+	(void)packed;
 	(void)scratch;
 	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
 }

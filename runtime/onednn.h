@@ -1,5 +1,5 @@
-/* oneDNN, opened with dlopen: its products in place of generated loops. The one wrapper that knows the library; the
- * generation of its interface, 2 or 3, is that of the header at build. */
+/* oneDNN, opened with dlopen: its products and convolutions in place of generated loops. runtime/onednn*.c alone know
+ * the library; the generation of its interface, 2 or 3, is that of the header at build. */
 #ifndef GRADC_ONEDNN_H
 #define GRADC_ONEDNN_H
 
@@ -9,20 +9,28 @@
 typedef struct Onednn Onednn;
 typedef struct OnednnCall OnednnCall;
 
-/* tiled: products are cut into tiles of one size, each computed by one thread, so that any number of threads
+/* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads
  * gives the same bits; else the library cuts as it likes. An error says why there is no library. The pool
  * outlives it. */
 Status onednn_open(Pool *pool, bool tiled, Onednn **out);
 void onednn_close(Onednn *lib);                /* after its calls; NULL is allowed */
 const char *onednn_version(const Onednn *lib); /* "oneDNN 2.6.0" */
 
-/* A product made ready. An error says why the loops are better: only reference code, or more scratch
- * than scratch_limit bytes. */
-Status onednn_dot(Onednn *lib, const LibraryDot *dot, int64_t scratch_limit, OnednnCall **out);
+/* Work made ready. fixed: bit i says that operand i (0, 1) has the same elements in every run that gives the
+ * same packed memory for it. An error says why the loops are better: only reference code, or more scratch than
+ * scratch_limit bytes. */
+Status onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
+                        OnednnCall **out);
 void onednn_call_close(OnednnCall *call);                  /* NULL is allowed */
 const char *onednn_implementation(const OnednnCall *call); /* "brg:avx512_core" */
 int64_t onednn_scratch(const OnednnCall *call); /* bytes that a run needs, aligned to 64 */
-/* buffers: of x, y and z, where their offsets count from. */
-Status onednn_run(OnednnCall *call, void *const buffers[3], char *scratch);
+/* Bytes of the fixed operand i in the layout that the library likes best; 0: it takes ours, or wants it anew in each
+ * run. */
+int64_t onednn_packed_bytes(const OnednnCall *call, int i);
+/* Brings operand i of that buffer into that layout, once. to: aligned to 64. */
+Status onednn_pack(OnednnCall *call, int i, const void *buffer, char *to);
+/* buffers: of the operands and the result, where their offsets count from. packed: of the operands for which
+ * onednn_packed_bytes is not 0; NULL there: packed anew, into the scratch. */
+Status onednn_run(OnednnCall *call, void *const buffers[3], char *const packed[2], char *scratch);
 
 #endif

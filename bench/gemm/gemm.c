@@ -105,7 +105,7 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 	FormatWriter *w = format_writer_new(arena);
 	double best = 1e9, until = seconds_now() + 0.4;
 	OnednnCall *call = NULL;
-	LibraryDot dot;
+	LibraryWork work;
 	int64_t bytes;
 	Format f;
 
@@ -116,20 +116,20 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 	void *blob = format_finish(w, &bytes);
 	Status status = format_read(blob, bytes, &f);
 	if (!status)
-		status = format_library_dot(&f, 0, &dot);
+		status = format_library_work(&f, 0, &work);
 	if (!status)
-		status = onednn_dot(lib, &dot, f.library[0].scratch_limit, &call);
+		status = onednn_call_open(lib, &work, 0, f.library[0].scratch_limit, &call);
 	if (status) {
 		fprintf(stderr, "%s\n", status->message);
 		status_free(status);
 		return 0;
 	}
 	*name = onednn_implementation(call);
-	void *buffers[] = {r->buffers[dot.buffer[0]], r->buffers[dot.buffer[1]], r->buffers[2]};
+	void *buffers[] = {r->buffers[work.buffer[0]], r->buffers[work.buffer[1]], r->buffers[2]};
 	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
 	while (seconds_now() < until) {
 		double start = seconds_now();
-		status_free(onednn_run(call, buffers, scratch));
+		status_free(onednn_run(call, buffers, (char *const[]){NULL, NULL}, scratch));
 		double t = seconds_now() - start;
 		best = t < best ? t : best;
 	}

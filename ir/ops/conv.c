@@ -557,6 +557,48 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 	                        .c = conv_grad_weight_c});
 }
 
+/* ---- as a library's convolution */
+enum { MAX_LIBRARY_SPATIAL_AXES = 3 };
+
+/* All of the operand's buffer, or a dense part of it. */
+static bool
+dense_operand(Lower *lw, const Value *v, LibraryCall *out)
+{
+	int64_t strides[MAX_RANK];
+	Strided s;
+
+	if (!lower_strided(lw, v, &s))
+		return false;
+	type_strides(v->type, strides);
+	for (int i = 0; i < v->type->rank; i++)
+		if (v->type->dims[i] > 1 && s.strides[i] != strides[i])
+			return false;
+	library_put(out, 2, (int64_t[]){s.buffer, s.offset});
+	return true;
+}
+
+static bool
+conv_library(Lower *lw, const Node *n, LibraryCall *out)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	DType d = s.y->dtype;
+
+	*out = (LibraryCall){.kind = op_row(n)->name};
+	if ((d != F32 && d != BF16) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
+	    conv_cost_of(s.w, s.y) < LEAST_LIBRARY_FLOPS || !dense_operand(lw, s.p, out) ||
+	    !dense_operand(lw, s.q, out))
+		return false;
+	library_put(out, 4, (int64_t[]){s.x->dims[0], s.a->groups, s.in, s.out});
+	for (int i = 0; i < s.y_space->rank; i++) {
+		if (s.a->low.at[i] < 0 || s.a->high.at[i] < 0)
+			return false;
+		library_put(out, 6,
+		            (int64_t[]){s.x_space->dims[i], s.window->dims[i], s.y_space->dims[i],
+		                        s.a->stride.at[i], s.a->dilation.at[i], s.a->low.at[i]});
+	}
+	return true;
+}
+
 #define PLAIN "{stride = [1], low = [0], high = [0], dilation = [1], groups = 1"
 #define WIDE "{stride = [2,1], low = [1,2], high = [0,1], dilation = [1,2], groups = 2"
 static const Sample conv_samples[] = {
@@ -589,6 +631,7 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .grad = op##_grad_name,                                     \
 	                       .fuse = FUSE_OPAQUE,                                        \
 	                       .kernel = op##_kernel,                                      \
+	                       .library = conv_library,                                    \
 	                       .cost = op##_cost,                                          \
 	                       .samples = op##_samples};
 #define conv_grad_name conv_grad

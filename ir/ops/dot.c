@@ -342,26 +342,13 @@ batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const i
 	return r;
 }
 
-enum { MAX_LIBRARY_BATCH = 3, LEAST_LIBRARY_FLOPS = 1 << 20, LEAST_LIBRARY_SIZE = 8 };
+enum { MAX_LIBRARY_BATCH = 3, LEAST_LIBRARY_SIZE = 8 };
 
 /* One run of enough elements, or none at all for the caller to refuse. */
 static bool
 is_one_run(const AxisRuns *r)
 {
 	return r->n == 1 && r->size[0] >= LEAST_LIBRARY_SIZE;
-}
-
-static void
-put(LibraryCall *c, int64_t x)
-{
-	c->at[c->n++] = x;
-}
-
-static void
-put_all(LibraryCall *c, int n, const int64_t *x)
-{
-	for (int i = 0; i < n; i++)
-		put(c, x[i]);
 }
 
 /* Batched products in f32 whose first operand is transposed stay loops: the library copies it, which takes a
@@ -401,15 +388,15 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
 		return false; /* neither neighbour lies next to an element: slow in any library */
 	*out = (LibraryCall){.kind = "dot"};
-	put_all(out, 5, (int64_t[]){batch.n, sx.buffer, sx.offset, sy.buffer, sy.offset});
-	put_all(out, batch.n, batch.size);
-	put_all(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
-	put_all(out, batch.n, batch.strides[0]);
-	put_all(out, 2, (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
-	put_all(out, batch.n, batch.strides[1]);
-	put_all(out, 2, (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
-	put_all(out, batch.n, batch.result);
-	put_all(out, 2, (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
+	library_put(out, 5, (int64_t[]){sx.buffer, sx.offset, sy.buffer, sy.offset, batch.n});
+	library_put(out, batch.n, batch.size);
+	library_put(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
+	library_put(out, batch.n, batch.strides[0]);
+	library_put(out, 2, (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
+	library_put(out, batch.n, batch.strides[1]);
+	library_put(out, 2, (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
+	library_put(out, batch.n, batch.result);
+	library_put(out, 2, (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
 	return true;
 }
 

@@ -334,3 +334,10 @@ gemm_kernel(Lower *lw, const Gemm *g)
 		lb_end(lb);
 	}
 }
+
+void
+library_put(LibraryCall *c, int n, const int64_t *x)
+{
+	for (int i = 0; i < n; i++)
+		c->at[c->n++] = x[i];
+}

@@ -276,24 +276,81 @@ when_inside(LoopBuilder *lb, LoopValue inside, LoopValue x, LoopValue other)
 	return inside < 0 ? x : lb_select(lb, inside, x, other);
 }
 
-/* Accumulates over the window: the sum or maximum of x. */
+/* Windows of few places are written out, so that rows of y go in vectors. */
+enum { MAX_UNROLLED = 32 };
+
+static bool
+is_unrolled(const PoolLoop *p)
+{
+	return p->window->n <= MAX_UNROLLED;
+}
+
+static Index
+constant_index(Type t, int64_t flat)
+{
+	Index at = {.rank = t->rank};
+
+	for (int i = t->rank - 1; i >= 0; i--) {
+		at.at[i] = affine_constant(flat % t->dims[i]);
+		flat /= t->dims[i];
+	}
+	return at;
+}
+
+/* x at window place q, `outside` where that is not in x. */
+static LoopValue
+window_element(const PoolLoop *p, const Value *x, const Index *q, double outside)
+{
+	LoopValue inside;
+	Index at = pool_place(p, q, &inside);
+	LoopValue v = lower_element(p->lw, x, &at);
+
+	return when_inside(p->lw->lb, inside, v,
+	                   lb_float(p->lw->lb, compute_type(p->x->dtype), outside));
+}
+
+/* The sum or maximum of x over the window. */
 static LoopValue
 window_value(const PoolLoop *p, const Value *x)
 {
 	LoopBuilder *lb = p->lw->lb;
-	DType t = compute_type(p->x->dtype);
 	bool is_max = p->a->kind == POOL_MAX;
+	double outside = is_max ? -INFINITY : 0;
+	LoopValue sum = -1;
 	Index q;
-	LoopValue inside;
 
+	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
+		q = constant_index(p->window, k);
+		LoopValue v = window_element(p, x, &q, outside);
+		sum = sum < 0 ? v : lb_binary(lb, is_max ? LOOP_max : LOOP_add, sum, v);
+	}
+	if (sum >= 0)
+		return sum;
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
 	index_split(lb, p->window, affine_scalar(k), &q);
-	Index at = pool_place(p, &q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
-	LoopValue sum = lb_accumulator(lb, is_max ? ACC_MAX : ACC_ADD, t);
-	lb_accumulate(lb, sum, when_inside(lb, inside, v, lb_float(lb, t, is_max ? -INFINITY : 0)));
+	LoopValue v = window_element(p, x, &q, outside);
+	sum = lb_accumulator(lb, is_max ? ACC_MAX : ACC_ADD, compute_type(p->x->dtype));
+	lb_accumulate(lb, sum, v);
 	lb_end(lb);
 	return sum;
+}
+
+/* Is window place q the first that holds `best`? Its flat place in x, or the last place of x. The maximum is NaN
+ * where any element is. */
+static LoopValue
+place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
+{
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue inside;
+	Index at = pool_place(p, q, &inside);
+	LoopValue v = lower_element(p->lw, x, &at);
+	LoopValue hit = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, v, best),
+	                          lb_op(lb, LOOP_is_nan, BOOL, &v));
+
+	if (inside >= 0)
+		hit = lb_binary(lb, LOOP_and, hit, inside);
+	return lb_select(lb, hit, lb_affine(lb, index_flat(p->x, &at)),
+	                 lb_int(lb, S64, p->x->n - 1));
 }
 
 /* The flat place in x of the window's first maximum. */
@@ -301,21 +358,21 @@ static LoopValue
 window_winner(const PoolLoop *p, const Value *x)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue best = window_value(p, x), inside;
+	LoopValue best = window_value(p, x), first = -1;
 	Index q;
 
+	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
+		q = constant_index(p->window, k);
+		LoopValue place = place_if_best(p, x, &q, best);
+		first = first < 0 ? place : lb_binary(lb, LOOP_min, first, place);
+	}
+	if (first >= 0)
+		return first;
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
 	index_split(lb, p->window, affine_scalar(k), &q);
-	Index at = pool_place(p, &q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
-	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
-	LoopValue nan = lb_op(lb, LOOP_is_nan, BOOL, &v);
-	hit = lb_binary(lb, LOOP_or, hit, nan); /* the maximum is NaN where any element is */
-	if (inside >= 0)
-		hit = lb_binary(lb, LOOP_and, hit, inside);
-	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
-	LoopValue place = lb_affine(lb, index_flat(p->x, &at));
-	lb_accumulate(lb, first, lb_select(lb, hit, place, lb_int(lb, S64, p->x->n - 1)));
+	LoopValue place = place_if_best(p, x, &q, best);
+	first = lb_accumulator(lb, ACC_MIN, S64);
+	lb_accumulate(lb, first, place);
 	lb_end(lb);
 	return first;
 }
@@ -332,6 +389,41 @@ pool_loop(Lower *lw, const Node *n, Type x, Type y)
 	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
 }
 
+/* y in rows along its last axis. */
+static int64_t
+row_size(Type y)
+{
+	return y->dims[y->rank - 1];
+}
+static int64_t
+row_count(Type y)
+{
+	return y->n ? y->n / row_size(y) : 0;
+}
+
+static LoopMode
+row_mode(const PoolLoop *p)
+{
+	return is_unrolled(p) ? LOOP_VECTOR : LOOP_PLAIN;
+}
+
+/* Opens the loop over the elements of row number `row` of y; the flat number of one. */
+static Affine
+open_row(PoolLoop *p, Affine row, LoopMode mode)
+{
+	LoopBuilder *lb = p->lw->lb;
+	int64_t dims[MAX_RANK];
+	int last = p->y->rank - 1;
+
+	memcpy(dims, p->y->dims, sizeof(*dims) * (size_t)last);
+	index_split(lb, type_new(p->lw->m, S64, last, dims), row, &p->at);
+	LoopValue i = lb_for(lb, mode, row_size(p->y));
+	p->at.rank = last + 1;
+	p->at.of = NULL;
+	p->at.at[last] = affine_scalar(i);
+	return affine_add(affine_scale(row, row_size(p->y)), affine_scalar(i));
+}
+
 static void
 pool_kernel(Lower *lw, const Node *n)
 {
@@ -339,10 +431,10 @@ pool_kernel(Lower *lw, const Node *n)
 	Type y = node_result(n, 0)->type;
 	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
 
-	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
-	index_split(lb, y, affine_scalar(i), &p.at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i),
-	         window_value(&p, node_operand(n, 0)));
+	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
+	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, window_value(&p, node_operand(n, 0)));
+	lb_end(lb);
 	lb_end(lb);
 }
 
@@ -354,11 +446,12 @@ pool_gather_kernel(Lower *lw, const Node *n)
 	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
 	Index at;
 
-	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
-	index_split(lb, y, affine_scalar(i), &p.at);
+	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
+	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
 	index_split(lb, p.x, affine_scalar(window_winner(&p, node_operand(n, 1))), &at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i),
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
 	         lower_element(lw, node_operand(n, 0), &at));
+	lb_end(lb);
 	lb_end(lb);
 }
 
@@ -384,15 +477,34 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	lb_end(lb);
 }
 
+/* Every element of a row of y adds to its window's first maximum: these are found in vectors, then added to one by
+ * one, as windows overlap. */
+static void
+spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
+{
+	LoopBuilder *lb = p->lw->lb;
+	int winners = lb_local(lb, S64, row_size(p->y));
+
+	open_row(p, row, row_mode(p));
+	LoopValue winner = window_winner(p, node_operand(n, 1));
+	lb_store(lb, winners, p->at.at[p->y->rank - 1], winner);
+	lb_end(lb);
+	LoopValue i = lb_for(lb, LOOP_PLAIN, row_size(p->y));
+	p->at.at[p->y->rank - 1] = affine_scalar(i);
+	LoopValue dy = lower_element(p->lw, node_operand(n, 0), &p->at);
+	add_to(lb, out, affine_scalar(lb_load(lb, winners, affine_scalar(i))), dy);
+	lb_end(lb);
+}
+
 /* Parallel over planes (batch, channel): windows overlap within a plane only. */
 static void
 pool_grad_kernel(Lower *lw, const Node *n)
 {
 	LoopBuilder *lb = lw->lb;
-	Value *dy = node_operand(n, 0);
-	Type x = node_result(n, 0)->type, y = dy->type;
+	Type x = node_result(n, 0)->type, y = node_operand(n, 0)->type;
 	int out = lower_buffer(lw, node_result(n, 0));
 	int64_t planes = x->dims[0] * x->dims[1], size = planes ? x->n / planes : 0;
+	int64_t rows = planes ? row_count(y) / planes : 0;
 	PoolLoop p = pool_loop(lw, n, x, y);
 
 	LoopValue plane = lb_for(lb, LOOP_PARALLEL, planes);
@@ -400,16 +512,15 @@ pool_grad_kernel(Lower *lw, const Node *n)
 	lb_store(lb, out, affine_add(affine_scale(affine_scalar(plane), size), affine_scalar(i)),
 	         lb_number(lb, compute_type(x->dtype), 0));
 	lb_end(lb);
-	i = lb_for(lb, LOOP_PLAIN, planes ? y->n / planes : 0);
-	index_split(lb, y,
-	            affine_add(affine_scale(affine_scalar(plane), planes ? y->n / planes : 0),
-	                       affine_scalar(i)),
-	            &p.at);
-	LoopValue v = lower_element(lw, dy, &p.at);
-	if (p.a->kind == POOL_SUM)
-		spread_sum(&p, out, v);
-	else
-		add_to(lb, out, affine_scalar(window_winner(&p, node_operand(n, 1))), v);
+	i = lb_for(lb, LOOP_PLAIN, rows);
+	Affine row = affine_add(affine_scale(affine_scalar(plane), rows), affine_scalar(i));
+	if (p.a->kind == POOL_MAX) {
+		spread_to_winners(&p, n, out, row);
+	} else {
+		open_row(&p, row, LOOP_PLAIN);
+		spread_sum(&p, out, lower_element(lw, node_operand(n, 0), &p.at));
+		lb_end(lb);
+	}
 	lb_end(lb);
 	lb_end(lb);
 }

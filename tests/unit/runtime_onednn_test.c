@@ -1,5 +1,6 @@
-/* oneDNN's products against naive sums: layouts, types, tiles; the same bits for any number of threads where that
- * is promised; and what it must refuse. Without the library, the test says so and skips. */
+/* oneDNN's products and convolutions against naive sums: layouts, types, tiles, packed operands; the same bits for
+ * any number of threads where that is promised; and what it must refuse. Without the library, the test says so and
+ * skips. */
 #include "runtime/onednn.h"
 
 #include <math.h>
@@ -89,32 +90,41 @@ set_operand(LibraryDot *d, int i, const Case *c, int64_t rows, int64_t columns, 
 	d->strides[i][d->rank - 1] = transposed ? width : 1;
 }
 
-static LibraryDot
+static LibraryWork
 dot_of(const Case *c, DType dtype)
 {
-	LibraryDot d = {.rank = c->rank, .dtype = dtype, .offset = {c->offset, 0, 0}};
+	LibraryWork w = {.kind = LIBRARY_DOT, .dtype = dtype, .offset = {c->offset, 0, 0}};
+	LibraryDot *d = &w.dot;
 
-	set_operand(&d, X, c, c->m, c->k, c->x_transposed);
-	set_operand(&d, Y, c, c->k, c->n, c->y_transposed);
-	set_operand(&d, Z, c, c->m, c->n, false);
-	return d;
+	d->rank = c->rank;
+	set_operand(d, X, c, c->m, c->k, c->x_transposed);
+	set_operand(d, Y, c, c->k, c->n, c->y_transposed);
+	set_operand(d, Z, c, c->m, c->n, false);
+	return w;
+}
+
+static int64_t
+elements(const LibraryWork *w, int i)
+{
+	return format_library_reach(w, i) / dtype_bytes(w->dtype, 1);
 }
 
 static char *
-buffer_new(const LibraryDot *d, int i)
+buffer_new(const LibraryWork *w, int i)
 {
-	int64_t n = format_dot_reach(d, i) / dtype_bytes(d->dtype, 1);
-	char *at = aligned_alloc(64, (size_t)(dtype_bytes(d->dtype, n) + 63) / 64 * 64);
+	int64_t n = elements(w, i);
+	char *at = aligned_alloc(64, (size_t)(dtype_bytes(w->dtype, n) + 63) / 64 * 64);
 
 	for (int64_t e = 0; e < n; e++)
-		dtype_store_float(d->dtype, at, e, i == Z ? -1e30 : sin(0.7 * (double)(e + i)));
+		dtype_store_float(w->dtype, at, e, i == Z ? -1e30 : sin(0.7 * (double)(e + i)));
 	return at;
 }
 
 static int64_t
-place(const LibraryDot *d, int i, int64_t batch, int64_t row, int64_t column)
+place(const LibraryWork *w, int i, int64_t batch, int64_t row, int64_t column)
 {
-	int64_t at = d->offset[i] + row * d->strides[i][d->rank - 2] +
+	const LibraryDot *d = &w->dot;
+	int64_t at = w->offset[i] + row * d->strides[i][d->rank - 2] +
 	             column * d->strides[i][d->rank - 1];
 
 	for (int b = d->rank - 3; b >= 0; batch /= d->dims[i][b--])
@@ -122,61 +132,187 @@ place(const LibraryDot *d, int i, int64_t batch, int64_t row, int64_t column)
 	return at;
 }
 
-static double
-naive(const LibraryDot *d, char *const *buffers, int64_t batch, int64_t row, int64_t column)
-{
-	double sum = 0;
+/* An element of the result: what it should be, -1e30 where nothing is written, and the sum of its terms' sizes. */
+typedef struct {
+	double value, size;
+} Wanted;
 
-	for (int64_t k = 0; k < d->dims[X][d->rank - 1]; k++)
-		sum += dtype_load_float(d->dtype, buffers[X], place(d, X, batch, row, k)) *
-		       dtype_load_float(d->dtype, buffers[Y], place(d, Y, batch, k, column));
-	return sum;
+static void
+add_term(Wanted *w, double term)
+{
+	w->value += term;
+	w->size += fabs(term);
 }
 
-/* Every element, and nothing between the rows. */
-static void
-compare(const LibraryDot *d, char *const *buffers)
+static double
+element_of(const LibraryWork *w, char *const *buffers, int i, int64_t at)
 {
-	int64_t batches = 1, touched = 0, n = format_dot_reach(d, Z) / dtype_bytes(d->dtype, 1);
-	double k = (double)d->dims[X][d->rank - 1], unit = d->dtype == BF16 ? 1 / 128. : 1e-6;
+	return dtype_load_float(w->dtype, buffers[i], at);
+}
+
+static void
+want_dot(const LibraryWork *w, char *const *buffers, Wanted *out)
+{
+	const LibraryDot *d = &w->dot;
+	int64_t batches = 1, rows = d->dims[Z][d->rank - 2], columns = d->dims[Z][d->rank - 1];
 
 	for (int b = 0; b < d->rank - 2; b++)
 		batches *= d->dims[Z][b];
 	for (int64_t b = 0; b < batches; b++)
-		for (int64_t r = 0; r < d->dims[Z][d->rank - 2]; r++)
-			for (int64_t c = 0; c < d->dims[Z][d->rank - 1]; c++, touched++) {
-				double want = naive(d, buffers, b, r, c);
-				double got = dtype_load_float(d->dtype, buffers[Z],
-				                              place(d, Z, b, r, c));
-				if (!(fabs(got - want) <= unit * (fabs(want) + sqrt(k))))
-					fail_msg("batch %d, [%d,%d]: %.9g instead of %.9g", (int)b,
-					         (int)r, (int)c, got, want);
+		for (int64_t r = 0; r < rows; r++)
+			for (int64_t c = 0; c < columns; c++) {
+				Wanted *z = &out[place(w, Z, b, r, c)];
+				*z = (Wanted){0};
+				for (int64_t k = 0; k < d->dims[X][d->rank - 1]; k++)
+					add_term(z,
+					         element_of(w, buffers, X, place(w, X, b, r, k)) *
+					                 element_of(w, buffers, Y,
+					                            place(w, Y, b, k, c)));
 			}
-	for (int64_t e = 0; e < n; e++)
-		touched += dtype_load_float(d->dtype, buffers[Z], e) < -1e29;
-	assert_int_equal(touched, n);
 }
 
-/* The product of a case, in z. */
-static char *
-multiply(Bench *b, const Case *c, DType dtype, bool check)
+/* Place number `flat` of a window or of y along the spatial axes. */
+static void
+split_places(const LibraryConv *c, bool window, int64_t flat, int64_t *at)
 {
-	LibraryDot d = dot_of(c, dtype);
-	char *buffers[] = {buffer_new(&d, X), buffer_new(&d, Y), buffer_new(&d, Z)};
+	for (int i = c->spatial - 1; i >= 0; i--) {
+		int64_t size = window ? c->axes[i].window : c->axes[i].y;
+		at[i] = flat % size;
+		flat /= size;
+	}
+}
+
+/* The flat place in x that window place q of y's place p reads; -1: padding. */
+static int64_t
+place_in_x(const LibraryConv *c, const int64_t *p, const int64_t *q)
+{
+	int64_t flat = 0;
+
+	for (int i = 0; i < c->spatial; i++) {
+		const LibraryWindow *a = &c->axes[i];
+		int64_t at = p[i] * a->stride + q[i] * a->dilation - a->low;
+		if (at < 0 || at >= a->x)
+			return -1;
+		flat = flat * a->x + at;
+	}
+	return flat;
+}
+
+static void
+want_conv(const LibraryWork *w, char *const *buffers, Wanted *out)
+{
+	const LibraryConv *c = &w->conv;
+	const ConvTensor *operands = library_conv_operands[w->kind];
+	int64_t n_x = library_conv_elements(c, CONV_X) / (c->batch * c->groups * c->in);
+	int64_t n_w = library_conv_elements(c, CONV_W) / (c->groups * c->out * c->in);
+	int64_t n_y = library_conv_elements(c, CONV_Y) / (c->batch * c->groups * c->out);
+	int64_t p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+
+	for (int64_t e = 0; e < elements(w, Z); e++)
+		out[e] = (Wanted){0};
+	for (int64_t b = 0; b < c->batch; b++)
+		for (int64_t o = 0; o < c->groups * c->out; o++)
+			for (int64_t i = 0; i < c->in; i++)
+				for (int64_t y = 0; y < n_y; y++)
+					for (int64_t k = 0; k < n_w; k++) {
+						split_places(c, false, y, p);
+						split_places(c, true, k, q);
+						int64_t x = place_in_x(c, p, q);
+						int64_t channel = o / c->out * c->in + i;
+						if (x < 0)
+							continue;
+						flat[CONV_X] =
+							(b * c->groups * c->in + channel) * n_x + x;
+						flat[CONV_W] = (o * c->in + i) * n_w + k;
+						flat[CONV_Y] = (b * c->groups * c->out + o) * n_y +
+						               y;
+						add_term(&out[flat[operands[Z]]],
+						         element_of(w, buffers, X,
+						                    flat[operands[X]]) *
+						                 element_of(w, buffers, Y,
+						                            flat[operands[Y]]));
+					}
+}
+
+/* Every element, and nothing between the rows. */
+static void
+compare(const LibraryWork *w, char *const *buffers)
+{
+	int64_t n = elements(w, Z);
+	double rounding = w->dtype == BF16 ? 1 / 128. : 1e-7;
+	Wanted *want = malloc(sizeof(*want) * (size_t)n);
+
+	for (int64_t e = 0; e < n; e++)
+		want[e] = (Wanted){-1e30, 0};
+	(w->kind == LIBRARY_DOT ? want_dot : want_conv)(w, buffers, want);
+	for (int64_t e = 0; e < n; e++) {
+		double got = element_of(w, buffers, Z, e), value = want[e].value;
+		double off = rounding * fabs(value) + 1e-6 * want[e].size;
+		if (value < -1e29 ? !(got < -1e29) : !(fabs(got - value) <= off))
+			fail_msg("%s, element %d: %.9g instead of %.9g",
+			         library_kind_names[w->kind], (int)e, got, value);
+	}
+	free(want);
+}
+
+/* The result. Operands of `fixed` are packed once for two runs. */
+static char *
+run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
+{
+	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z)};
+	char *packed[2] = {NULL, NULL};
 	OnednnCall *call;
 
-	must(onednn_dot(b->lib, &d, LIMIT, &call));
+	must(onednn_call_open(b->lib, w, fixed, LIMIT, &call));
 	assert_null(strstr(onednn_implementation(call), "ref"));
 	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
+	for (int i = 0; i < 2; i++) {
+		int64_t bytes = onednn_packed_bytes(call, i);
+		assert_true(bytes == 0 || fixed >> i & 1);
+		if (bytes == 0)
+			continue;
+		packed[i] = aligned_alloc(64, (size_t)bytes);
+		must(onednn_pack(call, i, buffers[i], packed[i]));
+		/* what is packed is not read again */
+		char *other = calloc(1, (size_t)format_library_reach(w, i));
+		must(onednn_run(call,
+		                (void *const[]){i == X ? other : buffers[X],
+		                                i == Y ? other : buffers[Y], buffers[Z]},
+		                packed, scratch));
+		free(other);
+	}
 	for (int round = 0; round < 2; round++)
-		must(onednn_run(call, (void *const *)buffers, scratch));
+		must(onednn_run(call, (void *const *)buffers, packed, scratch));
 	if (check)
-		compare(&d, buffers);
+		compare(w, buffers);
 	onednn_call_close(call);
 	free(scratch);
-	free(buffers[X]);
-	free(buffers[Y]);
+	for (int i = 0; i < 2; i++) {
+		free(packed[i]);
+		free(buffers[i]);
+	}
 	return buffers[Z];
+}
+
+/* ---- all cases */
+static const LibraryConv convs[] = {
+	{1, 3, 1, 5, 20, {{30, 3, 15, 2, 1, 1}}},
+	{2, 4, 1, 3, 40, {{20, 3, 20, 1, 1, 1}, {17, 3, 17, 1, 1, 1}}},
+	{2, 6, 1, 16, 70, {{14, 3, 7, 2, 1, 1}, {9, 1, 5, 2, 1, 0}}},
+	{2, 2, 20, 1, 1, {{12, 3, 12, 1, 1, 1}, {12, 3, 12, 1, 1, 1}}},
+	{2, 2, 4, 8, 8, {{13, 3, 9, 1, 2, 0}, {8, 2, 4, 2, 1, 0}}},
+	{3, 2, 1, 8, 16, {{6, 3, 6, 1, 1, 1}, {7, 3, 3, 2, 1, 0}, {5, 1, 5, 1, 1, 0}}},
+};
+enum { N_WORKS = COUNT(cases) + 3 * COUNT(convs) };
+
+static LibraryWork
+work_of(int i, DType dtype)
+{
+	if (i < COUNT(cases))
+		return dot_of(&cases[i], dtype);
+	i -= COUNT(cases);
+	return (LibraryWork){
+		.kind = (LibraryKind)(LIBRARY_CONV + i % 3), .dtype = dtype, .conv = convs[i / 3]};
 }
 
 static void
@@ -184,8 +320,11 @@ check_all(int threads, bool tiled, DType dtype)
 {
 	Bench b = bench_open(threads, tiled);
 
-	for (int i = 0; i < COUNT(cases); i++)
-		free(multiply(&b, &cases[i], dtype, true));
+	for (int i = 0; i < N_WORKS; i++)
+		for (unsigned fixed = 0; fixed < 4; fixed++) {
+			LibraryWork w = work_of(i, dtype);
+			free(run_work(&b, &w, fixed, true));
+		}
 	bench_close(&b);
 }
 
@@ -214,14 +353,14 @@ test_tiles_are_deterministic(void **state)
 {
 	static const int threads[] = {1, 2, 4};
 
-	for (int i = 0; i < COUNT(cases); i++) {
-		LibraryDot d = dot_of(&cases[i], F32);
+	for (int i = 0; i < N_WORKS; i++) {
+		LibraryWork w = work_of(i, F32);
 		char *first = NULL;
 		for (int t = 0; t < COUNT(threads); t++) {
 			Bench b = bench_open(threads[t], true);
-			char *z = multiply(&b, &cases[i], F32, false);
+			char *z = run_work(&b, &w, 0, false);
 			if (first)
-				assert_memory_equal(first, z, (size_t)format_dot_reach(&d, Z));
+				assert_memory_equal(first, z, (size_t)format_library_reach(&w, Z));
 			free(first);
 			first = z;
 			bench_close(&b);
@@ -234,14 +373,14 @@ static void
 test_scratch_is_limited(void **state)
 {
 	Bench b = bench_open(1, false);
-	LibraryDot d = dot_of(&cases[1], F32);
+	LibraryWork w = dot_of(&cases[1], F32);
 	OnednnCall *call;
 
-	must(onednn_dot(b.lib, &d, LIMIT, &call));
+	must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
 	int64_t bytes = onednn_scratch(call);
 	onednn_call_close(call);
 	assert_true(bytes > 0);
-	Status status = onednn_dot(b.lib, &d, bytes - 1, &call);
+	Status status = onednn_call_open(b.lib, &w, 0, bytes - 1, &call);
 	assert_non_null(status);
 	assert_null(call);
 	assert_non_null(strstr(status->message, "bytes"));
@@ -254,12 +393,12 @@ static void
 test_reference_code_is_refused(void **state)
 {
 	Bench b = bench_open(1, false);
-	LibraryDot d = dot_of(&cases[0], F32);
+	LibraryWork w = dot_of(&cases[0], F32);
 	OnednnCall *call;
 
-	d.strides[X][0] *= 2;
-	d.strides[X][1] = 2;
-	Status status = onednn_dot(b.lib, &d, LIMIT, &call);
+	w.dot.strides[X][0] *= 2;
+	w.dot.strides[X][1] = 2;
+	Status status = onednn_call_open(b.lib, &w, 0, LIMIT, &call);
 	assert_non_null(status);
 	assert_null(call);
 	status_free(status);

@@ -1,0 +1,219 @@
+/* An operand is packed once when every launch of its kernel reads it from a constant state. Equal layers share a
+ * kernel, so a call may have as many packed operands as there are such states. */
+#include "runtime/library_calls.h"
+
+#include <stdlib.h>
+
+enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes, of all packed operands */ };
+
+/* A state in a call's own layout. */
+typedef struct {
+	int64_t state;    /* its offset in the state region */
+	const void *from; /* where the first run found it; NULL: not yet packed */
+	char *at;
+} Packed;
+typedef struct {
+	LibraryWork work;
+	OnednnCall *call; /* NULL: the loops run */
+	unsigned fixed;
+	Packed *packed[N_READ];
+	int n_packed[N_READ];
+} Call;
+struct LibraryCalls {
+	const Format *tables;
+	Call *at; /* by library record */
+	int n;
+	int64_t scratch, packed; /* bytes: of any one of them, of all */
+	char *memory;
+};
+
+/* ---- which operands never change */
+static bool
+lies_in_constant(const Format *f, const Slot *s)
+{
+	for (int i = 0; s->space == SPACE_STATE && i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *t = &f->states[i];
+		if (t->lifetime == LASTS_CONSTANT && s->offset >= t->offset &&
+		    s->offset + s->bytes <= t->offset + t->bytes)
+			return true;
+	}
+	return false;
+}
+
+static Status
+add_packed(Call *c, int i, int64_t state)
+{
+	for (int k = 0; k < c->n_packed[i]; k++)
+		if (c->packed[i][k].state == state)
+			return NULL;
+	Packed *grown = realloc(c->packed[i], sizeof(*grown) * (size_t)(c->n_packed[i] + 1));
+	if (!grown)
+		return status_error(EXIT_SYSTEM, "no memory for %d packed states", c->n_packed[i]);
+	c->packed[i] = grown;
+	c->packed[i][c->n_packed[i]++] = (Packed){.state = state};
+	return NULL;
+}
+
+static Status
+look_at_launch(const LibraryCalls *calls, const Instruction *n)
+{
+	const Format *f = calls->tables;
+	uint32_t record = n->kind == RUN_KERNEL ? f->kernels[n->what].library : 0;
+
+	if (!record)
+		return NULL;
+	Call *c = &calls->at[record - 1];
+	for (int i = 0; i < N_READ; i++) {
+		const Slot *s = &f->slots[f->arguments[n->args + (uint32_t)c->work.buffer[i]].slot];
+		if (!lies_in_constant(f, s))
+			c->fixed &= ~(1u << i);
+		else if (c->fixed >> i & 1)
+			RETURN_IF_ERROR(add_packed(c, i, s->offset));
+	}
+	return NULL;
+}
+
+/* ---- making */
+static int64_t
+packed_bytes(const Call *c)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < N_READ; i++)
+		bytes += c->n_packed[i] * onednn_packed_bytes(c->call, i);
+	return bytes;
+}
+
+static void
+make_call(LibraryCalls *calls, Onednn *lib, int record)
+{
+	int64_t limit = calls->tables->library[record].scratch_limit;
+	Call *c = &calls->at[record];
+
+	status_free(onednn_call_open(lib, &c->work, c->fixed, limit, &c->call));
+	if (c->call && c->fixed && calls->packed + packed_bytes(c) > MAX_PACKED) {
+		onednn_call_close(c->call);
+		c->fixed = 0;
+		status_free(onednn_call_open(lib, &c->work, 0, limit, &c->call));
+	}
+	if (!c->call)
+		return;
+	calls->packed += packed_bytes(c);
+	if (onednn_scratch(c->call) > calls->scratch)
+		calls->scratch = onednn_scratch(c->call);
+}
+
+Status
+library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out)
+{
+	LibraryCalls *calls = calloc(1, sizeof(*calls));
+	int n = lib && tables ? tables->n[SECTION_LIBRARY] : 0;
+
+	*out = NULL;
+	if (!calls || !(calls->at = calloc((size_t)n + 1, sizeof(*calls->at)))) {
+		free(calls);
+		return status_error(EXIT_SYSTEM, "no memory for %d library calls", n);
+	}
+	calls->tables = tables;
+	calls->n = n;
+	Status status = NULL;
+	for (int i = 0; i < n && !status; i++) {
+		status = format_library_work(tables, (uint32_t)i, &calls->at[i].work);
+		calls->at[i].fixed = (1u << N_READ) - 1;
+	}
+	for (int i = 0; n && i < tables->n[SECTION_INSTRUCTIONS] && !status; i++)
+		status = look_at_launch(calls, &tables->instructions[i]);
+	for (int i = 0; i < n && !status; i++)
+		make_call(calls, lib, i);
+	if (status)
+		library_calls_close(calls);
+	else
+		*out = calls;
+	return status;
+}
+
+void
+library_calls_close(LibraryCalls *calls)
+{
+	if (!calls)
+		return;
+	for (int i = 0; i < calls->n; i++) {
+		onednn_call_close(calls->at[i].call);
+		for (int k = 0; k < N_READ; k++)
+			free(calls->at[i].packed[k]);
+	}
+	free(calls->at);
+	free(calls);
+}
+
+int64_t
+library_calls_bytes(const LibraryCalls *calls)
+{
+	return calls->scratch + calls->packed;
+}
+
+void
+library_calls_place(LibraryCalls *calls, char *memory)
+{
+	calls->memory = memory;
+	memory += calls->scratch;
+	for (int i = 0; i < calls->n; i++) {
+		Call *c = &calls->at[i];
+		for (int k = 0; c->call && k < N_READ; k++)
+			for (int p = 0; p < c->n_packed[k]; p++) {
+				c->packed[k][p].at = memory;
+				memory += onednn_packed_bytes(c->call, k);
+			}
+	}
+}
+
+/* ---- running */
+static Call *
+call_of(const LibraryCalls *calls, uint32_t kernel)
+{
+	uint32_t i = calls->n ? calls->tables->kernels[kernel].library : 0;
+
+	return i && calls->at[i - 1].call ? &calls->at[i - 1] : NULL;
+}
+
+const char *
+library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
+{
+	const Call *c = call_of(calls, kernel);
+
+	return c ? onednn_implementation(c->call) : NULL;
+}
+
+/* The packed operand i that lies in buffer; made by the first run that reads it. */
+static Status
+find_packed(Call *c, int i, const void *buffer, char **out)
+{
+	*out = NULL;
+	if (onednn_packed_bytes(c->call, i) == 0)
+		return NULL;
+	for (int k = 0; k < c->n_packed[i]; k++) {
+		Packed *p = &c->packed[i][k];
+		if (p->from && p->from != buffer)
+			continue;
+		*out = p->at;
+		if (!p->from)
+			RETURN_IF_ERROR(onednn_pack(c->call, i, buffer, p->at));
+		p->from = buffer;
+		return NULL;
+	}
+	return NULL;
+}
+
+Status
+library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, uint32_t n)
+{
+	Call *c = call_of(calls, kernel);
+	void *operands[N_READ + 1];
+	char *packed[N_READ];
+
+	for (int i = 0; i < N_READ + 1; i++)
+		operands[i] = buffers[c->work.buffer[i] < 0 ? (int)n - 1 : c->work.buffer[i]];
+	for (int i = 0; i < N_READ; i++)
+		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));
+	return onednn_run(c->call, operands, packed, calls->memory);
+}

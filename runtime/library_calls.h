@@ -1,0 +1,24 @@
+/* The kernels of an executable that a library runs in place of their loops, made ready once: primitives, and operands
+ * that never change in the library's own layout. */
+#ifndef GRADC_LIBRARY_CALLS_H
+#define GRADC_LIBRARY_CALLS_H
+
+#include "runtime/onednn.h"
+
+typedef struct LibraryCalls LibraryCalls;
+
+/* lib NULL: no kernel has a call. What the library cannot do well is no fault: the loops do it. lib and tables
+ * outlive the calls. */
+Status library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out);
+void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
+/* Bytes of memory that they need, for scratch and packed operands. */
+int64_t library_calls_bytes(const LibraryCalls *calls);
+/* That memory, aligned to 64, before the first run. The caller frees it after the calls. */
+void library_calls_place(LibraryCalls *calls, char *memory);
+/* What runs kernel: an implementation's name; NULL: its loops. */
+const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
+/* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
+ * never changes. */
+Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, uint32_t n);
+
+#endif

@@ -1,0 +1,68 @@
+/* Shared by runtime/onednn*.c: the library's functions, and what differs between its generations and between kinds of
+ * work. */
+#ifndef GRADC_ONEDNN_IMPL_H
+#define GRADC_ONEDNN_IMPL_H
+
+#include "runtime/onednn.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#if DNNL_VERSION_MAJOR == 3
+#define DNNL_2(name)
+#define DNNL_3(name) DNNL(name)
+#define SONAME "libdnnl.so.3"
+typedef dnnl_memory_desc_t MemoryDesc;
+typedef const_dnnl_memory_desc_t ConstMemoryDesc;
+#define DESC(d) (d)
+#else
+#define DNNL_2(name) DNNL(name)
+#define DNNL_3(name)
+#define SONAME "libdnnl.so.2"
+typedef dnnl_memory_desc_t MemoryDesc;
+typedef const dnnl_memory_desc_t *ConstMemoryDesc;
+#define DESC(d) (&(d))
+#endif
+
+enum { N_OPERANDS = 3 }; /* two and the result */
+
+struct Onednn {
+	Pool *pool;
+	bool tiled;
+	void *library;
+	char version_text[32];
+	dnnl_engine_t engine;
+	dnnl_stream_t stream;
+	dnnl_primitive_attr_t attributes;
+#define DNNL(name) __typeof__(dnnl_##name) *name;
+#include "runtime/onednn_list.def"
+#undef DNNL
+};
+
+/* An operand of a tile, as it lies in our buffers. */
+typedef struct {
+	int rank;
+	dnnl_dims_t dims, strides;
+} Layout;
+
+/* Tiles go along one axis of the result. */
+typedef struct {
+	int axis;             /* the kind's own number for it */
+	int64_t extent, step; /* of the axis, of a tile */
+	int64_t move
+		[N_OPERANDS]; /* elements from one step of the axis to the next; 0: all tiles read the same */
+} Tiling;
+
+/* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */
+typedef struct {
+	int names[N_OPERANDS]; /* DNNL_ARG_... */
+	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
+	/* The tiling whose tiles are large enough; of one tile when !tiled. */
+	Tiling (*tiling)(const LibraryWork *w, bool tiled);
+	/* Operand i of a tile of so many steps. */
+	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
+	dnnl_status_t (*describe)(const Onednn *lib, const LibraryWork *w,
+	                          ConstMemoryDesc m[N_OPERANDS], dnnl_primitive_desc_t *out);
+} WorkKind;
+extern const WorkKind onednn_dot, onednn_conv, onednn_conv_grad_input, onednn_conv_grad_weight;
+
+#endif
