@@ -12,6 +12,10 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
+/* ---- in_place.c */
+/* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */
+bool kernel_may_overwrite(const Kernel *k, int input, int output);
+
 /* ---- c/print.c: kernels as C. A module is printed in parts, so that several compilers may run at once:
  * each part is a translation unit with every `parts`-th kernel, its symbol with that suffix. */
 void c_print_part(Text *out, const Module *m, int part, int parts, const char *suffix);

@@ -1,6 +1,7 @@
 /* Gives every value a place: states at fixed offsets; parameters and results of programs in the io
  * region; everything else in one workspace by liveness. A value that becomes a state's new content is
- * computed in the state's place when nobody reads the old content any more. */
+ * computed in the state's place when nobody reads the old content any more, and one that a kernel reads for the
+ * last time gives its place to a result where the kernel allows that. */
 #include "codegen/codegen.h"
 #include "codegen/free_blocks.h"
 
@@ -33,27 +34,6 @@ place_states(Module *m)
 			s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 	}
 	m->state_bytes = at;
-}
-
-/* ---- a kernel that reads and writes one place per element may do so in the same memory */
-static bool
-pointwise(const Kernel *k, int input, int output)
-{
-	const Affine *place = NULL;
-
-	for (int i = 0; i < k->body.n; i++) {
-		const LoopStatement *s = &k->body.at[i];
-		bool load = s->kind == LOOP_STATEMENT_LOAD && s->buffer == input;
-		bool store = s->kind == LOOP_STATEMENT_STORE && s->buffer == output;
-		if (s->kind == LOOP_STATEMENT_LOAD && s->buffer == output)
-			return false;
-		if (!load && !store)
-			continue;
-		if (place && !affine_equal(place, s->place))
-			return false;
-		place = s->place;
-	}
-	return true;
 }
 
 /* ---- one function */
@@ -100,8 +80,9 @@ old_read_later(void *ctx, const Value *old)
 			continue;
 		if (o->plan->position[u->user->id] > o->plan->position[n->id])
 			return true;
-		if (u->user == n && (old->state != o->state ||
-		                     !pointwise(k, u->index, k->n_inputs + o->fresh->index)))
+		if (u->user == n &&
+		    (old->state != o->state ||
+		     !kernel_may_overwrite(k, u->index, k->n_inputs + o->fresh->index)))
 			return true;
 	}
 	return false;
@@ -152,6 +133,36 @@ allocate(Plan *p, Value *v)
 	p->top += bytes;
 }
 
+static bool
+reads_once(const Node *n, const Value *v)
+{
+	int times = 0;
+
+	for (int i = 0; i < n->n_operands; i++)
+		times += node_operand(n, i) == v;
+	return times == 1;
+}
+
+/* A result takes the place of an operand that is read for the last time, where the kernel allows that. */
+static bool
+overwrite(Plan *p, const Node *n, Value *v)
+{
+	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+
+	for (int i = 0; k && i < n->n_operands; i++) {
+		Value *u = node_operand(n, i);
+		if (u->region != REGION_WORKSPACE || p->last_use[u->id] != p->position[n->id] ||
+		    workspace_bytes(u) != workspace_bytes(v) || !reads_once(n, u) ||
+		    !kernel_may_overwrite(k, i, k->n_inputs + v->index))
+			continue;
+		v->region = REGION_WORKSPACE;
+		v->offset = u->offset;
+		p->last_use[u->id] = -1; /* its place is v's now */
+		return true;
+	}
+	return false;
+}
+
 static void
 release(Plan *p, const Value *v)
 {
@@ -164,7 +175,8 @@ place_workspace(Plan *p)
 	for_each_node(p->f, n) {
 		int here = p->position[n->id];
 		for (int i = 0; i < n->n_results; i++)
-			if (node_result(n, i)->region == REGION_NONE)
+			if (node_result(n, i)->region == REGION_NONE &&
+			    !overwrite(p, n, node_result(n, i)))
 				allocate(p, node_result(n, i));
 		/* What was read for the last time makes room for later nodes. */
 		for (int i = 0; i < n->n_operands; i++) {

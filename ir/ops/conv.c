@@ -415,9 +415,9 @@ conv_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(group, s.in), in), &p, &q);
 }
 static Affine
-conv_c(const Node *n, Affine batch, Affine m, Affine col)
+conv_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(n->function->module, n);
+	ConvShape s = conv_shapes(lw->m, n);
 
 	/* (image * groups + group) * out + m is image * channels + channel */
 	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
@@ -486,9 +486,9 @@ conv_grad_input_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 	return load_inside(lw, s.p, &at, inside);
 }
 static Affine
-conv_grad_input_c(const Node *n, Affine batch, Affine m, Affine col)
+conv_grad_input_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(n->function->module, n);
+	ConvShape s = conv_shapes(lw->m, n);
 
 	return affine_add(affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n),
 	                  col);
@@ -534,9 +534,9 @@ conv_grad_weight_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(batch, s.in), in), &p, &q);
 }
 static Affine
-conv_grad_weight_c(const Node *n, Affine batch, Affine m, Affine col)
+conv_grad_weight_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(n->function->module, n);
+	ConvShape s = conv_shapes(lw->m, n);
 
 	return affine_add(
 		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);

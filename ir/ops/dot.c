@@ -1,5 +1,6 @@
-/* dot {x_batch, y_batch, x_contract, y_contract}: sums over the contracted axes, pairs the batch
- * axes. Result axes: batch, the free axes of x, those of y. As XLA's DotGeneral. */
+/* dot {x_batch, y_batch, x_contract, y_contract, order}: sums over the contracted axes, pairs the batch
+ * axes. Result axes: batch, the free axes of x, those of y; as XLA's DotGeneral. With `order`, result axis i is
+ * number order[i] of these: a transpose that costs nothing. */
 #include "ir/ops/gemm.h"
 
 static const Field dot_fields[] = {
@@ -7,6 +8,7 @@ static const Field dot_fields[] = {
 	{"y_batch", FIELD_INTS, offsetof(DotAttr, y_batch), NULL, true},
 	{"x_contract", FIELD_INTS, offsetof(DotAttr, x_contract), NULL, true},
 	{"y_contract", FIELD_INTS, offsetof(DotAttr, y_contract), NULL, true},
+	{"order", FIELD_INTS, offsetof(DotAttr, order), NULL, true},
 	{0}};
 
 /* The axes of a rank that neither list names, in order. */
@@ -42,6 +44,25 @@ pairs_fit(Infer *in, const Ints *a, const Ints *b, const char *what)
 	return true;
 }
 
+static Ints
+in_order(Infer *in, const Ints *order, const Ints *shape)
+{
+	Ints result = {.n = shape->n};
+	unsigned seen = 0;
+
+	if (order->n == 0)
+		return *shape;
+	for (int i = 0; i < order->n && i < shape->n; i++) {
+		if (!infer_axis(in, order->at[i], shape->n))
+			return *shape;
+		seen |= 1u << order->at[i];
+		result.at[i] = shape->at[order->at[i]];
+	}
+	if (order->n != shape->n || seen != (1u << shape->n) - 1)
+		infer_error(in, "order names %d axes of %d, or one twice", order->n, shape->n);
+	return result;
+}
+
 /* x: T[8,4,64,16], y: T[8,4,64,16], batch [0,1] x [0,1], contract [3] x [3]  ->  T[8,4,64,64] */
 static void
 dot_infer(Infer *in)
@@ -71,6 +92,7 @@ dot_infer(Infer *in)
 		shape.at[shape.n++] = x->dims[fx.at[i]];
 	for (int i = 0; i < fy.n; i++)
 		shape.at[shape.n++] = y->dims[fy.at[i]];
+	shape = in_order(in, &a->order, &shape);
 	infer_set(in, 0, x->dtype, &shape);
 }
 
@@ -103,17 +125,65 @@ dot_shape(Module *m, const DotAttr *a, Type x, Type y)
 	return s;
 }
 
-/* Flat offsets in t of every index of the group: naive evaluation reads through these tables. */
-static int64_t *
-group_offsets(Arena *arena, Type t, const Ints *axes, Type group)
+/* Strides in the result of the axes batch, rows, columns, whatever their order there. */
+static void
+result_strides(const DotAttr *a, Type z, int64_t *strides)
 {
-	int64_t *offsets = NEW_ARRAY(arena, int64_t, group->n), strides[MAX_RANK];
+	int64_t by_place[MAX_RANK];
 
-	type_strides(t, strides);
+	type_strides(z, by_place);
+	for (int i = 0; i < z->rank; i++)
+		strides[a->order.n ? a->order.at[i] : i] = by_place[i];
+}
+
+/* Flat offsets, by these strides, of every index of the group: naive evaluation goes through these tables. */
+static int64_t *
+strided_offsets(Arena *arena, const int64_t *strides, const Ints *axes, Type group)
+{
+	int64_t *offsets = NEW_ARRAY(arena, int64_t, group->n);
+
 	for (Walk w = walk(group); w.ok; walk_next(&w))
 		for (int i = 0; i < axes->n; i++)
 			offsets[w.flat] += w.at[i] * strides[axes->at[i]];
 	return offsets;
+}
+
+static int64_t *
+group_offsets(Arena *arena, Type t, const Ints *axes, Type group)
+{
+	int64_t strides[MAX_RANK];
+
+	type_strides(t, strides);
+	return strided_offsets(arena, strides, axes, group);
+}
+
+static Ints
+ints_range(int from, int n)
+{
+	Ints list = {.n = n};
+
+	for (int i = 0; i < n; i++)
+		list.at[i] = from + i;
+	return list;
+}
+
+/* Where batch, rows and columns of the result lie. */
+typedef struct {
+	const int64_t *batch, *rows, *columns;
+} ResultOffsets;
+
+static ResultOffsets
+result_offsets(Arena *arena, const DotAttr *a, const DotShape *s, Type z)
+{
+	int64_t strides[MAX_RANK];
+	int n_batch = s->batch->rank, n_rows = s->rows->rank;
+	Ints batch = ints_range(0, n_batch), rows = ints_range(n_batch, n_rows);
+	Ints columns = ints_range(n_batch + n_rows, s->columns->rank);
+
+	result_strides(a, z, strides);
+	return (ResultOffsets){strided_offsets(arena, strides, &batch, s->batch),
+	                       strided_offsets(arena, strides, &rows, s->rows),
+	                       strided_offsets(arena, strides, &columns, s->columns)};
 }
 
 static void
@@ -130,12 +200,13 @@ dot_eval(Eval *ev)
 	int64_t *yc = group_offsets(ev->arena, y->type, &s.y_free, s.columns);
 	int64_t *xk = group_offsets(ev->arena, x->type, &a->x_contract, s.inner);
 	int64_t *yk = group_offsets(ev->arena, y->type, &a->y_contract, s.inner);
+	ResultOffsets to = result_offsets(ev->arena, a, &s, z->type);
 	bool is_float = dtype_is_float(x->type->dtype);
-	int64_t at = 0;
 
 	for (int64_t b = 0; b < s.batch->n; b++)
 		for (int64_t r = 0; r < s.rows->n; r++)
-			for (int64_t c = 0; c < s.columns->n; c++, at++) {
+			for (int64_t c = 0; c < s.columns->n; c++) {
+				int64_t at = to.batch[b] + to.rows[r] + to.columns[c];
 				double f = 0;
 				uint64_t u = 0;
 				int64_t i = xb[b] + xr[r], j = yb[b] + yc[c];
@@ -151,16 +222,6 @@ dot_eval(Eval *ev)
 				else
 					z->i[at] = (int64_t)u;
 			}
-}
-
-static Ints
-ints_range(int from, int n)
-{
-	Ints list = {.n = n};
-
-	for (int i = 0; i < n; i++)
-		list.at[i] = from + i;
-	return list;
 }
 
 /* A product whose axes come as batch, free, contracted, put back to the operand's order. */
@@ -190,6 +251,12 @@ dot_grad(Grad *g)
 	Ints batch = ints_range(0, a->x_batch.n), rows = ints_range(batch.n, fx.n);
 	Ints columns = ints_range(batch.n + fx.n, fy.n);
 
+	if (a->order.n) {
+		Ints inverse = {.n = a->order.n};
+		for (int i = 0; i < a->order.n; i++)
+			inverse.at[a->order.at[i]] = i;
+		dz = b_transpose(g->b, dz, inverse);
+	}
 	if (g->needs[0]) {
 		/* The free axes of y that remain are its contracted ones, in ascending order. */
 		Value *d = b_dot(g->b, dz, y, batch, a->y_batch, columns, fy);
@@ -270,12 +337,31 @@ dot_y(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 }
 
 static Affine
-dot_z(const Node *n, Affine batch, Affine m, Affine col)
+strided_place(LoopBuilder *lb, Type group, const int64_t *strides, Affine flat)
+{
+	Affine place = affine_constant(0);
+	Index at;
+
+	index_split(lb, group, flat, &at);
+	for (int i = 0; i < group->rank; i++)
+		place = affine_add(place, affine_scale(at.at[i], strides[i]));
+	return place;
+}
+
+static Affine
+dot_z(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
 {
 	const DotAttr *a = n->attr;
-	DotShape s = dot_shape(n->function->module, a, node_operand(n, 0)->type,
-	                       node_operand(n, 1)->type);
+	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, node_operand(n, 1)->type);
+	int64_t strides[MAX_RANK];
 
+	if (a->order.n) {
+		const int64_t *rows = strides + s.batch->rank, *columns = rows + s.rows->rank;
+		result_strides(a, node_result(n, 0)->type, strides);
+		Affine place = strided_place(lw->lb, s.batch, strides, batch);
+		place = affine_add(place, strided_place(lw->lb, s.rows, rows, m));
+		return affine_add(place, strided_place(lw->lb, s.columns, columns, col));
+	}
 	return affine_add(affine_scale(batch, s.rows->n * s.columns->n),
 	                  affine_add(affine_scale(m, s.columns->n), col));
 }
@@ -374,7 +460,7 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 
 	if (!lower_strided(lw, x, &sx) || !lower_strided(lw, y, &sy))
 		return false;
-	type_strides(node_result(n, 0)->type, z);
+	result_strides(a, node_result(n, 0)->type, z);
 	for (int i = 0; i < a->y_contract.n; i++)
 		yk[i] = sy.strides[a->y_contract.at[i]];
 	AxisRuns batch = batch_runs(x->type, a, sx.strides, sy.strides, z);
@@ -412,6 +498,9 @@ static const Sample dot_samples[] = {
 	{"{}", "f64[3], f64[2]"},
 	{"{x_contract = [1], y_contract = [0]}", "f64[2,0], f64[0,3]"},
 	{"{x_contract = [1], y_contract = [0]}", "f64[1,300], f64[300,1]"},
+	{"{x_batch = [0,1], y_batch = [0,1], x_contract = [3], y_contract = [2], order = [0,2,1,3]}",
+         "f64[2,3,5,4], f64[2,3,4,7]"},
+	{"{x_contract = [1], y_contract = [0], order = [1,0]}", "f64[9,5], f64[5,35]"},
 	{0}};
 const OpRow op_dot = {
 	COLUMNS(dot, DotAttr, dot_fields, dot_grad, "tensor product, summed over contracted axes"),

@@ -143,7 +143,7 @@ pack_panel(const Product *p)
 static Affine
 place_of(const Product *p, Affine row, int r, LoopValue j)
 {
-	return p->g->c(p->g->node, p->batch, affine_add(row, affine_constant(r)),
+	return p->g->c(p->lw, p->g->node, p->batch, affine_add(row, affine_constant(r)),
 	               affine_add(p->first_column, affine_scalar(j)));
 }
 

@@ -16,7 +16,7 @@ typedef struct {
 	LoopValue (*a)(Lower *lw, const Node *n, Affine batch, Affine m, Affine k);
 	LoopValue (*b)(Lower *lw, const Node *n, Affine batch, Affine k, Affine col);
 	/* Flat place of c in the result. */
-	Affine (*c)(const Node *n, Affine batch, Affine m, Affine col);
+	Affine (*c)(Lower *lw, const Node *n, Affine batch, Affine m, Affine col);
 } Gemm;
 void gemm_kernel(Lower *lw, const Gemm *g);
 

@@ -241,20 +241,42 @@ transpose_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[a->order.at[i]] = result->at[i];
 }
 
-/* transpose of transpose; b_transpose drops the identity */
+/* transpose of a dot that nobody else reads: the dot writes that order; rows stay rows, which it writes in vectors */
+static Value *
+transpose_of_dot(Builder *b, Node *dot, const Ints *order)
+{
+	DotAttr a = *(DotAttr *)dot->attr;
+	Value *operands[] = {node_operand(dot, 0), node_operand(dot, 1)};
+	Ints inner = a.order;
+	int last = order->n - 1;
+
+	if (!value_used_once(node_result(dot, 0)) || last < 0 || order->at[last] != last)
+		return NULL;
+	a.order = *order;
+	for (int i = 0; inner.n && i < order->n; i++)
+		a.order.at[i] = inner.at[order->at[i]];
+	Builder at_dot = *b;
+	at_dot.loc = dot->loc;
+	return build(&at_dot, OP_dot, 2, operands, &a);
+}
+
+/* transpose of transpose, of dot; b_transpose drops the identity */
 static Value *
 transpose_simplify(Builder *b, Node *n)
 {
 	const TransposeAttr *a = n->attr;
 	Node *inner = node_operand(n, 0)->node;
 	Ints order = {.n = a->order.n};
+	bool identity = true;
 
-	if (!inner || inner->op != OP_transpose) {
-		for (int i = 0; i < a->order.n; i++)
-			if (a->order.at[i] != i)
-				return NULL;
+	for (int i = 0; i < a->order.n; i++)
+		identity &= a->order.at[i] == i;
+	if (identity)
 		return node_operand(n, 0);
-	}
+	if (inner && inner->op == OP_dot)
+		return transpose_of_dot(b, inner, &a->order);
+	if (!inner || inner->op != OP_transpose)
+		return NULL;
 	for (int i = 0; i < order.n; i++)
 		order.at[i] = ((TransposeAttr *)inner->attr)->order.at[a->order.at[i]];
 	return b_transpose(b, node_operand(inner, 0), order);

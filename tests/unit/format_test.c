@@ -182,11 +182,62 @@ spoil_stride(FormatWriter *w)
 	w->arguments.at[0].loop = 1;
 }
 
-/* A product of 1 x 2 and 2 x 1 in place of the first kernel. */
+/* Library work in place of the first kernel. */
+typedef struct {
+	LibraryKind kind;
+	DType dtype;
+	int n;
+	int64_t numbers[16];
+	const char *fault; /* NULL: as it should be */
+} LibraryCase;
+static const LibraryCase library_cases[] = {
+	/* a product of 1 x 2 and 2 x 1 */
+	{LIBRARY_DOT, F32, 14, {0, 0, 1, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, NULL},
+	{LIBRARY_DOT,
+         F32,
+         14,
+         {0, 0, 1, 0, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1},
+         "no work of kind 0 in 14"},
+	{LIBRARY_DOT, F64, 14, {0, 0, 1, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, "no work of kind 0"},
+	{LIBRARY_DOT, F32, 14, {0, 0, 1, 0, 0, 0, 1, 2, 2, 1, 1, 1, 1, 1}, "no work of kind 0"},
+	{LIBRARY_DOT, F32, 14, {0, 0, 4, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, "buffer 4 of 4"},
+	{LIBRARY_DOT,
+         F32,
+         14,
+         {0, 7, 1, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1},
+         "36 bytes of a slot of 32"},
+	{LIBRARY_DOT,
+         F32,
+         14,
+         {0, 0, 1, 0, 0, 1ll << 40, 1, 2, 1ll << 40, 1, 1, 1, 1, 1},
+         "of a slot of 32"},
+	/* one image of one channel, two places, a window of two */
+	{LIBRARY_CONV, F32, 14, {0, 0, 1, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1, 0}, NULL},
+	{LIBRARY_CONV, F32, 13, {0, 0, 1, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1}, "no work of kind 1 in 13"},
+	{LIBRARY_CONV, F32, 14, {0, 0, 1, 0, 1, 1, 1, 1, 2, 2, 1, 0, 1, 0}, "no work of kind 1"},
+	{LIBRARY_CONV, F32, 14, {0, 0, 1, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1, -1}, "no work of kind 1"},
+	{LIBRARY_CONV_GRAD_INPUT,
+         F32,
+         14,
+         {0, 0, 1, 0, 1, 1, 1, 1, 9, 2, 8, 1, 1, 0},
+         "36 bytes of a slot of 32"},
+	{LIBRARY_CONV_GRAD_WEIGHT,
+         F32,
+         14,
+         {0, 0, 1, 0, 1ll << 40, 1ll << 40, 1ll << 40, 1, 2, 2, 1, 1, 1, 0},
+         "of a slot of 32"},
+	{N_LIBRARY_KINDS, F32, 14, {0}, "library call 0: kind 4"},
+};
+static const LibraryCase *library_case; /* that add_library adds */
+
 static void
-add_product(FormatWriter *w, DType dtype, const int64_t *numbers, int n)
+add_library(FormatWriter *w)
 {
-	LibraryRecord r = {.dtype = dtype, .first = format_dims(w, n, numbers), .n = (uint32_t)n};
+	const LibraryCase *c = library_case;
+	LibraryRecord r = {.kind = c->kind,
+	                   .dtype = c->dtype,
+	                   .first = format_dims(w, c->n, c->numbers),
+	                   .n = (uint32_t)c->n};
 
 	vec_push(w->arena, &w->library, r);
 	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
@@ -196,41 +247,9 @@ spoil_library_index(FormatWriter *w)
 {
 	w->kernels.at[K_DIFF].library = 1;
 }
+/* Work that fits is read, printed, and survives whatever else its numbers say. */
 static void
-spoil_product_count(FormatWriter *w)
-{
-	add_product(w, F32, (int64_t[]){1, 0, 0, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
-}
-static void
-spoil_product_type(FormatWriter *w)
-{
-	add_product(w, F64, (int64_t[]){0, 0, 0, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
-}
-static void
-spoil_product_size(FormatWriter *w)
-{
-	add_product(w, F32, (int64_t[]){0, 0, 0, 1, 0, 0, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
-}
-static void
-spoil_product_buffer(FormatWriter *w)
-{
-	add_product(w, F32, (int64_t[]){0, 0, 0, 4, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
-}
-static void
-spoil_product_reach(FormatWriter *w)
-{
-	add_product(w, F32, (int64_t[]){0, 0, 7, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
-}
-static void
-spoil_product_overflow(FormatWriter *w)
-{
-	add_product(w, F32, (int64_t[]){0, 0, 0, 1, 0, 1ll << 40, 1, 2, 1ll << 40, 1, 1, 1, 1, 1},
-	            14);
-}
-
-/* A product that fits is read, printed, and survives whatever else its numbers say. */
-static void
-test_products(void **state)
+check_library(const LibraryCase *c, const char *printed)
 {
 	Arena *arena = arena_new();
 	FormatWriter *w = format_writer_new(arena);
@@ -243,15 +262,26 @@ test_products(void **state)
 	tiny_facts(w);
 	w->state_bytes = 32;
 	w->weights_bytes = 8;
-	add_product(w, F32, (int64_t[]){0, 0, 6, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1}, 14);
+	library_case = c;
+	add_library(w);
 	char *blob = format_finish(w, &bytes);
 	must(format_read(blob, bytes, &f));
 	format_print(&text, &f, "schedule");
-	assert_non_null(strstr(text.at, "run k_diff or dot f32 x[1,2] by [2,1] y[2,1] by [1,1]"));
+	assert_non_null(strstr(text.at, printed));
 	text_free(&text);
 	for (int64_t i = 0; i < bytes; i++)
 		read_changed(blob, bytes, i, (char)0xff);
 	arena_free(arena);
+}
+
+static void
+test_library_work(void **state)
+{
+	check_library(&library_cases[0],
+	              "run k_diff or dot f32 x[1,2] by [2,1] y[2,1] by [1,1] z[1,1] by [1,1]");
+	check_library(&library_cases[7],
+	              "run k_diff or conv f32 x[1,1,2] w[1,1,2] y[1,1,1] stride [1] "
+	              "dilation [1] low [0] groups 1");
 }
 
 static void
@@ -268,12 +298,11 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_data, "data at 8 of 8 bytes");
 	expect_fault(spoil_perm, "rank 2, its state has 0");
 	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
-	expect_fault(spoil_product_count, "no product of f32 or bf16 in 14 numbers");
-	expect_fault(spoil_product_type, "no product of f32 or bf16");
-	expect_fault(spoil_product_size, "no product of f32 or bf16");
-	expect_fault(spoil_product_buffer, "buffer 4 of 4");
-	expect_fault(spoil_product_reach, "36 bytes of a slot of 32");
-	expect_fault(spoil_product_overflow, "of a slot of 32");
+	for (int i = 0; i < COUNT(library_cases); i++) {
+		library_case = &library_cases[i];
+		if (library_case->fault)
+			expect_fault(add_library, library_case->fault);
+	}
 	expect_fault(spoil_stride, "loop 1 of 0");
 }
 
@@ -285,7 +314,7 @@ main(void)
 		cmocka_unit_test(test_print_names_everything),
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
-		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_library_work),
 		cmocka_unit_test(test_faults_are_named),
 	};
 
