@@ -7,7 +7,7 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
 #define GRADC_ABI 1
 #define GRADC_ABI_NAME "gradc_abi_1" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"

@@ -109,3 +109,19 @@ def test_info_names_what_runs(trained):
 @pytest.mark.skipif(not ctypes.util.find_library("dnnl"), reason="oneDNN is not installed")
 def test_library_is_found(trained):
     assert has_onednn(trained.info())
+
+
+@pytest.mark.parametrize("name", ["cnn_mnist", "mobilenet_mini"])
+def test_convolutions_agree_with_generated_code(run, models, tmp_path, name):
+    exe, log = tmp_path / "train", tmp_path / "log.jsonl"
+    run("compile", "model.onnx", "-o", exe, *reference.compile_options(name, "f32"), cwd=models / name)
+    losses = []
+    for options in [], ["--libraries=off"], ["--deterministic", "--threads=1"], ["--deterministic", "--threads=3"]:
+        run(exe, *reference.train_options(name, "f32"), *options, "--log", log, "--progress=off",
+            cwd=models / name)
+        losses.append(reference.step_losses(log))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    np.testing.assert_allclose(losses[2], losses[1], rtol=1e-4)
+    assert losses[2] == losses[3]
+    kinds = {call["call"].split()[0] for call in json.loads(run(exe, "--info", "--json").stdout)["library_calls"]}
+    assert {"conv", "conv_grad_input", "conv_grad_weight"} <= kinds
