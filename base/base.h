@@ -148,6 +148,8 @@ Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
  * message, indented. */
 Status status_output(Status status, const char *text, size_t n);
 void status_free(Status status);
+/* The first of two, which is kept; the second is freed when both are faults. */
+Status status_first(Status first, Status second);
 /* Reports through diag and frees; true when it was an error. */
 bool diag_status(Diag *diag, Status status);
 #define RETURN_IF_ERROR(expr)            \
@@ -156,6 +158,9 @@ bool diag_status(Diag *diag, Status status);
 		if (status_)             \
 			return status_;  \
 	} while (0)
+
+/* clock.c: monotonic, from an arbitrary moment. */
+double seconds_now(void);
 
 /* cpu.c: features are words of cpu_feature_list.def. */
 /* Those of a CPU: of this machine for "native", else of a level of cpu_level_list.def; NULL: unknown. */

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,19 +295,6 @@ fill_job(Gradc *run, SaveJob *job, double eval_loss)
 	return take_snapshot(run, job);
 }
 
-/* Signals are for the caller's threads. */
-static Status
-start_thread(SaveJob *job)
-{
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(&job->thread, NULL, job_run, job);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error ? status_error(EXIT_SYSTEM, "no thread: %s", strerror(error)) : NULL;
-}
-
 static Status
 count_failure(Gradc *run, int64_t step, Status why)
 {
@@ -373,7 +359,7 @@ saver_save(Gradc *run, double eval_loss)
 	job->shard_bytes = o->shard_bytes;
 	Status status = fill_job(run, job, eval_loss);
 	if (!status)
-		status = start_thread(job);
+		status = thread_start(&job->thread, "to write it", job_run, job);
 	if (status) {
 		job_free(job);
 		return count_failure(run, run->step, status);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 struct Device {
 	Pool *pool;
@@ -189,11 +188,8 @@ cpu_library_bytes(const Code *code)
 static Status
 cpu_record(Device *device, int stream, int event)
 {
-	struct timespec now;
-
 	(void)stream;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	device->events[event] = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+	device->events[event] = seconds_now();
 	return NULL;
 }
 

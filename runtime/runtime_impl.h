@@ -7,6 +7,7 @@
 #include "runtime/gradc.h"
 
 #include <jansson.h>
+#include <pthread.h>
 
 /* ---- variant.c: EXIT_SYSTEM, naming a feature, when this CPU can run none of them. */
 Status variant_pick(const KernelVariant *all, const KernelVariant **out);
@@ -198,6 +199,10 @@ void dataset_close(Dataset *d);
 Status dataset_read(const MicroRows *rows, char *image);
 /* From the image into the slots of the program. */
 Status dataset_write(const Dataset *d, Executor *x, const char *image);
+
+/* ---- thread.c: EXIT_SYSTEM, saying what the thread was for, when there can be none. It gets no
+ * signals; the caller joins it. */
+Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *), void *context);
 
 /* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
 typedef struct Prefetch Prefetch;
@@ -422,7 +427,6 @@ const ProgramRecord *program_any(const Format *f, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
 /* Keeps the last fault as the result, reports the one before. */
 Status fault_join(Diag *diag, Status first, Status second);
-double seconds_now(void);
 /* total_steps, from where the run is. */
 void trainer_count_steps(Gradc *run);
 
