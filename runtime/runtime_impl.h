@@ -317,7 +317,10 @@ void folder_remove(const char *path); /* a checkpoint's files, then the folder i
 typedef struct SaveJob SaveJob;
 typedef struct {
 	CheckpointFolder folder;
-	Span snapshot;     /* the copy of the saved states; no bytes: nothing is saved */
+	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
+	bool touching; /* its memory, by the thread below */
+	pthread_t toucher;
+	char *window;      /* through which shards are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
@@ -339,8 +342,12 @@ typedef struct {
 	Arena *arena;
 	const char *path; /* of the checkpoint's folder */
 	Manifest manifest;
-	int *states; /* of each tensor */
+	int *states;  /* of each tensor */
+	char *window; /* to read shards through; NULL: made when needed */
+	bool direct;  /* shards are read past the page cache where they can be */
 } Checkpoint;
+enum { SHARD_WINDOW = 1 << 22 };
+char *shard_window(Arena *arena); /* SHARD_WINDOW bytes, aligned to FILE_BLOCK */
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {
@@ -351,8 +358,6 @@ typedef struct {
 /* Reads every byte of every shard and compares the checksums; a sink (NULL: none) is given what is
  * read, before the checksum of its tensor is known. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
-/* Size and checksum of what lies before the tensors. */
-Status shard_header(int fd, const char *path, int64_t *bytes, uint64_t *checksum);
 
 /* ---- named.c: files named after tensors, and the list of them. */
 typedef struct {
