@@ -171,6 +171,13 @@ cpu_describe(const Device *device, Text *out)
 	                               : "no libraries");
 }
 
+static DeviceFacts
+cpu_facts(const Device *device)
+{
+	return (DeviceFacts){pool_threads(device->pool),
+	                     device->library ? onednn_version(device->library) : NULL};
+}
+
 static const char *
 cpu_implementation(const Code *code, int kernel)
 {
@@ -232,6 +239,7 @@ const DeviceOps device_cpu = {
 	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,
 	.describe = cpu_describe,
+	.facts = cpu_facts,
 	.implementation = cpu_implementation,
 	.library_bytes = cpu_library_bytes,
 };
