@@ -148,6 +148,8 @@ Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
  * message, indented. */
 Status status_output(Status status, const char *text, size_t n);
 void status_free(Status status);
+/* The first of two, which is kept; the second is freed when both are faults. */
+Status status_first(Status first, Status second);
 /* Reports through diag and frees; true when it was an error. */
 bool diag_status(Diag *diag, Status status);
 #define RETURN_IF_ERROR(expr)            \
@@ -157,9 +159,15 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
+/* clock.c: monotonic, from an arbitrary moment. */
+double seconds_now(void);
+
 /* cpu.c: features are words of cpu_feature_list.def. */
 /* Those of a CPU: of this machine for "native", else of a level of cpu_level_list.def; NULL: unknown. */
 const char *cpu_features(Arena *arena, const char *cpu);
+/* What this machine's CPU calls itself: "AMD EPYC 9654 96-Core Processor"; empty: unknown. */
+enum { CPU_NAME = 49 };
+const char *cpu_name(char to[CPU_NAME]);
 /* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
 const char *cpu_lacks(const char *features, int *n);
 
@@ -270,17 +278,28 @@ Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, in
  * fsync, rename. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
+/* A new file of a folder that gets its name when all are complete: it has its own from the start and
+ * is synced, but the folder is not. Through a buffer of the caller's, of whole blocks and aligned to
+ * them, it goes past the page cache where the file system can: for files that nobody reads soon the copy
+ * costs more than all else. No buffer: NULL, 0. */
+Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
 /* mode: permissions, 0 for the default of the umask. Frees w in any case. */
 Status file_writer_commit(FileWriter *w, int mode);
 void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
+Status file_writer_end(FileWriter *w,
+                       Status status); /* commits, or aborts and hands the fault on */
 Status file_write(const char *path, const void *bytes, int64_t n);
 Status folder_make(const char *path); /* and its parents; existing is fine */
 /* Names in it are durable; fine too where the file system has no such call. */
 Status folder_sync(const char *path);
 char *path_join(Arena *arena, const char *folder, const char *name);
+/* Reads and writes go past the page cache from now on, or no longer; false where the file system cannot.
+ * Addresses, sizes and offsets must then be multiples of FILE_BLOCK. */
+enum { FILE_BLOCK = 4096, FILE_DIRECT_LEAST = 1 << 17 }; /* less is not worth it */
+bool file_set_direct(int fd, bool direct);
 /* Reads exactly n bytes at an offset, EINTR and short reads handled. */
 Status file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset);
 
@@ -317,5 +336,8 @@ typedef struct {
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
+/* All of a file; path: for messages. header, empty before, gets what lies before the tensors. */
+Status safetensors_add(FileWriter *w, const char *path, const SafeTensor *tensors, int n,
+                       Text *header);
 
 #endif

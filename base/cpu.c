@@ -1,6 +1,9 @@
 /* What this machine's CPU has, and what CPUs by name have. */
 #include "base/base.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <string.h>
 
 typedef struct {
@@ -54,6 +57,23 @@ cpu_features(Arena *arena, const char *cpu)
 		if (all[i].here)
 			text = arena_printf(arena, "%s%s%s", text, *text ? " " : "", all[i].name);
 	return text;
+}
+
+/* The brand string: 16 bytes from each of three leaves, with spaces on either side. */
+const char *
+cpu_name(char to[CPU_NAME])
+{
+	const char *name = to;
+
+	memset(to, 0, CPU_NAME);
+#if defined(__x86_64__)
+	unsigned leaf = 0x80000002, r[4];
+	for (unsigned i = 0; i < 3 && __get_cpuid(leaf + i, r, r + 1, r + 2, r + 3); i++)
+		memcpy(to + i * sizeof(r), r, sizeof(r));
+#endif
+	for (size_t n = strlen(to); n > 0 && to[n - 1] == ' '; n--)
+		to[n - 1] = '\0';
+	return name + strspn(name, " ");
 }
 
 const char *

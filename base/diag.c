@@ -194,6 +194,15 @@ status_free(Status status)
 	free(status);
 }
 
+Status
+status_first(Status first, Status second)
+{
+	if (!first)
+		return second;
+	status_free(second);
+	return first;
+}
+
 /* Each line of the text indented; tabs stay, other control bytes are escaped. */
 static void
 print_output(Diag *diag, const char *text)

@@ -14,10 +14,11 @@
 
 struct FileWriter {
 	int fd;
-	char *path, *temporary;
-	int64_t offset; /* of the next byte, buffered ones included */
-	size_t n_buffered;
-	unsigned char buffer[BUFFER_BYTES];
+	char *path, *temporary; /* temporary NULL: it has its own name from the start */
+	int64_t offset;         /* of the next byte, buffered ones included */
+	bool wants_direct, direct;
+	size_t n_buffered, capacity;
+	unsigned char *buffer;
 };
 
 static Status
@@ -106,6 +107,14 @@ file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *
 	return status;
 }
 
+bool
+file_set_direct(int fd, bool direct)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 static size_t
 folder_length(const char *path)
 {
@@ -145,24 +154,31 @@ writer_free(FileWriter *w)
 	free(w);
 }
 
+/* buffer NULL: one of its own. */
+static FileWriter *
+writer_new(const char *path, void *buffer, size_t capacity)
+{
+	size_t n = strlen(path) + 1;
+	FileWriter *w = memory_get(sizeof(*w) + (buffer ? 0 : BUFFER_BYTES));
+
+	*w = (FileWriter){.fd = -1, .wants_direct = buffer};
+	w->path = memcpy(memory_get(n), path, n);
+	w->buffer = buffer ? buffer : (unsigned char *)(w + 1);
+	w->capacity = buffer ? capacity : BUFFER_BYTES;
+	return w;
+}
+
 Status
 file_writer_open(const char *path, FileWriter **out)
 {
-	size_t n = strlen(path) + 1;
 	struct stat st;
-	FileWriter *w;
-	Status status;
 
 	*out = NULL;
 	/* Renaming over a device would replace it. */
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
-	w = memory_get(sizeof(*w));
-	w->path = memcpy(memory_get(n), path, n);
-	w->temporary = NULL;
-	w->offset = 0;
-	w->n_buffered = 0;
-	status = open_temporary(w);
+	FileWriter *w = writer_new(path, NULL, 0);
+	Status status = open_temporary(w);
 	if (status)
 		writer_free(w);
 	else
@@ -170,12 +186,35 @@ file_writer_open(const char *path, FileWriter **out)
 	return status;
 }
 
+Status
+file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+
+	*out = NULL;
+	if (fd < 0)
+		return system_error(EXIT_SYSTEM, path);
+	*out = writer_new(path, buffer, (size_t)bytes);
+	(*out)->fd = fd;
+	return NULL;
+}
+
+/* A file system may refuse direct writes one by one. */
+static bool
+is_refused(FileWriter *w)
+{
+	if (errno != EINVAL || !w->direct || !file_set_direct(w->fd, false))
+		return false;
+	w->wants_direct = w->direct = false;
+	return true;
+}
+
 static Status
 write_all(FileWriter *w, const unsigned char *bytes, size_t n)
 {
 	while (n) {
 		ssize_t written = write(w->fd, bytes, n);
-		if (written < 0 && errno == EINTR)
+		if (written < 0 && (errno == EINTR || is_refused(w)))
 			continue;
 		if (written < 0)
 			return system_error(EXIT_SYSTEM, w->path);
@@ -185,29 +224,42 @@ write_all(FileWriter *w, const unsigned char *bytes, size_t n)
 	return NULL;
 }
 
+/* Whole blocks are written directly; what is left at the end is not. */
 static Status
 writer_flush(FileWriter *w)
 {
-	size_t n = w->n_buffered;
+	size_t n = w->n_buffered, whole = n - n % FILE_BLOCK;
 
 	w->n_buffered = 0;
-	return write_all(w, w->buffer, n);
+	if (w->wants_direct && !w->direct && n >= FILE_DIRECT_LEAST)
+		w->wants_direct = w->direct = file_set_direct(w->fd, true);
+	if (!w->direct)
+		return write_all(w, w->buffer, n);
+	RETURN_IF_ERROR(write_all(w, w->buffer, whole));
+	if (n > whole)
+		w->direct = !file_set_direct(w->fd, false);
+	return write_all(w, w->buffer + whole, n - whole);
 }
 
 Status
 file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 {
-	size_t size = (size_t)n;
+	const unsigned char *at = bytes;
+	size_t left = n > 0 ? (size_t)n : 0;
 
-	if (n <= 0)
-		return NULL;
-	w->offset += n;
-	if (size > BUFFER_BYTES - w->n_buffered)
-		RETURN_IF_ERROR(writer_flush(w));
-	if (size > BUFFER_BYTES)
-		return write_all(w, bytes, size);
-	memcpy(w->buffer + w->n_buffered, bytes, size);
-	w->n_buffered += size;
+	w->offset += (int64_t)left;
+	while (left) {
+		size_t room = w->capacity - w->n_buffered, part = left < room ? left : room;
+
+		if (!w->wants_direct && w->n_buffered == 0 && left >= w->capacity)
+			return write_all(w, at, left);
+		memcpy(w->buffer + w->n_buffered, at, part);
+		w->n_buffered += part;
+		at += part;
+		left -= part;
+		if (w->n_buffered == w->capacity)
+			RETURN_IF_ERROR(writer_flush(w));
+	}
 	return NULL;
 }
 
@@ -270,9 +322,10 @@ writer_finish(FileWriter *w, int mode)
 		return system_error(EXIT_SYSTEM, w->path);
 	closed = close(w->fd);
 	w->fd = -1;
-	if (closed != 0 || rename(w->temporary, w->path) != 0)
+	if (closed != 0 || (w->temporary && rename(w->temporary, w->path) != 0))
 		return system_error(EXIT_SYSTEM, w->path);
-	sync_folder_of(w->path);
+	if (w->temporary)
+		sync_folder_of(w->path);
 	return NULL;
 }
 
@@ -293,22 +346,26 @@ file_writer_abort(FileWriter *w)
 {
 	if (!w)
 		return;
-	unlink(w->temporary);
+	unlink(w->temporary ? w->temporary : w->path);
 	writer_free(w);
+}
+
+Status
+file_writer_end(FileWriter *w, Status status)
+{
+	if (!status)
+		return file_writer_commit(w, 0);
+	file_writer_abort(w);
+	return status;
 }
 
 Status
 file_write(const char *path, const void *bytes, int64_t n)
 {
 	FileWriter *w;
-	Status status;
 
 	RETURN_IF_ERROR(file_writer_open(path, &w));
-	status = file_writer_add(w, bytes, n);
-	if (!status)
-		return file_writer_commit(w, 0);
-	file_writer_abort(w);
-	return status;
+	return file_writer_end(w, file_writer_add(w, bytes, n));
 }
 
 static Status

@@ -288,11 +288,10 @@ add_to_header(const Reader *r, json_t *header, const SafeTensor *t, int64_t begi
 }
 
 static Status
-write_header(FileWriter *w, const Reader *r, const SafeTensor *const *order, int n)
+write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 {
 	json_t *header = json_object();
-	Text text = {0};
-	uint8_t head[LENGTH_BYTES];
+	const char length[LENGTH_BYTES] = {0};
 	int64_t begin = 0;
 	Status status = NULL;
 	char *json;
@@ -307,24 +306,19 @@ write_header(FileWriter *w, const Reader *r, const SafeTensor *const *order, int
 		free(json);
 		return status ? status : fault(r, "the header cannot be written");
 	}
-	text_add(&text, json);
+	text_add_bytes(out, length, LENGTH_BYTES);
+	text_add(out, json);
 	free(json);
-	while (text.n % LENGTH_BYTES)
-		text_add(&text, " ");
+	while (out->n % LENGTH_BYTES)
+		text_add(out, " ");
+	size_t bytes = out->n - LENGTH_BYTES;
 	for (int i = 0; i < LENGTH_BYTES; i++)
-		head[i] = (uint8_t)((uint64_t)text.n >> 8 * i);
-	if (text.n > MAX_HEADER)
-		status = fault(r, "too many tensors for a safetensors file");
-	if (!status)
-		status = file_writer_add(w, head, LENGTH_BYTES);
-	if (!status)
-		status = file_writer_add(w, text.at, (int64_t)text.n);
-	text_free(&text);
-	return status;
+		out->at[i] = (char)(uint8_t)((uint64_t)bytes >> 8 * i);
+	return bytes > MAX_HEADER ? fault(r, "too many tensors for a safetensors file") : NULL;
 }
 
 static Status
-write_tensors(FileWriter *w, const Reader *r, const SafeTensor *tensors, int n)
+write_tensors(FileWriter *w, const Reader *r, const SafeTensor *tensors, int n, Text *header)
 {
 	const SafeTensor **order = NEW_ARRAY(r->arena, const SafeTensor *, n);
 
@@ -332,25 +326,31 @@ write_tensors(FileWriter *w, const Reader *r, const SafeTensor *tensors, int n)
 		order[i] = &tensors[i];
 	if (n)
 		qsort(order, (size_t)n, sizeof(*order), by_width);
-	RETURN_IF_ERROR(write_header(w, r, order, n));
+	RETURN_IF_ERROR(write_header(header, r, order, n));
+	RETURN_IF_ERROR(file_writer_add(w, header->at, (int64_t)header->n));
 	for (int i = 0; i < n; i++)
 		RETURN_IF_ERROR(file_writer_add(w, order[i]->data, order[i]->n_bytes));
 	return NULL;
 }
 
 Status
+safetensors_add(FileWriter *w, const char *path, const SafeTensor *tensors, int n, Text *header)
+{
+	Reader r = {.path = path, .exit_code = EXIT_SYSTEM, .arena = arena_new()};
+	Status status = write_tensors(w, &r, tensors, n, header);
+
+	arena_free(r.arena);
+	return status;
+}
+
+Status
 safetensors_write(const char *path, const SafeTensor *tensors, int n)
 {
-	Reader r = {.path = path, .exit_code = EXIT_SYSTEM};
+	Text header = {0};
 	FileWriter *w;
-	Status status;
 
 	RETURN_IF_ERROR(file_writer_open(path, &w));
-	r.arena = arena_new();
-	status = write_tensors(w, &r, tensors, n);
-	arena_free(r.arena);
-	if (!status)
-		return file_writer_commit(w, 0);
-	file_writer_abort(w);
-	return status;
+	Status status = safetensors_add(w, path, tensors, n, &header);
+	text_free(&header);
+	return file_writer_end(w, status);
 }

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 const char *const stage_names[] = {"any",   "import",  "forward",  "train",
                                    "fused", "lowered", "schedule", "memory"};
@@ -104,15 +103,6 @@ pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *con
 }
 
 /* ---- running */
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static bool
 in_list(const char *const *list, const char *name)
 {
@@ -199,9 +189,9 @@ run_one(const PassCall *call, Module *m, const PassManagerOptions *o, double *se
 
 	if (keep)
 		module_print(&before, m, NULL);
-	double start = now();
+	double start = seconds_now();
 	bool ok = call->row->run(&p, m);
-	*seconds = now() - start;
+	*seconds = seconds_now() - start;
 	*changed = p.changed;
 	arena_free(p.scratch);
 	bool user_fault = !ok;

@@ -126,6 +126,25 @@ add_schedule(Settings *s, const Gradc *run)
 	}
 }
 
+/* Bits may depend on them. */
+static void
+add_machine(Settings *s, const Gradc *run)
+{
+	const Executor *x = &run->executor;
+	const KernelVariant *variant;
+	char name[CPU_NAME];
+
+	if (!variant_pick(run->model.variants, &variant))
+		add(s, "cpu", json_string(variant->cpu));
+	add(s, "processor", json_string(cpu_name(name)));
+	add(s, "deterministic", json_boolean(run->options.deterministic));
+	if (!x->ops->facts)
+		return;
+	DeviceFacts facts = x->ops->facts(x->device);
+	add(s, "threads", json_integer(facts.threads));
+	add(s, "library", facts.library ? json_string(facts.library) : json_null());
+}
+
 static void
 collect_settings(Arena *arena, const Gradc *run, Manifest *out)
 {
@@ -135,7 +154,6 @@ collect_settings(Arena *arena, const Gradc *run, Manifest *out)
 	static const char *const infos[] = {"optimizer", "loss", "precision", "target"};
 	Settings s = {arena, NEW_ARRAY(arena, GradcPair, MAX_SETTINGS), 0};
 	const GradcOptions *o = &run->options;
-	const KernelVariant *variant;
 
 	for (int i = 0; i < COUNT(infos); i++)
 		add_info(&s, &run->format, infos[i]);
@@ -148,8 +166,7 @@ collect_settings(Arena *arena, const Gradc *run, Manifest *out)
 		add(&s, "keep_last", json_boolean(o->keep_last));
 		add(&s, "rows_per_step", json_integer(run->train->micro_rows * o->accumulate));
 	}
-	if (!variant_pick(run->model.variants, &variant))
-		add(&s, "cpu", json_string(variant->cpu));
+	add_machine(&s, run);
 	out->settings = s.at;
 	out->n_settings = s.n;
 }
@@ -201,6 +218,24 @@ shown(Arena *arena, const char *json)
 	return json;
 }
 
+/* Generated code gives the same bits on any number of threads, and so does everything with
+ * --deterministic. */
+static bool
+is_free_of_threads(const Manifest *m)
+{
+	const char *deterministic = setting(m, "deterministic"), *library = setting(m, "library");
+
+	return (deterministic && strcmp(deterministic, "true") == 0) ||
+	       (library && strcmp(library, "null") == 0);
+}
+
+static bool
+is_compared(const char *name, const Manifest *old, const Manifest *now)
+{
+	return strcmp(name, "threads") != 0 ||
+	       (!is_free_of_threads(old) && !is_free_of_threads(now));
+}
+
 void
 facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now)
 {
@@ -209,7 +244,8 @@ facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest 
 	for (int i = 0; i < now->n_settings; i++) {
 		const char *name = now->settings[i].name, *before = setting(old, name);
 
-		if (before && strcmp(before, now->settings[i].value) != 0)
+		if (before && strcmp(before, now->settings[i].value) != 0 &&
+		    is_compared(name, old, now))
 			diag_warning(run->diag, "%s: \"%s\" was %s, is %s", path, name,
 			             shown(run->arena, before),
 			             shown(run->arena, now->settings[i].value));

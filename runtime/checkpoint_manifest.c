@@ -128,7 +128,10 @@ manifest_write(const char *path, const Manifest *m)
 	free(json);
 	text_printf(&all, "%s%s%s", head,
 	            checksum_text(hex, checksum_bytes(body.at, (int64_t)body.n)), body.at);
-	Status status = file_write(path, all.at, (int64_t)all.n);
+	FileWriter *w;
+	Status status = file_writer_open_part(path, NULL, 0, &w);
+	if (!status)
+		status = file_writer_end(w, file_writer_add(w, all.at, (int64_t)all.n));
 	text_free(&body);
 	text_free(&all);
 	return status;

@@ -4,9 +4,8 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
-
-enum { BLOCK_BYTES = 1 << 16 };
 
 /* ---- the manifest against the model */
 
@@ -91,31 +90,72 @@ checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out
 
 /* ---- the shards against the manifest */
 
+/* The file is seen through a window, so that tensors of a few bytes are not a call each. */
 typedef struct {
 	const Checkpoint *checkpoint;
 	const CheckpointSink *sink;
 	const char *path;
 	int index; /* of the shard */
-	char *block;
+	int fd;
+	bool direct;
+	int64_t bytes; /* of the file */
+	char *window;
+	int64_t first, last; /* the bytes of the file that are in it */
 } ShardReader;
 
-/* Checksum of bytes [offset, offset + n) of the file; a state's go to the sink. */
+char *
+shard_window(Arena *arena)
+{
+	char *at = arena_alloc(arena, SHARD_WINDOW + FILE_BLOCK);
+
+	return at + FILE_BLOCK - (uintptr_t)at % FILE_BLOCK;
+}
+
+/* Whole blocks; a direct read that does not give all there is is made once more, through the cache. */
 static Status
-read_bytes(const ShardReader *r, int fd, int state, int64_t offset, int64_t n, uint64_t *checksum)
+move_window(ShardReader *r, int64_t offset)
+{
+	int64_t first = offset - offset % FILE_BLOCK, left = r->bytes - first;
+	int64_t n = left < SHARD_WINDOW ? left : SHARD_WINDOW;
+	int64_t blocks = (n + FILE_BLOCK - 1) / FILE_BLOCK;
+
+	r->first = r->last = first;
+	if (!r->direct ||
+	    pread(r->fd, r->window, (size_t)(blocks * FILE_BLOCK), (off_t)first) != n) {
+		r->direct = r->direct && !file_set_direct(r->fd, false);
+		RETURN_IF_ERROR(file_pread(r->fd, r->path, r->window, n, first));
+	}
+	r->last = first + n;
+	return NULL;
+}
+
+/* The bytes from offset on that are there at once, *n of at most `want`. */
+static Status
+see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n)
+{
+	if (offset < r->first || offset >= r->last)
+		RETURN_IF_ERROR(move_window(r, offset));
+	*bytes = r->window + (offset - r->first);
+	*n = r->last - offset < want ? r->last - offset : want;
+	return NULL;
+}
+
+/* Checksum of bytes [offset, offset + n) of the file, which has them; a state's go to the sink. */
+static Status
+read_bytes(ShardReader *r, int state, int64_t offset, int64_t n, uint64_t *checksum)
 {
 	XXH3_state_t *hash = XXH3_createState();
 	Status status = NULL;
+	const char *bytes;
 
 	XXH3_64bits_reset(hash);
-	for (int64_t at = 0; at < n && !status; at += BLOCK_BYTES) {
-		int64_t bytes = n - at < BLOCK_BYTES ? n - at : BLOCK_BYTES;
-
-		status = file_pread(fd, r->path, r->block, bytes, offset + at);
+	for (int64_t at = 0, part; at < n && !status; at += part) {
+		status = see(r, offset + at, n - at, &bytes, &part);
 		if (status)
 			break;
-		XXH3_64bits_update(hash, r->block, (size_t)bytes);
+		XXH3_64bits_update(hash, bytes, (size_t)part);
 		if (r->sink && state >= 0)
-			status = r->sink->take(r->sink->context, state, at, r->block, bytes);
+			status = r->sink->take(r->sink->context, state, at, bytes, part);
 	}
 	*checksum = XXH3_64bits_digest(hash);
 	XXH3_freeState(hash);
@@ -124,30 +164,21 @@ read_bytes(const ShardReader *r, int fd, int state, int64_t offset, int64_t n, u
 	return status;
 }
 
-Status
-shard_header(int fd, const char *path, int64_t *bytes, uint64_t *checksum)
+/* Of what lies before the tensors: safetensors_open has seen that the file has that much. */
+static Status
+read_header(ShardReader *r, uint64_t *checksum)
 {
-	Arena *arena = arena_new();
-	ShardReader r = {.path = path, .block = arena_alloc(arena, BLOCK_BYTES)};
-	struct stat info = {0};
-	uint8_t length[8] = {0};
-	uint64_t n = 0;
+	const char *length;
+	int64_t n = 0, got;
 
-	fstat(fd, &info);
-	*bytes = info.st_size;
-	Status status = file_pread(fd, path, length, sizeof(length), 0);
-	for (int i = 0; i < COUNT(length); i++)
-		n |= (uint64_t)length[i] << 8 * i;
-	if (!status)
-		status = read_bytes(&r, fd, -1, 0,
-		                    n < (uint64_t)info.st_size ? (int64_t)n + 8 : info.st_size,
-		                    checksum);
-	arena_free(arena);
-	return status;
+	RETURN_IF_ERROR(see(r, 0, 8, &length, &got));
+	for (int i = 0; i < got; i++)
+		n |= (int64_t)(uint8_t)length[i] << 8 * i;
+	return read_bytes(r, -1, 0, n + got, checksum);
 }
 
 static Status
-read_tensor(const ShardReader *r, const SafeTensors *st, const SafeTensor *t, int index)
+read_tensor(ShardReader *r, const SafeTensor *t, int index)
 {
 	const SavedTensor *want = &r->checkpoint->manifest.tensors[index];
 	uint64_t checksum;
@@ -158,8 +189,8 @@ read_tensor(const ShardReader *r, const SafeTensors *st, const SafeTensor *t, in
 		return status_error(EXIT_CHECKPOINT,
 		                    "%s: tensor \"%s\" has another type than the manifest says",
 		                    r->path, t->name);
-	RETURN_IF_ERROR(read_bytes(r, st->fd, r->checkpoint->states[index], t->offset, t->n_bytes,
-	                           &checksum));
+	RETURN_IF_ERROR(
+		read_bytes(r, r->checkpoint->states[index], t->offset, t->n_bytes, &checksum));
 	if (checksum != want->checksum)
 		return status_error(
 			EXIT_CHECKPOINT,
@@ -172,7 +203,7 @@ read_tensor(const ShardReader *r, const SafeTensors *st, const SafeTensor *t, in
 
 /* The shard holds what the manifest says lies in it, all of it and nothing else. */
 static Status
-read_tensors(const ShardReader *r, const SafeTensors *st)
+read_tensors(ShardReader *r, const SafeTensors *st)
 {
 	const Manifest *m = &r->checkpoint->manifest;
 	StrMap *found = strmap_new(r->checkpoint->arena);
@@ -188,7 +219,7 @@ read_tensors(const ShardReader *r, const SafeTensors *st)
 		if (!t)
 			return status_error(EXIT_CHECKPOINT, "%s: tensor \"%s\" is missing",
 			                    r->path, m->tensors[i].name);
-		RETURN_IF_ERROR(read_tensor(r, st, t, i));
+		RETURN_IF_ERROR(read_tensor(r, t, i));
 	}
 	if (n != st->n_tensors)
 		return status_error(EXIT_CHECKPOINT,
@@ -198,17 +229,16 @@ read_tensors(const ShardReader *r, const SafeTensors *st)
 }
 
 static Status
-check_header(const ShardReader *r, const SafeTensors *st)
+check_header(ShardReader *r)
 {
 	const Shard *shard = &r->checkpoint->manifest.shards[r->index];
 	uint64_t checksum;
-	int64_t bytes;
 	char hex[2][17];
 
-	RETURN_IF_ERROR(shard_header(st->fd, r->path, &bytes, &checksum));
-	if (bytes != shard->bytes)
+	if (r->bytes != shard->bytes)
 		return status_error(EXIT_CHECKPOINT, "%s: %lld bytes, the manifest says %lld",
-		                    r->path, (long long)bytes, (long long)shard->bytes);
+		                    r->path, (long long)r->bytes, (long long)shard->bytes);
+	RETURN_IF_ERROR(read_header(r, &checksum));
 	if (checksum != shard->header)
 		return status_error(EXIT_CHECKPOINT,
 		                    "%s: the header is damaged: its checksum is %s, the manifest "
@@ -240,13 +270,19 @@ name_tensors(const ShardReader *r, Status why)
 }
 
 static Status
-read_shard(const ShardReader *r)
+read_shard(ShardReader *r)
 {
+	struct stat info = {0};
 	SafeTensors st;
 
 	RETURN_IF_ERROR(name_tensors(
 		r, safetensors_open(r->checkpoint->arena, r->path, EXIT_CHECKPOINT, &st)));
-	Status status = name_tensors(r, check_header(r, &st));
+	fstat(st.fd, &info);
+	r->fd = st.fd;
+	r->bytes = info.st_size;
+	r->direct = r->checkpoint->direct && r->bytes >= FILE_DIRECT_LEAST &&
+	            file_set_direct(st.fd, true);
+	Status status = name_tensors(r, check_header(r));
 	if (!status)
 		status = read_tensors(r, &st);
 	safetensors_close(&st);
@@ -256,13 +292,16 @@ read_shard(const ShardReader *r)
 Status
 checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink)
 {
-	char *block = arena_alloc(c->arena, BLOCK_BYTES);
+	char *window = c->window ? c->window : shard_window(c->arena);
 
 	for (int i = 0; i < c->manifest.n_shards; i++) {
-		ShardReader r = {c, sink, path_join(c->arena, c->path, c->manifest.shards[i].file),
-		                 i, block};
+		const char *path = path_join(c->arena, c->path, c->manifest.shards[i].file);
 
-		RETURN_IF_ERROR(read_shard(&r));
+		RETURN_IF_ERROR(read_shard(&(ShardReader){.checkpoint = c,
+		                                          .sink = sink,
+		                                          .path = path,
+		                                          .index = i,
+		                                          .window = window}));
 	}
 	return NULL;
 }

@@ -4,12 +4,11 @@
 #include "runtime/runtime_impl.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -24,6 +23,7 @@ struct SaveJob {
 	SafeTensor *tensors; /* of the snapshot, in the manifest's order */
 	const Format *format;
 	CheckpointFolder *folder;
+	char *window;
 	int64_t keep, shard_bytes;
 	bool keep_best;
 	pthread_t thread;
@@ -73,6 +73,40 @@ saver_bytes(const Format *f)
 	return bytes;
 }
 
+/* Compute comes first where there are fewer cores than threads. */
+enum { WRITER_NICE = 10 };
+
+static void
+step_back(void)
+{
+	setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
+}
+
+/* What memory costs when it is touched first is more than a copy: the first save need not wait for
+ * that. Nothing but time depends on it. */
+static void *
+touch_snapshot(void *context)
+{
+	const Saver *s = context;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)s->snapshot.at;
+	uintptr_t first = (at + page - 1) / page * page;
+	uintptr_t last = (at + (uintptr_t)s->snapshot.bytes) / page * page;
+
+	step_back();
+	if (last > first)
+		madvise((void *)first, last - first, MADV_POPULATE_WRITE);
+	return NULL;
+}
+
+/* The snapshot is the caller's from then on. */
+static void
+await_touched(Saver *s)
+{
+	if (s->touching)
+		pthread_join(s->toucher, NULL);
+	s->touching = false;
+}
+
 Status
 saver_open(Gradc *run)
 {
@@ -85,9 +119,13 @@ saver_open(Gradc *run)
 		return NULL; /* rank 0 saves: all ranks hold the same states */
 	s->folder.arena = arena_new();
 	s->folder.path = run->options.save;
+	s->window = shard_window(s->folder.arena);
 	RETURN_IF_ERROR(folder_lock(&s->folder));
-	return run->executor.ops->alloc(run->executor.device, MEMORY_PINNED,
-	                                saver_bytes(&run->format), &s->snapshot);
+	RETURN_IF_ERROR(run->executor.ops->alloc(run->executor.device, MEMORY_PINNED,
+	                                         saver_bytes(&run->format), &s->snapshot));
+	RETURN_IF_ERROR(thread_start(&s->toucher, "to write checkpoints", touch_snapshot, s));
+	s->touching = true;
+	return NULL;
 }
 
 static void
@@ -107,6 +145,7 @@ saver_close(Gradc *run)
 		job_free(s->job);
 		s->job = NULL;
 	}
+	await_touched(s);
 	if (s->snapshot.at)
 		run->executor.ops->free(run->executor.device, MEMORY_PINNED, s->snapshot);
 	s->snapshot = (Span){0};
@@ -115,26 +154,14 @@ saver_close(Gradc *run)
 
 /* ---- in the background */
 
-/* The file as it lies there says what its header is; its tensors are compared when all is
- * verified. */
-static Status
-describe_shard(const char *path, Shard *shard)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
-	Status status = shard_header(fd, path, &shard->bytes, &shard->header);
-	close(fd);
-	return status;
-}
-
 /* Tensors [first, first + n) of the list. */
 static Status
 write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 {
 	Manifest *m = &job->manifest;
 	const char *path = path_join(job->arena, folder, shard->file);
+	Text header = {0};
+	FileWriter *w;
 
 	for (int i = first; i < first + n; i++) {
 		const SafeTensor *t = &job->tensors[i];
@@ -142,8 +169,12 @@ write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 		m->tensors[i].checksum = checksum_bytes(t->data, t->n_bytes);
 		m->tensors[i].shard = (int)(shard - m->shards);
 	}
-	RETURN_IF_ERROR(safetensors_write(path, job->tensors + first, n));
-	return describe_shard(path, shard);
+	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
+	Status status = safetensors_add(w, path, job->tensors + first, n, &header);
+	shard->bytes = file_writer_offset(w);
+	shard->header = checksum_bytes(header.at, (int64_t)header.n);
+	text_free(&header);
+	return file_writer_end(w, status);
 }
 
 static Status
@@ -178,21 +209,21 @@ write_checkpoint(SaveJob *job, const char *folder)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
 	RETURN_IF_ERROR(write_shards(job, folder));
 	RETURN_IF_ERROR(manifest_write(path_join(job->arena, folder, "manifest.json"), m));
+	RETURN_IF_ERROR(folder_sync(folder));
 	RETURN_IF_ERROR(checkpoint_open(job->arena, job->format, folder, &written));
+	written.window = job->window;
+	written.direct = true;
 	RETURN_IF_ERROR(checkpoint_verify(&written, NULL));
 	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
 	folder_rotate(job->folder, m->run, job->keep, job->keep_best);
 	return NULL;
 }
 
-/* Compute comes first where there are fewer cores than threads. */
-enum { WRITER_NICE = 10 };
-
 static void *
 job_run(void *context)
 {
 	SaveJob *job = context;
-	setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
+	step_back();
 	const char *folder = folder_temporary(job->arena, job->folder);
 
 	job->status = write_checkpoint(job, folder);
@@ -236,6 +267,7 @@ take_snapshot(Gradc *run, SaveJob *job)
 	Span at = run->saver.snapshot;
 	int *saved = saved_states(job->arena, f, &m->n_tensors);
 
+	await_touched(&run->saver);
 	m->tensors = NEW_ARRAY(job->arena, SavedTensor, m->n_tensors);
 	job->tensors = NEW_ARRAY(job->arena, SafeTensor, m->n_tensors);
 	for (int i = 0; i < m->n_tensors; i++) {
@@ -294,19 +326,6 @@ fill_job(Gradc *run, SaveJob *job, double eval_loss)
 	job->manifest.constants = saver->constants;
 	job->manifest.n_constants = saver->n_constants;
 	return take_snapshot(run, job);
-}
-
-/* Signals are for the caller's threads. */
-static Status
-start_thread(SaveJob *job)
-{
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(&job->thread, NULL, job_run, job);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error ? status_error(EXIT_SYSTEM, "no thread: %s", strerror(error)) : NULL;
 }
 
 static Status
@@ -368,12 +387,13 @@ saver_save(Gradc *run, double eval_loss)
 	job->arena = arena;
 	job->format = &run->format;
 	job->folder = &run->saver.folder;
+	job->window = run->saver.window;
 	job->keep = o->keep;
 	job->keep_best = o->keep_best;
 	job->shard_bytes = o->shard_bytes;
 	Status status = fill_job(run, job, eval_loss);
 	if (!status)
-		status = start_thread(job);
+		status = thread_start(&job->thread, "to write it", job_run, job);
 	if (status) {
 		job_free(job);
 		return count_failure(run, run->step, status);

@@ -38,15 +38,6 @@ struct CommRequest {
 	double since;        /* seconds at the last progress */
 };
 
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static Status
 mpi_fault(const Comm *c, int code, const char *what, int peer)
 {
@@ -237,7 +228,7 @@ new_request(Comm *c, const CommBuffers *b, int64_t part_bytes, CommRequest **out
 		r->tag = c->sequence++ % TAGS;
 		r->transfers = calloc((size_t)c->size * 2, sizeof(Transfer));
 		r->parts = part_bytes ? malloc((size_t)(part_bytes * c->size)) : NULL;
-		r->since = now();
+		r->since = seconds_now();
 	}
 	if (!r || !r->transfers || (part_bytes && !r->parts)) {
 		free_request(r);
@@ -355,7 +346,7 @@ test_transfers(Comm *c, CommRequest *r, bool *done)
 		t->done = flag != 0;
 		*done &= t->done;
 		if (t->done)
-			r->since = now();
+			r->since = seconds_now();
 	}
 	return NULL;
 }
@@ -380,7 +371,7 @@ mpi_test(Comm *c, CommRequest *r, bool *done)
 
 		RETURN_IF_ERROR(test_transfers(c, r, &over));
 		if (!over)
-			return now() - r->since > c->patience ? lost_patience(c, r) : NULL;
+			return seconds_now() - r->since > c->patience ? lost_patience(c, r) : NULL;
 		r->n_transfers = 0;
 		if (r->round == ROUND_PARTS)
 			sum_parts(c, r);

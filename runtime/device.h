@@ -43,6 +43,12 @@ typedef struct {
 	const Format *tables; /* of these kernels; NULL: no libraries for them */
 } CodeSource;
 
+/* On what, beside the options, results may depend in their last bits. */
+typedef struct {
+	int threads;         /* that compute on the host */
+	const char *library; /* "oneDNN 2.6.0", as long as the device; NULL: none */
+} DeviceFacts;
+
 typedef struct {
 	const char *name;
 	Status (*open)(const DeviceOptions *options, Device **out);
@@ -63,8 +69,9 @@ typedef struct {
 	Status (*sync)(Device *device); /* reports what failed since the last one */
 	Status (*capture)(Device *device, Replay **out); /* NULL where the device has none */
 	/* For people; NULL where there is nothing to say. What computes: "2 threads (libgomp), oneDNN
-	 * 2.6.0". What runs a kernel that a library may: an implementation's name or "generated". */
+	 * 2.6.0"; the same for a checkpoint. What runs a kernel that a library may: an implementation's name or "generated". */
 	void (*describe)(const Device *device, Text *out);
+	DeviceFacts (*facts)(const Device *device);
 	const char *(*implementation)(const Code *code, int kernel);
 	int64_t (*library_bytes)(const Code *code); /* of scratch; NULL: none */
 } DeviceOps;

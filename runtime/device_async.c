@@ -251,12 +251,11 @@ async_run(Device *d, int stream, const Code *code, const Launch *launch)
 static void
 do_record(Device *d, Job *job)
 {
-	struct timespec now;
+	double now = seconds_now();
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
 	pthread_mutex_lock(&d->lock);
 	d->events[job->event].done = job->ticket;
-	d->events[job->event].seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+	d->events[job->event].seconds = now;
 	pthread_cond_broadcast(&d->changed);
 	pthread_mutex_unlock(&d->lock);
 }

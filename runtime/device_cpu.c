@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 struct Device {
 	Pool *pool;
@@ -172,6 +171,13 @@ cpu_describe(const Device *device, Text *out)
 	                               : "no libraries");
 }
 
+static DeviceFacts
+cpu_facts(const Device *device)
+{
+	return (DeviceFacts){pool_threads(device->pool),
+	                     device->library ? onednn_version(device->library) : NULL};
+}
+
 static const char *
 cpu_implementation(const Code *code, int kernel)
 {
@@ -189,11 +195,8 @@ cpu_library_bytes(const Code *code)
 static Status
 cpu_record(Device *device, int stream, int event)
 {
-	struct timespec now;
-
 	(void)stream;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	device->events[event] = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+	device->events[event] = seconds_now();
 	return NULL;
 }
 
@@ -236,6 +239,7 @@ const DeviceOps device_cpu = {
 	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,
 	.describe = cpu_describe,
+	.facts = cpu_facts,
 	.implementation = cpu_implementation,
 	.library_bytes = cpu_library_bytes,
 };

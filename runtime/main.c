@@ -125,7 +125,7 @@ take_step(Session *s, bool first, bool last)
 		Status written = log_step(s->log, s->run, &s->step, eval);
 		if (!written)
 			written = views_step(&s->views, s->run, &s->step, eval);
-		status = status ? (status_free(written), status) : written;
+		status = status_first(status, written);
 	}
 	if (!status)
 		progress_step(&s->progress, s->run, &s->step);
@@ -269,10 +269,7 @@ run_training(Session *s)
 		status_free(gradc_save_poll(s->run, true));
 	progress_end(&s->progress);
 	status = views_close(&s->views, s->run, status);
-	Status closed = log_close(s->log);
-	if (status)
-		status_free(closed);
-	RETURN_IF_ERROR(status ? status : closed);
+	RETURN_IF_ERROR(status_first(status, log_close(s->log)));
 	print_result(s);
 	return NULL;
 }
@@ -326,10 +323,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		keep_quiet(o);
 	if (!status)
 		status = run_session(&s);
-	Status finished = s.run ? gradc_finish(s.run) : NULL;
-	if (status)
-		status_free(finished);
-	status = status ? status : finished;
+	if (s.run)
+		status = status_first(status, gradc_finish(s.run));
 	int code = status ? status->exit_code : EXIT_OK;
 	bool failed = report(&s, status);
 	if (failed && s.run && !is_common(code))

@@ -7,7 +7,6 @@
 #include "runtime/runtime_impl.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 typedef enum { STAGE_EMPTY, STAGE_ASKED, STAGE_FULL } Stage;
@@ -70,19 +69,6 @@ serve(void *data)
 	return NULL;
 }
 
-/* Signals are for the caller's threads. */
-static int
-start_thread(Prefetch *p)
-{
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int error = pthread_create(&p->thread, NULL, serve, p);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return error;
-}
-
 Status
 prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out)
 {
@@ -95,13 +81,12 @@ prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out)
 	                              format_space_bytes(x->format, SPACE_IO), &p->image));
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->changed, NULL);
-	int error = start_thread(p);
-	if (error) {
+	Status status = thread_start(&p->thread, "to read data", serve, p);
+	if (status)
 		x->ops->free(x->device, MEMORY_PINNED, p->image);
-		return status_error(EXIT_SYSTEM, "no thread to read data: %s", strerror(error));
-	}
-	*out = p;
-	return NULL;
+	else
+		*out = p;
+	return status;
 }
 
 void

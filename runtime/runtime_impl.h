@@ -7,6 +7,7 @@
 #include "runtime/gradc.h"
 
 #include <jansson.h>
+#include <pthread.h>
 
 /* ---- variant.c: EXIT_SYSTEM, naming a feature, when this CPU can run none of them. */
 Status variant_pick(const KernelVariant *all, const KernelVariant **out);
@@ -199,6 +200,10 @@ Status dataset_read(const MicroRows *rows, char *image);
 /* From the image into the slots of the program. */
 Status dataset_write(const Dataset *d, Executor *x, const char *image);
 
+/* ---- thread.c: EXIT_SYSTEM, saying what the thread was for, when there can be none. It gets no
+ * signals; the caller joins it. */
+Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *), void *context);
+
 /* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
 typedef struct Prefetch Prefetch;
 Status prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out);
@@ -312,7 +317,10 @@ void folder_remove(const char *path); /* a checkpoint's files, then the folder i
 typedef struct SaveJob SaveJob;
 typedef struct {
 	CheckpointFolder folder;
-	Span snapshot;     /* the copy of the saved states; no bytes: nothing is saved */
+	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
+	bool touching; /* its memory, by the thread below */
+	pthread_t toucher;
+	char *window;      /* through which shards are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
@@ -334,8 +342,12 @@ typedef struct {
 	Arena *arena;
 	const char *path; /* of the checkpoint's folder */
 	Manifest manifest;
-	int *states; /* of each tensor */
+	int *states;  /* of each tensor */
+	char *window; /* to read shards through; NULL: made when needed */
+	bool direct;  /* shards are read past the page cache where they can be */
 } Checkpoint;
+enum { SHARD_WINDOW = 1 << 22 };
+char *shard_window(Arena *arena); /* SHARD_WINDOW bytes, aligned to FILE_BLOCK */
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {
@@ -346,8 +358,6 @@ typedef struct {
 /* Reads every byte of every shard and compares the checksums; a sink (NULL: none) is given what is
  * read, before the checksum of its tensor is known. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
-/* Size and checksum of what lies before the tensors. */
-Status shard_header(int fd, const char *path, int64_t *bytes, uint64_t *checksum);
 
 /* ---- named.c: files named after tensors, and the list of them. */
 typedef struct {
@@ -422,7 +432,6 @@ const ProgramRecord *program_any(const Format *f, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
 /* Keeps the last fault as the result, reports the one before. */
 Status fault_join(Diag *diag, Status first, Status second);
-double seconds_now(void);
 /* total_steps, from where the run is. */
 void trainer_count_steps(Gradc *run);
 

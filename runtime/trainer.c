@@ -5,18 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 const int gradc_abi_1 = 1; /* what compiled objects refer to */
-
-double
-seconds_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 Status
 fault_join(Diag *diag, Status first, Status second)

@@ -77,10 +77,7 @@ run_compilers(const Compile *c)
 		first = start_part(c, started, &pids[started]);
 	for (int i = 0; i < started; i++) {
 		Status status = build_finish(c->b, build_compiler(c->b), c->log[i], pids[i]);
-		if (first)
-			status_free(status);
-		else
-			first = status;
+		first = status_first(first, status);
 	}
 	return first;
 }

@@ -207,10 +207,7 @@ build_kernels(Build *b, const Module *m)
 			status = build_object(b, arena_printf(b->arena, "kernels%d.o", i),
 			                      &jobs[i].out);
 		text_free(&jobs[i].out);
-		if (first)
-			status_free(status);
-		else
-			first = status;
+		first = status_first(first, status);
 	}
 	return first;
 }

@@ -89,6 +89,7 @@ fuzz_manifest(Arena *arena, const char *text, size_t n)
 		return;
 	}
 	const char *path = path_of(arena, "manifest.json");
+	unlink(path);
 	must(manifest_write(path, &m));
 	must(manifest_read(arena, path, &again));
 	if (m.step != again.step || m.samples != again.samples || m.run != again.run ||
@@ -159,6 +160,7 @@ fuzz_shard(Arena *arena, const uint8_t *data, size_t n)
 	Checkpoint c;
 
 	must(file_write(path_of(arena, SHARD), data, (int64_t)n));
+	unlink(path_of(arena, "manifest.json"));
 	must(manifest_write(path_of(arena, "manifest.json"), &m));
 	must(checkpoint_open(arena, &format, folder, &c));
 	Status status = checkpoint_verify(&c, &sink);

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 enum { GO_ON, FAIL, SHORT, FLIP };
+enum { BLOCK = 4096 }; /* of direct writes */
 static atomic_int calls;
 
 #define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))
@@ -93,14 +94,15 @@ write(int fd, const void *bytes, size_t n)
 	if (what == GO_ON)
 		return next(fd, bytes, n);
 	if (what == FLIP) {
-		char *copy = memcpy(malloc(n), bytes, n);
+		char *copy = memcpy(aligned_alloc(BLOCK, (n + BLOCK - 1) / BLOCK * BLOCK), bytes,
+		                    n);
 
 		copy[n / 2] ^= 1;
 		ssize_t all = next(fd, copy, n);
 		free(copy);
 		return all;
 	}
-	ssize_t done = next(fd, bytes, n / 2);
+	ssize_t done = next(fd, bytes, n / 2 < BLOCK ? n / 2 : n / 2 / BLOCK * BLOCK);
 	if (strcmp(getenv("FAULT_HOW"), "kill") == 0)
 		kill(getpid(), SIGKILL);
 	return done;

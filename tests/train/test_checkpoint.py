@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 from checkpoints import (Trainer, checkpoints, digits_data, read_manifest, steps_of, temporaries,
-                         tensors)
+                         tensors, write_manifest)
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +238,48 @@ def test_a_changed_setting_is_named_with_both_values(digits, options, says):
     assert "warning" not in trainer.run("--steps=3", "--resume=ck").stderr
     done = trainer.run("--steps=3", "--resume=ck", *options)
     assert done.stderr.count("warning") == 1 and says in done.stderr
+
+
+FACTS = ("processor", "deterministic", "threads", "library")
+MACHINES = [
+    # the first run's options, the second's, what its one warning says
+    (["--threads=2"], ["--threads=2"], None),
+    (["--threads=2", "--deterministic"], ["--threads=1", "--deterministic"], None),
+    (["--threads=2", "--libraries=off"], ["--threads=1", "--libraries=off"], None),
+    (["--threads=2"], ["--threads=2", "--deterministic"], '"deterministic" was false, is true'),
+    (["--threads=2", "--deterministic"], ["--threads=1"], '"deterministic" was true, is false'),
+    (["--threads=2"], ["--threads=1"], '"threads" was 2, is 1'),
+    (["--threads=2"], ["--threads=1", "--libraries=off"], '"library" was "oneDNN '),
+]
+
+
+@pytest.mark.parametrize("first, second, says", MACHINES)
+def test_a_changed_machine_is_named(digits, tmp_path, first, second, says):
+    """Where bits may depend on it."""
+    trainer = digits()
+    trainer.run("--steps=2", "--save=ck", *first)
+    settings = read_manifest(tmp_path / "ck/step-00000002")["settings"]
+    assert settings["threads"] == 2
+    if settings["library"] is None and says and "deterministic" not in says:
+        pytest.skip("oneDNN is not installed")
+    stderr = trainer.run("--steps=3", "--resume=ck", *second).stderr
+    assert stderr.count("warning") == (says is not None) and (says or "") in stderr
+
+
+def test_another_processor_is_named(digits, tmp_path):
+    """Checkpoints of before say nothing of the machine, and nothing is said of them."""
+    trainer = digits()
+    trainer.run("--steps=2", "--save=ck", "--threads=2")
+    manifest = read_manifest(tmp_path / "ck/step-00000002")
+    here = manifest["settings"]["processor"]
+    manifest["settings"]["processor"] = "Other CPU"
+    write_manifest(tmp_path / "ck/step-00000002", manifest)
+    stderr = trainer.run("--steps=3", "--resume=ck", "--threads=2").stderr
+    assert f'"processor" was "Other CPU", is "{here}"' in stderr and stderr.count("warning") == 1
+    for name in FACTS:
+        del manifest["settings"][name]
+    write_manifest(tmp_path / "ck/step-00000002", manifest)
+    assert "warning" not in trainer.run("--steps=3", "--resume=ck", "--threads=1").stderr
 
 
 def test_changed_data_are_named(digits, models, tmp_path):

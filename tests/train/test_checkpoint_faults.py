@@ -143,10 +143,33 @@ def test_a_failed_save_is_a_warning(digits, faults, call, how, says, tmp_path):
 
 def test_a_disk_that_loses_a_bit(digits, faults, tmp_path):
     """Found when what was written is read again, before the checkpoint has its name."""
-    done = digits.run("--steps=9", "--save=ck", "--save-every=3", env=fault(faults, "write", 2, "flip"))
+    done = digits.run("--steps=9", "--save=ck", "--save-every=3", env=fault(faults, "write", 1, "flip"))
     assert re.search(r'checkpoint of step 3 could not be written .* tensor ".*" is damaged', done.stderr)
     assert checkpoints(tmp_path / "ck") == [6, 9]
     check_all(digits)
+
+
+def can_be_direct(folder):
+    file = folder / "direct"
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    finally:
+        file.unlink(missing_ok=True)
+    return True
+
+
+@pytest.mark.parametrize("call, at, how", [("write", 1, 22), ("write", 1, "short"), ("pread", 3, "short")])
+def test_a_disk_that_refuses_direct_access(digits, faults, tmp_path, call, at, how):
+    """Or that takes a part of it, which is then no whole number of blocks: the rest goes through the cache."""
+    if not can_be_direct(tmp_path):
+        pytest.skip("the temporary folder's file system has no O_DIRECT")
+    digits.run("--steps=1", "--save=want")
+    done = digits.run("--steps=1", "--save=ck", env=fault(faults, call, at, how, path="shard-"))
+    assert done.stderr == "" and checkpoints(tmp_path / "ck") == [1]
+    name = "step-00000001/shard-00000-00000.safetensors"
+    assert (tmp_path / "ck" / name).read_bytes() == (tmp_path / "want" / name).read_bytes()
 
 
 @pytest.mark.parametrize("call, how, says", DISK)

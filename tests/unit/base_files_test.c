@@ -92,6 +92,57 @@ test_file_writer(void **state)
 	arena_free(arena);
 }
 
+/* Sizes around blocks and buffers, with and without a buffer of the caller's; added in odd pieces. */
+static void
+test_file_part(void **state)
+{
+	enum { BUFFER = 4 * FILE_DIRECT_LEAST, MOST = 3 * BUFFER };
+	static const int64_t sizes[] = {0,
+	                                1,
+	                                FILE_BLOCK,
+	                                FILE_DIRECT_LEAST - 1,
+	                                FILE_DIRECT_LEAST,
+	                                FILE_DIRECT_LEAST + 1,
+	                                BUFFER - 1,
+	                                BUFFER,
+	                                BUFFER + 1,
+	                                2 * BUFFER + FILE_BLOCK + 5};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("part")), *bytes = arena_alloc(arena, MOST);
+	char *room = arena_alloc(arena, BUFFER + FILE_BLOCK), *buffer;
+	int before = count_entries();
+	FileWriter *w;
+	void *got;
+	int64_t n;
+
+	buffer = room + FILE_BLOCK - (uintptr_t)room % FILE_BLOCK;
+	for (int i = 0; i < MOST; i++)
+		bytes[i] = (char)(i * 2654435761u >> 13);
+	for (int i = 0; i < 2 * COUNT(sizes); i++) {
+		int64_t size = sizes[i / 2];
+
+		assert_ok(
+			file_writer_open_part(path, i % 2 ? buffer : NULL, i % 2 ? BUFFER : 0, &w));
+		assert_int_equal(count_entries(), before + 1); /* no other name */
+		for (int64_t at = 0, part = 1; at < size; at += part, part = part * 7 + 1) {
+			part = part < size - at ? part : size - at;
+			assert_ok(file_writer_add(w, bytes + at, part));
+		}
+		assert_int_equal(file_writer_offset(w), size);
+		assert_ok(file_writer_commit(w, 0));
+		assert_ok(file_read(arena, path, MOST, &got, &n));
+		assert_int_equal(n, size);
+		assert_memory_equal(got, bytes, (size_t)size);
+		assert_fault(file_writer_open_part(path, NULL, 0, &w), EXIT_SYSTEM, "File exists");
+		assert_null(w);
+		unlink(path);
+	}
+	assert_ok(file_writer_open_part(path, NULL, 0, &w));
+	file_writer_abort(w);
+	assert_int_equal(count_entries(), before);
+	arena_free(arena);
+}
+
 static void
 test_file_faults(void **state)
 {
@@ -451,6 +502,7 @@ remove_scratch(void **state)
 /* clang-format off */
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_file_writer),
+	cmocka_unit_test(test_file_part),
 	cmocka_unit_test(test_file_faults),
 	cmocka_unit_test(test_npy_round_trip),
 	cmocka_unit_test(test_npy_accepted),

@@ -299,6 +299,22 @@ test_diag(void **state)
 	free(out);
 }
 
+/* Of two faults the first is told and the second is freed, which the leak checker sees. */
+static void
+test_status_first(void **state)
+{
+	static const int codes[][3] = {{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}};
+
+	for (int i = 0; i < COUNT(codes); i++) {
+		Status a = codes[i][0] ? status_error(codes[i][0], "first") : NULL;
+		Status b = codes[i][1] ? status_error(codes[i][1], "second") : NULL;
+		Status first = status_first(a, b);
+
+		assert_int_equal(first ? first->exit_code : 0, codes[i][2]);
+		status_free(first);
+	}
+}
+
 /* ---- dtype.c ---- */
 
 static const DType small_floats[] = {
@@ -568,6 +584,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_parse),
 	cmocka_unit_test(test_utf8_and_names),
 	cmocka_unit_test(test_diag),
+	cmocka_unit_test(test_status_first),
 	cmocka_unit_test(test_float_round_trip),
 	cmocka_unit_test(test_float_rounding),
 	cmocka_unit_test(test_float_values),
