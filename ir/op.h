@@ -136,8 +136,7 @@ typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* ReduceKind */
 typedef struct { Ints x_batch, y_batch, x_contract, y_contract, order; } DotAttr;
-/* Axis names: x is [batch, channel, spatial...], w is [out, in, spatial...] unless the lists say
- * otherwise: x_dims = where batch, channel, spatial 0.. stand in x's shape. */
+/* x is [batch, channel, spatial...], w is [out, in, spatial...]. */
 typedef struct {
 	Ints stride, low, high, dilation; /* per spatial axis */
 	int64_t groups;

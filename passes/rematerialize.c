@@ -78,23 +78,22 @@ mark_late(Remat *r)
 /* What a value is computed from. */
 typedef struct {
 	int nodes, arithmetic, n;
-	int64_t bytes; /* of the value */
+	int64_t elements; /* of the value */
 	Value *leaves[MAX_LEAVES];
 } Chain;
 
-/* Where the chain of a value of so many bytes ends. */
+/* Where the chain of a value of so many elements ends. */
 static bool
-is_leaf(const Remat *r, const Value *v, int64_t bytes)
+is_leaf(const Remat *r, const Value *v, int64_t elements)
 {
-	return !v->node || !is_link(v->node) || r->kept[v->id] ||
-	       type_bytes(v->type) * SMALL <= bytes;
+	return !v->node || !is_link(v->node) || r->kept[v->id] || v->type->n * SMALL <= elements;
 }
 
 /* Parameters and states are there anyway. */
 static bool
 add_leaf(Chain *c, Value *v)
 {
-	if (!v->node || type_bytes(v->type) * SMALL <= c->bytes)
+	if (!v->node || v->type->n * SMALL <= c->elements)
 		return true;
 	for (int i = 0; i < c->n; i++)
 		if (c->leaves[i] == v)
@@ -111,7 +110,7 @@ add_links(const Remat *r, Value *v, Chain *c)
 {
 	const Node *n = v->node;
 
-	if (c->nodes && is_leaf(r, v, c->bytes))
+	if (c->nodes && is_leaf(r, v, c->elements))
 		return add_leaf(c, v);
 	if (c->nodes++ == MAX_NODES)
 		return false;
@@ -127,11 +126,12 @@ add_links(const Remat *r, Value *v, Chain *c)
 static void
 consider(Remat *r, Value *v)
 {
-	Chain c = {.bytes = type_bytes(v->type)};
+	Chain c = {.elements = v->type->n};
+	int64_t bytes = type_bytes(v->type);
 	Value *missing = NULL;
 	int n_missing = 0;
 
-	if (c.bytes < LEAST_BYTES || !add_links(r, v, &c) || c.n == 0) {
+	if (bytes < LEAST_BYTES || !add_links(r, v, &c) || c.n == 0) {
 		r->kept[v->id] = true;
 		return;
 	}
@@ -145,7 +145,7 @@ consider(Remat *r, Value *v)
 		return;
 	}
 	r->leaf[v->id] = missing ? missing : c.leaves[0];
-	r->demand[r->leaf[v->id]->id] += c.bytes;
+	r->demand[r->leaf[v->id]->id] += bytes;
 	r->loaded[r->leaf[v->id]->id] |= r->fusible[v->id];
 }
 
@@ -176,10 +176,10 @@ choose(Remat *r)
 			r->again[node_result(n, 0)->id] = pays(r, node_result(n, 0));
 }
 
-/* What a late node reads instead of v, part of the chain of a value of so many bytes, made before it: the first that
+/* What a late node reads instead of v, part of the chain of a value of so many elements, made before it: the first that
  * asks is the first in order. */
 static Value *
-copy_of(Remat *r, Value *v, Node *before, int64_t bytes)
+copy_of(Remat *r, Value *v, Node *before, int64_t elements)
 {
 	const Node *n = v->node;
 	Value *operands[MAX_OPERANDS];
@@ -193,10 +193,10 @@ copy_of(Remat *r, Value *v, Node *before, int64_t bytes)
 	             .before = before,
 	             .loc = n->loc,
 	             .phase = PHASE_BACKWARD};
-	if (is_leaf(r, v, bytes))
+	if (is_leaf(r, v, elements))
 		return r->copies[v->id] = b_unary(&b, OP_barrier, v);
 	for (int i = 0; i < n->n_operands; i++)
-		operands[i] = copy_of(r, node_operand(n, i), before, bytes);
+		operands[i] = copy_of(r, node_operand(n, i), before, elements);
 	return r->copies[v->id] = build(&b, n->op, n->n_operands, operands, n->attr);
 }
 
@@ -210,8 +210,7 @@ copy_for_late(Remat *r, uint32_t n_old)
 			Value *x = node_operand(n, i);
 			if (!x || !r->again[behind_views(x)->id])
 				continue;
-			Type of = behind_views(x)->type;
-			node_set_operand(n, i, copy_of(r, x, n, type_bytes(of)));
+			node_set_operand(n, i, copy_of(r, x, n, behind_views(x)->type->n));
 			changed = true;
 		}
 	return changed;

@@ -125,7 +125,7 @@ print_summary(const Session *s, bool full)
 	       (long long)trainable, 1e-6 * (double)forward_flops(s->m));
 }
 
-/* Of a micro-batch, forward and backward. */
+/* Of a step's first micro-batch, forward and backward. */
 static int64_t
 step_flops(const Module *m)
 {
@@ -133,7 +133,8 @@ step_flops(const Module *m)
 	const Function *f = module_function(m, "accumulate");
 
 	for_each_node(f, n)
-		flops += op_row(n)->cost ? op_row(n)->cost(n) : 0;
+		if (op_row(n)->cost && (when_runs(n->when) & when_runs(WHEN_FIRST)))
+			flops += op_row(n)->cost(n);
 	return flops;
 }
 
