@@ -4,22 +4,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { ELEMENTS = 64 << 20, PART = 1 << 18, PARTS = ELEMENTS / PART, ROUNDS = 7 };
 
 typedef struct {
 	float *x, *y, *z;
 } Arrays;
-
-static double
-seconds_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Pages belong to who touches them first. */
 static void

@@ -4,7 +4,6 @@
 #include "runtime/onednn.h"
 #include "tests/codegen/kernel_library.h"
 
-#include <time.h>
 
 typedef struct {
 	const char *name, *x, *y, *attrs, *z;
@@ -34,15 +33,6 @@ static const Shape shapes[] = {
 	{"mix dv", "f32[8,6,256,256]", "f32[8,6,256,64]",
          "x_batch = [0,1], y_batch = [0,1], x_contract = [2], y_contract = [2]", "f32[8,6,256,64]"},
 };
-
-static double
-seconds_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The kernel of one product; NULL after saying why not. */
 static const Kernel *
