@@ -139,18 +139,11 @@ weights_check(const GradcModel *model, const Format *f, const char *file, bool *
 
 typedef struct {
 	Gradc *run;
-	const Weights *weights;
 	const StateRecord *state;
 	const char *name;
 	char *to; /* of the state's bytes, zeros */
 	int64_t n;
 } Init;
-
-static void
-init_zeros(Init *i)
-{
-	(void)i;
-}
 
 static void
 init_ones(Init *i)
@@ -160,13 +153,6 @@ init_ones(Init *i)
 			dtype_store_float((DType)i->state->dtype, i->to, k, 1);
 		else
 			dtype_store_int((DType)i->state->dtype, i->to, k, 1);
-}
-
-static void
-init_data(Init *i)
-{
-	memcpy(i->to, i->weights->at + i->state->data_offset,
-	       (size_t)dtype_bytes((DType)i->state->dtype, i->n));
 }
 
 static uint64_t
@@ -203,31 +189,41 @@ init_uniform(Init *i)
 }
 
 static void (*const inits[N_FROM])(Init *) = {
-	[FROM_ZEROS] = init_zeros,   [FROM_ONES] = init_ones,       [FROM_DATA] = init_data,
-	[FROM_NORMAL] = init_normal, [FROM_UNIFORM] = init_uniform,
+	[FROM_ONES] = init_ones,
+	[FROM_NORMAL] = init_normal,
+	[FROM_UNIFORM] = init_uniform,
 };
 
+/* Made in memory, and copied from there. */
 static Status
-init_state(Gradc *run, const Weights *weights, int index)
+init_made(Gradc *run, int index, Span to)
 {
 	const Format *f = &run->format;
 	const StateRecord *s = &f->states[index];
 	Arena *arena = arena_new();
 	Init init = {.run = run,
-	             .weights = weights,
 	             .state = s,
 	             .name = format_text(f, s->name),
+	             .to = arena_alloc(arena, (size_t)s->bytes),
 	             .n = format_elements(f, s->first_dim, s->rank)};
-	Status status = NULL;
 
-	if (s->init != FROM_ZEROS) {
-		init.to = arena_alloc(arena, (size_t)s->bytes);
-		inits[s->init](&init);
-		status = executor_write(&run->executor, executor_state(&run->executor, index),
-		                        init.to);
-	}
+	inits[s->init](&init);
+	Status status = executor_write(&run->executor, to, init.to);
 	arena_free(arena);
 	return status;
+}
+
+static Status
+init_state(Gradc *run, const Weights *weights, int index)
+{
+	const StateRecord *s = &run->format.states[index];
+	Span to = executor_state(&run->executor, index);
+
+	if (s->init == FROM_ZEROS)
+		return NULL;
+	if (s->init == FROM_DATA)
+		return executor_write(&run->executor, to, weights->at + s->data_offset);
+	return init_made(run, index, to);
 }
 
 /* The region is zero already. */
