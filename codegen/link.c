@@ -34,43 +34,49 @@ link_objects(Build *b, const char *executable)
 	return build_finish(b, build_compiler(b), log, pid);
 }
 
-/* The weights in the order in which tables_write gave them offsets. */
 static Status
-write_weights(FileWriter *out, const Module *m, uint64_t *hash)
+add_zeros(FileWriter *out, int64_t n)
 {
-	*hash = 0;
+	static const char zeros[4096];
+
+	for (int64_t part; n > 0; n -= part) {
+		part = n < (int64_t)sizeof(zeros) ? n : (int64_t)sizeof(zeros);
+		RETURN_IF_ERROR(file_writer_add(out, zeros, part));
+	}
+	return NULL;
+}
+
+/* The weights where the tables have them, zeros between. */
+static Status
+write_weights(FileWriter *out, const Module *m, const FormatWriter *w)
+{
+	int64_t begin = file_writer_offset(out);
+
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
 		if (s->init != INIT_DATA || !s->data)
 			continue;
-		*hash = hash_bytes(s->data->data, (size_t)type_bytes(s->type), *hash);
+		RETURN_IF_ERROR(add_zeros(out, begin + w->states.at[i].data_offset -
+		                                       file_writer_offset(out)));
 		RETURN_IF_ERROR(file_writer_add(out, s->data->data, type_bytes(s->type)));
-		RETURN_IF_ERROR(file_writer_pad(out, 64));
 	}
 	return NULL;
 }
 
 static Status
-write_weights_file(const Module *m, const char *path)
+write_weights_file(const Module *m, const FormatWriter *w, const char *path)
 {
 	FileWriter *out;
-	uint64_t hash;
 
 	RETURN_IF_ERROR(file_writer_open(path, &out));
-	Status status = write_weights(out, m, &hash);
-	if (status) {
-		file_writer_abort(out);
-		return status;
-	}
-	return file_writer_commit(out, 0);
+	return file_writer_end(out, write_weights(out, m, w));
 }
 
 static Status
-append_tail(FileWriter *out, Build *b, const char *executable, const Module *m, const void *blob,
-            int64_t blob_bytes)
+append_tail(FileWriter *out, Build *b, const char *executable, const Module *m,
+            const FormatWriter *w, const void *blob, int64_t blob_bytes)
 {
 	FormatTail tail = {.magic = FORMAT_MAGIC};
-	uint64_t hash;
 	void *elf;
 	int64_t n;
 
@@ -79,7 +85,7 @@ append_tail(FileWriter *out, Build *b, const char *executable, const Module *m, 
 	RETURN_IF_ERROR(file_writer_pad(out, 4096));
 	tail.offset = file_writer_offset(out);
 	if (!b->options->weights_file)
-		RETURN_IF_ERROR(write_weights(out, m, &hash));
+		RETURN_IF_ERROR(write_weights(out, m, w));
 	tail.bytes = file_writer_offset(out) - tail.offset;
 	tail.blob_offset = file_writer_offset(out);
 	tail.blob_bytes = blob_bytes;
@@ -113,9 +119,9 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 	RETURN_IF_ERROR(b->options->printer->build(b, m, blob, blob_bytes));
 	RETURN_IF_ERROR(link_objects(b, executable));
 	if (b->options->weights_file)
-		RETURN_IF_ERROR(write_weights_file(m, b->options->weights_file));
+		RETURN_IF_ERROR(write_weights_file(m, w, b->options->weights_file));
 	RETURN_IF_ERROR(file_writer_open(b->options->output, &out));
-	Status status = append_tail(out, b, executable, m, blob, blob_bytes);
+	Status status = append_tail(out, b, executable, m, w, blob, blob_bytes);
 	if (status) {
 		file_writer_abort(out);
 		return status;

@@ -11,6 +11,8 @@ typedef struct {
 	Arena *arena;
 	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
 	int64_t workspace, io, flops;
+	int64_t shift,
+		state_end; /* of the last weights: where they are less the state's offset, end */
 } TableWriter;
 
 static const Space spaces[] = {
@@ -181,8 +183,24 @@ write_program(TableWriter *tw, const ProgramInfo *info)
 }
 
 /* ---- states and kernels */
+enum { PAGE = 4096 };
+
+/* The weights lie in the file as in the state region, up to whole pages, so that mapping is loading: next to each
+ * other where the states are, else at the same place in a page. */
+static int64_t
+place_weights(TableWriter *tw, const State *s)
+{
+	int64_t end = tw->w->weights_bytes, gap = s->offset - tw->state_end;
+
+	if (end == 0 || gap < 0 || gap > PAGE)
+		tw->shift = (end + PAGE - 1) / PAGE * PAGE + s->offset % PAGE - s->offset;
+	tw->state_end = s->offset + type_bytes(s->type);
+	tw->w->weights_bytes = tw->state_end + tw->shift;
+	return s->offset + tw->shift;
+}
+
 static void
-write_state(TableWriter *tw, const State *s, int64_t *weights)
+write_state(TableWriter *tw, const State *s)
 {
 	FormatWriter *w = tw->w;
 	StateRecord r = {.name = format_string(w, s->name),
@@ -207,10 +225,8 @@ write_state(TableWriter *tw, const State *s, int64_t *weights)
 	                                       ? tw->t->state_dtypes[s->id]
 	                                       : s->type->dtype};
 
-	if (s->init == INIT_DATA && s->data) {
-		r.data_offset = *weights;
-		*weights = (*weights + r.bytes + 63) / 64 * 64;
-	}
+	if (s->init == INIT_DATA && s->data)
+		r.data_offset = place_weights(tw, s);
 	vec_push(w->arena, &w->states, r);
 }
 
@@ -274,7 +290,7 @@ tables_write(FormatWriter *w, const Tables *t)
 		vec_push(w->arena, &w->bindings, binding);
 	}
 	for (int i = 0; i < t->m->states.n; i++)
-		write_state(&tw, t->m->states.at[i], &w->weights_bytes);
+		write_state(&tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(w, t->m->kernels.at[i]);
 	for (int i = 0; i < t->n_programs; i++)

@@ -192,8 +192,10 @@ typedef struct {
 	uint32_t unit; /* state index + 1 of the unit it lies in; 0: none */
 	double lr_scale, init_a, init_b;
 	int64_t offset, bytes; /* in the state region */
-	int64_t data_offset;   /* of its initial data in the weights (tail or file); -1: none */
-	uint32_t file_dtype;   /* dtype in the ONNX file */
+	/* Of its initial data in the weights (tail or file), where they lie as in the region, up to whole pages; -1:
+	 * none. */
+	int64_t data_offset;
+	uint32_t file_dtype; /* dtype in the ONNX file */
 	uint32_t reserved;
 } StateRecord;
 extern const char *const state_kind_names[];

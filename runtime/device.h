@@ -58,6 +58,12 @@ typedef struct {
 	Status (*copy)(Device *device, int stream, Span to,
 	               const void *from); /* to.bytes of them */
 	Status (*fill_zero)(Device *device, int stream, Span to);
+	/* Whole pages of the device's memory hold those of the file from offset on, read when they are touched
+	 * and never written back. NULL where the device has none: they are copied. */
+	Status (*map)(Device *device, Span to, int fd, int64_t offset);
+	/* The same bytes in memory like any other, before all of what was mapped is written: that would be done
+	 * page by page, and into small pages. */
+	Status (*unmap)(Device *device, Span span);
 	Status (*load)(Device *device, const CodeSource *source, Code **out);
 	void (*unload)(Device *device, Code *code);
 	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);

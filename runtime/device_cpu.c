@@ -3,6 +3,7 @@
 #include "runtime/device.h"
 #include "runtime/library_calls.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,13 +53,15 @@ cpu_close(Device *device)
 }
 
 /* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins
- * stands in front of what is given out. */
-enum { ALIGNMENT = 64, PAGE = 4096, LARGE = 1 << 26 };
+ * stands in front of what is given out. Pages are aligned where files may be mapped. */
+enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, LARGE = 1 << 26 };
+enum { HUGE_PAGE = 1 << 21, UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
 
 static Status
 cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 {
-	char *start = calloc(1, (size_t)bytes + ALIGNMENT);
+	size_t alignment = bytes < PAGES ? ALIGNMENT : PAGE;
+	char *start = calloc(1, (size_t)bytes + alignment);
 
 	(void)device;
 	(void)kind;
@@ -66,7 +69,7 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	if (!start)
 		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes",
 		                    (long long)bytes);
-	out->at = start + ALIGNMENT - (uintptr_t)start % ALIGNMENT; /* malloc's 16 bytes are room */
+	out->at = start + alignment - (uintptr_t)start % alignment; /* malloc's 16 bytes are room */
 	memcpy(out->at - sizeof(start), &start, sizeof(start));
 	if (bytes >= LARGE) /* fewer faults when it is touched; only speed depends on it */
 		madvise(out->at + PAGE - (uintptr_t)out->at % PAGE, (size_t)bytes - 2 * PAGE,
@@ -92,6 +95,50 @@ cpu_copy(Device *device, int stream, Span to, const void *from)
 	(void)device;
 	(void)stream;
 	memmove(to.at, from, (size_t)to.bytes);
+	return NULL;
+}
+
+static Status
+cpu_map(Device *device, Span to, int fd, int64_t offset)
+{
+	(void)device;
+	void *at = mmap(to.at, (size_t)to.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+	                fd, offset);
+	return at == MAP_FAILED ? status_error(EXIT_SYSTEM, "%lld bytes cannot be mapped: %s",
+	                                       (long long)to.bytes, strerror(errno))
+	                        : NULL;
+}
+
+/* New memory takes the place of the old one, at the same place within large pages, so that it may have some. */
+static Status
+unmap_part(char *at, size_t bytes)
+{
+	char *room = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+	                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (room == MAP_FAILED)
+		return status_error(EXIT_SYSTEM, "no memory for %zu bytes", bytes);
+	size_t before = ((uintptr_t)at - (uintptr_t)room) % HUGE_PAGE;
+	char *from = room + before;
+	madvise(from, bytes, MADV_HUGEPAGE);
+	memcpy(from, at, bytes);
+	bool moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED;
+	if (before)
+		munmap(room, before);
+	munmap(moved ? from + bytes : from, HUGE_PAGE - before + (moved ? 0 : bytes));
+	return moved ? NULL : status_error(EXIT_SYSTEM, "%zu bytes cannot be moved", bytes);
+}
+
+static Status
+cpu_unmap(Device *device, Span span)
+{
+	(void)device;
+	for (int64_t at = 0, part; at < span.bytes; at += part) {
+		int64_t left = span.bytes - at;
+		part = UNMAP_STEP - (int64_t)((uintptr_t)(span.at + at) % HUGE_PAGE);
+		part = part < left ? part : left;
+		RETURN_IF_ERROR(unmap_part(span.at + at, (size_t)part));
+	}
 	return NULL;
 }
 
@@ -231,6 +278,8 @@ const DeviceOps device_cpu = {
 	.free = cpu_free,
 	.copy = cpu_copy,
 	.fill_zero = cpu_fill_zero,
+	.map = cpu_map,
+	.unmap = cpu_unmap,
 	.load = cpu_load,
 	.unload = cpu_unload,
 	.run = cpu_run,

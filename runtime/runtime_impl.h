@@ -234,6 +234,8 @@ const char *fill_default(const char *input); /* NULL: none */
 
 /* ---- weights.c: initial values. */
 Status weights_init(Gradc *run);
+/* Before the first update: what is mapped of the executable and changes becomes memory of our own. */
+Status weights_unmap(Gradc *run);
 /* The bytes of the weights match their hash. */
 Status weights_check(const GradcModel *model, const Format *f, const char *file, bool *same);
 
@@ -411,6 +413,7 @@ struct Gradc {
 	Diag *diag; /* borrowed, may be NULL */
 	Format format;
 	Executor executor;
+	VEC(Span) mapped; /* of the executable's weights, until the first update */
 	const CommOps *comm_ops;
 	Comm *comm;
 	Hyper hyper;

@@ -152,6 +152,7 @@ apply_update(Gradc *run, GradcStep *out)
 		                    "before the step",
 		                    (long long)out->step, run->loss);
 	hyper_scalars(&run->hyper, run->step, scalars);
+	RETURN_IF_ERROR(weights_unmap(run));
 	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	RETURN_IF_ERROR(read_norm(run, p, &out->grad_norm));
 	if (p->n_outputs > 0 && !isfinite(out->grad_norm))

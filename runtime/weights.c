@@ -15,6 +15,8 @@ typedef struct {
 	int64_t bytes;
 	void *mapping; /* NULL: read into the arena */
 	size_t mapped;
+	int fd;         /* of the mapped file; -1: none */
+	int64_t offset; /* in it */
 } Weights;
 
 static Status
@@ -51,6 +53,8 @@ map_tail(const char *image, const Format *f, int fd, Weights *out)
 		file_pread(fd, image, &tail, sizeof(tail), st.st_size - (off_t)sizeof(tail)));
 	RETURN_IF_ERROR(check_tail(image, f, &tail, st.st_size));
 	out->bytes = f->header->weights_bytes;
+	out->fd = fd;
+	out->offset = tail.offset;
 	out->mapped = (size_t)out->bytes;
 	out->mapping = mmap(NULL, out->mapped, PROT_READ, MAP_PRIVATE, fd, tail.offset);
 	if (out->mapping == MAP_FAILED) {
@@ -90,7 +94,7 @@ image_of(const GradcModel *model)
 static Status
 open_weights(Arena *arena, const GradcModel *model, const Format *f, const char *file, Weights *out)
 {
-	*out = (Weights){0};
+	*out = (Weights){.fd = -1};
 	if (f->header->weights_bytes == 0)
 		return NULL;
 	if (file)
@@ -100,7 +104,8 @@ open_weights(Arena *arena, const GradcModel *model, const Format *f, const char 
 	if (fd < 0)
 		return missing(image, "cannot be read");
 	Status status = map_tail(image, f, fd, out);
-	close(fd);
+	if (status)
+		close(fd);
 	return status;
 }
 
@@ -109,6 +114,8 @@ close_weights(Weights *w)
 {
 	if (w->mapping)
 		munmap(w->mapping, w->mapped);
+	if (w->mapping)
+		close(w->fd);
 }
 
 /* As the compiler chains it: over the data of each state in order. */
@@ -213,17 +220,95 @@ init_made(Gradc *run, int index, Span to)
 	return status;
 }
 
+/* ---- the model's own: mapped where they lie in the file as in the region, else copied */
+enum { PAGE = 4096, LEAST_MAPPED = 1 << 20 };
+
+/* Offsets in the state region, of what is in the file `shift` bytes on. */
+typedef struct {
+	int64_t begin, end, shift;
+	int64_t mapped_begin, mapped_end;
+	bool constant;
+} DataRun;
+
+/* The states from index on whose data lie in the file as they do, all of them constant or none. */
+static DataRun
+data_run(const Format *f, int index)
+{
+	const StateRecord *s = &f->states[index];
+	DataRun r = {.begin = s->offset,
+	             .end = s->offset,
+	             .shift = s->data_offset - s->offset,
+	             .constant = s->lifetime == LASTS_CONSTANT};
+
+	for (int i = index; i < f->n[SECTION_STATES]; i++) {
+		s = &f->states[i];
+		if (s->init != FROM_DATA)
+			continue;
+		if (s->offset < r.end || s->offset - r.end > PAGE ||
+		    s->data_offset - s->offset != r.shift ||
+		    (s->lifetime == LASTS_CONSTANT) != r.constant)
+			break;
+		r.end = s->offset + s->bytes;
+	}
+	r.mapped_begin = r.mapped_end = r.end;
+	return r;
+}
+
+/* What lies between two states in a run is zero in the file, too. */
 static Status
-init_state(Gradc *run, const Weights *weights, int index)
+map_run(Gradc *run, const Weights *w, DataRun *r)
+{
+	Executor *x = &run->executor;
+	char *base = x->regions[SPACE_STATE].at;
+	int64_t from = w->offset + r->shift;
+	int64_t begin = (r->begin + PAGE - 1) / PAGE * PAGE, end = r->end / PAGE * PAGE;
+
+	if (!x->ops->map || w->fd < 0 || end - begin < LEAST_MAPPED ||
+	    (uintptr_t)base % PAGE != 0 || from % PAGE != 0)
+		return NULL;
+	r->mapped_begin = begin;
+	r->mapped_end = end;
+	Span to = {base + begin, end - begin};
+	if (!r->constant)
+		vec_push(run->arena, &run->mapped, to);
+	return x->ops->map(x->device, to, w->fd, from + begin);
+}
+
+/* Bytes [begin, end) of the state region, which lie in the run. */
+static Status
+copy_data(Gradc *run, const Weights *w, const DataRun *r, int64_t begin, int64_t end)
+{
+	Span to = {run->executor.regions[SPACE_STATE].at + begin, end - begin};
+
+	return end <= begin ? NULL : executor_write(&run->executor, to, w->at + begin + r->shift);
+}
+
+static Status
+init_data(Gradc *run, const Weights *w, int index, DataRun *r)
 {
 	const StateRecord *s = &run->format.states[index];
-	Span to = executor_state(&run->executor, index);
+	int64_t end = s->offset + s->bytes;
+
+	if (s->offset >= r->end || s->offset < r->begin || s->data_offset - s->offset != r->shift) {
+		*r = data_run(&run->format, index);
+		RETURN_IF_ERROR(map_run(run, w, r));
+	}
+	int64_t before = r->mapped_begin < end ? r->mapped_begin : end;
+	int64_t behind = r->mapped_end > s->offset ? r->mapped_end : s->offset;
+	RETURN_IF_ERROR(copy_data(run, w, r, s->offset, before));
+	return copy_data(run, w, r, behind > before ? behind : before, end);
+}
+
+static Status
+init_state(Gradc *run, const Weights *weights, int index, DataRun *data)
+{
+	const StateRecord *s = &run->format.states[index];
 
 	if (s->init == FROM_ZEROS)
 		return NULL;
 	if (s->init == FROM_DATA)
-		return executor_write(&run->executor, to, weights->at + s->data_offset);
-	return init_made(run, index, to);
+		return init_data(run, weights, index, data);
+	return init_made(run, index, executor_state(&run->executor, index));
 }
 
 /* The region is zero already. */
@@ -231,6 +316,7 @@ Status
 weights_init(Gradc *run)
 {
 	Weights weights;
+	DataRun data = {0};
 	Arena *arena = arena_new();
 	Status status = open_weights(arena, &run->model, &run->format, run->options.weights,
 	                             &weights);
@@ -240,8 +326,17 @@ weights_init(Gradc *run)
 		status = status_error(EXIT_SYSTEM, "%s: not the weights of this executable",
 		                      run->options.weights);
 	for (int i = 0; i < run->format.n[SECTION_STATES] && !status; i++)
-		status = init_state(run, &weights, i);
+		status = init_state(run, &weights, i, &data);
 	close_weights(&weights);
 	arena_free(arena);
 	return status;
+}
+
+Status
+weights_unmap(Gradc *run)
+{
+	for (int i = 0; i < run->mapped.n; i++)
+		RETURN_IF_ERROR(run->executor.ops->unmap(run->executor.device, run->mapped.at[i]));
+	run->mapped.n = 0;
+	return NULL;
 }

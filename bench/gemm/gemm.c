@@ -4,7 +4,6 @@
 #include "runtime/onednn.h"
 #include "tests/codegen/kernel_library.h"
 
-
 typedef struct {
 	const char *name, *x, *y, *attrs, *z;
 } Shape;

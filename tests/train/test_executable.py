@@ -179,3 +179,36 @@ def test_options_of_later_versions_say_so(run, models, tmp_path):
         assert "not supported in this build" in said, said
     for command in ("quantize", "plan"):
         assert "not supported in this build" in run(command, "m.onnx", exit=2).stderr
+
+
+def test_weights_are_mapped_as_they_are(run, tmp_path):
+    """Large ones, trained and frozen, with odd sizes between: a step without learning leaves every bit, one with
+    it changes what is trained, and never the executable."""
+    random = np.random.default_rng(0)
+    shapes = {"a": (601, 700), "b": (3,), "c": (700, 601), "d": (601,), "e": (601, 5)}
+    weights = {n: random.standard_normal(s).astype(np.float32) / 20 for n, s in shapes.items()}
+    node = onnx.helper.make_node
+    nodes = [node("MatMul", ["x", "a"], ["h"]), node("MatMul", ["h", "c"], ["g"]), node("Add", ["g", "d"], ["k"]),
+             node("Slice", ["k", "from", "to", "axes"], ["s"]), node("Mul", ["s", "b"], ["t"]),
+             node("MatMul", ["k", "e"], ["m"]), node("Concat", ["t", "m"], ["y"], axis=1)]
+    places = {"from": [0], "to": [3], "axes": [1]}
+    tensors = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    tensors += [numpy_helper.from_array(np.array(v), n) for n, v in places.items()]
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(nodes, "large", [value("x", 1, ["n", 601])], [value("y", 1, ["n", 8])], tensors)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", random.standard_normal((8, 601)).astype(np.float32))
+    np.save(tmp_path / "t.npy", random.integers(0, 8, 8))
+    exe = tmp_path / "train"
+    run("compile", tmp_path / "m.onnx", "-o", exe, "--batch=4", "--loss=cross_entropy", "--freeze=c")
+    before = exe.read_bytes()
+    train = [exe, "--data", f"x={tmp_path}/x.npy", "--data", f"labels={tmp_path}/t.npy", "--steps=2",
+             "--progress=off", "--export", tmp_path / "out.onnx"]
+    run(*train, "--lr=0", "--weight-decay=0")
+    same = weights_of(tmp_path / "out.onnx")
+    assert all(np.array_equal(same[n], w) for n, w in weights.items())
+    run(*train, "--lr=0.01")
+    changed = weights_of(tmp_path / "out.onnx")
+    assert [n for n, w in weights.items() if np.array_equal(changed[n], w)] == ["c"]
+    assert exe.read_bytes() == before

@@ -158,12 +158,51 @@ test_lost_wait_is_seen(void **state)
 #endif
 }
 
+/* Memory that shows a file: written, it is the device's alone, and so is all of it after unmap. */
+static void
+test_mapped_memory(void **state)
+{
+	enum { PAGE = 4096, BYTES = 3 << 20, MAPPED = BYTES - 5 * PAGE };
+	Bench t = bench_open(state);
+	FILE *file = tmpfile();
+	Span all, part = {NULL, MAPPED};
+
+	if (!t.ops->map) {
+		print_message("%s copies files\n", t.ops->name);
+		fclose(file);
+		bench_close(&t);
+		skip();
+	}
+	for (int i = 0; i < BYTES / 4; i++)
+		fwrite(&i, sizeof(i), 1, file);
+	fflush(file);
+	must(t.ops->alloc(t.device, MEMORY_DEVICE, BYTES, &all));
+	part.at = all.at + 2 * PAGE - (uintptr_t)all.at % PAGE;
+	must(t.ops->map(t.device, part, fileno(file), PAGE));
+	int *at = (int *)part.at;
+	at[7] = -1;
+	must(t.ops->unmap(t.device, part));
+	at[MAPPED / 4 - 1] = -2;
+	for (int i = 0; i < MAPPED / 4; i++)
+		assert_int_equal(at[i], i == 7 ? -1 : i == MAPPED / 4 - 1 ? -2 : i + PAGE / 4);
+	assert_int_equal(part.at[-1] | part.at[MAPPED], 0); /* around it nothing has changed */
+	rewind(file);
+	for (int i = 0, read; i < BYTES / 4; i++) {
+		assert_int_equal(fread(&read, sizeof(read), 1, file), 1);
+		assert_int_equal(read, i);
+	}
+	t.ops->free(t.device, MEMORY_DEVICE, all);
+	fclose(file);
+	bench_close(&t);
+}
+
 #define DEVICE(name)                                                                        \
 	{"memory " #name, test_memory_is_zero_and_aligned, NULL, NULL, #name},              \
 		{"order " #name, test_one_stream_is_in_order, NULL, NULL, #name},           \
 		{"wait " #name, test_wait_orders_streams, NULL, NULL, #name},               \
 		{"early wait " #name, test_wait_without_record_returns, NULL, NULL, #name}, \
 		{"elapsed " #name, test_elapsed_is_positive, NULL, NULL, #name},            \
+		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
 		{"train " #name, test_training_is_the_same, NULL, NULL, #name},
 
 int
