@@ -1,8 +1,6 @@
 /* Each call is a primitive, made once, or two where tiles do not divide the work, and copies of operands into the
  * layouts that it wants and back. Scratch is the caller's. Each worker of a tiled call has memory objects of its
  * own: they hold the addresses of the tile at hand. */
-#include "runtime/onednn.h"
-
 #if GRADC_ONEDNN
 #include "runtime/onednn_impl.h"
 
@@ -516,89 +514,4 @@ onednn_run(OnednnCall *c, void *const buffers[3], char *const packed[2], char *s
 		RETURN_IF_ERROR(dnnl_fault(c->results[w], "a call failed"));
 	return dnnl_fault(c->lib->stream_wait(c->lib->stream), "a call failed");
 }
-
-#else /* built without */
-
-Status
-onednn_open(Pool *pool, bool tiled, Onednn **out)
-{
-	(void)pool;
-	(void)tiled;
-	*out = NULL;
-	return status_error(EXIT_SYSTEM, "built without oneDNN");
-}
-
-void
-onednn_close(Onednn *lib)
-{
-	(void)lib;
-}
-
-const char *
-onednn_version(const Onednn *lib)
-{
-	(void)lib;
-	return "";
-}
-
-Status
-onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
-                 OnednnCall **out)
-{
-	(void)lib;
-	(void)work;
-	(void)fixed;
-	(void)scratch_limit;
-	*out = NULL;
-	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
-}
-
-void
-onednn_call_close(OnednnCall *call)
-{
-	(void)call;
-}
-
-const char *
-onednn_implementation(const OnednnCall *call)
-{
-	(void)call;
-	return "";
-}
-
-int64_t
-onednn_scratch(const OnednnCall *call)
-{
-	(void)call;
-	return 0;
-}
-
-int64_t
-onednn_packed_bytes(const OnednnCall *call, int i)
-{
-	(void)call;
-	(void)i;
-	return 0;
-}
-
-Status
-onednn_pack(OnednnCall *call, int i, const void *buffer, char *to)
-{
-	(void)call;
-	(void)i;
-	(void)buffer;
-	(void)to;
-	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
-}
-
-Status
-onednn_run(OnednnCall *call, void *const buffers[3], char *const packed[2], char *scratch)
-{
-	(void)call;
-	(void)buffers;
-	(void)packed;
-	(void)scratch;
-	return status_error(EXIT_UNSUPPORTED, "built without oneDNN");
-}
-
 #endif
