@@ -166,7 +166,18 @@ nodes_of(Arena *arena, const Function *f, OpKind op)
 	return list;
 }
 
-/* Every call of a fused function has become a launch, in this order: kernel -> those functions. */
+/* Did every call become a launch, in this order? Behind these come the copies that `schedule` made for first
+ * micro-batches. */
+static bool
+is_launched(const Nodes *calls, const Nodes *launches)
+{
+	for (int i = calls->n; i < launches->n; i++)
+		if (launches->at[i]->when != WHEN_FIRST)
+			return false;
+	return launches->n >= calls->n;
+}
+
+/* Every call of a fused function has become a launch: kernel -> those functions. */
 static json_t *
 members_json(const Module *graph, const Module *plan)
 {
@@ -178,7 +189,7 @@ members_json(const Module *graph, const Module *plan)
 		Nodes launches = nodes_of(scratch, f, OP_launch);
 		Nodes calls = before ? nodes_of(scratch, before, OP_call) : (Nodes){0};
 
-		for (int i = 0; i < launches.n && launches.n == calls.n; i++) {
+		for (int i = 0; i < calls.n && is_launched(&calls, &launches); i++) {
 			const char *k = ((LaunchAttr *)launches.at[i]->attr)->kernel->name;
 			json_t *set = json_object_get(members, k);
 			if (!set) {
