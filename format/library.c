@@ -124,6 +124,8 @@ read_conv(const int64_t *at, int n, LibraryWork *w)
 	c->groups = sizes[1];
 	c->in = sizes[2];
 	c->out = sizes[3];
+	if (!size_mul(c->groups, c->in, &sizes[0]) || !size_mul(c->groups, c->out, &sizes[0]))
+		return false;
 	for (int i = 0; i < c->spatial; i++) {
 		if (!take(&at, N_WINDOW_NUMBERS - 1, 1, numbers) ||
 		    !take(&at, 1, 0, numbers + N_WINDOW_NUMBERS - 1))
