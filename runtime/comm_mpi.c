@@ -311,19 +311,27 @@ mpi_broadcast(Comm *c, const CommBuffers *b, int root, CommRequest **out)
 	return started(out, status);
 }
 
-/* The ranks whose messages are still to come. */
+static void
+add_peers(Text *out, const CommRequest *r, bool receives)
+{
+	for (int i = 0; i < r->n_transfers; i++)
+		if (!r->transfers[i].done && r->transfers[i].receives == receives)
+			text_printf(out, "%s%d", out->n ? ", " : "", r->transfers[i].peer);
+}
+
+/* Names the ranks whose messages are still to come, else those that do not take ours. */
 static Status
 lost_patience(const Comm *c, const CommRequest *r)
 {
 	Text ranks = {0};
 
-	for (int i = 0; i < r->n_transfers; i++)
-		if (!r->transfers[i].done && r->transfers[i].receives)
-			text_printf(&ranks, "%s%d", ranks.n ? ", " : "", r->transfers[i].peer);
+	add_peers(&ranks, r, true);
+	const char *verb = ranks.n ? "for" : "to send to";
+	if (!ranks.n)
+		add_peers(&ranks, r, false);
 	Status status = status_error(
-		EXIT_HANG,
-		"rank %d: waited %.0f s for rank %s in collective %d: stopped or hanging", c->rank,
-		c->patience, ranks.n ? ranks.at : "(sending)", r->tag);
+		EXIT_HANG, "rank %d: waited %.0f s %s rank %s in collective %d: stopped or hanging",
+		c->rank, c->patience, verb, ranks.at, r->tag);
 	text_free(&ranks);
 	return status;
 }
