@@ -39,7 +39,7 @@ def machine():
         "isa": [name for name in ISA if name in flags],
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "versions": {"gradc": first_line(ROOT / "build/gradc", "--version"),
                      "commit": first_line("git", "-C", ROOT, "describe", "--always", "--dirty"),
                      "cc": first_line("cc", "--version"),
