@@ -102,20 +102,29 @@ test_truncated(void **state)
 	arena_free(arena);
 }
 
-/* Faults that a flip would hardly find, each refused with its own words. */
-static void
-expect_fault(void (*spoil)(FormatWriter *w), const char *words)
+/* All tables of the tiny executable. */
+static FormatWriter *
+tiny_writer(Arena *arena)
 {
-	Arena *arena = arena_new();
 	FormatWriter *w = format_writer_new(arena);
-	int64_t bytes;
-	Format f;
 
 	tiny_memory(w);
 	tiny_programs(w, true);
 	tiny_facts(w);
 	w->state_bytes = 32;
 	w->weights_bytes = 8;
+	return w;
+}
+
+/* Faults that a flip would hardly find, each refused with its own words. */
+static void
+expect_fault(void (*spoil)(FormatWriter *w), const char *words)
+{
+	Arena *arena = arena_new();
+	FormatWriter *w = tiny_writer(arena);
+	int64_t bytes;
+	Format f;
+
 	spoil(w);
 	void *blob = format_finish(w, &bytes);
 	Status status = format_read(blob, bytes, &f);
@@ -257,16 +266,11 @@ static void
 check_library(const LibraryCase *c, const char *printed)
 {
 	Arena *arena = arena_new();
-	FormatWriter *w = format_writer_new(arena);
+	FormatWriter *w = tiny_writer(arena);
 	int64_t bytes;
 	Text text = {0};
 	Format f;
 
-	tiny_memory(w);
-	tiny_programs(w, true);
-	tiny_facts(w);
-	w->state_bytes = 32;
-	w->weights_bytes = 8;
 	library_case = c;
 	add_library(w);
 	char *blob = format_finish(w, &bytes);

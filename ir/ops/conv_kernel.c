@@ -1,0 +1,327 @@
+/* Convolutions as kernels: matrix products over implicit patches (im2col), or a library's. */
+#include "ir/ops/conv.h"
+
+#include <string.h>
+
+typedef struct {
+	const ConvAttr *a;
+	Type x, w, y;
+	Value *p, *q;
+	Type x_space, window, y_space; /* spatial dims only */
+	int64_t in, out;               /* channels of a group */
+} ConvShape;
+
+static Type
+spatial_type(Module *m, Type t)
+{
+	return type_new(m, t->dtype, t->rank - 2, t->dims + 2);
+}
+
+static ConvShape
+conv_shapes(Module *m, const Node *n)
+{
+	Value *p = node_operand(n, 0), *q = node_operand(n, 1);
+	Type r = node_result(n, 0)->type;
+	ConvShape s = {.a = n->attr, .p = p, .q = q};
+
+	s.x = n->op == OP_conv_grad_input ? r : p->type;
+	s.w = n->op == OP_conv_grad_weight ? r : q->type;
+	s.y = n->op == OP_conv ? r : n->op == OP_conv_grad_input ? p->type : q->type;
+	s.x_space = spatial_type(m, s.x);
+	s.window = spatial_type(m, s.w);
+	s.y_space = spatial_type(m, s.y);
+	s.in = s.w->dims[1];
+	s.out = s.w->dims[0] / s.a->groups;
+	return s;
+}
+
+/* A loaded element, 0 where `inside` is false; the place is clamped by the caller. inside < 0: always */
+static LoopValue
+load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
+{
+	LoopValue x = lower_element(lw, v, at);
+
+	return inside < 0 ? x
+	                  : lb_select(lw->lb, inside, x, lb_number(lw->lb, lb_type(lw->lb, x), 0));
+}
+
+/* Clamps place to [0, size) and adds to *inside that it was there. lo..hi: what it can be. */
+static Affine
+clamp_place(LoopBuilder *lb, Affine place, int64_t size, bool never_outside, LoopValue *inside)
+{
+	if (never_outside)
+		return place;
+	LoopValue p = lb_affine(lb, place);
+	LoopValue c = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, p, lb_int(lb, S64, 0)),
+	                        lb_int(lb, S64, size - 1));
+	LoopValue in = lb_compare(lb, LOOP_eq, p, c);
+	*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
+	return affine_scalar(c);
+}
+
+/* x[batch, channel, p*stride - low + q*dilation], 0 outside */
+static LoopValue
+patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affine channel,
+              const Index *p, const Index *q)
+{
+	Index at = {.rank = s->x->rank, .at = {batch, channel}};
+	LoopValue inside = -1;
+
+	for (int i = 0; i < p->rank; i++) {
+		Affine place = affine_add(affine_scale(p->at[i], s->a->stride.at[i]),
+		                          affine_scale(q->at[i], s->a->dilation.at[i]));
+		place = affine_add(place, affine_constant(-s->a->low.at[i]));
+		int64_t last = (s->y_space->dims[i] - 1) * s->a->stride.at[i] +
+		               (s->window->dims[i] - 1) * s->a->dilation.at[i] - s->a->low.at[i];
+		bool never = s->a->low.at[i] <= 0 && last < s->x_space->dims[i];
+		at.at[i + 2] = clamp_place(lw->lb, place, s->x_space->dims[i], never, &inside);
+	}
+	return load_inside(lw, x, &at, inside);
+}
+
+static Ints
+with_first(int64_t first, Type rest)
+{
+	Ints shape = {.n = rest->rank + 1, .at = {first}};
+
+	memcpy(shape.at + 1, rest->dims, sizeof(int64_t) * (size_t)rest->rank);
+	return shape;
+}
+
+/* Splits flat = outer * inner->n + rest. */
+static void
+split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Affine *first,
+          Index *rest)
+{
+	int64_t dims[MAX_RANK] = {outer};
+	Index at;
+
+	memcpy(dims + 1, inner->dims, sizeof(int64_t) * (size_t)inner->rank);
+	index_split(lb, type_new(m, inner->dtype, inner->rank + 1, dims), flat, &at);
+	*first = at.at[0];
+	rest->rank = inner->rank;
+	rest->of = NULL;
+	memcpy(rest->at, at.at + 1, sizeof(Affine) * (size_t)inner->rank);
+}
+
+/* batch index -> (image, group) */
+static void
+split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine *image,
+            Affine *group)
+{
+	Index rest;
+
+	split_two(lb, m, batch, s->x->dims[0], type_new(m, S64, 1, &s->a->groups), image, &rest);
+	*group = rest.at[0];
+}
+
+/* conv: rows = outputs of the group, columns = places of y, k = (input, window place) */
+static LoopValue
+conv_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	Affine image, group;
+	Index at = {.rank = s.w->rank}, q;
+
+	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
+	at.at[0] = affine_add(affine_scale(group, s.out), m);
+	split_two(lw->lb, lw->m, k, s.in, s.window, &at.at[1], &q);
+	memcpy(at.at + 2, q.at, sizeof(Affine) * (size_t)q.rank);
+	return lower_element(lw, s.q, &at);
+}
+static LoopValue
+conv_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	Affine image, group, in;
+	Index p, q;
+
+	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
+	split_two(lw->lb, lw->m, k, s.in, s.window, &in, &q);
+	index_split(lw->lb, s.y_space, col, &p);
+	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(group, s.in), in), &p, &q);
+}
+static Affine
+conv_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	/* (image * groups + group) * out + m is image * channels + channel */
+	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
+	                  col);
+}
+void
+conv_kernel(Lower *lw, const Node *n)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.y->dtype),
+	                        .batch = s.x->dims[0] * s.a->groups,
+	                        .m = s.out,
+	                        .n = ints_of_type(s.y_space),
+	                        .k = with_first(s.in, s.window),
+	                        .a = conv_a,
+	                        .b = conv_b,
+	                        .c = conv_c});
+}
+
+/* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place) */
+static LoopValue
+conv_grad_input_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	Affine image, group, out;
+	Index at = {.rank = s.w->rank}, q;
+
+	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
+	split_two(lw->lb, lw->m, k, s.out, s.window, &out, &q);
+	at.at[0] = affine_add(affine_scale(group, s.out), out);
+	at.at[1] = m;
+	memcpy(at.at + 2, q.at, sizeof(Affine) * (size_t)q.rank);
+	return lower_element(lw, s.q, &at);
+}
+/* dy at (place + low - q*dilation) / stride where that divides and lies inside */
+static LoopValue
+conv_grad_input_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+{
+	LoopBuilder *lb = lw->lb;
+	ConvShape s = conv_shapes(lw->m, n);
+	Affine image, group, out;
+	Index p, q, at = {.rank = s.y->rank};
+	LoopValue inside = -1;
+
+	split_batch(lb, lw->m, &s, batch, &image, &group);
+	split_two(lb, lw->m, k, s.out, s.window, &out, &q);
+	index_split(lb, s.x_space, col, &p);
+	at.at[0] = image;
+	at.at[1] = affine_add(affine_scale(group, s.out), out);
+	for (int i = 0; i < p.rank; i++) {
+		Affine place = affine_add(p.at[i], affine_scale(q.at[i], -s.a->dilation.at[i]));
+		place = affine_add(place, affine_constant(s.a->low.at[i]));
+		int64_t size = s.y_space->dims[i], stride = s.a->stride.at[i];
+		if (stride > 1) {
+			LoopValue v = lb_affine(lb, place), by = lb_int(lb, S64, stride);
+			LoopValue whole = lb_binary(lb, LOOP_div, v, by);
+			LoopValue exact = lb_compare(lb, LOOP_eq,
+			                             lb_binary(lb, LOOP_mul, whole, by), v);
+			inside = inside < 0 ? exact : lb_binary(lb, LOOP_and, inside, exact);
+			place = affine_scalar(whole);
+		}
+		at.at[i + 2] = clamp_place(lb, place, size, false, &inside);
+	}
+	return load_inside(lw, s.p, &at, inside);
+}
+static Affine
+conv_grad_input_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	return affine_add(affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n),
+	                  col);
+}
+void
+conv_grad_input_kernel(Lower *lw, const Node *n)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.x->dtype),
+	                        .batch = s.x->dims[0] * s.a->groups,
+	                        .m = s.in,
+	                        .n = ints_of_type(s.x_space),
+	                        .k = with_first(s.out, s.window),
+	                        .a = conv_grad_input_a,
+	                        .b = conv_grad_input_b,
+	                        .c = conv_grad_input_c});
+}
+
+/* conv_grad_weight: batch = group, rows = outputs, columns = (input, window place), k = (image,
+ * place of y) */
+static LoopValue
+conv_grad_weight_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	Index at = {.rank = s.y->rank}, p;
+
+	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
+	at.at[1] = affine_add(affine_scale(batch, s.out), m);
+	memcpy(at.at + 2, p.at, sizeof(Affine) * (size_t)p.rank);
+	return lower_element(lw, s.q, &at);
+}
+static LoopValue
+conv_grad_weight_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	Affine image, in;
+	Index p, q;
+
+	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &image, &p);
+	split_two(lw->lb, lw->m, col, s.in, s.window, &in, &q);
+	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(batch, s.in), in), &p, &q);
+}
+static Affine
+conv_grad_weight_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	return affine_add(
+		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
+}
+void
+conv_grad_weight_kernel(Lower *lw, const Node *n)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+
+	gemm_kernel(lw, &(Gemm){.node = n,
+	                        .type = compute_type(s.w->dtype),
+	                        .batch = s.a->groups,
+	                        .m = s.out,
+	                        .n = with_first(s.in, s.window),
+	                        .k = with_first(s.x->dims[0], s.y_space),
+	                        .a = conv_grad_weight_a,
+	                        .b = conv_grad_weight_b,
+	                        .c = conv_grad_weight_c});
+}
+
+/* ---- as a library's convolution */
+enum { MAX_LIBRARY_SPATIAL_AXES = 3 };
+
+/* All of the operand's buffer, or a dense part of it. */
+static bool
+dense_operand(Lower *lw, const Value *v, LibraryCall *out)
+{
+	int64_t strides[MAX_RANK];
+	Strided s;
+
+	if (!lower_strided(lw, v, &s))
+		return false;
+	type_strides(v->type, strides);
+	for (int i = 0; i < v->type->rank; i++)
+		if (v->type->dims[i] > 1 && s.strides[i] != strides[i])
+			return false;
+	library_put(out, 2, (int64_t[]){s.buffer, s.offset});
+	return true;
+}
+
+bool
+conv_library(Lower *lw, const Node *n, LibraryCall *out)
+{
+	ConvShape s = conv_shapes(lw->m, n);
+	DType d = s.y->dtype;
+
+	*out = (LibraryCall){.kind = op_row(n)->name};
+	if ((d != F32 && d != BF16) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
+	    conv_cost_of(s.w, s.y) < LEAST_LIBRARY_FLOPS || !dense_operand(lw, s.p, out) ||
+	    !dense_operand(lw, s.q, out))
+		return false;
+	library_put(out, 4, (int64_t[]){s.x->dims[0], s.a->groups, s.in, s.out});
+	for (int i = 0; i < s.y_space->rank; i++) {
+		if (s.a->low.at[i] < 0 || s.a->high.at[i] < 0)
+			return false;
+		library_put(out, 6,
+		            (int64_t[]){s.x_space->dims[i], s.window->dims[i], s.y_space->dims[i],
+		                        s.a->stride.at[i], s.a->dilation.at[i], s.a->low.at[i]});
+	}
+	return true;
+}
