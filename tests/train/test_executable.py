@@ -2,6 +2,8 @@
 import json
 import struct
 import subprocess
+import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -203,12 +205,22 @@ def test_weights_are_mapped_as_they_are(run, tmp_path):
     exe = tmp_path / "train"
     run("compile", tmp_path / "m.onnx", "-o", exe, "--batch=4", "--loss=cross_entropy", "--freeze=c")
     before = exe.read_bytes()
-    train = [exe, "--data", f"x={tmp_path}/x.npy", "--data", f"labels={tmp_path}/t.npy", "--steps=2",
-             "--progress=off", "--export", tmp_path / "out.onnx"]
-    run(*train, "--lr=0", "--weight-decay=0")
+    train = [exe, "--data", f"x={tmp_path}/x.npy", "--data", f"labels={tmp_path}/t.npy", "--progress=off",
+             "--export", tmp_path / "out.onnx"]
+    run(*train, "--steps=2", "--lr=0", "--weight-decay=0")
     same = weights_of(tmp_path / "out.onnx")
     assert all(np.array_equal(same[n], w) for n, w in weights.items())
-    run(*train, "--lr=0.01")
+    run(*train, "--steps=2", "--lr=0.01")
     changed = weights_of(tmp_path / "out.onnx")
     assert [n for n, w in weights.items() if np.array_equal(changed[n], w)] == ["c"]
     assert exe.read_bytes() == before
+    log = tmp_path / "log.jsonl"
+    with subprocess.Popen([*train[:-2], "--epochs=1000000", "--log", log], stdout=subprocess.DEVNULL) as process:
+        while not (log.exists() and log.read_text().count("\n") > 2):
+            assert process.poll() is None
+            time.sleep(0.01)
+        maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+        process.kill()
+    pages = [[int(x, 16) for x in line.split()[0].split("-")] for line in maps
+             if line.endswith(str(exe)) and "rw-p" in line]
+    assert sum(end - begin >= 1 << 20 for begin, end in pages) == 1  # the frozen one stays the file's
