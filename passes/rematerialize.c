@@ -2,16 +2,16 @@
  * less: chains of elementwise nodes and views over a kept value, such as GELU over a product or a softmax over its
  * scores. The copies read what was kept through `barrier`, so that `fuse` leaves them where they stand.
  *
- * The criterion is that of activation checkpointing by min-cut (Chen et al. 2016, arXiv:1604.06174; PyTorch's
- * partitioner), for the case that pays nearly always: one large leaf, already kept for others or smaller than
- * all that it replaces together, and a kernel of the backward pass that loads it anyway.
+ * Chen et al. 2016, arXiv:1604.06174, has the idea; PyTorch's partitioner chooses by a minimum cut. This is the case
+ * that needs no search: one large leaf, already kept for others or smaller than all that it replaces together, and
+ * a kernel of the backward pass that loads it anyway.
  *
  * Keeps: every value bit for bit. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
 #include "passes/pass.h"
 
 enum {
 	MAX_ARITHMETIC =
-		48, /* of a chain for one element, in additions: about what 8 bytes of traffic take */
+		48, /* of a chain for one element, in additions: some transcendentals and what goes with them */
 	MAX_NODES = 64,     /* of a chain */
 	MAX_LEAVES = 2,     /* large ones */
 	LEAST_BYTES = 4096, /* of a value that is worth it */
@@ -22,7 +22,7 @@ typedef struct {
 	Function *f;
 	bool *late;      /* by node id: it waits for the backward pass */
 	bool *read_late; /* by value id: a late node reads it, perhaps through views */
-	bool *fusible; /* by value id: one of these is a link or a reduction, which may compute it itself */
+	bool *fusible;   /* by value id: a link or reduction among these may compute it itself */
 	bool *kept;      /* by value id: in memory until then */
 	bool *again;     /* by value id: computed again */
 	Value **leaf;    /* by value id: what would have to be kept for it */
