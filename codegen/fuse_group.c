@@ -108,11 +108,24 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	return true;
 }
 
+/* An opaque node's kernel may store what a bias gives with it. The bias lies in memory: kernels and libraries read
+ * it as it is there. */
+static bool
+bias_fits(const Fuse *fu, int gi, const Node *n)
+{
+	const Group *g = &fu->groups.at[gi];
+	Value *v = g->opaque && g->members.n == 1 ? bias_of(n) : NULL;
+	const Node *from = v ? behind_reshapes(v)->node : NULL;
+	return v && !(from && fuse_is_copied(fu, from));
+}
+
 static bool
 fuse_node_fits(Fuse *fu, int gi, const Node *n)
 {
 	const Group *g = &fu->groups.at[gi];
 
+	if (bias_fits(fu, gi, n))
+		return true;
 	if (g->opaque || g->root || g->members.n >= MAX_GROUP_NODES || g->n == 0)
 		return false;
 	switch (fuse_class_of(n)) {

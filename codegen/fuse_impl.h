@@ -6,7 +6,7 @@
 #include "codegen/domain.h"
 
 typedef struct {
-	bool opaque;             /* a kernel of its own: nothing joins */
+	bool opaque;             /* a kernel of its own: nothing but a bias joins */
 	bool root;               /* concat, pad: nothing joins */
 	int64_t n;               /* elements of the full iteration space */
 	const ReduceForm *form;  /* of its reductions; NULL while there are none */

@@ -72,7 +72,8 @@ forget_references(const Outline *o)
 static void
 outline_member(Outline *o, Node *n)
 {
-	bool opaque = o->fu->groups.at[o->gi].opaque; /* writes all its results */
+	const Group *g = &o->fu->groups.at[o->gi];
+	bool alone = g->opaque && g->members.n == 1; /* writes all its results */
 	int first = o->results.n;
 	bool live = false;
 
@@ -81,7 +82,7 @@ outline_member(Outline *o, Node *n)
 		unsigned readers = fuse_readers(o->fu, v, o->gi);
 		bool stored = fuse_stored_for(o->fu, v, readers);
 		live = live || stored || (readers & READ_INSIDE);
-		if (stored || opaque)
+		if (stored || alone)
 			vec_push(o->fu->arena, &o->results, v);
 	}
 	if (live)

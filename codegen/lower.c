@@ -154,6 +154,24 @@ lower_buffer(Lower *lw, const Value *v)
 	return lw->state->buffers[v->id];
 }
 
+const Value *
+lower_stored(const Lower *lw)
+{
+	return node_operand(function_return(lw->f), 0);
+}
+
+LoopValue
+lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
+{
+	const Value *v = lower_stored(lw);
+
+	if (v->node == n)
+		return x;
+	Index at = index_at(lw, v->type, place);
+	memo_put(lw, n, &at, x);
+	return lower_element(lw, v, &at);
+}
+
 /* ---- kernels without reductions */
 static void
 lower_elementwise(Lower *lw)

@@ -7,7 +7,7 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 2
+#define FORMAT_VERSION 3
 #define GRADC_ABI 1
 #define GRADC_ABI_NAME "gradc_abi_1" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -328,7 +328,8 @@ typedef struct {
 } FormatTail;
 
 /* ---- library.c: what the numbers of a library record mean. All begin with buffer and offset of the first
- * operand and of the second; the result is the kernel's last buffer. */
+ * operand and of the second, then 1 + the bias's buffer and its offset, 0 and 0 without one; the result is the
+ * kernel's last buffer. */
 
 /* z[batch.., m, n] = sum over k of x[batch.., m, k] * y[batch.., k, n], in strides. Numbers: how many batch axes;
  * sizes batch.., m, n, k; strides of x batch.., m, k; of y batch.., k, n; of z batch.., m, n. */
@@ -355,11 +356,15 @@ typedef enum { CONV_X, CONV_W, CONV_Y } ConvTensor;
 extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
 int64_t library_conv_elements(const LibraryConv *c, ConvTensor tensor);
 
+/* A bias is a dense vector that is added to the result: a number for each column of a dot, for each channel of a
+ * conv; other kinds have none. */
+enum { LIBRARY_FIRST, LIBRARY_SECOND, LIBRARY_RESULT, LIBRARY_BIAS, N_LIBRARY_OPERANDS };
 typedef struct {
 	LibraryKind kind;
-	DType dtype;       /* of all operands */
-	int buffer[3];     /* of the kernel; -1: the last one */
-	int64_t offset[3]; /* elements */
+	DType dtype; /* of all operands */
+	bool bias;
+	int buffer[N_LIBRARY_OPERANDS];     /* of the kernel; -1: the last one */
+	int64_t offset[N_LIBRARY_OPERANDS]; /* elements */
 	union {
 		LibraryDot dot;
 		LibraryConv conv;

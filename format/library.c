@@ -1,8 +1,6 @@
 /* What libraries do, read from the tables' numbers and checked. */
 #include "format/format_impl.h"
 
-enum { FIRST, SECOND, RESULT };
-
 const char *const library_kind_names[] = {"dot", "conv", "conv_grad_input", "conv_grad_weight",
                                           NULL};
 
@@ -24,21 +22,23 @@ take(const int64_t **at, int n, int64_t least, int64_t *out)
 	return true;
 }
 
-enum { N_OPERAND_NUMBERS = 4 };
+enum { N_OPERAND_NUMBERS = 6 };
 
 static bool
 take_operands(const int64_t **at, LibraryWork *w)
 {
+	static const int operands[] = {LIBRARY_FIRST, LIBRARY_SECOND, LIBRARY_BIAS};
 	int64_t buffer;
 
-	w->buffer[RESULT] = -1;
-	for (int i = FIRST; i <= SECOND; i++) {
+	w->buffer[LIBRARY_RESULT] = -1;
+	for (int i = 0; i < COUNT(operands); i++) {
 		if (!take(at, 1, 0, &buffer) || buffer > UINT16_MAX ||
-		    !take(at, 1, 0, &w->offset[i]))
+		    !take(at, 1, 0, &w->offset[operands[i]]))
 			return false;
-		w->buffer[i] = (int)buffer;
+		w->buffer[operands[i]] = (int)buffer;
 	}
-	return true;
+	w->bias = w->buffer[LIBRARY_BIAS]-- > 0;
+	return !w->bias || w->kind == LIBRARY_DOT || w->kind == LIBRARY_CONV;
 }
 
 /* ---- dot */
@@ -63,10 +63,10 @@ read_dot(const int64_t *at, int n, LibraryWork *w)
 	d->rank = (int)n_batch + 2;
 	if (!take(&at, d->rank + 1, 1, sizes))
 		return false;
-	set_dims(d, FIRST, (int)n_batch, sizes, 0, 2);
-	set_dims(d, SECOND, (int)n_batch, sizes, 2, 1);
-	set_dims(d, RESULT, (int)n_batch, sizes, 0, 1);
-	for (int i = FIRST; i <= RESULT; i++)
+	set_dims(d, LIBRARY_FIRST, (int)n_batch, sizes, 0, 2);
+	set_dims(d, LIBRARY_SECOND, (int)n_batch, sizes, 2, 1);
+	set_dims(d, LIBRARY_RESULT, (int)n_batch, sizes, 0, 1);
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++)
 		if (!take(&at, d->rank, 1, d->strides[i]))
 			return false;
 	return true;
@@ -98,7 +98,7 @@ print_dot(Text *out, const LibraryWork *w)
 {
 	static const char *const names[] = {"x", "y", "z"};
 
-	for (int i = FIRST; i <= RESULT; i++) {
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
 		text_printf(out, " %s", names[i]);
 		print_list(out, w->dot.rank, w->dot.dims[i]);
 		text_add(out, " by ");
@@ -205,10 +205,18 @@ static const struct {
 	[LIBRARY_CONV_GRAD_WEIGHT] = {read_conv, conv_last, print_conv},
 };
 
+/* How many numbers a bias has. */
+static int64_t
+bias_elements(const LibraryWork *w)
+{
+	return w->kind == LIBRARY_DOT ? w->dot.dims[LIBRARY_RESULT][w->dot.rank - 1]
+	                              : w->conv.groups * w->conv.out;
+}
+
 int64_t
 format_library_reach(const LibraryWork *w, int i)
 {
-	int64_t end = kinds[w->kind].last(w, i);
+	int64_t end = i == LIBRARY_BIAS ? bias_elements(w) - 1 : kinds[w->kind].last(w, i);
 
 	if (end == INT64_MAX || !size_add(end, w->offset[i] + 1, &end) || end > INT64_MAX / 16)
 		return INT64_MAX;
@@ -239,7 +247,7 @@ format_check_library(const Format *f, const KernelRecord *k, const Instruction *
 	LibraryWork w;
 
 	RETURN_IF_ERROR(format_library_work(f, k->library - 1, &w));
-	for (int i = FIRST; i <= RESULT; i++) {
+	for (int i = 0; i < (w.bias ? N_LIBRARY_OPERANDS : LIBRARY_BIAS); i++) {
 		int buffer = w.buffer[i] < 0 ? n->n_args - 1 : w.buffer[i];
 		if (buffer < 0 || buffer >= n->n_args)
 			return FAULT("library call %u: buffer %d of %u", k->library - 1, buffer,
@@ -265,4 +273,6 @@ format_print_library(Text *out, const Format *f, uint32_t record)
 	}
 	text_printf(out, "%s %s", library_kind_names[w.kind], dtype_info[w.dtype].name);
 	kinds[w.kind].print(out, &w);
+	if (w.bias)
+		text_printf(out, " bias [%lld]", (long long)bias_elements(&w));
 }

@@ -233,6 +233,10 @@ bool lower_strided(Lower *lw, const Value *v, Strided *out);
 /* The buffer of an operand or result of an opaque node, and a flat place in it. An operand that is
  * a view of a buffer is reached through `lower_element`. */
 int lower_buffer(Lower *lw, const Value *v);
+/* What the kernel stores of an opaque node: its result, or that and its bias (the row's column `bias`). */
+const Value *lower_stored(const Lower *lw);
+/* Its element at flat place `place`, given the node's own there. */
+LoopValue lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x);
 /* FUSE_ROOT: for every element i of `shape`, stores element(i) at result place map(i). */
 void lower_part(Lower *lw, const Node *n, Type shape,
                 LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),

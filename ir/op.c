@@ -25,6 +25,35 @@ op_find(const char *name, OpKind *out)
 	return false;
 }
 
+/* Through views, by what `fuse` stores it for (fuse_pull.c). */
+static bool
+is_read_whole(const Value *v)
+{
+	for_each_use(v, u) {
+		FuseClass c = op_row(u->user)->fuse;
+		if (c == FUSE_OPAQUE || c == FUSE_INDEX || c == FUSE_NONE ||
+		    (c == FUSE_VIEW && is_read_whole(node_result(u->user, 0))))
+			return true;
+	}
+	return false;
+}
+
+Value *
+bias_of(const Node *n)
+{
+	if (n->n_results != 1 || !is_read_whole(node_result(n, 0)))
+		return NULL;
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *x = node_operand(n, i);
+		Value *(*bias)(const Node *n,
+		               const Node *reader) = x && x->node ? op_row(x->node)->bias : NULL;
+		Value *v = bias ? bias(x->node, n) : NULL;
+		if (v)
+			return v;
+	}
+	return NULL;
+}
+
 Value *
 behind_views(Value *v)
 {

@@ -97,6 +97,9 @@ struct OpRow {
 	void (*parts)(Lower *lw, const Node *n);
 	/* FUSE_OPAQUE: emits the whole kernel body. */
 	void (*kernel)(Lower *lw, const Node *n);
+	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and library may store that sum
+	 * instead of the result, which nobody else reads; NULL: reader does something else. */
+	Value *(*bias)(const Node *n, const Node *reader);
 	/* FUSE_OPAQUE: what a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* No result may be dropped or merged: store, return, random without key, ... */
@@ -117,6 +120,9 @@ op_row(const Node *n)
 	return op_table[n->op];
 }
 bool op_find(const char *name, OpKind *out);
+/* The vector that n adds to an opaque node's result, if that node's kernel may store the sum (column `bias`) and
+ * somebody reads the sum from memory: a kernel of loops would add the vector itself, for nothing. Else NULL. */
+Value *bias_of(const Node *n);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */

@@ -82,11 +82,12 @@ typedef struct {
 	Value *leaves[MAX_LEAVES];
 } Chain;
 
-/* Where the chain of a value of so many elements ends. */
+/* Where the chain of a value of so many elements ends; a product's bias comes with it. */
 static bool
 is_leaf(const Remat *r, const Value *v, int64_t elements)
 {
-	return !v->node || !is_link(v->node) || r->kept[v->id] || v->type->n * SMALL <= elements;
+	return !v->node || !is_link(v->node) || r->kept[v->id] || bias_of(v->node) ||
+	       v->type->n * SMALL <= elements;
 }
 
 /* Parameters and states are there anyway. */
@@ -166,7 +167,7 @@ choose(Remat *r)
 			Value *v = node_result(n, i);
 			if (!r->read_late[v->id])
 				continue;
-			if (op_row(n)->fuse == FUSE_ELEMENTWISE)
+			if (op_row(n)->fuse == FUSE_ELEMENTWISE && !bias_of(n))
 				consider(r, v);
 			else
 				r->kept[v->id] = true;

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST, SECOND, RESULT };
-
 static const WorkKind *const onednn_kinds[N_LIBRARY_KINDS] = {
 	[LIBRARY_DOT] = &onednn_dot,
 	[LIBRARY_CONV] = &onednn_conv,
@@ -189,6 +187,12 @@ aligned_bytes(const Onednn *lib, ConstMemoryDesc m)
 	return (int64_t)(lib->memory_desc_get_size(m) + 63) / 64 * 64;
 }
 
+static bool
+has_operand(const OnednnCall *c, int i)
+{
+	return i != LIBRARY_BIAS || c->work.bias;
+}
+
 static ConstMemoryDesc
 wanted(const OnednnCall *c, const Tile *t, int i)
 {
@@ -202,7 +206,7 @@ wanted(const OnednnCall *c, const Tile *t, int i)
 static bool
 is_shared(const OnednnCall *c, int i)
 {
-	return i != RESULT && c->tiling.move[i] == 0;
+	return i != LIBRARY_RESULT && c->tiling.move[i] == 0;
 }
 
 static bool
@@ -215,7 +219,7 @@ static Status
 make_copy(const OnednnCall *c, Tile *t, int i, ConstMemoryDesc ours, ConstMemoryDesc theirs)
 {
 	const Onednn *lib = c->lib;
-	bool result = i == RESULT;
+	bool result = i == LIBRARY_RESULT;
 
 	if (lib->memory_desc_equal(ours, theirs))
 		return NULL;
@@ -236,6 +240,9 @@ make_memories(const OnednnCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
 	of[SCRATCH] = lib->primitive_desc_query_md(t->description, dnnl_query_scratchpad_md, 0);
 	t->bytes[SCRATCH] = aligned_bytes(lib, of[SCRATCH]);
 	for (int i = 0; i < N_OPERANDS; i++) {
+		of[OURS + i] = of[THEIRS + i] = NULL;
+		if (!has_operand(c, i))
+			continue;
 		of[OURS + i] = DESC(ours[i]);
 		of[THEIRS + i] = wanted(c, t, i);
 		RETURN_IF_ERROR(make_copy(c, t, i, of[OURS + i], of[THEIRS + i]));
@@ -243,10 +250,14 @@ make_memories(const OnednnCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
 	t->memories = calloc((size_t)c->workers * N_MEMORIES, sizeof(*t->memories));
 	if (!t->memories)
 		return status_error(EXIT_SYSTEM, "no memory for %d workers", c->workers);
-	for (int i = 0; i < c->workers * N_MEMORIES; i++)
-		RETURN_IF_ERROR(dnnl_fault(lib->memory_create(&t->memories[i], of[i % N_MEMORIES],
-		                                              lib->engine, DNNL_MEMORY_NONE),
-		                           "no memory object"));
+	for (int i = 0; i < c->workers * N_MEMORIES; i++) {
+		ConstMemoryDesc m = of[i % N_MEMORIES];
+		if (m)
+			RETURN_IF_ERROR(
+				dnnl_fault(lib->memory_create(&t->memories[i], m, lib->engine,
+			                                      DNNL_MEMORY_NONE),
+			                   "no memory object"));
+	}
 	return NULL;
 }
 
@@ -272,12 +283,14 @@ static Status
 make_tile(const OnednnCall *c, int64_t steps, Tile *t)
 {
 	MemoryDesc ours[N_OPERANDS] = {0}, any[N_OPERANDS] = {0};
-	ConstMemoryDesc asked[N_OPERANDS];
+	ConstMemoryDesc asked[N_OPERANDS] = {0};
 	dnnl_status_t made = dnnl_success;
 
 	for (int i = 0; i < N_OPERANDS && made == dnnl_success; i++) {
+		if (!has_operand(c, i))
+			continue;
 		Layout l = c->kind->layout(&c->work, &c->tiling, steps, i);
-		bool free = c->kind->any || (c->fixed >> i & 1);
+		bool free = i != LIBRARY_BIAS && (c->kind->any || (c->fixed >> i & 1));
 		made = describe_ours(c->lib, &c->work, &l, &ours[i]);
 		if (made == dnnl_success)
 			made = describe_any(c->lib, &c->work, &l, &any[i]);
@@ -318,7 +331,7 @@ make_call(OnednnCall *c, int64_t scratch_limit)
 	RETURN_IF_ERROR(make_tile(c, c->tiling.step, &c->full));
 	if (c->tiling.extent % c->tiling.step)
 		RETURN_IF_ERROR(make_tile(c, c->tiling.extent % c->tiling.step, &c->rest));
-	for (int i = FIRST; i < RESULT; i++)
+	for (int i = LIBRARY_FIRST; i < LIBRARY_RESULT; i++)
 		c->shared += is_packed(c, i) ? c->full.bytes[THEIRS + i] : 0;
 	int64_t full = worker_bytes(c, &c->full), rest = worker_bytes(c, &c->rest);
 	c->scratch = full > rest ? full : rest;
@@ -404,7 +417,7 @@ onednn_packed_bytes(const OnednnCall *c, int i)
 static dnnl_status_t
 copy(const OnednnCall *c, const Tile *t, int i, dnnl_memory_t *m)
 {
-	bool result = i == RESULT;
+	bool result = i == LIBRARY_RESULT;
 	dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, m[(result ? THEIRS : OURS) + i]},
 	                               {DNNL_ARG_TO, m[(result ? OURS : THEIRS) + i]}};
 
@@ -443,6 +456,8 @@ set_addresses(const OnednnCall *c, const Tile *t, int worker, int64_t first)
 
 	at += t->bytes[SCRATCH];
 	for (int i = 0; i < N_OPERANDS && status == dnnl_success; i++) {
+		if (!has_operand(c, i))
+			continue;
 		char *theirs = c->packed[i] ? c->packed[i] : at;
 		status = c->lib->memory_set_data_handle(m[OURS + i],
 		                                        operand_at(c, i, c->buffers[i], first));
@@ -460,18 +475,20 @@ run_tile(const OnednnCall *c, int worker, int64_t first)
 	dnnl_memory_t *m = t->memories + worker * N_MEMORIES;
 	dnnl_exec_arg_t arguments[N_OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, m[SCRATCH]}};
 	dnnl_status_t status = set_addresses(c, t, worker, first);
+	int n = 1;
 
 	for (int i = 0; i < N_OPERANDS; i++) {
-		arguments[i + 1] = (dnnl_exec_arg_t){c->kind->names[i],
-		                                     m[(t->copies[i] ? THEIRS : OURS) + i]};
-		if (i != RESULT && t->copies[i] && !c->packed[i] && status == dnnl_success)
+		if (!has_operand(c, i))
+			continue;
+		arguments[n++] = (dnnl_exec_arg_t){c->kind->names[i],
+		                                   m[(t->copies[i] ? THEIRS : OURS) + i]};
+		if (i != LIBRARY_RESULT && t->copies[i] && !c->packed[i] && status == dnnl_success)
 			status = copy(c, t, i, m);
 	}
 	if (status == dnnl_success)
-		status = c->lib->primitive_execute(t->primitive, c->lib->stream, COUNT(arguments),
-		                                   arguments);
-	if (t->copies[RESULT] && status == dnnl_success)
-		status = copy(c, t, RESULT, m);
+		status = c->lib->primitive_execute(t->primitive, c->lib->stream, n, arguments);
+	if (t->copies[LIBRARY_RESULT] && status == dnnl_success)
+		status = copy(c, t, LIBRARY_RESULT, m);
 	return status;
 }
 
@@ -491,7 +508,8 @@ run_workers(void *ctx, int64_t begin, int64_t end)
 }
 
 Status
-onednn_run(OnednnCall *c, void *const buffers[3], char *const packed[2], char *scratch)
+onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+           char *scratch)
 {
 	for (int i = 0; i < N_OPERANDS; i++) {
 		c->buffers[i] = buffers[i];

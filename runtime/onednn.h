@@ -29,8 +29,9 @@ int64_t onednn_scratch(const OnednnCall *call); /* bytes that a run needs, align
 int64_t onednn_packed_bytes(const OnednnCall *call, int i);
 /* Brings operand i of that buffer into that layout, once. to: aligned to 64. */
 Status onednn_pack(OnednnCall *call, int i, const void *buffer, char *to);
-/* buffers: of the operands and the result, where their offsets count from. packed: of the operands for which
+/* buffers: of each operand that the work has, where its offset counts from. packed: of the operands for which
  * onednn_packed_bytes is not 0; NULL there: packed anew, into the scratch. */
-Status onednn_run(OnednnCall *call, void *const buffers[3], char *const packed[2], char *scratch);
+Status onednn_run(OnednnCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+                  char *scratch);
 
 #endif

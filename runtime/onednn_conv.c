@@ -45,7 +45,7 @@ tiling_of(const LibraryWork *w, bool tiled, int axis, int64_t extent, int64_t st
 {
 	Tiling t = {.axis = axis, .extent = extent, .step = tiled ? least(step, extent) : extent};
 
-	for (int i = 0; i < N_OPERANDS && tiled; i++)
+	for (int i = 0; i < LIBRARY_BIAS && tiled; i++)
 		t.move[i] = axis_stride(&w->conv, library_conv_operands[w->kind][i], axis);
 	return t;
 }
@@ -70,6 +70,9 @@ static Layout
 conv_layout(const LibraryWork *w, const Tiling *t, int64_t steps, int i)
 {
 	const LibraryConv *all = &w->conv;
+
+	if (i == LIBRARY_BIAS)
+		return (Layout){.rank = 1, .dims = {all->groups * all->out}, .strides = {1}};
 	ConvTensor tensor = library_conv_operands[w->kind][i];
 	LibraryConv c = *all;
 	Layout l = {0};
@@ -117,9 +120,9 @@ window_of(const LibraryConv *c)
 
 /* x, w, y by kind. */
 static void
-by_tensor(const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS], ConstMemoryDesc out[N_OPERANDS])
+by_tensor(const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS], ConstMemoryDesc out[CONV_Y + 1])
 {
-	for (int i = 0; i < N_OPERANDS; i++)
+	for (int i = 0; i < LIBRARY_BIAS; i++)
 		out[library_conv_operands[w->kind][i]] = m[i];
 }
 
@@ -128,18 +131,19 @@ describe_forward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OP
                  dnnl_primitive_desc_t *out)
 {
 	Window s = window_of(&w->conv);
-	ConstMemoryDesc t[N_OPERANDS];
+	ConstMemoryDesc t[CONV_Y + 1];
 
 	by_tensor(w, m, t);
 #if DNNL_VERSION_MAJOR == 3
 	return lib->convolution_forward_primitive_desc_create(
 		out, lib->engine, dnnl_forward_training, dnnl_convolution_direct, t[CONV_X],
-		t[CONV_W], NULL, t[CONV_Y], s.stride, s.dilation, s.low, s.high, lib->attributes);
+		t[CONV_W], m[LIBRARY_BIAS], t[CONV_Y], s.stride, s.dilation, s.low, s.high,
+		lib->attributes);
 #else
 	dnnl_convolution_desc_t d;
 	dnnl_status_t status = lib->dilated_convolution_forward_desc_init(
-		&d, dnnl_forward_training, dnnl_convolution_direct, t[CONV_X], t[CONV_W], NULL,
-		t[CONV_Y], s.stride, s.dilation, s.low, s.high);
+		&d, dnnl_forward_training, dnnl_convolution_direct, t[CONV_X], t[CONV_W],
+		m[LIBRARY_BIAS], t[CONV_Y], s.stride, s.dilation, s.low, s.high);
 
 	return status == dnnl_success
 	               ? lib->primitive_desc_create(out, &d, lib->attributes, lib->engine, NULL)
@@ -153,7 +157,7 @@ describe_adjoint(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OP
                  dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
 {
 	Window s = window_of(&w->conv);
-	ConstMemoryDesc t[N_OPERANDS];
+	ConstMemoryDesc t[CONV_Y + 1];
 	bool input = w->kind == LIBRARY_CONV_GRAD_INPUT;
 
 	by_tensor(w, m, t);
@@ -197,7 +201,7 @@ describe_backward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_O
 }
 
 const WorkKind onednn_conv = {
-	.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+	.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
 	.any = true,
 	.tiling = image_tiling,
 	.layout = conv_layout,

@@ -22,8 +22,8 @@ dot_tiling(const LibraryWork *w, bool tiled)
 				t.extent = d->dims[0][i];
 				t.step = 1;
 			}
-		for (int i = 0; i < N_OPERANDS; i++)
-			if (i != 1 || t.axis < d->rank - 2)
+		for (int i = 0; i < LIBRARY_BIAS; i++)
+			if (i != LIBRARY_SECOND || t.axis < d->rank - 2)
 				t.move[i] = d->strides[i][t.axis];
 	}
 	return t;
@@ -35,6 +35,13 @@ dot_layout(const LibraryWork *w, const Tiling *t, int64_t steps, int i)
 	const LibraryDot *d = &w->dot;
 	Layout l = {.rank = d->rank};
 
+	if (i == LIBRARY_BIAS) {
+		for (int k = 0; k < l.rank; k++)
+			l.dims[k] = k < l.rank - 1 ? 1 : d->dims[LIBRARY_RESULT][k];
+		for (int k = 0; k < l.rank; k++)
+			l.strides[k] = k < l.rank - 1 ? l.dims[l.rank - 1] : 1;
+		return l;
+	}
 	memcpy(l.dims, d->dims[i], sizeof(*l.dims) * (size_t)d->rank);
 	memcpy(l.strides, d->strides[i], sizeof(*l.strides) * (size_t)d->rank);
 	if (t->move[i])
@@ -48,11 +55,13 @@ dot_describe(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERAN
 {
 	(void)w;
 #if DNNL_VERSION_MAJOR == 3
-	return lib->matmul_primitive_desc_create(out, lib->engine, m[0], m[1], NULL, m[2],
-	                                         lib->attributes);
+	return lib->matmul_primitive_desc_create(out, lib->engine, m[LIBRARY_FIRST],
+	                                         m[LIBRARY_SECOND], m[LIBRARY_BIAS],
+	                                         m[LIBRARY_RESULT], lib->attributes);
 #else
 	dnnl_matmul_desc_t product;
-	dnnl_status_t status = lib->matmul_desc_init(&product, m[0], m[1], NULL, m[2]);
+	dnnl_status_t status = lib->matmul_desc_init(&product, m[LIBRARY_FIRST], m[LIBRARY_SECOND],
+	                                             m[LIBRARY_BIAS], m[LIBRARY_RESULT]);
 
 	return status == dnnl_success ? lib->primitive_desc_create(out, &product, lib->attributes,
 	                                                           lib->engine, NULL)
@@ -61,7 +70,7 @@ dot_describe(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERAN
 }
 
 const WorkKind onednn_dot = {
-	.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+	.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
 	.tiling = dot_tiling,
 	.layout = dot_layout,
 	.describe = dot_describe,

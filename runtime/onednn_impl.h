@@ -23,7 +23,7 @@ typedef const dnnl_memory_desc_t *ConstMemoryDesc;
 #define DESC(d) (&(d))
 #endif
 
-enum { N_OPERANDS = 3 }; /* two and the result */
+enum { N_OPERANDS = N_LIBRARY_OPERANDS };
 
 struct Onednn {
 	Pool *pool;
@@ -58,8 +58,9 @@ typedef struct {
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
 	/* The tiling whose tiles are large enough; of one tile when !tiled. */
 	Tiling (*tiling)(const LibraryWork *w, bool tiled);
-	/* Operand i of a tile of so many steps. */
+	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
 	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
+	/* m: NULL for a bias that the work has not. */
 	dnnl_status_t (*describe)(const Onednn *lib, const LibraryWork *w,
 	                          ConstMemoryDesc m[N_OPERANDS], dnnl_primitive_desc_t *out);
 } WorkKind;

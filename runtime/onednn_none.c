@@ -75,7 +75,8 @@ onednn_pack(OnednnCall *call, int i, const void *buffer, char *to)
 }
 
 Status
-onednn_run(OnednnCall *call, void *const buffers[3], char *const packed[2], char *scratch)
+onednn_run(OnednnCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+           char *scratch)
 {
 	(void)call;
 	(void)buffers;

@@ -114,7 +114,9 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 		return 0;
 	}
 	*name = onednn_implementation(call);
-	void *buffers[] = {r->buffers[work.buffer[0]], r->buffers[work.buffer[1]], r->buffers[2]};
+	void *buffers[N_LIBRARY_OPERANDS] = {r->buffers[work.buffer[LIBRARY_FIRST]],
+	                                     r->buffers[work.buffer[LIBRARY_SECOND]],
+	                                     r->buffers[2]};
 	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
 	while (seconds_now() < until) {
 		double start = seconds_now();

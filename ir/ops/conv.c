@@ -307,6 +307,7 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .grad = op##_grad_name,                                     \
 	                       .fuse = FUSE_OPAQUE,                                        \
 	                       .kernel = op##_kernel,                                      \
+	                       .bias = conv_bias,                                          \
 	                       .library = conv_library,                                    \
 	                       .cost = op##_cost,                                          \
 	                       .samples = op##_samples};

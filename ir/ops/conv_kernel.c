@@ -284,6 +284,13 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 	                        .c = conv_grad_weight_c});
 }
 
+/* A vector along the channels. */
+Value *
+conv_bias(const Node *n, const Node *reader)
+{
+	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
+}
+
 /* ---- as a library's convolution */
 enum { MAX_LIBRARY_SPATIAL_AXES = 3 };
 
@@ -313,7 +320,7 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 	*out = (LibraryCall){.kind = op_row(n)->name};
 	if ((d != F32 && d != BF16) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
 	    conv_cost_of(s.w, s.y) < LEAST_LIBRARY_FLOPS || !dense_operand(lw, s.p, out) ||
-	    !dense_operand(lw, s.q, out))
+	    !dense_operand(lw, s.q, out) || !library_put_bias(lw, n, out))
 		return false;
 	library_put(out, 4, (int64_t[]){s.x->dims[0], s.a->groups, s.in, s.out});
 	for (int i = 0; i < s.y_space->rank; i++) {

@@ -383,6 +383,21 @@ dot_kernel(Lower *lw, const Node *n)
 	gemm_kernel(lw, &g);
 }
 
+/* A vector along the columns, which are one axis of the result. */
+static Value *
+dot_bias(const Node *n, const Node *reader)
+{
+	const DotAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
+	int n_columns = y->rank - a->y_batch.n - a->y_contract.n;
+	int axis = x->rank - a->x_contract.n; /* behind the axes of x */
+
+	for (int i = 0; i < a->order.n; i++)
+		if (a->order.at[i] == x->rank - a->x_contract.n)
+			axis = i;
+	return n_columns == 1 ? added_vector(n, reader, axis) : NULL;
+}
+
 /* ---- as a library's product: axes of the operands and the result, neighbours joined where all strides allow */
 typedef struct {
 	int n;
@@ -474,7 +489,10 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
 		return false; /* neither neighbour lies next to an element: slow in any library */
 	*out = (LibraryCall){.kind = "dot"};
-	library_put(out, 5, (int64_t[]){sx.buffer, sx.offset, sy.buffer, sy.offset, batch.n});
+	library_put(out, 4, (int64_t[]){sx.buffer, sx.offset, sy.buffer, sy.offset});
+	if (!library_put_bias(lw, n, out))
+		return false;
+	library_put(out, 1, (int64_t[]){batch.n});
 	library_put(out, batch.n, batch.size);
 	library_put(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
 	library_put(out, batch.n, batch.strides[0]);
@@ -508,5 +526,6 @@ const OpRow op_dot = {
 	.results = {"z"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = dot_kernel,
+	.bias = dot_bias,
 	.library = dot_library,
 	.cost = dot_cost};

@@ -116,6 +116,7 @@ typedef struct {
 	Lower *lw;
 	const Gemm *g;
 	Tiling columns, depth;
+	bool bias;     /* is stored with the sums */
 	int64_t lanes; /* of the panel and the sums */
 	int panel, sums[ROWS], out;
 	int64_t rows; /* of a chunk */
@@ -188,15 +189,20 @@ multiply_rows(const Product *p, Affine row, int rows)
 	close_block(lb, &p->depth);
 }
 
+/* c = the sums, with the bias if these are all. */
 static void
 finish_rows(const Product *p, Affine row, int rows)
 {
 	LoopBuilder *lb = p->lw->lb;
 	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
 
-	for (int r = 0; r < rows; r++)
-		lb_store(lb, p->out, place_of(p, row, r, j),
-		         lb_load(lb, p->sums[r], affine_scalar(j)));
+	for (int r = 0; r < rows; r++) {
+		Affine place = place_of(p, row, r, j);
+		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
+		if (is_one_block(&p->depth))
+			sum = lower_stored_element(p->lw, p->g->node, place, sum);
+		lb_store(lb, p->out, place, sum);
+	}
 	lb_end(lb);
 }
 
@@ -227,18 +233,43 @@ depth_block(void *ctx, Affine first, int64_t count)
 		row_block(p, affine_add(p->first_row, affine_constant(full * ROWS)), (int)rest);
 }
 
-/* c = 0 in the block's columns */
-static void
-clear_columns(const Product *p)
+/* Opens loops over the elements of a block of columns; their place in c. */
+static Affine
+open_columns(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
 	LoopValue m = lb_for(lb, LOOP_PLAIN, p->rows);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
 
-	lb_store(lb, p->out, place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, j),
-	         lb_number(lb, p->g->type, 0));
-	lb_end(lb);
-	lb_end(lb);
+	return place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, j);
+}
+
+static void
+close_columns(const Product *p)
+{
+	lb_end(p->lw->lb);
+	lb_end(p->lw->lb);
+}
+
+/* c = 0 in the block's columns */
+static void
+clear_columns(const Product *p)
+{
+	Affine place = open_columns(p);
+
+	lb_store(p->lw->lb, p->out, place, lb_number(p->lw->lb, p->g->type, 0));
+	close_columns(p);
+}
+
+/* c += bias in the block's columns, whose sums are complete */
+static void
+add_bias(const Product *p)
+{
+	Affine place = open_columns(p);
+	LoopValue sum = lb_load(p->lw->lb, p->out, place);
+
+	lb_store(p->lw->lb, p->out, place, lower_stored_element(p->lw, p->g->node, place, sum));
+	close_columns(p);
 }
 
 /* All of k for one block of columns. */
@@ -247,10 +278,13 @@ column_block(Product *p, Affine first, int64_t count)
 {
 	p->first_column = first;
 	p->column_count = count;
-	if (!is_one_block(&p->depth) || tiling_size(&p->depth) == 0)
+	bool in_parts = !is_one_block(&p->depth) || tiling_size(&p->depth) == 0;
+	if (in_parts)
 		clear_columns(p);
 	if (tiling_size(&p->depth))
 		for_blocks(p->lw->lb, &p->depth, depth_block, p);
+	if (in_parts && p->bias)
+		add_bias(p);
 }
 
 /* The same for block number `block` along the axis: full blocks, and the rest if that is what it is. */
@@ -322,7 +356,8 @@ gemm_kernel(Lower *lw, const Gemm *g)
 
 	p.columns = tile(&g->n, p.lanes);
 	p.depth = tile(&g->k, DEPTH);
-	p.out = lower_buffer(lw, node_result(g->node, 0));
+	p.out = lower_buffer(lw, lower_stored(lw));
+	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	p.panel = lb_local(lb, g->type,
 	                   p.lanes * (p.depth.count ? p.depth.count * p.depth.inside : 1));
 	for (int r = 0; r < ROWS; r++)
@@ -335,9 +370,37 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	}
 }
 
+Value *
+added_vector(const Node *n, const Node *reader, int axis)
+{
+	Value *z = node_result(n, 0);
+
+	if (reader->op != OP_add || !value_used_once(z))
+		return NULL;
+	const Node *other = node_operand(reader, node_operand(reader, 0) == z)->node;
+	if (!other || other->op != OP_broadcast)
+		return NULL;
+	const Ints *axes = &((BroadcastAttr *)other->attr)->axes;
+	return axes->n == 1 && axes->at[0] == axis ? node_operand(other, 0) : NULL;
+}
+
 void
 library_put(LibraryCall *c, int n, const int64_t *x)
 {
 	for (int i = 0; i < n; i++)
 		c->at[c->n++] = x[i];
+}
+
+bool
+library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
+{
+	const Value *v = lower_stored(lw);
+	Strided s = {.buffer = -1};
+
+	if (v->node != n) {
+		if (!lower_strided(lw, bias_of(v->node), &s) || s.strides[0] > 1)
+			return false;
+	}
+	library_put(c, 2, (int64_t[]){s.buffer + 1, s.offset});
+	return true;
 }

@@ -20,9 +20,14 @@ typedef struct {
 } Gemm;
 void gemm_kernel(Lower *lw, const Gemm *g);
 
+/* The vector along that axis of n's result that reader adds to it, and nobody else reads the result; else NULL. */
+Value *added_vector(const Node *n, const Node *reader, int axis);
+
 /* ---- the same work as a library's */
 enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
 /* Appends n numbers. */
 void library_put(LibraryCall *c, int n, const int64_t *x);
+/* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */
+bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
 
 #endif

@@ -276,6 +276,61 @@ test_kernels(void **state)
 	for_each_case(check_kernel);
 }
 
+/* ---- the same with a vector added along an axis of the result, where the row says that the kernel may do it */
+static int n_biases;
+
+static bool
+add_bias(Case *c, int axis)
+{
+	Node *n = c->f->first, *ret = function_return(c->f);
+	Value *z = node_result(n, 0);
+	Type t = type_new(c->m, z->type->dtype, 1, &z->type->dims[axis]);
+	Value *vector = function_param(c->f, t, "bias");
+	Builder b = {.m = c->m, .f = c->f, .before = ret, .loc = n->loc};
+	Value *sum = b_binary(
+		&b, OP_add, z,
+		b_broadcast(&b, vector, ints_of_type(z->type), (Ints){.n = 1, .at = {axis}}));
+
+	node_set_operand(ret, 0, sum);
+	fill(c, c->n_args++, t);
+	return op_row(n)->bias(n, sum->node) == vector;
+}
+
+static int
+count_launches(const Function *f)
+{
+	int launches = 0;
+
+	for_each_node(f, n)
+		launches += n->op == OP_launch;
+	return launches;
+}
+
+static void
+check_bias(Case *c)
+{
+	const Node *n = c->f->first;
+	Type z = node_result(n, 0)->type;
+
+	for (int axis = 0; op_row(n)->bias && z->n && axis < z->rank; axis++) {
+		Case again;
+		case_open(&again, n->op, c->sample);
+		bool taken = add_bias(&again, axis);
+		check_kernel(&again);
+		if (taken)
+			assert_int_equal(count_launches(again.f), 1);
+		n_biases += taken;
+		case_close(&again);
+	}
+}
+static void
+test_biases(void **state)
+{
+	(void)state;
+	for_each_case(check_bias);
+	assert_true(n_biases >= 10);
+}
+
 /* ---- generated C: one shared object a case, every kernel on random buffers */
 static void
 fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
@@ -367,7 +422,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_gradients),   cmocka_unit_test(test_kernels),
-		cmocka_unit_test(test_printers),
+		cmocka_unit_test(test_biases),      cmocka_unit_test(test_printers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

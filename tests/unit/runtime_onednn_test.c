@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { LIMIT = 64 << 20, X = 0, Y = 1, Z = 2 };
+enum { LIMIT = 64 << 20, X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
 
 typedef struct {
 	Pool *pool;
@@ -150,6 +150,17 @@ element_of(const LibraryWork *w, char *const *buffers, int i, int64_t at)
 	return dtype_load_float(w->dtype, buffers[i], at);
 }
 
+/* What number i of the bias adds, 0 without one. */
+static Wanted
+bias_of(const LibraryWork *w, char *const *buffers, int64_t i)
+{
+	Wanted b = {0};
+
+	if (w->bias)
+		add_term(&b, element_of(w, buffers, LIBRARY_BIAS, w->offset[LIBRARY_BIAS] + i));
+	return b;
+}
+
 static void
 want_dot(const LibraryWork *w, char *const *buffers, Wanted *out)
 {
@@ -162,7 +173,7 @@ want_dot(const LibraryWork *w, char *const *buffers, Wanted *out)
 		for (int64_t r = 0; r < rows; r++)
 			for (int64_t c = 0; c < columns; c++) {
 				Wanted *z = &out[place(w, Z, b, r, c)];
-				*z = (Wanted){0};
+				*z = bias_of(w, buffers, c);
 				for (int64_t k = 0; k < d->dims[X][d->rank - 1]; k++)
 					add_term(z,
 					         element_of(w, buffers, X, place(w, X, b, r, k)) *
@@ -209,7 +220,7 @@ want_conv(const LibraryWork *w, char *const *buffers, Wanted *out)
 	int64_t p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
 
 	for (int64_t e = 0; e < elements(w, Z); e++)
-		out[e] = (Wanted){0};
+		out[e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
 	for (int64_t b = 0; b < c->batch; b++)
 		for (int64_t o = 0; o < c->groups * c->out; o++)
 			for (int64_t i = 0; i < c->in; i++)
@@ -259,7 +270,8 @@ compare(const LibraryWork *w, char *const *buffers)
 static char *
 run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
 {
-	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z)};
+	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
+	                   w->bias ? buffer_new(w, LIBRARY_BIAS) : NULL};
 	char *packed[2] = {NULL, NULL};
 	OnednnCall *call;
 
@@ -277,7 +289,8 @@ run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
 		char *other = calloc(1, (size_t)format_library_reach(w, i));
 		must(onednn_run(call,
 		                (void *const[]){i == X ? other : buffers[X],
-		                                i == Y ? other : buffers[Y], buffers[Z]},
+		                                i == Y ? other : buffers[Y], buffers[Z],
+		                                buffers[LIBRARY_BIAS]},
 		                packed, scratch));
 		free(other);
 	}
@@ -291,6 +304,7 @@ run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
 		free(packed[i]);
 		free(buffers[i]);
 	}
+	free(buffers[LIBRARY_BIAS]);
 	return buffers[Z];
 }
 
@@ -303,16 +317,27 @@ static const LibraryConv convs[] = {
 	{2, 2, 4, 8, 8, {{13, 3, 9, 1, 2, 0}, {8, 2, 4, 2, 1, 0}}},
 	{3, 2, 1, 8, 16, {{6, 3, 6, 1, 1, 1}, {7, 3, 3, 2, 1, 0}, {5, 1, 5, 1, 1, 0}}},
 };
-enum { N_WORKS = COUNT(cases) + 3 * COUNT(convs) };
+enum { N_KINDS = N_LIBRARY_KINDS - LIBRARY_CONV, N_PLAIN = COUNT(cases) + N_KINDS * COUNT(convs) };
+enum { N_WORKS = N_PLAIN + COUNT(cases) + COUNT(convs) };
 
+/* All cases, then products and convolutions once more with a bias. */
 static LibraryWork
 work_of(int i, DType dtype)
 {
-	if (i < COUNT(cases))
-		return dot_of(&cases[i], dtype);
-	i -= COUNT(cases);
-	return (LibraryWork){
-		.kind = (LibraryKind)(LIBRARY_CONV + i % 3), .dtype = dtype, .conv = convs[i / 3]};
+	bool bias = i >= N_PLAIN;
+	LibraryWork w = {.dtype = dtype};
+
+	i -= bias ? N_PLAIN : 0;
+	if (i < COUNT(cases)) {
+		w = dot_of(&cases[i], dtype);
+	} else {
+		i = (i - COUNT(cases)) * (bias ? N_KINDS : 1);
+		w.kind = (LibraryKind)(LIBRARY_CONV + i % N_KINDS);
+		w.conv = convs[i / N_KINDS];
+	}
+	w.bias = bias;
+	w.offset[LIBRARY_BIAS] = bias ? 3 : 0;
+	return w;
 }
 
 static void

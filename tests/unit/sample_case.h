@@ -25,6 +25,7 @@ typedef struct {
 	Values values[8];
 	EvalTensor args[8];
 	int n_args;
+	const Sample *sample; /* that it is made from */
 	char name[200];
 } Case;
 
@@ -104,7 +105,7 @@ case_open(Case *c, OpKind op, const Sample *s)
 	const OpRow *row = op_table[op];
 	Value *operands[8], *results[8];
 
-	*c = (Case){.arena = arena_new(), .diag = diag_new("test", stderr)};
+	*c = (Case){.sample = s, .arena = arena_new(), .diag = diag_new("test", stderr)};
 	c->m = module_new("sample");
 	c->f = function_new(c->m, "main");
 	snprintf(c->name, sizeof(c->name), "%s %s %s", row->name, s->attrs, s->operands);
