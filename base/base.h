@@ -281,7 +281,8 @@ Status file_writer_open(const char *path, FileWriter **out);
 /* A new file of a folder that gets its name when all are complete: it has its own from the start and
  * is synced, but the folder is not. Through a buffer of the caller's, of whole blocks and aligned to
  * them, it goes past the page cache where the file system can: for files that nobody reads soon the copy
- * costs more than all else. No buffer: NULL, 0. */
+ * costs more than all else. Blocks that lie in memory as in the file, at a multiple of FILE_BLOCK, are written from
+ * there. No buffer: NULL, 0. */
 Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
 int64_t file_writer_offset(const FileWriter *w);
@@ -336,7 +337,8 @@ typedef struct {
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
-/* All of a file; path: for messages. header, empty before, gets what lies before the tensors. */
+/* All of a file; path: for messages. header, empty before, gets what lies before the tensors, spaces up to a multiple
+ * of FILE_BLOCK included. They follow in order where all types are as wide. */
 Status safetensors_add(FileWriter *w, const char *path, const SafeTensor *tensors, int n,
                        Text *header);
 

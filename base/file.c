@@ -226,38 +226,69 @@ write_all(FileWriter *w, const unsigned char *bytes, size_t n)
 
 /* Whole blocks are written directly; what is left at the end is not. */
 static Status
-writer_flush(FileWriter *w)
+write_part(FileWriter *w, const unsigned char *bytes, size_t n)
 {
-	size_t n = w->n_buffered, whole = n - n % FILE_BLOCK;
+	size_t whole = n - n % FILE_BLOCK;
 
-	w->n_buffered = 0;
 	if (w->wants_direct && !w->direct && n >= FILE_DIRECT_LEAST)
 		w->wants_direct = w->direct = file_set_direct(w->fd, true);
 	if (!w->direct)
-		return write_all(w, w->buffer, n);
-	RETURN_IF_ERROR(write_all(w, w->buffer, whole));
+		return write_all(w, bytes, n);
+	RETURN_IF_ERROR(write_all(w, bytes, whole));
 	if (n > whole)
 		w->direct = !file_set_direct(w->fd, false);
-	return write_all(w, w->buffer + whole, n - whole);
+	return write_all(w, bytes + whole, n - whole);
+}
+
+static Status
+writer_flush(FileWriter *w)
+{
+	size_t n = w->n_buffered;
+
+	w->n_buffered = 0;
+	return write_part(w, w->buffer, n);
+}
+
+/* How many of n bytes can be written from where they are, with nothing buffered before them: those that would fill the
+ * buffer, or, where writes are direct, whole blocks of memory. */
+static size_t
+straight_bytes(const FileWriter *w, const unsigned char *at, size_t n)
+{
+	if (!w->wants_direct)
+		return n >= w->capacity ? n : 0;
+	return (uintptr_t)at % FILE_BLOCK == 0 && n >= FILE_DIRECT_LEAST ? n - n % FILE_BLOCK : 0;
+}
+
+/* How many of n bytes are buffered: what has room, or what ends the block behind which the others can be written from
+ * where they are. */
+static size_t
+buffered_bytes(const FileWriter *w, const unsigned char *at, size_t n)
+{
+	size_t room = w->capacity - w->n_buffered;
+	size_t rest = (FILE_BLOCK - w->n_buffered % FILE_BLOCK) % FILE_BLOCK;
+
+	if (w->wants_direct && n > rest && straight_bytes(w, at + rest, n - rest))
+		return rest;
+	return n < room ? n : room;
 }
 
 Status
 file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 {
 	const unsigned char *at = bytes;
-	size_t left = n > 0 ? (size_t)n : 0;
+	size_t left = n > 0 ? (size_t)n : 0, part;
 
 	w->offset += (int64_t)left;
-	while (left) {
-		size_t room = w->capacity - w->n_buffered, part = left < room ? left : room;
-
-		if (!w->wants_direct && w->n_buffered == 0 && left >= w->capacity)
-			return write_all(w, at, left);
+	for (; left; at += part, left -= part) {
+		part = w->n_buffered == 0 ? straight_bytes(w, at, left) : 0;
+		if (part) {
+			RETURN_IF_ERROR(write_part(w, at, part));
+			continue;
+		}
+		part = buffered_bytes(w, at, left);
 		memcpy(w->buffer + w->n_buffered, at, part);
 		w->n_buffered += part;
-		at += part;
-		left -= part;
-		if (w->n_buffered == w->capacity)
+		if (w->n_buffered == w->capacity || part < left)
 			RETURN_IF_ERROR(writer_flush(w));
 	}
 	return NULL;

@@ -309,7 +309,7 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	text_add_bytes(out, length, LENGTH_BYTES);
 	text_add(out, json);
 	free(json);
-	while (out->n % LENGTH_BYTES)
+	while (out->n % FILE_BLOCK)
 		text_add(out, " ");
 	size_t bytes = out->n - LENGTH_BYTES;
 	for (int i = 0; i < LENGTH_BYTES; i++)

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define MAX_FAILURES 3
-#define ALIGNMENT 64
 
 struct SaveJob {
 	Arena *arena;
@@ -24,7 +23,7 @@ struct SaveJob {
 	const Format *format;
 	CheckpointFolder *folder;
 	char *window;
-	int64_t keep, shard_bytes;
+	int64_t keep;
 	bool keep_best;
 	pthread_t thread;
 	atomic_bool ended;
@@ -54,21 +53,41 @@ state_bytes(const Format *f, const StateRecord *s)
 	return dtype_bytes((DType)s->dtype, format_elements(f, s->first_dim, s->rank));
 }
 
-static int64_t
-aligned(int64_t bytes)
+/* A saved state's place: its shard, and where it lies in the snapshot. */
+typedef struct {
+	int state, shard;
+	int64_t at;
+} SavedPlace;
+
+/* Shards lie in the snapshot as in their files, and begin at blocks: they are written from there. */
+static SavedPlace *
+saved_places(Arena *arena, const Format *f, int64_t shard_bytes, int *n, int64_t *bytes)
 {
-	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	int *saved = saved_states(arena, f, n);
+	SavedPlace *places = NEW_ARRAY(arena, SavedPlace, *n);
+	int64_t at = 0, first = 0;
+	int shard = 0;
+
+	for (int i = 0; i < *n; i++) {
+		if (i && at - first >= shard_bytes) {
+			shard++;
+			first = at = (at + FILE_BLOCK - 1) / FILE_BLOCK * FILE_BLOCK;
+		}
+		places[i] = (SavedPlace){saved[i], shard, at};
+		at += state_bytes(f, &f->states[saved[i]]);
+	}
+	*bytes = at;
+	return places;
 }
 
 int64_t
-saver_bytes(const Format *f)
+saver_bytes(const Format *f, int64_t shard_bytes)
 {
 	Arena *arena = arena_new();
-	int64_t bytes = 0;
-	int n, *saved = saved_states(arena, f, &n);
+	int64_t bytes;
+	int n;
 
-	for (int i = 0; i < n; i++)
-		bytes += aligned(state_bytes(f, &f->states[saved[i]]));
+	saved_places(arena, f, shard_bytes, &n, &bytes);
 	arena_free(arena);
 	return bytes;
 }
@@ -121,8 +140,9 @@ saver_open(Gradc *run)
 	s->folder.path = run->options.save;
 	s->window = shard_window(s->folder.arena);
 	RETURN_IF_ERROR(folder_lock(&s->folder));
-	RETURN_IF_ERROR(run->executor.ops->alloc(run->executor.device, MEMORY_PINNED,
-	                                         saver_bytes(&run->format), &s->snapshot));
+	RETURN_IF_ERROR(run->executor.ops->alloc(
+		run->executor.device, MEMORY_PINNED,
+		saver_bytes(&run->format, run->options.shard_bytes), &s->snapshot));
 	RETURN_IF_ERROR(thread_start(&s->toucher, "to write checkpoints", touch_snapshot, s));
 	s->touching = true;
 	return NULL;
@@ -167,7 +187,6 @@ write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 		const SafeTensor *t = &job->tensors[i];
 
 		m->tensors[i].checksum = checksum_bytes(t->data, t->n_bytes);
-		m->tensors[i].shard = (int)(shard - m->shards);
 	}
 	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
 	Status status = safetensors_add(w, path, job->tensors + first, n, &header);
@@ -185,10 +204,10 @@ write_shards(SaveJob *job, const char *folder)
 	m->shards = NEW_ARRAY(job->arena, Shard, m->n_tensors);
 	for (int first = 0, n; first < m->n_tensors; first += n) {
 		Shard *shard = &m->shards[m->n_shards];
-		int64_t bytes = job->tensors[first].n_bytes;
 
-		for (n = 1; first + n < m->n_tensors && bytes < job->shard_bytes; n++)
-			bytes += job->tensors[first + n].n_bytes;
+		for (n = 1; first + n < m->n_tensors; n++)
+			if (m->tensors[first + n].shard != m->n_shards)
+				break;
 		shard->file = arena_printf(job->arena, "shard-%05d-%05d.safetensors", 0,
 		                           m->n_shards++);
 		RETURN_IF_ERROR(write_shard(job, folder, first, n, shard));
@@ -235,24 +254,13 @@ job_run(void *context)
 
 /* ---- in the caller's thread */
 
-static Status
-copy_state(Gradc *run, int state, Span *to)
-{
-	Span from = executor_state(&run->executor, state);
-
-	to->bytes = state_bytes(&run->format, &run->format.states[state]);
-	Status status = run->executor.ops->copy(run->executor.device, 0, *to, from.at);
-	to->at += aligned(to->bytes);
-	return status;
-}
-
 static SavedTensor
-describe_state(const Format *f, const StateRecord *s)
+describe_state(const Format *f, const StateRecord *s, int shard)
 {
 	SavedTensor t = {.name = format_text(f, s->name),
 	                 .dtype = (DType)s->dtype,
 	                 .rank = (int)s->rank,
-	                 .shard = -1};
+	                 .shard = shard};
 
 	memcpy(t.dims, f->dims + s->first_dim, s->rank * sizeof(*t.dims));
 	return t;
@@ -263,23 +271,30 @@ static Status
 take_snapshot(Gradc *run, SaveJob *job)
 {
 	const Format *f = &run->format;
+	const Executor *x = &run->executor;
 	Manifest *m = &job->manifest;
-	Span at = run->saver.snapshot;
-	int *saved = saved_states(job->arena, f, &m->n_tensors);
+	int64_t bytes;
+	SavedPlace *places = saved_places(job->arena, f, run->options.shard_bytes, &m->n_tensors,
+	                                  &bytes);
 
 	await_touched(&run->saver);
 	m->tensors = NEW_ARRAY(job->arena, SavedTensor, m->n_tensors);
 	job->tensors = NEW_ARRAY(job->arena, SafeTensor, m->n_tensors);
 	for (int i = 0; i < m->n_tensors; i++) {
-		SavedTensor t = m->tensors[i] = describe_state(f, &f->states[saved[i]]);
+		const SavedPlace *p = &places[i];
+		SavedTensor t = m->tensors[i] = describe_state(f, &f->states[p->state], p->shard);
+		Span to = {run->saver.snapshot.at + p->at, state_bytes(f, &f->states[p->state])};
 		SafeTensor *s = &job->tensors[i];
 
-		*s = (SafeTensor){.name = t.name, .dtype = t.dtype, .rank = t.rank, .data = at.at};
+		*s = (SafeTensor){.name = t.name,
+		                  .dtype = t.dtype,
+		                  .rank = t.rank,
+		                  .n_bytes = to.bytes,
+		                  .data = to.at};
 		memcpy(s->dims, t.dims, sizeof(s->dims));
-		s->n_bytes = state_bytes(f, &f->states[saved[i]]);
-		RETURN_IF_ERROR(copy_state(run, saved[i], &at));
+		RETURN_IF_ERROR(x->ops->copy(x->device, 0, to, executor_state(x, p->state).at));
 	}
-	return run->executor.ops->sync(run->executor.device);
+	return x->ops->sync(x->device);
 }
 
 /* They never change: hashed once. */
@@ -302,7 +317,7 @@ saver_constants(Gradc *run)
 			void *bytes = arena_alloc(arena, (size_t)from.bytes);
 			SavedTensor *t = &list[saver->n_constants++];
 
-			*t = describe_state(f, &f->states[i]);
+			*t = describe_state(f, &f->states[i], -1);
 			status = executor_read(&run->executor, bytes, from);
 			t->checksum = checksum_bytes(bytes, from.bytes);
 		}
@@ -390,7 +405,6 @@ saver_save(Gradc *run, double eval_loss)
 	job->window = run->saver.window;
 	job->keep = o->keep;
 	job->keep_best = o->keep_best;
-	job->shard_bytes = o->shard_bytes;
 	Status status = fill_job(run, job, eval_loss);
 	if (!status)
 		status = thread_start(&job->thread, "to write it", job_run, job);

@@ -54,7 +54,7 @@ cpu_close(Device *device)
 
 /* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins
  * stands in front of what is given out. Pages are aligned where files may be mapped. */
-enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, LARGE = 1 << 26 };
+enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, LARGE = 1 << 26, COPY_GRAIN = 1 << 18 };
 enum { HUGE_PAGE = 1 << 21, UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
 
 static Status
@@ -89,12 +89,26 @@ cpu_free(Device *device, MemoryKind kind, Span span)
 	free(start);
 }
 
+typedef struct {
+	char *to;
+	const char *from;
+} CopyPart;
+
+static void
+copy_part(void *ctx, int64_t begin, int64_t end)
+{
+	const CopyPart *p = ctx;
+
+	memmove(p->to + begin, p->from + begin, (size_t)(end - begin));
+}
+
 static Status
 cpu_copy(Device *device, int stream, Span to, const void *from)
 {
-	(void)device;
+	CopyPart part = {to.at, from};
+
 	(void)stream;
-	memmove(to.at, from, (size_t)to.bytes);
+	parallel_for(device->pool, to.bytes, COPY_GRAIN, copy_part, &part);
 	return NULL;
 }
 

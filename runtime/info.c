@@ -87,7 +87,7 @@ variants_json(const KernelVariant *v)
 }
 
 static json_t *
-collect(const Format *f, const KernelVariant *variants, bool weights_ok)
+collect(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t snapshot)
 {
 	json_t *root = json_object(), *regions = json_object(), *info = json_object();
 	int64_t total = 0;
@@ -102,7 +102,7 @@ collect(const Format *f, const KernelVariant *variants, bool weights_ok)
 		total += bytes;
 		json_object_set_new(regions, space_names[s], json_integer(bytes));
 	}
-	json_object_set_new(regions, "snapshot", json_integer(saver_bytes(f))); /* with --save */
+	json_object_set_new(regions, "snapshot", json_integer(snapshot)); /* with --save */
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
@@ -159,7 +159,7 @@ print_variants(const KernelVariant *v)
 }
 
 static void
-print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
+print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t snapshot)
 {
 	Arena *arena = arena_new();
 	char text[32];
@@ -171,8 +171,7 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok)
 	for (int s = 0; s < N_SPACES; s++)
 		printf("region %-17s %s\n", space_names[s],
 		       bytes_text(text, (double)format_region_bytes(f, (Space)s)));
-	printf("region %-17s %s (with --save)\n", "snapshot",
-	       bytes_text(text, (double)saver_bytes(f)));
+	printf("region %-17s %s (with --save)\n", "snapshot", bytes_text(text, (double)snapshot));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 
@@ -211,9 +210,10 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
+	int64_t snapshot = saver_bytes(&f, o->run.shard_bytes);
 	status_free(weights_check(model, &f, o->run.weights, &same));
 	if (o->json) {
-		json_t *root = collect(&f, model->variants, same);
+		json_t *root = collect(&f, model->variants, same, snapshot);
 		json_t *device = info_device(model, &f, &o->run);
 		json_object_update(root, device);
 		json_decref(device);
@@ -221,7 +221,7 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 		printf("\n");
 		json_decref(root);
 	} else {
-		print_text(&f, model->variants, same);
+		print_text(&f, model->variants, same, snapshot);
 		printf("\n");
 		info_device_print(model, &f, &o->run);
 	}

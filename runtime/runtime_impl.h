@@ -333,8 +333,8 @@ typedef struct {
 	int n_constants;
 } Saver;
 Status saver_open(Gradc *run);
-void saver_close(Gradc *run); /* waits for the writer */
-int64_t saver_bytes(const Format *f);
+void saver_close(Gradc *run);                              /* waits for the writer */
+int64_t saver_bytes(const Format *f, int64_t shard_bytes); /* of the snapshot */
 /* Indices of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);
 Status saver_constants(Gradc *run);

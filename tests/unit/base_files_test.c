@@ -92,7 +92,8 @@ test_file_writer(void **state)
 	arena_free(arena);
 }
 
-/* Sizes around blocks and buffers, with and without a buffer of the caller's; added in odd pieces. */
+/* Sizes around blocks and buffers, without a buffer of the caller's and with one, then of bytes that lie in memory as
+ * in the file; added in odd pieces. */
 static void
 test_file_part(void **state)
 {
@@ -108,31 +109,33 @@ test_file_part(void **state)
 	                                BUFFER + 1,
 	                                2 * BUFFER + FILE_BLOCK + 5};
 	Arena *arena = arena_new();
-	char *path = arena_strdup(arena, path_of("part")), *bytes = arena_alloc(arena, MOST);
-	char *room = arena_alloc(arena, BUFFER + FILE_BLOCK), *buffer;
+	char *path = arena_strdup(arena, path_of("part")), *bytes, *buffer;
+	char *room = arena_alloc(arena, BUFFER + MOST + 3 * FILE_BLOCK);
 	int before = count_entries();
 	FileWriter *w;
 	void *got;
 	int64_t n;
 
 	buffer = room + FILE_BLOCK - (uintptr_t)room % FILE_BLOCK;
-	for (int i = 0; i < MOST; i++)
+	bytes = buffer + BUFFER + FILE_BLOCK;
+	for (int i = -1; i < MOST; i++)
 		bytes[i] = (char)(i * 2654435761u >> 13);
-	for (int i = 0; i < 2 * COUNT(sizes); i++) {
-		int64_t size = sizes[i / 2];
+	for (int i = 0; i < 3 * COUNT(sizes); i++) {
+		int64_t size = sizes[i / 3];
+		const char *from = i % 3 == 2 ? bytes : bytes - 1;
 
 		assert_ok(
-			file_writer_open_part(path, i % 2 ? buffer : NULL, i % 2 ? BUFFER : 0, &w));
+			file_writer_open_part(path, i % 3 ? buffer : NULL, i % 3 ? BUFFER : 0, &w));
 		assert_int_equal(count_entries(), before + 1); /* no other name */
 		for (int64_t at = 0, part = 1; at < size; at += part, part = part * 7 + 1) {
 			part = part < size - at ? part : size - at;
-			assert_ok(file_writer_add(w, bytes + at, part));
+			assert_ok(file_writer_add(w, from + at, part));
 		}
 		assert_int_equal(file_writer_offset(w), size);
 		assert_ok(file_writer_commit(w, 0));
 		assert_ok(file_read(arena, path, MOST, &got, &n));
 		assert_int_equal(n, size);
-		assert_memory_equal(got, bytes, (size_t)size);
+		assert_memory_equal(got, from, (size_t)size);
 		assert_fault(file_writer_open_part(path, NULL, 0, &w), EXIT_SYSTEM, "File exists");
 		assert_null(w);
 		unlink(path);
@@ -341,6 +344,10 @@ test_safetensors_round_trip(void **state)
 	assert_ok(safetensors_write(path, tensors, COUNT(tensors)));
 	assert_ok(safetensors_open(arena, path, EXIT_CHECKPOINT, &st));
 	assert_int_equal(st.n_tensors, COUNT(tensors));
+	int64_t first = INT64_MAX;
+	for (int i = 0; i < st.n_tensors; i++)
+		first = st.tensors[i].offset < first ? st.tensors[i].offset : first;
+	assert_int_equal(first, FILE_BLOCK);
 	for (int i = 0; i < st.n_tensors * COUNT(tensors); i++) {
 		const SafeTensor *t = &st.tensors[i / COUNT(tensors)];
 		const SafeTensor *u = &tensors[i % COUNT(tensors)];
