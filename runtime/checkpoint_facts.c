@@ -171,6 +171,16 @@ collect_settings(Arena *arena, const Gradc *run, Manifest *out)
 	out->n_settings = s.n;
 }
 
+const GradcPair *
+gradc_settings(Gradc *run, int *n)
+{
+	Manifest m = {0};
+
+	collect_settings(run->arena, run, &m);
+	*n = m.n_settings;
+	return m.settings;
+}
+
 Status
 facts_collect(Arena *arena, Gradc *run, Manifest *out)
 {

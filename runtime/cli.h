@@ -39,7 +39,7 @@ typedef struct Log Log;
  * what it has of later steps is dropped, in one moment. */
 Status log_open(const char *path, int64_t step, Log **out);
 Status log_eval_before(Log *log, const GradcEval *eval);
-Status log_step(Log *log, const Gradc *run, const GradcStep *step, const GradcEval *eval);
+Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval);
 Status log_close(Log *log);
 json_t *json_number(double value); /* null when not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);

@@ -120,6 +120,10 @@ Status gradc_save(Gradc *run, double eval_loss);
 Status gradc_save_poll(Gradc *run, bool wait);
 int64_t gradc_saved_step(const Gradc *run); /* of the newest complete checkpoint; -1: none yet */
 
+/* What changes what training computes, and what its last bits may depend on (processor, kernels, threads, library), as
+ * a checkpoint's manifest has it: *n names, values as JSON. They live as long as run. */
+const GradcPair *gradc_settings(Gradc *run, int *n);
+
 /* grad.NAME.npy for every trainable parameter, loss.npy and names.json; after accumulate. */
 Status gradc_dump_gradients(Gradc *run, const char *folder);
 /* One run on whole inputs (.npy of the shapes of the ports): the graph's outputs, or with

@@ -11,6 +11,7 @@
 struct Log {
 	FILE *file;
 	char *path;
+	bool has_settings; /* of this process */
 };
 
 json_t *
@@ -88,7 +89,7 @@ log_open(const char *path, int64_t step, Log **out)
 		fclose(file);
 		return status_error(EXIT_SYSTEM, "%s: no memory", path);
 	}
-	**out = (Log){file, strdup(path)};
+	**out = (Log){.file = file, .path = strdup(path)};
 	return NULL;
 }
 
@@ -154,8 +155,22 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	json_object_set_new(line, "data_waits", json_integer(s->data_waits));
 }
 
+/* In the first line that a process writes. */
+static void
+add_settings(json_t *line, Gradc *run)
+{
+	json_t *object = json_object();
+	int n;
+	const GradcPair *settings = gradc_settings(run, &n);
+
+	for (int i = 0; i < n; i++)
+		json_object_set_new(object, settings[i].name,
+		                    json_loads(settings[i].value, JSON_DECODE_ANY, NULL));
+	json_object_set_new(line, "settings", object);
+}
+
 Status
-log_step(Log *log, const Gradc *run, const GradcStep *s, const GradcEval *eval)
+log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
 {
 	if (!log)
 		return NULL;
@@ -170,6 +185,9 @@ log_step(Log *log, const Gradc *run, const GradcStep *s, const GradcEval *eval)
 	add_rates(line, run, s);
 	if (eval)
 		json_add_eval(line, eval);
+	if (!log->has_settings)
+		add_settings(line, run);
+	log->has_settings = true;
 	return write_line(log, line);
 }
 

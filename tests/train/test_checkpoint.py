@@ -160,6 +160,7 @@ def test_the_log_continues_where_the_checkpoint_was(digits, tmp_path):
     log.write_text(log.read_text() + '{"step":7,"loss":1,"lr":1}\n{"step":8,"lo')
     trainer.run("--steps=9", "--resume=ck/step-00000004", "--log", log)
     assert steps_of(log) == want
+    assert [line["step"] for line in reference.log_lines(log) if "settings" in line] == [1, 5]
     trainer.run("--steps=2", "--log", log)
     assert steps_of(log) == want[:2], "without --resume the file starts again"
 

@@ -155,6 +155,10 @@ def test_the_log_has_what_it_promises(run, digits, models, tmp_path):
         assert {"loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s", "mfu",
                 "peak_bytes"} <= set(line)
         assert line["step_ms"] > 0 and line["peak_bytes"] > 0
+    settings = lines[0]["settings"]
+    assert settings["optimizer"] == "adamw" and settings["rows_per_step"] == 20 and settings["threads"] >= 1
+    assert {"lr", "processor", "cpu", "library", "deterministic"} <= set(settings)
+    assert all("settings" not in line for line in lines[1:])
 
 
 def test_dumps_of_an_executable(run, digits):
