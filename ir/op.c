@@ -41,17 +41,14 @@ is_read_whole(const Value *v)
 Value *
 bias_of(const Node *n)
 {
-	if (n->n_results != 1 || !is_read_whole(node_result(n, 0)))
-		return NULL;
-	for (int i = 0; i < n->n_operands; i++) {
+	Value *vector = NULL;
+
+	for (int i = 0; i < n->n_operands && !vector; i++) {
 		const Value *x = node_operand(n, i);
-		Value *(*bias)(const Node *n,
-		               const Node *reader) = x && x->node ? op_row(x->node)->bias : NULL;
-		Value *v = bias ? bias(x->node, n) : NULL;
-		if (v)
-			return v;
+		const OpRow *row = x && x->node ? op_row(x->node) : NULL;
+		vector = row && row->bias ? row->bias(x->node, n) : NULL;
 	}
-	return NULL;
+	return vector && is_read_whole(node_result(n, 0)) ? vector : NULL;
 }
 
 Value *
