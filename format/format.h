@@ -370,6 +370,12 @@ typedef struct {
 		LibraryConv conv;
 	};
 } LibraryWork;
+/* How many operands it has, from the first; a bias is the last of all. */
+static inline int
+library_operands(const LibraryWork *w)
+{
+	return w->bias ? N_LIBRARY_OPERANDS : LIBRARY_BIAS;
+}
 /* EXIT_SYSTEM when the numbers make no sense. */
 Status format_library_work(const Format *f, uint32_t record, LibraryWork *out);
 /* Bytes of operand i from its buffer's start to the end of the last element it has; INT64_MAX: too many. */

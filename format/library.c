@@ -247,7 +247,7 @@ format_check_library(const Format *f, const KernelRecord *k, const Instruction *
 	LibraryWork w;
 
 	RETURN_IF_ERROR(format_library_work(f, k->library - 1, &w));
-	for (int i = 0; i < (w.bias ? N_LIBRARY_OPERANDS : LIBRARY_BIAS); i++) {
+	for (int i = 0; i < library_operands(&w); i++) {
 		int buffer = w.buffer[i] < 0 ? n->n_args - 1 : w.buffer[i];
 		if (buffer < 0 || buffer >= n->n_args)
 			return FAULT("library call %u: buffer %d of %u", k->library - 1, buffer,

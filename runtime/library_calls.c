@@ -211,7 +211,7 @@ library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, ui
 	void *operands[N_LIBRARY_OPERANDS] = {0};
 	char *packed[N_READ];
 
-	for (int i = 0; i < (c->work.bias ? N_LIBRARY_OPERANDS : LIBRARY_BIAS); i++)
+	for (int i = 0; i < library_operands(&c->work); i++)
 		operands[i] = buffers[c->work.buffer[i] < 0 ? (int)n - 1 : c->work.buffer[i]];
 	for (int i = 0; i < N_READ; i++)
 		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));

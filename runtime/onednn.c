@@ -187,12 +187,6 @@ aligned_bytes(const Onednn *lib, ConstMemoryDesc m)
 	return (int64_t)(lib->memory_desc_get_size(m) + 63) / 64 * 64;
 }
 
-static bool
-has_operand(const OnednnCall *c, int i)
-{
-	return i != LIBRARY_BIAS || c->work.bias;
-}
-
 static ConstMemoryDesc
 wanted(const OnednnCall *c, const Tile *t, int i)
 {
@@ -235,14 +229,11 @@ static Status
 make_memories(const OnednnCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
 {
 	const Onednn *lib = c->lib;
-	ConstMemoryDesc of[N_MEMORIES];
+	ConstMemoryDesc of[N_MEMORIES] = {0};
 
 	of[SCRATCH] = lib->primitive_desc_query_md(t->description, dnnl_query_scratchpad_md, 0);
 	t->bytes[SCRATCH] = aligned_bytes(lib, of[SCRATCH]);
-	for (int i = 0; i < N_OPERANDS; i++) {
-		of[OURS + i] = of[THEIRS + i] = NULL;
-		if (!has_operand(c, i))
-			continue;
+	for (int i = 0; i < library_operands(&c->work); i++) {
 		of[OURS + i] = DESC(ours[i]);
 		of[THEIRS + i] = wanted(c, t, i);
 		RETURN_IF_ERROR(make_copy(c, t, i, of[OURS + i], of[THEIRS + i]));
@@ -286,9 +277,7 @@ make_tile(const OnednnCall *c, int64_t steps, Tile *t)
 	ConstMemoryDesc asked[N_OPERANDS] = {0};
 	dnnl_status_t made = dnnl_success;
 
-	for (int i = 0; i < N_OPERANDS && made == dnnl_success; i++) {
-		if (!has_operand(c, i))
-			continue;
+	for (int i = 0; i < library_operands(&c->work) && made == dnnl_success; i++) {
 		Layout l = c->kind->layout(&c->work, &c->tiling, steps, i);
 		bool free = i != LIBRARY_BIAS && (c->kind->any || (c->fixed >> i & 1));
 		made = describe_ours(c->lib, &c->work, &l, &ours[i]);
@@ -455,9 +444,7 @@ set_addresses(const OnednnCall *c, const Tile *t, int worker, int64_t first)
 	dnnl_status_t status = c->lib->memory_set_data_handle(m[SCRATCH], at);
 
 	at += t->bytes[SCRATCH];
-	for (int i = 0; i < N_OPERANDS && status == dnnl_success; i++) {
-		if (!has_operand(c, i))
-			continue;
+	for (int i = 0; i < library_operands(&c->work) && status == dnnl_success; i++) {
 		char *theirs = c->packed[i] ? c->packed[i] : at;
 		status = c->lib->memory_set_data_handle(m[OURS + i],
 		                                        operand_at(c, i, c->buffers[i], first));
@@ -475,18 +462,16 @@ run_tile(const OnednnCall *c, int worker, int64_t first)
 	dnnl_memory_t *m = t->memories + worker * N_MEMORIES;
 	dnnl_exec_arg_t arguments[N_OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, m[SCRATCH]}};
 	dnnl_status_t status = set_addresses(c, t, worker, first);
-	int n = 1;
+	int n = library_operands(&c->work);
 
-	for (int i = 0; i < N_OPERANDS; i++) {
-		if (!has_operand(c, i))
-			continue;
-		arguments[n++] = (dnnl_exec_arg_t){c->kind->names[i],
-		                                   m[(t->copies[i] ? THEIRS : OURS) + i]};
+	for (int i = 0; i < n; i++) {
+		arguments[i + 1] = (dnnl_exec_arg_t){c->kind->names[i],
+		                                     m[(t->copies[i] ? THEIRS : OURS) + i]};
 		if (i != LIBRARY_RESULT && t->copies[i] && !c->packed[i] && status == dnnl_success)
 			status = copy(c, t, i, m);
 	}
 	if (status == dnnl_success)
-		status = c->lib->primitive_execute(t->primitive, c->lib->stream, n, arguments);
+		status = c->lib->primitive_execute(t->primitive, c->lib->stream, n + 1, arguments);
 	if (t->copies[LIBRARY_RESULT] && status == dnnl_success)
 		status = copy(c, t, LIBRARY_RESULT, m);
 	return status;

@@ -390,10 +390,10 @@ dot_bias(const Node *n, const Node *reader)
 	const DotAttr *a = n->attr;
 	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
 	int n_columns = y->rank - a->y_batch.n - a->y_contract.n;
-	int axis = x->rank - a->x_contract.n; /* behind the axes of x */
+	int columns = x->rank - a->x_contract.n, axis = columns; /* behind the axes of x */
 
 	for (int i = 0; i < a->order.n; i++)
-		if (a->order.at[i] == x->rank - a->x_contract.n)
+		if (a->order.at[i] == columns)
 			axis = i;
 	return n_columns == 1 ? added_vector(n, reader, axis) : NULL;
 }
