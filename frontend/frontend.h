@@ -37,7 +37,8 @@ typedef struct {
 	int n_ties;
 	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */
 	const char *const *no_repairs;
-	bool restore_train_mode; /* --train-mode=restore */
+	const char *const *trained; /* --train: these names are parameters whatever the rules say */
+	bool restore_train_mode;    /* --train-mode=restore */
 	bool keep_metadata;
 	bool shapes_only; /* --init random: missing weights are fine */
 } ImportOptions;

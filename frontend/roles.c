@@ -6,7 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_READERS = 64, MAX_STEPS = 16 };
+enum { MAX_READERS = 64, MAX_STEPS = 16, LEAST_WAVE = 6 };
+#define WAVE_ERROR 1e-4 /* of the squares: a table may be of bf16 */
 
 typedef struct {
 	const char *op;
@@ -172,6 +173,49 @@ is_triangle(const TensorData *t)
 	return true;
 }
 
+/* n numbers that a step apart: x[p + 1] + x[p - 1] = 2 cos(w) x[p], from 0 or 1; *low: the lowest of all so far. */
+static bool
+is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, double *low)
+{
+	double product = 0, square = 0, rest = 0, factor;
+
+	for (int64_t p = 1; p < n - 1; p++) {
+		double x = dtype_load_float(t->dtype, t->data, at + p * step);
+		double sides = dtype_load_float(t->dtype, t->data, at + (p - 1) * step) +
+		               dtype_load_float(t->dtype, t->data, at + (p + 1) * step);
+		product += x * sides;
+		square += x * x;
+		rest += sides * sides;
+		*low = x < *low ? x : *low;
+	}
+	factor = square > 0 ? product / square : 0;
+	return rest - factor * product <= WAVE_ERROR * square;
+}
+
+/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines. */
+static bool
+is_wave_table(const TensorData *t)
+{
+	int64_t step = t->n;
+
+	for (int axis = 0; t->data && t->n && axis < t->rank; axis++) {
+		int64_t n = t->dims[axis], lines = t->n / n, line = 0;
+		double low = 0;
+
+		step /= n;
+		for (; n >= LEAST_WAVE && line < lines; line++) {
+			int64_t at = line / step * step * n + line % step;
+			double first = dtype_load_float(t->dtype, t->data, at);
+
+			if ((first != 0 && first != 1) || !is_wave(t, at, n, step, &low))
+				break;
+		}
+		if (line == lines && low < -0.5)
+			return true;
+	}
+	return false;
+}
+
 /* ---- where values come from and lead to */
 /* Made of integers, shapes and scalars: positions. */
 static bool
@@ -277,6 +321,17 @@ rule_declared_buffer(Case *c)
 	       (!strcmp(c->w->spec, "BUFFER") || !strcmp(c->w->spec, "CONSTANT_TENSOR"));
 }
 
+/* By --train, which names it: a pattern is for what are parameters already. */
+static bool
+rule_asked_for(Case *c)
+{
+	const char *const *name = c->r->options->trained;
+
+	while (name && *name && strcmp(*name, c->w->name))
+		name++;
+	return name && *name;
+}
+
 /* One element: a parameter in a weight's place, by its name, or added to a product. */
 static bool
 rule_scalar(Case *c)
@@ -353,6 +408,12 @@ rule_frequencies(Case *c)
 }
 
 static bool
+rule_waves(Case *c)
+{
+	return is_wave_table(&c->w->data);
+}
+
+static bool
 rule_mask(Case *c)
 {
 	return is_additive_mask(&c->w->data) || is_triangle(&c->w->data);
@@ -387,6 +448,7 @@ typedef struct {
 static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, "running statistics of BatchNormalization", NULL},
+	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL},
 	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL},
 	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL},
 	{rule_declared_buffer, WEIGHT_TABLE, false, "a buffer, says its metadata", "tables"},
@@ -394,6 +456,7 @@ static const Rule rules[] = {
 	{rule_plain_norm, WEIGHT_TABLE, true, "ones and zeros of a plain normalization", "tables"},
 	{rule_frequencies, WEIGHT_TABLE, false, "frequencies: meets positions, then Sin and Cos",
          "tables"},
+	{rule_waves, WEIGHT_TABLE, false, "sines and cosines of positions", "tables"},
 	{rule_mask, WEIGHT_TABLE, false, "a mask", "tables"},
 	{rule_input_norm, WEIGHT_TABLE, false, "normalizes an input", "tables"},
 	{rule_filling, WEIGHT_TABLE, true, "one value that fills", "tables"},
