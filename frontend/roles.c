@@ -142,6 +142,16 @@ named_like_parameter(const char *name)
 	return strchr(name, '.') && !strchr(name, '/');
 }
 
+/* PyTorch's files call what the exporter made by generated names, and what has a name else by the module's. */
+static bool
+named_by_module(const Case *c)
+{
+	const char *producer = c->r->model->proto->producer_name;
+
+	return producer && !strcmp(producer, "pytorch") && !name_is_generated(c->w->name) &&
+	       !strpbrk(c->w->name, "/:");
+}
+
 /* ---- values */
 /* 0 and one very negative number: what is added before a softmax. */
 static bool
@@ -246,7 +256,25 @@ is_position(const Repairs *r, const char *name, int depth)
 	return true;
 }
 
-/* Every way from the value leads through products with positions into Sin and Cos. */
+/* A graph input behind casts, reshapes and other such constants. */
+static bool
+is_prepared_input(const Repairs *r, const char *name, int depth)
+{
+	static const char *const ways[] = {"Cast",     "Transpose", "Reshape",
+	                                   "Identity", "Unsqueeze", "Squeeze",
+	                                   "Sub",      "Div",       "Mul"};
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (strmap_get(r->inputs, name))
+		return true;
+	for (int k = 0; n && depth && k < COUNT(ways); k++)
+		if (node_is(n, ways[k]))
+			return is_prepared_input(r, n->proto->input[0], depth - 1);
+	return false;
+}
+
+/* Every way from the value leads through products with positions, or element by element with an input, into Sin and
+ * Cos. A matrix that an input is multiplied with may be a layer with a sine behind it. */
 static bool
 leads_to_trigonometry(const Repairs *r, const char *name, int depth)
 {
@@ -267,30 +295,14 @@ leads_to_trigonometry(const Repairs *r, const char *name, int depth)
 		if (!way || depth == 0 || n->proto->n_output != 1)
 			return false;
 		for (size_t k = 0; k < n->proto->n_input; k++)
-			if (strcmp(n->proto->input[k], name) &&
-			    !is_position(r, n->proto->input[k], MAX_STEPS) && first)
+			if (strcmp(n->proto->input[k], name) && first &&
+			    !is_position(r, n->proto->input[k], MAX_STEPS) &&
+			    !(node_is(n, "Mul") && is_prepared_input(r, n->proto->input[k], 6)))
 				return false;
 		if (!leads_to_trigonometry(r, n->proto->output[0], depth - 1))
 			return false;
 	}
 	return list.n > 0;
-}
-
-/* A graph input behind casts, reshapes and other such constants. */
-static bool
-is_prepared_input(const Repairs *r, const char *name, int depth)
-{
-	static const char *const ways[] = {"Cast",     "Transpose", "Reshape",
-	                                   "Identity", "Unsqueeze", "Squeeze",
-	                                   "Sub",      "Div",       "Mul"};
-	const FlatNode *n = strmap_get(r->producers, name);
-
-	if (strmap_get(r->inputs, name))
-		return true;
-	for (int k = 0; n && depth && k < COUNT(ways); k++)
-		if (node_is(n, ways[k]))
-			return is_prepared_input(r, n->proto->input[0], depth - 1);
-	return false;
 }
 
 /* ---- the rules */
@@ -336,7 +348,8 @@ rule_asked_for(Case *c)
 static bool
 rule_scalar(Case *c)
 {
-	if (c->w->data.n > 1 || (!c->w->constant && named_like_parameter(c->w->name)))
+	if (c->w->data.n > 1 ||
+	    (!c->w->constant && (named_like_parameter(c->w->name) || named_by_module(c))))
 		return false;
 	if (c->w->data.rank > 0 && any_in(c, weight_roles, COUNT(weight_roles)))
 		return false;

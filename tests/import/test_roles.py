@@ -11,14 +11,15 @@ SINUSOIDAL = np.stack([np.sin(ANGLES), np.cos(ANGLES)], -1).reshape(16, 8)
 PARAMETERS = np.random.default_rng(0).standard_normal((16, 8))
 
 
-def verdict(run, folder, table, *options, nodes=(("Add", ["x", "table"], ["y"]),)):
+def verdict(run, folder, table, *options, nodes=(("Add", ["x", "table"], ["y"]),), producer="", name="table"):
     """(kind, why) of "table" in y = x + table; None where it is not listed."""
-    table = numpy_helper.from_array(table, "table")
+    table = numpy_helper.from_array(table, name)
     ports = [helper.make_tensor_value_info(n, table.data_type, table.dims or [4]) for n in "xy"]
     graph = helper.make_graph([helper.make_node(*n) for n in nodes], "g", ports[:1], ports[1:], [table])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
+    onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)]),
+              folder / "model.onnx")
     said = json.loads(run("check", "--json", "model.onnx", *options).stdout)
-    return {p["name"]: (p["kind"], p["why"]) for p in said["parameters"]}.get("table")
+    return {p["name"]: (p["kind"], p["why"]) for p in said["parameters"]}.get(name)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -62,3 +63,21 @@ def test_one_number_is_trained_if_named(run, tmp_path, option, want):
         with pytest.raises(AssertionError, match="fits no parameter"):
             verdict(run, tmp_path, table, option, nodes=nodes)
     assert verdict(run, tmp_path, table, nodes=nodes) is None
+
+
+@pytest.mark.parametrize("name, want", [("b", "trainable"), ("onnx::Add_7", None), ("12", None), ("sub/y:0", None)])
+@pytest.mark.parametrize("value", [np.float32(2), np.float32([2])])
+def test_pytorchs_modules_name_their_numbers(run, tmp_path, name, want, value):
+    nodes = [("Add", ["x", name], ["y"])]
+    said = verdict(run, tmp_path, value, nodes=nodes, producer="pytorch", name=name)
+    assert (said and said[0]) == want
+    assert verdict(run, tmp_path, value, nodes=nodes, producer="tf2onnx", name=name) is None
+
+
+@pytest.mark.parametrize("op, want", [("Mul", "frozen"), ("MatMul", "trainable"), ("Add", "trainable")])
+def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want):
+    """sin(x table): a float input of coordinates or times; the matrix of a layer is no table."""
+    nodes = [("Identity", ["x"], ["i"]), (op, ["i", "table"], ["a"]), ("Sin", ["a"], ["y"])]
+    table = (2.0 ** np.arange(4)).astype(np.float32)
+    table = np.diag(table) if op == "MatMul" else table
+    assert verdict(run, tmp_path, table, nodes=nodes)[0] == want
