@@ -285,6 +285,12 @@ Status file_writer_open(const char *path, FileWriter **out);
  * there. No buffer: NULL, 0. */
 Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
+/* What a file holds: one part behind the other. */
+typedef struct {
+	const void *at;
+	int64_t n;
+} FilePart;
+Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
 /* mode: permissions, 0 for the default of the umask. Frees w in any case. */
@@ -293,6 +299,9 @@ void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is al
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
 Status file_write(const char *path, const void *bytes, int64_t n);
+/* Reads what was written again: EXIT_SYSTEM where the file does not hold the parts and nothing else. Through a buffer as
+ * of file_writer_open_part, past the page cache with one. */
+Status file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes);
 Status folder_make(const char *path); /* and its parents; existing is fine */
 /* Names in it are durable; fine too where the file system has no such call. */
 Status folder_sync(const char *path);
@@ -337,9 +346,9 @@ typedef struct {
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
-/* All of a file; path: for messages. header, empty before, gets what lies before the tensors, spaces up to a multiple
- * of FILE_BLOCK included. They follow in order where all types are as wide. */
-Status safetensors_add(FileWriter *w, const char *path, const SafeTensor *tensors, int n,
-                       Text *header);
+/* The n + 1 parts of a file: what lies before the tensors, in the arena, spaces up to a multiple of FILE_BLOCK included,
+ * and the tensors, in order where all types are as wide. path: for messages. */
+Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,
+                         FilePart *parts);
 
 #endif

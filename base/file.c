@@ -294,6 +294,14 @@ file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 	return NULL;
 }
 
+Status
+file_writer_add_parts(FileWriter *w, const FilePart *parts, int n)
+{
+	for (int i = 0; i < n; i++)
+		RETURN_IF_ERROR(file_writer_add(w, parts[i].at, parts[i].n));
+	return NULL;
+}
+
 int64_t
 file_writer_offset(const FileWriter *w)
 {
@@ -397,6 +405,67 @@ file_write(const char *path, const void *bytes, int64_t n)
 
 	RETURN_IF_ERROR(file_writer_open(path, &w));
 	return file_writer_end(w, file_writer_add(w, bytes, n));
+}
+
+/* n bytes at a block's offset; what a direct read does not give is read once more, through the cache. */
+static Status
+read_again(int fd, const char *path, void *to, int64_t n, int64_t offset, bool *direct)
+{
+	int64_t blocks = (n + FILE_BLOCK - 1) / FILE_BLOCK;
+
+	if (*direct) {
+		ssize_t got = pread(fd, to, (size_t)(blocks * FILE_BLOCK), (off_t)offset);
+		if (got == n)
+			return NULL;
+		if (got < 0 && errno != EINVAL && errno != EINTR)
+			return system_error(EXIT_SYSTEM, path);
+		*direct = !file_set_direct(fd, false);
+	}
+	return file_pread(fd, path, to, n, offset);
+}
+
+/* The file has n bytes, as all parts together. */
+static Status
+compare_parts(int fd, const char *path, int64_t n, const FilePart *part, void *buffer,
+              int64_t bytes)
+{
+	bool direct = n >= FILE_DIRECT_LEAST && file_set_direct(fd, true);
+	int64_t in_part = 0, equal;
+
+	for (int64_t first = 0; first < n; first += bytes) {
+		int64_t got = n - first < bytes ? n - first : bytes;
+
+		RETURN_IF_ERROR(read_again(fd, path, buffer, got, first, &direct));
+		for (int64_t at = 0; at < got; at += equal, in_part += equal) {
+			for (; in_part == part->n; part++)
+				in_part = 0;
+			equal = part->n - in_part < got - at ? part->n - in_part : got - at;
+			if (memcmp((char *)buffer + at, (const char *)part->at + in_part,
+			           (size_t)equal))
+				return status_error(EXIT_SYSTEM,
+				                    "%s: bytes %lld to %lld are not what was "
+				                    "written: the disk is damaged",
+				                    path, (long long)(first + at),
+				                    (long long)(first + at + equal));
+		}
+	}
+	return NULL;
+}
+
+Status
+file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes)
+{
+	int64_t want = 0, got;
+	int fd;
+
+	for (int i = 0; i < n; i++)
+		want += parts[i].n;
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &fd, &got));
+	Status status = got == want ? compare_parts(fd, path, got, parts, buffer, bytes)
+	                            : status_error(EXIT_SYSTEM, "%s: %lld bytes, %lld were written",
+	                                           path, (long long)got, (long long)want);
+	close(fd);
+	return status;
 }
 
 static Status

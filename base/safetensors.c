@@ -317,40 +317,39 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	return bytes > MAX_HEADER ? fault(r, "too many tensors for a safetensors file") : NULL;
 }
 
-static Status
-write_tensors(FileWriter *w, const Reader *r, const SafeTensor *tensors, int n, Text *header)
+Status
+safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n, FilePart *parts)
 {
-	const SafeTensor **order = NEW_ARRAY(r->arena, const SafeTensor *, n);
+	const Reader r = {.path = path, .exit_code = EXIT_SYSTEM, .arena = arena};
+	const SafeTensor **order = NEW_ARRAY(arena, const SafeTensor *, n);
+	Text header = {0};
 
 	for (int i = 0; i < n; i++)
 		order[i] = &tensors[i];
 	if (n)
 		qsort(order, (size_t)n, sizeof(*order), by_width);
-	RETURN_IF_ERROR(write_header(header, r, order, n));
-	RETURN_IF_ERROR(file_writer_add(w, header->at, (int64_t)header->n));
+	Status status = write_header(&header, &r, order, n);
+	if (!status)
+		parts[0] = (FilePart){memcpy(arena_alloc(arena, header.n), header.at, header.n),
+		                      (int64_t)header.n};
+	text_free(&header);
 	for (int i = 0; i < n; i++)
-		RETURN_IF_ERROR(file_writer_add(w, order[i]->data, order[i]->n_bytes));
-	return NULL;
-}
-
-Status
-safetensors_add(FileWriter *w, const char *path, const SafeTensor *tensors, int n, Text *header)
-{
-	Reader r = {.path = path, .exit_code = EXIT_SYSTEM, .arena = arena_new()};
-	Status status = write_tensors(w, &r, tensors, n, header);
-
-	arena_free(r.arena);
+		parts[i + 1] = (FilePart){order[i]->data, order[i]->n_bytes};
 	return status;
 }
 
 Status
 safetensors_write(const char *path, const SafeTensor *tensors, int n)
 {
-	Text header = {0};
+	Arena *arena = arena_new();
+	FilePart *parts = NEW_ARRAY(arena, FilePart, n + 1);
 	FileWriter *w;
+	Status status = safetensors_parts(arena, path, tensors, n, parts);
 
-	RETURN_IF_ERROR(file_writer_open(path, &w));
-	Status status = safetensors_add(w, path, tensors, n, &header);
-	text_free(&header);
-	return file_writer_end(w, status);
+	if (!status)
+		status = file_writer_open(path, &w);
+	if (!status)
+		status = file_writer_end(w, file_writer_add_parts(w, parts, n + 1));
+	arena_free(arena);
+	return status;
 }

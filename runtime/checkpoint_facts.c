@@ -190,6 +190,8 @@ facts_collect(Arena *arena, Gradc *run, Manifest *out)
 		RETURN_IF_ERROR(facts_data(run->train, &saver->data));
 		saver->has_data = true;
 	}
+	if (!saver->model)
+		saver->model = facts_model(&run->format);
 	*out = (Manifest){.version = CHECKPOINT_VERSION,
 	                  .run = saver->run,
 	                  .step = run->step,
@@ -197,7 +199,7 @@ facts_collect(Arena *arena, Gradc *run, Manifest *out)
 	                  .world = gradc_ranks(run),
 	                  .loss = run->loss,
 	                  .eval_loss = NAN,
-	                  .model = facts_model(&run->format),
+	                  .model = saver->model,
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};
 	collect_settings(arena, run, out);

@@ -42,7 +42,7 @@ folder_temporary(Arena *arena, const CheckpointFolder *folder)
 void
 folder_remove(const char *path)
 {
-	static const char *const ours[] = {"manifest.json", SHARD_PATTERN, ".gradc-*.tmp"};
+	static const char *const ours[] = {MANIFEST_FILE, SHARD_PATTERN, ".gradc-*.tmp"};
 	DIR *dir = opendir(path);
 
 	for (struct dirent *e; dir && (e = readdir(dir));)
@@ -101,7 +101,7 @@ read_entry(const CheckpointFolder *folder, int64_t step)
 	CheckpointEntry entry = {.step = step, .serial = -1, .eval_loss = NAN};
 	Manifest m;
 	Status status = manifest_read(
-		arena, path_join(arena, folder_name(arena, folder, step), "manifest.json"), &m);
+		arena, path_join(arena, folder_name(arena, folder, step), MANIFEST_FILE), &m);
 
 	if (!status)
 		entry = (CheckpointEntry){step, m.serial, m.run, m.eval_loss};

@@ -112,29 +112,23 @@ manifest_json(const Manifest *m)
 }
 
 Status
-manifest_write(const char *path, const Manifest *m)
+manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out)
 {
 	json_t *root = manifest_json(m);
 	char *json = root ? json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER |
 	                                             JSON_REAL_PRECISION(17))
 	                  : NULL;
 	char hex[HEX + 1];
-	Text body = {0}, all = {0};
 
 	json_decref(root);
 	if (!json)
 		return status_error(EXIT_SYSTEM, "%s: a tensor's name is not UTF-8", path);
-	text_printf(&body, "\",%s\n", json + 1);
+	const char *body = arena_printf(arena, "\",%s\n", json + 1);
+	checksum_text(hex, checksum_bytes(body, (int64_t)strlen(body)));
+	out->at = arena_printf(arena, "%s%s%s", head, hex, body);
+	out->n = (int64_t)strlen(out->at);
 	free(json);
-	text_printf(&all, "%s%s%s", head,
-	            checksum_text(hex, checksum_bytes(body.at, (int64_t)body.n)), body.at);
-	FileWriter *w;
-	Status status = file_writer_open_part(path, NULL, 0, &w);
-	if (!status)
-		status = file_writer_end(w, file_writer_add(w, all.at, (int64_t)all.n));
-	text_free(&body);
-	text_free(&all);
-	return status;
+	return NULL;
 }
 
 /* ---- reading */

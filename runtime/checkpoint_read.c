@@ -80,7 +80,7 @@ match_model(Checkpoint *c, const char *path, const Format *f)
 Status
 checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out)
 {
-	const char *manifest = path_join(arena, path, "manifest.json");
+	const char *manifest = path_join(arena, path, MANIFEST_FILE);
 
 	*out = (Checkpoint){.arena = arena, .path = path};
 	RETURN_IF_ERROR(manifest_read(arena, manifest, &out->manifest));
@@ -97,35 +97,19 @@ typedef struct {
 	const char *path;
 	int index; /* of the shard */
 	int fd;
-	bool direct;
 	int64_t bytes; /* of the file */
 	char *window;
 	int64_t first, last; /* the bytes of the file that are in it */
 } ShardReader;
 
-char *
-shard_window(Arena *arena)
-{
-	char *at = arena_alloc(arena, SHARD_WINDOW + FILE_BLOCK);
-
-	return at + FILE_BLOCK - (uintptr_t)at % FILE_BLOCK;
-}
-
-/* Whole blocks; a direct read that does not give all there is is made once more, through the cache. */
 static Status
 move_window(ShardReader *r, int64_t offset)
 {
-	int64_t first = offset - offset % FILE_BLOCK, left = r->bytes - first;
-	int64_t n = left < SHARD_WINDOW ? left : SHARD_WINDOW;
-	int64_t blocks = (n + FILE_BLOCK - 1) / FILE_BLOCK;
+	int64_t left = r->bytes - offset, n = left < SHARD_WINDOW ? left : SHARD_WINDOW;
 
-	r->first = r->last = first;
-	if (!r->direct ||
-	    pread(r->fd, r->window, (size_t)(blocks * FILE_BLOCK), (off_t)first) != n) {
-		r->direct = r->direct && !file_set_direct(r->fd, false);
-		RETURN_IF_ERROR(file_pread(r->fd, r->path, r->window, n, first));
-	}
-	r->last = first + n;
+	r->first = r->last = offset;
+	RETURN_IF_ERROR(file_pread(r->fd, r->path, r->window, n, offset));
+	r->last = offset + n;
 	return NULL;
 }
 
@@ -280,8 +264,6 @@ read_shard(ShardReader *r)
 	fstat(st.fd, &info);
 	r->fd = st.fd;
 	r->bytes = info.st_size;
-	r->direct = r->checkpoint->direct && r->bytes >= FILE_DIRECT_LEAST &&
-	            file_set_direct(st.fd, true);
 	Status status = name_tensors(r, check_header(r));
 	if (!status)
 		status = read_tensors(r, &st);
@@ -292,7 +274,7 @@ read_shard(ShardReader *r)
 Status
 checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink)
 {
-	char *window = c->window ? c->window : shard_window(c->arena);
+	char *window = arena_alloc(c->arena, SHARD_WINDOW);
 
 	for (int i = 0; i < c->manifest.n_shards; i++) {
 		const char *path = path_join(c->arena, c->path, c->manifest.shards[i].file);

@@ -127,7 +127,7 @@ pick_newest(Gradc *run, const char *path, const char **out)
 static Status
 pick_named(Gradc *run, const char *path, Checkpoint *c)
 {
-	if (access(path_join(run->arena, path, "manifest.json"), F_OK) != 0)
+	if (access(path_join(run->arena, path, MANIFEST_FILE), F_OK) != 0)
 		RETURN_IF_ERROR(pick_newest(run, path, &path));
 	return open_verified(run->arena, run, path, c);
 }

@@ -20,9 +20,8 @@ struct SaveJob {
 	Arena *arena;
 	Manifest manifest;
 	SafeTensor *tensors; /* of the snapshot, in the manifest's order */
-	const Format *format;
 	CheckpointFolder *folder;
-	char *window;
+	char *window; /* SHARD_WINDOW bytes, at a block */
 	int64_t keep;
 	bool keep_best;
 	pthread_t thread;
@@ -138,7 +137,8 @@ saver_open(Gradc *run)
 		return NULL; /* rank 0 saves: all ranks hold the same states */
 	s->folder.arena = arena_new();
 	s->folder.path = run->options.save;
-	s->window = shard_window(s->folder.arena);
+	char *window = arena_alloc(s->folder.arena, SHARD_WINDOW + FILE_BLOCK);
+	s->window = window + FILE_BLOCK - (uintptr_t)window % FILE_BLOCK;
 	RETURN_IF_ERROR(folder_lock(&s->folder));
 	RETURN_IF_ERROR(run->executor.ops->alloc(
 		run->executor.device, MEMORY_PINNED,
@@ -174,26 +174,35 @@ saver_close(Gradc *run)
 
 /* ---- in the background */
 
+/* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. */
+static Status
+write_file(const SaveJob *job, const char *path, const FilePart *parts, int n)
+{
+	FileWriter *w;
+
+	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
+	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n)));
+	return file_compare(path, parts, n, job->window, SHARD_WINDOW);
+}
+
 /* Tensors [first, first + n) of the list. */
 static Status
 write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 {
-	Manifest *m = &job->manifest;
+	SavedTensor *saved = job->manifest.tensors + first;
+	FilePart *parts = NEW_ARRAY(job->arena, FilePart, n + 1);
 	const char *path = path_join(job->arena, folder, shard->file);
-	Text header = {0};
-	FileWriter *w;
 
-	for (int i = first; i < first + n; i++) {
-		const SafeTensor *t = &job->tensors[i];
+	RETURN_IF_ERROR(safetensors_parts(job->arena, path, job->tensors + first, n, parts));
+	shard->header = checksum_bytes(parts[0].at, parts[0].n);
+	shard->bytes = parts[0].n;
+	for (int i = 0; i < n; i++) {
+		const SafeTensor *t = &job->tensors[first + i];
 
-		m->tensors[i].checksum = checksum_bytes(t->data, t->n_bytes);
+		saved[i].checksum = checksum_bytes(t->data, t->n_bytes);
+		shard->bytes += t->n_bytes;
 	}
-	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
-	Status status = safetensors_add(w, path, job->tensors + first, n, &header);
-	shard->bytes = file_writer_offset(w);
-	shard->header = checksum_bytes(header.at, (int64_t)header.n);
-	text_free(&header);
-	return file_writer_end(w, status);
+	return write_file(job, path, parts, n + 1);
 }
 
 static Status
@@ -215,24 +224,20 @@ write_shards(SaveJob *job, const char *folder)
 	return NULL;
 }
 
-/* What was written is read again by the reader that resumes: a checkpoint has its name only after
- * that, and older ones go only after it has. */
 static Status
 write_checkpoint(SaveJob *job, const char *folder)
 {
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
-	Checkpoint written;
+	const char *path = path_join(job->arena, folder, MANIFEST_FILE);
+	FilePart manifest;
 
 	if (mkdir(folder, 0777) != 0)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
 	RETURN_IF_ERROR(write_shards(job, folder));
-	RETURN_IF_ERROR(manifest_write(path_join(job->arena, folder, "manifest.json"), m));
+	RETURN_IF_ERROR(manifest_text(job->arena, path, m, &manifest));
+	RETURN_IF_ERROR(write_file(job, path, &manifest, 1));
 	RETURN_IF_ERROR(folder_sync(folder));
-	RETURN_IF_ERROR(checkpoint_open(job->arena, job->format, folder, &written));
-	written.window = job->window;
-	written.direct = true;
-	RETURN_IF_ERROR(checkpoint_verify(&written, NULL));
 	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
 	folder_rotate(job->folder, m->run, job->keep, job->keep_best);
 	return NULL;
@@ -400,7 +405,6 @@ saver_save(Gradc *run, double eval_loss)
 	Arena *arena = arena_new();
 	SaveJob *job = NEW(arena, SaveJob);
 	job->arena = arena;
-	job->format = &run->format;
 	job->folder = &run->saver.folder;
 	job->window = run->saver.window;
 	job->keep = o->keep;

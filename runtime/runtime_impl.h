@@ -244,6 +244,7 @@ Status weights_load(Gradc *run, const char *path);
 
 /* ---- checkpoint_manifest.c: what a checkpoint holds, and its checksums (XXH3, 64 bits). */
 enum { CHECKPOINT_VERSION = 1 };
+#define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
 typedef struct {
 	const char *name;
@@ -273,7 +274,8 @@ typedef struct {
 } Manifest;
 uint64_t checksum_bytes(const void *bytes, int64_t n);
 const char *checksum_text(char to[17], uint64_t checksum);
-Status manifest_write(const char *path, const Manifest *m);
+/* The whole file, in the arena; path: for messages. */
+Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out);
 /* All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
@@ -322,12 +324,13 @@ typedef struct {
 	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
 	bool touching; /* its memory, by the thread below */
 	pthread_t toucher;
-	char *window;      /* through which shards are written and read again */
+	char *window;      /* through which files are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
 	int failures;      /* in a row */
-	uint64_t data;     /* fingerprint of the training data */
+	uint64_t model;    /* its fingerprint; 0: not yet known */
+	uint64_t data;     /* the training data's */
 	bool has_data;
 	SavedTensor *constants; /* with their checksums; NULL: not yet known */
 	int n_constants;
@@ -344,12 +347,9 @@ typedef struct {
 	Arena *arena;
 	const char *path; /* of the checkpoint's folder */
 	Manifest manifest;
-	int *states;  /* of each tensor */
-	char *window; /* to read shards through; NULL: made when needed */
-	bool direct;  /* shards are read past the page cache where they can be */
+	int *states; /* of each tensor */
 } Checkpoint;
-enum { SHARD_WINDOW = 1 << 22 };
-char *shard_window(Arena *arena); /* SHARD_WINDOW bytes, aligned to FILE_BLOCK */
+enum { SHARD_WINDOW = 1 << 22 }; /* through which shards are written and read */
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {

@@ -79,18 +79,26 @@ refused(Status status)
 }
 
 static void
+write_manifest(Arena *arena, const char *path, const Manifest *m)
+{
+	FilePart text;
+
+	must(manifest_text(arena, path, m, &text));
+	must(file_write(path, text.at, text.n));
+}
+
+static void
 fuzz_manifest(Arena *arena, const char *text, size_t n)
 {
 	Manifest m, again;
-	Status status = manifest_parse(arena, "manifest.json", text, n, &m);
+	Status status = manifest_parse(arena, MANIFEST_FILE, text, n, &m);
 
 	if (status) {
 		refused(status);
 		return;
 	}
-	const char *path = path_of(arena, "manifest.json");
-	unlink(path);
-	must(manifest_write(path, &m));
+	const char *path = path_of(arena, MANIFEST_FILE);
+	write_manifest(arena, path, &m);
 	must(manifest_read(arena, path, &again));
 	if (m.step != again.step || m.samples != again.samples || m.run != again.run ||
 	    m.n_tensors != again.n_tensors || m.n_shards != again.n_shards)
@@ -160,8 +168,7 @@ fuzz_shard(Arena *arena, const uint8_t *data, size_t n)
 	Checkpoint c;
 
 	must(file_write(path_of(arena, SHARD), data, (int64_t)n));
-	unlink(path_of(arena, "manifest.json"));
-	must(manifest_write(path_of(arena, "manifest.json"), &m));
+	write_manifest(arena, path_of(arena, MANIFEST_FILE), &m);
 	must(checkpoint_open(arena, &format, folder, &c));
 	Status status = checkpoint_verify(&c, &sink);
 	if (status)

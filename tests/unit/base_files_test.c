@@ -146,6 +146,48 @@ test_file_part(void **state)
 	arena_free(arena);
 }
 
+/* Every byte counts, in whichever part, block or window it lies; and so does the size. */
+static void
+test_file_compare(void **state)
+{
+	enum { BUFFER = 2 * FILE_BLOCK, SIZE = FILE_DIRECT_LEAST + FILE_BLOCK / 2 };
+	static const int64_t flips[] = {0,          1,      FILE_BLOCK - 1, FILE_BLOCK,
+	                                BUFFER - 1, BUFFER, SIZE / 2,       SIZE - 1};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("compared")), says[80];
+	char *bytes = arena_alloc(arena, SIZE), *room = arena_alloc(arena, BUFFER + FILE_BLOCK);
+	char *buffer = room + FILE_BLOCK - (uintptr_t)room % FILE_BLOCK;
+
+	for (int i = 0; i < SIZE; i++)
+		bytes[i] = (char)(i * 2654435761u >> 13);
+	for (int cut = 1; cut <= 3; cut++) {
+		int64_t n = cut == 3 ? 1000 : SIZE, first = cut == 1 ? 1 : n / 2;
+		const FilePart parts[] = {{bytes, first}, {NULL, 0}, {bytes + first, n - first}};
+
+		assert_ok(file_write(path, bytes, n));
+		assert_ok(file_compare(path, parts, COUNT(parts), buffer, BUFFER));
+		for (int i = 0; i < COUNT(flips); i++) {
+			int64_t at = flips[i] < n ? flips[i] : n - 1;
+
+			bytes[at] ^= 4;
+			Status status = file_compare(path, parts, COUNT(parts), buffer, BUFFER);
+			bytes[at] ^= 4;
+			assert_fault(status, EXIT_SYSTEM, "are not what was written");
+		}
+		snprintf(says, sizeof(says), "%lld bytes, %lld were written", (long long)n,
+		         (long long)first);
+		assert_fault(file_compare(path, parts, 2, buffer, BUFFER), EXIT_SYSTEM, says);
+		assert_ok(file_write(path, bytes, n - 1));
+		assert_fault(file_compare(path, parts, COUNT(parts), buffer, BUFFER), EXIT_SYSTEM,
+		             "were written");
+	}
+	assert_ok(file_write(path, bytes, 0));
+	assert_ok(file_compare(path, NULL, 0, buffer, BUFFER));
+	unlink(path);
+	assert_fault(file_compare(path, NULL, 0, buffer, BUFFER), EXIT_SYSTEM, "No such file");
+	arena_free(arena);
+}
+
 static void
 test_file_faults(void **state)
 {
@@ -510,6 +552,7 @@ remove_scratch(void **state)
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_file_writer),
 	cmocka_unit_test(test_file_part),
+	cmocka_unit_test(test_file_compare),
 	cmocka_unit_test(test_file_faults),
 	cmocka_unit_test(test_npy_round_trip),
 	cmocka_unit_test(test_npy_accepted),
