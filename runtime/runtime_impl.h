@@ -329,8 +329,8 @@ typedef struct {
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
 	int failures;      /* in a row */
-	uint64_t model;    /* its fingerprint; 0: not yet known */
-	uint64_t data;     /* the training data's */
+	uint64_t model;    /* fingerprint of the model; 0: not yet known */
+	uint64_t data;     /* and of the training data */
 	bool has_data;
 	SavedTensor *constants; /* with their checksums; NULL: not yet known */
 	int n_constants;
