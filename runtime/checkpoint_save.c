@@ -18,6 +18,7 @@
 
 struct SaveJob {
 	Arena *arena;
+	Trace *trace;
 	Manifest manifest;
 	SafeTensor *tensors; /* of the snapshot, in the manifest's order */
 	CheckpointFolder *folder;
@@ -156,15 +157,23 @@ job_free(SaveJob *job)
 }
 
 void
+saver_wait(Gradc *run)
+{
+	Saver *s = &run->saver;
+
+	if (!s->job)
+		return;
+	pthread_join(s->job->thread, NULL);
+	job_free(s->job);
+	s->job = NULL;
+}
+
+void
 saver_close(Gradc *run)
 {
 	Saver *s = &run->saver;
 
-	if (s->job) {
-		pthread_join(s->job->thread, NULL);
-		job_free(s->job);
-		s->job = NULL;
-	}
+	saver_wait(run);
 	await_touched(s);
 	if (s->snapshot.at)
 		run->executor.ops->free(run->executor.device, MEMORY_PINNED, s->snapshot);
@@ -247,12 +256,20 @@ static void *
 job_run(void *context)
 {
 	SaveJob *job = context;
+	double begin = seconds_now();
 	step_back();
 	const char *folder = folder_temporary(job->arena, job->folder);
 
 	job->status = write_checkpoint(job, folder);
 	if (job->status)
 		folder_remove(folder);
+	trace_span(job->trace, &(TraceSpan){.track = TRACK_SAVING,
+	                                    .category = "saver",
+	                                    .name = "checkpoint",
+	                                    .begin = begin,
+	                                    .end = seconds_now(),
+	                                    .count_of = "step",
+	                                    .count = job->manifest.step});
 	atomic_store(&job->ended, true);
 	return NULL;
 }
@@ -390,21 +407,15 @@ gradc_save_poll(Gradc *run, bool wait)
 	return NULL;
 }
 
-Status
-saver_save(Gradc *run, double eval_loss)
+/* Copies the state, and starts the thread that writes the copy. */
+static Status
+start_job(Gradc *run, double eval_loss)
 {
 	const GradcOptions *o = &run->options;
-
-	if (!o->save)
-		return status_error(EXIT_USAGE, "there is no folder to save to");
-	if (gradc_rank(run) > 0) { /* whether it fails is rank 0's to say */
-		run->saver.done_step = run->step;
-		return NULL;
-	}
-	RETURN_IF_ERROR(gradc_save_poll(run, true));
 	Arena *arena = arena_new();
 	SaveJob *job = NEW(arena, SaveJob);
 	job->arena = arena;
+	job->trace = run->observer.trace;
 	job->folder = &run->saver.folder;
 	job->window = run->saver.window;
 	job->keep = o->keep;
@@ -420,14 +431,28 @@ saver_save(Gradc *run, double eval_loss)
 	return NULL;
 }
 
+Status
+saver_save(Gradc *run, double eval_loss)
+{
+	double begin = seconds_now();
+	bool waited = run->saver.job && !atomic_load(&run->saver.job->ended);
+
+	if (!run->options.save)
+		return status_error(EXIT_USAGE, "there is no folder to save to");
+	if (gradc_rank(run) > 0) { /* whether it fails is rank 0's to say */
+		run->saver.done_step = run->step;
+		return NULL;
+	}
+	Status status = gradc_save_poll(run, true);
+	if (!status)
+		status = start_job(run, eval_loss);
+	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
+	run->saver.seconds += seconds_now() - begin;
+	return status;
+}
+
 int64_t
 gradc_saved_step(const Gradc *run)
 {
 	return run->saver.done_step;
-}
-
-int64_t
-gradc_snapshot_bytes(const Gradc *run)
-{
-	return run->saver.snapshot.bytes;
 }

@@ -5,8 +5,8 @@
  *	gradc_open -> gradc_bind_data -> gradc_resume -> gradc_step, gradc_save ... -> gradc_evaluate,
  *	gradc_export -> gradc_close
  *
- * The one thread that a Gradc starts of its own writes checkpoints; it touches nothing but a copy of
- * the state and handles no signals. */
+ * Besides those that compute, a Gradc has a thread that reads data and one, while there is one to write, for a checkpoint:
+ * that touches nothing but a copy of the state. None of them handles signals. */
 #ifndef GRADC_H
 #define GRADC_H
 
@@ -60,6 +60,8 @@ typedef struct {
 	double phase_seconds[N_PHASES];
 	double data_seconds; /* of `seconds`: until the rows were in place */
 	int64_t data_waits;  /* micro-batches that were still being read when their turn came */
+	/* Not of `seconds`: since the step before, until checkpoints were copied, and the ones before them written. */
+	double save_seconds;
 } GradcStep;
 
 typedef struct {
@@ -81,8 +83,16 @@ int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gra
 const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
-int64_t gradc_peak_bytes(const Gradc *run);     /* of all regions */
-int64_t gradc_snapshot_bytes(const Gradc *run); /* of the one that checkpoints are written from */
+
+typedef struct {
+	const char *
+		name; /* "state", "workspace", "io", "snapshot": of a checkpoint, "library": its scratch */
+	int64_t bytes;
+} GradcRegion;
+enum { GRADC_MAX_REGIONS = N_SPACES + 2 };
+/* The memory of a training: those regions that have any, and how many these are. */
+int gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS]);
+int64_t gradc_peak_bytes(const Gradc *run); /* of all regions */
 
 /* Ranks that train together; 0 of 1 without a launcher. */
 int gradc_rank(const Gradc *run);

@@ -153,6 +153,7 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	}
 	json_object_set_new(line, "data_ms", json_number(1e3 * s->data_seconds));
 	json_object_set_new(line, "data_waits", json_integer(s->data_waits));
+	json_object_set_new(line, "save_ms", json_number(1e3 * s->save_seconds));
 }
 
 /* In the first line that a process writes. */

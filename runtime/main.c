@@ -53,6 +53,7 @@ typedef struct {
 	GradcEval before, after;
 	GradcResume resumed;
 	bool evaluated;
+	double step_seconds, save_seconds; /* of this process's steps, and between them */
 	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
 
@@ -157,6 +158,26 @@ save_last(Session *s, bool evaluated)
 	return status;
 }
 
+enum { SAVING_MOST_PERCENT = 5, SAVING_LEAST_SECONDS = 1 };
+
+/* A save that comes before the last one is written makes training wait for the disk. */
+static void
+warn_saving(const Session *s, int64_t steps)
+{
+	double all = s->step_seconds + s->save_seconds, every = (double)s->o->save_every;
+
+	if (gradc_rank(s->run) > 0 || all < SAVING_LEAST_SECONDS ||
+	    s->save_seconds < 0.01 * SAVING_MOST_PERCENT * all)
+		return;
+	diag_warning(s->diag,
+	             "training waited %.3g s of %.3g s for checkpoints: %lld steps take "
+	             "%.3g ms, less than writing one",
+	             s->save_seconds, all, (long long)s->o->save_every,
+	             1e3 * every * s->step_seconds / (double)steps);
+	diag_hint(s->diag, "with --save-every=%.0f it need not wait",
+	          ceil(every * (1 + s->save_seconds / s->step_seconds)));
+}
+
 static Status
 train(Session *s)
 {
@@ -166,12 +187,15 @@ train(Session *s)
 	RETURN_IF_ERROR(evaluate_before(s));
 	for (int64_t i = done; i < total && !s->stop; i++) {
 		RETURN_IF_ERROR(take_step(s, i == done, i + 1 == total));
+		s->step_seconds += s->step.seconds;
+		s->save_seconds += s->step.save_seconds;
 		evaluated = is_eval_due(s, i + 1 == total);
 		if (is_save_due(s))
 			RETURN_IF_ERROR(save_step(s, evaluated));
 		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
 		RETURN_IF_ERROR(gradc_agree(s->run, (int)stop_signal, &s->stop));
 	}
+	warn_saving(s, gradc_steps_done(s->run) - done);
 	return s->o->run.save ? save_last(s, evaluated) : NULL;
 }
 

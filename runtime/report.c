@@ -12,7 +12,7 @@ enum { MOST_POINTS = 2000 };
 
 typedef struct {
 	int64_t step;
-	double loss, lr, grad_norm, step_ms, data_ms;
+	double loss, lr, grad_norm, step_ms, data_ms, save_ms;
 } Point;
 typedef struct {
 	int64_t step;
@@ -26,7 +26,7 @@ struct Report {
 	int64_t stride; /* of the steps that are kept */
 	VEC(Point) points;
 	VEC(EvalPoint) evals;
-	double phases[N_PHASES], data_seconds, seconds;
+	double phases[N_PHASES], data_seconds, save_seconds, seconds;
 	int64_t n_steps, rows;
 	GradcStep last;
 };
@@ -69,8 +69,13 @@ report_step(Report *r, const GradcStep *s, const GradcEval *eval)
 {
 	if (!r)
 		return;
-	Point point = {s->step,      s->loss,          s->lr,
-	               s->grad_norm, 1e3 * s->seconds, 1e3 * s->data_seconds};
+	Point point = {s->step,
+	               s->loss,
+	               s->lr,
+	               s->grad_norm,
+	               1e3 * s->seconds,
+	               1e3 * s->data_seconds,
+	               1e3 * s->save_seconds};
 	if (s->step % r->stride == 0)
 		vec_push(r->arena, &r->points, point);
 	if (r->points.n > MOST_POINTS)
@@ -78,6 +83,7 @@ report_step(Report *r, const GradcStep *s, const GradcEval *eval)
 	for (int p = 0; p < N_PHASES; p++)
 		r->phases[p] += s->phase_seconds[p];
 	r->data_seconds += s->data_seconds;
+	r->save_seconds += s->save_seconds;
 	r->seconds += s->seconds;
 	r->rows += s->rows;
 	r->n_steps++;
@@ -102,8 +108,8 @@ append(json_t *object, const char *key, json_t *value)
 static json_t *
 curve_json(const Report *r)
 {
-	json_t *curve = json_pack("{s:[],s:[],s:[],s:[],s:[],s:[]}", "step", "loss", "lr",
-	                          "grad_norm", "step_ms", "data_ms");
+	json_t *curve = json_pack("{s:[],s:[],s:[],s:[],s:[],s:[],s:[]}", "step", "loss", "lr",
+	                          "grad_norm", "step_ms", "data_ms", "save_ms");
 
 	for (int i = 0; i < r->points.n; i++) {
 		const Point *p = &r->points.at[i];
@@ -114,6 +120,7 @@ curve_json(const Report *r)
 		append(curve, "grad_norm", json_number(p->grad_norm));
 		append(curve, "step_ms", json_number(p->step_ms));
 		append(curve, "data_ms", json_number(p->data_ms));
+		append(curve, "save_ms", json_number(p->save_ms));
 	}
 	return curve;
 }
@@ -145,18 +152,21 @@ phases_json(const Report *r)
 		rest -= r->phases[p];
 	}
 	json_object_set_new(phases, "data", json_real(1e3 * r->data_seconds / steps));
+	if (r->options->run.save)
+		json_object_set_new(phases, "saving", json_real(1e3 * r->save_seconds / steps));
 	json_object_set_new(phases, "other", json_real(1e3 * fmax(rest, 0) / steps));
 	return phases;
 }
 
 static json_t *
-memory_json(const Format *f)
+memory_json(const Gradc *run)
 {
 	json_t *memory = json_object();
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int n = gradc_regions(run, regions);
 
-	for (int s = 0; s < N_SPACES; s++)
-		json_object_set_new(memory, space_names[s],
-		                    json_integer(format_region_bytes(f, (Space)s)));
+	for (int i = 0; i < n; i++)
+		json_object_set_new(memory, regions[i].name, json_integer(regions[i].bytes));
 	return memory;
 }
 
@@ -249,7 +259,7 @@ report_close(Report *r, const Gradc *run, const char *fault)
 	json_object_set_new(root, "curve", curve_json(r));
 	json_object_set_new(root, "eval", eval_json(r));
 	json_object_set_new(root, "phases", phases_json(r));
-	json_object_set_new(root, "memory", memory_json(f));
+	json_object_set_new(root, "memory", memory_json(run));
 	json_object_set_new(root, "profile", profile_json(f, gradc_profile(run)));
 	json_object_set_new(root, "settings", options_json(r->options));
 	json_object_set_new(root, "info", info_json(f));

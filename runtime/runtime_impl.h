@@ -13,7 +13,13 @@
 Status variant_pick(const KernelVariant *all, const KernelVariant **out);
 
 /* ---- trace.c: spans of time, in a file. */
-typedef enum { TRACK_TRAINING, TRACK_READING, TRACK_COMMUNICATION, N_TRACKS } TraceTrack;
+typedef enum {
+	TRACK_TRAINING,
+	TRACK_READING,
+	TRACK_SAVING,
+	TRACK_COMMUNICATION,
+	N_TRACKS
+} TraceTrack;
 typedef struct {
 	TraceTrack track;
 	const char *category, *name;
@@ -328,6 +334,7 @@ typedef struct {
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
+	double seconds;    /* of the caller, since the last step */
 	int failures;      /* in a row */
 	uint64_t model;    /* fingerprint of the model; 0: not yet known */
 	uint64_t data;     /* and of the training data */
@@ -336,7 +343,8 @@ typedef struct {
 	int n_constants;
 } Saver;
 Status saver_open(Gradc *run);
-void saver_close(Gradc *run);                              /* waits for the writer */
+void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */
+void saver_close(Gradc *run); /* waits for the writer */
 int64_t saver_bytes(const Format *f, int64_t shard_bytes); /* of the snapshot */
 /* Indices of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);

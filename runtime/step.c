@@ -99,7 +99,9 @@ step_accumulate(Gradc *run, GradcStep *out)
 	*out = (GradcStep){.step = run->step + 1,
 	                   .lr = hyper_lr(&run->hyper, run->step),
 	                   .grad_norm = NAN,
-	                   .rows = rows.end - rows.first};
+	                   .rows = rows.end - rows.first,
+	                   .save_seconds = run->saver.seconds};
+	run->saver.seconds = 0;
 	run->step_started = start;
 	observe_step(run, out->step);
 	hyper_scalars(&run->hyper, run->step, scalars);

@@ -115,6 +115,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 {
 	const Format *f = gradc_tables(run);
 	const char *keys[] = {"model", "loss", "optimizer", "precision", "target"};
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int n = gradc_regions(run, regions);
 	char text[32];
 
 	if (strcmp(o->table, "off") == 0)
@@ -129,11 +131,9 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	fprintf(out, "\n");
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	fprintf(out, "memory:");
-	for (int s = 0; s < N_SPACES; s++)
-		fprintf(out, " %s %s,", space_names[s],
-		        bytes_text(text, (double)format_region_bytes(f, (Space)s)));
-	if (gradc_snapshot_bytes(run) > 0)
-		fprintf(out, " snapshot %s,", bytes_text(text, (double)gradc_snapshot_bytes(run)));
+	for (int i = 0; i < n; i++)
+		fprintf(out, " %s %s,", regions[i].name,
+		        bytes_text(text, (double)regions[i].bytes));
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);

@@ -209,6 +209,7 @@ tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const Gradc
 	add_scalar(&summary, "grad_norm", s->grad_norm);
 	add_scalar(&summary, "speed/step_ms", 1e3 * s->seconds);
 	add_scalar(&summary, "speed/data_ms", 1e3 * s->data_seconds);
+	add_scalar(&summary, "speed/save_ms", 1e3 * s->save_seconds);
 	add_scalar(&summary, "speed/rows_per_s", (double)s->rows / s->seconds);
 	if (tokens)
 		add_scalar(&summary, "speed/tokens_per_s", (double)(s->rows * tokens) / s->seconds);

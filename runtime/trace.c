@@ -21,6 +21,7 @@ struct Trace {
 static const char *const track_names[N_TRACKS] = {
 	[TRACK_TRAINING] = "training",
 	[TRACK_READING] = "reading ahead",
+	[TRACK_SAVING] = "saving",
 	[TRACK_COMMUNICATION] = "communication",
 };
 

@@ -164,8 +164,10 @@ gradc_finish(Gradc *run)
 {
 	Trace *trace = run->observer.trace;
 
-	prefetch_close(run->prefetch); /* it may be writing a span */
+	prefetch_close(
+		run->prefetch); /* it may be writing a span, and so may a checkpoint's writer */
 	run->prefetch = NULL;
+	saver_wait(run);
 	run->observer.trace = NULL;
 	return trace_close(trace);
 }
@@ -306,14 +308,31 @@ gradc_tokens_per_row(const Gradc *run)
 	return run->train ? run->train->token_elements : 0;
 }
 
+int
+gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
+{
+	const Executor *x = &run->executor;
+	int n = 0, with_bytes = 0;
+
+	for (int s = 0; s < N_SPACES; s++)
+		out[n++] = (GradcRegion){space_names[s],
+		                         format_region_bytes(&run->format, (Space)s)};
+	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes};
+	out[n++] = (GradcRegion){"library",
+	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};
+	for (int i = 0; i < n; i++)
+		if (out[i].bytes > 0)
+			out[with_bytes++] = out[i];
+	return with_bytes;
+}
+
 int64_t
 gradc_peak_bytes(const Gradc *run)
 {
-	int64_t bytes = gradc_snapshot_bytes(run);
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int64_t bytes = 0;
 
-	for (int s = 0; s < N_SPACES; s++)
-		bytes += format_region_bytes(&run->format, (Space)s);
-	if (run->executor.ops->library_bytes)
-		bytes += run->executor.ops->library_bytes(run->executor.code);
+	for (int i = gradc_regions(run, regions) - 1; i >= 0; i--)
+		bytes += regions[i].bytes;
 	return bytes;
 }

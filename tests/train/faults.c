@@ -7,6 +7,7 @@
  *	FAULT_HOW=kill       the process is killed, in the middle of a write
  *	          short      half of what was asked for, or no bytes of a read
  *	          hang       never returns
+ *	          slow       takes a tenth of a second longer
  *	          flip       a bit in the middle of a write is lost, and nobody says so
  *	          NUMBER     fails with this errno
  *	FAULT_COUNT=FILE     at exit: how many calls there were */
@@ -55,6 +56,10 @@ what_now(const char *call, const char *path)
 		kill(getpid(), SIGKILL);
 	while (strcmp(how, "hang") == 0)
 		pause();
+	if (strcmp(how, "slow") == 0) {
+		usleep(100000);
+		return GO_ON;
+	}
 	errno = atoi(how);
 	if (strcmp(how, "flip") == 0)
 		return FLIP;

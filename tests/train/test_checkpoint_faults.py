@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import pytest
+import reference
 from checkpoints import (SIGNALS, Trainer, build_faults, checkpoints, digits_data, fault, read_manifest,
                          steps_of, temporaries)
 
@@ -314,6 +315,24 @@ def test_training_goes_on_while_a_disk_hangs(digits, faults, tmp_path):
         process.kill()
         process.wait(60)
     assert checkpoints(tmp_path / "ck") == [] and len(temporaries(tmp_path / "ck")) == 1
+
+
+def test_a_slow_disk_is_seen(digits, faults, tmp_path):
+    """Training waits for the save before: log and warning say so, and the steps' own time has none of it."""
+    slow = fault(faults, "fsync", 1, "slow", times=1000, path="ck")
+    done = digits.run("--steps=100", "--save=ck", "--save-every=20", "--log=run.jsonl", env=slow)
+    waited = re.search(r"warning: training waited ([0-9.]+) s of ([0-9.]+) s for checkpoints: 20 steps take "
+                       r"([0-9.]+) ms, less than writing one\n\thint: with --save-every=(\d+) it need not wait",
+                       done.stderr)
+    assert waited, done.stderr
+    lines = {x["step"]: x for x in reference.log_lines(tmp_path / "run.jsonl")}
+    waits = {step: x["save_ms"] for step, x in lines.items() if x["save_ms"] > 0}
+    assert sorted(waits) == [21, 41, 61, 81]
+    assert min(waits[s] for s in (41, 61, 81)) > 100 > max(x["step_ms"] for x in lines.values())
+    assert float(waited[1]) == pytest.approx(sum(waits.values()) / 1e3, rel=0.01)
+    assert int(waited[4]) > 100
+    assert checkpoints(tmp_path / "ck") == [20, 40, 60, 80, 100]
+    assert "waited" not in digits.run("--steps=100", "--save=fast", "--save-every=100").stderr
 
 
 def cpu_seconds(command, folder):

@@ -96,6 +96,21 @@ def test_trace(run, digits, models, tmp_path):
         check_nesting(spans)
 
 
+def test_trace_of_saves(run, digits, models, tmp_path):
+    """What training waits for, and what is written meanwhile: also by a save that ends with the training."""
+    run(digits, *data(models), "--steps=6", "--save", tmp_path / "ck", "--save-every=2", "--trace",
+        tmp_path / "t.json", "--progress=off")
+    found = tracks(tmp_path / "t.json")
+    saves = [e for e in found["training"] if e["name"] in ("save", "save (waited)")]
+    assert len(saves) == 3 and saves[0]["name"] == "save"
+    written = found["saving"]
+    assert [(e["name"], e["args"]["step"]) for e in written] == [("checkpoint", s) for s in (2, 4, 6)]
+    for save, checkpoint in zip(saves, written):
+        assert save["ts"] <= checkpoint["ts"] <= save["ts"] + save["dur"] + 1e6
+    for spans in found.values():
+        check_nesting(spans)
+
+
 def test_trace_changes_nothing_and_survives_a_fault(run, digits, models, tmp_path):
     losses = []
     for more in ([], ["--trace", tmp_path / "t.json", "--report", tmp_path / "r.html"]):
@@ -159,11 +174,14 @@ def page_data(page):
 
 def test_report_holds_the_training(run, digits, models, tmp_path):
     run(digits, *data(models), "--steps=40", "--eval-every=20", "--lr=0.01", "--report",
-        tmp_path / "r.html", "--log", tmp_path / "log.jsonl", "--progress=off")
+        tmp_path / "r.html", "--log", tmp_path / "log.jsonl", "--progress=off", "--save", tmp_path / "ck",
+        "--save-every=10")
     held = page_data(tmp_path / "r.html")
     lines = [x for x in reference.log_lines(tmp_path / "log.jsonl") if "loss" in x]
     assert held["curve"]["step"] == list(range(1, 41))
     np.testing.assert_allclose(held["curve"]["loss"], [x["loss"] for x in lines], rtol=1e-8)
+    np.testing.assert_allclose(held["curve"]["save_ms"], [x["save_ms"] for x in lines], rtol=1e-8)
+    assert held["phases"]["saving"] == pytest.approx(sum(x["save_ms"] for x in lines) / 40) and lines[10]["save_ms"] > 0
     assert held["eval"]["step"] == [0, 20, 40]
     assert held["settings"]["lr"] == 0.01 and held["settings"]["steps"] == 40
     assert sum(held["memory"].values()) == held["peak_bytes"] == lines[0]["peak_bytes"]
