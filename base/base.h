@@ -299,9 +299,15 @@ void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is al
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
 Status file_write(const char *path, const void *bytes, int64_t n);
+/* Is given n bytes of a part, those behind what it was given last. */
+typedef struct {
+	void *context;
+	void (*take)(void *context, int part, const void *bytes, int64_t n);
+} FileSink;
 /* Reads what was written again: EXIT_SYSTEM where the file does not hold the parts and nothing else. Through a buffer as
- * of file_writer_open_part, past the page cache with one. */
-Status file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes);
+ * of file_writer_open_part, past the page cache with one. seen (NULL: nobody) is given all that has proven equal. */
+Status file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
+                    const FileSink *seen);
 Status folder_make(const char *path); /* and its parents; existing is fine */
 /* Names in it are durable; fine too where the file system has no such call. */
 Status folder_sync(const char *path);
@@ -347,8 +353,8 @@ Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTenso
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
 /* The n + 1 parts of a file: what lies before the tensors, in the arena, spaces up to a multiple of FILE_BLOCK included,
- * and the tensors, in order where all types are as wide. path: for messages. */
+ * and the tensors, order[i] (NULL: not wanted) in part i + 1. path: for messages. */
 Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,
-                         FilePart *parts);
+                         FilePart *parts, int *order);
 
 #endif

@@ -424,46 +424,67 @@ read_again(int fd, const char *path, void *to, int64_t n, int64_t offset, bool *
 	return file_pread(fd, path, to, n, offset);
 }
 
-/* The file has n bytes, as all parts together. */
+/* So much is compared and seen at a time that it is still in a cache when it is seen. */
+enum { COMPARE_STEP = 1 << 16 };
+
+typedef struct {
+	const char *path;
+	const FilePart *parts;
+	const FileSink *seen;
+	int64_t in_file, in_part; /* what comes next */
+	int part;
+} Comparison;
+
+/* The next n bytes of the file; all parts together have as many. */
 static Status
-compare_parts(int fd, const char *path, int64_t n, const FilePart *part, void *buffer,
-              int64_t bytes)
+compare_next(Comparison *c, const char *bytes, int64_t n)
 {
-	bool direct = n >= FILE_DIRECT_LEAST && file_set_direct(fd, true);
-	int64_t in_part = 0, equal;
+	for (int64_t at = 0, step; at < n; at += step) {
+		const FilePart *part = &c->parts[c->part];
 
-	for (int64_t first = 0; first < n; first += bytes) {
-		int64_t got = n - first < bytes ? n - first : bytes;
-
-		RETURN_IF_ERROR(read_again(fd, path, buffer, got, first, &direct));
-		for (int64_t at = 0; at < got; at += equal, in_part += equal) {
-			for (; in_part == part->n; part++)
-				in_part = 0;
-			equal = part->n - in_part < got - at ? part->n - in_part : got - at;
-			if (memcmp((char *)buffer + at, (const char *)part->at + in_part,
-			           (size_t)equal))
-				return status_error(EXIT_SYSTEM,
-				                    "%s: bytes %lld to %lld are not what was "
-				                    "written: the disk is damaged",
-				                    path, (long long)(first + at),
-				                    (long long)(first + at + equal));
+		step = part->n - c->in_part < n - at ? part->n - c->in_part : n - at;
+		step = step < COMPARE_STEP ? step : COMPARE_STEP;
+		if (step && memcmp(bytes + at, (const char *)part->at + c->in_part, (size_t)step))
+			return status_error(EXIT_SYSTEM,
+			                    "%s: bytes %lld to %lld are not what was written: the "
+			                    "disk is damaged",
+			                    c->path, (long long)c->in_file,
+			                    (long long)(c->in_file + step));
+		if (c->seen)
+			c->seen->take(c->seen->context, c->part, bytes + at, step);
+		c->in_file += step;
+		c->in_part += step;
+		if (c->in_part == part->n) {
+			c->part++;
+			c->in_part = 0;
 		}
 	}
 	return NULL;
 }
 
 Status
-file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes)
+file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
+             const FileSink *seen)
 {
+	Comparison c = {.path = path, .parts = parts, .seen = seen};
 	int64_t want = 0, got;
+	Status status = NULL;
 	int fd;
 
 	for (int i = 0; i < n; i++)
 		want += parts[i].n;
 	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &fd, &got));
-	Status status = got == want ? compare_parts(fd, path, got, parts, buffer, bytes)
-	                            : status_error(EXIT_SYSTEM, "%s: %lld bytes, %lld were written",
-	                                           path, (long long)got, (long long)want);
+	if (got != want)
+		status = status_error(EXIT_SYSTEM, "%s: %lld bytes, %lld were written", path,
+		                      (long long)got, (long long)want);
+	bool direct = !status && got >= FILE_DIRECT_LEAST && file_set_direct(fd, true);
+	for (int64_t first = 0; first < got && !status; first += bytes) {
+		int64_t part = got - first < bytes ? got - first : bytes;
+
+		status = read_again(fd, path, buffer, part, first, &direct);
+		if (!status)
+			status = compare_next(&c, buffer, part);
+	}
 	close(fd);
 	return status;
 }

@@ -318,23 +318,27 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 }
 
 Status
-safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n, FilePart *parts)
+safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n, FilePart *parts,
+                  int *order)
 {
 	const Reader r = {.path = path, .exit_code = EXIT_SYSTEM, .arena = arena};
-	const SafeTensor **order = NEW_ARRAY(arena, const SafeTensor *, n);
+	const SafeTensor **sorted = NEW_ARRAY(arena, const SafeTensor *, n);
 	Text header = {0};
 
 	for (int i = 0; i < n; i++)
-		order[i] = &tensors[i];
+		sorted[i] = &tensors[i];
 	if (n)
-		qsort(order, (size_t)n, sizeof(*order), by_width);
-	Status status = write_header(&header, &r, order, n);
+		qsort(sorted, (size_t)n, sizeof(*sorted), by_width);
+	Status status = write_header(&header, &r, sorted, n);
 	if (!status)
 		parts[0] = (FilePart){memcpy(arena_alloc(arena, header.n), header.at, header.n),
 		                      (int64_t)header.n};
 	text_free(&header);
-	for (int i = 0; i < n; i++)
-		parts[i + 1] = (FilePart){order[i]->data, order[i]->n_bytes};
+	for (int i = 0; i < n; i++) {
+		parts[i + 1] = (FilePart){sorted[i]->data, sorted[i]->n_bytes};
+		if (order)
+			order[i] = (int)(sorted[i] - tensors);
+	}
 	return status;
 }
 
@@ -344,7 +348,7 @@ safetensors_write(const char *path, const SafeTensor *tensors, int n)
 	Arena *arena = arena_new();
 	FilePart *parts = NEW_ARRAY(arena, FilePart, n + 1);
 	FileWriter *w;
-	Status status = safetensors_parts(arena, path, tensors, n, parts);
+	Status status = safetensors_parts(arena, path, tensors, n, parts, NULL);
 
 	if (!status)
 		status = file_writer_open(path, &w);

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* What a hostile file may make the JSON reader allocate: each value needs a comma. */
 #define MAX_BYTES 100000000
@@ -20,20 +19,7 @@
 #define FORMAT_NAME "gradc-checkpoint"
 
 static const char head[] = "{\n \"checksum\": \"";
-enum { HEX = 16, HEAD = sizeof(head) - 1 };
-
-uint64_t
-checksum_bytes(const void *bytes, int64_t n)
-{
-	return XXH3_64bits(bytes, (size_t)n);
-}
-
-const char *
-checksum_text(char to[HEX + 1], uint64_t checksum)
-{
-	snprintf(to, HEX + 1, "%016llx", (unsigned long long)checksum);
-	return to;
-}
+enum { HEX = CHECKSUM_HEX, HEAD = sizeof(head) - 1 };
 
 /* ---- writing */
 

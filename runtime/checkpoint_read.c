@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 /* ---- the manifest against the model */
 
@@ -58,7 +57,7 @@ match_model(Checkpoint *c, const char *path, const Format *f)
 {
 	bool *seen = NEW_ARRAY(c->arena, bool, f->n[SECTION_STATES]);
 	int n, *saved = saved_states(c->arena, f, &n);
-	char hex[2][17];
+	char hex[2][CHECKSUM_HEX + 1];
 
 	RETURN_IF_ERROR(match_tensors(c, path, f, saved, n, seen));
 	for (int i = 0; i < n; i++)
@@ -128,21 +127,20 @@ see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n
 static Status
 read_bytes(ShardReader *r, int state, int64_t offset, int64_t n, uint64_t *checksum)
 {
-	XXH3_state_t *hash = XXH3_createState();
 	Status status = NULL;
 	const char *bytes;
+	Checksum c;
 
-	XXH3_64bits_reset(hash);
+	checksum_begin(&c);
 	for (int64_t at = 0, part; at < n && !status; at += part) {
 		status = see(r, offset + at, n - at, &bytes, &part);
 		if (status)
 			break;
-		XXH3_64bits_update(hash, bytes, (size_t)part);
+		checksum_add(&c, bytes, part);
 		if (r->sink && state >= 0)
 			status = r->sink->take(r->sink->context, state, at, bytes, part);
 	}
-	*checksum = XXH3_64bits_digest(hash);
-	XXH3_freeState(hash);
+	*checksum = checksum_end(&c);
 	if (status)
 		status->exit_code = EXIT_CHECKPOINT;
 	return status;
@@ -166,7 +164,7 @@ read_tensor(ShardReader *r, const SafeTensor *t, int index)
 {
 	const SavedTensor *want = &r->checkpoint->manifest.tensors[index];
 	uint64_t checksum;
-	char hex[2][17];
+	char hex[2][CHECKSUM_HEX + 1];
 
 	if (t->dtype != want->dtype || t->rank != want->rank ||
 	    memcmp(t->dims, want->dims, sizeof(*t->dims) * (size_t)t->rank) != 0)
@@ -217,7 +215,7 @@ check_header(ShardReader *r)
 {
 	const Shard *shard = &r->checkpoint->manifest.shards[r->index];
 	uint64_t checksum;
-	char hex[2][17];
+	char hex[2][CHECKSUM_HEX + 1];
 
 	if (r->bytes != shard->bytes)
 		return status_error(EXIT_CHECKPOINT, "%s: %lld bytes, the manifest says %lld",

@@ -185,13 +185,31 @@ saver_close(Gradc *run)
 
 /* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. */
 static Status
-write_file(const SaveJob *job, const char *path, const FilePart *parts, int n)
+write_file(const SaveJob *job, const char *path, const FilePart *parts, int n, const FileSink *seen)
 {
 	FileWriter *w;
 
 	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
 	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n)));
-	return file_compare(path, parts, n, job->window, SHARD_WINDOW);
+	return file_compare(path, parts, n, job->window, SHARD_WINDOW, seen);
+}
+
+/* Checksums of a file's parts, made of what was read again while the caches have it: a pass of its own over what is saved
+ * would drive the compute threads' data out of them. */
+typedef struct {
+	Checksum checksum; /* of part `next` so far */
+	uint64_t *checksums;
+	int next;
+} PartChecksums;
+
+static void
+hash_part(void *context, int part, const void *bytes, int64_t n)
+{
+	PartChecksums *c = context;
+
+	while (c->next < part)
+		c->checksums[c->next++] = checksum_end(&c->checksum);
+	checksum_add(&c->checksum, bytes, n);
 }
 
 /* Tensors [first, first + n) of the list. */
@@ -200,18 +218,21 @@ write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 {
 	SavedTensor *saved = job->manifest.tensors + first;
 	FilePart *parts = NEW_ARRAY(job->arena, FilePart, n + 1);
+	int *order = NEW_ARRAY(job->arena, int, n);
 	const char *path = path_join(job->arena, folder, shard->file);
+	PartChecksums c = {.checksums = NEW_ARRAY(job->arena, uint64_t, n + 1)};
+	FileSink sink = {&c, hash_part};
 
-	RETURN_IF_ERROR(safetensors_parts(job->arena, path, job->tensors + first, n, parts));
-	shard->header = checksum_bytes(parts[0].at, parts[0].n);
-	shard->bytes = parts[0].n;
-	for (int i = 0; i < n; i++) {
-		const SafeTensor *t = &job->tensors[first + i];
-
-		saved[i].checksum = checksum_bytes(t->data, t->n_bytes);
-		shard->bytes += t->n_bytes;
-	}
-	return write_file(job, path, parts, n + 1);
+	checksum_begin(&c.checksum);
+	RETURN_IF_ERROR(safetensors_parts(job->arena, path, job->tensors + first, n, parts, order));
+	RETURN_IF_ERROR(write_file(job, path, parts, n + 1, &sink));
+	hash_part(&c, n + 1, NULL, 0);
+	shard->header = c.checksums[0];
+	for (int i = 0; i < n; i++)
+		saved[order[i]].checksum = c.checksums[i + 1];
+	for (int i = 0; i <= n; i++)
+		shard->bytes += parts[i].n;
+	return NULL;
 }
 
 static Status
@@ -245,7 +266,7 @@ write_checkpoint(SaveJob *job, const char *folder)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
 	RETURN_IF_ERROR(write_shards(job, folder));
 	RETURN_IF_ERROR(manifest_text(job->arena, path, m, &manifest));
-	RETURN_IF_ERROR(write_file(job, path, &manifest, 1));
+	RETURN_IF_ERROR(write_file(job, path, &manifest, 1, NULL));
 	RETURN_IF_ERROR(folder_sync(folder));
 	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
 	folder_rotate(job->folder, m->run, job->keep, job->keep_best);

@@ -248,7 +248,21 @@ Status weights_check(const GradcModel *model, const Format *f, const char *file,
 /* ---- load.c: other initial values by name, from a safetensors file. */
 Status weights_load(Gradc *run, const char *path);
 
-/* ---- checkpoint_manifest.c: what a checkpoint holds, and its checksums (XXH3, 64 bits). */
+/* ---- checksum.c: XXH3, 64 bits, of bytes as they come. */
+enum { CHECKSUM_HEX = 16 }; /* digits of one as text */
+typedef struct {
+	_Alignas(64) char state[576];
+} Checksum;
+void checksum_begin(Checksum *c);
+void checksum_add(Checksum *c, const void *bytes, int64_t n);
+uint64_t checksum_end(Checksum *c); /* and begins again */
+uint64_t checksum_bytes(const void *bytes, int64_t n);
+const char *checksum_text(char to[CHECKSUM_HEX + 1], uint64_t checksum);
+/* By the vectors of any CPU, and of those that have AVX2. */
+void checksum_add_any(Checksum *c, const void *bytes, int64_t n);
+void checksum_add_avx2(Checksum *c, const void *bytes, int64_t n);
+
+/* ---- checkpoint_manifest.c: what a checkpoint holds. */
 enum { CHECKPOINT_VERSION = 1 };
 #define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
@@ -278,8 +292,6 @@ typedef struct {
 	Shard *shards;
 	int n_settings, n_tensors, n_constants, n_shards;
 } Manifest;
-uint64_t checksum_bytes(const void *bytes, int64_t n);
-const char *checksum_text(char to[17], uint64_t checksum);
 /* The whole file, in the arena; path: for messages. */
 Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out);
 /* All faults have EXIT_CHECKPOINT and name the path. */
@@ -357,7 +369,7 @@ typedef struct {
 	Manifest manifest;
 	int *states; /* of each tensor */
 } Checkpoint;
-enum { SHARD_WINDOW = 1 << 22 }; /* through which shards are written and read */
+enum { SHARD_WINDOW = 1 << 20 }; /* through which shards are written and read */
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {

@@ -147,16 +147,36 @@ test_file_part(void **state)
 }
 
 /* Every byte counts, in whichever part, block or window it lies; and so does the size. */
+typedef struct {
+	char *at;
+	int64_t n;
+	int part;
+} Seen;
+
+static void
+collect(void *context, int part, const void *bytes, int64_t n)
+{
+	Seen *s = context;
+
+	assert_true(part >= s->part);
+	s->part = part;
+	memcpy(s->at + s->n, bytes, (size_t)n);
+	s->n += n;
+}
+
 static void
 test_file_compare(void **state)
 {
 	enum { BUFFER = 2 * FILE_BLOCK, SIZE = FILE_DIRECT_LEAST + FILE_BLOCK / 2 };
+	enum { LARGE = 2 * FILE_DIRECT_LEAST };
 	static const int64_t flips[] = {0,          1,      FILE_BLOCK - 1, FILE_BLOCK,
 	                                BUFFER - 1, BUFFER, SIZE / 2,       SIZE - 1};
 	Arena *arena = arena_new();
 	char *path = arena_strdup(arena, path_of("compared")), says[80];
 	char *bytes = arena_alloc(arena, SIZE), *room = arena_alloc(arena, BUFFER + FILE_BLOCK);
+	char *copy = arena_alloc(arena, SIZE), *more = arena_alloc(arena, LARGE + FILE_BLOCK);
 	char *buffer = room + FILE_BLOCK - (uintptr_t)room % FILE_BLOCK;
+	char *large = more + FILE_BLOCK - (uintptr_t)more % FILE_BLOCK;
 
 	for (int i = 0; i < SIZE; i++)
 		bytes[i] = (char)(i * 2654435761u >> 13);
@@ -165,26 +185,39 @@ test_file_compare(void **state)
 		const FilePart parts[] = {{bytes, first}, {NULL, 0}, {bytes + first, n - first}};
 
 		assert_ok(file_write(path, bytes, n));
-		assert_ok(file_compare(path, parts, COUNT(parts), buffer, BUFFER));
+		assert_ok(file_compare(path, parts, COUNT(parts), buffer, BUFFER, NULL));
+		for (int k = 0; k < 2; k++) {
+			Seen seen = {.at = copy};
+			FileSink sink = {&seen, collect};
+
+			memset(copy, 0, SIZE);
+			assert_ok(file_compare(path, parts, COUNT(parts), k ? large : buffer,
+			                       k ? LARGE : BUFFER, &sink));
+			assert_int_equal(seen.n, n);
+			assert_int_equal(seen.part, 2);
+			assert_memory_equal(copy, bytes, n);
+		}
 		for (int i = 0; i < COUNT(flips); i++) {
 			int64_t at = flips[i] < n ? flips[i] : n - 1;
 
 			bytes[at] ^= 4;
-			Status status = file_compare(path, parts, COUNT(parts), buffer, BUFFER);
+			Status status = file_compare(path, parts, COUNT(parts), buffer, BUFFER,
+			                             NULL);
 			bytes[at] ^= 4;
 			assert_fault(status, EXIT_SYSTEM, "are not what was written");
 		}
 		snprintf(says, sizeof(says), "%lld bytes, %lld were written", (long long)n,
 		         (long long)first);
-		assert_fault(file_compare(path, parts, 2, buffer, BUFFER), EXIT_SYSTEM, says);
+		assert_fault(file_compare(path, parts, 2, buffer, BUFFER, NULL), EXIT_SYSTEM, says);
 		assert_ok(file_write(path, bytes, n - 1));
-		assert_fault(file_compare(path, parts, COUNT(parts), buffer, BUFFER), EXIT_SYSTEM,
-		             "were written");
+		assert_fault(file_compare(path, parts, COUNT(parts), buffer, BUFFER, NULL),
+		             EXIT_SYSTEM, "were written");
 	}
 	assert_ok(file_write(path, bytes, 0));
-	assert_ok(file_compare(path, NULL, 0, buffer, BUFFER));
+	assert_ok(file_compare(path, NULL, 0, buffer, BUFFER, NULL));
 	unlink(path);
-	assert_fault(file_compare(path, NULL, 0, buffer, BUFFER), EXIT_SYSTEM, "No such file");
+	assert_fault(file_compare(path, NULL, 0, buffer, BUFFER, NULL), EXIT_SYSTEM,
+	             "No such file");
 	arena_free(arena);
 }
 

@@ -1,5 +1,6 @@
 /* Checkpoints through gradc.h, with the tiny model: the writer thread while steps go on, what a
  * resumed run has, and what happens when nothing can be written. Runs under the thread sanitizer. */
+#include "runtime/runtime_impl.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <pthread.h>
@@ -190,6 +191,37 @@ test_the_writer_takes_no_signals(void **state)
 	tiny_close(&t);
 }
 
+/* Those that xxHash's own sanity check has, of its test buffer; in whatever pieces. */
+static void
+test_checksums(void **state)
+{
+	static const struct {
+		int64_t n;
+		uint64_t checksum;
+	} known[] = {{0, 0x2D06800538D394C2},   {1, 0xC44BDFF4074EECDB},
+	             {12, 0xA713DAF0DFBB77E7},  {195, 0xCD94217EE362EC3A},
+	             {403, 0xCDEB804D65C6DEA4}, {2048, 0xDD59E2C3A5F038E0},
+	             {2367, 0xCB37AEB9E5D361ED}};
+	char bytes[2367], text[CHECKSUM_HEX + 1];
+	uint64_t random = 2654435761u;
+	Checksum c;
+
+	for (int i = 0; i < COUNT(bytes); i++, random *= 11400714785074694797u)
+		bytes[i] = (char)(random >> 56);
+	checksum_begin(&c);
+	for (int i = 0; i < COUNT(known); i++) {
+		assert_true(checksum_bytes(bytes, known[i].n) == known[i].checksum);
+		for (int64_t at = 0, n; at < known[i].n; at += n) {
+			n = known[i].n - at < 77 ? known[i].n - at : 77;
+			checksum_add(&c, bytes + at, n);
+		}
+		assert_true(checksum_end(&c) == known[i].checksum);
+		checksum_add_any(&c, bytes, known[i].n);
+		assert_true(checksum_end(&c) == known[i].checksum);
+	}
+	assert_string_equal(checksum_text(text, 0xabc), "0000000000000abc");
+}
+
 int
 main(void)
 {
@@ -200,6 +232,7 @@ main(void)
 		cmocka_unit_test(test_two_runs_do_not_share_a_folder),
 		cmocka_unit_test(test_the_snapshot_is_planned),
 		cmocka_unit_test(test_the_writer_takes_no_signals),
+		cmocka_unit_test(test_checksums),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
