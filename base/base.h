@@ -290,7 +290,13 @@ typedef struct {
 	const void *at;
 	int64_t n;
 } FilePart;
-Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n);
+/* Is given n bytes of a part, those behind what it was given last. */
+typedef struct {
+	void *context;
+	void (*take)(void *context, int part, const void *bytes, int64_t n);
+} FileSink;
+/* All parts, each byte `seen` (NULL: by nobody) just before. */
+Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n, const FileSink *seen);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
 /* mode: permissions, 0 for the default of the umask. Frees w in any case. */
@@ -299,15 +305,10 @@ void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is al
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
 Status file_write(const char *path, const void *bytes, int64_t n);
-/* Is given n bytes of a part, those behind what it was given last. */
-typedef struct {
-	void *context;
-	void (*take)(void *context, int part, const void *bytes, int64_t n);
-} FileSink;
-/* Reads what was written again: EXIT_SYSTEM where the file does not hold the parts and nothing else. Through a buffer as
- * of file_writer_open_part, past the page cache with one. seen (NULL: nobody) is given all that has proven equal. */
-Status file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
-                    const FileSink *seen);
+/* Reads what was written again, through a buffer as of file_writer_open_part, past the page cache with one: EXIT_SYSTEM
+ * where the file has not as many bytes as the parts. What it has is `seen`, whatever it is. */
+Status file_read_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
+                       const FileSink *seen);
 Status folder_make(const char *path); /* and its parents; existing is fine */
 /* Names in it are durable; fine too where the file system has no such call. */
 Status folder_sync(const char *path);

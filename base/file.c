@@ -11,6 +11,7 @@
 
 #define BUFFER_BYTES 65536
 #define MAX_TEMPORARY_NAMES 1000
+#define SEEN_STEP (1 << 22) /* what is seen is written while a cache has it */
 
 struct FileWriter {
 	int fd;
@@ -294,12 +295,30 @@ file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 	return NULL;
 }
 
-Status
-file_writer_add_parts(FileWriter *w, const FilePart *parts, int n)
+/* A step ends where blocks do, so that whole ones stay whole. */
+static Status
+add_part(FileWriter *w, int index, const FilePart *part, const FileSink *seen)
 {
-	for (int i = 0; i < n; i++)
-		RETURN_IF_ERROR(file_writer_add(w, parts[i].at, parts[i].n));
+	for (int64_t at = 0, step; at < part->n; at += step) {
+		const char *bytes = (const char *)part->at + at;
+
+		step = SEEN_STEP - w->offset % SEEN_STEP;
+		step = step < part->n - at ? step : part->n - at;
+		seen->take(seen->context, index, bytes, step);
+		RETURN_IF_ERROR(file_writer_add(w, bytes, step));
+	}
 	return NULL;
+}
+
+Status
+file_writer_add_parts(FileWriter *w, const FilePart *parts, int n, const FileSink *seen)
+{
+	Status status = NULL;
+
+	for (int i = 0; i < n && !status; i++)
+		status = seen ? add_part(w, i, &parts[i], seen)
+		              : file_writer_add(w, parts[i].at, parts[i].n);
+	return status;
 }
 
 int64_t
@@ -424,49 +443,35 @@ read_again(int fd, const char *path, void *to, int64_t n, int64_t offset, bool *
 	return file_pread(fd, path, to, n, offset);
 }
 
-/* So much is compared and seen at a time that it is still in a cache when it is seen. */
-enum { COMPARE_STEP = 1 << 16 };
-
+/* Gives the next n bytes of a file to whom they belong. */
 typedef struct {
-	const char *path;
 	const FilePart *parts;
 	const FileSink *seen;
-	int64_t in_file, in_part; /* what comes next */
+	int64_t in_part; /* what comes next */
 	int part;
-} Comparison;
+} Sharing;
 
-/* The next n bytes of the file; all parts together have as many. */
-static Status
-compare_next(Comparison *c, const char *bytes, int64_t n)
+static void
+share_out(Sharing *s, const char *bytes, int64_t n)
 {
 	for (int64_t at = 0, step; at < n; at += step) {
-		const FilePart *part = &c->parts[c->part];
+		int64_t left = s->parts[s->part].n - s->in_part;
 
-		step = part->n - c->in_part < n - at ? part->n - c->in_part : n - at;
-		step = step < COMPARE_STEP ? step : COMPARE_STEP;
-		if (step && memcmp(bytes + at, (const char *)part->at + c->in_part, (size_t)step))
-			return status_error(EXIT_SYSTEM,
-			                    "%s: bytes %lld to %lld are not what was written: the "
-			                    "disk is damaged",
-			                    c->path, (long long)c->in_file,
-			                    (long long)(c->in_file + step));
-		if (c->seen)
-			c->seen->take(c->seen->context, c->part, bytes + at, step);
-		c->in_file += step;
-		c->in_part += step;
-		if (c->in_part == part->n) {
-			c->part++;
-			c->in_part = 0;
+		step = left < n - at ? left : n - at;
+		s->seen->take(s->seen->context, s->part, bytes + at, step);
+		s->in_part += step;
+		if (step == left) {
+			s->part++;
+			s->in_part = 0;
 		}
 	}
-	return NULL;
 }
 
 Status
-file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
-             const FileSink *seen)
+file_read_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
+                const FileSink *seen)
 {
-	Comparison c = {.path = path, .parts = parts, .seen = seen};
+	Sharing s = {.parts = parts, .seen = seen};
 	int64_t want = 0, got;
 	Status status = NULL;
 	int fd;
@@ -483,7 +488,7 @@ file_compare(const char *path, const FilePart *parts, int n, void *buffer, int64
 
 		status = read_again(fd, path, buffer, part, first, &direct);
 		if (!status)
-			status = compare_next(&c, buffer, part);
+			share_out(&s, buffer, part);
 	}
 	close(fd);
 	return status;

@@ -183,19 +183,7 @@ saver_close(Gradc *run)
 
 /* ---- in the background */
 
-/* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. */
-static Status
-write_file(const SaveJob *job, const char *path, const FilePart *parts, int n, const FileSink *seen)
-{
-	FileWriter *w;
-
-	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
-	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n)));
-	return file_compare(path, parts, n, job->window, SHARD_WINDOW, seen);
-}
-
-/* Checksums of a file's parts, made of what was read again while the caches have it: a pass of its own over what is saved
- * would drive the compute threads' data out of them. */
+/* Checksums of a file's parts. */
 typedef struct {
 	Checksum checksum; /* of part `next` so far */
 	uint64_t *checksums;
@@ -212,6 +200,49 @@ hash_part(void *context, int part, const void *bytes, int64_t n)
 	checksum_add(&c->checksum, bytes, n);
 }
 
+static PartChecksums
+part_checksums(Arena *arena, int n)
+{
+	PartChecksums c = {.checksums = NEW_ARRAY(arena, uint64_t, n)};
+
+	checksum_begin(&c.checksum);
+	return c;
+}
+
+static Status
+compare_parts(const char *path, const FilePart *parts, int n, const uint64_t *written,
+              const uint64_t *again)
+{
+	int64_t at = 0;
+
+	for (int i = 0; i < n; at += parts[i++].n)
+		if (written[i] != again[i])
+			return status_error(EXIT_SYSTEM,
+			                    "%s: bytes %lld to %lld are not what was written: the "
+			                    "disk is damaged",
+			                    path, (long long)at, (long long)(at + parts[i].n));
+	return NULL;
+}
+
+/* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. The parts'
+ * checksums, in the arena, are those of what was to be written. */
+static Status
+write_file(const SaveJob *job, const char *path, const FilePart *parts, int n, uint64_t **checksums)
+{
+	PartChecksums written = part_checksums(job->arena, n),
+		      again = part_checksums(job->arena, n);
+	FileSink to_write = {&written, hash_part}, read = {&again, hash_part};
+	FileWriter *w;
+
+	*checksums = written.checksums;
+	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
+	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n, &to_write)));
+	RETURN_IF_ERROR(file_read_parts(path, parts, n, job->window, SHARD_WINDOW, &read));
+	hash_part(&written, n, NULL, 0);
+	hash_part(&again, n, NULL, 0);
+	return compare_parts(path, parts, n, written.checksums, again.checksums);
+}
+
 /* Tensors [first, first + n) of the list. */
 static Status
 write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
@@ -220,16 +251,13 @@ write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 	FilePart *parts = NEW_ARRAY(job->arena, FilePart, n + 1);
 	int *order = NEW_ARRAY(job->arena, int, n);
 	const char *path = path_join(job->arena, folder, shard->file);
-	PartChecksums c = {.checksums = NEW_ARRAY(job->arena, uint64_t, n + 1)};
-	FileSink sink = {&c, hash_part};
+	uint64_t *checksums;
 
-	checksum_begin(&c.checksum);
 	RETURN_IF_ERROR(safetensors_parts(job->arena, path, job->tensors + first, n, parts, order));
-	RETURN_IF_ERROR(write_file(job, path, parts, n + 1, &sink));
-	hash_part(&c, n + 1, NULL, 0);
-	shard->header = c.checksums[0];
+	RETURN_IF_ERROR(write_file(job, path, parts, n + 1, &checksums));
+	shard->header = checksums[0];
 	for (int i = 0; i < n; i++)
-		saved[order[i]].checksum = c.checksums[i + 1];
+		saved[order[i]].checksum = checksums[i + 1];
 	for (int i = 0; i <= n; i++)
 		shard->bytes += parts[i].n;
 	return NULL;
@@ -261,12 +289,13 @@ write_checkpoint(SaveJob *job, const char *folder)
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *path = path_join(job->arena, folder, MANIFEST_FILE);
 	FilePart manifest;
+	uint64_t *checksum;
 
 	if (mkdir(folder, 0777) != 0)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
 	RETURN_IF_ERROR(write_shards(job, folder));
 	RETURN_IF_ERROR(manifest_text(job->arena, path, m, &manifest));
-	RETURN_IF_ERROR(write_file(job, path, &manifest, 1, NULL));
+	RETURN_IF_ERROR(write_file(job, path, &manifest, 1, &checksum));
 	RETURN_IF_ERROR(folder_sync(folder));
 	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
 	folder_rotate(job->folder, m->run, job->keep, job->keep_best);

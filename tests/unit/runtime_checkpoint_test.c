@@ -144,12 +144,12 @@ test_the_snapshot_is_planned(void **state)
 	int n = gradc_regions(run, regions);
 
 	assert_string_equal(regions[n - 1].name, "snapshot");
-	assert_int_equal(regions[n - 1].bytes, 8); /* w */
+	assert_int_equal(regions[n - 1].bytes, 12); /* statistic, w */
 	gradc_close(run);
 	t.options.save = NULL;
 	run = start(&t, &resumed);
 	assert_int_equal(gradc_regions(run, regions), n - 1);
-	assert_int_equal(with - gradc_peak_bytes(run), 8);
+	assert_int_equal(with - gradc_peak_bytes(run), 12);
 	Status status = gradc_save(run, NAN);
 	assert_int_equal(status->exit_code, EXIT_USAGE);
 	status_free(status);

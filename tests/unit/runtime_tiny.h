@@ -89,16 +89,16 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 {
 	StateRecord s = {.name = format_string(w, name),
 	                 .why = format_string(w, "read by Mul"),
-	                 .dtype = F64,
+	                 .dtype = kind == SAVE_STATISTIC ? F32 : F64,
 	                 .first_dim = format_dims(w, 0, NULL),
 	                 .kind = kind,
 	                 .lifetime = lifetime,
 	                 .trainable = kind == SAVE_PARAMETER,
 	                 .init = kind == SAVE_PARAMETER ? FROM_DATA : FROM_ZEROS,
-	                 .of = kind == SAVE_GRADIENT,
+	                 .of = kind == SAVE_GRADIENT ? 2 : 0,
 	                 .lr_scale = 1,
 	                 .offset = offset,
-	                 .bytes = 8,
+	                 .bytes = kind == SAVE_STATISTIC ? 4 : 8,
 	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1,
 	                 .file_dtype = F32};
 
@@ -183,6 +183,8 @@ tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t 
 static void
 tiny_memory(FormatWriter *w)
 {
+	tiny_state(w, "statistic", SAVE_STATISTIC, LASTS_SAVED,
+	           32); /* narrower than what follows */
 	tiny_state(w, "w", SAVE_PARAMETER, LASTS_SAVED, 0);
 	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
 	tiny_state(w, "loss.sum", SAVE_SCALAR, LASTS_STEP, 16);
@@ -270,7 +272,7 @@ tiny_facts(FormatWriter *w)
 	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
 	ExportRecord exports[] = {
 		{.kind = EXPORT_LITERAL, .bytes = 4},
-		{.kind = EXPORT_TENSOR, .dtype = F32},
+		{.kind = EXPORT_TENSOR, .dtype = F32, .state = 1},
 		{.kind = EXPORT_LITERAL, .offset = 4, .bytes = 4},
 		{.kind = EXPORT_NAME},
 		{.kind = EXPORT_LENGTH, .offset = 300, .times = 2},
@@ -304,7 +306,7 @@ tiny_blob(Arena *arena, bool with_wait, int64_t *bytes)
 	tiny_memory(w);
 	tiny_programs(w, with_wait);
 	tiny_facts(w);
-	w->state_bytes = 32;
+	w->state_bytes = 64;
 	w->weights_bytes = 8;
 	w->weights_hash = hash_bytes(&tiny_weight, 8, 0);
 	return format_finish(w, bytes);
