@@ -92,7 +92,8 @@ saver_bytes(const Format *f, int64_t shard_bytes)
 	return bytes;
 }
 
-/* Compute comes first where there are fewer cores than threads. */
+/* Compute comes first where there are fewer cores than threads: of a core that it shares the writer gets a tenth. With
+ * much less it would not end before the next save is due. */
 enum { WRITER_NICE = 10 };
 
 static void
