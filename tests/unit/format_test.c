@@ -12,10 +12,10 @@ test_round_trip(void **state)
 
 	must(format_read(blob, bytes, &f));
 	assert_int_equal(f.n[SECTION_PROGRAMS], 4);
-	assert_string_equal(format_text(&f, f.states[0].name), "w");
+	assert_string_equal(format_text(&f, f.states[1].name), "w");
 	assert_string_equal(format_info_get(&f, "optimizer"), "sgd");
 	assert_null(format_info_get(&f, "no such key"));
-	assert_int_equal(format_state(&f, "loss.count"), 3);
+	assert_int_equal(format_state(&f, "loss.count"), 4);
 	assert_int_equal(format_state(&f, "nothing"), -1);
 	assert_non_null(format_program(&f, ROLE_UPDATE, 0));
 	assert_null(format_program(&f, ROLE_UPDATE, 1));
@@ -111,7 +111,7 @@ tiny_writer(Arena *arena)
 	tiny_memory(w);
 	tiny_programs(w, true);
 	tiny_facts(w);
-	w->state_bytes = 32;
+	w->state_bytes = TINY_STATE_BYTES;
 	w->weights_bytes = 8;
 	return w;
 }
@@ -158,7 +158,7 @@ spoil_end(FormatWriter *w)
 static void
 spoil_overlap(FormatWriter *w)
 {
-	w->states.at[1].offset = 0;
+	w->states.at[2].offset = 0;
 }
 static void
 spoil_rows(FormatWriter *w)
@@ -178,7 +178,7 @@ spoil_dims(FormatWriter *w)
 static void
 spoil_data(FormatWriter *w)
 {
-	w->states.at[0].data_offset = 8;
+	w->states.at[1].data_offset = 8;
 }
 static void
 spoil_perm(FormatWriter *w)

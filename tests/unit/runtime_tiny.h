@@ -205,6 +205,7 @@ tiny_inputs(FormatWriter *w)
 	tiny_port(w, "weight", PORT_WEIGHT, SLOT_WEIGHT, 1);
 }
 
+enum { TINY_STATE_BYTES = 64 };
 enum { TINY_RUN = 3 }; /* the first instruction behind the clearing of @accumulate */
 
 /* The first micro-batch of a step clears the sums. */
@@ -306,7 +307,7 @@ tiny_blob(Arena *arena, bool with_wait, int64_t *bytes)
 	tiny_memory(w);
 	tiny_programs(w, with_wait);
 	tiny_facts(w);
-	w->state_bytes = 64;
+	w->state_bytes = TINY_STATE_BYTES;
 	w->weights_bytes = 8;
 	w->weights_hash = hash_bytes(&tiny_weight, 8, 0);
 	return format_finish(w, bytes);
