@@ -84,9 +84,9 @@ const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
 
+/* "state", "workspace", "io", "snapshot" (what checkpoints are written from) or "library" (its scratch). */
 typedef struct {
-	const char *
-		name; /* "state", "workspace", "io", "snapshot": of a checkpoint, "library": its scratch */
+	const char *name;
 	int64_t bytes;
 } GradcRegion;
 enum { GRADC_MAX_REGIONS = N_SPACES + 2 };

@@ -164,8 +164,8 @@ gradc_finish(Gradc *run)
 {
 	Trace *trace = run->observer.trace;
 
-	prefetch_close(
-		run->prefetch); /* it may be writing a span, and so may a checkpoint's writer */
+	/* It may be writing a span, and so may a checkpoint's writer. */
+	prefetch_close(run->prefetch);
 	run->prefetch = NULL;
 	saver_wait(run);
 	run->observer.trace = NULL;
