@@ -94,7 +94,6 @@ Status
 onednn_open(Pool *pool, bool tiled, Onednn **out)
 {
 	Onednn *lib = calloc(1, sizeof(*lib));
-	void (*set_threads)(int);
 	Status status = NULL;
 
 	*out = NULL;
@@ -102,8 +101,10 @@ onednn_open(Pool *pool, bool tiled, Onednn **out)
 		return status_error(EXIT_SYSTEM, "no memory for oneDNN");
 	lib->pool = pool;
 	lib->tiled = tiled;
-	*(void **)&set_threads = pool_symbol(pool, "omp_set_num_threads");
-	if (!set_threads)
+	*(void **)&lib->in_parallel = pool_symbol(pool, "omp_in_parallel");
+	*(void **)&lib->max_threads = pool_symbol(pool, "omp_get_max_threads");
+	*(void **)&lib->set_threads = pool_symbol(pool, "omp_set_num_threads");
+	if (!lib->in_parallel || !lib->max_threads || !lib->set_threads)
 		status = status_error(EXIT_SYSTEM, "oneDNN: its threads are libgomp's, ours not");
 	if (!status && !(lib->library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL)))
 		status = status_error(EXIT_SYSTEM, "%s", dlerror());
@@ -113,7 +114,6 @@ onednn_open(Pool *pool, bool tiled, Onednn **out)
 		onednn_close(lib);
 		return status;
 	}
-	set_threads(tiled ? 1 : pool_threads(pool));
 	*out = lib;
 	return NULL;
 }
@@ -137,6 +137,25 @@ const char *
 onednn_version(const Onednn *lib)
 {
 	return lib->version_text;
+}
+
+/* ---- threads
+ * The library makes primitives for as many, and computes with as many, as OpenMP has for the calling thread, which may
+ * be another one for each run. Where that is within a loop of the host's, OpenMP gives it one, and it waits forever for
+ * others that it was told of. */
+static int
+threads_begin(const Onednn *lib)
+{
+	int before = lib->max_threads();
+
+	lib->set_threads(lib->tiled || lib->in_parallel() ? 1 : pool_threads(lib->pool));
+	return before;
+}
+
+static void
+threads_end(const Onednn *lib, int before)
+{
+	lib->set_threads(before);
 }
 
 /* ---- descriptions: what differs between the generations */
@@ -344,7 +363,9 @@ onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t s
 	c->work = *work;
 	c->fixed = fixed;
 	c->tiling = c->kind->tiling(work, lib->tiled);
+	int before = threads_begin(lib);
 	Status status = make_call(c, scratch_limit);
+	threads_end(lib, before);
 	if (status)
 		onednn_call_close(c);
 	else
@@ -421,8 +442,8 @@ operand_at(const OnednnCall *c, int i, const char *buffer, int64_t first)
 	return (char *)buffer + dtype_bytes(c->work.dtype, skip);
 }
 
-Status
-onednn_pack(OnednnCall *c, int i, const void *buffer, char *to)
+static Status
+pack(const OnednnCall *c, int i, const void *buffer, char *to)
 {
 	dnnl_memory_t *m = c->full.memories;
 	const Onednn *lib = c->lib;
@@ -433,6 +454,16 @@ onednn_pack(OnednnCall *c, int i, const void *buffer, char *to)
 	RETURN_IF_ERROR(dnnl_fault(lib->memory_set_data_handle(m[THEIRS + i], to), "no address"));
 	RETURN_IF_ERROR(dnnl_fault(copy(c, &c->full, i, m), "a copy failed"));
 	return dnnl_fault(lib->stream_wait(lib->stream), "a copy failed");
+}
+
+Status
+onednn_pack(OnednnCall *c, int i, const void *buffer, char *to)
+{
+	int before = threads_begin(c->lib);
+	Status status = pack(c, i, buffer, to);
+
+	threads_end(c->lib, before);
+	return status;
 }
 
 /* The addresses of a worker's tile: operands that all share are packed already, others have room in its scratch. */
@@ -492,9 +523,8 @@ run_workers(void *ctx, int64_t begin, int64_t end)
 	}
 }
 
-Status
-onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
-           char *scratch)
+static Status
+run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2], char *scratch)
 {
 	for (int i = 0; i < N_OPERANDS; i++) {
 		c->buffers[i] = buffers[i];
@@ -504,7 +534,7 @@ onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const p
 		c->packed[i] = packed[i];
 		if (!packed[i]) {
 			c->packed[i] = scratch;
-			RETURN_IF_ERROR(onednn_pack(c, i, buffers[i], scratch));
+			RETURN_IF_ERROR(pack(c, i, buffers[i], scratch));
 		}
 		scratch += c->full.bytes[THEIRS + i];
 	}
@@ -516,5 +546,16 @@ onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const p
 	for (int w = 0; w < c->workers; w++)
 		RETURN_IF_ERROR(dnnl_fault(c->results[w], "a call failed"));
 	return dnnl_fault(c->lib->stream_wait(c->lib->stream), "a call failed");
+}
+
+Status
+onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+           char *scratch)
+{
+	int before = threads_begin(c->lib);
+	Status status = run(c, buffers, packed, scratch);
+
+	threads_end(c->lib, before);
+	return status;
 }
 #endif

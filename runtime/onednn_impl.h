@@ -28,6 +28,9 @@ enum { N_OPERANDS = N_LIBRARY_OPERANDS };
 struct Onednn {
 	Pool *pool;
 	bool tiled;
+	/* of OpenMP, for the calling thread; the host's own loops go by them, too */
+	int (*in_parallel)(void), (*max_threads)(void);
+	void (*set_threads)(int);
 	void *library;
 	char version_text[32];
 	dnnl_engine_t engine;

@@ -109,11 +109,8 @@ gomp_open(Pool *p)
 		return status_error(EXIT_SYSTEM, "%s", dlerror());
 	*(void **)&p->parallel = dlsym(p->library, "GOMP_parallel");
 	*(void **)&p->thread_index = dlsym(p->library, "omp_get_thread_num");
-	void (*set_threads)(int);
-	*(void **)&set_threads = dlsym(p->library, "omp_set_num_threads");
-	if (!p->parallel || !p->thread_index || !set_threads)
+	if (!p->parallel || !p->thread_index)
 		return status_error(EXIT_SYSTEM, "libgomp.so.1: %s", dlerror());
-	set_threads(p->threads); /* for libraries that share the pool */
 	return NULL;
 }
 

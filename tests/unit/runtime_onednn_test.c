@@ -3,7 +3,9 @@
  * skips. */
 #include "runtime/onednn.h"
 
+#include <dirent.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -414,6 +416,71 @@ test_scratch_is_limited(void **state)
 	bench_close(&b);
 }
 
+static int
+count_threads(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	int n = 0;
+
+	assert_non_null(tasks);
+	for (struct dirent *e; (e = readdir(tasks));)
+		n += e->d_name[0] != '.';
+	closedir(tasks);
+	return n;
+}
+
+/* What the host told OpenMP for this thread stays, and the library takes no more threads than the pool. */
+static void
+run_as_guest(void *ctx)
+{
+	Bench *b = ctx;
+	LibraryWork w = dot_of(&cases[1], F32);
+	void (*set_threads)(int);
+	int (*max_threads)(void), (*thread_index)(void);
+
+	*(void **)&set_threads = pool_symbol(b->pool, "omp_set_num_threads");
+	*(void **)&max_threads = pool_symbol(b->pool, "omp_get_max_threads");
+	*(void **)&thread_index = pool_symbol(b->pool, "omp_get_thread_num");
+	if (thread_index() != 0) /* of the host's loop: one calls, the other waits at its end */
+		return;
+	set_threads(3);
+	int before = count_threads();
+	free(run_work(b, &w, 0, true));
+	assert_int_equal(count_threads(), before);
+	assert_int_equal(max_threads(), 3);
+}
+
+static void *
+run_in_thread(void *ctx)
+{
+	run_as_guest(ctx);
+	return NULL;
+}
+
+static void
+test_any_thread_may_call(void **state)
+{
+	Bench b = bench_open(1, false);
+	pthread_t host;
+
+	assert_int_equal(pthread_create(&host, NULL, run_in_thread, &b), 0);
+	pthread_join(host, NULL);
+	bench_close(&b);
+}
+
+static void
+test_a_loop_of_the_host_may_call(void **state)
+{
+	for (int tiled = 0; tiled < 2; tiled++) {
+		Bench b = bench_open(2, tiled);
+		void (*parallel)(void (*fn)(void *), void *ctx, unsigned threads, unsigned flags);
+
+		*(void **)&parallel = pool_symbol(b.pool, "GOMP_parallel");
+		parallel(run_as_guest, &b, 2, 0);
+		bench_close(&b);
+	}
+}
+
 /* Neither neighbour lies next to an element: the library has only reference code. */
 static void
 test_reference_code_is_refused(void **state)
@@ -439,6 +506,8 @@ main(void)
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_tiles_are_deterministic),
 		cmocka_unit_test(test_scratch_is_limited),
+		cmocka_unit_test(test_any_thread_may_call),
+		cmocka_unit_test(test_a_loop_of_the_host_may_call),
 		cmocka_unit_test(test_reference_code_is_refused),
 	};
 
