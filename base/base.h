@@ -165,6 +165,8 @@ double seconds_now(void);
 /* cpu.c: features are words of cpu_feature_list.def. */
 /* Those of a CPU: of this machine for "native", else of a level of cpu_level_list.def; NULL: unknown. */
 const char *cpu_features(Arena *arena, const char *cpu);
+/* Of the vector registers of a CPU with these features. */
+int cpu_vector_bits(const char *features);
 /* What this machine's CPU calls itself: "AMD EPYC 9654 96-Core Processor"; empty: unknown. */
 enum { CPU_NAME = 49 };
 const char *cpu_name(char to[CPU_NAME]);

@@ -76,6 +76,24 @@ cpu_name(char to[CPU_NAME])
 	return name + strspn(name, " ");
 }
 
+int
+cpu_vector_bits(const char *features)
+{
+	static const struct {
+		const char *feature;
+		int bits;
+	} widths[] = {{"avx512f", 512}, {"avx", 256}};
+
+	for (int i = 0; i < COUNT(widths); i++)
+		for (const char *at = features; *at; at += strspn(at, " ")) {
+			size_t n = strcspn(at, " ");
+			if (strlen(widths[i].feature) == n && memcmp(widths[i].feature, at, n) == 0)
+				return widths[i].bits;
+			at += n;
+		}
+	return 128;
+}
+
 const char *
 cpu_lacks(const char *features, int *n)
 {

@@ -12,6 +12,11 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
+/* ---- lower.c */
+typedef struct {
+	int64_t vector_bits; /* of the vector registers that loops are blocked for */
+} LowerOptions;
+
 /* ---- in_place.c */
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */
 bool kernel_may_overwrite(const Kernel *k, int input, int output);

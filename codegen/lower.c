@@ -310,7 +310,7 @@ hoist_numbers(Lower *lw)
 
 /* A kernel with its buffers and nothing else yet. */
 static Lower
-open_kernel(Module *m, const Node *call, const Function *f, Arena *scratch)
+open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *o, Arena *scratch)
 {
 	struct LowerState *st = NEW(scratch, struct LowerState);
 	Kernel *k = kernel_new(scratch, "", f->loc);
@@ -318,6 +318,7 @@ open_kernel(Module *m, const Node *call, const Function *f, Arena *scratch)
 	            .m = m,
 	            .f = f,
 	            .node = root_node(f),
+	            .vector_bits = (int)o->vector_bits,
 	            .state = st};
 
 	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
@@ -372,9 +373,9 @@ lower_strided(Lower *lw, const Value *v, Strided *out)
 }
 
 static const LibraryCall *
-library_call(Module *m, const Node *call, const Function *f, Arena *scratch)
+library_call(Module *m, const Node *call, const Function *f, const LowerOptions *o, Arena *scratch)
 {
-	Lower probe = open_kernel(m, call, f, scratch);
+	Lower probe = open_kernel(m, call, f, o, scratch);
 	LibraryCall *c = NEW(scratch, LibraryCall);
 
 	if (!probe.node || !op_row(probe.node)->library || node_result(probe.node, 0)->type->n == 0)
@@ -383,9 +384,10 @@ library_call(Module *m, const Node *call, const Function *f, Arena *scratch)
 }
 
 static Kernel *
-lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
+lower_function(Module *m, const Node *call, const Function *f, const LowerOptions *o,
+               Arena *scratch)
 {
-	Lower lw = open_kernel(m, call, f, scratch);
+	Lower lw = open_kernel(m, call, f, o, scratch);
 	Kernel *k = lw.lb->k;
 	const Node *root = lw.node;
 
@@ -397,7 +399,7 @@ lower_function(Module *m, const Node *call, const Function *f, Arena *scratch)
 	else if (!lower_reductions(&lw))
 		lower_elementwise(&lw);
 	k->flops = function_flops(f);
-	k->library = library_call(m, call, f, scratch);
+	k->library = library_call(m, call, f, o, scratch);
 	kernel_close(lw.lb);
 	return k;
 }
@@ -467,7 +469,8 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 }
 
 static Kernel *
-kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, Arena *arena)
+kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, const LowerOptions *o,
+           Arena *arena)
 {
 	uint64_t i, h = call_hash(call);
 
@@ -475,7 +478,7 @@ kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, Arena *a
 		if (call_equal(sh->done.at[i].call, call))
 			return sh->done.at[i].kernel;
 	Arena *scratch = arena_new();
-	Kernel *k = share_kernel(m, sh, lower_function(m, call, f, scratch));
+	Kernel *k = share_kernel(m, sh, lower_function(m, call, f, o, scratch));
 	arena_free(scratch);
 	intmap_put(sh->by_call, h, (uint64_t)sh->done.n);
 	vec_push(arena, &sh->done, ((Lowered){call, k}));
@@ -542,7 +545,7 @@ run_lower(Pass *p, Module *m)
 				ok = false;
 				continue;
 			}
-			launch_instead(f, n, kernel_for(m, &sh, n, callee, p->scratch));
+			launch_instead(f, n, kernel_for(m, &sh, n, callee, p->options, p->scratch));
 		}
 	}
 	for_each_function(m, g)
@@ -566,8 +569,17 @@ run_lower(Pass *p, Module *m)
 	return ok;
 }
 
+static const PassOption lower_options[] = {
+	{"vector-bits", "of the vector registers that loops are blocked for", OPTION_INT,
+         offsetof(LowerOptions, vector_bits)},
+	{0},
+};
+
 const PassRow pass_lower = {.name = "lower",
                             .help = "give every kernel its loops",
                             .takes = STAGE_FUSED,
                             .leaves = STAGE_LOWERED,
+                            .options = lower_options,
+                            .options_size = sizeof(LowerOptions),
+                            .defaults = &(LowerOptions){.vector_bits = 512},
                             .run = run_lower};

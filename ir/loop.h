@@ -220,6 +220,7 @@ struct Lower {
 	Module *m;
 	const Function *f; /* the fused function; NULL for an opaque node alone */
 	const Node *node;
+	int vector_bits; /* of the registers that vectors should fit */
 	struct LowerState *state;
 };
 /* The element of a value at an index, as scalar of its compute type. */

@@ -79,6 +79,18 @@ fill_optimizer(const Session *s, void *options)
 	((OptimizerOptions *)options)->name = s->o->optimizer;
 }
 
+/* One form of the loops serves all targets: that for the one with the narrowest registers. */
+static void
+fill_lower(const Session *s, void *options)
+{
+	int64_t *bits = &((LowerOptions *)options)->vector_bits;
+
+	for (int i = 0; i < s->o->cpus.n; i++) {
+		int here = cpu_vector_bits(s->o->cpus.at[i].features);
+		*bits = here < *bits ? here : *bits;
+	}
+}
+
 static bool
 asked_by_init(const Options *o)
 {
@@ -93,6 +105,7 @@ static const struct {
 	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
+	{&pass_lower, .fill = fill_lower},
 };
 
 static bool

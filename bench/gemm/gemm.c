@@ -50,7 +50,8 @@ compile(Arena *arena, const Shape *s, Diag *diag, KernelFn *code)
 	Stage stage = STAGE_TRAIN;
 
 	for (int i = 0; i < COUNT(rows); i++)
-		vec_push(arena, &p, ((PassCall){rows[i], NULL}));
+		vec_push(arena, &p, pass_call(arena, rows[i]));
+	((LowerOptions *)p.at[p.n - 1].options)->vector_bits = cpu_vector_bits(target.features);
 	if (!m || !pipeline_run(&p, m, &stage, &o, diag))
 		return NULL;
 	const KernelVariant *v = kernel_library(arena, m, kernel_printers[0], &target, 1);
@@ -130,8 +131,13 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 }
 
 /* ---- the peak: independent chains of fused multiply-adds in registers */
-enum { CHAINS = 12, STEPS = 1000000 };
-typedef float Lanes __attribute__((vector_size(64)));
+#ifdef __AVX512F__
+enum { VECTOR_BYTES = 64 };
+#else
+enum { VECTOR_BYTES = 32 };
+#endif
+enum { CHAINS = 12, STEPS = 1000000, LANES = VECTOR_BYTES / 4 };
+typedef float Lanes __attribute__((vector_size(VECTOR_BYTES)));
 static volatile float sink;
 
 static void
@@ -140,7 +146,7 @@ multiply_add(void *ctx, int64_t begin, int64_t end)
 	Lanes sums[CHAINS], a = {0}, b = {0};
 
 	(void)ctx;
-	for (int i = 0; i < 16; i++)
+	for (int i = 0; i < LANES; i++)
 		a[i] = b[i] = 0.5f + 0.01f * (float)i;
 	for (int c = 0; c < CHAINS; c++)
 		sums[c] = a * (float)c;
@@ -149,7 +155,7 @@ multiply_add(void *ctx, int64_t begin, int64_t end)
 			for (int c = 0; c < CHAINS; c++)
 				sums[c] = a * sums[c] + b;
 	for (int c = 0; c < CHAINS; c++)
-		sink += sums[c][c];
+		sink += sums[c][c % LANES];
 }
 
 static double
@@ -161,7 +167,7 @@ peak(Pool *pool)
 		double start = seconds_now();
 		parallel_for(pool, 2 * pool_threads(pool), 1, multiply_add, NULL);
 		double t = seconds_now() - start;
-		double rate = 2.0 * 16 * CHAINS * STEPS * 2 * pool_threads(pool) / t * 1e-9;
+		double rate = 2.0 * LANES * CHAINS * STEPS * 2 * pool_threads(pool) / t * 1e-9;
 		best = rate > best ? rate : best;
 	}
 	return best;

@@ -369,13 +369,16 @@ dot_z(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
 static void
 dot_kernel(Lower *lw, const Node *n)
 {
-	DotShape s = dot_shape(lw->m, n->attr, node_operand(n, 0)->type, node_operand(n, 1)->type);
+	const DotAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
+	DotShape s = dot_shape(lw->m, a, x, y);
 	Gemm g = {.node = n,
 	          .type = compute_type(node_result(n, 0)->type->dtype),
 	          .batch = s.batch->n,
 	          .m = s.rows->n,
 	          .n = ints_of_type(s.columns),
 	          .k = ints_of_type(s.inner),
+	          .b_along_k = y->rank && ints_has(&a->y_contract, y->rank - 1),
 	          .a = dot_x,
 	          .b = dot_y,
 	          .c = dot_z};
@@ -464,6 +467,17 @@ dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisR
 	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
 }
 
+/* Without AVX-512 oneDNN reads y where it is when the result is narrow or low (its bound is 1 / rows + 1 / columns).
+ * Rows of y that are a multiple of 4 KiB apart then share lines of the first cache: half the speed of the loops. */
+static bool
+y_collides(const Lower *lw, DType d, const AxisRuns *rows, const AxisRuns *columns,
+           const AxisRuns *inner)
+{
+	return lw->vector_bits < 512 && columns->strides[0][0] == 1 &&
+	       dtype_bytes(d, inner->strides[1][0]) % 4096 == 0 &&
+	       1.0 / (double)rows->size[0] + 1.0 / (double)columns->size[0] >= 0.0038;
+}
+
 static bool
 dot_library(Lower *lw, const Node *n, LibraryCall *out)
 {
@@ -483,7 +497,8 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
 	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
 	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(&rows) || !is_one_run(&columns) ||
-	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner))
+	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner) ||
+	    y_collides(lw, x->type->dtype, &rows, &columns, &inner))
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))

@@ -1,12 +1,23 @@
-/* The blocked matrix product. Per block of columns and of k, b is packed into a local panel; rows go ROWS at
- * a time with their sums in local vectors, which the C compiler keeps in registers: 8 x 32 f32 sums fill 16
- * of AVX-512's 32 registers. Every element is summed in the order of k, whatever the block sizes. Scheme:
- * Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
+/* The blocked matrix product. Per block of columns and of k, b is packed into a local panel; of its product some rows
+ * and columns at a time have their sums in local vectors, which the compiler of the kernel keeps in registers. Every
+ * element is summed in the order of k, whatever the block sizes. Scheme: Goto and van de Geijn, "Anatomy of
+ * High-Performance Matrix Multiplication", 2008.
  *
  * In parallel go batches, blocks of columns, and where these are few, chunks of rows. */
 #include "ir/ops/gemm.h"
 
-enum { ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
+enum { MAX_ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64, LINE = 16 };
+
+/* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
+ * loads than multiplications. A wider panel has a read less often, but does not stay in the first cache. */
+typedef struct {
+	int vector_bits, rows, columns, panel;
+	bool gathers; /* numbers of b that are not side by side, in one instruction */
+} Registers;
+static const Registers registers[] = {
+	{512, 8, 32, 32, true}, /* 16 of 32 registers */
+	{256, 6, 16, 64},       /* 12 of 16; narrower vectors, too */
+};
 
 /* ---- a shape in blocks of neighbouring elements: `count` steps along `axis`, with all that lies inside it */
 typedef struct {
@@ -117,8 +128,9 @@ typedef struct {
 	const Gemm *g;
 	Tiling columns, depth;
 	bool bias;     /* is stored with the sums */
-	int64_t lanes; /* of the panel and the sums */
-	int panel, sums[ROWS], out;
+	bool by_lines; /* b is packed so */
+	int64_t block_rows, block_columns, panel_columns;
+	int panel, sums[MAX_ROWS], out;
 	int64_t rows; /* of a chunk */
 	Affine batch, first_row;
 	/* of the block at hand */
@@ -126,63 +138,106 @@ typedef struct {
 	int64_t column_count, depth_count;
 } Product;
 
-/* panel[k, j] = b(k, j); what lies beyond the block's columns is never stored */
+/* panel[k, j] = b(k, j) */
+static void
+pack_element(const Product *p, Affine k, Affine j)
+{
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue x = p->g->b(p->lw, p->g->node, p->batch, affine_add(p->first_k, k),
+	                      affine_add(p->first_column, j));
+
+	lb_store(lb, p->panel, affine_add(affine_scale(k, p->panel_columns), j), x);
+}
+
+/* Where b lies along k: a line of the cache for each column, all of it. With rows of 4 KiB all columns share lines. */
+static void
+pack_some_depth(const Product *p, Affine first, int64_t count)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Affine j = open_block(lb, &p->columns, p->column_count, LOOP_PLAIN);
+	LoopValue k = lb_for(lb, LOOP_VECTOR, count);
+
+	pack_element(p, affine_add(first, affine_scalar(k)), j);
+	lb_end(lb);
+	close_block(lb, &p->columns);
+}
+
+/* The panel of the block; what lies beyond its columns is never stored. */
 static void
 pack_panel(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
+	int64_t depth = p->depth_count * p->depth.inside;
+
+	if (p->by_lines && p->depth.axis == p->depth.shape.n - 1) {
+		int64_t full = depth / LINE, rest = depth % LINE;
+		if (full) {
+			LoopValue i = lb_for(lb, LOOP_PLAIN, full);
+			pack_some_depth(p, affine_scale(affine_scalar(i), LINE), LINE);
+			lb_end(lb);
+		}
+		if (rest)
+			pack_some_depth(p, affine_constant(full * LINE), rest);
+		return;
+	}
 	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
 	Affine j = open_block(lb, &p->columns, p->column_count, LOOP_VECTOR);
-	LoopValue x = p->g->b(p->lw, p->g->node, p->batch, affine_add(p->first_k, k),
-	                      affine_add(p->first_column, j));
 
-	lb_store(lb, p->panel, affine_add(affine_scale(k, p->lanes), j), x);
+	pack_element(p, k, j);
 	close_block(lb, &p->columns);
 	close_block(lb, &p->depth);
 }
 
 static Affine
-place_of(const Product *p, Affine row, int r, LoopValue j)
+place_of(const Product *p, Affine row, int r, Affine j)
 {
 	return p->g->c(p->lw, p->g->node, p->batch, affine_add(row, affine_constant(r)),
-	               affine_add(p->first_column, affine_scalar(j)));
+	               affine_add(p->first_column, j));
 }
+
+/* Sums in registers: of so many rows and columns of the panel's product. */
+typedef struct {
+	Affine row, column; /* column: within the panel */
+	int rows;
+	int64_t columns;
+} Block;
 
 /* sums[r][j] = 0, or what earlier blocks of k left in c */
 static void
-start_sums(const Product *p, Affine row, int rows)
+start_sums(const Product *p, const Block *b)
 {
 	LoopBuilder *lb = p->lw->lb;
 	bool zero = is_one_block(&p->depth);
-	LoopValue j = lb_for(lb, LOOP_VECTOR,
-	                     zero ? p->lanes : p->column_count * p->columns.inside);
+	LoopValue j = lb_for(lb, LOOP_VECTOR, zero ? p->block_columns : b->columns);
 
-	for (int r = 0; r < rows; r++)
+	for (int r = 0; r < b->rows; r++)
 		lb_store(lb, p->sums[r], affine_scalar(j),
 		         zero ? lb_number(lb, p->g->type, 0)
-		              : lb_load(lb, p->out, place_of(p, row, r, j)));
+		              : lb_load(lb, p->out,
+		                        place_of(p, b->row, r,
+		                                 affine_add(b->column, affine_scalar(j)))));
 	lb_end(lb);
 }
 
 static void
-multiply_rows(const Product *p, Affine row, int rows)
+multiply(const Product *p, const Block *b)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue a[ROWS];
+	LoopValue x[MAX_ROWS];
 
 	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
-	for (int r = 0; r < rows; r++)
-		a[r] = p->g->a(p->lw, p->g->node, p->batch, affine_add(row, affine_constant(r)),
+	for (int r = 0; r < b->rows; r++)
+		x[r] = p->g->a(p->lw, p->g->node, p->batch, affine_add(b->row, affine_constant(r)),
 		               affine_add(p->first_k, k));
-	LoopValue j = lb_for(lb, LOOP_VECTOR, p->lanes);
-	LoopValue b = lb_load(lb, p->panel,
-	                      affine_add(affine_scale(k, p->lanes), affine_scalar(j)));
-	for (int r = 0; r < rows; r++) {
+	LoopValue j = lb_for(lb, LOOP_VECTOR, p->block_columns);
+	Affine at = affine_add(b->column, affine_scalar(j));
+	LoopValue y = lb_load(lb, p->panel, affine_add(affine_scale(k, p->panel_columns), at));
+	for (int r = 0; r < b->rows; r++) {
 		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
 		if (dtype_is_float(p->g->type))
-			sum = lb_op(lb, LOOP_fma, p->g->type, (LoopValue[]){a[r], b, sum});
+			sum = lb_op(lb, LOOP_fma, p->g->type, (LoopValue[]){x[r], y, sum});
 		else
-			sum = lb_binary(lb, LOOP_add, sum, lb_binary(lb, LOOP_mul, a[r], b));
+			sum = lb_binary(lb, LOOP_add, sum, lb_binary(lb, LOOP_mul, x[r], y));
 		lb_store(lb, p->sums[r], affine_scalar(j), sum);
 	}
 	lb_end(lb);
@@ -191,13 +246,13 @@ multiply_rows(const Product *p, Affine row, int rows)
 
 /* c = the sums, with the bias if these are all. */
 static void
-finish_rows(const Product *p, Affine row, int rows)
+finish_sums(const Product *p, const Block *b)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
+	LoopValue j = lb_for(lb, LOOP_VECTOR, b->columns);
 
-	for (int r = 0; r < rows; r++) {
-		Affine place = place_of(p, row, r, j);
+	for (int r = 0; r < b->rows; r++) {
+		Affine place = place_of(p, b->row, r, affine_add(b->column, affine_scalar(j)));
 		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
 		if (is_one_block(&p->depth))
 			sum = lower_stored_element(p->lw, p->g->node, place, sum);
@@ -207,11 +262,35 @@ finish_rows(const Product *p, Affine row, int rows)
 }
 
 static void
+register_block(const Product *p, const Block *b)
+{
+	start_sums(p, b);
+	multiply(p, b);
+	finish_sums(p, b);
+}
+
+static void
 row_block(const Product *p, Affine row, int rows)
 {
-	start_sums(p, row, rows);
-	multiply_rows(p, row, rows);
-	finish_rows(p, row, rows);
+	LoopBuilder *lb = p->lw->lb;
+	int64_t columns = p->column_count * p->columns.inside;
+	int64_t full = columns / p->block_columns, rest = columns % p->block_columns;
+	Block b = {.row = row, .rows = rows, .column = affine_constant(0)};
+
+	b.columns = p->block_columns;
+	if (full > 1) {
+		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
+		b.column = affine_scale(affine_scalar(i), p->block_columns);
+		register_block(p, &b);
+		lb_end(lb);
+	} else if (full) {
+		register_block(p, &b);
+	}
+	if (rest) {
+		b.column = affine_constant(full * p->block_columns);
+		b.columns = rest;
+		register_block(p, &b);
+	}
 }
 
 static void
@@ -219,18 +298,21 @@ depth_block(void *ctx, Affine first, int64_t count)
 {
 	Product *p = ctx;
 	LoopBuilder *lb = p->lw->lb;
-	int64_t full = p->rows / ROWS, rest = p->rows % ROWS;
+	int64_t full = p->rows / p->block_rows, rest = p->rows % p->block_rows;
 
 	p->first_k = first;
 	p->depth_count = count;
 	pack_panel(p);
 	if (full) {
 		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		row_block(p, affine_add(p->first_row, affine_scale(affine_scalar(i), ROWS)), ROWS);
+		row_block(p,
+		          affine_add(p->first_row, affine_scale(affine_scalar(i), p->block_rows)),
+		          (int)p->block_rows);
 		lb_end(lb);
 	}
 	if (rest)
-		row_block(p, affine_add(p->first_row, affine_constant(full * ROWS)), (int)rest);
+		row_block(p, affine_add(p->first_row, affine_constant(full * p->block_rows)),
+		          (int)rest);
 }
 
 /* Opens loops over the elements of a block of columns; their place in c. */
@@ -241,7 +323,7 @@ open_columns(const Product *p)
 	LoopValue m = lb_for(lb, LOOP_PLAIN, p->rows);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
 
-	return place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, j);
+	return place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, affine_scalar(j));
 }
 
 static void
@@ -312,13 +394,13 @@ some_column_block(Product *p, Affine first, Affine block)
 	lb_end(lb);
 }
 
-/* In how many chunks the rows go when there are `parts` parts without: whole blocks, all equal. */
+/* In how many chunks the rows go when there are `parts` parts without: all are equal. */
 static int64_t
 row_chunks(int64_t rows, int64_t parts)
 {
-	int64_t n = parts < ENOUGH_PARTS && rows % ROWS == 0 ? ENOUGH_PARTS / parts : 1;
+	int64_t n = parts < ENOUGH_PARTS ? ENOUGH_PARTS / parts : 1;
 
-	while (n > 1 && (rows % (n * ROWS) != 0 || rows / n < LEAST_CHUNK))
+	while (n > 1 && (rows % n != 0 || rows / n < LEAST_CHUNK))
 		n--;
 	return n;
 }
@@ -352,16 +434,25 @@ void
 gemm_kernel(Lower *lw, const Gemm *g)
 {
 	LoopBuilder *lb = lw->lb;
-	Product p = {.lw = lw, .g = g, .lanes = dtype_info[g->type].bits == 64 ? 16 : 32};
+	const Registers *r = registers;
+	int wide = dtype_info[g->type].bits == 64 ? 2 : 1;
 
-	p.columns = tile(&g->n, p.lanes);
+	while (r->vector_bits > lw->vector_bits && r < registers + COUNT(registers) - 1)
+		r++;
+	Product p = {.lw = lw,
+	             .g = g,
+	             .by_lines = g->b_along_k && !r->gathers,
+	             .block_rows = r->rows,
+	             .block_columns = r->columns / wide,
+	             .panel_columns = r->panel / wide};
+	p.columns = tile(&g->n, p.panel_columns);
 	p.depth = tile(&g->k, DEPTH);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	p.panel = lb_local(lb, g->type,
-	                   p.lanes * (p.depth.count ? p.depth.count * p.depth.inside : 1));
-	for (int r = 0; r < ROWS; r++)
-		p.sums[r] = lb_local(lb, g->type, p.lanes);
+	                   p.panel_columns * (p.depth.count ? p.depth.count * p.depth.inside : 1));
+	for (int i = 0; i < r->rows; i++)
+		p.sums[i] = lb_local(lb, g->type, p.block_columns);
 	if (tiling_size(&p.columns) && g->batch) {
 		parallel_parts(&p);
 	} else {

@@ -234,6 +234,8 @@ compare_results(const Case *c, const EvalTensor *want, const EvalTensor *got, in
 		}
 }
 
+static int64_t vector_bits = 512;
+
 static bool
 lower_module(Case *c)
 {
@@ -243,7 +245,8 @@ lower_module(Case *c)
 	static const PassRow *const rows[] = {&pass_legalize, &pass_fuse, &pass_lower};
 
 	for (int i = 0; i < COUNT(rows); i++)
-		vec_push(c->arena, &p, ((PassCall){rows[i], NULL}));
+		vec_push(c->arena, &p, pass_call(c->arena, rows[i]));
+	((LowerOptions *)p.at[p.n - 1].options)->vector_bits = vector_bits;
 	return pipeline_run(&p, c->m, &stage, &o, c->diag);
 }
 
@@ -273,7 +276,9 @@ static void
 test_kernels(void **state)
 {
 	(void)state;
-	for_each_case(check_kernel);
+	for (vector_bits = 512; vector_bits >= 128; vector_bits /= 2)
+		for_each_case(check_kernel);
+	vector_bits = 512;
 }
 
 /* ---- the same with a vector added along an axis of the result, where the row says that the kernel may do it */

@@ -50,6 +50,7 @@ test_levels_contain_each_other(void **state)
 	for (int i = 0; i < COUNT(levels) - 1; i++) {
 		const char *less = cpu_features(arena, levels[i]);
 		assert_memory_equal(cpu_features(arena, levels[i + 1]), less, strlen(less));
+		assert_int_equal(cpu_vector_bits(less), 128 << i);
 	}
 	assert_null(cpu_features(arena, "pentium"));
 	arena_free(arena);
