@@ -467,15 +467,17 @@ dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisR
 	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
 }
 
-/* Without AVX-512 oneDNN reads y where it is when the result is narrow or low (its bound is 1 / rows + 1 / columns).
- * Rows of y that are a multiple of 4 KiB apart then share lines of the first cache: half the speed of the loops. */
+/* Without AVX-512 oneDNN reads y where it is when the result is narrow or low: IN_PLACE is the bound of its
+ * nocopy_checker_avx2. Rows of y that are a multiple of 4 KiB apart then share lines of the first cache, which halves
+ * its speed: the loops are faster. */
+#define IN_PLACE 0.0038 /* on 1 / rows + 1 / columns */
 static bool
 y_collides(const Lower *lw, DType d, const AxisRuns *rows, const AxisRuns *columns,
            const AxisRuns *inner)
 {
 	return lw->vector_bits < 512 && columns->strides[0][0] == 1 &&
 	       dtype_bytes(d, inner->strides[1][0]) % 4096 == 0 &&
-	       1.0 / (double)rows->size[0] + 1.0 / (double)columns->size[0] >= 0.0038;
+	       1.0 / (double)rows->size[0] + 1.0 / (double)columns->size[0] >= IN_PLACE;
 }
 
 static bool

@@ -6,7 +6,8 @@
  * In parallel go batches, blocks of columns, and where these are few, chunks of rows. */
 #include "ir/ops/gemm.h"
 
-enum { MAX_ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64, LINE = 16 };
+enum { MAX_ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
+enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
  * loads than multiplications. A wider panel has a read less often, but does not stay in the first cache. */
@@ -128,7 +129,7 @@ typedef struct {
 	const Gemm *g;
 	Tiling columns, depth;
 	bool bias;     /* is stored with the sums */
-	bool by_lines; /* b is packed so */
+	bool by_lines; /* b is packed by lines of the cache */
 	int64_t block_rows, block_columns, panel_columns;
 	int panel, sums[MAX_ROWS], out;
 	int64_t rows; /* of a chunk */
