@@ -136,6 +136,18 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	return x;
 }
 
+/* Those that run, as a shorter vector. */
+static V
+first_lanes(const Printer *p, V x)
+{
+	V lanes[LOOP_LANES];
+
+	for (int i = 0; i < p->active; i++)
+		lanes[i] = LLVMConstInt(LLVMInt32TypeInContext(p->context), (unsigned)i, false);
+	return LLVMBuildShuffleVector(p->b, x, LLVMGetUndef(LLVMTypeOf(x)),
+	                              LLVMConstVector(lanes, (unsigned)p->active), "");
+}
+
 static void
 store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 {
@@ -148,7 +160,7 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 		return;
 	}
 	if (p->mask)
-		x = LLVMBuildSelect(p->b, p->mask, x, load_lanes(p, s, storage, at), "");
+		x = first_lanes(p, x);
 	LLVMSetAlignment(LLVMBuildStore(p->b, x, at), (unsigned)dtype_bytes(storage, 1));
 }
 

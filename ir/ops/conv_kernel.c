@@ -161,6 +161,7 @@ conv_kernel(Lower *lw, const Node *n)
 	                        .m = s.out,
 	                        .n = ints_of_type(s.y_space),
 	                        .k = with_first(s.in, s.window),
+	                        .a_along_k = true,
 	                        .a = conv_a,
 	                        .b = conv_b,
 	                        .c = conv_c});
@@ -279,6 +280,7 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 	                        .m = s.out,
 	                        .n = with_first(s.in, s.window),
 	                        .k = with_first(s.x->dims[0], s.y_space),
+	                        .a_along_k = true,
 	                        .a = conv_grad_weight_a,
 	                        .b = conv_grad_weight_b,
 	                        .c = conv_grad_weight_c});

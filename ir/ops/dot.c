@@ -378,6 +378,7 @@ dot_kernel(Lower *lw, const Node *n)
 	          .m = s.rows->n,
 	          .n = ints_of_type(s.columns),
 	          .k = ints_of_type(s.inner),
+	          .a_along_k = x->rank && ints_has(&a->x_contract, x->rank - 1),
 	          .b_along_k = y->rank && ints_has(&a->y_contract, y->rank - 1),
 	          .a = dot_x,
 	          .b = dot_y,
@@ -467,19 +468,6 @@ dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisR
 	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
 }
 
-/* Without AVX-512 oneDNN reads y where it is when the result is narrow or low: IN_PLACE is the bound of its
- * nocopy_checker_avx2. Rows of y that are a multiple of 4 KiB apart then share lines of the first cache, which halves
- * its speed: the loops are faster. */
-#define IN_PLACE 0.0038 /* on 1 / rows + 1 / columns */
-static bool
-y_collides(const Lower *lw, DType d, const AxisRuns *rows, const AxisRuns *columns,
-           const AxisRuns *inner)
-{
-	return lw->vector_bits < 512 && columns->strides[0][0] == 1 &&
-	       dtype_bytes(d, inner->strides[1][0]) % 4096 == 0 &&
-	       1.0 / (double)rows->size[0] + 1.0 / (double)columns->size[0] >= IN_PLACE;
-}
-
 static bool
 dot_library(Lower *lw, const Node *n, LibraryCall *out)
 {
@@ -499,8 +487,7 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
 	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
 	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(&rows) || !is_one_run(&columns) ||
-	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner) ||
-	    y_collides(lw, x->type->dtype, &rows, &columns, &inner))
+	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner))
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
@@ -536,6 +523,10 @@ static const Sample dot_samples[] = {
 	{"{x_batch = [0,1], y_batch = [0,1], x_contract = [3], y_contract = [2], order = [0,2,1,3]}",
          "f64[2,3,5,4], f64[2,3,4,7]"},
 	{"{x_contract = [1], y_contract = [0], order = [1,0]}", "f64[9,5], f64[5,35]"},
+	{"{x_contract = [1], y_contract = [0]}", "f64[1,385], f64[385,2]"},
+	{"{x_contract = [0], y_contract = [0]}", "f64[768,2], f64[768,1]"},
+	{"{x_contract = [0], y_contract = [0]}", "f64[12,8], f64[12,70]"},
+	{"{x_contract = [1], y_contract = [1]}", "f64[2,20], f64[70,20]"},
 	{0}};
 const OpRow op_dot = {
 	COLUMNS(dot, DotAttr, dot_fields, dot_grad, "tensor product, summed over contracted axes"),

@@ -5,123 +5,22 @@
  *
  * In parallel go batches, blocks of columns, and where these are few, chunks of rows. */
 #include "ir/ops/gemm.h"
+#include "ir/ops/tiles.h"
 
-enum { MAX_ROWS = 8, DEPTH = 256, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
+enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
- * loads than multiplications. A wider panel has a read less often, but does not stay in the first cache. */
+ * loads than multiplications. The panel of b is depth x panel: the second cache holds it, and a wider one has a read
+ * less often, a deeper one c. */
 typedef struct {
-	int vector_bits, rows, columns, panel;
+	int vector_bits, rows, columns, panel, depth;
 	bool gathers; /* numbers of b that are not side by side, in one instruction */
 } Registers;
 static const Registers registers[] = {
-	{512, 8, 32, 32, true}, /* 16 of 32 registers */
-	{256, 6, 16, 64},       /* 12 of 16; narrower vectors, too */
+	{512, 8, 32, 32, 256, true}, /* 16 of 32 registers */
+	{256, 6, 16, 128, 384},      /* 12 of 16; narrower vectors, too */
 };
-
-/* ---- a shape in blocks of neighbouring elements: `count` steps along `axis`, with all that lies inside it */
-typedef struct {
-	Ints shape;
-	int axis;
-	int64_t inside, count;
-} Tiling;
-
-static int64_t
-tiling_size(const Tiling *t)
-{
-	int64_t n = 1;
-
-	for (int i = 0; i < t->shape.n; i++)
-		n *= t->shape.at[i];
-	return n;
-}
-
-static Tiling
-tile(const Ints *shape, int64_t most)
-{
-	Tiling t = {.shape = *shape, .inside = 1};
-
-	if (t.shape.n == 0)
-		t.shape = (Ints){.n = 1, .at = {1}};
-	if (tiling_size(&t) == 0)
-		return t;
-	t.axis = t.shape.n - 1;
-	while (t.axis > 0 && t.inside * t.shape.at[t.axis] <= most)
-		t.inside *= t.shape.at[t.axis--];
-	t.count = most / t.inside < t.shape.at[t.axis] ? most / t.inside : t.shape.at[t.axis];
-	return t;
-}
-
-static bool
-is_one_block(const Tiling *t)
-{
-	return t->axis == 0 && t->count == t->shape.at[0];
-}
-
-/* Blocks along `axis`, the last of which may be shorter, and how often that axis is repeated. */
-static int64_t
-blocks_along(const Tiling *t)
-{
-	return (t->shape.at[t->axis] + t->count - 1) / t->count;
-}
-static int64_t
-repeats(const Tiling *t)
-{
-	return tiling_size(t) / (t->shape.at[t->axis] * t->inside);
-}
-
-/* Calls body for every block, in order, inside loops: its first element, and its steps along `axis`. */
-static void
-for_blocks(LoopBuilder *lb, const Tiling *t, void (*body)(void *ctx, Affine first, int64_t count),
-           void *ctx)
-{
-	int64_t stride = tiling_size(t), full = t->shape.at[t->axis] / t->count;
-	int64_t rest = t->shape.at[t->axis] % t->count;
-	Affine first = affine_constant(0);
-
-	for (int i = 0; i < t->axis; i++) {
-		stride /= t->shape.at[i];
-		LoopValue v = lb_for(lb, LOOP_PLAIN, t->shape.at[i]);
-		first = affine_add(first, affine_scale(affine_scalar(v), stride));
-	}
-	if (full > 1) {
-		LoopValue v = lb_for(lb, LOOP_PLAIN, full);
-		body(ctx, affine_add(first, affine_scale(affine_scalar(v), t->count * t->inside)),
-		     t->count);
-		lb_end(lb);
-	} else if (full) {
-		body(ctx, first, t->count);
-	}
-	if (rest)
-		body(ctx, affine_add(first, affine_constant(full * t->count * t->inside)), rest);
-	for (int i = 0; i < t->axis; i++)
-		lb_end(lb);
-}
-
-/* Opens a loop per axis of a block; the element's number in the block. */
-static Affine
-open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost)
-{
-	int64_t stride = t->inside;
-	Affine at = affine_constant(0);
-
-	for (int i = t->axis; i < t->shape.n; i++) {
-		LoopMode mode = i == t->shape.n - 1 ? innermost : LOOP_PLAIN;
-		LoopValue v = lb_for(lb, mode, i == t->axis ? count : t->shape.at[i]);
-		at = affine_add(at, affine_scale(affine_scalar(v), stride));
-		if (i + 1 < t->shape.n)
-			stride /= t->shape.at[i + 1];
-	}
-	return at;
-}
-
-static void
-close_block(LoopBuilder *lb, const Tiling *t)
-{
-	for (int i = t->axis; i < t->shape.n; i++)
-		lb_end(lb);
-}
 
 /* ---- the product */
 typedef struct {
@@ -131,167 +30,256 @@ typedef struct {
 	bool bias;     /* is stored with the sums */
 	bool by_lines; /* b is packed by lines of the cache */
 	int64_t block_rows, block_columns, panel_columns;
+	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
 	int panel, sums[MAX_ROWS], out;
-	int64_t rows; /* of a chunk */
+	int packed_rows; /* of a block, if a does not lie along k and is read often; else -1 */
+	int64_t rows;    /* of a chunk */
 	Affine batch, first_row;
-	/* of the block at hand */
+	/* of the panel at hand */
 	Affine first_column, first_k;
 	int64_t column_count, depth_count;
+	/* of the strip, or a block's columns: the first within the panel, and where it is packed */
+	Affine column, packed;
+	int64_t n_columns;
+	/* of the block's rows */
+	Affine row;
+	int n_rows;
 } Product;
 
-/* panel[k, j] = b(k, j) */
+static int64_t
+most_depth(const Product *p)
+{
+	return p->depth.count * p->depth.inside;
+}
+
+static int64_t
+panel_size(const Product *p)
+{
+	return p->column_count * p->columns.inside;
+}
+
+/* ---- b in a panel */
+
+/* Opens loops over the columns of a strip; the column within it. */
+static Affine
+open_strip(const Product *p, LoopMode innermost)
+{
+	if (p->strip_columns < p->panel_columns)
+		return affine_scalar(lb_for(p->lw->lb, innermost, p->n_columns));
+	return open_block(p->lw->lb, &p->columns, p->column_count, innermost);
+}
+
+static void
+close_strip(const Product *p)
+{
+	if (p->strip_columns < p->panel_columns)
+		lb_end(p->lw->lb);
+	else
+		close_block(p->lw->lb, &p->columns);
+}
+
+/* panel[strip, k, j] = b(k, strip + j) */
 static void
 pack_element(const Product *p, Affine k, Affine j)
 {
-	LoopBuilder *lb = p->lw->lb;
 	LoopValue x = p->g->b(p->lw, p->g->node, p->batch, affine_add(p->first_k, k),
-	                      affine_add(p->first_column, j));
+	                      affine_add(p->first_column, affine_add(p->column, j)));
+	Affine place = affine_add(affine_scale(k, p->strip_columns), j);
 
-	lb_store(lb, p->panel, affine_add(affine_scale(k, p->panel_columns), j), x);
+	lb_store(p->lw->lb, p->panel, affine_add(p->packed, place), x);
 }
 
 /* Where b lies along k: a line of the cache for each column, all of it. With rows of 4 KiB all columns share lines. */
 static void
-pack_some_depth(const Product *p, Affine first, int64_t count)
+pack_line(void *ctx, Affine number, int64_t size)
 {
-	LoopBuilder *lb = p->lw->lb;
-	Affine j = open_block(lb, &p->columns, p->column_count, LOOP_PLAIN);
-	LoopValue k = lb_for(lb, LOOP_VECTOR, count);
+	const Product *p = ctx;
+	Affine j = open_strip(p, LOOP_PLAIN);
+	LoopValue k = lb_for(p->lw->lb, LOOP_VECTOR, size);
 
-	pack_element(p, affine_add(first, affine_scalar(k)), j);
-	lb_end(lb);
-	close_block(lb, &p->columns);
+	pack_element(p, affine_add(affine_scale(number, LINE), affine_scalar(k)), j);
+	lb_end(p->lw->lb);
+	close_strip(p);
 }
 
-/* The panel of the block; what lies beyond its columns is never stored. */
+/* What lies beyond the columns is never stored. */
 static void
-pack_panel(const Product *p)
+pack_strip(void *ctx, Affine number, int64_t size)
 {
+	Product *p = ctx;
 	LoopBuilder *lb = p->lw->lb;
-	int64_t depth = p->depth_count * p->depth.inside;
 
+	p->column = affine_scale(number, p->strip_columns);
+	p->packed = affine_scale(p->column, most_depth(p));
+	p->n_columns = size;
 	if (p->by_lines && p->depth.axis == p->depth.shape.n - 1) {
-		int64_t full = depth / LINE, rest = depth % LINE;
-		if (full) {
-			LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-			pack_some_depth(p, affine_scale(affine_scalar(i), LINE), LINE);
-			lb_end(lb);
-		}
-		if (rest)
-			pack_some_depth(p, affine_constant(full * LINE), rest);
+		for_pieces(lb, p->depth_count * p->depth.inside, LINE, pack_line, p);
 		return;
 	}
 	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
-	Affine j = open_block(lb, &p->columns, p->column_count, LOOP_VECTOR);
+	Affine j = open_strip(p, LOOP_VECTOR);
 
 	pack_element(p, k, j);
-	close_block(lb, &p->columns);
+	close_strip(p);
+	close_block(lb, &p->depth);
+}
+
+/* ---- a block of sums in registers */
+static LoopValue
+element_of_a(const Product *p, Affine r, Affine k)
+{
+	return p->g->a(p->lw, p->g->node, p->batch, affine_add(p->row, r),
+	               affine_add(p->first_k, k));
+}
+
+/* packed_rows[k, r] = a(row + r, k) */
+static void
+pack_rows(const Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
+	Affine r = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_rows));
+
+	lb_store(lb, p->packed_rows, affine_add(affine_scale(k, p->block_rows), r),
+	         element_of_a(p, r, k));
+	lb_end(lb);
 	close_block(lb, &p->depth);
 }
 
 static Affine
-place_of(const Product *p, Affine row, int r, Affine j)
+place_of(const Product *p, int r, Affine j)
 {
-	return p->g->c(p->lw, p->g->node, p->batch, affine_add(row, affine_constant(r)),
-	               affine_add(p->first_column, j));
+	return p->g->c(p->lw, p->g->node, p->batch, affine_add(p->row, affine_constant(r)),
+	               affine_add(p->first_column, affine_add(p->column, j)));
 }
 
-/* Sums in registers: of so many rows and columns of the panel's product. */
-typedef struct {
-	Affine row, column; /* column: within the panel */
-	int rows;
-	int64_t columns;
-} Block;
-
-/* sums[r][j] = 0, or what earlier blocks of k left in c */
+/* Calls body for the block of k that begins at `first`, or for all others: what is known not to be is left out. */
 static void
-start_sums(const Product *p, const Block *b)
+where_k_is(const Product *p, int64_t first, bool is, void (*body)(const Product *p))
 {
 	LoopBuilder *lb = p->lw->lb;
-	bool zero = is_one_block(&p->depth);
-	LoopValue j = lb_for(lb, LOOP_VECTOR, zero ? p->block_columns : b->columns);
 
-	for (int r = 0; r < b->rows; r++)
-		lb_store(lb, p->sums[r], affine_scalar(j),
-		         zero ? lb_number(lb, p->g->type, 0)
-		              : lb_load(lb, p->out,
-		                        place_of(p, b->row, r,
-		                                 affine_add(b->column, affine_scalar(j)))));
-	lb_end(lb);
-}
-
-static void
-multiply(const Product *p, const Block *b)
-{
-	LoopBuilder *lb = p->lw->lb;
-	LoopValue x[MAX_ROWS];
-
-	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
-	for (int r = 0; r < b->rows; r++)
-		x[r] = p->g->a(p->lw, p->g->node, p->batch, affine_add(b->row, affine_constant(r)),
-		               affine_add(p->first_k, k));
-	LoopValue j = lb_for(lb, LOOP_VECTOR, p->block_columns);
-	Affine at = affine_add(b->column, affine_scalar(j));
-	LoopValue y = lb_load(lb, p->panel, affine_add(affine_scale(k, p->panel_columns), at));
-	for (int r = 0; r < b->rows; r++) {
-		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
-		if (dtype_is_float(p->g->type))
-			sum = lb_op(lb, LOOP_fma, p->g->type, (LoopValue[]){x[r], y, sum});
-		else
-			sum = lb_binary(lb, LOOP_add, sum, lb_binary(lb, LOOP_mul, x[r], y));
-		lb_store(lb, p->sums[r], affine_scalar(j), sum);
+	if (p->first_k.n) {
+		LoopValue at = lb_affine(lb, p->first_k), k = lb_int(lb, S64, first);
+		lb_if(lb, lb_compare(lb, is ? LOOP_eq : LOOP_ne, at, k));
+		body(p);
+		lb_end(lb);
+	} else if ((p->first_k.constant == first) == is) {
+		body(p);
 	}
-	lb_end(lb);
-	close_block(lb, &p->depth);
 }
 
-/* c = the sums, with the bias if these are all. */
+/* sums[r][j] = 0 */
 static void
-finish_sums(const Product *p, const Block *b)
+clear_sums(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue j = lb_for(lb, LOOP_VECTOR, b->columns);
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->block_columns));
 
-	for (int r = 0; r < b->rows; r++) {
-		Affine place = place_of(p, b->row, r, affine_add(b->column, affine_scalar(j)));
-		LoopValue sum = lb_load(lb, p->sums[r], affine_scalar(j));
-		if (is_one_block(&p->depth))
+	for (int r = 0; r < p->n_rows; r++)
+		lb_store(lb, p->sums[r], j, lb_number(lb, p->g->type, 0));
+	lb_end(lb);
+}
+
+/* sums[r][j] = what earlier blocks of k left in c */
+static void
+load_sums(const Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
+
+	for (int r = 0; r < p->n_rows; r++)
+		lb_store(lb, p->sums[r], j, lb_load(lb, p->out, place_of(p, r, j)));
+	lb_end(lb);
+}
+
+/* c = the sums, and the bias if they are complete. */
+static void
+put_sums(const Product *p, bool complete)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
+
+	for (int r = 0; r < p->n_rows; r++) {
+		Affine place = place_of(p, r, j);
+		LoopValue sum = lb_load(lb, p->sums[r], j);
+		if (complete)
 			sum = lower_stored_element(p->lw, p->g->node, place, sum);
 		lb_store(lb, p->out, place, sum);
 	}
 	lb_end(lb);
 }
-
 static void
-register_block(const Product *p, const Block *b)
+store_sums(const Product *p)
 {
-	start_sums(p, b);
-	multiply(p, b);
-	finish_sums(p, b);
+	put_sums(p, false);
+}
+static void
+finish_sums(const Product *p)
+{
+	put_sums(p, true);
 }
 
 static void
-row_block(const Product *p, Affine row, int rows)
+multiply(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
-	int64_t columns = p->column_count * p->columns.inside;
-	int64_t full = columns / p->block_columns, rest = columns % p->block_columns;
-	Block b = {.row = row, .rows = rows, .column = affine_constant(0)};
+	LoopValue x[MAX_ROWS];
+	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
 
-	b.columns = p->block_columns;
-	if (full > 1) {
-		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		b.column = affine_scale(affine_scalar(i), p->block_columns);
-		register_block(p, &b);
-		lb_end(lb);
-	} else if (full) {
-		register_block(p, &b);
+	for (int r = 0; r < p->n_rows; r++) {
+		Affine row = affine_constant(r);
+		Affine at = affine_add(affine_scale(k, p->block_rows), row);
+		x[r] = p->packed_rows < 0 ? element_of_a(p, row, k)
+		                          : lb_load(lb, p->packed_rows, at);
 	}
-	if (rest) {
-		b.column = affine_constant(full * p->block_columns);
-		b.columns = rest;
-		register_block(p, &b);
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->block_columns));
+	Affine at = affine_add(affine_scale(k, p->strip_columns), j);
+	LoopValue y = lb_load(lb, p->panel, affine_add(p->packed, at));
+	for (int r = 0; r < p->n_rows; r++) {
+		LoopValue sum = lb_load(lb, p->sums[r], j);
+		if (dtype_is_float(p->g->type))
+			sum = lb_op(lb, LOOP_fma, p->g->type, (LoopValue[]){x[r], y, sum});
+		else
+			sum = lb_binary(lb, LOOP_add, sum, lb_binary(lb, LOOP_mul, x[r], y));
+		lb_store(lb, p->sums[r], j, sum);
 	}
+	lb_end(lb);
+	close_block(lb, &p->depth);
+}
+
+static void
+register_block(void *ctx, Affine number, int64_t size)
+{
+	Product *p = ctx;
+	int64_t last = last_block(&p->depth);
+
+	p->column = affine_scale(number, p->block_columns);
+	p->packed = affine_scale(p->column,
+	                         p->strip_columns == p->block_columns ? most_depth(p) : 1);
+	p->n_columns = size;
+	where_k_is(p, 0, true, clear_sums);
+	where_k_is(p, 0, false, load_sums);
+	if (tiling_size(&p->depth))
+		multiply(p);
+	if (p->bias) {
+		where_k_is(p, last, false, store_sums);
+		where_k_is(p, last, true, finish_sums);
+	} else {
+		store_sums(p);
+	}
+}
+
+static void
+row_block(void *ctx, Affine number, int64_t size)
+{
+	Product *p = ctx;
+
+	p->row = affine_add(p->first_row, affine_scale(number, p->block_rows));
+	p->n_rows = (int)size;
+	if (p->packed_rows >= 0 && tiling_size(&p->depth))
+		pack_rows(p);
+	for_pieces(p->lw->lb, panel_size(p), p->block_columns, register_block, p);
 }
 
 static void
@@ -299,60 +287,12 @@ depth_block(void *ctx, Affine first, int64_t count)
 {
 	Product *p = ctx;
 	LoopBuilder *lb = p->lw->lb;
-	int64_t full = p->rows / p->block_rows, rest = p->rows % p->block_rows;
 
 	p->first_k = first;
 	p->depth_count = count;
-	pack_panel(p);
-	if (full) {
-		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		row_block(p,
-		          affine_add(p->first_row, affine_scale(affine_scalar(i), p->block_rows)),
-		          (int)p->block_rows);
-		lb_end(lb);
-	}
-	if (rest)
-		row_block(p, affine_add(p->first_row, affine_constant(full * p->block_rows)),
-		          (int)rest);
-}
-
-/* Opens loops over the elements of a block of columns; their place in c. */
-static Affine
-open_columns(const Product *p)
-{
-	LoopBuilder *lb = p->lw->lb;
-	LoopValue m = lb_for(lb, LOOP_PLAIN, p->rows);
-	LoopValue j = lb_for(lb, LOOP_VECTOR, p->column_count * p->columns.inside);
-
-	return place_of(p, affine_add(p->first_row, affine_scalar(m)), 0, affine_scalar(j));
-}
-
-static void
-close_columns(const Product *p)
-{
-	lb_end(p->lw->lb);
-	lb_end(p->lw->lb);
-}
-
-/* c = 0 in the block's columns */
-static void
-clear_columns(const Product *p)
-{
-	Affine place = open_columns(p);
-
-	lb_store(p->lw->lb, p->out, place, lb_number(p->lw->lb, p->g->type, 0));
-	close_columns(p);
-}
-
-/* c += bias in the block's columns, whose sums are complete */
-static void
-add_bias(const Product *p)
-{
-	Affine place = open_columns(p);
-	LoopValue sum = lb_load(p->lw->lb, p->out, place);
-
-	lb_store(p->lw->lb, p->out, place, lower_stored_element(p->lw, p->g->node, place, sum));
-	close_columns(p);
+	if (tiling_size(&p->depth))
+		for_pieces(lb, panel_size(p), p->strip_columns, pack_strip, p);
+	for_pieces(lb, p->rows, p->block_rows, row_block, p);
 }
 
 /* All of k for one block of columns. */
@@ -361,13 +301,10 @@ column_block(Product *p, Affine first, int64_t count)
 {
 	p->first_column = first;
 	p->column_count = count;
-	bool in_parts = !is_one_block(&p->depth) || tiling_size(&p->depth) == 0;
-	if (in_parts)
-		clear_columns(p);
 	if (tiling_size(&p->depth))
 		for_blocks(p->lw->lb, &p->depth, depth_block, p);
-	if (in_parts && p->bias)
-		add_bias(p);
+	else
+		depth_block(p, affine_constant(0), 0);
 }
 
 /* The same for block number `block` along the axis: full blocks, and the rest if that is what it is. */
@@ -447,11 +384,15 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .block_columns = r->columns / wide,
 	             .panel_columns = r->panel / wide};
 	p.columns = tile(&g->n, p.panel_columns);
-	p.depth = tile(&g->k, DEPTH);
+	p.depth = tile_evenly(&g->k, r->depth);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
-	p.panel = lb_local(lb, g->type,
-	                   p.panel_columns * (p.depth.count ? p.depth.count * p.depth.inside : 1));
+	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
+	p.strip_columns = one_axis ? p.block_columns : p.panel_columns;
+	int64_t depth = p.depth.count ? most_depth(&p) : 1;
+	p.panel = lb_local(lb, g->type, p.panel_columns * depth);
+	bool packs_rows = !g->a_along_k && p.panel_columns > p.block_columns;
+	p.packed_rows = packs_rows ? lb_local(lb, g->type, p.block_rows * depth) : -1;
 	for (int i = 0; i < r->rows; i++)
 		p.sums[i] = lb_local(lb, g->type, p.block_columns);
 	if (tiling_size(&p.columns) && g->batch) {

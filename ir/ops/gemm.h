@@ -13,6 +13,7 @@ typedef struct {
 	DType type; /* f32, f64, or an integer compute type */
 	int64_t batch, m;
 	Ints n, k;      /* their shapes; of no axes: one number */
+	bool a_along_k; /* memory has a's numbers along k side by side */
 	bool b_along_k; /* memory has b's numbers along k side by side, not those of a row */
 	LoopValue (*a)(Lower *lw, const Node *n, Affine batch, Affine m, Affine k);
 	LoopValue (*b)(Lower *lw, const Node *n, Affine batch, Affine k, Affine col);
