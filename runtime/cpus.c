@@ -58,23 +58,32 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 	s->n = last - first;
 }
 
+/* What process 1 may use nobody has narrowed for this process alone. */
+int
+cpu_count(void)
+{
+	cpu_set_t set;
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (sched_getaffinity(1, sizeof(set), &set) == 0)
+		return CPU_COUNT(&set);
+	return online < 1 ? 1 : online > MAX_CPUS ? MAX_CPUS : (int)online;
+}
+
 void
 cpu_share(CpuShare *out)
 {
 	cpu_set_t set;
-	int local, ranks, all;
+	int local, ranks, all = cpu_count();
 
 	*out = (CpuShare){0};
 	if (sched_getaffinity(0, sizeof(set), &set) != 0) { /* more CPUs than a cpu_set_t has */
-		long online = sysconf(_SC_NPROCESSORS_ONLN);
-		out->n = online < 1 ? 1 : online > MAX_CPUS ? MAX_CPUS : (int)online;
+		out->n = all;
 		return;
 	}
 	for (int i = 0; i < CPU_SETSIZE && out->n < MAX_CPUS; i++)
 		if (CPU_ISSET(i, &set))
 			out->at[out->n++] = i;
-	/* What process 1 may use nobody has narrowed for this process alone. */
-	all = sched_getaffinity(1, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : out->n;
 	local_rank(&local, &ranks);
 	cpu_share_divide(out, all < out->n ? out->n : all, local, ranks);
 }

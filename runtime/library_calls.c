@@ -96,6 +96,10 @@ make_call(LibraryCalls *calls, Onednn *lib, int record)
 		c->fixed = 0;
 		status_free(onednn_call_open(lib, &c->work, 0, limit, &c->call));
 	}
+	if (c->call && !onednn_pays(c->call)) {
+		onednn_call_close(c->call);
+		c->call = NULL;
+	}
 	if (!c->call)
 		return;
 	calls->packed += packed_bytes(c);

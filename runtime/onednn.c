@@ -33,6 +33,7 @@ struct OnednnCall {
 	LibraryWork work;
 	Tiling tiling;
 	Tile full, rest; /* rest.primitive NULL: tiles divide the work */
+	bool tiled;      /* each tile is computed by one thread */
 	int workers;
 	unsigned fixed;
 	int64_t shared, scratch; /* bytes: of operands that all tiles read, of a worker */
@@ -144,18 +145,19 @@ onednn_version(const Onednn *lib)
  * be another one for each run. Where that is within a loop of the host's, OpenMP gives it one, and it waits forever for
  * others that it was told of. */
 static int
-threads_begin(const Onednn *lib)
+threads_begin(const OnednnCall *c)
 {
+	const Onednn *lib = c->lib;
 	int before = lib->max_threads();
 
-	lib->set_threads(lib->tiled || lib->in_parallel() ? 1 : pool_threads(lib->pool));
+	lib->set_threads(c->tiled || lib->in_parallel() ? 1 : pool_threads(lib->pool));
 	return before;
 }
 
 static void
-threads_end(const Onednn *lib, int before)
+threads_end(const OnednnCall *c, int before)
 {
-	lib->set_threads(before);
+	c->lib->set_threads(before);
 }
 
 /* ---- descriptions: what differs between the generations */
@@ -349,9 +351,9 @@ make_call(OnednnCall *c, int64_t scratch_limit)
 	return NULL;
 }
 
-Status
-onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
-                 OnednnCall **out)
+static Status
+open_call(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit, bool tiled,
+          int tiles, OnednnCall **out)
 {
 	OnednnCall *c = calloc(1, sizeof(*c));
 
@@ -362,15 +364,45 @@ onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t s
 	c->kind = onednn_kinds[work->kind];
 	c->work = *work;
 	c->fixed = fixed;
-	c->tiling = c->kind->tiling(work, lib->tiled);
-	int before = threads_begin(lib);
+	c->tiling = c->kind->tiling(work, tiles);
+	c->tiled = tiled;
+	int before = threads_begin(c);
 	Status status = make_call(c, scratch_limit);
-	threads_end(lib, before);
+	threads_end(c, before);
 	if (status)
 		onednn_call_close(c);
 	else
 		*out = c;
 	return status;
+}
+
+/* Without AVX-512 gemm:jit parts the sums of a product by its number of threads. */
+static bool
+follows_threads(const OnednnCall *c)
+{
+	int isa = (int)c->lib->get_effective_cpu_isa();
+
+	return c->kind->slow && strncmp(c->full.name, "gemm", 4) == 0 &&
+	       (isa & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+}
+
+Status
+onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
+                 OnednnCall **out)
+{
+	if (lib->tiled)
+		return open_call(lib, work, fixed, scratch_limit, true, MANY_TILES, out);
+	RETURN_IF_ERROR(open_call(lib, work, fixed, scratch_limit, false, 1, out));
+	if (!follows_threads(*out))
+		return NULL;
+	onednn_call_close(*out);
+	return open_call(lib, work, fixed, scratch_limit, true, cpu_count(), out);
+}
+
+bool
+onednn_pays(const OnednnCall *c)
+{
+	return !follows_threads(c) || !c->kind->slow(&c->work, &c->tiling);
 }
 
 static void
@@ -459,10 +491,10 @@ pack(const OnednnCall *c, int i, const void *buffer, char *to)
 Status
 onednn_pack(OnednnCall *c, int i, const void *buffer, char *to)
 {
-	int before = threads_begin(c->lib);
+	int before = threads_begin(c);
 	Status status = pack(c, i, buffer, to);
 
-	threads_end(c->lib, before);
+	threads_end(c, before);
 	return status;
 }
 
@@ -552,10 +584,10 @@ Status
 onednn_run(OnednnCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
            char *scratch)
 {
-	int before = threads_begin(c->lib);
+	int before = threads_begin(c);
 	Status status = run(c, buffers, packed, scratch);
 
-	threads_end(c->lib, before);
+	threads_end(c, before);
 	return status;
 }
 #endif

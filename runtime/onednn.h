@@ -10,8 +10,8 @@ typedef struct Onednn Onednn;
 typedef struct OnednnCall OnednnCall;
 
 /* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads
- * gives the same bits; else the library cuts as it likes. An error says why there is no library. The pool
- * outlives it. */
+ * gives the same bits; else only products are, one tile for each CPU of the machine, where these bits would depend on the
+ * threads; the library cuts the rest as it likes. An error says why there is no library. The pool outlives it. */
 Status onednn_open(Pool *pool, bool tiled, Onednn **out);
 void onednn_close(Onednn *lib);                /* after its calls; NULL is allowed */
 const char *onednn_version(const Onednn *lib); /* "oneDNN 2.6.0" */
@@ -22,6 +22,7 @@ const char *onednn_version(const Onednn *lib); /* "oneDNN 2.6.0" */
 Status onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit,
                         OnednnCall **out);
 void onednn_call_close(OnednnCall *call);                  /* NULL is allowed */
+bool onednn_pays(const OnednnCall *call);                  /* false: the loops are faster */
 const char *onednn_implementation(const OnednnCall *call); /* "brg:avx512_core" */
 int64_t onednn_scratch(const OnednnCall *call); /* bytes that a run needs, aligned to 64 */
 /* Bytes of the fixed operand i in the layout that the library likes best; 0: it takes ours, or wants it anew in each

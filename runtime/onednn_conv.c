@@ -41,28 +41,29 @@ axis_stride(const LibraryConv *c, ConvTensor tensor, int axis)
 }
 
 static Tiling
-tiling_of(const LibraryWork *w, bool tiled, int axis, int64_t extent, int64_t step)
+tiling_of(const LibraryWork *w, int tiles, int axis, int64_t extent, int64_t step)
 {
-	Tiling t = {.axis = axis, .extent = extent, .step = tiled ? least(step, extent) : extent};
+	Tiling t = {
+		.axis = axis, .extent = extent, .step = tiles > 1 ? least(step, extent) : extent};
 
-	for (int i = 0; i < LIBRARY_BIAS && tiled; i++)
+	for (int i = 0; i < LIBRARY_BIAS && tiles > 1; i++)
 		t.move[i] = axis_stride(&w->conv, library_conv_operands[w->kind][i], axis);
 	return t;
 }
 
 static Tiling
-image_tiling(const LibraryWork *w, bool tiled)
+image_tiling(const LibraryWork *w, int tiles)
 {
-	return tiling_of(w, tiled, AXIS_BATCH, w->conv.batch, 1);
+	return tiling_of(w, tiles, AXIS_BATCH, w->conv.batch, 1);
 }
 
 static Tiling
-weight_tiling(const LibraryWork *w, bool tiled)
+weight_tiling(const LibraryWork *w, int tiles)
 {
 	const LibraryConv *c = &w->conv;
 
-	return c->groups == 1 ? tiling_of(w, tiled, AXIS_OUT, c->out, TILE_OUTPUTS)
-	                      : tiling_of(w, tiled, AXIS_GROUPS, c->groups, TILE_GROUPS);
+	return c->groups == 1 ? tiling_of(w, tiles, AXIS_OUT, c->out, TILE_OUTPUTS)
+	                      : tiling_of(w, tiles, AXIS_GROUPS, c->groups, TILE_GROUPS);
 }
 
 /* [batch, channels, places..], or [outputs, inputs, window..] with an axis for groups in front where there are any. */

@@ -5,6 +5,8 @@
 
 #include "runtime/onednn.h"
 
+#include <limits.h>
+
 #include <oneapi/dnnl/dnnl.h>
 
 #if DNNL_VERSION_MAJOR == 3
@@ -56,11 +58,15 @@ typedef struct {
 } Tiling;
 
 /* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */
+enum { MANY_TILES = INT_MAX };
 typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
-	/* The tiling whose tiles are large enough; of one tile when !tiled. */
-	Tiling (*tiling)(const LibraryWork *w, bool tiled);
+	/* The tiling into at most so many tiles that are large enough; 1: nothing is cut. */
+	Tiling (*tiling)(const LibraryWork *w, int tiles);
+	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512? NULL: sums of this kind may
+	 * depend on the number of threads. */
+	bool (*slow)(const LibraryWork *w, const Tiling *t);
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
 	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
 	/* m: NULL for a bias that the work has not. */

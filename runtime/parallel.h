@@ -39,6 +39,8 @@ typedef struct {
 	bool own; /* no other rank of the job computes on them */
 } CpuShare;
 void cpu_share(CpuShare *out);
+/* CPUs that the machine lets anybody use, whatever a launcher left to this process. */
+int cpu_count(void);
 /* The share of rank `local` of `ranks` on this machine: allowed are the n CPUs of this process, of `all`
  * that the machine lets anybody use. */
 void cpu_share_divide(CpuShare *s, int all, int local, int ranks);

@@ -72,7 +72,7 @@ static const Case cases[] = {
 	{2, {0}, 37, 50, 29, false, false, 0, 0},     {2, {0}, 300, 64, 48, true, false, 0, 5},
 	{2, {0}, 64, 40, 130, false, true, 3, 0},     {3, {5}, 33, 16, 20, false, true, 0, 7},
 	{4, {2, 3}, 40, 24, 17, true, false, 0, 0},   {4, {4, 6}, 16, 32, 64, false, true, 8, 0},
-	{5, {2, 3, 4}, 9, 8, 11, false, false, 1, 0},
+	{5, {2, 3, 4}, 9, 8, 11, false, false, 1, 0}, {2, {0}, 20, 300, 24, false, true, 2, 3},
 };
 
 static void
@@ -376,23 +376,75 @@ test_bf16(void **state)
 }
 
 static void
-test_tiles_are_deterministic(void **state)
+check_threads(const LibraryWork *w, bool tiled)
 {
 	static const int threads[] = {1, 2, 4};
+	char *first = NULL;
 
+	for (int t = 0; t < COUNT(threads); t++) {
+		Bench b = bench_open(threads[t], tiled);
+		char *z = run_work(&b, w, 0, false);
+		if (first)
+			assert_memory_equal(first, z, (size_t)format_library_reach(w, Z));
+		free(first);
+		first = z;
+		bench_close(&b);
+	}
+	free(first);
+}
+
+static void
+test_tiles_are_deterministic(void **state)
+{
 	for (int i = 0; i < N_WORKS; i++) {
 		LibraryWork w = work_of(i, F32);
-		char *first = NULL;
-		for (int t = 0; t < COUNT(threads); t++) {
-			Bench b = bench_open(threads[t], true);
-			char *z = run_work(&b, &w, 0, false);
-			if (first)
-				assert_memory_equal(first, z, (size_t)format_library_reach(&w, Z));
-			free(first);
-			first = z;
-			bench_close(&b);
-		}
-		free(first);
+		check_threads(&w, true);
+	}
+}
+
+/* Deep, low or narrow, and large enough for gemm:jit's kernels that copy, with and without batches. */
+static const Case products[] = {
+	{2, {0}, 40, 700, 1500, true, false, 0, 0},    {2, {0}, 1200, 20, 900, false, true, 0, 0},
+	{2, {0}, 1300, 1100, 500, false, false, 0, 0}, {2, {0}, 1100, 1300, 400, true, false, 0, 0},
+	{3, {2}, 600, 200, 700, false, true, 0, 0},    {3, {6}, 100, 150, 800, false, false, 0, 0},
+};
+
+/* A rank of a job has fewer threads than a process alone, and is to have its bits. */
+static void
+test_products_are_free_of_threads(void **state)
+{
+	for (int i = 0; i < COUNT(products); i++) {
+		LibraryWork w = dot_of(&products[i], F32);
+		check_threads(&w, false);
+	}
+}
+
+/* What gemm:jit would read in place is left to the loops, but for batches whose rows do not share lines of the cache. */
+static void
+test_slow_products_do_not_pay(void **state)
+{
+	static const Case narrow = {3, {6}, 64, 1024, 32, false, false, 0, 0};
+	const struct {
+		const Case *product;
+		bool tiled, pays;
+	} wanted[] = {
+		{&products[0], false, false}, {&products[2], false, cpu_count() < 4},
+		{&products[2], true, false},  {&products[5], true, true},
+		{&products[5], false, true},  {&narrow, false, false},
+	};
+	int n;
+
+	if (!cpu_lacks("avx512f", &n))
+		skip(); /* the library has other code there */
+	for (int i = 0; i < COUNT(wanted); i++) {
+		Bench b = bench_open(2, wanted[i].tiled);
+		LibraryWork w = dot_of(wanted[i].product, F32);
+		OnednnCall *call;
+		must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
+		if (onednn_pays(call) != wanted[i].pays)
+			fail_msg("product %d: pays is %d", i, onednn_pays(call));
+		onednn_call_close(call);
+		bench_close(&b);
 	}
 }
 
@@ -510,6 +562,8 @@ main(void)
 		cmocka_unit_test(test_f32),
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_tiles_are_deterministic),
+		cmocka_unit_test(test_products_are_free_of_threads),
+		cmocka_unit_test(test_slow_products_do_not_pay),
 		cmocka_unit_test(test_scratch_is_limited),
 		cmocka_unit_test(test_any_thread_may_call),
 		cmocka_unit_test(test_a_loop_of_the_host_may_call),
