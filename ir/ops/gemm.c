@@ -7,7 +7,7 @@
 #include "ir/ops/gemm.h"
 #include "ir/ops/tiles.h"
 
-enum { MAX_ROWS = 8, ENOUGH_PARTS = 64, LEAST_CHUNK = 64 };
+enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
