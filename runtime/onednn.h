@@ -9,9 +9,9 @@
 typedef struct Onednn Onednn;
 typedef struct OnednnCall OnednnCall;
 
-/* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads
- * gives the same bits; else only products are, one tile for each CPU of the machine, where these bits would depend on the
- * threads; the library cuts the rest as it likes. An error says why there is no library. The pool outlives it. */
+/* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads gives the same
+ * bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the threads; all other
+ * work the library cuts as it likes. An error says why there is no library. The pool outlives it. */
 Status onednn_open(Pool *pool, bool tiled, Onednn **out);
 void onednn_close(Onednn *lib);                /* after its calls; NULL is allowed */
 const char *onednn_version(const Onednn *lib); /* "oneDNN 2.6.0" */

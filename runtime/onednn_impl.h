@@ -57,8 +57,8 @@ typedef struct {
 		[N_OPERANDS]; /* elements from one step of the axis to the next; 0: all tiles read the same */
 } Tiling;
 
-/* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */
 enum { MANY_TILES = INT_MAX };
+/* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */
 typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */

@@ -7,7 +7,7 @@
 /* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k are flat numbers in shapes: blocks end where
  * their rows end, and each axis has a loop of its own, so that an element function that splits them along
  * these axes needs no division. The functions may compute whatever they like; b is packed once per block of
- * columns, so it may be expensive, a is read M*N*K/32 times. */
+ * columns, so it may be expensive, a is read M*N*K/32 or /16 times. */
 typedef struct {
 	const Node *node;
 	DType type; /* f32, f64, or an integer compute type */
