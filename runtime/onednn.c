@@ -392,6 +392,7 @@ onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t s
 {
 	if (lib->tiled)
 		return open_call(lib, work, fixed, scratch_limit, true, MANY_TILES, out);
+	/* Which implementation it is shows when it is made. */
 	RETURN_IF_ERROR(open_call(lib, work, fixed, scratch_limit, false, 1, out));
 	if (!follows_threads(*out))
 		return NULL;

@@ -44,7 +44,7 @@ dot_tiling(const LibraryWork *w, int tiles)
 }
 
 /* gemm:jit reads both matrices in place when the result is low or narrow: IN_PLACE is the bound of its
- * nocopy_checker_avx2. On one thread, with operands that no near cache holds, that was half to nine tenths of its speed
+ * nocopy_checker_avx2. On one thread, with operands that no near cache holds, that was a third to nine tenths of its speed
  * with copies; the loops had seven to nine tenths, but are slower where there are many small products, unless rows of the
  * second matrix are a multiple of 4 KiB apart and share lines of the first cache. */
 #define IN_PLACE 0.0038 /* on 1 / rows + 1 / columns */
