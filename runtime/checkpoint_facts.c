@@ -142,6 +142,7 @@ add_machine(Settings *s, const Gradc *run)
 		return;
 	DeviceFacts facts = x->ops->facts(x->device);
 	add(s, "threads", json_integer(facts.threads));
+	add(s, "cpus", json_integer(facts.cpus));
 	add(s, "library", facts.library ? json_string(facts.library) : json_null());
 }
 
@@ -230,8 +231,8 @@ shown(Arena *arena, const char *json)
 	return json;
 }
 
-/* Generated code gives the same bits on any number of threads, and so does everything with
- * --deterministic. */
+/* Generated code gives the same bits on any number of threads and CPUs, and so does everything
+ * with --deterministic. */
 static bool
 is_free_of_threads(const Manifest *m)
 {
@@ -244,8 +245,9 @@ is_free_of_threads(const Manifest *m)
 static bool
 is_compared(const char *name, const Manifest *old, const Manifest *now)
 {
-	return strcmp(name, "threads") != 0 ||
-	       (!is_free_of_threads(old) && !is_free_of_threads(now));
+	bool cuts = strcmp(name, "threads") == 0 || strcmp(name, "cpus") == 0;
+
+	return !cuts || (!is_free_of_threads(old) && !is_free_of_threads(now));
 }
 
 void

@@ -46,6 +46,7 @@ typedef struct {
 /* On what, beside the options, results may depend in their last bits. */
 typedef struct {
 	int threads;         /* that compute on the host */
+	int cpus;            /* of the machine: the library's products may be cut by them */
 	const char *library; /* "oneDNN 2.6.0", as long as the device; NULL: none */
 } DeviceFacts;
 

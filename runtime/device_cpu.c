@@ -242,7 +242,7 @@ cpu_describe(const Device *device, Text *out)
 static DeviceFacts
 cpu_facts(const Device *device)
 {
-	return (DeviceFacts){pool_threads(device->pool),
+	return (DeviceFacts){pool_threads(device->pool), cpu_count(),
 	                     device->library ? onednn_version(device->library) : NULL};
 }
 

@@ -1,5 +1,6 @@
 """Checkpoints that work: what they hold, and that a resumed run continues with the same bits."""
 import json
+import shutil
 import subprocess
 
 import numpy as np
@@ -241,7 +242,7 @@ def test_a_changed_setting_is_named_with_both_values(digits, options, says):
     assert done.stderr.count("warning") == 1 and says in done.stderr
 
 
-FACTS = ("processor", "deterministic", "threads", "library")
+FACTS = ("processor", "deterministic", "threads", "cpus", "library")
 MACHINES = [
     # the first run's options, the second's, what its one warning says
     (["--threads=2"], ["--threads=2"], None),
@@ -265,6 +266,22 @@ def test_a_changed_machine_is_named(digits, tmp_path, first, second, says):
         pytest.skip("oneDNN is not installed")
     stderr = trainer.run("--steps=3", "--resume=ck", *second).stderr
     assert stderr.count("warning") == (says is not None) and (says or "") in stderr
+
+
+def test_another_number_of_cpus_is_named(digits, tmp_path):
+    """Where the library's products may be cut by it."""
+    trainer = digits()
+    for options, named in ((["--threads=2"], 1), (["--threads=2", "--libraries=off"], 0),
+                           (["--threads=2", "--deterministic"], 0)):
+        trainer.run("--steps=2", "--save=ck", *options)
+        manifest = read_manifest(tmp_path / "ck/step-00000002")
+        named = named and manifest["settings"]["library"] is not None
+        here = manifest["settings"]["cpus"]
+        manifest["settings"]["cpus"] = here + 1
+        write_manifest(tmp_path / "ck/step-00000002", manifest)
+        stderr = trainer.run("--steps=3", "--resume=ck", *options).stderr
+        assert stderr.count("warning") == named == stderr.count(f'"cpus" was {here + 1}, is {here}')
+        shutil.rmtree(tmp_path / "ck")
 
 
 def test_another_processor_is_named(digits, tmp_path):
