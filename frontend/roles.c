@@ -227,6 +227,15 @@ is_wave_table(const TensorData *t)
 }
 
 /* ---- where values come from and lead to */
+static bool
+node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
+{
+	for (int k = 0; k < n_ops; k++)
+		if (node_is(n, ops[k]))
+			return true;
+	return false;
+}
+
 /* Made of integers, shapes and scalars: positions. */
 static bool
 is_position(const Repairs *r, const char *name, int depth)
@@ -267,39 +276,46 @@ is_prepared_input(const Repairs *r, const char *name, int depth)
 
 	if (strmap_get(r->inputs, name))
 		return true;
-	for (int k = 0; n && depth && k < COUNT(ways); k++)
-		if (node_is(n, ways[k]))
-			return is_prepared_input(r, n->proto->input[0], depth - 1);
-	return false;
+	return n && depth && node_is_any(n, ways, COUNT(ways)) &&
+	       is_prepared_input(r, n->proto->input[0], depth - 1);
 }
 
-/* Every way from the value leads through products with positions, or element by element with an input, into Sin and
- * Cos. A matrix that an input is multiplied with may be a layer with a sine behind it. */
+/* What the value meets on its way: positions, or an input element by element. A matrix that an input is multiplied with
+ * may be a layer with a sine behind it. */
 static bool
-leads_to_trigonometry(const Repairs *r, const char *name, int depth)
+meets_positions(const Repairs *r, const FlatNode *n, const char *name)
 {
-	static const char *const ways[] = {"Mul",       "MatMul",   "Einsum",    "Div",
-	                                   "Concat",    "Identity", "Transpose", "Reshape",
-	                                   "Unsqueeze", "Squeeze",  "Expand",    "Cast",
-	                                   "Slice",     "Tile",     "Flatten",   "CastLike"};
+	for (size_t k = 0; k < n->proto->n_input; k++) {
+		const char *other = n->proto->input[k];
+
+		if (strcmp(other, name) && !is_position(r, other, MAX_STEPS) &&
+		    !(node_is(n, "Mul") && is_prepared_input(r, other, 6)))
+			return false;
+	}
+	return true;
+}
+
+/* Every way from the value leads into Sin and Cos, through a product with positions first; what follows may be joined
+ * with other such products. */
+static bool
+leads_to_trigonometry(const Repairs *r, const char *name, bool met, int depth)
+{
+	static const char *const products[] = {"Mul", "MatMul", "Einsum", "Div"};
+	static const char *const views[] = {"Concat",    "Identity", "Transpose", "Reshape",
+	                                    "Unsqueeze", "Squeeze",  "Expand",    "Cast",
+	                                    "Slice",     "Tile",     "Flatten",   "CastLike"};
 	Readers list = readers_of(r, name);
-	bool first = depth == MAX_STEPS;
 
 	for (int i = 0; i < list.n; i++) {
 		const FlatNode *n = list.at[i].node;
-		bool way = false;
+		bool product = node_is_any(n, products, COUNT(products));
 		if (node_is(n, "Sin") || node_is(n, "Cos"))
 			continue;
-		for (int k = 0; k < COUNT(ways); k++)
-			way |= node_is(n, ways[k]);
-		if (!way || depth == 0 || n->proto->n_output != 1)
+		if (depth == 0 || n->proto->n_output != 1 ||
+		    (!product && !node_is_any(n, views, COUNT(views))) ||
+		    (!met && !meets_positions(r, n, name)))
 			return false;
-		for (size_t k = 0; k < n->proto->n_input; k++)
-			if (strcmp(n->proto->input[k], name) && first &&
-			    !is_position(r, n->proto->input[k], MAX_STEPS) &&
-			    !(node_is(n, "Mul") && is_prepared_input(r, n->proto->input[k], 6)))
-				return false;
-		if (!leads_to_trigonometry(r, n->proto->output[0], depth - 1))
+		if (!leads_to_trigonometry(r, n->proto->output[0], met || product, depth - 1))
 			return false;
 	}
 	return list.n > 0;
@@ -417,7 +433,7 @@ rule_plain_norm(Case *c)
 static bool
 rule_frequencies(Case *c)
 {
-	return leads_to_trigonometry(c->r, c->w->name, MAX_STEPS);
+	return leads_to_trigonometry(c->r, c->w->name, false, MAX_STEPS);
 }
 
 static bool

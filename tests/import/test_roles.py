@@ -75,9 +75,10 @@ def test_pytorchs_modules_name_their_numbers(run, tmp_path, name, want, value):
 
 
 @pytest.mark.parametrize("op, want", [("Mul", "frozen"), ("MatMul", "trainable"), ("Add", "trainable")])
-def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want):
+@pytest.mark.parametrize("way", ["Identity", "Transpose"])
+def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want, way):
     """sin(x table): a float input of coordinates or times; the matrix of a layer is no table."""
-    nodes = [("Identity", ["x"], ["i"]), (op, ["i", "table"], ["a"]), ("Sin", ["a"], ["y"])]
+    nodes = [("Identity", ["x"], ["i"]), (way, ["table"], ["t"]), (op, ["i", "t"], ["a"]), ("Sin", ["a"], ["y"])]
     table = (2.0 ** np.arange(4)).astype(np.float32)
     table = np.diag(table) if op == "MatMul" else table
     assert verdict(run, tmp_path, table, nodes=nodes)[0] == want
