@@ -229,6 +229,22 @@ void weight_judge(Repairs *r, Weight *w);
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
 void repairs_tie(Repairs *r);
 
+/* ---- table_values.c */
+/* More than one axis is longer than 1. */
+bool values_are_wide(const TensorData *t);
+/* Two rows or more along the first axis, all of them equal. */
+bool values_are_repeated(const TensorData *t);
+/* 0 and very negative numbers: what is added before a softmax. */
+bool values_are_mask(const TensorData *t);
+/* Ones and zeros. */
+bool values_are_binary(const TensorData *t);
+/* Ones on and below the diagonal of the last two axes, zeros above. */
+bool values_are_triangle(const TensorData *t);
+/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines. */
+bool values_are_waves(const TensorData *t);
+/* ALiBi (Press et al. 2022): along the last of three axes or more each line rises or falls evenly. */
+bool values_are_ramps(const TensorData *t);
+
 /* ---- import.c */
 /* What `module->import` points to: the public part first. */
 typedef struct {

@@ -2,12 +2,10 @@
  * tried in order; the first that fits decides, and says why. */
 #include "frontend/frontend_impl.h"
 
-#include <math.h>
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_READERS = 64, MAX_STEPS = 16, LEAST_WAVE = 6 };
-#define WAVE_ERROR 1e-4 /* of the squares: a table may be of bf16 */
+enum { MAX_READERS = 64, MAX_STEPS = 16 };
 
 typedef struct {
 	const char *op;
@@ -62,6 +60,9 @@ static const Place filling_roles[] = {
 	{"Concat", ~0u}, {"Where", 6},  {"ScatterElements", 5}, {"ScatterND", 5},
 	{"Scatter", 5},  {"Expand", 1}, {"GatherElements", 1},  {"GatherND", 1},
 };
+/* Inputs that scale, and those that are added. */
+static const Place factor_roles[] = {{"Mul", 3}, {"Div", 3}};
+static const Place term_roles[] = {{"Add", 3}, {"Sub", 3}};
 
 static bool
 in_role(const Place *roles, int n, const Reader *reader)
@@ -142,88 +143,34 @@ named_like_parameter(const char *name)
 	return strchr(name, '.') && !strchr(name, '/');
 }
 
+static bool
+from_pytorch(const Repairs *r)
+{
+	const char *producer = r->model->proto->producer_name;
+
+	return producer && !strcmp(producer, "pytorch");
+}
+
 /* PyTorch's files call what the exporter made by generated names, and what has a name else by the module's. */
 static bool
 named_by_module(const Case *c)
 {
-	const char *producer = c->r->model->proto->producer_name;
-
-	return producer && !strcmp(producer, "pytorch") && !name_is_generated(c->w->name) &&
-	       !strpbrk(c->w->name, "/:");
+	return from_pytorch(c->r) && !name_is_generated(c->w->name) && !strpbrk(c->w->name, "/:");
 }
 
-/* ---- values */
-/* 0 and one very negative number: what is added before a softmax. */
+/* What the exporter computed from constants and, maybe, parameters: its TorchScript writer keeps Constant nodes for the
+ * former, the dynamo one says of each parameter that it is one. */
 static bool
-is_additive_mask(const TensorData *t)
+made_by_exporter(const Case *c)
 {
-	bool negative = false;
+	const Repairs *r = c->r;
 
-	for (int64_t i = 0; t->data && i < t->n; i++) {
-		double x = dtype_load_float(t->dtype, t->data, i);
-		if (x != 0 && !(x <= -1e4))
-			return false;
-		negative |= x != 0;
-	}
-	return negative && t->n > 1;
-}
-
-/* Ones on and below the diagonal of the last two axes, zeros above. */
-static bool
-is_triangle(const TensorData *t)
-{
-	if (!t->data || t->rank < 2 || t->dims[t->rank - 1] < 2 || t->dims[t->rank - 2] < 2)
+	if (!from_pytorch(r) || c->w->spec)
 		return false;
-	int64_t columns = t->dims[t->rank - 1], rows = t->dims[t->rank - 2];
-	for (int64_t i = 0; i < t->n; i++) {
-		int64_t column = i % columns, row = i / columns % rows;
-		if (dtype_load_float(t->dtype, t->data, i) != (column <= row))
-			return false;
-	}
-	return true;
-}
-
-/* n numbers that a step apart: x[p + 1] + x[p - 1] = 2 cos(w) x[p], from 0 or 1; *low: the lowest of all so far. */
-static bool
-is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, double *low)
-{
-	double product = 0, square = 0, rest = 0, factor;
-
-	for (int64_t p = 1; p < n - 1; p++) {
-		double x = dtype_load_float(t->dtype, t->data, at + p * step);
-		double sides = dtype_load_float(t->dtype, t->data, at + (p - 1) * step) +
-		               dtype_load_float(t->dtype, t->data, at + (p + 1) * step);
-		product += x * sides;
-		square += x * x;
-		rest += sides * sides;
-		*low = x < *low ? x : *low;
-	}
-	factor = square > 0 ? product / square : 0;
-	return rest - factor * product <= WAVE_ERROR * square;
-}
-
-/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines. */
-static bool
-is_wave_table(const TensorData *t)
-{
-	int64_t step = t->n;
-
-	for (int axis = 0; t->data && t->n && axis < t->rank; axis++) {
-		int64_t n = t->dims[axis], lines = t->n / n, line = 0;
-		double low = 0;
-
-		step /= n;
-		for (; n >= LEAST_WAVE && line < lines; line++) {
-			int64_t at = line / step * step * n + line % step;
-			double first = dtype_load_float(t->dtype, t->data, at);
-
-			if ((first != 0 && first != 1) || !is_wave(t, at, n, step, &low))
-				break;
-		}
-		if (line == lines && low < -0.5)
+	for (int i = 0; i < r->list.n; i++)
+		if (r->list.at[i]->spec)
 			return true;
-	}
-	return false;
+	return c->w->constant || name_is_generated(c->w->name);
 }
 
 /* ---- where values come from and lead to */
@@ -386,13 +333,28 @@ rule_steering(Case *c)
 	return all_in(c, steering_roles, COUNT(steering_roles));
 }
 
+/* [batch, 1, rows, columns]: one for all heads of an attention, as a learned bias is not. */
+static bool
+is_mask_shaped(const TensorData *t)
+{
+	return t->rank == 4 && t->dims[1] == 1;
+}
+
+/* Of one value, with more than one long axis: parameters that are still as they began, a scale of each channel say, have
+ * one. */
 static bool
 rule_filling(Case *c)
 {
 	double value;
 
-	return tensor_constant_valued(&c->w->data, &value) &&
-	       all_in(c, filling_roles, COUNT(filling_roles)) && !named_like_parameter(c->w->name);
+	if (!tensor_constant_valued(&c->w->data, &value))
+		return false;
+	if (all_in(c, filling_roles, COUNT(filling_roles)))
+		return !named_like_parameter(c->w->name);
+	return made_by_exporter(c) && values_are_wide(&c->w->data) &&
+	       (all_in(c, factor_roles, COUNT(factor_roles)) ||
+	        (value == 0 && is_mask_shaped(&c->w->data) &&
+	         all_in(c, term_roles, COUNT(term_roles))));
 }
 
 /* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
@@ -420,11 +382,14 @@ rule_plain_norm(Case *c)
 		return false;
 	for (int i = 0; i < c->n; i++) {
 		const Reader *reader = &c->readers[i];
-		bool plain = node_is(reader->node, "InstanceNormalization") &&
-		             ((reader->input == 1 && value == 1) ||
-		              (reader->input == 2 && value == 0));
-		if (!plain || (!followed_by_scale(c->r, reader->node->proto) &&
-		               named_like_parameter(c->w->name)))
+		bool instance = node_is(reader->node, "InstanceNormalization");
+		bool layer = node_is(reader->node, "LayerNormalization");
+
+		if ((!instance && !layer) || reader->input < 1 || value != 2 - reader->input)
+			return false;
+		if (layer ? !made_by_exporter(c)
+		          : !followed_by_scale(c->r, reader->node->proto) &&
+		                    named_like_parameter(c->w->name))
 			return false;
 	}
 	return true;
@@ -439,13 +404,21 @@ rule_frequencies(Case *c)
 static bool
 rule_waves(Case *c)
 {
-	return is_wave_table(&c->w->data);
+	return values_are_waves(&c->w->data);
+}
+
+static bool
+rule_ramp(Case *c)
+{
+	return values_are_ramps(&c->w->data) && all_in(c, term_roles, COUNT(term_roles));
 }
 
 static bool
 rule_mask(Case *c)
 {
-	return is_additive_mask(&c->w->data) || is_triangle(&c->w->data);
+	return values_are_mask(&c->w->data) || values_are_triangle(&c->w->data) ||
+	       (values_are_wide(&c->w->data) && values_are_binary(&c->w->data) &&
+	        all_in(c, factor_roles, COUNT(factor_roles)));
 }
 
 static bool
@@ -486,6 +459,7 @@ static const Rule rules[] = {
 	{rule_frequencies, WEIGHT_TABLE, false, "frequencies: meets positions, then Sin and Cos",
          "tables"},
 	{rule_waves, WEIGHT_TABLE, false, "sines and cosines of positions", "tables"},
+	{rule_ramp, WEIGHT_TABLE, false, "ramps along positions", "tables"},
 	{rule_mask, WEIGHT_TABLE, false, "a mask", "tables"},
 	{rule_input_norm, WEIGHT_TABLE, false, "normalizes an input", "tables"},
 	{rule_filling, WEIGHT_TABLE, true, "one value that fills", "tables"},

@@ -11,11 +11,13 @@ SINUSOIDAL = np.stack([np.sin(ANGLES), np.cos(ANGLES)], -1).reshape(16, 8)
 PARAMETERS = np.random.default_rng(0).standard_normal((16, 8))
 
 
-def verdict(run, folder, table, *options, nodes=(("Add", ["x", "table"], ["y"]),), producer="", name="table"):
+def verdict(run, folder, table, *options, nodes=(("Add", ["x", "table"], ["y"]),), producer="", name="table",
+            others=None, value_info=()):
     """(kind, why) of "table" in y = x + table; None where it is not listed."""
     table = numpy_helper.from_array(table, name)
     ports = [helper.make_tensor_value_info(n, table.data_type, table.dims or [4]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node(*n) for n in nodes], "g", ports[:1], ports[1:], [table])
+    graph = helper.make_graph([helper.make_node(*n) for n in nodes], "g", ports[:1], ports[1:], [
+        table, *(numpy_helper.from_array(v, k) for k, v in (others or {}).items())], value_info=value_info)
     onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)]),
               folder / "model.onnx")
     said = json.loads(run("check", "--json", "model.onnx", *options).stdout)
@@ -50,6 +52,79 @@ def test_a_table_of_positions_is_frozen(run, tmp_path, table, dtype):
 ])
 def test_what_only_looks_like_one_is_trained(run, tmp_path, table):
     assert verdict(run, tmp_path, table.astype(np.float32))[0] == "trainable"
+
+
+PLAIN, FILLS = "ones and zeros of a plain normalization", "one value that fills"
+FOLDED = [
+    ("LayerNormalization", ["h", "?"], np.ones(8), PLAIN),
+    ("LayerNormalization", ["h", "h", "?"], np.zeros(8), PLAIN),
+    ("Mul", ["h", "?"], np.ones((2, 3)), FILLS),
+    ("Div", ["h", "?"], np.full((2, 1, 3), 0.5), FILLS),
+    ("Add", ["h", "?"], np.zeros((2, 1, 3, 3)), FILLS),
+    ("Sub", ["h", "?"], np.zeros((2, 1, 1, 3)), FILLS),
+]
+
+
+@pytest.mark.parametrize("op, inputs, table, why", FOLDED)
+@pytest.mark.parametrize("name, producer, want", [("val_7", "pytorch", "frozen"), ("val_7", "other", "trainable"),
+                                                  ("pos", "pytorch", "trainable")])
+def test_what_the_exporter_made_up_is_frozen(run, tmp_path, op, inputs, table, why, name, producer, want):
+    nodes = [("Relu", ["x"], ["h"]), (op, [name if i == "?" else i for i in inputs], ["y"])]
+    said = verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name=name, producer=producer)
+    assert said[0] == want and (want == "trainable" or said[1] == why)
+
+
+@pytest.mark.parametrize("op, inputs, table, why", FOLDED)
+def test_metadata_tell_what_the_exporter_made_up(run, tmp_path, op, inputs, table, why):
+    """Where parameters are said to be some, the rest is none, whatever its name."""
+    nodes = [("Relu", ["x"], ["h"]), (op, ["where" if i == "?" else i for i in inputs], ["i"]), ("Add", ["i", "b"], ["y"])]
+    parameter = helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1])
+    prop = parameter.metadata_props.add()
+    prop.key, prop.value = "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"
+    said = verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name="where", producer="pytorch",
+                   others={"b": np.ones(1, np.float32)}, value_info=[parameter])
+    assert said == ("frozen", why)
+
+
+@pytest.mark.parametrize("op, inputs, table", [
+    pytest.param("LayerNormalization", ["x", "val_7"], np.zeros(8), id="a scale of zeros"),
+    pytest.param("LayerNormalization", ["x", "x", "val_7"], np.ones(8), id="a bias of ones"),
+    pytest.param("Mul", ["x", "val_7"], np.ones((1, 3, 1, 1)), id="a scale of each channel"),
+    pytest.param("Add", ["x", "val_7"], np.zeros((1, 2, 3, 3)), id="a bias of each head"),
+    pytest.param("Add", ["x", "val_7"], np.ones((2, 1, 3, 3)), id="no zeros are added"),
+    pytest.param("MatMul", ["x", "val_7"], np.zeros((3, 3)), id="a matrix of zeros"),
+])
+def test_a_parameter_as_it_began_is_trained(run, tmp_path, op, inputs, table):
+    nodes = [(op, inputs, ["y"])]
+    assert verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name="val_7",
+                   producer="pytorch")[0] == "trainable"
+
+
+RAMPS = -np.arange(12) * 2.0 ** -np.arange(1, 5)[:, None, None]
+
+
+@pytest.mark.parametrize("op, table, want", [
+    pytest.param("Add", RAMPS, "ramps along positions", id="ALiBi"),
+    pytest.param("Sub", -RAMPS[None], "ramps along positions", id="ALiBi of a batch"),
+    pytest.param("Mul", RAMPS, None, id="factors"),
+    pytest.param("Add", RAMPS[:, 0], None, id="a matrix"),
+    pytest.param("Add", RAMPS * np.where(np.arange(12) == 5, 1.1, 1), None, id="one is off"),
+    pytest.param("Mul", np.eye(4), "a mask", id="ones and zeros"),
+    pytest.param("MatMul", np.eye(4), None, id="a matrix that began as the identity"),
+    pytest.param("Mul", np.eye(4)[1], None, id="a vector of ones and zeros"),
+])
+def test_ramps_and_masks(run, tmp_path, op, table, want):
+    kind, why = verdict(run, tmp_path, table.astype(np.float32), nodes=[("Relu", ["x"], ["h"]), (op, ["h", "table"], ["y"])])
+    assert (kind, why) == ("frozen", want) if want else kind == "trainable"
+
+
+@pytest.mark.parametrize("table, warns", [
+    (np.tile(PARAMETERS[:1], (3, 1)), True), (PARAMETERS, False), (PARAMETERS[:1], False), (PARAMETERS[0], False)])
+def test_equal_rows_are_named(run, tmp_path, table, warns):
+    assert verdict(run, tmp_path, table.astype(np.float32))[0] == "trainable"
+    said = run("check", "model.onnx").stderr
+    assert said.count("equal rows: the exporter may have expanded one over the batch") == warns
+    assert ("has 3 equal rows" in said) == warns
 
 
 @pytest.mark.parametrize("option, want", [("--train=table", "trainable"), ("--freeze=*", None), ("--train=t*", None)])
