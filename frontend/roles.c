@@ -63,6 +63,8 @@ static const Place filling_roles[] = {
 /* Inputs that scale, and those that are added. */
 static const Place factor_roles[] = {{"Mul", 3}, {"Div", 3}};
 static const Place term_roles[] = {{"Add", 3}, {"Sub", 3}};
+/* Inputs that a layer takes: zeros there are the first state of a recurrence, whoever else reads them. */
+static const Place layer_roles[] = {{"MatMul", 1}, {"Gemm", 1}};
 
 static bool
 in_role(const Place *roles, int n, const Reader *reader)
@@ -151,13 +153,6 @@ from_pytorch(const Repairs *r)
 	return producer && !strcmp(producer, "pytorch");
 }
 
-/* PyTorch's files call what the exporter made by generated names, and what has a name else by the module's. */
-static bool
-named_by_module(const Case *c)
-{
-	return from_pytorch(c->r) && !name_is_generated(c->w->name) && !strpbrk(c->w->name, "/:");
-}
-
 /* What the exporter computed from constants and, maybe, parameters: its TorchScript writer keeps Constant nodes for the
  * former, the dynamo one says of each parameter that it is one. */
 static bool
@@ -171,6 +166,13 @@ made_by_exporter(const Case *c)
 		if (r->list.at[i]->spec)
 			return true;
 	return c->w->constant || name_is_generated(c->w->name);
+}
+
+/* PyTorch's files call by the module's name what the exporter did not make. */
+static bool
+named_by_module(const Case *c)
+{
+	return from_pytorch(c->r) && !made_by_exporter(c) && !strpbrk(c->w->name, "/:");
 }
 
 /* ---- where values come from and lead to */
@@ -351,10 +353,12 @@ rule_filling(Case *c)
 		return false;
 	if (all_in(c, filling_roles, COUNT(filling_roles)))
 		return !named_like_parameter(c->w->name);
-	return made_by_exporter(c) && values_are_wide(&c->w->data) &&
-	       (all_in(c, factor_roles, COUNT(factor_roles)) ||
-	        (value == 0 && is_mask_shaped(&c->w->data) &&
-	         all_in(c, term_roles, COUNT(term_roles))));
+	if (!made_by_exporter(c) || !values_are_wide(&c->w->data))
+		return false;
+	return all_in(c, factor_roles, COUNT(factor_roles)) ||
+	       (value == 0 && any_in(c, layer_roles, COUNT(layer_roles))) ||
+	       (value == 0 && is_mask_shaped(&c->w->data) &&
+	        all_in(c, term_roles, COUNT(term_roles)));
 }
 
 /* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */

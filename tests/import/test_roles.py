@@ -62,6 +62,7 @@ FOLDED = [
     ("Div", ["h", "?"], np.full((2, 1, 3), 0.5), FILLS),
     ("Add", ["h", "?"], np.zeros((2, 1, 3, 3)), FILLS),
     ("Sub", ["h", "?"], np.zeros((2, 1, 1, 3)), FILLS),
+    ("MatMul", ["?", "h"], np.zeros((3, 3)), FILLS),
 ]
 
 
@@ -81,9 +82,11 @@ def test_metadata_tell_what_the_exporter_made_up(run, tmp_path, op, inputs, tabl
     parameter = helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1])
     prop = parameter.metadata_props.add()
     prop.key, prop.value = "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"
-    said = verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name="where", producer="pytorch",
-                   others={"b": np.ones(1, np.float32)}, value_info=[parameter])
-    assert said == ("frozen", why)
+    def said(table, nodes):
+        return verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name="where", producer="pytorch",
+                       others={"b": np.ones(1, np.float32)}, value_info=[parameter])
+    assert said(table, nodes) == ("frozen", why)
+    assert said(np.float32(2), [("Mul", ["x", "where"], ["i"]), nodes[-1]]) is None
 
 
 @pytest.mark.parametrize("op, inputs, table", [
