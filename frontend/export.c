@@ -78,6 +78,13 @@ trained(const Export *e, const Weight *w)
 	return module_state(e->m, home->name) ? w : NULL;
 }
 
+/* An Identity of what it shares the state with stays as it was. */
+static bool
+stands_alone(const Export *e, const Weight *w)
+{
+	return trained(e, w) && !(w->tied && !strcmp(w->tied->name, w->identity->input[0]));
+}
+
 static void
 append(ProtobufCBuffer *buffer, size_t n, const uint8_t *bytes)
 {
@@ -340,7 +347,7 @@ export_node(Export *e, const NodeProto *from, bool main_graph)
 
 	if (!e->info->keep_metadata)
 		drop_traces(e, n);
-	if (w && w->identity == from && trained(e, w))
+	if (w && w->identity == from && stands_alone(e, w))
 		return NULL;
 	if (w && w->constant == from && trained(e, w))
 		open_hole(e, n, w);
@@ -376,7 +383,7 @@ plan_initializers(Export *e, const GraphProto *g, int *n)
 	}
 	for (int i = 0; i < r->list.n; i++) {
 		const Weight *w = r->list.at[i];
-		if (w->identity && trained(e, w))
+		if (w->identity && stands_alone(e, w))
 			ok &= plan_tensor(e, w->tensor, w, w->name, &plans[(*n)++]);
 	}
 	return ok ? plans : NULL;

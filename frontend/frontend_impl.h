@@ -90,8 +90,11 @@ struct Model {
 	VEC(int) fds;         /* of external files */
 };
 
-/* ---- nodes.c: the name of a node in locations: its own, else its first output's. */
+/* ---- nodes.c */
+/* The name of a node in locations: its own, else its first output's. */
 const char *node_location(const NodeProto *p);
+/* Do both belong to calls of one module, as PyTorch's exporters name them? */
+bool node_same_module(const NodeProto *a, const NodeProto *b);
 
 /* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
 typedef struct {

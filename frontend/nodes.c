@@ -25,6 +25,36 @@ metadata(const NodeProto *p, const char *key)
 	return "";
 }
 
+/* Length of the module's path, whose call the node belongs to. dynamo's files say it: "['', 'mlp', 'mlp.fc', 'linear_1']";
+ * TorchScript's put it before the operator, numbered by its calls: "/mlp/fc_1/MatMul". */
+static size_t
+module_path(const NodeProto *p, const char **path)
+{
+	const char *scopes = metadata(p, "pkg.torch.onnx.name_scopes"), *end = strrchr(scopes, ',');
+	size_t digits = 0, n;
+
+	if (end && end > scopes && end[-1] == '\'') {
+		for (*path = --end; *path > scopes && (*path)[-1] != '\'';)
+			--*path;
+		return *path > scopes ? (size_t)(end - *path) : 0;
+	}
+	*path = p->name ? p->name : "";
+	end = strrchr(*path, '/');
+	n = end ? (size_t)(end - *path) : 0;
+	while (digits < n && strchr("0123456789", (*path)[n - 1 - digits]))
+		digits++;
+	return digits && digits < n && (*path)[n - 1 - digits] == '_' ? n - 1 - digits : n;
+}
+
+bool
+node_same_module(const NodeProto *a, const NodeProto *b)
+{
+	const char *x, *y;
+	size_t n = module_path(a, &x);
+
+	return n > 0 && n == module_path(b, &y) && !memcmp(x, y, n);
+}
+
 void
 model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx)
 {

@@ -248,6 +248,8 @@ note_verdict(Repairs *r, const Weight *w)
 		repairs_note(r, "tables", "%s is frozen: %s", name, w->why);
 	if (w->kind != WEIGHT_PARAMETER)
 		return;
+	if (w->identity && w->tied)
+		return;
 	if (w->identity)
 		repairs_note(r, "merged",
 		             "%s is a parameter of its own again, merged by the exporter "
@@ -304,9 +306,16 @@ judge_all(Repairs *r)
 			w->kind = WEIGHT_CONSTANT;
 			strmap_put(r->weights, w->name, NULL);
 		}
-		note_verdict(r, w);
-		warn_merged(r, w);
-		warn_expanded(r, w);
+	}
+}
+
+static void
+say_all(Repairs *r)
+{
+	for (int i = 0; i < r->list.n; i++) {
+		note_verdict(r, r->list.at[i]);
+		warn_merged(r, r->list.at[i]);
+		warn_expanded(r, r->list.at[i]);
 	}
 }
 
@@ -353,5 +362,6 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	judge_all(r);
 	if (repair_enabled(options, "ties"))
 		repairs_tie(r);
+	say_all(r);
 	return r;
 }

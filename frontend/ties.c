@@ -1,6 +1,7 @@
 /* Parameters that are one: of rank 2 or more, not constant-valued, bitwise equal, and either one is
- * the transpose of the other or one is read by Gather and the other by MatMul or Gemm. The copy that
- * Gather reads gives name and layout, else the first in the file. Other equal pairs are hinted at. */
+ * the transpose of the other, or one is read by Gather and the other by MatMul or Gemm, or calls of one
+ * module read them. The copy that Gather reads gives name and layout, else the first in the file. Other
+ * equal pairs are hinted at: layers may begin as copies of each other. */
 #include "frontend/frontend_impl.h"
 
 #include <stdlib.h>
@@ -69,6 +70,16 @@ read_by_product(const Repairs *r, const Weight *w)
 	return read_by(r, w, ops);
 }
 
+/* The exporters transpose a matrix anew for each call of its layer. */
+static bool
+read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
+{
+	Reader x, y;
+
+	return final_readers(r, a->name, &x, 1) && final_readers(r, b->name, &y, 1) &&
+	       node_same_module(x.node->proto, y.node->proto);
+}
+
 static bool
 untied(const ImportOptions *o, const char *name)
 {
@@ -100,7 +111,7 @@ try_pair(Repairs *r, Weight *a, Weight *b)
 		return;
 	if (untied(r->options, a->name) || untied(r->options, b->name))
 		return;
-	if (!transposed && !roles) {
+	if (!transposed && !roles && !read_by_one_module(r, a, b)) {
 		if (!a->identity && !b->identity)
 			repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one",
 			             quoted(r->model, b->name), quoted(r->model, a->name), b->name,

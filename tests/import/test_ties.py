@@ -1,0 +1,75 @@
+"""Parameters that an exporter wrote more than once, and that are one: who reads them decides, not their values alone."""
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+MATRIX = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+SCOPES = "pkg.torch.onnx.name_scopes"
+CALLS = [
+    # the nodes' names, their scopes, whether one module made both
+    (("/net/u/MatMul", "/net/u_1/MatMul"), None, True),
+    (("/net/u_9/MatMul", "/net/u_10/MatMul"), None, True),
+    (("/net/u/MatMul", "/net/v/MatMul"), None, False),
+    (("/net/layers.0/u/MatMul", "/net/layers.1/u/MatMul"), None, False),
+    (("/MatMul", "/MatMul_1"), None, False),
+    (("a", "b"), None, False),
+    (("/1/MatMul", "/2/MatMul"), None, False),
+    (("a", "b"), ("['', 'net', 'net.u', 'linear']", "['', 'net', 'net.u', 'linear_1']"), True),
+    (("a", "b"), ("['', 'net', 'net.u', 'linear']", "['', 'net', 'net.v', 'linear']"), False),
+    (("a", "b"), ("['', 'matmul']", "['', 'matmul_1']"), False),
+    (("a", "b"), (",", ","), False),
+    (("a", "b"), ("',", "',"), False),
+    (("a", "b"), ("'','", "'','"), False),
+]
+
+
+def write(path, names, scopes=None, merged=False, second=MATRIX):
+    """y = (x A) B, where B is a copy of A, or an Identity of it."""
+    nodes = [helper.make_node("MatMul", ["x", "A"], ["h"], names[0]), helper.make_node("MatMul", ["h", "B"], ["y"], names[1])]
+    for node, scope in zip(nodes, scopes or ()):
+        prop = node.metadata_props.add()
+        prop.key, prop.value = SCOPES, scope
+    weights = [numpy_helper.from_array(MATRIX, "A")]
+    if merged:
+        nodes.insert(0, helper.make_node("Identity", ["A"], ["B"], "copy"))
+    else:
+        weights.append(numpy_helper.from_array(second, "B"))
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 3]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.parametrize("names, scopes, one", CALLS)
+@pytest.mark.parametrize("merged", [False, True])
+def test_calls_of_one_module_share_their_matrix(run, tmp_path, names, scopes, one, merged):
+    write(tmp_path / "model.onnx", names, scopes, merged)
+    said = run("check", "model.onnx").stdout
+    assert ('"B" is "A"' in said) == one
+    assert ("--tie B=A makes them one" in said) == (not one and not merged)
+    assert ("of its own again" in said) == (not one and merged)
+
+
+def test_another_matrix_is_another(run, tmp_path):
+    write(tmp_path / "model.onnx", *CALLS[0][:2], second=MATRIX.T.copy() + 1)
+    assert "repair  ties" not in run("check", "model.onnx").stdout
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_shared_matrix_is_exported_where_it_was(run, tmp_path, merged):
+    """The Identity stays, a copy stays a copy, and both hold what was trained."""
+    write(tmp_path / "model.onnx", *CALLS[0][:2], merged)
+    for name in "xy":
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))
+    run("compile", "model.onnx", "-o", "train", "--batch=4", "--loss=mse", "--optimizer=sgd")
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--export=out.onnx")
+    before, after = (onnx.load(tmp_path / n) for n in ("model.onnx", "out.onnx"))
+    assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
+    weights = {t.name: numpy_helper.to_array(t).astype(float) for t in after.graph.initializer}
+    assert list(weights) == (["A"] if merged else ["A", "B"])
+    x, y = (np.load(tmp_path / f"{n}.npy").astype(float) for n in "xy")
+    m = MATRIX.astype(float)
+    error = 2 * (x @ m @ m - y) / y.size
+    want = m - (x.T @ error @ m.T + (x @ m).T @ error)
+    for name, value in weights.items():
+        assert np.allclose(value, want, atol=1e-5), name
