@@ -70,12 +70,14 @@ read_by_product(const Repairs *r, const Weight *w)
 	return read_by(r, w, ops);
 }
 
-/* The exporters transpose a matrix anew for each call of its layer. */
+/* The exporters transpose a matrix anew for each call of its layer: a copy whose name they make. */
 static bool
 read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 {
 	Reader x, y;
 
+	if (!name_is_generated(a->name) && !name_is_generated(b->name))
+		return false;
 	return final_readers(r, a->name, &x, 1) && final_readers(r, b->name, &y, 1) &&
 	       node_same_module(x.node->proto, y.node->proto);
 }

@@ -26,17 +26,17 @@ CALLS = [
 ]
 
 
-def write(path, names, scopes=None, merged=False, second=MATRIX):
+def write(path, names, scopes=None, merged=False, second=MATRIX, B="val_7"):
     """y = (x A) B, where B is a copy of A, or an Identity of it."""
-    nodes = [helper.make_node("MatMul", ["x", "A"], ["h"], names[0]), helper.make_node("MatMul", ["h", "B"], ["y"], names[1])]
+    nodes = [helper.make_node("MatMul", ["x", "A"], ["h"], names[0]), helper.make_node("MatMul", ["h", B], ["y"], names[1])]
     for node, scope in zip(nodes, scopes or ()):
         prop = node.metadata_props.add()
         prop.key, prop.value = SCOPES, scope
     weights = [numpy_helper.from_array(MATRIX, "A")]
     if merged:
-        nodes.insert(0, helper.make_node("Identity", ["A"], ["B"], "copy"))
+        nodes.insert(0, helper.make_node("Identity", ["A"], [B], "copy"))
     else:
-        weights.append(numpy_helper.from_array(second, "B"))
+        weights.append(numpy_helper.from_array(second, B))
     ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["batch", 3]) for n in "xy"]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -47,9 +47,14 @@ def write(path, names, scopes=None, merged=False, second=MATRIX):
 def test_calls_of_one_module_share_their_matrix(run, tmp_path, names, scopes, one, merged):
     write(tmp_path / "model.onnx", names, scopes, merged)
     said = run("check", "model.onnx").stdout
-    assert ('"B" is "A"' in said) == one
-    assert ("--tie B=A makes them one" in said) == (not one and not merged)
+    assert ('"val_7" is "A"' in said) == one
+    assert ("--tie val_7=A makes them one" in said) == (not one and not merged)
     assert ("of its own again" in said) == (not one and merged)
+
+
+def test_parameters_with_names_are_two(run, tmp_path):
+    write(tmp_path / "model.onnx", *CALLS[0][:2], B="net.u.second")
+    assert "--tie net.u.second=A makes them one" in run("check", "model.onnx").stdout
 
 
 def test_another_matrix_is_another(run, tmp_path):
@@ -68,7 +73,7 @@ def test_a_shared_matrix_is_exported_where_it_was(run, tmp_path, merged):
     before, after = (onnx.load(tmp_path / n) for n in ("model.onnx", "out.onnx"))
     assert [n.op_type for n in after.graph.node] == [n.op_type for n in before.graph.node]
     weights = {t.name: numpy_helper.to_array(t).astype(float) for t in after.graph.initializer}
-    assert list(weights) == (["A"] if merged else ["A", "B"])
+    assert list(weights) == (["A"] if merged else ["A", "val_7"])
     x, y = (np.load(tmp_path / f"{n}.npy").astype(float) for n in "xy")
     m = MATRIX.astype(float)
     error = 2 * (x @ m @ m - y) / y.size
