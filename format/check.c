@@ -205,6 +205,8 @@ check_hole(const Format *f, int i)
 	if (e->state >= (uint32_t)f->n[SECTION_STATES] || e->dtype >= N_DTYPES)
 		return FAULT("export %d: state %u of %d, dtype %u", i, e->state,
 		             f->n[SECTION_STATES], e->dtype);
+	if (e->times > 1u << 20)
+		return FAULT("export %d: %u times", i, e->times);
 	if (e->rank != f->states[e->state].rank)
 		return FAULT("export %d: rank %u, its state has %u", i, e->rank,
 		             f->states[e->state].rank);

@@ -59,6 +59,7 @@ tensor_hole(Export *e, const Weight *w, int file)
 	                  .state = (uint32_t)state->id,
 	                  .dtype = w->data.dtype,
 	                  .rank = (uint32_t)w->data.rank,
+	                  .times = (uint32_t)w->repeats,
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 
 	for (int i = 0; i < w->data.rank; i++)

@@ -64,6 +64,7 @@ struct Weight {
 	const char *why;
 	Weight *tied;     /* shares that one's state ... */
 	bool transposed;  /* ... as its transpose; of rank 2 then */
+	int64_t repeats;  /* equal rows behind the first, which alone is the state's */
 	bool as_constant; /* read as a constant; the state is there for the table only */
 	State *state;
 };
@@ -230,6 +231,9 @@ bool node_is(const FlatNode *n, const char *op);
 /* Sets kind and why. */
 void weight_judge(Repairs *r, Weight *w);
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
+/* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
+ * the former, the dynamo one says of each parameter that it is one. */
+bool weight_made_by_exporter(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
 
 /* ---- table_values.c */

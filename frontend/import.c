@@ -28,6 +28,17 @@ constant_of(Importer *im, const TensorProto *t)
 	return b_constant(&im->b, tensor_borrow(im->m, type, data.data));
 }
 
+static Ints
+expanded_shape(const Importer *im, const Weight *w)
+{
+	Ints shape = {.n = w->data.rank};
+
+	memcpy(shape.at, w->data.dims, sizeof(*shape.at) * (size_t)shape.n);
+	if (shape.at[0] == im->baked_batch)
+		shape.at[0] = im->options->batch;
+	return shape;
+}
+
 Value *
 weight_value(Importer *im, const Weight *w)
 {
@@ -36,6 +47,8 @@ weight_value(Importer *im, const Weight *w)
 	if (!home->state || w->as_constant)
 		return constant_of(im, w->tensor);
 	Value *v = function_state(im->b.f, home->state);
+	if (w->repeats)
+		return b_broadcast_to(&im->b, v, expanded_shape(im, w));
 	return w->transposed ? b_transpose(&im->b, v, (Ints){.n = 2, .at = {1, 0}}) : v;
 }
 
@@ -282,7 +295,12 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	} rows[] = {[WEIGHT_PARAMETER] = {STATE_PARAMETER, LIFE_SAVED},
 	            [WEIGHT_STATISTIC] = {STATE_STATISTIC, LIFE_SAVED},
 	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT}};
-	Type type = type_new(m, w->data.dtype, w->data.rank, w->data.dims);
+	Ints shape = {.n = w->data.rank};
+
+	memcpy(shape.at, w->data.dims, sizeof(*shape.at) * (size_t)shape.n);
+	if (w->repeats)
+		shape.at[0] = 1;
+	Type type = type_new(m, w->data.dtype, shape.n, shape.at);
 	State *s = state_new(m, w->name, type, rows[w->kind].kind, rows[w->kind].lifetime);
 
 	s->trainable = s->decay = w->kind == WEIGHT_PARAMETER;

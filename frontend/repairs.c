@@ -279,21 +279,6 @@ warn_merged(Repairs *r, const Weight *w)
 	             r->model->path, quoted(r->model, w->name));
 }
 
-/* What PyTorch expands over the batch, as the class token of a ViT, is folded where the batch has a size. */
-static void
-warn_expanded(Repairs *r, const Weight *w)
-{
-	double value;
-
-	if (w->kind != WEIGHT_PARAMETER || w->spec || !values_are_repeated(&w->data) ||
-	    tensor_constant_valued(&w->data, &value))
-		return;
-	diag_warning(r->diag,
-	             "%s: parameter %s has %lld equal rows: the exporter may have expanded one "
-	             "over the batch, and each row trains on its own; export with a dynamic batch",
-	             r->model->path, quoted(r->model, w->name), (long long)w->data.dims[0]);
-}
-
 /* A merged tensor that is no parameter stays as it was: its Identity nodes are just copies. */
 static void
 judge_all(Repairs *r)
@@ -315,7 +300,6 @@ say_all(Repairs *r)
 	for (int i = 0; i < r->list.n; i++) {
 		note_verdict(r, r->list.at[i]);
 		warn_merged(r, r->list.at[i]);
-		warn_expanded(r, r->list.at[i]);
 	}
 }
 

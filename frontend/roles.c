@@ -153,26 +153,23 @@ from_pytorch(const Repairs *r)
 	return producer && !strcmp(producer, "pytorch");
 }
 
-/* What the exporter computed from constants and, maybe, parameters: its TorchScript writer keeps Constant nodes for the
- * former, the dynamo one says of each parameter that it is one. */
-static bool
-made_by_exporter(const Case *c)
+bool
+weight_made_by_exporter(const Repairs *r, const Weight *w)
 {
-	const Repairs *r = c->r;
-
-	if (!from_pytorch(r) || c->w->spec)
+	if (!from_pytorch(r) || w->spec)
 		return false;
 	for (int i = 0; i < r->list.n; i++)
 		if (r->list.at[i]->spec)
 			return true;
-	return c->w->constant || name_is_generated(c->w->name);
+	return w->constant || name_is_generated(w->name);
 }
 
 /* PyTorch's files call by the module's name what the exporter did not make. */
 static bool
 named_by_module(const Case *c)
 {
-	return from_pytorch(c->r) && !made_by_exporter(c) && !strpbrk(c->w->name, "/:");
+	return from_pytorch(c->r) && !weight_made_by_exporter(c->r, c->w) &&
+	       !strpbrk(c->w->name, "/:");
 }
 
 /* ---- where values come from and lead to */
@@ -353,7 +350,7 @@ rule_filling(Case *c)
 		return false;
 	if (all_in(c, filling_roles, COUNT(filling_roles)))
 		return !named_like_parameter(c->w->name);
-	if (!made_by_exporter(c) || !values_are_wide(&c->w->data))
+	if (!weight_made_by_exporter(c->r, c->w) || !values_are_wide(&c->w->data))
 		return false;
 	return all_in(c, factor_roles, COUNT(factor_roles)) ||
 	       (value == 0 && any_in(c, layer_roles, COUNT(layer_roles))) ||
@@ -391,7 +388,7 @@ rule_plain_norm(Case *c)
 
 		if ((!instance && !layer) || reader->input < 1 || value != 2 - reader->input)
 			return false;
-		if (layer ? !made_by_exporter(c)
+		if (layer ? !weight_made_by_exporter(c->r, c->w)
 		          : !followed_by_scale(c->r, reader->node->proto) &&
 		                    named_like_parameter(c->w->name))
 			return false;

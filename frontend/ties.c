@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_READERS = 64 };
+enum { MAX_READERS = 64, MAX_ROWS = 1 << 20 };
 
 typedef struct {
 	Weight *weight;
@@ -131,8 +131,9 @@ can_tie(const Weight *w)
 {
 	double value;
 
-	return w->kind == WEIGHT_PARAMETER && w->data.rank >= 2 && w->data.data && w->data.n > 1 &&
-	       dtype_info[w->data.dtype].bits >= 8 && !tensor_constant_valued(&w->data, &value);
+	return w->kind == WEIGHT_PARAMETER && !w->repeats && w->data.rank >= 2 && w->data.data &&
+	       w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
+	       !tensor_constant_valued(&w->data, &value);
 }
 
 static void
@@ -158,6 +159,22 @@ tie_asked(Repairs *r, const TieOption *t)
 		               !tensor_equal(&a->data, &b->data)));
 }
 
+/* PyTorch expands a class token over the batch; where the batch has a size, the exporter folds that. */
+static void
+tie_rows(Repairs *r, Weight *w)
+{
+	double value;
+
+	if (w->kind != WEIGHT_PARAMETER || w->tied || w->data.rank < 2 ||
+	    w->data.dims[0] > MAX_ROWS || untied(r->options, w->name) ||
+	    !weight_made_by_exporter(r, w) || tensor_constant_valued(&w->data, &value) ||
+	    !values_are_repeated(&w->data))
+		return;
+	w->repeats = w->data.dims[0] - 1;
+	repairs_note(r, "ties", "%s is one row, %lld times", quoted(r->model, w->name),
+	             (long long)w->data.dims[0]);
+}
+
 void
 repairs_tie(Repairs *r)
 {
@@ -172,6 +189,8 @@ repairs_tie(Repairs *r)
 		else if (!repairs_weight(r, t->a))
 			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
 	}
+	for (int i = 0; i < r->list.n; i++)
+		tie_rows(r, r->list.at[i]);
 	for (int i = 0; i < r->list.n; i++) {
 		uint64_t count = 0;
 		Weight *w = r->list.at[i];

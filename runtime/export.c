@@ -102,7 +102,7 @@ put_tensor(Export *x, const ExportRecord *e)
 		dtype_convert(want, converted, dtype, data, n);
 		data = converted;
 	}
-	if (!status)
+	for (uint32_t i = 0; i <= e->times && !status; i++)
 		status = file_writer_add(x->files[e->file], data, dtype_bytes(want, n));
 	arena_free(arena);
 	return status;

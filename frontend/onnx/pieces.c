@@ -3,6 +3,24 @@
 
 #include <string.h>
 
+/* --repair=batch where the file's batch is 1: a row beside the inputs' rows, as a class token, is expanded. */
+static void
+rebind_rows(OnnxNode *n, Value **x, int count)
+{
+	int64_t rows = n->im->baked_batch == 1 ? n->im->options->batch : 0;
+	bool leads = false;
+
+	for (int i = 0; i < count; i++)
+		leads |= x[i]->type->rank > 0 && x[i]->type->dims[0] == rows;
+	for (int i = 0; leads && i < count; i++) {
+		Ints shape = ints_of_type(x[i]->type);
+		if (shape.n == 0 || shape.at[0] != 1)
+			continue;
+		shape.at[0] = rows;
+		x[i] = e_broadcast(n, x[i], shape);
+	}
+}
+
 static void
 import_concat(OnnxNode *n)
 {
@@ -15,6 +33,8 @@ import_concat(OnnxNode *n)
 	if (!ok)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 1), x[0]->type->rank);
+	if (axis > 0)
+		rebind_rows(n, x, count);
 	if (axis >= 0)
 		give(n, 0, e_concat(n, count, x, axis));
 }

@@ -121,15 +121,6 @@ def test_ramps_and_masks(run, tmp_path, op, table, want):
     assert (kind, why) == ("frozen", want) if want else kind == "trainable"
 
 
-@pytest.mark.parametrize("table, warns", [
-    (np.tile(PARAMETERS[:1], (3, 1)), True), (PARAMETERS, False), (PARAMETERS[:1], False), (PARAMETERS[0], False)])
-def test_equal_rows_are_named(run, tmp_path, table, warns):
-    assert verdict(run, tmp_path, table.astype(np.float32))[0] == "trainable"
-    said = run("check", "model.onnx").stderr
-    assert said.count("equal rows: the exporter may have expanded one over the batch") == warns
-    assert ("has 3 equal rows" in said) == warns
-
-
 @pytest.mark.parametrize("option, want", [("--train=table", "trainable"), ("--freeze=*", None), ("--train=t*", None)])
 def test_one_number_is_trained_if_named(run, tmp_path, option, want):
     """exp(table) x, as a logit scale: a number that has no name for it is a constant."""

@@ -26,6 +26,18 @@ CALLS = [
 ]
 
 
+TOKEN = np.random.default_rng(2).standard_normal((1, 1, 4)).astype(np.float32)
+
+
+def write_token(path, token, name="val_7", producer="pytorch"):
+    """A class token in front of x, as many times as x has rows."""
+    value = numpy_helper.from_array(token, name)
+    rows = len(token)
+    ports = [helper.make_tensor_value_info(*p) for p in (("x", 1, [rows, 2, 4]), ("y", 1, [rows, 3, 4]))]
+    graph = helper.make_graph([helper.make_node("Concat", [name, "x"], ["y"], "cat", axis=1)], "g", ports[:1], ports[1:], [value])
+    onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
 def write(path, names, scopes=None, merged=False, second=MATRIX, B="val_7"):
     """y = (x A) B, where B is a copy of A, or an Identity of it."""
     nodes = [helper.make_node("MatMul", ["x", "A"], ["h"], names[0]), helper.make_node("MatMul", ["h", B], ["y"], names[1])]
@@ -80,3 +92,27 @@ def test_a_shared_matrix_is_exported_where_it_was(run, tmp_path, merged):
     want = m - (x.T @ error @ m.T + (x @ m).T @ error)
     for name, value in weights.items():
         assert np.allclose(value, want, atol=1e-5), name
+
+
+@pytest.mark.parametrize("rows, options", [(3, []), (1, ["--repair=batch", "--batch=3"]), (2, ["--repair=batch", "--batch=3"])])
+def test_an_expanded_token_is_one(run, tmp_path, rows, options):
+    """Its gradient is that of all rows, and the export has them all again."""
+    write_token(tmp_path / "model.onnx", np.tile(TOKEN, (rows, 1, 1)))
+    x, y = (np.random.default_rng(1).standard_normal((3, n, 4)).astype(np.float32) for n in (2, 3))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", *options)
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--shuffle=off", "--export=out.onnx")
+    want = TOKEN - (2 * (TOKEN - y[:, :1]) / y.size).sum(0, keepdims=True)
+    got = numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0])
+    assert got.shape == (rows, 1, 4) and np.allclose(got, np.tile(want, (rows, 1, 1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("token, options, one", [
+    (np.tile(TOKEN, (3, 1, 1)), {}, True), (np.tile(TOKEN, (3, 1, 1)), {"name": "tokens"}, False),
+    (np.tile(TOKEN, (3, 1, 1)), {"producer": "other"}, False), (np.arange(12.0).reshape(3, 1, 4), {}, False), (TOKEN, {}, False),
+])
+def test_equal_rows_are_one_if_the_exporter_made_them(run, tmp_path, token, options, one):
+    write_token(tmp_path / "model.onnx", token.astype(np.float32), **options)
+    assert ('"val_7" is one row, 3 times' in run("check", "model.onnx").stdout) == one
+    assert "one row" not in run("check", "model.onnx", "--no-tie", options.get("name", "val_7")).stdout

@@ -186,6 +186,11 @@ spoil_perm(FormatWriter *w)
 	w->exports.at[1].rank = 2;
 }
 static void
+spoil_times(FormatWriter *w)
+{
+	w->exports.at[1].times = (1 << 20) + 1;
+}
+static void
 spoil_stride(FormatWriter *w)
 {
 	w->arguments.at[0].loop = 1;
@@ -314,6 +319,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_dims, "dimension 0");
 	expect_fault(spoil_data, "data at 8 of 8 bytes");
 	expect_fault(spoil_perm, "rank 2, its state has 0");
+	expect_fault(spoil_times, "1048577 times");
 	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
 	for (int i = 0; i < COUNT(library_cases); i++) {
 		library_case = &library_cases[i];
