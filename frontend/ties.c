@@ -95,6 +95,7 @@ static void
 tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 {
 	copy->tied = home->tied ? home->tied : home;
+	copy->repeats = copy->tied->repeats = 0;
 	copy->transposed = transposed != home->transposed;
 	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
 	             copy->transposed ? "the transpose of " : "",
@@ -165,14 +166,11 @@ tie_rows(Repairs *r, Weight *w)
 {
 	double value;
 
-	if (w->kind != WEIGHT_PARAMETER || w->tied || w->data.rank < 2 ||
-	    w->data.dims[0] > MAX_ROWS || untied(r->options, w->name) ||
-	    !weight_made_by_exporter(r, w) || tensor_constant_valued(&w->data, &value) ||
-	    !values_are_repeated(&w->data))
+	if (w->kind != WEIGHT_PARAMETER || !values_are_repeated(&w->data) ||
+	    w->data.dims[0] > MAX_ROWS || tensor_constant_valued(&w->data, &value) ||
+	    !weight_made_by_exporter(r, w) || untied(r->options, w->name))
 		return;
 	w->repeats = w->data.dims[0] - 1;
-	repairs_note(r, "ties", "%s is one row, %lld times", quoted(r->model, w->name),
-	             (long long)w->data.dims[0]);
 }
 
 void
@@ -182,6 +180,8 @@ repairs_tie(Repairs *r)
 	IntMap *counts = intmap_new(r->arena);
 	int n = 0;
 
+	for (int i = 0; i < r->list.n; i++)
+		tie_rows(r, r->list.at[i]);
 	for (int i = 0; i < r->options->n_ties; i++) {
 		const TieOption *t = &r->options->ties[i];
 		if (!t->untie)
@@ -189,8 +189,6 @@ repairs_tie(Repairs *r)
 		else if (!repairs_weight(r, t->a))
 			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
 	}
-	for (int i = 0; i < r->list.n; i++)
-		tie_rows(r, r->list.at[i]);
 	for (int i = 0; i < r->list.n; i++) {
 		uint64_t count = 0;
 		Weight *w = r->list.at[i];

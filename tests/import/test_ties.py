@@ -29,12 +29,12 @@ CALLS = [
 TOKEN = np.random.default_rng(2).standard_normal((1, 1, 4)).astype(np.float32)
 
 
-def write_token(path, token, name="val_7", producer="pytorch"):
+def write_token(path, token, name="val_7", producer="pytorch", others=()):
     """A class token in front of x, as many times as x has rows."""
-    value = numpy_helper.from_array(token, name)
-    rows = len(token)
-    ports = [helper.make_tensor_value_info(*p) for p in (("x", 1, [rows, 2, 4]), ("y", 1, [rows, 3, 4]))]
-    graph = helper.make_graph([helper.make_node("Concat", [name, "x"], ["y"], "cat", axis=1)], "g", ports[:1], ports[1:], [value])
+    values = [numpy_helper.from_array(token, n) for n in (name, *others)]
+    rows, length = len(token), 2 + len(values)
+    ports = [helper.make_tensor_value_info(*p) for p in (("x", 1, [rows, 2, 4]), ("y", 1, [rows, length, 4]))]
+    graph = helper.make_graph([helper.make_node("Concat", [name, *others, "x"], ["y"], "cat", axis=1)], "g", ports[:1], ports[1:], values)
     onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
@@ -116,3 +116,17 @@ def test_equal_rows_are_one_if_the_exporter_made_them(run, tmp_path, token, opti
     write_token(tmp_path / "model.onnx", token.astype(np.float32), **options)
     assert ('"val_7" is one row, 3 times' in run("check", "model.onnx").stdout) == one
     assert "one row" not in run("check", "model.onnx", "--no-tie", options.get("name", "val_7")).stdout
+
+
+def test_rows_that_are_tied_to_others_stay_rows(run, tmp_path):
+    """Two copies of all rows, said to be one: the rows are as they were in the file."""
+    write_token(tmp_path / "model.onnx", np.tile(TOKEN, (3, 1, 1)), others=("val_8",))
+    x, y = (np.random.default_rng(1).standard_normal((3, n, 4)).astype(np.float32) for n in (2, 4))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", "--tie", "val_8=val_7")
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--shuffle=off", "--export=out.onnx")
+    rows = np.tile(TOKEN, (3, 1, 1))
+    want = rows - (2 * (rows - y[:, :2]) / y.size).sum(1, keepdims=True)
+    for tensor in onnx.load(tmp_path / "out.onnx").graph.initializer:
+        assert np.allclose(numpy_helper.to_array(tensor), want, atol=1e-6), tensor.name
