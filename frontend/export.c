@@ -59,9 +59,12 @@ tensor_hole(Export *e, const Weight *w, int file)
 	                  .state = (uint32_t)state->id,
 	                  .dtype = w->data.dtype,
 	                  .rank = (uint32_t)w->data.rank,
-	                  .times = (uint32_t)w->repeats,
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
+	int64_t copies = 1;
 
+	for (int i = 0; i < w->expanded; i++)
+		copies *= w->data.dims[i];
+	r.times = (uint32_t)(copies - 1);
 	for (int i = 0; i < w->data.rank; i++)
 		r.perm[i] = (uint8_t)(w->transposed ? w->data.rank - 1 - i : i);
 	flush(e, file);

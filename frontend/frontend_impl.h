@@ -64,7 +64,7 @@ struct Weight {
 	const char *why;
 	Weight *tied;     /* shares that one's state ... */
 	bool transposed;  /* ... as its transpose; of rank 2 then */
-	int64_t repeats;  /* equal rows behind the first, which alone is the state's */
+	int expanded;     /* leading axes along which it repeats: the state has 1 there */
 	bool as_constant; /* read as a constant; the state is there for the table only */
 	State *state;
 };
@@ -239,16 +239,17 @@ void repairs_tie(Repairs *r);
 /* ---- table_values.c */
 /* More than one axis is longer than 1. */
 bool values_are_wide(const TensorData *t);
-/* Two rows or more along the first axis, all of them equal. */
-bool values_are_repeated(const TensorData *t);
+/* Leading axes along which it repeats, all but the last at most; 0: none. */
+int values_expanded(const TensorData *t);
 /* 0 and very negative numbers: what is added before a softmax. */
 bool values_are_mask(const TensorData *t);
 /* Ones and zeros. */
 bool values_are_binary(const TensorData *t);
 /* Ones on and below the diagonal of the last two axes, zeros above. */
 bool values_are_triangle(const TensorData *t);
-/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines. */
-bool values_are_waves(const TensorData *t);
+/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines, of angles
+ * from 0 on if `from_zero`. */
+bool values_are_waves(const TensorData *t, bool from_zero);
 /* ALiBi (Press et al. 2022): along the last of three axes or more each line rises or falls evenly. */
 bool values_are_ramps(const TensorData *t);
 

@@ -29,14 +29,22 @@ constant_of(Importer *im, const TensorProto *t)
 }
 
 static Ints
-expanded_shape(const Importer *im, const Weight *w)
+weight_shape(const Weight *w)
 {
 	Ints shape = {.n = w->data.rank};
 
 	memcpy(shape.at, w->data.dims, sizeof(*shape.at) * (size_t)shape.n);
+	return shape;
+}
+
+static Value *
+expand(Importer *im, const Weight *w, Value *v)
+{
+	Ints shape = weight_shape(w);
+
 	if (shape.at[0] == im->baked_batch)
 		shape.at[0] = im->options->batch;
-	return shape;
+	return b_broadcast_to(&im->b, v, shape);
 }
 
 Value *
@@ -47,8 +55,8 @@ weight_value(Importer *im, const Weight *w)
 	if (!home->state || w->as_constant)
 		return constant_of(im, w->tensor);
 	Value *v = function_state(im->b.f, home->state);
-	if (w->repeats)
-		return b_broadcast_to(&im->b, v, expanded_shape(im, w));
+	if (w->expanded)
+		return expand(im, w, v);
 	return w->transposed ? b_transpose(&im->b, v, (Ints){.n = 2, .at = {1, 0}}) : v;
 }
 
@@ -295,11 +303,10 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	} rows[] = {[WEIGHT_PARAMETER] = {STATE_PARAMETER, LIFE_SAVED},
 	            [WEIGHT_STATISTIC] = {STATE_STATISTIC, LIFE_SAVED},
 	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT}};
-	Ints shape = {.n = w->data.rank};
+	Ints shape = weight_shape(w);
 
-	memcpy(shape.at, w->data.dims, sizeof(*shape.at) * (size_t)shape.n);
-	if (w->repeats)
-		shape.at[0] = 1;
+	for (int i = 0; i < w->expanded; i++)
+		shape.at[i] = 1;
 	Type type = type_new(m, w->data.dtype, shape.n, shape.at);
 	State *s = state_new(m, w->name, type, rows[w->kind].kind, rows[w->kind].lifetime);
 

@@ -248,9 +248,8 @@ note_verdict(Repairs *r, const Weight *w)
 		repairs_note(r, "tables", "%s is frozen: %s", name, w->why);
 	if (w->kind != WEIGHT_PARAMETER)
 		return;
-	if (w->repeats)
-		repairs_note(r, "ties", "%s is one row, %lld times", name,
-		             (long long)w->data.dims[0]);
+	if (w->expanded)
+		repairs_note(r, "ties", "%s repeats along its first %d axes", name, w->expanded);
 	if (w->identity && w->tied)
 		return;
 	if (w->identity)

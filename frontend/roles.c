@@ -112,21 +112,42 @@ has_word(const char *name, const char *word)
 	return false;
 }
 
+/* The word alone, or with a number behind it. */
+static bool
+is_numbered(const char *name, const char *word)
+{
+	size_t n = strlen(word);
+
+	return !strncasecmp(name, word, n) && name[n + strspn(name + n, "0123456789")] == 0;
+}
+
 bool
 name_is_generated(const char *name)
 {
-	static const char *const words[] = {"val_", "const_", "constant", "tensor_", "t_", "v_"};
+	static const char *const words[] = {"",        "val_", "const_", "constant",
+	                                    "tensor_", "t_",   "v_"};
 
 	if (!strncmp(name, "onnx::", 6) || strstr(name, "_output_") || strstr(name, "Constant_"))
 		return true;
-	if (name[strspn(name, "0123456789")] == 0)
-		return true;
-	for (int i = 0; i < COUNT(words); i++) {
-		size_t n = strlen(words[i]);
-		if (!strncasecmp(name, words[i], n) &&
-		    name[n + strspn(name + n, "0123456789")] == 0)
+	for (int i = 0; i < COUNT(words); i++)
+		if (is_numbered(name, words[i]))
 			return true;
-	}
+	return false;
+}
+
+/* dynamo's exporter names a value after the function that made it. */
+static bool
+named_by_creation(const char *name)
+{
+	static const char *const words[] = {"zeros",      "ones",      "full",
+	                                    "new_zeros",  "new_ones",  "new_full",
+	                                    "zeros_like", "ones_like", "full_like"};
+
+	for (int i = 0; i < COUNT(words); i++)
+		if (!strcmp(name, words[i]) ||
+		    (!strncmp(name, words[i], strlen(words[i])) && name[strlen(words[i])] == '_' &&
+		     is_numbered(name + strlen(words[i]) + 1, "")))
+			return true;
 	return false;
 }
 
@@ -350,11 +371,15 @@ rule_filling(Case *c)
 		return false;
 	if (all_in(c, filling_roles, COUNT(filling_roles)))
 		return !named_like_parameter(c->w->name);
-	if (!weight_made_by_exporter(c->r, c->w) || !values_are_wide(&c->w->data))
+	if (!weight_made_by_exporter(c->r, c->w))
+		return false;
+	if (named_by_creation(c->w->name))
+		return true;
+	if (!values_are_wide(&c->w->data))
 		return false;
 	return all_in(c, factor_roles, COUNT(factor_roles)) ||
 	       (value == 0 && any_in(c, layer_roles, COUNT(layer_roles))) ||
-	       (value == 0 && is_mask_shaped(&c->w->data) &&
+	       (value == 0 && (c->w->constant || is_mask_shaped(&c->w->data)) &&
 	        all_in(c, term_roles, COUNT(term_roles)));
 }
 
@@ -405,7 +430,7 @@ rule_frequencies(Case *c)
 static bool
 rule_waves(Case *c)
 {
-	return values_are_waves(&c->w->data);
+	return values_are_waves(&c->w->data, !weight_made_by_exporter(c->r, c->w));
 }
 
 static bool

@@ -18,18 +18,28 @@ values_are_wide(const TensorData *t)
 	return wide > 1;
 }
 
-bool
-values_are_repeated(const TensorData *t)
+/* Nothing but the first `row` elements, again and again. */
+static bool
+repeats(const TensorData *t, int64_t row)
 {
-	int64_t row = t->rank > 1 && t->dims[0] > 1 ? t->n / t->dims[0] : 0;
-
-	if (!t->data || row == 0)
-		return false;
 	for (int64_t i = row; i < t->n; i++)
 		if (dtype_load_float(t->dtype, t->data, i) !=
 		    dtype_load_float(t->dtype, t->data, i % row))
 			return false;
-	return true;
+	return row < t->n;
+}
+
+int
+values_expanded(const TensorData *t)
+{
+	int64_t row = 1;
+
+	for (int axes = t->rank - 1; t->data && t->n && axes > 0; axes--) {
+		row *= t->dims[axes];
+		if (repeats(t, row))
+			return axes;
+	}
+	return 0;
 }
 
 bool
@@ -96,7 +106,7 @@ is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, double *low)
 }
 
 bool
-values_are_waves(const TensorData *t)
+values_are_waves(const TensorData *t, bool from_zero)
 {
 	int64_t step = t->n;
 
@@ -109,7 +119,8 @@ values_are_waves(const TensorData *t)
 			int64_t at = line / step * step * n + line % step;
 			double first = dtype_load_float(t->dtype, t->data, at);
 
-			if ((first != 0 && first != 1) || !is_wave(t, at, n, step, &low))
+			if ((from_zero && first != 0 && first != 1) ||
+			    !is_wave(t, at, n, step, &low))
 				break;
 		}
 		if (line == lines && low < -0.5)

@@ -95,7 +95,7 @@ static void
 tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 {
 	copy->tied = home->tied ? home->tied : home;
-	copy->repeats = copy->tied->repeats = 0;
+	copy->expanded = copy->tied->expanded = 0;
 	copy->transposed = transposed != home->transposed;
 	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
 	             copy->transposed ? "the transpose of " : "",
@@ -132,7 +132,7 @@ can_tie(const Weight *w)
 {
 	double value;
 
-	return w->kind == WEIGHT_PARAMETER && !w->repeats && w->data.rank >= 2 && w->data.data &&
+	return w->kind == WEIGHT_PARAMETER && !w->expanded && w->data.rank >= 2 && w->data.data &&
 	       w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
 	       !tensor_constant_valued(&w->data, &value);
 }
@@ -160,17 +160,20 @@ tie_asked(Repairs *r, const TieOption *t)
 		               !tensor_equal(&a->data, &b->data)));
 }
 
-/* PyTorch expands a class token over the batch; where the batch has a size, the exporter folds that. */
+/* PyTorch expands a class token over the batch and a token's type over the sequence; where these have sizes, the exporter
+ * folds that. */
 static void
-tie_rows(Repairs *r, Weight *w)
+find_expanded(Repairs *r, Weight *w)
 {
 	double value;
+	int axes = w->kind == WEIGHT_PARAMETER ? values_expanded(&w->data) : 0;
+	int64_t rows = 1;
 
-	if (w->kind != WEIGHT_PARAMETER || !values_are_repeated(&w->data) ||
-	    w->data.dims[0] > MAX_ROWS || tensor_constant_valued(&w->data, &value) ||
-	    !weight_made_by_exporter(r, w) || untied(r->options, w->name))
-		return;
-	w->repeats = w->data.dims[0] - 1;
+	for (int i = 0; i < axes; i++)
+		rows *= w->data.dims[i];
+	if (rows > 1 && rows <= MAX_ROWS && !tensor_constant_valued(&w->data, &value) &&
+	    weight_made_by_exporter(r, w) && !untied(r->options, w->name))
+		w->expanded = axes;
 }
 
 void
@@ -181,7 +184,7 @@ repairs_tie(Repairs *r)
 	int n = 0;
 
 	for (int i = 0; i < r->list.n; i++)
-		tie_rows(r, r->list.at[i]);
+		find_expanded(r, r->list.at[i]);
 	for (int i = 0; i < r->options->n_ties; i++) {
 		const TieOption *t = &r->options->ties[i];
 		if (!t->untie)

@@ -75,6 +75,22 @@ def test_what_the_exporter_made_up_is_frozen(run, tmp_path, op, inputs, table, w
     assert said[0] == want and (want == "trainable" or said[1] == why)
 
 
+@pytest.mark.parametrize("table", [
+    pytest.param(np.zeros((2, 3)), id="zeros"), pytest.param(np.zeros((1, 4, 3, 3)), id="zeros of each head"),
+    pytest.param(SINUSOIDAL[3:], id="positions from 3 on")])
+@pytest.mark.parametrize("producer, want", [("pytorch", "frozen"), ("other", "trainable")])
+def test_tables_of_constant_nodes_are_frozen(run, tmp_path, table, producer, want):
+    """PyTorch's TorchScript exporter writes what the model computed as Constant nodes."""
+    value = numpy_helper.from_array(table.astype(np.float32))
+    nodes = [helper.make_node("Constant", [], ["k"], value=value), helper.make_node("Add", ["x", "k"], ["y"])]
+    ports = [helper.make_tensor_value_info(n, value.data_type, table.shape) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)]),
+              tmp_path / "model.onnx")
+    said = json.loads(run("check", "--json", "model.onnx").stdout)["parameters"]
+    assert [(p["name"], p["kind"]) for p in said] == [("k", want)]
+
+
 @pytest.mark.parametrize("op, inputs, table, why", FOLDED)
 def test_metadata_tell_what_the_exporter_made_up(run, tmp_path, op, inputs, table, why):
     """Where parameters are said to be some, the rest is none, whatever its name."""
@@ -82,10 +98,15 @@ def test_metadata_tell_what_the_exporter_made_up(run, tmp_path, op, inputs, tabl
     parameter = helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1])
     prop = parameter.metadata_props.add()
     prop.key, prop.value = "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"
-    def said(table, nodes):
-        return verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name="where", producer="pytorch",
+    def said(table, nodes, name="where"):
+        nodes = [(o, [name if i == "where" else i for i in i_], o_) for o, i_, o_ in nodes]
+        return verdict(run, tmp_path, table.astype(np.float32), nodes=nodes, name=name, producer="pytorch",
                        others={"b": np.ones(1, np.float32)}, value_info=[parameter])
     assert said(table, nodes) == ("frozen", why)
+    assert said(np.zeros((1, 4, 3, 3)), [("Add", ["x", "where"], ["i"]), nodes[-1]])[0] == "trainable"
+    for name in "zeros", "new_full_3":
+        assert said(np.zeros((1, 4, 3, 3)), [("Add", ["x", "where"], ["i"]), nodes[-1]], name) == ("frozen", FILLS)
+    assert said(np.zeros((1, 4, 3, 3)), [("Add", ["x", "where"], ["i"]), nodes[-1]], "zeros_of")[0] == "trainable"
     assert said(np.float32(2), [("Mul", ["x", "where"], ["i"]), nodes[-1]]) is None
 
 

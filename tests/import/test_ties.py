@@ -108,14 +108,32 @@ def test_an_expanded_token_is_one(run, tmp_path, rows, options):
     assert got.shape == (rows, 1, 4) and np.allclose(got, np.tile(want, (rows, 1, 1)), atol=1e-6)
 
 
+def test_a_row_is_one_for_all_positions(run, tmp_path):
+    """As the type of all tokens of a batch, which is added to them."""
+    row = TOKEN[0, 0]
+    table = numpy_helper.from_array(np.tile(row, (2, 3, 1)), "val_7")
+    ports = [helper.make_tensor_value_info(n, 1, [2, 3, 4]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "val_7"], ["y"])], "g", ports[:1], ports[1:], [table])
+    onnx.save(helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "model.onnx")
+    x, y = np.random.default_rng(1).standard_normal((2, 2, 3, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd")
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--export=out.onnx")
+    want = row - (2 * (x + row - y) / y.size).sum((0, 1))
+    got = numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0])
+    assert got.shape == (2, 3, 4) and np.allclose(got, want, atol=1e-6)
+
+
 @pytest.mark.parametrize("token, options, one", [
     (np.tile(TOKEN, (3, 1, 1)), {}, True), (np.tile(TOKEN, (3, 1, 1)), {"name": "tokens"}, False),
     (np.tile(TOKEN, (3, 1, 1)), {"producer": "other"}, False), (np.arange(12.0).reshape(3, 1, 4), {}, False), (TOKEN, {}, False),
 ])
 def test_equal_rows_are_one_if_the_exporter_made_them(run, tmp_path, token, options, one):
     write_token(tmp_path / "model.onnx", token.astype(np.float32), **options)
-    assert ('"val_7" is one row, 3 times' in run("check", "model.onnx").stdout) == one
-    assert "one row" not in run("check", "model.onnx", "--no-tie", options.get("name", "val_7")).stdout
+    assert ('"val_7" repeats along its first 2 axes' in run("check", "model.onnx").stdout) == one
+    assert "repeats along" not in run("check", "model.onnx", "--no-tie", options.get("name", "val_7")).stdout
 
 
 def test_rows_that_are_tied_to_others_stay_rows(run, tmp_path):
