@@ -112,7 +112,7 @@ has_word(const char *name, const char *word)
 	return false;
 }
 
-/* The word alone, or with a number behind it. */
+/* The word alone, or with a number behind it; no word: a number. */
 static bool
 is_numbered(const char *name, const char *word)
 {
@@ -360,8 +360,9 @@ is_mask_shaped(const TensorData *t)
 	return t->rank == 4 && t->dims[1] == 1;
 }
 
-/* Of one value, with more than one long axis: parameters that are still as they began, a scale of each channel say, have
- * one. */
+/* Of one value: read as data; or made by the exporter, and either said to be by its name, or no parameter as it began. A
+ * scale of each channel has one long axis, so what scales and has more is none; zeros that a layer takes as its input are
+ * a first state; zeros that are added hide nothing. */
 static bool
 rule_filling(Case *c)
 {

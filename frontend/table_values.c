@@ -4,9 +4,9 @@
 #include <math.h>
 
 enum { LEAST_LINE = 6 };
-#define WAVE_ERROR 1e-4 /* of the squares: a table may be of bf16 */
-#define HIGHEST_WAVE 1.01
-#define RAMP_ERROR 5e-3 /* of the ends, likewise */
+#define WAVE_ERROR 1e-4   /* of the squares: a table may be of bf16 */
+#define HIGHEST_WAVE 1.01 /* a line from 0 on solves the recurrence, too, with w = 0 */
+#define RAMP_ERROR 5e-3   /* of the ends, likewise */
 
 bool
 values_are_wide(const TensorData *t)
@@ -84,7 +84,7 @@ values_are_triangle(const TensorData *t)
 	return true;
 }
 
-/* n numbers that a step apart: x[p + 1] + x[p - 1] = 2 cos(w) x[p], from 0 or 1; *low: the lowest of all so far. */
+/* Of n numbers, a step apart, each x[p + 1] + x[p - 1] = 2 cos(w) x[p]; *low: the lowest of all so far. */
 static bool
 is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, double *low)
 {

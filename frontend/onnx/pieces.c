@@ -5,7 +5,7 @@
 
 /* --repair=batch where the file's batch is 1: a row beside the inputs' rows, as a class token, is expanded. */
 static void
-rebind_rows(OnnxNode *n, Value **x, int count)
+expand_rows(OnnxNode *n, Value **x, int count)
 {
 	int64_t rows = n->im->baked_batch == 1 ? n->im->options->batch : 0;
 	bool leads = false;
@@ -34,7 +34,7 @@ import_concat(OnnxNode *n)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 1), x[0]->type->rank);
 	if (axis > 0)
-		rebind_rows(n, x, count);
+		expand_rows(n, x, count);
 	if (axis >= 0)
 		give(n, 0, e_concat(n, count, x, axis));
 }
