@@ -124,6 +124,7 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 		by_terms = false;
 		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
 		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);
+		lb_within(lb, whole, t->dims[i]);
 		out->at[i] = affine_scalar(whole);
 		f = affine_add(affine_scalar(flat),
 		               affine_scale(affine_scalar(whole), -strides[i]));
