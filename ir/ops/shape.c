@@ -368,11 +368,36 @@ slice_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 		                            affine_constant(a->start.at[i]));
 }
 
+/* of everything; of a concat where one of its operands has all that is taken */
 static Value *
 slice_simplify(Builder *b, Node *n)
 {
-	(void)b;
-	return node_operand(n, 0)->type == node_result(n, 0)->type ? node_operand(n, 0) : NULL;
+	const SliceAttr *a = n->attr;
+	Value *x = node_operand(n, 0);
+	Type t = node_result(n, 0)->type;
+
+	if (x->type == t)
+		return x;
+	if (!x->node || x->node->op != OP_concat || t->n == 0)
+		return NULL;
+	int axis = (int)((const AxisAttr *)x->node->attr)->axis;
+	int64_t first = a->start.at[axis];
+	int64_t last = first + (t->dims[axis] - 1) * a->step.at[axis];
+	for (int i = 0; i < x->node->n_operands; i++) {
+		Value *part = node_operand(x->node, i);
+		int64_t size = part->type->dims[axis];
+		if (first < size) {
+			SliceAttr within = *a;
+			within.start.at[axis] = first;
+			within.stop.at[axis] = last + 1;
+			return last < size
+			               ? b_slice(b, part, within.start, within.stop, within.step)
+			               : NULL;
+		}
+		first -= size;
+		last -= size;
+	}
+	return NULL;
 }
 
 static const Sample slice_samples[] = {
