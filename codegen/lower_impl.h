@@ -31,11 +31,15 @@ struct LowerState {
 	uint8_t *cached;      /* by node id: 1 this pass fills the row buffer, 2 it is filled */
 	Affine full_flat,
 		inner_flat; /* of the element being computed; valid in the innermost loop */
+	int64_t rows;       /* of every part of the result, one an iteration; 0 outside parts */
+	Affine row;         /* at hand */
 };
 
 /* lower_nest.c */
 /* Loops over a flat space of n elements, fine enough that every view's index splits. */
 LoopNest nest_elementwise(const Function *f, int64_t n);
+/* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
+LoopNest nest_part(const Function *f, Type shape, int64_t rows);
 /* Kept loops first (outermost in order), reduced loops last. chunks: elements of the second reduction's
  * result, 0 without one. */
 LoopNest nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks);

@@ -25,6 +25,15 @@ cut_at(Cuts *c, int64_t x)
 	c->n++;
 }
 
+static void
+cut_at_axes(Cuts *c, Type t)
+{
+	int64_t stride = 1;
+
+	for (int i = t->rank - 1; i >= 0; stride *= t->dims[i--])
+		cut_at(c, stride);
+}
+
 static bool
 wants_axes(const Node *n)
 {
@@ -37,12 +46,8 @@ static void
 cut_by_nodes(Cuts *c, const Function *f, int64_t size)
 {
 	for_each_node(f, n) {
-		if (n->n_results == 0 || node_result(n, 0)->type->n != size || !wants_axes(n))
-			continue;
-		Type t = node_result(n, 0)->type;
-		int64_t stride = 1;
-		for (int i = t->rank - 1; i >= 0; i--, stride *= t->dims[i + 1])
-			cut_at(c, stride);
+		if (n->n_results && node_result(n, 0)->type->n == size && wants_axes(n))
+			cut_at_axes(c, node_result(n, 0)->type);
 	}
 }
 
@@ -61,22 +66,41 @@ cut_block(Cuts *c)
 		}
 }
 
+static LoopNest
+nest_of_cuts(const Cuts *c)
+{
+	LoopNest nest = {0};
+
+	for (int i = c->n - 1; i > 0; i--)
+		nest.at[nest.n++] = (LoopDim){.extent = c->at[i] / c->at[i - 1],
+		                              .full = c->at[i - 1]};
+	return nest;
+}
+
 LoopNest
 nest_elementwise(const Function *f, int64_t n)
 {
 	Cuts c = {.n = 2, .at = {1, n}};
-	LoopNest nest = {0};
 
-	if (n <= 1) {
-		if (n == 0)
-			nest.at[nest.n++] = (LoopDim){.extent = 0, .full = 1};
-		return nest;
-	}
+	if (n == 0)
+		return (LoopNest){.n = 1, .at = {{.extent = 0, .full = 1}}};
+	if (n == 1)
+		return (LoopNest){0};
 	cut_by_nodes(&c, f, n);
 	cut_block(&c);
-	for (int i = c.n - 1; i > 0; i--)
-		nest.at[nest.n++] = (LoopDim){.extent = c.at[i] / c.at[i - 1], .full = c.at[i - 1]};
-	return nest;
+	return nest_of_cuts(&c);
+}
+
+LoopNest
+nest_part(const Function *f, Type shape, int64_t rows)
+{
+	Cuts c = {.n = 2, .at = {1, shape->n / rows}};
+
+	if (shape->n == rows)
+		return (LoopNest){0};
+	cut_at_axes(&c, shape);
+	cut_by_nodes(&c, f, shape->n);
+	return nest_of_cuts(&c);
 }
 
 /* Cuts of one run [stride, stride * extent) of the full space, and of the rows' numbering. */

@@ -93,7 +93,7 @@ struct OpRow {
 	void (*map)(LoopBuilder *lb, const Node *n, const Index *result, Index *operand);
 	/* FUSE_INDEX: the element at that index. */
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
-	/* FUSE_ROOT: calls lower_part for each part. */
+	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
 	/* FUSE_OPAQUE: emits the whole kernel body. */
 	void (*kernel)(Lower *lw, const Node *n);

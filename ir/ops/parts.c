@@ -147,9 +147,14 @@ pad_parts(Lower *lw, const Node *n)
 			last--;
 		size.at[i] = last - first.at[i] + 1;
 	}
+	int whole = 0;
+	while (whole < x->rank && size.at[whole] == y->dims[whole] && a->low.at[whole] == 0)
+		whole++;
+	lower_open_parts(lw, n, whole);
 	lower_part(lw, n, y, pad_fill, pad_fill_place, NULL);
 	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place,
 	           &first);
+	lower_close_parts(lw);
 }
 
 static const Sample pad_samples[] = {
@@ -239,13 +244,16 @@ concat_place(const Node *n, const Index *at, Index *out, const void *ctx)
 static void
 concat_parts(Lower *lw, const Node *n)
 {
+	int axis = (int)((const AxisAttr *)n->attr)->axis;
 	ConcatPart part = {0};
 
+	lower_open_parts(lw, n, axis);
 	for (; part.operand < n->n_operands; part.operand++) {
 		Type t = node_operand(n, part.operand)->type;
 		lower_part(lw, n, t, concat_element, concat_place, &part);
-		part.offset += t->dims[((const AxisAttr *)n->attr)->axis];
+		part.offset += t->dims[axis];
 	}
+	lower_close_parts(lw);
 }
 
 /* of one; of concats along the same axis */
