@@ -7,7 +7,7 @@
 #include "ir/ops/gemm.h"
 #include "ir/ops/tiles.h"
 
-enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, LEAST_CHUNK = 64 };
+enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, LEAST_CHUNK = 64, MANY_BLOCKS = 4 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
@@ -271,15 +271,42 @@ register_block(void *ctx, Affine number, int64_t size)
 }
 
 static void
-row_block(void *ctx, Affine number, int64_t size)
+row_block(Product *p, Affine first, int64_t size)
 {
-	Product *p = ctx;
-
-	p->row = affine_add(p->first_row, affine_scale(number, p->block_rows));
+	p->row = affine_add(p->first_row, first);
 	p->n_rows = (int)size;
 	if (p->packed_rows >= 0 && tiling_size(&p->depth))
 		pack_rows(p);
 	for_pieces(p->lw->lb, panel_size(p), p->block_columns, register_block, p);
+}
+
+static void
+numbered_row_block(void *ctx, Affine number, int64_t size)
+{
+	Product *p = ctx;
+
+	row_block(p, affine_scale(number, p->block_rows), size);
+}
+
+/* All blocks of rows. Where sums are complete at once, the last of many is moved back to be as high as the others: it
+ * computes some rows again, and no code is needed for a lower one. */
+static void
+row_blocks(Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	int64_t most = p->rows - p->block_rows, blocks = p->rows / p->block_rows;
+	bool at_once = p->depth_count * p->depth.inside == tiling_size(&p->depth);
+
+	if (p->rows % p->block_rows == 0 || blocks < MANY_BLOCKS || !at_once) {
+		for_pieces(lb, p->rows, p->block_rows, numbered_row_block, p);
+		return;
+	}
+	LoopValue number = lb_for(lb, LOOP_PLAIN, blocks + 1);
+	LoopValue at = lb_affine(lb, affine_scale(affine_scalar(number), p->block_rows));
+	LoopValue first = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, most));
+	lb_within(lb, first, most + 1);
+	row_block(p, affine_scalar(first), p->block_rows);
+	lb_end(lb);
 }
 
 static void
@@ -292,7 +319,7 @@ depth_block(void *ctx, Affine first, int64_t count)
 	p->depth_count = count;
 	if (tiling_size(&p->depth))
 		for_pieces(lb, panel_size(p), p->strip_columns, pack_strip, p);
-	for_pieces(lb, p->rows, p->block_rows, row_block, p);
+	row_blocks(p);
 }
 
 /* All of k for one block of columns. */
@@ -383,8 +410,8 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
 	             .panel_columns = r->panel / wide};
-	p.columns = tile(&g->n, p.panel_columns);
-	p.depth = tile_evenly(&g->k, r->depth);
+	p.columns = tile_evenly(&g->n, p.panel_columns, p.block_columns);
+	p.depth = tile_evenly(&g->k, r->depth, 1);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	bool one_axis = p.columns.axis == p.columns.shape.n - 1;

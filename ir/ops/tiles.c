@@ -28,13 +28,13 @@ tile(const Ints *shape, int64_t most)
 }
 
 Tiling
-tile_evenly(const Ints *shape, int64_t most)
+tile_evenly(const Ints *shape, int64_t most, int64_t multiple)
 {
 	Tiling t = tile(shape, most);
 	int64_t extent = t.shape.at[t.axis];
 
 	for (int64_t n = t.count; n > 0 && 2 * n >= t.count; n--)
-		if (extent % n == 0) {
+		if (extent % n == 0 && n * t.inside % multiple == 0) {
 			t.count = n;
 			break;
 		}

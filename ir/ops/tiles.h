@@ -15,8 +15,9 @@ typedef struct {
 int64_t tiling_size(const Tiling *t); /* elements of the shape */
 /* Blocks of at most so many elements; a shape of no axes has one element. No blocks where the shape has none. */
 Tiling tile(const Ints *shape, int64_t most);
-/* The same without a shorter block at the end, if these need not be less than half as long. */
-Tiling tile_evenly(const Ints *shape, int64_t most);
+/* The same without a shorter block at the end, if the blocks can have a multiple of `multiple` elements and need not be
+ * less than half as long. */
+Tiling tile_evenly(const Ints *shape, int64_t most, int64_t multiple);
 int64_t blocks_along(const Tiling *t); /* blocks along `axis` */
 int64_t repeats(const Tiling *t);      /* how often that axis is repeated */
 int64_t last_block(const Tiling *t);   /* the first element of the last block; 0 without any */
