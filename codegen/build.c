@@ -96,8 +96,8 @@ build_model_symbol(Build *b)
 	return name ? arena_printf(b->arena, GRADC_MODEL_NAME "_%s", name) : GRADC_MODEL_NAME;
 }
 
-int
-build_parts(const Module *m)
+static int
+count_parts(const Module *m)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	int parts = m->kernels.n / 8 + 1;
@@ -105,4 +105,37 @@ build_parts(const Module *m)
 	if (parts > cores)
 		parts = cores < 1 ? 1 : (int)cores;
 	return parts > MAX_PARTS ? MAX_PARTS : parts;
+}
+
+static int
+by_statements(const void *a, const void *b)
+{
+	const Kernel *x = *(const Kernel *const *)a, *y = *(const Kernel *const *)b;
+
+	return x->body.n != y->body.n ? (x->body.n < y->body.n) - (x->body.n > y->body.n)
+	                              : strcmp(x->name, y->name);
+}
+
+/* The longest first, each to the part that has least: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969. */
+int
+build_parts(Arena *arena, const Module *m, KernelPart parts[MAX_PARTS])
+{
+	int n = count_parts(m), statements[MAX_PARTS] = {0};
+	Kernel **kernels = NEW_ARRAY(arena, Kernel *, m->kernels.n);
+
+	if (m->kernels.n) {
+		memcpy(kernels, m->kernels.at, sizeof(Kernel *) * (size_t)m->kernels.n);
+		qsort(kernels, (size_t)m->kernels.n, sizeof(Kernel *), by_statements);
+	}
+	for (int i = 0; i < n; i++)
+		parts[i] = (KernelPart){0};
+	for (int i = 0; i < m->kernels.n; i++) {
+		int least = 0;
+		for (int k = 1; k < n; k++)
+			if (statements[k] < statements[least])
+				least = k;
+		vec_push(arena, &parts[least], kernels[i]);
+		statements[least] += kernels[i]->body.n;
+	}
+	return n;
 }

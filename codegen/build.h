@@ -25,8 +25,9 @@ Status build_finish(Build *b, const char *program, const char *log, pid_t pid);
 const char *build_compiler(const Build *b); /* of C; also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);
-/* In how many parts kernels are compiled at once: one a core, where there is enough for each. */
+/* The kernels in parts that are compiled at once, with about as many statements in each; returns how many: one a core,
+ * where there is enough for each. */
 enum { MAX_PARTS = 8 };
-int build_parts(const Module *m);
+int build_parts(Arena *arena, const Module *m, KernelPart parts[MAX_PARTS]);
 
 #endif

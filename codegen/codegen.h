@@ -21,9 +21,11 @@ typedef struct {
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */
 bool kernel_may_overwrite(const Kernel *k, int input, int output);
 
-/* ---- c/print.c: kernels as C. A module is printed in parts, so that several compilers may run at once:
- * each part is a translation unit with every `parts`-th kernel, its symbol with that suffix. */
-void c_print_part(Text *out, const Module *m, int part, int parts, const char *suffix);
+/* Kernels that are compiled together: some of a module's, so that several compilers may run at once. */
+typedef VEC(Kernel *) KernelPart;
+
+/* ---- c/print.c: kernels as C: a part is a translation unit, its symbols have that suffix. */
+void c_print_part(Text *out, const KernelPart *part, const char *suffix);
 void c_print_table(Text *out, const Module *m, const char *suffix); /* gradc_kernels[] */
 
 /* ---- storage.c: states that share storage: a unit and its members */

@@ -22,7 +22,7 @@ typedef struct {
 	Build *b;
 	const CpuTarget *target;
 	const char *source[MAX_PARTS], *object[MAX_PARTS], *log[MAX_PARTS];
-	int parts;
+	int n_parts;
 } Compile;
 
 /* A kept source stands in the user's folder, others in the temporary one. */
@@ -73,7 +73,7 @@ run_compilers(const Compile *c)
 	Status first = NULL;
 	int started = 0;
 
-	for (; started < c->parts && !first; started += !first)
+	for (; started < c->n_parts && !first; started += !first)
 		first = start_part(c, started, &pids[started]);
 	for (int i = 0; i < started; i++) {
 		Status status = build_finish(c->b, build_compiler(c->b), c->log[i], pids[i]);
@@ -85,17 +85,20 @@ run_compilers(const Compile *c)
 static Status
 compile_target(Build *b, const Module *m, int index)
 {
-	Compile c = {.b = b, .target = &b->options->targets[index], .parts = build_parts(m)};
+	KernelPart parts[MAX_PARTS];
+	Compile c = {.b = b,
+	             .target = &b->options->targets[index],
+	             .n_parts = build_parts(b->arena, m, parts)};
 	const char *suffix = index ? arena_printf(b->arena, "_%d", index) : "";
 	Status status = NULL;
 
-	for (int i = 0; i < c.parts && !status; i++) {
+	for (int i = 0; i < c.n_parts && !status; i++) {
 		Text source = {0};
 		c.source[i] = source_file(b, arena_printf(b->arena, "kernels%d%s.c", i, suffix));
 		c.object[i] = build_file(b, arena_printf(b->arena, "kernels%d%s.o", i, suffix));
 		c.log[i] = build_file(b, arena_printf(b->arena, "log%d%s", i, suffix));
 		vec_push(b->arena, &b->objects, c.object[i]);
-		c_print_part(&source, m, i, c.parts, suffix);
+		c_print_part(&source, &parts[i], suffix);
 		status = file_write(c.source[i], source.at, (int64_t)source.n);
 		text_free(&source);
 	}
@@ -159,7 +162,7 @@ c_print(Text *out, const Module *m, const CpuTarget *target, const char *languag
 {
 	(void)target;
 	(void)language;
-	c_print_part(out, m, 0, 1, "");
+	c_print_part(out, &(KernelPart){m->kernels.at, m->kernels.n}, "");
 	return NULL;
 }
 

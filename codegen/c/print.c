@@ -491,16 +491,16 @@ static const char prelude[] =
 	"GRADC_BITS(int32_t, float, gradc_s32_bits_f32)\n";
 
 void
-c_print_part(Text *out, const Module *m, int part, int parts, const char *suffix)
+c_print_part(Text *out, const KernelPart *part, const char *suffix)
 {
 	CPrinter p = {.out = out, .arena = arena_new()};
 
 	p.functions = scalar_functions_new(p.arena);
 	p.printed = strmap_new(p.arena);
-	text_printf(out, "/* Kernels, written by gradc: part %d of %d. */\n", part + 1, parts);
+	text_add(out, "/* Kernels, written by gradc. */\n");
 	text_add(out, prelude);
-	for (int i = part; i < m->kernels.n; i += parts)
-		c_print_kernel(&p, m->kernels.at[i], suffix);
+	for (int i = 0; i < part->n; i++)
+		c_print_kernel(&p, part->at[i], suffix);
 	arena_free(p.arena);
 }
 

@@ -8,10 +8,10 @@
 #include <llvm-c/Core.h>
 
 /* ---- print.c */
-/* Every `parts`-th kernel from `part` on, as functions of one module of that context. */
-LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const Module *m, int target, int part,
-                                 int parts);
-/* What a profiler shows: number and ONNX name; target: in the order of the build's. */
+/* As functions of one module of that context, for a CPU with these features; target: its number among the build's. */
+LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const KernelPart *part,
+                                 const char *features, int target);
+/* What a profiler shows: number and ONNX name. */
 const char *llvm_symbol(Arena *arena, const Kernel *k, int target);
 
 /* ---- tables.c: the GradcModel. */

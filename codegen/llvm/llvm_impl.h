@@ -17,6 +17,7 @@ typedef struct {
 	LLVMBuilderRef top; /* at the end of the entry block, where local memory is made */
 	Arena *arena;
 	ScalarFunctions *functions;
+	bool gathers; /* the CPU loads and stores lanes that are apart by one instruction */
 	const Kernel *k;
 	V function, scalars, begin, end;
 	Frame frame;

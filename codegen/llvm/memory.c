@@ -1,4 +1,4 @@
-/* Places, loads and stores as LLVM IR: consecutive lanes as one access, others by gather and scatter. */
+/* Places, loads and stores as LLVM IR: consecutive lanes as one access, others by gather and scatter, or one by one. */
 #include "codegen/llvm/llvm_impl.h"
 
 V
@@ -44,29 +44,37 @@ llvm_plus(const Printer *p, V x, V y)
 	return LLVMBuildAdd(p->b, x, y, "");
 }
 
-/* A place as what all lanes share, what a lane adds for its number, and what else differs. */
+/* A place as what all lanes share, what a lane adds for its number, what else differs, and a constant: last, so that
+ * places that differ by it alone have all else in common. */
 typedef struct {
-	V shared, varying; /* varying NULL: nothing */
-	int64_t step;
+	V shared, varying; /* NULL: nothing */
+	int64_t step, constant;
 } Place;
+
+static V
+added(const Printer *p, V sum, V x)
+{
+	return sum ? llvm_plus(p, sum, x) : x;
+}
 
 static Place
 split_place(const Printer *p, const Affine *a)
 {
-	Place place = {.shared = llvm_word(p, a->constant)};
+	Place place = {.constant = a->constant};
 
 	for (int i = 0; i < a->n; i++) {
 		int64_t by = a->terms[i].coefficient;
 		V x = p->frame.values[a->terms[i].scalar];
 		if (a->terms[i].scalar == p->variable) {
 			place.step += by;
-			place.shared = llvm_plus(p, place.shared, scaled(p, p->block, by));
-		} else if (is_vector(x)) {
-			V more = scaled(p, x, by);
-			place.varying = place.varying ? llvm_plus(p, place.varying, more) : more;
-		} else {
-			place.shared = llvm_plus(p, place.shared, scaled(p, x, by));
+			x = p->block;
 		}
+		if (LLVMIsAConstantInt(x)) {
+			place.constant += by * LLVMConstIntGetSExtValue(x);
+			continue;
+		}
+		V *sum = is_vector(x) ? &place.varying : &place.shared;
+		*sum = added(p, *sum, scaled(p, x, by));
 	}
 	return place;
 }
@@ -77,9 +85,11 @@ emit_affine(const Printer *p, const Affine *a)
 	Place place = split_place(p, a);
 	V x = place.shared;
 
+	if (place.varying)
+		x = added(p, x, place.varying);
 	if (place.step)
-		x = llvm_plus(p, x, lane_constants(p, place.step));
-	return place.varying ? llvm_plus(p, x, place.varying) : x;
+		x = added(p, x, lane_constants(p, place.step));
+	return x && place.constant == 0 ? x : added(p, x, llvm_word(p, place.constant));
 }
 
 V
@@ -88,17 +98,25 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
+/* Where the first lane's element is. LLVM does not look through a freeze: places that differ by a constant are one
+ * address to its search for cheap ones, which else takes most of its time. */
+static V
+first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
+{
+	if (place->shared)
+		base = LLVMBuildFreeze(p->b, llvm_address(p, t, base, place->shared), "");
+	return place->constant ? llvm_address(p, t, base, llvm_word(p, place->constant)) : base;
+}
+
 /* Where each lane's element is. */
 static V
 addresses(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
 	V lanes = place->varying;
 
-	if (place->step) {
-		V steps = lane_constants(p, place->step);
-		lanes = lanes ? llvm_plus(p, lanes, steps) : steps;
-	}
-	return llvm_address(p, t, llvm_address(p, t, base, place->shared), lanes);
+	if (place->step)
+		lanes = added(p, lanes, lane_constants(p, place->step));
+	return llvm_address(p, t, first_address(p, t, base, place), lanes);
 }
 
 static V
@@ -134,6 +152,30 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	V x = LLVMBuildLoad2(p->b, t, at, "");
 	LLVMSetAlignment(x, (unsigned)dtype_bytes(storage, 1));
 	return x;
+}
+
+/* Lanes `step` elements apart, one by one from addresses that differ by a constant: where LLVM would make this of a gather,
+ * it would compute a vector of addresses and take it apart. */
+static V
+load_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step)
+{
+	LLVMTypeRef wide = LLVMVectorType(t, LOOP_LANES);
+	V x = p->mask ? LLVMConstNull(wide) : LLVMGetPoison(wide);
+
+	for (int i = 0; i < p->active; i++) {
+		V lane = LLVMBuildLoad2(p->b, t, llvm_address(p, t, first, llvm_word(p, i * step)),
+		                        "");
+		x = LLVMBuildInsertElement(p->b, x, lane, llvm_word(p, i), "");
+	}
+	return x;
+}
+
+static void
+store_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step, V x)
+{
+	for (int i = 0; i < p->active; i++)
+		LLVMBuildStore(p->b, LLVMBuildExtractElement(p->b, x, llvm_word(p, i), ""),
+		               llvm_address(p, t, first, llvm_word(p, i * step)));
 }
 
 /* Those that run, as a shorter vector. */
@@ -173,9 +215,11 @@ emit_load(Printer *p, const LoopStatement *s)
 	V base = p->buffers[s->buffer], x;
 
 	if (!place.varying && place.step == 0) {
-		x = LLVMBuildLoad2(p->b, t, llvm_address(p, t, base, place.shared), "");
+		x = LLVMBuildLoad2(p->b, t, first_address(p, t, base, &place), "");
 	} else if (!place.varying && place.step == 1) {
-		x = load_lanes(p, s, storage, llvm_address(p, t, base, place.shared));
+		x = load_lanes(p, s, storage, first_address(p, t, base, &place));
+	} else if (!place.varying && !p->gathers) {
+		x = load_apart(p, t, first_address(p, t, base, &place), place.step);
 	} else {
 		V at = addresses(p, t, base, &place);
 		LLVMTypeRef wide = LLVMVectorType(t, LOOP_LANES);
@@ -203,12 +247,16 @@ emit_store(Printer *p, const LoopStatement *s)
 	V x = to_storage(p, storage, p->frame.values[s->operands[0]]);
 
 	if (!place.varying && place.step == 0) {
-		LLVMBuildStore(p->b, last_lane(p, x), llvm_address(p, t, base, place.shared));
+		LLVMBuildStore(p->b, last_lane(p, x), first_address(p, t, base, &place));
 		return;
 	}
 	x = widen(p, x);
 	if (!place.varying && place.step == 1) {
-		store_lanes(p, s, storage, llvm_address(p, t, base, place.shared), x);
+		store_lanes(p, s, storage, first_address(p, t, base, &place), x);
+		return;
+	}
+	if (!place.varying && !p->gathers) {
+		store_apart(p, t, first_address(p, t, base, &place), place.step, x);
 		return;
 	}
 	V at = addresses(p, t, base, &place);

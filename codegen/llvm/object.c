@@ -129,11 +129,11 @@ compile_module(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput ou
 	return status;
 }
 
-/* A part of the kernels for one target, made by a thread of its own. */
+/* Kernels for one target, made by a thread of its own. */
 typedef struct {
-	const Module *m;
+	KernelPart part;
 	const CpuTarget *cpu;
-	int target, part, parts;
+	int target;
 	LlvmOutput output;
 	Text out;
 	Status status;
@@ -150,8 +150,8 @@ run_job(void *arg)
 
 	job->status = open_target(job->cpu, &machine);
 	if (!job->status) {
-		LLVMModuleRef module = llvm_print_kernels(context, job->m, job->target, job->part,
-		                                          job->parts);
+		LLVMModuleRef module = llvm_print_kernels(context, &job->part, job->cpu->features,
+		                                          job->target);
 		job->status = compile_module(module, machine, job->output, &job->out);
 		LLVMDisposeTargetMachine(machine);
 	}
@@ -163,7 +163,9 @@ static Status
 llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
 {
 	bool text = strcmp(language, "llvm") == 0;
-	Job job = {.m = m, .cpu = target, .parts = 1, .output = text ? LLVM_TEXT : LLVM_ASM};
+	Job job = {.part = {m->kernels.at, m->kernels.n},
+	           .cpu = target,
+	           .output = text ? LLVM_TEXT : LLVM_ASM};
 
 	start_llvm();
 	run_job(&job);
@@ -190,16 +192,15 @@ run_jobs(Job *jobs, int n)
 static Status
 build_kernels(Build *b, const Module *m)
 {
-	int parts = build_parts(m), n = b->options->n_targets * parts;
+	KernelPart parts[MAX_PARTS];
+	int n_parts = build_parts(b->arena, m, parts), n = b->options->n_targets * n_parts;
 	Job *jobs = NEW_ARRAY(b->arena, Job, n);
 	Status first = NULL;
 
 	for (int i = 0; i < n; i++)
-		jobs[i] = (Job){.m = m,
-		                .cpu = &b->options->targets[i / parts],
-		                .target = i / parts,
-		                .part = i % parts,
-		                .parts = parts};
+		jobs[i] = (Job){.part = parts[i % n_parts],
+		                .cpu = &b->options->targets[i / n_parts],
+		                .target = i / n_parts};
 	run_jobs(jobs, n);
 	for (int i = 0; i < n; i++) {
 		Status status = jobs[i].status;

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { UNROLLED_BLOCKS = 4, LARGE_LOCAL = 1 << 18 };
+enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 
 /* ---- definitions */
 static V
@@ -331,17 +331,18 @@ llvm_symbol(Arena *arena, const Kernel *k, int target)
 }
 
 LLVMModuleRef
-llvm_print_kernels(LLVMContextRef context, const Module *m, int target, int part, int parts)
+llvm_print_kernels(LLVMContextRef context, const KernelPart *part, const char *features, int target)
 {
 	Printer p = {.context = context,
 	             .module = LLVMModuleCreateWithNameInContext("gradc", context),
 	             .b = LLVMCreateBuilderInContext(context),
 	             .top = LLVMCreateBuilderInContext(context),
-	             .arena = arena_new()};
+	             .arena = arena_new(),
+	             .gathers = cpu_vector_bits(features) == 512};
 
 	p.functions = scalar_functions_new(p.arena);
-	for (int i = part; i < m->kernels.n; i += parts)
-		emit_kernel(&p, m->kernels.at[i], llvm_symbol(p.arena, m->kernels.at[i], target));
+	for (int i = 0; i < part->n; i++)
+		emit_kernel(&p, part->at[i], llvm_symbol(p.arena, part->at[i], target));
 	LLVMDisposeBuilder(p.b);
 	LLVMDisposeBuilder(p.top);
 	arena_free(p.arena);
