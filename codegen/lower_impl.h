@@ -31,7 +31,7 @@ struct LowerState {
 	uint8_t *cached;      /* by node id: 1 this pass fills the row buffer, 2 it is filled */
 	Affine full_flat,
 		inner_flat; /* of the element being computed; valid in the innermost loop */
-	int64_t rows;       /* of every part of the result, one an iteration; 0 outside parts */
+	int64_t rows;       /* that every part is cut into (lower_parts.c); 0 outside parts */
 	Affine row;         /* at hand */
 };
 

@@ -8,7 +8,8 @@
 #include <llvm-c/Core.h>
 
 /* ---- print.c */
-/* As functions of one module of that context, for a CPU with these features; target: its number among the build's. */
+/* A part's kernels as functions of one module of that context, for a CPU with these features; target: its number among
+ * the build's. */
 LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const KernelPart *part,
                                  const char *features, int target);
 /* What a profiler shows: number and ONNX name. */

@@ -98,8 +98,8 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
-/* Where the first lane's element is. LLVM does not look through a freeze: places that differ by a constant are one
- * address to its search for cheap ones, which else takes most of its time. */
+/* Where the first lane's element is. LLVM's loop strength reduction does not look through a freeze, so that places that
+ * differ by a constant are one address to it; else it takes a quarter of the compile time. */
 static V
 first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -154,8 +154,8 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	return x;
 }
 
-/* Lanes `step` elements apart, one by one from addresses that differ by a constant: where LLVM would make this of a gather,
- * it would compute a vector of addresses and take it apart. */
+/* Lanes `step` elements apart, one by one from addresses that differ by a constant: of a gather that the CPU lacks LLVM
+ * would make a vector of addresses, to take it apart. */
 static V
 load_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step)
 {
