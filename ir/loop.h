@@ -238,8 +238,8 @@ int lower_buffer(Lower *lw, const Value *v);
 const Value *lower_stored(const Lower *lw);
 /* Its element at flat place `place`, given the node's own there. */
 LoopValue lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x);
-/* FUSE_ROOT: its parts stand between open and close. The first `axes` axes of every part are those of n's result, whole:
- * the loop over one of them is parallel. */
+/* FUSE_ROOT: its parts stand between open and close. The first `axes` axes of every part are those of n's result,
+ * whole: the loop over one of them is parallel. */
 void lower_open_parts(Lower *lw, const Node *n, int axes);
 void lower_close_parts(Lower *lw);
 /* For every element i of `shape`, stores element(i) at result place map(i). */
