@@ -7,19 +7,23 @@
 #include "ir/ops/gemm.h"
 #include "ir/ops/tiles.h"
 
-enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, LEAST_CHUNK = 64, MANY_BLOCKS = 4 };
+enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32 };
+/* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
+enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
- * loads than multiplications. The panel of b is depth x panel: the second cache holds it, and a wider one has a read
- * less often, a deeper one c. */
+ * loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a deeper one c. The
+ * second cache holds it, or, where it is narrow, a chunk of a. */
 typedef struct {
-	int vector_bits, rows, columns, panel, depth;
+	int vector_bits, rows, columns, depth;
+	int panel[2]; /* columns: where a lies along k, or rows of it are packed */
+	int64_t chunk; /* bytes of a that stay near from one panel to the next, where it lies along k; 0: any number */
 	bool gathers; /* numbers of b that are not side by side, in one instruction */
 } Registers;
 static const Registers registers[] = {
-	{512, 8, 32, 32, 256, true}, /* 16 of 32 registers */
-	{256, 6, 16, 128, 384},      /* 12 of 16; narrower vectors, too */
+	{512, 8, 32, 256, {32, 256}, 512 << 10, true}, /* 16 of 32 registers */
+	{256, 6, 16, 384, {128, 128}, 0, false},       /* 12 of 16; narrower vectors, too */
 };
 
 /* ---- the product */
@@ -32,7 +36,8 @@ typedef struct {
 	int64_t block_rows, block_columns, panel_columns;
 	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
 	int panel, sums[MAX_ROWS], out;
-	int packed_rows; /* of a block, if a does not lie along k and is read often; else -1 */
+	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
+	int64_t chunk;   /* bytes of a in a chunk of rows, if it can be that low; 0: any number */
 	int64_t rows;    /* of a chunk */
 	Affine batch, first_row;
 	/* of the panel at hand */
@@ -359,15 +364,45 @@ some_column_block(Product *p, Affine first, Affine block)
 	lb_end(lb);
 }
 
-/* In how many chunks the rows go when there are `parts` parts without: all are equal. */
+/* The most chunks, up to n, in which the rows go: all are equal, and have at least so many. */
 static int64_t
-row_chunks(int64_t rows, int64_t parts)
+most_chunks(int64_t rows, int64_t n, int64_t least)
 {
-	int64_t n = parts < ENOUGH_PARTS ? ENOUGH_PARTS / parts : 1;
-
-	while (n > 1 && (rows % n != 0 || rows / n < LEAST_CHUNK))
+	while (n > 1 && (rows % n != 0 || rows / n < least))
 		n--;
 	return n;
+}
+
+/* In how many chunks the rows go: so many that there are enough parts, and that a chunk's numbers of a stay near from
+ * one panel to the next. */
+static int64_t
+row_chunks(const Product *p)
+{
+	const Gemm *g = p->g;
+	int64_t panels = repeats(&p->columns) * blocks_along(&p->columns);
+	int64_t parts = g->batch * panels;
+	int64_t n = most_chunks(g->m, (ENOUGH_PARTS + parts - 1) / parts, LEAST_CHUNK);
+
+	if (p->chunk && panels > 1) {
+		int64_t bytes = dtype_bytes(g->type, g->m * tiling_size(&p->depth));
+		int64_t near = most_chunks(g->m, (bytes + p->chunk - 1) / p->chunk, LEAST_NEAR);
+		n = near > n ? near : n;
+	}
+	return n;
+}
+
+/* Panels as wide as they may be, or narrower where there would be too few parts. */
+static void
+choose_panel(Product *p, int64_t least, int64_t most)
+{
+	for (p->panel_columns = most;; p->panel_columns /= 2) {
+		p->columns = tile_evenly(&p->g->n, p->panel_columns, p->block_columns);
+		if (tiling_size(&p->columns) == 0 || p->g->batch == 0)
+			return;
+		int64_t parts = repeats(&p->columns) * blocks_along(&p->columns) * row_chunks(p);
+		if (p->g->batch * parts >= ENOUGH_PARTS || p->panel_columns / 2 < least)
+			return;
+	}
 }
 
 /* Opens the parallel loop and splits its variable: batch, row chunk, repeat of the columns' axis, block. */
@@ -377,7 +412,7 @@ parallel_parts(Product *p)
 	LoopBuilder *lb = p->lw->lb;
 	const Gemm *g = p->g;
 	int64_t blocks = blocks_along(&p->columns), repeated = repeats(&p->columns);
-	int64_t chunks = row_chunks(g->m, g->batch * repeated * blocks);
+	int64_t chunks = row_chunks(p);
 	int64_t dims[] = {g->batch, chunks, repeated, blocks}, n = chunks * repeated * blocks;
 	Index at;
 
@@ -409,16 +444,17 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .by_lines = g->b_along_k && !r->gathers,
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
-	             .panel_columns = r->panel / wide};
-	p.columns = tile_evenly(&g->n, p.panel_columns, p.block_columns);
+	             .chunk = g->a_along_k ? r->chunk : 0};
 	p.depth = tile_evenly(&g->k, r->depth, 1);
+	choose_panel(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
 	p.strip_columns = one_axis ? p.block_columns : p.panel_columns;
 	int64_t depth = p.depth.count ? most_depth(&p) : 1;
 	p.panel = lb_local(lb, g->type, p.panel_columns * depth);
-	bool packs_rows = !g->a_along_k && p.panel_columns > p.block_columns;
+	bool many_columns = p.columns.count * p.columns.inside > 2 * p.block_columns;
+	bool packs_rows = !g->a_along_k && many_columns;
 	p.packed_rows = packs_rows ? lb_local(lb, g->type, p.block_rows * depth) : -1;
 	for (int i = 0; i < r->rows; i++)
 		p.sums[i] = lb_local(lb, g->type, p.block_columns);
