@@ -3,26 +3,26 @@
  * element is summed in the order of k, whatever the block sizes. Scheme: Goto and van de Geijn, "Anatomy of
  * High-Performance Matrix Multiplication", 2008.
  *
- * In parallel go batches, blocks of columns, and where these are few, chunks of rows. */
+ * In parallel go batches, chunks of rows, and groups of blocks of columns. */
 #include "ir/ops/gemm.h"
 #include "ir/ops/tiles.h"
 
-enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32 };
+enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32, MANY_PANELS = 8 };
 /* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
 enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
 /* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
  * loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a deeper one c. The
- * second cache holds it, or, where it is narrow, a chunk of a. */
+ * second cache holds it, or, where it is so narrow that the first one does, rows of a. */
 typedef struct {
 	int vector_bits, rows, columns, depth;
 	int panel[2]; /* columns: where a lies along k, or rows of it are packed */
-	int64_t chunk; /* bytes of a that stay near from one panel to the next, where it lies along k; 0: any number */
+	int64_t chunk; /* bytes of a that stay near from one panel to the next; 0: the panels are wide */
 	bool gathers; /* numbers of b that are not side by side, in one instruction */
 } Registers;
 static const Registers registers[] = {
-	{512, 8, 32, 256, {32, 256}, 512 << 10, true}, /* 16 of 32 registers */
+	{512, 8, 32, 256, {32, 256}, 768 << 10, true}, /* 16 of 32 registers */
 	{256, 6, 16, 384, {128, 128}, 0, false},       /* 12 of 16; narrower vectors, too */
 };
 
@@ -37,9 +37,11 @@ typedef struct {
 	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
 	int panel, sums[MAX_ROWS], out;
 	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
-	int64_t chunk;   /* bytes of a in a chunk of rows, if it can be that low; 0: any number */
-	int64_t rows;    /* of a chunk */
-	Affine batch, first_row;
+	int64_t chunk; /* bytes of a that are to stay near from one panel to the next; 0: any number */
+	int64_t group; /* panels that are multiplied with one block of k before the next */
+	/* of the part; `repeat`: where the columns' axis begins anew */
+	int64_t rows;
+	Affine batch, first_row, repeat, first_panel;
 	/* of the panel at hand */
 	Affine first_column, first_k;
 	int64_t column_count, depth_count;
@@ -314,6 +316,46 @@ row_blocks(Product *p)
 	lb_end(lb);
 }
 
+/* So many steps along the columns' axis, for the block of k at hand. */
+static void
+column_block(Product *p, Affine first, int64_t count)
+{
+	LoopBuilder *lb = p->lw->lb;
+
+	p->first_column = first;
+	p->column_count = count;
+	if (tiling_size(&p->depth))
+		for_pieces(lb, panel_size(p), p->strip_columns, pack_strip, p);
+	row_blocks(p);
+}
+
+/* Block number `block` along that axis: a full one, the rest, or none if the last group has fewer. */
+static void
+some_column_block(Product *p, Affine block)
+{
+	LoopBuilder *lb = p->lw->lb;
+	const Tiling *t = &p->columns;
+	int64_t full = t->shape.at[t->axis] / t->count, rest = t->shape.at[t->axis] % t->count;
+	int64_t width = t->count * t->inside;
+
+	if (rest == 0 && full % p->group == 0) {
+		column_block(p, affine_add(p->repeat, affine_scale(block, width)), t->count);
+		return;
+	}
+	LoopValue at = lb_affine(lb, block), end = lb_int(lb, S64, full);
+	lb_if(lb, lb_compare(lb, LOOP_lt, at, end));
+	LoopValue inner = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, full - 1));
+	lb_within(lb, inner, full);
+	column_block(p, affine_add(p->repeat, affine_scale(affine_scalar(inner), width)), t->count);
+	lb_end(lb);
+	if (rest == 0)
+		return;
+	lb_if(lb, lb_compare(lb, LOOP_eq, at, end));
+	column_block(p, affine_add(p->repeat, affine_constant(full * width)), rest);
+	lb_end(lb);
+}
+
+/* A block of k for all panels of the group. */
 static void
 depth_block(void *ctx, Affine first, int64_t count)
 {
@@ -322,45 +364,12 @@ depth_block(void *ctx, Affine first, int64_t count)
 
 	p->first_k = first;
 	p->depth_count = count;
-	if (tiling_size(&p->depth))
-		for_pieces(lb, panel_size(p), p->strip_columns, pack_strip, p);
-	row_blocks(p);
-}
-
-/* All of k for one block of columns. */
-static void
-column_block(Product *p, Affine first, int64_t count)
-{
-	p->first_column = first;
-	p->column_count = count;
-	if (tiling_size(&p->depth))
-		for_blocks(p->lw->lb, &p->depth, depth_block, p);
-	else
-		depth_block(p, affine_constant(0), 0);
-}
-
-/* The same for block number `block` along the axis: full blocks, and the rest if that is what it is. */
-static void
-some_column_block(Product *p, Affine first, Affine block)
-{
-	LoopBuilder *lb = p->lw->lb;
-	const Tiling *t = &p->columns;
-	int64_t full = t->shape.at[t->axis] / t->count, rest = t->shape.at[t->axis] % t->count;
-
-	if (rest == 0) {
-		column_block(p, affine_add(first, affine_scale(block, t->count * t->inside)),
-		             t->count);
+	if (p->group == 1) {
+		some_column_block(p, p->first_panel);
 		return;
 	}
-	LoopValue at = lb_affine(lb, block), end = lb_int(lb, S64, full);
-	lb_if(lb, lb_compare(lb, LOOP_lt, at, end));
-	LoopValue inner = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, full - 1));
-	lb_within(lb, inner, full);
-	column_block(p, affine_add(first, affine_scale(affine_scalar(inner), t->count * t->inside)),
-	             t->count);
-	lb_end(lb);
-	lb_if(lb, lb_compare(lb, LOOP_eq, at, end));
-	column_block(p, affine_add(first, affine_constant(full * t->count * t->inside)), rest);
+	LoopValue i = lb_for(lb, LOOP_PLAIN, p->group);
+	some_column_block(p, affine_add(p->first_panel, affine_scalar(i)));
 	lb_end(lb);
 }
 
@@ -373,60 +382,94 @@ most_chunks(int64_t rows, int64_t n, int64_t least)
 	return n;
 }
 
-/* In how many chunks the rows go: so many that there are enough parts, and that a chunk's numbers of a stay near from
- * one panel to the next. */
+/* In how many equal chunks the rows go, at least, that k numbers of each stay near; 0: these would be too low. */
 static int64_t
-row_chunks(const Product *p)
+near_chunks(const Product *p, int64_t k)
+{
+	int64_t rows = p->g->m, bytes = dtype_bytes(p->g->type, rows * k);
+
+	if (bytes <= p->chunk)
+		return 1;
+	for (int64_t n = (bytes + p->chunk - 1) / p->chunk; n <= rows / LEAST_NEAR; n++)
+		if (rows % n == 0)
+			return n;
+	return 0;
+}
+
+static int64_t
+groups(const Product *p)
+{
+	return (blocks_along(&p->columns) + p->group - 1) / p->group;
+}
+
+/* In how many chunks the rows go: so many that there are enough parts, if they can have `least` rows, and that a chunk's
+ * numbers of a stay near from one panel to the next: those of a block of k, or all if a group is one panel. */
+static int64_t
+row_chunks(const Product *p, int64_t least)
+{
+	int64_t panels = repeats(&p->columns) * groups(p), parts = p->g->batch * panels;
+	int64_t n = most_chunks(p->g->m, (ENOUGH_PARTS + parts - 1) / parts, least);
+	int64_t near = 0;
+
+	if (p->group > 1)
+		near = near_chunks(p, most_depth(p));
+	else if (p->chunk && panels > 1)
+		near = near_chunks(p, tiling_size(&p->depth));
+	return near > n ? near : n;
+}
+
+/* Panels as wide, and groups of as many, as they may be; less where there would be too few parts. */
+static void
+choose_panels(Product *p, int64_t least, int64_t most)
 {
 	const Gemm *g = p->g;
-	int64_t panels = repeats(&p->columns) * blocks_along(&p->columns);
-	int64_t parts = g->batch * panels;
-	int64_t n = most_chunks(g->m, (ENOUGH_PARTS + parts - 1) / parts, LEAST_CHUNK);
+	int64_t least_rows = p->chunk ? LEAST_NEAR : LEAST_CHUNK;
 
-	if (p->chunk && panels > 1) {
-		int64_t bytes = dtype_bytes(g->type, g->m * tiling_size(&p->depth));
-		int64_t near = most_chunks(g->m, (bytes + p->chunk - 1) / p->chunk, LEAST_NEAR);
-		n = near > n ? near : n;
-	}
-	return n;
-}
-
-/* Panels as wide as they may be, or narrower where there would be too few parts. */
-static void
-choose_panel(Product *p, int64_t least, int64_t most)
-{
-	for (p->panel_columns = most;; p->panel_columns /= 2) {
-		p->columns = tile_evenly(&p->g->n, p->panel_columns, p->block_columns);
-		if (tiling_size(&p->columns) == 0 || p->g->batch == 0)
+	p->group = p->chunk && near_chunks(p, tiling_size(&p->depth)) == 0 ? MANY_PANELS : 1;
+	for (p->panel_columns = most;;) {
+		p->columns = tile_evenly(&g->n, p->panel_columns, p->block_columns);
+		if (tiling_size(&p->columns) == 0 || g->batch == 0)
 			return;
-		int64_t parts = repeats(&p->columns) * blocks_along(&p->columns) * row_chunks(p);
-		if (p->g->batch * parts >= ENOUGH_PARTS || p->panel_columns / 2 < least)
+		int64_t blocks = blocks_along(&p->columns);
+		p->group = p->group < blocks ? p->group : blocks;
+		int64_t panels = repeats(&p->columns) * groups(p);
+		if (g->batch * panels * row_chunks(p, least_rows) >= ENOUGH_PARTS)
+			return;
+		if (p->group > 1)
+			p->group /= 2;
+		else if (p->panel_columns / 2 >= least)
+			p->panel_columns /= 2;
+		else
 			return;
 	}
 }
 
-/* Opens the parallel loop and splits its variable: batch, row chunk, repeat of the columns' axis, block. */
+/* Opens the parallel loop and splits its variable: batch, row chunk, repeat of the columns' axis, group of panels. */
 static void
 parallel_parts(Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
 	const Gemm *g = p->g;
-	int64_t blocks = blocks_along(&p->columns), repeated = repeats(&p->columns);
-	int64_t chunks = row_chunks(p);
-	int64_t dims[] = {g->batch, chunks, repeated, blocks}, n = chunks * repeated * blocks;
+	const Tiling *t = &p->columns;
+	int64_t dims[] = {g->batch, row_chunks(p, LEAST_CHUNK), repeats(t), groups(p)}, n = 1;
 	Index at;
 
-	p->rows = g->m / chunks;
-	LoopValue v = lb_for(lb, LOOP_PARALLEL, g->batch * n);
+	for (int i = 0; i < COUNT(dims); i++)
+		n *= dims[i];
+	p->rows = g->m / dims[1];
+	LoopValue v = lb_for(lb, LOOP_PARALLEL, n);
 	index_split(lb, type_new(p->lw->m, S64, COUNT(dims), dims), affine_scalar(v), &at);
 	for (int i = 0; i < COUNT(dims); i++)
 		if (at.at[i].n == 1 && at.at[i].terms[0].coefficient == 1)
 			lb_within(lb, at.at[i].terms[0].scalar, dims[i]);
 	p->batch = at.at[0];
 	p->first_row = affine_scale(at.at[1], p->rows);
-	some_column_block(
-		p, affine_scale(at.at[2], p->columns.shape.at[p->columns.axis] * p->columns.inside),
-		at.at[3]);
+	p->repeat = affine_scale(at.at[2], t->shape.at[t->axis] * t->inside);
+	p->first_panel = affine_scale(at.at[3], p->group);
+	if (tiling_size(&p->depth))
+		for_blocks(lb, &p->depth, depth_block, p);
+	else
+		depth_block(p, affine_constant(0), 0);
 	lb_end(lb);
 }
 
@@ -446,7 +489,7 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .block_columns = r->columns / wide,
 	             .chunk = g->a_along_k ? r->chunk : 0};
 	p.depth = tile_evenly(&g->k, r->depth, 1);
-	choose_panel(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
+	choose_panels(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
