@@ -170,6 +170,7 @@ int cpu_vector_bits(const char *features);
 /* What this machine's CPU calls itself: "AMD EPYC 9654 96-Core Processor"; empty: unknown. */
 enum { CPU_NAME = 49 };
 const char *cpu_name(char to[CPU_NAME]);
+bool cpu_is_intel(void);
 /* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
 const char *cpu_lacks(const char *features, int *n);
 

@@ -41,6 +41,17 @@ list_features(Feature *out)
 	return COUNT(all);
 }
 
+bool
+cpu_is_intel(void)
+{
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	return __builtin_cpu_is("intel") != 0;
+#else
+	return false;
+#endif
+}
+
 const char *
 cpu_features(Arena *arena, const char *cpu)
 {

@@ -403,7 +403,12 @@ onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t s
 bool
 onednn_pays(const OnednnCall *c)
 {
-	return !follows_threads(c) || !c->kind->slow(&c->work, &c->tiling);
+	const WorkKind *kind = c->kind;
+
+	if (follows_threads(c))
+		return !kind->slow(&c->work, &c->tiling);
+	return !kind->slow_brg || strncmp(c->full.name, "brg", 3) != 0 || !cpu_is_intel() ||
+	       !kind->slow_brg(&c->work);
 }
 
 static void

@@ -67,6 +67,8 @@ typedef struct {
 	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512? NULL: sums of this kind may
 	 * depend on the number of threads. */
 	bool (*slow)(const LibraryWork *w, const Tiling *t);
+	/* Are they where brg runs on an Intel CPU? NULL: no. */
+	bool (*slow_brg)(const LibraryWork *w);
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
 	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
 	/* m: NULL for a bias that the work has not. */

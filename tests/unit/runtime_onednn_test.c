@@ -423,33 +423,60 @@ test_products_are_free_of_threads(void **state)
 	}
 }
 
+static void
+check_pays(const Case *product, bool tiled, bool wanted)
+{
+	Bench b = bench_open(2, tiled);
+	LibraryWork w = dot_of(product, F32);
+	OnednnCall *call;
+
+	must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
+	if (onednn_pays(call) != wanted)
+		fail_msg("%d x %d x %d: pays is %d", (int)product->m, (int)product->n,
+		         (int)product->k, !wanted);
+	onednn_call_close(call);
+	bench_close(&b);
+}
+
 /* What gemm:jit would read in place is left to the loops, but for batches whose rows do not share lines of the cache. */
 static void
 test_slow_products_do_not_pay(void **state)
 {
 	static const Case narrow = {3, {6}, 64, 1024, 32, false, false, 0, 0};
-	const struct {
-		const Case *product;
-		bool tiled, pays;
-	} wanted[] = {
-		{&products[0], false, false}, {&products[2], false, cpu_count() < 4},
-		{&products[2], true, false},  {&products[5], true, true},
-		{&products[5], false, true},  {&narrow, false, false},
-	};
 	int n;
 
 	if (!cpu_lacks("avx512f", &n))
 		skip(); /* the library has other code there */
-	for (int i = 0; i < COUNT(wanted); i++) {
-		Bench b = bench_open(2, wanted[i].tiled);
-		LibraryWork w = dot_of(wanted[i].product, F32);
-		OnednnCall *call;
-		must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
-		if (onednn_pays(call) != wanted[i].pays)
-			fail_msg("product %d: pays is %d", i, onednn_pays(call));
-		onednn_call_close(call);
-		bench_close(&b);
-	}
+	check_pays(&products[0], false, false);
+	check_pays(&products[2], false, cpu_count() < 4);
+	check_pays(&products[2], true, false);
+	check_pays(&products[5], true, true);
+	check_pays(&products[5], false, true);
+	check_pays(&narrow, false, false);
+}
+
+/* So is what brg would read in place on an Intel CPU, from wide rows that share lines of the cache. */
+static void
+test_shared_lines_do_not_pay(void **state)
+{
+	static const struct {
+		Case product;
+		bool pays;
+	} wanted[] = {
+		{{2, {0}, 64, 3072, 256, false, false, 0, 0}, false},
+		{{2, {0}, 64, 2560, 256, true, false, 0, 0}, false},
+		{{2, {0}, 64, 3072, 128, false, false, 0, 0}, true},
+		{{2, {0}, 64, 3072, 256, false, true, 0, 0}, true},
+		{{2, {0}, 64, 3008, 256, false, false, 0, 0}, true},
+		{{2, {0}, 64, 4096, 256, false, false, 0, 0}, true},
+		{{2, {0}, 64, 1536, 256, false, false, 0, 0}, true},
+	};
+	int n;
+
+	if (!cpu_is_intel() || cpu_lacks("avx512f", &n))
+		skip(); /* other CPUs have no such trouble, or other code */
+	for (int i = 0; i < COUNT(wanted); i++)
+		check_pays(&wanted[i].product, false, wanted[i].pays);
 }
 
 /* A convolution's operands are copied into blocks of channels; a product needs scratch on some CPUs only. */
@@ -568,6 +595,7 @@ main(void)
 		cmocka_unit_test(test_tiles_are_deterministic),
 		cmocka_unit_test(test_products_are_free_of_threads),
 		cmocka_unit_test(test_slow_products_do_not_pay),
+		cmocka_unit_test(test_shared_lines_do_not_pay),
 		cmocka_unit_test(test_scratch_is_limited),
 		cmocka_unit_test(test_any_thread_may_call),
 		cmocka_unit_test(test_a_loop_of_the_host_may_call),
