@@ -79,14 +79,6 @@ horner(B *b, V z, const double *c, int n)
 	return p;
 }
 
-static inline V
-clamp(B *b, V x, double low, double high)
-{
-	V l = number(b, x, low), h = number(b, x, high);
-
-	return select(b, lt(b, x, l), l, select(b, gt(b, x, h), h, x));
-}
-
 /* |x| with the sign of y */
 static inline V
 copysign_of(B *b, V x, V y)
