@@ -54,14 +54,7 @@ cpu_close(Device *device)
 
 /* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins
  * stands in front of what is given out. Pages are aligned where files may be mapped. */
-enum {
-	ALIGNMENT = 64,
-	PAGE = 4096,
-	PAGES = 1 << 20,
-	LARGE = 1 << 26,
-	LARGE_PINNED = 1 << 22,
-	COPY_GRAIN = 1 << 18
-};
+enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, LARGE = 1 << 22, COPY_GRAIN = 1 << 18 };
 enum { HUGE_PAGE = 1 << 21, UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
 
 static Status
@@ -71,6 +64,7 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	char *start = calloc(1, (size_t)bytes + alignment);
 
 	(void)device;
+	(void)kind;
 	*out = (Span){NULL, bytes};
 	if (!start)
 		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes",
@@ -78,7 +72,7 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	out->at = start + alignment - (uintptr_t)start % alignment; /* malloc's 16 bytes are room */
 	memcpy(out->at - sizeof(start), &start, sizeof(start));
 	/* Fewer faults when it is touched, fewer pages when a file is written from it; only speed depends on it. */
-	if (bytes >= (kind == MEMORY_PINNED ? LARGE_PINNED : LARGE))
+	if (bytes >= LARGE)
 		madvise(out->at + PAGE - (uintptr_t)out->at % PAGE, (size_t)bytes - 2 * PAGE,
 		        MADV_HUGEPAGE);
 	return NULL;
