@@ -1,4 +1,5 @@
 """What the machine is, what it could do at best, and whether others used it during a run."""
+import functools
 import os
 import platform
 import re
@@ -30,6 +31,7 @@ def cpu_field(text, names):
     return ""
 
 
+@functools.cache  # what is written between two models makes a tree dirty
 def machine():
     """CPU, memory, system and compiler: what two results must share to be comparable."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
