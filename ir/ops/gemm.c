@@ -17,9 +17,9 @@ enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
  * second cache holds it, or, where it is so narrow that the first one does, rows of a. */
 typedef struct {
 	int vector_bits, rows, columns, depth;
-	int panel[2]; /* columns: where a lies along k, or rows of it are packed */
-	int64_t chunk; /* bytes of a that stay near from one panel to the next; 0: the panels are wide */
-	bool gathers; /* numbers of b that are not side by side, in one instruction */
+	int panel[2];       /* columns: where a lies along k, or rows of it are packed */
+	int64_t near_bytes; /* of a: they stay near from one panel to the next; 0: the panels are wide */
+	bool gathers;       /* numbers of b that are not side by side, in one instruction */
 } Registers;
 static const Registers registers[] = {
 	{512, 8, 32, 256, {32, 256}, 768 << 10, true}, /* 16 of 32 registers */
@@ -37,8 +37,8 @@ typedef struct {
 	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
 	int panel, sums[MAX_ROWS], out;
 	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
-	int64_t chunk; /* bytes of a that are to stay near from one panel to the next; 0: any number */
-	int64_t group; /* panels that are multiplied with one block of k before the next */
+	int64_t near_bytes; /* of a: they are to stay near from one panel to the next; 0: any number */
+	int64_t group;      /* panels that are multiplied with one block of k before the next */
 	/* of the part; `repeat`: where the columns' axis begins anew */
 	int64_t rows;
 	Affine batch, first_row, repeat, first_panel;
@@ -388,9 +388,9 @@ near_chunks(const Product *p, int64_t k)
 {
 	int64_t rows = p->g->m, bytes = dtype_bytes(p->g->type, rows * k);
 
-	if (bytes <= p->chunk)
+	if (bytes <= p->near_bytes)
 		return 1;
-	for (int64_t n = (bytes + p->chunk - 1) / p->chunk; n <= rows / LEAST_NEAR; n++)
+	for (int64_t n = (bytes + p->near_bytes - 1) / p->near_bytes; n <= rows / LEAST_NEAR; n++)
 		if (rows % n == 0)
 			return n;
 	return 0;
@@ -413,7 +413,7 @@ row_chunks(const Product *p, int64_t least)
 
 	if (p->group > 1)
 		near = near_chunks(p, most_depth(p));
-	else if (p->chunk && panels > 1)
+	else if (p->near_bytes && panels > 1)
 		near = near_chunks(p, tiling_size(&p->depth));
 	return near > n ? near : n;
 }
@@ -423,9 +423,9 @@ static void
 choose_panels(Product *p, int64_t least, int64_t most)
 {
 	const Gemm *g = p->g;
-	int64_t least_rows = p->chunk ? LEAST_NEAR : LEAST_CHUNK;
+	int64_t least_rows = p->near_bytes ? LEAST_NEAR : LEAST_CHUNK;
 
-	p->group = p->chunk && near_chunks(p, tiling_size(&p->depth)) == 0 ? MANY_PANELS : 1;
+	p->group = p->near_bytes && near_chunks(p, tiling_size(&p->depth)) == 0 ? MANY_PANELS : 1;
 	for (p->panel_columns = most;;) {
 		p->columns = tile_evenly(&g->n, p->panel_columns, p->block_columns);
 		if (tiling_size(&p->columns) == 0 || g->batch == 0)
@@ -487,7 +487,7 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .by_lines = g->b_along_k && !r->gathers,
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
-	             .chunk = g->a_along_k ? r->chunk : 0};
+	             .near_bytes = g->a_along_k ? r->near_bytes : 0};
 	p.depth = tile_evenly(&g->k, r->depth, 1);
 	choose_panels(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
 	p.out = lower_buffer(lw, lower_stored(lw));
