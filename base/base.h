@@ -298,8 +298,7 @@ typedef struct {
 	void *context;
 	void (*take)(void *context, int part, const void *bytes, int64_t n);
 } FileSink;
-/* All parts, each byte `seen` (NULL: by nobody) just before. */
-Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n, const FileSink *seen);
+Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
 /* mode: permissions, 0 for the default of the umask. Frees w in any case. */

@@ -11,7 +11,6 @@
 
 #define BUFFER_BYTES 65536
 #define MAX_TEMPORARY_NAMES 1000
-#define SEEN_STEP (1 << 22) /* what is seen is written while a cache has it */
 
 struct FileWriter {
 	int fd;
@@ -295,29 +294,22 @@ file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 	return NULL;
 }
 
-/* A step ends where blocks do, so that whole ones stay whole. */
-static Status
-add_part(FileWriter *w, int index, const FilePart *part, const FileSink *seen)
-{
-	for (int64_t at = 0, step; at < part->n; at += step) {
-		const char *bytes = (const char *)part->at + at;
-
-		step = SEEN_STEP - w->offset % SEEN_STEP;
-		step = step < part->n - at ? step : part->n - at;
-		seen->take(seen->context, index, bytes, step);
-		RETURN_IF_ERROR(file_writer_add(w, bytes, step));
-	}
-	return NULL;
-}
-
+/* Parts that lie behind each other in memory, too, are written as one. */
 Status
-file_writer_add_parts(FileWriter *w, const FilePart *parts, int n, const FileSink *seen)
+file_writer_add_parts(FileWriter *w, const FilePart *parts, int n)
 {
 	Status status = NULL;
 
-	for (int i = 0; i < n && !status; i++)
-		status = seen ? add_part(w, i, &parts[i], seen)
-		              : file_writer_add(w, parts[i].at, parts[i].n);
+	for (int i = 0, next; i < n && !status; i = next) {
+		int64_t bytes = parts[i].n;
+
+		for (next = i + 1; next < n; next++) {
+			if ((uintptr_t)parts[next].at != (uintptr_t)parts[i].at + (uintptr_t)bytes)
+				break;
+			bytes += parts[next].n;
+		}
+		status = file_writer_add(w, parts[i].at, bytes);
+	}
 	return status;
 }
 

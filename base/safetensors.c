@@ -353,7 +353,7 @@ safetensors_write(const char *path, const SafeTensor *tensors, int n)
 	if (!status)
 		status = file_writer_open(path, &w);
 	if (!status)
-		status = file_writer_end(w, file_writer_add_parts(w, parts, n + 1, NULL));
+		status = file_writer_end(w, file_writer_add_parts(w, parts, n + 1));
 	arena_free(arena);
 	return status;
 }

@@ -89,7 +89,8 @@ checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out
 
 /* ---- the shards against the manifest */
 
-/* The file is seen through a window, so that tensors of a few bytes are not a call each. */
+/* The file is seen through a window, which a core's cache has room for: tensors of a few bytes are not a call each. */
+enum { SHARD_WINDOW = 1 << 20 };
 typedef struct {
 	const Checkpoint *checkpoint;
 	const CheckpointSink *sink;

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -15,82 +14,22 @@
 #include <unistd.h>
 
 #define MAX_FAILURES 3
+#define SAVE_WINDOW \
+	(1 << 22) /* through large pages: each part that is read again waits for the disk */
 
 struct SaveJob {
 	Arena *arena;
 	Trace *trace;
 	Manifest manifest;
-	SafeTensor *tensors; /* of the snapshot, in the manifest's order */
+	Snapshot snapshot;
 	CheckpointFolder *folder;
-	char *window; /* SHARD_WINDOW bytes, at a block */
+	Span window; /* through which files are written and read again */
 	int64_t keep;
 	bool keep_best;
 	pthread_t thread;
 	atomic_bool ended;
 	Status status;
 };
-
-/* A unit whose bytes are those of states that lie in it is saved as these. */
-int *
-saved_states(Arena *arena, const Format *f, int *n)
-{
-	bool *covered = NEW_ARRAY(arena, bool, f->n[SECTION_STATES] + 1);
-	int *list = NEW_ARRAY(arena, int, f->n[SECTION_STATES]);
-
-	*n = 0;
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_SAVED)
-			covered[f->states[i].unit] = true; /* index + 1; 0: none */
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_SAVED && !covered[i + 1])
-			list[(*n)++] = i;
-	return list;
-}
-
-static int64_t
-state_bytes(const Format *f, const StateRecord *s)
-{
-	return dtype_bytes((DType)s->dtype, format_elements(f, s->first_dim, s->rank));
-}
-
-/* A saved state's place: its shard, and where it lies in the snapshot. */
-typedef struct {
-	int state, shard;
-	int64_t at;
-} SavedPlace;
-
-/* Shards lie in the snapshot as in their files, and begin at blocks: they are written from there. */
-static SavedPlace *
-saved_places(Arena *arena, const Format *f, int64_t shard_bytes, int *n, int64_t *bytes)
-{
-	int *saved = saved_states(arena, f, n);
-	SavedPlace *places = NEW_ARRAY(arena, SavedPlace, *n);
-	int64_t at = 0, first = 0;
-	int shard = 0;
-
-	for (int i = 0; i < *n; i++) {
-		if (i && at - first >= shard_bytes) {
-			shard++;
-			first = at = (at + FILE_BLOCK - 1) / FILE_BLOCK * FILE_BLOCK;
-		}
-		places[i] = (SavedPlace){saved[i], shard, at};
-		at += state_bytes(f, &f->states[saved[i]]);
-	}
-	*bytes = at;
-	return places;
-}
-
-int64_t
-saver_bytes(const Format *f, int64_t shard_bytes)
-{
-	Arena *arena = arena_new();
-	int64_t bytes;
-	int n;
-
-	saved_places(arena, f, shard_bytes, &n, &bytes);
-	arena_free(arena);
-	return bytes;
-}
 
 /* Compute comes first where there are fewer cores than threads: of a core that it shares the writer gets a tenth. With
  * much less it would not end before the next save is due. */
@@ -130,6 +69,7 @@ await_touched(Saver *s)
 Status
 saver_open(Gradc *run)
 {
+	const Executor *x = &run->executor;
 	Saver *s = &run->saver;
 
 	s->done_step = -1;
@@ -139,12 +79,11 @@ saver_open(Gradc *run)
 		return NULL; /* rank 0 saves: all ranks hold the same states */
 	s->folder.arena = arena_new();
 	s->folder.path = run->options.save;
-	char *window = arena_alloc(s->folder.arena, SHARD_WINDOW + FILE_BLOCK);
-	s->window = window + FILE_BLOCK - (uintptr_t)window % FILE_BLOCK;
 	RETURN_IF_ERROR(folder_lock(&s->folder));
-	RETURN_IF_ERROR(run->executor.ops->alloc(
-		run->executor.device, MEMORY_PINNED,
-		saver_bytes(&run->format, run->options.shard_bytes), &s->snapshot));
+	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED, SAVE_WINDOW, &s->window));
+	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
+	                              snapshot_bytes(&run->format, run->options.shard_bytes),
+	                              &s->snapshot));
 	RETURN_IF_ERROR(thread_start(&s->toucher, "to write checkpoints", touch_snapshot, s));
 	s->touching = true;
 	return NULL;
@@ -172,19 +111,22 @@ saver_wait(Gradc *run)
 void
 saver_close(Gradc *run)
 {
+	const Executor *x = &run->executor;
 	Saver *s = &run->saver;
 
 	saver_wait(run);
 	await_touched(s);
+	if (s->window.at)
+		x->ops->free(x->device, MEMORY_PINNED, s->window);
 	if (s->snapshot.at)
-		run->executor.ops->free(run->executor.device, MEMORY_PINNED, s->snapshot);
-	s->snapshot = (Span){0};
+		x->ops->free(x->device, MEMORY_PINNED, s->snapshot);
+	s->window = s->snapshot = (Span){0};
 	folder_close(&s->folder);
 }
 
 /* ---- in the background */
 
-/* Checksums of a file's parts. */
+/* Checksums of a file's parts, as it is read. */
 typedef struct {
 	Checksum checksum; /* of part `next` so far */
 	uint64_t *checksums;
@@ -201,23 +143,20 @@ hash_part(void *context, int part, const void *bytes, int64_t n)
 	checksum_add(&c->checksum, bytes, n);
 }
 
-static PartChecksums
-part_checksums(Arena *arena, int n)
-{
-	PartChecksums c = {.checksums = NEW_ARRAY(arena, uint64_t, n)};
-
-	checksum_begin(&c.checksum);
-	return c;
-}
-
+/* The parts of a file have the checksums of what was to be written. */
 static Status
-compare_parts(const char *path, const FilePart *parts, int n, const uint64_t *written,
-              const uint64_t *again)
+read_again(const SaveJob *job, const char *path, const FilePart *parts, int n,
+           const uint64_t *checksums)
 {
+	PartChecksums again = {.checksums = NEW_ARRAY(job->arena, uint64_t, n)};
+	FileSink sink = {&again, hash_part};
 	int64_t at = 0;
 
+	checksum_begin(&again.checksum);
+	RETURN_IF_ERROR(file_read_parts(path, parts, n, job->window.at, job->window.bytes, &sink));
+	hash_part(&again, n, NULL, 0);
 	for (int i = 0; i < n; at += parts[i++].n)
-		if (written[i] != again[i])
+		if (checksums[i] != again.checksums[i])
 			return status_error(EXIT_SYSTEM,
 			                    "%s: bytes %lld to %lld are not what was written: the "
 			                    "disk is damaged",
@@ -225,43 +164,36 @@ compare_parts(const char *path, const FilePart *parts, int n, const uint64_t *wr
 	return NULL;
 }
 
-/* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. The parts'
- * checksums, in the arena, are those of what was to be written. */
+/* Written, synced, read again: a checkpoint has its name only after that, and older ones go only after it has. */
 static Status
-write_file(const SaveJob *job, const char *path, const FilePart *parts, int n, uint64_t **checksums)
+write_file(const SaveJob *job, const char *path, const FilePart *parts, int n,
+           const uint64_t *checksums)
 {
-	PartChecksums written = part_checksums(job->arena, n),
-		      again = part_checksums(job->arena, n);
-	FileSink to_write = {&written, hash_part}, read = {&again, hash_part};
 	FileWriter *w;
 
-	*checksums = written.checksums;
-	RETURN_IF_ERROR(file_writer_open_part(path, job->window, SHARD_WINDOW, &w));
-	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n, &to_write)));
-	RETURN_IF_ERROR(file_read_parts(path, parts, n, job->window, SHARD_WINDOW, &read));
-	hash_part(&written, n, NULL, 0);
-	hash_part(&again, n, NULL, 0);
-	return compare_parts(path, parts, n, written.checksums, again.checksums);
+	RETURN_IF_ERROR(file_writer_open_part(path, job->window.at, job->window.bytes, &w));
+	RETURN_IF_ERROR(file_writer_end(w, file_writer_add_parts(w, parts, n)));
+	return read_again(job, path, parts, n, checksums);
 }
 
 /* Tensors [first, first + n) of the list. */
 static Status
 write_shard(SaveJob *job, const char *folder, int first, int n, Shard *shard)
 {
-	SavedTensor *saved = job->manifest.tensors + first;
+	const Snapshot *s = &job->snapshot;
+	SafeTensor *tensors = snapshot_files(job->arena, s, first, n);
 	FilePart *parts = NEW_ARRAY(job->arena, FilePart, n + 1);
+	uint64_t *checksums = NEW_ARRAY(job->arena, uint64_t, n + 1);
 	int *order = NEW_ARRAY(job->arena, int, n);
 	const char *path = path_join(job->arena, folder, shard->file);
-	uint64_t *checksums;
 
-	RETURN_IF_ERROR(safetensors_parts(job->arena, path, job->tensors + first, n, parts, order));
-	RETURN_IF_ERROR(write_file(job, path, parts, n + 1, &checksums));
-	shard->header = checksums[0];
+	RETURN_IF_ERROR(safetensors_parts(job->arena, path, tensors, n, parts, order));
+	checksums[0] = shard->header = checksum_bytes(parts[0].at, parts[0].n);
 	for (int i = 0; i < n; i++)
-		saved[order[i]].checksum = checksums[i + 1];
+		checksums[i + 1] = s->tensors[first + order[i]].checksum;
 	for (int i = 0; i <= n; i++)
 		shard->bytes += parts[i].n;
-	return NULL;
+	return write_file(job, path, parts, n + 1, checksums);
 }
 
 static Status
@@ -290,12 +222,13 @@ write_checkpoint(SaveJob *job, const char *folder)
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *path = path_join(job->arena, folder, MANIFEST_FILE);
 	FilePart manifest;
-	uint64_t *checksum;
 
 	if (mkdir(folder, 0777) != 0)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
+	snapshot_hash(&job->snapshot);
 	RETURN_IF_ERROR(write_shards(job, folder));
 	RETURN_IF_ERROR(manifest_text(job->arena, path, m, &manifest));
+	uint64_t checksum = checksum_bytes(manifest.at, manifest.n);
 	RETURN_IF_ERROR(write_file(job, path, &manifest, 1, &checksum));
 	RETURN_IF_ERROR(folder_sync(folder));
 	RETURN_IF_ERROR(folder_add(job->folder, folder, entry));
@@ -327,49 +260,6 @@ job_run(void *context)
 
 /* ---- in the caller's thread */
 
-static SavedTensor
-describe_state(const Format *f, const StateRecord *s, int shard)
-{
-	SavedTensor t = {.name = format_text(f, s->name),
-	                 .dtype = (DType)s->dtype,
-	                 .rank = (int)s->rank,
-	                 .shard = shard};
-
-	memcpy(t.dims, f->dims + s->first_dim, s->rank * sizeof(*t.dims));
-	return t;
-}
-
-/* The saved states of this moment, in the snapshot. */
-static Status
-take_snapshot(Gradc *run, SaveJob *job)
-{
-	const Format *f = &run->format;
-	const Executor *x = &run->executor;
-	Manifest *m = &job->manifest;
-	int64_t bytes;
-	SavedPlace *places = saved_places(job->arena, f, run->options.shard_bytes, &m->n_tensors,
-	                                  &bytes);
-
-	await_touched(&run->saver);
-	m->tensors = NEW_ARRAY(job->arena, SavedTensor, m->n_tensors);
-	job->tensors = NEW_ARRAY(job->arena, SafeTensor, m->n_tensors);
-	for (int i = 0; i < m->n_tensors; i++) {
-		const SavedPlace *p = &places[i];
-		SavedTensor t = m->tensors[i] = describe_state(f, &f->states[p->state], p->shard);
-		Span to = {run->saver.snapshot.at + p->at, state_bytes(f, &f->states[p->state])};
-		SafeTensor *s = &job->tensors[i];
-
-		*s = (SafeTensor){.name = t.name,
-		                  .dtype = t.dtype,
-		                  .rank = t.rank,
-		                  .n_bytes = to.bytes,
-		                  .data = to.at};
-		memcpy(s->dims, t.dims, sizeof(s->dims));
-		RETURN_IF_ERROR(x->ops->copy(x->device, 0, to, executor_state(x, p->state).at));
-	}
-	return x->ops->sync(x->device);
-}
-
 /* They never change: hashed once. */
 Status
 saver_constants(Gradc *run)
@@ -385,12 +275,12 @@ saver_constants(Gradc *run)
 		Span from = executor_state(&run->executor, i);
 		Status status = NULL;
 
-		from.bytes = state_bytes(f, &f->states[i]);
+		from.bytes = saved_bytes(f, &f->states[i]);
 		if (f->states[i].lifetime == LASTS_CONSTANT) {
 			void *bytes = arena_alloc(arena, (size_t)from.bytes);
 			SavedTensor *t = &list[saver->n_constants++];
 
-			*t = describe_state(f, &f->states[i], -1);
+			*t = saved_tensor(f, &f->states[i], -1);
 			status = executor_read(&run->executor, bytes, from);
 			t->checksum = checksum_bytes(bytes, from.bytes);
 		}
@@ -413,7 +303,11 @@ fill_job(Gradc *run, SaveJob *job, double eval_loss)
 	job->manifest.eval_loss = eval_loss;
 	job->manifest.constants = saver->constants;
 	job->manifest.n_constants = saver->n_constants;
-	return take_snapshot(run, job);
+	await_touched(saver);
+	RETURN_IF_ERROR(snapshot_take(job->arena, run, &job->snapshot));
+	job->manifest.tensors = job->snapshot.tensors;
+	job->manifest.n_tensors = job->snapshot.n;
+	return NULL;
 }
 
 static Status

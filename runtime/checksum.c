@@ -1,6 +1,6 @@
 /* XXH3, 64 bits: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. Its header is compiled twice, here for
  * every CPU and in checksum_avx2.c for most: a checkpoint's bytes then take a third of the time. */
-#include "runtime/runtime_impl.h"
+#include "runtime/checksum.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

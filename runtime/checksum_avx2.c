@@ -1,5 +1,5 @@
 /* Compiled with -mavx2. */
-#include "runtime/runtime_impl.h"
+#include "runtime/checksum.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -21,6 +21,12 @@ typedef struct {
 	char *at;
 	int64_t bytes;
 } Span;
+/* A copy to the host's memory, and the checksum (checksum.c) of its bytes. */
+typedef struct {
+	Span to;
+	const void *from;
+	uint64_t checksum;
+} HashedCopy;
 /* One run of a kernel. buffers and scalars belong to the caller and may change after the call. */
 typedef struct {
 	uint32_t kernel;
@@ -58,6 +64,9 @@ typedef struct {
 	void (*free)(Device *device, MemoryKind kind, Span span);
 	Status (*copy)(Device *device, int stream, Span to,
 	               const void *from); /* to.bytes of them */
+	/* All n copies, to ascending addresses, with their checksums; done when it returns. NULL where the device has
+	 * none: a core that copies has the bytes in its cache, a copy engine has not. */
+	Status (*copy_hashed)(Device *device, HashedCopy *copies, int n);
 	Status (*fill_zero)(Device *device, int stream, Span to);
 	/* Whole pages of the device's memory hold those of the file from offset on, read when they are touched
 	 * and never written back. NULL where the device has none: they are copied. */

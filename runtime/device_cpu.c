@@ -1,5 +1,6 @@
 /* The CPU: every call is done when it returns, so streams need no ordering. Kernels run on the threads of the
  * pool. */
+#include "runtime/checksum.h"
 #include "runtime/device.h"
 #include "runtime/library_calls.h"
 
@@ -52,15 +53,17 @@ cpu_close(Device *device)
 	free(device);
 }
 
-/* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins
- * stands in front of what is given out. Pages are aligned where files may be mapped. */
-enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, LARGE = 1 << 22, COPY_GRAIN = 1 << 18 };
-enum { HUGE_PAGE = 1 << 21, UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
+/* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins stands in
+ * front of what is given out. Pages are aligned where files may be mapped, large ones where some fit: they need fewer
+ * faults, and a disk fewer pieces. */
+enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, HUGE_PAGE = 1 << 21, HUGE_PAGES = 1 << 22 };
+enum { COPY_GRAIN = 1 << 18, HASH_STEP = 1 << 15 };
+enum { UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
 
 static Status
 cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 {
-	size_t alignment = bytes < PAGES ? ALIGNMENT : PAGE;
+	size_t alignment = bytes < PAGES ? ALIGNMENT : bytes < HUGE_PAGES ? PAGE : HUGE_PAGE;
 	char *start = calloc(1, (size_t)bytes + alignment);
 
 	(void)device;
@@ -71,10 +74,8 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 		                    (long long)bytes);
 	out->at = start + alignment - (uintptr_t)start % alignment; /* malloc's 16 bytes are room */
 	memcpy(out->at - sizeof(start), &start, sizeof(start));
-	/* Fewer faults when it is touched, fewer pages when a file is written from it; only speed depends on it. */
-	if (bytes >= LARGE)
-		madvise(out->at + PAGE - (uintptr_t)out->at % PAGE, (size_t)bytes - 2 * PAGE,
-		        MADV_HUGEPAGE);
+	if (alignment == HUGE_PAGE) /* only speed depends on it */
+		madvise(out->at, (size_t)(bytes - bytes % PAGE), MADV_HUGEPAGE);
 	return NULL;
 }
 
@@ -110,6 +111,53 @@ cpu_copy(Device *device, int stream, Span to, const void *from)
 
 	(void)stream;
 	parallel_for(device->pool, to.bytes, COPY_GRAIN, copy_part, &part);
+	return NULL;
+}
+
+typedef struct {
+	HashedCopy *copies;
+	int n;
+} HashedCopies;
+
+/* A core's cache holds what is hashed until it is copied. */
+static void
+copy_one_hashed(HashedCopy *c)
+{
+	Checksum checksum;
+
+	checksum_begin(&checksum);
+	for (int64_t at = 0, part; at < c->to.bytes; at += part) {
+		const char *from = (const char *)c->from + at;
+
+		part = c->to.bytes - at < HASH_STEP ? c->to.bytes - at : HASH_STEP;
+		checksum_add(&checksum, from, part);
+		memcpy(c->to.at + at, from, (size_t)part);
+	}
+	c->checksum = checksum_end(&checksum);
+}
+
+/* Those that begin in [begin, end) of all bytes: a checksum is made by one thread. */
+static void
+copy_part_hashed(void *ctx, int64_t begin, int64_t end)
+{
+	const HashedCopies *list = ctx;
+
+	for (int i = 0; i < list->n; i++) {
+		int64_t at = list->copies[i].to.at - list->copies[0].to.at;
+		if (at >= begin && at < end)
+			copy_one_hashed(&list->copies[i]);
+	}
+}
+
+static Status
+cpu_copy_hashed(Device *device, HashedCopy *copies, int n)
+{
+	HashedCopies list = {copies, n};
+	const Span *last = n ? &copies[n - 1].to : NULL;
+
+	if (n)
+		parallel_for(device->pool, last->at - copies[0].to.at + 1, COPY_GRAIN,
+		             copy_part_hashed, &list);
 	return NULL;
 }
 
@@ -292,6 +340,7 @@ const DeviceOps device_cpu = {
 	.alloc = cpu_alloc,
 	.free = cpu_free,
 	.copy = cpu_copy,
+	.copy_hashed = cpu_copy_hashed,
 	.fill_zero = cpu_fill_zero,
 	.map = cpu_map,
 	.unmap = cpu_unmap,

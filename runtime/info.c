@@ -210,7 +210,7 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
-	int64_t snapshot = saver_bytes(&f, o->run.shard_bytes);
+	int64_t snapshot = snapshot_bytes(&f, o->run.shard_bytes);
 	status_free(weights_check(model, &f, o->run.weights, &same));
 	if (o->json) {
 		json_t *root = collect(&f, model->variants, same, snapshot);

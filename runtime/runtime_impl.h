@@ -2,6 +2,7 @@
 #ifndef GRADC_RUNTIME_IMPL_H
 #define GRADC_RUNTIME_IMPL_H
 
+#include "runtime/checksum.h"
 #include "runtime/comm.h"
 #include "runtime/device.h"
 #include "runtime/gradc.h"
@@ -248,20 +249,6 @@ Status weights_check(const GradcModel *model, const Format *f, const char *file,
 /* ---- load.c: other initial values by name, from a safetensors file. */
 Status weights_load(Gradc *run, const char *path);
 
-/* ---- checksum.c: XXH3, 64 bits, of bytes as they come. */
-enum { CHECKSUM_HEX = 16 }; /* digits of one as text */
-typedef struct {
-	_Alignas(64) char state[576];
-} Checksum;
-void checksum_begin(Checksum *c);
-void checksum_add(Checksum *c, const void *bytes, int64_t n);
-uint64_t checksum_end(Checksum *c); /* and begins again */
-uint64_t checksum_bytes(const void *bytes, int64_t n);
-const char *checksum_text(char to[CHECKSUM_HEX + 1], uint64_t checksum);
-/* By the vectors of any CPU, and of those that have AVX2. */
-void checksum_add_any(Checksum *c, const void *bytes, int64_t n);
-void checksum_add_avx2(Checksum *c, const void *bytes, int64_t n);
-
 /* ---- checkpoint_manifest.c: what a checkpoint holds. */
 enum { CHECKPOINT_VERSION = 1 };
 #define MANIFEST_FILE "manifest.json"
@@ -335,6 +322,24 @@ void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool ke
 char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
 void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
 
+/* ---- checkpoint_snapshot.c: the saved states of a moment. */
+typedef struct {
+	SavedTensor *tensors; /* their checksums are there after snapshot_hash */
+	HashedCopy *copies;   /* of each */
+	int n;
+	bool hashed; /* the device did while it copied */
+} Snapshot;
+/* Indices of the states that a checkpoint holds, *n of them. */
+int *saved_states(Arena *arena, const Format *f, int *n);
+int64_t saved_bytes(const Format *f, const StateRecord *s); /* without what pads them */
+SavedTensor saved_tensor(const Format *f, const StateRecord *s, int shard);
+int64_t snapshot_bytes(const Format *f, int64_t shard_bytes); /* of the region */
+/* Copied when it returns, into the saver's region; the lists are the arena's. */
+Status snapshot_take(Arena *arena, const Gradc *run, Snapshot *out);
+void snapshot_hash(Snapshot *s);
+/* Tensors [first, first + n) of it for a file. */
+SafeTensor *snapshot_files(Arena *arena, const Snapshot *s, int first, int n);
+
 /* ---- checkpoint_save.c: written in the background, from a copy. */
 typedef struct SaveJob SaveJob;
 typedef struct {
@@ -342,7 +347,7 @@ typedef struct {
 	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
 	bool touching; /* its memory, by the thread below */
 	pthread_t toucher;
-	char *window;      /* through which files are written and read again */
+	Span window;       /* through which files are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
 	int64_t done_step; /* the newest that lies there complete; -1: none */
@@ -357,9 +362,6 @@ typedef struct {
 Status saver_open(Gradc *run);
 void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */
 void saver_close(Gradc *run); /* waits for the writer */
-int64_t saver_bytes(const Format *f, int64_t shard_bytes); /* of the snapshot */
-/* Indices of the states that a checkpoint holds, *n of them. */
-int *saved_states(Arena *arena, const Format *f, int *n);
 Status saver_constants(Gradc *run);
 
 /* ---- checkpoint_read.c: a checkpoint against the model's tables. */
@@ -369,7 +371,6 @@ typedef struct {
 	Manifest manifest;
 	int *states; /* of each tensor */
 } Checkpoint;
-enum { SHARD_WINDOW = 1 << 20 }; /* through which shards are written and read */
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {

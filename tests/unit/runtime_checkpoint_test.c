@@ -89,6 +89,31 @@ test_closing_finishes_the_checkpoint(void **state)
 	tiny_close(&t);
 }
 
+/* Whether the device hashes while it copies or the writer does: another resumes from it. */
+static void
+test_devices_save_the_same(void **state)
+{
+	double losses[2];
+
+	for (int i = 0; i < 2; i++) {
+		Tiny t = saving();
+		GradcResume resumed;
+
+		t.options.device = i ? "cpu" : "async";
+		Gradc *run = start(&t, &resumed);
+		steps(run, 3, true);
+		gradc_close(run);
+		t.options.device = i ? "async" : "cpu";
+		t.options.resume = "auto";
+		run = start(&t, &resumed);
+		assert_int_equal(resumed.step, 3);
+		losses[i] = steps(run, 3, true);
+		gradc_close(run);
+		tiny_close(&t);
+	}
+	assert_true(losses[0] == losses[1]);
+}
+
 static void
 test_three_failures(void **state)
 {
@@ -228,6 +253,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_steps_go_on_while_a_checkpoint_is_written),
 		cmocka_unit_test(test_closing_finishes_the_checkpoint),
+		cmocka_unit_test(test_devices_save_the_same),
 		cmocka_unit_test(test_three_failures),
 		cmocka_unit_test(test_two_runs_do_not_share_a_folder),
 		cmocka_unit_test(test_the_snapshot_is_planned),

@@ -1,5 +1,6 @@
 /* Conformance of devices: written once against the table, run for each of runtime/device_list.def.
  * And a schedule that lost its WAIT: the device that keeps no more than it promises shows it. */
+#include "runtime/checksum.h"
 #include "runtime/device.h"
 #include "tests/unit/runtime_tiny.h"
 
@@ -196,6 +197,44 @@ test_mapped_memory(void **state)
 	bench_close(&t);
 }
 
+/* Of any size and at any place, several in what one thread takes; with the checksums of what was copied. */
+static void
+test_hashed_copies(void **state)
+{
+	static const int64_t sizes[] = {40,    0, 1,       1 << 15, 5 << 20,
+	                                70001, 0, 3 << 20, 12345,   1 << 16};
+	enum { ROOM = 10 << 20, GAP = 4096 };
+	Bench t = bench_open(state);
+	HashedCopy copies[COUNT(sizes)];
+	Span from, to;
+	int64_t at = 0;
+
+	if (!t.ops->copy_hashed) {
+		print_message("%s leaves checksums to the host\n", t.ops->name);
+		bench_close(&t);
+		skip();
+	}
+	must(t.ops->alloc(t.device, MEMORY_DEVICE, ROOM, &from));
+	must(t.ops->alloc(t.device, MEMORY_PINNED, ROOM, &to));
+	for (int i = 0; i < ROOM; i++)
+		from.at[i] = (char)(i * 2654435761u >> 13);
+	for (int i = 0; i < COUNT(sizes); at += sizes[i++]) {
+		at += i == 5 ? GAP : 0;
+		copies[i] = (HashedCopy){{to.at + at, sizes[i]}, from.at + ROOM - at - sizes[i], 0};
+	}
+	must(t.ops->copy_hashed(t.device, copies, COUNT(sizes)));
+	must(t.ops->copy_hashed(t.device, NULL, 0));
+	for (int i = 0; i < COUNT(sizes); i++) {
+		assert_memory_equal(copies[i].to.at, copies[i].from, (size_t)sizes[i]);
+		assert_true(copies[i].checksum == checksum_bytes(copies[i].from, sizes[i]));
+	}
+	for (int i = 0; i < GAP; i++)
+		assert_int_equal(copies[5].to.at[-1 - i], 0);
+	t.ops->free(t.device, MEMORY_PINNED, to);
+	t.ops->free(t.device, MEMORY_DEVICE, from);
+	bench_close(&t);
+}
+
 #define DEVICE(name)                                                                        \
 	{"memory " #name, test_memory_is_zero_and_aligned, NULL, NULL, #name},              \
 		{"order " #name, test_one_stream_is_in_order, NULL, NULL, #name},           \
@@ -203,6 +242,7 @@ test_mapped_memory(void **state)
 		{"early wait " #name, test_wait_without_record_returns, NULL, NULL, #name}, \
 		{"elapsed " #name, test_elapsed_is_positive, NULL, NULL, #name},            \
 		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
+		{"hashed copies " #name, test_hashed_copies, NULL, NULL, #name},            \
 		{"train " #name, test_training_is_the_same, NULL, NULL, #name},
 
 int
