@@ -171,6 +171,7 @@ int cpu_vector_bits(const char *features);
 enum { CPU_NAME = 49 };
 const char *cpu_name(char to[CPU_NAME]);
 bool cpu_is_intel(void);
+int64_t cpu_second_cache(void); /* bytes that a core has of it; 0: unknown */
 /* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
 const char *cpu_lacks(const char *features, int *n);
 

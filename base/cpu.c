@@ -5,6 +5,7 @@
 #include <cpuid.h>
 #endif
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
 	const char *name;
@@ -50,6 +51,14 @@ cpu_is_intel(void)
 #else
 	return false;
 #endif
+}
+
+int64_t
+cpu_second_cache(void)
+{
+	long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+
+	return bytes > 0 ? bytes : 0;
 }
 
 const char *

@@ -406,7 +406,8 @@ onednn_pays(const OnednnCall *c)
 	const WorkKind *kind = c->kind;
 
 	if (follows_threads(c))
-		return !kind->slow(&c->work, &c->tiling);
+		return !kind->slow(&c->work, &c->tiling,
+		                   c->lib->tiled ? ENOUGH_TILES : cpu_count());
 	return !kind->slow_brg || strncmp(c->full.name, "brg", 3) != 0 || !cpu_is_intel() ||
 	       !kind->slow_brg(&c->work);
 }

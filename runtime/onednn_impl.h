@@ -57,16 +57,16 @@ typedef struct {
 		[N_OPERANDS]; /* elements from one step of the axis to the next; 0: all tiles read the same */
 } Tiling;
 
-enum { MANY_TILES = INT_MAX };
+enum { MANY_TILES = INT_MAX, ENOUGH_TILES = 2 }; /* for any number of threads */
 /* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */
 typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
 	/* The tiling into at most so many tiles that are large enough; 1: nothing is cut. */
 	Tiling (*tiling)(const LibraryWork *w, int tiles);
-	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512? NULL: sums of this kind may
-	 * depend on the number of threads. */
-	bool (*slow)(const LibraryWork *w, const Tiling *t);
+	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512, fewer than `enough` of them where
+	 * that leaves CPUs idle? NULL: sums of this kind may depend on the number of threads. */
+	bool (*slow)(const LibraryWork *w, const Tiling *t, int enough);
 	/* Are they where brg runs on an Intel CPU? NULL: no. */
 	bool (*slow_brg)(const LibraryWork *w);
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */

@@ -2,6 +2,7 @@
 --info says of both."""
 import ctypes.util
 import json
+import subprocess
 
 import numpy as np
 import onnx
@@ -71,6 +72,16 @@ def trained(run, folder):
 
 def has_onednn(info):
     return "oneDNN " in info["device"] and "built without" not in info["device"]
+
+
+def test_library_without_avx512(build, trained, monkeypatch):
+    """What runs on CPUs that have no more than AVX2 is tested on all."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    done = subprocess.run([build / "tests/runtime_onednn_test"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one = trained("--deterministic", "--threads=1")
+    for threads in 2, 3, 4:
+        assert trained("--deterministic", f"--threads={threads}") == one
 
 
 def test_deterministic_for_any_number_of_threads(trained):
