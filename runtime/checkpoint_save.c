@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define MAX_FAILURES 3
-#define SAVE_WINDOW \
-	(1 << 22) /* through large pages: each part that is read again waits for the disk */
+/* In large pages: what is read again is asked for, and waited for, a window at a time. */
+#define SAVE_WINDOW (1 << 22)
 
 struct SaveJob {
 	Arena *arena;
