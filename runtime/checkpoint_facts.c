@@ -131,12 +131,9 @@ static void
 add_machine(Settings *s, const Gradc *run)
 {
 	const Executor *x = &run->executor;
-	const KernelVariant *variant;
-	char name[CPU_NAME];
 
-	if (!variant_pick(run->model.variants, &variant))
-		add(s, "cpu", json_string(variant->cpu));
-	add(s, "processor", json_string(cpu_name(name)));
+	add(s, "cpu", json_string(run->variant->cpu));
+	add(s, "processor", json_string(run->processor));
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (!x->ops->facts)
 		return;

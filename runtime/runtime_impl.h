@@ -433,6 +433,8 @@ struct Gradc {
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */
 	Format format;
+	const KernelVariant *variant; /* of the model, for this CPU */
+	const char *processor; /* its name, asked for once: in a virtual machine cpuid takes 7 us */
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
 	const CommOps *comm_ops;

@@ -109,7 +109,7 @@ static Status
 open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 {
 	const DeviceOps *ops = device_find(options->device);
-	const KernelVariant *variant;
+	char name[CPU_NAME];
 
 	if (model->abi != GRADC_ABI)
 		return status_error(
@@ -117,7 +117,8 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 			"the model was compiled by another gradc: its interface is %lld, "
 			"the runtime's %d",
 			(long long)model->abi, GRADC_ABI);
-	RETURN_IF_ERROR(variant_pick(model->variants, &variant));
+	RETURN_IF_ERROR(variant_pick(model->variants, &run->variant));
+	run->processor = arena_strdup(run->arena, cpu_name(name));
 	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
 	if (!ops)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
@@ -125,7 +126,7 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	ExecutorOptions executor = {
-		.ops = ops, .device = device_options(options), .kernels = variant->kernels};
+		.ops = ops, .device = device_options(options), .kernels = run->variant->kernels};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state(&run->format, "loss.sum");
