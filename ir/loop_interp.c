@@ -30,7 +30,8 @@ typedef struct {
 	Call **calls;         /* by statement: of a scalar function; NULL: an instruction */
 	Call **accumulations; /* by accumulator scalar */
 	void *const *params;
-	void **locals; /* by buffer */
+	void **locals;  /* by buffer */
+	bool **written; /* elements of a local, by buffer */
 	const double *scalars;
 	Cell *cells;   /* by scalar */
 	Lanes **lanes; /* by accumulator scalar */
@@ -201,19 +202,28 @@ place_of(const Run *r, const Affine *a)
 	return at;
 }
 
-/* A place outside its buffer is a compiler bug that the emitters' clamps should rule out. */
+/* A place outside its buffer, or one of a local that nothing has written yet, is a compiler bug: emitters' clamps should
+ * rule out the first, and what lies in the second may be a subnormal number and slow, if no result needs it. */
 static void *
 checked_place(const Run *r, const LoopStatement *s, int64_t *at)
 {
 	const LoopBuffer *b = &r->k->buffers.at[s->buffer];
+	bool is_local = b->kind == BUFFER_LOCAL;
+	const char *fault = NULL;
 
 	*at = place_of(r, s->place);
-	if (*at < 0 || *at >= b->type->n) {
-		fprintf(stderr, "gradc: internal error: kernel %s: place %lld of %s\n", r->k->name,
-		        (long long)*at, b->name);
+	if (*at < 0 || *at >= b->type->n)
+		fault = "lies outside";
+	else if (is_local && s->kind == LOOP_STATEMENT_LOAD && !r->written[s->buffer][*at])
+		fault = "is read before it is written";
+	if (fault) {
+		fprintf(stderr, "gradc: internal error: kernel %s: place %lld of %s %s\n",
+		        r->k->name, (long long)*at, b->name, fault);
 		abort();
 	}
-	return b->kind == BUFFER_LOCAL ? r->locals[s->buffer] : r->params[s->buffer];
+	if (is_local && s->kind == LOOP_STATEMENT_STORE)
+		r->written[s->buffer][*at] = true;
+	return is_local ? r->locals[s->buffer] : r->params[s->buffer];
 }
 
 static Cell
@@ -433,9 +443,15 @@ kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, i
 
 	prepare(&r, k, NULL);
 	r.locals = NEW_ARRAY(arena, void *, k->buffers.n);
-	for (int i = 0; i < k->buffers.n; i++)
-		if (k->buffers.at[i].kind == BUFFER_LOCAL)
-			r.locals[i] = arena_alloc(arena, (size_t)type_bytes(k->buffers.at[i].type));
+	r.written = NEW_ARRAY(arena, bool *, k->buffers.n);
+	for (int i = 0; i < k->buffers.n; i++) {
+		Type t = k->buffers.at[i].type;
+
+		if (k->buffers.at[i].kind != BUFFER_LOCAL)
+			continue;
+		r.locals[i] = arena_alloc(arena, (size_t)type_bytes(t));
+		r.written[i] = NEW_ARRAY(arena, bool, t->n);
+	}
 	r.lanes = NEW_ARRAY(arena, Lanes *, k->n_scalars);
 	r.lane = NEW_ARRAY(arena, int, k->n_scalars);
 	r.accumulations = NEW_ARRAY(arena, Call *, k->n_scalars);

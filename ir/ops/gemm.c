@@ -12,9 +12,9 @@ enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32, MANY_
 enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 
-/* The sums in registers, in f32: rows x columns. They leave room for columns of b and an element of a, and need fewer
- * loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a deeper one c. The
- * second cache holds it, or, where it is so narrow that the first one does, rows of a. */
+/* The sums in registers, in f32: rows x columns, which are two vectors. They leave room for columns of b and an element
+ * of a, and need fewer loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a
+ * deeper one c. The second cache holds it, or, where it is so narrow that the first one does, rows of a. */
 typedef struct {
 	int vector_bits, rows, columns, depth;
 	int panel[2];       /* columns: where a lies along k, or rows of it are packed */
@@ -34,6 +34,7 @@ typedef struct {
 	bool bias;     /* is stored with the sums */
 	bool by_lines; /* b is packed by lines of the cache */
 	int64_t block_rows, block_columns, panel_columns;
+	int64_t lanes;         /* of a vector */
 	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
 	int panel, sums[MAX_ROWS], out;
 	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
@@ -63,6 +64,14 @@ static int64_t
 panel_size(const Product *p)
 {
 	return p->column_count * p->columns.inside;
+}
+
+/* Columns of the strip or block that are computed: whole vectors. Beyond its own b is 0, and the sums are never stored:
+ * what nobody wrote may be subnormal numbers, with which CPUs compute many times as slowly. */
+static int64_t
+computed_columns(const Product *p)
+{
+	return (p->n_columns + p->lanes - 1) / p->lanes * p->lanes;
 }
 
 /* ---- b in a panel */
@@ -109,7 +118,21 @@ pack_line(void *ctx, Affine number, int64_t size)
 	close_strip(p);
 }
 
-/* What lies beyond the columns is never stored. */
+/* panel[strip, k, j] = 0 for the columns beyond b's */
+static void
+clear_beyond(const Product *p)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Affine k = open_block(lb, &p->depth, p->depth_count, LOOP_PLAIN);
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, computed_columns(p) - p->n_columns));
+	Affine place = affine_add(affine_scale(k, p->strip_columns),
+	                          affine_add(affine_constant(p->n_columns), j));
+
+	lb_store(lb, p->panel, affine_add(p->packed, place), lb_number(lb, p->g->type, 0));
+	lb_end(lb);
+	close_block(lb, &p->depth);
+}
+
 static void
 pack_strip(void *ctx, Affine number, int64_t size)
 {
@@ -119,6 +142,8 @@ pack_strip(void *ctx, Affine number, int64_t size)
 	p->column = affine_scale(number, p->strip_columns);
 	p->packed = affine_scale(p->column, most_depth(p));
 	p->n_columns = size;
+	if (computed_columns(p) > size)
+		clear_beyond(p);
 	if (p->by_lines && p->depth.axis == p->depth.shape.n - 1) {
 		for_pieces(lb, p->depth_count * p->depth.inside, LINE, pack_line, p);
 		return;
@@ -181,7 +206,7 @@ static void
 clear_sums(const Product *p)
 {
 	LoopBuilder *lb = p->lw->lb;
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->block_columns));
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, computed_columns(p)));
 
 	for (int r = 0; r < p->n_rows; r++)
 		lb_store(lb, p->sums[r], j, lb_number(lb, p->g->type, 0));
@@ -240,7 +265,7 @@ multiply(const Product *p)
 		x[r] = p->packed_rows < 0 ? element_of_a(p, row, k)
 		                          : lb_load(lb, p->packed_rows, at);
 	}
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->block_columns));
+	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, computed_columns(p)));
 	Affine at = affine_add(affine_scale(k, p->strip_columns), j);
 	LoopValue y = lb_load(lb, p->panel, affine_add(p->packed, at));
 	for (int r = 0; r < p->n_rows; r++) {
@@ -487,6 +512,7 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	             .by_lines = g->b_along_k && !r->gathers,
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
+	             .lanes = r->columns / wide / 2,
 	             .near_bytes = g->a_along_k ? r->near_bytes : 0};
 	p.depth = tile_evenly(&g->k, r->depth, 1);
 	choose_panels(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
