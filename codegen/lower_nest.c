@@ -42,10 +42,12 @@ wants_axes(const Node *n)
 	return c == FUSE_INDEX || (c == FUSE_VIEW && n->op != OP_reshape);
 }
 
+/* Values are pulled from the results, so that the last view comes first: where the axes of two do not fit together, as those
+ * of transposes behind each other, the index within the other's is affine in these, for it is cut where they were. */
 static void
 cut_by_nodes(Cuts *c, const Function *f, int64_t size)
 {
-	for_each_node(f, n) {
+	for_each_node_reverse(f, n) {
 		if (n->n_results && node_result(n, 0)->type->n == size && wants_axes(n))
 			cut_at_axes(c, node_result(n, 0)->type);
 	}
