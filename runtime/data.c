@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 1 << 20 }; /* of a file, read and decoded at once */
+enum { AT_HAND = 1 << 15 };     /* bytes that are read while another thread would wake up */
 
 static bool
 is_input(const Format *f, Role role, const char *name)
@@ -149,6 +150,30 @@ outer_elements(const Source *s)
 	return outer;
 }
 
+static bool
+reads_rows(const Source *s)
+{
+	return source_is_sampled(s) && s->port->kind != PORT_WEIGHT;
+}
+
+static Status
+keep_data(Gradc *run, Dataset *d)
+{
+	int64_t left = run->options.keep_data, bytes = 0;
+
+	d->at_hand = true;
+	for (int i = 0; i < d->n_sources; i++) {
+		Source *s = &d->sources[i];
+
+		if (!reads_rows(s))
+			continue;
+		RETURN_IF_ERROR(source_keep(run->arena, s, &left));
+		bytes += d->micro_rows * dtype_bytes(s->set.files[0].info.dtype, s->elements);
+		d->at_hand = d->at_hand && s->set.files[0].kept && bytes <= AT_HAND;
+	}
+	return NULL;
+}
+
 static void
 allocate(Gradc *run, Dataset *d)
 {
@@ -159,7 +184,7 @@ allocate(Gradc *run, Dataset *d)
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
 
-		if (!source_is_sampled(s) || s->port->kind == PORT_WEIGHT)
+		if (!reads_rows(s))
 			continue;
 		int64_t raw = dtype_bytes(s->set.files[0].info.dtype, s->elements);
 		int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
@@ -191,7 +216,7 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 	RETURN_IF_ERROR(bind_sources(&files, d));
 	RETURN_IF_ERROR(count_rows(d, options->whole));
 	allocate(run, d);
-	return NULL;
+	return options->whole ? NULL : keep_data(run, d);
 }
 
 void
@@ -290,6 +315,8 @@ dataset_read(const MicroRows *rows, char *image)
 		d->picked[i] = order_at(&order, rows->first + i);
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
+
+		RETURN_IF_ERROR(source_check_kept(s));
 		RETURN_IF_ERROR(
 			read_source(d, s, n, image + s->format->slots[s->port->slot].offset));
 	}

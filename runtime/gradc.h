@@ -45,7 +45,9 @@ typedef struct {
 	int64_t threads;     /* that compute; 0: one for each CPU that the process may use */
 	bool deterministic;  /* the same bits with any number of them */
 	bool libraries;      /* where these are faster than generated code */
-	bool poison;         /* for tests: freed memory holds NaN */
+	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */
+	int64_t keep_data;
+	bool poison; /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
 

@@ -114,15 +114,17 @@ ask(Prefetch *p, const MicroRows *rows)
 	while (p->stage == STAGE_ASKED)
 		pthread_cond_wait(&p->changed, &p->lock);
 	status_free(p->fault);
-	p->fault = NULL;
 	p->rows = *rows;
-	p->stage = STAGE_ASKED;
+	p->fault = rows->dataset->at_hand ? read_rows(p) : NULL;
+	p->stage = rows->dataset->at_hand ? STAGE_FULL : STAGE_ASKED;
 	pthread_cond_broadcast(&p->changed);
 }
 
 void
 prefetch_ask(Prefetch *p, const MicroRows *rows)
 {
+	if (rows->dataset->at_hand)
+		return; /* not before they are taken */
 	pthread_mutex_lock(&p->lock);
 	ask(p, rows);
 	pthread_mutex_unlock(&p->lock);

@@ -125,6 +125,7 @@ typedef struct {
 	int fd;
 	NpyInfo info; /* of a token file: rank 1 */
 	int64_t first_row, rows;
+	char *kept; /* info.n_bytes; NULL: rows are read when they are wanted */
 } DataFile;
 typedef struct {
 	DataFile *files;
@@ -152,6 +153,11 @@ struct Source {
 };
 Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
 Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
+/* Reads the source's files into memory where they are few, their rows are small, and together they are not more than
+ * *left bytes, which it counts down. Rows of other sources may lie in the same files. */
+Status source_keep(Arena *arena, Source *s, int64_t *left);
+/* EXIT_DATA when a file that is kept is no longer as long as it was. */
+Status source_check_kept(const Source *s);
 bool source_is_sampled(const Source *s);
 
 /* ---- decode.c: values of a file -> values of a port. */
@@ -191,6 +197,7 @@ typedef struct {
 	uint64_t seed;
 	int64_t *picked; /* the rows of a micro-batch */
 	char *sample;    /* some of them, before they are spread along the sample axis */
+	bool at_hand; /* a micro-batch is small and in memory: waking another thread takes longer than reading it */
 	FileSet *sets;
 	int n_sets;
 } Dataset;

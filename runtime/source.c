@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { KEPT_FILES = 8, KEPT_ROW = 1 << 14 };
+
 bool
 source_is_sampled(const Source *s)
 {
@@ -43,22 +45,69 @@ has_shrunk(const DataFile *file, int64_t end)
 	return fstat(file->fd, &st) == 0 && st.st_size < end;
 }
 
+/* Bytes [at, at + n) of the file's data, in which lie rows from `row` on. */
+static Status
+read_bytes(const Source *s, const DataFile *file, int64_t row, void *to, int64_t n, int64_t at)
+{
+	int64_t offset = file->info.data_offset + at;
+	Status status = file_pread(file->fd, file->path, to, n, offset);
+
+	if (status && has_shrunk(file, offset + n)) {
+		status_free(status);
+		return fault_shrunk(s, file, row);
+	}
+	return status;
+}
+
+/* Random rows of a file cost a system call each, about a microsecond: small models compute no longer than that. */
+Status
+source_keep(Arena *arena, Source *s, int64_t *left)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < s->set.n_files; i++)
+		bytes += s->set.files[i].kept ? 0 : s->set.files[i].info.n_bytes;
+	if (s->set.n_files == 0 || s->set.n_files > KEPT_FILES || bytes > *left ||
+	    dtype_bytes(s->set.files[0].info.dtype, s->elements) >= KEPT_ROW)
+		return NULL;
+	*left -= bytes;
+	for (int i = 0; i < s->set.n_files; i++) {
+		DataFile *file = &s->set.files[i];
+		int64_t n = file->info.n_bytes;
+
+		if (file->kept)
+			continue;
+		file->kept = arena_alloc(arena, (size_t)n);
+		RETURN_IF_ERROR(read_bytes(s, file, 0, file->kept, n, 0));
+	}
+	return NULL;
+}
+
+Status
+source_check_kept(const Source *s)
+{
+	for (int i = 0; i < s->set.n_files; i++) {
+		const DataFile *file = &s->set.files[i];
+
+		if (file->kept && has_shrunk(file, file->info.data_offset + file->info.n_bytes))
+			return fault_shrunk(s, file, 0);
+	}
+	return NULL;
+}
+
 /* Rows [row, row+n) that lie in one file. */
 static Status
 read_part(Source *s, const DataFile *file, int64_t row, int64_t n, char *to)
 {
 	DType dtype = file->info.dtype;
 	int64_t first = (row - file->first_row) * s->elements + s->shift, count = n * s->elements;
-	int64_t bytes = dtype_bytes(dtype, count);
-	int64_t offset = file->info.data_offset + dtype_bytes(dtype, first);
+	int64_t bytes = dtype_bytes(dtype, count), at = dtype_bytes(dtype, first);
 	void *raw = is_direct(s, dtype) ? to : s->raw;
-	Status status = file_pread(file->fd, file->path, raw, bytes, offset);
 
-	if (status && has_shrunk(file, offset + bytes)) {
-		status_free(status);
-		return fault_shrunk(s, file, row - file->first_row);
-	}
-	RETURN_IF_ERROR(status);
+	if (file->kept)
+		memcpy(raw, file->kept + at, (size_t)bytes);
+	else
+		RETURN_IF_ERROR(read_bytes(s, file, row - file->first_row, raw, bytes, at));
 	RETURN_IF_ERROR(validate_values(s, file, row - file->first_row, count, raw));
 	if (raw != to)
 		decode(s, dtype, raw, count, to);

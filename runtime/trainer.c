@@ -66,6 +66,7 @@ gradc_default_options(void)
 		.clip_norm = NAN,
 		.device = "cpu",
 		.libraries = true,
+		.keep_data = 64ll << 20,
 		.communicator = "self",
 		.shard_bytes = 4ll << 30,
 	};

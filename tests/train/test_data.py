@@ -42,11 +42,12 @@ def write_tokens(path, n, dtype="<u2"):
 
 @pytest.mark.skipif("GRADC_SANITIZED" in os.environ, reason="the shim and the sanitizer do not mix")
 def test_a_slow_file_is_read_while_steps_are_computed(run, large_gpt, slow_reads, tmp_path):
-    """Rows in their order: one read a micro-batch. Steps wait for the first one, and hardly again."""
-    write_tokens(tmp_path / "slow.bin", 64 * 128 * 15 + 1)
-    write_tokens(tmp_path / "fast.bin", 64 * 128 * 15 + 1)
+    """Rows in their order: one read a micro-batch, of a file too large to be kept. Steps wait for the first one, and
+    hardly again."""
     logs = {}
     for name in ("slow", "fast"):
+        write_tokens(tmp_path / f"{name}.bin", 64 * 128 * 15 + 1)
+        os.truncate(tmp_path / f"{name}.bin", 80 << 20)
         log = tmp_path / f"{name}.jsonl"
         run(large_gpt, "--tokens", tmp_path / f"{name}.bin", "--steps=12", "--shuffle=off", "--log", log,
             "--progress=off", env=dict(os.environ, LD_PRELOAD=str(slow_reads)))

@@ -86,12 +86,13 @@ open_when_asleep(void *data)
 
 /* 16 rows in their order, four a step; calls are counted from here. */
 static Gradc *
-start(Tiny *t, int steps)
+start_keeping(Tiny *t, int steps, int64_t bytes)
 {
 	Gradc *run;
 
 	gate_open(ANY);
 	*t = tiny_open(true, 16);
+	t->options.keep_data = bytes;
 	t->options.shuffle = false;
 	t->options.steps = steps;
 	tiny_data(t, "eval-", 8, &t->options.eval_data);
@@ -101,12 +102,28 @@ start(Tiny *t, int steps)
 	return run;
 }
 
+static Gradc *
+start(Tiny *t, int steps)
+{
+	return start_keeping(t, steps, 0);
+}
+
 static void
 finish(Tiny *t, Gradc *run)
 {
 	gate_open(ANY);
 	gradc_close(run);
 	tiny_close(t);
+}
+
+static void
+expect(Status status, const char *words)
+{
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_DATA);
+	if (!strstr(status->message, words))
+		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
+	status_free(status);
 }
 
 /* While nobody calls the library the next step's rows come in, and then it need not wait. */
@@ -159,13 +176,8 @@ test_fault_at_its_step(void **state)
 	gate_wait(2 * CALLS_A_STEP);
 	assert_int_equal(truncate(t.options.data.at[0].value, 128 + 10 * 8 + 3), 0);
 	must(gradc_step(run, &step));
-	Status status = gradc_step(run, &step);
-	assert_non_null(status);
-	assert_int_equal(status->exit_code, EXIT_DATA);
-	const char *words = "x.npy: row 10: the file has shrunk to 211 bytes since it was opened";
-	if (!strstr(status->message, words))
-		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
-	status_free(status);
+	expect(gradc_step(run, &step),
+	       "x.npy: row 10: the file has shrunk to 211 bytes since it was opened");
 	finish(&t, run);
 }
 
@@ -227,6 +239,50 @@ count_threads(void)
 	return n;
 }
 
+/* Small files are read once, and their rows by who needs them. What does not fit is read by the thread, as ever. */
+static void
+test_small_files_are_kept(void **state)
+{
+	const int64_t bytes[] = {0, 16 * 8, 2 * 16 * 8},
+		      calls[] = {CALLS_A_STEP, CALLS_A_STEP - 1, 0};
+	double losses[4];
+	GradcStep step;
+	GradcEval eval;
+
+	for (int k = 0; k < 3; k++) {
+		Tiny t;
+		Gradc *run = start_keeping(&t, 4, bytes[k]);
+
+		assert_int_equal(run->train->at_hand, calls[k] == 0);
+		for (int i = 0; i < 4; i++) {
+			must(gradc_step(run, &step));
+			losses[i] = k ? losses[i] : step.loss;
+			assert_true(step.loss == losses[i]);
+			assert_int_equal(step.data_waits, calls[k] && i == 0);
+			if (calls[k])
+				gate_wait((int)calls[k] * (i < 3 ? i + 2 : 4));
+		}
+		assert_int_equal(gate_calls(), 4 * calls[k]);
+		must(gradc_evaluate(run, &eval));
+		finish(&t, run);
+	}
+}
+
+/* That a file which is kept shrinks is seen before the next micro-batch, whichever rows that has. */
+static void
+test_a_kept_file_shrinks(void **state)
+{
+	Tiny t;
+	Gradc *run = start_keeping(&t, 4, 1 << 20);
+	GradcStep step;
+
+	must(gradc_step(run, &step));
+	assert_int_equal(truncate(t.options.data.at[0].value, 128 + 10 * 8 + 3), 0);
+	expect(gradc_step(run, &step),
+	       "x.npy: row 10: the file has shrunk to 211 bytes since it was opened");
+	finish(&t, run);
+}
+
 /* Closing in the middle of a read, which ends later, leaves no thread. */
 static void
 test_close_while_reading(void **state)
@@ -270,6 +326,7 @@ test_trace_from_two_threads(void **state)
 	int n_reads = 0;
 
 	gate_open(ANY);
+	t.options.keep_data = 0;
 	t.options.trace = tiny_path(&t, "trace.json");
 	t.options.lr = 1e-9;
 	must(gradc_open(&t.model, &t.options, t.diag, &run));
@@ -297,6 +354,8 @@ main(void)
 		cmocka_unit_test(test_fault_at_its_step),
 		cmocka_unit_test(test_other_rows_than_those_read),
 		cmocka_unit_test(test_evaluation_reads_ahead),
+		cmocka_unit_test(test_small_files_are_kept),
+		cmocka_unit_test(test_a_kept_file_shrinks),
 		cmocka_unit_test(test_close_while_reading),
 		cmocka_unit_test(test_fault_behind_the_end),
 		cmocka_unit_test(test_trace_from_two_threads),
