@@ -230,15 +230,11 @@ write_state(TableWriter *tw, const State *s)
 	vec_push(w->arena, &w->states, r);
 }
 
-/* Iterations that take some ten microseconds, which is what waking a thread costs, if a core does four operations and
- * moves ten bytes in a nanosecond. Where there are many operations for each byte it is a product, whose numbers stay in
- * registers. */
+/* Iterations that take some ten microseconds, as estimated: that is what waking a thread costs. */
 static int64_t
 kernel_grain(const KernelRecord *r)
 {
-	double flops = (double)r->flops, bytes = (double)r->bytes;
-	double time = flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
-	double iteration = time / (double)(r->iterations ? r->iterations : 1);
+	double iteration = kernel_estimate(r) / (double)(r->iterations ? r->iterations : 1);
 
 	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
 }

@@ -320,6 +320,10 @@ int64_t format_region_bytes(const Format *f, Space space);
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 
+/* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
+double kernel_estimate(const KernelRecord *k);
+double program_estimate(const Format *f, const ProgramRecord *p);
+
 /* The tail behind the ELF image: weights, padded to 4096, then this, at the end of the file. */
 typedef struct {
 	uint64_t magic;        /* FORMAT_MAGIC */

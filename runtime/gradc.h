@@ -42,9 +42,9 @@ typedef struct {
 	int64_t keep;       /* how many of the newest checkpoints stay; 0: all */
 	bool keep_best;     /* and the one with the lowest evaluation loss */
 	int64_t shard_bytes; /* a checkpoint's files hold about as much */
-	int64_t threads;     /* that compute; 0: one for each CPU that the process may use */
-	bool deterministic;  /* the same bits with any number of them */
-	bool libraries;      /* where these are faster than generated code */
+	int64_t threads; /* that compute; 0: one for each CPU that the process may use, one for short steps */
+	bool deterministic; /* the same bits with any number of them */
+	bool libraries;     /* where these are faster than generated code */
 	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */
 	int64_t keep_data;
 	bool poison; /* for tests: freed memory holds NaN */

@@ -21,7 +21,7 @@ close_device(Opened *o)
 static Status
 open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
 {
-	DeviceOptions device = device_options(options);
+	DeviceOptions device = device_options(f, options);
 	const KernelVariant *variant;
 
 	*o = (Opened){.ops = device_find(options->device)};

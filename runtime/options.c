@@ -102,7 +102,7 @@ static const OptionRow rows[] = {
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
 	 CLI(dump_gradients)},
 	{"device", NULL, "where to run (cpu)", TAKES_KNOWN, RUN(device), .nth = nth_device},
-	{"threads", "N", "how many compute (one for each CPU that the process may use)", TAKES_INT,
+	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
 	 RUN(threads), .least = 1},
 	{"deterministic", NULL, "the same bits with any number of threads", TAKES_FLAG,
 	 RUN(deterministic)},

@@ -458,7 +458,7 @@ struct Gradc {
 	double loss, count;                       /* of the accumulated micro-batches */
 	Saver saver;
 };
-DeviceOptions device_options(const GradcOptions *o);
+DeviceOptions device_options(const Format *f, const GradcOptions *o);
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
 const ProgramRecord *program_any(const Format *f, Role role, int binding);

@@ -98,12 +98,26 @@ check_options(const Format *f, const GradcOptions *o)
 	return NULL;
 }
 
-DeviceOptions
-device_options(const GradcOptions *o)
+/* One thread is sooner done with them: handing a kernel on to others, and what it wrote from their caches to the next,
+ * takes microseconds each time. mlp_digits 0.5 to 0.7 times as long, cnn_mnist with a row 0.7, with eight 1.08. */
+static bool
+has_short_programs(const Format *f)
 {
-	return (DeviceOptions){.threads = (int)o->threads,
-	                       .deterministic = o->deterministic,
-	                       .no_libraries = !o->libraries};
+	enum { SHORT = 1500000 }; /* ns, as estimated */
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (program_estimate(f, &f->programs[i]) > SHORT)
+			return false;
+	return true;
+}
+
+DeviceOptions
+device_options(const Format *f, const GradcOptions *o)
+{
+	return (DeviceOptions){
+		.threads = o->threads == 0 && has_short_programs(f) ? 1 : (int)o->threads,
+		.deterministic = o->deterministic,
+		.no_libraries = !o->libraries};
 }
 
 static Status
@@ -126,8 +140,9 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
-	ExecutorOptions executor = {
-		.ops = ops, .device = device_options(options), .kernels = run->variant->kernels};
+	ExecutorOptions executor = {.ops = ops,
+	                            .device = device_options(&run->format, options),
+	                            .kernels = run->variant->kernels};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state(&run->format, "loss.sum");

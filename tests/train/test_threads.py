@@ -2,6 +2,7 @@
 --info says of both."""
 import ctypes.util
 import json
+import os
 import subprocess
 
 import numpy as np
@@ -82,6 +83,19 @@ def test_library_without_avx512(build, trained, monkeypatch):
     one = trained("--deterministic", "--threads=1")
     for threads in 2, 3, 4:
         assert trained("--deterministic", f"--threads={threads}") == one
+
+
+@pytest.mark.parametrize("name, batch, threads", [("mlp_digits", 128, 1), ("cnn_mnist", 1, 1), ("cnn_mnist", 32, "all")])
+def test_short_steps_are_one_threads(gradc, models, tmp_path, name, batch, threads):
+    subprocess.run([gradc, "compile", models / name / "model.onnx", "-o", tmp_path / "train", f"--batch={batch}"],
+                   check=True, capture_output=True)
+
+    def said(*options):
+        info = subprocess.run([tmp_path / "train", "--info", "--json", *options], check=True, capture_output=True).stdout
+        return int(json.loads(info)["device"].split()[0])
+
+    assert said() == (len(os.sched_getaffinity(0)) if threads == "all" else threads)
+    assert said("--threads=3") == 3
 
 
 def test_deterministic_for_any_number_of_threads(trained):

@@ -1,0 +1,32 @@
+/* How long kernels take, roughly: what decides whether a second thread pays. */
+#include "format/format.h"
+
+/* A core does four operations and moves ten bytes in a nanosecond. Where there are many operations for each byte it is a
+ * product, whose numbers stay in registers. */
+double
+kernel_estimate(const KernelRecord *k)
+{
+	double flops = (double)k->flops, bytes = (double)k->bytes;
+
+	return flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
+}
+
+double
+program_estimate(const Format *f, const ProgramRecord *p)
+{
+	double times[MAX_LOOPS + 1] = {1}, total = 0;
+	int depth = 0;
+
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *in = &f->instructions[p->first_instruction + i];
+
+		if (in->kind == RUN_KERNEL)
+			total += times[depth] * kernel_estimate(&f->kernels[in->what]);
+		else if (in->kind == LOOP) {
+			times[depth + 1] = times[depth] * in->what;
+			depth++;
+		} else if (in->kind == END)
+			depth--;
+	}
+	return total;
+}
