@@ -115,8 +115,13 @@ ask(Prefetch *p, const MicroRows *rows)
 		pthread_cond_wait(&p->changed, &p->lock);
 	status_free(p->fault);
 	p->rows = *rows;
-	p->fault = rows->dataset->at_hand ? read_rows(p) : NULL;
-	p->stage = rows->dataset->at_hand ? STAGE_FULL : STAGE_ASKED;
+	if (rows->dataset->at_hand) {
+		p->fault = read_rows(p);
+		p->stage = STAGE_FULL;
+		return;
+	}
+	p->fault = NULL;
+	p->stage = STAGE_ASKED;
 	pthread_cond_broadcast(&p->changed);
 }
 
