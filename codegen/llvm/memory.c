@@ -138,7 +138,8 @@ is_local(const Printer *p, int buffer)
 	return p->k->buffers.at[buffer].kind == BUFFER_LOCAL;
 }
 
-/* LOOP_LANES elements from `at`. A local has room for all of them behind its end. */
+/* LOOP_LANES elements from `at`, 0 in lanes that do not run. A local has room for all of them behind its end, but what
+ * lies there may be subnormal numbers, with which CPUs compute many times as slowly. */
 static V
 load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
@@ -151,7 +152,7 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	}
 	V x = LLVMBuildLoad2(p->b, t, at, "");
 	LLVMSetAlignment(x, (unsigned)dtype_bytes(storage, 1));
-	return x;
+	return p->mask ? LLVMBuildSelect(p->b, p->mask, x, LLVMConstNull(t), "") : x;
 }
 
 /* Lanes `step` elements apart, one by one from addresses that differ by a constant: of a gather that the CPU lacks LLVM
