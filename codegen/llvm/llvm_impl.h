@@ -10,6 +10,7 @@ typedef struct {
 	const DType *types;
 	V *values; /* by scalar */
 } Frame;
+typedef struct Guard Guard;
 typedef struct {
 	LLVMContextRef context;
 	LLVMModuleRef module;
@@ -18,11 +19,13 @@ typedef struct {
 	Arena *arena;
 	ScalarFunctions *functions;
 	bool gathers; /* the CPU loads and stores lanes that are apart by one instruction */
+	bool masks;   /* and some of those that are neighbours */
 	const Kernel *k;
 	V function, scalars, begin, end;
 	Frame frame;
 	V *buffers;      /* by buffer: where it begins */
 	V *accumulators; /* by scalar: where it is kept */
+	Guard **guards;  /* by scalar, of a load and of the select that takes it; NULL: none */
 	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
@@ -52,5 +55,17 @@ V llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset);
 V emit_affine(const Printer *p, const Affine *a);
 V emit_load(Printer *p, const LoopStatement *s);
 void emit_store(Printer *p, const LoopStatement *s);
+/* Are lanes one element apart there, in the vector loop around? */
+bool lanes_are_neighbours(const Printer *p, const Affine *a);
+/* 0 <= x < size, which is below 2^31; a vector where x differs by lane. */
+V emit_inside(const Printer *p, LoopValue x, int64_t size);
+/* What `s` loads, at `a`, whose lanes are neighbours; 0 in lanes that are not of the mask. */
+V emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask);
+
+/* ---- guard.c: loads under a mask in place of clamped ones */
+void guards_find(Printer *p); /* of the kernel */
+/* Is that a load which its select makes? */
+bool guard_defers(const Printer *p, const LoopStatement *s);
+V emit_guarded(Printer *p, const LoopStatement *s); /* a select that loads; NULL: it does not */
 
 #endif

@@ -92,6 +92,20 @@ emit_affine(const Printer *p, const Affine *a)
 	return x && place.constant == 0 ? x : added(p, x, llvm_word(p, place.constant));
 }
 
+bool
+lanes_are_neighbours(const Printer *p, const Affine *a)
+{
+	int64_t step = 0;
+
+	for (int i = 0; i < a->n; i++) {
+		if (a->terms[i].scalar == p->variable)
+			step += a->terms[i].coefficient;
+		else if (is_vector(p->frame.values[a->terms[i].scalar]))
+			return false;
+	}
+	return step == 1;
+}
+
 V
 llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 {
@@ -138,6 +152,16 @@ is_local(const Printer *p, int buffer)
 	return p->k->buffers.at[buffer].kind == BUFFER_LOCAL;
 }
 
+static V
+masked_load(const Printer *p, DType storage, V at, V mask)
+{
+	LLVMTypeRef t = LLVMVectorType(storage_type(p, storage), LOOP_LANES);
+	V args[] = {at, alignment(p, storage), mask, LLVMConstNull(t)};
+
+	return call_intrinsic(p, "llvm.masked.load", (LLVMTypeRef[]){t, LLVMTypeOf(at)}, 2, args,
+	                      4);
+}
+
 /* LOOP_LANES elements from `at`, 0 in lanes that do not run. A local has room for all of them behind its end, but what
  * lies there may be subnormal numbers, with which CPUs compute many times as slowly. */
 static V
@@ -145,11 +169,8 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
 	LLVMTypeRef t = LLVMVectorType(storage_type(p, storage), LOOP_LANES);
 
-	if (p->mask && !is_local(p, s->buffer)) {
-		V args[] = {at, alignment(p, storage), p->mask, LLVMConstNull(t)};
-		return call_intrinsic(p, "llvm.masked.load", (LLVMTypeRef[]){t, LLVMTypeOf(at)}, 2,
-		                      args, 4);
-	}
+	if (p->mask && !is_local(p, s->buffer))
+		return masked_load(p, storage, at, p->mask);
 	V x = LLVMBuildLoad2(p->b, t, at, "");
 	LLVMSetAlignment(x, (unsigned)dtype_bytes(storage, 1));
 	return p->mask ? LLVMBuildSelect(p->b, p->mask, x, LLVMConstNull(t), "") : x;
@@ -229,6 +250,31 @@ emit_load(Printer *p, const LoopStatement *s)
 		                   2, args, 4);
 	}
 	return from_storage(p, storage, x);
+}
+
+/* In 32 bits, of which a vector has twice as many lanes as of 64. */
+V
+emit_inside(const Printer *p, LoopValue x, int64_t size)
+{
+	LLVMTypeRef word = LLVMInt32TypeInContext(p->context);
+	V value = p->frame.values[x];
+
+	if (is_vector(value))
+		value = LLVMBuildTrunc(p->b, value, LLVMVectorType(word, LOOP_LANES), "");
+	else
+		value = LLVMBuildTrunc(p->b, value, word, "");
+	V most = LLVMConstInt(word, (unsigned long long)size, false);
+	return LLVMBuildICmp(p->b, LLVMIntULT, value, is_vector(value) ? widen(p, most) : most, "");
+}
+
+V
+emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask)
+{
+	DType storage = p->k->buffers.at[s->buffer].type->dtype;
+	Place place = split_place(p, a);
+	V at = first_address(p, storage_type(p, storage), p->buffers[s->buffer], &place);
+
+	return from_storage(p, storage, masked_load(p, storage, at, mask));
 }
 
 /* To one place for all lanes the last one stores. */

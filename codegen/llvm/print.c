@@ -13,6 +13,10 @@ enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 static V
 emit_definition(Printer *p, const LoopStatement *s)
 {
+	V guarded = emit_guarded(p, s);
+
+	if (guarded || guard_defers(p, s))
+		return guarded;
 	switch (s->kind) {
 	case LOOP_STATEMENT_OP: return emit_op(p, &p->frame, s);
 	case LOOP_STATEMENT_CONST: return llvm_constant(p, s->type, s->f, s->i);
@@ -301,6 +305,7 @@ emit_kernel(Printer *p, const Kernel *k, const char *symbol)
 	p->buffers = NEW_ARRAY(p->arena, V, k->buffers.n);
 	p->accumulators = NEW_ARRAY(p->arena, V, k->n_scalars);
 	p->variable = -1;
+	guards_find(p);
 	p->function = declare(p, symbol);
 	p->scalars = LLVMGetParam(p->function, 1);
 	p->begin = LLVMGetParam(p->function, 2);
@@ -338,7 +343,8 @@ llvm_print_kernels(LLVMContextRef context, const KernelPart *part, const char *f
 	             .b = LLVMCreateBuilderInContext(context),
 	             .top = LLVMCreateBuilderInContext(context),
 	             .arena = arena_new(),
-	             .gathers = cpu_vector_bits(features) == 512};
+	             .gathers = cpu_vector_bits(features) == 512,
+	             .masks = cpu_vector_bits(features) >= 256};
 
 	p.functions = scalar_functions_new(p.arena);
 	for (int i = 0; i < part->n; i++)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 
+import numpy as np
 import onnx
 import pytest
 import unpack
@@ -83,6 +84,70 @@ def test_lanes_beyond_a_row_are_0(run, tmp_path):
     zeroed = [x for x, then in loads if "select <16 x i1> <i1 true, i1 true, i1 false" in then and
               then.endswith(f"<16 x float> {x}, <16 x float> zeroinitializer")]
     assert len(zeroed) == 1, text
+
+
+def conv_model(path, strides, pad):
+    """Two of them, so that one has a gradient of its input."""
+    def weight(name, *shape):
+        return onnx.numpy_helper.from_array(np.ones(shape, np.float32), name)
+
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "v"], ["h"]),
+                               helper.make_node("Conv", ["h", "w"], ["y"], pads=[pad] * 4, strides=strides)], "conv",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 20, 20])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 8, "h", "w"])],
+                              [weight("v", 4, 3, 1, 1), weight("w", 8, 4, 3, 3)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.parametrize("stride, pad, level, guarded, gathers", [
+    (1, 1, 4, True, False), (1, 1, 3, True, False), (1, 1, 2, False, True), (1, 0, 4, False, False),
+    (2, 1, 4, False, True)])
+def test_patches_are_loaded_under_a_mask(run, tmp_path, stride, pad, level, guarded, gathers):
+    """An image's edge costs a comparison of 16 places, where lanes are neighbours and the CPU has masks."""
+    conv_model(tmp_path / "m.onnx", [stride, stride], pad)
+    text = run("dump", tmp_path / "m.onnx", "--stage=llvm", f"--target=cpu:x86-64-v{level}").stdout
+    masks = re.findall(r"(%\S+) = icmp ult <16 x i32>", text)
+    assert bool(masks) == guarded and ("llvm.masked.gather" in text) == gathers, text
+
+
+@pytest.mark.parametrize("strides", [[2, 1], [1, 2], [1, 1]])
+def test_patches_have_the_same_bits(run, compare, tmp_path, strides):
+    """Stride 2 along the rows: lanes are neighbours, and a row counts only where the division is exact."""
+    conv_model(tmp_path / "m.onnx", strides, 1)
+    run("dump", tmp_path / "m.onnx", "--loss=mse", "--stage=lowered", "-o", tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CLAMPED = """module @"clamped" {
+  kernel @k0(x0: in f32[16,16], y0: out f32[16,16]) flops 0 {
+    parallel v0 < 16 {
+      vector v1 < 16 {
+        v2 = affine v0 + -1 : s64
+        v3 = const 0 : s64
+        v4 = const 15 : s64
+        v5 = max v2, v3 : s64
+        v6 = min v5, v4 : s64
+        v7 = affine v1 + -1 : s64
+        v8 = max v7, v3 : s64
+        v9 = min v8, v4 : s64
+        v10 = eq v7, v9 : bool
+        v11 = load x0[16*v6 + v9] : f32
+        v12 = const 0.0 : f32
+        v13 = select v10, v11, v12 : f32
+        store y0[16*v0 + v1] = v13
+      }
+    }
+  }
+}
+"""
+
+
+def test_a_row_that_is_only_clamped_stays_so(compare, tmp_path):
+    """The condition asks for the column alone: above the image its first row is repeated."""
+    (tmp_path / "clamped.gir").write_text(CLAMPED)
+    done = compare(tmp_path / "clamped.gir")
+    assert done.returncode == 0 and done.stdout.startswith("1 kernels"), done.stdout + done.stderr
 
 
 def test_kernels_are_named_after_nodes(run, digits, tmp_path):
