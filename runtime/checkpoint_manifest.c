@@ -109,10 +109,15 @@ manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out)
 	json_decref(root);
 	if (!json)
 		return status_error(EXIT_SYSTEM, "%s: a tensor's name is not UTF-8", path);
-	const char *body = arena_printf(arena, "\",%s\n", json + 1);
-	checksum_text(hex, checksum_bytes(body, (int64_t)strlen(body)));
-	out->at = arena_printf(arena, "%s%s%s", head, hex, body);
-	out->n = (int64_t)strlen(out->at);
+	size_t n = strlen(json + 1);
+	char *text = arena_alloc(arena, HEAD + HEX + n + 3), *body = text + HEAD + HEX;
+	memcpy(body, "\",", 2);
+	memcpy(body + 2, json + 1, n);
+	body[n + 2] = '\n';
+	checksum_text(hex, checksum_bytes(body, (int64_t)n + 3));
+	memcpy(text, head, HEAD);
+	memcpy(text + HEAD, hex, HEX);
+	*out = (FilePart){text, (int64_t)(HEAD + HEX + n + 3)};
 	free(json);
 	return NULL;
 }
