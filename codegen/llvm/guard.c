@@ -6,8 +6,6 @@
  * and arithmetic on their places. Masked lanes touch no memory. */
 #include "codegen/llvm/llvm_impl.h"
 
-#include <string.h>
-
 typedef struct {
 	LoopValue x, clamped;
 	int64_t size;
