@@ -1,5 +1,6 @@
 /* The next micro-batch, read, checked and decoded by a thread while this one is computed. The io
  * region is double-buffered: the device computes on one half, the thread fills the other.
+ * Rows that are at hand are read by who takes them, when they are taken.
  *
  * One micro-batch is on its way at most. Whoever takes it says which one it wants: one that was
  * read in vain is dropped, so asking is a hint and never changes what is computed. A fault of the
