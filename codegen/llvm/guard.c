@@ -54,7 +54,7 @@ is_clamp(const Scalars *s, LoopValue c, Clamp *out)
 	const LoopStatement *max = min ? defined_by(s, min->operands[0], LOOP_max) : NULL;
 	int64_t last, first;
 
-	if (!max || !is_constant(s, min->operands[1], &last) || last < 0 || last >= INT32_MAX ||
+	if (!max || !is_constant(s, min->operands[1], &last) || last < 0 ||
 	    !is_constant(s, max->operands[1], &first) || first != 0)
 		return false;
 	*out = (Clamp){.x = max->operands[0], .clamped = c, .size = last + 1};

@@ -57,7 +57,7 @@ V emit_load(Printer *p, const LoopStatement *s);
 void emit_store(Printer *p, const LoopStatement *s);
 /* Are lanes one element apart there, in the vector loop around? */
 bool lanes_are_neighbours(const Printer *p, const Affine *a);
-/* 0 <= x < size, which is below 2^31; a vector where x differs by lane. */
+/* 0 <= x < size; a vector where x differs by lane. */
 V emit_inside(const Printer *p, LoopValue x, int64_t size);
 /* What `s` loads, at `a`, whose lanes are neighbours; 0 in lanes that are not of the mask. */
 V emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask);

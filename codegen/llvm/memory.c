@@ -252,19 +252,12 @@ emit_load(Printer *p, const LoopStatement *s)
 	return from_storage(p, storage, x);
 }
 
-/* In 32 bits, of which a vector has twice as many lanes as of 64. */
 V
 emit_inside(const Printer *p, LoopValue x, int64_t size)
 {
-	LLVMTypeRef word = LLVMInt32TypeInContext(p->context);
-	V value = p->frame.values[x];
+	V value = p->frame.values[x], end = llvm_word(p, size);
 
-	if (is_vector(value))
-		value = LLVMBuildTrunc(p->b, value, LLVMVectorType(word, LOOP_LANES), "");
-	else
-		value = LLVMBuildTrunc(p->b, value, word, "");
-	V most = LLVMConstInt(word, (unsigned long long)size, false);
-	return LLVMBuildICmp(p->b, LLVMIntULT, value, is_vector(value) ? widen(p, most) : most, "");
+	return LLVMBuildICmp(p->b, LLVMIntULT, value, is_vector(value) ? widen(p, end) : end, "");
 }
 
 V

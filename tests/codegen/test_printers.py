@@ -106,7 +106,7 @@ def test_patches_are_loaded_under_a_mask(run, tmp_path, stride, pad, level, guar
     """An image's edge costs a comparison of 16 places, where lanes are neighbours and the CPU has masks."""
     conv_model(tmp_path / "m.onnx", [stride, stride], pad)
     text = run("dump", tmp_path / "m.onnx", "--stage=llvm", f"--target=cpu:x86-64-v{level}").stdout
-    masks = re.findall(r"(%\S+) = icmp ult <16 x i32>", text)
+    masks = re.findall(r"(%\S+) = icmp ult <16 x i64>", text)
     assert bool(masks) == guarded and ("llvm.masked.gather" in text) == gathers, text
 
 
