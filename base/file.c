@@ -368,7 +368,7 @@ writer_finish(FileWriter *w, int mode)
 	RETURN_IF_ERROR(writer_flush(w));
 	if (mode && fchmod(w->fd, (mode_t)mode) != 0)
 		return system_error(EXIT_SYSTEM, w->path);
-	if (fsync(w->fd) != 0)
+	if (w->temporary && fsync(w->fd) != 0) /* parts: file_sync_parts */
 		return system_error(EXIT_SYSTEM, w->path);
 	closed = close(w->fd);
 	w->fd = -1;
@@ -460,7 +460,7 @@ share_out(Sharing *s, const char *bytes, int64_t n)
 }
 
 Status
-file_read_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
+file_sync_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
                 const FileSink *seen)
 {
 	Sharing s = {.parts = parts, .seen = seen};
@@ -474,6 +474,8 @@ file_read_parts(const char *path, const FilePart *parts, int n, void *buffer, in
 	if (got != want)
 		status = status_error(EXIT_SYSTEM, "%s: %lld bytes, %lld were written", path,
 		                      (long long)got, (long long)want);
+	if (!status && fsync(fd) != 0)
+		status = system_error(EXIT_SYSTEM, path);
 	bool direct = !status && got >= FILE_DIRECT_LEAST && file_set_direct(fd, true);
 	for (int64_t first = 0; first < got && !status; first += bytes) {
 		int64_t part = got - first < bytes ? got - first : bytes;

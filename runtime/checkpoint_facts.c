@@ -143,14 +143,14 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "library", facts.library ? json_string(facts.library) : json_null());
 }
 
-static void
-collect_settings(Arena *arena, const Gradc *run, Manifest *out)
+static Settings
+collect_settings(const Gradc *run)
 {
 	static const ScalarIndex scalars[] = {SCALAR_LR,       SCALAR_BETA1,        SCALAR_BETA2,
 	                                      SCALAR_EPS,      SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM,
 	                                      SCALAR_CLIP_NORM};
 	static const char *const infos[] = {"optimizer", "loss", "precision", "target"};
-	Settings s = {arena, NEW_ARRAY(arena, GradcPair, MAX_SETTINGS), 0};
+	Settings s = {run->arena, NEW_ARRAY(run->arena, GradcPair, MAX_SETTINGS), 0};
 	const GradcOptions *o = &run->options;
 
 	for (int i = 0; i < COUNT(infos); i++)
@@ -165,22 +165,26 @@ collect_settings(Arena *arena, const Gradc *run, Manifest *out)
 		add(&s, "rows_per_step", json_integer(run->train->micro_rows * o->accumulate));
 	}
 	add_machine(&s, run);
-	out->settings = s.at;
-	out->n_settings = s.n;
+	return s;
 }
 
 const GradcPair *
 gradc_settings(Gradc *run, int *n)
 {
-	Manifest m = {0};
+	Saver *saver = &run->saver;
 
-	collect_settings(run->arena, run, &m);
-	*n = m.n_settings;
-	return m.settings;
+	if (!saver->settings) {
+		Settings s = collect_settings(run);
+
+		saver->settings = s.at;
+		saver->n_settings = s.n;
+	}
+	*n = saver->n_settings;
+	return saver->settings;
 }
 
 Status
-facts_collect(Arena *arena, Gradc *run, Manifest *out)
+facts_collect(Gradc *run, Manifest *out)
 {
 	Saver *saver = &run->saver;
 
@@ -200,7 +204,7 @@ facts_collect(Arena *arena, Gradc *run, Manifest *out)
 	                  .model = saver->model,
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};
-	collect_settings(arena, run, out);
+	out->settings = gradc_settings(run, &out->n_settings);
 	return NULL;
 }
 

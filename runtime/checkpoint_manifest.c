@@ -290,13 +290,14 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 
 	if (!json_is_object(object))
 		fault(r, "\"settings\" is no object");
-	m->settings = NEW_ARRAY(r->arena, GradcPair, json_object_size(object));
+	GradcPair *settings = NEW_ARRAY(r->arena, GradcPair, json_object_size(object));
+	m->settings = settings;
 	json_object_foreach(object, name, value) {
 		char *text = json_dumps(value,
 		                        JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
 
-		m->settings[m->n_settings++] = (GradcPair){
-			arena_strdup(r->arena, name), arena_strdup(r->arena, text ? text : "")};
+		settings[m->n_settings++] = (GradcPair){arena_strdup(r->arena, name),
+		                                        arena_strdup(r->arena, text ? text : "")};
 		free(text);
 	}
 }

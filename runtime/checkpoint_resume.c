@@ -182,7 +182,7 @@ continue_from(Gradc *run, const Checkpoint *c)
 		return NULL;
 	finish_epoch(run);
 	trainer_count_steps(run);
-	RETURN_IF_ERROR(facts_collect(run->arena, run, &now));
+	RETURN_IF_ERROR(facts_collect(run, &now));
 	facts_compare(run, c->path, m, &now);
 	return NULL;
 }

@@ -278,10 +278,10 @@ typedef struct {
 	uint64_t run;   /* a random number; resumed runs keep it */
 	int64_t serial; /* counts the checkpoints of a folder: the newest has the highest */
 	int64_t step, samples, world;
-	double loss, eval_loss; /* NaN: not known */
-	uint64_t model, data;   /* fingerprints */
-	int64_t rows;           /* of the data; 0: none were bound */
-	GradcPair *settings;    /* values as JSON */
+	double loss, eval_loss;    /* NaN: not known */
+	uint64_t model, data;      /* fingerprints */
+	int64_t rows;              /* of the data; 0: none were bound */
+	const GradcPair *settings; /* values as JSON */
 	SavedTensor *tensors, *constants;
 	Shard *shards;
 	int n_settings, n_tensors, n_constants, n_shards;
@@ -296,7 +296,7 @@ Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
 /* Step, samples, fingerprints and settings; the tensors are the caller's. */
-Status facts_collect(Arena *arena, Gradc *run, Manifest *out);
+Status facts_collect(Gradc *run, Manifest *out);
 /* Warns of each setting that differs, naming both values. */
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
@@ -312,6 +312,7 @@ typedef struct {
 	int lock;   /* its descriptor; -1: not yet */
 	bool alone; /* false: this file system has no locks */
 	bool scanned;
+	int n_temporary; /* names given */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
 /* Makes it, locks it, removes what killed runs left, lists it; does nothing when that was done. */
@@ -326,7 +327,10 @@ int64_t folder_next_serial(const CheckpointFolder *folder);
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
-char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
+/* A name in it that was not given before; those of killed runs are gone. */
+char *folder_temporary(Arena *arena, CheckpointFolder *folder);
+/* A new folder under such a name. */
+Status folder_new(Arena *arena, CheckpointFolder *folder, const char **out);
 void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
 
 /* ---- checkpoint_snapshot.c: the saved states of a moment. */
@@ -347,13 +351,31 @@ void snapshot_hash(Snapshot *s);
 /* Tensors [first, first + n) of it for a file. */
 SafeTensor *snapshot_files(Arena *arena, const Snapshot *s, int first, int n);
 
-/* ---- checkpoint_save.c: written in the background, from a copy. */
-typedef struct SaveJob SaveJob;
+/* ---- checkpoint_write.c: written by a thread, from a copy. */
+typedef struct {
+	Arena *arena; /* its own */
+	Trace *trace;
+	Manifest manifest; /* without what the files decide */
+	Snapshot snapshot;
+	CheckpointFolder *folder;
+	Span window; /* through which files are written and read again */
+	int64_t keep;
+	bool keep_best;
+	Status status; /* how it ended */
+} SaveJob;
+typedef struct CheckpointWriter CheckpointWriter;
+/* Touches the snapshot's memory, then waits for jobs. */
+Status checkpoint_writer_open(Arena *arena, Span snapshot, CheckpointWriter **out);
+/* Has what it was given ended? Always, where the caller waits. Then the job is the caller's again. */
+bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
+void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* while it is idle */
+void checkpoint_writer_close(CheckpointWriter *w);              /* NULL is allowed */
+
+/* ---- checkpoint_save.c: what is saved, and when. */
 typedef struct {
 	CheckpointFolder folder;
 	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
-	bool touching; /* its memory, by the thread below */
-	pthread_t toucher;
+	CheckpointWriter *writer;
 	Span window;       /* through which files are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
 	uint64_t run;      /* of the manifest */
@@ -363,8 +385,9 @@ typedef struct {
 	uint64_t model;    /* fingerprint of the model; 0: not yet known */
 	uint64_t data;     /* and of the training data */
 	bool has_data;
-	SavedTensor *constants; /* with their checksums; NULL: not yet known */
-	int n_constants;
+	SavedTensor *constants;    /* with their checksums; NULL: not yet known */
+	const GradcPair *settings; /* NULL: not since the steps were counted */
+	int n_constants, n_settings;
 } Saver;
 Status saver_open(Gradc *run);
 void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */

@@ -238,6 +238,7 @@ trainer_count_steps(Gradc *run)
 		run->total_steps += steps_of(run, left) +
 		                    (epochs - epoch - 1) * steps_of(run, rows);
 	run->hyper.steps = run->total_steps;
+	run->saver.settings = NULL; /* they name the steps, and the rows */
 }
 
 static Status

@@ -192,22 +192,22 @@ test_file_parts(void **state)
 		assert_ok(file_writer_end(w, file_writer_add_parts(w, parts, 3)));
 		seen.n = seen.part = 0;
 		memset(seen.at, 0, SIZE);
-		assert_ok(file_read_parts(path, parts, 3, buffer, BUFFER, &sink));
+		assert_ok(file_sync_parts(path, parts, 3, buffer, BUFFER, &sink));
 		assert_int_equal(seen.n, n);
 		assert_int_equal(seen.part, 2);
 		assert_memory_equal(seen.at, bytes, n);
 		snprintf(says, sizeof(says), "%lld bytes, %lld were written", (long long)n,
 		         (long long)first);
-		assert_fault(file_read_parts(path, parts, 2, buffer, BUFFER, &sink), EXIT_SYSTEM,
+		assert_fault(file_sync_parts(path, parts, 2, buffer, BUFFER, &sink), EXIT_SYSTEM,
 		             says);
 		assert_ok(file_write(path, bytes, n - 1));
-		assert_fault(file_read_parts(path, parts, 3, buffer, BUFFER, &sink), EXIT_SYSTEM,
+		assert_fault(file_sync_parts(path, parts, 3, buffer, BUFFER, &sink), EXIT_SYSTEM,
 		             "were written");
 	}
 	assert_ok(file_write(path, bytes, 0));
-	assert_ok(file_read_parts(path, NULL, 0, buffer, BUFFER, &sink));
+	assert_ok(file_sync_parts(path, NULL, 0, buffer, BUFFER, &sink));
 	unlink(path);
-	assert_fault(file_read_parts(path, NULL, 0, buffer, BUFFER, &sink), EXIT_SYSTEM,
+	assert_fault(file_sync_parts(path, NULL, 0, buffer, BUFFER, &sink), EXIT_SYSTEM,
 	             "No such file");
 	arena_free(arena);
 }
