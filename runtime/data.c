@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 1 << 20 }; /* of a file, read and decoded at once */
-enum { AT_HAND = 1 << 16 };     /* bytes that are read while another thread would wake up */
+enum { AT_HAND = 1 << 17 };     /* bytes that are read while another thread would wake up */
 
 static bool
 is_input(const Format *f, Role role, const char *name)
