@@ -68,11 +68,11 @@ def build_faults(folder):
     return library
 
 
-def fault(library, call, at, how, times=1, path=".gradc-checkpoint", count=None):
+def fault(library, call, at, how, times=1, path=".gradc-checkpoint", log=None):
     """The environment in which this call fails."""
     env = {"LD_PRELOAD": str(library), "FAULT_CALL": call, "FAULT_AT": str(at), "FAULT_HOW": str(how),
            "FAULT_TIMES": str(times), "FAULT_PATH": path}
-    return {**env, "FAULT_COUNT": str(count)} if count else env
+    return {**env, "FAULT_LOG": str(log)} if log else env
 
 
 # ---- a checkpoint edited as an adversary would: with checksums that fit

@@ -10,7 +10,7 @@
  *	          slow       takes a tenth of a second longer
  *	          flip       a bit in the middle of a write is lost, and nobody says so
  *	          NUMBER     fails with this errno
- *	FAULT_COUNT=FILE     at exit: how many calls there were */
+ *	FAULT_LOG=FILE       gets a line for each call: its name and its path */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +40,17 @@ number(const char *name, int otherwise)
 	return getenv(name) ? atoi(getenv(name)) : otherwise;
 }
 
+static void
+note(const char *call, const char *path)
+{
+	FILE *file = getenv("FAULT_LOG") ? fopen(getenv("FAULT_LOG"), "a") : NULL;
+
+	if (file) {
+		fprintf(file, "%s %s\n", call, path);
+		fclose(file);
+	}
+}
+
 static int
 what_now(const char *call, const char *path)
 {
@@ -50,6 +61,7 @@ what_now(const char *call, const char *path)
 	    (strcmp(want, call) != 0 && (strcmp(want, "any") != 0 || strcmp(call, "pread") == 0)))
 		return GO_ON;
 	int n = atomic_fetch_add(&calls, 1) + 1;
+	note(call, path);
 	if (!how || n < at || n >= at + number("FAULT_TIMES", 1))
 		return GO_ON;
 	if (strcmp(how, "kill") == 0 && strcmp(call, "write") != 0)
@@ -75,17 +87,6 @@ what_now_fd(const char *call, int fd)
 	ssize_t n = readlink(link, path, sizeof(path) - 1);
 	path[n > 0 ? n : 0] = '\0';
 	return what_now(call, path);
-}
-
-__attribute__((destructor)) static void
-report(void)
-{
-	FILE *file = getenv("FAULT_COUNT") ? fopen(getenv("FAULT_COUNT"), "w") : NULL;
-
-	if (file) {
-		fprintf(file, "%d\n", atomic_load(&calls));
-		fclose(file);
-	}
 }
 
 ssize_t

@@ -43,10 +43,16 @@ def undisturbed(executable, models, tmp_path_factory):
         *RUN, name="run")
 
 
-def count_calls(trainer, faults, options, call):
+def logged_calls(trainer, faults, options, call):
+    """Name and path of each call on the folder `counted`, in order."""
     file = trainer.folder / "calls"
-    trainer.run(*options, "--save=counted", env=fault(faults, call, 0, "", path="counted", count=file))
-    return int(file.read_text())
+    file.unlink(missing_ok=True)
+    trainer.run(*options, "--save=counted", env=fault(faults, call, 0, "", path="counted", log=file))
+    return [line.split(" ", 1) for line in file.read_text().splitlines()]
+
+
+def count_calls(trainer, faults, options, call):
+    return len(logged_calls(trainer, faults, options, call))
 
 
 def check_all(trainer):
@@ -115,6 +121,29 @@ def test_killed_at_every_call_of_two_saves(digits, faults, tmp_path):
         check_all(digits)
         assert finish(digits, options) == want, f"killed at call {at}, left {before}"
         assert checkpoints(tmp_path / "ck") == [6]
+
+
+def test_a_name_comes_after_what_it_names(digits, faults, tmp_path):
+    """What a power cut leaves is what was synced: every byte and name of a checkpoint before its own name, and that
+    before an older one goes."""
+    root, named, dropped = tmp_path / "counted", 0, 0
+    unsynced = set()     # files whose bytes, folders whose names a disk may not have
+    for call, at in logged_calls(digits, faults, ["--steps=12", "--save-every=3", "--keep=1"], "any"):
+        path = tmp_path / at
+        if call == "fsync":
+            unsynced.discard(path)
+        elif call == "write":
+            unsynced.add(path)
+        elif call in ("open", "mkdir"):
+            unsynced |= {path, path.parent}
+        elif call == "rename" and path.name.startswith("step-"):
+            assert root not in unsynced
+            dropped += 1
+        elif call == "rename":
+            assert not [x for x in unsynced if x == path or x.parent == path], path
+            unsynced.add(root)
+            named += 1
+    assert (named, dropped) == (4, 3) and root not in unsynced
 
 
 DISK = [
