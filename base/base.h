@@ -283,10 +283,10 @@ Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, in
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
 /* A new file of a folder that gets its name when all are complete: it has its own from the start, and is synced by
- * file_sync_parts, when its neighbours are written, too: so they share what a disk does for a sync. Through a buffer of the caller's, of whole blocks and aligned to
- * them, it goes past the page cache where the file system can: for files that nobody reads soon the copy
- * costs more than all else. Blocks that lie in memory as in the file, at a multiple of FILE_BLOCK, are written from
- * there. No buffer: NULL, 0. */
+ * file_sync_parts, when its neighbours are written, too: they share what the disk does for it. Through a buffer of the
+ * caller's, of whole blocks and aligned to them, it goes past the page cache where the file system can: for files that
+ * nobody reads soon the copy costs more than all else. Blocks that lie in memory as in the file, at a multiple of
+ * FILE_BLOCK, are written from there. No buffer: NULL, 0. */
 Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
 /* What a file holds: one part behind the other. */
@@ -308,8 +308,9 @@ void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is al
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
 Status file_write(const char *path, const void *bytes, int64_t n);
-/* Syncs what was written, and reads it again, through a buffer as of file_writer_open_part, past the page cache:
- * EXIT_SYSTEM where the file has not as many bytes as the parts. What it has is `seen`, whatever it is. */
+/* Syncs what was written, and reads it again, through a buffer as of file_writer_open_part and past the page cache,
+ * where the file system can: EXIT_SYSTEM where the file has not as many bytes as the parts. What it has is `seen`,
+ * whatever it is. */
 Status file_sync_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
                        const FileSink *seen);
 Status folder_make(const char *path); /* and its parents; existing is fine */

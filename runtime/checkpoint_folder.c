@@ -28,21 +28,14 @@ folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step)
 }
 
 char *
-folder_temporary(Arena *arena, CheckpointFolder *folder)
+folder_temporary(Arena *arena, const CheckpointFolder *folder)
 {
-	return arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%d.tmp", folder->path,
-	                    (long)getpid(), folder->n_temporary++);
-}
-
-Status
-folder_new(Arena *arena, CheckpointFolder *folder, const char **out)
-{
-	do {
-		*out = folder_temporary(arena, folder);
-		if (mkdir(*out, 0777) == 0)
-			return NULL;
-	} while (errno == EEXIST);
-	return status_error(EXIT_SYSTEM, "%s: %s", *out, strerror(errno));
+	for (int i = 0;; i++) {
+		char *path = arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%d.tmp", folder->path,
+		                          (long)getpid(), i);
+		if (access(path, F_OK) != 0)
+			return path;
+	}
 }
 
 /* Only files that a checkpoint has: whatever else lies there stays, and with it the folder. */
@@ -180,7 +173,7 @@ forget(CheckpointFolder *folder, int index)
 
 /* The old one goes in the same moment; where the file system cannot do that, just before. */
 static Status
-replace(CheckpointFolder *folder, const char *temporary, const char *path)
+replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 {
 	Arena *arena = arena_new();
 	const char *old = temporary;

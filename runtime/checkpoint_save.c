@@ -157,7 +157,7 @@ gradc_save_poll(Gradc *run, bool wait)
 	return NULL;
 }
 
-/* Copies the state, and starts the thread that writes the copy. */
+/* Copies the state, and gives the copy to the writer. */
 static Status
 start_job(Gradc *run, double eval_loss)
 {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct CheckpointWriter {
@@ -171,9 +172,10 @@ write_checkpoint(SaveJob *job)
 {
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
-	const char *folder;
+	const char *folder = folder_temporary(job->arena, job->folder);
 
-	RETURN_IF_ERROR(folder_new(job->arena, job->folder, &folder));
+	if (mkdir(folder, 0777) != 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
 	if (!status)

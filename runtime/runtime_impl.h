@@ -312,7 +312,6 @@ typedef struct {
 	int lock;   /* its descriptor; -1: not yet */
 	bool alone; /* false: this file system has no locks */
 	bool scanned;
-	int n_temporary; /* names given */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
 /* Makes it, locks it, removes what killed runs left, lists it; does nothing when that was done. */
@@ -327,10 +326,7 @@ int64_t folder_next_serial(const CheckpointFolder *folder);
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
-/* A name in it that was not given before; those of killed runs are gone. */
-char *folder_temporary(Arena *arena, CheckpointFolder *folder);
-/* A new folder under such a name. */
-Status folder_new(Arena *arena, CheckpointFolder *folder, const char **out);
+char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
 void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
 
 /* ---- checkpoint_snapshot.c: the saved states of a moment. */
