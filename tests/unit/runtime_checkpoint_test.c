@@ -216,6 +216,25 @@ test_the_writer_takes_no_signals(void **state)
 	tiny_close(&t);
 }
 
+/* They are kept, but not beyond what they name: who asks before data are bound is told of the data later. */
+static void
+test_settings_are_those_of_the_data(void **state)
+{
+	Tiny t = saving();
+	Gradc *run;
+	int before, bound, again;
+
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	gradc_settings(run, &before);
+	must(gradc_bind_data(run));
+	const GradcPair *settings = gradc_settings(run, &bound);
+	assert_true(bound > before);
+	assert_ptr_equal(gradc_settings(run, &again), settings);
+	assert_int_equal(again, bound);
+	gradc_close(run);
+	tiny_close(&t);
+}
+
 /* Those that xxHash's own sanity check has, of its test buffer; in whatever pieces. */
 static void
 test_checksums(void **state)
@@ -258,6 +277,7 @@ main(void)
 		cmocka_unit_test(test_two_runs_do_not_share_a_folder),
 		cmocka_unit_test(test_the_snapshot_is_planned),
 		cmocka_unit_test(test_the_writer_takes_no_signals),
+		cmocka_unit_test(test_settings_are_those_of_the_data),
 		cmocka_unit_test(test_checksums),
 	};
 
