@@ -27,11 +27,11 @@ leaky_relu(OnnxNode *n, Value *x)
 	return positive_else(n, x, x, e_with(n, OP_mul, x, alpha));
 }
 
-/* a (e^(x/s) - 1) below 0; the exponential sees no positive x, whose overflow would make NaN. */
+/* a (e^(x/s) - 1) up to 0; the exponential sees no positive x, whose overflow would make NaN. */
 static Value *
 exponential_below(OnnxNode *n, Value *x, double a, double s)
 {
-	Value *low = e_with(n, OP_min, x, 0);
+	Value *low = positive_else(n, x, e_number(n, x, 0), x);
 	Value *e = e_unary(n, OP_expm1, s == 1 ? low : e_with(n, OP_div, low, s));
 
 	return a == 1 ? e : e_with(n, OP_mul, e, a);
@@ -70,11 +70,11 @@ thresholded_relu(OnnxNode *n, Value *x)
 	return e_select(n, e_with(n, OP_gt, x, want_float(n, "alpha", 1)), x, e_number(n, x, 0));
 }
 
-/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|) */
+/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), both with the negative side's derivative at 0: their sum is 1/2 there. */
 static Value *
 softplus(OnnxNode *n, Value *x)
 {
-	Value *e = e_unary(n, OP_exp, e_unary(n, OP_neg, e_unary(n, OP_abs, x)));
+	Value *e = e_unary(n, OP_exp, positive_else(n, x, e_unary(n, OP_neg, x), x));
 
 	return e_binary(n, OP_add, relu(n, x), e_unary(n, OP_log1p, e));
 }
@@ -103,7 +103,7 @@ swish(OnnxNode *n, Value *x)
 static Value *
 clamp01(OnnxNode *n, Value *x)
 {
-	return e_with(n, OP_min, e_with(n, OP_max, x, 0), 1);
+	return e_at_most(n, e_at_least(n, x, e_number(n, x, 0)), e_number(n, x, 1));
 }
 
 static Value *

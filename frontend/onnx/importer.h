@@ -167,5 +167,8 @@ Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mea
 Value *e_matmul(OnnxNode *n, Value *x, Value *y);
 Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
+/* max(x, bound) and min(x, bound); where they are equal the gradient is the bound's. */
+Value *e_at_least(OnnxNode *n, Value *x, Value *bound);
+Value *e_at_most(OnnxNode *n, Value *x, Value *bound);
 
 #endif

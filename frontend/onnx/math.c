@@ -75,15 +75,18 @@ sinh_of(OnnxNode *n, Value *x)
 	return e_with(n, OP_div, e_binary(n, OP_add, u, v), 2);
 }
 
-/* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))) */
+/* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))), 0 with the positive numbers: the derivative there is 1 */
 static Value *
 asinh_of(OnnxNode *n, Value *x)
 {
-	Value *square = e_binary(n, OP_mul, x, x), *size = e_unary(n, OP_abs, x);
+	Value *negative = e_with(n, OP_lt, x, 0);
+	Value *square = e_binary(n, OP_mul, x, x);
+	Value *size = e_select(n, negative, e_unary(n, OP_neg, x), x);
 	Value *root = e_with(n, OP_add, e_unary(n, OP_sqrt, e_with(n, OP_add, square, 1)), 1);
-	Value *y = e_binary(n, OP_add, size, e_binary(n, OP_div, square, root));
+	Value *y = e_unary(n, OP_log1p,
+	                   e_binary(n, OP_add, size, e_binary(n, OP_div, square, root)));
 
-	return e_binary(n, OP_mul, e_unary(n, OP_sign, x), e_unary(n, OP_log1p, y));
+	return e_select(n, negative, e_unary(n, OP_neg, y), y);
 }
 
 /* log(x + sqrt(x^2 - 1)) */
@@ -199,6 +202,27 @@ import_cast_like(OnnxNode *n)
 	give(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
 }
 
+/* For floats a select: NaN stays, and what is at the bound has the bound's gradient, as with PyTorch's clamp. */
+static Value *
+bounded(OnnxNode *n, OpKind extremum, OpKind beyond, Value *x, Value *bound)
+{
+	if (!x || !is_float(x))
+		return e_binary(n, extremum, x, bound);
+	return e_select(n, e_binary(n, beyond, x, bound), bound, x);
+}
+
+Value *
+e_at_least(OnnxNode *n, Value *x, Value *bound)
+{
+	return bounded(n, OP_max, OP_le, x, bound);
+}
+
+Value *
+e_at_most(OnnxNode *n, Value *x, Value *bound)
+{
+	return bounded(n, OP_min, OP_ge, x, bound);
+}
+
 /* Bounds: attributes before 11, then optional inputs. Where min > max the result is max. */
 static void
 import_clip(OnnxNode *n)
@@ -210,9 +234,9 @@ import_clip(OnnxNode *n)
 	if (!n->extra->input) {
 		double lo = want_float(n, "min", -HUGE_VAL), hi = want_float(n, "max", HUGE_VAL);
 		if (lo > -HUGE_VAL)
-			x = e_with(n, OP_max, x, lo);
+			x = e_at_least(n, x, e_number(n, x, lo));
 		if (hi < HUGE_VAL)
-			x = e_with(n, OP_min, x, hi);
+			x = e_at_most(n, x, e_number(n, x, hi));
 		give(n, 0, x);
 		return;
 	}
@@ -226,7 +250,7 @@ import_clip(OnnxNode *n)
 			return;
 		}
 		bound = e_reshape(n, bound, (Ints){0});
-		x = e_binary(n, i == 1 ? OP_max : OP_min, x, bound);
+		x = i == 1 ? e_at_least(n, x, bound) : e_at_most(n, x, bound);
 	}
 	give(n, 0, x);
 }

@@ -2,6 +2,8 @@
  * 17 (ReduceSum: 12) and an input after; no axes means all, or none with noop_with_empty_axes. */
 #include "frontend/onnx/importer.h"
 
+#include <math.h>
+
 static Value *
 square(OnnxNode *n, Value *x)
 {
@@ -14,10 +16,13 @@ absolute(OnnxNode *n, Value *x)
 	return e_unary(n, OP_abs, x);
 }
 
+/* Where all elements are 0, the norm's gradient is 0, as PyTorch's; that of a square root there is infinite. */
 static Value *
 root(OnnxNode *n, Value *x)
 {
-	return e_unary(n, OP_sqrt, x);
+	Value *zero = e_with(n, OP_eq, x, 0);
+
+	return e_select(n, zero, x, e_unary(n, OP_sqrt, e_select(n, zero, e_number(n, x, 1), x)));
 }
 
 static Value *
@@ -72,7 +77,7 @@ import_reduce_mean(OnnxNode *n)
 		give(n, 0, e_mean(n, x, axes, want_int(n, "keepdims", 1)));
 }
 
-/* log sum e^x = m + log sum e^(x - m), m = max x */
+/* log sum e^x = m + log sum e^(x - m), m = max x where that is finite, else 0 */
 static void
 import_log_sum_exp(OnnxNode *n)
 {
@@ -83,6 +88,8 @@ import_log_sum_exp(OnnxNode *n)
 	if (!x || !reduce_axes(n, x, &axes))
 		return;
 	Value *m = e_unary(n, OP_stop_gradient, e_reduce(n, REDUCE_MAX, x, axes, true));
+	Value *infinite = e_with(n, OP_eq, e_unary(n, OP_abs, m), HUGE_VAL);
+	m = e_select(n, infinite, e_number(n, m, 0), m);
 	Value *e = e_unary(n, OP_exp, e_binary(n, OP_sub, x, m));
 	Value *y = e_unary(n, OP_log, e_reduce(n, REDUCE_SUM, e, axes, true));
 	y = e_binary(n, OP_add, y, m);
