@@ -1,5 +1,6 @@
 /* What kernels cannot take as it is: constants that are no splats become data of the state region, reductions to
- * one number go by blocks, so that their order of addition is fixed, and control flow is refused.
+ * one number go by blocks, so that their order of addition is fixed, views that a product would compute for every
+ * element that it reads are copied to memory, and control flow is refused.
  * Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
@@ -65,6 +66,63 @@ split_full_reduce(Node *n)
 	node_erase(n);
 }
 
+/* ---- views that are no strides: windows of an image, heads between positions */
+
+static bool
+is_one_of(LoopValue x, const LoopValue *list, int n)
+{
+	while (n > 0 && list[n - 1] != x)
+		n--;
+	return n > 0;
+}
+
+/* Is a step along any of these axes of v always the same one in the memory that its views start from? */
+static bool
+is_strided(Pass *p, Module *m, const Value *v, const Ints *along)
+{
+	LoopBuilder *lb = loop_builder(kernel_new(p->scratch, "", v->node->loc), m, p->scratch);
+	Index at = {.rank = v->type->rank}, from;
+	LoopValue axes[MAX_RANK];
+	bool strided = true;
+
+	for (int i = 0; i < at.rank; i++)
+		at.at[i] = affine_constant(0);
+	for (int i = 0; i < along->n; i++) {
+		axes[i] = lb_for(lb, LOOP_PLAIN, v->type->dims[along->at[i]]);
+		at.at[along->at[i]] = affine_scalar(axes[i]);
+	}
+	for (; v->node && op_row(v->node)->fuse == FUSE_VIEW; v = node_operand(v->node, 0)) {
+		op_row(v->node)->map(lb, v->node, &at, &from);
+		at = from;
+	}
+	Affine place = index_flat(v->type, &at);
+	for (int t = 0; t < place.n; t++)
+		strided &= is_one_of(place.terms[t].scalar, axes, along->n);
+	for (int i = 0; i < along->n; i++)
+		lb_end(lb);
+	return strided;
+}
+
+/* One copy for the readers of a phase: for the backward pass it is made again, not kept. */
+static void
+copy_views(Pass *p, Node *n, Value **copies)
+{
+	Module *m = n->function->module;
+	Builder b = {.m = m, .f = n->function, .before = n, .loc = n->loc, .phase = n->phase};
+	Ints axes;
+
+	for (int i = 0; op_row(n)->walks && i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW ||
+		    !op_row(n)->walks(n, i, &axes) || is_strided(p, m, v, &axes))
+			continue;
+		Value **copy = &copies[v->id];
+		if (!*copy || (*copy)->node->phase != n->phase)
+			*copy = b_unary(&b, OP_copy, v);
+		node_set_operand(n, i, *copy);
+	}
+}
+
 static bool
 refuse_control(const Pass *p, const Node *n)
 {
@@ -84,6 +142,9 @@ run_legalize(Pass *p, Module *m)
 	bool refused = false;
 
 	for_each_function(m, f) {
+		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
+		for_each_node(f, n)
+			copy_views(p, n, copies);
 		for_each_node(f, n) {
 			refused |= refuse_control(p, n);
 			if (n->op == OP_constant)

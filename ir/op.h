@@ -102,6 +102,9 @@ struct OpRow {
 	Value *(*bias)(const Node *n, const Node *reader);
 	/* FUSE_OPAQUE: what a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
+	/* FUSE_OPAQUE: do the kernel's loops read every element of operand i many times, along these axes? A chain of
+	 * views that is no stride along them would be computed as often. NULL: no. */
+	bool (*walks)(const Node *n, int i, Ints *axes);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */

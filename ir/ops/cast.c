@@ -79,17 +79,25 @@ const OpRow op_cast = {.name = "cast",
                        .simplify = simplify_cast,
                        .samples = cast_samples};
 
-/* ---- stop_gradient */
+/* ---- stop_gradient, copy: x itself */
 /* clang-format off */
 FLOAT1(same, x)
 INT1(same, x)
 /* clang-format on */
 
-static LoopValue
-scalar_stop_gradient(LoopBuilder *lb, const Node *n, const LoopValue *x)
+#define SAME(name)                                                                         \
+	static LoopValue scalar_##name(LoopBuilder *lb, const Node *n, const LoopValue *x) \
+	{                                                                                  \
+		(void)lb, (void)n;                                                         \
+		return x[0];                                                               \
+	}
+SAME(stop_gradient)
+SAME(copy)
+
+static void
+grad_copy(Grad *g)
 {
-	(void)lb, (void)n;
-	return x[0];
+	grad_add(g, 0, DY);
 }
 
 static const Sample fixed_samples[] = {
@@ -97,4 +105,5 @@ static const Sample fixed_samples[] = {
 /* clang-format off */
 UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1, grad_zero,
       fixed_samples)
+UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1, grad_copy, unary_samples)
 /* clang-format on */

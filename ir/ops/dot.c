@@ -297,6 +297,19 @@ dot_cost(const Node *n)
 	return 2 * k * node_result(n, 0)->type->n;
 }
 
+/* Worth a copy: an element of one side is read once for every few of the other. */
+enum { LEAST_READS = 16 };
+
+static bool
+dot_walks(const Node *n, int i, Ints *axes)
+{
+	const DotAttr *a = n->attr;
+	Type t = node_operand(n, i)->type;
+
+	*axes = free_axes(t->rank, i ? &a->y_batch : &a->x_batch, &(Ints){0});
+	return dot_cost(n) >= LEAST_LIBRARY_FLOPS && dot_cost(n) / (2 * t->n) >= LEAST_READS;
+}
+
 /* ---- lowering */
 static void
 put_group(LoopBuilder *lb, Type group, const Ints *axes, Affine flat, Index *at)
@@ -536,4 +549,5 @@ const OpRow op_dot = {
 	.kernel = dot_kernel,
 	.bias = dot_bias,
 	.library = dot_library,
+	.walks = dot_walks,
 	.cost = dot_cost};

@@ -241,7 +241,23 @@ transpose_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[a->order.at[i]] = result->at[i];
 }
 
-/* transpose of a dot that nobody else reads: the dot writes that order; rows stay rows, which it writes in vectors */
+/* x y as y x, without batch axes: its result axes are those of y, then those of x. */
+static void
+dot_swap(DotAttr *a, Value **operands)
+{
+	int rows = operands[0]->type->rank - a->x_contract.n;
+	int columns = operands[1]->type->rank - a->y_contract.n;
+	Value *x = operands[0];
+
+	for (int i = 0; i < a->order.n; i++)
+		a->order.at[i] += a->order.at[i] < rows ? columns : -rows;
+	operands[0] = operands[1];
+	operands[1] = x;
+	*a = (DotAttr){.x_contract = a->y_contract, .y_contract = a->x_contract, .order = a->order};
+}
+
+/* transpose of a dot that nobody else reads: the dot of these operands, or of the same two the other way round, writes
+ * that order; its rows stay rows, which it writes in vectors */
 static Value *
 transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 {
@@ -249,12 +265,24 @@ transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 	Value *operands[] = {node_operand(dot, 0), node_operand(dot, 1)};
 	Ints inner = a.order;
 	int last = order->n - 1;
+	bool identity = true;
 
-	if (!value_used_once(node_result(dot, 0)) || last < 0 || order->at[last] != last)
+	if (!value_used_once(node_result(dot, 0)) || last < 0)
 		return NULL;
 	a.order = *order;
 	for (int i = 0; inner.n && i < order->n; i++)
 		a.order.at[i] = inner.at[order->at[i]];
+	if (order->at[last] != last) {
+		if (a.x_batch.n)
+			return NULL; /* no faster: what reads a gradient of heads moves it anyway */
+		dot_swap(&a, operands);
+		if (a.order.at[last] != last)
+			return NULL;
+	}
+	for (int i = 0; i < order->n; i++)
+		identity &= a.order.at[i] == i;
+	if (identity)
+		a.order = (Ints){0};
 	Builder at_dot = *b;
 	at_dot.loc = dot->loc;
 	return build(&at_dot, OP_dot, 2, operands, &a);
