@@ -1,6 +1,6 @@
 /* What kernels cannot take as it is: constants that are no splats become data of the state region, reductions to
- * one number go by blocks, so that their order of addition is fixed, views that a product would compute for every
- * element that it reads are copied to memory, and control flow is refused.
+ * one number go by blocks, so that their order of addition is fixed, views that a product or a convolution would compute
+ * again for every element that it reads are copied to memory, and control flow is refused.
  * Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
@@ -76,31 +76,34 @@ is_one_of(LoopValue x, const LoopValue *list, int n)
 	return n > 0;
 }
 
-/* Is a step along any of these axes of v always the same one in the memory that its views start from? */
+/* Do the views of v leave the memory that they start from readable so? */
 static bool
-is_strided(Pass *p, Module *m, const Value *v, const Ints *along)
+reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {
 	LoopBuilder *lb = loop_builder(kernel_new(p->scratch, "", v->node->loc), m, p->scratch);
 	Index at = {.rank = v->type->rank}, from;
-	LoopValue axes[MAX_RANK];
-	bool strided = true;
+	LoopValue steps[MAX_RANK];
+	Type t = v->type;
 
 	for (int i = 0; i < at.rank; i++)
 		at.at[i] = affine_constant(0);
-	for (int i = 0; i < along->n; i++) {
-		axes[i] = lb_for(lb, LOOP_PLAIN, v->type->dims[along->at[i]]);
-		at.at[along->at[i]] = affine_scalar(axes[i]);
+	for (int i = 0; i < axes->n; i++) {
+		steps[i] = lb_for(lb, LOOP_PLAIN, t->dims[axes->at[i]]);
+		at.at[axes->at[i]] = affine_scalar(steps[i]);
 	}
+	Affine dense = index_flat(t, &at);
 	for (; v->node && op_row(v->node)->fuse == FUSE_VIEW; v = node_operand(v->node, 0)) {
 		op_row(v->node)->map(lb, v->node, &at, &from);
 		at = from;
 	}
 	Affine place = index_flat(v->type, &at);
-	for (int t = 0; t < place.n; t++)
-		strided &= is_one_of(place.terms[t].scalar, axes, along->n);
-	for (int i = 0; i < along->n; i++)
+	bool strided = true;
+	for (int i = 0; i < place.n; i++)
+		strided &= is_one_of(place.terms[i].scalar, steps, axes->n);
+	for (int i = 0; i < axes->n; i++)
 		lb_end(lb);
-	return strided;
+	dense.constant = place.constant; /* a part of it */
+	return how == READ_DENSE ? affine_equal(&place, &dense) : strided;
 }
 
 /* One copy for the readers of a phase: for the backward pass it is made again, not kept. */
@@ -111,10 +114,12 @@ copy_views(Pass *p, Node *n, Value **copies)
 	Builder b = {.m = m, .f = n->function, .before = n, .loc = n->loc, .phase = n->phase};
 	Ints axes;
 
-	for (int i = 0; op_row(n)->walks && i < n->n_operands; i++) {
+	for (int i = 0; op_row(n)->reads && i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW ||
-		    !op_row(n)->walks(n, i, &axes) || is_strided(p, m, v, &axes))
+		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW)
+			continue;
+		Reading how = op_row(n)->reads(n, i, &axes);
+		if (how == READ_ONCE || reads_well(p, m, v, how, &axes))
 			continue;
 		Value **copy = &copies[v->id];
 		if (!*copy || (*copy)->node->phase != n->phase)

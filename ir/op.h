@@ -63,6 +63,10 @@ typedef enum {
 	FUSE_NONE,   /* no code: store, return, call */
 } FuseClass;
 
+/* How often a kernel reads an element, and so what a chain of views before it may be: anything, where each is read
+ * once or few times; in memory with a stride for each of some axes, or without gaps. */
+typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
+
 typedef struct LibraryCall LibraryCall; /* ir/loop.h */
 typedef struct Lower Lower;             /* codegen's view of one kernel, ir/loop.h */
 typedef struct Index Index;             /* ir/loop.h */
@@ -102,9 +106,8 @@ struct OpRow {
 	Value *(*bias)(const Node *n, const Node *reader);
 	/* FUSE_OPAQUE: what a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
-	/* FUSE_OPAQUE: do the kernel's loops read every element of operand i many times, along these axes? A chain of
-	 * views that is no stride along them would be computed as often. NULL: no. */
-	bool (*walks)(const Node *n, int i, Ints *axes);
+	/* FUSE_OPAQUE: how the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
+	Reading (*reads)(const Node *n, int i, Ints *axes);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */

@@ -309,6 +309,7 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .kernel = op##_kernel,                                      \
 	                       .bias = conv_bias,                                          \
 	                       .library = conv_library,                                    \
+	                       .reads = conv_reads,                                        \
 	                       .cost = op##_cost,                                          \
 	                       .samples = op##_samples};
 #define conv_grad_name conv_grad

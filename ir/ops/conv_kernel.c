@@ -334,3 +334,13 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 	}
 	return true;
 }
+
+/* Each element once for every place of the window that it stands in, in vectors along the last axis. */
+Reading
+conv_reads(const Node *n, int i, Ints *axes)
+{
+	*axes = (Ints){.n = node_operand(n, i)->type->rank};
+	for (int k = 0; k < axes->n; k++)
+		axes->at[k] = k;
+	return op_row(n)->cost(n) >= LEAST_LIBRARY_FLOPS ? READ_DENSE : READ_ONCE;
+}

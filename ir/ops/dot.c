@@ -300,14 +300,16 @@ dot_cost(const Node *n)
 /* Worth a copy: an element of one side is read once for every few of the other. */
 enum { LEAST_READS = 16 };
 
-static bool
-dot_walks(const Node *n, int i, Ints *axes)
+/* Axes of a batch are stepped outside the loops. */
+static Reading
+dot_reads(const Node *n, int i, Ints *axes)
 {
 	const DotAttr *a = n->attr;
 	Type t = node_operand(n, i)->type;
+	bool often = dot_cost(n) >= LEAST_LIBRARY_FLOPS && dot_cost(n) / (2 * t->n) >= LEAST_READS;
 
 	*axes = free_axes(t->rank, i ? &a->y_batch : &a->x_batch, &(Ints){0});
-	return dot_cost(n) >= LEAST_LIBRARY_FLOPS && dot_cost(n) / (2 * t->n) >= LEAST_READS;
+	return often ? READ_STRIDED : READ_ONCE;
 }
 
 /* ---- lowering */
@@ -549,5 +551,5 @@ const OpRow op_dot = {
 	.kernel = dot_kernel,
 	.bias = dot_bias,
 	.library = dot_library,
-	.walks = dot_walks,
+	.reads = dot_reads,
 	.cost = dot_cost};
