@@ -81,7 +81,7 @@ static bool
 reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {
 	LoopBuilder *lb = loop_builder(kernel_new(p->scratch, "", v->node->loc), m, p->scratch);
-	Index at = {.rank = v->type->rank}, from;
+	Index at = {.rank = v->type->rank};
 	LoopValue steps[MAX_RANK];
 	Type t = v->type;
 
@@ -93,6 +93,7 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 	}
 	Affine dense = index_flat(t, &at);
 	for (; v->node && op_row(v->node)->fuse == FUSE_VIEW; v = node_operand(v->node, 0)) {
+		Index from = {0};
 		op_row(v->node)->map(lb, v->node, &at, &from);
 		at = from;
 	}
