@@ -326,6 +326,7 @@ int64_t folder_next_serial(const CheckpointFolder *folder);
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
+/* A name in it that nothing has yet. */
 char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
 void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
 
