@@ -405,6 +405,8 @@ onednn_pays(const OnednnCall *c)
 {
 	const WorkKind *kind = c->kind;
 
+	if (kind->slow_patches && strstr(c->full.name, "gemm") && kind->slow_patches(&c->work))
+		return false;
 	if (follows_threads(c))
 		return !kind->slow(&c->work, &c->tiling,
 		                   c->lib->tiled ? ENOUGH_TILES : cpu_count());

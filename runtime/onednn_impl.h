@@ -67,7 +67,9 @@ typedef struct {
 	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512, fewer than `enough` of them where
 	 * that leaves CPUs idle? NULL: sums of this kind may depend on the number of threads. */
 	bool (*slow)(const LibraryWork *w, const Tiling *t, int enough);
-	/* Are they where brg runs on an Intel CPU? NULL: no. */
+	/* Is gemm, which copies patches to memory before it multiplies them, slower? NULL: no. */
+	bool (*slow_patches)(const LibraryWork *w);
+	/* Is brg, on an Intel CPU? NULL: no. */
 	bool (*slow_brg)(const LibraryWork *w);
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
 	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);

@@ -3,21 +3,13 @@
 
 #include <string.h>
 
-typedef struct {
-	const ConvAttr *a;
-	Type x, w, y;
-	Value *p, *q;
-	Type x_space, window, y_space; /* spatial dims only */
-	int64_t in, out;               /* channels of a group */
-} ConvShape;
-
 static Type
 spatial_type(Module *m, Type t)
 {
 	return type_new(m, t->dtype, t->rank - 2, t->dims + 2);
 }
 
-static ConvShape
+ConvShape
 conv_shapes(Module *m, const Node *n)
 {
 	Value *p = node_operand(n, 0), *q = node_operand(n, 1);
@@ -35,8 +27,7 @@ conv_shapes(Module *m, const Node *n)
 	return s;
 }
 
-/* A loaded element, 0 where `inside` is false; the place is clamped by the caller. inside < 0: always */
-static LoopValue
+LoopValue
 load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
 {
 	LoopValue x = lower_element(lw, v, at);
@@ -45,8 +36,7 @@ load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
 	                  : lb_select(lw->lb, inside, x, lb_number(lw->lb, lb_type(lw->lb, x), 0));
 }
 
-/* Clamps place to [0, size) and adds to *inside that it was there. lo..hi: what it can be. */
-static Affine
+Affine
 clamp_place(LoopBuilder *lb, Affine place, int64_t size, bool never_outside, LoopValue *inside)
 {
 	if (never_outside)
@@ -274,6 +264,8 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
+	if (conv_planes_grad_weight(lw, n))
+		return;
 	gemm_kernel(lw, &(Gemm){.node = n,
 	                        .type = compute_type(s.w->dtype),
 	                        .batch = s.a->groups,

@@ -1,0 +1,81 @@
+"""Gradients of weights whose groups have few outputs: in planes of several blocks, of which the last may be shorter, for
+each stride, dilation and edge. The library has none in f64."""
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+# batch, groups, inputs and outputs of each, sizes of x, window, stride, dilation, pads before and behind
+CASES = {
+    "rows": (2, 16, 1, 1, [50, 47], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+    "rest": (1, 16, 1, 2, [53, 61], [5, 7], [1, 1], [1, 1], [2, 3, 2, 3]),
+    "even": (2, 24, 1, 1, [64, 64], [7, 7], [1, 1], [1, 1], [3, 3, 3, 3]),
+    "stride": (2, 32, 1, 1, [112, 96], [3, 3], [2, 2], [1, 1], [1, 1, 1, 1]),
+    "tensorflow": (1, 20, 1, 1, [64, 64], [5, 5], [2, 2], [1, 1], [1, 1, 2, 2]),
+    "dilation": (1, 16, 1, 1, [40, 33], [3, 5], [1, 1], [3, 2], [3, 4, 3, 4]),
+    "stride and dilation": (1, 16, 1, 1, [41, 70], [4, 5], [4, 3], [6, 2], [5, 0, 7, 2]),
+    "stride beyond the window": (1, 16, 1, 2, [40, 40], [2, 1], [3, 4], [1, 1], [0, 0, 0, 0]),
+    "channels": (2, 8, 4, 4, [20, 20], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+    "one output": (2, 1, 40, 3, [30, 30], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
+    "sequence": (3, 48, 1, 1, [5000], [31], [1], [1], [15, 15]),
+    "causal": (2, 64, 1, 1, [200], [4], [1], [1], [3, 0]),
+    "volume": (1, 16, 1, 1, [20, 18, 16], [3, 3, 3], [1, 2, 1], [1, 1, 1], [1, 1, 1, 1, 1, 1]),
+}
+
+
+def model(path, groups, inputs, outputs, size, window, stride, dilation, pads, batch):
+    """The sum of the convolution's places, each times a number of `c`: dy is c."""
+    def info(name, shape):
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape)
+
+    rank = len(size)
+    spans = [(w - 1) * d + 1 for w, d in zip(window, dilation)]
+    y = [(x + pads[i] + pads[i + rank] - spans[i]) // stride[i] + 1 for i, x in enumerate(size)]
+    random = np.random.default_rng(0)
+    x = random.standard_normal([batch, groups * inputs, *size])
+    c = random.standard_normal([batch, groups * outputs, *y])
+    w = random.standard_normal([groups * outputs, inputs, *window])
+    make = onnx.helper.make_node
+    nodes = [make("Conv", ["x", "w"], ["y"], group=groups, strides=stride, dilations=dilation, pads=pads),
+             make("Mul", ["y", "c"], ["z"]), make("ReduceSum", ["z"], ["total"], keepdims=0)]
+    graph = onnx.helper.make_graph(nodes, "planes", [info("x", x.shape), info("c", c.shape)], [info("total", [])],
+                                   [onnx.numpy_helper.from_array(w, "w")])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return x, c, w
+
+
+def gradient(x, c, w, groups, stride, dilation, pads):
+    rank = x.ndim - 2
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])])
+    padded = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
+    c = c.reshape(c.shape[0], groups, -1, *c.shape[2:])
+    dw = np.empty((groups, c.shape[2], *w.shape[1:]))
+    for place in np.ndindex(*w.shape[2:]):
+        at = [slice(q * d, q * d + (n - 1) * s + 1, s) for q, d, s, n in zip(place, dilation, stride, c.shape[3:])]
+        patch = padded[(slice(None),) * 3 + tuple(at)]
+        dw[(slice(None),) * 3 + place] = np.einsum("bgop,bgip->goi", c.reshape(*c.shape[:3], -1),
+                                                   patch.reshape(*patch.shape[:3], -1))
+    return dw.reshape(w.shape)
+
+
+def in_planes(lowered):
+    """Whether the convolution's gradient adds lanes at its end, as no product does."""
+    kernel = re.search(r"^  kernel (?:(?!^  kernel).)*? loc grad\(\"y\"\) \{\n(.*?)^  \}$", lowered, re.M | re.S)
+    return re.search(r"vector v\d+ < 16 \(v\d+: add f64\)", kernel[1]) is not None
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:native"])
+@pytest.mark.parametrize("case", CASES)
+def test_gradient(run, tmp_path, case, target):
+    batch, groups, inputs, outputs, size, window, stride, dilation, pads = CASES[case]
+    x, c, w = model(tmp_path / "m.onnx", groups, inputs, outputs, size, window, stride, dilation, pads, batch)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "c.npy", c)
+    feed = [f"--input=x={tmp_path}/x.npy", f"--input=c={tmp_path}/c.npy"]
+    run("grad", tmp_path / "m.onnx", "--loss=output:total", "--precision=f64", f"--target={target}", *feed, "--output-dir",
+        tmp_path / "out")
+    assert in_planes(run("dump", tmp_path / "m.onnx", "--loss=output:total", "--precision=f64", "--stage=lowered").stdout)
+    want = gradient(x, c, w, groups, stride, dilation, pads)
+    got = np.load(tmp_path / "out/grad.w.npy")
+    assert np.abs(got - want).max() < 1e-13 * np.sqrt(c[0, 0].size * batch) * 10
