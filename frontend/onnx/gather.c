@@ -4,22 +4,6 @@
 
 #include <string.h>
 
-/* A constant single index is a slice, whose gradient is a pad and no scatter. */
-static Value *
-gather_one(OnnxNode *n, Value *x, Value *indices, int axis)
-{
-	int64_t at = tensor_int(value_constant(indices), 0);
-	Ints shape = {0};
-
-	for (int i = 0; i < x->type->rank; i++) {
-		for (int k = 0; i == axis && k < indices->type->rank; k++)
-			shape.at[shape.n++] = 1;
-		if (i != axis)
-			shape.at[shape.n++] = x->type->dims[i];
-	}
-	return e_reshape(n, e_slice_axis(n, x, axis, at, at + 1), shape);
-}
-
 static void
 import_gather(OnnxNode *n)
 {
@@ -31,9 +15,7 @@ import_gather(OnnxNode *n)
 	if (axis < 0 ||
 	    !(indices = e_indices(n, indices, x->type->dims[axis], x->kind == VALUE_STATE)))
 		return;
-	bool one = value_constant(indices) && indices->type->n == 1 &&
-	           x->type->rank + indices->type->rank <= MAX_RANK;
-	give(n, 0, one ? gather_one(n, x, indices, axis) : e_gather(n, x, indices, axis));
+	give(n, 0, e_gather(n, x, indices, axis));
 }
 
 /* The flat place of each element: its own coordinates, but `indices` along one axis. */

@@ -135,14 +135,59 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lb_select(lw->lb, inside, lower_element(lw, data, &place), lb_number(lw->lb, t, 0));
 }
 
+/* The first of indices that count up by *step, all within the axis; -1: others. */
+static int64_t
+first_counted(const Value *indices, int64_t extent, int64_t *step)
+{
+	const Tensor *t = value_constant(indices);
+	int64_t first = -1;
+
+	*step = 1;
+	for (int64_t i = 0; t && i < indices->type->n; i++) {
+		int64_t at = tensor_int(t, i);
+
+		if (at < 0 || at >= extent)
+			return -1;
+		if (i == 0)
+			first = at;
+		if (i == 1)
+			*step = at - first;
+		if (*step < 1 || at != first + i * *step)
+			return -1;
+	}
+	return first;
+}
+
+/* Of indices that count up it is a slice, whose gradient is a pad and no scatter. */
+static Value *
+gather_simplify(Builder *b, Node *n)
+{
+	Value *x = node_operand(n, 0), *indices = node_operand(n, 1);
+	int64_t axis = ((const AxisAttr *)n->attr)->axis, step;
+	int64_t first = first_counted(indices, x->type->dims[axis], &step);
+	Ints start = {.n = x->type->rank}, stop = ints_of_type(x->type), by = {.n = x->type->rank};
+
+	if (first < 0)
+		return NULL;
+	for (int i = 0; i < by.n; i++)
+		by.at[i] = 1;
+	start.at[axis] = first;
+	stop.at[axis] = first + (indices->type->n - 1) * step + 1;
+	by.at[axis] = step;
+	return b_reshape(b, b_slice(b, x, start, stop, by), ints_of_type(node_result(n, 0)->type));
+}
+
 static const Sample gather_samples[] = {
 	{"{axis = 0}", "f64[5,7], s64[2,3] in 5"}, {"{axis = 1}", "f64[2,3,4], s64[4] in 3"},
 	{"{axis = 0}", "f64[5], s64[] in 5"},      {"{axis = 0}", "f64[3,2], s64[0] in 3"},
 	{"{axis = 1}", "f64[1,3,0], s64[1] in 3"}, {0}};
 const OpRow op_gather = {
 	COLUMNS(gather, AxisAttr, axis_fields, gather_grad, "picks slices along an axis by index"),
-	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}}, .results = {"y"},
-	.fuse = FUSE_INDEX, .element = gather_element};
+	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_INDEX,
+	.element = gather_element,
+	.simplify = gather_simplify};
 
 /* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
 static const char *const scatter_kind_names[] = {"set", "add", "mul", "max", "min", NULL};
@@ -261,6 +306,31 @@ scatter_grad(Grad *g)
 	grad_none(g);
 }
 
+/* At indices that follow each other it is the parts before, at and behind them, joined: gradients of these are slices. */
+static Value *
+scatter_simplify(Builder *b, Node *n)
+{
+	const ScatterAttr *a = n->attr;
+	Value *x = node_operand(n, 0), *indices = node_operand(n, 1), *parts[3];
+	int64_t extent = x->type->dims[a->axis], count = indices->type->n, step;
+	int64_t first = first_counted(indices, extent, &step);
+	Ints shape = ints_of_type(x->type);
+	int axis = (int)a->axis, n_parts = 0;
+
+	if (first < 0 || step != 1 || (a->kind != SCATTER_SET && a->kind != SCATTER_ADD))
+		return NULL;
+	shape.at[axis] = count;
+	Value *y = b_reshape(b, node_operand(n, 2), shape);
+	if (a->kind == SCATTER_ADD)
+		y = b_binary(b, OP_add, b_slice_axis(b, x, axis, first, first + count), y);
+	if (first > 0)
+		parts[n_parts++] = b_slice_axis(b, x, axis, 0, first);
+	parts[n_parts++] = y;
+	if (first + count < extent)
+		parts[n_parts++] = b_slice_axis(b, x, axis, first + count, extent);
+	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
+}
+
 static const LoopOp scatter_ops[] = {[SCATTER_ADD] = LOOP_add,
                                      [SCATTER_MUL] = LOOP_mul,
                                      [SCATTER_MAX] = LOOP_max,
@@ -317,4 +387,7 @@ const OpRow op_scatter = {COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_
                           .operands = {{"data", OPERAND_REQUIRED},
                                        {"indices", OPERAND_REQUIRED},
                                        {"updates", OPERAND_REQUIRED}},
-                          .results = {"y"}, .fuse = FUSE_OPAQUE, .kernel = scatter_kernel};
+                          .results = {"y"},
+                          .fuse = FUSE_OPAQUE,
+                          .kernel = scatter_kernel,
+                          .simplify = scatter_simplify};
