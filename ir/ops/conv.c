@@ -287,6 +287,10 @@ static const Sample conv_samples[] = {
 static const Sample conv_grad_input_samples[] = {
 	{PLAIN ", size = [7]}", "f64[2,4,5], f64[4,3,3]"},
 	{WIDE ", size = [6,5]}", "f64[2,6,3,6], f64[6,2,3,2]"},
+	{"{stride = [3], low = [2], high = [3], dilation = [2], groups = 1, size = [9]}",
+         "f64[1,2,3], f64[2,3,4]"},
+	{"{stride = [5,4], low = [0,1], high = [0,0], dilation = [1,2], groups = 1, size = [7,6]}",
+         "f64[1,2,2,2], f64[2,1,2,2]"},
 	{PLAIN ", size = [3]}", "f64[0,1,2], f64[1,1,2]"},
 	{0}};
 static const Sample conv_grad_weight_samples[] = {

@@ -17,6 +17,9 @@ typedef struct {
 } ConvShape;
 ConvShape conv_shapes(Module *m, const Node *n);
 
+/* Places of the window so far apart read places of x that are a whole number of strides apart; at most the window. */
+int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);
+
 /* Clamps place to [0, size) and adds to *inside that it was there; *inside < 0: nothing so far. */
 Affine clamp_place(LoopBuilder *lb, Affine place, int64_t size, bool never_outside,
                    LoopValue *inside);

@@ -27,6 +27,16 @@ conv_shapes(Module *m, const Node *n)
 	return s;
 }
 
+int64_t
+conv_period(int64_t stride, int64_t dilation, int64_t window)
+{
+	int64_t n = 1;
+
+	while (n < window && n * dilation % stride != 0)
+		n++;
+	return n;
+}
+
 LoopValue
 load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
 {
@@ -107,9 +117,9 @@ split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine
 
 /* conv: rows = outputs of the group, columns = places of y, k = (input, window place) */
 static LoopValue
-conv_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+conv_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 	Affine image, group;
 	Index at = {.rank = s.w->rank}, q;
 
@@ -120,9 +130,9 @@ conv_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
-conv_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+conv_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 	Affine image, group, in;
 	Index p, q;
 
@@ -132,9 +142,9 @@ conv_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(group, s.in), in), &p, &q);
 }
 static Affine
-conv_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+conv_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 
 	/* (image * groups + group) * out + m is image * channels + channel */
 	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
@@ -145,94 +155,202 @@ conv_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw, &(Gemm){.node = n,
-	                        .type = compute_type(s.y->dtype),
-	                        .batch = s.x->dims[0] * s.a->groups,
-	                        .m = s.out,
-	                        .n = ints_of_type(s.y_space),
-	                        .k = with_first(s.in, s.window),
-	                        .a_along_k = true,
-	                        .a = conv_a,
-	                        .b = conv_b,
-	                        .c = conv_c});
+	gemm_kernel(lw,
+	            &(Gemm){.node = n,
+	                    .type = compute_type(s.y->dtype),
+	                    .batch = s.x->dims[0] * s.a->groups,
+	                    .m = s.out,
+	                    .n = ints_of_type(s.y_space),
+	                    .k = with_first(s.in, s.window),
+	                    .a_along_k = true,
+	                    .a = conv_a,
+	                    .b = conv_b,
+	                    .c = conv_c},
+	            1);
 }
 
-/* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place) */
-static LoopValue
-conv_grad_input_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+/* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place). With a stride it is a
+ * product for each rest of x's places: place + stride * p takes from windows' places tap + period * q, and dy there at
+ * p + base - step * q. Axes whose rests would be too many divide instead. */
+typedef struct {
+	int64_t place, stride, places;
+	int64_t tap, period, taps;
+	int64_t base, step;
+	int64_t divisor; /* 1: the axis is split by rests */
+} InputAxis;
+typedef struct {
+	InputAxis axes[MAX_RANK];
+	Type places, taps; /* of all axes */
+} InputPart;
+
+static InputAxis
+dividing_axis(const ConvShape *s, int i)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	return (InputAxis){.stride = 1,
+	                   .places = s->x_space->dims[i],
+	                   .period = 1,
+	                   .taps = s->window->dims[i],
+	                   .base = s->a->low.at[i],
+	                   .step = s->a->dilation.at[i],
+	                   .divisor = s->a->stride.at[i]};
+}
+
+/* x's places `rest`, `rest` + stride, ... */
+static InputAxis
+axis_of_rest(const ConvShape *s, int i, int64_t rest)
+{
+	int64_t stride = s->a->stride.at[i], dilation = s->a->dilation.at[i];
+	int64_t low = s->a->low.at[i], window = s->window->dims[i], tap = 0;
+	int64_t period = conv_period(stride, dilation, window);
+
+	while (tap < window && (rest + low - tap * dilation) % stride != 0)
+		tap++;
+	return (InputAxis){.place = rest,
+	                   .stride = stride,
+	                   .places = (s->x_space->dims[i] - rest + stride - 1) / stride,
+	                   .tap = tap,
+	                   .period = period,
+	                   .taps = (window - tap + period - 1) / period,
+	                   .base = tap < window ? (rest + low - tap * dilation) / stride : 0,
+	                   .step = period * dilation / stride,
+	                   .divisor = 1};
+}
+
+/* How many parts, and each. Places that x has not are left out. */
+static int
+input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_GEMMS])
+{
+	int rank = s->x_space->rank, n = 1;
+	int64_t places[MAX_RANK], taps[MAX_RANK];
+
+	parts[0] = (InputPart){0};
+	for (int i = rank - 1; i >= 0; i--) {
+		int64_t stride = s->a->stride.at[i], size = s->x_space->dims[i];
+		int64_t rests = stride < size ? stride : size > 0 ? size : 1;
+		bool split = n * rests <= MAX_GEMMS;
+		int before = n;
+
+		n = split ? (int)rests * n : n;
+		for (int k = n - 1; k >= 0; k--) {
+			parts[k] = parts[k % before];
+			parts[k].axes[i] = split ? axis_of_rest(s, i, k / before)
+			                         : dividing_axis(s, i);
+		}
+	}
+	for (int k = 0; k < n; k++) {
+		for (int i = 0; i < rank; i++) {
+			places[i] = parts[k].axes[i].places;
+			taps[i] = parts[k].axes[i].taps;
+		}
+		parts[k].places = type_new(m, S64, rank, places);
+		parts[k].taps = type_new(m, S64, rank, taps);
+	}
+	return n;
+}
+
+static LoopValue
+conv_grad_input_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+{
+	ConvShape s = conv_shapes(lw->m, g->node);
+	const InputPart *part = g->part;
 	Affine image, group, out;
 	Index at = {.rank = s.w->rank}, q;
 
 	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
-	split_two(lw->lb, lw->m, k, s.out, s.window, &out, &q);
+	split_two(lw->lb, lw->m, k, s.out, part->taps, &out, &q);
 	at.at[0] = affine_add(affine_scale(group, s.out), out);
 	at.at[1] = m;
-	memcpy(at.at + 2, q.at, sizeof(Affine) * (size_t)q.rank);
+	for (int i = 0; i < q.rank; i++)
+		at.at[i + 2] = affine_add(affine_scale(q.at[i], part->axes[i].period),
+		                          affine_constant(part->axes[i].tap));
 	return lower_element(lw, s.q, &at);
 }
-/* dy at (place + low - q*dilation) / stride where that divides and lies inside */
+
+/* The place divided; adds to *inside that there is no rest. */
+static Affine
+divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
+{
+	LoopValue v = lb_affine(lb, place), by = lb_int(lb, S64, divisor);
+	LoopValue whole = lb_binary(lb, LOOP_div, v, by);
+	LoopValue exact = lb_compare(lb, LOOP_eq, lb_binary(lb, LOOP_mul, whole, by), v);
+
+	*inside = *inside < 0 ? exact : lb_binary(lb, LOOP_and, *inside, exact);
+	return affine_scalar(whole);
+}
+
 static LoopValue
-conv_grad_input_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+conv_grad_input_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 {
 	LoopBuilder *lb = lw->lb;
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
+	const InputPart *part = g->part;
 	Affine image, group, out;
 	Index p, q, at = {.rank = s.y->rank};
 	LoopValue inside = -1;
 
 	split_batch(lb, lw->m, &s, batch, &image, &group);
-	split_two(lb, lw->m, k, s.out, s.window, &out, &q);
-	index_split(lb, s.x_space, col, &p);
+	split_two(lb, lw->m, k, s.out, part->taps, &out, &q);
+	index_split(lb, part->places, col, &p);
 	at.at[0] = image;
 	at.at[1] = affine_add(affine_scale(group, s.out), out);
 	for (int i = 0; i < p.rank; i++) {
-		Affine place = affine_add(p.at[i], affine_scale(q.at[i], -s.a->dilation.at[i]));
-		place = affine_add(place, affine_constant(s.a->low.at[i]));
-		int64_t size = s.y_space->dims[i], stride = s.a->stride.at[i];
-		if (stride > 1) {
-			LoopValue v = lb_affine(lb, place), by = lb_int(lb, S64, stride);
-			LoopValue whole = lb_binary(lb, LOOP_div, v, by);
-			LoopValue exact = lb_compare(lb, LOOP_eq,
-			                             lb_binary(lb, LOOP_mul, whole, by), v);
-			inside = inside < 0 ? exact : lb_binary(lb, LOOP_and, inside, exact);
-			place = affine_scalar(whole);
-		}
-		at.at[i + 2] = clamp_place(lb, place, size, false, &inside);
+		const InputAxis *a = &part->axes[i];
+		Affine place = affine_add(p.at[i], affine_scale(q.at[i], -a->step));
+
+		place = affine_add(place, affine_constant(a->base));
+		if (a->divisor > 1)
+			place = divided(lb, place, a->divisor, &inside);
+		at.at[i + 2] = clamp_place(lb, place, s.y_space->dims[i], false, &inside);
 	}
 	return load_inside(lw, s.p, &at, inside);
 }
-static Affine
-conv_grad_input_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
-{
-	ConvShape s = conv_shapes(lw->m, n);
 
-	return affine_add(affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n),
-	                  col);
+static Affine
+conv_grad_input_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+{
+	ConvShape s = conv_shapes(lw->m, g->node);
+	const InputPart *part = g->part;
+	Affine first = affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n);
+	Index p;
+
+	if (part->places->n == s.x_space->n)
+		return affine_add(first, col);
+	index_split(lw->lb, part->places, col, &p);
+	for (int i = 0; i < p.rank; i++)
+		p.at[i] = affine_add(affine_scale(p.at[i], part->axes[i].stride),
+		                     affine_constant(part->axes[i].place));
+	p.of = NULL;
+	return affine_add(first, index_flat(s.x_space, &p));
 }
+
 void
 conv_grad_input_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
+	InputPart parts[MAX_GEMMS];
+	Gemm list[MAX_GEMMS];
+	int count = input_parts(lw->m, &s, parts);
 
-	gemm_kernel(lw, &(Gemm){.node = n,
-	                        .type = compute_type(s.x->dtype),
-	                        .batch = s.x->dims[0] * s.a->groups,
-	                        .m = s.in,
-	                        .n = ints_of_type(s.x_space),
-	                        .k = with_first(s.out, s.window),
-	                        .a = conv_grad_input_a,
-	                        .b = conv_grad_input_b,
-	                        .c = conv_grad_input_c});
+	for (int i = 0; i < count; i++)
+		list[i] = (Gemm){.node = n,
+		                 .part = &parts[i],
+		                 .type = compute_type(s.x->dtype),
+		                 .batch = s.x->dims[0] * s.a->groups,
+		                 .m = s.in,
+		                 .n = ints_of_type(parts[i].places),
+		                 .k = with_first(s.out, parts[i].taps),
+		                 .a = conv_grad_input_a,
+		                 .b = conv_grad_input_b,
+		                 .c = conv_grad_input_c};
+	gemm_kernel(lw, list, count);
 }
 
 /* conv_grad_weight: batch = group, rows = outputs, columns = (input, window place), k = (image,
  * place of y) */
 static LoopValue
-conv_grad_weight_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+conv_grad_weight_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 	Index at = {.rank = s.y->rank}, p;
 
 	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
@@ -241,9 +359,9 @@ conv_grad_weight_a(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
-conv_grad_weight_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+conv_grad_weight_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 	Affine image, in;
 	Index p, q;
 
@@ -252,9 +370,9 @@ conv_grad_weight_b(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(batch, s.in), in), &p, &q);
 }
 static Affine
-conv_grad_weight_c(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+conv_grad_weight_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, n);
+	ConvShape s = conv_shapes(lw->m, g->node);
 
 	return affine_add(
 		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
@@ -266,16 +384,18 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 
 	if (conv_planes_grad_weight(lw, n))
 		return;
-	gemm_kernel(lw, &(Gemm){.node = n,
-	                        .type = compute_type(s.w->dtype),
-	                        .batch = s.a->groups,
-	                        .m = s.out,
-	                        .n = with_first(s.in, s.window),
-	                        .k = with_first(s.x->dims[0], s.y_space),
-	                        .a_along_k = true,
-	                        .a = conv_grad_weight_a,
-	                        .b = conv_grad_weight_b,
-	                        .c = conv_grad_weight_c});
+	gemm_kernel(lw,
+	            &(Gemm){.node = n,
+	                    .type = compute_type(s.w->dtype),
+	                    .batch = s.a->groups,
+	                    .m = s.out,
+	                    .n = with_first(s.in, s.window),
+	                    .k = with_first(s.x->dims[0], s.y_space),
+	                    .a_along_k = true,
+	                    .a = conv_grad_weight_a,
+	                    .b = conv_grad_weight_b,
+	                    .c = conv_grad_weight_c},
+	            1);
 }
 
 /* A vector along the channels. */

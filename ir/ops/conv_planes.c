@@ -49,16 +49,6 @@ typedef struct {
 } Planes;
 
 /* ---- the shape */
-static int64_t
-period_of(int64_t stride, int64_t dilation, int64_t window)
-{
-	int64_t n = 1;
-
-	while (n < window && n * dilation % stride != 0)
-		n++;
-	return n;
-}
-
 /* Fills in what the block decides: `count` steps along the tiling's axis, one along those before. */
 static void
 set_block(Planes *p, int64_t count)
@@ -97,7 +87,7 @@ set_axes(Planes *p)
 		int64_t stride = s->a->stride.at[i], dilation = s->a->dilation.at[i];
 		int64_t window = s->window->dims[i];
 
-		a->period = period_of(stride, dilation, window);
+		a->period = conv_period(stride, dilation, window);
 		a->step = a->period * dilation / stride;
 		a->shift = (window - 1) * dilation / stride;
 		if (a->shift > BLOCK || a->period > MAX_PLANES)

@@ -324,8 +324,9 @@ put_group(LoopBuilder *lb, Type group, const Ints *axes, Affine flat, Index *at)
 }
 
 static LoopValue
-dot_x(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
+dot_x(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 {
+	const Node *n = g->node;
 	const DotAttr *a = n->attr;
 	Value *x = node_operand(n, 0);
 	DotShape s = dot_shape(lw->m, a, x->type, node_operand(n, 1)->type);
@@ -338,8 +339,9 @@ dot_x(Lower *lw, const Node *n, Affine batch, Affine m, Affine k)
 }
 
 static LoopValue
-dot_y(Lower *lw, const Node *n, Affine batch, Affine k, Affine col)
+dot_y(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 {
+	const Node *n = g->node;
 	const DotAttr *a = n->attr;
 	Value *y = node_operand(n, 1);
 	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, y->type);
@@ -364,8 +366,9 @@ strided_place(LoopBuilder *lb, Type group, const int64_t *strides, Affine flat)
 }
 
 static Affine
-dot_z(Lower *lw, const Node *n, Affine batch, Affine m, Affine col)
+dot_z(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 {
+	const Node *n = g->node;
 	const DotAttr *a = n->attr;
 	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, node_operand(n, 1)->type);
 	int64_t strides[MAX_RANK];
@@ -399,7 +402,7 @@ dot_kernel(Lower *lw, const Node *n)
 	          .b = dot_y,
 	          .c = dot_z};
 
-	gemm_kernel(lw, &g);
+	gemm_kernel(lw, &g, 1);
 }
 
 /* A vector along the columns, which are one axis of the result. */

@@ -7,6 +7,8 @@
 #include "ir/ops/gemm.h"
 #include "ir/ops/tiles.h"
 
+#include <string.h>
+
 enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32, MANY_PANELS = 8 };
 /* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
 enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
@@ -98,7 +100,7 @@ close_strip(const Product *p)
 static void
 pack_element(const Product *p, Affine k, Affine j)
 {
-	LoopValue x = p->g->b(p->lw, p->g->node, p->batch, affine_add(p->first_k, k),
+	LoopValue x = p->g->b(p->lw, p->g, p->batch, affine_add(p->first_k, k),
 	                      affine_add(p->first_column, affine_add(p->column, j)));
 	Affine place = affine_add(affine_scale(k, p->strip_columns), j);
 
@@ -160,8 +162,7 @@ pack_strip(void *ctx, Affine number, int64_t size)
 static LoopValue
 element_of_a(const Product *p, Affine r, Affine k)
 {
-	return p->g->a(p->lw, p->g->node, p->batch, affine_add(p->row, r),
-	               affine_add(p->first_k, k));
+	return p->g->a(p->lw, p->g, p->batch, affine_add(p->row, r), affine_add(p->first_k, k));
 }
 
 /* packed_rows[k, r] = a(row + r, k) */
@@ -181,7 +182,7 @@ pack_rows(const Product *p)
 static Affine
 place_of(const Product *p, int r, Affine j)
 {
-	return p->g->c(p->lw, p->g->node, p->batch, affine_add(p->row, affine_constant(r)),
+	return p->g->c(p->lw, p->g, p->batch, affine_add(p->row, affine_constant(r)),
 	               affine_add(p->first_column, affine_add(p->column, j)));
 }
 
@@ -469,24 +470,32 @@ choose_panels(Product *p, int64_t least, int64_t most)
 	}
 }
 
-/* Opens the parallel loop and splits its variable: batch, row chunk, repeat of the columns' axis, group of panels. */
+/* Parts: batch, row chunk, repeat of the columns' axis, group of panels. */
+enum { N_PART_AXES = 4 };
+static Type
+part_shape(const Product *p)
+{
+	const Gemm *g = p->g;
+
+	if (tiling_size(&p->columns) == 0 || g->batch == 0)
+		return type_new(p->lw->m, S64, 1, &(int64_t){0});
+	return type_new(
+		p->lw->m, S64, N_PART_AXES,
+		(int64_t[]){g->batch, row_chunks(p, LEAST_CHUNK), repeats(&p->columns), groups(p)});
+}
+
 static void
-parallel_parts(Product *p)
+one_part(Product *p, Type shape, Affine number)
 {
 	LoopBuilder *lb = p->lw->lb;
-	const Gemm *g = p->g;
 	const Tiling *t = &p->columns;
-	int64_t dims[] = {g->batch, row_chunks(p, LEAST_CHUNK), repeats(t), groups(p)}, n = 1;
 	Index at;
 
-	for (int i = 0; i < COUNT(dims); i++)
-		n *= dims[i];
-	p->rows = g->m / dims[1];
-	LoopValue v = lb_for(lb, LOOP_PARALLEL, n);
-	index_split(lb, type_new(p->lw->m, S64, COUNT(dims), dims), affine_scalar(v), &at);
-	for (int i = 0; i < COUNT(dims); i++)
+	p->rows = p->g->m / shape->dims[1];
+	index_split(lb, shape, number, &at);
+	for (int i = 0; i < N_PART_AXES; i++)
 		if (at.at[i].n == 1 && at.at[i].terms[0].coefficient == 1)
-			lb_within(lb, at.at[i].terms[0].scalar, dims[i]);
+			lb_within(lb, at.at[i].terms[0].scalar, shape->dims[i]);
 	p->batch = at.at[0];
 	p->first_row = affine_scale(at.at[1], p->rows);
 	p->repeat = affine_scale(at.at[2], t->shape.at[t->axis] * t->inside);
@@ -495,13 +504,42 @@ parallel_parts(Product *p)
 		for_blocks(lb, &p->depth, depth_block, p);
 	else
 		depth_block(p, affine_constant(0), 0);
+}
+
+/* The parts of each, one after the other. */
+static void
+parallel_parts(Lower *lw, Product *list, int n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type shapes[MAX_GEMMS];
+	int64_t all = 0, first = 0;
+
+	for (int i = 0; i < n; i++)
+		all += (shapes[i] = part_shape(&list[i]))->n;
+	Affine number = affine_scalar(lb_for(lb, LOOP_PARALLEL, all));
+	for (int i = 0; i < n; first += shapes[i++]->n) {
+		if (shapes[i]->n == 0)
+			continue;
+		if (shapes[i]->n == all) {
+			one_part(&list[i], shapes[i], number);
+		} else {
+			Affine own = affine_add(number, affine_constant(-first));
+			LoopValue at = lb_affine(lb, own), zero = lb_int(lb, S64, 0);
+			LoopValue last = lb_int(lb, S64, shapes[i]->n - 1);
+			LoopValue inside = lb_binary(lb, LOOP_min,
+			                             lb_binary(lb, LOOP_max, at, zero), last);
+			lb_if(lb, lb_compare(lb, LOOP_eq, at, inside));
+			lb_within(lb, inside, shapes[i]->n);
+			one_part(&list[i], shapes[i], affine_scalar(inside));
+			lb_end(lb);
+		}
+	}
 	lb_end(lb);
 }
 
-void
-gemm_kernel(Lower *lw, const Gemm *g)
+static Product
+product_of(Lower *lw, const Gemm *g)
 {
-	LoopBuilder *lb = lw->lb;
 	const Registers *r = registers;
 	int wide = dtype_info[g->type].bits == 64 ? 2 : 1;
 
@@ -520,52 +558,45 @@ gemm_kernel(Lower *lw, const Gemm *g)
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
 	p.strip_columns = one_axis ? p.block_columns : p.panel_columns;
-	int64_t depth = p.depth.count ? most_depth(&p) : 1;
-	p.panel = lb_local(lb, g->type, p.panel_columns * depth);
 	bool many_columns = p.columns.count * p.columns.inside > 2 * p.block_columns;
-	bool packs_rows = !g->a_along_k && many_columns;
-	p.packed_rows = packs_rows ? lb_local(lb, g->type, p.block_rows * depth) : -1;
-	for (int i = 0; i < r->rows; i++)
-		p.sums[i] = lb_local(lb, g->type, p.block_columns);
-	if (tiling_size(&p.columns) && g->batch) {
-		parallel_parts(&p);
-	} else {
-		lb_for(lb, LOOP_PARALLEL, 0);
-		lb_end(lb);
-	}
+	p.packed_rows = !g->a_along_k && many_columns ? 0 : -1;
+	return p;
 }
 
-Value *
-added_vector(const Node *n, const Node *reader, int axis)
+/* All products have the same. */
+static void
+declare_locals(LoopBuilder *lb, Product *list, int n)
 {
-	Value *z = node_result(n, 0);
+	int64_t panel = 0, rows = 0, deepest = 1;
 
-	if (reader->op != OP_add || !value_used_once(z))
-		return NULL;
-	const Node *other = node_operand(reader, node_operand(reader, 0) == z)->node;
-	if (!other || other->op != OP_broadcast)
-		return NULL;
-	const Ints *axes = &((BroadcastAttr *)other->attr)->axes;
-	return axes->n == 1 && axes->at[0] == axis ? node_operand(other, 0) : NULL;
+	for (int i = 0; i < n; i++) {
+		const Product *p = &list[i];
+		int64_t depth = p->depth.count ? most_depth(p) : 1;
+
+		panel = panel > p->panel_columns * depth ? panel : p->panel_columns * depth;
+		deepest = deepest > depth ? deepest : depth;
+		if (p->packed_rows >= 0)
+			rows = p->block_rows;
+	}
+	Product first = {.panel = lb_local(lb, list->g->type, panel)};
+	first.packed_rows = rows ? lb_local(lb, list->g->type, rows * deepest) : -1;
+	for (int r = 0; r < list->block_rows; r++)
+		first.sums[r] = lb_local(lb, list->g->type, list->block_columns);
+	for (int i = 0; i < n; i++) {
+		list[i].panel = first.panel;
+		if (list[i].packed_rows >= 0)
+			list[i].packed_rows = first.packed_rows;
+		memcpy(list[i].sums, first.sums, sizeof(first.sums));
+	}
 }
 
 void
-library_put(LibraryCall *c, int n, const int64_t *x)
+gemm_kernel(Lower *lw, const Gemm *list, int n)
 {
-	for (int i = 0; i < n; i++)
-		c->at[c->n++] = x[i];
-}
+	Product products[MAX_GEMMS] = {product_of(lw, list)};
 
-bool
-library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
-{
-	const Value *v = lower_stored(lw);
-	Strided s = {.buffer = -1};
-
-	if (v->node != n) {
-		if (!lower_strided(lw, bias_of(v->node), &s) || s.strides[0] > 1)
-			return false;
-	}
-	library_put(c, 2, (int64_t[]){s.buffer + 1, s.offset});
-	return true;
+	for (int i = 1; i < n; i++)
+		products[i] = product_of(lw, &list[i]);
+	declare_locals(lw->lb, products, n);
+	parallel_parts(lw, products, n);
 }

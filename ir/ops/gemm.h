@@ -8,19 +8,23 @@
  * their rows end, and each axis has a loop of its own, so that an element function that splits them along
  * these axes needs no division. The functions may compute whatever they like; b is packed once per block of
  * columns, so it may be expensive, a is read M*N*K/32 or /16 times. */
-typedef struct {
+typedef struct Gemm Gemm;
+struct Gemm {
 	const Node *node;
-	DType type; /* f32, f64, or an integer compute type */
+	const void *part; /* for the functions: which product of several it is */
+	DType type;       /* f32, f64, or an integer compute type */
 	int64_t batch, m;
 	Ints n, k;      /* their shapes; of no axes: one number */
 	bool a_along_k; /* memory has a's numbers along k side by side */
 	bool b_along_k; /* memory has b's numbers along k side by side, not those of a row */
-	LoopValue (*a)(Lower *lw, const Node *n, Affine batch, Affine m, Affine k);
-	LoopValue (*b)(Lower *lw, const Node *n, Affine batch, Affine k, Affine col);
+	LoopValue (*a)(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k);
+	LoopValue (*b)(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col);
 	/* Flat place of c in the result. */
-	Affine (*c)(Lower *lw, const Node *n, Affine batch, Affine m, Affine col);
-} Gemm;
-void gemm_kernel(Lower *lw, const Gemm *g);
+	Affine (*c)(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col);
+};
+enum { MAX_GEMMS = 16 };
+/* Up to MAX_GEMMS products of one node and type, whose places in the result differ: parts of all go in parallel. */
+void gemm_kernel(Lower *lw, const Gemm *list, int n);
 
 /* The vector along that axis of n's result that reader adds to it, and nobody else reads the result; else NULL. */
 Value *added_vector(const Node *n, const Node *reader, int axis);

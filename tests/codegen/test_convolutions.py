@@ -1,5 +1,6 @@
-"""Gradients of weights whose groups have few outputs: in planes of several blocks, of which the last may be shorter, for
-each stride, dilation and edge. The library has none in f64."""
+"""Gradients of convolutions too large for the interpreter, as loops: the library has none in f64. Weights whose groups
+have few outputs go in planes of several blocks, of which the last may be shorter; inputs in a product for each rest of a
+place divided by the stride, if these are not too many."""
 import re
 
 import numpy as np
@@ -7,7 +8,7 @@ import onnx
 import pytest
 
 # batch, groups, inputs and outputs of each, sizes of x, window, stride, dilation, pads before and behind
-CASES = {
+PLANES = {
     "rows": (2, 16, 1, 1, [50, 47], [3, 3], [1, 1], [1, 1], [1, 1, 1, 1]),
     "rest": (1, 16, 1, 2, [53, 61], [5, 7], [1, 1], [1, 1], [2, 3, 2, 3]),
     "even": (2, 24, 1, 1, [64, 64], [7, 7], [1, 1], [1, 1], [3, 3, 3, 3]),
@@ -21,6 +22,15 @@ CASES = {
     "sequence": (3, 48, 1, 1, [5000], [31], [1], [1], [15, 15]),
     "causal": (2, 64, 1, 1, [200], [4], [1], [1], [3, 0]),
     "volume": (1, 16, 1, 1, [20, 18, 16], [3, 3, 3], [1, 2, 1], [1, 1, 1], [1, 1, 1, 1, 1, 1]),
+}
+PRODUCTS = {
+    "stride": (2, 1, 20, 70, [33, 47], [3, 3], [2, 2], [1, 1], [1, 1, 1, 1]),
+    "window of two strides": (2, 2, 9, 14, [40, 40], [4, 4], [2, 2], [1, 1], [1, 1, 1, 1]),
+    "places of no window": (1, 1, 8, 10, [31, 30], [2, 3], [4, 3], [1, 2], [0, 0, 0, 0]),
+    "common divisor": (1, 1, 8, 24, [37, 40], [3, 3], [2, 4], [2, 6], [2, 5, 2, 7]),
+    "many rests": (1, 1, 6, 12, [42, 37], [7, 5], [5, 4], [1, 1], [2, 1, 3, 2]),
+    "stride beyond x": (1, 1, 4, 12, [3, 64], [3, 3], [40, 2], [1, 1], [0, 1, 0, 1]),
+    "sequence": (2, 1, 40, 33, [1000], [10], [5], [1], [3, 4]),
 }
 
 
@@ -45,18 +55,23 @@ def model(path, groups, inputs, outputs, size, window, stride, dilation, pads, b
     return x, c, w
 
 
-def gradient(x, c, w, groups, stride, dilation, pads):
+def gradients(x, c, w, groups, stride, dilation, pads):
+    """Of x and of w."""
     rank = x.ndim - 2
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])])
     padded = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
     c = c.reshape(c.shape[0], groups, -1, *c.shape[2:])
-    dw = np.empty((groups, c.shape[2], *w.shape[1:]))
-    for place in np.ndindex(*w.shape[2:]):
-        at = [slice(q * d, q * d + (n - 1) * s + 1, s) for q, d, s, n in zip(place, dilation, stride, c.shape[3:])]
-        patch = padded[(slice(None),) * 3 + tuple(at)]
-        dw[(slice(None),) * 3 + place] = np.einsum("bgop,bgip->goi", c.reshape(*c.shape[:3], -1),
-                                                   patch.reshape(*patch.shape[:3], -1))
-    return dw.reshape(w.shape)
+    w = w.reshape(groups, -1, *w.shape[1:])
+    dx, dw = np.zeros_like(padded), np.empty_like(w)
+    for place in np.ndindex(*w.shape[3:]):
+        all3 = (slice(None),) * 3
+        at = all3 + tuple(slice(q * d, q * d + (n - 1) * s + 1, s)
+                          for q, d, s, n in zip(place, dilation, stride, c.shape[3:]))
+        flat = c.reshape(*c.shape[:3], -1)
+        dw[all3 + place] = np.einsum("bgop,bgip->goi", flat, padded[at].reshape(*padded.shape[:3], -1))
+        dx[at] += np.einsum("bgop,goi->bgip", flat, w[all3 + place]).reshape(padded[at].shape)
+    inner = tuple(slice(low, low + n) for low, n in zip(pads, x.shape[2:]))
+    return dx.reshape(*x.shape[:2], *dx.shape[3:])[(slice(None),) * 2 + inner], dw.reshape(-1, *w.shape[2:])
 
 
 def in_planes(lowered):
@@ -66,16 +81,16 @@ def in_planes(lowered):
 
 
 @pytest.mark.parametrize("target", ["cpu:x86-64-v2", "cpu:native"])
-@pytest.mark.parametrize("case", CASES)
-def test_gradient(run, tmp_path, case, target):
-    batch, groups, inputs, outputs, size, window, stride, dilation, pads = CASES[case]
+@pytest.mark.parametrize("planes, case", [(True, name) for name in PLANES] + [(False, name) for name in PRODUCTS])
+def test_gradients(run, tmp_path, planes, case, target):
+    batch, groups, inputs, outputs, size, window, stride, dilation, pads = (PLANES if planes else PRODUCTS)[case]
     x, c, w = model(tmp_path / "m.onnx", groups, inputs, outputs, size, window, stride, dilation, pads, batch)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "c.npy", c)
-    feed = [f"--input=x={tmp_path}/x.npy", f"--input=c={tmp_path}/c.npy"]
-    run("grad", tmp_path / "m.onnx", "--loss=output:total", "--precision=f64", f"--target={target}", *feed, "--output-dir",
+    options = [tmp_path / "m.onnx", "--loss=output:total", "--precision=f64", f"--target={target}"]
+    assert in_planes(run("dump", *options, "--stage=lowered").stdout) == planes
+    run("grad", *options, f"--input=x={tmp_path}/x.npy", f"--input=c={tmp_path}/c.npy", "--wrt=x", "--output-dir",
         tmp_path / "out")
-    assert in_planes(run("dump", tmp_path / "m.onnx", "--loss=output:total", "--precision=f64", "--stage=lowered").stdout)
-    want = gradient(x, c, w, groups, stride, dilation, pads)
-    got = np.load(tmp_path / "out/grad.w.npy")
-    assert np.abs(got - want).max() < 1e-13 * np.sqrt(c[0, 0].size * batch) * 10
+    for name, want in zip("xw", gradients(x, c, w, groups, stride, dilation, pads)):
+        off = np.abs(np.load(tmp_path / f"out/grad.{name}.npy") - want).max()
+        assert off < 1e-12 * np.sqrt(c.size), (name, off)
