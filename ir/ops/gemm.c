@@ -471,17 +471,18 @@ choose_panels(Product *p, int64_t least, int64_t most)
 }
 
 /* Parts: batch, row chunk, repeat of the columns' axis, group of panels. */
-enum { N_PART_AXES = 4 };
 static Type
 part_shape(const Product *p)
 {
-	const Gemm *g = p->g;
+	int64_t dims[4] = {0};
 
-	if (tiling_size(&p->columns) == 0 || g->batch == 0)
-		return type_new(p->lw->m, S64, 1, &(int64_t){0});
-	return type_new(
-		p->lw->m, S64, N_PART_AXES,
-		(int64_t[]){g->batch, row_chunks(p, LEAST_CHUNK), repeats(&p->columns), groups(p)});
+	if (tiling_size(&p->columns) && p->g->batch) {
+		dims[0] = p->g->batch;
+		dims[1] = row_chunks(p, LEAST_CHUNK);
+		dims[2] = repeats(&p->columns);
+		dims[3] = groups(p);
+	}
+	return type_new(p->lw->m, S64, COUNT(dims), dims);
 }
 
 static void
@@ -493,7 +494,7 @@ one_part(Product *p, Type shape, Affine number)
 
 	p->rows = p->g->m / shape->dims[1];
 	index_split(lb, shape, number, &at);
-	for (int i = 0; i < N_PART_AXES; i++)
+	for (int i = 0; i < at.rank; i++)
 		if (at.at[i].n == 1 && at.at[i].terms[0].coefficient == 1)
 			lb_within(lb, at.at[i].terms[0].scalar, shape->dims[i]);
 	p->batch = at.at[0];
@@ -516,23 +517,22 @@ parallel_parts(Lower *lw, Product *list, int n)
 
 	for (int i = 0; i < n; i++)
 		all += (shapes[i] = part_shape(&list[i]))->n;
-	Affine number = affine_scalar(lb_for(lb, LOOP_PARALLEL, all));
+	LoopValue number = lb_for(lb, LOOP_PARALLEL, all), at = number;
 	for (int i = 0; i < n; first += shapes[i++]->n) {
+		bool others = shapes[i]->n < all;
+
 		if (shapes[i]->n == 0)
 			continue;
-		if (shapes[i]->n == all) {
-			one_part(&list[i], shapes[i], number);
-		} else {
-			Affine own = affine_add(number, affine_constant(-first));
-			LoopValue at = lb_affine(lb, own), zero = lb_int(lb, S64, 0);
-			LoopValue last = lb_int(lb, S64, shapes[i]->n - 1);
-			LoopValue inside = lb_binary(lb, LOOP_min,
-			                             lb_binary(lb, LOOP_max, at, zero), last);
-			lb_if(lb, lb_compare(lb, LOOP_eq, at, inside));
-			lb_within(lb, inside, shapes[i]->n);
-			one_part(&list[i], shapes[i], affine_scalar(inside));
-			lb_end(lb);
+		if (others) {
+			LoopValue own = lb_binary(lb, LOOP_sub, number, lb_int(lb, S64, first));
+			at = lb_binary(lb, LOOP_max, own, lb_int(lb, S64, 0));
+			at = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, shapes[i]->n - 1));
+			lb_within(lb, at, shapes[i]->n);
+			lb_if(lb, lb_compare(lb, LOOP_eq, own, at));
 		}
+		one_part(&list[i], shapes[i], affine_scalar(at));
+		if (others)
+			lb_end(lb);
 	}
 	lb_end(lb);
 }
@@ -567,26 +567,25 @@ product_of(Lower *lw, const Gemm *g)
 static void
 declare_locals(LoopBuilder *lb, Product *list, int n)
 {
-	int64_t panel = 0, rows = 0, deepest = 1;
+	int64_t panel = 0, rows = 0;
+	Product *first = &list[0];
 
 	for (int i = 0; i < n; i++) {
 		const Product *p = &list[i];
 		int64_t depth = p->depth.count ? most_depth(p) : 1;
 
 		panel = panel > p->panel_columns * depth ? panel : p->panel_columns * depth;
-		deepest = deepest > depth ? deepest : depth;
 		if (p->packed_rows >= 0)
-			rows = p->block_rows;
+			rows = rows > p->block_rows * depth ? rows : p->block_rows * depth;
 	}
-	Product first = {.panel = lb_local(lb, list->g->type, panel)};
-	first.packed_rows = rows ? lb_local(lb, list->g->type, rows * deepest) : -1;
-	for (int r = 0; r < list->block_rows; r++)
-		first.sums[r] = lb_local(lb, list->g->type, list->block_columns);
+	panel = lb_local(lb, first->g->type, panel);
+	rows = rows ? lb_local(lb, first->g->type, rows) : -1;
+	for (int r = 0; r < first->block_rows; r++)
+		first->sums[r] = lb_local(lb, first->g->type, first->block_columns);
 	for (int i = 0; i < n; i++) {
-		list[i].panel = first.panel;
-		if (list[i].packed_rows >= 0)
-			list[i].packed_rows = first.packed_rows;
-		memcpy(list[i].sums, first.sums, sizeof(first.sums));
+		list[i].panel = (int)panel;
+		list[i].packed_rows = list[i].packed_rows < 0 ? -1 : (int)rows;
+		memmove(list[i].sums, first->sums, sizeof(first->sums));
 	}
 }
 
