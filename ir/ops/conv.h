@@ -17,7 +17,7 @@ typedef struct {
 } ConvShape;
 ConvShape conv_shapes(Module *m, const Node *n);
 
-/* Places of the window so far apart read places of x that are a whole number of strides apart; at most the window. */
+/* Of a window's axis: places so far apart read places of x that are whole strides apart; at most the window. */
 int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);
 
 /* Clamps place to [0, size) and adds to *inside that it was there; *inside < 0: nothing so far. */
@@ -26,7 +26,7 @@ Affine clamp_place(LoopBuilder *lb, Affine place, int64_t size, bool never_outsi
 /* A loaded element, 0 where `inside` is false; the place is clamped by the caller. inside < 0: always */
 LoopValue load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);
 
-/* conv_grad_weight where groups have one output or two; false: other convolutions, nothing is emitted. */
+/* conv_grad_weight where groups have few outputs; false: others, of which nothing is emitted. */
 bool conv_planes_grad_weight(Lower *lw, const Node *n);
 
 /* The rows' columns `kernel`, `bias`, `library` and `reads`. */

@@ -1,6 +1,6 @@
 /* The gradient of a convolution's weights where groups have few outputs, as depthwise ones have: a matrix product would
- * copy a patch of x for each place of y, and multiply it once. Here an image's plane of x, and of dy, is copied once, to
- * rows of one pitch. Then what a place of the window multiplies are two runs of memory, one of them shifted:
+ * copy a patch of x for each place of y, and multiply it once. Here an image's plane of x, and of dy, is copied once,
+ * to rows of one pitch. Then what a place of the window multiplies are two runs of memory, one of them shifted:
  *
  *	dw[q] = sum_j dy[j] * x[j + shift(q)]
  *
@@ -9,14 +9,15 @@
 #include "ir/ops/conv.h"
 #include "ir/ops/tiles.h"
 
-/* Elements of dy in a block, with which caches hold x's; places of the window that have their sums in registers; what
- * a local may have. */
+/* Elements of dy in a block: the first cache holds them and x's. Sums of so many places of the window are in
+ * registers at most. A local array has so many bytes at most. */
 enum { BLOCK = 2048, MAX_AXES = 3, MAX_PLANES = 16, MAX_SUMS = 8, MAX_BYTES = 1 << 18 };
-/* Products of dy's elements with an element of x, those between rows too; parts that go in parallel. */
+/* Outputs of a group, at most, times what is computed for an element of dy: between rows, too. Parallel parts, at
+ * least. */
 enum { MOST_PRODUCTS = 10, ENOUGH_PARTS = 16 };
 
-/* A spatial axis. Place k of the window, k = first + period * u, reads the plane of `first`, moved by step * u and by
- * `first` places of x in strides. */
+/* A spatial axis. Place k = first + period * u of the window reads the plane of `first`, moved by first * dilation /
+ * stride + step * u. */
 typedef struct {
 	int64_t period, step;
 	int64_t shift; /* the most that a place moves */
@@ -97,8 +98,8 @@ set_axes(Planes *p)
 	return p->n_planes <= MAX_PLANES;
 }
 
-/* Whether to do it so: not where most of the planes would lie between rows, nor for many outputs, for which a matrix
- * product's patches are worth their copies. */
+/* Whether to do it so: not for many outputs, for which a product's patches are worth their copies, nor where the rows
+ * are so short that most of what is computed lies between them. */
 static bool
 set_shape(Planes *p)
 {
@@ -130,7 +131,8 @@ clear(const Planes *p, int local, int64_t from, int64_t n)
 	lb_end(lb);
 }
 
-/* Opens loops over a plane's elements, whose place in it it returns; steps along the first axis differ. */
+/* Opens loops over the elements of a plane with so many steps along its first axis; the element's place in the plane.
+ * */
 static Affine
 open_plane(const Planes *p, int64_t steps, Index *at)
 {
@@ -302,8 +304,8 @@ block(void *ctx, Affine first, int64_t count)
 	set_block(p, count);
 	index_split(p->lw->lb, p->s.y_space, first, &p->first);
 	for_planes(p, fill_x);
-	clear(p, p->x, p->n_planes * p->x_size,
-	      LOOP_LANES); /* what the last vector reads beyond them */
+	/* what last vectors read beyond the planes, and have beyond dy's rows */
+	clear(p, p->x, p->n_planes * p->x_size, LOOP_LANES);
 	clear(p, p->y, y_size(p), p->run - y_size(p));
 	p->output = affine_scalar(lb_for(p->lw->lb, LOOP_PLAIN, p->s.out));
 	fill_y(p);
@@ -334,7 +336,7 @@ add_lanes(const Planes *p, Affine input)
 	lb_end(lb);
 }
 
-/* Vectors of `bits` that one place's sums take; dy and x take as many registers as one of them. */
+/* For how many places of the window registers of so many bits hold the sums, beside dy's elements. */
 static int
 most_sums(int bits, DType type)
 {

@@ -306,7 +306,8 @@ scatter_grad(Grad *g)
 	grad_none(g);
 }
 
-/* At indices that follow each other it is the parts before, at and behind them, joined: gradients of these are slices. */
+/* At indices that follow each other it is the parts before, at and behind them, joined: gradients of these are
+ * slices. */
 static Value *
 scatter_simplify(Builder *b, Node *n)
 {

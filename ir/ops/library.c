@@ -1,4 +1,5 @@
-/* What products and convolutions share beside their loops: the vector that is added to them, and what a library is told. */
+/* What products and convolutions share beside their loops: the vector that is added to them, and what a library is
+ * told. */
 #include "ir/ops/gemm.h"
 
 Value *

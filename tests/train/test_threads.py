@@ -132,6 +132,28 @@ def test_info_names_what_runs(trained):
 
 
 @pytest.mark.skipif(not ctypes.util.find_library("dnnl"), reason="oneDNN is not installed")
+def test_groups_are_no_products_of_patches(run, tmp_path, monkeypatch):
+    """A library's gemm copies patches, and is slower for groups than the loops."""
+    groups = {"wide": (32, 3, 1), "narrow": (32, 3, 8), "depthwise": (32, 7, 32)}
+    make, nodes, last = helper.make_node, [], "x"
+    for name, (_, size, n) in groups.items():
+        nodes.append(make("Conv", [last, f"w.{name}"], [name], group=n, pads=[size // 2] * 4))
+        last = name
+    weights = [numpy_helper.from_array(np.full((m, 32 // n, k, k), 0.01, np.float32), f"w.{name}")
+               for name, (m, k, n) in groups.items()]
+    values = [helper.make_tensor_value_info(i, TensorProto.FLOAT, [4, 32, 32, 32]) for i in ("x", last)]
+    graph = helper.make_graph(nodes, "groups", values[:1], values[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    run("compile", tmp_path / "m.onnx", "-o", tmp_path / "train", "--loss=mse")
+    for isa in "AVX2", "ALL":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
+        calls = json.loads(run(tmp_path / "train", "--info", "--json").stdout)["library_calls"]
+        assert len(calls) == 8 and not [c for c in calls if "groups" in c["call"] and "gemm" in c["implementation"]]
+        assert all(c["implementation"] != "generated" for c in calls if "groups" not in c["call"])
+        assert isa == "ALL" or [c for c in calls if "groups" in c["call"] and c["implementation"] == "generated"]
+
+
+@pytest.mark.skipif(not ctypes.util.find_library("dnnl"), reason="oneDNN is not installed")
 def test_library_is_found(trained):
     assert has_onednn(trained.info())
 
