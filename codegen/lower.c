@@ -377,12 +377,7 @@ lower_function(Module *m, const Node *call, const Function *f, const LowerOption
 int
 hyperparameter(const Value *v)
 {
-	if (v->kind != VALUE_PARAM || strncmp(v->name, "scalar.", 7) != 0)
-		return -1;
-	for (int i = 0; i < N_SCALARS; i++)
-		if (strcmp(scalar_names[i], v->name + 7) == 0)
-			return i;
-	return -1;
+	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
 }
 
 /* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */

@@ -40,7 +40,7 @@ typedef enum {
 	LOOP_STATEMENT_CONST,  /* result = a literal */
 	LOOP_STATEMENT_CAST,   /* result = operand 0 converted as C does */
 	LOOP_STATEMENT_AFFINE, /* result = the place as s64 */
-	LOOP_STATEMENT_SCALAR, /* result = hyperparameter number `buffer`, f64 */
+	LOOP_STATEMENT_SCALAR, /* result = number `buffer` of the scalar block, in its dtype */
 	LOOP_STATEMENT_LOAD,   /* result = buffer[place], widened to the compute type */
 	LOOP_STATEMENT_STORE,  /* buffer[place] = operand 0, rounded to the buffer's dtype */
 	LOOP_STATEMENT_LOCAL,  /* declares a local array: `buffer`, `extent` elements */
@@ -154,7 +154,7 @@ LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
 /* A number of whatever compute type. */
 LoopValue lb_number(LoopBuilder *lb, DType type, double value);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
-LoopValue lb_scalar(LoopBuilder *lb, int index);
+LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
@@ -258,7 +258,7 @@ void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
 bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
-void kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,
+void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                       int64_t end);
 
 #endif

@@ -238,10 +238,11 @@ lb_cast(LoopBuilder *lb, DType type, LoopValue x)
 }
 
 LoopValue
-lb_scalar(LoopBuilder *lb, int index)
+lb_scalar(LoopBuilder *lb, ScalarIndex index)
 {
-	return pure_statement(
-		lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR, .type = F64, .buffer = index});
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR,
+	                                           .type = scalar_dtypes[index],
+	                                           .buffer = (int)index});
 }
 
 LoopValue

@@ -32,7 +32,7 @@ typedef struct {
 	void *const *params;
 	void **locals;  /* by buffer */
 	bool **written; /* elements of a local, by buffer */
-	const double *scalars;
+	const Scalar *scalars;
 	Cell *cells;   /* by scalar */
 	Lanes **lanes; /* by accumulator scalar */
 	int *lane;     /* by accumulator scalar: the one that takes now */
@@ -356,7 +356,9 @@ run_block(Run *r, int from, int to)
 			                                r->cells[s->operands[0]]);
 			break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
-		case LOOP_STATEMENT_SCALAR: r->cells[s->result].f64 = r->scalars[s->buffer]; break;
+		case LOOP_STATEMENT_SCALAR:
+			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
+			break;
 		case LOOP_STATEMENT_LOAD: {
 			const void *buffer = checked_place(r, s, &place);
 			r->cells[s->result] = load_cell(r->k->buffers.at[s->buffer].type->dtype,
@@ -430,7 +432,7 @@ prepare_accumulators(Run *r)
 }
 
 void
-kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,
+kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                  int64_t end)
 {
 	Arena *arena = arena_new();

@@ -70,7 +70,12 @@ fill_loss(const Session *s, void *options)
 static void
 fill_autograd(const Session *s, void *options)
 {
-	((AutogradOptions *)options)->wrt = joined(s, &s->o->wrt);
+	Text t = {0};
+
+	for (int i = 0; i < s->wrt.n; i++)
+		text_printf(&t, "%s%d", i ? " " : "", s->wrt.at[i]);
+	((AutogradOptions *)options)->wrt = arena_strdup(s->arena, t.n ? t.at : "");
+	text_free(&t);
 }
 
 static void

@@ -43,7 +43,7 @@ print_row(const State *s)
 static int64_t
 forward_flops(const Module *m)
 {
-	const Function *f = module_function(m, "forward");
+	const Function *f = module_program(m, FUNCTION_FORWARD, 0);
 	int64_t flops = 0;
 
 	for_each_node(f, n) {
@@ -130,7 +130,7 @@ static int64_t
 step_flops(const Module *m)
 {
 	int64_t flops = 0;
-	const Function *f = module_function(m, "accumulate");
+	const Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
 
 	for_each_node(f, n)
 		if (op_row(n)->cost && (when_runs(n->when) & when_runs(WHEN_FIRST)))
