@@ -547,7 +547,7 @@ session_parse_loss(Session *s, const char *text)
 			return false;
 		at = "";
 	}
-	while (at && *at)
-		at = read_loss_part(s, at + 1);
+	while (at && *at) /* at a colon or comma */
+		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
 	return at && read_class_weight(s) && find_wrt(s);
 }
