@@ -29,10 +29,24 @@ typedef struct {
 	int64_t rows; /* of the first binding, like all below that asks for shapes */
 } Ports;
 
+static bool
+any_open_leading(const ImportPorts *ports)
+{
+	for (int i = 0; i < ports->n; i++)
+		if (ports->at[i].open_leading)
+			return true;
+	return false;
+}
+
+/* Where the file leaves the number of rows open, a leading dimension that it fixes is none, though the numbers may be
+ * equal. A file without open dimensions does not tell. */
 static int
 sample_axis(const Ports *p, const ImportPort *port)
 {
-	return port->rank && port->dims[0] == p->rows ? 0 : -1;
+	const ImportBinding *b = &p->s->import->bindings.at[0];
+	bool may_be = port->open_leading || !any_open_leading(&b->inputs);
+
+	return may_be && port->rank && port->dims[0] == p->rows ? 0 : -1;
 }
 
 static bool

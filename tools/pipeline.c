@@ -37,13 +37,19 @@ pass_find(const char *name)
 }
 
 /* ---- from the command line to a pass */
+/* One a line; a line break in a rule's glob becomes `?`, which fits it. */
 static const char *
 joined(const Session *s, const StringList *list)
 {
 	Text t = {0};
 
-	for (int i = 0; i < list->n; i++)
-		text_printf(&t, "%s\n", list->at[i]);
+	for (int i = 0; i < list->n; i++) {
+		size_t start = t.n;
+		text_add(&t, list->at[i]);
+		for (char *c = t.at + start; *c; c++)
+			*c = *c == '\n' ? '?' : *c;
+		text_add(&t, "\n");
+	}
 	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
 	text_free(&t);
 	return copy;

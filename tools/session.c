@@ -8,10 +8,11 @@
 enum { MAX_FILE_DIMS = 64, MAX_BINDINGS = 64 };
 
 /* ---- option texts */
+/* At the last `=`: names may have one, the values here have none. */
 static bool
 split_pair(Session *s, const char *option, const char *text, const char **name, const char **value)
 {
-	const char *equal = strchr(text, '=');
+	const char *equal = strrchr(text, '=');
 
 	if (!equal || equal == text) {
 		diag_error(s->diag, EXIT_USAGE, "--%s %s: need NAME=VALUE", option, text);
@@ -278,7 +279,7 @@ check_dim_names(Session *s)
 		text_printf(&all, "%s%s", i ? ", " : "", known.names.at[i]);
 	for (int i = 0; i < s->o->dims.n; i++) {
 		const char *text = s->o->dims.at[i];
-		const char *name = arena_strndup(s->arena, text, strcspn(text, "="));
+		const char *name = arena_strndup(s->arena, text, (size_t)(strrchr(text, '=') - text));
 		if (list_has(&known.names, name))
 			continue;
 		diag_error(s->diag, EXIT_USAGE,
