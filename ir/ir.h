@@ -55,6 +55,10 @@ struct LocInfo {
 Loc loc_name(Module *m, const char *name);
 Loc loc_derive(Module *m, const char *word, Loc of);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
+/* Of a node that a call of `inner`'s function became: inlined(call, inner). */
+Loc loc_inline(Module *m, Loc call, Loc inner);
+Loc loc_of_parts(Module *m, const char *word, const Loc *parts,
+                 int n);           /* at most four; any word but fused */
 void loc_text(Text *out, Loc loc); /* fused("/a", grad("/b")), as the text form has it */
 const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 
@@ -122,6 +126,10 @@ typedef enum {
 	PARAM_LABELS,   /* the loss's target: graph input `number`, or -1: one that the loss made */
 	PARAM_SAMPLE_WEIGHT,  /* [rows]: 1 for a real row, 0 for padding */
 	PARAM_HYPERPARAMETER, /* `number` of base/scalar_list.def, with that dtype */
+	/* Of a function that is a gradient: what it takes of the call that it is the gradient of. */
+	PARAM_OPERAND,   /* operand `number` */
+	PARAM_RESULT,    /* result `number` */
+	PARAM_COTANGENT, /* the cotangent of result `number`, a float */
 } ParamKind;
 typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO } Region;
 struct Value {
@@ -222,8 +230,10 @@ struct Function {
 	int binding; /* of the open dimensions */
 	int stage;   /* of the pipeline */
 	DataParallelMode mode;
-	bool surrogate;
-	VEC(const char *) result_names; /* for people; fewer than results: the others have none */
+	/* What is differentiated in its place, of the same types: the identity for a rounding. NULL: itself. */
+	Function *surrogate;
+	Function *derivative;           /* by reverse mode, once somebody asked for it */
+	VEC(const char *) result_names; /* for people; "", or fewer than results: none */
 	VEC(Value *) params;
 	VEC(Value *) states;   /* values of the states it reads */
 	VEC(Value *) by_state; /* the same by state id; NULL where not read */
@@ -383,8 +393,9 @@ typedef struct {
  * that a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* @f.grad: params of f, then a cotangent per float result; returns a cotangent per float param.
- * Made once per function. NULL on an op without gradient; *fault then says which. */
+/* The gradient of f, or of its surrogate, as a function: the operands of f, then a cotangent per float result (see
+ * ParamKind); returns a cotangent per float param. Made once per function. NULL on an op without gradient; *fault then
+ * says which. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */

@@ -109,6 +109,9 @@ function_remove(Function *f)
 	}
 	m->functions.n--;
 	strmap_put(m->function_names, f->name, NULL);
+	for_each_function(m, other)
+		if (other->derivative == f)
+			other->derivative = NULL;
 }
 
 State *

@@ -68,24 +68,25 @@ read_state_reference(Reader *r)
 	return s;
 }
 
-/* Of a state to another one, which may stand below it. */
+/* Of a state or function to another one, which may stand below it. */
 typedef struct {
-	State **from;
+	State **state; /* one of the two is NULL */
+	Function **function;
 	const char *name, *at, *line_start;
 	int line;
 } Reference;
 typedef VEC(Reference) References;
 
 static void
-read_reference(Reader *r, References *list, State **from)
+read_reference(Reader *r, References *list, State **state, Function **function)
 {
-	Reference ref = {from, NULL, r->at, r->line_start, r->line};
+	Reference ref = {state, function, NULL, r->at, r->line_start, r->line};
 
 	ref.name = read_symbol(r, '@');
 	if (ref.name)
 		vec_push(r->m->arena, list, ref);
 	else
-		read_fault(r, "expected the name of a state");
+		read_fault(r, "expected @name");
 }
 
 static void
@@ -93,12 +94,18 @@ resolve_references(Reader *r, const References *list)
 {
 	for (int i = 0; i < list->n; i++) {
 		const Reference *ref = &list->at[i];
-		*ref->from = module_state(r->m, ref->name);
+		void *found = ref->state ? (void *)module_state(r->m, ref->name)
+		                         : (void *)module_function(r->m, ref->name);
+		if (ref->state)
+			*ref->state = found;
+		else
+			*ref->function = found;
 		r->at = ref->at;
 		r->line_start = ref->line_start;
 		r->line = ref->line;
-		if (!*ref->from)
-			read_fault(r, "unknown state @%s", ref->name);
+		if (!found)
+			read_fault(r, "unknown %s @%s", ref->state ? "state" : "function",
+			           ref->name);
 	}
 }
 
@@ -130,11 +137,11 @@ read_state(Reader *r, References *references)
 	if (read_word(r, "init"))
 		read_init(r, s);
 	if (read_word(r, "of"))
-		read_reference(r, references, &s->of);
+		read_reference(r, references, &s->of, NULL);
 	if (read_word(r, "number") && read_small(r, MAX_NUMBER, &number))
 		s->number = (int)number;
 	if (read_word(r, "in")) {
-		read_reference(r, references, &s->unit);
+		read_reference(r, references, &s->unit, NULL);
 		if (read_expect(r, '+'))
 			read_int(r, &s->unit_offset);
 	}
@@ -163,12 +170,12 @@ read_param_kind(Reader *r, Value *v)
 	v->param = (ParamKind)k;
 	if (v->param == PARAM_HYPERPARAMETER) {
 		number = read_enum(r, scalar_names);
-	} else if (v->param == PARAM_INPUT || v->param == PARAM_LABELS) {
-		read_space(r);
-		if (v->param == PARAM_INPUT || (*r->at >= '0' && *r->at <= '9'))
-			read_small(r, MAX_NUMBER, &number);
-	} else {
+	} else if (v->param == PARAM_ARGUMENT || v->param == PARAM_SAMPLE_WEIGHT) {
 		number = 0;
+	} else {
+		read_space(r);
+		if (v->param != PARAM_LABELS || (*r->at >= '0' && *r->at <= '9'))
+			read_small(r, MAX_NUMBER, &number);
 	}
 	v->number = (int)number;
 }
@@ -217,14 +224,12 @@ read_results(Reader *r, Function *f)
 		if (!read_type(r))
 			break;
 		read_space(r);
-		if (*r->at == '"') {
-			const char *name = text_unquote(r->m->arena, &r->at);
-			if (!name) {
-				read_fault(r, "malformed string");
-				break;
-			}
-			vec_push(r->m->arena, &f->result_names, name);
+		const char *name = *r->at == '"' ? text_unquote(r->m->arena, &r->at) : "";
+		if (!name) {
+			read_fault(r, "malformed string");
+			break;
 		}
+		vec_push(r->m->arena, &f->result_names, name);
 		if (!read_char(r, ',') && *r->at != ')')
 			break;
 	}
@@ -260,7 +265,7 @@ skip_body(Reader *r)
 }
 
 static void
-read_function(Reader *r, FunctionKind kind, Bodies *bodies)
+read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodies)
 {
 	const char *name = read_symbol(r, '@');
 
@@ -280,7 +285,8 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 		read_results(r, f);
 	if (read_word(r, "role"))
 		read_role(r, f);
-	f->surrogate = read_word(r, "surrogate");
+	if (read_word(r, "surrogate"))
+		read_reference(r, references, NULL, &f->surrogate);
 	if (read_word(r, "loc"))
 		f->loc = read_loc(r);
 	if (!read_expect(r, '{') || r->faults != faults) {
@@ -443,9 +449,9 @@ read_item(Reader *r, References *references, Bodies *bodies)
 	if (read_word(r, "state"))
 		read_state(r, references);
 	else if (read_word(r, "func"))
-		read_function(r, FUNCTION_PLAIN, bodies);
+		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))
-		read_function(r, FUNCTION_FUSED, bodies);
+		read_function(r, FUNCTION_FUSED, references, bodies);
 	else if (read_word(r, "kernel"))
 		read_kernel(r);
 	else

@@ -11,7 +11,8 @@
 const char *const state_kind_texts[] = {"parameter",  "statistic", "moment", "gradient", "loss_sum",
                                         "loss_count", "correct",   "unit",   "constant", NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
-                                        "sample_weight", "hyperparameter", NULL};
+                                        "sample_weight", "hyperparameter", "operand",
+                                        "result",        "cotangent",      NULL};
 const char *const function_role_texts[] = {"helper",     "forward", "inference", "eval",
                                            "accumulate", "update",  NULL};
 const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
@@ -270,7 +271,7 @@ print_param_kind(Text *out, const Value *v)
 	text_printf(out, " is %s", param_kind_texts[v->param]);
 	if (v->param == PARAM_HYPERPARAMETER)
 		text_printf(out, " %s", scalar_names[v->number]);
-	else if (v->param == PARAM_INPUT || (v->param == PARAM_LABELS && v->number >= 0))
+	else if (v->param != PARAM_SAMPLE_WEIGHT && v->number >= 0)
 		text_printf(out, " %d", v->number);
 }
 
@@ -328,7 +329,7 @@ print_signature(Printer *p, const Function *f)
 		for (int i = 0; i < ret->n_operands; i++) {
 			text_add(p->out, i ? ", " : "");
 			type_print(p->out, node_operand(ret, i)->type);
-			if (i < f->result_names.n) {
+			if (i < f->result_names.n && *f->result_names.at[i]) {
 				text_add(p->out, " ");
 				text_add_quoted(p->out, f->result_names.at[i]);
 			}
@@ -336,7 +337,10 @@ print_signature(Printer *p, const Function *f)
 		text_add(p->out, ")");
 	}
 	print_role(p->out, f);
-	text_add(p->out, f->surrogate ? " surrogate" : "");
+	if (f->surrogate) {
+		text_add(p->out, " surrogate ");
+		print_symbol(p->out, '@', f->surrogate->name);
+	}
 	loc_print(p->out, f->loc, p->options);
 	text_add(p->out, " {\n");
 }

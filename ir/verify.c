@@ -150,6 +150,23 @@ verify_params(Verify *v, const Function *f)
 	}
 }
 
+/* Of the same types as what it stands for. */
+static void
+verify_surrogate(Verify *v, const Function *f)
+{
+	const Function *s = f->surrogate;
+	const Node *own = function_return(f), *other = s ? function_return(s) : NULL;
+	bool same = s && own && other && s->params.n == f->params.n &&
+	            own->n_operands == other->n_operands;
+
+	for (int i = 0; same && i < f->params.n; i++)
+		same = f->params.at[i]->type == s->params.at[i]->type;
+	for (int i = 0; same && i < own->n_operands; i++)
+		same = node_operand(own, i)->type == node_operand(other, i)->type;
+	if (s && !same)
+		fault(v, NULL, "its surrogate @%s has other parameters or results", s->name);
+}
+
 static void
 verify_role(Verify *v, const Function *f)
 {
@@ -187,6 +204,7 @@ verify_function(Verify *v, const Function *f)
 	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
 	verify_params(v, f);
 	verify_role(v, f);
+	verify_surrogate(v, f);
 	for (int i = 0; i < f->params.n; i++)
 		v->seen[f->params.at[i]->id] = true;
 	for (int i = 0; i < f->states.n; i++)
@@ -212,6 +230,8 @@ calls_in_circle(const Function *f, uint8_t *color)
 	if (color[f->index])
 		return color[f->index] == 1;
 	color[f->index] = 1;
+	if (f->surrogate && calls_in_circle(f->surrogate, color))
+		return true;
 	for_each_node(f, n) {
 		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
 			if (field->kind != FIELD_FUNC)

@@ -52,6 +52,11 @@ typedef struct {
 		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
 } AutogradOptions;
 
+/* ---- inline.c */
+typedef struct {
+	bool final; /* nobody differentiates any more */
+} InlineOptions;
+
 /* ---- optimizer.c */
 typedef struct {
 	const char *name;

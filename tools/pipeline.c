@@ -85,6 +85,13 @@ fill_autograd(const Session *s, void *options)
 }
 
 static void
+fill_inline(const Session *s, void *options)
+{
+	(void)s;
+	((InlineOptions *)options)->final = true;
+}
+
+static void
 fill_optimizer(const Session *s, void *options)
 {
 	((OptimizerOptions *)options)->name = s->o->optimizer;
@@ -116,7 +123,7 @@ static const struct {
 	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_lower},
+	{&pass_lower, .fill = fill_lower},         {&pass_inline, .fill = fill_inline},
 };
 
 static bool

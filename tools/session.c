@@ -279,7 +279,8 @@ check_dim_names(Session *s)
 		text_printf(&all, "%s%s", i ? ", " : "", known.names.at[i]);
 	for (int i = 0; i < s->o->dims.n; i++) {
 		const char *text = s->o->dims.at[i];
-		const char *name = arena_strndup(s->arena, text, (size_t)(strrchr(text, '=') - text));
+		const char *name = arena_strndup(s->arena, text,
+		                                 (size_t)(strrchr(text, '=') - text));
 		if (list_has(&known.names, name))
 			continue;
 		diag_error(s->diag, EXIT_USAGE,

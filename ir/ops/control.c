@@ -31,6 +31,61 @@ static const Field call_fields[] = {
 	{"gradient", FIELD_FUNC, offsetof(CallAttr, gradient), NULL, true},
 	{0}};
 
+/* The value of a call of f that parameter p of its gradient stands for, as its type; NULL: there is none. */
+static Type
+gradient_source(const Function *f, const Value *p)
+{
+	bool of_result = p->param == PARAM_RESULT || p->param == PARAM_COTANGENT;
+	int n = of_result ? control_results(f) : f->params.n;
+
+	if ((p->param != PARAM_OPERAND && !of_result) || p->number < 0 || p->number >= n)
+		return NULL;
+	return of_result ? function_result(f, p->number)->type : f->params.at[p->number]->type;
+}
+
+/* g takes operands, results and cotangents of a call of f, and returns the cotangents of its float operands. */
+static void
+check_gradient(Infer *in, const Function *f, const Function *g)
+{
+	int n = 0;
+
+	if (!function_return(g)) {
+		infer_error(in, "the gradient @%s has no return", g->name);
+		return;
+	}
+	for (int i = 0; i < g->params.n; i++) {
+		const Value *p = g->params.at[i];
+		Type source = gradient_source(f, p);
+		if (!source)
+			infer_error(in,
+			            "the gradient @%s takes %%%s, which is no operand, result or "
+			            "cotangent of @%s",
+			            g->name, p->name, f->name);
+		else if (p->param == PARAM_COTANGENT && !dtype_is_float(source->dtype))
+			infer_error(
+				in,
+				"the gradient @%s takes the cotangent %%%s of a result of @%s that is %s",
+				g->name, p->name, f->name, dtype_info[source->dtype].name);
+		else if (source != p->type)
+			infer_error(in, "the gradient @%s takes %%%s with another type than in @%s",
+			            g->name, p->name, f->name);
+	}
+	for (int i = 0; i < f->params.n; i++) {
+		Type t = f->params.at[i]->type;
+		if (!dtype_is_float(t->dtype))
+			continue;
+		if (n < control_results(g) && function_result(g, n)->type != t)
+			infer_error(
+				in,
+				"result %d of the gradient @%s does not have the type of %%%s of @%s",
+				n, g->name, f->params.at[i]->name, f->name);
+		n++;
+	}
+	if (control_results(g) != n)
+		infer_error(in, "the gradient @%s returns %d cotangents, @%s has %d float operands",
+		            g->name, control_results(g), f->name, n);
+}
+
 static void
 call_infer(Infer *in)
 {
@@ -49,6 +104,8 @@ call_infer(Infer *in)
 	in->n_results = control_results(f);
 	for (int i = 0; i < in->n_results; i++)
 		in->result[i] = function_result(f, i)->type;
+	if (((const CallAttr *)in->attr)->gradient)
+		check_gradient(in, f, ((const CallAttr *)in->attr)->gradient);
 }
 
 static void
@@ -57,21 +114,16 @@ call_eval(Eval *ev)
 	eval_call(ev, ((const CallAttr *)ev->attr)->callee, ev->operand, ev->result);
 }
 
-/* The value that a parameter of a custom gradient names: an operand's name, `result.I`, or `d.I`
- * for the cotangent of result I. */
+/* The value that a parameter of a gradient stands for. */
 static Value *
-gradient_operand(Grad *g, const Function *callee, const char *name)
+gradient_operand(Grad *g, const Value *p)
 {
-	int i;
-
-	for (i = 0; i < callee->params.n; i++)
-		if (strcmp(callee->params.at[i]->name, name) == 0)
-			return node_operand(g->node, i);
-	if (sscanf(name, "result.%d", &i) == 1 && i >= 0 && i < g->node->n_results)
-		return node_result(g->node, i);
-	if (sscanf(name, "d.%d", &i) == 1 && i >= 0 && i < g->node->n_results)
-		return g->dresult[i] ? g->dresult[i] : zeros_like(g->b, node_result(g->node, i));
-	return NULL;
+	if (p->param == PARAM_OPERAND)
+		return node_operand(g->node, p->number);
+	if (p->param == PARAM_RESULT)
+		return node_result(g->node, p->number);
+	Value *d = g->dresult[p->number];
+	return d ? d : zeros_like(g->b, node_result(g->node, p->number));
 }
 
 static void
@@ -109,25 +161,13 @@ static void
 call_grad(Grad *g)
 {
 	CallAttr *a = g->node->attr;
-	Function *f = a->gradient;
-	int n = g->node->n_operands + g->node->n_results;
-	Value **args = control_values(g, n + (f ? f->params.n : 0));
+	Function *f = a->gradient ? a->gradient : function_gradient(a->callee, &g->fault);
 
-	if (!f) {
-		f = function_gradient(a->callee, &g->fault);
-		if (f)
-			add_float_results(g,
-			                  build_node(g->b, OP_call, gradient_arguments(g, args, 0),
-			                             args, &(CallAttr){.callee = f}));
+	if (!f)
 		return;
-	}
-	for (int i = 0; i < f->params.n; i++) {
-		args[i] = gradient_operand(g, a->callee, f->params.at[i]->name);
-		if (!args[i]) {
-			g->fault = "has a custom gradient that names an unknown value";
-			return;
-		}
-	}
+	Value **args = control_values(g, f->params.n);
+	for (int i = 0; i < f->params.n; i++)
+		args[i] = gradient_operand(g, f->params.at[i]);
 	add_float_results(g,
 	                  build_node(g->b, OP_call, f->params.n, args, &(CallAttr){.callee = f}));
 }
