@@ -230,21 +230,6 @@ declare_buffers(Lower *lw, const Node *call)
 	}
 }
 
-static int64_t
-function_flops(const Function *f)
-{
-	int64_t flops = 0;
-
-	for_each_node(f, n) {
-		FuseClass c = op_row(n)->fuse;
-		if (op_row(n)->cost)
-			flops += op_row(n)->cost(n);
-		else if (c == FUSE_ELEMENTWISE)
-			flops += node_result(n, 0)->type->n;
-	}
-	return flops;
-}
-
 static bool
 depends_on_params_only(const Value *v, int depth)
 {

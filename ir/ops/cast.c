@@ -58,12 +58,12 @@ simplify_cast(Builder *b, Node *n)
 }
 
 static const Sample cast_samples[] = {
-	{"{to = f32}", "f64[3] eighths"}, {"{to = s64}", "f64[3]"},
-	{"{to = bool}", "f64[2,2]"},      {"{to = f64}", "s64[3]"},
-	{"{to = f64}", "bool[3]"},        {"{to = u8}", "f64[5] large"},
+	{"{to = f32}", "f64[12] eighths"}, {"{to = s64}", "f64[3]"},
+	{"{to = bool}", "f64[2,2]"},       {"{to = f64}", "s64[3]"},
+	{"{to = f64}", "bool[3]"},         {"{to = u8}", "f64[5] large"},
 	{"{to = s8}", "f64[5] large"},
 
-	{"{to = f32}", "f64[1,0]"},       {0}};
+	{"{to = f32}", "f64[1,0]"},        {0}};
 
 const OpRow op_cast = {.name = "cast",
                        .doc = "conversion; to integers truncates and saturates, to bool is x != 0",
@@ -76,6 +76,9 @@ const OpRow op_cast = {.name = "cast",
                        .grad = grad_cast,
                        .fuse = FUSE_ELEMENTWISE,
                        .scalar = scalar_cast,
+                       .flops = flops_none,
+                       .precision = PRECISION_FIXED,
+                       .partition = ELEMENTWISE_PARTITION,
                        .simplify = simplify_cast,
                        .samples = cast_samples};
 
@@ -101,9 +104,10 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	{"", "f64[3,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
+	{"", "f64[12,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
 /* clang-format off */
-UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1, grad_zero,
-      fixed_samples)
-UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1, grad_copy, unary_samples)
+UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1,
+      flops_none, PRECISION_FOLLOW, grad_zero, fixed_samples)
+UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1,
+      flops_none, PRECISION_FOLLOW, grad_copy, unary_samples)
 /* clang-format on */

@@ -173,6 +173,12 @@ call_grad(Grad *g)
 }
 
 const Sample control_samples[] = {{"text", ""}, {0}};
+static int64_t
+call_flops(const Node *n)
+{
+	return function_flops(((const CallAttr *)n->attr)->callee);
+}
+
 const OpRow op_call = {.name = "call",
                        .doc = "runs a function of the module",
                        .operands = {{"arguments", OPERAND_VARIADIC}},
@@ -183,6 +189,10 @@ const OpRow op_call = {.name = "call",
                        .eval = call_eval,
                        .grad = call_grad,
                        .fuse = FUSE_NONE,
+                       .flops = call_flops,
+                       .precision = PRECISION_FIXED,
+                       .partition = {.factors = partition_none,
+                                     .doc = "none: the nodes of its function have their own"},
                        .samples = control_samples};
 
 /* ---- cond {then, else}: operands are a bool and the arguments of both */
@@ -245,6 +255,16 @@ cond_grad(Grad *g)
 	add_float_results(g, build_node(g->b, OP_cond, n, args, &d));
 }
 
+/* of the longer branch */
+static int64_t
+cond_flops(const Node *n)
+{
+	const CondAttr *a = n->attr;
+	int64_t x = function_flops(a->then_branch), y = function_flops(a->else_branch);
+
+	return x > y ? x : y;
+}
+
 const OpRow op_cond = {
 	.name = "cond",
 	.doc = "one of two functions",
@@ -256,6 +276,10 @@ const OpRow op_cond = {
 	.eval = cond_eval,
 	.grad = cond_grad,
 	.fuse = FUSE_NONE,
+	.flops = cond_flops,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none,
+                      .doc = "none: the nodes of its functions have their own"},
 	.samples = control_samples};
 
 /* ---- store {state}: the state's new value, from the end of the function on */
@@ -277,32 +301,40 @@ no_eval(Eval *ev)
 	(void)ev; /* the interpreter itself ends functions and stores */
 }
 
-const OpRow op_store = {.name = "store",
-                        .doc = "gives a state its new value",
-                        .operands = {{"x", OPERAND_REQUIRED}},
-                        .fields = store_fields,
-                        .attr_size = sizeof(StoreAttr),
-                        .infer = store_infer,
-                        .eval = no_eval,
-                        .grad = grad_zero,
-                        .fuse = FUSE_NONE,
-                        .effect = true,
-                        .samples = control_samples};
+const OpRow op_store = {
+	.name = "store",
+	.doc = "gives a state its new value",
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.fields = store_fields,
+	.attr_size = sizeof(StoreAttr),
+	.infer = store_infer,
+	.eval = no_eval,
+	.grad = grad_zero,
+	.fuse = FUSE_NONE,
+	.effect = true,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none, .doc = "none: a state is cut as what is stored"},
+	.samples = control_samples};
 
 static void
 return_infer(Infer *in)
 {
 	(void)in;
 }
-const OpRow op_return = {.name = "return",
-                         .doc = "ends a function",
-                         .operands = {{"values", OPERAND_VARIADIC}},
-                         .infer = return_infer,
-                         .eval = no_eval,
-                         .grad = grad_zero,
-                         .fuse = FUSE_NONE,
-                         .effect = true,
-                         .samples = control_samples};
+const OpRow op_return = {
+	.name = "return",
+	.doc = "ends a function",
+	.operands = {{"values", OPERAND_VARIADIC}},
+	.infer = return_infer,
+	.eval = no_eval,
+	.grad = grad_zero,
+	.fuse = FUSE_NONE,
+	.effect = true,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none, .doc = "none: it computes nothing"},
+	.samples = control_samples};
 
 /* ---- launch {kernel}: runs loop IR */
 static const Field launch_fields[] = {
@@ -346,7 +378,7 @@ launch_eval(Eval *ev)
 }
 
 static int64_t
-launch_cost(const Node *n)
+launch_flops(const Node *n)
 {
 	return ((const LaunchAttr *)n->attr)->kernel->flops;
 }
@@ -361,5 +393,8 @@ const OpRow op_launch = {.name = "launch",
                          .eval = launch_eval,
                          .grad = grad_none,
                          .fuse = FUSE_NONE,
-                         .cost = launch_cost,
+                         .flops = launch_flops,
+                         .precision = PRECISION_FIXED,
+                         .partition = {.factors = partition_none,
+                                       .doc = "none: what is cut is cut before kernels are made"},
                          .samples = control_samples};
