@@ -260,5 +260,9 @@ bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
 void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                       int64_t end);
+/* The same; adds the arithmetic operations on floats that its statements run (as a row's `flops` counts them) to
+ * *flops. */
+void kernel_interpret_counted(const Kernel *k, void *const *buffers, const double *scalars,
+                              int64_t begin, int64_t end, int64_t *flops);
 
 #endif

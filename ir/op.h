@@ -26,6 +26,8 @@ void infer_error(Infer *in, const char *fmt, ...) PRINTF(2, 3);
 /* Result types of an op; fault text or NULL. */
 const char *op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands,
                      const Type *operands, int *n_results, Type *results, int max_results);
+const char *row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
+                      const Type *operands, int *n_results, Type *results, int max_results);
 
 /* eval: naive loops over 8-byte elements, obvious on sight. Results are allocated; the caller
  * rounds them in typed mode. */

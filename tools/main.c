@@ -57,7 +57,9 @@ main(int argc, char **argv)
 	Options o = {0};
 	int code = EXIT_USAGE;
 
-	if (argc < 2) {
+	if (!op_table_check(diag)) {
+		code = diag_exit_code(diag);
+	} else if (argc < 2) {
 		usage(stderr);
 	} else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
 		usage(stdout);
