@@ -285,6 +285,16 @@ shape_of(const Node *n, const Factor *f)
 	return &shapes[n_shapes++];
 }
 
+/* Results are either joined along an axis that they have, or each of them is combined whole. */
+static void
+check_combination(const Case *c, const Node *n, const Factor *f)
+{
+	for (int i = 0; i < n->n_results; i++)
+		if (f->combine != COMBINE_JOIN && f->result[i].kind != SHARE_WHOLE)
+			fail_msg("%s: %s of a result that is cut", c->name,
+			         combine_names[f->combine]);
+}
+
 static void
 check_parts(Case *c)
 {
@@ -296,6 +306,7 @@ check_parts(Case *c)
 		if (f->size <= 1 || node_result(n, 0)->type->n == 0)
 			continue;
 		Shape *shape = shape_of(n, f);
+		check_combination(c, n, f);
 		for (int64_t parts = 2; parts <= 4; parts++) {
 			if (!factor_divides(f, parts))
 				continue;
