@@ -49,6 +49,22 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
+/* Rows of ours with holes would crash later, or train on nothing. */
+static bool
+check_rows(Diag *diag)
+{
+	const char *names[N_SCALARS + 1] = {0};
+	int n;
+	const PassRow *const *passes = pass_rows(&n);
+
+	for (int i = 0; i < N_SCALARS; i++)
+		names[i] = scalar_names[i];
+	bool sound = op_table_check(diag) && pass_tables_check(names, diag);
+	for (int i = 0; i < n; i++)
+		sound &= pass_row_check(passes[i], diag);
+	return sound;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -57,7 +73,7 @@ main(int argc, char **argv)
 	Options o = {0};
 	int code = EXIT_USAGE;
 
-	if (!op_table_check(diag)) {
+	if (!check_rows(diag)) {
 		code = diag_exit_code(diag);
 	} else if (argc < 2) {
 		usage(stderr);
