@@ -144,6 +144,11 @@ grad_add(Grad *g, int i, Value *dx)
 {
 	if (!g->needs[i])
 		return;
+	if (dx->type != node_operand(g->node, i)->type) {
+		g->fault = arena_printf(g->b->m->arena,
+		                        "has a column grad that gives operand %d another type", i);
+		return;
+	}
 	g->doperand[i] = g->doperand[i] ? b_binary(g->b, OP_add, g->doperand[i], dx) : dx;
 }
 
