@@ -262,7 +262,7 @@ void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scala
                       int64_t end);
 /* The same; adds the arithmetic operations on floats that its statements run (as a row's `flops` counts them) to
  * *flops. */
-void kernel_interpret_counted(const Kernel *k, void *const *buffers, const double *scalars,
+void kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
                               int64_t begin, int64_t end, int64_t *flops);
 
 #endif

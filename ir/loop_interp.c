@@ -470,7 +470,7 @@ kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, i
 }
 
 void
-kernel_interpret_counted(const Kernel *k, void *const *buffers, const double *scalars,
+kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
                          int64_t begin, int64_t end, int64_t *flops)
 {
 	Arena *arena = arena_new();

@@ -81,11 +81,10 @@ const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
 
-/* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. scalars: the names of
- * hyperparameters, which end with NULL. */
-bool optimizer_row_check(const OptimizerRow *row, const char *const *scalars, Diag *diag);
+/* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. */
+bool optimizer_row_check(const OptimizerRow *row, Diag *diag);
 bool loss_row_check(const LossRow *row, Diag *diag);
 bool pass_row_check(const PassRow *row, Diag *diag);
-bool pass_tables_check(const char *const *scalars, Diag *diag); /* all optimizers and losses */
+bool pass_tables_check(Diag *diag); /* all optimizers and losses */
 
 #endif

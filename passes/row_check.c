@@ -31,34 +31,19 @@ need(RowCheck *c, const char *column, bool there)
 }
 
 /* ---- optimizers */
-typedef struct {
-	RowCheck *check;
-	Builder *b;
-	const char *const *scalars; /* ends with NULL */
-} Scalars;
-
+/* A number of the scalar block that users can give. */
 static bool
-is_scalar(const Scalars *s, const char *name)
+is_real_scalar(const char *name)
 {
-	for (int i = 0; s->scalars[i]; i++)
-		if (strcmp(s->scalars[i], name) == 0)
-			return true;
+	for (int i = 0; i < N_SCALARS; i++)
+		if (strcmp(scalar_names[i], name) == 0)
+			return scalar_dtypes[i] == F64;
 	return false;
-}
-
-static Value *
-scalar_by_name(void *ctx, const char *name, const Value *like)
-{
-	Scalars *s = ctx;
-
-	if (!is_scalar(s, name))
-		say(s->check, "update", "reads the hyperparameter %s, which does not exist", name);
-	return b_splat(s->b, like->type, 0.5);
 }
 
 /* "lr=0.001 beta1=0.9" */
 static void
-check_defaults(RowCheck *c, const Scalars *s, const char *text)
+check_defaults(RowCheck *c, const char *text)
 {
 	char copy[400], *save = NULL;
 	double value;
@@ -75,15 +60,28 @@ check_defaults(RowCheck *c, const Scalars *s, const char *text)
 			continue;
 		}
 		*equals = 0;
-		if (!is_scalar(s, word))
+		if (!is_real_scalar(word))
 			say(c, "defaults", "names the hyperparameter %s, which does not exist",
 			    word);
 	}
 }
 
+static bool
+has_default(const OptimizerRow *row, int scalar)
+{
+	size_t n = strlen(scalar_names[scalar]);
+
+	for (const char *at = row->defaults; at; at = strchr(at, ' ')) {
+		at += *at == ' ';
+		if (strncmp(at, scalar_names[scalar], n) == 0 && at[n] == '=')
+			return true;
+	}
+	return false;
+}
+
 /* What update sets, of parameters of that type. */
 static void
-check_update(RowCheck *c, const OptimizerRow *row, Scalars *s, DType dtype)
+check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 {
 	Module *m = module_new("row check");
 	Function *f = function_new(m, "update");
@@ -95,12 +93,12 @@ check_update(RowCheck *c, const OptimizerRow *row, Scalars *s, DType dtype)
 	            .grad = function_param(f, t, "grad"),
 	            .moment = {function_param(f, t, "m0"), function_param(f, t, "m1")},
 	            .lr = function_param(f, f64, "lr"),
-	            .decay = function_param(f, f64, "decay"),
-	            .scalar = scalar_by_name,
-	            .ctx = s};
+	            .decay = function_param(f, f64, "decay")};
 
-	s->b = &b;
 	row->update(&u);
+	for (int i = 0; row->defaults && i <= SCALAR_MOMENTUM; i++)
+		if (function_find_param(f, PARAM_HYPERPARAMETER, i) && !has_default(row, i))
+			say(c, "defaults", "lacks %s, which update reads", scalar_names[i]);
 	if (!u.new_param)
 		say(c, "update", "leaves new_param unset");
 	else if (u.new_param->type != t)
@@ -120,10 +118,9 @@ check_update(RowCheck *c, const OptimizerRow *row, Scalars *s, DType dtype)
 }
 
 bool
-optimizer_row_check(const OptimizerRow *row, const char *const *scalars, Diag *diag)
+optimizer_row_check(const OptimizerRow *row, Diag *diag)
 {
 	RowCheck c = {"optimizer", row->name, diag, true};
-	Scalars s = {.check = &c, .scalars = scalars};
 
 	need(&c, "name", row->name && *row->name);
 	need(&c, "doc", row->doc && *row->doc);
@@ -132,11 +129,11 @@ optimizer_row_check(const OptimizerRow *row, const char *const *scalars, Diag *d
 	if (row->moments[1] && !row->moments[0])
 		say(&c, "moments", "names the second and not the first");
 	if (row->defaults)
-		check_defaults(&c, &s, row->defaults);
+		check_defaults(&c, row->defaults);
 	if (row->update)
-		check_update(&c, row, &s, F32);
+		check_update(&c, row, F32);
 	if (row->update && c.sound)
-		check_update(&c, row, &s, F64);
+		check_update(&c, row, F64);
 	return c.sound;
 }
 
@@ -159,7 +156,7 @@ check_build(RowCheck *c, const LossRow *row)
 	int64_t dims[] = {4, 3};
 	Type output = type_new(m, F32, 2, dims), rows = type_new(m, F32, 1, dims);
 	Type target = row->class_targets ? type_with_dtype(m, rows, S64) : output;
-	LossOptions options = {.axis = -1};
+	LossOptions options = {.target = -1, .count = -1, .axis = -1};
 	Loss l = {.b = &b,
 	          .output = function_param(f, output, "output"),
 	          .target = function_param(f, target, "target"),
@@ -211,12 +208,12 @@ pass_row_check(const PassRow *row, Diag *diag)
 }
 
 bool
-pass_tables_check(const char *const *scalars, Diag *diag)
+pass_tables_check(Diag *diag)
 {
 	bool sound = true;
 
 	for (int i = 0; optimizer_table[i]; i++)
-		sound &= optimizer_row_check(optimizer_table[i], scalars, diag);
+		sound &= optimizer_row_check(optimizer_table[i], diag);
 	for (int i = 0; loss_table[i]; i++)
 		sound &= loss_row_check(loss_table[i], diag);
 	return sound;

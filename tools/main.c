@@ -53,13 +53,10 @@ refuse(Diag *diag, const char *name)
 static bool
 check_rows(Diag *diag)
 {
-	const char *names[N_SCALARS + 1] = {0};
 	int n;
 	const PassRow *const *passes = pass_rows(&n);
 
-	for (int i = 0; i < N_SCALARS; i++)
-		names[i] = scalar_names[i];
-	bool sound = op_table_check(diag) && pass_tables_check(names, diag);
+	bool sound = op_table_check(diag) && pass_tables_check(diag);
 	for (int i = 0; i < n; i++)
 		sound &= pass_row_check(passes[i], diag);
 	return sound;
