@@ -171,14 +171,9 @@ build_store_f16(B *b, const FunctionRow *row, const V *x)
 	CUT(from, U32, "u32", U32), CUT(from, U16, "u16", U32), CUT(from, U8, "u8", U32)
 
 static const FunctionRow rows[] = {
-	ALL_FLOATS(ONE, exp, build_exp),
-	ALL_FLOATS(ONE, expm1, build_expm1),
-	ONE(log, F64, build_log_f64), ONE(log, F32, build_log_f32),
-	ALL_FLOATS(ONE, log1p, build_log1p),
-	ONE(tanh, F64, build_tanh_f64), ONE(tanh, F32, build_tanh_f32),
-	ALL_FLOATS(ONE, erf, build_erf),
-	ONE(sin, F64, build_trig_f64), ONE(sin, F32, build_by_f64),
-	ONE(cos, F64, build_trig_f64), ONE(cos, F32, build_by_f64),
+#define SCALAR_FUNCTION(name, f64, f32, ...) ONE(name, F64, f64), ONE(name, F32, f32),
+#include "ir/scalar_function_list.def"
+#undef SCALAR_FUNCTION
 	TWO(pow, F64, build_pow_f64), TWO(pow, F32, build_by_f64),
 	TWO(rem, F64, build_rem_f64), TWO(rem, F32, build_by_f64),
 	ALL_INTEGERS(TWO, pow, build_pow_integer), ALL_INTEGERS(TWO, rem, build_rem),

@@ -92,18 +92,17 @@ copysign_of(B *b, V x, V y)
 	            or (b, and(b, bits(b, u, x), rest), and(b, bits(b, u, y), sign)));
 }
 
-/* ---- transcendental.c: rows of scalar_functions.c by their names */
-V build_exp(B *b, const FunctionRow *row, const V *x);
-V build_expm1(B *b, const FunctionRow *row, const V *x);
-V build_log_f64(B *b, const FunctionRow *row, const V *x);
-V build_log_f32(B *b, const FunctionRow *row, const V *x);
-V build_log1p(B *b, const FunctionRow *row, const V *x);
-V build_tanh_f64(B *b, const FunctionRow *row, const V *x);
-V build_tanh_f32(B *b, const FunctionRow *row, const V *x);
-V build_erf(B *b, const FunctionRow *row, const V *x);
-V build_trig_f64(B *b, const FunctionRow *row, const V *x);
+/* ---- what scalar_function_list.def names: transcendental.c, or a file of a function's own */
+#define SCALAR_FUNCTION(name, f64, f32, ...)             \
+	V f64(B *b, const FunctionRow *row, const V *x); \
+	V f32(B *b, const FunctionRow *row, const V *x);
+#include "ir/scalar_function_list.def"
+#undef SCALAR_FUNCTION
+
+/* ---- transcendental.c: functions of two operands */
 V build_pow_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f64(B *b, const FunctionRow *row, const V *x);
-V build_by_f64(B *b, const FunctionRow *row, const V *x);
+V build_by_f64(B *b, const FunctionRow *row,
+               const V *x); /* of any f32 row: computed in f64, rounded once */
 
 #endif

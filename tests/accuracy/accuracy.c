@@ -17,11 +17,10 @@ typedef struct {
 	double range;            /* largest |x| that the promise covers; 0: all */
 } FunctionRow;
 static const FunctionRow rows[] = {
-	{"exp", exp, expl, 1.0, 0.9, 0},       {"expm1", expm1, expm1l, 1.7, 1.6, 0},
-	{"log", log, logl, 0.9, 0.8, 0},       {"log1p", log1p, log1pl, 1.5, 1.5, 0},
-	{"tanh", tanh, tanhl, 1.6, 2.6, 0},    {"erf", erf, erfl, 1.4, 1.1, 0},
-	{"sin", sin, sinl, 0.51, 1.5, 0x1p30}, {"cos", cos, cosl, 0.51, 1.5, 0x1p30},
-	{"sqrt", sqrt, sqrtl, 0.51, 0.51, 0},
+#define SCALAR_FUNCTION(name, f64, f32, ...) {#name, name, name##l, __VA_ARGS__},
+#include "ir/scalar_function_list.def"
+#undef SCALAR_FUNCTION
+	{"sqrt", sqrt, sqrtl, 0.51, 0.51, 0}, /* the machine's */
 };
 
 typedef struct {
