@@ -478,6 +478,9 @@ typedef struct {
 	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL } kind;
 	size_t offset; /* in the pass's option struct */
 } PassOption;
+typedef struct {
+	const char *name, *value;
+} OptionText;
 
 typedef struct Pass Pass;
 typedef struct {
@@ -516,6 +519,11 @@ typedef struct {
 
 /* A call of that pass with its row's defaults. */
 PassCall pass_call(Arena *arena, const PassRow *row);
+/* Sets the option that text names; reports one that the table lacks, and a value that is no number. `owner`, for
+ * messages: whose options they are. */
+bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
+                const OptionText *text, Diag *diag);
+bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
 /* "a,b{x=1,y=2}" with rows looked up in `rows` (ends with a zero row). */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);

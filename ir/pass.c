@@ -31,14 +31,15 @@ take_word(Arena *arena, const char **at, const char *stops)
 	return word;
 }
 
-static bool
-set_option(const PassRow *row, void *options, Arena *arena, const char *name, const char *value,
-           Diag *diag)
+bool
+option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
+           const OptionText *text, Diag *diag)
 {
-	for (const PassOption *o = row->options; o && o->name; o++) {
+	for (const PassOption *o = table; o && o->name; o++) {
 		char *at = (char *)options + o->offset;
+		const char *value = text->value;
 		bool ok = true;
-		if (strcmp(o->name, name) != 0)
+		if (strcmp(o->name, text->name) != 0)
 			continue;
 		if (o->kind == OPTION_STRING)
 			*(const char **)at = arena_strdup(arena, value);
@@ -49,12 +50,19 @@ set_option(const PassRow *row, void *options, Arena *arena, const char *name, co
 		else
 			*(bool *)at = strcmp(value, "false") != 0 && strcmp(value, "off") != 0;
 		if (!ok)
-			diag_error(diag, EXIT_USAGE, "pass %s: %s=%s is no number", row->name, name,
+			diag_error(diag, EXIT_USAGE, "%s: %s=%s is no number", owner, text->name,
 			           value);
 		return ok;
 	}
-	diag_error(diag, EXIT_USAGE, "pass %s has no option %s", row->name, name);
+	diag_error(diag, EXIT_USAGE, "%s has no option %s", owner, text->name);
 	return false;
+}
+
+bool
+pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag)
+{
+	return option_set(call->row->options, arena_printf(arena, "pass %s", call->row->name),
+	                  call->options, arena, text, diag);
 }
 
 static bool
@@ -70,7 +78,7 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 			(*at)++;
 			value = take_word(arena, at, ",}");
 		}
-		if (!set_option(call->row, call->options, arena, name, value, diag))
+		if (!pass_set(call, arena, &(OptionText){name, value}, diag))
 			return false;
 		*at += **at == ',';
 	}

@@ -16,11 +16,41 @@ const LossRow *const loss_table[] = {
 	NULL,
 };
 
+const LossRow *
+loss_find(const char *name)
+{
+	for (int i = 0; loss_table[i]; i++)
+		if (strcmp(loss_table[i]->name, name) == 0)
+			return loss_table[i];
+	return NULL;
+}
+
+const void *
+loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag)
+{
+	char *settings = arena_alloc(arena, row->options_size + 1), *save = NULL;
+	char *copy = arena_strdup(arena, text ? text : "");
+	const char *owner = arena_printf(arena, "loss %s", row->name);
+
+	if (row->defaults)
+		memcpy(settings, row->defaults, row->options_size);
+	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+		char *equals = strchr(word, '=');
+		if (equals)
+			*equals = 0;
+		OptionText option = {word, equals ? equals + 1 : "true"};
+		if (!option_set(row->options, owner, settings, arena, &option, diag))
+			return NULL;
+	}
+	return settings;
+}
+
 typedef struct {
 	Pass *p;
 	Module *m;
 	const LossOptions *options;
 	const LossRow *row; /* NULL: the graph computes its own */
+	const void *settings;
 	Type target_type;
 	int class_axis;
 	State *sum, *count, *correct;
@@ -207,7 +237,10 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	Node *ret = function_return(from);
 	Value **results = NEW_ARRAY(lp->p->scratch, Value *, ret->n_operands);
 	Builder b = {.m = m, .f = f, .loc = loc_name(m, "loss")};
-	Loss l = {.b = &b, .options = lp->options, .class_axis = lp->class_axis};
+	Loss l = {.b = &b,
+	          .options = lp->options,
+	          .settings = lp->settings,
+	          .class_axis = lp->class_axis};
 
 	for (int i = 0; i < from->params.n; i++) {
 		const Value *v = from->params.at[i];
@@ -272,11 +305,11 @@ run_loss(Pass *p, Module *m)
 		           m->name);
 		return false;
 	}
-	for (int i = 0; loss_table[i]; i++)
-		if (o->kind && strcmp(loss_table[i]->name, o->kind) == 0)
-			lp.row = loss_table[i];
+	lp.row = o->kind ? loss_find(o->kind) : NULL;
 	if (!lp.row && (!o->kind || strcmp(o->kind, "output") != 0))
 		return refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
+	if (lp.row && !(lp.settings = loss_settings(lp.row, o->settings, p->scratch, p->diag)))
+		return false;
 	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++)
 		if (!build_programs(&lp, forward, b))
 			return false;
@@ -293,6 +326,8 @@ static const PassOption loss_options[] = {
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},
+	{"settings", "NAME=VALUE of the kind's own options, spaces between", OPTION_STRING,
+         offsetof(LossOptions, settings)},
 	{0}};
 static const LossOptions loss_defaults = {.target = -1, .count = -1, .axis = -1};
 const PassRow pass_loss = {.name = "loss",

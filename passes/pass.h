@@ -28,12 +28,14 @@ typedef struct {
 	int64_t axis;     /* class axis; -1: where the labels lack one */
 	double label_smoothing;
 	const Tensor *class_weight; /* f32 or f64 [classes]; NULL */
+	const char *settings; /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
 } LossOptions;
 /* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
 typedef struct {
 	Builder *b;
 	Value *output, *target, *weight; /* weight: [rows], 1 for a real row */
 	const LossOptions *options;
+	const void *settings; /* the struct of the row's own options */
 	int class_axis;
 	Value *sum, *count; /* f[]: out */
 	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
@@ -43,8 +45,15 @@ typedef struct {
 	const char *name, *doc;
 	bool class_targets; /* integer labels of one axis less; else as the output */
 	void (*build)(Loss *l);
+	/* Options of its own, of --loss=NAME,OPTION=VALUE; as in PassRow. */
+	const PassOption *options;
+	size_t options_size;
+	const void *defaults;
 } LossRow;
 extern const LossRow *const loss_table[];
+const LossRow *loss_find(const char *name); /* NULL: unknown */
+/* A struct of the row's own options: its defaults, then the text; NULL after reporting. */
+const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
 /* ---- autograd.c */
 typedef struct {

@@ -30,6 +30,21 @@ need(RowCheck *c, const char *column, bool there)
 		say(c, column, "is missing");
 }
 
+/* Options of passes and of losses. */
+static void
+check_options(RowCheck *c, const PassOption *options, size_t size, const void *defaults)
+{
+	if (options || defaults)
+		need(c, "options_size", size > 0);
+	for (const PassOption *o = options; o && o->name; o++) {
+		if (!o->help || !*o->help)
+			say(c, "options", "lacks the help of %s", o->name);
+		if (size && o->offset >= size)
+			say(c, "options", "has %s behind the %zu bytes of options_size", o->name,
+			    size);
+	}
+}
+
 /* ---- optimizers */
 /* A number of the scalar block that users can give. */
 static bool
@@ -164,6 +179,7 @@ check_build(RowCheck *c, const LossRow *row)
 	          .options = &options,
 	          .class_axis = 1};
 
+	l.settings = loss_settings(row, NULL, m->arena, c->diag);
 	row->build(&l);
 	check_scalar(c, "sum", l.sum, type_scalar(m, F32), true);
 	check_scalar(c, "count", l.count, type_scalar(m, F32), true);
@@ -173,15 +189,23 @@ check_build(RowCheck *c, const LossRow *row)
 	module_free(m);
 }
 
+/* Words that --loss has for every kind. */
+static const char *const loss_words[] = {"target", "axis", "count"};
+
 bool
 loss_row_check(const LossRow *row, Diag *diag)
 {
 	RowCheck c = {"loss", row->name, diag, true};
 
+	for (const PassOption *o = row->options; o && o->name; o++)
+		for (int i = 0; i < COUNT(loss_words); i++)
+			if (strcmp(o->name, loss_words[i]) == 0)
+				say(&c, "options", "names %s, which every loss has", o->name);
 	need(&c, "name", row->name && *row->name);
 	need(&c, "doc", row->doc && *row->doc);
 	need(&c, "build", row->build != NULL);
-	if (row->build)
+	check_options(&c, row->options, row->options_size, row->defaults);
+	if (row->build && c.sound)
 		check_build(&c, row);
 	return c.sound;
 }
@@ -195,15 +219,7 @@ pass_row_check(const PassRow *row, Diag *diag)
 	need(&c, "name", row->name && *row->name);
 	need(&c, "help", row->help && *row->help);
 	need(&c, "run", row->run != NULL);
-	if (row->options || row->defaults)
-		need(&c, "options_size", row->options_size > 0);
-	for (const PassOption *o = row->options; o && o->name; o++) {
-		if (!o->help || !*o->help)
-			say(&c, "options", "lacks the help of %s", o->name);
-		if (row->options_size && o->offset >= row->options_size)
-			say(&c, "options", "has %s behind the %zu bytes of options_size", o->name,
-			    row->options_size);
-	}
+	check_options(&c, row->options, row->options_size, row->defaults);
 	return c.sound;
 }
 

@@ -140,6 +140,24 @@ set_pass_or_all(const OptionUse *u, void *at)
 	return strcmp(u->value, "all") == 0 || is_pass(u);
 }
 
+/* PASS.NAME=VALUE, tried on a call of that pass. */
+static bool
+add_pass_option(const OptionUse *u, void *at)
+{
+	const PassRow *row;
+	OptionText text = pass_option_text(u->arena, u->value, &row);
+
+	if (!row || !*text.name) {
+		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need PASS.NAME=VALUE%s", u->origin,
+		           u->row->name, u->value, row ? "" : " with a pass that exists");
+		diag_hint(u->diag, "`gradc passes` lists passes and their options");
+		return false;
+	}
+	PassCall call = pass_call(u->arena, row);
+	vec_push(u->arena, (StringList *)at, u->value);
+	return pass_set(&call, u->arena, &text, u->diag);
+}
+
 static bool
 add_pass(const OptionUse *u, void *at)
 {
@@ -158,8 +176,8 @@ static const OptionRow option_rows[] = {
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
 	 "programs", TAKES_LIST, AT(dims)},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1},
-	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N]]; the last two "
-	 "[,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss},
+	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
+	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction},
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight)},
@@ -211,6 +229,8 @@ static const OptionRow option_rows[] = {
 	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass},
 	{"enable", "PASS", "runs one that `gradc passes` marks as run when asked for; repeatable",
 	 TAKES_CALL, AT(enable), .set = add_pass},
+	{"pass-option", "PASS.NAME=VALUE", "an option of a pass, as `gradc passes` lists them; repeatable",
+	 TAKES_CALL, AT(pass_options), .set = add_pass_option},
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each)},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes)},
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
@@ -231,12 +251,22 @@ static const OptionRow option_rows[] = {
 /* clang-format on */
 
 static void
-print_help(const Command *c, const OptionTable *table)
+print_help(const Command *c, const OptionTable *table, Arena *arena)
 {
 	printf("usage: gradc %s %s [options]\n%s\n\noptions (of all commands; those without meaning "
 	       "here are ignored):\n",
 	       c->name, c->what, c->help);
 	options_print(stdout, table);
+	printf("\nlosses (--loss), each with options of its own as --loss=NAME,OPTION=VALUE:\n");
+	for (int i = 0; loss_table[i]; i++) {
+		printf("  %-28s %s\n", loss_table[i]->name, loss_table[i]->doc);
+		for (const PassOption *p = loss_table[i]->options; p && p->name; p++)
+			printf("    ,%-25s %s\n", arena_printf(arena, "%s=...", p->name), p->help);
+	}
+	printf("\noptimizers (--optimizer), with their hyperparameters of the executable:\n");
+	for (int i = 0; optimizer_table[i]; i++)
+		printf("  %-28s %s\n    %s\n", optimizer_table[i]->name, optimizer_table[i]->doc,
+		       optimizer_table[i]->defaults);
 }
 
 bool
@@ -260,7 +290,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 		ok = false;
 	}
 	if (ok && o->help) {
-		print_help(command, &table);
+		print_help(command, &table, arena);
 		*exit_code = EXIT_OK;
 		return false;
 	}

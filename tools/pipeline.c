@@ -1,6 +1,6 @@
 /* Which passes run, and with which options. The order is that of the two lists, passes/ first; a row's
- * `when` says which of them a command line leaves out. A new pass needs a line here only when an
- * option of the command line reaches it. */
+ * `when` says which of them a command line leaves out. --pass-option reaches the options of any pass; a pass
+ * needs a line here only when an option of the command line with a name of its own reaches it. */
 #include "tools/tools.h"
 
 #include <string.h>
@@ -34,6 +34,18 @@ pass_find(const char *name)
 		if (strcmp(rows[i]->name, name) == 0)
 			return rows[i];
 	return NULL;
+}
+
+OptionText
+pass_option_text(Arena *arena, const char *text, const PassRow **row)
+{
+	size_t n = strcspn(text, ".="), end = strcspn(text, "=");
+
+	*row = pass_find(arena_strndup(arena, text, n));
+	if (text[n] != '.')
+		return (OptionText){"", ""};
+	return (OptionText){arena_strndup(arena, text + n + 1, end - n - 1),
+	                    text[end] ? text + end + 1 : "true"};
 }
 
 /* ---- from the command line to a pass */
@@ -150,14 +162,21 @@ applies(const Session *s, const PassRow *row, bool with_update)
 	return false;
 }
 
+/* What options of the command line say for every pass, and then --pass-option. */
 static PassCall
 call_with_options(const Session *s, const PassRow *row)
 {
 	PassCall call = pass_call(s->arena, row);
+	const PassRow *of;
 
 	for (int i = 0; i < COUNT(uses); i++)
 		if (uses[i].row == row && uses[i].fill)
 			uses[i].fill(s, call.options);
+	for (int i = 0; i < s->o->pass_options.n; i++) {
+		OptionText t = pass_option_text(s->arena, s->o->pass_options.at[i], &of);
+		if (of == row)
+			pass_set(&call, s->arena, &t, s->diag);
+	}
 	return call;
 }
 

@@ -364,7 +364,7 @@ session_close(Session *s)
 	model_close(s->model);
 }
 
-/* ---- the loss: KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME] */
+/* ---- the loss: KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME][,OPTION=VALUE], OPTION one of the row's own */
 /* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
 static int
 port_at(const ImportPorts *ports, const char *text)
@@ -400,10 +400,27 @@ read_port(Session *s, const char *what, const ImportPorts *ports, const char *te
 	return NULL;
 }
 
-/* One of target=INPUT, count=OUTPUT, axis=N and OUTPUT; the text behind it, NULL after reporting. */
+/* OPTION=VALUE of the row's own, behind those before; the text behind it, NULL after reporting. */
+static const char *
+read_loss_setting(Session *s, const LossRow *row, const char *part)
+{
+	LossOptions *l = &s->loss;
+	size_t n = strcspn(part, ",");
+
+	l->settings = arena_printf(s->arena, "%s%s%.*s", l->settings ? l->settings : "",
+	                           l->settings ? " " : "", (int)n, part);
+	if (loss_settings(row, l->settings, s->arena, s->diag))
+		return part + n;
+	diag_hint(s->diag, "--loss=%s; `gradc compile --help` lists a loss's own options",
+	          s->o->loss);
+	return NULL;
+}
+
+/* One of target=INPUT, count=OUTPUT, axis=N, OPTION=VALUE and OUTPUT; the text behind it, NULL after reporting. */
 static const char *
 read_loss_part(Session *s, const char *part)
 {
+	const LossRow *row = loss_find(s->loss_kind);
 	const ImportBinding *b = &s->import->bindings.at[0];
 	LossOptions *l = &s->loss;
 
@@ -418,6 +435,9 @@ read_loss_part(Session *s, const char *part)
 		diag_error(s->diag, EXIT_USAGE, "--loss: %s: need axis=N", part);
 		return NULL;
 	}
+	bool is_pair = part[-1] == ',' && part[strcspn(part, "=,")] == '=';
+	if (row && is_pair && port_at(&b->outputs, part) < 0)
+		return read_loss_setting(s, row, part);
 	return read_port(s, "output", &b->outputs, part, &l->output);
 }
 

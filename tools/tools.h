@@ -17,7 +17,7 @@ typedef struct {
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
-		wrt;
+		wrt, pass_options;
 	int64_t batch, max_accumulate, check_gradients, init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;
@@ -68,6 +68,8 @@ bool session_run(Session *s, const char *last, bool with_update);
 /* Runs them until the module has that stage, and all that belong to it. */
 bool session_stage(Session *s, Stage stage, bool with_update);
 const PassRow *pass_find(const char *name); /* NULL: unknown */
+/* PASS.NAME=VALUE, an option of that pass; *row NULL: unknown. */
+OptionText pass_option_text(Arena *arena, const char *text, const PassRow **row);
 const PassRow *const *pass_rows(int *n); /* both lists, as they run: a pass may stand there twice */
 PassManagerOptions manager_options(const Options *o, Arena *arena);
 const char *const *terminated(Arena *arena, const StringList *list); /* with a NULL behind */

@@ -153,6 +153,39 @@ test_losses(void **state)
 	expect_loss(&row, "column build leaves targets unset");
 	row.build = build_rows;
 	expect_loss(&row, "column build gives sum another type than a scalar of the output's");
+	row.options = (const PassOption[]){{"axis", "x", OPTION_INT, 0}, {0}};
+	expect_loss(&row, "loss \"x\": column options_size is missing");
+	expect_loss(&row, "column options names axis, which every loss has");
+}
+
+/* A loss's own options: defaults, then the text. */
+typedef struct {
+	double gamma;
+	int64_t classes;
+} Settings;
+static void
+test_loss_settings(void **state)
+{
+	static const PassOption options[] = {
+		{"gamma", "x", OPTION_DOUBLE, offsetof(Settings, gamma)},
+		{"classes", "x", OPTION_INT, offsetof(Settings, classes)},
+		{0}};
+	static const Settings defaults = {2, 3};
+	LossRow row = {.name = "x",
+	               .options = options,
+	               .options_size = sizeof(Settings),
+	               .defaults = &defaults};
+	Arena *arena = arena_new();
+	Diag *diag = listen();
+	const Settings *given = loss_settings(&row, "classes=7", arena, diag);
+
+	(void)state;
+	assert_non_null(given);
+	assert_true(given->gamma == 2 && given->classes == 7);
+	assert_null(loss_settings(&row, "gamma=x", arena, diag));
+	assert_null(loss_settings(&row, "gama=1", arena, diag));
+	assert_said(false, diag, "loss x has no option gama");
+	arena_free(arena);
 }
 
 static void
@@ -176,9 +209,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tables),
-		cmocka_unit_test(test_optimizers),
-		cmocka_unit_test(test_losses),
+		cmocka_unit_test(test_tables), cmocka_unit_test(test_optimizers),
+		cmocka_unit_test(test_losses), cmocka_unit_test(test_loss_settings),
 		cmocka_unit_test(test_passes),
 	};
 
