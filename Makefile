@@ -41,9 +41,10 @@ accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
 
-docs: build ## writes docs/ops.md from the rows of the op table
-	cmake --build --preset release --target ops_page
+docs: build ## writes docs/ops.md from the rows of ops, and the man page from the rows of options
+	cmake --build --preset release --target ops_page executable_help
 	build/tests/ops_page > docs/ops.md
+	scripts/man-page build > docs/gradc.1
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test

@@ -212,7 +212,8 @@ struct OptionRow {
 	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
 	int64_t least;
 	const char *(*nth)(
-		int i); /* names of a table, shown and chosen before `value`; NULL ends */
+		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
+	const char *group; /* title of the options from here on, for the help */
 };
 typedef struct {
 	const OptionRow *rows;

@@ -343,6 +343,8 @@ options_print(FILE *out, const OptionTable *table)
 		const OptionRow *row = &table->rows[i];
 		const char *value = value_text(arena, row);
 		char letter[8] = "";
+		if (row->group)
+			fprintf(out, "\n%s:\n", row->group);
 		if (!row->help)
 			continue;
 		if (row->letter)
