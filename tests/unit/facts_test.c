@@ -99,7 +99,7 @@ test_channels(void **state)
 {
 	(void)state;
 	for_each_case(check_channel);
-	assert_true(n_channels >= 20 && n_seen_wrong >= 20);
+	assert_true((n_channels >= 20 && n_seen_wrong >= 20) || !tries_all_ops());
 }
 
 static void
@@ -127,7 +127,7 @@ test_adapted_operands(void **state)
 {
 	(void)state;
 	for_each_case(check_linear);
-	assert_true(n_adapted >= 30);
+	assert_true(n_adapted >= 30 || !tries_all_ops());
 }
 
 int

@@ -66,7 +66,8 @@ test_commutative(void **state)
 
 	(void)state;
 	for (int op = 0; op < N_OPS; op++)
-		for (int k = 0; op_table[op]->commutative && k < COUNT(dtypes); k++) {
+		for (int k = 0; tries_op(op) && op_table[op]->commutative && k < COUNT(dtypes);
+		     k++) {
 			Module *m = module_new("types");
 			Type t = type_scalar(m, dtypes[k]), result;
 			int n;
@@ -354,7 +355,7 @@ test_biases(void **state)
 {
 	(void)state;
 	for_each_case(check_bias);
-	assert_true(n_biases >= 10);
+	assert_true(n_biases >= 10 || !tries_all_ops());
 }
 
 /* ---- generated C: one shared object a case, every kernel on random buffers */

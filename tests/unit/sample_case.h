@@ -144,12 +144,38 @@ has_kinks(const Values *v)
 	       strcmp(v->word, "nans") == 0;
 }
 
+/* ---- $GRADC_TEST_OP: the one op that is tried (scripts/test-op) */
+static inline bool
+tries_all_ops(void)
+{
+	return !getenv("GRADC_TEST_OP");
+}
+
+static inline bool
+tries_op(int op)
+{
+	return tries_all_ops() || strcmp(getenv("GRADC_TEST_OP"), op_table[op]->name) == 0;
+}
+
+/* A name that no op has would try nothing. */
+static inline void
+assert_tries_some_op(void)
+{
+	for (int op = 0; op < N_OPS; op++)
+		if (tries_op(op))
+			return;
+	fail_msg("no op is called %s", getenv("GRADC_TEST_OP"));
+}
+
 typedef void (*CaseTest)(Case *c);
 static inline void
 for_each_case(CaseTest test)
 {
+	assert_tries_some_op();
 	for (int op = 0; op < N_OPS; op++) {
 		const Sample *s = op_table[op]->samples;
+		if (!tries_op(op))
+			continue;
 		if (!s || !s->attrs)
 			fail_msg("op %s has no samples", op_table[op]->name);
 		for (; s->attrs; s++) {
