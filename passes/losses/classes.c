@@ -1,7 +1,7 @@
 /* Losses over class indices: cross_entropy (logits) and nll (log-probabilities). PyTorch's
  * CrossEntropyLoss and NLLLoss with ignore_index = -100: targets of that index have weight 0; with class
  * weights the mean divides by the sum of the targets' weights. */
-#include "passes/pass.h"
+#include "passes/losses/loss.h"
 
 enum { IGNORE_INDEX = -100 };
 
@@ -11,11 +11,16 @@ only(int64_t axis)
 	return (Ints){.n = 1, .at = {axis}};
 }
 
-/* v, of the labels' shape, repeated along the class axis */
-static Value *
-along_classes(const Loss *l, Value *v)
+Value *
+loss_along_classes(const Loss *l, Value *v)
 {
 	return b_broadcast_back(l->b, v, l->output->type, only(l->class_axis));
+}
+
+Value *
+loss_over_classes(const Loss *l, Value *v)
+{
+	return b_reduce(l->b, REDUCE_SUM, v, only(l->class_axis));
 }
 
 /* [classes] repeated over everything else */
@@ -37,15 +42,8 @@ class_weights(const Loss *l)
 	return b_constant(l->b, tensor_borrow(m, type, data));
 }
 
-typedef struct {
-	Value *hot;    /* bool, logits' shape: the target's class */
-	Value *valid;  /* bool, labels' shape */
-	Value *weight; /* labels' shape: row weight, 0 where ignored */
-	Value *row;    /* as weight, without the class weight */
-} Targets;
-
-static Targets
-prepare_targets(Loss *l)
+Targets
+loss_targets(Loss *l)
 {
 	Builder *b = l->b;
 	Value *labels = l->target;
@@ -60,13 +58,12 @@ prepare_targets(Loss *l)
 	t.row = b_select(b, t.valid, w, b_splat(b, wt, 0));
 	Value *classes = b_iota(b, labels->type->dtype, ints_of_type(l->output->type),
 	                        l->class_axis);
-	t.hot = b_binary(b, OP_eq, classes, along_classes(l, labels));
+	t.hot = b_binary(b, OP_eq, classes, loss_along_classes(l, labels));
 	t.weight = t.row;
 	if (l->options->class_weight) {
 		Value *cw = over_targets(l, class_weights(l));
 		Value *own = b_select(b, t.hot, cw, b_splat(b, l->output->type, 0));
-		t.weight = b_binary(b, OP_mul, t.row,
-		                    b_reduce(b, REDUCE_SUM, own, only(l->class_axis)));
+		t.weight = b_binary(b, OP_mul, t.row, loss_over_classes(l, own));
 	}
 	return t;
 }
@@ -92,10 +89,10 @@ count_correct(Loss *l, const Targets *t)
 	return sum_all(b, b_select(b, hit, t->row, b_splat(b, t->row->type, 0)));
 }
 
-/* sum of -w logp[label], with label smoothing e: (1-e) of that and e/classes of -sum over classes of
- * their weighted logp. per_class(c) is -logp, per_target -logp[label]. */
-static void
-finish(Loss *l, const Targets *t, Value *per_target, Value *per_class)
+/* With label smoothing e: (1-e) of the sum over targets of their weighted loss, and e/classes of the sum over all
+ * classes. */
+void
+loss_of_targets(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 {
 	Builder *b = l->b;
 	double e = l->options->label_smoothing;
@@ -106,7 +103,7 @@ finish(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 		if (l->options->class_weight)
 			per_class = b_binary(b, OP_mul, per_class,
 			                     over_targets(l, class_weights(l)));
-		Value *all = b_reduce(b, REDUCE_SUM, per_class, only(l->class_axis));
+		Value *all = loss_over_classes(l, per_class);
 		Value *smooth = b_binary(b, OP_mul, all, t->row);
 		smooth = b_binary(b, OP_mul, smooth, b_splat(b, all->type, e / (double)classes));
 		each = b_binary(b, OP_mul, each, b_splat(b, each->type, 1 - e));
@@ -123,30 +120,30 @@ static void
 build_cross_entropy(Loss *l)
 {
 	Builder *b = l->b;
-	Targets t = prepare_targets(l);
+	Targets t = loss_targets(l);
 	Value *max = b_unary(b, OP_stop_gradient,
 	                     b_reduce(b, REDUCE_MAX, l->output, only(l->class_axis)));
-	Value *z = b_binary(b, OP_sub, l->output, along_classes(l, max));
-	Value *total = b_reduce(b, REDUCE_SUM, b_unary(b, OP_exp, z), only(l->class_axis));
+	Value *z = b_binary(b, OP_sub, l->output, loss_along_classes(l, max));
+	Value *total = loss_over_classes(l, b_unary(b, OP_exp, z));
 	Value *lse = b_unary(b, OP_log, total);
 	Value *own = b_select(b, t.hot, z, b_splat(b, z->type, 0));
-	Value *picked = b_reduce(b, REDUCE_SUM, own, only(l->class_axis));
+	Value *picked = loss_over_classes(l, own);
 	Value *per_class = NULL;
 
 	if (l->options->label_smoothing != 0)
-		per_class = b_binary(b, OP_sub, along_classes(l, lse), z);
-	finish(l, &t, b_binary(b, OP_sub, lse, picked), per_class);
+		per_class = b_binary(b, OP_sub, loss_along_classes(l, lse), z);
+	loss_of_targets(l, &t, b_binary(b, OP_sub, lse, picked), per_class);
 }
 
 static void
 build_nll(Loss *l)
 {
 	Builder *b = l->b;
-	Targets t = prepare_targets(l);
+	Targets t = loss_targets(l);
 	Value *minus = b_unary(b, OP_neg, l->output);
 	Value *own = b_select(b, t.hot, minus, b_splat(b, minus->type, 0));
 
-	finish(l, &t, b_reduce(b, REDUCE_SUM, own, only(l->class_axis)), minus);
+	loss_of_targets(l, &t, loss_over_classes(l, own), minus);
 }
 
 const LossRow loss_cross_entropy = {

@@ -1,5 +1,5 @@
 /* Losses over elements: the target has the output's shape; the mean is over all of its elements. */
-#include "passes/pass.h"
+#include "passes/losses/loss.h"
 
 static Value *
 number(Loss *l, double x)
@@ -7,8 +7,8 @@ number(Loss *l, double x)
 	return b_splat(l->b, l->output->type, x);
 }
 
-static void
-finish(Loss *l, Value *each)
+void
+loss_of_elements(Loss *l, Value *each)
 {
 	Builder *b = l->b;
 	Ints axes = {.n = each->type->rank}, rows = {.n = 1, .at = {0}};
@@ -32,13 +32,13 @@ build_mse(Loss *l)
 {
 	Value *d = difference(l);
 
-	finish(l, b_binary(l->b, OP_mul, d, d));
+	loss_of_elements(l, b_binary(l->b, OP_mul, d, d));
 }
 
 static void
 build_l1(Loss *l)
 {
-	finish(l, b_unary(l->b, OP_abs, difference(l)));
+	loss_of_elements(l, b_unary(l->b, OP_abs, difference(l)));
 }
 
 /* delta = 1: d^2/2 where |d| < 1, else |d| - 1/2 */
@@ -50,7 +50,7 @@ build_huber(Loss *l)
 	Value *square = b_binary(b, OP_mul, b_binary(b, OP_mul, d, d), number(l, 0.5));
 	Value *line = b_binary(b, OP_sub, a, number(l, 0.5));
 
-	finish(l, b_select(b, b_binary(b, OP_lt, a, number(l, 1)), square, line));
+	loss_of_elements(l, b_select(b, b_binary(b, OP_lt, a, number(l, 1)), square, line));
 }
 
 /* max(x, 0) - x t + log(1 + exp(-|x|)), the max written so that its derivative at 0 is the logistic's */
@@ -65,7 +65,7 @@ build_bce_with_logits(Loss *l)
 	Value *linear = b_binary(b, OP_sub, b_select(b, positive, x, zero),
 	                         b_binary(b, OP_mul, x, l->target));
 
-	finish(l, b_binary(b, OP_add, linear, tail));
+	loss_of_elements(l, b_binary(b, OP_add, linear, tail));
 }
 
 const LossRow loss_mse = {.name = "mse", .doc = "squared error", .build = build_mse};
