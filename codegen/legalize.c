@@ -59,8 +59,11 @@ split_full_reduce(Node *n)
 	             .loc = n->loc,
 	             .phase = n->phase};
 	Ints two = {.n = 2, .at = {x->type->n / block, block}};
-	Value *partial = b_reduce(&b, a->kind, b_reshape(&b, x, two), (Ints){.n = 1, .at = {1}});
-	Value *sum = b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}});
+	/* The sums of blocks are not rounded to fewer bits before they are added. */
+	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
+	Value *blocks = b_cast(&b, b_reshape(&b, x, two), wide);
+	Value *partial = b_reduce(&b, a->kind, blocks, (Ints){.n = 1, .at = {1}});
+	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}}), dtype);
 	value_replace_uses(node_result(n, 0),
 	                   b_reshape(&b, sum, ints_of_type(node_result(n, 0)->type)));
 	node_erase(n);

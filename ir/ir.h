@@ -61,16 +61,17 @@ const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 /* ---- attributes: a struct per op and a table of its fields. Everything that touches attributes
  * (text, hash, comparison, cloning) goes through the table. */
 typedef enum {
-	FIELD_INT,    /* int64_t */
-	FIELD_FLOAT,  /* double */
-	FIELD_BOOL,   /* bool */
-	FIELD_ENUM,   /* int, printed as one of .names */
-	FIELD_DTYPE,  /* DType */
-	FIELD_INTS,   /* Ints */
-	FIELD_TENSOR, /* const Tensor * */
-	FIELD_FUNC,   /* Function * */
-	FIELD_STATE,  /* State * */
-	FIELD_KERNEL, /* Kernel * */
+	FIELD_INT,          /* int64_t */
+	FIELD_FLOAT,        /* double */
+	FIELD_BOOL,         /* bool */
+	FIELD_ENUM,         /* int, printed as one of .names */
+	FIELD_DTYPE,        /* DType */
+	FIELD_DTYPE_IF_ANY, /* int: 1 + DType; 0: not said */
+	FIELD_INTS,         /* Ints */
+	FIELD_TENSOR,       /* const Tensor * */
+	FIELD_FUNC,         /* Function * */
+	FIELD_STATE,        /* State * */
+	FIELD_KERNEL,       /* Kernel * */
 } FieldKind;
 typedef struct {
 	const char *name;

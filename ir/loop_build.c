@@ -107,6 +107,7 @@ statement_hash(const LoopStatement *s)
 	h = hash_mix(h, (uint64_t)s->buffer);
 	h = hash_bytes(&s->f, sizeof(s->f), h);
 	h = hash_mix(h, (uint64_t)s->i);
+	h = hash_mix(h, (uint64_t)s->how.round << 8 | (uint64_t)s->how.overflow);
 	if (!s->place)
 		return h;
 	h = hash_mix(h, (uint64_t)s->place->constant);
@@ -135,6 +136,7 @@ statement_equal(const LoopStatement *a, const LoopStatement *b)
 {
 	return a->kind == b->kind && a->op == b->op && a->type == b->type &&
 	       a->n_operands == b->n_operands && a->buffer == b->buffer && a->i == b->i &&
+	       a->how.round == b->how.round && a->how.overflow == b->how.overflow &&
 	       memcmp(&a->f, &b->f, sizeof(a->f)) == 0 &&
 	       memcmp(a->operands, b->operands, sizeof(LoopValue) * (size_t)a->n_operands) == 0 &&
 	       affine_equal(a->place, b->place);
@@ -235,6 +237,52 @@ lb_cast(LoopBuilder *lb, DType type, LoopValue x)
 	                                           .i = type,
 	                                           .n_operands = 1,
 	                                           .operands = {x}});
+}
+
+LoopValue
+lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random)
+{
+	bool stochastic = how.round == ROUND_STOCHASTIC;
+
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CAST,
+	                                           .buffer = -1,
+	                                           .type = compute_type(type),
+	                                           .i = type,
+	                                           .how = how,
+	                                           .n_operands = stochastic ? 2 : 1,
+	                                           .operands = {x, stochastic ? random : 0}});
+}
+
+/* Do the ops that give x only choose among numbers of the type? */
+static bool
+is_narrow(const LoopBuilder *lb, DType type, LoopValue x, int depth)
+{
+	int at = lb->definitions.at[x];
+	const LoopStatement *s = at >= 0 ? &lb->k->body.at[at] : NULL;
+
+	if (!s || depth == 0)
+		return false;
+	if (s->kind == LOOP_STATEMENT_LOAD)
+		return lb->k->buffers.at[s->buffer].type->dtype == type;
+	if (s->kind == LOOP_STATEMENT_CAST)
+		return s->i == type;
+	if (s->kind == LOOP_STATEMENT_CONST && dtype_is_float(type))
+		return dtype_round(type, s->f) == s->f;
+	if (s->kind != LOOP_STATEMENT_OP ||
+	    (s->op != LOOP_select && s->op != LOOP_max && s->op != LOOP_min))
+		return false;
+	return is_narrow(lb, type, s->operands[s->n_operands - 2], depth - 1) &&
+	       is_narrow(lb, type, s->operands[s->n_operands - 1], depth - 1);
+}
+
+LoopValue
+lb_narrow(LoopBuilder *lb, DType type, LoopValue x)
+{
+	enum { DEPTH = 4 };
+
+	if (compute_type(type) == type || is_narrow(lb, type, x, DEPTH))
+		return x;
+	return lb_cast_as(lb, type, (Conversion){0}, x, -1);
 }
 
 LoopValue

@@ -103,6 +103,18 @@ read_dtype(KernelReader *kr, DType *out)
 	return false;
 }
 
+/* [ROUNDING] [OVERFLOW], where they are not the default */
+static void
+read_conversion(Reader *r, Conversion *how)
+{
+	for (int i = 1; rounding_names[i]; i++)
+		if (read_word(r, rounding_names[i]))
+			how->round = (Rounding)i;
+	for (int i = 1; overflow_names[i]; i++)
+		if (read_word(r, overflow_names[i]))
+			how->overflow = (Overflow)i;
+}
+
 /* What stands behind `v3 = `; the dtype comes last and decides how a literal is read. */
 static bool
 read_definition(KernelReader *kr, LoopStatement *s)
@@ -123,6 +135,7 @@ read_definition(KernelReader *kr, LoopStatement *s)
 		if (!read_scalars(kr, s) || !read_word(r, "to") || !read_dtype(kr, &storage))
 			return false;
 		s->i = storage;
+		read_conversion(r, &s->how);
 	} else if (read_word(r, "affine")) {
 		s->kind = LOOP_STATEMENT_AFFINE;
 		if (!read_affine(kr, &s->place))

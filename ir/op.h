@@ -54,8 +54,8 @@ void grad_none(Grad *g); /* no gradient is defined: an error */
 
 /* How `fuse` and `lower` may treat an op. */
 typedef enum {
-	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar` */
-	FUSE_VIEW,        /* result element i is operand element map(i): `map` */
+	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar`, or `element` where i itself counts */
+	FUSE_VIEW,   /* result element i is operand element map(i): `map` */
 	FUSE_INDEX,  /* result element i from i alone, or a load at computed places: `element` */
 	FUSE_REDUCE, /* ReduceAttr */
 	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
@@ -95,7 +95,7 @@ struct OpRow {
 	LoopValue (*scalar)(LoopBuilder *lb, const Node *n, const LoopValue *x);
 	/* FUSE_VIEW: index of the result to index of operand 0. */
 	void (*map)(LoopBuilder *lb, const Node *n, const Index *result, Index *operand);
-	/* FUSE_INDEX: the element at that index. */
+	/* FUSE_INDEX, and FUSE_ELEMENTWISE without `scalar`: the element at that index. */
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
@@ -143,16 +143,26 @@ typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
 typedef struct { const Tensor *value; } ConstantAttr;
-typedef struct { DType to; } CastAttr;
+typedef struct {
+	DType to;
+	int round, overflow; /* Rounding, Overflow: of floats below f32 */
+	int64_t stream;      /* of random bits */
+} CastAttr;
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* ReduceKind */
-typedef struct { Ints x_batch, y_batch, x_contract, y_contract, order; } DotAttr;
+typedef struct {
+	Ints x_batch, y_batch, x_contract, y_contract, order;
+	int dtype; /* of the result: 1 + DType; 0: as the operands */
+	bool allow_tf32;
+} DotAttr;
 /* x is [batch, channel, spatial...], w is [out, in, spatial...]. */
 typedef struct {
 	Ints stride, low, high, dilation; /* per spatial axis */
 	int64_t groups;
 	Ints size; /* of the result's spatial axes (conv_grad_input) or the window's (.._weight) */
+	int dtype; /* as DotAttr's */
+	bool allow_tf32;
 } ConvAttr;
 typedef enum { POOL_MAX, POOL_SUM } PoolKind;
 typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; } PoolAttr;

@@ -13,6 +13,8 @@ enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32, MANY_
 /* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
 enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
+/* Of sums that wait for the next block of k: they stay in the second cache, and a panel is packed again for each. */
+enum { WAITING_BYTES = 128 << 10 };
 
 /* The sums in registers, in f32: rows x columns, which are two vectors. They leave room for columns of b and an element
  * of a, and need fewer loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a
@@ -42,6 +44,9 @@ typedef struct {
 	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
 	int64_t near_bytes; /* of a: they are to stay near from one panel to the next; 0: any number */
 	int64_t group;      /* panels that are multiplied with one block of k before the next */
+	/* Sums between blocks of k where the result has fewer bits than they, for some rows and a panel; -1, 0: in c. */
+	int partial;
+	int64_t partial_rows;
 	/* of the part; `repeat`: where the columns' axis begins anew */
 	int64_t rows;
 	Affine batch, first_row, repeat, first_panel;
@@ -51,8 +56,8 @@ typedef struct {
 	/* of the strip, or a block's columns: the first within the panel, and where it is packed */
 	Affine column, packed;
 	int64_t n_columns;
-	/* of the block's rows */
-	Affine row;
+	/* of the block's rows; within those of `partial` */
+	Affine row, partial_row;
 	int n_rows;
 } Product;
 
@@ -100,11 +105,12 @@ close_strip(const Product *p)
 static void
 pack_element(const Product *p, Affine k, Affine j)
 {
-	LoopValue x = p->g->b(p->lw, p->g, p->batch, affine_add(p->first_k, k),
-	                      affine_add(p->first_column, affine_add(p->column, j)));
+	Affine column = affine_add(p->first_column, affine_add(p->column, j));
+	LoopValue x = p->g->b(p->lw, p->g, p->batch, affine_add(p->first_k, k), column);
 	Affine place = affine_add(affine_scale(k, p->strip_columns), j);
 
-	lb_store(p->lw->lb, p->panel, affine_add(p->packed, place), x);
+	lb_store(p->lw->lb, p->panel, affine_add(p->packed, place),
+	         lb_cast(p->lw->lb, p->g->type, x));
 }
 
 /* Where b lies along k: a line of the cache for each column, all of it. With rows of 4 KiB all columns share lines. */
@@ -162,7 +168,9 @@ pack_strip(void *ctx, Affine number, int64_t size)
 static LoopValue
 element_of_a(const Product *p, Affine r, Affine k)
 {
-	return p->g->a(p->lw, p->g, p->batch, affine_add(p->row, r), affine_add(p->first_k, k));
+	Affine row = affine_add(p->row, r), at = affine_add(p->first_k, k);
+
+	return lb_cast(p->lw->lb, p->g->type, p->g->a(p->lw, p->g, p->batch, row, at));
 }
 
 /* packed_rows[k, r] = a(row + r, k) */
@@ -184,6 +192,15 @@ place_of(const Product *p, int r, Affine j)
 {
 	return p->g->c(p->lw, p->g, p->batch, affine_add(p->row, affine_constant(r)),
 	               affine_add(p->first_column, affine_add(p->column, j)));
+}
+
+/* Where a sum waits for the next block of k. */
+static Affine
+partial_place(const Product *p, int r, Affine j)
+{
+	Affine row = affine_add(p->partial_row, affine_constant(r));
+
+	return affine_add(affine_scale(row, p->panel_columns), affine_add(p->column, j));
 }
 
 /* Calls body for the block of k that begins at `first`, or for all others: what is known not to be is left out. */
@@ -214,7 +231,7 @@ clear_sums(const Product *p)
 	lb_end(lb);
 }
 
-/* sums[r][j] = what earlier blocks of k left in c */
+/* sums[r][j] = what earlier blocks of k left */
 static void
 load_sums(const Product *p)
 {
@@ -222,7 +239,9 @@ load_sums(const Product *p)
 	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
 
 	for (int r = 0; r < p->n_rows; r++)
-		lb_store(lb, p->sums[r], j, lb_load(lb, p->out, place_of(p, r, j)));
+		lb_store(lb, p->sums[r], j,
+		         p->partial < 0 ? lb_load(lb, p->out, place_of(p, r, j))
+		                        : lb_load(lb, p->partial, partial_place(p, r, j)));
 	lb_end(lb);
 }
 
@@ -234,11 +253,14 @@ put_sums(const Product *p, bool complete)
 	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
 
 	for (int r = 0; r < p->n_rows; r++) {
-		Affine place = place_of(p, r, j);
+		bool waits = !complete && p->partial >= 0;
+		Affine place = waits ? partial_place(p, r, j) : place_of(p, r, j);
 		LoopValue sum = lb_load(lb, p->sums[r], j);
+		if (!waits)
+			sum = result_of_sum(lb, p->g->node, sum);
 		if (complete)
 			sum = lower_stored_element(p->lw, p->g->node, place, sum);
-		lb_store(lb, p->out, place, sum);
+		lb_store(lb, waits ? p->partial : p->out, place, sum);
 	}
 	lb_end(lb);
 }
@@ -295,7 +317,7 @@ register_block(void *ctx, Affine number, int64_t size)
 	where_k_is(p, 0, false, load_sums);
 	if (tiling_size(&p->depth))
 		multiply(p);
-	if (p->bias) {
+	if (p->bias || p->partial >= 0) {
 		where_k_is(p, last, false, store_sums);
 		where_k_is(p, last, true, finish_sums);
 	} else {
@@ -307,6 +329,7 @@ static void
 row_block(Product *p, Affine first, int64_t size)
 {
 	p->row = affine_add(p->first_row, first);
+	p->partial_row = first;
 	p->n_rows = (int)size;
 	if (p->packed_rows >= 0 && tiling_size(&p->depth))
 		pack_rows(p);
@@ -486,6 +509,30 @@ part_shape(const Product *p)
 }
 
 static void
+all_depths(Product *p)
+{
+	if (tiling_size(&p->depth))
+		for_blocks(p->lw->lb, &p->depth, depth_block, p);
+	else
+		depth_block(p, affine_constant(0), 0);
+}
+
+/* So many rows from block of k to block of k, before any others. */
+static void
+waiting_rows(void *ctx, Affine number, int64_t size)
+{
+	Product *p = ctx;
+	Affine first = p->first_row;
+	int64_t rows = p->rows;
+
+	p->first_row = affine_add(first, affine_scale(number, p->partial_rows));
+	p->rows = size;
+	all_depths(p);
+	p->first_row = first;
+	p->rows = rows;
+}
+
+static void
 one_part(Product *p, Type shape, Affine number)
 {
 	LoopBuilder *lb = p->lw->lb;
@@ -501,10 +548,10 @@ one_part(Product *p, Type shape, Affine number)
 	p->first_row = affine_scale(at.at[1], p->rows);
 	p->repeat = affine_scale(at.at[2], t->shape.at[t->axis] * t->inside);
 	p->first_panel = affine_scale(at.at[3], p->group);
-	if (tiling_size(&p->depth))
-		for_blocks(lb, &p->depth, depth_block, p);
+	if (p->partial_rows)
+		for_pieces(lb, p->rows, p->partial_rows, waiting_rows, p);
 	else
-		depth_block(p, affine_constant(0), 0);
+		all_depths(p);
 }
 
 /* The parts of each, one after the other. */
@@ -537,6 +584,24 @@ parallel_parts(Lower *lw, Product *list, int n)
 	lb_end(lb);
 }
 
+/* Would sums lose bits between two blocks of k if they were stored in the result? */
+static bool
+sums_wait(const Product *p)
+{
+	DType stored = lower_stored(p->lw)->type->dtype;
+
+	return dtype_info[stored].bits < dtype_info[p->g->type].bits &&
+	       most_depth(p) < tiling_size(&p->depth);
+}
+
+static int64_t
+most_waiting_rows(const Product *p)
+{
+	int64_t n = WAITING_BYTES / dtype_bytes(p->g->type, p->panel_columns);
+
+	return n / p->block_rows * p->block_rows;
+}
+
 static Product
 product_of(Lower *lw, const Gemm *g)
 {
@@ -551,9 +616,13 @@ product_of(Lower *lw, const Gemm *g)
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
 	             .lanes = r->columns / wide / 2,
-	             .near_bytes = g->a_along_k ? r->near_bytes : 0};
+	             .partial = -1};
 	p.depth = tile_evenly(&g->k, r->depth, 1);
+	bool waits = sums_wait(&p);
+	p.near_bytes = g->a_along_k && !waits ? r->near_bytes : 0;
 	choose_panels(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
+	if (waits)
+		p.partial_rows = most_waiting_rows(&p);
 	p.out = lower_buffer(lw, lower_stored(lw));
 	p.bias = lower_stored(lw) != node_result(g->node, 0);
 	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
@@ -567,7 +636,7 @@ product_of(Lower *lw, const Gemm *g)
 static void
 declare_locals(LoopBuilder *lb, Product *list, int n)
 {
-	int64_t panel = 0, rows = 0;
+	int64_t panel = 0, rows = 0, waiting = 0;
 	Product *first = &list[0];
 
 	for (int i = 0; i < n; i++) {
@@ -577,13 +646,17 @@ declare_locals(LoopBuilder *lb, Product *list, int n)
 		panel = panel > p->panel_columns * depth ? panel : p->panel_columns * depth;
 		if (p->packed_rows >= 0)
 			rows = rows > p->block_rows * depth ? rows : p->block_rows * depth;
+		int64_t sums = p->partial_rows * p->panel_columns;
+		waiting = waiting > sums ? waiting : sums;
 	}
 	panel = lb_local(lb, first->g->type, panel);
 	rows = rows ? lb_local(lb, first->g->type, rows) : -1;
+	waiting = waiting ? lb_local(lb, first->g->type, waiting) : -1;
 	for (int r = 0; r < first->block_rows; r++)
 		first->sums[r] = lb_local(lb, first->g->type, first->block_columns);
 	for (int i = 0; i < n; i++) {
 		list[i].panel = (int)panel;
+		list[i].partial = list[i].partial_rows ? (int)waiting : -1;
 		list[i].packed_rows = list[i].packed_rows < 0 ? -1 : (int)rows;
 		memmove(list[i].sums, first->sums, sizeof(first->sums));
 	}

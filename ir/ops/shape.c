@@ -248,12 +248,14 @@ dot_swap(DotAttr *a, Value **operands)
 	int rows = operands[0]->type->rank - a->x_contract.n;
 	int columns = operands[1]->type->rank - a->y_contract.n;
 	Value *x = operands[0];
+	Ints contract = a->x_contract;
 
 	for (int i = 0; i < a->order.n; i++)
 		a->order.at[i] += a->order.at[i] < rows ? columns : -rows;
 	operands[0] = operands[1];
 	operands[1] = x;
-	*a = (DotAttr){.x_contract = a->y_contract, .y_contract = a->x_contract, .order = a->order};
+	a->x_contract = a->y_contract;
+	a->y_contract = contract;
 }
 
 /* transpose of a dot that nobody else reads: the dot of these operands, or of the same two the other way round, writes

@@ -76,6 +76,7 @@ fill(Case *c, int i, Type t)
 		else
 			x.i[k] = (int64_t)v;
 	}
+	eval_tensor_round(&x);
 	c->args[i] = x;
 }
 

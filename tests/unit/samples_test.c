@@ -33,6 +33,7 @@ see_field(Coverage *c, const Field *f, const void *at)
 	switch (f->kind) {
 	case FIELD_INT: see(c, *(const int64_t *)at); break;
 	case FIELD_BOOL: see(c, *(const bool *)at); break;
+	case FIELD_DTYPE_IF_ANY: see(c, *(const int *)at); break;
 	case FIELD_DTYPE: see(c, *(const DType *)at); break;
 	case FIELD_ENUM: c->words |= 1ull << *(const int *)at; break;
 	case FIELD_TENSOR: see(c, (int64_t)(*(const Tensor *const *)at)->hash); break;
