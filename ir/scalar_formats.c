@@ -339,7 +339,8 @@ build_load_packed(B *b, const FunctionRow *row, const V *x)
 V
 build_wrap_packed(B *b, const FunctionRow *row, const V *x)
 {
-	V word = lb_cast(b, dtype_info[lb_type(b, x[0])].class == CLASS_SIGNED ? S32 : U32, x[0]);
+	bool is_signed = dtype_info[lb_type(b, x[0])].class == CLASS_SIGNED;
+	V word = lb_cast(b, is_signed ? S32 : U32, x[0]);
 
-	return low_bits(b, row->storage, bits(b, U32, word));
+	return low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
 }
