@@ -4,7 +4,6 @@
  * with LOOP_LANES partials. A reduction of row values sums over the rows of a chunk. */
 #include "codegen/lower_impl.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4 };
@@ -36,6 +35,12 @@ static DType
 reduce_type(const Node *n)
 {
 	return compute_type(node_result(n, 0)->type->dtype);
+}
+
+static LoopValue
+reduce_identity(LoopBuilder *lb, const Node *n)
+{
+	return lb_identity(lb, accumulate_kind(n), node_result(n, 0)->type->dtype);
 }
 
 static LoopValue
@@ -299,12 +304,10 @@ column_loop(Rows *r, int64_t width, void (*body)(Rows *r, LoopValue j, void *ctx
 static void
 column_init(Rows *r, LoopValue j, void *ctx)
 {
-	static const double identities[] = {0, 1, -INFINITY, INFINITY};
 	const Node *n = ctx;
-	LoopBuilder *lb = r->lw->lb;
 
-	lb_store(lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
-	         lb_number(lb, reduce_type(n), identities[accumulate_kind(n)]));
+	lb_store(r->lw->lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
+	         reduce_identity(r->lw->lb, n));
 }
 
 typedef struct {
@@ -524,7 +527,6 @@ declare_columns(Rows *r)
 static void
 lower_empty(Rows *r)
 {
-	static const double identities[] = {0, 1, -INFINITY, INFINITY};
 	struct LowerState *st = r->lw->state;
 	LoopBuilder *lb = r->lw->lb;
 	const Node *ret = function_return(r->lw->f);
@@ -533,8 +535,7 @@ lower_empty(Rows *r)
 		if (op_row(n)->fuse != FUSE_REDUCE)
 			continue;
 		st->reduced[n->id] = REDUCED_SCALAR;
-		st->reduced_at[n->id] = lb_number(lb, reduce_type(n),
-		                                  identities[accumulate_kind(n)]);
+		st->reduced_at[n->id] = reduce_identity(lb, n);
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);

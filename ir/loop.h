@@ -155,6 +155,8 @@ LoopValue lb_float(LoopBuilder *lb, DType type, double value);
 LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
 /* A number of whatever compute type. */
 LoopValue lb_number(LoopBuilder *lb, DType type, double value);
+/* What an accumulation of that kind over numbers of a storage type starts at. */
+LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
 /* To a float below f32; random: 32 bits for stochastic rounding, else -1. */
 LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);

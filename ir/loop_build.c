@@ -224,6 +224,19 @@ lb_number(LoopBuilder *lb, DType type, double value)
 	return dtype_is_float(type) ? lb_float(lb, type, value) : lb_int(lb, type, (int64_t)value);
 }
 
+LoopValue
+lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage)
+{
+	static const double floats[] = {0, 1, -INFINITY, INFINITY};
+	bool is_signed = dtype_info[storage].class == CLASS_SIGNED;
+	int64_t most = (int64_t)(~0ull >> (64 - dtype_info[storage].bits + is_signed));
+	const int64_t integers[] = {0, 1, is_signed ? -most - 1 : 0, most};
+	DType type = compute_type(storage);
+
+	return dtype_is_float(type) ? lb_float(lb, type, floats[kind])
+	                            : lb_int(lb, type, integers[kind]);
+}
+
 /* x as the storage type sees it (s8 wraps, f16 rounds), in that type's compute type: `i` holds the
  * storage type. */
 LoopValue

@@ -108,6 +108,9 @@ struct OpRow {
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* FUSE_OPAQUE: how the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
 	Reading (*reads)(const Node *n, int i, Ints *axes);
+	/* FUSE_OPAQUE: does n's kernel add to what it has stored? Of a float type below f32 it would round each sum:
+	 * `legalize` makes it f32. NULL: no. */
+	bool (*sums_in_memory)(const Node *n);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */

@@ -1,6 +1,6 @@
 /* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
  * flattening and linear indices. */
-#include "ir/ops/family.h"
+#include "ir/ops/elementwise.h"
 
 #include <math.h>
 
@@ -205,6 +205,8 @@ scatter_infer(Infer *in)
 	if (!gathered_shape(in, data, in->operand[1], ((const ScatterAttr *)in->attr)->axis,
 	                    &shape))
 		return;
+	if (data->dtype == BOOL && ((const ScatterAttr *)in->attr)->kind != SCATTER_SET)
+		infer_error(in, "combining is not defined for bool");
 	if (updates != type_new(in->m, data->dtype, shape.n, shape.at))
 		infer_error(in, "updates do not have the gathered type");
 	in->result[0] = data;
@@ -213,7 +215,7 @@ scatter_infer(Infer *in)
 static void
 scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t i)
 {
-	bool is_float = dtype_is_float(y->type->dtype);
+	bool is_float = dtype_is_float(y->type->dtype), is_u64 = y->type->dtype == U64;
 
 	switch (kind) {
 	case SCATTER_ADD:
@@ -232,8 +234,8 @@ scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t
 	case SCATTER_MIN:
 		if (is_float ? (kind == SCATTER_MAX ? u->f[i] > y->f[j] : u->f[i] < y->f[j]) ||
 		                       isnan(u->f[i])
-		    : kind == SCATTER_MAX ? u->i[i] > y->i[j]
-		                          : u->i[i] < y->i[j])
+		    : kind == SCATTER_MAX ? int_less(y->i[j], u->i[i], is_u64)
+		                          : int_less(u->i[i], y->i[j], is_u64))
 			eval_move(y, j, u, i);
 		return;
 	default: eval_move(y, j, u, i);
@@ -373,6 +375,14 @@ scatter_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+static bool
+scatter_sums(const Node *n)
+{
+	const ScatterAttr *a = n->attr;
+
+	return a->kind == SCATTER_ADD || a->kind == SCATTER_MUL;
+}
+
 static const Sample scatter_samples[] = {
 	{"{kind = add, axis = 0}", "f64[5,3], s64[4] in 5, f64[4,3]"},
 	{"{kind = add, axis = 1}", "f64[2,3,2], s64[2,2] in 3, f64[2,2,2,2]"},
@@ -391,4 +401,5 @@ const OpRow op_scatter = {COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_
                           .results = {"y"},
                           .fuse = FUSE_OPAQUE,
                           .kernel = scatter_kernel,
+                          .sums_in_memory = scatter_sums,
                           .simplify = scatter_simplify};

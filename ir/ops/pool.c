@@ -16,6 +16,13 @@ static const char *const pool_kind_names[] = {"max", "sum", NULL};
 	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},     \
 	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
 static const Field pool_fields[] = {KIND_FIELD, WINDOW_FIELDS, {0}};
+static bool
+pool_grad_sums(const Node *n)
+{
+	(void)n;
+	return true;
+}
+
 static const Field pool_grad_fields[] = {
 	KIND_FIELD, WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
 static const Field pool_gather_fields[] = {WINDOW_FIELDS, {0}}; /* max only */
@@ -566,6 +573,7 @@ const OpRow op_pool_grad = {
 	.results = {"dx"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = pool_grad_kernel,
+	.sums_in_memory = pool_grad_sums,
 	.cost = pool_cost};
 const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields, pool_gather_grad,
                                       "elements of g at each window's maximum of x"),

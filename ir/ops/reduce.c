@@ -206,6 +206,8 @@ argmax_infer(Infer *in)
 		return;
 	if (x->dims[axis] == 0)
 		infer_error(in, "no elements along axis %lld", (long long)axis);
+	if (x->dtype == BOOL)
+		infer_error(in, "not defined for bool");
 	in->result[0] = type_with_dtype(in->m, type_drop_axis(in->m, x, (int)axis), S64);
 }
 
