@@ -3,6 +3,7 @@
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
+#include <string.h>
 
 static void
 import_unary(OnnxNode *n)
@@ -172,17 +173,49 @@ import_variadic(OnnxNode *n)
 	give(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
 }
 
+/* e8m0 has a word for its rounding; "nearest" there rounds up in the middle, as e8m0 does anyway. */
+static bool
+want_rounding(OnnxNode *n, int *out)
+{
+	static const struct {
+		const char *name;
+		Rounding round;
+	} modes[] = {{"up", ROUND_AWAY}, {"down", ROUND_TOWARD_ZERO}, {"nearest", ROUND_NEAREST}};
+	const char *name = want_string(n, "round_mode", "up");
+
+	for (int i = 0; i < COUNT(modes); i++)
+		if (strcmp(modes[i].name, name) == 0) {
+			*out = modes[i].round;
+			return true;
+		}
+	fault(n, "round_mode \"%s\" is none of up, down, nearest", name);
+	return false;
+}
+
+static bool
+overflows_alike(const FloatFormat *f, Overflow a, Overflow b)
+{
+	OverflowCodes p = float_overflow(f, a), q = float_overflow(f, b);
+
+	return p.finite == q.finite && p.infinite == q.infinite;
+}
+
 static Value *
 convert(OnnxNode *n, Value *x, DType to)
 {
-	DType f8[] = {F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ};
+	CastAttr a = {.to = to};
+	const FloatFormat *f = float_format(to);
 
-	for (int i = 0; i < COUNT(f8); i++)
-		if (x && to == f8[i] && !want_int(n, "saturate", 1)) {
-			unsupported(n, "saturate = 0");
-			return NULL;
-		}
-	return e_cast(n, x, to);
+	if (!x || x->type->dtype == to)
+		return x;
+	if (f && f->bits == 8) { /* the others have no such attribute */
+		Overflow wanted = want_int(n, "saturate", 1) ? OVERFLOW_SATURATE : OVERFLOW_SPECIAL;
+		a.overflow = overflows_alike(f, wanted, OVERFLOW_DEFAULT) ? OVERFLOW_DEFAULT
+		                                                          : wanted;
+	}
+	if (to == E8M0 && !want_rounding(n, &a.round))
+		return NULL;
+	return emit(n, OP_cast, 1, &x, &a);
 }
 
 static void

@@ -234,6 +234,47 @@ test_sums_wait(void **state)
 	}
 }
 
+/* ---- gradients of products of two dtypes: each in its operand's, from a cotangent in the result's */
+static void
+test_gradients(void **state)
+{
+	static const char text[] =
+		"func @dot(%x: bf16[6,40], %y: f8e4m3[40,5]) -> (f32[6,5]) {\n"
+		"  %0 = dot %x, %y {x_contract = [1], y_contract = [0], dtype = f32} : f32[6,5]\n"
+		"  return %0\n}\n"
+		"func @conv(%x: bf16[1,3,9], %w: f32[4,3,3]) -> (f16[1,4,7]) {\n"
+		"  %0 = conv %x, %w {stride = [1], low = [0], high = [0], dilation = [1], groups = 1, "
+		"dtype = f16, allow_tf32 = true} : f16[1,4,7]\n  return %0\n}\n";
+	Case c = case_open(text);
+	int n = c.m->functions.n;
+
+	for (int i = 0; i < n; i++) {
+		Function *f = c.m->functions.at[i];
+		const char *fault = NULL;
+		Function *d = function_gradient(f, &fault);
+		EvalTensor args[3], want[2], got[2];
+		assert_non_null(d);
+		assert_true(module_verify(c.m, c.diag));
+		for (int k = 0; k < d->params.n; k++) {
+			args[k] = eval_tensor_new(c.arena, d->params.at[k]->type);
+			for (int64_t e = 0; e < args[k].type->n; e++)
+				args[k].f[e] = drand48() * 2 - 1;
+			eval_tensor_round(&args[k]);
+		}
+		Interp typed = interp_new(c.m, c.arena, false), real = interp_new(c.m, c.arena, true);
+		interp_run(&typed, d, args, got);
+		interp_run(&real, d, args, want);
+		for (int k = 0; k < 2; k++) {
+			DType dtype = f->params.at[k]->type->dtype;
+			assert_ptr_equal(got[k].type, f->params.at[k]->type);
+			for (int64_t e = 0; e < got[k].type->n; e++)
+				assert_true(got[k].f[e] == dtype_round(dtype, want[k].f[e]));
+		}
+	}
+	lower_case(&c);
+	case_close(&c);
+}
+
 /* ---- stochastic rounding */
 enum { DRAWS = 1 << 17 };
 
@@ -329,6 +370,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_parts_own_bytes),
 		cmocka_unit_test(test_sums_wait),
+		cmocka_unit_test(test_gradients),
 		cmocka_unit_test(test_stochastic),
 		cmocka_unit_test(test_offset),
 	};
