@@ -261,7 +261,8 @@ test_gradients(void **state)
 				args[k].f[e] = drand48() * 2 - 1;
 			eval_tensor_round(&args[k]);
 		}
-		Interp typed = interp_new(c.m, c.arena, false), real = interp_new(c.m, c.arena, true);
+		Interp typed = interp_new(c.m, c.arena, false),
+		       real = interp_new(c.m, c.arena, true);
 		interp_run(&typed, d, args, got);
 		interp_run(&real, d, args, want);
 		for (int k = 0; k < 2; k++) {
@@ -368,10 +369,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_parts_own_bytes),
-		cmocka_unit_test(test_sums_wait),
-		cmocka_unit_test(test_gradients),
-		cmocka_unit_test(test_stochastic),
+		cmocka_unit_test(test_parts_own_bytes), cmocka_unit_test(test_sums_wait),
+		cmocka_unit_test(test_gradients),       cmocka_unit_test(test_stochastic),
 		cmocka_unit_test(test_offset),
 	};
 
