@@ -12,23 +12,33 @@ typedef struct {
 	VEC(int) open;    /* FOR and IF around, outermost first */
 } Bytes;
 
+/* Adds what a term reaches to one end of a range; false where no size of a tensor could be so large. */
+static bool
+add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
+{
+	int64_t *end = t.coefficient < 0 ? low : high, reach;
+
+	return size_mul(t.coefficient, b->extents[t.scalar] - 1, &reach) &&
+	       size_add(*end, reach, end);
+}
+
 /* In each part's turn of `step` elements lies all that it stores; whole turns further away lie those of others. */
 static bool
 by_turns(const Bytes *b, const Affine *place, int64_t step, int64_t per_byte)
 {
-	int64_t low, high;
+	int64_t low, high, all;
 
-	if (step <= 0 || step % per_byte != 0)
+	if (step <= 0 || step % per_byte != 0 || !size_mul(step, b->extents[b->part], &all))
 		return false;
-	low = high = (place->constant % step + step) % step;
+	low = place->constant % step;
+	low += low < 0 ? step : 0;
+	high = low;
 	for (int i = 0; i < place->n; i++) {
 		AffineTerm t = place->terms[i];
-		int64_t n = b->extents[t.scalar];
-		if (t.scalar == b->part || t.coefficient % (step * b->extents[b->part]) == 0)
+		if (t.scalar == b->part || t.coefficient % all == 0)
 			continue;
-		if (n <= 0)
+		if (b->extents[t.scalar] <= 0 || !add_reach(b, t, &low, &high))
 			return false;
-		*(t.coefficient < 0 ? &low : &high) += t.coefficient * (n - 1);
 	}
 	return low >= 0 && high < step;
 }
@@ -58,7 +68,8 @@ by_counting(const Bytes *b, const Affine *place, int64_t per_byte)
 		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
 			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)
 				return false;
-		counted *= b->extents[t->scalar];
+		if (!size_mul(counted, b->extents[t->scalar], &counted))
+			return false;
 		n_counting++;
 	}
 	for (int i = 0; i < place->n; i++)
