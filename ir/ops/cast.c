@@ -145,6 +145,8 @@ static const Sample cast_samples[] = {
 	{"{to = f64}", "bool[3]"},
 	{"{to = u8}", "f64[5] large"},
 	{"{to = s8}", "f64[5] large"},
+	{"{to = s4}", "f64[5] large"},
+	{"{to = u2}", "s64[2,7]"},
 	{"{to = f8e4m3, round = toward_zero}", "f64[3,7] eighths"},
 	{"{to = f8e5m2, round = away, overflow = saturate}", "f64[35] fixed"},
 	{"{to = f16, overflow = special, stream = 7}", "f64[35] eighths"},
