@@ -1,4 +1,5 @@
 """Cast and CastLike to small floats: what `saturate` and `round_mode` become."""
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -37,3 +38,19 @@ def test_unknown_rounding(run, tmp_path):
     cast_model(tmp_path / "m.onnx", "Cast", TensorProto.FLOAT8E8M0, 24, round_mode="sideways")
     done = run("dump", tmp_path / "m.onnx", "--stage=import", exit=3)
     assert 'round_mode "sideways" is none of up, down, nearest' in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+@pytest.mark.parametrize("to, least, most", [("INT4", -8, 7), ("UINT4", 0, 15), ("UINT2", 0, 3), ("INT8", -128, 127)])
+def test_engines_run_packed_integers(run, tmp_path, engine, to, least, most):
+    """Rows of 7 and 5 end within bytes."""
+    x = np.linspace(-9.5, 20, 35, dtype=np.float32).reshape(7, 5)
+    nodes = [helper.make_node("Cast", ["x"], ["q"], to=getattr(TensorProto, to)),
+             helper.make_node("Transpose", ["q"], ["t"], perm=[1, 0]),
+             helper.make_node("Cast", ["t"], ["y"], to=TensorProto.FLOAT)]
+    graph = helper.make_graph(nodes, "packed", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [7, 5])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 7])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", x)
+    run("run", tmp_path / "m.onnx", f"--input=x={tmp_path / 'x.npy'}", f"--engine={engine}", f"--output-dir={tmp_path}")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.clip(np.trunc(x), least, most).T)

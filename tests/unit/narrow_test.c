@@ -234,6 +234,58 @@ test_sums_wait(void **state)
 	}
 }
 
+/* ---- fused values: to the bit what the interpreter has, node by node. Sums, products and quotients of f32, rounded
+ * to fewer bits, are those of f64. */
+static const char chain_text[] =
+	"func @f(%%x: %s[6,40], %%y: %s[6,40]) -> (%s[6,40], %s[6], bool[6,40]) {\n"
+	"  %%0 = add %%x, %%y : %s[6,40]\n"
+	"  %%1 = mul %%0, %%x : %s[6,40]\n"
+	"  %%2 = reduce %%1 {kind = max, axes = [1]} : %s[6]\n"
+	"  %%3 = broadcast %%2 {shape = [6,40], axes = [0]} : %s[6,40]\n"
+	"  %%4 = sub %%1, %%3 : %s[6,40]\n"
+	"  %%5 = div %%4, %%0 : %s[6,40]\n"
+	"  %%6 = lt %%1, %%5 : bool[6,40]\n"
+	"  return %%5, %%2, %%6\n}\n";
+
+static void
+check_chain(DType dtype)
+{
+	Arena *arena = arena_new();
+	const char *d = dtype_info[dtype].name;
+	Case c = case_open(arena_printf(arena, chain_text, d, d, d, d, d, d, d, d, d, d));
+	const Function *f = module_function(c.m, "f");
+	EvalTensor args[2], want[3], got[3];
+	Interp in = interp_new(c.m, c.arena, false);
+
+	for (int i = 0; i < 2; i++) {
+		void *data = arena_alloc(arena, (size_t)type_bytes(f->params.at[i]->type));
+		fill(f->params.at[i]->type, data);
+		args[i] = eval_tensor_from(c.arena, f->params.at[i]->type, data);
+	}
+	interp_run(&in, f, args, want);
+	lower_case(&c);
+	assert_int_equal(c.m->kernels.n, 1);
+	in = interp_new(c.m, c.arena, false);
+	interp_run(&in, f, args, got);
+	for (int i = 0; i < 3; i++)
+		for (int64_t k = 0; k < want[i].type->n; k++) {
+			bool nan = dtype_is_float(want[i].type->dtype) && isnan(want[i].f[k]) &&
+			           isnan(got[i].f[k]);
+			if (want[i].i[k] != got[i].i[k] && !nan)
+				fail_msg("%s: result %d, element %lld differs", d, i, (long long)k);
+		}
+	case_close(&c);
+	arena_free(arena);
+}
+
+static void
+test_chains(void **state)
+{
+	for (int d = 0; d < N_DTYPES; d++)
+		if (d != BOOL)
+			check_chain((DType)d);
+}
+
 /* ---- gradients of products of two dtypes: each in its operand's, from a cotangent in the result's */
 static void
 test_gradients(void **state)
@@ -370,8 +422,8 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_parts_own_bytes), cmocka_unit_test(test_sums_wait),
-		cmocka_unit_test(test_gradients),       cmocka_unit_test(test_stochastic),
-		cmocka_unit_test(test_offset),
+		cmocka_unit_test(test_chains),          cmocka_unit_test(test_gradients),
+		cmocka_unit_test(test_stochastic),      cmocka_unit_test(test_offset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
