@@ -114,6 +114,12 @@ static const char *const part_texts[] = {
 	"func @f(%%x: %s[9,33]) -> (%s[9,33]) {\n"
 	"  %%0 = cumulate %%x {kind = sum, axis = 1, reverse = false, exclusive = false} : %s[9,33]\n"
 	"  return %%0\n}\n",
+	"func @f(%%x: %s[35,33], %%i: s64[51]) -> (%s[35,51]) {\n"
+	"  %%0 = gather %%x, %%i {axis = 1} : %s[35,51]\n  return %%0\n}\n",
+	"func @f(%%x: %s[3,4,9], %%w: f32[5,4,3]) -> (%s[3,5,7]) {\n"
+	"  %%0 = cast %%w {to = %s} : %s[5,4,3]\n"
+	"  %%1 = conv %%x, %%0 {stride = [1], low = [0], high = [0], dilation = [1], groups = 1} : "
+	"%s[3,5,7]\n  return %%1\n}\n",
 };
 
 static void
@@ -126,7 +132,7 @@ test_parts_own_bytes(void **state)
 		for (int i = 0; i < COUNT(part_texts); i++) {
 			const char *d = dtype_info[types[t]].name;
 			Arena *arena = arena_new();
-			Case c = case_open(arena_printf(arena, part_texts[i], d, d, d));
+			Case c = case_open(arena_printf(arena, part_texts[i], d, d, d, d, d));
 			lower_case(&c);
 			for (int k = 0; k < c.m->kernels.n; k++)
 				parts += check_parts(&c, c.m->kernels.at[k]);
