@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test demo bench accuracy fuzz format lint install clean
+.PHONY: help build debug asan tsan test demo bench accuracy docs fuzz format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -40,6 +40,10 @@ bench: build ## gradc beside PyTorch, step by step; BENCH="--models mlp --rounds
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
+
+docs: build ## writes docs/ops.md from the rows of the op table
+	cmake --build --preset release --target ops_page
+	build/tests/ops_page > docs/ops.md
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test

@@ -306,6 +306,20 @@ double dtype_int_for_rounding(uint64_t bits, bool is_signed);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
+/* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
+typedef enum {
+#define SCALAR(index, name, dtype) SCALAR_##index,
+#include "base/scalar_list.def"
+#undef SCALAR
+	N_SCALARS,
+} ScalarIndex;
+typedef union {
+	double f;   /* F64 */
+	uint64_t u; /* U64 */
+} Scalar;
+extern const char *const scalar_names[]; /* "lr", "beta1", ...; ends with NULL */
+extern const DType scalar_dtypes[N_SCALARS];
+
 /* Checked arithmetic on sizes: false on overflow. */
 bool size_mul(int64_t a, int64_t b, int64_t *out);
 bool size_add(int64_t a, int64_t b, int64_t *out);

@@ -34,16 +34,8 @@ bool storage_any_value(const Function *f, const State *s,
                        bool (*visit)(void *ctx, const Value *old), void *ctx);
 
 /* ---- tables.c: the module after `memory` as executable tables. */
+/* What types don't say of a port. */
 typedef struct {
-	const Function *function;
-	Role role;
-	int binding;
-	const char *const *outputs; /* names of its results */
-} ProgramInfo;
-/* What types don't say of a port; found by name. */
-typedef struct {
-	const char *name; /* of the parameter or output */
-	PortKind kind;
 	DType file_dtype;
 	int sample_axis;
 	bool bounded, has_ignore;
@@ -55,10 +47,11 @@ typedef struct {
 } BindingInfo;
 typedef struct {
 	const Module *m;
-	const ProgramInfo *programs;
-	int n_programs;
-	const PortInfo *ports;
-	int n_ports;
+	const PortInfo *inputs; /* by the numbers of PARAM_INPUT */
+	int n_inputs;
+	const PortInfo *outputs; /* by the forward function's results */
+	int n_outputs;
+	PortInfo labels;
 	const BindingInfo *bindings;
 	int n_bindings;
 	const DType *state_dtypes; /* by state id: of the ONNX file */

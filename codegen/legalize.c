@@ -5,6 +5,23 @@
  * Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
+/* The state that holds t, made at first use: equal tensors share theirs. */
+static State *
+constant_state(Module *m, const Tensor *t, Loc loc)
+{
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind == STATE_CONSTANT && s->data && tensor_equal(s->data, t))
+			return s;
+	}
+	const char *name = arena_printf(m->arena, "constant.%016llx", (unsigned long long)t->hash);
+	State *s = state_new(m, module_fresh_name(m, name), t->type, STATE_CONSTANT, LIFE_CONSTANT);
+	s->init = INIT_DATA;
+	s->data = t;
+	s->loc = loc;
+	return s;
+}
+
 static void
 store_constant(Node *n)
 {
@@ -16,16 +33,7 @@ store_constant(Node *n)
 	if (!value_used(v) || tensor_is_splat(value_constant(v), &splat))
 		return;
 	const Tensor *t = value_constant(v);
-	char name[40];
-	snprintf(name, sizeof(name), "constant.%016llx", (unsigned long long)t->hash);
-	State *s = module_state(m, name);
-	if (!s) {
-		s = state_new(m, name, t->type, STATE_CONSTANT, LIFE_CONSTANT);
-		s->init = INIT_DATA;
-		s->data = t;
-		s->loc = n->loc;
-	}
-	value_replace_uses(v, function_state(f, s));
+	value_replace_uses(v, function_state(f, constant_state(m, t, n->loc)));
 	node_erase(n);
 }
 

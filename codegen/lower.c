@@ -231,21 +231,6 @@ declare_buffers(Lower *lw, const Node *call)
 	}
 }
 
-static int64_t
-function_flops(const Function *f)
-{
-	int64_t flops = 0;
-
-	for_each_node(f, n) {
-		FuseClass c = op_row(n)->fuse;
-		if (op_row(n)->cost)
-			flops += op_row(n)->cost(n);
-		else if (c == FUSE_ELEMENTWISE)
-			flops += node_result(n, 0)->type->n;
-	}
-	return flops;
-}
-
 static bool
 depends_on_params_only(const Value *v, int depth)
 {
@@ -393,12 +378,7 @@ lower_function(Module *m, const Node *call, const Function *f, const LowerOption
 int
 hyperparameter(const Value *v)
 {
-	if (v->kind != VALUE_PARAM || strncmp(v->name, "scalar.", 7) != 0)
-		return -1;
-	for (int i = 0; i < N_SCALARS; i++)
-		if (strcmp(scalar_names[i], v->name + 7) == 0)
-			return i;
-	return -1;
+	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
 }
 
 /* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */

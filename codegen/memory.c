@@ -205,7 +205,7 @@ place_function(Pass *pass, Module *m, Function *f)
 		f->states.at[i]->offset = f->states.at[i]->state->offset;
 	}
 	for (int i = 0; i < f->params.n; i++)
-		if (strncmp(f->params.at[i]->name, "scalar.", 7) != 0)
+		if (f->params.at[i]->param != PARAM_HYPERPARAMETER)
 			place_io(&p, f->params.at[i]);
 	for (int i = 0; i < ret->n_operands; i++)
 		if (node_operand(ret, i)->region == REGION_NONE)

@@ -15,7 +15,7 @@ storage_any_value(const Function *f, const State *s, bool (*visit)(void *ctx, co
 
 	if ((own && visit(ctx, own)) || (unit && visit(ctx, unit)))
 		return true;
-	for (int i = 0; s->kind == STATE_UNIT && i < f->states.n; i++)
+	for (int i = 0; i < f->states.n; i++)
 		if (f->states.at[i]->state->unit == s && visit(ctx, f->states.at[i]))
 			return true;
 	return false;

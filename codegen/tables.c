@@ -116,22 +116,11 @@ write_store(TableWriter *tw, const Node *n)
 }
 
 /* ---- ports */
-static const PortInfo *
-port_info(const Tables *t, const char *name, bool output)
-{
-	for (int i = 0; i < t->n_ports; i++)
-		if ((t->ports[i].kind == PORT_OUTPUT) == output &&
-		    strcmp(t->ports[i].name, name) == 0)
-			return &t->ports[i];
-	return NULL;
-}
-
 static void
-write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind)
+write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind, const PortInfo *info)
 {
-	const PortInfo *info = port_info(tw->t, name, kind == PORT_OUTPUT);
 	PortRecord p = {.name = format_string(tw->w, name),
-	                .kind = info ? info->kind : kind,
+	                .kind = kind,
 	                .dtype = v->type->dtype,
 	                .rank = (uint32_t)v->type->rank,
 	                .first_dim = format_dims(tw->w, v->type->rank, v->type->dims),
@@ -149,13 +138,54 @@ write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind)
 }
 
 static void
-write_program(TableWriter *tw, const ProgramInfo *info)
+write_input(TableWriter *tw, const Value *v)
 {
-	const Function *f = info->function;
+	static const PortInfo weight = {.file_dtype = F64};
+	const Tables *t = tw->t;
+
+	switch (v->param) {
+	case PARAM_LABELS: write_port(tw, v, v->name, PORT_LABELS, &t->labels); break;
+	case PARAM_SAMPLE_WEIGHT: write_port(tw, v, v->name, PORT_WEIGHT, &weight); break;
+	default:
+		write_port(tw, v, v->name, PORT_INPUT,
+		           v->number < t->n_inputs ? &t->inputs[v->number] : NULL);
+	}
+}
+
+/* What the results of a program are, and its role in the tables. */
+typedef struct {
+	FunctionRole function;
+	Role role;
+	PortKind result;
+} RoleRow;
+static const RoleRow role_rows[] = {
+	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT},
+	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT},
+	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT},
+	{FUNCTION_UPDATE, ROLE_UPDATE, PORT_NORM},
+};
+
+static void
+write_results(TableWriter *tw, const Function *f, PortKind kind)
+{
 	const Node *ret = function_return(f);
+	const Tables *t = tw->t;
+
+	for (int i = 0; i < ret->n_operands; i++) {
+		const char *name = i < f->result_names.n ? f->result_names.at[i] : "";
+		bool known = kind == PORT_OUTPUT && i < t->n_outputs;
+		write_port(tw, node_operand(ret, i), name, kind, known ? &t->outputs[i] : NULL);
+	}
+}
+
+static void
+write_program(TableWriter *tw, const Function *f, const RoleRow *row)
+{
 	FormatWriter *w = tw->w;
-	ProgramRecord p = {.role = info->role,
-	                   .binding = (uint32_t)info->binding,
+	ProgramRecord p = {.role = row->role,
+	                   .binding = (uint32_t)f->binding,
+	                   .stage = (uint32_t)f->stage,
+	                   .mode = (uint32_t)f->mode,
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
@@ -163,11 +193,10 @@ write_program(TableWriter *tw, const ProgramInfo *info)
 	tw->workspace = tw->io = tw->flops = 0;
 	for (int i = 0; i < f->params.n; i++)
 		if (f->params.at[i]->region == REGION_IO)
-			write_port(tw, f->params.at[i], f->params.at[i]->name, PORT_INPUT);
+			write_input(tw, f->params.at[i]);
 	p.n_inputs = (uint32_t)w->ports.n - p.first_input;
 	p.first_output = (uint32_t)w->ports.n;
-	for (int i = 0; i < ret->n_operands; i++)
-		write_port(tw, node_operand(ret, i), info->outputs[i], PORT_OUTPUT);
+	write_results(tw, f, row->result);
 	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
 	for_each_node(f, n) {
 		if (n->op == OP_launch)
@@ -180,6 +209,16 @@ write_program(TableWriter *tw, const ProgramInfo *info)
 	p.io_bytes = tw->io;
 	p.flops = tw->flops;
 	vec_push(w->arena, &w->programs, p);
+}
+
+static void
+write_programs(TableWriter *tw)
+{
+	for (int b = 0; b < tw->t->n_bindings; b++)
+		for (int k = 0; k < COUNT(role_rows); k++)
+			for_each_function(tw->t->m, f)
+				if (f->role == role_rows[k].function && f->binding == b)
+					write_program(tw, f, &role_rows[k]);
 }
 
 /* ---- states and kernels */
@@ -223,7 +262,8 @@ write_state(TableWriter *tw, const State *s)
 	                 .data_offset = -1,
 	                 .file_dtype = tw->t->state_dtypes && s->id < tw->t->n_state_dtypes
 	                                       ? tw->t->state_dtypes[s->id]
-	                                       : s->type->dtype};
+	                                       : s->type->dtype,
+	                 .number = (uint32_t)s->number};
 
 	if (s->init == INIT_DATA && s->data)
 		r.data_offset = place_weights(tw, s);
@@ -291,8 +331,7 @@ tables_write(FormatWriter *w, const Tables *t)
 		write_state(&tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(w, t->m->kernels.at[i]);
-	for (int i = 0; i < t->n_programs; i++)
-		write_program(&tw, &t->programs[i]);
+	write_programs(&tw);
 	w->state_bytes = t->m->state_bytes;
 	arena_free(tw.arena);
 }

@@ -60,6 +60,9 @@ check_state(const Format *f, int i)
 	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
 		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime,
 		             s->init);
+	if (s->rank != 0 &&
+	    (s->kind == SAVE_LOSS_SUM || s->kind == SAVE_LOSS_COUNT || s->kind == SAVE_CORRECT))
+		return FAULT("state %d: a %s of rank %u", i, state_kind_names[s->kind], s->rank);
 	if (s->file_dtype >= N_DTYPES)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)

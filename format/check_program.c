@@ -149,7 +149,7 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 	const PortRecord *p = &f->ports[index];
 	const Argument whole = {.slot = p->slot};
 
-	if (input != (p->kind != PORT_OUTPUT))
+	if (input != port_is_input(p->kind))
 		return FAULT("program %d: port %u is %s among the %s", w->index, index,
 		             port_kind_names[p->kind], input ? "inputs" : "outputs");
 	if (input && f->slots[p->slot].space != SPACE_IO)
@@ -190,6 +190,8 @@ format_check_program(const Format *f, int index)
 	if (p->role >= N_ROLES || p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
 		return FAULT("program %d: role %u, binding %u of %d", index, p->role, p->binding,
 		             f->n[SECTION_BINDINGS]);
+	if (p->stage > MAX_STAGES || p->mode >= N_MODES)
+		return FAULT("program %d: stage %u, mode %u", index, p->stage, p->mode);
 	if (p->workspace_bytes < 0 || p->io_bytes < 0)
 		return FAULT("program %d: regions of %lld and %lld bytes", index,
 		             (long long)p->workspace_bytes, (long long)p->io_bytes);

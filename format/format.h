@@ -7,14 +7,14 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 4
-#define GRADC_ABI 2
-#define GRADC_ABI_NAME "gradc_abi_2" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 5
+#define GRADC_ABI 3
+#define GRADC_ABI_NAME "gradc_abi_3" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
-/* What a program is for. A program table entry is found by (role, binding). */
+/* What a program is for. An entry of the program table is told by (role, binding, stage, mode). */
 typedef enum {
 	ROLE_FORWARD, /* inputs -> graph outputs; what `run` and --once call */
 	ROLE_EVAL, /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
@@ -23,6 +23,8 @@ typedef enum {
 	N_ROLES,
 } Role;
 extern const char *const role_names[];
+enum { MODE_REPLICATED, N_MODES = 4 }; /* data-parallel modes, in the IR's order */
+extern const char *const mode_names[];
 
 typedef enum { SPACE_STATE, SPACE_WORKSPACE, SPACE_IO, N_SPACES } Space;
 extern const char *const space_names[];
@@ -46,25 +48,9 @@ enum { N_PHASES = 4 };
 extern const char *const phase_names[];
 
 /* What a schedule may ask of a device. */
+enum { MAX_STAGES = 1 << 20 };
 enum { MAX_STREAMS = 8, MAX_EVENTS = 256, MAX_LOOPS = 8 };
 
-/* The one block of hyperparameters that kernels read as doubles. Computed by the trainer. */
-typedef enum {
-	SCALAR_LR,
-	SCALAR_BETA1,
-	SCALAR_BETA2,
-	SCALAR_EPS,
-	SCALAR_WEIGHT_DECAY,
-	SCALAR_MOMENTUM,
-	SCALAR_BIAS_CORRECTION1, /* 1 - beta1^t */
-	SCALAR_BIAS_CORRECTION2, /* 1 - beta2^t */
-	SCALAR_CLIP_NORM,        /* infinity when off */
-	SCALAR_STEP,             /* t, from 1 */
-	SCALAR_SEED,
-	N_SCALARS,
-} ScalarIndex;
-extern const char *const scalar_names[]; /* "lr", "beta1", ... */
-typedef double Scalar;
 /* A kernel over iterations [begin, end) of its outermost parallel range. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
 /* All kernels as compiled for one CPU. */
@@ -137,6 +123,7 @@ typedef struct {
 
 typedef struct {
 	uint32_t role, binding;
+	uint32_t stage, mode; /* of the pipeline; how ranks share states, see mode_names */
 	uint32_t first_instruction, n_instructions;
 	uint32_t first_input, n_inputs; /* in the port table */
 	uint32_t first_output, n_outputs;
@@ -148,6 +135,8 @@ typedef enum {
 	PORT_LABELS, /* the target of the loss */
 	PORT_WEIGHT, /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
 	PORT_OUTPUT,
+	PORT_GRADIENT, /* of the input of this name: an output of accumulate */
+	PORT_NORM,     /* of all gradients: the output of update */
 	N_PORT_KINDS,
 } PortKind;
 extern const char *const port_kind_names[];
@@ -173,7 +162,9 @@ enum {
 	SAVE_STATISTIC,
 	SAVE_MOMENT,
 	SAVE_GRADIENT,
-	SAVE_SCALAR,
+	SAVE_LOSS_SUM,
+	SAVE_LOSS_COUNT,
+	SAVE_CORRECT,
 	SAVE_UNIT,
 	SAVE_CONSTANT,
 	N_SAVE_KINDS
@@ -188,7 +179,7 @@ typedef struct {
 	uint32_t lifetime; /* saved, step, derived, constant */
 	uint32_t trainable, decay;
 	uint32_t init; /* zeros, ones, data, normal, uniform */
-	uint32_t of;   /* state index + 1 of the parameter; 0: none */
+	uint32_t of;   /* state index + 1 of the parameter or unit; 0: none */
 	uint32_t unit; /* state index + 1 of the unit it lies in; 0: none */
 	double lr_scale, init_a, init_b;
 	int64_t offset, bytes; /* in the state region */
@@ -196,7 +187,7 @@ typedef struct {
 	 * none. */
 	int64_t data_offset;
 	uint32_t file_dtype; /* dtype in the ONNX file */
-	uint32_t reserved;
+	uint32_t number;     /* of a moment: which of the optimizer's */
 } StateRecord;
 extern const char *const state_kind_names[];
 extern const char *const lifetime_names[];
@@ -311,9 +302,16 @@ typedef struct {
 /* blob must be 16-byte aligned and outlive *out. exit code EXIT_SYSTEM on any fault. */
 Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
-const ProgramRecord *format_program(const Format *f, Role role, int binding); /* NULL: none */
-const char *format_info_get(const Format *f, const char *key);                /* NULL: not there */
-int format_state(const Format *f, const char *name);                          /* index; -1: none */
+/* Of stage 0, replicated; NULL: none. */
+const ProgramRecord *format_program(const Format *f, Role role, int binding);
+const char *format_info_get(const Format *f, const char *key); /* NULL: not there */
+int format_state(const Format *f, const char *name);           /* index; -1: none */
+int format_state_of_kind(const Format *f, uint32_t kind);      /* the first; -1: none */
+static inline bool
+port_is_input(uint32_t kind)
+{
+	return kind == PORT_INPUT || kind == PORT_LABELS || kind == PORT_WEIGHT;
+}
 int64_t format_space_bytes(const Format *f, Space space); /* the maximum over programs */
 /* What training takes for it: io twice, for while one half is computed on the other is filled. */
 int64_t format_region_bytes(const Format *f, Space space);

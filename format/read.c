@@ -112,7 +112,8 @@ const ProgramRecord *
 format_program(const Format *f, Role role, int binding)
 {
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (f->programs[i].role == role && f->programs[i].binding == (uint32_t)binding)
+		if (f->programs[i].role == role && f->programs[i].binding == (uint32_t)binding &&
+		    f->programs[i].stage == 0 && f->programs[i].mode == MODE_REPLICATED)
 			return &f->programs[i];
 	return NULL;
 }
@@ -131,6 +132,15 @@ format_state(const Format *f, const char *name)
 {
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (strcmp(format_text(f, f->states[i].name), name) == 0)
+			return i;
+	return -1;
+}
+
+int
+format_state_of_kind(const Format *f, uint32_t kind)
+{
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].kind == kind)
 			return i;
 	return -1;
 }

@@ -53,7 +53,7 @@ static void
 tensor_hole(Export *e, const Weight *w, int file)
 {
 	const Weight *home = w->tied ? w->tied : w;
-	const State *state = module_state(e->m, home->name);
+	const State *state = home->state;
 	ExportRecord r = {.kind = EXPORT_TENSOR,
 	                  .file = (uint32_t)file,
 	                  .state = (uint32_t)state->id,
@@ -77,9 +77,7 @@ trained(const Export *e, const Weight *w)
 {
 	const Weight *home = w && w->tied ? w->tied : w;
 
-	if (!w || w->as_constant || !home->state || w->data.n == 0)
-		return NULL;
-	return module_state(e->m, home->name) ? w : NULL;
+	return w && !w->as_constant && home->state && w->data.n ? w : NULL;
 }
 
 /* An Identity of what it shares the state with stays as it was. */

@@ -81,8 +81,8 @@ typedef struct Model Model; /* an ONNX file: scanned, unpacked, checked, not yet
  * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
 void model_close(Model *model);
-/* The graph as module with one function @forward(inputs) -> (outputs) for each binding (see
- * module_program), and @inference where that differs, over its states: parameters and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
+/* The graph as module with one function of role forward, (inputs) -> (outputs), for each binding (see
+ * module_program), and one of role inference where that differs, over its states: parameters and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
  * all: as PyTorch's single group, true for all) and lr_scale 1. `module->import` is an Import in
  * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
  * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */

@@ -178,7 +178,7 @@ bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorDat
 /* NULL, or what is wrong; *exit_code then says how. */
 const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);
 bool tensor_has_non_finite(const TensorData *t);
-bool tensor_equal(const TensorData *a, const TensorData *b);
+bool tensor_data_equal(const TensorData *a, const TensorData *b);
 /* b[j,i] = a[i,j] bit for bit; both of rank 2. */
 bool tensor_is_transpose(const TensorData *a, const TensorData *b);
 bool tensor_constant_valued(const TensorData *t, double *value);

@@ -271,10 +271,10 @@ sweep(Function *f)
 static void
 import_function(Importer *im, ImportInfo *info)
 {
-	const char *name = program_name(im->m, im->inference ? "inference" : "forward",
-	                                im->binding);
+	FunctionRole role = im->inference ? FUNCTION_INFERENCE : FUNCTION_FORWARD;
 
-	im->b = (Builder){.m = im->m, .f = function_new(im->m, name), .phase = PHASE_FORWARD};
+	im->b = (Builder){
+		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
 	im->pending_states.n = im->pending_values.n = 0;
 	import_inputs(im, info);
@@ -308,7 +308,8 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	for (int i = 0; i < w->expanded; i++)
 		shape.at[i] = 1;
 	Type type = type_new(m, w->data.dtype, shape.n, shape.at);
-	State *s = state_new(m, w->name, type, rows[w->kind].kind, rows[w->kind].lifetime);
+	State *s = state_new(m, module_fresh_name(m, w->name), type, rows[w->kind].kind,
+	                     rows[w->kind].lifetime);
 
 	s->trainable = s->decay = w->kind == WEIGHT_PARAMETER;
 	s->lr_scale = 1;

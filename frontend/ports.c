@@ -173,7 +173,9 @@ import_inputs(Importer *im, ImportInfo *info)
 		} else if (fill) {
 			importer_bind(im, v->name, fill_value(im, type, fill));
 		} else {
-			importer_bind(im, v->name, function_param(im->b.f, type, port.name));
+			importer_bind(im, v->name,
+			              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
+			                                im->b.f->params.n));
 			if (!im->inference)
 				vec_push(im->m->arena, &binding->inputs, port);
 		}
@@ -257,6 +259,7 @@ import_outputs(Importer *im, ImportInfo *info)
 			            quoted(im->model, g->output[i]->name));
 		values[i] = b ? b->value : NULL;
 		complete &= values[i] != NULL;
+		function_name_result(im->b.f, g->output[i]->name);
 		if (!values[i] || im->inference)
 			continue;
 		check_output(im, g->output[i], values[i]->type);
@@ -329,7 +332,9 @@ loss_inputs(Importer *im, Binding *binding, DimBinding *dims)
 		    strmap_get(im->model->initializers, v->name) || !bind_port(&in, v, &port))
 			continue;
 		Type type = type_new(im->m, port.dtype, port.rank, port.dims);
-		importer_bind(im, v->name, function_param(im->b.f, type, port.name));
+		importer_bind(im, v->name,
+		              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
+		                                im->b.f->params.n));
 	}
 	if (in.open.n)
 		model_error(im->model, im->diag, EXIT_USAGE,

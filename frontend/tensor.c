@@ -385,7 +385,7 @@ tensor_has_non_finite(const TensorData *t)
 }
 
 bool
-tensor_equal(const TensorData *a, const TensorData *b)
+tensor_data_equal(const TensorData *a, const TensorData *b)
 {
 	return a->dtype == b->dtype && a->rank == b->rank && a->data && b->data &&
 	       memcmp(a->dims, b->dims, sizeof(int64_t) * (size_t)a->rank) == 0 &&

@@ -105,7 +105,7 @@ tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 static void
 try_pair(Repairs *r, Weight *a, Weight *b)
 {
-	bool equal = tensor_equal(&a->data, &b->data);
+	bool equal = tensor_data_equal(&a->data, &b->data);
 	bool transposed = !equal && tensor_is_transpose(&a->data, &b->data);
 	bool roles = (read_by_gather(r, a) && read_by_product(r, b)) ||
 	             (read_by_gather(r, b) && read_by_product(r, a));
@@ -157,7 +157,7 @@ tie_asked(Repairs *r, const TieOption *t)
 	else if (!a->tied)
 		tie(r, b, a,
 		    !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
-		               !tensor_equal(&a->data, &b->data)));
+		               !tensor_data_equal(&a->data, &b->data)));
 }
 
 /* PyTorch expands a class token over the batch and a token's type over the sequence; where these have sizes, the exporter

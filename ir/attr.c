@@ -19,7 +19,7 @@ field_tensor(const void *attr, const Field *f)
 	return *(const Tensor *const *)((const char *)attr + f->offset);
 }
 
-static bool
+bool
 tensor_equal(const Tensor *a, const Tensor *b)
 {
 	if (a == b)

@@ -7,9 +7,14 @@
 #define MAX_BUILD_RESULTS 4096
 
 static void
-build_failed(OpKind op, const char *fault)
+build_failed(const Builder *b, OpKind op, const char *fault)
 {
-	fprintf(stderr, "gradc: internal error: build %s: %s\n", op_table[op]->name, fault);
+	Text place = {0};
+
+	if (b->loc)
+		loc_text(&place, b->loc); /* grad("exp"): the row of that node built this */
+	fprintf(stderr, "gradc: internal error: build %s for %s: %s\n", op_table[op]->name,
+	        place.n ? place.at : "no node", fault);
 	abort();
 }
 
@@ -24,7 +29,7 @@ build_with_types(Builder *b, OpKind op, int n, Value *const *operands, const voi
 	const char *fault = op_infer(b->m, b->m->arena, op, attr, n, types, &n_results, results,
 	                             max_results);
 	if (fault)
-		build_failed(op, fault);
+		build_failed(b, op, fault);
 	Node *node = node_insert(b->f, b->before, op, n, operands, attr, n_results, results,
 	                         b->loc);
 	node->phase = b->phase;

@@ -103,17 +103,28 @@ gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted, Val
 	return r.fault == NULL;
 }
 
-/* A copy of f's body in a new function whose further parameters are cotangents. */
+static void
+mark_operands(Function *d)
+{
+	for (int i = 0; i < d->params.n; i++) {
+		d->params.at[i]->param = PARAM_OPERAND;
+		d->params.at[i]->number = i;
+	}
+}
+
+/* A copy of the body in a new function whose further parameters are cotangents. */
 Function *
 function_gradient(Function *f, const char **fault)
 {
 	Module *m = f->module;
-	const char *name = arena_printf(m->arena, "%s.grad", f->name);
-	Function *d = module_function(m, name);
+	const char *name = module_fresh_name(m, arena_printf(m->arena, "%s.grad", f->name));
 
-	if (d)
-		return d;
-	d = function_clone(f, name);
+	if (f->derivative)
+		return f->derivative;
+	Function *d = function_clone(f->surrogate ? f->surrogate : f, name);
+	d->role = FUNCTION_HELPER;
+	d->surrogate = NULL;
+	mark_operands(d);
 	Node *ret = function_return(d);
 	Builder b = {.m = m, .f = d, .before = ret, .loc = f->loc};
 	GradSeed *seeds = NEW_ARRAY(m->arena, GradSeed, ret->n_operands);
@@ -128,7 +139,8 @@ function_gradient(Function *f, const char **fault)
 		Value *v = node_operand(ret, i);
 		if (!dtype_is_float(v->type->dtype))
 			continue;
-		Value *seed = function_param(d, v->type, arena_printf(m->arena, "d.%d", i));
+		Value *seed = function_param_as(d, v->type, arena_printf(m->arena, "d.%d", i),
+		                                PARAM_COTANGENT, i);
 		seeds[n_seeds++] = (GradSeed){v, seed};
 	}
 	if (!gradient_build(&b, n_seeds, seeds, n_wanted, wanted, out, NULL)) {
@@ -139,5 +151,5 @@ function_gradient(Function *f, const char **fault)
 	node_erase(ret);
 	b.before = NULL;
 	b_return(&b, n_wanted, out);
-	return d;
+	return f->derivative = d;
 }

@@ -55,6 +55,10 @@ struct LocInfo {
 Loc loc_name(Module *m, const char *name);
 Loc loc_derive(Module *m, const char *word, Loc of);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
+/* Of a node that a call of `inner`'s function became: inlined(call, inner). */
+Loc loc_inline(Module *m, Loc call, Loc inner);
+Loc loc_of_parts(Module *m, const char *word, const Loc *parts,
+                 int n);           /* at most four; any word but fused */
 void loc_text(Text *out, Loc loc); /* fused("/a", grad("/b")), as the text form has it */
 const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 
@@ -93,6 +97,7 @@ typedef struct {
 Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
 Tensor *tensor_splat(Module *m, Type type, double value);
+bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */
 /* All elements equal? Then *value is it. */
 bool tensor_is_splat(const Tensor *t, double *value);
 double tensor_float(const Tensor *t, int64_t i);
@@ -115,6 +120,18 @@ struct Use {
 };
 
 typedef enum { VALUE_RESULT, VALUE_PARAM, VALUE_STATE } ValueKind;
+/* What a parameter of a function is. */
+typedef enum {
+	PARAM_ARGUMENT, /* of functions that others call */
+	PARAM_INPUT,    /* graph input `number`; a loss graph's own inputs count on behind them */
+	PARAM_LABELS,   /* the loss's target: graph input `number`, or -1: one that the loss made */
+	PARAM_SAMPLE_WEIGHT,  /* [rows]: 1 for a real row, 0 for padding */
+	PARAM_HYPERPARAMETER, /* `number` of base/scalar_list.def, with that dtype */
+	/* Of a function that is a gradient: what it takes of the call that it is the gradient of. */
+	PARAM_OPERAND,   /* operand `number` */
+	PARAM_RESULT,    /* result `number` */
+	PARAM_COTANGENT, /* the cotangent of result `number`, a float */
+} ParamKind;
 typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO } Region;
 struct Value {
 	uint32_t id; /* dense within the function */
@@ -124,7 +141,9 @@ struct Value {
 	Node *node;       /* VALUE_RESULT */
 	State *state;     /* VALUE_STATE: its content when the function starts */
 	int index;        /* among the results or params */
-	const char *name; /* params */
+	const char *name; /* params: for people, never read for a meaning */
+	ParamKind param;  /* params: what it is */
+	int number;       /* params: see ParamKind */
 	Use *uses;
 	/* Set by the `memory` pass. */
 	Region region;
@@ -160,9 +179,11 @@ typedef enum {
 	STATE_STATISTIC, /* running mean and variance */
 	STATE_MOMENT,    /* of the optimizer */
 	STATE_GRADIENT,
-	STATE_SCALAR,   /* loss.sum, loss.count, step, samples */
-	STATE_UNIT,     /* flat, padded concatenation of its members' storage */
-	STATE_CONSTANT, /* numbers of the graph that kernels read */
+	STATE_LOSS_SUM,   /* sum of the loss's terms over micro-batches */
+	STATE_LOSS_COUNT, /* and of their weights */
+	STATE_CORRECT,    /* weighted hits of an evaluation */
+	STATE_UNIT,       /* flat, padded concatenation of parameters' storage */
+	STATE_CONSTANT,   /* numbers of the graph that kernels read */
 } StateKind;
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
@@ -179,20 +200,41 @@ struct State {
 	const Tensor *data;    /* INIT_DATA */
 	double init_a, init_b; /* mean and std, or bounds */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
-	State *of;             /* gradient or moment of this parameter; NULL else */
+	State *of;             /* gradient or moment of this parameter or unit; NULL else */
+	int number;            /* moments: which of the optimizer's */
 	State *unit;           /* lies inside this unit, at: */
 	int64_t unit_offset;   /* elements */
 	Loc loc;
+	int line;       /* in the module's file, as in Node */
 	int64_t offset; /* in the state region, set by `memory`; -1 before */
 };
 
-/* What a function is for. Kernels to be are FUNCTION_FUSED. */
+/* Kernels to be are FUNCTION_FUSED. */
 typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
+/* What a function is for. */
+typedef enum {
+	FUNCTION_HELPER,  /* called by others */
+	FUNCTION_FORWARD, /* inputs -> graph outputs, as exported */
+	FUNCTION_INFERENCE, /* the same with running statistics and without noise, where that differs */
+	FUNCTION_EVAL,      /* adds to the loss's sums and the hits */
+	FUNCTION_ACCUMULATE, /* one micro-batch: adds to gradients and the loss's sums */
+	FUNCTION_UPDATE,     /* optimizer step */
+} FunctionRole;
+/* How ranks along the data axis share states. */
+typedef enum { MODE_DDP, MODE_ZERO1, MODE_ZERO2, MODE_ZERO3 } DataParallelMode;
 struct Function {
 	Module *module;
-	const char *name;
+	const char *name; /* for people and `call`; never read for a meaning */
 	FunctionKind kind;
-	bool surrogate;
+	FunctionRole role;
+	/* Of functions with a role, which is told by all four. */
+	int binding; /* of the open dimensions */
+	int stage;   /* of the pipeline */
+	DataParallelMode mode;
+	/* What is differentiated in its place, of the same types: the identity for a rounding. NULL: itself. */
+	Function *surrogate;
+	Function *derivative;           /* by reverse mode, once somebody asked for it */
+	VEC(const char *) result_names; /* for people; "", or fewer than results: none */
 	VEC(Value *) params;
 	VEC(Value *) states;   /* values of the states it reads */
 	VEC(Value *) by_state; /* the same by state id; NULL where not read */
@@ -221,17 +263,26 @@ struct Module {
 Module *module_new(const char *name);
 void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL when absent */
-/* A program of one binding of the open dimensions: @accumulate, @accumulate.1, @accumulate.2 ... */
-const char *program_name(Module *m, const char *role, int binding);
-Function *module_program(const Module *m, const char *role, int binding); /* NULL when absent */
+/* A new function with a role, named after it: @accumulate, @accumulate.1 for binding 1 ... */
+Function *program_new(Module *m, FunctionRole role, int binding);
+/* Of stage 0, replicated; NULL when absent. */
+Function *module_program(const Module *m, FunctionRole role, int binding);
 State *module_state(const Module *m, const char *name);
+State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL when absent */
 /* Names must be new in the module; `function_new` and `state_new` copy them. */
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
 /* name, or name.2, name.3 ... whatever is not taken. */
 const char *module_fresh_name(const Module *m, const char *name);
+/* An argument; function_param_as says what else it is. Where the function has a parameter of that name, the new one's
+ * is name.2, name.3 ... */
 Value *function_param(Function *f, Type type, const char *name);
+Value *function_param_as(Function *f, Type type, const char *name, ParamKind kind, int number);
+/* number -1: any; NULL when absent. */
+Value *function_find_param(const Function *f, ParamKind kind, int number);
+/* The parameter that reads a number of the scalar block, made at first use. */
+Value *function_hyperparameter(Function *f, ScalarIndex index);
 /* The value of a state at the start of f, made at first use. */
 Value *function_state(Function *f, State *state);
 Node *function_return(const Function *f); /* NULL while it is being built */
@@ -283,6 +334,8 @@ bool value_splat(const Value *v, double *out);
  * the params' images; the rest is filled in. States map to the target function's. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
 Function *function_clone(const Function *from, const char *name);
+/* Names the next result; where another one has that name it is name.2, name.3 ... */
+void function_name_result(Function *f, const char *name);
 
 /* ---- build.c: nodes with inferred types. Faults of inference here are our bugs (assert). */
 typedef struct {
@@ -341,8 +394,9 @@ typedef struct {
  * that a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* @f.grad: params of f, then a cotangent per float result; returns a cotangent per float param.
- * Made once per function. NULL on an op without gradient; *fault then says which. */
+/* The gradient of f, or of its surrogate, as a function: the operands of f, then a cotangent per float result (see
+ * ParamKind); returns a cotangent per float param. Made once per function. NULL on an op without gradient; *fault then
+ * says which. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */
@@ -384,7 +438,7 @@ typedef struct {
 	Arena *arena;          /* results live here */
 	bool real;             /* no rounding of floats */
 	bool later;            /* a micro-batch behind the first: runs what is `when later` */
-	const double *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
+	const Scalar *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
 	EvalTensor *states;    /* by state id; .at NULL: not yet initialized */
 } Interp;
 

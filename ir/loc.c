@@ -52,6 +52,23 @@ loc_fuse(Module *m, const Loc *locs, int n)
 	return key.n_parts == 0 ? NULL : key.n_parts == 1 ? key.parts[0] : loc_intern(m, &key);
 }
 
+Loc
+loc_of_parts(Module *m, const char *word, const Loc *parts, int n)
+{
+	struct LocInfo key = {.text = word, .n_parts = n};
+
+	memcpy(key.parts, parts, sizeof(Loc) * (size_t)n);
+	return loc_intern(m, &key);
+}
+
+Loc
+loc_inline(Module *m, Loc call, Loc inner)
+{
+	if (!call || !inner || call == inner)
+		return call ? call : inner;
+	return loc_of_parts(m, "inlined", (Loc[]){call, inner}, 2);
+}
+
 const char *
 loc_origin(Loc loc)
 {

@@ -40,7 +40,7 @@ typedef enum {
 	LOOP_STATEMENT_CONST,  /* result = a literal */
 	LOOP_STATEMENT_CAST,   /* result = operand 0 through the storage type `i`, as `how` says */
 	LOOP_STATEMENT_AFFINE, /* result = the place as s64 */
-	LOOP_STATEMENT_SCALAR, /* result = hyperparameter number `buffer`, f64 */
+	LOOP_STATEMENT_SCALAR, /* result = number `buffer` of the scalar block, in its dtype */
 	LOOP_STATEMENT_LOAD,   /* result = buffer[place], widened to the compute type */
 	LOOP_STATEMENT_STORE,  /* buffer[place] = operand 0, rounded to the buffer's dtype */
 	LOOP_STATEMENT_LOCAL,  /* declares a local array: `buffer`, `extent` elements */
@@ -162,7 +162,7 @@ LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);
 /* x, a scalar of compute_type(type), as memory of that type would hold it; x itself where it is known to be so. */
 LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
-LoopValue lb_scalar(LoopBuilder *lb, int index);
+LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
@@ -277,7 +277,11 @@ bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 int kernel_shared_byte(const Kernel *k);
 
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
-void kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,
+void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                       int64_t end);
+/* The same; adds the arithmetic operations on floats that its statements run (as a row's `flops` counts them) to
+ * *flops. */
+void kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
+                              int64_t begin, int64_t end, int64_t *flops);
 
 #endif

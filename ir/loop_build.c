@@ -254,10 +254,11 @@ lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue r
 }
 
 LoopValue
-lb_scalar(LoopBuilder *lb, int index)
+lb_scalar(LoopBuilder *lb, ScalarIndex index)
 {
-	return pure_statement(
-		lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR, .type = F64, .buffer = index});
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR,
+	                                           .type = scalar_dtypes[index],
+	                                           .buffer = (int)index});
 }
 
 LoopValue

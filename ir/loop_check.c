@@ -223,7 +223,7 @@ check_conversion(Check *c, const LoopStatement *s)
 		fault(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
 }
 
-/* Casts and loads give the compute type of a storage type, places and scalars one type each. */
+/* Casts and loads give the compute type of a storage type, places and scalars their own. */
 static void
 check_result(Check *c, const LoopStatement *s)
 {
@@ -236,7 +236,7 @@ check_result(Check *c, const LoopStatement *s)
 	if (s->kind == LOOP_STATEMENT_AFFINE)
 		want = S64;
 	if (s->kind == LOOP_STATEMENT_SCALAR)
-		want = F64;
+		want = scalar_dtypes[s->buffer];
 	if (s->type != want || want != compute_type(want))
 		fault(c, "the result is %s, not %s", dtype_info[s->type].name,
 		      dtype_info[compute_type(want)].name);

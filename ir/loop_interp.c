@@ -32,12 +32,13 @@ typedef struct {
 	void *const *params;
 	void **locals;  /* by buffer */
 	bool **written; /* elements of a local, by buffer */
-	const double *scalars;
+	const Scalar *scalars;
 	Cell *cells;   /* by scalar */
 	Lanes **lanes; /* by accumulator scalar */
 	int *lane;     /* by accumulator scalar: the one that takes now */
 	DType *types;  /* by scalar */
 	int64_t begin, end;
+	int64_t *flops; /* counted here; NULL: not */
 } Run;
 
 /* A scalar function where it is used. */
@@ -311,10 +312,39 @@ run_for(Run *r, const LoopStatement *s, int at)
 	}
 }
 
+/* Arithmetic on elements, as rows count it: a function counts 1, a fused multiply-add 2, and what only compares,
+ * chooses, tests or moves bits nothing. Only of floats: integers may be places. */
+static int
+flops_of(LoopOp op)
+{
+	switch (op) {
+	case LOOP_fma: return 2;
+	case LOOP_not:
+	case LOOP_and:
+	case LOOP_or:
+	case LOOP_xor:
+	case LOOP_select:
+	case LOOP_bits:
+	case LOOP_shl:
+	case LOOP_shr:
+	case LOOP_truncate: return 0;
+	default: return loop_ops[op].result == RESULT_TRUTH ? 0 : 1;
+	}
+}
+
+static void
+count_flops(Run *r, LoopOp op, DType t)
+{
+	if (r->flops && dtype_is_float(t))
+		*r->flops += flops_of(op);
+}
+
 static void
 run_accumulate(Run *r, const LoopStatement *s)
 {
 	LoopValue acc = s->operands[1];
+
+	count_flops(r, s->op, s->type);
 	Cell *to = &r->lanes[acc]->lanes[r->lane[acc]];
 
 	*to = combine(r->accumulations[acc], s->op, s->type, *to, r->cells[s->operands[0]],
@@ -330,6 +360,7 @@ run_op(Run *r, const LoopStatement *s, int at)
 	DType from = r->types[s->operands[0]];
 	Cell *to = &r->cells[s->result];
 
+	count_flops(r, s->op, s->type);
 	if (r->calls[at])
 		*to = combine(r->calls[at], s->op, s->type, x, y, z);
 	else if (loop_ops[s->op].result == RESULT_TRUTH)
@@ -377,7 +408,9 @@ run_block(Run *r, int from, int to)
 		case LOOP_STATEMENT_CONST: run_const(r, s); break;
 		case LOOP_STATEMENT_CAST: run_cast(r, s); break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
-		case LOOP_STATEMENT_SCALAR: r->cells[s->result].f64 = r->scalars[s->buffer]; break;
+		case LOOP_STATEMENT_SCALAR:
+			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
+			break;
 		case LOOP_STATEMENT_LOAD: {
 			const void *buffer = checked_place(r, s, &place);
 			r->cells[s->result] = load_cell(r->k->buffers.at[s->buffer].type->dtype,
@@ -451,8 +484,15 @@ prepare_accumulators(Run *r)
 }
 
 void
-kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, int64_t begin,
+kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                  int64_t end)
+{
+	kernel_interpret_counted(k, buffers, scalars, begin, end, NULL);
+}
+
+void
+kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
+                         int64_t begin, int64_t end, int64_t *flops)
 {
 	Arena *arena = arena_new();
 	Run r = {.arena = arena,
@@ -460,7 +500,8 @@ kernel_interpret(const Kernel *k, void *const *buffers, const double *scalars, i
 	         .params = buffers,
 	         .scalars = scalars,
 	         .begin = begin,
-	         .end = end};
+	         .end = end,
+	         .flops = flops};
 
 	prepare(&r, k, NULL);
 	r.locals = NEW_ARRAY(arena, void *, k->buffers.n);

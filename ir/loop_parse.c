@@ -122,7 +122,6 @@ read_definition(KernelReader *kr, LoopStatement *s)
 	Reader *r = kr->r;
 	const char *literal = NULL, *word;
 	DType storage;
-	int64_t number;
 	int op = 0;
 
 	if (read_word(r, "const")) {
@@ -142,9 +141,8 @@ read_definition(KernelReader *kr, LoopStatement *s)
 			return false;
 	} else if (read_word(r, "scalar")) {
 		s->kind = LOOP_STATEMENT_SCALAR;
-		if (!read_int(r, &number))
+		if ((s->buffer = read_enum(r, scalar_names)) < 0)
 			return false;
-		s->buffer = (int)number;
 	} else if (read_word(r, "load")) {
 		s->kind = LOOP_STATEMENT_LOAD;
 		if (!read_buffer_place(kr, s))

@@ -77,7 +77,7 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		text_add(out, "affine ");
 		print_affine(out, s->place);
 		break;
-	case LOOP_STATEMENT_SCALAR: text_printf(out, "scalar %d", s->buffer); break;
+	case LOOP_STATEMENT_SCALAR: text_printf(out, "scalar %s", scalar_names[s->buffer]); break;
 	case LOOP_STATEMENT_LOAD:
 		text_add(out, "load");
 		print_place(out, k, s);

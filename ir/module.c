@@ -33,22 +33,43 @@ module_function(const Module *m, const char *name)
 	return strmap_get(m->function_names, name);
 }
 
-const char *
-program_name(Module *m, const char *role, int binding)
+Function *
+program_new(Module *m, FunctionRole role, int binding)
 {
-	return binding ? arena_printf(m->arena, "%s.%d", role, binding) : role;
+	static const char *const names[] = {"helper", "forward",    "inference",
+	                                    "eval",   "accumulate", "update"};
+	const char *name = binding ? arena_printf(m->arena, "%s.%d", names[role], binding)
+	                           : names[role];
+	Function *f = function_new(m, module_fresh_name(m, name));
+
+	f->role = role;
+	f->binding = binding;
+	return f;
 }
 
 Function *
-module_program(const Module *m, const char *role, int binding)
+module_program(const Module *m, FunctionRole role, int binding)
 {
-	return module_function(m, program_name((Module *)m, role, binding));
+	for_each_function(m, f)
+		if (f->role == role && f->binding == binding && f->stage == 0 &&
+		    f->mode == MODE_DDP)
+			return f;
+	return NULL;
 }
 
 State *
 module_state(const Module *m, const char *name)
 {
 	return strmap_get(m->state_names, name);
+}
+
+State *
+module_state_of_kind(const Module *m, StateKind kind)
+{
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == kind)
+			return m->states.at[i];
+	return NULL;
 }
 
 const char *
@@ -88,6 +109,9 @@ function_remove(Function *f)
 	}
 	m->functions.n--;
 	strmap_put(m->function_names, f->name, NULL);
+	for_each_function(m, other)
+		if (other->derivative == f)
+			other->derivative = NULL;
 }
 
 State *
@@ -121,14 +145,82 @@ value_new(Function *f, ValueKind kind, Type type, int index)
 	return v;
 }
 
+static const char *
+numbered_name(Arena *arena, const char *name, int i)
+{
+	return i > 1 ? arena_printf(arena, "%s.%d", name, i) : arena_strdup(arena, name);
+}
+
+static bool
+has_result_name(const Function *f, const char *name)
+{
+	for (int i = 0; i < f->result_names.n; i++)
+		if (strcmp(f->result_names.at[i], name) == 0)
+			return true;
+	return false;
+}
+
+void
+function_name_result(Function *f, const char *name)
+{
+	const char *fresh = name;
+
+	for (int i = 1; has_result_name(f, fresh = numbered_name(f->module->arena, name, i)); i++)
+		;
+	vec_push(f->module->arena, &f->result_names, fresh);
+}
+
+static bool
+has_param(const Function *f, const char *name)
+{
+	for (int i = 0; i < f->params.n; i++)
+		if (strcmp(f->params.at[i]->name, name) == 0)
+			return true;
+	return false;
+}
+
+Value *
+function_param_as(Function *f, Type type, const char *name, ParamKind kind, int number)
+{
+	Arena *arena = f->module->arena;
+	const char *fresh = name;
+
+	for (int i = 1; has_param(f, fresh = numbered_name(arena, name, i)); i++)
+		;
+	Value *v = value_new(f, VALUE_PARAM, type, f->params.n);
+	v->name = fresh;
+	v->param = kind;
+	v->number = number;
+	vec_push(arena, &f->params, v);
+	return v;
+}
+
 Value *
 function_param(Function *f, Type type, const char *name)
 {
-	Value *v = value_new(f, VALUE_PARAM, type, f->params.n);
+	return function_param_as(f, type, name, PARAM_ARGUMENT, 0);
+}
 
-	v->name = arena_strdup(f->module->arena, name);
-	vec_push(f->module->arena, &f->params, v);
-	return v;
+Value *
+function_find_param(const Function *f, ParamKind kind, int number)
+{
+	for (int i = 0; i < f->params.n; i++) {
+		Value *v = f->params.at[i];
+		if (v->param == kind && (number < 0 || v->number == number))
+			return v;
+	}
+	return NULL;
+}
+
+Value *
+function_hyperparameter(Function *f, ScalarIndex index)
+{
+	Value *v = function_find_param(f, PARAM_HYPERPARAMETER, (int)index);
+	Type type = type_scalar(f->module, scalar_dtypes[index]);
+
+	return v ? v
+	         : function_param_as(f, type, scalar_names[index], PARAM_HYPERPARAMETER,
+	                             (int)index);
 }
 
 Value *
@@ -339,9 +431,11 @@ function_clone(const Function *from, const char *name)
 	to->kind = from->kind;
 	to->surrogate = from->surrogate;
 	to->line = from->line;
+	for (int i = 0; i < from->result_names.n; i++)
+		vec_push(from->module->arena, &to->result_names, from->result_names.at[i]);
 	for (int i = 0; i < from->params.n; i++) {
 		Value *p = from->params.at[i];
-		map[p->id] = function_param(to, p->type, p->name);
+		map[p->id] = function_param_as(to, p->type, p->name, p->param, p->number);
 	}
 	function_clone_body(from, to, NULL, map);
 	Node *ret = function_return(from);

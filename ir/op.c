@@ -109,7 +109,14 @@ const char *
 op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands, const Type *operands,
          int *n_results, Type *results, int max_results)
 {
-	const OpRow *row = op_table[op];
+	return row_infer(m, arena, op_table[op], attr, n_operands, operands, n_results, results,
+	                 max_results);
+}
+
+const char *
+row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
+          const Type *operands, int *n_results, Type *results, int max_results)
+{
 	Infer in = {.m = m,
 	            .attr = attr,
 	            .n_operands = n_operands,
@@ -120,9 +127,14 @@ op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands, c
 
 	if (in.n_results && strcmp(row->results[in.n_results - 1], "...") == 0)
 		in.n_results = max_results; /* infer sets how many */
+	memset(results, 0, sizeof(*results) * (size_t)max_results);
 	infer_arity(&in, row);
 	if (!in.fault)
 		row->infer(&in);
+	for (int i = 0; !in.fault && i < in.n_results; i++)
+		if (!results[i])
+			infer_error(&in, "op \"%s\": column infer leaves result %d without a type",
+			            row->name, i);
 	*n_results = in.fault ? 0 : in.n_results;
 	return in.fault;
 }
@@ -132,6 +144,11 @@ grad_add(Grad *g, int i, Value *dx)
 {
 	if (!g->needs[i])
 		return;
+	if (dx->type != node_operand(g->node, i)->type) {
+		g->fault = arena_printf(g->b->m->arena,
+		                        "has a column grad that gives operand %d another type", i);
+		return;
+	}
 	g->doperand[i] = g->doperand[i] ? b_binary(g->b, OP_add, g->doperand[i], dx) : dx;
 }
 

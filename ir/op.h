@@ -26,6 +26,8 @@ void infer_error(Infer *in, const char *fmt, ...) PRINTF(2, 3);
 /* Result types of an op; fault text or NULL. */
 const char *op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands,
                      const Type *operands, int *n_results, Type *results, int max_results);
+const char *row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
+                      const Type *operands, int *n_results, Type *results, int max_results);
 
 /* eval: naive loops over 8-byte elements, obvious on sight. Results are allocated; the caller
  * rounds them in typed mode. */
@@ -78,8 +80,68 @@ typedef struct {
 	const char *operands; /* "f64[2,3], s64[4] in 3": what values: see docs/extending.md */
 } Sample;
 
-/* FLOPs of one node, for reports; elementwise ops count 1 an element. */
-typedef int64_t (*CostFn)(const Node *n);
+/* ---- facts: data that passes read, proven by tests over the samples (tests/unit/facts_test.c, partition_test.c,
+ * cost_test.c) */
+
+/* What a mixed-precision pass may do with the floats of a node. A row without one is a hole. */
+typedef enum {
+	PRECISION_LOW =
+		1, /* f16, bf16 or less will do for the operands; sums are kept in f32: products */
+	PRECISION_HIGH, /* f32 or more: sums of many, and functions that enlarge a relative error */
+	PRECISION_FOLLOW, /* the widest of its operands' types: moves, and what is cheap and well-conditioned */
+	PRECISION_FIXED, /* its types are its meaning, or it has no floats: cast, iota, logic, control */
+	N_PRECISIONS,
+} Precision;
+extern const char *const precision_names[N_PRECISIONS];
+
+#define OPERAND(i) (1u << (i)) /* in a set of operands */
+
+/* A node computed in parts, as by sharding rules of GSPMD and Shardy. Its loops are factors; an axis of an operand
+ * or a result has at most one. To cut a node along a factor is to cut every axis that has it, into as many equal
+ * pieces as there are parts, in order; all parts are the same node of smaller types. dot x[i,k], y[k,j] has the
+ * factors i and j, whose parts' results are joined, and k, whose parts' results are added.
+ * An axis without a factor cannot be cut: a part of it would need what another part has (a halo). */
+typedef enum { COMBINE_JOIN, COMBINE_SUM, COMBINE_PROD, COMBINE_MAX, COMBINE_MIN } Combine;
+extern const char *const combine_names[];
+typedef enum {
+	SHARE_WHOLE, /* every part has all of it; of a result: every part computes all of it */
+	SHARE_CUT, /* a piece of `axis`. An axis may be a multiple of the factor, whose loop is then its outer one */
+	SHARE_SHIFTED, /* numbers of places along the factor, counted from the part's first. An operand: whole, less
+	                * the number of that place. A result: a piece of `axis`, plus that number */
+	SHARE_FIRST, /* all of it in part 0; in others what changes nothing: 0 of a sum, 1 of a product */
+} ShareKind;
+typedef struct {
+	ShareKind kind;
+	int axis; /* SHARE_CUT, and SHARE_SHIFTED of a result */
+} Share;
+typedef struct {
+	int64_t size; /* any divisor is a number of parts */
+	Combine combine;
+	Share *operand, *result; /* one each */
+} Factor;
+typedef struct {
+	const Node *node;
+	Arena *arena;
+	VEC(Factor *) factors;
+} Partition;
+/* One of the parts of a node along a factor. */
+typedef struct {
+	const Node *node;
+	const Factor *factor;
+	int64_t parts;
+	const Type *operand, *result; /* of one part; NULL where an operand is left out */
+	void *attr;                   /* of one part */
+} Cut;
+typedef struct {
+	void (*factors)(Partition *p); /* adds the factors of p->node */
+	void (*attrs)(Module *m,
+	              Cut *cut); /* sets what sizes depend on in cut->attr; NULL: nothing does */
+	const char *doc;         /* which axes, and why not the others */
+} PartitionRule;
+
+/* Arithmetic operations on elements: +, -, *, /, maximum, minimum, roots, rounding and functions count 1, a fused
+ * multiply-add 2; comparisons, choices, logic, conversions and arithmetic on places count nothing. */
+typedef int64_t (*FlopsFn)(const Node *n);
 
 struct OpRow {
 	const char *name, *doc;
@@ -115,12 +177,55 @@ struct OpRow {
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */
 	bool commutative;
-	int weight;  /* of one element, relative to an addition; 0 counts as 1 */
-	CostFn cost; /* NULL: an op an element of the result */
+	int weight; /* time of one element, relative to an addition; 0 counts as 1 */
+	FlopsFn flops;
+	Precision precision;
+	unsigned quantizes; /* operands that may be stored in few bits with scales */
+	/* Of operand i of these: the axis along which every element may have a scale of its own, since scales along it are
+	 * factors of the result; -1: one scale for all. */
+	int (*channel)(const Node *n, int i);
+	unsigned
+		adapts; /* operands that, where they are a parameter, a low-rank product may be added to */
+	PartitionRule partition;
 	/* Rewrites n to something simpler before it; returns the replacement of result 0, or NULL. */
 	Value *(*simplify)(Builder *b, Node *n);
 	const Sample *samples; /* ends with a zero row */
 };
+
+/* ---- op_check.c: names every column that a row lacks, or has where it makes no sense: `op "cube": column
+ * precision is missing`. True when there are none. */
+bool op_row_check(const OpRow *row, Diag *diag);
+bool op_table_check(Diag *diag);
+
+/* ---- cost.c */
+typedef struct {
+	int64_t flops;
+	int64_t bytes; /* each operand and result once, where they are in memory */
+} Cost;
+Cost node_cost(const Node *n);
+int64_t function_flops(const Function *f);
+/* For rows' columns. */
+int64_t flops_none(const Node *n); /* moves, comparisons, choices */
+int64_t flops_one(const Node *n);  /* an element of result 0 */
+int64_t flops_two(const Node *n);
+int64_t flops_per_operand(const Node *n); /* one an element of operand 0 */
+
+/* ---- partition.c */
+Partition node_partition(Arena *arena, const Node *n);
+/* NULL: that axis cannot be cut. */
+const Factor *partition_of_operand(const Partition *p, int operand, int axis);
+const Factor *partition_of_result(const Partition *p, int result, int axis);
+bool factor_divides(const Factor *f, int64_t parts);
+/* The types and attributes of each part; factor_divides(f, parts) holds. */
+Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
+/* For rows' columns: a factor of that size, with every operand and result whole. */
+Factor *partition_add(Partition *p, int64_t size, Combine combine);
+void factor_cut_operand(Factor *f, int operand, int axis);
+void factor_cut_result(Factor *f, int result, int axis);
+/* Axis i of every operand and result is factor i, but those of `except`. */
+void partition_alike(Partition *p, const Ints *except);
+void partition_elements(Partition *p); /* without exceptions */
+void partition_none(Partition *p);
 
 extern const OpRow *const op_table[N_OPS];
 static inline const OpRow *

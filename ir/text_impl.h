@@ -6,9 +6,13 @@
 #include "ir/loop.h"
 
 extern const char *const state_kind_texts[],
-	*const lifetime_texts[], *const init_texts[], *const region_texts[],
-							      *const when_texts[],
-								      *const phase_texts[];
+	*const lifetime_texts[],
+		*const init_texts[], *const region_texts[],
+					     *const when_texts[],
+						     *const phase_texts[],
+							     *const param_kind_texts[],
+								     *const function_role_texts[],
+									     *const mode_texts[];
 void loc_print(Text *out, Loc loc, const PrintOptions *options);
 
 /* The reader of .gir: text_lex.c. Faults are reported with FILE:LINE once per line; after one, the

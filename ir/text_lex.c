@@ -242,7 +242,7 @@ read_loc_at(Reader *r, int depth)
 	if (!read_expect(r, ')'))
 		return NULL;
 	return strcmp(word, "fused") == 0 ? loc_fuse(r->m, parts, n)
-	                                  : loc_derive(r->m, word, parts[0]);
+	                                  : loc_of_parts(r->m, word, parts, n);
 }
 
 Loc

@@ -15,6 +15,32 @@ read_place(Reader *r, Region *region, int64_t *offset)
 		*region = (Region)k;
 }
 
+enum { MAX_NUMBER = 1 << 20 };
+
+/* An integer from 0 to `most`; false after reporting. */
+static bool
+read_small(Reader *r, int64_t most, int64_t *out)
+{
+	if (!read_int(r, out))
+		return false;
+	if (*out >= 0 && *out <= most)
+		return true;
+	read_fault(r, "%lld is not from 0 to %lld", (long long)*out, (long long)most);
+	return false;
+}
+
+/* %x, %"a b" or %0. Results are numbered: a parameter named by digits alone stands in quotes, and its key keeps one. */
+static const char *
+read_value_name(Reader *r)
+{
+	bool quoted = (read_space(r), r->at[0] == '%' && r->at[1] == '"');
+	const char *name = read_symbol(r, '%');
+
+	return quoted && name && name[0] && !name[strspn(name, "0123456789")]
+	               ? arena_printf(r->m->arena, "\"%s", name)
+	               : name;
+}
+
 /* ---- states */
 static void
 read_init(Reader *r, State *s)
@@ -42,10 +68,53 @@ read_state_reference(Reader *r)
 	return s;
 }
 
+/* Of a state or function to another one, which may stand below it. */
+typedef struct {
+	State **state; /* one of the two is NULL */
+	Function **function;
+	const char *name, *at, *line_start;
+	int line;
+} Reference;
+typedef VEC(Reference) References;
+
+static void
+read_reference(Reader *r, References *list, State **state, Function **function)
+{
+	Reference ref = {state, function, NULL, r->at, r->line_start, r->line};
+
+	ref.name = read_symbol(r, '@');
+	if (ref.name)
+		vec_push(r->m->arena, list, ref);
+	else
+		read_fault(r, "expected @name");
+}
+
+static void
+resolve_references(Reader *r, const References *list)
+{
+	for (int i = 0; i < list->n; i++) {
+		const Reference *ref = &list->at[i];
+		void *found = ref->state ? (void *)module_state(r->m, ref->name)
+		                         : (void *)module_function(r->m, ref->name);
+		if (ref->state)
+			*ref->state = found;
+		else
+			*ref->function = found;
+		r->at = ref->at;
+		r->line_start = ref->line_start;
+		r->line = ref->line;
+		if (!found)
+			read_fault(r, "unknown %s @%s", ref->state ? "state" : "function",
+			           ref->name);
+	}
+}
+
 /* state @w : f32[4] parameter saved trainable init data f32[4] [...] ... */
 static void
-read_state(Reader *r)
+read_state(Reader *r, References *references)
 {
+	int64_t number;
+
 	const char *name = read_symbol(r, '@');
 
 	if (!name || !read_expect(r, ':'))
@@ -60,6 +129,7 @@ read_state(Reader *r)
 		return;
 	}
 	State *s = state_new(r->m, name, type, (StateKind)kind, (Lifetime)life);
+	s->line = r->line;
 	s->trainable = read_word(r, "trainable");
 	s->decay = read_word(r, "decay");
 	if (read_word(r, "lr_scale"))
@@ -67,9 +137,14 @@ read_state(Reader *r)
 	if (read_word(r, "init"))
 		read_init(r, s);
 	if (read_word(r, "of"))
-		s->of = read_state_reference(r);
-	if (read_word(r, "in") && (s->unit = read_state_reference(r)) && read_expect(r, '+'))
-		read_int(r, &s->unit_offset);
+		read_reference(r, references, &s->of, NULL);
+	if (read_word(r, "number") && read_small(r, MAX_NUMBER, &number))
+		s->number = (int)number;
+	if (read_word(r, "in")) {
+		read_reference(r, references, &s->unit, NULL);
+		if (read_expect(r, '+'))
+			read_int(r, &s->unit_offset);
+	}
 	if (read_word(r, "at"))
 		read_int(r, &s->offset);
 	if (read_word(r, "why")) {
@@ -83,6 +158,28 @@ read_state(Reader *r)
 }
 
 /* ---- functions */
+/* Behind the word `is`. */
+static void
+read_param_kind(Reader *r, Value *v)
+{
+	int k = read_enum(r, param_kind_texts);
+	int64_t number = -1;
+
+	if (k < 0)
+		return;
+	v->param = (ParamKind)k;
+	if (v->param == PARAM_HYPERPARAMETER) {
+		number = read_enum(r, scalar_names);
+	} else if (v->param == PARAM_ARGUMENT || v->param == PARAM_SAMPLE_WEIGHT) {
+		number = 0;
+	} else {
+		read_space(r);
+		if (v->param != PARAM_LABELS || (*r->at >= '0' && *r->at <= '9'))
+			read_small(r, MAX_NUMBER, &number);
+	}
+	v->number = (int)number;
+}
+
 typedef struct {
 	Function *f;
 	const char *body, *line_start;
@@ -102,12 +199,56 @@ read_params(Reader *r, Function *f)
 		if (!type)
 			return;
 		Value *v = function_param(f, type, name);
+		if (strcmp(v->name, name) != 0)
+			read_fault(r, "parameter %%%s stands there twice", name);
+		if (read_word(r, "is"))
+			read_param_kind(r, v);
 		if (read_word(r, "at"))
 			read_place(r, &v->region, &v->offset);
 	}
 	return;
 fault:
 	read_fault(r, "malformed parameter");
+}
+
+/* -> (f32[8,10] "logits"): the types are those of the return. */
+static void
+read_results(Reader *r, Function *f)
+{
+	read_expect(r, '>');
+	if (!read_char(r, '(')) {
+		read_type(r);
+		return;
+	}
+	while (!read_char(r, ')') && !read_at_line_end(r)) {
+		if (!read_type(r))
+			break;
+		read_space(r);
+		const char *name = *r->at == '"' ? text_unquote(r->m->arena, &r->at) : "";
+		if (!name) {
+			read_fault(r, "malformed string");
+			break;
+		}
+		vec_push(r->m->arena, &f->result_names, name);
+		if (!read_char(r, ',') && *r->at != ')')
+			break;
+	}
+}
+
+static void
+read_role(Reader *r, Function *f)
+{
+	int k = read_enum(r, function_role_texts);
+	int64_t number;
+
+	if (k >= 0)
+		f->role = (FunctionRole)k;
+	if (read_word(r, "binding") && read_small(r, MAX_NUMBER, &number))
+		f->binding = (int)number;
+	if (read_word(r, "stage") && read_small(r, MAX_NUMBER, &number))
+		f->stage = (int)number;
+	if (read_word(r, "mode") && (k = read_enum(r, mode_texts)) >= 0)
+		f->mode = (DataParallelMode)k;
 }
 
 /* Up to the line that holds only `}`. */
@@ -124,7 +265,7 @@ skip_body(Reader *r)
 }
 
 static void
-read_function(Reader *r, FunctionKind kind, Bodies *bodies)
+read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodies)
 {
 	const char *name = read_symbol(r, '@');
 
@@ -140,17 +281,12 @@ read_function(Reader *r, FunctionKind kind, Bodies *bodies)
 	f->line = r->line;
 	if (read_expect(r, '('))
 		read_params(r, f);
-	if (read_char(r, '-')) { /* result types are those of the return */
-		read_expect(r, '>');
-		if (read_char(r, '(')) {
-			while (!read_char(r, ')') && !read_at_line_end(r))
-				if (!read_type(r) || (!read_char(r, ',') && *r->at != ')'))
-					break;
-		} else {
-			read_type(r);
-		}
-	}
-	f->surrogate = read_word(r, "surrogate");
+	if (read_char(r, '-'))
+		read_results(r, f);
+	if (read_word(r, "role"))
+		read_role(r, f);
+	if (read_word(r, "surrogate"))
+		read_reference(r, references, NULL, &f->surrogate);
 	if (read_word(r, "loc"))
 		f->loc = read_loc(r);
 	if (!read_expect(r, '{') || r->faults != faults) {
@@ -178,7 +314,7 @@ read_operand(Reader *r, bool *ok)
 		*ok = s != NULL;
 		return s ? function_state(r->f, s) : NULL;
 	}
-	name = read_symbol(r, '%');
+	name = read_value_name(r);
 	Value *v = name ? strmap_get(r->values, name) : NULL;
 	if (!v) {
 		read_fault(r, "unknown value %%%s", name ? name : "");
@@ -244,7 +380,7 @@ read_node(Reader *r)
 
 	read_space(r);
 	while (*r->at == '%') {
-		const char *name = read_symbol(r, '%');
+		const char *name = read_value_name(r);
 		if (!name)
 			return;
 		vec_push(r->m->arena, &names, name);
@@ -293,8 +429,12 @@ read_body(Reader *r, const Body *body)
 	r->line_start = body->line_start;
 	r->line = body->line;
 	r->values = strmap_new(r->m->arena);
-	for (int i = 0; i < r->f->params.n; i++)
-		strmap_put(r->values, r->f->params.at[i]->name, r->f->params.at[i]);
+	for (int i = 0; i < r->f->params.n; i++) {
+		const char *name = r->f->params.at[i]->name;
+		bool digits = name[0] && !name[strspn(name, "0123456789")];
+		strmap_put(r->values, digits ? arena_printf(r->m->arena, "\"%s", name) : name,
+		           r->f->params.at[i]);
+	}
 	for (read_lines(r); *r->at && *r->at != '}'; read_lines(r)) {
 		read_node(r);
 		read_skip_line(r);
@@ -304,14 +444,14 @@ read_body(Reader *r, const Body *body)
 }
 
 static bool
-read_item(Reader *r, Bodies *bodies)
+read_item(Reader *r, References *references, Bodies *bodies)
 {
 	if (read_word(r, "state"))
-		read_state(r);
+		read_state(r, references);
 	else if (read_word(r, "func"))
-		read_function(r, FUNCTION_PLAIN, bodies);
+		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))
-		read_function(r, FUNCTION_FUSED, bodies);
+		read_function(r, FUNCTION_FUSED, references, bodies);
 	else if (read_word(r, "kernel"))
 		read_kernel(r);
 	else
@@ -356,11 +496,12 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 	            .m = m,
 	            .data = data};
 	Bodies bodies = {0};
+	References references = {0};
 	m->file = arena_strdup(m->arena, file);
 	bool wrapped = read_header(&r);
 
 	for (read_lines(&r); *r.at && *r.at != '}'; read_lines(&r)) {
-		if (!read_item(&r, &bodies)) {
+		if (!read_item(&r, &references, &bodies)) {
 			read_fault(&r, "expected state, func, fused or kernel");
 			read_skip_line(&r);
 		}
@@ -370,6 +511,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 	read_lines(&r);
 	if (*r.at)
 		read_fault(&r, "unexpected text behind the module");
+	resolve_references(&r, &references);
 	for (int i = 0; i < bodies.n; i++)
 		read_body(&r, &bodies.at[i]);
 	if (r.faults) {

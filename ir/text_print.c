@@ -8,8 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const state_kind_texts[] = {"parameter", "statistic", "moment",   "gradient",
-                                        "scalar",    "unit",      "constant", NULL};
+const char *const state_kind_texts[] = {"parameter",  "statistic", "moment", "gradient", "loss_sum",
+                                        "loss_count", "correct",   "unit",   "constant", NULL};
+const char *const param_kind_texts[] = {"argument",      "input",          "labels",
+                                        "sample_weight", "hyperparameter", "operand",
+                                        "result",        "cotangent",      NULL};
+const char *const function_role_texts[] = {"helper",     "forward", "inference", "eval",
+                                           "accumulate", "update",  NULL};
+const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io", NULL};
@@ -258,12 +264,26 @@ node_print(Text *out, const Node *n, const int *numbers)
 	print_node(&p, n);
 }
 
+/* is input 0, is labels, is hyperparameter lr */
+static void
+print_param_kind(Text *out, const Value *v)
+{
+	if (v->param == PARAM_ARGUMENT)
+		return;
+	text_printf(out, " is %s", param_kind_texts[v->param]);
+	if (v->param == PARAM_HYPERPARAMETER)
+		text_printf(out, " %s", scalar_names[v->number]);
+	else if (v->param != PARAM_SAMPLE_WEIGHT && v->number >= 0)
+		text_printf(out, " %d", v->number);
+}
+
 static void
 print_param(Printer *p, const Value *v)
 {
 	print_value(p, v);
 	text_add(p->out, ": ");
 	type_print(p->out, v->type);
+	print_param_kind(p->out, v);
 	if (v->region)
 		text_printf(p->out, " at %s+%lld", region_texts[v->region], (long long)v->offset);
 }
@@ -277,6 +297,20 @@ function_numbers(Arena *arena, const Function *f)
 		for (int i = 0; i < n->n_results; i++)
 			numbers[node_result(n, i)->id] = next++;
 	return numbers;
+}
+
+static void
+print_role(Text *out, const Function *f)
+{
+	if (f->role == FUNCTION_HELPER)
+		return;
+	text_printf(out, " role %s", function_role_texts[f->role]);
+	if (f->binding)
+		text_printf(out, " binding %d", f->binding);
+	if (f->stage)
+		text_printf(out, " stage %d", f->stage);
+	if (f->mode)
+		text_printf(out, " mode %s", mode_texts[f->mode]);
 }
 
 static void
@@ -297,10 +331,18 @@ print_signature(Printer *p, const Function *f)
 		for (int i = 0; i < ret->n_operands; i++) {
 			text_add(p->out, i ? ", " : "");
 			type_print(p->out, node_operand(ret, i)->type);
+			if (i < f->result_names.n && *f->result_names.at[i]) {
+				text_add(p->out, " ");
+				text_add_quoted(p->out, f->result_names.at[i]);
+			}
 		}
 		text_add(p->out, ")");
 	}
-	text_add(p->out, f->surrogate ? " surrogate" : "");
+	print_role(p->out, f);
+	if (f->surrogate) {
+		text_add(p->out, " surrogate ");
+		print_symbol(p->out, '@', f->surrogate->name);
+	}
 	loc_print(p->out, f->loc, p->options);
 	text_add(p->out, " {\n");
 }
@@ -359,6 +401,8 @@ print_state(Printer *p, const State *s)
 		text_add(out, " of ");
 		print_symbol(out, '@', s->of->name);
 	}
+	if (s->number)
+		text_printf(out, " number %d", s->number);
 	if (s->unit) {
 		text_add(out, " in ");
 		print_symbol(out, '@', s->unit->name);
@@ -388,11 +432,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		            (long long)m->state_bytes, (long long)m->workspace_bytes,
 		            (long long)m->io_bytes);
 	text_add(out, " {\n");
-	/* Units first: members refer to them. */
-	for (int pass = 0; pass < 2; pass++)
-		for (int i = 0; i < m->states.n; i++)
-			if ((m->states.at[i]->kind == STATE_UNIT) == (pass == 0))
-				print_state(&p, m->states.at[i]);
+	for (int i = 0; i < m->states.n; i++)
+		print_state(&p, m->states.at[i]);
 	for (int i = 0; i < m->kernels.n; i++)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)

@@ -43,6 +43,17 @@ static void PRINTF(3, 4) fault(Verify *v, const Node *n, const char *fmt, ...)
 }
 
 static void
+state_fault(Verify *v, const State *s, const char *what)
+{
+	Text line = {0};
+
+	module_place(&line, v->m, s->line);
+	diag_error(v->diag, EXIT_INVALID, "%s: state @%s %s", line.at, s->name, what);
+	text_free(&line);
+	v->ok = false;
+}
+
+static void
 verify_operands(Verify *v, const Node *n)
 {
 	for (int i = 0; i < n->n_operands; i++) {
@@ -121,6 +132,67 @@ verify_store(Verify *v, const Node *n, Stores *s)
 			verify_read(v, n, s, node_operand(n, i)->state);
 }
 
+/* Parameters have the types that what they are asks for, and no two are the same. */
+static void
+verify_params(Verify *v, const Function *f)
+{
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *p = f->params.at[i];
+		if (p->param == PARAM_HYPERPARAMETER &&
+		    p->type != type_scalar((Module *)v->m, scalar_dtypes[p->number]))
+			fault(v, NULL, "%%%s is hyperparameter %s, which is %s[]", p->name,
+			      scalar_names[p->number], dtype_info[scalar_dtypes[p->number]].name);
+		if (p->param == PARAM_SAMPLE_WEIGHT &&
+		    (p->type->rank != 1 || !dtype_is_float(p->type->dtype)))
+			fault(v, NULL, "%%%s is sample_weight, floats of rank 1", p->name);
+		if (p->param != PARAM_ARGUMENT && function_find_param(f, p->param, p->number) != p)
+			fault(v, NULL, "%%%s is what another parameter is", p->name);
+	}
+}
+
+/* Of the same types as what it stands for. */
+static void
+verify_surrogate(Verify *v, const Function *f)
+{
+	const Function *s = f->surrogate;
+	const Node *own = function_return(f), *other = s ? function_return(s) : NULL;
+	bool same = s && own && other && s->params.n == f->params.n &&
+	            own->n_operands == other->n_operands;
+
+	for (int i = 0; same && i < f->params.n; i++)
+		same = f->params.at[i]->type == s->params.at[i]->type;
+	for (int i = 0; same && i < own->n_operands; i++)
+		same = node_operand(own, i)->type == node_operand(other, i)->type;
+	if (s && !same)
+		fault(v, NULL, "its surrogate @%s has other parameters or results", s->name);
+}
+
+static void
+verify_role(Verify *v, const Function *f)
+{
+	if (f->role == FUNCTION_HELPER)
+		return;
+	for_each_function(v->m, other) {
+		if (other == f)
+			return;
+		if (other->role == f->role && other->binding == f->binding &&
+		    other->stage == f->stage && other->mode == f->mode)
+			fault(v, NULL, "has the role of @%s", other->name);
+	}
+}
+
+static void
+verify_states(Verify *v)
+{
+	for (int i = 0; i < v->m->states.n; i++) {
+		const State *s = v->m->states.at[i];
+		bool sum = s->kind == STATE_LOSS_SUM || s->kind == STATE_LOSS_COUNT ||
+		           s->kind == STATE_CORRECT;
+		if (sum && s->type->rank)
+			state_fault(v, s, "is a sum of the loss, which has no axes");
+	}
+}
+
 static void
 verify_function(Verify *v, const Function *f)
 {
@@ -130,6 +202,9 @@ verify_function(Verify *v, const Function *f)
 	v->f = f;
 	v->numbers = NULL;
 	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
+	verify_params(v, f);
+	verify_role(v, f);
+	verify_surrogate(v, f);
 	for (int i = 0; i < f->params.n; i++)
 		v->seen[f->params.at[i]->id] = true;
 	for (int i = 0; i < f->states.n; i++)
@@ -155,6 +230,8 @@ calls_in_circle(const Function *f, uint8_t *color)
 	if (color[f->index])
 		return color[f->index] == 1;
 	color[f->index] = 1;
+	if (f->surrogate && calls_in_circle(f->surrogate, color))
+		return true;
 	for_each_node(f, n) {
 		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
 			if (field->kind != FIELD_FUNC)
@@ -174,6 +251,7 @@ module_verify(const Module *m, Diag *diag)
 	Verify v = {.m = m, .diag = diag, .arena = arena_new(), .ok = true};
 	uint8_t *color = NEW_ARRAY(v.arena, uint8_t, m->functions.n + 1);
 
+	verify_states(&v);
 	for_each_function(m, f)
 		verify_function(&v, f);
 	bool circle = false;

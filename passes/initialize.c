@@ -78,10 +78,11 @@ init_by_readers(State *s, const Value *v)
 static bool
 run_initialize(Pass *p, Module *m)
 {
-	Function *f = module_function(m, "forward");
+	Function *f = module_program(m, FUNCTION_FORWARD, 0);
 
 	if (!f) {
-		diag_error(p->diag, EXIT_USAGE, "%s: initialize needs @forward", m->name);
+		diag_error(p->diag, EXIT_USAGE, "%s: initialize needs a function of role forward",
+		           m->name);
 		return false;
 	}
 	for (int i = 0; i < m->states.n; i++) {

@@ -1,5 +1,6 @@
-/* Calls become the callee's nodes. Custom gradients have done their work by then; the driver runs it
- * behind autograd. Linear in the nodes that result. */
+/* Calls become the callee's nodes, of the call's phase and with its location before their own. A call with a gradient
+ * of its own stays, unless option `final` says that nobody differentiates any more: the driver runs it so, behind
+ * autograd. Linear in the nodes that result. */
 #include "passes/pass.h"
 
 static void
@@ -11,11 +12,26 @@ inline_call(Pass *p, Function *f, Node *call)
 
 	for (int i = 0; i < callee->params.n; i++)
 		map[callee->params.at[i]->id] = node_operand(call, i);
+	Node *before = call->prev;
 	function_clone_body(callee, f, call, map);
+	for (Node *n = before ? before->next : f->first; n != call; n = n->next) {
+		n->loc = loc_inline(f->module, call->loc, n->loc);
+		n->phase = call->phase ? call->phase : n->phase;
+		n->when = call->when ? call->when : n->when;
+	}
 	for (int i = 0; i < call->n_results; i++)
 		value_replace_uses(node_result(call, i), map[node_operand(ret, i)->id]);
 	node_erase(call);
 	p->changed = true;
+}
+
+static bool
+is_opened(const Pass *p, const Node *n)
+{
+	const CallAttr *a = n->op == OP_call ? n->attr : NULL;
+
+	return a && a->callee->kind == FUNCTION_PLAIN &&
+	       (!a->gradient || ((const InlineOptions *)p->options)->final);
 }
 
 static bool
@@ -27,8 +43,7 @@ run_inline(Pass *p, Module *m)
 		again = false;
 		for_each_function(m, f)
 			for_each_node(f, n)
-				if (n->op == OP_call &&
-				    ((CallAttr *)n->attr)->callee->kind == FUNCTION_PLAIN) {
+				if (is_opened(p, n)) {
 					inline_call(p, f, n);
 					again = true;
 				}
@@ -36,8 +51,13 @@ run_inline(Pass *p, Module *m)
 	return true;
 }
 
+static const PassOption inline_options[] = {{"final", "calls with a gradient of their own, too",
+                                             OPTION_BOOL, offsetof(InlineOptions, final)},
+                                            {0}};
 const PassRow pass_inline = {.name = "inline",
                              .help = "put callees in place of calls",
                              .takes = STAGE_ANY,
                              .leaves = STAGE_ANY,
+                             .options = inline_options,
+                             .options_size = sizeof(InlineOptions),
                              .run = run_inline};

@@ -1,6 +1,6 @@
-/* From @forward, of each binding, to what training runs: @accumulate (one micro-batch: forward and loss, added to @loss.sum
- * and @loss.count) and @eval (the inference form, with the hits for accuracy). @forward keeps the graph's
- * outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
+/* From the forward function of each binding to what training runs: an accumulate function (one micro-batch: forward and
+ * loss, added to the loss's sum and count) and an eval function (the inference form, with the hits for accuracy). The
+ * forward function keeps the graph's outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
  * with 1/targets whatever the binding. The losses themselves are rows in losses/. */
 #include "passes/pass.h"
 
@@ -20,29 +20,11 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	const LossOptions *options;
-	const LossRow *row;       /* NULL: the graph computes its own */
-	int output, count_output; /* among the results of @forward; -1: none */
-	int target_param;         /* -1: a new input */
+	const LossRow *row; /* NULL: the graph computes its own */
 	Type target_type;
 	int class_axis;
 	State *sum, *count, *correct;
 } LossPass;
-
-/* The line number of a name in the newline-separated list of outputs; -1: not there. */
-static int
-output_index(const char *list, const char *name)
-{
-	size_t n = strlen(name);
-
-	for (int i = 0; list && *list; i++) {
-		const char *end = strchr(list, '\n');
-		size_t len = end ? (size_t)(end - list) : strlen(list);
-		if (len == n && strncmp(list, name, n) == 0)
-			return i;
-		list = end ? end + 1 : NULL;
-	}
-	return -1;
-}
 
 static bool PRINTF(2, 3) refuse(LossPass *lp, const char *fmt, ...)
 {
@@ -55,15 +37,23 @@ static bool PRINTF(2, 3) refuse(LossPass *lp, const char *fmt, ...)
 	return false;
 }
 
-static bool
-find_output(LossPass *lp, const char *name, int *index)
+/* For messages. */
+static const char *
+output_name(LossPass *lp, const Function *forward, int64_t i)
 {
-	*index = name ? output_index(lp->options->outputs, name) : 0;
-	if (*index >= 0)
+	return i < forward->result_names.n
+	               ? arena_printf(lp->p->scratch, "output \"%s\"", forward->result_names.at[i])
+	               : arena_printf(lp->p->scratch, "output %lld", (long long)i);
+}
+
+static bool
+check_output(LossPass *lp, const Function *forward, int64_t i)
+{
+	int n = function_return(forward)->n_operands;
+
+	if (i >= 0 && i < n)
 		return true;
-	refuse(lp, "the model has no output \"%s\"", name);
-	diag_hint(lp->p->diag, "`gradc check` lists the outputs");
-	return false;
+	return refuse(lp, "the model has no output %lld, but %d", (long long)i, n);
 }
 
 /* Which axis of the output the labels lack: given, or the last of [B,T,V], or 1 of [N,C,H,W]. */
@@ -101,17 +91,15 @@ check_class_weight(LossPass *lp, Type output)
 }
 
 static bool
-prepare_target(LossPass *lp, const Function *f, Type output)
+prepare_target(LossPass *lp, const Function *forward, Type output)
 {
-	const char *name = lp->options->target;
-	Type given = NULL;
+	int64_t number = lp->options->target;
+	const Value *target = number < 0 ? NULL
+	                                 : function_find_param(forward, PARAM_INPUT, (int)number);
+	Type given = target ? target->type : NULL;
 
-	lp->target_param = -1;
-	for (int i = 0; name && i < f->params.n; i++)
-		if (strcmp(f->params.at[i]->name, name) == 0)
-			lp->target_param = i;
-	if (lp->target_param >= 0)
-		given = f->params.at[lp->target_param]->type;
+	if (number >= 0 && !target)
+		return refuse(lp, "the model has no input %lld", (long long)number);
 	if (output->rank < 1 || !dtype_is_float(output->dtype))
 		return refuse(
 			lp,
@@ -120,7 +108,8 @@ prepare_target(LossPass *lp, const Function *f, Type output)
 	if (!lp->row->class_targets) {
 		lp->target_type = output;
 		if (given && given != output)
-			return refuse(lp, "target \"%s\" does not have the output's type", name);
+			return refuse(lp, "target \"%s\" does not have the output's type",
+			              target->name);
 		return true;
 	}
 	if (output->rank < 2)
@@ -134,25 +123,24 @@ prepare_target(LossPass *lp, const Function *f, Type output)
 		return refuse(lp,
 		              "target \"%s\" is no s64 or s32 of the output's shape without "
 		              "axis %d",
-		              name ? name : "labels", lp->class_axis);
+		              target ? target->name : "labels", lp->class_axis);
 	return true;
 }
 
 static bool
-prepare(LossPass *lp, const Function *f)
+prepare(LossPass *lp, const Function *forward)
 {
 	const LossOptions *o = lp->options;
 
-	lp->count_output = -1;
-	if (!find_output(lp, o->output, &lp->output))
+	if (!check_output(lp, forward, o->output))
 		return false;
-	Type output = function_result(f, lp->output)->type;
+	Type output = function_result(forward, (int)o->output)->type;
 	if (lp->row)
-		return prepare_target(lp, f, output);
-	if (o->count && !find_output(lp, o->count, &lp->count_output))
+		return prepare_target(lp, forward, output);
+	if (o->count >= 0 && !check_output(lp, forward, o->count))
 		return false;
 	if (output->n != 1 || !dtype_is_float(output->dtype))
-		return refuse(lp, "output \"%s\" is no float scalar", o->output ? o->output : "");
+		return refuse(lp, "%s is no float scalar", output_name(lp, forward, o->output));
 	return true;
 }
 
@@ -165,25 +153,26 @@ scalar_of(Builder *b, Value *v, DType d)
 
 /* The graph's own loss: a mean over `count` targets adds value * n and n, n a constant. */
 static void
-own_loss(LossPass *lp, Loss *l, Value *const *results)
+own_loss(Loss *l, Value *const *results)
 {
 	Builder *b = l->b;
-	Value *value = results[lp->output];
+	Value *value = results[l->options->output];
 	DType d = value->type->dtype;
 
-	l->count = lp->count_output < 0 ? b_splat(b, type_scalar(b->m, d), 1)
-	                                : scalar_of(b, results[lp->count_output], d);
+	l->count = l->options->count < 0 ? b_splat(b, type_scalar(b->m, d), 1)
+	                                 : scalar_of(b, results[l->options->count], d);
 	l->count = b_unary(b, OP_stop_gradient, l->count);
 	l->sum = b_binary(b, OP_mul, scalar_of(b, value, d), l->count);
 	l->targets = 1;
 }
 
 static State *
-loss_state(LossPass *lp, const char *name, DType d)
+loss_state(LossPass *lp, StateKind kind, const char *name, DType d)
 {
-	State *s = module_state(lp->m, name);
+	Module *m = lp->m;
+	State *s = module_state_of_kind(m, kind);
 
-	return s ? s : state_new(lp->m, name, type_scalar(lp->m, d), STATE_SCALAR, LIFE_STEP);
+	return s ? s : state_new(m, module_fresh_name(m, name), type_scalar(m, d), kind, LIFE_STEP);
 }
 
 static void
@@ -194,13 +183,26 @@ drop_stores(Function *f)
 			node_erase(n);
 }
 
-/* A copy of `from` under a new name, with the loss behind it. */
+/* The loss's inputs of f: its target and the weights of the rows. */
 static void
-build_program(LossPass *lp, const Function *from, const char *role, int binding)
+add_inputs(LossPass *lp, Function *f, Loss *l)
+{
+	int64_t rows = lp->target_type->dims[0], number = lp->options->target;
+	Type weight = type_new(lp->m, l->output->type->dtype, 1, &rows);
+
+	l->target = number < 0 ? function_param_as(f, lp->target_type, "labels", PARAM_LABELS, -1)
+	                       : function_find_param(f, PARAM_INPUT, (int)number);
+	l->target->param = PARAM_LABELS;
+	l->weight = function_param_as(f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
+}
+
+/* A copy of `from`, with the loss behind it. */
+static void
+build_program(LossPass *lp, const Function *from, FunctionRole role, int binding)
 {
 	Module *m = lp->m;
-	Function *f = function_new(m, program_name(m, role, binding));
-	bool train = strcmp(role, "accumulate") == 0;
+	Function *f = program_new(m, role, binding);
+	bool train = role == FUNCTION_ACCUMULATE;
 	Value **map = NEW_ARRAY(lp->p->scratch, Value *, from->next_value_id);
 	Node *ret = function_return(from);
 	Value **results = NEW_ARRAY(lp->p->scratch, Value *, ret->n_operands);
@@ -209,7 +211,7 @@ build_program(LossPass *lp, const Function *from, const char *role, int binding)
 
 	for (int i = 0; i < from->params.n; i++) {
 		const Value *v = from->params.at[i];
-		map[v->id] = function_param(f, v->type, v->name);
+		map[v->id] = function_param_as(f, v->type, v->name, v->param, v->number);
 	}
 	function_clone_body(from, f, NULL, map);
 	if (!train)
@@ -217,24 +219,21 @@ build_program(LossPass *lp, const Function *from, const char *role, int binding)
 	for (int i = 0; i < ret->n_operands; i++)
 		results[i] = map[node_operand(ret, i)->id];
 	b.before = function_stores(f);
-	l.output = results[lp->output];
+	l.output = results[lp->options->output];
 	if (lp->row) {
-		int64_t rows = lp->target_type->dims[0];
-		l.target = lp->target_param >= 0 ? f->params.at[lp->target_param]
-		                                 : function_param(f, lp->target_type, "labels");
-		l.weight = function_param(f, type_new(m, l.output->type->dtype, 1, &rows),
-		                          "sample_weight");
+		add_inputs(lp, f, &l);
 		lp->row->build(&l);
 	} else {
-		own_loss(lp, &l, results);
+		own_loss(&l, results);
 	}
-	lp->sum = loss_state(lp, "loss.sum", l.sum->type->dtype);
-	lp->count = loss_state(lp, "loss.count", l.sum->type->dtype);
+	lp->sum = loss_state(lp, STATE_LOSS_SUM, "loss.sum", l.sum->type->dtype);
+	lp->count = loss_state(lp, STATE_LOSS_COUNT, "loss.count", l.sum->type->dtype);
 	Value *sum = b_running_sum(&b, lp->sum, l.sum);
 	Value *count = b_running_sum(&b, lp->count, l.count);
 	Value *correct = NULL;
 	if (!train && l.correct) {
-		lp->correct = loss_state(lp, "metric.correct", l.correct->type->dtype);
+		lp->correct = loss_state(lp, STATE_CORRECT, "metric.correct",
+		                         l.correct->type->dtype);
 		correct = b_running_sum(&b, lp->correct, l.correct);
 	}
 	b.before = NULL;
@@ -249,12 +248,12 @@ build_program(LossPass *lp, const Function *from, const char *role, int binding)
 static bool
 build_programs(LossPass *lp, Function *forward, int binding)
 {
-	Function *inference = module_program(lp->m, "inference", binding);
+	Function *inference = module_program(lp->m, FUNCTION_INFERENCE, binding);
 
 	if (!prepare(lp, forward))
 		return false;
-	build_program(lp, forward, "accumulate", binding);
-	build_program(lp, inference ? inference : forward, "eval", binding);
+	build_program(lp, forward, FUNCTION_ACCUMULATE, binding);
+	build_program(lp, inference ? inference : forward, FUNCTION_EVAL, binding);
 	drop_stores(forward);
 	if (inference)
 		function_remove(inference);
@@ -266,10 +265,11 @@ run_loss(Pass *p, Module *m)
 {
 	const LossOptions *o = p->options;
 	LossPass lp = {.p = p, .m = m, .options = o};
-	Function *forward = module_function(m, "forward");
+	Function *forward = module_program(m, FUNCTION_FORWARD, 0);
 
 	if (!forward) {
-		diag_error(p->diag, EXIT_USAGE, "%s: loss needs @forward", m->name);
+		diag_error(p->diag, EXIT_USAGE, "%s: loss needs a function of role forward",
+		           m->name);
 		return false;
 	}
 	for (int i = 0; loss_table[i]; i++)
@@ -277,7 +277,7 @@ run_loss(Pass *p, Module *m)
 			lp.row = loss_table[i];
 	if (!lp.row && (!o->kind || strcmp(o->kind, "output") != 0))
 		return refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
-	for (int b = 0; (forward = module_program(m, "forward", b)); b++)
+	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++)
 		if (!build_programs(&lp, forward, b))
 			return false;
 	p->changed = true;
@@ -286,17 +286,17 @@ run_loss(Pass *p, Module *m)
 
 static const PassOption loss_options[] = {
 	{"kind", "a row of loss_list.def, or output", OPTION_STRING, offsetof(LossOptions, kind)},
-	{"output", "output of the model", OPTION_STRING, offsetof(LossOptions, output)},
-	{"target", "input that holds the target", OPTION_STRING, offsetof(LossOptions, target)},
-	{"count", "output that counts targets", OPTION_STRING, offsetof(LossOptions, count)},
+	{"output", "output of the model, from 0", OPTION_INT, offsetof(LossOptions, output)},
+	{"target", "number of the input that holds the target, -1: a new one", OPTION_INT,
+         offsetof(LossOptions, target)},
+	{"count", "output that counts targets, -1: none", OPTION_INT, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},
-	{"outputs", "names of the outputs", OPTION_STRING, offsetof(LossOptions, outputs)},
 	{0}};
-static const LossOptions loss_defaults = {.axis = -1};
+static const LossOptions loss_defaults = {.target = -1, .count = -1, .axis = -1};
 const PassRow pass_loss = {.name = "loss",
-                           .help = "build @accumulate and @eval from @forward",
+                           .help = "build accumulate and eval from forward",
                            .takes = STAGE_FORWARD,
                            .leaves = STAGE_ANY,
                            .when = PASS_WITH_LOSS,

@@ -1,4 +1,4 @@
-/* @update: the gradients' mean over the whole step, their norm, clipping, and one update per unit.
+/* The update function: the gradients' mean over the whole step, their norm, clipping, and one update per unit.
  *
  * Parameters of equal dtype, decay and learning-rate scale lie side by side in a unit, and so do their
  * gradients and moments, so that one elementwise kernel serves them all. Members start at multiples of
@@ -69,16 +69,19 @@ unit_for(Optimizer *o, const State *s)
 }
 
 static State *
-unit_state(Optimizer *o, const Unit *u, int number, const char *what, Lifetime lifetime)
+unit_state(Optimizer *o, const Unit *u, const char *what, StateKind kind)
 {
 	Module *m = o->m;
+	int number = (int)(u - o->units.at);
 	int64_t n = round_up(u->n, UNIT_ALIGN);
 	State *s = state_new(
 		m, module_fresh_name(m, arena_printf(m->arena, "unit.%d.%s", number, what)),
-		type_new(m, u->dtype, 1, &n), STATE_UNIT, lifetime);
+		type_new(m, u->dtype, 1, &n), kind,
+		kind == STATE_GRADIENT ? LIFE_STEP : LIFE_SAVED);
 
 	s->decay = u->decay;
 	s->lr_scale = u->lr_scale;
+	s->of = u->param;
 	return s;
 }
 
@@ -103,10 +106,12 @@ gather_units(Optimizer *o)
 	}
 	for (int k = 0; k < o->units.n; k++) {
 		Unit *u = &o->units.at[k];
-		u->param = unit_state(o, u, k, "parameter", LIFE_SAVED);
-		u->grad = unit_state(o, u, k, "gradient", LIFE_STEP);
-		for (int i = 0; i < 2 && o->row->moments[i]; i++)
-			u->moment[i] = unit_state(o, u, k, o->row->moments[i], LIFE_SAVED);
+		u->param = unit_state(o, u, "parameter", STATE_UNIT);
+		u->grad = unit_state(o, u, "gradient", STATE_GRADIENT);
+		for (int i = 0; i < 2 && o->row->moments[i]; i++) {
+			u->moment[i] = unit_state(o, u, o->row->moments[i], STATE_MOMENT);
+			u->moment[i]->number = i;
+		}
 		for (int i = 0; i < u->members.n; i++) {
 			u->members.at[i]->unit = u->param;
 			gradient[u->members.at[i]->id]->unit = u->grad;
@@ -114,16 +119,11 @@ gather_units(Optimizer *o)
 	}
 }
 
-/* ---- scalars: parameters of @update, f64 */
+/* ---- scalars: hyperparameters of the function */
 static Value *
-hyper(Optimizer *o, const char *name)
+hyper(Optimizer *o, ScalarIndex index)
 {
-	const char *full = arena_printf(o->m->arena, "scalar.%s", name);
-
-	for (int i = 0; i < o->f->params.n; i++)
-		if (strcmp(o->f->params.at[i]->name, full) == 0)
-			return o->f->params.at[i];
-	return function_param(o->f, type_scalar(o->m, F64), full);
+	return function_hyperparameter(o->f, index);
 }
 
 static Value *
@@ -138,27 +138,32 @@ spread(Builder *b, Value *scalar, Type like)
 	return b_broadcast(b, b_cast(b, scalar, like->dtype), ints_of_type(like), (Ints){0});
 }
 
-static Value *
-update_scalar(void *ctx, const char *name, const Value *like)
+Value *
+update_scalar(Update *u, ScalarIndex index)
 {
-	Optimizer *o = ctx;
+	return function_hyperparameter(u->b->f, index);
+}
 
-	return spread(&o->b, hyper(o, name), like->type);
+Value *
+update_spread(Update *u, Value *scalar)
+{
+	return spread(u->b, scalar, u->param->type);
 }
 
 /* ---- the function */
 
-/* targets / count: what turns the sum of the micro-batches' gradients into the step's mean */
+/* targets / (count * loss_scale): what turns the sum of the micro-batches' gradients into the step's mean */
 static Value *
 mean_factor(Optimizer *o, Value **counted)
 {
 	Builder *b = &o->b;
-	State *state = module_state(o->m, "loss.count");
+	State *state = module_state_of_kind(o->m, STATE_LOSS_COUNT);
 	Value *count = b_cast(b, function_state(o->f, state), F64);
 
 	*counted = b_binary(b, OP_gt, count, number(b, 0));
 	Value *safe = b_select(b, *counted, count, number(b, 1));
-	return b_binary(b, OP_div, number(b, (double)o->m->targets), safe);
+	Value *scaled = b_binary(b, OP_mul, safe, hyper(o, SCALAR_LOSS_SCALE));
+	return b_binary(b, OP_div, number(b, (double)o->m->targets), scaled);
 }
 
 static Value *
@@ -201,10 +206,9 @@ update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
 {
 	Builder *b = &o->b;
 	Value *p = function_state(o->f, u->param), *g = function_state(o->f, u->grad);
-	Value *lr = b_binary(b, OP_mul, hyper(o, "lr"), number(b, u->lr_scale));
-	Value *decay = u->decay ? hyper(o, "weight_decay") : number(b, 0);
-	Update up = {
-		.b = b, .param = p, .scalar = update_scalar, .ctx = o, .lr = lr, .decay = decay};
+	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, u->lr_scale));
+	Value *decay = u->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
+	Update up = {.b = b, .param = p, .lr = lr, .decay = decay};
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, scale, g->type));
@@ -233,7 +237,7 @@ build_update(Optimizer *o)
 	Value *factor = mean_factor(o, &counted);
 	Value *norm = gradient_norm(o, factor);
 	/* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
-	Value *ratio = b_binary(b, OP_div, hyper(o, "clip_norm"),
+	Value *ratio = b_binary(b, OP_div, hyper(o, SCALAR_CLIP_NORM),
 	                        b_binary(b, OP_add, norm, number(b, 1e-6)));
 	Value *clip = b_binary(b, OP_min, ratio, number(b, 1));
 	Value *finite = b_binary(b, OP_eq, b_binary(b, OP_sub, norm, norm), number(b, 0));
@@ -243,6 +247,7 @@ build_update(Optimizer *o)
 		n += update_unit(o, &o->units.at[i], scale, go, new + n);
 	for (int i = 0; i < n; i++)
 		b_store(b, new[i].state, new[i].value);
+	function_name_result(o->f, "grad_norm");
 	b_return(b, 1, &norm);
 }
 
@@ -258,12 +263,12 @@ run_optimizer(Pass *p, Module *m)
 		           options->name);
 		return false;
 	}
-	if (!module_state(m, "loss.count")) {
+	if (!module_state_of_kind(m, STATE_LOSS_COUNT)) {
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
 	gather_units(&o);
-	o.f = function_new(m, "update");
+	o.f = program_new(m, FUNCTION_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	build_update(&o);
 	p->changed = true;
@@ -274,7 +279,7 @@ static const PassOption optimizer_options[] = {
 	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)},
 	{0}};
 const PassRow pass_optimizer = {.name = "optimizer",
-                                .help = "build @update",
+                                .help = "build update",
                                 .takes = STAGE_FORWARD,
                                 .leaves = STAGE_TRAIN,
                                 .when = PASS_WITH_OPTIMIZER,

@@ -21,13 +21,12 @@ typedef struct {
 
 /* ---- loss.c */
 typedef struct {
-	const char *kind;   /* a name of loss_list.def, or "output" */
-	const char *output; /* of the model; NULL: the first */
-	const char *target; /* input that holds the target; NULL: a new input `labels` */
-	const char *count;  /* output loss: the output that holds its count; NULL */
-	int64_t axis;       /* class axis; -1: where the labels lack one */
+	const char *kind; /* a name of loss_list.def, or "output" */
+	int64_t output;   /* of the model, from 0 */
+	int64_t target;   /* number of the graph input that holds the target; -1: a new input */
+	int64_t count;    /* output loss: the output that holds its count; -1: none */
+	int64_t axis;     /* class axis; -1: where the labels lack one */
 	double label_smoothing;
-	const char *outputs;        /* names of the graph outputs, one a line */
 	const Tensor *class_weight; /* f32 or f64 [classes]; NULL */
 } LossOptions;
 /* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
@@ -49,8 +48,14 @@ extern const LossRow *const loss_table[];
 
 /* ---- autograd.c */
 typedef struct {
-	const char *wrt; /* inputs whose gradients @accumulate returns, one a line; NULL */
+	const char
+		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
 } AutogradOptions;
+
+/* ---- inline.c */
+typedef struct {
+	bool final; /* nobody differentiates any more */
+} InlineOptions;
 
 /* ---- optimizer.c */
 typedef struct {
@@ -61,11 +66,8 @@ typedef struct {
 	Builder *b;
 	Value *param, *grad; /* grad is scaled and clipped */
 	Value *moment[2];
-	Value *lr;    /* f64[], times the unit's lr_scale */
-	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
-	/* A hyperparameter by its scalar's name, repeated to the type of `like`. */
-	Value *(*scalar)(void *ctx, const char *name, const Value *like);
-	void *ctx;
+	Value *lr;                        /* f64[], times the unit's lr_scale */
+	Value *decay;                     /* f64[]: weight decay; 0 where it does not apply */
 	Value *new_param, *new_moment[2]; /* out */
 } Update;
 typedef struct {
@@ -75,5 +77,14 @@ typedef struct {
 } OptimizerRow;
 extern const OptimizerRow *const optimizer_table[];
 const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
+/* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */
+Value *update_scalar(Update *u, ScalarIndex index);
+Value *update_spread(Update *u, Value *scalar);
+
+/* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. */
+bool optimizer_row_check(const OptimizerRow *row, Diag *diag);
+bool loss_row_check(const LossRow *row, Diag *diag);
+bool pass_row_check(const PassRow *row, Diag *diag);
+bool pass_tables_check(Diag *diag); /* all optimizers and losses */
 
 #endif

@@ -96,7 +96,7 @@ run_trainable(Pass *p, Module *m)
 			continue;
 		*space = '\0';
 		r.glob = space + 1;
-		char *equal = strchr(space + 1, '=');
+		char *equal = strrchr(space + 1, '=');
 		if (equal && (r.verb[0] == 'l' || r.verb[0] == 'i')) {
 			*equal = '\0';
 			r.value = equal + 1;

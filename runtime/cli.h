@@ -18,6 +18,8 @@ typedef struct {
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
+/* Splits every NAME=VALUE whose VALUE has an `=`, too, behind the longest name of an input that stands there. */
+Status options_match_names(Arena *arena, const GradcModel *model, CliOptions *o);
 void options_help(FILE *out, const char *program);
 json_t *options_json(const CliOptions *o); /* what was given, and what holds without it */
 

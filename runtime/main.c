@@ -342,7 +342,9 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
-	Status status = gradc_open(&model, &o->run, diag, &s.run);
+	Status status = options_match_names(arena, &model, o);
+	if (!status)
+		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status && gradc_rank(s.run) > 0)
 		keep_quiet(o);
 	if (!status)

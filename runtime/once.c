@@ -67,7 +67,7 @@ run_once(Gradc *run, Dataset *d)
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 	char *image = arena_alloc(run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO));
 
-	hyper_scalars(&run->hyper, 0, scalars);
+	hyper_scalars(&run->hyper, 0, 0, scalars);
 	RETURN_IF_ERROR(dataset_read(&rows, image));
 	RETURN_IF_ERROR(dataset_write(d, &run->executor, image));
 	return executor_run(&run->executor, d->program, &micro);
@@ -82,7 +82,7 @@ write_forward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 	return NULL;
 }
 
-/* Loss, parameters' gradients, and the gradients of inputs: outputs named grad.INPUT. */
+/* Loss, parameters' gradients, and the gradients of inputs. */
 static Status
 write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 {
@@ -93,7 +93,7 @@ write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 	for (uint32_t i = 0; i < p->n_outputs; i++) {
 		const PortRecord *port = &run->format.ports[p->first_output + i];
 
-		if (strncmp(format_text(&run->format, port->name), "grad.", 5) == 0)
+		if (port->kind == PORT_GRADIENT)
 			RETURN_IF_ERROR(outputs_write_port(run, files, port, gradient_factor(run)));
 	}
 	return NULL;

@@ -23,6 +23,41 @@ set_pair(const OptionUse *u, void *at)
 	return true;
 }
 
+/* What set_pair made lies as one text: NAME=VALUE. */
+static void
+match_name(Arena *arena, const Format *f, GradcPair *pair)
+{
+	const char *text = pair->value - 1 - strlen(pair->name);
+
+	for (int i = 0; i < f->n[SECTION_PORTS]; i++) {
+		const char *name = format_text(f, f->ports[i].name);
+		size_t n = strlen(name);
+		if (port_is_input(f->ports[i].kind) && n > strlen(pair->name) &&
+		    strncmp(text, name, n) == 0 && text[n] == '=')
+			*pair = (GradcPair){arena_strdup(arena, name), text + n + 1};
+	}
+}
+
+Status
+options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
+{
+	GradcPairs *lists[] = {&o->run.data,  &o->run.eval_data, &o->run.fill,
+	                       &o->run.scale, &o->run.mean_std,  &o->inputs};
+	bool any = false;
+	Format f;
+
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int i = 0; i < lists[l]->n; i++)
+			any |= strchr(lists[l]->at[i].value, '=') != NULL;
+	if (!any)
+		return NULL;
+	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &f));
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int i = 0; i < lists[l]->n; i++)
+			match_name(arena, &f, &lists[l]->at[i]);
+	return NULL;
+}
+
 static const char *
 nth_device(int i)
 {

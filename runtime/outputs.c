@@ -39,12 +39,11 @@ outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double
 {
 	const Format *f = &run->format;
 	NpyInfo type = type_of(f, port->dtype, port->rank, port->first_dim);
-	const char *name = format_text(f, port->name);
-	bool gradient = strncmp(name, "grad.", 5) == 0;
+	const char *prefix = port->kind == PORT_GRADIENT ? "grad." : "";
 
 	type.dtype = result_dtype((DType)port->dtype, (DType)port->file_dtype);
-	return write_span(run, files, gradient ? name + 5 : name, gradient ? "grad." : "", &type,
-	                  (DType)port->dtype, executor_slot(&run->executor, port->slot), factor);
+	return write_span(run, files, format_text(f, port->name), prefix, &type, (DType)port->dtype,
+	                  executor_slot(&run->executor, port->slot), factor);
 }
 
 static bool

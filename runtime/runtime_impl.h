@@ -105,14 +105,16 @@ int64_t order_at(const Order *order, int64_t index);
 /* ---- schedule.c: learning rates and the scalar block. */
 typedef struct {
 	const char *lr_schedule;
-	double values[N_SCALARS]; /* lr .. momentum, clip norm, seed: of the whole run */
+	double values[N_SCALARS]; /* lr .. momentum, clip norm, loss scale: of the whole run */
+	uint64_t seed;
 	double min_lr;
 	int64_t warmup, steps;
 } Hyper;
 Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
 /* Learning rate of step s, from 0. */
 double hyper_lr(const Hyper *h, int64_t s);
-void hyper_scalars(const Hyper *h, int64_t step, Scalar out[N_SCALARS]);
+/* Of step s; `offset`: where in the step's rows the micro-batch begins. */
+void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS]);
 extern const char *const lr_schedule_names[];
 
 /* ---- source.c: rows of one input from files, tokens or constants. */

@@ -52,15 +52,18 @@ hyper_lr(const Hyper *h, int64_t s)
 }
 
 void
-hyper_scalars(const Hyper *h, int64_t step, Scalar out[N_SCALARS])
+hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 {
-	double t = (double)(step + 1);
+	double t = (double)(s + 1);
 
-	memcpy(out, h->values, sizeof(h->values));
-	out[SCALAR_LR] = hyper_lr(h, step);
-	out[SCALAR_BIAS_CORRECTION1] = 1 - pow(h->values[SCALAR_BETA1], t);
-	out[SCALAR_BIAS_CORRECTION2] = 1 - pow(h->values[SCALAR_BETA2], t);
-	out[SCALAR_STEP] = t;
+	for (int i = 0; i < N_SCALARS; i++)
+		out[i].f = h->values[i];
+	out[SCALAR_LR].f = hyper_lr(h, s);
+	out[SCALAR_BIAS_CORRECTION1].f = 1 - pow(h->values[SCALAR_BETA1], t);
+	out[SCALAR_BIAS_CORRECTION2].f = 1 - pow(h->values[SCALAR_BETA2], t);
+	out[SCALAR_STEP].u = (uint64_t)s;
+	out[SCALAR_SEED].u = h->seed;
+	out[SCALAR_OFFSET].u = (uint64_t)offset;
 }
 
 typedef struct {
@@ -124,6 +127,7 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 	if (!isnan(o->clip_norm) && o->clip_norm < 0)
 		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
 	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;
-	out->values[SCALAR_SEED] = (double)o->seed;
+	out->values[SCALAR_LOSS_SCALE] = 1;
+	out->seed = (uint64_t)o->seed;
 	return NULL;
 }

@@ -45,12 +45,19 @@ step_rows(const Gradc *run, int64_t samples)
 	return rows;
 }
 
-/* Of this rank: micro-batch j of rank r is part r A + j of the step's rows. */
+/* Micro-batch j of rank r is part r A + j of the step's rows. */
+static int64_t
+part_of_step(const Gradc *run, int64_t j)
+{
+	return gradc_rank(run) * run->options.accumulate + j;
+}
+
+/* Of this rank. */
 static MicroRows
 micro_rows(const Gradc *run, const StepRows *step, int64_t j)
 {
 	Dataset *d = run->train;
-	int64_t part = gradc_rank(run) * run->options.accumulate + j;
+	int64_t part = part_of_step(run, j);
 	int64_t first = lower(step->first + part * d->micro_rows, step->end);
 
 	return (MicroRows){d, step->epoch, first, lower(first + d->micro_rows, step->end)};
@@ -70,20 +77,24 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 }
 
 static Status
-run_micro(Gradc *run, const StepRows *step, const MicroBatch *micro, GradcStep *out)
+run_micro(Gradc *run, const StepRows *step, int64_t j, GradcStep *out)
 {
-	MicroRows rows = micro_rows(run, step, micro->index);
+	MicroRows rows = micro_rows(run, step, j);
+	bool last = j + 1 == run->options.accumulate, waited;
+	Scalar scalars[N_SCALARS];
+	MicroBatch micro = {j, run->options.accumulate, scalars, last ? run->reduction : NULL};
 	double start = seconds_now();
-	bool waited;
 
+	hyper_scalars(&run->hyper, run->step, part_of_step(run, j) * run->train->micro_rows,
+	              scalars);
 	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
 	out->data_waits += waited;
 	out->data_seconds += seconds_now() - start;
 	observe_span(run, waited ? "data (waited)" : "data", start, -1);
-	ask_next(run, step, micro->index);
+	ask_next(run, step, j);
 	start = seconds_now();
-	RETURN_IF_ERROR(executor_run(&run->executor, run->train->program, micro));
-	observe_span(run, "micro-batch", start, micro->index);
+	RETURN_IF_ERROR(executor_run(&run->executor, run->train->program, &micro));
+	observe_span(run, "micro-batch", start, j);
 	return NULL;
 }
 
@@ -92,7 +103,6 @@ step_accumulate(Gradc *run, GradcStep *out)
 {
 	StepRows rows = step_rows(run, run->samples);
 	int64_t n_micro = run->options.accumulate;
-	Scalar scalars[N_SCALARS];
 	double start = seconds_now();
 	Status status = NULL;
 
@@ -104,12 +114,10 @@ step_accumulate(Gradc *run, GradcStep *out)
 	run->saver.seconds = 0;
 	run->step_started = start;
 	observe_step(run, out->step);
-	hyper_scalars(&run->hyper, run->step, scalars);
 	for (int p = 0; p < N_PHASES; p++)
 		run->executor.phase_seconds[p] = 0;
 	for (int64_t j = 0; j < n_micro && !status; j++) {
-		MicroBatch micro = {j, n_micro, scalars, j + 1 == n_micro ? run->reduction : NULL};
-		status = run_micro(run, &rows, &micro, out);
+		status = run_micro(run, &rows, j, out);
 	}
 	if (!status && run->reduction)
 		status = reduction_finish(run->reduction);
@@ -153,7 +161,7 @@ apply_update(Gradc *run, GradcStep *out)
 		                    "step %lld: the loss is %g; the parameters are those "
 		                    "before the step",
 		                    (long long)out->step, run->loss);
-	hyper_scalars(&run->hyper, run->step, scalars);
+	hyper_scalars(&run->hyper, run->step, 0, scalars);
 	RETURN_IF_ERROR(weights_unmap(run));
 	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	RETURN_IF_ERROR(read_norm(run, p, &out->grad_norm));
@@ -242,7 +250,7 @@ evaluate_rows(Gradc *run, GradcEval *out)
 	Scalar scalars[N_SCALARS];
 	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars, NULL};
 
-	hyper_scalars(&run->hyper, run->step, scalars);
+	hyper_scalars(&run->hyper, run->step, 0, scalars);
 	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
 	for (;; micro.index++) {
 		MicroRows rows = eval_rows(run, micro.index, covered);

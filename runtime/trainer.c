@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_2 = 2; /* what compiled objects refer to */
+const int gradc_abi_3 = 3; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -145,9 +145,9 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 	                            .kernels = run->variant->kernels};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
-	run->loss_sum = format_state(&run->format, "loss.sum");
-	run->loss_count = format_state(&run->format, "loss.count");
-	run->metric_correct = format_state(&run->format, "metric.correct");
+	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
+	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
+	run->metric_correct = format_state_of_kind(&run->format, SAVE_CORRECT);
 	RETURN_IF_ERROR(weights_init(run));
 	RETURN_IF_ERROR(observe_open(run));
 	if (options->load)

@@ -16,9 +16,11 @@ GRADC = {
     "--dim": (["=batch=4", " batch=4"], [("=batch", "batch"), ("=batch=x", "batch=x")]),
     "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",
-                "=cross_entropy:,target=t", "=bce_with_logits"],
+                "=bce_with_logits"],
                [("=foo", "foo"), ("=mse:foo", '"foo"'), ("=output:foo", '"foo"'),
-                ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x")]),
+                ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x"),
+                  ("=cross_entropy:,target=t", "no input \"t\""),
+                  ("=cross_entropy:x", "no output \"x\"")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam"],
                     [(f"={name}", LACKS) for name in (
                         "adam8bit", "adamw8bit", "lion", "adafactor", "muon", "sophia",

@@ -78,3 +78,9 @@ def test_completion(build, words, want):
     done = subprocess.run(["bash", "-c", COMPLETE, "_", ROOT / "scripts/completion/gradc", *words],
                           env={"PATH": f"{build}:/usr/bin:/bin"}, capture_output=True, text=True)
     assert set(done.stdout.split()) == want
+
+
+def test_the_ops_page_is_that_of_the_rows(build):
+    """`make docs` writes it."""
+    page = subprocess.run([build / "tests/ops_page"], check=True, capture_output=True, text=True)
+    assert page.stdout == (ROOT / "docs/ops.md").read_text()

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-PIPELINE = ("trainable,loss{kind=%s,output=y,outputs=y,axis=%d},autograd,inline,simplify,"
+PIPELINE = ("trainable,loss{kind=%s,axis=%d},autograd,inline,simplify,"
             "optimizer{name=adamw},simplify,fuse,lower")
 
 SOFTMAX = """
@@ -41,7 +41,7 @@ AROUND = """
 state @w1 : f32[32,96] parameter saved trainable decay
 state @w2 : f32[96,48] parameter saved trainable decay
 %s
-func @forward(%%x: f32[64,32]) -> f32[64,48] {
+func @forward(%%x: f32[64,32] is input 0) -> f32[64,48] role forward {
   %%0 = dot %%x, @w1 {x_contract = [1], y_contract = [0]} : f32[64,96] loc "first"
 %s
   %%8 = dot %%7, @w2 {x_contract = [1], y_contract = [0]} : f32[64,48] loc "second"

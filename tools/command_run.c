@@ -39,7 +39,17 @@ init_states(Run *r)
 	}
 }
 
-/* Arguments of f: files, and ones for the hidden sample weights. */
+static EvalTensor
+ones(Run *r, Type type)
+{
+	EvalTensor t = eval_tensor_new(r->s->arena, type);
+
+	for (int64_t k = 0; k < type->n; k++)
+		t.f[k] = 1;
+	return t;
+}
+
+/* Arguments of f: files, and ones for the hidden sample weights and the loss scale. */
 static bool
 arguments(Run *r, const Function *f, EvalTensor *args)
 {
@@ -47,13 +57,10 @@ arguments(Run *r, const Function *f, EvalTensor *args)
 
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *p = f->params.at[i];
-		if (strcmp(p->name, "sample_weight") == 0) {
-			args[i] = eval_tensor_new(r->s->arena, p->type);
-			for (int64_t k = 0; k < p->type->n; k++)
-				args[i].f[k] = 1;
-		} else {
+		if (p->param == PARAM_SAMPLE_WEIGHT || p->param == PARAM_HYPERPARAMETER)
+			args[i] = ones(r, p->type);
+		else
 			ok &= input_for(r->s, r->inputs, r->n_inputs, p, &args[i]);
-		}
 	}
 	return ok;
 }
@@ -101,7 +108,7 @@ interpret_forward(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	f = module_function(s->m, "forward");
+	f = module_program(s->m, FUNCTION_FORWARD, 0);
 	int n = function_return(f)->n_operands;
 	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
@@ -112,7 +119,7 @@ interpret_forward(Run *r)
 	init_states(r);
 	interp_run(&r->interp, f, args, results);
 	for (int i = 0; i < n; i++) {
-		out[i] = named(s, s->outputs.at[i], &results[i]);
+		out[i] = named(s, f->result_names.at[i], &results[i]);
 		if (i < ports->n)
 			declare(s, &out[i], ports->at[i].dtype, &results[i]);
 	}
@@ -156,9 +163,9 @@ command_run(Options *o, Arena *arena, Diag *diag)
 
 /* ---- grad */
 static double
-state_scalar(const Run *r, const char *name)
+state_scalar(const Run *r, StateKind kind)
 {
-	return r->interp.states[module_state(r->s->m, name)->id].f[0];
+	return r->interp.states[module_state_of_kind(r->s->m, kind)->id].f[0];
 }
 
 /* One run of @accumulate from zero; the loss. results: the gradients of --wrt inputs. */
@@ -172,7 +179,7 @@ interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *re
 			r->interp.states[i] = eval_tensor_new(r->interp.arena,
 			                                      m->states.at[i]->type);
 	interp_run(&r->interp, f, args, results);
-	return state_scalar(r, "loss.sum") / state_scalar(r, "loss.count");
+	return state_scalar(r, STATE_LOSS_SUM) / state_scalar(r, STATE_LOSS_COUNT);
 }
 
 static void
@@ -189,7 +196,7 @@ write_gradients(Run *r, EvalTensor *of_inputs)
 	Session *s = r->s;
 	Module *m = s->m;
 	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, m->states.n + s->o->wrt.n + 1);
-	double count = state_scalar(r, "loss.count");
+	double count = state_scalar(r, STATE_LOSS_COUNT);
 	double scale = (double)m->targets / count;
 	int n = 0;
 
@@ -206,8 +213,8 @@ write_gradients(Run *r, EvalTensor *of_inputs)
 	}
 	if (diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "grad.", out, n, false)))
 		return false;
-	EvalTensor loss = eval_tensor_new(s->arena, module_state(m, "loss.sum")->type);
-	loss.f[0] = state_scalar(r, "loss.sum") / count;
+	EvalTensor loss = eval_tensor_new(s->arena, module_state_of_kind(m, STATE_LOSS_SUM)->type);
+	loss.f[0] = state_scalar(r, STATE_LOSS_SUM) / count;
 	NamedTensor l = named(s, "loss", &loss);
 	return !diag_status(s->diag, npy_write(path_join(s->arena, s->o->output_dir, "loss.npy"),
 	                                       l.dtype, 0, NULL, l.data));
@@ -240,7 +247,7 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
 	EvalTensor *x = &r->interp.states[grad->of->id];
 	const EvalTensor g = r->interp.states[grad->id];
-	double scale = (double)r->s->m->targets / state_scalar(r, "loss.count");
+	double scale = (double)r->s->m->targets / state_scalar(r, STATE_LOSS_COUNT);
 	Worst worst = {0};
 
 	for (int64_t i = 0; i < n && i < x->type->n; i++) {
@@ -320,7 +327,7 @@ interpret_gradients(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	const Function *f = module_function(s->m, "accumulate");
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
 	if (!arguments(r, f, args))
 		return false;

@@ -24,23 +24,29 @@ bound_by_gathers(const Value *v, int depth, int64_t *bound)
 
 typedef struct {
 	Session *s;
-	VEC(PortInfo) ports;
+	VEC(PortInfo) inputs, outputs;
+	PortInfo labels;
 	int64_t rows; /* of the first binding, like all below that asks for shapes */
 } Ports;
 
+static bool
+any_open_leading(const ImportPorts *ports)
+{
+	for (int i = 0; i < ports->n; i++)
+		if (ports->at[i].open_leading)
+			return true;
+	return false;
+}
+
+/* Where the file leaves the number of rows open, a leading dimension that it fixes is none, though the numbers may be
+ * equal. A file without open dimensions does not tell. */
 static int
 sample_axis(const Ports *p, const ImportPort *port)
 {
-	return port->rank && port->dims[0] == p->rows ? 0 : -1;
-}
+	const ImportBinding *b = &p->s->import->bindings.at[0];
+	bool may_be = port->open_leading || !any_open_leading(&b->inputs);
 
-static const Value *
-param_named(const Function *f, const char *name)
-{
-	for (int i = 0; f && i < f->params.n; i++)
-		if (strcmp(f->params.at[i]->name, name) == 0)
-			return f->params.at[i];
-	return NULL;
+	return may_be && port->rank && port->dims[0] == p->rows ? 0 : -1;
 }
 
 static bool
@@ -56,13 +62,9 @@ is_class_loss(const Session *s)
 static int64_t
 class_count(const Session *s, const Value *labels)
 {
-	const Function *f = module_function(s->m, "forward");
-	int index = 0;
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	Type t = function_result(f, (int)s->loss.output)->type;
 
-	for (int i = 0; s->loss.output && i < s->outputs.n; i++)
-		if (strcmp(s->outputs.at[i], s->loss.output) == 0)
-			index = i;
-	Type t = function_result(f, index)->type;
 	return labels->type->n ? t->n / labels->type->n : 0;
 }
 
@@ -72,31 +74,31 @@ collect_ports(Ports *p)
 {
 	Session *s = p->s;
 	const ImportBinding *im = &s->import->bindings.at[0];
-	const Function *f = module_function(s->m, "forward");
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
 
 	p->rows = im->rows;
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
-		const Value *v = param_named(f, in->name);
-		PortInfo info = {.name = in->name,
-		                 .kind = PORT_INPUT,
-		                 .file_dtype = in->dtype,
-		                 .sample_axis = sample_axis(p, in)};
+		const Value *v = function_find_param(f, PARAM_INPUT, i);
+		PortInfo info = {.file_dtype = in->dtype, .sample_axis = sample_axis(p, in)};
 		int64_t bound = -1;
 		if (v && !dtype_is_float(in->dtype))
 			bound_by_gathers(v, 0, &bound);
 		info.bounded = bound >= 0;
 		info.max = bound - 1;
-		vec_push(s->arena, &p->ports, info);
+		vec_push(s->arena, &p->inputs, info);
 	}
 	for (int i = 0; i < im->outputs.n; i++) {
 		const ImportPort *out = &im->outputs.at[i];
-		PortInfo info = {.name = out->name,
-		                 .kind = PORT_OUTPUT,
-		                 .file_dtype = out->dtype,
-		                 .sample_axis = sample_axis(p, out)};
-		vec_push(s->arena, &p->ports, info);
+		PortInfo info = {.file_dtype = out->dtype, .sample_axis = sample_axis(p, out)};
+		vec_push(s->arena, &p->outputs, info);
 	}
+}
+
+static DType
+declared_dtype(const Value *v)
+{
+	return dtype_is_float(v->type->dtype) ? F32 : v->type->dtype;
 }
 
 /* The loss's own inputs; its target's values are class indices, or -100. */
@@ -104,50 +106,24 @@ static void
 add_loss_ports(Ports *p)
 {
 	Session *s = p->s;
-	const Function *f = module_function(s->m, "accumulate");
-	const char *target = s->loss.target ? s->loss.target : "labels";
-	const Value *labels = param_named(f, target);
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
-	if (!s->has_loss)
-		return;
 	if (labels) {
-		PortInfo info = {.name = target,
-		                 .kind = PORT_LABELS,
-		                 .file_dtype = dtype_is_float(labels->type->dtype)
-		                                       ? F32
-		                                       : labels->type->dtype};
+		p->labels = (PortInfo){
+			.file_dtype = labels->number < 0 ? declared_dtype(labels)
+		                                         : p->inputs.at[labels->number].file_dtype};
 		if (is_class_loss(s)) {
-			info.bounded = info.has_ignore = true;
-			info.ignore = -100;
-			info.max = class_count(s, labels) - 1;
+			p->labels.bounded = p->labels.has_ignore = true;
+			p->labels.ignore = -100;
+			p->labels.max = class_count(s, labels) - 1;
 		}
-		bool replaced = false;
-		for (int i = 0; i < p->ports.n; i++)
-			if (strcmp(p->ports.at[i].name, target) == 0 &&
-			    p->ports.at[i].kind == PORT_INPUT) {
-				info.file_dtype = p->ports.at[i].file_dtype;
-				p->ports.at[i] = info;
-				replaced = true;
-			}
-		if (!replaced)
-			vec_push(s->arena, &p->ports, info);
 	}
-	PortInfo weight = {.name = "sample_weight", .kind = PORT_WEIGHT, .file_dtype = F64};
-	vec_push(s->arena, &p->ports, weight);
-	/* further inputs of a loss graph */
-	for (int i = 0; f && i < f->params.n; i++) {
-		const Value *v = f->params.at[i];
-		bool known = false;
-		for (int k = 0; k < p->ports.n; k++)
-			known |= p->ports.at[k].kind != PORT_OUTPUT &&
-			         strcmp(p->ports.at[k].name, v->name) == 0;
-		PortInfo info = {
-			.name = v->name,
-			.kind = PORT_INPUT,
-			.file_dtype = dtype_is_float(v->type->dtype) ? F32 : v->type->dtype,
-			.sample_axis = v->type->rank && v->type->dims[0] == p->rows ? 0 : -1};
-		if (!known)
-			vec_push(s->arena, &p->ports, info);
+	/* further inputs of a loss graph, numbered behind the model's */
+	for (const Value *v; f && (v = function_find_param(f, PARAM_INPUT, p->inputs.n));) {
+		bool per_row = v->type->rank && v->type->dims[0] == p->rows;
+		PortInfo info = {.file_dtype = declared_dtype(v), .sample_axis = per_row ? 0 : -1};
+		vec_push(s->arena, &p->inputs, info);
 	}
 }
 
@@ -187,8 +163,8 @@ trainable_elements(const Module *m)
 static const char *
 eval_metric(const Session *s)
 {
-	const Function *f = module_function(s->m, "accumulate");
-	const Value *labels = param_named(f, s->loss.target ? s->loss.target : "labels");
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
 	if (!is_class_loss(s) || !labels)
 		return "";
@@ -244,15 +220,6 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 }
 
 /* ---- programs */
-typedef struct {
-	const char *function;
-	Role role;
-} RoleRow;
-static const RoleRow role_rows[] = {{"forward", ROLE_FORWARD},
-                                    {"eval", ROLE_EVAL},
-                                    {"accumulate", ROLE_ACCUMULATE},
-                                    {"update", ROLE_UPDATE}};
-
 Status
 library_path(Arena *arena, char **path)
 {
@@ -286,20 +253,6 @@ binding_infos(const Session *s)
 	return list;
 }
 
-/* Names of a program's results: the graph's outputs, the norm, or the gradients of --wrt inputs. */
-static const char *const *
-output_names(Session *s, Role role)
-{
-	static const char *const update_outputs[] = {"grad_norm"};
-	const char **names = NEW_ARRAY(s->arena, const char *, s->o->wrt.n + 1);
-
-	for (int i = 0; i < s->o->wrt.n; i++)
-		names[i] = arena_printf(s->arena, "grad.%s", s->o->wrt.at[i]);
-	return role == ROLE_UPDATE       ? update_outputs
-	       : role == ROLE_ACCUMULATE ? names
-	                                 : s->outputs.at;
-}
-
 /* --keep-sources without a folder: beside the executable. */
 static const char *
 sources_folder(const Session *s)
@@ -329,8 +282,6 @@ bool
 session_link(Session *s, const char *path, bool embed_export)
 {
 	FormatWriter *w = format_writer_new(s->arena);
-	int n_bindings = s->import->bindings.n;
-	ProgramInfo *programs = NEW_ARRAY(s->arena, ProgramInfo, n_bindings * COUNT(role_rows));
 	Ports ports = {.s = s};
 	LinkOptions link = {.printer = s->o->printer,
 	                    .targets = s->o->cpus.at,
@@ -338,7 +289,6 @@ session_link(Session *s, const char *path, bool embed_export)
 	                    .cc = s->o->cc,
 	                    .output = path,
 	                    .keep_sources = sources_folder(s)};
-	int n = 0;
 
 	collect_ports(&ports);
 	bool with_update = s->o->optimizer || embed_export;
@@ -346,21 +296,14 @@ session_link(Session *s, const char *path, bool embed_export)
 	if (!session_stage(s, STAGE_MEMORY, with_update))
 		return false;
 	add_loss_ports(&ports);
-	for (int k = 0; k < n_bindings * COUNT(role_rows); k++) {
-		const RoleRow *row = &role_rows[k % COUNT(role_rows)];
-		int binding = k / COUNT(role_rows);
-		const Function *f = module_program(s->m, row->function, binding);
-		if (f)
-			programs[n++] = (ProgramInfo){f, row->role, binding,
-			                              output_names(s, row->role)};
-	}
 	tables_write(w, &(Tables){.m = s->m,
-	                          .programs = programs,
-	                          .n_programs = n,
-	                          .ports = ports.ports.at,
-	                          .n_ports = ports.ports.n,
+	                          .inputs = ports.inputs.at,
+	                          .n_inputs = ports.inputs.n,
+	                          .outputs = ports.outputs.at,
+	                          .n_outputs = ports.outputs.n,
+	                          .labels = ports.labels,
 	                          .bindings = binding_infos(s),
-	                          .n_bindings = n_bindings,
+	                          .n_bindings = s->import->bindings.n,
 	                          .state_dtypes = s->import->state_dtypes.at,
 	                          .n_state_dtypes = s->import->state_dtypes.n});
 	write_info(s, w, &ports);

@@ -13,10 +13,26 @@ has_suffix(const char *text, const char *suffix)
 	return n >= k && strcmp(text + n - k, suffix) == 0;
 }
 
+/* The `=` of NAME=FILE: behind the longest name of an input that stands there, else the first. */
+static const char *
+end_of_name(const Session *s, const char *text)
+{
+	const ImportPorts *inputs = &s->import->bindings.at[0].inputs;
+	const char *end = strchr(text, '=');
+
+	for (int i = 0; i < inputs->n; i++) {
+		const char *name = inputs->at[i].name;
+		size_t n = strlen(name);
+		if (strncmp(text, name, n) == 0 && text[n] == '=' && text + n > end)
+			end = text + n;
+	}
+	return end;
+}
+
 bool
 input_read(Session *s, const char *text, NamedTensor *out)
 {
-	const char *equal = strchr(text, '=');
+	const char *equal = end_of_name(s, text);
 	NpyInfo info;
 	void *data;
 

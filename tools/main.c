@@ -49,6 +49,19 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
+/* Rows of ours with holes would crash later, or train on nothing. */
+static bool
+check_rows(Diag *diag)
+{
+	int n;
+	const PassRow *const *passes = pass_rows(&n);
+
+	bool sound = op_table_check(diag) && pass_tables_check(diag);
+	for (int i = 0; i < n; i++)
+		sound &= pass_row_check(passes[i], diag);
+	return sound;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -57,7 +70,9 @@ main(int argc, char **argv)
 	Options o = {0};
 	int code = EXIT_USAGE;
 
-	if (argc < 2) {
+	if (!check_rows(diag)) {
+		code = diag_exit_code(diag);
+	} else if (argc < 2) {
 		usage(stderr);
 	} else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
 		usage(stdout);

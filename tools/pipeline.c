@@ -37,13 +37,19 @@ pass_find(const char *name)
 }
 
 /* ---- from the command line to a pass */
+/* One a line; a line break in a rule's glob becomes `?`, which fits it. */
 static const char *
 joined(const Session *s, const StringList *list)
 {
 	Text t = {0};
 
-	for (int i = 0; i < list->n; i++)
-		text_printf(&t, "%s\n", list->at[i]);
+	for (int i = 0; i < list->n; i++) {
+		size_t start = t.n;
+		text_add(&t, list->at[i]);
+		for (char *c = t.at + start; *c; c++)
+			*c = *c == '\n' ? '?' : *c;
+		text_add(&t, "\n");
+	}
 	const char *copy = arena_strdup(s->arena, t.n ? t.at : "");
 	text_free(&t);
 	return copy;
@@ -70,7 +76,19 @@ fill_loss(const Session *s, void *options)
 static void
 fill_autograd(const Session *s, void *options)
 {
-	((AutogradOptions *)options)->wrt = joined(s, &s->o->wrt);
+	Text t = {0};
+
+	for (int i = 0; i < s->wrt.n; i++)
+		text_printf(&t, "%s%d", i ? " " : "", s->wrt.at[i]);
+	((AutogradOptions *)options)->wrt = arena_strdup(s->arena, t.n ? t.at : "");
+	text_free(&t);
+}
+
+static void
+fill_inline(const Session *s, void *options)
+{
+	(void)s;
+	((InlineOptions *)options)->final = true;
 }
 
 static void
@@ -105,7 +123,7 @@ static const struct {
 	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_lower},
+	{&pass_lower, .fill = fill_lower},         {&pass_inline, .fill = fill_inline},
 };
 
 static bool

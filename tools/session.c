@@ -8,10 +8,11 @@
 enum { MAX_FILE_DIMS = 64, MAX_BINDINGS = 64 };
 
 /* ---- option texts */
+/* At the last `=`: names may have one, the values here have none. */
 static bool
 split_pair(Session *s, const char *option, const char *text, const char **name, const char **value)
 {
-	const char *equal = strchr(text, '=');
+	const char *equal = strrchr(text, '=');
 
 	if (!equal || equal == text) {
 		diag_error(s->diag, EXIT_USAGE, "--%s %s: need NAME=VALUE", option, text);
@@ -278,7 +279,8 @@ check_dim_names(Session *s)
 		text_printf(&all, "%s%s", i ? ", " : "", known.names.at[i]);
 	for (int i = 0; i < s->o->dims.n; i++) {
 		const char *text = s->o->dims.at[i];
-		const char *name = arena_strndup(s->arena, text, strcspn(text, "="));
+		const char *name = arena_strndup(s->arena, text,
+		                                 (size_t)(strrchr(text, '=') - text));
 		if (list_has(&known.names, name))
 			continue;
 		diag_error(s->diag, EXIT_USAGE,
@@ -349,9 +351,9 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 	for (int i = 0; i < first->outputs.n; i++)
 		vec_push(arena, &s->outputs, first->outputs.at[i].name);
 	for (int b = 0; o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
-	                module_program(s->m, "inference", b);
+	                module_program(s->m, FUNCTION_INFERENCE, b);
 	     b++)
-		function_remove(module_program(s->m, "inference", b));
+		function_remove(module_program(s->m, FUNCTION_INFERENCE, b));
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 
@@ -363,45 +365,85 @@ session_close(Session *s)
 }
 
 /* ---- the loss: KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME] */
-static bool
-loss_part(Session *s, char *part)
+/* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
+static int
+port_at(const ImportPorts *ports, const char *text)
 {
-	LossOptions *l = &s->loss;
+	size_t longest = 0;
+	int found = -1;
 
-	if (strncmp(part, "target=", 7) == 0)
-		l->target = part + 7;
-	else if (strncmp(part, "count=", 6) == 0)
-		l->count = part + 6;
-	else if (strncmp(part, "axis=", 5) == 0)
-		return parse_int(part + 5, &l->axis);
-	else
-		l->output = part;
-	return true;
+	for (int i = 0; i < ports->n; i++) {
+		size_t n = strlen(ports->at[i].name);
+		bool fits = strncmp(text, ports->at[i].name, n) == 0 &&
+		            (text[n] == ',' || text[n] == '\0');
+		if (fits && n >= longest) {
+			longest = n;
+			found = i;
+		}
+	}
+	return found;
 }
 
-/* The loss graph of --loss onnx:FILE behind @forward; its outputs become further results. */
+/* The text behind the port's name, whose number it is; NULL after reporting. */
+static const char *
+read_port(Session *s, const char *what, const ImportPorts *ports, const char *text, int64_t *number)
+{
+	int found = port_at(ports, text);
+
+	if (found >= 0) {
+		*number = found;
+		return text + strlen(ports->at[found].name);
+	}
+	diag_error(s->diag, EXIT_USAGE, "%s: --loss: the model has no %s \"%.*s\"", s->o->input,
+	           what, (int)strcspn(text, ","), text);
+	diag_hint(s->diag, "`gradc check` lists the %ss", what);
+	return NULL;
+}
+
+/* One of target=INPUT, count=OUTPUT, axis=N and OUTPUT; the text behind it, NULL after reporting. */
+static const char *
+read_loss_part(Session *s, const char *part)
+{
+	const ImportBinding *b = &s->import->bindings.at[0];
+	LossOptions *l = &s->loss;
+
+	if (strncmp(part, "target=", 7) == 0 && port_at(&b->outputs, part) < 0)
+		return read_port(s, "input", &b->inputs, part + 7, &l->target);
+	if (strncmp(part, "count=", 6) == 0 && port_at(&b->outputs, part) < 0)
+		return read_port(s, "output", &b->outputs, part + 6, &l->count);
+	if (strncmp(part, "axis=", 5) == 0 && port_at(&b->outputs, part) < 0) {
+		size_t n = strcspn(part, ",");
+		if (parse_int(arena_strndup(s->arena, part + 5, n - 5), &l->axis))
+			return part + n;
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s: need axis=N", part);
+		return NULL;
+	}
+	return read_port(s, "output", &b->outputs, part, &l->output);
+}
+
+/* The loss graph of --loss onnx:FILE behind the forward function f; its outputs become further results. */
 static bool
 join_loss_graph(Session *s, const char *path, Function *f)
 {
 	Node *ret = function_return(f);
 	int n = ret->n_operands, extra = 0;
-	const char **names = NEW_ARRAY(s->arena, const char *, n);
 	Value **values = NEW_ARRAY(s->arena, Value *, n + 2);
 	Builder b = {.m = s->m, .f = f, .before = ret};
 	Model *loss = model_open(path, s->diag);
 
 	if (!loss)
 		return false;
-	for (int i = 0; i < n; i++) {
-		names[i] = s->outputs.at[i];
+	for (int i = 0; i < n; i++)
 		values[i] = node_operand(ret, i);
-	}
-	Value **out = model_inline(loss, &b, names, values, n, &extra, s->diag);
+	Value **out = model_inline(loss, &b, s->outputs.at, values, n, &extra, s->diag);
 	if (!out || extra < 1)
 		return false;
 	values[n] = out[0];
-	if (extra > 1)
+	function_name_result(f, "loss");
+	if (extra > 1) {
 		values[n + 1] = out[1];
+		function_name_result(f, "loss.count");
+	}
 	node_erase(ret);
 	b.before = NULL;
 	b_return(&b, n + (extra > 1 ? 2 : 1), values);
@@ -409,9 +451,10 @@ join_loss_graph(Session *s, const char *path, Function *f)
 }
 
 static bool
-use_loss_graph(Session *s, const char *path)
+use_loss_graph(Session *s, const char *path, bool wants_count)
 {
-	static const char *const roles[] = {"forward", "inference"};
+	static const FunctionRole roles[] = {FUNCTION_FORWARD, FUNCTION_INFERENCE};
+	int n = s->outputs.n;
 
 	for (int b = 0; b < s->import->bindings.n; b++)
 		for (int i = 0; i < COUNT(roles); i++) {
@@ -419,18 +462,14 @@ use_loss_graph(Session *s, const char *path)
 			if (f && !join_loss_graph(s, path, f))
 				return false;
 		}
-	bool counted = function_return(module_function(s->m, "forward"))->n_operands >
-	               s->outputs.n + 1;
-	vec_push(s->arena, &s->outputs, "loss");
-	if (counted)
-		vec_push(s->arena, &s->outputs, "loss.count");
-	if (s->loss.count && !counted) {
-		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=%s",
-		           path, s->loss.count);
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	bool counted = function_return(f)->n_operands > n + 1;
+	if (wants_count && !counted) {
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=", path);
 		return false;
 	}
-	s->loss.output = "loss";
-	s->loss.count = s->loss.count ? "loss.count" : NULL;
+	s->loss.output = n;
+	s->loss.count = wants_count ? n + 1 : -1;
 	s->loss.kind = "output";
 	return true;
 }
@@ -455,34 +494,62 @@ read_class_weight(Session *s)
 	return true;
 }
 
+/* --wrt: inputs of the model or of its loss graph. */
+static bool
+find_wrt(Session *s)
+{
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	bool ok = true;
+
+	for (int i = 0; i < s->o->wrt.n; i++) {
+		const Value *found = NULL;
+		for (int k = 0; k < f->params.n; k++)
+			if (strcmp(f->params.at[k]->name, s->o->wrt.at[i]) == 0)
+				found = f->params.at[k];
+		if (found && dtype_is_float(found->type->dtype)) {
+			vec_push(s->arena, &s->wrt, found->number);
+			continue;
+		}
+		diag_error(s->diag, EXIT_USAGE, "%s: --wrt %s: %s", s->o->input, s->o->wrt.at[i],
+		           found ? "only floats have gradients" : "no such input");
+		ok = false;
+	}
+	return ok;
+}
+
+/* FILE[,count=NAME] */
+static bool
+read_loss_graph(Session *s, const char *text)
+{
+	size_t n = strcspn(text, ",");
+	bool counted = strncmp(text + n, ",count=", 7) == 0;
+
+	if (n > 0 && (counted || !text[n]))
+		return use_loss_graph(s, arena_strndup(s->arena, text, n), counted);
+	diag_error(s->diag, EXIT_USAGE, "--loss=onnx:%s: need onnx:FILE or onnx:FILE,count=NAME",
+	           text);
+	return false;
+}
+
 bool
 session_parse_loss(Session *s, const char *text)
 {
-	char *copy = arena_strdup(s->arena, text), *colon = copy + strcspn(copy, ":,"),
-	     *save = NULL;
-	Text names = {0};
+	size_t n = strcspn(text, ":,");
+	const char *at = text + n;
 
-	s->loss = (LossOptions){.kind = copy, .axis = -1, .label_smoothing = s->o->label_smoothing};
+	s->loss_kind = arena_strndup(s->arena, text, n);
+	s->loss = (LossOptions){.kind = s->loss_kind,
+	                        .target = -1,
+	                        .count = -1,
+	                        .axis = -1,
+	                        .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
-	if (*colon) {
-		*colon = '\0';
-		for (char *part = strtok_r(colon + 1, ",", &save); part;
-		     part = strtok_r(NULL, ",", &save)) {
-			if (!loss_part(s, part)) {
-				diag_error(s->diag, EXIT_USAGE, "--loss=%s: malformed", text);
-				return false;
-			}
-		}
+	if (strcmp(s->loss_kind, "onnx") == 0) {
+		if (!read_loss_graph(s, *at ? at + 1 : at))
+			return false;
+		at = "";
 	}
-	s->loss_kind = copy;
-	if (strcmp(copy, "onnx") == 0 && (!s->loss.output || !use_loss_graph(s, s->loss.output))) {
-		if (!s->loss.output)
-			diag_error(s->diag, EXIT_USAGE, "--loss=%s: need onnx:FILE", text);
-		return false;
-	}
-	for (int i = 0; i < s->outputs.n; i++)
-		text_printf(&names, "%s%s", i ? "\n" : "", s->outputs.at[i]);
-	s->loss.outputs = arena_strdup(s->arena, names.n ? names.at : "");
-	text_free(&names);
-	return read_class_weight(s);
+	while (at && *at) /* at a colon or comma */
+		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
+	return at && read_class_weight(s) && find_wrt(s);
 }

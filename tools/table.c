@@ -40,21 +40,6 @@ print_row(const State *s)
 	text_free(&t);
 }
 
-static int64_t
-forward_flops(const Module *m)
-{
-	const Function *f = module_function(m, "forward");
-	int64_t flops = 0;
-
-	for_each_node(f, n) {
-		if (op_row(n)->cost)
-			flops += op_row(n)->cost(n);
-		else if (op_row(n)->fuse == FUSE_ELEMENTWISE)
-			flops += node_result(n, 0)->type->n;
-	}
-	return flops;
-}
-
 static void
 print_ports(const char *what, const ImportPort *at, int n)
 {
@@ -122,7 +107,8 @@ print_summary(const Session *s, bool full)
 		at++;
 	}
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
-	       (long long)trainable, 1e-6 * (double)forward_flops(s->m));
+	       (long long)trainable,
+	       1e-6 * (double)function_flops(module_program(s->m, FUNCTION_FORWARD, 0)));
 }
 
 /* Of a step's first micro-batch, forward and backward. */
@@ -130,11 +116,11 @@ static int64_t
 step_flops(const Module *m)
 {
 	int64_t flops = 0;
-	const Function *f = module_function(m, "accumulate");
+	const Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
 
 	for_each_node(f, n)
-		if (op_row(n)->cost && (when_runs(n->when) & when_runs(WHEN_FIRST)))
-			flops += op_row(n)->cost(n);
+		if (when_runs(n->when) & when_runs(WHEN_FIRST))
+			flops += node_cost(n).flops;
 	return flops;
 }
 
@@ -172,7 +158,8 @@ print_summary_json(const Session *s)
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o}", "model", s->o->input, "opset",
 	                         (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
-	                         (json_int_t)forward_flops(m), "parameters", list);
+	                         (json_int_t)function_flops(module_program(m, FUNCTION_FORWARD, 0)),
+	                         "parameters", list);
 	if (s->stage == STAGE_MEMORY) {
 		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
 		                           "workspace", (json_int_t)m->workspace_bytes, "io",

@@ -54,6 +54,7 @@ typedef struct {
 	bool has_loss;
 	const char *loss_kind;
 	StringList outputs; /* names of the graph's outputs */
+	VEC(int) wrt;       /* numbers of the inputs that --wrt names */
 } Session;
 typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
 

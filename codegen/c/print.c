@@ -397,7 +397,9 @@ print_definition(CPrinter *p, const LoopStatement *s)
 	case LOOP_STATEMENT_CONST: print_literal(p->out, s->type, s->f, s->i); break;
 	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
 	case LOOP_STATEMENT_AFFINE: print_affine(p->out, s->place); break;
-	case LOOP_STATEMENT_SCALAR: text_printf(p->out, "scalars[%d]", s->buffer); break;
+	case LOOP_STATEMENT_SCALAR:
+		text_printf(p->out, "scalars[%d].%s", s->buffer, s->type == F64 ? "f" : "u");
+		break;
 	default: print_load(p, s);
 	}
 	text_add(p->out, ";\n");
@@ -509,7 +511,7 @@ c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 	text_printf(
 		p->out,
 		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s%s(void *const *buffers, "
-		"const double *scalars, int64_t begin, int64_t end)\n{\n",
+		"const Scalar *scalars, int64_t begin, int64_t end)\n{\n",
 		k->name, suffix);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(p->out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
@@ -521,6 +523,7 @@ c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 
 static const char prelude[] =
 	"#include <stdint.h>\n"
+	"typedef union { double f; uint64_t u; } Scalar;\n"
 	"#define GRADC_BITS(FROM, TO, NAME) \\\n"
 	"static inline __attribute__((always_inline)) TO \\\n"
 	"NAME(FROM x) { TO y; __builtin_memcpy(&y, &x, sizeof(y)); return y; }\n"

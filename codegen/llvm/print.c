@@ -23,7 +23,7 @@ emit_definition(Printer *p, const LoopStatement *s)
 	case LOOP_STATEMENT_CAST: return emit_cast(p, &p->frame, s);
 	case LOOP_STATEMENT_AFFINE: return emit_affine(p, s->place);
 	case LOOP_STATEMENT_SCALAR: {
-		LLVMTypeRef t = llvm_type(p, F64);
+		LLVMTypeRef t = llvm_type(p, s->type);
 		return LLVMBuildLoad2(p->b, t,
 		                      llvm_address(p, t, p->scalars, llvm_word(p, s->buffer)), "");
 	}

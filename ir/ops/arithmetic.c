@@ -151,7 +151,7 @@ simplify_div(Builder *b, Node *n)
 }
 
 /* At a tie the central difference is the half that both get. */
-static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
+static const Sample extremum_samples[] = {{"", "f64[12,5], f64[12,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
                                           {"", "f64[5] nans, f64[5]"},
                                           {"", "s64[3,5], s64[3,5]"},
@@ -164,27 +164,33 @@ static const Sample extremum_samples[] = {{"", "f64[3,5], f64[3,5]"},
                                           {0}};
 
 /* clang-format off */
-UNARY(neg, "-x", NUMBERS, false, f_neg, i_neg, 1, grad_neg, unary_samples,
-      .simplify = simplify_involution)
-UNARY(abs, "|x|; gradient 0 at 0", NUMBERS, false, fabs, i_abs, 1, grad_abs, unary_samples)
-UNARY(sign, "-1, 0 or 1; NaN stays", NUMBERS, false, f_sign, i_sign, 1, grad_zero, unary_samples)
-UNARY(floor, "largest integer <= x", FLOATS, false, floor, NULL, 1, grad_zero, unary_samples)
-UNARY(ceil, "smallest integer >= x", FLOATS, false, ceil, NULL, 1, grad_zero, unary_samples)
-UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 1, grad_zero,
-      unary_samples)
-BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, 1, grad_of_add, binary_samples,
-       .simplify = simplify_add, .commutative = true)
-BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1, grad_sub, binary_samples,
-       .simplify = simplify_sub)
-BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1, grad_mul, binary_samples,
-       .simplify = simplify_mul, .commutative = true)
-BINARY(div, "x / y; integers truncate, by zero gives 0", NUMBERS, false, f_div, i_div, 2, grad_div,
-       binary_samples, .simplify = simplify_div)
-BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10, grad_rem,
-       binary_samples)
+UNARY(neg, "-x", NUMBERS, false, f_neg, i_neg, 1,
+      flops_one, PRECISION_FOLLOW, grad_neg, unary_samples, .simplify = simplify_involution)
+UNARY(abs, "|x|; gradient 0 at 0", NUMBERS, false, fabs, i_abs, 1,
+      flops_one, PRECISION_FOLLOW, grad_abs, unary_samples)
+UNARY(sign, "-1, 0 or 1; NaN stays", NUMBERS, false, f_sign, i_sign, 1,
+      flops_none, PRECISION_FOLLOW, grad_zero, unary_samples)
+UNARY(floor, "largest integer <= x", FLOATS, false, floor, NULL, 1,
+      flops_one, PRECISION_FOLLOW, grad_zero, unary_samples)
+UNARY(ceil, "smallest integer >= x", FLOATS, false, ceil, NULL, 1,
+      flops_one, PRECISION_FOLLOW, grad_zero, unary_samples)
+UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 1,
+      flops_one, PRECISION_FOLLOW, grad_zero, unary_samples)
+BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, 1,
+       flops_one, PRECISION_FOLLOW, grad_of_add, binary_samples, .simplify = simplify_add,
+       .commutative = true)
+BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1,
+       flops_one, PRECISION_FOLLOW, grad_sub, binary_samples, .simplify = simplify_sub)
+BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1,
+       flops_one, PRECISION_FOLLOW, grad_mul, binary_samples, .simplify = simplify_mul,
+       .commutative = true)
+BINARY(div, "x / y; integers truncate, by zero gives 0", NUMBERS, false, f_div, i_div, 2,
+       flops_one, PRECISION_FOLLOW, grad_div, binary_samples, .simplify = simplify_div)
+BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10,
+       flops_one, PRECISION_FOLLOW, grad_rem, binary_samples)
 /* not commutative: of 0 and -0 the first operand wins */
 BINARY(max, "the larger; NaN wins; equal ones share the gradient", NUMBERS, false, f_max, i_max, 1,
-       grad_max, extremum_samples)
+       flops_one, PRECISION_FOLLOW, grad_max, extremum_samples)
 BINARY(min, "the smaller; NaN wins; equal ones share the gradient", NUMBERS, false, f_min, i_min, 1,
-       grad_min, extremum_samples)
+       flops_one, PRECISION_FOLLOW, grad_min, extremum_samples)
 /* clang-format on */

@@ -138,7 +138,7 @@ simplify_cast(Builder *b, Node *n)
 }
 
 static const Sample cast_samples[] = {
-	{"{to = f32}", "f64[3] eighths"},
+	{"{to = f32}", "f64[12] eighths"},
 	{"{to = s64}", "f64[3]"},
 	{"{to = bool}", "f64[2,2]"},
 	{"{to = f64}", "s64[3]"},
@@ -157,22 +157,34 @@ static const Sample cast_samples[] = {
 	{"{to = f32}", "f64[1,0]"},
 	{0}};
 
-const OpRow op_cast = {.name = "cast",
-                       .doc = "conversion; to integers truncates and saturates, to bool is x != 0",
-                       .operands = {{"x", OPERAND_REQUIRED},
-                                    {"seed", OPERAND_OPTIONAL},
-                                    {"step", OPERAND_OPTIONAL},
-                                    {"offset", OPERAND_OPTIONAL}},
-                       .results = {"y"},
-                       .fields = cast_fields,
-                       .attr_size = sizeof(CastAttr),
-                       .infer = infer_cast,
-                       .eval = eval_cast,
-                       .grad = grad_cast,
-                       .fuse = FUSE_ELEMENTWISE,
-                       .element = element_cast,
-                       .simplify = simplify_cast,
-                       .samples = cast_samples};
+/* Random bits are those of an element's place in the whole. */
+static void
+cast_factors(Partition *p)
+{
+	if (!is_stochastic(p->node->attr))
+		partition_elements(p);
+}
+
+const OpRow op_cast = {
+	.name = "cast",
+	.doc = "conversion; to integers truncates and saturates, to bool is x != 0",
+	.operands = {{"x", OPERAND_REQUIRED},
+                     {"seed", OPERAND_OPTIONAL},
+                     {"step", OPERAND_OPTIONAL},
+                     {"offset", OPERAND_OPTIONAL}},
+	.results = {"y"},
+	.fields = cast_fields,
+	.attr_size = sizeof(CastAttr),
+	.infer = infer_cast,
+	.eval = eval_cast,
+	.grad = grad_cast,
+	.fuse = FUSE_ELEMENTWISE,
+	.element = element_cast,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {cast_factors, NULL, "every axis; none where rounding is stochastic"},
+	.simplify = simplify_cast,
+	.samples = cast_samples};
 
 /* ---- stop_gradient, copy: x itself */
 /* clang-format off */
@@ -196,9 +208,10 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	{"", "f64[3,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
+	{"", "f64[12,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
 /* clang-format off */
-UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1, grad_zero,
-      fixed_samples)
-UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1, grad_copy, unary_samples)
+UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1,
+      flops_none, PRECISION_FOLLOW, grad_zero, fixed_samples)
+UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1,
+      flops_none, PRECISION_FOLLOW, grad_copy, unary_samples)
 /* clang-format on */

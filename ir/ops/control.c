@@ -31,6 +31,61 @@ static const Field call_fields[] = {
 	{"gradient", FIELD_FUNC, offsetof(CallAttr, gradient), NULL, true},
 	{0}};
 
+/* The value of a call of f that parameter p of its gradient stands for, as its type; NULL: there is none. */
+static Type
+gradient_source(const Function *f, const Value *p)
+{
+	bool of_result = p->param == PARAM_RESULT || p->param == PARAM_COTANGENT;
+	int n = of_result ? control_results(f) : f->params.n;
+
+	if ((p->param != PARAM_OPERAND && !of_result) || p->number < 0 || p->number >= n)
+		return NULL;
+	return of_result ? function_result(f, p->number)->type : f->params.at[p->number]->type;
+}
+
+/* g takes operands, results and cotangents of a call of f, and returns the cotangents of its float operands. */
+static void
+check_gradient(Infer *in, const Function *f, const Function *g)
+{
+	int n = 0;
+
+	if (!function_return(g)) {
+		infer_error(in, "the gradient @%s has no return", g->name);
+		return;
+	}
+	for (int i = 0; i < g->params.n; i++) {
+		const Value *p = g->params.at[i];
+		Type source = gradient_source(f, p);
+		if (!source)
+			infer_error(in,
+			            "the gradient @%s takes %%%s, which is no operand, result or "
+			            "cotangent of @%s",
+			            g->name, p->name, f->name);
+		else if (p->param == PARAM_COTANGENT && !dtype_is_float(source->dtype))
+			infer_error(
+				in,
+				"the gradient @%s takes the cotangent %%%s of a result of @%s that is %s",
+				g->name, p->name, f->name, dtype_info[source->dtype].name);
+		else if (source != p->type)
+			infer_error(in, "the gradient @%s takes %%%s with another type than in @%s",
+			            g->name, p->name, f->name);
+	}
+	for (int i = 0; i < f->params.n; i++) {
+		Type t = f->params.at[i]->type;
+		if (!dtype_is_float(t->dtype))
+			continue;
+		if (n < control_results(g) && function_result(g, n)->type != t)
+			infer_error(
+				in,
+				"result %d of the gradient @%s does not have the type of %%%s of @%s",
+				n, g->name, f->params.at[i]->name, f->name);
+		n++;
+	}
+	if (control_results(g) != n)
+		infer_error(in, "the gradient @%s returns %d cotangents, @%s has %d float operands",
+		            g->name, control_results(g), f->name, n);
+}
+
 static void
 call_infer(Infer *in)
 {
@@ -49,6 +104,8 @@ call_infer(Infer *in)
 	in->n_results = control_results(f);
 	for (int i = 0; i < in->n_results; i++)
 		in->result[i] = function_result(f, i)->type;
+	if (((const CallAttr *)in->attr)->gradient)
+		check_gradient(in, f, ((const CallAttr *)in->attr)->gradient);
 }
 
 static void
@@ -57,21 +114,16 @@ call_eval(Eval *ev)
 	eval_call(ev, ((const CallAttr *)ev->attr)->callee, ev->operand, ev->result);
 }
 
-/* The value that a parameter of a custom gradient names: an operand's name, `result.I`, or `d.I`
- * for the cotangent of result I. */
+/* The value that a parameter of a gradient stands for. */
 static Value *
-gradient_operand(Grad *g, const Function *callee, const char *name)
+gradient_operand(Grad *g, const Value *p)
 {
-	int i;
-
-	for (i = 0; i < callee->params.n; i++)
-		if (strcmp(callee->params.at[i]->name, name) == 0)
-			return node_operand(g->node, i);
-	if (sscanf(name, "result.%d", &i) == 1 && i >= 0 && i < g->node->n_results)
-		return node_result(g->node, i);
-	if (sscanf(name, "d.%d", &i) == 1 && i >= 0 && i < g->node->n_results)
-		return g->dresult[i] ? g->dresult[i] : zeros_like(g->b, node_result(g->node, i));
-	return NULL;
+	if (p->param == PARAM_OPERAND)
+		return node_operand(g->node, p->number);
+	if (p->param == PARAM_RESULT)
+		return node_result(g->node, p->number);
+	Value *d = g->dresult[p->number];
+	return d ? d : zeros_like(g->b, node_result(g->node, p->number));
 }
 
 static void
@@ -109,30 +161,24 @@ static void
 call_grad(Grad *g)
 {
 	CallAttr *a = g->node->attr;
-	Function *f = a->gradient;
-	int n = g->node->n_operands + g->node->n_results;
-	Value **args = control_values(g, n + (f ? f->params.n : 0));
+	Function *f = a->gradient ? a->gradient : function_gradient(a->callee, &g->fault);
 
-	if (!f) {
-		f = function_gradient(a->callee, &g->fault);
-		if (f)
-			add_float_results(g,
-			                  build_node(g->b, OP_call, gradient_arguments(g, args, 0),
-			                             args, &(CallAttr){.callee = f}));
+	if (!f)
 		return;
-	}
-	for (int i = 0; i < f->params.n; i++) {
-		args[i] = gradient_operand(g, a->callee, f->params.at[i]->name);
-		if (!args[i]) {
-			g->fault = "has a custom gradient that names an unknown value";
-			return;
-		}
-	}
+	Value **args = control_values(g, f->params.n);
+	for (int i = 0; i < f->params.n; i++)
+		args[i] = gradient_operand(g, f->params.at[i]);
 	add_float_results(g,
 	                  build_node(g->b, OP_call, f->params.n, args, &(CallAttr){.callee = f}));
 }
 
 const Sample control_samples[] = {{"text", ""}, {0}};
+static int64_t
+call_flops(const Node *n)
+{
+	return function_flops(((const CallAttr *)n->attr)->callee);
+}
+
 const OpRow op_call = {.name = "call",
                        .doc = "runs a function of the module",
                        .operands = {{"arguments", OPERAND_VARIADIC}},
@@ -143,6 +189,10 @@ const OpRow op_call = {.name = "call",
                        .eval = call_eval,
                        .grad = call_grad,
                        .fuse = FUSE_NONE,
+                       .flops = call_flops,
+                       .precision = PRECISION_FIXED,
+                       .partition = {.factors = partition_none,
+                                     .doc = "none: the nodes of its function have their own"},
                        .samples = control_samples};
 
 /* ---- cond {then, else}: operands are a bool and the arguments of both */
@@ -205,6 +255,16 @@ cond_grad(Grad *g)
 	add_float_results(g, build_node(g->b, OP_cond, n, args, &d));
 }
 
+/* of the longer branch */
+static int64_t
+cond_flops(const Node *n)
+{
+	const CondAttr *a = n->attr;
+	int64_t x = function_flops(a->then_branch), y = function_flops(a->else_branch);
+
+	return x > y ? x : y;
+}
+
 const OpRow op_cond = {
 	.name = "cond",
 	.doc = "one of two functions",
@@ -216,6 +276,10 @@ const OpRow op_cond = {
 	.eval = cond_eval,
 	.grad = cond_grad,
 	.fuse = FUSE_NONE,
+	.flops = cond_flops,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none,
+                      .doc = "none: the nodes of its functions have their own"},
 	.samples = control_samples};
 
 /* ---- store {state}: the state's new value, from the end of the function on */
@@ -237,32 +301,40 @@ no_eval(Eval *ev)
 	(void)ev; /* the interpreter itself ends functions and stores */
 }
 
-const OpRow op_store = {.name = "store",
-                        .doc = "gives a state its new value",
-                        .operands = {{"x", OPERAND_REQUIRED}},
-                        .fields = store_fields,
-                        .attr_size = sizeof(StoreAttr),
-                        .infer = store_infer,
-                        .eval = no_eval,
-                        .grad = grad_zero,
-                        .fuse = FUSE_NONE,
-                        .effect = true,
-                        .samples = control_samples};
+const OpRow op_store = {
+	.name = "store",
+	.doc = "gives a state its new value",
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.fields = store_fields,
+	.attr_size = sizeof(StoreAttr),
+	.infer = store_infer,
+	.eval = no_eval,
+	.grad = grad_zero,
+	.fuse = FUSE_NONE,
+	.effect = true,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none, .doc = "none: a state is cut as what is stored"},
+	.samples = control_samples};
 
 static void
 return_infer(Infer *in)
 {
 	(void)in;
 }
-const OpRow op_return = {.name = "return",
-                         .doc = "ends a function",
-                         .operands = {{"values", OPERAND_VARIADIC}},
-                         .infer = return_infer,
-                         .eval = no_eval,
-                         .grad = grad_zero,
-                         .fuse = FUSE_NONE,
-                         .effect = true,
-                         .samples = control_samples};
+const OpRow op_return = {
+	.name = "return",
+	.doc = "ends a function",
+	.operands = {{"values", OPERAND_VARIADIC}},
+	.infer = return_infer,
+	.eval = no_eval,
+	.grad = grad_zero,
+	.fuse = FUSE_NONE,
+	.effect = true,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none, .doc = "none: it computes nothing"},
+	.samples = control_samples};
 
 /* ---- launch {kernel}: runs loop IR */
 static const Field launch_fields[] = {
@@ -306,7 +378,7 @@ launch_eval(Eval *ev)
 }
 
 static int64_t
-launch_cost(const Node *n)
+launch_flops(const Node *n)
 {
 	return ((const LaunchAttr *)n->attr)->kernel->flops;
 }
@@ -321,5 +393,8 @@ const OpRow op_launch = {.name = "launch",
                          .eval = launch_eval,
                          .grad = grad_none,
                          .fuse = FUSE_NONE,
-                         .cost = launch_cost,
+                         .flops = launch_flops,
+                         .precision = PRECISION_FIXED,
+                         .partition = {.factors = partition_none,
+                                       .doc = "none: what is cut is cut before kernels are made"},
                          .samples = control_samples};

@@ -286,28 +286,163 @@ conv_cost_of(Type w, Type y)
 	return w->dims[0] ? 2 * y->n * (w->n / w->dims[0]) : 0;
 }
 static int64_t
-conv_cost(const Node *n)
+conv_flops(const Node *n)
 {
 	return conv_cost_of(node_operand(n, 1)->type, node_result(n, 0)->type);
 }
 static int64_t
-conv_grad_input_cost(const Node *n)
+conv_grad_input_flops(const Node *n)
 {
 	return conv_cost_of(node_operand(n, 1)->type, node_operand(n, 0)->type);
 }
 static int64_t
-conv_grad_weight_cost(const Node *n)
+conv_grad_weight_flops(const Node *n)
 {
 	return conv_cost_of(node_result(n, 0)->type, node_operand(n, 1)->type);
 }
 
+/* ---- parts: of what x, w and y are, whichever of them is the result */
+typedef struct {
+	Type x, w, y;
+	int x_at, w_at, y_at; /* operand number; -1: the result */
+} ConvRoles;
+
+static ConvRoles
+conv_roles(const Node *n)
+{
+	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+
+	return (ConvRoles){p, q, node_result(n, 0)->type, 0, 1, -1};
+}
+static ConvRoles
+conv_grad_input_roles(const Node *n)
+{
+	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+
+	return (ConvRoles){node_result(n, 0)->type, q, p, -1, 1, 0};
+}
+static ConvRoles
+conv_grad_weight_roles(const Node *n)
+{
+	Type p = node_operand(n, 0)->type, q = node_operand(n, 1)->type;
+
+	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
+}
+
+/* A factor of two or three of x, w and y, by their axes; -1: not in it. What the result lacks is summed. */
+static void
+conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
+{
+	const int at[] = {r->x_at, r->w_at, r->y_at};
+	Factor *f = partition_add(p, size, COMBINE_SUM);
+
+	for (int i = 0; i < 3; i++) {
+		if (axes[i] >= 0 && at[i] >= 0)
+			factor_cut_operand(f, at[i], axes[i]);
+		if (axes[i] >= 0 && at[i] < 0) {
+			factor_cut_result(f, 0, axes[i]);
+			f->combine = COMBINE_JOIN;
+		}
+	}
+}
+
+/* Batch; channels, or where there are several groups, these; spatial axes whose windows neither overlap nor begin
+ * before x, so that no part needs another's elements. */
+static void
+conv_factors_of(Partition *p, ConvRoles r)
+{
+	const ConvAttr *a = p->node->attr;
+
+	conv_factor(p, &r, r.x->dims[0], (int[]){0, -1, 0});
+	if (a->groups > 1) {
+		conv_factor(p, &r, a->groups, (int[]){1, 0, 1});
+	} else {
+		conv_factor(p, &r, r.w->dims[1], (int[]){1, 1, -1});
+		conv_factor(p, &r, r.w->dims[0], (int[]){-1, 0, 1});
+	}
+	for (int i = 0; i < a->stride.n; i++) {
+		int64_t reach = (r.w->dims[i + 2] - 1) * a->dilation.at[i] + 1;
+		if (a->low.at[i] == 0 && reach <= a->stride.at[i] &&
+		    r.x->dims[i + 2] == r.y->dims[i + 2] * a->stride.at[i])
+			conv_factor(p, &r, r.y->dims[i + 2], (int[]){i + 2, -1, i + 2});
+	}
+}
+static void
+conv_factors(Partition *p)
+{
+	conv_factors_of(p, conv_roles(p->node));
+}
+static void
+conv_grad_input_factors(Partition *p)
+{
+	conv_factors_of(p, conv_grad_input_roles(p->node));
+}
+static void
+conv_grad_weight_factors(Partition *p)
+{
+	conv_factors_of(p, conv_grad_weight_roles(p->node));
+}
+
+/* The groups that a part has, and the result's sizes where an attribute says them. */
+static void
+conv_cut_of(Cut *cut, Type x, Type w)
+{
+	ConvAttr *a = cut->attr;
+
+	if (w->dims[1] > 0)
+		a->groups = x->dims[1] / w->dims[1];
+	for (int i = 0; i < a->size.n; i++)
+		a->size.at[i] = cut->result[0]->dims[i + 2];
+}
+static void
+conv_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	conv_cut_of(cut, cut->operand[0], cut->operand[1]);
+}
+static void
+conv_grad_input_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	conv_cut_of(cut, cut->result[0], cut->operand[1]);
+}
+static void
+conv_grad_weight_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	conv_cut_of(cut, cut->operand[0], cut->result[0]);
+}
+
+/* ---- scales: along axes that the sum leaves */
+static int
+conv_channel(const Node *n, int i)
+{
+	(void)n;
+	return i == 1 ? 0 : -1; /* the outputs of w */
+}
+static int
+conv_grad_input_channel(const Node *n, int i)
+{
+	return i == 1 && ((const ConvAttr *)n->attr)->groups == 1
+	               ? 1
+	               : -1; /* w's inputs are dx's channels */
+}
+static int
+conv_grad_weight_channel(const Node *n, int i)
+{
+	return i == 1 ? 1 : ((const ConvAttr *)n->attr)->groups == 1 ? 1 : -1;
+}
+
 #define PLAIN "{stride = [1], low = [0], high = [0], dilation = [1], groups = 1"
+#define APART "{stride = [3], low = [0], high = [1], dilation = [1], groups = 12"
 #define WIDE "{stride = [2,1], low = [1,2], high = [0,1], dilation = [1,2], groups = 2"
 static const Sample conv_samples[] = {
 	{PLAIN "}", "f64[2,3,7], f64[4,3,3]"},
 	{WIDE "}", "f64[2,4,6,5], f64[6,2,3,2]"},
-	{"{stride = [2,2], low = [1,1], high = [1,1], dilation = [1,1], groups = 3}",
-         "f64[1,3,5,5], f64[3,1,3,3]"},
+	{"{stride = [2,2], low = [1,1], high = [1,1], dilation = [1,1], groups = 12}",
+         "f64[1,12,5,5], f64[12,1,3,3]"},
+	{PLAIN "}", "f64[12,12,1], f64[12,12,1]"},
+	{APART "}", "f64[1,24,36], f64[24,2,2]"},
 	{PLAIN ", dtype = f64, allow_tf32 = true}", "f32[2,3,7] eighths, f64[4,3,3]"},
 	{WIDE ", dtype = s32}", "s8[2,4,6,5], u8[6,2,3,2]"},
 	{PLAIN "}", "f64[0,1,3], f64[1,1,2]"},
@@ -319,6 +454,8 @@ static const Sample conv_grad_input_samples[] = {
          "f64[1,2,3], f64[2,3,4]"},
 	{"{stride = [5,4], low = [0,1], high = [0,0], dilation = [1,2], groups = 1, size = [7,6]}",
          "f64[1,2,2,2], f64[2,1,2,2]"},
+	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
+	{APART ", size = [36]}", "f64[1,24,12], f64[24,2,2]"},
 	{PLAIN ", size = [7], dtype = f64, allow_tf32 = true}", "f32[2,4,5] eighths, f64[4,3,3]"},
 	{PLAIN ", size = [3]}", "f64[0,1,2], f64[1,1,2]"},
 	{0}};
@@ -326,16 +463,21 @@ static const Sample conv_grad_weight_samples[] = {
 	{PLAIN ", size = [3]}", "f64[2,3,7], f64[2,4,5]"},
 	{PLAIN ", size = [3]}", "f64[1,16,7], f64[1,2,5]"},
 	{WIDE ", size = [3,2]}", "f64[2,4,6,5], f64[2,6,3,6]"},
-	{"{stride = [2,1], low = [1,2], high = [0,1], dilation = [1,2], groups = 16, size = [3,2]}",
-         "f64[1,16,4,3], f64[1,32,2,4]"},
-	{"{stride = [3], low = [2], high = [3], dilation = [2], groups = 16, size = [4]}",
-         "f64[1,16,9], f64[1,16,3]"},
+	{"{stride = [2,1], low = [1,2], high = [0,1], dilation = [1,2], groups = 24, size = [3,2]}",
+         "f64[1,24,4,3], f64[1,48,2,4]"},
+	{"{stride = [3], low = [2], high = [3], dilation = [2], groups = 24, size = [4]}",
+         "f64[1,24,9], f64[1,24,3]"},
+	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
+	{APART ", size = [2]}", "f64[1,24,36], f64[1,24,12]"},
 	{PLAIN ", size = [3], dtype = f64, allow_tf32 = true}", "f64[2,3,7], f32[2,4,5] eighths"},
 	{PLAIN ", size = [3], dtype = s32}", "s8[1,16,7], u8[1,2,5]"},
 	{PLAIN ", size = [2]}", "f64[0,1,3], f64[0,1,2]"},
 	{0}};
 
-#define CONV_ROW(op, text, x, y, z, field_table)                                           \
+#define CONV_DOC                                                                                       \
+	"batch; groups, or inputs and outputs where there is one; spatial axes whose windows neither " \
+	"overlap nor begin before x, others would need a halo"
+#define CONV_ROW(op, text, x, y, z, field_table, weights)                                  \
 	const OpRow op_##op = {.name = #op,                                                \
 	                       .doc = text,                                                \
 	                       .operands = {{x, OPERAND_REQUIRED}, {y, OPERAND_REQUIRED}}, \
@@ -350,12 +492,17 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .bias = conv_bias,                                          \
 	                       .library = conv_library,                                    \
 	                       .reads = conv_reads,                                        \
-	                       .cost = op##_cost,                                          \
+	                       .flops = op##_flops,                                        \
+	                       .precision = PRECISION_LOW,                                 \
+	                       .quantizes = OPERAND(0) | OPERAND(1),                       \
+	                       .channel = op##_channel,                                    \
+	                       .adapts = weights,                                          \
+	                       .partition = {op##_factors, op##_cut, CONV_DOC},            \
 	                       .samples = op##_samples};
 #define conv_grad_name conv_grad
 #define conv_grad_input_grad_name conv_grad_input_grad
 #define conv_grad_weight_grad_name conv_grad_weight_grad
-CONV_ROW(conv, "convolution (cross-correlation), grouped", "x", "w", "y", conv_fields)
+CONV_ROW(conv, "convolution (cross-correlation), grouped", "x", "w", "y", conv_fields, OPERAND(1))
 CONV_ROW(conv_grad_input, "adjoint of conv in x: transposed convolution", "dy", "w", "dx",
-         conv_grad_fields)
-CONV_ROW(conv_grad_weight, "adjoint of conv in w", "x", "dy", "dw", conv_grad_fields)
+         conv_grad_fields, OPERAND(1))
+CONV_ROW(conv_grad_weight, "adjoint of conv in w", "x", "dy", "dw", conv_grad_fields, 0)

@@ -453,5 +453,5 @@ conv_reads(const Node *n, int i, Ints *axes)
 	*axes = (Ints){.n = node_operand(n, i)->type->rank};
 	for (int k = 0; k < axes->n; k++)
 		axes->at[k] = k;
-	return op_row(n)->cost(n) >= LEAST_LIBRARY_FLOPS ? READ_DENSE : READ_ONCE;
+	return op_row(n)->flops(n) >= LEAST_LIBRARY_FLOPS ? READ_DENSE : READ_ONCE;
 }

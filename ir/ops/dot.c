@@ -303,7 +303,7 @@ dot_grad(Grad *g)
 }
 
 static int64_t
-dot_cost(const Node *n)
+dot_flops(const Node *n)
 {
 	const DotAttr *a = n->attr;
 	Type x = node_operand(n, 0)->type;
@@ -323,7 +323,8 @@ dot_reads(const Node *n, int i, Ints *axes)
 {
 	const DotAttr *a = n->attr;
 	Type t = node_operand(n, i)->type;
-	bool often = dot_cost(n) >= LEAST_LIBRARY_FLOPS && dot_cost(n) / (2 * t->n) >= LEAST_READS;
+	bool often = dot_flops(n) >= LEAST_LIBRARY_FLOPS &&
+	             dot_flops(n) / (2 * t->n) >= LEAST_READS;
 
 	*axes = free_axes(t->rank, i ? &a->y_batch : &a->x_batch, &(Ints){0});
 	return often ? READ_STRIDED : READ_ONCE;
@@ -498,7 +499,7 @@ dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisR
 {
 	DType d = node_result(n, 0)->type->dtype;
 
-	if (!library_takes_dtypes(n) || dot_cost(n) < LEAST_LIBRARY_FLOPS)
+	if (!library_takes_dtypes(n) || dot_flops(n) < LEAST_LIBRARY_FLOPS)
 		return false;
 	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
 }
@@ -543,11 +544,67 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	return true;
 }
 
+static int
+place_of_axis(const Ints *list, int64_t axis)
+{
+	for (int i = 0; i < list->n; i++)
+		if (list->at[i] == axis)
+			return i;
+	return -1;
+}
+
+/* Result axis that is number i of batch, rows, columns. */
+static int
+result_axis(const DotAttr *a, int i)
+{
+	return a->order.n ? place_of_axis(&a->order, i) : i;
+}
+
+static void
+dot_factors(Partition *p)
+{
+	const DotAttr *a = p->node->attr;
+	Type t[] = {node_operand(p->node, 0)->type, node_operand(p->node, 1)->type};
+	Ints free[] = {free_axes(t[0]->rank, &a->x_batch, &a->x_contract),
+	               free_axes(t[1]->rank, &a->y_batch, &a->y_contract)};
+	int at = 0;
+
+	for (int i = 0; i < a->x_batch.n; i++) {
+		Factor *f = partition_add(p, t[0]->dims[a->x_batch.at[i]], COMBINE_JOIN);
+		factor_cut_operand(f, 0, (int)a->x_batch.at[i]);
+		factor_cut_operand(f, 1, (int)a->y_batch.at[i]);
+		factor_cut_result(f, 0, result_axis(a, at++));
+	}
+	for (int side = 0; side < 2; side++)
+		for (int i = 0; i < free[side].n; i++) {
+			int axis = (int)free[side].at[i];
+			Factor *f = partition_add(p, t[side]->dims[axis], COMBINE_JOIN);
+			factor_cut_operand(f, side, axis);
+			factor_cut_result(f, 0, result_axis(a, at++));
+		}
+	for (int i = 0; i < a->x_contract.n; i++) {
+		Factor *f = partition_add(p, t[0]->dims[a->x_contract.at[i]], COMBINE_SUM);
+		factor_cut_operand(f, 0, (int)a->x_contract.at[i]);
+		factor_cut_operand(f, 1, (int)a->y_contract.at[i]);
+	}
+}
+
+/* The one free axis: the outputs of a weight. */
+static int
+dot_channel(const Node *n, int i)
+{
+	const DotAttr *a = n->attr;
+	Ints axes = i ? free_axes(node_operand(n, 1)->type->rank, &a->y_batch, &a->y_contract)
+	              : free_axes(node_operand(n, 0)->type->rank, &a->x_batch, &a->x_contract);
+
+	return axes.n == 1 ? (int)axes.at[0] : -1;
+}
+
 static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [0]}", "f64[3,5], f64[5,4]"},
 	{"{x_contract = [1], y_contract = [1]}", "f64[9,17], f64[35,17]"},
 	{"{x_batch = [0], y_batch = [1], x_contract = [2], y_contract = [0]}",
-         "f64[2,3,4], f64[4,2,5]"},
+         "f64[12,3,4], f64[4,12,5]"},
 	{"{x_batch = [0,2], y_batch = [1,0], x_contract = [1], y_contract = [2]}",
          "f64[2,5,3], f64[3,2,5,1]"},
 	{"{x_contract = [0,2], y_contract = [2,0]}", "f64[2,3,4], f64[4,3,2]"},
@@ -577,4 +634,11 @@ const OpRow op_dot = {
 	.bias = dot_bias,
 	.library = dot_library,
 	.reads = dot_reads,
-	.cost = dot_cost};
+	.flops = dot_flops,
+	.precision = PRECISION_LOW,
+	.quantizes = OPERAND(0) | OPERAND(1),
+	.channel = dot_channel,
+	.adapts = OPERAND(0) | OPERAND(1),
+	.partition = {.factors = dot_factors,
+                      .doc = "every axis; results of parts of a contracted one are added"},
+};

@@ -55,35 +55,43 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 		return lb_op(lb, LOOP_##name, compute_type(node_result(n, 0)->type->dtype), x); \
 	}
 
+#define ELEMENTWISE_PARTITION                                      \
+	{                                                          \
+		.factors = partition_elements, .doc = "every axis" \
+	}
+
 /* ---- rows. allowed and to_bool as in infer_same, f and i the functions of eval (NULL where not allowed),
- * weight the cost of an element in additions, measured roughly on one core with vectors of f32. */
-#define ROW(op, text, allowed, to_bool, ...)             \
-	static void infer_##op(Infer *in)                \
-	{                                                \
-		infer_same(in, allowed, to_bool);        \
-	}                                                \
-	const OpRow op_##op = {.name = #op,              \
-	                       .doc = text,              \
-	                       .infer = infer_##op,      \
-	                       .eval = eval_##op,        \
-	                       .fuse = FUSE_ELEMENTWISE, \
-	                       .scalar = scalar_##op,    \
+ * weight the time of an element in additions, measured roughly on one core with vectors of f32. */
+#define ROW(op, text, allowed, to_bool, ...)                       \
+	static void infer_##op(Infer *in)                          \
+	{                                                          \
+		infer_same(in, allowed, to_bool);                  \
+	}                                                          \
+	const OpRow op_##op = {.name = #op,                        \
+	                       .doc = text,                        \
+	                       .infer = infer_##op,                \
+	                       .eval = eval_##op,                  \
+	                       .fuse = FUSE_ELEMENTWISE,           \
+	                       .scalar = scalar_##op,              \
+	                       .partition = ELEMENTWISE_PARTITION, \
 	                       __VA_ARGS__};
-#define UNARY(op, text, allowed, to_bool, f, i, cost, grad_fn, sample, ...)                      \
-	static void eval_##op(Eval *ev)                                                          \
-	{                                                                                        \
-		eval_unary(ev, f, i);                                                            \
-	}                                                                                        \
-	ROW(op, text, allowed, to_bool, .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, \
-	    .weight = cost, .grad = grad_fn, .samples = sample, __VA_ARGS__)
-#define BINARY(op, text, allowed, to_bool, f, i, cost, grad_fn, sample, ...)                  \
-	static void eval_##op(Eval *ev)                                                       \
-	{                                                                                     \
-		eval_binary(ev, f, i);                                                        \
-	}                                                                                     \
-	ROW(op, text, allowed, to_bool,                                                       \
-	    .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, .results = {"z"}, \
-	    .weight = cost, .grad = grad_fn, .samples = sample, __VA_ARGS__)
+#define UNARY(op, text, allowed, to_bool, f, i, time, flop, class, grad_fn, sample, ...)           \
+	static void eval_##op(Eval *ev)                                                            \
+	{                                                                                          \
+		eval_unary(ev, f, i);                                                              \
+	}                                                                                          \
+	ROW(op, text, allowed, to_bool, .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"},   \
+	    .weight = time, .flops = flop, .precision = class, .grad = grad_fn, .samples = sample, \
+	    __VA_ARGS__)
+#define BINARY(op, text, allowed, to_bool, f, i, time, flop, class, grad_fn, sample, ...)          \
+	static void eval_##op(Eval *ev)                                                            \
+	{                                                                                          \
+		eval_binary(ev, f, i);                                                             \
+	}                                                                                          \
+	ROW(op, text, allowed, to_bool,                                                            \
+	    .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, .results = {"z"},      \
+	    .weight = time, .flops = flop, .precision = class, .grad = grad_fn, .samples = sample, \
+	    __VA_ARGS__)
 
 /* One-line functions of evaluation. */
 #define FLOAT1(name, result)             \

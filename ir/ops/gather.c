@@ -177,16 +177,63 @@ gather_simplify(Builder *b, Node *n)
 	return b_reshape(b, b_slice(b, x, start, stop, by), ints_of_type(node_result(n, 0)->type));
 }
 
+/* The result axis of data's axis i, where that is not the gathered one. */
+static int
+gathered_axis(int i, int64_t axis, int index_rank)
+{
+	return i < axis ? i : i - 1 + index_rank;
+}
+
+/* Of a cut table each part finds the indices that lie in its piece, and 0 for the others. */
+static void
+gather_factors(Partition *p)
+{
+	int axis = (int)((const AxisAttr *)p->node->attr)->axis;
+	Type data = node_operand(p->node, 0)->type, indices = node_operand(p->node, 1)->type;
+
+	for (int i = 0; i < data->rank; i++) {
+		if (i == axis && data->dtype == BOOL)
+			continue; /* has no sum */
+		Factor *f = partition_add(p, data->dims[i], i == axis ? COMBINE_SUM : COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		if (i == axis)
+			f->operand[1].kind = SHARE_SHIFTED;
+		else
+			factor_cut_result(f, 0, gathered_axis(i, axis, indices->rank));
+	}
+	for (int i = 0; i < indices->rank; i++) {
+		Factor *f = partition_add(p, indices->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 1, i);
+		factor_cut_result(f, 0, axis + i);
+	}
+}
+
+/* A scale for every row of a table: it is gathered, too. */
+static int
+gather_channel(const Node *n, int i)
+{
+	(void)i;
+	return (int)((const AxisAttr *)n->attr)->axis;
+}
+
 static const Sample gather_samples[] = {
-	{"{axis = 0}", "f64[5,7], s64[2,3] in 5"}, {"{axis = 1}", "f64[2,3,4], s64[4] in 3"},
-	{"{axis = 0}", "f64[5], s64[] in 5"},      {"{axis = 0}", "f64[3,2], s64[0] in 3"},
-	{"{axis = 1}", "f64[1,3,0], s64[1] in 3"}, {0}};
+	{"{axis = 0}", "f64[12,7], s64[12,3] in 12"}, {"{axis = 1}", "f64[12,3,4], s64[4] in 3"},
+	{"{axis = 0}", "f64[5], s64[] in 5"},         {"{axis = 0}", "f64[3,2], s64[0] in 3"},
+	{"{axis = 1}", "f64[1,3,0], s64[1] in 3"},    {0}};
 const OpRow op_gather = {
 	COLUMNS(gather, AxisAttr, axis_fields, gather_grad, "picks slices along an axis by index"),
 	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_INDEX,
 	.element = gather_element,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.quantizes = OPERAND(0),
+	.channel = gather_channel,
+	.adapts = OPERAND(0),
+	.partition =
+		{.factors = gather_factors,
+                 .doc = "every axis; parts of the gathered one take indices less their first place, and their results are added"},
 	.simplify = gather_simplify};
 
 /* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
@@ -383,23 +430,68 @@ scatter_sums(const Node *n)
 	return a->kind == SCATTER_ADD || a->kind == SCATTER_MUL;
 }
 
+/* Updates are combined in their order, so only what has none can be cut: other axes, pieces of the axis, and, where
+ * they are added, multiplied or compared, the updates themselves. */
+static void
+scatter_factors(Partition *p)
+{
+	static const Combine combine[] = {[SCATTER_ADD] = COMBINE_SUM,
+	                                  [SCATTER_MUL] = COMBINE_PROD,
+	                                  [SCATTER_MAX] = COMBINE_MAX,
+	                                  [SCATTER_MIN] = COMBINE_MIN};
+	const ScatterAttr *a = p->node->attr;
+	Type data = node_operand(p->node, 0)->type, indices = node_operand(p->node, 1)->type;
+	int axis = (int)a->axis;
+
+	for (int i = 0; i < data->rank; i++) {
+		Factor *f = partition_add(p, data->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, i);
+		if (i == axis)
+			f->operand[1].kind = SHARE_SHIFTED;
+		else
+			factor_cut_operand(f, 2, gathered_axis(i, axis, indices->rank));
+	}
+	for (int i = 0; i < indices->rank && a->kind != SCATTER_SET && data->dtype != BOOL; i++) {
+		Factor *f = partition_add(p, indices->dims[i], combine[a->kind]);
+		if (a->kind == SCATTER_ADD || a->kind == SCATTER_MUL)
+			f->operand[0].kind = SHARE_FIRST;
+		factor_cut_operand(f, 1, i);
+		factor_cut_operand(f, 2, axis + i);
+	}
+}
+
+static int64_t
+scatter_flops(const Node *n)
+{
+	bool moves = ((const ScatterAttr *)n->attr)->kind == SCATTER_SET;
+
+	return moves ? 0 : node_operand(n, 2)->type->n;
+}
+
 static const Sample scatter_samples[] = {
-	{"{kind = add, axis = 0}", "f64[5,3], s64[4] in 5, f64[4,3]"},
-	{"{kind = add, axis = 1}", "f64[2,3,2], s64[2,2] in 3, f64[2,2,2,2]"},
+	{"{kind = add, axis = 0}", "f64[12,3], s64[12] in 12, f64[12,3]"},
+	{"{kind = add, axis = 1}", "f64[12,3,2], s64[2,2] in 3, f64[12,2,2,2]"},
 	{"{kind = set, axis = 0}", "f64[5], s64[3] in 5, f64[3]"},
 	{"{kind = set, axis = 1}", "f64[2,4], s64[6] in 4, f64[2,6]"},
 	{"{kind = add, axis = 0}", "f64[5], s64[0] in 5, f64[0]"},
-	{"{kind = mul, axis = 1}", "f64[1,5], s64[3] in 5, f64[1,3]"},
-	{"{kind = max, axis = 0}", "f64[4], s64[7] in 4, f64[7]"},
-	{"{kind = min, axis = 0}", "f64[4,3], s64[5] in 4, f64[5,3]"},
+	{"{kind = mul, axis = 1}", "f64[1,5], s64[12] in 5, f64[1,12]"},
+	{"{kind = max, axis = 0}", "f64[4], s64[12] in 4, f64[12]"},
+	{"{kind = min, axis = 0}", "f64[4,3], s64[12] in 4, f64[12,3]"},
 	{0}};
-const OpRow op_scatter = {COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_grad,
-                                  "puts or combines slices at indices, in order"),
-                          .operands = {{"data", OPERAND_REQUIRED},
-                                       {"indices", OPERAND_REQUIRED},
-                                       {"updates", OPERAND_REQUIRED}},
-                          .results = {"y"},
-                          .fuse = FUSE_OPAQUE,
-                          .kernel = scatter_kernel,
-                          .sums_in_memory = scatter_sums,
-                          .simplify = scatter_simplify};
+const OpRow op_scatter = {
+	COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_grad,
+                "puts or combines slices at indices, in order"),
+	.operands = {{"data", OPERAND_REQUIRED},
+                     {"indices", OPERAND_REQUIRED},
+                     {"updates", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = scatter_kernel,
+	.sums_in_memory = scatter_sums,
+	.flops = scatter_flops,
+	.precision = PRECISION_HIGH,
+	.partition =
+		{.factors = scatter_factors,
+                 .doc = "every axis of data, of its own with indices less the first place of the part; axes of indices where updates are combined: data is then in the first part alone"},
+	.simplify = scatter_simplify};

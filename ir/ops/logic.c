@@ -52,26 +52,35 @@ simplify_or(Builder *b, Node *n)
 	return simplify_with(n, false);
 }
 
-static const Sample bool_samples[] = {{"", "bool[3,5]"}, {"", "bool[]"}, {"", "bool[1,0]"}, {0}};
+static const Sample bool_samples[] = {{"", "bool[12,5]"}, {"", "bool[]"}, {"", "bool[1,0]"}, {0}};
 static const Sample bools_samples[] = {
-	{"", "bool[3,5], bool[3,5]"}, {"", "s64[4], s64[4]"}, {"", "u8[1,0], u8[1,0]"}, {0}};
+	{"", "bool[12,5], bool[12,5]"}, {"", "s64[4], s64[4]"}, {"", "u8[1,0], u8[1,0]"}, {0}};
 
 /* clang-format off */
-UNARY(not, "logical negation", BOOLS, true, NULL, i_not, 1, grad_zero, bool_samples,
-      .simplify = simplify_involution)
-UNARY(is_nan, "x is NaN", FLOATS, true, f_is_nan, NULL, 1, grad_zero, unary_samples)
-BINARY(and, "x and y, bitwise on integers", INTS | BOOLS, false, NULL, i_and, 1, grad_zero,
-       bools_samples, .simplify = simplify_and, .commutative = true)
-BINARY(or, "x or y, bitwise on integers", INTS | BOOLS, false, NULL, i_or, 1, grad_zero,
-       bools_samples, .simplify = simplify_or, .commutative = true)
-BINARY(xor, "x exclusive-or y", INTS | BOOLS, false, NULL, i_xor, 1, grad_zero, bools_samples,
+UNARY(not, "logical negation", BOOLS, true, NULL, i_not, 1,
+      flops_none, PRECISION_FIXED, grad_zero, bool_samples, .simplify = simplify_involution)
+UNARY(is_nan, "x is NaN", FLOATS, true, f_is_nan, NULL, 1,
+      flops_none, PRECISION_FOLLOW, grad_zero, unary_samples)
+BINARY(and, "x and y, bitwise on integers", INTS | BOOLS, false, NULL, i_and, 1,
+       flops_none, PRECISION_FIXED, grad_zero, bools_samples, .simplify = simplify_and,
        .commutative = true)
-BINARY(eq, "x = y", ANY, true, f_eq, i_eq, 1, grad_zero, binary_samples, .commutative = true)
-BINARY(ne, "x != y", ANY, true, f_ne, i_ne, 1, grad_zero, binary_samples, .commutative = true)
-BINARY(lt, "x < y", NUMBERS, true, f_lt, i_lt, 1, grad_zero, binary_samples)
-BINARY(le, "x <= y", NUMBERS, true, f_le, i_le, 1, grad_zero, binary_samples)
-BINARY(gt, "x > y", NUMBERS, true, f_gt, i_gt, 1, grad_zero, binary_samples)
-BINARY(ge, "x >= y", NUMBERS, true, f_ge, i_ge, 1, grad_zero, binary_samples)
+BINARY(or, "x or y, bitwise on integers", INTS | BOOLS, false, NULL, i_or, 1,
+       flops_none, PRECISION_FIXED, grad_zero, bools_samples, .simplify = simplify_or,
+       .commutative = true)
+BINARY(xor, "x exclusive-or y", INTS | BOOLS, false, NULL, i_xor, 1,
+       flops_none, PRECISION_FIXED, grad_zero, bools_samples, .commutative = true)
+BINARY(eq, "x = y", ANY, true, f_eq, i_eq, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples, .commutative = true)
+BINARY(ne, "x != y", ANY, true, f_ne, i_ne, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples, .commutative = true)
+BINARY(lt, "x < y", NUMBERS, true, f_lt, i_lt, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples)
+BINARY(le, "x <= y", NUMBERS, true, f_le, i_le, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples)
+BINARY(gt, "x > y", NUMBERS, true, f_gt, i_gt, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples)
+BINARY(ge, "x >= y", NUMBERS, true, f_ge, i_ge, 1,
+       flops_none, PRECISION_FOLLOW, grad_zero, binary_samples)
 /* clang-format on */
 
 /* ---- select (c, x, y): x where c, else y */
@@ -114,7 +123,7 @@ simplify_select(Builder *b, Node *n)
 	return node_operand(n, 1) == node_operand(n, 2) ? node_operand(n, 1) : NULL;
 }
 
-static const Sample select_samples[] = {{"", "bool[3,5], f64[3,5], f64[3,5]"},
+static const Sample select_samples[] = {{"", "bool[12,5], f64[12,5], f64[12,5]"},
                                         {"", "bool[], f64[], f64[]"},
                                         {"", "bool[0,1], f64[0,1], f64[0,1]"},
                                         {0}};
@@ -128,5 +137,8 @@ const OpRow op_select = {
 	.grad = grad_select,
 	.fuse = FUSE_ELEMENTWISE,
 	.scalar = scalar_select,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = ELEMENTWISE_PARTITION,
 	.simplify = simplify_select,
 	.samples = select_samples};

@@ -271,6 +271,15 @@ loop_grad(Grad *g)
 			grad_add(g, i, node_result(back, d++));
 }
 
+/* as if it ran up to its bound */
+static int64_t
+loop_flops(const Node *n)
+{
+	const LoopAttr *a = n->attr;
+
+	return a->bound * function_flops(a->body);
+}
+
 const OpRow op_loop = {.name = "loop",
                        .doc = "runs a function up to a bound",
                        .operands = {{"values", OPERAND_VARIADIC}},
@@ -281,4 +290,8 @@ const OpRow op_loop = {.name = "loop",
                        .eval = loop_eval,
                        .grad = loop_grad,
                        .fuse = FUSE_NONE,
+                       .flops = loop_flops,
+                       .precision = PRECISION_FIXED,
+                       .partition = {.factors = partition_none,
+                                     .doc = "none: the nodes of its function have their own"},
                        .samples = control_samples};

@@ -157,16 +157,42 @@ pad_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
+/* Each element with what is put before and behind it is a block of its own: no part needs another's. */
+static void
+pad_factors(Partition *p)
+{
+	const PadAttr *a = p->node->attr;
+	Type x = node_operand(p->node, 0)->type;
+
+	for (int i = 0; i < x->rank; i++) {
+		if (a->low.at[i] < 0 || a->high.at[i] < 0 ||
+		    a->low.at[i] + a->high.at[i] != a->interior.at[i])
+			continue;
+		Factor *f = partition_add(p, x->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, i);
+	}
+}
+
 static const Sample pad_samples[] = {
 	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
 	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
+	{"{low = [0,1,1], high = [0,2,0], interior = [0,0,1], value = 2}", "f64[12,3,12]"},
 	{"{low = [2], high = [1], interior = [0]}", "f64[0]"},
 	{"{low = [0,2], high = [1,0], interior = [1,2], value = -1}", "f64[1,3]"},
 	{0}};
 const OpRow op_pad = {
 	COLUMNS(pad, PadAttr, pad_fields, pad_grad, "a constant around and between the elements"),
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fuse = FUSE_ROOT,
-	.parts = pad_parts};
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_ROOT,
+	.parts = pad_parts,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition =
+		{.factors = pad_factors,
+                 .doc = "axes without padding, or with as much before and behind as between; others would need a halo"},
+};
 
 /* ---- concat {axis} */
 static void
@@ -282,13 +308,22 @@ concat_simplify(Builder *b, Node *n)
 	return nested ? b_concat(b, count, flat, (int)a->axis) : NULL;
 }
 
+static void
+concat_factors(Partition *p)
+{
+	partition_alike(p, &(Ints){.n = 1, .at = {((const AxisAttr *)p->node->attr)->axis}});
+}
+
 static const Sample concat_samples[] = {
-	{"{axis = 1}", "f64[2,3], f64[2,1], f64[2,0]"}, {"{axis = 0}", "f64[5]"}, {0}};
+	{"{axis = 1}", "f64[12,3], f64[12,1], f64[12,0]"}, {"{axis = 0}", "f64[5]"}, {0}};
 const OpRow op_concat = {COLUMNS(concat, AxisAttr, axis_fields, concat_grad, "joins along an axis"),
                          .operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}},
                          .results = {"y"},
                          .fuse = FUSE_ROOT,
                          .parts = concat_parts,
+                         .flops = flops_none,
+                         .precision = PRECISION_FOLLOW,
+                         .partition = {.factors = concat_factors, .doc = "axes but the joined one"},
                          .simplify = concat_simplify};
 
 /* ---- pad + pad = concat */

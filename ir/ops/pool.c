@@ -532,32 +532,93 @@ pool_grad_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+/* Every element of a window is combined once, of the small side y. */
 static int64_t
-pool_cost(const Node *n)
+window_flops(const Node *n, Type y)
 {
 	const PoolAttr *a = n->attr;
 	int64_t window = 1;
 
 	for (int i = 0; i < a->window.n; i++)
 		window *= a->window.at[i];
-	return node_result(n, 0)->type->n * window;
+	return y->n * window;
+}
+static int64_t
+pool_flops(const Node *n)
+{
+	return window_flops(n, node_result(n, 0)->type);
+}
+static int64_t
+pool_grad_flops(const Node *n)
+{
+	return window_flops(n, node_operand(n, 0)->type);
 }
 
+/* x stands for what has x's shape, y for what has y's: an axis is cut where no window reaches across. */
+static void
+pool_factors_of(Partition *p, Type x, Type y)
+{
+	const PoolAttr *a = p->node->attr;
+
+	for (int i = 0; i < x->rank; i++) {
+		int64_t k = i - 2, reach = 1, stride = 1, low = 0;
+		if (k >= 0) {
+			reach = (a->window.at[k] - 1) * a->dilation.at[k] + 1;
+			stride = a->stride.at[k];
+			low = a->low.at[k];
+		}
+		if (low != 0 || reach > stride || x->dims[i] != y->dims[i] * stride)
+			continue;
+		Factor *f = partition_add(p, y->dims[i], COMBINE_JOIN);
+		for (int o = 0; o < p->node->n_operands; o++)
+			factor_cut_operand(f, o, i);
+		factor_cut_result(f, 0, i);
+	}
+}
+static void
+pool_factors(Partition *p)
+{
+	pool_factors_of(p, node_operand(p->node, 0)->type, node_result(p->node, 0)->type);
+}
+static void
+pool_grad_factors(Partition *p)
+{
+	pool_factors_of(p, node_result(p->node, 0)->type, node_operand(p->node, 0)->type);
+}
+
+static void
+pool_grad_cut(Module *m, Cut *cut)
+{
+	PoolAttr *a = cut->attr;
+
+	(void)m;
+	for (int i = 0; i < a->size.n; i++)
+		a->size.at[i] = cut->result[0]->dims[i + 2];
+}
+
+#define POOL_DOC                                                                                     \
+	"batch, channel, and spatial axes whose windows neither overlap nor begin before x; others " \
+	"would need a halo"
+
 #define W2 "window = [2,3], stride = [2,1], low = [1,1], high = [0,2], dilation = [1,2]"
+#define APART "window = [2], stride = [3], low = [0], high = [0], dilation = [1]"
 #define W1 "window = [3], stride = [2], low = [0], high = [0], dilation = [1]"
-static const Sample pool_samples[] = {{"{kind = max, " W2 "}", "f64[2,3,5,6]"},
-                                      {"{kind = sum, " W2 "}", "f64[2,3,5,6]"},
-                                      {"{kind = max, " W1 "}", "f64[1,2,7]"},
-                                      {"{kind = sum, " W1 "}", "f64[0,2,7]"},
-                                      {0}};
-static const Sample pool_grad_samples[] = {{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
-                                           {"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7]"},
-                                           {"{kind = sum, " W2 ", size = [5,6]}", "f64[2,3,3,5]"},
-                                           {"{kind = max, " W2 "}", "f64[2,3,3,5], f64[2,3,5,6]"},
-                                           {"{kind = sum, " W1 ", size = [7]}", "f64[0,2,3]"},
-                                           {0}};
+static const Sample pool_samples[] = {
+	{"{kind = max, " W2 "}", "f64[2,3,5,6]"}, {"{kind = sum, " W2 "}", "f64[2,3,5,6]"},
+	{"{kind = max, " W1 "}", "f64[1,2,7]"},   {"{kind = max, " APART "}", "f64[12,1,36]"},
+	{"{kind = sum, " W1 "}", "f64[0,2,7]"},   {0}};
+static const Sample pool_grad_samples[] = {
+	{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
+	{"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7]"},
+	{"{kind = sum, " W2 ", size = [5,6]}", "f64[2,3,3,5]"},
+	{"{kind = max, " W2 "}", "f64[2,3,3,5], f64[2,3,5,6]"},
+	{"{kind = sum, " APART ", size = [36]}", "f64[12,1,12]"},
+	{"{kind = max, " APART "}", "f64[12,1,12], f64[12,1,36]"},
+	{"{kind = sum, " W1 ", size = [7]}", "f64[0,2,3]"},
+	{0}};
 static const Sample pool_gather_samples[] = {{"{" W1 "}", "f64[1,2,7], f64[1,2,7]"},
                                              {"{" W2 "}", "f64[2,3,5,6], f64[2,3,5,6]"},
+                                             {"{" APART "}", "f64[12,1,36], f64[12,1,36]"},
                                              {"{" W1 "}", "f64[0,2,7], f64[0,2,7]"},
                                              {0}};
 const OpRow op_pool = {
@@ -566,7 +627,9 @@ const OpRow op_pool = {
 	.results = {"y"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = pool_kernel,
-	.cost = pool_cost};
+	.flops = pool_flops,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = pool_factors, .doc = POOL_DOC}};
 const OpRow op_pool_grad = {
 	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),
 	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
@@ -574,11 +637,15 @@ const OpRow op_pool_grad = {
 	.fuse = FUSE_OPAQUE,
 	.kernel = pool_grad_kernel,
 	.sums_in_memory = pool_grad_sums,
-	.cost = pool_cost};
+	.flops = pool_grad_flops,
+	.precision = PRECISION_HIGH,
+	.partition = {pool_grad_factors, pool_grad_cut, POOL_DOC}};
 const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields, pool_gather_grad,
                                       "elements of g at each window's maximum of x"),
                               .operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}},
                               .results = {"y"},
                               .fuse = FUSE_OPAQUE,
                               .kernel = pool_gather_kernel,
-                              .cost = pool_cost};
+                              .flops = pool_flops,
+                              .precision = PRECISION_FOLLOW,
+                              .partition = {.factors = pool_factors, .doc = POOL_DOC}};

@@ -165,24 +165,38 @@ reduce_simplify(Builder *b, Node *n)
 	return b_reshape(b, x, ints_of_type(node_result(n, 0)->type));
 }
 
-static int64_t
-reduce_cost(const Node *n)
+static void
+reduce_factors(Partition *p)
 {
-	return node_operand(n, 0)->type->n;
+	static const Combine combine[] = {[REDUCE_SUM] = COMBINE_SUM,
+	                                  [REDUCE_PROD] = COMBINE_PROD,
+	                                  [REDUCE_MAX] = COMBINE_MAX,
+	                                  [REDUCE_MIN] = COMBINE_MIN};
+	const ReduceAttr *a = p->node->attr;
+	Type x = node_operand(p->node, 0)->type;
+	int kept = 0;
+
+	for (int i = 0; i < x->rank; i++) {
+		bool goes = ints_has(&a->axes, i);
+		Factor *f = partition_add(p, x->dims[i], goes ? combine[a->kind] : COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		if (!goes)
+			factor_cut_result(f, 0, kept++);
+	}
 }
 
-static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[2,3,4]"},
-                                        {"{kind = sum, axes = [1]}", "f64[5,33]"},
+static const Sample reduce_samples[] = {{"{kind = sum, axes = [0,2]}", "f64[12,3,4]"},
+                                        {"{kind = sum, axes = [1]}", "f64[12,33]"},
                                         {"{kind = sum, axes = [0]}", "f64[37,3]"},
-                                        {"{kind = max, axes = [1]}", "f64[2,5,3] ties"},
+                                        {"{kind = max, axes = [1]}", "f64[2,12,3] ties"},
                                         {"{kind = max, axes = [0,2]}", "f64[3,1,5]"},
-                                        {"{kind = min, axes = [0,1]}", "f64[3,5]"},
+                                        {"{kind = min, axes = [0,1]}", "f64[12,5]"},
                                         {"{kind = max, axes = [1]}", "f64[3,4] pairs"},
                                         {"{kind = max, axes = [0]}", "f64[2,5] nans"},
                                         {"{kind = min, axes = [0]}", "f64[2,5] nans"},
 
                                         {"{kind = prod, axes = [0]}", "f64[3] with_zero"},
-                                        {"{kind = prod, axes = [0,2]}", "f64[2,3,2]"},
+                                        {"{kind = prod, axes = [0,2]}", "f64[12,3,2]"},
                                         {"{kind = sum, axes = [0]}", "f64[0,2]"},
                                         {"{kind = prod, axes = [1]}", "f64[2,0]"},
                                         {"{kind = max, axes = [0]}", "f64[2,0]"},
@@ -193,7 +207,12 @@ const OpRow op_reduce = {
 	.results = {"y"},
 	.fuse = FUSE_REDUCE,
 	.simplify = reduce_simplify,
-	.cost = reduce_cost};
+	.flops = flops_per_operand,
+	.precision = PRECISION_HIGH,
+	.partition =
+		{.factors = reduce_factors,
+                 .doc = "every axis; results of parts of a reduced one are combined by its kind"},
+};
 
 /* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
 static void
@@ -275,17 +294,37 @@ argmax_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-static const Sample argmax_samples[] = {{"{axis = 1}", "f64[3,5,2] ties"},
+static void
+argmax_factors(Partition *p)
+{
+	int64_t axis = ((const AxisAttr *)p->node->attr)->axis;
+	Type x = node_operand(p->node, 0)->type;
+
+	for (int i = 0; i < x->rank; i++) {
+		if (i == axis)
+			continue;
+		Factor *f = partition_add(p, x->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, i < axis ? i : i - 1);
+	}
+}
+
+static const Sample argmax_samples[] = {{"{axis = 1}", "f64[12,5,2] ties"},
                                         {"{axis = 0}", "f64[1]"},
                                         {"{axis = 1}", "f64[0,3]"},
                                         {"{axis = 0}", "f64[3,3] nans"},
                                         {"{axis = 0}", "s64[4,3]"},
 
                                         {0}};
-const OpRow op_argmax = {COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
-                                 "first place of the largest element of an axis"),
-                         .operands = {{"x", OPERAND_REQUIRED}},
-                         .results = {"y"},
-                         .fuse = FUSE_OPAQUE,
-                         .kernel = argmax_kernel,
-                         .cost = reduce_cost};
+const OpRow op_argmax = {
+	COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
+                "first place of the largest element of an axis"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = argmax_kernel,
+	.flops = flops_per_operand,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = argmax_factors,
+                      .doc = "axes but its own, whose parts would need their maxima, too"},
+};

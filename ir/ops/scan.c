@@ -123,8 +123,14 @@ cumulate_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+static void
+cumulate_factors(Partition *p)
+{
+	partition_alike(p, &(Ints){.n = 1, .at = {((const CumulateAttr *)p->node->attr)->axis}});
+}
+
 static const Sample cumulate_samples[] = {
-	{"{kind = sum, axis = 1}", "f64[2,5,3]"},
+	{"{kind = sum, axis = 1}", "f64[12,5,3]"},
 	{"{kind = sum, axis = 0, reverse = true, exclusive = true}", "f64[5]"},
 	{"{kind = prod, axis = 1}", "f64[2,4]"},
 	{"{kind = prod, axis = 0, exclusive = true}", "f64[4,2] with_zero"},
@@ -134,10 +140,18 @@ static const Sample cumulate_samples[] = {
 	{"{kind = prod, axis = 1}", "f64[1,0]"},
 	{"{kind = prod, axis = 0}", "f64[1,3]"},
 	{0}};
-const OpRow op_cumulate = {COLUMNS(cumulate, CumulateAttr, cumulate_fields, cumulate_grad,
-                                   "running sum or product along an axis"),
-                           .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"},
-                           .fuse = FUSE_OPAQUE, .kernel = cumulate_kernel};
+const OpRow op_cumulate = {
+	COLUMNS(cumulate, CumulateAttr, cumulate_fields, cumulate_grad,
+                "running sum or product along an axis"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = cumulate_kernel,
+	.flops = flops_one,
+	.precision = PRECISION_HIGH,
+	.partition = {.factors = cumulate_factors,
+                      .doc = "axes but its own, along which a part needs the sum of those before"},
+};
 
 /* ---- sort {axis, descending}: stable; results are values and where they came from */
 static const Field sort_fields[] = {
@@ -318,13 +332,26 @@ sort_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+static void
+sort_factors(Partition *p)
+{
+	partition_alike(p, &(Ints){.n = 1, .at = {((const SortAttr *)p->node->attr)->axis}});
+}
+
 static const Sample sort_samples[] = {
-	{"{axis = 1}", "f64[2,5,3]"},  {"{axis = 0, descending = true}", "f64[33]"},
+	{"{axis = 1}", "f64[12,5,3]"}, {"{axis = 0, descending = true}", "f64[33]"},
 	{"{axis = 0}", "f64[7] nans"}, {"{axis = 0, descending = true}", "f64[7] nans"},
 
 	{"{axis = 0}", "f64[0]"},      {"{axis = 1, descending = true}", "f64[0,3]"},
 	{"{axis = 0}", "f64[1]"},      {0}};
-const OpRow op_sort = {COLUMNS(sort, SortAttr, sort_fields, sort_grad,
-                               "stable order along an axis; NaN is larger than all"),
-                       .operands = {{"x", OPERAND_REQUIRED}}, .results = {"values", "indices"},
-                       .fuse = FUSE_OPAQUE, .kernel = sort_kernel};
+const OpRow op_sort = {
+	COLUMNS(sort, SortAttr, sort_fields, sort_grad,
+                "stable order along an axis; NaN is larger than all"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"values", "indices"},
+	.fuse = FUSE_OPAQUE,
+	.kernel = sort_kernel,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = sort_factors, .doc = "axes but the sorted one"},
+};

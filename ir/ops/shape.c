@@ -105,17 +105,45 @@ broadcast_simplify(Builder *b, Node *n)
 	return b_broadcast(b, node_operand(inner, 0), a->shape, axes);
 }
 
-static const Sample broadcast_samples[] = {
-	{"{shape = [2,3,4], axes = [0,2]}", "f64[2,4]"}, {"{shape = [3]}", "f64[]"},
-	{"{shape = [0,3], axes = [1]}", "f64[3]"},       {"{shape = [0,3], axes = [0]}", "f64[0]"},
-	{"{shape = [1,5], axes = [0]}", "f64[1]"},       {0}};
-const OpRow op_broadcast = {COLUMNS(broadcast, BroadcastAttr, broadcast_fields, broadcast_grad,
-                                    "repeats along new axes"),
-                            .operands = {{"x", OPERAND_REQUIRED}},
-                            .results = {"y"},
-                            .fuse = FUSE_VIEW,
-                            .map = broadcast_map,
-                            .simplify = broadcast_simplify};
+/* an axis of the operand, or one that repeats */
+static void
+broadcast_factors(Partition *p)
+{
+	const BroadcastAttr *a = p->node->attr;
+
+	for (int i = 0; i < a->shape.n; i++)
+		factor_cut_result(partition_add(p, a->shape.at[i], COMBINE_JOIN), 0, i);
+	for (int i = 0; i < a->axes.n; i++)
+		factor_cut_operand(p->factors.at[a->axes.at[i]], 0, i);
+}
+
+static void
+broadcast_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	((BroadcastAttr *)cut->attr)->shape = ints_of_type(cut->result[0]);
+}
+
+static const Sample broadcast_samples[] = {{"{shape = [12,3,4], axes = [0,2]}", "f64[12,4]"},
+                                           {"{shape = [3]}", "f64[]"},
+                                           {"{shape = [12,3], axes = [1]}", "f64[3]"},
+                                           {"{shape = [0,3], axes = [1]}", "f64[3]"},
+                                           {"{shape = [0,3], axes = [0]}", "f64[0]"},
+                                           {"{shape = [1,5], axes = [0]}", "f64[1]"},
+                                           {0}};
+const OpRow op_broadcast = {
+	COLUMNS(broadcast, BroadcastAttr, broadcast_fields, broadcast_grad,
+                "repeats along new axes"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_VIEW,
+	.map = broadcast_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = broadcast_factors,
+                      .attrs = broadcast_cut,
+                      .doc = "every axis of y; x is whole for one that repeats"},
+	.simplify = broadcast_simplify};
 
 /* ---- reshape {shape}: the same elements in row-major order */
 static const Field reshape_fields[] = {
@@ -164,18 +192,72 @@ reshape_simplify(Builder *b, Node *n)
 	return NULL;
 }
 
+static int64_t
+greatest_common_divisor(int64_t a, int64_t b)
+{
+	return b == 0 ? a : greatest_common_divisor(b, a % b);
+}
+
+/* Axes from `axis` on until their product is a multiple of the other side's: as sizes of both sides split there, what
+ * stands before and behind has nothing to do with them. */
+static void
+reshape_factors(Partition *p)
+{
+	Type x = node_operand(p->node, 0)->type, y = node_result(p->node, 0)->type;
+	int i = 0, k = 0;
+
+	while (x->n > 0) {
+		while (i < x->rank && x->dims[i] == 1)
+			i++;
+		while (k < y->rank && y->dims[k] == 1)
+			k++;
+		if (i == x->rank)
+			return;
+		/* the outer axes of two groups of equal products: what both are multiples of is their outer loop */
+		Factor *f = partition_add(p, greatest_common_divisor(x->dims[i], y->dims[k]),
+		                          COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, k);
+		int64_t left = x->dims[i++], right = y->dims[k++];
+		while (left != right) {
+			if (left < right)
+				left *= x->dims[i++];
+			else
+				right *= y->dims[k++];
+		}
+	}
+}
+
+static void
+reshape_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	((ReshapeAttr *)cut->attr)->shape = ints_of_type(cut->result[0]);
+}
+
 static const Sample reshape_samples[] = {{"{shape = [6,4]}", "f64[2,3,4]"},
                                          {"{shape = []}", "f64[1,1]"},
                                          {"{shape = [0]}", "f64[3,0]"},
                                          {"{shape = [5,3]}", "f64[3,5]"},
+                                         {"{shape = [24,3]}", "f64[12,2,3]"},
+                                         {"{shape = [12,2,3]}", "f64[24,3]"},
+                                         {"{shape = [36,2]}", "f64[24,3]"},
+                                         {"{shape = [12,4]}", "f64[12,1,2,2]"},
                                          {0}};
-const OpRow op_reshape = {COLUMNS(reshape, ReshapeAttr, reshape_fields, reshape_grad,
-                                  "another shape, the same order"),
-                          .operands = {{"x", OPERAND_REQUIRED}},
-                          .results = {"y"},
-                          .fuse = FUSE_VIEW,
-                          .map = reshape_map,
-                          .simplify = reshape_simplify};
+const OpRow op_reshape = {
+	COLUMNS(reshape, ReshapeAttr, reshape_fields, reshape_grad,
+                "another shape, the same order"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_VIEW,
+	.map = reshape_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition =
+		{.factors = reshape_factors,
+                 .attrs = reshape_cut,
+                 .doc = "the outer axis of each group of axes that becomes another, by common divisors of both sizes; inner ones are not contiguous"},
+	.simplify = reshape_simplify};
 
 /* ---- transpose {order}: result axis i is operand axis order[i] */
 static const Field transpose_fields[] = {
@@ -312,7 +394,20 @@ transpose_simplify(Builder *b, Node *n)
 	return b_transpose(b, node_operand(inner, 0), order);
 }
 
-static const Sample transpose_samples[] = {{"{order = [2,0,1]}", "f64[2,3,4]"},
+static void
+transpose_factors(Partition *p)
+{
+	const TransposeAttr *a = p->node->attr;
+	Type y = node_result(p->node, 0)->type;
+
+	for (int i = 0; i < y->rank; i++) {
+		Factor *f = partition_add(p, y->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, (int)a->order.at[i]);
+		factor_cut_result(f, 0, i);
+	}
+}
+
+static const Sample transpose_samples[] = {{"{order = [2,0,1]}", "f64[12,3,4]"},
                                            {"{order = [1,0]}", "f64[0,3]"},
                                            {"{order = [0,2,1]}", "f64[1,3,5]"},
                                            {0}};
@@ -322,6 +417,9 @@ const OpRow op_transpose = {
 	.results = {"y"},
 	.fuse = FUSE_VIEW,
 	.map = transpose_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = transpose_factors, .doc = "every axis"},
 	.simplify = transpose_simplify};
 
 /* ---- slice {start, stop, step}: elements start, start + step, ... below stop, of every axis */
@@ -430,18 +528,51 @@ slice_simplify(Builder *b, Node *n)
 	return NULL;
 }
 
+/* Blocks of `step` elements, of each of which one is taken: no part needs another's. */
+static void
+slice_factors(Partition *p)
+{
+	const SliceAttr *a = p->node->attr;
+	Type x = node_operand(p->node, 0)->type, y = node_result(p->node, 0)->type;
+
+	for (int i = 0; i < x->rank; i++) {
+		if (x->dims[i] != y->dims[i] * a->step.at[i])
+			continue;
+		Factor *f = partition_add(p, y->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, i);
+	}
+}
+
+static void
+slice_cut(Module *m, Cut *cut)
+{
+	int axis = cut->factor->operand[0].axis;
+
+	(void)m;
+	((SliceAttr *)cut->attr)->stop.at[axis] = cut->operand[0]->dims[axis];
+}
+
 static const Sample slice_samples[] = {
 	{"{start = [1,0], stop = [3,5], step = [1,2]}", "f64[4,5]"},
 	{"{start = [0], stop = [0], step = [1]}", "f64[3]"},
 	{"{start = [0,1], stop = [0,2], step = [1,1]}", "f64[0,3]"},
+	{"{start = [0,1,1], stop = [12,5,24], step = [1,2,2]}", "f64[12,5,24]"},
 	{"{start = [2,1,0], stop = [3,7,1], step = [1,3,1]}", "f64[3,7,1]"},
 	{0}};
-const OpRow op_slice = {COLUMNS(slice, SliceAttr, slice_fields, slice_grad, "a strided box"),
-                        .operands = {{"x", OPERAND_REQUIRED}},
-                        .results = {"y"},
-                        .fuse = FUSE_VIEW,
-                        .map = slice_map,
-                        .simplify = slice_simplify};
+const OpRow op_slice = {
+	COLUMNS(slice, SliceAttr, slice_fields, slice_grad, "a strided box"),
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_VIEW,
+	.map = slice_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition =
+		{.factors = slice_factors,
+                 .attrs = slice_cut,
+                 .doc = "axes that are taken whole, or one element of every step; others would need a halo"},
+	.simplify = slice_simplify};
 
 /* ---- reverse {axes} */
 static const Field reverse_fields[] = {
@@ -493,14 +624,28 @@ reverse_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 			                            affine_constant(x->dims[i] - 1));
 }
 
+static void
+reverse_factors(Partition *p)
+{
+	partition_alike(p, &((const ReverseAttr *)p->node->attr)->axes);
+}
+
 static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"},
+                                         {"{axes = [1]}", "f64[12,3]"},
                                          {"{axes = [0]}", "f64[0]"},
                                          {"{axes = [0]}", "f64[1]"},
                                          {0}};
 const OpRow op_reverse = {
 	COLUMNS(reverse, ReverseAttr, reverse_fields, reverse_grad, "runs axes backwards"),
-	.operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"}, .fuse = FUSE_VIEW,
-	.map = reverse_map};
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_VIEW,
+	.map = reverse_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = reverse_factors,
+                      .doc = "axes that keep their direction; parts of others would swap places"},
+};
 
 /* ---- barrier: x itself, but fuse never computes what reads it in the kernel that computes x: the reader belongs
  * elsewhere. XLA's optimization_barrier. */
@@ -537,7 +682,7 @@ barrier_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 	*operand = *result;
 }
 
-static const Sample barrier_samples[] = {{"", "f64[2,1,3]"}, {"", "f64[]"}, {"", "f64[0]"}, {0}};
+static const Sample barrier_samples[] = {{"", "f64[12,1,3]"}, {"", "f64[]"}, {"", "f64[0]"}, {0}};
 const OpRow op_barrier = {.name = "barrier",
                           .doc = "x; its readers are computed apart from it",
                           .operands = {{"x", OPERAND_REQUIRED}},
@@ -547,4 +692,7 @@ const OpRow op_barrier = {.name = "barrier",
                           .grad = barrier_grad,
                           .fuse = FUSE_VIEW,
                           .map = barrier_map,
+                          .flops = flops_none,
+                          .precision = PRECISION_FOLLOW,
+                          .partition = {.factors = partition_elements, .doc = "every axis"},
                           .samples = barrier_samples};

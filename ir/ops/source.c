@@ -35,13 +35,43 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
 }
 
-static const Sample constant_samples[] = {{"{value = f64[2] [1.5, 2.5]}", ""},
-                                          {"{value = s64[3,1] [1, -2, 3]}", ""},
-                                          {"{value = f64[0] []}", ""},
-                                          {0}};
+/* one number repeated; other numbers differ from part to part */
+static void
+constant_factors(Partition *p)
+{
+	double value;
+
+	if (tensor_is_splat(((const ConstantAttr *)p->node->attr)->value, &value))
+		partition_elements(p);
+}
+
+static void
+constant_cut(Module *m, Cut *cut)
+{
+	ConstantAttr *a = cut->attr;
+	double value = 0;
+
+	tensor_is_splat(a->value, &value);
+	a->value = tensor_splat(m, cut->result[0], value);
+}
+
+static const Sample constant_samples[] = {
+	{"{value = f64[2] [1.5, 2.5]}", ""},
+	{"{value = s64[3,1] [1, -2, 3]}", ""},
+	{"{value = f64[0] []}", ""},
+	{"{value = f64[12] [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]}", ""},
+	{0}};
 const OpRow op_constant = {
 	COLUMNS(constant, ConstantAttr, constant_fields, grad_zero, "stored numbers"),
-	.results = {"y"}, .fuse = FUSE_INDEX, .element = constant_element};
+	.results = {"y"},
+	.fuse = FUSE_INDEX,
+	.element = constant_element,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = constant_factors,
+                      .attrs = constant_cut,
+                      .doc = "every axis of one number repeated; no other constant"},
+};
 
 /* ---- iota {dtype, shape, axis}: the index along an axis */
 static const Field iota_fields[] = {{"dtype", FIELD_DTYPE, offsetof(IotaAttr, dtype), NULL, false},
@@ -80,9 +110,35 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-static const Sample iota_samples[] = {{"{dtype = s64, shape = [2,3], axis = 1}", ""},
+/* along `axis` a part counts from its first place on */
+static void
+iota_factors(Partition *p)
+{
+	int64_t axis = ((const IotaAttr *)p->node->attr)->axis;
+
+	partition_elements(p);
+	p->factors.at[axis]->result[0].kind = SHARE_SHIFTED;
+}
+
+static void
+iota_cut(Module *m, Cut *cut)
+{
+	(void)m;
+	((IotaAttr *)cut->attr)->shape = ints_of_type(cut->result[0]);
+}
+
+static const Sample iota_samples[] = {{"{dtype = s64, shape = [12,12], axis = 1}", ""},
                                       {"{dtype = f64, shape = [5]}", ""},
                                       {"{dtype = s32, shape = [1,0]}", ""},
                                       {0}};
-const OpRow op_iota = {COLUMNS(iota, IotaAttr, iota_fields, grad_zero, "the index along an axis"),
-                       .results = {"y"}, .fuse = FUSE_INDEX, .element = iota_element};
+const OpRow op_iota = {
+	COLUMNS(iota, IotaAttr, iota_fields, grad_zero, "the index along an axis"),
+	.results = {"y"},
+	.fuse = FUSE_INDEX,
+	.element = iota_element,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = iota_factors,
+                      .attrs = iota_cut,
+                      .doc = "every axis; along its own, results are shifted"},
+};

@@ -104,6 +104,13 @@ scalar_sigmoid(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_binary(lb, LOOP_div, one, lb_binary(lb, LOOP_add, one, e));
 }
 
+/* neg, exp, add, div */
+static int64_t
+sigmoid_flops(const Node *n)
+{
+	return 4 * node_result(n, 0)->type->n;
+}
+
 /* x^1, x^2, x^3, x^0.5, x^-1, x^-0.5 */
 static Value *
 simplify_pow(Builder *b, Node *n)
@@ -126,7 +133,7 @@ simplify_pow(Builder *b, Node *n)
 	return e == -1 ? b_binary(b, OP_div, b_splat(b, x->type, 1), x) : NULL;
 }
 
-static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
+static const Sample pow_samples[] = {{"", "f64[12,5] positive, f64[12,5]"},
                                      {"", "f64[5] ties, f64[5] positive"},
                                      {"", "s64[3,5], s64[3,5]"},
                                      {"", "u64[3,5], u64[3,5] in 9"},
@@ -136,17 +143,28 @@ static const Sample pow_samples[] = {{"", "f64[3,5] positive, f64[3,5]"},
                                      {0}};
 
 /* clang-format off */
-UNARY(exp, "e^x", FLOATS, false, exp, NULL, 4, grad_exp, unary_samples)
-UNARY(expm1, "e^x - 1", FLOATS, false, expm1, NULL, 10, grad_expm1, unary_samples)
-UNARY(log, "natural logarithm", FLOATS, false, log, NULL, 10, grad_log, positive_samples)
-UNARY(log1p, "log(1 + x)", FLOATS, false, log1p, NULL, 10, grad_log1p, positive_samples)
-UNARY(sqrt, "square root", FLOATS, false, sqrt, NULL, 2, grad_sqrt, positive_samples)
-UNARY(rsqrt, "1 / sqrt(x)", FLOATS, false, f_rsqrt, NULL, 2, grad_rsqrt, positive_samples)
-UNARY(sin, "sine, x in radians", FLOATS, false, sin, NULL, 10, grad_sin, unary_samples)
-UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10, grad_cos, unary_samples)
-UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10, grad_tanh, unary_samples)
-UNARY(erf, "error function", FLOATS, false, erf, NULL, 10, grad_erf, unary_samples)
-UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6, grad_sigmoid, unary_samples)
-BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, 20, grad_pow, pow_samples,
-       .simplify = simplify_pow)
+UNARY(exp, "e^x", FLOATS, false, exp, NULL, 4,
+      flops_one, PRECISION_HIGH, grad_exp, unary_samples)
+UNARY(expm1, "e^x - 1", FLOATS, false, expm1, NULL, 10,
+      flops_one, PRECISION_HIGH, grad_expm1, unary_samples)
+UNARY(log, "natural logarithm", FLOATS, false, log, NULL, 10,
+      flops_one, PRECISION_HIGH, grad_log, positive_samples)
+UNARY(log1p, "log(1 + x)", FLOATS, false, log1p, NULL, 10,
+      flops_one, PRECISION_HIGH, grad_log1p, positive_samples)
+UNARY(sqrt, "square root", FLOATS, false, sqrt, NULL, 2,
+      flops_one, PRECISION_FOLLOW, grad_sqrt, positive_samples)
+UNARY(rsqrt, "1 / sqrt(x)", FLOATS, false, f_rsqrt, NULL, 2,
+      flops_two, PRECISION_HIGH, grad_rsqrt, positive_samples)
+UNARY(sin, "sine, x in radians", FLOATS, false, sin, NULL, 10,
+      flops_one, PRECISION_FOLLOW, grad_sin, unary_samples)
+UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10,
+      flops_one, PRECISION_FOLLOW, grad_cos, unary_samples)
+UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10,
+      flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples)
+UNARY(erf, "error function", FLOATS, false, erf, NULL, 10,
+      flops_one, PRECISION_FOLLOW, grad_erf, unary_samples)
+UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6,
+      sigmoid_flops, PRECISION_FOLLOW, grad_sigmoid, unary_samples)
+BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, 20,
+       flops_one, PRECISION_HIGH, grad_pow, pow_samples, .simplify = simplify_pow)
 /* clang-format on */

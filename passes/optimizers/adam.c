@@ -6,47 +6,31 @@
 #include "passes/pass.h"
 
 static Value *
-spread(Update *u, Value *scalar)
-{
-	Builder *b = u->b;
-
-	return b_broadcast(b, b_cast(b, scalar, u->param->type->dtype),
-	                   ints_of_type(u->param->type), (Ints){0});
-}
-
-static Value *
 one(Update *u)
 {
 	return b_splat(u->b, type_scalar(u->b->m, F64), 1);
-}
-
-/* A hyperparameter as f64[]: the value that `scalar` repeats. */
-static Value *
-hyper(Update *u, const char *name)
-{
-	Value *scalar = b_splat(u->b, type_scalar(u->b->m, F64), 0);
-
-	return u->scalar(u->ctx, name, scalar);
 }
 
 static void
 adam_step(Update *u, Value *p, Value *g)
 {
 	Builder *b = u->b;
-	Value *beta1 = hyper(u, "beta1"), *beta2 = hyper(u, "beta2");
+	Value *beta1 = update_scalar(u, SCALAR_BETA1), *beta2 = update_scalar(u, SCALAR_BETA2);
 	Value *m = u->moment[0], *v = u->moment[1];
-	Value *lerp = b_binary(b, OP_mul, spread(u, b_binary(b, OP_sub, one(u), beta1)),
+	Value *lerp = b_binary(b, OP_mul, update_spread(u, b_binary(b, OP_sub, one(u), beta1)),
 	                       b_binary(b, OP_sub, g, m));
 
 	m = b_binary(b, OP_add, m, lerp);
-	Value *g2 = b_binary(b, OP_mul, spread(u, b_binary(b, OP_sub, one(u), beta2)),
+	Value *g2 = b_binary(b, OP_mul, update_spread(u, b_binary(b, OP_sub, one(u), beta2)),
 	                     b_binary(b, OP_mul, g, g));
-	v = b_binary(b, OP_add, b_binary(b, OP_mul, v, spread(u, beta2)), g2);
-	Value *root = b_unary(b, OP_sqrt, hyper(u, "bias_correction2"));
-	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, v), spread(u, root));
-	denominator = b_binary(b, OP_add, denominator, u->scalar(u->ctx, "eps", p));
-	Value *step = b_binary(b, OP_div, u->lr, hyper(u, "bias_correction1"));
-	Value *change = b_binary(b, OP_mul, spread(u, step), b_binary(b, OP_div, m, denominator));
+	v = b_binary(b, OP_add, b_binary(b, OP_mul, v, update_spread(u, beta2)), g2);
+	Value *root = b_unary(b, OP_sqrt, update_scalar(u, SCALAR_BIAS_CORRECTION2));
+	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, v), update_spread(u, root));
+	denominator = b_binary(b, OP_add, denominator,
+	                       update_spread(u, update_scalar(u, SCALAR_EPS)));
+	Value *step = b_binary(b, OP_div, u->lr, update_scalar(u, SCALAR_BIAS_CORRECTION1));
+	Value *change = b_binary(b, OP_mul, update_spread(u, step),
+	                         b_binary(b, OP_div, m, denominator));
 	u->new_param = b_binary(b, OP_sub, p, change);
 	u->new_moment[0] = m;
 	u->new_moment[1] = v;
@@ -58,14 +42,14 @@ adamw_update(Update *u)
 	Builder *b = u->b;
 	Value *keep = b_binary(b, OP_sub, one(u), b_binary(b, OP_mul, u->lr, u->decay));
 
-	adam_step(u, b_binary(b, OP_mul, u->param, spread(u, keep)), u->grad);
+	adam_step(u, b_binary(b, OP_mul, u->param, update_spread(u, keep)), u->grad);
 }
 
 static void
 adam_update(Update *u)
 {
 	Builder *b = u->b;
-	Value *pull = b_binary(b, OP_mul, u->param, spread(u, u->decay));
+	Value *pull = b_binary(b, OP_mul, u->param, update_spread(u, u->decay));
 
 	adam_step(u, u->param, b_binary(b, OP_add, u->grad, pull));
 }

@@ -5,32 +5,24 @@
 #include "passes/pass.h"
 
 static Value *
-spread(Update *u, Value *scalar)
-{
-	Builder *b = u->b;
-
-	return b_broadcast(b, b_cast(b, scalar, u->param->type->dtype),
-	                   ints_of_type(u->param->type), (Ints){0});
-}
-
-static Value *
 decayed(Update *u)
 {
 	return b_binary(u->b, OP_add, u->grad,
-	                b_binary(u->b, OP_mul, u->param, spread(u, u->decay)));
+	                b_binary(u->b, OP_mul, u->param, update_spread(u, u->decay)));
 }
 
 static void
 step(Update *u, Value *direction)
 {
 	u->new_param = b_binary(u->b, OP_sub, u->param,
-	                        b_binary(u->b, OP_mul, spread(u, u->lr), direction));
+	                        b_binary(u->b, OP_mul, update_spread(u, u->lr), direction));
 }
 
 static Value *
 buffer(Update *u, Value *g)
 {
-	Value *old = b_binary(u->b, OP_mul, u->moment[0], u->scalar(u->ctx, "momentum", u->param));
+	Value *old = b_binary(u->b, OP_mul, u->moment[0],
+	                      update_spread(u, update_scalar(u, SCALAR_MOMENTUM)));
 
 	return u->new_moment[0] = b_binary(u->b, OP_add, old, g);
 }
@@ -51,7 +43,8 @@ static void
 nesterov_update(Update *u)
 {
 	Value *g = decayed(u), *buf = buffer(u, g);
-	Value *ahead = b_binary(u->b, OP_mul, buf, u->scalar(u->ctx, "momentum", u->param));
+	Value *ahead = b_binary(u->b, OP_mul, buf,
+	                        update_spread(u, update_scalar(u, SCALAR_MOMENTUM)));
 
 	step(u, b_binary(u->b, OP_add, g, ahead));
 }

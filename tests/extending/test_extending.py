@@ -46,6 +46,7 @@ def tree(build, tmp_path_factory):
     execute("cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Debug",
             f"-DONNX_PROTO={schema(build)}", cwd=root)
     execute("cmake", "--build", "build", "--target", "gradc", "ops_test", "samples_test",
+            "partition_test", "cost_test", "facts_test",
             "runtime_device_test", cwd=root)
     return root
 
@@ -74,8 +75,9 @@ def test_op(tree, extended, tmp_path):
                     "}\n")
     assert "f64[2] [-8.0, 27.0]" in execute(extended, "opt", text, "--passes=simplify")
     # Its text, its gradient against differences, its kernel and its C against its eval.
-    assert "FAILED" not in execute(tree / "build/tests/ops_test")
-    assert "FAILED" not in execute(tree / "build/tests/samples_test")
+    # Its facts against what is evaluated.
+    for test in ["ops_test", "samples_test", "partition_test", "cost_test", "facts_test"]:
+        assert "FAILED" not in execute(tree / f"build/tests/{test}")
 
 
 def test_pass(extended, models, tmp_path):

@@ -1,12 +1,15 @@
 """Where rows come from: read ahead of the step, from slow, huge, shrinking and many files."""
+import json
 import os
 import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import reference
+from onnx import TensorProto, helper, numpy_helper
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -117,8 +120,6 @@ def test_patterns(run, gradc, models, tmp_path):
 @pytest.mark.parametrize("layout", ["first", "last"])
 def test_images_of_bytes(run, models, tmp_path, layout):
     """u8 images give the bits of floats that NumPy has scaled in double."""
-    from onnx import TensorProto, helper
-    import onnx
     shape = [2, 3, 4, 4] if layout == "first" else [2, 4, 4, 3]
     random = np.random.default_rng(0)
     weight = random.standard_normal((48, 5)).astype(np.float32) / 8
@@ -147,3 +148,32 @@ def test_images_of_bytes(run, models, tmp_path, layout):
             "--progress=off")
         found.append(reference.step_losses(tmp_path / "log.jsonl"))
     assert len(found[0]) == 18 and found[0] == found[1]
+
+
+def test_an_input_of_as_many_rows_is_no_data_of_rows(run, tmp_path):
+    """Where the number of rows is open, an input with a fixed leading dimension is whole, though it may be equal."""
+    rng = np.random.default_rng(0)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "table"], ["mixed"], name="/Mix"),
+         helper.make_node("MatMul", ["mixed", "w"], ["y"], name="/MatMul")], "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+         helper.make_tensor_value_info("table", TensorProto.FLOAT, [4, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(rng.normal(size=(3, 2)).astype(np.float32), "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "rows.onnx")
+    data = {"x": (12, 4), "table": (4, 3), "labels": (12, 2)}
+    arguments = []
+    for name, shape in data.items():
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=shape).astype(np.float32))
+        arguments += ["--data", f"{name}={name}.npy"]
+    losses = []
+    for batch in (4, 3):  # four rows, as the table has, and three
+        run("compile", tmp_path / "rows.onnx", "-o", f"train{batch}", f"--dim=batch={batch}", "--loss=mse",
+            "--optimizer=sgd")
+        log = tmp_path / f"{batch}.jsonl"
+        run(tmp_path / f"train{batch}", *arguments, "--lr=0", "--epochs=1", "--shuffle=off", "--log", log,
+            "--progress=off")
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        losses.append(np.mean([line["loss"] for line in lines if "lr" in line]))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

@@ -250,6 +250,27 @@ lower_module(Case *c)
 	return pipeline_run(&p, c->m, &stage, &o, c->diag);
 }
 
+/* What a row's column makes has the type that its infer says: else the verifier finds the kernel at fault. */
+static void
+check_types(Case *c)
+{
+	static const char *const columns[] = {
+		[FUSE_ELEMENTWISE] = "scalar", [FUSE_VIEW] = "map",   [FUSE_INDEX] = "element",
+		[FUSE_REDUCE] = "fuse",        [FUSE_ROOT] = "parts", [FUSE_OPAQUE] = "kernel",
+		[FUSE_NONE] = "eval"};
+	const OpRow *row = op_row(c->f->first);
+
+	if (!lower_module(c))
+		fail_msg("op \"%s\": column infer gives another type than column %s: %s", row->name,
+		         columns[row->fuse], c->name);
+}
+static void
+test_types(void **state)
+{
+	(void)state;
+	for_each_case(check_types);
+}
+
 /* The node and its gradient: kernels in the loop-IR interpreter against eval. */
 static void
 check_kernel(Case *c)
@@ -427,8 +448,9 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
-		cmocka_unit_test(test_gradients),   cmocka_unit_test(test_kernels),
-		cmocka_unit_test(test_biases),      cmocka_unit_test(test_printers),
+		cmocka_unit_test(test_types),       cmocka_unit_test(test_gradients),
+		cmocka_unit_test(test_kernels),     cmocka_unit_test(test_biases),
+		cmocka_unit_test(test_printers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

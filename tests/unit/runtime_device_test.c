@@ -15,7 +15,7 @@ static void
 k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
 	for (int64_t i = begin; i < end; i++)
-		((double *)b[1])[i] = ((double *)b[0])[i] + scalars[SCALAR_LR];
+		((double *)b[1])[i] = ((double *)b[0])[i] + scalars[SCALAR_LR].f;
 }
 
 static const KernelFn kernels[] = {k_add_one};
@@ -47,12 +47,12 @@ static void
 launch(Bench *t, int stream, Span from, Span to)
 {
 	void *buffers[] = {from.at, to.at};
-	Scalar scalars[N_SCALARS] = {[SCALAR_LR] = 1};
+	Scalar scalars[N_SCALARS] = {[SCALAR_LR].f = 1};
 	Launch l = {.n_buffers = 2, .buffers = buffers, .scalars = scalars, .end = N};
 
 	must(t->ops->run(t->device, stream, t->code, &l));
 	buffers[0] = buffers[1] = NULL; /* the call has taken what it needs */
-	scalars[SCALAR_LR] = 100;
+	scalars[SCALAR_LR].f = 100;
 }
 
 static void

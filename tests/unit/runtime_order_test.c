@@ -159,10 +159,13 @@ test_scalar_block(void **state)
 	Hyper h = hyper("constant");
 	Scalar s[N_SCALARS];
 
-	hyper_scalars(&h, 20, s);
-	expect(s[SCALAR_STEP], 21);
-	expect(s[SCALAR_BIAS_CORRECTION1], 1 - pow(0.9, 21));
-	expect(s[SCALAR_BIAS_CORRECTION2], 1 - pow(0.99, 21));
+	h.seed = UINT64_MAX - 1;
+	hyper_scalars(&h, 20, 3, s);
+	assert_int_equal(s[SCALAR_STEP].u, 20);
+	assert_true(s[SCALAR_SEED].u == UINT64_MAX - 1); /* no double holds it */
+	assert_int_equal(s[SCALAR_OFFSET].u, 3);
+	expect(s[SCALAR_BIAS_CORRECTION1].f, 1 - pow(0.9, 21));
+	expect(s[SCALAR_BIAS_CORRECTION2].f, 1 - pow(0.99, 21));
 }
 
 int

@@ -56,11 +56,11 @@ static void
 k_update(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
 	double g = *(double *)b[1] * ROWS / *(double *)b[2], norm = fabs(g);
-	double factor = fmin(1, scalars[SCALAR_CLIP_NORM] / (norm + 1e-6));
+	double factor = fmin(1, scalars[SCALAR_CLIP_NORM].f / (norm + 1e-6));
 
 	*(double *)b[3] = norm;
 	if (isfinite(norm))
-		*(double *)b[0] -= scalars[SCALAR_LR] * g * factor;
+		*(double *)b[0] -= scalars[SCALAR_LR].f * g * factor;
 }
 
 static void
@@ -187,8 +187,8 @@ tiny_memory(FormatWriter *w)
 	           32); /* narrower than what follows */
 	tiny_state(w, "w", SAVE_PARAMETER, LASTS_SAVED, 0);
 	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
-	tiny_state(w, "loss.sum", SAVE_SCALAR, LASTS_STEP, 16);
-	tiny_state(w, "loss.count", SAVE_SCALAR, LASTS_STEP, 24);
+	tiny_state(w, "loss.sum", SAVE_LOSS_SUM, LASTS_STEP, 16);
+	tiny_state(w, "loss.count", SAVE_LOSS_COUNT, LASTS_STEP, 24);
 	for (int i = 0; i < 4; i++)
 		tiny_slot(w, SPACE_STATE, 8 * i, 8, "state");
 	for (int i = 0; i < 4; i++)

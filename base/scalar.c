@@ -1,0 +1,15 @@
+/* The scalar block's table. */
+#include "base/base.h"
+
+const char *const scalar_names[] = {
+#define SCALAR(index, name, dtype) [SCALAR_##index] = #name,
+#include "base/scalar_list.def"
+#undef SCALAR
+	[N_SCALARS] = NULL,
+};
+
+const DType scalar_dtypes[N_SCALARS] = {
+#define SCALAR(index, name, dtype) [SCALAR_##index] = dtype,
+#include "base/scalar_list.def"
+#undef SCALAR
+};

@@ -1,0 +1,60 @@
+/* What a node costs: arithmetic operations by its row, bytes by its types. */
+#include "ir/ir.h"
+
+int64_t
+flops_none(const Node *n)
+{
+	(void)n;
+	return 0;
+}
+
+int64_t
+flops_one(const Node *n)
+{
+	return node_result(n, 0)->type->n;
+}
+
+int64_t
+flops_two(const Node *n)
+{
+	return 2 * node_result(n, 0)->type->n;
+}
+
+int64_t
+flops_per_operand(const Node *n)
+{
+	return node_operand(n, 0)->type->n;
+}
+
+/* An operand that is read twice is in memory once. */
+static bool
+is_repeated(const Node *n, int i)
+{
+	for (int k = 0; k < i; k++)
+		if (node_operand(n, k) == node_operand(n, i))
+			return true;
+	return false;
+}
+
+Cost
+node_cost(const Node *n)
+{
+	Cost c = {.flops = op_row(n)->flops(n)};
+
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i) && !is_repeated(n, i))
+			c.bytes += type_bytes(node_operand(n, i)->type);
+	for (int i = 0; i < n->n_results; i++)
+		c.bytes += type_bytes(node_result(n, i)->type);
+	return c;
+}
+
+int64_t
+function_flops(const Function *f)
+{
+	int64_t flops = 0;
+
+	for_each_node(f, n)
+		flops += op_row(n)->flops(n);
+	return flops;
+}

@@ -1,0 +1,141 @@
+/* What a row of the op table must have. A new op's author reads these messages: each names the row and the column. */
+#include "ir/ir.h"
+
+#include <string.h>
+
+const char *const precision_names[N_PRECISIONS] = {NULL, "low", "high", "follow", "fixed"};
+
+typedef struct {
+	const OpRow *row;
+	Diag *diag;
+	int n_operands;
+	bool variadic;
+	bool sound;
+} RowCheck;
+
+static void PRINTF(3, 4) say(RowCheck *c, const char *column, const char *fmt, ...)
+{
+	va_list args;
+	char text[200];
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	diag_error(c->diag, EXIT_UNSUPPORTED, "op \"%s\": column %s %s",
+	           c->row->name ? c->row->name : "?", column, text);
+	c->sound = false;
+}
+
+static void
+need(RowCheck *c, const char *column, bool there)
+{
+	if (!there)
+		say(c, column, "is missing");
+}
+
+/* The column that makes code, by the class in `fuse`; those of other classes are never read. */
+static void
+check_code(RowCheck *c)
+{
+	const OpRow *r = c->row;
+	/* elementwise, too, where the index counts */
+	int by_index = r->element && !r->scalar && r->fuse == FUSE_ELEMENTWISE ? FUSE_ELEMENTWISE
+	                                                                       : FUSE_INDEX;
+	const struct {
+		const char *column;
+		bool there;
+		int class;
+	} columns[] = {
+		{"scalar", r->scalar != NULL, by_index == FUSE_INDEX ? FUSE_ELEMENTWISE : -1},
+		{"map", r->map != NULL, FUSE_VIEW},
+		{"element", r->element != NULL, by_index},
+		{"parts", r->parts != NULL, FUSE_ROOT},
+		{"kernel", r->kernel != NULL, FUSE_OPAQUE},
+		{"bias", r->bias != NULL, -1},
+		{"library", r->library != NULL, -1},
+		{"reads", r->reads != NULL, -1},
+	};
+
+	for (int i = 0; i < COUNT(columns); i++) {
+		if (columns[i].class == (int)r->fuse)
+			need(c, columns[i].column, columns[i].there);
+		else if (columns[i].there && (columns[i].class >= 0 || r->fuse != FUSE_OPAQUE))
+			say(c, columns[i].column, "is not read for the class in fuse");
+	}
+}
+
+static void
+check_operand_set(RowCheck *c, const char *column, unsigned set)
+{
+	if (!c->variadic && set >> c->n_operands)
+		say(c, column, "names an operand behind the %d that it has", c->n_operands);
+}
+
+static void
+check_facts(RowCheck *c)
+{
+	const OpRow *r = c->row;
+
+	need(c, "flops", r->flops != NULL);
+	need(c, "precision", r->precision != 0);
+	if (r->precision >= N_PRECISIONS)
+		say(c, "precision", "is %d, no class", (int)r->precision);
+	check_operand_set(c, "quantizes", r->quantizes);
+	check_operand_set(c, "adapts", r->adapts);
+	if (r->quantizes)
+		need(c, "channel", r->channel != NULL);
+	else if (r->channel)
+		need(c, "quantizes", false);
+	need(c, "partition.factors", r->partition.factors != NULL);
+	need(c, "partition.doc", r->partition.doc != NULL);
+}
+
+static void
+check_fields(RowCheck *c)
+{
+	const OpRow *r = c->row;
+
+	if (r->fields && r->attr_size == 0)
+		need(c, "attr_size", false);
+	if (!r->fields && r->attr_size > 0)
+		need(c, "fields", false);
+	for (const Field *f = r->fields; f && f->name; f++) {
+		if (f->kind == FIELD_ENUM && !f->names)
+			say(c, "fields", "lacks the words of %s", f->name);
+		if (f->offset >= r->attr_size)
+			say(c, "fields", "has %s behind the %zu bytes of attr_size", f->name,
+			    r->attr_size);
+	}
+}
+
+bool
+op_row_check(const OpRow *row, Diag *diag)
+{
+	RowCheck c = {.row = row, .diag = diag, .sound = true};
+
+	for (; c.n_operands < MAX_OPERANDS && row->operands[c.n_operands].name; c.n_operands++)
+		c.variadic |= row->operands[c.n_operands].kind == OPERAND_VARIADIC;
+	need(&c, "name", row->name && *row->name);
+	need(&c, "doc", row->doc && *row->doc);
+	need(&c, "infer", row->infer != NULL);
+	need(&c, "eval", row->eval != NULL);
+	need(&c, "grad", row->grad != NULL);
+	need(&c, "samples", row->samples && row->samples[0].attrs);
+	need(&c, "results", row->results[0] || row->fuse == FUSE_NONE);
+	check_fields(&c);
+	check_code(&c);
+	check_facts(&c);
+	if (row->commutative && c.n_operands != 2)
+		say(&c, "commutative", "is for two operands, it has %d", c.n_operands);
+	return c.sound;
+}
+
+bool
+op_table_check(Diag *diag)
+{
+	bool sound = true;
+
+	for (int i = 0; i < N_OPS; i++)
+		sound &= op_row_check(op_table[i], diag);
+	return sound;
+}

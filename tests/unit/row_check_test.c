@@ -1,0 +1,186 @@
+/* Rows of optimizers, losses and passes with holes are named, row and column. */
+#include "passes/pass.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char *said;
+static size_t said_n;
+static FILE *stream;
+
+static Diag *
+listen(void)
+{
+	stream = open_memstream(&said, &said_n);
+	return diag_new("t", stream);
+}
+
+static void
+assert_said(bool sound, Diag *diag, const char *want)
+{
+	diag_free(diag);
+	fclose(stream);
+	assert_false(sound);
+	if (!strstr(said, want))
+		fail_msg("want %s\nsaid %s", want, said);
+	free(said);
+}
+
+static void
+expect_optimizer(const OptimizerRow *row, const char *want)
+{
+	Diag *diag = listen();
+	bool sound = optimizer_row_check(row, diag);
+
+	assert_said(sound, diag, want);
+}
+
+static void
+expect_loss(const LossRow *row, const char *want)
+{
+	Diag *diag = listen();
+	bool sound = loss_row_check(row, diag);
+
+	assert_said(sound, diag, want);
+}
+
+static void
+expect_pass(const PassRow *row, const char *want)
+{
+	Diag *diag = listen();
+	bool sound = pass_row_check(row, diag);
+
+	assert_said(sound, diag, want);
+}
+
+static void
+test_tables(void **state)
+{
+	Diag *diag = diag_new("t", stderr);
+
+	(void)state;
+	assert_true(pass_tables_check(diag));
+	diag_free(diag);
+}
+
+static void
+update_nothing(Update *u)
+{
+	(void)u;
+}
+static void
+update_param(Update *u)
+{
+	u->new_param = u->param;
+}
+static void
+update_wrong_type(Update *u)
+{
+	u->new_param = u->lr;
+}
+static void
+update_unnamed_moment(Update *u)
+{
+	u->new_param = b_binary(u->b, OP_sub, u->param, u->moment[0]);
+}
+static void
+update_by_momentum(Update *u)
+{
+	Value *by = update_spread(u, update_scalar(u, SCALAR_MOMENTUM));
+
+	u->new_param = b_binary(u->b, OP_sub, u->param, by);
+}
+
+static void
+test_optimizers(void **state)
+{
+	const OptimizerRow sound = {
+		.name = "x", .doc = "x", .defaults = "lr=0.1", .update = update_param};
+	OptimizerRow row = sound;
+
+	(void)state;
+	row.doc = NULL;
+	expect_optimizer(&row, "optimizer \"x\": column doc is missing");
+	row = sound;
+	row.update = NULL;
+	expect_optimizer(&row, "optimizer \"x\": column update is missing");
+	row.update = update_nothing;
+	expect_optimizer(&row, "column update leaves new_param unset");
+	row.update = update_wrong_type;
+	expect_optimizer(&row, "column update gives new_param another type than param's f32");
+	row.update = update_unnamed_moment;
+	expect_optimizer(&row, "column moments lacks the name of moment 0, which update uses");
+	row.update = update_by_momentum;
+	expect_optimizer(&row, "column defaults lacks momentum, which update reads");
+	row = sound;
+	row.moments[0] = "velocity";
+	expect_optimizer(&row, "column update leaves new_moment[0] unset, of velocity");
+	row = sound;
+	row.defaults = "lr=0.1 momentun=0.9";
+	expect_optimizer(&row,
+	                 "column defaults names the hyperparameter momentun, which does not exist");
+	row.defaults = "lr=fast";
+	expect_optimizer(&row, "column defaults has lr=fast: need NAME=NUMBER");
+	row.defaults = NULL;
+	expect_optimizer(&row, "column defaults is missing");
+}
+
+static void
+build_nothing(Loss *l)
+{
+	(void)l;
+}
+static void
+build_rows(Loss *l)
+{
+	l->sum = l->count = l->weight;
+}
+
+static void
+test_losses(void **state)
+{
+	LossRow row = {.name = "x", .doc = "x"};
+
+	(void)state;
+	expect_loss(&row, "loss \"x\": column build is missing");
+	row.build = build_nothing;
+	expect_loss(&row, "column build leaves sum unset");
+	expect_loss(&row, "column build leaves count unset");
+	expect_loss(&row, "column build leaves targets unset");
+	row.build = build_rows;
+	expect_loss(&row, "column build gives sum another type than a scalar of the output's");
+}
+
+static void
+test_passes(void **state)
+{
+	PassRow row = pass_loss;
+
+	(void)state;
+	row.options_size = 0;
+	expect_pass(&row, "pass \"loss\": column options_size is missing");
+	row.options_size = 8;
+	expect_pass(&row, "column options has output behind the 8 bytes of options_size");
+	row = pass_loss;
+	row.run = NULL;
+	expect_pass(&row, "pass \"loss\": column run is missing");
+	row.help = NULL;
+	expect_pass(&row, "pass \"loss\": column help is missing");
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_tables),
+		cmocka_unit_test(test_optimizers),
+		cmocka_unit_test(test_losses),
+		cmocka_unit_test(test_passes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
