@@ -218,6 +218,10 @@ const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
 /* The types and attributes of each part; factor_divides(f, parts) holds. */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
+/* ---- batch.c: by value id, the axis whose equal blocks are the `rows` rows of a micro-batch; -1: it has none that can be
+ * told. has_rows: by parameter, does its first axis? */
+int *batch_axes(Arena *arena, const Function *f, int64_t rows, const bool *has_rows);
+
 /* For rows' columns: a factor of that size, with every operand and result whole. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);
 void factor_cut_operand(Factor *f, int operand, int axis);
@@ -249,6 +253,7 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
+typedef struct { DType dtype; Ints shape; int64_t stream, axis, rows; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
 typedef struct { const Tensor *value; } ConstantAttr;
 typedef struct {

@@ -35,6 +35,11 @@ typedef struct {
 	const char *domain; /* NULL: ai.onnx */
 } ImportRow;
 
+/* Random numbers, and the value whose batch axis is theirs. */
+typedef struct {
+	Value *random, *like;
+} Noise;
+
 struct Importer {
 	Model *model;
 	Module *m;
@@ -52,6 +57,7 @@ struct Importer {
 	bool differs;                /* some node has another form in inference */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
+	VEC(Noise) noises; /* of the function being built */
 };
 
 struct OnnxNode {

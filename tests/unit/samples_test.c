@@ -59,7 +59,16 @@ see_type(RowCoverage *r, Type t)
 	}
 }
 
-/* Operands, and the results of what has none. */
+static bool
+has_axes(const Node *n)
+{
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i)->type->rank)
+			return true;
+	return false;
+}
+
+/* Operands, and the results of what has none with axes. */
 static void
 see_case(RowCoverage *r, Case *c)
 {
@@ -72,7 +81,7 @@ see_case(RowCoverage *r, Case *c)
 				return;
 	for (int i = 0; i < n->n_operands; i++)
 		see_type(r, node_operand(n, i)->type);
-	for (int i = 0; n->n_operands == 0 && i < n->n_results; i++)
+	for (int i = 0; !has_axes(n) && i < n->n_results; i++)
 		see_type(r, node_result(n, i)->type);
 	for (int i = 0; row->fields && row->fields[i].name; i++)
 		see_field(&r->fields[i], &row->fields[i],
