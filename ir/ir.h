@@ -199,6 +199,7 @@ struct State {
 	InitKind init;
 	const Tensor *data;    /* INIT_DATA */
 	double init_a, init_b; /* mean and std, or bounds */
+	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
 	State *of;             /* gradient or moment of this parameter or unit; NULL else */
 	int number;            /* moments: which of the optimizer's */

@@ -378,6 +378,7 @@ print_init(Text *out, const State *s)
 		text_add_double(out, s->init_b);
 		text_add(out, ")");
 	}
+	text_add(out, s->init_given ? " given" : "");
 }
 
 static void

@@ -48,3 +48,13 @@ def test_a_pass_that_does_not_run_says_when_it_would(run, models):
     model = models / "mlp_digits/model.onnx"
     assert "runs with a loss" in run("dump", model, "--after=autograd", exit=2).stderr
     assert "unknown pass `autogard`" in run("dump", model, "--after=autogard", exit=2).stderr
+
+
+def test_random_values_are_for_what_is_trained_and_has_no_rule(run, models, tmp_path):
+    """--init=random leaves a frozen parameter its numbers, and one with a rule of its own what that says."""
+    model = models / "mlp_digits/model.onnx"
+    done = run("dump", model, "--init=random", "--freeze=0.weight", "--init=0.bias=ones", "--stage=forward")
+    states = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("  state ")}
+    assert " init data f32[128,64] @data" in states['@"0.weight"']
+    assert " init ones given" in states['@"0.bias"']
+    assert " init uniform(" in states['@"2.weight"'] and " init uniform(" in states['@"2.bias"']
