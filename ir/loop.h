@@ -65,7 +65,6 @@ typedef struct {
 	DType type;
 } Accumulator;
 #define LOOP_LANES 16
-#define MAX_ACCUMULATORS 8
 
 typedef struct {
 	LoopStatementKind kind;

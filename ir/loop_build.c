@@ -345,9 +345,11 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 	LoopStatement *s = &lb->k->body.at[lb->open.at[lb->open.n - 1]];
 	int inner = lb->blocks.at[lb->blocks.n - 1];
 
-	assert(s->kind == LOOP_STATEMENT_FOR && s->n_accumulators < MAX_ACCUMULATORS);
-	if (!s->accumulators)
-		s->accumulators = NEW_ARRAY(lb->scratch, Accumulator, MAX_ACCUMULATORS);
+	assert(s->kind == LOOP_STATEMENT_FOR);
+	Accumulator *list = NEW_ARRAY(lb->scratch, Accumulator, s->n_accumulators + 1);
+	if (s->n_accumulators)
+		memcpy(list, s->accumulators, sizeof(*list) * (size_t)s->n_accumulators);
+	s->accumulators = list;
 	/* The scalar belongs to the block around the loop. */
 	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
 	LoopValue v = add_scalar(lb, type, 0, -1);
@@ -552,7 +554,8 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 			s->place = keep_place(m->arena, s->place);
 		if (s->n_accumulators)
 			s->accumulators = arena_copy(m->arena, s->accumulators,
-			                             sizeof(Accumulator) * MAX_ACCUMULATORS);
+			                             sizeof(Accumulator) *
+			                                     (size_t)s->n_accumulators);
 	}
 	strmap_put(m->kernel_names, copy->name, copy);
 	vec_push(m->arena, &m->kernels, copy);

@@ -281,15 +281,13 @@ combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 static void
 run_for(Run *r, const LoopStatement *s, int at)
 {
-	Lanes lanes[MAX_ACCUMULATORS];
 	int64_t first = s->mode == LOOP_PARALLEL ? r->begin : 0;
 	int64_t last = s->mode == LOOP_PARALLEL ? r->end : s->extent;
 
 	for (int a = 0; a < s->n_accumulators; a++) {
 		const Accumulator *acc = &s->accumulators[a];
 		for (int l = 0; l < LOOP_LANES; l++)
-			lanes[a].lanes[l] = identity(acc);
-		r->lanes[acc->scalar] = &lanes[a];
+			r->lanes[acc->scalar]->lanes[l] = identity(acc);
 	}
 	for (int64_t j = first; j < last; j++) {
 		r->cells[s->result].s64 = j;
@@ -302,13 +300,13 @@ run_for(Run *r, const LoopStatement *s, int at)
 	for (int a = 0; a < s->n_accumulators; a++) {
 		const Accumulator *acc = &s->accumulators[a];
 		int n = s->mode == LOOP_VECTOR ? LOOP_LANES : 1;
+		Cell *lanes = r->lanes[acc->scalar]->lanes;
 		for (n /= 2; n > 0; n /= 2)
 			for (int l = 0; l < n; l++)
-				lanes[a].lanes[l] = combine(r->accumulations[acc->scalar],
-				                            accumulate_op(acc->kind), acc->type,
-				                            lanes[a].lanes[l],
-				                            lanes[a].lanes[l + n], (Cell){0});
-		r->cells[acc->scalar] = lanes[a].lanes[0];
+				lanes[l] = combine(r->accumulations[acc->scalar],
+				                   accumulate_op(acc->kind), acc->type, lanes[l],
+				                   lanes[l + n], (Cell){0});
+		r->cells[acc->scalar] = lanes[0];
 	}
 }
 
@@ -480,6 +478,7 @@ prepare_accumulators(Run *r)
 			LoopStatement op = {.kind = LOOP_STATEMENT_OP,
 			                    .op = accumulate_op(acc->kind)};
 			r->accumulations[acc->scalar] = call_new(r, &op, acc->type);
+			r->lanes[acc->scalar] = NEW(r->arena, Lanes);
 		}
 }
 

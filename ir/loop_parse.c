@@ -183,17 +183,18 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_int(r, &s->extent))
 		return false;
 	if (read_char(r, '(')) {
-		s->accumulators = NEW_ARRAY(r->m->arena, Accumulator, MAX_ACCUMULATORS);
+		VEC(Accumulator) list = {0};
 		do {
 			Accumulator a;
 			int kind;
-			if (s->n_accumulators == MAX_ACCUMULATORS ||
-			    (a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
+			if ((a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
 			    (kind = read_enum(r, accumulate_texts)) < 0 || !read_dtype(kr, &a.type))
 				return false;
 			a.kind = (AccumulateKind)kind;
-			s->accumulators[s->n_accumulators++] = a;
+			vec_push(r->m->arena, &list, a);
 		} while (read_char(r, ','));
+		s->accumulators = list.at;
+		s->n_accumulators = list.n;
 		if (!read_expect(r, ')'))
 			return false;
 	}

@@ -99,7 +99,7 @@ run_initialize(Pass *p, Module *m)
 
 const PassRow pass_initialize = {.name = "initialize",
                                  .help = "random first values by use",
-                                 .takes = STAGE_FORWARD,
+                                 .takes = STAGE_ANY,
                                  .leaves = STAGE_ANY,
                                  .when = PASS_WHEN_ASKED,
                                  .run = run_initialize};

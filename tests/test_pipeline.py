@@ -34,7 +34,7 @@ def test_the_list_is_what_runs(rows, passes_of, options, left_out):
 
 
 @pytest.mark.parametrize("stage, last", [
-    ("forward", "trainable"), ("train", "simplify"), ("fused", "fuse"), ("lowered", "lower"),
+    ("forward", "initialize"), ("train", "simplify"), ("fused", "fuse"), ("lowered", "lower"),
     ("schedule", "schedule"), ("memory", "memory")])
 def test_a_stage_ends_before_the_pass_that_takes_it(rows, passes_of, stage, last):
     ran = passes_of(f"--stage={stage}", LOSS, "--init=random")

@@ -14,8 +14,7 @@ typedef struct {
 	const Kernel *k;
 	DType *types; /* by scalar */
 	int depth;
-	LoopValue lane_of[MAX_ACCUMULATORS]; /* accumulators of the vector loop being printed */
-	int n_lanes;
+	const LoopStatement *vector_loop; /* with accumulators, being printed; NULL: none */
 } CPrinter;
 
 static const char *const compute_names[N_DTYPES] = {
@@ -280,9 +279,7 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 {
 	int64_t full = s->extent / LOOP_LANES * LOOP_LANES;
 
-	for (int i = 0; i < s->n_accumulators; i++)
-		p->lane_of[i] = s->accumulators[i].scalar;
-	p->n_lanes = s->n_accumulators;
+	p->vector_loop = s;
 	for (int part = 0; part < 2; part++) {
 		int64_t from = part ? full : 0, to = part ? s->extent : full;
 		if (from == to)
@@ -307,7 +304,7 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 		indent(p);
 		text_add(p->out, "}\n");
 	}
-	p->n_lanes = 0;
+	p->vector_loop = NULL;
 }
 
 static void
@@ -368,8 +365,8 @@ print_accumulate(CPrinter *p, const LoopStatement *s)
 	char to[64], with[64];
 	bool lanes = false;
 
-	for (int i = 0; i < p->n_lanes; i++)
-		lanes |= p->lane_of[i] == s->operands[1];
+	for (int i = 0; p->vector_loop && i < p->vector_loop->n_accumulators; i++)
+		lanes |= p->vector_loop->accumulators[i].scalar == s->operands[1];
 	snprintf(to, sizeof(to), lanes ? "v%d_lanes[lane]" : "v%d", s->operands[1]);
 	snprintf(with, sizeof(with), "v%d", s->operands[0]);
 	print_combine(p, kinds[s->op], s->type, to, with);
