@@ -293,7 +293,8 @@ import_outputs(Importer *im, ImportInfo *info)
 		return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		b_store(&im->b, im->pending_states.at[i], im->pending_values.at[i]);
-	find_row_ports(&info->base.bindings.at[im->binding], &info->base.bindings.at[im->binding].outputs);
+	find_row_ports(&info->base.bindings.at[im->binding],
+	               &info->base.bindings.at[im->binding].outputs);
 	b_return(&im->b, (int)g->n_output, values);
 }
 

@@ -513,7 +513,10 @@ typedef struct {
 	const char *stop_after;
 	const char *const *disable; /* NULL-terminated */
 	bool verify_each, time_passes;
-	const char *reproducer_dir; /* where a failing pass leaves its input */
+	/* Where every pass has its input while it runs, as a file that replays it. NULL: with verify_each a pass that
+	 * fails leaves one in the working folder. */
+	const char *reproducer_dir;
+	const char *abort_in; /* for tests: aborts before this pass */
 } PassManagerOptions;
 
 /* A call of that pass with its row's defaults. */

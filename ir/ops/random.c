@@ -86,8 +86,8 @@ random_eval(Eval *ev)
 		if (dtype_is_float(a->dtype))
 			y->f[w.flat] = uniform(a->dtype, p);
 		else
-			y->i[w.flat] = (int64_t)(p.at[0] | (a->dtype == U64 ? (uint64_t)p.at[1] << 32
-			                                                    : 0));
+			y->i[w.flat] = (int64_t)(p.at[0] |
+			                         (a->dtype == U64 ? (uint64_t)p.at[1] << 32 : 0));
 	}
 }
 
@@ -160,6 +160,5 @@ const OpRow op_random = {
 	.weight = 60,
 	.flops = random_flops,
 	.precision = PRECISION_FIXED,
-	.partition = {.factors = partition_none,
-                      .doc = "none: a rank has its rows by `offset`"},
+	.partition = {.factors = partition_none, .doc = "none: a rank has its rows by `offset`"},
 };
