@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test demo bench accuracy docs fuzz format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench accuracy docs fuzz format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -11,7 +11,7 @@ define cmake_build
 endef
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 build: ## build/gradc and build/lib/libgradc_rt.a, optimized
 	$(call cmake_build,release)
@@ -29,6 +29,9 @@ test: ## all tests; ends with `N passed, N failed, N skipped`
 	@scripts/setup --quiet test
 	$(MAKE) build asan tsan
 	scripts/test
+
+test-op: ## what the tests ask of one op, in seconds: make test-op OP=cube
+	scripts/test-op $(OP)
 
 demo: build ## compiles and trains a small GPT-2, results in demo/
 	scripts/demo

@@ -22,9 +22,7 @@ GRADC = {
                   ("=cross_entropy:,target=t", "no input \"t\""),
                   ("=cross_entropy:x", "no output \"x\"")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam"],
-                    [(f"={name}", LACKS) for name in (
-                        "adam8bit", "adamw8bit", "lion", "adafactor", "muon", "sophia",
-                        "onnx-adam")]),
+                    [("=no_such_optimizer", LACKS), ("=Adam", LACKS)]),
     "--precision": (["=f32", " f64"],
                     [(f"={name}", LACKS) for name in (
                         "tf32", "bf16", "f16", "fp8", "fp8-current", "mxfp8", "int8",

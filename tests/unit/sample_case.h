@@ -174,11 +174,22 @@ has_kinks(const Values *v)
 }
 
 typedef void (*CaseTest)(Case *c);
+/* With $OP set only that op is tried, and what all of them together must show is not asked. */
+static inline bool
+op_is_selected(int op)
+{
+	const char *only = getenv("OP");
+
+	return !only || strcmp(only, op_table[op]->name) == 0;
+}
+
 static inline void
 for_each_case(CaseTest test)
 {
 	for (int op = 0; op < N_OPS; op++) {
 		const Sample *s = op_table[op]->samples;
+		if (!op_is_selected(op))
+			continue;
 		if (!s || !s->attrs)
 			fail_msg("op %s has no samples", op_table[op]->name);
 		for (; s->attrs; s++) {
