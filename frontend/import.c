@@ -234,7 +234,7 @@ import_node(Importer *im, const FlatNode *flat)
 		n.extra = &n.row->extra;
 		n.row->import(&n);
 	} else {
-		unsupported(&n, "%s", importer_missing(flat));
+		report_unsupported(&n, "%s", importer_missing(flat));
 	}
 	fold_new(&n, before);
 	for (size_t i = 0; i < p->n_output; i++) {
@@ -242,7 +242,7 @@ import_node(Importer *im, const FlatNode *flat)
 		if (!*p->output[i])
 			continue;
 		if (empty && !n.failed && diag_errors(im->diag) == errors)
-			unsupported(&n, "output %zu is not supported", i);
+			report_unsupported(&n, "output %zu is not supported", i);
 		strmap_put(im->values, p->output[i], &n.out[i]);
 	}
 }

@@ -72,7 +72,7 @@ const PassRow *const *pass_rows(int *n); /* both lists, as they run: a pass may 
 PassManagerOptions manager_options(const Options *o, Arena *arena);
 const char *const *terminated(Arena *arena, const StringList *list); /* with a NULL behind */
 
-/* ---- emit.c: tables, link */
+/* ---- executable.c: tables, link */
 /* Runs the remaining passes and links. embed_export: with the optimizer and the export template. false
  * after reporting. */
 bool session_link(Session *s, const char *path, bool embed_export);

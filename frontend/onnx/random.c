@@ -30,7 +30,7 @@ uniform(OnnxNode *n, DType dtype, Ints shape, Value *like, int k)
 
 	if (!shape_fits(n, shape))
 		return NULL;
-	Value *u = emit(n, OP_random, COUNT(operands), operands, &a);
+	Value *u = e_op(n, OP_random, COUNT(operands), operands, &a);
 	Noise noise = {u, like};
 	if (u && like)
 		vec_push(im->arena, &im->noises, noise);
@@ -48,8 +48,8 @@ drawn_dtype(DType d)
 static void
 keep_all(OnnxNode *n, Value *x)
 {
-	give(n, 0, x);
-	give(n, 1, e_splat(n, n->opset < 10 ? x->type->dtype : BOOL, shape_of(x), 1));
+	set_output(n, 0, x);
+	set_output(n, 1, e_splat(n, n->opset < 10 ? x->type->dtype : BOOL, shape_of(x), 1));
 }
 
 /* x / (1 - ratio) where a uniform number is at least the ratio, else 0. */
@@ -60,8 +60,8 @@ drop(OnnxNode *n, Value *x, double ratio)
 	Value *kept = u ? e_binary(n, OP_ge, u, e_number(n, u, ratio)) : NULL;
 	Value *scaled = e_with(n, OP_mul, x, 1 / (1 - ratio));
 
-	give(n, 0, e_select(n, kept, scaled, e_number(n, x, 0)));
-	give(n, 1, n->opset < 10 ? e_cast(n, kept, x->type->dtype) : kept);
+	set_output(n, 0, e_select(n, kept, scaled, e_number(n, x, 0)));
+	set_output(n, 1, n->opset < 10 ? e_cast(n, kept, x->type->dtype) : kept);
 	n->im->differs = true;
 }
 
@@ -78,7 +78,7 @@ import_dropout(OnnxNode *n)
 	if (n->extra->input && has_input(n, 2) && !want_constant_float(n, 2, &training))
 		return;
 	if (!(ratio >= 0) || ratio >= 1) {
-		fault(n, "a ratio of %g", ratio);
+		report_invalid(n, "a ratio of %g", ratio);
 		return;
 	}
 	if (!training && ratio > 0 && n->im->options->restore_train_mode &&
@@ -114,7 +114,7 @@ want_shape_and_dtype(OnnxNode *n, Ints *shape, DType *dtype, Value **like)
 	if ((!n->extra->flag || given) && !want_dtype(n, onnx, dtype))
 		return false;
 	if (!dtype_is_float(*dtype))
-		fault(n, "random numbers of type %s", dtype_info[*dtype].name);
+		report_invalid(n, "random numbers of type %s", dtype_info[*dtype].name);
 	return dtype_is_float(*dtype);
 }
 
@@ -130,7 +130,7 @@ import_uniform(OnnxNode *n)
 		return;
 	u = uniform(n, drawn_dtype(dtype), shape, like, 0);
 	u = u ? e_with(n, OP_add, e_with(n, OP_mul, u, high - low), low) : NULL;
-	give(n, 0, e_cast(n, u, dtype));
+	set_output(n, 0, e_cast(n, u, dtype));
 }
 
 /* Box and Muller, "A note on the generation of random normal deviates", 1958: sqrt(-2 log(1 - u)) cos(2 pi v) */
@@ -152,7 +152,7 @@ import_normal(OnnxNode *n)
 	                        e_with(n, OP_mul, e_unary(n, OP_log1p, e_unary(n, OP_neg, u)), -2));
 	Value *angle = e_unary(n, OP_cos, e_with(n, OP_mul, v, 2 * 3.14159265358979323846));
 	Value *z = e_with(n, OP_mul, e_binary(n, OP_mul, radius, angle), scale);
-	give(n, 0, e_cast(n, e_with(n, OP_add, z, mean), dtype));
+	set_output(n, 0, e_cast(n, e_with(n, OP_add, z, mean), dtype));
 }
 
 /* ---- Bernoulli, Multinomial */
@@ -166,7 +166,7 @@ import_bernoulli(OnnxNode *n)
 		return;
 	u = uniform(n, drawn_dtype(p->type->dtype), shape_of(p), p, 0);
 	Value *one = u ? e_binary(n, OP_lt, u, e_cast(n, p, u->type->dtype)) : NULL;
-	give(n, 0, e_cast(n, one, dtype));
+	set_output(n, 0, e_cast(n, one, dtype));
 }
 
 /* input: f[rows, classes], logarithms of probabilities up to a summand; output: [rows, samples]. Class c wins with its
@@ -181,11 +181,12 @@ import_multinomial(OnnxNode *n)
 	if (!x || !want_dtype(n, onnx, &dtype))
 		return;
 	if (x->type->rank != 2 || x->type->dims[1] < 1) {
-		fault(n, "input of rank %d, needs [rows, classes]", x->type->rank);
+		report_invalid(n, "input of rank %d, needs [rows, classes]", x->type->rank);
 		return;
 	}
 	if (samples < 1 || (dtype != S32 && dtype != S64)) {
-		fault(n, "%lld samples of type %s", (long long)samples, dtype_info[dtype].name);
+		report_invalid(n, "%lld samples of type %s", (long long)samples,
+		               dtype_info[dtype].name);
 		return;
 	}
 	Ints shape = {.n = 3, .at = {x->type->dims[0], samples, x->type->dims[1]}};
@@ -196,7 +197,7 @@ import_multinomial(OnnxNode *n)
 	Ints one = {.n = 3, .at = {shape.at[0], 1, shape.at[2]}};
 	Value *logits = e_reshape(n, e_cast(n, x, u->type->dtype), one);
 	Value *race = e_binary(n, OP_sub, logits, e_unary(n, OP_log, e));
-	give(n, 0, e_cast(n, emit(n, OP_argmax, 1, &race, &(AxisAttr){2}), dtype));
+	set_output(n, 0, e_cast(n, e_op(n, OP_argmax, 1, &race, &(AxisAttr){2}), dtype));
 }
 
 const ImportRow import_random_rows[] = {

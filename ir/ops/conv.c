@@ -179,8 +179,8 @@ conv_walk(const ConvWalk *c)
 	int64_t outputs = c->w->dims[0] / c->a->groups;
 
 	type_strides(c->x, xs);
-	for (Walk y = walk(c->y); y.ok; walk_next(&y)) {
-		for (Walk w = walk(c->w); w.ok; walk_next(&w)) {
+	for (IndexWalk y = index_walk(c->y); y.ok; index_walk_next(&y)) {
+		for (IndexWalk w = index_walk(c->w); w.ok; index_walk_next(&w)) {
 			if (w.at[0] != y.at[1] || !conv_source(c->a, c->x, y.at, w.at, at))
 				continue;
 			at[0] = y.at[0];

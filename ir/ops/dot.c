@@ -144,7 +144,7 @@ strided_offsets(Arena *arena, const int64_t *strides, const Ints *axes, Type gro
 {
 	int64_t *offsets = NEW_ARRAY(arena, int64_t, group->n);
 
-	for (Walk w = walk(group); w.ok; walk_next(&w))
+	for (IndexWalk w = index_walk(group); w.ok; index_walk_next(&w))
 		for (int i = 0; i < axes->n; i++)
 			offsets[w.flat] += w.at[i] * strides[axes->at[i]];
 	return offsets;

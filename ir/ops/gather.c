@@ -58,7 +58,7 @@ gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
 
 	type_strides(data, strides);
 	type_strides(indices->type, index_strides);
-	for (Walk w = walk(gathered); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(gathered); w.ok; index_walk_next(&w)) {
 		int64_t j = indices->i[flat_of(w.at + axis, index_strides, r)];
 		int64_t place = -1;
 		if (j >= 0 && j < data->dims[axis]) {

@@ -78,7 +78,7 @@ random_eval(Eval *ev)
 	int64_t strides[MAX_RANK], row;
 
 	index_strides(a, strides, &row);
-	for (Walk w = walk(y->type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(y->type); w.ok; index_walk_next(&w)) {
 		uint64_t index = (uint64_t)ev->operand[RANDOM_OFFSET].i[0] * (uint64_t)row;
 		for (int i = 0; i < a->shape.n; i++)
 			index += (uint64_t)(w.at[i] * strides[i]);

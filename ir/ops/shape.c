@@ -13,7 +13,7 @@ eval_view(Eval *ev, ViewPlace place)
 	Type x = ev->operand[0].type;
 
 	type_strides(x, strides);
-	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(ev->result[0].type); w.ok; index_walk_next(&w)) {
 		place(ev->attr, x, w.at, from);
 		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(from, strides, x->rank));
 	}
