@@ -30,7 +30,7 @@ test: ## all tests; ends with `N passed, N failed, N skipped`
 	$(MAKE) build asan tsan
 	scripts/test
 
-test-op: ## the tests of one row of ir/ops, in seconds: make test-op OP=dot
+test-op: ## what the tests ask of one op, in seconds: make test-op OP=cube
 	scripts/test-op $(OP)
 
 demo: build ## compiles and trains a small GPT-2, results in demo/

@@ -246,6 +246,37 @@ typedef struct {
 } DTypeInfo;
 extern const DTypeInfo dtype_info[N_DTYPES];
 
+/* A float type below f32. Codes are bit patterns without the sign. */
+typedef struct {
+	uint8_t bits, mantissa;
+	int16_t bias;       /* a normal number is 1.m * 2^(exponent - bias) */
+	uint16_t sign;      /* its bit, 0 for e8m0 */
+	uint16_t largest;   /* code of the largest finite value */
+	uint16_t overflow;  /* code of finite values above */
+	uint16_t infinity;  /* 0: has none */
+	uint16_t nan;       /* the pattern that NaN becomes; f4e2m1 has no NaN and gives -0 */
+	bool unsigned_zero; /* fnuz: no -0, its pattern is the only NaN */
+	bool only_normal;   /* e8m0: exponent 0 is a power of two like any other */
+} FloatFormat;
+const FloatFormat *float_format(DType t); /* NULL: any other type */
+
+/* How a number becomes one of a format that has fewer. AWAY: from zero. STOCHASTIC: the magnitude's fraction f of
+ * a unit in the last place rounds up where 32 random bits are below floor(2^32 f). */
+typedef enum { ROUND_NEAREST, ROUND_TOWARD_ZERO, ROUND_AWAY, ROUND_STOCHASTIC } Rounding;
+/* What lies above the largest number. DEFAULT: infinity of f16 and bf16, the largest number of other formats, but
+ * infinity stays infinity where there is one. SATURATE: the largest number. SPECIAL: infinity, or NaN where there is
+ * none; f4e2m1 has neither and saturates. A finite number rounded toward zero never gets there. */
+typedef enum { OVERFLOW_DEFAULT, OVERFLOW_SATURATE, OVERFLOW_SPECIAL } Overflow;
+extern const char *const rounding_names[], *const overflow_names[];
+typedef struct {
+	Rounding round;
+	Overflow overflow;
+} Conversion;
+typedef struct {
+	uint16_t finite, infinite; /* codes of finite values above the largest, of infinity */
+} OverflowCodes;
+OverflowCodes float_overflow(const FloatFormat *f, Overflow overflow);
+
 bool dtype_parse(const char *name, DType *out);
 static inline bool
 dtype_is_float(DType t)
@@ -261,14 +292,18 @@ result_dtype(DType computed, DType declared)
 }
 /* Bytes of n elements; packed types round up. n must be >= 0. */
 int64_t dtype_bytes(DType t, int64_t n);
-/* Element i of an array of dtype t. Floats (round to nearest even, f8 saturating as ONNX's Cast
- * does by default) through double; signed and bool through int64, u64 through its bits. */
+/* Element i of an array of dtype t. Floats (round to nearest even, as Conversion's default) through double;
+ * signed and bool through int64, u64 through its bits. */
 double dtype_load_float(DType t, const void *at, int64_t i);
 void dtype_store_float(DType t, void *at, int64_t i, double value);
 int64_t dtype_load_int(DType t, const void *at, int64_t i);
 void dtype_store_int(DType t, void *at, int64_t i, int64_t value); /* wraps */
 /* value rounded once to the float type t, as a double. */
 double dtype_round(DType t, double value);
+/* To a float type below f32 in any way; random: 32 bits for ROUND_STOCHASTIC. */
+double dtype_round_as(DType t, Conversion how, double value, uint32_t random);
+/* An integer as a double from which every smaller float rounds as from the integer itself. */
+double dtype_int_for_rounding(uint64_t bits, bool is_signed);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
@@ -376,5 +411,13 @@ Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
  * and the tensors, order[i] (NULL: not wanted) in part i + 1. path: for messages. */
 Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,
                          FilePart *parts, int *order);
+
+/* philox.c: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
+typedef struct {
+	uint32_t at[4];
+} Philox;
+Philox philox4x32(const uint32_t counter[4], uint64_t key);
+/* What random numbers of a graph are made of: key = seed ^ stream, counter = index (words 0 and 1), step (2 and 3). */
+Philox philox_at(uint64_t key, uint64_t index, uint64_t step);
 
 #endif

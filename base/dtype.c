@@ -1,6 +1,6 @@
 /* The element types and the one table of conversions. Every float type below f64 converts
  * through double, which holds all their values; a value is rounded once, to nearest even, by
- * exact arithmetic. Casts to the 8-bit and smaller floats saturate. */
+ * exact arithmetic. */
 #include "base/base.h"
 
 #include <string.h>
@@ -31,29 +31,38 @@ const DTypeInfo dtype_info[N_DTYPES] = {
 	[BOOL] = {"bool", 8, CLASS_BOOL, "|b1", "|u1", "BOOL"},
 };
 
-/* A float type below f32. Codes are bit patterns without the sign. */
-typedef struct {
-	uint8_t mantissa;   /* bits */
-	int16_t bias;       /* a normal number is 1.m * 2^(exponent - bias) */
-	uint16_t sign;      /* its bit, 0 for e8m0 */
-	uint16_t largest;   /* code of the largest finite value */
-	uint16_t overflow;  /* code of what lies above, infinity included */
-	uint16_t infinity;  /* 0: has none */
-	uint16_t nan;       /* the pattern of NaN; f4e2m1 has none and gives -0 */
-	bool unsigned_zero; /* fnuz: no -0, its pattern is the only NaN */
-	bool only_normal;   /* e8m0: exponent 0 is a power of two like any other */
-} FloatFormat;
-
-static const FloatFormat float_formats[] = {
-	[F16] = {10, 15, 0x8000, 0x7BFF, 0x7C00, 0x7C00, 0x7E00, false, false},
-	[BF16] = {7, 127, 0x8000, 0x7F7F, 0x7F80, 0x7F80, 0x7FC0, false, false},
-	[F8E4M3] = {3, 7, 0x80, 0x7E, 0x7E, 0, 0x7F, false, false},
-	[F8E5M2] = {2, 15, 0x80, 0x7B, 0x7B, 0x7C, 0x7E, false, false},
-	[F8E4M3FNUZ] = {3, 8, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
-	[F8E5M2FNUZ] = {2, 16, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
-	[F4E2M1] = {1, 1, 0x8, 0x7, 0x7, 0, 0x8, false, false},
-	[E8M0] = {0, 127, 0, 0xFE, 0xFE, 0, 0xFF, false, true},
+static const FloatFormat float_formats[N_DTYPES] = {
+	[F16] = {16, 10, 15, 0x8000, 0x7BFF, 0x7C00, 0x7C00, 0x7E00, false, false},
+	[BF16] = {16, 7, 127, 0x8000, 0x7F7F, 0x7F80, 0x7F80, 0x7FC0, false, false},
+	[F8E4M3] = {8, 3, 7, 0x80, 0x7E, 0x7E, 0, 0x7F, false, false},
+	[F8E5M2] = {8, 2, 15, 0x80, 0x7B, 0x7B, 0x7C, 0x7E, false, false},
+	[F8E4M3FNUZ] = {8, 3, 8, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
+	[F8E5M2FNUZ] = {8, 2, 16, 0x80, 0x7F, 0x7F, 0, 0x80, true, false},
+	[F4E2M1] = {4, 1, 1, 0x8, 0x7, 0x7, 0, 0x8, false, false},
+	[E8M0] = {8, 0, 127, 0, 0xFE, 0xFE, 0, 0xFF, false, true},
 };
+
+const char *const rounding_names[] = {"nearest", "toward_zero", "away", "stochastic", NULL};
+const char *const overflow_names[] = {"default", "saturate", "special", NULL};
+
+const FloatFormat *
+float_format(DType t)
+{
+	return float_formats[t].bits ? &float_formats[t] : NULL;
+}
+
+OverflowCodes
+float_overflow(const FloatFormat *f, Overflow overflow)
+{
+	bool has_nan = f->nan != f->sign || f->unsigned_zero;
+	uint16_t special = f->infinity ? f->infinity : has_nan ? f->nan : f->largest;
+
+	if (overflow == OVERFLOW_SATURATE)
+		return (OverflowCodes){f->largest, f->largest};
+	if (overflow == OVERFLOW_SPECIAL)
+		return (OverflowCodes){special, special};
+	return (OverflowCodes){f->overflow, f->infinity ? f->infinity : f->overflow};
+}
 
 #define DOUBLE_MANTISSA 52
 #define DOUBLE_BIAS 1023
@@ -103,42 +112,58 @@ float_decode(const FloatFormat *f, uint32_t bits)
 	return negative ? -value : value;
 }
 
+/* Does a magnitude of n units and that fraction of one more become n + 1? */
+static bool
+rounds_up(Rounding round, uint32_t n, double fraction, uint32_t random)
+{
+	switch (round) {
+	case ROUND_TOWARD_ZERO: return false;
+	case ROUND_AWAY: return fraction > 0;
+	case ROUND_STOCHASTIC: return random < (uint32_t)(fraction * 0x1p32);
+	default: return fraction > 0.5 || (fraction == 0.5 && n % 2 == 1);
+	}
+}
+
 /* |value| as a code: counted in units of the last place at its exponent, rounded to an integer.
  * Adding the integer to the exponent field lets a carry go where it must. */
 static uint32_t
-float_encode_magnitude(const FloatFormat *f, double value)
+float_encode_magnitude(const FloatFormat *f, Conversion how, double value, uint32_t random)
 {
+	OverflowCodes over = float_overflow(f, how.overflow);
 	int smallest = f->only_normal ? -f->bias : 1 - f->bias;
 	int exponent = (int)(bits_of(value) >> DOUBLE_MANTISSA) - DOUBLE_BIAS;
 	double scaled;
 	uint32_t n, code;
 
+	if (exponent > DOUBLE_BIAS)
+		return over.infinite;
+	if (how.round == ROUND_TOWARD_ZERO)
+		over.finite = f->largest;
 	if (exponent > DOUBLE_BIAS / 2)
-		return f->overflow;
+		return over.finite;
 	if (exponent < smallest)
 		exponent = smallest;
 	scaled = value * power_of_two(f->mantissa - exponent);
 	n = (uint32_t)scaled;
-	scaled -= n;
-	n += scaled > 0.5 || (scaled == 0.5 && n % 2 == 1);
+	n += rounds_up(how.round, n, scaled - n, random);
 	code = ((uint32_t)(exponent - smallest) << f->mantissa) + n;
 	if (f->only_normal && code > 0)
 		code--;
-	return code > f->largest ? f->overflow : code;
+	return code > f->largest ? over.finite : code;
 }
 
 static uint32_t
-float_encode(const FloatFormat *f, double value)
+float_encode(const FloatFormat *f, Conversion how, double value, uint32_t random)
 {
 	uint64_t bits = bits_of(value);
 	bool negative = bits >> 63;
 	uint32_t code;
 
 	if (value != value)
-		return negative && !f->unsigned_zero ? (uint32_t)(f->nan ^ f->sign) : f->nan;
+		return f->nan;
 	if (negative && !f->sign)
 		return value == 0 ? 0 : f->nan;
-	code = float_encode_magnitude(f, double_of(bits & ~(UINT64_C(1) << 63)));
+	code = float_encode_magnitude(f, how, double_of(bits & ~(UINT64_C(1) << 63)), random);
 	return negative && !(code == 0 && f->unsigned_zero) ? code | f->sign : code;
 }
 
@@ -261,7 +286,8 @@ dtype_store_float(DType t, void *at, int64_t i, double value)
 		memcpy(&word, &single, sizeof(word));
 		store_bits(32, at, i, word);
 	} else if (dtype_is_float(t)) {
-		store_bits(dtype_info[t].bits, at, i, float_encode(&float_formats[t], value));
+		store_bits(dtype_info[t].bits, at, i,
+		           float_encode(&float_formats[t], (Conversion){0}, value, 0));
 	} else {
 		dtype_store_int(t, at, i, saturate(t, value));
 	}
@@ -301,13 +327,20 @@ dtype_round(DType t, double value)
 		return (float)value;
 	if (t == F64 || !dtype_is_float(t))
 		return value;
-	return float_decode(&float_formats[t], float_encode(&float_formats[t], value));
+	return dtype_round_as(t, (Conversion){0}, value, 0);
 }
 
-/* An integer as a double from which every smaller float rounds as from the integer itself: of
- * those that double cannot hold the lost bits are kept as one odd last bit. */
-static double
-double_for_rounding(uint64_t bits, bool is_signed)
+double
+dtype_round_as(DType t, Conversion how, double value, uint32_t random)
+{
+	const FloatFormat *f = &float_formats[t];
+
+	return float_decode(f, float_encode(f, how, value, random));
+}
+
+/* Of integers that double cannot hold the lost bits are kept as one odd last bit. */
+double
+dtype_int_for_rounding(uint64_t bits, bool is_signed)
 {
 	bool negative = is_signed && bits >> 63;
 	uint64_t magnitude = negative ? 0 - bits : bits, lost;
@@ -335,7 +368,7 @@ convert_one(DType to, void *dst, DType from, const void *src, int64_t i)
 	else if (to == F64)
 		dtype_store_float(to, dst, i, dtype_load_float(from, src, i));
 	else
-		dtype_store_float(to, dst, i, double_for_rounding((uint64_t)value, from != U64));
+		dtype_store_float(to, dst, i, dtype_int_for_rounding((uint64_t)value, from != U64));
 }
 
 /* Integers to the two types that models take: what tokens and labels go through. */

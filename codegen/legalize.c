@@ -1,6 +1,7 @@
 /* What kernels cannot take as it is: constants that are no splats become data of the state region, reductions to
- * one number go by blocks, so that their order of addition is fixed, views that a product or a convolution would compute
- * again for every element that it reads are copied to memory, and control flow is refused.
+ * one number go by blocks, so that their order of addition is fixed, sums are not rounded to fewer bits than f32 on the
+ * way, views that a product or a convolution would compute again for every element that it reads are copied to memory,
+ * and control flow is refused.
  * Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
@@ -67,10 +68,37 @@ split_full_reduce(Node *n)
 	             .loc = n->loc,
 	             .phase = n->phase};
 	Ints two = {.n = 2, .at = {x->type->n / block, block}};
-	Value *partial = b_reduce(&b, a->kind, b_reshape(&b, x, two), (Ints){.n = 1, .at = {1}});
-	Value *sum = b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}});
+	/* The sums of blocks are not rounded to fewer bits before they are added. */
+	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
+	Value *blocks = b_cast(&b, b_reshape(&b, x, two), wide);
+	Value *partial = b_reduce(&b, a->kind, blocks, (Ints){.n = 1, .at = {1}});
+	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}}), dtype);
 	value_replace_uses(node_result(n, 0),
 	                   b_reshape(&b, sum, ints_of_type(node_result(n, 0)->type)));
+	node_erase(n);
+}
+
+/* A node whose kernel adds in memory, in f32. */
+static void
+sum_in_f32(Node *n)
+{
+	const OpRow *row = op_row(n);
+	DType dtype = n->n_results ? node_result(n, 0)->type->dtype : BOOL;
+	Value *operands[MAX_OPERANDS];
+
+	if (!float_format(dtype) || !row->sums_in_memory || !row->sums_in_memory(n))
+		return;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		operands[i] = v && dtype_is_float(v->type->dtype) ? b_cast(&b, v, F32) : v;
+	}
+	Value *wide = build(&b, n->op, n->n_operands, operands, n->attr);
+	value_replace_uses(node_result(n, 0), b_cast(&b, wide, dtype));
 	node_erase(n);
 }
 
@@ -165,6 +193,8 @@ run_legalize(Pass *p, Module *m)
 				store_constant(n);
 			else if (op_row(n)->fuse == FUSE_REDUCE)
 				split_full_reduce(n);
+			else
+				sum_in_f32(n);
 		}
 	}
 	p->changed = true;

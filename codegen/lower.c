@@ -96,9 +96,10 @@ element_of_reduction(Lower *lw, const Node *n)
 {
 	struct LowerState *st = lw->state;
 
-	return st->reduced[n->id] == REDUCED_SCALAR
-	               ? st->reduced_at[n->id]
-	               : lb_load(lw->lb, st->reduced_at[n->id], st->column);
+	LoopValue x = st->reduced[n->id] == REDUCED_SCALAR
+	                      ? st->reduced_at[n->id]
+	                      : lb_load(lw->lb, st->reduced_at[n->id], st->column);
+	return lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x);
 }
 
 static LoopValue
@@ -106,19 +107,19 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 {
 	const OpRow *row = op_row(n);
 	LoopValue x[MAX_OPERANDS];
+	DType dtype = node_result(n, 0)->type->dtype;
 	Index inner;
 
-	switch (row->fuse) {
-	case FUSE_ELEMENTWISE:
-		for (int i = 0; i < n->n_operands; i++)
-			x[i] = lower_element(lw, node_operand(n, i), at);
-		return row->scalar(lw->lb, n, x);
-	case FUSE_VIEW:
+	if (row->fuse == FUSE_VIEW) {
 		inner.of = NULL;
 		row->map(lw->lb, n, at, &inner);
 		return lower_element(lw, node_operand(n, 0), &inner);
-	default: return row->element(lw, n, at);
 	}
+	if (!row->scalar)
+		return lb_narrow(lw->lb, dtype, row->element(lw, n, at));
+	for (int i = 0; i < n->n_operands; i++)
+		x[i] = lower_element(lw, node_operand(n, i), at);
+	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
 }
 
 LoopValue
@@ -168,7 +169,7 @@ lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
 	if (v->node == n)
 		return x;
 	Index at = index_at(lw, v->type, place);
-	memo_put(lw, n, &at, x);
+	memo_put(lw, n, &at, lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x));
 	return lower_element(lw, v, &at);
 }
 
@@ -284,13 +285,15 @@ open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *
 	return lw;
 }
 
-/* A load whose place is made of these loop variables alone. */
+/* A load of that type whose place is made of these loop variables alone. */
 static bool
-is_strided(const LoopBuilder *lb, LoopValue x, const LoopValue *axes, int rank, Strided *out)
+is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
+           Strided *out)
 {
 	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
 
-	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN)
+	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN ||
+	    lb->k->buffers.at[s->buffer].type->dtype != dtype)
 		return false;
 	out->buffer = s->buffer;
 	out->offset = s->place->constant;
@@ -318,7 +321,8 @@ lower_strided(Lower *lw, const Value *v, Strided *out)
 		axes[i] = lb_for(lw->lb, LOOP_PLAIN, t->dims[i]);
 		at.at[i] = affine_scalar(axes[i]);
 	}
-	bool ok = is_strided(lw->lb, lower_element(lw, v, &at), axes, t->rank, out);
+	LoopValue x = lower_element(lw, v, &at);
+	bool ok = is_strided(lw->lb, x, t->dtype, axes, t->rank, out);
 	for (int i = 0; i < t->rank; i++) {
 		ok &= (out->strides[i] == 0) == (t->dims[i] == 1);
 		lb_end(lw->lb);
@@ -335,6 +339,17 @@ library_call(Module *m, const Node *call, const Function *f, const LowerOptions 
 	if (!probe.node || !op_row(probe.node)->library || node_result(probe.node, 0)->type->n == 0)
 		return NULL;
 	return op_row(probe.node)->library(&probe, probe.node, c) ? c : NULL;
+}
+
+/* Where parts would share bytes, all of the kernel is one part. */
+static void
+keep_bytes_whole(Kernel *k)
+{
+	if (kernel_shared_byte(k) < 0)
+		return;
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].kind == LOOP_STATEMENT_FOR && k->body.at[i].mode == LOOP_PARALLEL)
+			k->body.at[i].mode = LOOP_PLAIN;
 }
 
 static Kernel *
@@ -354,6 +369,7 @@ lower_function(Module *m, const Node *call, const Function *f, const LowerOption
 		lower_elementwise(&lw);
 	k->flops = function_flops(f);
 	k->library = library_call(m, call, f, o, scratch);
+	keep_bytes_whole(k);
 	kernel_close(lw.lb);
 	return k;
 }
@@ -456,32 +472,9 @@ launch_instead(Function *f, Node *call, Kernel *k)
 }
 
 static bool
-check_storage(Pass *p, const Function *f)
-{
-	bool ok = true;
-
-	for_each_node(f, n)
-		for (int i = 0; i < n->n_results; i++) {
-			DType d = node_result(n, i)->type->dtype;
-			bool known = d == F64 || d == F32 || d == F16 || d == BF16 || d == BOOL ||
-			             (!dtype_is_float(d) && dtype_info[d].bits >= 8);
-			if (!known && ok) {
-				diag_error(p->diag, EXIT_UNSUPPORTED,
-				           "%s: node \"%s\" (%s): kernels for %s are not supported "
-				           "in this build",
-				           f->module->name, loc_origin(n->loc), op_row(n)->name,
-				           dtype_info[d].name);
-				ok = false;
-			}
-		}
-	return ok;
-}
-
-static bool
 run_lower(Pass *p, Module *m)
 {
 	Sharing sh = {intmap_new(p->scratch), intmap_new(p->scratch), {0}};
-	bool ok = true;
 
 	for_each_function(m, f) {
 		if (f->kind != FUNCTION_PLAIN)
@@ -490,20 +483,16 @@ run_lower(Pass *p, Module *m)
 			if (n->op != OP_call)
 				continue;
 			Function *callee = ((CallAttr *)n->attr)->callee;
-			if (!check_storage(p, callee)) {
-				ok = false;
-				continue;
-			}
 			launch_instead(f, n, kernel_for(m, &sh, n, callee, p->options, p->scratch));
 		}
 	}
 	for_each_function(m, g)
 		if (g->kind == FUNCTION_PLAIN)
 			for_each_node_reverse(g, n)
-				if (n->op == OP_call && ok)
+				if (n->op == OP_call)
 					node_erase(n);
 	int kept = 0;
-	for (int i = 0; ok && i < m->functions.n; i++) {
+	for (int i = 0; i < m->functions.n; i++) {
 		Function *f = m->functions.at[i];
 		if (f->kind == FUNCTION_FUSED) {
 			strmap_put(m->function_names, f->name, NULL);
@@ -512,10 +501,9 @@ run_lower(Pass *p, Module *m)
 		f->index = kept;
 		m->functions.at[kept++] = f;
 	}
-	if (ok)
-		m->functions.n = kept;
+	m->functions.n = kept;
 	p->changed = true;
-	return ok;
+	return true;
 }
 
 static const PassOption lower_options[] = {

@@ -4,10 +4,10 @@
  * with LOOP_LANES partials. A reduction of row values sums over the rows of a chunk. */
 #include "codegen/lower_impl.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4 };
+/* More reductions of a row than a loop has registers for take further loops. */
+enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4, REDUCTIONS_A_LOOP = 8 };
 
 typedef struct {
 	Lower *lw;
@@ -21,7 +21,6 @@ typedef struct {
 	int column_loop; /* by_column: the kept loop that is tiled */
 	int64_t tile;
 	Affine flat_full, flat_row, flat_chunk;
-	LoopValue chunk_sums[MAX_ACCUMULATORS];
 } Rows;
 
 static AccumulateKind
@@ -36,6 +35,12 @@ static DType
 reduce_type(const Node *n)
 {
 	return compute_type(node_result(n, 0)->type->dtype);
+}
+
+static LoopValue
+reduce_identity(LoopBuilder *lb, const Node *n)
+{
+	return lb_identity(lb, accumulate_kind(n), node_result(n, 0)->type->dtype);
 }
 
 static LoopValue
@@ -196,7 +201,7 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	LoopDim d = r->nest.at[dim];
 	bool last = dim == r->nest.n - 1;
 	Affine full = r->flat_full, inner = st->inner_flat;
-	LoopValue own[MAX_ACCUMULATORS];
+	LoopValue *own = NEW_ARRAY(st->scratch, LoopValue, n);
 
 	LoopValue v = lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, d.extent);
 	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), d.full));
@@ -247,18 +252,17 @@ promote_cached(Rows *r)
 			st->cached[i] = 2;
 }
 
-/* At most MAX_ACCUMULATORS reductions a loop; more take further loops. */
 static void
 row_pass(Rows *r, int k)
 {
 	struct LowerState *st = r->lw->state;
-	const Node *reduces[64];
+	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n);
 	int n = pass_reduces(r, k, reduces);
+	LoopValue *acc = NEW_ARRAY(st->scratch, LoopValue, REDUCTIONS_A_LOOP);
 
 	hoist_rows(r, k);
-	for (int from = 0; from == 0 || from < n; from += MAX_ACCUMULATORS) {
-		int count = n - from < MAX_ACCUMULATORS ? n - from : MAX_ACCUMULATORS;
-		LoopValue acc[MAX_ACCUMULATORS];
+	for (int from = 0; from == 0 || from < n; from += REDUCTIONS_A_LOOP) {
+		int count = n - from < REDUCTIONS_A_LOOP ? n - from : REDUCTIONS_A_LOOP;
 		st->inner_flat = affine_constant(0);
 		if (r->n_kept == r->nest.n) { /* everything reduced has one element */
 			st->full_flat = r->flat_full;
@@ -299,12 +303,10 @@ column_loop(Rows *r, int64_t width, void (*body)(Rows *r, LoopValue j, void *ctx
 static void
 column_init(Rows *r, LoopValue j, void *ctx)
 {
-	static const double identities[] = {0, 1, -INFINITY, INFINITY};
 	const Node *n = ctx;
-	LoopBuilder *lb = r->lw->lb;
 
-	lb_store(lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
-	         lb_number(lb, reduce_type(n), identities[accumulate_kind(n)]));
+	lb_store(r->lw->lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
+	         reduce_identity(r->lw->lb, n));
 }
 
 typedef struct {
@@ -350,7 +352,7 @@ static void
 column_pass(Rows *r, int k, int64_t width)
 {
 	struct LowerState *st = r->lw->state;
-	const Node *reduces[64];
+	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n);
 	ColumnPass p = {k, pass_reduces(r, k, reduces), reduces};
 
 	for (int i = 0; i < p.n; i++)
@@ -447,7 +449,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	LoopDim d = r->nest.at[dim];
 	Affine full = r->flat_full, row = r->flat_row, chunk = r->flat_chunk;
 	bool sums_here = r->chunks && d.chunk == 0;
-	LoopValue own[MAX_ACCUMULATORS];
+	size_t bytes = sizeof(LoopValue) * (size_t)r->chunk_reduces.n;
+	LoopValue *own = arena_alloc(r->lw->state->scratch, bytes);
 	bool inner_rows = dim + 1 < r->n_kept;
 
 	LoopValue v = lb_for(lb, dim == 0 && !sums_here ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
@@ -473,8 +476,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 		finish_chunk(r, sums);
 	}
 	lb_end(lb);
-	if (sums_here)
-		memcpy(sums, own, sizeof(own));
+	if (sums_here && bytes)
+		memcpy(sums, own, bytes);
 	r->flat_full = full;
 	r->flat_row = row;
 	r->flat_chunk = chunk;
@@ -524,7 +527,6 @@ declare_columns(Rows *r)
 static void
 lower_empty(Rows *r)
 {
-	static const double identities[] = {0, 1, -INFINITY, INFINITY};
 	struct LowerState *st = r->lw->state;
 	LoopBuilder *lb = r->lw->lb;
 	const Node *ret = function_return(r->lw->f);
@@ -533,8 +535,7 @@ lower_empty(Rows *r)
 		if (op_row(n)->fuse != FUSE_REDUCE)
 			continue;
 		st->reduced[n->id] = REDUCED_SCALAR;
-		st->reduced_at[n->id] = lb_number(lb, reduce_type(n),
-		                                  identities[accumulate_kind(n)]);
+		st->reduced_at[n->id] = reduce_identity(lb, n);
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
@@ -551,7 +552,7 @@ lower_reductions(Lower *lw)
 	struct LowerState *st = lw->state;
 	Rows r = {.lw = lw};
 	ReduceForm form;
-	LoopValue sums[MAX_ACCUMULATORS];
+	LoopValue *sums;
 
 	st->reduced = NEW_ARRAY(st->scratch, ReducedKind, lw->f->next_node_id);
 	st->reduced_at = NEW_ARRAY(st->scratch, int, lw->f->next_node_id);
@@ -561,6 +562,7 @@ lower_reductions(Lower *lw)
 		lower_empty(&r);
 		return true;
 	}
+	sums = NEW_ARRAY(st->scratch, LoopValue, r.chunk_reduces.n);
 	find_depths(&r);
 	r.by_column = reduce_form_by_column(&form);
 	r.nest = nest_reduce(lw->f, &form, r.chunks);

@@ -50,7 +50,10 @@ typedef struct {
 	int rank;
 	int64_t dims[MAX_RANK];        /* bound */
 	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
-	bool open_leading; /* the leading dimension was symbolic, unnamed or open: rows */
+	bool open_leading;             /* the leading dimension was symbolic, unnamed or open */
+	/* The leading dimension counts rows. Where the file leaves the number of rows open, a leading dimension that it
+	 * fixes does not, though the numbers may be equal; a file without open dimensions does not tell. */
+	bool has_rows;
 } ImportPort;
 
 typedef VEC(ImportPort) ImportPorts;

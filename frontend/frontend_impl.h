@@ -122,7 +122,7 @@ Status scan_model(ModelFile *file, int64_t *n_nodes);
 /* The same for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
 
-/* ---- fault.c: faults with the file and the node in front. */
+/* ---- errors.c: faults with the file and the node in front. */
 void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);
 void node_error(const Model *model, Diag *diag, const FlatNode *n, int exit_code, const char *fmt,
                 ...) PRINTF(5, 6);

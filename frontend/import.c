@@ -234,7 +234,7 @@ import_node(Importer *im, const FlatNode *flat)
 		n.extra = &n.row->extra;
 		n.row->import(&n);
 	} else {
-		unsupported(&n, "%s", importer_missing(flat));
+		report_unsupported(&n, "%s", importer_missing(flat));
 	}
 	fold_new(&n, before);
 	for (size_t i = 0; i < p->n_output; i++) {
@@ -242,7 +242,7 @@ import_node(Importer *im, const FlatNode *flat)
 		if (!*p->output[i])
 			continue;
 		if (empty && !n.failed && diag_errors(im->diag) == errors)
-			unsupported(&n, "output %zu is not supported", i);
+			report_unsupported(&n, "output %zu is not supported", i);
 		strmap_put(im->values, p->output[i], &n.out[i]);
 	}
 }
@@ -267,6 +267,30 @@ sweep(Function *f)
 	}
 }
 
+/* Random numbers with a batch axis are those of the rows' places in the whole step. */
+static void
+place_noises(Importer *im, const ImportBinding *binding)
+{
+	const Function *f = im->b.f;
+	bool *has_rows = NEW_ARRAY(im->arena, bool, f->params.n + 1);
+
+	if (im->noises.n == 0)
+		return;
+	for (int i = 0; i < f->params.n; i++)
+		has_rows[i] = f->params.at[i]->param == PARAM_INPUT &&
+		              binding->inputs.at[f->params.at[i]->number].has_rows;
+	int *axes = batch_axes(im->arena, f, binding->rows, has_rows);
+	for (int i = 0; i < im->noises.n; i++) {
+		Noise *noise = &im->noises.at[i];
+		RandomAttr *a = noise->random->node->attr;
+		int axis = axes[noise->like->id];
+		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % binding->rows != 0)
+			continue;
+		a->axis = axis;
+		a->rows = binding->rows;
+	}
+}
+
 /* ---- the module */
 static void
 import_function(Importer *im, ImportInfo *info)
@@ -276,14 +300,16 @@ import_function(Importer *im, ImportInfo *info)
 	im->b = (Builder){
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
-	im->pending_states.n = im->pending_values.n = 0;
+	im->pending_states.n = im->pending_values.n = im->noises.n = 0;
 	import_inputs(im, info);
 	if (diag_errors(im->diag) != im->before)
 		return;
 	import_nodes(im, im->model->nodes.n, im->model->nodes.at);
 	import_outputs(im, info);
-	if (diag_errors(im->diag) == im->before)
-		sweep(im->b.f);
+	if (diag_errors(im->diag) != im->before)
+		return;
+	place_noises(im, &info->base.bindings.at[im->binding]);
+	sweep(im->b.f);
 }
 
 static void

@@ -148,6 +148,29 @@ find_rows(const ImportBinding *b)
 	return 1;
 }
 
+static void
+find_row_ports(const ImportBinding *b, ImportPorts *ports)
+{
+	bool open = false;
+
+	for (int i = 0; i < b->inputs.n; i++)
+		open |= b->inputs.at[i].open_leading;
+	for (int i = 0; i < ports->n; i++) {
+		ImportPort *p = &ports->at[i];
+		p->has_rows = (p->open_leading || !open) && p->rank && p->dims[0] == b->rows;
+	}
+}
+
+static int
+count_inputs(const Function *f)
+{
+	int n = 0;
+
+	for (int i = 0; i < f->params.n; i++)
+		n += f->params.at[i]->param == PARAM_INPUT;
+	return n;
+}
+
 void
 import_inputs(Importer *im, ImportInfo *info)
 {
@@ -175,7 +198,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		} else {
 			importer_bind(im, v->name,
 			              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
-			                                im->b.f->params.n));
+			                                count_inputs(im->b.f)));
 			if (!im->inference)
 				vec_push(im->m->arena, &binding->inputs, port);
 		}
@@ -189,6 +212,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		            "open dimensions, bind them with --dim NAME=N or --batch N: %s",
 		            in->open.at);
 	binding->rows = find_rows(binding);
+	find_row_ports(binding, &binding->inputs);
 	text_free(&in->open);
 }
 
@@ -269,6 +293,8 @@ import_outputs(Importer *im, ImportInfo *info)
 		return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		b_store(&im->b, im->pending_states.at[i], im->pending_values.at[i]);
+	find_row_ports(&info->base.bindings.at[im->binding],
+	               &info->base.bindings.at[im->binding].outputs);
 	b_return(&im->b, (int)g->n_output, values);
 }
 
@@ -334,7 +360,7 @@ loss_inputs(Importer *im, Binding *binding, DimBinding *dims)
 		Type type = type_new(im->m, port.dtype, port.rank, port.dims);
 		importer_bind(im, v->name,
 		              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
-		                                im->b.f->params.n));
+		                                count_inputs(im->b.f)));
 	}
 	if (in.open.n)
 		model_error(im->model, im->diag, EXIT_USAGE,

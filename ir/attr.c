@@ -7,9 +7,10 @@
 static const size_t field_sizes[] = {
 	[FIELD_INT] = sizeof(int64_t),   [FIELD_FLOAT] = sizeof(double),
 	[FIELD_BOOL] = sizeof(bool),     [FIELD_ENUM] = sizeof(int),
-	[FIELD_DTYPE] = sizeof(DType),   [FIELD_INTS] = sizeof(Ints),
-	[FIELD_TENSOR] = sizeof(void *), [FIELD_FUNC] = sizeof(void *),
-	[FIELD_STATE] = sizeof(void *),  [FIELD_KERNEL] = sizeof(void *),
+	[FIELD_DTYPE] = sizeof(DType),   [FIELD_DTYPE_IF_ANY] = sizeof(int),
+	[FIELD_INTS] = sizeof(Ints),     [FIELD_TENSOR] = sizeof(void *),
+	[FIELD_FUNC] = sizeof(void *),   [FIELD_STATE] = sizeof(void *),
+	[FIELD_KERNEL] = sizeof(void *),
 };
 
 static const Tensor *

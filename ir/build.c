@@ -216,7 +216,7 @@ Value *
 b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract, Ints y_contract)
 {
 	return build(b, OP_dot, 2, (Value *[]){x, y},
-	             &(DotAttr){x_batch, y_batch, x_contract, y_contract, {0}});
+	             &(DotAttr){x_batch, y_batch, x_contract, y_contract, .dtype = 0});
 }
 
 void

@@ -58,7 +58,7 @@ eval_tensor_round(EvalTensor *t)
 {
 	DType d = t->type->dtype;
 
-	if (d == F64 || d == S64 || d == U64 || d == BOOL)
+	if (d == F64 || d == S64 || d == U64)
 		return;
 	for (int64_t i = 0; i < t->type->n; i++) {
 		if (d == F32)

@@ -65,16 +65,17 @@ const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 /* ---- attributes: a struct per op and a table of its fields. Everything that touches attributes
  * (text, hash, comparison, cloning) goes through the table. */
 typedef enum {
-	FIELD_INT,    /* int64_t */
-	FIELD_FLOAT,  /* double */
-	FIELD_BOOL,   /* bool */
-	FIELD_ENUM,   /* int, printed as one of .names */
-	FIELD_DTYPE,  /* DType */
-	FIELD_INTS,   /* Ints */
-	FIELD_TENSOR, /* const Tensor * */
-	FIELD_FUNC,   /* Function * */
-	FIELD_STATE,  /* State * */
-	FIELD_KERNEL, /* Kernel * */
+	FIELD_INT,          /* int64_t */
+	FIELD_FLOAT,        /* double */
+	FIELD_BOOL,         /* bool */
+	FIELD_ENUM,         /* int, printed as one of .names */
+	FIELD_DTYPE,        /* DType */
+	FIELD_DTYPE_IF_ANY, /* int: 1 + DType; 0: not said */
+	FIELD_INTS,         /* Ints */
+	FIELD_TENSOR,       /* const Tensor * */
+	FIELD_FUNC,         /* Function * */
+	FIELD_STATE,        /* State * */
+	FIELD_KERNEL,       /* Kernel * */
 } FieldKind;
 typedef struct {
 	const char *name;
@@ -198,6 +199,7 @@ struct State {
 	InitKind init;
 	const Tensor *data;    /* INIT_DATA */
 	double init_a, init_b; /* mean and std, or bounds */
+	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
 	State *of;             /* gradient or moment of this parameter or unit; NULL else */
 	int number;            /* moments: which of the optimizer's */
@@ -514,7 +516,10 @@ typedef struct {
 	const char *stop_after;
 	const char *const *disable; /* NULL-terminated */
 	bool verify_each, time_passes;
-	const char *reproducer_dir; /* where a failing pass leaves its input */
+	/* Where every pass has its input while it runs, as a file that replays it. NULL: with verify_each a pass that
+	 * fails leaves one in the working folder. */
+	const char *reproducer_dir;
+	const char *abort_in; /* for tests: aborts before this pass */
 } PassManagerOptions;
 
 /* A call of that pass with its row's defaults. */

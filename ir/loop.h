@@ -38,7 +38,7 @@ extern const LoopOpInfo loop_ops[N_LOOP_OPS];
 typedef enum {
 	LOOP_STATEMENT_OP,     /* result = op operands */
 	LOOP_STATEMENT_CONST,  /* result = a literal */
-	LOOP_STATEMENT_CAST,   /* result = operand 0 converted as C does */
+	LOOP_STATEMENT_CAST,   /* result = operand 0 through the storage type `i`, as `how` says */
 	LOOP_STATEMENT_AFFINE, /* result = the place as s64 */
 	LOOP_STATEMENT_SCALAR, /* result = number `buffer` of the scalar block, in its dtype */
 	LOOP_STATEMENT_LOAD,   /* result = buffer[place], widened to the compute type */
@@ -65,7 +65,6 @@ typedef struct {
 	DType type;
 } Accumulator;
 #define LOOP_LANES 16
-#define MAX_ACCUMULATORS 8
 
 typedef struct {
 	LoopStatementKind kind;
@@ -77,9 +76,11 @@ typedef struct {
 	int buffer;          /* LOAD, STORE, LOCAL, SCALAR */
 	const Affine *place; /* LOAD, STORE, AFFINE; else NULL */
 	double f;            /* CONST of floats */
-	int64_t i;           /* CONST of integers and bool */
-	int64_t extent;      /* FOR, LOCAL */
-	LoopMode mode;       /* FOR */
+	Conversion
+		how; /* CAST to a float below f32; stochastic: by operand 1, random bits in u32 */
+	int64_t i;   /* CONST of integers and bool */
+	int64_t extent; /* FOR, LOCAL */
+	LoopMode mode;  /* FOR */
 	int n_accumulators;
 	Accumulator *accumulators;
 	int line;  /* in the module's file; 0: made by `lower` */
@@ -153,7 +154,13 @@ LoopValue lb_float(LoopBuilder *lb, DType type, double value);
 LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
 /* A number of whatever compute type. */
 LoopValue lb_number(LoopBuilder *lb, DType type, double value);
+/* What an accumulation of that kind over numbers of a storage type starts at. */
+LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
+/* To a float below f32; random: 32 bits for stochastic rounding, else -1. */
+LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);
+/* x, a scalar of compute_type(type), as memory of that type would hold it; x itself where it is known to be so. */
+LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
@@ -176,20 +183,27 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 	return lb->types.at[x];
 }
 
-/* ---- scalar_functions.c: exp and its like, integer division, saturating casts, f16 and bf16: what no machine
- * has as an instruction, as loop IR of what it has. Printers and the interpreter print an OP or
+/* ---- scalar_functions.c: exp and its like, integer division, saturating casts, small formats, random bits: what no
+ * machine has as an instruction, as loop IR of what it has. Printers and the interpreter print an OP or
  * CAST themselves only where there is no function for it. */
+enum { MAX_FUNCTION_PARAMS = 3 };
 typedef struct {
 	const char *name; /* "exp_f32", "f64_to_s8", "load_bf16", "store_f16" */
 	int n_params;     /* scalars 0 .. n_params - 1 of the body */
-	DType params[2], type;
+	DType params[MAX_FUNCTION_PARAMS], type;
 	const Kernel *body; /* OP, CONST and CAST statements only; these call further functions */
 	LoopValue result;
 } ScalarFunction;
 typedef struct ScalarFunctions ScalarFunctions; /* those made so far, in an arena */
 ScalarFunctions *scalar_functions_new(Arena *arena);
 const ScalarFunction *scalar_function(ScalarFunctions *fs, const char *name); /* NULL: unknown */
-/* Of an OP or CAST statement, by the type of its last operand; NULL: the machine has it. */
+/* What an OP or CAST statement's function goes by: the type of its last operand, of what is cast. */
+static inline DType
+function_operand(const LoopStatement *s, const DType *types)
+{
+	return types[s->operands[s->kind == LOOP_STATEMENT_CAST ? 0 : s->n_operands - 1]];
+}
+/* Of an OP or CAST statement; NULL: the machine has it. */
 const ScalarFunction *scalar_function_of(ScalarFunctions *fs, const LoopStatement *s,
                                          DType operand);
 
@@ -256,6 +270,10 @@ void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
 /* ---- loop_check.c: faults in a kernel of m: types, scopes, places outside their buffers. Each names
  * the place, the kernel, the statement and the kernel's location; true when there are none. */
 bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
+
+/* ---- loop_bytes.c: the first store, by its statement, into elements smaller than a byte where two parts of k might
+ * change one byte; -1: none. */
+int kernel_shared_byte(const Kernel *k);
 
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
 void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,

@@ -107,6 +107,7 @@ statement_hash(const LoopStatement *s)
 	h = hash_mix(h, (uint64_t)s->buffer);
 	h = hash_bytes(&s->f, sizeof(s->f), h);
 	h = hash_mix(h, (uint64_t)s->i);
+	h = hash_mix(h, (uint64_t)s->how.round << 8 | (uint64_t)s->how.overflow);
 	if (!s->place)
 		return h;
 	h = hash_mix(h, (uint64_t)s->place->constant);
@@ -135,6 +136,7 @@ statement_equal(const LoopStatement *a, const LoopStatement *b)
 {
 	return a->kind == b->kind && a->op == b->op && a->type == b->type &&
 	       a->n_operands == b->n_operands && a->buffer == b->buffer && a->i == b->i &&
+	       a->how.round == b->how.round && a->how.overflow == b->how.overflow &&
 	       memcmp(&a->f, &b->f, sizeof(a->f)) == 0 &&
 	       memcmp(a->operands, b->operands, sizeof(LoopValue) * (size_t)a->n_operands) == 0 &&
 	       affine_equal(a->place, b->place);
@@ -238,6 +240,20 @@ lb_cast(LoopBuilder *lb, DType type, LoopValue x)
 }
 
 LoopValue
+lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random)
+{
+	bool stochastic = how.round == ROUND_STOCHASTIC;
+
+	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_CAST,
+	                                           .buffer = -1,
+	                                           .type = compute_type(type),
+	                                           .i = type,
+	                                           .how = how,
+	                                           .n_operands = stochastic ? 2 : 1,
+	                                           .operands = {x, stochastic ? random : 0}});
+}
+
+LoopValue
 lb_scalar(LoopBuilder *lb, ScalarIndex index)
 {
 	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_SCALAR,
@@ -329,9 +345,11 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 	LoopStatement *s = &lb->k->body.at[lb->open.at[lb->open.n - 1]];
 	int inner = lb->blocks.at[lb->blocks.n - 1];
 
-	assert(s->kind == LOOP_STATEMENT_FOR && s->n_accumulators < MAX_ACCUMULATORS);
-	if (!s->accumulators)
-		s->accumulators = NEW_ARRAY(lb->scratch, Accumulator, MAX_ACCUMULATORS);
+	assert(s->kind == LOOP_STATEMENT_FOR);
+	Accumulator *list = NEW_ARRAY(lb->scratch, Accumulator, s->n_accumulators + 1);
+	if (s->n_accumulators)
+		memcpy(list, s->accumulators, sizeof(*list) * (size_t)s->n_accumulators);
+	s->accumulators = list;
 	/* The scalar belongs to the block around the loop. */
 	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
 	LoopValue v = add_scalar(lb, type, 0, -1);
@@ -536,7 +554,8 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 			s->place = keep_place(m->arena, s->place);
 		if (s->n_accumulators)
 			s->accumulators = arena_copy(m->arena, s->accumulators,
-			                             sizeof(Accumulator) * MAX_ACCUMULATORS);
+			                             sizeof(Accumulator) *
+			                                     (size_t)s->n_accumulators);
 	}
 	strmap_put(m->kernel_names, copy->name, copy);
 	vec_push(m->arena, &m->kernels, copy);

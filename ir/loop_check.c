@@ -209,6 +209,20 @@ check_operand(Check *c, const LoopStatement *s)
 		fault(c, "v%d is %s, not %s", x, dtype_info[t].name, dtype_info[want].name);
 }
 
+/* Only what has fewer bits is rounded in a way of its own; random bits are there where they are needed. */
+static void
+check_conversion(Check *c, const LoopStatement *s)
+{
+	bool stochastic = s->how.round == ROUND_STOCHASTIC;
+
+	if ((s->how.round || s->how.overflow) && !float_format((DType)s->i))
+		fault(c, "%s has no rounding of its own", dtype_info[s->i].name);
+	if (s->n_operands != 1 + stochastic)
+		fault(c, "a cast takes %d operands", 1 + stochastic);
+	else if (stochastic && visible(c, s->operands[1]) && c->types[s->operands[1]] != U32)
+		fault(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
+}
+
 /* Casts and loads give the compute type of a storage type, places and scalars their own. */
 static void
 check_result(Check *c, const LoopStatement *s)
@@ -266,6 +280,8 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF ||
 	    s->kind == LOOP_STATEMENT_STORE)
 		check_operand(c, s);
+	if (s->kind == LOOP_STATEMENT_CAST)
+		check_conversion(c, s);
 	if (s->kind == LOOP_STATEMENT_ACCUMULATE)
 		check_accumulate(c, s);
 	if (s->result >= 0)
@@ -295,6 +311,9 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	c.extents = NEW_ARRAY(arena, int64_t, k->n_scalars);
 	for (c.statement = 0; c.statement < k->body.n; c.statement++)
 		check_statement(&c, &k->body.at[c.statement], c.statement);
+	if (c.ok && (c.statement = kernel_shared_byte(k)) >= 0)
+		fault(&c, "two parts may store into one byte of %s",
+		      k->buffers.at[k->body.at[c.statement].buffer].name);
 	arena_free(arena);
 	return c.ok;
 }

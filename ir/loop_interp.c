@@ -182,6 +182,18 @@ store_cell(DType storage, void *at, int64_t i, Cell x)
 		dtype_store_int(storage, at, i, cell_int(t, x));
 }
 
+/* Through a float below f32. */
+static Cell
+round_cell(DType storage, Conversion how, DType from, Cell x, Cell random)
+{
+	double value = from == F64   ? x.f64
+	               : from == F32 ? (double)x.f32
+	                             : dtype_int_for_rounding((uint64_t)cell_int(from, x),
+	                                                      from != U64 && from != U32);
+
+	return (Cell){.f32 = (float)dtype_round_as(storage, how, value, random.u32)};
+}
+
 static Cell
 cast_cell(DType storage, DType from, Cell x)
 {
@@ -261,6 +273,7 @@ combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 		return arithmetic(op, t, x, y, z);
 	call->run.cells[0] = x;
 	call->run.cells[1] = y;
+	call->run.cells[2] = z;
 	run_block(&call->run, 0, call->run.k->body.n);
 	return call->run.cells[call->function->result];
 }
@@ -268,15 +281,13 @@ combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 static void
 run_for(Run *r, const LoopStatement *s, int at)
 {
-	Lanes lanes[MAX_ACCUMULATORS];
 	int64_t first = s->mode == LOOP_PARALLEL ? r->begin : 0;
 	int64_t last = s->mode == LOOP_PARALLEL ? r->end : s->extent;
 
 	for (int a = 0; a < s->n_accumulators; a++) {
 		const Accumulator *acc = &s->accumulators[a];
 		for (int l = 0; l < LOOP_LANES; l++)
-			lanes[a].lanes[l] = identity(acc);
-		r->lanes[acc->scalar] = &lanes[a];
+			r->lanes[acc->scalar]->lanes[l] = identity(acc);
 	}
 	for (int64_t j = first; j < last; j++) {
 		r->cells[s->result].s64 = j;
@@ -289,13 +300,13 @@ run_for(Run *r, const LoopStatement *s, int at)
 	for (int a = 0; a < s->n_accumulators; a++) {
 		const Accumulator *acc = &s->accumulators[a];
 		int n = s->mode == LOOP_VECTOR ? LOOP_LANES : 1;
+		Cell *lanes = r->lanes[acc->scalar]->lanes;
 		for (n /= 2; n > 0; n /= 2)
 			for (int l = 0; l < n; l++)
-				lanes[a].lanes[l] = combine(r->accumulations[acc->scalar],
-				                            accumulate_op(acc->kind), acc->type,
-				                            lanes[a].lanes[l],
-				                            lanes[a].lanes[l + n], (Cell){0});
-		r->cells[acc->scalar] = lanes[a].lanes[0];
+				lanes[l] = combine(r->accumulations[acc->scalar],
+				                   accumulate_op(acc->kind), acc->type, lanes[l],
+				                   lanes[l + n], (Cell){0});
+		r->cells[acc->scalar] = lanes[0];
 	}
 }
 
@@ -358,6 +369,17 @@ run_op(Run *r, const LoopStatement *s, int at)
 }
 
 static void
+run_cast(Run *r, const LoopStatement *s)
+{
+	DType storage = (DType)s->i, from = r->types[s->operands[0]];
+	Cell x = r->cells[s->operands[0]];
+	Cell random = s->n_operands > 1 ? r->cells[s->operands[1]] : (Cell){0};
+
+	r->cells[s->result] = float_format(storage) ? round_cell(storage, s->how, from, x, random)
+	                                            : cast_cell(storage, from, x);
+}
+
+static void
 run_const(Run *r, const LoopStatement *s)
 {
 	Cell *c = &r->cells[s->result];
@@ -382,10 +404,7 @@ run_block(Run *r, int from, int to)
 		switch (s->kind) {
 		case LOOP_STATEMENT_OP: run_op(r, s, at); break;
 		case LOOP_STATEMENT_CONST: run_const(r, s); break;
-		case LOOP_STATEMENT_CAST:
-			r->cells[s->result] = cast_cell((DType)s->i, r->types[s->operands[0]],
-			                                r->cells[s->operands[0]]);
-			break;
+		case LOOP_STATEMENT_CAST: run_cast(r, s); break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
 		case LOOP_STATEMENT_SCALAR:
 			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
@@ -437,7 +456,7 @@ static void
 prepare(Run *r, const Kernel *k, const ScalarFunction *f)
 {
 	r->k = k;
-	r->cells = NEW_ARRAY(r->arena, Cell, k->n_scalars);
+	r->cells = NEW_ARRAY(r->arena, Cell, k->n_scalars + MAX_FUNCTION_PARAMS);
 	r->types = NEW_ARRAY(r->arena, DType, k->n_scalars);
 	r->calls = NEW_ARRAY(r->arena, Call *, k->body.n);
 	for (int i = 0; f && i < f->n_params; i++)
@@ -446,7 +465,7 @@ prepare(Run *r, const Kernel *k, const ScalarFunction *f)
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
 		if (s->kind == LOOP_STATEMENT_OP)
-			r->calls[i] = call_new(r, s, r->types[s->operands[s->n_operands - 1]]);
+			r->calls[i] = call_new(r, s, function_operand(s, r->types));
 	}
 }
 
@@ -459,6 +478,7 @@ prepare_accumulators(Run *r)
 			LoopStatement op = {.kind = LOOP_STATEMENT_OP,
 			                    .op = accumulate_op(acc->kind)};
 			r->accumulations[acc->scalar] = call_new(r, &op, acc->type);
+			r->lanes[acc->scalar] = NEW(r->arena, Lanes);
 		}
 }
 

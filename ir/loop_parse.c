@@ -103,6 +103,18 @@ read_dtype(KernelReader *kr, DType *out)
 	return false;
 }
 
+/* [ROUNDING] [OVERFLOW], where they are not the default */
+static void
+read_conversion(Reader *r, Conversion *how)
+{
+	for (int i = 1; rounding_names[i]; i++)
+		if (read_word(r, rounding_names[i]))
+			how->round = (Rounding)i;
+	for (int i = 1; overflow_names[i]; i++)
+		if (read_word(r, overflow_names[i]))
+			how->overflow = (Overflow)i;
+}
+
 /* What stands behind `v3 = `; the dtype comes last and decides how a literal is read. */
 static bool
 read_definition(KernelReader *kr, LoopStatement *s)
@@ -122,6 +134,7 @@ read_definition(KernelReader *kr, LoopStatement *s)
 		if (!read_scalars(kr, s) || !read_word(r, "to") || !read_dtype(kr, &storage))
 			return false;
 		s->i = storage;
+		read_conversion(r, &s->how);
 	} else if (read_word(r, "affine")) {
 		s->kind = LOOP_STATEMENT_AFFINE;
 		if (!read_affine(kr, &s->place))
@@ -170,17 +183,18 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_int(r, &s->extent))
 		return false;
 	if (read_char(r, '(')) {
-		s->accumulators = NEW_ARRAY(r->m->arena, Accumulator, MAX_ACCUMULATORS);
+		VEC(Accumulator) list = {0};
 		do {
 			Accumulator a;
 			int kind;
-			if (s->n_accumulators == MAX_ACCUMULATORS ||
-			    (a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
+			if ((a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
 			    (kind = read_enum(r, accumulate_texts)) < 0 || !read_dtype(kr, &a.type))
 				return false;
 			a.kind = (AccumulateKind)kind;
-			s->accumulators[s->n_accumulators++] = a;
+			vec_push(r->m->arena, &list, a);
 		} while (read_char(r, ','));
+		s->accumulators = list.at;
+		s->n_accumulators = list.n;
 		if (!read_expect(r, ')'))
 			return false;
 	}

@@ -68,6 +68,10 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		text_add(out, "cast");
 		print_operands(out, s);
 		text_printf(out, " to %s", dtype_info[s->i].name);
+		if (s->how.round)
+			text_printf(out, " %s", rounding_names[s->how.round]);
+		if (s->how.overflow)
+			text_printf(out, " %s", overflow_names[s->how.overflow]);
 		break;
 	case LOOP_STATEMENT_AFFINE:
 		text_add(out, "affine ");

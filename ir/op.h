@@ -56,8 +56,8 @@ void grad_none(Grad *g); /* no gradient is defined: an error */
 
 /* How `fuse` and `lower` may treat an op. */
 typedef enum {
-	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar` */
-	FUSE_VIEW,        /* result element i is operand element map(i): `map` */
+	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar`, or `element` where i itself counts */
+	FUSE_VIEW,   /* result element i is operand element map(i): `map` */
 	FUSE_INDEX,  /* result element i from i alone, or a load at computed places: `element` */
 	FUSE_REDUCE, /* ReduceAttr */
 	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
@@ -157,7 +157,7 @@ struct OpRow {
 	LoopValue (*scalar)(LoopBuilder *lb, const Node *n, const LoopValue *x);
 	/* FUSE_VIEW: index of the result to index of operand 0. */
 	void (*map)(LoopBuilder *lb, const Node *n, const Index *result, Index *operand);
-	/* FUSE_INDEX: the element at that index. */
+	/* FUSE_INDEX, and FUSE_ELEMENTWISE without `scalar`: the element at that index. */
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
@@ -170,6 +170,9 @@ struct OpRow {
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* FUSE_OPAQUE: how the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
 	Reading (*reads)(const Node *n, int i, Ints *axes);
+	/* FUSE_OPAQUE: does n's kernel add to what it has stored? Of a float type below f32 it would round each sum:
+	 * `legalize` makes it f32. NULL: no. */
+	bool (*sums_in_memory)(const Node *n);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */
@@ -215,6 +218,10 @@ const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
 /* The types and attributes of each part; factor_divides(f, parts) holds. */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
+/* ---- batch.c: by value id, the axis whose equal blocks are the `rows` rows of a micro-batch; -1: it has none that can be
+ * told. has_rows: by parameter, does its first axis? */
+int *batch_axes(Arena *arena, const Function *f, int64_t rows, const bool *has_rows);
+
 /* For rows' columns: a factor of that size, with every operand and result whole. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);
 void factor_cut_operand(Factor *f, int operand, int axis);
@@ -246,18 +253,29 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
+typedef struct { DType dtype; Ints shape; int64_t stream, axis, rows; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
 typedef struct { const Tensor *value; } ConstantAttr;
-typedef struct { DType to; } CastAttr;
+typedef struct {
+	DType to;
+	int round, overflow; /* Rounding, Overflow: of floats below f32 */
+	int64_t stream;      /* of random bits */
+} CastAttr;
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* ReduceKind */
-typedef struct { Ints x_batch, y_batch, x_contract, y_contract, order; } DotAttr;
+typedef struct {
+	Ints x_batch, y_batch, x_contract, y_contract, order;
+	int dtype; /* of the result: 1 + DType; 0: as the operands */
+	bool allow_tf32;
+} DotAttr;
 /* x is [batch, channel, spatial...], w is [out, in, spatial...]. */
 typedef struct {
 	Ints stride, low, high, dilation; /* per spatial axis */
 	int64_t groups;
 	Ints size; /* of the result's spatial axes (conv_grad_input) or the window's (.._weight) */
+	int dtype; /* as DotAttr's */
+	bool allow_tf32;
 } ConvAttr;
 typedef enum { POOL_MAX, POOL_SUM } PoolKind;
 typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; } PoolAttr;

@@ -38,14 +38,17 @@ static void
 check_code(RowCheck *c)
 {
 	const OpRow *r = c->row;
+	/* elementwise, too, where the index counts */
+	int by_index = r->element && !r->scalar && r->fuse == FUSE_ELEMENTWISE ? FUSE_ELEMENTWISE
+	                                                                       : FUSE_INDEX;
 	const struct {
 		const char *column;
 		bool there;
 		int class;
 	} columns[] = {
-		{"scalar", r->scalar != NULL, FUSE_ELEMENTWISE},
+		{"scalar", r->scalar != NULL, by_index == FUSE_INDEX ? FUSE_ELEMENTWISE : -1},
 		{"map", r->map != NULL, FUSE_VIEW},
-		{"element", r->element != NULL, FUSE_INDEX},
+		{"element", r->element != NULL, by_index},
 		{"parts", r->parts != NULL, FUSE_ROOT},
 		{"kernel", r->kernel != NULL, FUSE_OPAQUE},
 		{"bias", r->bias != NULL, -1},

@@ -20,7 +20,7 @@ pass_call(Arena *arena, const PassRow *row)
 	return call;
 }
 
-/* ---- text: a,b{x=1,y=2} */
+/* ---- text: a,b{x=1,y="with , and }"} */
 static char *
 take_word(Arena *arena, const char **at, const char *stops)
 {
@@ -76,7 +76,12 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 		char *value = "true";
 		if (**at == '=') {
 			(*at)++;
-			value = take_word(arena, at, ",}");
+			value = **at == '"' ? text_unquote(arena, at) : take_word(arena, at, ",}");
+		}
+		if (!value) {
+			diag_error(diag, EXIT_USAGE, "pass %s: %s has a malformed string",
+			           call->row->name, name);
+			return false;
 		}
 		if (!pass_set(call, arena, &(OptionText){name, value}, diag))
 			return false;
@@ -146,6 +151,24 @@ dump(const Module *m, const PassManagerOptions *o, const char *name, int number,
 	arena_free(arena);
 }
 
+/* Between single quotes of a shell, too. */
+static void
+add_option_string(Text *t, const char *s)
+{
+	if (*s && !s[strcspn(s, ",}\"' \t\n\\")]) {
+		text_add(t, s);
+		return;
+	}
+	text_add(t, "\"");
+	for (; *s; s++) {
+		if (*s == '\'' || *s == '"' || *s == '\\' || (unsigned char)*s < ' ')
+			text_printf(t, "\\x%02X", (unsigned char)*s);
+		else
+			text_add_bytes(t, s, 1);
+	}
+	text_add(t, "\"");
+}
+
 static char *
 options_text(Arena *arena, const PassCall *call)
 {
@@ -153,10 +176,12 @@ options_text(Arena *arena, const PassCall *call)
 
 	for (const PassOption *o = call->row->options; o && o->name; o++) {
 		const char *at = (const char *)call->options + o->offset;
+		if (o->kind == OPTION_STRING && !*(const char *const *)at)
+			continue;
 		text_add(&t, t.n ? "," : "{");
 		text_printf(&t, "%s=", o->name);
 		if (o->kind == OPTION_STRING)
-			text_add(&t, *(const char *const *)at ? *(const char *const *)at : "");
+			add_option_string(&t, *(const char *const *)at);
 		else if (o->kind == OPTION_INT)
 			text_printf(&t, "%lld", (long long)*(const int64_t *)at);
 		else if (o->kind == OPTION_DOUBLE)
@@ -171,42 +196,127 @@ options_text(Arena *arena, const PassCall *call)
 	return copy;
 }
 
-/* The module before the failing pass, as text, and the command that replays it. */
+/* ---- reproducers: the module before a pass, its tensors beside it, and in its first line the command that replays the
+ * pass. Written before the pass runs, so that they outlive a crash, and removed behind it. */
+typedef struct {
+	Arena *arena;
+	const PassManagerOptions *options;
+	char *text, *data; /* files of the pass that runs; NULL: none */
+	uint64_t tensors;  /* hash of what `data` holds */
+} Reproducer;
+
+static char *
+replay_command(Arena *arena, const char *path, const PassCall *call)
+{
+	Stage takes = call->row->takes;
+	const char *stage = takes == STAGE_ANY
+	                            ? ""
+	                            : arena_printf(arena, " --stage=%s", stage_names[takes]);
+
+	return arena_printf(arena, "gradc opt %s%s --passes='%s%s'", path, stage, call->row->name,
+	                    options_text(arena, call));
+}
+
+static uint64_t
+tensors_hash(const Module *m)
+{
+	uint64_t h = 0;
+
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->data)
+			h = hash_mix(h, m->states.at[i]->data->hash);
+	for_each_function(m, f)
+		for_each_node(f, n)
+			if (n->n_results && value_constant(node_result(n, 0)))
+				h = hash_mix(h, value_constant(node_result(n, 0))->hash);
+	return h;
+}
+
+/* Where nothing can be written there is no reproducer, and the pass runs all the same. */
 static void
-leave_reproducer(const PassCall *call, const Text *before, const PassManagerOptions *o, Diag *diag)
+write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
+{
+	const char *folder = r->options->reproducer_dir;
+	char *stem = path_join(r->arena, folder,
+	                       arena_printf(r->arena, "gradc-%s", call->row->name));
+	char *old = r->data;
+	Text t = {0};
+
+	r->text = arena_printf(r->arena, "%s.gir", stem);
+	r->data = arena_printf(r->arena, "%s.safetensors", stem);
+	text_printf(&t, "; replay with: %s\n", replay_command(r->arena, r->text, call));
+	module_print(&t, m, NULL);
+	Status status = folder_make(folder);
+	if (!status)
+		status = file_write(r->text, t.at, (int64_t)t.n);
+	uint64_t tensors = tensors_hash(m);
+	bool moved = old && tensors == r->tensors && rename(old, r->data) == 0;
+	if (old && !moved)
+		remove(old);
+	if (!status && !moved)
+		status = module_write_data(m, r->data);
+	r->tensors = tensors;
+	status_free(status);
+	text_free(&t);
+}
+
+static void
+remove_text(Reproducer *r)
+{
+	if (r->text)
+		remove(r->text);
+	r->text = NULL;
+}
+
+static void
+remove_reproducer(Reproducer *r)
+{
+	remove_text(r);
+	if (r->data)
+		remove(r->data);
+}
+
+/* Without a folder for them: of a pass that failed, from the text of what it was given. */
+static void
+leave_reproducer(const PassCall *call, const Text *before, Diag *diag)
 {
 	Arena *arena = arena_new();
-	char *path = path_join(arena, o->reproducer_dir ? o->reproducer_dir : ".",
-	                       arena_printf(arena, "gradc-%s.gir", call->row->name));
-	Status status = file_write(path, before->at, (int64_t)before->n);
+	char *path = arena_printf(arena, "gradc-%s.gir", call->row->name);
 
-	if (!diag_status(diag, status))
-		diag_note(diag, "replay with: gradc opt %s --passes='%s%s'", path, call->row->name,
-		          options_text(arena, call));
+	if (!diag_status(diag, file_write(path, before->at, (int64_t)before->n)))
+		diag_note(diag, "replay with: %s", replay_command(arena, path, call));
 	arena_free(arena);
 }
 
 static bool
-run_one(const PassCall *call, Module *m, const PassManagerOptions *o, double *seconds,
-        bool *changed, Diag *diag)
+run_one(const PassCall *call, Module *m, Reproducer *r, double *seconds, bool *changed, Diag *diag)
 {
+	const PassManagerOptions *o = r->options;
 	Pass p = {.row = call->row, .options = call->options, .scratch = arena_new(), .diag = diag};
 	Text before = {0};
-	bool keep = o->reproducer_dir != NULL || o->verify_each;
 	int errors = diag_errors(diag);
 
-	if (keep)
+	if (o->reproducer_dir)
+		write_reproducer(r, call, m);
+	else if (o->verify_each)
 		module_print(&before, m, NULL);
+	if (o->abort_in && strcmp(o->abort_in, call->row->name) == 0)
+		abort();
 	double start = seconds_now();
 	bool ok = call->row->run(&p, m);
 	*seconds = seconds_now() - start;
 	*changed = p.changed;
 	arena_free(p.scratch);
-	bool user_fault = !ok;
+	bool user_fault = !ok && diag_errors(diag) > errors;
 	if (ok && o->verify_each)
 		ok = module_verify(m, diag);
-	if (!ok && keep && (!user_fault || diag_errors(diag) == errors))
-		leave_reproducer(call, &before, o, diag);
+	bool leave = !ok && !user_fault;
+	if (leave && o->reproducer_dir)
+		diag_note(diag, "replay with: %s", replay_command(r->arena, r->text, call));
+	else if (leave && o->verify_each)
+		leave_reproducer(call, &before, diag);
+	if (!leave)
+		remove_text(r);
 	text_free(&before);
 	return ok;
 }
@@ -243,6 +353,7 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
              Diag *diag)
 {
 	double *seconds = calloc((size_t)pipeline->n + 1, sizeof(double));
+	Reproducer reproducer = {.arena = arena_new(), .options = o};
 	bool ok = true;
 
 	for (int i = 0; ok && i < pipeline->n; i++) {
@@ -252,7 +363,7 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
 		if (in_list(o->disable, name))
 			continue;
 		ok = stage_fits(call, *stage, diag) &&
-		     run_one(call, m, o, &seconds[i], &changed, diag);
+		     run_one(call, m, &reproducer, &seconds[i], &changed, diag);
 		if (ok && call->row->leaves != STAGE_ANY)
 			*stage = call->row->leaves;
 		bool wanted = o->dump_after && (strcmp(o->dump_after, "all") == 0 ||
@@ -262,8 +373,11 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
 		if (o->stop_after && strcmp(o->stop_after, name) == 0)
 			break;
 	}
+	if (!reproducer.text)
+		remove_reproducer(&reproducer);
 	if (o->time_passes)
 		report_times(pipeline, seconds);
+	arena_free(reproducer.arena);
 	free(seconds);
 	return ok;
 }

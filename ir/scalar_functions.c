@@ -88,8 +88,8 @@ build_pow_integer(B *b, const FunctionRow *row, const V *x)
 static V
 build_to_integer(B *b, const FunctionRow *row, const V *x)
 {
-	int width = dtype_info[row->params[1]].bits;
-	bool is_signed = dtype_info[row->params[1]].class == CLASS_SIGNED;
+	int width = dtype_info[row->storage].bits;
+	bool is_signed = dtype_info[row->storage].class == CLASS_SIGNED;
 	uint64_t most = ~0ull >> (64 - width + is_signed);
 	int64_t least = is_signed ? -(int64_t)most - 1 : 0;
 	V low = number(b, x[0], (double)least), high = number(b, x[0], (double)most);
@@ -99,55 +99,6 @@ build_to_integer(B *b, const FunctionRow *row, const V *x)
 
 	r = select(b, above, lb_int(b, row->type, (int64_t)most), r);
 	return select(b, below, lb_int(b, row->type, least), r);
-}
-
-/* f16 and bf16 are storage only: widened on load, rounded to nearest even on store. */
-static V
-build_load_bf16(B *b, const FunctionRow *row, const V *x)
-{
-	return bits(b, F32, shl(b, x[0], integer(b, x[0], 16)));
-}
-
-static V
-build_store_bf16(B *b, const FunctionRow *row, const V *x)
-{
-	V u = bits(b, U32, x[0]), low = and(b, shr(b, u, integer(b, u, 16)), integer(b, u, 1));
-	V rounded = add(b, add(b, u, integer(b, u, 0x7fff)), low);
-
-	return select(b, is_nan(b, x[0]), integer(b, u, 0x7fc0),
-	              shr(b, rounded, integer(b, u, 16)));
-}
-
-static V
-build_load_f16(B *b, const FunctionRow *row, const V *x)
-{
-	V sign = shl(b, and(b, x[0], integer(b, x[0], 0x8000)), integer(b, x[0], 16));
-	V rest = and(b, x[0], integer(b, x[0], 0x7fff));
-	V wide = shl(b, rest, integer(b, x[0], 13));
-	V scaled = mul(b, bits(b, F32, wide), lb_float(b, F32, 0x1p112));
-	V special = add(b, wide, integer(b, x[0], 0x70000000));
-
-	return bits(b, F32, or (b, sign,
-	                        select(b, ge(b, rest, integer(b, x[0], 0x7c00)), special,
-	                               bits(b, U32, scaled))));
-}
-
-static V
-build_store_f16(B *b, const FunctionRow *row, const V *x)
-{
-	V u = bits(b, U32, x[0]), thirteen = integer(b, u, 13);
-	V sign = and(b, shr(b, u, integer(b, u, 16)), integer(b, u, 0x8000));
-	V a = and(b, u, integer(b, u, 0x7fffffff));
-	V odd = and(b, shr(b, a, thirteen), integer(b, u, 1));
-	V normal = add(b, sub(b, a, integer(b, u, 0x38000000)), add(b, integer(b, u, 0xfff), odd));
-	V shifted = add(b, bits(b, F32, a), lb_float(b, F32, 0.5));
-	V small = sub(b, bits(b, U32, shifted), integer(b, u, 0x3f000000));
-	V r = select(b, ge(b, a, integer(b, u, 0x477ff000)), integer(b, u, 0x7c00),
-	             shr(b, normal, thirteen));
-
-	r = select(b, lt(b, a, integer(b, u, 0x38800000)), small, r);
-	r = select(b, gt(b, a, integer(b, u, 0x7f800000)), integer(b, u, 0x7e00), r);
-	return or (b, sign, r);
 }
 
 /* ---- the table */
@@ -164,11 +115,21 @@ build_store_f16(B *b, const FunctionRow *row, const V *x)
 	ROW(name, U64, build), ROW(name, U32, build)
 #define ALL_FLOATS(ROW, name, build) ROW(name, F64, build), ROW(name, F32, build)
 #define TRUTH(name, t) {#name "_" t##_NAME, 1, {t}, BOOL, build_##name, LOOP_##name}
-/* A float to integer storage: the second parameter's type, which is not passed, is the storage. */
-#define CUT(from, storage, text, to) {from##_NAME "_to_" text, 1, {from, storage}, to, build_to_integer}
-#define CUTS(from) CUT(from, S64, "s64", S64), CUT(from, S32, "s32", S32),                       \
-	CUT(from, S16, "s16", S32), CUT(from, S8, "s8", S32), CUT(from, U64, "u64", U64),        \
-	CUT(from, U32, "u32", U32), CUT(from, U16, "u16", U32), CUT(from, U8, "u8", U32)
+/* A number to integer storage. */
+#define CUT(from, stored, text, to, build)                                                       \
+	{from##_NAME "_to_" text, 1, {from}, to, build, .storage = stored}
+#define CUTS(from) CUT(from, S64, "s64", S64, build_to_integer),                                 \
+	CUT(from, S32, "s32", S32, build_to_integer), CUT(from, S16, "s16", S32, build_to_integer), \
+	CUT(from, S8, "s8", S32, build_to_integer), CUT(from, U64, "u64", U64, build_to_integer), \
+	CUT(from, U32, "u32", U32, build_to_integer), CUT(from, U16, "u16", U32, build_to_integer), \
+	CUT(from, U8, "u8", U32, build_to_integer), PACKED(from, build_to_integer)
+#define PACKED(from, build)                                                                      \
+	CUT(from, S4, "s4", S32, build), CUT(from, S2, "s2", S32, build),                        \
+	CUT(from, U4, "u4", U32, build), CUT(from, U2, "u2", U32, build)
+#define LOAD(stored, text, type, build) {"load_" text, 1, {U32}, type, build, .storage = stored}
+#define FORMAT(stored, text) LOAD(stored, text, F32, build_load_format),                         \
+	{"store_" text, 1, {F32}, U32, build_store_format, .storage = stored}
+#define PHILOX(name) {#name "_u64", 3, {U64, U64, U64}, U64, build_philox, LOOP_##name}
 
 static const FunctionRow rows[] = {
 #define SCALAR_FUNCTION(name, f64, f32, ...) ONE(name, F64, f64), ONE(name, F32, f32),
@@ -182,15 +143,19 @@ static const FunctionRow rows[] = {
 	ALL_FLOATS(TWO, min, build_max), ALL_INTEGERS(TWO, min, build_max),
 	TRUTH(is_nan, F64), TRUTH(is_nan, F32), TRUTH(is_finite, F64), TRUTH(is_finite, F32),
 	CUTS(F64), CUTS(F32),
-	{"load_bf16", 1, {U32}, F32, build_load_bf16}, {"store_bf16", 1, {F32}, U32, build_store_bf16},
-	{"load_f16", 1, {U32}, F32, build_load_f16}, {"store_f16", 1, {F32}, U32, build_store_f16},
+	PACKED(S64, build_wrap_packed), PACKED(S32, build_wrap_packed),
+	PACKED(U64, build_wrap_packed), PACKED(U32, build_wrap_packed),
+	LOAD(S4, "s4", S32, build_load_packed), LOAD(S2, "s2", S32, build_load_packed),
+	FORMAT(F16, "f16"), FORMAT(BF16, "bf16"), FORMAT(F8E4M3, "f8e4m3"), FORMAT(F8E5M2, "f8e5m2"),
+	FORMAT(F8E4M3FNUZ, "f8e4m3fnuz"), FORMAT(F8E5M2FNUZ, "f8e5m2fnuz"),
+	FORMAT(F4E2M1, "f4e2m1"), FORMAT(E8M0, "e8m0"),
+	PHILOX(philox), PHILOX(philox_high),
 };
 /* clang-format on */
 
 struct ScalarFunctions {
-	Module *m;
 	Arena *arena;
-	ScalarFunction made[COUNT(rows)];
+	StrMap *made; /* by name */
 };
 
 ScalarFunctions *
@@ -199,38 +164,60 @@ scalar_functions_new(Arena *arena)
 	ScalarFunctions *fs = NEW(arena, ScalarFunctions);
 
 	fs->arena = arena;
+	fs->made = strmap_new(arena);
 	return fs;
 }
 
-static void
-make(ScalarFunctions *fs, const FunctionRow *row, ScalarFunction *f)
+static const ScalarFunction *
+make(ScalarFunctions *fs, const FunctionRow *row)
 {
+	ScalarFunction *f = NEW(fs->arena, ScalarFunction);
 	Kernel *k = kernel_new(fs->arena, row->name, NULL);
 	LoopBuilder *lb = loop_builder(k, NULL, fs->arena);
-	V x[2];
+	V x[MAX_FUNCTION_PARAMS] = {-1, -1, -1};
 
 	for (int i = 0; i < row->n_params; i++)
 		x[i] = lb_param(lb, row->params[i]);
 	f->result = row->build(lb, row, x);
 	kernel_finish(k);
-	f->name = row->name;
+	f->name = k->name;
 	f->n_params = row->n_params;
 	memcpy(f->params, row->params, sizeof(f->params));
 	f->type = row->type;
 	f->body = k;
+	strmap_put(fs->made, f->name, f);
+	return f;
 }
 
 const ScalarFunction *
 scalar_function(ScalarFunctions *fs, const char *name)
 {
-	for (int i = 0; i < COUNT(rows); i++) {
-		if (strcmp(rows[i].name, name) != 0)
-			continue;
-		if (!fs->made[i].body)
-			make(fs, &rows[i], &fs->made[i]);
-		return &fs->made[i];
-	}
-	return NULL;
+	const ScalarFunction *f = strmap_get(fs->made, name);
+
+	for (int i = 0; !f && i < COUNT(rows); i++)
+		if (strcmp(rows[i].name, name) == 0)
+			f = make(fs, &rows[i]);
+	return f;
+}
+
+/* To a float below f32; a row for each way would be hundreds. */
+static const ScalarFunction *
+cast_function(ScalarFunctions *fs, DType from, DType storage, Conversion how)
+{
+	char name[64];
+	bool random = how.round == ROUND_STOCHASTIC;
+
+	snprintf(name, sizeof(name), "%s_to_%s_%s_%s", dtype_info[from].name,
+	         dtype_info[storage].name, rounding_names[how.round], overflow_names[how.overflow]);
+	const ScalarFunction *f = strmap_get(fs->made, name);
+	return f ? f
+	         : make(fs, &(FunctionRow){.name = name,
+	                                   .n_params = random ? 2 : 1,
+	                                   .params = {from, U32},
+	                                   .type = F32,
+	                                   .build = build_cast_format,
+	                                   .storage = storage,
+	                                   .how = how});
 }
 
 const ScalarFunction *
@@ -238,6 +225,8 @@ scalar_function_of(ScalarFunctions *fs, const LoopStatement *s, DType operand)
 {
 	char name[32];
 
+	if (s->kind == LOOP_STATEMENT_CAST && float_format((DType)s->i))
+		return cast_function(fs, operand, (DType)s->i, s->how);
 	if (s->kind == LOOP_STATEMENT_OP)
 		snprintf(name, sizeof(name), "%s_%s", loop_ops[s->op].name,
 		         dtype_info[operand].name);

@@ -10,23 +10,25 @@ typedef struct FunctionRow FunctionRow;
 struct FunctionRow {
 	const char *name;
 	int n_params;
-	DType params[2], type;
+	DType params[MAX_FUNCTION_PARAMS], type;
 	V (*build)(B *b, const FunctionRow *row, const V *x);
-	LoopOp op; /* the op it stands for, where that helps */
+	LoopOp op;      /* the op it stands for, where that helps */
+	DType storage;  /* conversions: the type that is stored */
+	Conversion how; /* casts to small floats */
 };
 
 /* ---- shorthand */
 /* clang-format off */
 #define BINARY(name, op) static inline V name(B *b, V x, V y) { return lb_binary(b, LOOP_##op, x, y); }
 BINARY(add, add) BINARY(sub, sub) BINARY(mul, mul) BINARY(divide, div) BINARY(quotient, quotient)
-BINARY(and, and) BINARY(or, or) BINARY(shl, shl) BINARY(shr, shr)
+BINARY(and, and) BINARY(or, or) BINARY(xor, xor) BINARY(shl, shl) BINARY(shr, shr)
 #define COMPARE(name) static inline V name(B *b, V x, V y) { return lb_compare(b, LOOP_##name, x, y); }
 COMPARE(eq) COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge)
 #define UNARY(name, op) static inline V name(B *b, V x) { return lb_unary(b, LOOP_##op, x); }
 UNARY(neg, neg) UNARY(absolute, abs) UNARY(lower, floor) UNARY(not, not)
 	/* clang-format on */
 
-	static V select(B *b, V c, V x, V y)
+	static inline V select(B *b, V c, V x, V y)
 {
 	return lb_select(b, c, x, y);
 }
@@ -91,6 +93,16 @@ copysign_of(B *b, V x, V y)
 	return bits(b, lb_type(b, x),
 	            or (b, and(b, bits(b, u, x), rest), and(b, bits(b, u, y), sign)));
 }
+
+/* ---- scalar_formats.c: conversions from and to what is stored in fewer bits, by the row's `storage` */
+V build_load_format(B *b, const FunctionRow *row, const V *x);
+V build_store_format(B *b, const FunctionRow *row, const V *x);
+V build_cast_format(B *b, const FunctionRow *row, const V *x);
+V build_load_packed(B *b, const FunctionRow *row, const V *x);
+V build_wrap_packed(B *b, const FunctionRow *row, const V *x);
+
+/* ---- scalar_philox.c */
+V build_philox(B *b, const FunctionRow *row, const V *x);
 
 /* ---- what scalar_function_list.def names: transcendental.c, or a file of a function's own */
 #define SCALAR_FUNCTION(name, f64, f32, ...)             \

@@ -338,6 +338,17 @@ read_reference(Reader *r, FieldKind kind, void *at)
 }
 
 static bool
+read_dtype(Reader *r, DType *out)
+{
+	const char *name = read_name(r);
+
+	if (name && dtype_parse(name, out))
+		return true;
+	read_fault(r, "expected a dtype");
+	return false;
+}
+
+static bool
 read_field(Reader *r, const Field *f, char *at)
 {
 	switch (f->kind) {
@@ -351,13 +362,12 @@ read_field(Reader *r, const Field *f, char *at)
 		}
 		return true;
 	case FIELD_ENUM: return (*(int *)at = read_enum(r, f->names)) >= 0;
-	case FIELD_DTYPE: {
-		const char *name = read_name(r);
-		if (!name || !dtype_parse(name, (DType *)at)) {
-			read_fault(r, "expected a dtype");
-			return false;
-		}
-		return true;
+	case FIELD_DTYPE: return read_dtype(r, (DType *)at);
+	case FIELD_DTYPE_IF_ANY: {
+		DType dtype;
+		bool ok = read_dtype(r, &dtype);
+		*(int *)at = ok ? 1 + (int)dtype : 0;
+		return ok;
 	}
 	case FIELD_INTS: return read_list(r, (Ints *)at);
 	case FIELD_TENSOR: return (*(const Tensor **)at = read_tensor(r)) != NULL;

@@ -136,6 +136,7 @@ read_state(Reader *r, References *references)
 		read_double(r, &s->lr_scale);
 	if (read_word(r, "init"))
 		read_init(r, s);
+	s->init_given = read_word(r, "given");
 	if (read_word(r, "of"))
 		read_reference(r, references, &s->of, NULL);
 	if (read_word(r, "number") && read_small(r, MAX_NUMBER, &number))

@@ -169,6 +169,7 @@ field_is_default(const Field *f, const char *at)
 	case FIELD_INT: return *(const int64_t *)at == 0;
 	case FIELD_FLOAT: return *(const double *)at == 0;
 	case FIELD_BOOL: return !*(const bool *)at;
+	case FIELD_DTYPE_IF_ANY:
 	case FIELD_ENUM: return *(const int *)at == 0;
 	case FIELD_DTYPE: return *(const DType *)at == 0;
 	case FIELD_INTS: return ((const Ints *)at)->n == 0;
@@ -185,6 +186,7 @@ print_field(Text *out, const Field *f, const char *at)
 	case FIELD_BOOL: text_add(out, *(const bool *)at ? "true" : "false"); break;
 	case FIELD_ENUM: text_add(out, f->names[*(const int *)at]); break;
 	case FIELD_DTYPE: text_add(out, dtype_info[*(const DType *)at].name); break;
+	case FIELD_DTYPE_IF_ANY: text_add(out, dtype_info[*(const int *)at - 1].name); break;
 	case FIELD_INTS: print_ints(out, (const Ints *)at); break;
 	case FIELD_TENSOR: print_tensor(out, *(const Tensor *const *)at); break;
 	case FIELD_FUNC: print_symbol(out, '@', (*(Function *const *)at)->name); break;
@@ -376,6 +378,7 @@ print_init(Text *out, const State *s)
 		text_add_double(out, s->init_b);
 		text_add(out, ")");
 	}
+	text_add(out, s->init_given ? " given" : "");
 }
 
 static void

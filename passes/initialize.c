@@ -1,7 +1,8 @@
 /* --init random: where a parameter's first values come from when the file's are not wanted. By what reads
  * it in @forward, as PyTorch's layers do: weights of dot and conv, and biases added to their results,
  * U(-1/sqrt(fan_in), 1/sqrt(fan_in)); tables that gather reads N(0, 0.02); what is multiplied with something
- * that is no product (scales of normalizations) 1; the rest 0. Frozen parameters keep their data. The
+ * that is no product (scales of normalizations) 1; the rest 0. Frozen parameters keep their data, and those that a rule
+ * (--init GLOB=...) initializes what that says. The
  * numbers themselves are drawn at run time from the seed. Linear. */
 #include "passes/pass.h"
 
@@ -87,7 +88,7 @@ run_initialize(Pass *p, Module *m)
 	}
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		if (s->kind != STATE_PARAMETER || !s->trainable)
+		if (s->kind != STATE_PARAMETER || !s->trainable || s->init_given)
 			continue;
 		if (!init_by_readers(s, function_state(f, s)))
 			set_init(s, INIT_ZEROS, 0, 0);
@@ -98,7 +99,7 @@ run_initialize(Pass *p, Module *m)
 
 const PassRow pass_initialize = {.name = "initialize",
                                  .help = "random first values by use",
-                                 .takes = STAGE_FORWARD,
+                                 .takes = STAGE_ANY,
                                  .leaves = STAGE_ANY,
                                  .when = PASS_WHEN_ASKED,
                                  .run = run_initialize};

@@ -52,6 +52,7 @@ typedef struct {
 	const LossRow *row; /* NULL: the graph computes its own */
 	const void *settings;
 	Type target_type;
+	const Tensor *class_weight;
 	int class_axis;
 	State *sum, *count, *correct;
 } LossPass;
@@ -110,10 +111,14 @@ choose_class_axis(LossPass *lp, Type output, Type labels)
 static bool
 check_class_weight(LossPass *lp, Type output)
 {
-	const Tensor *w = lp->options->class_weight;
+	const char *name = lp->options->class_weight;
+	const State *s = name ? module_state(lp->m, name) : NULL;
 
-	if (!w)
+	if (!name)
 		return true;
+	if (!s || !s->data || !dtype_is_float(s->type->dtype))
+		return refuse(lp, "class weights: no state @%s with floats", name);
+	const Tensor *w = lp->class_weight = s->data;
 	if (w->type->rank != 1 || w->type->dims[0] != output->dims[lp->class_axis])
 		return refuse(lp, "--class-weight has %lld numbers, the output %lld classes",
 		              (long long)w->type->n, (long long)output->dims[lp->class_axis]);
@@ -239,6 +244,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	Builder b = {.m = m, .f = f, .loc = loc_name(m, "loss")};
 	Loss l = {.b = &b,
 	          .options = lp->options,
+	          .class_weight = lp->class_weight,
 	          .settings = lp->settings,
 	          .class_axis = lp->class_axis};
 
@@ -324,6 +330,8 @@ static const PassOption loss_options[] = {
          offsetof(LossOptions, target)},
 	{"count", "output that counts targets, -1: none", OPTION_INT, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
+	{"class_weight", "constant state that holds them", OPTION_STRING,
+         offsetof(LossOptions, class_weight)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},
 	{"settings", "NAME=VALUE of the kind's own options, spaces between", OPTION_STRING,

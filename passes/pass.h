@@ -27,15 +27,16 @@ typedef struct {
 	int64_t count;    /* output loss: the output that holds its count; -1: none */
 	int64_t axis;     /* class axis; -1: where the labels lack one */
 	double label_smoothing;
-	const Tensor *class_weight; /* f32 or f64 [classes]; NULL */
-	const char *settings; /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
+	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
+	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
 } LossOptions;
 /* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
 typedef struct {
 	Builder *b;
 	Value *output, *target, *weight; /* weight: [rows], 1 for a real row */
 	const LossOptions *options;
-	const void *settings; /* the struct of the row's own options */
+	const Tensor *class_weight; /* [classes]; NULL: none */
+	const void *settings;       /* the struct of the row's own options */
 	int class_axis;
 	Value *sum, *count; /* f[]: out */
 	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */

@@ -28,6 +28,8 @@ convert_attrs(Module *m, Node *n, DType to)
 		char *at = (char *)n->attr + f->offset;
 		if (f->kind == FIELD_DTYPE)
 			*(DType *)at = map_dtype(*(DType *)at, to);
+		else if (f->kind == FIELD_DTYPE_IF_ANY && *(int *)at)
+			*(int *)at = 1 + (int)map_dtype((DType)(*(int *)at - 1), to);
 		else if (f->kind == FIELD_TENSOR)
 			*(const Tensor **)at = convert_tensor(m, *(const Tensor **)at, to);
 	}

@@ -32,6 +32,7 @@ apply_init(const Rule *r, State *s)
 		return false;
 	}
 	s->data = NULL;
+	s->init_given = true;
 	return true;
 }
 

@@ -88,11 +88,7 @@ Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro
 Status poison_before(Executor *x, const ProgramRecord *p);
 Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);
 
-/* ---- philox.c: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
-typedef struct {
-	uint32_t at[4];
-} Philox;
-Philox philox4x32(const uint32_t counter[4], uint64_t key);
+/* ---- philox.c */
 double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
 double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
 

@@ -23,7 +23,7 @@ GRADC = {
                   ("=cross_entropy:x", "no output \"x\""),
                   ("=cross_entropy,no_such=1", "loss cross_entropy has no option no_such")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam"],
-                    [("=no_such_optimizer", LACKS)]),
+                    [("=no_such_optimizer", LACKS), ("=Adam", LACKS)]),
     "--precision": (["=f32", " f64"],
                     [(f"={name}", LACKS) for name in (
                         "tf32", "bf16", "f16", "fp8", "fp8-current", "mxfp8", "int8",

@@ -1,7 +1,13 @@
 """The lists of passes are the pipeline: what runs, in which order, and where a stage ends."""
 import json
+import os
 import re
+import signal
+import subprocess
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 LOSS = "--loss=cross_entropy"
@@ -58,3 +64,52 @@ def test_a_pass_that_does_not_run_says_when_it_would(run, models):
     model = models / "mlp_digits/model.onnx"
     assert "runs with a loss" in run("dump", model, "--after=autograd", exit=2).stderr
     assert "unknown pass `autogard`" in run("dump", model, "--after=autogard", exit=2).stderr
+
+
+def test_random_values_are_for_what_is_trained_and_has_no_rule(run, models, tmp_path):
+    """--init=random leaves a frozen parameter its numbers, and one with a rule of its own what that says."""
+    model = models / "mlp_digits/model.onnx"
+    done = run("dump", model, "--init=random", "--freeze=0.weight", "--init=0.bias=ones", "--stage=forward")
+    states = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("  state ")}
+    assert " init data f32[128,64] @data" in states['@"0.weight"']
+    assert " init ones given" in states['@"0.bias"']
+    assert " init uniform(" in states['@"2.weight"'] and " init uniform(" in states['@"2.bias"']
+
+
+AWKWARD = 'a,b}"c\'d\\ e\nf'
+
+
+def test_a_reproducer_of_every_pass_outlives_a_crash(rows, run, models, tmp_path):
+    """It lies there when the pass crashes, with its tensors; its first line is the command that replays it."""
+    np.save(tmp_path / "weights.npy", np.linspace(0.5, 1.5, 10, dtype=np.float32))
+    model = onnx.load(models / "mlp_digits/model.onnx")
+    for node in model.graph.node:  # a name that the shell and the list of passes would read
+        node.input[:] = [AWKWARD if i == "0.weight" else i for i in node.input]
+    next(t for t in model.graph.initializer if t.name == "0.weight").name = AWKWARD
+    onnx.save(model, tmp_path / "model.onnx")
+    options = ["--loss=cross_entropy", f"--class-weight={tmp_path / 'weights.npy'}", "--init=random",
+               "--freeze=" + AWKWARD.replace("\\", "?"),
+               *(f"--enable={r['name']}" for r in rows if r["when"] == ASKED)]
+    for name in dict.fromkeys(r["name"] for r in rows):
+        folder = tmp_path / name
+        run("dump", tmp_path / "model.onnx", *options, "--stage=memory", f"--dump-dir={folder}",
+            f"--abort-in={name}", exit=-signal.SIGABRT)
+        file = folder / f"gradc-{name}.gir"
+        assert {f.name for f in folder.iterdir()} >= {file.name, f"gradc-{name}.safetensors"}
+        first = file.read_text().splitlines()[0]
+        assert first.startswith("; replay with: gradc opt ")
+        command = first.removeprefix("; replay with: gradc ")
+        gradc = Path(os.environ.get("GRADC_BUILD", "build")).resolve() / "gradc"
+        for extra, code in ("", 0), (f" --abort-in={name}", -signal.SIGABRT):
+            done = subprocess.run(["bash", "-c", f"exec {gradc} {command}{extra} -o {tmp_path / 'out.gir'}"],
+                                  capture_output=True, text=True, cwd=tmp_path)
+            assert done.returncode == code, f"{command}\n{done.stderr}"
+        if name == "trainable":
+            frozen = [line for line in (tmp_path / "out.gir").read_text().splitlines()
+                      if line.startswith("  state") and "trainable" not in line]
+            assert len(frozen) == 2 and any("--freeze=" in line for line in frozen)
+
+
+def test_reproducers_of_passes_that_ran_are_gone(run, models, tmp_path):
+    run("dump", models / "mlp_digits/model.onnx", LOSS, "--stage=memory", f"--dump-dir={tmp_path / 'd'}")
+    assert {f.name for f in (tmp_path / "d").iterdir()} == {"memory.gir", "memory.safetensors"}

@@ -182,7 +182,8 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 	Module *m = read_text(o->input, arena, diag);
 	if (m) {
 		Stage stage = stage_of_text(m);
-		if (pipeline_run(&p, m, &stage, &mo, diag))
+		if ((!o->stage || parse_stage(o->stage, &stage, diag)) &&
+		    pipeline_run(&p, m, &stage, &mo, diag))
 			write_module(m, o->output, o->format, arena, diag);
 	}
 	module_free(m);

@@ -57,7 +57,10 @@ arguments(Run *r, const Function *f, EvalTensor *args)
 
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *p = f->params.at[i];
-		if (p->param == PARAM_SAMPLE_WEIGHT || p->param == PARAM_HYPERPARAMETER)
+		if (p->param == PARAM_HYPERPARAMETER &&
+		    p->type->dtype == U64) /* seed, step, offset */
+			args[i] = eval_tensor_new(r->s->arena, p->type);
+		else if (p->param == PARAM_SAMPLE_WEIGHT || p->param == PARAM_HYPERPARAMETER)
 			args[i] = ones(r, p->type);
 		else
 			ok &= input_for(r->s, r->inputs, r->n_inputs, p, &args[i]);

@@ -220,8 +220,8 @@ static const OptionRow option_rows[] = {
 	 AT(engine)},
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real)},
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format)},
-	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far", TAKES_CHOICE,
-	 AT(stage), .nth = nth_language, .group = "Inspection"},
+	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far; for opt: where the text "
+	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection"},
 	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format)},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true},
@@ -238,6 +238,7 @@ static const OptionRow option_rows[] = {
 	 TAKES_CALL, AT(pass_options), .set = add_pass_option},
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each)},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes)},
+	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass}, /* for tests */
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table)},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "

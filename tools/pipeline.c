@@ -265,5 +265,6 @@ manager_options(const Options *o, Arena *arena)
 	                            .verify_each = true,
 #endif
 	                            .time_passes = o->time_passes,
-	                            .reproducer_dir = o->dump_dir};
+	                            .reproducer_dir = o->dump_dir,
+	                            .abort_in = o->abort_in};
 }

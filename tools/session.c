@@ -509,8 +509,12 @@ read_class_weight(Session *s)
 		           s->o->class_weight);
 		return false;
 	}
-	s->loss.class_weight = tensor_new(s->m, type_new(s->m, info.dtype, info.rank, info.dims),
-	                                  data);
+	Type type = type_new(s->m, info.dtype, info.rank, info.dims);
+	State *state = state_new(s->m, module_fresh_name(s->m, "class_weight"), type,
+	                         STATE_CONSTANT, LIFE_CONSTANT);
+	state->init = INIT_DATA;
+	state->data = tensor_new(s->m, type, data);
+	s->loss.class_weight = state->name;
 	return true;
 }
 

@@ -13,7 +13,7 @@ typedef struct {
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc,
 		*emit;
-	const char *data_parallel, *table, *ignored;
+	const char *data_parallel, *table, *ignored, *abort_in;
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
@@ -74,7 +74,7 @@ const PassRow *const *pass_rows(int *n); /* both lists, as they run: a pass may 
 PassManagerOptions manager_options(const Options *o, Arena *arena);
 const char *const *terminated(Arena *arena, const StringList *list); /* with a NULL behind */
 
-/* ---- emit.c: tables, link */
+/* ---- executable.c: tables, link */
 /* Runs the remaining passes and links. embed_export: with the optimizer and the export template. false
  * after reporting. */
 bool session_link(Session *s, const char *path, bool embed_export);

@@ -14,18 +14,22 @@ typedef struct {
 	const Kernel *k;
 	DType *types; /* by scalar */
 	int depth;
-	LoopValue lane_of[MAX_ACCUMULATORS]; /* accumulators of the vector loop being printed */
-	int n_lanes;
+	const LoopStatement *vector_loop; /* with accumulators, being printed; NULL: none */
 } CPrinter;
 
 static const char *const compute_names[N_DTYPES] = {
 	[F64] = "double",   [F32] = "float",    [S64] = "int64_t", [S32] = "int32_t",
 	[U64] = "uint64_t", [U32] = "uint32_t", [BOOL] = "_Bool"};
+/* What memory holds: an element, of formats that C lacks its bits, or a byte of several. */
 static const char *const storage_names[N_DTYPES] = {
-	[F64] = "double",   [F32] = "float",    [F16] = "uint16_t", [BF16] = "uint16_t",
-	[S64] = "int64_t",  [S32] = "int32_t",  [S16] = "int16_t",  [S8] = "int8_t",
-	[U64] = "uint64_t", [U32] = "uint32_t", [U16] = "uint16_t", [U8] = "uint8_t",
-	[BOOL] = "uint8_t"};
+	[F64] = "double",         [F32] = "float",          [F16] = "uint16_t",
+	[BF16] = "uint16_t",      [F8E4M3] = "uint8_t",     [F8E5M2] = "uint8_t",
+	[F8E4M3FNUZ] = "uint8_t", [F8E5M2FNUZ] = "uint8_t", [F4E2M1] = "uint8_t",
+	[E8M0] = "uint8_t",       [S64] = "int64_t",        [S32] = "int32_t",
+	[S16] = "int16_t",        [S8] = "int8_t",          [S4] = "uint8_t",
+	[S2] = "uint8_t",         [U64] = "uint64_t",       [U32] = "uint32_t",
+	[U16] = "uint16_t",       [U8] = "uint8_t",         [U4] = "uint8_t",
+	[U2] = "uint8_t",         [BOOL] = "uint8_t"};
 
 static void
 indent(CPrinter *p)
@@ -134,40 +138,88 @@ print_cast(CPrinter *p, const LoopStatement *s)
 	const ScalarFunction *f = scalar_function_of(p->functions, s, p->types[x]);
 
 	if (f)
-		print_call(p, f, &x);
+		print_call(p, f, s->operands);
 	else if (storage == BOOL)
 		text_printf(p->out, "v%d != 0", x);
-	else if (storage == F16 || storage == BF16)
-		text_printf(p->out, "gradc_load_%s(gradc_store_%s((float)v%d))",
-		            dtype_info[storage].name, dtype_info[storage].name, x);
 	else if (dtype_is_float(to))
 		text_printf(p->out, "(%s)v%d", compute_names[to], x);
 	else
 		text_printf(p->out, "(%s)(%s)v%d", compute_names[to], storage_names[storage], x);
 }
 
+static bool
+is_packed(DType d)
+{
+	return dtype_info[d].bits < 8;
+}
+
+/* "load_s4": how memory's bits become a number, and back; NULL: as C converts them. */
+static const ScalarFunction *
+storage_function(CPrinter *p, const char *name, DType storage)
+{
+	char full[32];
+
+	snprintf(full, sizeof(full), "%s_%s", name, dtype_info[storage].name);
+	return scalar_function(p->functions, full);
+}
+
+/* Of several elements in a byte the bits of one. */
+static void
+print_packed(CPrinter *p, const char *access, const LoopStatement *s)
+{
+	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
+
+	text_printf(p->out, "gradc_packed_%s(%s, ", access, b->name);
+	print_affine(p->out, s->place);
+	text_printf(p->out, ", %d", dtype_info[b->type->dtype].bits);
+}
+
 static void
 print_load(CPrinter *p, const LoopStatement *s)
 {
 	DType d = p->k->buffers.at[s->buffer].type->dtype;
+	const ScalarFunction *f = storage_function(p, "load", d);
 
-	if (d == F16 || d == BF16)
-		text_printf(p->out, "gradc_load_%s(", dtype_info[d].name);
-	print_place(p, s);
-	text_add(p->out, d == F16 || d == BF16 ? ")" : d == BOOL ? " != 0" : "");
+	if (f)
+		text_printf(p->out, "gradc_%s(", f->name);
+	if (is_packed(d)) {
+		print_packed(p, "load", s);
+		text_add(p->out, ")");
+	} else {
+		print_place(p, s);
+	}
+	text_add(p->out, f ? ")" : d == BOOL ? " != 0" : "");
 }
 
 static void
 print_store(CPrinter *p, const LoopStatement *s)
 {
 	DType d = p->k->buffers.at[s->buffer].type->dtype;
+	const ScalarFunction *f = storage_function(p, "store", d);
 
-	print_place(p, s);
-	if (d == F16 || d == BF16)
-		text_printf(p->out, " = (uint16_t)gradc_store_%s(v%d);\n", dtype_info[d].name,
+	if (is_packed(d)) {
+		print_packed(p, "store", s);
+		text_printf(p->out, f ? ", gradc_%s(v%d)" : ", %s(uint32_t)v%d", f ? f->name : "",
 		            s->operands[0]);
-	else
-		text_printf(p->out, " = (%s)v%d;\n", storage_names[d], s->operands[0]);
+		text_add(p->out, ");\n");
+		return;
+	}
+	print_place(p, s);
+	text_printf(p->out, f ? " = (%s)gradc_%s(v%d);\n" : " = (%s)%sv%d;\n", storage_names[d],
+	            f ? f->name : "", s->operands[0]);
+}
+
+/* Lanes that store into one byte run one after the other. */
+static bool
+stores_packed(const CPrinter *p, int from, int to)
+{
+	for (int i = from; i < to; i++) {
+		const LoopStatement *s = &p->k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_STORE &&
+		    is_packed(p->k->buffers.at[s->buffer].type->dtype))
+			return true;
+	}
+	return false;
 }
 
 /* ---- accumulators */
@@ -227,9 +279,7 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 {
 	int64_t full = s->extent / LOOP_LANES * LOOP_LANES;
 
-	for (int i = 0; i < s->n_accumulators; i++)
-		p->lane_of[i] = s->accumulators[i].scalar;
-	p->n_lanes = s->n_accumulators;
+	p->vector_loop = s;
 	for (int part = 0; part < 2; part++) {
 		int64_t from = part ? full : 0, to = part ? s->extent : full;
 		if (from == to)
@@ -237,7 +287,8 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 		indent(p);
 		text_printf(p->out, "for (int64_t block = %lld; block < %lld; block += %d) {\n",
 		            (long long)from, (long long)to, LOOP_LANES);
-		text_add(p->out, "#pragma omp simd\n");
+		if (!stores_packed(p, at, s->match))
+			text_add(p->out, "#pragma omp simd\n");
 		p->depth++;
 		indent(p);
 		text_printf(p->out, "for (int lane = 0; lane < %lld; lane++) {\n",
@@ -253,7 +304,7 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 		indent(p);
 		text_add(p->out, "}\n");
 	}
-	p->n_lanes = 0;
+	p->vector_loop = NULL;
 }
 
 static void
@@ -288,7 +339,7 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 		print_lane_tree(p, s);
 		return;
 	}
-	if (s->mode == LOOP_VECTOR)
+	if (s->mode == LOOP_VECTOR && !stores_packed(p, at, s->match))
 		text_add(p->out, "#pragma omp simd\n");
 	indent(p);
 	if (s->mode == LOOP_PARALLEL)
@@ -314,8 +365,8 @@ print_accumulate(CPrinter *p, const LoopStatement *s)
 	char to[64], with[64];
 	bool lanes = false;
 
-	for (int i = 0; i < p->n_lanes; i++)
-		lanes |= p->lane_of[i] == s->operands[1];
+	for (int i = 0; p->vector_loop && i < p->vector_loop->n_accumulators; i++)
+		lanes |= p->vector_loop->accumulators[i].scalar == s->operands[1];
 	snprintf(to, sizeof(to), lanes ? "v%d_lanes[lane]" : "v%d", s->operands[1]);
 	snprintf(with, sizeof(with), "v%d", s->operands[0]);
 	print_combine(p, kinds[s->op], s->type, to, with);
@@ -413,12 +464,10 @@ print_function(CPrinter *p, const ScalarFunction *f)
 }
 
 static void
-print_function_named(CPrinter *p, const char *name, DType storage)
+print_function_named(CPrinter *p, const char *name, DType type)
 {
-	char full[32];
+	const ScalarFunction *f = storage_function(p, name, type);
 
-	snprintf(full, sizeof(full), "%s_%s", name, dtype_info[storage].name);
-	const ScalarFunction *f = scalar_function(p->functions, full);
 	if (f)
 		print_function(p, f);
 }
@@ -431,14 +480,9 @@ print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 		const ScalarFunction *f = NULL;
 
 		if (s->kind == LOOP_STATEMENT_OP || s->kind == LOOP_STATEMENT_CAST)
-			f = scalar_function_of(p->functions, s,
-			                       types[s->operands[s->n_operands - 1]]);
+			f = scalar_function_of(p->functions, s, function_operand(s, types));
 		if (f)
 			print_function(p, f);
-		if (s->kind == LOOP_STATEMENT_CAST) {
-			print_function_named(p, "load", (DType)s->i);
-			print_function_named(p, "store", (DType)s->i);
-		}
 		if (s->kind == LOOP_STATEMENT_FOR)
 			for (int a = 0; a < s->n_accumulators; a++)
 				print_function_named(
@@ -491,7 +535,15 @@ static const char prelude[] =
 	"GRADC_BITS(double, int64_t, gradc_f64_bits_s64)\n"
 	"GRADC_BITS(int64_t, double, gradc_s64_bits_f64)\n"
 	"GRADC_BITS(float, int32_t, gradc_f32_bits_s32)\n"
-	"GRADC_BITS(int32_t, float, gradc_s32_bits_f32)\n";
+	"GRADC_BITS(int32_t, float, gradc_s32_bits_f32)\n"
+	"static inline __attribute__((always_inline)) uint32_t\n"
+	"gradc_packed_load(const uint8_t *at, int64_t i, int bits)\n"
+	"{ return at[i / (8 / bits)] >> i % (8 / bits) * bits & ((1u << bits) - 1); }\n"
+	"static inline __attribute__((always_inline)) void\n"
+	"gradc_packed_store(uint8_t *at, int64_t i, int bits, uint32_t x)\n"
+	"{ const int shift = (int)(i % (8 / bits)) * bits;\n"
+	"  const uint32_t mask = (1u << bits) - 1; at += i / (8 / bits);\n"
+	"  *at = (uint8_t)((*at & ~(mask << shift)) | (x & mask) << shift); }\n";
 
 void
 c_print_part(Text *out, const KernelPart *part, const char *suffix)

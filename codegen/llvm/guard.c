@@ -113,7 +113,8 @@ guard_of(Arena *arena, const Scalars *s, const LoopStatement *select)
 	Guard g = {.load = load};
 	int64_t otherwise;
 
-	if (!load || load->kind != LOOP_STATEMENT_LOAD || s->uses[load->result] != 1 ||
+	if (!load || load->kind != LOOP_STATEMENT_LOAD ||
+	    is_packed(s->k->buffers.at[load->buffer].type->dtype) || s->uses[load->result] != 1 ||
 	    !is_constant(s, select->operands[2], &otherwise) || otherwise != 0 ||
 	    !free_place(s, &g) || !add_condition(s, &g, select->operands[0]))
 		return NULL;

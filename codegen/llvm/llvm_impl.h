@@ -35,6 +35,11 @@ typedef struct {
 /* ---- scalar.c: types, constants, operations and conversions, on scalars and vectors alike */
 LLVMTypeRef llvm_type(const Printer *p, DType type);    /* of a scalar */
 LLVMTypeRef storage_type(const Printer *p, DType type); /* as memory holds it: bool is a byte */
+static inline bool
+is_packed(DType type) /* several elements in a byte */
+{
+	return dtype_info[type].bits < 8;
+}
 V llvm_word(const Printer *p, int64_t value);
 V llvm_constant(const Printer *p, DType type, double f, int64_t i);
 bool is_vector(V x);

@@ -228,11 +228,102 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 	LLVMSetAlignment(LLVMBuildStore(p->b, x, at), (unsigned)dtype_bytes(storage, 1));
 }
 
+/* To one place for all lanes the last one stores. */
+static V
+last_lane(const Printer *p, V x)
+{
+	return is_vector(x) ? LLVMBuildExtractElement(p->b, x, llvm_word(p, p->active - 1), "") : x;
+}
+
+/* ---- several elements in a byte */
+
+/* An integer of x's type, in all its lanes. */
+static V
+same_lanes(const Printer *p, V x, int64_t value)
+{
+	LLVMTypeRef t = LLVMTypeOf(x);
+	V one = LLVMConstInt(is_vector(x) ? LLVMGetElementType(t) : t, (unsigned long long)value,
+	                     true);
+
+	return is_vector(x) ? widen(p, one) : one;
+}
+
+/* Where the byte of an element is, and how far up in it the element lies. */
+typedef struct {
+	V byte, shift;
+} PackedPlace;
+
+static PackedPlace
+packed_place(const Printer *p, DType storage, V base, V place)
+{
+	LLVMTypeRef byte = LLVMInt8TypeInContext(p->context);
+	int bits = dtype_info[storage].bits, per_byte = 8 / bits;
+	V number = LLVMBuildUDiv(p->b, place, same_lanes(p, place, per_byte), "");
+	V within = LLVMBuildAnd(p->b, place, same_lanes(p, place, per_byte - 1), "");
+	V shift = LLVMBuildMul(p->b, within, same_lanes(p, within, bits), "");
+	LLVMTypeRef wide = is_vector(place) ? LLVMVectorType(byte, LOOP_LANES) : byte;
+
+	return (PackedPlace){llvm_address(p, byte, base, number),
+	                     LLVMBuildTrunc(p->b, shift, wide, "")};
+}
+
+static V
+load_packed(Printer *p, const LoopStatement *s, DType storage)
+{
+	LLVMTypeRef byte = LLVMInt8TypeInContext(p->context);
+	V place = emit_affine(p, s->place), x;
+	PackedPlace at = packed_place(p, storage, p->buffers[s->buffer], place);
+
+	if (is_vector(place)) {
+		LLVMTypeRef wide = LLVMVectorType(byte, LOOP_LANES);
+		V args[] = {at.byte, alignment(p, U8), all_lanes(p), LLVMConstNull(wide)};
+		x = call_intrinsic(p, "llvm.masked.gather",
+		                   (LLVMTypeRef[]){wide, LLVMTypeOf(at.byte)}, 2, args, 4);
+	} else {
+		x = LLVMBuildLoad2(p->b, byte, at.byte, "");
+	}
+	x = LLVMBuildLShr(p->b, x, at.shift, "");
+	return LLVMBuildAnd(p->b, x, same_lanes(p, x, (1 << dtype_info[storage].bits) - 1), "");
+}
+
+static void
+store_one_packed(const Printer *p, DType storage, V base, V place, V x)
+{
+	LLVMTypeRef byte = LLVMInt8TypeInContext(p->context);
+	PackedPlace at = packed_place(p, storage, base, place);
+	V mask = LLVMConstInt(byte, (1ull << dtype_info[storage].bits) - 1, false);
+	V others = LLVMBuildNot(p->b, LLVMBuildShl(p->b, mask, at.shift, ""), "");
+	V old = LLVMBuildAnd(p->b, LLVMBuildLoad2(p->b, byte, at.byte, ""), others, "");
+
+	x = LLVMBuildShl(p->b, LLVMBuildAnd(p->b, x, mask, ""), at.shift, "");
+	LLVMBuildStore(p->b, LLVMBuildOr(p->b, old, x, ""), at.byte);
+}
+
+/* Lane after lane: they share bytes. */
+static void
+store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
+{
+	V place = emit_affine(p, s->place), base = p->buffers[s->buffer];
+
+	if (!is_vector(place)) {
+		store_one_packed(p, storage, base, place, last_lane(p, x));
+		return;
+	}
+	x = widen(p, x);
+	for (int i = 0; i < p->active; i++)
+		store_one_packed(p, storage, base,
+		                 LLVMBuildExtractElement(p->b, place, llvm_word(p, i), ""),
+		                 LLVMBuildExtractElement(p->b, x, llvm_word(p, i), ""));
+}
+
 V
 emit_load(Printer *p, const LoopStatement *s)
 {
 	DType storage = p->k->buffers.at[s->buffer].type->dtype;
 	LLVMTypeRef t = storage_type(p, storage);
+
+	if (is_packed(storage))
+		return from_storage(p, storage, load_packed(p, s, storage));
 	Place place = split_place(p, s->place);
 	V base = p->buffers[s->buffer], x;
 
@@ -270,13 +361,6 @@ emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask)
 	return from_storage(p, storage, masked_load(p, storage, at, mask));
 }
 
-/* To one place for all lanes the last one stores. */
-static V
-last_lane(const Printer *p, V x)
-{
-	return is_vector(x) ? LLVMBuildExtractElement(p->b, x, llvm_word(p, p->active - 1), "") : x;
-}
-
 void
 emit_store(Printer *p, const LoopStatement *s)
 {
@@ -286,6 +370,10 @@ emit_store(Printer *p, const LoopStatement *s)
 	V base = p->buffers[s->buffer];
 	V x = to_storage(p, storage, p->frame.values[s->operands[0]]);
 
+	if (is_packed(storage)) {
+		store_packed(p, s, storage, x);
+		return;
+	}
 	if (!place.varying && place.step == 0) {
 		LLVMBuildStore(p->b, last_lane(p, x), first_address(p, t, base, &place));
 		return;

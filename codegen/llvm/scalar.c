@@ -18,11 +18,12 @@ llvm_type(const Printer *p, DType type)
 	return LLVMIntTypeInContext(p->context, type == BOOL ? 1 : (unsigned)bits);
 }
 
-/* As memory holds it: f16 and bf16 are their bits, bool is a byte. */
+/* As memory holds it: small floats are their bits, bool and several elements together a byte. */
 LLVMTypeRef
 storage_type(const Printer *p, DType type)
 {
-	return type == BOOL ? LLVMInt8TypeInContext(p->context) : llvm_type(p, type);
+	return type == BOOL || is_packed(type) ? LLVMInt8TypeInContext(p->context)
+	                                       : llvm_type(p, type);
 }
 
 V
@@ -206,13 +207,16 @@ emit_op(Printer *p, const Frame *frame, const LoopStatement *s)
 }
 
 /* ---- conversions */
+
+/* "load_bf16": what makes memory's bits a number, and back; x as it is where there is no such function. */
 static V
-call_function(Printer *p, const char *name, DType storage, V x)
+by_function(Printer *p, const char *name, DType storage, V x)
 {
 	char full[32];
 
 	snprintf(full, sizeof(full), "%s_%s", name, dtype_info[storage].name);
-	return emit_function(p, scalar_function(p->functions, full), &x);
+	const ScalarFunction *f = scalar_function(p->functions, full);
+	return f ? emit_function(p, f, &x) : x;
 }
 
 static V
@@ -239,14 +243,16 @@ emit_cast(Printer *p, const Frame *frame, const LoopStatement *s)
 	V x = frame->values[s->operands[0]];
 	const ScalarFunction *f = scalar_function_of(p->functions, s, from);
 
-	if (f)
-		return emit_function(p, f, &x);
+	if (f) {
+		V operands[] = {x, s->n_operands > 1 ? frame->values[s->operands[1]] : NULL};
+		if (operands[1] && is_vector(x) != is_vector(operands[1])) {
+			operands[0] = widen(p, operands[0]);
+			operands[1] = widen(p, operands[1]);
+		}
+		return emit_function(p, f, operands);
+	}
 	if (storage == BOOL)
 		return build_compare(p, LOOP_ne, from, x, LLVMConstNull(LLVMTypeOf(x)));
-	if (storage == F16 || storage == BF16) {
-		x = call_function(p, "store", storage, to_float(p, from, F32, x));
-		return call_function(p, "load", storage, x);
-	}
 	if (dtype_is_float(s->type))
 		return to_float(p, from, s->type, x);
 	x = resize_integer(p, x, storage_type(p, storage), dtype_info[from].class == CLASS_SIGNED);
@@ -262,9 +268,9 @@ from_storage(Printer *p, DType storage, V x)
 
 	if (storage == BOOL)
 		return build_compare(p, LOOP_ne, U8, x, LLVMConstNull(LLVMTypeOf(x)));
-	if (storage == F16 || storage == BF16)
-		return call_function(p, "load", storage,
-		                     resize_integer(p, x, llvm_type(p, U32), false));
+	if (float_format(storage) || is_packed(storage))
+		return by_function(p, "load", storage,
+		                   resize_integer(p, x, llvm_type(p, U32), false));
 	if (dtype_is_float(storage))
 		return x;
 	return resize_integer(p, x, llvm_type(p, type), dtype_info[storage].class == CLASS_SIGNED);
@@ -273,9 +279,9 @@ from_storage(Printer *p, DType storage, V x)
 V
 to_storage(Printer *p, DType storage, V x)
 {
-	if (storage == F16 || storage == BF16)
-		x = call_function(p, "store", storage, x);
-	if (dtype_is_float(storage) && storage != F16 && storage != BF16)
+	if (float_format(storage))
+		x = by_function(p, "store", storage, x);
+	else if (dtype_is_float(storage))
 		return x;
 	return resize_integer(p, x, storage_type(p, storage), false);
 }

@@ -49,7 +49,7 @@ celu(OnnxNode *n, Value *x)
 	double alpha = want_float(n, "alpha", 1);
 
 	if (alpha == 0) {
-		fault(n, "alpha is 0");
+		report_invalid(n, "alpha is 0");
 		return NULL;
 	}
 	return positive_else(n, x, x, exponential_below(n, x, alpha, alpha));
@@ -138,7 +138,7 @@ gelu(OnnxNode *n, Value *x)
 		Value *inner = e_binary(n, OP_add, x, e_with(n, OP_mul, cube, 0.044715f));
 		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, sqrt(0.63661977236758134308f)));
 	} else {
-		fault(n, "approximate is neither none nor tanh");
+		report_invalid(n, "approximate is neither none nor tanh");
 		return NULL;
 	}
 	return e_binary(n, OP_mul, e_with(n, OP_mul, x, 0.5), e_with(n, OP_add, t, 1));
@@ -149,7 +149,7 @@ import_activation(OnnxNode *n)
 {
 	Value *x = n->extra->flag ? want_input(n, 0) : want_float_input(n, 0);
 
-	give(n, 0, x ? n->extra->pre(n, x) : NULL);
+	set_output(n, 0, x ? n->extra->pre(n, x) : NULL);
 }
 
 static Value *
@@ -169,9 +169,10 @@ import_prelu(OnnxNode *n)
 	Value *x = want_float_input(n, 0), *slope = want_input(n, 1);
 
 	if (x && slope)
-		give(n, 0,
-		     positive_else(n, x, x,
-		                   e_binary(n, OP_mul, x, e_broadcast(n, slope, shape_of(x)))));
+		set_output(
+			n, 0,
+			positive_else(n, x, x,
+		                      e_binary(n, OP_mul, x, e_broadcast(n, slope, shape_of(x)))));
 }
 
 #define ACTIVATION(name, since, fn)                                  \

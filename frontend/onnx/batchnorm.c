@@ -17,9 +17,9 @@ inference_form(OnnxNode *n, const BatchNorm *bn)
 	Value *d = e_binary(n, OP_sub, bn->x, e_channel(n, bn->mean, bn->x, 1));
 	Value *y = e_binary(n, OP_mul, d, e_channel(n, factor, bn->x, 1));
 
-	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
+	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
 	for (int i = 1; i < n_outputs(n); i++)
-		give(n, i, i % 2 ? bn->mean : bn->variance);
+		set_output(n, i, i % 2 ? bn->mean : bn->variance);
 }
 
 static void
@@ -32,9 +32,9 @@ update(OnnxNode *n, Value *running, Value *batch, int input, int output)
 		e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
 	State *state = input_state(n, input);
 
-	give(n, output, next);
+	set_output(n, output, next);
 	if (output + 2 < n_outputs(n)) /* opset 13 and before: saved batch statistics */
-		give(n, output + 2, batch);
+		set_output(n, output + 2, batch);
 	if (!state || !next)
 		return;
 	vec_push(n->im->arena, &n->im->pending_states, state);
@@ -52,7 +52,7 @@ training_form(OnnxNode *n, const BatchNorm *bn)
 			axes.at[axes.n++] = i;
 	Value *y = e_normalize(n, bn->x, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
 	y = e_binary(n, OP_mul, y, e_channel(n, bn->scale, bn->x, 1));
-	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
+	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
 	Value *d = e_binary(n, OP_sub, bn->x, mean);
 	Value *variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, false);
 	update(n, bn->mean, e_reshape(n, mean, channels), 3, 1);
@@ -70,11 +70,11 @@ import_batch_norm(OnnxNode *n)
 	if (!bn.x || !bn.scale || !bn.bias || !bn.mean || !bn.variance)
 		return;
 	if (bn.x->type->rank < 2) {
-		fault(n, "input of rank %d, needs 2 or more", bn.x->type->rank);
+		report_invalid(n, "input of rank %d, needs 2 or more", bn.x->type->rank);
 		return;
 	}
 	if (!want_int(n, "spatial", 1)) {
-		unsupported(n, "spatial = 0");
+		report_unsupported(n, "spatial = 0");
 		return;
 	}
 	if (!training && n->im->options->restore_train_mode && n->im->repairs &&

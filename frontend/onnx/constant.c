@@ -36,25 +36,25 @@ import_constant(OnnxNode *n)
 	const AttributeProto *a = n->proto->n_attribute == 1 ? n->proto->attribute[0] : NULL;
 
 	if (w && (w->tied ? w->tied->state : w->state) && !w->as_constant) {
-		give(n, 0, weight_value(n->im, w));
+		set_output(n, 0, weight_value(n->im, w));
 		return;
 	}
 	if (!a) {
-		fault(n, "%zu attributes, needs one", n->proto->n_attribute);
+		report_invalid(n, "%zu attributes, needs one", n->proto->n_attribute);
 		return;
 	}
 	if (!strcmp(a->name, "value"))
-		give(n, 0, a->t ? tensor_value(n, a->t) : NULL);
+		set_output(n, 0, a->t ? tensor_value(n, a->t) : NULL);
 	else if (!strcmp(a->name, "value_float"))
-		give(n, 0, list_value(n, F32, 0, 1, &a->f));
+		set_output(n, 0, list_value(n, F32, 0, 1, &a->f));
 	else if (!strcmp(a->name, "value_floats"))
-		give(n, 0, list_value(n, F32, 1, a->n_floats, a->floats));
+		set_output(n, 0, list_value(n, F32, 1, a->n_floats, a->floats));
 	else if (!strcmp(a->name, "value_int"))
-		give(n, 0, list_value(n, S64, 0, 1, &a->i));
+		set_output(n, 0, list_value(n, S64, 0, 1, &a->i));
 	else if (!strcmp(a->name, "value_ints"))
-		give(n, 0, list_value(n, S64, 1, a->n_ints, a->ints));
+		set_output(n, 0, list_value(n, S64, 1, a->n_ints, a->ints));
 	else
-		unsupported(n, "attribute %s", quoted(n->im->model, a->name));
+		report_unsupported(n, "attribute %s", quoted(n->im->model, a->name));
 }
 
 /* The value of one element, 0 of f32 by default, broadcast. */
@@ -68,13 +68,13 @@ import_constant_of_shape(OnnxNode *n)
 	if (!want_constant_ints(n, 0, &shape) || !one)
 		return;
 	if (one->type->n != 1) {
-		fault(n, "value has %lld elements, needs one", (long long)one->type->n);
+		report_invalid(n, "value has %lld elements, needs one", (long long)one->type->n);
 		return;
 	}
 	int64_t baked = n->im->baked_batch;
 	if (baked && shape.n && shape.at[0] == baked)
 		shape.at[0] = n->im->options->batch;
-	give(n, 0, e_broadcast_axes(n, e_reshape(n, one, (Ints){0}), shape, (Ints){0}));
+	set_output(n, 0, e_broadcast_axes(n, e_reshape(n, one, (Ints){0}), shape, (Ints){0}));
 }
 
 /* start + i delta */
@@ -89,14 +89,14 @@ import_range(OnnxNode *n)
 		return;
 	double count = delta ? ceil((limit - start) / delta) : NAN;
 	if (!(count < (double)MAX_ELEMENTS)) {
-		fault(n, "from %g to %g in steps of %g", start, limit, delta);
+		report_invalid(n, "from %g to %g in steps of %g", start, limit, delta);
 		return;
 	}
 	Ints shape = {.n = 1, .at = {count > 0 ? (int64_t)count : 0}};
 	Value *y = e_iota(n, x->type->dtype, shape, 0);
 	if (delta != 1)
 		y = e_with(n, OP_mul, y, delta);
-	give(n, 0, start ? e_with(n, OP_add, y, start) : y);
+	set_output(n, 0, start ? e_with(n, OP_add, y, start) : y);
 }
 
 static void
@@ -112,7 +112,7 @@ import_shape(OnnxNode *n)
 	end = end < 0 ? end + rank : end;
 	start = start < 0 ? 0 : start > rank ? rank : start;
 	end = end < start ? start : end > rank ? rank : end;
-	give(n, 0, e_constant_ints(n, (int)(end - start), x->type->dims + start));
+	set_output(n, 0, e_constant_ints(n, (int)(end - start), x->type->dims + start));
 }
 
 static void
@@ -120,7 +120,7 @@ import_size(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
 
-	give(n, 0, x ? e_reshape(n, e_constant_ints(n, 1, &x->type->n), (Ints){0}) : NULL);
+	set_output(n, 0, x ? e_reshape(n, e_constant_ints(n, 1, &x->type->n), (Ints){0}) : NULL);
 }
 
 static void
@@ -132,14 +132,14 @@ import_eye_like(OnnxNode *n)
 	if (!x)
 		return;
 	if (x->type->rank != 2) {
-		fault(n, "rank %d, needs 2", x->type->rank);
+		report_invalid(n, "rank %d, needs 2", x->type->rank);
 		return;
 	}
 	if (!want_dtype(n, want_int(n, "dtype", tensor_onnx_type(x->type->dtype)), &to))
 		return;
 	Value *row = e_iota(n, S64, shape_of(x), 0), *column = e_iota(n, S64, shape_of(x), 1);
 	row = e_with(n, OP_add, row, (double)want_int(n, "k", 0));
-	give(n, 0, e_cast(n, e_binary(n, OP_eq, row, column), to));
+	set_output(n, 0, e_cast(n, e_binary(n, OP_eq, row, column), to));
 }
 
 const ImportRow import_constant_rows[] = {

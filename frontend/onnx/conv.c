@@ -27,13 +27,13 @@ want_positive(OnnxNode *n, const char *name, int spatial, Ints *out)
 		return !n->failed;
 	}
 	if (out->n != spatial) {
-		fault(n, "%s has %d numbers for %d spatial axes", name, out->n, spatial);
+		report_invalid(n, "%s has %d numbers for %d spatial axes", name, out->n, spatial);
 		return false;
 	}
 	for (int i = 0; i < spatial; i++)
 		if (out->at[i] < 1 || out->at[i] > 1 << 30) {
-			fault(n, "%s is %lld along spatial axis %d", name, (long long)out->at[i],
-			      i);
+			report_invalid(n, "%s is %lld along spatial axis %d", name,
+			               (long long)out->at[i], i);
 			return false;
 		}
 	return true;
@@ -48,12 +48,12 @@ want_pads(OnnxNode *n, Window *w)
 	if (!want_ints(n, "pads", &pads))
 		return !n->failed;
 	if (pads.n != 2 * w->spatial) {
-		fault(n, "pads has %d numbers for %d spatial axes", pads.n, w->spatial);
+		report_invalid(n, "pads has %d numbers for %d spatial axes", pads.n, w->spatial);
 		return false;
 	}
 	for (int i = 0; i < pads.n; i++) {
 		if (pads.at[i] < 0 || pads.at[i] > 1 << 30) {
-			fault(n, "a pad of %lld", (long long)pads.at[i]);
+			report_invalid(n, "a pad of %lld", (long long)pads.at[i]);
 			return false;
 		}
 		*(i < w->spatial ? &w->low.at[i] : &w->high.at[i - w->spatial]) = pads.at[i];
@@ -101,7 +101,7 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 
 	*out = (Window){.spatial = x->type->rank - 2};
 	if (out->spatial < 1) {
-		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		report_invalid(n, "input of rank %d, needs 3 or more", x->type->rank);
 		return false;
 	}
 	if (!want_positive(n, "strides", out->spatial, &out->stride) ||
@@ -111,13 +111,15 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 	out->kernel = kernel ? *kernel : given;
 	for (int i = 0; i < out->spatial; i++) {
 		if (kernel && has_attribute(n, "kernel_shape") && given.at[i] != kernel->at[i]) {
-			fault(n, "kernel_shape is %lld along spatial axis %d, the weight has %lld",
-			      (long long)given.at[i], i, (long long)kernel->at[i]);
+			report_invalid(
+				n,
+				"kernel_shape is %lld along spatial axis %d, the weight has %lld",
+				(long long)given.at[i], i, (long long)kernel->at[i]);
 			return false;
 		}
 		if (out->kernel.at[i] < 1) {
-			fault(n, "a kernel of %lld along spatial axis %d",
-			      (long long)out->kernel.at[i], i);
+			report_invalid(n, "a kernel of %lld along spatial axis %d",
+			               (long long)out->kernel.at[i], i);
 			return false;
 		}
 	}
@@ -126,7 +128,7 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 	} else if (!strcmp(auto_pad, "VALID")) {
 		out->low = out->high = (Ints){.n = out->spatial};
 	} else if (strcmp(auto_pad, "NOTSET") && *auto_pad) {
-		fault(n, "unknown auto_pad");
+		report_invalid(n, "unknown auto_pad");
 		return false;
 	}
 	out->padded = out->high;
@@ -144,9 +146,10 @@ e_channel(OnnxNode *n, Value *v, Value *like, int axis)
 	if (!v || !like)
 		return NULL;
 	if (v->type->rank != 1 || v->type->dims[0] != like->type->dims[axis]) {
-		fault(n,
-		      "a value per channel has %lld elements of rank %d, there are %lld channels",
-		      (long long)v->type->n, v->type->rank, (long long)like->type->dims[axis]);
+		report_invalid(
+			n,
+			"a value per channel has %lld elements of rank %d, there are %lld channels",
+			(long long)v->type->n, v->type->rank, (long long)like->type->dims[axis]);
 		return NULL;
 	}
 	return e_broadcast_axes(n, v, shape_of(like), axes);
@@ -166,7 +169,8 @@ weight_kernel(OnnxNode *n, const Value *x, const Value *w, Ints *kernel)
 	if (!x || !w)
 		return false;
 	if (x->type->rank < 3 || w->type->rank != x->type->rank) {
-		fault(n, "weight of rank %d, input of rank %d", w->type->rank, x->type->rank);
+		report_invalid(n, "weight of rank %d, input of rank %d", w->type->rank,
+		               x->type->rank);
 		return false;
 	}
 	*kernel = (Ints){.n = x->type->rank - 2};
@@ -196,19 +200,20 @@ import_conv(OnnxNode *n)
 	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window))
 		return;
 	if (groups < 1 || groups > w->type->dims[0]) {
-		fault(n, "%lld groups of %lld output channels", (long long)groups,
-		      (long long)w->type->dims[0]);
+		report_invalid(n, "%lld groups of %lld output channels", (long long)groups,
+		               (long long)w->type->dims[0]);
 		return;
 	}
 	if (w->type->dims[1] * groups != x->type->dims[1]) {
-		fault(n, "weight %s has %lld input channels%s, input has %lld",
-		      quoted(n->im->model, n->proto->input[1]), (long long)w->type->dims[1],
-		      groups > 1 ? " a group" : "", (long long)x->type->dims[1]);
+		report_invalid(n, "weight %s has %lld input channels%s, input has %lld",
+		               quoted(n->im->model, n->proto->input[1]),
+		               (long long)w->type->dims[1], groups > 1 ? " a group" : "",
+		               (long long)x->type->dims[1]);
 		return;
 	}
 	ConvAttr a = conv_attr(&window, groups);
-	Value *y = emit(n, OP_conv, 2, (Value *[]){x, w}, &a);
-	give(n, 0, add_bias(n, y, 2));
+	Value *y = e_op(n, OP_conv, 2, (Value *[]){x, w}, &a);
+	set_output(n, 0, add_bias(n, y, 2));
 }
 
 /* The result's spatial size, and pads where the size is given. */
@@ -223,15 +228,17 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 		extra = (Ints){.n = w->spatial};
 	*size = (Ints){.n = w->spatial};
 	if (extra.n != w->spatial || (sized && given.n < w->spatial)) {
-		fault(n, "output_padding or output_shape has another length than the spatial axes");
+		report_invalid(
+			n,
+			"output_padding or output_shape has another length than the spatial axes");
 		return false;
 	}
 	for (int i = 0; i < w->spatial; i++) {
 		int64_t in = x->type->dims[i + 2], s = w->stride.at[i];
 		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
 		if (extra.at[i] < 0 || in < 1) {
-			fault(n, "output_padding %lld, input %lld", (long long)extra.at[i],
-			      (long long)in);
+			report_invalid(n, "output_padding %lld, input %lld", (long long)extra.at[i],
+			               (long long)in);
 			return false;
 		}
 		if (!sized && !same) {
@@ -241,7 +248,7 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 		size->at[i] = sized ? given.at[given.n - w->spatial + i] : in * s;
 		int64_t total = full - size->at[i];
 		if (total < 0) {
-			unsupported(n, "an output_shape larger than the convolution gives");
+			report_unsupported(n, "an output_shape larger than the convolution gives");
 			return false;
 		}
 		w->low.at[i] = !strcmp(auto_pad, "SAME_UPPER") ? total / 2 : total - total / 2;
@@ -262,20 +269,21 @@ import_conv_transpose(OnnxNode *n)
 	    !transpose_size(n, x, &window, &size))
 		return;
 	if (groups < 1 || w->type->dims[0] != x->type->dims[1] || x->type->dims[1] % groups) {
-		fault(n, "weight has %lld input channels, input has %lld in %lld groups",
-		      (long long)w->type->dims[0], (long long)x->type->dims[1], (long long)groups);
+		report_invalid(n, "weight has %lld input channels, input has %lld in %lld groups",
+		               (long long)w->type->dims[0], (long long)x->type->dims[1],
+		               (long long)groups);
 		return;
 	}
 	for (int i = 0; i < size.n; i++)
 		if (size.at[i] < 1) {
-			fault(n, "the result has %lld elements along spatial axis %d",
-			      (long long)size.at[i], i);
+			report_invalid(n, "the result has %lld elements along spatial axis %d",
+			               (long long)size.at[i], i);
 			return;
 		}
 	ConvAttr a = conv_attr(&window, groups);
 	a.size = size;
-	Value *y = emit(n, OP_conv_grad_input, 2, (Value *[]){x, w}, &a);
-	give(n, 0, add_bias(n, y, 2));
+	Value *y = e_op(n, OP_conv_grad_input, 2, (Value *[]){x, w}, &a);
+	set_output(n, 0, add_bias(n, y, 2));
 }
 
 const ImportRow import_conv_rows[] = {

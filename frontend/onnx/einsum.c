@@ -94,8 +94,8 @@ take_diagonal(OnnxNode *n, Term *t, int i, int k)
 	int64_t size = t->value->type->dims[i];
 
 	if (size != t->value->type->dims[k]) {
-		fault(n, "label %c has %lld and %lld elements", t->labels.at[i], (long long)size,
-		      (long long)t->value->type->dims[k]);
+		report_invalid(n, "label %c has %lld and %lld elements", t->labels.at[i],
+		               (long long)size, (long long)t->value->type->dims[k]);
 		return false;
 	}
 	for (int a = 0; a < t->labels.n; a++)
@@ -226,11 +226,12 @@ contract(OnnxNode *n, Term *terms, int count, const Labels *out)
 	for (int i = 0; z.value && i < out->n; i++) {
 		order.at[i] = label_place(&z.labels, out->at[i]);
 		if (order.at[i] < 0 || z.labels.n != out->n) {
-			fault(n, "the output names a label twice, or one that no operand has");
+			report_invalid(
+				n, "the output names a label twice, or one that no operand has");
 			return;
 		}
 	}
-	give(n, 0, e_transpose(n, z.value, order));
+	set_output(n, 0, e_transpose(n, z.value, order));
 }
 
 static void
@@ -269,7 +270,7 @@ import_einsum(OnnxNode *n)
 	if (!why && *at)
 		why = "the equation has a character out of place";
 	if (why) {
-		fault(n, "%s", why);
+		report_invalid(n, "%s", why);
 		return;
 	}
 	if (!arrow)

@@ -15,7 +15,7 @@ import_gather(OnnxNode *n)
 	if (axis < 0 ||
 	    !(indices = e_indices(n, indices, x->type->dims[axis], x->kind == VALUE_STATE)))
 		return;
-	give(n, 0, e_gather(n, x, indices, axis));
+	set_output(n, 0, e_gather(n, x, indices, axis));
 }
 
 /* The flat place of each element: its own coordinates, but `indices` along one axis. */
@@ -45,14 +45,15 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 	if (!indices)
 		return NULL;
 	if (indices->type->rank != data->type->rank) {
-		fault(n, "indices of rank %d, data of rank %d", indices->type->rank,
-		      data->type->rank);
+		report_invalid(n, "indices of rank %d, data of rank %d", indices->type->rank,
+		               data->type->rank);
 		return NULL;
 	}
 	for (int i = 0; i < data->type->rank; i++)
 		if (i != axis && indices->type->dims[i] > data->type->dims[i]) {
-			fault(n, "indices have %lld elements along axis %d, data %lld",
-			      (long long)indices->type->dims[i], i, (long long)data->type->dims[i]);
+			report_invalid(n, "indices have %lld elements along axis %d, data %lld",
+			               (long long)indices->type->dims[i], i,
+			               (long long)data->type->dims[i]);
 			return NULL;
 		}
 	return e_indices(n, indices, data->type->dims[axis], false);
@@ -66,7 +67,8 @@ import_gather_elements(OnnxNode *n)
 	Value *indices = axis < 0 ? NULL : want_element_indices(n, x, axis);
 
 	if (indices)
-		give(n, 0, e_gather(n, e_flat(n, x), element_places(n, x->type, indices, axis), 0));
+		set_output(n, 0,
+		           e_gather(n, e_flat(n, x), element_places(n, x->type, indices, axis), 0));
 }
 
 static bool
@@ -84,14 +86,14 @@ scatter_kind(OnnxNode *n, ScatterKind *kind)
 			*kind = (ScatterKind)i;
 			return true;
 		}
-	fault(n, "unknown reduction");
+	report_invalid(n, "unknown reduction");
 	return false;
 }
 
 static Value *
 scatter_flat(OnnxNode *n, Value *data, Value *places, Value *updates, ScatterKind kind)
 {
-	return emit(n, OP_scatter, 3, (Value *[]){data, places, updates}, &(ScatterAttr){kind, 0});
+	return e_op(n, OP_scatter, 3, (Value *[]){data, places, updates}, &(ScatterAttr){kind, 0});
 }
 
 static void
@@ -105,12 +107,12 @@ import_scatter_elements(OnnxNode *n)
 	if (!indices || !updates || !scatter_kind(n, &kind))
 		return;
 	if (!type_same_shape(indices->type, updates->type)) {
-		fault(n, "indices and updates have different shapes");
+		report_invalid(n, "indices and updates have different shapes");
 		return;
 	}
 	Value *places = e_flat(n, element_places(n, x->type, indices, axis));
 	Value *y = scatter_flat(n, e_flat(n, x), places, e_flat(n, updates), kind);
-	give(n, 0, e_reshape(n, y, shape_of(x)));
+	set_output(n, 0, e_reshape(n, y, shape_of(x)));
 }
 
 /* ---- tuples of indices along the last axis of `indices` */
@@ -165,14 +167,15 @@ tuple_size(OnnxNode *n, const Value *data, const Value *indices, int64_t batch)
 	int64_t k = q ? indices->type->dims[q - 1] : 0;
 
 	if (rank < 1 || q < 1 || batch < 0 || batch >= q || k < 1 || k > rank - batch) {
-		fault(n, "tuples of %lld indices with %lld batch axes into rank %d", (long long)k,
-		      (long long)batch, rank);
+		report_invalid(n, "tuples of %lld indices with %lld batch axes into rank %d",
+		               (long long)k, (long long)batch, rank);
 		return -1;
 	}
 	for (int i = 0; i < batch; i++)
 		if (data->type->dims[i] != indices->type->dims[i]) {
-			fault(n, "batch axis %d has %lld and %lld elements", i,
-			      (long long)data->type->dims[i], (long long)indices->type->dims[i]);
+			report_invalid(n, "batch axis %d has %lld and %lld elements", i,
+			               (long long)data->type->dims[i],
+			               (long long)indices->type->dims[i]);
 			return -1;
 		}
 	return (int)k;
@@ -188,7 +191,7 @@ import_gather_nd(OnnxNode *n)
 	if (k < 0)
 		return;
 	Value *places = tuple_places(n, x, indices, (int)batch, k);
-	give(n, 0, e_gather(n, join_leading(n, x, (int)batch + k), places, 0));
+	set_output(n, 0, e_gather(n, join_leading(n, x, (int)batch + k), places, 0));
 }
 
 static void
@@ -211,13 +214,13 @@ import_scatter_nd(OnnxNode *n)
 	}
 	Ints given = shape_of(updates);
 	if (memcmp(&given, &shape, sizeof(given))) {
-		fault(n, "updates do not have the shape that indices and data give");
+		report_invalid(n, "updates do not have the shape that indices and data give");
 		return;
 	}
 	Value *places = e_flat(n, tuple_places(n, x, indices, 0, k));
 	Value *y = scatter_flat(n, join_leading(n, x, k), places, e_reshape(n, updates, rows),
 	                        kind);
-	give(n, 0, e_reshape(n, y, shape_of(x)));
+	set_output(n, 0, e_reshape(n, y, shape_of(x)));
 }
 
 /* values = [off, on]; on where an index equals the place along the new axis */
@@ -231,7 +234,8 @@ import_one_hot(OnnxNode *n)
 		return;
 	if (values->type->rank != 1 || values->type->dims[0] != 2 || !(depth >= 1) ||
 	    depth > (double)MAX_ELEMENTS || indices->type->rank == MAX_RANK) {
-		fault(n, "depth %g, values of %lld elements", depth, (long long)values->type->n);
+		report_invalid(n, "depth %g, values of %lld elements", depth,
+		               (long long)values->type->n);
 		return;
 	}
 	int rank = indices->type->rank + 1, axis = want_axis(n, want_int(n, "axis", -1), rank);
@@ -247,7 +251,7 @@ import_one_hot(OnnxNode *n)
 	Value *hit = e_binary(n, OP_eq, e_iota(n, S64, wide, axis), e_reshape(n, at, thin));
 	Value *off = e_reshape(n, e_slice_axis(n, values, 0, 0, 1), (Ints){0});
 	Value *on = e_reshape(n, e_slice_axis(n, values, 0, 1, 2), (Ints){0});
-	give(n, 0, e_select(n, hit, on, off));
+	set_output(n, 0, e_select(n, hit, on, off));
 }
 
 const ImportRow import_gather_rows[] = {

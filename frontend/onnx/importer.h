@@ -35,6 +35,11 @@ typedef struct {
 	const char *domain; /* NULL: ai.onnx */
 } ImportRow;
 
+/* Random numbers, and the value whose batch axis is theirs. */
+typedef struct {
+	Value *random, *like;
+} Noise;
+
 struct Importer {
 	Model *model;
 	Module *m;
@@ -52,6 +57,7 @@ struct Importer {
 	bool differs;                /* some node has another form in inference */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
+	VEC(Noise) noises; /* of the function being built */
 };
 
 struct OnnxNode {
@@ -89,9 +95,9 @@ void import_outputs(Importer *im, ImportInfo *info); /* and the end of the funct
 const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
 const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a number; "": open */
 
-/* ---- want.c: faults and accessors. */
-void fault(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);       /* exit 3 */
-void unsupported(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3); /* exit 4 */
+/* ---- accessors.c: faults and accessors. */
+void report_invalid(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);     /* exit 3 */
+void report_unsupported(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3); /* exit 4 */
 int n_inputs(const OnnxNode *n);
 int n_outputs(const OnnxNode *n);
 bool has_input(const OnnxNode *n, int i);
@@ -117,11 +123,11 @@ bool want_axes(OnnxNode *n, Ints list, int rank, Ints *out);
 /* Attribute `name` or input i, as the row's `input` says. */
 bool want_axes_list(OnnxNode *n, const char *name, int i, Ints *out);
 bool want_dtype(OnnxNode *n, int64_t onnx_type, DType *out);
-void give(OnnxNode *n, int i, Value *v);
-void give_list(OnnxNode *n, int i, int n_list, Value **list);
+void set_output(OnnxNode *n, int i, Value *v);
+void set_output_list(OnnxNode *n, int i, int n_list, Value **list);
 
-/* ---- emit.c: builders that take NULL and check what inference would assert. */
-Value *emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr);
+/* ---- builders.c: builders that take NULL and check what inference would assert. */
+Value *e_op(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr);
 Value *e_unary(OnnxNode *n, OpKind op, Value *x);
 Value *e_binary(OnnxNode *n, OpKind op, Value *x, Value *y);   /* NumPy broadcasting */
 Value *e_select(OnnxNode *n, Value *cond, Value *x, Value *y); /* NumPy broadcasting */

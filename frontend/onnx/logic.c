@@ -6,7 +6,7 @@
 static void
 import_compare(OnnxNode *n)
 {
-	give(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
+	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
 }
 
 static Value *
@@ -15,7 +15,7 @@ want_bool(OnnxNode *n, int i)
 	Value *x = want_input(n, i);
 
 	if (x && x->type->dtype != BOOL) {
-		fault(n, "input %d is %s, needs bool", i, dtype_info[x->type->dtype].name);
+		report_invalid(n, "input %d is %s, needs bool", i, dtype_info[x->type->dtype].name);
 		return NULL;
 	}
 	return x;
@@ -24,13 +24,13 @@ want_bool(OnnxNode *n, int i)
 static void
 import_logic(OnnxNode *n)
 {
-	give(n, 0, e_binary(n, (OpKind)n->extra->op, want_bool(n, 0), want_bool(n, 1)));
+	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_bool(n, 0), want_bool(n, 1)));
 }
 
 static void
 import_not(OnnxNode *n)
 {
-	give(n, 0, e_unary(n, OP_not, want_bool(n, 0)));
+	set_output(n, 0, e_unary(n, OP_not, want_bool(n, 0)));
 }
 
 static void
@@ -38,13 +38,13 @@ import_where(OnnxNode *n)
 {
 	Value *cond = want_bool(n, 0);
 
-	give(n, 0, e_select(n, cond, want_input(n, 1), want_input(n, 2)));
+	set_output(n, 0, e_select(n, cond, want_input(n, 1), want_input(n, 2)));
 }
 
 static void
 import_is_nan(OnnxNode *n)
 {
-	give(n, 0, e_unary(n, OP_is_nan, want_float_input(n, 0)));
+	set_output(n, 0, e_unary(n, OP_is_nan, want_float_input(n, 0)));
 }
 
 static void
@@ -56,9 +56,9 @@ import_is_inf(OnnxNode *n)
 	if (up && down)
 		x = e_unary(n, OP_abs, x);
 	if (!up && !down)
-		give(n, 0, x ? e_splat(n, BOOL, shape_of(x), 0) : NULL);
+		set_output(n, 0, x ? e_splat(n, BOOL, shape_of(x), 0) : NULL);
 	else
-		give(n, 0, e_with(n, OP_eq, x, up ? HUGE_VAL : -HUGE_VAL));
+		set_output(n, 0, e_with(n, OP_eq, x, up ? HUGE_VAL : -HUGE_VAL));
 }
 
 #define COMPARE(name, ir_op, since)                                 \

@@ -19,15 +19,15 @@ static bool
 loss_shapes(OnnxNode *n, const Value *scores, const Value *labels)
 {
 	if (scores->type->rank < 2 || labels->type->rank != scores->type->rank - 1) {
-		fault(n, "scores of rank %d, labels of rank %d", scores->type->rank,
-		      labels->type->rank);
+		report_invalid(n, "scores of rank %d, labels of rank %d", scores->type->rank,
+		               labels->type->rank);
 		return false;
 	}
 	for (int i = 0; i < labels->type->rank; i++)
 		if (labels->type->dims[i] != scores->type->dims[i ? i + 1 : 0]) {
-			fault(n, "labels have %lld elements along axis %d, scores %lld",
-			      (long long)labels->type->dims[i], i,
-			      (long long)scores->type->dims[i ? i + 1 : 0]);
+			report_invalid(n, "labels have %lld elements along axis %d, scores %lld",
+			               (long long)labels->type->dims[i], i,
+			               (long long)scores->type->dims[i ? i + 1 : 0]);
 			return false;
 		}
 	return true;
@@ -56,20 +56,20 @@ import_loss(OnnxNode *n)
 		weight = e_select(n, ignored, e_number(n, weight, 0), weight);
 	}
 	Value *loss = e_unary(n, OP_neg, e_binary(n, OP_mul, picked, weight));
-	give(n, 1, log_p);
+	set_output(n, 1, log_p);
 	if (!loss)
 		return;
 	Ints all = ints_range(0, loss->type->rank);
 	if (!strcmp(reduction, "none"))
-		give(n, 0, loss);
+		set_output(n, 0, loss);
 	else if (!strcmp(reduction, "sum"))
-		give(n, 0, e_reduce(n, REDUCE_SUM, loss, all, false));
+		set_output(n, 0, e_reduce(n, REDUCE_SUM, loss, all, false));
 	else if (!strcmp(reduction, "mean"))
-		give(n, 0,
-		     e_binary(n, OP_div, e_reduce(n, REDUCE_SUM, loss, all, false),
-		              e_reduce(n, REDUCE_SUM, weight, all, false)));
+		set_output(n, 0,
+		           e_binary(n, OP_div, e_reduce(n, REDUCE_SUM, loss, all, false),
+		                    e_reduce(n, REDUCE_SUM, weight, all, false)));
 	else
-		fault(n, "unknown reduction");
+		report_invalid(n, "unknown reduction");
 }
 
 const ImportRow import_loss_rows[] = {

@@ -3,11 +3,12 @@
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
+#include <string.h>
 
 static void
 import_unary(OnnxNode *n)
 {
-	give(n, 0, e_unary(n, (OpKind)n->extra->op, want_input(n, 0)));
+	set_output(n, 0, e_unary(n, (OpKind)n->extra->op, want_input(n, 0)));
 }
 
 /* Integers: a constant divisor of 0, or the one quotient that overflows, is the file's fault. */
@@ -22,7 +23,7 @@ divides(OnnxNode *n, const Value *x, const Value *y)
 		for (int64_t k = 0; p && d == -1 && k < p->type->n; k++)
 			overflow |= p->type->dtype == S64 && tensor_int(p, k) == INT64_MIN;
 		if (d == 0 || overflow) {
-			fault(n, "integer division %s", d ? "overflows" : "by zero");
+			report_invalid(n, "integer division %s", d ? "overflows" : "by zero");
 			return false;
 		}
 	}
@@ -35,13 +36,13 @@ import_div(OnnxNode *n)
 	Value *x = want_input(n, 0), *y = want_input(n, 1);
 
 	if (x && y && divides(n, x, y))
-		give(n, 0, e_binary(n, OP_div, x, y));
+		set_output(n, 0, e_binary(n, OP_div, x, y));
 }
 
 static void
 import_binary(OnnxNode *n)
 {
-	give(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
+	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
 }
 
 /* y = f(x) by several nodes. */
@@ -50,7 +51,7 @@ import_composed(OnnxNode *n)
 {
 	Value *x = want_float_input(n, 0);
 
-	give(n, 0, x ? n->extra->pre(n, x) : NULL);
+	set_output(n, 0, x ? n->extra->pre(n, x) : NULL);
 }
 
 static Value *
@@ -124,10 +125,10 @@ import_pow(OnnxNode *n)
 
 	if (x && y && is_float(y) && !is_float(x)) {
 		Value *z = e_binary(n, OP_pow, e_cast(n, x, y->type->dtype), y);
-		give(n, 0, e_cast(n, z, x->type->dtype));
+		set_output(n, 0, e_cast(n, z, x->type->dtype));
 		return;
 	}
-	give(n, 0, e_binary(n, OP_pow, x, x ? e_cast(n, y, x->type->dtype) : NULL));
+	set_output(n, 0, e_binary(n, OP_pow, x, x ? e_cast(n, y, x->type->dtype) : NULL));
 }
 
 /* x - floor(x/y) y: the remainder takes the sign of y. rem truncates, so its result is moved by y
@@ -154,11 +155,11 @@ import_mod(OnnxNode *n)
 	if (!x || !y || !divides(n, x, y))
 		return;
 	if (want_int(n, "fmod", 0))
-		give(n, 0, e_binary(n, OP_rem, x, y));
+		set_output(n, 0, e_binary(n, OP_rem, x, y));
 	else if (is_float(x))
-		fault(n, "floats need fmod = 1");
+		report_invalid(n, "floats need fmod = 1");
 	else
-		give(n, 0, e_mod(n, x, y));
+		set_output(n, 0, e_mod(n, x, y));
 }
 
 /* Sum, Max, Min and Mean of any number of operands. */
@@ -169,20 +170,52 @@ import_variadic(OnnxNode *n)
 
 	for (int i = 1; i < n_inputs(n); i++)
 		sum = e_binary(n, (OpKind)n->extra->op, sum, want_input(n, i));
-	give(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
+	set_output(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
+}
+
+/* e8m0 has a word for its rounding; "nearest" there rounds up in the middle, as e8m0 does anyway. */
+static bool
+want_rounding(OnnxNode *n, int *out)
+{
+	static const struct {
+		const char *name;
+		Rounding round;
+	} modes[] = {{"up", ROUND_AWAY}, {"down", ROUND_TOWARD_ZERO}, {"nearest", ROUND_NEAREST}};
+	const char *name = want_string(n, "round_mode", "up");
+
+	for (int i = 0; i < COUNT(modes); i++)
+		if (strcmp(modes[i].name, name) == 0) {
+			*out = modes[i].round;
+			return true;
+		}
+	report_invalid(n, "round_mode \"%s\" is none of up, down, nearest", name);
+	return false;
+}
+
+static bool
+overflows_alike(const FloatFormat *f, Overflow a, Overflow b)
+{
+	OverflowCodes p = float_overflow(f, a), q = float_overflow(f, b);
+
+	return p.finite == q.finite && p.infinite == q.infinite;
 }
 
 static Value *
 convert(OnnxNode *n, Value *x, DType to)
 {
-	DType f8[] = {F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ};
+	CastAttr a = {.to = to};
+	const FloatFormat *f = float_format(to);
 
-	for (int i = 0; i < COUNT(f8); i++)
-		if (x && to == f8[i] && !want_int(n, "saturate", 1)) {
-			unsupported(n, "saturate = 0");
-			return NULL;
-		}
-	return e_cast(n, x, to);
+	if (!x || x->type->dtype == to)
+		return x;
+	if (f && f->bits == 8) { /* the others have no such attribute */
+		Overflow wanted = want_int(n, "saturate", 1) ? OVERFLOW_SATURATE : OVERFLOW_SPECIAL;
+		a.overflow = overflows_alike(f, wanted, OVERFLOW_DEFAULT) ? OVERFLOW_DEFAULT
+		                                                          : wanted;
+	}
+	if (to == E8M0 && !want_rounding(n, &a.round))
+		return NULL;
+	return e_op(n, OP_cast, 1, &x, &a);
 }
 
 static void
@@ -191,7 +224,7 @@ import_cast(OnnxNode *n)
 	DType to;
 
 	if (want_dtype(n, want_int(n, "to", 0), &to))
-		give(n, 0, convert(n, want_input(n, 0), to));
+		set_output(n, 0, convert(n, want_input(n, 0), to));
 }
 
 static void
@@ -199,7 +232,7 @@ import_cast_like(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *like = want_input(n, 1);
 
-	give(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
+	set_output(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
 }
 
 /* For floats a select: NaN stays, and what is at the bound has the bound's gradient, as with PyTorch's clamp. */
@@ -237,7 +270,7 @@ import_clip(OnnxNode *n)
 			x = e_at_least(n, x, e_number(n, x, lo));
 		if (hi < HUGE_VAL)
 			x = e_at_most(n, x, e_number(n, x, hi));
-		give(n, 0, x);
+		set_output(n, 0, x);
 		return;
 	}
 	for (int i = 1; i <= 2; i++) {
@@ -245,14 +278,14 @@ import_clip(OnnxNode *n)
 			continue;
 		Value *bound = want_input(n, i);
 		if (bound && bound->type->n != 1) {
-			fault(n, "input %d has %lld elements, needs one", i,
-			      (long long)bound->type->n);
+			report_invalid(n, "input %d has %lld elements, needs one", i,
+			               (long long)bound->type->n);
 			return;
 		}
 		bound = e_reshape(n, bound, (Ints){0});
 		x = i == 1 ? e_at_least(n, x, bound) : e_at_most(n, x, bound);
 	}
-	give(n, 0, x);
+	set_output(n, 0, x);
 }
 
 #define UNARY(name, ir_op)                                    \

@@ -50,12 +50,13 @@ e_matmul(OnnxNode *n, Value *x, Value *y)
 	int64_t k = ry ? y->type->dims[ry == 1 ? 0 : ry - 2] : 0;
 
 	if (rx == 0 || ry == 0) {
-		fault(n, "a product needs rank 1 or more, operands have rank %d and %d", rx, ry);
+		report_invalid(n, "a product needs rank 1 or more, operands have rank %d and %d",
+		               rx, ry);
 		return NULL;
 	}
 	if (x->type->dims[rx - 1] != k) {
-		fault(n, "inner dimensions differ: %lld and %lld", (long long)x->type->dims[rx - 1],
-		      (long long)k);
+		report_invalid(n, "inner dimensions differ: %lld and %lld",
+		               (long long)x->type->dims[rx - 1], (long long)k);
 		return NULL;
 	}
 	DotAttr a = {.x_contract = {.n = 1, .at = {rx - 1}}, .y_contract = {.n = 1}};
@@ -81,7 +82,7 @@ import_matmul(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *y = want_input(n, 1);
 
-	give(n, 0, e_matmul(n, x, y));
+	set_output(n, 0, e_matmul(n, x, y));
 }
 
 /* alpha A' B' + beta C */
@@ -96,12 +97,13 @@ import_gemm(OnnxNode *n)
 	if (!x || !y)
 		return;
 	if (x->type->rank != 2 || y->type->rank != 2) {
-		fault(n, "operands of rank %d and %d, need 2", x->type->rank, y->type->rank);
+		report_invalid(n, "operands of rank %d and %d, need 2", x->type->rank,
+		               y->type->rank);
 		return;
 	}
 	if (x->type->dims[!tx] != y->type->dims[ty]) {
-		fault(n, "inner dimensions differ: %lld and %lld", (long long)x->type->dims[!tx],
-		      (long long)y->type->dims[ty]);
+		report_invalid(n, "inner dimensions differ: %lld and %lld",
+		               (long long)x->type->dims[!tx], (long long)y->type->dims[ty]);
 		return;
 	}
 	DotAttr a = {.x_contract = {.n = 1, .at = {!tx}}, .y_contract = {.n = 1, .at = {ty}}};
@@ -109,12 +111,12 @@ import_gemm(OnnxNode *n)
 	if (alpha != 1)
 		z = e_with(n, OP_mul, z, alpha);
 	if (!z || !has_input(n, 2) || beta == 0) {
-		give(n, 0, z);
+		set_output(n, 0, z);
 		return;
 	}
 	if (beta != 1)
 		c = e_with(n, OP_mul, c, beta);
-	give(n, 0, e_binary(n, OP_add, z, e_broadcast(n, c, shape_of(z))));
+	set_output(n, 0, e_binary(n, OP_add, z, e_broadcast(n, c, shape_of(z))));
 }
 
 const ImportRow import_matmul_rows[] = {

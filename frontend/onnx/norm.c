@@ -39,9 +39,9 @@ import_layer_norm(OnnxNode *n)
 	y = e_binary(n, OP_mul, e_cast(n, y, x->type->dtype), e_broadcast(n, scale, shape_of(x)));
 	if (has_input(n, 2))
 		y = e_binary(n, OP_add, y, e_broadcast(n, want_input(n, 2), shape_of(x)));
-	give(n, 0, y);
-	give(n, 1, mean);
-	give(n, 2, inverse);
+	set_output(n, 0, y);
+	set_output(n, 1, mean);
+	set_output(n, 2, inverse);
 }
 
 /* x / sqrt(mean x^2 + epsilon) * scale */
@@ -60,8 +60,9 @@ import_rms_norm(OnnxNode *n)
 	                       true);
 	square = e_with(n, OP_add, square, want_float(n, "epsilon", 1e-5f));
 	Value *y = e_binary(n, OP_mul, wide, e_unary(n, OP_rsqrt, square));
-	give(n, 0,
-	     e_binary(n, OP_mul, e_cast(n, y, x->type->dtype), e_broadcast(n, scale, shape_of(x))));
+	set_output(n, 0,
+	           e_binary(n, OP_mul, e_cast(n, y, x->type->dtype),
+	                    e_broadcast(n, scale, shape_of(x))));
 }
 
 static void
@@ -73,13 +74,13 @@ import_instance_norm(OnnxNode *n)
 	if (!x || !scale || !bias)
 		return;
 	if (x->type->rank < 3) {
-		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		report_invalid(n, "input of rank %d, needs 3 or more", x->type->rank);
 		return;
 	}
 	Value *y = e_normalize(n, x, ints_range(2, x->type->rank), want_float(n, "epsilon", 1e-5f),
 	                       &mean, &inverse);
 	y = e_binary(n, OP_mul, y, e_channel(n, scale, x, 1));
-	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
+	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
 }
 
 /* scale and bias: per group in opset 18, per channel from 21 */
@@ -93,7 +94,8 @@ import_group_norm(OnnxNode *n)
 	if (!x || !scale || !bias)
 		return;
 	if (x->type->rank < 2 || groups < 1 || x->type->dims[1] % groups) {
-		fault(n, "%lld groups, input of rank %d", (long long)groups, x->type->rank);
+		report_invalid(n, "%lld groups, input of rank %d", (long long)groups,
+		               x->type->rank);
 		return;
 	}
 	Ints shape = {.n = 3, .at = {x->type->dims[0], groups, 1}};
@@ -105,13 +107,14 @@ import_group_norm(OnnxNode *n)
 	y = e_cast(n, y, x->type->dtype);
 	if (!n->extra->flag) {
 		y = e_binary(n, OP_mul, y, e_channel(n, scale, y, 1));
-		give(n, 0,
-		     e_reshape(n, e_binary(n, OP_add, y, e_channel(n, bias, y, 1)), shape_of(x)));
+		set_output(n, 0,
+		           e_reshape(n, e_binary(n, OP_add, y, e_channel(n, bias, y, 1)),
+		                     shape_of(x)));
 		return;
 	}
 	y = e_reshape(n, y, shape_of(x));
 	y = e_binary(n, OP_mul, y, e_channel(n, scale, x, 1));
-	give(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
+	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bias, x, 1)));
 }
 
 static void
@@ -125,13 +128,13 @@ import_lp_norm(OnnxNode *n)
 	if (axis < 0)
 		return;
 	if (p != 1 && p != 2) {
-		fault(n, "p is %lld, needs 1 or 2", (long long)p);
+		report_invalid(n, "p is %lld, needs 1 or 2", (long long)p);
 		return;
 	}
 	Value *term = p == 1 ? e_unary(n, OP_abs, x) : e_binary(n, OP_mul, x, x);
 	Value *norm = e_reduce(n, REDUCE_SUM, term, axes, true);
 	norm = e_select(n, e_with(n, OP_eq, norm, 0), e_number(n, norm, 1), norm); /* 0 / 0 is 0 */
-	give(n, 0, e_binary(n, OP_div, x, p == 1 ? norm : e_unary(n, OP_sqrt, norm)));
+	set_output(n, 0, e_binary(n, OP_div, x, p == 1 ? norm : e_unary(n, OP_sqrt, norm)));
 }
 
 /* (x - E x) / (sqrt(E x^2 - (E x)^2) + 1e-9), as its function body */
@@ -150,7 +153,7 @@ import_mean_variance(OnnxNode *n)
 	Value *square = e_mean(n, e_binary(n, OP_mul, x, x), axes, true);
 	Value *variance = e_binary(n, OP_sub, square, e_binary(n, OP_mul, mean, mean));
 	Value *deviation = e_with(n, OP_add, e_unary(n, OP_sqrt, variance), 1e-9f);
-	give(n, 0, e_binary(n, OP_div, e_binary(n, OP_sub, x, mean), deviation));
+	set_output(n, 0, e_binary(n, OP_div, e_binary(n, OP_sub, x, mean), deviation));
 }
 
 const ImportRow import_norm_rows[] = {

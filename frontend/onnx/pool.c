@@ -9,11 +9,13 @@ pool_input(OnnxNode *n, Value **x, Window *w)
 		return false;
 	for (int i = 0; i < w->spatial; i++)
 		if (window_count(w, i, (*x)->type->dims[i + 2]) < 1) {
-			fault(n,
-			      "a window over %lld elements along spatial axis %d, which has %lld "
-			      "with pads %lld and %lld",
-			      (long long)window_reach(w, i), i, (long long)(*x)->type->dims[i + 2],
-			      (long long)w->low.at[i], (long long)w->high.at[i]);
+			report_invalid(
+				n,
+				"a window over %lld elements along spatial axis %d, which has %lld "
+				"with pads %lld and %lld",
+				(long long)window_reach(w, i), i,
+				(long long)(*x)->type->dims[i + 2], (long long)w->low.at[i],
+				(long long)w->high.at[i]);
 			return false;
 		}
 	return true;
@@ -29,7 +31,7 @@ emit_pool(OnnxNode *n, PoolKind kind, Value *x, const Window *w)
 	              .high = w->high,
 	              .dilation = w->dilation};
 
-	return emit(n, OP_pool, 1, &x, &a);
+	return e_op(n, OP_pool, 1, &x, &a);
 }
 
 static void
@@ -39,11 +41,11 @@ import_max_pool(OnnxNode *n)
 	Window w;
 
 	if (has_output(n, 1)) {
-		unsupported(n, "the output Indices");
+		report_unsupported(n, "the output Indices");
 	} else if (pool_input(n, &x, &w)) {
 		DType t = x->type->dtype;
 		x = is_float(x) ? x : e_cast(n, x, F32); /* 8-bit integers, exact */
-		give(n, 0, e_cast(n, emit_pool(n, POOL_MAX, x, &w), t));
+		set_output(n, 0, e_cast(n, emit_pool(n, POOL_MAX, x, &w), t));
 	}
 }
 
@@ -85,7 +87,7 @@ import_average_pool(OnnxNode *n)
 	if (!pool_input(n, &x, &w))
 		return;
 	if (!is_float(x)) {
-		unsupported(n, "an average of integers");
+		report_unsupported(n, "an average of integers");
 		return;
 	}
 	Value *y = emit_pool(n, POOL_SUM, x, &w);
@@ -93,8 +95,9 @@ import_average_pool(OnnxNode *n)
 	for (int i = 0; y && i < w.spatial; i++) {
 		int64_t count = y->type->dims[i + 2];
 		if (count > MAX_WINDOWS) {
-			unsupported(n, "%lld windows along axis %d, at most %d are supported",
-			            (long long)count, i + 2, MAX_WINDOWS);
+			report_unsupported(n,
+			                   "%lld windows along axis %d, at most %d are supported",
+			                   (long long)count, i + 2, MAX_WINDOWS);
 			return;
 		}
 		double *taps = NEW_ARRAY(n->im->arena, double, count);
@@ -107,7 +110,7 @@ import_average_pool(OnnxNode *n)
 		Value *v = e_vector(n, x->type->dtype, (int)count, taps);
 		y = e_binary(n, OP_div, y, e_channel(n, v, y, i + 2));
 	}
-	give(n, 0, scale == 1 ? y : e_with(n, OP_div, y, scale));
+	set_output(n, 0, scale == 1 ? y : e_with(n, OP_div, y, scale));
 }
 
 static void
@@ -118,12 +121,13 @@ import_global_pool(OnnxNode *n)
 	if (!x)
 		return;
 	if (x->type->rank < 3) {
-		fault(n, "input of rank %d, needs 3 or more", x->type->rank);
+		report_invalid(n, "input of rank %d, needs 3 or more", x->type->rank);
 		return;
 	}
 	Ints axes = ints_range(2, x->type->rank);
-	give(n, 0,
-	     n->extra->flag ? e_mean(n, x, axes, true) : e_reduce(n, REDUCE_MAX, x, axes, true));
+	set_output(n, 0,
+	           n->extra->flag ? e_mean(n, x, axes, true)
+	                          : e_reduce(n, REDUCE_MAX, x, axes, true));
 }
 
 const ImportRow import_pool_rows[] = {

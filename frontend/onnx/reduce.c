@@ -64,7 +64,7 @@ import_reduce(OnnxNode *n)
 	Value *y = e_reduce(n, (ReduceKind)n->extra->kind, x, axes, keep);
 	if (n->extra->post)
 		y = n->extra->post(n, y);
-	give(n, 0, e_cast(n, y, t));
+	set_output(n, 0, e_cast(n, y, t));
 }
 
 static void
@@ -74,7 +74,7 @@ import_reduce_mean(OnnxNode *n)
 	Ints axes;
 
 	if (x && reduce_axes(n, x, &axes))
-		give(n, 0, e_mean(n, x, axes, want_int(n, "keepdims", 1)));
+		set_output(n, 0, e_mean(n, x, axes, want_int(n, "keepdims", 1)));
 }
 
 /* log sum e^x = m + log sum e^(x - m), m = max x where that is finite, else 0 */
@@ -97,7 +97,7 @@ import_log_sum_exp(OnnxNode *n)
 	for (int i = 0; i < x->type->rank; i++)
 		if (!ints_has(&axes, i))
 			shape.at[shape.n++] = x->type->dims[i];
-	give(n, 0, keep ? y : e_reshape(n, y, shape));
+	set_output(n, 0, keep ? y : e_reshape(n, y, shape));
 }
 
 #define REDUCE(name, importer, last, ...)                                         \

@@ -148,7 +148,8 @@ known_floats(OnnxNode *n, int i, int count, double *out)
 	if (!t)
 		return false;
 	if (t->type->rank > 1 || t->type->n != count) {
-		fault(n, "input %d has %lld numbers for %d axes", i, (long long)t->type->n, count);
+		report_invalid(n, "input %d has %lld numbers for %d axes", i, (long long)t->type->n,
+		               count);
 		return false;
 	}
 	for (int k = 0; k < count; k++)
@@ -169,7 +170,7 @@ static bool
 axis_from_scale(OnnxNode *n, ResizeAxis *a, double scale)
 {
 	if (!(scale > 0) || scale * (double)a->in > MAX_RESIZED) {
-		fault(n, "a scale of %g for %lld elements", scale, (long long)a->in);
+		report_invalid(n, "a scale of %g for %lld elements", scale, (long long)a->in);
 		return false;
 	}
 	a->scale = scale;
@@ -186,7 +187,8 @@ axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
 
 	for (int i = 0; i < count; i++) {
 		if (!(sizes[i] >= 1) || sizes[i] > MAX_RESIZED || a[i].in < 1) {
-			fault(n, "a size of %g for %lld elements", sizes[i], (long long)a[i].in);
+			report_invalid(n, "a size of %g for %lld elements", sizes[i],
+			               (long long)a[i].in);
 			return false;
 		}
 		a[i].out = (int64_t)sizes[i];
@@ -214,7 +216,7 @@ resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Int
 	if (n->failed)
 		return false;
 	if (scaled == sized) {
-		fault(n, "needs either scales or sizes");
+		report_invalid(n, "needs either scales or sizes");
 		return false;
 	}
 	if (!known_floats(n, scaled ? scales_input : sizes_input, axes.n, numbers))
@@ -236,15 +238,16 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 		if (a[i].out == a[i].in && a[i].scale == 1 && !crop)
 			continue;
 		if (a[i].in < 1 || a[i].out < 1) {
-			fault(n, "axis %lld: %lld elements from %lld", (long long)axes.at[i],
-			      (long long)a[i].out, (long long)a[i].in);
+			report_invalid(n, "axis %lld: %lld elements from %lld",
+			               (long long)axes.at[i], (long long)a[i].out,
+			               (long long)a[i].in);
 			return;
 		}
 		x = resize_axis(n, r, &a[i], x, (int)axes.at[i]);
 	}
 	for (int i = 0; i < axes.n && crop; i++)
 		x = extrapolate(n, r, &a[i], x, (int)axes.at[i]);
-	give(n, 0, x);
+	set_output(n, 0, x);
 }
 
 static bool
@@ -253,11 +256,11 @@ known_mode(OnnxNode *n, Resize *r, const Value *x)
 	if (!strcmp(r->mode, "bilinear"))
 		r->mode = "linear";
 	if (strcmp(r->mode, "nearest") && strcmp(r->mode, "linear") && strcmp(r->mode, "cubic")) {
-		fault(n, "unknown mode");
+		report_invalid(n, "unknown mode");
 		return false;
 	}
 	if (strcmp(r->mode, "nearest") && !dtype_is_float(x->type->dtype)) {
-		unsupported(n, "mode %s of %s", r->mode, dtype_info[x->type->dtype].name);
+		report_unsupported(n, "mode %s of %s", r->mode, dtype_info[x->type->dtype].name);
 		return false;
 	}
 	return true;
@@ -280,7 +283,7 @@ import_resize(OnnxNode *n)
 	if (!x || !known_mode(n, &r, x))
 		return;
 	if (want_int(n, "antialias", 0)) {
-		unsupported(n, "antialias");
+		report_unsupported(n, "antialias");
 		return;
 	}
 	if (!want_ints(n, "axes", &axes))
@@ -322,7 +325,7 @@ import_upsample(OnnxNode *n)
 		return;
 	}
 	if (!scales || scales->n_floats != (size_t)axes.n) {
-		fault(n, "scales for %d axes are missing", axes.n);
+		report_invalid(n, "scales for %d axes are missing", axes.n);
 		return;
 	}
 	for (int i = 0; i < axes.n; i++) {

@@ -8,7 +8,7 @@ want_sequence(OnnxNode *n, int i)
 
 	if (b && !b->sequence) {
 		if (b->value)
-			fault(n, "input %d is no sequence", i);
+			report_invalid(n, "input %d is no sequence", i);
 		return NULL;
 	}
 	return b;
@@ -20,7 +20,7 @@ want_position(OnnxNode *n, int i, int count, int64_t *out)
 	if (!want_constant_int(n, i, out))
 		return false;
 	if (*out < -count || *out >= count) {
-		fault(n, "position %lld of %d", (long long)*out, count);
+		report_invalid(n, "position %lld of %d", (long long)*out, count);
 		return false;
 	}
 	*out += *out < 0 ? count : 0;
@@ -39,7 +39,7 @@ give_parts(OnnxNode *n, Value *x, int axis, int count, const int64_t *sizes, boo
 		if (!keep && list[i])
 			list[i] = e_reshape(n, list[i], ints_without(shape_of(list[i]), axis));
 	}
-	give_list(n, 0, count, list);
+	set_output_list(n, 0, count, list);
 }
 
 static void
@@ -56,7 +56,8 @@ import_split_to_sequence(OnnxNode *n)
 	if (split && split->type->rank == 0)
 		chunk = tensor_int(split, 0);
 	if (chunk < 1 || total / chunk > MOST || (split && split->type->n > MOST)) {
-		fault(n, "parts of %lld out of %lld elements", (long long)chunk, (long long)total);
+		report_invalid(n, "parts of %lld out of %lld elements", (long long)chunk,
+		               (long long)total);
 		return;
 	}
 	bool listed = split && split->type->rank == 1;
@@ -67,15 +68,15 @@ import_split_to_sequence(OnnxNode *n)
 		           : total - sum < chunk ? total - sum
 		                                 : chunk;
 		if (sizes[i] < 0 || sizes[i] > total - sum) {
-			fault(n, "part %d of %lld elements, %lld are left", i, (long long)sizes[i],
-			      (long long)(total - sum));
+			report_invalid(n, "part %d of %lld elements, %lld are left", i,
+			               (long long)sizes[i], (long long)(total - sum));
 			return;
 		}
 		sum += sizes[i];
 	}
 	if (sum != total)
-		fault(n, "parts have %lld elements, the axis %lld", (long long)sum,
-		      (long long)total);
+		report_invalid(n, "parts have %lld elements, the axis %lld", (long long)sum,
+		               (long long)total);
 	else
 		give_parts(n, x, axis, count, sizes, split || want_int(n, "keepdims", 1));
 }
@@ -87,7 +88,7 @@ import_sequence_at(OnnxNode *n)
 	int64_t at;
 
 	if (b && want_position(n, 1, b->n_list, &at))
-		give(n, 0, b->list[at]);
+		set_output(n, 0, b->list[at]);
 }
 
 static void
@@ -98,13 +99,13 @@ import_sequence_construct(OnnxNode *n)
 	for (int i = 0; i < n_inputs(n); i++)
 		list[i] = want_input(n, i);
 	if (!n->failed)
-		give_list(n, 0, n_inputs(n), list);
+		set_output_list(n, 0, n_inputs(n), list);
 }
 
 static void
 import_sequence_empty(OnnxNode *n)
 {
-	give_list(n, 0, 0, (Value *[]){NULL});
+	set_output_list(n, 0, 0, (Value *[]){NULL});
 }
 
 static void
@@ -121,7 +122,7 @@ import_sequence_insert(OnnxNode *n)
 	Value **list = NEW_ARRAY(n->im->arena, Value *, b->n_list + 1);
 	for (int i = 0; i <= b->n_list; i++)
 		list[i] = i == at ? x : b->list[i - (i > at)];
-	give_list(n, 0, b->n_list + 1, list);
+	set_output_list(n, 0, b->n_list + 1, list);
 }
 
 static void
@@ -133,7 +134,7 @@ import_sequence_erase(OnnxNode *n)
 	if (!b)
 		return;
 	if (b->n_list == 0) {
-		fault(n, "the sequence is empty");
+		report_invalid(n, "the sequence is empty");
 		return;
 	}
 	if (has_input(n, 1) && !want_position(n, 1, b->n_list, &at))
@@ -141,7 +142,7 @@ import_sequence_erase(OnnxNode *n)
 	Value **list = NEW_ARRAY(n->im->arena, Value *, b->n_list);
 	for (int i = 0; i + 1 < b->n_list; i++)
 		list[i] = b->list[i + (i >= at)];
-	give_list(n, 0, b->n_list - 1, list);
+	set_output_list(n, 0, b->n_list - 1, list);
 }
 
 static void
@@ -150,7 +151,8 @@ import_sequence_length(OnnxNode *n)
 	Bound *b = want_sequence(n, 0);
 
 	if (b)
-		give(n, 0, e_reshape(n, e_constant_ints(n, 1, (int64_t[]){b->n_list}), (Ints){0}));
+		set_output(n, 0,
+		           e_reshape(n, e_constant_ints(n, 1, (int64_t[]){b->n_list}), (Ints){0}));
 }
 
 static void
@@ -162,7 +164,7 @@ import_concat_from_sequence(OnnxNode *n)
 	if (!b)
 		return;
 	if (b->n_list == 0) {
-		fault(n, "the sequence is empty");
+		report_invalid(n, "the sequence is empty");
 		return;
 	}
 	int rank = b->list[0]->type->rank + fresh;
@@ -174,14 +176,14 @@ import_concat_from_sequence(OnnxNode *n)
 		Ints shape = {0};
 		list[i] = b->list[i];
 		if (list[i]->type->rank + fresh != rank) {
-			fault(n, "elements of different ranks");
+			report_invalid(n, "elements of different ranks");
 			return;
 		}
 		for (int k = 0, d = 0; fresh && k < rank; k++)
 			shape.at[shape.n++] = k == axis ? 1 : list[i]->type->dims[d++];
 		list[i] = fresh ? e_reshape(n, list[i], shape) : list[i];
 	}
-	give(n, 0, e_concat(n, b->n_list, list, axis));
+	set_output(n, 0, e_concat(n, b->n_list, list, axis));
 }
 
 const ImportRow import_sequence_rows[] = {

@@ -28,36 +28,36 @@ resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 		int64_t d = shape->at[i];
 		if (d == 0 && !allow_zero) {
 			if (i >= x->type->rank) {
-				fault(n, "target dimension %d is 0, the input has rank %d", i,
-				      x->type->rank);
+				report_invalid(n, "target dimension %d is 0, the input has rank %d",
+				               i, x->type->rank);
 				return false;
 			}
 			d = shape->at[i] = x->type->dims[i];
 		}
 		if (d < -1 || (d == -1 && open >= 0)) {
-			fault(n, d == -1 ? "target has two dimensions of -1"
-			                 : "target has a dimension below -1");
+			report_invalid(n, d == -1 ? "target has two dimensions of -1"
+			                          : "target has a dimension below -1");
 			return false;
 		}
 		if (d == -1)
 			open = i;
 		else if (!size_mul(count, d, &count)) {
-			fault(n, "target has more elements than can be addressed");
+			report_invalid(n, "target has more elements than can be addressed");
 			return false;
 		}
 	}
 	if (open >= 0) {
 		if (count == 0 || x->type->n % count) {
-			fault(n, "%lld elements do not divide into rows of %lld",
-			      (long long)x->type->n, (long long)count);
+			report_invalid(n, "%lld elements do not divide into rows of %lld",
+			               (long long)x->type->n, (long long)count);
 			return false;
 		}
 		shape->at[open] = x->type->n / count;
 		count *= shape->at[open];
 	}
 	if (count != x->type->n)
-		fault(n, "%lld elements into a shape of %lld", (long long)x->type->n,
-		      (long long)count);
+		report_invalid(n, "%lld elements into a shape of %lld", (long long)x->type->n,
+		               (long long)count);
 	return count == x->type->n;
 }
 
@@ -71,7 +71,7 @@ import_reshape(OnnxNode *n)
 		return;
 	rebind_rows(n, x, &shape, false);
 	if (resolve_shape(n, x, &shape))
-		give(n, 0, e_reshape(n, x, shape));
+		set_output(n, 0, e_reshape(n, x, shape));
 }
 
 static void
@@ -85,13 +85,13 @@ import_flatten(OnnxNode *n)
 		return;
 	int rank = x->type->rank;
 	if (axis < -rank || axis > rank) {
-		fault(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
+		report_invalid(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
 		return;
 	}
 	axis = axis < 0 ? axis + rank : axis;
 	for (int i = 0; i < rank; i++)
 		shape.at[i >= axis] *= x->type->dims[i];
-	give(n, 0, e_reshape(n, x, shape));
+	set_output(n, 0, e_reshape(n, x, shape));
 }
 
 static void
@@ -109,11 +109,11 @@ import_transpose(OnnxNode *n)
 	}
 	for (int i = 0; i < order.n; i++)
 		if (order.at[i] < 0 || order.at[i] >= x->type->rank) {
-			fault(n, "perm names axis %lld of a rank-%d tensor", (long long)order.at[i],
-			      x->type->rank);
+			report_invalid(n, "perm names axis %lld of a rank-%d tensor",
+			               (long long)order.at[i], x->type->rank);
 			return;
 		}
-	give(n, 0, e_transpose(n, x, order));
+	set_output(n, 0, e_transpose(n, x, order));
 }
 
 static void
@@ -131,13 +131,13 @@ import_squeeze(OnnxNode *n)
 		int64_t d = x->type->dims[i];
 		bool named = given ? ints_has(&axes, i) : d == 1;
 		if (named && d != 1)
-			fault(n, "axis %d has %lld elements, only 1 can be squeezed", i,
-			      (long long)d);
+			report_invalid(n, "axis %d has %lld elements, only 1 can be squeezed", i,
+			               (long long)d);
 		if (!named)
 			shape.at[shape.n++] = d;
 	}
 	if (!n->failed)
-		give(n, 0, e_reshape(n, x, shape));
+		set_output(n, 0, e_reshape(n, x, shape));
 }
 
 static void
@@ -150,14 +150,14 @@ import_unsqueeze(OnnxNode *n)
 		return;
 	int rank = x->type->rank + list.n;
 	if (rank > MAX_RANK) {
-		unsupported(n, "a result of rank %d, at most %d", rank, MAX_RANK);
+		report_unsupported(n, "a result of rank %d, at most %d", rank, MAX_RANK);
 		return;
 	}
 	if (!want_axes(n, list, rank, &axes))
 		return;
 	for (int i = 0, k = 0; i < rank; i++)
 		shape.at[shape.n++] = ints_has(&axes, i) ? 1 : x->type->dims[k++];
-	give(n, 0, e_reshape(n, x, shape));
+	set_output(n, 0, e_reshape(n, x, shape));
 }
 
 /* Two-way broadcasting: the result may be larger than the given shape. */
@@ -171,7 +171,7 @@ import_expand(OnnxNode *n)
 		return;
 	rebind_rows(n, x, &shape, true);
 	if (shape_fits(n, shape) && broadcast_shapes(n, &shape, shape_of(x)))
-		give(n, 0, e_broadcast(n, x, shape));
+		set_output(n, 0, e_broadcast(n, x, shape));
 }
 
 static void
@@ -180,9 +180,9 @@ import_identity(OnnxNode *n)
 	Bound *b = want_bound(n, 0);
 
 	if (b && b->sequence)
-		give_list(n, 0, b->n_list, b->list);
+		set_output_list(n, 0, b->n_list, b->list);
 	else
-		give(n, 0, b ? b->value : NULL);
+		set_output(n, 0, b ? b->value : NULL);
 }
 
 static bool
@@ -192,8 +192,8 @@ want_blocks(OnnxNode *n, Value *x, int64_t *block)
 	if (!x)
 		return false;
 	if (x->type->rank != 4 || *block < 1 || *block > 1 << 20) {
-		fault(n, "blocksize %lld, rank %d; needs a positive block and rank 4",
-		      (long long)*block, x->type->rank);
+		report_invalid(n, "blocksize %lld, rank %d; needs a positive block and rank 4",
+		               (long long)*block, x->type->rank);
 		return false;
 	}
 	return true;
@@ -210,8 +210,8 @@ import_depth_to_space(OnnxNode *n)
 		return;
 	const int64_t *d = x->type->dims;
 	if (d[1] % (s * s)) {
-		fault(n, "%lld channels do not divide by %lld", (long long)d[1],
-		      (long long)(s * s));
+		report_invalid(n, "%lld channels do not divide by %lld", (long long)d[1],
+		               (long long)(s * s));
 		return;
 	}
 	Ints dcr_shape = {.n = 6, .at = {d[0], s, s, d[1] / (s * s), d[2], d[3]}};
@@ -220,8 +220,9 @@ import_depth_to_space(OnnxNode *n)
 	     crd_order = {.n = 6, .at = {0, 1, 4, 2, 5, 3}};
 	Value *y = e_transpose(n, e_reshape(n, x, crd ? crd_shape : dcr_shape),
 	                       crd ? crd_order : dcr_order);
-	give(n, 0,
-	     e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] / (s * s), d[2] * s, d[3] * s}}));
+	set_output(
+		n, 0,
+		e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] / (s * s), d[2] * s, d[3] * s}}));
 }
 
 static void
@@ -234,13 +235,14 @@ import_space_to_depth(OnnxNode *n)
 		return;
 	const int64_t *d = x->type->dims;
 	if (d[2] % s || d[3] % s) {
-		fault(n, "%lld x %lld does not divide by %lld", (long long)d[2], (long long)d[3],
-		      (long long)s);
+		report_invalid(n, "%lld x %lld does not divide by %lld", (long long)d[2],
+		               (long long)d[3], (long long)s);
 		return;
 	}
 	Ints shape = {.n = 6, .at = {d[0], d[1], d[2] / s, s, d[3] / s, s}};
 	Value *y = e_transpose(n, e_reshape(n, x, shape), (Ints){.n = 6, .at = {0, 3, 5, 1, 2, 4}});
-	give(n, 0, e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] * s * s, d[2] / s, d[3] / s}}));
+	set_output(n, 0,
+	           e_reshape(n, y, (Ints){.n = 4, .at = {d[0], d[1] * s * s, d[2] / s, d[3] / s}}));
 }
 
 const ImportRow import_shape_rows[] = {

@@ -31,7 +31,7 @@ import_softmax(OnnxNode *n)
 	Ints axes;
 
 	if (x && softmax_axes(n, x, &axes))
-		give(n, 0, e_softmax(n, x, axes, n->extra->kind));
+		set_output(n, 0, e_softmax(n, x, axes, n->extra->kind));
 }
 
 /* 1 at the first maximum, 0 elsewhere */
@@ -47,13 +47,13 @@ import_hardmax(OnnxNode *n)
 	for (int i = 0; i < x->type->rank; i++)
 		flat.at[ints_has(&axes, i)] *= x->type->dims[i];
 	Value *rows = n->extra->flag ? x : e_reshape(n, x, flat);
-	Value *at = emit(n, OP_argmax, 1, &rows, &(AxisAttr){axis});
+	Value *at = e_op(n, OP_argmax, 1, &rows, &(AxisAttr){axis});
 	if (!at)
 		return;
 	Ints shape = shape_of(rows), thin = shape;
 	thin.at[axis] = 1;
 	Value *hit = e_binary(n, OP_eq, e_iota(n, S64, shape, axis), e_reshape(n, at, thin));
-	give(n, 0, e_reshape(n, e_cast(n, hit, x->type->dtype), shape_of(x)));
+	set_output(n, 0, e_reshape(n, e_cast(n, hit, x->type->dtype), shape_of(x)));
 }
 
 const ImportRow import_softmax_rows[] = {

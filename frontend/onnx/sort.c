@@ -13,16 +13,16 @@ import_top_k(OnnxNode *n)
 	if (axis < 0)
 		return;
 	if (k < 0 || k > x->type->dims[axis]) {
-		fault(n, "k is %lld, axis %d has %lld elements", (long long)k, axis,
-		      (long long)x->type->dims[axis]);
+		report_invalid(n, "k is %lld, axis %d has %lld elements", (long long)k, axis,
+		               (long long)x->type->dims[axis]);
 		return;
 	}
 	SortAttr a = {.axis = axis, .descending = want_int(n, "largest", 1)};
-	Value *values = emit(n, OP_sort, 1, &x, &a);
+	Value *values = e_op(n, OP_sort, 1, &x, &a);
 	if (!values)
 		return;
-	give(n, 0, e_slice_axis(n, values, axis, 0, k));
-	give(n, 1, e_slice_axis(n, node_result(values->node, 1), axis, 0, k));
+	set_output(n, 0, e_slice_axis(n, values, axis, 0, k));
+	set_output(n, 1, e_slice_axis(n, node_result(values->node, 1), axis, 0, k));
 }
 
 /* The first of equal ones, or the last by reversing the axis. */
@@ -37,14 +37,14 @@ import_arg(OnnxNode *n)
 		return;
 	Ints shape = shape_of(x), axes = {.n = 1, .at = {axis}};
 	if (last)
-		x = emit(n, OP_reverse, 1, &x, &(ReverseAttr){axes});
+		x = e_op(n, OP_reverse, 1, &x, &(ReverseAttr){axes});
 	if (n->extra->flag)
 		x = e_unary(n, OP_neg, x);
-	Value *at = emit(n, OP_argmax, 1, &x, &(AxisAttr){axis});
+	Value *at = e_op(n, OP_argmax, 1, &x, &(AxisAttr){axis});
 	if (last && at)
 		at = e_binary(n, OP_sub, e_number(n, at, (double)shape.at[axis] - 1), at);
 	shape.at[axis] = 1;
-	give(n, 0, want_int(n, "keepdims", 1) ? e_reshape(n, at, shape) : at);
+	set_output(n, 0, want_int(n, "keepdims", 1) ? e_reshape(n, at, shape) : at);
 }
 
 static void
@@ -61,7 +61,7 @@ import_cum_sum(OnnxNode *n)
 	                  .reverse = want_int(n, "reverse", 0),
 	                  .exclusive = want_int(n, "exclusive", 0)};
 	if (axis >= 0)
-		give(n, 0, emit(n, OP_cumulate, 1, &x, &a));
+		set_output(n, 0, e_op(n, OP_cumulate, 1, &x, &a));
 }
 
 const ImportRow import_sort_rows[] = {

@@ -5,10 +5,10 @@
 
 /* clang-format off */
 FLOAT1(neg, -x)
-INT1(neg, (int64_t)(0 - U(x)))
-INT1(abs, x < 0 ? i_neg(x) : x)
+INT1(neg, 0 - U(x))
+INT1(abs, x < 0 && !u ? 0 - U(x) : U(x))
 FLOAT1(sign, isnan(x) ? x : (x > 0) - (x < 0))
-INT1(sign, (x > 0) - (x < 0))
+INT1(sign, u ? x != 0 : (x > 0) - (x < 0))
 FLOAT2(add, x + y)
 FLOAT2(sub, x - y)
 FLOAT2(mul, x * y)
@@ -21,7 +21,7 @@ INT2(mul, U(x) * U(y))
 INT2(max, int_less(x, y, u) ? y : x)
 INT2(min, int_less(y, x, u) ? y : x)
 /* Division by zero gives 0 and the one overflow wraps: evaluation never traps. */
-INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x) : x / y)
+INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x, u) : x / y)
 INT2(rem, y == 0 ? 0 : u ? (int64_t)(U(x) % U(y)) : y == -1 ? 0 : x % y)
 
 DIRECT(neg) DIRECT(abs) DIRECT(floor) DIRECT(ceil) DIRECT(round)

@@ -1,15 +1,66 @@
 /* Conversion between dtypes, and the value that no gradient passes. */
+#include "ir/loop.h"
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
 
-/* ---- cast {to} */
-static const Field cast_fields[] = {{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false}, {0}};
+/* ---- cast {to, round, overflow, stream}: to a float below f32 as `round` and `overflow` say; other types, to which a
+ * model may be widened, pay no heed. Stochastic: element i takes the first 32 bits of philox_at(seed ^ stream,
+ * offset + i, step). */
+static const Field cast_fields[] = {
+	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
+	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},
+	{"overflow", FIELD_ENUM, offsetof(CastAttr, overflow), overflow_names, true},
+	{"stream", FIELD_INT, offsetof(CastAttr, stream), NULL, true},
+	{0}};
+
+enum { CAST_X, CAST_SEED, CAST_STEP, CAST_OFFSET, N_CAST_OPERANDS };
+
+static bool
+is_stochastic(const CastAttr *a)
+{
+	return a->round == ROUND_STOCHASTIC;
+}
 
 static void
 infer_cast(Infer *in)
 {
-	in->result[0] = type_with_dtype(in->m, in->operand[0], ((const CastAttr *)in->attr)->to);
+	const CastAttr *a = in->attr;
+	int n = is_stochastic(a) ? N_CAST_OPERANDS : 1;
+
+	if (in->n_operands != n)
+		infer_error(in, "a cast rounded %s takes %d operands, not %d",
+		            rounding_names[a->round], n, in->n_operands);
+	for (int i = CAST_SEED; i < in->n_operands; i++)
+		if (!in->operand[i] || in->operand[i] != type_scalar(in->m, U64))
+			infer_error(in, "seed, step and offset are u64[]");
+	in->result[0] = type_with_dtype(in->m, in->operand[0], a->to);
+}
+
+/* To a float below f32, rounded here as the attributes say. */
+static void
+eval_cast_small(Eval *ev)
+{
+	const CastAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[CAST_X];
+	Conversion how = {(Rounding)a->round, (Overflow)a->overflow};
+	DType from = x->type->dtype;
+	uint64_t key = 0, step = 0, offset = 0;
+
+	if (is_stochastic(a)) {
+		key = (uint64_t)ev->operand[CAST_SEED].i[0] ^ (uint64_t)a->stream;
+		step = (uint64_t)ev->operand[CAST_STEP].i[0];
+		offset = (uint64_t)ev->operand[CAST_OFFSET].i[0];
+	}
+	for (int64_t i = 0; i < x->type->n; i++) {
+		double value = dtype_is_float(from)
+		                       ? x->f[i]
+		                       : dtype_int_for_rounding((uint64_t)x->i[i], from != U64);
+		uint32_t random = is_stochastic(a)
+		                          ? philox_at(key, offset + (uint64_t)i, step).at[0]
+		                          : 0;
+		ev->result[0].f[i] = dtype_round_as(a->to, how, value, random);
+	}
 }
 
 static void
@@ -20,8 +71,11 @@ eval_cast(Eval *ev)
 	DType from = x->type->dtype, to = y->type->dtype;
 	DType wide_from = dtype_is_float(from) ? F64 : from == U64 ? U64 : S64;
 	DType wide_to = dtype_is_float(to) ? F64 : to == U64 ? U64 : S64;
+	bool real = ev->interp->real && dtype_is_float(from);
 
-	if (to == BOOL) {
+	if (float_format(to) && !real) {
+		eval_cast_small(ev);
+	} else if (to == BOOL) {
 		for (int64_t i = 0; i < x->type->n; i++)
 			y->i[i] = wide_from == F64 ? x->f[i] != 0 : x->i[i] != 0;
 	} else if (dtype_is_float(from) && !dtype_is_float(to)) {
@@ -43,44 +97,94 @@ grad_cast(Grad *g)
 }
 
 static LoopValue
-scalar_cast(LoopBuilder *lb, const Node *n, const LoopValue *x)
+random_bits(Lower *lw, const Node *n, const Index *at)
 {
-	return lb_cast(lb, node_result(n, 0)->type->dtype, x[0]);
+	LoopBuilder *lb = lw->lb;
+	const CastAttr *a = n->attr;
+	Index none = {0};
+	LoopValue x[N_CAST_OPERANDS];
+
+	for (int i = CAST_SEED; i < N_CAST_OPERANDS; i++)
+		x[i] = lower_element(lw, node_operand(n, i), &none);
+	LoopValue place = lb_affine(lb, index_flat(node_result(n, 0)->type, at));
+	LoopValue key = lb_binary(lb, LOOP_xor, x[CAST_SEED], lb_int(lb, U64, a->stream));
+	LoopValue index = lb_binary(lb, LOOP_add, lb_cast(lb, U64, place), x[CAST_OFFSET]);
+	LoopValue words = lb_op(lb, LOOP_philox, U64, (LoopValue[]){key, index, x[CAST_STEP]});
+	return lb_cast(lb, U32, words);
 }
 
+static LoopValue
+element_cast(Lower *lw, const Node *n, const Index *at)
+{
+	const CastAttr *a = n->attr;
+	Conversion how = {(Rounding)a->round, (Overflow)a->overflow};
+	LoopValue x = lower_element(lw, node_operand(n, CAST_X), at);
+
+	if (!float_format(a->to))
+		return lb_cast(lw->lb, a->to, x);
+	return lb_cast_as(lw->lb, a->to, how, x, is_stochastic(a) ? random_bits(lw, n, at) : -1);
+}
+
+/* Numbers of a type are none above its largest, but infinity is. */
 static Value *
 simplify_cast(Builder *b, Node *n)
 {
+	const CastAttr *a = n->attr;
 	Value *x = node_operand(n, 0);
+	bool keeps = a->overflow == OVERFLOW_DEFAULT || !float_format(a->to);
 
 	(void)b;
-	return x->type == node_result(n, 0)->type ? x : NULL;
+	return keeps && x->type == node_result(n, 0)->type ? x : NULL;
 }
 
 static const Sample cast_samples[] = {
-	{"{to = f32}", "f64[12] eighths"}, {"{to = s64}", "f64[3]"},
-	{"{to = bool}", "f64[2,2]"},       {"{to = f64}", "s64[3]"},
-	{"{to = f64}", "bool[3]"},         {"{to = u8}", "f64[5] large"},
+	{"{to = f32}", "f64[12] eighths"},
+	{"{to = s64}", "f64[3]"},
+	{"{to = bool}", "f64[2,2]"},
+	{"{to = f64}", "s64[3]"},
+	{"{to = f64}", "bool[3]"},
+	{"{to = u8}", "f64[5] large"},
 	{"{to = s8}", "f64[5] large"},
+	{"{to = s4}", "f64[5] large"},
+	{"{to = u2}", "s64[2,7]"},
+	{"{to = f8e4m3, round = toward_zero}", "f64[3,7] eighths"},
+	{"{to = f8e5m2, round = away, overflow = saturate}", "f64[35] fixed"},
+	{"{to = f16, overflow = special, stream = 7}", "f64[35] eighths"},
+	{"{to = bf16, round = stochastic, stream = 7}", "f64[3,7] fixed, u64[], u64[], u64[]"},
+	{"{to = f32, round = toward_zero, overflow = saturate, stream = 7}", "f64[3] eighths"},
+	{"{to = f32, round = away}", "f64[3] eighths"},
+	{"{to = f32, round = stochastic}", "f64[3] eighths, u64[], u64[], u64[]"},
+	{"{to = f32}", "f64[1,0]"},
+	{0}};
 
-	{"{to = f32}", "f64[1,0]"},        {0}};
+/* Random bits are those of an element's place in the whole. */
+static void
+cast_factors(Partition *p)
+{
+	if (!is_stochastic(p->node->attr))
+		partition_elements(p);
+}
 
-const OpRow op_cast = {.name = "cast",
-                       .doc = "conversion; to integers truncates and saturates, to bool is x != 0",
-                       .operands = {{"x", OPERAND_REQUIRED}},
-                       .results = {"y"},
-                       .fields = cast_fields,
-                       .attr_size = sizeof(CastAttr),
-                       .infer = infer_cast,
-                       .eval = eval_cast,
-                       .grad = grad_cast,
-                       .fuse = FUSE_ELEMENTWISE,
-                       .scalar = scalar_cast,
-                       .flops = flops_none,
-                       .precision = PRECISION_FIXED,
-                       .partition = ELEMENTWISE_PARTITION,
-                       .simplify = simplify_cast,
-                       .samples = cast_samples};
+const OpRow op_cast = {
+	.name = "cast",
+	.doc = "conversion; to integers truncates and saturates, to bool is x != 0",
+	.operands = {{"x", OPERAND_REQUIRED},
+                     {"seed", OPERAND_OPTIONAL},
+                     {"step", OPERAND_OPTIONAL},
+                     {"offset", OPERAND_OPTIONAL}},
+	.results = {"y"},
+	.fields = cast_fields,
+	.attr_size = sizeof(CastAttr),
+	.infer = infer_cast,
+	.eval = eval_cast,
+	.grad = grad_cast,
+	.fuse = FUSE_ELEMENTWISE,
+	.element = element_cast,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {cast_factors, NULL, "every axis; none where rounding is stochastic"},
+	.simplify = simplify_cast,
+	.samples = cast_samples};
 
 /* ---- stop_gradient, copy: x itself */
 /* clang-format off */

@@ -15,9 +15,17 @@
 	{                                                                            \
 		"groups", FIELD_INT, offsetof(ConvAttr, groups), NULL, false         \
 	}
-static const Field conv_fields[] = {WINDOW_FIELDS, {0}};
+#define DTYPE_FIELDS                                                                 \
+	{"dtype", FIELD_DTYPE_IF_ANY, offsetof(ConvAttr, dtype), NULL, true},        \
+	{                                                                            \
+		"allow_tf32", FIELD_BOOL, offsetof(ConvAttr, allow_tf32), NULL, true \
+	}
+static const Field conv_fields[] = {WINDOW_FIELDS, DTYPE_FIELDS, {0}};
 static const Field conv_grad_fields[] = {
-	WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(ConvAttr, size), NULL, false}, {0}};
+	WINDOW_FIELDS,
+	{"size", FIELD_INTS, offsetof(ConvAttr, size), NULL, false},
+	DTYPE_FIELDS,
+	{0}};
 
 /* The result shape of a convolution, with every check. */
 static bool
@@ -27,11 +35,8 @@ conv_shape(Infer *in, Type x, Type w, Ints *shape)
 	int spatial = x->rank - 2;
 
 	*shape = (Ints){.n = x->rank};
-	if (spatial < 1 || w->rank != x->rank || x->dtype != w->dtype ||
-	    !dtype_is_float(x->dtype)) {
-		infer_error(in,
-		            "weight rank %d, input rank %d; need equal ranks of 3 or more and one "
-		            "float type",
+	if (spatial < 1 || w->rank != x->rank) {
+		infer_error(in, "weight rank %d, input rank %d; need equal ranks of 3 or more",
 		            w->rank, x->rank);
 		return false;
 	}
@@ -72,10 +77,13 @@ conv_shape(Infer *in, Type x, Type w, Ints *shape)
 static void
 conv_infer(Infer *in)
 {
+	const ConvAttr *a = in->attr;
 	Ints shape;
+	DType dtype;
 
-	if (conv_shape(in, in->operand[0], in->operand[1], &shape))
-		infer_set(in, 0, in->operand[0]->dtype, &shape);
+	if (infer_product(in, a->dtype, a->allow_tf32, &dtype) &&
+	    conv_shape(in, in->operand[0], in->operand[1], &shape))
+		infer_set(in, 0, dtype, &shape);
 }
 
 static Type
@@ -102,12 +110,15 @@ conv_grad_input_infer(Infer *in)
 {
 	const ConvAttr *a = in->attr;
 	Type dy = in->operand[0], w = in->operand[1];
+	DType dtype;
 
+	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
+		return;
 	if (dy->rank < 3 || a->size.n != dy->rank - 2 || w->rank != dy->rank) {
 		infer_error(in, "ranks %d and %d, size of %d", dy->rank, w->rank, a->size.n);
 		return;
 	}
-	in->result[0] = sized_type(in, dy->dims[0], w->dims[1] * a->groups, &a->size, dy->dtype);
+	in->result[0] = sized_type(in, dy->dims[0], w->dims[1] * a->groups, &a->size, dtype);
 	check_gives(in, in->result[0], w, dy);
 }
 
@@ -117,12 +128,15 @@ conv_grad_weight_infer(Infer *in)
 {
 	const ConvAttr *a = in->attr;
 	Type x = in->operand[0], dy = in->operand[1];
+	DType dtype;
 
+	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
+		return;
 	if (dy->rank < 3 || a->size.n != dy->rank - 2 || x->rank != dy->rank || a->groups < 1) {
 		infer_error(in, "ranks %d and %d, size of %d", x->rank, dy->rank, a->size.n);
 		return;
 	}
-	in->result[0] = sized_type(in, dy->dims[1], x->dims[1] / a->groups, &a->size, dy->dtype);
+	in->result[0] = sized_type(in, dy->dims[1], x->dims[1] / a->groups, &a->size, dtype);
 	check_gives(in, x, in->result[0], dy);
 }
 
@@ -130,8 +144,8 @@ conv_grad_weight_infer(Infer *in)
 typedef struct {
 	const ConvAttr *a;
 	Type x, w, y;
-	const double *p, *q; /* the two operands */
-	double *sum;
+	const EvalTensor *p, *q; /* the two operands */
+	EvalTensor *sum;
 	int role; /* which of x, w, y is the result: 0, 1, 2 */
 } ConvWalk;
 
@@ -149,25 +163,35 @@ conv_source(const ConvAttr *a, Type x, const int64_t *p, const int64_t *q, int64
 }
 
 static void
+add_product(const ConvWalk *c, int64_t at, int64_t i, int64_t j)
+{
+	if (dtype_is_float(c->p->type->dtype))
+		c->sum->f[at] += c->p->f[i] * c->q->f[j];
+	else
+		c->sum->i[at] = (int64_t)((uint64_t)c->sum->i[at] +
+		                          (uint64_t)c->p->i[i] * (uint64_t)c->q->i[j]);
+}
+
+static void
 conv_walk(const ConvWalk *c)
 {
 	int64_t xs[MAX_RANK], at[MAX_RANK];
 	int64_t outputs = c->w->dims[0] / c->a->groups;
 
 	type_strides(c->x, xs);
-	for (Walk y = walk(c->y); y.ok; walk_next(&y)) {
-		for (Walk w = walk(c->w); w.ok; walk_next(&w)) {
+	for (IndexWalk y = index_walk(c->y); y.ok; index_walk_next(&y)) {
+		for (IndexWalk w = index_walk(c->w); w.ok; index_walk_next(&w)) {
 			if (w.at[0] != y.at[1] || !conv_source(c->a, c->x, y.at, w.at, at))
 				continue;
 			at[0] = y.at[0];
 			at[1] = y.at[1] / outputs * c->w->dims[1] + w.at[1];
 			int64_t x = flat_of(at, xs, c->x->rank);
 			if (c->role == 0)
-				c->sum[x] += c->p[y.flat] * c->q[w.flat];
+				add_product(c, x, y.flat, w.flat);
 			else if (c->role == 1)
-				c->sum[w.flat] += c->p[x] * c->q[y.flat];
+				add_product(c, w.flat, x, y.flat);
 			else
-				c->sum[y.flat] += c->p[x] * c->q[w.flat];
+				add_product(c, y.flat, x, w.flat);
 		}
 	}
 }
@@ -177,9 +201,9 @@ conv_eval_role(Eval *ev, int role)
 {
 	Type p = ev->operand[0].type, q = ev->operand[1].type, r = ev->result[0].type;
 	ConvWalk c = {.a = ev->attr,
-	              .p = ev->operand[0].f,
-	              .q = ev->operand[1].f,
-	              .sum = ev->result[0].f,
+	              .p = &ev->operand[0],
+	              .q = &ev->operand[1],
+	              .sum = &ev->result[0],
 	              .role = role};
 
 	c.x = role == 0 ? r : p;
@@ -204,17 +228,25 @@ conv_grad_weight_eval(Eval *ev)
 }
 
 /* ---- gradients */
-static Value *
-conv_like(Builder *b, OpKind op, Value *p, Value *q, const ConvAttr *of, Type sized)
+
+/* The cotangent of operand i by that op of p and q. */
+static void
+add_like(Grad *g, int i, OpKind op, Value *p, Value *q)
 {
-	ConvAttr a = *of;
+	Type wanted = node_operand(g->node, i)->type;
+	Type sized = op == OP_conv ? NULL : wanted;
+	ConvAttr a = *(const ConvAttr *)g->node->attr;
+
+	if (!g->needs[i])
+		return;
+	a.dtype = product_dtype(p->type->dtype, q->type->dtype, wanted->dtype);
 
 	a.size = (Ints){0};
 	if (sized) {
 		a.size.n = sized->rank - 2;
 		memcpy(a.size.at, sized->dims + 2, sizeof(int64_t) * (size_t)a.size.n);
 	}
-	return build(b, op, 2, (Value *[]){p, q}, &a);
+	grad_add(g, i, build(g->b, op, 2, (Value *[]){p, q}, &a));
 }
 
 /* dx = conv_grad_input(dy, w), dw = conv_grad_weight(x, dy) */
@@ -223,10 +255,8 @@ conv_grad(Grad *g)
 {
 	Value *x = node_operand(g->node, 0), *w = node_operand(g->node, 1), *dy = g->dresult[0];
 
-	if (g->needs[0])
-		grad_add(g, 0, conv_like(g->b, OP_conv_grad_input, dy, w, g->node->attr, x->type));
-	if (g->needs[1])
-		grad_add(g, 1, conv_like(g->b, OP_conv_grad_weight, x, dy, g->node->attr, w->type));
+	add_like(g, 0, OP_conv_grad_input, dy, w);
+	add_like(g, 1, OP_conv_grad_weight, x, dy);
 }
 
 /* x = conv_grad_input(y, w): dy = conv(dx, w), dw = conv_grad_weight(dx, y) */
@@ -235,10 +265,8 @@ conv_grad_input_grad(Grad *g)
 {
 	Value *y = node_operand(g->node, 0), *w = node_operand(g->node, 1), *dx = g->dresult[0];
 
-	if (g->needs[0])
-		grad_add(g, 0, conv_like(g->b, OP_conv, dx, w, g->node->attr, NULL));
-	if (g->needs[1])
-		grad_add(g, 1, conv_like(g->b, OP_conv_grad_weight, dx, y, g->node->attr, w->type));
+	add_like(g, 0, OP_conv, dx, w);
+	add_like(g, 1, OP_conv_grad_weight, dx, y);
 }
 
 /* w = conv_grad_weight(x, y): dx = conv_grad_input(y, dw), dy = conv(x, dw) */
@@ -247,10 +275,8 @@ conv_grad_weight_grad(Grad *g)
 {
 	Value *x = node_operand(g->node, 0), *y = node_operand(g->node, 1), *dw = g->dresult[0];
 
-	if (g->needs[0])
-		grad_add(g, 0, conv_like(g->b, OP_conv_grad_input, y, dw, g->node->attr, x->type));
-	if (g->needs[1])
-		grad_add(g, 1, conv_like(g->b, OP_conv, x, dw, g->node->attr, NULL));
+	add_like(g, 0, OP_conv_grad_input, y, dw);
+	add_like(g, 1, OP_conv, x, dw);
 }
 
 /* Two operations for each product. */
@@ -417,6 +443,8 @@ static const Sample conv_samples[] = {
          "f64[1,12,5,5], f64[12,1,3,3]"},
 	{PLAIN "}", "f64[12,12,1], f64[12,12,1]"},
 	{APART "}", "f64[1,24,36], f64[24,2,2]"},
+	{PLAIN ", dtype = f64, allow_tf32 = true}", "f32[2,3,7] eighths, f64[4,3,3]"},
+	{WIDE ", dtype = s32}", "s8[2,4,6,5], u8[6,2,3,2]"},
 	{PLAIN "}", "f64[0,1,3], f64[1,1,2]"},
 	{0}};
 static const Sample conv_grad_input_samples[] = {
@@ -428,6 +456,7 @@ static const Sample conv_grad_input_samples[] = {
          "f64[1,2,2,2], f64[2,1,2,2]"},
 	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
 	{APART ", size = [36]}", "f64[1,24,12], f64[24,2,2]"},
+	{PLAIN ", size = [7], dtype = f64, allow_tf32 = true}", "f32[2,4,5] eighths, f64[4,3,3]"},
 	{PLAIN ", size = [3]}", "f64[0,1,2], f64[1,1,2]"},
 	{0}};
 static const Sample conv_grad_weight_samples[] = {
@@ -440,6 +469,8 @@ static const Sample conv_grad_weight_samples[] = {
          "f64[1,24,9], f64[1,24,3]"},
 	{PLAIN ", size = [1]}", "f64[12,12,1], f64[12,12,1]"},
 	{APART ", size = [2]}", "f64[1,24,36], f64[1,24,12]"},
+	{PLAIN ", size = [3], dtype = f64, allow_tf32 = true}", "f64[2,3,7], f32[2,4,5] eighths"},
+	{PLAIN ", size = [3], dtype = s32}", "s8[1,16,7], u8[1,2,5]"},
 	{PLAIN ", size = [2]}", "f64[0,1,3], f64[0,1,2]"},
 	{0}};
 

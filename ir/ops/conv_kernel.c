@@ -157,7 +157,7 @@ conv_kernel(Lower *lw, const Node *n)
 
 	gemm_kernel(lw,
 	            &(Gemm){.node = n,
-	                    .type = compute_type(s.y->dtype),
+	                    .type = accumulation_type(n),
 	                    .batch = s.x->dims[0] * s.a->groups,
 	                    .m = s.out,
 	                    .n = ints_of_type(s.y_space),
@@ -334,7 +334,7 @@ conv_grad_input_kernel(Lower *lw, const Node *n)
 	for (int i = 0; i < count; i++)
 		list[i] = (Gemm){.node = n,
 		                 .part = &parts[i],
-		                 .type = compute_type(s.x->dtype),
+		                 .type = accumulation_type(n),
 		                 .batch = s.x->dims[0] * s.a->groups,
 		                 .m = s.in,
 		                 .n = ints_of_type(parts[i].places),
@@ -386,7 +386,7 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 		return;
 	gemm_kernel(lw,
 	            &(Gemm){.node = n,
-	                    .type = compute_type(s.w->dtype),
+	                    .type = accumulation_type(n),
 	                    .batch = s.a->groups,
 	                    .m = s.out,
 	                    .n = with_first(s.in, s.window),
@@ -429,10 +429,9 @@ bool
 conv_library(Lower *lw, const Node *n, LibraryCall *out)
 {
 	ConvShape s = conv_shapes(lw->m, n);
-	DType d = s.y->dtype;
 
 	*out = (LibraryCall){.kind = op_row(n)->name};
-	if ((d != F32 && d != BF16) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
+	if (!library_takes_dtypes(n) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
 	    conv_cost_of(s.w, s.y) < LEAST_LIBRARY_FLOPS || !dense_operand(lw, s.p, out) ||
 	    !dense_operand(lw, s.q, out) || !library_put_bias(lw, n, out))
 		return false;

@@ -177,7 +177,7 @@ fill_x(Planes *p)
 		at.at[i + 2] = clamp_place(lb, from, size, low >= 0 && last < size, &inside);
 	}
 	place = affine_add(place, affine_constant(p->plane * p->x_size));
-	lb_store(lb, p->x, place, load_inside(p->lw, s->p, &at, inside));
+	lb_store(lb, p->x, place, lb_cast(lb, p->type, load_inside(p->lw, s->p, &at, inside)));
 	close_plane(p);
 }
 
@@ -198,7 +198,7 @@ fill_y(const Planes *p)
 
 		at.at[i + 2] = affine_add(p->first.at[i], step);
 	}
-	lb_store(lb, p->y, place, load_inside(p->lw, s->q, &at, inside));
+	lb_store(lb, p->y, place, lb_cast(lb, p->type, load_inside(p->lw, s->q, &at, inside)));
 	close_plane(p);
 }
 
@@ -331,7 +331,7 @@ add_lanes(const Planes *p, Affine input)
 	lb_end(lb);
 	to = affine_add(affine_scale(to, s->in), input);
 	lb_store(lb, lower_buffer(p->lw, lower_stored(p->lw)), affine_add(affine_scale(to, n), tap),
-	         sum);
+	         result_of_sum(lb, p->lw->node, sum));
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -355,9 +355,9 @@ conv_planes_grad_weight(Lower *lw, const Node *n)
 	int64_t dims[] = {s->a->groups, s->in}, n_sums = s->out * s->window->n * LOOP_LANES;
 	Index part;
 
-	p.type = compute_type(s->w->dtype);
+	p.type = accumulation_type(n);
 	p.most_sums = most_sums(lw->vector_bits, p.type);
-	if (!set_shape(&p))
+	if (!dtype_is_float(p.type) || !set_shape(&p))
 		return false;
 	p.x = lb_local(lb, p.type, p.n_planes * p.x_size + LOOP_LANES);
 	p.y = lb_local(lb, p.type, y_size(&p) > p.run ? y_size(&p) : p.run);

@@ -1,6 +1,7 @@
-/* dot {x_batch, y_batch, x_contract, y_contract, order}: sums over the contracted axes, pairs the batch
+/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes, pairs the batch
  * axes. Result axes: batch, the free axes of x, those of y; as XLA's DotGeneral. With `order`, result axis i is
- * number order[i] of these: a transpose that costs nothing. */
+ * number order[i] of these: a transpose that costs nothing. The result is `dtype`, rounded once, whatever the operands
+ * are; allow_tf32 lets a target round f32 operands to tf32, which the interpreter and loops never do. */
 #include "ir/ops/gemm.h"
 
 static const Field dot_fields[] = {
@@ -9,6 +10,8 @@ static const Field dot_fields[] = {
 	{"x_contract", FIELD_INTS, offsetof(DotAttr, x_contract), NULL, true},
 	{"y_contract", FIELD_INTS, offsetof(DotAttr, y_contract), NULL, true},
 	{"order", FIELD_INTS, offsetof(DotAttr, order), NULL, true},
+	{"dtype", FIELD_DTYPE_IF_ANY, offsetof(DotAttr, dtype), NULL, true},
+	{"allow_tf32", FIELD_BOOL, offsetof(DotAttr, allow_tf32), NULL, true},
 	{0}};
 
 /* The axes of a rank that neither list names, in order. */
@@ -70,11 +73,10 @@ dot_infer(Infer *in)
 	const DotAttr *a = in->attr;
 	Type x = in->operand[0], y = in->operand[1];
 	Ints shape = {0};
+	DType dtype;
 
-	if (x->dtype != y->dtype || x->dtype == BOOL)
-		infer_error(in, "operands are %s and %s", dtype_info[x->dtype].name,
-		            dtype_info[y->dtype].name);
-	if (!pairs_fit(in, &a->x_batch, &a->y_batch, "batch") ||
+	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype) ||
+	    !pairs_fit(in, &a->x_batch, &a->y_batch, "batch") ||
 	    !pairs_fit(in, &a->x_contract, &a->y_contract, "inner"))
 		return;
 	Ints fx = free_axes(x->rank, &a->x_batch, &a->x_contract);
@@ -93,7 +95,7 @@ dot_infer(Infer *in)
 	for (int i = 0; i < fy.n; i++)
 		shape.at[shape.n++] = y->dims[fy.at[i]];
 	shape = in_order(in, &a->order, &shape);
-	infer_set(in, 0, x->dtype, &shape);
+	infer_set(in, 0, dtype, &shape);
 }
 
 /* The matrix view of a dot: per side its groups of axes; m, n, k, batch multiplied out. */
@@ -142,7 +144,7 @@ strided_offsets(Arena *arena, const int64_t *strides, const Ints *axes, Type gro
 {
 	int64_t *offsets = NEW_ARRAY(arena, int64_t, group->n);
 
-	for (Walk w = walk(group); w.ok; walk_next(&w))
+	for (IndexWalk w = index_walk(group); w.ok; index_walk_next(&w))
 		for (int i = 0; i < axes->n; i++)
 			offsets[w.flat] += w.at[i] * strides[axes->at[i]];
 	return offsets;
@@ -240,6 +242,15 @@ dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Int
 	return b_transpose(b, d, order);
 }
 
+/* A product of the gradient, in the dtype of whose cotangent it is. */
+static Value *
+product_like(Grad *g, Value *x, Value *y, DotAttr a, DType dtype)
+{
+	a.dtype = product_dtype(x->type->dtype, y->type->dtype, dtype);
+	a.allow_tf32 = ((const DotAttr *)g->node->attr)->allow_tf32;
+	return build(g->b, OP_dot, 2, (Value *[]){x, y}, &a);
+}
+
 /* dx[b,m,k] = dz[b,m,n] . y[b,k,n] over n;  dy[b,n,k] = dz[b,m,n] . x[b,m,k] over m */
 static void
 dot_grad(Grad *g)
@@ -259,7 +270,9 @@ dot_grad(Grad *g)
 	}
 	if (g->needs[0]) {
 		/* The free axes of y that remain are its contracted ones, in ascending order. */
-		Value *d = b_dot(g->b, dz, y, batch, a->y_batch, columns, fy);
+		Value *d = product_like(g, dz, y,
+		                        (DotAttr){batch, a->y_batch, columns, fy, .dtype = 0},
+		                        x->type->dtype);
 		Ints left = free_axes(y->type->rank, &a->y_batch, &fy), contract = {0};
 		for (int i = 0; i < left.n; i++)
 			for (int k = 0; k < a->y_contract.n; k++)
@@ -276,10 +289,14 @@ dot_grad(Grad *g)
 				if (a->x_contract.at[k] == left.at[i])
 					contract.at[contract.n++] = a->y_contract.at[k];
 		if (fy.n && contract.n && contract.at[0] < fy.at[0]) {
-			Value *d = b_dot(g->b, x, dz, a->x_batch, batch, fx, rows);
+			Value *d = product_like(g, x, dz,
+			                        (DotAttr){a->x_batch, batch, fx, rows, .dtype = 0},
+			                        y->type->dtype);
 			grad_add(g, 1, dot_reorder(g->b, d, &a->y_batch, &contract, &fy));
 		} else {
-			Value *d = b_dot(g->b, dz, x, batch, a->x_batch, rows, fx);
+			Value *d = product_like(g, dz, x,
+			                        (DotAttr){batch, a->x_batch, rows, fx, .dtype = 0},
+			                        y->type->dtype);
 			grad_add(g, 1, dot_reorder(g->b, d, &a->y_batch, &fy, &contract));
 		}
 	}
@@ -392,7 +409,7 @@ dot_kernel(Lower *lw, const Node *n)
 	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
 	DotShape s = dot_shape(lw->m, a, x, y);
 	Gemm g = {.node = n,
-	          .type = compute_type(node_result(n, 0)->type->dtype),
+	          .type = accumulation_type(n),
 	          .batch = s.batch->n,
 	          .m = s.rows->n,
 	          .n = ints_of_type(s.columns),
@@ -482,7 +499,7 @@ dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisR
 {
 	DType d = node_result(n, 0)->type->dtype;
 
-	if ((d != F32 && d != BF16) || dot_flops(n) < LEAST_LIBRARY_FLOPS)
+	if (!library_takes_dtypes(n) || dot_flops(n) < LEAST_LIBRARY_FLOPS)
 		return false;
 	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
 }
@@ -602,6 +619,11 @@ static const Sample dot_samples[] = {
 	{"{x_contract = [0], y_contract = [0]}", "f64[768,2], f64[768,1]"},
 	{"{x_contract = [0], y_contract = [0]}", "f64[12,8], f64[12,70]"},
 	{"{x_contract = [1], y_contract = [1]}", "f64[2,20], f64[70,20]"},
+	{"{x_contract = [1], y_contract = [0], dtype = f64, allow_tf32 = true}",
+         "f32[3,5] eighths, f64[5,4]"},
+	{"{x_contract = [1], y_contract = [0], dtype = s32}", "s8[9,17], u8[17,35]"},
+	{"{x_contract = [1], y_contract = [0], dtype = bf16}",
+         "f8e4m3[5,900] fixed, f8e5m2[900,3] fixed"},
 	{0}};
 const OpRow op_dot = {
 	COLUMNS(dot, DotAttr, dot_fields, dot_grad, "tensor product, summed over contracted axes"),

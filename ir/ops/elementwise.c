@@ -30,7 +30,7 @@ eval_unary(Eval *ev, Float1 f, Int1 g)
 
 	for (int64_t i = 0; i < x->type->n; i++) {
 		if (!dtype_is_float(x->type->dtype))
-			y->i[i] = g(x->i[i]);
+			y->i[i] = g(x->i[i], x->type->dtype == U64);
 		else if (dtype_is_float(y->type->dtype))
 			y->f[i] = f(x->f[i]);
 		else

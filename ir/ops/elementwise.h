@@ -11,7 +11,7 @@ enum { FLOATS = 1, INTS = 2, BOOLS = 4, NUMBERS = FLOATS | INTS, ANY = 7 };
 void infer_same(Infer *in, int allowed, bool to_bool);
 
 typedef double (*Float1)(double);
-typedef int64_t (*Int1)(int64_t);
+typedef int64_t (*Int1)(int64_t, bool is_u64);
 typedef double (*Float2)(double, double);
 typedef int64_t (*Int2)(int64_t, int64_t, bool is_u64);
 /* f on floats, g on integers and bools; a bool result is "not 0". */
@@ -104,10 +104,10 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 	{                                          \
 		return result;                     \
 	}
-#define INT1(name, result)                 \
-	static int64_t i_##name(int64_t x) \
-	{                                  \
-		return result;             \
+#define INT1(name, result)                         \
+	static int64_t i_##name(int64_t x, bool u) \
+	{                                          \
+		return (void)u, (int64_t)(result); \
 	}
 #define INT2(name, result)                                    \
 	static int64_t i_##name(int64_t x, int64_t y, bool u) \

@@ -2,14 +2,14 @@
 
 const Field axis_fields[] = {{"axis", FIELD_INT, offsetof(AxisAttr, axis), NULL, false}, {0}};
 
-Walk
-walk(Type t)
+IndexWalk
+index_walk(Type t)
 {
-	return (Walk){.type = t, .ok = t->n > 0};
+	return (IndexWalk){.type = t, .ok = t->n > 0};
 }
 
 void
-walk_next(Walk *w)
+index_walk_next(IndexWalk *w)
 {
 	int i = w->type->rank - 1;
 

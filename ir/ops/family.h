@@ -5,15 +5,15 @@
 #include "ir/ir.h"
 #include "ir/loop.h"
 
-/* Visits the multi-indices of a shape in row-major order: for (Walk w = walk(t); w.ok; walk_next(&w)). */
+/* Visits the multi-indices of a shape in row-major order: for (IndexWalk w = index_walk(t); w.ok; index_walk_next(&w)). */
 typedef struct {
 	Type type;
 	int64_t at[MAX_RANK];
 	int64_t flat;
 	bool ok;
-} Walk;
-Walk walk(Type t);
-void walk_next(Walk *w);
+} IndexWalk;
+IndexWalk index_walk(Type t);
+void index_walk_next(IndexWalk *w);
 /* Sum of index * stride. */
 int64_t flat_of(const int64_t *at, const int64_t *strides, int rank);
 /* Copies element j of x to element i of y, whatever their class. */

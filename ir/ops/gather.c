@@ -1,6 +1,6 @@
 /* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
  * flattening and linear indices. */
-#include "ir/ops/family.h"
+#include "ir/ops/elementwise.h"
 
 #include <math.h>
 
@@ -58,7 +58,7 @@ gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
 
 	type_strides(data, strides);
 	type_strides(indices->type, index_strides);
-	for (Walk w = walk(gathered); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(gathered); w.ok; index_walk_next(&w)) {
 		int64_t j = indices->i[flat_of(w.at + axis, index_strides, r)];
 		int64_t place = -1;
 		if (j >= 0 && j < data->dims[axis]) {
@@ -252,6 +252,8 @@ scatter_infer(Infer *in)
 	if (!gathered_shape(in, data, in->operand[1], ((const ScatterAttr *)in->attr)->axis,
 	                    &shape))
 		return;
+	if (data->dtype == BOOL && ((const ScatterAttr *)in->attr)->kind != SCATTER_SET)
+		infer_error(in, "combining is not defined for bool");
 	if (updates != type_new(in->m, data->dtype, shape.n, shape.at))
 		infer_error(in, "updates do not have the gathered type");
 	in->result[0] = data;
@@ -260,7 +262,7 @@ scatter_infer(Infer *in)
 static void
 scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t i)
 {
-	bool is_float = dtype_is_float(y->type->dtype);
+	bool is_float = dtype_is_float(y->type->dtype), is_u64 = y->type->dtype == U64;
 
 	switch (kind) {
 	case SCATTER_ADD:
@@ -279,8 +281,8 @@ scatter_combine(int kind, EvalTensor *y, int64_t j, const EvalTensor *u, int64_t
 	case SCATTER_MIN:
 		if (is_float ? (kind == SCATTER_MAX ? u->f[i] > y->f[j] : u->f[i] < y->f[j]) ||
 		                       isnan(u->f[i])
-		    : kind == SCATTER_MAX ? u->i[i] > y->i[j]
-		                          : u->i[i] < y->i[j])
+		    : kind == SCATTER_MAX ? int_less(y->i[j], u->i[i], is_u64)
+		                          : int_less(u->i[i], y->i[j], is_u64))
 			eval_move(y, j, u, i);
 		return;
 	default: eval_move(y, j, u, i);
@@ -420,6 +422,14 @@ scatter_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+static bool
+scatter_sums(const Node *n)
+{
+	const ScatterAttr *a = n->attr;
+
+	return a->kind == SCATTER_ADD || a->kind == SCATTER_MUL;
+}
+
 /* Updates are combined in their order, so only what has none can be cut: other axes, pieces of the axis, and, where
  * they are added, multiplied or compared, the updates themselves. */
 static void
@@ -478,6 +488,7 @@ const OpRow op_scatter = {
 	.results = {"y"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = scatter_kernel,
+	.sums_in_memory = scatter_sums,
 	.flops = scatter_flops,
 	.precision = PRECISION_HIGH,
 	.partition =

@@ -4,63 +4,12 @@
  * High-Performance Matrix Multiplication", 2008.
  *
  * In parallel go batches, chunks of rows, and groups of blocks of columns. */
-#include "ir/ops/gemm.h"
-#include "ir/ops/tiles.h"
+#include "ir/ops/gemm_impl.h"
 
 #include <string.h>
 
-enum { MAX_ROWS = 8, ENOUGH_PARTS = 16, MANY_BLOCKS = 4, LEAST_PANEL = 32, MANY_PANELS = 8 };
-/* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
-enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
+enum { MANY_BLOCKS = 4 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
-
-/* The sums in registers, in f32: rows x columns, which are two vectors. They leave room for columns of b and an element
- * of a, and need fewer loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a
- * deeper one c. The second cache holds it, or, where it is so narrow that the first one does, rows of a. */
-typedef struct {
-	int vector_bits, rows, columns, depth;
-	int panel[2];       /* columns: where a lies along k, or rows of it are packed */
-	int64_t near_bytes; /* of a: they stay near from one panel to the next; 0: the panels are wide */
-	bool gathers;       /* numbers of b that are not side by side, in one instruction */
-} Registers;
-static const Registers registers[] = {
-	{512, 8, 32, 256, {32, 256}, 768 << 10, true}, /* 16 of 32 registers */
-	{256, 6, 16, 384, {128, 128}, 0, false},       /* 12 of 16; narrower vectors, too */
-};
-
-/* ---- the product */
-typedef struct {
-	Lower *lw;
-	const Gemm *g;
-	Tiling columns, depth;
-	bool bias;     /* is stored with the sums */
-	bool by_lines; /* b is packed by lines of the cache */
-	int64_t block_rows, block_columns, panel_columns;
-	int64_t lanes;         /* of a vector */
-	int64_t strip_columns; /* the panel is packed in strips: their numbers of one k are side by side */
-	int panel, sums[MAX_ROWS], out;
-	int packed_rows; /* of a block, if a does not lie along k and many columns need it; else -1 */
-	int64_t near_bytes; /* of a: they are to stay near from one panel to the next; 0: any number */
-	int64_t group;      /* panels that are multiplied with one block of k before the next */
-	/* of the part; `repeat`: where the columns' axis begins anew */
-	int64_t rows;
-	Affine batch, first_row, repeat, first_panel;
-	/* of the panel at hand */
-	Affine first_column, first_k;
-	int64_t column_count, depth_count;
-	/* of the strip, or a block's columns: the first within the panel, and where it is packed */
-	Affine column, packed;
-	int64_t n_columns;
-	/* of the block's rows */
-	Affine row;
-	int n_rows;
-} Product;
-
-static int64_t
-most_depth(const Product *p)
-{
-	return p->depth.count * p->depth.inside;
-}
 
 static int64_t
 panel_size(const Product *p)
@@ -100,11 +49,12 @@ close_strip(const Product *p)
 static void
 pack_element(const Product *p, Affine k, Affine j)
 {
-	LoopValue x = p->g->b(p->lw, p->g, p->batch, affine_add(p->first_k, k),
-	                      affine_add(p->first_column, affine_add(p->column, j)));
+	Affine column = affine_add(p->first_column, affine_add(p->column, j));
+	LoopValue x = p->g->b(p->lw, p->g, p->batch, affine_add(p->first_k, k), column);
 	Affine place = affine_add(affine_scale(k, p->strip_columns), j);
 
-	lb_store(p->lw->lb, p->panel, affine_add(p->packed, place), x);
+	lb_store(p->lw->lb, p->panel, affine_add(p->packed, place),
+	         lb_cast(p->lw->lb, p->g->type, x));
 }
 
 /* Where b lies along k: a line of the cache for each column, all of it. With rows of 4 KiB all columns share lines. */
@@ -162,7 +112,9 @@ pack_strip(void *ctx, Affine number, int64_t size)
 static LoopValue
 element_of_a(const Product *p, Affine r, Affine k)
 {
-	return p->g->a(p->lw, p->g, p->batch, affine_add(p->row, r), affine_add(p->first_k, k));
+	Affine row = affine_add(p->row, r), at = affine_add(p->first_k, k);
+
+	return lb_cast(p->lw->lb, p->g->type, p->g->a(p->lw, p->g, p->batch, row, at));
 }
 
 /* packed_rows[k, r] = a(row + r, k) */
@@ -184,6 +136,15 @@ place_of(const Product *p, int r, Affine j)
 {
 	return p->g->c(p->lw, p->g, p->batch, affine_add(p->row, affine_constant(r)),
 	               affine_add(p->first_column, affine_add(p->column, j)));
+}
+
+/* Where a sum waits for the next block of k. */
+static Affine
+partial_place(const Product *p, int r, Affine j)
+{
+	Affine row = affine_add(p->partial_row, affine_constant(r));
+
+	return affine_add(affine_scale(row, p->panel_columns), affine_add(p->column, j));
 }
 
 /* Calls body for the block of k that begins at `first`, or for all others: what is known not to be is left out. */
@@ -214,7 +175,7 @@ clear_sums(const Product *p)
 	lb_end(lb);
 }
 
-/* sums[r][j] = what earlier blocks of k left in c */
+/* sums[r][j] = what earlier blocks of k left */
 static void
 load_sums(const Product *p)
 {
@@ -222,7 +183,9 @@ load_sums(const Product *p)
 	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
 
 	for (int r = 0; r < p->n_rows; r++)
-		lb_store(lb, p->sums[r], j, lb_load(lb, p->out, place_of(p, r, j)));
+		lb_store(lb, p->sums[r], j,
+		         p->partial < 0 ? lb_load(lb, p->out, place_of(p, r, j))
+		                        : lb_load(lb, p->partial, partial_place(p, r, j)));
 	lb_end(lb);
 }
 
@@ -234,11 +197,14 @@ put_sums(const Product *p, bool complete)
 	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, p->n_columns));
 
 	for (int r = 0; r < p->n_rows; r++) {
-		Affine place = place_of(p, r, j);
+		bool waits = !complete && p->partial >= 0;
+		Affine place = waits ? partial_place(p, r, j) : place_of(p, r, j);
 		LoopValue sum = lb_load(lb, p->sums[r], j);
+		if (!waits)
+			sum = result_of_sum(lb, p->g->node, sum);
 		if (complete)
 			sum = lower_stored_element(p->lw, p->g->node, place, sum);
-		lb_store(lb, p->out, place, sum);
+		lb_store(lb, waits ? p->partial : p->out, place, sum);
 	}
 	lb_end(lb);
 }
@@ -295,7 +261,7 @@ register_block(void *ctx, Affine number, int64_t size)
 	where_k_is(p, 0, false, load_sums);
 	if (tiling_size(&p->depth))
 		multiply(p);
-	if (p->bias) {
+	if (p->bias || p->partial >= 0) {
 		where_k_is(p, last, false, store_sums);
 		where_k_is(p, last, true, finish_sums);
 	} else {
@@ -307,6 +273,7 @@ static void
 row_block(Product *p, Affine first, int64_t size)
 {
 	p->row = affine_add(p->first_row, first);
+	p->partial_row = first;
 	p->n_rows = (int)size;
 	if (p->packed_rows >= 0 && tiling_size(&p->depth))
 		pack_rows(p);
@@ -399,90 +366,28 @@ depth_block(void *ctx, Affine first, int64_t count)
 	lb_end(lb);
 }
 
-/* The most chunks, up to n, in which the rows go: all are equal, and have at least so many. */
-static int64_t
-most_chunks(int64_t rows, int64_t n, int64_t least)
-{
-	while (n > 1 && (rows % n != 0 || rows / n < least))
-		n--;
-	return n;
-}
-
-/* In how many equal chunks the rows go, at least, that k numbers of each stay near; 0: these would be too low. */
-static int64_t
-near_chunks(const Product *p, int64_t k)
-{
-	int64_t rows = p->g->m, bytes = dtype_bytes(p->g->type, rows * k);
-
-	if (bytes <= p->near_bytes)
-		return 1;
-	for (int64_t n = (bytes + p->near_bytes - 1) / p->near_bytes; n <= rows / LEAST_NEAR; n++)
-		if (rows % n == 0)
-			return n;
-	return 0;
-}
-
-static int64_t
-groups(const Product *p)
-{
-	return (blocks_along(&p->columns) + p->group - 1) / p->group;
-}
-
-/* In how many chunks the rows go: so many that there are enough parts, if they can have `least` rows, and that a chunk's
- * numbers of a stay near from one panel to the next: those of a block of k, or all if a group is one panel. */
-static int64_t
-row_chunks(const Product *p, int64_t least)
-{
-	int64_t panels = repeats(&p->columns) * groups(p), parts = p->g->batch * panels;
-	int64_t n = most_chunks(p->g->m, (ENOUGH_PARTS + parts - 1) / parts, least);
-	int64_t near = 0;
-
-	if (p->group > 1)
-		near = near_chunks(p, most_depth(p));
-	else if (p->near_bytes && panels > 1)
-		near = near_chunks(p, tiling_size(&p->depth));
-	return near > n ? near : n;
-}
-
-/* Panels as wide, and groups of as many, as they may be; less where there would be too few parts. */
 static void
-choose_panels(Product *p, int64_t least, int64_t most)
+all_depths(Product *p)
 {
-	const Gemm *g = p->g;
-	int64_t least_rows = p->near_bytes ? LEAST_NEAR : LEAST_CHUNK;
-
-	p->group = p->near_bytes && near_chunks(p, tiling_size(&p->depth)) == 0 ? MANY_PANELS : 1;
-	for (p->panel_columns = most;;) {
-		p->columns = tile_evenly(&g->n, p->panel_columns, p->block_columns);
-		if (tiling_size(&p->columns) == 0 || g->batch == 0)
-			return;
-		int64_t blocks = blocks_along(&p->columns);
-		p->group = p->group < blocks ? p->group : blocks;
-		int64_t panels = repeats(&p->columns) * groups(p);
-		if (g->batch * panels * row_chunks(p, least_rows) >= ENOUGH_PARTS)
-			return;
-		if (p->group > 1)
-			p->group /= 2;
-		else if (p->panel_columns / 2 >= least)
-			p->panel_columns /= 2;
-		else
-			return;
-	}
+	if (tiling_size(&p->depth))
+		for_blocks(p->lw->lb, &p->depth, depth_block, p);
+	else
+		depth_block(p, affine_constant(0), 0);
 }
 
-/* Parts: batch, row chunk, repeat of the columns' axis, group of panels. */
-static Type
-part_shape(const Product *p)
+/* So many rows from block of k to block of k, before any others. */
+static void
+waiting_rows(void *ctx, Affine number, int64_t size)
 {
-	int64_t dims[4] = {0};
+	Product *p = ctx;
+	Affine first = p->first_row;
+	int64_t rows = p->rows;
 
-	if (tiling_size(&p->columns) && p->g->batch) {
-		dims[0] = p->g->batch;
-		dims[1] = row_chunks(p, LEAST_CHUNK);
-		dims[2] = repeats(&p->columns);
-		dims[3] = groups(p);
-	}
-	return type_new(p->lw->m, S64, COUNT(dims), dims);
+	p->first_row = affine_add(first, affine_scale(number, p->partial_rows));
+	p->rows = size;
+	all_depths(p);
+	p->first_row = first;
+	p->rows = rows;
 }
 
 static void
@@ -501,10 +406,10 @@ one_part(Product *p, Type shape, Affine number)
 	p->first_row = affine_scale(at.at[1], p->rows);
 	p->repeat = affine_scale(at.at[2], t->shape.at[t->axis] * t->inside);
 	p->first_panel = affine_scale(at.at[3], p->group);
-	if (tiling_size(&p->depth))
-		for_blocks(lb, &p->depth, depth_block, p);
+	if (p->partial_rows)
+		for_pieces(lb, p->rows, p->partial_rows, waiting_rows, p);
 	else
-		depth_block(p, affine_constant(0), 0);
+		all_depths(p);
 }
 
 /* The parts of each, one after the other. */
@@ -537,37 +442,11 @@ parallel_parts(Lower *lw, Product *list, int n)
 	lb_end(lb);
 }
 
-static Product
-product_of(Lower *lw, const Gemm *g)
-{
-	const Registers *r = registers;
-	int wide = dtype_info[g->type].bits == 64 ? 2 : 1;
-
-	while (r->vector_bits > lw->vector_bits && r < registers + COUNT(registers) - 1)
-		r++;
-	Product p = {.lw = lw,
-	             .g = g,
-	             .by_lines = g->b_along_k && !r->gathers,
-	             .block_rows = r->rows,
-	             .block_columns = r->columns / wide,
-	             .lanes = r->columns / wide / 2,
-	             .near_bytes = g->a_along_k ? r->near_bytes : 0};
-	p.depth = tile_evenly(&g->k, r->depth, 1);
-	choose_panels(&p, LEAST_PANEL / wide, r->panel[!g->a_along_k] / wide);
-	p.out = lower_buffer(lw, lower_stored(lw));
-	p.bias = lower_stored(lw) != node_result(g->node, 0);
-	bool one_axis = p.columns.axis == p.columns.shape.n - 1;
-	p.strip_columns = one_axis ? p.block_columns : p.panel_columns;
-	bool many_columns = p.columns.count * p.columns.inside > 2 * p.block_columns;
-	p.packed_rows = !g->a_along_k && many_columns ? 0 : -1;
-	return p;
-}
-
 /* All products have the same. */
 static void
 declare_locals(LoopBuilder *lb, Product *list, int n)
 {
-	int64_t panel = 0, rows = 0;
+	int64_t panel = 0, rows = 0, waiting = 0;
 	Product *first = &list[0];
 
 	for (int i = 0; i < n; i++) {
@@ -577,13 +456,17 @@ declare_locals(LoopBuilder *lb, Product *list, int n)
 		panel = panel > p->panel_columns * depth ? panel : p->panel_columns * depth;
 		if (p->packed_rows >= 0)
 			rows = rows > p->block_rows * depth ? rows : p->block_rows * depth;
+		int64_t sums = p->partial_rows * p->panel_columns;
+		waiting = waiting > sums ? waiting : sums;
 	}
 	panel = lb_local(lb, first->g->type, panel);
 	rows = rows ? lb_local(lb, first->g->type, rows) : -1;
+	waiting = waiting ? lb_local(lb, first->g->type, waiting) : -1;
 	for (int r = 0; r < first->block_rows; r++)
 		first->sums[r] = lb_local(lb, first->g->type, first->block_columns);
 	for (int i = 0; i < n; i++) {
 		list[i].panel = (int)panel;
+		list[i].partial = list[i].partial_rows ? (int)waiting : -1;
 		list[i].packed_rows = list[i].packed_rows < 0 ? -1 : (int)rows;
 		memmove(list[i].sums, first->sums, sizeof(first->sums));
 	}

@@ -12,7 +12,7 @@ typedef struct Gemm Gemm;
 struct Gemm {
 	const Node *node;
 	const void *part; /* for the functions: which product of several it is */
-	DType type;       /* f32, f64, or an integer compute type */
+	DType type;       /* in which products are added: accumulation_type */
 	int64_t batch, m;
 	Ints n, k;      /* their shapes; of no axes: one number */
 	bool a_along_k; /* memory has a's numbers along k side by side */
@@ -23,11 +23,22 @@ struct Gemm {
 	Affine (*c)(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col);
 };
 enum { MAX_GEMMS = 16 };
+/* f32, or f64 where an operand or the result is; integers wrap, so that it is the result's compute type. */
+DType accumulation_type(const Node *n);
+/* A sum as scalar of the type that the node's result is stored from, rounded once. */
+LoopValue result_of_sum(LoopBuilder *lb, const Node *n, LoopValue sum);
 /* Up to MAX_GEMMS products of one node and type, whose places in the result differ: parts of all go in parallel. */
 void gemm_kernel(Lower *lw, const Gemm *list, int n);
 
 /* The vector along that axis of n's result that reader adds to it, and nobody else reads the result; else NULL. */
 Value *added_vector(const Node *n, const Node *reader, int axis);
+
+/* ---- dtypes of a product: operands of one class; the result's is `dtype`, or theirs where they agree */
+
+/* Result dtype of a node with these attributes; false after reporting. */
+bool infer_product(Infer *in, int dtype, bool allow_tf32, DType *out);
+/* The attribute that makes a product of x and y one of type z: nothing is said that goes without saying. */
+int product_dtype(DType x, DType y, DType z);
 
 /* ---- the same work as a library's */
 enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
@@ -35,5 +46,7 @@ enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
 void library_put(LibraryCall *c, int n, const int64_t *x);
 /* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */
 bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
+/* Are both operands and the result f32, or all bf16? Libraries get no other work. */
+bool library_takes_dtypes(const Node *n);
 
 #endif

@@ -16,6 +16,13 @@ static const char *const pool_kind_names[] = {"max", "sum", NULL};
 	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},     \
 	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
 static const Field pool_fields[] = {KIND_FIELD, WINDOW_FIELDS, {0}};
+static bool
+pool_grad_sums(const Node *n)
+{
+	(void)n;
+	return true;
+}
+
 static const Field pool_grad_fields[] = {
 	KIND_FIELD, WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
 static const Field pool_gather_fields[] = {WINDOW_FIELDS, {0}}; /* max only */
@@ -70,7 +77,8 @@ window_walk(const PoolAttr *a, Type x, Module *m, const int64_t *y_at,
 	int64_t strides[MAX_RANK], at[MAX_RANK];
 
 	type_strides(x, strides);
-	for (Walk w = walk(type_new(m, S64, a->window.n, a->window.at)); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(type_new(m, S64, a->window.n, a->window.at)); w.ok;
+	     index_walk_next(&w)) {
 		bool inside = true;
 		memcpy(at, y_at, sizeof(at));
 		for (int i = 0; i < a->window.n; i++) {
@@ -117,7 +125,7 @@ pool_eval(Eval *ev)
 	const PoolAttr *a = ev->attr;
 	Module *m = ev->node->function->module;
 
-	for (Walk y = walk(ev->result[0].type); y.ok; walk_next(&y)) {
+	for (IndexWalk y = index_walk(ev->result[0].type); y.ok; index_walk_next(&y)) {
 		Window w = {.x = ev->operand[0].f, .best = -1};
 		window_walk(a, ev->operand[0].type, m, y.at, window_visit, &w);
 		ev->result[0].f[y.flat] = a->kind == POOL_SUM ? w.sum
@@ -157,7 +165,7 @@ pool_grad_eval(Eval *ev)
 	Module *m = ev->node->function->module;
 	Type x = ev->result[0].type;
 
-	for (Walk y = walk(ev->operand[0].type); y.ok; walk_next(&y)) {
+	for (IndexWalk y = index_walk(ev->operand[0].type); y.ok; index_walk_next(&y)) {
 		Spread s = {.dx = ev->result[0].f, .dy = ev->operand[0].f[y.flat]};
 		if (a->kind == POOL_SUM) {
 			window_walk(a, x, m, y.at, spread_visit, &s);
@@ -185,7 +193,7 @@ pool_gather_infer(Infer *in)
 static void
 pool_gather_eval(Eval *ev)
 {
-	for (Walk y = walk(ev->result[0].type); y.ok; walk_next(&y)) {
+	for (IndexWalk y = index_walk(ev->result[0].type); y.ok; index_walk_next(&y)) {
 		Window w = {.x = ev->operand[1].f, .best = -1};
 		window_walk(ev->attr, ev->operand[1].type, ev->node->function->module, y.at,
 		            window_visit, &w);
@@ -629,6 +637,7 @@ const OpRow op_pool_grad = {
 	.results = {"dx"},
 	.fuse = FUSE_OPAQUE,
 	.kernel = pool_grad_kernel,
+	.sums_in_memory = pool_grad_sums,
 	.flops = pool_grad_flops,
 	.precision = PRECISION_HIGH,
 	.partition = {pool_grad_factors, pool_grad_cut, POOL_DOC}};

@@ -87,7 +87,7 @@ reduce_eval(Eval *ev)
 			kept[i] = strides[k++];
 	for (int64_t i = 0; i < y->type->n; i++)
 		reduce_identity(a->kind, y->type->dtype, y, i);
-	for (Walk w = walk(x->type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(x->type); w.ok; index_walk_next(&w)) {
 		int64_t i = flat_of(w.at, kept, x->type->rank);
 		if (dtype_is_float(x->type->dtype))
 			y->f[i] = combine_float(a->kind, y->f[i], x->f[w.flat]);
@@ -225,6 +225,8 @@ argmax_infer(Infer *in)
 		return;
 	if (x->dims[axis] == 0)
 		infer_error(in, "no elements along axis %lld", (long long)axis);
+	if (x->dtype == BOOL)
+		infer_error(in, "not defined for bool");
 	in->result[0] = type_with_dtype(in->m, type_drop_axis(in->m, x, (int)axis), S64);
 }
 
@@ -245,7 +247,7 @@ argmax_eval(Eval *ev)
 	EvalTensor *y = &ev->result[0];
 
 	type_strides(x->type, strides);
-	for (Walk w = walk(y->type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(y->type); w.ok; index_walk_next(&w)) {
 		int64_t base = 0, best = 0;
 		for (int i = 0; i < y->type->rank; i++)
 			base += w.at[i] * strides[i < axis ? i : i + 1];

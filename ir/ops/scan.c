@@ -50,7 +50,7 @@ cumulate_eval(Eval *ev)
 	int64_t strides[MAX_RANK];
 
 	type_strides(x->type, strides);
-	for (Walk w = walk(x->type); w.ok; walk_next(&w))
+	for (IndexWalk w = index_walk(x->type); w.ok; index_walk_next(&w))
 		if (w.at[a->axis] == 0)
 			cumulate_line(a, x, &ev->result[0], w.flat, strides[a->axis],
 			              x->type->dims[a->axis]);
@@ -203,7 +203,7 @@ sort_eval(Eval *ev)
 	int64_t strides[MAX_RANK];
 
 	type_strides(x->type, strides);
-	for (Walk w = walk(x->type); w.ok; walk_next(&w))
+	for (IndexWalk w = index_walk(x->type); w.ok; index_walk_next(&w))
 		if (w.at[a->axis] == 0)
 			sort_line(x, a->descending, w.flat, strides[a->axis],
 			          x->type->dims[a->axis], &ev->result[0], &ev->result[1]);

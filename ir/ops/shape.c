@@ -13,7 +13,7 @@ eval_view(Eval *ev, ViewPlace place)
 	Type x = ev->operand[0].type;
 
 	type_strides(x, strides);
-	for (Walk w = walk(ev->result[0].type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(ev->result[0].type); w.ok; index_walk_next(&w)) {
 		place(ev->attr, x, w.at, from);
 		eval_move(&ev->result[0], w.flat, &ev->operand[0], flat_of(from, strides, x->rank));
 	}
@@ -198,6 +198,32 @@ greatest_common_divisor(int64_t a, int64_t b)
 	return b == 0 ? a : greatest_common_divisor(b, a % b);
 }
 
+static int64_t
+elements_before(Type t, int axis)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < axis; i++)
+		n *= t->dims[i];
+	return n;
+}
+
+/* An axis of one is the outer loop of what stands behind it: were it longer, it would be part of that axis. */
+static void
+add_axes_of_one(Partition *p, Type x, Type y)
+{
+	for (int i = 0; i < x->rank; i++) {
+		int k = 0;
+		while (k < y->rank && elements_before(y, k) != elements_before(x, i))
+			k++;
+		if (x->dims[i] != 1 || k == y->rank)
+			continue;
+		Factor *f = partition_add(p, 1, COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_result(f, 0, k);
+	}
+}
+
 /* Axes from `axis` on until their product is a multiple of the other side's: as sizes of both sides split there, what
  * stands before and behind has nothing to do with them. */
 static void
@@ -212,7 +238,7 @@ reshape_factors(Partition *p)
 		while (k < y->rank && y->dims[k] == 1)
 			k++;
 		if (i == x->rank)
-			return;
+			break;
 		/* the outer axes of two groups of equal products: what both are multiples of is their outer loop */
 		Factor *f = partition_add(p, greatest_common_divisor(x->dims[i], y->dims[k]),
 		                          COMBINE_JOIN);
@@ -226,6 +252,7 @@ reshape_factors(Partition *p)
 				right *= y->dims[k++];
 		}
 	}
+	add_axes_of_one(p, x, y);
 }
 
 static void
@@ -330,12 +357,14 @@ dot_swap(DotAttr *a, Value **operands)
 	int rows = operands[0]->type->rank - a->x_contract.n;
 	int columns = operands[1]->type->rank - a->y_contract.n;
 	Value *x = operands[0];
+	Ints contract = a->x_contract;
 
 	for (int i = 0; i < a->order.n; i++)
 		a->order.at[i] += a->order.at[i] < rows ? columns : -rows;
 	operands[0] = operands[1];
 	operands[1] = x;
-	*a = (DotAttr){.x_contract = a->y_contract, .y_contract = a->x_contract, .order = a->order};
+	a->x_contract = a->y_contract;
+	a->y_contract = contract;
 }
 
 /* transpose of a dot that nobody else reads: the dot of these operands, or of the same two the other way round, writes

@@ -94,7 +94,7 @@ iota_eval(Eval *ev)
 	const IotaAttr *a = ev->attr;
 	EvalTensor *y = &ev->result[0];
 
-	for (Walk w = walk(y->type); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(y->type); w.ok; index_walk_next(&w)) {
 		if (dtype_is_float(a->dtype))
 			y->f[w.flat] = (double)w.at[a->axis];
 		else

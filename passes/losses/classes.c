@@ -33,7 +33,7 @@ over_targets(const Loss *l, Value *v)
 static Value *
 class_weights(const Loss *l)
 {
-	const Tensor *t = l->options->class_weight;
+	const Tensor *t = l->class_weight;
 	Module *m = l->b->m;
 	Type type = type_new(m, l->output->type->dtype, 1, t->type->dims);
 	void *data = arena_alloc(m->arena, (size_t)type_bytes(type));
@@ -60,7 +60,7 @@ loss_targets(Loss *l)
 	                        l->class_axis);
 	t.hot = b_binary(b, OP_eq, classes, loss_along_classes(l, labels));
 	t.weight = t.row;
-	if (l->options->class_weight) {
+	if (l->class_weight) {
 		Value *cw = over_targets(l, class_weights(l));
 		Value *own = b_select(b, t.hot, cw, b_splat(b, l->output->type, 0));
 		t.weight = b_binary(b, OP_mul, t.row, loss_over_classes(l, own));
@@ -100,7 +100,7 @@ loss_of_targets(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 
 	if (e != 0) {
 		int64_t classes = l->output->type->dims[l->class_axis];
-		if (l->options->class_weight)
+		if (l->class_weight)
 			per_class = b_binary(b, OP_mul, per_class,
 			                     over_targets(l, class_weights(l)));
 		Value *all = loss_over_classes(l, per_class);

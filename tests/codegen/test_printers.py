@@ -119,6 +119,70 @@ def test_patches_have_the_same_bits(run, compare, tmp_path, strides):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+MANY = """module @many {
+  func @f(%x: f32[6,40,33], %y: f32[33]) -> (TYPES) {
+BODY
+    return RESULTS
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("axes, rest, n", [("[2]", "f32[6,40]", 80), ("[0]", "f32[40,33]", 80), ("[0,1,2]", "f32[]", 9),
+                                           ("[1,2]", "f32[6]", 70)])
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_many_reductions(run, compare, tmp_path, axes, rest, n, of_rows):
+    """Of one value, each a little different, in one kernel; and sums of the row values that come of them."""
+    lines, results = [], []
+    for i in range(n):
+        kind = ["sum", "max", "min", "prod"][i % 4]
+        lines += [f"%c{i} = constant {{value = f32[] [{1 + i / 64}]}} : f32[]",
+                  f"%b{i} = broadcast %c{i} {{shape = [6,40,33]}} : f32[6,40,33]",
+                  f"%m{i} = mul %x, %b{i} : f32[6,40,33]",
+                  f"%r{i} = reduce %m{i} {{kind = {kind}, axes = {axes}}} : {rest}"]
+        last = f"%r{i}"
+        if of_rows and rest == "f32[6,40]":
+            lines += [f"%s{i} = reduce {last} {{kind = sum, axes = [0,1]}} : f32[]"]
+            last = f"%s{i}"
+        results.append(last)
+    type_ = "f32[]" if of_rows and rest == "f32[6,40]" else rest
+    text = MANY.replace("BODY", "\n".join("    " + line for line in lines))
+    text = text.replace("RESULTS", ", ".join(results)).replace("TYPES", ", ".join([type_] * n))
+    (tmp_path / "many.gir").write_text(text)
+    for passes in ("fuse,lower", "legalize,fuse,lower"):
+        run("opt", tmp_path / "many.gir", f"--passes={passes}", "--verify-each", "-o", tmp_path / "lowered.gir")
+        done = compare(tmp_path / "lowered.gir")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_small_dtypes(run, compare, tmp_path):
+    """Loads, stores and casts of every format, in vectors of any machine: lanes that are neighbours, apart, and random."""
+    floats = ["f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f4e2m1", "e8m0"]
+    integers = ["s16", "s8", "s4", "s2", "u16", "u8", "u4", "u2"]
+    functions = []
+    for d in floats + integers:
+        ways = [f"{{to = {d}}}"]
+        if d in floats:
+            ways += [f"{{to = {d}, round = toward_zero, overflow = special}}", f"{{to = {d}, round = away}}"]
+        lines = [f"  %{i} = cast %x {way} : {d}[33,70]" for i, way in enumerate(ways)]
+        n = len(lines)
+        lines += [f"  %{n} = transpose %y {{order = [1,0]}} : {d}[70,33]",
+                  f"  %{n + 1} = gather %y, %i {{axis = 1}} : {d}[33,50]"]
+        results = ["%" + str(i) for i in range(len(lines))]
+        types = [f"{d}[33,70]"] * n + [f"{d}[70,33]", f"{d}[33,50]"]
+        functions.append(f"func @{d}(%x: f32[33,70], %y: {d}[33,70], %i: s64[50]) -> ({', '.join(types)}) {{\n" +
+                         "\n".join(lines) + f"\n  return {', '.join(results)}\n}}\n")
+        if d in floats:
+            functions.append(f"func @{d}.random(%x: f32[33,70], %s: u64[]) -> {d}[33,70] {{\n"
+                             f"  %0 = cast %x, %s, %s, %s {{to = {d}, round = stochastic}} : {d}[33,70]\n"
+                             "  return %0\n}\n")
+    (tmp_path / "formats.gir").write_text("".join(functions))
+    run("opt", tmp_path / "formats.gir", "--passes=legalize,fuse,lower", "-o", tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) >= 40
+
+
 CLAMPED = """module @"clamped" {
   kernel @k0(x0: in f32[16,16], y0: out f32[16,16]) flops 0 {
     parallel v0 < 16 {

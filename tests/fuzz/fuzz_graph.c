@@ -269,10 +269,35 @@ make_softmax(Maker *g)
 	return b_binary(&g->b, OP_div, e, sum);
 }
 
+/* Many reductions of one value, each a little different, and sums of the row values that come of them: more than a
+ * kernel's loops have registers for. */
+static Value *
+make_reductions(Maker *g)
+{
+	Value *x = tamed(g, pick(g)), *total = NULL;
+	int n = 2 + next(g, 80), kind = next(g, 3);
+	bool of_rows = next(g, 2);
+
+	if (!x->type->rank || x->type->n == 0)
+		return NULL;
+	Ints last = {.n = 1, .at = {x->type->rank - 1}};
+	for (int i = 0; i < n; i++) {
+		Value *scaled = b_binary(&g->b, OP_mul, x, b_splat(&g->b, x->type, 1 + i / 64.0));
+		Value *row = b_reduce(&g->b, kind ? REDUCE_SUM : REDUCE_MAX, scaled, last);
+		Ints all = {.n = row->type->rank};
+		for (int k = 0; k < all.n; k++)
+			all.at[k] = k;
+		if (of_rows)
+			row = b_reduce(&g->b, REDUCE_SUM, b_binary(&g->b, OP_mul, row, row), all);
+		total = total ? b_binary(&g->b, OP_add, total, row) : row;
+	}
+	return tamed(g, total);
+}
+
 static Value *(*const makers[])(Maker *) = {
-	make_unary,     make_binary,   make_select, make_reshape, make_transpose,
-	make_broadcast, make_slice,    make_pad,    make_concat,  make_reverse,
-	make_reduce,    make_cumulate, make_dot,    make_gather,  make_softmax};
+	make_unary, make_binary, make_select,  make_reshape,   make_transpose, make_broadcast,
+	make_slice, make_pad,    make_concat,  make_reverse,   make_reduce,    make_cumulate,
+	make_dot,   make_gather, make_softmax, make_reductions};
 
 /* @f(inputs) -> (sum of tanh of the last values' elements, those values) */
 static Module *

@@ -67,6 +67,19 @@ dependent(Case *c, int i, int axis, const double *scales)
 	return wrong;
 }
 
+/* Scales and sums of other types are rounded. */
+static bool
+is_exact(const Case *c)
+{
+	const Node *n = c->f->first;
+
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i)->type->dtype != F64 &&
+		    (op_row(n)->quantizes | op_row(n)->adapts) & OPERAND(i))
+			return false;
+	return node_result(n, 0)->type->dtype == F64;
+}
+
 static int n_channels, n_seen_wrong, n_adapted;
 
 static void
@@ -75,6 +88,8 @@ check_channel(Case *c)
 	const Node *n = c->f->first;
 	double scales[1000];
 
+	if (!is_exact(c))
+		return;
 	for (int i = 0; i < COUNT(scales); i++)
 		scales[i] = 0.5 + drand48();
 	for (int i = 0; i < n->n_operands; i++) {
@@ -99,7 +114,7 @@ test_channels(void **state)
 {
 	(void)state;
 	for_each_case(check_channel);
-	assert_true((n_channels >= 20 && n_seen_wrong >= 20) || !tries_all_ops());
+	assert_true(getenv("OP") || (n_channels >= 20 && n_seen_wrong >= 20));
 }
 
 static void
@@ -107,6 +122,8 @@ check_linear(Case *c)
 {
 	const Node *n = c->f->first;
 
+	if (!is_exact(c))
+		return;
 	for (int i = 0; i < n->n_operands; i++) {
 		if (!(op_row(n)->adapts & OPERAND(i)))
 			continue;
@@ -127,7 +144,7 @@ test_adapted_operands(void **state)
 {
 	(void)state;
 	for_each_case(check_linear);
-	assert_true(n_adapted >= 30 || !tries_all_ops());
+	assert_true(getenv("OP") || n_adapted >= 30);
 }
 
 int

@@ -66,8 +66,7 @@ test_commutative(void **state)
 
 	(void)state;
 	for (int op = 0; op < N_OPS; op++)
-		for (int k = 0; tries_op(op) && op_table[op]->commutative && k < COUNT(dtypes);
-		     k++) {
+		for (int k = 0; op_table[op]->commutative && k < COUNT(dtypes); k++) {
 			Module *m = module_new("types");
 			Type t = type_scalar(m, dtypes[k]), result;
 			int n;
@@ -355,7 +354,7 @@ test_biases(void **state)
 {
 	(void)state;
 	for_each_case(check_bias);
-	assert_true(n_biases >= 10 || !tries_all_ops());
+	assert_true(getenv("OP") || n_biases >= 10);
 }
 
 /* ---- generated C: one shared object a case, every kernel on random buffers */
@@ -374,18 +373,19 @@ fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
 	(void)c;
 }
 
-/* Equal bits; a NaN may be any NaN: which one an operation makes is the machine's and C's business. */
+/* Equal bits of every element; a NaN may be any NaN: which one an operation makes is the machine's and C's business. */
 static bool
 same_buffer(Type t, const void *a, const void *b)
 {
-	bool same = memcmp(a, b, (size_t)type_bytes(t)) == 0;
+	bool floats = dtype_is_float(t->dtype);
 
-	for (int64_t e = 0; !same && dtype_is_float(t->dtype) && e < t->n; e++) {
+	for (int64_t e = 0; e < t->n; e++) {
 		double x = dtype_load_float(t->dtype, a, e), y = dtype_load_float(t->dtype, b, e);
-		if (memcmp(&x, &y, sizeof(x)) != 0 && !(isnan(x) && isnan(y)))
+		if (floats ? memcmp(&x, &y, sizeof(x)) != 0 && !(isnan(x) && isnan(y))
+		           : dtype_load_int(t->dtype, a, e) != dtype_load_int(t->dtype, b, e))
 			return false;
 	}
-	return same || dtype_is_float(t->dtype);
+	return true;
 }
 
 static void

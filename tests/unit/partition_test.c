@@ -5,6 +5,19 @@
 
 static const double TOLERANCE = 1e-12; /* of sums and products of a few dozen doubles around 1 */
 
+/* Each of four parts is rounded once to the result's type, and the whole is. */
+static double
+tolerance(DType d)
+{
+	double ulp = 1;
+
+	if (d == F64 || !dtype_is_float(d))
+		return TOLERANCE;
+	while (dtype_round(d, 1 + ulp / 2) == 1 + ulp / 2)
+		ulp /= 2;
+	return 3 * ulp;
+}
+
 /* A node of a case, cut along a factor. */
 typedef struct {
 	Case *c;
@@ -222,7 +235,8 @@ differences(const Split *s, EvalTensor *all)
 		for (int64_t k = 0; k < whole[i].type->n; k++) {
 			bool near = reorders && is_float(whole[i].type) &&
 			            fabs(whole[i].f[k] - all[i].f[k]) <=
-			                    TOLERANCE * fmax(1, fabs(whole[i].f[k]));
+			                    tolerance(whole[i].type->dtype) *
+			                            fmax(1, fabs(whole[i].f[k]));
 			wrong += !near && !same_element(&whole[i], &all[i], k);
 		}
 	return wrong;

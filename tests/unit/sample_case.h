@@ -30,6 +30,11 @@ typedef struct {
 } Case;
 
 /* ---- building a case from a sample */
+
+/* The dtype that stands in for that of the first operand, wherever it is, or in an attribute of what has no
+ * operands; N_DTYPES: none. */
+static DType case_substitute = N_DTYPES;
+
 static double
 next_value(const Values *v, DType d, int64_t i)
 {
@@ -72,21 +77,27 @@ fill(Case *c, int i, Type t)
 	for (int64_t k = 0; k < t->n; k++) {
 		double v = next_value(&c->values[i], t->dtype, k);
 		if (dtype_is_float(t->dtype))
-			x.f[k] = v;
+			x.f[k] = t->dtype == E8M0 ? fabs(v) : v; /* which has no sign */
 		else
 			x.i[k] = (int64_t)v;
 	}
+	eval_tensor_round(&x);
 	c->args[i] = x;
 }
 
 static void
 read_operands(Case *c, Reader *r, const char *text)
 {
+	DType first = N_DTYPES;
+
 	r->at = r->line_start = text;
 	while (!read_at_line_end(r)) {
 		Values *v = &c->values[c->n_args];
 		Type t = read_type(r);
 		assert_non_null(t);
+		first = first == N_DTYPES ? t->dtype : first;
+		if (case_substitute != N_DTYPES && t->dtype == first)
+			t = type_with_dtype(c->m, t, case_substitute);
 		if (read_word(r, "in"))
 			assert_true(read_int(r, &v->below));
 		const char *word = read_name(r);
@@ -99,6 +110,15 @@ read_operands(Case *c, Reader *r, const char *text)
 	}
 }
 
+static void
+substitute_attr(const OpRow *row, void *attr)
+{
+	for (const Field *f = row->fields; f && f->name; f++)
+		if (f->kind == FIELD_DTYPE && case_substitute != N_DTYPES)
+			*(DType *)((char *)attr + f->offset) = case_substitute;
+}
+
+/* Without a node where the row does not take the substituted dtype. */
 static inline void
 case_open(Case *c, OpKind op, const Sample *s)
 {
@@ -119,6 +139,15 @@ case_open(Case *c, OpKind op, const Sample *s)
 	void *attr = arena_alloc(c->m->arena, row->attr_size + 1);
 	assert_true(read_attrs(&r, row, attr));
 	read_operands(c, &r, s->operands);
+	if (c->n_args == 0)
+		substitute_attr(row, attr);
+	Type types[8], inferred[8];
+	int n_inferred;
+	for (int i = 0; i < c->n_args; i++)
+		types[i] = c->f->params.at[i]->type;
+	if (case_substitute != N_DTYPES && op_infer(c->m, c->arena, op, attr, c->n_args, types,
+	                                            &n_inferred, inferred, COUNT(inferred)))
+		return;
 	for (int i = 0; i < c->n_args; i++)
 		operands[i] = c->f->params.at[i];
 	Builder b = {.m = c->m, .f = c->f, .loc = loc_name(c->m, row->name)};
@@ -144,37 +173,22 @@ has_kinks(const Values *v)
 	       strcmp(v->word, "nans") == 0;
 }
 
-/* ---- $GRADC_TEST_OP: the one op that is tried (scripts/test-op) */
-static inline bool
-tries_all_ops(void)
-{
-	return !getenv("GRADC_TEST_OP");
-}
-
-static inline bool
-tries_op(int op)
-{
-	return tries_all_ops() || strcmp(getenv("GRADC_TEST_OP"), op_table[op]->name) == 0;
-}
-
-/* A name that no op has would try nothing. */
-static inline void
-assert_tries_some_op(void)
-{
-	for (int op = 0; op < N_OPS; op++)
-		if (tries_op(op))
-			return;
-	fail_msg("no op is called %s", getenv("GRADC_TEST_OP"));
-}
-
 typedef void (*CaseTest)(Case *c);
+/* With $OP set only that op is tried, and what all of them together must show is not asked. */
+static inline bool
+op_is_selected(int op)
+{
+	const char *only = getenv("OP");
+
+	return !only || strcmp(only, op_table[op]->name) == 0;
+}
+
 static inline void
 for_each_case(CaseTest test)
 {
-	assert_tries_some_op();
 	for (int op = 0; op < N_OPS; op++) {
 		const Sample *s = op_table[op]->samples;
-		if (!tries_op(op))
+		if (!op_is_selected(op))
 			continue;
 		if (!s || !s->attrs)
 			fail_msg("op %s has no samples", op_table[op]->name);

@@ -36,7 +36,7 @@ import_concat(OnnxNode *n)
 	if (axis > 0)
 		expand_rows(n, x, count);
 	if (axis >= 0)
-		give(n, 0, e_concat(n, count, x, axis));
+		set_output(n, 0, e_concat(n, count, x, axis));
 }
 
 /* Sizes: given, or equal with a smaller last one (num_outputs, from 18; before, they must divide). */
@@ -51,26 +51,27 @@ split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 	if (n->failed)
 		return false;
 	if (listed && given.n != count) {
-		fault(n, "%d sizes for %d outputs", given.n, count);
+		report_invalid(n, "%d sizes for %d outputs", given.n, count);
 		return false;
 	}
 	if (!listed && n->opset < 18 && total % count) {
-		fault(n, "%lld elements do not divide into %d parts", (long long)total, count);
+		report_invalid(n, "%lld elements do not divide into %d parts", (long long)total,
+		               count);
 		return false;
 	}
 	for (int i = 0; i < count; i++) {
 		int64_t left = total - sum;
 		sizes[i] = listed ? given.at[i] : left < chunk ? left : chunk;
 		if (sizes[i] < 0 || sizes[i] > left) {
-			fault(n, "part %d of %lld elements, %lld are left", i, (long long)sizes[i],
-			      (long long)left);
+			report_invalid(n, "part %d of %lld elements, %lld are left", i,
+			               (long long)sizes[i], (long long)left);
 			return false;
 		}
 		sum += sizes[i];
 	}
 	if (sum != total)
-		fault(n, "parts have %lld elements, the axis %lld", (long long)sum,
-		      (long long)total);
+		report_invalid(n, "parts have %lld elements, the axis %lld", (long long)sum,
+		               (long long)total);
 	return sum == total;
 }
 
@@ -85,14 +86,14 @@ import_split(OnnxNode *n)
 		return;
 	int axis = want_axis(n, want_int(n, "axis", 0), x->type->rank);
 	if (has_attribute(n, "num_outputs") && want_int(n, "num_outputs", 0) != count) {
-		fault(n, "num_outputs is %lld, the node has %d",
-		      (long long)want_int(n, "num_outputs", 0), count);
+		report_invalid(n, "num_outputs is %lld, the node has %d",
+		               (long long)want_int(n, "num_outputs", 0), count);
 		return;
 	}
 	if (axis < 0 || count == 0 || !split_sizes(n, x->type->dims[axis], count, sizes))
 		return;
 	for (int i = 0; i < count; i++) {
-		give(n, i, e_slice_axis(n, x, axis, at, at + sizes[i]));
+		set_output(n, i, e_slice_axis(n, x, axis, at, at + sizes[i]));
 		at += sizes[i];
 	}
 }
@@ -104,7 +105,7 @@ slice_axis(OnnxNode *n, int axis, int64_t size, int64_t start, int64_t stop, int
            SliceAttr *a, Ints *reversed)
 {
 	if (step == 0) {
-		fault(n, "step 0 along axis %d", axis);
+		report_invalid(n, "step 0 along axis %d", axis);
 		return false;
 	}
 	step = step > MAX_ELEMENTS ? MAX_ELEMENTS : step < -MAX_ELEMENTS ? -MAX_ELEMENTS : step;
@@ -138,8 +139,8 @@ slice_by(OnnxNode *n, Value *x, Ints starts, Ints ends, Ints axes, Ints steps)
 	unsigned seen = 0;
 
 	if (starts.n != ends.n || starts.n != axes.n || starts.n != steps.n) {
-		fault(n, "%d starts, %d ends, %d axes, %d steps", starts.n, ends.n, axes.n,
-		      steps.n);
+		report_invalid(n, "%d starts, %d ends, %d axes, %d steps", starts.n, ends.n, axes.n,
+		               steps.n);
 		return;
 	}
 	for (int i = 0; i < x->type->rank; i++)
@@ -149,7 +150,7 @@ slice_by(OnnxNode *n, Value *x, Ints starts, Ints ends, Ints axes, Ints steps)
 		if (axis < 0)
 			return;
 		if (seen >> axis & 1)
-			fault(n, "axis %d is named twice", axis);
+			report_invalid(n, "axis %d is named twice", axis);
 		seen |= 1u << axis;
 		if (n->failed || !slice_axis(n, axis, x->type->dims[axis], starts.at[i], ends.at[i],
 		                             steps.at[i], &a, &reversed))
@@ -157,8 +158,8 @@ slice_by(OnnxNode *n, Value *x, Ints starts, Ints ends, Ints axes, Ints steps)
 	}
 	Value *y = e_slice(n, x, a.start, a.stop, a.step);
 	if (reversed.n && want_axes(n, reversed, x->type->rank, &sorted))
-		y = emit(n, OP_reverse, 1, &y, &(ReverseAttr){sorted});
-	give(n, 0, y);
+		y = e_op(n, OP_reverse, 1, &y, &(ReverseAttr){sorted});
+	set_output(n, 0, y);
 }
 
 static void
@@ -197,8 +198,8 @@ pad_by_index(OnnxNode *n, Value *x, int axis, int64_t low, int64_t high, const c
 
 	if (!size_add(size, low, &count) || !size_add(count, high, &count) || count < 0 ||
 	    count > 1 << 24 || size == 0 || (size == 1 && !strcmp(mode, "reflect"))) {
-		fault(n, "axis %d of %lld elements, pads %lld and %lld", axis, (long long)size,
-		      (long long)low, (long long)high);
+		report_invalid(n, "axis %d of %lld elements, pads %lld and %lld", axis,
+		               (long long)size, (long long)low, (long long)high);
 		return NULL;
 	}
 	int64_t *at = NEW_ARRAY(n->im->arena, int64_t, count), period = 2 * (size - 1);
@@ -225,7 +226,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 
 	*low = *high = (Ints){.n = x->type->rank};
 	if (x->type->rank > MAX_RANK / 2) {
-		unsupported(n, "pads of a rank-%d tensor", x->type->rank);
+		report_unsupported(n, "pads of a rank-%d tensor", x->type->rank);
 		return false;
 	}
 	if (input ? !want_constant_ints(n, 1, &pads) : !want_ints(n, "pads", &pads))
@@ -233,7 +234,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 	if (input && has_input(n, 3) && !want_constant_ints(n, 3, &axes))
 		return false;
 	if (pads.n != 2 * axes.n) {
-		fault(n, "%d pads for %d axes", pads.n, axes.n);
+		report_invalid(n, "%d pads for %d axes", pads.n, axes.n);
 		return false;
 	}
 	for (int i = 0; i < axes.n; i++) {
@@ -254,8 +255,8 @@ crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 		int64_t size = x->type->dims[i], cut_low = low->at[i] < 0 ? low->at[i] : 0;
 		int64_t cut_high = high->at[i] < 0 ? high->at[i] : 0;
 		if (cut_low < -size || cut_high < -size || size + cut_low + cut_high < 0) {
-			fault(n, "pads %lld and %lld cut an axis of %lld elements",
-			      (long long)cut_low, (long long)cut_high, (long long)size);
+			report_invalid(n, "pads %lld and %lld cut an axis of %lld elements",
+			               (long long)cut_low, (long long)cut_high, (long long)size);
 			return NULL;
 		}
 		x = e_slice_axis(n, x, i, -cut_low, size + cut_high);
@@ -282,17 +283,17 @@ import_pad(OnnxNode *n)
 	if (!(x = crop(n, x, &low, &high)))
 		return;
 	if (!strcmp(mode, "constant")) {
-		give(n, 0, e_pad(n, x, low, high, value));
+		set_output(n, 0, e_pad(n, x, low, high, value));
 		return;
 	}
 	if (strcmp(mode, "edge") && strcmp(mode, "reflect") && strcmp(mode, "wrap")) {
-		fault(n, "unknown mode");
+		report_invalid(n, "unknown mode");
 		return;
 	}
 	for (int i = 0; i < low.n && x; i++)
 		if (low.at[i] || high.at[i])
 			x = pad_by_index(n, x, i, low.at[i], high.at[i], mode);
-	give(n, 0, x);
+	set_output(n, 0, x);
 }
 
 /* ---- tile, trilu */
@@ -306,18 +307,18 @@ import_tile(OnnxNode *n)
 	if (!want_constant_ints(n, 1, &repeats) || !x)
 		return;
 	if (repeats.n != x->type->rank) {
-		fault(n, "%d repeats for rank %d", repeats.n, x->type->rank);
+		report_invalid(n, "%d repeats for rank %d", repeats.n, x->type->rank);
 		return;
 	}
 	for (int i = 0; i < repeats.n; i++) {
 		int64_t d = x->type->dims[i];
 		shape.at[shape.n++] = d;
 		if (repeats.at[i] < 0 || !size_mul(d, repeats.at[i], &shape.at[i])) {
-			fault(n, "%lld repeats of axis %d", (long long)repeats.at[i], i);
+			report_invalid(n, "%lld repeats of axis %d", (long long)repeats.at[i], i);
 			return;
 		}
 		if (wide.n + 2 > MAX_RANK) {
-			unsupported(n, "tiling of so many axes");
+			report_unsupported(n, "tiling of so many axes");
 			return;
 		}
 		if (repeats.at[i] != 1)
@@ -326,7 +327,7 @@ import_tile(OnnxNode *n)
 		wide.at[wide.n++] = d;
 	}
 	if (shape_fits(n, shape))
-		give(n, 0, e_reshape(n, e_broadcast_axes(n, x, wide, from), shape));
+		set_output(n, 0, e_reshape(n, e_broadcast_axes(n, x, wide, from), shape));
 }
 
 /* upper keeps column >= row + k, lower column <= row + k */
@@ -340,7 +341,7 @@ import_trilu(OnnxNode *n)
 		return;
 	int rank = x->type->rank;
 	if (rank < 2) {
-		fault(n, "rank %d, needs 2 or more", rank);
+		report_invalid(n, "rank %d, needs 2 or more", rank);
 		return;
 	}
 	Ints shape = {.n = 2, .at = {x->type->dims[rank - 2], x->type->dims[rank - 1]}};
@@ -348,10 +349,10 @@ import_trilu(OnnxNode *n)
 	Value *row = e_with(n, OP_add, e_iota(n, S64, shape, 0), (double)k);
 	Value *keep = e_binary(n, want_int(n, "upper", 1) ? OP_ge : OP_le, e_iota(n, S64, shape, 1),
 	                       row);
-	give(n, 0, e_select(n, keep, x, e_number(n, x, 0)));
+	set_output(n, 0, e_select(n, keep, x, e_number(n, x, 0)));
 }
 
-const ImportRow import_pieces_rows[] = {
+const ImportRow import_slice_concat_rows[] = {
 	/* name      from  to  importer  extra */
 	{"Concat", 4, 0, import_concat, {0}, NULL},
 	{"Split", 2, 12, import_split, {0}, NULL},

@@ -44,13 +44,14 @@ shape_fits(OnnxNode *n, Ints shape)
 
 	for (int i = 0; i < shape.n; i++) {
 		if (shape.at[i] < 0) {
-			fault(n, "dimension %d of the result is %lld", i, (long long)shape.at[i]);
+			report_invalid(n, "dimension %d of the result is %lld", i,
+			               (long long)shape.at[i]);
 			return false;
 		}
 		if (!size_mul(count, shape.at[i] ? shape.at[i] : 1, &count) ||
 		    count > MAX_ELEMENTS) {
-			fault(n, "the result has more than %lld elements: over the budget",
-			      (long long)MAX_ELEMENTS);
+			report_invalid(n, "the result has more than %lld elements: over the budget",
+			               (long long)MAX_ELEMENTS);
 			return false;
 		}
 	}
@@ -58,14 +59,14 @@ shape_fits(OnnxNode *n, Ints shape)
 }
 
 Value *
-emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr)
+e_op(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr)
 {
 	Arena *arena = n->im->arena;
 	Type results[8];
 	int n_results;
 
 	if (n_operands > MAX_EMIT) {
-		unsupported(n, "more than %d operands", MAX_EMIT);
+		report_unsupported(n, "more than %d operands", MAX_EMIT);
 		return NULL;
 	}
 	Type *types = NEW_ARRAY(arena, Type, n_operands);
@@ -77,7 +78,7 @@ emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void 
 	const char *why = op_infer(n->b->m, arena, op, attr, n_operands, types, &n_results, results,
 	                           COUNT(results));
 	if (why) {
-		fault(n, "%s", why);
+		report_invalid(n, "%s", why);
 		return NULL;
 	}
 	return build(n->b, op, n_operands, operands, attr);
@@ -86,7 +87,7 @@ emit(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void 
 Value *
 e_unary(OnnxNode *n, OpKind op, Value *x)
 {
-	return emit(n, op, 1, &x, NULL);
+	return e_op(n, op, 1, &x, NULL);
 }
 
 bool
@@ -98,8 +99,9 @@ broadcast_shapes(OnnxNode *n, Ints *shape, Ints other)
 		int a = i - (out.n - shape->n), b = i - (out.n - other.n);
 		int64_t x = a < 0 ? 1 : shape->at[a], y = b < 0 ? 1 : other.at[b];
 		if (x != y && x != 1 && y != 1) {
-			fault(n, "shapes do not broadcast: axis %d has %lld and %lld elements", i,
-			      (long long)x, (long long)y);
+			report_invalid(
+				n, "shapes do not broadcast: axis %d has %lld and %lld elements", i,
+				(long long)x, (long long)y);
 			return false;
 		}
 		out.at[i] = x == 1 ? y : x;
@@ -118,7 +120,7 @@ e_broadcast(OnnxNode *n, Value *x, Ints shape)
 	if (x->type->rank > shape.n || !broadcast_shapes(n, &common, shape_of(x)))
 		return NULL;
 	if (memcmp(&common, &shape, sizeof(common))) {
-		fault(n, "a dimension of the operand is larger than the result's");
+		report_invalid(n, "a dimension of the operand is larger than the result's");
 		return NULL;
 	}
 	return b_broadcast_to(n->b, x, shape);
@@ -131,7 +133,7 @@ e_broadcast_axes(OnnxNode *n, Value *x, Ints shape, Ints axes)
 		return NULL;
 	if (x->type->rank == shape.n)
 		return x;
-	return emit(n, OP_broadcast, 1, &x, &(BroadcastAttr){shape, axes});
+	return e_op(n, OP_broadcast, 1, &x, &(BroadcastAttr){shape, axes});
 }
 
 Value *
@@ -140,15 +142,15 @@ e_binary(OnnxNode *n, OpKind op, Value *x, Value *y)
 	if (!x || !y)
 		return NULL;
 	if (x->type->dtype != y->type->dtype) {
-		fault(n, "operands are %s and %s, need one type", dtype_info[x->type->dtype].name,
-		      dtype_info[y->type->dtype].name);
+		report_invalid(n, "operands are %s and %s, need one type",
+		               dtype_info[x->type->dtype].name, dtype_info[y->type->dtype].name);
 		return NULL;
 	}
 	Ints shape = shape_of(x);
 	if (!broadcast_shapes(n, &shape, shape_of(y)))
 		return NULL;
 	Value *operands[] = {b_broadcast_to(n->b, x, shape), b_broadcast_to(n->b, y, shape)};
-	return emit(n, op, 2, operands, NULL);
+	return e_op(n, op, 2, operands, NULL);
 }
 
 Value *
@@ -157,9 +159,9 @@ e_select(OnnxNode *n, Value *cond, Value *x, Value *y)
 	if (!cond || !x || !y)
 		return NULL;
 	if (x->type->dtype != y->type->dtype || cond->type->dtype != BOOL) {
-		fault(n, "condition is %s, operands are %s and %s",
-		      dtype_info[cond->type->dtype].name, dtype_info[x->type->dtype].name,
-		      dtype_info[y->type->dtype].name);
+		report_invalid(n, "condition is %s, operands are %s and %s",
+		               dtype_info[cond->type->dtype].name, dtype_info[x->type->dtype].name,
+		               dtype_info[y->type->dtype].name);
 		return NULL;
 	}
 	Ints shape = shape_of(x);
@@ -173,7 +175,7 @@ e_select(OnnxNode *n, Value *cond, Value *x, Value *y)
 Value *
 e_cast(OnnxNode *n, Value *x, DType to)
 {
-	return !x ? NULL : x->type->dtype == to ? x : emit(n, OP_cast, 1, &x, &(CastAttr){to});
+	return !x ? NULL : x->type->dtype == to ? x : e_op(n, OP_cast, 1, &x, &(CastAttr){to});
 }
 
 Value *
@@ -185,7 +187,7 @@ e_reshape(OnnxNode *n, Value *x, Ints shape)
 		return NULL;
 	if (memcmp(&old, &shape, sizeof(old)) == 0)
 		return x;
-	return emit(n, OP_reshape, 1, &x, &(ReshapeAttr){shape});
+	return e_op(n, OP_reshape, 1, &x, &(ReshapeAttr){shape});
 }
 
 Value *
@@ -203,7 +205,7 @@ e_transpose(OnnxNode *n, Value *x, Ints order)
 		same &= order.at[i] == i;
 	if (!x || (same && order.n == x->type->rank))
 		return x;
-	return emit(n, OP_transpose, 1, &x, &(TransposeAttr){order});
+	return e_op(n, OP_transpose, 1, &x, &(TransposeAttr){order});
 }
 
 Value *
@@ -212,7 +214,7 @@ e_reduce(OnnxNode *n, ReduceKind kind, Value *x, Ints axes, bool keep)
 	if (!x)
 		return NULL;
 	Ints shape = shape_of(x);
-	Value *y = axes.n ? emit(n, OP_reduce, 1, &x, &(ReduceAttr){kind, axes}) : x;
+	Value *y = axes.n ? e_op(n, OP_reduce, 1, &x, &(ReduceAttr){kind, axes}) : x;
 	if (!keep || !y)
 		return y;
 	for (int i = 0; i < axes.n; i++)
@@ -233,7 +235,7 @@ e_mean(OnnxNode *n, Value *x, Ints axes, bool keep)
 Value *
 e_slice(OnnxNode *n, Value *x, Ints start, Ints stop, Ints step)
 {
-	return emit(n, OP_slice, 1, &x, &(SliceAttr){start, stop, step});
+	return e_op(n, OP_slice, 1, &x, &(SliceAttr){start, stop, step});
 }
 
 Value *
@@ -247,7 +249,7 @@ e_slice_axis(OnnxNode *n, Value *x, int axis, int64_t start, int64_t stop)
 		a.step.at[i] = 1;
 	a.start.at[axis] = start;
 	a.stop.at[axis] = stop;
-	return emit(n, OP_slice, 1, &x, &a);
+	return e_op(n, OP_slice, 1, &x, &a);
 }
 
 Value *
@@ -263,8 +265,8 @@ e_pad(OnnxNode *n, Value *x, Ints low, Ints high, double value)
 		any |= low.at[i] || high.at[i];
 		if (!size_add(shape.at[i], low.at[i], &shape.at[i]) ||
 		    !size_add(shape.at[i], high.at[i], &shape.at[i]) || low.at[i] > MAX_ELEMENTS) {
-			fault(n, "pads of %lld and %lld", (long long)low.at[i],
-			      (long long)high.at[i]);
+			report_invalid(n, "pads of %lld and %lld", (long long)low.at[i],
+			               (long long)high.at[i]);
 			return NULL;
 		}
 	}
@@ -272,7 +274,7 @@ e_pad(OnnxNode *n, Value *x, Ints low, Ints high, double value)
 		return x;
 	if (!shape_fits(n, shape))
 		return NULL;
-	return emit(n, OP_pad, 1, &x, &(PadAttr){low, high, none, value});
+	return e_op(n, OP_pad, 1, &x, &(PadAttr){low, high, none, value});
 }
 
 Value *
@@ -283,13 +285,13 @@ e_concat(OnnxNode *n, int count, Value *const *x, int axis)
 	for (int i = 0; i < count; i++)
 		if (!x[i])
 			return NULL;
-	return emit(n, OP_concat, count, x, &(AxisAttr){axis});
+	return e_op(n, OP_concat, count, x, &(AxisAttr){axis});
 }
 
 Value *
 e_iota(OnnxNode *n, DType dtype, Ints shape, int axis)
 {
-	return shape_fits(n, shape) ? emit(n, OP_iota, 0, NULL, &(IotaAttr){dtype, shape, axis})
+	return shape_fits(n, shape) ? e_op(n, OP_iota, 0, NULL, &(IotaAttr){dtype, shape, axis})
 	                            : NULL;
 }
 
@@ -299,7 +301,7 @@ e_gather(OnnxNode *n, Value *data, Value *indices, int axis)
 	if (!data || !indices)
 		return NULL;
 	if (data->type->rank + indices->type->rank - 1 > MAX_RANK) {
-		unsupported(n, "a result of rank above %d", MAX_RANK);
+		report_unsupported(n, "a result of rank above %d", MAX_RANK);
 		return NULL;
 	}
 	Ints shape = {0};
@@ -311,7 +313,7 @@ e_gather(OnnxNode *n, Value *data, Value *indices, int axis)
 	}
 	if (!shape_fits(n, shape))
 		return NULL;
-	return emit(n, OP_gather, 2, (Value *[]){data, indices}, &(AxisAttr){axis});
+	return e_op(n, OP_gather, 2, (Value *[]){data, indices}, &(AxisAttr){axis});
 }
 
 Value *
@@ -322,7 +324,7 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	if (!x || !y)
 		return NULL;
 	if (x->type->rank + y->type->rank - a->x_batch.n - 2 * a->x_contract.n > MAX_RANK) {
-		unsupported(n, "a result of rank above %d", MAX_RANK);
+		report_unsupported(n, "a result of rank above %d", MAX_RANK);
 		return NULL;
 	}
 	for (int i = 0; i < x->type->rank; i++)
@@ -331,7 +333,7 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	for (int i = 0; i < y->type->rank; i++)
 		if (!ints_has(&a->y_contract, i) && !ints_has(&a->y_batch, i))
 			shape.at[shape.n++] = y->type->dims[i];
-	return shape_fits(n, shape) ? emit(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
+	return shape_fits(n, shape) ? e_op(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
 }
 
 Value *
@@ -387,7 +389,7 @@ e_number(OnnxNode *n, Value *x, double value)
 Value *
 e_with(OnnxNode *n, OpKind op, Value *x, double value)
 {
-	return x ? emit(n, op, 2, (Value *[]){x, e_number(n, x, value)}, NULL) : NULL;
+	return x ? e_op(n, op, 2, (Value *[]){x, e_number(n, x, value)}, NULL) : NULL;
 }
 
 Value *
@@ -433,8 +435,8 @@ e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 	if (!indices)
 		return NULL;
 	if (indices->type->dtype != S64 && indices->type->dtype != S32) {
-		fault(n, "indices are %s, need int64 or int32",
-		      dtype_info[indices->type->dtype].name);
+		report_invalid(n, "indices are %s, need int64 or int32",
+		               dtype_info[indices->type->dtype].name);
 		return NULL;
 	}
 	if (trusted && indices->kind == VALUE_PARAM)
@@ -450,8 +452,8 @@ e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 	for (int64_t k = 0; k < t->type->n; k++) {
 		int64_t index = tensor_int(t, k);
 		if (index < -size || index >= size) {
-			fault(n, "index %lld into an axis of %lld elements", (long long)index,
-			      (long long)size);
+			report_invalid(n, "index %lld into an axis of %lld elements",
+			               (long long)index, (long long)size);
 			return NULL;
 		}
 		at[k] = index < 0 ? index + size : index;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 void
-fault(OnnxNode *n, const char *fmt, ...)
+report_invalid(OnnxNode *n, const char *fmt, ...)
 {
 	va_list args;
 
@@ -15,7 +15,7 @@ fault(OnnxNode *n, const char *fmt, ...)
 }
 
 void
-unsupported(OnnxNode *n, const char *fmt, ...)
+report_unsupported(OnnxNode *n, const char *fmt, ...)
 {
 	va_list args;
 
@@ -59,7 +59,7 @@ Bound *
 want_bound(OnnxNode *n, int i)
 {
 	if (!has_input(n, i)) {
-		fault(n, "input %d is missing", i);
+		report_invalid(n, "input %d is missing", i);
 		return NULL;
 	}
 	Bound *b = importer_lookup(n->im, n->proto->input[i]);
@@ -74,7 +74,7 @@ want_input(OnnxNode *n, int i)
 	Bound *b = want_bound(n, i);
 
 	if (b && b->sequence)
-		fault(n, "input %d is a sequence, need a tensor", i);
+		report_invalid(n, "input %d is a sequence, need a tensor", i);
 	return b ? b->value : NULL;
 }
 
@@ -84,8 +84,8 @@ want_float_input(OnnxNode *n, int i)
 	Value *x = want_input(n, i);
 
 	if (x && !is_float(x)) {
-		unsupported(n, "input %d is %s, only floats are supported", i,
-		            dtype_info[x->type->dtype].name);
+		report_unsupported(n, "input %d is %s, only floats are supported", i,
+		                   dtype_info[x->type->dtype].name);
 		return NULL;
 	}
 	return x;
@@ -100,7 +100,7 @@ want_constant(OnnxNode *n, int i)
 		return NULL;
 	const Tensor *t = known_value(n->im, v);
 	if (!t)
-		unsupported(
+		report_unsupported(
 			n,
 			"input %d, %s, depends on data; only values that follow from shapes and "
 			"constants are supported",
@@ -117,13 +117,13 @@ want_constant_ints(OnnxNode *n, int i, Ints *out)
 	if (!t)
 		return false;
 	if (t->type->rank > 1 || dtype_is_float(t->type->dtype) || t->type->dtype == BOOL) {
-		fault(n, "input %d must be a list of integers, it is %s of rank %d", i,
-		      dtype_info[t->type->dtype].name, t->type->rank);
+		report_invalid(n, "input %d must be a list of integers, it is %s of rank %d", i,
+		               dtype_info[t->type->dtype].name, t->type->rank);
 		return false;
 	}
 	if (t->type->n > MAX_RANK) {
-		fault(n, "input %d has %lld numbers, at most %d axes are supported", i,
-		      (long long)t->type->n, MAX_RANK);
+		report_invalid(n, "input %d has %lld numbers, at most %d axes are supported", i,
+		               (long long)t->type->n, MAX_RANK);
 		return false;
 	}
 	out->n = (int)t->type->n;
@@ -141,7 +141,7 @@ want_constant_int(OnnxNode *n, int i, int64_t *out)
 	if (!want_constant_ints(n, i, &list))
 		return false;
 	if (list.n != 1) {
-		fault(n, "input %d has %d numbers, needs one", i, list.n);
+		report_invalid(n, "input %d has %d numbers, needs one", i, list.n);
 		return false;
 	}
 	*out = list.at[0];
@@ -157,7 +157,8 @@ want_constant_float(OnnxNode *n, int i, double *out)
 	if (!t)
 		return false;
 	if (t->type->n != 1) {
-		fault(n, "input %d has %lld elements, needs one", i, (long long)t->type->n);
+		report_invalid(n, "input %d has %lld elements, needs one", i,
+		               (long long)t->type->n);
 		return false;
 	}
 	*out = dtype_is_float(t->type->dtype) ? tensor_float(t, 0) : (double)tensor_int(t, 0);
@@ -188,7 +189,7 @@ want_string(OnnxNode *n, const char *name, const char *otherwise)
 	if (!a)
 		return otherwise;
 	if (a->s.len > 4096 || memchr(a->s.data ? a->s.data : (uint8_t *)"", 0, a->s.len)) {
-		fault(n, "attribute \"%s\" is no plain string", name);
+		report_invalid(n, "attribute \"%s\" is no plain string", name);
 		return otherwise;
 	}
 	return arena_strndup(n->im->arena, a->s.data ? (char *)a->s.data : "", a->s.len);
@@ -203,8 +204,8 @@ want_ints(OnnxNode *n, const char *name, Ints *out)
 	if (!a)
 		return false;
 	if (a->n_ints > MAX_RANK) {
-		fault(n, "attribute \"%s\" has %zu numbers, at most %d axes are supported", name,
-		      a->n_ints, MAX_RANK);
+		report_invalid(n, "attribute \"%s\" has %zu numbers, at most %d axes are supported",
+		               name, a->n_ints, MAX_RANK);
 		return false;
 	}
 	out->n = (int)a->n_ints;
@@ -217,7 +218,7 @@ int
 want_axis(OnnxNode *n, int64_t axis, int rank)
 {
 	if (axis < -rank || axis >= rank) {
-		fault(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
+		report_invalid(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
 		return -1;
 	}
 	return (int)(axis < 0 ? axis + rank : axis);
@@ -234,7 +235,7 @@ want_axes(OnnxNode *n, Ints list, int rank, Ints *out)
 		if (axis < 0)
 			return false;
 		if (named[axis]) {
-			fault(n, "axis %d is named twice", axis);
+			report_invalid(n, "axis %d is named twice", axis);
 			return false;
 		}
 		named[axis] = true;
@@ -258,27 +259,27 @@ bool
 want_dtype(OnnxNode *n, int64_t onnx_type, DType *out)
 {
 	if (onnx_type <= 0 || onnx_type > 1000) {
-		fault(n, "%lld is no data type", (long long)onnx_type);
+		report_invalid(n, "%lld is no data type", (long long)onnx_type);
 		return false;
 	}
 	if (!tensor_dtype((int)onnx_type, out)) {
-		unsupported(n,
-		            "data type %lld (strings, complex numbers or newer) is not supported",
-		            (long long)onnx_type);
+		report_unsupported(
+			n, "data type %lld (strings, complex numbers or newer) is not supported",
+			(long long)onnx_type);
 		return false;
 	}
 	return true;
 }
 
 void
-give(OnnxNode *n, int i, Value *v)
+set_output(OnnxNode *n, int i, Value *v)
 {
 	if (i < n_outputs(n))
 		n->out[i].value = v;
 }
 
 void
-give_list(OnnxNode *n, int i, int n_list, Value **list)
+set_output_list(OnnxNode *n, int i, int n_list, Value **list)
 {
 	if (i >= n_outputs(n))
 		return;

@@ -30,26 +30,6 @@ typedef struct {
 } Ports;
 
 static bool
-any_open_leading(const ImportPorts *ports)
-{
-	for (int i = 0; i < ports->n; i++)
-		if (ports->at[i].open_leading)
-			return true;
-	return false;
-}
-
-/* Where the file leaves the number of rows open, a leading dimension that it fixes is none, though the numbers may be
- * equal. A file without open dimensions does not tell. */
-static int
-sample_axis(const Ports *p, const ImportPort *port)
-{
-	const ImportBinding *b = &p->s->import->bindings.at[0];
-	bool may_be = port->open_leading || !any_open_leading(&b->inputs);
-
-	return may_be && port->rank && port->dims[0] == p->rows ? 0 : -1;
-}
-
-static bool
 is_class_loss(const Session *s)
 {
 	for (int i = 0; s->has_loss && loss_table[i]; i++)
@@ -80,7 +60,7 @@ collect_ports(Ports *p)
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
 		const Value *v = function_find_param(f, PARAM_INPUT, i);
-		PortInfo info = {.file_dtype = in->dtype, .sample_axis = sample_axis(p, in)};
+		PortInfo info = {.file_dtype = in->dtype, .sample_axis = in->has_rows ? 0 : -1};
 		int64_t bound = -1;
 		if (v && !dtype_is_float(in->dtype))
 			bound_by_gathers(v, 0, &bound);
@@ -90,7 +70,7 @@ collect_ports(Ports *p)
 	}
 	for (int i = 0; i < im->outputs.n; i++) {
 		const ImportPort *out = &im->outputs.at[i];
-		PortInfo info = {.file_dtype = out->dtype, .sample_axis = sample_axis(p, out)};
+		PortInfo info = {.file_dtype = out->dtype, .sample_axis = out->has_rows ? 0 : -1};
 		vec_push(s->arena, &p->outputs, info);
 	}
 }

@@ -51,7 +51,7 @@ pad_eval(Eval *ev)
 			y->i[i] = (int64_t)a->value;
 	}
 	type_strides(t, strides);
-	for (Walk w = walk(x); w.ok; walk_next(&w)) {
+	for (IndexWalk w = index_walk(x); w.ok; index_walk_next(&w)) {
 		int64_t at[MAX_RANK];
 		bool inside = true;
 		for (int i = 0; i < x->rank; i++) {
@@ -226,7 +226,7 @@ concat_eval(Eval *ev)
 	type_strides(ev->result[0].type, strides);
 	for (int k = 0; k < ev->node->n_operands; k++) {
 		Type t = ev->operand[k].type;
-		for (Walk w = walk(t); w.ok; walk_next(&w))
+		for (IndexWalk w = index_walk(t); w.ok; index_walk_next(&w))
 			eval_move(&ev->result[0],
 			          flat_of(w.at, strides, t->rank) + offset * strides[axis],
 			          &ev->operand[k], w.flat);
