@@ -208,6 +208,7 @@ const ScalarFunction *scalar_function_of(ScalarFunctions *fs, const LoopStatemen
                                          DType operand);
 
 /* ---- loop_place.c */
+Affine affine_of(const Affine *kept); /* a statement's place, of which only the terms that it has are in memory */
 Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);

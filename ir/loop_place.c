@@ -4,6 +4,16 @@
 #include <assert.h>
 
 Affine
+affine_of(const Affine *kept)
+{
+	Affine a = {.constant = kept->constant, .n = kept->n};
+
+	for (int i = 0; i < kept->n; i++)
+		a.terms[i] = kept->terms[i];
+	return a;
+}
+
+Affine
 affine_constant(int64_t c)
 {
 	return (Affine){.constant = c};

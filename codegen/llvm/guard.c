@@ -74,7 +74,7 @@ free_place(const Scalars *s, Guard *g)
 		if (is_clamp(s, a->terms[i].scalar, &clamp)) {
 			const LoopStatement *x = s->definitions[clamp.x];
 			bool is_affine = x && x->kind == LOOP_STATEMENT_AFFINE;
-			term = is_affine ? *x->place : affine_scalar(clamp.x);
+			term = is_affine ? affine_of(x->place) : affine_scalar(clamp.x);
 			g->clamps[g->n_clamps++] = clamp;
 		}
 		if (g->place.n + term.n > MAX_RANK)
