@@ -250,7 +250,6 @@ evaluate_rows(Gradc *run, GradcEval *out)
 	Scalar scalars[N_SCALARS];
 	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars, NULL};
 
-	hyper_scalars(&run->hyper, run->step, 0, scalars);
 	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
 	for (;; micro.index++) {
 		MicroRows rows = eval_rows(run, micro.index, covered);
@@ -259,6 +258,7 @@ evaluate_rows(Gradc *run, GradcEval *out)
 			break;
 		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
 		ask_next_eval(run, micro.index, covered);
+		hyper_scalars(&run->hyper, run->step, rows.first, scalars);
 		RETURN_IF_ERROR(executor_run(&run->executor, d->program, &micro));
 	}
 	if (gradc_ranks(run) > 1)
