@@ -7,7 +7,8 @@
 
 struct MemoEntry {
 	const Node *node;
-	Index at;
+	int rank;
+	const Affine **at; /* by axis; of their terms, those that are there */
 	LoopValue scalar;
 };
 
@@ -50,12 +51,12 @@ affine_same(const Affine *a, const Affine *b)
 }
 
 static bool
-index_same(const Index *a, const Index *b)
+is_at(const struct MemoEntry *e, const Index *at)
 {
-	for (int i = 0; i < a->rank; i++)
-		if (!affine_same(&a->at[i], &b->at[i]))
+	for (int i = 0; i < e->rank && i < at->rank; i++)
+		if (!affine_same(e->at[i], &at->at[i]))
 			return false;
-	return a->rank == b->rank;
+	return e->rank == at->rank;
 }
 
 static LoopValue
@@ -68,15 +69,18 @@ memo_get(Lower *lw, const Node *n, const Index *at)
 		return -1;
 	struct MemoEntry *e = &st->entries.at[i];
 	bool alive = lw->lb->block_open.at[lw->lb->scopes.at[e->scalar]];
-	return alive && e->node == n && index_same(&e->at, at) ? e->scalar : -1;
+	return alive && e->node == n && is_at(e, at) ? e->scalar : -1;
 }
 
 static void
 memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 {
 	struct LowerState *st = lw->state;
-	struct MemoEntry e = {n, *at, scalar};
+	struct MemoEntry e = {n, at->rank, NEW_ARRAY(st->scratch, const Affine *, at->rank),
+	                      scalar};
 
+	for (int i = 0; i < at->rank; i++)
+		e.at[i] = affine_keep(st->scratch, &at->at[i]);
 	intmap_put(st->memo, index_hash(n, at), (uint64_t)st->entries.n);
 	vec_push(st->scratch, &st->entries, e);
 }

@@ -11,9 +11,11 @@ typedef struct {
 	int64_t extent, full, row, chunk;
 	bool reduced; /* summed over */
 } LoopDim;
+/* A place is a sum over the loops, of which one may be cut in two again. */
+enum { MAX_NEST = MAX_TERMS - 2 };
 typedef struct {
 	int n;
-	LoopDim at[3 * MAX_RANK];
+	LoopDim at[MAX_NEST];
 } LoopNest;
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;

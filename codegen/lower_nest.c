@@ -4,11 +4,18 @@
 
 #include <string.h>
 
-/* Cut points: ascending, each divides the next; first 1, last the size. */
+/* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
+ * is divided out. */
 typedef struct {
-	int n;
-	int64_t at[3 * MAX_RANK];
+	int n, room;
+	int64_t at[MAX_NEST + 1];
 } Cuts;
+
+static Cuts
+cuts_of(int64_t size, int max_loops)
+{
+	return (Cuts){.n = 2, .room = max_loops + 1, .at = {1, size}};
+}
 
 static void
 cut_at(Cuts *c, int64_t x)
@@ -18,7 +25,7 @@ cut_at(Cuts *c, int64_t x)
 	while (i < c->n && c->at[i] < x)
 		i++;
 	if (i == 0 || i == c->n || c->at[i] == x || x % c->at[i - 1] || c->at[i] % x ||
-	    c->n == COUNT(c->at))
+	    c->n >= c->room)
 		return;
 	memmove(c->at + i + 1, c->at + i, sizeof(int64_t) * (size_t)(c->n - i));
 	c->at[i] = x;
@@ -82,7 +89,7 @@ nest_of_cuts(const Cuts *c)
 LoopNest
 nest_elementwise(const Function *f, int64_t n)
 {
-	Cuts c = {.n = 2, .at = {1, n}};
+	Cuts c = cuts_of(n, MAX_RANK);
 
 	if (n == 0)
 		return (LoopNest){.n = 1, .at = {{.extent = 0, .full = 1}}};
@@ -96,7 +103,7 @@ nest_elementwise(const Function *f, int64_t n)
 LoopNest
 nest_part(const Function *f, Type shape, int64_t rows)
 {
-	Cuts c = {.n = 2, .at = {1, shape->n / rows}};
+	Cuts c = cuts_of(shape->n / rows, MAX_RANK);
 
 	if (shape->n == rows)
 		return (LoopNest){0};
@@ -110,7 +117,7 @@ static void
 add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,
         int64_t row_stride, int64_t chunk_rows, bool reduced)
 {
-	Cuts c = {.n = 2, .at = {1, extent}};
+	Cuts c = cuts_of(extent, MAX_NEST - nest->n);
 
 	/* Rows first: a cut between chunks is a must. */
 	for (int i = 0; !reduced && i < rows->n; i++)
@@ -138,7 +145,9 @@ nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks)
 
 	for (int i = 0; i < form->n; i++)
 		full *= form->extent[i];
-	Cuts full_cuts = {.n = 2, .at = {1, full}}, row_cuts = {.n = 2, .at = {1, rows}};
+	/* A loop for each run, and half of the others for either's cuts. */
+	int more = (MAX_NEST - form->n) / 2;
+	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
 	cut_by_nodes(&full_cuts, f, full);
 	if (chunk_rows > 1)
 		cut_at(&row_cuts, chunk_rows);

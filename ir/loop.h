@@ -9,7 +9,10 @@
 
 #include "ir/ir.h"
 
-/* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). */
+/* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). An axis of a window moves
+ * with two scalars, its own and the result's, so that two for each axis are enough: `index_split` and the loops of `lower`
+ * keep to half of that, or leave room. */
+enum { MAX_TERMS = 2 * MAX_RANK };
 typedef struct {
 	int64_t coefficient;
 	LoopValue scalar;
@@ -17,7 +20,7 @@ typedef struct {
 typedef struct {
 	int64_t constant;
 	int n;
-	AffineTerm terms[MAX_RANK];
+	AffineTerm terms[MAX_TERMS];
 } Affine;
 
 typedef enum {
@@ -208,7 +211,9 @@ const ScalarFunction *scalar_function_of(ScalarFunctions *fs, const LoopStatemen
                                          DType operand);
 
 /* ---- loop_place.c */
-Affine affine_of(const Affine *kept); /* a statement's place, of which only the terms that it has are in memory */
+/* A copy with no more memory than its terms take: an Affine is copied from it by `affine_of` only. */
+const Affine *affine_keep(Arena *arena, const Affine *a);
+Affine affine_of(const Affine *kept);
 Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);

@@ -90,14 +90,6 @@ add_statement(LoopBuilder *lb, LoopStatementKind kind)
 	return &lb->k->body.at[lb->k->body.n - 1];
 }
 
-/* Of its terms, those that are there: an Affine is not to be copied from what this returns. */
-static const Affine *
-keep_place(Arena *arena, const Affine *place)
-{
-	return arena_copy(arena, place,
-	                  offsetof(Affine, terms) + sizeof(AffineTerm) * (size_t)place->n);
-}
-
 static uint64_t
 statement_hash(const LoopStatement *s)
 {
@@ -268,7 +260,7 @@ lb_load(LoopBuilder *lb, int buffer, Affine place)
 	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD,
 	                     .type = compute_type(b->type->dtype),
 	                     .buffer = buffer,
-	                     .place = keep_place(lb->scratch, &place)};
+	                     .place = affine_keep(lb->scratch, &place)};
 
 	if (b->kind == BUFFER_IN)
 		return pure_statement(lb, &key);
@@ -285,7 +277,7 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_STORE);
 
 	s->buffer = buffer;
-	s->place = keep_place(lb->scratch, &place);
+	s->place = affine_keep(lb->scratch, &place);
 	s->n_operands = 1;
 	s->operands[0] = x;
 }
@@ -313,7 +305,7 @@ lb_affine(LoopBuilder *lb, Affine place)
 	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE,
 	                                           .type = S64,
 	                                           .buffer = -1,
-	                                           .place = keep_place(lb->scratch, &place)});
+	                                           .place = affine_keep(lb->scratch, &place)});
 }
 
 void
@@ -551,7 +543,7 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 	for (int i = 0; i < copy->body.n; i++) {
 		LoopStatement *s = &copy->body.at[i];
 		if (s->place)
-			s->place = keep_place(m->arena, s->place);
+			s->place = affine_keep(m->arena, s->place);
 		if (s->n_accumulators)
 			s->accumulators = arena_copy(m->arena, s->accumulators,
 			                             sizeof(Accumulator) *

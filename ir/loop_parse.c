@@ -51,7 +51,7 @@ read_affine(KernelReader *kr, const Affine **out)
 			}
 		}
 		LoopValue v = read_scalar(kr);
-		if (v < 0 || a->n == MAX_RANK)
+		if (v < 0 || a->n == MAX_TERMS)
 			return false;
 		a->terms[a->n++] = (AffineTerm){n, v};
 	} while (read_char(kr->r, '+'));

@@ -1,7 +1,14 @@
 /* Places: affine forms of scalars, and the way between an index by axes and a flat element number. */
 #include "ir/loop.h"
 
-#include <assert.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+const Affine *
+affine_keep(Arena *arena, const Affine *a)
+{
+	return arena_copy(arena, a, offsetof(Affine, terms) + sizeof(AffineTerm) * (size_t)a->n);
+}
 
 Affine
 affine_of(const Affine *kept)
@@ -38,7 +45,8 @@ affine_add(Affine a, Affine b)
 			if (a.terms[k].coefficient == 0)
 				a.terms[k] = a.terms[--a.n];
 		} else {
-			assert(a.n < MAX_RANK);
+			if (a.n == MAX_TERMS)
+				abort(); /* rather than a kernel of other places */
 			a.terms[a.n++] = b.terms[i];
 		}
 	}
@@ -113,6 +121,23 @@ affine_divide(const LoopBuilder *lb, Affine *rest, int64_t stride, Affine *whole
 	return true;
 }
 
+/* At most MAX_RANK terms in all: where loops are more, an axis is one computed scalar. */
+static void
+limit_terms(LoopBuilder *lb, Type t, Index *at)
+{
+	int n = 0;
+
+	for (int i = 0; i < at->rank; i++)
+		n += at->at[i].n;
+	for (int i = 0; n > MAX_RANK && i < at->rank; i++) {
+		if (at->at[i].n < 2)
+			continue;
+		LoopValue x = lb_affine(lb, at->at[i]);
+		lb_within(lb, x, t->dims[i]);
+		at->at[i] = affine_scalar(x);
+	}
+}
+
 void
 index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 {
@@ -139,4 +164,5 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 		f = affine_add(affine_scalar(flat),
 		               affine_scale(affine_scalar(whole), -strides[i]));
 	}
+	limit_terms(lb, t, out);
 }
