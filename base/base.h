@@ -90,6 +90,9 @@ void text_add_plain(Text *text, const char *s);
 /* s in double quotes; `"`, `\`, control bytes and invalid UTF-8 as \xHH. What text_add_quoted
  * writes, text_unquote reads. */
 void text_add_quoted(Text *text, const char *s);
+/* s as one word of a shell's command line: as it is where no byte has a meaning there, else between single quotes, and
+ * with control bytes as bash's $'...'. */
+void text_add_shell_word(Text *text, const char *s);
 /* Reads a quoted string at *at, moves *at behind it; NULL when malformed. */
 char *text_unquote(Arena *arena, const char **at);
 /* Shortest text that reads back as the same value of that type (f64 or f32); inf, -inf, nan. */

@@ -159,6 +159,38 @@ text_add_plain(Text *text, const char *s)
 	text_add_escaped(text, s, strlen(s), "");
 }
 
+static bool
+has_control_bytes(const char *s)
+{
+	for (; *s; s++)
+		if ((unsigned char)*s < ' ' || *s == 0x7F)
+			return true;
+	return false;
+}
+
+void
+text_add_shell_word(Text *text, const char *s)
+{
+	static const char plain[] =
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@%";
+	bool control = has_control_bytes(s);
+
+	if (*s && !s[strspn(s, plain)]) {
+		text_add(text, s);
+		return;
+	}
+	text_add(text, control ? "$'" : "'");
+	for (; *s; s++) {
+		if (control && ((unsigned char)*s < ' ' || *s == 0x7F || *s == '\'' || *s == '\\'))
+			text_printf(text, "\\x%02x", (unsigned char)*s);
+		else if (*s == '\'')
+			text_add(text, "'\\''");
+		else
+			text_add_bytes(text, s, 1);
+	}
+	text_add(text, "'");
+}
+
 void
 text_add_quoted(Text *text, const char *s)
 {

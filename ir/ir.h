@@ -413,8 +413,12 @@ void node_print(Text *out, const Node *n, const int *numbers);
  * from `data` (hash in hex -> Tensor), NULL for none. Faults go to diag as FILE:LINE: ...;
  * NULL on any. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
-/* Every tensor too large for the text, once, for the file beside it: name 0xHASH. */
-Status module_write_data(const Module *m, const char *path);
+/* Every tensor too large for the text, once, for the file beside it: name 0xHASH. The list belongs to the arena, the
+ * numbers to the module; no file is written where there are none. */
+typedef VEC(SafeTensor) ModuleData;
+ModuleData module_data(const Module *m, Arena *arena);
+Status module_data_write(const ModuleData *data, const char *path);
+Status module_write_data(const Module *m, const char *path); /* both */
 /* The safetensors file back as the map module_parse wants; the file may be absent. */
 Status module_read_data(Arena *arena, const char *path, StrMap **data);
 
@@ -519,7 +523,8 @@ typedef struct {
 	/* Where every pass has its input while it runs, as a file that replays it. NULL: with verify_each a pass that
 	 * fails leaves one in the working folder. */
 	const char *reproducer_dir;
-	const char *abort_in; /* for tests: aborts before this pass */
+	const char *abort_in,
+		*fail_in; /* for tests: the pass that aborts, or that fails when it has run */
 } PassManagerOptions;
 
 /* A call of that pass with its row's defaults. */

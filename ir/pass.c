@@ -212,9 +212,13 @@ replay_command(Arena *arena, const char *path, const PassCall *call)
 	const char *stage = takes == STAGE_ANY
 	                            ? ""
 	                            : arena_printf(arena, " --stage=%s", stage_names[takes]);
+	Text word = {0};
 
-	return arena_printf(arena, "gradc opt %s%s --passes='%s%s'", path, stage, call->row->name,
-	                    options_text(arena, call));
+	text_add_shell_word(&word, path);
+	char *command = arena_printf(arena, "gradc opt %s%s --passes='%s%s'", word.at, stage,
+	                             call->row->name, options_text(arena, call));
+	text_free(&word);
+	return command;
 }
 
 static uint64_t
@@ -276,16 +280,45 @@ remove_reproducer(Reproducer *r)
 		remove(r->data);
 }
 
-/* Without a folder for them: of a pass that failed, from the text of what it was given. */
+/* Without a folder for them: what a pass was given, from which a reproducer is made if it fails. */
+typedef struct {
+	Text text;
+	ModuleData data;
+} Before;
+
 static void
-leave_reproducer(const PassCall *call, const Text *before, Diag *diag)
+leave_reproducer(const PassCall *call, const Before *before, Diag *diag)
 {
 	Arena *arena = arena_new();
-	char *path = arena_printf(arena, "gradc-%s.gir", call->row->name);
+	char *stem = arena_printf(arena, "gradc-%s", call->row->name);
+	char *path = arena_printf(arena, "%s.gir", stem);
+	char *data = arena_printf(arena, "%s.safetensors", stem);
 
-	if (!diag_status(diag, file_write(path, before->at, (int64_t)before->n)))
+	if (!diag_status(diag, file_write(path, before->text.at, (int64_t)before->text.n)) &&
+	    !diag_status(diag, module_data_write(&before->data, data)))
 		diag_note(diag, "replay with: %s", replay_command(arena, path, call));
 	arena_free(arena);
+}
+
+/* Runs the pass and verifies what it leaves; false, with errors reported. `bug`: ours, not the user's. */
+static bool
+run_and_verify(const PassCall *call, Module *m, Pass *p, const PassManagerOptions *o,
+               double *seconds, bool *bug)
+{
+	const char *name = call->row->name;
+	int errors = diag_errors(p->diag);
+
+	if (o->abort_in && strcmp(o->abort_in, name) == 0)
+		abort();
+	double start = seconds_now();
+	bool ok = call->row->run(p, m);
+	*seconds = seconds_now() - start;
+	if (o->fail_in && strcmp(o->fail_in, name) == 0)
+		ok = false;
+	*bug = ok || diag_errors(p->diag) == errors;
+	if (!ok && *bug)
+		diag_error(p->diag, EXIT_INVALID, "pass %s failed and did not say why", name);
+	return ok && (!o->verify_each || module_verify(m, p->diag));
 }
 
 static bool
@@ -293,31 +326,26 @@ run_one(const PassCall *call, Module *m, Reproducer *r, double *seconds, bool *c
 {
 	const PassManagerOptions *o = r->options;
 	Pass p = {.row = call->row, .options = call->options, .scratch = arena_new(), .diag = diag};
-	Text before = {0};
-	int errors = diag_errors(diag);
+	Before before = {0};
+	bool bug;
 
-	if (o->reproducer_dir)
+	if (o->reproducer_dir) {
 		write_reproducer(r, call, m);
-	else if (o->verify_each)
-		module_print(&before, m, NULL);
-	if (o->abort_in && strcmp(o->abort_in, call->row->name) == 0)
-		abort();
-	double start = seconds_now();
-	bool ok = call->row->run(&p, m);
-	*seconds = seconds_now() - start;
+	} else if (o->verify_each) {
+		module_print(&before.text, m, NULL);
+		before.data = module_data(m, r->arena);
+	}
+	bool ok = run_and_verify(call, m, &p, o, seconds, &bug);
 	*changed = p.changed;
 	arena_free(p.scratch);
-	bool user_fault = !ok && diag_errors(diag) > errors;
-	if (ok && o->verify_each)
-		ok = module_verify(m, diag);
-	bool leave = !ok && !user_fault;
+	bool leave = !ok && bug;
 	if (leave && o->reproducer_dir)
 		diag_note(diag, "replay with: %s", replay_command(r->arena, r->text, call));
 	else if (leave && o->verify_each)
 		leave_reproducer(call, &before, diag);
 	if (!leave)
 		remove_text(r);
-	text_free(&before);
+	text_free(&before.text);
 	return ok;
 }
 

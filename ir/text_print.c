@@ -444,44 +444,51 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 }
 
 /* ---- the tensors that are too large for the text */
-typedef struct {
-	const Module *m;
-	Arena *arena;
-	IntMap *seen;
-	VEC(SafeTensor) tensors;
-} DataFile;
-
 static void
-data_add(DataFile *d, const Tensor *t)
+data_add(ModuleData *d, Arena *arena, IntMap *seen, const Tensor *t)
 {
-	if (!t || t->type->n <= INLINE_ELEMENTS || intmap_get(d->seen, t->hash, NULL))
+	if (!t || t->type->n <= INLINE_ELEMENTS || intmap_get(seen, t->hash, NULL))
 		return;
-	intmap_put(d->seen, t->hash, 1);
-	SafeTensor s = {.name = arena_printf(d->arena, "0x%016llx", (unsigned long long)t->hash),
+	intmap_put(seen, t->hash, 1);
+	SafeTensor s = {.name = arena_printf(arena, "0x%016llx", (unsigned long long)t->hash),
 	                .dtype = t->type->dtype,
 	                .rank = t->type->rank,
 	                .n_bytes = type_bytes(t->type),
 	                .data = t->data};
 	memcpy(s.dims, t->type->dims, sizeof(s.dims));
-	vec_push(d->arena, &d->tensors, s);
+	vec_push(arena, d, s);
+}
+
+ModuleData
+module_data(const Module *m, Arena *arena)
+{
+	ModuleData d = {0};
+	IntMap *seen = intmap_new(arena);
+
+	for (int i = 0; i < m->states.n; i++)
+		data_add(&d, arena, seen, m->states.at[i]->data);
+	for_each_function(m, f)
+		for_each_node(f, n)
+			for (const Field *field = op_row(n)->fields; field && field->name; field++)
+				if (field->kind == FIELD_TENSOR)
+					data_add(&d, arena, seen,
+					         *(Tensor **)((char *)n->attr + field->offset));
+	return d;
+}
+
+Status
+module_data_write(const ModuleData *data, const char *path)
+{
+	return data->n ? safetensors_write(path, data->at, data->n) : NULL;
 }
 
 Status
 module_write_data(const Module *m, const char *path)
 {
-	DataFile d = {.m = m, .arena = arena_new()};
-	Status status = NULL;
+	Arena *arena = arena_new();
+	ModuleData data = module_data(m, arena);
+	Status status = module_data_write(&data, path);
 
-	d.seen = intmap_new(d.arena);
-	for (int i = 0; i < m->states.n; i++)
-		data_add(&d, m->states.at[i]->data);
-	for_each_function(m, f)
-		for_each_node(f, n)
-			for (const Field *field = op_row(n)->fields; field && field->name; field++)
-				if (field->kind == FIELD_TENSOR)
-					data_add(&d, *(Tensor **)((char *)n->attr + field->offset));
-	if (d.tensors.n)
-		status = safetensors_write(path, d.tensors.at, d.tensors.n);
-	arena_free(d.arena);
+	arena_free(arena);
 	return status;
 }

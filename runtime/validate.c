@@ -102,6 +102,8 @@ check_integers(const Source *s, const DataFile *file, int64_t row, int64_t n, co
 
 	if (p->bounded)
 		r = (Range){p->min, p->max};
+	else if (p->dtype == U64 && dtype == U64)
+		return NULL; /* every value, also those that Range can't hold */
 	if (r.low <= r.high && all_within[dtype] && all_within[dtype](raw, n, &r, ignore))
 		return NULL;
 	for (int64_t i = 0; i < n; i++) {

@@ -113,3 +113,21 @@ def test_a_reproducer_of_every_pass_outlives_a_crash(rows, run, models, tmp_path
 def test_reproducers_of_passes_that_ran_are_gone(run, models, tmp_path):
     run("dump", models / "mlp_digits/model.onnx", LOSS, "--stage=memory", f"--dump-dir={tmp_path / 'd'}")
     assert {f.name for f in (tmp_path / "d").iterdir()} == {"memory.gir", "memory.safetensors"}
+
+
+@pytest.mark.parametrize("name", ["here", "with 'quotes' $HOME; and\nlines"])
+def test_a_pass_that_fails_leaves_a_reproducer(run, models, tmp_path, name):
+    """With a folder for it or without one: the text, its tensors, and the command that replays it."""
+    model = models / "mlp_digits/model.onnx"
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    for where, option in (cwd, "--verify-each"), (tmp_path / name, f"--dump-dir={tmp_path / name}"):
+        done = run("dump", model, LOSS, "--stage=memory", option, "--fail-in=autograd", cwd=cwd, exit=3)
+        assert "pass autograd failed" in done.stderr
+        assert {"gradc-autograd.gir", "gradc-autograd.safetensors"} <= {f.name for f in where.iterdir()}
+        command = re.search(r"replay with: gradc (.*)", done.stderr)[1]
+        gradc = Path(os.environ.get("GRADC_BUILD", "build")).resolve() / "gradc"
+        replayed = subprocess.run(["bash", "-c", f"exec {gradc} {command} -o {tmp_path / 'out.gir'}"],
+                                  capture_output=True, text=True, cwd=cwd)
+        assert replayed.returncode == 0, command + replayed.stderr
+        assert "grad" in (tmp_path / "out.gir").read_text()

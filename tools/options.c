@@ -239,6 +239,7 @@ static const OptionRow option_rows[] = {
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each)},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes)},
 	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass}, /* for tests */
+	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass},   /* for tests */
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table)},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "

@@ -266,5 +266,6 @@ manager_options(const Options *o, Arena *arena)
 #endif
 	                            .time_passes = o->time_passes,
 	                            .reproducer_dir = o->dump_dir,
-	                            .abort_in = o->abort_in};
+	                            .abort_in = o->abort_in,
+	                            .fail_in = o->fail_in};
 }

@@ -13,7 +13,7 @@ typedef struct {
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc,
 		*emit;
-	const char *data_parallel, *table, *ignored, *abort_in;
+	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,

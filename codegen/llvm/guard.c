@@ -16,7 +16,7 @@ struct Guard {
 	const LoopStatement *load;
 	Affine place; /* not clamped */
 	int n_clamps, n_others;
-	Clamp clamps[MAX_RANK];
+	Clamp clamps[MAX_TERMS];    /* at most one for each term of the load */
 	LoopValue others[MAX_RANK]; /* what else the condition asks for */
 };
 
@@ -77,7 +77,7 @@ free_place(const Scalars *s, Guard *g)
 			term = is_affine ? affine_of(x->place) : affine_scalar(clamp.x);
 			g->clamps[g->n_clamps++] = clamp;
 		}
-		if (g->place.n + term.n > MAX_RANK)
+		if (g->place.n + term.n > MAX_TERMS)
 			return false;
 		g->place = affine_add(g->place, affine_scale(term, a->terms[i].coefficient));
 	}

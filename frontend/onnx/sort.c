@@ -25,6 +25,16 @@ import_top_k(OnnxNode *n)
 	set_output(n, 1, e_slice_axis(n, node_result(values->node, 1), axis, 0, k));
 }
 
+/* The largest of the result is the smallest of x. -x for floats; integers have no negative of their least value, but
+ * -x - 1 turns every bit around, signed or not. */
+static Value *
+reversed_order(OnnxNode *n, Value *x)
+{
+	Value *y = e_unary(n, OP_neg, x);
+
+	return y && !dtype_is_float(x->type->dtype) ? e_binary(n, OP_sub, y, e_number(n, y, 1)) : y;
+}
+
 /* The first of equal ones, or the last by reversing the axis. */
 static void
 import_arg(OnnxNode *n)
@@ -38,8 +48,8 @@ import_arg(OnnxNode *n)
 	Ints shape = shape_of(x), axes = {.n = 1, .at = {axis}};
 	if (last)
 		x = e_op(n, OP_reverse, 1, &x, &(ReverseAttr){axes});
-	if (n->extra->flag)
-		x = e_unary(n, OP_neg, x);
+	if (n->extra->flag && x)
+		x = reversed_order(n, x);
 	Value *at = e_op(n, OP_argmax, 1, &x, &(AxisAttr){axis});
 	if (last && at)
 		at = e_binary(n, OP_sub, e_number(n, at, (double)shape.at[axis] - 1), at);

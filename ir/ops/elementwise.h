@@ -18,13 +18,8 @@ typedef int64_t (*Int2)(int64_t, int64_t, bool is_u64);
 void eval_unary(Eval *ev, Float1 f, Int1 g);
 void eval_binary(Eval *ev, Float2 f, Int2 g);
 
-/* Integers are computed as u64, which wraps; `u`: the operands are u64. */
+/* Integers are computed as u64, which wraps. */
 #define U(x) ((uint64_t)(x))
-static inline bool
-int_less(int64_t x, int64_t y, bool u)
-{
-	return u ? U(x) < U(y) : x < y;
-}
 
 /* ---- gradients: the operands, the result, its cotangent, and arithmetic on them */
 #define X node_operand(g->node, 0)

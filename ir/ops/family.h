@@ -21,6 +21,13 @@ void eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j);
 /* The index of a line along `axis` from that of the shape without it; the caller sets at[axis]. */
 Index index_of_line(const Index *at, int64_t axis);
 
+/* Order of integers as eval holds them; `u`: they are u64. */
+static inline bool
+int_less(int64_t x, int64_t y, bool u)
+{
+	return u ? (uint64_t)x < (uint64_t)y : x < y;
+}
+
 /* Shared checks. */
 bool infer_axis(Infer *in, int64_t axis, int rank);
 void infer_set(Infer *in, int i, DType dtype, const Ints *shape);

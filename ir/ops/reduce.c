@@ -45,7 +45,7 @@ combine_float(int kind, double a, double b)
 static int64_t
 combine_int(int kind, int64_t a, int64_t b, bool is_u64)
 {
-	bool less = is_u64 ? (uint64_t)a < (uint64_t)b : a < b;
+	bool less = int_less(a, b, is_u64);
 
 	switch (kind) {
 	case REDUCE_SUM: return (int64_t)((uint64_t)a + (uint64_t)b);
@@ -234,8 +234,7 @@ static bool
 eval_greater(const EvalTensor *x, int64_t i, int64_t j)
 {
 	if (!dtype_is_float(x->type->dtype))
-		return x->type->dtype == U64 ? (uint64_t)x->i[i] > (uint64_t)x->i[j]
-		                             : x->i[i] > x->i[j];
+		return int_less(x->i[j], x->i[i], x->type->dtype == U64);
 	return x->f[i] > x->f[j] || (isnan(x->f[j]) && !isnan(x->f[i]));
 }
 

@@ -207,6 +207,38 @@ CLAMPED = """module @"clamped" {
 """
 
 
+def test_places_of_many_terms(compare, tmp_path):
+    """A load whose place has as many terms as there may be, clamped ones that all vanish against each other but for
+    the last; the guard of the select that takes it has a list of them."""
+    n = 30
+    lines = ["v2 = const 0 : s64", "v3 = const 15 : s64", "v4 = const 0.0 : f32", "v5 = affine v1 + -1 : s64"]
+    terms, inside = [], []
+    for i in range(n):
+        x, low, at, equal = (f"v{10 + 5 * i + k}" for k in range(4))
+        lines += [f"{x} = affine {'v1 + -1' if i == 0 else '0'} : s64", f"{low} = max {x}, v2 : s64",
+                  f"{at} = min {low}, v3 : s64", f"{equal} = eq {x}, {at} : bool"]
+        terms.append(at)
+        both = equal if i == 0 else f"v{14 + 5 * i}"
+        if i:
+            lines.append(f"{both} = and {inside[-1]}, {equal} : bool")
+        inside.append(both)
+    lines += [f"v900 = load x0[16*v0 + {' + '.join(terms)}] : f32", f"v901 = select {inside[-1]}, v900, v4 : f32",
+              "store y0[16*v0 + v1] = v901"]
+    body = "\n".join("        " + line for line in lines)
+    (tmp_path / "terms.gir").write_text(f"""module @m {{
+  kernel @k0(x0: in f32[16,16], y0: out f32[16,16]) flops 0 {{
+    parallel v0 < 16 {{
+      vector v1 < 16 {{
+{body}
+      }}
+    }}
+  }}
+}}
+""")
+    done = compare(tmp_path / "terms.gir")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_row_that_is_only_clamped_stays_so(compare, tmp_path):
     """The condition asks for the column alone: above the image its first row is repeated."""
     (tmp_path / "clamped.gir").write_text(CLAMPED)
