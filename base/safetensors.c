@@ -20,10 +20,10 @@ typedef struct {
 	int64_t data_offset, data_bytes;
 } Reader;
 
-static Status fault(const Reader *r, const char *fmt, ...) PRINTF(2, 3);
+static Status malformed(const Reader *r, const char *fmt, ...) PRINTF(2, 3);
 
 static Status
-fault(const Reader *r, const char *fmt, ...)
+malformed(const Reader *r, const char *fmt, ...)
 {
 	Text message = {0};
 	va_list args;
@@ -47,13 +47,14 @@ read_json(Reader *r, int fd, int64_t file_bytes, json_t **out)
 	json_error_t error;
 
 	if (file_bytes < LENGTH_BYTES)
-		return fault(r, "not a safetensors file: only %lld bytes", (long long)file_bytes);
+		return malformed(r, "not a safetensors file: only %lld bytes",
+		                 (long long)file_bytes);
 	RETURN_IF_ERROR(file_pread_as(r->exit_code, fd, r->path, head, LENGTH_BYTES, 0));
 	for (int i = 0; i < LENGTH_BYTES; i++)
 		n |= (uint64_t)head[i] << 8 * i;
 	if (n > MAX_HEADER || (int64_t)n > file_bytes - LENGTH_BYTES)
-		return fault(r, "truncated or no safetensors file: the header has %llu bytes",
-		             (unsigned long long)n);
+		return malformed(r, "truncated or no safetensors file: the header has %llu bytes",
+		                 (unsigned long long)n);
 	r->data_offset = LENGTH_BYTES + (int64_t)n;
 	r->data_bytes = file_bytes - r->data_offset;
 	text = arena_alloc(r->arena, (size_t)n + 1);
@@ -61,12 +62,12 @@ read_json(Reader *r, int fd, int64_t file_bytes, json_t **out)
 	for (uint64_t i = 0; i < n; i++)
 		n_values += text[i] == ',';
 	if (n_values > MAX_VALUES)
-		return fault(r, "the header has more than %d values", MAX_VALUES);
+		return malformed(r, "the header has more than %d values", MAX_VALUES);
 	*out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
 	if (!*out)
-		return fault(r, "malformed header: %s at byte %d", error.text, error.position);
+		return malformed(r, "malformed header: %s at byte %d", error.text, error.position);
 	if (*text != '{' || !json_is_object(*out))
-		return fault(r, "malformed header: not an object");
+		return malformed(r, "malformed header: not an object");
 	return NULL;
 }
 
@@ -76,7 +77,7 @@ read_dtype(const Reader *r, const json_t *value, SafeTensor *t)
 	const char *name = json_string_value(value);
 
 	if (!name)
-		return fault(r, "tensor \"%s\" has no dtype", t->name);
+		return malformed(r, "tensor \"%s\" has no dtype", t->name);
 	for (int i = 0; i < N_DTYPES; i++) {
 		const char *known = dtype_info[i].safetensors;
 		if (known && strcmp(known, name) == 0) {
@@ -84,7 +85,7 @@ read_dtype(const Reader *r, const json_t *value, SafeTensor *t)
 			return NULL;
 		}
 	}
-	return fault(r, "tensor \"%s\" has dtype \"%s\", which cannot be read", t->name, name);
+	return malformed(r, "tensor \"%s\" has dtype \"%s\", which cannot be read", t->name, name);
 }
 
 /* The bytes that n elements fill; false when a packed type leaves part of a byte. */
@@ -106,20 +107,20 @@ read_shape(const Reader *r, const json_t *value, SafeTensor *t, int64_t *n_bytes
 
 	*n_bytes = 0;
 	if (!json_is_array(value))
-		return fault(r, "tensor \"%s\" has no shape", t->name);
+		return malformed(r, "tensor \"%s\" has no shape", t->name);
 	if (json_array_size(value) > MAX_RANK)
-		return fault(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
+		return malformed(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
 	t->rank = (int)json_array_size(value);
 	for (int i = 0; i < t->rank; i++) {
 		const json_t *dim = json_array_get(value, (size_t)i);
 		t->dims[i] = json_integer_value(dim);
 		if (!json_is_integer(dim) || t->dims[i] < 0)
-			return fault(r, "tensor \"%s\": dimension %d is no size", t->name, i);
+			return malformed(r, "tensor \"%s\": dimension %d is no size", t->name, i);
 		if (!size_mul(n, t->dims[i], &n))
-			return fault(r, "tensor \"%s\": the shape is too large", t->name);
+			return malformed(r, "tensor \"%s\": the shape is too large", t->name);
 	}
 	if (!bytes_of(t->dtype, n, n_bytes))
-		return fault(r, "tensor \"%s\": the shape does not fill whole bytes", t->name);
+		return malformed(r, "tensor \"%s\": the shape does not fill whole bytes", t->name);
 	return NULL;
 }
 
@@ -130,13 +131,14 @@ read_offsets(const Reader *r, const json_t *value, SafeTensor *t, int64_t n_byte
 	int64_t begin = json_integer_value(first), end = json_integer_value(last);
 
 	if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
-		return fault(r, "tensor \"%s\" has no data_offsets", t->name);
+		return malformed(r, "tensor \"%s\" has no data_offsets", t->name);
 	if (begin < 0 || end < begin || end > r->data_bytes)
-		return fault(r, "tensor \"%s\": bytes %lld to %lld of %lld", t->name,
-		             (long long)begin, (long long)end, (long long)r->data_bytes);
+		return malformed(r, "tensor \"%s\": bytes %lld to %lld of %lld", t->name,
+		                 (long long)begin, (long long)end, (long long)r->data_bytes);
 	if (end - begin != n_bytes)
-		return fault(r, "tensor \"%s\": the shape needs %lld bytes, data_offsets give %lld",
-		             t->name, (long long)n_bytes, (long long)(end - begin));
+		return malformed(
+			r, "tensor \"%s\": the shape needs %lld bytes, data_offsets give %lld",
+			t->name, (long long)n_bytes, (long long)(end - begin));
 	t->offset = r->data_offset + begin;
 	t->n_bytes = n_bytes;
 	return NULL;
@@ -172,16 +174,16 @@ check_layout(const Reader *r, const SafeTensors *st)
 	for (int i = 0; i < st->n_tensors; i++) {
 		const SafeTensor *t = &st->tensors[i];
 		if (t->offset < end)
-			return fault(r, "tensor \"%s\" overlaps tensor \"%s\"", t->name,
-			             t[-1].name);
+			return malformed(r, "tensor \"%s\" overlaps tensor \"%s\"", t->name,
+			                 t[-1].name);
 		if (t->offset > end)
-			return fault(r, "a hole of %lld bytes before tensor \"%s\"",
-			             (long long)(t->offset - end), t->name);
+			return malformed(r, "a hole of %lld bytes before tensor \"%s\"",
+			                 (long long)(t->offset - end), t->name);
 		end += t->n_bytes;
 	}
 	if (end != r->data_offset + r->data_bytes)
-		return fault(r, "%lld bytes behind the last tensor",
-		             (long long)(r->data_offset + r->data_bytes - end));
+		return malformed(r, "%lld bytes behind the last tensor",
+		                 (long long)(r->data_offset + r->data_bytes - end));
 	return NULL;
 }
 
@@ -192,10 +194,10 @@ check_metadata(const Reader *r, json_t *metadata)
 	json_t *value;
 
 	if (!json_is_object(metadata))
-		return fault(r, "malformed header: __metadata__ is not an object");
+		return malformed(r, "malformed header: __metadata__ is not an object");
 	json_object_foreach(metadata, key, value)
 		if (!json_is_string(value))
-			return fault(r, "malformed header: metadata \"%s\" is not text", key);
+			return malformed(r, "malformed header: metadata \"%s\" is not text", key);
 	return NULL;
 }
 
@@ -275,15 +277,15 @@ add_to_header(const Reader *r, json_t *header, const SafeTensor *t, int64_t begi
 	for (int i = 0; i < t->rank; i++)
 		n *= t->dims[i];
 	if (!dtype_info[t->dtype].safetensors)
-		return fault(r, "tensor \"%s\": safetensors has no type %s", t->name,
-		             dtype_info[t->dtype].name);
+		return malformed(r, "tensor \"%s\": safetensors has no type %s", t->name,
+		                 dtype_info[t->dtype].name);
 	if (!bytes_of(t->dtype, n, &n_bytes) || n_bytes != t->n_bytes)
-		return fault(r, "tensor \"%s\": %lld bytes do not fill its shape", t->name,
-		             (long long)t->n_bytes);
+		return malformed(r, "tensor \"%s\": %lld bytes do not fill its shape", t->name,
+		                 (long long)t->n_bytes);
 	if (json_object_get(header, t->name) || strcmp(t->name, "__metadata__") == 0)
-		return fault(r, "tensor name \"%s\" cannot be used", t->name);
+		return malformed(r, "tensor name \"%s\" cannot be used", t->name);
 	if (json_object_set_new(header, t->name, describe(t, begin)) != 0)
-		return fault(r, "tensor name \"%s\" is not UTF-8", t->name);
+		return malformed(r, "tensor name \"%s\" is not UTF-8", t->name);
 	return NULL;
 }
 
@@ -304,7 +306,7 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	json_decref(header);
 	if (status || !json) {
 		free(json);
-		return status ? status : fault(r, "the header cannot be written");
+		return status ? status : malformed(r, "the header cannot be written");
 	}
 	text_add_bytes(out, length, LENGTH_BYTES);
 	text_add(out, json);
@@ -314,7 +316,7 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	size_t bytes = out->n - LENGTH_BYTES;
 	for (int i = 0; i < LENGTH_BYTES; i++)
 		out->at[i] = (char)(uint8_t)((uint64_t)bytes >> 8 * i);
-	return bytes > MAX_HEADER ? fault(r, "too many tensors for a safetensors file") : NULL;
+	return bytes > MAX_HEADER ? malformed(r, "too many tensors for a safetensors file") : NULL;
 }
 
 Status

@@ -51,8 +51,9 @@ typedef struct {
 	int64_t dims[MAX_RANK];        /* bound */
 	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
 	bool open_leading;             /* the leading dimension was symbolic, unnamed or open */
-	/* The leading dimension counts rows. Where the file leaves the number of rows open, a leading dimension that it
-	 * fixes does not, though the numbers may be equal; a file without open dimensions does not tell. */
+	/* The leading dimension counts rows. Of inputs whose leading dimension the file leaves open, those with the
+	 * symbol of the first, without a symbol, or bound by --batch. Of a file without open dimensions, which does not
+	 * tell, those with the number of the first. */
 	bool has_rows;
 } ImportPort;
 

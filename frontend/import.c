@@ -269,25 +269,25 @@ sweep(Function *f)
 
 /* Random numbers with a batch axis are those of the rows' places in the whole step. */
 static void
-place_noises(Importer *im, const ImportBinding *binding)
+set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {
 	const Function *f = im->b.f;
 	bool *has_rows = NEW_ARRAY(im->arena, bool, f->params.n + 1);
 
-	if (im->noises.n == 0)
+	if (im->pending_randoms.n == 0)
 		return;
 	for (int i = 0; i < f->params.n; i++)
 		has_rows[i] = f->params.at[i]->param == PARAM_INPUT &&
 		              binding->inputs.at[f->params.at[i]->number].has_rows;
 	int *axes = batch_axes(im->arena, f, binding->rows, has_rows);
-	for (int i = 0; i < im->noises.n; i++) {
-		Noise *noise = &im->noises.at[i];
-		RandomAttr *a = noise->random->node->attr;
-		int axis = axes[noise->like->id];
+	for (int i = 0; i < im->pending_randoms.n; i++) {
+		PendingRandom *pending = &im->pending_randoms.at[i];
+		RandomAttr *a = pending->random->node->attr;
+		int axis = axes[pending->rows_of->id];
 		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % binding->rows != 0)
 			continue;
-		a->axis = axis;
-		a->rows = binding->rows;
+		a->counter.axis = axis;
+		a->counter.rows = binding->rows;
 	}
 }
 
@@ -300,7 +300,7 @@ import_function(Importer *im, ImportInfo *info)
 	im->b = (Builder){
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
-	im->pending_states.n = im->pending_values.n = im->noises.n = 0;
+	im->pending_states.n = im->pending_values.n = im->pending_randoms.n = 0;
 	import_inputs(im, info);
 	if (diag_errors(im->diag) != im->before)
 		return;
@@ -308,7 +308,7 @@ import_function(Importer *im, ImportInfo *info)
 	import_outputs(im, info);
 	if (diag_errors(im->diag) != im->before)
 		return;
-	place_noises(im, &info->base.bindings.at[im->binding]);
+	set_random_batch_axes(im, &info->base.bindings.at[im->binding]);
 	sweep(im->b.f);
 }
 

@@ -41,17 +41,28 @@ dim_name(Text *scratch, const char *input, int axis, const char *symbol)
 	return scratch->at;
 }
 
+/* The number that --dim gives; NULL: none. */
+static const DimBinding *
+find_dim(const Importer *im, const char *name)
+{
+	const Binding *b = &im->options->bindings[im->binding];
+
+	for (int i = 0; i < b->n_dims; i++)
+		if (!strcmp(b->dims[i].name, name))
+			return &b->dims[i];
+	return NULL;
+}
+
 static bool
 bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
 {
 	const ImportOptions *o = im->options;
-	const Binding *b = &o->bindings[im->binding];
+	const DimBinding *dim = find_dim(im, name);
 
-	for (int i = 0; i < b->n_dims; i++)
-		if (!strcmp(b->dims[i].name, name)) {
-			*out = b->dims[i].value;
-			return true;
-		}
+	if (dim) {
+		*out = dim->value;
+		return true;
+	}
 	*out = axis == 0 && o->batch ? o->batch : 1;
 	return (axis == 0 && o->batch) || o->open_dims == OPEN_ONE;
 }
@@ -136,27 +147,61 @@ find_fill(const ImportOptions *o, const char *name)
 	return NULL;
 }
 
-static int64_t
-find_rows(const ImportBinding *b)
+/* The input whose leading dimension is the number of rows: the first open one, else the first. NULL: scalars only. */
+static const ImportPort *
+rows_input(const ImportBinding *b)
 {
-	for (int i = 0; i < b->inputs.n; i++)
-		if (b->inputs.at[i].open_leading && b->inputs.at[i].rank)
-			return b->inputs.at[i].dims[0];
-	for (int i = 0; i < b->inputs.n; i++)
-		if (b->inputs.at[i].rank)
-			return b->inputs.at[i].dims[0];
-	return 1;
+	const ImportPort *first = NULL;
+
+	for (int i = 0; i < b->inputs.n; i++) {
+		const ImportPort *p = &b->inputs.at[i];
+		if (p->rank && p->open_leading)
+			return p;
+		if (p->rank && !first)
+			first = p;
+	}
+	return first;
+}
+
+/* --batch gives the number of rows to every leading dimension that --dim does not bind. */
+static bool
+is_batch(const Importer *im, const ImportPort *p)
+{
+	return im->options->batch && !find_dim(im, p->symbols[0]);
+}
+
+/* Of an input with an open leading dimension as large as that of `of`: does it count the same thing? */
+static bool
+same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
+{
+	const char *a = p->symbols[0], *b = of->symbols[0];
+
+	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
 static void
-find_row_ports(const ImportBinding *b, ImportPorts *ports)
+find_row_inputs(const Importer *im, ImportBinding *b)
 {
-	bool open = false;
+	const ImportPort *of = rows_input(b);
 
-	for (int i = 0; i < b->inputs.n; i++)
-		open |= b->inputs.at[i].open_leading;
-	for (int i = 0; i < ports->n; i++) {
-		ImportPort *p = &ports->at[i];
+	b->rows = of ? of->dims[0] : 1;
+	for (int i = 0; i < b->inputs.n; i++) {
+		ImportPort *p = &b->inputs.at[i];
+		p->has_rows = p->rank && p->dims[0] == b->rows &&
+		              p->open_leading == of->open_leading &&
+		              (!of->open_leading || same_symbol(im, p, of));
+	}
+}
+
+/* Exporters invent symbols for outputs: only the numbers are compared. */
+static void
+find_row_outputs(ImportBinding *b)
+{
+	const ImportPort *of = rows_input(b);
+	bool open = of && of->open_leading;
+
+	for (int i = 0; i < b->outputs.n; i++) {
+		ImportPort *p = &b->outputs.at[i];
 		p->has_rows = (p->open_leading || !open) && p->rank && p->dims[0] == b->rows;
 	}
 }
@@ -211,8 +256,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		model_error(im->model, im->diag, EXIT_USAGE,
 		            "open dimensions, bind them with --dim NAME=N or --batch N: %s",
 		            in->open.at);
-	binding->rows = find_rows(binding);
-	find_row_ports(binding, &binding->inputs);
+	find_row_inputs(im, binding);
 	text_free(&in->open);
 }
 
@@ -293,8 +337,7 @@ import_outputs(Importer *im, ImportInfo *info)
 		return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		b_store(&im->b, im->pending_states.at[i], im->pending_values.at[i]);
-	find_row_ports(&info->base.bindings.at[im->binding],
-	               &info->base.bindings.at[im->binding].outputs);
+	find_row_outputs(&info->base.bindings.at[im->binding]);
 	b_return(&im->b, (int)g->n_output, values);
 }
 

@@ -529,7 +529,7 @@ typedef struct {
 
 /* A call of that pass with its row's defaults. */
 PassCall pass_call(Arena *arena, const PassRow *row);
-/* Sets the option that text names; reports one that the table lacks, and a value that is no number. `owner`, for
+/* Sets the option that text names; reports one that the table lacks, and a value of another kind. `owner`, for
  * messages: whose options they are. */
 bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
                 const OptionText *text, Diag *diag);

@@ -19,7 +19,7 @@ typedef struct {
 	bool ok;
 } Check;
 
-static void PRINTF(2, 3) fault(Check *c, const char *fmt, ...)
+static void PRINTF(2, 3) report(Check *c, const char *fmt, ...)
 {
 	const LoopStatement *s = &c->k->body.at[c->statement];
 	Text line = {0};
@@ -41,7 +41,7 @@ visible(Check *c, LoopValue v)
 {
 	if (v >= 0 && v < c->k->n_scalars && c->defined[v])
 		return true;
-	fault(c, "v%d is not visible here", v);
+	report(c, "v%d is not visible here", v);
 	return false;
 }
 
@@ -49,7 +49,7 @@ static void
 define(Check *c, LoopValue v, DType type, int64_t extent)
 {
 	if (v < 0 || v >= c->k->n_scalars || c->defined[v]) {
-		fault(c, "v%d is defined twice", v);
+		report(c, "v%d is defined twice", v);
 		return;
 	}
 	c->defined[v] = true;
@@ -65,7 +65,7 @@ check_terms(Check *c, const Affine *place)
 		if (!visible(c, place->terms[i].scalar))
 			return false;
 		if (c->types[place->terms[i].scalar] != S64) {
-			fault(c, "v%d in a place is not s64", place->terms[i].scalar);
+			report(c, "v%d in a place is not s64", place->terms[i].scalar);
 			return false;
 		}
 	}
@@ -89,11 +89,11 @@ check_place(Check *c, const LoopStatement *s)
 		*(t.coefficient < 0 ? &low : &high) += t.coefficient * (n - 1);
 	}
 	if (known && !c->dead && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
-		fault(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
-		      (long long)high, c->k->buffers.at[s->buffer].name,
-		      (long long)c->k->buffers.at[s->buffer].type->n);
+		report(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
+		       (long long)high, c->k->buffers.at[s->buffer].name,
+		       (long long)c->k->buffers.at[s->buffer].type->n);
 	if (s->kind == LOOP_STATEMENT_STORE && c->k->buffers.at[s->buffer].kind == BUFFER_IN)
-		fault(c, "a store into an input");
+		report(c, "a store into an input");
 }
 
 /* bits keeps the width and changes the class; truncate makes an integer of a float. */
@@ -144,7 +144,7 @@ check_op(Check *c, const LoopStatement *s)
 	const LoopOpInfo *op = &loop_ops[s->op];
 
 	if (s->n_operands != op->arity) {
-		fault(c, "%s takes %d operands", op->name, op->arity);
+		report(c, "%s takes %d operands", op->name, op->arity);
 		return;
 	}
 	for (int i = 0; i < s->n_operands; i++) {
@@ -152,17 +152,17 @@ check_op(Check *c, const LoopStatement *s)
 			return;
 		DType t = c->types[s->operands[i]], want = operand_type(c, s, i);
 		if (t != want)
-			fault(c, "operand v%d of %s is %s, not %s", s->operands[i], op->name,
-			      dtype_info[t].name, dtype_info[want].name);
+			report(c, "operand v%d of %s is %s, not %s", s->operands[i], op->name,
+			       dtype_info[t].name, dtype_info[want].name);
 	}
 	if (!op_exists(c, s, c->types[s->operands[op->arity - 1]]))
-		fault(c, "there is no %s of %s", op->name,
-		      dtype_info[c->types[s->operands[op->arity - 1]]].name);
+		report(c, "there is no %s of %s", op->name,
+		       dtype_info[c->types[s->operands[op->arity - 1]]].name);
 	if (op->result == RESULT_TRUTH && s->type != BOOL)
-		fault(c, "%s gives bool", op->name);
+		report(c, "%s gives bool", op->name);
 	if (op->result == RESULT_OWN && !own_result_fits(s->op, c->types[s->operands[0]], s->type))
-		fault(c, "%s of %s cannot give %s", op->name,
-		      dtype_info[c->types[s->operands[0]]].name, dtype_info[s->type].name);
+		report(c, "%s of %s cannot give %s", op->name,
+		       dtype_info[c->types[s->operands[0]]].name, dtype_info[s->type].name);
 }
 
 /* Scalars of a block end with it; accumulators of a loop begin there. */
@@ -188,10 +188,10 @@ check_accumulate(Check *c, const LoopStatement *s)
 	LoopValue x = s->operands[0], into = s->operands[1];
 
 	if (!c->open[into])
-		fault(c, "v%d is no accumulator of a loop around", into);
+		report(c, "v%d is no accumulator of a loop around", into);
 	else if (visible(c, x) && c->types[x] != c->types[into])
-		fault(c, "v%d is %s, the accumulator %s", x, dtype_info[c->types[x]].name,
-		      dtype_info[c->types[into]].name);
+		report(c, "v%d is %s, the accumulator %s", x, dtype_info[c->types[x]].name,
+		       dtype_info[c->types[into]].name);
 }
 
 /* What one scalar in, one out may be. */
@@ -206,7 +206,7 @@ check_operand(Check *c, const LoopStatement *s)
 	if (s->kind == LOOP_STATEMENT_STORE)
 		want = compute_type(c->k->buffers.at[s->buffer].type->dtype);
 	if (t != want)
-		fault(c, "v%d is %s, not %s", x, dtype_info[t].name, dtype_info[want].name);
+		report(c, "v%d is %s, not %s", x, dtype_info[t].name, dtype_info[want].name);
 }
 
 /* Only what has fewer bits is rounded in a way of its own; random bits are there where they are needed. */
@@ -216,11 +216,11 @@ check_conversion(Check *c, const LoopStatement *s)
 	bool stochastic = s->how.round == ROUND_STOCHASTIC;
 
 	if ((s->how.round || s->how.overflow) && !float_format((DType)s->i))
-		fault(c, "%s has no rounding of its own", dtype_info[s->i].name);
+		report(c, "%s has no rounding of its own", dtype_info[s->i].name);
 	if (s->n_operands != 1 + stochastic)
-		fault(c, "a cast takes %d operands", 1 + stochastic);
+		report(c, "a cast takes %d operands", 1 + stochastic);
 	else if (stochastic && visible(c, s->operands[1]) && c->types[s->operands[1]] != U32)
-		fault(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
+		report(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
 }
 
 /* Casts and loads give the compute type of a storage type, places and scalars their own. */
@@ -238,8 +238,8 @@ check_result(Check *c, const LoopStatement *s)
 	if (s->kind == LOOP_STATEMENT_SCALAR)
 		want = scalar_dtypes[s->buffer];
 	if (s->type != want || want != compute_type(want))
-		fault(c, "the result is %s, not %s", dtype_info[s->type].name,
-		      dtype_info[compute_type(want)].name);
+		report(c, "the result is %s, not %s", dtype_info[s->type].name,
+		       dtype_info[compute_type(want)].name);
 }
 
 /* Lanes run a straight line: a vector loop holds no loop, branch or local. */
@@ -248,7 +248,7 @@ check_straight(Check *c, const LoopStatement *s)
 {
 	if (c->vector && (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
 	                  s->kind == LOOP_STATEMENT_LOCAL))
-		fault(c, "inside a vector loop");
+		report(c, "inside a vector loop");
 	if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_VECTOR)
 		c->vector = true;
 	if (s->kind == LOOP_STATEMENT_END && c->k->body.at[s->match].mode == LOOP_VECTOR)
@@ -260,7 +260,7 @@ open_loop(Check *c, const LoopStatement *s)
 {
 	c->dead += s->extent == 0;
 	if (s->extent < 0)
-		fault(c, "a negative extent");
+		report(c, "a negative extent");
 	for (int i = 0; i < s->n_accumulators; i++) {
 		c->open[s->accumulators[i].scalar] = true;
 		c->types[s->accumulators[i].scalar] = s->accumulators[i].type;
@@ -312,8 +312,8 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	for (c.statement = 0; c.statement < k->body.n; c.statement++)
 		check_statement(&c, &k->body.at[c.statement], c.statement);
 	if (c.ok && (c.statement = kernel_shared_byte(k)) >= 0)
-		fault(&c, "two parts may store into one byte of %s",
-		      k->buffers.at[k->body.at[c.statement].buffer].name);
+		report(&c, "two parts may store into one byte of %s",
+		       k->buffers.at[k->body.at[c.statement].buffer].name);
 	arena_free(arena);
 	return c.ok;
 }

@@ -45,8 +45,12 @@ affine_add(Affine a, Affine b)
 			if (a.terms[k].coefficient == 0)
 				a.terms[k] = a.terms[--a.n];
 		} else {
-			if (a.n == MAX_TERMS)
-				abort(); /* rather than a kernel of other places */
+			if (a.n == MAX_TERMS) {
+				fprintf(stderr,
+				        "gradc: internal error: a place of more than %d terms\n",
+				        MAX_TERMS);
+				abort();
+			}
 			a.terms[a.n++] = b.terms[i];
 		}
 	}
@@ -94,22 +98,22 @@ affine_range(const LoopBuilder *lb, const Affine *a, int64_t *low, int64_t *high
 	return true;
 }
 
-/* rest = whole * stride + rest with 0 <= rest < stride, when the terms allow it. */
+/* *whole = *place / stride and *place = the remainder, where the terms allow it. */
 static bool
-affine_divide(const LoopBuilder *lb, Affine *rest, int64_t stride, Affine *whole)
+affine_divide(const LoopBuilder *lb, Affine *place, int64_t stride, Affine *whole)
 {
 	Affine w = affine_constant(0), r = affine_constant(0);
 	int64_t low, high;
 
-	for (int i = 0; i < rest->n; i++) {
-		AffineTerm t = rest->terms[i];
+	for (int i = 0; i < place->n; i++) {
+		AffineTerm t = place->terms[i];
 		if (t.coefficient % stride == 0)
 			w.terms[w.n++] = (AffineTerm){t.coefficient / stride, t.scalar};
 		else
 			r.terms[r.n++] = t;
 	}
-	w.constant = rest->constant / stride;
-	r.constant = rest->constant % stride;
+	w.constant = place->constant / stride;
+	r.constant = place->constant % stride;
 	if (r.constant < 0) {
 		r.constant += stride;
 		w.constant--;
@@ -117,7 +121,7 @@ affine_divide(const LoopBuilder *lb, Affine *rest, int64_t stride, Affine *whole
 	if (!affine_range(lb, &r, &low, &high) || low < 0 || high >= stride)
 		return false;
 	*whole = w;
-	*rest = r;
+	*place = r;
 	return true;
 }
 

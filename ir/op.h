@@ -253,13 +253,15 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
-typedef struct { DType dtype; Ints shape; int64_t stream, axis, rows; } RandomAttr;
+/* Which random numbers: those of a stream, counted from the step's first row. rows > 0: `axis` has that many rows. */
+typedef struct { int64_t stream, axis, rows; } RandomCounter;
+typedef struct { DType dtype; Ints shape; RandomCounter counter; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
 typedef struct { const Tensor *value; } ConstantAttr;
 typedef struct {
 	DType to;
-	int round, overflow; /* Rounding, Overflow: of floats below f32 */
-	int64_t stream;      /* of random bits */
+	int round, overflow;   /* Rounding, Overflow: of floats below f32 */
+	RandomCounter counter; /* of ROUND_STOCHASTIC */
 } CastAttr;
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;

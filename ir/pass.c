@@ -31,6 +31,13 @@ take_word(Arena *arena, const char **at, const char *stops)
 	return word;
 }
 
+static bool
+parse_bool(const char *text, bool *out)
+{
+	*out = strcmp(text, "true") == 0 || strcmp(text, "on") == 0;
+	return *out || strcmp(text, "false") == 0 || strcmp(text, "off") == 0;
+}
+
 bool
 option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
            const OptionText *text, Diag *diag)
@@ -48,10 +55,10 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		else if (o->kind == OPTION_DOUBLE)
 			ok = parse_double(value, (double *)at);
 		else
-			*(bool *)at = strcmp(value, "false") != 0 && strcmp(value, "off") != 0;
+			ok = parse_bool(value, (bool *)at);
 		if (!ok)
-			diag_error(diag, EXIT_USAGE, "%s: %s=%s is no number", owner, text->name,
-			           value);
+			diag_error(diag, EXIT_USAGE, "%s: %s=%s is not %s", owner, text->name,
+			           value, o->kind == OPTION_BOOL ? "true or false" : "a number");
 		return ok;
 	}
 	diag_error(diag, EXIT_USAGE, "%s has no option %s", owner, text->name);
@@ -71,7 +78,7 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 	if (**at != '{')
 		return true;
 	(*at)++;
-	while (**at && **at != '}') {
+	while (**at != '}') {
 		char *name = take_word(arena, at, "=,}");
 		char *value = "true";
 		if (**at == '=') {
@@ -85,9 +92,14 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 		}
 		if (!pass_set(call, arena, &(OptionText){name, value}, diag))
 			return false;
+		if (**at != ',' && **at != '}') {
+			diag_error(diag, EXIT_USAGE, "pass %s: no `}` behind option %s",
+			           call->row->name, name);
+			return false;
+		}
 		*at += **at == ',';
 	}
-	*at += **at == '}';
+	(*at)++;
 	return true;
 }
 
@@ -110,6 +122,10 @@ pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *con
 		if (!parse_options(&call, arena, &text, diag))
 			return false;
 		vec_push(arena, out, call);
+		if (*text && *text != ',') {
+			diag_error(diag, EXIT_USAGE, "passes: `%s` where a comma must be", text);
+			return false;
+		}
 		text += *text == ',';
 	}
 	return true;

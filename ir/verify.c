@@ -22,7 +22,7 @@ module_place(Text *out, const Module *m, int line)
 		text_printf(out, ":%d", line);
 }
 
-static void PRINTF(3, 4) fault(Verify *v, const Node *n, const char *fmt, ...)
+static void PRINTF(3, 4) report(Verify *v, const Node *n, const char *fmt, ...)
 {
 	va_list args;
 	Text line = {0};
@@ -61,11 +61,11 @@ verify_operands(Verify *v, const Node *n)
 		if (!u->value)
 			continue;
 		if (u->value->function != v->f)
-			fault(v, n, "operand %d belongs to another function", i);
+			report(v, n, "operand %d belongs to another function", i);
 		else if (!v->seen[u->value->id])
-			fault(v, n, "operand %d is used before it is defined", i);
+			report(v, n, "operand %d is used before it is defined", i);
 		if (u->user != n || u->index != i || *u->link != u)
-			fault(v, n, "the use list of operand %d is wrong", i);
+			report(v, n, "the use list of operand %d is wrong", i);
 	}
 }
 
@@ -81,14 +81,14 @@ verify_types(Verify *v, const Node *n)
 	const char *why = op_infer((Module *)v->m, v->arena, n->op, n->attr, n->n_operands,
 	                           operands, &n_results, results, n->n_results + 4);
 	if (why) {
-		fault(v, n, "%s", why);
+		report(v, n, "%s", why);
 		return;
 	}
 	if (n_results != n->n_results)
-		fault(v, n, "has %d results, inference gives %d", n->n_results, n_results);
+		report(v, n, "has %d results, inference gives %d", n->n_results, n_results);
 	for (int i = 0; i < n->n_results && i < n_results; i++)
 		if (results[i] != node_result(n, i)->type)
-			fault(v, n, "result %d has another type than inference gives", i);
+			report(v, n, "result %d has another type than inference gives", i);
 }
 
 /* Stores stand last, until the schedule mixes them with launches; then nothing behind a store reads what the
@@ -107,7 +107,7 @@ verify_read(Verify *v, const Node *n, const Stores *s, const State *read)
 	if (read->unit)
 		behind |= s->stored[read->unit->id];
 	if (behind & when_runs(n->when))
-		fault(v, n, "reads @%s behind its store", read->name);
+		report(v, n, "reads @%s behind its store", read->name);
 }
 
 static void
@@ -119,14 +119,14 @@ verify_store(Verify *v, const Node *n, Stores *s)
 		if (!state)
 			return;
 		if (s->stored[state->id] & when_runs(n->when))
-			fault(v, n, "@%s is stored twice", state->name);
+			report(v, n, "@%s is stored twice", state->name);
 		s->stored[state->id] |= when_runs(n->when);
 		if (state->unit)
 			s->inside[state->unit->id] |= when_runs(n->when);
 		return;
 	}
 	if (s->began && n->op != OP_launch && n->op != OP_return)
-		fault(v, n, "a node behind a store");
+		report(v, n, "a node behind a store");
 	for (int i = 0; s->began && n->op == OP_launch && i < n->n_operands; i++)
 		if (node_operand(n, i) && node_operand(n, i)->kind == VALUE_STATE)
 			verify_read(v, n, s, node_operand(n, i)->state);
@@ -140,13 +140,13 @@ verify_params(Verify *v, const Function *f)
 		const Value *p = f->params.at[i];
 		if (p->param == PARAM_HYPERPARAMETER &&
 		    p->type != type_scalar((Module *)v->m, scalar_dtypes[p->number]))
-			fault(v, NULL, "%%%s is hyperparameter %s, which is %s[]", p->name,
-			      scalar_names[p->number], dtype_info[scalar_dtypes[p->number]].name);
+			report(v, NULL, "%%%s is hyperparameter %s, which is %s[]", p->name,
+			       scalar_names[p->number], dtype_info[scalar_dtypes[p->number]].name);
 		if (p->param == PARAM_SAMPLE_WEIGHT &&
 		    (p->type->rank != 1 || !dtype_is_float(p->type->dtype)))
-			fault(v, NULL, "%%%s is sample_weight, floats of rank 1", p->name);
+			report(v, NULL, "%%%s is sample_weight, floats of rank 1", p->name);
 		if (p->param != PARAM_ARGUMENT && function_find_param(f, p->param, p->number) != p)
-			fault(v, NULL, "%%%s is what another parameter is", p->name);
+			report(v, NULL, "%%%s is what another parameter is", p->name);
 	}
 }
 
@@ -164,7 +164,7 @@ verify_surrogate(Verify *v, const Function *f)
 	for (int i = 0; same && i < own->n_operands; i++)
 		same = node_operand(own, i)->type == node_operand(other, i)->type;
 	if (s && !same)
-		fault(v, NULL, "its surrogate @%s has other parameters or results", s->name);
+		report(v, NULL, "its surrogate @%s has other parameters or results", s->name);
 }
 
 static void
@@ -177,7 +177,7 @@ verify_role(Verify *v, const Function *f)
 			return;
 		if (other->role == f->role && other->binding == f->binding &&
 		    other->stage == f->stage && other->mode == f->mode)
-			fault(v, NULL, "has the role of @%s", other->name);
+			report(v, NULL, "has the role of @%s", other->name);
 	}
 }
 
@@ -214,13 +214,13 @@ verify_function(Verify *v, const Function *f)
 		verify_types(v, n);
 		verify_store(v, n, &stores);
 		if ((n->op == OP_return) != (n == f->last))
-			fault(v, n,
-			      n->op == OP_return ? "a return inside" : "no return at the end");
+			report(v, n,
+			       n->op == OP_return ? "a return inside" : "no return at the end");
 		for (int i = 0; i < n->n_results; i++)
 			v->seen[node_result(n, i)->id] = true;
 	}
 	if (!f->last)
-		fault(v, NULL, "no return at the end");
+		report(v, NULL, "no return at the end");
 }
 
 /* Functions that call each other in a circle cannot be inlined or interpreted. */
@@ -259,7 +259,7 @@ module_verify(const Module *m, Diag *diag)
 		v.f = m->functions.at[i];
 		circle = calls_in_circle(v.f, color);
 		if (circle)
-			fault(&v, NULL, "functions call each other in a circle");
+			report(&v, NULL, "functions call each other in a circle");
 	}
 	for (int i = 0; i < m->kernels.n; i++)
 		v.ok &= kernel_verify(m, m->kernels.at[i], diag);

@@ -26,7 +26,7 @@ inline_call(Pass *p, Function *f, Node *call)
 }
 
 static bool
-is_opened(const Pass *p, const Node *n)
+should_inline(const Pass *p, const Node *n)
 {
 	const CallAttr *a = n->op == OP_call ? n->attr : NULL;
 
@@ -43,7 +43,7 @@ run_inline(Pass *p, Module *m)
 		again = false;
 		for_each_function(m, f)
 			for_each_node(f, n)
-				if (is_opened(p, n)) {
+				if (should_inline(p, n)) {
 					inline_call(p, f, n);
 					again = true;
 				}

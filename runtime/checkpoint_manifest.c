@@ -130,10 +130,10 @@ typedef struct {
 	Status fault; /* the first one */
 } Reader;
 
-static void fault(Reader *r, const char *fmt, ...) PRINTF(2, 3);
+static void malformed(Reader *r, const char *fmt, ...) PRINTF(2, 3);
 
 static void
-fault(Reader *r, const char *fmt, ...)
+malformed(Reader *r, const char *fmt, ...)
 {
 	va_list args;
 
@@ -164,7 +164,7 @@ want_text(Reader *r, const json_t *object, const char *key)
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_string(value))
-		fault(r, "\"%s\" is no text", key);
+		malformed(r, "\"%s\" is no text", key);
 	return json_is_string(value) ? arena_strdup(r->arena, json_string_value(value)) : "";
 }
 
@@ -175,7 +175,7 @@ want_hex(Reader *r, const json_t *object, const char *key)
 	uint64_t value = 0;
 
 	if (!text || !parse_hex(text, strlen(text), &value))
-		fault(r, "\"%s\" is no number of 16 hex digits", key);
+		malformed(r, "\"%s\" is no number of 16 hex digits", key);
 	return value;
 }
 
@@ -188,10 +188,10 @@ want_count(Reader *r, const json_t *object, const char *key, int64_t least, int6
 	if (json_is_integer(value) && n >= least && n <= most)
 		return n;
 	if (json_is_integer(value))
-		fault(r, "\"%s\" is %lld, not in [%lld, %lld]", key, (long long)n, (long long)least,
-		      (long long)most);
+		malformed(r, "\"%s\" is %lld, not in [%lld, %lld]", key, (long long)n,
+		          (long long)least, (long long)most);
 	else
-		fault(r, "\"%s\" is no whole number", key);
+		malformed(r, "\"%s\" is no whole number", key);
 	return least;
 }
 
@@ -201,7 +201,7 @@ want_number(Reader *r, const json_t *object, const char *key)
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_number(value) && !json_is_null(value))
-		fault(r, "\"%s\" is no number", key);
+		malformed(r, "\"%s\" is no number", key);
 	return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
@@ -211,7 +211,7 @@ want_list(Reader *r, const json_t *object, const char *key, int *n)
 	const json_t *list = json_object_get(object, key);
 
 	if (!json_is_array(list))
-		fault(r, "\"%s\" is no list", key);
+		malformed(r, "\"%s\" is no list", key);
 	*n = (int)json_array_size(list);
 	return list;
 }
@@ -223,7 +223,7 @@ read_shape(Reader *r, const json_t *entry, SavedTensor *t)
 	int64_t n = 1;
 
 	if (t->rank > MAX_RANK) {
-		fault(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
+		malformed(r, "tensor \"%s\" has more than %d dimensions", t->name, MAX_RANK);
 		t->rank = 0;
 	}
 	for (int i = 0; i < t->rank; i++) {
@@ -231,7 +231,7 @@ read_shape(Reader *r, const json_t *entry, SavedTensor *t)
 
 		t->dims[i] = json_integer_value(dim);
 		if (!json_is_integer(dim) || t->dims[i] < 0 || !size_mul(n, t->dims[i], &n))
-			fault(r, "tensor \"%s\": dimension %d is no size", t->name, i);
+			malformed(r, "tensor \"%s\": dimension %d is no size", t->name, i);
 	}
 }
 
@@ -248,8 +248,8 @@ read_tensors(Reader *r, const json_t *root, const char *key, int n_shards, int *
 		t->name = want_text(r, entry, "name");
 		const char *dtype = want_text(r, entry, "dtype");
 		if (!dtype_parse(dtype, &t->dtype))
-			fault(r, "tensor \"%s\" has dtype \"%s\", which is unknown", t->name,
-			      dtype);
+			malformed(r, "tensor \"%s\" has dtype \"%s\", which is unknown", t->name,
+			          dtype);
 		read_shape(r, entry, t);
 		t->checksum = want_hex(r, entry, "checksum");
 		t->shard = n_shards > 0 ? (int)want_count(r, entry, "shard", 0, n_shards - 1) : -1;
@@ -276,7 +276,7 @@ read_shards(Reader *r, const json_t *root, Manifest *m)
 
 		s->file = want_text(r, entry, "file");
 		if (!is_shard_name(s->file))
-			fault(r, "\"%s\" is no name of a shard", s->file);
+			malformed(r, "\"%s\" is no name of a shard", s->file);
 		s->bytes = want_count(r, entry, "bytes", 0, INT64_MAX);
 		s->header = want_hex(r, entry, "header");
 	}
@@ -289,7 +289,7 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 	const char *name;
 
 	if (!json_is_object(object))
-		fault(r, "\"settings\" is no object");
+		malformed(r, "\"settings\" is no object");
 	GradcPair *settings = NEW_ARRAY(r->arena, GradcPair, json_object_size(object));
 	m->settings = settings;
 	json_object_foreach(object, name, value) {
@@ -306,13 +306,14 @@ static void
 read_root(Reader *r, const json_t *root, Manifest *m)
 {
 	if (strcmp(want_text(r, root, "format"), FORMAT_NAME) != 0)
-		fault(r, "not a manifest of gradc");
+		malformed(r, "not a manifest of gradc");
 	m->version = want_count(r, root, "version", 1, INT64_MAX);
 	if (m->version > CHECKPOINT_VERSION)
-		fault(r,
-		      "format version %lld, this program reads up to %d: it was written by a newer "
-		      "gradc (%s)",
-		      (long long)m->version, CHECKPOINT_VERSION, want_text(r, root, "gradc"));
+		malformed(
+			r,
+			"format version %lld, this program reads up to %d: it was written by a newer "
+			"gradc (%s)",
+			(long long)m->version, CHECKPOINT_VERSION, want_text(r, root, "gradc"));
 	if (r->fault)
 		return;
 	m->run = want_hex(r, root, "run");
@@ -330,7 +331,7 @@ read_root(Reader *r, const json_t *root, Manifest *m)
 	m->tensors = read_tensors(r, root, "tensors", m->n_shards, &m->n_tensors);
 	m->constants = read_tensors(r, root, "constants", 0, &m->n_constants);
 	if (m->n_tensors > 0 && m->n_shards == 0)
-		fault(r, "tensors without a shard");
+		malformed(r, "tensors without a shard");
 }
 
 static void
@@ -341,13 +342,13 @@ check_checksum(Reader *r, const char *text, size_t n)
 
 	if (n < HEAD + HEX || memcmp(text, head, HEAD) != 0 ||
 	    !parse_hex(text + HEAD, HEX, &want)) {
-		fault(r, "damaged, or no manifest of gradc: it does not begin with a checksum");
+		malformed(r, "damaged, or no manifest of gradc: it does not begin with a checksum");
 		return;
 	}
 	uint64_t got = checksum_bytes(text + HEAD + HEX, (int64_t)(n - HEAD - HEX));
 	if (got != want)
-		fault(r, "damaged: its checksum is %s, its bytes have %s",
-		      checksum_text(hex[0], want), checksum_text(hex[1], got));
+		malformed(r, "damaged: its checksum is %s, its bytes have %s",
+		          checksum_text(hex[0], want), checksum_text(hex[1], got));
 }
 
 static void
@@ -358,7 +359,7 @@ check_values(Reader *r, const char *text, size_t n)
 	for (size_t i = 0; i < n; i++)
 		n_values += text[i] == ',';
 	if (n_values > MAX_VALUES)
-		fault(r, "more than %d values", MAX_VALUES);
+		malformed(r, "more than %d values", MAX_VALUES);
 }
 
 Status
@@ -374,7 +375,7 @@ manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manif
 		return r.fault;
 	json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
 	if (!root)
-		fault(&r, "malformed: %s at byte %d", error.text, error.position);
+		malformed(&r, "malformed: %s at byte %d", error.text, error.position);
 	else
 		read_root(&r, root, out);
 	json_decref(root);

@@ -131,3 +131,16 @@ def test_a_pass_that_fails_leaves_a_reproducer(run, models, tmp_path, name):
                                   capture_output=True, text=True, cwd=cwd)
         assert replayed.returncode == 0, command + replayed.stderr
         assert "grad" in (tmp_path / "out.gir").read_text()
+
+
+@pytest.mark.parametrize("passes, message", [
+    ("inline{final=banana}", "pass inline: final=banana is not true or false"),
+    ("inline{final=true", "pass inline: no `}` behind option final"),
+    ("inline{final=true}simplify", "passes: `simplify` where a comma must be"),
+    ("inline,,simplify", "unknown pass ``"),
+    ("lower{vector-bits=wide}", "vector-bits=wide is not a number"),
+])
+def test_malformed_pipelines(run, tmp_path, passes, message):
+    (tmp_path / "m.gir").write_text("func @f(%x: f32[2]) -> f32[2] {\n  return %x\n}\n")
+    done = run("opt", tmp_path / "m.gir", f"--passes={passes}", exit=2)
+    assert message in done.stderr

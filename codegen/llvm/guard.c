@@ -170,7 +170,7 @@ is_used(const Printer *p, const Guard *g)
 }
 
 static V
-both(const Printer *p, V x, V y)
+and_masks(const Printer *p, V x, V y)
 {
 	if (!x || !y)
 		return x ? x : y;
@@ -196,8 +196,8 @@ emit_guarded(Printer *p, const LoopStatement *s)
 	if (s->kind != LOOP_STATEMENT_OP || !is_used(p, g))
 		return NULL;
 	for (int i = 0; i < g->n_clamps; i++)
-		mask = both(p, mask, emit_inside(p, g->clamps[i].x, g->clamps[i].size));
+		mask = and_masks(p, mask, emit_inside(p, g->clamps[i].x, g->clamps[i].size));
 	for (int i = 0; i < g->n_others; i++)
-		mask = both(p, mask, p->frame.values[g->others[i]]);
-	return emit_masked_load(p, g->load, &g->place, both(p, widen(p, mask), p->mask));
+		mask = and_masks(p, mask, p->frame.values[g->others[i]]);
+	return emit_masked_load(p, g->load, &g->place, and_masks(p, widen(p, mask), p->mask));
 }

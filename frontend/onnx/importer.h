@@ -37,8 +37,8 @@ typedef struct {
 
 /* Random numbers, and the value whose batch axis is theirs. */
 typedef struct {
-	Value *random, *like;
-} Noise;
+	Value *random, *rows_of;
+} PendingRandom;
 
 struct Importer {
 	Model *model;
@@ -57,7 +57,7 @@ struct Importer {
 	bool differs;                /* some node has another form in inference */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
-	VEC(Noise) noises; /* of the function being built */
+	VEC(PendingRandom) pending_randoms; /* of the function being built */
 };
 
 struct OnnxNode {

@@ -17,13 +17,13 @@ stream_of(const OnnxNode *n, int k)
 	return (int64_t)(seed ? hash_bytes(&seed->f, sizeof(seed->f), h) : h);
 }
 
-/* Uniform numbers in [0, 1) of that shape. `like` (NULL: none): a value whose batch axis is theirs. */
+/* Uniform numbers in [0, 1) of that shape. They count the rows of `rows_of` (NULL: of none). */
 static Value *
-uniform(OnnxNode *n, DType dtype, Ints shape, Value *like, int k)
+uniform(OnnxNode *n, DType dtype, Ints shape, Value *rows_of, int k)
 {
 	Importer *im = n->im;
 	Function *f = n->b->f;
-	RandomAttr a = {.dtype = dtype, .shape = shape, .stream = stream_of(n, k)};
+	RandomAttr a = {.dtype = dtype, .shape = shape, .counter.stream = stream_of(n, k)};
 	Value *operands[] = {function_hyperparameter(f, SCALAR_SEED),
 	                     function_hyperparameter(f, SCALAR_STEP),
 	                     function_hyperparameter(f, SCALAR_OFFSET)};
@@ -31,9 +31,9 @@ uniform(OnnxNode *n, DType dtype, Ints shape, Value *like, int k)
 	if (!shape_fits(n, shape))
 		return NULL;
 	Value *u = e_op(n, OP_random, COUNT(operands), operands, &a);
-	Noise noise = {u, like};
-	if (u && like)
-		vec_push(im->arena, &im->noises, noise);
+	PendingRandom pending = {u, rows_of};
+	if (u && rows_of)
+		vec_push(im->arena, &im->pending_randoms, pending);
 	return u;
 }
 
@@ -46,7 +46,7 @@ drawn_dtype(DType d)
 
 /* ---- Dropout */
 static void
-keep_all(OnnxNode *n, Value *x)
+dropout_identity(OnnxNode *n, Value *x)
 {
 	set_output(n, 0, x);
 	set_output(n, 1, e_splat(n, n->opset < 10 ? x->type->dtype : BOOL, shape_of(x), 1));
@@ -54,7 +54,7 @@ keep_all(OnnxNode *n, Value *x)
 
 /* x / (1 - ratio) where a uniform number is at least the ratio, else 0. */
 static void
-drop(OnnxNode *n, Value *x, double ratio)
+dropout_scaled(OnnxNode *n, Value *x, double ratio)
 {
 	Value *u = uniform(n, drawn_dtype(x->type->dtype), shape_of(x), x, 0);
 	Value *kept = u ? e_binary(n, OP_ge, u, e_number(n, u, ratio)) : NULL;
@@ -89,9 +89,9 @@ import_dropout(OnnxNode *n)
 			             quoted(n->im->model, n->proto->output[0]), ratio);
 	}
 	if (training && ratio > 0 && !n->im->inference)
-		drop(n, x, ratio);
+		dropout_scaled(n, x, ratio);
 	else
-		keep_all(n, x);
+		dropout_identity(n, x);
 }
 
 /* ---- numbers of a shape, or of another value's */
@@ -118,6 +118,7 @@ want_shape_and_dtype(OnnxNode *n, Ints *shape, DType *dtype, Value **like)
 	return dtype_is_float(*dtype);
 }
 
+/* low + (high - low) u; rounding may give `high` itself, as in NumPy and PyTorch. */
 static void
 import_uniform(OnnxNode *n)
 {
@@ -170,7 +171,7 @@ import_bernoulli(OnnxNode *n)
 }
 
 /* input: f[rows, classes], logarithms of probabilities up to a summand; output: [rows, samples]. Class c wins with its
- * probability where log p[c] - log e[c] is largest, e exponential: Gumbel's maximum. */
+ * probability where log p[c] - log e[c] is largest, with e exponential (the Gumbel-max method). */
 static void
 import_multinomial(OnnxNode *n)
 {

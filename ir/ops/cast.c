@@ -1,20 +1,21 @@
 /* Conversion between dtypes, and the value that no gradient passes. */
 #include "ir/loop.h"
+#include "ir/ops/counter.h"
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
 
-/* ---- cast {to, round, overflow, stream}: to a float below f32 as `round` and `overflow` say; other types, to which a
- * model may be widened, pay no heed. Stochastic: element i takes the first 32 bits of philox_at(seed ^ stream,
- * offset + i, step). */
+/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below f32.
+ * They mean nothing for other types: a module that was widened keeps them. Stochastic: an element takes word 0 of the
+ * random numbers of its place (ir/ops/counter.h). The stream is not 0, so that no two casts share one by default. */
 static const Field cast_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
 	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},
 	{"overflow", FIELD_ENUM, offsetof(CastAttr, overflow), overflow_names, true},
-	{"stream", FIELD_INT, offsetof(CastAttr, stream), NULL, true},
+	COUNTER_FIELDS(CastAttr, true),
 	{0}};
 
-enum { CAST_X, CAST_SEED, CAST_STEP, CAST_OFFSET, N_CAST_OPERANDS };
+enum { CAST_X, CAST_COUNTER, N_CAST_OPERANDS = CAST_COUNTER + N_COUNTER_OPERANDS };
 
 static bool
 is_stochastic(const CastAttr *a)
@@ -31,10 +32,13 @@ infer_cast(Infer *in)
 	if (in->n_operands != n)
 		infer_error(in, "a cast rounded %s takes %d operands, not %d",
 		            rounding_names[a->round], n, in->n_operands);
-	for (int i = CAST_SEED; i < in->n_operands; i++)
-		if (!in->operand[i] || in->operand[i] != type_scalar(in->m, U64))
-			infer_error(in, "seed, step and offset are u64[]");
-	in->result[0] = type_with_dtype(in->m, in->operand[0], a->to);
+	if (!in->fault && is_stochastic(a)) {
+		Ints shape = ints_of_type(in->operand[CAST_X]);
+		infer_counter(in, CAST_COUNTER, &a->counter, &shape);
+		if (a->counter.stream == 0)
+			infer_error(in, "stochastic rounding needs a stream other than 0");
+	}
+	in->result[0] = type_with_dtype(in->m, in->operand[CAST_X], a->to);
 }
 
 /* To a float below f32, rounded here as the attributes say. */
@@ -45,20 +49,17 @@ eval_cast_small(Eval *ev)
 	const EvalTensor *x = &ev->operand[CAST_X];
 	Conversion how = {(Rounding)a->round, (Overflow)a->overflow};
 	DType from = x->type->dtype;
-	uint64_t key = 0, step = 0, offset = 0;
+	Ints shape = ints_of_type(x->type);
+	Draws draws = {0};
 
-	if (is_stochastic(a)) {
-		key = (uint64_t)ev->operand[CAST_SEED].i[0] ^ (uint64_t)a->stream;
-		step = (uint64_t)ev->operand[CAST_STEP].i[0];
-		offset = (uint64_t)ev->operand[CAST_OFFSET].i[0];
-	}
-	for (int64_t i = 0; i < x->type->n; i++) {
+	if (is_stochastic(a))
+		draws = eval_draws(ev, CAST_COUNTER, &a->counter, &shape);
+	for (IndexWalk w = index_walk(x->type); w.ok; index_walk_next(&w)) {
+		int64_t i = w.flat;
 		double value = dtype_is_float(from)
 		                       ? x->f[i]
 		                       : dtype_int_for_rounding((uint64_t)x->i[i], from != U64);
-		uint32_t random = is_stochastic(a)
-		                          ? philox_at(key, offset + (uint64_t)i, step).at[0]
-		                          : 0;
+		uint32_t random = is_stochastic(a) ? draw(&draws, w.at).at[0] : 0;
 		ev->result[0].f[i] = dtype_round_as(a->to, how, value, random);
 	}
 }
@@ -97,23 +98,6 @@ grad_cast(Grad *g)
 }
 
 static LoopValue
-random_bits(Lower *lw, const Node *n, const Index *at)
-{
-	LoopBuilder *lb = lw->lb;
-	const CastAttr *a = n->attr;
-	Index none = {0};
-	LoopValue x[N_CAST_OPERANDS];
-
-	for (int i = CAST_SEED; i < N_CAST_OPERANDS; i++)
-		x[i] = lower_element(lw, node_operand(n, i), &none);
-	LoopValue place = lb_affine(lb, index_flat(node_result(n, 0)->type, at));
-	LoopValue key = lb_binary(lb, LOOP_xor, x[CAST_SEED], lb_int(lb, U64, a->stream));
-	LoopValue index = lb_binary(lb, LOOP_add, lb_cast(lb, U64, place), x[CAST_OFFSET]);
-	LoopValue words = lb_op(lb, LOOP_philox, U64, (LoopValue[]){key, index, x[CAST_STEP]});
-	return lb_cast(lb, U32, words);
-}
-
-static LoopValue
 element_cast(Lower *lw, const Node *n, const Index *at)
 {
 	const CastAttr *a = n->attr;
@@ -122,10 +106,13 @@ element_cast(Lower *lw, const Node *n, const Index *at)
 
 	if (!float_format(a->to))
 		return lb_cast(lw->lb, a->to, x);
-	return lb_cast_as(lw->lb, a->to, how, x, is_stochastic(a) ? random_bits(lw, n, at) : -1);
+	if (!is_stochastic(a))
+		return lb_cast_as(lw->lb, a->to, how, x, -1);
+	LoopValue words = lower_draw(lw, n, CAST_COUNTER, &a->counter, at);
+	return lb_cast_as(lw->lb, a->to, how, x, lb_cast(lw->lb, U32, words));
 }
 
-/* Numbers of a type are none above its largest, but infinity is. */
+/* A cast to the type that x has. One with a rule for overflow stays: it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)
 {
@@ -150,14 +137,15 @@ static const Sample cast_samples[] = {
 	{"{to = f8e4m3, round = toward_zero}", "f64[3,7] eighths"},
 	{"{to = f8e5m2, round = away, overflow = saturate}", "f64[35] fixed"},
 	{"{to = f16, overflow = special, stream = 7}", "f64[35] eighths"},
-	{"{to = bf16, round = stochastic, stream = 7}", "f64[3,7] fixed, u64[], u64[], u64[]"},
+	{"{to = bf16, round = stochastic, stream = 7, axis = 1, rows = 7}",
+         "f64[3,7] fixed, u64[], u64[], u64[]"},
 	{"{to = f32, round = toward_zero, overflow = saturate, stream = 7}", "f64[3] eighths"},
 	{"{to = f32, round = away}", "f64[3] eighths"},
-	{"{to = f32, round = stochastic}", "f64[3] eighths, u64[], u64[], u64[]"},
+	{"{to = f32, round = stochastic, stream = 7}", "f64[3] eighths, u64[], u64[], u64[]"},
 	{"{to = f32}", "f64[1,0]"},
 	{0}};
 
-/* Random bits are those of an element's place in the whole. */
+/* A part of a stochastic cast would draw the random bits of other places. */
 static void
 cast_factors(Partition *p)
 {

@@ -1,22 +1,16 @@
-/* Random numbers: a pure function of place, step, seed and stream, so that recomputation, sharding and accumulation
- * give the same ones. */
-#include "ir/ops/family.h"
+/* Random numbers: a pure function of place, step, seed and stream. */
+#include "ir/ops/counter.h"
 
-/* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10, with the key
- * seed ^ stream and the counter (index, step). The index is an element's place in the global tensor, whose batch axis is
- * its first: (row, position in the row). Where rows > 0, `axis` is the batch axis of this part, with `rows` rows of equal
- * length, of which the first is row `offset` of the step. rows = 0: no batch axis, the same noise in every part.
+/* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10 (ir/ops/counter.h).
+ * rows > 0: `axis` is the batch axis; it has `rows` rows of equal length, the first of them row `offset` of the step.
+ * rows = 0: no batch axis, the same noise in every micro-batch and on every rank.
  * f32: the upper 24 bits of word 0, as a number in [0, 1). f64: words 0 and 1, of which 53 bits. u32: word 0.
  * u64: word 0, and word 1 as the upper half. */
 static const Field random_fields[] = {
 	{"dtype", FIELD_DTYPE, offsetof(RandomAttr, dtype), NULL, false},
 	{"shape", FIELD_INTS, offsetof(RandomAttr, shape), NULL, false},
-	{"stream", FIELD_INT, offsetof(RandomAttr, stream), NULL, false},
-	{"axis", FIELD_INT, offsetof(RandomAttr, axis), NULL, true},
-	{"rows", FIELD_INT, offsetof(RandomAttr, rows), NULL, true},
+	COUNTER_FIELDS(RandomAttr, false),
 	{0}};
-
-enum { RANDOM_SEED, RANDOM_STEP, RANDOM_OFFSET, N_RANDOM_OPERANDS };
 
 static void
 random_infer(Infer *in)
@@ -24,40 +18,12 @@ random_infer(Infer *in)
 	const RandomAttr *a = in->attr;
 	bool known = a->dtype == F32 || a->dtype == F64 || a->dtype == U32 || a->dtype == U64;
 
-	for (int i = 0; i < N_RANDOM_OPERANDS; i++)
-		if (in->operand[i] != type_scalar(in->m, U64))
-			infer_error(in, "seed, step and offset are u64[]");
 	if (!known)
 		infer_error(in, "random numbers are f32, f64, u32 or u64, not %s",
 		            dtype_info[a->dtype].name);
-	if (a->rows < 0 || (a->rows == 0 && a->axis != 0))
-		infer_error(in, "%lld rows along axis %lld", (long long)a->rows,
-		            (long long)a->axis);
-	if (a->rows > 0 && infer_axis(in, a->axis, a->shape.n) &&
-	    a->shape.at[a->axis] % a->rows != 0)
-		infer_error(in, "%lld rows do not divide an axis of %lld", (long long)a->rows,
-		            (long long)a->shape.at[a->axis]);
+	infer_counter(in, 0, &a->counter, &a->shape);
 	if (!in->fault)
 		infer_set(in, 0, a->dtype, &a->shape);
-}
-
-/* Strides of the index by the result's axes; what a row of the batch axis counts is *row. */
-static void
-index_strides(const RandomAttr *a, int64_t strides[MAX_RANK], int64_t *row)
-{
-	int64_t stride = 1;
-
-	*row = 0;
-	for (int i = a->shape.n - 1; i >= 0; i--) {
-		if (a->rows && i == a->axis)
-			continue;
-		strides[i] = stride;
-		stride *= a->shape.at[i];
-	}
-	if (a->rows) {
-		strides[a->axis] = stride;
-		*row = a->shape.at[a->axis] / a->rows * stride;
-	}
 }
 
 static double
@@ -73,16 +39,10 @@ random_eval(Eval *ev)
 {
 	const RandomAttr *a = ev->attr;
 	EvalTensor *y = &ev->result[0];
-	uint64_t key = (uint64_t)ev->operand[RANDOM_SEED].i[0] ^ (uint64_t)a->stream;
-	uint64_t step = (uint64_t)ev->operand[RANDOM_STEP].i[0];
-	int64_t strides[MAX_RANK], row;
+	Draws draws = eval_draws(ev, 0, &a->counter, &a->shape);
 
-	index_strides(a, strides, &row);
 	for (IndexWalk w = index_walk(y->type); w.ok; index_walk_next(&w)) {
-		uint64_t index = (uint64_t)ev->operand[RANDOM_OFFSET].i[0] * (uint64_t)row;
-		for (int i = 0; i < a->shape.n; i++)
-			index += (uint64_t)(w.at[i] * strides[i]);
-		Philox p = philox_at(key, index, step);
+		Philox p = draw(&draws, w.at);
 		if (dtype_is_float(a->dtype))
 			y->f[w.flat] = uniform(a->dtype, p);
 		else
@@ -105,20 +65,8 @@ random_element(Lower *lw, const Node *n, const Index *at)
 {
 	const RandomAttr *a = n->attr;
 	LoopBuilder *lb = lw->lb;
-	Index none = {0};
-	Affine place = affine_constant(0);
-	LoopValue x[N_RANDOM_OPERANDS];
-	int64_t strides[MAX_RANK], row;
+	LoopValue words = lower_draw(lw, n, 0, &a->counter, at);
 
-	for (int i = 0; i < N_RANDOM_OPERANDS; i++)
-		x[i] = lower_element(lw, node_operand(n, i), &none);
-	index_strides(a, strides, &row);
-	for (int i = 0; i < a->shape.n; i++)
-		place = affine_add(place, affine_scale(at->at[i], strides[i]));
-	LoopValue first = lb_binary(lb, LOOP_mul, x[RANDOM_OFFSET], lb_int(lb, U64, row));
-	LoopValue index = lb_binary(lb, LOOP_add, lb_cast(lb, U64, lb_affine(lb, place)), first);
-	LoopValue key = lb_binary(lb, LOOP_xor, x[RANDOM_SEED], lb_int(lb, U64, a->stream));
-	LoopValue words = lb_op(lb, LOOP_philox, U64, (LoopValue[]){key, index, x[RANDOM_STEP]});
 	if (a->dtype == U64)
 		return words;
 	LoopValue word = lb_cast(lb, U32, words);

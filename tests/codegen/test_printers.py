@@ -174,7 +174,7 @@ def test_small_dtypes(run, compare, tmp_path):
                          "\n".join(lines) + f"\n  return {', '.join(results)}\n}}\n")
         if d in floats:
             functions.append(f"func @{d}.random(%x: f32[33,70], %s: u64[]) -> {d}[33,70] {{\n"
-                             f"  %0 = cast %x, %s, %s, %s {{to = {d}, round = stochastic}} : {d}[33,70]\n"
+                             f"  %0 = cast %x, %s, %s, %s {{to = {d}, round = stochastic, stream = 1, axis = 1, rows = 70}} : {d}[33,70]\n"
                              "  return %0\n}\n")
     (tmp_path / "formats.gir").write_text("".join(functions))
     run("opt", tmp_path / "formats.gir", "--passes=legalize,fuse,lower", "-o", tmp_path / "lowered.gir")

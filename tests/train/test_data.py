@@ -150,14 +150,16 @@ def test_images_of_bytes(run, models, tmp_path, layout):
     assert len(found[0]) == 18 and found[0] == found[1]
 
 
-def test_an_input_of_as_many_rows_is_no_data_of_rows(run, tmp_path):
-    """Where the number of rows is open, an input with a fixed leading dimension is whole, though it may be equal."""
+@pytest.mark.parametrize("leading", [4, "entries"])
+def test_an_input_of_as_many_rows_is_no_data_of_rows(run, tmp_path, leading):
+    """Where the number of rows is open, an input with a fixed leading dimension, or one of another symbol, is whole,
+    though the numbers may be equal."""
     rng = np.random.default_rng(0)
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "table"], ["mixed"], name="/Mix"),
          helper.make_node("MatMul", ["mixed", "w"], ["y"], name="/MatMul")], "rows",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
-         helper.make_tensor_value_info("table", TensorProto.FLOAT, [4, 3])],
+         helper.make_tensor_value_info("table", TensorProto.FLOAT, [leading, 3])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
         [numpy_helper.from_array(rng.normal(size=(3, 2)).astype(np.float32), "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
@@ -169,8 +171,8 @@ def test_an_input_of_as_many_rows_is_no_data_of_rows(run, tmp_path):
         arguments += ["--data", f"{name}={name}.npy"]
     losses = []
     for batch in (4, 3):  # four rows, as the table has, and three
-        run("compile", tmp_path / "rows.onnx", "-o", f"train{batch}", f"--dim=batch={batch}", "--loss=mse",
-            "--optimizer=sgd")
+        run("compile", tmp_path / "rows.onnx", "-o", f"train{batch}", f"--dim=batch={batch}",
+            *(["--dim=entries=4"] if leading == "entries" else []), "--loss=mse", "--optimizer=sgd")
         log = tmp_path / f"{batch}.jsonl"
         run(tmp_path / f"train{batch}", *arguments, "--lr=0", "--epochs=1", "--shuffle=off", "--log", log,
             "--progress=off")

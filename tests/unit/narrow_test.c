@@ -398,10 +398,10 @@ test_offset(void **state)
 {
 	static const char text[] =
 		"func @f(%x: f32[8,5], %seed: u64[], %step: u64[], %offset: u64[]) -> (bf16[8,5]) {\n"
-		"  %0 = cast %x, %seed, %step, %offset {to = bf16, round = stochastic} : bf16[8,5]\n"
+		"  %0 = cast %x, %seed, %step, %offset {to = bf16, round = stochastic, stream = 9, rows = 8} : bf16[8,5]\n"
 		"  return %0\n}\n"
 		"func @part(%x: f32[5,5], %seed: u64[], %step: u64[], %offset: u64[]) -> (bf16[5,5]) {\n"
-		"  %0 = cast %x, %seed, %step, %offset {to = bf16, round = stochastic} : bf16[5,5]\n"
+		"  %0 = cast %x, %seed, %step, %offset {to = bf16, round = stochastic, stream = 9, rows = 5} : bf16[5,5]\n"
 		"  return %0\n}\n";
 	Case c = case_open(text);
 	EvalTensor args[4], all, part;
@@ -417,7 +417,7 @@ test_offset(void **state)
 	interp_run(&in, module_function(c.m, "f"), args, &all);
 	args[0].f += 15;
 	args[0].type = module_function(c.m, "part")->params.at[0]->type;
-	args[3].i[0] = 15;
+	args[3].i[0] = 3;
 	interp_run(&in, module_function(c.m, "part"), args, &part);
 	assert_memory_equal(all.f + 15, part.f, 25 * sizeof(double));
 	case_close(&c);
