@@ -1,5 +1,6 @@
-/* The type of every float: at least f32, or f64 throughout for proofs. Casts between floats follow, so
- * that an f64 program computes in one type. Linear. */
+/* The type of every float: at least f32, or f64 throughout for proofs. Casts between floats follow, so that an f64 program
+ * computes in one type. A cast to a float of fewer than 16 bits keeps its rounding, which is what the model has it for:
+ * its result is rounded and widened again, and gradients pass it unrounded. Linear. */
 #include "passes/pass.h"
 
 #include <string.h>
@@ -41,6 +42,63 @@ convert_value(Module *m, Value *v, DType to)
 	v->type = type_with_dtype(m, v->type, map_dtype(v->type->dtype, to));
 }
 
+/* ---- casts that round: f8, f6, f4 */
+static bool
+rounds(const Node *n)
+{
+	const CastAttr *a = n->op == OP_cast ? n->attr : NULL;
+
+	return a && dtype_is_float(a->to) && dtype_info[a->to].bits < 16;
+}
+
+/* @round.f8e4m3(x) = x, rounded as the attributes say, as a value of type `to`. */
+static Function *
+rounding(Module *m, Loc loc, Type x_type, const CastAttr *a, DType to)
+{
+	const char *name = arena_printf(m->arena, "round.%s", dtype_info[a->to].name);
+	Function *f = function_new(m, module_fresh_name(m, name));
+	Builder b = {.m = m, .f = f, .loc = loc};
+	Value *x = function_param(f, x_type, "x");
+	Value *y = b_cast(&b, build(&b, OP_cast, 1, &x, a), to);
+
+	b_return(&b, 1, &y);
+	return f;
+}
+
+/* The gradient of x from that of the rounded one: the same numbers. */
+static Function *
+passing(Module *m, Loc loc, Type x_type, Type y_type)
+{
+	Function *f = function_new(m, module_fresh_name(m, "round.grad"));
+	Builder b = {.m = m, .f = f, .loc = loc};
+	Value *dy = function_param_as(f, y_type, "dy", PARAM_COTANGENT, 0);
+	Value *dx = b_cast(&b, dy, x_type->dtype);
+
+	b_return(&b, 1, &dx);
+	return f;
+}
+
+static void
+keep_rounding(Module *m, Node *n, DType to)
+{
+	Value *x = node_operand(n, 0), *y = node_result(n, 0), *wide;
+	Type type = type_with_dtype(m, y->type, to);
+	Builder b = {.m = m, .f = n->function, .before = n, .loc = n->loc, .phase = n->phase};
+
+	if (n->n_operands == 1 && dtype_is_float(x->type->dtype)) {
+		CallAttr call = {rounding(m, n->loc, x->type, n->attr, to),
+		                 passing(m, n->loc, x->type, type)};
+		wide = build(&b, OP_call, 1, &x, &call);
+	} else {
+		Value **operands = NEW_ARRAY(m->arena, Value *, n->n_operands);
+		for (int i = 0; i < n->n_operands; i++)
+			operands[i] = node_operand(n, i);
+		wide = b_cast(&b, build(&b, OP_cast, n->n_operands, operands, n->attr), to);
+	}
+	value_replace_uses(y, wide);
+	node_erase(n);
+}
+
 static void
 convert_function(Module *m, Function *f, DType to)
 {
@@ -49,6 +107,10 @@ convert_function(Module *m, Function *f, DType to)
 	for (int i = 0; i < f->states.n; i++)
 		f->states.at[i]->type = f->states.at[i]->state->type;
 	for_each_node(f, n) {
+		if (rounds(n)) {
+			keep_rounding(m, n, to);
+			continue;
+		}
 		convert_attrs(m, n, to);
 		for (int i = 0; i < n->n_results; i++)
 			convert_value(m, node_result(n, i), to);
@@ -73,8 +135,9 @@ run_precision(Pass *p, Module *m)
 		s->type = type_with_dtype(m, s->type, map_dtype(s->type->dtype, to));
 		s->data = convert_tensor(m, s->data, to);
 	}
-	for_each_function(m, f)
-		convert_function(m, f, to);
+	int n = m->functions.n; /* those that keep_rounding adds are converted */
+	for (int i = 0; i < n; i++)
+		convert_function(m, m->functions.at[i], to);
 	p->changed = true;
 	return true;
 }

@@ -11,6 +11,16 @@
 
 extern char **environ;
 
+static int64_t
+n_elements(int rank, const int64_t *dims)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < rank; i++)
+		n *= dims[i];
+	return n;
+}
+
 static int
 run_program(Session *s, char *const *argv)
 {
@@ -40,6 +50,17 @@ has_suffix(const char *text, const char *suffix)
 	return n >= k && strcmp(text + n - k, suffix) == 0;
 }
 
+/* The type of NumPy that holds every value of d. */
+static DType
+npy_dtype(DType d)
+{
+	const DTypeInfo *t = &dtype_info[d];
+
+	if (t->npy)
+		return d;
+	return dtype_is_float(d) ? F32 : t->class == CLASS_SIGNED ? S8 : U8;
+}
+
 /* NAME=FILE.pb as NAME=FOLDER/inputI.npy; any other text as it is. NULL after reporting. */
 static const char *
 npy_input(Session *s, const char *text, const char *folder, int i)
@@ -51,9 +72,28 @@ npy_input(Session *s, const char *text, const char *folder, int i)
 	if (!input_read(s, text, &t))
 		return NULL;
 	char *path = path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i));
-	if (diag_status(s->diag, npy_write(path, t.dtype, t.rank, t.dims, t.data)))
+	DType as = npy_dtype(t.dtype);
+	int64_t n = n_elements(t.rank, t.dims);
+	void *data = arena_alloc(s->arena, (size_t)dtype_bytes(as, n) + 1);
+	dtype_convert(as, data, t.dtype, t.data, n);
+	if (diag_status(s->diag, npy_write(path, as, t.rank, t.dims, data)))
 		return NULL;
 	return arena_printf(s->arena, "%s=%s", t.name, path);
+}
+
+/* Elements smaller than a byte lie in a .npy file one a byte. */
+static void *
+pack_elements(Arena *arena, DType dtype, int64_t n, void *data)
+{
+	int bits = dtype_info[dtype].bits;
+	const uint8_t *codes = data;
+
+	if (bits >= 8)
+		return data;
+	void *packed = arena_alloc(arena, (size_t)dtype_bytes(dtype, n) + 1);
+	for (int64_t i = 0; i < n; i++)
+		dtype_store_int(bits == 4 ? U4 : U2, packed, i, codes[i]);
+	return packed;
 }
 
 /* The results of a folder with names.json, as .pb files of another folder. */
@@ -80,6 +120,7 @@ convert_results(Session *s, const char *from, const char *to)
 		                        .rank = info.rank,
 		                        .data = data};
 		dtype_parse(dtype, &list[n].dtype); /* bf16 lies in the file as its bits */
+		list[n].data = pack_elements(s->arena, list[n].dtype, info.n_elements, data);
 		memcpy(list[n++].dims, info.dims, sizeof(info.dims));
 		unlink(path);
 	}

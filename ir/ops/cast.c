@@ -142,6 +142,10 @@ static const Sample cast_samples[] = {
 	{"{to = f32, round = toward_zero, overflow = saturate, stream = 7}", "f64[3] eighths"},
 	{"{to = f32, round = away}", "f64[3] eighths"},
 	{"{to = f32, round = stochastic, stream = 7}", "f64[3] eighths, u64[], u64[], u64[]"},
+	{"{to = f16, round = stochastic, stream = -1, axis = 1, rows = 3}",
+         "f64[4,6] eighths, u64[], u64[], u64[]"},
+	{"{to = f32, round = stochastic, stream = 9, axis = 2, rows = 1}",
+         "f64[4,3,5] eighths, u64[], u64[], u64[]"},
 	{"{to = f32}", "f64[1,0]"},
 	{0}};
 
