@@ -1,6 +1,6 @@
-/* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back.
- * Chunks double in size up to CHUNK_MAX; what does not fit into one gets a chunk of its own,
- * linked behind the current one so that its free rest stays in use. */
+/* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back. Chunks double in size up
+ * to CHUNK_MAX; what does not fit into one gets a chunk of its own, linked behind the current one, so that the free
+ * part of that stays in use. */
 #include "base/base_impl.h"
 
 #include <limits.h>

@@ -103,6 +103,7 @@ bool glob_match(const char *pattern, const char *name);
 /* "12K", "3M", "1G" (1024) or a plain number; false when malformed or above INT64_MAX. */
 bool parse_bytes(const char *text, int64_t *out);
 bool parse_int(const char *text, int64_t *out);
+bool parse_uint(const char *text, uint64_t *out); /* digits only */
 bool parse_double(const char *text, double *out);
 /* The file name for a tensor: bytes other than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
@@ -111,8 +112,9 @@ bool utf8_valid(const char *s, size_t n);
 /* html.c: pages that need nothing but themselves. */
 /* The page with the JSON where it says @DATA@, such that no text in it can end a script element. */
 void html_page(Text *out, const char *page, const char *json);
-/* A text from outside as a JSON string (of jansson); what is no UTF-8 is escaped first. */
+/* A text from outside as a JSON string (of jansson); bytes that are not UTF-8 are escaped first. */
 struct json_t *json_name(const char *text);
+struct json_t *json_uint(uint64_t x); /* an integer; above jansson's, its digits as a string */
 
 /* diag.c: what the user is told. Lines go to a stream at once:
  * "gradc: error: model.onnx: node "conv1" (Conv, opset 17): ...", notes and hints indented. */
@@ -183,6 +185,7 @@ typedef VEC(const char *) StringList;
 typedef enum {
 	TAKES_STRING,  /* const char *, not empty */
 	TAKES_INT,     /* int64_t, from `least` */
+	TAKES_UINT,    /* uint64_t, all of its bits */
 	TAKES_DOUBLE,  /* double, finite */
 	TAKES_FLAG,    /* bool: no value on the command line, on or off in a config file */
 	TAKES_SWITCH,  /* bool: on or off */
@@ -312,7 +315,7 @@ double dtype_int_for_rounding(uint64_t bits, bool is_signed);
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
 /* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
-#define SCALAR(index, name, dtype) SCALAR_##index,
+#define SCALAR(index, name, dtype, has_default) SCALAR_##index,
 #include "base/scalar_list.def"
 #undef SCALAR
 	N_SCALARS,
@@ -323,6 +326,7 @@ typedef union {
 } Scalar;
 extern const char *const scalar_names[]; /* "lr", "beta1", ...; ends with NULL */
 extern const DType scalar_dtypes[N_SCALARS];
+extern const bool scalar_has_default[N_SCALARS];
 
 /* Checked arithmetic on sizes: false on overflow. */
 bool size_mul(int64_t a, int64_t b, int64_t *out);

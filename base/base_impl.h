@@ -1,4 +1,4 @@
-/* What the files of base/ share with each other and with nobody else. */
+/* Private to base/: what its files share. */
 #ifndef GRADC_BASE_IMPL_H
 #define GRADC_BASE_IMPL_H
 

@@ -1,10 +1,20 @@
-/* Pages that need nothing but themselves: data as JSON inside a script element that is no script.
- * The page shows texts as text only, so names from a model can do nothing there; all that is to be
- * seen to here is that none of them ends the element. */
+/* Pages that need nothing but themselves: data is JSON inside a script element that does not run. The page shows texts
+ * as text only, so names from a model are harmless there. This file makes sure that none of them ends the element. */
 #include "base/base.h"
 
 #include <jansson.h>
 #include <string.h>
+
+json_t *
+json_uint(uint64_t x)
+{
+	char digits[24];
+
+	if (x <= INT64_MAX)
+		return json_integer((json_int_t)x);
+	snprintf(digits, sizeof(digits), "%llu", (unsigned long long)x);
+	return json_string(digits);
+}
 
 json_t *
 json_name(const char *text)

@@ -79,6 +79,14 @@ set_int(const OptionUse *u, void *at)
 }
 
 static bool
+set_uint(const OptionUse *u, void *at)
+{
+	if (!parse_uint(u->value, at))
+		return malformed(u, "a whole number from 0 to 18446744073709551615");
+	return true;
+}
+
+static bool
 set_double(const OptionUse *u, void *at)
 {
 	double value;
@@ -165,7 +173,7 @@ static bool (*const setters[])(const OptionUse *u, void *at) = {
 	[TAKES_STRING] = set_string, [TAKES_INT] = set_int,         [TAKES_DOUBLE] = set_double,
 	[TAKES_FLAG] = set_switch,   [TAKES_SWITCH] = set_switch,   [TAKES_LIST] = set_list,
 	[TAKES_CHOICE] = set_choice, [TAKES_CHOICES] = set_choices, [TAKES_KNOWN] = set_known,
-	[TAKES_CALL] = set_call,     [TAKES_NOTHING] = set_nothing,
+	[TAKES_CALL] = set_call,     [TAKES_NOTHING] = set_nothing, [TAKES_UINT] = set_uint,
 };
 
 /* ---- collecting */

@@ -2,14 +2,20 @@
 #include "base/base.h"
 
 const char *const scalar_names[] = {
-#define SCALAR(index, name, dtype) [SCALAR_##index] = #name,
+#define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = #name,
 #include "base/scalar_list.def"
 #undef SCALAR
 	[N_SCALARS] = NULL,
 };
 
 const DType scalar_dtypes[N_SCALARS] = {
-#define SCALAR(index, name, dtype) [SCALAR_##index] = dtype,
+#define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = dtype,
+#include "base/scalar_list.def"
+#undef SCALAR
+};
+
+const bool scalar_has_default[N_SCALARS] = {
+#define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = has_default,
 #include "base/scalar_list.def"
 #undef SCALAR
 };

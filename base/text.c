@@ -348,6 +348,23 @@ parse_int(const char *text, int64_t *out)
 }
 
 bool
+parse_uint(const char *text, uint64_t *out)
+{
+	char *end;
+	unsigned long long value;
+
+	*out = 0;
+	if (!is_digit(text[0]))
+		return false;
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || *end)
+		return false;
+	*out = value;
+	return true;
+}
+
+bool
 parse_bytes(const char *text, int64_t *out)
 {
 	static const char units[] = "KMG";

@@ -1,8 +1,7 @@
-/* What kernels cannot take as it is: constants that are no splats become data of the state region, reductions to
- * one number go by blocks, so that their order of addition is fixed, sums are not rounded to fewer bits than f32 on the
- * way, views that a product or a convolution would compute again for every element that it reads are copied to memory,
- * and control flow is refused.
- * Keeps: every value, up to the order of addition. Linear in nodes. */
+/* Rewrites what kernels cannot compute as it stands. A constant other than a splat becomes data of the state region. A
+ * reduction to one number becomes sums of blocks, so that its order of addition is fixed, and sums of small floats are
+ * made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
+ * for every element. Control flow is refused. Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
 /* The state that holds t, made at first use: equal tensors share theirs. */
@@ -80,12 +79,10 @@ split_full_reduce(Node *n)
 
 /* A node whose kernel adds in memory, in f32. */
 static void
-sum_in_f32(Node *n)
+sum_in_f32(Pass *p, Node *n)
 {
 	const OpRow *row = op_row(n);
 	DType dtype = n->n_results ? node_result(n, 0)->type->dtype : BOOL;
-	Value *operands[MAX_OPERANDS];
-
 	if (!float_format(dtype) || !row->sums_in_memory || !row->sums_in_memory(n))
 		return;
 	Builder b = {.m = n->function->module,
@@ -93,6 +90,7 @@ sum_in_f32(Node *n)
 	             .before = n,
 	             .loc = n->loc,
 	             .phase = n->phase};
+	Value **operands = NEW_ARRAY(p->scratch, Value *, n->n_operands);
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
 		operands[i] = v && dtype_is_float(v->type->dtype) ? b_cast(&b, v, F32) : v;
@@ -102,7 +100,7 @@ sum_in_f32(Node *n)
 	node_erase(n);
 }
 
-/* ---- views that are no strides: windows of an image, heads between positions */
+/* ---- views without strides: windows of an image, heads between positions */
 
 static bool
 is_one_of(LoopValue x, const LoopValue *list, int n)
@@ -194,7 +192,7 @@ run_legalize(Pass *p, Module *m)
 			else if (op_row(n)->fuse == FUSE_REDUCE)
 				split_full_reduce(n);
 			else
-				sum_in_f32(n);
+				sum_in_f32(p, n);
 		}
 	}
 	p->changed = true;

@@ -1,7 +1,7 @@
-/* Gives every value a place: states at fixed offsets; parameters and results of programs in the io
- * region; everything else in one workspace by liveness. A value that becomes a state's new content is
- * computed in the state's place when nobody reads the old content any more, and one that a kernel reads for the
- * last time gives its place to a result where the kernel allows that. */
+/* Gives every value a place: states at fixed offsets; parameters and results of programs in the io region; everything
+ * else in one workspace by liveness. A value that becomes a state's new content is computed in the state's place when
+ * the old content has no later reader. A value whose last reader is a kernel gives its place to a result where the
+ * kernel allows that. */
 #include "codegen/codegen.h"
 #include "codegen/free_blocks.h"
 

@@ -1,8 +1,8 @@
-/* The order of instructions. One stream: the order of the nodes is the schedule. What nobody reads is dropped,
- * what only a first or later micro-batch reads runs in that one only; what a first one stores and later ones add
- * to that is two nodes, so that each has its result where it belongs. Nodes whose results go to states and
- * nowhere else, and stores, move up to where their operands are there, so that these make room early.
- * Keeps: every value. Linear in nodes. */
+/* The order of instructions. One stream: the order of the nodes is the schedule. A node without a reader is dropped.
+ * One that only the first micro-batch reads runs in that one only, and so for later ones. A result that the first
+ * micro-batch stores and later ones add to becomes two nodes, each with its result in its own place. Stores, and nodes
+ * that only stores read, move up to their operands, whose memory is then free early. Keeps: every value. Linear in
+ * nodes. */
 #include "codegen/codegen.h"
 
 typedef struct {
@@ -52,7 +52,7 @@ drop_unread(Function *f)
 	return changed;
 }
 
-/* The first micro-batch stores it, and nobody else reads it there. */
+/* The first micro-batch stores it and has no other reader of it. */
 static const Use *
 first_store(const Value *v)
 {
@@ -128,7 +128,7 @@ number_nodes(Schedule *s)
 		s->position[n->id] = at++;
 }
 
-/* Nothing but stores reads them, so nobody else's operands come later by that. */
+/* Only stores read them, so no other operand comes later. */
 static void
 hoist(Schedule *s)
 {

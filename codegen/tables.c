@@ -85,7 +85,7 @@ write_launch(TableWriter *tw, const Node *n)
 	for (int i = 0; i < n->n_results; i++)
 		add_argument(tw, node_result(n, i));
 	in.n_args = (uint16_t)(n->n_operands + n->n_results);
-	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* what later ones do instead is no more */
+	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* later ones do it in place of this */
 		tw->flops += k->flops;
 	vec_push(tw->w->arena, &tw->w->instructions, in);
 }

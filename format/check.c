@@ -1,5 +1,5 @@
-/* Every string, enum, index, size and overlap of the records. Whoever reads the tables later may
- * trust them; a fault names the record and the value. */
+/* Every string, enum, index, size and overlap of the records. Readers of the tables may trust them afterwards. An
+ * error names the record and the value. */
 #include "format/format_impl.h"
 
 #include <stdlib.h>

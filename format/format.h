@@ -280,7 +280,7 @@ void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(
 /* The blob, allocated in the writer's arena. */
 void *format_finish(FormatWriter *w, int64_t *bytes);
 
-/* ---- read.c: checks every length, index, enum and range before anyone uses them. */
+/* ---- read.c: checks every length, index, enum and range before its first use. */
 typedef struct {
 	const FormatHeader *header;
 	const InfoRecord *info;

@@ -1,7 +1,7 @@
-/* The template of the exported model: the input file's messages again, with holes where trained
- * tensors go. protobuf-c packs everything but the way down to the initializers, which is packed here
- * because lengths on it depend on the name of the external data file, unknown until export. A
- * tensor's raw_data inside the packed rest (Constant nodes) is recognized by its address. */
+/* The template of the exported model: the input file's messages again, with holes for the trained tensors. protobuf-c
+ * packs everything except the messages around the initializers: their lengths depend on the name of the external data
+ * file, which is unknown until export. The raw_data of a tensor in a message that protobuf-c packs (a Constant node)
+ * is recognized by its address. */
 #include "frontend/frontend_impl.h"
 
 #include <string.h>
@@ -330,7 +330,7 @@ open_hole(Export *e, NodeProto *n, const Weight *w)
 		clear_data(a->t);
 		a->t->has_data_location = 0;
 		a->t->has_raw_data = 1;
-		/* A place of its own stands for the bytes; nobody reads through it. */
+		/* An address of its own stands for the bytes; it is never read through. */
 		a->t->raw_data.data = arena_alloc(e->arena, 16);
 		a->t->raw_data.len = (size_t)dtype_bytes(w->data.dtype, w->data.n);
 		intmap_put(e->holes, (uint64_t)(uintptr_t)a->t->raw_data.data,

@@ -254,7 +254,7 @@ import_nodes(Importer *im, int n, const FlatNode *nodes)
 		import_node(im, &nodes[i]);
 }
 
-/* Pure nodes that nobody reads, users first. */
+/* Erases pure nodes without readers, users first. */
 static void
 sweep(Function *f)
 {

@@ -76,7 +76,7 @@ folder_of(Arena *arena, const char *path)
 	return slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
 }
 
-/* Every operator has an importer; all that lack one are reported. */
+/* Every operator has an importer; each without one is reported. */
 static void
 check_supported(Model *model, Diag *diag)
 {

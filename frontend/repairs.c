@@ -281,7 +281,7 @@ warn_merged(Repairs *r, const Weight *w)
 	             r->model->path, quoted(r->model, w->name));
 }
 
-/* A merged tensor that is no parameter stays as it was: its Identity nodes are just copies. */
+/* A merged tensor that is not a parameter stays as it was: its Identity nodes are copies. */
 static void
 judge_all(Repairs *r)
 {

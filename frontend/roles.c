@@ -63,7 +63,7 @@ static const Place filling_roles[] = {
 /* Inputs that scale, and those that are added. */
 static const Place factor_roles[] = {{"Mul", 3}, {"Div", 3}};
 static const Place term_roles[] = {{"Add", 3}, {"Sub", 3}};
-/* Inputs that a layer takes: zeros there are the first state of a recurrence, whoever else reads them. */
+/* Inputs that a layer takes: zeros there are the first state of a recurrence, whatever else reads them. */
 static const Place layer_roles[] = {{"MatMul", 1}, {"Gemm", 1}};
 
 static bool

@@ -1,4 +1,4 @@
-/* What a float tensor is by its values alone: tables that a model computes with and nobody trains. */
+/* What a float tensor is by its values alone: tables that a model reads and no training changes. */
 #include "frontend/frontend_impl.h"
 
 #include <math.h>

@@ -13,6 +13,12 @@ static const size_t field_sizes[] = {
 	[FIELD_KERNEL] = sizeof(void *),
 };
 
+size_t
+field_size(FieldKind kind)
+{
+	return field_sizes[kind];
+}
+
 static const Tensor *
 field_tensor(const void *attr, const Field *f)
 {

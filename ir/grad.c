@@ -65,7 +65,7 @@ reverse_node(Reverse *r, Node *n)
 	}
 	if (!any_d || !any_need)
 		return;
-	r->b->loc = loc_derive(r->b->m, "grad", n->loc);
+	r->b->loc = loc_gradient(r->b->m, n->loc);
 	op_row(n)->grad(&g);
 	if (g.fault) {
 		report_no_gradient(r, n, g.fault);

@@ -53,7 +53,8 @@ struct LocInfo {
 	Loc parts[4];     /* fused keeps at most its first four */
 };
 Loc loc_name(Module *m, const char *name);
-Loc loc_derive(Module *m, const char *word, Loc of);
+Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL of NULL */
+bool loc_is_gradient(Loc loc);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
 /* Of a node that a call of `inner`'s function became: inlined(call, inner). */
 Loc loc_inline(Module *m, Loc call, Loc inner);
@@ -85,6 +86,7 @@ typedef struct {
 	bool optional;            /* left out of the text when zero, empty or NULL */
 } Field;
 
+size_t field_size(FieldKind kind); /* bytes in the struct of attributes */
 bool attr_equal(const OpRow *row, const void *a, const void *b);
 uint64_t attr_hash(const OpRow *row, const void *attr);
 
@@ -331,8 +333,8 @@ bool value_splat(const Value *v, double *out);
 #define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
-/* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold
- * the params' images; the rest is filled in. States map to the target function's. */
+/* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold the params' images; the
+ * other entries are filled in. States map to the target function's. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
 Function *function_clone(const Function *from, const char *name);
 /* Names the next result; where another one has that name it is name.2, name.3 ... */

@@ -29,12 +29,20 @@ loc_name(Module *m, const char *name)
 	return loc_intern(m, &(struct LocInfo){.text = name});
 }
 
+static const char gradient_word[] = "grad";
+
 Loc
-loc_derive(Module *m, const char *word, Loc of)
+loc_gradient(Module *m, Loc of)
 {
 	if (!of)
 		return NULL;
-	return loc_intern(m, &(struct LocInfo){.text = word, .n_parts = 1, .parts = {of}});
+	return loc_intern(m, &(struct LocInfo){.text = gradient_word, .n_parts = 1, .parts = {of}});
+}
+
+bool
+loc_is_gradient(Loc loc)
+{
+	return loc && loc->n_parts && strcmp(loc->text, gradient_word) == 0;
 }
 
 Loc

@@ -178,7 +178,7 @@ void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
 /* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
 void kernel_finish(Kernel *k);
-/* The same behind a builder, once pure statements that nobody reads are gone. */
+/* The same behind a builder, once pure statements without readers are gone. */
 void kernel_close(LoopBuilder *lb);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)
@@ -277,7 +277,7 @@ void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
  * the place, the kernel, the statement and the kernel's location; true when there are none. */
 bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 
-/* ---- loop_bytes.c: the first store, by its statement, into elements smaller than a byte where two parts of k might
+/* ---- loop_byte_check.c: the first store, by its statement, into elements smaller than a byte where two parts of k might
  * change one byte; -1: none. */
 int kernel_shared_byte(const Kernel *k);
 

@@ -1,5 +1,5 @@
-/* The row of an op: all that anyone may ask about it. ir/ops/ has one file per family; a file
- * ends in its rows. Included by ir/ir.h. */
+/* The row of an op: the answers to every question about it. ir/ops/ has one file per family; a file ends in its rows.
+ * Included by ir/ir.h. */
 #ifndef GRADC_IR_OP_H
 #define GRADC_IR_OP_H
 
@@ -191,6 +191,15 @@ struct OpRow {
 	Value *(*simplify)(Builder *b, Node *n);
 	const Sample *samples; /* ends with a zero row */
 };
+
+/* ---- rows with holes, of any table. Each message names table, row and column: `op "cube": column eval is missing`. */
+typedef struct {
+	const char *table, *name;
+	Diag *diag;
+	bool sound; /* nothing reported yet */
+} RowCheck;
+void row_error(RowCheck *c, const char *column, const char *fmt, ...) PRINTF(3, 4);
+void row_needs(RowCheck *c, const char *column, bool there); /* "is missing" */
 
 /* ---- op_check.c: names every column that a row lacks, or has where it makes no sense: `op "cube": column
  * precision is missing`. True when there are none. */

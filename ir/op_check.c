@@ -6,14 +6,14 @@
 const char *const precision_names[N_PRECISIONS] = {NULL, "low", "high", "follow", "fixed"};
 
 typedef struct {
+	RowCheck check;
 	const OpRow *row;
-	Diag *diag;
 	int n_operands;
 	bool variadic;
-	bool sound;
-} RowCheck;
+} OpCheck;
 
-static void PRINTF(3, 4) say(RowCheck *c, const char *column, const char *fmt, ...)
+void
+row_error(RowCheck *c, const char *column, const char *fmt, ...)
 {
 	va_list args;
 	char text[200];
@@ -21,21 +21,21 @@ static void PRINTF(3, 4) say(RowCheck *c, const char *column, const char *fmt, .
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	diag_error(c->diag, EXIT_UNSUPPORTED, "op \"%s\": column %s %s",
-	           c->row->name ? c->row->name : "?", column, text);
+	diag_error(c->diag, EXIT_UNSUPPORTED, "%s \"%s\": column %s %s", c->table,
+	           c->name ? c->name : "?", column, text);
 	c->sound = false;
 }
 
-static void
-need(RowCheck *c, const char *column, bool there)
+void
+row_needs(RowCheck *c, const char *column, bool there)
 {
 	if (!there)
-		say(c, column, "is missing");
+		row_error(c, column, "is missing");
 }
 
 /* The column that makes code, by the class in `fuse`; those of other classes are never read. */
 static void
-check_code(RowCheck *c)
+check_code(OpCheck *c)
 {
 	const OpRow *r = c->row;
 	/* elementwise, too, where the index counts */
@@ -58,76 +58,78 @@ check_code(RowCheck *c)
 
 	for (int i = 0; i < COUNT(columns); i++) {
 		if (columns[i].class == (int)r->fuse)
-			need(c, columns[i].column, columns[i].there);
+			row_needs(&c->check, columns[i].column, columns[i].there);
 		else if (columns[i].there && (columns[i].class >= 0 || r->fuse != FUSE_OPAQUE))
-			say(c, columns[i].column, "is not read for the class in fuse");
+			row_error(&c->check, columns[i].column,
+			          "is not read for the class in fuse");
 	}
 }
 
 static void
-check_operand_set(RowCheck *c, const char *column, unsigned set)
+check_operand_set(OpCheck *c, const char *column, unsigned set)
 {
 	if (!c->variadic && set >> c->n_operands)
-		say(c, column, "names an operand behind the %d that it has", c->n_operands);
+		row_error(&c->check, column, "names an operand behind the %d that it has",
+		          c->n_operands);
 }
 
 static void
-check_facts(RowCheck *c)
+check_facts(OpCheck *c)
 {
 	const OpRow *r = c->row;
 
-	need(c, "flops", r->flops != NULL);
-	need(c, "precision", r->precision != 0);
+	row_needs(&c->check, "flops", r->flops != NULL);
+	row_needs(&c->check, "precision", r->precision != 0);
 	if (r->precision >= N_PRECISIONS)
-		say(c, "precision", "is %d, no class", (int)r->precision);
+		row_error(&c->check, "precision", "is %d, no class", (int)r->precision);
 	check_operand_set(c, "quantizes", r->quantizes);
 	check_operand_set(c, "adapts", r->adapts);
 	if (r->quantizes)
-		need(c, "channel", r->channel != NULL);
+		row_needs(&c->check, "channel", r->channel != NULL);
 	else if (r->channel)
-		need(c, "quantizes", false);
-	need(c, "partition.factors", r->partition.factors != NULL);
-	need(c, "partition.doc", r->partition.doc != NULL);
+		row_needs(&c->check, "quantizes", false);
+	row_needs(&c->check, "partition.factors", r->partition.factors != NULL);
+	row_needs(&c->check, "partition.doc", r->partition.doc != NULL);
 }
 
 static void
-check_fields(RowCheck *c)
+check_fields(OpCheck *c)
 {
 	const OpRow *r = c->row;
 
 	if (r->fields && r->attr_size == 0)
-		need(c, "attr_size", false);
+		row_needs(&c->check, "attr_size", false);
 	if (!r->fields && r->attr_size > 0)
-		need(c, "fields", false);
+		row_needs(&c->check, "fields", false);
 	for (const Field *f = r->fields; f && f->name; f++) {
 		if (f->kind == FIELD_ENUM && !f->names)
-			say(c, "fields", "lacks the words of %s", f->name);
-		if (f->offset >= r->attr_size)
-			say(c, "fields", "has %s behind the %zu bytes of attr_size", f->name,
-			    r->attr_size);
+			row_error(&c->check, "fields", "lacks the words of %s", f->name);
+		if (f->offset + field_size(f->kind) > r->attr_size)
+			row_error(&c->check, "fields", "has %s behind the %zu bytes of attr_size",
+			          f->name, r->attr_size);
 	}
 }
 
 bool
 op_row_check(const OpRow *row, Diag *diag)
 {
-	RowCheck c = {.row = row, .diag = diag, .sound = true};
+	OpCheck c = {.check = {"op", row->name, diag, true}, .row = row};
 
 	for (; c.n_operands < MAX_OPERANDS && row->operands[c.n_operands].name; c.n_operands++)
 		c.variadic |= row->operands[c.n_operands].kind == OPERAND_VARIADIC;
-	need(&c, "name", row->name && *row->name);
-	need(&c, "doc", row->doc && *row->doc);
-	need(&c, "infer", row->infer != NULL);
-	need(&c, "eval", row->eval != NULL);
-	need(&c, "grad", row->grad != NULL);
-	need(&c, "samples", row->samples && row->samples[0].attrs);
-	need(&c, "results", row->results[0] || row->fuse == FUSE_NONE);
+	row_needs(&c.check, "name", row->name && *row->name);
+	row_needs(&c.check, "doc", row->doc && *row->doc);
+	row_needs(&c.check, "infer", row->infer != NULL);
+	row_needs(&c.check, "eval", row->eval != NULL);
+	row_needs(&c.check, "grad", row->grad != NULL);
+	row_needs(&c.check, "samples", row->samples && row->samples[0].attrs);
+	row_needs(&c.check, "results", row->results[0] || row->fuse == FUSE_NONE);
 	check_fields(&c);
 	check_code(&c);
 	check_facts(&c);
 	if (row->commutative && c.n_operands != 2)
-		say(&c, "commutative", "is for two operands, it has %d", c.n_operands);
-	return c.sound;
+		row_error(&c.check, "commutative", "is for two operands, it has %d", c.n_operands);
+	return c.check.sound;
 }
 
 bool

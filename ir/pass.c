@@ -252,7 +252,7 @@ tensors_hash(const Module *m)
 	return h;
 }
 
-/* Where nothing can be written there is no reproducer, and the pass runs all the same. */
+/* Where the files cannot be written there is no reproducer, and the pass runs nevertheless. */
 static void
 write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
 {

@@ -141,18 +141,18 @@ nearest_subnormal(const Encoder *e)
 	return sub(b, bits(b, e->w->bits, add(b, e->x, unit)), bits(b, e->w->bits, unit));
 }
 
-/* Is the code to grow by one? rest: the fraction of a unit, its first bit the word's first. */
+/* Does the code grow by one? `fraction`: that of a unit, whose first bit is the word's first. */
 static V
 normal_grows(const Encoder *e)
 {
 	B *b = e->b;
-	V rest = left(b, e->magnitude, e->w->width - lost_bits(e));
+	V fraction = left(b, e->magnitude, e->w->width - lost_bits(e));
 
 	if (e->round == ROUND_AWAY)
-		return ne(b, rest, integer(b, rest, 0));
+		return ne(b, fraction, integer(b, fraction, 0));
 	if (e->w->width == 64)
-		rest = lb_cast(b, U32, right(b, rest, 32));
-	return lt(b, e->random, rest);
+		fraction = lb_cast(b, U32, right(b, fraction, 32));
+	return lt(b, e->random, fraction);
 }
 
 static V

@@ -32,7 +32,7 @@ gradient_states(Module *m, Arena *arena)
 		              module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name)),
 		              param->type, STATE_GRADIENT, LIFE_STEP);
 		g->of = param;
-		g->loc = loc_derive(m, "grad", param->loc);
+		g->loc = loc_gradient(m, param->loc);
 		by_param[i] = g;
 	}
 	return by_param;

@@ -1,9 +1,8 @@
-/* --init random: where a parameter's first values come from when the file's are not wanted. By what reads
- * it in @forward, as PyTorch's layers do: weights of dot and conv, and biases added to their results,
- * U(-1/sqrt(fan_in), 1/sqrt(fan_in)); tables that gather reads N(0, 0.02); what is multiplied with something
- * that is no product (scales of normalizations) 1; the rest 0. Frozen parameters keep their data, and those that a rule
- * (--init GLOB=...) initializes what that says. The
- * numbers themselves are drawn at run time from the seed. Linear. */
+/* --init random: the first values of a parameter in place of those of the file. By what reads it in @forward, as
+ * PyTorch's layers do: weights of dot and conv, and biases added to their results, U(-1/sqrt(fan_in), 1/sqrt(fan_in));
+ * tables that gather reads N(0, 0.02); a factor of a value that is not a product (scales of normalizations) 1; all
+ * others 0. A frozen parameter keeps its data; one with a rule (--init GLOB=...) gets what the rule says. The numbers
+ * themselves are drawn at run time from the seed. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Calls become the callee's nodes, of the call's phase and with its location before their own. A call with a gradient
- * of its own stays, unless option `final` says that nobody differentiates any more: the driver runs it so, behind
- * autograd. Linear in the nodes that result. */
+/* Puts the callee's nodes in place of a call. They get the call's phase, and its location before their own. A call
+ * with a custom gradient stays until autograd has run: the pipeline then runs the pass with option `final`. Linear in
+ * the nodes that result. */
 #include "passes/pass.h"
 
 static void
@@ -39,7 +39,8 @@ run_inline(Pass *p, Module *m)
 {
 	bool again = true;
 
-	for (int round = 0; again && round < 100; round++) {
+	/* A chain of calls is at most as long as there are functions. */
+	for (int round = 0; again && round <= m->functions.n; round++) {
 		again = false;
 		for_each_function(m, f)
 			for_each_node(f, n)

@@ -35,7 +35,7 @@ typedef struct {
 	bool decay;
 	double lr_scale;
 	int64_t n; /* elements so far */
-	State *param, *grad, *moment[2];
+	State *param, *grad, *moment[MAX_MOMENTS];
 	VEC(State *) members;
 } Unit;
 
@@ -108,7 +108,7 @@ gather_units(Optimizer *o)
 		Unit *u = &o->units.at[k];
 		u->param = unit_state(o, u, "parameter", STATE_UNIT);
 		u->grad = unit_state(o, u, "gradient", STATE_GRADIENT);
-		for (int i = 0; i < 2 && o->row->moments[i]; i++) {
+		for (int i = 0; i < MAX_MOMENTS && o->row->moments[i]; i++) {
 			u->moment[i] = unit_state(o, u, o->row->moments[i], STATE_MOMENT);
 			u->moment[i]->number = i;
 		}
@@ -212,12 +212,12 @@ update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, scale, g->type));
-	for (int i = 0; i < 2 && u->moment[i]; i++)
+	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
 		up.moment[i] = function_state(o->f, u->moment[i]);
 	o->row->update(&up);
 	Value *mask = b_broadcast(b, go, ints_of_type(p->type), (Ints){0});
 	out[n++] = (NewContent){u->param, b_select(b, mask, up.new_param, p)};
-	for (int i = 0; i < 2 && u->moment[i]; i++)
+	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
 		out[n++] = (NewContent){
 			u->moment[i],
 			b_select(b, mask, without_subnormals(b, up.new_moment[i]), up.moment[i])};

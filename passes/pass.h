@@ -64,25 +64,26 @@ typedef struct {
 
 /* ---- inline.c */
 typedef struct {
-	bool final; /* nobody differentiates any more */
+	bool final; /* calls with a custom gradient, too: autograd has run */
 } InlineOptions;
 
 /* ---- optimizer.c */
 typedef struct {
 	const char *name;
 } OptimizerOptions;
+enum { MAX_MOMENTS = 2 }; /* states of an optimizer for each parameter */
 /* One optimizer: its moments and the update of one unit, all in the unit's type. */
 typedef struct {
 	Builder *b;
 	Value *param, *grad; /* grad is scaled and clipped */
-	Value *moment[2];
-	Value *lr;                        /* f64[], times the unit's lr_scale */
-	Value *decay;                     /* f64[]: weight decay; 0 where it does not apply */
-	Value *new_param, *new_moment[2]; /* out */
+	Value *moment[MAX_MOMENTS];
+	Value *lr;    /* f64[], times the unit's lr_scale */
+	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
+	Value *new_param, *new_moment[MAX_MOMENTS]; /* out */
 } Update;
 typedef struct {
 	const char *name, *doc, *defaults; /* "lr=0.001 beta1=0.9 ...": PyTorch's */
-	const char *moments[2];
+	const char *moments[MAX_MOMENTS];
 	void (*update)(Update *u);
 } OptimizerRow;
 extern const OptimizerRow *const optimizer_table[];

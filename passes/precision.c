@@ -1,6 +1,6 @@
-/* The type of every float: at least f32, or f64 throughout for proofs. Casts between floats follow, so that an f64 program
- * computes in one type. A cast to a float of fewer than 16 bits keeps its rounding, which is what the model has it for:
- * its result is rounded and widened again, and gradients pass it unrounded. Linear. */
+/* The type of every float: at least f32, or f64 throughout for proofs. Casts between floats follow, so that an f64
+ * program computes in one type. A cast to a float of fewer than 16 bits keeps its rounding: the result is rounded,
+ * then widened again. Its gradient is that of the identity. Linear. */
 #include "passes/pass.h"
 
 #include <string.h>

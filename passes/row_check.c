@@ -4,55 +4,33 @@
 
 #include <string.h>
 
-typedef struct {
-	const char *kind, *name;
-	Diag *diag;
-	bool sound;
-} RowCheck;
-
-static void PRINTF(3, 4) say(RowCheck *c, const char *column, const char *fmt, ...)
-{
-	va_list args;
-	char text[200];
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	diag_error(c->diag, EXIT_UNSUPPORTED, "%s \"%s\": column %s %s", c->kind,
-	           c->name ? c->name : "?", column, text);
-	c->sound = false;
-}
-
-static void
-need(RowCheck *c, const char *column, bool there)
-{
-	if (!there)
-		say(c, column, "is missing");
-}
-
 /* Options of passes and of losses. */
 static void
 check_options(RowCheck *c, const PassOption *options, size_t size, const void *defaults)
 {
+	static const size_t sizes[] = {[OPTION_STRING] = sizeof(char *),
+	                               [OPTION_INT] = sizeof(int64_t),
+	                               [OPTION_DOUBLE] = sizeof(double),
+	                               [OPTION_BOOL] = sizeof(bool)};
+
 	if (options || defaults)
-		need(c, "options_size", size > 0);
+		row_needs(c, "options_size", size > 0);
 	for (const PassOption *o = options; o && o->name; o++) {
 		if (!o->help || !*o->help)
-			say(c, "options", "lacks the help of %s", o->name);
-		if (size && o->offset >= size)
-			say(c, "options", "has %s behind the %zu bytes of options_size", o->name,
-			    size);
+			row_error(c, "options", "lacks the help of %s", o->name);
+		if (size && o->offset + sizes[o->kind] > size)
+			row_error(c, "options", "has %s behind the %zu bytes of options_size",
+			          o->name, size);
 	}
 }
 
 /* ---- optimizers */
-/* A number of the scalar block that users can give. */
 static bool
-is_real_scalar(const char *name)
+takes_default(const char *name)
 {
 	for (int i = 0; i < N_SCALARS; i++)
 		if (strcmp(scalar_names[i], name) == 0)
-			return scalar_dtypes[i] == F64;
+			return scalar_has_default[i];
 	return false;
 }
 
@@ -64,20 +42,20 @@ check_defaults(RowCheck *c, const char *text)
 	double value;
 
 	if (strlen(text) >= sizeof(copy)) {
-		say(c, "defaults", "is longer than %zu bytes", sizeof(copy) - 1);
+		row_error(c, "defaults", "is longer than %zu bytes", sizeof(copy) - 1);
 		return;
 	}
 	strcpy(copy, text);
 	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
 		char *equals = strchr(word, '=');
 		if (!equals || !parse_double(equals + 1, &value)) {
-			say(c, "defaults", "has %s: need NAME=NUMBER", word);
+			row_error(c, "defaults", "has %s: need NAME=NUMBER", word);
 			continue;
 		}
 		*equals = 0;
-		if (!is_real_scalar(word))
-			say(c, "defaults", "names the hyperparameter %s, which does not exist",
-			    word);
+		if (!takes_default(word))
+			row_error(c, "defaults",
+			          "names the hyperparameter %s, which does not exist", word);
 	}
 }
 
@@ -111,23 +89,26 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 	            .decay = function_param(f, f64, "decay")};
 
 	row->update(&u);
-	for (int i = 0; row->defaults && i <= SCALAR_MOMENTUM; i++)
-		if (function_find_param(f, PARAM_HYPERPARAMETER, i) && !has_default(row, i))
-			say(c, "defaults", "lacks %s, which update reads", scalar_names[i]);
+	for (int i = 0; row->defaults && i < N_SCALARS; i++)
+		if (scalar_has_default[i] && function_find_param(f, PARAM_HYPERPARAMETER, i) &&
+		    !has_default(row, i))
+			row_error(c, "defaults", "lacks %s, which update reads", scalar_names[i]);
 	if (!u.new_param)
-		say(c, "update", "leaves new_param unset");
+		row_error(c, "update", "leaves new_param unset");
 	else if (u.new_param->type != t)
-		say(c, "update", "gives new_param another type than param's %s",
-		    dtype_info[dtype].name);
-	for (int i = 0; i < 2; i++) {
+		row_error(c, "update", "gives new_param another type than param's %s",
+		          dtype_info[dtype].name);
+	for (int i = 0; i < MAX_MOMENTS; i++) {
 		bool named = row->moments[i] != NULL;
 		if (named && !u.new_moment[i])
-			say(c, "update", "leaves new_moment[%d] unset, of %s", i, row->moments[i]);
+			row_error(c, "update", "leaves new_moment[%d] unset, of %s", i,
+			          row->moments[i]);
 		else if (named && u.new_moment[i]->type != t)
-			say(c, "update", "gives new_moment[%d] another type than param's %s", i,
-			    dtype_info[dtype].name);
+			row_error(c, "update", "gives new_moment[%d] another type than param's %s",
+			          i, dtype_info[dtype].name);
 		else if (!named && (u.new_moment[i] || value_used(u.moment[i])))
-			say(c, "moments", "lacks the name of moment %d, which update uses", i);
+			row_error(c, "moments", "lacks the name of moment %d, which update uses",
+			          i);
 	}
 	module_free(m);
 }
@@ -137,12 +118,12 @@ optimizer_row_check(const OptimizerRow *row, Diag *diag)
 {
 	RowCheck c = {"optimizer", row->name, diag, true};
 
-	need(&c, "name", row->name && *row->name);
-	need(&c, "doc", row->doc && *row->doc);
-	need(&c, "defaults", row->defaults != NULL);
-	need(&c, "update", row->update != NULL);
+	row_needs(&c, "name", row->name && *row->name);
+	row_needs(&c, "doc", row->doc && *row->doc);
+	row_needs(&c, "defaults", row->defaults != NULL);
+	row_needs(&c, "update", row->update != NULL);
 	if (row->moments[1] && !row->moments[0])
-		say(&c, "moments", "names the second and not the first");
+		row_error(&c, "moments", "names the second and not the first");
 	if (row->defaults)
 		check_defaults(&c, row->defaults);
 	if (row->update)
@@ -157,9 +138,9 @@ static void
 check_scalar(RowCheck *c, const char *what, const Value *v, Type want, bool required)
 {
 	if (!v && required)
-		say(c, "build", "leaves %s unset", what);
+		row_error(c, "build", "leaves %s unset", what);
 	else if (v && v->type != want)
-		say(c, "build", "gives %s another type than a scalar of the output's", what);
+		row_error(c, "build", "gives %s another type than a scalar of the output's", what);
 }
 
 static void
@@ -185,7 +166,7 @@ check_build(RowCheck *c, const LossRow *row)
 	check_scalar(c, "count", l.count, type_scalar(m, F32), true);
 	check_scalar(c, "correct", l.correct, type_scalar(m, F32), false);
 	if (l.targets <= 0)
-		say(c, "build", "leaves targets unset");
+		row_error(c, "build", "leaves targets unset");
 	module_free(m);
 }
 
@@ -200,10 +181,10 @@ loss_row_check(const LossRow *row, Diag *diag)
 	for (const PassOption *o = row->options; o && o->name; o++)
 		for (int i = 0; i < COUNT(loss_words); i++)
 			if (strcmp(o->name, loss_words[i]) == 0)
-				say(&c, "options", "names %s, which every loss has", o->name);
-	need(&c, "name", row->name && *row->name);
-	need(&c, "doc", row->doc && *row->doc);
-	need(&c, "build", row->build != NULL);
+				row_error(&c, "options", "names %s, which every loss has", o->name);
+	row_needs(&c, "name", row->name && *row->name);
+	row_needs(&c, "doc", row->doc && *row->doc);
+	row_needs(&c, "build", row->build != NULL);
 	check_options(&c, row->options, row->options_size, row->defaults);
 	if (row->build && c.sound)
 		check_build(&c, row);
@@ -216,9 +197,9 @@ pass_row_check(const PassRow *row, Diag *diag)
 {
 	RowCheck c = {"pass", row->name, diag, true};
 
-	need(&c, "name", row->name && *row->name);
-	need(&c, "help", row->help && *row->help);
-	need(&c, "run", row->run != NULL);
+	row_needs(&c, "name", row->name && *row->name);
+	row_needs(&c, "help", row->help && *row->help);
+	row_needs(&c, "run", row->run != NULL);
 	check_options(&c, row->options, row->options_size, row->defaults);
 	return c.sound;
 }

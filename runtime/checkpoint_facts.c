@@ -159,7 +159,7 @@ collect_settings(const Gradc *run)
 		add_number(&s, scalar_names[scalars[i]], run->hyper.values[scalars[i]]);
 	if (run->train) {
 		add_schedule(&s, run);
-		add(&s, "seed", json_integer(o->seed));
+		add(&s, "seed", json_uint(o->seed));
 		add(&s, "shuffle", json_boolean(o->shuffle));
 		add(&s, "keep_last", json_boolean(o->keep_last));
 		add(&s, "rows_per_step", json_integer(run->train->micro_rows * o->accumulate));

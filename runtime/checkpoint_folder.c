@@ -216,7 +216,7 @@ folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entr
 	return NULL;
 }
 
-/* Under a name that is no checkpoint's first: half of one is never seen. */
+/* Renamed first to a name that no checkpoint has, so that half of one is never seen. */
 static void
 drop(CheckpointFolder *folder, int index)
 {

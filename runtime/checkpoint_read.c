@@ -1,5 +1,5 @@
-/* Reading checkpoints: a manifest that fits the model, shards that fit the manifest, and no byte
- * that its checksum does not vouch for. Everything here may come from anybody. */
+/* Reading checkpoints: a manifest that fits the model, shards that fit the manifest, and only bytes whose checksum is
+ * right. The files may be damaged or hostile. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>

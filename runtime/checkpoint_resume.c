@@ -134,8 +134,8 @@ pick_named(Gradc *run, const char *path, Checkpoint *c)
 
 /* ---- the place in the data */
 
-/* With another batch the rest of an epoch may be less than a step: it is dropped, as it would have
- * been at the step before. */
+/* With another batch the remaining rows of an epoch may be fewer than a step: it is dropped, as it would have been at
+ * the step before. */
 static void
 finish_epoch(Gradc *run)
 {

@@ -2,8 +2,8 @@
  * ranks, so that W ranks give the bits of W accumulation steps. An all-reduce is two rounds: rank c
  * gets everybody's part c and adds them; then everybody gets the sums.
  *
- * A request moves when it is tested, so that transfers go on between kernels without a thread. Whoever
- * waits longer than `patience` for a rank reports that rank. */
+ * A request moves when it is tested, so that transfers go on between kernels without a thread. A wait longer than
+ * `patience` reports the rank that it waits for. */
 #include "runtime/comm.h"
 #include "runtime/mpi_library.h"
 

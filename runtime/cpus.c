@@ -58,7 +58,7 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 	s->n = last - first;
 }
 
-/* What process 1 may use nobody has narrowed for this process alone. */
+/* The CPUs of process 1: no launcher has narrowed them for this process. */
 int
 cpu_count(void)
 {

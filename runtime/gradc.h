@@ -27,7 +27,8 @@ typedef struct {
 	GradcPairs data, eval_data, fill, scale, mean_std;
 	const char *tokens, *text, *eval_tokens, *eval_text;
 	int64_t steps, epochs; /* -1: not given; neither: one epoch */
-	int64_t accumulate, seed, warmup;
+	int64_t accumulate, warmup;
+	uint64_t seed;
 	bool shuffle, keep_last;
 	const char *lr_schedule;
 	/* NaN: the optimizer's default */
@@ -84,7 +85,7 @@ bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
-int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are no token sequences */
+int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are not token sequences */
 
 /* "state", "workspace", "io", "snapshot" (what checkpoints are written from) or "library" (its scratch). */
 typedef struct {

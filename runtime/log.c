@@ -126,7 +126,7 @@ log_eval_before(Log *log, const GradcEval *eval)
 	return write_line(log, line);
 }
 
-/* The formula of the model FLOPs utilization needs a peak, which nobody has measured: null. */
+/* The formula of the model FLOPs utilization needs a peak, which is not measured: null. */
 static void
 add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 {

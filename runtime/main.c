@@ -320,7 +320,7 @@ is_common(int exit_code)
 	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
 }
 
-/* Frees the status; was it a fault? Another rank tells what all have. */
+/* Frees the status; true if it was an error. Errors of all ranks are told by one. */
 static bool
 report(const Session *s, Status status)
 {

@@ -1,6 +1,5 @@
-/* What each instruction took: spans of the trace, and sums of a few steps for the report. While
- * somebody observes, the device is waited for behind every instruction, so that its time is its own;
- * else nothing is measured but the phases. */
+/* What each instruction took: spans of the trace, and sums of a few steps for the report. While there is an observer,
+ * the host waits for the device after every instruction, so that each is timed alone; otherwise only phases are timed. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Convolutions and their adjoints for oneDNN. It has fast code for layouts in blocks of channels; copying
- * into these and back takes a twentieth of the time that they save. */
+/* Convolutions and their adjoints for oneDNN. It has fast code for layouts in blocks of channels; copying to these
+ * layouts and back takes a twentieth of the time that they save. */
 #if GRADC_ONEDNN
 #include "runtime/onednn_impl.h"
 

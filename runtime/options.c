@@ -83,7 +83,7 @@ static const OptionRow rows[] = {
 	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle)},
-	{"seed", "N", "of the order and of random initial values (0)", TAKES_INT, RUN(seed)},
+	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last)},
 	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .group = "Hyperparameters"},
@@ -235,6 +235,12 @@ show_int(const void *at)
 }
 
 static json_t *
+show_uint(const void *at)
+{
+	return json_uint(*(const uint64_t *)at);
+}
+
+static json_t *
 show_double(const void *at)
 {
 	double value = *(const double *)at;
@@ -255,9 +261,11 @@ show_switch(const void *at)
 }
 
 static json_t *(*const show[])(const void *) = {
-	[TAKES_STRING] = show_string, [TAKES_CHOICE] = show_string, [TAKES_KNOWN] = show_string,
-	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double, [TAKES_FLAG] = show_flag,
-	[TAKES_SWITCH] = show_switch, [TAKES_CALL] = show_pairs, /* set_pair is the only one */
+	[TAKES_STRING] = show_string, [TAKES_CHOICE] = show_string,
+	[TAKES_KNOWN] = show_string,  [TAKES_UINT] = show_uint,
+	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
+	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
+	[TAKES_CALL] = show_pairs, /* set_pair is the only one */
 	[TAKES_NOTHING] = NULL,
 };
 

@@ -1,10 +1,9 @@
-/* The next micro-batch, read, checked and decoded by a thread while this one is computed. The io
- * region is double-buffered: the device computes on one half, the thread fills the other.
- * Rows that are at hand are read by who takes them, when they are taken.
+/* The next micro-batch, read, checked and decoded by a thread while this one is computed. The io region is
+ * double-buffered: the device computes on one half, the thread fills the other. Rows that are in memory already are
+ * read without the thread, when they are taken.
  *
- * One micro-batch is on its way at most. Whoever takes it says which one it wants: one that was
- * read in vain is dropped, so asking is a hint and never changes what is computed. A fault of the
- * data belongs to the micro-batch and comes to light when it is taken. */
+ * One micro-batch is on its way at most. The caller says which one it wants; another that was read ahead is dropped,
+ * so reading ahead never changes what is computed. An error in the data is reported when its micro-batch is taken. */
 #include "runtime/runtime_impl.h"
 
 #include <pthread.h>

@@ -63,7 +63,7 @@ typedef struct {
 	void **buffers; /* room for the arguments of any instruction */
 	double phase_seconds[N_PHASES];
 	bool poison;
-	Observer *observer; /* NULL: nobody wants to know what an instruction took */
+	Observer *observer; /* NULL: instructions are not timed */
 } Executor;
 typedef struct {
 	int64_t index, n; /* micro-batch j of n */

@@ -283,7 +283,7 @@ bind_all(Gradc *run)
 		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
 	RETURN_IF_ERROR(fault);
 	run->train->shuffle = o->shuffle;
-	run->train->seed = (uint64_t)o->seed;
+	run->train->seed = o->seed;
 	RETURN_IF_ERROR(count_steps(run));
 	RETURN_IF_ERROR(reduction_new(run, &run->reduction));
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->prefetch);

@@ -166,11 +166,11 @@ static uint64_t
 init_seed(const Init *i)
 {
 	const char *text = format_info_get(&i->run->format, "init_seed");
-	int64_t seed = i->run->options.seed;
+	uint64_t seed = i->run->options.seed;
 
 	if (text)
-		parse_int(text, &seed);
-	return (uint64_t)seed;
+		parse_uint(text, &seed);
+	return seed;
 }
 
 static void

@@ -185,7 +185,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
 	format_info(w, "has_batch_statistics", "%d", has_batch_statistics(s->m));
 	if (s->o->init_random)
-		format_info(w, "init_seed", "%lld", (long long)s->o->init_seed);
+		format_info(w, "init_seed", "%llu", (unsigned long long)s->o->init_seed);
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;

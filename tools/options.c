@@ -36,7 +36,7 @@ set_init(const OptionUse *u, void *at)
 		return set_rule(u, at);
 	o->init_random = strncmp(value, "random", 6) == 0;
 	if (strcmp(value, "model") == 0 || strcmp(value, "random") == 0 ||
-	    (strncmp(value, "random:", 7) == 0 && parse_int(value + 7, &o->init_seed)))
+	    (strncmp(value, "random:", 7) == 0 && parse_uint(value + 7, &o->init_seed)))
 		return true;
 	diag_error(u->diag, EXIT_USAGE, "%s--init=%s: need model, random, random:SEED or GLOB=HOW",
 	           u->origin, value);

@@ -21,7 +21,7 @@ add_names(json_t *names, Loc loc, bool gradient)
 {
 	if (!loc)
 		return;
-	gradient = gradient || (loc->n_parts && strcmp(loc->text, "grad") == 0);
+	gradient = gradient || loc_is_gradient(loc);
 	for (int i = 0; i < loc->n_parts; i++)
 		add_names(names, loc->parts[i], gradient);
 	if (loc->n_parts == 0)

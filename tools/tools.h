@@ -18,7 +18,8 @@ typedef struct {
 	const KernelPrinter *printer;
 	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
 		wrt, pass_options;
-	int64_t batch, max_accumulate, check_gradients, init_seed;
+	int64_t batch, max_accumulate, check_gradients;
+	uint64_t init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;
 } Options;

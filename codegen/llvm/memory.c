@@ -44,8 +44,8 @@ llvm_plus(const Printer *p, V x, V y)
 	return LLVMBuildAdd(p->b, x, y, "");
 }
 
-/* A place as what all lanes share, what a lane adds for its number, what else differs, and a constant: last, so that
- * places that differ by it alone have all else in common. */
+/* A place as a sum: what all lanes share, what a lane adds for its number, what else differs, and a constant, last, so
+ * that places that differ by it alone have all else in common. */
 typedef struct {
 	V shared, varying; /* NULL: nothing */
 	int64_t step, constant;

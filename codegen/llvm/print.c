@@ -1,6 +1,5 @@
-/* Kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, the rest of them under a mask;
- * a value is a vector where it depends on the loop's variable and a scalar elsewhere. Whoever wants
- * to read the result: gradc dump --stage=llvm. */
+/* Kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, the remainder under a mask. A value is a
+ * vector where it depends on the loop's variable, and a scalar elsewhere. gradc dump --stage=llvm prints the result. */
 #include "codegen/llvm/llvm_impl.h"
 
 #include <ctype.h>

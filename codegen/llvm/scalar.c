@@ -208,7 +208,7 @@ emit_op(Printer *p, const Frame *frame, const LoopStatement *s)
 
 /* ---- conversions */
 
-/* "load_bf16": what makes memory's bits a number, and back; x as it is where there is no such function. */
+/* "load_bf16": from a number's bits in memory to the number, and back; x itself where there is no such function. */
 static V
 by_function(Printer *p, const char *name, DType storage, V x)
 {

@@ -1,6 +1,6 @@
-/* https://onnx.ai/onnx/operators/onnx__Einsum.html: operands are multiplied from left to right;
- * each product is one dot over the labels that nobody needs any more. The axes under an ellipsis
- * are labels of their own, numbered from the right. */
+/* https://onnx.ai/onnx/operators/onnx__Einsum.html: operands are multiplied from left to right; each product is one
+ * dot over the labels that no later operand has. The axes under an ellipsis are labels of their own, numbered from the
+ * right. */
 #include "frontend/onnx/importer.h"
 
 #include <string.h>

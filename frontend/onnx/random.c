@@ -78,7 +78,7 @@ import_dropout(OnnxNode *n)
 	if (n->extra->input && has_input(n, 2) && !want_constant_float(n, 2, &training))
 		return;
 	if (!(ratio >= 0) || ratio >= 1) {
-		report_invalid(n, "a ratio of %g", ratio);
+		report_invalid(n, "a ratio of %g, needs one from 0 to below 1", ratio);
 		return;
 	}
 	if (!training && ratio > 0 && n->im->options->restore_train_mode &&

@@ -266,7 +266,7 @@ conv_grad_input_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 	return lower_element(lw, s.q, &at);
 }
 
-/* The place divided; adds to *inside that there is no rest. */
+/* The place divided; adds to *inside that the remainder is 0. */
 static Affine
 divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
 {

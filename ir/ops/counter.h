@@ -17,7 +17,7 @@ enum { COUNTER_SEED, COUNTER_STEP, COUNTER_OFFSET, N_COUNTER_OPERANDS };
 		"rows", FIELD_INT, offsetof(Attr, counter.rows), NULL, true              \
 	}
 
-/* Reports operands from `first` on that are no u64[], and rows that do not divide the batch axis of `shape`. */
+/* Reports operands from `first` on that are not u64[], and rows that do not divide the batch axis of `shape`. */
 void infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape);
 
 /* The draws of one evaluation, as a function of the index in a result of that shape. */

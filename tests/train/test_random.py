@@ -99,7 +99,7 @@ def test_printers_and_recomputation_draw_the_same(run, model, data, tmp_path):
 
 def test_all_bits_of_the_seed_count(run, model, data, tmp_path):
     exe = compile_model(run, model, ROWS)
-    seeds = [0, 1, 2**53, 2**53 + 1, 2**62 + 1]  # a double has no 2^53 + 1
+    seeds = [0, 1, 2**53, 2**53 + 1, 2**62 + 1, 2**64 - 1]  # a double has no 2^53 + 1
     masks = [tuple(losses([exe], data, tmp_path / "a.jsonl", f"--seed={s}")) for s in seeds]
     assert len(set(masks)) == len(seeds)
 

@@ -1,5 +1,5 @@
 /* Elements smaller than a byte: a part of a kernel stores whole bytes, so that parts that run at the same time never
- * change the same one. That parts store different elements is what a parallel loop promises; here it follows that they
+ * change the same one. A parallel loop promises that its parts store different elements; this check adds that they
  * store different bytes. */
 #include "ir/loop.h"
 
@@ -22,9 +22,9 @@ add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
 	       size_add(*end, reach, end);
 }
 
-/* In each part's turn of `step` elements lies all that it stores; whole turns further away lie those of others. */
+/* Each part stores within its own run of `step` elements; other parts store a multiple of `step` further away. */
 static bool
-by_turns(const Bytes *b, const Affine *place, int64_t step, int64_t per_byte)
+in_own_run(const Bytes *b, const Affine *place, int64_t step, int64_t per_byte)
 {
 	int64_t low, high, all;
 
@@ -56,7 +56,7 @@ term_of(const Affine *place, int64_t coefficient)
 /* Loops of one part count through whole bytes, each element of them: 1 * v + n * w + .., v < n, up to a multiple
  * of a byte; all else moves by bytes. A condition inside of them might leave elements out. */
 static bool
-by_counting(const Bytes *b, const Affine *place, int64_t per_byte)
+fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {
 	int64_t counted = 1;
 	int n_counting = 0, n_bytes = 0;
@@ -89,7 +89,7 @@ stores_whole_bytes(const Bytes *b, const LoopStatement *s)
 	for (int i = 0; i < s->place->n; i++)
 		if (s->place->terms[i].scalar == b->part)
 			step = s->place->terms[i].coefficient;
-	return by_turns(b, s->place, step, 8 / bits) || by_counting(b, s->place, 8 / bits);
+	return in_own_run(b, s->place, step, 8 / bits) || fills_bytes(b, s->place, 8 / bits);
 }
 
 int
