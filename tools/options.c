@@ -227,7 +227,7 @@ static const OptionRow option_rows[] = {
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
 	 .set = set_pass_or_all},
-	{"dump-dir", "DIR", "dumps become files there", TAKES_STRING, AT(dump_dir)},
+	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir)},
 	{"dump-changed", NULL, "dumps after every pass that changed something", TAKES_FLAG,
 	 AT(dump_changed)},
 	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass},
