@@ -11,7 +11,8 @@ typedef struct {
 	Arena *arena;
 	const int *numbers; /* of f's values as printed; made at its first fault */
 	bool ok;
-	bool *seen; /* by value id: defined before this point */
+	bool *seen;   /* by value id: defined before this point */
+	bool *called; /* by function index: by a node of another, or as a surrogate */
 } Verify;
 
 void
@@ -114,6 +115,8 @@ static void
 verify_store(Verify *v, const Node *n, Stores *s)
 {
 	if (n->op == OP_store) {
+		if (v->called[v->f->index])
+			report(v, n, "a store in a function that others call");
 		const State *state = ((StoreAttr *)n->attr)->state;
 		s->began = true;
 		if (!state)
@@ -181,6 +184,13 @@ verify_role(Verify *v, const Function *f)
 	}
 }
 
+/* The function that a field names; NULL: none. */
+static const Function *
+field_function(const Node *n, const Field *field)
+{
+	return field->kind == FIELD_FUNC ? *(Function **)((char *)n->attr + field->offset) : NULL;
+}
+
 static void
 verify_states(Verify *v)
 {
@@ -223,6 +233,24 @@ verify_function(Verify *v, const Function *f)
 		report(v, NULL, "no return at the end");
 }
 
+static void
+find_called(Verify *v)
+{
+	v->called = NEW_ARRAY(v->arena, bool, v->m->functions.n + 1);
+	for_each_function(v->m, f) {
+		if (f->surrogate)
+			v->called[f->surrogate->index] = true;
+		for_each_node(f, n) {
+			for (const Field *field = op_row(n)->fields; field && field->name;
+			     field++) {
+				const Function *callee = field_function(n, field);
+				if (callee)
+					v->called[callee->index] = true;
+			}
+		}
+	}
+}
+
 /* Functions that call each other in a circle cannot be inlined or interpreted. */
 static bool
 calls_in_circle(const Function *f, uint8_t *color)
@@ -234,9 +262,7 @@ calls_in_circle(const Function *f, uint8_t *color)
 		return true;
 	for_each_node(f, n) {
 		for (const Field *field = op_row(n)->fields; field && field->name; field++) {
-			if (field->kind != FIELD_FUNC)
-				continue;
-			const Function *callee = *(Function **)((char *)n->attr + field->offset);
+			const Function *callee = field_function(n, field);
 			if (callee && calls_in_circle(callee, color))
 				return true;
 		}
@@ -251,6 +277,7 @@ module_verify(const Module *m, Diag *diag)
 	Verify v = {.m = m, .diag = diag, .arena = arena_new(), .ok = true};
 	uint8_t *color = NEW_ARRAY(v.arena, uint8_t, m->functions.n + 1);
 
+	find_called(&v);
 	verify_states(&v);
 	for_each_function(m, f)
 		verify_function(&v, f);

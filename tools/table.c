@@ -16,16 +16,51 @@ in_table(const State *s)
 	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
-/* Cuts with an ellipsis; names may be long. */
-static void
-print_cut(const char *text, int width)
+/* The n-th character of UTF-8 text; its end where it has fewer. */
+static const char *
+character_at(const char *text, int n)
 {
-	int n = (int)strlen(text);
+	while (*text && n-- > 0)
+		for (text++; (*text & 0xC0) == 0x80; text++)
+			;
+	return text;
+}
 
+static int
+count_characters(const char *text)
+{
+	int n = 0;
+
+	for (; *text; text = character_at(text, 1))
+		n++;
+	return n;
+}
+
+/* In that many columns, cut with an ellipsis: names may be long, and hold anything. */
+static void
+print_cut(const char *name, int width)
+{
+	Text t = {0};
+
+	text_add_plain(&t, name);
+	int n = count_characters(t.at), head = width / 2;
 	if (n <= width)
-		printf("%-*s", width, text);
+		printf("%s%*s", t.at, width - n, "");
 	else
-		printf("%.*s…%s", width / 2, text, text + n - (width - width / 2 - 1));
+		printf("%.*s…%s", (int)(character_at(t.at, head) - t.at), t.at,
+		       character_at(t.at, n - (width - head - 1)));
+	text_free(&t);
+}
+
+/* A name as it is, with control bytes made visible. */
+static void
+print_name(const char *name)
+{
+	Text t = {0};
+
+	text_add_plain(&t, name);
+	fputs(t.at, stdout);
+	text_free(&t);
 }
 
 static void
@@ -36,7 +71,9 @@ print_row(const State *s)
 	type_print(&t, s->type);
 	printf("  ");
 	print_cut(s->name, 44);
-	printf("  %-18s %-9s  %s\n", t.at, role_of(s), s->why ? s->why : "");
+	printf("  %-18s %-9s  ", t.at, role_of(s));
+	print_name(s->why ? s->why : "");
+	printf("\n");
 	text_free(&t);
 }
 
@@ -44,12 +81,16 @@ static void
 print_ports(const char *what, const ImportPort *at, int n)
 {
 	for (int i = 0; i < n; i++) {
-		printf("  %-7s %s: %s[", what, at[i].name, dtype_info[at[i].dtype].name);
+		printf("  %-7s ", what);
+		print_name(at[i].name);
+		printf(": %s[", dtype_info[at[i].dtype].name);
 		for (int k = 0; k < at[i].rank; k++) {
 			const char *symbol = at[i].symbols[k];
 			printf("%s%lld", k ? "," : "", (long long)at[i].dims[k]);
 			if (symbol)
-				printf(" %s", *symbol ? symbol : "(open)");
+				printf(" ");
+			if (symbol)
+				print_name(*symbol ? symbol : "(open)");
 		}
 		printf("]\n");
 	}
@@ -76,9 +117,10 @@ print_summary(const Session *s, bool full)
 	int rows = 0, at = 0;
 	int64_t trainable = 0, all = 0;
 
-	printf("%s: ONNX IR %lld, opset %lld, %s, %d nodes\n", s->o->input,
-	       (long long)im->ir_version, (long long)im->opset, im->producer ? im->producer : "",
-	       im->n_nodes);
+	printf("%s: ONNX IR %lld, opset %lld, ", s->o->input, (long long)im->ir_version,
+	       (long long)im->opset);
+	print_name(im->producer ? im->producer : "");
+	printf(", %d nodes\n", im->n_nodes);
 	for (int i = 0; i < im->bindings.n; i++) {
 		const ImportBinding *b = &im->bindings.at[i];
 		if (im->bindings.n > 1)

@@ -236,3 +236,20 @@ def test_an_input_with_an_equals_sign(run, models, tmp_path):
         results.append(reference.results(tmp_path / engine)["logits"])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
     assert results[0].shape == (4, 10)
+
+
+def test_the_table_shows_any_name(gradc, tmp_path):
+    """Long names are cut between characters, and control bytes of names do not reach the terminal."""
+    weight, x = "é" * 150, "\x1b[31mx\n"
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", [x, weight], ["y"])], "g",
+        [onnx.helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, ["\x1bbatch", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), weight)])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8,
+                                   producer_name="\x1b[2J")
+    onnx.save(model, tmp_path / "m.onnx")
+    done = subprocess.run([gradc, "check", tmp_path / "m.onnx"], capture_output=True)
+    text = done.stdout.decode()  # valid UTF-8
+    assert done.returncode == 0 and "\x1b" not in text and "\\x1B[31mx" in text
+    assert re.search("  é+…é+  f32", text)
