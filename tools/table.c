@@ -42,6 +42,7 @@ print_cut(const char *name, int width)
 {
 	Text t = {0};
 
+	text_add(&t, "");
 	text_add_plain(&t, name);
 	int n = count_characters(t.at), head = width / 2;
 	if (n <= width)
@@ -58,6 +59,7 @@ print_name(const char *name)
 {
 	Text t = {0};
 
+	text_add(&t, "");
 	text_add_plain(&t, name);
 	fputs(t.at, stdout);
 	text_free(&t);
