@@ -213,6 +213,9 @@ check_hole(const Format *f, int i)
 	if (e->rank != f->states[e->state].rank)
 		return FAULT("export %d: rank %u, its state has %u", i, e->rank,
 		             f->states[e->state].rank);
+	if (e->block < 1 ||
+	    format_elements(f, f->states[e->state].first_dim, e->rank) % e->block != 0)
+		return FAULT("export %d: blocks of %lld elements", i, (long long)e->block);
 	for (uint32_t k = 0; k < e->rank; k++)
 		if (e->perm[k] < e->rank)
 			seen |= 1u << e->perm[k];

@@ -7,9 +7,9 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 5
-#define GRADC_ABI 3
-#define GRADC_ABI_NAME "gradc_abi_3" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 6
+#define GRADC_ABI 4
+#define GRADC_ABI_NAME "gradc_abi_4" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -208,8 +208,8 @@ typedef struct {
 /* The exported model is literal bytes with holes. */
 typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
-	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i]; then
-	                  `times` times again */
+	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i]; each
+	                  `block` of its elements, then `times` times again */
 	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
 	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
 	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
@@ -220,6 +220,7 @@ typedef struct {
 	uint32_t file;         /* 0: FILE.onnx, 1: FILE.onnx.data */
 	int64_t offset, bytes; /* literal; length: offset = base */
 	uint32_t state, dtype, times, rank;
+	int64_t block; /* elements; divides the state's */
 	uint8_t perm[MAX_RANK];
 } ExportRecord;
 

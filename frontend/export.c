@@ -62,9 +62,12 @@ tensor_hole(Export *e, const Weight *w, int file)
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 	int64_t copies = 1;
 
-	for (int i = 0; i < w->expanded; i++)
+	for (int i = w->expanded_from; i < w->expanded_to; i++)
 		copies *= w->data.dims[i];
 	r.times = (uint32_t)(copies - 1);
+	r.block = w->expanded_to || w->data.n == 0 ? 1 : w->data.n;
+	for (int i = w->expanded_to; w->expanded_to && i < w->data.rank; i++)
+		r.block *= w->data.dims[i];
 	for (int i = 0; i < w->data.rank; i++)
 		r.perm[i] = (uint8_t)(w->transposed ? w->data.rank - 1 - i : i);
 	flush(e, file);

@@ -67,13 +67,23 @@ typedef struct {
 	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
 } ImportBinding;
 
+/* A float tensor of which the file does not say whether it is a parameter. */
+typedef struct {
+	const char *name;
+	const char *reasons_for, *reasons_against; /* that it is one */
+	const char *option;                        /* that settles it otherwise than the table */
+	const State *state;                        /* NULL: a constant of the graph */
+} ImportDoubt;
+
 typedef struct {
 	const char *path;
 	int64_t ir_version, opset; /* of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	VEC(const char *) repairs; /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList repairs;      /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;        /* what a person should know of the file before training */
+	VEC(ImportDoubt) doubts; /* in file order */
 	/* state id -> dtype of its tensor in the file */
 	VEC(DType) state_dtypes;
 	struct Model *model; /* the parsed file */

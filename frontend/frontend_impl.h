@@ -51,6 +51,22 @@ typedef enum {
 	WEIGHT_STATISTIC, /* running mean or variance */
 	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
 } WeightKind;
+/* Where an initializer comes from, says the exporter. */
+#define ORIGIN_PARAMETER "PARAMETER"
+#define ORIGIN_BUFFER "BUFFER"
+#define ORIGIN_CONSTANT "CONSTANT_TENSOR"
+typedef struct {
+	const char *
+		kind; /* of the module's own tensor: an ORIGIN_...; NULL: it had none of that name */
+	bool folded;  /* computed when exporting */
+	VEC(const char *) from; /* ... from these parameters of the module, among others */
+	int steps;              /* values that it was computed from, one after the other */
+	bool expanded;          /* one of them repeats another */
+} Origin;
+/* Nobody can tell from the file whether a tensor is a parameter. */
+typedef struct {
+	const char *reasons_for, *reasons_against; /* that it is one */
+} Doubt;
 /* A float tensor of the graph: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;
 struct Weight {
@@ -58,13 +74,15 @@ struct Weight {
 	const TensorProto *tensor; /* where its elements are */
 	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
 	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
-	const char *spec;          /* what metadata calls it: "PARAMETER", "BUFFER"; NULL */
+	const Origin *origin;      /* what metadata say of it; NULL: nothing */
 	TensorData data;
 	WeightKind kind;
 	const char *why;
-	Weight *tied;     /* shares that one's state ... */
-	bool transposed;  /* ... as its transpose; of rank 2 then */
-	int expanded;     /* leading axes along which it repeats: the state has 1 there */
+	const Doubt *doubt; /* NULL: none */
+	Weight *tied;       /* shares that one's state ... */
+	bool transposed;    /* ... as its transpose; of rank 2 then */
+	int expanded_from,
+		expanded_to; /* along these axes it repeats, the last excluded: the state has 1 there */
 	bool as_constant; /* read as a constant; the state is there for the table only */
 	State *state;
 };
@@ -94,6 +112,8 @@ struct Model {
 /* ---- nodes.c */
 /* The name of a node in locations: its own, else its first output's. */
 const char *node_location(const NodeProto *p);
+/* Length of the path of the module whose call the node belongs to; 0: unknown. */
+size_t node_module(const NodeProto *p, const char **path);
 /* Do both belong to calls of one module, as PyTorch's exporters name them? */
 bool node_same_module(const NodeProto *a, const NodeProto *b);
 
@@ -215,9 +235,13 @@ typedef struct {
 	StrMap *readers;    /* name -> Readers */
 	StrMap *producers;  /* name -> FlatNode that makes it */
 	StrMap *inputs;     /* name -> ValueInfoProto of the graph's inputs */
-	StrMap *specs;      /* name -> what metadata calls it */
+	StrMap *origins;    /* name of an initializer -> Origin */
+	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
+	StringList signed_parameters; /* those of them that are parameters */
+	bool tells_folding;           /* the exporter says from what it computed tensors */
 	IntMap *main_nodes; /* addresses of the main graph's nodes: not those of functions */
-	VEC(const char *) log;
+	StringList log;     /* "repair: what it did" */
+	StringList notes;   /* what a person should know of the file before training */
 } Repairs;
 bool repair_enabled(const ImportOptions *options, const char *name);
 Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
@@ -228,19 +252,41 @@ int final_readers(const Repairs *r, const char *name, Reader *out, int max);
 /* "repair: text" for the table before training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
 bool node_is(const FlatNode *n, const char *op);
-/* Sets kind and why. */
+/* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);
-bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
 
+/* ---- names.c */
+bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
+/* dynamo's exporter names a value after the function that made it: zeros_3, new_full; expand, repeat_1. */
+bool name_is_creation(const char *name);
+bool name_is_expansion(const char *name);
+/* As people name what they train: a path, or with a word for it. */
+bool name_is_like_parameter(const char *name);
+bool
+name_is_learned_number(const char *name); /* the same of a single number: logit_scale, act.alpha */
+bool name_is_scale(const char *name);
+bool name_is_private(const char *name); /* its last part begins with _, as buffers' names may */
+
+/* ---- origins.c */
+void origins_read(Repairs *r);
+bool origin_is(const Weight *w, const char *kind);
+/* What it was computed from is nowhere else in the file. */
+bool origin_is_all_there_is(const Repairs *r, const Weight *w);
+/* "computed from a, b when exported: ..." */
+const char *origin_text(const Repairs *r, const Weight *w);
+
+/* ---- findings.c: what the exporter changed without a trace, as notes. */
+void findings_note(Repairs *r);
+
 /* ---- table_values.c */
 /* More than one axis is longer than 1. */
 bool values_are_wide(const TensorData *t);
-/* Leading axes along which it repeats, all but the last at most; 0: none. */
-int values_expanded(const TensorData *t);
+/* Are all that lie along the axis the same? */
+bool values_repeat(const TensorData *t, int axis);
 /* 0 and very negative numbers: what is added before a softmax. */
 bool values_are_mask(const TensorData *t);
 /* Ones and zeros. */

@@ -42,7 +42,7 @@ expand(Importer *im, const Weight *w, Value *v)
 {
 	Ints shape = weight_shape(w);
 
-	if (shape.at[0] == im->baked_batch)
+	if (w->expanded_from == 0 && shape.at[0] == im->baked_batch)
 		shape.at[0] = im->options->batch;
 	return b_broadcast_to(&im->b, v, shape);
 }
@@ -55,7 +55,7 @@ weight_value(Importer *im, const Weight *w)
 	if (!home->state || w->as_constant)
 		return constant_of(im, w->tensor);
 	Value *v = function_state(im->b.f, home->state);
-	if (w->expanded)
+	if (w->expanded_to)
 		return expand(im, w, v);
 	return w->transposed ? b_transpose(&im->b, v, (Ints){.n = 2, .at = {1, 0}}) : v;
 }
@@ -320,6 +320,24 @@ import_bindings(Importer *im, ImportInfo *info)
 			import_function(im, info);
 }
 
+/* The elements without the copies along expanded axes: the first of each block's copies. */
+static const void *
+state_data(Module *m, const Weight *w, Type type)
+{
+	int64_t block = 1, copies = 1;
+
+	if (!w->expanded_to || w->expanded_from == 0)
+		return w->data.data;
+	for (int i = w->data.rank - 1; i >= w->expanded_from; i--)
+		*(i < w->expanded_to ? &copies : &block) *= w->data.dims[i];
+	int64_t bytes = dtype_bytes(w->data.dtype, block);
+	char *out = arena_alloc(m->arena, (size_t)type_bytes(type));
+	for (int64_t i = 0; i < type->n / block; i++)
+		memcpy(out + i * bytes, (const char *)w->data.data + i * copies * bytes,
+		       (size_t)bytes);
+	return out;
+}
+
 static void
 make_state(Module *m, ImportInfo *info, Weight *w)
 {
@@ -331,7 +349,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT}};
 	Ints shape = weight_shape(w);
 
-	for (int i = 0; i < w->expanded; i++)
+	for (int i = w->expanded_from; i < w->expanded_to; i++)
 		shape.at[i] = 1;
 	Type type = type_new(m, w->data.dtype, shape.n, shape.at);
 	State *s = state_new(m, module_fresh_name(m, w->name), type, rows[w->kind].kind,
@@ -340,11 +358,30 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	s->trainable = s->decay = w->kind == WEIGHT_PARAMETER;
 	s->lr_scale = 1;
 	s->init = w->data.data ? INIT_DATA : INIT_ZEROS;
-	s->data = w->data.data ? tensor_borrow(m, type, w->data.data) : NULL;
+	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, w, type)) : NULL;
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;
 	vec_push(m->arena, &info->base.state_dtypes, w->data.dtype);
+}
+
+/* Who settles it: --train what was held for a constant, --freeze what was held for a parameter. */
+static void
+add_doubt(Module *m, ImportInfo *info, const Weight *w)
+{
+	bool trains = w->kind == WEIGHT_PARAMETER;
+	ImportDoubt doubt = {.name = w->name, .state = w->state};
+	Text option = {0};
+
+	if (!w->doubt || w->tied)
+		return;
+	doubt.reasons_for = w->doubt->reasons_for;
+	doubt.reasons_against = w->doubt->reasons_against;
+	text_add(&option, trains ? "--freeze=" : "--train=");
+	text_add_shell_word(&option, w->name);
+	doubt.option = arena_strdup(m->arena, option.at);
+	text_free(&option);
+	vec_push(m->arena, &info->base.doubts, doubt);
 }
 
 static ImportInfo *
@@ -421,6 +458,10 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	}
 	for (int i = 0; i < im.repairs->log.n; i++)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);
+	for (int i = 0; i < im.repairs->notes.n; i++)
+		vec_push(m->arena, &info->base.notes, im.repairs->notes.at[i]);
+	for (int i = 0; i < im.repairs->list.n; i++)
+		add_doubt(m, info, im.repairs->list.at[i]);
 	arena_free(scratch);
 	if (diag_errors(diag) == before)
 		return m;

@@ -25,10 +25,10 @@ metadata(const NodeProto *p, const char *key)
 	return "";
 }
 
-/* Length of the module's path, whose call the node belongs to. dynamo's files say it: "['', 'mlp', 'mlp.fc', 'linear_1']";
+/* dynamo's files say it: "['', 'mlp', 'mlp.fc', 'linear_1']";
  * TorchScript's put it before the operator, numbered by its calls: "/mlp/fc_1/MatMul". */
-static size_t
-module_path(const NodeProto *p, const char **path)
+size_t
+node_module(const NodeProto *p, const char **path)
 {
 	const char *scopes = metadata(p, "pkg.torch.onnx.name_scopes"), *end = strrchr(scopes, ',');
 	size_t digits = 0, n;
@@ -50,9 +50,9 @@ bool
 node_same_module(const NodeProto *a, const NodeProto *b)
 {
 	const char *x, *y;
-	size_t n = module_path(a, &x);
+	size_t n = node_module(a, &x);
 
-	return n > 0 && n == module_path(b, &y) && !memcmp(x, y, n);
+	return n > 0 && n == node_module(b, &y) && !memcmp(x, y, n);
 }
 
 void

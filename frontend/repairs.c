@@ -132,20 +132,11 @@ final_readers(const Repairs *r, const char *name, Reader *out, int max)
 	return collect(r, name, out, 0, max, 8);
 }
 
-/* ---- metadata: torch's dynamo exporter says what each initializer was */
 static void
-index_metadata(Repairs *r)
+index_inputs(Repairs *r)
 {
 	const GraphProto *g = r->model->proto->graph;
 
-	for (size_t i = 0; i < g->n_value_info; i++) {
-		const ValueInfoProto *v = g->value_info[i];
-		for (size_t k = 0; v->name && k < v->n_metadata_props; k++) {
-			const Onnx__StringStringEntryProto *p = v->metadata_props[k];
-			if (p->key && p->value && strstr(p->key, "InputSpec.kind"))
-				strmap_put(r->specs, v->name, p->value);
-		}
-	}
 	for (size_t i = 0; i < g->n_input; i++)
 		strmap_put(r->inputs, g->input[i]->name, g->input[i]);
 }
@@ -168,7 +159,7 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 	w->name = name;
 	w->tensor = t;
 	w->data = data;
-	w->spec = strmap_get(r->specs, name);
+	w->origin = strmap_get(r->origins, name);
 	strmap_put(r->weights, name, w);
 	vec_push(r->arena, &r->list, w);
 	return w;
@@ -248,8 +239,11 @@ note_verdict(Repairs *r, const Weight *w)
 		repairs_note(r, "tables", "%s is frozen: %s", name, w->why);
 	if (w->kind != WEIGHT_PARAMETER)
 		return;
-	if (w->expanded)
-		repairs_note(r, "ties", "%s repeats along its first %d axes", name, w->expanded);
+	if (w->expanded_to == w->expanded_from + 1)
+		repairs_note(r, "ties", "%s repeats along axis %d", name, w->expanded_from);
+	else if (w->expanded_to)
+		repairs_note(r, "ties", "%s repeats along axes %d to %d", name, w->expanded_from,
+		             w->expanded_to - 1);
 	if (w->identity && w->tied)
 		return;
 	if (w->identity)
@@ -335,10 +329,12 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .readers = strmap_new(arena),
 	               .producers = strmap_new(arena),
 	               .inputs = strmap_new(arena),
-	               .specs = strmap_new(arena),
+	               .origins = strmap_new(arena),
+	               .signature = strmap_new(arena),
 	               .main_nodes = intmap_new(arena)};
 	check_names(r);
-	index_metadata(r);
+	index_inputs(r);
+	origins_read(r);
 	index_nodes(r);
 	add_initializers(r);
 	if (repair_enabled(options, "constants"))
@@ -349,5 +345,6 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	if (repair_enabled(options, "ties"))
 		repairs_tie(r);
 	say_all(r);
+	findings_note(r);
 	return r;
 }

@@ -2,8 +2,8 @@
  * tried in order; the first that fits decides, and says why. */
 #include "frontend/frontend_impl.h"
 
+#include <math.h>
 #include <string.h>
-#include <strings.h>
 
 enum { MAX_READERS = 64, MAX_STEPS = 16 };
 
@@ -62,6 +62,8 @@ static const Place filling_roles[] = {
 };
 /* Inputs that scale, and those that are added. */
 static const Place factor_roles[] = {{"Mul", 3}, {"Div", 3}};
+/* Inputs where ones are a mask that hides nothing. */
+static const Place joining_roles[] = {{"Einsum", 7}, {"Where", 6}, {"Mul", 3}};
 static const Place term_roles[] = {{"Add", 3}, {"Sub", 3}};
 /* Inputs that a layer takes: zeros there are the first state of a recurrence, whatever else reads them. */
 static const Place layer_roles[] = {{"MatMul", 1}, {"Gemm", 1}};
@@ -102,71 +104,6 @@ any_in(const Case *c, const Place *roles, int n)
 }
 
 static bool
-has_word(const char *name, const char *word)
-{
-	size_t n = strlen(word);
-
-	for (; *name; name++)
-		if (!strncasecmp(name, word, n))
-			return true;
-	return false;
-}
-
-/* The word alone, or with a number behind it; no word: a number. */
-static bool
-is_numbered(const char *name, const char *word)
-{
-	size_t n = strlen(word);
-
-	return !strncasecmp(name, word, n) && name[n + strspn(name + n, "0123456789")] == 0;
-}
-
-bool
-name_is_generated(const char *name)
-{
-	static const char *const words[] = {"",        "val_", "const_", "constant",
-	                                    "tensor_", "t_",   "v_"};
-
-	if (!strncmp(name, "onnx::", 6) || strstr(name, "_output_") || strstr(name, "Constant_"))
-		return true;
-	for (int i = 0; i < COUNT(words); i++)
-		if (is_numbered(name, words[i]))
-			return true;
-	return false;
-}
-
-/* dynamo's exporter names a value after the function that made it. */
-static bool
-named_by_creation(const char *name)
-{
-	static const char *const words[] = {"zeros",      "ones",      "full",
-	                                    "new_zeros",  "new_ones",  "new_full",
-	                                    "zeros_like", "ones_like", "full_like"};
-
-	for (int i = 0; i < COUNT(words); i++)
-		if (!strcmp(name, words[i]) ||
-		    (!strncmp(name, words[i], strlen(words[i])) && name[strlen(words[i])] == '_' &&
-		     is_numbered(name + strlen(words[i]) + 1, "")))
-			return true;
-	return false;
-}
-
-/* As people name what they train: a path, or with a word for it. */
-static bool
-named_like_parameter(const char *name)
-{
-	static const char *const words[] = {"weight", "bias",  "scale",       "gamma",
-	                                    "beta",   "alpha", "temperature", "kernel"};
-
-	if (name_is_generated(name))
-		return false;
-	for (int i = 0; i < COUNT(words); i++)
-		if (has_word(name, words[i]))
-			return true;
-	return strchr(name, '.') && !strchr(name, '/');
-}
-
-static bool
 from_pytorch(const Repairs *r)
 {
 	const char *producer = r->model->proto->producer_name;
@@ -177,10 +114,10 @@ from_pytorch(const Repairs *r)
 bool
 weight_made_by_exporter(const Repairs *r, const Weight *w)
 {
-	if (!from_pytorch(r) || w->spec)
+	if (!from_pytorch(r) || (w->origin && w->origin->kind))
 		return false;
 	for (int i = 0; i < r->list.n; i++)
-		if (r->list.at[i]->spec)
+		if (r->list.at[i]->origin)
 			return true;
 	return w->constant || name_is_generated(w->name);
 }
@@ -295,25 +232,59 @@ rule_unused(Case *c)
 	return c->n == 0;
 }
 
+/* Fresh weights may be equal to fresh statistics: the exporter then joins the two. */
 static bool
 rule_statistic(Case *c)
 {
 	static const Place running[] = {{"BatchNormalization", 24}};
 
-	return any_in(c, running, 1);
+	if (!any_in(c, running, COUNT(running)))
+		return false;
+	c->w->why = "running statistics of BatchNormalization";
+	if (all_in(c, running, COUNT(running)))
+		return true;
+	c->w->why = "running statistics of BatchNormalization and a weight, in one tensor: "
+		    "export with optimize=False to train it";
+	diag_warning(c->r->diag,
+	             "%s: %s holds running statistics of BatchNormalization, and other nodes read "
+	             "it, too: it is not trained",
+	             c->r->model->path, quoted(c->r->model, c->w->name));
+	diag_hint(c->r->diag, "the exporter merged equal tensors; export with optimize=False");
+	return true;
 }
 
 static bool
 rule_declared_parameter(Case *c)
 {
-	return c->w->spec && !strcmp(c->w->spec, "PARAMETER");
+	return origin_is(c->w, ORIGIN_PARAMETER);
 }
 
 static bool
 rule_declared_buffer(Case *c)
 {
-	return c->w->spec && c->w->data.n > 1 &&
-	       (!strcmp(c->w->spec, "BUFFER") || !strcmp(c->w->spec, "CONSTANT_TENSOR"));
+	return origin_is(c->w, ORIGIN_BUFFER) || origin_is(c->w, ORIGIN_CONSTANT);
+}
+
+/* Made of parameters, not only of their sizes. */
+static bool
+rule_computed(Case *c)
+{
+	double value;
+
+	if (!c->w->origin || c->w->origin->from.n == 0)
+		return false;
+	if (c->w->data.n == 1 && !origin_is_all_there_is(c->r, c->w))
+		return false;
+	if (tensor_constant_valued(&c->w->data, &value) && name_is_creation(c->w->name))
+		return false;
+	c->w->why = origin_text(c->r, c->w);
+	return true;
+}
+
+static bool
+rule_computed_of_none(Case *c)
+{
+	return c->w->origin && c->w->origin->folded && c->w->origin->from.n == 0;
 }
 
 /* By --train, which names it: a pattern is for what are parameters already. */
@@ -327,24 +298,64 @@ rule_asked_for(Case *c)
 	return name && *name;
 }
 
-/* One element: a parameter in a weight's place, by its name, or added to a product. */
+/* Added to a product, as the bias of one channel. */
 static bool
-rule_scalar(Case *c)
+is_bias(const Case *c)
 {
-	if (c->w->data.n > 1 ||
-	    (!c->w->constant && (named_like_parameter(c->w->name) || named_by_module(c))))
-		return false;
-	if (c->w->data.rank > 0 && any_in(c, weight_roles, COUNT(weight_roles)))
-		return false;
-	for (int i = 0; i < c->n && c->w->data.rank > 0; i++) {
+	for (int i = 0; i < c->n; i++) {
 		const NodeProto *p = c->readers[i].node->proto;
 		if (!node_is(c->readers[i].node, "Add") || p->n_input != 2)
 			continue;
 		const FlatNode *other = strmap_get(c->r->producers, p->input[!c->readers[i].input]);
 		if (other && node_is(other, "MatMul"))
-			return false;
+			return true;
 	}
-	return true;
+	return false;
+}
+
+static double
+number(const Case *c)
+{
+	return c->w->data.data ? dtype_load_float(c->w->data.dtype, c->w->data.data, 0) : 0;
+}
+
+/* Root of a whole number, or of one over it, as attention and embeddings are scaled by. */
+static bool
+is_root_of_size(double x)
+{
+	double size = fabs(x) > 1 ? x * x : 1 / (x * x);
+
+	return size > 1.5 && fabs(size - round(size)) < 1e-5 * size;
+}
+
+/* One element that nothing calls a parameter: it is in no weight's place, and its name is none of a learned number. */
+static bool
+rule_scalar(Case *c)
+{
+	const Weight *w = c->w;
+
+	if (w->data.n > 1)
+		return false;
+	if (w->data.rank > 0 && !name_is_private(w->name) &&
+	    (any_in(c, weight_roles, COUNT(weight_roles)) || is_bias(c)))
+		return false;
+	return w->constant || w->origin || !name_is_learned_number(w->name) ||
+	       (name_is_scale(w->name) && is_root_of_size(number(c)));
+}
+
+/* spectral_norm's vectors: `weight_u` and `weight_v` beside `weight_orig`, `_u` and `_v` under `parametrizations`. */
+static bool
+rule_power_iteration(Case *c)
+{
+	const char *name = c->w->name;
+	size_t n = strlen(name);
+
+	if (!from_pytorch(c->r) || n < 2 ||
+	    (strcmp(name + n - 2, "_u") && strcmp(name + n - 2, "_v")))
+		return false;
+	const char *original = arena_printf(c->r->arena, "%.*s_orig", (int)n - 2, name);
+	return (name_is_private(name) && strstr(name, "parametrizations.")) ||
+	       repairs_weight(c->r, original);
 }
 
 static bool
@@ -360,6 +371,13 @@ is_mask_shaped(const TensorData *t)
 	return t->rank == 4 && t->dims[1] == 1;
 }
 
+/* Called by the module's or the person's name for it. */
+static bool
+is_named(const Case *c)
+{
+	return name_is_like_parameter(c->w->name) || named_by_module(c);
+}
+
 /* Of one value: read as data; or made by the exporter, and either said to be by its name, or no parameter as it began. A
  * scale of each channel has one long axis, so what scales and has more is none; zeros that a layer takes as its input are
  * a first state; zeros that are added hide nothing. */
@@ -371,14 +389,15 @@ rule_filling(Case *c)
 	if (!tensor_constant_valued(&c->w->data, &value))
 		return false;
 	if (all_in(c, filling_roles, COUNT(filling_roles)))
-		return !named_like_parameter(c->w->name);
+		return !is_named(c);
 	if (!weight_made_by_exporter(c->r, c->w))
 		return false;
-	if (named_by_creation(c->w->name))
+	if (name_is_creation(c->w->name))
 		return true;
 	if (!values_are_wide(&c->w->data))
 		return false;
 	return all_in(c, factor_roles, COUNT(factor_roles)) ||
+	       (value == 1 && all_in(c, joining_roles, COUNT(joining_roles))) ||
 	       (value == 0 && any_in(c, layer_roles, COUNT(layer_roles))) ||
 	       (value == 0 && (c->w->constant || is_mask_shaped(&c->w->data)) &&
 	        all_in(c, term_roles, COUNT(term_roles)));
@@ -416,7 +435,7 @@ rule_plain_norm(Case *c)
 			return false;
 		if (layer ? !weight_made_by_exporter(c->r, c->w)
 		          : !followed_by_scale(c->r, reader->node->proto) &&
-		                    named_like_parameter(c->w->name))
+		                    name_is_like_parameter(c->w->name))
 			return false;
 	}
 	return true;
@@ -467,30 +486,162 @@ rule_generated_copy(Case *c)
 	       name_is_generated(c->w->name);
 }
 
+/* What stands in a Constant node was a number or a table where the model was traced, if nothing else speaks for it. */
+static bool
+rule_written_down(Case *c)
+{
+	double value;
+
+	return c->w->constant && !is_named(c) &&
+	       (!any_in(c, weight_roles, COUNT(weight_roles)) ||
+	        (tensor_constant_valued(&c->w->data, &value) && from_pytorch(c->r)));
+}
+
+/* The exporter says what it computed from parameters, and of this nothing. Rewritten layers are in weights' places. */
+static bool
+rule_untold(Case *c)
+{
+	return c->r->tells_folding && !c->w->origin && from_pytorch(c->r) &&
+	       !any_in(c, weight_roles, COUNT(weight_roles));
+}
+
+/* ---- doubts: where neither metadata nor a person has said what the tensor is */
+typedef struct {
+	bool (*holds)(Case *c);
+	Doubt doubt;
+} DoubtRow; /* the first that holds is told; a list ends in an empty row */
+
+static bool
+is_all(Case *c)
+{
+	return c->w->data.n > 1;
+}
+
+static bool
+is_named_tensor(Case *c)
+{
+	return c->w->data.n > 1 && is_named(c);
+}
+
+static bool
+is_named_number(Case *c)
+{
+	return is_named(c) && !is_root_of_size(number(c));
+}
+
+static bool
+is_learned_number(Case *c)
+{
+	return c->w->data.n == 1 && name_is_learned_number(c->w->name);
+}
+
+static bool
+is_computed(Case *c)
+{
+	return c->w->origin && c->w->origin->from.n > 0;
+}
+
+/* PyTorch's TorchScript exporter folds what it computes from parameters and buffers into initializers, the rest into
+ * Constant nodes. */
+static bool
+is_nameless(Case *c)
+{
+	return weight_made_by_exporter(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
+	       !any_in(c, weight_roles, COUNT(weight_roles));
+}
+
+static bool
+is_nameless_number(Case *c)
+{
+	return is_nameless(c) && !is_root_of_size(number(c));
+}
+
+static bool
+is_in_constant_node(Case *c)
+{
+	return c->w->constant && c->w->data.n > 1 && from_pytorch(c->r);
+}
+
+static bool
+is_written_down(Case *c)
+{
+	double value;
+
+	return c->w->data.n > 1 && !tensor_constant_valued(&c->w->data, &value);
+}
+
+#define NUMBER_OF_CODE "in a Constant node, as numbers of the model's code are"
+static const DoubtRow doubts_of_number[] = {
+	{is_computed,
+         {"computed from parameters", "maybe from their sizes only: they are in the file, too"}},
+	{is_nameless_number,
+         {"computed by the exporter, as from a learned number", "one number whose name is lost"}},
+	{is_named_number, {"its name", "one number"}},
+	{0},
+};
+static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
+static const DoubtRow doubts_of_constant_node[] = {
+	{is_written_down, {"its values differ", NUMBER_OF_CODE}}, {0}};
+static const DoubtRow doubts_of_untold[] = {
+	{is_all, {"a layer reads it", "the metadata tell of parameters, and not of this one"}},
+	{0}};
+static const DoubtRow doubts_of_parameter[] = {
+	{is_nameless,
+         {"computed by the exporter, as from a parameter",
+          "maybe from a buffer: its name is lost"}},
+	{is_in_constant_node, {"in a weight's place", NUMBER_OF_CODE}},
+	{is_learned_number, {"its name", "one number"}},
+	{0},
+};
+
+static const Doubt *
+find_doubt(Case *c, const DoubtRow *row)
+{
+	for (; row && row->holds; row++)
+		if (row->holds(c))
+			return &row->doubt;
+	return NULL;
+}
+
 typedef struct {
 	bool (*holds)(Case *c);
 	WeightKind kind;
 	bool as_constant;
-	const char *why;
+	const char *why;    /* NULL: the rule says it itself */
 	const char *repair; /* that switches the rule off */
+	const DoubtRow *doubts;
 } Rule;
+#define TABLE(rule, why, doubts)                                 \
+	{                                                        \
+		rule, WEIGHT_TABLE, false, why, "tables", doubts \
+	}
+#define CONSTANT_TABLE(rule, why, doubts)                       \
+	{                                                       \
+		rule, WEIGHT_TABLE, true, why, "tables", doubts \
+	}
 static const Rule rules[] = {
-	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL},
-	{rule_statistic, WEIGHT_STATISTIC, false, "running statistics of BatchNormalization", NULL},
-	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL},
-	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL},
-	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL},
-	{rule_declared_buffer, WEIGHT_TABLE, false, "a buffer, says its metadata", "tables"},
-	{rule_steering, WEIGHT_TABLE, true, "steers an operator", "tables"},
-	{rule_plain_norm, WEIGHT_TABLE, true, "ones and zeros of a plain normalization", "tables"},
-	{rule_frequencies, WEIGHT_TABLE, false, "frequencies: meets positions, then Sin and Cos",
-         "tables"},
-	{rule_waves, WEIGHT_TABLE, false, "sines and cosines of positions", "tables"},
-	{rule_ramp, WEIGHT_TABLE, false, "ramps along positions", "tables"},
-	{rule_mask, WEIGHT_TABLE, false, "a mask", "tables"},
-	{rule_input_norm, WEIGHT_TABLE, false, "normalizes an input", "tables"},
-	{rule_filling, WEIGHT_TABLE, true, "one value that fills", "tables"},
-	{rule_generated_copy, WEIGHT_TABLE, false, "--no-repair=transposes", NULL},
+	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
+	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
+	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
+	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
+         NULL},
+	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},
+	TABLE(rule_declared_buffer, "a buffer, says its metadata", NULL),
+	TABLE(rule_power_iteration, "a buffer of spectral_norm", NULL),
+	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL, doubts_of_number},
+	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata", NULL),
+	CONSTANT_TABLE(rule_steering, "steers an operator", NULL),
+	CONSTANT_TABLE(rule_plain_norm, "ones and zeros of a plain normalization", NULL),
+	TABLE(rule_frequencies, "frequencies: meets positions, then Sin and Cos", NULL),
+	TABLE(rule_waves, "sines and cosines of positions", doubts_of_table),
+	TABLE(rule_ramp, "ramps along positions", doubts_of_table),
+	TABLE(rule_mask, "a mask", doubts_of_table),
+	TABLE(rule_input_norm, "normalizes an input", NULL),
+	CONSTANT_TABLE(rule_filling, "one value that fills", doubts_of_table),
+	TABLE(rule_written_down, "in a Constant node, in no weight's place",
+              doubts_of_constant_node),
+	TABLE(rule_untold, "of no parameter, by the metadata of the others", doubts_of_untold),
+	{rule_generated_copy, WEIGHT_TABLE, false, "--no-repair=transposes", NULL, NULL},
 };
 
 void
@@ -505,10 +656,12 @@ weight_judge(Repairs *r, Weight *w)
 			continue;
 		w->kind = rule->kind;
 		w->as_constant = rule->as_constant;
-		w->why = rule->why;
+		w->why = rule->why ? rule->why : w->why;
+		w->doubt = find_doubt(&c, rule->doubts);
 		return;
 	}
 	w->kind = WEIGHT_PARAMETER;
+	w->doubt = find_doubt(&c, doubts_of_parameter);
 	w->why = arena_printf(r->arena, "read by %.100s",
 	                      c.n ? c.readers[0].node->proto->op_type : "the outputs");
 }

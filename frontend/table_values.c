@@ -18,28 +18,20 @@ values_are_wide(const TensorData *t)
 	return wide > 1;
 }
 
-/* Nothing but the first `row` elements, again and again. */
-static bool
-repeats(const TensorData *t, int64_t row)
+bool
+values_repeat(const TensorData *t, int axis)
 {
-	for (int64_t i = row; i < t->n; i++)
+	int64_t inner = 1, n = t->dims[axis];
+
+	for (int i = axis + 1; i < t->rank; i++)
+		inner *= t->dims[i];
+	for (int64_t i = 0; t->data && i < t->n; i++) {
+		int64_t first = i / (n * inner) * (n * inner) + i % inner;
 		if (dtype_load_float(t->dtype, t->data, i) !=
-		    dtype_load_float(t->dtype, t->data, i % row))
+		    dtype_load_float(t->dtype, t->data, first))
 			return false;
-	return row < t->n;
-}
-
-int
-values_expanded(const TensorData *t)
-{
-	int64_t row = 1;
-
-	for (int axes = t->rank - 1; t->data && t->n && axes > 0; axes--) {
-		row *= t->dims[axes];
-		if (repeats(t, row))
-			return axes;
 	}
-	return 0;
+	return t->data && n > 1;
 }
 
 bool

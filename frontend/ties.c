@@ -2,12 +2,12 @@
  * the transpose of the other, or one is read by Gather and the other by MatMul or Gemm, or calls of one
  * module read them. The copy that Gather reads gives name and layout, else the first in the file. Other
  * equal pairs are hinted at: layers may begin as copies of each other. */
-#include "frontend/frontend_impl.h"
+#include "frontend/onnx/importer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_READERS = 64, MAX_ROWS = 1 << 20 };
+enum { MAX_READERS = 64, MAX_COPIES = 1 << 20 };
 
 typedef struct {
 	Weight *weight;
@@ -95,7 +95,8 @@ static void
 tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 {
 	copy->tied = home->tied ? home->tied : home;
-	copy->expanded = copy->tied->expanded = 0;
+	copy->expanded_to = copy->expanded_from = 0;
+	copy->tied->expanded_to = copy->tied->expanded_from = 0;
 	copy->transposed = transposed != home->transposed;
 	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
 	             copy->transposed ? "the transpose of " : "",
@@ -132,8 +133,8 @@ can_tie(const Weight *w)
 {
 	double value;
 
-	return w->kind == WEIGHT_PARAMETER && !w->expanded && w->data.rank >= 2 && w->data.data &&
-	       w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
+	return w->kind == WEIGHT_PARAMETER && !w->expanded_to && w->data.rank >= 2 &&
+	       w->data.data && w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
 	       !tensor_constant_valued(&w->data, &value);
 }
 
@@ -160,20 +161,71 @@ tie_asked(Repairs *r, const TieOption *t)
 		               !tensor_data_equal(&a->data, &b->data)));
 }
 
-/* PyTorch expands a class token over the batch and a token's type over the sequence; where these have sizes, the exporter
- * folds that. */
+/* An input has that many along the axis, says the file. */
+static bool
+inputs_have(const Repairs *r, int axis, int64_t n)
+{
+	const GraphProto *g = r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_input; i++) {
+		const Onnx__TypeProto__Tensor *t = tensor_type(g->input[i]);
+		if (t && t->shape && axis < (int)t->shape->n_dim &&
+		    !dim_symbol(t->shape->dim[axis]) && t->shape->dim[axis]->dim_value == n)
+			return true;
+	}
+	return false;
+}
+
+/* Does it repeat along the axis because it was expanded? Where the exporter says so, of one value everywhere only along
+ * the rows. Where it does not, from the first axis on, as many times as an input has elements there; a matrix has its
+ * own reasons to have equal rows. */
+static bool
+is_expanded_along(const Repairs *r, const Weight *w, int axis, bool constant)
+{
+	int64_t n = w->data.dims[axis];
+
+	if (!values_repeat(&w->data, axis))
+		return false;
+	if (w->origin && w->origin->folded)
+		return w->origin->expanded && (!constant || inputs_have(r, 0, n));
+	return !r->tells_folding && !constant && axis < w->data.rank - 1 &&
+	       inputs_have(r, axis, n) && (w->data.rank > 2 || axis == 0);
+}
+
+/* PyTorch expands a class token or a first state over the batch, and a token's type over the sequence; where these have
+ * sizes, the exporter folds that. */
 static void
 find_expanded(Repairs *r, Weight *w)
 {
-	double value;
-	int axes = w->kind == WEIGHT_PARAMETER ? values_expanded(&w->data) : 0;
-	int64_t rows = 1;
+	static const Doubt doubt = {"computed by the exporter",
+	                            "its rows are equal: taken for one that was repeated"};
+	const TensorData *t = &w->data;
+	int64_t copies = 1;
+	int from = 0, to;
+	bool constant = true, told = w->origin && w->origin->folded;
 
-	for (int i = 0; i < axes; i++)
-		rows *= w->data.dims[i];
-	if (rows > 1 && rows <= MAX_ROWS && !tensor_constant_valued(&w->data, &value) &&
-	    weight_made_by_exporter(r, w) && !untied(r->options, w->name))
-		w->expanded = axes;
+	if (w->kind != WEIGHT_PARAMETER || !t->data || !weight_made_by_exporter(r, w) ||
+	    untied(r->options, w->name))
+		return;
+	for (int i = 0; i < t->rank; i++)
+		constant &= t->dims[i] == 1 || values_repeat(t, i);
+	while (told && from < t->rank && !is_expanded_along(r, w, from, constant))
+		from++;
+	for (to = from; to < t->rank; to++) {
+		if (t->dims[to] != 1 && !is_expanded_along(r, w, to, constant))
+			break;
+		copies *= t->dims[to];
+		if (constant && copies > 1) {
+			to++;
+			break;
+		}
+	}
+	if (copies <= 1 || copies > MAX_COPIES)
+		return;
+	w->expanded_from = from;
+	w->expanded_to = to;
+	if (!told)
+		w->doubt = &doubt;
 }
 
 void

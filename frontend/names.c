@@ -1,0 +1,135 @@
+/* What the name of a tensor says of it, where no metadata do. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+#include <strings.h>
+
+static bool
+has_word(const char *name, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (; *name; name++)
+		if (!strncasecmp(name, word, n))
+			return true;
+	return false;
+}
+
+/* The word alone, or with a number behind it; no word: a number. */
+static bool
+is_numbered(const char *name, const char *word)
+{
+	size_t n = strlen(word);
+
+	return !strncasecmp(name, word, n) && name[n + strspn(name + n, "0123456789")] == 0;
+}
+
+/* A path's last part: "weight" of "blocks.0.weight". */
+static const char *
+last_part(const char *name)
+{
+	const char *part = name;
+
+	for (; *name; name++)
+		if (strchr("./:", *name) && name[1])
+			part = name + 1;
+	return part;
+}
+
+bool
+name_is_generated(const char *name)
+{
+	static const char *const words[] = {"",        "val_", "const_", "constant",
+	                                    "tensor_", "t_",   "v_",     "const_fold_opt__"};
+
+	if (!strncmp(name, "onnx::", 6) || strstr(name, "_output_") || strstr(name, "Constant_"))
+		return true;
+	for (int i = 0; i < COUNT(words); i++)
+		if (is_numbered(name, words[i]))
+			return true;
+	return false;
+}
+
+/* "zeros" or "zeros_3". */
+static bool
+is_call_of(const char *name, const char *function)
+{
+	size_t n = strlen(function);
+
+	return !strncmp(name, function, n) &&
+	       (!name[n] || (name[n] == '_' && is_numbered(name + n + 1, "")));
+}
+
+bool
+name_is_creation(const char *name)
+{
+	static const char *const words[] = {"zeros",      "ones",      "full",
+	                                    "new_zeros",  "new_ones",  "new_full",
+	                                    "zeros_like", "ones_like", "full_like"};
+
+	for (int i = 0; i < COUNT(words); i++)
+		if (is_call_of(name, words[i]))
+			return true;
+	return false;
+}
+
+bool
+name_is_expansion(const char *name)
+{
+	static const char *const words[] = {"expand", "expand_as", "repeat", "broadcast_to",
+	                                    "tile"};
+
+	for (int i = 0; i < COUNT(words); i++)
+		if (is_call_of(name, words[i]))
+			return true;
+	return false;
+}
+
+bool
+name_is_like_parameter(const char *name)
+{
+	static const char *const words[] = {"weight", "bias",     "scale",       "gamma",
+	                                    "beta",   "alpha",    "temperature", "kernel",
+	                                    "token",  "embedding"};
+
+	if (name_is_generated(name))
+		return false;
+	for (int i = 0; i < COUNT(words); i++)
+		if (has_word(name, words[i]))
+			return true;
+	return strchr(name, '.') && !strchr(name, '/');
+}
+
+bool
+name_is_scale(const char *name)
+{
+	static const char *const words[] = {"scale", "logit_scale", "layer_scale", "res_scale",
+	                                    "temp"};
+
+	for (int i = 0; i < COUNT(words); i++)
+		if (!strcasecmp(last_part(name), words[i]))
+			return true;
+	return false;
+}
+
+/* `embed_scale` and `dpa_scale_0` are fixed: a scale is learned where the part is nothing but that, or says of what. */
+bool
+name_is_learned_number(const char *name)
+{
+	static const char *const words[] = {"weight", "bias",        "gamma",  "beta",
+	                                    "alpha",  "temperature", "kernel", "slope"};
+	const char *part = last_part(name);
+
+	if (name_is_generated(name) || *part == '_')
+		return false;
+	for (int i = 0; i < COUNT(words); i++)
+		if (has_word(part, words[i]))
+			return true;
+	return name_is_scale(name);
+}
+
+bool
+name_is_private(const char *name)
+{
+	return !name_is_generated(name) && *last_part(name) == '_';
+}

@@ -1,0 +1,168 @@
+/* Where the tensors of a file come from, as torch's dynamo exporter writes it in the metadata: InputSpec.kind of each
+ * initializer that the module had, folded_from of those that were computed when exporting, and the signature, which
+ * lists all that the module had. Lines of the latter are "p_fc_weight: PARAMETER target='fc.weight'"; folded_from is a
+ * list as Python prints it. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+static const char KIND[] = "pkg.torch.export.graph_signature.InputSpec.kind";
+static const char FOLDED_FROM[] = "pkg.onnxscript.optimizer.folded_from";
+static const char SIGNATURE[] = "pkg.torch.export.ExportedProgram.graph_signature";
+
+/* The text between the next pair of ' or " at *at, which moves behind it; NULL: there is none. */
+static const char *
+next_quoted(Arena *arena, const char **at)
+{
+	const char *begin = *at + strcspn(*at, "'\"\n"), *end;
+
+	if (!*begin || *begin == '\n')
+		return NULL;
+	end = strchr(begin + 1, *begin);
+	if (!end)
+		return NULL;
+	*at = end + 1;
+	return arena_strndup(arena, begin + 1, (size_t)(end - begin - 1));
+}
+
+static Origin *
+origin_at(Repairs *r, const char *name)
+{
+	Origin *o = strmap_get(r->origins, name);
+
+	if (o)
+		return o;
+	o = NEW(r->arena, Origin);
+	strmap_put(r->origins, name, o);
+	return o;
+}
+
+static const char *
+metadata_value(size_t n, Onnx__StringStringEntryProto *const *props, const char *key)
+{
+	for (size_t i = 0; i < n; i++)
+		if (props[i]->key && props[i]->value && !strcmp(props[i]->key, key))
+			return props[i]->value;
+	return NULL;
+}
+
+/* The lines of the module's own tensors: those of inputs and outputs have other words. */
+static void
+read_signature(Repairs *r)
+{
+	static const char *const kinds[] = {ORIGIN_PARAMETER, ORIGIN_BUFFER, ORIGIN_CONSTANT};
+	const GraphProto *g = r->model->proto->graph;
+	const char *line = metadata_value(g->n_metadata_props, g->metadata_props, SIGNATURE);
+
+	for (; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+		const char *at = line + strcspn(line, ":\n");
+		for (int i = 0; *at == ':' && i < COUNT(kinds); i++) {
+			size_t n = strlen(kinds[i]);
+			if (strncmp(at, ": ", 2) || strncmp(at + 2, kinds[i], n) ||
+			    strncmp(at + 2 + n, " target=", 8))
+				continue;
+			const char *rest = at + 2 + n, *target = next_quoted(r->arena, &rest);
+			if (!target)
+				continue;
+			strmap_put(r->signature, target, (void *)(uintptr_t)kinds[i]);
+			if (i == 0)
+				vec_push(r->arena, &r->signed_parameters, target);
+		}
+	}
+}
+
+/* Of the names in the list the module's parameters; where the file has no signature, its declared initializers. */
+static bool
+is_parameter(const Repairs *r, const char *name)
+{
+	const char *kind = strmap_get(r->signature, name);
+	const Origin *o = strmap_get(r->origins, name);
+
+	if (!kind && o)
+		kind = o->kind;
+	return kind && !strcmp(kind, ORIGIN_PARAMETER);
+}
+
+static void
+read_folded(Repairs *r, const char *name, const char *list)
+{
+	Origin *o = origin_at(r, name);
+	const char *part;
+
+	o->folded = r->tells_folding = true;
+	o->expanded = name_is_expansion(name);
+	while ((part = next_quoted(r->arena, &list))) {
+		o->expanded |= name_is_expansion(part);
+		o->steps++;
+		if (is_parameter(r, part))
+			vec_push(r->arena, &o->from, part);
+	}
+}
+
+void
+origins_read(Repairs *r)
+{
+	const GraphProto *g = r->model->proto->graph;
+
+	read_signature(r);
+	for (size_t i = 0; i < g->n_value_info; i++) {
+		const ValueInfoProto *v = g->value_info[i];
+		const char *kind = metadata_value(v->n_metadata_props, v->metadata_props, KIND);
+		if (v->name && kind)
+			origin_at(r, v->name)->kind = kind;
+	}
+	for (size_t i = 0; i < g->n_value_info; i++) {
+		const ValueInfoProto *v = g->value_info[i];
+		const char *list = metadata_value(v->n_metadata_props, v->metadata_props,
+		                                  FOLDED_FROM);
+		if (v->name && list)
+			read_folded(r, v->name, list);
+	}
+}
+
+bool
+origin_is(const Weight *w, const char *kind)
+{
+	return w->origin && w->origin->kind && !strcmp(w->origin->kind, kind);
+}
+
+/* A number computed from a matrix is one of its sizes; one computed from what is nowhere else is its value. */
+bool
+origin_is_all_there_is(const Repairs *r, const Weight *w)
+{
+	for (int i = 0; i < w->origin->from.n; i++) {
+		const char *name = w->origin->from.at[i];
+		if (repairs_weight(r, name))
+			return false;
+		for (int k = 0; k < r->list.n; k++) {
+			const Origin *other = r->list.at[k]->origin;
+			for (int j = 0; r->list.at[k] != w && other && j < other->from.n; j++)
+				if (r->list.at[k]->data.n > 1 && !strcmp(other->from.at[j], name))
+					return false;
+		}
+	}
+	return w->origin->from.n > 0;
+}
+
+const char *
+origin_text(const Repairs *r, const Weight *w)
+{
+	enum { SHOWN = 6 };
+	const Origin *o = w->origin;
+	Text t = {0};
+
+	text_add(&t, "computed from ");
+	for (int i = 0; i < o->from.n && i < SHOWN; i++) {
+		text_add(&t, i ? ", " : "");
+		text_add_plain(&t, o->from.at[i]);
+	}
+	if (o->from.n > SHOWN)
+		text_printf(&t, " and %d more", o->from.n - SHOWN);
+	text_add(&t, " when exported");
+	if (o->from.n > 1 || o->steps > 1 || !name_is_generated(w->name))
+		text_add(&t, ": trains as one tensor; export with optimize=False to keep "
+		             "what it was computed from");
+	const char *said = arena_strdup(r->arena, t.at);
+	text_free(&t);
+	return said;
+}

@@ -1,0 +1,244 @@
+"""What torch's dynamo exporter says of where tensors come from decides who trains; where no file says it, `check` tells
+the reasons for and against."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+SCOPES = "pkg.torch.onnx.name_scopes"
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.standard_normal((1, 4)).astype(np.float32)
+
+
+def tag(message, **props):
+    for key, value in props.items():
+        prop = message.metadata_props.add()
+        prop.key, prop.value = globals()[key], value
+
+
+def write(path, nodes, tensors, signature=(), shapes=([2, 3, 4], [2, 3, 4]), producer="pytorch", opset=17):
+    """tensors: name -> (array, metadata); signature: (kind, target); nodes: (op, inputs, output, path of its module, attributes)."""
+    ports = [helper.make_tensor_value_info(n, 1, s) for n, s in zip("xy", shapes)]
+    infos, values = [], []
+    for name, (array, props) in tensors.items():
+        values.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+        infos.append(helper.make_tensor_value_info(name, 1, np.shape(array)))
+        tag(infos[-1], **props)
+    made = []
+    for op, inputs, output, *rest in nodes:
+        made.append(helper.make_node(op, inputs, [output], f"node_{output}", **(rest[1] if len(rest) > 1 else {})))
+        if rest and rest[0]:
+            tag(made[-1], SCOPES=str(["", rest[0], "call"]))
+    graph = helper.make_graph(made, "g", ports[:1], ports[1:], values, value_info=infos)
+    if signature:
+        lines = "".join(f"p_{i}: {kind} target={target!r}\n" for i, (kind, target) in enumerate(signature))
+        tag(graph, SIGNATURE=f"\n# inputs\n{lines}x: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n")
+    onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
+
+
+def check(run, *options):
+    said = json.loads(run("check", "--json", "model.onnx", *options).stdout)
+    return {p["name"]: p for p in said["parameters"]}, said
+
+
+ONE = dict(KIND="PARAMETER")
+PARAMETER = [("PARAMETER", "w"), ("PARAMETER", "v"), ("BUFFER", "table"), ("CONSTANT_TENSOR", "lifted_0")]
+
+
+@pytest.mark.parametrize("array, props, want", [
+    pytest.param(ROWS, dict(FOLDED="['w']"), "computed from w when exported", id="transposed"),
+    pytest.param(ROWS, dict(FOLDED="['val_1', 'v', 'norm', \"w\"]"), "computed from v, w when exported: trains as one", id="weight_norm"),
+    pytest.param(np.ones((3, 4)), dict(FOLDED="['w', 'exp', 'neg']"), "computed from w when exported: trains as one", id="of one value"),
+    pytest.param(ROWS, dict(FOLDED="['arange', 'val_3', 'lifted_0']"), None, id="slopes"),
+    pytest.param(ROWS, dict(FOLDED="['table', 'val_1']"), None, id="of a buffer"),
+    pytest.param(np.ones((3, 4)), dict(FOLDED="['ones', 'val_1']"), None, id="a mask of ones"),
+    pytest.param(ROWS, dict(KIND="BUFFER"), None, id="a buffer"),
+    pytest.param([3.1], dict(KIND="BUFFER"), None, id="a buffer of one number"),
+    pytest.param([3.1], dict(KIND="CONSTANT_TENSOR"), None, id="a constant of one number"),
+    pytest.param(ROWS, {}, None, id="not told of"),
+])
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_metadata_say_who_trains(run, tmp_path, op, array, props, want):
+    write(tmp_path / "model.onnx", [(op, ["x", "val_1"], "h"), ("Add", ["h", "val_2"], "y")],
+          {"val_1": (array, props), "val_2": (ROWS, dict(FOLDED="['w']"))}, PARAMETER)
+    rows, _ = check(run)
+    assert rows["val_2"]["kind"] == "trainable"
+    if want:
+        assert rows["val_1"]["kind"] == "trainable" and rows["val_1"]["why"].startswith(want)
+    else:
+        assert rows["val_1"]["kind"] == "frozen"
+
+
+@pytest.mark.parametrize("others, want", [({}, "trainable"), ({"w": (ROWS, ONE)}, None), ({"val_2": (ROWS, dict(FOLDED="['w']"))}, None)])
+def test_a_number_of_a_parameter_is_its_value_or_its_size(run, tmp_path, others, want):
+    """exp(logit_scale) is learned; 1 / sqrt(d) of a weight that is in the file is its size."""
+    nodes = [("Mul", ["x", "exp"], "h"), *(("Add", ["h", n], "y") for n in others)] or []
+    nodes = nodes if others else [("Mul", ["x", "exp"], "y")]
+    write(tmp_path / "model.onnx", nodes, {"exp": (2.7, dict(FOLDED="['w']")), **others}, PARAMETER)
+    rows, said = check(run)
+    assert (rows.get("exp") or {"kind": None})["kind"] == want
+    assert [d["name"] for d in said["doubtful"]] == ([] if want else ["exp"])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, None])
+@pytest.mark.parametrize("shape, axis", [((2, 1, 4), 0), ((1, 2, 4), 1), ((3, 2, 4), 1)])
+def test_what_was_expanded_over_the_rows_is_one(run, tmp_path, value, shape, axis):
+    """A class token, a first state of layers: one parameter, whatever it began as, and the export has its copies."""
+    one = [n if i != axis else 1 for i, n in enumerate(shape)]
+    token = np.full(one, value) if value is not None else RANDOM.standard_normal(one)
+    token = np.broadcast_to(token, shape).astype(np.float32)
+    write(tmp_path / "model.onnx", [("Transpose", ["x"], "t", "", dict(perm=[1, 0, 2] if axis == 1 else [0, 1, 2])), ("Add", ["t", "expand"], "y")],
+          {"expand": (token, dict(FOLDED="['cls_token', 'val_3']"))}, [("PARAMETER", "cls_token")],
+          ([2, shape[0] if axis else 1, 4], shape))
+    rows, said = check(run)
+    assert rows["expand"]["kind"] == "trainable" and rows["expand"]["shape"] == one and said["doubtful"] == []
+    shape_x = [2, shape[0] if axis else 1, 4]
+    x, y = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape_x, shape))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd")
+    options = ["--data", "labels=y.npy"] if shape[0] == 2 else []
+    if not options:
+        return
+    run(tmp_path / "train", "--data", "x=x.npy", *options, "--steps=1", "--lr=1", "--shuffle=off", "--export=out.onnx")
+    t = x.transpose(1, 0, 2) if axis == 1 else x
+    want = token - (2 * (t + token - y) / y.size).sum(axis, keepdims=True)
+    got = numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0])
+    assert np.allclose(got, want, atol=1e-6)
+
+
+def test_layers_keep_their_first_states_when_exported(run, tmp_path):
+    """Copies along a middle axis are written between the layers' elements."""
+    state = np.broadcast_to(RANDOM.standard_normal((3, 1, 4)), (3, 2, 4)).astype(np.float32)
+    write(tmp_path / "model.onnx", [("Transpose", ["s"], "t", "", dict(perm=[1, 0, 2])), ("Add", ["x", "t"], "y")],
+          {"s": (state, dict(FOLDED="['h0', 'expand']"))}, [("PARAMETER", "h0")])
+    x, y = RANDOM.standard_normal((2, 2, 3, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd")
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--shuffle=off", "--export=out.onnx")
+    want = state - (2 * (x + state.transpose(1, 0, 2) - y) / y.size).sum(0)[:, None]
+    assert np.allclose(numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0]), want, atol=1e-6)
+
+
+def test_equal_rows_of_a_parameter_stay_rows(run, tmp_path):
+    """-exp(A_log) of a state-space model begins with equal rows, and nothing repeated it."""
+    rows = np.tile(-np.arange(1.0, 5), (2, 1))
+    for props, signature in (dict(FOLDED="['A_log', 'exp', 'neg']"), [("PARAMETER", "A_log")]), (ONE, ()), ({}, ()):
+        write(tmp_path / "model.onnx", [("Mul", ["x", "neg_1"], "y")], {"neg_1": (rows, props)}, signature,
+              ([3, 2, 4], [3, 2, 4]))
+        row = check(run)[0]["neg_1"]
+        assert row["kind"] == "trainable" and row["shape"] == [2, 4], props
+
+
+@pytest.mark.parametrize("name", ["cls_token", "mask_token", "vit.dist_token"])
+@pytest.mark.parametrize("nodes", [[("Concat", ["x", "?"], "y", "", dict(axis=1))], [("Add", ["x", "?"], "y")], [("Expand", ["?", "shape"], "e"), ("Concat", ["x", "e"], "y", "", dict(axis=1))]])
+def test_a_named_tensor_of_zeros_trains(run, tmp_path, name, nodes):
+    nodes = [(op, [name if i == "?" else i for i in inputs], *rest) for op, inputs, *rest in nodes]
+    write(tmp_path / "model.onnx", nodes, {name: (np.zeros((1, 1, 4)), {})}, shapes=([1, 3, 4], [1, 3 + (nodes[-1][0] == "Concat"), 4]))
+    if nodes[0][0] == "Expand":
+        model = onnx.load(tmp_path / "model.onnx")
+        model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 4]), "shape"))
+        onnx.save(model, tmp_path / "model.onnx")
+    assert check(run)[0][name]["kind"] == "trainable"
+
+
+@pytest.mark.parametrize("op, attributes", [("Einsum", dict(equation="bij,ij->bij")), ("Where", {})])
+def test_ones_that_mask_nothing_are_frozen(run, tmp_path, op, attributes):
+    inputs = ["x", "onnx::Where_7"] if op == "Einsum" else ["c", "x", "onnx::Where_7"]
+    nodes = [("IsNaN", ["x"], "c")] * (op == "Where") + [(op, inputs, "y", "", attributes)]
+    write(tmp_path / "model.onnx", nodes, {"onnx::Where_7": (np.ones((3, 4)), {})})
+    assert check(run)[0]["onnx::Where_7"]["kind"] == "frozen"
+
+
+@pytest.mark.parametrize("names, want", [
+    (("m.weight_orig", "m.weight_u"), "a buffer of spectral_norm"), (("m.weight_g", "m.weight_v"), None),
+    (("m.parametrizations.weight.original", "m.parametrizations.weight.0._v"), "a buffer of spectral_norm"),
+])
+@pytest.mark.parametrize("n", [1, 4])
+def test_spectral_norms_vectors_are_no_parameters(run, tmp_path, names, want, n):
+    write(tmp_path / "model.onnx", [("Mul", ["x", names[0]], "h"), ("Mul", ["h", names[1]], "y")],
+          {names[0]: (ROWS, {}), names[1]: (RANDOM.standard_normal(n), {})})
+    row = check(run)[0].get(names[1])
+    if want:
+        assert (row["kind"], row["why"]) == ("frozen", want)
+    else:
+        assert row["kind"] == "trainable" or n == 1
+
+
+@pytest.mark.parametrize("name, producer, array, nodes, kind, option", [
+    ("onnx::Add_7", "pytorch", ROWS, None, "trainable", "--freeze=onnx::Add_7"),
+    ("onnx::Add_7", "pytorch", 2.7, None, "constant", "--train=onnx::Add_7"),
+    ("logit_scale", "pytorch", 2.7, None, "trainable", "--freeze=logit_scale"),
+    ("a", "pytorch", 2.7, None, "constant", "--train=a"),
+    ("it's.table", "other", np.sin(np.arange(16)[:, None] / 10 ** np.arange(4)), None, "frozen", "--train='it'\\''s.table'"),
+])
+def test_doubts_are_told_and_settled(run, tmp_path, name, producer, array, nodes, kind, option):
+    shapes = ([2, 16, 4],) * 2
+    write(tmp_path / "model.onnx", [("Add", ["x", name], "y")], {name: (array, {})}, producer=producer, shapes=shapes)
+    said = check(run)[1]["doubtful"]
+    assert [(d["name"], d["kind"], d["option"]) for d in said] == [(name, kind, option)]
+    assert said[0]["for"] and said[0]["against"]
+    text = run("check", "model.onnx").stdout
+    assert f"doubtful: the file does not say whether these train\n    {name}" in text and f"else {option}\n" in text
+    for settled in "--train=" + name, *(["--freeze=" + name] if kind != "constant" else []):
+        assert check(run, settled)[1]["doubtful"] == []
+
+
+def test_no_doubt_where_metadata_say_it(run, tmp_path):
+    write(tmp_path / "model.onnx", [("Add", ["x", "val_1"], "h"), ("Mul", ["h", "b"], "y")],
+          {"val_1": (ROWS, dict(FOLDED="['w']")), "b": ([2.7], dict(KIND="BUFFER"))}, PARAMETER)
+    assert check(run)[1]["doubtful"] == []
+
+
+def test_lost_parameters_are_told(run, tmp_path):
+    """Merged tensors, dropped biases and folded norms, by the signature of the module and the nodes' scopes."""
+    signature = [("PARAMETER", f"{m}.{n}") for m in ("a", "b", "fc", "bn", "unused") for n in ("weight", "bias")]
+    write(tmp_path / "model.onnx",
+          [("LayerNormalization", ["x", "a.weight", "a.bias"], "h", "a"), ("LayerNormalization", ["h", "a.weight", "a.bias"], "i", "b"),
+           ("MatMul", ["i", "val_3"], "y", "fc")],
+          {"a.weight": (np.ones(4), ONE), "a.bias": (np.zeros(4), ONE), "val_3": (np.eye(4) + ROWS, dict(FOLDED="['fc.weight']"))},
+          [*signature, ("BUFFER", "bn.running_mean")])
+    notes = check(run)[1]["notes"]
+    assert [n.split(" (")[0] for n in notes] == [
+        'parameters merged with others: "b.weight" with "a.weight", "b.bias" with "a.bias"',
+        'batch norms folded into the layers before them: "bn.weight", "bn.bias"',
+        'biases left out: "fc.bias"',
+        'parameters left out: "unused.weight", "unused.bias"']
+    assert f"  note    {notes[0]}\n" in run("check", "model.onnx").stdout
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_batch_norms_of_inference_in_a_model_for_training_are_told(run, tmp_path, mode):
+    ones = {f"bn.{n}": (np.ones(3), ONE) for n in ("weight", "bias", "mean", "var")}
+    write(tmp_path / "model.onnx", [("BatchNormalization", ["x", *ones], "h"), ("Dropout", ["h", "ratio", "mode"], "y")], ones)
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "ratio"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(mode), "mode"))
+    onnx.save(model, tmp_path / "model.onnx")
+    assert [n for n in check(run)[1]["notes"] if "1 BatchNormalization" in n and '"node_h"' in n] or not mode
+    assert bool(check(run)[1]["notes"]) == mode
+    assert check(run, "--train-mode=restore")[1]["notes"] == []
+
+
+def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
+    tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
+    write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
+                                    ("LayerNormalization", ["h", "a.weight"], "y")], tensors, shapes=([2, 3, 3],) * 2)
+    done = run("check", "model.onnx")
+    assert '"a.weight" holds running statistics of BatchNormalization, and other nodes read it, too' in done.stderr
+    assert "optimize=False" in done.stderr and '"bn.weight" holds' not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[", "['", "'w", "[w]", "['w', 'v", "\n\n::\n: PARAMETER target=\n: PARAMETER target='\n", "x" * 100000])
+def test_broken_metadata_say_nothing(run, tmp_path, text):
+    write(tmp_path / "model.onnx", [("MatMul", ["x", "val_1"], "y")], {"val_1": (np.eye(4) + ROWS, dict(FOLDED=text, KIND=text))})
+    model = onnx.load(tmp_path / "model.onnx")
+    tag(model.graph, SIGNATURE=text)
+    onnx.save(model, tmp_path / "model.onnx")
+    run("check", "model.onnx")
