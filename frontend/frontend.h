@@ -37,8 +37,11 @@ typedef struct {
 	int n_ties;
 	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */
 	const char *const *no_repairs;
-	const char *const *trained; /* --train: these names are parameters whatever the rules say */
-	bool restore_train_mode;    /* --train-mode=restore */
+	/* "train GLOB", "freeze GLOB" and others, in order, NULL-terminated: a name after train is a parameter
+	 * whatever the file says, and who is frozen decides over batch statistics. */
+	const char *const *rules;
+	bool update_statistics;  /* --statistics=update: also those of frozen batch norms */
+	bool restore_train_mode; /* --train-mode=restore */
 	bool keep_metadata;
 	bool shapes_only; /* --init random: missing weights are fine */
 } ImportOptions;

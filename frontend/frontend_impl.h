@@ -254,6 +254,8 @@ void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3
 bool node_is(const FlatNode *n, const char *op);
 /* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);
+/* Is it no parameter, or one that --freeze takes? */
+bool weight_is_frozen(const Repairs *r, const Weight *w);
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);

@@ -287,15 +287,41 @@ rule_computed_of_none(Case *c)
 	return c->w->origin && c->w->origin->folded && c->w->origin->from.n == 0;
 }
 
+/* What stands behind the verb in a rule; NULL: it has another one. */
+static const char *
+rule_glob(const char *rule, const char *verb)
+{
+	size_t n = strlen(verb);
+
+	return !strncmp(rule, verb, n) && rule[n] == ' ' ? rule + n + 1 : NULL;
+}
+
 /* By --train, which names it: a pattern is for what are parameters already. */
 static bool
 rule_asked_for(Case *c)
 {
-	const char *const *name = c->r->options->trained;
+	const char *const *rule = c->r->options->rules;
 
-	while (name && *name && strcmp(*name, c->w->name))
-		name++;
-	return name && *name;
+	for (; rule && *rule; rule++) {
+		const char *name = rule_glob(*rule, "train");
+		if (name && !strcmp(name, c->w->name))
+			return true;
+	}
+	return false;
+}
+
+bool
+weight_is_frozen(const Repairs *r, const Weight *w)
+{
+	const char *const *rule = r->options->rules;
+	bool frozen = w->kind != WEIGHT_PARAMETER;
+
+	for (; rule && *rule; rule++) {
+		const char *train = rule_glob(*rule, "train"), *freeze = rule_glob(*rule, "freeze");
+		if ((train || freeze) && glob_match(train ? train : freeze, w->name))
+			frozen = freeze != NULL;
+	}
+	return frozen;
 }
 
 /* Added to a product, as the bias of one channel. */

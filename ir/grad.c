@@ -94,11 +94,8 @@ gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted, Val
 	for (Node *n = last; n; n = n->prev)
 		reverse_node(&r, n);
 	b->loc = loc;
-	for (int i = 0; i < n_wanted; i++) {
+	for (int i = 0; i < n_wanted; i++)
 		out[i] = r.cotangent[wanted[i]->id];
-		if (!out[i])
-			out[i] = b_splat(b, wanted[i]->type, 0);
-	}
 	arena_free(r.arena);
 	return r.fault == NULL;
 }
@@ -148,6 +145,8 @@ function_gradient(Function *f, const char **fault)
 		function_remove(d);
 		return NULL;
 	}
+	for (int i = 0; i < n_wanted; i++)
+		out[i] = out[i] ? out[i] : b_splat(&b, wanted[i]->type, 0);
 	node_erase(ret);
 	b.before = NULL;
 	b_return(&b, n_wanted, out);

@@ -393,7 +393,7 @@ typedef struct {
 	Value *value, *cotangent;
 } GradSeed;
 /* Appends the backward of b->f at b->before. seeds: cotangents of values; wanted[i] gets its
- * cotangent in out[i], zeros where nothing flows. false after reporting an op without gradient
+ * cotangent in out[i], NULL where the seeds do not depend on it. false after reporting an op without gradient
  * that a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);

@@ -1,6 +1,7 @@
 /* The accumulate function of each binding gets its backward: the summed loss is seeded with loss_scale/targets, and
- * every trainable parameter's gradient is stored to its gradient state by a step's first micro-batch and added by later
- * ones; those of the inputs numbered by `wrt` are returned. Linear in nodes. */
+ * the gradient of every trainable parameter that it depends on is stored to its gradient state by a step's first micro-batch and added by later
+ * ones; those of the inputs numbered by `wrt` are returned. A parameter that no program's loss depends on
+ * becomes a constant. Linear in nodes. */
 #include "passes/pass.h"
 
 #include <limits.h>
@@ -17,27 +18,6 @@ find_store(const Function *f, StateKind kind)
 	return NULL;
 }
 
-/* By parameter: the programs of all bindings add to the same gradients. */
-static State **
-gradient_states(Module *m, Arena *arena)
-{
-	int n = m->states.n;
-	State **by_param = NEW_ARRAY(arena, State *, n + 1);
-
-	for (int i = 0; i < n; i++) {
-		State *param = m->states.at[i], *g;
-		if (param->kind != STATE_PARAMETER || !param->trainable)
-			continue;
-		g = state_new(m,
-		              module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name)),
-		              param->type, STATE_GRADIENT, LIFE_STEP);
-		g->of = param;
-		g->loc = loc_gradient(m, param->loc);
-		by_param[i] = g;
-	}
-	return by_param;
-}
-
 static void
 mark_phases(const Function *f)
 {
@@ -46,6 +26,7 @@ mark_phases(const Function *f)
 }
 
 typedef VEC(Value *) Values;
+typedef VEC(State *) StateList;
 
 /* It may be the loss's target. */
 static Value *
@@ -114,63 +95,135 @@ loss_seed(Builder *b, Type type)
 	                 ints_of_type(type));
 }
 
+/* The backward of one program. */
+typedef struct {
+	Builder b;
+	Values wanted; /* parameters, then the inputs that `wrt` numbers */
+	Value **grads; /* of each; NULL: no way leads from the loss to it */
+	int n_params;
+} Backward;
+
 static bool
-add_backward(Pass *p, Function *f, State *const *gradient, int n_states)
+build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 {
 	Module *m = f->module;
 	Node *store = find_store(f, STATE_LOSS_SUM);
-	Values wanted = {0};
-	VEC(State *) states = {0};
 
 	if (!store || m->targets == 0)
 		return needs_loss(p, m);
-	for (int i = 0; i < n_states; i++) {
-		if (!gradient[i])
-			continue;
-		vec_push(p->scratch, &states, gradient[i]);
-		vec_push(p->scratch, &wanted, function_state(f, gradient[i]->of));
-	}
-	if (!find_inputs(p, f, &wanted))
+	*w = (Backward){.b = {.m = m,
+	                      .f = f,
+	                      .before = function_stores(f),
+	                      .phase = PHASE_BACKWARD,
+	                      .loc = loc_name(m, "loss")},
+	                .n_params = params->n};
+	for (int i = 0; i < params->n; i++)
+		vec_push(p->scratch, &w->wanted, function_state(f, params->at[i]));
+	if (!find_inputs(p, f, &w->wanted))
 		return false;
 	mark_phases(f);
 	Value *sum = node_operand(store, 0);
-	Builder b = {.m = m,
-	             .f = f,
-	             .before = function_stores(f),
-	             .phase = PHASE_BACKWARD,
-	             .loc = loc_name(m, "loss")};
-	GradSeed seed = {sum, loss_seed(&b, sum->type)};
-	Value **grads = NEW_ARRAY(p->scratch, Value *, wanted.n + 1);
-	if (!gradient_build(&b, 1, &seed, wanted.n, wanted.at, grads, p->diag))
-		return false;
-	Value **sums = NEW_ARRAY(p->scratch, Value *, states.n + 1);
-	for (int i = 0; i < states.n; i++) {
-		b.loc = states.at[i]->loc;
-		sums[i] = b_running_sum(&b, states.at[i], grads[i]);
+	GradSeed seed = {sum, loss_seed(&w->b, sum->type)};
+	w->grads = NEW_ARRAY(p->scratch, Value *, w->wanted.n + 1);
+	return gradient_build(&w->b, 1, &seed, w->wanted.n, w->wanted.at, w->grads, p->diag);
+}
+
+/* Zeros where this program does not reach what another one does. */
+static Value *
+gradient_of(Backward *w, int i)
+{
+	if (!w->grads[i])
+		w->grads[i] = b_splat(&w->b, w->wanted.at[i]->type, 0);
+	return w->grads[i];
+}
+
+static void
+store_gradients(Pass *p, Backward *w, State *const *gradient)
+{
+	Value **sums = NEW_ARRAY(p->scratch, Value *, w->n_params + 1);
+	Builder *b = &w->b;
+
+	for (int i = 0; i < w->n_params; i++) {
+		if (!gradient[i])
+			continue;
+		b->loc = gradient[i]->loc;
+		sums[i] = b_running_sum(b, gradient[i], gradient_of(w, i));
 	}
-	for (int i = 0; i < states.n; i++) {
-		b.loc = states.at[i]->loc;
-		b_store_sum(&b, states.at[i], grads[i], sums[i]);
+	for (int i = 0; i < w->n_params; i++) {
+		if (!gradient[i])
+			continue;
+		b->loc = gradient[i]->loc;
+		b_store_sum(b, gradient[i], w->grads[i], sums[i]);
 	}
-	for (int i = states.n; i < wanted.n; i++)
-		function_name_result(f, wanted.at[i]->name);
-	if (wanted.n > states.n)
-		return_values(f, wanted.n - states.n, grads + states.n);
-	return true;
+	for (int i = w->n_params; i < w->wanted.n; i++) {
+		gradient_of(w, i);
+		function_name_result(b->f, w->wanted.at[i]->name);
+	}
+	if (w->wanted.n > w->n_params)
+		return_values(b->f, w->wanted.n - w->n_params, w->grads + w->n_params);
+}
+
+static State *
+gradient_state(Module *m, State *param)
+{
+	State *g = state_new(m,
+	                     module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name)),
+	                     param->type, STATE_GRADIENT, LIFE_STEP);
+
+	g->of = param;
+	g->loc = loc_gradient(m, param->loc);
+	return g;
+}
+
+/* What the loss does not depend on stays as it is: as in PyTorch, where its gradient is None, it does not decay. */
+static void
+freeze_unreached(State *param)
+{
+	param->trainable = false;
+	param->lifetime = LIFE_CONSTANT;
+	param->why = "the loss does not reach it";
+}
+
+/* By parameter: the programs of all bindings add to the same gradients. */
+static State **
+gradient_states(Pass *p, Module *m, const StateList *params, const Backward *programs,
+                int n_programs)
+{
+	State **gradient = NEW_ARRAY(p->scratch, State *, params->n + 1);
+
+	for (int i = 0; i < params->n; i++) {
+		bool reached = false;
+		for (int k = 0; k < n_programs; k++)
+			reached |= programs[k].grads[i] != NULL;
+		if (reached)
+			gradient[i] = gradient_state(m, params->at[i]);
+		else
+			freeze_unreached(params->at[i]);
+	}
+	return gradient;
 }
 
 static bool
 run_autograd(Pass *p, Module *m)
 {
-	int n_states = m->states.n;
-	Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
+	StateList params = {0};
+	int n = 0;
 
-	if (!f)
+	while (module_program(m, FUNCTION_ACCUMULATE, n))
+		n++;
+	if (n == 0)
 		return needs_loss(p, m);
-	State **gradient = gradient_states(m, p->scratch);
-	for (int b = 0; (f = module_program(m, FUNCTION_ACCUMULATE, b)); b++)
-		if (!add_backward(p, f, gradient, n_states))
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_PARAMETER && m->states.at[i]->trainable)
+			vec_push(p->scratch, &params, m->states.at[i]);
+	Backward *programs = NEW_ARRAY(p->scratch, Backward, n);
+	for (int i = 0; i < n; i++)
+		if (!build_backward(p, module_program(m, FUNCTION_ACCUMULATE, i), &params,
+		                    &programs[i]))
 			return false;
+	State **gradient = gradient_states(p, m, &params, programs, n);
+	for (int i = 0; i < n; i++)
+		store_gradients(p, &programs[i], gradient);
 	p->changed = true;
 	return true;
 }

@@ -52,6 +52,7 @@ GRADC = {
     "--class-weight": ([], [("=", "--class-weight")]),
     "--eval-mode": (["=inference", "=as-exported"], [("=foo", "foo")]),
     "--train-mode": (["=keep", "=restore"], [("=foo", "foo")]),
+    "--statistics": (["=keep", "=update"], [("=foo", "foo")]),
     "--lora": ([], [("", LACKS), ("=8", LACKS), (" 8", LACKS)]),
     "--qlora": ([], [("", LACKS), ("=8", LACKS)]),
     "--quantize": ([], [("", LACKS), ("=int8", LACKS)]),

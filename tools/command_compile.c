@@ -40,6 +40,7 @@ command_check(Options *o, Arena *arena, Diag *diag)
 	bool ok = session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
 
 	if (ok && session_run(&s, "trainable", false) && module_verify(s.m, diag)) {
+		session_freeze_unreached(&s);
 		if (o->json)
 			print_summary_json(&s);
 		else

@@ -199,6 +199,7 @@ static const OptionRow option_rows[] = {
 	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties)},
 	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs)},
 	{"no-repair", REPAIRS, "switches it off", TAKES_CHOICES, AT(no_repairs)},
+	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics)},
 	{"train-mode", "keep|restore", "dropout and batch statistics as exported, or for training",
 	 TAKES_CHOICE, AT(train_mode)},
 	{"eval-mode", "inference|as-exported", "how @eval treats them", TAKES_CHOICE, AT(eval_mode)},

@@ -294,19 +294,6 @@ check_dim_names(Session *s)
 }
 
 /* ---- opening */
-/* What the rules' lines "train GLOB" say. */
-static const char *const *
-trained(Session *s)
-{
-	static const char verb[] = "train ";
-	StringList globs = {0};
-
-	for (int i = 0; i < s->o->rules.n; i++)
-		if (strncmp(s->o->rules.at[i], verb, sizeof(verb) - 1) == 0)
-			vec_push(s->arena, &globs, s->o->rules.at[i] + sizeof(verb) - 1);
-	return terminated(s->arena, &globs);
-}
-
 static bool
 import_options(Session *s, OpenDims open, ImportOptions *io)
 {
@@ -316,7 +303,8 @@ import_options(Session *s, OpenDims open, ImportOptions *io)
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
 	io->no_repairs = terminated(s->arena, &o->no_repairs);
-	io->trained = trained(s);
+	io->rules = terminated(s->arena, &o->rules);
+	io->update_statistics = o->statistics && strcmp(o->statistics, "update") == 0;
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
 	io->keep_metadata = o->keep_metadata;
 	io->shapes_only = o->init_random;

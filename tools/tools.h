@@ -11,8 +11,8 @@ typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
-	const char *keep_sources, *class_weight, *train_mode, *output_format, *eval_mode, *cc,
-		*emit;
+	const char *keep_sources, *class_weight, *train_mode, *statistics, *output_format,
+		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;
@@ -62,6 +62,9 @@ typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 void session_close(Session *s);
 bool session_parse_loss(Session *s, const char *text);
+/* ---- reached.c */
+/* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
+void session_freeze_unreached(Session *s);
 
 /* ---- pipeline.c: which passes run, with which options. with_update: also the optimizer */
 /* Runs the passes up to and including `last` (a pass name), the last time that it stands in the list. */

@@ -1,7 +1,7 @@
 /* BatchNormalization. Inference form reads the running statistics. Training form normalizes by the
  * batch and gives the next running statistics, running' = m running + (1 - m) batch with the
  * population variance; where those are states they are stored at the end of @forward, and
- * @inference has the other form. Training: training_mode = 1 from opset 14, more than one output
+ * @inference has the other form. A frozen one has the inference form in both. Training: training_mode = 1 from opset 14, more than one output
  * before. */
 #include "frontend/onnx/importer.h"
 
@@ -60,6 +60,33 @@ training_form(OnnxNode *n, const BatchNorm *bn)
 	n->im->differs = true;
 }
 
+/* A parameter, tied to another or not, that --freeze takes. */
+static bool
+is_frozen_parameter(const OnnxNode *n, int input)
+{
+	const Repairs *r = n->im->repairs;
+	const Weight *w = r ? repairs_weight(r, n->proto->input[input]) : NULL;
+
+	if (w && w->tied)
+		w = w->tied;
+	return w && w->kind == WEIGHT_PARAMETER && weight_is_frozen(r, w);
+}
+
+/* A frozen batch norm normalizes by its running statistics and keeps them, as in Keras. */
+static bool
+is_kept(OnnxNode *n)
+{
+	if (n->im->options->update_statistics || !is_frozen_parameter(n, 1) ||
+	    !is_frozen_parameter(n, 2))
+		return false;
+	if (!n->im->inference)
+		repairs_note(n->im->repairs, "batchnorm",
+		             "%s is frozen: it normalizes by its running statistics, which stay as "
+		             "they are (--statistics=update: by the batch)",
+		             quoted(n->im->model, node_location(n->proto)));
+	return true;
+}
+
 static void
 import_batch_norm(OnnxNode *n)
 {
@@ -84,7 +111,7 @@ import_batch_norm(OnnxNode *n)
 			repairs_note(n->im->repairs, "batchnorm", "training form of %s",
 			             quoted(n->im->model, n->proto->output[0]));
 	}
-	if (training && !n->im->inference)
+	if (training && !n->im->inference && !is_kept(n))
 		training_form(n, &bn);
 	else
 		inference_form(n, &bn);

@@ -446,6 +446,8 @@ make_gradient(Module *m)
 	Builder b = {.m = m, .f = d};
 	GradSeed seed = {loss, b_splat(&b, loss->type, 1)};
 	check(gradient_build(&b, 1, &seed, N_INPUTS, d->params.at, out, diag), "no gradient", m);
+	for (int i = 0; i < N_INPUTS; i++)
+		out[i] = out[i] ? out[i] : b_splat(&b, d->params.at[i]->type, 0);
 	b_return(&b, N_INPUTS, out);
 	check(module_verify(m, diag), "the gradient is not valid", m);
 	diag_free(diag);

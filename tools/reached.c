@@ -1,0 +1,39 @@
+/* For `check`, which runs no autograd: the weights that no loss can train. */
+#include "tools/tools.h"
+
+/* Whatever the loss is made of, the outputs that it may read (all, or the one that --loss names) do not depend on these
+ * weights: none is trained. */
+void
+session_freeze_unreached(Session *s)
+{
+	Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	Function *d = function_clone(f, module_fresh_name(s->m, "reached"));
+	Node *ret = function_return(d);
+	Builder b = {.m = s->m, .f = d, .before = ret};
+	GradSeed *seeds = NEW_ARRAY(s->arena, GradSeed, ret->n_operands);
+	VEC(State *) params = {0};
+	VEC(Value *) wanted = {0};
+	int n = 0;
+
+	for (int i = 0; i < ret->n_operands; i++) {
+		Value *v = node_operand(ret, i);
+		if (dtype_is_float(v->type->dtype) && (!s->has_loss || s->loss.output == i))
+			seeds[n++] = (GradSeed){v, b_splat(&b, v->type, 1)};
+	}
+	for (int i = 0; i < s->m->states.n; i++) {
+		State *state = s->m->states.at[i];
+		if (state->kind != STATE_PARAMETER || !state->trainable)
+			continue;
+		vec_push(s->arena, &params, state);
+		vec_push(s->arena, &wanted, function_state(d, state));
+	}
+	Value **out = NEW_ARRAY(s->arena, Value *, wanted.n + 1);
+	bool built = n > 0 && gradient_build(&b, n, seeds, wanted.n, wanted.at, out, NULL);
+	for (int i = 0; built && i < params.n; i++)
+		if (!out[i]) {
+			params.at[i]->trainable = false;
+			params.at[i]->why = s->has_loss ? "the loss does not reach it"
+			                                : "no gradient reaches it";
+		}
+	function_remove(d);
+}
