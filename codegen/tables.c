@@ -61,6 +61,17 @@ add_argument(TableWriter *tw, const Value *v)
 }
 
 /* ---- instructions */
+static StrRef
+write_origin(FormatWriter *w, const Node *n)
+{
+	Text loc = {0};
+
+	loc_text(&loc, n->loc);
+	StrRef origin = format_string(w, loc.at ? loc.at : "");
+	text_free(&loc);
+	return origin;
+}
+
 static int
 kernel_index(const Module *m, const Kernel *k)
 {
@@ -78,7 +89,8 @@ write_launch(TableWriter *tw, const Node *n)
 	                  .when = n->when,
 	                  .phase = n->phase,
 	                  .what = (uint32_t)kernel_index(tw->t->m, k),
-	                  .args = (uint32_t)tw->w->arguments.n};
+	                  .args = (uint32_t)tw->w->arguments.n,
+	                  .origin = write_origin(tw->w, n)};
 
 	for (int i = 0; i < n->n_operands; i++)
 		add_argument(tw, node_operand(n, i));
@@ -102,7 +114,8 @@ write_store(TableWriter *tw, const Node *n)
 	                  .when = n->when,
 	                  .phase = n->phase,
 	                  .args = (uint32_t)tw->w->arguments.n,
-	                  .n_args = 2};
+	                  .n_args = 2,
+	                  .origin = write_origin(tw->w, n)};
 	Slot slot = {.space = SPACE_STATE,
 	             .dtype = s->type->dtype,
 	             .offset = s->offset,
@@ -301,17 +314,11 @@ write_library(FormatWriter *w, const Kernel *k)
 static void
 write_kernel(FormatWriter *w, const Kernel *k)
 {
-	Text loc = {0};
-
-	loc_text(&loc, k->loc);
-	KernelRecord r = {.name = format_string(w, k->name),
-	                  .origin = format_string(w, loc.at ? loc.at : ""),
-	                  .iterations = k->iterations,
-	                  .flops = k->flops};
+	KernelRecord r = {
+		.name = format_string(w, k->name), .iterations = k->iterations, .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += type_bytes(k->buffers.at[i].type);
-	text_free(&loc);
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
 	vec_push(w->arena, &w->kernels, r);

@@ -134,7 +134,6 @@ check_kernel(const Format *f, int i)
 	const KernelRecord *k = &f->kernels[i];
 
 	RETURN_IF_ERROR(check_string(f, k->name, "kernel", i));
-	RETURN_IF_ERROR(check_string(f, k->origin, "kernel", i));
 	for (const char *c = format_text(f, k->name); *c; c++) /* a symbol: printed as it is */
 		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
 		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))

@@ -137,6 +137,9 @@ check_instruction(Walk *w, int at)
 	if (kinds[n->kind].n_args >= 0 && n->n_args != kinds[n->kind].n_args)
 		return FAULT("program %d, instruction %d: %s with %u arguments", w->index, at,
 		             instruction_names[n->kind], n->n_args);
+	if (n->origin >= (uint32_t)w->f->n[SECTION_STRINGS])
+		return FAULT("program %d, instruction %d: string %u of %d", w->index, at, n->origin,
+		             w->f->n[SECTION_STRINGS]);
 	RETURN_IF_ERROR(check_arguments(w, n, at));
 	return kinds[n->kind].check ? kinds[n->kind].check(w, n, at) : NULL;
 }

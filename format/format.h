@@ -78,6 +78,7 @@ typedef struct {
 	uint32_t args; /* first in the argument table */
 	uint16_t n_args;
 	uint16_t phase; /* 0 none, 1 forward, 2 backward, 3 update */
+	StrRef origin; /* where it comes from: fused("/a", grad("/b")); of a shared kernel, this run's */
 } Instruction;
 
 typedef struct {
@@ -97,12 +98,10 @@ typedef struct {
 
 typedef struct {
 	StrRef name;          /* "k12", also its symbol */
-	StrRef origin;        /* where it comes from: fused("/a", grad("/b")) */
 	int64_t iterations;   /* of the outermost parallel range */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
 	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
-	uint32_t reserved;
 } KernelRecord;
 
 /* What a library can do in place of a kernel's loops, on the same buffers: the kind's numbers. */
@@ -386,6 +385,12 @@ Status format_library_work(const Format *f, uint32_t record, LibraryWork *out);
 int64_t format_library_reach(const LibraryWork *w, int i);
 void format_print_library(Text *out, const Format *f,
                           uint32_t record); /* "dot f32 x[8,64,16] by ..." */
+
+/* ---- origin.c */
+/* The names of the ONNX nodes that it computes; where there are none, what it is. At least one. */
+StringList origin_names(Arena *arena, const Format *f, const Instruction *n);
+/* The first of them, and how many more there are: "/fc/MatMul + 2". */
+const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);

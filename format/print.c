@@ -83,9 +83,9 @@ print_instruction(Text *out, const Format *f, const Instruction *n, int index, i
 		text_printf(out, " phase %s", phase_names[n->phase]);
 	if (n->stream)
 		text_printf(out, " stream %u", n->stream);
-	if (n->kind == RUN_KERNEL && f->kernels[n->what].origin) {
+	if (n->origin) {
 		text_add(out, "  loc ");
-		text_add_plain(out, format_text(f, f->kernels[n->what].origin));
+		text_add_plain(out, format_text(f, n->origin));
 	}
 	text_add(out, "\n");
 }
@@ -151,12 +151,9 @@ print_schedule(Text *out, const Format *f)
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
 		const KernelRecord *k = &f->kernels[i];
 
-		text_printf(out,
-		            "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes  loc ",
+		text_printf(out, "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes\n",
 		            format_text(f, k->name), (long long)k->iterations, (long long)k->grain,
 		            (long long)k->flops, (long long)k->bytes);
-		text_add_plain(out, format_text(f, k->origin));
-		text_add(out, "\n");
 	}
 }
 

@@ -312,6 +312,17 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].outputs, port);
 }
 
+/* At the end of the function, and of the node that computed it. */
+static void
+store_pending(Importer *im, State *state, Value *value)
+{
+	Builder b = im->b;
+
+	if (value->kind == VALUE_RESULT)
+		b.loc = value->node->loc;
+	b_store(&b, state, value);
+}
+
 void
 import_outputs(Importer *im, ImportInfo *info)
 {
@@ -336,7 +347,7 @@ import_outputs(Importer *im, ImportInfo *info)
 	if (!complete)
 		return;
 	for (int i = 0; i < im->pending_states.n; i++)
-		b_store(&im->b, im->pending_states.at[i], im->pending_values.at[i]);
+		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
 	find_row_outputs(&info->base.bindings.at[im->binding]);
 	b_return(&im->b, (int)g->n_output, values);
 }

@@ -158,6 +158,27 @@ print_variants(const KernelVariant *v)
 		       cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
 }
 
+/* Where a kernel is run: layers of one form share it. */
+static void
+print_runs(const Format *f, uint32_t kernel)
+{
+	enum { SHOWN = 3 };
+	Text origins = {0};
+	int runs = 0;
+
+	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++) {
+		const Instruction *n = &f->instructions[i];
+		if (n->kind != RUN_KERNEL || n->what != kernel || runs++ >= SHOWN)
+			continue;
+		text_add(&origins, runs > 1 ? "; " : "");
+		text_add_plain(&origins, format_text(f, n->origin));
+	}
+	if (runs > SHOWN)
+		text_printf(&origins, "; and %d more", runs - SHOWN);
+	printf("%s", origins.at ? origins.at : "");
+	text_free(&origins);
+}
+
 static void
 print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t snapshot)
 {
@@ -193,11 +214,9 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int6
 	}
 	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
-		Text origin = {0};
-		text_add_plain(&origin, format_text(f, f->kernels[i].origin));
-		printf("  %-8s %s\n", format_text(f, f->kernels[i].name),
-		       origin.at ? origin.at : "");
-		text_free(&origin);
+		printf("  %-8s ", format_text(f, f->kernels[i].name));
+		print_runs(f, (uint32_t)i);
+		printf("\n");
 	}
 	arena_free(arena);
 }

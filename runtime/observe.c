@@ -23,9 +23,13 @@ observe_open(Gradc *run)
 	if (o->profile)
 		run->observer.profile = (GradcProfile){.seconds = NEW_ARRAY(run->arena, double, n),
 		                                       .runs = NEW_ARRAY(run->arena, int64_t, n)};
-	return o->trace && gradc_rank(run) == 0
-	               ? trace_open(run->arena, o->trace, &run->observer.trace)
-	               : NULL;
+	if (!o->trace || gradc_rank(run) != 0)
+		return NULL;
+	run->observer.titles = NEW_ARRAY(run->arena, const char *, n);
+	for (size_t i = 0; i < n; i++)
+		run->observer.titles[i] = origin_title(run->arena, &run->format,
+		                                       &run->format.instructions[i]);
+	return trace_open(run->arena, o->trace, &run->observer.trace);
 }
 
 void
@@ -67,9 +71,10 @@ end_phase(Observer *o)
 }
 
 static void
-trace_instruction(Observer *o, const Instruction *n, double begin, double end)
+trace_instruction(Observer *o, uint32_t index, double begin, double end)
 {
 	const Format *f = o->format;
+	const Instruction *n = &f->instructions[index];
 	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
 
 	if (n->phase != o->phase) {
@@ -81,10 +86,11 @@ trace_instruction(Observer *o, const Instruction *n, double begin, double end)
 	trace_span(o->trace,
 	           &(TraceSpan){.track = TRACK_TRAINING,
 	                        .category = "kernel",
-	                        .name = k ? format_text(f, k->name) : instruction_names[n->kind],
+	                        .name = o->titles[index],
+	                        .kernel = k ? format_text(f, k->name) : instruction_names[n->kind],
 	                        .begin = begin,
 	                        .end = end,
-	                        .origin = k ? format_text(f, k->origin) : NULL});
+	                        .origin = format_text(f, n->origin)});
 }
 
 void
@@ -95,7 +101,7 @@ observe_instruction(Observer *o, uint32_t index, double begin, double end)
 		o->profile.runs[index]++;
 	}
 	if (o->trace)
-		trace_instruction(o, &o->format->instructions[index], begin, end);
+		trace_instruction(o, index, begin, end);
 }
 
 void

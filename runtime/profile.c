@@ -4,7 +4,7 @@
 #include <string.h>
 
 typedef struct {
-	char *name;
+	const char *name;
 	double ms[N_PHASES];
 } NodeTime;
 
@@ -15,30 +15,6 @@ typedef struct {
 	StrMap *by_name;
 	VEC(NodeTime *) nodes;
 } Sums;
-
-/* The ONNX names in a location like fused("/a", grad("/b")); those without quotes are one name. */
-typedef VEC(char *) Names;
-
-static Names
-names_of(Arena *arena, const char *origin)
-{
-	Names names = {0};
-
-	for (const char *at = strchr(origin, '"'); at && *at; at = strchr(at, '"')) {
-		char *name = text_unquote(arena, &at);
-		bool seen = !name;
-
-		if (!name)
-			break;
-		for (int i = 0; i < names.n; i++)
-			seen |= strcmp(names.at[i], name) == 0;
-		if (!seen)
-			vec_push(arena, &names, name);
-	}
-	if (names.n == 0)
-		vec_push(arena, &names, arena_strdup(arena, origin));
-	return names;
-}
 
 static void
 add_node(Sums *s, const char *name, int phase, double ms)
@@ -52,14 +28,6 @@ add_node(Sums *s, const char *name, int phase, double ms)
 		vec_push(s->arena, &s->nodes, node);
 	}
 	node->ms[phase] += ms;
-}
-
-/* What an instruction that runs no kernel does has no node. */
-static const char *
-origin_of(const Format *f, const Instruction *n)
-{
-	return n->kind == RUN_KERNEL ? format_text(f, f->kernels[n->what].origin)
-	                             : instruction_names[n->kind];
 }
 
 static double
@@ -76,7 +44,7 @@ add_nodes(Sums *s)
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++) {
 		if (!s->profile->runs[i])
 			continue;
-		Names names = names_of(s->arena, origin_of(f, &f->instructions[i]));
+		StringList names = origin_names(s->arena, f, &f->instructions[i]);
 		for (int k = 0; k < names.n; k++)
 			add_node(s, names.at[k], f->instructions[i].phase,
 			         milliseconds(s, i) / names.n);
@@ -116,7 +84,7 @@ kernels_json(const Sums *s)
 				kernels, json_pack("{s:o,s:o,s:s,s:f,s:f,s:I,s:I}", "name",
 			                           json_name(k ? format_text(f, k->name)
 			                                       : instruction_names[n->kind]),
-			                           "origin", json_name(k ? origin_of(f, n) : ""),
+			                           "origin", json_name(format_text(f, n->origin)),
 			                           "phase", phase_names[n->phase], "runs", runs,
 			                           "ms", milliseconds(s, i), "flops",
 			                           (json_int_t)(k ? k->flops : 0), "bytes",

@@ -26,6 +26,7 @@ typedef struct {
 	const char *category, *name;
 	double begin, end;    /* of seconds_now() */
 	const char *origin;   /* ONNX names; NULL: none */
+	const char *kernel;   /* that ran; NULL: none */
 	const char *count_of; /* what `count` counts; NULL: nothing */
 	int64_t count;
 } TraceSpan;
@@ -38,7 +39,8 @@ Status trace_close(Trace *t);
 /* ---- observe.c: what each instruction took, for trace and profile. */
 typedef struct {
 	const Format *format;
-	Trace *trace; /* NULL: none */
+	Trace *trace;        /* NULL: none */
+	const char **titles; /* of the instructions, for the trace */
 	GradcProfile profile;
 	bool sampling; /* this step adds to the profile */
 	int phase;

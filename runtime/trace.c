@@ -83,6 +83,8 @@ trace_span(Trace *t, const TraceSpan *s)
 	args = json_object();
 	if (s->origin)
 		json_object_set_new(args, "from", json_name(s->origin));
+	if (s->kernel)
+		json_object_set_new(args, "kernel", json_name(s->kernel));
 	if (s->count_of)
 		json_object_set_new(args, s->count_of, json_integer(s->count));
 	event = json_pack("{s:o,s:s,s:s,s:i,s:i,s:f,s:f,s:o}", "name", json_name(s->name), "cat",

@@ -125,7 +125,8 @@ tiny_run(FormatWriter *w, uint32_t kernel, int stream, int phase, int n, const u
 	                  .stream = (uint8_t)stream,
 	                  .phase = (uint16_t)phase,
 	                  .args = (uint32_t)w->arguments.n,
-	                  .n_args = (uint16_t)n};
+	                  .n_args = (uint16_t)n,
+	                  .origin = format_string(w, "\"/Mul\"")};
 
 	for (int i = 0; i < n; i++) {
 		Argument a = {.slot = slots[i]};
@@ -273,7 +274,7 @@ tiny_facts(FormatWriter *w)
 	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
 	ExportRecord exports[] = {
 		{.kind = EXPORT_LITERAL, .bytes = 4},
-		{.kind = EXPORT_TENSOR, .dtype = F32, .state = 1},
+		{.kind = EXPORT_TENSOR, .dtype = F32, .state = 1, .block = 1},
 		{.kind = EXPORT_LITERAL, .offset = 4, .bytes = 4},
 		{.kind = EXPORT_NAME},
 		{.kind = EXPORT_LENGTH, .offset = 300, .times = 2},
@@ -281,7 +282,6 @@ tiny_facts(FormatWriter *w)
 
 	for (int i = 0; i < N_KERNELS; i++) {
 		KernelRecord k = {.name = format_string(w, names[i]),
-		                  .origin = format_string(w, "\"/Mul\""),
 		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1,
 		                  .grain = 1};
 		vec_push(w->arena, &w->kernels, k);
