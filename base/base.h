@@ -99,6 +99,8 @@ char *text_unquote(Arena *arena, const char **at);
 void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
 /* Shell-style match with * and ? (no character classes). */
+/* Fewest insertions, deletions and replacements of bytes that make `part` a part of `whole`; of the first 255 bytes. */
+int text_distance(const char *part, const char *whole);
 bool glob_match(const char *pattern, const char *name);
 /* "12K", "3M", "1G" (1024) or a plain number; false when malformed or above INT64_MAX. */
 bool parse_bytes(const char *text, int64_t *out);

@@ -421,3 +421,25 @@ file_name_of(Arena *arena, const char *tensor_name)
 	}
 	return name;
 }
+
+int
+text_distance(const char *part, const char *whole)
+{
+	enum { LONGEST = 255 };
+	int row[LONGEST + 1] = {0}, n = (int)strnlen(whole, LONGEST), best;
+
+	for (int i = 1; i <= LONGEST && part[i - 1]; i++) {
+		int diagonal = row[0];
+		row[0] = i;
+		for (int k = 1; k <= n; k++) {
+			int replaced = diagonal + (part[i - 1] != whole[k - 1]);
+			int shorter = (row[k] < row[k - 1] ? row[k] : row[k - 1]) + 1;
+			diagonal = row[k];
+			row[k] = replaced < shorter ? replaced : shorter;
+		}
+	}
+	best = row[0];
+	for (int k = 1; k <= n; k++)
+		best = row[k] < best ? row[k] : best;
+	return best;
+}

@@ -77,6 +77,8 @@ struct Weight {
 	const Origin *origin;      /* what metadata say of it; NULL: nothing */
 	TensorData data;
 	WeightKind kind;
+	const char *
+		path; /* another name: what it was computed from, else the module or node that reads it */
 	const char *why;
 	const Doubt *doubt; /* NULL: none */
 	Weight *tied;       /* shares that one's state ... */

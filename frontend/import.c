@@ -359,6 +359,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	s->lr_scale = 1;
 	s->init = w->data.data ? INIT_DATA : INIT_ZEROS;
 	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, w, type)) : NULL;
+	s->path = w->path;
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;

@@ -310,6 +310,12 @@ rule_asked_for(Case *c)
 	return false;
 }
 
+static bool
+weight_matches(const Weight *w, const char *glob)
+{
+	return glob_match(glob, w->name) || (w->path && glob_match(glob, w->path));
+}
+
 bool
 weight_is_frozen(const Repairs *r, const Weight *w)
 {
@@ -318,7 +324,7 @@ weight_is_frozen(const Repairs *r, const Weight *w)
 
 	for (; rule && *rule; rule++) {
 		const char *train = rule_glob(*rule, "train"), *freeze = rule_glob(*rule, "freeze");
-		if ((train || freeze) && glob_match(train ? train : freeze, w->name))
+		if ((train || freeze) && weight_matches(w, train ? train : freeze))
 			frozen = freeze != NULL;
 	}
 	return frozen;
@@ -670,12 +676,33 @@ static const Rule rules[] = {
 	{rule_generated_copy, WEIGHT_TABLE, false, "--no-repair=transposes", NULL, NULL},
 };
 
+/* "blocks.0/qkv" for people who know the module, and not onnx::MatMul_403. */
+static const char *
+path_of(const Case *c)
+{
+	const Origin *o = c->w->origin;
+	const char *path;
+
+	if (o && o->folded && o->from.n == 1)
+		return o->from.at[0];
+	if (c->n == 0)
+		return NULL;
+	size_t n = node_module(c->readers[0].node->proto, &path);
+	if (n == 0) {
+		path = node_location(c->readers[0].node->proto);
+		n = strlen(path);
+	}
+	size_t slash = *path == '/';
+	return arena_strndup(c->r->arena, path + slash, n - slash);
+}
+
 void
 weight_judge(Repairs *r, Weight *w)
 {
 	Case c = {.r = r, .w = w};
 
 	c.n = final_readers(r, w->name, c.readers, MAX_READERS);
+	w->path = path_of(&c);
 	for (int i = 0; i < COUNT(rules); i++) {
 		const Rule *rule = &rules[i];
 		if ((rule->repair && !repair_enabled(r->options, rule->repair)) || !rule->holds(&c))

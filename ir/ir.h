@@ -202,6 +202,7 @@ struct State {
 	const Tensor *data;    /* INIT_DATA */
 	double init_a, init_b; /* mean and std, or bounds */
 	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
+	const char *path;      /* another name, of the module that reads it; NULL: none */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
 	State *of;             /* gradient or moment of this parameter or unit; NULL else */
 	int number;            /* moments: which of the optimizer's */
@@ -277,6 +278,10 @@ Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
 /* name, or name.2, name.3 ... whatever is not taken. */
+/* By its name or its path. */
+bool state_matches(const State *s, const char *glob);
+/* Three parameters whose names or paths are nearest to the glob, as a hint of the last fault. */
+void hint_nearest_states(const Module *m, const char *glob, Diag *diag);
 const char *module_fresh_name(const Module *m, const char *name);
 /* An argument; function_param_as says what else it is. Where the function has a parameter of that name, the new one's
  * is name.2, name.3 ... */

@@ -148,6 +148,10 @@ read_state(Reader *r, References *references)
 	}
 	if (read_word(r, "at"))
 		read_int(r, &s->offset);
+	if (read_word(r, "path")) {
+		read_space(r);
+		s->path = text_unquote(r->m->arena, &r->at);
+	}
 	if (read_word(r, "why")) {
 		read_space(r);
 		s->why = text_unquote(r->m->arena, &r->at);

@@ -411,6 +411,10 @@ print_state(Printer *p, const State *s)
 	}
 	if (s->offset >= 0)
 		text_printf(out, " at %lld", (long long)s->offset);
+	if (s->path) {
+		text_add(out, " path ");
+		text_add_quoted(out, s->path);
+	}
 	if (s->why) {
 		text_add(out, " why ");
 		text_add_quoted(out, s->why);

@@ -65,7 +65,7 @@ apply_everywhere(const Rule *r, Module *m)
 
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		if (s->kind != STATE_PARAMETER || !glob_match(r->glob, s->name))
+		if (s->kind != STATE_PARAMETER || !state_matches(s, r->glob))
 			continue;
 		if ((strcmp(r->verb, "train") == 0) && !dtype_is_float(s->type->dtype))
 			continue;
@@ -76,7 +76,7 @@ apply_everywhere(const Rule *r, Module *m)
 	}
 	if (fits == 0) {
 		diag_error(r->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", r->verb, r->glob);
-		diag_hint(r->p->diag, "`gradc check` lists them");
+		hint_nearest_states(m, r->glob, r->p->diag);
 		return false;
 	}
 	return ok;

@@ -33,16 +33,35 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	return ok ? EXIT_OK : diag_exit_code(diag);
 }
 
+static bool
+check_match(const Session *s)
+{
+	const char *glob = s->o->match;
+
+	for (int i = 0; glob && i < s->m->states.n; i++)
+		if (s->m->states.at[i]->kind == STATE_PARAMETER &&
+		    state_matches(s->m->states.at[i], glob))
+			return true;
+	if (!glob)
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "--match=%s fits no parameter", glob);
+	hint_nearest_states(s->m, glob, s->diag);
+	return false;
+}
+
 int
 command_check(Options *o, Arena *arena, Diag *diag)
 {
 	Session s;
 	bool ok = session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
 
-	if (ok && session_run(&s, "trainable", false) && module_verify(s.m, diag)) {
+	ok = ok && session_run(&s, "trainable", false) && module_verify(s.m, diag);
+	if (ok && check_match(&s)) {
 		session_freeze_unreached(&s);
 		if (o->json)
 			print_summary_json(&s);
+		else if (o->match)
+			print_matches(&s, o->match);
 		else
 			print_summary(&s, o->table != NULL);
 	}

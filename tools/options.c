@@ -243,6 +243,7 @@ static const OptionRow option_rows[] = {
 	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass},   /* for tests */
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table)},
+	{"match", "GLOB", "for check: the parameters that a glob takes, by either name", TAKES_STRING, AT(match)},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "
 	 "with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
 	 .group = "Kernels and ranks"},

@@ -65,6 +65,19 @@ print_name(const char *name)
 	text_free(&t);
 }
 
+/* The name, and the path where the name does not tell it. */
+static void
+print_names(const State *s, int width)
+{
+	Text t = {0};
+
+	text_add(&t, s->name);
+	if (s->path && !strstr(s->name, s->path))
+		text_printf(&t, " (%s)", s->path);
+	print_cut(t.at, width);
+	text_free(&t);
+}
+
 static void
 print_row(const State *s)
 {
@@ -72,7 +85,7 @@ print_row(const State *s)
 
 	type_print(&t, s->type);
 	printf("  ");
-	print_cut(s->name, 44);
+	print_names(s, 44);
 	printf("  %-18s %-9s  ", t.at, role_of(s));
 	print_name(s->why ? s->why : "");
 	printf("\n");
@@ -235,9 +248,9 @@ state_json(const State *st)
 
 	for (int k = 0; k < st->type->rank; k++)
 		json_array_append_new(shape, json_integer(st->type->dims[k]));
-	return json_pack("{s:s,s:s,s:o,s:s,s:s}", "name", st->name, "dtype",
-	                 dtype_info[st->type->dtype].name, "shape", shape, "kind", role_of(st),
-	                 "why", st->why ? st->why : "");
+	return json_pack("{s:s,s:s,s:s,s:o,s:s,s:s}", "name", st->name, "path",
+	                 st->path ? st->path : "", "dtype", dtype_info[st->type->dtype].name,
+	                 "shape", shape, "kind", role_of(st), "why", st->why ? st->why : "");
 }
 
 static json_t *
@@ -266,6 +279,34 @@ doubts_json(const Import *im)
 	return out;
 }
 
+/* What a glob takes of the table: --freeze and its like take parameters only. */
+static bool
+takes(const State *s, const char *glob)
+{
+	return s->kind == STATE_PARAMETER && state_matches(s, glob);
+}
+
+void
+print_matches(const Session *s, const char *glob)
+{
+	const Module *m = s->m;
+	int rows = 0;
+	int64_t n = 0;
+
+	for (int i = 0; i < m->states.n; i++) {
+		const State *state = m->states.at[i];
+		if (!takes(state, glob))
+			continue;
+		print_row(state);
+		rows++;
+		n += state->type->n;
+	}
+	printf("  %d parameter%s of %lld elements match%s ", rows, rows == 1 ? "" : "s",
+	       (long long)n, rows == 1 ? "es" : "");
+	print_name(glob);
+	printf("\n");
+}
+
 void
 print_summary_json(const Session *s)
 {
@@ -273,7 +314,8 @@ print_summary_json(const Session *s)
 	json_t *list = json_array();
 
 	for (int i = 0; i < m->states.n; i++)
-		if (in_table(m->states.at[i]))
+		if (in_table(m->states.at[i]) &&
+		    (!s->o->match || takes(m->states.at[i], s->o->match)))
 			json_array_append_new(list, state_json(m->states.at[i]));
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o}", "model", s->o->input, "opset",
 	                         (json_int_t)s->import->opset, "producer",

@@ -11,7 +11,7 @@ typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
 	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
-	const char *keep_sources, *class_weight, *train_mode, *statistics, *output_format,
+	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	VEC(CpuTarget) cpus; /* of --target */
@@ -113,6 +113,8 @@ typedef struct {
 void page_print(Text *out, const Page *p);
 
 /* ---- table.c */
+/* The parameters that the glob takes. */
+void print_matches(const Session *s, const char *glob);
 void print_summary(const Session *s, bool full);
 void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
 void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */

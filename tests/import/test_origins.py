@@ -242,3 +242,58 @@ def test_broken_metadata_say_nothing(run, tmp_path, text):
     tag(model.graph, SIGNATURE=text)
     onnx.save(model, tmp_path / "model.onnx")
     run("check", "model.onnx")
+
+
+def write_paths(path):
+    """TorchScript's names: the weight's is made up, the nodes' tell the module."""
+    nodes = [helper.make_node("MatMul", ["x", "onnx::MatMul_403"], ["h"], "/blocks.0/qkv/MatMul"),
+             helper.make_node("Add", ["blocks.0.qkv.bias", "h"], ["i"], "/blocks.0/qkv/Add"),
+             helper.make_node("MatMul", ["i", "onnx::MatMul_404"], ["y"], "/blocks.1/qkv_1/MatMul")]
+    weights = [numpy_helper.from_array(RANDOM.standard_normal(s).astype(np.float32), n)
+               for n, s in (("onnx::MatMul_403", (4, 4)), ("blocks.0.qkv.bias", 4), ("onnx::MatMul_404", (4, 4)))]
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 4]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+@pytest.mark.parametrize("glob, want", [
+    ("blocks.0/qkv", ["onnx::MatMul_403", "blocks.0.qkv.bias"]), ("blocks.1/*", ["onnx::MatMul_404"]), ("onnx::MatMul_403", ["onnx::MatMul_403"]),
+    ("blocks.0.*", ["blocks.0.qkv.bias"]), ("*qkv*", ["onnx::MatMul_403", "blocks.0.qkv.bias", "onnx::MatMul_404"]),
+])
+def test_globs_take_either_name(run, tmp_path, glob, want):
+    write_paths(tmp_path / "model.onnx")
+    names = ["onnx::MatMul_403", "blocks.0.qkv.bias", "onnx::MatMul_404"]
+    rows, _ = check(run, "--match", glob)
+    assert list(rows) == want
+    text = run("check", "model.onnx", "--match", glob).stdout
+    assert text.count("\n") == len(want) + 1 and f"match{'es' if len(want) == 1 else ''} {glob}\n" in text
+    rows, _ = check(run, f"--freeze={glob}")
+    assert [n for n in names if rows[n]["kind"] == "frozen"] == want
+    rows, _ = check(run, "--freeze=*", f"--train={glob}")
+    assert [n for n in names if rows[n]["kind"] == "trainable"] == want
+    dump = run("dump", "model.onnx", f"--init={glob}=zeros", f"--lr-scale={glob}=0.5", f"--no-decay={glob}", "--stage=forward").stdout
+    for name in names:
+        line = next(li for li in dump.splitlines() if li.startswith("  state ") and f"{name}" in li)
+        assert ("lr_scale 0.5" in line and "init zeros given" in line and " decay" not in line) == (name in want)
+
+
+def test_the_table_shows_paths(run, tmp_path):
+    write_paths(tmp_path / "model.onnx")
+    rows, _ = check(run)
+    assert [rows[n]["path"] for n in rows] == ["blocks.0/qkv", "blocks.0/qkv", "blocks.1/qkv"]
+    assert "  onnx::MatMul_403 (blocks.0/qkv)  " in run("check", "model.onnx").stdout
+
+
+@pytest.mark.parametrize("option", ["--freeze=", "--train=", "--decay=", "--no-decay=", "--lr-scale=0.5@", "--init=ones@", "--match="])
+def test_a_glob_that_fits_nothing_names_the_nearest(run, tmp_path, option):
+    write_paths(tmp_path / "model.onnx")
+    glob = "*block.1/qkv"
+    option = option.replace("=", f"={glob}=").replace("@", "") if "@" in option else option + glob
+    option = option if "=0.5" not in option and "=ones" not in option else option.split("=")[0] + f"={glob}={option.split('=')[-1]}"
+    said = run("check", "model.onnx", option, exit=2).stderr
+    assert f"={glob} fits no parameter" in said and "the nearest names are onnx::MatMul_404 (blocks.1/qkv)" in said
+
+
+def test_the_parameter_that_a_tensor_was_computed_from_is_its_path(run, tmp_path):
+    write(tmp_path / "model.onnx", [("MatMul", ["x", "val_0"], "y", "blocks.0.fc")], {"val_0": (np.eye(4) + ROWS, dict(FOLDED="['w']"))}, PARAMETER)
+    assert check(run, "--match=w")[0]["val_0"]["path"] == "w"

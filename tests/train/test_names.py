@@ -252,4 +252,4 @@ def test_the_table_shows_any_name(gradc, tmp_path):
     done = subprocess.run([gradc, "check", tmp_path / "m.onnx"], capture_output=True)
     text = done.stdout.decode()  # valid UTF-8
     assert done.returncode == 0 and "\x1b" not in text and "\\x1B[31mx" in text
-    assert re.search("  é+…é+  f32", text)
+    assert re.search("  é+….*  f32", text)
