@@ -13,7 +13,7 @@ typedef struct {
 	GradcPairs inputs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
-	int64_t eval_every, save_every;
+	int64_t eval_every, save_every, check_gradients;
 	bool info, json, once, backward, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */
@@ -34,6 +34,9 @@ void info_device_print(const GradcModel *model, const Format *f, const GradcOpti
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);
 const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n); /* 1.2M */
+
+/* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
+Status check_gradients(Gradc *run, const CliOptions *o);
 
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;

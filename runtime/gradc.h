@@ -142,6 +142,22 @@ Status gradc_dump_gradients(Gradc *run, const char *folder);
 /* One run on whole inputs (.npy of the shapes of the ports): the graph's outputs, or with
  * `backward` the loss and the gradients, as NAME.npy and names.json in a folder. */
 Status gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
+/* The worst entry of a parameter so far, by error = |difference - gradient| / max(|difference|, |gradient|, 1e-4). */
+typedef struct {
+	const char *name; /* of the parameter */
+	double error, gradient, difference;
+	int64_t at;              /* in the parameter, row-major */
+	int64_t done, n_entries; /* of all parameters */
+	bool complete;           /* the parameter's entries are done */
+} GradcCheck;
+typedef struct {
+	const GradcPairs *inputs; /* as of gradc_once */
+	int64_t entries;          /* of each parameter, at random; all of one that has no more */
+	void (*report)(void *context, const GradcCheck *check); /* after each entry */
+	void *context;
+} GradcCheckOptions;
+/* Gradients of one micro-batch against central differences, of a model compiled with --eval-mode=as-exported. */
+Status gradc_check_gradients(Gradc *run, const GradcCheckOptions *options);
 Status gradc_export(Gradc *run, const char *path);
 
 /* What the instructions took in the steps that were measured, in the order of the tables. */

@@ -54,6 +54,7 @@ guarded(Status (*call)(void *), Gradc *run, void *more)
 		return guarded(call_##name, run, (void *)&pass); \
 	}
 GUARDED(accumulate, step_accumulate, GradcStep *, out)
+GUARDED(check_gradients, gradients_check, const GradcCheckOptions *, options)
 GUARDED(update, step_update, GradcStep *, out)
 GUARDED(evaluate, step_evaluate, GradcEval *, out)
 GUARDED(resume, resume_checkpoint, GradcResume *, out)

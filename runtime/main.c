@@ -307,6 +307,8 @@ run_session(Session *s)
 		RETURN_IF_ERROR(run_training(s));
 	else
 		RETURN_IF_ERROR(resume(s));
+	if (o->once && o->check_gradients && gradc_rank(s->run) == 0)
+		return check_gradients(s->run, o);
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */

@@ -152,6 +152,7 @@ static const OptionRow rows[] = {
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
 	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
+	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */

@@ -86,6 +86,9 @@ Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
 
+/* ---- gradient_check.c */
+Status gradients_check(Gradc *run, const GradcCheckOptions *options);
+
 /* ---- poison.c: memory that holds no live value, made useless. */
 Status poison_before(Executor *x, const ProgramRecord *p);
 Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);

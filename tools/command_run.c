@@ -230,10 +230,17 @@ typedef struct {
 } Worst;
 
 static void
-print_worst(const State *parameter, const Worst *w)
+print_worst(const char *parameter, const Worst *w)
 {
-	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", parameter->name,
-	       w->error, (long long)w->at, w->gradient, w->difference);
+	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", parameter, w->error,
+	       (long long)w->at, w->gradient, w->difference);
+}
+
+static void
+print_check_title(const Session *s)
+{
+	printf("gradients against central differences, worst of %lld entries each\n",
+	       (long long)s->o->check_gradients);
 }
 
 static json_t *
@@ -288,8 +295,7 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 
 	srand48(0);
 	if (!r->s->o->json)
-		printf("gradients against central differences, worst of %lld entries each\n",
-		       (long long)r->s->o->check_gradients);
+		print_check_title(r->s);
 	for (int i = 0; i < m->states.n; i++) {
 		if (m->states.at[i]->kind != STATE_GRADIENT)
 			continue;
@@ -302,7 +308,7 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 		if (r->s->o->json)
 			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
 		else
-			print_worst(m->states.at[i]->of, &worst);
+			print_worst(m->states.at[i]->of->name, &worst);
 		arena_free(r->interp.arena);
 		r->interp = saved;
 		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
@@ -358,6 +364,35 @@ print_written_loss(Session *s)
 	return true;
 }
 
+static double
+number_of(const json_t *entry, const char *key)
+{
+	const json_t *value = json_object_get(entry, key);
+
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void
+print_checked(Session *s)
+{
+	size_t i;
+	json_t *entry;
+
+	if (s->o->json) {
+		print_json(json_pack("{s:o}", "parameters", s->gradients));
+		return;
+	}
+	print_check_title(s);
+	json_array_foreach(s->gradients, i, entry) {
+		Worst worst = {.error = number_of(entry, "error"),
+		               .gradient = number_of(entry, "gradient"),
+		               .difference = number_of(entry, "difference"),
+		               .at = json_integer_value(json_object_get(entry, "at"))};
+		print_worst(json_string_value(json_object_get(entry, "name")), &worst);
+	}
+	json_decref(s->gradients);
+}
+
 int
 command_grad(Options *o, Arena *arena, Diag *diag)
 {
@@ -369,14 +404,18 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";
+	if (o->check_gradients && !by_interpreter(o))
+		o->eval_mode = "as-exported"; /* the differences are those of @eval */
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&
 	    (s.has_loss || session_parse_loss(&s, "cross_entropy"))) {
-		if (by_interpreter(o) || o->check_gradients)
+		if (by_interpreter(o))
 			interpret_gradients(&r);
 		else
 			code = run_compiled(&s, true);
-		if (!by_interpreter(o) && !o->check_gradients && code == EXIT_OK &&
-		    diag_errors(diag) == 0)
+		bool ran = !by_interpreter(o) && code == EXIT_OK && diag_errors(diag) == 0;
+		if (ran && s.gradients)
+			print_checked(&s);
+		else if (ran)
 			print_written_loss(&s);
 	}
 	session_close(&s);

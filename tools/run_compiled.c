@@ -135,8 +135,25 @@ remove_folder(Session *s, const char *folder)
 	for (int i = 0; i < s->o->inputs.n; i++)
 		unlink(path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i)));
 	unlink(path_join(s->arena, folder, "names.json"));
+	unlink(path_join(s->arena, folder, "gradients.json"));
 	unlink(path_join(s->arena, folder, "once"));
 	rmdir(folder);
+}
+
+/* The same program again, on the same inputs: gradients against differences. */
+static int
+run_check(Session *s, char **argv, int n, const char *folder)
+{
+	argv[n++] = "--output-dir";
+	argv[n++] = (char *)folder;
+	argv[n++] = "--check-gradients";
+	argv[n++] = arena_printf(s->arena, "%lld", (long long)s->o->check_gradients);
+	argv[n] = NULL;
+	int code = run_program(s, argv);
+	if (code == EXIT_OK)
+		s->gradients = json_load_file(path_join(s->arena, folder, "gradients.json"), 0,
+		                              NULL);
+	return code;
 }
 
 int
@@ -145,7 +162,7 @@ run_compiled(Session *s, bool backward)
 	const Options *o = s->o;
 	const char *base = getenv("TMPDIR");
 	char *folder = arena_printf(s->arena, "%s/gradc-run-XXXXXX", base && *base ? base : "/tmp");
-	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 16);
+	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 18);
 	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0, ok = true;
 	int n = 0, code = EXIT_USAGE;
 
@@ -159,14 +176,18 @@ run_compiled(Session *s, bool backward)
 	if (backward)
 		argv[n++] = "--backward";
 	argv[n++] = "--output-dir";
-	argv[n++] = as_pb ? folder : (char *)o->output_dir;
+	argv[n++] = as_pb || !o->output_dir ? folder : (char *)o->output_dir;
 	for (int i = 0; i < o->inputs.n && ok; i++) {
 		argv[n++] = "--input";
 		argv[n++] = (char *)npy_input(s, o->inputs.at[i], folder, i);
 		ok = argv[n - 1] != NULL;
 	}
 	if (ok)
-		code = session_link(s, exe, false) ? run_program(s, argv) : EXIT_USAGE;
+		code = session_link(s, exe, false) ? EXIT_OK : EXIT_USAGE;
+	if (ok && code == EXIT_OK && o->output_dir)
+		code = run_program(s, argv);
+	if (ok && code == EXIT_OK && o->check_gradients)
+		code = run_check(s, argv, n, folder);
 	if (ok && code == EXIT_OK && as_pb)
 		ok = convert_results(s, folder, o->output_dir);
 	remove_folder(s, folder);

@@ -56,6 +56,8 @@ typedef struct {
 	const char *loss_kind;
 	StringList outputs; /* names of the graph's outputs */
 	VEC(int) wrt;       /* numbers of the inputs that --wrt names */
+	struct json_t
+		*gradients; /* what a compiled --check-gradients found: a list; NULL: none ran */
 } Session;
 typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
 

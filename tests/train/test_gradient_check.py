@@ -1,0 +1,66 @@
+"""`gradc grad --check-gradients` runs compiled: the same gradients and differences as the interpreter's."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+RANDOM = np.random.default_rng(0)
+
+
+def write(folder, nodes, weights):
+    ports = [helper.make_tensor_value_info(n, 1, [4, 3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node(op, i, o, o[0], **a) for op, i, o, a in nodes], "g", ports[:1], ports[1:],
+                              [numpy_helper.from_array(np.asarray(v), k) for k, v in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
+    for name in "x", "y":
+        np.save(folder / f"{name}.npy", RANDOM.standard_normal((4, 3)).astype(np.float32))
+
+
+W = {n: RANDOM.standard_normal((3, 3)).astype(np.float32) for n in ("a", "b")}
+BN = {n: (1 + RANDOM.random(3)).astype(np.float32) for n in ("bn.weight", "bn.bias", "bn.mean", "bn.var")}
+MODELS = {
+    "tanh": ([("MatMul", ["x", "a"], ["h"], {}), ("Tanh", ["h"], ["t"], {}), ("MatMul", ["t", "b"], ["y"], {})], W),
+    "batch statistics": ([("MatMul", ["x", "a"], ["h"], {}), ("BatchNormalization", ["h", *BN], ["n", "m", "v"], dict(training_mode=1)),
+                          ("MatMul", ["n", "b"], ["y"], {})], {**W, **BN}),
+    "dropout": ([("MatMul", ["x", "a"], ["h"], {}), ("Dropout", ["h", "ratio", "mode"], ["d"], {}), ("MatMul", ["d", "b"], ["y"], {})],
+                {**W, "ratio": np.float32(0.5), "mode": np.array(True)}),
+}
+INPUTS = ["--loss=mse", "--input", "x=x.npy", "--input", "labels=y.npy"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("precision", ["f64", "f32"])
+def test_compiled_checks_are_the_interpreters(run, tmp_path, model, precision):
+    write(tmp_path, *MODELS[model])
+    found = []
+    for engine in "compiled", "interp":
+        done = run("grad", "model.onnx", *INPUTS, "--check-gradients=100", f"--engine={engine}", f"--precision={precision}", "--json")
+        found.append({p["name"]: p for p in json.loads(done.stdout)["parameters"]})
+    assert set(found[0]) == set(found[1]) == set(MODELS[model][1]) - {"ratio", "mode", "bn.mean", "bn.var"}
+    for name, p in found[0].items():
+        assert p["error"] < (1e-5 if precision == "f64" else 0.05), p
+        if precision == "f64":
+            assert found[1][name]["error"] < 1e-5
+
+
+def test_a_wrong_gradient_is_found(run, tmp_path):
+    """A step's gradient is zero, and the function is not flat over a kink."""
+    write(tmp_path, [("MatMul", ["x", "a"], ["h"], {}), ("Floor", ["h"], ["f"], {}), ("Mul", ["h", "f"], ["y"], {})],
+          {"a": np.zeros((3, 3), np.float32)})
+    done = run("grad", "model.onnx", *INPUTS, "--check-gradients=9", "--json")
+    assert json.loads(done.stdout)["parameters"][0]["error"] > 0.1
+
+
+def test_the_check_writes_gradients_too(run, tmp_path):
+    write(tmp_path, *MODELS["tanh"])
+    said = run("grad", "model.onnx", *INPUTS, "--check-gradients=2", "--output-dir=out").stdout
+    assert said.startswith("gradients against central differences, worst of 2 entries each\n") and said.count(" difference ") == 2
+    assert np.load(tmp_path / "out/grad.a.npy").shape == (3, 3)
+
+
+def test_inputs_that_do_not_fit_are_told(run, tmp_path):
+    write(tmp_path, *MODELS["tanh"])
+    np.save(tmp_path / "y.npy", np.zeros((5, 3), np.float32))
+    assert "y.npy" in run("grad", "model.onnx", *INPUTS, "--check-gradients=2", exit=6).stderr
