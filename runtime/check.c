@@ -63,10 +63,10 @@ check_gradients(Gradc *run, const CliOptions *o)
 	double now = seconds_now();
 	bool terminal = isatty(STDERR_FILENO);
 	Meter r = {.list = json_array(),
-	            .started = now,
-	            .last = now,
-	            .every = terminal ? EVERY : PLAIN_EVERY,
-	            .terminal = terminal};
+	           .started = now,
+	           .last = now,
+	           .every = terminal ? EVERY : PLAIN_EVERY,
+	           .terminal = terminal};
 	Status status = gradc_check_gradients(
 		run, &(GradcCheckOptions){&o->inputs, o->check_gradients, report, &r});
 
