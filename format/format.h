@@ -273,7 +273,9 @@ typedef struct {
 	int64_t state_bytes, weights_bytes;
 	uint64_t weights_hash;
 } FormatWriter;
-FormatWriter *format_writer_new(Arena *arena);
+FormatWriter *
+format_writer_new(Arena *arena);          /* format_finish frees what it holds outside the arena, */
+void format_writer_free(FormatWriter *w); /* and so does this, of one that is not finished */
 StrRef format_string(FormatWriter *w, const char *text); /* equal texts share a reference */
 uint32_t format_dims(FormatWriter *w, int rank, const int64_t *dims);
 void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(3, 4);

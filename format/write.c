@@ -116,7 +116,13 @@ format_finish(FormatWriter *w, int64_t *bytes)
 		if (sections[s].count > 0)
 			memcpy(blob + header.sections[s].offset, sections[s].at,
 			       (size_t)sections[s].count * sections[s].size);
+	format_writer_free(w);
+	return blob;
+}
+
+void
+format_writer_free(FormatWriter *w)
+{
 	text_free(&w->literal);
 	text_free(&w->strings);
-	return blob;
 }

@@ -140,7 +140,8 @@ tensor_is_splat(const Tensor *t, double *value)
 			return false;
 		}
 	}
-	if (!dtype_is_float(d) && llabs(tensor_int(t, 0)) > (1ll << 52))
+	int64_t first = dtype_is_float(d) ? 0 : tensor_int(t, 0);
+	if (first > 1ll << 52 || first < -(1ll << 52))
 		return false;
 	*value = tensor_float(t, 0);
 	return true;

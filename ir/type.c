@@ -22,12 +22,16 @@ Type
 type_new(Module *m, DType dtype, int rank, const int64_t *dims)
 {
 	TypeInfo t = {.dtype = dtype, .rank = rank, .n = 1};
+	bool empty = false;
 	uint64_t found;
 
 	for (int i = 0; i < rank; i++) {
 		t.dims[i] = dims[i];
-		t.n *= dims[i];
+		empty |= dims[i] == 0;
 	}
+	/* A product with a 0 in it is 0, whatever the others are; no other is too large, see infer. */
+	for (int i = 0; i < rank; i++)
+		t.n = empty ? 0 : t.n * dims[i];
 	/* Different types may share a hash: probe its successors. */
 	for (uint64_t h = type_hash(&t);; h++) {
 		if (!intmap_get(m->interned_types, h, &found)) {

@@ -110,6 +110,8 @@ static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
 {
 	Text out = {0};
+
+	text_add(&out, "");
 	bool ok = format_module(&out, m, format, diag);
 
 	if (ok && !path)

@@ -258,10 +258,9 @@ library_name(Arena *arena, const char *path)
 	return name;
 }
 
-bool
-session_link(Session *s, const char *path, bool embed_export)
+static bool
+link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 {
-	FormatWriter *w = format_writer_new(s->arena);
 	Ports ports = {.s = s};
 	LinkOptions link = {.printer = s->o->printer,
 	                    .targets = s->o->cpus.at,
@@ -296,4 +295,14 @@ session_link(Session *s, const char *path, bool embed_export)
 	if (s->o->weights && strcmp(s->o->weights, "embed") != 0)
 		link.weights_file = s->o->weights;
 	return !diag_status(s->diag, link_executable(s->m, w, &link));
+}
+
+bool
+session_link(Session *s, const char *path, bool embed_export)
+{
+	FormatWriter *w = format_writer_new(s->arena);
+	bool ok = link_tables(s, path, embed_export, w);
+
+	format_writer_free(w);
+	return ok;
 }
