@@ -208,6 +208,7 @@ typedef struct {
 	Arena *arena;
 	Diag *diag;
 } OptionUse;
+typedef enum { RANGE_ANY, RANGE_NOT_NEGATIVE, RANGE_POSITIVE, RANGE_BELOW_1 } OptionRange;
 struct OptionRow {
 	const char *name;
 	const char *value; /* for the help; of the choosing kinds a|b|c; NULL: takes none */
@@ -218,7 +219,8 @@ struct OptionRow {
 	bool optional; /* --name alone is "", and the next word is never its value */
 	bool empty;    /* "" is a value too */
 	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
-	int64_t least;
+	int64_t least, most;                         /* of TAKES_INT; most 0: any */
+	OptionRange range;                           /* of TAKES_DOUBLE */
 	const char *(*nth)(
 		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
 	const char *group; /* title of the options from here on, for the help */

@@ -69,11 +69,13 @@ set_string(const OptionUse *u, void *at)
 static bool
 set_int(const OptionUse *u, void *at)
 {
-	int64_t value;
+	int64_t value, most = u->row->most ? u->row->most : INT64_MAX;
 
-	if (!parse_int(u->value, &value) || value < u->row->least)
-		return malformed(u, arena_printf(u->arena, "a whole number from %lld",
-		                                 (long long)u->row->least));
+	if (!parse_int(u->value, &value) || value < u->row->least || value > most)
+		return malformed(u, arena_printf(u->arena,
+		                                 u->row->most ? "a whole number from %lld to %lld"
+		                                              : "a whole number from %lld",
+		                                 (long long)u->row->least, (long long)most));
 	*(int64_t *)at = value;
 	return true;
 }
@@ -86,13 +88,28 @@ set_uint(const OptionUse *u, void *at)
 	return true;
 }
 
+static const char *const ranges[] = {
+	[RANGE_ANY] = "a number",
+	[RANGE_NOT_NEGATIVE] = "a number from 0",
+	[RANGE_POSITIVE] = "a number above 0",
+	[RANGE_BELOW_1] = "a number from 0 to below 1",
+};
+
+static bool
+is_in_range(OptionRange range, double x)
+{
+	return isfinite(x) &&
+	       (range == RANGE_ANY || x > 0 || (x == 0 && range != RANGE_POSITIVE)) &&
+	       (range != RANGE_BELOW_1 || x < 1);
+}
+
 static bool
 set_double(const OptionUse *u, void *at)
 {
 	double value;
 
-	if (!parse_double(u->value, &value) || !isfinite(value))
-		return malformed(u, "a number");
+	if (!parse_double(u->value, &value) || !is_in_range(u->row->range, value))
+		return malformed(u, ranges[u->row->range]);
 	*(double *)at = value;
 	return true;
 }

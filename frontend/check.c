@@ -216,11 +216,14 @@ check_versions(Model *model, Diag *diag)
 		const char *domain = domain_of(p->opset_import[i]->domain);
 		int64_t version = p->opset_import[i]->version;
 		for (size_t k = 0; k < i; k++)
-			if (!strcmp(domain, domain_of(p->opset_import[k]->domain)))
+			if (!strcmp(domain, domain_of(p->opset_import[k]->domain)) &&
+			    version != p->opset_import[k]->version)
 				model_error(model, diag, EXIT_INVALID,
-				            "opset_import names domain %s "
-				            "twice",
-				            quoted(model, domain));
+				            "opset_import names domain %s twice, with versions "
+				            "%lld and %lld",
+				            quoted(model, domain),
+				            (long long)p->opset_import[k]->version,
+				            (long long)version);
 		if (version < 1)
 			model_error(model, diag, EXIT_INVALID, "opset version %lld of domain %s",
 			            (long long)version, quoted(model, domain));

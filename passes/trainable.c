@@ -2,6 +2,7 @@
  * --lr-scale, --init, as rules in order; later ones win. A frozen parameter becomes a constant. */
 #include "passes/pass.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,23 +12,31 @@ typedef struct {
 } Rule;
 
 static bool
+is_distribution(bool normal, double a, double b)
+{
+	return isfinite(a) && isfinite(b) && isfinite(b - a) && (normal ? b >= 0 : a <= b);
+}
+
+static bool
 apply_init(const Rule *r, State *s)
 {
+	int end = 0;
 	double a, b;
 
 	if (strcmp(r->value, "zeros") == 0)
 		s->init = INIT_ZEROS;
 	else if (strcmp(r->value, "ones") == 0)
 		s->init = INIT_ONES;
-	else if (sscanf(r->value, "normal(%lf,%lf)", &a, &b) == 2 ||
-	         sscanf(r->value, "uniform(%lf,%lf)", &a, &b) == 2) {
+	else if ((sscanf(r->value, "normal(%lf,%lf)%n", &a, &b, &end) == 2 ||
+	          sscanf(r->value, "uniform(%lf,%lf)%n", &a, &b, &end) == 2) &&
+	         end > 0 && !r->value[end] && is_distribution(r->value[0] == 'n', a, b)) {
 		s->init = r->value[0] == 'n' ? INIT_NORMAL : INIT_UNIFORM;
 		s->init_a = a;
 		s->init_b = b;
 	} else {
 		diag_error(r->p->diag, EXIT_USAGE,
 		           "--init %s=%s: need normal(MEAN,STD), "
-		           "uniform(A,B), zeros or ones",
+		           "uniform(A,B) of finite numbers, zeros or ones",
 		           r->glob, r->value);
 		return false;
 	}
@@ -45,9 +54,10 @@ apply_rule(const Rule *r, State *s)
 	} else if (strcmp(r->verb, "decay") == 0 || strcmp(r->verb, "no-decay") == 0) {
 		s->decay = r->verb[0] == 'd';
 	} else if (strcmp(r->verb, "lr-scale") == 0) {
-		if (!parse_double(r->value, &s->lr_scale)) {
-			diag_error(r->p->diag, EXIT_USAGE, "--lr-scale %s=%s is no number", r->glob,
-			           r->value);
+		if (!parse_double(r->value, &s->lr_scale) || !isfinite(s->lr_scale) ||
+		    s->lr_scale < 0) {
+			diag_error(r->p->diag, EXIT_USAGE, "--lr-scale %s=%s: need a number from 0",
+			           r->glob, r->value);
 			return false;
 		}
 	} else {

@@ -24,11 +24,14 @@ on_signal(int number)
 static void
 catch_signals(void)
 {
-	const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
 
-	for (int i = 0; i < COUNT(numbers); i++)
-		sigaction(numbers[i], &action, NULL);
+	for (int i = 0; i < COUNT(numbers); i++) {
+		sigaction(numbers[i], &action, &old);
+		if (numbers[i] == SIGHUP && old.sa_handler == SIG_IGN) /* nohup */
+			sigaction(SIGHUP, &old, NULL);
+	}
 	signal(SIGPIPE, SIG_IGN);
 }
 

@@ -65,6 +65,9 @@ nth_device(int i)
 }
 
 /* clang-format off */
+/* More than any training has, and products of them are numbers of 64 bits. */
+#define MOST_STEPS (1ll << 53)
+#define MOST_PARTS (1ll << 31)
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
@@ -78,26 +81,26 @@ static const OptionRow rows[] = {
 	 .set = set_pair},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
 	 RUN(mean_std), .set = set_pair},
-	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .group = "Length"},
-	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs)},
-	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1},
+	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length"},
+	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS},
+	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle)},
 	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last)},
-	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .group = "Hyperparameters"},
+	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters"},
 	{"lr-schedule", "constant|linear|cosine|wsd", "how it changes (constant)", TAKES_CHOICE,
 	 RUN(lr_schedule)},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup)},
-	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr)},
-	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay)},
-	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1)},
-	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2)},
-	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps)},
-	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum)},
+	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE},
+	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE},
+	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1), .range = RANGE_BELOW_1},
+	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2), .range = RANGE_BELOW_1},
+	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps), .range = RANGE_NOT_NEGATIVE},
+	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE},
 	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
-	 RUN(clip_norm)},
+	 RUN(clip_norm), .range = RANGE_POSITIVE},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
 	 .set = set_pair, .group = "Evaluation"},
 	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens)},

@@ -224,6 +224,16 @@ steps_of(const Gradc *run, int64_t rows)
 	return rows / size + (run->options.keep_last && rows % size != 0);
 }
 
+/* Of numbers that are not negative, at most half of what fits. */
+static int64_t
+times(int64_t a, int64_t b)
+{
+	int64_t product;
+
+	return __builtin_mul_overflow(a, b, &product) || product > INT64_MAX / 2 ? INT64_MAX / 2
+	                                                                         : product;
+}
+
 void
 trainer_count_steps(Gradc *run)
 {
@@ -236,7 +246,7 @@ trainer_count_steps(Gradc *run)
 		run->total_steps = o->steps;
 	else if (epoch < epochs)
 		run->total_steps += steps_of(run, left) +
-		                    (epochs - epoch - 1) * steps_of(run, rows);
+		                    times(epochs - epoch - 1, steps_of(run, rows));
 	run->hyper.steps = run->total_steps;
 	run->saver.settings = NULL; /* they name the steps, and the rows */
 }

@@ -159,6 +159,23 @@ join_leading(OnnxNode *n, Value *data, int joined)
 	return e_reshape(n, data, shape);
 }
 
+/* Of constant ones each index lies inside its axis; others are the data's affair. */
+static bool
+check_tuples(OnnxNode *n, const Value *data, const Value *indices, int batch, int k)
+{
+	const Tensor *t = value_constant(indices);
+
+	for (int64_t i = 0; t && i < t->type->n; i++) {
+		int64_t index = tensor_int(t, i), size = data->type->dims[batch + i % k];
+		if (index >= -size && index < size)
+			continue;
+		report_invalid(n, "index %lld into an axis of %lld elements", (long long)index,
+		               (long long)size);
+		return false;
+	}
+	return true;
+}
+
 /* How many axes a tuple names; -1 after reporting. */
 static int
 tuple_size(OnnxNode *n, const Value *data, const Value *indices, int64_t batch)
@@ -178,7 +195,7 @@ tuple_size(OnnxNode *n, const Value *data, const Value *indices, int64_t batch)
 			               (long long)indices->type->dims[i]);
 			return -1;
 		}
-	return (int)k;
+	return check_tuples(n, data, indices, (int)batch, (int)k) ? (int)k : -1;
 }
 
 static void

@@ -178,9 +178,10 @@ def model_cases():
     edited("M2-ir-14", {UNSUPPORTED}, lambda m: setattr(m, "ir_version", 14))
     proto("M3-no-opset", bad, lambda: model([node("Relu")], opset=None))
     proto("M3-domain-twice", bad,
-          lambda: model([node("Relu")], imports=[helper.make_opsetid("", 17)]))
+          lambda: model([node("Relu")], imports=[helper.make_opsetid("", 18)]))
+    proto("M3-domain-twice-alike", {OK}, lambda: model([node("Relu")], imports=[helper.make_opsetid("ai.onnx", 17)]))
     proto("M3-domain-twice-alias", bad,
-          lambda: model([node("Relu")], imports=[helper.make_opsetid("ai.onnx", 17)]))
+          lambda: model([node("Relu")], imports=[helper.make_opsetid("ai.onnx", 18)]))
     for v in (0, -1):
         proto(f"M3-opset-{v}", bad, lambda v=v: model([node("Relu")], opset=v))
     for v in (6, 28, 9999):
@@ -562,6 +563,17 @@ def shape_cases():
     proto("S3-gather-axis", bad, one("Gather", [(2, 3)], [i64(0)], axis=2))
     proto("S3-gather-index", bad, one("Gather", [(2, 3)], [i64(2)], axis=0))
     proto("S3-topk", bad, one("TopK", [(2, 3)], [i64(4)]))
+    for name, places, want in (("fine", [1, -3], {OK}), ("above", [0, 3], bad), ("below", [-3, 0], bad), ("extreme", [2 ** 63 - 1, 0], bad),
+                               ("least", [0, -2 ** 63], bad)):
+        at = tensor("k", np.array([[0, 0], places], np.int64))
+        proto(f"S3-gathernd-{name}", want, lambda at=at: model([node("GatherND", ["a", "k"])], inputs=[value("a", (2, 3))],
+                                                               outputs=[value("y", (2,))], initializers=[at]))
+        rows = tensor("u", np.zeros(2, np.float32))
+        proto(f"S3-scatternd-{name}", want, lambda at=at, rows=rows: model(
+            [node("ScatterND", ["a", "k", "u"])], inputs=[value("a", (2, 3))], initializers=[at, rows]))
+    proto("S3-topk-fine", {OK}, one("TopK", [(2, 3)], [i64(3)], largest=0))
+    for largest in (2, -1, 2 ** 63 - 1):
+        proto(f"S3-topk-largest-{largest}", bad, one("TopK", [(2, 3)], [i64(3)], largest=largest))
     proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
                                 kinds={"a": INT64}))
     proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))

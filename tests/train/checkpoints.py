@@ -29,9 +29,10 @@ class Trainer:
                                          f"{done.stdout}\n{done.stderr}")
         return done
 
-    def start(self, *options):
+    def start(self, *options, hangup=signal.SIG_DFL):
         return subprocess.Popen(self.command(*options), cwd=self.folder, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True)
+                                stderr=subprocess.PIPE, text=True,
+                                preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup))
 
     def result(self, *options, name, **more):
         """(log lines of the steps without their times, exported bytes) of a run."""
@@ -123,7 +124,7 @@ def copy(source, target):
     return Path(target)
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 TYPES = {"f32": np.float32, "f64": np.float64}
 
 

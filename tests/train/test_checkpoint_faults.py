@@ -298,6 +298,17 @@ def test_a_signal_without_save(digits, tmp_path):
     assert process.wait(60) == 128 + signal.SIGTERM
 
 
+def test_a_hangup_that_is_ignored_stays_so(digits, tmp_path):
+    """As under nohup."""
+    process = digits.start(*ENDLESS, "--save=ck", hangup=signal.SIG_IGN)
+    wait_for(lambda: (tmp_path / "run.jsonl").exists() and (tmp_path / "run.jsonl").stat().st_size)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+
+
 def test_a_signal_while_saving(digits, faults, tmp_path):
     """Many saves: wherever it comes, the checkpoint of the last step is there."""
     for i in range(8):
@@ -305,7 +316,7 @@ def test_a_signal_while_saving(digits, faults, tmp_path):
         before = checkpoints(tmp_path / "ck")
         wait_for(lambda: checkpoints(tmp_path / "ck")[-1:] > before[-1:])
         time.sleep(0.003 * i)
-        process.send_signal(SIGNALS[i % 3])
+        process.send_signal(SIGNALS[i % 4])
         assert process.wait(60) == 75, process.stderr.read()
         last = checkpoints(tmp_path / "ck")[-1]
         assert steps_of(tmp_path / "run.jsonl")[-1]["step"] == last
