@@ -500,6 +500,11 @@ def external_cases():
 
 
 # ---- S: shapes
+def top_k(k, largest):
+    return model([node("TopK", ["a", "k"], ["y", "z"], largest=largest)], inputs=[value("a", (2, 3))], outputs=[value("y", (2, k))],
+                 initializers=[tensor("k", np.array([k], np.int64))])
+
+
 def one(op, shapes, constants=(), opset=17, kinds=None, **attributes):
     """A node with inputs a, b, ... of these shapes and constant inputs behind them."""
     def make():
@@ -571,9 +576,10 @@ def shape_cases():
         rows = tensor("u", np.zeros(2, np.float32))
         proto(f"S3-scatternd-{name}", want, lambda at=at, rows=rows: model(
             [node("ScatterND", ["a", "k", "u"])], inputs=[value("a", (2, 3))], initializers=[at, rows]))
-    proto("S3-topk-fine", {OK}, one("TopK", [(2, 3)], [i64(3)], largest=0))
+    proto("S3-topk-fine", {OK}, lambda: top_k(3, 0))
+    proto("S3-topk-above", bad, lambda: top_k(4, 0))
     for largest in (2, -1, 2 ** 63 - 1):
-        proto(f"S3-topk-largest-{largest}", bad, one("TopK", [(2, 3)], [i64(3)], largest=largest))
+        proto(f"S3-topk-largest-{largest}", bad, lambda largest=largest: top_k(3, largest))
     proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
                                 kinds={"a": INT64}))
     proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))
