@@ -38,19 +38,44 @@ folder_temporary(Arena *arena, const CheckpointFolder *folder)
 	}
 }
 
-/* Only files that a checkpoint has: whatever else lies there stays, and with it the folder. */
+/* A file that a checkpoint has. */
+static bool
+is_ours(const char *name)
+{
+	static const char *const ours[] = {MANIFEST_FILE, SHARD_PATTERN, ".gradc-*.tmp"};
+
+	for (int i = 0; i < COUNT(ours); i++)
+		if (glob_match(ours[i], name))
+			return true;
+	return false;
+}
+
+/* A folder with nothing but such files: it may be moved. What somebody put there stays where it is. */
+static bool
+is_all_ours(const char *path)
+{
+	DIR *dir = opendir(path);
+	bool all = dir != NULL;
+
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		all &= is_ours(e->d_name) || strcmp(e->d_name, ".") == 0 ||
+		       strcmp(e->d_name, "..") == 0;
+	if (dir)
+		closedir(dir);
+	return all;
+}
+
+/* Only files that a checkpoint has, its manifest first: whatever else lies there stays, and with it the folder. */
 void
 folder_remove(const char *path)
 {
-	static const char *const ours[] = {MANIFEST_FILE, SHARD_PATTERN, ".gradc-*.tmp"};
 	DIR *dir = opendir(path);
 
+	if (dir)
+		unlinkat(dirfd(dir), MANIFEST_FILE, 0);
 	for (struct dirent *e; dir && (e = readdir(dir));)
-		for (int i = 0; i < COUNT(ours); i++)
-			if (glob_match(ours[i], e->d_name)) {
-				unlinkat(dirfd(dir), e->d_name, 0);
-				break;
-			}
+		if (is_ours(e->d_name))
+			unlinkat(dirfd(dir), e->d_name, 0);
 	if (dir)
 		closedir(dir);
 	rmdir(path);
@@ -178,6 +203,14 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	Arena *arena = arena_new();
 	const char *old = temporary;
 
+	if (!is_all_ours(path)) {
+		arena_free(arena);
+		return status_error(
+			EXIT_SYSTEM,
+			"%s: something lies there that is no checkpoint's: it stays, and "
+			"this checkpoint is not written",
+			path);
+	}
 	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
 		old = folder_temporary(arena, folder);
 		if (rename(path, old) == 0 && rename(temporary, path) != 0) {
@@ -224,7 +257,9 @@ drop(CheckpointFolder *folder, int index)
 	const char *path = folder_name(arena, folder, folder->entries.at[index].step);
 	const char *temporary = folder_temporary(arena, folder);
 
-	if (rename(path, temporary) == 0)
+	if (!is_all_ours(path))
+		folder_remove(path);
+	else if (rename(path, temporary) == 0)
 		folder_remove(temporary);
 	arena_free(arena);
 	forget(folder, index);
