@@ -184,6 +184,18 @@ const char *cpu_lacks(const char *features, int *n);
 
 /* options.c: one table of rows gives a program its command line, its --config file and its help. */
 typedef VEC(const char *) StringList;
+
+/* ---- paths.c: no output is an input or another output, whatever the names. */
+typedef enum { PATH_INPUT, PATH_OUTPUT } PathKind;
+typedef struct {
+	PathKind kind;
+	const char *option, *path; /* "--log", as it was given */
+} PathUse;
+typedef VEC(PathUse) PathUses;
+/* Nothing for NULL and "". The texts are borrowed. */
+void paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const char *path);
+/* Reports every clash with both options, EXIT_USAGE; opens nothing. */
+bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
 typedef enum {
 	TAKES_STRING,  /* const char *, not empty */
 	TAKES_INT,     /* int64_t, from `least` */

@@ -38,6 +38,10 @@ const char *count_text(char to[32], double n); /* 1.2M */
 /* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);
 
+/* ---- output_check.c */
+/* No output of the options is one of their inputs, the executable, or another output. */
+bool outputs_check(const CliOptions *o, Arena *arena, Diag *diag);
+
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;
 /* NULL path: *out is NULL, and writes do nothing. With step > 0 a file that is there is continued:

@@ -348,6 +348,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
 	Status status = options_match_names(arena, &model, o);
+	if (!status && !outputs_check(o, arena, diag))
+		return EXIT_USAGE;
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status && gradc_rank(s.run) > 0)

@@ -333,6 +333,8 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 	if (!s->m)
 		return false;
 	s->import = s->m->import;
+	if (!session_check_outputs(s))
+		return false;
 	if (s->m->name != o->input)
 		s->m->name = arena_strdup(s->m->arena, o->input);
 	const ImportBinding *first = &s->import->bindings.at[0];

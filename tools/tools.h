@@ -64,6 +64,9 @@ typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 void session_close(Session *s);
 bool session_parse_loss(Session *s, const char *text);
+/* ---- outputs.c */
+/* -o, --weights and such are none of the files that the command reads; before anything is opened to be written. */
+bool session_check_outputs(const Session *s);
 /* ---- reached.c */
 /* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
 void session_freeze_unreached(Session *s);
