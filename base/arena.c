@@ -31,6 +31,7 @@ out_of_memory(void)
 	if (guard)
 		longjmp(*guard, 1);
 	fputs("gradc: error: out of memory\n", stderr);
+	cleanup_now();
 	exit(EXIT_SYSTEM);
 }
 

@@ -166,6 +166,23 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
+/* cleanup.c: what must not outlive the process. A slot of -1 stands for none: the table was full. */
+typedef int CleanupSlot;
+CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
+CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group does */
+void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
+void cleanup_now(void);                         /* may be called by a signal handler */
+/* From now on every signal that would end the process cleans up first; SIGXFSZ is ignored, so that a write above the limit
+ * on file size fails like others. */
+void cleanup_on_signals(void);
+/* A new folder under $TMPDIR, else /tmp; closing it removes the files in it, too. */
+typedef struct {
+	const char *path;
+	CleanupSlot cleanup;
+} TemporaryFolder;
+Status temporary_folder_open(Arena *arena, TemporaryFolder *out);
+void temporary_folder_close(TemporaryFolder *folder);
+
 /* clock.c: monotonic, from an arbitrary moment. */
 double seconds_now(void);
 

@@ -15,6 +15,7 @@
 struct FileWriter {
 	int fd;
 	char *path, *temporary; /* temporary NULL: it has its own name from the start */
+	CleanupSlot cleanup;    /* of the temporary */
 	int64_t offset;         /* of the next byte, buffered ones included */
 	bool wants_direct, direct;
 	size_t n_buffered, capacity;
@@ -135,6 +136,7 @@ open_temporary(FileWriter *w)
 		w->fd = open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 		if (w->fd >= 0) {
 			w->temporary = name.at;
+			w->cleanup = cleanup_add_path(name.at);
 			return NULL;
 		}
 		text_free(&name);
@@ -149,6 +151,7 @@ writer_free(FileWriter *w)
 {
 	if (w->fd >= 0)
 		close(w->fd);
+	cleanup_forget(w->cleanup);
 	free(w->path);
 	free(w->temporary);
 	free(w);
@@ -161,7 +164,7 @@ writer_new(const char *path, void *buffer, size_t capacity)
 	size_t n = strlen(path) + 1;
 	FileWriter *w = memory_get(sizeof(*w) + (buffer ? 0 : BUFFER_BYTES));
 
-	*w = (FileWriter){.fd = -1, .wants_direct = buffer};
+	*w = (FileWriter){.fd = -1, .cleanup = -1, .wants_direct = buffer};
 	w->path = memcpy(memory_get(n), path, n);
 	w->buffer = buffer ? buffer : (unsigned char *)(w + 1);
 	w->capacity = buffer ? capacity : BUFFER_BYTES;

@@ -31,10 +31,7 @@ printer_of_language(const char *language)
 const char *
 build_file(Build *b, const char *name)
 {
-	const char *path = path_join(b->arena, b->folder, name);
-
-	vec_push(b->arena, &b->files, path);
-	return path;
+	return path_join(b->arena, b->folder.path, name);
 }
 
 Status
@@ -46,37 +43,62 @@ build_object(Build *b, const char *name, const Text *object)
 	return file_write(path, object->at, (int64_t)object->n);
 }
 
+/* The environment with another TMPDIR: what a killed compiler leaves behind lies in a folder that is removed. */
+static char **
+environment(Build *b)
+{
+	int n = 0;
+
+	while (environ[n])
+		n++;
+	char **copy = NEW_ARRAY(b->arena, char *, n + 2);
+	n = 0;
+	for (char **e = environ; *e; e++)
+		if (strncmp(*e, "TMPDIR=", 7) != 0)
+			copy[n++] = *e;
+	copy[n] = arena_printf(b->arena, "TMPDIR=%s", b->folder.path);
+	return copy;
+}
+
+/* A process group of its own, so that a signal reaches the programs that it starts, too. */
 Status
-build_start(Build *b, char *const *argv, const char *log, pid_t *pid)
+build_start(Build *b, char *const *argv, const char *log, Program *out)
 {
 	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t group;
 
-	(void)b;
+	*out = (Program){.name = argv[0], .log = log, .cleanup = -1};
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	posix_spawn_file_actions_adddup2(&actions, 1, 2);
-	int code = posix_spawnp(pid, argv[0], &actions, NULL, argv, environ);
+	posix_spawnattr_init(&group);
+	posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP);
+	int code = posix_spawnp(&out->pid, argv[0], &actions, &group, argv, environment(b));
+	posix_spawnattr_destroy(&group);
 	posix_spawn_file_actions_destroy(&actions);
-	if (code == 0)
+	if (code == 0) {
+		out->cleanup = cleanup_add_child(-out->pid);
 		return NULL;
+	}
 	return status_error(EXIT_SYSTEM, "C compiler `%s`: %s (set CC to another, or install gcc)",
 	                    argv[0], strerror(code));
 }
 
 Status
-build_finish(Build *b, const char *program, const char *log, pid_t pid)
+build_finish(Build *b, Program *p)
 {
 	void *text = NULL;
 	int64_t n = 0;
 	int status;
 
-	while (waitpid(pid, &status, 0) < 0)
+	while (waitpid(p->pid, &status, 0) < 0)
 		if (errno != EINTR)
-			return status_error(EXIT_SYSTEM, "%s: %s", program, strerror(errno));
+			return status_error(EXIT_SYSTEM, "%s: %s", p->name, strerror(errno));
+	cleanup_forget(p->cleanup);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return NULL;
-	status_free(file_read(b->arena, log, 1 << 20, &text, &n));
-	return status_output(status_error(EXIT_SYSTEM, "C compiler `%s` failed", program), text,
+	status_free(file_read(b->arena, p->log, 1 << 20, &text, &n));
+	return status_output(status_error(EXIT_SYSTEM, "C compiler `%s` failed", p->name), text,
 	                     (size_t)n);
 }
 

@@ -11,17 +11,21 @@
 struct Build {
 	Arena *arena;
 	const LinkOptions *options;
-	const char *folder;        /* temporary */
-	VEC(const char *) files;   /* in it: gone at the end */
+	TemporaryFolder folder;
 	VEC(const char *) objects; /* what will be linked */
 };
 const char *build_file(Build *b, const char *name); /* its path in the temporary folder */
 /* Writes an object file that will be linked. */
 Status build_object(Build *b, const char *name, const Text *object);
-/* Starts a program with its messages in a log file. */
-Status build_start(Build *b, char *const *argv, const char *log, pid_t *pid);
+typedef struct {
+	const char *name, *log; /* log: the file of its messages */
+	pid_t pid;
+	CleanupSlot cleanup;
+} Program;
+/* Starts argv[0] with its messages in a log file, and its own temporary files in the build's folder. */
+Status build_start(Build *b, char *const *argv, const char *log, Program *out);
 /* Waits for it; an error holds the first lines of its log. */
-Status build_finish(Build *b, const char *program, const char *log, pid_t pid);
+Status build_finish(Build *b, Program *p);
 const char *build_compiler(const Build *b); /* of C; also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);

@@ -2,17 +2,12 @@
  * half-written executable is ever seen. */
 #include "codegen/build.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static Status
 link_objects(Build *b, const char *executable)
 {
 	const char *log = build_file(b, "log");
 	char **argv = NEW_ARRAY(b->arena, char *, b->objects.n + 16);
-	pid_t pid;
+	Program linker;
 	int n = 0;
 
 	argv[n++] = (char *)build_compiler(b);
@@ -30,8 +25,8 @@ link_objects(Build *b, const char *executable)
 	argv[n++] = "-o";
 	argv[n++] = (char *)executable;
 	argv[n] = NULL;
-	RETURN_IF_ERROR(build_start(b, argv, log, &pid));
-	return build_finish(b, build_compiler(b), log, pid);
+	RETURN_IF_ERROR(build_start(b, argv, log, &linker));
+	return build_finish(b, &linker);
 }
 
 static Status
@@ -133,19 +128,11 @@ Status
 link_executable(const Module *m, FormatWriter *w, const LinkOptions *options)
 {
 	Build b = {.arena = arena_new(), .options = options};
-	const char *base = getenv("TMPDIR");
-	char *folder = arena_printf(b.arena, "%s/gradc-XXXXXX", base && *base ? base : "/tmp");
+	Status status = temporary_folder_open(b.arena, &b.folder);
 
-	if (!mkdtemp(folder)) {
-		Status status = status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
-		arena_free(b.arena);
-		return status;
-	}
-	b.folder = folder;
-	Status status = link_in(&b, m, w);
-	for (int i = 0; i < b.files.n; i++)
-		unlink(b.files.at[i]);
-	rmdir(folder);
+	if (!status)
+		status = link_in(&b, m, w);
+	temporary_folder_close(&b.folder);
 	arena_free(b.arena);
 	return status;
 }

@@ -16,8 +16,10 @@ static volatile sig_atomic_t stop_signal;
 static void
 on_signal(int number)
 {
-	if (stop_signal)
+	if (stop_signal) {
+		cleanup_now();
 		_exit(128 + number);
+	}
 	stop_signal = number;
 }
 
@@ -33,6 +35,7 @@ catch_signals(void)
 			sigaction(SIGHUP, &old, NULL);
 	}
 	signal(SIGPIPE, SIG_IGN);
+	cleanup_on_signals();
 }
 
 /* Only rank 0 prints and writes files. */

@@ -70,6 +70,7 @@ main(int argc, char **argv)
 	Options o = {0};
 	int code = EXIT_USAGE;
 
+	cleanup_on_signals();
 	if (!check_rows(diag)) {
 		code = diag_exit_code(diag);
 	} else if (argc < 2) {

@@ -31,9 +31,11 @@ run_program(Session *s, char *const *argv)
 		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", argv[0], strerror(code));
 		return EXIT_SYSTEM;
 	}
+	CleanupSlot child = cleanup_add_child(pid);
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return EXIT_SYSTEM;
+	cleanup_forget(child);
 	if (WIFEXITED(status))
 		return WEXITSTATUS(status);
 	diag_error(s->diag, EXIT_SYSTEM, "the compiled program ended with signal %d",
@@ -129,17 +131,6 @@ convert_results(Session *s, const char *from, const char *to)
 	return ok;
 }
 
-static void
-remove_folder(Session *s, const char *folder)
-{
-	for (int i = 0; i < s->o->inputs.n; i++)
-		unlink(path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i)));
-	unlink(path_join(s->arena, folder, "names.json"));
-	unlink(path_join(s->arena, folder, "gradients.json"));
-	unlink(path_join(s->arena, folder, "once"));
-	rmdir(folder);
-}
-
 /* The same program again, on the same inputs: gradients against differences. */
 static int
 run_check(Session *s, char **argv, int n, const char *folder)
@@ -160,23 +151,21 @@ int
 run_compiled(Session *s, bool backward)
 {
 	const Options *o = s->o;
-	const char *base = getenv("TMPDIR");
-	char *folder = arena_printf(s->arena, "%s/gradc-run-XXXXXX", base && *base ? base : "/tmp");
+	TemporaryFolder temporary;
 	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 18);
 	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0, ok = true;
 	int n = 0, code = EXIT_USAGE;
 
-	if (!mkdtemp(folder)) {
-		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
+	if (diag_status(s->diag, temporary_folder_open(s->arena, &temporary)))
 		return EXIT_SYSTEM;
-	}
+	const char *folder = temporary.path;
 	char *exe = path_join(s->arena, folder, "once");
 	argv[n++] = exe;
 	argv[n++] = "--once";
 	if (backward)
 		argv[n++] = "--backward";
 	argv[n++] = "--output-dir";
-	argv[n++] = as_pb || !o->output_dir ? folder : (char *)o->output_dir;
+	argv[n++] = as_pb || !o->output_dir ? (char *)folder : (char *)o->output_dir;
 	for (int i = 0; i < o->inputs.n && ok; i++) {
 		argv[n++] = "--input";
 		argv[n++] = (char *)npy_input(s, o->inputs.at[i], folder, i);
@@ -190,6 +179,6 @@ run_compiled(Session *s, bool backward)
 		code = run_check(s, argv, n, folder);
 	if (ok && code == EXIT_OK && as_pb)
 		ok = convert_results(s, folder, o->output_dir);
-	remove_folder(s, folder);
+	temporary_folder_close(&temporary);
 	return diag_exit_code(s->diag) ? diag_exit_code(s->diag) : code;
 }

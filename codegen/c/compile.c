@@ -48,7 +48,7 @@ feature_flags(Build *b, const char *features, char **argv)
 }
 
 static Status
-start_part(const Compile *c, int part, pid_t *pid)
+start_part(const Compile *c, int part, Program *out)
 {
 	char *argv[COUNT(compile_flags) + MAX_FEATURES + 8];
 	int n = 0;
@@ -62,21 +62,21 @@ start_part(const Compile *c, int part, pid_t *pid)
 	argv[n++] = "-o";
 	argv[n++] = (char *)c->object[part];
 	argv[n] = NULL;
-	return build_start(c->b, argv, c->log[part], pid);
+	return build_start(c->b, argv, c->log[part], out);
 }
 
 /* All parts at once. */
 static Status
 run_compilers(const Compile *c)
 {
-	pid_t pids[MAX_PARTS];
+	Program compilers[MAX_PARTS];
 	Status first = NULL;
 	int started = 0;
 
 	for (; started < c->n_parts && !first; started += !first)
-		first = start_part(c, started, &pids[started]);
+		first = start_part(c, started, &compilers[started]);
 	for (int i = 0; i < started; i++) {
-		Status status = build_finish(c->b, build_compiler(c->b), c->log[i], pids[i]);
+		Status status = build_finish(c->b, &compilers[i]);
 		first = status_first(first, status);
 	}
 	return first;

@@ -1,0 +1,162 @@
+/* What must not outlive the process, however it ends: temporary files and folders, and programs that it started. A fixed
+ * table, because a signal handler may neither allocate nor wait: whoever fills a slot owns it until it is forgotten. */
+#include "base/base_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_SLOTS = 256 };
+typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_PATH, SLOT_CHILD } SlotState;
+typedef struct {
+	_Atomic SlotState state;
+	char *path; /* kept for the slot's next owner: a handler may be reading it */
+	pid_t child;
+} Slot;
+static Slot slots[MAX_SLOTS];
+
+static CleanupSlot
+take_slot(void)
+{
+	for (CleanupSlot i = 0; i < MAX_SLOTS; i++) {
+		SlotState expected = SLOT_FREE;
+		if (atomic_compare_exchange_strong(&slots[i].state, &expected, SLOT_FILLING))
+			return i;
+	}
+	return -1;
+}
+
+CleanupSlot
+cleanup_add_path(const char *path)
+{
+	CleanupSlot i = take_slot();
+	size_t n = strlen(path);
+
+	if (i < 0)
+		return i;
+	if (!slots[i].path)
+		slots[i].path = malloc(PATH_MAX);
+	if (!slots[i].path || n >= PATH_MAX) {
+		atomic_store(&slots[i].state, SLOT_FREE);
+		return -1;
+	}
+	memcpy(slots[i].path, path, n + 1);
+	atomic_store(&slots[i].state, SLOT_PATH);
+	return i;
+}
+
+CleanupSlot
+cleanup_add_child(pid_t child)
+{
+	CleanupSlot i = take_slot();
+
+	if (i < 0)
+		return i;
+	slots[i].child = child;
+	atomic_store(&slots[i].state, SLOT_CHILD);
+	return i;
+}
+
+void
+cleanup_forget(CleanupSlot slot)
+{
+	if (slot >= 0)
+		atomic_store(&slots[slot].state, SLOT_FREE);
+}
+
+/* getdents64, because readdir allocates. */
+static void
+remove_files(const char *path)
+{
+	_Alignas(struct dirent64) char entries[4096];
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	ssize_t n;
+
+	while (fd >= 0 && (n = getdents64(fd, entries, sizeof(entries))) > 0)
+		for (ssize_t at = 0; at < n;) {
+			const struct dirent64 *e = (const struct dirent64 *)(entries + at);
+			unlinkat(fd, e->d_name, 0);
+			at += e->d_reclen;
+		}
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Several times: a program that was just killed may still make a file. */
+static void
+remove_folder(const char *path)
+{
+	const struct timespec a_moment = {.tv_nsec = 2000000};
+
+	remove_files(path);
+	for (int tries = 0; rmdir(path) != 0 && errno == ENOTEMPTY && tries < 50; tries++) {
+		nanosleep(&a_moment, NULL);
+		remove_files(path);
+	}
+}
+
+void
+cleanup_now(void)
+{
+	for (int i = 0; i < MAX_SLOTS; i++)
+		if (atomic_load(&slots[i].state) == SLOT_CHILD)
+			kill(slots[i].child, SIGTERM);
+	for (int i = 0; i < MAX_SLOTS; i++)
+		if (atomic_load(&slots[i].state) == SLOT_PATH && unlink(slots[i].path) != 0 &&
+		    errno == EISDIR)
+			remove_folder(slots[i].path);
+}
+
+static void
+on_signal(int number)
+{
+	cleanup_now();
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+void
+cleanup_on_signals(void)
+{
+	static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,    SIGTRAP, SIGABRT,
+	                              SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS,    SIGPIPE, SIGALRM,
+	                              SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU};
+
+	for (int i = 0; i < COUNT(numbers); i++) {
+		struct sigaction action = {.sa_handler = on_signal}, old;
+		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+			sigaction(numbers[i], &action, NULL);
+	}
+	signal(SIGXFSZ, SIG_IGN); /* a write above the limit fails with a message instead */
+}
+
+Status
+temporary_folder_open(Arena *arena, TemporaryFolder *out)
+{
+	const char *base = getenv("TMPDIR");
+	char *path = arena_printf(arena, "%s/gradc-XXXXXX", base && *base ? base : "/tmp");
+
+	*out = (TemporaryFolder){.cleanup = -1};
+	if (!mkdtemp(path))
+		return status_error(EXIT_SYSTEM, "%s: %s%s", path, strerror(errno),
+		                    base && *base ? " (TMPDIR says where)" : "");
+	*out = (TemporaryFolder){path, cleanup_add_path(path)};
+	return NULL;
+}
+
+void
+temporary_folder_close(TemporaryFolder *folder)
+{
+	if (!folder->path)
+		return;
+	remove_folder(folder->path);
+	cleanup_forget(folder->cleanup);
+	folder->path = NULL;
+}

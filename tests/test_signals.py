@@ -1,0 +1,86 @@
+"""A signal at any moment leaves no temporary file behind, and no program that gradc started."""
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+           signal.SIGXCPU, signal.SIGPIPE, signal.SIGABRT, signal.SIGSEGV]
+
+
+def temporary_programs(folder):
+    """Processes that run a program of that folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "exe").startswith(f"{folder}/"):
+                found.append(process)
+        except OSError:
+            pass  # it has ended, or is the kernel's
+    return found
+
+
+def interrupt(command, folder, number, wait):
+    """Starts gradc with its temporary files in `folder`, sends it the signal when `wait` says so, and gives its exit status."""
+    env = dict(os.environ, TMPDIR=str(folder))
+    process = subprocess.Popen(list(map(str, command)), cwd=folder.parent, env=env, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    wait(process)
+    process.send_signal(number)
+    return process.wait(timeout=60)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda s: s.name)
+def test_a_compile_leaves_nothing(gradc, models, tmp_path, number):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [gradc, "compile", models / "mlp_digits/model.onnx", "-o", "train", "--batch=4", "--printer=c"]
+    draw = random.Random(number)
+
+    def in_the_middle(process):  # the C compiler is at work, or not yet
+        while not list(folder.iterdir()) and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(draw.random() * 0.3)
+
+    for _ in range(4):
+        status = interrupt(command, folder, number, in_the_middle)
+        if status == 0:
+            continue  # it was over before
+        assert status == -number
+        deadline = time.monotonic() + 10  # the compiler removes its own when it hears of it
+        while list(folder.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        left = list(folder.iterdir())
+        assert not left and not [p for p in tmp_path.iterdir() if p.name not in ("temporary", "train")], left
+    assert not (tmp_path / "train").exists() or os.access(tmp_path / "train", os.X_OK)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+def test_a_check_of_gradients_stops_with_its_program(gradc, tmp_path, number):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    wide = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+                              [helper.make_tensor_value_info("x", 1, [4, 512])], [helper.make_tensor_value_info("y", 1, [4, 512])],
+                              [numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", wide)
+
+    def runs(process):
+        while process.poll() is None and not temporary_programs(folder):
+            time.sleep(0.01)
+
+    status = interrupt([gradc, "grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=x.npy",
+                        "--check-gradients=1000000", "--output-dir=out"], folder, number, runs)
+    assert status == -number
+    deadline = time.monotonic() + 10
+    while temporary_programs(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not temporary_programs(folder) and not list(folder.iterdir())
