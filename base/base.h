@@ -199,11 +199,13 @@ int64_t cpu_second_cache(void); /* bytes that a core has of it; 0: unknown */
 /* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
 const char *cpu_lacks(const char *features, int *n);
 
-/* options.c: one table of rows gives a program its command line, its --config file and its help. */
-typedef VEC(const char *) StringList;
-
-/* ---- paths.c: no output is an input or another output, whatever the names. */
-typedef enum { PATH_INPUT, PATH_OUTPUT } PathKind;
+/* paths.c: no output is an input or another output, whatever the names. */
+typedef enum {
+	PATH_INPUT,
+	PATH_OUTPUT, /* appears when complete */
+	PATH_STREAM, /* an output that is written as it comes: may be a device */
+	PATH_FOLDER, /* outputs appear in it */
+} PathKind;
 typedef struct {
 	PathKind kind;
 	const char *option, *path; /* "--log", as it was given */
@@ -213,6 +215,14 @@ typedef VEC(PathUse) PathUses;
 void paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const char *path);
 /* Reports every clash with both options, EXIT_USAGE; opens nothing. */
 bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
+/* From now on no FileWriter of this process writes over one of the inputs, be it in a folder of outputs. */
+void paths_protect(const PathUses *uses);
+/* Whether every output could be written where it is to be: a temporary file there, which is removed. EXIT_SYSTEM. */
+Status paths_try(Arena *arena, const PathUses *uses);
+
+/* options.c: one table of rows gives a program its command line, its --config file and its help. */
+typedef VEC(const char *) StringList;
+
 typedef enum {
 	TAKES_STRING,  /* const char *, not empty */
 	TAKES_INT,     /* int64_t, from `least` */
@@ -225,6 +235,7 @@ typedef enum {
 	TAKES_CHOICES, /* StringList of them */
 	TAKES_KNOWN,   /* as TAKES_CHOICE; of every other value: "not supported in this build" */
 	TAKES_CALL,    /* what the row's `set` does */
+	TAKES_CONFIG,  /* as TAKES_LIST: a file of options, one `name = value` a line */
 	TAKES_NOTHING, /* whatever it is given: "not supported in this build" */
 } OptionTakes;
 typedef struct OptionRow OptionRow;
@@ -368,6 +379,8 @@ bool size_add(int64_t a, int64_t b, int64_t *out);
 /* file.c: the file system. */
 /* The whole of a regular file, at most `limit` bytes. FIFOs, directories and devices are errors. */
 Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n);
+/* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
+Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
 /* A file that appears under its name only when complete: temporary name in the same folder,
  * fsync, rename. */
 typedef struct FileWriter FileWriter;

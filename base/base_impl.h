@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+#include <sys/stat.h>
+
 /* malloc and realloc that end the process with EXIT_SYSTEM instead of returning NULL. */
 void *memory_get(size_t bytes);
 void *memory_resize(void *old, size_t bytes);
@@ -12,8 +14,8 @@ void text_vprintf(Text *text, const char *fmt, va_list args);
 /* n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` as \xHH. */
 void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
 
-/* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
-Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
+/* EXIT_USAGE when it is an input that paths_protect knows. */
+Status paths_refuse(const char *path, const struct stat *st);
 /* As file_pread, with the caller's exit code. */
 Status file_pread_as(int exit_code, int fd, const char *path, void *to, int64_t n, int64_t offset);
 

@@ -178,8 +178,11 @@ file_writer_open(const char *path, FileWriter **out)
 
 	*out = NULL;
 	/* Renaming over a device would replace it. */
-	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
+	if (stat(path, &st) == 0) {
+		if (!S_ISREG(st.st_mode))
+			return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
+		RETURN_IF_ERROR(paths_refuse(path, &st));
+	}
 	FileWriter *w = writer_new(path, NULL, 0);
 	Status status = open_temporary(w);
 	if (status)

@@ -191,6 +191,7 @@ static bool (*const setters[])(const OptionUse *u, void *at) = {
 	[TAKES_FLAG] = set_switch,   [TAKES_SWITCH] = set_switch,   [TAKES_LIST] = set_list,
 	[TAKES_CHOICE] = set_choice, [TAKES_CHOICES] = set_choices, [TAKES_KNOWN] = set_known,
 	[TAKES_CALL] = set_call,     [TAKES_NOTHING] = set_nothing, [TAKES_UINT] = set_uint,
+	[TAKES_CONFIG] = set_list,
 };
 
 /* ---- collecting */
@@ -218,10 +219,10 @@ config_line(void *user, const char *section, const char *name, const char *value
 	const OptionRow *row = find_row(r->table, name, strlen(name));
 
 	(void)section;
-	if (strcmp(name, "config") == 0)
-		usage_error(r, name, "a config file names no other");
-	else if (!row)
+	if (!row)
 		usage_error(r, name, "no such option");
+	else if (row->takes == TAKES_CONFIG)
+		usage_error(r, name, "a config file names no other");
 	else
 		vec_push(r->arena, &r->given,
 		         ((Given){row, arena_strdup(r->arena, value), r->origin}));
@@ -246,12 +247,12 @@ read_config(Reader *r, const char *path)
 	r->origin = "";
 }
 
-enum { CODE_CONFIG = 1000, CODE_ROWS };
+enum { CODE_ROWS = 1000 };
 
 static struct option *
 getopt_table(Arena *arena, const OptionTable *table, char *letters)
 {
-	struct option *longs = NEW_ARRAY(arena, struct option, table->n + 2);
+	struct option *longs = NEW_ARRAY(arena, struct option, table->n + 1);
 
 	*letters++ = ':';
 	for (int i = 0; i < table->n; i++) {
@@ -267,7 +268,6 @@ getopt_table(Arena *arena, const OptionTable *table, char *letters)
 		}
 	}
 	*letters = '\0';
-	longs[table->n] = (struct option){"config", required_argument, NULL, CODE_CONFIG};
 	return longs;
 }
 
@@ -308,13 +308,13 @@ read_line(Reader *r, int argc, char **argv, StringList *operands)
 	while ((code = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
 		if (code == '?' || code == ':') {
 			refuse_word(r, code, argv[optind - 1]);
-		} else if (code == CODE_CONFIG) {
-			read_config(r, optarg);
 		} else {
 			int i = code >= CODE_ROWS ? code - CODE_ROWS
 			                          : row_of_letter(r->table, code);
 			const OptionRow *row = &r->table->rows[i];
 			const char *value = optarg || !row->optional ? optarg : "";
+			if (row->takes == TAKES_CONFIG)
+				read_config(r, value);
 			vec_push(r->arena, &line, ((Given){row, value, ""}));
 		}
 	}
@@ -381,7 +381,5 @@ options_print(FILE *out, const OptionTable *table)
 			fprintf(out, "\n%*s", column, "");
 		fprintf(out, "%*s %s\n", n < column ? column - n : 0, "", row->help);
 	}
-	fprintf(out, "  %-*s %s\n", column - 2, "--config=FILE",
-	        "options from a file, one `name = value` a line; the command line wins");
 	arena_free(arena);
 }

@@ -1,6 +1,6 @@
 /* What one run reads and writes. No output may be something that it reads, or another output: by name, through links of
  * either kind, or because a folder stands for its file. */
-#include "base/base.h"
+#include "base/base_impl.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -52,6 +52,12 @@ paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const
 		vec_push(arena, uses, ((PathUse){kind, option, path}));
 }
 
+static bool
+is_written(const PathUse *use)
+{
+	return use->kind == PATH_OUTPUT || use->kind == PATH_STREAM;
+}
+
 bool
 paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 {
@@ -59,9 +65,9 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 
 	for (int i = 0; i < uses->n; i++) {
 		const PathUse *out = &uses->at[i];
-		for (int k = 0; k < uses->n && out->kind == PATH_OUTPUT; k++) {
+		for (int k = 0; k < uses->n && is_written(out); k++) {
 			const PathUse *other = &uses->at[k];
-			if (k == i || (other->kind == PATH_OUTPUT && k > i) ||
+			if (k == i || other->kind == PATH_FOLDER || (is_written(other) && k > i) ||
 			    !is_same(arena, out->path, other->path))
 				continue;
 			diag_error(diag, EXIT_USAGE,
@@ -72,4 +78,99 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 		}
 	}
 	return ok;
+}
+
+/* ---- files that are inputs of this process */
+typedef struct {
+	dev_t device;
+	ino_t inode;
+	char *what; /* "--input x.npy" */
+} Protected;
+static Protected *protected_files; /* set before there is a second thread */
+static int n_protected;
+
+void
+paths_protect(const PathUses *uses)
+{
+	struct stat st;
+
+	protected_files = memory_resize(protected_files,
+	                                (size_t)(n_protected + uses->n) * sizeof(Protected));
+	for (int i = 0; i < uses->n; i++) {
+		const PathUse *use = &uses->at[i];
+		Text what = {0};
+		if (use->kind != PATH_INPUT || stat(use->path, &st) != 0)
+			continue;
+		text_printf(&what, "%s %s", use->option, use->path);
+		protected_files[n_protected++] = (Protected){st.st_dev, st.st_ino, what.at};
+	}
+}
+
+Status
+paths_refuse(const char *path, const struct stat *st)
+{
+	for (int i = 0; i < n_protected; i++)
+		if (protected_files[i].device == st->st_dev &&
+		    protected_files[i].inode == st->st_ino)
+			return status_error(EXIT_USAGE, "%s is also %s: it would be written over",
+			                    path, protected_files[i].what);
+	return NULL;
+}
+
+/* ---- trying */
+static Status
+try_file(const char *path)
+{
+	FileWriter *w;
+
+	RETURN_IF_ERROR(file_writer_open(path, &w));
+	file_writer_abort(w);
+	return NULL;
+}
+
+/* In the folder, or where it will be made. */
+static Status
+try_folder(Arena *arena, const char *path)
+{
+	char *folder = arena_strdup(arena, path);
+	struct stat st;
+
+	while (stat(folder, &st) != 0) {
+		char *slash = strrchr(folder, '/');
+		if (errno != ENOENT)
+			return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
+		if (!slash || slash == folder)
+			return try_file(slash ? "/gradc" : "gradc");
+		*slash = '\0';
+	}
+	if (!S_ISDIR(st.st_mode))
+		return status_error(EXIT_SYSTEM, "%s: not a directory", folder);
+	return try_file(path_join(arena, folder, "gradc"));
+}
+
+static Status
+try_stream(const char *path)
+{
+	if (access(path, F_OK) != 0)
+		return try_file(path);
+	return access(path, W_OK) == 0 ? NULL
+	                               : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+}
+
+Status
+paths_try(Arena *arena, const PathUses *uses)
+{
+	Status status = NULL;
+
+	for (int i = 0; i < uses->n && !status; i++) {
+		const PathUse *use = &uses->at[i];
+		if (use->kind == PATH_FOLDER)
+			status = try_folder(arena, use->path);
+		else if (use->kind == PATH_STREAM)
+			status = try_stream(use->path);
+		else if (use->kind == PATH_OUTPUT)
+			status = try_file(use->path);
+		status = status_annotate(status, "%s", use->option);
+	}
+	return status;
 }

@@ -11,6 +11,7 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
+	StringList configs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
 	int64_t eval_every, save_every, check_gradients;
@@ -39,8 +40,8 @@ const char *count_text(char to[32], double n); /* 1.2M */
 Status check_gradients(Gradc *run, const CliOptions *o);
 
 /* ---- output_check.c */
-/* No output of the options is one of their inputs, the executable, or another output. */
-bool outputs_check(const CliOptions *o, Arena *arena, Diag *diag);
+/* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */
+bool outputs_check(const CliOptions *o, Arena *arena, PathUses *out, Diag *diag);
 
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;

@@ -125,24 +125,19 @@ raw_type(const char *path, bool text, DType *out)
 static Status
 open_raw(const char *path, DType dtype, DataFile *file)
 {
-	struct stat st;
-	int64_t size = dtype_bytes(dtype, 1);
+	int64_t size = dtype_bytes(dtype, 1), n;
 
-	file->fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (file->fd < 0)
-		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
-	if (fstat(file->fd, &st) != 0 || !S_ISREG(st.st_mode))
-		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
-	if (st.st_size % size != 0)
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &file->fd, &n));
+	if (n % size != 0)
 		return status_error(EXIT_DATA,
 		                    "%s: truncated: %lld bytes are no multiple of the %lld of a "
 		                    "token",
-		                    path, (long long)st.st_size, (long long)size);
+		                    path, (long long)n, (long long)size);
 	file->info = (NpyInfo){.dtype = dtype,
 	                       .rank = 1,
-	                       .dims = {st.st_size / size},
-	                       .n_elements = st.st_size / size,
-	                       .n_bytes = st.st_size};
+	                       .dims = {n / size},
+	                       .n_elements = n / size,
+	                       .n_bytes = n};
 	return NULL;
 }
 

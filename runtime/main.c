@@ -345,17 +345,20 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
 	GradcModel model = gradc_model;
 	Session s = {.o = o, .arena = arena, .diag = diag};
+	PathUses paths = {0};
 
 	model.image = "/proc/self/exe";
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
 	Status status = options_match_names(arena, &model, o);
-	if (!status && !outputs_check(o, arena, diag))
+	if (!status && !outputs_check(o, arena, &paths, diag))
 		return EXIT_USAGE;
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
-	if (!status && gradc_rank(s.run) > 0)
+	if (!status && gradc_rank(s.run) == 0)
+		status = paths_try(arena, &paths);
+	else if (!status)
 		keep_quiet(o);
 	if (!status)
 		status = run_session(&s);
@@ -382,7 +385,7 @@ main(int argc, char **argv)
 	int code = EXIT_OK;
 
 	if (!options_parse(arena, diag, argc, argv, &options))
-		code = EXIT_USAGE;
+		code = diag_exit_code(diag);
 	else if (options.help)
 		options_help(stdout, argv[0]);
 	else {

@@ -154,6 +154,7 @@ static const OptionRow rows[] = {
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
 	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
+	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, CLI(configs)},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
@@ -270,7 +271,7 @@ static json_t *(*const show[])(const void *) = {
 	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
 	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
 	[TAKES_CALL] = show_pairs, /* set_pair is the only one */
-	[TAKES_NOTHING] = NULL,
+	[TAKES_NOTHING] = NULL,       [TAKES_CONFIG] = NULL,
 };
 
 json_t *

@@ -25,7 +25,7 @@ add_pairs(Arena *arena, PathUses *uses, const char *option, const GradcPairs *pa
 }
 
 bool
-outputs_check(const CliOptions *o, Arena *arena, Diag *diag)
+outputs_check(const CliOptions *o, Arena *arena, PathUses *uses, Diag *diag)
 {
 	const GradcOptions *run = &o->run;
 	const struct {
@@ -40,19 +40,25 @@ outputs_check(const CliOptions *o, Arena *arena, Diag *diag)
 		{PATH_INPUT, "--load", run->load},
 		{PATH_INPUT, "--weights", run->weights},
 		{PATH_OUTPUT, "--export", o->export},
-		{PATH_OUTPUT, "--log", o->log},
+		{PATH_STREAM, "--log", o->log},
 		{PATH_OUTPUT, "--report", o->report},
 		{PATH_OUTPUT, "--trace", run->trace},
 		{PATH_OUTPUT, "--export's data",
 	         o->export ? arena_printf(arena, "%s.data", o->export) : NULL},
+		{PATH_FOLDER, "--save", run->save},
+		{PATH_FOLDER, "--tensorboard", o->tensorboard},
+		{PATH_FOLDER, "--dump-gradients", o->dump_gradients},
+		{PATH_FOLDER, "--output-dir", o->output_dir},
 	};
-	PathUses uses = {0};
 
 	for (int i = 0; i < COUNT(files); i++)
-		paths_add(arena, &uses, files[i].kind, files[i].option, files[i].path);
-	add_pairs(arena, &uses, "--data", &run->data);
-	add_pairs(arena, &uses, "--eval-data", &run->eval_data);
-	add_pairs(arena, &uses, "--mean-std", &run->mean_std);
-	add_pairs(arena, &uses, "--input", &o->inputs);
-	return paths_check(arena, &uses, diag);
+		paths_add(arena, uses, files[i].kind, files[i].option, files[i].path);
+	add_pairs(arena, uses, "--data", &run->data);
+	add_pairs(arena, uses, "--eval-data", &run->eval_data);
+	add_pairs(arena, uses, "--mean-std", &run->mean_std);
+	add_pairs(arena, uses, "--input", &o->inputs);
+	for (int i = 0; i < o->configs.n; i++)
+		paths_add(arena, uses, PATH_INPUT, "--config", o->configs.at[i]);
+	paths_protect(uses);
+	return paths_check(arena, uses, diag);
 }

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- writing a module */
 static void
@@ -105,24 +106,35 @@ format_module(Text *out, const Module *m, const char *format, Diag *diag)
 	return true;
 }
 
-/* To stdout, or to FILE with its tensors in STEM.safetensors beside it. */
+/* To a file, or to stdout where it has no name. */
+static bool
+write_text(const Text *text, const char *path, Diag *diag)
+{
+	if (path)
+		return !diag_status(diag, file_write(path, text->at, (int64_t)text->n));
+	fwrite(text->at, 1, text->n, stdout);
+	return true;
+}
+
+const char *
+text_data_path(Arena *arena, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
+
+	return arena_printf(arena, "%.*s.safetensors", dot ? (int)(dot - path) : (int)strlen(path),
+	                    path);
+}
+
+/* To stdout, or to FILE, text with its tensors in STEM.safetensors beside it. */
 static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
 {
 	Text out = {0};
 
 	text_add(&out, "");
-	bool ok = format_module(&out, m, format, diag);
-
-	if (ok && !path)
-		fwrite(out.at, 1, out.n, stdout);
-	else if (ok) {
-		const char *dot = strrchr(path, '.');
-		int stem = dot ? (int)(dot - path) : (int)strlen(path);
-		char *data = arena_printf(arena, "%.*s.safetensors", stem, path);
-		ok = !diag_status(diag, file_write(path, out.at, (int64_t)out.n)) &&
-		     !diag_status(diag, module_write_data(m, data));
-	}
+	bool ok = format_module(&out, m, format, diag) && write_text(&out, path, diag);
+	if (ok && path && (!format || strcmp(format, "text") == 0))
+		ok = !diag_status(diag, module_write_data(m, text_data_path(arena, path)));
 	text_free(&out);
 	return ok;
 }
@@ -134,28 +146,21 @@ write_code(const Module *m, const Options *o, Diag *diag)
 	Text out = {0};
 	Status status = printer_of_language(o->stage)->print(&out, m, &o->cpus.at[0], o->stage);
 
-	if (!status && o->output)
-		status = file_write(o->output, out.at, (int64_t)out.n);
-	else if (!status)
-		fwrite(out.at, 1, out.n, stdout);
+	bool ok = !diag_status(diag, status) && write_text(&out, o->output, diag);
 	text_free(&out);
-	return !diag_status(diag, status);
+	return ok;
 }
 
 /* ---- reading text */
 static Module *
 read_text(const char *path, Arena *arena, Diag *diag)
 {
-	const char *dot = strrchr(path, '.');
-	int stem = dot ? (int)(dot - path) : (int)strlen(path);
 	StrMap *data;
 	void *bytes;
 	int64_t n;
 
 	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
-	    diag_status(diag,
-	                module_read_data(arena, arena_printf(arena, "%.*s.safetensors", stem, path),
-	                                 &data)))
+	    diag_status(diag, module_read_data(arena, text_data_path(arena, path), &data)))
 		return NULL;
 	char *text = arena_strndup(arena, bytes, (size_t)n);
 	Module *m = module_parse(text, path, data, diag);
@@ -179,7 +184,8 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
 	}
-	if (!pipeline_parse(&p, arena, o->passes ? o->passes : "", rows, n, diag))
+	if (!pipeline_parse(&p, arena, o->passes ? o->passes : "", rows, n, diag) ||
+	    !outputs_check(o, NULL, arena, diag))
 		return diag_exit_code(diag);
 	Module *m = read_text(o->input, arena, diag);
 	if (m) {
@@ -235,24 +241,25 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 	void *blob = arena_copy(arena, (char *)bytes + tail->blob_offset, (size_t)tail->blob_bytes);
 	if (!diag_status(diag, format_read(blob, tail->blob_bytes, &f))) {
 		format_print(&out, &f, stage);
-		fwrite(out.at, 1, out.n, stdout);
+		write_text(&out, o->output, diag);
 	}
 	text_free(&out);
 	return diag_exit_code(diag);
 }
 
-/* An executable made by gradc ends in a FormatTail. */
+/* An executable made by gradc ends in a FormatTail. Faults are those of whoever reads the file then. */
 static bool
 read_tail(const char *path, FormatTail *tail, int64_t *size)
 {
-	FILE *f = fopen(path, "rb");
-	bool ok = f && fseek(f, -(long)sizeof(*tail), SEEK_END) == 0 &&
-	          fread(tail, sizeof(*tail), 1, f) == 1 && tail->magic == FORMAT_MAGIC;
+	int fd;
+	Status status = file_open_regular(path, EXIT_SYSTEM, &fd, size);
 
-	if (ok)
-		*size = ftell(f);
-	if (f)
-		fclose(f);
+	if (!status) {
+		status = file_pread(fd, path, tail, sizeof(*tail), *size - (int64_t)sizeof(*tail));
+		close(fd);
+	}
+	bool ok = !status && tail->magic == FORMAT_MAGIC;
+	status_free(status);
 	return ok;
 }
 
@@ -289,11 +296,7 @@ write_page(Session *graph, const Module *plan, Stage stage)
 	                          .model = graph->model,
 	                          .graph = graph->m,
 	                          .plan = plan});
-	bool ok = true;
-	if (o->output)
-		ok = !diag_status(graph->diag, file_write(o->output, page.at, (int64_t)page.n));
-	else
-		fwrite(page.at, 1, page.n, stdout);
+	bool ok = write_text(&page, o->output, graph->diag);
 	text_free(&page);
 	return ok;
 }
@@ -357,7 +360,10 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
 	}
-	if (is_text(o->input))
+	bool text = is_text(o->input);
+	if ((text || read_tail(o->input, &tail, &size)) && !outputs_check(o, NULL, arena, diag))
+		return diag_exit_code(diag);
+	if (text)
 		return dump_text(o, arena, diag);
 	if (read_tail(o->input, &tail, &size)) {
 		if (o->format && strcmp(o->format, "text") != 0) {

@@ -251,6 +251,7 @@ static const OptionRow option_rows[] = {
 	 .set = set_printer},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel)},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
+	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored)},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored)},
 	{"schedule", "S", NULL, TAKES_NOTHING, .optional = true},
@@ -288,7 +289,6 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	StringList files = {0};
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
-	*exit_code = EXIT_USAGE;
 	if (o->cpus.n == 0) {
 		CpuTarget native = {"native", cpu_features(arena, "native")};
 		vec_push(arena, &o->cpus, native);
@@ -309,5 +309,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", files.at[i]);
 		ok = false;
 	}
+	if (!ok)
+		*exit_code = diag_exit_code(diag);
 	return ok;
 }

@@ -26,23 +26,33 @@ add_pairs(Arena *arena, PathUses *uses, const char *option, const StringList *pa
 }
 
 bool
-session_check_outputs(const Session *s)
+outputs_check(const Options *o, Model *model, Arena *arena, Diag *diag)
 {
-	const Options *o = s->o;
 	PathUses uses = {0};
-	Visit v = {s->arena, &uses};
+	Visit v = {arena, &uses};
 
-	paths_add(s->arena, &uses, PATH_INPUT, "the model", o->input);
-	if (s->model)
-		model_external_files(s->model, add_external, &v);
-	paths_add(s->arena, &uses, PATH_INPUT, "--class-weight", o->class_weight);
+	paths_add(arena, &uses, PATH_INPUT, model ? "the model" : "the input", o->input);
+	if (model)
+		model_external_files(model, add_external, &v);
+	else if (o->input)
+		paths_add(arena, &uses, PATH_INPUT, "the input's data",
+		          text_data_path(arena, o->input));
+	paths_add(arena, &uses, PATH_INPUT, "--class-weight", o->class_weight);
+	for (int i = 0; i < o->configs.n; i++)
+		paths_add(arena, &uses, PATH_INPUT, "--config", o->configs.at[i]);
 	if (o->loss && strncmp(o->loss, "onnx:", 5) == 0)
-		paths_add(s->arena, &uses, PATH_INPUT, "--loss",
-		          arena_strndup(s->arena, o->loss + 5, strcspn(o->loss + 5, ",")));
-	add_pairs(s->arena, &uses, "--input", &o->inputs);
-	paths_add(s->arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
-	paths_add(s->arena, &uses, PATH_OUTPUT, "-o", o->output);
+		paths_add(arena, &uses, PATH_INPUT, "--loss",
+		          arena_strndup(arena, o->loss + 5, strcspn(o->loss + 5, ",")));
+	add_pairs(arena, &uses, "--input", &o->inputs);
+	paths_add(arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
+	paths_add(arena, &uses, PATH_OUTPUT, "-o", o->output);
+	if (!model && o->output)
+		paths_add(arena, &uses, PATH_OUTPUT, "-o's data", text_data_path(arena, o->output));
 	if (o->weights && strcmp(o->weights, "embed") != 0)
-		paths_add(s->arena, &uses, PATH_OUTPUT, "--weights", o->weights);
-	return paths_check(s->arena, &uses, s->diag);
+		paths_add(arena, &uses, PATH_OUTPUT, "--weights", o->weights);
+	paths_add(arena, &uses, PATH_FOLDER, "--output-dir", o->output_dir);
+	paths_add(arena, &uses, PATH_FOLDER, "--dump-dir", o->dump_dir);
+	paths_add(arena, &uses, PATH_FOLDER, "--keep-sources", o->keep_sources);
+	paths_protect(&uses);
+	return paths_check(arena, &uses, diag) && !diag_status(diag, paths_try(arena, &uses));
 }

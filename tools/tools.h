@@ -16,8 +16,8 @@ typedef struct {
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	VEC(CpuTarget) cpus; /* of --target */
 	const KernelPrinter *printer;
-	StringList dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable, enable,
-		wrt, pass_options;
+	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
+		enable, wrt, pass_options;
 	int64_t batch, max_accumulate, check_gradients;
 	uint64_t init_seed;
 	double label_smoothing;
@@ -65,8 +65,9 @@ bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Dia
 void session_close(Session *s);
 bool session_parse_loss(Session *s, const char *text);
 /* ---- outputs.c */
-/* -o, --weights and such are none of the files that the command reads; before anything is opened to be written. */
-bool session_check_outputs(const Session *s);
+/* -o, --weights and such are none of the files that the command reads, and can be written; before anything is opened to be
+ * written. model: NULL where the input is none. */
+bool outputs_check(const Options *o, Model *model, Arena *arena, Diag *diag);
 /* ---- reached.c */
 /* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
 void session_freeze_unreached(Session *s);
@@ -105,8 +106,11 @@ bool input_for(Session *s, const NamedTensor *list, int n, const Value *param, E
 Status tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedTensor *list,
                      int n, bool as_pb);
 
-/* ---- command_dump.c: a stage's name; false after reporting */
-bool parse_stage(const char *text, Stage *stage, Diag *diag);
+/* ---- command_dump.c */
+bool parse_stage(const char *text, Stage *stage,
+                 Diag *diag); /* a stage's name; false after reporting */
+const char *text_data_path(Arena *arena,
+                           const char *path); /* the file of tensors beside FILE.gir */
 
 /* ---- page.c: a module as one page */
 typedef struct {

@@ -10,11 +10,11 @@ from onnx import helper, numpy_helper
 @pytest.fixture
 def trained(run, tmp_path):
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
-                              [helper.make_tensor_value_info("x", 1, [4, 3])], [helper.make_tensor_value_info("y", 1, [4, 3])],
-                              [numpy_helper.from_array(np.eye(3, dtype=np.float32), "w")])
+                              [helper.make_tensor_value_info("x", 1, [4, 5])], [helper.make_tensor_value_info("y", 1, [4, 5])],
+                              [numpy_helper.from_array(np.eye(5, dtype=np.float32), "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
     for name in "x", "y":
-        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32))
     run("compile", "model.onnx", "-o", "train", "--loss=mse")
     (tmp_path / "folder").mkdir()
     return tmp_path
@@ -73,3 +73,97 @@ def test_weights_and_executable_are_two(run, trained):
 def test_a_run_goes_on_where_it_saved(run, trained):
     run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=1", "--save=ck")
     run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=2", "--save=ck", "--resume=ck")
+
+
+@pytest.mark.parametrize("how", NAMES)
+def test_what_is_read_in_a_folder_of_outputs_stays(run, trained, how):
+    """Files of a folder get their names late: what this run reads is not written over there, either."""
+    (trained / "y/folder").mkdir(parents=True)
+    path = trained / "y/y.npy"
+    os.rename(trained / "x.npy", path)
+    before = path.read_bytes()
+    name = NAMES[how](path)
+    for engine in "compiled", "interp":
+        said = run("run", "model.onnx", "--input", f"x=y/{name}", "--output-dir=y", f"--engine={engine}", exit=2).stderr
+        assert "y/y.npy is also --input y/" in said and path.read_bytes() == before
+    said = run(trained / "train", "--once", "--input", f"x=y/{name}", "--output-dir=y", exit=2).stderr
+    assert "it would be written over" in said and path.read_bytes() == before
+    run("run", "model.onnx", "--input", f"x=y/{name}", "--output-dir=.")
+
+
+def test_config_text_and_sources_stay(run, trained):
+    (trained / "options.ini").write_text("loss = mse\n")
+    said = run("compile", "model.onnx", "-o", "options.ini", "--config=options.ini", exit=2).stderr
+    assert "-o options.ini is also --config options.ini" in said
+    said = run(trained / "train", "--config=train.ini", "--log=train.ini", exit=5).stderr
+    (trained / "train.ini").write_text("data = x=x.npy\n")
+    said = run(trained / "train", "--config=train.ini", "--log=train.ini", exit=2).stderr
+    assert "--log train.ini is also --config train.ini" in said and (trained / "train.ini").read_text() == "data = x=x.npy\n"
+    run("dump", "model.onnx", "--loss=mse", "--stage=train", "-o", "folder/a.gir")
+    for name in "folder/a.gir", "folder/a.safetensors":
+        before = (trained / name).read_bytes()
+        said = run("opt", "folder/a.gir", "--passes=simplify", "-o", name, exit=2).stderr
+        assert f"{name} is also" in said and (trained / name).read_bytes() == before
+    (trained / "sources").mkdir()
+    os.rename(trained / "model.onnx", trained / "sources/table.c")
+    before = (trained / "sources/table.c").read_bytes()
+    said = run("compile", "sources/table.c", "-o", "new", "--loss=mse", "--keep-sources=sources", exit=2).stderr
+    assert "sources/table.c is also the model sources/table.c" in said
+    assert (trained / "sources/table.c").read_bytes() == before and not (trained / "new").exists()
+
+
+def test_data_beside_text_have_its_name(run, trained):
+    """With a dot in the folder only, or none."""
+    (trained / "a.b").mkdir()
+    run("dump", "model.onnx", "-o", "a.b/text")
+    assert sorted(p.name for p in (trained / "a.b").iterdir()) == ["text", "text.safetensors"]
+    run("dump", "model.onnx", "--format=dot", "-o", "a.b/graph.dot")
+    assert not (trained / "a.b/graph.safetensors").exists()
+
+
+PLACES = {"--export": "no/e.onnx", "--log": "no/log", "--report": "no/r.html", "--trace": "no/t.json", "--tensorboard": "x.npy/tb",
+          "--save": "x.npy/ck", "--dump-gradients": "x.npy"}
+
+
+@pytest.mark.parametrize("option", PLACES)
+def test_places_of_outputs_are_tried_before_training(run, trained, option):
+    done = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", f"{option}={PLACES[option]}", "--progress=plain", exit=5)
+    assert PLACES[option] in done.stderr and "step" not in done.stderr + done.stdout
+    assert sorted(p.name for p in trained.iterdir()) == ["folder", "model.onnx", "train", "x.npy", "y.npy"]
+
+
+def test_trying_truncates_nothing(run, trained):
+    (trained / "log").write_text("what was there\n")
+    (trained / "e.onnx").write_text("what was there\n")
+    run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--log=log", "--export=e.onnx", "--report=no/r.html", exit=5)
+    assert (trained / "log").read_text() == (trained / "e.onnx").read_text() == "what was there\n"
+    run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--log=/dev/null", "--tensorboard=a/b/c")
+
+
+@pytest.mark.parametrize("arguments", [["compile", "model.onnx", "-o", "no/train", "--loss=mse"],
+                                       ["compile", "model.onnx", "-o", "new", "--weights=no/w", "--loss=mse"],
+                                       ["dump", "model.onnx", "-o", "no/a.gir"], ["run", "model.onnx", "--input=x=x.npy", "--output-dir=x.npy/a"]])
+def test_gradc_tries_places_first(run, trained, arguments):
+    said = run(*arguments, exit=5).stderr
+    assert "no" in said or "x.npy" in said
+    assert sorted(p.name for p in trained.iterdir()) == ["folder", "model.onnx", "train", "x.npy", "y.npy"]
+
+
+@pytest.mark.parametrize("arguments", [["check", "pipe"], ["dump", "pipe"], ["compile", "pipe", "-o", "new"], ["opt", "pipe.gir"], ["dump", "pipe.gir"],
+                                       ["compile", "model.onnx", "-o", "new", "--loss=onnx:pipe"], ["check", "model.onnx", "--config=pipe"],
+                                       ["run", "model.onnx", "--input=x=pipe", "--output-dir=out"],
+                                       ["compile", "model.onnx", "-o", "new", "--loss=nll", "--class-weight=pipe"]])
+def test_pipes_as_inputs_are_refused(run, trained, arguments):
+    for name in "pipe", "pipe.gir":
+        os.mkfifo(trained / name)
+    said = run(*arguments, exit=6 if any("x=pipe" in a or "weight" in a for a in arguments) else 5, timeout=20).stderr
+    assert "not a regular file" in said
+
+
+@pytest.mark.parametrize("option", ["--data=x=pipe", "--tokens=pipe.bin", "--text=pipe", "--load=pipe", "--weights=pipe", "--config=pipe",
+                                    "--eval-data=x=pipe", "--mean-std=x=pipe", "--resume=pipe"])
+def test_pipes_as_data_are_refused(run, trained, option):
+    for name in "pipe", "pipe.bin":
+        os.mkfifo(trained / name)
+    done = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", option, exit=None, timeout=20)
+    assert done.returncode in (2, 5, 6, 7) and "pipe" in done.stderr
