@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ALIGNMENT 16
 #define CHUNK_MIN ((size_t)4 << 10)
@@ -32,7 +33,7 @@ out_of_memory(void)
 		longjmp(*guard, 1);
 	fputs("gradc: error: out of memory\n", stderr);
 	cleanup_now();
-	exit(EXIT_SYSTEM);
+	_exit(EXIT_SYSTEM); /* other threads go on: nothing may be torn down under them */
 }
 
 Status

@@ -133,6 +133,12 @@ void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 
+/* Before anything is opened: a stream that is closed gets a file that takes nothing, so that no other file gets its
+ * number and what is printed. */
+void streams_reserve(void);
+/* Flushes stdout; the exit code of a run that ends with `code`: EXIT_SYSTEM where what it printed is lost. */
+int diag_finish_stdout(Diag *diag, int code);
+
 int diag_errors(const Diag *diag);    /* how many so far */
 int diag_exit_code(const Diag *diag); /* EXIT_OK without errors */
 
@@ -172,9 +178,12 @@ CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the 
 CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group does */
 void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
 void cleanup_now(void);                         /* may be called by a signal handler */
-/* From now on every signal that would end the process cleans up first; SIGXFSZ is ignored, so that a write above the limit
- * on file size fails like others. */
+/* From now on every signal that would end the process cleans up first, and a full stack ends it with EXIT_SYSTEM and a
+ * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */
 void cleanup_on_signals(void);
+/* While another's code runs that ends the process when it gets no memory: an abort is then EXIT_SYSTEM with this message.
+ * NULL: no longer. */
+void cleanup_on_abort(const char *reason);
 /* A new folder under $TMPDIR, else /tmp; closing it removes the files in it, too. */
 typedef struct {
 	const char *path;
@@ -258,21 +267,27 @@ struct OptionRow {
 	char letter;   /* its short name; 0: none */
 	bool optional; /* --name alone is "", and the next word is never its value */
 	bool empty;    /* "" is a value too */
+	bool repeats;  /* of TAKES_CALL: may stand several times */
 	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
 	int64_t least, most;                         /* of TAKES_INT; most 0: any */
 	OptionRange range;                           /* of TAKES_DOUBLE */
 	const char *(*nth)(
 		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
 	const char *group; /* title of the options from here on, for the help */
+	unsigned commands; /* bits of the subcommands that take it; 0: all */
 };
 typedef struct {
 	const OptionRow *rows;
 	int n;
-	const char *program; /* whose --help lists them */
+	const char *program;              /* whose --help lists them */
+	unsigned command;                 /* the bit of the subcommand that was given; 0: any */
+	const char *const *command_names; /* of the bits, from the lowest; ends with NULL */
 } OptionTable;
 /* Sets what --config files and the line give into the struct `to`, the line last: it wins, and its
  * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
- * options become operands. Reports every fault; false when there was one. Not for several threads. */
+ * options become operands. Two values on the line for what takes one, and options of other subcommands
+ * are faults there; in a file, which may serve several subcommands, those are passed over. Reports every
+ * fault; false when there was one. Not for several threads. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* one line or two for each */

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,12 +115,62 @@ cleanup_now(void)
 			remove_folder(slots[i].path);
 }
 
-static void
-on_signal(int number)
+/* ---- signals */
+static const char *volatile abort_reason;
+static uintptr_t stack_top, stack_bytes;        /* of the first thread; 0: no limit */
+static _Alignas(16) char signal_stack[1 << 16]; /* the usual one may be full */
+
+static _Noreturn void
+end_with(const char *message)
 {
+	static const char prefix[] = "gradc: error: ";
+	ssize_t n = write(STDERR_FILENO, prefix, sizeof(prefix) - 1);
+
+	n += write(STDERR_FILENO, message, strlen(message));
+	n += write(STDERR_FILENO, "\n", 1);
+	(void)n;
+	_exit(EXIT_SYSTEM);
+}
+
+static bool
+is_stack_overflow(int number, const siginfo_t *info)
+{
+	const uintptr_t slack = 1 << 20; /* a frame may be large */
+	uintptr_t at = (uintptr_t)info->si_addr;
+
+	return number == SIGSEGV && stack_bytes && at < stack_top &&
+	       stack_top - at < stack_bytes + slack;
+}
+
+static void
+on_signal(int number, siginfo_t *info, void *context)
+{
+	(void)context;
 	cleanup_now();
+	if (is_stack_overflow(number, info))
+		end_with("the stack is full: a larger limit helps (ulimit -s)");
+	if (number == SIGABRT && abort_reason)
+		end_with(abort_reason);
 	signal(number, SIG_DFL);
 	raise(number);
+}
+
+void
+cleanup_on_abort(const char *reason)
+{
+	abort_reason = reason;
+}
+
+static void
+note_stack(void *here)
+{
+	const stack_t stack = {.ss_sp = signal_stack, .ss_size = sizeof(signal_stack)};
+	struct rlimit limit;
+
+	stack_top = (uintptr_t)here;
+	if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+		stack_bytes = (uintptr_t)limit.rlim_cur;
+	sigaltstack(&stack, NULL);
 }
 
 void
@@ -128,9 +179,13 @@ cleanup_on_signals(void)
 	static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,    SIGTRAP, SIGABRT,
 	                              SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS,    SIGPIPE, SIGALRM,
 	                              SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU};
+	char here;
 
+	note_stack(&here);
 	for (int i = 0; i < COUNT(numbers); i++) {
-		struct sigaction action = {.sa_handler = on_signal}, old;
+		struct sigaction action = {.sa_sigaction = on_signal,
+		                           .sa_flags = SA_SIGINFO | SA_ONSTACK},
+				 old;
 		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
 			sigaction(numbers[i], &action, NULL);
 	}

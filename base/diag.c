@@ -2,8 +2,11 @@
  * that would disturb a terminal or a log are written as \xHH. */
 #include "base/base_impl.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_PRINTED 100
 #define MAX_OUTPUT 4000
@@ -201,6 +204,25 @@ status_first(Status first, Status second)
 		return second;
 	status_free(second);
 	return first;
+}
+
+void
+streams_reserve(void)
+{
+	for (int fd = 0; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
+			_exit(EXIT_SYSTEM);
+}
+
+int
+diag_finish_stdout(Diag *diag, int code)
+{
+	bool lost = ferror(stdout);
+
+	if (fflush(stdout) == 0 && !lost)
+		return code;
+	diag_error(diag, EXIT_SYSTEM, "standard output: %s", strerror(lost ? EIO : errno));
+	return code == EXIT_OK ? EXIT_SYSTEM : code;
 }
 
 /* Each line of the text indented; tabs stay, other control bytes are escaped. */

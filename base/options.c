@@ -342,6 +342,67 @@ is_overruled(const Reader *r, int i)
 	return false;
 }
 
+static bool
+takes_several(const OptionRow *row)
+{
+	return row->takes == TAKES_LIST || row->takes == TAKES_CHOICES ||
+	       row->takes == TAKES_CONFIG || (row->takes == TAKES_CALL && row->repeats);
+}
+
+/* The word as it was given. */
+static const char *
+given_text(Arena *arena, const Given *g)
+{
+	return g->value && *g->value ? arena_printf(arena, "--%s=%s", g->row->name, g->value)
+	                             : arena_printf(arena, "--%s", g->row->name);
+}
+
+/* One value, and another one behind it on the line. */
+static bool
+is_contradicted(Reader *r, int i)
+{
+	const Given *own = &r->given.at[i];
+
+	for (int k = i + 1; k < r->given.n && i >= r->n_config && !takes_several(own->row); k++) {
+		const Given *g = &r->given.at[k];
+		if (g->row != own->row || (!own->value && !g->value) ||
+		    (own->value && g->value && strcmp(own->value, g->value) == 0))
+			continue;
+		diag_error(r->diag, EXIT_USAGE, "%s and %s: one of them", given_text(r->arena, own),
+		           given_text(r->arena, g));
+		return true;
+	}
+	return false;
+}
+
+/* "compile, grad": the subcommands of the bits. */
+static const char *
+command_list(Arena *arena, const OptionTable *table, unsigned commands)
+{
+	const char *list = "";
+
+	for (int i = 0; table->command_names && table->command_names[i]; i++)
+		if (commands & 1u << i)
+			list = arena_printf(arena, "%s%s%s", list, *list ? ", " : "",
+			                    table->command_names[i]);
+	return list;
+}
+
+static bool
+is_of_command(const OptionTable *table, const OptionRow *row)
+{
+	return !row->commands || !table->command || (row->commands & table->command);
+}
+
+static bool
+refuse_command(Reader *r, const Given *g)
+{
+	diag_error(r->diag, EXIT_USAGE, "%s: has no meaning for `%s`", given_text(r->arena, g),
+	           r->table->program);
+	diag_hint(r->diag, "it is for %s", command_list(r->arena, r->table, g->row->commands));
+	return false;
+}
+
 bool
 options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
              Arena *arena, Diag *diag)
@@ -352,7 +413,11 @@ options_read(const OptionTable *table, void *to, int argc, char **argv, StringLi
 	for (int i = 0; i < r.given.n; i++) {
 		const Given *g = &r.given.at[i];
 		OptionUse use = {g->row, g->value, g->origin, to, arena, diag};
-		if (!is_overruled(&r, i))
+		if (!is_of_command(table, g->row))
+			r.ok &= i < r.n_config || refuse_command(&r, g);
+		else if (is_contradicted(&r, i))
+			r.ok = false;
+		else if (!is_overruled(&r, i))
 			r.ok &= setters[g->row->takes](&use, (char *)to + g->row->offset);
 	}
 	return r.ok;
@@ -362,16 +427,19 @@ void
 options_print(FILE *out, const OptionTable *table)
 {
 	const int column = 30;
+	const char *group = NULL;
 	Arena *arena = arena_new();
 
 	for (int i = 0; i < table->n; i++) {
 		const OptionRow *row = &table->rows[i];
 		const char *value = value_text(arena, row);
 		char letter[8] = "";
-		if (row->group)
-			fprintf(out, "\n%s:\n", row->group);
-		if (!row->help)
+		group = row->group ? row->group : group;
+		if (!row->help || !is_of_command(table, row))
 			continue;
+		if (group)
+			fprintf(out, "\n%s:\n", group);
+		group = NULL;
 		if (row->letter)
 			snprintf(letter, sizeof(letter), "-%c, ", row->letter);
 		int n = fprintf(out, "  %s--%s%s%s%s%s", letter, row->name,
@@ -379,7 +447,11 @@ options_print(FILE *out, const OptionTable *table)
 		                row->optional ? "]" : "");
 		if (n >= column)
 			fprintf(out, "\n%*s", column, "");
-		fprintf(out, "%*s %s\n", n < column ? column - n : 0, "", row->help);
+		fprintf(out, "%*s %s%s\n", n < column ? column - n : 0, "", row->help,
+		        row->commands && !table->command
+		                ? arena_printf(arena, " (%s)",
+		                               command_list(arena, table, row->commands))
+		                : "");
 	}
 	arena_free(arena);
 }

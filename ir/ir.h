@@ -500,6 +500,7 @@ typedef struct {
 	const char *name, *help;
 	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
 	PassWhen when;             /* which runs of the whole pipeline have it */
+	bool optional;             /* programs are whole without it */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
 	const void *defaults;            /* of the options; NULL: zeros */

@@ -98,6 +98,7 @@ run_initialize(Pass *p, Module *m)
 
 const PassRow pass_initialize = {.name = "initialize",
                                  .help = "random first values by use",
+                                 .optional = true,
                                  .takes = STAGE_ANY,
                                  .leaves = STAGE_ANY,
                                  .when = PASS_WHEN_ASKED,

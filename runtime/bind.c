@@ -2,6 +2,7 @@
  * one integer input that nothing else fills, then the inputs that are filled by custom. */
 #include "runtime/runtime_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *
@@ -134,8 +135,8 @@ bind_scale(const Files *files, Source *s)
 		char *mul = arena_strndup(arena, scale,
 		                          comma ? (size_t)(comma - scale) : strlen(scale));
 
-		if (!parse_double(mul, &s->scale) ||
-		    (comma && !parse_double(comma + 1, &s->offset)))
+		if (!parse_double(mul, &s->scale) || !isfinite(s->scale) ||
+		    (comma && (!parse_double(comma + 1, &s->offset) || !isfinite(s->offset))))
 			return status_error(EXIT_USAGE, "--scale %s: \"%s\" is not MUL or MUL,ADD",
 			                    s->name, scale);
 	}

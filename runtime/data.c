@@ -51,6 +51,22 @@ check_names(Gradc *run, Role role, const DataOptions *o)
 }
 
 static Status
+check_fills(Gradc *run, const DataOptions *o)
+{
+	Status fault = NULL;
+
+	for (int i = 0; i < o->data->n; i++) {
+		const char *name = o->data->at[i].name, *fill = pairs_get(o->fill, name);
+		if (fill)
+			fault = fault_join(
+				run->diag, fault,
+				status_error(EXIT_USAGE, "%s %s=%s and --fill %s=%s: one of them",
+			                     o->option, name, o->data->at[i].value, name, fill));
+	}
+	return fault;
+}
+
+static Status
 open_files(Gradc *run, Dataset *d, Files *files)
 {
 	const DataOptions *o = files->options;
@@ -205,7 +221,8 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 
 	if (options->tokens && options->text)
 		return status_error(EXIT_USAGE, "tokens and text together: one stream only");
-	Status fault = check_names(run, role, options);
+	Status fault = fault_join(run->diag, check_names(run, role, options),
+	                          check_fills(run, options));
 	fault = fault_join(run->diag, fault, open_files(run, d, &files));
 	RETURN_IF_ERROR(fault);
 	RETURN_IF_ERROR(pick_binding(run, role, &files, d));

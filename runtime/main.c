@@ -36,6 +36,7 @@ catch_signals(void)
 	}
 	signal(SIGPIPE, SIG_IGN);
 	cleanup_on_signals();
+	cleanup_on_abort("a library could not go on: out of memory, or what it says above");
 }
 
 /* Only rank 0 prints and writes files. */
@@ -379,6 +380,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 int
 main(int argc, char **argv)
 {
+	streams_reserve();
 	Arena *arena = arena_new();
 	Diag *diag = diag_new("gradc", stderr);
 	CliOptions options;
@@ -392,10 +394,7 @@ main(int argc, char **argv)
 		catch_signals();
 		code = run_executable(&options, arena, diag);
 	}
-	if (fflush(stdout) != 0 && code == EXIT_OK) {
-		diag_error(diag, EXIT_SYSTEM, "standard output: %s", strerror(errno));
-		code = EXIT_SYSTEM;
-	}
+	code = diag_finish_stdout(diag, code);
 	diag_free(diag);
 	arena_free(arena);
 	return code;

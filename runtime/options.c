@@ -72,15 +72,15 @@ nth_device(int i)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
 	{"data", "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first; "
-	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .group = "Data"},
+	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data"},
 	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens)},
 	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text)},
 	{"fill", "NAME=HOW", "inputs that need no data: ones, zeros, iota or a number", TAKES_CALL,
-	 RUN(fill), .set = set_pair},
+	 RUN(fill), .set = set_pair, .repeats = true},
 	{"scale", "NAME=MUL[,ADD]", "turns u8 values into floats", TAKES_CALL, RUN(scale),
-	 .set = set_pair},
+	 .set = set_pair, .repeats = true},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
-	 RUN(mean_std), .set = set_pair},
+	 RUN(mean_std), .set = set_pair, .repeats = true},
 	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length"},
 	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS},
 	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS},
@@ -102,7 +102,7 @@ static const OptionRow rows[] = {
 	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
 	 RUN(clip_norm), .range = RANGE_POSITIVE},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
-	 .set = set_pair, .group = "Evaluation"},
+	 .set = set_pair, .repeats = true, .group = "Evaluation"},
 	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens)},
 	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text)},
 	{"eval-every", "N", "evaluates every N steps, besides before and after", TAKES_INT,
@@ -123,7 +123,7 @@ static const OptionRow rows[] = {
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
 	 CLI(once)},
 	{"input", "NAME=FILE.npy", "with --once: a whole input; repeatable", TAKES_CALL, CLI(inputs),
-	 .set = set_pair},
+	 .set = set_pair, .repeats = true},
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
 	 CLI(output_dir)},
 	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export)},
@@ -166,14 +166,18 @@ static const OptionRow rows[] = {
 
 static const OptionTable table = {rows, COUNT(rows), "this program"};
 
-/* Options that do nothing without another. */
+/* Options that do nothing without another, or with one. */
 static bool
 check_needs(const CliOptions *o, Diag *diag)
 {
+	bool constant = !o->run.lr_schedule || strcmp(o->run.lr_schedule, "constant") == 0;
 	const struct {
 		bool given, there;
 		const char *option, *needs;
 	} needs[] = {
+		{o->inputs.n > 0, o->once, "--input", "--once"},
+		{o->output_dir != NULL, o->once, "--output-dir", "--once"},
+		{o->run.min_lr > 0, !constant, "--min-lr", "--lr-schedule linear, cosine or wsd"},
 		{o->once, o->output_dir != NULL, "--once", "--output-dir DIR"},
 		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
 		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
@@ -181,8 +185,25 @@ check_needs(const CliOptions *o, Diag *diag)
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};
+	const struct {
+		bool given;
+		const char *option;
+	} training[] = {
+		{o->run.data.n > 0, "--data"},     {o->run.tokens, "--tokens"},
+		{o->run.text, "--text"},           {o->run.eval_data.n > 0, "--eval-data"},
+		{o->run.steps >= 0, "--steps"},    {o->run.epochs >= 0, "--epochs"},
+		{o->run.save, "--save"},           {o->log, "--log"},
+		{o->export, "--export"},           {o->report, "--report"},
+		{o->tensorboard, "--tensorboard"}, {o->dump_gradients, "--dump-gradients"},
+	};
 	bool ok = true;
 
+	for (int i = 0; i < COUNT(training) && o->once; i++)
+		if (training[i].given) {
+			diag_error(diag, EXIT_USAGE, "%s and --once: one run takes --input alone",
+			           training[i].option);
+			ok = false;
+		}
 	for (int i = 0; i < COUNT(needs); i++)
 		if (needs[i].given && !needs[i].there) {
 			diag_error(diag, EXIT_USAGE, "%s needs %s", needs[i].option,

@@ -178,23 +178,33 @@ def train(run, exe, models):
     return train_it
 
 
+OF_COMPILE = {"--weights", "--keep-metadata", "--emit", "--keep-sources"}  # the others are dump's, too
+
+
+def command_for(option):
+    loss = [] if option == "--loss" else ["--loss=cross_entropy"]
+    if option in OF_COMPILE:
+        return ["compile", *loss, "--batch=4", "-o", "out"]
+    stage = [] if option == "--stage" else ["--stage=train"]
+    return ["dump", *loss, *stage, "-o", "out.gir"]
+
+
 @pytest.mark.parametrize("option, value", accepted(GRADC))
 def test_gradc_takes(run, model, option, value):
-    loss = [] if option == "--loss" else ["--loss=cross_entropy"]
-    stage = [] if option == "--stage" else ["--stage=train"]
-    run("dump", *words(option, value), model, *loss, *stage, "-o", "out.gir")
+    run(*command_for(option), *words(option, value), model)
 
 
 @pytest.mark.parametrize("option, value, says", refused(GRADC))
 def test_gradc_refuses(run, model, option, value, says):
-    loss = [] if option == "--loss" else ["--loss=cross_entropy"]
-    said = run("dump", model, *words(option, value), *loss, "--stage=train", exit=2).stderr
+    command, *others = command_for(option)
+    said = run(command, model, *words(option, value), *others, exit=2).stderr
     assert said.startswith("gradc: error: ") and says in said.replace("\\", "")
 
 
 @pytest.mark.parametrize("option, value", accepted(EXECUTABLE))
 def test_an_executable_takes(train, option, value):
-    train(*words(option, value))
+    schedule = ["--lr-schedule=linear"] if option == "--min-lr" else []
+    train(*words(option, value), *schedule)
 
 
 @pytest.mark.parametrize("option, value, says", refused(EXECUTABLE))
@@ -239,7 +249,8 @@ def test_config_for_every_command(run, model, tmp_path, command, what):
     run(command, *files, "--config", "run.ini")
     (tmp_path / "bad.ini").write_text("batch = x\nfoo = 1\n")
     said = run(command, *files, "--config=bad.ini", exit=2).stderr
-    assert "bad.ini: --batch=x" in said and "bad.ini: foo" in said
+    # What is another command's stands there for that one.
+    assert ("bad.ini: --batch=x" in said) == (what is not None) and "bad.ini: foo" in said
     assert "nosuch.ini" in run(command, *files, "--config=nosuch.ini", exit=5).stderr
 
 
@@ -256,6 +267,66 @@ def test_config_line_wins(run, train, model, tmp_path):
 def test_json_results(run, model, command):
     text = run(command, *([model] if command == "check" else []), "--json").stdout
     assert [json.loads(t) for t in ([text] if command == "check" else text.splitlines())]
+
+
+CONTRADICTIONS = [
+    (["--dim=batch=4", "--batch=8"], ["--dim batch=4", "--batch 8"]),
+    (["--dim=batch=4", "--dim=batch=8"], ["--dim batch=8", "twice"]),
+    (["--loss=mse", "--loss=cross_entropy"], ["--loss=mse", "--loss=cross_entropy"]),
+    (["--loss=mse", "--label-smoothing=0.1"], ["--label-smoothing", "--loss=mse"]),
+    (["--loss=mse", "--class-weight=w.npy"], ["--class-weight", "--loss=mse"]),
+    (["--loss=l1,axis=1"], ["axis=", "--loss=l1"]),
+    (["--loss=output:logits", "--label-smoothing=0.1"], ["--label-smoothing", "--loss=output:logits"]),
+    (["--precision=f32", "--precision=f64"], ["--precision=f32", "--precision=f64"]),
+    (["--batch=2", "--batch=4"], ["--batch=2", "--batch=4"]),
+    (["--fill=input=ones", "--fill=input=zeros"], ["--fill=input=ones", "--fill=input=zeros"]),
+    (["--repair=ties", "--no-repair=ties"], ["--repair=ties", "--no-repair=ties"]),
+    (["--train-mode=keep", "--train-mode=restore"], ["--train-mode=keep", "--train-mode=restore"]),
+]
+
+
+@pytest.mark.parametrize("options, named", CONTRADICTIONS)
+def test_contradictions_name_both(run, model, tmp_path, options, named):
+    batch = [] if any("batch" in o for o in options) else ["--batch=4"]
+    said = run("compile", model, "-o", "out", *batch, *options, exit=2).stderr
+    assert all(n in said for n in named) and not (tmp_path / "out").exists()
+
+
+def test_the_same_twice_is_no_contradiction(run, model):
+    run("dump", model, "--dim=batch=4", "--batch=4", "--loss=mse", "--loss=mse", "--stage=train")
+
+
+@pytest.mark.parametrize("options, named", [
+    (["--fill=input=ones"], ["--data input=", "--fill input=ones"]), (["--lr=1", "--lr=2"], ["--lr=1", "--lr=2"]),
+    (["--shuffle=on", "--shuffle=off"], ["--shuffle=on", "--shuffle=off"]), (["--min-lr=0.1"], ["--min-lr", "--lr-schedule"]),
+    (["--input=input=x.npy"], ["--input needs --once"]), (["--output-dir=out"], ["--output-dir needs --once"]),
+    (["--once", "--output-dir=out"], ["--data and --once", "--steps and --once"]), (["--scale=input=nan"], ["--scale input", "nan"]),
+    (["--scale=input=1,inf"], ["--scale input", "inf"])])
+def test_contradictions_of_a_training(train, options, named):
+    said = train(*options, exit=2).stderr
+    assert all(n in said for n in named)
+
+
+@pytest.mark.parametrize("command, options", [
+    ("check", ["--optimizer=sgd"]), ("check", ["-o", "out"]), ("check", ["--engine=interp"]), ("ops", ["--batch=2"]), ("passes", ["--loss=mse"]),
+    ("dump", ["--input=input=x.npy"]), ("dump", ["--weights=w"]), ("compile", ["--passes=simplify"]), ("compile", ["--match=*"]),
+    ("run", ["--optimizer=sgd"]), ("run", ["--freeze=*"]), ("grad", ["--format=dot"]), ("opt", ["--batch=2"]), ("opt", ["--loss=mse"])])
+def test_options_of_other_commands_are_refused(run, model, command, options):
+    files = [] if command in ("ops", "passes") else ["text.gir"] if command == "opt" else [model]
+    said = run(command, *files, *options, exit=2).stderr
+    assert f"has no meaning for `gradc {command}`" in said and "hint: it is for " in said
+    assert not re.search(rf"^  (-., )?{options[0].split('=')[0]}\\b", run(command, "--help").stdout, re.M) or options[0] == "-o"
+
+
+def test_passes_without_which_nothing_runs(run, model, tmp_path):
+    for name in "trainable", "loss", "autograd", "optimizer", "inline", "legalize", "fuse", "lower", "schedule", "memory":
+        said = run("compile", model, "-o", "out", "--batch=4", f"--disable={name}", exit=2).stderr
+        assert f"--disable={name}" in said
+    for name in "fuse", "autograd", "memory":
+        said = run("compile", model, "-o", "out", "--batch=4", f"--stop-after={name}").stderr
+        assert f"stopped after `{name}`: no executable is written" in said
+    assert not (tmp_path / "out").exists()
+    run("compile", model, "-o", "out", "--batch=4", "--disable=simplify", "--disable=rematerialize")
 
 
 def test_compile_json(run, model):

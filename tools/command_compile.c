@@ -20,6 +20,14 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	if (!o->optimizer)
 		o->optimizer = "adamw";
 	bool ok = session_open(&s, o, OPEN_DIMS_REFUSE, arena, diag) && default_loss(&s);
+	if (ok && o->stop_after) {
+		ok = session_stage(&s, STAGE_MEMORY, true);
+		if (ok)
+			diag_warning(diag, "stopped after `%s`: no executable is written",
+			             o->stop_after);
+		session_close(&s);
+		return diag_exit_code(diag);
+	}
 	if (ok)
 		ok = session_link(&s, o->output, true);
 	if (ok && o->json) {

@@ -297,11 +297,30 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	return !diag_status(s->diag, link_executable(s->m, w, &link));
 }
 
+/* --disable of a pass without which there is nothing to run. */
+static bool
+check_disabled(const Session *s)
+{
+	bool ok = true;
+
+	for (int i = 0; i < s->o->disable.n; i++) {
+		const char *name = s->o->disable.at[i];
+		if (pass_find(name)->optional)
+			continue;
+		diag_error(s->diag, EXIT_USAGE,
+		           "--disable=%s: without that pass there is no whole program to run",
+		           name);
+		diag_hint(s->diag, "`gradc dump` and `gradc opt` show modules without it");
+		ok = false;
+	}
+	return ok;
+}
+
 bool
 session_link(Session *s, const char *path, bool embed_export)
 {
 	FormatWriter *w = format_writer_new(s->arena);
-	bool ok = link_tables(s, path, embed_export, w);
+	bool ok = check_disabled(s) && link_tables(s, path, embed_export, w);
 
 	format_writer_free(w);
 	return ok;

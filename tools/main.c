@@ -25,7 +25,9 @@ usage(FILE *out)
 	        GRADC_VERSION);
 	for (const Command *c = commands; c->name; c++)
 		fprintf(out, "  %-8s %-24s %s\n", c->name, c->what, c->help);
-	fprintf(out, "\n`gradc COMMAND --help` lists the options; `man gradc` says more.\n");
+	fprintf(out,
+	        "\n`gradc COMMAND --help` lists its options, `gradc --help --all` those of every command; "
+	        "`man gradc` says more.\n");
 }
 
 static const Command *
@@ -65,6 +67,7 @@ check_rows(Diag *diag)
 int
 main(int argc, char **argv)
 {
+	streams_reserve();
 	Diag *diag = diag_new("gradc", stderr);
 	Arena *arena = arena_new();
 	Options o = {0};
@@ -77,6 +80,8 @@ main(int argc, char **argv)
 		usage(stderr);
 	} else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
 		usage(stdout);
+		if (argc > 2 && strcmp(argv[2], "--all") == 0)
+			options_print_all(arena);
 		code = EXIT_OK;
 	} else if (strcmp(argv[1], "--version") == 0) {
 		printf("gradc %s\n", GRADC_VERSION);
@@ -87,6 +92,7 @@ main(int argc, char **argv)
 	                         &code)) {
 		code = find_command(argv[1])->run(&o, arena, diag);
 	}
+	code = diag_finish_stdout(diag, code);
 	arena_free(arena);
 	diag_free(diag);
 	return code;

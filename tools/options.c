@@ -169,105 +169,127 @@ add_pass(const OptionUse *u, void *at)
 
 /* clang-format off */
 #define AT(field) offsetof(Options, field)
+/* The commands that an option is for: bits as of the table of commands. */
+enum {
+	COMPILE = COMMAND_COMPILE, CHECK = COMMAND_CHECK, RUN = COMMAND_RUN, GRAD = COMMAND_GRAD,
+	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES,
+	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT,
+};
 #define REPAIRS "constants|transposes|merged|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
-	 .group = "Output"},
-	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir)},
+	 .group = "Output", .commands = COMPILE | DUMP | OPT},
+	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
-	 "programs", TAKES_LIST, AT(dims), .group = "Dimensions"},
-	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1},
+	 "programs", TAKES_LIST, AT(dims), .group = "Dimensions", .commands = MODEL},
+	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
-	 .group = "Training"},
+	 .group = "Training", .commands = MODEL},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
-	 .set = set_fraction},
-	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight)},
+	 .set = set_fraction, .commands = MODEL},
+	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
 	{"optimizer", NULL, "with PyTorch's semantics (adamw)", TAKES_KNOWN, AT(optimizer),
-	 .nth = nth_optimizer},
-	{"precision", "f32|f64", "the type of every float", TAKES_KNOWN, AT(precision)},
-	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule},
-	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule},
-	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule},
-	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule},
-	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule},
+	 .nth = nth_optimizer, .commands = COMPILE | DUMP},
+	{"precision", "f32|f64", "the type of every float", TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
+	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
+	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
+	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
+	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
-	 "ones", TAKES_CALL, AT(rules), .set = set_init},
+	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills),
-	 .group = "Import"},
-	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties)},
-	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties)},
-	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs)},
-	{"no-repair", REPAIRS, "switches it off", TAKES_CHOICES, AT(no_repairs)},
-	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics)},
+	 .group = "Import", .commands = MODEL},
+	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
+	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties), .commands = MODEL},
+	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs), .commands = MODEL},
+	{"no-repair", REPAIRS, "switches it off", TAKES_CHOICES, AT(no_repairs), .commands = MODEL},
+	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics), .commands = TRAIN},
 	{"train-mode", "keep|restore", "dropout and batch statistics as exported, or for training",
-	 TAKES_CHOICE, AT(train_mode)},
-	{"eval-mode", "inference|as-exported", "how @eval treats them", TAKES_CHOICE, AT(eval_mode)},
+	 TAKES_CHOICE, AT(train_mode), .commands = MODEL},
+	{"eval-mode", "inference|as-exported", "how @eval treats them", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
 	{"weights", "embed|FILE", "in the executable, or beside it", TAKES_STRING, AT(weights),
-	 .group = "The executable"},
-	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata)},
-	{"max-accumulate", "N", "most micro-batches a step", TAKES_INT, AT(max_accumulate), .least = 1},
+	 .group = "The executable", .commands = COMPILE},
+	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata), .commands = COMPILE},
+	{"max-accumulate", "N", "most micro-batches a step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
 	{"keep-sources", "DIR", "keeps the generated C (OUTPUT.sources)", TAKES_STRING, AT(keep_sources),
-	 .optional = true},
+	 .optional = true, .commands = COMPILE | RUN | GRAD},
 	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h",
-	 TAKES_KNOWN, AT(emit)},
-	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc)},
+	 TAKES_KNOWN, AT(emit), .commands = COMPILE},
+	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc), .commands = COMPILE | RUN | GRAD},
 	{"input", "NAME=FILE", "an input of the model; repeatable", TAKES_LIST, AT(inputs),
-	 .group = "run and grad"},
-	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt)},
+	 .group = "run and grad", .commands = RUN | GRAD},
+	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
 	{"check-gradients", "N", "N random entries per parameter against differences", TAKES_INT,
-	 AT(check_gradients), .least = 1},
+	 AT(check_gradients), .least = 1, .commands = GRAD},
 	{"engine", "compiled|interp", "a temporary executable, or the interpreter", TAKES_CHOICE,
-	 AT(engine)},
-	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real)},
-	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format)},
+	 AT(engine), .commands = RUN | GRAD},
+	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
+	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
 	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far; for opt: where the text "
-	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection"},
-	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format)},
-	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass},
-	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true},
+	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
+	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
+	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},
+	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .commands = OPT},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
-	 .set = set_pass_or_all},
-	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir)},
+	 .set = set_pass_or_all, .commands = PASSES},
+	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir), .commands = PASSES},
 	{"dump-changed", NULL, "dumps after every pass that changed something", TAKES_FLAG,
-	 AT(dump_changed)},
-	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass},
-	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass},
+	 AT(dump_changed), .commands = PASSES},
+	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
+	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass, .repeats = true, .commands = PASSES},
 	{"enable", "PASS", "runs one that `gradc passes` marks as run when asked for; repeatable",
-	 TAKES_CALL, AT(enable), .set = add_pass},
+	 TAKES_CALL, AT(enable), .set = add_pass, .repeats = true, .commands = PASSES},
 	{"pass-option", "PASS.NAME=VALUE", "an option of a pass, as `gradc passes` lists them; repeatable",
-	 TAKES_CALL, AT(pass_options), .set = add_pass_option},
-	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each)},
-	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes)},
-	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass}, /* for tests */
-	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass},   /* for tests */
-	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json)},
-	{"table", "full", "every parameter", TAKES_CHOICE, AT(table)},
-	{"match", "GLOB", "for check: the parameters that a glob takes, by either name", TAKES_STRING, AT(match)},
+	 TAKES_CALL, AT(pass_options), .set = add_pass_option, .repeats = true, .commands = PASSES},
+	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each), .commands = PASSES},
+	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), .commands = PASSES},
+	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass, .commands = PASSES}, /* for tests */
+	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass, .commands = PASSES},   /* for tests */
+	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS},
+	{"table", "full", "every parameter", TAKES_CHOICE, AT(table), .commands = COMPILE | CHECK},
+	{"match", "GLOB", "for check: the parameters that a glob takes, by either name", TAKES_STRING, AT(match), .commands = CHECK},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "
 	 "with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
-	 .group = "Kernels and ranks"},
+	 .group = "Kernels and ranks", .commands = COMPILE | RUN | GRAD | DUMP},
 	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
-	 .set = set_printer},
-	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel)},
+	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
+	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel), .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
-	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored)},
-	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored)},
-	{"schedule", "S", NULL, TAKES_NOTHING, .optional = true},
-	{"lora", "R", NULL, TAKES_NOTHING, .optional = true},
-	{"qlora", "R", NULL, TAKES_NOTHING, .optional = true},
-	{"quantize", "Q", NULL, TAKES_NOTHING, .optional = true},
+	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
+	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
+	{"schedule", "S", NULL, TAKES_NOTHING, .optional = true, .commands = COMPILE | DUMP},
+	{"lora", "R", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
+	{"qlora", "R", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
+	{"quantize", "Q", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
 };
 /* clang-format on */
 
-static void
-print_help(const Command *c, const OptionTable *table, Arena *arena)
+/* command NULL: of all. */
+static OptionTable
+option_table(Arena *arena, const Command *command)
 {
-	printf("usage: gradc %s %s [options]\n%s\n\noptions (of all commands; those without meaning "
-	       "here are ignored):\n",
-	       c->name, c->what, c->help);
-	options_print(stdout, table);
+	int n = 0;
+
+	while (commands[n].name)
+		n++;
+	const char **names = NEW_ARRAY(arena, const char *, n + 1);
+	for (int i = 0; i < n; i++)
+		names[i] = commands[i].name;
+	return (OptionTable){
+		.rows = option_rows,
+		.n = COUNT(option_rows),
+		.program = command ? arena_printf(arena, "gradc %s", command->name) : "gradc",
+		.command = command ? 1u << (command - commands) : 0,
+		.command_names = names,
+	};
+}
+
+static void
+print_lists(Arena *arena)
+{
 	printf("\nlosses (--loss), each with options of its own as --loss=NAME,OPTION=VALUE:\n");
 	for (int i = 0; loss_table[i]; i++) {
 		printf("  %-28s %s\n", loss_table[i]->name, loss_table[i]->doc);
@@ -280,12 +302,31 @@ print_help(const Command *c, const OptionTable *table, Arena *arena)
 		       optimizer_table[i]->defaults);
 }
 
+static void
+print_help(const Command *c, const OptionTable *table, Arena *arena)
+{
+	bool trains = table->command & TRAIN;
+
+	printf("usage: gradc %s %s [options]\n%s\n\noptions:\n", c->name, c->what, c->help);
+	options_print(stdout, table);
+	if (trains)
+		print_lists(arena);
+}
+
+void
+options_print_all(Arena *arena)
+{
+	OptionTable table = option_table(arena, NULL);
+
+	options_print(stdout, &table);
+	print_lists(arena);
+}
+
 bool
 options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena, Diag *diag,
               int *exit_code)
 {
-	OptionTable table = {option_rows, COUNT(option_rows),
-	                     arena_printf(arena, "gradc %s", command->name)};
+	OptionTable table = option_table(arena, command);
 	StringList files = {0};
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 

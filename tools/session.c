@@ -55,7 +55,6 @@ read_values(Session *s, const char *text, const char *values, DimValues *out)
 	return out->values.n > 0;
 }
 
-/* The last --dim of a name wins. */
 static bool
 read_dim_table(Session *s, DimTable *table)
 {
@@ -70,9 +69,13 @@ read_dim_table(Session *s, DimTable *table)
 			return false;
 		while (at < table->n && strcmp(table->at[at].name, row.name) != 0)
 			at++;
-		if (at == table->n)
-			vec_push(s->arena, table, row);
-		table->at[at] = row;
+		if (at < table->n) {
+			diag_error(s->diag, EXIT_USAGE, "--dim %s: \"%s\" is bound twice",
+			           list->at[i], row.name);
+			diag_hint(s->diag, "several programs: --dim %s=N,N...", row.name);
+			return false;
+		}
+		vec_push(s->arena, table, row);
 	}
 	return true;
 }
@@ -133,6 +136,13 @@ read_fills(Session *s, ImportOptions *io)
 	for (int i = 0; i < list->n; i++) {
 		if (!split_pair(s, "fill", list->at[i], &fills[i].name, &value))
 			return false;
+		for (int k = 0; k < i; k++)
+			if (strcmp(fills[k].name, fills[i].name) == 0) {
+				diag_error(s->diag, EXIT_USAGE,
+				           "--fill=%s and --fill=%s: one of them", list->at[k],
+				           list->at[i]);
+				return false;
+			}
 		if (strcmp(value, "ones") == 0)
 			fills[i].kind = FILL_ONES;
 		else if (strcmp(value, "zeros") == 0)
@@ -266,6 +276,42 @@ collect_dim(void *ctx, const char *input, int axis, const char *name)
 		vec_push(d->arena, &d->names, arena_strdup(d->arena, name));
 }
 
+typedef struct {
+	Session *s;
+	bool ok;
+} BatchVisit;
+
+/* --dim of a leading dimension and another --batch. */
+static void
+check_batch(void *ctx, const char *input, int axis, const char *name)
+{
+	BatchVisit *v = ctx;
+	const Options *o = v->s->o;
+	size_t n = strlen(name);
+
+	for (int i = 0; axis == 0 && v->ok && i < o->dims.n; i++) {
+		const char *text = o->dims.at[i];
+		int64_t value;
+		if (strncmp(text, name, n) != 0 || text[n] != '=' ||
+		    (parse_int(text + n + 1, &value) && value == o->batch))
+			continue;
+		diag_error(v->s->diag, EXIT_USAGE,
+		           "--dim %s and --batch %lld: both bind the rows of input \"%s\"", text,
+		           (long long)o->batch, input);
+		v->ok = false;
+	}
+}
+
+static bool
+check_batches(Session *s)
+{
+	BatchVisit v = {s, true};
+
+	if (s->o->batch)
+		model_open_dims(s->model, check_batch, &v);
+	return v.ok;
+}
+
 /* A name that no input has is a slip of the pen. */
 static bool
 check_dim_names(Session *s)
@@ -299,6 +345,13 @@ import_options(Session *s, OpenDims open, ImportOptions *io)
 {
 	const Options *o = s->o;
 
+	for (int i = 0; i < o->repairs.n; i++)
+		if (list_has(&o->no_repairs, o->repairs.at[i])) {
+			diag_error(s->diag, EXIT_USAGE,
+			           "--repair=%s and --no-repair=%s: one of them", o->repairs.at[i],
+			           o->repairs.at[i]);
+			return false;
+		}
 	if (!read_dims(s, io) || !read_fills(s, io) || !read_ties(s, io))
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
@@ -327,7 +380,8 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 	s->model = model_open(o->input, diag);
 	if (!s->model)
 		return false;
-	if (!check_dim_names(s) || (open == OPEN_DIMS_FROM_INPUTS && !bind_from_files(s, &io)))
+	if (!check_dim_names(s) || !check_batches(s) ||
+	    (open == OPEN_DIMS_FROM_INPUTS && !bind_from_files(s, &io)))
 		return false;
 	s->m = model_import(s->model, &io, diag);
 	if (!s->m)
@@ -508,6 +562,29 @@ read_class_weight(Session *s)
 	return true;
 }
 
+/* Options of losses with classes, given for another. */
+static bool
+check_loss_options(Session *s)
+{
+	const LossRow *row = loss_find(s->loss_kind);
+	const struct {
+		bool given;
+		const char *option;
+	} options[] = {{s->o->label_smoothing != 0, "--label-smoothing"},
+	               {s->o->class_weight, "--class-weight"},
+	               {s->loss.axis >= 0, "axis="}};
+	bool ok = true;
+
+	for (int i = 0; i < COUNT(options) && !(row && row->class_targets); i++) {
+		if (!options[i].given)
+			continue;
+		diag_error(s->diag, EXIT_USAGE, "%s and --loss=%s: that loss has no classes",
+		           options[i].option, s->o->loss ? s->o->loss : s->loss_kind);
+		ok = false;
+	}
+	return ok;
+}
+
 /* --wrt: inputs of the model or of its loss graph. */
 static bool
 find_wrt(Session *s)
@@ -565,5 +642,5 @@ session_parse_loss(Session *s, const char *text)
 	}
 	while (at && *at) /* at a colon or comma */
 		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
-	return at && read_class_weight(s) && find_wrt(s);
+	return at && check_loss_options(s) && read_class_weight(s) && find_wrt(s);
 }

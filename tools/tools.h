@@ -28,7 +28,17 @@ typedef struct {
 	int (*run)(Options *o, Arena *arena, Diag *diag);
 	const char *what; /* the file it takes: "MODEL.onnx" */
 } Command;
-extern const Command commands[]; /* ends with a zero row */
+extern const Command commands[]; /* ends with a zero row; their order is that of the bits */
+enum {
+	COMMAND_COMPILE = 1,
+	COMMAND_CHECK = 2,
+	COMMAND_RUN = 4,
+	COMMAND_GRAD = 8,
+	COMMAND_DUMP = 16,
+	COMMAND_OPT = 32,
+	COMMAND_OPS = 64,
+	COMMAND_PASSES = 128,
+};
 int command_compile(Options *o, Arena *arena, Diag *diag);
 int command_check(Options *o, Arena *arena, Diag *diag);
 int command_run(Options *o, Arena *arena, Diag *diag);
@@ -41,6 +51,8 @@ int command_passes(Options *o, Arena *arena, Diag *diag);
 /* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);
+void options_print_all(
+	Arena *arena); /* of every command, each with those that take it; losses, optimizers */
 
 /* ---- session.c: file -> module -> passes */
 typedef struct {

@@ -27,10 +27,11 @@ llvm_fault(const char *what, char *message)
 	return status;
 }
 
-/* Once, before threads. */
+/* Once, before threads. LLVM ends the process when it gets no memory. */
 static void
 start_llvm(void)
 {
+	cleanup_on_abort("LLVM could not go on: out of memory, or what it says above");
 	LLVMInitializeNativeTarget();
 	LLVMInitializeNativeAsmPrinter();
 }
@@ -169,6 +170,7 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 
 	start_llvm();
 	run_job(&job);
+	cleanup_on_abort(NULL);
 	if (!job.status)
 		text_add_bytes(out, job.out.at, job.out.n);
 	text_free(&job.out);
@@ -235,8 +237,11 @@ static Status
 llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
 	start_llvm();
-	RETURN_IF_ERROR(build_kernels(b, m));
-	return build_tables(b, m, blob, bytes);
+	Status status = build_kernels(b, m);
+	if (!status)
+		status = build_tables(b, m, blob, bytes);
+	cleanup_on_abort(NULL);
+	return status;
 }
 
 static const char *const languages[] = {"llvm", "asm", NULL};

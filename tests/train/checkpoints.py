@@ -20,7 +20,10 @@ class Trainer:
         self.exe, self.data, self.folder = exe, [str(d) for d in data], folder
 
     def command(self, *options):
-        return [str(o) for o in (self.exe, *self.data, "--progress=off", "--table=off", *options)]
+        """Later ones of an option take the place of earlier ones."""
+        last = {str(o).split("=")[0]: o for o in ("--progress=off", "--table=off", *options) if "=" in str(o)}
+        given = [str(o) for o in ("--progress=off", "--table=off", *options)]
+        return [str(self.exe), *self.data, *[o for o in given if str(last.get(o.split("=")[0], o)) == o]]
 
     def run(self, *options, exit=0, env=None, timeout=120):
         done = subprocess.run(self.command(*options), cwd=self.folder, capture_output=True, text=True,

@@ -1,0 +1,109 @@
+"""Limits on memory, stack and file size, full and closed streams: a message and exit 5, or success; nothing half-written."""
+import json
+import resource
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+
+@pytest.fixture(scope="module")
+def folder(gradc, tmp_path_factory):
+    """model.onnx, its executable `train` and data."""
+    folder = tmp_path_factory.mktemp("limits")
+    draw = np.random.default_rng(0)
+    names = ["w1", "w2", "w3"]
+    nodes = [helper.make_node("MatMul", ["x", "w1"], ["h1"]), helper.make_node("Tanh", ["h1"], ["t1"]),
+             helper.make_node("MatMul", ["t1", "w2"], ["h2"]), helper.make_node("Softmax", ["h2"], ["t2"]),
+             helper.make_node("MatMul", ["t2", "w3"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [8, 64])],
+                              [helper.make_tensor_value_info("y", 1, [8, 64])],
+                              [numpy_helper.from_array(draw.standard_normal((64, 64)).astype(np.float32), n) for n in names])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
+    np.save(folder / "x.npy", draw.standard_normal((64, 64)).astype(np.float32))
+    subprocess.run([gradc, "compile", "model.onnx", "-o", "train", "--loss=mse"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def limited(command, folder, kind, bytes):
+    """Exit code and messages under a limit that holds from exec on."""
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=120,
+                          preexec_fn=lambda: resource.setrlimit(kind, (bytes, bytes)))
+    return done.returncode, done.stderr
+
+
+def check_limited(command, folder, kind, sizes, made):
+    """With every limit success, or exit 5 with gradc's own message and nothing half-written; some are too small. Where the system's loader
+    has no room for the libraries, nothing of ours has run yet."""
+    failed = 0
+    for bytes in sizes:
+        before = {p.name for p in folder.iterdir()}
+        code, said = limited(command, folder, kind, bytes)
+        new = {p.name for p in folder.iterdir()} - before
+        if "error while loading shared libraries" in said or (code == -11 and not said and bytes < 1 << 16):
+            continue
+        assert code in (0, 5), (bytes, code, said)
+        if code == 5:
+            failed += 1
+            assert "gradc: error: " in said and new <= {"new.json"}, (bytes, said, new)
+            if new:  # a trace is completed by a run that fails
+                json.loads((folder / "new.json").read_text())
+        else:
+            assert new <= made
+        for name in new:
+            (folder / name).unlink()
+    assert failed
+
+
+COMPILE = ["compile", "model.onnx", "-o", "new", "--loss=mse"]
+TRAIN = ["--data=x=x.npy", "--data=labels=x.npy", "--steps=8", "--export=new.onnx", "--trace=new.json"]
+
+
+def test_memory(gradc, build, folder):
+    if "san" in build.name:
+        pytest.skip("sanitizers reserve terabytes of address space")
+    check_limited([gradc, *COMPILE], folder, resource.RLIMIT_AS, range(196 << 20, 256 << 20, 6 << 20), {"new"})
+    check_limited([folder / "train", *TRAIN], folder, resource.RLIMIT_AS, range(8 << 20, 80 << 20, 3 << 20),
+                  {"new.onnx", "new.json"})
+
+
+def test_stack(gradc, build, folder):
+    if "san" in build.name:
+        pytest.skip("frames are larger")
+    sizes = [48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 1 << 20]
+    check_limited([gradc, *COMPILE], folder, resource.RLIMIT_STACK, sizes, {"new"})
+    assert limited([folder / "train", *TRAIN], folder, resource.RLIMIT_STACK, 1 << 20)[0] == 0
+    code, said = limited([folder / "train", *TRAIN], folder, resource.RLIMIT_STACK, 64 << 10)
+    assert code in (0, 5) and (code == 0 or "the stack is full" in said), said
+
+
+def test_file_size(gradc, folder):
+    check_limited([gradc, *COMPILE], folder, resource.RLIMIT_FSIZE, [0, 100, 10000, 100000, 1 << 30], {"new"})
+    for name in "new.onnx", "new.json":
+        (folder / name).unlink(missing_ok=True)
+    check_limited([folder / "train", *TRAIN], folder, resource.RLIMIT_FSIZE, [0, 100, 10000, 1 << 30], {"new.onnx", "new.json"})
+
+
+@pytest.mark.parametrize("command", [["check", "model.onnx"], ["check", "model.onnx", "--json"], ["dump", "model.onnx"], ["ops"], ["passes"],
+                                     ["dump", "model.onnx", "--format=html"], ["compile", "--help"], ["--help"], ["--version"],
+                                     ["dump", "train"], ["train", "--info"], ["train", "--info", "--json"], ["train", "--help"], ["train", *TRAIN[:3]]])
+@pytest.mark.parametrize("stream", ["full", "closed"])
+def test_lost_output_is_a_fault(gradc, folder, command, stream):
+    program = [folder / "train", *command[1:]] if command[0] == "train" else [gradc, *command]
+    line = " ".join(f"'{word}'" for word in program) + (" >/dev/full" if stream == "full" else " >&-")
+    done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 5 and "standard output: " in done.stderr
+
+
+def test_closed_streams_are_no_outputs(gradc, folder):
+    """A file that is opened does not get the number of a closed stream, and with it what is printed."""
+    line = f"'{gradc}' compile model.onnx -o closed --loss=mse >&- 2>&- <&-"
+    assert subprocess.run(["bash", "-c", line], cwd=folder).returncode == 5
+    fresh = subprocess.run([folder / "closed", "--info"], capture_output=True, text=True)
+    assert fresh.returncode == 0 and "model.onnx" in fresh.stdout
+    line = "./train --data=x=x.npy --data=labels=x.npy --log=log.jsonl >&- 2>&- <&-"
+    assert subprocess.run(["bash", "-c", line], cwd=folder).returncode == 5
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    assert len(lines) == 8 and all(line.startswith("{") for line in lines)
