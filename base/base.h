@@ -87,6 +87,7 @@ void text_add_bytes(Text *text, const void *bytes, size_t n);
 void text_printf(Text *text, const char *fmt, ...) PRINTF(2, 3);
 /* s with control bytes and invalid UTF-8 as \xHH. */
 void text_add_plain(Text *text, const char *s);
+char *plain_text(Arena *arena, const char *s); /* what that adds, by itself */
 /* s in double quotes; `"`, `\`, control bytes and invalid UTF-8 as \xHH. What text_add_quoted
  * writes, text_unquote reads. */
 void text_add_quoted(Text *text, const char *s);
@@ -107,7 +108,7 @@ bool parse_bytes(const char *text, int64_t *out);
 bool parse_int(const char *text, int64_t *out);
 bool parse_uint(const char *text, uint64_t *out); /* digits only */
 bool parse_double(const char *text, double *out);
-/* The file name for a tensor: bytes other than letters, digits, `.`, `_`, `-` become `_`. */
+/* The file name for a tensor: its first 200 bytes, of which others than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
 bool utf8_valid(const char *s, size_t n);
 

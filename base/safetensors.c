@@ -144,12 +144,36 @@ read_offsets(const Reader *r, const json_t *value, SafeTensor *t, int64_t n_byte
 	return NULL;
 }
 
+/* The format keeps one key for itself: `__metadata__`. A tensor of that name, or of it with apostrophes behind, has one more in
+ * the file. */
+static bool
+is_reserved(const char *name)
+{
+	static const char reserved[] = "__metadata__";
+	size_t n = sizeof(reserved) - 1;
+
+	return strncmp(name, reserved, n) == 0 && strspn(name + n, "'") == strlen(name + n);
+}
+
+static const char *
+name_of_key(Arena *arena, const char *key)
+{
+	return is_reserved(key) ? arena_strndup(arena, key, strlen(key) - 1)
+	                        : arena_strdup(arena, key);
+}
+
+static const char *
+key_of_name(Arena *arena, const char *name)
+{
+	return is_reserved(name) ? arena_printf(arena, "%s'", name) : name;
+}
+
 static Status
 read_tensor(const Reader *r, const char *name, const json_t *entry, SafeTensor *t)
 {
 	int64_t n_bytes;
 
-	t->name = arena_strdup(r->arena, name);
+	t->name = name_of_key(r->arena, name);
 	RETURN_IF_ERROR(read_dtype(r, json_object_get(entry, "dtype"), t));
 	RETURN_IF_ERROR(read_shape(r, json_object_get(entry, "shape"), t, &n_bytes));
 	return read_offsets(r, json_object_get(entry, "data_offsets"), t, n_bytes);
@@ -282,9 +306,10 @@ add_to_header(const Reader *r, json_t *header, const SafeTensor *t, int64_t begi
 	if (!bytes_of(t->dtype, n, &n_bytes) || n_bytes != t->n_bytes)
 		return malformed(r, "tensor \"%s\": %lld bytes do not fill its shape", t->name,
 		                 (long long)t->n_bytes);
-	if (json_object_get(header, t->name) || strcmp(t->name, "__metadata__") == 0)
-		return malformed(r, "tensor name \"%s\" cannot be used", t->name);
-	if (json_object_set_new(header, t->name, describe(t, begin)) != 0)
+	const char *key = key_of_name(r->arena, t->name);
+	if (json_object_get(header, key))
+		return malformed(r, "two tensors have the name \"%s\"", t->name);
+	if (json_object_set_new(header, key, describe(t, begin)) != 0)
 		return malformed(r, "tensor name \"%s\" is not UTF-8", t->name);
 	return NULL;
 }

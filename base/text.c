@@ -159,6 +159,17 @@ text_add_plain(Text *text, const char *s)
 	text_add_escaped(text, s, strlen(s), "");
 }
 
+char *
+plain_text(Arena *arena, const char *s)
+{
+	Text t = {0};
+
+	text_add_plain(&t, s);
+	char *copy = arena_strdup(arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
 static bool
 has_control_bytes(const char *s)
 {
@@ -412,7 +423,8 @@ parse_double(const char *text, double *out)
 char *
 file_name_of(Arena *arena, const char *tensor_name)
 {
-	char *name = arena_strdup(arena, tensor_name);
+	enum { LONGEST = 200 }; /* of 255, for what is put around it */
+	char *name = arena_strndup(arena, tensor_name, strnlen(tensor_name, LONGEST));
 
 	for (char *c = name; *c; c++) {
 		bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');

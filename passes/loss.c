@@ -140,6 +140,9 @@ prepare_target(LossPass *lp, const Function *forward, Type output)
 			lp,
 			"the output is %s and of rank %d; a loss needs floats of rank 1 or more",
 			dtype_info[output->dtype].name, output->rank);
+	if (output->n == 0)
+		return refuse(lp, "%s has no elements: there is nothing to learn from",
+		              output_name(lp, forward, lp->options->output));
 	if (!lp->row->class_targets) {
 		lp->target_type = output;
 		if (given && given != output)

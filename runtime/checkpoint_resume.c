@@ -201,6 +201,15 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 	return first || !c->path ? NULL : open_verified(run->arena, run, c->path, c);
 }
 
+/* The folder is this run's before it trains: a second one ends now, not at its first save. */
+static Status
+take_folder(Gradc *run)
+{
+	bool first = run->comm_ops->rank(run->comm) == 0;
+
+	return ranks_share(run, first ? folder_prepare(&run->saver.folder) : NULL);
+}
+
 Status
 resume_checkpoint(Gradc *run, GradcResume *out)
 {
@@ -209,6 +218,8 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	Checkpoint c = {0};
 
 	*out = (GradcResume){.loss = NAN, .eval_loss = NAN};
+	if (o->save)
+		RETURN_IF_ERROR(take_folder(run));
 	if (!o->resume)
 		return NULL;
 	if (automatic && !o->save)

@@ -11,6 +11,7 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
+	const char *command; /* this one, with --resume=auto */
 	StringList configs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
@@ -95,7 +96,8 @@ typedef struct {
 	int64_t last_step, total;
 	double rate; /* steps a second, smoothed */
 } Progress;
-Progress progress_start(const char *kind, FILE *out, int64_t total);
+/* done: steps before this process. */
+Progress progress_start(const char *kind, FILE *out, int64_t done, int64_t total);
 void progress_step(Progress *p, const Gradc *run, const GradcStep *step);
 void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* above the live line */
 void progress_end(Progress *p);

@@ -24,6 +24,14 @@ comm_find(const char *name)
 }
 
 Status
+comm_check(const char *name)
+{
+	if (!comm_find(name))
+		return status_error(EXIT_USAGE, "unknown communicator %s", name);
+	return strcmp(name, "auto") == 0 ? mpi_check_environment() : NULL;
+}
+
+Status
 comm_sum(const CommOps *ops, Comm *comm, DType dtype, void *values, int64_t n)
 {
 	CommBuffers b = {.to = values, .from = values, .n = n, .dtype = dtype};

@@ -43,6 +43,9 @@ extern const CommOps *const comm_table[]; /* of comm_list.def; ends with NULL */
 /* ---- comm.c */
 /* "auto": the one for the launcher that started this process. NULL: unknown. */
 const CommOps *comm_find(const char *name);
+Status comm_check(
+	const char
+		*name); /* it exists, and what a launcher's variables say makes sense; EXIT_USAGE */
 /* The sum over all ranks, in place and waited for. */
 Status comm_sum(const CommOps *ops, Comm *comm, DType dtype, void *values, int64_t n);
 

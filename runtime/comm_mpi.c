@@ -58,9 +58,11 @@ mpi_open(Comm **out)
 	*out = NULL;
 	if (!c)
 		return status_error(EXIT_SYSTEM, "no memory for a communicator");
-	if (!patience || !parse_double(patience, &c->patience) || !(c->patience > 0))
-		c->patience = 20;
+	c->patience = 20;
 	Status status = mpi_library_open(&c->mpi);
+	if (!status && patience && (!parse_double(patience, &c->patience) || !(c->patience > 0)))
+		status = status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
+		                      patience);
 	if (status) {
 		free(c);
 		return status;

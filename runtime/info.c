@@ -197,8 +197,8 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int6
 		const ProgramRecord *p = &f->programs[i];
 
 		printf("\nprogram %s %s: %u instructions, %s FLOPs\n", role_names[p->role],
-		       format_text(f, f->bindings[p->binding].text), p->n_instructions,
-		       count_text(text, (double)p->flops));
+		       plain_text(arena, format_text(f, f->bindings[p->binding].text)),
+		       p->n_instructions, count_text(text, (double)p->flops));
 		print_ports(f, arena, p->first_input, p->n_inputs);
 		print_ports(f, arena, p->first_output, p->n_outputs);
 	}
@@ -214,7 +214,7 @@ print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int6
 	}
 	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
-		printf("  %-8s ", format_text(f, f->kernels[i].name));
+		printf("  %-8s ", plain_text(arena, format_text(f, f->kernels[i].name)));
 		print_runs(f, (uint32_t)i);
 		printf("\n");
 	}

@@ -260,7 +260,8 @@ resume(Session *s)
 	if (gradc_rank(s->run) > 0)
 		return NULL;
 	if (r->path)
-		fprintf(stderr, "resumed from %s: step %lld\n", r->path, (long long)r->step);
+		fprintf(stderr, "resumed from %s: step %lld\n", plain_text(s->arena, r->path),
+		        (long long)r->step);
 	else
 		fprintf(stderr, "no checkpoint to resume from: training starts fresh\n");
 	return NULL;
@@ -291,7 +292,8 @@ run_training(Session *s)
 	warn_statistics(s);
 	if (gradc_rank(s->run) == 0)
 		table_print(stderr, s->run, o);
-	s->progress = progress_start(o->progress, stderr, gradc_total_steps(s->run));
+	s->progress = progress_start(o->progress, stderr, gradc_steps_done(s->run),
+	                             gradc_total_steps(s->run));
 	RETURN_IF_ERROR(log_open(o->log, gradc_steps_done(s->run), &s->log));
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
@@ -341,6 +343,27 @@ report(const Session *s, Status status)
 	return true;
 }
 
+/* Where the stopped training is, and how it goes on. */
+static void
+show_stop(const Session *s)
+{
+	Text command = {0};
+
+	if (!s->stop || gradc_rank(s->run) > 0)
+		return;
+	fprintf(stderr, "stopped by signal %d (%s) behind step %lld", s->stop, strsignal(s->stop),
+	        (long long)gradc_steps_done(s->run));
+	if (!s->o->run.save) {
+		fprintf(stderr, ": nothing is saved without --save DIR\n");
+		return;
+	}
+	text_add_plain(&command, s->o->command);
+	fprintf(stderr, ", saved in %s; it goes on with%s\n  %s\n",
+	        plain_text(s->arena, s->o->run.save),
+	        gradc_ranks(s->run) > 1 ? ", under the same launcher," : "", command.at);
+	text_free(&command);
+}
+
 static int
 run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
@@ -366,6 +389,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (s.run)
 		status = status_first(status, gradc_finish(s.run));
 	int code = status ? status->exit_code : EXIT_OK;
+	if (!status && s.run)
+		show_stop(&s);
 	bool failed = report(&s, status);
 	if (failed && s.run && !is_common(code))
 		gradc_abort(s.run, code);
@@ -377,6 +402,25 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
+/* As a shell reads it, with --resume=auto in place of any --resume. */
+static const char *
+resuming_command(Arena *arena, int argc, char **argv)
+{
+	Text t = {0};
+
+	for (int i = 0; i < argc; i++) {
+		if (strcmp(argv[i], "--resume") == 0)
+			i++;
+		else if (strncmp(argv[i], "--resume=", 9) != 0) {
+			text_add_shell_word(&t, argv[i]);
+			text_add(&t, " ");
+		}
+	}
+	const char *copy = arena_printf(arena, "%s--resume=auto", t.at ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -384,13 +428,15 @@ main(int argc, char **argv)
 	Arena *arena = arena_new();
 	Diag *diag = diag_new("gradc", stderr);
 	CliOptions options;
+	const char *command = resuming_command(arena, argc, argv);
 	int code = EXIT_OK;
 
 	if (!options_parse(arena, diag, argc, argv, &options))
 		code = diag_exit_code(diag);
 	else if (options.help)
-		options_help(stdout, argv[0]);
+		options_help(stdout, plain_text(arena, argv[0]));
 	else {
+		options.command = command;
 		catch_signals();
 		code = run_executable(&options, arena, diag);
 	}

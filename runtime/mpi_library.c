@@ -34,27 +34,34 @@ static const MpiAbi abis[] = {
          .status_ignore = 1},
 };
 
+/* A launcher's number; 0: none. What is no number makes no sense: *wrong is its variable then. */
 static int
-variable(const char *name)
+variable(const char *name, const char **wrong)
 {
 	const char *text = name ? getenv(name) : NULL;
 	int64_t n;
 
-	return text && parse_int(text, &n) && n > 0 && n < 1 << 24 ? (int)n : 0;
+	if (!text)
+		return 0;
+	if (parse_int(text, &n) && n >= 0 && n < 1 << 24)
+		return (int)n;
+	*wrong = name;
+	return 0;
 }
 
 /* srun with PMIx or PMI-2 does not say which library the program wants: the first that is there. */
 static const MpiAbi *
-launched_by(int *ranks)
+launched_by(int *ranks, const char **wrong)
 {
+	*wrong = NULL;
 	*ranks = 1;
 	for (int i = 0; i < COUNT(abis); i++)
 		for (int k = 0; k < COUNT(abis[i].variables); k++)
-			if (variable(abis[i].variables[k])) {
-				*ranks = variable(abis[i].variables[k]);
+			if (variable(abis[i].variables[k], wrong)) {
+				*ranks = variable(abis[i].variables[k], wrong);
 				return &abis[i];
 			}
-	*ranks = variable("SLURM_STEP_NUM_TASKS");
+	*ranks = variable("SLURM_STEP_NUM_TASKS", wrong);
 	if (*ranks <= 1)
 		*ranks = 1;
 	for (int i = 0; *ranks > 1 && i < COUNT(abis); i++) {
@@ -69,7 +76,8 @@ const char *
 mpi_launcher(void)
 {
 	int ranks;
-	const MpiAbi *abi = launched_by(&ranks);
+	const char *wrong;
+	const MpiAbi *abi = launched_by(&ranks, &wrong);
 
 	return abi ? abi->launcher : NULL;
 }
@@ -78,9 +86,23 @@ int
 mpi_launched_ranks(void)
 {
 	int ranks;
+	const char *wrong;
 
-	launched_by(&ranks);
+	launched_by(&ranks, &wrong);
 	return ranks;
+}
+
+Status
+mpi_check_environment(void)
+{
+	int ranks;
+	const char *wrong;
+
+	launched_by(&ranks, &wrong);
+	return wrong ? status_error(EXIT_USAGE,
+	                            "%s=%s: no number of ranks, though a launcher sets it", wrong,
+	                            getenv(wrong))
+	             : NULL;
 }
 
 static Status
@@ -96,7 +118,8 @@ Status
 mpi_library_open(MpiLibrary *out)
 {
 	int ranks;
-	const MpiAbi *abi = launched_by(&ranks);
+	const char *wrong;
+	const MpiAbi *abi = launched_by(&ranks, &wrong);
 
 	*out = (MpiLibrary){0};
 	if (!abi)

@@ -20,6 +20,7 @@ typedef struct {
 const char *mpi_launcher(void);
 /* Ranks that the launcher started; 1 without one. */
 int mpi_launched_ranks(void);
+Status mpi_check_environment(void); /* EXIT_USAGE: a launcher's variable makes no sense */
 /* EXIT_COMM, naming what was looked for, when it is not there. Never closed: MPI does not survive it. */
 Status mpi_library_open(MpiLibrary *out);
 

@@ -15,7 +15,7 @@
 enum { BAR_LEAST = 12, BAR_MOST = 40, BAR_FROM = 60 }; /* columns of the bar; of a line with one */
 
 Progress
-progress_start(const char *kind, FILE *out, int64_t total)
+progress_start(const char *kind, FILE *out, int64_t done, int64_t total)
 {
 	bool terminal = isatty(fileno(out)) &&
 	                !(getenv("TERM") && strcmp(getenv("TERM"), "dumb") == 0);
@@ -28,6 +28,7 @@ progress_start(const char *kind, FILE *out, int64_t total)
 	                                         : PROGRESS_PLAIN,
 		.out = out,
 		.colour = terminal && !(no_colour && *no_colour),
+		.last_step = done,
 		.total = total,
 		.started = seconds_now(),
 		.last = -INFINITY,

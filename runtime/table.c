@@ -137,6 +137,10 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
-	if (*binding)
-		fprintf(out, "binding: %s\n", binding);
+	if (*binding) {
+		Text plain = {0};
+		text_add_plain(&plain, binding);
+		fprintf(out, "binding: %s\n", plain.at);
+		text_free(&plain);
+	}
 }

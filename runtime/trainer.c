@@ -168,9 +168,9 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	run->diag = diag;
 	run->saver.folder.lock = -1;
 	run->comm_ops = comm_find(options->communicator);
-	Status status = run->comm_ops ? run->comm_ops->open(&run->comm)
-	                              : status_error(EXIT_USAGE, "unknown communicator %s",
-	                                             options->communicator);
+	Status status = comm_check(options->communicator);
+	if (!status)
+		status = run->comm_ops->open(&run->comm);
 	if (!status)
 		status = ranks_share(run, open_all(run, model, options));
 	return status;

@@ -35,7 +35,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	} else if (ok) {
 		print_summary(&s, o->table != NULL);
 		print_plan(&s);
-		printf("  wrote %s\n", o->output);
+		printf("  wrote %s\n", plain_text(arena, o->output));
 	}
 	session_close(&s);
 	return ok ? EXIT_OK : diag_exit_code(diag);

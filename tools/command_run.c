@@ -230,10 +230,11 @@ typedef struct {
 } Worst;
 
 static void
-print_worst(const char *parameter, const Worst *w)
+print_worst(Arena *arena, const char *parameter, const Worst *w)
 {
-	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n", parameter, w->error,
-	       (long long)w->at, w->gradient, w->difference);
+	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n",
+	       plain_text(arena, parameter), w->error, (long long)w->at, w->gradient,
+	       w->difference);
 }
 
 static void
@@ -308,7 +309,7 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 		if (r->s->o->json)
 			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
 		else
-			print_worst(m->states.at[i]->of->name, &worst);
+			print_worst(r->s->arena, m->states.at[i]->of->name, &worst);
 		arena_free(r->interp.arena);
 		r->interp = saved;
 		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
@@ -388,7 +389,7 @@ print_checked(Session *s)
 		               .gradient = number_of(entry, "gradient"),
 		               .difference = number_of(entry, "difference"),
 		               .at = json_integer_value(json_object_get(entry, "at"))};
-		print_worst(json_string_value(json_object_get(entry, "name")), &worst);
+		print_worst(s->arena, json_string_value(json_object_get(entry, "name")), &worst);
 	}
 	json_decref(s->gradients);
 }

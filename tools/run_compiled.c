@@ -131,12 +131,13 @@ convert_results(Session *s, const char *from, const char *to)
 	return ok;
 }
 
+enum { OUTPUT_DIR = 3 }; /* where it stands in the program's arguments */
+
 /* The same program again, on the same inputs: gradients against differences. */
 static int
 run_check(Session *s, char **argv, int n, const char *folder)
 {
-	argv[n++] = "--output-dir";
-	argv[n++] = (char *)folder;
+	argv[OUTPUT_DIR] = (char *)folder;
 	argv[n++] = "--check-gradients";
 	argv[n++] = arena_printf(s->arena, "%lld", (long long)s->o->check_gradients);
 	argv[n] = NULL;
@@ -162,10 +163,10 @@ run_compiled(Session *s, bool backward)
 	char *exe = path_join(s->arena, folder, "once");
 	argv[n++] = exe;
 	argv[n++] = "--once";
-	if (backward)
-		argv[n++] = "--backward";
 	argv[n++] = "--output-dir";
 	argv[n++] = as_pb || !o->output_dir ? (char *)folder : (char *)o->output_dir;
+	if (backward)
+		argv[n++] = "--backward";
 	for (int i = 0; i < o->inputs.n && ok; i++) {
 		argv[n++] = "--input";
 		argv[n++] = (char *)npy_input(s, o->inputs.at[i], folder, i);

@@ -183,14 +183,14 @@ print_summary(const Session *s, bool full)
 	int rows = 0, at = 0;
 	int64_t trainable = 0, all = 0;
 
-	printf("%s: ONNX IR %lld, opset %lld, ", s->o->input, (long long)im->ir_version,
-	       (long long)im->opset);
+	printf("%s: ONNX IR %lld, opset %lld, ", plain_text(s->arena, s->o->input),
+	       (long long)im->ir_version, (long long)im->opset);
 	print_name(im->producer ? im->producer : "");
 	printf(", %d nodes\n", im->n_nodes);
 	for (int i = 0; i < im->bindings.n; i++) {
 		const ImportBinding *b = &im->bindings.at[i];
 		if (im->bindings.n > 1)
-			printf("  binding %s\n", b->text);
+			printf("  binding %s\n", plain_text(s->arena, b->text));
 		print_ports("input", b->inputs.at, b->inputs.n);
 		print_ports("output", b->outputs.at, b->outputs.n);
 	}
