@@ -257,6 +257,7 @@ write_state(TableWriter *tw, const State *s)
 	FormatWriter *w = tw->w;
 	StateRecord r = {.name = format_string(w, s->name),
 	                 .why = format_string(w, s->why ? s->why : ""),
+	                 .path = format_string(w, s->path ? s->path : ""),
 	                 .dtype = s->type->dtype,
 	                 .rank = (uint32_t)s->type->rank,
 	                 .first_dim = format_dims(w, s->type->rank, s->type->dims),

@@ -55,6 +55,7 @@ check_state(const Format *f, int i)
 
 	RETURN_IF_ERROR(check_string(f, s->name, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
+	RETURN_IF_ERROR(check_string(f, s->path, "state", i));
 	RETURN_IF_ERROR(
 		check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
 	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)

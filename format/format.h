@@ -7,9 +7,9 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 6
-#define GRADC_ABI 4
-#define GRADC_ABI_NAME "gradc_abi_4" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 7
+#define GRADC_ABI 5
+#define GRADC_ABI_NAME "gradc_abi_5" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -187,6 +187,8 @@ typedef struct {
 	int64_t data_offset;
 	uint32_t file_dtype; /* dtype in the ONNX file */
 	uint32_t number;     /* of a moment: which of the optimizer's */
+	StrRef path;         /* another name, of the module that reads it; "": none */
+	uint32_t reserved;
 } StateRecord;
 extern const char *const state_kind_names[];
 extern const char *const lifetime_names[];

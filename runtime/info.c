@@ -25,13 +25,14 @@ add_states(json_t *root, const Format *f)
 
 		json_array_append_new(
 			list,
-			json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:I, s:I}", "name",
+			json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:s, s:I, s:I}", "name",
 		                  format_text(f, s->name), "dtype", dtype_info[s->dtype].name,
 		                  "shape", shape_json(f, s->rank, s->first_dim), "kind",
 		                  state_kind_names[s->kind], "lifetime",
 		                  lifetime_names[s->lifetime], "trainable", (int)s->trainable,
 		                  "init", init_names[s->init], "why", format_text(f, s->why),
-		                  "offset", (json_int_t)s->offset, "bytes", (json_int_t)s->bytes));
+		                  "path", format_text(f, s->path), "offset", (json_int_t)s->offset,
+		                  "bytes", (json_int_t)s->bytes));
 	}
 	json_object_set_new(root, "states", list);
 }

@@ -47,15 +47,27 @@ add_name(Text *t, const char *name, int width)
 		text_add(t, " ");
 }
 
+/* The name, and the path where the name does not tell it. */
+static const char *
+names_of(const Format *f, const StateRecord *s, Text *names)
+{
+	const char *name = format_text(f, s->name), *path = format_text(f, s->path);
+
+	text_add(names, name);
+	if (*path && !strstr(name, path))
+		text_printf(names, " (%s)", path);
+	return names->at;
+}
+
 static void
 print_row(FILE *out, const Format *f, const StateRecord *s)
 {
-	Text line = {0}, shape = {0};
+	Text line = {0}, shape = {0}, names = {0};
 
 	for (uint32_t i = 0; i < s->rank; i++)
 		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[s->first_dim + i]);
 	text_add(&line, "  ");
-	add_name(&line, format_text(f, s->name), 44);
+	add_name(&line, names_of(f, s, &names), 44);
 	text_printf(&line, " %s[%s]", dtype_info[s->dtype].name, shape.at ? shape.at : "");
 	fprintf(out, "%-70s %-9s  ", line.at, role_of(s));
 	line.n = 0;
@@ -63,6 +75,7 @@ print_row(FILE *out, const Format *f, const StateRecord *s)
 	fprintf(out, "%s\n", s->why ? line.at : "");
 	text_free(&line);
 	text_free(&shape);
+	text_free(&names);
 }
 
 static bool

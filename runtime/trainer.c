@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_4 = 4; /* what compiled objects refer to */
+const int gradc_abi_5 = 5; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)

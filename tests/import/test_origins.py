@@ -282,6 +282,12 @@ def test_the_table_shows_paths(run, tmp_path):
     rows, _ = check(run)
     assert [rows[n]["path"] for n in rows] == ["blocks.0/qkv", "blocks.0/qkv", "blocks.1/qkv"]
     assert "  onnx::MatMul_403 (blocks.0/qkv)  " in run("check", "model.onnx").stdout
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=2")
+    states = {s["name"]: s for s in json.loads(run(tmp_path / "train", "--info", "--json").stdout)["states"]}
+    assert states["onnx::MatMul_404"]["path"] == "blocks.1/qkv"
+    np.save(tmp_path / "x.npy", np.repeat(ROWS, 2, 0))
+    said = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=x.npy", "--steps=1", "--table=full").stderr
+    assert '"onnx::MatMul_403 (blocks.0/qkv)"' in said and '"blocks.0.qkv.bias"' in said
 
 
 @pytest.mark.parametrize("option", ["--freeze=", "--train=", "--decay=", "--no-decay=", "--lr-scale=0.5@", "--init=ones@", "--match="])

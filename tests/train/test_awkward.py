@@ -214,9 +214,11 @@ def test_a_second_run_ends_at_once(small, tmp_path):
     first = subprocess.Popen(["./train", *DATA, "--steps=1000000000", "--save", str(tmp_path / "ck"), "--progress=plain"], cwd=small,
                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     first.stderr.readline()
-    second = subprocess.run(["./train", *DATA, "--steps=1000000000", "--save", str(tmp_path / "ck"), "--progress=plain",
-                             "--log", str(tmp_path / "log")], cwd=small, capture_output=True, text=True, timeout=60)
-    first.kill()
-    first.wait()
+    try:
+        second = subprocess.run(["./train", *DATA, "--steps=1000000000", "--save", str(tmp_path / "ck"), "--progress=plain",
+                                 "--log", str(tmp_path / "log")], cwd=small, capture_output=True, text=True, timeout=60)
+    finally:
+        first.kill()
+        first.wait()
     assert second.returncode == 7 and "another run is saving there" in second.stderr and "step 1/" not in second.stderr
     assert not (tmp_path / "log").exists()
