@@ -287,7 +287,7 @@ def test_the_table_shows_paths(run, tmp_path):
     assert states["onnx::MatMul_404"]["path"] == "blocks.1/qkv"
     np.save(tmp_path / "x.npy", np.repeat(ROWS, 2, 0))
     said = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=x.npy", "--steps=1", "--table=full").stderr
-    assert '"onnx::MatMul_403 (blocks.0/qkv)"' in said and '"blocks.0.qkv.bias"' in said
+    assert '"onnx::MatMul_403 (blocks.0/qkv)"' in said and '"blocks.0.qkv.bias (blocks.0/qkv)"' in said
 
 
 @pytest.mark.parametrize("option", ["--freeze=", "--train=", "--decay=", "--no-decay=", "--lr-scale=0.5@", "--init=ones@", "--match="])
