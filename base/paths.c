@@ -52,10 +52,11 @@ paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const
 		vec_push(arena, uses, ((PathUse){kind, option, path}));
 }
 
+/* Folders may hold several kinds of outputs. */
 static bool
-is_written(const PathUse *use)
+may_clash(const PathUse *out, const PathUse *other)
 {
-	return use->kind == PATH_OUTPUT || use->kind == PATH_STREAM;
+	return out->kind != PATH_INPUT && !(out->kind == PATH_FOLDER && other->kind == PATH_FOLDER);
 }
 
 bool
@@ -65,9 +66,10 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 
 	for (int i = 0; i < uses->n; i++) {
 		const PathUse *out = &uses->at[i];
-		for (int k = 0; k < uses->n && is_written(out); k++) {
+		for (int k = 0; k < uses->n; k++) {
 			const PathUse *other = &uses->at[k];
-			if (k == i || other->kind == PATH_FOLDER || (is_written(other) && k > i) ||
+			if (k == i || !may_clash(out, other) ||
+			    (other->kind != PATH_INPUT && k > i) ||
 			    !is_same(arena, out->path, other->path))
 				continue;
 			diag_error(diag, EXIT_USAGE,

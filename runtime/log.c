@@ -2,6 +2,7 @@
 #include "runtime/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,21 @@ cut_after(const char *path, int64_t step)
 	return status;
 }
 
+/* A FIFO without a reader is refused, not waited for. */
+static FILE *
+open_stream(const char *path, const char *mode)
+{
+	struct stat st;
+
+	if (stat(path, &st) != 0 || !S_ISFIFO(st.st_mode))
+		return fopen(path, mode);
+	int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+	return fdopen(fd, mode);
+}
+
 Status
 log_open(const char *path, int64_t step, Log **out)
 {
@@ -81,9 +97,10 @@ log_open(const char *path, int64_t step, Log **out)
 		return NULL;
 	if (step > 0)
 		RETURN_IF_ERROR(cut_after(path, step));
-	FILE *file = fopen(path, step > 0 ? "a" : "w");
+	FILE *file = open_stream(path, step > 0 ? "a" : "w");
 	if (!file)
-		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+		return status_error(EXIT_SYSTEM, "%s: %s", path,
+		                    errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
 	*out = calloc(1, sizeof(**out));
 	if (!*out) {
 		fclose(file);

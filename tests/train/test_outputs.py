@@ -1,5 +1,6 @@
 """No output is written over an input, the executable, its weights or another output, by whatever name."""
 import os
+import subprocess
 
 import numpy as np
 import onnx
@@ -122,7 +123,7 @@ def test_data_beside_text_have_its_name(run, trained):
 
 
 PLACES = {"--export": "no/e.onnx", "--log": "no/log", "--report": "no/r.html", "--trace": "no/t.json", "--tensorboard": "x.npy/tb",
-          "--save": "x.npy/ck", "--dump-gradients": "x.npy"}
+          "--save": "x.npy/ck", "--dump-gradients": "x.npy/g"}
 
 
 @pytest.mark.parametrize("option", PLACES)
@@ -167,3 +168,24 @@ def test_pipes_as_data_are_refused(run, trained, option):
         os.mkfifo(trained / name)
     done = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", option, exit=None, timeout=20)
     assert done.returncode in (2, 5, 6, 7) and "pipe" in done.stderr
+
+
+def test_a_log_that_nobody_reads(run, trained):
+    os.mkfifo(trained / "pipe")
+    said = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--log=pipe", exit=5, timeout=20).stderr
+    assert "pipe: a FIFO that nobody reads" in said
+    reader = subprocess.Popen(["cat", "pipe"], cwd=trained, stdout=subprocess.PIPE, text=True)
+    while True:  # until cat has opened it
+        done = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--log=pipe", exit=None, timeout=20)
+        if done.returncode == 0:
+            break
+    assert reader.communicate(timeout=20)[0].count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--save", "--tensorboard", "--dump-gradients"])
+def test_folders_are_no_files_of_this_run(run, trained, option):
+    for also in [], ["--export=new"], ["--log=new"]:
+        path = "new" if also else "x.npy"
+        said = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", *also, f"{option}={path}", exit=2).stderr
+        assert f"{option} {path}" in said and "it would be written over" in said
+    run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--save=new", "--tensorboard=new", "--dump-gradients=new")
