@@ -2,11 +2,13 @@
  * half-written executable is ever seen. */
 #include "codegen/build.h"
 
+static const char *const link_flags[] = {GRADC_LINK_FLAGS NULL}; /* of the build of gradc */
+
 static Status
 link_objects(Build *b, const char *executable)
 {
 	const char *log = build_file(b, "log");
-	char **argv = NEW_ARRAY(b->arena, char *, b->objects.n + 16);
+	char **argv = NEW_ARRAY(b->arena, char *, b->objects.n + COUNT(link_flags) + 16);
 	Program linker;
 	int n = 0;
 
@@ -14,12 +16,11 @@ link_objects(Build *b, const char *executable)
 	argv[n++] = "-w";
 	for (int i = 0; i < b->objects.n; i++)
 		argv[n++] = (char *)b->objects.at[i];
-	if (b->options->library)
-		argv[n++] = "-shared";
-	else
+	argv[n++] = b->options->library ? "-shared" : "-pie";
+	if (!b->options->library)
 		argv[n++] = (char *)b->options->runtime;
-	if (*GRADC_LINK_FLAGS)
-		argv[n++] = GRADC_LINK_FLAGS;
+	for (int i = 0; link_flags[i]; i++)
+		argv[n++] = (char *)link_flags[i];
 	argv[n++] = "-lm";
 	argv[n++] = "-lpthread";
 	argv[n++] = "-o";
