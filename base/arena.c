@@ -4,10 +4,7 @@
 #include "base/base_impl.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define ALIGNMENT 16
 #define CHUNK_MIN ((size_t)4 << 10)
@@ -24,60 +21,12 @@ struct Arena {
 	size_t bytes;
 };
 
-static _Thread_local jmp_buf *guard;
-
-static _Noreturn void
-out_of_memory(void)
-{
-	if (guard)
-		longjmp(*guard, 1);
-	fputs("gradc: error: out of memory\n", stderr);
-	cleanup_now();
-	_exit(EXIT_SYSTEM); /* other threads go on: nothing may be torn down under them */
-}
-
-Status
-memory_guard(Status (*call)(void *args), void *args)
-{
-	jmp_buf here, *volatile before = guard;
-
-	if (setjmp(here)) {
-		guard = before;
-		return status_error(EXIT_SYSTEM, "out of memory");
-	}
-	guard = &here;
-	Status status = call(args);
-	guard = before;
-	return status;
-}
-
-void *
-memory_get(size_t bytes)
-{
-	void *p = malloc(bytes ? bytes : 1);
-
-	if (!p)
-		out_of_memory();
-	return p;
-}
-
-void *
-memory_resize(void *old, size_t bytes)
-{
-	void *p = realloc(old, bytes ? bytes : 1);
-
-	if (!p)
-		out_of_memory();
-	return p;
-}
-
 static Chunk *
 chunk_new(Arena *arena, size_t size)
 {
-	Chunk *chunk = size <= SIZE_MAX - sizeof(Chunk) ? calloc(1, sizeof(Chunk) + size) : NULL;
-
-	if (!chunk)
+	if (size > SIZE_MAX - sizeof(Chunk))
 		out_of_memory();
+	Chunk *chunk = memory_zeroed(1, sizeof(Chunk) + size);
 	chunk->size = size;
 	arena->bytes += sizeof(Chunk) + size;
 	return chunk;
@@ -100,9 +49,9 @@ arena_free(Arena *arena)
 		return;
 	for (Chunk *chunk = arena->current, *next; chunk; chunk = next) {
 		next = chunk->next;
-		free(chunk);
+		memory_free(chunk);
 	}
-	free(arena);
+	memory_free(arena);
 }
 
 /* A chunk with room for `bytes`: a private one for large requests, else a new current one. */

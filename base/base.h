@@ -28,9 +28,14 @@ enum {
 	EXIT_PREEMPTED = 75,
 };
 
-/* arena.c: memory that is freed all at once. Addresses never move. Allocation never fails:
- * when the system has no memory left the process ends with EXIT_SYSTEM and a message, or the call
- * inside memory_guard with that status. */
+/* memory.c: blocks of memory. Allocation never fails: when the system has no memory left the process ends with
+ * EXIT_SYSTEM and a message, or the call inside memory_guard with that status. */
+void *memory_get(size_t bytes);
+void *memory_zeroed(size_t n, size_t size);
+void *memory_resize(void *old, size_t bytes);
+void memory_free(void *block); /* NULL is allowed */
+
+/* arena.c: memory that is freed all at once. Addresses never move. */
 typedef struct Arena Arena;
 
 Arena *arena_new(void);
@@ -153,9 +158,20 @@ typedef StatusInfo *Status;
 
 Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
-/* call(args), whose status it hands on; EXIT_SYSTEM when memory runs out meanwhile in this thread. What the
- * call held then, but in arenas that others know, is lost. */
-Status memory_guard(Status (*call)(void *args), void *args);
+Status status_no_memory(void) __attribute__((returns_nonnull)); /* allocates nothing */
+/* memory.c: call(args), whose status it hands on; EXIT_SYSTEM when memory runs out meanwhile in this thread. Then
+ * *left has what the call took and did not free; after what it worked on was closed, memory_left_free frees the
+ * rest. Guards do not nest. */
+typedef struct MemoryLeft MemoryLeft;
+Status memory_guard(Status (*call)(void *args), void *args, MemoryLeft **left);
+void memory_left_free(MemoryLeft *left); /* NULL is allowed */
+/* What a guarded call holds besides memory, from here to memory_let_go: undo(what) when memory runs out meanwhile. */
+void memory_hold(void (*undo)(void *what), void *what);
+void memory_let_go(void);
+/* jansson's memory comes from here, too: in a program of ours all of it, else that of guarded calls. */
+void memory_serve_json(bool in_program);
+/* What memory_left_free does with a block that holds more than memory, instead of freeing it. It may not need others. */
+void memory_on_left(void *block, void (*release)(void *block));
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
 /* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the

@@ -6,9 +6,7 @@
 
 #include <sys/stat.h>
 
-/* malloc and realloc that end the process with EXIT_SYSTEM instead of returning NULL. */
-void *memory_get(size_t bytes);
-void *memory_resize(void *old, size_t bytes);
+_Noreturn void out_of_memory(void);
 
 void text_vprintf(Text *text, const char *fmt, va_list args);
 /* n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` as \xHH. */

@@ -34,7 +34,7 @@ diag_free(Diag *diag)
 	if (diag && diag->errors > MAX_PRINTED)
 		fprintf(diag->stream, "%s: error: %d more errors, not shown\n", diag->program,
 		        diag->errors - MAX_PRINTED);
-	free(diag);
+	memory_free(diag);
 }
 
 /* One line in one write, so that lines of several processes do not mix. */
@@ -143,20 +143,28 @@ status_error(int exit_code, const char *fmt, ...)
 	return status;
 }
 
+static StatusInfo no_memory = {.exit_code = EXIT_SYSTEM, .message = (char *)"out of memory"};
+
+Status
+status_no_memory(void)
+{
+	return &no_memory;
+}
+
 Status
 status_annotate(Status status, const char *fmt, ...)
 {
 	Text message = {0};
 	va_list args;
 
-	if (!status)
-		return NULL;
+	if (!status || status == &no_memory)
+		return status;
 	va_start(args, fmt);
 	text_vprintf(&message, fmt, args);
 	va_end(args);
 	text_add(&message, ": ");
 	text_add(&message, status->message);
-	free(status->message);
+	memory_free(status->message);
 	status->message = message.at;
 	return status;
 }
@@ -179,10 +187,10 @@ status_output(Status status, const char *text, size_t n)
 {
 	Text output = {0};
 
-	if (!status || !n)
+	if (!status || status == &no_memory || !n)
 		return status;
 	text_add_bytes(&output, text, output_length(text, n));
-	free(status->output);
+	memory_free(status->output);
 	status->output = output.at;
 	return status;
 }
@@ -190,11 +198,11 @@ status_output(Status status, const char *text, size_t n)
 void
 status_free(Status status)
 {
-	if (!status)
+	if (!status || status == &no_memory)
 		return;
-	free(status->output);
-	free(status->message);
-	free(status);
+	memory_free(status->output);
+	memory_free(status->message);
+	memory_free(status);
 }
 
 Status

@@ -82,6 +82,12 @@ file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset)
 	return file_pread_as(EXIT_SYSTEM, fd, path, to, n, offset);
 }
 
+static void
+close_descriptor(void *fd)
+{
+	close((int)(intptr_t)fd);
+}
+
 /* The bytes are followed by a NUL that *n does not count. */
 Status
 file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n)
@@ -98,8 +104,10 @@ file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *
 		return status_error(EXIT_SYSTEM, "%s: %lld bytes, at most %lld can be read", path,
 		                    (long long)size, (long long)limit);
 	}
+	memory_hold(close_descriptor, (void *)(intptr_t)fd);
 	*bytes = arena_alloc(arena, (size_t)size + 1);
 	status = file_pread(fd, path, *bytes, size, 0);
+	memory_let_go();
 	close(fd);
 	if (status)
 		*bytes = NULL;
@@ -152,9 +160,15 @@ writer_free(FileWriter *w)
 	if (w->fd >= 0)
 		close(w->fd);
 	cleanup_forget(w->cleanup);
-	free(w->path);
-	free(w->temporary);
-	free(w);
+	memory_free(w->path);
+	memory_free(w->temporary);
+	memory_free(w);
+}
+
+static void
+abort_writer(void *w)
+{
+	file_writer_abort(w);
 }
 
 /* buffer NULL: one of its own. */
@@ -165,6 +179,7 @@ writer_new(const char *path, void *buffer, size_t capacity)
 	FileWriter *w = memory_get(sizeof(*w) + (buffer ? 0 : BUFFER_BYTES));
 
 	*w = (FileWriter){.fd = -1, .cleanup = -1, .wants_direct = buffer};
+	memory_on_left(w, abort_writer);
 	w->path = memcpy(memory_get(n), path, n);
 	w->buffer = buffer ? buffer : (unsigned char *)(w + 1);
 	w->capacity = buffer ? capacity : BUFFER_BYTES;
@@ -195,14 +210,18 @@ file_writer_open(const char *path, FileWriter **out)
 Status
 file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	FileWriter *w = writer_new(path, buffer, (size_t)bytes);
+	Status status = NULL;
 
 	*out = NULL;
-	if (fd < 0)
-		return system_error(EXIT_SYSTEM, path);
-	*out = writer_new(path, buffer, (size_t)bytes);
-	(*out)->fd = fd;
-	return NULL;
+	w->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	if (w->fd < 0) {
+		status = system_error(EXIT_SYSTEM, path);
+		writer_free(w);
+	} else {
+		*out = w;
+	}
+	return status;
 }
 
 /* A file system may refuse direct writes one by one. */
@@ -363,7 +382,7 @@ sync_folder_of(const char *path)
 	memcpy(folder, path, n);
 	memcpy(folder + n, ".", 2);
 	status_free(folder_sync(folder));
-	free(folder);
+	memory_free(folder);
 }
 
 static Status
@@ -388,8 +407,9 @@ writer_finish(FileWriter *w, int mode)
 Status
 file_writer_commit(FileWriter *w, int mode)
 {
+	memory_hold(abort_writer, w);
 	Status status = writer_finish(w, mode);
-
+	memory_let_go();
 	if (status)
 		file_writer_abort(w);
 	else
@@ -402,7 +422,8 @@ file_writer_abort(FileWriter *w)
 {
 	if (!w)
 		return;
-	unlink(w->temporary ? w->temporary : w->path);
+	if (w->fd >= 0 || w->temporary)
+		unlink(w->temporary ? w->temporary : w->path);
 	writer_free(w);
 }
 
@@ -525,7 +546,7 @@ folder_make(const char *path)
 	}
 	if (!status)
 		status = make_one_folder(prefix);
-	free(prefix);
+	memory_free(prefix);
 	return status;
 }
 

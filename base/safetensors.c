@@ -330,12 +330,12 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	json = json_dumps(header, JSON_COMPACT);
 	json_decref(header);
 	if (status || !json) {
-		free(json);
+		memory_free(json);
 		return status ? status : malformed(r, "the header cannot be written");
 	}
 	text_add_bytes(out, length, LENGTH_BYTES);
 	text_add(out, json);
-	free(json);
+	memory_free(json);
 	while (out->n % FILE_BLOCK)
 		text_add(out, " ");
 	size_t bytes = out->n - LENGTH_BYTES;

@@ -9,7 +9,7 @@
 void
 text_free(Text *text)
 {
-	free(text->at);
+	memory_free(text->at);
 	*text = (Text){0};
 }
 

@@ -95,10 +95,10 @@ static Status
 check_state_overlap(const Format *f)
 {
 	int n = 0;
-	const StateRecord **order = malloc(sizeof(*order) * ((size_t)f->n[SECTION_STATES] + 1));
-	Status status = order ? NULL : FAULT("no memory for %d states", f->n[SECTION_STATES]);
+	const StateRecord **order = memory_get(sizeof(*order) * ((size_t)f->n[SECTION_STATES] + 1));
+	Status status = NULL;
 
-	for (int i = 0; order && i < f->n[SECTION_STATES]; i++)
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].unit == 0 && f->states[i].bytes > 0)
 			order[n++] = &f->states[i];
 	if (n > 0)
@@ -108,7 +108,7 @@ check_state_overlap(const Format *f)
 			status = FAULT("states \"%s\" and \"%s\" overlap",
 			               format_text(f, order[i - 1]->name),
 			               format_text(f, order[i]->name));
-	free(order);
+	memory_free(order);
 	return status;
 }
 

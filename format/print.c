@@ -222,7 +222,7 @@ static void
 print_memory(Text *out, const Format *f)
 {
 	int64_t total = 0;
-	Live *live = malloc(sizeof(*live) * ((size_t)f->n[SECTION_SLOTS] + 1));
+	Live *live = memory_get(sizeof(*live) * ((size_t)f->n[SECTION_SLOTS] + 1));
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
@@ -235,9 +235,9 @@ print_memory(Text *out, const Format *f)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		print_state(out, f, &f->states[i]);
 	text_add(out, "\n");
-	for (int i = 0; live && i < f->n[SECTION_PROGRAMS]; i++)
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
 		print_program_slots(out, f, &f->programs[i], live);
-	free(live);
+	memory_free(live);
 }
 
 void

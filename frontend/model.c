@@ -14,9 +14,7 @@ capped_alloc(void *data, size_t size)
 
 	if (size > b->limit - b->used || b->limit - b->used - size < HEADER)
 		return NULL;
-	char *block = malloc(size + HEADER);
-	if (!block)
-		return NULL;
+	char *block = memory_get(size + HEADER);
 	b->used += size + HEADER;
 	memcpy(block, &size, sizeof(size));
 	return block + HEADER;
@@ -32,7 +30,7 @@ capped_free(void *data, void *at)
 		return;
 	memcpy(&size, (char *)at - HEADER, sizeof(size));
 	b->used -= size + HEADER;
-	free((char *)at - HEADER);
+	memory_free((char *)at - HEADER);
 }
 
 static Status
@@ -143,7 +141,7 @@ model_close(Model *model)
 		return;
 	external_close_all(model);
 	for (int i = 0; i < model->blocks.n; i++)
-		free(model->blocks.at[i]);
+		memory_free(model->blocks.at[i]);
 	if (model->proto)
 		onnx__model_proto__free_unpacked(model->proto, &model->allocator);
 	arena_free(model->arena);

@@ -43,10 +43,10 @@ build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *att
 
 	if (n <= COUNT(few) && op_table[op]->fuse != FUSE_NONE)
 		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));
-	Type *types = malloc(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
+	Type *types = memory_get(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
 	Node *node = build_with_types(b, op, n, operands, attr, types, types + n,
 	                              MAX_BUILD_RESULTS);
-	free(types);
+	memory_free(types);
 	return node;
 }
 

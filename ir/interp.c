@@ -82,14 +82,14 @@ typedef struct {
 static EvalTensor
 frame_tensor(Type type)
 {
-	return (EvalTensor){.type = type, .at = calloc((size_t)type->n + 1, 8)};
+	return (EvalTensor){.type = type, .at = memory_zeroed((size_t)type->n + 1, 8)};
 }
 
 static void
 frame_release(Frame *fr, const Value *v)
 {
 	if (v && fr->uses_left[v->id] > 0 && --fr->uses_left[v->id] == 0) {
-		free(fr->values[v->id].at);
+		memory_free(fr->values[v->id].at);
 		fr->values[v->id].at = NULL;
 	}
 }

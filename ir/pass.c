@@ -396,7 +396,7 @@ bool
 pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManagerOptions *o,
              Diag *diag)
 {
-	double *seconds = calloc((size_t)pipeline->n + 1, sizeof(double));
+	double *seconds = memory_zeroed((size_t)pipeline->n + 1, sizeof(double));
 	Reproducer reproducer = {.arena = arena_new(), .options = o};
 	bool ok = true;
 
@@ -422,6 +422,6 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
 	if (o->time_passes)
 		report_times(pipeline, seconds);
 	arena_free(reproducer.arena);
-	free(seconds);
+	memory_free(seconds);
 	return ok;
 }

@@ -94,7 +94,7 @@ add(Settings *s, const char *name, json_t *value)
 
 	if (s->n < MAX_SETTINGS)
 		s->at[s->n++] = (GradcPair){name, arena_strdup(s->arena, text ? text : "null")};
-	free(text);
+	memory_free(text);
 	json_decref(value);
 }
 

@@ -118,7 +118,7 @@ manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out)
 	memcpy(text, head, HEAD);
 	memcpy(text + HEAD, hex, HEX);
 	*out = (FilePart){text, (int64_t)(HEAD + HEX + n + 3)};
-	free(json);
+	memory_free(json);
 	return NULL;
 }
 
@@ -298,7 +298,7 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 
 		settings[m->n_settings++] = (GradcPair){arena_strdup(r->arena, name),
 		                                        arena_strdup(r->arena, text ? text : "")};
-		free(text);
+		memory_free(text);
 	}
 }
 

@@ -27,7 +27,7 @@ saver_open(Gradc *run)
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
 	                              snapshot_bytes(&run->format, run->options.shard_bytes),
 	                              &s->snapshot));
-	return checkpoint_writer_open(run->arena, s->snapshot, &s->writer);
+	return checkpoint_writer_open(run->arena, s->snapshot, &run->left, &s->writer);
 }
 
 static void
@@ -138,7 +138,7 @@ count_failure(Gradc *run, int64_t step, Status why)
 }
 
 Status
-gradc_save_poll(Gradc *run, bool wait)
+saver_poll(Gradc *run, bool wait)
 {
 	Saver *saver = &run->saver;
 	SaveJob *job = saver->job;
@@ -192,7 +192,7 @@ saver_save(Gradc *run, double eval_loss)
 		run->saver.done_step = run->step;
 		return NULL;
 	}
-	Status status = gradc_save_poll(run, true);
+	Status status = saver_poll(run, true);
 	if (!status)
 		status = start_job(run, eval_loss);
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);

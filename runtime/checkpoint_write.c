@@ -15,6 +15,7 @@ struct CheckpointWriter {
 	pthread_t thread;
 	sem_t given, ended;
 	Span snapshot;
+	MemoryLeft **left;
 	SaveJob *job; /* given; NULL: there will be none any more */
 	bool busy;    /* the caller's: it does not yet know that it ended */
 };
@@ -167,22 +168,33 @@ write_files(SaveJob *job, const char *folder)
 	return folder_sync(folder);
 }
 
-static Status
-write_checkpoint(SaveJob *job)
+static void
+remove_unfinished(void *folder)
 {
+	folder_remove(folder);
+}
+
+static Status
+write_checkpoint(void *save_job)
+{
+	SaveJob *job = save_job;
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
 
 	if (mkdir(folder, 0777) != 0)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
+	CleanupSlot cleanup = cleanup_add_path(folder);
+	memory_hold(remove_unfinished, (void *)folder);
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
 	if (!status)
 		status = folder_add(job->folder, folder, entry);
+	memory_let_go();
 	if (status)
 		folder_remove(folder);
-	else
+	cleanup_forget(cleanup);
+	if (!status)
 		folder_rotate(job->folder, m->run, job->keep, job->keep_best);
 	return status;
 }
@@ -190,11 +202,11 @@ write_checkpoint(SaveJob *job)
 /* ---- the thread */
 
 static void
-run_job(SaveJob *job)
+run_job(SaveJob *job, MemoryLeft **left)
 {
 	double begin = seconds_now();
 
-	job->status = write_checkpoint(job);
+	job->status = memory_guard(write_checkpoint, job, left);
 	trace_span(job->trace, &(TraceSpan){.track = TRACK_SAVING,
 	                                    .category = "saver",
 	                                    .name = "checkpoint",
@@ -224,17 +236,17 @@ serve(void *context)
 		await(&w->given);
 		if (!w->job)
 			return NULL;
-		run_job(w->job);
+		run_job(w->job, w->left);
 	}
 }
 
 Status
-checkpoint_writer_open(Arena *arena, Span snapshot, CheckpointWriter **out)
+checkpoint_writer_open(Arena *arena, Span snapshot, MemoryLeft **left, CheckpointWriter **out)
 {
 	CheckpointWriter *w = NEW(arena, CheckpointWriter);
 
 	*out = NULL;
-	*w = (CheckpointWriter){.snapshot = snapshot, .busy = true};
+	*w = (CheckpointWriter){.snapshot = snapshot, .left = left, .busy = true};
 	sem_init(&w->given, 0, 0);
 	sem_init(&w->ended, 0, 0);
 	RETURN_IF_ERROR(thread_start(&w->thread, "to write checkpoints", serve, w));

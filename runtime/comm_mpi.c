@@ -51,20 +51,18 @@ mpi_fault(const Comm *c, int code, const char *what, int peer)
 static Status
 mpi_open(Comm **out)
 {
-	Comm *c = calloc(1, sizeof(*c));
+	Comm *c = memory_zeroed(1, sizeof(*c));
 	const char *patience = getenv("GRADC_COMM_TIMEOUT");
 	int provided = 0, started = 0;
 
 	*out = NULL;
-	if (!c)
-		return status_error(EXIT_SYSTEM, "no memory for a communicator");
 	c->patience = 20;
 	Status status = mpi_library_open(&c->mpi);
 	if (!status && patience && (!parse_double(patience, &c->patience) || !(c->patience > 0)))
 		status = status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
 		                      patience);
 	if (status) {
-		free(c);
+		memory_free(c);
 		return status;
 	}
 	c->mpi.Initialized(&started);
@@ -83,7 +81,7 @@ mpi_close(Comm *c)
 	if (!c)
 		return;
 	c->mpi.Finalize();
-	free(c);
+	memory_free(c);
 }
 
 /* Launchers drop what was just printed when a rank aborts: it is given time to pass. */
@@ -214,28 +212,22 @@ free_request(CommRequest *r)
 {
 	if (!r)
 		return;
-	free(r->transfers);
-	free(r->parts);
-	free(r);
+	memory_free(r->transfers);
+	memory_free(r->parts);
+	memory_free(r);
 }
 
 static Status
 new_request(Comm *c, const CommBuffers *b, int64_t part_bytes, CommRequest **out)
 {
-	CommRequest *r = calloc(1, sizeof(*r));
+	CommRequest *r = memory_zeroed(1, sizeof(*r));
 
 	*out = NULL;
-	if (r) {
-		r->b = *b;
-		r->tag = c->sequence++ % TAGS;
-		r->transfers = calloc((size_t)c->size * 2, sizeof(Transfer));
-		r->parts = part_bytes ? malloc((size_t)(part_bytes * c->size)) : NULL;
-		r->since = seconds_now();
-	}
-	if (!r || !r->transfers || (part_bytes && !r->parts)) {
-		free_request(r);
-		return status_error(EXIT_SYSTEM, "no memory for a collective");
-	}
+	r->b = *b;
+	r->tag = c->sequence++ % TAGS;
+	r->transfers = memory_zeroed((size_t)c->size * 2, sizeof(Transfer));
+	r->parts = part_bytes ? memory_get((size_t)(part_bytes * c->size)) : NULL;
+	r->since = seconds_now();
 	*out = r;
 	return NULL;
 }

@@ -21,27 +21,6 @@ struct Code {
 	Span library; /* their memory */
 };
 
-static Status
-cpu_open(const DeviceOptions *options, Device **out)
-{
-	*out = NULL;
-	if (options->ordinal != 0)
-		return status_error(EXIT_SYSTEM, "cpu:%d: there is only cpu:0", options->ordinal);
-	Device *device = calloc(1, sizeof(*device));
-	if (!device)
-		return status_error(EXIT_SYSTEM, "no memory for the device");
-	Status status = pool_open(THREADS_BEST, options->threads, &device->pool);
-	if (status) {
-		free(device);
-		return status;
-	}
-	if (!options->no_libraries)
-		device->why_none = onednn_open(device->pool, options->deterministic,
-		                               &device->library);
-	*out = device;
-	return NULL;
-}
-
 static void
 cpu_close(Device *device)
 {
@@ -50,7 +29,34 @@ cpu_close(Device *device)
 	onednn_close(device->library);
 	status_free(device->why_none);
 	pool_close(device->pool);
-	free(device);
+	memory_free(device);
+}
+
+static void
+close_device(void *device)
+{
+	cpu_close(device);
+}
+
+static Status
+cpu_open(const DeviceOptions *options, Device **out)
+{
+	*out = NULL;
+	if (options->ordinal != 0)
+		return status_error(EXIT_SYSTEM, "cpu:%d: there is only cpu:0", options->ordinal);
+	Device *device = memory_zeroed(1, sizeof(*device));
+	Status status = pool_open(THREADS_BEST, options->threads, &device->pool);
+	if (status) {
+		memory_free(device);
+		return status;
+	}
+	memory_hold(close_device, device);
+	if (!options->no_libraries)
+		device->why_none = onednn_open(device->pool, options->deterministic,
+		                               &device->library);
+	memory_let_go();
+	*out = device;
+	return NULL;
 }
 
 /* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins stands in
@@ -220,22 +226,28 @@ cpu_unload(Device *device, Code *code)
 	library_calls_close(code->calls);
 	if (code->library.at)
 		cpu_free(device, MEMORY_DEVICE, code->library);
-	free(code);
+	memory_free(code);
+}
+
+static void
+unload_code(void *code)
+{
+	cpu_unload(NULL, code);
 }
 
 static Status
 cpu_load(Device *device, const CodeSource *source, Code **out)
 {
-	Code *code = calloc(1, sizeof(*code));
+	Code *code = memory_zeroed(1, sizeof(*code));
 
 	*out = NULL;
-	if (!code)
-		return status_error(EXIT_SYSTEM, "no memory for %d kernels", source->n);
 	code->kernels = source->kernels;
+	memory_hold(unload_code, code);
 	Status status = library_calls_open(device->library, source->tables, &code->calls);
 	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
 	if (bytes)
 		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
+	memory_let_go();
 	if (status) {
 		cpu_unload(device, code);
 		return status;

@@ -5,26 +5,44 @@ typedef struct {
 	const GradcModel *model;
 	const GradcOptions *options;
 	Diag *diag;
-	Gradc *run; /* what there is of it when a fault interrupts */
+	Gradc *run;
 } OpenArgs;
+
+static Status
+call_new(void *args)
+{
+	OpenArgs *a = args;
+	Arena *arena = arena_new();
+
+	a->run = NEW(arena, Gradc);
+	a->run->arena = arena;
+	return NULL;
+}
 
 static Status
 call_open(void *args)
 {
 	OpenArgs *a = args;
 
-	return trainer_open(a->model, a->options, a->diag, &a->run);
+	return trainer_open(a->model, a->options, a->diag, a->run);
 }
 
 Status
 gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
 {
 	OpenArgs args = {model, options, diag, NULL};
-	Status status = memory_guard(call_open, &args);
+	MemoryLeft *left = NULL;
 
+	*out = NULL;
+	memory_serve_json(false);
+	Status status = memory_guard(call_new, &args, &left);
+	memory_left_free(left);
+	RETURN_IF_ERROR(status);
+	status = memory_guard(call_open, &args, &args.run->left);
 	if (status)
 		gradc_close(args.run);
-	*out = status ? NULL : args.run;
+	else
+		*out = args.run;
 	return status;
 }
 
@@ -39,7 +57,7 @@ guarded(Status (*call)(void *), Gradc *run, void *more)
 {
 	RunArgs args = {run, more};
 
-	return memory_guard(call, &args);
+	return memory_guard(call, &args, &run->left);
 }
 
 #define GUARDED(name, inner, Type, pass)                         \
@@ -59,9 +77,22 @@ GUARDED(update, step_update, GradcStep *, out)
 GUARDED(evaluate, step_evaluate, GradcEval *, out)
 GUARDED(resume, resume_checkpoint, GradcResume *, out)
 GUARDED(save, saver_save, double, eval_loss)
+GUARDED(save_poll, saver_poll, bool, wait)
 GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
 GUARDED(export, export_model, const char *, path)
 #undef GUARDED
+
+static Status
+call_finish(void *args)
+{
+	return trainer_finish(((RunArgs *)args)->run);
+}
+
+Status
+gradc_finish(Gradc *run)
+{
+	return guarded(call_finish, run, NULL);
+}
 
 static Status
 call_bind_data(void *args)

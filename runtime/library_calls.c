@@ -46,10 +46,7 @@ add_packed(Call *c, int i, int64_t state)
 	for (int k = 0; k < c->n_packed[i]; k++)
 		if (c->packed[i][k].state == state)
 			return NULL;
-	Packed *grown = realloc(c->packed[i], sizeof(*grown) * (size_t)(c->n_packed[i] + 1));
-	if (!grown)
-		return status_error(EXIT_SYSTEM, "no memory for %d packed states", c->n_packed[i]);
-	c->packed[i] = grown;
+	c->packed[i] = memory_resize(c->packed[i], sizeof(Packed) * (size_t)(c->n_packed[i] + 1));
 	c->packed[i][c->n_packed[i]++] = (Packed){.state = state};
 	return NULL;
 }
@@ -107,19 +104,23 @@ make_call(LibraryCalls *calls, Onednn *lib, int record)
 		calls->scratch = onednn_scratch(c->call);
 }
 
+static void
+close_calls(void *calls)
+{
+	library_calls_close(calls);
+}
+
 Status
 library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out)
 {
-	LibraryCalls *calls = calloc(1, sizeof(*calls));
+	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
 	int n = lib && tables ? tables->n[SECTION_LIBRARY] : 0;
 
 	*out = NULL;
-	if (!calls || !(calls->at = calloc((size_t)n + 1, sizeof(*calls->at)))) {
-		free(calls);
-		return status_error(EXIT_SYSTEM, "no memory for %d library calls", n);
-	}
+	calls->at = memory_zeroed((size_t)n + 1, sizeof(*calls->at));
 	calls->tables = tables;
 	calls->n = n;
+	memory_hold(close_calls, calls);
 	Status status = NULL;
 	for (int i = 0; i < n && !status; i++) {
 		status = format_library_work(tables, (uint32_t)i, &calls->at[i].work);
@@ -129,6 +130,7 @@ library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out)
 		status = look_at_launch(calls, &tables->instructions[i]);
 	for (int i = 0; i < n && !status; i++)
 		make_call(calls, lib, i);
+	memory_let_go();
 	if (status)
 		library_calls_close(calls);
 	else
@@ -144,10 +146,10 @@ library_calls_close(LibraryCalls *calls)
 	for (int i = 0; i < calls->n; i++) {
 		onednn_call_close(calls->at[i].call);
 		for (int k = 0; k < N_READ; k++)
-			free(calls->at[i].packed[k]);
+			memory_free(calls->at[i].packed[k]);
 	}
-	free(calls->at);
-	free(calls);
+	memory_free(calls->at);
+	memory_free(calls);
 }
 
 int64_t

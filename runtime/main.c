@@ -425,6 +425,7 @@ int
 main(int argc, char **argv)
 {
 	streams_reserve();
+	memory_serve_json(true);
 	Arena *arena = arena_new();
 	Diag *diag = diag_new("gradc", stderr);
 	CliOptions options;

@@ -42,7 +42,7 @@ named_close(NamedFiles *n, Status status)
 	if (text)
 		status = file_write(path_join(n->arena, n->folder, "names.json"), text,
 		                    (int64_t)strlen(text));
-	free(text);
+	memory_free(text);
 	json_decref(n->json);
 	return status;
 }

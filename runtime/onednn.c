@@ -91,15 +91,20 @@ start(Onednn *lib)
 		"no scratch of ours");
 }
 
+static void
+close_library(void *lib)
+{
+	onednn_close(lib);
+}
+
 Status
 onednn_open(Pool *pool, bool tiled, Onednn **out)
 {
-	Onednn *lib = calloc(1, sizeof(*lib));
+	Onednn *lib = memory_zeroed(1, sizeof(*lib));
 	Status status = NULL;
 
 	*out = NULL;
-	if (!lib)
-		return status_error(EXIT_SYSTEM, "no memory for oneDNN");
+	memory_hold(close_library, lib);
 	lib->pool = pool;
 	lib->tiled = tiled;
 	*(void **)&lib->in_parallel = pool_symbol(pool, "omp_in_parallel");
@@ -111,6 +116,7 @@ onednn_open(Pool *pool, bool tiled, Onednn **out)
 		status = status_error(EXIT_SYSTEM, "%s", dlerror());
 	if (!status)
 		status = start(lib);
+	memory_let_go();
 	if (status) {
 		onednn_close(lib);
 		return status;
@@ -131,7 +137,7 @@ onednn_close(Onednn *lib)
 		lib->stream_destroy(lib->stream);
 	if (lib->engine)
 		lib->engine_destroy(lib->engine);
-	free(lib);
+	memory_free(lib);
 }
 
 const char *
@@ -259,9 +265,7 @@ make_memories(const OnednnCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
 		of[THEIRS + i] = wanted(c, t, i);
 		RETURN_IF_ERROR(make_copy(c, t, i, of[OURS + i], of[THEIRS + i]));
 	}
-	t->memories = calloc((size_t)c->workers * N_MEMORIES, sizeof(*t->memories));
-	if (!t->memories)
-		return status_error(EXIT_SYSTEM, "no memory for %d workers", c->workers);
+	t->memories = memory_zeroed((size_t)c->workers * N_MEMORIES, sizeof(*t->memories));
 	for (int i = 0; i < c->workers * N_MEMORIES; i++) {
 		ConstMemoryDesc m = of[i % N_MEMORIES];
 		if (m)
@@ -335,9 +339,7 @@ make_call(OnednnCall *c, int64_t scratch_limit)
 	int threads = pool_threads(c->lib->pool);
 
 	c->workers = tiles < threads ? (int)tiles : threads;
-	c->results = calloc((size_t)c->workers, sizeof(*c->results));
-	if (!c->results)
-		return status_error(EXIT_SYSTEM, "no memory for a call");
+	c->results = memory_zeroed((size_t)c->workers, sizeof(*c->results));
 	RETURN_IF_ERROR(make_tile(c, c->tiling.step, &c->full));
 	if (c->tiling.extent % c->tiling.step)
 		RETURN_IF_ERROR(make_tile(c, c->tiling.extent % c->tiling.step, &c->rest));
@@ -351,15 +353,20 @@ make_call(OnednnCall *c, int64_t scratch_limit)
 	return NULL;
 }
 
+static void
+close_call(void *call)
+{
+	onednn_call_close(call);
+}
+
 static Status
 open_call(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_limit, bool tiled,
           int tiles, OnednnCall **out)
 {
-	OnednnCall *c = calloc(1, sizeof(*c));
+	OnednnCall *c = memory_zeroed(1, sizeof(*c));
 
 	*out = NULL;
-	if (!c)
-		return status_error(EXIT_SYSTEM, "no memory for a call");
+	memory_hold(close_call, c);
 	c->lib = lib;
 	c->kind = onednn_kinds[work->kind];
 	c->work = *work;
@@ -369,6 +376,7 @@ open_call(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_
 	int before = threads_begin(c);
 	Status status = make_call(c, scratch_limit);
 	threads_end(c, before);
+	memory_let_go();
 	if (status)
 		onednn_call_close(c);
 	else
@@ -422,7 +430,7 @@ forget_tile(const OnednnCall *c, Tile *t)
 	for (int i = 0; t->memories && i < c->workers * N_MEMORIES; i++)
 		if (t->memories[i])
 			lib->memory_destroy(t->memories[i]);
-	free(t->memories);
+	memory_free(t->memories);
 	for (int i = 0; i < N_OPERANDS; i++) {
 		if (t->copies[i])
 			lib->primitive_destroy(t->copies[i]);
@@ -442,8 +450,8 @@ onednn_call_close(OnednnCall *c)
 		return;
 	forget_tile(c, &c->full);
 	forget_tile(c, &c->rest);
-	free(c->results);
-	free(c);
+	memory_free(c->results);
+	memory_free(c);
 }
 
 const char *

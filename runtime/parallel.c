@@ -171,9 +171,7 @@ plain_open(Pool *p)
 {
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->changed, NULL);
-	p->workers = calloc((size_t)p->threads, sizeof(*p->workers));
-	if (!p->workers)
-		return status_error(EXIT_SYSTEM, "no memory for %d threads", p->threads);
+	p->workers = memory_zeroed((size_t)p->threads, sizeof(*p->workers));
 	for (int i = 1; i < p->threads; i++) {
 		p->workers[i] = (Worker){.pool = p, .index = i};
 		if (pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]) != 0)
@@ -193,7 +191,7 @@ plain_close(Pool *p)
 	pthread_mutex_unlock(&p->lock);
 	for (int i = 1; i <= p->started; i++)
 		pthread_join(p->workers[i].thread, NULL);
-	free(p->workers);
+	memory_free(p->workers);
 	pthread_cond_destroy(&p->changed);
 	pthread_mutex_destroy(&p->lock);
 }
@@ -230,11 +228,9 @@ open_as(Pool *p, ThreadKind kind)
 Status
 pool_open(ThreadKind kind, int threads, Pool **out)
 {
-	Pool *p = calloc(1, sizeof(*p));
+	Pool *p = memory_zeroed(1, sizeof(*p));
 
 	*out = NULL;
-	if (!p)
-		return status_error(EXIT_SYSTEM, "no memory for the threads");
 	cpu_share(&p->share);
 	p->threads = threads > 0 ? threads : p->share.n;
 	p->bound = p->share.own && p->threads > 1 && p->threads == p->share.n;
@@ -257,7 +253,7 @@ pool_close(Pool *p)
 	if (!p)
 		return;
 	p->ops->close(p);
-	free(p);
+	memory_free(p);
 }
 
 int

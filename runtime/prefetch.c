@@ -14,6 +14,7 @@ typedef enum { STAGE_EMPTY, STAGE_ASKED, STAGE_FULL } Stage;
 struct Prefetch {
 	Executor *executor;
 	Trace *trace;
+	MemoryLeft **left;
 	Span image; /* of the io region */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of everything below */
@@ -32,8 +33,9 @@ same_rows(const MicroRows *a, const MicroRows *b)
 }
 
 static Status
-read_rows(Prefetch *p)
+read_rows(void *prefetch)
 {
+	Prefetch *p = prefetch;
 	double begin = seconds_now();
 	Status fault = dataset_read(&p->rows, p->image.at);
 
@@ -59,7 +61,7 @@ serve(void *data)
 		if (p->stage != STAGE_ASKED)
 			break;
 		pthread_mutex_unlock(&p->lock);
-		Status fault = read_rows(p);
+		Status fault = memory_guard(read_rows, p, p->left);
 		pthread_mutex_lock(&p->lock);
 		p->fault = fault;
 		p->stage = STAGE_FULL;
@@ -70,13 +72,14 @@ serve(void *data)
 }
 
 Status
-prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out)
+prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryLeft **left, Prefetch **out)
 {
 	Prefetch *p = NEW(arena, Prefetch);
 
 	*out = NULL;
 	p->executor = x;
 	p->trace = trace;
+	p->left = left;
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
 	                              format_space_bytes(x->format, SPACE_IO), &p->image));
 	pthread_mutex_init(&p->lock, NULL);
@@ -105,6 +108,12 @@ prefetch_close(Prefetch *p)
 	pthread_mutex_destroy(&p->lock);
 }
 
+static void
+unlock(void *mutex)
+{
+	pthread_mutex_unlock(mutex);
+}
+
 /* With the lock held. What was asked for before is finished, then dropped. */
 static void
 ask(Prefetch *p, const MicroRows *rows)
@@ -114,13 +123,14 @@ ask(Prefetch *p, const MicroRows *rows)
 	while (p->stage == STAGE_ASKED)
 		pthread_cond_wait(&p->changed, &p->lock);
 	status_free(p->fault);
+	p->fault = NULL;
+	p->stage = STAGE_EMPTY;
 	p->rows = *rows;
 	if (rows->dataset->at_hand) {
 		p->fault = read_rows(p);
 		p->stage = STAGE_FULL;
 		return;
 	}
-	p->fault = NULL;
 	p->stage = STAGE_ASKED;
 	pthread_cond_broadcast(&p->changed);
 }
@@ -139,7 +149,9 @@ Status
 prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited)
 {
 	pthread_mutex_lock(&p->lock);
+	memory_hold(unlock, &p->lock);
 	ask(p, rows);
+	memory_let_go();
 	*waited = p->stage == STAGE_ASKED;
 	while (p->stage == STAGE_ASKED)
 		pthread_cond_wait(&p->changed, &p->lock);

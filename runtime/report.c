@@ -266,7 +266,7 @@ report_close(Report *r, const Gradc *run, const char *fault)
 	char *text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
 	html_page(&page, report_page, text);
 	Status status = file_write(r->options->report, page.at, (int64_t)page.n);
-	free(text);
+	memory_free(text);
 	json_decref(root);
 	text_free(&page);
 	return status;

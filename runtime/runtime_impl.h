@@ -223,7 +223,8 @@ Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *
 
 /* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
 typedef struct Prefetch Prefetch;
-Status prefetch_open(Arena *arena, Executor *x, Trace *trace, Prefetch **out);
+/* left: of what the thread's calls work on. */
+Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryLeft **left, Prefetch **out);
 void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
 /* Returns at once, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
@@ -365,7 +366,8 @@ typedef struct {
 } SaveJob;
 typedef struct CheckpointWriter CheckpointWriter;
 /* Touches the snapshot's memory, then waits for jobs. */
-Status checkpoint_writer_open(Arena *arena, Span snapshot, CheckpointWriter **out);
+Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryLeft **left,
+                              CheckpointWriter **out);
 /* Has what it was given ended? Always, where the caller waits. Then the job is the caller's again. */
 bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
 void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* while it is idle */
@@ -445,13 +447,16 @@ Status reduction_finish(Reduction *r);
 
 /* ---- what guard.c puts a guard around: the calls of gradc.h with the same arguments */
 /* On a fault *out is what there is of the run, which the caller closes. */
-Status trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out);
+/* What guard.c calls; *run has its arena already. */
+Status trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run);
+Status trainer_finish(Gradc *run);
 Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
 Status saver_save(Gradc *run, double eval_loss);
+Status saver_poll(Gradc *run, bool wait);
 Status export_model(Gradc *run, const char *path);
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
@@ -459,6 +464,7 @@ Status once_dump_gradients(Gradc *run, const char *folder);
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;
+	MemoryLeft *left; /* of calls that ran out of memory */
 	GradcOptions options;
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */

@@ -26,20 +26,28 @@ static const char *const track_names[N_TRACKS] = {
 };
 
 static void
+unlock(void *mutex)
+{
+	pthread_mutex_unlock(mutex);
+}
+
+static void
 write_event(Trace *t, json_t *event)
 {
 	char *text = json_dumps(event,
 	                        JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
 
 	pthread_mutex_lock(&t->lock);
+	memory_hold(unlock, &t->lock);
 	const char *before = t->any ? ",\n" : "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 	t->any = true;
 	if (!t->fault)
 		t->fault = file_writer_add(t->file, before, (int64_t)strlen(before));
 	if (!t->fault)
 		t->fault = file_writer_add(t->file, text, (int64_t)strlen(text));
+	memory_let_go();
 	pthread_mutex_unlock(&t->lock);
-	free(text);
+	memory_free(text);
 	json_decref(event);
 }
 
@@ -48,6 +56,12 @@ write_metadata(Trace *t, const char *what, int track, const char *name)
 {
 	write_event(t, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", what, "ph", "M", "pid", 0,
 	                         "tid", track, "args", "name", name));
+}
+
+static void
+abort_file(void *file)
+{
+	file_writer_abort(file);
 }
 
 Status
@@ -101,7 +115,9 @@ trace_close(Trace *t)
 
 	if (!t)
 		return NULL;
+	memory_hold(abort_file, t->file);
 	Status status = t->fault ? t->fault : file_writer_add(t->file, end, sizeof(end) - 1);
+	memory_let_go();
 	pthread_mutex_destroy(&t->lock);
 	if (!status)
 		return file_writer_commit(t->file, 0);

@@ -156,13 +156,8 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 }
 
 Status
-trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
+trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run)
 {
-	Arena *arena = arena_new();
-	Gradc *run = NEW(arena, Gradc);
-
-	*out = run;
-	run->arena = arena;
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
@@ -177,7 +172,7 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 }
 
 Status
-gradc_finish(Gradc *run)
+trainer_finish(Gradc *run)
 {
 	Trace *trace = run->observer.trace;
 
@@ -207,7 +202,10 @@ gradc_close(Gradc *run)
 	executor_close(&run->executor);
 	if (run->comm)
 		run->comm_ops->close(run->comm);
+	MemoryLeft *left =
+		run->left; /* by calls that ran out of memory: what nothing above has freed */
 	arena_free(run->arena);
+	memory_left_free(left);
 }
 
 static int64_t
@@ -296,7 +294,8 @@ bind_all(Gradc *run)
 	run->train->seed = o->seed;
 	RETURN_IF_ERROR(count_steps(run));
 	RETURN_IF_ERROR(reduction_new(run, &run->reduction));
-	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->prefetch);
+	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->left,
+	                     &run->prefetch);
 }
 
 Status

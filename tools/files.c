@@ -153,7 +153,7 @@ tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedT
 		char *text = json_dumps(names, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		char *path = path_join(arena, folder, "names.json");
 		status = file_write(path, text, (int64_t)strlen(text));
-		free(text);
+		memory_free(text);
 	}
 	json_decref(names);
 	return status;

@@ -68,6 +68,7 @@ int
 main(int argc, char **argv)
 {
 	streams_reserve();
+	memory_serve_json(true);
 	Diag *diag = diag_new("gradc", stderr);
 	Arena *arena = arena_new();
 	Options o = {0};

@@ -322,6 +322,6 @@ page_print(Text *out, const Page *p)
 	char *text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
 
 	html_page(out, dump_page, text);
-	free(text);
+	memory_free(text);
 	json_decref(root);
 }
