@@ -50,19 +50,30 @@ is_ours(const char *name)
 	return false;
 }
 
+/* The next entry; NULL: there is none, or *failed. */
+static struct dirent *
+next_entry(DIR *dir, bool *failed)
+{
+	errno = 0;
+	struct dirent *e = readdir(dir);
+
+	*failed |= !e && errno != 0;
+	return e;
+}
+
 /* A folder with nothing but such files: it may be moved. What somebody put there stays where it is. */
 static bool
 is_all_ours(const char *path)
 {
 	DIR *dir = opendir(path);
-	bool all = dir != NULL;
+	bool all = dir != NULL, failed = !dir;
 
-	for (struct dirent *e; dir && (e = readdir(dir));)
+	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
 		all &= is_ours(e->d_name) || strcmp(e->d_name, ".") == 0 ||
 		       strcmp(e->d_name, "..") == 0;
 	if (dir)
 		closedir(dir);
-	return all;
+	return all && !failed;
 }
 
 /* Only files that a checkpoint has, its manifest first: whatever else lies there stays, and with it the folder. */
@@ -135,18 +146,31 @@ read_entry(const CheckpointFolder *folder, int64_t step)
 	return entry;
 }
 
-void
+static void
+close_folder(void *dir)
+{
+	if (dir)
+		closedir(dir);
+}
+
+Status
 folder_list(CheckpointFolder *folder)
 {
 	DIR *dir = opendir(folder->path);
+	bool failed = !dir && errno != ENOENT && errno != ENOTDIR;
 	int64_t step;
 
 	folder->entries.n = 0;
-	for (struct dirent *e; dir && (e = readdir(dir));)
+	memory_hold(close_folder, dir);
+	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
 		if (parse_name(e->d_name, &step))
 			vec_push(folder->arena, &folder->entries, read_entry(folder, step));
+	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno))
+	                       : NULL;
+	memory_let_go();
 	if (dir)
 		closedir(dir);
+	return status;
 }
 
 static void
@@ -155,9 +179,11 @@ remove_leftovers(const CheckpointFolder *folder)
 	Arena *arena = arena_new();
 	DIR *dir = opendir(folder->path);
 
+	memory_hold(close_folder, dir);
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (glob_match(TEMPORARY_PATTERN, e->d_name))
 			folder_remove(path_join(arena, folder->path, e->d_name));
+	memory_let_go();
 	if (dir)
 		closedir(dir);
 	arena_free(arena);
@@ -174,7 +200,7 @@ folder_prepare(CheckpointFolder *folder)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno));
 	if (folder->alone)
 		remove_leftovers(folder);
-	folder_list(folder);
+	RETURN_IF_ERROR(folder_list(folder));
 	folder->scanned = true;
 	return NULL;
 }

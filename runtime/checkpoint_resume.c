@@ -112,7 +112,7 @@ pick_newest(Gradc *run, const char *path, const char **out)
 	CheckpointFolder folder = {.arena = run->arena, .path = path, .lock = -1};
 	int first = 0;
 
-	folder_list(&folder);
+	RETURN_IF_ERROR(folder_list(&folder));
 	if (folder.entries.n == 0)
 		return status_error(EXIT_CHECKPOINT, "%s: there is no checkpoint", path);
 	sort_entries(&folder);

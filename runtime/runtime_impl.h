@@ -322,7 +322,7 @@ typedef struct {
 Status folder_prepare(CheckpointFolder *folder);
 /* EXIT_CHECKPOINT when another process has it. A folder that cannot be opened is no fault yet. */
 Status folder_lock(CheckpointFolder *folder);
-void folder_list(CheckpointFolder *folder);
+Status folder_list(CheckpointFolder *folder);
 void folder_close(CheckpointFolder *folder);
 char *folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step);
 int64_t folder_next_serial(const CheckpointFolder *folder);
