@@ -442,6 +442,12 @@ Status file_writer_commit(FileWriter *w, int mode);
 void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
+/* A file that grows, each addition whole: what a fault leaves of one is cut off again, where the file can be cut.
+ * `keep`: behind what it has. */
+typedef struct FileAppender FileAppender;
+Status file_appender_open(const char *path, bool keep, FileAppender **out);
+Status file_appender_add(FileAppender *a, const void *bytes, size_t n);
+Status file_appender_close(FileAppender *a); /* NULL is allowed */
 Status file_write(const char *path, const void *bytes, int64_t n);
 /* Syncs what was written, and reads it again, through a buffer as of file_writer_open_part and past the page cache,
  * where the file system can: EXIT_SYSTEM where the file has not as many bytes as the parts. What it has is `seen`,

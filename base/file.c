@@ -358,6 +358,77 @@ file_writer_pad(FileWriter *w, int64_t alignment)
 	return NULL;
 }
 
+/* ---- files that grow */
+
+struct FileAppender {
+	int fd;
+	char *path;
+};
+
+Status
+file_appender_open(const char *path, bool keep, FileAppender **out)
+{
+	FileAppender *a = memory_get(sizeof(*a));
+	size_t n = strlen(path) + 1;
+	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep ? 0 : O_TRUNC);
+	struct stat st;
+	bool is_fifo = stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
+
+	*out = NULL;
+	*a = (FileAppender){.path = memcpy(memory_get(n), path, n)};
+	a->fd = open(path, is_fifo ? flags | O_NONBLOCK : flags,
+	             0666); /* does not wait for a reader */
+	if (a->fd >= 0 && is_fifo)
+		fcntl(a->fd, F_SETFL, fcntl(a->fd, F_GETFL) & ~O_NONBLOCK);
+	if (a->fd < 0) {
+		Status status = is_fifo && errno == ENXIO
+		                        ? status_error(EXIT_SYSTEM, "%s: a FIFO that nobody reads",
+		                                       path)
+		                        : system_error(EXIT_SYSTEM, path);
+		memory_free(a->path);
+		memory_free(a);
+		return status;
+	}
+	*out = a;
+	return NULL;
+}
+
+Status
+file_appender_add(FileAppender *a, const void *bytes, size_t n)
+{
+	const char *at = bytes;
+	size_t left = n;
+
+	while (left) {
+		ssize_t written = write(a->fd, at, left);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0)
+			break;
+		at += written;
+		left -= (size_t)written;
+	}
+	if (!left)
+		return NULL;
+	Status status = system_error(EXIT_SYSTEM, a->path);
+	struct stat st;
+	if (left < n && fstat(a->fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	    ftruncate(a->fd, st.st_size - (off_t)(n - left)) != 0)
+		return status_annotate(status, "the last line is not whole");
+	return status;
+}
+
+Status
+file_appender_close(FileAppender *a)
+{
+	if (!a)
+		return NULL;
+	Status status = close(a->fd) == 0 ? NULL : system_error(EXIT_SYSTEM, a->path);
+	memory_free(a->path);
+	memory_free(a);
+	return status;
+}
+
 Status
 folder_sync(const char *path)
 {

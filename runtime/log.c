@@ -1,8 +1,7 @@
-/* --log: a JSON object a line, flushed line by line, so that a killed run keeps what it had. */
+/* --log: a JSON object a line, written line by line, so that a killed run keeps what it had. */
 #include "runtime/cli.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +9,7 @@
 #include <sys/stat.h>
 
 struct Log {
-	FILE *file;
-	char *path;
+	FileAppender *file;
 	bool has_settings; /* of this process */
 };
 
@@ -74,21 +72,6 @@ cut_after(const char *path, int64_t step)
 	return status;
 }
 
-/* A FIFO without a reader is refused, not waited for. */
-static FILE *
-open_stream(const char *path, const char *mode)
-{
-	struct stat st;
-
-	if (stat(path, &st) != 0 || !S_ISFIFO(st.st_mode))
-		return fopen(path, mode);
-	int fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0)
-		return NULL;
-	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-	return fdopen(fd, mode);
-}
-
 Status
 log_open(const char *path, int64_t step, Log **out)
 {
@@ -97,28 +80,25 @@ log_open(const char *path, int64_t step, Log **out)
 		return NULL;
 	if (step > 0)
 		RETURN_IF_ERROR(cut_after(path, step));
-	FILE *file = open_stream(path, step > 0 ? "a" : "w");
-	if (!file)
-		return status_error(EXIT_SYSTEM, "%s: %s", path,
-		                    errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
-	*out = calloc(1, sizeof(**out));
-	if (!*out) {
-		fclose(file);
-		return status_error(EXIT_SYSTEM, "%s: no memory", path);
-	}
-	**out = (Log){.file = file, .path = strdup(path)};
+	FileAppender *file;
+	RETURN_IF_ERROR(file_appender_open(path, step > 0, &file));
+	*out = memory_get(sizeof(**out));
+	**out = (Log){.file = file};
 	return NULL;
 }
 
 static Status
 write_line(Log *log, json_t *line)
 {
-	int failed = json_dumpf(line, log->file,
-	                        JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+	char *json = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+	Text text = {0};
 
-	failed |= fputc('\n', log->file) == EOF || fflush(log->file) != 0;
+	text_printf(&text, "%s\n", json);
+	Status status = file_appender_add(log->file, text.at, text.n);
+	text_free(&text);
+	memory_free(json);
 	json_decref(line);
-	return failed ? status_error(EXIT_SYSTEM, "%s: %s", log->path, strerror(errno)) : NULL;
+	return status;
 }
 
 void
@@ -214,10 +194,7 @@ log_close(Log *log)
 {
 	if (!log)
 		return NULL;
-	Status status = fclose(log->file) != 0
-	                        ? status_error(EXIT_SYSTEM, "%s: %s", log->path, strerror(errno))
-	                        : NULL;
-	free(log->path);
-	free(log);
+	Status status = file_appender_close(log->file);
+	memory_free(log);
 	return status;
 }

@@ -6,7 +6,6 @@
  * Written record by record like the log, so that a killed run keeps what it had. */
 #include "runtime/cli.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,7 @@
 #include <unistd.h>
 
 struct EventFile {
-	FILE *file;
-	char *path;
+	FileAppender *file;
 	uint32_t crc_table[256];
 };
 
@@ -46,22 +44,19 @@ masked_crc(const EventFile *e, const void *bytes, size_t n)
 }
 
 static Status
-system_error(const EventFile *e)
-{
-	return status_error(EXIT_SYSTEM, "%s: %s", e->path, strerror(errno));
-}
-
-static Status
 write_record(EventFile *e, const Text *event)
 {
 	uint64_t n = event->n;
 	uint32_t head = masked_crc(e, &n, sizeof(n)), tail = masked_crc(e, event->at, event->n);
-	bool ok = fwrite(&n, sizeof(n), 1, e->file) == 1 &&
-	          fwrite(&head, sizeof(head), 1, e->file) == 1 &&
-	          fwrite(event->at, 1, event->n, e->file) == event->n &&
-	          fwrite(&tail, sizeof(tail), 1, e->file) == 1 && fflush(e->file) == 0;
+	Text record = {0};
 
-	return ok ? NULL : system_error(e);
+	text_add_bytes(&record, &n, sizeof(n));
+	text_add_bytes(&record, &head, sizeof(head));
+	text_add_bytes(&record, event->at, event->n);
+	text_add_bytes(&record, &tail, sizeof(tail));
+	Status status = file_appender_add(e->file, record.at, record.n);
+	text_free(&record);
+	return status;
 }
 
 /* ---- protobuf's wire format: field number << 3 | kind, then the value */
@@ -151,16 +146,15 @@ tensorboard_open(const char *folder, EventFile **out)
 	if (!folder)
 		return NULL;
 	RETURN_IF_ERROR(folder_make(folder));
-	EventFile *e = calloc(1, sizeof(*e));
-	if (!e)
-		return status_error(EXIT_SYSTEM, "%s: no memory", folder);
+	EventFile *e = memory_zeroed(1, sizeof(*e));
 	gethostname(host, sizeof(host) - 1);
 	text_printf(&name, "%s/events.out.tfevents.%lld.%s.%ld", folder, (long long)time(NULL),
 	            host, (long)getpid());
-	e->path = name.at;
-	e->file = fopen(e->path, "wb");
 	fill_crc_table(e->crc_table);
-	Status status = e->file ? write_head(e) : system_error(e);
+	Status status = file_appender_open(name.at, false, &e->file);
+	text_free(&name);
+	if (!status)
+		status = write_head(e);
 	if (status)
 		status_free(tensorboard_close(e));
 	else
@@ -223,8 +217,7 @@ tensorboard_close(EventFile *e)
 {
 	if (!e)
 		return NULL;
-	Status status = e->file && fclose(e->file) != 0 ? system_error(e) : NULL;
-	free(e->path);
-	free(e);
+	Status status = file_appender_close(e->file);
+	memory_free(e);
 	return status;
 }
