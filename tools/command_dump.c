@@ -69,7 +69,7 @@ print_json(Text *out, const Module *m)
 	char *text = json_dumps(functions, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	text_add(out, text);
 	text_add(out, "\n");
-	free(text);
+	memory_free(text);
 	json_decref(functions);
 }
 
@@ -247,20 +247,20 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 	return diag_exit_code(diag);
 }
 
-/* An executable made by gradc ends in a FormatTail. Faults are those of whoever reads the file then. */
-static bool
+/* An executable made by gradc ends in a FormatTail; the magic of another file is 0. */
+static Status
 read_tail(const char *path, FormatTail *tail, int64_t *size)
 {
 	int fd;
-	Status status = file_open_regular(path, EXIT_SYSTEM, &fd, size);
 
-	if (!status) {
-		status = file_pread(fd, path, tail, sizeof(*tail), *size - (int64_t)sizeof(*tail));
-		close(fd);
-	}
-	bool ok = !status && tail->magic == FORMAT_MAGIC;
-	status_free(status);
-	return ok;
+	*tail = (FormatTail){0};
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &fd, size));
+	int64_t at = *size - (int64_t)sizeof(*tail);
+	Status status = at >= 0 ? file_pread(fd, path, tail, sizeof(*tail), at) : NULL;
+	close(fd);
+	if (tail->magic != FORMAT_MAGIC)
+		*tail = (FormatTail){0};
+	return status;
 }
 
 static bool
@@ -353,7 +353,7 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 int
 command_dump(Options *o, Arena *arena, Diag *diag)
 {
-	FormatTail tail;
+	FormatTail tail = {0};
 	int64_t size;
 
 	if (!o->input) {
@@ -361,11 +361,13 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	}
 	bool text = is_text(o->input);
-	if ((text || read_tail(o->input, &tail, &size)) && !outputs_check(o, NULL, arena, diag))
+	if (!text && diag_status(diag, read_tail(o->input, &tail, &size)))
+		return diag_exit_code(diag);
+	if ((text || tail.magic) && !outputs_check(o, NULL, arena, diag))
 		return diag_exit_code(diag);
 	if (text)
 		return dump_text(o, arena, diag);
-	if (read_tail(o->input, &tail, &size)) {
+	if (tail.magic) {
 		if (o->format && strcmp(o->format, "text") != 0) {
 			diag_error(diag, EXIT_USAGE,
 			           "--format=%s: of an executable not supported in this build",

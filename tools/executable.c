@@ -2,6 +2,7 @@
 #include "tools/tools.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -158,14 +159,19 @@ write_external(void *ctx, const char *path)
 }
 
 /* The files that an export may never write over. */
-static void
+static bool
 write_files(Session *s, FormatWriter *w)
 {
 	char *path = realpath(s->o->input, NULL);
 
-	format_info(w, "model", "%s", path ? path : s->o->input);
+	if (!path) {
+		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", s->o->input, strerror(errno));
+		return false;
+	}
+	format_info(w, "model", "%s", path);
 	free(path);
 	model_external_files(s->model, write_external, w);
+	return true;
 }
 
 static void
@@ -176,7 +182,6 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
-	write_files(s, w);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
 	format_info(w, "opset", "%lld", (long long)s->import->opset);
 	format_info(w, "target", "%s", s->o->target ? s->o->target : "cpu:native");
@@ -286,7 +291,7 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	                          .state_dtypes = s->import->state_dtypes.at,
 	                          .n_state_dtypes = s->import->state_dtypes.n});
 	write_info(s, w, &ports);
-	if ((embed_export && !model_export_template(s->m, w, s->diag)) ||
+	if (!write_files(s, w) || (embed_export && !model_export_template(s->m, w, s->diag)) ||
 	    diag_status(s->diag, library_path(s->arena, &runtime)))
 		return false;
 	link.runtime = runtime;
