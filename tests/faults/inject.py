@@ -303,7 +303,7 @@ def commands(gradc, models, scratch):
         Command("resume", [*train, "--steps=4", "--resume=auto", *written], [Output("export.onnx"), *views], (5, 6, 7),
                 "ck", old_checkpoint),
         Command("library", [host("--batch=16"), folder / "input.npy", folder / "labels.npy"],
-                [Output("trained.onnx"), Output("trace.json", trace_names)], (), "ck"),
+                [Output("trained.onnx"), Output("trace.json", trace_names, whenever=True)], (5, 6, 7), "ck"),
     ]
     known = collections.defaultdict(list)
     for path in [*every.glob("ck/step-*"), *before.glob("ck/step-*")]:

@@ -3,8 +3,9 @@
  * thread. */
 #include "runtime/gradc.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 GRADC_MODEL(digits);
 
@@ -41,17 +42,24 @@ train_once(const GradcOptions *options)
 	return code;
 }
 
+/* By calls that fault.c does not know. */
 static int
-count_entries(const char *folder)
+count_files(void)
 {
-	DIR *dir = opendir(folder);
 	int n = 0;
 
-	while (dir && readdir(dir))
-		n++;
-	if (dir)
-		closedir(dir);
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
 	return n;
+}
+
+static int
+count_threads(void)
+{
+	struct statx st;
+
+	return statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) == 0 ? (int)st.stx_nlink - 2
+	                                                                    : 0;
 }
 
 int
@@ -65,15 +73,14 @@ main(int argc, char **argv)
 	options.threads = 2;
 	options.save = "ck";
 	options.trace = "trace.json";
-	int files = count_entries("/proc/self/fd");
-	int threads = count_entries("/proc/self/task");
+	int files = count_files(), threads = count_threads();
 	int first = train_once(&options);
-	if (count_entries("/proc/self/fd") != files) {
+	if (count_files() != files) {
 		fprintf(stderr, "error: a file is still open\n");
 		return 1;
 	}
 	/* libgomp keeps its own. */
-	if (count_entries("/proc/self/task") > threads + 1) {
+	if (count_threads() > threads + 1) {
 		fprintf(stderr, "error: a thread still runs\n");
 		return 1;
 	}
