@@ -16,13 +16,11 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 {
 	LinkOptions options = {.printer = printer, .targets = targets, .n_targets = n};
 	Build b = {.arena = arena, .options = &options};
-	char *folder = arena_strdup(arena, "/tmp/gradc-bits-XXXXXX");
 	Text command = {0};
 
-	if (!mkdtemp(folder))
-		return NULL;
-	b.folder = folder;
-	Status status = printer->build(&b, m, "tables", 6);
+	Status status = temporary_folder_open(arena, &b.folder);
+	if (!status)
+		status = printer->build(&b, m, "tables", 6);
 	if (status) {
 		fprintf(stderr, "%s: %s\n", printer->name, status->message);
 		return NULL;
@@ -34,9 +32,7 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 	text_add(&command, " -lm -Wl,--defsym=gradc_abi_5=0");
 	void *handle = system(command.at) == 0 ? dlopen(library, RTLD_NOW) : NULL;
 	text_free(&command);
-	for (int i = 0; i < b.files.n; i++)
-		unlink(b.files.at[i]);
-	rmdir(folder);
+	temporary_folder_close(&b.folder);
 	if (!handle || !dlsym(handle, GRADC_MODEL_NAME))
 		fprintf(stderr, "%s: %s\n", printer->name, dlerror());
 	const GradcModel *model = handle ? dlsym(handle, GRADC_MODEL_NAME) : NULL;
