@@ -66,14 +66,32 @@ tangent(OnnxNode *n, Value *x)
 	return e_binary(n, OP_div, e_unary(n, OP_sin, x), e_unary(n, OP_cos, x));
 }
 
-/* (e^x - e^-x) / 2, by expm1 = u: (u + u/(u + 1)) / 2, accurate near 0 */
+/* e^x - 1 = u (u + 2) with u = e^(x/2) - 1, halved before it can overflow */
+static Value *
+half_expm1(OnnxNode *n, Value *x)
+{
+	Value *u = e_unary(n, OP_expm1, e_with(n, OP_div, x, 2));
+
+	return e_binary(n, OP_mul, e_with(n, OP_div, u, 2), e_with(n, OP_add, u, 2));
+}
+
+/* (e^x - e^-x) / 2, accurate near 0, finite wherever the result is */
 static Value *
 sinh_of(OnnxNode *n, Value *x)
 {
-	Value *u = e_unary(n, OP_expm1, x);
-	Value *v = e_binary(n, OP_div, u, e_with(n, OP_add, u, 1));
+	return e_binary(n, OP_sub, half_expm1(n, x), half_expm1(n, e_unary(n, OP_neg, x)));
+}
 
-	return e_with(n, OP_div, e_binary(n, OP_add, u, v), 2);
+/* Above 2^28 a square root of x^2 +- 1 is x to the last bit, also in f64, and x^2 need not be finite. */
+static const double LARGE = 0x1p28;
+
+/* log(2 x) where x is large, else y: computed of a number that is not. */
+static Value *
+or_log_twice(OnnxNode *n, Value *large, Value *x, Value *y)
+{
+	Value *log = e_unary(n, OP_log, e_select(n, large, x, e_number(n, x, 1)));
+
+	return e_select(n, large, e_with(n, OP_add, log, 0x1.62e42fefa39efp-1), y);
 }
 
 /* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))), 0 with the positive numbers: the derivative there is 1 */
@@ -81,23 +99,27 @@ static Value *
 asinh_of(OnnxNode *n, Value *x)
 {
 	Value *negative = e_with(n, OP_lt, x, 0);
-	Value *square = e_binary(n, OP_mul, x, x);
 	Value *size = e_select(n, negative, e_unary(n, OP_neg, x), x);
+	Value *large = e_with(n, OP_ge, size, LARGE);
+	Value *s = e_select(n, large, e_number(n, x, 1), size);
+	Value *square = e_binary(n, OP_mul, s, s);
 	Value *root = e_with(n, OP_add, e_unary(n, OP_sqrt, e_with(n, OP_add, square, 1)), 1);
-	Value *y = e_unary(n, OP_log1p,
-	                   e_binary(n, OP_add, size, e_binary(n, OP_div, square, root)));
+	Value *y = e_unary(n, OP_log1p, e_binary(n, OP_add, s, e_binary(n, OP_div, square, root)));
 
+	y = or_log_twice(n, large, size, y);
 	return e_select(n, negative, e_unary(n, OP_neg, y), y);
 }
 
-/* log(x + sqrt(x^2 - 1)) */
+/* log1p(t + sqrt(t) sqrt(t + 2)), t = x - 1: accurate near 1 */
 static Value *
 acosh_of(OnnxNode *n, Value *x)
 {
-	Value *square = e_binary(n, OP_mul, x, x);
+	Value *large = e_with(n, OP_ge, x, LARGE);
+	Value *t = e_with(n, OP_sub, e_select(n, large, e_number(n, x, 1), x), 1);
+	Value *root = e_binary(n, OP_mul, e_unary(n, OP_sqrt, t),
+	                       e_unary(n, OP_sqrt, e_with(n, OP_add, t, 2)));
 
-	return e_unary(n, OP_log,
-	               e_binary(n, OP_add, x, e_unary(n, OP_sqrt, e_with(n, OP_sub, square, 1))));
+	return or_log_twice(n, large, x, e_unary(n, OP_log1p, e_binary(n, OP_add, t, root)));
 }
 
 /* (log1p(x) - log1p(-x)) / 2 */
@@ -109,12 +131,15 @@ atanh_of(OnnxNode *n, Value *x)
 	return e_with(n, OP_div, e_binary(n, OP_sub, up, down), 2);
 }
 
+/* (e^x + e^-x) / 2, each as (e^(x/2))^2, finite wherever the result is */
 static Value *
 cosh_of(OnnxNode *n, Value *x)
 {
-	Value *up = e_unary(n, OP_exp, x), *down = e_unary(n, OP_exp, e_unary(n, OP_neg, x));
+	Value *half = e_with(n, OP_div, x, 2);
+	Value *up = e_unary(n, OP_exp, half), *down = e_unary(n, OP_exp, e_unary(n, OP_neg, half));
 
-	return e_with(n, OP_div, e_binary(n, OP_add, up, down), 2);
+	return e_binary(n, OP_add, e_binary(n, OP_mul, e_with(n, OP_div, up, 2), up),
+	                e_binary(n, OP_mul, e_with(n, OP_div, down, 2), down));
 }
 
 /* ONNX allows an exponent of another type; the result has the base's. */
