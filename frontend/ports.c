@@ -179,15 +179,17 @@ same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
+/* An empty batch is one row, of which no input has a part. */
 static void
 find_row_inputs(const Importer *im, ImportBinding *b)
 {
 	const ImportPort *of = rows_input(b);
+	bool empty = of && of->dims[0] == 0;
 
-	b->rows = of ? of->dims[0] : 1;
+	b->rows = of && !empty ? of->dims[0] : 1;
 	for (int i = 0; i < b->inputs.n; i++) {
 		ImportPort *p = &b->inputs.at[i];
-		p->has_rows = p->rank && p->dims[0] == b->rows &&
+		p->has_rows = !empty && p->rank && p->dims[0] == b->rows &&
 		              p->open_leading == of->open_leading &&
 		              (!of->open_leading || same_symbol(im, p, of));
 	}
@@ -198,11 +200,12 @@ static void
 find_row_outputs(ImportBinding *b)
 {
 	const ImportPort *of = rows_input(b);
-	bool open = of && of->open_leading;
+	bool open = of && of->open_leading, empty = of && of->dims[0] == 0;
 
 	for (int i = 0; i < b->outputs.n; i++) {
 		ImportPort *p = &b->outputs.at[i];
-		p->has_rows = (p->open_leading || !open) && p->rank && p->dims[0] == b->rows;
+		p->has_rows = !empty && (p->open_leading || !open) && p->rank &&
+		              p->dims[0] == b->rows;
 	}
 }
 

@@ -49,11 +49,30 @@ ones(Run *r, Type type)
 	return t;
 }
 
+/* A file for what f does not take would be ignored: a misspelt name, or an initializer. */
+static bool
+inputs_are_taken(const Run *r, const Function *f)
+{
+	for (int i = 0; i < r->n_inputs; i++) {
+		bool taken = false;
+		for (int k = 0; k < f->params.n; k++)
+			taken |= f->params.at[k]->name &&
+			         strcmp(r->inputs[i].name, f->params.at[k]->name) == 0;
+		if (!taken) {
+			diag_error(r->s->diag, EXIT_USAGE,
+			           "--input %s: the model has no input of this name",
+			           r->inputs[i].name);
+			return false;
+		}
+	}
+	return true;
+}
+
 /* Arguments of f: files, and ones for the hidden sample weights and the loss scale. */
 static bool
 arguments(Run *r, const Function *f, EvalTensor *args)
 {
-	bool ok = true;
+	bool ok = inputs_are_taken(r, f);
 
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *p = f->params.at[i];

@@ -14,12 +14,13 @@ want_sequence(OnnxNode *n, int i)
 	return b;
 }
 
+/* A place of a sequence of `count`, negative counting from its end; `end` itself is one to insert at. */
 static bool
-want_position(OnnxNode *n, int i, int count, int64_t *out)
+want_position(OnnxNode *n, int i, int count, bool end, int64_t *out)
 {
 	if (!want_constant_int(n, i, out))
 		return false;
-	if (*out < -count || *out >= count) {
+	if (*out < -count || *out >= count + end) {
 		report_invalid(n, "position %lld of %d", (long long)*out, count);
 		return false;
 	}
@@ -87,7 +88,7 @@ import_sequence_at(OnnxNode *n)
 	Bound *b = want_sequence(n, 0);
 	int64_t at;
 
-	if (b && want_position(n, 1, b->n_list, &at))
+	if (b && want_position(n, 1, b->n_list, false, &at))
 		set_output(n, 0, b->list[at]);
 }
 
@@ -117,7 +118,7 @@ import_sequence_insert(OnnxNode *n)
 	if (!b || !x)
 		return;
 	int64_t at = b->n_list;
-	if (has_input(n, 2) && !want_position(n, 2, b->n_list + 1, &at))
+	if (has_input(n, 2) && !want_position(n, 2, b->n_list, true, &at))
 		return;
 	Value **list = NEW_ARRAY(n->im->arena, Value *, b->n_list + 1);
 	for (int i = 0; i <= b->n_list; i++)
@@ -137,7 +138,7 @@ import_sequence_erase(OnnxNode *n)
 		report_invalid(n, "the sequence is empty");
 		return;
 	}
-	if (has_input(n, 1) && !want_position(n, 1, b->n_list, &at))
+	if (has_input(n, 1) && !want_position(n, 1, b->n_list, false, &at))
 		return;
 	Value **list = NEW_ARRAY(n->im->arena, Value *, b->n_list);
 	for (int i = 0; i + 1 < b->n_list; i++)

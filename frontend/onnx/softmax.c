@@ -43,6 +43,10 @@ import_hardmax(OnnxNode *n)
 
 	if (!x || !softmax_axes(n, x, &axes))
 		return;
+	if (x->type->n == 0) {
+		set_output(n, 0, x);
+		return;
+	}
 	int axis = n->extra->flag ? (int)axes.at[0] : 1;
 	for (int i = 0; i < x->type->rank; i++)
 		flat.at[ints_has(&axes, i)] *= x->type->dims[i];

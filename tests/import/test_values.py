@@ -22,9 +22,26 @@ def of_numpy(op, function, opset=22):
     return op, [node(op)], {"x": x}, y, opset
 
 
+def sequence(position):
+    """Inserted at a position of a sequence of two, then told apart by concatenation."""
+    nodes = [node("SequenceConstruct", ["x", "x"], ["s"]), node("Neg", ["x"], ["m"]),
+             node("SequenceInsert", ["s", "m", "at"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)]
+    parts = [1, 1]
+    parts.insert(position, -1)
+    return (f"SequenceInsert{position}", nodes, {"x": np.float32([1]), "at": np.array(position)},
+            np.float32(parts), 17)
+
+
+def empty(op, shape, result, **attributes):
+    return f"empty {op}", [node(op, **attributes)], {"x": np.zeros(shape, np.float32)}, np.float32(result), 21
+
+
 CASES = [
     of_numpy("Sinh", np.sinh), of_numpy("Cosh", np.cosh), of_numpy("Asinh", np.arcsinh),
     of_numpy("Acosh", np.arccosh),
+    *(sequence(p) for p in (0, 1, 2, -1, -2)),
+    empty("Hardmax", (2, 0), np.zeros((2, 0))), empty("Relu", (0, 3), np.zeros((0, 3))),
+    empty("ReduceSum", (0, 2), 0, keepdims=0),
 ]
 
 
@@ -38,3 +55,13 @@ def test_value(run, tmp_path, case, engine):
     np.save(tmp_path / "x.npy", values["x"])
     run("run", "model.onnx", f"--engine={engine}", "--input", "x=x.npy", "--output-dir", "out")
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), expected, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+def test_file_for_an_initializer_is_refused(run, tmp_path, engine):
+    onnx.save(model([node("Add", ["x", "w"])], inputs=[value("x"), value("w")],
+                    initializers=[tensor("w", np.zeros((2, 3), np.float32))]), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    arguments = ["--input", "x=x.npy", "--input", "w=x.npy", "--output-dir", "out"]
+    done = run("run", "model.onnx", f"--engine={engine}", *arguments, exit=2)
+    assert "--input w: the model has no input of this name" in done.stderr
