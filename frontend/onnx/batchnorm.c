@@ -104,6 +104,10 @@ import_batch_norm(OnnxNode *n)
 		report_unsupported(n, "spatial = 0");
 		return;
 	}
+	if (n->extra->flag && !training && n_outputs(n) > 1) {
+		report_invalid(n, "%d outputs, with training_mode = 0 there is one", n_outputs(n));
+		return;
+	}
 	if (!training && n->im->options->restore_train_mode && n->im->repairs &&
 	    repair_enabled(n->im->options, "batchnorm")) {
 		training = true;

@@ -42,6 +42,11 @@ import_loss(OnnxNode *n)
 
 	if (!scores || !labels || !loss_shapes(n, scores, labels))
 		return;
+	if (labels->type->dtype != S64 && labels->type->dtype != S32) {
+		report_invalid(n, "labels are %s, need int64 or int32",
+		               dtype_info[labels->type->dtype].name);
+		return;
+	}
 	labels = e_cast(n, labels, S64);
 	Value *log_p = n->extra->flag ? e_softmax(n, scores, classes, true) : scores;
 	Value *mask = class_mask(n, scores, labels), *zero = e_number(n, log_p, 0);

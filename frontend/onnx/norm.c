@@ -20,6 +20,10 @@ widen(OnnxNode *n, Value *x)
 
 	if (!x || !want_dtype(n, want_int(n, "stash_type", 1), &stash))
 		return NULL;
+	if (!dtype_is_float(stash)) {
+		report_invalid(n, "stash_type is %s, needs a float type", dtype_info[stash].name);
+		return NULL;
+	}
 	return dtype_info[x->type->dtype].bits < dtype_info[stash].bits ? e_cast(n, x, stash) : x;
 }
 

@@ -17,12 +17,7 @@ import_top_k(OnnxNode *n)
 		               (long long)x->type->dims[axis]);
 		return;
 	}
-	int64_t largest = want_int(n, "largest", 1);
-	if (largest != 0 && largest != 1) {
-		report_invalid(n, "largest is %lld, not 0 or 1", (long long)largest);
-		return;
-	}
-	SortAttr a = {.axis = axis, .descending = largest == 1};
+	SortAttr a = {.axis = axis, .descending = want_int(n, "largest", 1)};
 	Value *values = e_op(n, OP_sort, 1, &x, &a);
 	if (!values)
 		return;

@@ -580,6 +580,17 @@ def shape_cases():
     proto("S3-topk-above", bad, lambda: top_k(4, 0))
     for largest in (2, -1, 2 ** 63 - 1):
         proto(f"S3-topk-largest-{largest}", bad, lambda largest=largest: top_k(3, largest))
+    for flag, op in (("keepdims", "ReduceMax"), ("transA", "Gemm")):
+        inputs = ["x", "x"] if op == "Gemm" else ["x"]
+        proto(f"S3-flag-{flag}", bad, lambda op=op, flag=flag, inputs=inputs: model(
+            [node(op, inputs, **{flag: 2})], inputs=[value("x", (2, 2))]))
+    proto("S3-stash-type", bad, lambda: model(
+        [node("LayerNormalization", ["x", "x"], stash_type=TensorProto.UINT8)]))
+    proto("S3-labels-of-floats", bad, lambda: model(
+        [node("NegativeLogLikelihoodLoss", ["x", "t"])], inputs=[value("x"), value("t", (2,))]))
+    proto("S3-batch-norm-outputs", bad, lambda: model(
+        [node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y", "m", "v"])],
+        inputs=[value("x"), value("s", (3,))]))
     proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
                                 kinds={"a": INT64}))
     proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))
