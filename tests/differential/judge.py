@@ -257,9 +257,8 @@ def sensitivity(model, feed, base):
             if isinstance(v, list) or got.outputs[k].shape != v.shape or v.dtype.kind not in "fiub":
                 continue
             with np.errstate(all="ignore"):
-                off = np.abs(got.outputs[k].astype(np.float64) - v.astype(np.float64))
-            off[~np.isfinite(off)] = 0
-            moved[k] = np.maximum(moved.get(k, 0), off)
+                off = np.abs(np.asarray(got.outputs[k].astype(np.float64) - v.astype(np.float64)))
+            moved[k] = np.maximum(moved.get(k, 0), np.where(np.isfinite(off), off, 0))
     return moved
 
 
