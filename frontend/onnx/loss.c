@@ -56,9 +56,10 @@ import_loss(OnnxNode *n)
 		Value *w = e_channel(n, want_input(n, 2), scores, 1);
 		weight = e_reduce(n, REDUCE_SUM, e_select(n, mask, w, zero), classes, false);
 	}
-	if (has_attribute(n, "ignore_index") && weight) {
+	if (has_attribute(n, "ignore_index") && weight) { /* whatever its scores are, NaN too */
 		Value *ignored = e_with(n, OP_eq, labels, (double)want_int(n, "ignore_index", 0));
 		weight = e_select(n, ignored, e_number(n, weight, 0), weight);
+		picked = e_select(n, ignored, e_number(n, weight, 0), picked);
 	}
 	Value *loss = e_unary(n, OP_neg, e_binary(n, OP_mul, picked, weight));
 	set_output(n, 1, log_p);

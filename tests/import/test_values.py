@@ -36,7 +36,17 @@ def empty(op, shape, result, **attributes):
     return f"empty {op}", [node(op, **attributes)], {"x": np.zeros(shape, np.float32)}, np.float32(result), 21
 
 
+def ignored(op):
+    """The scores of an ignored label do not count, NaN neither."""
+    x = np.float32([[NAN, 1], [-2, -3]])
+    nodes = [node("Constant", [], ["t"], value=tensor("", np.array([0, 1]))),
+             node(op, ["x", "t"], ignore_index=0)]
+    y = 3 if op == "NegativeLogLikelihoodLoss" else np.log(np.exp(-2) + np.exp(-3)) + 3
+    return op, nodes, {"x": x}, np.float32(y), 17
+
+
 CASES = [
+    ignored("NegativeLogLikelihoodLoss"), ignored("SoftmaxCrossEntropyLoss"),
     of_numpy("Sinh", np.sinh), of_numpy("Cosh", np.cosh), of_numpy("Asinh", np.arcsinh),
     of_numpy("Acosh", np.arccosh),
     *(sequence(p) for p in (0, 1, 2, -1, -2)),
