@@ -1,6 +1,22 @@
 /* If, where the condition follows from shapes and constants. */
 #include "frontend/onnx/importer.h"
 
+/* A branch's result has the element type that the branch declares, as the model's outputs have. */
+static bool
+is_as_declared(OnnxNode *n, const ValueInfoProto *v, const Value *x)
+{
+	const Onnx__TypeProto__Tensor *t = tensor_type(v);
+	DType declared;
+
+	if (!x || !t || !t->elem_type ||
+	    (tensor_dtype(t->elem_type, &declared) && declared == x->type->dtype))
+		return true;
+	report_invalid(n, "output %s of the branch is declared with element type %d, it is %s",
+	               quoted(n->im->model, v->name), t->elem_type,
+	               dtype_info[x->type->dtype].name);
+	return false;
+}
+
 static void
 import_branch(OnnxNode *n, const GraphProto *g)
 {
@@ -18,7 +34,7 @@ import_branch(OnnxNode *n, const GraphProto *g)
 	import_nodes(im, nodes->n, nodes->at);
 	for (size_t i = 0; i < g->n_output && (int)i < n_outputs(n); i++) {
 		Bound *b = importer_lookup(im, g->output[i]->name);
-		if (b)
+		if (b && is_as_declared(n, g->output[i], b->value))
 			n->out[i] = *b;
 		n->failed |= !b || (!b->value && !b->sequence);
 	}

@@ -23,7 +23,8 @@ same_operator(const ImportRow *row, const NodeProto *p)
 const ImportRow *
 importer_find(const FlatNode *n)
 {
-	if (!n->proto->op_type)
+	if (!n->proto->op_type ||
+	    (!*domain_of(n->proto->domain) && !schema_find(n->proto->op_type, n->opset)))
 		return NULL;
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)

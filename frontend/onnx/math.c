@@ -313,9 +313,9 @@ import_clip(OnnxNode *n)
 	set_output(n, 0, x);
 }
 
-#define UNARY(name, ir_op)                                    \
-	{                                                     \
-		name, 6, 0, import_unary, {.op = ir_op}, NULL \
+#define UNARY(name, since, ir_op)                                 \
+	{                                                         \
+		name, since, 0, import_unary, {.op = ir_op}, NULL \
 	}
 #define COMPOSED(name, since, fn)                                  \
 	{                                                          \
@@ -328,20 +328,20 @@ import_clip(OnnxNode *n)
 
 const ImportRow import_math_rows[] = {
 	/* name   from  to  importer  extra */
-	UNARY("Abs", OP_abs),
-	UNARY("Neg", OP_neg),
-	UNARY("Exp", OP_exp),
-	UNARY("Log", OP_log),
-	UNARY("Sqrt", OP_sqrt),
-	UNARY("Floor", OP_floor),
-	UNARY("Ceil", OP_ceil),
-	UNARY("Round", OP_round),
-	UNARY("Sign", OP_sign),
-	UNARY("Erf", OP_erf),
-	UNARY("Sin", OP_sin),
-	UNARY("Cos", OP_cos),
-	UNARY("Tanh", OP_tanh),
-	UNARY("Sigmoid", OP_sigmoid),
+	UNARY("Abs", 6, OP_abs),
+	UNARY("Neg", 6, OP_neg),
+	UNARY("Exp", 6, OP_exp),
+	UNARY("Log", 6, OP_log),
+	UNARY("Sqrt", 6, OP_sqrt),
+	UNARY("Floor", 6, OP_floor),
+	UNARY("Ceil", 6, OP_ceil),
+	UNARY("Round", 11, OP_round),
+	UNARY("Sign", 9, OP_sign),
+	UNARY("Erf", 9, OP_erf),
+	UNARY("Sin", 7, OP_sin),
+	UNARY("Cos", 7, OP_cos),
+	UNARY("Tanh", 6, OP_tanh),
+	UNARY("Sigmoid", 6, OP_sigmoid),
 	COMPOSED("Reciprocal", 6, reciprocal),
 	COMPOSED("Tan", 7, tangent),
 	COMPOSED("Sinh", 9, sinh_of),

@@ -500,6 +500,11 @@ def external_cases():
 
 
 # ---- S: shapes
+def branch(declared):
+    """A graph whose result is x, whatever it declares."""
+    return helper.make_graph([node("Identity", ["x"], ["z"])], "b", [], [value("z", (2, 3), declared)])
+
+
 def top_k(k, largest):
     return model([node("TopK", ["a", "k"], ["y", "z"], largest=largest)], inputs=[value("a", (2, 3))], outputs=[value("y", (2, k))],
                  initializers=[tensor("k", np.array([k], np.int64))])
@@ -591,6 +596,10 @@ def shape_cases():
     proto("S3-batch-norm-outputs", bad, lambda: model(
         [node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y", "m", "v"])],
         inputs=[value("x"), value("s", (3,))]))
+    proto("S3-older-than-the-operator", {UNSUPPORTED}, lambda: model([node("Round")], opset=10))
+    proto("S3-branch-type", bad, lambda: model(
+        [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
+        initializers=[tensor("c", np.array(False))]))
     proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
                                 kinds={"a": INT64}))
     proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))
