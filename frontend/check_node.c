@@ -168,6 +168,9 @@ check_arity(Model *model, const FlatNode *n, const SchemaRow *s, Diag *diag)
 	for (int i = 0; i < n_in && i < 32; i++)
 		if (s->required >> i & 1 && !*p->input[i])
 			node_error(model, diag, n, EXIT_INVALID, "input %d is missing", i);
+	for (int i = 0; i < n_out && i < s->min_out; i++)
+		if (!*p->output[i])
+			node_error(model, diag, n, EXIT_INVALID, "output %d has no name", i);
 }
 
 static void
