@@ -195,6 +195,23 @@ want_string(OnnxNode *n, const char *name, const char *otherwise)
 	return arena_strndup(n->im->arena, a->s.data ? (char *)a->s.data : "", a->s.len);
 }
 
+const char *
+want_word(OnnxNode *n, const char *name, const char *words)
+{
+	size_t first = strcspn(words, " ");
+	const char *otherwise = arena_strndup(n->im->arena, words, first);
+	const char *word = want_string(n, name, otherwise);
+
+	for (const char *p = words; *p; p += strspn(p, " ")) {
+		size_t length = strcspn(p, " ");
+		if (strlen(word) == length && !strncmp(word, p, length))
+			return word;
+		p += length;
+	}
+	report_invalid(n, "%s %s is none of: %s", name, quoted(n->im->model, word), words);
+	return otherwise;
+}
+
 bool
 want_ints(OnnxNode *n, const char *name, Ints *out)
 {

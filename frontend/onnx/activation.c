@@ -128,18 +128,15 @@ hard_swish(OnnxNode *n, Value *x)
 static Value *
 gelu(OnnxNode *n, Value *x)
 {
-	const char *approximate = want_string(n, "approximate", "none");
+	bool tanh = !strcmp(want_word(n, "approximate", "none tanh"), "tanh");
 	Value *t;
 
-	if (!strcmp(approximate, "none")) {
+	if (!tanh) {
 		t = e_unary(n, OP_erf, e_with(n, OP_mul, x, 0.70710678118654752440));
-	} else if (!strcmp(approximate, "tanh")) {
+	} else {
 		Value *cube = e_binary(n, OP_mul, e_binary(n, OP_mul, x, x), x);
 		Value *inner = e_binary(n, OP_add, x, e_with(n, OP_mul, cube, 0.044715f));
 		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, sqrt(0.63661977236758134308f)));
-	} else {
-		report_invalid(n, "approximate is neither none nor tanh");
-		return NULL;
 	}
 	return e_binary(n, OP_mul, e_with(n, OP_mul, x, 0.5), e_with(n, OP_add, t, 1));
 }

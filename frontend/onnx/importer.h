@@ -114,6 +114,8 @@ bool want_constant_float(OnnxNode *n, int i, double *out);
 int64_t want_int(OnnxNode *n, const char *name, int64_t otherwise);
 double want_float(OnnxNode *n, const char *name, double otherwise);
 const char *want_string(OnnxNode *n, const char *name, const char *otherwise);
+/* An attribute that is one of these words; the first where it is absent, and after reporting. */
+const char *want_word(OnnxNode *n, const char *name, const char *words);
 /* false where the attribute is absent, or too long (reported). */
 bool want_ints(OnnxNode *n, const char *name, Ints *out);
 /* An axis of a rank, negative counting from the end; -1 after reporting. */

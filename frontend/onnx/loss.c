@@ -37,7 +37,7 @@ static void
 import_loss(OnnxNode *n)
 {
 	Value *scores = want_float_input(n, 0), *labels = want_input(n, 1);
-	const char *reduction = want_string(n, "reduction", "mean");
+	const char *reduction = want_word(n, "reduction", "mean sum none");
 	Ints classes = {.n = 1, .at = {1}};
 
 	if (!scores || !labels || !loss_shapes(n, scores, labels))
@@ -70,12 +70,10 @@ import_loss(OnnxNode *n)
 		set_output(n, 0, loss);
 	else if (!strcmp(reduction, "sum"))
 		set_output(n, 0, e_reduce(n, REDUCE_SUM, loss, all, false));
-	else if (!strcmp(reduction, "mean"))
+	else
 		set_output(n, 0,
 		           e_binary(n, OP_div, e_reduce(n, REDUCE_SUM, loss, all, false),
 		                    e_reduce(n, REDUCE_SUM, weight, all, false)));
-	else
-		report_invalid(n, "unknown reduction");
 }
 
 const ImportRow import_loss_rows[] = {

@@ -12,9 +12,9 @@ e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Valu
 	return e_binary(n, OP_mul, d, *inverse);
 }
 
-/* stash_type: what statistics are computed in, when x is narrower */
+/* stash_type: the type of statistics, and what they are computed in when x is narrower. */
 static Value *
-widen(OnnxNode *n, Value *x)
+widen(OnnxNode *n, Value *x, DType *stash_type)
 {
 	DType stash;
 
@@ -24,6 +24,7 @@ widen(OnnxNode *n, Value *x)
 		report_invalid(n, "stash_type is %s, needs a float type", dtype_info[stash].name);
 		return NULL;
 	}
+	*stash_type = stash;
 	return dtype_info[x->type->dtype].bits < dtype_info[stash].bits ? e_cast(n, x, stash) : x;
 }
 
@@ -37,15 +38,16 @@ import_layer_norm(OnnxNode *n)
 	int axis = want_axis(n, want_int(n, "axis", -1), x->type->rank);
 	if (axis < 0)
 		return;
-	Value *wide = widen(n, x);
+	DType stash = x->type->dtype;
+	Value *wide = widen(n, x, &stash);
 	Ints axes = ints_range(axis, x->type->rank);
 	Value *y = e_normalize(n, wide, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
 	y = e_binary(n, OP_mul, e_cast(n, y, x->type->dtype), e_broadcast(n, scale, shape_of(x)));
 	if (has_input(n, 2))
 		y = e_binary(n, OP_add, y, e_broadcast(n, want_input(n, 2), shape_of(x)));
 	set_output(n, 0, y);
-	set_output(n, 1, mean);
-	set_output(n, 2, inverse);
+	set_output(n, 1, e_cast(n, mean, stash));
+	set_output(n, 2, e_cast(n, inverse, stash));
 }
 
 /* x / sqrt(mean x^2 + epsilon) * scale */
@@ -59,7 +61,8 @@ import_rms_norm(OnnxNode *n)
 	int axis = want_axis(n, want_int(n, "axis", -1), x->type->rank);
 	if (axis < 0)
 		return;
-	Value *wide = widen(n, x);
+	DType stash;
+	Value *wide = widen(n, x, &stash);
 	Value *square = e_mean(n, e_binary(n, OP_mul, wide, wide), ints_range(axis, x->type->rank),
 	                       true);
 	square = e_with(n, OP_add, square, want_float(n, "epsilon", 1e-5f));
@@ -105,7 +108,8 @@ import_group_norm(OnnxNode *n)
 	Ints shape = {.n = 3, .at = {x->type->dims[0], groups, 1}};
 	if (x->type->dims[0] && x->type->n)
 		shape.at[2] = x->type->n / x->type->dims[0] / groups;
-	Value *wide = n->extra->flag ? widen(n, x) : x;
+	DType stash;
+	Value *wide = n->extra->flag ? widen(n, x, &stash) : x;
 	Value *y = e_normalize(n, e_reshape(n, wide, shape), (Ints){.n = 1, .at = {2}},
 	                       want_float(n, "epsilon", 1e-5f), &mean, &inverse);
 	y = e_cast(n, y, x->type->dtype);

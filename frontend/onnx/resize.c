@@ -181,7 +181,8 @@ axis_from_scale(OnnxNode *n, ResizeAxis *a, double scale)
 static bool
 axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
 {
-	const char *policy = want_string(n, "keep_aspect_ratio_policy", "stretch");
+	const char *policy = want_word(n, "keep_aspect_ratio_policy",
+	                               "stretch not_larger not_smaller");
 	bool larger = !strcmp(policy, "not_smaller");
 	double common = 0;
 
@@ -255,10 +256,8 @@ known_mode(OnnxNode *n, Resize *r, const Value *x)
 {
 	if (!strcmp(r->mode, "bilinear"))
 		r->mode = "linear";
-	if (strcmp(r->mode, "nearest") && strcmp(r->mode, "linear") && strcmp(r->mode, "cubic")) {
-		report_invalid(n, "unknown mode");
+	if (n->failed)
 		return false;
-	}
 	if (strcmp(r->mode, "nearest") && !dtype_is_float(x->type->dtype)) {
 		report_unsupported(n, "mode %s of %s", r->mode, dtype_info[x->type->dtype].name);
 		return false;
@@ -270,9 +269,13 @@ static void
 import_resize(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	Resize r = {.mode = want_string(n, "mode", "nearest"),
-	            .coordinates = want_string(n, "coordinate_transformation_mode", "half_pixel"),
-	            .nearest = want_string(n, "nearest_mode", "round_prefer_floor"),
+	Resize r = {.mode = want_word(n, "mode", "nearest linear cubic"),
+	            .coordinates = want_word(n, "coordinate_transformation_mode",
+	                                     "half_pixel half_pixel_symmetric pytorch_half_pixel "
+	                                     "align_corners asymmetric tf_crop_and_resize "
+	                                     "tf_half_pixel_for_nn"),
+	            .nearest = want_word(n, "nearest_mode",
+	                                 "round_prefer_floor round_prefer_ceil floor ceil"),
 	            .cubic_a = want_float(n, "cubic_coeff_a", -0.75),
 	            .extrapolation = want_float(n, "extrapolation_value", 0),
 	            .exclude_outside = want_int(n, "exclude_outside", 0)};
@@ -309,7 +312,7 @@ static void
 import_upsample(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	Resize r = {.mode = want_string(n, "mode", "nearest"),
+	Resize r = {.mode = want_word(n, "mode", "nearest linear bilinear"),
 	            .coordinates = "asymmetric",
 	            .nearest = "floor",
 	            .cubic_a = -0.75};

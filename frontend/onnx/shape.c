@@ -203,7 +203,7 @@ static void
 import_depth_to_space(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	bool crd = !strcmp(want_string(n, "mode", "DCR"), "CRD");
+	bool crd = !strcmp(want_word(n, "mode", "DCR CRD"), "CRD");
 	int64_t s;
 
 	if (!want_blocks(n, x, &s))

@@ -272,7 +272,7 @@ static void
 import_pad(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	const char *mode = want_string(n, "mode", "constant");
+	const char *mode = want_word(n, "mode", "constant reflect edge wrap");
 	double value = n->extra->input ? 0 : want_float(n, "value", 0);
 	Ints low, high;
 
@@ -284,10 +284,6 @@ import_pad(OnnxNode *n)
 		return;
 	if (!strcmp(mode, "constant")) {
 		set_output(n, 0, e_pad(n, x, low, high, value));
-		return;
-	}
-	if (strcmp(mode, "edge") && strcmp(mode, "reflect") && strcmp(mode, "wrap")) {
-		report_invalid(n, "unknown mode");
 		return;
 	}
 	for (int i = 0; i < low.n && x; i++)

@@ -589,6 +589,8 @@ def shape_cases():
         inputs = ["x", "x"] if op == "Gemm" else ["x"]
         proto(f"S3-flag-{flag}", bad, lambda op=op, flag=flag, inputs=inputs: model(
             [node(op, inputs, **{flag: 2})], inputs=[value("x", (2, 2))]))
+    proto("S3-word", bad, lambda: model([node("DepthToSpace", blocksize=1, mode="other")],
+                                        inputs=[value("x", (1, 1, 2, 2))]))
     proto("S3-stash-type", bad, lambda: model(
         [node("LayerNormalization", ["x", "x"], stash_type=TensorProto.UINT8)]))
     proto("S3-labels-of-floats", bad, lambda: model(

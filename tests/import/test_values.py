@@ -75,3 +75,18 @@ def test_file_for_an_initializer_is_refused(run, tmp_path, engine):
     arguments = ["--input", "x=x.npy", "--input", "w=x.npy", "--output-dir", "out"]
     done = run("run", "model.onnx", f"--engine={engine}", *arguments, exit=2)
     assert "--input w: the model has no input of this name" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+def test_statistics_of_layer_norm_have_their_own_type(run, tmp_path, engine):
+    """stash_type is f32 by default, x f64."""
+    kinds = {"x": onnx.TensorProto.DOUBLE, "y": onnx.TensorProto.DOUBLE, "m": onnx.TensorProto.FLOAT}
+    ports = {name: value(name, (2, 3) if name != "m" else (2, 1), kind) for name, kind in kinds.items()}
+    onnx.save(model([node("LayerNormalization", ["x", "s"], ["y", "m"])], inputs=[ports["x"]],
+                    outputs=[ports["y"], ports["m"]], initializers=[tensor("s", np.ones(3))]),
+              tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(2, 3))
+    run("run", "model.onnx", f"--engine={engine}", "--input", "x=x.npy", "--output-dir", "out")
+    mean = np.load(tmp_path / "out" / "m.npy")
+    assert mean.dtype == np.float32
+    assert mean.tolist() == [[1], [4]]
