@@ -46,11 +46,11 @@ reduce_axes(OnnxNode *n, const Value *x, Ints *axes)
 	return want_axes(n, list, x->type->rank, axes);
 }
 
-/* Booleans (Max, Min from 20) go through u8. */
+/* Booleans (Max, Min from 20) go through u8. Roots and logarithms of integers, which ONNX allows, are not supported. */
 static void
 import_reduce(OnnxNode *n)
 {
-	Value *x = want_input(n, 0);
+	Value *x = n->extra->post ? want_float_input(n, 0) : want_input(n, 0);
 	bool keep = want_int(n, "keepdims", 1);
 	Ints axes;
 

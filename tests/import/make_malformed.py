@@ -601,6 +601,8 @@ def shape_cases():
     proto("S3-older-than-the-operator", {UNSUPPORTED}, lambda: model([node("Round")], opset=10))
     proto("S3-output-without-name", bad, lambda: model(
         [node("TopK", ["x", "k"], ["y", ""])], initializers=[tensor("k", np.array([1]))]))
+    proto("S3-root-of-integers", {UNSUPPORTED}, lambda: model(
+        [node("ReduceL2")], inputs=[value("x", kind=INT64)], outputs=[value("y", None, INT64)]))
     proto("S3-branch-type", bad, lambda: model(
         [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
         initializers=[tensor("c", np.array(False))]))
