@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench accuracy docs fuzz format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench accuracy docs fuzz fuzz-differential format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -52,6 +52,10 @@ docs: build ## writes docs/ops.md from the rows of ops, and the man page from th
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test
 	tests/fuzz/run
+
+fuzz-differential: build ## mutated models in gradc and in onnxruntime; FUZZ="--minutes 30" for less
+	@scripts/setup --quiet test
+	.venv/bin/python tests/differential/fuzz.py $(or $(FUZZ),--compared 10000)
 
 format: ## formats the C sources in place
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

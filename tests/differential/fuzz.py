@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -81,8 +82,12 @@ def work(pipe, options):
     with tempfile.TemporaryDirectory(prefix="gradc-differential-") as scratch:
         while (message := pipe.recv()) is not None:
             number, alone = message
-            case, told = run_case(number, options, Path(scratch), alone)
-            pipe.send((number, case.seed, case.notes, told))
+            try:
+                case, told = run_case(number, options, Path(scratch), alone)
+                pipe.send((number, case.seed, case.notes, told))
+            except Exception:  # a fault of this tool must not pass for one of onnxruntime
+                fault = judge.Verdict("finding", traceback.format_exc())
+                pipe.send((number, "?", [], [("interp", fault)]))
             if alone:
                 break
 

@@ -17,15 +17,16 @@ import explained
 # Relative to the largest finite number of the tensor; integers and bool are equal.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
 SMALL_FLOAT = 0.13  # of 8 bits and fewer: half a step of two mantissa bits
-EXIT_INVALID, EXIT_UNSUPPORTED, EXIT_DATA = 3, 4, 6
+EXIT_USAGE, EXIT_INVALID, EXIT_UNSUPPORTED, EXIT_DATA = 2, 3, 4, 6
 EXITS_OF_A_REFUSAL = (EXIT_INVALID, EXIT_UNSUPPORTED, EXIT_DATA)
 
 VERDICTS = {
     "agree": "outputs agree with onnxruntime's",
     "agree onnx": "onnxruntime has no such kernel; outputs agree with onnx's evaluator's",
     "explained": "outputs differ, for a reason of explained.py",
+    "alone": "outputs of gradc alone: neither onnxruntime nor onnx's evaluator has the operator or type",
     "both refuse": "gradc and onnxruntime refuse the model",
-    "unsupported": "gradc says that it does not support the model (exit 4)",
+    "unsupported": "gradc says that it does not support the model (exit 4), or a file for an initializer (exit 2)",
     "invalid": "gradc and onnx's checker or schemas call the model invalid, onnxruntime runs it",
     "refusal explained": "one side refuses, for a reason of explained.py",
     "finding": "not explained",
@@ -170,6 +171,8 @@ def misbehaves(answer):
                                          if SANITIZER.search(line))[:300]
     if answer.ran:
         return None
+    if answer.code == EXIT_USAGE and "no input of this name" in answer.message:
+        return None  # onnxruntime lets a file replace an initializer; gradc says no
     if answer.code not in EXITS_OF_A_REFUSAL:
         return f"exit {answer.code}: {answer.message[-300:]}"
     if "gradc: error: " not in answer.message:
@@ -217,10 +220,10 @@ class Place:
         return difference(self.got.astype(np.float64), self.want.astype(np.float64), limit=limit) is None
 
 
-def first_difference(case, ask):
+def first_difference(case, ask, ask_them):
     """A Place; None where the difference goes away when all tensors are outputs."""
     model = with_all_outputs(case.model)
-    ours, theirs = ask(model), engines.ask_onnxruntime(model, case.feed)
+    ours, theirs = ask(model), ask_them(model, case.feed)
     if not ours.ran or not theirs.ran:
         return None
     known = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -276,7 +279,7 @@ def _of_two_results(case, ask, ours, theirs, engine):
     if not found:
         return Verdict("agree")
     detail = f"{engine}: " + "; ".join(f"{k}: {d}" for k, d in list(found.items())[:3])
-    place = first_difference(case, ask)
+    place = first_difference(case, ask, engines.ask_onnxruntime)
     why = explained.of_values(case, place, found)
     if why:
         return Verdict("explained", detail, why)
@@ -285,10 +288,11 @@ def _of_two_results(case, ask, ours, theirs, engine):
     if not left and room:
         return Verdict("explained", detail, "conditioning")
     third = engines.ask_onnx(case.model, case.feed)
-    says = f"onnx's evaluator: {third.message[:200]}" if not third.ran else \
-        f"onnx's evaluator agrees with gradc: {not differences(ours.outputs, third.outputs)}, with " \
-        f"onnxruntime: {not differences(theirs.outputs, third.outputs)}"
     where = f"first at {place.node.op_type}: {place.what}" if place else "no single node"
+    if third.ran and not differences(ours.outputs, third.outputs):
+        return Verdict("explained", f"{detail}\n  {where}", "onnx's evaluator")
+    says = f"onnx's evaluator: {third.message[:200]}" if not third.ran else \
+        f"onnx's evaluator agrees with onnxruntime: {not differences(theirs.outputs, third.outputs)}"
     return Verdict("finding", f"values {detail}\n  {where}\n  {says}")
 
 
@@ -303,35 +307,37 @@ def difference_with_room(got, want, room):
     return difference(got, want, 8 * room)
 
 
-def _of_gradc_alone(case, ours, theirs, engine):
-    """gradc gives outputs, onnxruntime refuses."""
-    against = standard_refuses(case.model)
+def _of_gradc_alone(case, ask, ours, theirs, engine):
+    """gradc gives outputs, onnxruntime refuses: onnx's evaluator is asked instead."""
     refusal = theirs.message.splitlines()[0][:300] if theirs.message else ""
     why = explained.of_onnxruntime(case, theirs.message)
     if why:
         return Verdict("refusal explained", refusal, why)
-    if against:
-        warned = "warning: " in ours.message
-        if warned:
-            return Verdict("both refuse", f"gradc warns: {first_error(ours.message)}")
-        return Verdict("finding", f"{engine} runs what the standard forbids: {against}\n  {refusal}")
+    against = standard_refuses(case.model)
     third = engines.ask_onnx(case.model, case.feed)
-    if third.ran:
-        found = differences(ours.outputs, third.outputs)
-        if not found:
-            return Verdict("agree onnx", refusal)
-        why = explained.of_values(case, None, found)
-        if why:
-            return Verdict("explained", str(found), why)
-        return Verdict("finding", f"{engine} alone with onnx's evaluator: {found}\n  {refusal}")
-    return Verdict("finding", f"{engine} runs alone: onnxruntime: {refusal}\n  "
-                              f"onnx's evaluator: {third.message[:300]}")
+    why = explained.of_standard(case, against or "")
+    if against and not why:
+        return Verdict("finding", f"{engine} runs what the standard forbids: {against}\n  {refusal}")
+    if not third.ran:
+        if why or explained.lacks(theirs.message) and explained.evaluator_lacks(third.message):
+            return Verdict("alone", f"{refusal}\n  {third.message[:200]}", why)
+        return Verdict("finding", f"{engine} runs alone: onnxruntime: {refusal}\n  "
+                                  f"onnx's evaluator: {third.message[:300]}")
+    found = differences(ours.outputs, third.outputs)
+    if not found:
+        return Verdict("agree onnx", refusal, why)
+    place = first_difference(case, ask, engines.ask_onnx)
+    why = explained.of_values(case, place, found)
+    if why:
+        return Verdict("explained", str(found), why)
+    where = f"first at {place.node.op_type}: {place.what}" if place else "no single node"
+    return Verdict("finding", f"{engine} against onnx's evaluator: {found}\n  {where}\n  {refusal}")
 
 
 def _of_gradcs_refusal(case, ours, theirs, engine):
     """onnxruntime gives outputs, gradc refuses."""
     error = first_error(ours.message)
-    if ours.code == EXIT_UNSUPPORTED:
+    if ours.code in (EXIT_UNSUPPORTED, EXIT_USAGE):
         return Verdict("unsupported", error)
     against = standard_refuses(case.model)
     if against:
@@ -355,7 +361,7 @@ def judge(case, gradc, folder, engine):
     if ours.ran and theirs.ran:
         return _of_two_results(case, ask, ours, theirs, engine)
     if ours.ran:
-        return _of_gradc_alone(case, ours, theirs, engine)
+        return _of_gradc_alone(case, ask, ours, theirs, engine)
     if theirs.ran:
         return _of_gradcs_refusal(case, ours, theirs, engine)
     return Verdict("both refuse", first_error(ours.message))
