@@ -150,11 +150,12 @@ static void
 import_mean_variance(OnnxNode *n)
 {
 	Value *x = want_float_input(n, 0);
-	Ints list = {.n = 3, .at = {0, 2, 3}}, axes;
+	Ints list, axes;
 
-	want_ints(n, "axes", &list);
-	if (!has_attribute(n, "axes"))
+	if (!want_ints(n, "axes", &list) && !n->failed)
 		list = (Ints){.n = 3, .at = {0, 2, 3}};
+	else if (x && list.n == 0) /* as ReduceMean in the body: all */
+		list = ints_range(0, x->type->rank);
 	if (!x || !want_axes(n, list, x->type->rank, &axes))
 		return;
 	Value *mean = e_mean(n, x, axes, true);

@@ -36,6 +36,13 @@ def empty(op, shape, result, **attributes):
     return f"empty {op}", [node(op, **attributes)], {"x": np.zeros(shape, np.float32)}, np.float32(result), 21
 
 
+def no_axes():
+    """An empty list is all axes, as for ReduceMean in the function body."""
+    step = node("MeanVarianceNormalization")
+    step.attribute.append(onnx.helper.make_attribute("axes", [], attr_type=onnx.AttributeProto.INTS))
+    return "MeanVarianceNormalization", [step], {"x": np.float32([[1, 3]])}, np.float32([[-1, 1]]), 17
+
+
 def ignored(op):
     """The scores of an ignored label do not count, NaN neither."""
     x = np.float32([[NAN, 1], [-2, -3]])
@@ -50,6 +57,7 @@ CASES = [
     of_numpy("Sinh", np.sinh), of_numpy("Cosh", np.cosh), of_numpy("Asinh", np.arcsinh),
     of_numpy("Acosh", np.arccosh),
     *(sequence(p) for p in (0, 1, 2, -1, -2)),
+    no_axes(),
     empty("Hardmax", (2, 0), np.zeros((2, 0))), empty("Relu", (0, 3), np.zeros((0, 3))),
     empty("ReduceSum", (0, 2), 0, keepdims=0),
 ]
