@@ -282,11 +282,11 @@ ONNXRUNTIME_REFUSES = (
     ("labels", r"out of data bounds|out of bounds|invalid ind|GatherElements", _has(LOSSES)),
     ("index out of range", r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
     ("random", r"RandomUniformLike|Bernoulli|Multinomial", _has(RANDOM)),
-    ("one number for a list of one", r"squeeze.h.*axes_tens", _has({"Squeeze", "Unsqueeze"})),
+    ("one number for a list of one", r"squeeze.h.*axes_tens|Must have a valid input shape", _has({"Squeeze", "Unsqueeze", "ConstantOfShape"})),
 )
 # What onnx's checker or schemas say of a model that gradc runs.
 STANDARD_REFUSES = (
-    ("types beyond the schema", r"has unsupported type|input \d+ is tensor\(\w+\)$", _always),
+    ("types beyond the schema", r"has unsupported type|expected to have the same elem type|input \d+ is tensor\(\w+\)$", _always),
     ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
     ("one number for a list of one", r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|should be 1-?D|1D tensor", _always),
 )
@@ -295,7 +295,7 @@ GRADC_REFUSES = (
     ("rank of a list", r"must be a list of integers, it is \w+ of rank|a value per channel has|needs one$|numbers, needs one", _always),
     ("flag", r"not 0 or 1", _always),
     ("word", r"unknown reduction|is none of|unknown mode|unknown ", _always),
-    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of", _always),
+    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0", _always),
     ("window", r"a window over", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
 )
