@@ -136,7 +136,7 @@ static const FunctionRow rows[] = {
 #include "ir/scalar_function_list.def"
 #undef SCALAR_FUNCTION
 	TWO(pow, F64, build_pow_f64), TWO(pow, F32, build_by_f64),
-	TWO(rem, F64, build_rem_f64), TWO(rem, F32, build_by_f64),
+	TWO(rem, F64, build_rem_f64), TWO(rem, F32, build_rem_f32),
 	ALL_INTEGERS(TWO, pow, build_pow_integer), ALL_INTEGERS(TWO, rem, build_rem),
 	ALL_INTEGERS(TWO, div, build_div), ALL_INTEGERS(ONE, abs, build_abs),
 	ALL_FLOATS(TWO, max, build_max), ALL_INTEGERS(TWO, max, build_max),

@@ -114,6 +114,7 @@ V build_philox(B *b, const FunctionRow *row, const V *x);
 /* ---- transcendental.c: functions of two operands */
 V build_pow_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f64(B *b, const FunctionRow *row, const V *x);
+V build_rem_f32(B *b, const FunctionRow *row, const V *x);
 V build_by_f64(B *b, const FunctionRow *row,
                const V *x); /* of any f32 row: computed in f64, rounded once */
 

@@ -248,10 +248,86 @@ build_erf(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], copysign_of(b, r, x[0]));
 }
 
-/* sin and cos: x = n pi/2 + r by a three-part pi/2, good for |x| < 2^30; Taylor series on
- * [-pi/4, pi/4]; the quadrant picks series and sign. */
-V
-build_trig_f64(B *b, const FunctionRow *row, const V *x)
+/* ---- sin and cos: x = k pi/2 + r, |r| <= pi/4; Taylor series of r; the quadrant k picks series and sign. */
+typedef struct {
+	V k, r; /* k: u64, modulo 4 */
+} Quadrant;
+
+/* By a three-part pi/2, for |x| < 2^30. */
+static Quadrant
+quadrant_of_small(B *b, V x)
+{
+	static const double parts[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54,
+	                               -0x1.f1976b7ed8fbcp-110};
+	V shift = number(b, x, 0x1.8p52), r = x;
+	V shifted = add(b, mul(b, x, number(b, r, 0x1.45f306dc9c883p-1)), shift);
+	V n = sub(b, shifted, shift);
+
+	for (int i = 0; i < COUNT(parts); i++)
+		r = fma3(b, neg(b, n), number(b, n, parts[i]), r);
+	return (Quadrant){bits(b, U64, shifted), r};
+}
+
+/* The upper 64 bits of x y. */
+static V
+high_product(B *b, V x, V y)
+{
+	V low = integer(b, x, 0xffffffff), by = integer(b, x, 32);
+	V x0 = and(b, x, low), x1 = shr(b, x, by), y0 = and(b, y, low), y1 = shr(b, y, by);
+	V middle = add(b, mul(b, x0, y1), shr(b, mul(b, x0, y0), by));
+	V other = add(b, mul(b, x1, y0), and(b, middle, low));
+
+	return add(b, mul(b, x1, y1), add(b, shr(b, middle, by), shr(b, other, by)));
+}
+
+/* The bits of 2/pi, behind 64 zeros. */
+static const uint64_t two_over_pi[] = {
+	0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041,
+	0xfe5163abdebbc561, 0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e,
+	0xe88235f52ebb4484, 0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b,
+	0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
+	0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+
+/* Payne and Hanek, for |x| >= 2^30: |x| = m 2^e with m of 53 bits. Of m 2^(e-2) 2/pi only the fraction counts, whose
+ * first two bits are k; so only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. most: the largest
+ * exponent of x, which says how many words those may begin in. Infinity gives NaN. */
+static Quadrant
+quadrant_of_large(B *b, V x, int most)
+{
+	enum { LEAST = 30 + 1023, FIRST = 52 + 1023 + 2 - 64 };
+	V u = bits(b, U64, absolute(b, x)), exponent = shr(b, u, integer(b, u, 52));
+	V least = integer(b, u, LEAST), one = integer(b, u, 1), w[4], g[3];
+
+	exponent = select(b, lt(b, exponent, least), least, exponent);
+	V m = or (b, and(b, u, integer(b, u, (1ull << 52) - 1)), integer(b, u, 1ull << 52));
+	V at = sub(b, exponent, integer(b, u, FIRST));
+	V word = shr(b, at, integer(b, u, 6)), by = and(b, at, integer(b, u, 63));
+	for (int k = 0; k < 4; k++) {
+		w[k] = integer(b, u, two_over_pi[k]);
+		for (int i = 1; i <= (most + 1023 - FIRST) / 64; i++)
+			w[k] = select(b, ge(b, word, integer(b, u, (uint64_t)i)),
+			              integer(b, u, two_over_pi[i + k]), w[k]);
+	}
+	for (int k = 0; k < 3; k++)
+		g[k] = or (b, shl(b, w[k], by),
+		           shr(b, shr(b, w[k + 1], one), sub(b, integer(b, u, 63), by)));
+	V product = mul(b, m, g[1]), low = add(b, product, high_product(b, m, g[2]));
+	V high = add(b, mul(b, m, g[0]), high_product(b, m, g[1]));
+	high = add(b, high, select(b, lt(b, low, product), one, integer(b, u, 0)));
+	V k = shr(b, add(b, high, integer(b, u, 1ull << 61)), integer(b, u, 62));
+	high = sub(b, high, shl(b, k, integer(b, u, 62)));
+	V rest = lb_cast(b, F64, bits(b, S64, shr(b, low, one)));
+	V d = fma3(b, rest, number(b, x, 0x1p-63), lb_cast(b, F64, bits(b, S64, high)));
+	V r = fma3(b, d, number(b, x, 0x1.921fb54442d18p-62),
+	           mul(b, d, number(b, x, 0x1.1a62633145c07p-116)));
+	V below = lt(b, x, number(b, x, 0));
+
+	k = select(b, below, sub(b, integer(b, u, 0), k), k);
+	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
+}
+
+static V
+trig(B *b, LoopOp op, V x, int most)
 {
 	static const double sines[] = {0x1.952c77030ad4ap-49, -0x1.ae7f3e733b81fp-41,
 	                               0x1.6124613a86d09p-33, -0x1.ae64567f544e4p-26,
@@ -266,21 +342,30 @@ build_trig_f64(B *b, const FunctionRow *row, const V *x)
 	                                 0x1.5555555555555p-5,
 	                                 -0.5,
 	                                 1.0};
-	static const double parts[] = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54,
-	                               -0x1.f1976b7ed8fbcp-110};
-	V shift = number(b, x[0], 0x1.8p52), r = x[0];
-	V shifted = add(b, mul(b, x[0], number(b, r, 0x1.45f306dc9c883p-1)), shift);
-	V n = sub(b, shifted, shift), k = bits(b, U64, shifted);
+	V large = ge(b, absolute(b, x), number(b, x, 0x1p30));
+	Quadrant near = quadrant_of_small(b, select(b, large, number(b, x, 0), x));
+	Quadrant far = quadrant_of_large(b, x, most);
+	V k = select(b, large, far.k, near.k), r = select(b, large, far.r, near.r);
 
-	if (row->op == LOOP_cos)
+	if (op == LOOP_cos)
 		k = add(b, k, lb_int(b, U64, 1));
-	for (int i = 0; i < COUNT(parts); i++)
-		r = fma3(b, neg(b, n), number(b, n, parts[i]), r);
 	V z = mul(b, r, r), s = horner(b, z, sines, COUNT(sines));
 	s = fma3(b, mul(b, s, z), r, r);
 	V c = horner(b, z, cosines, COUNT(cosines)), zero = lb_int(b, U64, 0);
 	V v = select(b, ne(b, and(b, k, lb_int(b, U64, 1)), zero), c, s);
 	return select(b, ne(b, and(b, k, lb_int(b, U64, 2)), zero), neg(b, v), v);
+}
+
+V
+build_trig_f64(B *b, const FunctionRow *row, const V *x)
+{
+	return trig(b, row->op, x[0], 1023);
+}
+
+V
+build_trig_f32(B *b, const FunctionRow *row, const V *x)
+{
+	return lb_cast(b, F32, trig(b, row->op, lb_cast(b, F64, x[0]), 127));
 }
 
 /* x^y = e^(y log|x|), the sign from odd y; C's special cases */
@@ -299,18 +384,40 @@ build_pow_f64(B *b, const FunctionRow *row, const V *x)
 	return select(b, or (b, eq(b, y, zero), eq(b, x[0], one)), one, r);
 }
 
-/* x - y trunc(x / y), the quotient corrected where it was rounded across an integer */
+/* x - y trunc(x / y), the quotient corrected where it was rounded across an integer. A quotient has up to `exponents`
+ * bits, 50 are taken at a time: x becomes its remainder by 2^50k y, k falling; each is exact. */
+static V
+remainder_of(B *b, V x, V y, int exponents)
+{
+	V zero = number(b, x, 0), below = lt(b, x, zero), a = absolute(b, y), r = x;
+	V none = number(b, x, INFINITY);
+
+	for (int k = exponents / 50; k >= 0; k--) {
+		V by = a;
+		for (int left = 50 * k; left > 0; left -= 1000)
+			by = mul(b, by, number(b, x, ldexp(1, left < 1000 ? left : 1000)));
+		V q = divide(b, r, by);
+		V t = select(b, below, lb_unary(b, LOOP_ceil, q), lower(b, q));
+		V next = fma3(b, neg(b, t), by, r);
+		V crossed = and(b, ne(b, next, zero), ne(b, lt(b, next, zero), below));
+		next = select(b, crossed, select(b, below, sub(b, next, by), add(b, next, by)),
+		              next);
+		r = select(b, eq(b, by, none), r, next);
+	}
+	return add(b, r, mul(b, zero, x)); /* NaN of infinity */
+}
+
 V
 build_rem_f64(B *b, const FunctionRow *row, const V *x)
 {
-	V zero = number(b, x[0], 0), q = divide(b, x[0], x[1]);
-	V t = select(b, lt(b, q, zero), lb_unary(b, LOOP_ceil, q), lower(b, q));
-	V r = fma3(b, neg(b, t), x[1], x[0]), a = absolute(b, x[1]), below = lt(b, x[0], zero);
-	V crossed = and(b, ne(b, r, zero), ne(b, lt(b, r, zero), below));
+	return remainder_of(b, x[0], x[1], 1024 + 1074);
+}
 
-	r = select(b, crossed, select(b, below, sub(b, r, a), add(b, r, a)), r);
-	return select(b, ge(b, absolute(b, r), a),
-	              select(b, lt(b, r, zero), add(b, r, a), sub(b, r, a)), r);
+V
+build_rem_f32(B *b, const FunctionRow *row, const V *x)
+{
+	return lb_cast(b, F32,
+	               remainder_of(b, lb_cast(b, F64, x[0]), lb_cast(b, F64, x[1]), 128 + 149));
 }
 
 /* In f32 the rare ones go through f64: at most 0.501 ulp. */
