@@ -54,6 +54,10 @@ import_split_to_sequence(OnnxNode *n)
 	if (axis < 0 || n->failed)
 		return;
 	int64_t total = x->type->dims[axis], sum = 0, chunk = 1;
+	if (split && split->type->rank > 1) {
+		report_invalid(n, "split is of rank %d, needs a number or a list", split->type->rank);
+		return;
+	}
 	if (split && split->type->rank == 0)
 		chunk = tensor_int(split, 0);
 	if (chunk < 1 || total / chunk > MOST || (split && split->type->n > MOST)) {

@@ -603,6 +603,9 @@ def shape_cases():
         [node("TopK", ["x", "k"], ["y", ""])], initializers=[tensor("k", np.array([1]))]))
     proto("S3-root-of-integers", {UNSUPPORTED}, lambda: model(
         [node("ReduceL2")], inputs=[value("x", kind=INT64)], outputs=[value("y", None, INT64)]))
+    proto("S3-split-of-rank-2", bad, lambda: model(
+        [node("SplitToSequence", ["x", "p"], ["s"]), node("SequenceLength", ["s"])],
+        outputs=[value("y", (), INT64)], initializers=[tensor("p", np.array([[1], [1]]))]))
     proto("S3-branch-type", bad, lambda: model(
         [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
         initializers=[tensor("c", np.array(False))]))
