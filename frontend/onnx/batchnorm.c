@@ -100,6 +100,8 @@ import_batch_norm(OnnxNode *n)
 		report_invalid(n, "input of rank %d, needs 2 or more", bn.x->type->rank);
 		return;
 	}
+	if (!e_channel(n, bn.mean, bn.x, 1) || !e_channel(n, bn.variance, bn.x, 1))
+		return; /* what training stores is as large as what it replaces */
 	if (!want_int(n, "spatial", 1)) {
 		report_unsupported(n, "spatial = 0");
 		return;

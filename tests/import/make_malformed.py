@@ -606,6 +606,9 @@ def shape_cases():
     proto("S3-split-of-rank-2", bad, lambda: model(
         [node("SplitToSequence", ["x", "p"], ["s"]), node("SequenceLength", ["s"])],
         outputs=[value("y", (), INT64)], initializers=[tensor("p", np.array([[1], [1]]))]))
+    proto("S3-statistic-of-rank-0", bad, lambda: model(
+        [node("BatchNormalization", ["x", "s", "s", "s", "v"], ["y", "m", "w"], training_mode=1)],
+        inputs=[value("x"), value("s", (3,))], initializers=[tensor("v", np.float32(1))]))
     proto("S3-branch-type", bad, lambda: model(
         [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
         initializers=[tensor("c", np.array(False))]))
