@@ -39,10 +39,10 @@ class Reason:
 REASONS = {
     "random": Reason("operators that draw random numbers",
                      "the numbers are the implementation's; shapes and types are compared",
-                     "onnx: RandomNormal, Bernoulli: \"seed: if not specified we will auto generate one\""),
+                     "onnx: Bernoulli: \"may not produce the same values in different implementations (even if a seed is specified)\""),
     "float to integer": Reason(
         "Cast, CastLike, Pow of integers: NaN or a number outside the integer's range",
-        "undefined by the standard", "onnx: Cast: \"undefined if OOR\" of fixed point"),
+        "undefined by the standard", "onnx: Cast: \"fixed point: undefined if OOR\"; onnxruntime issue 25207"),
     "narrow floats": Reason(
         "models with f16, bf16 or f8 tensors, within those types' rounding, or above their largest number",
         "gradc computes 16- and 8-bit floats in f32, and rounds results as declared",
@@ -50,14 +50,15 @@ REASONS = {
     "NaN in an order": Reason(
         "operators that compare, with NaN among the operands",
         "the standard does not order NaN: gradc carries it as NumPy does, or counts it as smallest",
-        "onnx: ReduceMax, ArgMax, TopK say nothing of NaN"),
+        "onnx: ReduceMax, ArgMax, TopK say nothing of NaN; onnxruntime issues 10514, 21455"),
     "overflow of a sum": Reason(
         "sums and products of numbers above 1e15, or of infinities",
         "gradc's interpreter sums in f64 and rounds once; the order of a sum is free",
         "onnx: no order of summation; gradc: docs/ir.md"),
     "onnx's evaluator": Reason(
         "any; onnx.reference.ReferenceEvaluator gives what gradc gives, onnxruntime something else",
-        "the standard's own implementation of the operators sides with gradc", "measured for each case"),
+        "the standard's own implementation of the operators sides with gradc: Squeeze by an empty list, reductions of "
+        "empty tensors, normalizations of constants", "measured for each case; onnxruntime pull request 12649 on Squeeze"),
     "integer overflow": Reason(
         "sums and products of integers whose result the type cannot hold",
         "gradc keeps the low bits, as NumPy; onnxruntime goes through floats and saturates",
@@ -83,7 +84,7 @@ REASONS = {
     "labels": Reason(
         "losses whose labels lie outside the classes",
         "the data is invalid; gradc's loss of such a row is 0, onnxruntime refuses or counts from the end",
-        "onnx: NegativeLogLikelihoodLoss: \"target element value shall be in range of [0, C)\""),
+        "onnx: NegativeLogLikelihoodLoss: \"Target element value shall be in range of [0, C)\""),
     "index out of range": Reason(
         "Gather and Scatter operators with computed indices that lie outside the axis",
         "the data is invalid, not the model: gradc reads 0 and writes nothing there; only indices that are "
@@ -96,26 +97,30 @@ REASONS = {
         "gradc: frontend/README.md"),
     "one number for a list of one": Reason(
         "axes, shapes, k as a scalar", "unambiguous; onnxruntime takes it for some operators only",
-        "onnx: \"1-D tensor\""),
+        "onnx: Reshape, Slice, TopK: \"1-D tensor\""),
     "rank of a list": Reason(
         "axes, shapes, k given as a tensor of rank 2; values per channel of another rank or length",
         "the operator's text fixes the rank and the length, onnx's checker does not check it, onnxruntime reads the first elements",
-        "onnx: ConstantOfShape \"1D tensor\", Conv \"1D bias\", BatchNormalization \"of shape (C)\""),
+        "onnx: ConstantOfShape \"1D tensor\", Conv \"1D bias\", GroupNormalization \"of shape (C)\""),
     "axis named twice": Reason(
         "reductions, Squeeze with an axis twice", "NumPy refuses it, and so does onnx's evaluator; onnxruntime reduces once",
         "numpy: \"duplicate value in 'axis'\""),
     "flag": Reason(
         "an attribute of yes or no that is neither 0 nor 1", "the standard gives only these a meaning",
-        "onnx: keepdims \"1 means keep\", fmod, largest ..."),
+        "onnx: Mod: \"fmod ... must be 0 (default), or 1\"; ReduceMax: \"if keepdims equals 1\", \"equals 0\""),
     "word": Reason(
         "an attribute with a word that is none of the operator's", "the operator's text lists them",
         "onnx: NegativeLogLikelihoodLoss.reduction, ScatterElements.reduction ..."),
     "range": Reason(
         "ratios, counts and tuple lengths outside what the operator's text allows", "onnxruntime does not check them",
-        "onnx: Dropout \"in [0, 1)\", GatherND \"indices_shape[-1] >= 1\", Split \"num_outputs\""),
+        "onnx: Dropout \"with value in [0, 1)\", GatherND \"indices_shape\", Resize \"roi\", Split \"num_outputs\""),
     "pads and auto_pad": Reason(
         "Conv and pools with both attributes", "the operator's text forbids both; gradc refuses where they differ in size",
         "onnx: AveragePool.pads: \"cannot be used simultaneously with auto_pad\""),
+    "shape by inference": Reason(
+        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type",
+        "onnx's data propagation ignores what Cast does to a number, so the declared shape is wrong; onnxruntime only warns",
+        "onnx: Cast, PartialDataPropagationFunction"),
     "body of a function": Reason(
         "MeanVarianceNormalization of f64", "allowed by its types; the function body that onnxruntime expands adds an f32 constant",
         "onnx: MeanVarianceNormalization-13, FunctionBody"),
@@ -304,12 +309,12 @@ ONNXRUNTIME_REFUSES = (
     ("labels", r"out of data bounds|out of bounds|invalid ind|GatherElements", _has(LOSSES)),
     ("index out of range", r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
     ("random", r"RandomUniformLike|Bernoulli|Multinomial", _has(RANDOM)),
-    ("one number for a list of one", r"squeeze.h.*axes_tens|reshape.h.*shapeTens|Must have a valid input shape", _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape"})),
+    ("one number for a list of one", r"squeeze.h.*axes_tens|slice.h.*shape mismatch|reshape.h.*shapeTens|Must have a valid input shape", _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape", "Slice"})),
 )
 # What onnx's checker or schemas say of a model that gradc runs.
 STANDARD_REFUSES = (
     ("negative axes before 11", r".", _has_negative_axes),
-    ("types beyond the schema", r"has unsupported type|expected to have the same elem type|input \d+ is tensor\(\w+\)$", _always),
+    ("types beyond the schema", r"has unsupported type|must have float element type|expected to have the same elem type|input \d+ is tensor\(\w+\)$", _always),
     ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
     ("one number for a list of one", r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|should be 1-?D|1D tensor", _always),
 )
@@ -318,9 +323,10 @@ GRADC_REFUSES = (
     ("rank of a list", r"must be a list of integers, it is \w+ of rank|split is of rank|a value per channel has|needs one$|numbers, needs one", _always),
     ("flag", r"not 0 or 1", _always),
     ("word", r"unknown reduction|is none of|unknown mode|unknown ", _always),
-    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis", _always),
+    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing", _always),
     ("window", r"a window over", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
+    ("shape by inference", r"is declared with", _has({"Cast"})),
 )
 
 
