@@ -117,7 +117,11 @@ e_broadcast(OnnxNode *n, Value *x, Ints shape)
 
 	if (!x)
 		return NULL;
-	if (x->type->rank > shape.n || !broadcast_shapes(n, &common, shape_of(x)))
+	if (x->type->rank > shape.n) {
+		report_invalid(n, "the operand has rank %d, the result %d", x->type->rank, shape.n);
+		return NULL;
+	}
+	if (!broadcast_shapes(n, &common, shape_of(x)))
 		return NULL;
 	if (memcmp(&common, &shape, sizeof(common))) {
 		report_invalid(n, "a dimension of the operand is larger than the result's");

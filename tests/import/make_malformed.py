@@ -609,6 +609,8 @@ def shape_cases():
     proto("S3-statistic-of-rank-0", bad, lambda: model(
         [node("BatchNormalization", ["x", "s", "s", "s", "v"], ["y", "m", "w"], training_mode=1)],
         inputs=[value("x"), value("s", (3,))], initializers=[tensor("v", np.float32(1))]))
+    proto("S3-slope-of-larger-rank", bad, lambda: model(
+        [node("PRelu", ["x", "s"])], inputs=[value("x"), value("s", (1, 2, 3))]))
     proto("S3-branch-type", bad, lambda: model(
         [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
         initializers=[tensor("c", np.array(False))]))
