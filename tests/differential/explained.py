@@ -70,6 +70,15 @@ REASONS = {
     "negative axes before 11": Reason(
         "negative axes in opsets before 11", "gradc takes them as opset 11 does; the meaning is plain",
         "onnx: Flatten-9, Unsqueeze-1 \"non-negative\""),
+    "insert of onnx's evaluator": Reason(
+        "SequenceInsert at the end of a sequence, where onnxruntime refuses the types",
+        "onnx's evaluator inserts at position modulo length: the end is the beginning", "onnx: reference/ops/op_sequence_insert.py"),
+    "sum of onnx's evaluator": Reason(
+        "sums of 8- and 16-bit integers, which the schema does not list", "NumPy's sum widens the type",
+        "numpy.sum: \"dtype of a ... with less precision than the default platform integer\""),
+    "split without sizes": Reason(
+        "Split from opset 18 on with neither split nor num_outputs", "gradc splits equally, as until 17",
+        "onnx: Split-18: \"either input 'split' or the attribute 'num_outputs' should be specified\""),
     "pool of onnx's evaluator": Reason(
         "GlobalMaxPool of other ranks than 4, where onnxruntime has no kernel",
         "onnx's evaluator reduces two axes, whatever the rank", "onnx: reference/ops/op_global_max_pool.py"),
@@ -124,6 +133,10 @@ REASONS = {
     "body of a function": Reason(
         "MeanVarianceNormalization of f64", "allowed by its types; the function body that onnxruntime expands adds an f32 constant",
         "onnx: MeanVarianceNormalization-13, FunctionBody"),
+    "one-way broadcast": Reason(
+        "PRelu, LayerNormalization, Expand-like operands larger than the first input",
+        "the operator's text allows one direction, onnxruntime and the evaluator both",
+        "onnx: PRelu: \"slope should be unidirectional broadcastable to input tensor X\""),
     "window": Reason(
         "pools whose window is larger than the padded input",
         "no output element exists; onnxruntime's size rounds towards zero and it reads outside",
@@ -224,7 +237,7 @@ def _power(case, place, found):
 
 def _old_softmax(case, place, found):
     version = next(o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx"))
-    return bool(place and version < 13 and kinds(place.node, case.model) & {"Softmax", "LogSoftmax", "Hardmax"})
+    return bool(place and place.by_evaluator and version < 13 and kinds(place.node, case.model) & {"Softmax", "LogSoftmax", "Hardmax"})
 
 
 def _nan_in_an_order(case, place, found):
@@ -267,14 +280,30 @@ def _unsorted(case, place, found):
                               for n in seeds.nodes_of(case.model.graph)))
 
 
+def _evaluators_sum(case, place, found):
+    if not place or not place.by_evaluator or not kinds(place.node, case.model) & SUMS or place.got.dtype.kind not in "iu":
+        return False
+    return place.want.dtype.kind in "iu" and np.array_equal(place.want.astype(place.got.dtype), place.got)
+
+
+def _evaluators_insert(case, place, found):
+    return bool(place and place.by_evaluator and "SequenceInsert" in all_kinds(case.model) and
+                kinds(place.node, case.model) & {"SequenceAt", "ConcatFromSequence", "SequenceLength"})
+
+
 def _evaluators_pool(case, place, found):
-    return bool(place and "GlobalMaxPool" in kinds(place.node, case.model) and
+    return bool(place and place.by_evaluator and "GlobalMaxPool" in kinds(place.node, case.model) and
                 any(a.ndim != 4 for a in arrays(place.inputs)))
 
 
-VALUES = (("float to integer", _power), ("softmax before 13", _old_softmax), ("pool of onnx's evaluator", _evaluators_pool), ("order of TopK", _unsorted), ("integer overflow", _integer_overflow), ("random", _random), ("float to integer", _float_to_integer), ("narrow floats", _narrow),
-          ("NaN in an order", _nan_in_an_order), ("overflow of a sum", _overflow), ("expm1", _expm1),
-          ("OneHot of floats", _one_hot), ("labels", _labels))
+VALUES = (
+    ("float to integer", _power), ("softmax before 13", _old_softmax),
+    ("pool of onnx's evaluator", _evaluators_pool), ("insert of onnx's evaluator", _evaluators_insert),
+    ("sum of onnx's evaluator", _evaluators_sum), ("order of TopK", _unsorted),
+    ("integer overflow", _integer_overflow), ("random", _random), ("float to integer", _float_to_integer),
+    ("narrow floats", _narrow), ("NaN in an order", _nan_in_an_order), ("overflow of a sum", _overflow),
+    ("expm1", _expm1), ("OneHot of floats", _one_hot), ("labels", _labels),
+)
 
 
 def of_values(case, place, found):
@@ -315,6 +344,7 @@ ONNXRUNTIME_REFUSES = (
 STANDARD_REFUSES = (
     ("negative axes before 11", r".", _has_negative_axes),
     ("types beyond the schema", r"has unsupported type|must have float element type|expected to have the same elem type|input \d+ is tensor\(\w+\)$", _always),
+    ("split without sizes", r"Neither 'split' input nor 'num_outputs'", _always),
     ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
     ("one number for a list of one", r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|should be 1-?D|1D tensor", _always),
 )
@@ -325,6 +355,7 @@ GRADC_REFUSES = (
     ("word", r"unknown reduction|is none of|unknown mode|unknown ", _always),
     ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing", _always),
     ("window", r"a window over", _always),
+    ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
     ("shape by inference", r"is declared with", _has({"Cast"})),
 )

@@ -208,6 +208,7 @@ class Place:
     inputs: list  # arrays; None where unknown
     got: np.ndarray
     want: np.ndarray
+    by_evaluator: bool  # `want` is of onnx's evaluator, not of onnxruntime
 
     @property
     def off(self):
@@ -243,8 +244,9 @@ def first_difference(case, ask, ask_them):
             if name in theirs.outputs and name in ours.outputs:
                 got, want = ours.outputs[name], theirs.outputs[name]
                 what = difference(got, want)
-                if what:
-                    return Place(node, what, [known.get(i) for i in read_by(node)], got, want)
+                if what and not isinstance(got, list) and not isinstance(want, list):
+                    return Place(node, what, [known.get(i) for i in read_by(node)], got, want,
+                                 ask_them is engines.ask_onnx)
     return None
 
 
