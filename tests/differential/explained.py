@@ -121,7 +121,7 @@ REASONS = {
         "an attribute with a word that is none of the operator's", "the operator's text lists them",
         "onnx: NegativeLogLikelihoodLoss.reduction, ScatterElements.reduction ..."),
     "range": Reason(
-        "ratios, counts and tuple lengths outside what the operator's text allows", "onnxruntime does not check them",
+        "ratios, counts, axes and tuple lengths outside what the operator's text allows", "onnxruntime does not check them",
         "onnx: Dropout \"with value in [0, 1)\", GatherND \"indices_shape\", Resize \"roi\", Split \"num_outputs\""),
     "pads and auto_pad": Reason(
         "Conv and pools with both attributes", "the operator's text forbids both; gradc refuses where they differ in size",
@@ -353,7 +353,7 @@ GRADC_REFUSES = (
     ("rank of a list", r"must be a list of integers, it is \w+ of rank|split is of rank|a value per channel has|needs one$|numbers, needs one", _always),
     ("flag", r"not 0 or 1", _always),
     ("word", r"unknown reduction|is none of|unknown mode|unknown ", _always),
-    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing", _always),
+    ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
