@@ -55,7 +55,8 @@ import_split_to_sequence(OnnxNode *n)
 		return;
 	int64_t total = x->type->dims[axis], sum = 0, chunk = 1;
 	if (split && split->type->rank > 1) {
-		report_invalid(n, "split is of rank %d, needs a number or a list", split->type->rank);
+		report_invalid(n, "split is of rank %d, needs a number or a list",
+		               split->type->rank);
 		return;
 	}
 	if (split && split->type->rank == 0)
