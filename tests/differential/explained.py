@@ -104,6 +104,9 @@ REASONS = {
         "gradc takes what its own operator is defined for: models that frameworks export with a type of a later "
         "opset work; outputs are compared with onnx's evaluator where that runs",
         "gradc: frontend/README.md"),
+    "maximum of nothing": Reason(
+        "GlobalMaxPool over an empty axis", "gradc gives -infinity, as ReduceMax of an empty set; onnxruntime refuses",
+        "onnx: ReduceMax: \"reduction over an empty set of values yields minus infinity\""),
     "one number for a list of one": Reason(
         "axes, shapes, k as a scalar", "unambiguous; onnxruntime takes it for some operators only",
         "onnx: Reshape, Slice, TopK: \"1-D tensor\""),
@@ -338,6 +341,7 @@ ONNXRUNTIME_REFUSES = (
     ("labels", r"out of data bounds|out of bounds|invalid ind|GatherElements", _has(LOSSES)),
     ("index out of range", r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
     ("random", r"RandomUniformLike|Bernoulli|Multinomial", _has(RANDOM)),
+    ("maximum of nothing", r"GlobalMaxPool node.*SetOutputSize", _has({"GlobalMaxPool"})),
     ("one number for a list of one", r"squeeze.h.*axes_tens|slice.h.*shape mismatch|reshape.h.*shapeTens|Must have a valid input shape", _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape", "Slice"})),
 )
 # What onnx's checker or schemas say of a model that gradc runs.
