@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench accuracy docs fuzz fuzz-differential format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy docs fuzz fuzz-differential format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -39,6 +39,10 @@ demo: build ## compiles and trains a small GPT-2, results in demo/
 bench: build ## gradc beside PyTorch, step by step; BENCH="--models mlp --rounds 3" for less
 	@scripts/setup --quiet bench
 	bench/.venv/bin/python bench/compare.py $(BENCH)
+
+zoo: build ## models of nine libraries, exported and trained there and here: docs/models.md; GBs, hours: ZOO="timm --models 'vit*'" for less
+	@scripts/setup --quiet test
+	tests/zoo/run $(ZOO)
 
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
