@@ -186,7 +186,8 @@ is_in_training_mode(const Repairs *r, const FlatNode *n)
 	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
 }
 
-/* dynamo's exporter leaves dropout in training and writes batch norms for inference all the same. */
+/* dynamo's exporter leaves dropout in training and writes batch norms for inference all the same; its signature says
+ * that the module moves their statistics. */
 static void
 note_modes(Repairs *r)
 {
@@ -202,7 +203,7 @@ note_modes(Repairs *r)
 		first = first ? first : n;
 		fixed++;
 	}
-	if (training && fixed && !r->options->restore_train_mode)
+	if ((training || r->moves_statistics) && fixed && !r->options->restore_train_mode)
 		vec_push(r->arena, &r->notes,
 		         arena_printf(r->arena,
 		                      "%d BatchNormalization, the first one %s, read running "

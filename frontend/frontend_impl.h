@@ -241,6 +241,7 @@ typedef struct {
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
 	bool tells_folding;           /* the exporter says from what it computed tensors */
+	bool moves_statistics;        /* the module moved running statistics: it was training */
 	IntMap *main_nodes; /* addresses of the main graph's nodes: not those of functions */
 	StringList log;     /* "repair: what it did" */
 	StringList notes;   /* what a person should know of the file before training */

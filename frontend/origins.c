@@ -46,6 +46,16 @@ metadata_value(size_t n, Onnx__StringStringEntryProto *const *props, const char 
 	return NULL;
 }
 
+/* "getitem_3: BUFFER_MUTATION target='bn.running_mean'", among the outputs of a module that was exported in training. */
+static bool
+is_moved_statistic(const char *line)
+{
+	static const char WORD[] = ": BUFFER_MUTATION target=";
+	const char *at = line + strcspn(line, ":\n"), *mean = strstr(at, "running_mean");
+
+	return !strncmp(at, WORD, sizeof(WORD) - 1) && mean && mean < at + strcspn(at, "\n");
+}
+
 /* The lines of the module's own tensors: those of inputs and outputs have other words. */
 static void
 read_signature(Repairs *r)
@@ -56,6 +66,7 @@ read_signature(Repairs *r)
 
 	for (; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
 		const char *at = line + strcspn(line, ":\n");
+		r->moves_statistics |= is_moved_statistic(line);
 		for (int i = 0; *at == ':' && i < COUNT(kinds); i++) {
 			size_t n = strlen(kinds[i]);
 			if (strncmp(at, ": ", 2) || strncmp(at + 2, kinds[i], n) ||

@@ -226,6 +226,18 @@ def test_batch_norms_of_inference_in_a_model_for_training_are_told(run, tmp_path
     assert check(run, "--train-mode=restore")[1]["notes"] == []
 
 
+@pytest.mark.parametrize("output", ["BUFFER_MUTATION target='bn.running_mean'", "BUFFER_MUTATION target='cache'", "USER_OUTPUT"])
+def test_a_signature_says_that_batch_norms_were_training(run, tmp_path, output):
+    """A module in training moves its running statistics, and the nodes are those of inference all the same."""
+    bn = {f"bn.{n}": (np.ones(3), ONE) for n in ("weight", "bias", "running_mean", "running_var")}
+    write(tmp_path / "model.onnx", [("BatchNormalization", ["x", *bn], "y")], bn, PARAMETER)
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.metadata_props[0].value += f"getitem_3: {output}\ny: USER_OUTPUT\nz: BUFFER target='running_mean'\n"
+    onnx.save(model, tmp_path / "model.onnx")
+    told = [n for n in check(run)[1]["notes"] if "in a model exported for training" in n]
+    assert len(told) == ("bn." in output)
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
