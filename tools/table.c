@@ -140,11 +140,14 @@ print_list(const char *word, const StringList *list, bool full)
 		printf("  %-7s ... and %d more (--table=full)\n", word, list->n - n);
 }
 
-/* A person has said it: --train, --freeze. */
+/* A person has said it: --train, --freeze. Or --freeze would change nothing: no gradient reaches it. */
 static bool
 is_settled(const ImportDoubt *d)
 {
-	return d->state && d->state->why && strncmp(d->state->why, "--", 2) == 0;
+	const State *s = d->state;
+
+	return s && ((s->why && strncmp(s->why, "--", 2) == 0) ||
+	             (strncmp(d->option, "--freeze", 8) == 0 && !strcmp(role_of(s), "frozen")));
 }
 
 static const char *

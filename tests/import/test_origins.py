@@ -238,6 +238,15 @@ def test_a_signature_says_that_batch_norms_were_training(run, tmp_path, output):
     assert len(told) == ("bn." in output)
 
 
+@pytest.mark.parametrize("reader, want", [("Add", ["onnx::Add_7"]), ("Shape", [])])
+def test_what_no_gradient_reaches_is_in_no_doubt(run, tmp_path, reader, want):
+    """--freeze would change nothing."""
+    nodes = [("Neg", ["onnx::Add_7"], "n"), ("Shape", ["n"], "s"), ("Reshape", ["x", "s"], "r"), ("Add", ["r", "b.weight"], "h")]
+    nodes += [("Add", ["h", "onnx::Add_7"], "y")] if reader == "Add" else [("Identity", ["h"], "y")]
+    write(tmp_path / "model.onnx", nodes, {"onnx::Add_7": (RANDOM.standard_normal((2, 3, 4)), {}), "b.weight": (ROWS, {})})
+    assert [d["name"] for d in check(run)[1]["doubtful"]] == want
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
