@@ -274,7 +274,8 @@ bool name_is_like_parameter(const char *name);
 bool
 name_is_learned_number(const char *name); /* the same of a single number: logit_scale, act.alpha */
 bool name_is_scale(const char *name);
-bool name_is_private(const char *name); /* its last part begins with _, as buffers' names may */
+bool name_is_of_layer(const char *name); /* fc.weight, fc.bias: not final_logits_bias */
+bool name_is_private(const char *name);  /* its last part begins with _, as buffers' names may */
 
 /* ---- origins.c */
 void origins_read(Repairs *r);

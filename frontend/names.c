@@ -129,6 +129,14 @@ name_is_learned_number(const char *name)
 }
 
 bool
+name_is_of_layer(const char *name)
+{
+	const char *part = last_part(name);
+
+	return part > name && (!strcmp(part, "weight") || !strcmp(part, "bias"));
+}
+
+bool
 name_is_private(const char *name)
 {
 	return !name_is_generated(name) && *last_part(name) == '_';

@@ -351,13 +351,14 @@ number(const Case *c)
 	return c->w->data.data ? dtype_load_float(c->w->data.dtype, c->w->data.data, 0) : 0;
 }
 
-/* Root of a whole number, or of one over it, as attention and embeddings are scaled by. */
+/* Root of a whole number, or of one over it, as attention and embeddings are scaled by. Of larger numbers than a layer
+ * has channels f32 can't tell the whole ones. */
 static bool
 is_root_of_size(double x)
 {
 	double size = fabs(x) > 1 ? x * x : 1 / (x * x);
 
-	return size > 1.5 && fabs(size - round(size)) < 1e-5 * size;
+	return size > 1.5 && size < 1 << 16 && fabs(size - round(size)) < 1e-6 * size;
 }
 
 /* One element that nothing calls a parameter: it is in no weight's place, and its name is none of a learned number. */
@@ -588,6 +589,17 @@ is_nameless_number(Case *c)
 	return is_nameless(c) && !is_root_of_size(number(c));
 }
 
+/* What TorchScript's exporter calls `cls_token` or `final_logits_bias`; modules of layers call theirs `weight`, `bias`. */
+static bool
+is_of_one_value(Case *c)
+{
+	double value;
+
+	return named_by_module(c) && !c->w->constant && !c->r->tells_folding && c->w->data.n > 1 &&
+	       tensor_constant_valued(&c->w->data, &value) && !name_is_of_layer(c->w->name) &&
+	       !any_in(c, weight_roles, COUNT(weight_roles));
+}
+
 static bool
 is_in_constant_node(Case *c)
 {
@@ -623,6 +635,7 @@ static const DoubtRow doubts_of_parameter[] = {
           "maybe from a buffer: its name is lost"}},
 	{is_in_constant_node, {"in a weight's place", NUMBER_OF_CODE}},
 	{is_learned_number, {"its name", "one number"}},
+	{is_of_one_value, {"its name", "one value everywhere, as a buffer may have"}},
 	{0},
 };
 

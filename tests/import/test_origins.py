@@ -247,6 +247,16 @@ def test_what_no_gradient_reaches_is_in_no_doubt(run, tmp_path, reader, want):
     assert [d["name"] for d in check(run)[1]["doubtful"]] == want
 
 
+@pytest.mark.parametrize("name, value, want", [("final_logits_bias", 0, True), ("m.cls_token", 1, True), ("m.cls_token", None, False),
+                                               ("norm.weight", 1, False), ("onnx::Add_7", 0, True)])
+def test_one_value_everywhere_may_be_a_buffer(run, tmp_path, name, value, want):
+    """TorchScript's exporter names both in the same way: trained, and told."""
+    array = RANDOM.standard_normal((1, 3, 4)) if value is None else np.full((1, 3, 4), value)
+    write(tmp_path / "model.onnx", [("Add", ["x", name], "y")], {name: (array, {})})
+    rows, said = check(run)
+    assert rows[name]["kind"] == "trainable" and [d["name"] for d in said["doubtful"]] == [name] * want
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
