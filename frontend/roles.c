@@ -104,11 +104,17 @@ any_in(const Case *c, const Place *roles, int n)
 }
 
 static bool
-from_pytorch(const Repairs *r)
+is_produced_by(const Repairs *r, const char *exporter)
 {
 	const char *producer = r->model->proto->producer_name;
 
-	return producer && !strcmp(producer, "pytorch");
+	return producer && !strcmp(producer, exporter);
+}
+
+static bool
+from_pytorch(const Repairs *r)
+{
+	return is_produced_by(r, "pytorch");
 }
 
 bool
@@ -391,6 +397,15 @@ rule_power_iteration(Case *c)
 	       repairs_weight(c->r, original);
 }
 
+/* Of what scikit-learn's exporter writes, SGD makes coefficients and intercepts; decompositions, means and scales it
+ * computes in other ways. */
+static bool
+rule_fitted(Case *c)
+{
+	return is_produced_by(c->r, "skl2onnx") && strncmp(c->w->name, "coef", 4) &&
+	       strncmp(c->w->name, "intercept", 9);
+}
+
 static bool
 rule_steering(Case *c)
 {
@@ -624,6 +639,8 @@ static const DoubtRow doubts_of_number[] = {
 	{0},
 };
 static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
+static const DoubtRow doubts_of_fitted[] = {
+	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
 static const DoubtRow doubts_of_constant_node[] = {
 	{is_written_down, {"its values differ", NUMBER_OF_CODE}}, {0}};
 static const DoubtRow doubts_of_untold[] = {
@@ -676,6 +693,7 @@ static const Rule rules[] = {
 	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL, doubts_of_number},
 	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata", NULL),
 	CONSTANT_TABLE(rule_steering, "steers an operator", NULL),
+	TABLE(rule_fitted, "scikit-learn computes it without gradients", doubts_of_fitted),
 	CONSTANT_TABLE(rule_plain_norm, "ones and zeros of a plain normalization", NULL),
 	TABLE(rule_frequencies, "frequencies: meets positions, then Sin and Cos", NULL),
 	TABLE(rule_waves, "sines and cosines of positions", doubts_of_table),

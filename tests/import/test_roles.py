@@ -184,3 +184,11 @@ def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want, way):
     table = (2.0 ** np.arange(4)).astype(np.float32)
     table = np.diag(table) if op == "MatMul" else table
     assert verdict(run, tmp_path, table, nodes=nodes)[0] == want
+
+
+@pytest.mark.parametrize("name, want", [("transform_matrix", "frozen"), ("coefficient1", "trainable"), ("coef", "trainable")])
+@pytest.mark.parametrize("producer", ["skl2onnx", "other"])
+def test_of_scikit_learn_coefficients_train(run, tmp_path, name, want, producer):
+    """A principal component is no layer, and its matrix is read like one."""
+    kind, _ = verdict(run, tmp_path, PARAMETERS[:8].astype(np.float32), nodes=[("MatMul", ["x", name], ["y"])], name=name, producer=producer)
+    assert kind == (want if producer == "skl2onnx" else "trainable")
