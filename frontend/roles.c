@@ -598,6 +598,36 @@ is_nameless(Case *c)
 	       !any_in(c, weight_roles, COUNT(weight_roles));
 }
 
+/* 0.5, 1e-6, 1 / 6: of at most four digits, or one over a small whole number; and what formulas are made of. */
+static bool
+is_number_of_code(double x)
+{
+	static const double known[] = {0.044715,          0.7978845608028654, 3.141592653589793,
+	                               6.283185307179586, 0.6931471805599453, 1.4426950408889634};
+	double size = fabs(x);
+
+	if (size == 0 || is_root_of_size(x))
+		return true;
+	for (int i = 0; i < COUNT(known); i++)
+		if (fabs(size - known[i]) < 1e-6 * size)
+			return true;
+	double digits = size * pow(10, 3 - floor(log10(size))), over = 1 / size;
+	return fabs(digits - round(digits)) < 1e-6 * digits ||
+	       (over < 1000 && fabs(over - round(over)) < 1e-6 * over);
+}
+
+/* Exporters that know no names write learned numbers and those of the code alike: one that code seldom writes, or that
+ * scales by 1, as a learned scale may begin. */
+static bool
+is_odd_number(Case *c)
+{
+	bool scales = any_in(c, factor_roles, COUNT(factor_roles));
+
+	return !from_pytorch(c->r) && name_is_generated(c->w->name) &&
+	       (scales || any_in(c, term_roles, COUNT(term_roles))) &&
+	       (!is_number_of_code(number(c)) || (scales && number(c) == 1));
+}
+
 static bool
 is_nameless_number(Case *c)
 {
@@ -636,6 +666,7 @@ static const DoubtRow doubts_of_number[] = {
 	{is_nameless_number,
          {"computed by the exporter, as from a learned number", "one number whose name is lost"}},
 	{is_named_number, {"its name", "one number"}},
+	{is_odd_number, {"code seldom writes such a number", "one number without a name"}},
 	{0},
 };
 static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
