@@ -133,6 +133,63 @@ note_lost_parameters(Repairs *r)
 	}
 }
 
+/* ---- biases that left no trace */
+static bool
+is_bias_or_norm(const Repairs *r, const Reader *reader)
+{
+	const NodeProto *p = reader->node->proto;
+	const char *path = p->name ? p->name : "";
+
+	return (node_is(reader->node, "Add") && p->n_input == 2 &&
+	        repairs_weight(r, p->input[!reader->input])) ||
+	       strstr(path, "batchnorm") || strstr(path, "BatchNorm");
+}
+
+static bool
+is_layer_without_bias(const Repairs *r, const NodeProto *p)
+{
+	Reader readers[2];
+	bool conv = !strcmp(p->op_type, "Conv"), product = !strcmp(p->op_type, "MatMul");
+
+	if ((!conv && !product) || (conv && p->n_input > 2) || !p->name || !strchr(p->name, '/'))
+		return false;
+	const Weight *w = repairs_weight(r, p->input[1]);
+	if (!w || w->kind != WEIGHT_PARAMETER || !name_is_variable(w->name))
+		return false;
+	int n = final_readers(r, p->output[0], readers, 2);
+	return n != 1 || !is_bias_or_norm(r, &readers[0]);
+}
+
+/* tf2onnx removes additions of zeros, as fresh biases are, and their names. */
+static void
+note_layers_without_bias(Repairs *r)
+{
+	const char *producer = r->model->proto->producer_name;
+	Text list = {0};
+	int n = 0;
+
+	if (!producer || strcmp(producer, "tf2onnx"))
+		return;
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const NodeProto *p = r->model->nodes.at[i].proto;
+		if (!is_layer_without_bias(r, p) || n++ >= SHOWN)
+			continue;
+		int layer = (int)(strrchr(p->name, '/') - p->name);
+		text_printf(&list, "%s%s", n > 1 ? ", " : "",
+		            quoted(r->model, arena_printf(r->arena, "%.*s", layer, p->name)));
+	}
+	if (n > SHOWN)
+		text_printf(&list, " and %d more", n - SHOWN);
+	if (n)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(
+				 r->arena,
+				 "layers without a bias: %s (tf2onnx leaves out biases of zeros: "
+				 "export after some steps of training to train them)",
+				 list.at));
+	text_free(&list);
+}
+
 /* ---- branches */
 /* Initializers of a branch become constants. */
 static void
@@ -216,6 +273,7 @@ void
 findings_note(Repairs *r)
 {
 	note_lost_parameters(r);
+	note_layers_without_bias(r);
 	note_branches(r);
 	note_modes(r);
 }

@@ -269,6 +269,10 @@ bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMu
 /* dynamo's exporter names a value after the function that made it: zeros_3, new_full; expand, repeat_1. */
 bool name_is_creation(const char *name);
 bool name_is_expansion(const char *name);
+/* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a variable, conv/Squeeze:0 one
+ * in another shape, batchnorm/mul:0 was computed. */
+bool name_is_variable(const char *name);
+bool name_is_variable_or_view(const char *name);
 /* As people name what they train: a path, or with a word for it. */
 bool name_is_like_parameter(const char *name);
 bool

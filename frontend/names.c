@@ -85,6 +85,50 @@ name_is_expansion(const char *name)
 	return false;
 }
 
+/* The operation that made a TensorFlow value: "Neg" of "p_re_lu/Neg_1:0"; n characters. */
+static const char *
+tensorflow_operation(const char *name, size_t *n)
+{
+	const char *end = strrchr(name, ':'), *begin;
+
+	*n = 0;
+	if (!end || end[1 + strspn(end + 1, "0123456789")])
+		return NULL;
+	for (begin = end; begin > name && begin[-1] != '/';)
+		begin--;
+	*n = strcspn(begin, "_:");
+	return begin;
+}
+
+static bool
+is_of_operation(const char *name, const char *const *operations, int n_operations)
+{
+	size_t n;
+	const char *operation = tensorflow_operation(name, &n);
+
+	for (int i = 0; operation && i < n_operations; i++)
+		if (n == strlen(operations[i]) && !strncmp(operation, operations[i], n))
+			return true;
+	return false;
+}
+
+bool
+name_is_variable(const char *name)
+{
+	static const char *const reads[] = {"ReadVariableOp"};
+
+	return is_of_operation(name, reads, COUNT(reads));
+}
+
+bool
+name_is_variable_or_view(const char *name)
+{
+	static const char *const views[] = {"ReadVariableOp", "Squeeze",   "Reshape", "ExpandDims",
+	                                    "transpose",      "Transpose", "Cast"};
+
+	return is_of_operation(name, views, COUNT(views));
+}
+
 bool
 name_is_like_parameter(const char *name)
 {
@@ -94,6 +138,8 @@ name_is_like_parameter(const char *name)
 
 	if (name_is_generated(name))
 		return false;
+	if (name_is_variable(name))
+		return true;
 	for (int i = 0; i < COUNT(words); i++)
 		if (has_word(name, words[i]))
 			return true;
@@ -120,6 +166,8 @@ name_is_learned_number(const char *name)
 	                                    "alpha",  "temperature", "kernel", "slope"};
 	const char *part = last_part(name);
 
+	if (name_is_variable(name))
+		return true;
 	if (name_is_generated(name) || *part == '_')
 		return false;
 	for (int i = 0; i < COUNT(words); i++)

@@ -580,7 +580,8 @@ is_named_number(Case *c)
 static bool
 is_learned_number(Case *c)
 {
-	return c->w->data.n == 1 && name_is_learned_number(c->w->name);
+	return c->w->data.n == 1 && name_is_learned_number(c->w->name) &&
+	       !name_is_variable(c->w->name);
 }
 
 static bool
@@ -645,6 +646,14 @@ is_of_one_value(Case *c)
 	       !any_in(c, weight_roles, COUNT(weight_roles));
 }
 
+/* tf2onnx folds what it can: a batch norm is a factor and a term, the slope of a PReLU is negated. */
+static bool
+is_computed_by_tensorflow(Case *c)
+{
+	return is_produced_by(c->r, "tf2onnx") && !name_is_variable_or_view(c->w->name) &&
+	       c->w->data.n > 1 && !any_in(c, weight_roles, COUNT(weight_roles));
+}
+
 static bool
 is_in_constant_node(Case *c)
 {
@@ -683,6 +692,9 @@ static const DoubtRow doubts_of_parameter[] = {
           "maybe from a buffer: its name is lost"}},
 	{is_in_constant_node, {"in a weight's place", NUMBER_OF_CODE}},
 	{is_learned_number, {"its name", "one number"}},
+	{is_computed_by_tensorflow,
+         {"a layer reads it",
+          "computed when exported, maybe from several parameters: trains as one tensor"}},
 	{is_of_one_value, {"its name", "one value everywhere, as a buffer may have"}},
 	{0},
 };

@@ -201,3 +201,38 @@ def test_a_number_without_a_name_is_in_doubt_unless_code_writes_such(run, tmp_pa
     assert verdict(run, tmp_path, np.float32(value), nodes=[("Mul", ["x", name], ["y"])], name=name, producer="jax2onnx") is None
     doubtful = json.loads(run("check", "--json", "model.onnx").stdout)["doubtful"]
     assert [d["option"] for d in doubtful] == ([f"--train={name}"] if want and not known else [])
+
+
+def tensorflow(run, folder, nodes, tensors):
+    """What check says of a file of tf2onnx: nodes are (op, name, inputs, output)."""
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4, 8]) for n in "xy"]
+    made = [helper.make_node(op, inputs, [output], name) for op, name, inputs, output in nodes]
+    graph = helper.make_graph(made, "g", ports[:1], ports[1:],
+                              [numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in tensors.items()])
+    onnx.save(helper.make_model(graph, producer_name="tf2onnx", opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
+    said = json.loads(run("check", "--json", "model.onnx").stdout)
+    return {p["name"]: p["kind"] for p in said["parameters"]}, [d["name"] for d in said["doubtful"]], said["notes"]
+
+
+@pytest.mark.parametrize("name, want", [("m/attention/Mul/ReadVariableOp:0", "trainable"), ("m/norm/mul/ReadVariableOp_1:0", "trainable"),
+                                        ("m/norm/add/y:0", None), ("const_fold_opt__9", None)])
+def test_a_number_of_tensorflow_trains_if_it_is_a_variable(run, tmp_path, name, want):
+    kinds, doubtful, _ = tensorflow(run, tmp_path, [("Mul", "m/mul", ["x", name], "y")], {name: 0.001})
+    assert kinds.get(name) == want and doubtful == []
+
+
+@pytest.mark.parametrize("name, want", [("m/batchnorm/mul:0", True), ("const_fold_opt__7", True), ("m/p_re_lu/Neg_1:0", True),
+                                        ("m/conv/Squeeze:0", False), ("m/dense/BiasAdd/ReadVariableOp:0", False)])
+def test_what_tensorflow_computed_is_in_doubt(run, tmp_path, name, want):
+    kinds, doubtful, _ = tensorflow(run, tmp_path, [("Mul", "m/mul", ["x", name], "y")], {name: PARAMETERS[0]})
+    assert kinds[name] == "trainable" and doubtful == [name] * want
+
+
+@pytest.mark.parametrize("behind, want", [("Relu", True), ("Add", False), ("Mul", False)])
+def test_layers_of_tensorflow_without_a_bias_are_told(run, tmp_path, behind, want):
+    """An addition of zeros is gone; what a batch norm follows has none."""
+    inputs, path = {"Relu": (["h"], "m/dense/Relu"), "Add": (["h", "b/ReadVariableOp:0"], "m/dense/BiasAdd"),
+                    "Mul": (["h", "b/ReadVariableOp:0"], "m/norm/batchnorm/mul")}[behind]
+    _, _, notes = tensorflow(run, tmp_path, [("MatMul", "m/dense/MatMul", ["x", "m/dense/ReadVariableOp:0"], "h"), (behind, path, inputs, "y")],
+                             {"m/dense/ReadVariableOp:0": PARAMETERS[:8], "b/ReadVariableOp:0": PARAMETERS[0]})
+    assert [n for n in notes if '"m/dense"' in n] if want else notes == []
