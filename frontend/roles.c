@@ -646,12 +646,14 @@ is_of_one_value(Case *c)
 	       !any_in(c, weight_roles, COUNT(weight_roles));
 }
 
-/* tf2onnx folds what it can: a batch norm is a factor and a term, the slope of a PReLU is negated. */
+/* tf2onnx folds what it can: a batch norm is a factor and a term, or the convolution's weight and bias; the slope of a PReLU
+ * is negated. A kernel that it only transposed has a number for a name. */
 static bool
 is_computed_by_tensorflow(Case *c)
 {
 	return is_produced_by(c->r, "tf2onnx") && !name_is_variable_or_view(c->w->name) &&
-	       c->w->data.n > 1 && !any_in(c, weight_roles, COUNT(weight_roles));
+	       c->w->data.n > 1 &&
+	       !(name_is_generated(c->w->name) && any_in(c, weight_roles, COUNT(weight_roles)));
 }
 
 static bool

@@ -223,9 +223,12 @@ def test_a_number_of_tensorflow_trains_if_it_is_a_variable(run, tmp_path, name, 
 
 @pytest.mark.parametrize("name, want", [("m/batchnorm/mul:0", True), ("const_fold_opt__7", True), ("m/p_re_lu/Neg_1:0", True),
                                         ("m/conv/Squeeze:0", False), ("m/dense/BiasAdd/ReadVariableOp:0", False)])
-def test_what_tensorflow_computed_is_in_doubt(run, tmp_path, name, want):
-    kinds, doubtful, _ = tensorflow(run, tmp_path, [("Mul", "m/mul", ["x", name], "y")], {name: PARAMETERS[0]})
-    assert kinds[name] == "trainable" and doubtful == [name] * want
+@pytest.mark.parametrize("op", ["Mul", "MatMul"])
+def test_what_tensorflow_computed_is_in_doubt(run, tmp_path, name, want, op):
+    """A matrix with a number for a name was only transposed."""
+    table = PARAMETERS[0] if op == "Mul" else PARAMETERS[:8]
+    kinds, doubtful, _ = tensorflow(run, tmp_path, [(op, "m/mul", ["x", name], "y")], {name: table})
+    assert kinds[name] == "trainable" and doubtful == [name] * (want and (op, name[:5]) != ("MatMul", "const"))
 
 
 @pytest.mark.parametrize("behind, want", [("Relu", True), ("Add", False), ("Mul", False)])
