@@ -173,6 +173,8 @@ name_is_learned_number(const char *name)
 	for (int i = 0; i < COUNT(words); i++)
 		if (has_word(part, words[i]))
 			return true;
+	if (part > name && part[-1] == '.' && (is_numbered(part, "w_") || is_numbered(part, "b_")))
+		return true; /* Paddle's create_parameter: scaled_0.w_0 */
 	return name_is_scale(name);
 }
 

@@ -259,6 +259,14 @@ rule_statistic(Case *c)
 	return true;
 }
 
+/* Whisper and its like make parameters of them and train them not; that is not in the file. */
+static bool
+rule_fixed_waves(Case *c)
+{
+	return (origin_is(c->w, ORIGIN_PARAMETER) || (c->w->origin && c->w->origin->from.n)) &&
+	       values_are_waves(&c->w->data, true);
+}
+
 static bool
 rule_declared_parameter(Case *c)
 {
@@ -681,6 +689,8 @@ static const DoubtRow doubts_of_number[] = {
 	{0},
 };
 static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
+static const DoubtRow doubts_of_waves[] = {
+	{is_all, {"a parameter, says its metadata", "models keep such values"}}, {0}};
 static const DoubtRow doubts_of_fitted[] = {
 	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
 static const DoubtRow doubts_of_constant_node[] = {
@@ -730,6 +740,7 @@ static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
+	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_waves),
 	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
          NULL},
 	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},

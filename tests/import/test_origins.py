@@ -257,6 +257,17 @@ def test_one_value_everywhere_may_be_a_buffer(run, tmp_path, name, value, want):
     assert rows[name]["kind"] == "trainable" and [d["name"] for d in said["doubtful"]] == [name] * want
 
 
+@pytest.mark.parametrize("props", [ONE, dict(FOLDED="['w', 'slice_1']")])
+@pytest.mark.parametrize("begins, want", [(0, "frozen"), (3, "trainable")])
+def test_sines_that_metadata_call_a_parameter_are_kept_and_in_doubt(run, tmp_path, props, begins, want):
+    """Modules hold such tables as parameters without a gradient, which no file says."""
+    angles = (begins + np.arange(12))[:, None] / 100 ** (np.arange(4) / 4)
+    table = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+    write(tmp_path / "model.onnx", [("Add", ["x", "w_1"], "y")], {"w_1": (table, props)}, PARAMETER, shapes=([2, 12, 8],) * 2)
+    rows, said = check(run)
+    assert rows["w_1"]["kind"] == want and [d["option"] for d in said["doubtful"]] == ["--train=w_1"] * (want == "frozen")
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),

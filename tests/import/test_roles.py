@@ -164,6 +164,7 @@ ROOT = np.float32(8 ** -0.5)
     ("logit_scale", 2.6592, "trainable"), ("act.alpha", 0.25, "trainable"), ("block.scale", 1.0, "trainable"),
     ("block.temperature", 0.07, "trainable"),
     ("logit_scale", 2.4603067e-05, "trainable"), ("logit_scale", 300.7, "trainable"),
+    ("scaled_0.w_0", 1.3, "trainable"), ("scaled_0.x_0", 1.3, None), ("w_0", 1.3, None),
     ("embed_scale", 3.1, None), ("dpa_scale_0", 0.3, None), ("scale", ROOT, None), ("m.scale", 1 / ROOT, None),
     ("norm.eps", 0.2, None), ("fc.bias", 0.0, "trainable"), ("onnx::Add_7", 2.3, None), ("12", 2.3, None), ("m._scale", 2.3, None),
 ])
