@@ -9,6 +9,7 @@ has it.
 import argparse
 import fnmatch
 import json
+import re
 import shutil
 import traceback
 from importlib import metadata
@@ -28,8 +29,8 @@ def floats(*shape):
     return lambda rng, rows: rng.standard_normal((rows, *shape)).astype(np.float32)
 
 
-def integers(below, *shape, dtype=np.int64):
-    return lambda rng, rows: rng.integers(0, below, (rows, *shape), dtype=dtype)
+def integers(below, *shape, first=0, dtype=np.int64):
+    return lambda rng, rows: rng.integers(first, below, (rows, *shape), dtype=dtype)
 
 
 def fixed(array):
@@ -49,18 +50,44 @@ def batches(arrays, rows):
 
 def moved(array, rng, scale=0.02):
     """The array with noise on it: no two elements are equal, none is zero."""
-    return (array + scale * rng.standard_normal(array.shape)).astype(array.dtype)
+    return np.asarray(array + scale * rng.standard_normal(array.shape), array.dtype)
 
 
-def write(folder, arrays, before, after, buffers, losses, **facts):
+SHAKEN = 4e-7  # about what f32 rounds in a layer
+
+
+def learning_rates(largest):
+    return [largest / 10 ** i for i in range(5)]
+
+
+def noise(after, after_shaken):
+    """How far rounding takes each tensor."""
+    return {k: float(np.abs(v - after_shaken[k]).max()) for k, v in after.items() if v.size}
+
+
+def is_steady(losses, of_shaken_weights):
+    """Do the losses hang on the weights, and not on how sums are rounded? False where one is not a number, too."""
+    a, b = np.array(losses), np.array(of_shaken_weights)
+    return bool(a.max() < 2 * a[0] + 1 and (np.abs(a - b) < 2e-5 * np.abs(a)).all())
+
+
+def write(folder, arrays, before, after, buffers, losses, noise, **facts):
     """All but model.onnx, which lies there already."""
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     tensors = {f"before/{k}": v for k, v in before.items()} | {f"after/{k}": v for k, v in after.items()}
     np.savez(folder / "tensors.npz", **tensors)
-    facts |= dict(losses=losses, buffers=sorted(buffers), inputs=list(arrays),
+    facts |= dict(losses=losses, noise=noise, buffers=sorted(buffers), inputs=list(arrays),
                   parameters=sum(int(v.size) for k, v in before.items() if k not in buffers))
     (folder / "case.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def reason(error):
+    """The first line of the first cause, without folders of this machine."""
+    while error.__cause__:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [""]
+    return re.sub(r"/\S*/", "", f"{type(error).__name__}: {lines[0]}")[:200]
 
 
 def main(framework, rows, make, packages):
@@ -77,7 +104,7 @@ def main(framework, rows, make, packages):
     assert len({r.name for r in rows}) == len(rows), "two models of one name"
     for row in rows:
         folder = options.out / row.name
-        if not fnmatch.fnmatch(row.name, options.models) or (folder.exists() and not options.again):
+        if not fnmatch.fnmatch(row.name, options.models) or ((folder / "tensors.npz").exists() and not options.again):
             continue
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -85,8 +112,7 @@ def main(framework, rows, make, packages):
             make(row, folder)
             print(f"{framework}: {row.name}: exported", flush=True)
         except Exception as e:
-            traceback.print_exc()
-            lines = str(e).strip().splitlines()
-            (folder / "case.json").write_text(json.dumps(dict(
-                exporter=row.exporter, form=row.form, error=f"{type(e).__name__}: {lines[0] if lines else ''}"[:300])) + "\n")
-            print(f"{framework}: {row.name}: not exported: {e}"[:300], flush=True)
+            (folder / "traceback.txt").write_text(traceback.format_exc())
+            why = reason(e)
+            (folder / "case.json").write_text(json.dumps(dict(exporter=row.exporter, form=row.form, error=why)) + "\n")
+            print(f"{framework}: {row.name}: not exported: {why}", flush=True)

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 LOSS_LIMIT = 1e-4
 # Wider limits of the relative difference of losses, each with its reason.
 LOSS_LIMITS = {}
+UNKNOWN, AMBIGUOUS = -1, -2
 MOVED_LIMIT = 0.02     # of a parameter's largest movement: how far its values after training may be from the framework's
 NOISE = 2e-6           # of the largest movement of all: rounding where a gradient is zero in exact arithmetic
 ROUNDING = 1e-6        # of the largest value: five updates in f32
@@ -40,11 +41,11 @@ def largest(a):
 class Framework:
     """Its parameters and buffers before and after, to be found by their values."""
 
-    def __init__(self, folder, buffers):
+    def __init__(self, folder, buffers, noise):
         arrays = np.load(folder / "tensors.npz")
         self.before = {k[7:]: arrays[k] for k in arrays.files if k.startswith("before/") and arrays[k].size}
         self.after = {k: arrays["after/" + k] for k in self.before}
-        self.buffers = set(buffers)
+        self.buffers, self.noise = set(buffers), noise
         self.movement = {k: largest(self.after[k] - v) for k, v in self.before.items()}
         self.most = max(v for k, v in self.movement.items() if k not in self.buffers)
         self.covered = {k: np.zeros(v.size, bool) for k, v in self.before.items()}
@@ -62,19 +63,22 @@ class Framework:
         return self.movement[name] > ROUNDING * largest(self.before[name]) / 10 + NOISE * self.most
 
     def allowed(self, name):
-        return (MOVED_LIMIT * self.movement[name] + NOISE * self.most +
+        return (MOVED_LIMIT * self.movement[name] + NOISE * self.most + 10 * self.noise.get(name, 0) +
                 ROUNDING * max(largest(self.before[name]), self.movement[name]))
 
     def same_values(self, array):
         return self.by_values.get(np.sort(array.astype(np.float32), None).tobytes(), [])
 
     def elements(self, array):
-        """Where each element comes from, if each is the value of exactly one; else None."""
+        """Where each element comes from: AMBIGUOUS if it is the value of several, UNKNOWN if of none, or 0 or 1. None if
+        most are neither."""
         a = array.astype(np.float32).ravel()
         at = np.minimum(np.searchsorted(self.sorted, a), len(self.sorted) - 1)
         after = np.minimum(at + 1, len(self.sorted) - 1)
-        once = (self.sorted[at] == a) & ((after == at) | (self.sorted[after] != a))
-        return self.order[at] if once.all() and len(np.unique(a)) > 1 else None
+        found = (self.sorted[at] == a) & ~np.isin(a, (0, 1))
+        once = found & ((after == at) | (self.sorted[after] != a))
+        where = np.where(once, self.order[at], np.where(found, AMBIGUOUS, UNKNOWN))
+        return where if once.mean() >= 0.5 and len(np.unique(a)) > 1 else None
 
     def difference(self, name, before, after):
         """How far the ONNX tensor is from the parameter after training, over what is allowed."""
@@ -92,25 +96,27 @@ def plain(name):
     return re.sub(r"[^a-z0-9]+", ".", name.lower()).strip(".")
 
 
-def who_trains(framework, before, after):
-    """[(what differs, names of tensors, whether it is about who trains and not only about values)]"""
-    found, unknown, worst = [], [], {}
+def who_trains(framework, before, after, unreached):
+    """[(what differs, names of tensors, whether it is about who trains and not only about values)]. What is lost may have
+    become a tensor of as many elements."""
+    found, unknown, worst, orphans = [], [], {}, {}
     for name, b in before.items():
         a = after[name]
         moved = largest(a - b) > ROUNDING * largest(b) / 10 + NOISE * framework.most
         same = framework.same_values(b)
         named = [k for k in same if plain(k) == plain(name) or plain(name).endswith("." + plain(k))
                  or plain(k).endswith("." + plain(name))]
-        parameters = [k for k in (named or same) if k not in framework.buffers]
         at = None if same else framework.elements(b)
-        if (named or (same and (moved or b.size > 1))) and not (same and not parameters and moved):
+        if named or (same and (moved or b.size > 1)):
             best = min(named or same, key=lambda k: framework.difference(k, b, a))
             worst[name] = framework.difference(best, b, a), best, moved, b.size
         elif at is not None:
-            compare_elements(framework, name, a.ravel(), at, moved, found)
-        elif moved:
-            unknown.append(name)
-    settle(framework, worst, found)
+            compare_elements(framework, name, b.ravel(), a.ravel(), at, found)
+        else:
+            orphans[name] = b.size
+            if moved:
+                unknown.append(name)
+    settle(framework, worst, unreached, found)
     for name in unknown:
         found.append((f"{name} trains and has the values of no parameter", [name], True))
     for name in framework.before:
@@ -118,36 +124,47 @@ def who_trains(framework, before, after):
         if name not in framework.buffers and framework.moves(name) and missing.any():
             change = np.abs(framework.after[name] - framework.before[name]).ravel()[missing].max()
             if change > framework.allowed(name):
-                found.append((f"{name} trains in the framework and is not in the file", [name], True))
+                made_of_it = [k for k, size in orphans.items() if size == missing.size]
+                found.append((f"{name} trains in the framework and is not in the file", [name, *made_of_it], True))
     return found
 
 
-def compare_elements(framework, name, after, at, moved, found):
+def compare_elements(framework, name, before, after, at, found):
+    """A tensor that is made of parameters' elements: cut, joined with others, or with copies of some."""
+    limit = ROUNDING * largest(before) / 10 + NOISE * framework.most
+    if largest((after - before)[at == UNKNOWN]) > max(limit, framework.most * MOVED_LIMIT):
+        found.append((f"elements of {name} train and are of no parameter", [name], True))
     owners = np.searchsorted(framework.start, at, side="right") - 1
-    for i in np.unique(owners):
-        owner = framework.names[i]
-        mine = owners == i
+    for i in np.unique(owners[at >= 0]):
+        owner, mine = framework.names[i], owners == i
+        moved = largest((after - before)[mine]) > limit
         off = largest(after[mine] - framework.flat_after[at[mine]])
         if owner in framework.buffers:
             if moved and off > framework.allowed(owner):
                 found.append((f"{name} trains and is the buffer {owner}", [name, owner], True))
             continue
-        framework.covered[owner][at[mine] - framework.start[i]] = True
+        covered = framework.covered[owner]
+        covered[at[mine] - framework.start[i]] = True
+        if (at == AMBIGUOUS).any():
+            covered |= np.isin(framework.before[owner].ravel(), before[at == AMBIGUOUS])
         if off > framework.allowed(owner):
+            copies = len(np.unique(at[mine])) < mine.sum()
             what = "trains as another number" if moved else "does not train"
-            found.append((f"{name}, a part of {owner}, {what}", [name, owner], not moved))
+            what = "has copies that train apart" if copies and moved else what
+            found.append((f"{name}, of elements of {owner}, {what}", [name, owner], copies or not moved))
 
 
-def settle(framework, worst, found):
-    """Tensors of the file by the parameter whose values they have: one that agrees is enough, copies of constants of the
-    same value are not its concern."""
-    for name, (off, owner, moved, size) in worst.items():
+def settle(framework, worst, unreached, found):
+    """Tensors of the file by the parameter whose values they have. A second copy that the loss does not reach may stay."""
+    agreeing = {owner for off, owner, _, _ in worst.values() if off <= 1}
+    for name, (off, owner, moved, _) in worst.items():
         framework.covered[owner][:] = True
-        if off <= 1:
+        if off <= 1 or (name in unreached and owner in agreeing):
             continue
         names = [name, owner]
         if owner in framework.buffers:
-            if moved:
+            # ONNX's running variance is that of the population, PyTorch's that of a sample.
+            if moved and not (owner.endswith("running_var") and framework.moves(owner)):
                 found.append((f"{name} trains and is the buffer {owner}", names, True))
         elif not framework.moves(owner):
             found.append((f"{name} trains and {owner} does not in the framework", names, True))
@@ -162,22 +179,24 @@ def run(command, folder):
 
 
 def said_by(gradc, folder, options):
-    """Lines of check that tell of what the export changed, and what is in doubt."""
+    """Lines of check that tell of what the export changed and what is in doubt, and what no gradient reaches."""
     done = run([gradc, "check", "--json", "model.onnx", *options], folder)
     if done.returncode:
-        return []
+        return [], set()
     told = json.loads(done.stdout)
     lines = ["note: " + n for n in told["notes"]]
     lines += ["doubtful: " + json.dumps(d) for d in told["doubtful"]]
     lines += [f'{p["name"]}: {p["why"]}' for p in told["parameters"] if "computed from" in p["why"]]
-    return lines + [line for line in done.stderr.splitlines() if "warning" in line]
+    unreached = {p["name"] for p in told["parameters"] if p["why"] == "no gradient reaches it"}
+    return lines + [line for line in done.stderr.splitlines() if "warning" in line], unreached
 
 
 def is_told(names, lines):
     """The line that names one of the tensors, or one whose list was cut."""
     short = [n.removeprefix("module.") for n in names]
+    layers = [n.split("/")[-2] for n in names if n.count("/") == 2 and ":" not in n]  # Keras: sequential/dense_3/bias
     for line in lines:
-        if any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w])", line) for n in [*names, *short]):
+        if any(re.search(rf"(?<![\w.]){re.escape(n)}(?:_1)?(?![\w])", line) for n in [*names, *short, *layers]):
             return line
     return next((line for line in lines if re.search(r"and \d+ more", line) or "folded into the layers" in line), None)
 
@@ -194,7 +213,6 @@ def judge(gradc, folder):
     result = {k: case.get(k) for k in ("exporter", "form", "is_moved", "parameters")}
     if "error" in case:
         return result | dict(result="not exported", message=case["error"])
-    check_options = [o for o in case["options"]]
     compiled = run([gradc, "compile", "model.onnx", "-o", "train", "--optimizer", "sgd", *case["options"]], folder)
     if compiled.returncode in (2, 3, 4):
         return result | dict(result="refused", message=message_of(compiled.stderr))
@@ -204,17 +222,15 @@ def judge(gradc, folder):
     trained = run([folder / "train", *data, "--shuffle", "off", "--steps", "5", "--lr", repr(case["lr"]), "--table", "off",
                    "--log", "log.jsonl", "--export", "out.onnx"], folder)
     (folder / "train").unlink()
-    if trained.returncode in (2, 6):
-        return result | dict(result="refused", message=message_of(trained.stderr))
     if trained.returncode:
         return result | dict(result="wrong", message=f"train: exit {trained.returncode}: {message_of(trained.stderr)}")
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in log if "lr" in line]
     want = np.array(case["losses"])
     off = np.abs(np.array(losses) - want) / np.maximum(np.abs(want), 1e-3)
-    framework = Framework(folder, case["buffers"])
-    found = who_trains(framework, onnx_tensors(folder / "model.onnx"), onnx_tensors(folder / "out.onnx"))
-    lines = said_by(gradc, folder, check_options)
+    framework = Framework(folder, case["buffers"], case.get("noise", {}))
+    lines, unreached = said_by(gradc, folder, case["options"])
+    found = who_trains(framework, onnx_tensors(folder / "model.onnx"), onnx_tensors(folder / "out.onnx"), unreached)
     result |= dict(loss_difference=float(off.max()))
     return result | verdict(off, found, lines, LOSS_LIMITS.get(folder.name, LOSS_LIMIT))
 

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -75,7 +76,17 @@ def move(module):
                 m.running_mean.copy_(torch.from_numpy(0.1 * rng.standard_normal(m.running_mean.shape)))
                 m.running_var.copy_(torch.from_numpy(0.75 + 0.5 * rng.random(m.running_var.shape)))
         for p in module.parameters():
-            p.copy_(torch.from_numpy(case_files.moved(p.numpy(), rng)))
+            if p.requires_grad:
+                p.copy_(torch.from_numpy(case_files.moved(p.numpy(), rng)))
+
+
+def shaken(module):
+    """A copy, off by about what f32 rounds."""
+    copied, rng = copy.deepcopy(module), case_files.random(11)
+    with torch.no_grad():
+        for p in copied.parameters():
+            p.copy_(torch.from_numpy(case_files.moved(p.numpy(), rng, case_files.SHAKEN * np.abs(p.numpy()))))
+    return copied
 
 
 def tensors(module):
@@ -93,11 +104,20 @@ def export(row, module, names, sample, path):
                           opset_version=row.opset or 17, training=mode, do_constant_folding=not training,
                           dynamic_axes={n: {0: "batch"} for n in names + output} if row.is_open else None)
         return
-    shapes = ([{0: torch.export.Dim("batch", min=2)} for _ in names],) if row.is_open else None
+    shapes = (tuple({0: torch.export.Dim("batch", min=2)} for _ in names),) if row.is_open else None
     program = torch.onnx.export(module, sample, dynamo=True, input_names=names, output_names=output, verbose=False,
                                 opset_version=row.opset, optimize=row.exporter == "dynamo",
-                                dynamic_shapes=[shapes[0]] if shapes else None)
+                                dynamic_shapes=shapes)
     program.save(str(path))
+
+
+def take_statistics(module, path):
+    """Running statistics as the file has them: tracing in training mode moves them."""
+    tensors = {t.name: t for t in onnx.load(path).graph.initializer}
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")) and name in tensors:
+                buffer.copy_(torch.from_numpy(onnx.numpy_helper.to_array(tensors[name]).copy()))
 
 
 def loss_of(row, out, labels):
@@ -142,15 +162,18 @@ def make(row, folder):
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
         export(row, module, names, sample, folder / "model.onnx")
     module.train(row.form == "training")
-    before = tensors(module)  # exporting in training mode has moved the running statistics
-    for lr in row.lr, row.lr / 10, row.lr / 100, row.lr / 1000:
-        trained = copy.deepcopy(module)
+    take_statistics(module, folder / "model.onnx")
+    before = tensors(module)
+    for lr in case_files.learning_rates(row.lr):
+        trained, other = copy.deepcopy(module), shaken(module)
         losses = train(row, trained, parts, names, lr)
-        if max(losses) < 2 * losses[0] + 1:  # false where one is not a number
+        if case_files.is_steady(losses, train(row, other, parts, names, lr)):
             break
     else:
-        raise ValueError(f"no learning rate trains it: losses {losses}")
-    case_files.write(folder, arrays, before, tensors(trained), [k for k, _ in module.named_buffers()], losses,
+        raise ValueError(f"no learning rate trains it steadily: losses {losses}")
+    after = tensors(trained)
+    case_files.write(folder, arrays, before, after, [k for k, _ in module.named_buffers()], losses,
+                     case_files.noise(after, tensors(other)),
                      exporter=row.exporter, form=row.form, is_moved=row.is_moved, lr=lr,
                      options=["--loss", row.loss if row.labels else "output:loss", *row.options,
                               *(["--batch", str(row.rows)] if row.is_open else [])])
