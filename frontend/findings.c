@@ -133,6 +133,35 @@ note_lost_parameters(Repairs *r)
 	}
 }
 
+/* TorchScript's exporter transposes matrices; the weight of a convolution has no name only where it was computed. */
+static void
+note_computed_convolutions(Repairs *r)
+{
+	const char *producer = r->model->proto->producer_name, *first = NULL;
+	int count = 0;
+
+	if (!producer || strcmp(producer, "pytorch") || r->signed_parameters.n || r->tells_folding)
+		return;
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		const Weight *w = node_is(n, "Conv") ? repairs_weight(r, n->proto->input[1]) : NULL;
+		if (!w || w->constant || !name_is_generated(w->name))
+			continue;
+		first = first ? first : node_location(n->proto);
+		count++;
+	}
+	if (count)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(
+				r->arena,
+				"weights of %d Conv, the first one %s, were computed when exported, "
+				"as batch norms folded into them: they train as the layers' weights "
+				"and biases, without batch statistics; export with "
+				"training=TrainingMode.TRAINING to keep the norms",
+				count, quoted(r->model, first)));
+}
+
 /* ---- biases that left no trace */
 static bool
 is_bias_or_norm(const Repairs *r, const Reader *reader)
@@ -273,6 +302,7 @@ void
 findings_note(Repairs *r)
 {
 	note_lost_parameters(r);
+	note_computed_convolutions(r);
 	note_layers_without_bias(r);
 	note_branches(r);
 	note_modes(r);

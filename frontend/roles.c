@@ -179,9 +179,9 @@ is_position(const Repairs *r, const char *name, int depth)
 static bool
 is_prepared_input(const Repairs *r, const char *name, int depth)
 {
-	static const char *const ways[] = {"Cast",     "Transpose", "Reshape",
-	                                   "Identity", "Unsqueeze", "Squeeze",
-	                                   "Sub",      "Div",       "Mul"};
+	static const char *const ways[] = {"Cast",      "Transpose", "Reshape", "Identity",
+	                                   "Unsqueeze", "Squeeze",   "Sub",     "Div",
+	                                   "Mul",       "Log"};
 	const FlatNode *n = strmap_get(r->producers, name);
 
 	if (strmap_get(r->inputs, name))
@@ -259,12 +259,24 @@ rule_statistic(Case *c)
 	return true;
 }
 
+static bool
+is_said_to_train(const Case *c)
+{
+	return origin_is(c->w, ORIGIN_PARAMETER) || (c->w->origin && c->w->origin->from.n);
+}
+
 /* Whisper and its like make parameters of them and train them not; that is not in the file. */
 static bool
 rule_fixed_waves(Case *c)
 {
-	return (origin_is(c->w, ORIGIN_PARAMETER) || (c->w->origin && c->w->origin->from.n)) &&
-	       values_are_waves(&c->w->data, true);
+	return is_said_to_train(c) && values_are_waves(&c->w->data, true);
+}
+
+/* So do models of diffusion with random frequencies. */
+static bool
+rule_fixed_frequencies(Case *c)
+{
+	return is_said_to_train(c) && leads_to_trigonometry(c->r, c->w->name, false, MAX_STEPS);
 }
 
 static bool
@@ -690,7 +702,7 @@ static const DoubtRow doubts_of_number[] = {
 };
 static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
 static const DoubtRow doubts_of_waves[] = {
-	{is_all, {"a parameter, says its metadata", "models keep such values"}}, {0}};
+	{is_all, {"a parameter, says its metadata", "most models keep such values"}}, {0}};
 static const DoubtRow doubts_of_fitted[] = {
 	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
 static const DoubtRow doubts_of_constant_node[] = {
@@ -741,6 +753,8 @@ static const Rule rules[] = {
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
 	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_waves),
+	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
+              doubts_of_waves),
 	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
          NULL},
 	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},

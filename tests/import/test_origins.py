@@ -268,6 +268,24 @@ def test_sines_that_metadata_call_a_parameter_are_kept_and_in_doubt(run, tmp_pat
     assert rows["w_1"]["kind"] == want and [d["option"] for d in said["doubtful"]] == ["--train=w_1"] * (want == "frozen")
 
 
+@pytest.mark.parametrize("name, props, want", [("onnx::Conv_7", {}, True), ("fc.weight", {}, False), ("val_7", dict(FOLDED="['w']"), False)])
+def test_convolutions_with_nameless_weights_are_told(run, tmp_path, name, props, want):
+    """TorchScript's exporter has folded something into them."""
+    write(tmp_path / "model.onnx", [("Conv", ["x", name], "y")], {name: (RANDOM.standard_normal((3, 3, 1)), props)})
+    notes = check(run)[1]["notes"]
+    assert [n for n in notes if '"node_y"' in n and "computed when exported" in n] if want else notes == []
+
+
+@pytest.mark.parametrize("props", [ONE, dict(FOLDED="['w', 'unsqueeze']")])
+@pytest.mark.parametrize("between, want", [("Identity", "frozen"), ("Add", "trainable")])
+def test_frequencies_that_metadata_call_a_parameter_are_kept_and_in_doubt(run, tmp_path, props, between, want):
+    """Random ones of a time; those with a phase behind are learned."""
+    nodes = [("Log", ["x"], "l"), ("Mul", ["l", "w_1"], "h"), (between, ["h", "w_2"][:1 + (between == "Add")], "i"), ("Sin", ["i"], "y")]
+    write(tmp_path / "model.onnx", nodes, {"w_1": (ROWS, props), "w_2": (ROWS, ONE)}, PARAMETER)
+    rows, said = check(run)
+    assert rows["w_1"]["kind"] == want and [d["option"] for d in said["doubtful"]] == ["--train=w_1"] * (want == "frozen")
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
