@@ -38,6 +38,12 @@ def largest(a):
     return float(np.abs(a).max()) if a.size else 0.0
 
 
+def change(before, after):
+    """The difference; equal infinities have none."""
+    with np.errstate(invalid="ignore"):
+        return np.where(before == after, 0, after - before)
+
+
 class Framework:
     """Its parameters and buffers before and after, to be found by their values."""
 
@@ -46,7 +52,7 @@ class Framework:
         self.before = {k[7:]: arrays[k] for k in arrays.files if k.startswith("before/") and arrays[k].size}
         self.after = {k: arrays["after/" + k] for k in self.before}
         self.buffers, self.noise = set(buffers), noise
-        self.movement = {k: largest(self.after[k] - v) for k, v in self.before.items()}
+        self.movement = {k: largest(change(v, self.after[k])) for k, v in self.before.items()}
         self.most = max(v for k, v in self.movement.items() if k not in self.buffers)
         self.covered = {k: np.zeros(v.size, bool) for k, v in self.before.items()}
         self.by_values = defaultdict(list)
@@ -102,7 +108,7 @@ def who_trains(framework, before, after, unreached):
     found, unknown, worst, orphans = [], [], {}, {}
     for name, b in before.items():
         a = after[name]
-        moved = largest(a - b) > ROUNDING * largest(b) / 10 + NOISE * framework.most
+        moved = largest(change(b, a)) > ROUNDING * largest(b[np.isfinite(b)]) / 10 + NOISE * framework.most
         same = framework.same_values(b)
         named = [k for k in same if plain(k) == plain(name) or plain(name).endswith("." + plain(k))
                  or plain(k).endswith("." + plain(name))]
@@ -122,8 +128,8 @@ def who_trains(framework, before, after, unreached):
     for name in framework.before:
         missing = ~framework.covered[name]
         if name not in framework.buffers and framework.moves(name) and missing.any():
-            change = np.abs(framework.after[name] - framework.before[name]).ravel()[missing].max()
-            if change > framework.allowed(name):
+            lost = largest(change(framework.before[name], framework.after[name]).ravel()[missing])
+            if lost > framework.allowed(name):
                 made_of_it = [k for k, size in orphans.items() if size == missing.size]
                 found.append((f"{name} trains in the framework and is not in the file", [name, *made_of_it], True))
     return found
@@ -179,26 +185,30 @@ def run(command, folder):
 
 
 def said_by(gradc, folder, options):
-    """Lines of check that tell of what the export changed and what is in doubt, and what no gradient reaches."""
+    """[(line of check that tells of what the export changed or what is in doubt, where in it the tensors' names are)], and
+    what no gradient reaches."""
     done = run([gradc, "check", "--json", "model.onnx", *options], folder)
     if done.returncode:
         return [], set()
     told = json.loads(done.stdout)
-    lines = ["note: " + n for n in told["notes"]]
-    lines += ["doubtful: " + json.dumps(d) for d in told["doubtful"]]
-    lines += [f'{p["name"]}: {p["why"]}' for p in told["parameters"] if "computed from" in p["why"]]
-    unreached = {p["name"] for p in told["parameters"] if p["why"] == "no gradient reaches it"}
-    return lines + [line for line in done.stderr.splitlines() if "warning" in line], unreached
+    lines = [(f"note: {n}", n) for n in told["notes"]]
+    lines += [(f'doubtful: {d["name"]} {d["kind"]}: for: {d["for"]}; against: {d["against"]}; else {d["option"]}', d["name"])
+              for d in told["doubtful"]]
+    lines += [(f'{p["name"]}: {p["why"]}',) * 2 for p in told["parameters"] if "computed from" in p["why"]]
+    unreached = {p["name"] for p in told["parameters"] if "reach" in p["why"]}
+    return lines + [(line,) * 2 for line in done.stderr.splitlines() if "warning" in line], unreached
 
 
-def is_told(names, lines):
-    """The line that names one of the tensors, or one whose list was cut."""
+def is_told(what, names, lines):
+    """The line that names one of the tensors; or, of what the exporter computed, one whose list was cut."""
     short = [n.removeprefix("module.") for n in names]
     layers = [n.split("/")[-2] for n in names if n.count("/") == 2 and ":" not in n]  # Keras: sequential/dense_3/bias
-    for line in lines:
-        if any(re.search(rf"(?<![\w.]){re.escape(n)}(?:_1)?(?![\w])", line) for n in [*names, *short, *layers]):
+    for line, about in lines:
+        if any(re.search(rf"(?<![\w.]){re.escape(n)}(?:_1)?(?![\w])", about) for n in [*names, *short, *layers]):
             return line
-    return next((line for line in lines if re.search(r"and \d+ more", line) or "folded into the layers" in line), None)
+    if "does not" in what:
+        return None
+    return next((line for line, _ in lines if re.search(r"and \d+ more", line) or "batch norms folded into" in line), None)
 
 
 def message_of(text):
@@ -237,13 +247,13 @@ def judge(gradc, folder):
 
 def verdict(off, found, lines, limit):
     about_who = [(text, names) for text, names, who in found if who]
-    silent = [text for text, names in about_who if not is_told(names, lines)]
+    silent = [text for text, names in about_who if not is_told(text, names, lines)]
     if silent:
         return dict(result="wrong", message="; ".join(silent[:3]) + (f"; and {len(silent) - 3} more" if len(silent) > 3 else ""))
-    by_statistics = next((line for line in lines if "read running statistics in a model exported for training" in line), None)
+    by_statistics = next((line for line, _ in lines if "read running statistics in a model exported for training" in line), None)
     if off[0] > limit and not by_statistics:
         return dict(result="wrong", message=f"the first loss is {off[0]:.2g} off")
-    told = [is_told(names, lines) for _, names in about_who] or ([by_statistics] if by_statistics else [])
+    told = [is_told(text, names, lines) for text, names in about_who] or ([by_statistics] if by_statistics else [])
     if about_who or (by_statistics and off.max() > limit):
         return dict(result="told", message="; ".join(dict.fromkeys(told))[:400], differs=[t for t, _ in about_who][:3])
     if off.max() > limit:

@@ -98,6 +98,8 @@ MODELS = [
     Row("transformer_tf2onnx", transformer, TOKENS, integers(64, 12), exporter=TF2ONNX),
     Row("scaled_attention", scaled_attention, {"x": floats(12, 8)}, integers(3)),
     Row("gelu", stack((8,), layer(kl.Dense, 16, activation="gelu"), layer(kl.Dense, 3)), {"x": floats(8)}, integers(3)),
+    Row("gelu_approximate", stack((8,), layer(kl.Dense, 16, activation=lambda x: keras.activations.gelu(x, approximate=True)),
+        layer(kl.Dense, 3)), {"x": floats(8)}, integers(3)),
     Row("lstm", stack((12, 8), layer(kl.LSTM, 16), layer(kl.Dense, 3)), {"x": floats(12, 8)}, integers(3)),
     Row("gru_tf2onnx", stack((12, 8), layer(kl.GRU, 16), layer(kl.Dense, 3)), {"x": floats(12, 8)}, integers(3), exporter=TF2ONNX),
     Row("mobilenet", application(keras.applications.MobileNet, alpha=0.25, dropout=0.0), {"x": floats(32, 32, 3)}, TEN, exporter=TF2ONNX),
