@@ -13,6 +13,11 @@ def noises(rng, rows):
     return rng.uniform(0.1, 10, rows).astype("float32")
 
 
+def positions(n):
+    """The same for all rows, so a batch has one."""
+    return lambda rng, rows: rng.integers(0, 8, (rows, n, 3)).astype("float32")
+
+
 PICTURE = floats(3, 16, 16)
 LATENT = floats(4, 8, 8)
 TEXT = floats(6, 16)
@@ -64,6 +69,20 @@ MODELS = [
         num_attention_heads=2, joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4,
         pos_embed_max_size=8), {"hidden_states": LATENT, "encoder_hidden_states": TEXT, "pooled_projections": floats(16), "timestep": times},
         LATENT, exporter=RAW),
+    row("flux", lambda: df.FluxTransformer2DModel(patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=16, pooled_projection_dim=16, axes_dims_rope=(4, 4, 8)),
+        {"hidden_states": floats(16, 4), "encoder_hidden_states": TEXT, "pooled_projections": floats(16), "timestep": noises,
+        "img_ids": positions(16), "txt_ids": positions(6)}, floats(16, 4), exporter=RAW, rows=1),
+    row("aura_flow", lambda: df.AuraFlowTransformer2DModel(sample_size=8, patch_size=2, in_channels=4, num_mmdit_layers=1,
+        num_single_dit_layers=1, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=16, caption_projection_dim=32,
+        out_channels=4, pos_embed_max_size=16), {"hidden_states": LATENT, "encoder_hidden_states": TEXT, "timestep": noises}, LATENT),
+    row("unet1d", lambda: df.UNet1DModel(sample_size=16, in_channels=3, out_channels=3, block_out_channels=(32, 32), extra_in_channels=32,
+        down_block_types=("DownBlock1DNoSkip", "AttnDownBlock1D"), up_block_types=("AttnUpBlock1D", "UpBlock1DNoSkip"), mid_block_type="UNetMidBlock1D"),
+        {"sample": floats(3, 16), "timestep": noises}, floats(3, 16), exporter=RAW),
+    row("controlnet_fresh", lambda: df.ControlNetModel(in_channels=4, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=4,
+        cross_attention_dim=16, attention_head_dim=8, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        conditioning_embedding_out_channels=(8, 16)), {"sample": LATENT, "timestep": times, "encoder_hidden_states": TEXT,
+        "controlnet_cond": floats(3, 16, 16)}, floats(32, 4, 4), exporter=RAW, is_moved=False, pick=lambda out: out.mid_block_res_sample),
     row("prior", lambda: df.PriorTransformer(num_attention_heads=2, attention_head_dim=16, num_layers=2, embedding_dim=16, num_embeddings=6,
         additional_embeddings=4), {"hidden_states": floats(16), "timestep": times, "proj_embedding": floats(16),
         "encoder_hidden_states": TEXT}, floats(16), pick=lambda out: out.predicted_image_embedding),

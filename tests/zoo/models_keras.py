@@ -102,7 +102,6 @@ MODELS = [
         layer(kl.Dense, 3)), {"x": floats(8)}, integers(3)),
     Row("lstm", stack((12, 8), layer(kl.LSTM, 16), layer(kl.Dense, 3)), {"x": floats(12, 8)}, integers(3)),
     Row("gru_tf2onnx", stack((12, 8), layer(kl.GRU, 16), layer(kl.Dense, 3)), {"x": floats(12, 8)}, integers(3), exporter=TF2ONNX),
-    Row("mobilenet", application(keras.applications.MobileNet, alpha=0.25, dropout=0.0), {"x": floats(32, 32, 3)}, TEN, exporter=TF2ONNX),
     Row("mobilenet_v2", application(keras.applications.MobileNetV2, alpha=0.35), {"x": floats(32, 32, 3)}, TEN),
 ]
 

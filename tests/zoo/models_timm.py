@@ -4,8 +4,11 @@ from functools import partial
 import timm
 from timm.models.convmixer import ConvMixer
 from timm.models.focalnet import FocalNet
-from timm.models.metaformer import GroupNorm1, MetaFormer
+from timm.models.gcvit import GlobalContextVit
+from timm.models.metaformer import Attention, GroupNorm1, LayerNorm2dNoBias, LayerNormNoBias, MetaFormer, SepConv
 from timm.models.mlp_mixer import Affine, GatedMlp, MlpMixer, ResBlock, SpatialGatingBlock
+from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
+from timm.models.nest import Nest
 from timm.models.resnetv2 import ResNetV2, StdConv2d
 from timm.models.volo import VOLO
 from torch import nn
@@ -13,6 +16,9 @@ from torch import nn
 from zoo_torch import RAW, SCRIPT, Row, floats, integers, main
 
 VIT = dict(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4)
+
+CAFORMER = dict(depths=(1, 1, 1, 1), dims=(16, 24, 32, 32), token_mixers=[SepConv, SepConv, Attention, Attention],
+                norm_layers=[LayerNorm2dNoBias] * 2 + [LayerNormNoBias] * 2)
 
 
 def row(name, model, size=32, **kw):
@@ -30,7 +36,7 @@ MODELS = [
     row("vit_fresh", "vit_tiny_patch16_224", **VIT, exporter=RAW, is_moved=False),
     row("deit_distilled", "deit_tiny_distilled_patch16_224", **VIT, exporter=RAW),
     row("deit_distilled_fresh", "deit_tiny_distilled_patch16_224", **VIT, exporter=SCRIPT, is_moved=False),
-        row("beitv2_script", "beitv2_base_patch16_224", **VIT, exporter=SCRIPT),
+    row("beitv2_script", "beitv2_base_patch16_224", **VIT, exporter=SCRIPT),
     row("eva02", "eva02_tiny_patch14_224", **VIT, exporter=RAW),
     row("cait", "cait_xxs24_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=4),
     row("xcit", "xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=4, exporter=RAW),
@@ -76,6 +82,27 @@ MODELS = [
     row("inception_next", "inception_next_atto", 64, depths=(1, 1, 1, 1), dims=(16, 32, 48, 64), exporter=SCRIPT, form="training",
         rows=8),
     row("starnet", "starnet_s050", 64, exporter=RAW),
+    row("vit_reg4_fresh", "vit_small_patch14_reg4_dinov2", **VIT, is_moved=False),
+    row("vit_relpos", "vit_relpos_small_patch16_224", **VIT, exporter=SCRIPT),
+    row("samvit", "samvit_base_patch16_224", **VIT | dict(img_size=64, patch_size=16), size=64, exporter=RAW),
+    row("deit3", "deit3_small_patch16_224", **VIT, exporter=SCRIPT),
+    row("caformer", MetaFormer, 64, **CAFORMER,
+        exporter=RAW),
+    row("caformer_fresh", MetaFormer, 64, **CAFORMER,
+        is_moved=False),
+    row("caformer_script", MetaFormer, 64, **CAFORMER,
+        exporter=SCRIPT),
+    row("gcvit", GlobalContextVit, 64, img_size=64, window_ratio=(16, 16, 16, 32), depths=(1, 1, 1, 1), embed_dim=16, num_heads=(1, 1, 2, 2),
+        exporter=RAW),
+    row("convit", "convit_tiny", img_size=32, patch_size=8, embed_dim=12, depth=2, local_up_to_layer=1, num_heads=4, exporter=RAW),
+    row("convit_script", "convit_tiny", img_size=32, patch_size=8, embed_dim=12, depth=2, local_up_to_layer=1, num_heads=4, exporter=SCRIPT),
+    row("swinv2_cr", "swinv2_cr_tiny_224", 64, img_size=64, window_size=4, embed_dim=24, depths=(1, 1), num_heads=(2, 4), exporter=RAW),
+    row("hgnetv2_learned_affine", "hgnetv2_b0", 64, exporter=RAW),
+    row("hgnetv2_learned_affine_fresh", "hgnetv2_b0", 64, exporter=SCRIPT, form="training", is_moved=False, rows=8),
+    row("mvitv2", MultiScaleVit, 64, cfg=MultiScaleVitCfg(depths=(1, 1), embed_dim=16, num_heads=1, stride_q=((1, 1), (2, 2))), img_size=64,
+        exporter=RAW),
+    row("nest", Nest, 64, img_size=64, depths=(1, 1, 1), embed_dims=(16, 24, 32), num_heads=(1, 2, 2)),
+    row("pit", "pit_ti_224", 64, img_size=64, depth=(1, 1, 1), base_dims=(8, 8, 8), heads=(2, 4, 8), exporter=SCRIPT),
 ]
 
 if __name__ == "__main__":

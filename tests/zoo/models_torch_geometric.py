@@ -51,7 +51,7 @@ MODELS = [
     row("sage", *two(gnn.SAGEConv), exporter=RAW),
     row("gat", *two(gnn.GATConv), is_fixed=True),
     row("gatv2", *two(gnn.GATv2Conv, add_self_loops=False), exporter=RAW, is_fixed=True),
-    row("gin_eps", lambda: gnn.GINConv(mlp(FEATURES, 16), train_eps=True), lambda: gnn.GINConv(mlp(16, CLASSES), train_eps=True)),
+    row("gin_eps", lambda: gnn.GINConv(mlp(FEATURES, 16), train_eps=True), lambda: gnn.GINConv(mlp(16, CLASSES), train_eps=True), exporter=RAW),
     row("gin_eps_script", lambda: gnn.GINConv(mlp(FEATURES, 16), train_eps=True), lambda: gnn.GINConv(mlp(16, CLASSES), train_eps=True),
         exporter=SCRIPT),
     row("graph_conv", *two(gnn.GraphConv), exporter=RAW),
@@ -61,6 +61,10 @@ MODELS = [
     row("transformer_conv", *two(gnn.TransformerConv, beta=True)),
     row("gen_learned_t", *two(gnn.GENConv, learn_t=True), exporter=RAW, is_fixed=True),
     row("edge_conv", lambda: gnn.EdgeConv(mlp(2 * FEATURES, 16), aggr="mean"), lambda: gnn.EdgeConv(mlp(32, CLASSES), aggr="mean")),
+    row("gated_graph", lambda: gnn.GatedGraphConv(16, 2), lambda: gnn.LEConv(16, CLASSES), exporter=RAW),
+    row("res_gated", *two(gnn.ResGatedGraphConv)),
+    row("ssg", lambda: gnn.SSGConv(FEATURES, 16, 0.1, K=2, add_self_loops=False), lambda: gnn.LEConv(16, CLASSES), exporter=SCRIPT),
+    row("message_norm", lambda: gnn.GENConv(FEATURES, 16, aggr="mean", msg_norm=True, learn_msg_scale=True), lambda: gnn.GraphConv(16, CLASSES)),
     row("film", *two(gnn.FiLMConv), exporter=RAW),
 ]
 
