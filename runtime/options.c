@@ -170,14 +170,12 @@ static const OptionTable table = {rows, COUNT(rows), "this program"};
 static bool
 check_needs(const CliOptions *o, Diag *diag)
 {
-	bool constant = !o->run.lr_schedule || strcmp(o->run.lr_schedule, "constant") == 0;
 	const struct {
 		bool given, there;
 		const char *option, *needs;
 	} needs[] = {
 		{o->inputs.n > 0, o->once, "--input", "--once"},
 		{o->output_dir != NULL, o->once, "--output-dir", "--once"},
-		{o->run.min_lr > 0, !constant, "--min-lr", "--lr-schedule linear, cosine or wsd"},
 		{o->once, o->output_dir != NULL, "--once", "--output-dir DIR"},
 		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
 		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
@@ -210,6 +208,10 @@ check_needs(const CliOptions *o, Diag *diag)
 			           needs[i].needs);
 			ok = false;
 		}
+	if (ok && o->run.min_lr > 0 && strcmp(o->run.lr_schedule, "constant") == 0) {
+		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
+		diag_hint(diag, "--lr-schedule linear, cosine or wsd ends there");
+	}
 	return ok;
 }
 

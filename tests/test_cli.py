@@ -203,8 +203,7 @@ def test_gradc_refuses(run, model, option, value, says):
 
 @pytest.mark.parametrize("option, value", accepted(EXECUTABLE))
 def test_an_executable_takes(train, option, value):
-    schedule = ["--lr-schedule=linear"] if option == "--min-lr" else []
-    train(*words(option, value), *schedule)
+    train(*words(option, value))
 
 
 @pytest.mark.parametrize("option, value, says", refused(EXECUTABLE))
@@ -298,13 +297,18 @@ def test_the_same_twice_is_no_contradiction(run, model):
 
 @pytest.mark.parametrize("options, named", [
     (["--fill=input=ones"], ["--data input=", "--fill input=ones"]), (["--lr=1", "--lr=2"], ["--lr=1", "--lr=2"]),
-    (["--shuffle=on", "--shuffle=off"], ["--shuffle=on", "--shuffle=off"]), (["--min-lr=0.1"], ["--min-lr", "--lr-schedule"]),
+    (["--shuffle=on", "--shuffle=off"], ["--shuffle=on", "--shuffle=off"]),
     (["--input=input=x.npy"], ["--input needs --once"]), (["--output-dir=out"], ["--output-dir needs --once"]),
     (["--once", "--output-dir=out"], ["--data and --once", "--steps and --once"]), (["--scale=input=nan"], ["--scale input", "nan"]),
     (["--scale=input=1,inf"], ["--scale input", "inf"])])
 def test_contradictions_of_a_training(train, options, named):
     said = train(*options, exit=2).stderr
     assert all(n in said for n in named)
+
+
+def test_a_rate_that_never_falls_has_no_least(train):
+    assert "--min-lr: has no meaning for a constant learning rate" in train("--min-lr=0.1").stderr
+    assert "--min-lr" not in train("--min-lr=0.1", "--lr-schedule=linear").stderr
 
 
 @pytest.mark.parametrize("command, options", [
