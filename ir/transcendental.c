@@ -289,10 +289,9 @@ static const uint64_t two_over_pi[] = {
 	0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
 
 /* Payne and Hanek, for |x| >= 2^30: |x| = m 2^e with m of 53 bits. Of m 2^(e-2) 2/pi only the fraction counts, whose
- * first two bits are k; so only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. most: the largest
- * exponent of x, which says how many words those may begin in. Infinity gives NaN. */
+ * first two bits are k; so only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. Infinity gives NaN. */
 static Quadrant
-quadrant_of_large(B *b, V x, int most)
+quadrant_of_large(B *b, V x)
 {
 	enum { LEAST = 30 + 1023, FIRST = 52 + 1023 + 2 - 64 };
 	V u = bits(b, U64, absolute(b, x)), exponent = shr(b, u, integer(b, u, 52));
@@ -304,7 +303,7 @@ quadrant_of_large(B *b, V x, int most)
 	V word = shr(b, at, integer(b, u, 6)), by = and(b, at, integer(b, u, 63));
 	for (int k = 0; k < 4; k++) {
 		w[k] = integer(b, u, two_over_pi[k]);
-		for (int i = 1; i <= (most + 1023 - FIRST) / 64; i++)
+		for (int i = 1; i <= (1023 + 1023 - FIRST) / 64; i++)
 			w[k] = select(b, ge(b, word, integer(b, u, (uint64_t)i)),
 			              integer(b, u, two_over_pi[i + k]), w[k]);
 	}
@@ -326,8 +325,40 @@ quadrant_of_large(B *b, V x, int most)
 	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
 }
 
+/* The same of 24 bits, |x| = m 2^e, in f64: by words of 24 bits of 2/pi the products are exact. A word whose product is a
+ * multiple of 4 is left out: the first is that of e - 2, and x is divided by what stands before it. Five words leave
+ * less than 2^-70. */
+static Quadrant
+quadrant_of_large_f32(B *b, V x)
+{
+	enum { WORDS = 5, SKIPPED = 4 };
+	static const double words[WORDS + SKIPPED] = {0xa2f983, 0x6e4e44, 0x1529fc,
+	                                              0x2757d1, 0xf534dd, 0xc0db62,
+	                                              0x95993c, 0x439041, 0xfe5163};
+	V size = absolute(b, x), scaled = x, w[WORDS], p[WORDS];
+
+	for (int i = 0; i < WORDS; i++)
+		w[i] = number(b, x, ldexp(words[i], -24 * (i + 1)));
+	for (int s = 1; s <= SKIPPED; s++) {
+		V skips = ge(b, size, number(b, x, ldexp(1, 24 * s + 25)));
+		scaled = select(b, skips, mul(b, x, number(b, x, ldexp(1, -24 * s))), scaled);
+		for (int i = 0; i < WORDS; i++)
+			w[i] = select(b, skips, number(b, x, ldexp(words[i + s], -24 * (i + 1))),
+			              w[i]);
+	}
+	V fours = number(b, x, 0x1.8p54), shift = number(b, x, 0x1.8p52);
+	for (int i = 0; i < WORDS; i++)
+		p[i] = mul(b, scaled, w[i]);
+	for (int i = 0; i < 2; i++) /* modulo 4 */
+		p[i] = sub(b, p[i], sub(b, add(b, p[i], fours), fours));
+	V head = add(b, p[0], p[1]), shifted = add(b, add(b, head, p[2]), shift);
+	V rest = add(b, sub(b, head, sub(b, shifted, shift)), p[2]);
+	rest = add(b, rest, add(b, p[3], p[4]));
+	return (Quadrant){bits(b, U64, shifted), mul(b, rest, number(b, x, 0x1.921fb54442d18p+0))};
+}
+
 static V
-trig(B *b, LoopOp op, V x, int most)
+trig(B *b, LoopOp op, V x, Quadrant far)
 {
 	static const double sines[] = {0x1.952c77030ad4ap-49, -0x1.ae7f3e733b81fp-41,
 	                               0x1.6124613a86d09p-33, -0x1.ae64567f544e4p-26,
@@ -344,7 +375,6 @@ trig(B *b, LoopOp op, V x, int most)
 	                                 1.0};
 	V large = ge(b, absolute(b, x), number(b, x, 0x1p30));
 	Quadrant near = quadrant_of_small(b, select(b, large, number(b, x, 0), x));
-	Quadrant far = quadrant_of_large(b, x, most);
 	V k = select(b, large, far.k, near.k), r = select(b, large, far.r, near.r);
 
 	if (op == LOOP_cos)
@@ -359,13 +389,15 @@ trig(B *b, LoopOp op, V x, int most)
 V
 build_trig_f64(B *b, const FunctionRow *row, const V *x)
 {
-	return trig(b, row->op, x[0], 1023);
+	return trig(b, row->op, x[0], quadrant_of_large(b, x[0]));
 }
 
 V
 build_trig_f32(B *b, const FunctionRow *row, const V *x)
 {
-	return lb_cast(b, F32, trig(b, row->op, lb_cast(b, F64, x[0]), 127));
+	V wide = lb_cast(b, F64, x[0]);
+
+	return lb_cast(b, F32, trig(b, row->op, wide, quadrant_of_large_f32(b, wide)));
 }
 
 /* x^y = e^(y log|x|), the sign from odd y; C's special cases */
