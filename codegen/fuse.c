@@ -73,6 +73,7 @@ run_fuse(Pass *p, Module *m)
 
 const PassRow pass_fuse = {.name = "fuse",
                            .help = "group nodes into kernels",
+                           .needed = true,
                            .takes = STAGE_TRAIN,
                            .leaves = STAGE_FUSED,
                            .run = run_fuse};

@@ -201,6 +201,7 @@ run_legalize(Pass *p, Module *m)
 
 const PassRow pass_legalize = {.name = "legalize",
                                .help = "turn what kernels cannot take into what they can",
+                               .needed = true,
                                .takes = STAGE_TRAIN,
                                .leaves = STAGE_ANY,
                                .run = run_legalize};

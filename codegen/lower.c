@@ -518,6 +518,7 @@ static const PassOption lower_options[] = {
 
 const PassRow pass_lower = {.name = "lower",
                             .help = "give every kernel its loops",
+                            .needed = true,
                             .takes = STAGE_FUSED,
                             .leaves = STAGE_LOWERED,
                             .options = lower_options,

@@ -230,6 +230,7 @@ run_memory(Pass *p, Module *m)
 
 const PassRow pass_memory = {.name = "memory",
                              .help = "give every value a place",
+                             .needed = true,
                              .takes = STAGE_SCHEDULE,
                              .leaves = STAGE_MEMORY,
                              .run = run_memory};

@@ -187,6 +187,7 @@ run_schedule(Pass *p, Module *m)
 
 const PassRow pass_schedule = {.name = "schedule",
                                .help = "decide which instructions run, when and in which order",
+                               .needed = true,
                                .takes = STAGE_LOWERED,
                                .leaves = STAGE_SCHEDULE,
                                .run = run_schedule};

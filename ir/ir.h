@@ -83,7 +83,7 @@ typedef struct {
 	FieldKind kind;
 	size_t offset;
 	const char *const *names; /* FIELD_ENUM, NULL-terminated */
-	bool optional;            /* left out of the text when zero, empty or NULL */
+	bool needed;              /* without it there is no program to run */
 } Field;
 
 size_t field_size(FieldKind kind); /* bytes in the struct of attributes */
@@ -500,7 +500,7 @@ typedef struct {
 	const char *name, *help;
 	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
 	PassWhen when;             /* which runs of the whole pipeline have it */
-	bool optional;             /* programs are whole without it */
+	bool needed;               /* without it there is no program to run */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
 	const void *defaults;            /* of the options; NULL: zeros */

@@ -234,6 +234,7 @@ static const PassOption autograd_options[] = {{"wrt",
                                               {0}};
 const PassRow pass_autograd = {.name = "autograd",
                                .help = "append the backward of the loss to accumulate",
+                               .needed = true,
                                .takes = STAGE_FORWARD,
                                .leaves = STAGE_ANY,
                                .when = PASS_WITH_LOSS,

@@ -98,7 +98,6 @@ run_initialize(Pass *p, Module *m)
 
 const PassRow pass_initialize = {.name = "initialize",
                                  .help = "random first values by use",
-                                 .optional = true,
                                  .takes = STAGE_ANY,
                                  .leaves = STAGE_ANY,
                                  .when = PASS_WHEN_ASKED,

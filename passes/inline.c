@@ -57,6 +57,7 @@ static const PassOption inline_options[] = {{"final", "calls with a gradient of 
                                             {0}};
 const PassRow pass_inline = {.name = "inline",
                              .help = "put callees in place of calls",
+                             .needed = true,
                              .takes = STAGE_ANY,
                              .leaves = STAGE_ANY,
                              .options = inline_options,

@@ -343,6 +343,7 @@ static const PassOption loss_options[] = {
 static const LossOptions loss_defaults = {.target = -1, .count = -1, .axis = -1};
 const PassRow pass_loss = {.name = "loss",
                            .help = "build accumulate and eval from forward",
+                           .needed = true,
                            .takes = STAGE_FORWARD,
                            .leaves = STAGE_ANY,
                            .when = PASS_WITH_LOSS,

@@ -280,6 +280,7 @@ static const PassOption optimizer_options[] = {
 	{0}};
 const PassRow pass_optimizer = {.name = "optimizer",
                                 .help = "build update",
+                                .needed = true,
                                 .takes = STAGE_FORWARD,
                                 .leaves = STAGE_TRAIN,
                                 .when = PASS_WITH_OPTIMIZER,

@@ -146,7 +146,6 @@ static const PassOption precision_options[] = {
 	{"to", "f32 or f64", OPTION_STRING, offsetof(PrecisionOptions, to)}, {0}};
 const PassRow pass_precision = {.name = "precision",
                                 .help = "the type of every float",
-                                .optional = true,
                                 .takes = STAGE_FORWARD,
                                 .leaves = STAGE_ANY,
                                 .options = precision_options,

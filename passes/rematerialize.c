@@ -243,7 +243,6 @@ run_rematerialize(Pass *p, Module *m)
 const PassRow pass_rematerialize = {
 	.name = "rematerialize",
 	.help = "compute again in the backward pass what is cheap",
-	.optional = true,
 	.takes = STAGE_TRAIN,
 	.leaves = STAGE_TRAIN,
 	.when = PASS_WITH_LOSS,

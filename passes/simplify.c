@@ -185,7 +185,6 @@ run_simplify(Pass *p, Module *m)
 const PassRow pass_simplify = {
 	.name = "simplify",
 	.help = "fold constants, apply identities, merge equal nodes, drop unread ones",
-	.optional = true,
 	.takes = STAGE_ANY,
 	.leaves = STAGE_ANY,
 	.run = run_simplify};

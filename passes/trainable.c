@@ -128,6 +128,7 @@ static const PassOption trainable_options[] = {{"rules", "VERB GLOB[=VALUE], one
                                                {0}};
 const PassRow pass_trainable = {.name = "trainable",
                                 .help = "who is trained, decays, and starts from what",
+                                .needed = true,
                                 .takes = STAGE_IMPORT,
                                 .leaves = STAGE_FORWARD,
                                 .options = trainable_options,

@@ -310,7 +310,7 @@ check_disabled(const Session *s)
 
 	for (int i = 0; i < s->o->disable.n; i++) {
 		const char *name = s->o->disable.at[i];
-		if (pass_find(name)->optional)
+		if (!pass_find(name)->needed)
 			continue;
 		diag_error(s->diag, EXIT_USAGE,
 		           "--disable=%s: without that pass there is no whole program to run",
