@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy docs fuzz fuzz-differential format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -60,6 +60,10 @@ fuzz: ## looks for inputs that crash or miscompile
 fuzz-differential: build ## mutated models in gradc and in onnxruntime; FUZZ="--minutes 30" for less
 	@scripts/setup --quiet test
 	.venv/bin/python tests/differential/fuzz.py $(or $(FUZZ),--compared 10000)
+
+faults: asan ## one failing allocation or call after the other, up to two hours; FAULTS="--only train" for less
+	@scripts/setup --quiet test
+	.venv/bin/python tests/faults/inject.py $(FAULTS)
 
 format: ## formats the C sources in place
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i

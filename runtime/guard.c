@@ -16,6 +16,7 @@ call_new(void *args)
 
 	a->run = NEW(arena, Gradc);
 	a->run->arena = arena;
+	a->run->saver.folder.lock = -1; /* so that it can be closed */
 	return NULL;
 }
 

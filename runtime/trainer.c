@@ -161,7 +161,6 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
-	run->saver.folder.lock = -1;
 	run->comm_ops = comm_find(options->communicator);
 	Status status = comm_check(options->communicator);
 	if (!status)
