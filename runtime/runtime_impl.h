@@ -35,6 +35,7 @@ Status trace_open(Arena *arena, const char *path, Trace **out);
 void trace_span(Trace *t, const TraceSpan *s); /* from any thread; NULL is allowed */
 /* Completes the file, or says what went wrong since trace_open. NULL is allowed. */
 Status trace_close(Trace *t);
+void trace_abort(Trace *t); /* no file; NULL is allowed */
 
 /* ---- observe.c: what each instruction took, for trace and profile. */
 typedef struct {

@@ -108,6 +108,16 @@ trace_span(Trace *t, const TraceSpan *s)
 	write_event(t, event);
 }
 
+void
+trace_abort(Trace *t)
+{
+	if (!t)
+		return;
+	pthread_mutex_destroy(&t->lock);
+	status_free(t->fault);
+	file_writer_abort(t->file);
+}
+
 Status
 trace_close(Trace *t)
 {

@@ -196,6 +196,9 @@ gradc_close(Gradc *run)
 		return;
 	saver_close(run);
 	status_free(gradc_finish(run));
+	/* Without memory it may not even have begun. */
+	prefetch_close(run->prefetch);
+	trace_abort(run->observer.trace);
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_close(&run->executor);

@@ -270,7 +270,7 @@ def commands(gradc, models, scratch):
     folder = models / "mlp_digits"
     data = [f"--data=input={folder}/input.npy", f"--data=labels={folder}/labels.npy"]
     evaluation = [f"--eval-data=input={folder}/eval_input.npy", f"--eval-data=labels={folder}/eval_labels.npy"]
-    train = [digits, *data, *evaluation, "--progress=off", "--table=off", "--save=ck", "--save-every=2", "--keep=2"]
+    train = [digits, *data, *evaluation, "--progress=off", "--table=off", "--save=ck", "--save-every=2"]
     before = scratch / "before"
     before.mkdir()
     subprocess.run([*train, "--steps=2"], cwd=before, check=True, capture_output=True)
@@ -299,8 +299,8 @@ def commands(gradc, models, scratch):
         Command("dump-exe", [gradc, "dump", digits, "--stage=schedule"]),
         Command("run", [gradc, "run", model("mlp_digits"), f"--input=input={folder}/eval_input.npy",
                         "--output-dir=out"], [Output("out", files_in, True)], (5, 6)),
-        Command("train", [*train, "--steps=4", *written], [Output("export.onnx"), *views], (5, 6, 7), "ck"),
-        Command("resume", [*train, "--steps=4", "--resume=auto", *written], [Output("export.onnx"), *views], (5, 6, 7),
+        Command("train", [*train, "--keep=2", "--steps=4", *written], [Output("export.onnx"), *views], (5, 6, 7), "ck"),
+        Command("resume", [*train, "--keep=2", "--steps=4", "--resume=auto", *written], [Output("export.onnx"), *views], (5, 6, 7),
                 "ck", old_checkpoint),
         Command("library", [host("--batch=16"), folder / "input.npy", folder / "labels.npy"],
                 [Output("trained.onnx"), Output("trace.json", trace_names, whenever=True)], (5, 6, 7), "ck"),
