@@ -175,9 +175,8 @@ remove_unfinished(void *folder)
 }
 
 static Status
-write_checkpoint(void *save_job)
+write_checkpoint(SaveJob *job)
 {
-	SaveJob *job = save_job;
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
@@ -201,12 +200,13 @@ write_checkpoint(void *save_job)
 
 /* ---- the thread */
 
-static void
-run_job(SaveJob *job, MemoryLeft **left)
+static Status
+run_job(void *save_job)
 {
+	SaveJob *job = save_job;
 	double begin = seconds_now();
+	Status status = write_checkpoint(job);
 
-	job->status = memory_guard(write_checkpoint, job, left);
 	trace_span(job->trace, &(TraceSpan){.track = TRACK_SAVING,
 	                                    .category = "saver",
 	                                    .name = "checkpoint",
@@ -214,6 +214,7 @@ run_job(SaveJob *job, MemoryLeft **left)
 	                                    .end = seconds_now(),
 	                                    .count_of = "step",
 	                                    .count = job->manifest.step});
+	return status;
 }
 
 /* A signal's handler may end a wait. */
@@ -236,7 +237,7 @@ serve(void *context)
 		await(&w->given);
 		if (!w->job)
 			return NULL;
-		run_job(w->job, w->left);
+		w->job->status = memory_guard(run_job, w->job, w->left);
 	}
 }
 
