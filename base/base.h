@@ -193,6 +193,9 @@ bool diag_status(Diag *diag, Status status);
 typedef int CleanupSlot;
 CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
 CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group does */
+/* Around what makes a temporary file or folder and adds it; false: the process is ending, nothing may be made. */
+bool cleanup_begin_making(void);
+void cleanup_end_making(void);
 void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
 void cleanup_now(void);                         /* may be called by a signal handler */
 /* From now on every signal that would end the process cleans up first, and a full stack ends it with EXIT_SYSTEM and a

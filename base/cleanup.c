@@ -23,6 +23,26 @@ typedef struct {
 } Slot;
 static Slot slots[MAX_SLOTS];
 
+/* What is being made may not be in the table yet: the end waits for it, and from then on nothing is made. */
+static _Atomic int making;
+static _Atomic bool ending;
+
+bool
+cleanup_begin_making(void)
+{
+	atomic_fetch_add(&making, 1);
+	if (!atomic_load(&ending))
+		return true;
+	atomic_fetch_sub(&making, 1);
+	return false;
+}
+
+void
+cleanup_end_making(void)
+{
+	atomic_fetch_sub(&making, 1);
+}
+
 static CleanupSlot
 take_slot(void)
 {
@@ -106,6 +126,11 @@ remove_folder(const char *path)
 void
 cleanup_now(void)
 {
+	const struct timespec a_moment = {.tv_nsec = 2000000};
+
+	atomic_store(&ending, true);
+	for (int tries = 0; atomic_load(&making) > 0 && tries < 50; tries++)
+		nanosleep(&a_moment, NULL); /* not for ever: a handler may have interrupted it */
 	for (int i = 0; i < MAX_SLOTS; i++)
 		if (atomic_load(&slots[i].state) == SLOT_CHILD)
 			kill(slots[i].child, SIGTERM);

@@ -141,10 +141,16 @@ open_temporary(FileWriter *w)
 	for (int i = 0; i < MAX_TEMPORARY_NAMES; i++) {
 		Text name = {0};
 		text_printf(&name, "%.*s.gradc-%ld-%d.tmp", folder, w->path, (long)getpid(), i);
+		if (!cleanup_begin_making()) {
+			text_free(&name);
+			return status_error(EXIT_SYSTEM, "%s: the process is ending", w->path);
+		}
 		w->fd = open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+		if (w->fd >= 0)
+			w->cleanup = cleanup_add_path(name.at);
+		cleanup_end_making();
 		if (w->fd >= 0) {
 			w->temporary = name.at;
-			w->cleanup = cleanup_add_path(name.at);
 			return NULL;
 		}
 		text_free(&name);

@@ -181,9 +181,13 @@ write_checkpoint(SaveJob *job)
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
 
-	if (mkdir(folder, 0777) != 0)
-		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
-	CleanupSlot cleanup = cleanup_add_path(folder);
+	if (!cleanup_begin_making())
+		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
+	int made = mkdir(folder, 0777), error = errno;
+	CleanupSlot cleanup = made == 0 ? cleanup_add_path(folder) : -1;
+	cleanup_end_making();
+	if (made != 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(error));
 	memory_hold(remove_unfinished, (void *)folder);
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);

@@ -55,7 +55,10 @@ cut_after(const char *path, int64_t step)
 	struct stat st;
 	FileWriter *to;
 
-	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+	if (stat(path, &st) != 0)
+		return errno == ENOENT ? NULL
+		                       : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	if (!S_ISREG(st.st_mode))
 		return NULL;
 	FILE *from = fopen(path, "r");
 	if (!from)

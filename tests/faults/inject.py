@@ -65,8 +65,8 @@ def page_keys(path):
 
 
 def event_records(folder):
-    (file,) = folder.iterdir()
-    data, sizes = file.read_bytes(), []
+    sizes = []
+    data = b"".join(file.read_bytes() for file in folder.iterdir())  # one file, or none yet
     while data:
         n, = struct.unpack_from("<Q", data)
         assert len(data) >= n + 16, "a record is cut off"
