@@ -83,7 +83,7 @@ typedef struct {
 	FieldKind kind;
 	size_t offset;
 	const char *const *names; /* FIELD_ENUM, NULL-terminated */
-	bool needed;              /* without it there is no program to run */
+	bool optional;            /* left out of the text when zero, empty or NULL */
 } Field;
 
 size_t field_size(FieldKind kind); /* bytes in the struct of attributes */
