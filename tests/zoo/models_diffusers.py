@@ -76,7 +76,7 @@ MODELS = [
     row("aura_flow", lambda: df.AuraFlowTransformer2DModel(sample_size=8, patch_size=2, in_channels=4, num_mmdit_layers=1,
         num_single_dit_layers=1, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=16, caption_projection_dim=32,
         out_channels=4, pos_embed_max_size=16), {"hidden_states": LATENT, "encoder_hidden_states": TEXT, "timestep": noises}, LATENT),
-    row("unet1d", lambda: df.UNet1DModel(sample_size=16, in_channels=3, out_channels=3, block_out_channels=(32, 32), extra_in_channels=32,
+    row("unet1d", lambda: df.UNet1DModel(sample_size=16, in_channels=3, out_channels=3, block_out_channels=(32, 32), extra_in_channels=64,
         down_block_types=("DownBlock1DNoSkip", "AttnDownBlock1D"), up_block_types=("AttnUpBlock1D", "UpBlock1DNoSkip"), mid_block_type="UNetMidBlock1D"),
         {"sample": floats(3, 16), "timestep": noises}, floats(3, 16), exporter=RAW),
     row("controlnet_fresh", lambda: df.ControlNetModel(in_channels=4, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=4,

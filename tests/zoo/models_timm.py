@@ -84,7 +84,7 @@ MODELS = [
     row("starnet", "starnet_s050", 64, exporter=RAW),
     row("vit_reg4_fresh", "vit_small_patch14_reg4_dinov2", **VIT, is_moved=False),
     row("vit_relpos", "vit_relpos_small_patch16_224", **VIT, exporter=SCRIPT),
-    row("samvit", "samvit_base_patch16_224", **VIT | dict(img_size=64, patch_size=16), size=64, exporter=RAW),
+    row("samvit", "samvit_base_patch16_224", **VIT | dict(img_size=64, patch_size=16), size=64, exporter=SCRIPT),
     row("deit3", "deit3_small_patch16_224", **VIT, exporter=SCRIPT),
     row("caformer", MetaFormer, 64, **CAFORMER,
         exporter=RAW),
@@ -101,7 +101,7 @@ MODELS = [
     row("hgnetv2_learned_affine_fresh", "hgnetv2_b0", 64, exporter=SCRIPT, form="training", is_moved=False, rows=8),
     row("mvitv2", MultiScaleVit, 64, cfg=MultiScaleVitCfg(depths=(1, 1), embed_dim=16, num_heads=1, stride_q=((1, 1), (2, 2))), img_size=64,
         exporter=RAW),
-    row("nest", Nest, 64, img_size=64, depths=(1, 1, 1), embed_dims=(16, 24, 32), num_heads=(1, 2, 2)),
+    row("nest", Nest, 64, img_size=64, depths=(1, 1, 1), embed_dims=(16, 24, 32), num_heads=(1, 2, 2), exporter=SCRIPT),
     row("pit", "pit_ti_224", 64, img_size=64, depth=(1, 1, 1), base_dims=(8, 8, 8), heads=(2, 4, 8), exporter=SCRIPT),
 ]
 

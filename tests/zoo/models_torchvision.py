@@ -57,7 +57,7 @@ MODELS = [
     row("vgg11_bn", vgg, exporter=SCRIPT, form="training", size=64, rows=8),
     row("squeezenet1_1", lambda: tv.squeezenet1_1(num_classes=10), size=64, exporter=SCRIPT, is_open=True),
     row("shufflenet_v2", lambda: tv.shufflenet_v2_x0_5(num_classes=10), exporter=RAW),
-    row("mobilenet_v2", lambda: tv.mobilenet_v2(num_classes=10, width_mult=0.25), exporter=SCRIPT, form="training", size=64, rows=8),
+    row("mobilenet_v2", lambda: tv.mobilenet_v2(num_classes=10, width_mult=0.25), exporter=RAW),
     row("mobilenet_v3_small", lambda: tv.mobilenet_v3_small(num_classes=10), exporter=RAW, is_open=True),
     row("mnasnet0_5", lambda: tv.mnasnet0_5(num_classes=10), exporter=RAW, is_moved=False),
     row("efficientnet_b0", lambda: tv.efficientnet_b0(num_classes=10, stochastic_depth_prob=0.0), exporter=RAW),
