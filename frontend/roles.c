@@ -554,6 +554,34 @@ rule_generated_copy(Case *c)
 	       name_is_generated(c->w->name);
 }
 
+/* The tensor of the file that the value is, or is a view of. */
+static const Weight *
+weight_behind(const Repairs *r, const char *name, int depth)
+{
+	static const char *const views[] = {"Transpose", "Identity", "Reshape", "Cast"};
+	const Weight *w = repairs_weight(r, name);
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (w || !n || depth == 0 || !node_is_any(n, views, COUNT(views)))
+		return w;
+	return weight_behind(r, n->proto->input[0], depth - 1);
+}
+
+/* A table of coordinates that a layer takes: the other factor is the layer's weight. */
+static bool
+is_input_of_layers(const Case *c)
+{
+	for (int i = 0; i < c->n; i++) {
+		const NodeProto *p = c->readers[i].node->proto;
+		if (!in_role(layer_roles, COUNT(layer_roles), &c->readers[i]) || p->n_input < 2)
+			return false;
+		const Weight *other = weight_behind(c->r, p->input[1], MAX_STEPS);
+		if (!other || other->constant)
+			return false;
+	}
+	return c->n > 0;
+}
+
 /* What stands in a Constant node was a number or a table where the model was traced, if nothing else speaks for it. */
 static bool
 rule_written_down(Case *c)
@@ -561,7 +589,7 @@ rule_written_down(Case *c)
 	double value;
 
 	return c->w->constant && !is_named(c) &&
-	       (!any_in(c, weight_roles, COUNT(weight_roles)) ||
+	       (!any_in(c, weight_roles, COUNT(weight_roles)) || is_input_of_layers(c) ||
 	        (tensor_constant_valued(&c->w->data, &value) && from_pytorch(c->r)));
 }
 

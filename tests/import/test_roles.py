@@ -240,3 +240,20 @@ def test_layers_of_tensorflow_without_a_bias_are_told(run, tmp_path, behind, wan
     _, _, notes = tensorflow(run, tmp_path, [("MatMul", "m/dense/MatMul", ["x", "m/dense/ReadVariableOp:0"], "h"), (behind, path, inputs, "y")],
                              {"m/dense/ReadVariableOp:0": PARAMETERS[:8], "b/ReadVariableOp:0": PARAMETERS[0]})
     assert [n for n in notes if '"m/dense"' in n] if want else notes == []
+
+
+@pytest.mark.parametrize("nodes, want", [
+    ([("MatMul", ["k", "fc.weight"], ["h"]), ("MatMul", ["x", "h"], ["y"])], "frozen"),
+    ([("Transpose", ["fc.weight"], ["t"]), ("MatMul", ["k", "t"], ["h"]), ("MatMul", ["x", "h"], ["y"])], "frozen"),
+    ([("MatMul", ["x", "fc.weight"], ["h"]), ("MatMul", ["h", "k"], ["y"])], "trainable"),
+    ([("MatMul", ["k", "x"], ["h"]), ("MatMul", ["h", "fc.weight"], ["y"])], "trainable"),
+])
+def test_a_table_of_the_code_that_a_layer_takes_is_no_weight(run, tmp_path, nodes, want):
+    """Coordinates of relative positions go through layers of their own."""
+    table, weight = (numpy_helper.from_array(PARAMETERS[i:i + 8].astype(np.float32), n) for i, n in [(0, ""), (8, "fc.weight")])
+    ports = [helper.make_tensor_value_info(n, table.data_type, [8, 8]) for n in "xy"]
+    nodes = [helper.make_node("Constant", [], ["k"], value=table), *(helper.make_node(*n) for n in nodes)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], [weight]), producer_name="pytorch",
+                                opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    kinds = {p["name"]: p["kind"] for p in json.loads(run("check", "--json", "model.onnx").stdout)["parameters"]}
+    assert kinds == {"k": want, "fc.weight": "trainable"}

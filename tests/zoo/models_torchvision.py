@@ -69,7 +69,7 @@ MODELS = [
     row("convnext", convnext),
     row("convnext_fresh", convnext, exporter=RAW, is_moved=False),
     row("vit", vit, is_open=True),
-    row("vit_fresh", vit, is_moved=False),
+    row("vit_fresh", vit, exporter=RAW, is_moved=False),
     row("vit_script", vit, exporter=SCRIPT),
     row("swin", swin),
     row("swin_v2", swin_v2, exporter=RAW),
