@@ -266,7 +266,8 @@ void repairs_tie(Repairs *r);
 
 /* ---- names.c */
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
-/* dynamo's exporter names a value after the function that made it: zeros_3, new_full; expand, repeat_1. */
+/* dynamo's exporter names a value after the function that made it: zeros_3, new_full; expand, repeat_1, and embedding, which
+ * repeats the row of a token that is everywhere. */
 bool name_is_creation(const char *name);
 bool name_is_expansion(const char *name);
 /* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a variable, conv/Squeeze:0 one

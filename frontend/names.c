@@ -76,8 +76,8 @@ name_is_creation(const char *name)
 bool
 name_is_expansion(const char *name)
 {
-	static const char *const words[] = {"expand", "expand_as", "repeat", "broadcast_to",
-	                                    "tile"};
+	static const char *const words[] = {"expand",       "expand_as", "repeat",
+	                                    "broadcast_to", "tile",      "embedding"};
 
 	for (int i = 0; i < COUNT(words); i++)
 		if (is_call_of(name, words[i]))

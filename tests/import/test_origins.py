@@ -286,6 +286,14 @@ def test_frequencies_that_metadata_call_a_parameter_are_kept_and_in_doubt(run, t
     assert rows["w_1"]["kind"] == want and [d["option"] for d in said["doubtful"]] == ["--train=w_1"] * (want == "frozen")
 
 
+@pytest.mark.parametrize("made, want", [("embedding", [1, 1, 4]), ("mul", [2, 3, 4])])
+def test_one_row_that_was_looked_up_everywhere_is_one(run, tmp_path, made, want):
+    """Types of tokens are all 0 where no input says them."""
+    write(tmp_path / "model.onnx", [("Add", ["x", "t"], "y")],
+          {"t": (np.broadcast_to(ROWS, (2, 3, 4)), dict(FOLDED=f"['w', 'zeros', '{made}']"))}, PARAMETER)
+    assert check(run)[0]["t"]["shape"] == want
+
+
 def test_a_weight_that_is_a_statistic_too_is_told(run, tmp_path):
     tensors = {"a.weight": (np.ones(3), ONE), "a.bias": (np.zeros(3), ONE), "bn.weight": (RANDOM.standard_normal(3), ONE)}
     write(tmp_path / "model.onnx", [("BatchNormalization", ["x", "bn.weight", "a.bias", "a.bias", "a.weight"], "h"),
