@@ -140,6 +140,9 @@ REASONS = {
         "PRelu, LayerNormalization, Expand-like operands larger than the first input",
         "the operator's text allows one direction, onnxruntime and the evaluator both",
         "onnx: PRelu: \"slope should be unidirectional broadcastable to input tensor X\""),
+    "concatenation of nothing": Reason(
+        "Concat of an empty tensor whose other dimensions differ", "onnxruntime leaves empty tensors out before it compares shapes",
+        "onnx: Concat: \"the same shape, except for the dimension size of the axis\""),
     "window": Reason(
         "pools whose window is larger than the padded input",
         "no output element exists; onnxruntime's size rounds towards zero and it reads outside",
@@ -359,6 +362,7 @@ GRADC_REFUSES = (
     ("word", r"unknown reduction|is none of|unknown mode|unknown ", _always),
     ("range", r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
+    ("concatenation of nothing", r"Concat, .*does not fit operand", _has({"Concat"})),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
     ("shape by inference", r"is declared with", _has({"Cast"})),

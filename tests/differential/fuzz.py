@@ -29,6 +29,7 @@ import mutate  # noqa: E402
 SECONDS_OF_A_CASE = 120
 MEMORY = 8 << 30
 LISTED = 40  # findings printed in full
+MADE = "made"
 
 
 def arguments():
@@ -50,18 +51,17 @@ def arguments():
     return options
 
 
-def run_case(number, options, folder, without_onnxruntime=False):
+def judge_case(case, options, folder, without_onnxruntime=False):
     """[(engine, Verdict)] of one case."""
-    case = mutate.make_case(number)
     if without_onnxruntime:
         engines.ask_onnxruntime = lambda *_: engines.Answer(message="crashed")
     kinds = ["interp"]
-    if options.compiled_every and number % options.compiled_every == 0:
+    if options.compiled_every and case.number % options.compiled_every == 0:
         kinds.append("compiled")
     told = [(kind, judge.judge(case, options.gradc, folder, kind)) for kind in kinds]
     if options.keep and (options.only is not None or any(v.word == "finding" for _, v in told)):
         keep(case, options, told)
-    return case, told
+    return told
 
 
 def keep(case, options, told):
@@ -75,7 +75,8 @@ def keep(case, options, told):
 
 
 def work(pipe, options):
-    """A worker: reads numbers, answers with verdicts; it dies with the case that crashes onnxruntime."""
+    """A worker: reads numbers, says when the case is made, and answers with verdicts; it dies with the case
+    that crashes onnx's checker or onnxruntime."""
     if "asan" not in str(options.gradc):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -83,8 +84,9 @@ def work(pipe, options):
         while (message := pipe.recv()) is not None:
             number, alone = message
             try:
-                case, told = run_case(number, options, Path(scratch), alone)
-                pipe.send((number, case.seed, case.notes, told))
+                case = mutate.make_case(number)
+                pipe.send(MADE)
+                pipe.send((number, case.seed, case.notes, judge_case(case, options, Path(scratch), alone)))
             except Exception:  # a fault of this tool must not pass for one of onnxruntime
                 fault = judge.Verdict("finding", traceback.format_exc())
                 pipe.send((number, "?", [], [("interp", fault)]))
@@ -104,7 +106,7 @@ class Worker:
         self.number = None
 
     def give(self, number, alone=False):
-        self.number, self.since, self.alone = number, time.monotonic(), alone
+        self.number, self.since, self.alone, self.made = number, time.monotonic(), alone, False
         self.pipe.send((number, alone))
 
     def end(self):
@@ -118,7 +120,7 @@ class Totals:
         self.words = {kind: collections.Counter() for kind in ("interp", "compiled")}
         self.reasons = collections.Counter()
         self.findings = []
-        self.cases = self.compared = 0
+        self.cases = self.compared = self.unmade = 0
 
     def add(self, number, seed, notes, told):
         self.cases += 1
@@ -139,6 +141,8 @@ class Totals:
                     print(f"{kind:9} {words[word]:7}  {judge.VERDICTS[word]}")
         for why, n in self.reasons.most_common():
             print(f"{'':9} {n:7}  explained: {why}")
+        if self.unmade:
+            print(f"{'':9} {self.unmade:7}  numbers without a case: onnx's shape inference crashes on the model")
         print(f"{self.cases} cases, {self.compared} with outputs compared, "
               f"{sum(self.reasons.values())} explained, {len(self.findings)} findings")
 
@@ -162,11 +166,14 @@ def finished(options, totals, given, start):
 
 
 def died(worker, totals):
-    """A worker that is gone or late: its case once more, without onnxruntime; or a finding."""
+    """A worker that is gone or late: no case where onnx itself crashed, else the case once more without
+    onnxruntime; a finding if that ends the same way."""
     number, alone, options = worker.number, worker.alone, worker.options
     worker.end()
     fresh = Worker(options)
-    if alone:
+    if not worker.made:
+        totals.unmade += 1
+    elif alone:
         totals.add(number, "?", [], [("interp", judge.Verdict("finding", "no end, or a crash of the tool"))])
     else:
         fresh.give(number, alone=True)
@@ -191,6 +198,9 @@ def run_all(options):
             if w.pipe in ready:
                 try:
                     result = w.pipe.recv()
+                    if result == MADE:
+                        w.made = True
+                        continue
                 except (EOFError, ConnectionError):
                     workers[workers.index(w)] = died(w, totals)
                     continue
@@ -223,7 +233,8 @@ def main():
     if options.only is None:
         sys.exit(1 if run_all(options).findings else 0)
     with tempfile.TemporaryDirectory(prefix="gradc-differential-") as scratch:
-        case, told = run_case(options.only, options, Path(scratch))
+        case = mutate.make_case(options.only)
+        told = judge_case(case, options, Path(scratch))
     print(f"case {case.number}, {case.seed}", *case.notes, sep="\n  ")
     for kind, v in told:
         print(f"{kind}: {v.word}{': ' + explained.REASONS[v.why].reason if v.why else ''}\n  {v.detail}")

@@ -69,9 +69,9 @@ def difference(got, want, slack=None, limit=None):
         scale = np.max(np.abs(w[finite]), initial=0)
         room = limit * scale + float(np.finfo(np.float32).tiny) + (0 if slack is None else slack)
         same = (np.isnan(g) & np.isnan(w)) | (g == w) | (np.abs(g - w) <= room) | np.isinf(room)
-    if same.all():
-        return None
-    off = np.where(same, 0, np.where(np.isfinite(g - w), np.abs(g - w), np.inf))
+        if same.all():
+            return None
+        off = np.where(same, 0, np.where(np.isfinite(g - w), np.abs(g - w), np.inf))
     i = np.unravel_index(np.argmax(off), off.shape)
     return f"{np.sum(~same)} of {got.size} differ; {g[i]:.9g} expected {w[i]:.9g} at {list(map(int, i))}, " \
            f"largest {scale:.3g}"
