@@ -85,6 +85,9 @@ REASONS = {
         "GlobalMaxPool of other ranks than 4, where onnxruntime has no kernel",
         "onnx's evaluator reduces two axes, whatever the rank", "onnx: reference/ops/op_global_max_pool.py"),
     "order of TopK": Reason("TopK with sorted = 0", "any order is right", "onnx: TopK.sorted"),
+    "cancellation": Reason(
+        "sums and differences that are off by less than eight units in the last place of the largest operand",
+        "what was rounded before is all that is left", "floating point; the order and the rounding of operands are free"),
     "expm1": Reason(
         "Elu, Selu, Celu of small negative numbers, within 1e-6 absolute",
         "onnxruntime computes exp(x) - 1, which cancels; gradc expm1(x)", "onnxruntime: element_wise_ops, Eigen exp"),
@@ -264,6 +267,15 @@ def _overflow(case, place, found):
     return bool(place and kinds(place.node, case.model) & SUMS and has_large(place.inputs, 1e15))
 
 
+def _cancellation(case, place, found):
+    if not place or not kinds(place.node, case.model) & (SUMS | {"Add", "Sub"}) or place.want.dtype.kind != "f":
+        return False
+    with np.errstate(all="ignore"):
+        largest = max((np.max(np.abs(a[np.isfinite(a)]), initial=0) for a in floats(place.inputs)), default=0)
+        off = np.abs(place.got.astype(np.float64) - place.want.astype(np.float64))
+    return bool((off <= 8 * float(np.finfo(place.want.dtype).eps) * largest).all())
+
+
 def _expm1(case, place, found):
     if not place or not kinds(place.node, case.model) & {"Elu", "Selu", "Celu"} or place.want.dtype.kind != "f":
         return False
@@ -319,7 +331,7 @@ VALUES = (
     ("sum of onnx's evaluator", _evaluators_sum), ("order of TopK", _unsorted),
     ("integer overflow", _integer_overflow), ("random", _random), ("float to integer", _float_to_integer),
     ("narrow floats", _narrow), ("NaN in an order", _nan_in_an_order), ("overflow of a sum", _overflow),
-    ("expm1", _expm1), ("OneHot of floats", _one_hot), ("labels", _labels),
+    ("cancellation", _cancellation), ("expm1", _expm1), ("OneHot of floats", _one_hot), ("labels", _labels),
 )
 
 
