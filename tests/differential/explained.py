@@ -109,6 +109,9 @@ REASONS = {
         "gradc takes what its own operator is defined for: models that frameworks export with a type of a later "
         "opset work; outputs are compared with onnx's evaluator where that runs",
         "gradc: frontend/README.md"),
+    "split of nothing": Reason(
+        "Split of an empty axis", "every part is empty; onnxruntime refuses, onnx's evaluator divides by zero",
+        "onnx: Split: \"If the tensor is not evenly splittable into num_outputs, the last chunk will be smaller\""),
     "maximum of nothing": Reason(
         "GlobalMaxPool over an empty axis", "gradc gives -infinity, as ReduceMax of an empty set; onnxruntime refuses",
         "onnx: ReduceMax: \"reduction over an empty set of values yields minus infinity\""),
@@ -368,6 +371,7 @@ ONNXRUNTIME_REFUSES = (
     ("index out of range",
      r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
     ("random", r"RandomUniformLike|Bernoulli|Multinomial", _has(RANDOM)),
+    ("split of nothing", r"Invalid num_outputs value", _has({"Split"})),
     ("maximum of nothing", r"GlobalMaxPool node.*SetOutputSize", _has({"GlobalMaxPool"})),
     ("one number for a list of one",
      r"squeeze.h.*axes_tens|slice.h.*shape mismatch|reshape.h.*shapeTens|"
