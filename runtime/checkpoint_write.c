@@ -191,8 +191,12 @@ write_checkpoint(SaveJob *job)
 	memory_hold(remove_unfinished, (void *)folder);
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
-	if (!status)
+	if (!status && !cleanup_begin_making()) { /* its files may be gone: it gets no name */
+		status = status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
+	} else if (!status) {
 		status = folder_add(job->folder, folder, entry);
+		cleanup_end_making();
+	}
 	memory_let_go();
 	if (status)
 		folder_remove(folder);
