@@ -196,8 +196,8 @@ CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group
 /* Around what makes a temporary file or folder and adds it; false: the process is ending, nothing may be made. */
 bool cleanup_begin_making(void);
 void cleanup_end_making(void);
-void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
-void cleanup_now(void);                         /* may be called by a signal handler */
+void cleanup_forget(CleanupSlot slot); /* it was removed, renamed or waited for */
+void cleanup_now(void);                /* may be called by a signal handler */
 /* From now on every signal that would end the process cleans up first, and a full stack ends it with EXIT_SYSTEM and a
  * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */
 void cleanup_on_signals(void);
