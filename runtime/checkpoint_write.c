@@ -174,6 +174,13 @@ remove_unfinished(void *folder)
 	folder_remove(folder);
 }
 
+static void
+end_making(void *nothing)
+{
+	(void)nothing;
+	cleanup_end_making();
+}
+
 static Status
 write_checkpoint(SaveJob *job)
 {
@@ -194,7 +201,9 @@ write_checkpoint(SaveJob *job)
 	if (!status && !cleanup_begin_making()) { /* its files may be gone: it gets no name */
 		status = status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
 	} else if (!status) {
+		memory_hold(end_making, NULL);
 		status = folder_add(job->folder, folder, entry);
+		memory_let_go();
 		cleanup_end_making();
 	}
 	memory_let_go();
