@@ -193,17 +193,16 @@ bool diag_status(Diag *diag, Status status);
 typedef int CleanupSlot;
 CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
 CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group does */
-/* Around what makes a temporary file or folder and adds it; false: the process is ending, nothing may be made. */
+/* Around what makes a temporary file or folder, or starts a program, and adds it; signals wait meanwhile. false: the process
+ * is ending, nothing may be made. */
 bool cleanup_begin_making(void);
 void cleanup_end_making(void);
 void cleanup_forget(CleanupSlot slot); /* it was removed, renamed or waited for */
 void cleanup_now(void);                /* may be called by a signal handler */
-/* From now on every signal that would end the process cleans up first, and a full stack ends it with EXIT_SYSTEM and a
+/* From now on every signal that would end the process cleans up first, and a full stack, or an abort where memory is
+ * short, ends it with EXIT_SYSTEM and a
  * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */
 void cleanup_on_signals(void);
-/* While another's code runs that ends the process when it gets no memory: an abort is then EXIT_SYSTEM with this message.
- * NULL: no longer. */
-void cleanup_on_abort(const char *reason);
 /* A new folder under $TMPDIR, else /tmp; closing it removes the files in it, too. */
 typedef struct {
 	const char *path;

@@ -6,34 +6,42 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_SLOTS = 256 };
+enum { MAX_SLOTS = 64 }; /* two temporary folders and their writers are a lot */
 typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_PATH, SLOT_CHILD } SlotState;
 typedef struct {
 	_Atomic SlotState state;
-	char *path; /* kept for the slot's next owner: a handler may be reading it */
+	char path[PATH_MAX];
 	pid_t child;
 } Slot;
 static Slot slots[MAX_SLOTS];
 
-/* What is being made may not be in the table yet: the end waits for it, and from then on nothing is made. */
+/* What is being made may not be in the table yet: signals of the thread that makes it wait, the end waits for other threads,
+ * and then nothing is made any more. */
 static _Atomic int making;
 static _Atomic bool ending;
+static _Thread_local sigset_t mask_before;
 
 bool
 cleanup_begin_making(void)
 {
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &mask_before);
 	atomic_fetch_add(&making, 1);
 	if (!atomic_load(&ending))
 		return true;
-	atomic_fetch_sub(&making, 1);
+	cleanup_end_making();
 	return false;
 }
 
@@ -41,6 +49,7 @@ void
 cleanup_end_making(void)
 {
 	atomic_fetch_sub(&making, 1);
+	pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
 }
 
 static CleanupSlot
@@ -62,9 +71,7 @@ cleanup_add_path(const char *path)
 
 	if (i < 0)
 		return i;
-	if (!slots[i].path)
-		slots[i].path = malloc(PATH_MAX);
-	if (!slots[i].path || n >= PATH_MAX) {
+	if (n >= PATH_MAX) {
 		atomic_store(&slots[i].state, SLOT_FREE);
 		return -1;
 	}
@@ -141,7 +148,6 @@ cleanup_now(void)
 }
 
 /* ---- signals */
-static const char *volatile abort_reason;
 static uintptr_t stack_top, stack_bytes;        /* of the first thread; 0: no limit */
 static _Alignas(16) char signal_stack[1 << 16]; /* the usual one may be full */
 
@@ -167,6 +173,19 @@ is_stack_overflow(int number, const siginfo_t *info)
 	       stack_top - at < stack_bytes + slack;
 }
 
+/* Libraries abort when they get no memory, ours and theirs also for other reasons. */
+static bool
+is_memory_short(void)
+{
+	const size_t bytes = 64 << 20;
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		return true;
+	munmap(at, bytes);
+	return false;
+}
+
 static void
 on_signal(int number, siginfo_t *info, void *context)
 {
@@ -174,16 +193,10 @@ on_signal(int number, siginfo_t *info, void *context)
 	cleanup_now();
 	if (is_stack_overflow(number, info))
 		end_with("the stack is full: a larger limit helps (ulimit -s)");
-	if (number == SIGABRT && abort_reason)
-		end_with(abort_reason);
+	if (number == SIGABRT && is_memory_short())
+		end_with("out of memory: a library ended the process");
 	signal(number, SIG_DFL);
 	raise(number);
-}
-
-void
-cleanup_on_abort(const char *reason)
-{
-	abort_reason = reason;
 }
 
 static void
@@ -224,11 +237,16 @@ temporary_folder_open(Arena *arena, TemporaryFolder *out)
 	char *path = arena_printf(arena, "%s/gradc-XXXXXX", base && *base ? base : "/tmp");
 
 	*out = (TemporaryFolder){.cleanup = -1};
-	if (!mkdtemp(path))
-		return status_error(EXIT_SYSTEM, "%s: %s%s", path, strerror(errno),
-		                    base && *base ? " (TMPDIR says where)" : "");
-	*out = (TemporaryFolder){path, cleanup_add_path(path)};
-	return NULL;
+	if (!cleanup_begin_making())
+		return status_error(EXIT_SYSTEM, "%s: the process is ending", path);
+	bool made = mkdtemp(path) != NULL;
+	int error = errno;
+	if (made)
+		*out = (TemporaryFolder){path, cleanup_add_path(path)};
+	cleanup_end_making();
+	return made ? NULL
+	            : status_error(EXIT_SYSTEM, "%s: %s%s", path, strerror(error),
+	                           base && *base ? " (TMPDIR says where)" : "");
 }
 
 void

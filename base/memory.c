@@ -8,7 +8,6 @@
  *	                   its own when it is closed; memory_left_free frees what remains then. */
 #include "base/base_impl.h"
 
-#include <assert.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -189,9 +188,14 @@ memory_left_free(MemoryLeft *left)
 Status
 memory_guard(Status (*call)(void *args), void *args, MemoryLeft **left)
 {
-	Guard g = {.blocks = set_new()};
+	static _Thread_local Guard
+		g; /* not on the stack: setjmp leaves what changes there indeterminate */
 
-	assert(!guard);
+	g.blocks = set_new();
+	g.n_held = 0;
+
+	if (guard)
+		abort(); /* guards do not nest */
 	if (!g.blocks)
 		return status_no_memory();
 	if (setjmp(g.here)) {
@@ -218,7 +222,8 @@ memory_hold(void (*undo)(void *what), void *what)
 {
 	if (!guard)
 		return;
-	assert(guard->n_held < MAX_HELD);
+	if (guard->n_held == MAX_HELD)
+		abort(); /* a fault of ours, in release builds, too */
 	guard->held[guard->n_held++] = (Held){undo, what};
 }
 

@@ -130,24 +130,26 @@ try_file(const char *path)
 	return NULL;
 }
 
-/* In the folder, or where it will be made. */
+/* In the folder, or where it will be made. The name is one that only FileWriters give. */
 static Status
 try_folder(Arena *arena, const char *path)
 {
 	char *folder = arena_strdup(arena, path);
 	struct stat st;
 
-	while (stat(folder, &st) != 0) {
+	while (stat(*folder ? folder : ".", &st) != 0) {
 		char *slash = strrchr(folder, '/');
 		if (errno != ENOENT)
 			return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
-		if (!slash || slash == folder)
-			return try_file(slash ? "/gradc" : "gradc");
-		*slash = '\0';
+		if (slash == folder) /* of the root */
+			slash++;
+		*(slash ? slash : folder) = '\0';
 	}
 	if (!S_ISDIR(st.st_mode))
 		return status_error(EXIT_SYSTEM, "%s: not a directory", folder);
-	return try_file(path_join(arena, folder, "gradc"));
+	const char *name = arena_printf(arena, ".gradc-%ld.try", (long)getpid());
+	return status_annotate(try_file(*folder ? path_join(arena, folder, name) : name), "%s",
+	                       path);
 }
 
 static Status

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,20 +67,28 @@ build_start(Build *b, char *const *argv, const char *log, Program *out)
 {
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t group;
+	sigset_t none;
 
+	sigemptyset(&none);
 	*out = (Program){.name = argv[0], .log = log, .cleanup = -1};
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	posix_spawn_file_actions_adddup2(&actions, 1, 2);
 	posix_spawnattr_init(&group);
-	posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP);
-	int code = posix_spawnp(&out->pid, argv[0], &actions, &group, argv, environment(b));
+	posix_spawnattr_setflags(&group, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+	posix_spawnattr_setsigmask(&group, &none);
+	char **variables = environment(b);
+	int code = ECANCELED;
+	if (cleanup_begin_making()) {
+		code = posix_spawnp(&out->pid, argv[0], &actions, &group, argv, variables);
+		if (code == 0)
+			out->cleanup = cleanup_add_child(-out->pid);
+		cleanup_end_making();
+	}
 	posix_spawnattr_destroy(&group);
 	posix_spawn_file_actions_destroy(&actions);
-	if (code == 0) {
-		out->cleanup = cleanup_add_child(-out->pid);
+	if (code == 0)
 		return NULL;
-	}
 	return status_error(EXIT_SYSTEM, "C compiler `%s`: %s (set CC to another, or install gcc)",
 	                    argv[0], strerror(code));
 }
@@ -91,10 +100,12 @@ build_finish(Build *b, Program *p)
 	int64_t n = 0;
 	int status;
 
-	while (waitpid(p->pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return status_error(EXIT_SYSTEM, "%s: %s", p->name, strerror(errno));
+	pid_t ended;
+	while ((ended = waitpid(p->pid, &status, 0)) < 0 && errno == EINTR)
+		;
 	cleanup_forget(p->cleanup);
+	if (ended < 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", p->name, strerror(errno));
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return NULL;
 	status_free(file_read(b->arena, p->log, 1 << 20, &text, &n));

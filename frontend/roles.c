@@ -730,7 +730,7 @@ static const DoubtRow doubts_of_number[] = {
 };
 static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
 static const DoubtRow doubts_of_waves[] = {
-	{is_all, {"a parameter, says its metadata", "most models keep such values"}}, {0}};
+	{is_all, {"a parameter, says its metadata", "most models do not train such values"}}, {0}};
 static const DoubtRow doubts_of_fitted[] = {
 	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
 static const DoubtRow doubts_of_constant_node[] = {

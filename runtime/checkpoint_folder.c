@@ -239,7 +239,9 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	}
 	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
 		old = folder_temporary(arena, folder);
-		if (rename(path, old) == 0 && rename(temporary, path) != 0) {
+		if (rename(path, old) != 0) {
+			old = NULL;
+		} else if (rename(temporary, path) != 0) {
 			int error = errno;
 
 			rename(old, path);

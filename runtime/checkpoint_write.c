@@ -168,17 +168,38 @@ write_files(SaveJob *job, const char *folder)
 	return folder_sync(folder);
 }
 
+typedef struct {
+	const char *folder; /* temporary */
+	CleanupSlot cleanup;
+} Unfinished;
+
 static void
-remove_unfinished(void *folder)
+remove_unfinished(void *unfinished)
 {
-	folder_remove(folder);
+	Unfinished *u = unfinished;
+
+	folder_remove(u->folder);
+	cleanup_forget(u->cleanup);
 }
 
 static void
-end_making(void *nothing)
+end_making(void *unused)
 {
-	(void)nothing;
+	(void)unused;
 	cleanup_end_making();
+}
+
+/* Its files may be gone when the process ends: then it gets no name. */
+static Status
+give_name(SaveJob *job, const char *folder, CheckpointEntry entry)
+{
+	if (!cleanup_begin_making())
+		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
+	memory_hold(end_making, NULL);
+	Status status = folder_add(job->folder, folder, entry);
+	memory_let_go();
+	cleanup_end_making();
+	return status;
 }
 
 static Status
@@ -187,29 +208,25 @@ write_checkpoint(SaveJob *job)
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
+	Unfinished *unfinished = NEW(job->arena, Unfinished); /* outlives this call's frame */
 
+	unfinished->folder = folder;
 	if (!cleanup_begin_making())
 		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
 	int made = mkdir(folder, 0777), error = errno;
-	CleanupSlot cleanup = made == 0 ? cleanup_add_path(folder) : -1;
+	unfinished->cleanup = made == 0 ? cleanup_add_path(folder) : -1;
 	cleanup_end_making();
 	if (made != 0)
 		return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(error));
-	memory_hold(remove_unfinished, (void *)folder);
+	memory_hold(remove_unfinished, unfinished);
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
-	if (!status && !cleanup_begin_making()) { /* its files may be gone: it gets no name */
-		status = status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
-	} else if (!status) {
-		memory_hold(end_making, NULL);
-		status = folder_add(job->folder, folder, entry);
-		memory_let_go();
-		cleanup_end_making();
-	}
+	if (!status)
+		status = give_name(job, folder, entry);
 	memory_let_go();
 	if (status)
 		folder_remove(folder);
-	cleanup_forget(cleanup);
+	cleanup_forget(unfinished->cleanup);
 	if (!status)
 		folder_rotate(job->folder, m->run, job->keep, job->keep_best);
 	return status;

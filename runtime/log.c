@@ -96,6 +96,10 @@ write_line(Log *log, json_t *line)
 	char *json = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
 	Text text = {0};
 
+	if (!json) {
+		json_decref(line);
+		return status_error(EXIT_SYSTEM, "the log: a line cannot be written as JSON");
+	}
 	text_printf(&text, "%s\n", json);
 	Status status = file_appender_add(log->file, text.at, text.n);
 	text_free(&text);

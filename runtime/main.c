@@ -36,7 +36,6 @@ catch_signals(void)
 	}
 	signal(SIGPIPE, SIG_IGN);
 	cleanup_on_signals();
-	cleanup_on_abort("a library could not go on: out of memory, or what it says above");
 }
 
 /* Only rank 0 prints and writes files. */
@@ -351,14 +350,14 @@ show_stop(const Session *s)
 
 	if (!s->stop || gradc_rank(s->run) > 0)
 		return;
-	fprintf(stderr, "stopped by signal %d (%s) behind step %lld", s->stop, strsignal(s->stop),
+	fprintf(stderr, "stopped by signal %d (%s) after step %lld", s->stop, strsignal(s->stop),
 	        (long long)gradc_steps_done(s->run));
 	if (!s->o->run.save) {
 		fprintf(stderr, ": nothing is saved without --save DIR\n");
 		return;
 	}
 	text_add_plain(&command, s->o->command);
-	fprintf(stderr, ", saved in %s; it goes on with%s\n  %s\n",
+	fprintf(stderr, "; saved in %s; to continue%s:\n  %s\n",
 	        plain_text(s->arena, s->o->run.save),
 	        gradc_ranks(s->run) > 1 ? ", under the same launcher," : "", command.at);
 	text_free(&command);

@@ -37,6 +37,10 @@ write_event(Trace *t, json_t *event)
 	char *text = json_dumps(event,
 	                        JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
 
+	if (!text) { /* a name that is no UTF-8: this span is left out */
+		json_decref(event);
+		return;
+	}
 	pthread_mutex_lock(&t->lock);
 	memory_hold(unlock, &t->lock);
 	const char *before = t->any ? ",\n" : "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";

@@ -4,15 +4,17 @@
 #include <string.h>
 
 const Command commands[] = {
-	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx"},
+	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx",
+         COMMAND_COMPILE},
 	{"check", "reads, verifies, lists parameters and what is unsupported", command_check,
-         "MODEL.onnx"},
-	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx"},
-	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx"},
-	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir"},
-	{"opt", "runs --passes on text IR", command_opt, "FILE.gir"},
-	{"ops", "the ONNX operators that can be read", command_ops, ""},
-	{"passes", "the passes in order", command_passes, ""},
+         "MODEL.onnx", COMMAND_CHECK},
+	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx", COMMAND_RUN},
+	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx",
+         COMMAND_GRAD},
+	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir", COMMAND_DUMP},
+	{"opt", "runs --passes on text IR", command_opt, "FILE.gir", COMMAND_OPT},
+	{"ops", "the ONNX operators that can be read", command_ops, "", COMMAND_OPS},
+	{"passes", "the passes in order", command_passes, "", COMMAND_PASSES},
 	{0},
 };
 

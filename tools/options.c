@@ -271,18 +271,16 @@ static const OptionRow option_rows[] = {
 static OptionTable
 option_table(Arena *arena, const Command *command)
 {
-	int n = 0;
+	enum { MOST = 32 };
+	const char **names = NEW_ARRAY(arena, const char *, MOST + 1);
 
-	while (commands[n].name)
-		n++;
-	const char **names = NEW_ARRAY(arena, const char *, n + 1);
-	for (int i = 0; i < n; i++)
-		names[i] = commands[i].name;
+	for (int i = 0; commands[i].name; i++)
+		names[__builtin_ctz(commands[i].bit)] = commands[i].name;
 	return (OptionTable){
 		.rows = option_rows,
 		.n = COUNT(option_rows),
 		.program = command ? arena_printf(arena, "gradc %s", command->name) : "gradc",
-		.command = command ? 1u << (command - commands) : 0,
+		.command = command ? command->bit : 0,
 		.command_names = names,
 	};
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,25 +22,49 @@ n_elements(int rank, const int64_t *dims)
 	return n;
 }
 
+/* Starts it; an error number, 0 for none. */
+static int
+start_program(char *const *argv, pid_t *pid, CleanupSlot *cleanup)
+{
+	posix_spawnattr_t attributes;
+	sigset_t none;
+	int code = ECANCELED;
+
+	sigemptyset(&none);
+	posix_spawnattr_init(&attributes);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	if (cleanup_begin_making()) {
+		code = posix_spawn(pid, argv[0], NULL, &attributes, argv, environ);
+		if (code == 0)
+			*cleanup = cleanup_add_child(*pid);
+		cleanup_end_making();
+	}
+	posix_spawnattr_destroy(&attributes);
+	return code;
+}
+
 static int
 run_program(Session *s, char *const *argv)
 {
-	pid_t pid;
-	int status, code = posix_spawn(&pid, argv[0], NULL, NULL, argv, environ);
+	CleanupSlot cleanup = -1;
+	pid_t pid, ended;
+	int status, code = start_program(argv, &pid, &cleanup);
 
 	if (code) {
 		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", argv[0], strerror(code));
 		return EXIT_SYSTEM;
 	}
-	CleanupSlot child = cleanup_add_child(pid);
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return EXIT_SYSTEM;
-	cleanup_forget(child);
-	if (WIFEXITED(status))
+	while ((ended = waitpid(pid, &status, 0)) < 0 && errno == EINTR)
+		;
+	cleanup_forget(cleanup);
+	if (ended < 0)
+		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", argv[0], strerror(errno));
+	else if (WIFEXITED(status))
 		return WEXITSTATUS(status);
-	diag_error(s->diag, EXIT_SYSTEM, "the compiled program ended with signal %d",
-	           WTERMSIG(status));
+	else
+		diag_error(s->diag, EXIT_SYSTEM, "the compiled program ended with signal %d",
+		           WTERMSIG(status));
 	return EXIT_SYSTEM;
 }
 

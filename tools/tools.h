@@ -27,8 +27,9 @@ typedef struct {
 	const char *name, *help;
 	int (*run)(Options *o, Arena *arena, Diag *diag);
 	const char *what; /* the file it takes: "MODEL.onnx" */
+	unsigned bit;     /* of COMMAND_... */
 } Command;
-extern const Command commands[]; /* ends with a zero row; their order is that of the bits */
+extern const Command commands[]; /* ends with a zero row */
 enum {
 	COMMAND_COMPILE = 1,
 	COMMAND_CHECK = 2,

@@ -27,11 +27,10 @@ llvm_fault(const char *what, char *message)
 	return status;
 }
 
-/* Once, before threads. LLVM ends the process when it gets no memory. */
+/* Once, before threads. */
 static void
 start_llvm(void)
 {
-	cleanup_on_abort("LLVM could not go on: out of memory, or what it says above");
 	LLVMInitializeNativeTarget();
 	LLVMInitializeNativeAsmPrinter();
 }
@@ -170,7 +169,6 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 
 	start_llvm();
 	run_job(&job);
-	cleanup_on_abort(NULL);
 	if (!job.status)
 		text_add_bytes(out, job.out.at, job.out.n);
 	text_free(&job.out);
@@ -240,7 +238,6 @@ llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	Status status = build_kernels(b, m);
 	if (!status)
 		status = build_tables(b, m, blob, bytes);
-	cleanup_on_abort(NULL);
 	return status;
 }
 

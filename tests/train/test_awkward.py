@@ -170,7 +170,7 @@ def test_a_stopped_training_says_how_it_goes_on(small, tmp_path, number):
     process.send_signal(number)
     said = process.stderr.read()
     assert process.wait(60) == 75 and "step 1/" in line
-    step, where, command = re.search(r"behind step (\d+), saved in (.*); it goes on with\n  (.*)\n", said).groups()
+    step, where, command = re.search(r"after step (\d+); saved in (.*); to continue:\n  (.*)\n", said).groups()
     assert where == str(folder) and (folder / f"step-{int(step):08d}").is_dir()
     words = shlex.split(command)
     assert words[0] == "./train" and words[-1] == "--resume=auto"
