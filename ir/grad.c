@@ -42,8 +42,12 @@ report_no_gradient(Reverse *r, const Node *n, const char *fault)
 {
 	r->fault = arena_printf(r->b->m->arena, "node \"%s\" (%s) %s", loc_origin(n->loc),
 	                        op_row(n)->name, fault);
-	if (r->diag)
-		diag_error(r->diag, EXIT_UNSUPPORTED, "%s: %s", r->b->m->name, r->fault);
+	if (!r->diag)
+		return;
+	diag_error(r->diag, EXIT_UNSUPPORTED, "%s: %s", r->b->m->name, r->fault);
+	diag_hint(r->diag,
+	          "freeze the parameters before it (--freeze=GLOB), or export the model with "
+	          "another operator in its place");
 }
 
 static void

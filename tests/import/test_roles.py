@@ -257,3 +257,17 @@ def test_a_table_of_the_code_that_a_layer_takes_is_no_weight(run, tmp_path, node
                                 opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
     kinds = {p["name"]: p["kind"] for p in json.loads(run("check", "--json", "model.onnx").stdout)["parameters"]}
     assert kinds == {"k": want, "fc.weight": "trainable"}
+
+
+def test_a_node_without_a_gradient_is_refused_with_a_way_out(run, tmp_path):
+    """The largest of what is scattered to one place, as graph attention's softmax asks for."""
+    index = numpy_helper.from_array(np.zeros((2, 4), np.int64), "index")
+    tensors = [numpy_helper.from_array(PARAMETERS[:4, :4].astype(np.float32), n) for n in ("a.weight", "b.weight")] + [index]
+    nodes = [helper.make_node("MatMul", ["x", "a.weight"], ["h"]), helper.make_node("ScatterElements", ["h", "index", "h"], ["m"], reduction="max"),
+             helper.make_node("MatMul", ["m", "b.weight"], ["y"])]
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 4]) for n in "xy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors), opset_imports=[helper.make_opsetid("", 18)]),
+              tmp_path / "model.onnx")
+    said = run("compile", "model.onnx", "-o", "train", "--loss=mse", exit=4).stderr
+    assert "(scatter) has no gradient" in said and "--freeze" in said
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--freeze=a.weight")
