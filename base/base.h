@@ -282,11 +282,12 @@ struct OptionRow {
 	const char *value; /* for the help; of the choosing kinds a|b|c; NULL: takes none */
 	const char *help;  /* NULL: hidden */
 	OptionTakes takes;
-	size_t offset; /* of its place */
-	char letter;   /* its short name; 0: none */
-	bool optional; /* --name alone is "", and the next word is never its value */
-	bool empty;    /* "" is a value too */
-	bool repeats;  /* of TAKES_CALL: may stand several times */
+	size_t offset;     /* of its place */
+	char letter;       /* its short name; 0: none */
+	bool optional;     /* --name alone is "", and the next word is never its value */
+	bool empty;        /* "" is a value too */
+	bool repeats;      /* of TAKES_CALL: may stand several times */
+	bool one_per_name; /* of NAME=VALUE: once for each NAME */
 	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
 	int64_t least, most;                         /* of TAKES_INT; most 0: any */
 	OptionRange range;                           /* of TAKES_DOUBLE */

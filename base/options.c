@@ -357,16 +357,29 @@ given_text(Arena *arena, const Given *g)
 	                             : arena_printf(arena, "--%s", g->row->name);
 }
 
+/* Of NAME=VALUE; a name may have an `=` itself, so that the values must differ in nothing but what is behind the last. */
+static bool
+has_same_name(const Given *a, const Given *b)
+{
+	const char *x = strrchr(a->value, '='), *y = strrchr(b->value, '=');
+
+	return x && y && x - a->value == y - b->value &&
+	       strncmp(a->value, b->value, (size_t)(x - a->value)) == 0;
+}
+
 /* One value, and another one behind it on the line. */
 static bool
 is_contradicted(Reader *r, int i)
 {
 	const Given *own = &r->given.at[i];
 
-	for (int k = i + 1; k < r->given.n && i >= r->n_config && !takes_several(own->row); k++) {
+	bool several = takes_several(own->row) && !own->row->one_per_name;
+
+	for (int k = i + 1; k < r->given.n && i >= r->n_config && !several; k++) {
 		const Given *g = &r->given.at[k];
 		if (g->row != own->row || (!own->value && !g->value) ||
-		    (own->value && g->value && strcmp(own->value, g->value) == 0))
+		    (own->value && g->value && strcmp(own->value, g->value) == 0) ||
+		    (own->row->one_per_name && !has_same_name(own, g)))
 			continue;
 		diag_error(r->diag, EXIT_USAGE, "%s and %s: one of them", given_text(r->arena, own),
 		           given_text(r->arena, g));
@@ -448,7 +461,7 @@ options_print(FILE *out, const OptionTable *table)
 		if (n >= column)
 			fprintf(out, "\n%*s", column, "");
 		fprintf(out, "%*s %s%s\n", n < column ? column - n : 0, "", row->help,
-		        row->commands && !table->command
+		        row->commands && !table->command && table->command_names
 		                ? arena_printf(arena, " (%s)",
 		                               command_list(arena, table, row->commands))
 		                : "");

@@ -254,15 +254,15 @@ is_compared(const char *name, const Manifest *old, const Manifest *now)
 void
 facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now)
 {
-	Text unknown = {0};
-
 	if (!run->diag)
 		return;
+	if (old->n_settings == 0)
+		diag_warning(run->diag,
+		             "%s: its manifest does not say with which settings it was trained: "
+		             "whether they are these is not known",
+		             path);
 	for (int i = 0; i < now->n_settings; i++) {
 		const char *name = now->settings[i].name, *before = setting(old, name);
-
-		if (!before)
-			text_printf(&unknown, "%s%s", unknown.n ? ", " : "", name);
 
 		if (before && strcmp(before, now->settings[i].value) != 0 &&
 		    is_compared(name, old, now))
@@ -270,12 +270,6 @@ facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest 
 			             shown(run->arena, before),
 			             shown(run->arena, now->settings[i].value));
 	}
-	if (unknown.n)
-		diag_warning(run->diag,
-		             "%s: its manifest does not say with which %s it was trained: "
-		             "whether they are the same is not known",
-		             path, unknown.at);
-	text_free(&unknown);
 	if (now->rows && old->rows && old->rows != now->rows)
 		diag_warning(run->diag, "%s: the data had %lld rows, these have %lld", path,
 		             (long long)old->rows, (long long)now->rows);

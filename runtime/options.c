@@ -68,52 +68,54 @@ nth_device(int i)
 /* More than any training has, and products of them are numbers of 64 bits. */
 #define MOST_STEPS (1ll << 53)
 #define MOST_PARTS (1ll << 31)
+/* What an executable does: an option may be for one of them. */
+enum { TRAINING = 1, ONCE = 2 };
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
 	{"data", "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first; "
-	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data"},
-	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens)},
-	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text)},
+	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING},
+	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING},
+	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING},
 	{"fill", "NAME=HOW", "inputs that need no data: ones, zeros, iota or a number", TAKES_CALL,
-	 RUN(fill), .set = set_pair, .repeats = true},
+	 RUN(fill), .set = set_pair, .repeats = true, .one_per_name = true},
 	{"scale", "NAME=MUL[,ADD]", "turns u8 values into floats", TAKES_CALL, RUN(scale),
-	 .set = set_pair, .repeats = true},
+	 .set = set_pair, .repeats = true, .one_per_name = true},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
-	 RUN(mean_std), .set = set_pair, .repeats = true},
-	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length"},
-	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS},
-	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS},
+	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true},
+	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length", .commands = TRAINING},
+	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS, .commands = TRAINING},
+	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS, .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
-	 RUN(shuffle)},
+	 RUN(shuffle), .commands = TRAINING},
 	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
-	 RUN(keep_last)},
-	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters"},
+	 RUN(keep_last), .commands = TRAINING},
+	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
 	{"lr-schedule", "constant|linear|cosine|wsd", "how it changes (constant)", TAKES_CHOICE,
-	 RUN(lr_schedule)},
-	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup)},
-	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE},
-	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE},
-	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1), .range = RANGE_BELOW_1},
-	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2), .range = RANGE_BELOW_1},
-	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps), .range = RANGE_NOT_NEGATIVE},
-	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE},
+	 RUN(lr_schedule), .commands = TRAINING},
+	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
+	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1), .range = RANGE_BELOW_1, .commands = TRAINING},
+	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2), .range = RANGE_BELOW_1, .commands = TRAINING},
+	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
 	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
-	 RUN(clip_norm), .range = RANGE_POSITIVE},
+	 RUN(clip_norm), .range = RANGE_POSITIVE, .commands = TRAINING},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
-	 .set = set_pair, .repeats = true, .group = "Evaluation"},
-	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens)},
-	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text)},
+	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING},
+	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING},
+	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING},
 	{"eval-every", "N", "evaluates every N steps, besides before and after", TAKES_INT,
-	 CLI(eval_every)},
+	 CLI(eval_every), .commands = TRAINING},
 	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
-	 RUN(save), .group = "Checkpoints"},
+	 RUN(save), .group = "Checkpoints", .commands = TRAINING},
 	{"save-every", "N", "and every N steps, written in the background", TAKES_INT,
-	 CLI(save_every), .least = 1},
-	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1},
+	 CLI(save_every), .least = 1, .commands = TRAINING},
+	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1, .commands = TRAINING},
 	{"keep-best", NULL, "and the one with the lowest evaluation loss", TAKES_FLAG,
-	 RUN(keep_best)},
+	 RUN(keep_best), .commands = TRAINING},
 	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: of --save, "
 	 "else starts fresh", TAKES_STRING, RUN(resume)},
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
@@ -123,16 +125,16 @@ static const OptionRow rows[] = {
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
 	 CLI(once)},
 	{"input", "NAME=FILE.npy", "with --once: a whole input; repeatable", TAKES_CALL, CLI(inputs),
-	 .set = set_pair, .repeats = true},
+	 .set = set_pair, .repeats = true, .commands = ONCE},
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
-	 CLI(output_dir)},
-	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export)},
+	 CLI(output_dir), .commands = ONCE},
+	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
-	 .group = "What is shown and written"},
+	 .group = "What is shown and written", .commands = TRAINING},
 	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
-	 CLI(tensorboard)},
+	 CLI(tensorboard), .commands = TRAINING},
 	{"report", "FILE.html", "at the end: a page with curves, settings, memory, and where the time "
-	 "went", TAKES_STRING, CLI(report)},
+	 "went", TAKES_STRING, CLI(report), .commands = TRAINING},
 	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
 	 RUN(trace)},
 	{"progress", "auto|bar|plain|off", "what is shown meanwhile (auto)", TAKES_CHOICE,
@@ -140,7 +142,7 @@ static const OptionRow rows[] = {
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
 	 CLI(table)},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
-	 CLI(dump_gradients)},
+	 CLI(dump_gradients), .commands = TRAINING},
 	{"device", NULL, "where to run (cpu)", TAKES_KNOWN, RUN(device), .nth = nth_device,
 	 .group = "The machine"},
 	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
@@ -164,7 +166,8 @@ static const OptionRow rows[] = {
 };
 /* clang-format on */
 
-static const OptionTable table = {rows, COUNT(rows), "this program"};
+static const char *const modes[] = {"training", "--once", NULL};
+static const OptionTable table = {rows, COUNT(rows), "this program", .command_names = modes};
 
 /* Options that do nothing without another, or with one. */
 static bool
@@ -174,8 +177,6 @@ check_needs(const CliOptions *o, Diag *diag)
 		bool given, there;
 		const char *option, *needs;
 	} needs[] = {
-		{o->inputs.n > 0, o->once, "--input", "--once"},
-		{o->output_dir != NULL, o->once, "--output-dir", "--once"},
 		{o->once, o->output_dir != NULL, "--once", "--output-dir DIR"},
 		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
 		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
@@ -183,25 +184,8 @@ check_needs(const CliOptions *o, Diag *diag)
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};
-	const struct {
-		bool given;
-		const char *option;
-	} training[] = {
-		{o->run.data.n > 0, "--data"},     {o->run.tokens, "--tokens"},
-		{o->run.text, "--text"},           {o->run.eval_data.n > 0, "--eval-data"},
-		{o->run.steps >= 0, "--steps"},    {o->run.epochs >= 0, "--epochs"},
-		{o->run.save, "--save"},           {o->log, "--log"},
-		{o->export, "--export"},           {o->report, "--report"},
-		{o->tensorboard, "--tensorboard"}, {o->dump_gradients, "--dump-gradients"},
-	};
 	bool ok = true;
 
-	for (int i = 0; i < COUNT(training) && o->once; i++)
-		if (training[i].given) {
-			diag_error(diag, EXIT_USAGE, "%s and --once: one run takes --input alone",
-			           training[i].option);
-			ok = false;
-		}
 	for (int i = 0; i < COUNT(needs); i++)
 		if (needs[i].given && !needs[i].there) {
 			diag_error(diag, EXIT_USAGE, "%s needs %s", needs[i].option,
@@ -215,13 +199,26 @@ check_needs(const CliOptions *o, Diag *diag)
 	return ok;
 }
 
+static bool
+has_word(int argc, char **argv, const char *word)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], word) == 0)
+			return true;
+	return false;
+}
+
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 {
 	StringList rest = {0};
 
 	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
-	bool ok = options_read(&table, out, argc, argv, &rest, arena, diag);
+	OptionTable of_mode = table;
+	bool once = has_word(argc, argv, "--once");
+	of_mode.command = once ? ONCE : TRAINING;
+	of_mode.program = once ? "--once" : "training";
+	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
@@ -317,5 +314,8 @@ void
 options_help(FILE *out, const char *program)
 {
 	fprintf(out, "usage: %s [options]\n\nA training executable made by gradc.\n\n", program);
-	options_print(out, &table);
+	OptionTable plain = table;
+
+	plain.command_names = NULL;
+	options_print(out, &plain);
 }

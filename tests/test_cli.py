@@ -118,7 +118,7 @@ EXECUTABLE = {
     "--resume": ([" auto --save=d"], [("=", "--resume"), (" auto", "--resume=auto needs --save")]),
     "--load": ([], [("=", "--load")]),
     "--weights": ([], [("=", "--weights")]),
-    "--once": ([], [("", "--output-dir")]),
+    "--once": ([], [("", "has no meaning for `--once`")]),
     "--input": ([], [("=foo", "foo")]),
     "--export": (["=out.onnx"], [("=", "--export")]),
     "--log": (["=log.jsonl"], [("=", "--log")]),
@@ -270,7 +270,7 @@ def test_json_results(run, model, command):
 
 CONTRADICTIONS = [
     (["--dim=batch=4", "--batch=8"], ["--dim batch=4", "--batch 8"]),
-    (["--dim=batch=4", "--dim=batch=8"], ["--dim batch=8", "twice"]),
+    (["--dim=batch=4", "--dim=batch=8"], ["--dim=batch=4", "--dim=batch=8"]),
     (["--loss=mse", "--loss=cross_entropy"], ["--loss=mse", "--loss=cross_entropy"]),
     (["--loss=mse", "--label-smoothing=0.1"], ["--label-smoothing", "--loss=mse"]),
     (["--loss=mse", "--class-weight=w.npy"], ["--class-weight", "--loss=mse"]),
@@ -298,12 +298,32 @@ def test_the_same_twice_is_no_contradiction(run, model):
 @pytest.mark.parametrize("options, named", [
     (["--fill=input=ones"], ["--data input=", "--fill input=ones"]), (["--lr=1", "--lr=2"], ["--lr=1", "--lr=2"]),
     (["--shuffle=on", "--shuffle=off"], ["--shuffle=on", "--shuffle=off"]),
-    (["--input=input=x.npy"], ["--input needs --once"]), (["--output-dir=out"], ["--output-dir needs --once"]),
-    (["--once", "--output-dir=out"], ["--data and --once", "--steps and --once"]), (["--scale=input=nan"], ["--scale input", "nan"]),
+    (["--input=input=x.npy"], ["--input=input=x.npy: has no meaning for `training`", "it is for --once"]), (["--output-dir=out"], ["--output-dir=out: has no meaning for `training`"]),
+    (["--once", "--output-dir=out"], ["--data=input=", "--steps=1: has no meaning for `--once`", "it is for training"]), (["--scale=input=nan"], ["--scale input", "nan"]),
     (["--scale=input=1,inf"], ["--scale input", "inf"])])
 def test_contradictions_of_a_training(train, options, named):
     said = train(*options, exit=2).stderr
     assert all(n in said for n in named)
+
+
+@pytest.mark.parametrize("option", ["--lr=3", "--accumulate=7", "--warmup=5", "--shuffle=off", "--eval-every=3", "--clip-norm=1", "--export=e.onnx"])
+def test_one_run_takes_no_option_of_training(run, exe, models, tmp_path, option):
+    said = run(exe, "--once", "--output-dir=out", f"--input=input={models}/mlp_digits/input.npy", option, exit=2).stderr
+    assert f"{option}: has no meaning for `--once`" in said and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["fill", "scale", "mean-std"])
+def test_one_value_for_each_name(train, option):
+    said = train(f"--{option}=input=1", f"--{option}=input=2", exit=2).stderr
+    assert f"--{option}=input=1 and --{option}=input=2: one of them" in said
+
+
+def test_options_of_a_run_that_would_do_nothing(run, model, models):
+    inputs = ["--input", f"input={models}/mlp_digits/input.npy", "--output-dir=out"]
+    assert "--real needs --engine=interp" in run("run", model, *inputs, "--real", exit=2).stderr
+    said = run("run", model, *inputs, "--batch=4", exit=2).stderr
+    assert "has 1500 rows, and --batch is 4" in said
+    run("run", model, *inputs, "--batch=1500")
 
 
 def test_a_rate_that_never_falls_has_no_least(train):

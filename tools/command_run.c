@@ -150,18 +150,22 @@ interpret_forward(Run *r)
 }
 
 static bool
-needs_output_dir(const Options *o, Diag *diag)
+by_interpreter(const Options *o)
 {
+	return o->engine && strcmp(o->engine, "interp") == 0;
+}
+
+static bool
+check_options(const Options *o, Diag *diag)
+{
+	if (o->real && !by_interpreter(o)) {
+		diag_error(diag, EXIT_USAGE, "--real needs --engine=interp: kernels round");
+		return false;
+	}
 	if (o->output_dir || o->check_gradients)
 		return true;
 	diag_error(diag, EXIT_USAGE, "no output folder: give --output-dir DIR");
 	return false;
-}
-
-static bool
-by_interpreter(const Options *o)
-{
-	return o->engine && strcmp(o->engine, "interp") == 0;
 }
 
 int
@@ -171,7 +175,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag))
+	if (!check_options(o, diag))
 		return EXIT_USAGE;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag)) {
 		if (by_interpreter(o))
@@ -420,7 +424,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 	Run r = {.s = &s};
 	int code = EXIT_OK;
 
-	if (!needs_output_dir(o, diag))
+	if (!check_options(o, diag))
 		return EXIT_USAGE;
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";

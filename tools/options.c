@@ -181,7 +181,7 @@ static const OptionRow option_rows[] = {
 	 .group = "Output", .commands = COMPILE | DUMP | OPT},
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
-	 "programs", TAKES_LIST, AT(dims), .group = "Dimensions", .commands = MODEL},
+	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
@@ -199,7 +199,7 @@ static const OptionRow option_rows[] = {
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
-	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills),
+	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
 	 .group = "Import", .commands = MODEL},
 	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
 	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties), .commands = MODEL},

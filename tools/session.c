@@ -63,18 +63,9 @@ read_dim_table(Session *s, DimTable *table)
 
 	for (int i = 0; i < list->n; i++) {
 		DimValues row = {0};
-		int at = 0;
 		if (!split_pair(s, "dim", list->at[i], &row.name, &values) ||
 		    !read_values(s, list->at[i], values, &row))
 			return false;
-		while (at < table->n && strcmp(table->at[at].name, row.name) != 0)
-			at++;
-		if (at < table->n) {
-			diag_error(s->diag, EXIT_USAGE, "--dim %s: \"%s\" is bound twice",
-			           list->at[i], row.name);
-			diag_hint(s->diag, "several programs: --dim %s=N,N...", row.name);
-			return false;
-		}
 		vec_push(s->arena, table, row);
 	}
 	return true;
@@ -136,13 +127,6 @@ read_fills(Session *s, ImportOptions *io)
 	for (int i = 0; i < list->n; i++) {
 		if (!split_pair(s, "fill", list->at[i], &fills[i].name, &value))
 			return false;
-		for (int k = 0; k < i; k++)
-			if (strcmp(fills[k].name, fills[i].name) == 0) {
-				diag_error(s->diag, EXIT_USAGE,
-				           "--fill=%s and --fill=%s: one of them", list->at[k],
-				           list->at[i]);
-				return false;
-			}
 		if (strcmp(value, "ones") == 0)
 			fills[i].kind = FILL_ONES;
 		else if (strcmp(value, "zeros") == 0)
@@ -230,6 +214,12 @@ bind_from_file(void *ctx, const char *input, int axis, const char *name)
 		if (strncmp(text, input, n) != 0 || text[n] != '=' ||
 		    !file_shape(v->s, text + n + 1, &rank, dims) || axis >= rank)
 			continue;
+		if (axis == 0 && v->s->o->batch && dims[0] != v->s->o->batch) {
+			diag_error(v->s->diag, EXIT_USAGE,
+			           "--input %s has %lld rows, and --batch is %lld", text,
+			           (long long)dims[0], (long long)v->s->o->batch);
+			return;
+		}
 		list[binding->n_dims++] = (DimBinding){arena_strdup(v->s->arena, name), dims[axis]};
 		v->n++;
 		if (axis == 0 && !v->io->batch) /* of inputs that have no file */
@@ -248,7 +238,7 @@ bind_from_files(Session *s, ImportOptions *io)
 		return false;
 	}
 	model_open_dims(s->model, bind_from_file, &(DimVisit){s, io, 0});
-	return true;
+	return diag_errors(s->diag) == 0;
 }
 
 static bool

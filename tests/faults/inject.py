@@ -2,7 +2,7 @@
 """Makes one call of a command fail, the first, the second and so on to the last, and judges what comes of each.
 
 usage: tests/faults/inject.py [options]          (make faults runs all of it)
-       tests/faults/inject.py --only train-io --n 17 --keep    one fault, its folder is kept
+       tests/faults/inject.py --only train --fault io:17 --keep   one fault, its folder is kept
 
 Each command runs in a folder of its own, where older outputs lie. A fault may be absorbed (exit 0, outputs as without
 it) or end the command with the exit code of such faults and a message; it never crashes, hangs, leaks memory, leaves a
@@ -438,6 +438,7 @@ def parse(argv):
     parser.add_argument("--spread", type=int, default=2000, help="how many of the rest, evenly (2000)")
     parser.add_argument("--persistent", action="store_true", help="also faults after which every allocation fails")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--hours", type=float, default=2, help="no fault begins later (2)")
     parser.add_argument("--fault", help="this one only, as alloc:17")
     parser.add_argument("--keep", action="store_true", help="keeps the folders and shows what each run says")
     parser.add_argument("--list", action="store_true", help="the commands and how many calls they make")
@@ -456,10 +457,10 @@ def main(argv):
         if options.list:
             return 0
         if options.fault:
-            for command in list_:
-                print(try_fault(command, options.fault, scratch, stack=True, keep=options.keep))
-            return 0
-        totals = run_all(list_, list(jobs_of(list_, options)), scratch, options.workers)
+            results = [try_fault(c, options.fault, scratch, stack=True, keep=options.keep) for c in list_]
+            print(*results, sep="\n")
+            return 1 if any(wrong for wrong, *_ in results) else 0
+        totals = run_all(list_, list(jobs_of(list_, options)), scratch, options.workers, 3600 * options.hours)
         totals.print()
         return 1 if totals.causes else 0
 

@@ -200,10 +200,9 @@ def test_settings_that_a_manifest_lacks_are_told_of(small, tmp_path):
     subprocess.run(["./train", *DATA, "--save", str(tmp_path / "ck"), "--steps=2"], cwd=small, check=True, capture_output=True)
     folder = tmp_path / "ck/step-00000002"
     manifest = read_manifest(folder)
-    for settings, says in (({}, "lr"), ({k: v for k, v in manifest["settings"].items() if k != "threads"}, "threads")):
-        write_manifest(folder, {**manifest, "settings": settings})
-        done = subprocess.run(["./train", *DATA, "--resume", str(folder), "--steps=3"], cwd=small, capture_output=True, text=True)
-        assert done.returncode == 0 and re.search(rf"its manifest does not say with which .*\b{says}\b", done.stderr), done.stderr
+    write_manifest(folder, {**manifest, "settings": {}})
+    done = subprocess.run(["./train", *DATA, "--resume", str(folder), "--steps=3"], cwd=small, capture_output=True, text=True)
+    assert done.returncode == 0 and "its manifest does not say with which settings it was trained" in done.stderr
     write_manifest(folder, manifest)
     done = subprocess.run(["./train", *DATA, "--resume", str(folder), "--steps=3"], cwd=small, capture_output=True, text=True)
     assert "does not say" not in done.stderr
