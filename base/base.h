@@ -192,7 +192,7 @@ bool diag_status(Diag *diag, Status status);
 /* cleanup.c: what must not outlive the process. A slot of -1 stands for none: the table was full. */
 typedef int CleanupSlot;
 CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
-CleanupSlot cleanup_add_child(int pid);         /* gets SIGTERM; -PID: its group does */
+CleanupSlot cleanup_add_child(int pid);         /* is killed; -PID: its group is */
 /* Around what makes a temporary file or folder, or starts a program, and adds it; signals wait meanwhile. false: the process
  * is ending, nothing may be made. */
 bool cleanup_begin_making(void);

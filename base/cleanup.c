@@ -140,7 +140,7 @@ cleanup_now(void)
 		nanosleep(&a_moment, NULL); /* not for ever: a handler may have interrupted it */
 	for (int i = 0; i < MAX_SLOTS; i++)
 		if (atomic_load(&slots[i].state) == SLOT_CHILD)
-			kill(slots[i].child, SIGTERM);
+			kill(slots[i].child, SIGKILL); /* SIGTERM it may take for a wish to save */
 	for (int i = 0; i < MAX_SLOTS; i++)
 		if (atomic_load(&slots[i].state) == SLOT_PATH && unlink(slots[i].path) != 0 &&
 		    errno == EISDIR)
@@ -214,18 +214,21 @@ note_stack(void *here)
 void
 cleanup_on_signals(void)
 {
-	static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGILL,    SIGTRAP, SIGABRT,
-	                              SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS,    SIGPIPE, SIGALRM,
-	                              SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU};
+	/* Those that end no process, and those that nobody catches. */
+	static const int others[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT,  SIGTSTP,
+	                             SIGTTIN, SIGTTOU, SIGURG,  SIGWINCH, SIGXFSZ};
 	char here;
 
 	note_stack(&here);
-	for (int i = 0; i < COUNT(numbers); i++) {
+	for (int number = 1; number <= SIGRTMAX; number++) {
 		struct sigaction action = {.sa_sigaction = on_signal,
 		                           .sa_flags = SA_SIGINFO | SA_ONSTACK},
 				 old;
-		if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
-			sigaction(numbers[i], &action, NULL);
+		bool ends = true;
+		for (int i = 0; i < COUNT(others); i++)
+			ends &= others[i] != number;
+		if (ends && sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+			sigaction(number, &action, NULL);
 	}
 	signal(SIGXFSZ, SIG_IGN); /* a write above the limit fails with a message instead */
 }

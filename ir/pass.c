@@ -142,9 +142,10 @@ in_list(const char *const *list, const char *name)
 }
 
 /* NN-pass.gir and its data in the dump folder, or the text on stderr. */
-static void
+static bool
 dump(const Module *m, const PassManagerOptions *o, const char *name, int number, Diag *diag)
 {
+	int errors = diag_errors(diag);
 	Text text = {0};
 	Arena *arena = arena_new();
 
@@ -165,6 +166,7 @@ dump(const Module *m, const PassManagerOptions *o, const char *name, int number,
 	}
 	text_free(&text);
 	arena_free(arena);
+	return diag_errors(diag) == errors;
 }
 
 /* Between single quotes of a shell, too. */
@@ -413,7 +415,7 @@ pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage, const PassManage
 		bool wanted = o->dump_after && (strcmp(o->dump_after, "all") == 0 ||
 		                                strcmp(o->dump_after, name) == 0);
 		if (ok && (wanted || (o->dump_changed && changed)))
-			dump(m, o, name, i, diag);
+			ok = dump(m, o, name, i, diag);
 		if (o->stop_after && strcmp(o->stop_after, name) == 0)
 			break;
 	}

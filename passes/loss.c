@@ -91,10 +91,14 @@ check_output(LossPass *lp, const Function *forward, int64_t i)
 static bool
 choose_class_axis(LossPass *lp, Type output, Type labels)
 {
-	int rank = output->rank, axis = (int)lp->options->axis, fits = -1;
+	int64_t given = lp->options->axis;
+	int rank = output->rank, axis = -1, fits = -1;
 
-	if (axis >= rank || (axis < 0 && axis != -1))
-		return refuse(lp, "axis %d of a rank-%d output", axis, rank);
+	if (given >= rank || given < -1)
+		return refuse(lp, "axis %lld of a rank-%d output", (long long)given, rank);
+	if (given == 0)
+		return refuse(lp, "axis 0 of the output holds the rows, not the classes");
+	axis = (int)given;
 	if (axis < 0 && !labels)
 		axis = rank > 3 ? 1 : rank - 1;
 	for (int i = rank - 1; axis < 0 && labels && i >= 0; i--) {

@@ -58,7 +58,7 @@ typedef struct {
 	GradcStep step;
 	GradcEval before, after;
 	GradcResume resumed;
-	bool evaluated;
+	bool evaluated;                    /* `after` is of the last step, or `before` of no step */
 	double step_seconds, save_seconds; /* of this process's steps, and between them */
 	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
@@ -195,7 +195,7 @@ train(Session *s)
 		RETURN_IF_ERROR(take_step(s, i == done, i + 1 == total));
 		s->step_seconds += s->step.seconds;
 		s->save_seconds += s->step.save_seconds;
-		evaluated = is_eval_due(s, i + 1 == total);
+		s->evaluated = evaluated = is_eval_due(s, i + 1 == total);
 		if (is_save_due(s))
 			RETURN_IF_ERROR(save_step(s, evaluated));
 		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
@@ -375,7 +375,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
 	Status status = options_match_names(arena, &model, o);
-	if (!status && !outputs_check(o, arena, &paths, diag))
+	if (!status && !outputs_check(o, &model, arena, &paths, diag))
 		return EXIT_USAGE;
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);

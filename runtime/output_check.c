@@ -1,7 +1,11 @@
 /* What a training reads and writes, before it opens anything. */
 #include "runtime/cli.h"
+#include "runtime/runtime_impl.h"
 
+#include <dirent.h>
 #include <glob.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Data are globs. */
 static void
@@ -24,8 +28,44 @@ add_pairs(Arena *arena, PathUses *uses, const char *option, const GradcPairs *pa
 		add_glob(arena, uses, option, pairs->at[i].value);
 }
 
+/* The files of a checkpoint, or of the checkpoints of a folder, which a run may go on from. What else lies in such a folder,
+ * as a log may, is not meant. */
+static void
+add_checkpoints(Arena *arena, PathUses *uses, const char *option, const char *path, bool inside)
+{
+	DIR *dir = path ? opendir(path) : NULL;
+	bool is_one = dir && access(path_join(arena, path, MANIFEST_FILE), F_OK) == 0;
+
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		const char *file = path_join(arena, path, e->d_name);
+		if (is_one && *e->d_name != '.')
+			paths_add(arena, uses, PATH_INPUT, option, file);
+		else if (!inside && strncmp(e->d_name, "step-", 5) == 0)
+			add_checkpoints(arena, uses, option, file, true);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+/* The model that was compiled and its data: they are never written over. */
+static void
+add_model(Arena *arena, PathUses *uses, const GradcModel *model)
+{
+	Format f;
+	Status status = format_read(model->blob, model->bytes, &f);
+
+	for (int i = 0; !status && i < f.n[SECTION_INFO]; i++) {
+		const char *key = format_text(&f, f.info[i].key);
+		if (strcmp(key, "model") == 0 || strcmp(key, "external") == 0)
+			paths_add(arena, uses, PATH_INPUT, "the model that was compiled",
+			          arena_strdup(arena, format_text(&f, f.info[i].value)));
+	}
+	status_free(status); /* whoever opens the model reports it */
+}
+
 bool
-outputs_check(const CliOptions *o, Arena *arena, PathUses *uses, Diag *diag)
+outputs_check(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
+              Diag *diag)
 {
 	const GradcOptions *run = &o->run;
 	const struct {
@@ -59,6 +99,9 @@ outputs_check(const CliOptions *o, Arena *arena, PathUses *uses, Diag *diag)
 	add_pairs(arena, uses, "--input", &o->inputs);
 	for (int i = 0; i < o->configs.n; i++)
 		paths_add(arena, uses, PATH_INPUT, "--config", o->configs.at[i]);
+	add_model(arena, uses, model);
+	add_checkpoints(arena, uses, "--resume", run->resume, false);
+	add_checkpoints(arena, uses, "--save", run->save, false);
 	paths_protect(uses);
 	return paths_check(arena, uses, diag);
 }

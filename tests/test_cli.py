@@ -326,6 +326,12 @@ def test_options_of_a_run_that_would_do_nothing(run, model, models):
     run("run", model, *inputs, "--batch=1500")
 
 
+@pytest.mark.parametrize("axis, says", [("4294967297", "axis 4294967297 of a rank-2 output"), ("-9223372036854775808", "axis -9223372036854775808"),
+                                        ("0", "axis 0 of the output holds the rows"), ("2", "axis 2 of a rank-2 output")])
+def test_axes_of_classes(run, model, axis, says):
+    assert says in run("compile", model, "-o", "out", "--batch=4", f"--loss=cross_entropy,axis={axis}", exit=2).stderr
+
+
 def test_a_rate_that_never_falls_has_no_least(train):
     assert "--min-lr: has no meaning for a constant learning rate" in train("--min-lr=0.1").stderr
     assert "--min-lr" not in train("--min-lr=0.1", "--lr-schedule=linear").stderr

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-           signal.SIGXCPU, signal.SIGPIPE, signal.SIGABRT, signal.SIGSEGV]
+           signal.SIGXCPU, signal.SIGPIPE, signal.SIGABRT, signal.SIGSEGV, signal.SIGIO, signal.SIGPWR, signal.SIGRTMIN + 3]
 
 
 def temporary_programs(folder):
@@ -37,7 +37,7 @@ def interrupt(command, folder, number, wait):
     return process.wait(timeout=60)
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda s: s.name)
+@pytest.mark.parametrize("number", SIGNALS, ids=str)
 def test_a_compile_leaves_nothing(gradc, models, tmp_path, number):
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -62,7 +62,7 @@ def test_a_compile_leaves_nothing(gradc, models, tmp_path, number):
     assert not (tmp_path / "train").exists() or os.access(tmp_path / "train", os.X_OK)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=str)
 def test_a_check_of_gradients_stops_with_its_program(gradc, tmp_path, number):
     folder = tmp_path / "temporary"
     folder.mkdir()

@@ -38,7 +38,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 		printf("  wrote %s\n", plain_text(arena, o->output));
 	}
 	session_close(&s);
-	return ok ? EXIT_OK : diag_exit_code(diag);
+	return diag_exit_code(diag);
 }
 
 static bool

@@ -260,6 +260,16 @@ print_worst(Arena *arena, const char *parameter, const Worst *w)
 	       w->difference);
 }
 
+/* A gradient or a loss that is not finite proves nothing. */
+static void
+report_not_finite(const Session *s, const char *parameter, double error)
+{
+	if (!isfinite(error))
+		diag_error(s->diag, EXIT_NON_FINITE,
+		           "parameter \"%s\": the gradient or a difference is not finite",
+		           parameter);
+}
+
 static void
 print_check_title(const Session *s)
 {
@@ -295,7 +305,7 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
 		double error = fabs(difference - own) /
 		               fmax(fmax(fabs(difference), fabs(own)), 1e-4);
-		if (error >= worst.error)
+		if (!(error < worst.error) && !isnan(worst.error))
 			worst = (Worst){error, own, difference, k};
 	}
 	return worst;
@@ -329,6 +339,7 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 		r->interp.arena = arena_new();
 		Worst worst = check_parameter(r, f, args, m->states.at[i],
 		                              r->s->o->check_gradients);
+		report_not_finite(r->s, m->states.at[i]->of->name, worst.error);
 		if (r->s->o->json)
 			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
 		else
@@ -402,6 +413,9 @@ print_checked(Session *s)
 	size_t i;
 	json_t *entry;
 
+	json_array_foreach(s->gradients, i, entry)
+		report_not_finite(s, json_string_value(json_object_get(entry, "name")),
+		                  number_of(entry, "error"));
 	if (s->o->json) {
 		print_json(json_pack("{s:o}", "parameters", s->gradients));
 		return;

@@ -179,6 +179,25 @@ def test_a_stopped_training_says_how_it_goes_on(small, tmp_path, number):
     assert done.returncode == 0 and f": step {step}\n" in done.stderr and f"steps {int(step) + 5}," in done.stdout
 
 
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_a_stopped_training_has_no_last_evaluation(small, json_too):
+    """The one before it began is not shown as the one at its end."""
+    process = subprocess.Popen(["./train", *DATA, "--eval-data=x=x.npy", "--eval-data=labels=y.npy", "--steps=100000000", "--progress=plain",
+                                *json_too], cwd=small, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while "step 1/" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert "eval" not in said and "loss" in said
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "0", "inf", ""])
+def test_a_patience_without_sense_is_named(small, value):
+    done = subprocess.run([small / "train", *DATA, "--steps=1"], cwd=small, capture_output=True, text=True,
+                          env={**os.environ, "GRADC_COMM_TIMEOUT": value})
+    assert done.returncode == 2 and f"GRADC_COMM_TIMEOUT={value}: need seconds above 0" in done.stderr
+
+
 def test_without_a_folder_it_says_that_nothing_is_saved(small):
     process = subprocess.Popen(["./train", *DATA, "--steps=100000000", "--progress=plain"], cwd=small, stderr=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, text=True)

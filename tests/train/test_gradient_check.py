@@ -64,3 +64,14 @@ def test_inputs_that_do_not_fit_are_told(run, tmp_path):
     write(tmp_path, *MODELS["tanh"])
     np.save(tmp_path / "y.npy", np.zeros((5, 3), np.float32))
     assert "y.npy" in run("grad", "model.onnx", *INPUTS, "--check-gradients=2", exit=6).stderr
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_what_is_not_finite_proves_nothing(run, tmp_path, engine, json_too):
+    write(tmp_path, *MODELS["tanh"])
+    x = np.load(tmp_path / "x.npy")
+    x[0, 0] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    said = run("grad", "model.onnx", *INPUTS, "--check-gradients=3", f"--engine={engine}", *json_too, exit=8).stderr
+    assert "is not finite" in said

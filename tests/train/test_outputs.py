@@ -189,3 +189,47 @@ def test_folders_are_no_files_of_this_run(run, trained, option):
         said = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", *also, f"{option}={path}", exit=2).stderr
         assert f"{option} {path}" in said and "it would be written over" in said
     run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--save=new", "--tensorboard=new", "--dump-gradients=new")
+
+
+@pytest.mark.parametrize("option", ["--log", "--report", "--trace", "--export"])
+@pytest.mark.parametrize("go_on", [["--resume=ck"], ["--resume=ck/step-00000003"], ["--save=ck", "--resume=auto"], ["--save=ck"]])
+def test_checkpoints_are_inputs(run, trained, option, go_on):
+    data = ["--data=x=x.npy", "--data=labels=y.npy"]
+    run(trained / "train", *data, "--steps=3", "--save=ck")
+    files = list((trained / "ck/step-00000003").iterdir())
+    before = {f: f.read_bytes() for f in files}
+    for file in files:
+        said = run(trained / "train", *data, "--steps=5", *go_on, f"{option}={file.relative_to(trained)}", exit=2).stderr
+        assert "it would be written over" in said and {f: f.read_bytes() for f in files} == before
+    run(trained / "train", *data, "--steps=5", *go_on, f"{option}=ck/mine")
+    run(trained / "train", *data, "--steps=7", *go_on, f"{option}=ck/mine")
+
+
+@pytest.mark.parametrize("option", ["--log", "--report", "--trace", "--export"])
+def test_the_model_that_was_compiled_is_an_input(run, trained, option):
+    before = (trained / "model.onnx").read_bytes()
+    done = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=3", "--progress=plain", f"{option}=model.onnx", exit=2)
+    assert "is also the model that was compiled" in done.stderr and "step 1/" not in done.stderr
+    assert (trained / "model.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+def test_results_spare_the_model_and_its_data(run, trained, engine):
+    (trained / "r").mkdir()
+    os.rename(trained / "model.onnx", trained / "r/y.npy")
+    model = onnx.load(trained / "r/y.npy")
+    onnx.save(model, trained / "other.onnx", save_as_external_data=True, location="y.npy", size_threshold=0)
+    (trained / "y.npy").rename(trained / "kept")
+    (trained / "kept").rename(trained / "y.npy")
+    for path, folder, kept in ("r/y.npy", "r", "r/y.npy"), ("other.onnx", ".", "y.npy"):
+        before = (trained / kept).read_bytes()
+        said = run("run", path, "--input=x=x.npy", f"--output-dir={folder}", f"--engine={engine}", exit=2).stderr
+        assert "it would be written over" in said and (trained / kept).read_bytes() == before
+
+
+def test_a_dump_that_cannot_be_written_fails(run, trained):
+    (trained / "d").mkdir()
+    os.rename(trained / "model.onnx", trained / "d/00-precision.gir")
+    before = (trained / "d/00-precision.gir").read_bytes()
+    run("compile", "d/00-precision.gir", "-o", "new", "--loss=mse", "--dump-dir=d", "--dump-after=all", exit=2)
+    assert (trained / "d/00-precision.gir").read_bytes() == before and not (trained / "new").exists()
