@@ -233,19 +233,24 @@ resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Int
 static void
 resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a)
 {
+	enum { LONGEST = 1 << 20 }; /* of an axis, whose places and weights are tables */
 	bool crop = !strcmp(r->coordinates, "tf_crop_and_resize");
 
-	for (int i = 0; i < axes.n && x; i++) {
-		if (a[i].out == a[i].in && a[i].scale == 1 && !crop)
-			continue;
-		if (a[i].in < 1 || a[i].out < 1) {
+	for (int i = 0; i < axes.n; i++) {
+		bool same = a[i].out == a[i].in && a[i].scale == 1 && !crop;
+		if (!same && (a[i].in < 1 || a[i].out < 1))
 			report_invalid(n, "axis %lld: %lld elements from %lld",
 			               (long long)axes.at[i], (long long)a[i].out,
 			               (long long)a[i].in);
-			return;
-		}
-		x = resize_axis(n, r, &a[i], x, (int)axes.at[i]);
+		else if (!same && a[i].out > LONGEST)
+			report_unsupported(n, "axis %lld: %lld elements, at most %d can be made",
+			                   (long long)axes.at[i], (long long)a[i].out, LONGEST);
 	}
+	for (int i = 0; i < axes.n && x && !n->failed; i++)
+		if (a[i].out != a[i].in || a[i].scale != 1 || crop)
+			x = resize_axis(n, r, &a[i], x, (int)axes.at[i]);
+	if (n->failed)
+		return;
 	for (int i = 0; i < axes.n && crop; i++)
 		x = extrapolate(n, r, &a[i], x, (int)axes.at[i]);
 	set_output(n, 0, x);
