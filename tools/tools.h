@@ -55,7 +55,7 @@ bool options_parse(Options *o, const Command *command, int argc, char **argv, Ar
 void options_print_all(
 	Arena *arena); /* of every command, each with those that take it; losses, optimizers */
 
-/* ---- session.c: file -> module -> passes */
+/* ---- session.c, session_loss.c: file -> module -> passes */
 typedef struct {
 	const Options *o;
 	Arena *arena;

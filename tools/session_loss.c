@@ -1,0 +1,241 @@
+/* --loss: its text, the graph of onnx:FILE, class weights, and the inputs of --wrt. */
+#include "tools/tools.h"
+
+#include <string.h>
+
+/* KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME][,OPTION=VALUE], OPTION one of the row's own */
+/* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
+static int
+port_at(const ImportPorts *ports, const char *text)
+{
+	size_t longest = 0;
+	int found = -1;
+
+	for (int i = 0; i < ports->n; i++) {
+		size_t n = strlen(ports->at[i].name);
+		bool fits = strncmp(text, ports->at[i].name, n) == 0 &&
+		            (text[n] == ',' || text[n] == '\0');
+		if (fits && n >= longest) {
+			longest = n;
+			found = i;
+		}
+	}
+	return found;
+}
+
+/* The text behind the port's name, whose number it is; NULL after reporting. */
+static const char *
+read_port(Session *s, const char *what, const ImportPorts *ports, const char *text, int64_t *number)
+{
+	int found = port_at(ports, text);
+
+	if (found >= 0) {
+		*number = found;
+		return text + strlen(ports->at[found].name);
+	}
+	diag_error(s->diag, EXIT_USAGE, "%s: --loss: the model has no %s \"%.*s\"", s->o->input,
+	           what, (int)strcspn(text, ","), text);
+	diag_hint(s->diag, "`gradc check` lists the %ss", what);
+	return NULL;
+}
+
+/* OPTION=VALUE of the row's own, behind those before; the text behind it, NULL after reporting. */
+static const char *
+read_loss_setting(Session *s, const LossRow *row, const char *part)
+{
+	LossOptions *l = &s->loss;
+	size_t n = strcspn(part, ",");
+
+	l->settings = arena_printf(s->arena, "%s%s%.*s", l->settings ? l->settings : "",
+	                           l->settings ? " " : "", (int)n, part);
+	if (loss_settings(row, l->settings, s->arena, s->diag))
+		return part + n;
+	diag_hint(s->diag, "--loss=%s; `gradc compile --help` lists a loss's own options",
+	          s->o->loss);
+	return NULL;
+}
+
+/* One of target=INPUT, count=OUTPUT, axis=N, OPTION=VALUE and OUTPUT; the text behind it, NULL after reporting. */
+static const char *
+read_loss_part(Session *s, const char *part)
+{
+	const LossRow *row = loss_find(s->loss_kind);
+	const ImportBinding *b = &s->import->bindings.at[0];
+	LossOptions *l = &s->loss;
+
+	if (strncmp(part, "target=", 7) == 0 && port_at(&b->outputs, part) < 0)
+		return read_port(s, "input", &b->inputs, part + 7, &l->target);
+	if (strncmp(part, "count=", 6) == 0 && port_at(&b->outputs, part) < 0)
+		return read_port(s, "output", &b->outputs, part + 6, &l->count);
+	if (strncmp(part, "axis=", 5) == 0 && port_at(&b->outputs, part) < 0) {
+		size_t n = strcspn(part, ",");
+		if (parse_int(arena_strndup(s->arena, part + 5, n - 5), &l->axis))
+			return part + n;
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s: need axis=N", part);
+		return NULL;
+	}
+	bool is_pair = part[-1] == ',' && part[strcspn(part, "=,")] == '=';
+	if (row && is_pair && port_at(&b->outputs, part) < 0)
+		return read_loss_setting(s, row, part);
+	return read_port(s, "output", &b->outputs, part, &l->output);
+}
+
+/* The loss graph of --loss onnx:FILE behind the forward function f; its outputs become further results. */
+static bool
+join_loss_graph(Session *s, const char *path, Function *f)
+{
+	Node *ret = function_return(f);
+	int n = ret->n_operands, extra = 0;
+	Value **values = NEW_ARRAY(s->arena, Value *, n + 2);
+	Builder b = {.m = s->m, .f = f, .before = ret};
+	Model *loss = model_open(path, s->diag);
+
+	if (!loss)
+		return false;
+	for (int i = 0; i < n; i++)
+		values[i] = node_operand(ret, i);
+	Value **out = model_inline(loss, &b, s->outputs.at, values, n, &extra, s->diag);
+	if (!out || extra < 1)
+		return false;
+	values[n] = out[0];
+	function_name_result(f, "loss");
+	if (extra > 1) {
+		values[n + 1] = out[1];
+		function_name_result(f, "loss.count");
+	}
+	node_erase(ret);
+	b.before = NULL;
+	b_return(&b, n + (extra > 1 ? 2 : 1), values);
+	return true;
+}
+
+static bool
+use_loss_graph(Session *s, const char *path, bool wants_count)
+{
+	static const FunctionRole roles[] = {FUNCTION_FORWARD, FUNCTION_INFERENCE};
+	int n = s->outputs.n;
+
+	for (int b = 0; b < s->import->bindings.n; b++)
+		for (int i = 0; i < COUNT(roles); i++) {
+			Function *f = module_program(s->m, roles[i], b);
+			if (f && !join_loss_graph(s, path, f))
+				return false;
+		}
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	bool counted = function_return(f)->n_operands > n + 1;
+	if (wants_count && !counted) {
+		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=", path);
+		return false;
+	}
+	s->loss.output = n;
+	s->loss.count = wants_count ? n + 1 : -1;
+	s->loss.kind = "output";
+	return true;
+}
+
+static bool
+read_class_weight(Session *s)
+{
+	NpyInfo info;
+	void *data;
+
+	if (!s->o->class_weight)
+		return true;
+	if (diag_status(s->diag, npy_read(s->arena, s->o->class_weight, &info, &data)))
+		return false;
+	if (!dtype_is_float(info.dtype)) {
+		diag_error(s->diag, EXIT_DATA, "%s: class weights must be floats",
+		           s->o->class_weight);
+		return false;
+	}
+	Type type = type_new(s->m, info.dtype, info.rank, info.dims);
+	State *state = state_new(s->m, module_fresh_name(s->m, "class_weight"), type,
+	                         STATE_CONSTANT, LIFE_CONSTANT);
+	state->init = INIT_DATA;
+	state->data = tensor_new(s->m, type, data);
+	s->loss.class_weight = state->name;
+	return true;
+}
+
+/* Options of losses with classes, given for another. */
+static bool
+check_loss_options(Session *s)
+{
+	const LossRow *row = loss_find(s->loss_kind);
+	const struct {
+		bool given;
+		const char *option;
+	} options[] = {{s->o->label_smoothing != 0, "--label-smoothing"},
+	               {s->o->class_weight, "--class-weight"},
+	               {s->loss.axis >= 0, "axis="}};
+	bool ok = true;
+
+	for (int i = 0; i < COUNT(options) && !(row && row->class_targets); i++) {
+		if (!options[i].given)
+			continue;
+		diag_error(s->diag, EXIT_USAGE, "%s and --loss=%s: that loss has no classes",
+		           options[i].option, s->o->loss ? s->o->loss : s->loss_kind);
+		ok = false;
+	}
+	return ok;
+}
+
+/* --wrt: inputs of the model or of its loss graph. */
+static bool
+find_wrt(Session *s)
+{
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	bool ok = true;
+
+	for (int i = 0; i < s->o->wrt.n; i++) {
+		const Value *found = NULL;
+		for (int k = 0; k < f->params.n; k++)
+			if (strcmp(f->params.at[k]->name, s->o->wrt.at[i]) == 0)
+				found = f->params.at[k];
+		if (found && dtype_is_float(found->type->dtype)) {
+			vec_push(s->arena, &s->wrt, found->number);
+			continue;
+		}
+		diag_error(s->diag, EXIT_USAGE, "%s: --wrt %s: %s", s->o->input, s->o->wrt.at[i],
+		           found ? "only floats have gradients" : "no such input");
+		ok = false;
+	}
+	return ok;
+}
+
+/* FILE[,count=NAME] */
+static bool
+read_loss_graph(Session *s, const char *text)
+{
+	size_t n = strcspn(text, ",");
+	bool counted = strncmp(text + n, ",count=", 7) == 0;
+
+	if (n > 0 && (counted || !text[n]))
+		return use_loss_graph(s, arena_strndup(s->arena, text, n), counted);
+	diag_error(s->diag, EXIT_USAGE, "--loss=onnx:%s: need onnx:FILE or onnx:FILE,count=NAME",
+	           text);
+	return false;
+}
+
+bool
+session_parse_loss(Session *s, const char *text)
+{
+	size_t n = strcspn(text, ":,");
+	const char *at = text + n;
+
+	s->loss_kind = arena_strndup(s->arena, text, n);
+	s->loss = (LossOptions){.kind = s->loss_kind,
+	                        .target = -1,
+	                        .count = -1,
+	                        .axis = -1,
+	                        .label_smoothing = s->o->label_smoothing};
+	s->has_loss = true;
+	if (strcmp(s->loss_kind, "onnx") == 0) {
+		if (!read_loss_graph(s, *at ? at + 1 : at))
+			return false;
+		at = "";
+	}
+	while (at && *at) /* at a colon or comma */
+		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
+	return at && check_loss_options(s) && read_class_weight(s) && find_wrt(s);
+}
