@@ -299,15 +299,17 @@ struct OptionRow {
 typedef struct {
 	const OptionRow *rows;
 	int n;
-	const char *program;              /* whose --help lists them */
-	unsigned command;                 /* the bit of the subcommand that was given; 0: any */
+	const char *program; /* whose --help lists them */
+	const char *section; /* of a config file, which may have one for others; NULL: none */
+	unsigned command;    /* the bit of the subcommand that was given; 0: any */
 	const char *const *command_names; /* of the bits, from the lowest; ends with NULL */
 } OptionTable;
 /* Sets what --config files and the line give into the struct `to`, the line last: it wins, and its
  * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
- * options become operands. Two values on the line for what takes one, and options of other subcommands
- * are faults there; in a file, which may serve several subcommands, those are passed over. Reports every
- * fault; false when there was one. Not for several threads. */
+ * options become operands. Two values in one place (the line, a file) for what takes one are a fault, and so
+ * are options of other subcommands on the line; a file, which may serve several subcommands, has them passed over, and so
+ * the lines behind [gradc] or [executable] where the table's section is the other. Reports every fault; false when
+ * there was one. Not for several threads. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* one line or two for each */

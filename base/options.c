@@ -212,13 +212,31 @@ usage_error(Reader *r, const char *word, const char *what)
 	r->ok = false;
 }
 
+/* Lines behind [gradc] and [executable] are for one of them, those before any section for whoever reads. */
+static bool
+is_for_another(Reader *r, const char *section)
+{
+	static const char *const sections[] = {"gradc", "executable"};
+	bool known = !*section;
+
+	for (int i = 0; i < COUNT(sections); i++)
+		known |= strcmp(section, sections[i]) == 0;
+	if (!known) {
+		usage_error(r, arena_printf(r->arena, "[%s]", section),
+		            "need [gradc] or [executable]");
+		return true;
+	}
+	return *section && r->table->section && strcmp(section, r->table->section) != 0;
+}
+
 static int
 config_line(void *user, const char *section, const char *name, const char *value)
 {
 	Reader *r = user;
 	const OptionRow *row = find_row(r->table, name, strlen(name));
 
-	(void)section;
+	if (is_for_another(r, section))
+		return 1;
 	if (!row)
 		usage_error(r, name, "no such option");
 	else if (row->takes == TAKES_CONFIG)
@@ -367,7 +385,7 @@ has_same_name(const Given *a, const Given *b)
 	       strncmp(a->value, b->value, (size_t)(x - a->value)) == 0;
 }
 
-/* One value, and another one behind it on the line. */
+/* One value, and another one behind it in the same place, the line or a file. */
 static bool
 is_contradicted(Reader *r, int i)
 {
@@ -375,14 +393,15 @@ is_contradicted(Reader *r, int i)
 
 	bool several = takes_several(own->row) && !own->row->one_per_name;
 
-	for (int k = i + 1; k < r->given.n && i >= r->n_config && !several; k++) {
+	for (int k = i + 1; k < r->given.n && !several; k++) {
 		const Given *g = &r->given.at[k];
-		if (g->row != own->row || (!own->value && !g->value) ||
+		if (g->row != own->row || strcmp(g->origin, own->origin) != 0 ||
+		    (!own->value && !g->value) ||
 		    (own->value && g->value && strcmp(own->value, g->value) == 0) ||
 		    (own->row->one_per_name && !has_same_name(own, g)))
 			continue;
-		diag_error(r->diag, EXIT_USAGE, "%s and %s: one of them", given_text(r->arena, own),
-		           given_text(r->arena, g));
+		diag_error(r->diag, EXIT_USAGE, "%s%s and %s: one of them", own->origin,
+		           given_text(r->arena, own), given_text(r->arena, g));
 		return true;
 	}
 	return false;

@@ -414,7 +414,7 @@ parse_double(const char *text, double *out)
 		return false;
 	errno = 0;
 	value = strtod(text, &end);
-	if (end == text || *end || (errno == ERANGE && isinf(value)))
+	if (end == text || *end || (errno == ERANGE && (isinf(value) || value == 0)))
 		return false;
 	*out = value;
 	return true;

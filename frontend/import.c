@@ -424,6 +424,19 @@ baked_batch(const Model *model, const ImportOptions *o)
 	return 0;
 }
 
+/* Options that found nothing to do in this model. */
+static void
+warn_idle_options(const Importer *im)
+{
+	if (im->options->restore_train_mode && !im->restored)
+		diag_warning(im->diag,
+		             "--train-mode=restore: the model has no dropout and no batch norm in "
+		             "inference form");
+	if (im->options->update_statistics && !im->has_frozen_norms)
+		diag_warning(im->diag, "--statistics=update: the model has no frozen batch norm in "
+		                       "training form");
+}
+
 Module *
 model_import(Model *model, const ImportOptions *options, Diag *diag)
 {
@@ -457,6 +470,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		im.inference = true;
 		import_bindings(&im, info);
 	}
+	warn_idle_options(&im);
 	for (int i = 0; i < im.repairs->log.n; i++)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);
 	for (int i = 0; i < im.repairs->notes.n; i++)

@@ -11,10 +11,17 @@ typedef struct {
 	const char *verb, *glob, *value; /* "lr-scale", "h.*", "0.1" */
 } Rule;
 
+/* Whether a tensor of that type can hold the number. */
 static bool
-is_distribution(bool normal, double a, double b)
+fits(DType d, double x)
 {
-	return isfinite(a) && isfinite(b) && isfinite(b - a) && (normal ? b >= 0 : a <= b);
+	return isfinite(x) && (d == F64 || isfinite((float)x));
+}
+
+static bool
+is_distribution(bool normal, DType d, double a, double b)
+{
+	return fits(d, a) && fits(d, b) && fits(d, b - a) && (normal ? b >= 0 : a <= b);
 }
 
 static bool
@@ -29,15 +36,16 @@ apply_init(const Rule *r, State *s)
 		s->init = INIT_ONES;
 	else if ((sscanf(r->value, "normal(%lf,%lf)%n", &a, &b, &end) == 2 ||
 	          sscanf(r->value, "uniform(%lf,%lf)%n", &a, &b, &end) == 2) &&
-	         end > 0 && !r->value[end] && is_distribution(r->value[0] == 'n', a, b)) {
+	         end > 0 && !r->value[end] &&
+	         is_distribution(r->value[0] == 'n', s->type->dtype, a, b)) {
 		s->init = r->value[0] == 'n' ? INIT_NORMAL : INIT_UNIFORM;
 		s->init_a = a;
 		s->init_b = b;
 	} else {
 		diag_error(r->p->diag, EXIT_USAGE,
 		           "--init %s=%s: need normal(MEAN,STD), "
-		           "uniform(A,B) of finite numbers, zeros or ones",
-		           r->glob, r->value);
+		           "uniform(A,B) of finite numbers of %s, zeros or ones",
+		           r->glob, r->value, dtype_info[s->type->dtype].name);
 		return false;
 	}
 	s->data = NULL;
@@ -54,10 +62,11 @@ apply_rule(const Rule *r, State *s)
 	} else if (strcmp(r->verb, "decay") == 0 || strcmp(r->verb, "no-decay") == 0) {
 		s->decay = r->verb[0] == 'd';
 	} else if (strcmp(r->verb, "lr-scale") == 0) {
-		if (!parse_double(r->value, &s->lr_scale) || !isfinite(s->lr_scale) ||
+		if (!parse_double(r->value, &s->lr_scale) || !fits(F32, s->lr_scale) ||
 		    s->lr_scale < 0) {
-			diag_error(r->p->diag, EXIT_USAGE, "--lr-scale %s=%s: need a number from 0",
-			           r->glob, r->value);
+			diag_error(r->p->diag, EXIT_USAGE,
+			           "--lr-scale %s=%s: need a number of f32, from 0", r->glob,
+			           r->value);
 			return false;
 		}
 	} else {
@@ -71,7 +80,7 @@ static bool
 apply_everywhere(const Rule *r, Module *m)
 {
 	bool ok = true;
-	int fits = 0;
+	int n = 0;
 
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
@@ -79,12 +88,12 @@ apply_everywhere(const Rule *r, Module *m)
 			continue;
 		if ((strcmp(r->verb, "train") == 0) && !dtype_is_float(s->type->dtype))
 			continue;
-		fits++;
+		n++;
 		ok &= apply_rule(r, s);
 		if (s->why)
 			s->why = arena_strdup(m->arena, s->why);
 	}
-	if (fits == 0) {
+	if (n == 0) {
 		diag_error(r->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", r->verb, r->glob);
 		hint_nearest_states(m, r->glob, r->p->diag);
 		return false;
@@ -108,7 +117,13 @@ run_trainable(Pass *p, Module *m)
 		*space = '\0';
 		r.glob = space + 1;
 		char *equal = strrchr(space + 1, '=');
-		if (equal && (r.verb[0] == 'l' || r.verb[0] == 'i')) {
+		bool wants_value = strcmp(r.verb, "lr-scale") == 0 || strcmp(r.verb, "init") == 0;
+		if (wants_value && !equal) {
+			diag_error(p->diag, EXIT_USAGE, "--%s %s: need GLOB=VALUE", r.verb, r.glob);
+			ok = false;
+			continue;
+		}
+		if (wants_value) {
 			*equal = '\0';
 			r.value = equal + 1;
 		}

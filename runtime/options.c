@@ -162,12 +162,19 @@ static const OptionRow rows[] = {
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
-	{"offload", "WHAT", NULL, TAKES_NOTHING},
+	{"adapter", "NAME", NULL, TAKES_NOTHING, .optional = true},
+	{"export-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
+	{"export-merged", "FILE.onnx", NULL, TAKES_NOTHING, .optional = true},
+	{"find-nan", "X", NULL, TAKES_NOTHING, .optional = true},
+	{"load-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
+	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
+	{"reduce", "MODE", NULL, TAKES_NOTHING, .optional = true},
 };
 /* clang-format on */
 
 static const char *const modes[] = {"training", "--once", NULL};
-static const OptionTable table = {rows, COUNT(rows), "this program", .command_names = modes};
+static const OptionTable table = {rows, COUNT(rows), "this program", .section = "executable",
+                                  .command_names = modes};
 
 /* Options that do nothing without another, or with one. */
 static bool
@@ -192,6 +199,13 @@ check_needs(const CliOptions *o, Diag *diag)
 			           needs[i].needs);
 			ok = false;
 		}
+	if (o->run.resume && strcmp(o->run.resume, "auto") != 0 && o->run.load) {
+		diag_error(diag, EXIT_USAGE, "--resume %s and --load %s: one of them",
+		           o->run.resume, o->run.load);
+		diag_hint(diag, "a checkpoint has all weights; --resume=auto takes --load's where "
+		                "it starts fresh");
+		ok = false;
+	}
 	if (ok && o->run.min_lr > 0 && strcmp(o->run.lr_schedule, "constant") == 0) {
 		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
 		diag_hint(diag, "--lr-schedule linear, cosine or wsd ends there");

@@ -57,13 +57,13 @@ outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double facto
 {
 	const Format *f = &run->format;
 	NpyInfo scalar = {.dtype = F64, .n_elements = 1};
-	int parameters = 0, n = 0;
+	int trained = 0, n = 0;
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
 		NpyInfo type = type_of(f, s->dtype, s->rank, s->first_dim);
 
-		parameters += s->kind == SAVE_PARAMETER;
+		trained += s->kind == SAVE_PARAMETER && s->trainable;
 		if (!is_gradient(f, s))
 			continue;
 		RETURN_IF_ERROR(write_span(run, files, format_text(f, f->states[s->of - 1].name),
@@ -71,7 +71,7 @@ outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double facto
 		                           executor_state(&run->executor, i), factor));
 		n++;
 	}
-	if (n == 0 && parameters > 0)
+	if (n == 0 && trained > 0)
 		return status_error(EXIT_UNSUPPORTED, "this executable keeps no gradients between "
 		                                      "accumulation and update");
 	return named_write(files, "loss", "", &scalar, &loss);

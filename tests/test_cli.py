@@ -32,11 +32,11 @@ GRADC = {
     "--freeze": (["=0.*"], [("=foo*", "foo*")]),
     "--decay": (["=*"], [("=foo*", "foo*")]),
     "--no-decay": ([" *.bias"], [("=foo*", "foo*")]),
-    "--lr-scale": (["=0.*=0.5", "=0.*=0"], [("=0.*=x", "x"), ("=foo*=2", "foo*"), ("=0.*=-1", "-1"), ("=0.*=nan", "nan"), ("=0.*=inf", "inf")]),
+    "--lr-scale": (["=0.*=0.5", "=0.*=0"], [("=0.*=x", "x"), ("=foo*=2", "foo*"), ("=0.*=-1", "-1"), ("=0.*=nan", "nan"), ("=0.*=inf", "inf"), ("=0.*=1e39", "1e39"), ("=0.weight", "need GLOB=VALUE")]),
     "--init": (["=model", "=random", " random:7", "=0.weight=normal(0,0.1)",
                 "=0.weight=uniform(-1,1)", "=*.bias=zeros", "=*.bias=ones"],
                [("=foo", "foo"), ("=random:x", "random:x"), ("=0.weight=foo", "foo"),
-                ("=0.weight=normal(0,-1)", "-1"), ("=0.weight=normal(nan,1)", "nan"), ("=0.weight=uniform(1,0)", "uniform(1,0)"),
+                ("=0.weight=normal(0,-1)", "-1"), ("=0.weight=normal(nan,1)", "nan"), ("=0.weight=normal(0,1e39)", "numbers of f32"), ("=0.weight=uniform(1,0)", "uniform(1,0)"),
                 ("=0.weight=uniform(0,inf)", "inf"), ("=0.weight=normal(0,1)x", "x"), ("=0.weight=normal(0,1", "normal(0,1"),
                 ("=foo*=zeros", "foo*")]),
     "--fill": (["=input=ones", "=input=zeros", "=input=iota", " input=0.5"],
@@ -55,6 +55,9 @@ GRADC = {
     "--eval-mode": (["=inference", "=as-exported"], [("=foo", "foo")]),
     "--train-mode": (["=keep", "=restore"], [("=foo", "foo")]),
     "--statistics": (["=keep", "=update"], [("=foo", "foo")]),
+    "--ema": ([], [("=0.9", LACKS)]),
+    "--optimizer-for": ([], [("=*=sgd", LACKS)]),
+    "--cores": ([], [("=8", LACKS)]),
     "--lora": ([], [("", LACKS), ("=8", LACKS), (" 8", LACKS)]),
     "--qlora": ([], [("", LACKS), ("=8", LACKS)]),
     "--quantize": ([], [("", LACKS), ("=int8", LACKS)]),
@@ -97,7 +100,7 @@ EXECUTABLE = {
     "--shuffle": (["=on", " off"], [("=x", "x")]),
     "--seed": (["=3"], [("=x", "x")]),
     "--keep-last": ([""], [("=x", "x")]),
-    "--lr": (["=0.1", " 1e-3"], [("=x", "x"), ("=-1", "-1"), ("=nan", "nan"), ("=inf", "inf")]),
+    "--lr": (["=0.1", " 1e-3"], [("=x", "x"), ("=1e-400", "1e-400"), ("=-1", "-1"), ("=nan", "nan"), ("=inf", "inf")]),
     "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd"], [("=foo", "foo")]),
     "--warmup": (["=2"], [("=x", "x")]),
     "--min-lr": (["=0.001"], [("=x", "x")]),
@@ -137,6 +140,9 @@ EXECUTABLE = {
     "--info": (["", " --json"], [("=x", "x")]),
     "--json": ([""], [("=x", "x")]),
     "--help": ([""], [("=x", "x")]),
+    "--find-nan": ([], [("", LACKS)]),
+    "--reduce": ([], [("=ordered", LACKS)]),
+    "--load-adapter": ([], [("=a", LACKS)]),
     "--foo": ([], [("", "--foo")]),
 }
 
@@ -185,7 +191,7 @@ def command_for(option):
     loss = [] if option == "--loss" else ["--loss=cross_entropy"]
     if option in OF_COMPILE:
         return ["compile", *loss, "--batch=4", "-o", "out"]
-    stage = [] if option == "--stage" else ["--stage=train"]
+    stage = [] if option in ("--stage", "--after") else ["--stage=train"]
     return ["dump", *loss, *stage, "-o", "out.gir"]
 
 
@@ -225,7 +231,7 @@ def test_the_tables_have_every_option(run, exe):
 
 
 def test_commands_that_are_not_there_yet(run, model):
-    for command in ("quantize", "plan"):
+    for command in ("quantize", "plan", "cache"):
         assert LACKS in run(command, model, exit=2).stderr
     assert "`foo`" in run("foo", model, exit=2).stderr
 
@@ -242,7 +248,7 @@ def test_keep_sources_never_takes_the_next_word(run, model, tmp_path):
     ("check", []), ("dump", ["--stage=forward"]), ("compile", ["-o", "a"]), ("ops", None),
     ("passes", None)])
 def test_config_for_every_command(run, model, tmp_path, command, what):
-    (tmp_path / "run.ini").write_text("; what all runs share\n[any]\nbatch = 8\njson = true\n")
+    (tmp_path / "run.ini").write_text("; what all runs share\n[gradc]\nbatch = 8\njson = true\n")
     files = [] if what is None else [model, *what]
     run(command, *files, "--config=run.ini")
     run(command, *files, "--config", "run.ini")
@@ -251,6 +257,27 @@ def test_config_for_every_command(run, model, tmp_path, command, what):
     # What is another command's stands there for that one.
     assert ("bad.ini: --batch=x" in said) == (what is not None) and "bad.ini: foo" in said
     assert "nosuch.ini" in run(command, *files, "--config=nosuch.ini", exit=5).stderr
+
+
+def test_one_config_serves_gradc_and_its_executables(run, exe, train, model, models, tmp_path):
+    data = ["--data", f"input={models}/mlp_digits/input.npy", "--data", f"labels={models}/mlp_digits/labels.npy"]
+    (tmp_path / "both.ini").write_text("[gradc]\nbatch = 4\nstage = train\n[executable]\nsteps = 3\njson = on\n")
+    assert "f32[4,64]" in run("dump", model, "--loss=mse", "--config=both.ini").stdout
+    assert json.loads(run(exe, *data, "--config=both.ini").stdout)["steps"] == 3
+    (tmp_path / "typo.ini").write_text("[exec]\nsteps = 3\n")
+    for said in (run("check", model, "--config=typo.ini", exit=2), train("--config=typo.ini", exit=2)):
+        assert "typo.ini: [exec]: need [gradc] or [executable]" in said.stderr
+    (tmp_path / "slip.ini").write_text("[gradc]\nsteps = 3\n")
+    assert "slip.ini: steps: no such option" in run("check", model, "--config=slip.ini", exit=2).stderr
+
+
+def test_a_config_says_one_thing_once(run, train, model, tmp_path):
+    (tmp_path / "twice.ini").write_text("batch = 4\nbatch = 8\n")
+    assert "twice.ini: --batch=4 and --batch=8: one of them" in run("check", model, "--config=twice.ini", exit=2).stderr
+    (tmp_path / "lr.ini").write_text("lr = 4\nlr = 8\n")
+    assert "lr.ini: --lr=4 and --lr=8: one of them" in train("--config=lr.ini", exit=2).stderr
+    (tmp_path / "more.ini").write_text("train = *\nfreeze = 0.*\ninit = random\n")
+    run("check", model, "--config=more.ini", "--init=model")
 
 
 def test_config_line_wins(run, train, model, tmp_path):
@@ -281,6 +308,8 @@ CONTRADICTIONS = [
     (["--fill=input=ones", "--fill=input=zeros"], ["--fill=input=ones", "--fill=input=zeros"]),
     (["--repair=ties", "--no-repair=ties"], ["--repair=ties", "--no-repair=ties"]),
     (["--train-mode=keep", "--train-mode=restore"], ["--train-mode=keep", "--train-mode=restore"]),
+    (["--init=random", "--init=model"], ["--init=random", "--init=model"]),
+    (["--dim=input[0]=4", "--dim=batch=8"], ["--dim input[0]=4", "--dim batch=8", "both bind batch"]),
 ]
 
 
@@ -300,6 +329,7 @@ def test_the_same_twice_is_no_contradiction(run, model):
     (["--shuffle=on", "--shuffle=off"], ["--shuffle=on", "--shuffle=off"]),
     (["--input=input=x.npy"], ["--input=input=x.npy: has no meaning for `training`", "it is for --once"]), (["--output-dir=out"], ["--output-dir=out: has no meaning for `training`"]),
     (["--once", "--output-dir=out"], ["--data=input=", "--steps=1: has no meaning for `--once`", "it is for training"]), (["--scale=input=nan"], ["--scale input", "nan"]),
+    (["--resume=a", "--load=b"], ["--resume a and --load b: one of them"]),
     (["--scale=input=1,inf"], ["--scale input", "inf"])])
 def test_contradictions_of_a_training(train, options, named):
     said = train(*options, exit=2).stderr
@@ -330,6 +360,47 @@ def test_options_of_a_run_that_would_do_nothing(run, model, models):
                                         ("0", "axis 0 of the output holds the rows"), ("2", "axis 2 of a rank-2 output")])
 def test_axes_of_classes(run, model, axis, says):
     assert says in run("compile", model, "-o", "out", "--batch=4", f"--loss=cross_entropy,axis={axis}", exit=2).stderr
+
+
+def test_options_without_a_loss_to_change(run, model, tmp_path):
+    for command in ("check",), ("dump", "--stage=forward"):
+        assert "--label-smoothing: needs --loss" in run(*command, model, "--label-smoothing=0.1", exit=2).stderr
+    (tmp_path / "w.npy").write_bytes(b"")
+    assert "--class-weight: needs --loss" in run("check", model, "--class-weight=w.npy", exit=2).stderr
+
+
+def test_one_stop_of_a_dump(run, model):
+    assert "--stage=import and --after=loss: one of them" in run("dump", model, "--stage=import", "--after=loss", exit=2).stderr
+
+
+def test_dimensions_by_input_and_axis(run, model):
+    assert "f32[4 batch,64]" in run("check", model, "--dim=input[0]=4").stdout
+    assert "its open dimensions: batch" in run("check", model, "--dim=input[1]=4", exit=2).stderr
+
+
+def test_options_that_find_nothing_to_do_are_told(run, model):
+    said = run("check", model, "--train-mode=restore", "--statistics=update").stderr
+    assert "--train-mode=restore: the model has no dropout" in said and "--statistics=update: the model has no frozen" in said
+    for rule in "--decay=0.*", "--no-decay=0.*", "--lr-scale=0.*":
+        said = run("compile", model, "--batch=4", "-o", "out", "--freeze=0.*", rule + "=2" * ("scale" in rule)).stderr
+        assert f"warning: {rule}: nothing that it takes is trained" in said
+    said = run("compile", model, "--batch=4", "-o", "out", "--freeze=*").stderr
+    assert "nothing is trained: no parameter is trainable" in said
+    assert "warning" not in run("compile", model, "--batch=4", "-o", "out", "--decay=0.*").stderr
+
+
+def test_a_check_reads_the_loss_as_compile_does(run, model):
+    for command in ("check",), ("compile", "-o", "out", "--batch=4"):
+        assert "axis 7 of a rank-2 output" in run(*command, model, "--loss=cross_entropy,axis=7", exit=2).stderr
+    assert "target  labels: s64[1]" in run("check", model, "--loss=cross_entropy").stdout
+
+
+def test_gradients_of_nothing(run, model, models, tmp_path):
+    inputs = ["--input", f"input={models}/mlp_digits/input.npy", "--input", f"labels={models}/mlp_digits/labels.npy"]
+    for engine in "compiled", "interp":
+        said = run("grad", model, *inputs, "--freeze=*", "--output-dir=out", f"--engine={engine}").stderr
+        assert "nothing is trained" in said and (tmp_path / "out/loss.npy").exists()
+    assert "--fill input=ones and --input input=" in run("grad", model, *inputs, "--fill=input=ones", "--output-dir=o", exit=2).stderr
 
 
 def test_a_rate_that_never_falls_has_no_least(train):

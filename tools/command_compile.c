@@ -30,6 +30,8 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	}
 	if (ok)
 		ok = session_link(&s, o->output, true);
+	if (ok)
+		session_warn_idle_rules(&s);
 	if (ok && o->json) {
 		print_summary_json(&s);
 	} else if (ok) {
@@ -63,9 +65,11 @@ command_check(Options *o, Arena *arena, Diag *diag)
 	Session s;
 	bool ok = session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
 
-	ok = ok && session_run(&s, "trainable", false) && module_verify(s.m, diag);
+	ok = ok && session_run(&s, s.has_loss ? "loss" : "trainable", false) &&
+	     module_verify(s.m, diag);
 	if (ok && check_match(&s)) {
 		session_freeze_unreached(&s);
+		session_warn_idle_rules(&s);
 		if (o->json)
 			print_summary_json(&s);
 		else if (o->match)

@@ -360,6 +360,11 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
 	}
+	if (o->stage && o->after) {
+		diag_error(diag, EXIT_USAGE, "--stage=%s and --after=%s: one of them", o->stage,
+		           o->after);
+		return EXIT_USAGE;
+	}
 	bool text = is_text(o->input);
 	if (!text && diag_status(diag, read_tail(o->input, &tail, &size)))
 		return diag_exit_code(diag);

@@ -450,6 +450,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 			interpret_gradients(&r);
 		else
 			code = run_compiled(&s, true);
+		session_warn_idle_rules(&s);
 		bool ran = !by_interpreter(o) && code == EXIT_OK && diag_errors(diag) == 0;
 		if (ran && s.gradients)
 			print_checked(&s);

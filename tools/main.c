@@ -44,7 +44,8 @@ find_command(const char *name)
 static int
 refuse(Diag *diag, const char *name)
 {
-	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0;
+	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0 ||
+	             strcmp(name, "cache") == 0;
 
 	diag_error(diag, EXIT_USAGE,
 	           later ? "`gradc %s`: not supported in this build" : "unknown command `%s`",

@@ -34,6 +34,13 @@ set_init(const OptionUse *u, void *at)
 
 	if (strchr(value, '='))
 		return set_rule(u, at);
+	if (o->init && strcmp(o->init, value) != 0 && strcmp(o->init_origin, u->origin) == 0) {
+		diag_error(u->diag, EXIT_USAGE, "%s--init=%s and --init=%s: one of them", u->origin,
+		           o->init, value);
+		return false;
+	}
+	o->init = value;
+	o->init_origin = u->origin;
 	o->init_random = strncmp(value, "random", 6) == 0;
 	if (strcmp(value, "model") == 0 || strcmp(value, "random") == 0 ||
 	    (strncmp(value, "random:", 7) == 0 && parse_uint(value + 7, &o->init_seed)))
@@ -175,6 +182,8 @@ enum {
 	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES,
 	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT,
 };
+/* What the command line is to have, and this build has not. */
+#define LATER(name) {name, "VALUE", NULL, TAKES_NOTHING, .optional = true, .commands = MODEL}
 #define REPAIRS "constants|transposes|merged|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
@@ -260,10 +269,11 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	{"schedule", "S", NULL, TAKES_NOTHING, .optional = true, .commands = COMPILE | DUMP},
-	{"lora", "R", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
-	{"qlora", "R", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
-	{"quantize", "Q", NULL, TAKES_NOTHING, .optional = true, .commands = TRAIN},
+	LATER("adapter"), LATER("adapter-name"), LATER("cores"), LATER("ema"), LATER("export-adapter"),
+	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
+	LATER("loss-scale"), LATER("machine"), LATER("master"), LATER("merge"), LATER("mixed"), LATER("moments"),
+	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),
+	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */
 
@@ -279,6 +289,7 @@ option_table(Arena *arena, const Command *command)
 	return (OptionTable){
 		.rows = option_rows,
 		.n = COUNT(option_rows),
+		.section = "gradc",
 		.program = command ? arena_printf(arena, "gradc %s", command->name) : "gradc",
 		.command = command ? command->bit : 0,
 		.command_names = names,

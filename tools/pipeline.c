@@ -207,6 +207,20 @@ lines_through(const char *pass)
 	return n;
 }
 
+/* Options of a loss where there is none. */
+static bool
+check_loss_given(const Session *s)
+{
+	const Options *o = s->o;
+
+	if (s->has_loss || (!o->label_smoothing && !o->class_weight))
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "%s: needs --loss",
+	           o->class_weight ? "--class-weight" : "--label-smoothing");
+	diag_hint(s->diag, "only `compile` and `grad` take cross_entropy by themselves");
+	return false;
+}
+
 static bool
 run_lines(Session *s, int n_lines, bool with_update)
 {
@@ -215,6 +229,8 @@ run_lines(Session *s, int n_lines, bool with_update)
 	const PassRow *const *rows = pass_rows(&n);
 	PassManagerOptions o = manager_options(s->o, s->arena);
 
+	if (!check_loss_given(s))
+		return false;
 	for (int i = 0; i < n_lines; i++)
 		if (applies(s, rows[i], with_update))
 			vec_push(s->arena, &p, call_with_options(s, rows[i]));

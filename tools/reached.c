@@ -1,5 +1,8 @@
-/* For `check`, which runs no autograd: the weights that no loss can train. */
+/* The weights that no loss can train: for `check`, which runs no autograd, and what is said of options that name
+ * only such ones. */
 #include "tools/tools.h"
+
+#include <string.h>
 
 /* Whatever the loss is made of, the outputs that it may read (all, or the one that --loss names) do not depend on these
  * weights: none is trained. */
@@ -36,4 +39,35 @@ session_freeze_unreached(Session *s)
 			                                : "no gradient reaches it";
 		}
 	function_remove(d);
+}
+
+void
+session_warn_idle_rules(const Session *s)
+{
+	bool any = false;
+
+	for (int k = 0; k < s->m->states.n; k++)
+		any |= s->m->states.at[k]->kind == STATE_PARAMETER && s->m->states.at[k]->trainable;
+	if (!any)
+		diag_warning(s->diag, "%s: nothing is trained: no parameter is trainable",
+		             s->o->input);
+	for (int i = 0; i < s->o->rules.n; i++) {
+		const char *rule = s->o->rules.at[i], *glob = strchr(rule, ' ') + 1;
+		const char *verb = arena_strndup(s->arena, rule, (size_t)(glob - 1 - rule));
+		const State *taken = NULL;
+		bool trains = strcmp(verb, "freeze") == 0 || strcmp(verb, "init") == 0;
+		if (strcmp(verb, "lr-scale") == 0)
+			glob = arena_strndup(s->arena, glob, (size_t)(strrchr(glob, '=') - glob));
+		for (int k = 0; k < s->m->states.n; k++) {
+			const State *state = s->m->states.at[k];
+			if (state->kind != STATE_PARAMETER || !state_matches(state, glob))
+				continue;
+			taken = taken ? taken : state;
+			trains |= state->trainable;
+		}
+		if (trains || !taken)
+			continue;
+		diag_warning(s->diag, "--%s=%s: nothing that it takes is trained (\"%s\": %s)",
+		             verb, glob, taken->name, taken->why ? taken->why : "frozen");
+	}
 }

@@ -111,6 +111,24 @@ print_ports(const char *what, const ImportPort *at, int n)
 	}
 }
 
+/* The target that the loss made: labels, by the name that the executable knows. */
+static void
+print_target(const Module *m)
+{
+	for (int b = 0;; b++) {
+		const Function *f = module_program(m, FUNCTION_ACCUMULATE, b);
+		const Value *v = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
+		Text t = {0};
+		if (!v)
+			return;
+		type_print(&t, v->type);
+		printf("  %-7s ", "target");
+		print_name(v->name);
+		printf(": %s (of the loss: --data %s=FILE)\n", t.at, v->name);
+		text_free(&t);
+	}
+}
+
 /* `check` takes 1 for dimensions that nothing binds, and says so. */
 static void
 note_open_dims(const ImportBinding *im)
@@ -189,7 +207,7 @@ print_summary(const Session *s, bool full)
 	printf("%s: ONNX IR %lld, opset %lld, ", plain_text(s->arena, s->o->input),
 	       (long long)im->ir_version, (long long)im->opset);
 	print_name(im->producer ? im->producer : "");
-	printf(", %d nodes\n", im->n_nodes);
+	printf("%s%d nodes\n", im->producer && *im->producer ? ", " : "", im->n_nodes);
 	for (int i = 0; i < im->bindings.n; i++) {
 		const ImportBinding *b = &im->bindings.at[i];
 		if (im->bindings.n > 1)
@@ -197,6 +215,7 @@ print_summary(const Session *s, bool full)
 		print_ports("input", b->inputs.at, b->inputs.n);
 		print_ports("output", b->outputs.at, b->outputs.n);
 	}
+	print_target(s->m);
 	note_open_dims(&im->bindings.at[0]);
 	print_list("repair", &im->repairs, full);
 	print_list("note", &im->notes, full);

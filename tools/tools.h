@@ -14,7 +14,8 @@ typedef struct {
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
-	VEC(CpuTarget) cpus; /* of --target */
+	const char *init, *init_origin; /* --init without a glob, and where it stands */
+	VEC(CpuTarget) cpus;            /* of --target */
 	const KernelPrinter *printer;
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
 		enable, wrt, pass_options;
@@ -55,7 +56,7 @@ bool options_parse(Options *o, const Command *command, int argc, char **argv, Ar
 void options_print_all(
 	Arena *arena); /* of every command, each with those that take it; losses, optimizers */
 
-/* ---- session.c, session_loss.c: file -> module -> passes */
+/* ---- session.c, session_dims.c, session_loss.c: file -> module -> passes */
 typedef struct {
 	const Options *o;
 	Arena *arena;
@@ -76,6 +77,11 @@ typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims
 
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 void session_close(Session *s);
+/* NAME=VALUE at the last `=`: names may have one, the values of these options have none; false after reporting. */
+bool split_pair(Session *s, const char *option, const char *text, const char **name,
+                const char **value);
+/* ---- session_dims.c: fills what `io` says of dimensions; false after reporting. */
+bool session_bind(Session *s, OpenDims open, ImportOptions *io);
 bool session_parse_loss(Session *s, const char *text);
 /* ---- outputs.c */
 /* -o, --weights and such are none of the files that the command reads, and can be written; before anything is opened to be
@@ -84,6 +90,9 @@ bool outputs_check(const Options *o, Model *model, Arena *arena, Diag *diag);
 /* ---- reached.c */
 /* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
 void session_freeze_unreached(Session *s);
+/* Warns of --train, --decay, --no-decay and --lr-scale where none of the parameters that the glob takes is trained in
+ * the end, and where nothing is trained at all. */
+void session_warn_idle_rules(const Session *s);
 
 /* ---- pipeline.c: which passes run, with which options. with_update: also the optimizer */
 /* Runs the passes up to and including `last` (a pass name), the last time that it stands in the list. */

@@ -76,8 +76,10 @@ is_frozen_parameter(const OnnxNode *n, int input)
 static bool
 is_kept(OnnxNode *n)
 {
-	if (n->im->options->update_statistics || !is_frozen_parameter(n, 1) ||
-	    !is_frozen_parameter(n, 2))
+	if (!is_frozen_parameter(n, 1) || !is_frozen_parameter(n, 2))
+		return false;
+	n->im->has_frozen_norms = true;
+	if (n->im->options->update_statistics)
 		return false;
 	if (!n->im->inference)
 		repairs_note(n->im->repairs, "batchnorm",
@@ -112,7 +114,7 @@ import_batch_norm(OnnxNode *n)
 	}
 	if (!training && n->im->options->restore_train_mode && n->im->repairs &&
 	    repair_enabled(n->im->options, "batchnorm")) {
-		training = true;
+		training = n->im->restored = true;
 		if (!n->im->inference)
 			repairs_note(n->im->repairs, "batchnorm", "training form of %s",
 			             quoted(n->im->model, n->proto->output[0]));

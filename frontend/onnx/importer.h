@@ -55,6 +55,8 @@ struct Importer {
 	bool inference;              /* build @inference */
 	bool full;                   /* over the budget of nodes */
 	bool differs;                /* some node has another form in inference */
+	bool restored;               /* --train-mode=restore changed one */
+	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
 	VEC(PendingRandom) pending_randoms; /* of the function being built */

@@ -84,6 +84,7 @@ import_dropout(OnnxNode *n)
 	if (!training && ratio > 0 && n->im->options->restore_train_mode &&
 	    repair_enabled(n->im->options, "dropout")) {
 		training = 1;
+		n->im->restored = true;
 		if (!n->im->inference && n->im->repairs)
 			repairs_note(n->im->repairs, "dropout", "training form of %s, ratio %g",
 			             quoted(n->im->model, n->proto->output[0]), ratio);
