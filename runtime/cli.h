@@ -42,8 +42,8 @@ Status check_gradients(Gradc *run, const CliOptions *o);
 
 /* ---- output_check.c */
 /* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */
-bool outputs_check(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
-                   Diag *diag);
+bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
+                     Diag *diag);
 
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;

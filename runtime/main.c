@@ -375,7 +375,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
 	Status status = options_match_names(arena, &model, o);
-	if (!status && !outputs_check(o, &model, arena, &paths, diag))
+	if (!status && !outputs_prepare(o, &model, arena, &paths, diag))
 		return EXIT_USAGE;
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);

@@ -64,8 +64,8 @@ add_model(Arena *arena, PathUses *uses, const GradcModel *model)
 }
 
 bool
-outputs_check(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
-              Diag *diag)
+outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
+                Diag *diag)
 {
 	const GradcOptions *run = &o->run;
 	const struct {

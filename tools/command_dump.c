@@ -185,7 +185,7 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	}
 	if (!pipeline_parse(&p, arena, o->passes ? o->passes : "", rows, n, diag) ||
-	    !outputs_check(o, NULL, arena, diag))
+	    !outputs_prepare(o, NULL, arena, diag))
 		return diag_exit_code(diag);
 	Module *m = read_text(o->input, arena, diag);
 	if (m) {
@@ -368,7 +368,7 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	bool text = is_text(o->input);
 	if (!text && diag_status(diag, read_tail(o->input, &tail, &size)))
 		return diag_exit_code(diag);
-	if ((text || tail.magic) && !outputs_check(o, NULL, arena, diag))
+	if ((text || tail.magic) && !outputs_prepare(o, NULL, arena, diag))
 		return diag_exit_code(diag);
 	if (text)
 		return dump_text(o, arena, diag);

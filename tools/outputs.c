@@ -26,7 +26,7 @@ add_pairs(Arena *arena, PathUses *uses, const char *option, const StringList *pa
 }
 
 bool
-outputs_check(const Options *o, Model *model, Arena *arena, Diag *diag)
+outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 {
 	PathUses uses = {0};
 	Visit v = {arena, &uses};

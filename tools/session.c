@@ -140,7 +140,7 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 	if (!s->m)
 		return false;
 	s->import = s->m->import;
-	if (!outputs_check(o, s->model, arena, diag))
+	if (!outputs_prepare(o, s->model, arena, diag))
 		return false;
 	if (s->m->name != o->input)
 		s->m->name = arena_strdup(s->m->arena, o->input);

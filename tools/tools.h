@@ -86,7 +86,7 @@ bool session_parse_loss(Session *s, const char *text);
 /* ---- outputs.c */
 /* -o, --weights and such are none of the files that the command reads, and can be written; before anything is opened to be
  * written. model: NULL where the input is none. */
-bool outputs_check(const Options *o, Model *model, Arena *arena, Diag *diag);
+bool outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag);
 /* ---- reached.c */
 /* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
 void session_freeze_unreached(Session *s);
