@@ -80,9 +80,10 @@ void session_close(Session *s);
 /* NAME=VALUE at the last `=`: names may have one, the values of these options have none; false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,
                 const char **value);
-/* ---- session_dims.c: fills what `io` says of dimensions; false after reporting. */
+/* Fills what `io` says of dimensions; false after reporting. */
 bool session_bind(Session *s, OpenDims open, ImportOptions *io);
 bool session_parse_loss(Session *s, const char *text);
+
 /* ---- outputs.c */
 /* -o, --weights and such are none of the files that the command reads, and can be written; before anything is opened to be
  * written. model: NULL where the input is none. */
