@@ -78,15 +78,23 @@ typedef struct {
 	const State *state;                        /* NULL: a constant of the graph */
 } ImportDoubt;
 
+/* A float tensor of the file that is a constant of the graph: it has no state. */
+typedef struct {
+	const char *name, *path, *why;
+	const char *option; /* that makes it a parameter; NULL: nothing reads it */
+	Type type;
+} ImportConstant;
+
 typedef struct {
 	const char *path;
 	int64_t ir_version, opset; /* of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;      /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;        /* what a person should know of the file before training */
-	VEC(ImportDoubt) doubts; /* in file order */
+	StringList repairs;            /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;              /* what a person should know of the file before training */
+	VEC(ImportDoubt) doubts;       /* in file order */
+	VEC(ImportConstant) constants; /* likewise */
 	/* state id -> dtype of its tensor in the file */
 	VEC(DType) state_dtypes;
 	struct Model *model; /* the parsed file */

@@ -81,6 +81,8 @@ struct Weight {
 		path; /* another name: what it was computed from, else the module or node that reads it */
 	const char *why;
 	const Doubt *doubt; /* NULL: none */
+	bool is_read;       /* by a node */
+	bool is_asked_for;  /* --train names it */
 	Weight *tied;       /* shares that one's state ... */
 	bool transposed;    /* ... as its transpose; of rank 2 then */
 	int expanded_from,
@@ -262,12 +264,14 @@ bool weight_is_frozen(const Repairs *r, const Weight *w);
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);
+/* Called by the module's or the person's name for it. */
+bool weight_is_named(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
 
 /* ---- names.c */
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
-/* dynamo's exporter names a value after the function that made it: zeros_3, new_full; expand, repeat_1, and embedding, which
- * repeats the row of a token that is everywhere. */
+/* The exporters name a value after the function or operator that made it: zeros_3, new_full, /m/ConstantOfShape_output_0;
+ * expand, repeat_1, and embedding, which repeats the row of a token that is everywhere. */
 bool name_is_creation(const char *name);
 bool name_is_expansion(const char *name);
 /* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a variable, conv/Squeeze:0 one
@@ -279,6 +283,10 @@ bool name_is_like_parameter(const char *name);
 bool
 name_is_learned_number(const char *name); /* the same of a single number: logit_scale, act.alpha */
 bool name_is_scale(const char *name);
+/* Of a number that scales by a size: embed_scale, dpa_scale_0, scaling, sqrt_d. */
+bool name_is_of_scaling(const char *name);
+/* As a person or a module calls a tensor: neither made by an exporter nor that of an operation. */
+bool name_is_own(const char *name);
 bool name_is_of_layer(const char *name); /* fc.weight, fc.bias: not final_logits_bias */
 bool name_is_private(const char *name);  /* its last part begins with _, as buffers' names may */
 

@@ -366,23 +366,46 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	vec_push(m->arena, &info->base.state_dtypes, w->data.dtype);
 }
 
+/* "--train=NAME", as a shell takes it. */
+static const char *
+option_for(Module *m, const char *option, const Weight *w)
+{
+	Text t = {0};
+
+	text_printf(&t, "--%s=", option);
+	text_add_shell_word(&t, w->name);
+	const char *made = arena_strdup(m->arena, t.at);
+	text_free(&t);
+	return made;
+}
+
 /* Who settles it: --train what was held for a constant, --freeze what was held for a parameter. */
 static void
 add_doubt(Module *m, ImportInfo *info, const Weight *w)
 {
 	bool trains = w->kind == WEIGHT_PARAMETER;
-	ImportDoubt doubt = {.name = w->name, .state = w->state};
-	Text option = {0};
 
 	if (!w->doubt || w->tied)
 		return;
-	doubt.reasons_for = w->doubt->reasons_for;
-	doubt.reasons_against = w->doubt->reasons_against;
-	text_add(&option, trains ? "--freeze=" : "--train=");
-	text_add_shell_word(&option, w->name);
-	doubt.option = arena_strdup(m->arena, option.at);
-	text_free(&option);
+	ImportDoubt doubt = {.name = w->name,
+	                     .reasons_for = w->doubt->reasons_for,
+	                     .reasons_against = w->doubt->reasons_against,
+	                     .option = option_for(m, trains ? "freeze" : "train", w),
+	                     .state = w->state};
 	vec_push(m->arena, &info->base.doubts, doubt);
+}
+
+static void
+add_constant(Module *m, ImportInfo *info, const Weight *w)
+{
+	if (w->kind != WEIGHT_CONSTANT || w->identity)
+		return;
+	ImportConstant c = {.name = w->name,
+	                    .path = w->path,
+	                    .why = w->why,
+	                    .option = w->is_read ? option_for(m, "train", w) : NULL,
+	                    .type = type_new(m, w->data.dtype, w->data.rank, w->data.dims)};
+	vec_push(m->arena, &info->base.constants, c);
 }
 
 static ImportInfo *
@@ -475,8 +498,10 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);
 	for (int i = 0; i < im.repairs->notes.n; i++)
 		vec_push(m->arena, &info->base.notes, im.repairs->notes.at[i]);
-	for (int i = 0; i < im.repairs->list.n; i++)
+	for (int i = 0; i < im.repairs->list.n; i++) {
 		add_doubt(m, info, im.repairs->list.at[i]);
+		add_constant(m, info, im.repairs->list.at[i]);
+	}
 	arena_free(scratch);
 	if (diag_errors(diag) == before)
 		return m;

@@ -70,7 +70,7 @@ name_is_creation(const char *name)
 	for (int i = 0; i < COUNT(words); i++)
 		if (is_call_of(name, words[i]))
 			return true;
-	return false;
+	return !strncmp(last_part(name), "ConstantOfShape_", 16);
 }
 
 bool
@@ -156,6 +156,21 @@ name_is_scale(const char *name)
 		if (!strcasecmp(last_part(name), words[i]))
 			return true;
 	return false;
+}
+
+bool
+name_is_of_scaling(const char *name)
+{
+	return has_word(last_part(name), "scal") || has_word(last_part(name), "sqrt");
+}
+
+bool
+name_is_own(const char *name)
+{
+	size_t n;
+
+	return !name_is_generated(name) && !name_is_creation(name) && !name_is_expansion(name) &&
+	       !tensorflow_operation(name, &n);
 }
 
 /* `embed_scale` and `dpa_scale_0` are fixed: a scale is learned where the part is nothing but that, or says of what. */

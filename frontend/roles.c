@@ -130,10 +130,15 @@ weight_made_by_exporter(const Repairs *r, const Weight *w)
 
 /* PyTorch's files call by the module's name what the exporter did not make. */
 static bool
-named_by_module(const Case *c)
+is_named_by_module(const Repairs *r, const Weight *w)
 {
-	return from_pytorch(c->r) && !weight_made_by_exporter(c->r, c->w) &&
-	       !strpbrk(c->w->name, "/:");
+	return from_pytorch(r) && !weight_made_by_exporter(r, w) && !strpbrk(w->name, "/:");
+}
+
+bool
+weight_is_named(const Repairs *r, const Weight *w)
+{
+	return name_is_like_parameter(w->name) || is_named_by_module(r, w);
 }
 
 /* ---- where values come from and lead to */
@@ -439,11 +444,10 @@ is_mask_shaped(const TensorData *t)
 	return t->rank == 4 && t->dims[1] == 1;
 }
 
-/* Called by the module's or the person's name for it. */
 static bool
 is_named(const Case *c)
 {
-	return name_is_like_parameter(c->w->name) || named_by_module(c);
+	return weight_is_named(c->r, c->w);
 }
 
 /* Of one value: read as data; or made by the exporter, and either said to be by its name, or no parameter as it began. A
@@ -638,6 +642,30 @@ is_computed(Case *c)
 	return c->w->origin && c->w->origin->from.n > 0;
 }
 
+/* Called by a name that somebody gave it: `gate`. Numbers of an attention's or an embedding's code are called by what
+ * they do. What only steers nodes, as a bound of Clip, is no such number. */
+static bool
+is_number_with_own_name(Case *c)
+{
+	return !c->w->constant && !weight_made_by_exporter(c->r, c->w) && name_is_own(c->w->name) &&
+	       !(name_is_of_scaling(c->w->name) && is_root_of_size(number(c))) &&
+	       !all_in(c, steering_roles, COUNT(steering_roles));
+}
+
+/* Zeros, as class, mask and distillation tokens and first states begin, which an exporter has repeated over the rows:
+ * these values join what the model computes, and so do those that only fill. Ones and the numbers of masks do not begin so. */
+static bool
+is_like_token(Case *c)
+{
+	double value;
+
+	if (c->w->data.n < 2 || !tensor_constant_valued(&c->w->data, &value) || value == 1 ||
+	    value <= -1e4 || name_is_creation(c->w->name) || (c->w->constant && from_pytorch(c->r)))
+		return false;
+	return all_in(c, filling_roles, COUNT(filling_roles)) ||
+	       (value == 0 && any_in(c, layer_roles, COUNT(layer_roles)));
+}
+
 /* PyTorch's TorchScript exporter folds what it computes from parameters and buffers into initializers, the rest into
  * Constant nodes. */
 static bool
@@ -689,9 +717,9 @@ is_of_one_value(Case *c)
 {
 	double value;
 
-	return named_by_module(c) && !c->w->constant && !c->r->tells_folding && c->w->data.n > 1 &&
-	       tensor_constant_valued(&c->w->data, &value) && !name_is_of_layer(c->w->name) &&
-	       !any_in(c, weight_roles, COUNT(weight_roles));
+	return is_named_by_module(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
+	       c->w->data.n > 1 && tensor_constant_valued(&c->w->data, &value) &&
+	       !name_is_of_layer(c->w->name) && !any_in(c, weight_roles, COUNT(weight_roles));
 }
 
 /* tf2onnx folds what it can: a batch norm is a factor and a term, or the convolution's weight and bias; the slope of a PReLU
@@ -726,11 +754,31 @@ static const DoubtRow doubts_of_number[] = {
          {"computed by the exporter, as from a learned number", "one number whose name is lost"}},
 	{is_named_number, {"its name", "one number"}},
 	{is_odd_number, {"code seldom writes such a number", "one number without a name"}},
+	{is_number_with_own_name,
+         {"it has a name of its own",
+          "one number, and its name is none that learned numbers have"}},
 	{0},
 };
-static const DoubtRow doubts_of_table[] = {{is_named_tensor, {"its name", "its values"}}, {0}};
-static const DoubtRow doubts_of_waves[] = {
-	{is_all, {"a parameter, says its metadata", "most models do not train such values"}}, {0}};
+#define DOUBTS_OF_NAMED(values)                          \
+	{                                                \
+		{is_named_tensor, {"its name", values}}, \
+		{                                        \
+			0                                \
+		}                                        \
+	}
+static const DoubtRow doubts_of_waves[] = DOUBTS_OF_NAMED(
+	"its values are sines and cosines of positions");
+static const DoubtRow doubts_of_ramp[] = DOUBTS_OF_NAMED("its values rise evenly, as ALiBi's do");
+static const DoubtRow doubts_of_mask[] = DOUBTS_OF_NAMED("its values are those of a mask");
+static const DoubtRow doubts_of_filling[] = {
+	{is_named_tensor, {"its name", "one value everywhere, as what fills"}},
+	{is_like_token,
+         {"joined with what the model computes, as a token or a first state that began as zeros",
+          "one value everywhere, as what fills"}},
+	{0},
+};
+static const DoubtRow doubts_of_fixed[] = {
+	{is_all, {"its metadata call it one", "modules keep such tables without a gradient"}}, {0}};
 static const DoubtRow doubts_of_fitted[] = {
 	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
 static const DoubtRow doubts_of_constant_node[] = {
@@ -780,9 +828,9 @@ static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
-	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_waves),
+	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_fixed),
 	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
-              doubts_of_waves),
+              doubts_of_fixed),
 	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
          NULL},
 	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},
@@ -794,11 +842,11 @@ static const Rule rules[] = {
 	TABLE(rule_fitted, "scikit-learn computes it without gradients", doubts_of_fitted),
 	CONSTANT_TABLE(rule_plain_norm, "ones and zeros of a plain normalization", NULL),
 	TABLE(rule_frequencies, "frequencies: meets positions, then Sin and Cos", NULL),
-	TABLE(rule_waves, "sines and cosines of positions", doubts_of_table),
-	TABLE(rule_ramp, "ramps along positions", doubts_of_table),
-	TABLE(rule_mask, "a mask", doubts_of_table),
+	TABLE(rule_waves, "sines and cosines of positions", doubts_of_waves),
+	TABLE(rule_ramp, "ramps along positions", doubts_of_ramp),
+	TABLE(rule_mask, "a mask", doubts_of_mask),
 	TABLE(rule_input_norm, "normalizes an input", NULL),
-	CONSTANT_TABLE(rule_filling, "one value that fills", doubts_of_table),
+	CONSTANT_TABLE(rule_filling, "one value that fills", doubts_of_filling),
 	TABLE(rule_written_down, "in a Constant node, in no weight's place",
               doubts_of_constant_node),
 	TABLE(rule_untold, "of no parameter, by the metadata of the others", doubts_of_untold),
@@ -832,6 +880,8 @@ weight_judge(Repairs *r, Weight *w)
 
 	c.n = final_readers(r, w->name, c.readers, MAX_READERS);
 	w->path = path_of(&c);
+	w->is_read = c.n > 0;
+	w->is_asked_for = rule_asked_for(&c);
 	for (int i = 0; i < COUNT(rules); i++) {
 		const Rule *rule = &rules[i];
 		if ((rule->repair && !repair_enabled(r->options, rule->repair)) || !rule->holds(&c))

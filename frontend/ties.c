@@ -178,7 +178,7 @@ inputs_have(const Repairs *r, int axis, int64_t n)
 
 /* Does it repeat along the axis because it was expanded? Where the exporter says so, of one value everywhere only along
  * the rows. Where it does not, from the first axis on, as many times as an input has elements there; a matrix has its
- * own reasons to have equal rows. */
+ * own reasons to have equal rows, and of one value everywhere are those that a person has told to train. */
 static bool
 is_expanded_along(const Repairs *r, const Weight *w, int axis, bool constant)
 {
@@ -188,8 +188,10 @@ is_expanded_along(const Repairs *r, const Weight *w, int axis, bool constant)
 		return false;
 	if (w->origin && w->origin->folded)
 		return w->origin->expanded && (!constant || inputs_have(r, 0, n));
-	return !r->tells_folding && !constant && axis < w->data.rank - 1 &&
-	       inputs_have(r, axis, n) && (w->data.rank > 2 || axis == 0);
+	if (r->tells_folding || axis == w->data.rank - 1 || !inputs_have(r, axis, n))
+		return false;
+	return constant ? w->is_asked_for && axis == 0 && w->data.rank > 2
+	                : w->data.rank > 2 || axis == 0;
 }
 
 /* PyTorch expands a class token or a first state over the batch, and a token's type over the sequence; where these have
@@ -204,11 +206,13 @@ find_expanded(Repairs *r, Weight *w)
 	int from = 0, to;
 	bool constant = true, told = w->origin && w->origin->folded;
 
-	if (w->kind != WEIGHT_PARAMETER || !t->data || !weight_made_by_exporter(r, w) ||
-	    untied(r->options, w->name))
+	if (w->kind != WEIGHT_PARAMETER || !t->data || untied(r->options, w->name))
 		return;
 	for (int i = 0; i < t->rank; i++)
 		constant &= t->dims[i] == 1 || values_repeat(t, i);
+	if (!weight_made_by_exporter(r, w) &&
+	    !(constant && w->is_asked_for && !weight_is_named(r, w)))
+		return;
 	while (told && from < t->rank && !is_expanded_along(r, w, from, constant))
 		from++;
 	for (to = from; to < t->rank; to++) {

@@ -48,11 +48,7 @@ check_match(const Session *s)
 {
 	const char *glob = s->o->match;
 
-	for (int i = 0; glob && i < s->m->states.n; i++)
-		if (s->m->states.at[i]->kind == STATE_PARAMETER &&
-		    state_matches(s->m->states.at[i], glob))
-			return true;
-	if (!glob)
+	if (!glob || match_fits(s, glob))
 		return true;
 	diag_error(s->diag, EXIT_USAGE, "--match=%s fits no parameter", glob);
 	hint_nearest_states(s->m, glob, s->diag);

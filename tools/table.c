@@ -67,29 +67,45 @@ print_name(const char *name)
 
 /* The name, and the path where the name does not tell it. */
 static void
-print_names(const State *s, int width)
+print_names(const char *name, const char *path, int width)
 {
 	Text t = {0};
 
-	text_add(&t, s->name);
-	if (s->path && !strstr(s->name, s->path))
-		text_printf(&t, " (%s)", s->path);
+	text_add(&t, name);
+	if (path && !strstr(name, path))
+		text_printf(&t, " (%s)", path);
 	print_cut(t.at, width);
 	text_free(&t);
 }
 
 static void
-print_row(const State *s)
+print_row(const char *name, const char *path, Type type, const char *role, const char *why)
 {
 	Text t = {0};
 
-	type_print(&t, s->type);
+	type_print(&t, type);
 	printf("  ");
-	print_names(s, 44);
-	printf("  %-18s %-9s  ", t.at, role_of(s));
-	print_name(s->why ? s->why : "");
-	printf("\n");
+	print_names(name, path, 44);
+	printf("  %-18s %-9s  ", t.at, role);
+	print_name(why ? why : "");
 	text_free(&t);
+}
+
+static void
+print_state(const State *s)
+{
+	print_row(s->name, s->path, s->type, role_of(s), s->why);
+	printf("\n");
+}
+
+/* With the option that makes it a parameter. */
+static void
+print_constant(const ImportConstant *c)
+{
+	print_row(c->name, c->path, c->type, "constant", c->why);
+	if (c->option)
+		printf("; to train it: %s", c->option);
+	printf("\n");
 }
 
 static void
@@ -174,6 +190,13 @@ doubted_role(const ImportDoubt *d)
 	return d->state ? role_of(d->state) : "constant";
 }
 
+/* What the doubt's option does. */
+static const char *
+settles_by(const ImportDoubt *d)
+{
+	return strncmp(d->option, "--train", 7) == 0 ? "train" : "freeze";
+}
+
 static void
 print_doubts(const Import *im, bool full)
 {
@@ -182,7 +205,7 @@ print_doubts(const Import *im, bool full)
 	for (int i = 0; i < im->doubts.n; i++)
 		n += !is_settled(&im->doubts.at[i]);
 	if (n)
-		printf("  doubtful: the file does not say whether these train\n");
+		printf("  doubtful: the file does not say whether these are parameters\n");
 	for (int i = 0; i < im->doubts.n; i++) {
 		const ImportDoubt *d = &im->doubts.at[i];
 		if (is_settled(d) || (!full && n > SHORT_LIST && shown == SHORT_LIST))
@@ -190,8 +213,8 @@ print_doubts(const Import *im, bool full)
 		shown++;
 		printf("    ");
 		print_cut(d->name, 42);
-		printf("  %-9s  for: %s; against: %s; else %s\n", doubted_role(d), d->reasons_for,
-		       d->reasons_against, d->option);
+		printf("  %-9s  for a parameter: %s; against: %s; to %s it: %s\n", doubted_role(d),
+		       d->reasons_for, d->reasons_against, settles_by(d), d->option);
 	}
 	if (shown < n)
 		printf("    ... and %d more (--table=full)\n", n - shown);
@@ -229,11 +252,13 @@ print_summary(const Session *s, bool full)
 		trainable += st->trainable ? st->type->n : 0;
 		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 ||
 		    at >= rows - SHORT_TABLE / 2)
-			print_row(st);
+			print_state(st);
 		else if (at == SHORT_TABLE / 2)
 			printf("  ... %d more (--table=full)\n", rows - SHORT_TABLE);
 		at++;
 	}
+	for (int i = 0; full && i < im->constants.n; i++)
+		print_constant(&im->constants.at[i]);
 	print_doubts(im, full);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
 	       (long long)trainable,
@@ -264,15 +289,40 @@ print_plan(const Session *s)
 }
 
 static json_t *
-state_json(const State *st)
+row_json(const char *name, const char *path, Type type, const char *role, const char *why)
 {
 	json_t *shape = json_array();
 
-	for (int k = 0; k < st->type->rank; k++)
-		json_array_append_new(shape, json_integer(st->type->dims[k]));
-	return json_pack("{s:s,s:s,s:s,s:o,s:s,s:s}", "name", st->name, "path",
-	                 st->path ? st->path : "", "dtype", dtype_info[st->type->dtype].name,
-	                 "shape", shape, "kind", role_of(st), "why", st->why ? st->why : "");
+	for (int k = 0; k < type->rank; k++)
+		json_array_append_new(shape, json_integer(type->dims[k]));
+	return json_pack("{s:s,s:s,s:s,s:o,s:s,s:s}", "name", name, "path", path ? path : "",
+	                 "dtype", dtype_info[type->dtype].name, "shape", shape, "kind", role, "why",
+	                 why ? why : "");
+}
+
+/* These are shown, too, with the option that makes them parameters. */
+static bool
+takes_constant(const ImportConstant *c, const char *glob)
+{
+	return glob_match(glob, c->name) || (c->path && glob_match(glob, c->path));
+}
+
+static json_t *
+constants_json(const Session *s)
+{
+	json_t *out = json_array();
+
+	for (int i = 0; i < s->import->constants.n; i++) {
+		const ImportConstant *c = &s->import->constants.at[i];
+		json_t *row = row_json(c->name, c->path, c->type, "constant", c->why);
+		if (c->option)
+			json_object_set_new(row, "option", json_string(c->option));
+		if (!s->o->match || takes_constant(c, s->o->match))
+			json_array_append_new(out, row);
+		else
+			json_decref(row);
+	}
+	return out;
 }
 
 static json_t *
@@ -312,21 +362,43 @@ void
 print_matches(const Session *s, const char *glob)
 {
 	const Module *m = s->m;
-	int rows = 0;
+	int rows = 0, constants = 0;
 	int64_t n = 0;
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *state = m->states.at[i];
 		if (!takes(state, glob))
 			continue;
-		print_row(state);
+		print_state(state);
 		rows++;
 		n += state->type->n;
+	}
+	for (int i = 0; i < s->import->constants.n; i++) {
+		const ImportConstant *c = &s->import->constants.at[i];
+		if (!takes_constant(c, glob))
+			continue;
+		print_constant(c);
+		constants++;
 	}
 	printf("  %d parameter%s of %lld elements match%s ", rows, rows == 1 ? "" : "s",
 	       (long long)n, rows == 1 ? "es" : "");
 	print_name(glob);
+	if (constants)
+		printf(", and %d constant%s, which only --train=NAME makes %s", constants,
+		       constants == 1 ? "" : "s", constants == 1 ? "a parameter" : "parameters");
 	printf("\n");
+}
+
+bool
+match_fits(const Session *s, const char *glob)
+{
+	for (int i = 0; i < s->m->states.n; i++)
+		if (takes(s->m->states.at[i], glob))
+			return true;
+	for (int i = 0; i < s->import->constants.n; i++)
+		if (takes_constant(&s->import->constants.at[i], glob))
+			return true;
+	return false;
 }
 
 void
@@ -335,17 +407,19 @@ print_summary_json(const Session *s)
 	const Module *m = s->m;
 	json_t *list = json_array();
 
-	for (int i = 0; i < m->states.n; i++)
-		if (in_table(m->states.at[i]) &&
-		    (!s->o->match || takes(m->states.at[i], s->o->match)))
-			json_array_append_new(list, state_json(m->states.at[i]));
-	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o}", "model", s->o->input, "opset",
-	                         (json_int_t)s->import->opset, "producer",
+	for (int i = 0; i < m->states.n; i++) {
+		const State *st = m->states.at[i];
+		if (in_table(st) && (!s->o->match || takes(st, s->o->match)))
+			json_array_append_new(
+				list, row_json(st->name, st->path, st->type, role_of(st), st->why));
+	}
+	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
+	                         "opset", (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
 	                         (json_int_t)function_flops(module_program(m, FUNCTION_FORWARD, 0)),
-	                         "parameters", list, "repairs", texts_json(&s->import->repairs),
-	                         "notes", texts_json(&s->import->notes), "doubtful",
-	                         doubts_json(s->import));
+	                         "parameters", list, "constants", constants_json(s), "repairs",
+	                         texts_json(&s->import->repairs), "notes",
+	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import));
 	if (s->stage == STAGE_MEMORY) {
 		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
 		                           "workspace", (json_int_t)m->workspace_bytes, "io",

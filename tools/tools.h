@@ -147,6 +147,7 @@ void page_print(Text *out, const Page *p);
 /* ---- table.c */
 /* The parameters that the glob takes. */
 void print_matches(const Session *s, const char *glob);
+bool match_fits(const Session *s, const char *glob); /* does it show anything? */
 void print_summary(const Session *s, bool full);
 void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
 void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */

@@ -185,9 +185,72 @@ def test_doubts_are_told_and_settled(run, tmp_path, name, producer, array, nodes
     assert [(d["name"], d["kind"], d["option"]) for d in said] == [(name, kind, option)]
     assert said[0]["for"] and said[0]["against"]
     text = run("check", "model.onnx").stdout
-    assert f"doubtful: the file does not say whether these train\n    {name}" in text and f"else {option}\n" in text
+    assert f"doubtful: the file does not say whether these are parameters\n    {name}" in text
+    assert f"  for a parameter: {said[0]['for']}; against: {said[0]['against']}; to {option[2:].split('=')[0]} it: {option}\n" in text
     for settled in "--train=" + name, *(["--freeze=" + name] if kind != "constant" else []):
         assert check(run, settled)[1]["doubtful"] == []
+
+
+@pytest.mark.parametrize("name, value, doubted", [
+    ("gate", 0.1, True), ("gate", 1.0, True), ("gate", 0.0, True), ("model/mix", 0.5, True), ("eps", 1e-6, True),
+    ("embed_scale", 0.5, False), ("sqrt_dim", 8.0, False), ("onnx::Mul_7", 2.7, False), ("/m/Constant_output_0", 2.7, False),
+    ("m/mul/y:0", 2.7, False)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_number_that_is_a_constant_is_found(run, tmp_path, name, value, doubted, shape):
+    """In the whole table, by --match, and in doubt where somebody named it; --train makes it a parameter."""
+    write(tmp_path / "model.onnx", [("Mul", ["x", name], "h"), ("Add", ["h", "b.weight"], "y")],
+          {name: (np.full(shape, value), {}), "b.weight": (ROWS, {})}, producer="")
+    rows, said = check(run)
+    assert name not in rows and [(c["name"], c["kind"], c["option"]) for c in said["constants"]] == [(name, "constant", f"--train={name}")]
+    assert [(d["name"], d["kind"], d["option"]) for d in said["doubtful"]] == [(name, "constant", f"--train={name}")] * doubted
+    end = f"  constant   one number; to train it: --train={name}\n"
+    assert end in run("check", "model.onnx", "--table=full").stdout and end not in run("check", "model.onnx").stdout
+    text = run("check", "model.onnx", "--match", name).stdout
+    assert end in text and f"match {name}, and 1 constant, which only --train=NAME makes a parameter\n" in text
+    assert check(run, "--match", "b.*")[1]["constants"] == [] and len(check(run, "--match", name)[1]["constants"]) == 1
+    rows, said = check(run, f"--train={name}")
+    assert rows[name]["kind"] == "trainable" and said["constants"] == said["doubtful"] == []
+
+
+def test_a_number_asked_for_is_trained(run, tmp_path):
+    write(tmp_path / "model.onnx", [("Mul", ["x", "gate"], "y")], {"gate": (0.5, {})}, producer="")
+    x, y = RANDOM.standard_normal((2, 2, 3, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", "--train=gate")
+    run(tmp_path / "train", "--data", "x=x.npy", "--data", "labels=y.npy", "--steps=1", "--lr=1", "--shuffle=off", "--export=out.onnx")
+    want = 0.5 - (2 * (0.5 * x - y) * x / y.size).sum()
+    assert np.allclose(numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0]), want, atol=1e-6)
+
+
+def test_what_nothing_reads_is_shown_without_an_option(run, tmp_path):
+    write(tmp_path / "model.onnx", [("Add", ["x", "b.weight"], "y")], {"left": (ROWS, {}), "b.weight": (ROWS, {})})
+    assert [(c["name"], c["why"], c.get("option")) for c in check(run)[1]["constants"]] == [("left", "not read", None)]
+    assert "not read\n" in run("check", "model.onnx", "--match=left").stdout
+
+
+@pytest.mark.parametrize("name", ["/Expand_output_0", "/vit/Expand_1_output_0", "cls_expanded"])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("producer", ["", "pytorch"])
+def test_a_token_of_zeros_that_was_repeated_is_in_doubt(run, tmp_path, name, rows, producer):
+    """The file does not say whether the zeros were a parameter before; asked for, copies over the batch are one row."""
+    write(tmp_path / "model.onnx", [("Concat", [name, "x"], "y", "", dict(axis=1))], {name: (np.zeros((rows, 1, 4)), {})},
+          shapes=([rows, 3, 4], [rows, 4, 4]), producer=producer)
+    known = producer == "pytorch" and name == "cls_expanded"
+    kept, said = check(run)
+    assert kept[name]["kind"] == ("trainable" if known else "frozen")
+    assert [(d["name"], d["option"]) for d in said["doubtful"]] == [(name, f"--{'freeze' if known else 'train'}={name}")]
+    row = check(run, f"--train={name}")[0][name]
+    assert (row["kind"], row["shape"]) == ("trainable", [rows if known else 1, 1, 4])
+    assert check(run, f"--train={name}", f"--no-tie={name}")[0][name]["shape"] == [rows, 1, 4]
+
+
+@pytest.mark.parametrize("name, value", [("/ConstantOfShape_output_0", 0), ("zeros_3", 0), ("/Expand_output_0", 1), ("/Expand_output_0", -1e9)])
+def test_values_that_no_token_begins_with_are_in_no_doubt(run, tmp_path, name, value):
+    write(tmp_path / "model.onnx", [("Concat", [name, "x"], "y", "", dict(axis=1))], {name: (np.full((1, 1, 4), value), {})},
+          shapes=([1, 3, 4], [1, 4, 4]), producer="")
+    rows, said = check(run)
+    assert rows[name]["kind"] == "frozen" and said["doubtful"] == []
 
 
 def test_no_doubt_where_metadata_say_it(run, tmp_path):
