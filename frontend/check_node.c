@@ -86,21 +86,6 @@ check_attribute_tensors(Model *model, const FlatNode *n, const AttributeProto *a
 		check_sparse(model, a->sparse_tensor, what, diag);
 }
 
-/* Attributes that say yes or no: the standard gives 0 and 1 a meaning, and readers differ on the rest. */
-static bool
-is_flag(const char *name)
-{
-	static const char flags[] = " align_corners allowzero antialias ceil_mode channels_last "
-				    "count_include_pad detect_negative detect_positive "
-				    "exclude_outside exclusive fmod is_causal keepdims largest "
-				    "new_axis noop_with_empty_axes reverse saturate "
-				    "select_last_index sorted storage_order training_mode "
-				    "transA transB upper ";
-	const char *at = strstr(flags, name);
-
-	return at && at[-1] == ' ' && at[strlen(name)] == ' ';
-}
-
 static void
 check_attribute(Model *model, const FlatNode *n, const SchemaRow *schema, const AttributeProto *a,
                 bool in_function, Diag *diag)
@@ -130,9 +115,9 @@ check_attribute(Model *model, const FlatNode *n, const SchemaRow *schema, const 
 	char want = schema ? schema_attribute(schema, a->name) : type;
 	if (!want)
 		node_error(model, diag, n, EXIT_INVALID, "no attribute %s in this operator", name);
-	else if (want != type)
+	else if (type != (want == 'b' ? 'i' : want))
 		node_error(model, diag, n, EXIT_INVALID, "attribute %s has the wrong type", name);
-	else if (schema && type == 'i' && !reference && a->i != 0 && a->i != 1 && is_flag(a->name))
+	else if (want == 'b' && !reference && a->i != 0 && a->i != 1)
 		node_error(model, diag, n, EXIT_INVALID, "attribute %s is %lld, not 0 or 1", name,
 		           (long long)a->i);
 	check_attribute_tensors(model, n, a, diag);

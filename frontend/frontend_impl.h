@@ -169,7 +169,8 @@ typedef struct {
 	int since;
 	int min_in, max_in, min_out, max_out; /* max 999: any number */
 	uint32_t required;                    /* bit i: input i may not be left out */
-	const char *attributes; /* "axis:i keepdims:i! ..."; `!` is required; "-" deprecated */
+	/* "axis:i keepdims:b! ..."; a letter of the type, b: an integer that is 0 or 1; `!` is required; "-" deprecated */
+	const char *attributes;
 } SchemaRow;
 /* The newest row not above opset; NULL when there is none. */
 const SchemaRow *schema_find(const char *name, int opset);

@@ -11,6 +11,24 @@ LETTERS = {
     "SPARSE_TENSORS": "P", "TYPE_PROTO": "y", "TYPE_PROTOS": "Y",
 }
 ANY = 999
+REDUCTION = "keepdims noop_with_empty_axes"
+# Integers that say yes or no, of each operator from opset 7 on: the standard gives 0 and 1 a meaning, and readers differ
+# on the rest. The package declares them as any integers; the text of the operator says it.
+FLAGS = {
+    "AffineGrid": "align_corners", "ArgMax": "keepdims select_last_index", "ArgMin": "keepdims select_last_index",
+    "Attention": "is_causal", "AveragePool": "ceil_mode count_include_pad", "BatchNormalization": "spatial training_mode",
+    "BlackmanWindow": "periodic", "Cast": "saturate", "CastLike": "saturate", "ConcatFromSequence": "new_axis",
+    "CumProd": "exclusive reverse", "CumSum": "exclusive reverse", "DFT": "inverse onesided",
+    "GRU": "linear_before_reset", "Gemm": "transA transB", "GridSample": "align_corners",
+    "HammingWindow": "periodic", "HannWindow": "periodic", "IsInf": "detect_negative detect_positive",
+    "LSTM": "input_forget", "LpPool": "ceil_mode", "MaxPool": "ceil_mode storage_order", "Mod": "fmod",
+    "NonMaxSuppression": "center_point_box", "QuantizeLinear": "saturate",
+    "ReduceL1": REDUCTION, "ReduceL2": REDUCTION, "ReduceLogSum": REDUCTION, "ReduceLogSumExp": REDUCTION,
+    "ReduceMax": REDUCTION, "ReduceMean": REDUCTION, "ReduceMin": REDUCTION, "ReduceProd": REDUCTION,
+    "ReduceSum": REDUCTION, "ReduceSumSquare": REDUCTION, "Reshape": "allowzero", "Resize": "antialias exclude_outside",
+    "RotaryEmbedding": "interleaved", "STFT": "onesided", "SplitToSequence": "keepdims",
+    "StringNormalizer": "is_case_sensitive", "TopK": "largest sorted", "Trilu": "upper", "Unique": "sorted",
+}
 
 
 def attributes(schema):
@@ -19,6 +37,9 @@ def attributes(schema):
     words = []
     for name, a in sorted(schema.attributes.items()):
         kind = LETTERS[str(a.type).rsplit(".", 1)[-1]]
+        if name in FLAGS.get(schema.name, "").split():
+            assert kind == "i", f"{schema.name}: {name} is no integer"
+            kind = "b"
         words.append(f"{name}:{kind}{'!' if a.required else ''}")
     return " ".join(words)
 
@@ -29,6 +50,9 @@ def main():
     print(" * rows of a name stand together, the newest first. */")
     rows = [s for s in defs.get_all_schemas_with_history() if s.domain == ""]
     rows.sort(key=lambda s: (s.name, -s.since_version))
+    known = {(s.name, a) for s in rows for a in s.attributes}
+    for op, names in FLAGS.items():
+        assert all((op, name) in known for name in names.split()), f"{op} lacks one of {names}"
     for s in rows:
         required = 0
         for i, formal in enumerate(s.inputs[:32]):
