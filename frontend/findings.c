@@ -137,10 +137,10 @@ note_lost_parameters(Repairs *r)
 static void
 note_computed_convolutions(Repairs *r)
 {
-	const char *producer = r->model->proto->producer_name, *first = NULL;
+	const char *first = NULL;
 	int count = 0;
 
-	if (!producer || strcmp(producer, "pytorch") || r->signed_parameters.n || r->tells_folding)
+	if (!r->exporter->keeps_names || r->signed_parameters.n || r->tells_folding)
 		return;
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
@@ -193,11 +193,10 @@ is_layer_without_bias(const Repairs *r, const NodeProto *p)
 static void
 note_layers_without_bias(Repairs *r)
 {
-	const char *producer = r->model->proto->producer_name;
 	Text list = {0};
 	int n = 0;
 
-	if (!producer || strcmp(producer, "tf2onnx"))
+	if (!r->exporter->drops_zeros)
 		return;
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const NodeProto *p = r->model->nodes.at[i].proto;

@@ -223,7 +223,20 @@ void external_close_all(Model *model);
 /* ---- sha1.c */
 void sha1_hex(const void *bytes, size_t n, char hex[41]);
 
-/* ---- repairs.c, roles.c, ties.c: what each float tensor of the graph is. */
+/* ---- exporters.c: what is known of the files of the program that wrote this one. */
+typedef struct {
+	const char *producer; /* the file's producer_name */
+	bool keeps_names; /* the module's tensors have the module's names; what it computed, others */
+	bool keeps_constants; /* Constant nodes hold what the model's code has, not what was computed */
+	bool tells_parameters; /* where its metadata tell of a parameter, they tell of all */
+	bool names_operations; /* tensors are called by the operation that made them, variables too */
+	bool drops_zeros;      /* additions of zeros are left out, as of fresh biases */
+	const char *const *learned; /* how names of what gradients make begin; NULL: anyhow */
+} Exporter;
+/* A row without any fact for a producer that is not known, or NULL. */
+const Exporter *exporter_find(const char *producer);
+
+/* ---- repairs.c, ties.c; roles.c and its neighbours, see roles_impl.h: what each float tensor of the graph is. */
 /* Who reads a value: a node through its input, or -1 from inside a subgraph. */
 typedef struct {
 	const FlatNode *node;
@@ -233,6 +246,7 @@ typedef VEC(Reader) Readers;
 typedef struct {
 	Model *model;
 	const ImportOptions *options;
+	const Exporter *exporter;
 	Diag *diag;
 	Arena *arena;
 	StrMap *weights;    /* name -> Weight */

@@ -323,6 +323,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 
 	*r = (Repairs){.model = model,
 	               .options = options,
+	               .exporter = exporter_find(model->proto->producer_name),
 	               .diag = diag,
 	               .arena = arena,
 	               .weights = strmap_new(arena),

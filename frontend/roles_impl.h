@@ -1,0 +1,79 @@
+/* What the files that judge tensors share: roles.c asks in order, the others answer. */
+#ifndef GRADC_ROLES_IMPL_H
+#define GRADC_ROLES_IMPL_H
+
+#include "frontend/frontend_impl.h"
+
+enum { MAX_READERS = 64 };
+
+/* The tensor to be judged and all that read it. */
+typedef struct {
+	Repairs *r;
+	Weight *w;
+	Reader readers[MAX_READERS];
+	int n;
+} Case;
+
+/* ---- places.c */
+typedef enum {
+	WEIGHT_PLACE,   /* a tensor there is a weight, whatever its size */
+	STEERING_PLACE, /* it steers the operator */
+	FILLING_PLACE,  /* data: a tensor of one value there is filling */
+	FACTOR_PLACE,   /* it scales */
+	TERM_PLACE,     /* it is added */
+	JOINING_PLACE,  /* ones there are a mask that hides nothing */
+	LAYER_PLACE,    /* a layer's input: zeros there are the first state of a recurrence */
+	STATISTIC_PLACE,
+} PlaceKind;
+bool in_place(const Reader *reader, PlaceKind kind);
+/* Is every reader one of that kind, and is there one? Is any? */
+bool all_in(const Case *c, PlaceKind kind);
+bool any_in(const Case *c, PlaceKind kind);
+
+/* ---- traces.c: where values come from and lead to */
+/* A graph input behind casts, reshapes and other such constants. */
+bool is_prepared_input(const Repairs *r, const char *name);
+/* Every way from the tensor leads into Sin and Cos, through a product with positions first. */
+bool leads_to_trigonometry(const Case *c);
+/* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
+bool followed_by_scale(const Repairs *r, const NodeProto *norm);
+/* A table of coordinates that a layer takes: the other factor is the layer's weight. */
+bool is_input_of_layers(const Case *c);
+
+/* ---- numbers.c */
+double number(const Case *c); /* the tensor's first */
+bool is_root_of_size(double x);
+bool is_number_of_code(double x);
+bool rule_scalar(Case *c);
+
+/* ---- tables.c */
+bool rule_plain_norm(Case *c);
+bool rule_filling(Case *c);
+bool rule_frequencies(Case *c);
+bool rule_waves(Case *c);
+bool rule_ramp(Case *c);
+bool rule_mask(Case *c);
+bool rule_input_norm(Case *c);
+bool rule_written_down(Case *c);
+
+/* ---- exporters.c */
+bool rule_power_iteration(Case *c);
+bool rule_fitted(Case *c);
+bool rule_untold(Case *c);
+/* PyTorch's files call by the module's name what the exporter did not make. */
+bool is_named_by_module(const Repairs *r, const Weight *w);
+
+/* ---- asked.c */
+bool rule_asked_for(Case *c);
+
+/* ---- doubts.c */
+typedef struct {
+	bool (*holds)(Case *c);
+	Doubt doubt;
+} DoubtRow; /* the first that holds is told; a list ends in an empty row */
+extern const DoubtRow doubts_of_number[], doubts_of_waves[], doubts_of_ramp[], doubts_of_mask[],
+	doubts_of_filling[], doubts_of_fixed[], doubts_of_fitted[], doubts_of_constant_node[],
+	doubts_of_untold[], doubts_of_parameter[];
+const Doubt *find_doubt(Case *c, const DoubtRow *row);
+
+#endif

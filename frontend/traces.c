@@ -1,0 +1,152 @@
+/* Where a value comes from and where it leads to, as far as that tells what a tensor is. */
+#include "frontend/roles_impl.h"
+
+#include <string.h>
+
+enum { MAX_STEPS = 16, MAX_PREPARATIONS = 6 };
+
+static bool
+node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
+{
+	for (int k = 0; k < n_ops; k++)
+		if (node_is(n, ops[k]))
+			return true;
+	return false;
+}
+
+/* Made of integers, shapes and scalars: positions. */
+static bool
+is_position(const Repairs *r, const char *name, int depth)
+{
+	const TensorProto *t = strmap_get(r->model->initializers, name);
+	const Weight *w = repairs_weight(r, name);
+	const ValueInfoProto *input = strmap_get(r->inputs, name);
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (!*name)
+		return true;
+	if (w)
+		return w->data.n <= 1;
+	if (t)
+		return !is_float_type(t->data_type);
+	if (input)
+		return input->type &&
+		       input->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+		       !is_float_type(input->type->tensor_type->elem_type);
+	if (!n || depth == 0)
+		return false;
+	if (node_is(n, "Shape") || node_is(n, "Size") || node_is(n, "Constant"))
+		return true;
+	for (size_t i = 0; i < n->proto->n_input; i++)
+		if (!is_position(r, n->proto->input[i], depth - 1))
+			return false;
+	return true;
+}
+
+static bool
+is_prepared(const Repairs *r, const char *name, int depth)
+{
+	static const char *const ways[] = {"Cast",      "Transpose", "Reshape", "Identity",
+	                                   "Unsqueeze", "Squeeze",   "Sub",     "Div",
+	                                   "Mul",       "Log"};
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (strmap_get(r->inputs, name))
+		return true;
+	return n && depth && node_is_any(n, ways, COUNT(ways)) &&
+	       is_prepared(r, n->proto->input[0], depth - 1);
+}
+
+bool
+is_prepared_input(const Repairs *r, const char *name)
+{
+	return is_prepared(r, name, MAX_PREPARATIONS);
+}
+
+/* What the value meets on its way: positions, or an input element by element. A matrix that an input is multiplied with
+ * may be a layer with a sine behind it. */
+static bool
+meets_positions(const Repairs *r, const FlatNode *n, const char *name)
+{
+	for (size_t k = 0; k < n->proto->n_input; k++) {
+		const char *other = n->proto->input[k];
+
+		if (strcmp(other, name) && !is_position(r, other, MAX_STEPS) &&
+		    !(node_is(n, "Mul") && is_prepared_input(r, other)))
+			return false;
+	}
+	return true;
+}
+
+/* What follows a product with positions may be joined with other such products. */
+static bool
+follow(const Repairs *r, const char *name, bool met, int depth)
+{
+	static const char *const products[] = {"Mul", "MatMul", "Einsum", "Div"};
+	static const char *const views[] = {"Concat",    "Identity", "Transpose", "Reshape",
+	                                    "Unsqueeze", "Squeeze",  "Expand",    "Cast",
+	                                    "Slice",     "Tile",     "Flatten",   "CastLike"};
+	Readers list = readers_of(r, name);
+
+	for (int i = 0; i < list.n; i++) {
+		const FlatNode *n = list.at[i].node;
+		bool product = node_is_any(n, products, COUNT(products));
+		if (node_is(n, "Sin") || node_is(n, "Cos"))
+			continue;
+		if (depth == 0 || n->proto->n_output != 1 ||
+		    (!product && !node_is_any(n, views, COUNT(views))) ||
+		    (!met && !meets_positions(r, n, name)))
+			return false;
+		if (!follow(r, n->proto->output[0], met || product, depth - 1))
+			return false;
+	}
+	return list.n > 0;
+}
+
+bool
+leads_to_trigonometry(const Case *c)
+{
+	return follow(c->r, c->w->name, false, MAX_STEPS);
+}
+
+bool
+followed_by_scale(const Repairs *r, const NodeProto *norm)
+{
+	Reader readers[MAX_READERS];
+	int n = final_readers(r, norm->output[0], readers, MAX_READERS);
+
+	for (int i = 0; i < n; i++) {
+		const NodeProto *p = readers[i].node->proto;
+		for (size_t k = 0; node_is(readers[i].node, "Mul") && k < p->n_input; k++)
+			if (repairs_weight(r, p->input[k]))
+				return true;
+	}
+	return false;
+}
+
+/* The tensor of the file that the value is, or is a view of. */
+static const Weight *
+weight_behind(const Repairs *r, const char *name, int depth)
+{
+	static const char *const views[] = {"Transpose", "Identity", "Reshape", "Cast"};
+	const Weight *w = repairs_weight(r, name);
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (w || !n || depth == 0 || !node_is_any(n, views, COUNT(views)))
+		return w;
+	return weight_behind(r, n->proto->input[0], depth - 1);
+}
+
+bool
+is_input_of_layers(const Case *c)
+{
+	for (int i = 0; i < c->n; i++) {
+		const NodeProto *p = c->readers[i].node->proto;
+		if (!in_place(&c->readers[i], LAYER_PLACE) || p->n_input < 2)
+			return false;
+		const Weight *other = weight_behind(c->r, p->input[1], MAX_STEPS);
+		if (!other || other->constant)
+			return false;
+	}
+	return c->n > 0;
+}
