@@ -212,6 +212,15 @@ def test_a_number_that_is_a_constant_is_found(run, tmp_path, name, value, doubte
     assert rows[name]["kind"] == "trainable" and said["constants"] == said["doubtful"] == []
 
 
+@pytest.mark.parametrize("shape, before, want", [((1,), "MatMul", "trainable"), ((1, 1), "MatMul", "trainable"), ((), "MatMul", None), ((1,), "Mul", None)])
+def test_one_number_behind_a_matrix_is_a_bias(run, tmp_path, shape, before, want):
+    """That of a layer with one output; any other number is one of the code."""
+    weight = RANDOM.standard_normal((4, 1)) if before == "MatMul" else ROWS
+    write(tmp_path / "model.onnx", [(before, ["x", "fc.weight"], "h"), ("Add", ["h", "b"], "y")], {"fc.weight": (weight, {}), "b": (np.full(shape, 0.3), {})},
+          shapes=([2, 3, 4], [2, 3, 1 if before == "MatMul" else 4]), producer="")
+    assert check(run)[0].get("b", {"kind": None})["kind"] == want
+
+
 def test_a_number_asked_for_is_trained(run, tmp_path):
     write(tmp_path / "model.onnx", [("Mul", ["x", "gate"], "y")], {"gate": (0.5, {})}, producer="")
     x, y = RANDOM.standard_normal((2, 2, 3, 4)).astype(np.float32)
@@ -251,6 +260,26 @@ def test_values_that_no_token_begins_with_are_in_no_doubt(run, tmp_path, name, v
           shapes=([1, 3, 4], [1, 4, 4]), producer="")
     rows, said = check(run)
     assert rows[name]["kind"] == "frozen" and said["doubtful"] == []
+
+
+def in_constant_node(path, name):
+    model = onnx.load(path)
+    value = next(t for t in model.graph.initializer if t.name == name)
+    model.graph.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+    model.graph.initializer.remove(value)
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("op, array, kind, doubted", [
+    ("MatMul", np.eye(4) + ROWS, "trainable", True), ("Add", ROWS, "frozen", True), ("Add", np.full((1, 4), 2.0), "frozen", False)])
+def test_what_stands_in_a_constant_node_is_in_doubt(run, tmp_path, op, array, kind, doubted):
+    """PyTorch's exporters write numbers of the code so: in a weight's place it trains, one value is no table."""
+    write(tmp_path / "model.onnx", [(op, ["x", "k_output_0"], "h"), ("Add", ["h", "b.weight"], "y")],
+          {"k_output_0": (array, {}), "b.weight": (ROWS, {})})
+    in_constant_node(tmp_path / "model.onnx", "k_output_0")
+    rows, said = check(run)
+    option = "--freeze=" if kind == "trainable" else "--train="
+    assert rows["k_output_0"]["kind"] == kind and [d["option"] for d in said["doubtful"]] == [option + "k_output_0"] * doubted
 
 
 def test_no_doubt_where_metadata_say_it(run, tmp_path):
@@ -329,6 +358,26 @@ def test_sines_that_metadata_call_a_parameter_are_kept_and_in_doubt(run, tmp_pat
     write(tmp_path / "model.onnx", [("Add", ["x", "w_1"], "y")], {"w_1": (table, props)}, PARAMETER, shapes=([2, 12, 8],) * 2)
     rows, said = check(run)
     assert rows["w_1"]["kind"] == want and [d["option"] for d in said["doubtful"]] == ["--train=w_1"] * (want == "frozen")
+    assert all(d["for"] == "its metadata call it one" for d in said["doubtful"])
+    assert check(run, "--train=w_1")[0]["w_1"]["kind"] == "trainable"
+
+
+RAMPS = -np.arange(12) * 2.0 ** -np.arange(1, 4)[:, None, None]
+
+
+@pytest.mark.parametrize("op, array, without", [
+    pytest.param("Mul", np.eye(3, 4), "frozen", id="a mask"), pytest.param("Add", RAMPS, "frozen", id="ramps"),
+    pytest.param("Pow", [2.0, 3.0, 1.0, 2.0], "frozen", id="exponents"), pytest.param("Pow", 3.0, None, id="an exponent"),
+    pytest.param("Concat", np.zeros((2, 1, 4)), "frozen", id="a token of zeros"), pytest.param("Mul", 0.5, None, id="a gate"),
+    pytest.param("Sub", np.ones(4), "frozen", id="taken from an input")])
+def test_what_metadata_call_a_parameter_trains_whatever_it_looks_like(run, tmp_path, op, array, without):
+    n = 12 if array is RAMPS else 4
+    for props, want in (ONE, "trainable"), ({}, without):
+        write(tmp_path / "model.onnx", [(op, ["x", "g"], "y", "", dict(axis=1) if op == "Concat" else {})], {"g": (array, props)},
+              shapes=([2, 3, n] if array is not RAMPS else [3, 5, n], [2, 3 + (op == "Concat"), n] if array is not RAMPS else [3, 5, n]), producer="")
+        rows, said = check(run)
+        assert rows.get("g", {"kind": None})["kind"] == want, props
+        assert not props or said["doubtful"] == []
 
 
 @pytest.mark.parametrize("name, props, want", [("onnx::Conv_7", {}, True), ("fc.weight", {}, False), ("val_7", dict(FOLDED="['w']"), False)])

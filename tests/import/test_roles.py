@@ -271,3 +271,27 @@ def test_a_node_without_a_gradient_is_refused_with_a_way_out(run, tmp_path):
     said = run("compile", "model.onnx", "-o", "train", "--loss=mse", exit=4).stderr
     assert "(scatter) has no gradient" in said and "--freeze" in said
     run("compile", "model.onnx", "-o", "train", "--loss=mse", "--freeze=a.weight")
+
+
+@pytest.mark.parametrize("op, inputs", [("Pow", ["x", "table"]), ("Max", ["x", "table"]), ("Min", ["table", "x"])])
+def test_what_steers_an_operator_is_frozen(run, tmp_path, op, inputs):
+    table = PARAMETERS[0].astype(np.float32)
+    assert verdict(run, tmp_path, table, nodes=[(op, inputs, ["y"])]) == ("frozen", "steers an operator")
+    nodes = [(op, inputs, ["h"]), ("Mul", ["h", "table"], ["y"])]
+    assert verdict(run, tmp_path, table, nodes=nodes)[0] == "trainable"
+
+
+@pytest.mark.parametrize("op, inputs, way, want", [("Sub", ["i", "table"], "Transpose", "frozen"), ("Div", ["i", "table"], "Mul", "frozen"),
+                                                   ("Sub", ["table", "i"], "Transpose", "trainable"), ("Sub", ["i", "table"], "Relu", "trainable"),
+                                                   ("Add", ["i", "table"], "Transpose", "trainable")])
+def test_means_and_deviations_of_an_input_are_frozen(run, tmp_path, op, inputs, way, want):
+    """Those of what a layer made are learned."""
+    nodes = [("Mul", ["x", "by"], ["i"]) if way == "Mul" else (way, ["x"], ["i"]), (op, inputs, ["y"])]
+    said = verdict(run, tmp_path, PARAMETERS[0].astype(np.float32), nodes=nodes, others={"by": np.float32(0.5)} if way == "Mul" else {})
+    assert said[0] == want and (want == "trainable" or said[1] == "normalizes an input")
+
+
+def test_without_the_repair_a_transposed_copy_is_frozen(run, tmp_path):
+    said = lambda name, *options: verdict(run, tmp_path, PARAMETERS[:8].astype(np.float32), *options, nodes=[("MatMul", ["x", name], ["y"])], name=name)  # noqa: E731
+    assert said("onnx::MatMul_7", "--no-repair=transposes") == ("frozen", "--no-repair=transposes")
+    assert said("onnx::MatMul_7")[0] == said("fc.weight", "--no-repair=transposes")[0] == "trainable"
