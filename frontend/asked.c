@@ -45,3 +45,50 @@ weight_is_frozen(const Repairs *r, const Weight *w)
 	}
 	return frozen;
 }
+
+/* The glob of "lr-scale GLOB=VALUE" and its like; *n characters of verb. */
+static const char *
+glob_of(const Repairs *r, const char *rule, int *n)
+{
+	*n = (int)strcspn(rule, " ");
+	const char *glob = rule[*n] ? rule + *n + 1 : "", *equal = strrchr(glob, '=');
+	bool has_value = !strncmp(rule, "lr-scale ", 9) || !strncmp(rule, "init ", 5);
+
+	return has_value && equal ? arena_strndup(r->arena, glob, (size_t)(equal - glob)) : glob;
+}
+
+/* The first constant that it takes; NULL: there is none, or it takes a tensor with a state. */
+static const Weight *
+takes_constants_only(const Repairs *r, const char *glob)
+{
+	const Weight *first = NULL;
+
+	for (int i = 0; i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		if (w->identity || !weight_matches(w, glob))
+			continue;
+		if (w->kind != WEIGHT_CONSTANT)
+			return NULL;
+		first = first || !w->is_read ? first : w;
+	}
+	return first;
+}
+
+void
+asked_check(const Repairs *r)
+{
+	const char *const *rule = r->options->rules;
+
+	for (int n; rule && *rule; rule++) {
+		const char *glob = glob_of(r, *rule, &n);
+		const Weight *w = takes_constants_only(r, glob);
+		if (!w)
+			continue;
+		Text name = {0};
+		text_add_shell_word(&name, w->name);
+		diag_error(r->diag, EXIT_USAGE, "--%.*s=%s fits no parameter: %s is a constant", n,
+		           *rule, glob, quoted(r->model, w->name));
+		diag_hint(r->diag, "--train=%s makes it a parameter", name.at);
+		text_free(&name);
+	}
+}

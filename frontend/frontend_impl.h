@@ -276,6 +276,8 @@ bool node_is(const FlatNode *n, const char *op);
 void weight_judge(Repairs *r, Weight *w);
 /* Is it no parameter, or one that --freeze takes? */
 bool weight_is_frozen(const Repairs *r, const Weight *w);
+/* Reports rules that take nothing but constants, which have no state. */
+void asked_check(const Repairs *r);
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);

@@ -343,6 +343,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	if (repair_enabled(options, "merged"))
 		add_identities(r);
 	judge_all(r);
+	asked_check(r);
 	if (repair_enabled(options, "ties"))
 		repairs_tie(r);
 	say_all(r);

@@ -221,6 +221,15 @@ def test_one_number_behind_a_matrix_is_a_bias(run, tmp_path, shape, before, want
     assert check(run)[0].get("b", {"kind": None})["kind"] == want
 
 
+@pytest.mark.parametrize("option", ["--freeze=gate", "--freeze=g?te", "--train=gat*", "--decay=gate", "--lr-scale=gate=2", "--init=gat*=ones"])
+def test_a_rule_that_takes_a_constant_only_says_so(run, tmp_path, option):
+    write(tmp_path / "model.onnx", [("Mul", ["x", "gate"], "h"), ("Add", ["h", "b.weight"], "y")], {"gate": (0.5, {}), "b.weight": (ROWS, {})}, producer="")
+    said = run("check", "model.onnx", option, exit=2).stderr
+    glob = option.split("=")[1]
+    assert f'={glob} fits no parameter: "gate" is a constant\n' in said and "--train=gate makes it a parameter\n" in said
+    assert check(run, "--train=gate", option)[0]["gate"]["kind"] == ("frozen" if "freeze" in option else "trainable")
+
+
 def test_a_number_asked_for_is_trained(run, tmp_path):
     write(tmp_path / "model.onnx", [("Mul", ["x", "gate"], "y")], {"gate": (0.5, {})}, producer="")
     x, y = RANDOM.standard_normal((2, 2, 3, 4)).astype(np.float32)
