@@ -187,7 +187,8 @@ def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want, way):
     assert verdict(run, tmp_path, table, nodes=nodes)[0] == want
 
 
-@pytest.mark.parametrize("name, want", [("transform_matrix", "frozen"), ("coefficient1", "trainable"), ("coef", "trainable")])
+@pytest.mark.parametrize("name, want", [("transform_matrix", "frozen"), ("coefficient1", "trainable"), ("coef", "trainable"), ("intercepts1", "trainable"),
+                                        ("classes", "frozen")])
 @pytest.mark.parametrize("producer", ["skl2onnx", "other"])
 def test_of_scikit_learn_coefficients_train(run, tmp_path, name, want, producer):
     """A principal component is no layer, and its matrix is read like one."""
