@@ -192,8 +192,8 @@ def said_by(gradc, folder, options):
         return [], set()
     told = json.loads(done.stdout)
     lines = [(f"note: {n}", n) for n in told["notes"]]
-    lines += [(f'doubtful: {d["name"]} {d["kind"]}: for: {d["for"]}; against: {d["against"]}; else {d["option"]}', d["name"])
-              for d in told["doubtful"]]
+    lines += [(f'doubtful: {d["name"]} {d["kind"]}: for a parameter: {d["for"]}; against: {d["against"]}; '
+               f'to {d["option"][2:].split("=")[0]} it: {d["option"]}', d["name"]) for d in told["doubtful"]]
     lines += [(f'{p["name"]}: {p["why"]}',) * 2 for p in told["parameters"] if "computed from" in p["why"]]
     unreached = {p["name"] for p in told["parameters"] if "reach" in p["why"]}
     return lines + [(line,) * 2 for line in done.stderr.splitlines() if "warning" in line], unreached
