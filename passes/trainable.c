@@ -101,6 +101,31 @@ apply_everywhere(const Rule *r, Module *m)
 	return ok;
 }
 
+static bool
+has_value(const Rule *r)
+{
+	bool needs = r->verb[0] == 'l' || r->verb[0] == 'i';
+
+	if (needs && !*r->value)
+		diag_error(r->p->diag, EXIT_USAGE, "--%s %s: the value is missing: need GLOB=%s",
+		           r->verb, r->glob, r->verb[0] == 'l' ? "X" : "HOW");
+	return !needs || *r->value;
+}
+
+static void
+warn_nothing_trains(const Pass *p, const Module *m, const char *rules)
+{
+	int parameters = 0, trainable = 0;
+
+	for (int i = 0; i < m->states.n; i++) {
+		bool is_parameter = m->states.at[i]->kind == STATE_PARAMETER;
+		parameters += is_parameter;
+		trainable += is_parameter && m->states.at[i]->trainable;
+	}
+	if (parameters > 0 && trainable == 0 && rules && *rules)
+		diag_warning(p->diag, "no parameter trains: all %d are frozen", parameters);
+}
+
 /* One rule a line: VERB GLOB, or VERB GLOB=VALUE. */
 static bool
 run_trainable(Pass *p, Module *m)
@@ -127,8 +152,9 @@ run_trainable(Pass *p, Module *m)
 			*equal = '\0';
 			r.value = equal + 1;
 		}
-		ok &= apply_everywhere(&r, m);
+		ok &= has_value(&r) && apply_everywhere(&r, m);
 	}
+	warn_nothing_trains(p, m, o->rules);
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
 		if (s->kind == STATE_PARAMETER)
