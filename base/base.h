@@ -160,18 +160,18 @@ Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
 Status status_no_memory(void) __attribute__((returns_nonnull)); /* allocates nothing */
 /* memory.c: call(args), whose status it hands on; EXIT_SYSTEM when memory runs out meanwhile in this thread. Then
- * *left has what the call took and did not free; after what it worked on was closed, memory_left_free frees the
+ * *orphans are the blocks that the call took and did not free; after what it worked on was closed, memory_orphans_free frees the
  * rest. Guards do not nest. */
-typedef struct MemoryLeft MemoryLeft;
-Status memory_guard(Status (*call)(void *args), void *args, MemoryLeft **left);
-void memory_left_free(MemoryLeft *left); /* NULL is allowed */
+typedef struct MemoryOrphans MemoryOrphans;
+Status memory_guard(Status (*call)(void *args), void *args, MemoryOrphans **orphans);
+void memory_orphans_free(MemoryOrphans *orphans); /* NULL is allowed */
 /* What a guarded call holds besides memory, from here to memory_let_go: undo(what) when memory runs out meanwhile. */
 void memory_hold(void (*undo)(void *what), void *what);
 void memory_let_go(void);
 /* jansson's memory comes from here, too: in a program of ours all of it, else that of guarded calls. */
 void memory_serve_json(bool in_program);
-/* What memory_left_free does with a block that holds more than memory, instead of freeing it. It may not need others. */
-void memory_on_left(void *block, void (*release)(void *block));
+/* What memory_orphans_free does with a block that holds more than memory, instead of freeing it. It may not need others. */
+void memory_on_orphaned(void *block, void (*release)(void *block));
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
 /* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the
@@ -189,16 +189,17 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
-/* cleanup.c: what must not outlive the process. A slot of -1 stands for none: the table was full. */
+/* cleanup.c: what must not outlive the process. A slot of -1 stands for none. */
 typedef int CleanupSlot;
-CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
-CleanupSlot cleanup_add_child(int pid);         /* is killed; -PID: its group is */
-/* Around what makes a temporary file or folder, or starts a program, and adds it; signals wait meanwhile. false: the process
- * is ending, nothing may be made. */
+/* Around what makes one temporary file or folder, or starts one program, and adds it; signals wait meanwhile. false: the
+ * process is ending, nothing may be made. */
 bool cleanup_begin_making(void);
 void cleanup_end_making(void);
-void cleanup_forget(CleanupSlot slot); /* it was removed, renamed or waited for */
-void cleanup_now(void);                /* may be called by a signal handler */
+/* Between the two. */
+CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
+CleanupSlot cleanup_add_child(int pid);         /* is killed; -PID: its group is */
+void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
+void cleanup_now(void);                         /* may be called by a signal handler */
 /* From now on every signal that would end the process cleans up first, and a full stack, or an abort where memory is
  * short, ends it with EXIT_SYSTEM and a
  * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */
@@ -243,10 +244,26 @@ typedef VEC(PathUse) PathUses;
 void paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const char *path);
 /* Reports every clash with both options, EXIT_USAGE; opens nothing. */
 bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
+/* Do both name one file or folder, also where it is not there yet? */
+bool path_is_same(Arena *arena, const char *a, const char *b);
+/* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
+const char *path_target(Arena *arena, const char *path);
 /* From now on no FileWriter of this process writes over one of the inputs, be it in a folder of outputs. */
 void paths_protect(const PathUses *uses);
 /* Whether every output could be written where it is to be: a temporary file there, which is removed. EXIT_SYSTEM. */
 Status paths_try(Arena *arena, const PathUses *uses);
+/* Makes those folders of outputs that other outputs are to lie in. */
+Status paths_make(Arena *arena, const PathUses *uses);
+/* The outputs are this process's until paths_unlock: EXIT_SYSTEM where another one has them. Nothing else keeps two runs
+ * from writing one log, or the later one's model over the first's. */
+typedef struct {
+	int fd;
+	const char *path;
+	CleanupSlot cleanup;
+} PathLock;
+typedef VEC(PathLock) PathLocks;
+Status paths_lock(Arena *arena, const PathUses *uses, PathLocks *out);
+void paths_unlock(PathLocks *locks);
 
 /* options.c: one table of rows gives a program its command line, its --config file and its help. */
 typedef VEC(const char *) StringList;
@@ -419,7 +436,7 @@ Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, in
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
 /* A file that appears under its name only when complete: temporary name in the same folder,
- * fsync, rename. */
+ * fsync, rename. Where the name is a symbolic link, what it leads to is written and the link stays. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
 /* A new file of a folder that gets its name when all are complete: it has its own from the start, and is synced by

@@ -1,5 +1,7 @@
-/* What must not outlive the process, however it ends: temporary files and folders, and programs that it started. A fixed
- * table, because a signal handler may neither allocate nor wait: whoever fills a slot owns it until it is forgotten. */
+/* What must not outlive the process, however it ends: temporary files and folders, and programs that it started. A signal
+ * handler may neither allocate nor wait: it walks a table that grows by whole chunks, which never move. A slot is taken
+ * before the thing is made, so that there is always room for what was made; whoever fills it owns it until it is
+ * forgotten. */
 #include "base/base_impl.h"
 
 #include <dirent.h>
@@ -9,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,20 +19,67 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_SLOTS = 64 }; /* two temporary folders and their writers are a lot */
 typedef enum { SLOT_FREE, SLOT_FILLING, SLOT_PATH, SLOT_CHILD } SlotState;
 typedef struct {
 	_Atomic SlotState state;
 	char path[PATH_MAX];
 	pid_t child;
 } Slot;
-static Slot slots[MAX_SLOTS];
+enum { CHUNK_SLOTS = 16 };
+typedef struct Chunk {
+	Slot slots[CHUNK_SLOTS];
+	struct Chunk *_Atomic next;
+} Chunk;
+static Chunk first_chunk;
 
 /* What is being made may not be in the table yet: signals of the thread that makes it wait, the end waits for other threads,
  * and then nothing is made any more. */
 static _Atomic int making;
 static _Atomic bool ending;
 static _Thread_local sigset_t mask_before;
+static _Thread_local CleanupSlot reserved = -1; /* of this thread, for what it makes */
+
+static Slot *
+slot_at(CleanupSlot i)
+{
+	Chunk *chunk = &first_chunk;
+
+	for (; i >= CHUNK_SLOTS; i -= CHUNK_SLOTS)
+		chunk = atomic_load(&chunk->next);
+	return &chunk->slots[i];
+}
+
+static int
+take_slot_of(Chunk *chunk)
+{
+	for (int i = 0; i < CHUNK_SLOTS; i++) {
+		SlotState expected = SLOT_FREE;
+		if (atomic_compare_exchange_strong(&chunk->slots[i].state, &expected, SLOT_FILLING))
+			return i;
+	}
+	return -1;
+}
+
+/* Another thread may grow the table at the same time: then its chunk is the next one. -1: no memory. */
+static CleanupSlot
+take_slot(void)
+{
+	Chunk *chunk = &first_chunk;
+
+	for (CleanupSlot first = 0;; first += CHUNK_SLOTS) {
+		int i = take_slot_of(chunk);
+		if (i >= 0)
+			return first + i;
+		Chunk *next = atomic_load(&chunk->next), *grown = NULL;
+		if (!next && !(grown = calloc(1, sizeof(*grown))))
+			return -1;
+		if (grown && atomic_compare_exchange_strong(&chunk->next, &next, grown))
+			next = grown;
+		else
+			free(grown);
+		chunk = next;
+	}
+}
 
 bool
 cleanup_begin_making(void)
@@ -38,6 +88,11 @@ cleanup_begin_making(void)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &mask_before);
+	reserved = take_slot();
+	if (reserved < 0) {
+		pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
+		out_of_memory();
+	}
 	atomic_fetch_add(&making, 1);
 	if (!atomic_load(&ending))
 		return true;
@@ -48,47 +103,34 @@ cleanup_begin_making(void)
 void
 cleanup_end_making(void)
 {
+	cleanup_forget(reserved); /* nothing was added */
+	reserved = -1;
 	atomic_fetch_sub(&making, 1);
 	pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
 }
 
-static CleanupSlot
-take_slot(void)
-{
-	for (CleanupSlot i = 0; i < MAX_SLOTS; i++) {
-		SlotState expected = SLOT_FREE;
-		if (atomic_compare_exchange_strong(&slots[i].state, &expected, SLOT_FILLING))
-			return i;
-	}
-	return -1;
-}
-
+/* Its name fits: the system has made it. */
 CleanupSlot
 cleanup_add_path(const char *path)
 {
-	CleanupSlot i = take_slot();
-	size_t n = strlen(path);
+	CleanupSlot i = reserved;
+	Slot *slot = slot_at(i);
 
-	if (i < 0)
-		return i;
-	if (n >= PATH_MAX) {
-		atomic_store(&slots[i].state, SLOT_FREE);
-		return -1;
-	}
-	memcpy(slots[i].path, path, n + 1);
-	atomic_store(&slots[i].state, SLOT_PATH);
+	reserved = -1;
+	snprintf(slot->path, sizeof(slot->path), "%s", path);
+	atomic_store(&slot->state, SLOT_PATH);
 	return i;
 }
 
 CleanupSlot
 cleanup_add_child(pid_t child)
 {
-	CleanupSlot i = take_slot();
+	CleanupSlot i = reserved;
+	Slot *slot = slot_at(i);
 
-	if (i < 0)
-		return i;
-	slots[i].child = child;
-	atomic_store(&slots[i].state, SLOT_CHILD);
+	reserved = -1;
+	slot->child = child;
+	atomic_store(&slot->state, SLOT_CHILD);
 	return i;
 }
 
@@ -96,7 +138,7 @@ void
 cleanup_forget(CleanupSlot slot)
 {
 	if (slot >= 0)
-		atomic_store(&slots[slot].state, SLOT_FREE);
+		atomic_store(&slot_at(slot)->state, SLOT_FREE);
 }
 
 /* getdents64, because readdir allocates. */
@@ -130,6 +172,28 @@ remove_folder(const char *path)
 	}
 }
 
+static void
+kill_child(const Slot *slot)
+{
+	if (atomic_load(&slot->state) == SLOT_CHILD)
+		kill(slot->child, SIGKILL); /* SIGTERM it may take for a wish to save */
+}
+
+static void
+remove_path(const Slot *slot)
+{
+	if (atomic_load(&slot->state) == SLOT_PATH && unlink(slot->path) != 0 && errno == EISDIR)
+		remove_folder(slot->path);
+}
+
+static void
+for_each_slot(void (*call)(const Slot *slot))
+{
+	for (const Chunk *chunk = &first_chunk; chunk; chunk = atomic_load(&chunk->next))
+		for (int i = 0; i < CHUNK_SLOTS; i++)
+			call(&chunk->slots[i]);
+}
+
 void
 cleanup_now(void)
 {
@@ -138,13 +202,8 @@ cleanup_now(void)
 	atomic_store(&ending, true);
 	for (int tries = 0; atomic_load(&making) > 0 && tries < 50; tries++)
 		nanosleep(&a_moment, NULL); /* not for ever: a handler may have interrupted it */
-	for (int i = 0; i < MAX_SLOTS; i++)
-		if (atomic_load(&slots[i].state) == SLOT_CHILD)
-			kill(slots[i].child, SIGKILL); /* SIGTERM it may take for a wish to save */
-	for (int i = 0; i < MAX_SLOTS; i++)
-		if (atomic_load(&slots[i].state) == SLOT_PATH && unlink(slots[i].path) != 0 &&
-		    errno == EISDIR)
-			remove_folder(slots[i].path);
+	for_each_slot(kill_child);
+	for_each_slot(remove_path);
 }
 
 /* ---- signals */

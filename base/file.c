@@ -14,9 +14,10 @@
 
 struct FileWriter {
 	int fd;
-	char *path, *temporary; /* temporary NULL: it has its own name from the start */
-	CleanupSlot cleanup;    /* of the temporary */
-	int64_t offset;         /* of the next byte, buffered ones included */
+	char *path, *target; /* as it was given, for messages; what it stands for */
+	char *temporary;     /* NULL: it has its own name from the start */
+	CleanupSlot cleanup; /* of the temporary */
+	int64_t offset;      /* of the next byte, buffered ones included */
 	bool wants_direct, direct;
 	size_t n_buffered, capacity;
 	unsigned char *buffer;
@@ -132,15 +133,15 @@ folder_length(const char *path)
 	return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* A name in the folder of w->path that no file has. */
+/* A name in the folder of w->target that no file has. */
 static Status
 open_temporary(FileWriter *w)
 {
-	int folder = (int)folder_length(w->path);
+	int folder = (int)folder_length(w->target);
 
 	for (int i = 0; i < MAX_TEMPORARY_NAMES; i++) {
 		Text name = {0};
-		text_printf(&name, "%.*s.gradc-%ld-%d.tmp", folder, w->path, (long)getpid(), i);
+		text_printf(&name, "%.*s.gradc-%ld-%d.tmp", folder, w->target, (long)getpid(), i);
 		if (!cleanup_begin_making()) {
 			text_free(&name);
 			return status_error(EXIT_SYSTEM, "%s: the process is ending", w->path);
@@ -167,6 +168,7 @@ writer_free(FileWriter *w)
 		close(w->fd);
 	cleanup_forget(w->cleanup);
 	memory_free(w->path);
+	memory_free(w->target);
 	memory_free(w->temporary);
 	memory_free(w);
 }
@@ -179,14 +181,16 @@ abort_writer(void *w)
 
 /* buffer NULL: one of its own. */
 static FileWriter *
-writer_new(const char *path, void *buffer, size_t capacity)
+writer_new(const char *path, const char *target, void *buffer, size_t capacity)
 {
 	size_t n = strlen(path) + 1;
 	FileWriter *w = memory_get(sizeof(*w) + (buffer ? 0 : BUFFER_BYTES));
 
 	*w = (FileWriter){.fd = -1, .cleanup = -1, .wants_direct = buffer};
-	memory_on_left(w, abort_writer);
+	memory_on_orphaned(w, abort_writer);
 	w->path = memcpy(memory_get(n), path, n);
+	n = strlen(target) + 1;
+	w->target = memcpy(memory_get(n), target, n);
 	w->buffer = buffer ? buffer : (unsigned char *)(w + 1);
 	w->capacity = buffer ? capacity : BUFFER_BYTES;
 	return w;
@@ -203,8 +207,12 @@ file_writer_open(const char *path, FileWriter **out)
 		if (!S_ISREG(st.st_mode))
 			return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
 		RETURN_IF_ERROR(paths_refuse(path, &st));
+	} else if (errno == ELOOP) {
+		return system_error(EXIT_SYSTEM, path);
 	}
-	FileWriter *w = writer_new(path, NULL, 0);
+	Arena *arena = arena_new();
+	FileWriter *w = writer_new(path, path_target(arena, path), NULL, 0);
+	arena_free(arena);
 	Status status = open_temporary(w);
 	if (status)
 		writer_free(w);
@@ -216,7 +224,7 @@ file_writer_open(const char *path, FileWriter **out)
 Status
 file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out)
 {
-	FileWriter *w = writer_new(path, buffer, (size_t)bytes);
+	FileWriter *w = writer_new(path, path, buffer, (size_t)bytes);
 	Status status = NULL;
 
 	*out = NULL;
@@ -474,10 +482,10 @@ writer_finish(FileWriter *w, int mode)
 		return system_error(EXIT_SYSTEM, w->path);
 	closed = close(w->fd);
 	w->fd = -1;
-	if (closed != 0 || (w->temporary && rename(w->temporary, w->path) != 0))
+	if (closed != 0 || (w->temporary && rename(w->temporary, w->target) != 0))
 		return system_error(EXIT_SYSTEM, w->path);
 	if (w->temporary)
-		sync_folder_of(w->path);
+		sync_folder_of(w->target);
 	return NULL;
 }
 

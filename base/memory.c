@@ -4,8 +4,8 @@
  *	Guard              of a call that runs: the blocks that it took and still has
  *	memory_free        forgets the block in whatever set has it, since another thread may free it
  *	a call that ends   forgets all its blocks: they belong to what it made
- *	one that fails     leaves them to `left`. Some are garbage and some belong to an object that lives on, which frees
- *	                   its own when it is closed; memory_left_free frees what remains then. */
+ *	one that fails     leaves them as orphans. Some are garbage and some belong to an object that lives on, which frees
+ *	                   its own when it is closed; memory_orphans_free frees what remains then. */
 #include "base/base_impl.h"
 
 #include <jansson.h>
@@ -20,10 +20,10 @@ typedef struct {
 	void (*release)(void *at);
 } Block;
 
-/* A hash set of blocks, with linear probing. */
-struct MemoryLeft {
-	MemoryLeft *next;  /* of all sets */
-	MemoryLeft *older; /* of one object: the call that failed before */
+/* A hash set of blocks, with linear probing: of a call that runs, then the orphans that it left. */
+struct MemoryOrphans {
+	MemoryOrphans *next;  /* of all sets */
+	MemoryOrphans *older; /* of one object: the call that failed before */
 	Block *at;
 	size_t n, cap; /* cap: a power of 2 */
 };
@@ -35,7 +35,7 @@ typedef struct {
 enum { MAX_HELD = 8 };
 typedef struct {
 	jmp_buf here;
-	MemoryLeft *blocks;
+	MemoryOrphans *blocks;
 	Held held[MAX_HELD]; /* by the call that runs */
 	int n_held;
 } Guard;
@@ -43,7 +43,7 @@ typedef struct {
 enum { LEAST_CAPACITY = 64 };
 static _Thread_local Guard *guard;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all sets */
-static MemoryLeft *sets;
+static MemoryOrphans *sets;
 
 void
 out_of_memory(void)
@@ -61,7 +61,7 @@ out_of_memory(void)
 /* ---- sets, with the lock held */
 
 static size_t
-place_of(const MemoryLeft *set, const void *at)
+place_of(const MemoryOrphans *set, const void *at)
 {
 	size_t i = (size_t)hash_mix((uintptr_t)at, 0) & (set->cap - 1);
 
@@ -72,11 +72,11 @@ place_of(const MemoryLeft *set, const void *at)
 
 /* Room for one more. */
 static bool
-set_reserve(MemoryLeft *set)
+set_reserve(MemoryOrphans *set)
 {
 	if (set->n < set->cap / 2)
 		return true;
-	MemoryLeft larger = {.cap = set->cap ? 2 * set->cap : LEAST_CAPACITY};
+	MemoryOrphans larger = {.cap = set->cap ? 2 * set->cap : LEAST_CAPACITY};
 	larger.at = calloc(larger.cap, sizeof(*larger.at));
 	if (!larger.at)
 		return false;
@@ -90,7 +90,7 @@ set_reserve(MemoryLeft *set)
 }
 
 static void
-set_add(MemoryLeft *set, Block block)
+set_add(MemoryOrphans *set, Block block)
 {
 	set->at[place_of(set, block.at)] = block;
 	set->n++;
@@ -98,7 +98,7 @@ set_add(MemoryLeft *set, Block block)
 
 /* What was pushed behind a block that goes would not be found any more: it is put again. */
 static bool
-set_remove(MemoryLeft *set, const void *at, Block *out)
+set_remove(MemoryOrphans *set, const void *at, Block *out)
 {
 	size_t i = set->n ? place_of(set, at) : 0;
 
@@ -121,7 +121,7 @@ forget(void *at)
 {
 	Block block = {at, NULL};
 
-	for (MemoryLeft *set = sets; set && at; set = set->next)
+	for (MemoryOrphans *set = sets; set && at; set = set->next)
 		if (set_remove(set, at, &block))
 			break;
 	return block;
@@ -129,10 +129,10 @@ forget(void *at)
 
 /* ---- sets as a whole */
 
-static MemoryLeft *
+static MemoryOrphans *
 set_new(void)
 {
-	MemoryLeft *set = calloc(1, sizeof(*set));
+	MemoryOrphans *set = calloc(1, sizeof(*set));
 
 	if (!set)
 		return NULL;
@@ -145,9 +145,9 @@ set_new(void)
 
 /* Its blocks are others' from now on. */
 static void
-set_free(MemoryLeft *set)
+set_free(MemoryOrphans *set)
 {
-	MemoryLeft **link = &sets;
+	MemoryOrphans **link = &sets;
 
 	pthread_mutex_lock(&lock);
 	while (*link != set)
@@ -158,35 +158,48 @@ set_free(MemoryLeft *set)
 	free(set);
 }
 
+/* The next block from *at on that holds more than memory. */
 static bool
-take_any(MemoryLeft *set, bool with_release, Block *out)
+take_with_release(MemoryOrphans *set, size_t *at, Block *out)
 {
 	bool found = false;
 
 	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < set->cap && !found; i++)
-		found = set->at[i].at && (set->at[i].release || !with_release) &&
-		        set_remove(set, set->at[i].at, out);
+	for (; *at < set->cap && !found; *at += !found)
+		found = set->at[*at].at && set->at[*at].release &&
+		        set_remove(set, set->at[*at].at, out);
 	pthread_mutex_unlock(&lock);
 	return found;
 }
 
-void
-memory_left_free(MemoryLeft *left)
+/* A release frees others of the set, and what is removed moves its neighbours: from the start until there is none. */
+static void
+release_all(MemoryOrphans *set)
 {
-	for (MemoryLeft *older; left; left = older) {
-		Block block;
-		older = left->older;
-		while (take_any(left, true, &block))
-			block.release(block.at); /* and with it others of the set */
-		while (take_any(left, false, &block))
-			free(block.at);
-		set_free(left);
+	Block block;
+	bool any = true;
+
+	while (any) {
+		size_t at = 0;
+		for (any = false; take_with_release(set, &at, &block); any = true)
+			block.release(block.at);
+	}
+}
+
+void
+memory_orphans_free(MemoryOrphans *orphans)
+{
+	for (MemoryOrphans *older; orphans; orphans = older) {
+		older = orphans->older;
+		release_all(orphans);
+		for (size_t i = 0; i < orphans->cap; i++)
+			free(orphans->at[i].at); /* nothing refers to them any more */
+		set_free(orphans);
 	}
 }
 
 Status
-memory_guard(Status (*call)(void *args), void *args, MemoryLeft **left)
+memory_guard(Status (*call)(void *args), void *args, MemoryOrphans **orphans)
 {
 	static _Thread_local Guard
 		g; /* not on the stack: setjmp leaves what changes there indeterminate */
@@ -205,8 +218,8 @@ memory_guard(Status (*call)(void *args), void *args, MemoryLeft **left)
 			last->undo(last->what);
 		}
 		pthread_mutex_lock(&lock);
-		g.blocks->older = *left;
-		*left = g.blocks;
+		g.blocks->older = *orphans;
+		*orphans = g.blocks;
 		pthread_mutex_unlock(&lock);
 		return status_no_memory();
 	}
@@ -299,7 +312,7 @@ memory_free(void *block)
 }
 
 void
-memory_on_left(void *block, void (*release)(void *block))
+memory_on_orphaned(void *block, void (*release)(void *block))
 {
 	Guard *g = guard;
 

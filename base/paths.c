@@ -3,36 +3,85 @@
 #include "base/base_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_LINKS = 16 };
 
-/* The folder of the path without its links, and the name in it; for a file that is not there yet. */
-static char *
-future_path(Arena *arena, const char *path, int links)
+const char *
+path_target(Arena *arena, const char *path)
 {
-	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-	char *folder = slash ? arena_strndup(arena, path, (size_t)(slash - path) + 1) : ".";
-	char resolved[PATH_MAX], target[PATH_MAX];
-	ssize_t n = readlink(path, target, sizeof(target) - 1);
+	struct stat st;
 
-	if (n > 0 && links < MAX_LINKS) { /* a link to nothing: its target is what gets written */
+	for (int links = 0; links < MAX_LINKS && lstat(path, &st) == 0; links++) {
+		char target[PATH_MAX];
+		const char *slash = strrchr(path, '/');
+		ssize_t n = S_ISLNK(st.st_mode) ? readlink(path, target, sizeof(target) - 1) : 0;
+
+		if (n <= 0)
+			break;
 		target[n] = '\0';
-		return future_path(arena,
-		                   *target == '/' ? arena_strdup(arena, target)
-		                                  : path_join(arena, folder, target),
-		                   links + 1);
+		path = !slash || *target == '/'
+		               ? arena_strdup(arena, target)
+		               : arena_printf(arena, "%.*s/%s", (int)(slash - path), path, target);
 	}
-	return path_join(arena, realpath(folder, resolved) ? arena_strdup(arena, resolved) : folder,
-	                 base);
+	return path;
 }
 
-static bool
-is_same(Arena *arena, const char *a, const char *b)
+/* As realpath, in the arena; NULL where there is nothing. */
+static const char *
+existing_path(Arena *arena, const char *path)
+{
+	char *resolved = realpath(path, NULL);
+	const char *copy = resolved ? arena_strdup(arena, resolved) : NULL;
+
+	free(resolved);
+	return copy;
+}
+
+/* Without links, "." and ".."; what is not there yet will be made without links. */
+static const char *
+real_path(Arena *arena, const char *path)
+{
+	const char *existing = existing_path(arena, path), *end = path + strlen(path), *name;
+
+	if (existing)
+		return existing;
+	while (end > path + 1 && end[-1] == '/')
+		end--;
+	for (name = end; name > path && name[-1] != '/';)
+		name--;
+	size_t n = (size_t)(end - name);
+	if (n == 0) /* nothing at all, or no root */
+		return path;
+	const char *parent = name == path ? existing_path(arena, ".")
+	                                  : real_path(arena, arena_strndup(arena, path,
+	                                                                   (size_t)(name - path)));
+	const char *slash = parent ? strrchr(parent, '/') : NULL;
+	if (!slash) /* the folder that we are in is gone */
+		return path;
+	if (n == 1 && *name == '.')
+		return parent;
+	if (n == 2 && strncmp(name, "..", 2) == 0)
+		return slash == parent ? "/"
+		                       : arena_strndup(arena, parent, (size_t)(slash - parent));
+	return path_join(arena, parent, arena_strndup(arena, name, n));
+}
+
+/* Of a file that may not be there yet. */
+static const char *
+future_path(Arena *arena, const char *path)
+{
+	return real_path(arena, path_target(arena, path));
+}
+
+bool
+path_is_same(Arena *arena, const char *a, const char *b)
 {
 	struct stat x, y;
 	bool has_a = stat(a, &x) == 0, has_b = stat(b, &y) == 0;
@@ -42,7 +91,7 @@ is_same(Arena *arena, const char *a, const char *b)
 	if (has_a)
 		return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !S_ISCHR(x.st_mode) &&
 		       !S_ISFIFO(x.st_mode);
-	return strcmp(future_path(arena, a, 0), future_path(arena, b, 0)) == 0;
+	return strcmp(future_path(arena, a), future_path(arena, b)) == 0;
 }
 
 void
@@ -70,7 +119,7 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 			const PathUse *other = &uses->at[k];
 			if (k == i || !may_clash(out, other) ||
 			    (other->kind != PATH_INPUT && k > i) ||
-			    !is_same(arena, out->path, other->path))
+			    !path_is_same(arena, out->path, other->path))
 				continue;
 			diag_error(diag, EXIT_USAGE,
 			           "%s %s is also %s %s: it would be written over", out->option,
@@ -130,7 +179,25 @@ try_file(const char *path)
 	return NULL;
 }
 
-/* In the folder, or where it will be made. The name is one that only FileWriters give. */
+/* A name that only we give: what is made there is removed at once. */
+static Status
+try_name(const char *name, const char *folder)
+{
+	if (!cleanup_begin_making())
+		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
+	int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int error = errno;
+	if (fd >= 0)
+		unlink(name);
+	cleanup_end_making();
+	if (fd < 0)
+		return status_error(EXIT_SYSTEM, "%s: no file can be made there: %s", folder,
+		                    strerror(error));
+	close(fd);
+	return NULL;
+}
+
+/* In the folder, or where it will be made. */
 static Status
 try_folder(Arena *arena, const char *path)
 {
@@ -148,8 +215,7 @@ try_folder(Arena *arena, const char *path)
 	if (!S_ISDIR(st.st_mode))
 		return status_error(EXIT_SYSTEM, "%s: not a directory", folder);
 	const char *name = arena_printf(arena, ".gradc-%ld.try", (long)getpid());
-	return status_annotate(try_file(*folder ? path_join(arena, folder, name) : name), "%s",
-	                       path);
+	return try_name(*folder ? path_join(arena, folder, name) : name, path);
 }
 
 static Status
@@ -177,4 +243,106 @@ paths_try(Arena *arena, const PathUses *uses)
 		status = status_annotate(status, "%s", use->option);
 	}
 	return status;
+}
+
+/* ---- folders among the outputs */
+
+static bool
+lies_in(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	return strncmp(path, folder, n) == 0 && path[n] == '/';
+}
+
+Status
+paths_make(Arena *arena, const PathUses *uses)
+{
+	for (int i = 0; i < uses->n; i++)
+		for (int k = 0; k < uses->n; k++) {
+			const PathUse *in = &uses->at[i], *folder = &uses->at[k];
+			if (k == i || in->kind == PATH_INPUT || folder->kind != PATH_FOLDER)
+				continue;
+			const char *path = future_path(arena, in->path);
+			if (!lies_in(path, future_path(arena, folder->path)))
+				continue;
+			path = arena_strndup(arena, path, (size_t)(strrchr(path, '/') - path));
+			RETURN_IF_ERROR(status_annotate(folder_make(path), "%s", folder->option));
+		}
+	return NULL;
+}
+
+/* ---- locks: a file beside each output, removed when the lock is given back. One that a killed process left is locked by
+ * nobody, and taken over. */
+
+/* Takes the lock of the file, which others may be removing. *fd -1: no file can be made or locked there; then nothing
+ * guards the output. */
+static Status
+lock_file(const char *path, int *fd, CleanupSlot *cleanup)
+{
+	struct stat own, there;
+
+	for (*fd = -1; *fd < 0;) {
+		if (!cleanup_begin_making())
+			return status_error(EXIT_SYSTEM, "the process is ending");
+		*fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+		int failed = *fd < 0 ? -1 : flock(*fd, LOCK_EX | LOCK_NB), error = errno;
+		bool is_ours = failed == 0 && fstat(*fd, &own) == 0 && stat(path, &there) == 0 &&
+		               own.st_ino == there.st_ino && own.st_dev == there.st_dev;
+		if (is_ours)
+			*cleanup = cleanup_add_path(path);
+		cleanup_end_making();
+		if (is_ours)
+			return NULL;
+		bool had_file = *fd >= 0;
+		if (had_file)
+			close(*fd);
+		*fd = -1;
+		if (failed && error == EWOULDBLOCK && had_file)
+			return status_error(EXIT_SYSTEM, "another run is writing it");
+		if (failed)
+			return NULL;
+	}
+	return NULL;
+}
+
+static bool
+is_lockable(const PathUse *use)
+{
+	struct stat st;
+
+	return (use->kind == PATH_OUTPUT || use->kind == PATH_STREAM) &&
+	       (stat(use->path, &st) != 0 || S_ISREG(st.st_mode));
+}
+
+Status
+paths_lock(Arena *arena, const PathUses *uses, PathLocks *out)
+{
+	for (int i = 0; i < uses->n; i++) {
+		const PathUse *use = &uses->at[i];
+		if (!is_lockable(use))
+			continue;
+		const char *path = future_path(arena, use->path), *slash = strrchr(path, '/');
+		int folder = slash ? (int)(slash - path) + 1 : 0;
+		uint64_t name = hash_bytes(path + folder, strlen(path + folder), 0);
+		PathLock lock = {.cleanup = -1};
+		lock.path = arena_printf(arena, "%.*s.gradc-%016llx.lock", folder, path,
+		                         (unsigned long long)name);
+		RETURN_IF_ERROR(status_annotate(lock_file(lock.path, &lock.fd, &lock.cleanup),
+		                                "%s %s", use->option, use->path));
+		if (lock.fd >= 0)
+			vec_push(arena, out, lock);
+	}
+	return NULL;
+}
+
+void
+paths_unlock(PathLocks *locks)
+{
+	for (int i = 0; i < locks->n; i++) {
+		unlink(locks->at[i].path);
+		cleanup_forget(locks->at[i].cleanup);
+		close(locks->at[i].fd);
+	}
+	locks->n = 0;
 }

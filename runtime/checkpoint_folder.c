@@ -2,6 +2,7 @@
  *
  *	DIR/step-00000020/manifest.json
  *	DIR/step-00000020/shard-00000-00000.safetensors      rank, number
+ *	DIR/step-000000020/                                  where something else has that name
  *	DIR/.gradc-checkpoint-PID-N.tmp/                     being written or removed
  *
  * A lock on DIR, which dies with its process, says that one run saves here: temporary folders that
@@ -20,11 +21,14 @@
 
 #define TEMPORARY_PREFIX ".gradc-checkpoint-"
 #define TEMPORARY_PATTERN TEMPORARY_PREFIX "*.tmp"
+enum { MOST_DIGITS = 18 };
 
+/* Of the entry's step, with so many digits. */
 char *
-folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step)
+folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry)
 {
-	return arena_printf(arena, "%s/step-%08lld", folder->path, (long long)step);
+	return arena_printf(arena, "%s/step-%0*lld", folder->path, entry->digits,
+	                    (long long)entry->step);
 }
 
 char *
@@ -61,11 +65,23 @@ next_entry(DIR *dir, bool *failed)
 	return e;
 }
 
+/* NULL, too, for a link: what it leads to is not ours. */
+static DIR *
+open_folder(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+
+	if (fd >= 0 && !dir)
+		close(fd);
+	return dir;
+}
+
 /* A folder with nothing but such files: it may be moved. What somebody put there stays where it is. */
 static bool
 is_all_ours(const char *path)
 {
-	DIR *dir = opendir(path);
+	DIR *dir = open_folder(path);
 	bool all = dir != NULL, failed = !dir;
 
 	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
@@ -80,7 +96,7 @@ is_all_ours(const char *path)
 void
 folder_remove(const char *path)
 {
-	DIR *dir = opendir(path);
+	DIR *dir = open_folder(path);
 
 	if (dir)
 		unlinkat(dirfd(dir), MANIFEST_FILE, 0);
@@ -119,31 +135,38 @@ folder_close(CheckpointFolder *folder)
 	*folder = (CheckpointFolder){.lock = -1};
 }
 
-/* "step-" and digits only. */
-static bool
-parse_name(const char *name, int64_t *step)
+bool
+checkpoint_name_parse(const char *name, int64_t *step, int *digits)
 {
 	static const char prefix[] = "step-";
 	size_t n = sizeof(prefix) - 1;
 
-	return strncmp(name, prefix, n) == 0 && strspn(name + n, "0123456789") >= 8 &&
-	       strspn(name + n, "0123456789") == strlen(name + n) && parse_int(name + n, step);
+	if (strncmp(name, prefix, n) != 0)
+		return false;
+	size_t all = strlen(name + n);
+	*digits = (int)all;
+	return all >= CHECKPOINT_DIGITS && all <= MOST_DIGITS &&
+	       strspn(name + n, "0123456789") == all && parse_int(name + n, step);
 }
 
-static CheckpointEntry
-read_entry(const CheckpointFolder *folder, int64_t step)
+static void
+read_entry(const CheckpointFolder *folder, CheckpointEntry *entry)
 {
 	Arena *arena = arena_new();
-	CheckpointEntry entry = {.step = step, .serial = -1, .eval_loss = NAN};
 	Manifest m;
 	Status status = manifest_read(
-		arena, path_join(arena, folder_name(arena, folder, step), MANIFEST_FILE), &m);
+		arena, path_join(arena, folder_entry_path(arena, folder, entry), MANIFEST_FILE),
+		&m);
 
-	if (!status)
-		entry = (CheckpointEntry){step, m.serial, m.run, m.eval_loss};
+	entry->serial = -1;
+	entry->eval_loss = NAN;
+	if (!status) {
+		entry->serial = m.serial;
+		entry->run = m.run;
+		entry->eval_loss = m.eval_loss;
+	}
 	status_free(status);
 	arena_free(arena);
-	return entry;
 }
 
 static void
@@ -158,13 +181,15 @@ folder_list(CheckpointFolder *folder)
 {
 	DIR *dir = opendir(folder->path);
 	bool failed = !dir && errno != ENOENT && errno != ENOTDIR;
-	int64_t step;
+	CheckpointEntry entry = {0};
 
 	folder->entries.n = 0;
 	memory_hold(close_folder, dir);
 	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
-		if (parse_name(e->d_name, &step))
-			vec_push(folder->arena, &folder->entries, read_entry(folder, step));
+		if (checkpoint_name_parse(e->d_name, &entry.step, &entry.digits)) {
+			read_entry(folder, &entry);
+			vec_push(folder->arena, &folder->entries, entry);
+		}
 	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno))
 	                       : NULL;
 	memory_let_go();
@@ -229,14 +254,6 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	Arena *arena = arena_new();
 	const char *old = temporary;
 
-	if (!is_all_ours(path)) {
-		arena_free(arena);
-		return status_error(
-			EXIT_SYSTEM,
-			"%s: something lies there that is no checkpoint's: it stays, and "
-			"this checkpoint is not written",
-			path);
-	}
 	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
 		old = folder_temporary(arena, folder);
 		if (rename(path, old) != 0) {
@@ -255,13 +272,31 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 }
 
+static bool
+is_taken(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && !is_all_ours(path);
+}
+
+/* What somebody put there stays: the step gets one more leading zero, which is a name of a checkpoint, too. */
+static void
+find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
+{
+	entry->digits = CHECKPOINT_DIGITS;
+	while (entry->digits < MOST_DIGITS && is_taken(folder_entry_path(arena, folder, entry)))
+		entry->digits++;
+}
+
 Status
-folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry)
+folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry)
 {
 	Arena *arena = arena_new();
-	const char *path = folder_name(arena, folder, entry.step);
 	Status status = NULL;
 
+	find_name(arena, folder, entry);
+	const char *path = folder_entry_path(arena, folder, entry);
 	if (rename(temporary, path) != 0)
 		status = errno == EEXIST || errno == ENOTEMPTY
 		                 ? replace(folder, temporary, path)
@@ -271,10 +306,33 @@ folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entr
 	arena_free(arena);
 	RETURN_IF_ERROR(status);
 	for (int i = folder->entries.n - 1; i >= 0; i--)
-		if (folder->entries.at[i].step == entry.step)
+		if (folder->entries.at[i].step == entry->step &&
+		    folder->entries.at[i].digits == entry->digits)
 			forget(folder, i);
-	vec_push(folder->arena, &folder->entries, entry);
+	vec_push(folder->arena, &folder->entries, *entry);
 	return NULL;
+}
+
+Status
+folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last, int64_t every)
+{
+	Arena *arena = arena_new();
+	Status status = NULL;
+
+	for (int i = 0; i < folder->entries.n && !status; i++) {
+		CheckpointEntry e = folder->entries.at[i];
+		bool is_due = e.step == last || (every > 0 && e.step % every == 0);
+		e.digits = CHECKPOINT_DIGITS;
+		const char *path = folder_entry_path(arena, folder, &e);
+		if (e.step > done && e.step <= last && is_due && is_taken(path))
+			status = status_error(
+				EXIT_CHECKPOINT,
+				"%s: something lies there that is no checkpoint's, where this run "
+				"is to save step %lld: move it away, or save to another folder",
+				path, (long long)e.step);
+	}
+	arena_free(arena);
+	return status;
 }
 
 /* Renamed first to a name that no checkpoint has, so that half of one is never seen. */
@@ -282,7 +340,7 @@ static void
 drop(CheckpointFolder *folder, int index)
 {
 	Arena *arena = arena_new();
-	const char *path = folder_name(arena, folder, folder->entries.at[index].step);
+	const char *path = folder_entry_path(arena, folder, &folder->entries.at[index]);
 	const char *temporary = folder_temporary(arena, folder);
 
 	if (!is_all_ours(path))

@@ -94,7 +94,7 @@ pick_auto(Gradc *run, Checkpoint *c)
 	for (int i = 0; i < folder->entries.n; i++) {
 		const CheckpointEntry *e = &folder->entries.at[i];
 		Status fault = open_verified(run->arena, run,
-		                             folder_name(run->arena, folder, e->step), c);
+		                             folder_entry_path(run->arena, folder, e), c);
 
 		if (!fault)
 			return NULL;
@@ -120,7 +120,7 @@ pick_newest(Gradc *run, const char *path, const char **out)
 	while (first < folder.entries.n && e[first].serial < 0)
 		first++;
 	bool doubtful = first > 0 && (first == folder.entries.n || e[0].step > e[first].step);
-	*out = folder_name(run->arena, &folder, e[doubtful ? 0 : first].step);
+	*out = folder_entry_path(run->arena, &folder, &e[doubtful ? 0 : first]);
 	return NULL;
 }
 

@@ -27,7 +27,7 @@ saver_open(Gradc *run)
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
 	                              snapshot_bytes(&run->format, run->options.shard_bytes),
 	                              &s->snapshot));
-	return checkpoint_writer_open(run->arena, s->snapshot, &run->left, &s->writer);
+	return checkpoint_writer_open(run->arena, s->snapshot, &run->orphans, &s->writer);
 }
 
 static void
@@ -149,6 +149,11 @@ saver_poll(Gradc *run, bool wait)
 	Status status = job->status;
 	job->status = NULL;
 	saver->job = NULL;
+	if (job->beside && run->diag)
+		diag_warning(run->diag,
+		             "the checkpoint of step %lld is %s: something that is no checkpoint's "
+		             "has its usual name",
+		             (long long)step, job->beside);
 	job_free(job);
 	if (status)
 		return count_failure(run, step, status);
@@ -198,6 +203,16 @@ saver_save(Gradc *run, double eval_loss)
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
 	run->saver.seconds += seconds_now() - begin;
 	return status;
+}
+
+Status
+saver_check_names(Gradc *run, int64_t every)
+{
+	bool saves = run->options.save && gradc_rank(run) == 0;
+
+	return ranks_share(run, saves ? folder_check_names(&run->saver.folder, run->step,
+	                                                   run->total_steps, every)
+	                              : NULL);
 }
 
 int64_t

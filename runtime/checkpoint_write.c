@@ -15,7 +15,7 @@ struct CheckpointWriter {
 	pthread_t thread;
 	sem_t given, ended;
 	Span snapshot;
-	MemoryLeft **left;
+	MemoryOrphans **orphans;
 	SaveJob *job; /* given; NULL: there will be none any more */
 	bool busy;    /* the caller's: it does not yet know that it ended */
 };
@@ -191,7 +191,7 @@ end_making(void *unused)
 
 /* Its files may be gone when the process ends: then it gets no name. */
 static Status
-give_name(SaveJob *job, const char *folder, CheckpointEntry entry)
+give_name(SaveJob *job, const char *folder, CheckpointEntry *entry)
 {
 	if (!cleanup_begin_making())
 		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
@@ -206,7 +206,7 @@ static Status
 write_checkpoint(SaveJob *job)
 {
 	const Manifest *m = &job->manifest;
-	CheckpointEntry entry = {m->step, m->serial, m->run, m->eval_loss};
+	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .eval_loss = m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
 	Unfinished *unfinished = NEW(job->arena, Unfinished); /* outlives this call's frame */
 
@@ -222,10 +222,12 @@ write_checkpoint(SaveJob *job)
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
 	if (!status)
-		status = give_name(job, folder, entry);
+		status = give_name(job, folder, &entry);
 	memory_let_go();
 	if (status)
 		folder_remove(folder);
+	else if (entry.digits > CHECKPOINT_DIGITS)
+		job->beside = folder_entry_path(job->arena, job->folder, &entry);
 	cleanup_forget(unfinished->cleanup);
 	if (!status)
 		folder_rotate(job->folder, m->run, job->keep, job->keep_best);
@@ -271,17 +273,17 @@ serve(void *context)
 		await(&w->given);
 		if (!w->job)
 			return NULL;
-		w->job->status = memory_guard(run_job, w->job, w->left);
+		w->job->status = memory_guard(run_job, w->job, w->orphans);
 	}
 }
 
 Status
-checkpoint_writer_open(Arena *arena, Span snapshot, MemoryLeft **left, CheckpointWriter **out)
+checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orphans, CheckpointWriter **out)
 {
 	CheckpointWriter *w = NEW(arena, CheckpointWriter);
 
 	*out = NULL;
-	*w = (CheckpointWriter){.snapshot = snapshot, .left = left, .busy = true};
+	*w = (CheckpointWriter){.snapshot = snapshot, .orphans = orphans, .busy = true};
 	sem_init(&w->given, 0, 0);
 	sem_init(&w->ended, 0, 0);
 	RETURN_IF_ERROR(thread_start(&w->thread, "to write checkpoints", serve, w));

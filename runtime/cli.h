@@ -12,6 +12,7 @@ typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
 	const char *command; /* this one, with --resume=auto */
+	const char *program; /* this executable's file */
 	StringList configs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;

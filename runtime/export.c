@@ -171,8 +171,10 @@ has_data_file(const Format *f)
 Status
 export_model(Gradc *run, const char *path)
 {
-	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-	const char *data_path = arena_printf(run->arena, "%s.data", path);
+	/* The model is written where a link leads, and finds its data beside it. */
+	const char *target = path_target(run->arena, path);
+	const char *slash = strrchr(target, '/'), *base = slash ? slash + 1 : target;
+	const char *data_path = arena_printf(run->arena, "%s.data", target);
 	Export x = {.run = run, .data_name = arena_printf(run->arena, "%s.data", base)};
 
 	if (run->format.n[SECTION_EXPORT] == 0)

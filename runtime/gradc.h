@@ -129,6 +129,10 @@ Status gradc_resume(Gradc *run, GradcResume *out);
  * written is a warning, of this or a later call, and leaves those before alone; the third in a row is
  * EXIT_CHECKPOINT. */
 Status gradc_save(Gradc *run, double eval_loss);
+/* Before training: EXIT_CHECKPOINT where something that is no checkpoint's lies where the last step, or every `every`-th
+ * (0: only the last), is to be saved. What comes there later is left alone, too, and the step is saved beside it. All
+ * ranks call it, after gradc_resume. */
+Status gradc_check_saves(Gradc *run, int64_t every);
 /* Reports what the background has finished; with `wait`, after it has. */
 Status gradc_save_poll(Gradc *run, bool wait);
 int64_t gradc_saved_step(const Gradc *run); /* of the newest complete checkpoint; -1: none yet */

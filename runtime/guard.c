@@ -32,14 +32,14 @@ Status
 gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc **out)
 {
 	OpenArgs args = {model, options, diag, NULL};
-	MemoryLeft *left = NULL;
+	MemoryOrphans *orphans = NULL;
 
 	*out = NULL;
 	memory_serve_json(false);
-	Status status = memory_guard(call_new, &args, &left);
-	memory_left_free(left);
+	Status status = memory_guard(call_new, &args, &orphans);
+	memory_orphans_free(orphans);
 	RETURN_IF_ERROR(status);
-	status = memory_guard(call_open, &args, &args.run->left);
+	status = memory_guard(call_open, &args, &args.run->orphans);
 	if (status)
 		gradc_close(args.run);
 	else
@@ -58,7 +58,7 @@ guarded(Status (*call)(void *), Gradc *run, void *more)
 {
 	RunArgs args = {run, more};
 
-	return memory_guard(call, &args, &run->left);
+	return memory_guard(call, &args, &run->orphans);
 }
 
 #define GUARDED(name, inner, Type, pass)                         \
@@ -78,6 +78,7 @@ GUARDED(update, step_update, GradcStep *, out)
 GUARDED(evaluate, step_evaluate, GradcEval *, out)
 GUARDED(resume, resume_checkpoint, GradcResume *, out)
 GUARDED(save, saver_save, double, eval_loss)
+GUARDED(check_saves, saver_check_names, int64_t, every)
 GUARDED(save_poll, saver_poll, bool, wait)
 GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
 GUARDED(export, export_model, const char *, path)

@@ -2,7 +2,7 @@
  * only file that knows the compiled object's symbols, handles signals and decides to exit. */
 #include "runtime/cli.h"
 
-#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -221,7 +221,9 @@ print_result(const Session *s)
 		json_decref(root);
 		return;
 	}
-	printf("steps %lld, loss %.9g", (long long)s->step.step, s->step.loss);
+	printf("steps %lld", (long long)s->step.step);
+	if (!isnan(s->step.loss)) /* that of a step: a fault would have ended the run */
+		printf(", loss %.9g", s->step.loss);
 	if (s->evaluated)
 		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
 	if (s->evaluated && !isnan(s->after.accuracy))
@@ -288,6 +290,8 @@ run_training(Session *s)
 	RETURN_IF_ERROR(gradc_bind_data(s->run));
 	RETURN_IF_ERROR(check_eval(s));
 	RETURN_IF_ERROR(resume(s));
+	if (o->run.save)
+		RETURN_IF_ERROR(gradc_check_saves(s->run, o->save_every));
 	warn_statistics(s);
 	if (gradc_rank(s->run) == 0)
 		table_print(stderr, s->run, o);
@@ -363,14 +367,23 @@ show_stop(const Session *s)
 	text_free(&command);
 }
 
+/* Before training: they could be written, and nobody else is writing them. */
+static Status
+take_outputs(Arena *arena, const PathUses *paths, PathLocks *locks)
+{
+	RETURN_IF_ERROR(paths_try(arena, paths));
+	return paths_lock(arena, paths, locks);
+}
+
 static int
 run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
 	GradcModel model = gradc_model;
-	Session s = {.o = o, .arena = arena, .diag = diag};
+	Session s = {.o = o, .arena = arena, .diag = diag, .step.loss = NAN};
 	PathUses paths = {0};
+	PathLocks locks = {0};
 
-	model.image = "/proc/self/exe";
+	model.image = o->program;
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
@@ -378,9 +391,11 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (!status && !outputs_prepare(o, &model, arena, &paths, diag))
 		return EXIT_USAGE;
 	if (!status)
+		status = paths_make(arena, &paths);
+	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status && gradc_rank(s.run) == 0)
-		status = paths_try(arena, &paths);
+		status = take_outputs(arena, &paths, &locks);
 	else if (!status)
 		keep_quiet(o);
 	if (!status)
@@ -394,6 +409,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (failed && s.run && !is_common(code))
 		gradc_abort(s.run, code);
 	gradc_close(s.run);
+	paths_unlock(&locks);
 	if (!failed && diag_errors(diag) > 0)
 		code = diag_exit_code(diag);
 	if (failed || !s.stop)
@@ -420,6 +436,20 @@ resuming_command(Arena *arena, int argc, char **argv)
 	return copy;
 }
 
+/* The name that the user gave, unless the shell found it elsewhere. */
+static const char *
+own_path(Arena *arena, const char *name)
+{
+	static const char self[] = "/proc/self/exe";
+	char path[PATH_MAX];
+	ssize_t n = readlink(self, path, sizeof(path) - 1);
+
+	if (name && (n < 0 || path_is_same(arena, name, self)))
+		return name;
+	path[n < 0 ? 0 : n] = '\0';
+	return n > 0 && path_is_same(arena, path, self) ? arena_strdup(arena, path) : self;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -437,6 +467,7 @@ main(int argc, char **argv)
 		options_help(stdout, plain_text(arena, argv[0]));
 	else {
 		options.command = command;
+		options.program = own_path(arena, argv[0]);
 		catch_signals();
 		code = run_executable(&options, arena, diag);
 	}

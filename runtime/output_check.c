@@ -63,6 +63,36 @@ add_model(Arena *arena, PathUses *uses, const GradcModel *model)
 	status_free(status); /* whoever opens the model reports it */
 }
 
+/* Names of checkpoints are for checkpoints, also those that are still to come. */
+static bool
+check_against_saves(const PathUse *use, const char *save, Arena *arena, Diag *diag)
+{
+	char *path = arena_strdup(arena, path_target(arena, use->path)), *slash;
+	int64_t step;
+	int digits;
+
+	if (use->kind == PATH_INPUT)
+		return true;
+	do {
+		slash = strrchr(path, '/');
+		const char *folder = !slash ? "."
+		                     : slash == path
+		                             ? "/"
+		                             : arena_strndup(arena, path, (size_t)(slash - path));
+		if (checkpoint_name_parse(slash ? slash + 1 : path, &step, &digits) &&
+		    path_is_same(arena, folder, save)) {
+			diag_error(diag, EXIT_USAGE,
+			           "%s %s has the name of a checkpoint of --save %s: it would be "
+			           "written over",
+			           use->option, use->path, save);
+			return false;
+		}
+		if (slash)
+			*slash = '\0';
+	} while (slash && slash != path);
+	return true;
+}
+
 bool
 outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
                 Diag *diag)
@@ -72,7 +102,7 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 		PathKind kind;
 		const char *option, *path;
 	} files[] = {
-		{PATH_INPUT, "the executable", "/proc/self/exe"},
+		{PATH_INPUT, "the executable", o->program},
 		{PATH_INPUT, "--tokens", run->tokens},
 		{PATH_INPUT, "--text", run->text},
 		{PATH_INPUT, "--eval-tokens", run->eval_tokens},
@@ -84,7 +114,7 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 		{PATH_OUTPUT, "--report", o->report},
 		{PATH_OUTPUT, "--trace", run->trace},
 		{PATH_OUTPUT, "--export's data",
-	         o->export ? arena_printf(arena, "%s.data", o->export) : NULL},
+	         o->export ? arena_printf(arena, "%s.data", path_target(arena, o->export)) : NULL},
 		{PATH_FOLDER, "--save", run->save},
 		{PATH_FOLDER, "--tensorboard", o->tensorboard},
 		{PATH_FOLDER, "--dump-gradients", o->dump_gradients},
@@ -103,5 +133,8 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 	add_checkpoints(arena, uses, "--resume", run->resume, false);
 	add_checkpoints(arena, uses, "--save", run->save, false);
 	paths_protect(uses);
-	return paths_check(arena, uses, diag);
+	bool ok = paths_check(arena, uses, diag);
+	for (int i = 0; i < uses->n && run->save; i++)
+		ok &= check_against_saves(&uses->at[i], run->save, arena, diag);
+	return ok;
 }

@@ -14,7 +14,7 @@ typedef enum { STAGE_EMPTY, STAGE_ASKED, STAGE_FULL } Stage;
 struct Prefetch {
 	Executor *executor;
 	Trace *trace;
-	MemoryLeft **left;
+	MemoryOrphans **orphans;
 	Span image; /* of the io region */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of everything below */
@@ -61,7 +61,7 @@ serve(void *data)
 		if (p->stage != STAGE_ASKED)
 			break;
 		pthread_mutex_unlock(&p->lock);
-		Status fault = memory_guard(read_rows, p, p->left);
+		Status fault = memory_guard(read_rows, p, p->orphans);
 		pthread_mutex_lock(&p->lock);
 		p->fault = fault;
 		p->stage = STAGE_FULL;
@@ -72,14 +72,14 @@ serve(void *data)
 }
 
 Status
-prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryLeft **left, Prefetch **out)
+prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans, Prefetch **out)
 {
 	Prefetch *p = NEW(arena, Prefetch);
 
 	*out = NULL;
 	p->executor = x;
 	p->trace = trace;
-	p->left = left;
+	p->orphans = orphans;
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
 	                              format_space_bytes(x->format, SPACE_IO), &p->image));
 	pthread_mutex_init(&p->lock, NULL);

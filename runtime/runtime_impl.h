@@ -224,8 +224,9 @@ Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *
 
 /* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
 typedef struct Prefetch Prefetch;
-/* left: of what the thread's calls work on. */
-Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryLeft **left, Prefetch **out);
+/* orphans: of what the thread's calls work on. */
+Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans,
+                     Prefetch **out);
 void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
 /* Returns at once, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
@@ -306,8 +307,10 @@ Status facts_collect(Gradc *run, Manifest *out);
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
 /* ---- checkpoint_folder.c: the checkpoints under one folder, one run at a time. */
+enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: cannot be read */
+	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where that was taken */
 	uint64_t run;
 	double eval_loss;
 } CheckpointEntry;
@@ -325,10 +328,17 @@ Status folder_prepare(CheckpointFolder *folder);
 Status folder_lock(CheckpointFolder *folder);
 Status folder_list(CheckpointFolder *folder);
 void folder_close(CheckpointFolder *folder);
-char *folder_name(Arena *arena, const CheckpointFolder *folder, int64_t step);
+char *folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry);
+/* "step-" and 8 digits or more. */
+bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
+/* EXIT_CHECKPOINT where something that is no checkpoint's has the name of the last step or of every `every`-th (0: none)
+ * after step `done`. */
+Status folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last,
+                          int64_t every);
 int64_t folder_next_serial(const CheckpointFolder *folder);
-/* The complete checkpoint at `temporary` appears under its name, replacing one of the same step. */
-Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry entry);
+/* The complete checkpoint at `temporary` appears under its name, replacing one of the same step; under one with more
+ * digits, which *entry gets, where something else has that name. */
+Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
 /* A name in it that nothing has yet. */
@@ -363,11 +373,12 @@ typedef struct {
 	Span window; /* through which files are written and read again */
 	int64_t keep;
 	bool keep_best;
-	Status status; /* how it ended */
+	const char *beside; /* its path, where something else had its name; NULL */
+	Status status;      /* how it ended */
 } SaveJob;
 typedef struct CheckpointWriter CheckpointWriter;
 /* Touches the snapshot's memory, then waits for jobs. */
-Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryLeft **left,
+Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orphans,
                               CheckpointWriter **out);
 /* Has what it was given ended? Always, where the caller waits. Then the job is the caller's again. */
 bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
@@ -457,6 +468,7 @@ Status step_update(Gradc *run, GradcStep *out);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
 Status saver_save(Gradc *run, double eval_loss);
+Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
 Status export_model(Gradc *run, const char *path);
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
@@ -465,7 +477,7 @@ Status once_dump_gradients(Gradc *run, const char *folder);
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;
-	MemoryLeft *left; /* of calls that ran out of memory */
+	MemoryOrphans *orphans; /* of calls that ran out of memory */
 	GradcOptions options;
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */

@@ -4,6 +4,13 @@
 
 #include <math.h>
 
+/* A nan has a sign on some processors, which says nothing. */
+static double
+without_sign(double x)
+{
+	return isnan(x) ? NAN : x;
+}
+
 Status
 read_scalar(Gradc *run, int state, double *out)
 {
@@ -126,7 +133,7 @@ step_accumulate(Gradc *run, GradcStep *out)
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
 	run->samples = rows.next;
 	out->count = run->count;
-	out->loss = run->loss = run->count != 0 ? run->loss / run->count : NAN;
+	out->loss = run->loss = run->count != 0 ? without_sign(run->loss / run->count) : NAN;
 	out->samples = run->samples;
 	out->seconds = seconds_now() - start;
 	return NULL;
@@ -143,7 +150,7 @@ read_norm(Gradc *run, const ProgramRecord *p, double *norm)
 	Span from = executor_slot(&run->executor, port->slot);
 	from.bytes = dtype_bytes((DType)port->dtype, 1);
 	RETURN_IF_ERROR(executor_read(&run->executor, raw, from));
-	*norm = dtype_load_float((DType)port->dtype, raw, 0);
+	*norm = without_sign(dtype_load_float((DType)port->dtype, raw, 0));
 	return NULL;
 }
 
@@ -285,7 +292,7 @@ step_evaluate(Gradc *run, GradcEval *out)
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &out->count));
 	if (run->metric_correct >= 0)
 		RETURN_IF_ERROR(read_scalar(run, run->metric_correct, &correct));
-	out->loss = out->count != 0 ? out->loss / out->count : NAN;
+	out->loss = out->count != 0 ? without_sign(out->loss / out->count) : NAN;
 	out->accuracy = out->count != 0 ? correct / out->count : NAN;
 	if (info_is(&run->format, "eval_metric", "perplexity"))
 		out->perplexity = exp(out->loss);

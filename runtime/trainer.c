@@ -204,10 +204,9 @@ gradc_close(Gradc *run)
 	executor_close(&run->executor);
 	if (run->comm)
 		run->comm_ops->close(run->comm);
-	MemoryLeft *left =
-		run->left; /* by calls that ran out of memory: what nothing above has freed */
+	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
 	arena_free(run->arena);
-	memory_left_free(left);
+	memory_orphans_free(orphans);
 }
 
 static int64_t
@@ -296,7 +295,7 @@ bind_all(Gradc *run)
 	run->train->seed = o->seed;
 	RETURN_IF_ERROR(count_steps(run));
 	RETURN_IF_ERROR(reduction_new(run, &run->reduction));
-	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->left,
+	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
 }
 

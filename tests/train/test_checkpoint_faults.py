@@ -280,14 +280,17 @@ def test_what_somebody_put_there_is_never_moved(digits, tmp_path):
     ck = tmp_path / "ck"
     (ck / "step-00000002/mine").mkdir(parents=True)
     (ck / "step-00000002/mine/notes.txt").write_text("mine")
-    done = digits.run("--steps=4", "--save=ck", "--save-every=1", "--keep=2")
+    done = digits.run("--steps=4", "--save=ck", "--save-every=1", "--keep=2", exit=7)
     assert "step-00000002: something lies there that is no checkpoint's" in done.stderr
-    assert (ck / "step-00000002/mine/notes.txt").read_text() == "mine"
-    assert sorted(p.name for p in ck.iterdir()) == ["step-00000002", "step-00000003", "step-00000004"]
+    assert (ck / "step-00000002/mine/notes.txt").read_text() == "mine" and len(list(ck.iterdir())) == 1
+    (ck / "step-00000002").rename(ck / "step-00000009")
+    digits.run("--steps=4", "--save=ck", "--save-every=1", "--keep=2")
+    assert (ck / "step-00000009/mine/notes.txt").read_text() == "mine"
+    assert sorted(p.name for p in ck.iterdir()) == ["step-00000003", "step-00000004", "step-00000009"]
     (ck / "step-00000003/mine.txt").write_text("mine")
     digits.run("--steps=8", "--save=ck", "--save-every=1", "--keep=2", "--resume=auto")
     assert [p.name for p in (ck / "step-00000003").iterdir()] == ["mine.txt"]
-    assert sorted(p.name for p in ck.iterdir()) == ["step-00000002", "step-00000003", "step-00000007", "step-00000008"]
+    assert sorted(p.name for p in ck.iterdir()) == ["step-00000003", "step-00000007", "step-00000008", "step-00000009"]
 
 
 ENDLESS = ["--steps=1000000000", "--log=run.jsonl"]

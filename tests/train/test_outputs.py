@@ -1,6 +1,9 @@
 """No output is written over an input, the executable, its weights or another output, by whatever name."""
+import json
 import os
+import signal
 import subprocess
+import time
 
 import numpy as np
 import onnx
@@ -45,11 +48,12 @@ def test_gradc_keeps_what_it_reads(run, trained, file, options, how):
 
 @pytest.mark.parametrize("how", NAMES)
 @pytest.mark.parametrize("option", ["--log", "--export", "--trace", "--report"])
-@pytest.mark.parametrize("file, what", [("x.npy", "--data x.npy"), ("y.npy", "--data y.npy"), ("train", "the executable /proc/self/exe")])
+@pytest.mark.parametrize("file, what", [("x.npy", "--data x.npy"), ("y.npy", "--data y.npy"), ("train", "the executable ?")])
 def test_a_training_keeps_what_it_reads(run, trained, option, file, what, how):
     before = (trained / file).read_bytes()
     name = NAMES[how](trained / file)
     said = run(trained / "train", "--data=x=x.npy", "--data=labels=y.npy", f"{option}={name}", exit=2).stderr
+    what = what.replace("?", str(trained / "train"))  # as it was called
     assert f"{option} {name} is also {what}: it would be written over" in said
     assert (trained / file).read_bytes() == before
 
@@ -233,3 +237,169 @@ def test_a_dump_that_cannot_be_written_fails(run, trained):
     before = (trained / "d/00-precision.gir").read_bytes()
     run("compile", "d/00-precision.gir", "-o", "new", "--loss=mse", "--dump-dir=d", "--dump-after=all", exit=2)
     assert (trained / "d/00-precision.gir").read_bytes() == before and not (trained / "new").exists()
+
+
+DATA = ["--data=x=x.npy", "--data=labels=y.npy"]
+
+
+def started(folder, *options):
+    """A training that has taken its first step and goes on."""
+    process = subprocess.Popen([folder / "train", *DATA, "--steps=1000000000", "--progress=plain", *options], cwd=folder,
+                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for line in process.stderr:
+        if "step 1/" in line:
+            return process
+    raise AssertionError(f"no step; exit {process.wait()}")
+
+
+def put_something(path, what):
+    if what == "a file":
+        path.write_text("mine")
+    elif what == "a folder":
+        path.mkdir()
+        (path / "notes.txt").write_text("mine")
+    else:
+        (path.parent / "elsewhere").mkdir(exist_ok=True)
+        (path.parent / "elsewhere/manifest.json").write_text("mine")
+        path.symlink_to("elsewhere")
+
+
+def state_of(path):
+    """All that lies there, of links what they lead to."""
+    return path.is_symlink(), path.read_text() if path.is_file() else {p.name: p.read_text() for p in path.iterdir()}
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder", "a link"])
+@pytest.mark.parametrize("step, options", [(6, []), (2, ["--save-every=2"]), (4, ["--save-every=2", "--keep=1"])])
+def test_names_of_coming_checkpoints_are_looked_at_before_training(run, trained, what, step, options):
+    path = trained / f"ck/step-{step:08d}"
+    path.parent.mkdir()
+    put_something(path, what)
+    before = state_of(path)
+    said = run(trained / "train", *DATA, "--steps=6", "--save=ck", "--progress=plain", *options, exit=7).stderr
+    assert f"ck/step-{step:08d}: something lies there that is no checkpoint's" in said and "move it away" in said and "step 1/" not in said
+    assert state_of(path) == before
+    run(trained / "train", *DATA, "--steps=5", "--save=ck", "--save-every=5")  # nothing of these steps is in the way
+    assert state_of(path) == before
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder", "a link"])
+def test_a_step_that_nobody_foresaw_is_saved_beside(run, trained, what):
+    """Under a name with one more zero, which resumes, rotates and is refused like others."""
+    taken = [trained / f"ck/step-{step:08d}" for step in range(1, 100)]
+    (trained / "ck").mkdir()
+    for path in taken:
+        put_something(path, what)
+    before = [state_of(path) for path in taken]
+    for name in "x", "y":
+        np.save(trained / f"{name}.npy", np.random.default_rng(0).standard_normal((80000, 5)).astype(np.float32))
+    options = ["--save=ck", "--accumulate=20000"]  # long steps
+    process = started(trained, *options)
+    process.send_signal(signal.SIGTERM)
+    said = process.stderr.read()
+    assert process.wait(60) == 75 and "something that is no checkpoint's has its usual name" in said
+    assert [state_of(path) for path in taken] == before
+    saved, = (trained / "ck").glob("step-0????????")
+    step = int(saved.name[5:])
+    assert "stopped by signal 15" in said and f"after step {step};" in said and (saved / "manifest.json").exists()
+    on = [trained / "train", *DATA, *options, "--resume=auto", f"--steps={step + 1}", "--keep=1"]
+    run(*on, exit=7)
+    for path in taken:
+        path.rename(trained / f"ck/mine-{path.name[5:]}")
+    assert f"resumed from ck/{saved.name}: step {step}" in run(*on).stderr
+    assert sorted(p.name for p in (trained / "ck").glob("step-*")) == [f"step-{step + 1:08d}"]
+
+
+@pytest.mark.parametrize("option", ["--export", "--log", "--report", "--trace", "--tensorboard", "--dump-gradients"])
+@pytest.mark.parametrize("name", ["ck/step-00000003", "./ck/../ck/step-00000003", "ck/step-00000003/file"])
+def test_names_of_checkpoints_are_no_outputs(run, trained, option, name):
+    said = run(trained / "train", *DATA, "--steps=3", "--save=ck", f"{option}={name}", exit=2).stderr
+    assert f"{option} {name} has the name of a checkpoint of --save ck: it would be written over" in said
+    assert not (trained / "ck").exists()
+    run(trained / "train", *DATA, "--steps=3", "--save=ck", f"{option}=ck/step-3")
+
+
+@pytest.mark.parametrize("option", ["--export", "--log", "--report", "--trace", "--tensorboard", "--dump-gradients"])
+def test_outputs_may_lie_in_a_folder_of_outputs(run, trained, option):
+    """Though it is not there yet."""
+    run(trained / "train", *DATA, "--steps=3", "--save=new/ck", f"{option}=new/ck/folder/name")
+    assert (trained / "new/ck/folder/name").exists() and (trained / "new/ck/step-00000003").is_dir()
+
+
+@pytest.mark.parametrize("option", ["--log", "--export", "--report", "--trace"])
+def test_two_runs_do_not_write_one_output(run, trained, option):
+    process = started(trained, f"{option}=out")
+    (trained / "link").symlink_to("out")
+    before = (trained / "out").stat().st_size if option == "--log" else 0
+    for name in "out", "folder/../out", "link":
+        done = run(trained / "train", *DATA, "--steps=1", "--progress=plain", f"{option}={name}", exit=5, timeout=20)
+        assert f"{option} {name}: another run is writing it" in done.stderr and "step 1/" not in done.stderr
+    assert option != "--log" or (trained / "out").stat().st_size >= before > 0  # not cut
+    process.kill()
+    process.wait()  # and what it held is free
+    run(trained / "train", *DATA, "--steps=1", f"{option}=out")
+    assert not list(trained.glob(".gradc-*.lock"))
+
+
+@pytest.mark.parametrize("target", ["real", "folder/real", "nowhere yet"])
+@pytest.mark.parametrize("option", ["--export", "--report", "--trace"])
+def test_outputs_go_where_a_link_leads(run, trained, option, target):
+    if target != "nowhere yet":
+        (trained / target).write_text("old")
+    (trained / "link").symlink_to(target)
+    run(trained / "train", *DATA, "--steps=1", f"{option}=link")
+    assert os.readlink(trained / "link") == target and len((trained / target).read_text(errors="ignore")) > 100
+    assert not [p for p in [*trained.iterdir(), *(trained / "folder").iterdir()] if p.name.startswith(".gradc")]
+
+
+def test_a_link_that_leads_to_itself_is_refused(run, trained):
+    (trained / "link").symlink_to("link")
+    assert "link: Too many levels" in run(trained / "train", *DATA, "--steps=1", "--export=link", exit=5).stderr
+    assert (trained / "link").is_symlink()
+
+
+def test_exported_data_lie_beside_what_a_link_leads_to(run, trained):
+    model = onnx.load(trained / "model.onnx")
+    onnx.save(model, trained / "apart.onnx", save_as_external_data=True, location="apart.data", size_threshold=0)
+    run("compile", "apart.onnx", "-o", "train", "--loss=mse")
+    (trained / "link.onnx").symlink_to("folder/real.onnx")
+    run(trained / "train", *DATA, "--steps=1", "--export=link.onnx")
+    assert sorted(p.name for p in (trained / "folder").iterdir()) == ["real.onnx", "real.onnx.data"]
+    assert numpy_helper.to_array(onnx.load(trained / "folder/real.onnx").graph.initializer[0]).shape == (5, 5)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_has_its_own_name(run, trained):
+    (trained / "folder").chmod(0o500)
+    said = run(trained / "train", *DATA, "--steps=1", "--save=folder/new", exit=5).stderr
+    assert "--save: folder/new: no file can be made there: Permission denied" in said
+
+
+def test_a_folder_on_a_file_system_without_writes_has_its_own_name(run, trained):
+    said = run(trained / "train", *DATA, "--steps=1", "--save=/proc/new", exit=5).stderr
+    assert "--save: /proc/new: no file can be made there" in said and ".gradc" not in said
+
+
+def test_no_step_has_no_loss(run, trained):
+    assert run(trained / "train", *DATA, "--steps=0").stdout == "steps 0\n"
+    assert json.loads(run(trained / "train", *DATA, "--steps=0", "--json").stdout) == {"steps": 0, "loss": None}
+
+
+def test_nan_has_no_sign(run, trained):
+    np.save(trained / "y.npy", np.full((4, 5), np.inf, np.float32))
+    np.save(trained / "x.npy", np.full((4, 5), np.inf, np.float32))
+    said = run(trained / "train", *DATA, "--steps=1", "--progress=plain", exit=8).stderr
+    assert "the loss is nan;" in said and "-nan" not in said
+
+
+@pytest.mark.parametrize("option, says", [("--lr-scale=w", "--lr-scale w: the value is missing: need GLOB=X"),
+                                          ("--init=w=", "--init w: the value is missing: need GLOB=HOW")])
+def test_rules_without_a_value_say_what_is_missing(run, trained, option, says):
+    assert says in run("compile", "model.onnx", "-o", "new", "--loss=mse", option, exit=2).stderr
+
+
+def test_a_model_that_does_not_learn_is_told_of(run, trained):
+    for arguments in (["compile", "-o", "new"], ["grad", "--input=x=x.npy", "--input=labels=y.npy", "--check-gradients=3"]):
+        said = run(arguments[0], "model.onnx", "--loss=mse", "--freeze=*", *arguments[1:], exit=None).stderr
+        assert "warning: no parameter trains: all 1 are frozen" in said
+    assert "no parameter trains" not in run("compile", "model.onnx", "-o", "new", "--loss=mse", "--freeze=*", "--train=w").stderr
