@@ -16,7 +16,7 @@ typedef struct {
 	StringList configs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
-	int64_t eval_every, save_every, check_gradients;
+	int64_t eval_every, save_every, check_gradients, parent;
 	bool info, json, once, backward, help;
 } CliOptions;
 /* Reports every fault through diag; false when there was one. */

@@ -55,11 +55,8 @@ cut_after(const char *path, int64_t step)
 	struct stat st;
 	FileWriter *to;
 
-	if (stat(path, &st) != 0)
-		return errno == ENOENT ? NULL
-		                       : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
-	if (!S_ISREG(st.st_mode))
-		return NULL;
+	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+		return NULL; /* what is wrong with it, whoever opens it says */
 	FILE *from = fopen(path, "r");
 	if (!from)
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 extern const GradcModel gradc_model;
@@ -436,6 +437,17 @@ resuming_command(Arena *arena, int argc, char **argv)
 	return copy;
 }
 
+/* Also when that is killed, and cannot end us itself. 0: whoever started us does not want it. */
+static void
+end_with_parent(int64_t parent)
+{
+	if (parent == 0)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) /* it was sooner */
+		raise(SIGKILL);
+}
+
 /* The name that the user gave, unless the shell found it elsewhere. */
 static const char *
 own_path(Arena *arena, const char *name)
@@ -467,6 +479,7 @@ main(int argc, char **argv)
 		options_help(stdout, plain_text(arena, argv[0]));
 	else {
 		options.command = command;
+		end_with_parent(options.parent);
 		options.program = own_path(arena, argv[0]);
 		catch_signals();
 		code = run_executable(&options, arena, diag);

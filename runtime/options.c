@@ -159,6 +159,7 @@ static const OptionRow rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, CLI(configs)},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
+	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},  /* for gradc run and grad: ends when that process does */
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */

@@ -1,8 +1,11 @@
 """A signal at any moment leaves no temporary file behind, and no program that gradc started."""
+import fcntl
 import os
 import random
 import signal
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -15,12 +18,12 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.
            signal.SIGXCPU, signal.SIGPIPE, signal.SIGABRT, signal.SIGSEGV, signal.SIGIO, signal.SIGPWR, signal.SIGRTMIN + 3]
 
 
-def temporary_programs(folder):
-    """Processes that run a program of that folder."""
+def temporary_programs(folder, argument=b""):
+    """Processes that run a program of that folder, with that argument."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.readlink(process / "exe").startswith(f"{folder}/"):
+            if os.readlink(process / "exe").startswith(f"{folder}/") and argument in (process / "cmdline").read_bytes():
                 found.append(process)
         except OSError:
             pass  # it has ended, or is the kernel's
@@ -62,19 +65,24 @@ def test_a_compile_leaves_nothing(gradc, models, tmp_path, number):
     assert not (tmp_path / "train").exists() or os.access(tmp_path / "train", os.X_OK)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=str)
-def test_a_check_of_gradients_stops_with_its_program(gradc, tmp_path, number):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    wide = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
+@pytest.fixture
+def wide(tmp_path):
+    """model.onnx and x.npy, and an empty folder for temporary files."""
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
                               [helper.make_tensor_value_info("x", 1, [4, 512])], [helper.make_tensor_value_info("y", 1, [4, 512])],
                               [numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
-    np.save(tmp_path / "x.npy", wide)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32))
+    (tmp_path / "temporary").mkdir()
+    return tmp_path
 
-    def runs(process):
-        while process.poll() is None and not temporary_programs(folder):
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
+def test_a_check_of_gradients_stops_with_its_program(gradc, wide, number):
+    folder = wide / "temporary"
+
+    def runs(process):  # the second program, which takes long
+        while process.poll() is None and not temporary_programs(folder, b"--check-gradients"):
             time.sleep(0.01)
 
     status = interrupt([gradc, "grad", "model.onnx", "--loss=mse", "--input=x=x.npy", "--input=labels=x.npy",
@@ -83,4 +91,33 @@ def test_a_check_of_gradients_stops_with_its_program(gradc, tmp_path, number):
     deadline = time.monotonic() + 10
     while temporary_programs(folder) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not temporary_programs(folder) and not list(folder.iterdir())
+    assert not temporary_programs(folder)
+    assert number == signal.SIGKILL or not list(folder.iterdir())  # nobody can remove them then
+
+
+def test_a_second_signal_leaves_nothing(gradc, wide):
+    """Of a training that waits for who reads its log."""
+    subprocess.run([gradc, "compile", "model.onnx", "-o", "train", "--loss=mse"], cwd=wide, check=True, capture_output=True)
+    os.mkfifo(wide / "pipe")
+    reader = os.open(wide / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen([wide / "train", "--data=x=x.npy", "--data=labels=x.npy", "--steps=1000000000", "--log=pipe",
+                                "--trace=trace.json"], cwd=wide, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def left():
+        return [p.name for p in wide.iterdir() if p.name.startswith(".gradc-")]
+
+    def unread():
+        """Bytes in the pipe."""
+        return struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"1234"))[0]
+
+    while unread() < 2048:
+        time.sleep(0.01)
+    time.sleep(0.2)  # it waits in the middle of a step
+    assert left()
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM and not left()
+    os.close(reader)

@@ -178,7 +178,7 @@ run_compiled(Session *s, bool backward)
 {
 	const Options *o = s->o;
 	TemporaryFolder temporary;
-	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 18);
+	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 20);
 	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0, ok = true;
 	int n = 0, code = EXIT_USAGE;
 
@@ -190,6 +190,8 @@ run_compiled(Session *s, bool backward)
 	argv[n++] = "--once";
 	argv[n++] = "--output-dir";
 	argv[n++] = as_pb || !o->output_dir ? (char *)folder : (char *)o->output_dir;
+	argv[n++] = "--parent";
+	argv[n++] = arena_printf(s->arena, "%ld", (long)getpid());
 	if (backward)
 		argv[n++] = "--backward";
 	for (int i = 0; i < o->inputs.n && ok; i++) {

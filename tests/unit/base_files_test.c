@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -209,6 +211,35 @@ test_file_parts(void **state)
 	unlink(path);
 	assert_fault(file_sync_parts(path, NULL, 0, buffer, BUFFER, &sink), EXIT_SYSTEM,
 	             "No such file");
+	arena_free(arena);
+}
+
+/* Where the limit on file size ends a line in its middle, what there is of it goes. */
+static void
+test_file_appender_cuts_half_a_line(void **state)
+{
+	const struct rlimit limit = {10, RLIM_INFINITY};
+	struct rlimit before;
+	FileAppender *a;
+	Arena *arena = arena_new();
+	void *bytes;
+	int64_t n;
+
+	getrlimit(RLIMIT_FSIZE, &before);
+	assert_null(file_appender_open(path_of("lines"), false, &a));
+	assert_null(file_appender_add(a, "12345\n", 6));
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	Status status = file_appender_add(a, "67890\n", 6);
+	setrlimit(RLIMIT_FSIZE, &before);
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_SYSTEM);
+	status_free(status);
+	assert_null(file_appender_add(a, "abc\n", 4));
+	assert_null(file_appender_close(a));
+	assert_null(file_read(arena, path_of("lines"), 100, &bytes, &n));
+	assert_string_equal(bytes, "12345\nabc\n");
+	unlink(path_of("lines"));
 	arena_free(arena);
 }
 
@@ -578,6 +609,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_file_part),
 	cmocka_unit_test(test_file_parts),
 	cmocka_unit_test(test_file_faults),
+	cmocka_unit_test(test_file_appender_cuts_half_a_line),
 	cmocka_unit_test(test_npy_round_trip),
 	cmocka_unit_test(test_npy_accepted),
 	cmocka_unit_test(test_npy_refused),
