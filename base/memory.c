@@ -330,15 +330,25 @@ get_for_json(size_t bytes)
 	return guard ? memory_get(bytes) : malloc(bytes);
 }
 
-void
-memory_serve_json(bool in_program)
+/* jansson's functions are the process's: what the host of the library has set stays. */
+static void
+serve_json_in_library(void)
 {
 	json_malloc_t now;
 	json_free_t free_now;
 
 	json_get_alloc_funcs(&now, &free_now);
+	if (now == malloc)
+		json_set_alloc_funcs(get_for_json, memory_free);
+}
+
+void
+memory_serve_json(bool in_program)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT; /* sessions may open at the same time */
+
 	if (in_program)
 		json_set_alloc_funcs(memory_get, memory_free);
-	else if (now == malloc)
-		json_set_alloc_funcs(get_for_json, memory_free);
+	else
+		pthread_once(&once, serve_json_in_library);
 }

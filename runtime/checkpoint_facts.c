@@ -169,7 +169,7 @@ collect_settings(const Gradc *run)
 }
 
 const GradcPair *
-gradc_settings(Gradc *run, int *n)
+facts_settings(Gradc *run, int *n)
 {
 	Saver *saver = &run->saver;
 
@@ -204,7 +204,7 @@ facts_collect(Gradc *run, Manifest *out)
 	                  .model = saver->model,
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};
-	out->settings = gradc_settings(run, &out->n_settings);
+	out->settings = facts_settings(run, &out->n_settings);
 	return NULL;
 }
 

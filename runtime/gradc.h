@@ -1,6 +1,22 @@
 /* The runtime as a library: open a compiled model, train it, evaluate it, write it back.
- * No globals, no exit, no signal handlers; one Gradc belongs to one thread at a time. Every call
- * that can fail returns a Status whose exit code is the one of the command line page.
+ * No exit, no signal handlers. Every call that can fail returns a Status whose exit code is the one of the command line
+ * page; without memory that is EXIT_SYSTEM, and the session can still be closed.
+ *
+ * A session is a Gradc: its states, threads, files and settings are its own. One session belongs to one thread at a time.
+ * Calls on different sessions may run at the same time, gradc_open included, also of the same model. Two sessions must not
+ * save to one folder (the second is EXIT_CHECKPOINT) or write one file.
+ *
+ * Of the process there are, and locks or atomics guard them where sessions share them:
+ *
+ *	the list of temporary files (base/cleanup.c), and that of memory that failed calls left until their session closes
+ *	jansson's allocation functions: the first gradc_open sets them, unless the host has set its own
+ *	oneDNN and libgomp, which stay loaded, and oneDNN's cache of primitives. libgomp makes a team of threads for each
+ *	thread that calls it; their CPUs are set by the session that uses them
+ *	$GOMP_SPINCOUNT, which the first gradc_open sets where nobody has: as with every setenv, no other thread may read the
+ *	environment meanwhile. Set it, or OMP_WAIT_POLICY, before there are threads, and it is left alone
+ *	MPI, with communicator "auto" under a launcher: one session, since MPI ends with it
+ *
+ * While a file or folder is made, signals of the calling thread wait.
  *
  *	gradc_open -> gradc_bind_data -> gradc_resume -> gradc_step, gradc_save ... -> gradc_evaluate,
  *	gradc_export -> gradc_close
@@ -138,7 +154,7 @@ Status gradc_save_poll(Gradc *run, bool wait);
 int64_t gradc_saved_step(const Gradc *run); /* of the newest complete checkpoint; -1: none yet */
 
 /* What changes what training computes, and what its last bits may depend on (processor, kernels, threads, library), as
- * a checkpoint's manifest has it: *n names, values as JSON. They live as long as run. */
+ * a checkpoint's manifest has it: *n names, values as JSON. They live as long as run. NULL and none without memory. */
 const GradcPair *gradc_settings(Gradc *run, int *n);
 
 /* grad.NAME.npy for every trainable parameter, loss.npy and names.json; after accumulate. */

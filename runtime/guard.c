@@ -84,6 +84,52 @@ GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
 GUARDED(export, export_model, const char *, path)
 #undef GUARDED
 
+typedef struct {
+	int own, *most;
+} AgreeArgs;
+
+static Status
+call_agree(void *args)
+{
+	const RunArgs *a = args;
+	const AgreeArgs *agree = a->more;
+
+	return ranks_agree(a->run, agree->own, agree->most);
+}
+
+Status
+gradc_agree(Gradc *run, int own, int *most)
+{
+	AgreeArgs args = {own, most};
+
+	return guarded(call_agree, run, &args);
+}
+
+typedef struct {
+	const GradcPair *at;
+	int n;
+} SettingsArgs;
+
+static Status
+call_settings(void *args)
+{
+	const RunArgs *a = args;
+	SettingsArgs *s = a->more;
+
+	s->at = facts_settings(a->run, &s->n);
+	return NULL;
+}
+
+const GradcPair *
+gradc_settings(Gradc *run, int *n)
+{
+	SettingsArgs args = {NULL, 0};
+
+	status_free(guarded(call_settings, run, &args));
+	*n = args.n;
+	return args.at;
+}
+
 static Status
 call_finish(void *args)
 {

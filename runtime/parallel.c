@@ -97,13 +97,21 @@ job_work(Job *job)
 
 /* Waiting threads look for work for some microseconds, then sleep: with the library's own 300,000
  * looks they would keep another process from its CPU. Users may say otherwise. */
+static void
+shorten_spinning(void)
+{
+	if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY"))
+		setenv("GOMP_SPINCOUNT", "2000", 0);
+}
+
 static Status
 gomp_open(Pool *p)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
 	if (!HAS_GOMP)
 		return status_error(EXIT_SYSTEM, "libgomp.so.1: not under ThreadSanitizer");
-	if (!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY"))
-		setenv("GOMP_SPINCOUNT", "2000", 0);
+	pthread_once(&once, shorten_spinning);
 	p->library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!p->library)
 		return status_error(EXIT_SYSTEM, "%s", dlerror());

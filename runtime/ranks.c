@@ -328,7 +328,7 @@ gradc_ranks(const Gradc *run)
 }
 
 Status
-gradc_agree(Gradc *run, int own, int *most)
+ranks_agree(Gradc *run, int own, int *most)
 {
 	int64_t value = own;
 	CommBuffers b = {.to = &value, .from = &value, .n = 1, .dtype = S64, .reduction = COMM_MAX};

@@ -303,6 +303,7 @@ uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
 /* Step, samples, fingerprints and settings; the tensors are the caller's. */
 Status facts_collect(Gradc *run, Manifest *out);
+const GradcPair *facts_settings(Gradc *run, int *n); /* as gradc_settings */
 /* Warns of each setting that differs, naming both values. */
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
@@ -449,7 +450,8 @@ Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, doubl
 Status ranks_share(Gradc *run, Status own);
 /* EXIT_COMM when a rank has another executable, other options or other data. */
 Status ranks_compare(Gradc *run);
-Status ranks_sum_state(Gradc *run, int state); /* a scalar, over all ranks */
+Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
+Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
 /* The sums of a step over all ranks; NULL with one rank. */

@@ -15,7 +15,11 @@ train(Gradc *run)
 	GradcStep step;
 	GradcEval eval;
 
+	int n, most;
+
 	RETURN_IF_ERROR(gradc_bind_data(run));
+	gradc_settings(run, &n);
+	RETURN_IF_ERROR(gradc_agree(run, 0, &most));
 	for (int i = 0; i < 3; i++) {
 		RETURN_IF_ERROR(gradc_step(run, &step));
 		RETURN_IF_ERROR(gradc_save(run, step.loss));

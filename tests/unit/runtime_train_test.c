@@ -1,6 +1,8 @@
 /* The tiny model trained through gradc.h, against the same steps written out in C. */
 #include "tests/unit/runtime_tiny.h"
 
+#include <pthread.h>
+
 /* One step of gradient descent over rows [first, first+n) of x = 1 + i/4, t = 3x. */
 static double
 reference_step(double *w, double lr, int first, int n)
@@ -71,6 +73,71 @@ test_losses(void **state)
 
 	t.options.epochs = 3;
 	follow(&t, 16, 4, 12);
+}
+
+/* ---- sessions of one process */
+typedef struct {
+	Tiny t;
+	pthread_t thread;
+	double loss;
+	Status status;
+} Other;
+
+static Status
+open_and_train(Other *o)
+{
+	Gradc *run;
+	GradcStep step;
+	Status status = gradc_open(&o->t.model, &o->t.options, NULL, &run);
+	int n, most;
+
+	if (!status)
+		status = gradc_bind_data(run);
+	if (!status)
+		gradc_settings(run, &n);
+	for (int i = 0; !status && i < 12; i++) {
+		status = gradc_step(run, &step);
+		if (!status)
+			status = gradc_agree(run, i, &most);
+		o->loss = step.loss;
+	}
+	gradc_close(run);
+	return status;
+}
+
+static void *
+train_in_thread(void *other)
+{
+	Other *o = other;
+
+	for (int i = 0; i < 10 && !o->status; i++)
+		o->status = open_and_train(o);
+	return NULL;
+}
+
+/* Each in a thread of its own, from open to close: the same as alone. */
+static void
+test_sessions_at_the_same_time(void **state)
+{
+	Other others[3] = {0};
+	double w = tiny_weight, loss = 0;
+
+	for (int i = 0; i < COUNT(others); i++) {
+		others[i].t = unshuffled(16);
+		others[i].t.options.epochs = 3;
+	}
+	for (int i = 0; i < 12; i++)
+		loss = reference_step(&w, others[0].t.options.lr, i % 4 * 4, 4);
+	for (int i = 0; i < COUNT(others); i++)
+		assert_int_equal(
+			pthread_create(&others[i].thread, NULL, train_in_thread, &others[i]), 0);
+	for (int i = 0; i < COUNT(others); i++)
+		pthread_join(others[i].thread, NULL);
+	for (int i = 0; i < COUNT(others); i++) {
+		must(others[i].status);
+		near(others[i].loss, loss);
+		tiny_close(&others[i].t);
+	}
 }
 
 static void
@@ -274,6 +341,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_losses),
+		cmocka_unit_test(test_sessions_at_the_same_time),
 		cmocka_unit_test(test_last_partial_batch_is_dropped),
 		cmocka_unit_test(test_keep_last_pads),
 		cmocka_unit_test(test_accumulation_is_one_large_batch),
