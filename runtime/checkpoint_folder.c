@@ -77,19 +77,26 @@ open_folder(const char *path)
 	return dir;
 }
 
-/* A folder with nothing but such files: it may be moved. What somebody put there stays where it is. */
-static bool
-is_all_ours(const char *path)
+/* Is something there that is no checkpoint's? It stays where it is. A folder with nothing but a checkpoint's files may be
+ * moved. EXIT_SYSTEM: nobody can say. */
+static Status
+check_taken(const char *path, bool *taken)
 {
 	DIR *dir = open_folder(path);
-	bool all = dir != NULL, failed = !dir;
+	bool failed = false;
+	int error = errno;
 
-	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
-		all &= is_ours(e->d_name) || strcmp(e->d_name, ".") == 0 ||
-		       strcmp(e->d_name, "..") == 0;
-	if (dir)
-		closedir(dir);
-	return all && !failed;
+	*taken = !dir && (error == ENOTDIR || error == ELOOP || error == EACCES);
+	if (!dir)
+		return *taken || error == ENOENT
+		               ? NULL
+		               : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(error));
+	for (struct dirent *e; (e = next_entry(dir, &failed));)
+		*taken |= !is_ours(e->d_name) && strcmp(e->d_name, ".") != 0 &&
+		          strcmp(e->d_name, "..") != 0;
+	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno)) : NULL;
+	closedir(dir);
+	return status;
 }
 
 /* Only files that a checkpoint has, its manifest first: whatever else lies there stays, and with it the folder. */
@@ -272,32 +279,29 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 }
 
-static bool
-is_taken(const char *path)
-{
-	struct stat st;
-
-	return lstat(path, &st) == 0 && !is_all_ours(path);
-}
-
 /* What somebody put there stays: the step gets one more leading zero, which is a name of a checkpoint, too. */
-static void
+static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 {
-	entry->digits = CHECKPOINT_DIGITS;
-	while (entry->digits < MOST_DIGITS && is_taken(folder_entry_path(arena, folder, entry)))
-		entry->digits++;
+	bool taken;
+
+	for (entry->digits = CHECKPOINT_DIGITS; entry->digits <= MOST_DIGITS; entry->digits++) {
+		RETURN_IF_ERROR(check_taken(folder_entry_path(arena, folder, entry), &taken));
+		if (!taken)
+			return NULL;
+	}
+	return status_error(EXIT_SYSTEM, "%s: every name for a checkpoint of step %lld is taken",
+	                    folder->path, (long long)entry->step);
 }
 
 Status
 folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry)
 {
 	Arena *arena = arena_new();
-	Status status = NULL;
-
-	find_name(arena, folder, entry);
+	Status status = find_name(arena, folder, entry);
 	const char *path = folder_entry_path(arena, folder, entry);
-	if (rename(temporary, path) != 0)
+
+	if (!status && rename(temporary, path) != 0)
 		status = errno == EEXIST || errno == ENOTEMPTY
 		                 ? replace(folder, temporary, path)
 		                 : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
@@ -324,7 +328,10 @@ folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last, i
 		bool is_due = e.step == last || (every > 0 && e.step % every == 0);
 		e.digits = CHECKPOINT_DIGITS;
 		const char *path = folder_entry_path(arena, folder, &e);
-		if (e.step > done && e.step <= last && is_due && is_taken(path))
+		bool taken = false;
+		if (e.step > done && e.step <= last && is_due)
+			status = check_taken(path, &taken);
+		if (taken && !status)
 			status = status_error(
 				EXIT_CHECKPOINT,
 				"%s: something lies there that is no checkpoint's, where this run "
@@ -343,10 +350,13 @@ drop(CheckpointFolder *folder, int index)
 	const char *path = folder_entry_path(arena, folder, &folder->entries.at[index]);
 	const char *temporary = folder_temporary(arena, folder);
 
-	if (!is_all_ours(path))
+	bool taken;
+	Status status = check_taken(path, &taken);
+	if (status || taken)
 		folder_remove(path);
 	else if (rename(path, temporary) == 0)
 		folder_remove(temporary);
+	status_free(status);
 	arena_free(arena);
 	forget(folder, index);
 }
