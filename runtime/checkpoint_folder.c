@@ -69,12 +69,13 @@ next_entry(DIR *dir, bool *failed)
 static DIR *
 open_folder(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	struct stat st;
 
-	if (fd >= 0 && !dir)
-		close(fd);
-	return dir;
+	if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+		errno = ELOOP;
+		return NULL;
+	}
+	return opendir(path);
 }
 
 /* Is something there that is no checkpoint's? It stays where it is. A folder with nothing but a checkpoint's files may be
