@@ -112,20 +112,6 @@ has_value(const Rule *r)
 	return !needs || *r->value;
 }
 
-static void
-warn_nothing_trains(const Pass *p, const Module *m, const char *rules)
-{
-	int parameters = 0, trainable = 0;
-
-	for (int i = 0; i < m->states.n; i++) {
-		bool is_parameter = m->states.at[i]->kind == STATE_PARAMETER;
-		parameters += is_parameter;
-		trainable += is_parameter && m->states.at[i]->trainable;
-	}
-	if (parameters > 0 && trainable == 0 && rules && *rules)
-		diag_warning(p->diag, "no parameter trains: all %d are frozen", parameters);
-}
-
 /* One rule a line: VERB GLOB, or VERB GLOB=VALUE. */
 static bool
 run_trainable(Pass *p, Module *m)
@@ -143,18 +129,12 @@ run_trainable(Pass *p, Module *m)
 		r.glob = space + 1;
 		char *equal = strrchr(space + 1, '=');
 		bool wants_value = strcmp(r.verb, "lr-scale") == 0 || strcmp(r.verb, "init") == 0;
-		if (wants_value && !equal) {
-			diag_error(p->diag, EXIT_USAGE, "--%s %s: need GLOB=VALUE", r.verb, r.glob);
-			ok = false;
-			continue;
-		}
-		if (wants_value) {
+		if (wants_value && equal) {
 			*equal = '\0';
 			r.value = equal + 1;
 		}
 		ok &= has_value(&r) && apply_everywhere(&r, m);
 	}
-	warn_nothing_trains(p, m, o->rules);
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
 		if (s->kind == STATE_PARAMETER)
