@@ -254,15 +254,16 @@ void paths_protect(const PathUses *uses);
 Status paths_try(Arena *arena, const PathUses *uses);
 /* Makes those folders of outputs that other outputs are to lie in. */
 Status paths_make(Arena *arena, const PathUses *uses);
-/* The outputs are this process's until paths_unlock: EXIT_SYSTEM where another one has them. Nothing else keeps two runs
- * from writing one log, or the later one's model over the first's. */
+/* The output files are this process's until paths_unlock: EXIT_SYSTEM where another one has them, a warning where no lock
+ * can be had. Nothing else keeps two runs from writing one log, or the later one's model over the first's. Folders may
+ * be shared: a checkpoint folder has a lock of its own, in others files of one name are written over. */
 typedef struct {
 	int fd;
 	const char *path;
 	CleanupSlot cleanup;
 } PathLock;
 typedef VEC(PathLock) PathLocks;
-Status paths_lock(Arena *arena, const PathUses *uses, PathLocks *out);
+Status paths_lock(Arena *arena, const PathUses *uses, PathLocks *out, Diag *diag);
 void paths_unlock(PathLocks *locks);
 
 /* options.c: one table of rows gives a program its command line, its --config file and its help. */

@@ -17,6 +17,7 @@ typedef struct {
 	Arena *arena;
 	Diag *diag;
 	const char *origin;
+	const char *refused; /* section that was reported */
 	VEC(Given) given;
 	int n_config; /* of these come from config files */
 	bool ok;
@@ -222,8 +223,10 @@ is_for_another(Reader *r, const char *section)
 	for (int i = 0; i < COUNT(sections); i++)
 		known |= strcmp(section, sections[i]) == 0;
 	if (!known) {
-		usage_error(r, arena_printf(r->arena, "[%s]", section),
-		            "need [gradc] or [executable]");
+		if (!r->refused || strcmp(r->refused, section) != 0)
+			usage_error(r, arena_printf(r->arena, "[%s]", section),
+			            "need [gradc] or [executable]");
+		r->refused = arena_strdup(r->arena, section);
 		return true;
 	}
 	return *section && r->table->section && strcmp(section, r->table->section) != 0;

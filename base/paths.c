@@ -275,17 +275,30 @@ paths_make(Arena *arena, const PathUses *uses)
 /* ---- locks: a file beside each output, removed when the lock is given back. One that a killed process left is locked by
  * nobody, and taken over. */
 
-/* Takes the lock of the file, which others may be removing. *fd -1: no file can be made or locked there; then nothing
- * guards the output. */
-static Status
-lock_file(const char *path, int *fd, CleanupSlot *cleanup)
+/* Made by whoever is first; others may only be allowed to read it, which is enough for a lock. */
+static int
+open_lock(const char *path)
 {
+	const int flags = O_NOFOLLOW | O_CLOEXEC;
+	int fd = open(path, O_RDWR | O_CREAT | flags, 0666);
+
+	return fd < 0 && errno == EACCES ? open(path, O_RDONLY | flags) : fd;
+}
+
+/* Takes the lock of the file, which others may be removing. *fd -1: no file can be made or locked there, for the reason
+ * *error; then nothing guards the output. */
+static Status
+lock_file(const char *path, int *fd, int *error_out, CleanupSlot *cleanup)
+{
+	enum { TRIES = 100 };
 	struct stat own, there;
 
-	for (*fd = -1; *fd < 0;) {
+	*fd = -1;
+	*error_out = EAGAIN;
+	for (int i = 0; i < TRIES; i++) {
 		if (!cleanup_begin_making())
 			return status_error(EXIT_SYSTEM, "the process is ending");
-		*fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+		*fd = open_lock(path);
 		int failed = *fd < 0 ? -1 : flock(*fd, LOCK_EX | LOCK_NB), error = errno;
 		bool is_ours = failed == 0 && fstat(*fd, &own) == 0 && stat(path, &there) == 0 &&
 		               own.st_ino == there.st_ino && own.st_dev == there.st_dev;
@@ -300,8 +313,10 @@ lock_file(const char *path, int *fd, CleanupSlot *cleanup)
 		*fd = -1;
 		if (failed && error == EWOULDBLOCK && had_file)
 			return status_error(EXIT_SYSTEM, "another run is writing it");
-		if (failed)
+		if (failed) {
+			*error_out = error;
 			return NULL;
+		}
 	}
 	return NULL;
 }
@@ -316,8 +331,10 @@ is_lockable(const PathUse *use)
 }
 
 Status
-paths_lock(Arena *arena, const PathUses *uses, PathLocks *out)
+paths_lock(Arena *arena, const PathUses *uses, PathLocks *out, Diag *diag)
 {
+	int error;
+
 	for (int i = 0; i < uses->n; i++) {
 		const PathUse *use = &uses->at[i];
 		if (!is_lockable(use))
@@ -328,10 +345,14 @@ paths_lock(Arena *arena, const PathUses *uses, PathLocks *out)
 		PathLock lock = {.cleanup = -1};
 		lock.path = arena_printf(arena, "%.*s.gradc-%016llx.lock", folder, path,
 		                         (unsigned long long)name);
-		RETURN_IF_ERROR(status_annotate(lock_file(lock.path, &lock.fd, &lock.cleanup),
-		                                "%s %s", use->option, use->path));
+		RETURN_IF_ERROR(
+			status_annotate(lock_file(lock.path, &lock.fd, &error, &lock.cleanup),
+		                        "%s %s", use->option, use->path));
 		if (lock.fd >= 0)
 			vec_push(arena, out, lock);
+		else
+			diag_warning(diag, "%s %s: nothing keeps another run from writing it: %s",
+			             use->option, use->path, strerror(error));
 	}
 	return NULL;
 }
@@ -340,8 +361,9 @@ void
 paths_unlock(PathLocks *locks)
 {
 	for (int i = 0; i < locks->n; i++) {
+		cleanup_forget(
+			locks->at[i].cleanup); /* first: unlocked, the name may be another's */
 		unlink(locks->at[i].path);
-		cleanup_forget(locks->at[i].cleanup);
 		close(locks->at[i].fd);
 	}
 	locks->n = 0;

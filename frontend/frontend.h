@@ -75,6 +75,7 @@ typedef struct {
 	const char *name;
 	const char *reasons_for, *reasons_against; /* that it is one */
 	const char *option;                        /* that settles it otherwise than the table */
+	bool trains;                               /* unless it does */
 	const State *state;                        /* NULL: a constant of the graph */
 } ImportDoubt;
 

@@ -269,6 +269,8 @@ Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not one */
 Readers readers_of(const Repairs *r, const char *name);
 /* Readers behind reshapes, transposes and other views of the value, at most `max` of them. */
 int final_readers(const Repairs *r, const char *name, Reader *out, int max);
+int all_readers(const Repairs *r, const char *name,
+                const Reader **out); /* all of them, in r's arena */
 /* "repair: text" for the table before training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
 bool node_is(const FlatNode *n, const char *op);

@@ -391,6 +391,7 @@ add_doubt(Module *m, ImportInfo *info, const Weight *w)
 	                     .reasons_for = w->doubt->reasons_for,
 	                     .reasons_against = w->doubt->reasons_against,
 	                     .option = option_for(m, trains ? "freeze" : "train", w),
+	                     .trains = trains,
 	                     .state = w->state};
 	vec_push(m->arena, &info->base.doubts, doubt);
 }

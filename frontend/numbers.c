@@ -6,7 +6,9 @@
 double
 number(const Case *c)
 {
-	return c->w->data.data ? dtype_load_float(c->w->data.dtype, c->w->data.data, 0) : 0;
+	return c->w->data.data && c->w->data.n == 1
+	               ? dtype_load_float(c->w->data.dtype, c->w->data.data, 0)
+	               : 0;
 }
 
 /* Root of a whole number, or of one over it, as attention and embeddings are scaled by. Of larger numbers than a layer
@@ -52,13 +54,20 @@ is_bias(const Case *c)
 	return false;
 }
 
+/* Of no elements; as a weight it may be what a layer of no channels has. */
+bool
+rule_empty(Case *c)
+{
+	return c->w->data.n == 0 && !any_in(c, WEIGHT_PLACE);
+}
+
 /* One element that nothing calls a parameter: it is in no weight's place, and its name is none of a learned number. */
 bool
 rule_scalar(Case *c)
 {
 	const Weight *w = c->w;
 
-	if (w->data.n > 1)
+	if (w->data.n != 1)
 		return false;
 	if (w->data.rank > 0 && !name_is_private(w->name) &&
 	    (any_in(c, WEIGHT_PLACE) || is_bias(c)))

@@ -63,12 +63,18 @@ static const struct {
 	{STATISTIC_PLACE, "BatchNormalization", 24},
 };
 
+/* ~0u stands for all, how many there may be. */
+static bool
+has_input(unsigned inputs, int input)
+{
+	return input >= 0 && (input < 32 ? inputs >> input & 1 : inputs == ~0u);
+}
+
 bool
 in_place(const Reader *reader, PlaceKind kind)
 {
 	for (int i = 0; i < COUNT(places); i++)
-		if (places[i].kind == kind && reader->input >= 0 &&
-		    places[i].inputs >> (reader->input & 31) & 1 &&
+		if (places[i].kind == kind && has_input(places[i].inputs, reader->input) &&
 		    node_is(reader->node, places[i].op))
 			return true;
 	return false;

@@ -132,6 +132,18 @@ final_readers(const Repairs *r, const char *name, Reader *out, int max)
 	return collect(r, name, out, 0, max, 8);
 }
 
+int
+all_readers(const Repairs *r, const char *name, const Reader **out)
+{
+	for (int room = 16;; room *= 4) {
+		Reader *list = NEW_ARRAY(r->arena, Reader, room);
+		int n = final_readers(r, name, list, room);
+		*out = list;
+		if (n < room)
+			return n;
+	}
+}
+
 static void
 index_inputs(Repairs *r)
 {

@@ -125,6 +125,7 @@ static const Rule rules[] = {
 	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},
 	TABLE(rule_declared_buffer, "a buffer, says its metadata", NULL),
 	TABLE(rule_power_iteration, "a buffer of spectral_norm", NULL),
+	{rule_empty, WEIGHT_CONSTANT, true, "holds no numbers", NULL, NULL},
 	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL, doubts_of_number},
 	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata", NULL),
 	CONSTANT_TABLE(rule_steering, "steers an operator", NULL),
@@ -167,7 +168,7 @@ weight_judge(Repairs *r, Weight *w)
 {
 	Case c = {.r = r, .w = w};
 
-	c.n = final_readers(r, w->name, c.readers, MAX_READERS);
+	c.n = all_readers(r, w->name, &c.readers);
 	w->path = path_of(&c);
 	w->is_read = c.n > 0;
 	w->is_asked_for = rule_asked_for(&c);

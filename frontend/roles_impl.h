@@ -4,13 +4,11 @@
 
 #include "frontend/frontend_impl.h"
 
-enum { MAX_READERS = 64 };
-
 /* The tensor to be judged and all that read it. */
 typedef struct {
 	Repairs *r;
 	Weight *w;
-	Reader readers[MAX_READERS];
+	const Reader *readers;
 	int n;
 } Case;
 
@@ -44,6 +42,7 @@ bool is_input_of_layers(const Case *c);
 double number(const Case *c); /* the tensor's first */
 bool is_root_of_size(double x);
 bool is_number_of_code(double x);
+bool rule_empty(Case *c);
 bool rule_scalar(Case *c);
 
 /* ---- tables.c */

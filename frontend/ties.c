@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_READERS = 64, MAX_COPIES = 1 << 20 };
+enum { MAX_COPIES = 1 << 20 };
 
 typedef struct {
 	Weight *weight;
@@ -44,8 +44,8 @@ compare_entries(const void *a, const void *b)
 static bool
 read_by(const Repairs *r, const Weight *w, const char *const *ops)
 {
-	Reader readers[MAX_READERS];
-	int n = final_readers(r, w->name, readers, MAX_READERS);
+	const Reader *readers;
+	int n = all_readers(r, w->name, &readers);
 
 	for (int i = 0; i < n; i++)
 		for (const char *const *op = ops; *op; op++)

@@ -112,8 +112,8 @@ leads_to_trigonometry(const Case *c)
 bool
 followed_by_scale(const Repairs *r, const NodeProto *norm)
 {
-	Reader readers[MAX_READERS];
-	int n = final_readers(r, norm->output[0], readers, MAX_READERS);
+	const Reader *readers;
+	int n = all_readers(r, norm->output[0], &readers);
 
 	for (int i = 0; i < n; i++) {
 		const NodeProto *p = readers[i].node->proto;

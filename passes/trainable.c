@@ -15,7 +15,7 @@ typedef struct {
 static bool
 fits(DType d, double x)
 {
-	return isfinite(x) && (d == F64 || isfinite((float)x));
+	return isfinite(x) && (d == F64 || (isfinite((float)x) && (x == 0 || (float)x != 0)));
 }
 
 static bool

@@ -280,13 +280,25 @@ replace(const CheckpointFolder *folder, const char *temporary, const char *path)
 	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 }
 
+/* As many as its number has, at least. */
+static int
+usual_digits(int64_t step)
+{
+	int n = 1;
+
+	for (; step >= 10; step /= 10)
+		n++;
+	return n < CHECKPOINT_DIGITS ? CHECKPOINT_DIGITS : n;
+}
+
 /* What somebody put there stays: the step gets one more leading zero, which is a name of a checkpoint, too. */
 static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 {
 	bool taken;
 
-	for (entry->digits = CHECKPOINT_DIGITS; entry->digits <= MOST_DIGITS; entry->digits++) {
+	for (entry->digits = usual_digits(entry->step); entry->digits <= MOST_DIGITS;
+	     entry->digits++) {
 		RETURN_IF_ERROR(check_taken(folder_entry_path(arena, folder, entry), &taken));
 		if (!taken)
 			return NULL;
@@ -296,7 +308,7 @@ find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 }
 
 Status
-folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry)
+folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry, bool *beside)
 {
 	Arena *arena = arena_new();
 	Status status = find_name(arena, folder, entry);
@@ -315,6 +327,7 @@ folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *ent
 		    folder->entries.at[i].digits == entry->digits)
 			forget(folder, i);
 	vec_push(folder->arena, &folder->entries, *entry);
+	*beside = entry->digits > usual_digits(entry->step);
 	return NULL;
 }
 
@@ -327,7 +340,7 @@ folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last, i
 	for (int i = 0; i < folder->entries.n && !status; i++) {
 		CheckpointEntry e = folder->entries.at[i];
 		bool is_due = e.step == last || (every > 0 && e.step % every == 0);
-		e.digits = CHECKPOINT_DIGITS;
+		e.digits = usual_digits(e.step);
 		const char *path = folder_entry_path(arena, folder, &e);
 		bool taken = false;
 		if (e.step > done && e.step <= last && is_due)

@@ -191,12 +191,12 @@ end_making(void *unused)
 
 /* Its files may be gone when the process ends: then it gets no name. */
 static Status
-give_name(SaveJob *job, const char *folder, CheckpointEntry *entry)
+give_name(SaveJob *job, const char *folder, CheckpointEntry *entry, bool *beside)
 {
 	if (!cleanup_begin_making())
 		return status_error(EXIT_SYSTEM, "%s: the process is ending", folder);
 	memory_hold(end_making, NULL);
-	Status status = folder_add(job->folder, folder, entry);
+	Status status = folder_add(job->folder, folder, entry, beside);
 	memory_let_go();
 	cleanup_end_making();
 	return status;
@@ -208,6 +208,7 @@ write_checkpoint(SaveJob *job)
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .eval_loss = m->eval_loss};
 	const char *folder = folder_temporary(job->arena, job->folder);
+	bool beside = false;                                  /* of its usual name */
 	Unfinished *unfinished = NEW(job->arena, Unfinished); /* outlives this call's frame */
 
 	unfinished->folder = folder;
@@ -222,11 +223,11 @@ write_checkpoint(SaveJob *job)
 	snapshot_hash(&job->snapshot);
 	Status status = write_files(job, folder);
 	if (!status)
-		status = give_name(job, folder, &entry);
+		status = give_name(job, folder, &entry, &beside);
 	memory_let_go();
 	if (status)
 		folder_remove(folder);
-	else if (entry.digits > CHECKPOINT_DIGITS)
+	else if (beside)
 		job->beside = folder_entry_path(job->arena, job->folder, &entry);
 	cleanup_forget(unfinished->cleanup);
 	if (!status)

@@ -76,14 +76,17 @@ static Status
 load_all(Gradc *run, const SafeTensors *st, const char *path)
 {
 	const Format *f = &run->format;
+	const char *resume = run->options.resume;
+	bool replaced = resume && strcmp(resume, "auto") != 0;
 	Status fault = NULL;
-	int loaded = 0;
+	int loaded = 0, kept = 0;
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const char *name = format_text(f, f->states[i].name);
 		const SafeTensor *t = is_loadable(&f->states[i]) ? find_tensor(st, name) : NULL;
 
 		loaded += t != NULL;
+		kept += t && f->states[i].lifetime == LASTS_CONSTANT; /* no checkpoint has it */
 		if (t)
 			fault = fault_join(run->diag, fault, load_tensor(run, st, path, i, t));
 		else if (is_loadable(&f->states[i]) && run->diag)
@@ -94,6 +97,10 @@ load_all(Gradc *run, const SafeTensors *st, const char *path)
 		fault = status_error(EXIT_CHECKPOINT,
 		                     "%s: none of its %d tensors is a parameter of this model",
 		                     path, st->n_tensors);
+	if (!fault && kept == 0 && replaced && run->diag)
+		diag_warning(run->diag,
+		             "%s: changes nothing: --resume's checkpoint has all that is in it",
+		             path);
 	return fault;
 }
 

@@ -370,10 +370,10 @@ show_stop(const Session *s)
 
 /* Before training: they could be written, and nobody else is writing them. */
 static Status
-take_outputs(Arena *arena, const PathUses *paths, PathLocks *locks)
+take_outputs(Arena *arena, const PathUses *paths, PathLocks *locks, Diag *diag)
 {
 	RETURN_IF_ERROR(paths_try(arena, paths));
-	return paths_lock(arena, paths, locks);
+	return paths_lock(arena, paths, locks, diag);
 }
 
 static int
@@ -396,7 +396,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status && gradc_rank(s.run) == 0)
-		status = take_outputs(arena, &paths, &locks);
+		status = take_outputs(arena, &paths, &locks, diag);
 	else if (!status)
 		keep_quiet(o);
 	if (!status)

@@ -200,13 +200,6 @@ check_needs(const CliOptions *o, Diag *diag)
 			           needs[i].needs);
 			ok = false;
 		}
-	if (o->run.resume && strcmp(o->run.resume, "auto") != 0 && o->run.load) {
-		diag_error(diag, EXIT_USAGE, "--resume %s and --load %s: one of them",
-		           o->run.resume, o->run.load);
-		diag_hint(diag, "a checkpoint has all weights; --resume=auto takes --load's where "
-		                "it starts fresh");
-		ok = false;
-	}
 	if (ok && o->run.min_lr > 0 && strcmp(o->run.lr_schedule, "constant") == 0) {
 		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
 		diag_hint(diag, "--lr-schedule linear, cosine or wsd ends there");

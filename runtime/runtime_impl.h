@@ -311,7 +311,7 @@ void facts_compare(Gradc *run, const char *path, const Manifest *old, const Mani
 enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: cannot be read */
-	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where that was taken */
+	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where the step has, or that was taken */
 	uint64_t run;
 	double eval_loss;
 } CheckpointEntry;
@@ -337,9 +337,10 @@ bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
 Status folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last,
                           int64_t every);
 int64_t folder_next_serial(const CheckpointFolder *folder);
-/* The complete checkpoint at `temporary` appears under its name, replacing one of the same step; under one with more
- * digits, which *entry gets, where something else has that name. */
-Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry);
+/* The complete checkpoint at `temporary` appears under its name, replacing the one that has it; under one with more
+ * digits, which *entry gets, where something else has that name: then *beside. */
+Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
+                  bool *beside);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
 /* A name in it that nothing has yet. */

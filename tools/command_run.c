@@ -450,8 +450,9 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 			interpret_gradients(&r);
 		else
 			code = run_compiled(&s, true);
-		session_warn_idle_rules(&s);
-		bool ran = !by_interpreter(o) && code == EXIT_OK && diag_errors(diag) == 0;
+		bool ok = code == EXIT_OK && diag_errors(diag) == 0, ran = ok && !by_interpreter(o);
+		if (ok)
+			session_warn_idle_rules(&s);
 		if (ran && s.gradients)
 			print_checked(&s);
 		else if (ran)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_FILE_DIMS = 64, MAX_BINDINGS = 64 };
+enum { MAX_BINDINGS = 64 };
 
 /* An open dimension of an input. */
 typedef struct {
@@ -22,7 +22,6 @@ typedef struct {
 	Session *s;
 	OpenDimList open;
 	VEC(DimValues) given;
-	int n_from_files; /* bound from files */
 } Dims;
 
 static void
@@ -38,10 +37,10 @@ collect_open(void *ctx, const char *input, int axis, const char *name)
 static bool
 read_values(Session *s, const char *values, DimValues *out)
 {
-	char *copy = arena_strdup(s->arena, values), *save = NULL;
+	char *rest = arena_strdup(s->arena, values);
 	int64_t value;
 
-	for (char *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
+	for (char *word; (word = strsep(&rest, ","));) {
 		if (!parse_int(word, &value) || value < 0) {
 			diag_error(s->diag, EXIT_USAGE, "--dim %s: need NAME=N or NAME=N,N...",
 			           out->text);
@@ -55,9 +54,7 @@ read_values(Session *s, const char *values, DimValues *out)
 			}
 		vec_push(s->arena, &out->values, value);
 	}
-	if (out->values.n == 0)
-		diag_error(s->diag, EXIT_USAGE, "--dim %s: no number", out->text);
-	return out->values.n > 0;
+	return true;
 }
 
 /* INPUT[AXIS] is another name of a dimension that has a symbol. NULL: no input has it. */
@@ -149,7 +146,7 @@ nth_binding(const Dims *d, int nth)
 {
 	Arena *arena = d->s->arena;
 	int64_t batch = d->s->o->batch;
-	DimBinding *dims = NEW_ARRAY(arena, DimBinding, d->given.n + MAX_FILE_DIMS);
+	DimBinding *dims = NEW_ARRAY(arena, DimBinding, d->given.n + d->open.n);
 	Text t = {0};
 
 	for (int i = d->given.n - 1; i >= 0; i--) {
@@ -226,7 +223,7 @@ bind_from_file(Dims *d, ImportOptions *io, const OpenDim *open)
 	for (int i = 0; i < binding->n_dims; i++)
 		if (strcmp(list[i].name, open->name) == 0)
 			return;
-	for (int i = 0; i < s->o->inputs.n && d->n_from_files < MAX_FILE_DIMS; i++) {
+	for (int i = 0; i < s->o->inputs.n; i++) {
 		const char *text = s->o->inputs.at[i];
 		if (strncmp(text, open->input, n) != 0 || text[n] != '=' ||
 		    !file_shape(s, text + n + 1, &rank, dims) || axis >= rank)
@@ -238,7 +235,6 @@ bind_from_file(Dims *d, ImportOptions *io, const OpenDim *open)
 			return;
 		}
 		list[binding->n_dims++] = (DimBinding){open->name, dims[axis]};
-		d->n_from_files++;
 		if (axis == 0 && !io->batch) /* of inputs that have no file */
 			io->batch = dims[0];
 		return;

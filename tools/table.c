@@ -181,7 +181,7 @@ is_settled(const ImportDoubt *d)
 	const State *s = d->state;
 
 	return s && ((s->why && strncmp(s->why, "--", 2) == 0) ||
-	             (strncmp(d->option, "--freeze", 8) == 0 && !strcmp(role_of(s), "frozen")));
+	             (d->trains && !strcmp(role_of(s), "frozen")));
 }
 
 static const char *
@@ -194,7 +194,7 @@ doubted_role(const ImportDoubt *d)
 static const char *
 settles_by(const ImportDoubt *d)
 {
-	return strncmp(d->option, "--train", 7) == 0 ? "train" : "freeze";
+	return d->trains ? "freeze" : "train";
 }
 
 static void

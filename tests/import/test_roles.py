@@ -16,7 +16,7 @@ def verdict(run, folder, table, *options, nodes=(("Add", ["x", "table"], ["y"]),
     """(kind, why) of "table" in y = x + table; None where it is not listed."""
     table = numpy_helper.from_array(table, name)
     ports = [helper.make_tensor_value_info(n, table.data_type, table.dims or [4]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node(*n) for n in nodes], "g", ports[:1], ports[1:], [
+    graph = helper.make_graph([helper.make_node(*n[:3], **dict(*n[3:])) for n in nodes], "g", ports[:1], ports[1:], [
         table, *(numpy_helper.from_array(v, k) for k, v in (others or {}).items())], value_info=value_info)
     onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)]),
               folder / "model.onnx")
@@ -203,6 +203,24 @@ def test_a_number_is_in_doubt_unless_it_is_nameless_and_code_writes_such(run, tm
     assert verdict(run, tmp_path, np.float32(value), nodes=[("Mul", ["x", name], ["y"])], name=name, producer="jax2onnx") is None
     doubtful = json.loads(run("check", "--json", "model.onnx").stdout)["doubtful"]
     assert [d["option"] for d in doubtful] == ([f"--train={name}"] if want or known else [])
+
+
+def test_bounds_are_in_no_doubt(run, tmp_path):
+    """`lo` is a name of its own, but all it does is steer a Clip."""
+    verdict(run, tmp_path, np.float32(0.37), nodes=[("Clip", ["x", "lo"], ["y"])], name="lo")
+    assert json.loads(run("check", "--json", "model.onnx").stdout)["doubtful"] == []
+
+
+def test_a_tensor_of_no_elements_is_no_number(run, tmp_path):
+    verdict(run, tmp_path, np.zeros((4, 0), np.float32), nodes=[("Concat", ["x", "gate"], ["y"], {"axis": 1})], name="gate")
+    assert "gate" not in [d["name"] for d in json.loads(run("check", "--json", "model.onnx").stdout)["doubtful"]]
+    assert "holds no numbers" in run("check", "model.onnx", "--table=full").stdout
+
+
+def test_the_last_of_many_readers_counts(run, tmp_path):
+    """Eighty Concats and a MatMul: a weight, and not what fills."""
+    nodes = [("Concat", ["x", "w"], [f"c{i}"], {"axis": 0}) for i in range(80)] + [("MatMul", ["x", "w"], ["y"])]
+    assert verdict(run, tmp_path, np.zeros((8, 8), np.float32), nodes=nodes, name="w")[0] == "trainable"
 
 
 def tensorflow(run, folder, nodes, tensors):

@@ -337,6 +337,15 @@ def test_frozen_tensors_must_be_the_same(digits, tmp_path):
     assert '"4.bias"' in done.stderr and "--load" in done.stderr
 
 
+def test_a_load_that_a_checkpoint_replaces_is_told_of(digits, tmp_path):
+    from test_executable import write_safetensors
+    trainer = digits()
+    write_safetensors(tmp_path / "new.safetensors", {"4.bias": np.arange(10, dtype=np.float32)})
+    assert "changes nothing" not in trainer.run("--steps=2", "--load=new.safetensors", "--save=ck").stderr
+    said = trainer.run("--steps=4", "--load=new.safetensors", "--resume=ck").stderr
+    assert "new.safetensors: changes nothing: --resume's checkpoint has all that is in it" in said
+
+
 def test_the_snapshot_is_planned_and_printed(digits, tmp_path):
     trainer = digits()
     info = json.loads(trainer.run("--info", "--json").stdout)

@@ -6,6 +6,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static Gradc *
 start(Tiny *t, GradcResume *resumed)
@@ -269,10 +272,54 @@ test_checksums(void **state)
 	assert_string_equal(checksum_text(text, 0xabc), "0000000000000abc");
 }
 
+static void
+add_checkpoint(CheckpointFolder *folder, int64_t step, int64_t serial)
+{
+	CheckpointEntry entry = {.step = step, .serial = serial, .run = 1, .eval_loss = NAN};
+	char *temporary = folder_temporary(folder->arena, folder);
+	bool beside = true;
+
+	assert_int_equal(mkdir(temporary, 0700), 0);
+	must(file_write(path_join(folder->arena, temporary, MANIFEST_FILE), "{}", 2));
+	must(folder_add(folder, temporary, &entry, &beside));
+	assert_false(beside);
+}
+
+/* A run that goes on from before a step that is there writes it again, however many digits it has. */
+static void
+test_a_step_is_saved_again(void **state)
+{
+	static const int64_t steps[] = {20, 99999999, 100000000, 123456789012};
+
+	(void)state;
+	for (int i = 0; i < COUNT(steps); i++) {
+		char path[] = "/tmp/gradc-folder-XXXXXX";
+		assert_non_null(mkdtemp(path));
+		CheckpointFolder folder = {.arena = arena_new(), .path = path, .lock = -1};
+		must(folder_prepare(&folder));
+		add_checkpoint(&folder, steps[i], 1);
+		must(folder_list(&folder));
+		assert_int_equal(folder.entries.n, 1);
+		folder.entries.at[0].serial = folder.entries.at[0].run = 1; /* as a manifest says */
+		add_checkpoint(&folder, steps[i], 2);
+		assert_int_equal(folder.entries.n, 1);
+		folder_rotate(&folder, 1, 1, false);
+		must(folder_list(&folder));
+		assert_int_equal(folder.entries.n, 1);
+		assert_int_equal(folder.entries.at[0].step, steps[i]);
+		folder_remove(
+			path_join(folder.arena, path,
+		                  arena_printf(folder.arena, "step-%08lld", (long long)steps[i])));
+		folder_close(&folder);
+		assert_int_equal(rmdir(path), 0);
+	}
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_step_is_saved_again),
 		cmocka_unit_test(test_steps_go_on_while_a_checkpoint_is_written),
 		cmocka_unit_test(test_closing_finishes_the_checkpoint),
 		cmocka_unit_test(test_devices_save_the_same),
