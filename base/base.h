@@ -318,6 +318,7 @@ typedef struct {
 	const OptionRow *rows;
 	int n;
 	const char *program; /* whose --help lists them */
+	const char *mode;    /* what options have no meaning for; NULL: the program */
 	const char *section; /* of a config file, which may have one for others; NULL: none */
 	unsigned command;    /* the bit of the subcommand that was given; 0: any */
 	const char *const *command_names; /* of the bits, from the lowest; ends with NULL */

@@ -433,7 +433,7 @@ static bool
 refuse_command(Reader *r, const Given *g)
 {
 	diag_error(r->diag, EXIT_USAGE, "%s: has no meaning for `%s`", given_text(r->arena, g),
-	           r->table->program);
+	           r->table->mode ? r->table->mode : r->table->program);
 	diag_hint(r->diag, "it is for %s", command_list(r->arena, r->table, g->row->commands));
 	return false;
 }

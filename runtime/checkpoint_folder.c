@@ -54,6 +54,15 @@ is_ours(const char *name)
 	return false;
 }
 
+/* And no folder or link, which a checkpoint has none of. */
+static bool
+is_file(DIR *dir, const char *name)
+{
+	struct stat st;
+
+	return fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+}
+
 /* The next entry; NULL: there is none, or *failed. */
 static struct dirent *
 next_entry(DIR *dir, bool *failed)
@@ -93,8 +102,8 @@ check_taken(const char *path, bool *taken)
 		               ? NULL
 		               : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(error));
 	for (struct dirent *e; (e = next_entry(dir, &failed));)
-		*taken |= !is_ours(e->d_name) && strcmp(e->d_name, ".") != 0 &&
-		          strcmp(e->d_name, "..") != 0;
+		*taken |= !(is_ours(e->d_name) && is_file(dir, e->d_name)) &&
+		          strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
 	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno)) : NULL;
 	closedir(dir);
 	return status;
@@ -171,6 +180,7 @@ read_entry(const CheckpointFolder *folder, CheckpointEntry *entry)
 	if (!status) {
 		entry->serial = m.serial;
 		entry->run = m.run;
+		entry->model = m.model;
 		entry->eval_loss = m.eval_loss;
 	}
 	status_free(status);
@@ -331,26 +341,52 @@ folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *ent
 	return NULL;
 }
 
+static bool
+is_due(const SaveSteps *steps, int64_t step)
+{
+	return step > steps->done && step <= steps->last &&
+	       (step == steps->last || (steps->every > 0 && step % steps->every == 0));
+}
+
+/* Something else's name, or another model's checkpoint, which may be all that somebody has of it. */
+static Status
+check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry,
+          uint64_t model)
+{
+	CheckpointEntry e = *entry;
+	bool taken, is_read = e.serial >= 0;
+
+	e.digits = usual_digits(e.step);
+	const char *path = folder_entry_path(arena, folder, &e);
+	RETURN_IF_ERROR(check_taken(path, &taken));
+	if (taken)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: something lies there that is no checkpoint's, where this "
+		                    "run is to save step %lld: move it away, or save to another "
+		                    "folder",
+		                    path, (long long)e.step);
+	if (is_read && e.model != model)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: a checkpoint of another model lies where this run is to "
+		                    "save step %lld: move it away, or save to another folder",
+		                    path, (long long)e.step);
+	return NULL;
+}
+
 Status
-folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last, int64_t every)
+folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint64_t run,
+                   uint64_t model, int *replaced)
 {
 	Arena *arena = arena_new();
 	Status status = NULL;
 
+	*replaced = 0;
 	for (int i = 0; i < folder->entries.n && !status; i++) {
-		CheckpointEntry e = folder->entries.at[i];
-		bool is_due = e.step == last || (every > 0 && e.step % every == 0);
-		e.digits = usual_digits(e.step);
-		const char *path = folder_entry_path(arena, folder, &e);
-		bool taken = false;
-		if (e.step > done && e.step <= last && is_due)
-			status = check_taken(path, &taken);
-		if (taken && !status)
-			status = status_error(
-				EXIT_CHECKPOINT,
-				"%s: something lies there that is no checkpoint's, where this run "
-				"is to save step %lld: move it away, or save to another folder",
-				path, (long long)e.step);
+		const CheckpointEntry *e = &folder->entries.at[i];
+		if (!is_due(steps, e->step))
+			continue;
+		status = check_due(arena, folder, e, model);
+		*replaced += e->serial >= 0 && e->run != run;
 	}
 	arena_free(arena);
 	return status;

@@ -205,14 +205,29 @@ saver_save(Gradc *run, double eval_loss)
 	return status;
 }
 
+static Status
+check_names(Gradc *run, int64_t every)
+{
+	const SaveSteps steps = {run->step, run->total_steps, every};
+	int replaced;
+
+	RETURN_IF_ERROR(folder_check_names(&run->saver.folder, &steps, run->saver.run,
+	                                   facts_model(&run->format), &replaced));
+	if (replaced && run->diag)
+		diag_warning(
+			run->diag,
+			"%s: %d checkpoint%s of another training of this model will be replaced "
+			"at the same steps; --resume goes on from there",
+			run->saver.folder.path, replaced, replaced == 1 ? "" : "s");
+	return NULL;
+}
+
 Status
 saver_check_names(Gradc *run, int64_t every)
 {
 	bool saves = run->options.save && gradc_rank(run) == 0;
 
-	return ranks_share(run, saves ? folder_check_names(&run->saver.folder, run->step,
-	                                                   run->total_steps, every)
-	                              : NULL);
+	return ranks_share(run, saves ? check_names(run, every) : NULL);
 }
 
 int64_t

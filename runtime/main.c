@@ -311,6 +311,24 @@ run_training(Session *s)
 	return NULL;
 }
 
+/* What one would take for the result of a training. */
+static void
+warn_untrained(const Session *s)
+{
+	const CliOptions *o = s->o;
+	long long step = s->resumed.step;
+
+	if (o->once || gradc_rank(s->run) > 0)
+		return;
+	if (s->resumed.path && o->run.steps > 0 && step > o->run.steps)
+		diag_warning(
+			s->diag,
+			"the checkpoint is of step %lld, behind --steps %lld: nothing was trained",
+			step, (long long)o->run.steps);
+	else if (!s->resumed.path && o->run.steps == 0 && o->export)
+		diag_warning(s->diag, "no step was trained: %s has the initial weights", o->export);
+}
+
 static Status
 run_session(Session *s)
 {
@@ -324,6 +342,7 @@ run_session(Session *s)
 		return check_gradients(s->run, o);
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
+	warn_untrained(s);
 	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */
 	return o->export && !stopped ? gradc_export(s->run, o->export) : NULL;
 }

@@ -225,7 +225,8 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	OptionTable of_mode = table;
 	bool once = has_word(argc, argv, "--once");
 	of_mode.command = once ? ONCE : TRAINING;
-	of_mode.program = once ? "--once" : "training";
+	of_mode.mode = once ? "--once" : "training";
+	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
 	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {

@@ -312,7 +312,7 @@ enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: cannot be read */
 	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where the step has, or that was taken */
-	uint64_t run;
+	uint64_t run, model;
 	double eval_loss;
 } CheckpointEntry;
 typedef struct {
@@ -332,10 +332,14 @@ void folder_close(CheckpointFolder *folder);
 char *folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry);
 /* "step-" and 8 digits or more. */
 bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
-/* EXIT_CHECKPOINT where something that is no checkpoint's has the name of the last step or of every `every`-th (0: none)
- * after step `done`. */
-Status folder_check_names(const CheckpointFolder *folder, int64_t done, int64_t last,
-                          int64_t every);
+/* Steps that a run is to save: the last, and every `every`-th (0: none) behind those that are done. */
+typedef struct {
+	int64_t done, last, every;
+} SaveSteps;
+/* EXIT_CHECKPOINT where something that is no checkpoint's, or another model's, has the name of one of them; *replaced:
+ * how many of this model's that another run saved. */
+Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint64_t run,
+                          uint64_t model, int *replaced);
 int64_t folder_next_serial(const CheckpointFolder *folder);
 /* The complete checkpoint at `temporary` appears under its name, replacing the one that has it; under one with more
  * digits, which *entry gets, where something else has that name: then *beside. */

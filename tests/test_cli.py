@@ -394,6 +394,25 @@ def test_a_check_reads_the_loss_as_compile_does(run, model):
     assert "target  labels: s64[1]" in run("check", model, "--loss=cross_entropy").stdout
 
 
+def test_a_run_takes_no_loss_that_it_would_not_show(run, model, models):
+    inputs = ["--input", f"input={models}/mlp_digits/input.npy", "--output-dir=out"]
+    said = run("run", model, *inputs, "--loss=cross_entropy", exit=2).stderr
+    assert "--loss=cross_entropy: has no meaning for `gradc run`" in said and "`gradc grad`" in said
+    assert "one of them" in run("run", model, *inputs, "--input=input=other.npy", exit=2).stderr
+
+
+def test_rules_show_in_the_table(run, model):
+    said = run("check", model, "--lr-scale=0.weight=0.5", "--no-decay=4.weight", "--init=2.bias=ones").stdout
+    for name, remark in (("0.weight", "learning rate times 0.5"), ("4.weight", "does not decay"), ("2.bias", "starts as --init says")):
+        line = next(l for l in said.splitlines() if l.startswith(f"  {name} "))
+        assert remark in line
+    assert "; " not in next(l for l in said.splitlines() if l.startswith("  2.weight "))
+
+
+def test_hints_name_the_executable(run, exe):
+    assert f"hint: `{exe} --help` lists the options" in run(exe, "--nope", exit=2).stderr
+
+
 def test_gradients_of_nothing(run, model, models, tmp_path):
     inputs = ["--input", f"input={models}/mlp_digits/input.npy", "--input", f"labels={models}/mlp_digits/labels.npy"]
     for engine in "compiled", "interp":

@@ -168,6 +168,18 @@ check_options(const Options *o, Diag *diag)
 	return false;
 }
 
+/* A loss that is a result of the graph is shown as one; others are of training. */
+static bool
+check_run_loss(const Session *s)
+{
+	if (!s->has_loss || !loss_find(s->loss_kind))
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "--loss=%s: has no meaning for `gradc run`", s->o->loss);
+	diag_hint(s->diag,
+	          "`gradc grad` computes it; `run` shows losses of output:NAME and onnx:FILE");
+	return false;
+}
+
 int
 command_run(Options *o, Arena *arena, Diag *diag)
 {
@@ -177,7 +189,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 
 	if (!check_options(o, diag))
 		return EXIT_USAGE;
-	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag)) {
+	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
 		if (by_interpreter(o))
 			interpret_forward(&r);
 		else

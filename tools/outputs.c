@@ -25,6 +25,17 @@ add_pairs(Arena *arena, PathUses *uses, const char *option, const StringList *pa
 			paths_add(arena, uses, PATH_INPUT, option, at + 1);
 }
 
+/* No training that runs writes one of them. */
+static bool
+are_free(const PathUses *uses, Arena *arena, Diag *diag)
+{
+	PathLocks locks = {0};
+	Status status = paths_lock(arena, uses, &locks, diag);
+
+	paths_unlock(&locks);
+	return !diag_status(diag, status);
+}
+
 bool
 outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 {
@@ -54,5 +65,6 @@ outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 	paths_add(arena, &uses, PATH_FOLDER, "--dump-dir", o->dump_dir);
 	paths_add(arena, &uses, PATH_FOLDER, "--keep-sources", o->keep_sources);
 	paths_protect(&uses);
-	return paths_check(arena, &uses, diag) && !diag_status(diag, paths_try(arena, &uses));
+	return paths_check(arena, &uses, diag) && !diag_status(diag, paths_try(arena, &uses)) &&
+	       are_free(&uses, arena, diag);
 }

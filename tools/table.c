@@ -95,6 +95,12 @@ static void
 print_state(const State *s)
 {
 	print_row(s->name, s->path, s->type, role_of(s), s->why);
+	if (s->trainable && s->lr_scale != 1)
+		printf("; learning rate times %g", s->lr_scale);
+	if (s->trainable && !s->decay)
+		printf("; does not decay");
+	if (s->init_given)
+		printf("; starts as --init says");
 	printf("\n");
 }
 

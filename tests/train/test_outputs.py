@@ -403,3 +403,61 @@ def test_a_model_that_does_not_learn_is_told_of(run, trained):
         said = run(arguments[0], "model.onnx", "--loss=mse", "--freeze=*", *arguments[1:], exit=None).stderr
         assert "nothing is trained: no parameter is trainable" in said
     assert "nothing is trained" not in run("compile", "model.onnx", "-o", "new", "--loss=mse", "--freeze=*", "--train=w").stderr
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shard-00000-00000.safetensors"])
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_checkpoint_has_files_only(run, trained, name, kind):
+    """What bears their names is somebody's where it is a folder or a link."""
+    own = trained / "ck/step-00000004"
+    own.mkdir(parents=True)
+    if kind == "folder":
+        (own / name).mkdir()
+        (own / name / "mine.txt").write_text("mine")
+    else:
+        os.symlink("../../x.npy", own / name)
+    said = run(trained / "train", *DATA, "--steps=4", "--save=ck", exit=7).stderr
+    assert "ck/step-00000004: something lies there that is no checkpoint's" in said
+    assert (own / name / "mine.txt").exists() if kind == "folder" else (own / name).is_symlink()
+
+
+def test_checkpoints_of_another_model_are_not_replaced(run, trained):
+    run(trained / "train", *DATA, "--steps=4", "--save=ck")
+    before = (trained / "ck/step-00000004/manifest.json").read_bytes()
+    run("compile", "model.onnx", "-o", "other", "--loss=mse", "--optimizer=sgd", "--freeze=nothing", exit=2)
+    run("compile", "model.onnx", "-o", "other", "--loss=l1", "--optimizer=sgd")
+    said = run(trained / "other", *DATA, "--steps=4", "--save=ck", exit=7).stderr
+    assert "ck/step-00000004: a checkpoint of another model lies where this run is to save step 4" in said
+    assert (trained / "ck/step-00000004/manifest.json").read_bytes() == before
+    run(trained / "other", *DATA, "--steps=3", "--save=ck")
+
+
+def test_checkpoints_of_another_training_are_replaced_with_a_word(run, trained):
+    assert "another training" not in run(trained / "train", *DATA, "--steps=4", "--save=ck").stderr
+    said = run(trained / "train", *DATA, "--steps=4", "--save=ck", "--lr=0.5").stderr
+    assert "warning: ck: 1 checkpoint of another training of this model will be replaced at the same steps" in said
+    assert "another training" not in run(trained / "train", *DATA, "--steps=6", "--save=ck", "--resume=auto").stderr
+
+
+def test_a_result_without_training_is_told_of(run, trained):
+    said = run(trained / "train", "--steps=0", "--resume=auto", "--save=nosuch", "--export=e.onnx").stderr
+    assert "warning: no step was trained: e.onnx has the initial weights" in said
+    run(trained / "train", *DATA, "--steps=4", "--save=ck")
+    said = run(trained / "train", *DATA, "--steps=3", "--save=ck", "--resume=auto").stderr
+    assert "the checkpoint is of step 4, behind --steps 3: nothing was trained" in said
+    assert "warning" not in run(trained / "train", "--steps=0", "--resume=ck", "--export=f.onnx").stderr
+
+
+def test_gradc_writes_over_no_output_of_a_training(run, trained):
+    for name in "x", "y":
+        np.save(trained / f"{name}.npy", np.random.default_rng(0).standard_normal((40000, 5)).astype(np.float32))
+    training = subprocess.Popen([trained / "train", *DATA, "--epochs=1000", "--log=log", "--progress=off"], cwd=trained,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (trained / "log").exists():
+        time.sleep(0.01)
+    said = run("compile", "model.onnx", "-o", "log", "--loss=mse", exit=5).stderr
+    training.send_signal(signal.SIGTERM)
+    training.wait()
+    assert "-o log: another run is writing it" in said and (trained / "log").read_bytes()[:1] == b"{"
+    assert not list(trained.glob(".gradc-*"))
+    run("compile", "model.onnx", "-o", "log", "--loss=mse")
