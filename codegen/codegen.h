@@ -15,6 +15,7 @@
 /* ---- lower.c */
 typedef struct {
 	int64_t vector_bits; /* of the vector registers that loops are blocked for */
+	int64_t cores;       /* that loops are cut for */
 } LowerOptions;
 
 /* ---- in_place.c */

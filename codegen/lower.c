@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* So many parts keep cores busy that do not run at one speed. */
+enum { PARTS_A_CORE = 4 };
+
 struct MemoEntry {
 	const Node *node;
 	int rank;
@@ -186,9 +189,10 @@ lower_elementwise(Lower *lw)
 	LoopNest nest = nest_elementwise(lw->f, node_operand(ret, 0)->type->n);
 	Affine flat = affine_constant(0);
 
+	int parallel = nest_parallel(&nest, nest.n - 1, lw->parts);
 	for (int i = 0; i < nest.n; i++) {
 		bool last = i == nest.n - 1;
-		LoopMode mode = last ? LOOP_VECTOR : i == 0 ? LOOP_PARALLEL : LOOP_PLAIN;
+		LoopMode mode = last ? LOOP_VECTOR : i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 		LoopValue v = lb_for(lb, mode, nest.at[i].extent);
 		flat = affine_add(flat, affine_scale(affine_scalar(v), nest.at[i].full));
 	}
@@ -278,6 +282,7 @@ open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *
 	            .f = f,
 	            .node = root_node(f),
 	            .vector_bits = (int)o->vector_bits,
+	            .parts = PARTS_A_CORE * o->cores,
 	            .state = st};
 
 	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
@@ -513,6 +518,7 @@ run_lower(Pass *p, Module *m)
 static const PassOption lower_options[] = {
 	{"vector-bits", "of the vector registers that loops are blocked for", OPTION_INT,
          offsetof(LowerOptions, vector_bits)},
+	{"cores", "that loops are cut for", OPTION_INT, offsetof(LowerOptions, cores)},
 	{0},
 };
 
@@ -523,5 +529,5 @@ const PassRow pass_lower = {.name = "lower",
                             .leaves = STAGE_LOWERED,
                             .options = lower_options,
                             .options_size = sizeof(LowerOptions),
-                            .defaults = &(LowerOptions){.vector_bits = 512},
+                            .defaults = &(LowerOptions){.vector_bits = 512, .cores = 64},
                             .run = run_lower};

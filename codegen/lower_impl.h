@@ -34,6 +34,7 @@ struct LowerState {
 	Affine full_flat,
 		inner_flat; /* of the element being computed; valid in the innermost loop */
 	int64_t rows;       /* that every part is cut into (lower_parts.c); 0 outside parts */
+	int row_loops;      /* over these */
 	Affine row;         /* at hand */
 };
 
@@ -45,6 +46,9 @@ LoopNest nest_part(const Function *f, Type shape, int64_t rows);
 /* Kept loops first (outermost in order), reduced loops last. chunks: elements of the second reduction's
  * result, 0 without one. */
 LoopNest nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks);
+
+/* How many of the first n loops are parallel: the outermost, and as many as give `parts` parts of a certain size. */
+int nest_parallel(const LoopNest *nest, int n, int64_t parts);
 
 /* lower_reduce.c */
 bool lower_reductions(Lower *lw);

@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+/* Elements that a part has at least, where smaller ones would only give more parts: going on to the next part takes
+ * some instructions. */
+enum { LEAST_PART = 256 };
+
 /* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
  * is divided out. */
 typedef struct {
@@ -163,4 +167,20 @@ nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks)
 		}
 	}
 	return nest;
+}
+
+int
+nest_parallel(const LoopNest *nest, int n, int64_t parts)
+{
+	int64_t found = 1, inside = 1;
+	int i = 0;
+
+	for (int k = 0; k < nest->n; k++)
+		inside *= nest->at[k].extent;
+	while (i < n && found < parts && (i == 0 || inside / nest->at[i].extent >= LEAST_PART)) {
+		found *= nest->at[i].extent;
+		inside /= nest->at[i].extent ? nest->at[i].extent : 1;
+		i++;
+	}
+	return i;
 }

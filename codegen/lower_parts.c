@@ -1,32 +1,34 @@
 /* Kernels that write their result in parts (concat, pad), one behind the other. Parts have their first axes in common:
- * the loop over one of these stands around all of them and is parallel. */
+ * loops over these stand around all of them and are parallel. */
 #include "codegen/lower_impl.h"
-
-/* The first of the axes that all parts have in common and that has more than one element. */
-static int64_t
-common_rows(Type t, int axes)
-{
-	for (int i = 0; t->n && i < axes; i++)
-		if (t->dims[i] > 1)
-			return t->dims[i];
-	return 1;
-}
 
 void
 lower_open_parts(Lower *lw, const Node *n, int axes)
 {
 	struct LowerState *st = lw->state;
+	Type t = node_result(n, 0)->type;
+	LoopNest nest = {0};
 
-	st->rows = common_rows(node_result(n, 0)->type, axes);
+	for (int i = 0; i < t->rank && t->n; i++)
+		if (t->dims[i] > 1)
+			nest.at[nest.n++].extent = t->dims[i];
+	int common = 0;
+	for (int i = 0; i < axes && t->n; i++)
+		common += t->dims[i] > 1;
+	st->row_loops = nest_parallel(&nest, common, lw->parts);
+	st->rows = 1;
 	st->row = affine_constant(0);
-	if (st->rows > 1)
-		st->row = affine_scalar(lb_for(lw->lb, LOOP_PARALLEL, st->rows));
+	for (int i = 0; i < st->row_loops; i++) {
+		LoopValue v = lb_for(lw->lb, LOOP_PARALLEL, nest.at[i].extent);
+		st->rows *= nest.at[i].extent;
+		st->row = affine_add(affine_scale(st->row, nest.at[i].extent), affine_scalar(v));
+	}
 }
 
 void
 lower_close_parts(Lower *lw)
 {
-	if (lw->state->rows > 1)
+	for (int i = 0; i < lw->state->row_loops; i++)
 		lb_end(lw->lb);
 	lw->state->rows = 0;
 }

@@ -12,7 +12,8 @@ enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4, REDUCTIONS_A
 typedef struct {
 	Lower *lw;
 	LoopNest nest;
-	int n_kept; /* loops of the nest before the reduced ones */
+	int n_kept;     /* loops of the nest before the reduced ones */
+	int n_parallel; /* of these, the outermost */
 	bool by_column;
 	int64_t full, rows, chunks;
 	int *depth; /* by node id: passes before its value is known */
@@ -453,7 +454,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	LoopValue *own = arena_alloc(r->lw->state->scratch, bytes);
 	bool inner_rows = dim + 1 < r->n_kept;
 
-	LoopValue v = lb_for(lb, dim == 0 && !sums_here ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
+	LoopValue v = lb_for(lb, dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
 	advance(r, &d, affine_scalar(v));
 	for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(r->chunk_reduces.at[i]),
@@ -490,13 +491,14 @@ column_tiles(Rows *r, int dim)
 	LoopDim d = r->nest.at[dim];
 	Affine full = r->flat_full, row = r->flat_row;
 
+	LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 	if (dim < r->column_loop) {
-		LoopValue v = lb_for(lb, dim == 0 ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
+		LoopValue v = lb_for(lb, mode, d.extent);
 		advance(r, &d, affine_scalar(v));
 		column_tiles(r, dim + 1);
 		lb_end(lb);
 	} else {
-		LoopValue v = lb_for(lb, dim == 0 ? LOOP_PARALLEL : LOOP_PLAIN, d.extent / r->tile);
+		LoopValue v = lb_for(lb, mode, d.extent / r->tile);
 		advance(r, &d, affine_scale(affine_scalar(v), r->tile));
 		row_body(r, r->tile);
 		lb_end(lb);
@@ -568,6 +570,10 @@ lower_reductions(Lower *lw)
 	r.nest = nest_reduce(lw->f, &form, r.chunks);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
+	int free = 0; /* kept loops that add nothing up */
+	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
+		free++;
+	r.n_parallel = nest_parallel(&r.nest, free, lw->parts);
 	plan_cache(&r);
 	if (r.by_column) {
 		declare_columns(&r);

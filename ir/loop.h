@@ -113,12 +113,15 @@ struct Kernel {
 	int n_inputs, n_outputs;
 	VEC(LoopStatement) body;
 	int n_scalars;
-	int64_t iterations; /* of the outermost parallel loop; 1 without */
+	int64_t iterations; /* of the parallel loops, their product; 1 without */
 	int64_t flops;
 	const LibraryCall *library; /* NULL: none */
 	uint64_t hash;              /* of everything but name and loc */
 };
 
+/* How many parallel loops begin at statement `at`, each directly inside of the one before: part p of the kernel is iteration
+ * p of their product, the last loop's variable changing fastest. */
+int parallel_depth(const Kernel *k, int at);
 /* The types of k's scalars, as its statements give them. */
 void kernel_scalar_types(const Kernel *k, DType *types);
 
@@ -241,6 +244,7 @@ struct Lower {
 	const Function *f; /* the fused function; NULL for an opaque node alone */
 	const Node *node;
 	int vector_bits; /* of the registers that vectors should fit */
+	int64_t parts;   /* wanted of a kernel's parallel loops */
 	struct LowerState *state;
 };
 /* The element of a value at an index, as scalar of its compute type. */

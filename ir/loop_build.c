@@ -484,10 +484,22 @@ kernel_finish(Kernel *k)
 		h = hash_mix(h, hash_mix((uint64_t)s->extent, (uint64_t)s->mode));
 		for (int a = 0; a < s->n_accumulators; a++)
 			h = hash_mix(h, (uint64_t)s->accumulators[a].kind);
-		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL)
-			k->iterations = s->extent;
+		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL &&
+		    !size_mul(k->iterations, s->extent, &k->iterations))
+			k->iterations = INT64_MAX; /* a fault to the checker */
 	}
 	k->hash = hash_mix(h, library_hash(k->library));
+}
+
+int
+parallel_depth(const Kernel *k, int at)
+{
+	int n = 0;
+
+	while (at + n < k->body.n && k->body.at[at + n].kind == LOOP_STATEMENT_FOR &&
+	       k->body.at[at + n].mode == LOOP_PARALLEL)
+		n++;
+	return n;
 }
 
 void

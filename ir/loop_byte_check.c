@@ -6,10 +6,10 @@
 typedef struct {
 	const Kernel *k;
 	Arena *arena;
-	int64_t *extents; /* by scalar: of loop variables; 0 for any other */
-	int *openers;     /* by scalar: the statement of its loop */
-	LoopValue part;   /* the parallel loop's variable; -1 outside */
-	VEC(int) open;    /* FOR and IF around, outermost first */
+	int64_t *extents;     /* by scalar: of loop variables; 0 for any other */
+	int *openers;         /* by scalar: the statement of its loop */
+	VEC(LoopValue) parts; /* variables of the parallel loops */
+	VEC(int) open;        /* FOR and IF around, outermost first */
 } Bytes;
 
 /* Adds what a term reaches to one end of a range; false where no size of a tensor could be so large. */
@@ -22,20 +22,43 @@ add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
 	       size_add(*end, reach, end);
 }
 
-/* Each part stores within its own run of `step` elements; other parts store a multiple of `step` further away. */
 static bool
-in_own_run(const Bytes *b, const Affine *place, int64_t step, int64_t per_byte)
+is_part(const Bytes *b, LoopValue scalar)
 {
-	int64_t low, high, all;
+	for (int i = 0; i < b->parts.n; i++)
+		if (b->parts.at[i] == scalar)
+			return true;
+	return false;
+}
 
-	if (step <= 0 || step % per_byte != 0 || !size_mul(step, b->extents[b->part], &all))
+/* The least step that a part's variable makes; NULL: the place moves with none. */
+static const AffineTerm *
+least_step(const Bytes *b, const Affine *place)
+{
+	const AffineTerm *least = NULL;
+
+	for (int i = 0; i < place->n; i++)
+		if (is_part(b, place->terms[i].scalar) &&
+		    (!least || place->terms[i].coefficient < least->coefficient))
+			least = &place->terms[i];
+	return least;
+}
+
+/* Each part stores within its own run of the least step's elements; other parts store a multiple of it further away. */
+static bool
+in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
+{
+	const AffineTerm *own = least_step(b, place);
+	int64_t step = own ? own->coefficient : 0, low, high, all;
+
+	if (step <= 0 || step % per_byte != 0 || !size_mul(step, b->extents[own->scalar], &all))
 		return false;
 	low = place->constant % step;
 	low += low < 0 ? step : 0;
 	high = low;
 	for (int i = 0; i < place->n; i++) {
 		AffineTerm t = place->terms[i];
-		if (t.scalar == b->part || t.coefficient % all == 0)
+		if (t.scalar == own->scalar || t.coefficient % all == 0)
 			continue;
 		if (b->extents[t.scalar] <= 0 || !add_reach(b, t, &low, &high))
 			return false;
@@ -63,7 +86,7 @@ fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 
 	while (counted % per_byte != 0) {
 		const AffineTerm *t = term_of(place, counted);
-		if (!t || t->scalar == b->part || b->extents[t->scalar] <= 1)
+		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1)
 			return false;
 		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
 			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)
@@ -82,14 +105,13 @@ stores_whole_bytes(const Bytes *b, const LoopStatement *s)
 {
 	const LoopBuffer *buffer = &b->k->buffers.at[s->buffer];
 	int bits = dtype_info[buffer->type->dtype].bits;
-	int64_t step = 0;
+	bool several = false;
 
-	if (bits >= 8 || buffer->kind == BUFFER_LOCAL || b->part < 0 || b->extents[b->part] <= 1)
+	for (int i = 0; i < b->parts.n; i++)
+		several |= b->extents[b->parts.at[i]] > 1;
+	if (bits >= 8 || buffer->kind == BUFFER_LOCAL || !several)
 		return true;
-	for (int i = 0; i < s->place->n; i++)
-		if (s->place->terms[i].scalar == b->part)
-			step = s->place->terms[i].coefficient;
-	return in_own_run(b, s->place, step, 8 / bits) || fills_bytes(b, s->place, 8 / bits);
+	return in_own_run(b, s->place, 8 / bits) || fills_bytes(b, s->place, 8 / bits);
 }
 
 int
@@ -99,8 +121,7 @@ kernel_shared_byte(const Kernel *k)
 	Bytes b = {.k = k,
 	           .arena = arena,
 	           .extents = NEW_ARRAY(arena, int64_t, k->n_scalars),
-	           .openers = NEW_ARRAY(arena, int, k->n_scalars),
-	           .part = -1};
+	           .openers = NEW_ARRAY(arena, int, k->n_scalars)};
 	int found = -1;
 
 	for (int i = 0; i < k->body.n && found < 0; i++) {
@@ -109,15 +130,14 @@ kernel_shared_byte(const Kernel *k)
 			b.extents[s->result] = s->extent;
 			b.openers[s->result] = i;
 			if (s->mode == LOOP_PARALLEL)
-				b.part = s->result;
+				vec_push(arena, &b.parts, s->result);
 		}
 		if (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF)
 			vec_push(arena, &b.open, i);
 		if (s->kind == LOOP_STATEMENT_END) {
 			b.open.n--;
-			if (k->body.at[s->match].mode == LOOP_PARALLEL &&
-			    k->body.at[s->match].kind == LOOP_STATEMENT_FOR)
-				b.part = -1;
+			b.parts.n -= k->body.at[s->match].kind == LOOP_STATEMENT_FOR &&
+			             k->body.at[s->match].mode == LOOP_PARALLEL;
 		}
 		if (s->kind == LOOP_STATEMENT_STORE && !stores_whole_bytes(&b, s))
 			found = i;

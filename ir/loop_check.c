@@ -15,6 +15,8 @@ typedef struct {
 	ScalarFunctions *functions;
 	int statement;
 	bool vector; /* inside a vector loop */
+	int depth;   /* open loops and conditions */
+	int nests;   /* of parallel loops */
 	int dead;    /* open loops of extent 0: what is inside never runs */
 	bool ok;
 } Check;
@@ -255,9 +257,31 @@ check_straight(Check *c, const LoopStatement *s)
 		c->vector = false;
 }
 
+/* Parallel loops are one nest around everything that is stored, each with nothing but the next inside. */
 static void
-open_loop(Check *c, const LoopStatement *s)
+check_parallel(Check *c, const LoopStatement *s, int at)
 {
+	const LoopStatement *around = c->depth ? &c->k->body.at[at - 1] : NULL;
+	int64_t all = 1;
+
+	if (around && (around->kind != LOOP_STATEMENT_FOR || around->mode != LOOP_PARALLEL ||
+	               around->match != s->match + 1))
+		report(c, "a parallel loop inside of others stands directly inside of a parallel "
+		          "one, alone");
+	if (!around && c->nests++)
+		report(c, "a second nest of parallel loops");
+	if (s->n_accumulators)
+		report(c, "a parallel loop has no accumulators");
+	for (int i = 0; !around && i < parallel_depth(c->k, at); i++)
+		if (!size_mul(all, c->k->body.at[at + i].extent, &all))
+			report(c, "more than 2^63 parts");
+}
+
+static void
+open_loop(Check *c, const LoopStatement *s, int at)
+{
+	if (s->mode == LOOP_PARALLEL)
+		check_parallel(c, s, at);
 	c->dead += s->extent == 0;
 	if (s->extent < 0)
 		report(c, "a negative extent");
@@ -290,10 +314,12 @@ check_statement(Check *c, const LoopStatement *s, int at)
 		c->dead -= c->k->body.at[s->match].kind == LOOP_STATEMENT_FOR &&
 		           c->k->body.at[s->match].extent == 0;
 		close_block(c, s->match, at);
+		c->depth--;
 		return;
 	}
 	if (s->kind == LOOP_STATEMENT_FOR)
-		open_loop(c, s);
+		open_loop(c, s, at);
+	c->depth += s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF;
 	if (s->result >= 0)
 		define(c, s->result, s->type, s->kind == LOOP_STATEMENT_FOR ? s->extent : 0);
 }

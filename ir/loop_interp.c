@@ -278,18 +278,36 @@ combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 	return call->run.cells[call->function->result];
 }
 
+/* Parts [begin, end) of the nest of parallel loops that begins at statement `at`. */
+static void
+run_parallel(Run *r, int at)
+{
+	int depth = parallel_depth(r->k, at);
+
+	for (int64_t part = r->begin; part < r->end; part++) {
+		int64_t outer = part;
+		for (int i = depth - 1; i >= 0; i--) {
+			const LoopStatement *s = &r->k->body.at[at + i];
+			r->cells[s->result].s64 = outer % s->extent;
+			outer /= s->extent;
+		}
+		run_block(r, at + depth, r->k->body.at[at + depth - 1].match);
+	}
+}
+
 static void
 run_for(Run *r, const LoopStatement *s, int at)
 {
-	int64_t first = s->mode == LOOP_PARALLEL ? r->begin : 0;
-	int64_t last = s->mode == LOOP_PARALLEL ? r->end : s->extent;
-
+	if (s->mode == LOOP_PARALLEL) {
+		run_parallel(r, at);
+		return;
+	}
 	for (int a = 0; a < s->n_accumulators; a++) {
 		const Accumulator *acc = &s->accumulators[a];
 		for (int l = 0; l < LOOP_LANES; l++)
 			r->lanes[acc->scalar]->lanes[l] = identity(acc);
 	}
-	for (int64_t j = first; j < last; j++) {
+	for (int64_t j = 0; j < s->extent; j++) {
 		r->cells[s->result].s64 = j;
 		for (int a = 0; a < s->n_accumulators; a++)
 			r->lane[s->accumulators[a].scalar] = s->mode == LOOP_VECTOR

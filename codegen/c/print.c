@@ -328,11 +328,17 @@ print_lane_tree(CPrinter *p, const LoopStatement *s)
 	}
 }
 
+static void print_parallel(CPrinter *p, const LoopStatement *s, int at);
+
 static void
 print_for(CPrinter *p, const LoopStatement *s, int at)
 {
 	bool lanes = s->mode == LOOP_VECTOR && s->n_accumulators;
 
+	if (s->mode == LOOP_PARALLEL) {
+		print_parallel(p, s, at);
+		return;
+	}
 	print_accumulator_starts(p, s, lanes);
 	if (lanes) {
 		print_lanes_loop(p, s, at);
@@ -342,14 +348,63 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 	if (s->mode == LOOP_VECTOR && !stores_packed(p, at, s->match))
 		text_add(p->out, "#pragma omp simd\n");
 	indent(p);
-	if (s->mode == LOOP_PARALLEL)
-		text_printf(p->out, "for (int64_t v%d = begin; v%d < end; v%d++) {\n", s->result,
-		            s->result, s->result);
-	else
-		text_printf(p->out, "for (int64_t v%d = 0; v%d < %lld; v%d++) {\n", s->result,
-		            s->result, (long long)s->extent, s->result);
+	text_printf(p->out, "for (int64_t v%d = 0; v%d < %lld; v%d++) {\n", s->result, s->result,
+	            (long long)s->extent, s->result);
 	p->depth++;
 	print_block(p, at + 1, s->match);
+	p->depth--;
+	indent(p);
+	text_add(p->out, "}\n");
+}
+
+/* The variables of parallel loops go on to the next part. */
+static void
+print_counting(CPrinter *p, int at, int depth)
+{
+	const LoopStatement *s = &p->k->body.at[at];
+
+	if (depth == 1)
+		return;
+	indent(p);
+	text_printf(p->out, "v%d++;\n", s[depth - 1].result);
+	for (int i = depth - 1; i > 0; i--) {
+		indent(p);
+		text_printf(p->out, "if (v%d == %lld) {\n", s[i].result, (long long)s[i].extent);
+		indent(p);
+		text_printf(p->out, "\tv%d = 0;\n", s[i].result);
+		indent(p);
+		text_printf(p->out, "\tv%d++;\n", s[i - 1].result);
+		indent(p);
+		text_add(p->out, "}\n");
+	}
+}
+
+/* One loop over the parts of the range; behind each the variables count on, the last one first. */
+static void
+print_parallel(CPrinter *p, const LoopStatement *s, int at)
+{
+	int depth = parallel_depth(p->k, at);
+
+	if (depth == 1) {
+		indent(p);
+		text_printf(p->out, "for (int64_t v%d = begin; v%d < end; v%d++) {\n", s->result,
+		            s->result, s->result);
+	} else {
+		int64_t inner = 1;
+		for (int i = depth - 1; i >= 0; i--, inner *= s->extent ? s->extent : 1) {
+			s = &p->k->body.at[at + i];
+			indent(p);
+			text_printf(p->out, "int64_t v%d = begin / %lld", s->result,
+			            (long long)inner);
+			text_printf(p->out, i ? " %% %lld;\n" : ";\n",
+			            (long long)(s->extent ? s->extent : 1));
+		}
+		indent(p);
+		text_add(p->out, "for (int64_t part = begin; part < end; part++) {\n");
+	}
+	p->depth++;
+	print_block(p, at + depth, p->k->body.at[at + depth - 1].match);
+	print_counting(p, at, depth);
 	p->depth--;
 	indent(p);
 	text_add(p->out, "}\n");

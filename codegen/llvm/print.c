@@ -198,22 +198,61 @@ emit_vector(Printer *p, const LoopStatement *s, int at)
 	finish_accumulators(p, s, true);
 }
 
+/* One loop over the parts of the range. The variables of the nest are phis: divided out of the first part, they count on
+ * behind each, the last one first. */
+static void
+emit_parallel(Printer *p, int at)
+{
+	const LoopStatement *s = &p->k->body.at[at];
+	int depth = parallel_depth(p->k, at);
+	V *first = NEW_ARRAY(p->arena, V, depth), *now = NEW_ARRAY(p->arena, V, depth);
+	LLVMBasicBlockRef before = LLVMGetInsertBlock(p->b);
+	V rest = p->begin;
+
+	for (int i = depth - 1; i > 0; i--) {
+		V extent = llvm_word(p, s[i].extent ? s[i].extent : 1);
+		first[i] = LLVMBuildURem(p->b, rest, extent, "");
+		rest = LLVMBuildUDiv(p->b, rest, extent, "");
+	}
+	first[0] = rest;
+	Loop loop = open_loop(p, p->begin, p->end, 1, true);
+	for (int i = 0; i < depth; i++) {
+		now[i] = depth > 1 ? LLVMBuildPhi(p->b, LLVMInt64TypeInContext(p->context), "")
+		                   : loop.variable;
+		if (depth > 1)
+			LLVMAddIncoming(now[i], &first[i], &before, 1);
+		p->frame.values[s[i].result] = now[i];
+	}
+	emit_block(p, at + depth, s[depth - 1].match);
+	V carry = LLVMConstInt(LLVMInt1TypeInContext(p->context), 1, false);
+	LLVMBasicBlockRef latch = LLVMGetInsertBlock(p->b);
+	for (int i = depth - 1; depth > 1 && i >= 0; i--) {
+		V one = LLVMBuildZExt(p->b, carry, LLVMInt64TypeInContext(p->context), "");
+		V next = LLVMBuildNSWAdd(p->b, now[i], one, "");
+		carry = LLVMBuildICmp(p->b, LLVMIntEQ, next, llvm_word(p, s[i].extent), "");
+		next = i ? LLVMBuildSelect(p->b, carry, llvm_word(p, 0), next, "") : next;
+		LLVMAddIncoming(now[i], &next, &latch, 1);
+	}
+	close_loop(p, &loop);
+}
+
 static void
 emit_for(Printer *p, const LoopStatement *s, int at)
 {
-	bool parallel = s->mode == LOOP_PARALLEL;
-
+	if (s->mode == LOOP_PARALLEL) {
+		emit_parallel(p, at);
+		return;
+	}
 	if (s->mode == LOOP_VECTOR && (s->extent > 1 || s->n_accumulators)) {
 		emit_vector(p, s, at);
 		return;
 	}
 	start_accumulators(p, s, false);
-	if (s->extent == 1 && !parallel) {
+	if (s->extent == 1) {
 		p->frame.values[s->result] = llvm_word(p, 0);
 		emit_block(p, at + 1, s->match);
 	} else if (s->extent > 0) {
-		Loop loop = open_loop(p, parallel ? p->begin : llvm_word(p, 0),
-		                      parallel ? p->end : llvm_word(p, s->extent), 1, parallel);
+		Loop loop = open_loop(p, llvm_word(p, 0), llvm_word(p, s->extent), 1, false);
 		p->frame.values[s->result] = loop.variable;
 		emit_block(p, at + 1, s->match);
 		close_loop(p, &loop);
