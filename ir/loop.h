@@ -77,7 +77,7 @@ typedef struct {
 	int n_operands;
 	LoopValue operands[3];
 	int buffer;          /* LOAD, STORE, LOCAL, SCALAR */
-	const Affine *place; /* LOAD, STORE, AFFINE; else NULL */
+	const Affine *place; /* LOAD, STORE, AFFINE; FOR: iterations below it only; else NULL */
 	double f;            /* CONST of floats */
 	Conversion
 		how; /* CAST to a float below f32; stochastic: by operand 1, random bits in u32 */
@@ -135,6 +135,8 @@ struct LoopBuilder {
 	VEC(int) blocks;      /* numbers of the open blocks */
 	IntMap *memo;         /* hash -> 1 + scalar of a pure statement */
 	VEC(int64_t) extents; /* by scalar: extent of a loop variable; 0 for any other */
+	VEC(const Affine *)
+	bounds;               /* by scalar: of a loop variable that stays below it; else NULL */
 	VEC(DType) types;     /* by scalar */
 	VEC(int) definitions; /* by scalar: its statement */
 	VEC(int) scopes;      /* by scalar: its block */
@@ -174,6 +176,8 @@ LoopValue lb_affine(LoopBuilder *lb, Affine place);
 /* Says that a computed scalar lies in [0, extent), so that places with it split without division. */
 void lb_within(LoopBuilder *lb, LoopValue x, int64_t extent);
 LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* the loop variable */
+/* The same, of the iterations below `bound` only: those of the last block, or of a segment. Not LOOP_PARALLEL. */
+LoopValue lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound);
 /* Declares an accumulator of the innermost open loop; its scalar is readable after lb_end. */
 LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
 void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
@@ -221,6 +225,10 @@ Affine affine_constant(int64_t c);
 Affine affine_scalar(LoopValue s);
 Affine affine_add(Affine a, Affine b);
 bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place */
+/* The least and the greatest value. By scalar: extents of loop variables, 0 of others; bounds that a loop variable
+ * stays below (FOR's place), or NULL. false: a scalar is no loop variable. */
+bool affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds,
+                  int64_t *low, int64_t *high);
 Affine affine_scale(Affine a, int64_t by);
 
 /* A place in a tensor, an affine form per axis. One that came from a flat element number remembers it, so

@@ -70,6 +70,7 @@ add_scalar(LoopBuilder *lb, DType type, int64_t extent, int definition)
 {
 	vec_push(lb->scratch, &lb->types, type);
 	vec_push(lb->scratch, &lb->extents, extent);
+	vec_push(lb->scratch, &lb->bounds, NULL);
 	vec_push(lb->scratch, &lb->definitions, definition);
 	vec_push(lb->scratch, &lb->scopes, lb->blocks.at[lb->blocks.n - 1]);
 	return lb->k->n_scalars++;
@@ -313,6 +314,17 @@ lb_within(LoopBuilder *lb, LoopValue x, int64_t extent)
 {
 	if (lb->extents.at[x] == 0)
 		lb->extents.at[x] = extent;
+}
+
+LoopValue
+lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound)
+{
+	LoopValue v = lb_for(lb, mode, extent);
+
+	assert(mode != LOOP_PARALLEL);
+	lb->bounds.at[v] = affine_keep(lb->scratch, &bound);
+	lb->k->body.at[lb->definitions.at[v]].place = lb->bounds.at[v];
+	return v;
 }
 
 LoopValue

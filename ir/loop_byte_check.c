@@ -86,7 +86,8 @@ fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 
 	while (counted % per_byte != 0) {
 		const AffineTerm *t = term_of(place, counted);
-		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1)
+		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1 ||
+		    b->k->body.at[b->openers[t->scalar]].place) /* may end within a byte */
 			return false;
 		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
 			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)

@@ -8,10 +8,11 @@ typedef struct {
 	const Kernel *k;
 	Diag *diag;
 	Arena *arena;
-	DType *types;     /* by scalar */
-	bool *defined;    /* by scalar: visible */
-	bool *open;       /* by scalar: accumulator of a loop around */
-	int64_t *extents; /* by scalar: loop variables */
+	DType *types;          /* by scalar */
+	bool *defined;         /* by scalar: visible */
+	bool *open;            /* by scalar: accumulator of a loop around */
+	int64_t *extents;      /* by scalar: loop variables */
+	const Affine **bounds; /* by scalar: of loop variables that stay below one */
 	ScalarFunctions *functions;
 	int statement;
 	bool vector; /* inside a vector loop */
@@ -79,17 +80,11 @@ check_terms(Check *c, const Affine *place)
 static void
 check_place(Check *c, const LoopStatement *s)
 {
-	int64_t low = s->place->constant, high = low;
-	bool known = true;
+	int64_t low, high;
 
 	if (!check_terms(c, s->place))
 		return;
-	for (int i = 0; i < s->place->n; i++) {
-		AffineTerm t = s->place->terms[i];
-		int64_t n = c->extents[t.scalar];
-		known &= n > 0;
-		*(t.coefficient < 0 ? &low : &high) += t.coefficient * (n - 1);
-	}
+	bool known = affine_range(s->place, c->extents, c->bounds, &low, &high);
 	if (known && !c->dead && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
 		report(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
 		       (long long)high, c->k->buffers.at[s->buffer].name,
@@ -282,6 +277,10 @@ open_loop(Check *c, const LoopStatement *s, int at)
 {
 	if (s->mode == LOOP_PARALLEL)
 		check_parallel(c, s, at);
+	if (s->place && s->mode == LOOP_PARALLEL)
+		report(c, "a parallel loop runs all of its iterations");
+	if (s->place && check_terms(c, s->place))
+		c->bounds[s->result] = s->place;
 	c->dead += s->extent == 0;
 	if (s->extent < 0)
 		report(c, "a negative extent");
@@ -335,6 +334,7 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.open = NEW_ARRAY(arena, bool, k->n_scalars);
 	c.extents = NEW_ARRAY(arena, int64_t, k->n_scalars);
+	c.bounds = NEW_ARRAY(arena, const Affine *, k->n_scalars);
 	for (c.statement = 0; c.statement < k->body.n; c.statement++)
 		check_statement(&c, &k->body.at[c.statement], c.statement);
 	if (c.ok && (c.statement = kernel_shared_byte(k)) >= 0)

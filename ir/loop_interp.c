@@ -307,7 +307,8 @@ run_for(Run *r, const LoopStatement *s, int at)
 		for (int l = 0; l < LOOP_LANES; l++)
 			r->lanes[acc->scalar]->lanes[l] = identity(acc);
 	}
-	for (int64_t j = 0; j < s->extent; j++) {
+	int64_t below = s->place ? place_of(r, s->place) : s->extent;
+	for (int64_t j = 0; j < below && j < s->extent; j++) {
 		r->cells[s->result].s64 = j;
 		for (int a = 0; a < s->n_accumulators; a++)
 			r->lane[s->accumulators[a].scalar] = s->mode == LOOP_VECTOR

@@ -172,6 +172,18 @@ read_definition(KernelReader *kr, LoopStatement *s)
 	return true;
 }
 
+/* EXTENT or min(EXTENT, PLACE) */
+static bool
+read_extent(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+
+	if (!read_word(r, "min"))
+		return read_int(r, &s->extent);
+	return read_expect(r, '(') && read_int(r, &s->extent) && read_expect(r, ',') &&
+	       read_affine(kr, &s->place) && read_expect(r, ')');
+}
+
 static bool
 read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 {
@@ -180,7 +192,7 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 	s->kind = LOOP_STATEMENT_FOR;
 	s->mode = mode;
 	s->type = S64;
-	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_int(r, &s->extent))
+	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_extent(kr, s))
 		return false;
 	if (read_char(r, '(')) {
 		VEC(Accumulator) list = {0};

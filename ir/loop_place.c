@@ -83,17 +83,54 @@ index_flat(Type t, const Index *at)
 	return flat;
 }
 
-/* Least and greatest value, where loop extents bound every term. */
 static bool
-affine_range(const LoopBuilder *lb, const Affine *a, int64_t *low, int64_t *high)
+range_by_extents(const Affine *a, const int64_t *extents, int64_t *low, int64_t *high)
 {
 	*low = *high = a->constant;
 	for (int i = 0; i < a->n; i++) {
-		int64_t n = lb->extents.at[a->terms[i].scalar];
+		int64_t n = extents[a->terms[i].scalar];
 		if (n <= 0)
 			return false;
 		int64_t reach = a->terms[i].coefficient * (n - 1);
 		*(reach < 0 ? low : high) += reach;
+	}
+	return true;
+}
+
+/* Sums and products of such places fit. */
+static bool
+is_small(const Affine *a)
+{
+	const int64_t limit = 1ll << 31;
+	bool small = llabs(a->constant) < limit;
+
+	for (int i = 0; i < a->n; i++)
+		small &= llabs(a->terms[i].coefficient) < limit;
+	return small;
+}
+
+/* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
+ * it is a place again. */
+bool
+affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds, int64_t *low,
+             int64_t *high)
+{
+	Affine most = *a;
+	int64_t least, top;
+
+	if (!range_by_extents(a, extents, low, high))
+		return false;
+	for (int i = 0; i < a->n; i++) {
+		AffineTerm t = a->terms[i];
+		const Affine *bound = bounds[t.scalar];
+		if (!bound || t.coefficient < 0 || !is_small(a) || !is_small(bound) ||
+		    most.n - 1 + bound->n > MAX_TERMS)
+			continue;
+		most = affine_add(most, affine_scale(affine_scalar(t.scalar), -t.coefficient));
+		most = affine_add(most, affine_scale(affine_of(bound), t.coefficient));
+		most.constant -= t.coefficient;
+		if (range_by_extents(&most, extents, &least, &top) && top < *high)
+			*high = top;
 	}
 	return true;
 }
@@ -118,7 +155,8 @@ affine_divide(const LoopBuilder *lb, Affine *place, int64_t stride, Affine *whol
 		r.constant += stride;
 		w.constant--;
 	}
-	if (!affine_range(lb, &r, &low, &high) || low < 0 || high >= stride)
+	if (!affine_range(&r, lb->extents.at, lb->bounds.at, &low, &high) || low < 0 ||
+	    high >= stride)
 		return false;
 	*whole = w;
 	*place = r;

@@ -36,8 +36,12 @@ print_operands(Text *out, const LoopStatement *s)
 static void
 print_for(Text *out, const LoopStatement *s)
 {
-	text_printf(out, "%s v%d < %lld", loop_mode_texts[s->mode], s->result,
-	            (long long)s->extent);
+	text_printf(out, s->place ? "%s v%d < min(%lld, " : "%s v%d < %lld",
+	            loop_mode_texts[s->mode], s->result, (long long)s->extent);
+	if (s->place) {
+		print_affine(out, s->place);
+		text_add(out, ")");
+	}
 	for (int i = 0; i < s->n_accumulators; i++)
 		text_printf(out, "%sv%d: %s %s", i ? ", " : " (", s->accumulators[i].scalar,
 		            accumulate_texts[s->accumulators[i].kind],

@@ -273,26 +273,62 @@ print_accumulator_starts(CPrinter *p, const LoopStatement *s, bool lanes)
 	}
 }
 
+/* How many iterations a loop has. */
+static const char *
+end_text(CPrinter *p, const LoopStatement *s)
+{
+	return s->place ? arena_printf(p->arena, "v%d_end", s->result)
+	                : arena_printf(p->arena, "%lld", (long long)s->extent);
+}
+
+static void
+print_end(CPrinter *p, const LoopStatement *s)
+{
+	if (!s->place)
+		return;
+	indent(p);
+	text_printf(p->out, "const int64_t v%d_below = ", s->result);
+	print_affine(p->out, s->place);
+	text_add(p->out, ";\n");
+	indent(p);
+	text_printf(
+		p->out,
+		"const int64_t v%d_end = v%d_below < 0 ? 0 : v%d_below < %lld ? v%d_below : %lld;\n",
+		s->result, s->result, s->result, (long long)s->extent, s->result,
+		(long long)s->extent);
+}
+
 /* Lane l takes iterations l, l + LOOP_LANES, ...; then l + n/2 is added to l until one is left. */
 static void
 print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 {
-	int64_t full = s->extent / LOOP_LANES * LOOP_LANES;
+	const char *rest = s->place ? arena_printf(p->arena, "v%d_end %% %d", s->result, LOOP_LANES)
+	                            : arena_printf(p->arena, "%lld",
+	                                           (long long)(s->extent % LOOP_LANES));
+	const char *end = end_text(p, s);
 
 	p->vector_loop = s;
 	for (int part = 0; part < 2; part++) {
-		int64_t from = part ? full : 0, to = part ? s->extent : full;
-		if (from == to)
+		if (!s->place && (part ? s->extent % LOOP_LANES == 0 : s->extent < LOOP_LANES))
 			continue;
 		indent(p);
-		text_printf(p->out, "for (int64_t block = %lld; block < %lld; block += %d) {\n",
-		            (long long)from, (long long)to, LOOP_LANES);
+		if (part)
+			text_printf(p->out,
+			            "for (int64_t block = %s - %s; block < %s; block += %d) {\n",
+			            end, rest, end, LOOP_LANES);
+		else
+			text_printf(p->out,
+			            "for (int64_t block = 0; block < %s - %s; block += %d) {\n",
+			            end, rest, LOOP_LANES);
 		if (!stores_packed(p, at, s->match))
 			text_add(p->out, "#pragma omp simd\n");
 		p->depth++;
 		indent(p);
-		text_printf(p->out, "for (int lane = 0; lane < %lld; lane++) {\n",
-		            (long long)(part ? to - from : LOOP_LANES));
+		if (part)
+			text_printf(p->out, "for (int lane = 0; lane < %s; lane++) {\n", rest);
+		else
+			text_printf(p->out, "for (int lane = 0; lane < %d; lane++) {\n",
+			            LOOP_LANES);
 		p->depth++;
 		indent(p);
 		text_printf(p->out, "const int64_t v%d = block + lane;\n", s->result);
@@ -339,6 +375,7 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 		print_parallel(p, s, at);
 		return;
 	}
+	print_end(p, s);
 	print_accumulator_starts(p, s, lanes);
 	if (lanes) {
 		print_lanes_loop(p, s, at);
@@ -348,8 +385,8 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 	if (s->mode == LOOP_VECTOR && !stores_packed(p, at, s->match))
 		text_add(p->out, "#pragma omp simd\n");
 	indent(p);
-	text_printf(p->out, "for (int64_t v%d = 0; v%d < %lld; v%d++) {\n", s->result, s->result,
-	            (long long)s->extent, s->result);
+	text_printf(p->out, "for (int64_t v%d = 0; v%d < %s; v%d++) {\n", s->result, s->result,
+	            end_text(p, s), s->result);
 	p->depth++;
 	print_block(p, at + 1, s->match);
 	p->depth--;

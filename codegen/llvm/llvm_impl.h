@@ -29,7 +29,8 @@ typedef struct {
 	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
-	int active;         /* lanes that run */
+	int active;         /* lanes that may run */
+	V count;            /* how many of them do; NULL: all */
 } Printer;
 
 /* ---- scalar.c: types, constants, operations and conversions, on scalars and vectors alike */
@@ -55,6 +56,7 @@ V to_storage(Printer *p, DType storage, V x);
 /* ---- memory.c: places, loads and stores */
 V lane_constants(const Printer *p, int64_t step); /* 0, step, 2 step ... */
 V lane_mask(const Printer *p, int n);             /* the first n lanes */
+V lanes_below(const Printer *p, V n);             /* the same of a number that is computed */
 V llvm_plus(const Printer *p, V x, V y);
 V llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset);
 V emit_affine(const Printer *p, const Affine *a);

@@ -23,6 +23,18 @@ lane_mask(const Printer *p, int n)
 	return LLVMConstVector(lanes, LOOP_LANES);
 }
 
+V
+lanes_below(const Printer *p, V n)
+{
+	LLVMTypeRef t = LLVMInt32TypeInContext(p->context);
+	V lanes[LOOP_LANES];
+
+	for (int i = 0; i < LOOP_LANES; i++)
+		lanes[i] = LLVMConstInt(t, (unsigned)i, false);
+	return LLVMBuildICmp(p->b, LLVMIntULT, LLVMConstVector(lanes, LOOP_LANES),
+	                     widen(p, LLVMBuildTrunc(p->b, n, t, "")), "");
+}
+
 /* ---- places */
 static V
 scaled(const Printer *p, V x, int64_t by)
@@ -217,7 +229,7 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 {
 	LLVMTypeRef t = LLVMTypeOf(x);
 
-	if (p->mask && !is_local(p, s->buffer)) {
+	if (p->mask && (p->count || !is_local(p, s->buffer))) {
 		V args[] = {x, at, alignment(p, storage), p->mask};
 		call_intrinsic(p, "llvm.masked.store", (LLVMTypeRef[]){t, LLVMTypeOf(at)}, 2, args,
 		               4);
@@ -228,11 +240,25 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 	LLVMSetAlignment(LLVMBuildStore(p->b, x, at), (unsigned)dtype_bytes(storage, 1));
 }
 
+/* Lane i of x, or the last that runs. */
+static V
+lane_of(const Printer *p, V x, int i)
+{
+	LLVMTypeRef word = LLVMInt64TypeInContext(p->context);
+	V number = llvm_word(p, i);
+
+	if (p->count) {
+		V args[] = {number, LLVMBuildSub(p->b, p->count, llvm_word(p, 1), "")};
+		number = call_intrinsic(p, "llvm.umin", &word, 1, args, 2);
+	}
+	return LLVMBuildExtractElement(p->b, x, number, "");
+}
+
 /* To one place for all lanes the last one stores. */
 static V
 last_lane(const Printer *p, V x)
 {
-	return is_vector(x) ? LLVMBuildExtractElement(p->b, x, llvm_word(p, p->active - 1), "") : x;
+	return is_vector(x) ? lane_of(p, x, p->active - 1) : x;
 }
 
 /* ---- several elements in a byte */
@@ -299,7 +325,7 @@ store_one_packed(const Printer *p, DType storage, V base, V place, V x)
 	LLVMBuildStore(p->b, LLVMBuildOr(p->b, old, x, ""), at.byte);
 }
 
-/* Lane after lane: they share bytes. */
+/* Lane after lane: they share bytes. The last that runs stores again for those that do not. */
 static void
 store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 {
@@ -311,9 +337,7 @@ store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 	}
 	x = widen(p, x);
 	for (int i = 0; i < p->active; i++)
-		store_one_packed(p, storage, base,
-		                 LLVMBuildExtractElement(p->b, place, llvm_word(p, i), ""),
-		                 LLVMBuildExtractElement(p->b, x, llvm_word(p, i), ""));
+		store_one_packed(p, storage, base, lane_of(p, place, i), lane_of(p, x, i));
 }
 
 V
@@ -331,7 +355,7 @@ emit_load(Printer *p, const LoopStatement *s)
 		x = LLVMBuildLoad2(p->b, t, first_address(p, t, base, &place), "");
 	} else if (!place.varying && place.step == 1) {
 		x = load_lanes(p, s, storage, first_address(p, t, base, &place));
-	} else if (!place.varying && !p->gathers) {
+	} else if (!place.varying && !p->gathers && !p->count) {
 		x = load_apart(p, t, first_address(p, t, base, &place), place.step);
 	} else {
 		V at = addresses(p, t, base, &place);
@@ -383,7 +407,7 @@ emit_store(Printer *p, const LoopStatement *s)
 		store_lanes(p, s, storage, first_address(p, t, base, &place), x);
 		return;
 	}
-	if (!place.varying && !p->gathers) {
+	if (!place.varying && !p->gathers && !p->count) {
 		store_apart(p, t, first_address(p, t, base, &place), place.step, x);
 		return;
 	}

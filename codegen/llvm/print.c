@@ -165,18 +165,19 @@ close_loop(const Printer *p, const Loop *loop)
 	LLVMPositionBuilderAtEnd(p->b, loop->behind);
 }
 
-/* LOOP_LANES iterations from `block`, or the first n of them. */
+/* LOOP_LANES iterations from `block`, or the first n of them; count: of these, so many. */
 static void
-emit_lanes(Printer *p, const LoopStatement *s, int at, V block, int n)
+emit_lanes(Printer *p, const LoopStatement *s, int at, V block, int n, V count)
 {
 	p->variable = s->result;
 	p->block = block;
 	p->active = n;
-	p->mask = n < LOOP_LANES ? lane_mask(p, n) : NULL;
+	p->count = count;
+	p->mask = count ? lanes_below(p, count) : n < LOOP_LANES ? lane_mask(p, n) : NULL;
 	p->frame.values[s->result] = llvm_plus(p, block, lane_constants(p, 1));
 	emit_block(p, at + 1, s->match);
 	p->variable = -1;
-	p->mask = NULL;
+	p->mask = p->count = NULL;
 }
 
 static void
@@ -187,14 +188,47 @@ emit_vector(Printer *p, const LoopStatement *s, int at)
 	start_accumulators(p, s, true);
 	if (full <= UNROLLED_BLOCKS * LOOP_LANES) {
 		for (int64_t block = 0; block < full; block += LOOP_LANES)
-			emit_lanes(p, s, at, llvm_word(p, block), LOOP_LANES);
+			emit_lanes(p, s, at, llvm_word(p, block), LOOP_LANES, NULL);
 	} else {
 		Loop loop = open_loop(p, llvm_word(p, 0), llvm_word(p, full), LOOP_LANES, false);
-		emit_lanes(p, s, at, loop.variable, LOOP_LANES);
+		emit_lanes(p, s, at, loop.variable, LOOP_LANES, NULL);
 		close_loop(p, &loop);
 	}
 	if (full < s->extent)
-		emit_lanes(p, s, at, llvm_word(p, full), (int)(s->extent - full));
+		emit_lanes(p, s, at, llvm_word(p, full), (int)(s->extent - full), NULL);
+	finish_accumulators(p, s, true);
+}
+
+/* min(extent, place), from 0 */
+static V
+emit_end(Printer *p, const LoopStatement *s)
+{
+	LLVMTypeRef word = LLVMInt64TypeInContext(p->context);
+	V end = emit_affine(p, s->place);
+
+	V args[] = {end, llvm_word(p, s->extent)}, from[] = {NULL, llvm_word(p, 0)};
+	from[0] = call_intrinsic(p, "llvm.smin", &word, 1, args, 2);
+	return call_intrinsic(p, "llvm.smax", &word, 1, from, 2);
+}
+
+/* As many iterations as `end` says: whole vectors in a loop, the rest under a mask, where there is one. */
+static void
+emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
+{
+	LLVMBasicBlockRef some = block_new(p), behind = block_new(p);
+	V rest = LLVMBuildAnd(p->b, end, llvm_word(p, LOOP_LANES - 1), "");
+	V full = LLVMBuildSub(p->b, end, rest, "");
+
+	start_accumulators(p, s, true);
+	Loop loop = open_loop(p, llvm_word(p, 0), full, LOOP_LANES, true);
+	emit_lanes(p, s, at, loop.variable, LOOP_LANES, NULL);
+	close_loop(p, &loop);
+	LLVMBuildCondBr(p->b, LLVMBuildICmp(p->b, LLVMIntEQ, rest, llvm_word(p, 0), ""), behind,
+	                some);
+	LLVMPositionBuilderAtEnd(p->b, some);
+	emit_lanes(p, s, at, full, LOOP_LANES, rest);
+	LLVMBuildBr(p->b, behind);
+	LLVMPositionBuilderAtEnd(p->b, behind);
 	finish_accumulators(p, s, true);
 }
 
@@ -243,12 +277,20 @@ emit_for(Printer *p, const LoopStatement *s, int at)
 		emit_parallel(p, at);
 		return;
 	}
-	if (s->mode == LOOP_VECTOR && (s->extent > 1 || s->n_accumulators)) {
+	bool vector = s->mode == LOOP_VECTOR && (s->extent > 1 || s->n_accumulators);
+	if (vector && s->place)
+		emit_vector_below(p, s, at, emit_end(p, s));
+	else if (vector)
 		emit_vector(p, s, at);
+	if (vector)
 		return;
-	}
 	start_accumulators(p, s, false);
-	if (s->extent == 1) {
+	if (s->place) {
+		Loop loop = open_loop(p, llvm_word(p, 0), emit_end(p, s), 1, true);
+		p->frame.values[s->result] = loop.variable;
+		emit_block(p, at + 1, s->match);
+		close_loop(p, &loop);
+	} else if (s->extent == 1) {
 		p->frame.values[s->result] = llvm_word(p, 0);
 		emit_block(p, at + 1, s->match);
 	} else if (s->extent > 0) {

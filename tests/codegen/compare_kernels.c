@@ -1,16 +1,18 @@
 /* compare_kernels FILE.gir [flip]: every kernel of a lowered module on random buffers, by every printer and for every
- * CPU that this machine can stand for. All results must have the same bits; a NaN is a NaN.
+ * CPU that this machine can stand for, at once and in pieces of the range of its parts; small ones by the interpreter,
+ * too. All results must have the same bits; a NaN is a NaN.
  * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
  * changes a bit of each first result of the last code, which must be seen. */
 #include "tests/codegen/kernel_library.h"
 
 #include <string.h>
 
-enum { MAX_BUFFERS = 256, MAX_CODES = 16 };
+enum { MAX_BUFFERS = 256, MAX_CODES = 16, SMALL = 20000 };
 
 typedef struct {
 	const char *printer, *cpu;
-	const KernelFn *kernels;
+	const KernelFn *kernels; /* NULL: the interpreter */
+	bool first;              /* that others are compared with */
 } Code;
 
 static uint64_t seed = 1;
@@ -58,7 +60,7 @@ same(Type t, const char *a, const char *b)
 	return true;
 }
 
-/* What a code makes of the same inputs. */
+/* What a code makes of the same inputs; with parts up to a random one first, then the others. */
 static void
 run(const Kernel *k, const Code *code, int index, void **buffers, void *const *inputs)
 {
@@ -80,7 +82,27 @@ run(const Kernel *k, const Code *code, int index, void **buffers, void *const *i
 		size_t bytes = (size_t)type_bytes(k->buffers.at[i].type);
 		copies[i] = memcpy(buffers[i], inputs[i], bytes);
 	}
-	code->kernels[index](copies, scalars, 0, k->iterations);
+	int64_t middle = code->first || k->iterations == 0 ? 0
+	                                                   : (int64_t)random_word() % k->iterations;
+	for (int piece = 0; piece < 2; piece++) {
+		int64_t begin = piece ? middle : 0, end = piece ? k->iterations : middle;
+		if (begin == end && k->iterations)
+			continue;
+		if (code->kernels)
+			code->kernels[index](copies, scalars, begin, end);
+		else
+			kernel_interpret(k, copies, scalars, begin, end);
+	}
+}
+
+static bool
+is_small(const Kernel *k)
+{
+	int64_t n = k->flops;
+
+	for (int i = 0; i < k->buffers.n; i++)
+		n += k->buffers.at[i].type->n;
+	return n <= SMALL;
 }
 
 static int
@@ -98,6 +120,8 @@ compare(Arena *arena, const Kernel *k, int index, const Code *codes, int n_codes
 	}
 	run(k, &codes[0], index, want, inputs);
 	for (int c = 1; c < n_codes; c++) {
+		if (!codes[c].kernels && !is_small(k))
+			continue;
 		run(k, &codes[c], index, got, inputs);
 		if (flip && c == n_codes - 1)
 			*(char *)got[k->n_inputs] ^= 1;
@@ -152,8 +176,10 @@ main(int argc, char **argv)
 		if (!v)
 			return 2;
 		for (; v->cpu; v++)
-			codes[n_codes++] = (Code){kernel_printers[i]->name, v->cpu, v->kernels};
+			codes[n_codes++] = (Code){kernel_printers[i]->name, v->cpu, v->kernels,
+			                          n_codes == 0};
 	}
+	codes[n_codes++] = (Code){"interpreter", "any", NULL, false};
 	for (int i = 0; i < m->kernels.n; i++) {
 		Arena *scratch = arena_new();
 		differences += compare(scratch, m->kernels.at[i], i, codes, n_codes);

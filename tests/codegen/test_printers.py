@@ -183,6 +183,93 @@ def test_small_dtypes(run, compare, tmp_path):
     assert int(done.stdout.split()[0]) >= 40
 
 
+# Loops that end before their extent does: with lanes that add up, apart, in a byte, in a local, and none at all.
+RAGGED = """module @"ragged" {
+  kernel @blocks(x0: in f32[1000], y0: out f32[1000]) flops 0 {
+    parallel v0 < 16 {
+      vector v1 < min(64, -64*v0 + 1000) {
+        v2 = load x0[64*v0 + v1] : f32
+        store y0[64*v0 + v1] = v2
+      }
+    }
+  }
+  kernel @sums(x0: in f32[3,70], y0: out f32[3,4]) flops 0 {
+    parallel v0 < 3 {
+      parallel v1 < 4 {
+        vector v2 < min(20, -20*v1 + 70) (v3: add f32, v4: max f32) {
+          v5 = load x0[70*v0 + 20*v1 + v2] : f32
+          accumulate v5, v3
+          accumulate v5, v4
+        }
+        v6 = mul v3, v4 : f32
+        store y0[4*v0 + v1] = v6
+      }
+    }
+  }
+  kernel @apart(x0: in f32[5,30], y0: out f32[30,5]) flops 0 {
+    parallel v0 < 5 {
+      for v1 < 2 {
+        vector v2 < min(18, -18*v1 + 30) {
+          v3 = load x0[30*v0 + 18*v1 + v2] : f32
+          store y0[90*v1 + 5*v2 + v0] = v3
+        }
+      }
+    }
+  }
+  kernel @turned(x0: in f32[30,5], y0: out f32[5,30]) flops 0 {
+    parallel v0 < 5 {
+      for v1 < 2 {
+        vector v2 < min(18, -18*v1 + 30) {
+          v3 = load x0[90*v1 + 5*v2 + v0] : f32
+          store y0[30*v0 + 18*v1 + v2] = v3
+        }
+      }
+    }
+  }
+  kernel @packed(x0: in s4[70], y0: out s4[70]) flops 0 {
+    parallel v0 < 3 {
+      vector v1 < min(32, -32*v0 + 70) {
+        v2 = load x0[32*v0 + v1] : s32
+        v3 = const 1 : s32
+        v4 = add v2, v3 : s32
+        v5 = cast v4 to s4 : s32
+        store y0[32*v0 + v1] = v5
+      }
+    }
+  }
+  kernel @rows(x0: in f32[9,7], y0: out f32[9,7]) flops 0 {
+    local local2 : f32[40]
+    parallel v0 < 9 {
+      vector v1 < 40 {
+        v2 = const 2.0 : f32
+        store local2[v1] = v2
+      }
+      for v3 < min(7, v0 + -2) {
+        v4 = const 3.0 : f32
+        store local2[v3] = v4
+      }
+      vector v5 < min(7, v0) {
+        v6 = load x0[7*v0 + v5] : f32
+        store local2[v5 + 3] = v6
+      }
+      vector v7 < 7 {
+        v8 = load local2[v7] : f32
+        v9 = load local2[v7 + 5] : f32
+        v10 = add v8, v9 : f32
+        store y0[7*v0 + v7] = v10
+      }
+    }
+  }
+}
+"""
+
+
+def test_loops_that_end_before_their_extent(compare, tmp_path):
+    (tmp_path / "ragged.gir").write_text(RAGGED)
+    done = compare(tmp_path / "ragged.gir")
+    assert done.returncode == 0 and done.stdout.startswith("6 kernels"), done.stdout + done.stderr
+
+
 CLAMPED = """module @"clamped" {
   kernel @k0(x0: in f32[16,16], y0: out f32[16,16]) flops 0 {
     parallel v0 < 16 {
