@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* So many parts keep cores busy that do not run at one speed. */
-enum { PARTS_A_CORE = 4 };
+enum { PARTS_A_CORE = 4, LARGE_KERNEL = 1 << 16 };
 
 struct MemoEntry {
 	const Node *node;
@@ -189,11 +189,13 @@ lower_elementwise(Lower *lw)
 	LoopNest nest = nest_elementwise(lw->f, node_operand(ret, 0)->type->n);
 	Affine flat = affine_constant(0);
 
-	int parallel = nest_parallel(&nest, nest.n - 1, lw->parts);
+	/* Blocks stay in the first cache. */
+	LanesLoop lanes = {.at = nest.n - 1, .least = 64, .most = 4096};
+	int parallel = nest_parallel(&nest, nest.n, &lanes, lw->parts);
 	for (int i = 0; i < nest.n; i++) {
 		bool last = i == nest.n - 1;
 		LoopMode mode = last ? LOOP_VECTOR : i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
-		LoopValue v = lb_for(lb, mode, nest.at[i].extent);
+		LoopValue v = nest_open(lb, &nest, i, mode);
 		flat = affine_add(flat, affine_scale(affine_scalar(v), nest.at[i].full));
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
@@ -271,6 +273,19 @@ hoist_numbers(Lower *lw)
 	}
 }
 
+/* Is it worth more than one part for each outermost loop's iteration? */
+static bool
+is_large(const Function *f)
+{
+	int64_t most = function_flops(f);
+
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->type->n > most)
+				most = node_result(n, i)->type->n;
+	return most >= LARGE_KERNEL;
+}
+
 /* A kernel with its buffers and nothing else yet. */
 static Lower
 open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *o, Arena *scratch)
@@ -282,7 +297,7 @@ open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *
 	            .f = f,
 	            .node = root_node(f),
 	            .vector_bits = (int)o->vector_bits,
-	            .parts = PARTS_A_CORE * o->cores,
+	            .parts = is_large(f) ? PARTS_A_CORE * o->cores : 1,
 	            .state = st};
 
 	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};

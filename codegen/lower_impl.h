@@ -9,7 +9,10 @@
  * values (results of reductions) and chunk values (reductions of those). */
 typedef struct {
 	int64_t extent, full, row, chunk;
-	bool reduced; /* summed over */
+	bool reduced;  /* summed over */
+	int64_t whole; /* of blocks of that extent, which the loop around counts: how many elements there are; 0: as many as
+	                * the blocks have */
+	LoopValue variable; /* of the open loop */
 } LoopDim;
 /* A place is a sum over the loops, of which one may be cut in two again. */
 enum { MAX_NEST = MAX_TERMS - 2 };
@@ -47,8 +50,17 @@ LoopNest nest_part(const Function *f, Type shape, int64_t rows);
  * result, 0 without one. */
 LoopNest nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks);
 
-/* How many of the first n loops are parallel: the outermost, and as many as give `parts` parts of a certain size. */
-int nest_parallel(const LoopNest *nest, int n, int64_t parts);
+/* The loop that lanes run along is never parallel itself, but blocks of so many elements are. */
+typedef struct {
+	int at;
+	int64_t least, most;
+	bool array; /* what lanes make stays in an array of at most `most`, whether there are parts enough or not */
+} LanesLoop;
+/* How many of the first n loops are parallel: the outermost, and as many as give `parts` parts of a certain size. Cuts one of
+ * them in blocks where that gives more; lanes NULL: along none of them. */
+int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts);
+/* Opens loop `at`, directly inside of those before. */
+LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 
 /* lower_reduce.c */
 bool lower_reductions(Lower *lw);

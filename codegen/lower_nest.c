@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-/* Elements that a part has at least, where smaller ones would only give more parts: going on to the next part takes
- * some instructions. */
-enum { LEAST_PART = 256 };
+/* Elements that a part has at least: going on to the next one takes some instructions. */
+enum { LEAST_PART = 64, LANES = 16 };
 
 /* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
  * is divided out. */
@@ -64,21 +63,6 @@ cut_by_nodes(Cuts *c, const Function *f, int64_t size)
 	}
 }
 
-/* A long run without inner structure: blocks of at most 4096 for the parallel loop. */
-static void
-cut_block(Cuts *c)
-{
-	int64_t n = c->at[c->n - 1];
-
-	if (c->n != 2 || n <= 4096)
-		return;
-	for (int64_t block = 4096; block >= 256; block--)
-		if (n % block == 0) {
-			cut_at(c, block);
-			return;
-		}
-}
-
 static LoopNest
 nest_of_cuts(const Cuts *c)
 {
@@ -100,7 +84,6 @@ nest_elementwise(const Function *f, int64_t n)
 	if (n == 1)
 		return (LoopNest){0};
 	cut_by_nodes(&c, f, n);
-	cut_block(&c);
 	return nest_of_cuts(&c);
 }
 
@@ -169,18 +152,85 @@ nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks)
 	return nest;
 }
 
+/* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. */
+static void
+cut_loop(LoopNest *nest, int at, int64_t block)
+{
+	LoopDim d = nest->at[at], blocks = d;
+
+	if (block >= d.extent || nest->n == MAX_NEST)
+		return;
+	memmove(nest->at + at + 2, nest->at + at + 1, sizeof(d) * (size_t)(nest->n - at - 1));
+	blocks.extent = (d.extent + block - 1) / block;
+	blocks.full *= block;
+	blocks.row *= block;
+	blocks.chunk *= block;
+	d.whole = d.extent % block ? d.extent : 0;
+	d.extent = block;
+	nest->at[at] = blocks;
+	nest->at[at + 1] = d;
+	nest->n++;
+}
+
+/* Of a loop of that extent: a divisor not far below `about`, else `about` itself; both multiples of `step`. */
+static int64_t
+block_near(int64_t extent, int64_t about, int64_t step)
+{
+	if (extent <= about)
+		return extent;
+	about = about < step ? step : about / step * step;
+	for (int64_t block = about; block > 0 && block >= about / 2; block -= step)
+		if (extent % block == 0)
+			return block;
+	return about;
+}
+
+static int64_t
+clamp(int64_t x, int64_t low, int64_t high)
+{
+	return x < low ? low : x > high ? high : x;
+}
+
 int
-nest_parallel(const LoopNest *nest, int n, int64_t parts)
+nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts)
 {
 	int64_t found = 1, inside = 1;
-	int i = 0;
+	int i = 0, loops = nest->n;
 
-	for (int k = 0; k < nest->n; k++)
+	for (int k = 0; k < loops; k++)
 		inside *= nest->at[k].extent;
-	while (i < n && found < parts && (i == 0 || inside / nest->at[i].extent >= LEAST_PART)) {
-		found *= nest->at[i].extent;
-		inside /= nest->at[i].extent ? nest->at[i].extent : 1;
-		i++;
+	for (; i < n && inside > 0 && (i == 0 || found < parts); i++) {
+		int64_t extent = nest->at[i].extent, each = inside / extent;
+		if (lanes && i == lanes->at) {
+			int64_t even = extent / ((parts + found - 1) / found);
+			cut_loop(nest, i,
+			         block_near(extent, clamp(even, lanes->least, lanes->most), LANES));
+			return nest->n > loops ? i + 1 : i;
+		}
+		if (i > 0 && each < LEAST_PART) {
+			cut_loop(nest, i, block_near(extent, LEAST_PART / each, 1));
+			return nest->n > loops ? i + 1 : i;
+		}
+		found *= extent;
+		inside = each;
 	}
+	if (lanes && lanes->array)
+		cut_loop(nest, lanes->at,
+		         block_near(nest->at[lanes->at].extent, lanes->most, LANES));
 	return i;
+}
+
+LoopValue
+nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode)
+{
+	LoopDim *d = &nest->at[at];
+
+	if (d->whole)
+		d->variable = lb_for_below(
+			lb, mode, d->extent,
+			affine_add(affine_constant(d->whole),
+		                   affine_scale(affine_scalar(d[-1].variable), -d->extent)));
+	else
+		d->variable = lb_for(lb, mode, d->extent);
+	return d->variable;
 }

@@ -9,19 +9,23 @@ lower_open_parts(Lower *lw, const Node *n, int axes)
 	Type t = node_result(n, 0)->type;
 	LoopNest nest = {0};
 
-	for (int i = 0; i < t->rank && t->n; i++)
+	int64_t inside = t->n, common = 0;
+
+	for (int i = 0; i < t->rank && t->n; i++) {
+		common += i < axes && t->dims[i] > 1;
+		inside /= t->dims[i];
 		if (t->dims[i] > 1)
-			nest.at[nest.n++].extent = t->dims[i];
-	int common = 0;
-	for (int i = 0; i < axes && t->n; i++)
-		common += t->dims[i] > 1;
-	st->row_loops = nest_parallel(&nest, common, lw->parts);
-	st->rows = 1;
+			nest.at[nest.n++] = (LoopDim){.extent = t->dims[i], .full = inside};
+	}
+	int loops = nest.n, parallel = nest_parallel(&nest, (int)common, NULL, lw->parts);
+	st->row_loops = parallel + (nest.n > loops); /* within a block, too */
+	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
 	for (int i = 0; i < st->row_loops; i++) {
-		LoopValue v = lb_for(lw->lb, LOOP_PARALLEL, nest.at[i].extent);
-		st->rows *= nest.at[i].extent;
-		st->row = affine_add(affine_scale(st->row, nest.at[i].extent), affine_scalar(v));
+		LoopValue v = nest_open(lw->lb, &nest, i,
+		                        i < parallel ? LOOP_PARALLEL : LOOP_PLAIN);
+		int64_t rows = nest.at[i].full / (t->n / st->rows);
+		st->row = affine_add(st->row, affine_scale(affine_scalar(v), rows));
 	}
 }
 

@@ -19,8 +19,7 @@ typedef struct {
 	int *depth; /* by node id: passes before its value is known */
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
-	int column_loop; /* by_column: the kept loop that is tiled */
-	int64_t tile;
+	int column_loop; /* by_column: the innermost kept loop, along a tile of results */
 	Affine flat_full, flat_row, flat_chunk;
 } Rows;
 
@@ -284,13 +283,13 @@ row_pass(Rows *r, int k)
 
 /* ---- columns: sums in local arrays of one tile */
 static void
-column_loop(Rows *r, int64_t width, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
+column_loop(Rows *r, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
 {
 	LoopBuilder *lb = r->lw->lb;
 	LoopDim d = r->nest.at[r->column_loop];
 	Affine full = r->flat_full, row = r->flat_row;
 
-	LoopValue j = lb_for(lb, LOOP_VECTOR, width);
+	LoopValue j = nest_open(lb, &r->nest, r->column_loop, LOOP_VECTOR);
 	r->flat_full = affine_add(full, affine_scale(affine_scalar(j), d.full));
 	r->flat_row = affine_add(row, affine_scale(affine_scalar(j), d.row));
 	r->lw->state->column = affine_scalar(j);
@@ -333,32 +332,32 @@ column_sum(Rows *r, LoopValue j, void *ctx)
 }
 
 static void
-column_nest(Rows *r, int dim, int64_t width, ColumnPass *p)
+column_nest(Rows *r, int dim, ColumnPass *p)
 {
 	LoopBuilder *lb = r->lw->lb;
 	Affine full = r->flat_full;
 
 	if (dim == r->nest.n) {
-		column_loop(r, width, column_sum, p);
+		column_loop(r, column_sum, p);
 		return;
 	}
 	LoopValue v = lb_for(lb, LOOP_PLAIN, r->nest.at[dim].extent);
 	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), r->nest.at[dim].full));
-	column_nest(r, dim + 1, width, p);
+	column_nest(r, dim + 1, p);
 	lb_end(lb);
 	r->flat_full = full;
 }
 
 static void
-column_pass(Rows *r, int k, int64_t width)
+column_pass(Rows *r, int k)
 {
 	struct LowerState *st = r->lw->state;
 	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n);
 	ColumnPass p = {k, pass_reduces(r, k, reduces), reduces};
 
 	for (int i = 0; i < p.n; i++)
-		column_loop(r, width, column_init, (void *)reduces[i]);
-	column_nest(r, r->n_kept, width, &p);
+		column_loop(r, column_init, (void *)reduces[i]);
+	column_nest(r, r->n_kept, &p);
 	for (int i = 0; i < p.n; i++)
 		st->reduced[reduces[i]->id] = REDUCED_LOCAL;
 }
@@ -386,7 +385,7 @@ store_rows_of_column(Rows *r, LoopValue j, void *ctx)
 }
 
 static void
-row_body(Rows *r, int64_t width)
+row_body(Rows *r)
 {
 	struct LowerState *st = r->lw->state;
 
@@ -396,12 +395,12 @@ row_body(Rows *r, int64_t width)
 		if (!pass_has_work(r, k))
 			continue;
 		if (r->by_column)
-			column_pass(r, k, width);
+			column_pass(r, k);
 		else
 			row_pass(r, k);
 	}
 	if (r->by_column)
-		column_loop(r, width, store_rows_of_column, NULL);
+		column_loop(r, store_rows_of_column, NULL);
 	else
 		store_rows(r);
 }
@@ -454,7 +453,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	LoopValue *own = arena_alloc(r->lw->state->scratch, bytes);
 	bool inner_rows = dim + 1 < r->n_kept;
 
-	LoopValue v = lb_for(lb, dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN, d.extent);
+	LoopValue v = nest_open(lb, &r->nest, dim,
+	                        dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN);
 	advance(r, &d, affine_scalar(v));
 	for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(r->chunk_reduces.at[i]),
@@ -464,7 +464,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 		for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
 			lb_accumulate(lb, own[i], sums[i]);
 	} else {
-		row_body(r, 0);
+		row_body(r);
 		if (sums_here)
 			add_to_chunks(r, own);
 	}
@@ -491,18 +491,15 @@ column_tiles(Rows *r, int dim)
 	LoopDim d = r->nest.at[dim];
 	Affine full = r->flat_full, row = r->flat_row;
 
-	LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;
-	if (dim < r->column_loop) {
-		LoopValue v = lb_for(lb, mode, d.extent);
-		advance(r, &d, affine_scalar(v));
-		column_tiles(r, dim + 1);
-		lb_end(lb);
-	} else {
-		LoopValue v = lb_for(lb, mode, d.extent / r->tile);
-		advance(r, &d, affine_scale(affine_scalar(v), r->tile));
-		row_body(r, r->tile);
-		lb_end(lb);
+	if (dim == r->column_loop) {
+		row_body(r);
+		return;
 	}
+	LoopValue v = nest_open(lb, &r->nest, dim,
+	                        dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN);
+	advance(r, &d, affine_scalar(v));
+	column_tiles(r, dim + 1);
+	lb_end(lb);
 	r->flat_full = full;
 	r->flat_row = row;
 }
@@ -511,18 +508,11 @@ static void
 declare_columns(Rows *r)
 {
 	struct LowerState *st = r->lw->state;
-	int64_t extent;
 
-	r->column_loop = r->n_kept - 1;
-	extent = r->nest.at[r->column_loop].extent;
-	for (r->tile = extent < COLUMN_TILE ? extent : COLUMN_TILE; r->tile > 1; r->tile--)
-		if (extent % r->tile == 0)
-			break;
-	if (r->tile < 16 && extent >= 16) /* no good divisor: one tile */
-		r->tile = extent;
 	for (int i = 0; i < r->row_reduces.n; i++)
 		st->reduced_at[r->row_reduces.at[i]->id] = lb_local(
-			r->lw->lb, reduce_type(r->row_reduces.at[i]), r->tile);
+			r->lw->lb, reduce_type(r->row_reduces.at[i]),
+			r->nest.at[r->column_loop].extent);
 }
 
 /* Nothing to sum over: every reduction is its identity, and results are stored over their own shape. */
@@ -573,7 +563,11 @@ lower_reductions(Lower *lw)
 	int free = 0; /* kept loops that add nothing up */
 	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
 		free++;
-	r.n_parallel = nest_parallel(&r.nest, free, lw->parts);
+	LanesLoop lanes = {.at = r.n_kept - 1, .least = 64, .most = COLUMN_TILE, .array = true};
+	int loops = r.nest.n;
+	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw->parts);
+	r.n_kept += r.nest.n - loops;
+	r.column_loop = r.n_kept - 1;
 	plan_cache(&r);
 	if (r.by_column) {
 		declare_columns(&r);
@@ -583,7 +577,7 @@ lower_reductions(Lower *lw)
 		if (r.chunks == 1) /* all rows are one chunk, finished behind the loops */
 			finish_chunk(&r, sums);
 	} else {
-		row_body(&r, 0);
+		row_body(&r);
 	}
 	return true;
 }
