@@ -12,10 +12,21 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
+/* Loops are cut for so many cores, wherever they run: what is large gets PARTS_A_CORE parts for each, so that all are
+ * busy to the end though they do not run at one speed. */
+enum { DEFAULT_CORES = 64, MAX_CORES = 4096, PARTS_A_CORE = 4 };
+/* Element operations from which a kernel is large. */
+enum { LARGE_KERNEL = 1 << 16 };
+
+/* ---- legalize.c */
+typedef struct {
+	int64_t cores;
+} LegalizeOptions;
+
 /* ---- lower.c */
 typedef struct {
 	int64_t vector_bits; /* of the vector registers that loops are blocked for */
-	int64_t cores;       /* that loops are cut for */
+	int64_t cores;
 } LowerOptions;
 
 /* ---- in_place.c */

@@ -4,6 +4,9 @@
  * for every element. Control flow is refused. Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
 
+/* Parts of a large reduction have so many rows at least, and so many columns. */
+enum { LEAST_ROWS = 8, COLUMNS = 64 };
+
 /* The state that holds t, made at first use: equal tensors share theirs. */
 static State *
 constant_state(Module *m, const Tensor *t, Loc loc)
@@ -59,7 +62,7 @@ split_full_reduce(Node *n)
 	const ReduceAttr *a = n->attr;
 	int64_t block = block_length(x->type->n);
 
-	if (node_result(n, 0)->type->n != 1 || block == 0)
+	if (block == 0)
 		return;
 	Builder b = {.m = n->function->module,
 	             .f = n->function,
@@ -74,6 +77,84 @@ split_full_reduce(Node *n)
 	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}}), dtype);
 	value_replace_uses(node_result(n, 0),
 	                   b_reshape(&b, sum, ints_of_type(node_result(n, 0)->type)));
+	node_erase(n);
+}
+
+/* ---- sums with few results, each over much */
+/* A divisor of n that is at least `wanted`, and less than twice that; 0: none. */
+static int64_t
+divisor_from(int64_t n, int64_t wanted)
+{
+	for (int64_t d = wanted; d < 2 * wanted && d < n; d++)
+		if (n % d == 0)
+			return d;
+	return 0;
+}
+
+/* How a reduction is cut: axes that were one become two, of which the partial sums keep the first. */
+typedef struct {
+	Ints shape;        /* of the operand */
+	Ints inner, outer; /* axes that the first and the second reduction add up */
+	int64_t chunks;
+} ReduceCut;
+
+/* From the outermost reduced axis on, until there are chunks enough. */
+static ReduceCut
+cut_axes(Type x, const Ints *axes, int64_t wanted)
+{
+	ReduceCut cut = {.chunks = 1};
+	int kept = 0; /* axes of the partial sums so far */
+
+	for (int i = 0, a = 0; i < x->rank; i++) {
+		int64_t extent = x->dims[i], missing = (wanted + cut.chunks - 1) / cut.chunks;
+		bool reduced = a < axes->n && axes->at[a] == i;
+		a += reduced;
+		int64_t chunks = !reduced || missing <= 1 ? 1
+		                 : extent < 2 * missing   ? extent
+		                                          : divisor_from(extent, missing);
+		if (reduced && chunks > 1 && cut.shape.n + x->rank - i < MAX_RANK) {
+			cut.chunks *= chunks;
+			cut.shape.at[cut.shape.n++] = chunks;
+			cut.outer.at[cut.outer.n++] = kept++;
+			extent /= chunks;
+			if (extent == 1)
+				continue;
+		}
+		if (reduced)
+			cut.inner.at[cut.inner.n++] = cut.shape.n;
+		else
+			kept++;
+		cut.shape.at[cut.shape.n++] = extent;
+	}
+	return cut;
+}
+
+/* A reduction that has too few parts = partial results per chunk, and these added in order. */
+static void
+split_reduce(Node *n, int64_t parts)
+{
+	Value *x = node_operand(n, 0);
+	const ReduceAttr *a = n->attr;
+	Type y = node_result(n, 0)->type;
+	bool by_column = a->axes.n && a->axes.at[a->axes.n - 1] < x->type->rank - 1;
+	int64_t own = by_column ? (y->n + COLUMNS - 1) / COLUMNS : y->n;
+
+	if (x->type->n < LARGE_KERNEL || own >= parts)
+		return;
+	int64_t wanted = (parts + own - 1) / own, most = x->type->n / y->n / LEAST_ROWS;
+	ReduceCut cut = cut_axes(x->type, &a->axes, wanted < most ? wanted : most);
+	if (cut.chunks == 1 || cut.inner.n == 0)
+		return;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
+	Value *chunks = b_cast(&b, b_reshape(&b, x, cut.shape), wide);
+	Value *partial = b_reduce(&b, a->kind, chunks, cut.inner);
+	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, cut.outer), dtype);
+	value_replace_uses(node_result(n, 0), b_reshape(&b, sum, ints_of_type(y)));
 	node_erase(n);
 }
 
@@ -179,6 +260,7 @@ refuse_control(const Pass *p, const Node *n)
 static bool
 run_legalize(Pass *p, Module *m)
 {
+	const LegalizeOptions *o = p->options;
 	bool refused = false;
 
 	for_each_function(m, f) {
@@ -189,8 +271,10 @@ run_legalize(Pass *p, Module *m)
 			refused |= refuse_control(p, n);
 			if (n->op == OP_constant)
 				store_constant(n);
-			else if (op_row(n)->fuse == FUSE_REDUCE)
+			else if (op_row(n)->fuse == FUSE_REDUCE && node_result(n, 0)->type->n == 1)
 				split_full_reduce(n);
+			else if (op_row(n)->fuse == FUSE_REDUCE)
+				split_reduce(n, PARTS_A_CORE * o->cores);
 			else
 				sum_in_f32(p, n);
 		}
@@ -199,9 +283,17 @@ run_legalize(Pass *p, Module *m)
 	return !refused;
 }
 
+static const PassOption legalize_options[] = {
+	{"cores", "that reductions are cut for", OPTION_INT, offsetof(LegalizeOptions, cores)},
+	{0},
+};
+
 const PassRow pass_legalize = {.name = "legalize",
                                .help = "turn what kernels cannot take into what they can",
                                .needed = true,
                                .takes = STAGE_TRAIN,
                                .leaves = STAGE_ANY,
+                               .options = legalize_options,
+                               .options_size = sizeof(LegalizeOptions),
+                               .defaults = &(LegalizeOptions){.cores = DEFAULT_CORES},
                                .run = run_legalize};

@@ -5,9 +5,6 @@
 
 #include <string.h>
 
-/* So many parts keep cores busy that do not run at one speed. */
-enum { PARTS_A_CORE = 4, LARGE_KERNEL = 1 << 16 };
-
 struct MemoEntry {
 	const Node *node;
 	int rank;
@@ -544,5 +541,5 @@ const PassRow pass_lower = {.name = "lower",
                             .leaves = STAGE_LOWERED,
                             .options = lower_options,
                             .options_size = sizeof(LowerOptions),
-                            .defaults = &(LowerOptions){.vector_bits = 512, .cores = 64},
+                            .defaults = &(LowerOptions){.vector_bits = 512, .cores = DEFAULT_CORES},
                             .run = run_lower};

@@ -398,5 +398,8 @@ const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);
+/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "instructions": [{"op", "stream", "when", "origin",
+ * "kernel", "parts", "flops", "bytes"}]}]}; parts: independent iterations of a launch. */
+void format_print_json(Text *out, const Format *f);
 
 #endif

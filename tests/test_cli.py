@@ -57,7 +57,7 @@ GRADC = {
     "--statistics": (["=keep", "=update"], [("=foo", "foo")]),
     "--ema": ([], [("=0.9", LACKS)]),
     "--optimizer-for": ([], [("=*=sgd", LACKS)]),
-    "--cores": ([], [("=8", LACKS)]),
+    "--cores": (["=8", " 4096"], [("=0", "0"), ("=x", "x"), ("=5000", "4096")]),
     "--lora": ([], [("", LACKS), ("=8", LACKS), (" 8", LACKS)]),
     "--qlora": ([], [("", LACKS), ("=8", LACKS)]),
     "--quantize": ([], [("", LACKS), ("=int8", LACKS)]),

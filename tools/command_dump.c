@@ -240,7 +240,10 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 	}
 	void *blob = arena_copy(arena, (char *)bytes + tail->blob_offset, (size_t)tail->blob_bytes);
 	if (!diag_status(diag, format_read(blob, tail->blob_bytes, &f))) {
-		format_print(&out, &f, stage);
+		if (o->format && strcmp(o->format, "json") == 0)
+			format_print_json(&out, &f);
+		else
+			format_print(&out, &f, stage);
 		write_text(&out, o->output, diag);
 	}
 	text_free(&out);
@@ -324,6 +327,28 @@ dump_page_of_model(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
+/* Of --stage=schedule: what the executor would walk. */
+static bool
+write_schedule_json(Session *s)
+{
+	Text out = {0};
+	Format f;
+	bool ok = session_tables(s, s->has_loss, &f);
+
+	if (ok)
+		format_print_json(&out, &f);
+	ok = ok && write_text(&out, s->o->output, s->diag);
+	text_free(&out);
+	return ok;
+}
+
+static bool
+wants_schedule_json(const Options *o)
+{
+	return o->format && strcmp(o->format, "json") == 0 && o->stage &&
+	       strcmp(o->stage, "schedule") == 0;
+}
+
 static int
 dump_model(Options *o, Arena *arena, Diag *diag)
 {
@@ -333,6 +358,11 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 	bool ok = !o->stage || parse_stage(code ? "lowered" : o->stage, &stage, diag);
 
 	ok = ok && session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
+	if (ok && wants_schedule_json(o)) {
+		write_schedule_json(&s);
+		session_close(&s);
+		return diag_exit_code(diag);
+	}
 	if (ok)
 		ok = o->after ? session_run(&s, o->after, s.has_loss)
 		              : session_stage(&s, stage, s.has_loss);
@@ -373,7 +403,7 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	if (text)
 		return dump_text(o, arena, diag);
 	if (tail.magic) {
-		if (o->format && strcmp(o->format, "text") != 0) {
+		if (o->format && strcmp(o->format, "text") != 0 && !wants_schedule_json(o)) {
 			diag_error(diag, EXIT_USAGE,
 			           "--format=%s: of an executable not supported in this build",
 			           o->format);

@@ -263,20 +263,13 @@ library_name(Arena *arena, const char *path)
 	return name;
 }
 
+/* Runs the remaining passes, and writes of the tables all but what stands in files. */
 static bool
-link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
+write_tables(Session *s, bool with_update, FormatWriter *w)
 {
 	Ports ports = {.s = s};
-	LinkOptions link = {.printer = s->o->printer,
-	                    .targets = s->o->cpus.at,
-	                    .n_targets = s->o->cpus.n,
-	                    .cc = s->o->cc,
-	                    .output = path,
-	                    .keep_sources = sources_folder(s)};
 
 	collect_ports(&ports);
-	bool with_update = s->o->optimizer || embed_export;
-	char *runtime;
 	if (!session_stage(s, STAGE_MEMORY, with_update))
 		return false;
 	add_loss_ports(&ports);
@@ -291,6 +284,35 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	                          .state_dtypes = s->import->state_dtypes.at,
 	                          .n_state_dtypes = s->import->state_dtypes.n});
 	write_info(s, w, &ports);
+	return true;
+}
+
+bool
+session_tables(Session *s, bool with_update, Format *out)
+{
+	FormatWriter *w = format_writer_new(s->arena);
+	int64_t n = 0;
+	bool ok = write_tables(s, with_update, w);
+	void *bytes = ok ? format_finish(w, &n) : NULL;
+
+	if (!ok)
+		format_writer_free(w);
+	return ok && !diag_status(s->diag, format_read(bytes, n, out));
+}
+
+static bool
+link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
+{
+	LinkOptions link = {.printer = s->o->printer,
+	                    .targets = s->o->cpus.at,
+	                    .n_targets = s->o->cpus.n,
+	                    .cc = s->o->cc,
+	                    .output = path,
+	                    .keep_sources = sources_folder(s)};
+
+	char *runtime;
+	if (!write_tables(s, s->o->optimizer || embed_export, w))
+		return false;
 	if (!write_files(s, w) || (embed_export && !model_export_template(s->m, w, s->diag)) ||
 	    diag_status(s->diag, library_path(s->arena, &runtime)))
 		return false;

@@ -262,6 +262,8 @@ static const OptionRow option_rows[] = {
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "
 	 "with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
 	 .group = "Kernels and ranks", .commands = COMPILE | RUN | GRAD | DUMP},
+	{"cores", "N", "how many cores loops are cut for, wherever they run (64)", TAKES_INT, AT(cores), .least = 1,
+	 .most = MAX_CORES, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
 	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel), .commands = COMPILE | DUMP},
@@ -269,7 +271,7 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	LATER("adapter"), LATER("adapter-name"), LATER("cores"), LATER("ema"), LATER("export-adapter"),
+	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
 	LATER("loss-scale"), LATER("machine"), LATER("master"), LATER("merge"), LATER("mixed"), LATER("moments"),
 	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),

@@ -19,7 +19,7 @@ typedef struct {
 	const KernelPrinter *printer;
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
 		enable, wrt, pass_options;
-	int64_t batch, max_accumulate, check_gradients;
+	int64_t batch, max_accumulate, check_gradients, cores; /* 0: the default */
 	uint64_t init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;
@@ -112,6 +112,8 @@ const char *const *terminated(Arena *arena, const StringList *list); /* with a N
  * after reporting. */
 bool session_link(Session *s, const char *path, bool embed_export);
 Status library_path(Arena *arena, char **path); /* of libgradc_rt.a */
+/* The tables that an executable would have, in the arena; false after reporting. */
+bool session_tables(Session *s, bool with_update, Format *out);
 
 /* ---- files.c: tensors of --input and of results */
 typedef struct {
