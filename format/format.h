@@ -51,7 +51,7 @@ extern const char *const phase_names[];
 enum { MAX_STAGES = 1 << 20 };
 enum { MAX_STREAMS = 8, MAX_EVENTS = 256, MAX_LOOPS = 8 };
 
-/* A kernel over iterations [begin, end) of its outermost parallel range. */
+/* A kernel over parts [begin, end) of the product of its parallel loops. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
 /* All kernels as compiled for one CPU. */
 typedef struct {
@@ -98,7 +98,7 @@ typedef struct {
 
 typedef struct {
 	StrRef name;          /* "k12", also its symbol */
-	int64_t iterations;   /* of the outermost parallel range */
+	int64_t iterations;   /* of the parallel loops, their product */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
 	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
