@@ -18,10 +18,14 @@ enum { DEFAULT_CORES = 64, MAX_CORES = 4096, PARTS_A_CORE = 4 };
 /* Element operations from which a kernel is large. */
 enum { LARGE_KERNEL = 1 << 16 };
 
-/* ---- legalize.c */
+/* ---- legalize.c, fuse.c */
 typedef struct {
 	int64_t cores;
-} LegalizeOptions;
+} CoresOptions;
+
+/* ---- split_reduce.c */
+/* Rewrites the large reductions of f that would have less than so many parts. */
+void reduces_split(Function *f, int64_t parts, Arena *scratch);
 
 /* ---- lower.c */
 typedef struct {

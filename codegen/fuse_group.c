@@ -103,8 +103,11 @@ reduce_fits(Fuse *fu, int gi, const Node *n)
 	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
 	    (form.n == 1 && !form.reduced[0]))
 		return false;
+	int64_t chunks = reduce_form_kept(&form);
+	if (g->n >= LARGE_KERNEL && chunks < fu->parts) /* chunks are the parts */
+		return false;
 	g->outer = keep_form(fu, &form);
-	g->chunks = reduce_form_kept(&form);
+	g->chunks = chunks;
 	return true;
 }
 

@@ -31,6 +31,7 @@ typedef struct {
 	Function *f;
 	Arena *arena;
 	FusedBodies *bodies;
+	int64_t parts; /* wanted of a large kernel */
 	VEC(Group) groups;
 	uint32_t n_nodes;  /* ids below are of the original function */
 	uint8_t *copied;   /* by node id: 0, or the depth of the chain of copied nodes */

@@ -1,11 +1,8 @@
 /* Rewrites what kernels cannot compute as it stands. A constant other than a splat becomes data of the state region. A
- * reduction to one number becomes sums of blocks, so that its order of addition is fixed, and sums of small floats are
- * made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
+ * reduction with few results becomes sums of blocks, so that its order of addition is fixed and it has parts, and sums of
+ * small floats are made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
  * for every element. Control flow is refused. Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
-
-/* Parts of a large reduction have so many rows at least, and so many columns. */
-enum { LEAST_ROWS = 8, COLUMNS = 64 };
 
 /* The state that holds t, made at first use: equal tensors share theirs. */
 static State *
@@ -36,125 +33,6 @@ store_constant(Node *n)
 		return;
 	const Tensor *t = value_constant(v);
 	value_replace_uses(v, function_state(f, constant_state(m, t, n->loc)));
-	node_erase(n);
-}
-
-/* The block length for a reduction to a scalar: 4096 where that divides, else what gives the most
- * blocks up to 64; 0: not worth it. */
-static int64_t
-block_length(int64_t n)
-{
-	if (n < 256)
-		return 0;
-	if (n % 4096 == 0 && n > 4096)
-		return 4096;
-	for (int64_t blocks = 64; blocks > 1; blocks--)
-		if (n % blocks == 0 && n / blocks > 1)
-			return n / blocks;
-	return 0;
-}
-
-/* reduce to a scalar = partials per block, then their sum */
-static void
-split_full_reduce(Node *n)
-{
-	Value *x = node_operand(n, 0);
-	const ReduceAttr *a = n->attr;
-	int64_t block = block_length(x->type->n);
-
-	if (block == 0)
-		return;
-	Builder b = {.m = n->function->module,
-	             .f = n->function,
-	             .before = n,
-	             .loc = n->loc,
-	             .phase = n->phase};
-	Ints two = {.n = 2, .at = {x->type->n / block, block}};
-	/* The sums of blocks are not rounded to fewer bits before they are added. */
-	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
-	Value *blocks = b_cast(&b, b_reshape(&b, x, two), wide);
-	Value *partial = b_reduce(&b, a->kind, blocks, (Ints){.n = 1, .at = {1}});
-	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, (Ints){.n = 1, .at = {0}}), dtype);
-	value_replace_uses(node_result(n, 0),
-	                   b_reshape(&b, sum, ints_of_type(node_result(n, 0)->type)));
-	node_erase(n);
-}
-
-/* ---- sums with few results, each over much */
-/* A divisor of n that is at least `wanted`, and less than twice that; 0: none. */
-static int64_t
-divisor_from(int64_t n, int64_t wanted)
-{
-	for (int64_t d = wanted; d < 2 * wanted && d < n; d++)
-		if (n % d == 0)
-			return d;
-	return 0;
-}
-
-/* How a reduction is cut: axes that were one become two, of which the partial sums keep the first. */
-typedef struct {
-	Ints shape;        /* of the operand */
-	Ints inner, outer; /* axes that the first and the second reduction add up */
-	int64_t chunks;
-} ReduceCut;
-
-/* From the outermost reduced axis on, until there are chunks enough. */
-static ReduceCut
-cut_axes(Type x, const Ints *axes, int64_t wanted)
-{
-	ReduceCut cut = {.chunks = 1};
-	int kept = 0; /* axes of the partial sums so far */
-
-	for (int i = 0, a = 0; i < x->rank; i++) {
-		int64_t extent = x->dims[i], missing = (wanted + cut.chunks - 1) / cut.chunks;
-		bool reduced = a < axes->n && axes->at[a] == i;
-		a += reduced;
-		int64_t chunks = !reduced || missing <= 1 ? 1
-		                 : extent < 2 * missing   ? extent
-		                                          : divisor_from(extent, missing);
-		if (reduced && chunks > 1 && cut.shape.n + x->rank - i < MAX_RANK) {
-			cut.chunks *= chunks;
-			cut.shape.at[cut.shape.n++] = chunks;
-			cut.outer.at[cut.outer.n++] = kept++;
-			extent /= chunks;
-			if (extent == 1)
-				continue;
-		}
-		if (reduced)
-			cut.inner.at[cut.inner.n++] = cut.shape.n;
-		else
-			kept++;
-		cut.shape.at[cut.shape.n++] = extent;
-	}
-	return cut;
-}
-
-/* A reduction that has too few parts = partial results per chunk, and these added in order. */
-static void
-split_reduce(Node *n, int64_t parts)
-{
-	Value *x = node_operand(n, 0);
-	const ReduceAttr *a = n->attr;
-	Type y = node_result(n, 0)->type;
-	bool by_column = a->axes.n && a->axes.at[a->axes.n - 1] < x->type->rank - 1;
-	int64_t own = by_column ? (y->n + COLUMNS - 1) / COLUMNS : y->n;
-
-	if (x->type->n < LARGE_KERNEL || own >= parts)
-		return;
-	int64_t wanted = (parts + own - 1) / own, most = x->type->n / y->n / LEAST_ROWS;
-	ReduceCut cut = cut_axes(x->type, &a->axes, wanted < most ? wanted : most);
-	if (cut.chunks == 1 || cut.inner.n == 0)
-		return;
-	Builder b = {.m = n->function->module,
-	             .f = n->function,
-	             .before = n,
-	             .loc = n->loc,
-	             .phase = n->phase};
-	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
-	Value *chunks = b_cast(&b, b_reshape(&b, x, cut.shape), wide);
-	Value *partial = b_reduce(&b, a->kind, chunks, cut.inner);
-	Value *sum = b_cast(&b, b_reduce(&b, a->kind, partial, cut.outer), dtype);
-	value_replace_uses(node_result(n, 0), b_reshape(&b, sum, ints_of_type(y)));
 	node_erase(n);
 }
 
@@ -260,21 +138,18 @@ refuse_control(const Pass *p, const Node *n)
 static bool
 run_legalize(Pass *p, Module *m)
 {
-	const LegalizeOptions *o = p->options;
+	const CoresOptions *o = p->options;
 	bool refused = false;
 
 	for_each_function(m, f) {
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
 			copy_views(p, n, copies);
+		reduces_split(f, PARTS_A_CORE * o->cores, p->scratch);
 		for_each_node(f, n) {
 			refused |= refuse_control(p, n);
 			if (n->op == OP_constant)
 				store_constant(n);
-			else if (op_row(n)->fuse == FUSE_REDUCE && node_result(n, 0)->type->n == 1)
-				split_full_reduce(n);
-			else if (op_row(n)->fuse == FUSE_REDUCE)
-				split_reduce(n, PARTS_A_CORE * o->cores);
 			else
 				sum_in_f32(p, n);
 		}
@@ -284,7 +159,7 @@ run_legalize(Pass *p, Module *m)
 }
 
 static const PassOption legalize_options[] = {
-	{"cores", "that reductions are cut for", OPTION_INT, offsetof(LegalizeOptions, cores)},
+	{"cores", "that reductions are cut for", OPTION_INT, offsetof(CoresOptions, cores)},
 	{0},
 };
 
@@ -294,6 +169,6 @@ const PassRow pass_legalize = {.name = "legalize",
                                .takes = STAGE_TRAIN,
                                .leaves = STAGE_ANY,
                                .options = legalize_options,
-                               .options_size = sizeof(LegalizeOptions),
-                               .defaults = &(LegalizeOptions){.cores = DEFAULT_CORES},
+                               .options_size = sizeof(CoresOptions),
+                               .defaults = &(CoresOptions){.cores = DEFAULT_CORES},
                                .run = run_legalize};

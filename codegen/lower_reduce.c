@@ -563,7 +563,7 @@ lower_reductions(Lower *lw)
 	int free = 0; /* kept loops that add nothing up */
 	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
 		free++;
-	LanesLoop lanes = {.at = r.n_kept - 1, .least = 64, .most = COLUMN_TILE, .array = true};
+	LanesLoop lanes = {.at = r.n_kept - 1, .least = 128, .most = COLUMN_TILE, .array = true};
 	int loops = r.nest.n;
 	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw->parts);
 	r.n_kept += r.nest.n - loops;

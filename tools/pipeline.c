@@ -124,10 +124,10 @@ fill_lower(const Session *s, void *options)
 }
 
 static void
-fill_legalize(const Session *s, void *options)
+fill_cores(const Session *s, void *options)
 {
 	if (s->o->cores)
-		((LegalizeOptions *)options)->cores = s->o->cores;
+		((CoresOptions *)options)->cores = s->o->cores;
 }
 
 static bool
@@ -144,8 +144,8 @@ static const struct {
 	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_lower},         {&pass_legalize, .fill = fill_legalize},
-	{&pass_inline, .fill = fill_inline},
+	{&pass_lower, .fill = fill_lower},         {&pass_legalize, .fill = fill_cores},
+	{&pass_fuse, .fill = fill_cores},          {&pass_inline, .fill = fill_inline},
 };
 
 static bool
