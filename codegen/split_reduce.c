@@ -174,7 +174,7 @@ comes_back(Value *v, int64_t elements, int depth)
 		Value *y = n->n_results ? node_result(n, 0) : NULL;
 		bool passes = y && depth > 0 && (c == FUSE_ELEMENTWISE || c == FUSE_VIEW) &&
 		              y->type->n == v->type->n;
-		if ((n->op == OP_broadcast && y->type->n == elements) ||
+		if ((c == FUSE_VIEW && y->type->n == elements) ||
 		    (passes && comes_back(y, elements, depth - 1)))
 			return true;
 	}
