@@ -1,0 +1,61 @@
+"""How many parts the launches of a schedule have: what is large has four for each of the cores that loops are cut for."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+
+def parts(run, folder, nodes, shapes, *options, tensors=()):
+    """By launch: (parts, element operations) of the forward program; shapes are those of x and y."""
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in zip("xy", shapes)]
+    graph = helper.make_graph([helper.make_node(op, i, o, **a) for op, i, o, a in nodes], "g", ports[:1], ports[1:],
+                              [numpy_helper.from_array(np.asarray(v), k) for k, v in dict(tensors).items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "m.onnx")
+    said = run("dump", "m.onnx", "--stage=schedule", "--format=json", *options).stdout
+    program, = (p for p in json.loads(said)["programs"] if p["role"] == "forward")
+    assert set(program) == {"role", "binding", "stage", "mode", "instructions"}
+    return [(i["parts"], i["flops"] or i["bytes"] // 8) for i in program["instructions"] if i["op"] == "run"]
+
+
+LARGE = {
+    "softmax": ([("Softmax", ["x"], ["y"], {})], [[2, 12, 256, 256]] * 2),
+    "a prime number of elements": ([("Exp", ["x"], ["y"], {})], [[123457]] * 2),
+    "rows of 7": ([("Exp", ["x"], ["y"], {})], [[3, 99991, 7]] * 2),
+    "transposed": ([("Transpose", ["x"], ["y"], {"perm": [0, 2, 1]})], [[2, 300, 500], [2, 500, 300]]),
+    "sum of columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16384, 768], [768]]),
+    "sum of columns, prime": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16381, 769], [769]]),
+    "few columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[100003, 4], [4]]),
+    "joined": ([("Concat", ["x", "x"], ["y"], {"axis": 2})], [[4, 64, 1000], [4, 64, 2000]]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_is_large_has_parts(run, tmp_path, name):
+    nodes, shapes = LARGE[name]
+    launches = parts(run, tmp_path, nodes, shapes, tensors={"axes": np.array([0])})
+    most = max(operations for _, operations in launches)  # what adds partial results has a hundredth of that
+    large = [p for p, operations in launches if operations >= max(65536, most / 50)]
+    assert large and min(large) >= 256, launches
+
+
+def test_small_kernels_are_left_alone(run, tmp_path):
+    (n, _), = parts(run, tmp_path, [("Exp", ["x"], ["y"], {})], [[1021]] * 2)
+    assert n == 1
+
+
+@pytest.mark.parametrize("cores, least, most", [(1, 4, 256), (64, 256, 511), (512, 1500, 8000)])
+def test_cores_say_how_many(run, tmp_path, cores, least, most):
+    """A million elements, in blocks of 4096 at most and of 64 at least."""
+    (n, _), = parts(run, tmp_path, [("Exp", ["x"], ["y"], {})], [[1000003]] * 2, f"--cores={cores}")
+    assert least <= n <= most
+
+
+def test_an_executable_says_the_same(run, tmp_path):
+    nodes, shapes = LARGE["softmax"]
+    parts(run, tmp_path, nodes, shapes)
+    run("compile", "m.onnx", "-o", "e", "--loss=mse")
+    programs = json.loads(run("dump", "e", "--stage=schedule", "--format=json").stdout)["programs"]
+    of_model = json.loads(run("dump", "m.onnx", "--loss=mse", "--optimizer=adamw", "--stage=schedule", "--format=json").stdout)["programs"]
+    assert programs == of_model
