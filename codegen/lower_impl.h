@@ -37,11 +37,18 @@ struct LowerState {
 	Affine full_flat,
 		inner_flat; /* of the element being computed; valid in the innermost loop */
 	int64_t rows;       /* that every part is cut into (lower_parts.c); 0 outside parts */
-	int row_loops;      /* over these */
-	Affine row;         /* at hand */
+	int row_loops;      /* over these, and blocks */
+	int64_t blocks;     /* of all parts, each with a number; 0: parts are not cut */
+	int64_t first_block,
+		block_elements; /* the number of a part's first one; elements that one is to have */
+	LoopValue block;        /* at hand */
+	bool counts_blocks;     /* nothing is emitted yet */
+	Affine row;             /* at hand */
 };
 
 /* lower_nest.c */
+/* Elements that a part has at least: going on to the next one takes some instructions. */
+enum { LEAST_PART = 64 };
 /* Loops over a flat space of n elements, fine enough that every view's index splits. */
 LoopNest nest_elementwise(const Function *f, int64_t n);
 /* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* Elements that a part has at least: going on to the next one takes some instructions. */
-enum { LEAST_PART = 64, LANES = 16 };
+enum { LANES = 16 };
 
 /* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
  * is divided out. */

@@ -1,15 +1,22 @@
 /* Kernels that write their result in parts (concat, pad), one behind the other. Parts have their first axes in common:
- * loops over these stand around all of them and are parallel. */
+ * loops over these stand around all of them and are parallel. Where these are too few and the parts are apart, blocks of
+ * each part go in parallel, too: every block of all parts has a number. */
 #include "codegen/lower_impl.h"
 
-void
-lower_open_parts(Lower *lw, const Node *n, int axes)
+static int64_t
+divided(int64_t n, int64_t by)
+{
+	return (n + by - 1) / by;
+}
+
+/* Loops over the first `axes` axes, as many as give parts enough. How many of the opened loops are parallel. */
+static int
+open_rows(Lower *lw, Type t, int axes)
 {
 	struct LowerState *st = lw->state;
-	Type t = node_result(n, 0)->type;
 	LoopNest nest = {0};
-
-	int64_t inside = t->n, common = 0;
+	int64_t inside = t->n;
+	int common = 0;
 
 	for (int i = 0; i < t->rank && t->n; i++) {
 		common += i < axes && t->dims[i] > 1;
@@ -17,7 +24,7 @@ lower_open_parts(Lower *lw, const Node *n, int axes)
 		if (t->dims[i] > 1)
 			nest.at[nest.n++] = (LoopDim){.extent = t->dims[i], .full = inside};
 	}
-	int loops = nest.n, parallel = nest_parallel(&nest, (int)common, NULL, lw->parts);
+	int loops = nest.n, parallel = nest_parallel(&nest, common, NULL, lw->parts);
 	st->row_loops = parallel + (nest.n > loops); /* within a block, too */
 	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
@@ -27,14 +34,79 @@ lower_open_parts(Lower *lw, const Node *n, int axes)
 		int64_t rows = nest.at[i].full / (t->n / st->rows);
 		st->row = affine_add(st->row, affine_scale(affine_scalar(v), rows));
 	}
+	return parallel;
+}
+
+void
+lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
+{
+	struct LowerState *st = lw->state;
+	Type t = node_result(n, 0)->type;
+
+	if (st->counts_blocks)
+		return;
+	int parallel = open_rows(lw, t, axes);
+	st->blocks = 0;
+	if (!apart || st->rows >= lw->parts || parallel < st->row_loops)
+		return;
+	st->block_elements = t->n / st->rows / divided(lw->parts, st->rows);
+	st->counts_blocks = true;
+	op_row(n)->parts(lw, n);
+	st->counts_blocks = false;
+	st->first_block = 0;
+	if (st->blocks > 1) {
+		st->block = lb_for(lw->lb, LOOP_PARALLEL, st->blocks);
+		st->row_loops++;
+	}
 }
 
 void
 lower_close_parts(Lower *lw)
 {
+	if (lw->state->counts_blocks)
+		return;
 	for (int i = 0; i < lw->state->row_loops; i++)
 		lb_end(lw->lb);
-	lw->state->rows = 0;
+	lw->state->rows = lw->state->blocks = 0;
+}
+
+/* Iterations of the part's outermost loop that a block has. */
+static int64_t
+block_length(const struct LowerState *st, const LoopNest *nest)
+{
+	int64_t step = nest->n == 1 ? LOOP_LANES : 1, n = st->block_elements / nest->at[0].full;
+
+	n = n < LEAST_PART / nest->at[0].full ? LEAST_PART / nest->at[0].full : n;
+	n = n < 1 ? 1 : n;
+	n = divided(n, step) * step;
+	return n < nest->at[0].extent ? n : nest->at[0].extent;
+}
+
+/* The loop over the iterations of the block at hand, where it is one of this part's `blocks`. What it has is clamped, so
+ * that its places are its own in other blocks as well. */
+static Affine
+open_block(Lower *lw, const LoopNest *nest, int64_t length, int64_t blocks)
+{
+	struct LowerState *st = lw->state;
+	LoopBuilder *lb = lw->lb;
+	LoopMode mode = nest->n == 1 ? LOOP_VECTOR : LOOP_PLAIN;
+	int64_t extent = nest->at[0].extent;
+	LoopValue zero = lb_int(lb, S64, 0);
+	LoopValue own = lb_affine(
+		lb, affine_add(affine_scalar(st->block), affine_constant(-st->first_block)));
+	LoopValue inside = lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_ge, own, zero),
+	                             lb_compare(lb, LOOP_lt, own, lb_int(lb, S64, blocks)));
+	LoopValue at = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, own, zero),
+	                         lb_int(lb, S64, blocks - 1));
+
+	lb_within(lb, at, blocks);
+	lb_if(lb, inside);
+	Affine first = affine_scale(affine_scalar(at), length);
+	LoopValue v = extent % length == 0 ? lb_for(lb, mode, length)
+	                                   : lb_for_below(lb, mode, length,
+	                                                  affine_add(affine_constant(extent),
+	                                                             affine_scale(first, -1)));
+	return affine_add(first, affine_scalar(v));
 }
 
 void
@@ -44,23 +116,34 @@ lower_part(Lower *lw, const Node *n, Type shape,
            const void *ctx)
 {
 	LoopBuilder *lb = lw->lb;
-	const struct LowerState *st = lw->state;
+	struct LowerState *st = lw->state;
 	Type y = node_result(n, 0)->type;
 	Index out;
 
 	if (shape->n == 0)
 		return;
 	LoopNest nest = nest_part(lw->f, shape, st->rows);
+	int64_t length = nest.n ? block_length(st, &nest) : 1;
+	int64_t blocks = nest.n ? divided(nest.at[0].extent, length) : 1;
+	if (st->counts_blocks) {
+		st->blocks += blocks;
+		return;
+	}
+	bool in_blocks = st->blocks > 1;
+	if (in_blocks && nest.n == 0) /* one element */
+		nest.at[nest.n++] = (LoopDim){.extent = 1, .full = 1};
 	Affine flat = affine_scale(st->row, shape->n / st->rows);
 	for (int i = 0; i < nest.n; i++) {
 		LoopMode mode = i == nest.n - 1 ? LOOP_VECTOR : LOOP_PLAIN;
-		LoopValue v = lb_for(lb, mode, nest.at[i].extent);
-		flat = affine_add(flat, affine_scale(affine_scalar(v), nest.at[i].full));
+		Affine v = i == 0 && in_blocks ? open_block(lw, &nest, length, blocks)
+		                               : affine_scalar(lb_for(lb, mode, nest.at[i].extent));
+		flat = affine_add(flat, affine_scale(v, nest.at[i].full));
 	}
 	Index at = index_at(lw, shape, flat);
 	place(n, &at, &out, ctx);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(y, &out),
 	         element(lw, n, &at, ctx));
-	for (int i = 0; i < nest.n; i++)
+	for (int i = 0; i < nest.n + in_blocks; i++)
 		lb_end(lb);
+	st->first_block += blocks;
 }

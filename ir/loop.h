@@ -271,8 +271,9 @@ const Value *lower_stored(const Lower *lw);
 /* Its element at flat place `place`, given the node's own there. */
 LoopValue lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x);
 /* FUSE_ROOT: its parts stand between open and close. The first `axes` axes of every part are those of n's result,
- * whole: the loop over one of them is parallel. */
-void lower_open_parts(Lower *lw, const Node *n, int axes);
+ * whole: loops over them are parallel. apart: no two parts have an element in common, so that they may be made in any
+ * order. */
+void lower_open_parts(Lower *lw, const Node *n, int axes, bool apart);
 void lower_close_parts(Lower *lw);
 /* For every element i of `shape`, stores element(i) at result place map(i). */
 void lower_part(Lower *lw, const Node *n, Type shape,

@@ -150,7 +150,7 @@ pad_parts(Lower *lw, const Node *n)
 	int whole = 0;
 	while (whole < x->rank && size.at[whole] == y->dims[whole] && a->low.at[whole] == 0)
 		whole++;
-	lower_open_parts(lw, n, whole);
+	lower_open_parts(lw, n, whole, false);
 	lower_part(lw, n, y, pad_fill, pad_fill_place, NULL);
 	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place,
 	           &first);
@@ -273,7 +273,7 @@ concat_parts(Lower *lw, const Node *n)
 	int axis = (int)((const AxisAttr *)n->attr)->axis;
 	ConcatPart part = {0};
 
-	lower_open_parts(lw, n, axis);
+	lower_open_parts(lw, n, axis, true);
 	for (; part.operand < n->n_operands; part.operand++) {
 		Type t = node_operand(n, part.operand)->type;
 		lower_part(lw, n, t, concat_element, concat_place, &part);

@@ -27,6 +27,9 @@ LARGE = {
     "sum of columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16384, 768], [768]]),
     "sum of columns, prime": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16381, 769], [769]]),
     "few columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[100003, 4], [4]]),
+    "joined along the first axis": ([("Concat", ["x", "x", "x"], ["y"], {"axis": 0})], [[101, 1003], [303, 1003]]),
+    "joined, few rows": ([("Concat", ["x", "x"], ["y"], {"axis": 1})], [[3, 77, 500], [3, 154, 500]]),
+    "joined, one axis": ([("Concat", ["x", "x"], ["y"], {"axis": 0})], [[100003], [200006]]),
     "joined": ([("Concat", ["x", "x"], ["y"], {"axis": 2})], [[4, 64, 1000], [4, 64, 2000]]),
 }
 
@@ -59,3 +62,32 @@ def test_an_executable_says_the_same(run, tmp_path):
     programs = json.loads(run("dump", "e", "--stage=schedule", "--format=json").stdout)["programs"]
     of_model = json.loads(run("dump", "m.onnx", "--loss=mse", "--optimizer=adamw", "--stage=schedule", "--format=json").stdout)["programs"]
     assert programs == of_model
+
+
+@pytest.mark.parametrize("shape, axis", [((101, 1003), 0), ((3, 77, 500), 1), ((70003,), 0), ((5, 300, 7, 11), 1)])
+def test_joined_values(run, tmp_path, shape, axis):
+    """Blocks of parts that differ in length, the last of each shorter."""
+    x, y = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
+    y = np.take(y, range(shape[axis] // 3), axis)
+    want = np.concatenate([x, y, np.exp(x)], axis)
+    parts(run, tmp_path, [("Exp", ["x"], ["e"], {}), ("Concat", ["x", "w", "e"], ["y"], {"axis": axis})],
+          [list(shape), list(want.shape)], tensors={"w": y})
+    np.save(tmp_path / "x.npy", x)
+    run("run", "m.onnx", "--input=x=x.npy", "--output-dir=out")
+    np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape, axes", [((16381, 769), 0), ((100003, 4), 0), ((8, 100003), 1), ((70003,), 0), ((9, 1000, 11), (0, 1)),
+                                         ((3, 40009, 5), (0, 2))])
+@pytest.mark.parametrize("kind, numpy_kind", [("ReduceSum", np.sum), ("ReduceMax", np.max)])
+def test_reductions_in_chunks(run, tmp_path, shape, axes, kind, numpy_kind):
+    """Whatever divides their axes."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    want = numpy_kind(x.astype(np.float64), axes)
+    axes = [axes] if isinstance(axes, int) else list(axes)
+    attributes = {"keepdims": 0} | ({"axes": axes} if kind == "ReduceMax" else {})
+    parts(run, tmp_path, [(kind, ["x"] + ["axes"] * (kind == "ReduceSum"), ["y"], attributes)], [list(shape), list(want.shape)],
+          tensors={"axes": np.array(axes)} if kind == "ReduceSum" else {})
+    np.save(tmp_path / "x.npy", x)
+    run("run", "m.onnx", "--input=x=x.npy", "--output-dir=out")
+    np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), want, rtol=1e-5, atol=2e-3)
