@@ -115,7 +115,7 @@ bool
 affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds, int64_t *low,
              int64_t *high)
 {
-	Affine most = *a;
+	Affine most = affine_of(a);
 	int64_t least, top;
 
 	if (!range_by_extents(a, extents, low, high))

@@ -34,7 +34,7 @@ def interrupt(command, folder, number, wait):
     """Starts gradc with its temporary files in `folder`, sends it the signal when `wait` says so, and gives its exit status."""
     env = dict(os.environ, TMPDIR=str(folder))
     process = subprocess.Popen(list(map(str, command)), cwd=folder.parent, env=env, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+                               stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # also under nohup
     wait(process)
     process.send_signal(number)
     return process.wait(timeout=60)
