@@ -26,6 +26,7 @@ LARGE = {
     "transposed": ([("Transpose", ["x"], ["y"], {"perm": [0, 2, 1]})], [[2, 300, 500], [2, 500, 300]]),
     "sum of columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16384, 768], [768]]),
     "sum of columns, prime": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[16381, 769], [769]]),
+    "sum to one number": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[2000003], []]),
     "few columns": ([("ReduceSum", ["x", "axes"], ["y"], {"keepdims": 0})], [[100003, 4], [4]]),
     "joined along the first axis": ([("Concat", ["x", "x", "x"], ["y"], {"axis": 0})], [[101, 1003], [303, 1003]]),
     "joined, few rows": ([("Concat", ["x", "x"], ["y"], {"axis": 1})], [[3, 77, 500], [3, 154, 500]]),
