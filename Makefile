@@ -72,6 +72,7 @@ lint: ## complains about format and about includes across folders
 	git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format --dry-run -Werror
 	scripts/check-folders
 	scripts/check-ops
+	scripts/check-machines
 
 install: build ## installs under PREFIX (/usr/local)
 	cmake --install build --prefix $(PREFIX)

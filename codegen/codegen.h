@@ -4,6 +4,7 @@
 #define GRADC_CODEGEN_H
 
 #include "format/format.h"
+#include "codegen/target.h"
 #include "ir/ir.h"
 #include "ir/loop.h"
 
@@ -18,20 +19,23 @@ enum { DEFAULT_CORES = 64, MAX_CORES = 4096, PARTS_A_CORE = 4 };
 /* Element operations from which a kernel is large. */
 enum { LARGE_KERNEL = 1 << 16 };
 
-/* ---- legalize.c, fuse.c */
+/* ---- targets/targets.c: of legalize, fuse and lower: who runs the loops. */
 typedef struct {
-	int64_t cores;
-} CoresOptions;
+	const char *target; /* of targets/target_list.def */
+	int64_t cores;      /* that loops are cut for */
+} TargetOptions;
+extern const PassOption target_options[];
+extern const TargetOptions target_defaults;
+/* That of the pass; NULL after reporting that there is none of that name. */
+const Target *pass_target(const Pass *p);
+
+/* ---- kernels/strategies.c: names every opaque op without a strategy, and every column that a strategy lacks. True when
+ * there are none. */
+bool strategy_table_check(Diag *diag);
 
 /* ---- split_reduce.c */
 /* Rewrites the large reductions of f that would have less than so many parts. */
 void reduces_split(Function *f, int64_t parts, Arena *scratch);
-
-/* ---- lower.c */
-typedef struct {
-	int64_t vector_bits; /* of the vector registers that loops are blocked for */
-	int64_t cores;
-} LowerOptions;
 
 /* ---- in_place.c */
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */

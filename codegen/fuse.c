@@ -33,7 +33,7 @@ fuse_function(Pass *p, Module *m, Function *f, FusedBodies *bodies)
 	           .f = f,
 	           .arena = p->scratch,
 	           .bodies = bodies,
-	           .parts = PARTS_A_CORE * ((const CoresOptions *)p->options)->cores};
+	           .parts = PARTS_A_CORE * ((const TargetOptions *)p->options)->cores};
 	uint32_t n_old = f->next_node_id;
 	fu.n_nodes = n_old;
 	fu.copied = NEW_ARRAY(fu.arena, uint8_t, n_old);
@@ -76,17 +76,12 @@ run_fuse(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption fuse_options[] = {
-	{"cores", "that kernels are to have parts for", OPTION_INT, offsetof(CoresOptions, cores)},
-	{0},
-};
-
 const PassRow pass_fuse = {.name = "fuse",
                            .help = "group nodes into kernels",
                            .needed = true,
                            .takes = STAGE_TRAIN,
                            .leaves = STAGE_FUSED,
-                           .options = fuse_options,
-                           .options_size = sizeof(CoresOptions),
-                           .defaults = &(CoresOptions){.cores = DEFAULT_CORES},
+                           .options = target_options,
+                           .options_size = sizeof(TargetOptions),
+                           .defaults = &target_defaults,
                            .run = run_fuse};

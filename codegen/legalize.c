@@ -3,6 +3,7 @@
  * small floats are made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
  * for every element. Control flow is refused. Keeps: every value, up to the order of addition. Linear in nodes. */
 #include "codegen/codegen.h"
+#include "codegen/kernels/kernels.h"
 
 /* The state that holds t, made at first use: equal tensors share theirs. */
 static State *
@@ -38,11 +39,11 @@ store_constant(Node *n)
 
 /* A node whose kernel adds in memory, in f32. */
 static void
-sum_in_f32(Pass *p, Node *n)
+sum_in_f32(Pass *p, const Target *target, Node *n)
 {
-	const OpRow *row = op_row(n);
+	const Strategy *s = strategy_of(target, n);
 	DType dtype = n->n_results ? node_result(n, 0)->type->dtype : BOOL;
-	if (!float_format(dtype) || !row->sums_in_memory || !row->sums_in_memory(n))
+	if (!float_format(dtype) || !s || !s->sums_in_memory || !s->sums_in_memory(n))
 		return;
 	Builder b = {.m = n->function->module,
 	             .f = n->function,
@@ -102,17 +103,19 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 
 /* One copy for the readers of a phase: for the backward pass it is made again, not kept. */
 static void
-copy_views(Pass *p, Node *n, Value **copies)
+copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 {
 	Module *m = n->function->module;
 	Builder b = {.m = m, .f = n->function, .before = n, .loc = n->loc, .phase = n->phase};
 	Ints axes;
 
-	for (int i = 0; op_row(n)->reads && i < n->n_operands; i++) {
+	const Strategy *s = strategy_of(target, n);
+
+	for (int i = 0; s && s->reads && i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
 		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW)
 			continue;
-		Reading how = op_row(n)->reads(n, i, &axes);
+		Reading how = s->reads(n, i, &axes);
 		if (how == READ_ONCE || reads_well(p, m, v, how, &axes))
 			continue;
 		Value **copy = &copies[v->id];
@@ -138,37 +141,36 @@ refuse_control(const Pass *p, const Node *n)
 static bool
 run_legalize(Pass *p, Module *m)
 {
-	const CoresOptions *o = p->options;
+	const TargetOptions *o = p->options;
+	const Target *target = pass_target(p);
 	bool refused = false;
+
+	if (!target)
+		return false;
 
 	for_each_function(m, f) {
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
-			copy_views(p, n, copies);
+			copy_views(p, target, n, copies);
 		reduces_split(f, PARTS_A_CORE * o->cores, p->scratch);
 		for_each_node(f, n) {
 			refused |= refuse_control(p, n);
 			if (n->op == OP_constant)
 				store_constant(n);
 			else
-				sum_in_f32(p, n);
+				sum_in_f32(p, target, n);
 		}
 	}
 	p->changed = true;
 	return !refused;
 }
 
-static const PassOption legalize_options[] = {
-	{"cores", "that reductions are cut for", OPTION_INT, offsetof(CoresOptions, cores)},
-	{0},
-};
-
 const PassRow pass_legalize = {.name = "legalize",
                                .help = "turn what kernels cannot take into what they can",
                                .needed = true,
                                .takes = STAGE_TRAIN,
                                .leaves = STAGE_ANY,
-                               .options = legalize_options,
-                               .options_size = sizeof(CoresOptions),
-                               .defaults = &(CoresOptions){.cores = DEFAULT_CORES},
+                               .options = target_options,
+                               .options_size = sizeof(TargetOptions),
+                               .defaults = &target_defaults,
                                .run = run_legalize};

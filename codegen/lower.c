@@ -1,6 +1,7 @@
 /* Gives every fused function its loops. Values are pulled: to store an element of a result, the nodes it
  * depends on are asked for theirs, each through its row (scalar, map, element), down to loads of the
  * kernel's inputs. docs/loop-ir.md describes the result. */
+#include "codegen/kernels/kernels.h"
 #include "codegen/lower_impl.h"
 
 #include <string.h>
@@ -285,7 +286,7 @@ is_large(const Function *f)
 
 /* A kernel with its buffers and nothing else yet. */
 static Lower
-open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *o, Arena *scratch)
+open_kernel(Module *m, const Node *call, const Function *f, const TargetOptions *o, Arena *scratch)
 {
 	struct LowerState *st = NEW(scratch, struct LowerState);
 	Kernel *k = kernel_new(scratch, "", f->loc);
@@ -293,7 +294,7 @@ open_kernel(Module *m, const Node *call, const Function *f, const LowerOptions *
 	            .m = m,
 	            .f = f,
 	            .node = root_node(f),
-	            .vector_bits = (int)o->vector_bits,
+	            .target = target_find(o->target),
 	            .parts = is_large(f) ? PARTS_A_CORE * o->cores : 1,
 	            .state = st};
 
@@ -352,14 +353,16 @@ lower_strided(Lower *lw, const Value *v, Strided *out)
 }
 
 static const LibraryCall *
-library_call(Module *m, const Node *call, const Function *f, const LowerOptions *o, Arena *scratch)
+library_call(Module *m, const Node *call, const Function *f, const TargetOptions *o, Arena *scratch)
 {
 	Lower probe = open_kernel(m, call, f, o, scratch);
 	LibraryCall *c = NEW(scratch, LibraryCall);
 
-	if (!probe.node || !op_row(probe.node)->library || node_result(probe.node, 0)->type->n == 0)
+	const Strategy *s = probe.node ? strategy_of(probe.target, probe.node) : NULL;
+
+	if (!s || !s->library || node_result(probe.node, 0)->type->n == 0)
 		return NULL;
-	return op_row(probe.node)->library(&probe, probe.node, c) ? c : NULL;
+	return s->library(&probe, probe.node, c) ? c : NULL;
 }
 
 /* Where parts would share bytes, all of the kernel is one part. */
@@ -374,7 +377,7 @@ keep_bytes_whole(Kernel *k)
 }
 
 static Kernel *
-lower_function(Module *m, const Node *call, const Function *f, const LowerOptions *o,
+lower_function(Module *m, const Node *call, const Function *f, const TargetOptions *o,
                Arena *scratch)
 {
 	Lower lw = open_kernel(m, call, f, o, scratch);
@@ -383,7 +386,7 @@ lower_function(Module *m, const Node *call, const Function *f, const LowerOption
 
 	hoist_numbers(&lw);
 	if (root && op_row(root)->fuse == FUSE_OPAQUE)
-		op_row(root)->kernel(&lw, root);
+		strategy_of(lw.target, root)->emit(&lw, root);
 	else if (root)
 		op_row(root)->parts(&lw, root);
 	else if (!lower_reductions(&lw))
@@ -455,7 +458,7 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 }
 
 static Kernel *
-kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, const LowerOptions *o,
+kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, const TargetOptions *o,
            Arena *arena)
 {
 	uint64_t i, h = call_hash(call);
@@ -497,6 +500,8 @@ run_lower(Pass *p, Module *m)
 {
 	Sharing sh = {intmap_new(p->scratch), intmap_new(p->scratch), {0}};
 
+	if (!pass_target(p))
+		return false;
 	for_each_function(m, f) {
 		if (f->kind != FUNCTION_PLAIN)
 			continue;
@@ -527,19 +532,12 @@ run_lower(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption lower_options[] = {
-	{"vector-bits", "of the vector registers that loops are blocked for", OPTION_INT,
-         offsetof(LowerOptions, vector_bits)},
-	{"cores", "that loops are cut for", OPTION_INT, offsetof(LowerOptions, cores)},
-	{0},
-};
-
 const PassRow pass_lower = {.name = "lower",
                             .help = "give every kernel its loops",
                             .needed = true,
                             .takes = STAGE_FUSED,
                             .leaves = STAGE_LOWERED,
-                            .options = lower_options,
-                            .options_size = sizeof(LowerOptions),
-                            .defaults = &(LowerOptions){.vector_bits = 512, .cores = DEFAULT_CORES},
+                            .options = target_options,
+                            .options_size = sizeof(TargetOptions),
+                            .defaults = &target_defaults,
                             .run = run_lower};

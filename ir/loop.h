@@ -1,4 +1,4 @@
-/* Loop IR: what a kernel is before it is C, LLVM IR or CUDA. Loops, scalar operations, loads and
+/* Loop IR: what a kernel is before a printer writes it. Loops, scalar operations, loads and
  * stores with affine places; docs/loop-ir.md is the reference. Free of targets and of tensors.
  *
  * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (loop
@@ -251,8 +251,8 @@ struct Lower {
 	Module *m;
 	const Function *f; /* the fused function; NULL for an opaque node alone */
 	const Node *node;
-	int vector_bits; /* of the registers that vectors should fit */
-	int64_t parts;   /* wanted of a kernel's parallel loops */
+	const struct Target *target; /* codegen/target.h: who runs the loops. Rows do not read it */
+	int64_t parts;               /* wanted of a kernel's parallel loops */
 	struct LowerState *state;
 };
 /* The element of a value at an index, as scalar of its compute type. */

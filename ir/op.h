@@ -61,13 +61,9 @@ typedef enum {
 	FUSE_INDEX,  /* result element i from i alone, or a load at computed places: `element` */
 	FUSE_REDUCE, /* ReduceAttr */
 	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
-	FUSE_OPAQUE, /* a kernel of its own: `kernel` */
+	FUSE_OPAQUE, /* a kernel of its own: codegen/kernels/ */
 	FUSE_NONE,   /* no code: store, return, call */
 } FuseClass;
-
-/* How often a kernel reads an element, and so what a chain of views before it may be: anything, where each is read
- * once or few times; in memory with a stride for each of some axes, or without gaps. */
-typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
 typedef struct LibraryCall LibraryCall; /* ir/loop.h */
 typedef struct Lower Lower;             /* codegen's view of one kernel, ir/loop.h */
@@ -161,18 +157,9 @@ struct OpRow {
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
-	/* FUSE_OPAQUE: emits the whole kernel body. */
-	void (*kernel)(Lower *lw, const Node *n);
 	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and library may store that sum
 	 * instead of the result, which nobody else reads; NULL: reader does something else. */
 	Value *(*bias)(const Node *n, const Node *reader);
-	/* FUSE_OPAQUE: what a library can do instead, where that pays; false: nothing. NULL: never. */
-	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
-	/* FUSE_OPAQUE: how the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
-	Reading (*reads)(const Node *n, int i, Ints *axes);
-	/* FUSE_OPAQUE: does n's kernel add to what it has stored? Of a float type below f32 it would round each sum:
-	 * `legalize` makes it f32. NULL: no. */
-	bool (*sums_in_memory)(const Node *n);
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */

@@ -50,10 +50,7 @@ check_code(OpCheck *c)
 		{"map", r->map != NULL, FUSE_VIEW},
 		{"element", r->element != NULL, by_index},
 		{"parts", r->parts != NULL, FUSE_ROOT},
-		{"kernel", r->kernel != NULL, FUSE_OPAQUE},
 		{"bias", r->bias != NULL, -1},
-		{"library", r->library != NULL, -1},
-		{"reads", r->reads != NULL, -1},
 	};
 
 	for (int i = 0; i < COUNT(columns); i++) {

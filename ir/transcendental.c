@@ -6,7 +6,7 @@
 
 /* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, by a two-part ln 2; Taylor series of e^r; 2^n in two
  * factors so that subnormal results come out. n + 1.5 2^52 carries n in its low bits. Where the result is 0, as in all
- * that a softmax masks, 0 takes the place of x: a product that underflows takes some CPUs a hundred cycles. */
+ * that a softmax masks, 0 takes the place of x: a product that underflows takes some machines a hundred cycles. */
 typedef struct {
 	double low, high; /* beyond: 0 and infinity */
 	double per_ln2, shift, ln2_high, ln2_low;

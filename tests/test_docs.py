@@ -81,7 +81,7 @@ def test_help_has_every_row(run, kind):
     (["gradc", "dump", "--after", "tr"], {"trainable"}),
     (["gradc", "dump", "--dump-after", "al"], {"all"}),
     (["gradc", "dump", "--stage", "lo"], {"lowered"}),
-    (["gradc", "dump", "--pass-option", "=", "lower.vec"], {"lower.vector-bits="}),
+    (["gradc", "dump", "--pass-option", "=", "lower.tar"], {"lower.target="}),
     (["gradc", "dump", "mo"], {"model.onnx"}),
     (["gradc", "opt", ""], {"a.gir", "folder/"}),
     (["gradc", "run", "--input", "=", "x", "=", "x."], {"x.npy"}),

@@ -138,7 +138,7 @@ def test_a_pass_that_fails_leaves_a_reproducer(run, models, tmp_path, name):
     ("inline{final=true", "pass inline: no `}` behind option final"),
     ("inline{final=true}simplify", "passes: `simplify` where a comma must be"),
     ("inline,,simplify", "unknown pass ``"),
-    ("lower{vector-bits=wide}", "vector-bits=wide is not a number"),
+    ("lower{cores=wide}", "cores=wide is not a number"),
 ])
 def test_malformed_pipelines(run, tmp_path, passes, message):
     (tmp_path / "m.gir").write_text("func @f(%x: f32[2]) -> f32[2] {\n  return %x\n}\n")

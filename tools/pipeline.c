@@ -3,6 +3,7 @@
  * needs a line here only when an option of the command line with a name of its own reaches it. */
 #include "tools/tools.h"
 
+#include <limits.h>
 #include <string.h>
 
 #define PASS(name) extern const PassRow pass_##name;
@@ -111,23 +112,18 @@ fill_optimizer(const Session *s, void *options)
 
 /* One form of the loops serves all targets: that for the one with the narrowest registers. */
 static void
-fill_lower(const Session *s, void *options)
+fill_target(const Session *s, void *options)
 {
-	int64_t *bits = &((LowerOptions *)options)->vector_bits;
+	TargetOptions *o = options;
+	int bits = INT_MAX;
 
 	for (int i = 0; i < s->o->cpus.n; i++) {
 		int here = cpu_vector_bits(s->o->cpus.at[i].features);
-		*bits = here < *bits ? here : *bits;
+		bits = here < bits ? here : bits;
 	}
+	o->target = target_of_vectors(bits)->name;
 	if (s->o->cores)
-		((LowerOptions *)options)->cores = s->o->cores;
-}
-
-static void
-fill_cores(const Session *s, void *options)
-{
-	if (s->o->cores)
-		((CoresOptions *)options)->cores = s->o->cores;
+		o->cores = s->o->cores;
 }
 
 static bool
@@ -144,8 +140,8 @@ static const struct {
 	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_lower},         {&pass_legalize, .fill = fill_cores},
-	{&pass_fuse, .fill = fill_cores},          {&pass_inline, .fill = fill_inline},
+	{&pass_lower, .fill = fill_target},        {&pass_legalize, .fill = fill_target},
+	{&pass_fuse, .fill = fill_target},         {&pass_inline, .fill = fill_inline},
 };
 
 static bool

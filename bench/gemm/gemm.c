@@ -56,7 +56,9 @@ compile(Arena *arena, const Shape *s, Diag *diag, KernelFn *code)
 
 	for (int i = 0; i < COUNT(rows); i++)
 		vec_push(arena, &p, pass_call(arena, rows[i]));
-	((LowerOptions *)p.at[p.n - 1].options)->vector_bits = cpu_vector_bits(target.features);
+	for (int i = 0; i < p.n; i++)
+		((TargetOptions *)p.at[i].options)->target =
+			target_of_vectors(cpu_vector_bits(target.features))->name;
 	if (!m || !pipeline_run(&p, m, &stage, &o, diag))
 		return NULL;
 	const KernelVariant *v = kernel_library(arena, m, kernel_printers[0], &target, 1);

@@ -3,9 +3,35 @@
  * y: T[batch, out, spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
  * Places outside x count as 0. */
-#include "ir/ops/conv.h"
+#include "ir/ops/family.h"
+#include "ir/ops/products.h"
+#include "ir/shapes.h"
 
 #include <string.h>
+
+static Type
+spatial_type(Module *m, Type t)
+{
+	return type_new(m, t->dtype, t->rank - 2, t->dims + 2);
+}
+
+ConvShape
+conv_shapes(Module *m, const Node *n)
+{
+	Value *p = node_operand(n, 0), *q = node_operand(n, 1);
+	Type r = node_result(n, 0)->type;
+	ConvShape s = {.a = n->attr, .p = p, .q = q};
+
+	s.x = n->op == OP_conv_grad_input ? r : p->type;
+	s.w = n->op == OP_conv_grad_weight ? r : q->type;
+	s.y = n->op == OP_conv ? r : n->op == OP_conv_grad_input ? p->type : q->type;
+	s.x_space = spatial_type(m, s.x);
+	s.window = spatial_type(m, s.w);
+	s.y_space = spatial_type(m, s.y);
+	s.in = s.w->dims[1];
+	s.out = s.w->dims[0] / s.a->groups;
+	return s;
+}
 
 #define WINDOW_FIELDS                                                                \
 	{"stride", FIELD_INTS, offsetof(ConvAttr, stride), NULL, false},             \
@@ -279,7 +305,6 @@ conv_grad_weight_grad(Grad *g)
 	add_like(g, 1, OP_conv, x, dw);
 }
 
-/* Two operations for each product. */
 int64_t
 conv_cost_of(Type w, Type y)
 {
@@ -413,6 +438,13 @@ conv_grad_weight_cut(Module *m, Cut *cut)
 	conv_cut_of(cut, cut->operand[0], cut->result[0]);
 }
 
+/* A vector along the channels. */
+static Value *
+conv_bias(const Node *n, const Node *reader)
+{
+	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
+}
+
 /* ---- scales: along axes that the sum leaves */
 static int
 conv_channel(const Node *n, int i)
@@ -488,10 +520,7 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .eval = op##_eval,                                          \
 	                       .grad = op##_grad_name,                                     \
 	                       .fuse = FUSE_OPAQUE,                                        \
-	                       .kernel = op##_kernel,                                      \
 	                       .bias = conv_bias,                                          \
-	                       .library = conv_library,                                    \
-	                       .reads = conv_reads,                                        \
 	                       .flops = op##_flops,                                        \
 	                       .precision = PRECISION_LOW,                                 \
 	                       .quantizes = OPERAND(0) | OPERAND(1),                       \

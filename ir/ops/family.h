@@ -3,7 +3,7 @@
 #define GRADC_IR_OPS_FAMILY_H
 
 #include "ir/ir.h"
-#include "ir/loop.h"
+#include "ir/shapes.h"
 
 /* Visits the multi-indices of a shape in row-major order: for (IndexWalk w = index_walk(t); w.ok; index_walk_next(&w)). */
 typedef struct {
@@ -18,8 +18,6 @@ void index_walk_next(IndexWalk *w);
 int64_t flat_of(const int64_t *at, const int64_t *strides, int rank);
 /* Copies element j of x to element i of y, whatever their class. */
 void eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j);
-/* The index of a line along `axis` from that of the shape without it; the caller sets at[axis]. */
-Index index_of_line(const Index *at, int64_t axis);
 
 /* Order of integers as eval holds them; `u`: they are u64. */
 static inline bool

@@ -16,13 +16,6 @@ static const char *const pool_kind_names[] = {"max", "sum", NULL};
 	{"high", FIELD_INTS, offsetof(PoolAttr, high), NULL, false},     \
 	{"dilation", FIELD_INTS, offsetof(PoolAttr, dilation), NULL, false}
 static const Field pool_fields[] = {KIND_FIELD, WINDOW_FIELDS, {0}};
-static bool
-pool_grad_sums(const Node *n)
-{
-	(void)n;
-	return true;
-}
-
 static const Field pool_grad_fields[] = {
 	KIND_FIELD, WINDOW_FIELDS, {"size", FIELD_INTS, offsetof(PoolAttr, size), NULL, true}, {0}};
 static const Field pool_gather_fields[] = {WINDOW_FIELDS, {0}}; /* max only */
@@ -241,298 +234,6 @@ pool_gather_grad(Grad *g)
 	               g->node->attr));
 }
 
-/* ---- lowering */
-typedef struct {
-	Lower *lw;
-	const PoolAttr *a;
-	Type x, y, window;
-	Index at; /* of the window's element of y */
-} PoolLoop;
-
-/* The place in x of window place q, clamped; *inside says whether it was inside. */
-static Index
-pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
-{
-	LoopBuilder *lb = p->lw->lb;
-	Index at = p->at;
-
-	at.of = NULL;
-	*inside = -1;
-	for (int i = 0; i < q->rank; i++) {
-		Affine place = affine_add(affine_scale(p->at.at[i + 2], p->a->stride.at[i]),
-		                          affine_scale(q->at[i], p->a->dilation.at[i]));
-		place = affine_add(place, affine_constant(-p->a->low.at[i]));
-		int64_t last = (p->y->dims[i + 2] - 1) * p->a->stride.at[i] +
-		               (p->a->window.at[i] - 1) * p->a->dilation.at[i] - p->a->low.at[i];
-		at.at[i + 2] = place;
-		if (p->a->low.at[i] == 0 && last < p->x->dims[i + 2])
-			continue;
-		LoopValue v = lb_affine(lb, place);
-		LoopValue c = lb_binary(lb, LOOP_min,
-		                        lb_binary(lb, LOOP_max, v, lb_int(lb, S64, 0)),
-		                        lb_int(lb, S64, p->x->dims[i + 2] - 1));
-		LoopValue in = lb_compare(lb, LOOP_eq, v, c);
-		*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
-		at.at[i + 2] = affine_scalar(c);
-	}
-	return at;
-}
-
-static LoopValue
-when_inside(LoopBuilder *lb, LoopValue inside, LoopValue x, LoopValue other)
-{
-	return inside < 0 ? x : lb_select(lb, inside, x, other);
-}
-
-/* Windows of few places are written out, so that rows of y go in vectors. */
-enum { MAX_UNROLLED = 32 };
-
-static bool
-is_unrolled(const PoolLoop *p)
-{
-	return p->window->n <= MAX_UNROLLED;
-}
-
-static Index
-constant_index(Type t, int64_t flat)
-{
-	Index at = {.rank = t->rank};
-
-	for (int i = t->rank - 1; i >= 0; i--) {
-		at.at[i] = affine_constant(flat % t->dims[i]);
-		flat /= t->dims[i];
-	}
-	return at;
-}
-
-/* x at window place q, `outside` where that is not in x. */
-static LoopValue
-window_element(const PoolLoop *p, const Value *x, const Index *q, double outside)
-{
-	LoopValue inside;
-	Index at = pool_place(p, q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
-
-	return when_inside(p->lw->lb, inside, v,
-	                   lb_float(p->lw->lb, compute_type(p->x->dtype), outside));
-}
-
-/* The sum or maximum of x over the window. */
-static LoopValue
-window_value(const PoolLoop *p, const Value *x)
-{
-	LoopBuilder *lb = p->lw->lb;
-	bool is_max = p->a->kind == POOL_MAX;
-	double outside = is_max ? -INFINITY : 0;
-	LoopValue sum = -1;
-	Index q;
-
-	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
-		q = constant_index(p->window, k);
-		LoopValue v = window_element(p, x, &q, outside);
-		sum = sum < 0 ? v : lb_binary(lb, is_max ? LOOP_max : LOOP_add, sum, v);
-	}
-	if (sum >= 0)
-		return sum;
-	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
-	LoopValue v = window_element(p, x, &q, outside);
-	sum = lb_accumulator(lb, is_max ? ACC_MAX : ACC_ADD, compute_type(p->x->dtype));
-	lb_accumulate(lb, sum, v);
-	lb_end(lb);
-	return sum;
-}
-
-/* Is window place q the first that holds `best`? Its flat place in x, or the last place of x. The maximum is NaN
- * where any element is. */
-static LoopValue
-place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
-{
-	LoopBuilder *lb = p->lw->lb;
-	LoopValue inside;
-	Index at = pool_place(p, q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
-	LoopValue hit = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, v, best),
-	                          lb_op(lb, LOOP_is_nan, BOOL, &v));
-
-	if (inside >= 0)
-		hit = lb_binary(lb, LOOP_and, hit, inside);
-	return lb_select(lb, hit, lb_affine(lb, index_flat(p->x, &at)),
-	                 lb_int(lb, S64, p->x->n - 1));
-}
-
-/* The flat place in x of the window's first maximum. */
-static LoopValue
-window_winner(const PoolLoop *p, const Value *x)
-{
-	LoopBuilder *lb = p->lw->lb;
-	LoopValue best = window_value(p, x), first = -1;
-	Index q;
-
-	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
-		q = constant_index(p->window, k);
-		LoopValue place = place_if_best(p, x, &q, best);
-		first = first < 0 ? place : lb_binary(lb, LOOP_min, first, place);
-	}
-	if (first >= 0)
-		return first;
-	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
-	LoopValue place = place_if_best(p, x, &q, best);
-	first = lb_accumulator(lb, ACC_MIN, S64);
-	lb_accumulate(lb, first, place);
-	lb_end(lb);
-	return first;
-}
-
-static PoolLoop
-pool_loop(Lower *lw, const Node *n, Type x, Type y)
-{
-	const PoolAttr *a = n->attr;
-
-	return (PoolLoop){.lw = lw,
-	                  .a = a,
-	                  .x = x,
-	                  .y = y,
-	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
-}
-
-/* y in rows along its last axis. */
-static int64_t
-row_size(Type y)
-{
-	return y->dims[y->rank - 1];
-}
-static int64_t
-row_count(Type y)
-{
-	return y->n ? y->n / row_size(y) : 0;
-}
-
-static LoopMode
-row_mode(const PoolLoop *p)
-{
-	return is_unrolled(p) ? LOOP_VECTOR : LOOP_PLAIN;
-}
-
-/* Opens the loop over the elements of row number `row` of y; the flat number of one. */
-static Affine
-open_row(PoolLoop *p, Affine row, LoopMode mode)
-{
-	LoopBuilder *lb = p->lw->lb;
-	int64_t dims[MAX_RANK];
-	int last = p->y->rank - 1;
-
-	memcpy(dims, p->y->dims, sizeof(*dims) * (size_t)last);
-	index_split(lb, type_new(p->lw->m, S64, last, dims), row, &p->at);
-	LoopValue i = lb_for(lb, mode, row_size(p->y));
-	p->at.rank = last + 1;
-	p->at.of = NULL;
-	p->at.at[last] = affine_scalar(i);
-	return affine_add(affine_scale(row, row_size(p->y)), affine_scalar(i));
-}
-
-static void
-pool_kernel(Lower *lw, const Node *n)
-{
-	LoopBuilder *lb = lw->lb;
-	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
-
-	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
-	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, window_value(&p, node_operand(n, 0)));
-	lb_end(lb);
-	lb_end(lb);
-}
-
-static void
-pool_gather_kernel(Lower *lw, const Node *n)
-{
-	LoopBuilder *lb = lw->lb;
-	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
-	Index at;
-
-	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
-	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
-	index_split(lb, p.x, affine_scalar(window_winner(&p, node_operand(n, 1))), &at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
-	         lower_element(lw, node_operand(n, 0), &at));
-	lb_end(lb);
-	lb_end(lb);
-}
-
-/* Adds v to dx at a flat place of the plane that this iteration owns. */
-static void
-add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
-{
-	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
-}
-
-static void
-spread_sum(const PoolLoop *p, int out, LoopValue dy)
-{
-	LoopBuilder *lb = p->lw->lb;
-	LoopValue inside;
-	Index q;
-
-	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
-	Index at = pool_place(p, &q, &inside);
-	add_to(lb, out, index_flat(p->x, &at),
-	       when_inside(lb, inside, dy, lb_number(lb, lb_type(lb, dy), 0)));
-	lb_end(lb);
-}
-
-/* Every element of a row of y adds to its window's first maximum: these are found in vectors, then added to one by
- * one, as windows overlap. */
-static void
-spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
-{
-	LoopBuilder *lb = p->lw->lb;
-	int winners = lb_local(lb, S64, row_size(p->y));
-
-	open_row(p, row, row_mode(p));
-	LoopValue winner = window_winner(p, node_operand(n, 1));
-	lb_store(lb, winners, p->at.at[p->y->rank - 1], winner);
-	lb_end(lb);
-	LoopValue i = lb_for(lb, LOOP_PLAIN, row_size(p->y));
-	p->at.at[p->y->rank - 1] = affine_scalar(i);
-	LoopValue dy = lower_element(p->lw, node_operand(n, 0), &p->at);
-	add_to(lb, out, affine_scalar(lb_load(lb, winners, affine_scalar(i))), dy);
-	lb_end(lb);
-}
-
-/* Parallel over planes (batch, channel): windows overlap within a plane only. */
-static void
-pool_grad_kernel(Lower *lw, const Node *n)
-{
-	LoopBuilder *lb = lw->lb;
-	Type x = node_result(n, 0)->type, y = node_operand(n, 0)->type;
-	int out = lower_buffer(lw, node_result(n, 0));
-	int64_t planes = x->dims[0] * x->dims[1], size = planes ? x->n / planes : 0;
-	int64_t rows = planes ? row_count(y) / planes : 0;
-	PoolLoop p = pool_loop(lw, n, x, y);
-
-	LoopValue plane = lb_for(lb, LOOP_PARALLEL, planes);
-	LoopValue i = lb_for(lb, LOOP_VECTOR, size);
-	lb_store(lb, out, affine_add(affine_scale(affine_scalar(plane), size), affine_scalar(i)),
-	         lb_number(lb, compute_type(x->dtype), 0));
-	lb_end(lb);
-	i = lb_for(lb, LOOP_PLAIN, rows);
-	Affine row = affine_add(affine_scale(affine_scalar(plane), rows), affine_scalar(i));
-	if (p.a->kind == POOL_MAX) {
-		spread_to_winners(&p, n, out, row);
-	} else {
-		open_row(&p, row, LOOP_PLAIN);
-		spread_sum(&p, out, lower_element(lw, node_operand(n, 0), &p.at));
-		lb_end(lb);
-	}
-	lb_end(lb);
-	lb_end(lb);
-}
-
 /* Every element of a window is combined once, of the small side y. */
 static int64_t
 window_flops(const Node *n, Type y)
@@ -627,7 +328,6 @@ const OpRow op_pool = {
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_OPAQUE,
-	.kernel = pool_kernel,
 	.flops = pool_flops,
 	.precision = PRECISION_FOLLOW,
 	.partition = {.factors = pool_factors, .doc = POOL_DOC}};
@@ -636,8 +336,6 @@ const OpRow op_pool_grad = {
 	.operands = {{"dy", OPERAND_REQUIRED}, {"x", OPERAND_OPTIONAL}},
 	.results = {"dx"},
 	.fuse = FUSE_OPAQUE,
-	.kernel = pool_grad_kernel,
-	.sums_in_memory = pool_grad_sums,
 	.flops = pool_grad_flops,
 	.precision = PRECISION_HIGH,
 	.partition = {pool_grad_factors, pool_grad_cut, POOL_DOC}};
@@ -646,7 +344,6 @@ const OpRow op_pool_gather = {COLUMNS(pool_gather, PoolAttr, pool_gather_fields,
                               .operands = {{"g", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}},
                               .results = {"y"},
                               .fuse = FUSE_OPAQUE,
-                              .kernel = pool_gather_kernel,
                               .flops = pool_flops,
                               .precision = PRECISION_FOLLOW,
                               .partition = {.factors = pool_factors, .doc = POOL_DOC}};

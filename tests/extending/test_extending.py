@@ -68,7 +68,7 @@ def test_the_page_counts_the_files(patch):
     assert len(files_of(patch)) == (5 if patch.stem == "op_atan" else 2)
 
 
-@pytest.mark.parametrize("script", ["check-folders", "check-ops"])
+@pytest.mark.parametrize("script", ["check-folders", "check-ops", "check-machines"])
 def test_the_rules_of_the_house_hold(tree, script):
     execute(sys.executable, tree / "scripts" / script, tree)
 

@@ -61,7 +61,6 @@ test_holes(void **state)
 	HOLE(transpose, fields, "fields is missing")
 	HOLE(gather, element, "element is missing")
 	HOLE(concat, parts, "parts is missing")
-	HOLE(dot, kernel, "kernel is missing")
 	HOLE(dot, channel, "channel is missing")
 	HOLE(dot, quantizes, "quantizes is missing")
 }

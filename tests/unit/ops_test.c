@@ -234,7 +234,7 @@ compare_results(const Case *c, const EvalTensor *want, const EvalTensor *got, in
 		}
 }
 
-static int64_t vector_bits = 512;
+static const char *target_name = "cpu-512";
 
 static bool
 lower_module(Case *c)
@@ -246,7 +246,8 @@ lower_module(Case *c)
 
 	for (int i = 0; i < COUNT(rows); i++)
 		vec_push(c->arena, &p, pass_call(c->arena, rows[i]));
-	((LowerOptions *)p.at[p.n - 1].options)->vector_bits = vector_bits;
+	for (int i = 0; i < p.n; i++)
+		((TargetOptions *)p.at[i].options)->target = target_name;
 	return pipeline_run(&p, c->m, &stage, &o, c->diag);
 }
 
@@ -297,9 +298,11 @@ static void
 test_kernels(void **state)
 {
 	(void)state;
-	for (vector_bits = 512; vector_bits >= 128; vector_bits /= 2)
+	for (int i = 0; target_table[i]; i++) {
+		target_name = target_table[i]->name;
 		for_each_case(check_kernel);
-	vector_bits = 512;
+	}
+	target_name = target_table[0]->name;
 }
 
 /* ---- the same with a vector added along an axis of the result, where the row says that the kernel may do it */

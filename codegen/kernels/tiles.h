@@ -1,6 +1,6 @@
 /* A shape in blocks of neighbouring elements, and loops over these: what a blocked kernel is cut into. */
-#ifndef GRADC_IR_OPS_TILES_H
-#define GRADC_IR_OPS_TILES_H
+#ifndef GRADC_CODEGEN_KERNELS_TILES_H
+#define GRADC_CODEGEN_KERNELS_TILES_H
 
 #include "ir/loop.h"
 

@@ -1,8 +1,8 @@
 /* The one blocked matrix product that dot and the convolutions are lowered to. */
-#ifndef GRADC_IR_OPS_GEMM_H
-#define GRADC_IR_OPS_GEMM_H
+#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_H
+#define GRADC_CODEGEN_KERNELS_PRODUCT_H
 
-#include "ir/ops/family.h"
+#include "codegen/kernels/kernels.h"
 
 /* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k are flat numbers in shapes: blocks end where
  * their rows end, and each axis has a loop of its own, so that an element function that splits them along
@@ -29,24 +29,5 @@ DType accumulation_type(const Node *n);
 LoopValue result_of_sum(LoopBuilder *lb, const Node *n, LoopValue sum);
 /* Up to MAX_GEMMS products of one node and type, whose places in the result differ: parts of all go in parallel. */
 void gemm_kernel(Lower *lw, const Gemm *list, int n);
-
-/* The vector along that axis of n's result that reader adds to it, and nobody else reads the result; else NULL. */
-Value *added_vector(const Node *n, const Node *reader, int axis);
-
-/* ---- dtypes of a product: operands of one class; the result's is `dtype`, or theirs where they agree */
-
-/* Result dtype of a node with these attributes; false after reporting. */
-bool infer_product(Infer *in, int dtype, bool allow_tf32, DType *out);
-/* The attribute that makes a product of x and y one of type z: nothing is said that goes without saying. */
-int product_dtype(DType x, DType y, DType z);
-
-/* ---- the same work as a library's */
-enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
-/* Appends n numbers. */
-void library_put(LibraryCall *c, int n, const int64_t *x);
-/* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */
-bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
-/* Are both operands and the result f32, or all bf16? Libraries get no other work. */
-bool library_takes_dtypes(const Node *n);
 
 #endif

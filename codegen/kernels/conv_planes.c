@@ -6,8 +6,8 @@
  *
  * Behind its rows dy is 0. With a stride x is dealt out to several planes, by what is left of a place divided by the
  * stride: within one, neighbours are a stride apart. A sum has a lane for every 16th product, which are added last. */
-#include "ir/ops/conv.h"
-#include "ir/ops/tiles.h"
+#include "codegen/kernels/conv.h"
+#include "codegen/kernels/tiles.h"
 
 /* Elements of dy in a block: the first cache holds them and x's. Sums of so many places of the window are in
  * registers at most. A local array has so many bytes at most. */
@@ -336,29 +336,36 @@ add_lanes(const Planes *p, Affine input)
 	lb_end(lb);
 }
 
-/* For how many places of the window registers of so many bits hold the sums, beside dy's elements. */
+/* For how many places of the window registers hold the sums, beside dy's elements. */
 static int
-most_sums(int bits, DType type)
+most_sums(const Target *t, DType type)
 {
-	int n = (LOOP_LANES * dtype_info[type].bits + bits - 1) / bits;
-	int fit = ((bits >= 512 ? 32 : 16) - n) / n;
+	int n = (LOOP_LANES * dtype_info[type].bits / 32 + t->lanes - 1) / t->lanes;
+	int fit = (t->registers - n) / n;
 
 	return fit < 1 ? 1 : fit < MAX_SUMS ? fit : MAX_SUMS;
 }
 
-bool
-conv_planes_grad_weight(Lower *lw, const Node *n)
+static bool
+planes_take(const Target *t, const Node *n)
+{
+	Planes p = {.s = conv_shapes(n->function->module, n), .type = accumulation_type(n)};
+
+	(void)t;
+	return dtype_is_float(p.type) && set_shape(&p);
+}
+
+static void
+planes_kernel(Lower *lw, const Node *n)
 {
 	LoopBuilder *lb = lw->lb;
-	Planes p = {.lw = lw, .s = conv_shapes(lw->m, n)};
+	Planes p = {.lw = lw, .s = conv_shapes(lw->m, n), .type = accumulation_type(n)};
 	const ConvShape *s = &p.s;
 	int64_t dims[] = {s->a->groups, s->in}, n_sums = s->out * s->window->n * LOOP_LANES;
 	Index part;
 
-	p.type = accumulation_type(n);
-	p.most_sums = most_sums(lw->vector_bits, p.type);
-	if (!dtype_is_float(p.type) || !set_shape(&p))
-		return false;
+	p.most_sums = most_sums(lw->target, p.type);
+	set_shape(&p);
 	p.x = lb_local(lb, p.type, p.n_planes * p.x_size + LOOP_LANES);
 	p.y = lb_local(lb, p.type, y_size(&p) > p.run ? y_size(&p) : p.run);
 	p.total = lb_local(lb, p.type, n_sums);
@@ -374,5 +381,12 @@ conv_planes_grad_weight(Lower *lw, const Node *n)
 	lb_end(lb);
 	add_lanes(&p, part.at[1]);
 	lb_end(lb);
-	return true;
 }
+
+const Strategy strategy_conv_planes_grad_weight = {.op = OP_conv_grad_weight,
+                                                   .kinds = ON(CPU),
+                                                   .doc = "groups with few outputs: shifted planes",
+                                                   .takes = planes_take,
+                                                   .emit = planes_kernel,
+                                                   .library = conv_library,
+                                                   .reads = conv_reads};

@@ -1,15 +1,16 @@
-/* What the two files of the blocked matrix product share: gemm_plan.c cuts it, gemm.c has its loops. */
-#ifndef GRADC_IR_OPS_GEMM_IMPL_H
-#define GRADC_IR_OPS_GEMM_IMPL_H
+/* What the two files of the blocked matrix product share: product_plan.c cuts it, product.c has its loops. */
+#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
+#define GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
 
-#include "ir/ops/gemm.h"
-#include "ir/ops/tiles.h"
+#include "codegen/kernels/product.h"
+#include "codegen/kernels/tiles.h"
 
 enum { MAX_ROWS = 8 };
 
 typedef struct {
 	Lower *lw;
 	const Gemm *g;
+	const ProductTiles *tiles;
 	Tiling columns, depth;
 	bool bias;     /* is stored with the sums */
 	bool by_lines; /* b is packed by lines of the cache */
@@ -43,7 +44,7 @@ most_depth(const Product *p)
 	return p->depth.count * p->depth.inside;
 }
 
-/* ---- gemm_plan.c */
+/* ---- product_plan.c */
 /* How g is cut; its locals are still to be declared. */
 Product product_of(Lower *lw, const Gemm *g);
 /* Parts: batch, row chunk, repeat of the columns' axis, group of panels. */

@@ -4,7 +4,7 @@
  * High-Performance Matrix Multiplication", 2008.
  *
  * In parallel go batches, chunks of rows, and groups of blocks of columns. */
-#include "ir/ops/gemm_impl.h"
+#include "codegen/kernels/product_impl.h"
 
 #include <string.h>
 
@@ -481,4 +481,25 @@ gemm_kernel(Lower *lw, const Gemm *list, int n)
 		products[i] = product_of(lw, &list[i]);
 	declare_locals(lw->lb, products, n);
 	parallel_parts(lw, products, n);
+}
+
+DType
+accumulation_type(const Node *n)
+{
+	DType z = node_result(n, 0)->type->dtype;
+
+	if (!dtype_is_float(z))
+		return compute_type(z);
+	for (int i = 0; i < 2; i++)
+		if (node_operand(n, i)->type->dtype == F64)
+			return F64;
+	return compute_type(z);
+}
+
+LoopValue
+result_of_sum(LoopBuilder *lb, const Node *n, LoopValue sum)
+{
+	DType z = node_result(n, 0)->type->dtype;
+
+	return lb_type(lb, sum) == compute_type(z) ? sum : lb_cast(lb, z, sum);
 }

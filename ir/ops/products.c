@@ -1,6 +1,5 @@
-/* What products and convolutions share beside their loops: their dtypes, the vector that is added to them, and what a
- * library is told. */
-#include "ir/ops/gemm.h"
+/* What the rows of products and convolutions share: their dtypes, and the vector that is added to them. */
+#include "ir/ops/products.h"
 
 Value *
 added_vector(const Node *n, const Node *reader, int axis)
@@ -40,55 +39,4 @@ int
 product_dtype(DType x, DType y, DType z)
 {
 	return x == y && y == z ? 0 : 1 + (int)z;
-}
-
-DType
-accumulation_type(const Node *n)
-{
-	DType z = node_result(n, 0)->type->dtype;
-
-	if (!dtype_is_float(z))
-		return compute_type(z);
-	for (int i = 0; i < 2; i++)
-		if (node_operand(n, i)->type->dtype == F64)
-			return F64;
-	return compute_type(z);
-}
-
-LoopValue
-result_of_sum(LoopBuilder *lb, const Node *n, LoopValue sum)
-{
-	DType z = node_result(n, 0)->type->dtype;
-
-	return lb_type(lb, sum) == compute_type(z) ? sum : lb_cast(lb, z, sum);
-}
-
-bool
-library_takes_dtypes(const Node *n)
-{
-	DType z = node_result(n, 0)->type->dtype;
-
-	return (z == F32 || z == BF16) && node_operand(n, 0)->type->dtype == z &&
-	       node_operand(n, 1)->type->dtype == z;
-}
-
-void
-library_put(LibraryCall *c, int n, const int64_t *x)
-{
-	for (int i = 0; i < n; i++)
-		c->at[c->n++] = x[i];
-}
-
-bool
-library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
-{
-	const Value *v = lower_stored(lw);
-	Strided s = {.buffer = -1};
-
-	if (v->node != n) {
-		if (!lower_strided(lw, bias_of(v->node), &s) || s.strides[0] > 1)
-			return false;
-	}
-	library_put(c, 2, (int64_t[]){s.buffer + 1, s.offset});
-	return true;
 }

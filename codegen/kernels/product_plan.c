@@ -1,25 +1,8 @@
 /* How the blocked matrix product is cut: the registers' sums, panels, and the parts that go in parallel. */
-#include "ir/ops/gemm_impl.h"
+#include "codegen/kernels/product_impl.h"
 
-enum { ENOUGH_PARTS = 16, LEAST_PANEL = 32, MANY_PANELS = 8 };
-/* Rows of a chunk, at least: every chunk packs b again. LEAST_NEAR where a's numbers are to stay near. */
-enum { LEAST_CHUNK = 64, LEAST_NEAR = 256 };
-/* Of sums that wait for the next block of k: they stay in the second cache, and a panel is packed again for each. */
-enum { WAITING_BYTES = 128 << 10 };
-
-/* The sums in registers, in f32: rows x columns, which are two vectors. They leave room for columns of b and an element
- * of a, and need fewer loads than multiplications. The panel of b is depth x panel: a wider one has a read less often, a
- * deeper one c. The second cache holds it, or, where it is so narrow that the first one does, rows of a. */
-typedef struct {
-	int vector_bits, rows, columns, depth;
-	int panel[2];       /* columns: where a lies along k, or rows of it are packed */
-	int64_t near_bytes; /* of a: they stay near from one panel to the next; 0: the panels are wide */
-	bool gathers;       /* numbers of b that are not side by side, in one instruction */
-} Registers;
-static const Registers registers[] = {
-	{512, 8, 32, 256, {32, 256}, 768 << 10, true}, /* 16 of 32 registers */
-	{256, 6, 16, 384, {128, 128}, 0, false},       /* 12 of 16; narrower vectors, too */
-};
+/* Parts are more only where they are wanted; LEAST_NEAR: rows of a chunk, at least, where a's numbers are to stay near. */
+enum { ENOUGH_PARTS = 16, LEAST_PANEL = 32, LEAST_NEAR = 256 };
 
 /* The most chunks, up to n, in which the rows go: all are equal, and have at least so many. */
 static int64_t
@@ -71,9 +54,11 @@ static void
 choose_panels(Product *p, int64_t least, int64_t most)
 {
 	const Gemm *g = p->g;
-	int64_t least_rows = p->near_bytes ? LEAST_NEAR : LEAST_CHUNK;
+	int64_t least_rows = p->near_bytes ? LEAST_NEAR : p->tiles->least_chunk;
 
-	p->group = p->near_bytes && near_chunks(p, tiling_size(&p->depth)) == 0 ? MANY_PANELS : 1;
+	p->group = p->near_bytes && near_chunks(p, tiling_size(&p->depth)) == 0
+	                   ? p->tiles->many_panels
+	                   : 1;
 	for (p->panel_columns = most;;) {
 		p->columns = tile_evenly(&g->n, p->panel_columns, p->block_columns);
 		if (tiling_size(&p->columns) == 0 || g->batch == 0)
@@ -99,7 +84,7 @@ part_shape(const Product *p)
 
 	if (tiling_size(&p->columns) && p->g->batch) {
 		dims[0] = p->g->batch;
-		dims[1] = row_chunks(p, LEAST_CHUNK);
+		dims[1] = row_chunks(p, p->tiles->least_chunk);
 		dims[2] = repeats(&p->columns);
 		dims[3] = groups(p);
 	}
@@ -119,7 +104,7 @@ sums_wait(const Product *p)
 static int64_t
 most_waiting_rows(const Product *p)
 {
-	int64_t n = WAITING_BYTES / dtype_bytes(p->g->type, p->panel_columns);
+	int64_t n = p->tiles->waiting_bytes / dtype_bytes(p->g->type, p->panel_columns);
 
 	return n / p->block_rows * p->block_rows;
 }
@@ -127,14 +112,13 @@ most_waiting_rows(const Product *p)
 Product
 product_of(Lower *lw, const Gemm *g)
 {
-	const Registers *r = registers;
+	const ProductTiles *r = &lw->target->product;
 	int wide = dtype_info[g->type].bits == 64 ? 2 : 1;
 
-	while (r->vector_bits > lw->vector_bits && r < registers + COUNT(registers) - 1)
-		r++;
 	Product p = {.lw = lw,
 	             .g = g,
-	             .by_lines = g->b_along_k && !r->gathers,
+	             .tiles = r,
+	             .by_lines = g->b_along_k && !lw->target->gathers,
 	             .block_rows = r->rows,
 	             .block_columns = r->columns / wide,
 	             .lanes = r->columns / wide / 2,

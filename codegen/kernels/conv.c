@@ -1,31 +1,7 @@
 /* Convolutions as kernels: matrix products over implicit patches (im2col), or a library's. */
-#include "ir/ops/conv.h"
+#include "codegen/kernels/conv.h"
 
 #include <string.h>
-
-static Type
-spatial_type(Module *m, Type t)
-{
-	return type_new(m, t->dtype, t->rank - 2, t->dims + 2);
-}
-
-ConvShape
-conv_shapes(Module *m, const Node *n)
-{
-	Value *p = node_operand(n, 0), *q = node_operand(n, 1);
-	Type r = node_result(n, 0)->type;
-	ConvShape s = {.a = n->attr, .p = p, .q = q};
-
-	s.x = n->op == OP_conv_grad_input ? r : p->type;
-	s.w = n->op == OP_conv_grad_weight ? r : q->type;
-	s.y = n->op == OP_conv ? r : n->op == OP_conv_grad_input ? p->type : q->type;
-	s.x_space = spatial_type(m, s.x);
-	s.window = spatial_type(m, s.w);
-	s.y_space = spatial_type(m, s.y);
-	s.in = s.w->dims[1];
-	s.out = s.w->dims[0] / s.a->groups;
-	return s;
-}
 
 int64_t
 conv_period(int64_t stride, int64_t dilation, int64_t window)
@@ -150,7 +126,7 @@ conv_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
 	                  col);
 }
-void
+static void
 conv_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
@@ -323,7 +299,7 @@ conv_grad_input_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 	return affine_add(first, index_flat(s.x_space, &p));
 }
 
-void
+static void
 conv_grad_input_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
@@ -377,13 +353,11 @@ conv_grad_weight_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 	return affine_add(
 		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
 }
-void
+static void
 conv_grad_weight_kernel(Lower *lw, const Node *n)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	if (conv_planes_grad_weight(lw, n))
-		return;
 	gemm_kernel(lw,
 	            &(Gemm){.node = n,
 	                    .type = accumulation_type(n),
@@ -396,13 +370,6 @@ conv_grad_weight_kernel(Lower *lw, const Node *n)
 	                    .b = conv_grad_weight_b,
 	                    .c = conv_grad_weight_c},
 	            1);
-}
-
-/* A vector along the channels. */
-Value *
-conv_bias(const Node *n, const Node *reader)
-{
-	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
 }
 
 /* ---- as a library's convolution */
@@ -455,3 +422,25 @@ conv_reads(const Node *n, int i, Ints *axes)
 		axes->at[k] = k;
 	return op_row(n)->flops(n) >= LEAST_LIBRARY_FLOPS ? READ_DENSE : READ_ONCE;
 }
+
+const Strategy strategy_conv = {.op = OP_conv,
+                                .kinds = ON(CPU),
+                                .doc = "a blocked product over implicit patches (im2col)",
+                                .emit = conv_kernel,
+                                .library = conv_library,
+                                .reads = conv_reads};
+
+const Strategy strategy_conv_grad_input = {
+	.op = OP_conv_grad_input,
+	.kinds = ON(CPU),
+	.doc = "a blocked product per remainder of the place modulo the stride",
+	.emit = conv_grad_input_kernel,
+	.library = conv_library,
+	.reads = conv_reads};
+
+const Strategy strategy_conv_grad_weight = {.op = OP_conv_grad_weight,
+                                            .kinds = ON(CPU),
+                                            .doc = "a blocked product over implicit patches",
+                                            .emit = conv_grad_weight_kernel,
+                                            .library = conv_library,
+                                            .reads = conv_reads};

@@ -1,5 +1,5 @@
 /* Loops over shapes in blocks. */
-#include "ir/ops/tiles.h"
+#include "codegen/kernels/tiles.h"
 
 int64_t
 tiling_size(const Tiling *t)

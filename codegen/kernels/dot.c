@@ -1,0 +1,226 @@
+/* dot as blocked matrix products, or a library's. */
+#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/product.h"
+#include "ir/shapes.h"
+
+/* ---- lowering */
+static void
+put_group(LoopBuilder *lb, Type group, const Ints *axes, Affine flat, Index *at)
+{
+	Index part;
+
+	index_split(lb, group, flat, &part);
+	for (int i = 0; i < axes->n; i++)
+		at->at[axes->at[i]] = part.at[i];
+}
+
+static LoopValue
+dot_x(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+{
+	const Node *n = g->node;
+	const DotAttr *a = n->attr;
+	Value *x = node_operand(n, 0);
+	DotShape s = dot_shape(lw->m, a, x->type, node_operand(n, 1)->type);
+	Index at = {.rank = x->type->rank};
+
+	put_group(lw->lb, s.batch, &a->x_batch, batch, &at);
+	put_group(lw->lb, s.rows, &s.x_free, m, &at);
+	put_group(lw->lb, s.inner, &a->x_contract, k, &at);
+	return lower_element(lw, x, &at);
+}
+
+static LoopValue
+dot_y(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
+{
+	const Node *n = g->node;
+	const DotAttr *a = n->attr;
+	Value *y = node_operand(n, 1);
+	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, y->type);
+	Index at = {.rank = y->type->rank};
+
+	put_group(lw->lb, s.batch, &a->y_batch, batch, &at);
+	put_group(lw->lb, s.inner, &a->y_contract, k, &at);
+	put_group(lw->lb, s.columns, &s.y_free, col, &at);
+	return lower_element(lw, y, &at);
+}
+
+static Affine
+strided_place(LoopBuilder *lb, Type group, const int64_t *strides, Affine flat)
+{
+	Affine place = affine_constant(0);
+	Index at;
+
+	index_split(lb, group, flat, &at);
+	for (int i = 0; i < group->rank; i++)
+		place = affine_add(place, affine_scale(at.at[i], strides[i]));
+	return place;
+}
+
+static Affine
+dot_z(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+{
+	const Node *n = g->node;
+	const DotAttr *a = n->attr;
+	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, node_operand(n, 1)->type);
+	int64_t strides[MAX_RANK];
+
+	if (a->order.n) {
+		const int64_t *rows = strides + s.batch->rank, *columns = rows + s.rows->rank;
+		dot_result_strides(a, node_result(n, 0)->type, strides);
+		Affine place = strided_place(lw->lb, s.batch, strides, batch);
+		place = affine_add(place, strided_place(lw->lb, s.rows, rows, m));
+		return affine_add(place, strided_place(lw->lb, s.columns, columns, col));
+	}
+	return affine_add(affine_scale(batch, s.rows->n * s.columns->n),
+	                  affine_add(affine_scale(m, s.columns->n), col));
+}
+
+static void
+dot_kernel(Lower *lw, const Node *n)
+{
+	const DotAttr *a = n->attr;
+	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
+	DotShape s = dot_shape(lw->m, a, x, y);
+	Gemm g = {.node = n,
+	          .type = accumulation_type(n),
+	          .batch = s.batch->n,
+	          .m = s.rows->n,
+	          .n = ints_of_type(s.columns),
+	          .k = ints_of_type(s.inner),
+	          .a_along_k = x->rank && ints_has(&a->x_contract, x->rank - 1),
+	          .b_along_k = y->rank && ints_has(&a->y_contract, y->rank - 1),
+	          .a = dot_x,
+	          .b = dot_y,
+	          .c = dot_z};
+
+	gemm_kernel(lw, &g, 1);
+}
+
+/* Worth a copy: an element of one side is read once for every few of the other. */
+enum { LEAST_READS = 16 };
+
+/* Axes of a batch are stepped outside the loops. */
+static Reading
+dot_reads(const Node *n, int i, Ints *axes)
+{
+	const DotAttr *a = n->attr;
+	Type t = node_operand(n, i)->type;
+	bool often = op_row(n)->flops(n) >= LEAST_LIBRARY_FLOPS &&
+	             op_row(n)->flops(n) / (2 * t->n) >= LEAST_READS;
+
+	*axes = free_axes(t->rank, i ? &a->y_batch : &a->x_batch, &(Ints){0});
+	return often ? READ_STRIDED : READ_ONCE;
+}
+
+/* ---- as a library's product: axes of the operands and the result, neighbours joined where all strides allow */
+typedef struct {
+	int n;
+	int64_t size[MAX_RANK], strides[2][MAX_RANK]; /* of the two tensors that have these axes */
+	int64_t result[MAX_RANK];                     /* strides; of batch axes only */
+} AxisRuns;
+
+static void
+add_axis(AxisRuns *r, int64_t size, int64_t a, int64_t b, int64_t c)
+{
+	int last = r->n - 1;
+
+	if (size == 1)
+		return;
+	bool joins = r->n && r->strides[0][last] == a * size && r->strides[1][last] == b * size &&
+	             r->result[last] == c * size;
+	int at = joins ? last : r->n++;
+	r->size[at] = joins ? r->size[at] * size : size;
+	r->strides[0][at] = a;
+	r->strides[1][at] = b;
+	r->result[at] = c;
+}
+
+/* Runs of axes that two tensors share: of x and y, or of one and the result z. */
+static AxisRuns
+runs_of(Type t, const Ints *axes, const int64_t *a, const int64_t *b)
+{
+	AxisRuns r = {0};
+
+	for (int i = 0; i < axes->n; i++)
+		add_axis(&r, t->dims[axes->at[i]], a[axes->at[i]], b[i], 0);
+	return r;
+}
+
+static AxisRuns
+batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const int64_t *z)
+{
+	AxisRuns r = {0};
+
+	for (int i = 0; i < a->x_batch.n; i++)
+		add_axis(&r, t->dims[a->x_batch.at[i]], x[a->x_batch.at[i]], y[a->y_batch.at[i]],
+		         z[i]);
+	return r;
+}
+
+enum { MAX_LIBRARY_BATCH = 3, LEAST_LIBRARY_SIZE = 8 };
+
+/* One run of enough elements, or none at all for the caller to refuse. */
+static bool
+is_one_run(const AxisRuns *r)
+{
+	return r->n == 1 && r->size[0] >= LEAST_LIBRARY_SIZE;
+}
+
+/* Batched products in f32 whose first operand is transposed stay loops: the library copies it, which takes a
+ * third of the time. */
+static bool
+dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisRuns *inner)
+{
+	DType d = node_result(n, 0)->type->dtype;
+
+	if (!library_takes_dtypes(n) || op_row(n)->flops(n) < LEAST_LIBRARY_FLOPS)
+		return false;
+	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
+}
+
+static bool
+dot_library(Lower *lw, const Node *n, LibraryCall *out)
+{
+	const DotAttr *a = n->attr;
+	Value *x = node_operand(n, 0), *y = node_operand(n, 1);
+	DotShape s = dot_shape(lw->m, a, x->type, y->type);
+	int64_t z[MAX_RANK], yk[MAX_RANK];
+	Strided sx, sy;
+
+	if (!lower_strided(lw, x, &sx) || !lower_strided(lw, y, &sy))
+		return false;
+	dot_result_strides(a, node_result(n, 0)->type, z);
+	for (int i = 0; i < a->y_contract.n; i++)
+		yk[i] = sy.strides[a->y_contract.at[i]];
+	AxisRuns batch = batch_runs(x->type, a, sx.strides, sy.strides, z);
+	AxisRuns rows = runs_of(x->type, &s.x_free, sx.strides, z + a->x_batch.n);
+	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
+	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
+	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(&rows) || !is_one_run(&columns) ||
+	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner))
+		return false;
+	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
+	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
+		return false; /* neither neighbour lies next to an element: slow in any library */
+	*out = (LibraryCall){.kind = "dot"};
+	library_put(out, 4, (int64_t[]){sx.buffer, sx.offset, sy.buffer, sy.offset});
+	if (!library_put_bias(lw, n, out))
+		return false;
+	library_put(out, 1, (int64_t[]){batch.n});
+	library_put(out, batch.n, batch.size);
+	library_put(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
+	library_put(out, batch.n, batch.strides[0]);
+	library_put(out, 2, (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
+	library_put(out, batch.n, batch.strides[1]);
+	library_put(out, 2, (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
+	library_put(out, batch.n, batch.result);
+	library_put(out, 2, (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
+	return true;
+}
+
+const Strategy strategy_dot = {.op = OP_dot,
+                               .kinds = ON(CPU),
+                               .doc = "blocks of packed panels",
+                               .emit = dot_kernel,
+                               .library = dot_library,
+                               .reads = dot_reads};

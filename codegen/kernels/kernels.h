@@ -1,0 +1,42 @@
+/* How ops that need loops of their own (FUSE_OPAQUE) are done: a strategy per op and kind of target. Each file of this
+ * folder ends in its strategies; strategy_list.def lists them. */
+#ifndef GRADC_CODEGEN_KERNELS_H
+#define GRADC_CODEGEN_KERNELS_H
+
+#include "codegen/target.h"
+#include "ir/loop.h"
+
+/* How often a kernel reads an element, and so what a chain of views before it may be: anything, where each is read
+ * once or few times; in memory with a stride for each of some axes, or without gaps. */
+typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
+
+typedef struct {
+	OpKind op;
+	unsigned kinds; /* of targets that do it so */
+	const char *doc;
+	/* Does it take the node? NULL: every one. */
+	bool (*takes)(const Target *t, const Node *n);
+	/* Emits the whole body of the kernel. */
+	void (*emit)(Lower *lw, const Node *n);
+	/* What a library can do instead, where that pays; false: nothing. NULL: never. */
+	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
+	/* How the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
+	Reading (*reads)(const Node *n, int i, Ints *axes);
+	/* Does the kernel add to what it has stored? Of a float type below f32 it would round each sum: `legalize`
+	 * makes it f32. NULL: no. */
+	bool (*sums_in_memory)(const Node *n);
+} Strategy;
+
+/* The first of the list that takes n; NULL: n is not opaque. */
+const Strategy *strategy_of(const Target *t, const Node *n);
+
+/* ---- library.c */
+enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
+/* Appends n numbers. */
+void library_put(LibraryCall *c, int n, const int64_t *x);
+/* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */
+bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
+/* Are both operands and the result f32, or all bf16? Libraries get no other work. */
+bool library_takes_dtypes(const Node *n);
+
+#endif

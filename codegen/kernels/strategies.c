@@ -1,0 +1,69 @@
+/* Which strategy computes a node. */
+#include "codegen/codegen.h"
+#include "codegen/kernels/kernels.h"
+
+#define STRATEGY(name) extern const Strategy strategy_##name;
+#include "codegen/kernels/strategy_list.def"
+#undef STRATEGY
+
+static const Strategy *const strategies[] = {
+#define STRATEGY(name) &strategy_##name,
+#include "codegen/kernels/strategy_list.def"
+#undef STRATEGY
+};
+
+const Strategy *
+strategy_of(const Target *t, const Node *n)
+{
+	for (int i = 0; i < COUNT(strategies); i++) {
+		const Strategy *s = strategies[i];
+		if (s->op == n->op && s->kinds >> t->kind & 1 && (!s->takes || s->takes(t, n)))
+			return s;
+	}
+	return NULL;
+}
+
+static const char *
+kind_name(TargetKind kind)
+{
+	for (int i = 0; target_table[i]; i++)
+		if (target_table[i]->kind == kind)
+			return target_table[i]->name;
+	return "?";
+}
+
+static bool
+takes_every_node(const Strategy *s, OpKind op, TargetKind kind)
+{
+	return s->op == op && s->kinds >> kind & 1 && !s->takes;
+}
+
+bool
+strategy_table_check(Diag *diag)
+{
+	bool sound = true;
+
+	for (int op = 0; op < N_OPS; op++)
+		for (int kind = 0; kind < N_TARGET_KINDS && op_table[op]->fuse == FUSE_OPAQUE;
+		     kind++) {
+			bool found = false;
+			for (int i = 0; i < COUNT(strategies) && !found; i++)
+				found = takes_every_node(strategies[i], (OpKind)op,
+				                         (TargetKind)kind);
+			if (!found)
+				diag_error(
+					diag, EXIT_UNSUPPORTED,
+					"op \"%s\": no strategy takes every node for targets like %s",
+					op_table[op]->name, kind_name((TargetKind)kind));
+			sound &= found;
+		}
+	for (int i = 0; i < COUNT(strategies); i++)
+		if (!strategies[i]->emit || !strategies[i]->doc) {
+			diag_error(diag, EXIT_UNSUPPORTED,
+			           "strategy of op \"%s\": column %s is missing",
+			           op_table[strategies[i]->op]->name,
+			           strategies[i]->emit ? "doc" : "emit");
+			sound = false;
+		}
+	return sound;
+}

@@ -1,0 +1,59 @@
+/* Which targets there are, and which one a pass works for. */
+#include "codegen/codegen.h"
+
+#include <string.h>
+
+#define TARGET(name) extern const Target target_##name;
+#include "codegen/targets/target_list.def"
+#undef TARGET
+
+const Target *const target_table[] = {
+#define TARGET(name) &target_##name,
+#include "codegen/targets/target_list.def"
+#undef TARGET
+	NULL,
+};
+
+const Target *
+target_find(const char *name)
+{
+	for (int i = 0; target_table[i]; i++)
+		if (strcmp(target_table[i]->name, name) == 0)
+			return target_table[i];
+	return NULL;
+}
+
+const Target *
+target_of_vectors(int bits)
+{
+	const Target *best = NULL;
+
+	for (int i = 0; target_table[i]; i++)
+		if (target_table[i]->kind == TARGET_CPU && (!best || 32 * best->lanes > bits))
+			best = target_table[i];
+	return best;
+}
+
+const PassOption target_options[] = {
+	{"target", "who runs the loops: cpu-512, cpu-256, cpu-128, by the bits of vectors",
+         OPTION_STRING, offsetof(TargetOptions, target)},
+	{"cores", "that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
+	{0},
+};
+const TargetOptions target_defaults = {.target = "cpu-512", .cores = DEFAULT_CORES};
+
+const Target *
+pass_target(const Pass *p)
+{
+	const char *name = ((const TargetOptions *)p->options)->target;
+	const Target *t = target_find(name);
+	Text known = {0};
+
+	for (int i = 0; !t && target_table[i]; i++)
+		text_printf(&known, "%s%s", i ? ", " : "", target_table[i]->name);
+	if (!t)
+		diag_error(p->diag, EXIT_USAGE, "pass %s: no target %s (there are %s)",
+		           p->row->name, name, known.at);
+	text_free(&known);
+	return t;
+}
