@@ -160,6 +160,12 @@ lower_buffer(Lower *lw, const Value *v)
 	return lw->state->buffers[v->id];
 }
 
+int
+lower_scratch(Lower *lw)
+{
+	return lw->state->kernel_scratch;
+}
+
 const Value *
 lower_stored(const Lower *lw)
 {
@@ -216,7 +222,7 @@ root_node(const Function *f)
 }
 
 static void
-declare_buffers(Lower *lw, const Node *call)
+declare_buffers(Lower *lw, const Node *call, Type scratch, bool before)
 {
 	const Function *f = lw->f;
 	struct LowerState *st = lw->state;
@@ -232,7 +238,11 @@ declare_buffers(Lower *lw, const Node *call)
 		snprintf(name, sizeof(name), "x%d", i);
 		st->buffers[p->id] = lb_buffer(lw->lb, name, BUFFER_IN, p->type);
 	}
-	for (int i = 0; i < ret->n_operands; i++) {
+	snprintf(name, sizeof(name), before ? "y0" : "x%d", f->params.n);
+	st->kernel_scratch = scratch ? lb_buffer(lw->lb, name, before ? BUFFER_OUT : BUFFER_IN,
+	                                         scratch)
+	                             : -1;
+	for (int i = 0; i < ret->n_operands && !before; i++) {
 		Value *v = node_operand(ret, i);
 		snprintf(name, sizeof(name), "y%d", i);
 		st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
@@ -284,10 +294,24 @@ is_large(const Function *f)
 	return most >= LARGE_KERNEL;
 }
 
-/* A kernel with its buffers and nothing else yet. */
+/* A fused function on its way to one kernel, or to two: the first leaves `scratch` in memory for the other. */
+typedef struct {
+	Module *m;
+	const Node *call;
+	const Function *f;
+	const TargetOptions *options;
+	Arena *arena;
+	Type scratch; /* NULL: one kernel */
+} Lowering;
+
+/* A kernel with its buffers and nothing else yet; before: the one that makes the scratch. */
 static Lower
-open_kernel(Module *m, const Node *call, const Function *f, const TargetOptions *o, Arena *scratch)
+open_kernel(const Lowering *l, bool before)
 {
+	Module *m = l->m;
+	const Function *f = l->f;
+	const TargetOptions *o = l->options;
+	Arena *scratch = l->arena;
 	struct LowerState *st = NEW(scratch, struct LowerState);
 	Kernel *k = kernel_new(scratch, "", f->loc);
 	Lower lw = {.lb = loop_builder(k, m, scratch),
@@ -303,7 +327,7 @@ open_kernel(Module *m, const Node *call, const Function *f, const TargetOptions 
 	st->hyper = NEW_ARRAY(scratch, int, f->next_value_id);
 	for (uint32_t i = 0; i < f->next_value_id; i++)
 		st->buffers[i] = st->hyper[i] = -1;
-	declare_buffers(&lw, call);
+	declare_buffers(&lw, l->call, l->scratch, before);
 	return lw;
 }
 
@@ -353,10 +377,10 @@ lower_strided(Lower *lw, const Value *v, Strided *out)
 }
 
 static const LibraryCall *
-library_call(Module *m, const Node *call, const Function *f, const TargetOptions *o, Arena *scratch)
+library_call(const Lowering *l)
 {
-	Lower probe = open_kernel(m, call, f, o, scratch);
-	LibraryCall *c = NEW(scratch, LibraryCall);
+	Lower probe = open_kernel(l, false);
+	LibraryCall *c = NEW(l->arena, LibraryCall);
 
 	const Strategy *s = probe.node ? strategy_of(probe.target, probe.node) : NULL;
 
@@ -377,25 +401,54 @@ keep_bytes_whole(Kernel *k)
 }
 
 static Kernel *
-lower_function(Module *m, const Node *call, const Function *f, const TargetOptions *o,
-               Arena *scratch)
+close_kernel(Lower *lw)
 {
-	Lower lw = open_kernel(m, call, f, o, scratch);
+	Kernel *k = lw->lb->k;
+
+	keep_bytes_whole(k);
+	kernel_close(lw->lb);
+	return k;
+}
+
+/* The kernel that stores the function's results. */
+static Kernel *
+lower_function(const Lowering *l)
+{
+	Lower lw = open_kernel(l, false);
 	Kernel *k = lw.lb->k;
 	const Node *root = lw.node;
 
+	k->flops = function_flops(l->f);
 	hoist_numbers(&lw);
 	if (root && op_row(root)->fuse == FUSE_OPAQUE)
-		strategy_of(lw.target, root)->emit(&lw, root);
+		strategy_emit(strategy_of(lw.target, root), &lw, root);
 	else if (root)
 		op_row(root)->parts(&lw, root);
 	else if (!lower_reductions(&lw))
 		lower_elementwise(&lw);
-	k->flops = function_flops(f);
-	k->library = library_call(m, call, f, o, scratch);
-	keep_bytes_whole(k);
-	kernel_close(lw.lb);
-	return k;
+	k->library = library_call(l);
+	return close_kernel(&lw);
+}
+
+/* What it needs in memory. */
+static Type
+scratch_of(const Lowering *l)
+{
+	Lower probe = open_kernel(l, false);
+	const Strategy *s = probe.node ? strategy_of(probe.target, probe.node) : NULL;
+
+	return s ? strategy_scratch(s, &probe, probe.node) : NULL;
+}
+
+/* The kernel that makes it for another. */
+static Kernel *
+lower_before(const Lowering *l, const Kernel *serves)
+{
+	Lower lw = open_kernel(l, true);
+
+	lw.lb->k->serves = serves;
+	strategy_prepare(strategy_of(lw.target, lw.node), &lw, lw.node);
+	return close_kernel(&lw);
 }
 
 /* ---- the pass */
@@ -409,6 +462,8 @@ hyperparameter(const Value *v)
 typedef struct {
 	const Node *call;
 	Kernel *kernel;
+	Kernel *before; /* makes the kernel's last input; NULL: it has none */
+	Type scratch;   /* that input */
 } Lowered;
 typedef struct {
 	IntMap *by_call, *by_kernel;
@@ -457,29 +512,42 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 	return kernel_add(m, k, name);
 }
 
-static Kernel *
-kernel_for(Module *m, Sharing *sh, const Node *call, const Function *f, const TargetOptions *o,
-           Arena *arena)
+static Lowered
+kernels_for(Sharing *sh, Lowering l, Arena *arena)
 {
-	uint64_t i, h = call_hash(call);
+	uint64_t i, h = call_hash(l.call);
 
 	for (; intmap_get(sh->by_call, h, &i); h++)
-		if (call_equal(sh->done.at[i].call, call))
-			return sh->done.at[i].kernel;
-	Arena *scratch = arena_new();
-	Kernel *k = share_kernel(m, sh, lower_function(m, call, f, o, scratch));
-	arena_free(scratch);
+		if (call_equal(sh->done.at[i].call, l.call))
+			return sh->done.at[i];
+	l.arena = arena_new();
+	l.scratch = scratch_of(&l);
+	Lowered done = {.call = l.call, .scratch = l.scratch};
+	done.kernel = share_kernel(l.m, sh, lower_function(&l));
+	if (l.scratch)
+		done.before = share_kernel(l.m, sh, lower_before(&l, done.kernel));
+	arena_free(l.arena);
 	intmap_put(sh->by_call, h, (uint64_t)sh->done.n);
-	vec_push(arena, &sh->done, ((Lowered){call, k}));
-	return k;
+	vec_push(arena, &sh->done, done);
+	return done;
+}
+
+static Node *
+insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands, int n_results,
+              const Type *types)
+{
+	Node *launch = node_insert(call->function, call, OP_launch, n_operands, operands,
+	                           &(LaunchAttr){k}, n_results, types, call->loc);
+
+	launch->phase = call->phase;
+	return launch;
 }
 
 /* The call stays until all are lowered: later ones are compared with it. */
 static void
-launch_instead(Function *f, Node *call, Kernel *k)
+launch_instead(Node *call, const Lowered *l)
 {
-	Module *m = f->module;
-	Builder b = {.m = m, .f = f, .before = call, .loc = call->loc, .phase = call->phase};
+	Module *m = call->function->module;
 	VEC(Value *) operands = {0};
 
 	for (int i = 0; i < call->n_operands; i++)
@@ -488,9 +556,12 @@ launch_instead(Function *f, Node *call, Kernel *k)
 	Type *types = NEW_ARRAY(m->arena, Type, call->n_results);
 	for (int i = 0; i < call->n_results; i++)
 		types[i] = node_result(call, i)->type;
-	Node *launch = node_insert(f, call, OP_launch, operands.n, operands.at, &(LaunchAttr){k},
-	                           call->n_results, types, b.loc);
-	launch->phase = call->phase;
+	if (l->before) {
+		Node *n = insert_launch(call, l->before, operands.n, operands.at, 1, &l->scratch);
+		vec_push(m->arena, &operands, node_result(n, 0));
+	}
+	Node *launch = insert_launch(call, l->kernel, operands.n, operands.at, call->n_results,
+	                             types);
 	for (int i = 0; i < call->n_results; i++)
 		value_replace_uses(node_result(call, i), node_result(launch, i));
 }
@@ -508,8 +579,9 @@ run_lower(Pass *p, Module *m)
 		for_each_node(f, n) {
 			if (n->op != OP_call)
 				continue;
-			Function *callee = ((CallAttr *)n->attr)->callee;
-			launch_instead(f, n, kernel_for(m, &sh, n, callee, p->options, p->scratch));
+			Lowering l = {.m = m, .call = n, .f = callee_of(n), .options = p->options};
+			Lowered done = kernels_for(&sh, l, p->scratch);
+			launch_instead(n, &done);
 		}
 	}
 	for_each_function(m, g)

@@ -25,9 +25,10 @@ typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
 struct LowerState {
 	Arena *scratch;
-	int *buffers; /* by value id: kernel buffer of a parameter or result; -1 */
-	int *hyper;   /* by value id of a parameter: hyperparameter number; -1 */
-	IntMap *memo; /* (node, index) -> entry */
+	int *buffers;       /* by value id: kernel buffer of a parameter or result; -1 */
+	int kernel_scratch; /* buffer of what the kernel before makes; -1: none */
+	int *hyper;         /* by value id of a parameter: hyperparameter number; -1 */
+	IntMap *memo;       /* (node, index) -> entry */
 	VEC(struct MemoEntry) entries;
 	ReducedKind *reduced; /* by node id: where a reduction's result is */
 	int *reduced_at;      /* scalar or local buffer */

@@ -312,16 +312,30 @@ write_library(FormatWriter *w, const Kernel *k)
 	return (uint32_t)w->library.n;
 }
 
+/* Do the kernel's loops load or store the buffer? Where another kernel has read the operands of this one, it may not. */
+static bool
+touches(const Kernel *k, int buffer)
+{
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		bool access = s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE;
+		if (access && s->buffer == buffer)
+			return true;
+	}
+	return false;
+}
+
 static void
-write_kernel(FormatWriter *w, const Kernel *k)
+write_kernel(FormatWriter *w, const Module *m, const Kernel *k)
 {
 	KernelRecord r = {
 		.name = format_string(w, k->name), .iterations = k->iterations, .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
-		r.bytes += type_bytes(k->buffers.at[i].type);
+		r.bytes += touches(k, i) ? type_bytes(k->buffers.at[i].type) : 0;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
+	r.serves = k->serves ? (uint32_t)kernel_index(m, k->serves) + 1 : 0;
 	vec_push(w->arena, &w->kernels, r);
 }
 
@@ -338,7 +352,7 @@ tables_write(FormatWriter *w, const Tables *t)
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(&tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)
-		write_kernel(w, t->m->kernels.at[i]);
+		write_kernel(w, t->m, t->m->kernels.at[i]);
 	write_programs(&tw);
 	w->state_bytes = t->m->state_bytes;
 	arena_free(tw.arena);

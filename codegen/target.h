@@ -7,15 +7,24 @@
 typedef enum { TARGET_CPU, N_TARGET_KINDS } TargetKind;
 #define ON(kind) (1u << TARGET_##kind) /* in a set of kinds */
 
-/* How a blocked product is cut. Widths count elements of f32; of f64 half as many. */
+/* How a blocked product is cut. Widths count elements of f32; of f64 half as many. Times are cycles of a core, beside what
+ * it multiplies in them. */
 typedef struct {
-	int rows, columns;  /* of sums in registers: columns are two vectors */
-	int depth;          /* numbers along k in a panel of b */
-	int panel[2];       /* columns of a panel: where a lies along k, or rows of it are packed */
-	int64_t near_bytes; /* of a: they stay near from one panel to the next; 0: any number */
+	int rows, columns;     /* of sums in registers: columns are two vectors */
+	int depth;             /* numbers along k in a block */
+	int panel;             /* columns, at most */
+	int64_t near_bytes;    /* of a part's rows: what stays near from one panel to the next */
 	int64_t waiting_bytes; /* of sums that wait for the next block of k */
-	int least_chunk;       /* rows of a part, at least */
-	int many_panels; /* that are multiplied with one block of k before the next, where a is too deep to stay near */
+	int64_t most_scratch;  /* bytes that a kernel before may leave in memory */
+	double least_part;     /* FLOPs of a part */
+	double pack;           /* a number, where numbers lie side by side as they are packed */
+	double pack_along_k;   /* where they do not */
+	int64_t first_bytes;   /* of a panel that is near for all rows of a chunk */
+	double first_rate;     /* bytes a cycle of panels that are not */
+	double near_rate; /* bytes a cycle from what is near, most of it hidden behind the products */
+	double far_rate;   /* and from what is not */
+	double not_hidden; /* of the time for that, the part that multiplying does not hide */
+	double launch;     /* of one more kernel */
 } ProductTiles;
 
 struct Target {
@@ -24,7 +33,7 @@ struct Target {
 	int lanes;     /* numbers of f32 in a vector */
 	int registers; /* vectors that a core holds */
 	bool gathers;  /* loads numbers that are not side by side in one instruction */
-	ProductTiles product;
+	const ProductTiles *product;
 };
 typedef struct Target Target;
 

@@ -142,6 +142,9 @@ check_kernel(const Format *f, int i)
 	if (k->library > (uint32_t)f->n[SECTION_LIBRARY])
 		return FAULT("kernel %d: library call %u of %d", i, k->library,
 		             f->n[SECTION_LIBRARY]);
+	if (k->serves > (uint32_t)f->n[SECTION_KERNELS])
+		return FAULT("kernel %d: serves kernel %u of %d", i, k->serves,
+		             f->n[SECTION_KERNELS]);
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
 		             (long long)k->iterations, (long long)k->grain);

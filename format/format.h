@@ -102,6 +102,9 @@ typedef struct {
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
 	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
+	uint32_t
+		serves; /* 1 + the kernel that reads what this one makes: where a library runs that, this is left
+	                       * out; 0: none */
 } KernelRecord;
 
 /* What a library can do in place of a kernel's loops, on the same buffers: the kind's numbers. */

@@ -35,6 +35,8 @@ print_run(Text *out, const Format *f, const Instruction *n)
 	const KernelRecord *k = &f->kernels[n->what];
 
 	text_printf(out, " %s", format_text(f, k->name));
+	if (k->serves)
+		text_printf(out, " for %s", format_text(f, f->kernels[k->serves - 1].name));
 	if (k->library) {
 		text_add(out, " or ");
 		format_print_library(out, f, k->library - 1);

@@ -116,7 +116,10 @@ struct Kernel {
 	int64_t iterations; /* of the parallel loops, their product; 1 without */
 	int64_t flops;
 	const LibraryCall *library; /* NULL: none */
-	uint64_t hash;              /* of everything but name and loc */
+	const Kernel *
+		serves; /* the kernel whose loops read what this one makes: where a library runs that, this does not
+	                       * run; NULL: none */
+	uint64_t hash; /* of everything but name and loc */
 };
 
 /* How many parallel loops begin at statement `at`, each directly inside of the one before: part p of the kernel is iteration

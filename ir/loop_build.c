@@ -500,6 +500,7 @@ kernel_finish(Kernel *k)
 		    !size_mul(k->iterations, s->extent, &k->iterations))
 			k->iterations = INT64_MAX; /* a fault to the checker */
 	}
+	h = hash_mix(h, k->serves ? k->serves->hash + 1 : 0);
 	k->hash = hash_mix(h, library_hash(k->library));
 }
 
@@ -531,7 +532,7 @@ kernel_equal(const Kernel *a, const Kernel *b)
 {
 	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
 	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops ||
-	    !library_equal(a->library, b->library))
+	    a->serves != b->serves || !library_equal(a->library, b->library))
 		return false;
 	for (int i = 0; i < a->buffers.n; i++)
 		if (a->buffers.at[i].kind != b->buffers.at[i].kind ||

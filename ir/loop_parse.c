@@ -311,6 +311,18 @@ read_library(Reader *r)
 	return c;
 }
 
+/* @KERNEL, which stands before */
+static const Kernel *
+read_served(Reader *r)
+{
+	const char *name = read_symbol(r, '@');
+	const Kernel *k = name ? strmap_get(r->m->kernel_names, name) : NULL;
+
+	if (name && !k)
+		read_fault(r, "kernel @%s does not stand before the one that serves it", name);
+	return k;
+}
+
 void
 read_kernel(Reader *r)
 {
@@ -328,6 +340,8 @@ read_kernel(Reader *r)
 		return;
 	if (read_word(r, "flops"))
 		read_int(r, &kr.k->flops);
+	if (read_word(r, "serves"))
+		kr.k->serves = read_served(r);
 	if (read_word(r, "library"))
 		kr.k->library = read_library(r);
 	if (read_word(r, "loc"))

@@ -131,6 +131,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 		type_print(out, b->type);
 	}
 	text_printf(out, ") flops %lld", (long long)k->flops);
+	if (k->serves)
+		text_printf(out, " serves @%s", k->serves->name);
 	if (k->library)
 		print_library(out, k->library);
 	loc_print(out, k->loc, options);

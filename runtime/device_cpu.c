@@ -280,6 +280,8 @@ cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
 	if (library_calls_implementation(code->calls, launch->kernel))
 		return library_calls_run(code->calls, launch->kernel, launch->buffers,
 		                         launch->n_buffers);
+	if (library_calls_cover(code->calls, launch->kernel))
+		return NULL;
 	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
 	return NULL;
 }
@@ -305,7 +307,9 @@ cpu_implementation(const Code *code, int kernel)
 {
 	const char *name = library_calls_implementation(code->calls, (uint32_t)kernel);
 
-	return name ? name : "generated";
+	bool left_out = library_calls_cover(code->calls, (uint32_t)kernel);
+
+	return name ? name : left_out ? "left out" : "generated";
 }
 
 static int64_t

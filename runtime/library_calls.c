@@ -190,6 +190,14 @@ library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
 	return c ? onednn_implementation(c->call) : NULL;
 }
 
+bool
+library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
+{
+	uint32_t serves = calls->tables ? calls->tables->kernels[kernel].serves : 0;
+
+	return serves && call_of(calls, serves - 1);
+}
+
 /* The packed operand i that lies in buffer; made by the first run that reads it. */
 static Status
 find_packed(Call *c, int i, const void *buffer, char **out)

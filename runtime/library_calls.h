@@ -17,6 +17,8 @@ int64_t library_calls_bytes(const LibraryCalls *calls);
 void library_calls_place(LibraryCalls *calls, char *memory);
 /* What runs kernel: an implementation's name; NULL: its loops. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
+/* Does a library run the kernel that this one serves, so that nobody reads what it makes? */
+bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
 /* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
  * never changes. */
 Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, uint32_t n);

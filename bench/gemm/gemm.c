@@ -1,4 +1,4 @@
-/* bench_gemm [THREADS]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
+/* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
  * the machine could do.
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
 #include "runtime/onednn.h"
@@ -38,9 +38,9 @@ static const Shape shapes[] = {
          "f32[768,3072]"},
 };
 
-/* The kernel of one product; NULL after saying why not. */
-static const Kernel *
-compile(Arena *arena, const Shape *s, Diag *diag, KernelFn *code)
+/* The kernels of one product, the one that stores it last, and their code; NULL after saying why not. */
+static const Module *
+compile(Arena *arena, const Shape *s, Diag *diag, const KernelFn **code)
 {
 	static const PassRow *const rows[] = {&pass_legalize, &pass_fuse, &pass_lower};
 	const char *text = arena_printf(
@@ -62,13 +62,15 @@ compile(Arena *arena, const Shape *s, Diag *diag, KernelFn *code)
 	if (!m || !pipeline_run(&p, m, &stage, &o, diag))
 		return NULL;
 	const KernelVariant *v = kernel_library(arena, m, kernel_printers[0], &target, 1);
-	*code = v ? v->kernels[0] : NULL;
-	return v ? m->kernels.at[0] : NULL;
+	*code = v ? v->kernels : NULL;
+	return v ? m : NULL;
 }
 
+/* x, y, z, and what the first of two kernels leaves for the second. */
+enum { X, Y, Z, SCRATCH, N_BUFFERS };
 typedef struct {
 	KernelFn code;
-	void *buffers[3];
+	void *buffers[N_BUFFERS]; /* in the kernel's order */
 } Run;
 
 static void
@@ -79,26 +81,33 @@ run_part(void *ctx, int64_t begin, int64_t end)
 	r->code(r->buffers, NULL, begin, end);
 }
 
-/* GFLOP/s of the best of several runs. */
+/* GFLOP/s of the best of several runs. A kernel that runs before writes the scratch, which the other one reads last. */
 static double
-measure(Pool *pool, const Kernel *k, Run *r)
+measure(Pool *pool, const Module *m, const KernelFn *code, void *const *buffers)
 {
 	double best = 1e9, until = seconds_now() + 0.4;
+	const Kernel *last = m->kernels.at[0], *before = m->kernels.n > 1 ? m->kernels.at[1] : NULL;
+	Run run = {code[0],
+	           {buffers[X], buffers[Y], before ? buffers[SCRATCH] : buffers[Z], buffers[Z]}};
+	Run first = {before ? code[1] : NULL, {buffers[X], buffers[Y], buffers[SCRATCH]}};
 
 	while (seconds_now() < until) {
 		double start = seconds_now();
-		parallel_for(pool, k->iterations, 1, run_part, r);
+		if (before)
+			parallel_for(pool, before->iterations, 1, run_part, &first);
+		parallel_for(pool, last->iterations, 1, run_part, &run);
 		double t = seconds_now() - start;
 		best = t < best ? t : best;
 	}
-	return (double)k->flops / best * 1e-9;
+	return (double)(last->flops + (before ? before->flops : 0)) / best * 1e-9;
 }
 
 /* The same by the library; 0 where it does not do this product. */
 static double
-measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char **name)
+measure_library(Onednn *lib, Arena *arena, const Module *m, void *const *own, const char **name)
 {
-	Module m = {.kernels = {.at = (Kernel *[]){(Kernel *)k}, .n = 1}};
+	const Kernel *k = m->kernels.at[0];
+	double flops = (double)(k->flops + (m->kernels.n > 1 ? m->kernels.at[1]->flops : 0));
 	FormatWriter *w = format_writer_new(arena);
 	double best = 1e9, until = seconds_now() + 0.4;
 	OnednnCall *call = NULL;
@@ -109,7 +118,7 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 	*name = "";
 	if (!lib || !k->library)
 		return 0;
-	tables_write(w, &(Tables){.m = &m});
+	tables_write(w, &(Tables){.m = m});
 	void *blob = format_finish(w, &bytes);
 	Status status = format_read(blob, bytes, &f);
 	if (!status)
@@ -122,9 +131,8 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 		return 0;
 	}
 	*name = onednn_implementation(call);
-	void *buffers[N_LIBRARY_OPERANDS] = {r->buffers[work.buffer[LIBRARY_FIRST]],
-	                                     r->buffers[work.buffer[LIBRARY_SECOND]],
-	                                     r->buffers[2]};
+	void *buffers[N_LIBRARY_OPERANDS] = {own[work.buffer[LIBRARY_FIRST]],
+	                                     own[work.buffer[LIBRARY_SECOND]], own[Z]};
 	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
 	while (seconds_now() < until) {
 		double start = seconds_now();
@@ -134,7 +142,7 @@ measure_library(Onednn *lib, Arena *arena, const Kernel *k, Run *r, const char *
 	}
 	free(scratch);
 	onednn_call_close(call);
-	return (double)k->flops / best * 1e-9;
+	return flops / best * 1e-9;
 }
 
 /* ---- the peak: independent chains of fused multiply-adds in registers */
@@ -194,24 +202,30 @@ main(int argc, char **argv)
 		return 1;
 	diag_status(diag, onednn_open(pool, false, &lib));
 	double most = peak(pool);
-	printf("%d threads (%s), peak %.0f GFLOP/s\n%-8s %10s %8s %8s\n", pool_threads(pool),
-	       pool_name(pool), most, "shape", "generated", "of peak", "library");
+	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %5s\n", pool_threads(pool),
+	       pool_name(pool), most, "shape", "generated", "of peak", "library", "parts");
 	for (int i = 0; i < COUNT(shapes); i++) {
-		Run r = {0};
-		const Kernel *k = compile(arena, &shapes[i], diag, &r.code);
-		if (!k)
+		const KernelFn *code;
+		if (argc > 2 && strcmp(argv[2], shapes[i].name) != 0)
+			continue;
+		const Module *m = compile(arena, &shapes[i], diag, &code);
+		void *buffers[N_BUFFERS] = {0};
+		if (!m)
 			return 1;
-		for (int b = 0; b < 3; b++) {
+		const Kernel *k = m->kernels.at[0];
+		for (int b = 0; b < k->n_inputs + k->n_outputs; b++) {
 			int64_t bytes = (type_bytes(k->buffers.at[b].type) + 63) / 64 * 64;
-			r.buffers[b] = aligned_alloc(64, (size_t)bytes);
-			memset(r.buffers[b], 0, (size_t)bytes);
+			int to = b < 2 ? b : b < k->n_inputs ? SCRATCH : Z;
+			buffers[to] = aligned_alloc(64, (size_t)bytes);
+			memset(buffers[to], 0, (size_t)bytes);
 		}
-		double generated = measure(pool, k, &r);
-		double library = measure_library(lib, arena, k, &r, &name);
-		printf("%-8s %10.0f %7.0f%% %8.0f %s\n", shapes[i].name, generated,
-		       100 * generated / most, library, name);
-		for (int b = 0; b < 3; b++)
-			free(r.buffers[b]);
+		double generated = measure(pool, m, code, buffers);
+		double library = measure_library(lib, arena, m, buffers, &name);
+		printf("%-10s %10.0f %7.0f%% %8.0f %5lld %s%s\n", shapes[i].name, generated,
+		       100 * generated / most, library, (long long)k->iterations, name,
+		       m->kernels.n > 1 ? " +1" : "");
+		for (int b = 0; b < N_BUFFERS; b++)
+			free(buffers[b]);
 	}
 	onednn_close(lib);
 	pool_close(pool);

@@ -93,9 +93,9 @@ split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine
 
 /* conv: rows = outputs of the group, columns = places of y, k = (input, window place) */
 static LoopValue
-conv_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+conv_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, group;
 	Index at = {.rank = s.w->rank}, q;
 
@@ -106,9 +106,9 @@ conv_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
-conv_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
+conv_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, group, in;
 	Index p, q;
 
@@ -118,31 +118,30 @@ conv_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(group, s.in), in), &p, &q);
 }
 static Affine
-conv_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+conv_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 
 	/* (image * groups + group) * out + m is image * channels + channel */
 	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
 	                  col);
 }
-static void
-conv_kernel(Lower *lw, const Node *n)
+static int
+conv_products(Lower *lw, const Node *n, Product *out)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw,
-	            &(Gemm){.node = n,
-	                    .type = accumulation_type(n),
-	                    .batch = s.x->dims[0] * s.a->groups,
-	                    .m = s.out,
-	                    .n = ints_of_type(s.y_space),
-	                    .k = with_first(s.in, s.window),
-	                    .a_along_k = true,
-	                    .a = conv_a,
-	                    .b = conv_b,
-	                    .c = conv_c},
-	            1);
+	*out = (Product){.node = n,
+	                 .type = accumulation_type(n),
+	                 .batch = s.x->dims[0] * s.a->groups,
+	                 .m = s.out,
+	                 .n = ints_of_type(s.y_space),
+	                 .k = with_first(s.in, s.window),
+	                 .a_along_k = true,
+	                 .a = conv_a,
+	                 .b = conv_b,
+	                 .c = conv_c};
+	return 1;
 }
 
 /* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place). With a stride it is a
@@ -194,7 +193,7 @@ axis_of_rest(const ConvShape *s, int i, int64_t rest)
 
 /* How many parts, and each. Places that x has not are left out. */
 static int
-input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_GEMMS])
+input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_PRODUCTS])
 {
 	int rank = s->x_space->rank, n = 1;
 	int64_t places[MAX_RANK], taps[MAX_RANK];
@@ -203,7 +202,7 @@ input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_GEMMS])
 	for (int i = rank - 1; i >= 0; i--) {
 		int64_t stride = s->a->stride.at[i], size = s->x_space->dims[i];
 		int64_t rests = stride < size ? stride : size > 0 ? size : 1;
-		bool split = n * rests <= MAX_GEMMS;
+		bool split = n * rests <= MAX_PRODUCTS;
 		int before = n;
 
 		n = split ? (int)rests * n : n;
@@ -225,10 +224,10 @@ input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_GEMMS])
 }
 
 static LoopValue
-conv_grad_input_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+conv_grad_input_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
-	const InputPart *part = g->part;
+	ConvShape s = conv_shapes(lw->m, product->node);
+	const InputPart *part = product->part;
 	Affine image, group, out;
 	Index at = {.rank = s.w->rank}, q;
 
@@ -255,11 +254,11 @@ divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
 }
 
 static LoopValue
-conv_grad_input_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
+conv_grad_input_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 {
 	LoopBuilder *lb = lw->lb;
-	ConvShape s = conv_shapes(lw->m, g->node);
-	const InputPart *part = g->part;
+	ConvShape s = conv_shapes(lw->m, product->node);
+	const InputPart *part = product->part;
 	Affine image, group, out;
 	Index p, q, at = {.rank = s.y->rank};
 	LoopValue inside = -1;
@@ -282,10 +281,10 @@ conv_grad_input_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 }
 
 static Affine
-conv_grad_input_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+conv_grad_input_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
-	const InputPart *part = g->part;
+	ConvShape s = conv_shapes(lw->m, product->node);
+	const InputPart *part = product->part;
 	Affine first = affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n);
 	Index p;
 
@@ -299,34 +298,33 @@ conv_grad_input_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 	return affine_add(first, index_flat(s.x_space, &p));
 }
 
-static void
-conv_grad_input_kernel(Lower *lw, const Node *n)
+static int
+conv_grad_input_products(Lower *lw, const Node *n, Product *out)
 {
 	ConvShape s = conv_shapes(lw->m, n);
-	InputPart parts[MAX_GEMMS];
-	Gemm list[MAX_GEMMS];
+	InputPart *parts = NEW_ARRAY(lw->lb->scratch, InputPart, MAX_PRODUCTS);
 	int count = input_parts(lw->m, &s, parts);
 
 	for (int i = 0; i < count; i++)
-		list[i] = (Gemm){.node = n,
-		                 .part = &parts[i],
-		                 .type = accumulation_type(n),
-		                 .batch = s.x->dims[0] * s.a->groups,
-		                 .m = s.in,
-		                 .n = ints_of_type(parts[i].places),
-		                 .k = with_first(s.out, parts[i].taps),
-		                 .a = conv_grad_input_a,
-		                 .b = conv_grad_input_b,
-		                 .c = conv_grad_input_c};
-	gemm_kernel(lw, list, count);
+		out[i] = (Product){.node = n,
+		                   .part = &parts[i],
+		                   .type = accumulation_type(n),
+		                   .batch = s.x->dims[0] * s.a->groups,
+		                   .m = s.in,
+		                   .n = ints_of_type(parts[i].places),
+		                   .k = with_first(s.out, parts[i].taps),
+		                   .a = conv_grad_input_a,
+		                   .b = conv_grad_input_b,
+		                   .c = conv_grad_input_c};
+	return count;
 }
 
 /* conv_grad_weight: batch = group, rows = outputs, columns = (input, window place), k = (image,
  * place of y) */
 static LoopValue
-conv_grad_weight_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+conv_grad_weight_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 	Index at = {.rank = s.y->rank}, p;
 
 	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
@@ -335,9 +333,9 @@ conv_grad_weight_a(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
-conv_grad_weight_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
+conv_grad_weight_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, in;
 	Index p, q;
 
@@ -346,30 +344,29 @@ conv_grad_weight_b(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
 	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(batch, s.in), in), &p, &q);
 }
 static Affine
-conv_grad_weight_c(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+conv_grad_weight_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
-	ConvShape s = conv_shapes(lw->m, g->node);
+	ConvShape s = conv_shapes(lw->m, product->node);
 
 	return affine_add(
 		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
 }
-static void
-conv_grad_weight_kernel(Lower *lw, const Node *n)
+static int
+conv_grad_weight_products(Lower *lw, const Node *n, Product *out)
 {
 	ConvShape s = conv_shapes(lw->m, n);
 
-	gemm_kernel(lw,
-	            &(Gemm){.node = n,
-	                    .type = accumulation_type(n),
-	                    .batch = s.a->groups,
-	                    .m = s.out,
-	                    .n = with_first(s.in, s.window),
-	                    .k = with_first(s.x->dims[0], s.y_space),
-	                    .a_along_k = true,
-	                    .a = conv_grad_weight_a,
-	                    .b = conv_grad_weight_b,
-	                    .c = conv_grad_weight_c},
-	            1);
+	*out = (Product){.node = n,
+	                 .type = accumulation_type(n),
+	                 .batch = s.a->groups,
+	                 .m = s.out,
+	                 .n = with_first(s.in, s.window),
+	                 .k = with_first(s.x->dims[0], s.y_space),
+	                 .a_along_k = true,
+	                 .a = conv_grad_weight_a,
+	                 .b = conv_grad_weight_b,
+	                 .c = conv_grad_weight_c};
+	return 1;
 }
 
 /* ---- as a library's convolution */
@@ -426,7 +423,7 @@ conv_reads(const Node *n, int i, Ints *axes)
 const Strategy strategy_conv = {.op = OP_conv,
                                 .kinds = ON(CPU),
                                 .doc = "a blocked product over implicit patches (im2col)",
-                                .emit = conv_kernel,
+                                .products = conv_products,
                                 .library = conv_library,
                                 .reads = conv_reads};
 
@@ -434,13 +431,13 @@ const Strategy strategy_conv_grad_input = {
 	.op = OP_conv_grad_input,
 	.kinds = ON(CPU),
 	.doc = "a blocked product per remainder of the place modulo the stride",
-	.emit = conv_grad_input_kernel,
+	.products = conv_grad_input_products,
 	.library = conv_library,
 	.reads = conv_reads};
 
 const Strategy strategy_conv_grad_weight = {.op = OP_conv_grad_weight,
                                             .kinds = ON(CPU),
                                             .doc = "a blocked product over implicit patches",
-                                            .emit = conv_grad_weight_kernel,
+                                            .products = conv_grad_weight_products,
                                             .library = conv_library,
                                             .reads = conv_reads};

@@ -21,62 +21,64 @@ enum { MOST_PRODUCTS = 10, ENOUGH_PARTS = 16 };
 typedef struct {
 	int64_t period, step;
 	int64_t shift; /* the most that a place moves */
-	int64_t block; /* of dy's places, in the block at hand */
-	int64_t pitch; /* elements of a plane from one step to the next */
 } PlaneAxis;
 
+/* How a gradient is made so. */
 typedef struct {
-	Lower *lw;
 	ConvShape s;
 	DType type;
 	Tiling blocks; /* of dy's places */
-	PlaneAxis axes[MAX_RANK];
+	PlaneAxis axes[MAX_AXES];
 	int n_planes;
-	int x, y;  /* local: the planes, and dy's */
-	int total; /* local: the sums of all places of the window */
-	int sums[MAX_SUMS];
-	int most_sums; /* that fit in registers */
-	/* of the part, and of the image and output at hand */
-	Affine group, x_channel, image, output;
-	/* of the block at hand */
-	Index first;    /* its first place of dy */
-	int64_t x_size; /* elements of a plane */
-	int64_t run;    /* products of a place of the window, in whole vectors */
-	/* of the plane at hand: its number, and each axis' `first` */
-	int64_t plane, place[MAX_RANK];
-	/* of places of the window along its last axis: the first one, how far it moves, and how many go together */
-	Affine tap, shift;
-	int64_t together;
 } Planes;
 
-/* ---- the shape */
-/* Fills in what the block decides: `count` steps along the tiling's axis, one along those before. */
-static void
-set_block(Planes *p, int64_t count)
-{
-	int rank = p->s.y_space->rank;
-	int64_t pitch = 1, last = 0;
+/* A block of dy's places in rows of one pitch, and x's planes for it. */
+typedef struct {
+	int64_t size[MAX_AXES];  /* places of dy */
+	int64_t pitch[MAX_AXES]; /* elements of a plane from one step to the next */
+	int64_t plane;           /* elements of one */
+	int64_t run;             /* products of a place of the window, in whole vectors */
+} BlockShape;
 
-	for (int i = rank - 1; i >= 0; i--) {
-		PlaneAxis *a = &p->axes[i];
-		a->block = i < p->blocks.axis    ? 1
-		           : i == p->blocks.axis ? count
-		                                 : p->s.y_space->dims[i];
-		a->pitch = pitch;
-		pitch *= a->block + a->shift;
-		last += (a->block - 1) * a->pitch;
+/* What the kernel of one node keeps in arrays, and the part at hand. */
+typedef struct {
+	Lower *lw;
+	const Planes *p;
+	int x, y;  /* the planes, and dy's */
+	int total; /* the sums of all places of the window */
+	int sums[MAX_SUMS];
+	int most_sums; /* that fit in registers */
+	Affine group, channel, image;
+} Emit;
+
+/* ---- the shape */
+/* A block of `count` steps along the tiling's axis, one along those before. */
+static BlockShape
+block_shape(const Planes *p, int64_t count)
+{
+	int64_t pitch = 1, last = 0;
+	BlockShape b = {0};
+
+	for (int i = p->s.y_space->rank - 1; i >= 0; i--) {
+		b.size[i] = i < p->blocks.axis    ? 1
+		            : i == p->blocks.axis ? count
+		                                  : p->s.y_space->dims[i];
+		b.pitch[i] = pitch;
+		pitch *= b.size[i] + p->axes[i].shift;
+		last += (b.size[i] - 1) * b.pitch[i];
 	}
-	p->x_size = pitch;
-	p->run = (last + LOOP_LANES) / LOOP_LANES * LOOP_LANES;
+	b.plane = pitch;
+	b.run = (last + LOOP_LANES) / LOOP_LANES * LOOP_LANES;
+	return b;
 }
 
 static int64_t
-y_size(const Planes *p)
+y_size(const BlockShape *b)
 {
-	return p->axes[0].block * p->axes[0].pitch;
+	return b->size[0] * b->pitch[0];
 }
 
-/* False: one moves further than a block is long, or there are too many planes. */
+/* False: a place moves further than a block is long, or there are too many planes. */
 static bool
 set_axes(Planes *p)
 {
@@ -101,237 +103,221 @@ set_axes(Planes *p)
 /* Whether to do it so: not for many outputs, for which a product's patches are worth their copies, nor where the rows
  * are so short that most of what is computed lies between them. */
 static bool
-set_shape(Planes *p)
+planes_of(const Node *n, Planes *p)
 {
+	*p = (Planes){.s = conv_shapes(n->function->module, n), .type = accumulation_type(n)};
 	const ConvShape *s = &p->s;
 	Ints y = ints_of_type(s->y_space);
-	int64_t n = 1;
+	int64_t places = 1;
 
 	p->blocks = tile_evenly(&y, BLOCK, 1);
-	if (y.n > MAX_AXES || s->window->n == 0 || tiling_size(&p->blocks) == 0 || !set_axes(p))
+	if (!dtype_is_float(p->type) || y.n > MAX_AXES || s->window->n == 0 ||
+	    tiling_size(&p->blocks) == 0 || !set_axes(p))
 		return false;
-	set_block(p, p->blocks.count);
+	BlockShape b = block_shape(p, p->blocks.count);
 	for (int i = 0; i < y.n; i++)
-		n *= p->axes[i].block;
-	int64_t x_size = p->x_size * p->n_planes, sums = s->out * s->window->n * LOOP_LANES;
-	return s->in * s->a->groups >= ENOUGH_PARTS && s->out * p->run <= MOST_PRODUCTS * n &&
+		places *= b.size[i];
+	int64_t x_size = b.plane * p->n_planes, sums = s->out * s->window->n * LOOP_LANES;
+	return s->in * s->a->groups >= ENOUGH_PARTS && s->out * b.run <= MOST_PRODUCTS * places &&
 	       dtype_bytes(p->type, x_size > sums ? x_size : sums) <= MAX_BYTES;
+}
+
+/* Of plane number `plane`: the first place of the window along each axis that reads it. */
+static void
+first_places(const Planes *p, int64_t plane, int64_t place[MAX_AXES])
+{
+	for (int i = p->s.window->rank - 1; i >= 0; i--) {
+		place[i] = plane % p->axes[i].period;
+		plane /= p->axes[i].period;
+	}
 }
 
 /* ---- the planes */
 static void
-clear(const Planes *p, int local, int64_t from, int64_t n)
+clear(const Emit *e, int array, int64_t from, int64_t n)
 {
-	LoopBuilder *lb = p->lw->lb;
+	LoopBuilder *lb = e->lw->lb;
 
 	if (n <= 0)
 		return;
 	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, n));
-	lb_store(lb, local, affine_add(affine_constant(from), j), lb_number(lb, p->type, 0));
+	lb_store(lb, array, affine_add(affine_constant(from), j), lb_number(lb, e->p->type, 0));
 	lb_end(lb);
 }
 
-/* Opens loops over the elements of a plane with so many steps along its first axis; the element's place in the plane.
- * */
+/* Opens loops over the elements of a plane with so many steps along its first axis; the element's place in the plane. */
 static Affine
-open_plane(const Planes *p, int64_t steps, Index *at)
+open_plane(const Emit *e, const BlockShape *b, int64_t steps, Index *at)
 {
 	Affine place = affine_constant(0);
 
-	at->rank = p->s.y_space->rank;
+	at->rank = e->p->s.y_space->rank;
 	for (int i = 0; i < at->rank; i++) {
-		const PlaneAxis *a = &p->axes[i];
 		LoopMode mode = i == at->rank - 1 ? LOOP_VECTOR : LOOP_PLAIN;
-		int64_t n = i ? a->block + a->shift : steps;
+		int64_t n = i ? b->size[i] + e->p->axes[i].shift : steps;
 
-		at->at[i] = affine_scalar(lb_for(p->lw->lb, mode, n));
-		place = affine_add(place, affine_scale(at->at[i], a->pitch));
+		at->at[i] = affine_scalar(lb_for(e->lw->lb, mode, n));
+		place = affine_add(place, affine_scale(at->at[i], b->pitch[i]));
 	}
 	return place;
 }
 
 static void
-close_plane(const Planes *p)
+close_plane(const Emit *e)
 {
-	for (int i = 0; i < p->s.y_space->rank; i++)
-		lb_end(p->lw->lb);
+	for (int i = 0; i < e->p->s.y_space->rank; i++)
+		lb_end(e->lw->lb);
 }
 
-/* x's places in one of its planes; outside of x 0 */
+/* x's places in one of its planes, for the block that begins at `first`; outside of x 0 */
 static void
-fill_x(Planes *p)
+fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 {
-	LoopBuilder *lb = p->lw->lb;
-	const ConvShape *s = &p->s;
-	Index g, at = {.rank = s->x->rank, .at = {p->image, p->x_channel}};
-	Affine place = open_plane(p, p->axes[0].block + p->axes[0].shift, &g);
+	LoopBuilder *lb = e->lw->lb;
+	const ConvShape *s = &e->p->s;
+	Index g, at = {.rank = s->x->rank, .at = {e->image, e->channel}};
+	Affine place = open_plane(e, b, b->size[0] + e->p->axes[0].shift, &g);
 	LoopValue inside = -1;
+	int64_t from_place[MAX_AXES];
 
+	first_places(e->p, plane, from_place);
 	for (int i = 0; i < g.rank; i++) {
 		int64_t stride = s->a->stride.at[i], size = s->x_space->dims[i];
-		int64_t low = p->place[i] * s->a->dilation.at[i] % stride - s->a->low.at[i];
-		int64_t last = stride * (s->y_space->dims[i] - 1 + p->axes[i].shift) + low;
-		Affine step = affine_add(p->first.at[i], g.at[i]);
+		int64_t low = from_place[i] * s->a->dilation.at[i] % stride - s->a->low.at[i];
+		int64_t last = stride * (s->y_space->dims[i] - 1 + e->p->axes[i].shift) + low;
+		Affine step = affine_add(first->at[i], g.at[i]);
 		Affine from = affine_add(affine_scale(step, stride), affine_constant(low));
 
 		at.at[i + 2] = clamp_place(lb, from, size, low >= 0 && last < size, &inside);
 	}
-	place = affine_add(place, affine_constant(p->plane * p->x_size));
-	lb_store(lb, p->x, place, lb_cast(lb, p->type, load_inside(p->lw, s->p, &at, inside)));
-	close_plane(p);
+	place = affine_add(place, affine_constant(plane * b->plane));
+	lb_store(lb, e->x, place, lb_cast(lb, e->p->type, load_inside(e->lw, s->p, &at, inside)));
+	close_plane(e);
 }
 
-/* dy's places of the block; behind its rows 0 */
+/* dy's places of the block for an output of the group; behind its rows 0 */
 static void
-fill_y(const Planes *p)
+fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 {
-	LoopBuilder *lb = p->lw->lb;
-	const ConvShape *s = &p->s;
-	Index g, at = {.rank = s->y->rank, .at = {p->image}};
-	Affine place = open_plane(p, p->axes[0].block, &g);
+	LoopBuilder *lb = e->lw->lb;
+	const ConvShape *s = &e->p->s;
+	Index g, at = {.rank = s->y->rank, .at = {e->image}};
+	Affine place = open_plane(e, b, b->size[0], &g);
 	LoopValue inside = -1;
 
-	at.at[1] = affine_add(affine_scale(p->group, s->out), p->output);
+	at.at[1] = affine_add(affine_scale(e->group, s->out), output);
 	for (int i = 0; i < g.rank; i++) {
-		const PlaneAxis *a = &p->axes[i];
-		Affine step = clamp_place(lb, g.at[i], a->block, i == 0 || a->shift == 0, &inside);
+		bool never = i == 0 || e->p->axes[i].shift == 0;
+		Affine step = clamp_place(lb, g.at[i], b->size[i], never, &inside);
 
-		at.at[i + 2] = affine_add(p->first.at[i], step);
+		at.at[i + 2] = affine_add(first->at[i], step);
 	}
-	lb_store(lb, p->y, place, lb_cast(lb, p->type, load_inside(p->lw, s->q, &at, inside)));
-	close_plane(p);
+	lb_store(lb, e->y, place, lb_cast(lb, e->p->type, load_inside(e->lw, s->q, &at, inside)));
+	close_plane(e);
 }
 
 /* ---- the sums */
 static LoopValue
-lane(const Planes *p, int local, Affine first, LoopValue j)
+lane(const Emit *e, int array, Affine first, LoopValue j)
 {
-	return lb_load(p->lw->lb, local, affine_add(first, affine_scalar(j)));
+	return lb_load(e->lw->lb, array, affine_add(first, affine_scalar(j)));
 }
 
-/* So many places of the window side by side. */
+/* n places of the window, neighbours along its last axis, side by side: the first is number `tap` and reads x at `shift`. */
 static void
-multiply(void *ctx, Affine number, int64_t size)
+multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n)
 {
-	const Planes *p = ctx;
-	LoopBuilder *lb = p->lw->lb;
-	const PlaneAxis *a = &p->axes[p->s.y_space->rank - 1];
-	Affine done = affine_scale(number, p->together);
-	Affine shift = affine_add(p->shift, affine_scale(done, a->step)), total[MAX_SUMS];
+	LoopBuilder *lb = e->lw->lb;
+	const PlaneAxis *a = &e->p->axes[e->p->s.y_space->rank - 1];
+	Affine total[MAX_SUMS];
 
-	for (int i = 0; i < size; i++) {
-		Affine tap = affine_scale(affine_add(done, affine_constant(i)), a->period);
-		total[i] = affine_scale(affine_add(p->tap, tap), LOOP_LANES);
+	for (int i = 0; i < n; i++) {
+		Affine own = affine_add(tap, affine_constant(i * a->period));
+		total[i] = affine_scale(own, LOOP_LANES);
 	}
 	LoopValue j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
-	for (int i = 0; i < size; i++)
-		lb_store(lb, p->sums[i], affine_scalar(j), lane(p, p->total, total[i], j));
+	for (int i = 0; i < n; i++)
+		lb_store(lb, e->sums[i], affine_scalar(j), lane(e, e->total, total[i], j));
 	lb_end(lb);
-	Affine at = affine_scale(affine_scalar(lb_for(lb, LOOP_PLAIN, p->run / LOOP_LANES)),
-	                         LOOP_LANES);
+	LoopValue run = lb_for(lb, LOOP_PLAIN, b->run / LOOP_LANES);
+	Affine at = affine_scale(affine_scalar(run), LOOP_LANES);
 	j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
-	LoopValue y = lane(p, p->y, at, j);
-	for (int i = 0; i < size; i++) {
+	LoopValue y = lane(e, e->y, at, j);
+	for (int i = 0; i < n; i++) {
 		Affine moved = affine_add(shift, affine_constant(i * a->step));
-		LoopValue x = lane(p, p->x, affine_add(at, moved), j);
-		LoopValue sum = lb_load(lb, p->sums[i], affine_scalar(j));
+		LoopValue x = lane(e, e->x, affine_add(at, moved), j);
+		LoopValue sum = lb_load(lb, e->sums[i], affine_scalar(j));
 
-		sum = lb_op(lb, LOOP_fma, p->type, (LoopValue[]){y, x, sum});
-		lb_store(lb, p->sums[i], affine_scalar(j), sum);
+		sum = lb_op(lb, LOOP_fma, e->p->type, (LoopValue[]){y, x, sum});
+		lb_store(lb, e->sums[i], affine_scalar(j), sum);
 	}
 	lb_end(lb);
 	lb_end(lb);
 	j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
-	for (int i = 0; i < size; i++)
-		lb_store(lb, p->total, affine_add(total[i], affine_scalar(j)),
-		         lb_load(lb, p->sums[i], affine_scalar(j)));
+	for (int i = 0; i < n; i++)
+		lb_store(lb, e->total, affine_add(total[i], affine_scalar(j)),
+		         lb_load(lb, e->sums[i], affine_scalar(j)));
 	lb_end(lb);
 }
 
 /* All places of the window that read the plane: place[i] + period * u along each axis. */
 static void
-multiply_plane(Planes *p)
+multiply_plane(const Emit *e, const BlockShape *b, Affine output, int64_t plane)
 {
-	LoopBuilder *lb = p->lw->lb;
-	const ConvShape *s = &p->s;
+	LoopBuilder *lb = e->lw->lb;
+	const ConvShape *s = &e->p->s;
 	int last = s->window->rank - 1;
-	int64_t strides[MAX_RANK];
+	int64_t strides[MAX_RANK], place[MAX_AXES], n[MAX_AXES];
+	Affine shift = affine_constant(plane * b->plane);
+	Affine tap = affine_scale(output, s->window->n);
 
 	type_strides(s->window, strides);
-	p->shift = affine_constant(p->plane * p->x_size);
-	p->tap = affine_scale(p->output, s->window->n);
+	first_places(e->p, plane, place);
 	for (int i = 0; i <= last; i++) {
-		const PlaneAxis *a = &p->axes[i];
-		int64_t moved = p->place[i] * s->a->dilation.at[i] / s->a->stride.at[i];
-		int64_t n = (s->window->dims[i] - p->place[i] + a->period - 1) / a->period;
+		const PlaneAxis *a = &e->p->axes[i];
+		int64_t moved = place[i] * s->a->dilation.at[i] / s->a->stride.at[i];
 
-		p->shift = affine_add(p->shift, affine_constant(moved * a->pitch));
-		p->tap = affine_add(p->tap, affine_constant(p->place[i] * strides[i]));
-		if (i == last) {
-			int64_t pieces = (n + p->most_sums - 1) / p->most_sums;
-			p->together = (n + pieces - 1) / pieces;
-			for_pieces(lb, n, p->together, multiply, p);
+		n[i] = (s->window->dims[i] - place[i] + a->period - 1) / a->period;
+		shift = affine_add(shift, affine_constant(moved * b->pitch[i]));
+		tap = affine_add(tap, affine_constant(place[i] * strides[i]));
+		if (i == last)
 			break;
-		}
-		Affine u = affine_scalar(lb_for(lb, LOOP_PLAIN, n));
-		p->shift = affine_add(p->shift, affine_scale(u, a->step * a->pitch));
-		p->tap = affine_add(p->tap, affine_scale(u, a->period * strides[i]));
+		Affine u = affine_scalar(lb_for(lb, LOOP_PLAIN, n[i]));
+		shift = affine_add(shift, affine_scale(u, a->step * b->pitch[i]));
+		tap = affine_add(tap, affine_scale(u, a->period * strides[i]));
+	}
+	const PlaneAxis *a = &e->p->axes[last];
+	int64_t groups = (n[last] + e->most_sums - 1) / e->most_sums;
+	int64_t together = (n[last] + groups - 1) / groups;
+	for (Pieces t = pieces(lb, n[last], together); t.size; pieces_next(&t)) {
+		Affine done = affine_scale(t.number, together);
+		multiply(e, b, affine_add(tap, affine_scale(done, a->period)),
+		         affine_add(shift, affine_scale(done, a->step)), t.size);
 	}
 	for (int i = 0; i < last; i++)
 		lb_end(lb);
 }
 
-static void
-for_planes(Planes *p, void (*body)(Planes *p))
-{
-	for (p->plane = 0; p->plane < p->n_planes; p->plane++) {
-		int64_t rest = p->plane;
-
-		for (int i = p->s.window->rank - 1; i >= 0; i--) {
-			p->place[i] = rest % p->axes[i].period;
-			rest /= p->axes[i].period;
-		}
-		body(p);
-	}
-}
-
 /* ---- the kernel */
-static void
-block(void *ctx, Affine first, int64_t count)
-{
-	Planes *p = ctx;
-
-	set_block(p, count);
-	index_split(p->lw->lb, p->s.y_space, first, &p->first);
-	for_planes(p, fill_x);
-	/* what last vectors read beyond the planes, and have beyond dy's rows */
-	clear(p, p->x, p->n_planes * p->x_size, LOOP_LANES);
-	clear(p, p->y, y_size(p), p->run - y_size(p));
-	p->output = affine_scalar(lb_for(p->lw->lb, LOOP_PLAIN, p->s.out));
-	fill_y(p);
-	for_planes(p, multiply_plane);
-	lb_end(p->lw->lb);
-}
-
 /* dw[output, input, place] = the lanes' sum */
 static void
-add_lanes(const Planes *p, Affine input)
+add_lanes(const Emit *e, Affine input)
 {
-	LoopBuilder *lb = p->lw->lb;
-	const ConvShape *s = &p->s;
+	LoopBuilder *lb = e->lw->lb;
+	const ConvShape *s = &e->p->s;
 	int64_t n = s->window->n;
 	Affine output = affine_scalar(lb_for(lb, LOOP_PLAIN, s->out));
 	Affine tap = affine_scalar(lb_for(lb, LOOP_PLAIN, n));
 	Affine from = affine_scale(affine_add(affine_scale(output, n), tap), LOOP_LANES);
-	Affine to = affine_add(affine_scale(p->group, s->out), output);
+	Affine to = affine_add(affine_scale(e->group, s->out), output);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
-	LoopValue sum = lb_accumulator(lb, ACC_ADD, p->type);
+	LoopValue sum = lb_accumulator(lb, ACC_ADD, e->p->type);
 
-	lb_accumulate(lb, sum, lane(p, p->total, from, j));
+	lb_accumulate(lb, sum, lane(e, e->total, from, j));
 	lb_end(lb);
 	to = affine_add(affine_scale(to, s->in), input);
-	lb_store(lb, lower_buffer(p->lw, lower_stored(p->lw)), affine_add(affine_scale(to, n), tap),
-	         result_of_sum(lb, p->lw->node, sum));
+	lb_store(lb, lower_buffer(e->lw, lower_stored(e->lw)), affine_add(affine_scale(to, n), tap),
+	         result_of_sum(lb, e->lw->node, sum));
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -349,37 +335,60 @@ most_sums(const Target *t, DType type)
 static bool
 planes_take(const Target *t, const Node *n)
 {
-	Planes p = {.s = conv_shapes(n->function->module, n), .type = accumulation_type(n)};
+	Planes p;
 
 	(void)t;
-	return dtype_is_float(p.type) && set_shape(&p);
+	return planes_of(n, &p);
 }
 
+static void
+declare_arrays(Emit *e)
+{
+	LoopBuilder *lb = e->lw->lb;
+	const Planes *p = e->p;
+	BlockShape b = block_shape(p, p->blocks.count);
+
+	e->x = lb_local(lb, p->type, p->n_planes * b.plane + LOOP_LANES);
+	e->y = lb_local(lb, p->type, y_size(&b) > b.run ? y_size(&b) : b.run);
+	e->total = lb_local(lb, p->type, p->s.out * p->s.window->n * LOOP_LANES);
+	for (int i = 0; i < e->most_sums; i++)
+		e->sums[i] = lb_local(lb, p->type, LOOP_LANES);
+}
+
+/* Channels of x are parts. */
 static void
 planes_kernel(Lower *lw, const Node *n)
 {
 	LoopBuilder *lb = lw->lb;
-	Planes p = {.lw = lw, .s = conv_shapes(lw->m, n), .type = accumulation_type(n)};
-	const ConvShape *s = &p.s;
-	int64_t dims[] = {s->a->groups, s->in}, n_sums = s->out * s->window->n * LOOP_LANES;
-	Index part;
+	Planes p;
 
-	p.most_sums = most_sums(lw->target, p.type);
-	set_shape(&p);
-	p.x = lb_local(lb, p.type, p.n_planes * p.x_size + LOOP_LANES);
-	p.y = lb_local(lb, p.type, y_size(&p) > p.run ? y_size(&p) : p.run);
-	p.total = lb_local(lb, p.type, n_sums);
-	for (int i = 0; i < p.most_sums; i++)
-		p.sums[i] = lb_local(lb, p.type, LOOP_LANES);
-	LoopValue v = lb_for(lb, LOOP_PARALLEL, dims[0] * dims[1]);
-	index_split(lb, type_new(lw->m, S64, COUNT(dims), dims), affine_scalar(v), &part);
-	p.group = part.at[0];
-	p.x_channel = affine_scalar(v);
-	clear(&p, p.total, 0, n_sums);
-	p.image = affine_scalar(lb_for(lb, LOOP_PLAIN, s->x->dims[0]));
-	for_blocks(lb, &p.blocks, block, &p);
+	planes_of(n, &p);
+	const ConvShape *s = &p.s;
+	Emit e = {.lw = lw, .p = &p, .most_sums = most_sums(lw->target, p.type)};
+	declare_arrays(&e);
+	e.group = affine_scalar(lb_for(lb, LOOP_PARALLEL, s->a->groups));
+	Affine input = affine_scalar(lb_for(lb, LOOP_PARALLEL, s->in));
+	e.channel = affine_add(affine_scale(e.group, s->in), input);
+	clear(&e, e.total, 0, s->out * s->window->n * LOOP_LANES);
+	e.image = affine_scalar(lb_for(lb, LOOP_PLAIN, s->x->dims[0]));
+	for (Blocks k = blocks(lb, &p.blocks); k.count; blocks_next(&k)) {
+		BlockShape b = block_shape(&p, k.count);
+		Index first;
+		index_split(lb, s->y_space, k.first, &first);
+		for (int64_t plane = 0; plane < p.n_planes; plane++)
+			fill_x(&e, &b, &first, plane);
+		/* what last vectors read beyond the planes, and have beyond dy's rows */
+		clear(&e, e.x, p.n_planes * b.plane, LOOP_LANES);
+		clear(&e, e.y, y_size(&b), b.run - y_size(&b));
+		Affine output = affine_scalar(lb_for(lb, LOOP_PLAIN, s->out));
+		fill_y(&e, &b, &first, output);
+		for (int64_t plane = 0; plane < p.n_planes; plane++)
+			multiply_plane(&e, &b, output, plane);
+		lb_end(lb);
+	}
 	lb_end(lb);
-	add_lanes(&p, part.at[1]);
+	add_lanes(&e, input);
+	lb_end(lb);
 	lb_end(lb);
 }
 

@@ -15,9 +15,9 @@ put_group(LoopBuilder *lb, Type group, const Ints *axes, Affine flat, Index *at)
 }
 
 static LoopValue
-dot_x(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
+dot_x(Lower *lw, const Product *p, Affine batch, Affine m, Affine k)
 {
-	const Node *n = g->node;
+	const Node *n = p->node;
 	const DotAttr *a = n->attr;
 	Value *x = node_operand(n, 0);
 	DotShape s = dot_shape(lw->m, a, x->type, node_operand(n, 1)->type);
@@ -30,9 +30,9 @@ dot_x(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine k)
 }
 
 static LoopValue
-dot_y(Lower *lw, const Gemm *g, Affine batch, Affine k, Affine col)
+dot_y(Lower *lw, const Product *p, Affine batch, Affine k, Affine col)
 {
-	const Node *n = g->node;
+	const Node *n = p->node;
 	const DotAttr *a = n->attr;
 	Value *y = node_operand(n, 1);
 	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, y->type);
@@ -57,9 +57,9 @@ strided_place(LoopBuilder *lb, Type group, const int64_t *strides, Affine flat)
 }
 
 static Affine
-dot_z(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
+dot_z(Lower *lw, const Product *p, Affine batch, Affine m, Affine col)
 {
-	const Node *n = g->node;
+	const Node *n = p->node;
 	const DotAttr *a = n->attr;
 	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, node_operand(n, 1)->type);
 	int64_t strides[MAX_RANK];
@@ -75,25 +75,25 @@ dot_z(Lower *lw, const Gemm *g, Affine batch, Affine m, Affine col)
 	                  affine_add(affine_scale(m, s.columns->n), col));
 }
 
-static void
-dot_kernel(Lower *lw, const Node *n)
+static int
+dot_products(Lower *lw, const Node *n, Product *out)
 {
 	const DotAttr *a = n->attr;
 	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
 	DotShape s = dot_shape(lw->m, a, x, y);
-	Gemm g = {.node = n,
-	          .type = accumulation_type(n),
-	          .batch = s.batch->n,
-	          .m = s.rows->n,
-	          .n = ints_of_type(s.columns),
-	          .k = ints_of_type(s.inner),
-	          .a_along_k = x->rank && ints_has(&a->x_contract, x->rank - 1),
-	          .b_along_k = y->rank && ints_has(&a->y_contract, y->rank - 1),
-	          .a = dot_x,
-	          .b = dot_y,
-	          .c = dot_z};
 
-	gemm_kernel(lw, &g, 1);
+	*out = (Product){.node = n,
+	                 .type = accumulation_type(n),
+	                 .batch = s.batch->n,
+	                 .m = s.rows->n,
+	                 .n = ints_of_type(s.columns),
+	                 .k = ints_of_type(s.inner),
+	                 .a_along_k = x->rank && ints_has(&a->x_contract, x->rank - 1),
+	                 .b_along_k = y->rank && ints_has(&a->y_contract, y->rank - 1),
+	                 .a = dot_x,
+	                 .b = dot_y,
+	                 .c = dot_z};
+	return 1;
 }
 
 /* Worth a copy: an element of one side is read once for every few of the other. */
@@ -221,6 +221,6 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 const Strategy strategy_dot = {.op = OP_dot,
                                .kinds = ON(CPU),
                                .doc = "blocks of packed panels",
-                               .emit = dot_kernel,
+                               .products = dot_products,
                                .library = dot_library,
                                .reads = dot_reads};

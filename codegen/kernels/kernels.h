@@ -10,6 +10,9 @@
  * once or few times; in memory with a stride for each of some axes, or without gaps. */
 typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
+enum { MAX_PRODUCTS = 16 };
+typedef struct Product Product; /* product.h */
+
 typedef struct {
 	OpKind op;
 	unsigned kinds; /* of targets that do it so */
@@ -18,6 +21,8 @@ typedef struct {
 	bool (*takes)(const Target *t, const Node *n);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
+	/* Or: the blocked products that the kernel consists of; how many. */
+	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
 	/* What a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* How the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
@@ -26,6 +31,15 @@ typedef struct {
 	 * makes it f32. NULL: no. */
 	bool (*sums_in_memory)(const Node *n);
 } Strategy;
+
+/* Emits the whole body of n's kernel. */
+void strategy_emit(const Strategy *s, Lower *lw, const Node *n);
+/* What a kernel that runs before leaves in memory for it, and that kernel's body; NULL: there is none. */
+Type strategy_scratch(const Strategy *s, Lower *lw, const Node *n);
+void strategy_prepare(const Strategy *s, Lower *lw, const Node *n);
+
+/* ---- lower.c: the buffer of what the kernel before makes, in either of the two. */
+int lower_scratch(Lower *lw);
 
 /* The first of the list that takes n; NULL: n is not opaque. */
 const Strategy *strategy_of(const Target *t, const Node *n);

@@ -1,6 +1,6 @@
 /* Which strategy computes a node. */
 #include "codegen/codegen.h"
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/product.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
 #include "codegen/kernels/strategy_list.def"
@@ -21,6 +21,33 @@ strategy_of(const Target *t, const Node *n)
 			return s;
 	}
 	return NULL;
+}
+
+void
+strategy_emit(const Strategy *s, Lower *lw, const Node *n)
+{
+	Product list[MAX_PRODUCTS];
+
+	if (s->products)
+		products_emit(lw, list, s->products(lw, n, list));
+	else
+		s->emit(lw, n);
+}
+
+Type
+strategy_scratch(const Strategy *s, Lower *lw, const Node *n)
+{
+	Product list[MAX_PRODUCTS];
+
+	return s->products ? products_scratch(lw, list, s->products(lw, n, list)) : NULL;
+}
+
+void
+strategy_prepare(const Strategy *s, Lower *lw, const Node *n)
+{
+	Product list[MAX_PRODUCTS];
+
+	products_prepare(lw, list, s->products(lw, n, list));
 }
 
 static const char *
@@ -58,11 +85,11 @@ strategy_table_check(Diag *diag)
 			sound &= found;
 		}
 	for (int i = 0; i < COUNT(strategies); i++)
-		if (!strategies[i]->emit || !strategies[i]->doc) {
+		if (!strategies[i]->emit == !strategies[i]->products || !strategies[i]->doc) {
 			diag_error(diag, EXIT_UNSUPPORTED,
 			           "strategy of op \"%s\": column %s is missing",
 			           op_table[strategies[i]->op]->name,
-			           strategies[i]->emit ? "doc" : "emit");
+			           strategies[i]->doc ? "emit or products, and not both," : "doc");
 			sound = false;
 		}
 	return sound;

@@ -44,13 +44,15 @@ tile_evenly(const Ints *shape, int64_t most, int64_t multiple)
 int64_t
 blocks_along(const Tiling *t)
 {
-	return (t->shape.at[t->axis] + t->count - 1) / t->count;
+	return t->count ? (t->shape.at[t->axis] + t->count - 1) / t->count : 0;
 }
 
 int64_t
 repeats(const Tiling *t)
 {
-	return tiling_size(t) / (t->shape.at[t->axis] * t->inside);
+	int64_t n = tiling_size(t);
+
+	return n ? n / (t->shape.at[t->axis] * t->inside) : 0;
 }
 
 int64_t
@@ -59,33 +61,6 @@ last_block(const Tiling *t)
 	int64_t n = tiling_size(t), axis = t->shape.at[t->axis];
 
 	return n ? n - t->inside * (axis - (blocks_along(t) - 1) * t->count) : 0;
-}
-
-void
-for_blocks(LoopBuilder *lb, const Tiling *t, void (*body)(void *ctx, Affine first, int64_t count),
-           void *ctx)
-{
-	int64_t stride = tiling_size(t), full = t->shape.at[t->axis] / t->count;
-	int64_t rest = t->shape.at[t->axis] % t->count;
-	Affine first = affine_constant(0);
-
-	for (int i = 0; i < t->axis; i++) {
-		stride /= t->shape.at[i];
-		LoopValue v = lb_for(lb, LOOP_PLAIN, t->shape.at[i]);
-		first = affine_add(first, affine_scale(affine_scalar(v), stride));
-	}
-	if (full > 1) {
-		LoopValue v = lb_for(lb, LOOP_PLAIN, full);
-		body(ctx, affine_add(first, affine_scale(affine_scalar(v), t->count * t->inside)),
-		     t->count);
-		lb_end(lb);
-	} else if (full) {
-		body(ctx, first, t->count);
-	}
-	if (rest)
-		body(ctx, affine_add(first, affine_constant(full * t->count * t->inside)), rest);
-	for (int i = 0; i < t->axis; i++)
-		lb_end(lb);
 }
 
 Affine
@@ -111,19 +86,112 @@ close_block(LoopBuilder *lb, const Tiling *t)
 		lb_end(lb);
 }
 
-void
-for_pieces(LoopBuilder *lb, int64_t n, int64_t width,
-           void (*body)(void *ctx, Affine number, int64_t size), void *ctx)
+/* ---- pieces */
+static bool
+is_rest(const Pieces *p)
 {
-	int64_t full = n / width, rest = n % width;
+	return p->size < p->width;
+}
 
-	if (full > 1) {
-		LoopValue i = lb_for(lb, LOOP_PLAIN, full);
-		body(ctx, affine_scalar(i), width);
-		lb_end(lb);
-	} else if (full) {
-		body(ctx, affine_constant(0), width);
+/* Opens what stands around the pieces of width `size`. */
+static void
+open_piece(Pieces *p, int64_t size)
+{
+	LoopBuilder *lb = p->lb;
+	int64_t full = p->n / p->width, rest = p->n % p->width;
+	bool both = full > 0 && rest > 0;
+
+	p->size = size;
+	p->block_open = p->picks ? both : !is_rest(p) && full > 1;
+	if (is_rest(p)) {
+		p->number = affine_constant(full);
+		if (p->block_open)
+			lb_if(lb, lb_compare(lb, LOOP_eq, p->picked, lb_int(lb, S64, full)));
+	} else if (!p->picks) {
+		p->number = full > 1 ? affine_scalar(lb_for(lb, LOOP_PLAIN, full))
+		                     : affine_constant(0);
+	} else if (p->block_open) {
+		lb_if(lb, lb_compare(lb, LOOP_lt, p->picked, lb_int(lb, S64, full)));
+		LoopValue inner = lb_binary(lb, LOOP_min, p->picked, lb_int(lb, S64, full - 1));
+		lb_within(lb, inner, full);
+		p->number = affine_scalar(inner);
 	}
-	if (rest)
-		body(ctx, affine_constant(full), rest);
+}
+
+static Pieces
+first_piece(Pieces p)
+{
+	int64_t rest = p.width ? p.n % p.width : 0;
+
+	if (p.n > 0)
+		open_piece(&p, p.n >= p.width ? p.width : rest);
+	return p;
+}
+
+Pieces
+pieces(LoopBuilder *lb, int64_t n, int64_t width)
+{
+	return first_piece((Pieces){.lb = lb, .n = n, .width = width});
+}
+
+Pieces
+piece_of(LoopBuilder *lb, int64_t n, int64_t width, Affine number)
+{
+	Pieces p = {.lb = lb, .n = n, .width = width, .picks = true, .number = number};
+
+	p.picked = n > width && n % width ? lb_affine(lb, number) : -1;
+	return first_piece(p);
+}
+
+void
+pieces_next(Pieces *p)
+{
+	bool done = is_rest(p) || p->n % p->width == 0;
+
+	if (p->block_open)
+		lb_end(p->lb);
+	p->size = 0;
+	if (!done)
+		open_piece(p, p->n % p->width);
+}
+
+/* ---- blocks */
+static void
+set_block(Blocks *b)
+{
+	const Tiling *t = b->tiling;
+
+	b->count = b->along.size;
+	b->first = affine_add(b->outer, affine_scale(b->along.number, t->count * t->inside));
+}
+
+Blocks
+blocks(LoopBuilder *lb, const Tiling *t)
+{
+	int64_t stride = tiling_size(t);
+	Blocks b = {.tiling = t};
+
+	if (stride == 0)
+		return b;
+	for (int i = 0; i < t->axis; i++) {
+		stride /= t->shape.at[i];
+		LoopValue v = lb_for(lb, LOOP_PLAIN, t->shape.at[i]);
+		b.outer = affine_add(b.outer, affine_scale(affine_scalar(v), stride));
+	}
+	b.along = pieces(lb, t->shape.at[t->axis], t->count);
+	set_block(&b);
+	return b;
+}
+
+void
+blocks_next(Blocks *b)
+{
+	pieces_next(&b->along);
+	if (b->along.size) {
+		set_block(b);
+		return;
+	}
+	b->count = 0;
+	for (int i = 0; i < b->tiling->axis; i++)
+		lb_end(b->along.lb);
 }

@@ -22,15 +22,41 @@ int64_t blocks_along(const Tiling *t); /* blocks along `axis` */
 int64_t repeats(const Tiling *t);      /* how often that axis is repeated */
 int64_t last_block(const Tiling *t);   /* the first element of the last block; 0 without any */
 
-/* Calls body for every block, in order, inside loops: its first element, and its steps along `axis`. */
-void for_blocks(LoopBuilder *lb, const Tiling *t,
-                void (*body)(void *ctx, Affine first, int64_t count), void *ctx);
 /* Opens a loop per axis of a block of `count` steps; the element's number in the block. */
 Affine open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost);
 void close_block(LoopBuilder *lb, const Tiling *t);
 
-/* Calls body in a loop for every `width` of n, and for what is left: the number of the piece, and its size. */
-void for_pieces(LoopBuilder *lb, int64_t n, int64_t width,
-                void (*body)(void *ctx, Affine number, int64_t size), void *ctx);
+/* n in pieces of `width` and what is left. What stands in
+ *
+ *	for (Pieces p = pieces(lb, n, width); p.size; pieces_next(&p))
+ *
+ * is emitted once for the whole pieces, in a loop where there are several, and once for the rest: the code of a piece
+ * knows its size. */
+typedef struct {
+	Affine number; /* of the piece */
+	int64_t size;  /* 0: there are no more */
+	/* for the iteration */
+	LoopBuilder *lb;
+	int64_t n, width;
+	bool block_open;  /* a loop or condition is */
+	bool picks;       /* of one piece only */
+	LoopValue picked; /* its number */
+} Pieces;
+Pieces pieces(LoopBuilder *lb, int64_t n, int64_t width);
+/* The piece of that number alone, which is below the number of pieces: the same, in a condition where both kinds are. */
+Pieces piece_of(LoopBuilder *lb, int64_t n, int64_t width, Affine number);
+void pieces_next(Pieces *p);
+
+/* Blocks of a tiling, in order, within loops over the axes before: for (Blocks b = blocks(lb, t); b.count;
+ * blocks_next(&b)). */
+typedef struct {
+	Affine first;  /* element */
+	int64_t count; /* steps along the axis; 0: there are no more */
+	const Tiling *tiling;
+	Affine outer;
+	Pieces along;
+} Blocks;
+Blocks blocks(LoopBuilder *lb, const Tiling *t);
+void blocks_next(Blocks *b);
 
 #endif
