@@ -21,6 +21,9 @@ typedef struct {
 	bool (*takes)(const Target *t, const Node *n);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
+	/* With emit: what a kernel that runs before leaves in memory, NULL where it does nothing, and its body. */
+	Type (*scratch)(Lower *lw, const Node *n);
+	void (*prepare)(Lower *lw, const Node *n);
 	/* Or: the blocked products that the kernel consists of; how many. */
 	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
 	/* What a library can do instead, where that pays; false: nothing. NULL: never. */

@@ -1,58 +1,331 @@
-/* scatter: a copy, and updates in their order. */
+/* scatter by segments: a kernel that runs before sorts the places of the updates by their index, stably; then every slice of
+ * the result combines its own updates, in their order, and with the data last. So all slices go in parallel, nobody writes
+ * where another one does, and the bits do not depend on who computes what. */
 #include "codegen/kernels/kernels.h"
+#include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
 
-static const LoopOp scatter_ops[] = {[SCATTER_ADD] = LOOP_add,
-                                     [SCATTER_MUL] = LOOP_mul,
-                                     [SCATTER_MAX] = LOOP_max,
-                                     [SCATTER_MIN] = LOOP_min};
+/* Indices that a part sorts: every part reads all of them. Parts that sort, at most. Elements of a slice that are combined in
+ * an array of the part; elements of the result that a part makes, at least. */
+enum { LEAST_KEYS = 512, MOST_SORTING_PARTS = 64, MOST_WIDTH = 1024, LEAST_ELEMENTS = 256 };
 
-/* Copies data, then walks the updates in order: slices of the axis' inner dimensions are vectors. */
-static void
-scatter_kernel(Lower *lw, const Node *n)
+/* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order. */
+typedef struct {
+	Lower *lw;
+	const Node *node;
+	int64_t keys, updates; /* indices that there are; how many are given */
+	int scratch;
+} Segments;
+
+static Segments
+segments_of(Lower *lw, const Node *n)
 {
 	const ScatterAttr *a = n->attr;
-	LoopBuilder *lb = lw->lb;
-	Type data = node_operand(n, 0)->type, updates = node_operand(n, 2)->type;
-	int out = lower_buffer(lw, node_result(n, 0)), r = node_operand(n, 1)->type->rank;
-	int inner = (int)a->axis + r; /* first inner axis of updates */
-	int64_t width = 1, outer = 1;
-	Index at, place;
-	LoopValue inside;
 
-	LoopValue i = lb_for(lb, LOOP_VECTOR, data->n);
-	index_split(lb, data, affine_scalar(i), &at);
-	lb_store(lb, out, affine_scalar(i), lower_element(lw, node_operand(n, 0), &at));
+	return (Segments){.lw = lw,
+	                  .node = n,
+	                  .keys = node_operand(n, 0)->type->dims[a->axis],
+	                  .updates = node_operand(n, 1)->type->n,
+	                  .scratch = lower_scratch(lw)};
+}
+
+static Type
+scatter_scratch(Lower *lw, const Node *n)
+{
+	Segments s = segments_of(lw, n);
+	int64_t size = s.keys + 1 + s.updates;
+
+	return node_operand(n, 2)->type->n && node_operand(n, 0)->type->n
+	               ? type_new(lw->m, S64, 1, &size)
+	               : NULL;
+}
+
+static Affine
+plus(Affine a, int64_t constant)
+{
+	a.constant += constant;
+	return a;
+}
+
+/* x where it lies in [0, n), else the nearest number there. */
+static LoopValue
+clamped(LoopBuilder *lb, LoopValue x, int64_t n)
+{
+	LoopValue c = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, x, lb_int(lb, S64, 0)),
+	                        lb_int(lb, S64, n - 1));
+
+	lb_within(lb, c, n);
+	return c;
+}
+
+/* ---- the sort: part p has the indices from p * width on */
+typedef struct {
+	LoopValue first, count; /* of the part's indices */
+	int64_t width;
+	int next; /* array, by index of the part: how many there are; then where the next one goes */
+} Keys;
+
+/* Update i's index, less the part's first; *own: it is one of the part's. */
+static LoopValue
+key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
+{
+	LoopBuilder *lb = s->lw->lb;
+	const Value *indices = node_operand(s->node, 1);
+	Index at;
+
+	index_split(lb, indices->type, affine_scalar(i), &at);
+	LoopValue key = lb_cast(lb, S64, lower_element(s->lw, indices, &at));
+	LoopValue rest = lb_binary(lb, LOOP_sub, key, k->first);
+	LoopValue from = lb_compare(lb, LOOP_ge, rest, lb_int(lb, S64, 0));
+
+	*own = lb_binary(lb, LOOP_and, from, lb_compare(lb, LOOP_lt, rest, k->count));
+	return rest;
+}
+
+/* How many updates have an index before the part's. */
+static LoopValue
+count_before(const Segments *s, const Keys *k)
+{
+	LoopBuilder *lb = s->lw->lb;
+	LoopValue i = lb_for(lb, LOOP_VECTOR, s->updates), own;
+	LoopValue key = lb_binary(lb, LOOP_add, key_of(s, k, i, &own), k->first);
+	LoopValue before = lb_accumulator(lb, ACC_ADD, S64);
+	LoopValue is = lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_ge, key, lb_int(lb, S64, 0)),
+	                         lb_compare(lb, LOOP_lt, key, k->first));
+
+	lb_accumulate(lb, before, lb_select(lb, is, lb_int(lb, S64, 1), lb_int(lb, S64, 0)));
 	lb_end(lb);
-	for (int k = inner; k < updates->rank; k++)
-		width *= updates->dims[k];
-	outer = width ? updates->n / width : 0;
-	LoopValue o = lb_for(lb, LOOP_PLAIN, outer);
-	LoopValue w = lb_for(lb, LOOP_PLAIN, width);
-	Affine flat = affine_add(affine_scale(affine_scalar(o), width), affine_scalar(w));
-	index_split(lb, updates, flat, &at);
-	gather_place(lw, node_operand(n, 1), data, a->axis, &at, &place, &inside);
-	lb_if(lb, inside);
-	LoopValue u = lower_element(lw, node_operand(n, 2), &at);
-	Affine to = index_flat(data, &place);
-	if (a->kind != SCATTER_SET)
-		u = lb_binary(lb, scatter_ops[a->kind], lb_load(lb, out, to), u);
-	lb_store(lb, out, to, u);
-	lb_end(lb);
-	lb_end(lb);
+	return before;
+}
+
+/* Opens a loop over the part's own updates; the place of update *i's index in `next`. */
+static Affine
+open_own(const Segments *s, const Keys *k, LoopValue *i)
+{
+	LoopBuilder *lb = s->lw->lb;
+	LoopValue own;
+
+	*i = lb_for(lb, LOOP_PLAIN, s->updates);
+	LoopValue key = key_of(s, k, *i, &own);
+	lb_if(lb, own);
+	return affine_scalar(clamped(lb, key, k->width));
+}
+
+static void
+close_own(const Segments *s)
+{
+	lb_end(s->lw->lb);
+	lb_end(s->lw->lb);
+}
+
+/* The end of all segments, and 0 in place of the updates whose index is none, which nobody reads. */
+static void
+close_order(const Segments *s, LoopValue end)
+{
+	LoopBuilder *lb = s->lw->lb;
+	Affine left = plus(affine_scale(affine_scalar(end), -1), s->updates);
+
+	lb_store(lb, s->scratch, affine_constant(s->keys), end);
+	LoopValue i = lb_for_below(lb, LOOP_PLAIN, s->updates, left);
+	LoopValue at = lb_binary(lb, LOOP_add, end, i);
+	Affine to = plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+	lb_store(lb, s->scratch, to, lb_int(lb, S64, 0));
 	lb_end(lb);
 }
 
-static bool
-scatter_sums(const Node *n)
+/* Counting sort; Knuth, TAOCP 5.2 algorithm D. */
+static void
+scatter_prepare(Lower *lw, const Node *n)
 {
-	const ScatterAttr *a = n->attr;
+	LoopBuilder *lb = lw->lb;
+	Segments s = segments_of(lw, n);
+	int64_t most = (s.keys + LEAST_KEYS - 1) / LEAST_KEYS;
+	int64_t parts = most < MOST_SORTING_PARTS ? most : MOST_SORTING_PARTS;
+	Keys k = {.width = (s.keys + parts - 1) / parts};
+	int running = lb_local(lb, S64, 1);
+	Affine zero = affine_constant(0);
+	LoopValue i;
 
-	return a->kind == SCATTER_ADD || a->kind == SCATTER_MUL;
+	k.next = lb_local(lb, S64, k.width);
+	parts = (s.keys + k.width - 1) / k.width;
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, parts);
+	Affine first = affine_scale(affine_scalar(part), k.width);
+	Affine left = plus(affine_scale(first, -1), s.keys);
+	k.first = lb_affine(lb, first);
+	k.count = lb_binary(lb, LOOP_min, lb_affine(lb, left), lb_int(lb, S64, k.width));
+	LoopValue j = lb_for(lb, LOOP_VECTOR, k.width);
+	lb_store(lb, k.next, affine_scalar(j), lb_int(lb, S64, 0));
+	lb_end(lb);
+	Affine at = open_own(&s, &k, &i);
+	LoopValue one_more = lb_binary(lb, LOOP_add, lb_load(lb, k.next, at), lb_int(lb, S64, 1));
+	lb_store(lb, k.next, at, one_more);
+	close_own(&s);
+	lb_store(lb, running, zero, count_before(&s, &k));
+	j = lb_for_below(lb, LOOP_PLAIN, k.width, left);
+	LoopValue begin = lb_load(lb, running, zero);
+	LoopValue end = lb_binary(lb, LOOP_add, begin, lb_load(lb, k.next, affine_scalar(j)));
+	lb_store(lb, running, zero, end);
+	lb_store(lb, k.next, affine_scalar(j), begin);
+	lb_store(lb, s.scratch, affine_add(first, affine_scalar(j)), begin);
+	lb_end(lb);
+	lb_if(lb, lb_compare(lb, LOOP_eq, part, lb_int(lb, S64, parts - 1)));
+	close_order(&s, lb_load(lb, running, zero));
+	lb_end(lb);
+	at = open_own(&s, &k, &i);
+	LoopValue to = clamped(lb, lb_load(lb, k.next, at), s.updates);
+	lb_store(lb, s.scratch, plus(affine_scalar(to), s.keys + 1), i);
+	lb_store(lb, k.next, at, lb_binary(lb, LOOP_add, to, lb_int(lb, S64, 1)));
+	close_own(&s);
+	lb_end(lb);
+}
+
+/* ---- the slices: [before the axis, index, behind it] */
+static LoopValue
+combine(LoopBuilder *lb, ScatterKind kind, LoopValue x, LoopValue y)
+{
+	static const LoopOp ops[] = {[SCATTER_ADD] = LOOP_add,
+	                             [SCATTER_MUL] = LOOP_mul,
+	                             [SCATTER_MAX] = LOOP_max,
+	                             [SCATTER_MIN] = LOOP_min};
+
+	return kind == SCATTER_SET ? y : lb_binary(lb, ops[kind], x, y);
+}
+
+static LoopValue
+identity(LoopBuilder *lb, ScatterKind kind, DType storage)
+{
+	static const AccumulateKind kinds[] = {[SCATTER_ADD] = ACC_ADD,
+	                                       [SCATTER_MUL] = ACC_MUL,
+	                                       [SCATTER_MAX] = ACC_MAX,
+	                                       [SCATTER_MIN] = ACC_MIN};
+
+	return kind == SCATTER_SET ? lb_number(lb, compute_type(storage), 0)
+	                           : lb_identity(lb, kinds[kind], storage);
+}
+
+/* Where an element of the result lies: its slice's number before the axis, its index, and its number behind. */
+typedef struct {
+	Affine outer, key, inner;
+} Place;
+
+/* The update's element for that place: update number i takes the place of the index. */
+static LoopValue
+update_element(const Segments *s, const Place *p, Affine i)
+{
+	LoopBuilder *lb = s->lw->lb;
+	const ScatterAttr *a = s->node->attr;
+	const Value *updates = node_operand(s->node, 2);
+	Type t = updates->type;
+	int rank = node_operand(s->node, 1)->type->rank, behind = (int)a->axis + rank;
+	Index outer, given, inner, at = {.rank = t->rank};
+
+	index_split(lb, type_new(s->lw->m, S64, (int)a->axis, t->dims), p->outer, &outer);
+	index_split(lb, node_operand(s->node, 1)->type, i, &given);
+	index_split(lb, type_new(s->lw->m, S64, t->rank - behind, t->dims + behind), p->inner,
+	            &inner);
+	for (int k = 0; k < t->rank; k++)
+		at.at[k] = k < a->axis  ? outer.at[k]
+		           : k < behind ? given.at[k - a->axis]
+		                        : inner.at[k - behind];
+	return lower_element(s->lw, updates, &at);
+}
+
+/* Of update number j of a segment that begins at `begin`. */
+static Affine
+sorted_update(const Segments *s, LoopValue begin, LoopValue j)
+{
+	LoopBuilder *lb = s->lw->lb;
+	LoopValue at = lb_binary(lb, LOOP_add, begin, j);
+	Affine place = plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+
+	return affine_scalar(clamped(lb, lb_load(lb, s->scratch, place), s->updates));
+}
+
+/* y = data and the segment's updates, for `width` elements of a slice from p.inner on */
+static void
+combine_segment(const Segments *s, Place p, int64_t width, int64_t inner, int array)
+{
+	LoopBuilder *lb = s->lw->lb;
+	ScatterKind kind = ((const ScatterAttr *)s->node->attr)->kind;
+	const Value *data = node_operand(s->node, 0);
+	Affine slice = affine_add(affine_scale(p.outer, s->keys), p.key), first = p.inner;
+	LoopValue begin = lb_load(lb, s->scratch, p.key);
+	LoopValue end = lb_load(lb, s->scratch, plus(p.key, 1));
+	LoopValue count = lb_binary(lb, LOOP_sub, end, begin);
+	Index at;
+
+	LoopValue w = lb_for(lb, LOOP_VECTOR, width);
+	lb_store(lb, array, affine_scalar(w), identity(lb, kind, data->type->dtype));
+	lb_end(lb);
+	LoopValue j = lb_for_below(lb, LOOP_PLAIN, s->updates, affine_scalar(count));
+	Affine i = sorted_update(s, begin, j);
+	w = lb_for(lb, LOOP_VECTOR, width);
+	p.inner = affine_add(first, affine_scalar(w));
+	LoopValue u = update_element(s, &p, i), x = lb_load(lb, array, affine_scalar(w));
+	lb_store(lb, array, affine_scalar(w), combine(lb, kind, x, u));
+	lb_end(lb);
+	lb_end(lb);
+	w = lb_for(lb, LOOP_VECTOR, width);
+	Affine flat = affine_add(affine_scale(slice, inner), affine_add(first, affine_scalar(w)));
+	index_split(lb, data->type, flat, &at);
+	LoopValue old = lower_element(s->lw, data, &at);
+	LoopValue sum = combine(lb, kind, old, lb_load(lb, array, affine_scalar(w)));
+	LoopValue any = lb_compare(lb, LOOP_gt, count, lb_int(lb, S64, 0));
+	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), flat,
+	         lb_select(lb, any, sum, old));
+	lb_end(lb);
+}
+
+/* Nothing to combine: the data. */
+static void
+copy_data(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	const Value *data = node_operand(n, 0);
+	Affine i = affine_scalar(lb_for(lb, LOOP_VECTOR, data->type->n));
+	Index at;
+
+	index_split(lb, data->type, i, &at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, lower_element(lw, data, &at));
+	lb_end(lb);
+}
+
+static void
+scatter_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Segments s = segments_of(lw, n);
+	Type data = node_operand(n, 0)->type;
+	int64_t inner = 1, outer = 1, axis = ((const ScatterAttr *)n->attr)->axis;
+
+	if (s.scratch < 0) {
+		copy_data(lw, n);
+		return;
+	}
+	for (int i = 0; i < data->rank; i++)
+		*(i < axis ? &outer : &inner) *= i == axis ? 1 : data->dims[i];
+	int64_t width = inner < MOST_WIDTH ? inner : MOST_WIDTH;
+	int64_t rows = width < LEAST_ELEMENTS ? LEAST_ELEMENTS / width : 1;
+	rows = rows < s.keys ? rows : s.keys;
+	int array = lb_local(lb, compute_type(data->dtype), width);
+	Place p = {.outer = affine_scalar(lb_for(lb, LOOP_PARALLEL, outer))};
+	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
+	Affine column = affine_scalar(lb_for(lb, LOOP_PARALLEL, (inner + width - 1) / width));
+	Affine first = affine_scale(block, rows), left = plus(affine_scale(first, -1), s.keys);
+	LoopValue row = s.keys % rows ? lb_for_below(lb, LOOP_PLAIN, rows, left)
+	                              : lb_for(lb, LOOP_PLAIN, rows);
+	p.key = affine_add(first, affine_scalar(row));
+	for (Pieces w = piece_of(lb, inner, width, column); w.size; pieces_next(&w)) {
+		p.inner = affine_scale(w.number, width);
+		combine_segment(&s, p, w.size, inner, array);
+	}
+	for (int i = 0; i < 4; i++)
+		lb_end(lb);
 }
 
 const Strategy strategy_scatter = {.op = OP_scatter,
                                    .kinds = ON(CPU),
-                                   .doc = "a copy, and updates in their order",
+                                   .doc = "updates sorted by their index, each slice its segment",
                                    .emit = scatter_kernel,
-                                   .sums_in_memory = scatter_sums};
+                                   .scratch = scatter_scratch,
+                                   .prepare = scatter_prepare};

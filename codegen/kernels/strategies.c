@@ -39,7 +39,9 @@ strategy_scratch(const Strategy *s, Lower *lw, const Node *n)
 {
 	Product list[MAX_PRODUCTS];
 
-	return s->products ? products_scratch(lw, list, s->products(lw, n, list)) : NULL;
+	if (s->products)
+		return products_scratch(lw, list, s->products(lw, n, list));
+	return s->scratch ? s->scratch(lw, n) : NULL;
 }
 
 void
@@ -47,7 +49,10 @@ strategy_prepare(const Strategy *s, Lower *lw, const Node *n)
 {
 	Product list[MAX_PRODUCTS];
 
-	products_prepare(lw, list, s->products(lw, n, list));
+	if (s->products)
+		products_prepare(lw, list, s->products(lw, n, list));
+	else
+		s->prepare(lw, n);
 }
 
 static const char *

@@ -120,8 +120,10 @@ simplify_add(Builder *b, Node *n)
 {
 	if (operand_is(n, 1, 0))
 		return node_operand(n, 0);
-	return operand_is(n, 0, 0) ? node_operand(n, 1)
-	                           : join_pads(b, node_operand(n, 0), node_operand(n, 1));
+	if (operand_is(n, 0, 0))
+		return node_operand(n, 1);
+	Value *joined = join_pads(b, node_operand(n, 0), node_operand(n, 1));
+	return joined ? joined : add_to_scatter(b, n);
 }
 
 static Value *

@@ -41,5 +41,9 @@ Value *zeros_like(Builder *b, const Value *v);
 /* pad(a) + pad(b) for zero pads whose contents lie next to each other along one axis: pad(concat(a, b)).
  * The gradients of a split meet so. NULL when they don't. */
 Value *join_pads(Builder *b, Value *x, Value *y);
+/* add(x, scatter(0, i, u)), which adds up: scatter(x, i, u). Gradients of a looked-up table meet the table's other ones so,
+ * and those of earlier micro-batches. NULL: n is something else, or who else reads the sum of updates runs at the same
+ * time. */
+Value *add_to_scatter(Builder *b, Node *n);
 
 #endif

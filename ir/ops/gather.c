@@ -355,6 +355,41 @@ scatter_grad(Grad *g)
 	grad_none(g);
 }
 
+/* Is y read by n alone, but for what a step's first micro-batch stores? */
+static bool
+is_read_later(const Value *y, const Node *n)
+{
+	const Value *sum = node_result(n, 0);
+	bool only_later = true, others = false;
+
+	for_each_use(sum, u)
+		only_later &= u->user->op == OP_store && u->user->when == WHEN_LATER;
+	for_each_use(y, u) {
+		if (u->user == n)
+			continue;
+		if (u->user->op != OP_store || u->user->when != WHEN_FIRST)
+			return false;
+		others = true;
+	}
+	return !others || only_later;
+}
+
+Value *
+add_to_scatter(Builder *b, Node *n)
+{
+	for (int i = 0; i < 2; i++) {
+		Value *y = node_operand(n, i), *x = node_operand(n, 1 - i);
+		const Node *s = y->node;
+		if (!s || s->op != OP_scatter || x == y ||
+		    ((const ScatterAttr *)s->attr)->kind != SCATTER_ADD || !operand_is(s, 0, 0) ||
+		    !is_read_later(y, n))
+			continue;
+		return build(b, OP_scatter, 3,
+		             (Value *[]){x, node_operand(s, 1), node_operand(s, 2)}, s->attr);
+	}
+	return NULL;
+}
+
 /* At indices that follow each other it is the parts before, at and behind them, joined: gradients of these are
  * slices. */
 static Value *
