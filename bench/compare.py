@@ -10,57 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+import executable
 import facts
 import summary
+from executable import WARMUP
 from process import Failure, call
+from workloads import MODELS, write_data
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared/reference"
-WARMUP = 3       # steps of a process that its medians leave out
-BATCHES = 8      # different ones; then they come again
 CONTENDERS = ("gradc", "eager", "compile")
 RECORDED_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "GRADC_")
 RECORDED_PACKAGES = ("torch", "torchvision", "transformers", "onnx")
-
-
-@dataclass
-class Model:
-    """A bench model: rows a step, and what its one input and its class labels look like."""
-    rows: int
-    input: str
-    shape: tuple     # of a row of the input
-    labels: tuple    # of a row of labels
-    classes: int
-    vocabulary: int = 0      # tokens below it; 0: floats
-    options: tuple = ()      # of gradc compile
-
-    def text(self):
-        """The input's shape, rows first."""
-        return "x".join(map(str, (self.rows, *self.shape)))
-
-
-MODELS = {
-    "mlp": Model(256, "input", (784,), (), 10, options=("--batch=256",)),
-    "gpt2_10m": Model(8, "input_ids", (256,), (256,), 256, 256, ("--dim=batch=8", "--dim=seq=256")),
-    "gpt2_124m": Model(2, "input_ids", (256,), (256,), 50257, 50257, ("--dim=batch=2", "--dim=seq=256")),
-    "resnet18": Model(8, "image", (3, 224, 224), (), 1000, options=("--batch=8",)),
-}
-
-
-def write_data(model, folder):
-    """inputs.npy and labels.npy of BATCHES steps, the same at every run."""
-    random = np.random.default_rng(0)
-    n = BATCHES * model.rows
-    shape = (n, *model.shape)
-    inputs = (random.integers(0, model.vocabulary, shape) if model.vocabulary
-              else random.standard_normal(shape, dtype=np.float32))
-    np.save(folder / "inputs.npy", inputs)
-    np.save(folder / "labels.npy", random.integers(0, model.classes, (n, *model.labels)))
 
 
 def export(name, folder, reference):
@@ -83,46 +46,11 @@ def compile_gradc(model, onnx, exe, extra):
     return time.monotonic() - start
 
 
-def training(model, exe, folder, steps, threads):
-    """The command that trains on write_data's files."""
-    return [exe, "--data", f"{model.input}={folder / 'inputs.npy'}", "--data",
-            f"labels={folder / 'labels.npy'}", f"--steps={steps}", f"--threads={threads}",
-            "--shuffle=off", "--progress=off", "--table=off"]
-
-
-def high_water(pid, before):
-    """The process's largest resident bytes so far; `before` when it has gone. (getrusage would count
-    what this process had when it forked.)"""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        return 1024 * int(status.split("VmHWM:")[1].split()[0])
-    except (OSError, IndexError):
-        return before
-
-
-def log_lines(command):
-    """(seconds when it came, object) for each line of the training's log, and the memory's peak last."""
-    read, write = os.pipe()
-    start, peak, lines = time.monotonic(), 0, []
-    with subprocess.Popen([str(c) for c in command] + ["--log", f"/dev/fd/{write}"], pass_fds=[write],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        os.close(write)
-        with os.fdopen(read) as log:
-            for line in log:
-                lines.append((time.monotonic() - start, json.loads(line)))
-                if len(lines) > WARMUP:
-                    peak = high_water(process.pid, peak)
-        said = process.stderr.read().strip()
-    if process.returncode:
-        raise Failure(f"{command[0]}: exit {process.returncode}: {said}")
-    return lines, peak
-
-
 def run_gradc(model, onnx, folder, o):
     """One round of gradc: it compiles, and the executable trains."""
     exe = folder / "train"
     seconds = compile_gradc(model, onnx, exe, o.compile_option)
-    lines, peak = log_lines(training(model, exe, folder, o.steps, o.threads))
+    lines, peak = executable.log_lines(executable.training(model, exe, folder, o.steps, o.threads))
     first_at, first = lines[0]
     info = json.loads(call([exe, "--info", "--json"]))
     return {"compile_s": seconds, "start_ms": 1e3 * first_at - first["step_ms"] + first["data_ms"],
@@ -136,7 +64,7 @@ def profile_gradc(model, onnx, folder, o):
     exe, page = folder / "train", folder / "report.html"
     if not exe.exists():
         compile_gradc(model, onnx, exe, o.compile_option)
-    call([*training(model, exe, folder, o.steps, o.threads), "--report", page])
+    call([*executable.training(model, exe, folder, o.steps, o.threads), "--report", page])
     return summary.profile_of(page.read_text())
 
 

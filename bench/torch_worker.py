@@ -18,8 +18,10 @@ import torch
 
 WARMUP = 3  # steps after which the peak is measured once more, as `steady_bytes`
 # What a model's class comes from: imported before memory is measured, like torch itself.
-LIBRARIES = {"resnet18": "torchvision.models", "gpt2_10m": "transformers.models.gpt2.modeling_gpt2",
-             "gpt2_124m": "transformers.models.gpt2.modeling_gpt2"}
+LIBRARIES = {"resnet18": "torchvision.models", "resnet50": "torchvision.models",
+             **{name: f"transformers.models.{family}.modeling_{family}" for name, family in
+                (("gpt2_10m", "gpt2"), ("gpt2_124m", "gpt2"), ("llama_100m", "llama"), ("bert_base", "bert"),
+                 ("vit_small", "vit"))}}
 
 
 class Caught(Exception):

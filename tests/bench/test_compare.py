@@ -15,6 +15,7 @@ import compare  # noqa: E402
 import facts  # noqa: E402
 import process  # noqa: E402
 import summary  # noqa: E402
+import workloads  # noqa: E402
 
 SCHEMA = json.loads((ROOT / "bench/result.schema.json").read_text())
 LIMITS = {"gflops": 100.0, "generated_gemm_gflops": 80.0, "library_gemm_gflops": 90.0, "gbytes_per_s": 10.0}
@@ -153,7 +154,7 @@ def write_tiny(path):
 def test_gradc_alone(tmp_path, monkeypatch, capsys):
     """All of it but PyTorch and the limits, which take long: compiles, trains, profiles, writes, prints."""
     write_tiny(tmp_path / "tiny/model.onnx")
-    monkeypatch.setitem(compare.MODELS, "tiny", compare.Model(4, "x", (6,), (), 3, options=("--batch=4",)))
+    monkeypatch.setitem(compare.MODELS, "tiny", workloads.Model(4, "x", (6,), (), 3, options=("--batch=4",)))
     monkeypatch.setattr(facts, "limits", lambda threads: LIMITS)
     monkeypatch.setattr(compare, "prepare", lambda: None)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
