@@ -1,0 +1,114 @@
+"""Schedules of the reference and bench models, cut for 64 cores, and the large launches in them that have few parts.
+
+    .venv/bin/python tests/codegen/schedules.py     what few_parts.json lacks or has too much, and the bench models' shares
+"""
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("bench", "tests", "tests/models")]
+import reference  # noqa: E402
+import unpack  # noqa: E402
+import workloads  # noqa: E402
+
+CORES = 64
+PARTS = 4 * CORES       # of a large launch
+LARGE = 65536           # element operations from which a launch is large
+FEW = Path(__file__).with_name("few_parts.json")
+# The server that a launch's roofline time is of: 64 cores with 100 GFLOP/s each (about 2 GHz, two units of 16 lanes),
+# and 12 channels of DDR5 that reach 300 GB/s.
+FLOPS, BYTES = CORES * 100e9, 300e9
+
+
+def schedule(gradc, model, *options):
+    """The programs of a model's schedule."""
+    done = subprocess.run([gradc, "dump", model, *options, f"--cores={CORES}", "--stage=schedule", "--format=json"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{model}: {done.stderr}"
+    return json.loads(done.stdout)["programs"]
+
+
+def schedules(gradc, models, scratch):
+    """{model: programs} of all bench models and of the reference models in the folder `models`."""
+    found = {}
+    for name, model in workloads.MODELS.items():
+        workloads.write_graph(name, scratch / "graph.onnx")
+        found[name] = schedule(gradc, scratch / "graph.onnx", "--init=random", "--loss=cross_entropy",
+                               "--optimizer=adamw", *model.options)
+    for name in reference.NAMES:
+        found[name] = schedule(gradc, models / name / "model.onnx", *reference.compile_options(name, "f32"))
+    return found
+
+
+def launches(programs):
+    """The instructions that run a kernel."""
+    return [i for p in programs for i in p["instructions"] if i["op"] == "run"]
+
+
+def operations(launch):
+    """Element operations; of what only moves elements, half of the 4-byte elements that it reads and writes."""
+    return launch["flops"] or launch["bytes"] // 8
+
+
+def place(launch):
+    """Where a kernel comes from, without the numbers that tell layers apart: the names of few_parts.json."""
+    return re.sub(r"\d+", "#", launch["origin"])
+
+
+def few_parts(found):
+    """{place: fewest parts} of the large launches with less than PARTS."""
+    few = {}
+    for launch in (i for programs in found.values() for i in launches(programs)):
+        if operations(launch) >= LARGE and launch["parts"] < PARTS:
+            few[place(launch)] = min(launch["parts"], few.get(place(launch), PARTS))
+    return few
+
+
+def judge(few, reasons):
+    """(launches that no pattern explains, patterns that match no launch, patterns whose launches now all have more
+    parts than they say). few_parts.json is a list of {"why": reason, "kernels": {pattern: fewest parts}}; a launch
+    with less parts than its pattern says is not explained."""
+    patterns = {pattern: parts for reason in reasons for pattern, parts in reason["kernels"].items()}
+    matches = {pattern: [n for where, n in few.items() if fnmatchcase(where, pattern)] for pattern in patterns}
+    unexplained = {where: parts for where, parts in few.items()
+                   if not any(fnmatchcase(where, p) and parts >= least for p, least in patterns.items())}
+    return (unexplained, [p for p, parts in matches.items() if not parts],
+            {p: min(parts) for p, parts in matches.items() if parts and min(parts) > patterns[p]})
+
+
+def roofline(launch):
+    """Seconds that the server needs at least."""
+    return max(launch["flops"] / FLOPS, launch["bytes"] / BYTES)
+
+
+def share_in_parts(programs):
+    """Which share of a step's roofline time lies in launches of at least PARTS parts: a step of one micro-batch."""
+    step = [i for p in programs if p["role"] in ("accumulate", "update")
+            for i in launches([p]) if i["when"] != "later"]
+    return sum(roofline(i) for i in step if i["parts"] >= PARTS) / sum(map(roofline, step))
+
+
+def main():
+    models = ROOT.parent / "shared/models"
+    with tempfile.TemporaryDirectory() as scratch:
+        if not models.is_dir():
+
+            models = Path(scratch) / "models"
+            for name in unpack.names():
+                unpack.unpack(name, models / name)
+        found = schedules(ROOT / "build/gradc", models, Path(scratch))
+    unexplained, useless, loose = judge(few_parts(found), json.loads(FEW.read_text()) if FEW.exists() else [])
+    print("not explained:", json.dumps(unexplained, indent=1))
+    print("matching nothing:", json.dumps(useless, indent=1))
+    print("now with more parts:", json.dumps(loose, indent=1))
+    for name in workloads.MODELS:
+        print(f"{name}: {share_in_parts(found[name]):.3f} of the roofline time in launches of {PARTS} parts")
+
+
+if __name__ == "__main__":
+    main()
