@@ -1,0 +1,178 @@
+"""Times two builds of gradc against each other: the executables that both compile of each model, by turns.
+
+    .venv/bin/python bench/paired.py OLD_GRADC NEW_GRADC [--models gpt2_mini,resnet50] [--rounds 2]
+
+The models are the reference models and the bench models, in f32. bench/README.md says what the columns are.
+"""
+import argparse
+import json
+import math
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import executable
+import workloads
+from process import Failure, call
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/models"))
+import unpack  # noqa: E402
+
+SECONDS = 1.0    # that a run's steps should take at least,
+FEWEST = 4       # and how many it has at least
+LIMIT, WORST, COMPILE = 1.01, 1.05, 1.15  # what the ratios should not exceed: all models' mean, each one's, compiling
+
+
+@dataclass
+class Case:
+    """A model: its file, the options it is compiled with, and those that name its data."""
+    name: str
+    onnx: Path
+    compile: list
+    train: list
+
+
+def bench_case(name, folder):
+    """A bench model, with random weights."""
+    model = workloads.MODELS[name]
+    workloads.write_graph(name, folder / "model.onnx")
+    workloads.write_data(model, folder)
+    options = ["--init=random", "--loss=cross_entropy", "--optimizer=adamw", *model.options]
+    return Case(name, folder / "model.onnx", options, executable.training(model, "", folder, 1, 1)[1:5])
+
+
+def reference_case(name, folder):
+    """A reference model, with the options of its first trace in f32."""
+    source = ROOT.parent / "shared/models" / name
+    if not source.is_dir():
+        source = unpack.unpack(name, folder / "model")
+    lines = json.loads((source / "reference.json").read_text())["traces"][0]["gradc"]["f32"]
+    compiling, training = (shlex.split(line) for line in lines)
+    data = [word if "=" not in word else word.replace("=", f"={source}/", 1)
+            for option, word in zip(training, training[1:]) if option == "--data"]
+    return Case(name, source / "model.onnx", compiling[5:], [w for d in data for w in ("--data", d)])
+
+
+def case(name, folder):
+    """The model of this name."""
+    folder.mkdir()
+    return bench_case(name, folder) if name in workloads.MODELS else reference_case(name, folder)
+
+
+def compile_seconds(gradc, model, exe):
+    """What gradc takes for the executable."""
+    start = time.monotonic()
+    call([gradc, "compile", model.onnx, "-o", exe, *model.compile])
+    return time.monotonic() - start
+
+
+def train(exe, model, steps, threads):
+    """(median milliseconds of a step, seconds from exec to the end of the first step) of one process."""
+    lines, _ = executable.log_lines([exe, *model.train, f"--steps={steps}", f"--threads={threads}", "--shuffle=off",
+                                     "--progress=off", "--table=off"])
+    usual = lines[1 + len(lines) // 5:]  # without the first ones, which meet fresh pages and cold caches
+    return statistics.median(line["step_ms"] for _, line in usual), lines[0][0]
+
+
+def steps_for(exe, model, threads):
+    """How many steps a run has."""
+    ms, _ = train(exe, model, 3, threads)
+    return max(FEWEST, min(5000, math.ceil(1e3 * SECONDS / ms)))
+
+
+def one_round(executables, model, steps, o):
+    """{build: (fastest median step, shortest way to the end of the first step)}: the builds run by turns, another
+    one first each time. What disturbs a run only ever makes it slower, so the fastest run counts."""
+    runs = {build: [] for build in executables}
+    for i in range(o.runs if steps > FEWEST else o.runs_of_large):
+        for build in sorted(executables, reverse=i % 2):
+            runs[build].append(train(executables[build], model, steps, o.threads))
+    return {build: tuple(map(min, zip(*times))) for build, times in runs.items()}
+
+
+def compare(model, folder, o):
+    """{"old", "new": (ms of a step, seconds to the end of the first one), "ratios": one a round, "compile": ratio}"""
+    executables = {"old": folder / "old", "new": folder / "new"}
+    seconds = {build: min(compile_seconds(getattr(o, build), model, exe) for _ in range(2))
+               for build, exe in executables.items()}
+    steps = steps_for(executables["old"], model, o.threads)
+    rounds = [one_round(executables, model, steps, o) for _ in range(o.rounds)]
+    return {**{build: tuple(map(min, zip(*(r[build] for r in rounds)))) for build in executables},
+            "ratios": [r["new"][0] / r["old"][0] for r in rounds], "compile": seconds["new"] / seconds["old"]}
+
+
+def mean(ratios):
+    """Their geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+HEAD = (f"{'model':<20} {'old step':>11} {'new step':>11}  {'ratio, by round':<18} {'to the end of step 1':>21} "
+        f"{'compile':>8}")
+
+
+def row(name, result):
+    """A model as a line of the table."""
+    ratios = " ".join(f"{r:.3f}" for r in result["ratios"])
+    first = f"{result['old'][1]:.3f} -> {result['new'][1]:.3f} s"
+    return (f"{name:<20} {result['old'][0]:>8.3f} ms {result['new'][0]:>8.3f} ms  {ratios:<18} {first:>21} "
+            f"{result['compile']:>8.2f}")
+
+
+def summary(results):
+    """The lines below the table: whether new is as fast as old. A model is slower when it is so in every round."""
+    slowest = {name: min(r["ratios"]) for name, r in results.items()}
+    worst = max(slowest, key=slowest.get)
+    compiling = mean(r["compile"] for r in results.values())
+    rounds = zip(*(r["ratios"] for r in results.values()))
+    return [f"geometric mean of the steps' ratios, by round: {' '.join(f'{mean(r):.3f}' for r in rounds)} "
+            f"(at most {LIMIT})",
+            f"worst in every round: {worst}, {slowest[worst]:.3f} (at most {WORST})",
+            f"geometric mean of compiling: {compiling:.3f} (at most {COMPILE})"]
+
+
+def options(arguments):
+    """The command line."""
+    known = [*unpack.names(), *workloads.MODELS]
+    p = argparse.ArgumentParser(prog="bench/paired.py", description=__doc__.splitlines()[0],
+                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("old", type=Path, metavar="OLD_GRADC")
+    p.add_argument("new", type=Path, metavar="NEW_GRADC")
+    p.add_argument("--models", type=lambda text: text.split(","), default=known, help="names, comma-separated")
+    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--runs", type=int, default=6, help="processes of each build in a round")
+    p.add_argument("--runs-of-large", type=int, default=2, help=f"the same where {FEWEST} steps take long enough")
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each process")
+    o = p.parse_args(arguments)
+    for name in o.models:
+        if name not in known:
+            p.error(f"{name!r} is none of {', '.join(known)}")
+    o.old, o.new = o.old.absolute(), o.new.absolute()
+    return o
+
+
+def main(arguments):
+    """A line a model, as it is done; what fails is said, and the next one follows."""
+    o = options(arguments)
+    results, failed = {}, 0
+    print(HEAD, flush=True)
+    for name in o.models:
+        with tempfile.TemporaryDirectory(prefix="gradc-paired-") as scratch:
+            try:
+                results[name] = compare(case(name, Path(scratch) / "model"), Path(scratch), o)
+            except Failure as failure:
+                print(f"paired: error: {name}: {failure}", file=sys.stderr)
+                failed = 1
+                continue
+        print(row(name, results[name]), flush=True)
+    print(*(summary(results) if results else []), sep="\n")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

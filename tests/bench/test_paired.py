@@ -1,0 +1,53 @@
+"""bench/paired.py: which files and options it takes, what it counts, and a whole comparison of this build with itself."""
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/models")]
+import paired  # noqa: E402
+import unpack  # noqa: E402
+
+
+@pytest.mark.parametrize("name", unpack.names() + ["bert_base"])
+def test_a_case_has_its_files(tmp_path, name):
+    case = paired.case(name, tmp_path / "case")
+    files = [word.split("=", 1)[1] for word in case.train if word != "--data"]
+    assert case.onnx.is_file() and len(files) >= 2 and all(Path(f).is_file() for f in files)
+    assert any(o.startswith("--loss=") for o in case.compile) and "-o" not in case.compile
+
+
+def test_the_fastest_run_counts(monkeypatch):
+    """Old takes 4, 3, 5 ms, new 2, 9, 9: disturbances only ever add."""
+    times = {"old": iter([(4, 0.4), (3, 0.5), (5, 0.3)]), "new": iter([(2, 0.2), (9, 0.1), (9, 0.3)])}
+    order = []
+    monkeypatch.setattr(paired, "train", lambda exe, *_: order.append(exe) or next(times[exe]))
+    o = paired.options(["old", "new", "--runs=3"])
+    assert paired.one_round({"old": "old", "new": "new"}, None, 100, o) == {"old": (3, 0.3), "new": (2, 0.1)}
+    assert order == ["new", "old", "old", "new", "new", "old"]
+
+
+def test_slower_is_what_is_slower_in_every_round():
+    results = {"a": {"ratios": [2.0, 1.04], "compile": 1.0}, "b": {"ratios": [0.5, 1.05], "compile": 4.0},
+               "c": {"ratios": [1.06, 1.07], "compile": 2.0}}
+    said = paired.summary(results)
+    assert "by round: 1.020 1.053 " in said[0]
+    assert "worst in every round: c, 1.060 " in said[1]
+    assert "compiling: 2.000 " in said[2]
+
+
+def test_a_build_with_itself(gradc, monkeypatch, capsys):
+    monkeypatch.setattr(paired, "SECONDS", 0.02)
+    assert paired.main([str(gradc), str(gradc), "--models=mlp_digits,mlp_diabetes", "--runs=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst", "geometric"]
+    assert all(0.2 < float(r) < 5 for line in lines[1:3] for r in line.split()[5:7])
+
+
+def test_what_fails_is_said(gradc, capsys):
+    assert paired.main([str(gradc), "/bin/false", "--models=mlp_digits"]) == 1
+    assert capsys.readouterr().err.startswith("paired: error: mlp_digits: /bin/false compile")
+    with pytest.raises(SystemExit):
+        paired.options(["old", "new", "--models=gpt5"])
+    assert "'gpt5' is none of bert_mini, " in capsys.readouterr().err
