@@ -15,6 +15,7 @@ from pathlib import Path
 import executable
 import facts
 import summary
+import traffic
 from executable import WARMUP
 from process import Failure, call
 from workloads import MODELS, write_data
@@ -53,19 +54,32 @@ def run_gradc(model, onnx, folder, o):
     lines, peak = executable.log_lines(executable.training(model, exe, folder, o.steps, o.threads))
     first_at, first = lines[0]
     info = json.loads(call([exe, "--info", "--json"]))
-    return {"compile_s": seconds, "start_ms": 1e3 * first_at - first["step_ms"] + first["data_ms"],
+    return {"compile_s": seconds, "first_step_end_s": first_at, "start_ms": 1e3 * first_at - first["step_ms"] + first["data_ms"],
             "step_ms": [line["step_ms"] for _, line in lines], "loss": [line["loss"] for _, line in lines],
             "peak_bytes": peak, "steady_bytes": peak, "planned_bytes": info["peak_bytes"],
             "binary_bytes": exe.stat().st_size - info["weights_bytes"]}
 
 
 def profile_gradc(model, onnx, folder, o):
-    """The times by kernel, from a training of its own: measuring takes time itself."""
+    """The arguments of summary.kernels, but the limits. The times by kernel are from trainings of their own, with all
+    threads and with one: measuring takes time itself."""
     exe, page = folder / "train", folder / "report.html"
     if not exe.exists():
         compile_gradc(model, onnx, exe, o.compile_option)
-    call([*executable.training(model, exe, folder, o.steps, o.threads), "--report", page])
-    return summary.profile_of(page.read_text())
+    profiles = []
+    for threads in (o.threads, 1):
+        call([*executable.training(model, exe, folder, o.steps, threads), "--report", page])
+        profiles.append(summary.profile_of(page.read_text()))
+    gradc = ROOT / "build/gradc"
+    lowered = call([gradc, "dump", onnx, "--loss=cross_entropy", "--optimizer=adamw", *model.options,
+                    *o.compile_option, "--stage=lowered"])
+    schedule = [gradc, "dump", exe, "--stage=schedule"]
+    return (*profiles, traffic.of_kernels(lowered, call(schedule)), parts_of(json.loads(call([*schedule, "--format=json"]))))
+
+
+def parts_of(schedule):
+    """{kernel: parts of a launch}"""
+    return {i["kernel"]: i["parts"] for p in schedule["programs"] for i in p["instructions"] if i["kernel"]}
 
 
 # ---------------------------------------------------------------- PyTorch
@@ -81,7 +95,8 @@ def run_torch(name, model, mode, folder, o):
                      model.rows, o.steps, o.threads], env=environment)
     run = json.loads(said.splitlines()[-1])
     usual = statistics.median(run["step_ms"][WARMUP:])
-    return {**run, "start_ms": 1e3 * (run.pop("began") - start),
+    start_ms = 1e3 * (run.pop("began") - start)
+    return {**run, "start_ms": start_ms, "first_step_end_s": (start_ms + run["step_ms"][0]) / 1e3,
             "compile_s": (run["step_ms"][0] - usual) / 1e3 if mode == "compile" else None}
 
 
@@ -114,6 +129,7 @@ def measure(name, model, onnx, o):
             for contender in o.contenders[first:] + o.contenders[:first]:
                 rounds[contender].append(run_once(contender, name, model, onnx, folder, o))
         profile = profile_gradc(model, onnx, folder, o)
+    limits = facts.better(limits, facts.limits(o.threads))
     machine = facts.machine()
     machine["versions"].update(packages())
     load = watch.facts()
@@ -121,7 +137,7 @@ def measure(name, model, onnx, o):
                 "threads": o.threads, "steps": o.steps, "warmup": WARMUP, "rounds": o.rounds,
                 "compile_options": [*model.options, *o.compile_option],
                 "environment": {k: v for k, v in os.environ.items() if k.startswith(RECORDED_VARIABLES)}}
-    return summary.of_model(name, settings, rounds, profile, machine, limits, load,
+    return summary.of_model(name, settings, rounds, summary.kernels(*profile, limits), machine, limits, load,
                             [facts.load_warning(load)])
 
 

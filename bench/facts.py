@@ -111,11 +111,30 @@ def gemm_rates(threads):
     return parse_gemm(call([ROOT / "build/bench_gemm", threads]))
 
 
+def parse_bandwidth(text):
+    """[{"bytes", "read_gbytes_per_s", "write_gbytes_per_s"}] of what bench_bandwidth prints: of loops that touch so many
+    bytes. More bytes are never moved faster: a disturbance only ever lowers a rate."""
+    rows = [list(map(float, line.split())) for line in text.splitlines()[2:]]
+    found = [{"bytes": int(row[0]), "read_gbytes_per_s": row[-2], "write_gbytes_per_s": row[-1]} for row in rows]
+    for small, large in reversed(list(zip(found, found[1:]))):
+        for rate in ("read_gbytes_per_s", "write_gbytes_per_s"):
+            small[rate] = max(small[rate], large[rate])
+    return found
+
+
 def limits(threads):
     """What the machine reaches at best with these threads. The FLOP/s are the highest that anything
     reached, since a disturbance only ever lowers one of them."""
     peak, generated, library = gemm_rates(threads)
-    said = call([ROOT / "build/bench_bandwidth", threads])
     return {"gflops": max(peak, generated, library or 0.0), "generated_gemm_gflops": generated,
             "library_gemm_gflops": library,
-            "gbytes_per_s": float(re.search(r"([\d.]+) GB/s", said)[1])}
+            "memory": parse_bandwidth(call([ROOT / "build/bench_bandwidth", threads]))}
+
+
+def better(a, b):
+    """The higher of two measurements of limits, number by number."""
+    if isinstance(a, dict):
+        return {key: better(a[key], b[key]) for key in a}
+    if isinstance(a, list):
+        return [better(*pair) for pair in zip(a, b)]
+    return a if b is None else b if a is None else max(a, b)
