@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/models"))
 import unpack  # noqa: E402
 
-SECONDS = 1.0    # that a run's steps should take at least,
+SECONDS = 0.6    # that a run's steps should take at least,
 FEWEST = 4       # and how many it has at least
 LIMIT, WORST, COMPILE = 1.01, 1.05, 1.15  # what the ratios should not exceed: all models' mean, each one's, compiling
 

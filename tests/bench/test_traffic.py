@@ -33,8 +33,12 @@ LOWERED = """
         store y0[32*v0 + v2] = v6
       }
     }
-    for v7 < 99 {
-      v8 = load x3[v7] : s32
+    for v7 < 3 {
+      v8 = load x3[2] : s32
+    }
+    for v9 < 2 {
+      v10 = affine v9 : s64
+      v11 = load x3[v10] : s32
     }
   }
 """
@@ -46,10 +50,11 @@ SCHEDULE = """program accumulate "batch=8": 3 instructions
 
 
 def test_what_loops_touch_counts():
-    """Rows of a table, columns of a joined product, all of a small buffer; a local array is in the cache."""
+    """Rows of a table, columns of a joined product, a few elements, all of a small buffer; a local array is in the
+    cache, and a computed place may be any of the loops around it."""
     found = traffic.kernels(LOWERED)
     assert found["k0"] == [(8 * 384 * 4, 0), (8 * 8, 0), (0, 8 * 384 * 2)]
-    assert found["k1"] == [(8 * 32 * 4, 0), (32 * 4, 0), (7 / 2, 0), (8 * 32 * 4, 8 * 32 * 4)]
+    assert found["k1"] == [(8 * 32 * 4, 0), (32 * 4, 0), ((1 + 2) / 2, 0), (8 * 32 * 4, 8 * 32 * 4)]
 
 
 def test_a_write_reads_its_line_unless_the_kernel_has():
@@ -60,9 +65,10 @@ def test_a_write_reads_its_line_unless_the_kernel_has():
 
 def test_launches_of_a_schedule():
     found = traffic.of_kernels(LOWERED, SCHEDULE)
-    assert found == {"k0": (12288 + 64 + 6144, 6144), "k1": (1024 + 128 + 3.5 + 1024, 1024)}
-    twice = SCHEDULE + '      3  run k0 (workspace+0:f32 "w", io+0:s64 "x", workspace+0:bf16 "y")  loc "embedding"\n'
-    assert traffic.of_kernels(LOWERED, twice)["k0"] == (12288 + 64, 6144)
+    assert found == {"k0": (12288 + 64 + 6144, 6144), "k1": (1024 + 128 + 1.5 + 1024, 1024)}
+    in_place = '      3  run k0 (workspace+0:f32 "w", io+0:s64 "x", workspace+0:bf16 "y")  loc "embedding"\n'
+    for schedule in SCHEDULE + in_place, in_place + SCHEDULE:
+        assert traffic.of_kernels(LOWERED, schedule)["k0"] == (12288 + 64, 6144)
 
 
 @pytest.mark.parametrize("dtype, bits", [("bool", 8), ("s4", 4), ("u64", 64), ("f8e4m3", 8), ("bf16", 16), ("f32", 32)])
