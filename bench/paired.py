@@ -26,6 +26,8 @@ import unpack  # noqa: E402
 
 SECONDS = 0.6    # that a run's steps should take at least,
 FEWEST = 4       # and how many it has at least
+SETTLED = 0.01   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
+MOST = 3         # up to so many times as many
 LIMIT, WORST, COMPILE = 1.01, 1.05, 1.15  # what the ratios should not exceed: all models' mean, each one's, compiling
 
 
@@ -73,11 +75,12 @@ def compile_seconds(gradc, model, exe):
 
 
 def train(exe, model, steps, threads):
-    """(median milliseconds of a step, seconds from exec to the end of the first step) of one process."""
+    """(milliseconds of a step, seconds from exec to the end of the first step) of one process. The step is the one that
+    a tenth of the usual ones are faster than: those are disturbed least."""
     lines, _ = executable.log_lines([exe, *model.train, f"--steps={steps}", f"--threads={threads}", "--shuffle=off",
                                      "--progress=off", "--table=off"])
     usual = lines[1 + len(lines) // 5:]  # without the first ones, which meet fresh pages and cold caches
-    return statistics.median(line["step_ms"] for _, line in usual), lines[0][0]
+    return sorted(line["step_ms"] for _, line in usual)[len(usual) // 10], lines[0][0]
 
 
 def steps_for(exe, model, threads):
@@ -86,25 +89,36 @@ def steps_for(exe, model, threads):
     return max(FEWEST, min(5000, math.ceil(1e3 * SECONDS / ms)))
 
 
+def unsettled(runs):
+    """By how much the second fastest run of a build is slower than its fastest, of the build where that is most."""
+    fastest = [sorted(ms for ms, _ in times)[:2] for times in runs.values()]
+    return max(second / first - 1 for first, second in fastest)
+
+
 def one_round(executables, model, steps, o):
-    """{build: (fastest median step, shortest way to the end of the first step)}: the builds run by turns, another
-    one first each time. What disturbs a run only ever makes it slower, so the fastest run counts."""
+    """({build: (the fastest run's step, the shortest way to the end of the first step)}, unsettled). The builds run by
+    turns, another one first each time. What disturbs a run only ever makes it slower, so the fastest one counts, and
+    there are more runs where no second one comes near it."""
     runs = {build: [] for build in executables}
-    for i in range(o.runs if steps > FEWEST else o.runs_of_large):
+    fewest = max(2, o.runs if steps > FEWEST else o.runs_of_large)
+    for i in range(MOST * fewest):
         for build in sorted(executables, reverse=i % 2):
             runs[build].append(train(executables[build], model, steps, o.threads))
-    return {build: tuple(map(min, zip(*times))) for build, times in runs.items()}
+        if i + 1 >= fewest and unsettled(runs) <= SETTLED:
+            break
+    return {build: tuple(map(min, zip(*times))) for build, times in runs.items()}, unsettled(runs)
 
 
 def compare(model, folder, o):
-    """{"old", "new": (ms of a step, seconds to the end of the first one), "ratios": one a round, "compile": ratio}"""
+    """{"old", "new": (ms of a step, seconds to the end of the first one), "ratios": one a round, "noise": unsettled of
+    the worst round, "compile": ratio}"""
     executables = {"old": folder / "old", "new": folder / "new"}
     seconds = {build: min(compile_seconds(getattr(o, build), model, exe) for _ in range(2))
                for build, exe in executables.items()}
     steps = steps_for(executables["old"], model, o.threads)
-    rounds = [one_round(executables, model, steps, o) for _ in range(o.rounds)]
+    rounds, noise = zip(*(one_round(executables, model, steps, o) for _ in range(o.rounds)))
     return {**{build: tuple(map(min, zip(*(r[build] for r in rounds)))) for build in executables},
-            "ratios": [r["new"][0] / r["old"][0] for r in rounds], "compile": seconds["new"] / seconds["old"]}
+            "ratios": [r["new"][0] / r["old"][0] for r in rounds], "noise": max(noise), "compile": seconds["new"] / seconds["old"]}
 
 
 def mean(ratios):
@@ -112,7 +126,7 @@ def mean(ratios):
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
-HEAD = (f"{'model':<20} {'old step':>11} {'new step':>11}  {'ratio, by round':<18} {'to the end of step 1':>21} "
+HEAD = (f"{'model':<20} {'old step':>11} {'new step':>11}  {'ratio, by round':<15} {'noise':>6} {'to the end of step 1':>21} "
         f"{'compile':>8}")
 
 
@@ -120,7 +134,7 @@ def row(name, result):
     """A model as a line of the table."""
     ratios = " ".join(f"{r:.3f}" for r in result["ratios"])
     first = f"{result['old'][1]:.3f} -> {result['new'][1]:.3f} s"
-    return (f"{name:<20} {result['old'][0]:>8.3f} ms {result['new'][0]:>8.3f} ms  {ratios:<18} {first:>21} "
+    return (f"{name:<20} {result['old'][0]:>8.3f} ms {result['new'][0]:>8.3f} ms  {ratios:<15} {result['noise']:>6.1%} {first:>21} "
             f"{result['compile']:>8.2f}")
 
 
@@ -145,7 +159,7 @@ def options(arguments):
     p.add_argument("new", type=Path, metavar="NEW_GRADC")
     p.add_argument("--models", type=lambda text: text.split(","), default=known, help="names, comma-separated")
     p.add_argument("--rounds", type=int, default=2)
-    p.add_argument("--runs", type=int, default=6, help="processes of each build in a round")
+    p.add_argument("--runs", type=int, default=4, help="fewest processes of each build in a round")
     p.add_argument("--runs-of-large", type=int, default=2, help=f"the same where {FEWEST} steps take long enough")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each process")
     o = p.parse_args(arguments)

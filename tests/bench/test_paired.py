@@ -18,14 +18,34 @@ def test_a_case_has_its_files(tmp_path, name):
     assert any(o.startswith("--loss=") for o in case.compile) and "-o" not in case.compile
 
 
-def test_the_fastest_run_counts(monkeypatch):
-    """Old takes 4, 3, 5 ms, new 2, 9, 9: disturbances only ever add."""
-    times = {"old": iter([(4, 0.4), (3, 0.5), (5, 0.3)]), "new": iter([(2, 0.2), (9, 0.1), (9, 0.3)])}
-    order = []
+def rounds(monkeypatch, old, new, runs):
+    """What one_round makes of runs that take so long, and the order of these."""
+    times, order = {"old": iter(old), "new": iter(new)}, []
     monkeypatch.setattr(paired, "train", lambda exe, *_: order.append(exe) or next(times[exe]))
-    o = paired.options(["old", "new", "--runs=3"])
-    assert paired.one_round({"old": "old", "new": "new"}, None, 100, o) == {"old": (3, 0.3), "new": (2, 0.1)}
+    o = paired.options(["old", "new", f"--runs={runs}"])
+    return paired.one_round({"old": "old", "new": "new"}, None, 100, o), order
+
+
+def test_the_fastest_run_counts(monkeypatch):
+    """Disturbances only ever add."""
+    (best, noise), order = rounds(monkeypatch, [(3, 0.4), (3.015, 0.5), (5, 0.3)], [(2, 0.2), (2, 0.1), (9, 0.3)], 3)
+    assert best == {"old": (3, 0.3), "new": (2, 0.1)} and noise == pytest.approx(0.005)
     assert order == ["new", "old", "old", "new", "new", "old"]
+
+
+def test_more_runs_until_two_agree(monkeypatch):
+    (best, noise), order = rounds(monkeypatch, [(4, 1), (3, 1), (3, 1), (2, 1)], [(2, 1)] * 9, 2)
+    assert (best["old"][0], noise, len(order)) == (3, 0, 6)
+    (best, noise), order = rounds(monkeypatch, [(n, 1) for n in range(9, 0, -1)], [(2, 1)] * 9, 2)
+    assert (best["old"][0], noise, len(order)) == (4, 0.25, 2 * 2 * paired.MOST)
+
+
+def test_a_step_is_a_fast_one_of_the_usual(monkeypatch, tmp_path):
+    """Of 50 steps the first 11 are left out, a tenth of the others is faster."""
+    ms = [1.0] * 11 + [50.0 - i for i in range(39)]
+    lines = [(0.5 + i, {"step_ms": t}) for i, t in enumerate(ms)]
+    monkeypatch.setattr(paired.executable, "log_lines", lambda command: (lines, 0))
+    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 50, 2) == (15, 0.5)
 
 
 def test_slower_is_what_is_slower_in_every_round():
@@ -43,6 +63,7 @@ def test_a_build_with_itself(gradc, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst", "geometric"]
     assert all(0.2 < float(r) < 5 for line in lines[1:3] for r in line.split()[5:7])
+    assert all(line.split()[7].endswith("%") for line in lines[1:3])
 
 
 def test_what_fails_is_said(gradc, capsys):
