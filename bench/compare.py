@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -54,7 +53,8 @@ def run_gradc(model, onnx, folder, o):
     lines, peak = executable.log_lines(executable.training(model, exe, folder, o.steps, o.threads))
     first_at, first = lines[0]
     info = json.loads(call([exe, "--info", "--json"]))
-    return {"compile_s": seconds, "first_step_end_s": first_at, "start_ms": 1e3 * first_at - first["step_ms"] + first["data_ms"],
+    return {"compile_s": seconds, "first_step_end_s": first_at,
+            "start_ms": 1e3 * first_at - first["step_ms"] + first["data_ms"],
             "step_ms": [line["step_ms"] for _, line in lines], "loss": [line["loss"] for _, line in lines],
             "peak_bytes": peak, "steady_bytes": peak, "planned_bytes": info["peak_bytes"],
             "binary_bytes": exe.stat().st_size - info["weights_bytes"]}
@@ -74,7 +74,8 @@ def profile_gradc(model, onnx, folder, o):
     lowered = call([gradc, "dump", onnx, "--loss=cross_entropy", "--optimizer=adamw", *model.options,
                     *o.compile_option, "--stage=lowered"])
     schedule = [gradc, "dump", exe, "--stage=schedule"]
-    return (*profiles, traffic.of_kernels(lowered, call(schedule)), parts_of(json.loads(call([*schedule, "--format=json"]))))
+    parts = parts_of(json.loads(call([*schedule, "--format=json"])))
+    return (*profiles, traffic.of_kernels(lowered, call(schedule)), parts)
 
 
 def parts_of(schedule):

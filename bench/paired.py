@@ -118,7 +118,8 @@ def compare(model, folder, o):
     steps = steps_for(executables["old"], model, o.threads)
     rounds, noise = zip(*(one_round(executables, model, steps, o) for _ in range(o.rounds)))
     return {**{build: tuple(map(min, zip(*(r[build] for r in rounds)))) for build in executables},
-            "ratios": [r["new"][0] / r["old"][0] for r in rounds], "noise": max(noise), "compile": seconds["new"] / seconds["old"]}
+            "ratios": [r["new"][0] / r["old"][0] for r in rounds], "noise": max(noise),
+            "compile": seconds["new"] / seconds["old"]}
 
 
 def mean(ratios):
@@ -126,16 +127,16 @@ def mean(ratios):
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
-HEAD = (f"{'model':<20} {'old step':>11} {'new step':>11}  {'ratio, by round':<15} {'noise':>6} {'to the end of step 1':>21} "
-        f"{'compile':>8}")
+HEAD = (f"{'model':<20} {'old step':>11} {'new step':>11}  {'ratio, by round':<15} {'noise':>6} "
+        f"{'to the end of step 1':>21} {'compile':>8}")
 
 
 def row(name, result):
     """A model as a line of the table."""
     ratios = " ".join(f"{r:.3f}" for r in result["ratios"])
     first = f"{result['old'][1]:.3f} -> {result['new'][1]:.3f} s"
-    return (f"{name:<20} {result['old'][0]:>8.3f} ms {result['new'][0]:>8.3f} ms  {ratios:<15} {result['noise']:>6.1%} {first:>21} "
-            f"{result['compile']:>8.2f}")
+    return (f"{name:<20} {result['old'][0]:>8.3f} ms {result['new'][0]:>8.3f} ms  {ratios:<15} "
+            f"{result['noise']:>6.1%} {first:>21} {result['compile']:>8.2f}")
 
 
 def summary(results):

@@ -123,11 +123,13 @@ def profile_warning(rows, contenders, tolerance=0.25):
 
 
 def limit_warning(rows, tolerance=0.02):
-    """A sentence when a kernel was faster than its limit allows: then others disturbed what measured the limits. Else None."""
+    """A sentence when a kernel was faster than its limit allows: then something disturbed what measured the limits.
+    Else None."""
     fastest = max(rows, key=lambda r: r["of_limit"] or 0)
     if (fastest["of_limit"] or 0) <= 1 + tolerance:
         return None
-    return f"{fastest['name']} took {fastest['ms']:.3f} ms, less than its limit, {fastest['limit_ms']:.3f} ms: limits are too low"
+    return (f"{fastest['name']} took {fastest['ms']:.3f} ms, less than its limit, {fastest['limit_ms']:.3f} ms: "
+            "limits are too low")
 
 
 def of_model(name, settings, rounds, rows, machine, limits, load, warnings):
@@ -148,8 +150,8 @@ def unit(value, scale, form):
     return "-" if value is None else form.format(value * scale)
 
 
-HEAD = (f"{'':<10}{'compile':>9} {'start':>9} {'1st step':>10} {'its end':>8} {'step':>10} {'quartiles':>19} {'rows/s':>9} "
-        f"{'peak':>9} {'steady':>9} {'binary':>8} {'of peak':>8} {'of lib.':>8} {'gradc is':>9}")
+HEAD = (f"{'':<10}{'compile':>9} {'start':>9} {'1st step':>10} {'its end':>8} {'step':>10} {'quartiles':>19} "
+        f"{'rows/s':>9} {'peak':>9} {'steady':>9} {'binary':>8} {'of peak':>8} {'of lib.':>8} {'gradc is':>9}")
 
 
 def contender_line(name, c, gradc):
@@ -184,12 +186,14 @@ def by_kernel(rows):
 
 
 def scaling_lines(rows, threads, most=12):
-    """How kernels scale: those first that lose most, which is what they take more than their part of one thread's time."""
+    """How kernels scale: those first that lose most, which is what they take more than their part of one thread's
+    time."""
     kernels = by_kernel(rows)
     lost = {k["name"]: k["ms"] - k["one_thread_ms"] / threads for k in kernels}
     ms, alone = (sum(k[field] for k in kernels) for field in ("ms", "one_thread_ms"))
     lines = [f"scaling: kernels take {alone:.2f} ms on one thread, {ms:.2f} ms on {threads}: {alone / (ms or 1):.2f}x",
-             f"  {'kernel':<8} {'runs':>5} {'parts':>7} {'1 thread':>12} {f'{threads} threads':>12} {'ratio':>6} {'lost':>12}  from"]
+             f"  {'kernel':<8} {'runs':>5} {'parts':>7} {'1 thread':>12} {f'{threads} threads':>12} {'ratio':>6} "
+             f"{'lost':>12}  from"]
     for k in sorted(kernels, key=lambda k: -lost[k["name"]])[:most]:
         ratio = k["one_thread_ms"] / k["ms"] if k["ms"] else None
         lines.append(f"  {k['name']:<8} {k['runs']:>5.0f} {unit(k['parts'], 1, '{}'):>7} {k['one_thread_ms']:>9.3f} ms "

@@ -61,7 +61,8 @@ def test_a_build_with_itself(gradc, monkeypatch, capsys):
     monkeypatch.setattr(paired, "SECONDS", 0.02)
     assert paired.main([str(gradc), str(gradc), "--models=mlp_digits,mlp_diabetes", "--runs=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst", "geometric"]
+    assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst",
+                                                   "geometric"]
     assert all(0.2 < float(r) < 5 for line in lines[1:3] for r in line.split()[5:7])
     assert all(line.split()[7].endswith("%") for line in lines[1:3])
 
