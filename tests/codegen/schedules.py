@@ -86,18 +86,31 @@ def roofline(launch):
     return max(launch["flops"] / FLOPS, launch["bytes"] / BYTES)
 
 
-def share_in_parts(programs):
-    """Which share of a step's roofline time lies in launches of at least PARTS parts: a step of one micro-batch."""
-    step = [i for p in programs if p["role"] in ("accumulate", "update")
+def step(programs):
+    """The launches of a step of one micro-batch."""
+    return [i for p in programs if p["role"] in ("accumulate", "update")
             for i in launches([p]) if i["when"] != "later"]
-    return sum(roofline(i) for i in step if i["parts"] >= PARTS) / sum(map(roofline, step))
+
+
+def share_in_parts(programs):
+    """Which share of a step's roofline time lies in launches of at least PARTS parts."""
+    whole = step(programs)
+    return sum(roofline(i) for i in whole if i["parts"] >= PARTS) / sum(map(roofline, whole))
+
+
+def shares_of_few(programs, most=6):
+    """[(share of the step's roofline time, place)] of launches with less than PARTS parts, the largest first."""
+    whole, shares = step(programs), {}
+    for launch in whole:
+        if launch["parts"] < PARTS:
+            shares[place(launch)] = shares.get(place(launch), 0) + roofline(launch) / sum(map(roofline, whole))
+    return sorted(((share, where) for where, share in shares.items()), reverse=True)[:most]
 
 
 def main():
     models = ROOT.parent / "shared/models"
     with tempfile.TemporaryDirectory() as scratch:
         if not models.is_dir():
-
             models = Path(scratch) / "models"
             for name in unpack.names():
                 unpack.unpack(name, models / name)
@@ -107,7 +120,9 @@ def main():
     print("matching nothing:", json.dumps(useless, indent=1))
     print("now with more parts:", json.dumps(loose, indent=1))
     for name in workloads.MODELS:
-        print(f"{name}: {share_in_parts(found[name]):.3f} of the roofline time in launches of {PARTS} parts")
+        print(f"{name}: {share_in_parts(found[name]):.3f} of the roofline time in launches of {PARTS} parts; the rest:")
+        for share, where in shares_of_few(found[name]):
+            print(f"  {share:.4f}  {where[:110]}")
 
 
 if __name__ == "__main__":
