@@ -26,8 +26,8 @@ import unpack  # noqa: E402
 
 SECONDS = 0.6    # that a run's steps should take at least,
 FEWEST = 4       # and how many it has at least
-SETTLED = 0.01   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
-MOST = 3         # up to so many times as many
+SETTLED = 0.02   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
+MOST = 2         # up to so many times as many
 LIMIT, WORST, COMPILE = 1.01, 1.05, 1.15  # what the ratios should not exceed: all models' mean, each one's, compiling
 
 
