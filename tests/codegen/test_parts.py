@@ -7,9 +7,9 @@ import pytest
 import schedules
 from onnx import TensorProto, helper, numpy_helper
 
-# At least so much of the roofline time of a step lies in launches of 256 parts. These are the shares of today, rounded
-# down. They should be 0.97: what is missing is mostly products and convolutions. schedules.py prints what.
-LEAST_SHARE = {"gpt2_124m": 0.34, "bert_base": 0.28, "vit_small": 0.26, "resnet50": 0.32}
+# At least so much of the roofline time of a step lies in launches of 256 parts. What resnet50 lacks is statistics of
+# BatchNormalization, a part a channel, and input gradients of convolutions with a stride; schedules.py prints it.
+LEAST_SHARE = {"gpt2_124m": 0.97, "bert_base": 0.97, "vit_small": 0.97, "resnet50": 0.94}
 
 
 def parts(run, folder, nodes, shapes, *options, tensors=()):
