@@ -202,7 +202,7 @@ main(int argc, char **argv)
 		return 1;
 	diag_status(diag, onednn_open(pool, false, &lib));
 	double most = peak(pool);
-	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %5s\n", pool_threads(pool),
+	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %6s\n", pool_threads(pool),
 	       pool_name(pool), most, "shape", "generated", "of peak", "library", "parts");
 	for (int i = 0; i < COUNT(shapes); i++) {
 		const KernelFn *code;
@@ -221,7 +221,7 @@ main(int argc, char **argv)
 		}
 		double generated = measure(pool, m, code, buffers);
 		double library = measure_library(lib, arena, m, buffers, &name);
-		printf("%-10s %10.0f %7.0f%% %8.0f %5lld %s%s\n", shapes[i].name, generated,
+		printf("%-10s %10.0f %7.0f%% %8.0f %6lld %s%s\n", shapes[i].name, generated,
 		       100 * generated / most, library, (long long)k->iterations, name,
 		       m->kernels.n > 1 ? " +1" : "");
 		for (int b = 0; b < N_BUFFERS; b++)

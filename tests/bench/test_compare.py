@@ -124,15 +124,15 @@ def test_table():
 
 
 GEMM = """2 threads (libgomp, bound), peak 143 GFLOP/s
-shape     generated  of peak  library
-512^3           120      84%%      %s
-qkv dx           81      57%%      %s
+shape       generated  of peak  library  parts
+512^3             120      84%%      %s
+qkv dx             81      57%%      %s
 """
 
 
 def test_rates_of_products():
-    assert facts.parse_gemm(GEMM % ("130 brg:avx512_core", "  0 ")) == (143, 120, 130)
-    assert facts.parse_gemm(GEMM % ("  0 ", "  0 ")) == (143, 120, None)
+    assert facts.parse_gemm(GEMM % ("130    256 brg:avx512_core +1", "  0    264 ")) == (143, 120, 130)
+    assert facts.parse_gemm(GEMM % ("  0    256 ", "  0    264 ")) == (143, 120, None)
 
 
 BANDWIDTH = """2 threads; GB/s
