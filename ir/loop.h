@@ -58,16 +58,21 @@ typedef enum { LOOP_PLAIN, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLL } LoopMode;
 typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
 LoopOp accumulate_op(AccumulateKind kind);
 
-/* A loop's accumulator: readable behind the loop under `scalar`. Starts at the identity of its kind.
- * In a vector loop, LOOP_LANES partials: iteration j goes to lane j mod LOOP_LANES, and the lanes
- * are combined in a fixed tree (l with l + n/2, l < n/2, until one is left). max and min pass NaN
- * on. */
+/* Who holds an accumulator's partials: nobody (values are taken in order), the lanes of a vector loop. */
+typedef enum { ACC_IN_ORDER, ACC_LANES } AccumulateLevel;
+
+/* A loop's accumulator: readable behind the loop under `scalar`. It has `number` partials, a power of two, which start at
+ * the identity of its kind: iteration j goes to partial j mod number, in order. In the end they are combined in a fixed
+ * tree: l with l + n/2, l < n/2, until one is left. max and min pass NaN on. */
 typedef struct {
 	LoopValue scalar;
 	AccumulateKind kind;
 	DType type;
+	AccumulateLevel level;
+	int number; /* 1 in order */
 } Accumulator;
-#define LOOP_LANES 16
+enum { MAX_PARTIALS = 1024 };
+#define LOOP_LANES 16 /* of a vector loop; its accumulators have so many partials, or a divisor */
 
 typedef struct {
 	LoopStatementKind kind;

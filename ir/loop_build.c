@@ -358,7 +358,9 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
 	LoopValue v = add_scalar(lb, type, 0, -1);
 	lb->blocks.at[lb->blocks.n - 1] = inner;
-	s->accumulators[s->n_accumulators++] = (Accumulator){v, kind, type};
+	bool lanes = s->mode == LOOP_VECTOR;
+	s->accumulators[s->n_accumulators++] = (Accumulator){
+		v, kind, type, lanes ? ACC_LANES : ACC_IN_ORDER, lanes ? LOOP_LANES : 1};
 	return v;
 }
 
@@ -495,7 +497,7 @@ kernel_finish(Kernel *k)
 		h = hash_mix(h, statement_hash(s));
 		h = hash_mix(h, hash_mix((uint64_t)s->extent, (uint64_t)s->mode));
 		for (int a = 0; a < s->n_accumulators; a++)
-			h = hash_mix(h, (uint64_t)s->accumulators[a].kind);
+			h = hash_mix(h, hash_bytes(&s->accumulators[a], sizeof(Accumulator), 0));
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL &&
 		    !size_mul(k->iterations, s->extent, &k->iterations))
 			k->iterations = INT64_MAX; /* a fault to the checker */

@@ -272,6 +272,20 @@ check_parallel(Check *c, const LoopStatement *s, int at)
 			report(c, "more than 2^63 parts");
 }
 
+/* A vector loop's accumulators say how many lanes they have, all of them alike; those of other loops are in order. */
+static void
+check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
+{
+	AccumulateLevel level = s->mode == LOOP_VECTOR ? ACC_LANES : ACC_IN_ORDER;
+
+	if (a->level != level)
+		report(c, level ? "v%d does not say how many lanes it has" : "v%d is in order here",
+		       a->scalar);
+	else if (LOOP_LANES % a->number != 0 || a->number != s->accumulators->number)
+		report(c, "the lanes of v%d are not a divisor of %d, the same in the whole loop",
+		       a->scalar, LOOP_LANES);
+}
+
 static void
 open_loop(Check *c, const LoopStatement *s, int at)
 {
@@ -285,6 +299,7 @@ open_loop(Check *c, const LoopStatement *s, int at)
 	if (s->extent < 0)
 		report(c, "a negative extent");
 	for (int i = 0; i < s->n_accumulators; i++) {
+		check_partials(c, s, &s->accumulators[i]);
 		c->open[s->accumulators[i].scalar] = true;
 		c->types[s->accumulators[i].scalar] = s->accumulators[i].type;
 	}

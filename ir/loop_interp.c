@@ -1,25 +1,10 @@
 /* Runs loop IR statement by statement. Scalar functions are run as what they are made of, as printers
  * print them, so results have the same bits. Loads, stores and casts go by the table of conversions
  * (base/dtype.c): in them it holds printers to account. */
-#include "ir/loop.h"
+#include "ir/interp_impl.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef union {
-	double f64;
-	float f32;
-	int64_t s64;
-	uint64_t u64;
-	int32_t s32;
-	uint32_t u32;
-	bool b;
-} Cell;
-
-typedef struct {
-	Cell lanes[LOOP_LANES];
-} Lanes;
 
 typedef struct Call Call;
 
@@ -33,10 +18,10 @@ typedef struct {
 	void **locals;  /* by buffer */
 	bool **written; /* elements of a local, by buffer */
 	const Scalar *scalars;
-	Cell *cells;   /* by scalar */
-	Lanes **lanes; /* by accumulator scalar */
-	int *lane;     /* by accumulator scalar: the one that takes now */
-	DType *types;  /* by scalar */
+	Cell *cells;     /* by scalar */
+	Cell **partials; /* by accumulator scalar */
+	Cell **taking;   /* by accumulator scalar: the partial that takes now */
+	DType *types;    /* by scalar */
 	int64_t begin, end;
 	int64_t *flops; /* counted here; NULL: not */
 } Run;
@@ -46,164 +31,6 @@ struct Call {
 	const ScalarFunction *function;
 	Run run; /* of its body */
 };
-
-/* clang-format off */
-#define BY_TYPE(F64E, F32E, S64E, S32E, U64E, U32E, BE)                                          \
-	switch (t) {                                                                             \
-	case F64: r.f64 = F64E; break;                                                           \
-	case F32: r.f32 = F32E; break;                                                           \
-	case S64: r.s64 = S64E; break;                                                           \
-	case S32: r.s32 = S32E; break;                                                           \
-	case U64: r.u64 = U64E; break;                                                           \
-	case U32: r.u32 = U32E; break;                                                           \
-	default: r.b = BE; break;                                                                \
-	}                                                                                        \
-	return r;
-#define ARITHMETIC(name, op)                                                                     \
-	case LOOP_##name:                                                                        \
-		BY_TYPE(x.f64 op y.f64, x.f32 op y.f32, (int64_t)(x.u64 op y.u64),               \
-		        (int32_t)(x.u32 op y.u32), x.u64 op y.u64, x.u32 op y.u32, x.b)
-#define BITWISE(name, op)                                                                        \
-	case LOOP_##name:                                                                        \
-		BY_TYPE(x.f64, x.f32, x.s64 op y.s64, x.s32 op y.s32, x.u64 op y.u64,            \
-		        x.u32 op y.u32, x.b op y.b)
-#define BUILTIN(name, c) case LOOP_##name: BY_TYPE(c(x.f64), c##f(x.f32), 0, 0, 0, 0, 0)
-
-/* What machines have as instructions; t: the result's type. */
-static Cell
-arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
-{
-	Cell r = {0};
-
-	switch (op) {
-	case LOOP_neg:
-		BY_TYPE(-x.f64, -x.f32, (int64_t)(0 - x.u64), (int32_t)(0 - x.u32), 0 - x.u64,
-		        0 - x.u32, x.b)
-	BUILTIN(abs, fabs) BUILTIN(sqrt, sqrt) BUILTIN(floor, floor) BUILTIN(ceil, ceil)
-	BUILTIN(round, rint)
-	ARITHMETIC(add, +) ARITHMETIC(sub, -) ARITHMETIC(mul, *)
-	case LOOP_div: case LOOP_quotient:
-		BY_TYPE(x.f64 / y.f64, x.f32 / y.f32, x.s64 / y.s64, x.s32 / y.s32, x.u64 / y.u64,
-		        x.u32 / y.u32, x.b)
-	BITWISE(and, &) BITWISE(or, |) BITWISE(xor, ^)
-	case LOOP_shl:
-		BY_TYPE(0, 0, (int64_t)(x.u64 << y.u64), (int32_t)(x.u32 << y.u32), x.u64 << y.u64,
-		        x.u32 << y.u32, x.b)
-	BITWISE(shr, >>)
-	case LOOP_fma: BY_TYPE(fma(x.f64, y.f64, z.f64), fmaf(x.f32, y.f32, z.f32), 0, 0, 0, 0, 0)
-	case LOOP_not: r.b = !x.b; return r;
-	case LOOP_select: return x.b ? y : z;
-	case LOOP_bits: return x;
-	default: return r;
-	}
-}
-
-#define COMPARE_AS(member)                                                                       \
-	switch (op) {                                                                            \
-	case LOOP_eq: return x.member == y.member;                                               \
-	case LOOP_ne: return x.member != y.member;                                               \
-	case LOOP_lt: return x.member < y.member;                                                \
-	case LOOP_le: return x.member <= y.member;                                               \
-	case LOOP_gt: return x.member > y.member;                                                \
-	default: return x.member >= y.member;                                                    \
-	}
-
-/* clang-format on */
-
-/* t: the operands' type */
-static bool
-compare(LoopOp op, DType t, Cell x, Cell y)
-{
-	switch (t) {
-	case F64: COMPARE_AS(f64)
-	case F32: COMPARE_AS(f32)
-	case S64: COMPARE_AS(s64)
-	case S32: COMPARE_AS(s32)
-	case U64: COMPARE_AS(u64)
-	case U32: COMPARE_AS(u32)
-	default: COMPARE_AS(b)
-	}
-}
-
-/* The operand fits. */
-static Cell
-truncated(DType from, DType to, Cell x)
-{
-	double f = from == F64 ? x.f64 : (double)x.f32;
-	Cell r = {0};
-
-	switch (to) {
-	case S64: r.s64 = (int64_t)f; break;
-	case S32: r.s32 = (int32_t)f; break;
-	case U64: r.u64 = (uint64_t)f; break;
-	default: r.u32 = (uint32_t)f; break;
-	}
-	return r;
-}
-
-static Cell
-load_cell(DType storage, const void *at, int64_t i)
-{
-	Cell r = {0};
-
-	switch (compute_type(storage)) {
-	case F64: r.f64 = ((const double *)at)[i]; break;
-	case F32: r.f32 = (float)dtype_load_float(storage, at, i); break;
-	case S64: r.s64 = dtype_load_int(storage, at, i); break;
-	case U64: r.u64 = (uint64_t)dtype_load_int(storage, at, i); break;
-	case S32: r.s32 = (int32_t)dtype_load_int(storage, at, i); break;
-	case U32: r.u32 = (uint32_t)dtype_load_int(storage, at, i); break;
-	default: r.b = dtype_load_int(storage, at, i) != 0; break;
-	}
-	return r;
-}
-
-static int64_t
-cell_int(DType t, Cell x)
-{
-	switch (t) {
-	case S32: return x.s32;
-	case U32: return x.u32;
-	case BOOL: return x.b;
-	default: return x.s64;
-	}
-}
-
-static void
-store_cell(DType storage, void *at, int64_t i, Cell x)
-{
-	DType t = compute_type(storage);
-
-	if (t == F64)
-		((double *)at)[i] = x.f64;
-	else if (t == F32)
-		dtype_store_float(storage, at, i, x.f32);
-	else
-		dtype_store_int(storage, at, i, cell_int(t, x));
-}
-
-/* Through a float below f32. */
-static Cell
-round_cell(DType storage, Conversion how, DType from, Cell x, Cell random)
-{
-	double value = from == F64   ? x.f64
-	               : from == F32 ? (double)x.f32
-	                             : dtype_int_for_rounding((uint64_t)cell_int(from, x),
-	                                                      from != U64 && from != U32);
-
-	return (Cell){.f32 = (float)dtype_round_as(storage, how, value, random.u32)};
-}
-
-static Cell
-cast_cell(DType storage, DType from, Cell x)
-{
-	char raw[8], source[8];
-
-	memset(source, 0, sizeof(source));
-	store_cell(from, source, 0, x);
-	dtype_convert(storage, raw, from, source, 1);
-	return load_cell(storage, raw, 0);
-}
 
 static int64_t
 place_of(const Run *r, const Affine *a)
@@ -239,30 +66,6 @@ checked_place(const Run *r, const LoopStatement *s, int64_t *at)
 	return is_local ? r->locals[s->buffer] : r->params[s->buffer];
 }
 
-static Cell
-identity(const Accumulator *a)
-{
-	Cell x = {0};
-	static const double floats[] = {0, 1, -INFINITY, INFINITY};
-
-	if (a->type == F64)
-		x.f64 = floats[a->kind];
-	else if (a->type == F32)
-		x.f32 = (float)floats[a->kind];
-	else if (a->kind == ACC_MUL)
-		x.s64 = 1;
-	else if (a->kind == ACC_MAX)
-		x = a->type == S64   ? (Cell){.s64 = INT64_MIN}
-		    : a->type == S32 ? (Cell){.s32 = INT32_MIN}
-		                     : (Cell){0};
-	else if (a->kind == ACC_MIN)
-		x = a->type == S64   ? (Cell){.s64 = INT64_MAX}
-		    : a->type == S32 ? (Cell){.s32 = INT32_MAX}
-		    : a->type == U32 ? (Cell){.u32 = UINT32_MAX}
-		                     : (Cell){.u64 = UINT64_MAX};
-	return x;
-}
-
 static void run_block(Run *r, int from, int to);
 
 /* op of x, y, z: by a scalar function where `call` is one. */
@@ -270,7 +73,7 @@ static Cell
 combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 {
 	if (!call)
-		return arithmetic(op, t, x, y, z);
+		return cell_arithmetic(op, t, x, y, z);
 	call->run.cells[0] = x;
 	call->run.cells[1] = y;
 	call->run.cells[2] = z;
@@ -296,37 +99,54 @@ run_parallel(Run *r, int at)
 }
 
 static void
+start_accumulators(Run *r, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		for (int l = 0; l < a->number; l++)
+			r->partials[a->scalar][l] = cell_identity(a);
+	}
+}
+
+/* Iteration j begins. */
+static void
+take_partials(Run *r, const LoopStatement *s, int64_t j)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		r->taking[a->scalar] = &r->partials[a->scalar][j % a->number];
+	}
+}
+
+static void
+finish_accumulators(Run *r, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		Cell *x = r->partials[a->scalar];
+		for (int n = a->number / 2; n > 0; n /= 2)
+			for (int l = 0; l < n; l++)
+				x[l] = combine(r->accumulations[a->scalar], accumulate_op(a->kind),
+				               a->type, x[l], x[l + n], (Cell){0});
+		r->cells[a->scalar] = x[0];
+	}
+}
+
+static void
 run_for(Run *r, const LoopStatement *s, int at)
 {
 	if (s->mode == LOOP_PARALLEL) {
 		run_parallel(r, at);
 		return;
 	}
-	for (int a = 0; a < s->n_accumulators; a++) {
-		const Accumulator *acc = &s->accumulators[a];
-		for (int l = 0; l < LOOP_LANES; l++)
-			r->lanes[acc->scalar]->lanes[l] = identity(acc);
-	}
+	start_accumulators(r, s);
 	int64_t below = s->place ? place_of(r, s->place) : s->extent;
 	for (int64_t j = 0; j < below && j < s->extent; j++) {
 		r->cells[s->result].s64 = j;
-		for (int a = 0; a < s->n_accumulators; a++)
-			r->lane[s->accumulators[a].scalar] = s->mode == LOOP_VECTOR
-			                                             ? (int)(j % LOOP_LANES)
-			                                             : 0;
+		take_partials(r, s, j);
 		run_block(r, at + 1, s->match);
 	}
-	for (int a = 0; a < s->n_accumulators; a++) {
-		const Accumulator *acc = &s->accumulators[a];
-		int n = s->mode == LOOP_VECTOR ? LOOP_LANES : 1;
-		Cell *lanes = r->lanes[acc->scalar]->lanes;
-		for (n /= 2; n > 0; n /= 2)
-			for (int l = 0; l < n; l++)
-				lanes[l] = combine(r->accumulations[acc->scalar],
-				                   accumulate_op(acc->kind), acc->type, lanes[l],
-				                   lanes[l + n], (Cell){0});
-		r->cells[acc->scalar] = lanes[0];
-	}
+	finish_accumulators(r, s);
 }
 
 /* Arithmetic on elements, as rows count it: a function counts 1, a fused multiply-add 2, and what only compares,
@@ -362,7 +182,7 @@ run_accumulate(Run *r, const LoopStatement *s)
 	LoopValue acc = s->operands[1];
 
 	count_flops(r, s->op, s->type);
-	Cell *to = &r->lanes[acc]->lanes[r->lane[acc]];
+	Cell *to = r->taking[acc];
 
 	*to = combine(r->accumulations[acc], s->op, s->type, *to, r->cells[s->operands[0]],
 	              (Cell){0});
@@ -381,10 +201,10 @@ run_op(Run *r, const LoopStatement *s, int at)
 	if (r->calls[at])
 		*to = combine(r->calls[at], s->op, s->type, x, y, z);
 	else if (loop_ops[s->op].result == RESULT_TRUTH)
-		to->b = compare(s->op, from, x, y);
+		to->b = cell_compare(s->op, from, x, y);
 	else
-		*to = s->op == LOOP_truncate ? truncated(from, s->type, x)
-		                             : arithmetic(s->op, s->type, x, y, z);
+		*to = s->op == LOOP_truncate ? cell_truncate(from, s->type, x)
+		                             : cell_arithmetic(s->op, s->type, x, y, z);
 }
 
 static void
@@ -394,8 +214,8 @@ run_cast(Run *r, const LoopStatement *s)
 	Cell x = r->cells[s->operands[0]];
 	Cell random = s->n_operands > 1 ? r->cells[s->operands[1]] : (Cell){0};
 
-	r->cells[s->result] = float_format(storage) ? round_cell(storage, s->how, from, x, random)
-	                                            : cast_cell(storage, from, x);
+	r->cells[s->result] = float_format(storage) ? cell_round(storage, s->how, from, x, random)
+	                                            : cell_cast(storage, from, x);
 }
 
 static void
@@ -430,13 +250,13 @@ run_block(Run *r, int from, int to)
 			break;
 		case LOOP_STATEMENT_LOAD: {
 			const void *buffer = checked_place(r, s, &place);
-			r->cells[s->result] = load_cell(r->k->buffers.at[s->buffer].type->dtype,
+			r->cells[s->result] = cell_load(r->k->buffers.at[s->buffer].type->dtype,
 			                                buffer, place);
 			break;
 		}
 		case LOOP_STATEMENT_STORE: {
 			void *buffer = checked_place(r, s, &place);
-			store_cell(r->k->buffers.at[s->buffer].type->dtype, buffer, place,
+			cell_store(r->k->buffers.at[s->buffer].type->dtype, buffer, place,
 			           r->cells[s->operands[0]]);
 			break;
 		}
@@ -497,7 +317,7 @@ prepare_accumulators(Run *r)
 			LoopStatement op = {.kind = LOOP_STATEMENT_OP,
 			                    .op = accumulate_op(acc->kind)};
 			r->accumulations[acc->scalar] = call_new(r, &op, acc->type);
-			r->lanes[acc->scalar] = NEW(r->arena, Lanes);
+			r->partials[acc->scalar] = NEW_ARRAY(r->arena, Cell, acc->number);
 		}
 }
 
@@ -532,8 +352,8 @@ kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *sc
 		r.locals[i] = arena_alloc(arena, (size_t)type_bytes(t));
 		r.written[i] = NEW_ARRAY(arena, bool, t->n);
 	}
-	r.lanes = NEW_ARRAY(arena, Lanes *, k->n_scalars);
-	r.lane = NEW_ARRAY(arena, int, k->n_scalars);
+	r.partials = NEW_ARRAY(arena, Cell *, k->n_scalars);
+	r.taking = NEW_ARRAY(arena, Cell *, k->n_scalars);
 	r.accumulations = NEW_ARRAY(arena, Call *, k->n_scalars);
 	prepare_accumulators(&r);
 	run_block(&r, 0, k->body.n);

@@ -4,7 +4,8 @@
 #include <ctype.h>
 #include <string.h>
 
-extern const char *const buffer_kind_texts[], *const loop_mode_texts[], *const accumulate_texts[];
+extern const char *const buffer_kind_texts[],
+	*const loop_mode_texts[], *const accumulate_texts[], *const accumulate_level_texts[];
 
 typedef struct {
 	Reader *r;
@@ -184,6 +185,32 @@ read_extent(KernelReader *kr, LoopStatement *s)
 	       read_affine(kr, &s->place) && read_expect(r, ')');
 }
 
+/* v2: max f32 [lanes N] */
+static bool
+read_accumulator(KernelReader *kr, Accumulator *a)
+{
+	Reader *r = kr->r;
+	int kind;
+	int64_t number;
+
+	*a = (Accumulator){.scalar = read_scalar(kr), .number = 1};
+	if (a->scalar < 0 || !read_expect(r, ':') || (kind = read_enum(r, accumulate_texts)) < 0 ||
+	    !read_dtype(kr, &a->type))
+		return false;
+	a->kind = (AccumulateKind)kind;
+	for (int level = 1; accumulate_level_texts[level]; level++) {
+		if (!read_word(r, accumulate_level_texts[level]))
+			continue;
+		if (!read_int(r, &number) || number < 1 || number > MAX_PARTIALS) {
+			read_fault(r, "an accumulator has 1 to %d partials", MAX_PARTIALS);
+			return false;
+		}
+		a->level = (AccumulateLevel)level;
+		a->number = (int)number;
+	}
+	return true;
+}
+
 static bool
 read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 {
@@ -198,11 +225,8 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 		VEC(Accumulator) list = {0};
 		do {
 			Accumulator a;
-			int kind;
-			if ((a.scalar = read_scalar(kr)) < 0 || !read_expect(r, ':') ||
-			    (kind = read_enum(r, accumulate_texts)) < 0 || !read_dtype(kr, &a.type))
+			if (!read_accumulator(kr, &a))
 				return false;
-			a.kind = (AccumulateKind)kind;
 			vec_push(r->m->arena, &list, a);
 		} while (read_char(r, ','));
 		s->accumulators = list.at;

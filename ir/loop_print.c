@@ -4,6 +4,7 @@
 const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", NULL};
 const char *const loop_mode_texts[] = {"for", "parallel", "vector", "unroll", NULL};
 const char *const accumulate_texts[] = {"add", "mul", "max", "min", NULL};
+const char *const accumulate_level_texts[] = {"", "lanes", NULL};
 
 static void
 print_affine(Text *out, const Affine *a)
@@ -34,6 +35,15 @@ print_operands(Text *out, const LoopStatement *s)
 }
 
 static void
+print_accumulator(Text *out, const Accumulator *a, bool first)
+{
+	text_printf(out, "%sv%d: %s %s", first ? " (" : ", ", a->scalar, accumulate_texts[a->kind],
+	            dtype_info[a->type].name);
+	if (a->level)
+		text_printf(out, " %s %d", accumulate_level_texts[a->level], a->number);
+}
+
+static void
 print_for(Text *out, const LoopStatement *s)
 {
 	text_printf(out, s->place ? "%s v%d < min(%lld, " : "%s v%d < %lld",
@@ -43,9 +53,7 @@ print_for(Text *out, const LoopStatement *s)
 		text_add(out, ")");
 	}
 	for (int i = 0; i < s->n_accumulators; i++)
-		text_printf(out, "%sv%d: %s %s", i ? ", " : " (", s->accumulators[i].scalar,
-		            accumulate_texts[s->accumulators[i].kind],
-		            dtype_info[s->accumulators[i].type].name);
+		print_accumulator(out, &s->accumulators[i], i == 0);
 	text_add(out, s->n_accumulators ? ") {" : " {");
 }
 

@@ -12,6 +12,10 @@ typedef struct {
 } Frame;
 typedef struct Guard Guard;
 typedef struct {
+	const Accumulator *accumulator;
+	V at;
+} Partials;
+typedef struct {
 	LLVMContextRef context;
 	LLVMModuleRef module;
 	LLVMBuilderRef b;
@@ -23,9 +27,9 @@ typedef struct {
 	const Kernel *k;
 	V function, scalars, begin, end;
 	Frame frame;
-	V *buffers;      /* by buffer: where it begins */
-	V *accumulators; /* by scalar: where it is kept */
-	Guard **guards;  /* by scalar, of a load and of the select that takes it; NULL: none */
+	V *buffers;             /* by buffer: where it begins */
+	Partials *accumulators; /* by scalar */
+	Guard **guards; /* by scalar, of a load and of the select that takes it; NULL: none */
 	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
@@ -68,6 +72,11 @@ bool lanes_are_neighbours(const Printer *p, const Affine *a);
 V emit_inside(const Printer *p, LoopValue x, int64_t size);
 /* What `s` loads, at `a`, whose lanes are neighbours; 0 in lanes that are not of the mask. */
 V emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask);
+
+/* ---- accumulators.c: those of a loop */
+void start_accumulators(Printer *p, const LoopStatement *s);
+void emit_accumulate(Printer *p, const LoopStatement *s);
+void finish_accumulators(Printer *p, const LoopStatement *s);
 
 /* ---- guard.c: loads under a mask in place of clamped ones */
 void guards_find(Printer *p); /* of the kernel */

@@ -3,7 +3,6 @@
 #include "codegen/llvm/llvm_impl.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <string.h>
 
 enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
@@ -27,95 +26,6 @@ emit_definition(Printer *p, const LoopStatement *s)
 		                      llvm_address(p, t, p->scalars, llvm_word(p, s->buffer)), "");
 	}
 	default: return emit_load(p, s);
-	}
-}
-
-/* ---- accumulators: kept in memory, which LLVM makes registers */
-static V
-identity(const Printer *p, const Accumulator *a)
-{
-	static const double floats[] = {0, 1, -INFINITY, INFINITY};
-	int bits = dtype_info[a->type].bits;
-	bool is_signed = dtype_info[a->type].class == CLASS_SIGNED;
-	uint64_t most = ~0ull >> (64 - bits + is_signed);
-	const int64_t integers[] = {0, 1, is_signed ? -(int64_t)most - 1 : 0, (int64_t)most};
-
-	return llvm_constant(p, a->type, floats[a->kind], integers[a->kind]);
-}
-
-static V
-combine(Printer *p, LoopOp op, DType type, V x, V y)
-{
-	DType types[] = {type, type};
-	V values[] = {x, y};
-	Frame frame = {types, values};
-	LoopStatement s = {.kind = LOOP_STATEMENT_OP,
-	                   .op = op,
-	                   .type = type,
-	                   .n_operands = 2,
-	                   .operands = {0, 1}};
-
-	return emit_op(p, &frame, &s);
-}
-
-static void
-start_accumulators(Printer *p, const LoopStatement *s, bool wide)
-{
-	for (int i = 0; i < s->n_accumulators; i++) {
-		const Accumulator *a = &s->accumulators[i];
-		V start = identity(p, a);
-		if (wide)
-			start = widen(p, start);
-		p->accumulators[a->scalar] = LLVMBuildAlloca(p->top, LLVMTypeOf(start), "");
-		LLVMBuildStore(p->b, start, p->accumulators[a->scalar]);
-	}
-}
-
-static void
-emit_accumulate(Printer *p, const LoopStatement *s)
-{
-	V at = p->accumulators[s->operands[1]], x = p->frame.values[s->operands[0]];
-	bool wide = p->variable >= 0;
-	LLVMTypeRef t = llvm_type(p, s->type);
-
-	V old = LLVMBuildLoad2(p->b, wide ? LLVMVectorType(t, LOOP_LANES) : t, at, "");
-	V sum = combine(p, s->op, s->type, old, wide ? widen(p, x) : x);
-	if (wide && p->mask)
-		sum = LLVMBuildSelect(p->b, p->mask, sum, old, "");
-	LLVMBuildStore(p->b, sum, at);
-}
-
-/* Half of the lanes of x. */
-static V
-half(const Printer *p, V x, int from, int n)
-{
-	V lanes[LOOP_LANES];
-
-	for (int i = 0; i < n; i++)
-		lanes[i] = LLVMConstInt(LLVMInt32TypeInContext(p->context),
-		                        (unsigned long long)(from + i), false);
-	return LLVMBuildShuffleVector(p->b, x, LLVMGetPoison(LLVMTypeOf(x)),
-	                              LLVMConstVector(lanes, (unsigned)n), "");
-}
-
-/* Lane l takes lane l + n/2 until one is left. */
-static V
-reduce_lanes(Printer *p, const Accumulator *a, V x)
-{
-	for (int n = LOOP_LANES / 2; n > 0; n /= 2)
-		x = combine(p, accumulate_op(a->kind), a->type, half(p, x, 0, n), half(p, x, n, n));
-	return LLVMBuildExtractElement(p->b, x, llvm_word(p, 0), "");
-}
-
-static void
-finish_accumulators(Printer *p, const LoopStatement *s, bool wide)
-{
-	for (int i = 0; i < s->n_accumulators; i++) {
-		const Accumulator *a = &s->accumulators[i];
-		LLVMTypeRef t = llvm_type(p, a->type);
-		V x = LLVMBuildLoad2(p->b, wide ? LLVMVectorType(t, LOOP_LANES) : t,
-		                     p->accumulators[a->scalar], "");
-		p->frame.values[a->scalar] = wide ? reduce_lanes(p, a, x) : x;
 	}
 }
 
@@ -185,7 +95,7 @@ emit_vector(Printer *p, const LoopStatement *s, int at)
 {
 	int64_t full = s->extent / LOOP_LANES * LOOP_LANES;
 
-	start_accumulators(p, s, true);
+	start_accumulators(p, s);
 	if (full <= UNROLLED_BLOCKS * LOOP_LANES) {
 		for (int64_t block = 0; block < full; block += LOOP_LANES)
 			emit_lanes(p, s, at, llvm_word(p, block), LOOP_LANES, NULL);
@@ -196,7 +106,7 @@ emit_vector(Printer *p, const LoopStatement *s, int at)
 	}
 	if (full < s->extent)
 		emit_lanes(p, s, at, llvm_word(p, full), (int)(s->extent - full), NULL);
-	finish_accumulators(p, s, true);
+	finish_accumulators(p, s);
 }
 
 /* min(extent, place), from 0 */
@@ -219,7 +129,7 @@ emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
 	V rest = LLVMBuildAnd(p->b, end, llvm_word(p, LOOP_LANES - 1), "");
 	V full = LLVMBuildSub(p->b, end, rest, "");
 
-	start_accumulators(p, s, true);
+	start_accumulators(p, s);
 	Loop loop = open_loop(p, llvm_word(p, 0), full, LOOP_LANES, true);
 	emit_lanes(p, s, at, loop.variable, LOOP_LANES, NULL);
 	close_loop(p, &loop);
@@ -229,7 +139,7 @@ emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
 	emit_lanes(p, s, at, full, LOOP_LANES, rest);
 	LLVMBuildBr(p->b, behind);
 	LLVMPositionBuilderAtEnd(p->b, behind);
-	finish_accumulators(p, s, true);
+	finish_accumulators(p, s);
 }
 
 /* One loop over the parts of the range. The variables of the nest are phis: divided out of the first part, they count on
@@ -284,7 +194,7 @@ emit_for(Printer *p, const LoopStatement *s, int at)
 		emit_vector(p, s, at);
 	if (vector)
 		return;
-	start_accumulators(p, s, false);
+	start_accumulators(p, s);
 	if (s->place) {
 		Loop loop = open_loop(p, llvm_word(p, 0), emit_end(p, s), 1, true);
 		p->frame.values[s->result] = loop.variable;
@@ -299,7 +209,7 @@ emit_for(Printer *p, const LoopStatement *s, int at)
 		emit_block(p, at + 1, s->match);
 		close_loop(p, &loop);
 	}
-	finish_accumulators(p, s, false);
+	finish_accumulators(p, s);
 }
 
 static void
@@ -383,7 +293,7 @@ emit_kernel(Printer *p, const Kernel *k, const char *symbol)
 	p->k = k;
 	p->frame = (Frame){types, NEW_ARRAY(p->arena, V, k->n_scalars)};
 	p->buffers = NEW_ARRAY(p->arena, V, k->buffers.n);
-	p->accumulators = NEW_ARRAY(p->arena, V, k->n_scalars);
+	p->accumulators = NEW_ARRAY(p->arena, Partials, k->n_scalars);
 	p->variable = -1;
 	guards_find(p);
 	p->function = declare(p, symbol);

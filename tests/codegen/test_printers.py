@@ -196,7 +196,7 @@ RAGGED = """module @"ragged" {
   kernel @sums(x0: in f32[3,70], y0: out f32[3,4]) flops 0 {
     parallel v0 < 3 {
       parallel v1 < 4 {
-        vector v2 < min(20, -20*v1 + 70) (v3: add f32, v4: max f32) {
+        vector v2 < min(20, -20*v1 + 70) (v3: add f32 lanes 16, v4: max f32 lanes 16) {
           v5 = load x0[70*v0 + 20*v1 + v2] : f32
           accumulate v5, v3
           accumulate v5, v4

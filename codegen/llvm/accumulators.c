@@ -1,0 +1,113 @@
+/* Accumulators of loops as LLVM IR: partials kept in memory, of which LLVM makes registers. */
+#include "codegen/llvm/llvm_impl.h"
+
+#include <math.h>
+
+static V
+identity(const Printer *p, const Accumulator *a)
+{
+	static const double floats[] = {0, 1, -INFINITY, INFINITY};
+	int bits = dtype_info[a->type].bits;
+	bool is_signed = dtype_info[a->type].class == CLASS_SIGNED;
+	uint64_t most = ~0ull >> (64 - bits + is_signed);
+	const int64_t integers[] = {0, 1, is_signed ? -(int64_t)most - 1 : 0, (int64_t)most};
+
+	return llvm_constant(p, a->type, floats[a->kind], integers[a->kind]);
+}
+
+static V
+combine(Printer *p, LoopOp op, DType type, V x, V y)
+{
+	DType types[] = {type, type};
+	V values[] = {x, y};
+	Frame frame = {types, values};
+	LoopStatement s = {.kind = LOOP_STATEMENT_OP,
+	                   .op = op,
+	                   .type = type,
+	                   .n_operands = 2,
+	                   .operands = {0, 1}};
+
+	return emit_op(p, &frame, &s);
+}
+
+/* Of the partials that take one value each: a vector where they are more than one. */
+static LLVMTypeRef
+partials_type(const Printer *p, const Accumulator *a)
+{
+	LLVMTypeRef t = llvm_type(p, a->type);
+
+	return a->number > 1 ? LLVMVectorType(t, (unsigned)a->number) : t;
+}
+
+/* Lanes from .. from + n - 1 of x; a scalar where n is 1. */
+static V
+some_lanes(const Printer *p, V x, int from, int n)
+{
+	V lanes[LOOP_LANES];
+
+	if (n == 1)
+		return LLVMBuildExtractElement(p->b, x, llvm_word(p, from), "");
+	for (int i = 0; i < n; i++)
+		lanes[i] = LLVMConstInt(LLVMInt32TypeInContext(p->context),
+		                        (unsigned long long)(from + i), false);
+	return LLVMBuildShuffleVector(p->b, x, LLVMGetPoison(LLVMTypeOf(x)),
+	                              LLVMConstVector(lanes, (unsigned)n), "");
+}
+
+void
+start_accumulators(Printer *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		V start = identity(p, a);
+		if (a->number > 1)
+			start = some_lanes(p, widen(p, start), 0, a->number);
+		p->accumulators[a->scalar] = (Partials){
+			a, LLVMBuildAlloca(p->top, LLVMTypeOf(start), "")};
+		LLVMBuildStore(p->b, start, p->accumulators[a->scalar].at);
+	}
+}
+
+/* In a vector loop the lanes that run, as many at a time as there are partials. */
+void
+emit_accumulate(Printer *p, const LoopStatement *s)
+{
+	const Partials *to = &p->accumulators[s->operands[1]];
+	LLVMTypeRef t = partials_type(p, to->accumulator);
+	V x = p->frame.values[s->operands[0]];
+	int n = to->accumulator->number;
+	V old = LLVMBuildLoad2(p->b, t, to->at, "");
+
+	if (p->variable < 0) {
+		LLVMBuildStore(p->b, combine(p, s->op, s->type, old, x), to->at);
+		return;
+	}
+	x = widen(p, x);
+	for (int from = 0; from < p->active; from += n) {
+		V part = n == LOOP_LANES ? x : some_lanes(p, x, from, n);
+		V mask = !p->mask || n == LOOP_LANES ? p->mask : some_lanes(p, p->mask, from, n);
+		V sum = combine(p, s->op, s->type, old, part);
+		old = mask ? LLVMBuildSelect(p->b, mask, sum, old, "") : sum;
+	}
+	LLVMBuildStore(p->b, old, to->at);
+}
+
+/* Lane l takes lane l + n/2 until one is left. */
+static V
+reduce_lanes(Printer *p, const Accumulator *a, V x)
+{
+	for (int n = a->number / 2; n > 0; n /= 2)
+		x = combine(p, accumulate_op(a->kind), a->type, some_lanes(p, x, 0, n),
+		            some_lanes(p, x, n, n));
+	return x;
+}
+
+void
+finish_accumulators(Printer *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		V x = LLVMBuildLoad2(p->b, partials_type(p, a), p->accumulators[a->scalar].at, "");
+		p->frame.values[a->scalar] = reduce_lanes(p, a, x);
+	}
+}
