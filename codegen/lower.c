@@ -339,7 +339,7 @@ is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axe
 	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
 
 	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN ||
-	    lb->k->buffers.at[s->buffer].type->dtype != dtype)
+	    lb->k->buffers.at[s->buffer].type->dtype != dtype || s->n_operands)
 		return false;
 	out->buffer = s->buffer;
 	out->offset = s->place->constant;

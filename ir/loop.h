@@ -44,10 +44,10 @@ typedef enum {
 	LOOP_STATEMENT_CAST,   /* result = operand 0 through the storage type `i`, as `how` says */
 	LOOP_STATEMENT_AFFINE, /* result = the place as s64 */
 	LOOP_STATEMENT_SCALAR, /* result = number `buffer` of the scalar block, in its dtype */
-	LOOP_STATEMENT_LOAD,   /* result = buffer[place], widened to the compute type */
-	LOOP_STATEMENT_STORE,  /* buffer[place] = operand 0, rounded to the buffer's dtype */
-	LOOP_STATEMENT_LOCAL,  /* declares a local array: `buffer`, `extent` elements */
-	LOOP_STATEMENT_FOR,    /* result = variable from 0 to extent; body follows up to its END */
+	LOOP_STATEMENT_LOAD, /* result = buffer[place], widened to the compute type; 0 where operand 0 is false */
+	LOOP_STATEMENT_STORE, /* buffer[place] = operand 0, rounded to the buffer's dtype */
+	LOOP_STATEMENT_LOCAL, /* declares a local array: `buffer`, `extent` elements */
+	LOOP_STATEMENT_FOR,   /* result = variable from 0 to extent; body follows up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* accumulator (operand 1) of the loop around takes operand 0 */
 	LOOP_STATEMENT_IF,         /* body runs when operand 0 is true; no result leaves it */
 	LOOP_STATEMENT_END,
@@ -179,6 +179,8 @@ LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, L
 LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
+/* 0, and no memory is touched, where `inside` is false: the place may lie outside there. */
+LoopValue lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
 /* Says that a computed scalar lies in [0, extent), so that places with it split without division. */

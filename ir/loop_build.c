@@ -254,22 +254,38 @@ lb_scalar(LoopBuilder *lb, ScalarIndex index)
 	                                           .buffer = (int)index});
 }
 
+static LoopValue
+add_load(LoopBuilder *lb, const LoopStatement *load)
+{
+	if (lb->k->buffers.at[load->buffer].kind == BUFFER_IN)
+		return pure_statement(lb, load);
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOAD);
+	*s = *load;
+	s->match = -1;
+	s->result = add_scalar(lb, load->type, 0, lb->k->body.n - 1);
+	return s->result;
+}
+
 LoopValue
 lb_load(LoopBuilder *lb, int buffer, Affine place)
 {
-	const LoopBuffer *b = &lb->k->buffers.at[buffer];
-	LoopStatement key = {.kind = LOOP_STATEMENT_LOAD,
-	                     .type = compute_type(b->type->dtype),
-	                     .buffer = buffer,
-	                     .place = affine_keep(lb->scratch, &place)};
+	return add_load(
+		lb, &(LoopStatement){.kind = LOOP_STATEMENT_LOAD,
+	                             .type = compute_type(lb->k->buffers.at[buffer].type->dtype),
+	                             .buffer = buffer,
+	                             .place = affine_keep(lb->scratch, &place)});
+}
 
-	if (b->kind == BUFFER_IN)
-		return pure_statement(lb, &key);
-	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOAD);
-	*s = key;
-	s->match = -1;
-	s->result = add_scalar(lb, key.type, 0, lb->k->body.n - 1);
-	return s->result;
+LoopValue
+lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside)
+{
+	return add_load(
+		lb, &(LoopStatement){.kind = LOOP_STATEMENT_LOAD,
+	                             .type = compute_type(lb->k->buffers.at[buffer].type->dtype),
+	                             .buffer = buffer,
+	                             .place = affine_keep(lb->scratch, &place),
+	                             .n_operands = 1,
+	                             .operands = {inside}});
 }
 
 void

@@ -76,7 +76,7 @@ check_terms(Check *c, const Affine *place)
 }
 
 /* A place made of loop variables alone is proven to lie inside; one with computed scalars was clamped
- * by its emitter and is checked where the interpreter runs it. */
+ * by its emitter, one under a mask is not touched elsewhere: they are checked where the interpreter runs them. */
 static void
 check_place(Check *c, const LoopStatement *s)
 {
@@ -84,7 +84,8 @@ check_place(Check *c, const LoopStatement *s)
 
 	if (!check_terms(c, s->place))
 		return;
-	bool known = affine_range(s->place, c->extents, c->bounds, &low, &high);
+	bool masked = s->kind == LOOP_STATEMENT_LOAD && s->n_operands;
+	bool known = !masked && affine_range(s->place, c->extents, c->bounds, &low, &high);
 	if (known && !c->dead && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
 		report(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
 		       (long long)high, c->k->buffers.at[s->buffer].name,
@@ -199,7 +200,9 @@ check_operand(Check *c, const LoopStatement *s)
 
 	if (!visible(c, x))
 		return;
-	DType t = c->types[x], want = s->kind == LOOP_STATEMENT_IF ? BOOL : t;
+	DType t = c->types[x], want = t;
+	if (s->kind == LOOP_STATEMENT_IF || s->kind == LOOP_STATEMENT_LOAD)
+		want = BOOL;
 	if (s->kind == LOOP_STATEMENT_STORE)
 		want = compute_type(c->k->buffers.at[s->buffer].type->dtype);
 	if (t != want)
@@ -316,7 +319,7 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	if (s->kind == LOOP_STATEMENT_AFFINE)
 		check_terms(c, s->place);
 	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF ||
-	    s->kind == LOOP_STATEMENT_STORE)
+	    s->kind == LOOP_STATEMENT_STORE || (s->kind == LOOP_STATEMENT_LOAD && s->n_operands))
 		check_operand(c, s);
 	if (s->kind == LOOP_STATEMENT_CAST)
 		check_conversion(c, s);

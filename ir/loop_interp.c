@@ -249,6 +249,10 @@ run_block(Run *r, int from, int to)
 			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
 			break;
 		case LOOP_STATEMENT_LOAD: {
+			if (s->n_operands && !r->cells[s->operands[0]].b) {
+				r->cells[s->result] = (Cell){0};
+				break;
+			}
 			const void *buffer = checked_place(r, s, &place);
 			r->cells[s->result] = cell_load(r->k->buffers.at[s->buffer].type->dtype,
 			                                buffer, place);

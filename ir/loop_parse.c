@@ -116,6 +116,13 @@ read_conversion(Reader *r, Conversion *how)
 			how->overflow = (Overflow)i;
 }
 
+static bool
+read_mask(KernelReader *kr, LoopStatement *s)
+{
+	s->n_operands = 1;
+	return (s->operands[0] = read_scalar(kr)) >= 0;
+}
+
 /* What stands behind `v3 = `; the dtype comes last and decides how a literal is read. */
 static bool
 read_definition(KernelReader *kr, LoopStatement *s)
@@ -146,7 +153,7 @@ read_definition(KernelReader *kr, LoopStatement *s)
 			return false;
 	} else if (read_word(r, "load")) {
 		s->kind = LOOP_STATEMENT_LOAD;
-		if (!read_buffer_place(kr, s))
+		if (!read_buffer_place(kr, s) || (read_word(r, "if") && !read_mask(kr, s)))
 			return false;
 	} else {
 		word = read_name(r);

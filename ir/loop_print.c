@@ -93,6 +93,8 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 	case LOOP_STATEMENT_LOAD:
 		text_add(out, "load");
 		print_place(out, k, s);
+		if (s->n_operands)
+			text_printf(out, " if v%d", s->operands[0]);
 		break;
 	case LOOP_STATEMENT_STORE:
 		text_add(out, "store");

@@ -26,7 +26,8 @@ is_narrow(const LoopBuilder *lb, DType type, LoopValue x, int depth)
 	if (!s || depth == 0)
 		return false;
 	if (s->kind == LOOP_STATEMENT_LOAD)
-		return lb->k->buffers.at[s->buffer].type->dtype == type;
+		return lb->k->buffers.at[s->buffer].type->dtype == type &&
+		       (s->n_operands == 0 || dtype_round(type, 0) == 0);
 	if (s->kind == LOOP_STATEMENT_CAST)
 		return s->i == type;
 	if (s->kind == LOOP_STATEMENT_CONST && dtype_is_float(type))

@@ -143,6 +143,8 @@ print_load(CPrinter *p, const LoopStatement *s)
 	DType d = p->k->buffers.at[s->buffer].type->dtype;
 	const ScalarFunction *f = c_storage_function(p, "load", d);
 
+	if (s->n_operands)
+		text_printf(p->out, "!v%d ? 0 : ", s->operands[0]);
 	if (f)
 		text_printf(p->out, "gradc_%s(", f->name);
 	if (is_packed(d)) {

@@ -261,6 +261,54 @@ last_lane(const Printer *p, V x)
 	return is_vector(x) ? lane_of(p, x, p->active - 1) : x;
 }
 
+/* ---- under a mask */
+
+/* A load's own mask, of the lanes that run. */
+static V
+lanes_of_mask(const Printer *p, V mask)
+{
+	mask = widen(p, mask);
+	return p->mask ? LLVMBuildAnd(p->b, mask, p->mask, "") : mask;
+}
+
+/* Where lanes that load nothing read: zeros. */
+static V
+zeros(const Printer *p)
+{
+	LLVMTypeRef t = LLVMInt64TypeInContext(p->context);
+	V at = LLVMGetNamedGlobal(p->module, "gradc.zeros");
+
+	if (at)
+		return at;
+	at = LLVMAddGlobal(p->module, t, "gradc.zeros");
+	LLVMSetInitializer(at, LLVMConstNull(t));
+	LLVMSetGlobalConstant(at, true);
+	LLVMSetLinkage(at, LLVMPrivateLinkage);
+	return at;
+}
+
+/* Each lane from its own address. Where the CPU has no gather, LLVM would branch for each lane of a mask: lanes that are
+ * not of it read a zero instead. */
+static V
+gather(const Printer *p, DType storage, V at, V mask)
+{
+	LLVMTypeRef wide = LLVMVectorType(storage_type(p, storage), LOOP_LANES);
+
+	if (!p->gathers && !LLVMIsConstant(mask)) {
+		at = LLVMBuildSelect(p->b, mask, at, widen(p, zeros(p)), "");
+		mask = lane_mask(p, LOOP_LANES);
+	}
+	V args[] = {at, alignment(p, storage), mask, LLVMConstNull(wide)};
+	return call_intrinsic(p, "llvm.masked.gather", (LLVMTypeRef[]){wide, LLVMTypeOf(at)}, 2,
+	                      args, 4);
+}
+
+static V
+address_if(const Printer *p, V inside, V at)
+{
+	return LLVMBuildSelect(p->b, inside, at, zeros(p), "");
+}
+
 /* ---- several elements in a byte */
 
 /* An integer of x's type, in all its lanes. */
@@ -293,21 +341,20 @@ packed_place(const Printer *p, DType storage, V base, V place)
 	                     LLVMBuildTrunc(p->b, shift, wide, "")};
 }
 
+/* mask: of a load under one; NULL: it has none. */
 static V
-load_packed(Printer *p, const LoopStatement *s, DType storage)
+load_packed(Printer *p, const LoopStatement *s, DType storage, V mask)
 {
 	LLVMTypeRef byte = LLVMInt8TypeInContext(p->context);
 	V place = emit_affine(p, s->place), x;
-	PackedPlace at = packed_place(p, storage, p->buffers[s->buffer], place);
+	bool wide = is_vector(place) || (mask && is_vector(mask));
+	PackedPlace at = packed_place(p, storage, p->buffers[s->buffer],
+	                              wide ? widen(p, place) : place);
 
-	if (is_vector(place)) {
-		LLVMTypeRef wide = LLVMVectorType(byte, LOOP_LANES);
-		V args[] = {at.byte, alignment(p, U8), all_lanes(p), LLVMConstNull(wide)};
-		x = call_intrinsic(p, "llvm.masked.gather",
-		                   (LLVMTypeRef[]){wide, LLVMTypeOf(at.byte)}, 2, args, 4);
-	} else {
-		x = LLVMBuildLoad2(p->b, byte, at.byte, "");
-	}
+	if (wide)
+		x = gather(p, storage, at.byte, mask ? lanes_of_mask(p, mask) : all_lanes(p));
+	else
+		x = LLVMBuildLoad2(p->b, byte, mask ? address_if(p, mask, at.byte) : at.byte, "");
 	x = LLVMBuildLShr(p->b, x, at.shift, "");
 	return LLVMBuildAnd(p->b, x, same_lanes(p, x, (1 << dtype_info[storage].bits) - 1), "");
 }
@@ -340,14 +387,53 @@ store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 		store_one_packed(p, storage, base, lane_of(p, place, i), lane_of(p, x, i));
 }
 
+/* What memory holds there; lanes that are not of the mask read zeros. */
+static V
+load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
+{
+	LLVMTypeRef t = storage_type(p, storage);
+	V base = p->buffers[s->buffer];
+
+	if (is_packed(storage))
+		return load_packed(p, s, storage, inside);
+	Place place = split_place(p, s->place);
+	bool one = !place.varying && place.step == 0;
+	if (one && !is_vector(inside))
+		return LLVMBuildLoad2(p->b, t,
+		                      address_if(p, inside, first_address(p, t, base, &place)), "");
+	V mask = lanes_of_mask(p, inside);
+	if (!place.varying && place.step == 1 && p->masks)
+		return masked_load(p, storage, first_address(p, t, base, &place), mask);
+	V at = one ? widen(p, first_address(p, t, base, &place)) : addresses(p, t, base, &place);
+	return gather(p, storage, at, mask);
+}
+
+/* 0 where the mask is false. */
+static V
+emit_load_if(Printer *p, const LoopStatement *s, DType storage)
+{
+	V inside = p->frame.values[s->operands[0]];
+	V x = from_storage(p, storage, load_bits_if(p, s, storage, inside));
+
+	if (storage != E8M0) /* whose bits 0 are 2^-127 */
+		return x;
+	if (is_vector(x) != is_vector(inside)) {
+		x = widen(p, x);
+		inside = widen(p, inside);
+	}
+	return LLVMBuildSelect(p->b, inside, x, LLVMConstNull(LLVMTypeOf(x)), "");
+}
+
 V
 emit_load(Printer *p, const LoopStatement *s)
 {
 	DType storage = p->k->buffers.at[s->buffer].type->dtype;
 	LLVMTypeRef t = storage_type(p, storage);
 
+	if (s->n_operands)
+		return emit_load_if(p, s, storage);
 	if (is_packed(storage))
-		return from_storage(p, storage, load_packed(p, s, storage));
+		return from_storage(p, storage, load_packed(p, s, storage, NULL));
 	Place place = split_place(p, s->place);
 	V base = p->buffers[s->buffer], x;
 
@@ -358,11 +444,7 @@ emit_load(Printer *p, const LoopStatement *s)
 	} else if (!place.varying && !p->gathers && !p->count) {
 		x = load_apart(p, t, first_address(p, t, base, &place), place.step);
 	} else {
-		V at = addresses(p, t, base, &place);
-		LLVMTypeRef wide = LLVMVectorType(t, LOOP_LANES);
-		V args[] = {at, alignment(p, storage), all_lanes(p), LLVMConstNull(wide)};
-		x = call_intrinsic(p, "llvm.masked.gather", (LLVMTypeRef[]){wide, LLVMTypeOf(at)},
-		                   2, args, 4);
+		x = gather(p, storage, addresses(p, t, base, &place), all_lanes(p));
 	}
 	return from_storage(p, storage, x);
 }

@@ -1,4 +1,5 @@
 """Forms of loop IR that `lower` does not make, or not always: the same bits from the interpreter and every printer."""
+import re
 import subprocess
 
 import pytest
@@ -73,3 +74,72 @@ NESTED = """
 
 def test_an_outer_accumulator_takes_lanes_in_order(compare):
     assert compare(NESTED).startswith("1 kernels")
+
+
+# A window of an image's rows, shifted over its edges: lanes side by side, apart, at random, one for all, and none.
+MASKED = """
+  kernel @masked_T(x0: in T[9,40], x1: in s64[40], y0: out f32[9,5,40]) flops 0 {
+    local local3 : T[40]
+    parallel v0 < 9 {
+      v1 = affine v0 + -2 : s64
+      v2 = const 0 : s64
+      v3 = const 40 : s64
+      v4 = ge v1, v2 : bool
+      vector v5 < 40 {
+        v6 = load x0[40*v0 + v5] : C
+        store local3[v5] = v6
+      }
+      v7 = load x0[40*v0 + -80] if v4 : C
+      vector v8 < L {
+        v9 = affine v8 + -3 : s64
+        v10 = ge v9, v2 : bool
+        v11 = and v4, v10 : bool
+        v12 = load x0[40*v0 + v8 + -83] if v11 : C
+        v13 = cast v12 to f32 : f32
+        store y0[200*v0 + v8] = v13
+        v14 = affine 3*v8 + -4 : s64
+        v15 = lt v14, v3 : bool
+        v16 = ge v14, v2 : bool
+        v17 = and v15, v16 : bool
+        v18 = load local3[3*v8 + -4] if v17 : C
+        v19 = cast v18 to f32 : f32
+        store y0[200*v0 + v8 + 40] = v19
+        v20 = load x1[v8] : s64
+        v21 = ge v20, v2 : bool
+        v22 = lt v20, v3 : bool
+        v23 = and v21, v22 : bool
+        v24 = load x0[40*v0 + v20] if v23 : C
+        v25 = cast v24 to f32 : f32
+        store y0[200*v0 + v8 + 80] = v25
+        v26 = load x0[40*v0 + 7] if v10 : C
+        v27 = cast v26 to f32 : f32
+        store y0[200*v0 + v8 + 120] = v27
+        v28 = cast v7 to f32 : f32
+        store y0[200*v0 + v8 + 160] = v28
+      }
+    }
+  }
+"""
+COMPUTED = {"f32": "f32", "f64": "f64", "bf16": "f32", "e8m0": "f32", "f4e2m1": "f32", "s64": "s64", "u8": "u32", "s4": "s32",
+            "bool": "bool"}
+
+
+def test_loads_under_a_mask(compare):
+    text = ""
+    for dtype, computed in COMPUTED.items():
+        lines = MASKED.replace(": C", f": {computed}").replace("masked_T", f"masked_{dtype}").replace("T[", f"{dtype}[")
+        if computed == "f32":
+            for used, cast in [(12, 13), (18, 19), (24, 25), (26, 27), (7, 28)]:
+                lines = lines.replace(f"v{cast} = cast v{used} to f32", f"v{cast} = neg v{used}")
+        text += lines.replace("< L", "< 40") + lines.replace("< L", "< min(40, 5*v0)").replace("@masked", "@ragged")
+    assert compare(text).startswith(f"{2 * len(COMPUTED)} kernels")
+
+
+def test_a_load_under_a_mask_is_one_access(run, tmp_path):
+    """Where lanes are neighbours and the CPU has masks; else no lane costs a branch."""
+    lines = MASKED.replace(": C", ": f32").replace("T[", "f32[").replace("< L", "< 40")
+    (tmp_path / "m.gir").write_text(f'module @"m" {{\n{lines}}}\n')
+    for level, masked in [(4, {"load", "gather"}), (3, {"load"}), (2, set())]:
+        text = run("dump", tmp_path / "m.gir", "--stage=llvm", f"--target=cpu:x86-64-v{level}").stdout
+        assert set(re.findall(r"llvm\.masked\.(load|gather)\..*<16 x i1> %", text)) == masked
+        assert text.count("br i1") == 2, "the parts' loop alone"
