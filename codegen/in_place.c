@@ -118,6 +118,11 @@ is_read_before(const Access *load, const Access *store)
 	while (common < load->depth && common < store->depth &&
 	       load->loops[common] == store->loops[common])
 		common++;
+	/* Members of a team meet at no barrier here that one could rely on. */
+	for (int i = common; i < load->depth || i < store->depth; i++)
+		if ((i < load->depth && load->loops[i]->mode == LOOP_TEAM) ||
+		    (i < store->depth && store->loops[i]->mode == LOOP_TEAM))
+			return false;
 	if (load->statement > store->statement || !reach(load, common, &first[0], &last[0]) ||
 	    !reach(store, common, &first[1], &last[1]))
 		return false;

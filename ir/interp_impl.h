@@ -26,4 +26,23 @@ Cell cell_cast(DType storage, DType from, Cell x);
 Cell cell_round(DType storage, Conversion how, DType from, Cell x, Cell random);
 Cell cell_identity(const Accumulator *a);
 
+/* ---- loop_memory.c: buffers and arrays while a kernel runs, and what its team's members do to them */
+
+/* Who runs a statement, by level; -1: what stands outside of that level's loop is done once for all of its members. */
+typedef struct {
+	int64_t outer, inner;
+} Member;
+typedef struct LoopMemory LoopMemory;
+LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params);
+/* A part begins, which other parts know nothing of. */
+void loop_memory_part(LoopMemory *m);
+/* The loop of a level begins an iteration; -1: it is over. */
+void loop_memory_member(LoopMemory *m, int level, int64_t member);
+void loop_memory_barrier(LoopMemory *m);
+/* Declares an array: nothing of it is written. */
+void loop_memory_declare(LoopMemory *m, int buffer);
+/* Where element *place of a buffer lies, as number *place of what is returned. Ends the program with a message where it
+ * lies outside, was not written, or was touched by another member without a barrier in between: a compiler's bug. */
+void *loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write);
+
 #endif

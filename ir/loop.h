@@ -46,20 +46,24 @@ typedef enum {
 	LOOP_STATEMENT_SCALAR, /* result = number `buffer` of the scalar block, in its dtype */
 	LOOP_STATEMENT_LOAD, /* result = buffer[place], widened to the compute type; 0 where operand 0 is false */
 	LOOP_STATEMENT_STORE, /* buffer[place] = operand 0, rounded to the buffer's dtype */
-	LOOP_STATEMENT_LOCAL, /* declares a local array: `buffer`, `extent` elements */
+	LOOP_STATEMENT_LOCAL, /* declares an array of the kernel: `buffer`, `extent` elements */
 	LOOP_STATEMENT_FOR,   /* result = variable from 0 to extent; body follows up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* accumulator (operand 1) of the loop around takes operand 0 */
 	LOOP_STATEMENT_IF,         /* body runs when operand 0 is true; no result leaves it */
+	LOOP_STATEMENT_BARRIER,    /* of the team whose loop would stand here */
 	LOOP_STATEMENT_END,
 	N_LOOP_STATEMENTS,
 } LoopStatementKind;
 
-typedef enum { LOOP_PLAIN, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLL } LoopMode;
+typedef enum { LOOP_PLAIN, LOOP_PARALLEL, LOOP_VECTOR, LOOP_UNROLL, LOOP_TEAM } LoopMode;
+/* Iterations of an unrolled loop, and of unrolled loops within each other. */
+enum { MAX_UNROLL = 64, MAX_UNROLL_NEST = 1024 };
 typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
 LoopOp accumulate_op(AccumulateKind kind);
 
-/* Who holds an accumulator's partials: nobody (values are taken in order), the lanes of a vector loop. */
-typedef enum { ACC_IN_ORDER, ACC_LANES } AccumulateLevel;
+/* Who holds an accumulator's partials: nobody (values are taken in order), the lanes of a vector loop, the members of a
+ * team. */
+typedef enum { ACC_IN_ORDER, ACC_LANES, ACC_TEAM } AccumulateLevel;
 
 /* A loop's accumulator: readable behind the loop under `scalar`. It has `number` partials, a power of two, which start at
  * the identity of its kind: iteration j goes to partial j mod number, in order. In the end they are combined in a fixed
@@ -95,12 +99,22 @@ typedef struct {
 	int match; /* FOR, IF: statement number of END; END: of its opener */
 } LoopStatement;
 
-typedef enum { BUFFER_IN, BUFFER_OUT, BUFFER_INOUT, BUFFER_LOCAL } BufferKind;
+/* Parameters, and arrays that a run of the kernel has: local ones are the team's, private ones a member's own. */
+typedef enum { BUFFER_IN, BUFFER_OUT, BUFFER_INOUT, BUFFER_LOCAL, BUFFER_PRIVATE } BufferKind;
 typedef struct {
 	const char *name;
 	BufferKind kind;
 	Type type;
+	/* LOCAL, for memory with banks: so many elements behind each row of the last axis; rows are permuted. Places don't
+	 * change. */
+	int64_t pad;
+	bool swizzle;
 } LoopBuffer;
+static inline bool
+buffer_is_param(const LoopBuffer *b)
+{
+	return b->kind < BUFFER_LOCAL;
+}
 
 /* What a library can do in place of the loops: a kind and its numbers, in the order that format/ has for
  * that kind (library_kinds). Numbers of operands are kernel buffers, offsets and strides elements. */
@@ -111,6 +125,7 @@ struct LibraryCall {
 	int64_t at[MAX_LIBRARY_NUMBERS];
 };
 
+enum { MAX_TEAM = 2 };
 struct Kernel {
 	const char *name;
 	Loc loc;
@@ -119,6 +134,8 @@ struct Kernel {
 	VEC(LoopStatement) body;
 	int n_scalars;
 	int64_t iterations; /* of the parallel loops, their product; 1 without */
+	int n_team;         /* levels of the team; 0: one member */
+	int team[MAX_TEAM]; /* members by level, outermost first: powers of two, MAX_PARTIALS together */
 	int64_t flops;
 	const LibraryCall *library; /* NULL: none */
 	const Kernel *
@@ -158,6 +175,10 @@ bool kernel_equal(const Kernel *a, const Kernel *b);
 Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
+int lb_private(LoopBuilder *lb, DType dtype, int64_t extent);
+/* The kernel's team: members by level. */
+void lb_team(LoopBuilder *lb, int n_levels, const int *members);
+void lb_barrier(LoopBuilder *lb);                /* nothing where there is no team */
 LoopValue lb_param(LoopBuilder *lb, DType type); /* of a scalar function */
 /* The scalar type a storage type computes in: f16, bf16 and f8 in f32; s8..s32 in s32, bool in bool. */
 DType compute_type(DType storage);
@@ -299,6 +320,14 @@ void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
 /* ---- loop_check.c: faults in a kernel of m: types, scopes, places outside their buffers. Each names
  * the place, the kernel, the statement and the kernel's location; true when there are none. */
 bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
+
+/* ---- loop_team_check.c: what teams ask of a kernel whose scalars and places are in order. */
+typedef struct {
+	int statement;
+	const char *text;
+} KernelFault;
+typedef VEC(KernelFault) KernelFaults;
+void kernel_team_faults(const Kernel *k, Arena *arena, KernelFaults *out);
 
 /* ---- loop_byte_check.c: the first store, by its statement, into elements smaller than a byte where two parts of k might
  * change one byte; -1: none. */

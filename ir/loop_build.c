@@ -46,7 +46,7 @@ loop_builder(Kernel *k, Module *m, Arena *scratch)
 int
 lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type)
 {
-	LoopBuffer b = {arena_strdup(lb->scratch, name), kind, type};
+	LoopBuffer b = {.name = arena_strdup(lb->scratch, name), .kind = kind, .type = type};
 
 	vec_push(lb->scratch, &lb->k->buffers, b);
 	lb->k->n_inputs += kind == BUFFER_IN;
@@ -299,17 +299,46 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 	s->operands[0] = x;
 }
 
-int
-lb_local(LoopBuilder *lb, DType dtype, int64_t extent)
+static int
+add_array(LoopBuilder *lb, BufferKind kind, DType dtype, int64_t extent)
 {
-	LoopBuffer b = {arena_printf(lb->scratch, "local%d", lb->k->buffers.n), BUFFER_LOCAL,
-	                type_new(lb->m, dtype, 1, &extent)};
+	LoopBuffer b = {.name = arena_printf(lb->scratch, "%s%d",
+	                                     kind == BUFFER_LOCAL ? "local" : "private",
+	                                     lb->k->buffers.n),
+	                .kind = kind,
+	                .type = type_new(lb->m, dtype, 1, &extent)};
 
 	vec_push(lb->scratch, &lb->k->buffers, b);
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOCAL);
 	s->buffer = lb->k->buffers.n - 1;
 	s->extent = extent;
 	return s->buffer;
+}
+
+int
+lb_local(LoopBuilder *lb, DType dtype, int64_t extent)
+{
+	return add_array(lb, BUFFER_LOCAL, dtype, extent);
+}
+
+int
+lb_private(LoopBuilder *lb, DType dtype, int64_t extent)
+{
+	return add_array(lb, BUFFER_PRIVATE, dtype, extent);
+}
+
+void
+lb_team(LoopBuilder *lb, int n_levels, const int *members)
+{
+	lb->k->n_team = n_levels;
+	memcpy(lb->k->team, members, sizeof(*members) * (size_t)n_levels);
+}
+
+void
+lb_barrier(LoopBuilder *lb)
+{
+	if (lb->k->n_team)
+		add_statement(lb, LOOP_STATEMENT_BARRIER);
 }
 
 LoopValue
@@ -374,9 +403,15 @@ lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type)
 	lb->blocks.at[lb->blocks.n - 1] = lb->blocks.at[lb->blocks.n - 2];
 	LoopValue v = add_scalar(lb, type, 0, -1);
 	lb->blocks.at[lb->blocks.n - 1] = inner;
-	bool lanes = s->mode == LOOP_VECTOR;
-	s->accumulators[s->n_accumulators++] = (Accumulator){
-		v, kind, type, lanes ? ACC_LANES : ACC_IN_ORDER, lanes ? LOOP_LANES : 1};
+	Accumulator *a = &s->accumulators[s->n_accumulators++];
+	*a = (Accumulator){v, kind, type, ACC_IN_ORDER, 1};
+	if (s->mode == LOOP_VECTOR) {
+		a->level = ACC_LANES;
+		a->number = LOOP_LANES;
+	} else if (s->mode == LOOP_TEAM) {
+		a->level = ACC_TEAM;
+		a->number = (int)s->extent;
+	}
 	return v;
 }
 
@@ -504,9 +539,12 @@ kernel_finish(Kernel *k)
 			resolve_accumulates(k, &k->body.at[i]);
 	uint64_t h = hash_mix((uint64_t)k->n_inputs, (uint64_t)k->n_outputs);
 
-	for (int i = 0; i < k->buffers.n; i++)
-		h = hash_mix(h, hash_mix((uint64_t)k->buffers.at[i].kind,
-		                         (uint64_t)(uintptr_t)k->buffers.at[i].type));
+	h = hash_bytes(k->team, sizeof(*k->team) * (size_t)k->n_team, h);
+	for (int i = 0; i < k->buffers.n; i++) {
+		const LoopBuffer *b = &k->buffers.at[i];
+		h = hash_mix(h, hash_mix((uint64_t)b->kind, (uint64_t)(uintptr_t)b->type));
+		h = hash_mix(h, (uint64_t)b->pad << 1 | b->swizzle);
+	}
 	k->iterations = 1;
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
@@ -550,12 +588,16 @@ kernel_equal(const Kernel *a, const Kernel *b)
 {
 	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
 	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops ||
-	    a->serves != b->serves || !library_equal(a->library, b->library))
+	    a->serves != b->serves || !library_equal(a->library, b->library) ||
+	    a->n_team != b->n_team ||
+	    memcmp(a->team, b->team, sizeof(*a->team) * (size_t)a->n_team) != 0)
 		return false;
-	for (int i = 0; i < a->buffers.n; i++)
-		if (a->buffers.at[i].kind != b->buffers.at[i].kind ||
-		    a->buffers.at[i].type != b->buffers.at[i].type)
+	for (int i = 0; i < a->buffers.n; i++) {
+		const LoopBuffer *x = &a->buffers.at[i], *y = &b->buffers.at[i];
+		if (x->kind != y->kind || x->type != y->type || x->pad != y->pad ||
+		    x->swizzle != y->swizzle)
 			return false;
+	}
 	for (int i = 0; i < a->body.n; i++) {
 		const LoopStatement *x = &a->body.at[i], *y = &b->body.at[i];
 		if (!statement_equal(x, y) || x->result != y->result || x->extent != y->extent ||

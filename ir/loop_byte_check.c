@@ -110,7 +110,7 @@ stores_whole_bytes(const Bytes *b, const LoopStatement *s)
 
 	for (int i = 0; i < b->parts.n; i++)
 		several |= b->extents[b->parts.at[i]] > 1;
-	if (bits >= 8 || buffer->kind == BUFFER_LOCAL || !several)
+	if (bits >= 8 || !buffer_is_param(buffer) || !several)
 		return true;
 	return in_own_run(b, s->place, 8 / bits) || fills_bytes(b, s->place, 8 / bits);
 }

@@ -247,7 +247,7 @@ static void
 check_straight(Check *c, const LoopStatement *s)
 {
 	if (c->vector && (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
-	                  s->kind == LOOP_STATEMENT_LOCAL))
+	                  s->kind == LOOP_STATEMENT_LOCAL || s->kind == LOOP_STATEMENT_BARRIER))
 		report(c, "inside a vector loop");
 	if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_VECTOR)
 		c->vector = true;
@@ -275,16 +275,43 @@ check_parallel(Check *c, const LoopStatement *s, int at)
 			report(c, "more than 2^63 parts");
 }
 
+/* Printers copy the body: there are not too many copies, even where unrolled loops stand within each other. */
+static void
+check_unroll(Check *c, const LoopStatement *s, int at)
+{
+	int64_t copies = 1;
+
+	if (s->place)
+		report(c, "an unrolled loop runs all of its iterations");
+	if (s->extent > MAX_UNROLL)
+		report(c, "an unrolled loop has at most %d iterations", MAX_UNROLL);
+	for (int i = 0; i <= at && copies <= MAX_UNROLL_NEST; i++)
+		if (c->k->body.at[i].kind == LOOP_STATEMENT_FOR && c->k->body.at[i].match >= at &&
+		    c->k->body.at[i].mode == LOOP_UNROLL)
+			copies *= c->k->body.at[i].extent;
+	if (copies > MAX_UNROLL_NEST)
+		report(c, "unrolled loops within each other have at most %d iterations",
+		       MAX_UNROLL_NEST);
+}
+
 /* A vector loop's accumulators say how many lanes they have, all of them alike; those of other loops are in order. */
 static void
 check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 {
-	AccumulateLevel level = s->mode == LOOP_VECTOR ? ACC_LANES : ACC_IN_ORDER;
+	AccumulateLevel level = s->mode == LOOP_VECTOR ? ACC_LANES
+	                        : s->mode == LOOP_TEAM ? ACC_TEAM
+	                                               : ACC_IN_ORDER;
 
-	if (a->level != level)
-		report(c, level ? "v%d does not say how many lanes it has" : "v%d is in order here",
-		       a->scalar);
-	else if (LOOP_LANES % a->number != 0 || a->number != s->accumulators->number)
+	if (a->level != level && level == ACC_IN_ORDER)
+		report(c, "v%d is in order here", a->scalar);
+	else if (a->level != level)
+		report(c, "v%d does not say how many %s it has", a->scalar,
+		       level == ACC_LANES ? "lanes" : "members");
+	else if (level == ACC_TEAM && a->number != s->extent)
+		report(c, "v%d has %d partials, the loop %lld members", a->scalar, a->number,
+		       (long long)s->extent);
+	else if (level == ACC_LANES &&
+	         (LOOP_LANES % a->number != 0 || a->number != s->accumulators->number))
 		report(c, "the lanes of v%d are not a divisor of %d, the same in the whole loop",
 		       a->scalar, LOOP_LANES);
 }
@@ -296,6 +323,8 @@ open_loop(Check *c, const LoopStatement *s, int at)
 		check_parallel(c, s, at);
 	if (s->place && s->mode == LOOP_PARALLEL)
 		report(c, "a parallel loop runs all of its iterations");
+	if (s->mode == LOOP_UNROLL)
+		check_unroll(c, s, at);
 	if (s->place && check_terms(c, s->place))
 		c->bounds[s->result] = s->place;
 	c->dead += s->extent == 0;
@@ -355,6 +384,13 @@ kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 	c.bounds = NEW_ARRAY(arena, const Affine *, k->n_scalars);
 	for (c.statement = 0; c.statement < k->body.n; c.statement++)
 		check_statement(&c, &k->body.at[c.statement], c.statement);
+	KernelFaults faults = {0};
+	if (c.ok)
+		kernel_team_faults(k, arena, &faults);
+	for (int i = 0; i < faults.n; i++) {
+		c.statement = faults.at[i].statement;
+		report(&c, "%s", faults.at[i].text);
+	}
 	if (c.ok && (c.statement = kernel_shared_byte(k)) >= 0)
 		report(&c, "two parts may store into one byte of %s",
 		       k->buffers.at[k->body.at[c.statement].buffer].name);

@@ -14,9 +14,8 @@ typedef struct {
 	ScalarFunctions *functions;
 	Call **calls;         /* by statement: of a scalar function; NULL: an instruction */
 	Call **accumulations; /* by accumulator scalar */
-	void *const *params;
-	void **locals;  /* by buffer */
-	bool **written; /* elements of a local, by buffer */
+	LoopMemory *memory;
+	int depth; /* team loops around */
 	const Scalar *scalars;
 	Cell *cells;     /* by scalar */
 	Cell **partials; /* by accumulator scalar */
@@ -42,30 +41,6 @@ place_of(const Run *r, const Affine *a)
 	return at;
 }
 
-/* A place outside its buffer, or one of a local that nothing has written yet, is a compiler bug: emitters' clamps should
- * rule out the first, and what lies in the second may be a subnormal number and slow, if no result needs it. */
-static void *
-checked_place(const Run *r, const LoopStatement *s, int64_t *at)
-{
-	const LoopBuffer *b = &r->k->buffers.at[s->buffer];
-	bool is_local = b->kind == BUFFER_LOCAL;
-	const char *fault = NULL;
-
-	*at = place_of(r, s->place);
-	if (*at < 0 || *at >= b->type->n)
-		fault = "lies outside";
-	else if (is_local && s->kind == LOOP_STATEMENT_LOAD && !r->written[s->buffer][*at])
-		fault = "is read before it is written";
-	if (fault) {
-		fprintf(stderr, "gradc: internal error: kernel %s: place %lld of %s %s\n",
-		        r->k->name, (long long)*at, b->name, fault);
-		abort();
-	}
-	if (is_local && s->kind == LOOP_STATEMENT_STORE)
-		r->written[s->buffer][*at] = true;
-	return is_local ? r->locals[s->buffer] : r->params[s->buffer];
-}
-
 static void run_block(Run *r, int from, int to);
 
 /* op of x, y, z: by a scalar function where `call` is one. */
@@ -89,6 +64,7 @@ run_parallel(Run *r, int at)
 
 	for (int64_t part = r->begin; part < r->end; part++) {
 		int64_t outer = part;
+		loop_memory_part(r->memory);
 		for (int i = depth - 1; i >= 0; i--) {
 			const LoopStatement *s = &r->k->body.at[at + i];
 			r->cells[s->result].s64 = outer % s->extent;
@@ -141,11 +117,18 @@ run_for(Run *r, const LoopStatement *s, int at)
 	}
 	start_accumulators(r, s);
 	int64_t below = s->place ? place_of(r, s->place) : s->extent;
+	int level = r->depth;
+	r->depth += s->mode == LOOP_TEAM;
 	for (int64_t j = 0; j < below && j < s->extent; j++) {
 		r->cells[s->result].s64 = j;
+		if (s->mode == LOOP_TEAM)
+			loop_memory_member(r->memory, level, j);
 		take_partials(r, s, j);
 		run_block(r, at + 1, s->match);
 	}
+	if (s->mode == LOOP_TEAM)
+		loop_memory_member(r->memory, level, -1);
+	r->depth = level;
 	finish_accumulators(r, s);
 }
 
@@ -253,13 +236,15 @@ run_block(Run *r, int from, int to)
 				r->cells[s->result] = (Cell){0};
 				break;
 			}
-			const void *buffer = checked_place(r, s, &place);
+			place = place_of(r, s->place);
+			const void *buffer = loop_memory_reach(r->memory, s->buffer, &place, false);
 			r->cells[s->result] = cell_load(r->k->buffers.at[s->buffer].type->dtype,
 			                                buffer, place);
 			break;
 		}
 		case LOOP_STATEMENT_STORE: {
-			void *buffer = checked_place(r, s, &place);
+			place = place_of(r, s->place);
+			void *buffer = loop_memory_reach(r->memory, s->buffer, &place, true);
 			cell_store(r->k->buffers.at[s->buffer].type->dtype, buffer, place,
 			           r->cells[s->operands[0]]);
 			break;
@@ -272,6 +257,8 @@ run_block(Run *r, int from, int to)
 			if (!r->cells[s->operands[0]].b)
 				at = s->match;
 			break;
+		case LOOP_STATEMENT_LOCAL: loop_memory_declare(r->memory, s->buffer); break;
+		case LOOP_STATEMENT_BARRIER: loop_memory_barrier(r->memory); break;
 		case LOOP_STATEMENT_ACCUMULATE: run_accumulate(r, s); break;
 		default: break;
 		}
@@ -339,23 +326,13 @@ kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *sc
 	Arena *arena = arena_new();
 	Run r = {.arena = arena,
 	         .functions = scalar_functions_new(arena),
-	         .params = buffers,
+	         .memory = loop_memory_new(arena, k, buffers),
 	         .scalars = scalars,
 	         .begin = begin,
 	         .end = end,
 	         .flops = flops};
 
 	prepare(&r, k, NULL);
-	r.locals = NEW_ARRAY(arena, void *, k->buffers.n);
-	r.written = NEW_ARRAY(arena, bool *, k->buffers.n);
-	for (int i = 0; i < k->buffers.n; i++) {
-		Type t = k->buffers.at[i].type;
-
-		if (k->buffers.at[i].kind != BUFFER_LOCAL)
-			continue;
-		r.locals[i] = arena_alloc(arena, (size_t)type_bytes(t));
-		r.written[i] = NEW_ARRAY(arena, bool, t->n);
-	}
 	r.partials = NEW_ARRAY(arena, Cell *, k->n_scalars);
 	r.taking = NEW_ARRAY(arena, Cell *, k->n_scalars);
 	r.accumulations = NEW_ARRAY(arena, Call *, k->n_scalars);

@@ -7,6 +7,7 @@
 extern const char *const buffer_kind_texts[],
 	*const loop_mode_texts[], *const accumulate_texts[], *const accumulate_level_texts[];
 
+enum { MAX_PAD = 64 };
 typedef struct {
 	Reader *r;
 	Kernel *k;
@@ -244,15 +245,22 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 	return read_expect(r, '{');
 }
 
+/* NAME : TYPE [pad N] [swizzle] */
 static bool
-read_local(KernelReader *kr, LoopStatement *s)
+read_array(KernelReader *kr, LoopStatement *s, BufferKind kind)
 {
 	Reader *r = kr->r;
-	LoopBuffer b = {.kind = BUFFER_LOCAL};
+	LoopBuffer b = {.kind = kind};
 
 	s->kind = LOOP_STATEMENT_LOCAL;
 	if (!(b.name = read_name(r)) || !read_expect(r, ':') || !(b.type = read_type(r)))
 		return false;
+	if (kind == BUFFER_LOCAL && read_word(r, "pad") &&
+	    (!read_int(r, &b.pad) || b.pad < 1 || b.pad > MAX_PAD)) {
+		read_fault(r, "a row is padded by 1 to %d elements", MAX_PAD);
+		return false;
+	}
+	b.swizzle = kind == BUFFER_LOCAL && read_word(r, "swizzle");
 	s->buffer = kr->k->buffers.n;
 	s->extent = b.type->n;
 	vec_push(r->m->arena, &kr->k->buffers, b);
@@ -268,8 +276,13 @@ read_statement(KernelReader *kr, LoopStatement *s)
 	for (int mode = 0; loop_mode_texts[mode]; mode++)
 		if (read_word(r, loop_mode_texts[mode]))
 			return read_for(kr, s, (LoopMode)mode);
-	if (read_word(r, "local"))
-		return read_local(kr, s);
+	for (int kind = BUFFER_LOCAL; buffer_kind_texts[kind]; kind++)
+		if (read_word(r, buffer_kind_texts[kind]))
+			return read_array(kr, s, (BufferKind)kind);
+	if (read_word(r, "barrier")) {
+		s->kind = LOOP_STATEMENT_BARRIER;
+		return true;
+	}
 	if (read_word(r, "store")) {
 		s->kind = LOOP_STATEMENT_STORE;
 		return read_buffer_place(kr, s) && read_expect(r, '=') && read_scalars(kr, s);
@@ -291,11 +304,11 @@ read_kernel_params(KernelReader *kr)
 	Reader *r = kr->r;
 
 	while (!read_char(r, ')')) {
-		LoopBuffer b;
+		LoopBuffer b = {0};
 		int kind;
 		if ((kr->k->buffers.n && !read_expect(r, ',')) || !(b.name = read_name(r)) ||
 		    !read_expect(r, ':') || (kind = read_enum(r, buffer_kind_texts)) < 0 ||
-		    !(b.type = read_type(r))) {
+		    kind >= BUFFER_LOCAL || !(b.type = read_type(r))) {
 			read_fault(r, "malformed kernel parameter");
 			return false;
 		}
@@ -321,6 +334,26 @@ read_close(KernelReader *kr)
 	kr->k->body.at[end.match].match = kr->k->body.n;
 	vec_push(kr->r->m->arena, &kr->k->body, end);
 	return true;
+}
+
+/* N or NxN */
+static void
+read_team(KernelReader *kr)
+{
+	Kernel *k = kr->k;
+	int64_t n, all = 1;
+
+	do {
+		if (k->n_team == MAX_TEAM || !read_int(kr->r, &n) || n < 1 || n > MAX_PARTIALS ||
+		    (n & (n - 1)) != 0 || (all *= n) > MAX_PARTIALS) {
+			read_fault(kr->r,
+			           "a team has at most %d levels, and at most %d members, "
+			           "powers of two",
+			           MAX_TEAM, MAX_PARTIALS);
+			return;
+		}
+		k->team[k->n_team++] = (int)n;
+	} while (*kr->r->at == 'x' && kr->r->at++);
 }
 
 /* KIND [N, ...] */
@@ -369,6 +402,8 @@ read_kernel(Reader *r)
 	kr.k = kernel_new(r->m->arena, name, NULL);
 	if (!read_expect(r, '(') || !read_kernel_params(&kr))
 		return;
+	if (read_word(r, "team"))
+		read_team(&kr);
 	if (read_word(r, "flops"))
 		read_int(r, &kr.k->flops);
 	if (read_word(r, "serves"))

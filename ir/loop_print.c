@@ -1,10 +1,10 @@
 /* Loop IR to text. */
 #include "ir/text_impl.h"
 
-const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", NULL};
-const char *const loop_mode_texts[] = {"for", "parallel", "vector", "unroll", NULL};
+const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", "private", NULL};
+const char *const loop_mode_texts[] = {"for", "parallel", "vector", "unroll", "team", NULL};
 const char *const accumulate_texts[] = {"add", "mul", "max", "min", NULL};
-const char *const accumulate_level_texts[] = {"", "lanes", NULL};
+const char *const accumulate_level_texts[] = {"", "lanes", "team", NULL};
 
 static void
 print_affine(Text *out, const Affine *a)
@@ -57,6 +57,17 @@ print_for(Text *out, const LoopStatement *s)
 	text_add(out, s->n_accumulators ? ") {" : " {");
 }
 
+static void
+print_array(Text *out, const LoopBuffer *b)
+{
+	text_printf(out, "%s %s : ", buffer_kind_texts[b->kind], b->name);
+	type_print(out, b->type);
+	if (b->pad)
+		text_printf(out, " pad %lld", (long long)b->pad);
+	if (b->swizzle)
+		text_add(out, " swizzle");
+}
+
 void
 loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 {
@@ -102,10 +113,7 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		text_add(out, " =");
 		print_operands(out, s);
 		break;
-	case LOOP_STATEMENT_LOCAL:
-		text_printf(out, "local %s : ", k->buffers.at[s->buffer].name);
-		type_print(out, k->buffers.at[s->buffer].type);
-		break;
+	case LOOP_STATEMENT_LOCAL: print_array(out, &k->buffers.at[s->buffer]); break;
 	case LOOP_STATEMENT_FOR: print_for(out, s); break;
 	case LOOP_STATEMENT_ACCUMULATE:
 		text_add(out, "accumulate");
@@ -116,6 +124,7 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		print_operands(out, s);
 		text_add(out, " {");
 		break;
+	case LOOP_STATEMENT_BARRIER: text_add(out, "barrier"); break;
 	default: text_add(out, "}");
 	}
 	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
@@ -140,7 +149,10 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 		text_printf(out, "%s%s: %s ", i ? ", " : "", b->name, buffer_kind_texts[b->kind]);
 		type_print(out, b->type);
 	}
-	text_printf(out, ") flops %lld", (long long)k->flops);
+	text_add(out, ")");
+	for (int i = 0; i < k->n_team; i++)
+		text_printf(out, i ? "x%d" : " team %d", k->team[i]);
+	text_printf(out, " flops %lld", (long long)k->flops);
 	if (k->serves)
 		text_printf(out, " serves @%s", k->serves->name);
 	if (k->library)

@@ -14,6 +14,9 @@ typedef struct {
 	const char **
 		accumulated; /* by accumulator scalar: where it takes now, "v2" or "v2_lanes[lane]" */
 	int depth;
+	int n_open;                          /* team loops around */
+	const LoopStatement *open[MAX_TEAM]; /* outermost first */
+	int *declared;                       /* by array: team loops around its declaration */
 } CPrinter;
 
 /* ---- print.c */
@@ -30,6 +33,8 @@ is_packed(DType d) /* several elements in a byte */
 }
 void c_print_literal(Text *out, DType t, double f, int64_t i);
 void c_print_affine(Text *out, const Affine *a);
+/* "local3"; "private3[v1]" of a member's share. */
+const char *c_array(CPrinter *p, int buffer);
 /* "load_s4": how memory's bits become a number, and back; NULL: as C converts them. */
 const ScalarFunction *c_storage_function(CPrinter *p, const char *name, DType storage);
 void c_print_definition(CPrinter *p, const LoopStatement *s);

@@ -54,10 +54,23 @@ c_print_affine(Text *out, const Affine *a)
 		text_printf(out, "%s%lld", a->n ? " + " : "", (long long)a->constant);
 }
 
+const char *
+c_array(CPrinter *p, int buffer)
+{
+	const LoopBuffer *b = &p->k->buffers.at[buffer];
+	const char *name = b->name;
+
+	if (b->kind != BUFFER_PRIVATE)
+		return name;
+	for (int i = p->declared[buffer]; i < p->k->n_team; i++)
+		name = arena_printf(p->arena, "%s[v%d]", name, p->open[i]->result);
+	return name;
+}
+
 static void
 print_place(CPrinter *p, const LoopStatement *s)
 {
-	text_printf(p->out, "%s[", p->k->buffers.at[s->buffer].name);
+	text_printf(p->out, "%s[", c_array(p, s->buffer));
 	c_print_affine(p->out, s->place);
 	text_add(p->out, "]");
 }
@@ -132,7 +145,7 @@ print_packed(CPrinter *p, const char *access, const LoopStatement *s)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
 
-	text_printf(p->out, "gradc_packed_%s(%s, ", access, b->name);
+	text_printf(p->out, "gradc_packed_%s(%s, ", access, c_array(p, s->buffer));
 	c_print_affine(p->out, s->place);
 	text_printf(p->out, ", %d", dtype_info[b->type->dtype].bits);
 }

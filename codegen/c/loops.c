@@ -173,12 +173,17 @@ print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
 {
 	if (s->mode == LOOP_VECTOR && !is_in_order(p, s, at))
 		text_add(p->out, "#pragma omp simd\n");
+	if (s->mode == LOOP_UNROLL) /* GCC's pragma, which Clang knows, too */
+		text_printf(p->out, "#pragma GCC unroll %lld\n", (long long)s->extent);
 	c_indent(p);
 	text_printf(p->out, "for (int64_t v%d = 0; v%d < %s; v%d++) {\n", s->result, s->result,
 	            end_text(p, s), s->result);
+	if (s->mode == LOOP_TEAM)
+		p->open[p->n_open++] = s;
 	p->depth++;
 	c_print_block(p, at + 1, s->match);
 	p->depth--;
+	p->n_open -= s->mode == LOOP_TEAM;
 	c_indent(p);
 	text_add(p->out, "}\n");
 }
@@ -246,7 +251,7 @@ c_print_for(CPrinter *p, const LoopStatement *s, int at)
 	bool lanes = s->n_accumulators && s->accumulators->level == ACC_LANES &&
 	             s->accumulators->number > 1;
 	print_end(p, s);
-	start_accumulators(p, s, "lane");
+	start_accumulators(p, s, lanes ? "lane" : arena_printf(p->arena, "v%d", s->result));
 	if (lanes)
 		print_lanes_loop(p, s, at);
 	else

@@ -26,12 +26,19 @@ static void
 print_local(CPrinter *p, const LoopStatement *s)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
-	bool large = type_bytes(b->type) > 1 << 18;
+	int64_t n = b->type->n ? b->type->n : 1, bytes = dtype_bytes(b->type->dtype, n);
+	Text members = {0};
 
+	p->declared[s->buffer] = p->n_open;
+	for (int i = p->n_open; b->kind == BUFFER_PRIVATE && i < p->k->n_team; i++) {
+		text_printf(&members, "[%d]", p->k->team[i]);
+		bytes *= p->k->team[i];
+	}
 	c_indent(p);
-	text_printf(p->out, "%s%s %s[%lld] __attribute__((aligned(64)));\n",
-	            large ? "static _Thread_local " : "", c_storage_names[b->type->dtype], b->name,
-	            (long long)(b->type->n ? b->type->n : 1));
+	text_printf(p->out, "%s%s %s%s[%lld] __attribute__((aligned(64)));\n",
+	            bytes > 1 << 18 ? "static _Thread_local " : "", c_storage_names[b->type->dtype],
+	            b->name, members.n ? members.at : "", (long long)n);
+	text_free(&members);
 }
 
 void
@@ -59,6 +66,10 @@ c_print_block(CPrinter *p, int from, int to)
 			c_indent(p);
 			text_add(p->out, "}\n");
 			at = s->match;
+			break;
+		case LOOP_STATEMENT_BARRIER:
+			c_indent(p);
+			text_add(p->out, "/* barrier */\n");
 			break;
 		case LOOP_STATEMENT_END: break;
 		default: c_print_definition(p, s);
@@ -135,6 +146,7 @@ c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 	p->types = NEW_ARRAY(p->arena, DType, k->n_scalars);
 	kernel_scalar_types(k, p->types);
 	p->accumulated = NEW_ARRAY(p->arena, const char *, k->n_scalars);
+	p->declared = NEW_ARRAY(p->arena, int, k->buffers.n);
 	print_functions_of(p, k, p->types);
 	text_add(p->out, "\n/* ");
 	print_comment(p->out, loc_origin(k->loc));

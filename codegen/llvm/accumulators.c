@@ -30,13 +30,19 @@ combine(Printer *p, LoopOp op, DType type, V x, V y)
 	return emit_op(p, &frame, &s);
 }
 
-/* Of the partials that take one value each: a vector where they are more than one. */
+/* Partials that take values at one time: those of all lanes, else one. */
+static int
+taking(const Accumulator *a)
+{
+	return a->level == ACC_LANES ? a->number : 1;
+}
+
 static LLVMTypeRef
 partials_type(const Printer *p, const Accumulator *a)
 {
 	LLVMTypeRef t = llvm_type(p, a->type);
 
-	return a->number > 1 ? LLVMVectorType(t, (unsigned)a->number) : t;
+	return taking(a) > 1 ? LLVMVectorType(t, (unsigned)a->number) : t;
 }
 
 /* Lanes from .. from + n - 1 of x; a scalar where n is 1. */
@@ -54,17 +60,48 @@ some_lanes(const Printer *p, V x, int from, int n)
 	                              LLVMConstVector(lanes, (unsigned)n), "");
 }
 
+static void
+store_identity(const Printer *p, const Accumulator *a)
+{
+	V start = identity(p, a);
+
+	if (taking(a) > 1)
+		start = some_lanes(p, widen(p, start), 0, a->number);
+	LLVMBuildStore(p->b, start, p->accumulators[a->scalar].at);
+}
+
 void
 start_accumulators(Printer *p, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
-		V start = identity(p, a);
-		if (a->number > 1)
-			start = some_lanes(p, widen(p, start), 0, a->number);
-		p->accumulators[a->scalar] = (Partials){
-			a, LLVMBuildAlloca(p->top, LLVMTypeOf(start), "")};
-		LLVMBuildStore(p->b, start, p->accumulators[a->scalar].at);
+		LLVMTypeRef t = llvm_type(p, a->type);
+		Partials *to = &p->accumulators[a->scalar];
+		*to = (Partials){a, LLVMBuildAlloca(p->top, partials_type(p, a), ""), NULL};
+		if (a->level == ACC_TEAM)
+			to->team = LLVMBuildAlloca(p->top, LLVMArrayType(t, (unsigned)a->number),
+			                           "");
+		else
+			store_identity(p, a);
+	}
+}
+
+void
+start_member(Printer *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++)
+		store_identity(p, &s->accumulators[i]);
+}
+
+void
+finish_member(Printer *p, const LoopStatement *s, V member)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		const Partials *from = &p->accumulators[a->scalar];
+		LLVMTypeRef t = llvm_type(p, a->type);
+		LLVMBuildStore(p->b, LLVMBuildLoad2(p->b, t, from->at, ""),
+		               llvm_address(p, t, from->team, member));
 	}
 }
 
@@ -75,7 +112,7 @@ emit_accumulate(Printer *p, const LoopStatement *s)
 	const Partials *to = &p->accumulators[s->operands[1]];
 	LLVMTypeRef t = partials_type(p, to->accumulator);
 	V x = p->frame.values[s->operands[0]];
-	int n = to->accumulator->number;
+	int n = taking(to->accumulator);
 	V old = LLVMBuildLoad2(p->b, t, to->at, "");
 
 	if (p->variable < 0) {
@@ -92,10 +129,30 @@ emit_accumulate(Printer *p, const LoopStatement *s)
 	LLVMBuildStore(p->b, old, to->at);
 }
 
+/* Member l takes member l + n/2 until one is left. */
+static V
+reduce_team(Printer *p, const Accumulator *a)
+{
+	LLVMTypeRef t = llvm_type(p, a->type);
+	V team = p->accumulators[a->scalar].team;
+
+	for (int n = a->number / 2; n > 0; n /= 2) {
+		Loop loop = open_loop(p, llvm_word(p, 0), llvm_word(p, n), 1, false);
+		V at = llvm_address(p, t, team, loop.variable);
+		V x = LLVMBuildLoad2(p->b, t, at, "");
+		V y = LLVMBuildLoad2(p->b, t, llvm_address(p, t, at, llvm_word(p, n)), "");
+		LLVMBuildStore(p->b, combine(p, accumulate_op(a->kind), a->type, x, y), at);
+		close_loop(p, &loop);
+	}
+	return LLVMBuildLoad2(p->b, t, team, "");
+}
+
 /* Lane l takes lane l + n/2 until one is left. */
 static V
-reduce_lanes(Printer *p, const Accumulator *a, V x)
+reduce_lanes(Printer *p, const Accumulator *a)
 {
+	V x = LLVMBuildLoad2(p->b, partials_type(p, a), p->accumulators[a->scalar].at, "");
+
 	for (int n = a->number / 2; n > 0; n /= 2)
 		x = combine(p, accumulate_op(a->kind), a->type, some_lanes(p, x, 0, n),
 		            some_lanes(p, x, n, n));
@@ -107,7 +164,7 @@ finish_accumulators(Printer *p, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
-		V x = LLVMBuildLoad2(p->b, partials_type(p, a), p->accumulators[a->scalar].at, "");
-		p->frame.values[a->scalar] = reduce_lanes(p, a, x);
+		p->frame.values[a->scalar] = a->level == ACC_TEAM ? reduce_team(p, a)
+		                                                  : reduce_lanes(p, a);
 	}
 }

@@ -13,7 +13,8 @@ typedef struct {
 typedef struct Guard Guard;
 typedef struct {
 	const Accumulator *accumulator;
-	V at;
+	V at;   /* partials that take now: all lanes', a member's, or the one */
+	V team; /* those of all members */
 } Partials;
 typedef struct {
 	LLVMContextRef context;
@@ -28,6 +29,9 @@ typedef struct {
 	V function, scalars, begin, end;
 	Frame frame;
 	V *buffers;             /* by buffer: where it begins */
+	int *declared;          /* by array: team loops around its declaration */
+	int n_open;             /* team loops around */
+	V open[MAX_TEAM];       /* their variables, outermost first */
 	Partials *accumulators; /* by scalar */
 	Guard **guards; /* by scalar, of a load and of the select that takes it; NULL: none */
 	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
@@ -64,6 +68,7 @@ V lanes_below(const Printer *p, V n);             /* the same of a number that i
 V llvm_plus(const Printer *p, V x, V y);
 V llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset);
 V emit_affine(const Printer *p, const Affine *a);
+V array_base(const Printer *p, int buffer); /* of a private one the member's share */
 V emit_load(Printer *p, const LoopStatement *s);
 void emit_store(Printer *p, const LoopStatement *s);
 /* Are lanes one element apart there, in the vector loop around? */
@@ -77,6 +82,20 @@ V emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask);
 void start_accumulators(Printer *p, const LoopStatement *s);
 void emit_accumulate(Printer *p, const LoopStatement *s);
 void finish_accumulators(Printer *p, const LoopStatement *s);
+/* Of a team loop: a member's partials begin, and are kept with those of the others. */
+void start_member(Printer *p, const LoopStatement *s);
+void finish_member(Printer *p, const LoopStatement *s, V member);
+
+/* ---- print.c */
+/* A loop whose body stands between open and close. */
+typedef struct {
+	LLVMBasicBlockRef body, behind;
+	V variable, last;
+	int64_t step;
+} Loop;
+/* From `first` by `step` while below `last`; `guarded`: it may not run at all. */
+Loop open_loop(const Printer *p, V first, V last, int64_t step, bool guarded);
+void close_loop(const Printer *p, const Loop *loop);
 
 /* ---- guard.c: loads under a mask in place of clamped ones */
 void guards_find(Printer *p); /* of the kernel */

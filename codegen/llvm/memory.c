@@ -124,6 +124,23 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
+/* Shares of several elements in a byte begin with a byte. */
+V
+array_base(const Printer *p, int buffer)
+{
+	const LoopBuffer *b = &p->k->buffers.at[buffer];
+	V member = NULL;
+
+	for (int i = p->declared[buffer]; b->kind == BUFFER_PRIVATE && i < p->k->n_team; i++)
+		member = member ? LLVMBuildAdd(p->b, scaled(p, member, p->k->team[i]), p->open[i],
+		                               "")
+		                : p->open[i];
+	if (!member)
+		return p->buffers[buffer];
+	return llvm_address(p, LLVMInt8TypeInContext(p->context), p->buffers[buffer],
+	                    scaled(p, member, type_bytes(b->type)));
+}
+
 /* Where the first lane's element is. LLVM's loop strength reduction does not look through a freeze, so that places that
  * differ by a constant are one address to it; else it takes a quarter of the compile time. */
 static V
@@ -158,6 +175,7 @@ alignment(const Printer *p, DType storage)
 	                    (unsigned long long)dtype_bytes(storage, 1), false);
 }
 
+/* It has room for a vector behind its end. */
 static bool
 is_local(const Printer *p, int buffer)
 {
@@ -348,7 +366,7 @@ load_packed(Printer *p, const LoopStatement *s, DType storage, V mask)
 	LLVMTypeRef byte = LLVMInt8TypeInContext(p->context);
 	V place = emit_affine(p, s->place), x;
 	bool wide = is_vector(place) || (mask && is_vector(mask));
-	PackedPlace at = packed_place(p, storage, p->buffers[s->buffer],
+	PackedPlace at = packed_place(p, storage, array_base(p, s->buffer),
 	                              wide ? widen(p, place) : place);
 
 	if (wide)
@@ -376,7 +394,7 @@ store_one_packed(const Printer *p, DType storage, V base, V place, V x)
 static void
 store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 {
-	V place = emit_affine(p, s->place), base = p->buffers[s->buffer];
+	V place = emit_affine(p, s->place), base = array_base(p, s->buffer);
 
 	if (!is_vector(place)) {
 		store_one_packed(p, storage, base, place, last_lane(p, x));
@@ -392,7 +410,7 @@ static V
 load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 {
 	LLVMTypeRef t = storage_type(p, storage);
-	V base = p->buffers[s->buffer];
+	V base = array_base(p, s->buffer);
 
 	if (is_packed(storage))
 		return load_packed(p, s, storage, inside);
@@ -435,7 +453,7 @@ emit_load(Printer *p, const LoopStatement *s)
 	if (is_packed(storage))
 		return from_storage(p, storage, load_packed(p, s, storage, NULL));
 	Place place = split_place(p, s->place);
-	V base = p->buffers[s->buffer], x;
+	V base = array_base(p, s->buffer), x;
 
 	if (!place.varying && place.step == 0) {
 		x = LLVMBuildLoad2(p->b, t, first_address(p, t, base, &place), "");
@@ -462,7 +480,7 @@ emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask)
 {
 	DType storage = p->k->buffers.at[s->buffer].type->dtype;
 	Place place = split_place(p, a);
-	V at = first_address(p, storage_type(p, storage), p->buffers[s->buffer], &place);
+	V at = first_address(p, storage_type(p, storage), array_base(p, s->buffer), &place);
 
 	return from_storage(p, storage, masked_load(p, storage, at, mask));
 }
@@ -473,7 +491,7 @@ emit_store(Printer *p, const LoopStatement *s)
 	DType storage = p->k->buffers.at[s->buffer].type->dtype;
 	LLVMTypeRef t = storage_type(p, storage);
 	Place place = split_place(p, s->place);
-	V base = p->buffers[s->buffer];
+	V base = array_base(p, s->buffer);
 	V x = to_storage(p, storage, p->frame.values[s->operands[0]]);
 
 	if (is_packed(storage)) {

@@ -32,21 +32,13 @@ emit_definition(Printer *p, const LoopStatement *s)
 /* ---- control */
 static void emit_block(Printer *p, int from, int to);
 
-/* A loop whose body stands between open and close. */
-typedef struct {
-	LLVMBasicBlockRef body, behind;
-	V variable, last;
-	int64_t step;
-} Loop;
-
 static LLVMBasicBlockRef
 block_new(const Printer *p)
 {
 	return LLVMAppendBasicBlockInContext(p->context, p->function, "");
 }
 
-/* From `first` by `step` while below `last`; `guarded`: it may not run at all. */
-static Loop
+Loop
 open_loop(const Printer *p, V first, V last, int64_t step, bool guarded)
 {
 	Loop loop = {.body = block_new(p), .behind = block_new(p), .last = last, .step = step};
@@ -63,7 +55,7 @@ open_loop(const Printer *p, V first, V last, int64_t step, bool guarded)
 	return loop;
 }
 
-static void
+void
 close_loop(const Printer *p, const Loop *loop)
 {
 	V next = LLVMBuildNSWAdd(p->b, loop->variable, llvm_word(p, loop->step), "");
@@ -180,13 +172,45 @@ emit_parallel(Printer *p, int at)
 	close_loop(p, &loop);
 }
 
+/* Member after member. */
+static void
+emit_team(Printer *p, const LoopStatement *s, int at)
+{
+	start_accumulators(p, s);
+	Loop loop = open_loop(p, llvm_word(p, 0), llvm_word(p, s->extent), 1, false);
+	p->frame.values[s->result] = loop.variable;
+	p->open[p->n_open++] = loop.variable;
+	start_member(p, s);
+	emit_block(p, at + 1, s->match);
+	finish_member(p, s, loop.variable);
+	p->n_open--;
+	close_loop(p, &loop);
+	finish_accumulators(p, s);
+}
+
+/* Copies of the body. */
+static void
+emit_unrolled(Printer *p, const LoopStatement *s, int at)
+{
+	start_accumulators(p, s);
+	for (int64_t j = 0; j < s->extent; j++) {
+		p->frame.values[s->result] = llvm_word(p, j);
+		emit_block(p, at + 1, s->match);
+	}
+	finish_accumulators(p, s);
+}
+
 static void
 emit_for(Printer *p, const LoopStatement *s, int at)
 {
-	if (s->mode == LOOP_PARALLEL) {
+	if (s->mode == LOOP_PARALLEL)
 		emit_parallel(p, at);
+	if (s->mode == LOOP_TEAM)
+		emit_team(p, s, at);
+	if (s->mode == LOOP_UNROLL)
+		emit_unrolled(p, s, at);
+	if (s->mode != LOOP_PLAIN && s->mode != LOOP_VECTOR)
 		return;
-	}
 	bool vector = s->mode == LOOP_VECTOR && (s->extent > 1 || s->n_accumulators);
 	if (vector && s->place)
 		emit_vector_below(p, s, at, emit_end(p, s));
@@ -229,11 +253,14 @@ static void
 emit_local(Printer *p, const LoopStatement *s)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
-	LLVMTypeRef t = LLVMArrayType(storage_type(p, b->type->dtype),
-	                              (unsigned)(b->type->n + LOOP_LANES));
+	int64_t n = b->type->n;
 	V *at = &p->buffers[s->buffer];
 
-	if (type_bytes(b->type) <= LARGE_LOCAL) {
+	p->declared[s->buffer] = p->n_open;
+	for (int i = p->n_open; b->kind == BUFFER_PRIVATE && i < p->k->n_team; i++)
+		n *= p->k->team[i];
+	LLVMTypeRef t = LLVMArrayType(storage_type(p, b->type->dtype), (unsigned)(n + LOOP_LANES));
+	if (dtype_bytes(b->type->dtype, n) <= LARGE_LOCAL) {
 		*at = LLVMBuildAlloca(p->top, t, b->name);
 		LLVMSetAlignment(*at, 64);
 		return;
@@ -262,6 +289,7 @@ emit_block(Printer *p, int from, int to)
 			emit_if(p, s, at);
 			at = s->match;
 			break;
+		case LOOP_STATEMENT_BARRIER: /* all members did what stands before it */
 		case LOOP_STATEMENT_END: break;
 		default: p->frame.values[s->result] = emit_definition(p, s);
 		}
@@ -293,6 +321,7 @@ emit_kernel(Printer *p, const Kernel *k, const char *symbol)
 	p->k = k;
 	p->frame = (Frame){types, NEW_ARRAY(p->arena, V, k->n_scalars)};
 	p->buffers = NEW_ARRAY(p->arena, V, k->buffers.n);
+	p->declared = NEW_ARRAY(p->arena, int, k->buffers.n);
 	p->accumulators = NEW_ARRAY(p->arena, Partials, k->n_scalars);
 	p->variable = -1;
 	guards_find(p);

@@ -1,5 +1,6 @@
 """Forms of loop IR that `lower` does not make, or not always: the same bits from the interpreter and every printer."""
 import re
+import signal
 import subprocess
 
 import pytest
@@ -143,3 +144,177 @@ def test_a_load_under_a_mask_is_one_access(run, tmp_path):
         text = run("dump", tmp_path / "m.gir", "--stage=llvm", f"--target=cpu:x86-64-v{level}").stdout
         assert set(re.findall(r"llvm\.masked\.(load|gather)\..*<16 x i1> %", text)) == masked
         assert text.count("br i1") == 2, "the parts' loop alone"
+
+
+# A row in registers: each member keeps four elements of it from one team loop to the next.
+REGISTERS = """
+  kernel @registers(x0: in f32[6,64], y0: out f32[6,64]) team 16 flops 0 {
+    parallel v0 < 6 {
+      private p2 : f32[4]
+      team v1 < 16 (v2: max f32 team 16) {
+        unroll v3 < 4 {
+          v4 = load x0[64*v0 + 16*v3 + v1] : f32
+          store p2[v3] = v4
+          accumulate v4, v2
+        }
+      }
+      team v5 < 16 (v6: add f32 team 16) {
+        unroll v7 < 4 {
+          v8 = load p2[v7] : f32
+          v9 = sub v8, v2 : f32
+          v10 = exp v9 : f32
+          store p2[v7] = v10
+          accumulate v10, v6
+        }
+      }
+      team v11 < 16 {
+        unroll v12 < 4 {
+          v13 = load p2[v12] : f32
+          v14 = div v13, v6 : f32
+          store y0[64*v0 + 16*v12 + v11] = v14
+        }
+      }
+    }
+  }
+"""
+
+# Four teams of eight: each transposes its own 8 x 8 elements and sums the columns; then each takes the sums of the next.
+TWO_LEVELS = """
+  kernel @levels(x0: in f32[3,4,8,8], y0: out f32[3,4,8,8], y1: out f32[3,4]) team 4x8 flops 0 {
+    parallel v0 < 3 {
+      local sums3 : f32[4]
+      private own4 : f32[8]
+      private packed5 : s4[3]
+      team v1 < 4 {
+        local turned6 : f32[8,8] pad 1
+        team v2 < 8 {
+          unroll v3 < 8 {
+            v4 = load x0[256*v0 + 64*v1 + 8*v3 + v2] : f32
+            store turned6[8*v3 + v2] = v4
+            store own4[v3] = v4
+          }
+          v5 = affine v2 + v1 : s64
+          v6 = cast v5 to s4 : s32
+          store packed5[1] = v6
+        }
+        barrier
+        team v7 < 8 (v8: add f32 team 8, v9: max f32 team 8) {
+          for v10 < min(8, v7 + 3) {
+            v11 = load turned6[8*v7 + v10] : f32
+            accumulate v11, v8
+          }
+          vector v12 < 8 {
+            v13 = load turned6[8*v7 + v12] : f32
+            accumulate v13, v9
+          }
+        }
+        v14 = add v8, v9 : f32
+        store sums3[v1] = v14
+      }
+      barrier
+      team v15 < 4 {
+        v16 = affine v15 + 1 : s64
+        v17 = const 3 : s64
+        v18 = and v16, v17 : s64
+        v19 = load sums3[v18] : f32
+        store y1[4*v0 + v15] = v19
+        team v20 < 8 {
+          v21 = load packed5[1] : s32
+          v22 = cast v21 to f32 : f32
+          unroll v23 < 8 {
+            v24 = load own4[v23] : f32
+            v25 = add v24, v22 : f32
+            store y0[256*v0 + 64*v15 + 8*v23 + v20] = v25
+          }
+        }
+      }
+    }
+  }
+"""
+
+
+def test_teams(compare):
+    assert compare(REGISTERS + TWO_LEVELS).startswith("2 kernels")
+
+
+@pytest.fixture
+def race(build, tmp_path):
+    """Runs a kernel that has a race; returns the interpreter's words about it."""
+    def run(kernels):
+        (tmp_path / "m.gir").write_text(f'module @"m" {{\n{kernels}}}\n')
+        done = subprocess.run([build / "tests/compare_kernels", tmp_path / "m.gir"], text=True, capture_output=True)
+        assert done.returncode == -signal.SIGABRT, done.stdout + done.stderr
+        return re.search(r"kernel \w+: (.*)", done.stderr)[1]
+
+    return run
+
+
+# Each member tells its neighbour a number, twice.
+NEIGHBOURS = """
+  kernel @k(x0: in f32[8], y0: out f32[8], y1: out f32[8]) team 8 flops 0 {
+    local told3 : f32[9]
+    team v0 < 8 {
+      v1 = load x0[v0] : f32
+      store told3[v0] = v1
+      store told3[8] = v1  ; ALL
+    }
+    barrier  ; ONE
+    team v2 < 8 {
+      v3 = load told3[-1*v2 + 7] : f32
+      store y0[v2] = v3
+    }
+    barrier  ; TWO
+    team v4 < 8 {
+      v5 = load y0[v4] : f32
+      store told3[v4] = v5
+    }
+    barrier  ; THREE
+    v6 = load told3[5] : f32
+    team v7 < 8 {
+      v8 = load y0[-1*v7 + 7] : f32
+      v9 = add v8, v6 : f32
+      store y1[v7] = v9
+    }
+  }
+"""
+
+
+def without(text, *words):
+    """Drops the lines that are marked so."""
+    return "".join(line + "\n" for line in text.splitlines() if not line.endswith(tuple("; " + w for w in words)))
+
+
+def test_races_of_a_team(compare, race):
+    assert compare(without(NEIGHBOURS, "ALL")).startswith("1 kernels")
+    for dropped, words in [
+            (["ALL", "ONE"], "place 7 of told3 races: member 0 reads what member 7 did, without a barrier between"),
+            (["ALL", "TWO"], "place 0 of told3 races: member 0 writes what member 7 did, without a barrier between"),
+            (["ALL", "THREE"], "place 5 of told3 races: the team reads what member 5 did, without a barrier between"),
+            (["ALL", "TWO", "THREE"], "place 0 of told3 races: member 0 writes what member 7 did"),
+            ([], "place 8 of told3 races: member 1 writes what member 0 did")]:
+        assert race(without(NEIGHBOURS, *dropped)).startswith(words)
+
+
+def test_races_between_levels(race):
+    """A barrier within an outer member's iteration orders its inner members, and no others."""
+    inner = TWO_LEVELS.replace("        barrier\n", "")
+    assert race(inner) == "place 1 of turned6 races: member 0x0 reads what member 0x1 did, without a barrier between"
+    outer = TWO_LEVELS.replace("\n      barrier\n", "\n")
+    assert race(outer) == "place 1 of sums3 races: member 0 reads what member 1 did, without a barrier between"
+    moved = outer.replace("        v19 = load", "        barrier\n        v19 = load")
+    assert race(moved) == "place 1 of sums3 races: member 0 reads what member 1 did, without a barrier between"
+    alone = TWO_LEVELS.replace("        v14 = add", "        v26 = load turned6[5] : f32\n        store turned6[5] = v26\n        v14 = add")
+    assert race(alone) == "place 5 of turned6 races: member 0 writes what member 0x0 did, without a barrier between"
+
+
+def test_races_within_a_byte(race):
+    text = """
+  kernel @k(x0: in f32[8], y0: out s4[8]) team 8 flops 0 {
+    team v0 < 8 {
+      v1 = load x0[v0] : f32
+      v2 = cast v1 to s4 : s32
+      store y0[v0] = v2
+    }
+  }
+"""
+    assert race(text) == "place 1 of y0 races: member 1 writes what member 0 did, without a barrier between"

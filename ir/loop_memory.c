@@ -1,0 +1,265 @@
+/* Buffers and arrays while the interpreter runs a kernel, and the check for races: two members of a team touch one element,
+ * one of them writes it, and no barrier lies in between.
+ *
+ * Members run one after the other. A barrier of the whole team begins a new epoch; one inside of an outer member's iteration
+ * begins an epoch of that member's, which orders the inner members of it alone. An element remembers who wrote it last, and
+ * who read it in this epoch: two readers from different outer members are as good as any more, for whoever writes is
+ * another one than at least one of them. */
+#include "ir/interp_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+	Member member;
+	int64_t epoch, inner_epoch; /* epoch 0: nobody */
+} Touch;
+
+/* Of an element, or of a byte of several. */
+typedef struct {
+	Touch writer;
+	Touch readers
+		[2]; /* since the epoch of the first; the second is another member, if there is one */
+} Element;
+
+typedef struct {
+	void *data;
+	bool *written;     /* NULL: a parameter */
+	int64_t size;      /* of a member's share */
+	bool of_outer;     /* declared in an outer member's iteration: each of them has one */
+	Element *elements; /* NULL: races are not looked for */
+} Array;
+
+struct LoopMemory {
+	const Kernel *k;
+	Array *arrays; /* by buffer */
+	Member member;
+	int64_t epoch;
+	int64_t *inner_epochs; /* by outer member; -1: the last one has none */
+	int64_t last_inner;    /* epochs handed out */
+};
+
+/* Members of all levels. */
+static int64_t
+team_size(const Kernel *k)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < k->n_team; i++)
+		n *= k->team[i];
+	return n;
+}
+
+static int
+per_byte(DType d)
+{
+	return dtype_info[d].bits < 8 ? 8 / dtype_info[d].bits : 1;
+}
+
+static void
+find_owners(LoopMemory *m)
+{
+	int depth = 0;
+
+	for (int i = 0; i < m->k->body.n; i++) {
+		const LoopStatement *s = &m->k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_LOCAL)
+			m->arrays[s->buffer].of_outer = depth > 0;
+		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM)
+			depth++;
+		if (s->kind == LOOP_STATEMENT_END && m->k->body.at[s->match].mode == LOOP_TEAM)
+			depth--;
+	}
+}
+
+LoopMemory *
+loop_memory_new(Arena *arena, const Kernel *k, void *const *params)
+{
+	LoopMemory *m = NEW(arena, LoopMemory);
+
+	m->k = k;
+	m->member = (Member){-1, -1};
+	m->arrays = NEW_ARRAY(arena, Array, k->buffers.n);
+	m->inner_epochs = NEW_ARRAY(arena, int64_t, k->n_team ? k->team[0] : 0);
+	find_owners(m);
+	for (int i = 0; i < k->buffers.n; i++) {
+		const LoopBuffer *b = &k->buffers.at[i];
+		int64_t members = b->kind == BUFFER_PRIVATE ? team_size(k) : 1;
+		Array *a = &m->arrays[i];
+		a->size = b->type->n;
+		if (buffer_is_param(b)) {
+			a->data = params[i];
+		} else {
+			a->data = arena_alloc(
+				arena, (size_t)(dtype_bytes(b->type->dtype, a->size * members)));
+			a->written = NEW_ARRAY(arena, bool, a->size *members);
+		}
+		if (k->n_team && b->kind != BUFFER_PRIVATE)
+			a->elements = NEW_ARRAY(arena, Element,
+			                        (a->size + 1) * (a->of_outer ? k->team[0] : 1));
+	}
+	loop_memory_part(m);
+	return m;
+}
+
+void
+loop_memory_part(LoopMemory *m)
+{
+	m->epoch++;
+}
+
+void
+loop_memory_member(LoopMemory *m, int level, int64_t member)
+{
+	*(level ? &m->member.inner : &m->member.outer) = member;
+}
+
+void
+loop_memory_barrier(LoopMemory *m)
+{
+	if (m->member.outer < 0)
+		m->epoch++;
+	else
+		m->inner_epochs[m->member.outer] = ++m->last_inner;
+}
+
+/* The first element of a private array that the member has; *n: how many it has. */
+static int64_t
+share(const LoopMemory *m, int buffer, int64_t *n)
+{
+	int64_t inner = m->k->n_team > 1 ? m->k->team[1] : 1;
+	int64_t outer = m->k->n_team ? m->k->team[0] : 1;
+
+	*n = m->arrays[buffer].size;
+	if (m->k->buffers.at[buffer].kind != BUFFER_PRIVATE)
+		return 0;
+	if (m->member.outer < 0) {
+		*n *= outer * inner;
+		return 0;
+	}
+	if (m->member.inner >= 0 || inner == 1)
+		return m->arrays[buffer].size *
+		       (m->member.outer * inner + (m->member.inner < 0 ? 0 : m->member.inner));
+	*n *= inner;
+	return m->arrays[buffer].size * m->member.outer * inner;
+}
+
+void
+loop_memory_declare(LoopMemory *m, int buffer)
+{
+	int64_t n, first = share(m, buffer, &n);
+
+	memset(m->arrays[buffer].written + first, 0, (size_t)n * sizeof(bool));
+}
+
+static void
+print_member(Text *out, Member member)
+{
+	if (member.outer < 0)
+		text_add(out, "the team");
+	else if (member.inner < 0)
+		text_printf(out, "member %lld", (long long)member.outer);
+	else
+		text_printf(out, "member %lldx%lld", (long long)member.outer,
+		            (long long)member.inner);
+}
+
+static _Noreturn void
+fail(const LoopMemory *m, int buffer, int64_t place, const char *what)
+{
+	fprintf(stderr, "gradc: internal error: kernel %s: place %lld of %s %s\n", m->k->name,
+	        (long long)place, m->k->buffers.at[buffer].name, what);
+	abort();
+}
+
+static bool
+is_ordered(const Touch *before, const Touch *now)
+{
+	if (before->epoch != now->epoch)
+		return true;
+	if (before->member.outer != now->member.outer)
+		return false;
+	return before->member.inner == now->member.inner || before->inner_epoch != now->inner_epoch;
+}
+
+static void
+check_order(const LoopMemory *m, int buffer, int64_t place, const Touch *before, const Touch *now,
+            const char *how)
+{
+	Text text = {0};
+
+	if (is_ordered(before, now))
+		return;
+	text_add(&text, "races: ");
+	print_member(&text, now->member);
+	text_add(&text, how);
+	print_member(&text, before->member);
+	text_add(&text, " did, without a barrier between");
+	fail(m, buffer, place, text.at);
+}
+
+static bool
+is_same(Member a, Member b)
+{
+	return a.outer == b.outer && a.inner == b.inner;
+}
+
+/* Keeps two readers, of different outer members if there are such, else of different inner ones since the last barrier. */
+static void
+add_reader(Touch *readers, const Touch *now)
+{
+	bool stale = readers[0].epoch != now->epoch;
+	bool apart = readers[1].epoch == now->epoch &&
+	             readers[0].member.outer != readers[1].member.outer;
+
+	if (!stale && (apart || is_same(readers[0].member, now->member))) {
+		if (!apart)
+			readers[0] = *now;
+		return;
+	}
+	if (stale || (readers[0].member.outer == now->member.outer &&
+	              readers[0].inner_epoch != now->inner_epoch)) {
+		readers[0] = *now;
+		readers[1] = (Touch){0};
+		return;
+	}
+	readers[1] = *now;
+}
+
+static void
+touch(LoopMemory *m, int buffer, int64_t place, bool write)
+{
+	DType d = m->k->buffers.at[buffer].type->dtype;
+	const Array *a = &m->arrays[buffer];
+	int64_t first = a->of_outer ? m->member.outer * (a->size + 1) : 0;
+	Element *e = &a->elements[first + place / per_byte(d)];
+	Touch now = {m->member, m->epoch,
+	             m->member.outer < 0 ? 0 : m->inner_epochs[m->member.outer]};
+
+	check_order(m, buffer, place, &e->writer, &now, write ? " writes what " : " reads what ");
+	if (!write) {
+		add_reader(e->readers, &now);
+		return;
+	}
+	for (int i = 0; i < 2; i++)
+		check_order(m, buffer, place, &e->readers[i], &now, " writes what ");
+	e->writer = now;
+}
+
+void *
+loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write)
+{
+	Array *a = &m->arrays[buffer];
+	int64_t n, first = share(m, buffer, &n);
+
+	if (*place < 0 || *place >= a->size)
+		fail(m, buffer, *place, "lies outside");
+	if (a->elements)
+		touch(m, buffer, *place, write);
+	*place += first;
+	if (a->written && !write && !a->written[*place])
+		fail(m, buffer, *place - first, "is read before it is written");
+	if (a->written && write)
+		a->written[*place] = true;
+	return a->data;
+}

@@ -1,0 +1,141 @@
+/* What teams ask of a kernel: which loops stand where, who owns an array, and that no accumulator, private array or barrier
+ * is used where members have no common meaning of it.
+ *
+ * Control around a team loop is the same for all members by its form: what stands outside of a team loop is done once for
+ * the team of that level, so that scalars there have one value. */
+#include "ir/loop.h"
+
+typedef struct {
+	const Kernel *k;
+	Arena *arena;
+	KernelFaults *faults;
+	int statement;
+	VEC(int) open;  /* FOR and IF around, outermost first */
+	int depth;      /* team loops around */
+	int *owners;    /* by accumulator scalar: the statement of its loop */
+	bool *unrolled; /* by scalar: a variable of an unrolled loop */
+} Team;
+
+static void PRINTF(2, 3) report(Team *t, const char *fmt, ...)
+{
+	KernelFault fault = {.statement = t->statement};
+	va_list args;
+
+	va_start(args, fmt);
+	fault.text = arena_vprintf(t->arena, fmt, args);
+	va_end(args);
+	vec_push(t->arena, t->faults, fault);
+}
+
+/* Inside of the loops of all levels: what one member does. */
+static bool
+is_member(const Team *t)
+{
+	return t->depth == t->k->n_team;
+}
+
+static bool
+is_team_loop(const LoopStatement *s)
+{
+	return s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM;
+}
+
+static void
+check_team_loop(Team *t, const LoopStatement *s)
+{
+	if (is_member(t))
+		report(t, t->depth ? "inside the team's last loop" : "the kernel has no team");
+	else if (s->extent != t->k->team[t->depth])
+		report(t, "%lld iterations of a team of %d", (long long)s->extent,
+		       t->k->team[t->depth]);
+	if (s->place)
+		report(t, "a team loop runs all of its iterations");
+}
+
+/* An accumulator takes values of the member that owns it. */
+static void
+check_accumulate(Team *t, const LoopStatement *s)
+{
+	int owner = t->owners[s->operands[1]];
+
+	for (int i = t->open.n - 1; i >= 0 && t->open.at[i] != owner; i--)
+		if (is_team_loop(&t->k->body.at[t->open.at[i]]))
+			report(t, "v%d belongs to a loop around the team's", s->operands[1]);
+}
+
+static void
+check_array(Team *t, const LoopStatement *s)
+{
+	if (t->k->n_team && is_member(t) && t->k->buffers.at[s->buffer].kind == BUFFER_LOCAL)
+		report(t, "a member's own array is private");
+}
+
+/* Private arrays are registers on some machines. */
+static void
+check_private(Team *t, const LoopStatement *s)
+{
+	if (t->k->n_team == 0)
+		return;
+	if (!is_member(t))
+		report(t, "a private array outside of the team's loops");
+	for (int i = 0; i < s->place->n; i++)
+		if (!t->unrolled[s->place->terms[i].scalar])
+			report(t, "v%d in a place of a private array is not of an unrolled loop",
+			       s->place->terms[i].scalar);
+}
+
+static void
+check_barrier(Team *t)
+{
+	if (is_member(t))
+		report(t, t->k->n_team ? "a barrier inside the team's last loop"
+		                       : "the kernel has no team");
+}
+
+static void
+open_block(Team *t, const LoopStatement *s)
+{
+	if (is_team_loop(s))
+		check_team_loop(t, s);
+	t->depth += is_team_loop(s);
+	if (s->kind == LOOP_STATEMENT_FOR)
+		t->unrolled[s->result] = s->mode == LOOP_UNROLL;
+	for (int i = 0; i < s->n_accumulators; i++)
+		t->owners[s->accumulators[i].scalar] = t->statement;
+	vec_push(t->arena, &t->open, t->statement);
+}
+
+static void
+check_statement(Team *t, const LoopStatement *s)
+{
+	switch (s->kind) {
+	case LOOP_STATEMENT_FOR:
+	case LOOP_STATEMENT_IF: open_block(t, s); break;
+	case LOOP_STATEMENT_END:
+		t->depth -= is_team_loop(&t->k->body.at[s->match]);
+		t->open.n--;
+		break;
+	case LOOP_STATEMENT_ACCUMULATE: check_accumulate(t, s); break;
+	case LOOP_STATEMENT_LOCAL: check_array(t, s); break;
+	case LOOP_STATEMENT_BARRIER: check_barrier(t); break;
+	case LOOP_STATEMENT_LOAD:
+	case LOOP_STATEMENT_STORE:
+		if (t->k->buffers.at[s->buffer].kind == BUFFER_PRIVATE)
+			check_private(t, s);
+		break;
+	default: break;
+	}
+}
+
+void
+kernel_team_faults(const Kernel *k, Arena *arena, KernelFaults *out)
+{
+	Team t = {.k = k,
+	          .arena = arena,
+	          .faults = out,
+	          .owners = NEW_ARRAY(arena, int, k->n_scalars),
+	          .unrolled = NEW_ARRAY(arena, bool, k->n_scalars)};
+
+	for (t.statement = 0; t.statement < k->body.n; t.statement++)
+		check_statement(&t, &k->body.at[t.statement]);
+}
