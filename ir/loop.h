@@ -51,6 +51,12 @@ typedef enum {
 	LOOP_STATEMENT_ACCUMULATE, /* accumulator (operand 1) of the loop around takes operand 0 */
 	LOOP_STATEMENT_IF,         /* body runs when operand 0 is true; no result leaves it */
 	LOOP_STATEMENT_BARRIER,    /* of the team whose loop would stand here */
+	/* What a team does together, and copies that run beside other work: docs/loop-ir.md. */
+	LOOP_STATEMENT_EACH, /* result, column = an element's row and column in tile `buffer`; body up to its END */
+	LOOP_STATEMENT_MMA, /* tile `buffer` += windows[0] times windows[1], `extent` products an element */
+	LOOP_STATEMENT_COPY, /* buffer[place] .. = windows[0], `extent` elements; zeros where operand 0 is false */
+	LOOP_STATEMENT_COMMIT, /* the copies since the last one are a group */
+	LOOP_STATEMENT_WAIT,   /* until at most `i` groups are outstanding */
 	LOOP_STATEMENT_END,
 	N_LOOP_STATEMENTS,
 } LoopStatementKind;
@@ -62,21 +68,30 @@ typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
 LoopOp accumulate_op(AccumulateKind kind);
 
 /* Who holds an accumulator's partials: nobody (values are taken in order), the lanes of a vector loop, the members of a
- * team. */
-typedef enum { ACC_IN_ORDER, ACC_LANES, ACC_TEAM } AccumulateLevel;
+ * team, the columns of a tile's row. */
+typedef enum { ACC_IN_ORDER, ACC_LANES, ACC_TEAM, ACC_ROW } AccumulateLevel;
 
 /* A loop's accumulator: readable behind the loop under `scalar`. It has `number` partials, a power of two, which start at
  * the identity of its kind: iteration j goes to partial j mod number, in order. In the end they are combined in a fixed
- * tree: l with l + n/2, l < n/2, until one is left. max and min pass NaN on. */
+ * tree: l with l + n/2, l < n/2, until one is left. max and min pass NaN on. That of a tile's rows is one for each row, and
+ * goes to a tile of row values instead. */
 typedef struct {
 	LoopValue scalar;
 	AccumulateKind kind;
 	DType type;
 	AccumulateLevel level;
 	int number; /* 1 in order */
+	int tile;   /* ROW: a buffer; else 0 */
 } Accumulator;
 enum { MAX_PARTIALS = 1024 };
 #define LOOP_LANES 16 /* of a vector loop; its accumulators have so many partials, or a divisor */
+
+/* What mma and copy read. Element (i, j) of a matrix in a local array is at place + i * row + j * column. */
+typedef struct {
+	int buffer;
+	const Affine *place; /* NULL: a tile */
+	int64_t row, column;
+} LoopWindow;
 
 typedef struct {
 	LoopStatementKind kind;
@@ -91,16 +106,26 @@ typedef struct {
 	Conversion
 		how; /* CAST to a float below f32; stochastic: by operand 1, random bits in u32 */
 	int64_t i;   /* CONST of integers and bool */
-	int64_t extent; /* FOR, LOCAL */
-	LoopMode mode;  /* FOR */
+	int64_t extent;            /* FOR, LOCAL */
+	LoopMode mode;             /* FOR */
+	LoopValue column;          /* EACH; -1: of a tile with one axis */
+	const LoopWindow *windows; /* MMA: 2, COPY: 1; else NULL */
 	int n_accumulators;
 	Accumulator *accumulators;
 	int line;  /* in the module's file; 0: made by `lower` */
 	int match; /* FOR, IF: statement number of END; END: of its opener */
 } LoopStatement;
 
-/* Parameters, and arrays that a run of the kernel has: local ones are the team's, private ones a member's own. */
-typedef enum { BUFFER_IN, BUFFER_OUT, BUFFER_INOUT, BUFFER_LOCAL, BUFFER_PRIVATE } BufferKind;
+/* Parameters, and arrays that a run of the kernel has: local ones are the team's, private ones a member's own,
+ * tiles are spread over the team as its matrix unit likes it. */
+typedef enum {
+	BUFFER_IN,
+	BUFFER_OUT,
+	BUFFER_INOUT,
+	BUFFER_LOCAL,
+	BUFFER_PRIVATE,
+	BUFFER_TILE,
+} BufferKind;
 typedef struct {
 	const char *name;
 	BufferKind kind;
@@ -147,8 +172,32 @@ struct Kernel {
 /* How many parallel loops begin at statement `at`, each directly inside of the one before: part p of the kernel is iteration
  * p of their product, the last loop's variable changing fastest. */
 int parallel_depth(const Kernel *k, int at);
+/* The places of a statement, its own and those of its windows; how many there are. */
+enum { MAX_PLACES = 3 };
+int statement_places(const LoopStatement *s, const Affine **out);
+/* Of a statement that opens a block. */
+static inline bool
+statement_opens(const LoopStatement *s)
+{
+	return s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
+	       s->kind == LOOP_STATEMENT_EACH;
+}
+/* Has it what only printers with matrix units print: tiles, mma, copies? */
+bool kernel_has_tiles(const Kernel *k);
 /* The types of k's scalars, as its statements give them. */
 void kernel_scalar_types(const Kernel *k, DType *types);
+
+/* ---- loop_kernel.c */
+uint64_t statement_hash(const LoopStatement *s);
+/* But for what they define, and for loops, which differ in more. */
+bool statement_equal(const LoopStatement *a, const LoopStatement *b);
+Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
+/* Equal but for name, location and buffer names. */
+bool kernel_equal(const Kernel *a, const Kernel *b);
+/* A copy in the module, under that name and in its list. */
+Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
+/* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
+void kernel_finish(Kernel *k);
 
 /* ---- loop_build.c */
 struct LoopBuilder {
@@ -166,13 +215,8 @@ struct LoopBuilder {
 	VEC(int) definitions; /* by scalar: its statement */
 	VEC(int) scopes;      /* by scalar: its block */
 };
-Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
 /* Builds into k, whose parts and everything else the builder needs live in `scratch`. */
 LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
-/* Equal but for name, location and buffer names. */
-bool kernel_equal(const Kernel *a, const Kernel *b);
-/* A copy in the module, under that name and in its list. */
-Kernel *kernel_add(Module *m, const Kernel *k, const char *name);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
 int lb_private(LoopBuilder *lb, DType dtype, int64_t extent);
@@ -214,9 +258,7 @@ LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
 void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
 void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
-/* Closes the kernel: iterations, hash; `op` and `type` of every ACCUMULATE from its accumulator. */
-void kernel_finish(Kernel *k);
-/* The same behind a builder, once pure statements without readers are gone. */
+/* kernel_finish, once pure statements without readers are gone. */
 void kernel_close(LoopBuilder *lb);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 
+enum { MAX_COPY = 16 }; /* bytes */
 typedef struct {
 	const Module *m;
 	const Kernel *k;
@@ -75,21 +76,31 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* A place made of loop variables alone is proven to lie inside; one with computed scalars was clamped
- * by its emitter, one under a mask is not touched elsewhere: they are checked where the interpreter runs them. */
+/* A place made of loop variables alone is proven to lie inside, and `more` elements behind it; one with computed scalars was
+ * clamped by its emitter, one under a mask is not touched elsewhere: they are checked where the interpreter runs them. */
+static void
+check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
+{
+	const LoopBuffer *b = &c->k->buffers.at[buffer];
+	int64_t low, high;
+
+	if (!check_terms(c, place) || masked ||
+	    !affine_range(place, c->extents, c->bounds, &low, &high))
+		return;
+	high += more;
+	if (!c->dead && (low < 0 || high >= b->type->n))
+		report(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
+		       (long long)high, b->name, (long long)b->type->n);
+}
+
 static void
 check_place(Check *c, const LoopStatement *s)
 {
-	int64_t low, high;
-
-	if (!check_terms(c, s->place))
-		return;
 	bool masked = s->kind == LOOP_STATEMENT_LOAD && s->n_operands;
-	bool known = !masked && affine_range(s->place, c->extents, c->bounds, &low, &high);
-	if (known && !c->dead && (low < 0 || high >= c->k->buffers.at[s->buffer].type->n))
-		report(c, "places %lld to %lld of %s, which has %lld elements", (long long)low,
-		       (long long)high, c->k->buffers.at[s->buffer].name,
-		       (long long)c->k->buffers.at[s->buffer].type->n);
+
+	/* Which element of a tile it may be, kernel_team_faults says. */
+	check_range(c, s->buffer, s->place, 0,
+	            masked || c->k->buffers.at[s->buffer].kind == BUFFER_TILE);
 	if (s->kind == LOOP_STATEMENT_STORE && c->k->buffers.at[s->buffer].kind == BUFFER_IN)
 		report(c, "a store into an input");
 }
@@ -171,8 +182,12 @@ close_block(Check *c, int from, int to)
 		if (c->k->body.at[i].result >= 0)
 			c->defined[c->k->body.at[i].result] = false;
 	const LoopStatement *s = &c->k->body.at[from];
+	if (s->kind == LOOP_STATEMENT_EACH && s->column >= 0)
+		c->defined[s->column] = false;
 	for (int i = 0; i < s->n_accumulators; i++) {
 		c->open[s->accumulators[i].scalar] = false;
+		if (s->accumulators[i].level == ACC_ROW) /* its values are in a tile */
+			continue;
 		define(c, s->accumulators[i].scalar, s->accumulators[i].type, 0);
 	}
 	for (int i = from + 1; i < to; i++) /* those of inner loops end too */
@@ -201,7 +216,8 @@ check_operand(Check *c, const LoopStatement *s)
 	if (!visible(c, x))
 		return;
 	DType t = c->types[x], want = t;
-	if (s->kind == LOOP_STATEMENT_IF || s->kind == LOOP_STATEMENT_LOAD)
+	if (s->kind == LOOP_STATEMENT_IF || s->kind == LOOP_STATEMENT_LOAD ||
+	    s->kind == LOOP_STATEMENT_COPY)
 		want = BOOL;
 	if (s->kind == LOOP_STATEMENT_STORE)
 		want = compute_type(c->k->buffers.at[s->buffer].type->dtype);
@@ -246,8 +262,8 @@ check_result(Check *c, const LoopStatement *s)
 static void
 check_straight(Check *c, const LoopStatement *s)
 {
-	if (c->vector && (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
-	                  s->kind == LOOP_STATEMENT_LOCAL || s->kind == LOOP_STATEMENT_BARRIER))
+	if (c->vector && (statement_opens(s) || s->kind == LOOP_STATEMENT_LOCAL ||
+	                  s->kind == LOOP_STATEMENT_BARRIER || s->windows))
 		report(c, "inside a vector loop");
 	if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_VECTOR)
 		c->vector = true;
@@ -294,6 +310,23 @@ check_unroll(Check *c, const LoopStatement *s, int at)
 		       MAX_UNROLL_NEST);
 }
 
+/* Row values of a tile with two axes, in a tile with one. */
+static void
+check_row(Check *c, const LoopStatement *s, const Accumulator *a)
+{
+	const LoopBuffer *from = &c->k->buffers.at[s->buffer], *to = &c->k->buffers.at[a->tile];
+
+	if (a->level != ACC_ROW || s->column < 0)
+		report(c, "v%d is not of the rows of a tile with two axes", a->scalar);
+	else if (LOOP_LANES % a->number != 0)
+		report(c, "the partials of v%d are not a divisor of %d", a->scalar, LOOP_LANES);
+	else if (to->kind != BUFFER_TILE || to->type->rank != 1 ||
+	         to->type->dims[0] != from->type->dims[0] ||
+	         compute_type(to->type->dtype) != a->type)
+		report(c, "%s is no tile of %s for the rows of %s", to->name,
+		       dtype_info[a->type].name, from->name);
+}
+
 /* A vector loop's accumulators say how many lanes they have, all of them alike; those of other loops are in order. */
 static void
 check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
@@ -317,6 +350,34 @@ check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 }
 
 static void
+open_accumulators(Check *c, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		if (s->kind == LOOP_STATEMENT_FOR)
+			check_partials(c, s, a);
+		else
+			check_row(c, s, a);
+		c->open[a->scalar] = true;
+		c->types[a->scalar] = a->type;
+	}
+}
+
+/* Loops over the elements of a tile: its axes are theirs. */
+static void
+open_each(Check *c, const LoopStatement *s)
+{
+	Type t = c->k->buffers.at[s->buffer].type;
+
+	if (c->k->buffers.at[s->buffer].kind != BUFFER_TILE || t->rank != 1 + (s->column >= 0))
+		report(c, "%s is no tile with so many axes", c->k->buffers.at[s->buffer].name);
+	define(c, s->result, S64, t->rank ? t->dims[0] : 1);
+	if (s->column >= 0)
+		define(c, s->column, S64, t->rank > 1 ? t->dims[1] : 1);
+	open_accumulators(c, s);
+}
+
+static void
 open_loop(Check *c, const LoopStatement *s, int at)
 {
 	if (s->mode == LOOP_PARALLEL)
@@ -330,10 +391,66 @@ open_loop(Check *c, const LoopStatement *s, int at)
 	c->dead += s->extent == 0;
 	if (s->extent < 0)
 		report(c, "a negative extent");
-	for (int i = 0; i < s->n_accumulators; i++) {
-		check_partials(c, s, &s->accumulators[i]);
-		c->open[s->accumulators[i].scalar] = true;
-		c->types[s->accumulators[i].scalar] = s->accumulators[i].type;
+	open_accumulators(c, s);
+}
+
+/* So many elements at once, of one type; in whole bytes. */
+static void
+check_copy(Check *c, const LoopStatement *s)
+{
+	const LoopBuffer *to = &c->k->buffers.at[s->buffer];
+	const LoopBuffer *from = &c->k->buffers.at[s->windows->buffer];
+	int bits = dtype_info[to->type->dtype].bits;
+
+	if (to->kind != BUFFER_LOCAL || from->kind > BUFFER_LOCAL ||
+	    to->type->dtype != from->type->dtype)
+		report(c, "a copy goes to a local array of the same type");
+	if (s->extent < 1 || bits < 8 || s->extent * bits > 8 * MAX_COPY)
+		report(c, "a copy has 1 to %d bytes", MAX_COPY);
+	check_range(c, s->buffer, s->place, s->extent - 1, false);
+	check_range(c, s->windows->buffer, s->windows->place, s->extent - 1, s->n_operands > 0);
+}
+
+/* A matrix of rows x columns: a tile, or a window of a local array. */
+static void
+check_window(Check *c, const LoopWindow *w, int64_t rows, int64_t columns, DType type)
+{
+	const LoopBuffer *b = &c->k->buffers.at[w->buffer];
+	int64_t down, across;
+
+	if (compute_type(b->type->dtype) != type)
+		report(c, "%s is %s, not %s", b->name, dtype_info[b->type->dtype].name,
+		       dtype_info[type].name);
+	if (b->kind == BUFFER_TILE && (w->place || b->type->rank != 2 || b->type->dims[0] != rows ||
+	                               b->type->dims[1] != columns))
+		report(c, "%s is not a tile of %lldx%lld", b->name, (long long)rows,
+		       (long long)columns);
+	if (b->kind != BUFFER_TILE && (b->kind != BUFFER_LOCAL || !w->place))
+		report(c, "%s is neither a tile nor a window of a local array", b->name);
+	else if (b->kind == BUFFER_LOCAL &&
+	         (w->row < 0 || w->column < 0 || !size_mul(w->row, rows - 1, &down) ||
+	          !size_mul(w->column, columns - 1, &across) || down >= b->type->n ||
+	          across >= b->type->n))
+		report(c, "a window beyond %s", b->name);
+	else if (w->place)
+		check_range(c, w->buffer, w->place, down + across, false);
+}
+
+static void
+check_mma(Check *c, const LoopStatement *s)
+{
+	const LoopBuffer *b = &c->k->buffers.at[s->buffer];
+	Type t = b->type;
+
+	if (b->kind != BUFFER_TILE || t->rank != 2 || (t->dtype != F32 && t->dtype != F64))
+		report(c, "%s is no tile of f32 or f64 with two axes", b->name);
+	else if (s->extent < 1)
+		report(c, "no products to add");
+	else if (s->windows[0].buffer == s->buffer || s->windows[1].buffer == s->buffer)
+		report(c, "%s is added to itself", b->name);
+	else {
+		check_window(c, &s->windows[0], t->dims[0], s->extent, t->dtype);
+		check_window(c, &s->windows[1], s->extent, t->dims[1], t->dtype);
 	}
 }
 
@@ -348,8 +465,15 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	if (s->kind == LOOP_STATEMENT_AFFINE)
 		check_terms(c, s->place);
 	if (s->kind == LOOP_STATEMENT_CAST || s->kind == LOOP_STATEMENT_IF ||
-	    s->kind == LOOP_STATEMENT_STORE || (s->kind == LOOP_STATEMENT_LOAD && s->n_operands))
+	    s->kind == LOOP_STATEMENT_STORE ||
+	    ((s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_COPY) && s->n_operands))
 		check_operand(c, s);
+	if (s->kind == LOOP_STATEMENT_COPY)
+		check_copy(c, s);
+	if (s->kind == LOOP_STATEMENT_MMA)
+		check_mma(c, s);
+	if (s->kind == LOOP_STATEMENT_WAIT && s->i < 0)
+		report(c, "a negative number of groups");
 	if (s->kind == LOOP_STATEMENT_CAST)
 		check_conversion(c, s);
 	if (s->kind == LOOP_STATEMENT_ACCUMULATE)
@@ -365,8 +489,10 @@ check_statement(Check *c, const LoopStatement *s, int at)
 	}
 	if (s->kind == LOOP_STATEMENT_FOR)
 		open_loop(c, s, at);
-	c->depth += s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF;
-	if (s->result >= 0)
+	c->depth += statement_opens(s);
+	if (s->kind == LOOP_STATEMENT_EACH)
+		open_each(c, s);
+	else if (s->result >= 0)
 		define(c, s->result, s->type, s->kind == LOOP_STATEMENT_FOR ? s->extent : 0);
 }
 

@@ -6,33 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Call Call;
-
-typedef struct {
-	const Kernel *k;
-	Arena *arena;
-	ScalarFunctions *functions;
-	Call **calls;         /* by statement: of a scalar function; NULL: an instruction */
-	Call **accumulations; /* by accumulator scalar */
-	LoopMemory *memory;
-	int depth; /* team loops around */
-	const Scalar *scalars;
-	Cell *cells;     /* by scalar */
-	Cell **partials; /* by accumulator scalar */
-	Cell **taking;   /* by accumulator scalar: the partial that takes now */
-	DType *types;    /* by scalar */
-	int64_t begin, end;
-	int64_t *flops; /* counted here; NULL: not */
-} Run;
-
 /* A scalar function where it is used. */
 struct Call {
 	const ScalarFunction *function;
 	Run run; /* of its body */
 };
 
-static int64_t
-place_of(const Run *r, const Affine *a)
+int64_t
+run_place(const Run *r, const Affine *a)
 {
 	int64_t at = a->constant;
 
@@ -40,8 +21,6 @@ place_of(const Run *r, const Affine *a)
 		at += a->terms[i].coefficient * r->cells[a->terms[i].scalar].s64;
 	return at;
 }
-
-static void run_block(Run *r, int from, int to);
 
 /* op of x, y, z: by a scalar function where `call` is one. */
 static Cell
@@ -74,8 +53,8 @@ run_parallel(Run *r, int at)
 	}
 }
 
-static void
-start_accumulators(Run *r, const LoopStatement *s)
+void
+run_accumulators_start(Run *r, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
@@ -84,9 +63,8 @@ start_accumulators(Run *r, const LoopStatement *s)
 	}
 }
 
-/* Iteration j begins. */
-static void
-take_partials(Run *r, const LoopStatement *s, int64_t j)
+void
+run_accumulators_take(Run *r, const LoopStatement *s, int64_t j)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
@@ -94,8 +72,8 @@ take_partials(Run *r, const LoopStatement *s, int64_t j)
 	}
 }
 
-static void
-finish_accumulators(Run *r, const LoopStatement *s)
+void
+run_accumulators_finish(Run *r, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
@@ -104,7 +82,10 @@ finish_accumulators(Run *r, const LoopStatement *s)
 			for (int l = 0; l < n; l++)
 				x[l] = combine(r->accumulations[a->scalar], accumulate_op(a->kind),
 				               a->type, x[l], x[l + n], (Cell){0});
-		r->cells[a->scalar] = x[0];
+		if (a->level == ACC_ROW)
+			run_store(r, a->tile, r->cells[s->result].s64, x[0]);
+		else
+			r->cells[a->scalar] = x[0];
 	}
 }
 
@@ -115,21 +96,21 @@ run_for(Run *r, const LoopStatement *s, int at)
 		run_parallel(r, at);
 		return;
 	}
-	start_accumulators(r, s);
-	int64_t below = s->place ? place_of(r, s->place) : s->extent;
+	run_accumulators_start(r, s);
+	int64_t below = s->place ? run_place(r, s->place) : s->extent;
 	int level = r->depth;
 	r->depth += s->mode == LOOP_TEAM;
 	for (int64_t j = 0; j < below && j < s->extent; j++) {
 		r->cells[s->result].s64 = j;
 		if (s->mode == LOOP_TEAM)
 			loop_memory_member(r->memory, level, j);
-		take_partials(r, s, j);
+		run_accumulators_take(r, s, j);
 		run_block(r, at + 1, s->match);
 	}
 	if (s->mode == LOOP_TEAM)
 		loop_memory_member(r->memory, level, -1);
 	r->depth = level;
-	finish_accumulators(r, s);
+	run_accumulators_finish(r, s);
 }
 
 /* Arithmetic on elements, as rows count it: a function counts 1, a fused multiply-add 2, and what only compares,
@@ -216,39 +197,55 @@ run_const(Run *r, const LoopStatement *s)
 		c->s64 = s->i;
 }
 
+Cell
+run_load(Run *r, int buffer, int64_t place)
+{
+	const void *at = loop_memory_reach(r->memory, buffer, &place, false);
+
+	return cell_load(r->k->buffers.at[buffer].type->dtype, at, place);
+}
+
+void
+run_store(Run *r, int buffer, int64_t place, Cell x)
+{
+	void *at = loop_memory_reach(r->memory, buffer, &place, true);
+
+	cell_store(r->k->buffers.at[buffer].type->dtype, at, place, x);
+}
+
 static void
+run_load_statement(Run *r, const LoopStatement *s)
+{
+	bool none = s->n_operands && !r->cells[s->operands[0]].b;
+
+	r->cells[s->result] = none ? (Cell){0} : run_load(r, s->buffer, run_place(r, s->place));
+}
+
+void
 run_block(Run *r, int from, int to)
 {
-	int64_t place;
-
 	for (int at = from; at < to; at++) {
 		const LoopStatement *s = &r->k->body.at[at];
 		switch (s->kind) {
 		case LOOP_STATEMENT_OP: run_op(r, s, at); break;
 		case LOOP_STATEMENT_CONST: run_const(r, s); break;
 		case LOOP_STATEMENT_CAST: run_cast(r, s); break;
-		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = place_of(r, s->place); break;
+		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = run_place(r, s->place); break;
 		case LOOP_STATEMENT_SCALAR:
 			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
 			break;
-		case LOOP_STATEMENT_LOAD: {
-			if (s->n_operands && !r->cells[s->operands[0]].b) {
-				r->cells[s->result] = (Cell){0};
-				break;
-			}
-			place = place_of(r, s->place);
-			const void *buffer = loop_memory_reach(r->memory, s->buffer, &place, false);
-			r->cells[s->result] = cell_load(r->k->buffers.at[s->buffer].type->dtype,
-			                                buffer, place);
+		case LOOP_STATEMENT_LOAD: run_load_statement(r, s); break;
+		case LOOP_STATEMENT_STORE:
+			run_store(r, s->buffer, run_place(r, s->place), r->cells[s->operands[0]]);
 			break;
-		}
-		case LOOP_STATEMENT_STORE: {
-			place = place_of(r, s->place);
-			void *buffer = loop_memory_reach(r->memory, s->buffer, &place, true);
-			cell_store(r->k->buffers.at[s->buffer].type->dtype, buffer, place,
-			           r->cells[s->operands[0]]);
+		case LOOP_STATEMENT_EACH:
+			run_each(r, s, at);
+			at = s->match;
 			break;
-		}
+		case LOOP_STATEMENT_MMA: run_mma(r, s); break;
+		case LOOP_STATEMENT_COPY: run_copy(r, s); break;
+		case LOOP_STATEMENT_COMMIT: loop_memory_commit(r->memory); break;
+		case LOOP_STATEMENT_WAIT: loop_memory_wait(r->memory, s->i); break;
 		case LOOP_STATEMENT_FOR:
 			run_for(r, s, at);
 			at = s->match;
@@ -338,5 +335,6 @@ kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *sc
 	r.accumulations = NEW_ARRAY(arena, Call *, k->n_scalars);
 	prepare_accumulators(&r);
 	run_block(&r, 0, k->body.n);
+	loop_memory_part(r.memory);
 	arena_free(arena);
 }

@@ -4,7 +4,9 @@
  * Members run one after the other. A barrier of the whole team begins a new epoch; one inside of an outer member's iteration
  * begins an epoch of that member's, which orders the inner members of it alone. An element remembers who wrote it last, and
  * who read it in this epoch: two readers from different outer members are as good as any more, for whoever writes is
- * another one than at least one of them. */
+ * another one than at least one of them.
+ *
+ * A copy arrives at a wait: until then nobody may touch what it writes, and behind it it is what its member wrote. */
 #include "ir/interp_impl.h"
 
 #include <stdlib.h>
@@ -28,7 +30,20 @@ typedef struct {
 	int64_t size;      /* of a member's share */
 	bool of_outer;     /* declared in an outer member's iteration: each of them has one */
 	Element *elements; /* NULL: races are not looked for */
+	bool *in_flight;   /* elements that a copy is to bring; NULL: no copy goes there */
 } Array;
+
+/* A copy on its way. */
+typedef struct {
+	const LoopStatement *s;
+	Member member;
+	int64_t to, from, group; /* number of its group among those of its outer member */
+	bool inside;
+} Copy;
+typedef struct {
+	VEC(Copy) copies;
+	int64_t groups; /* committed */
+} Copies;
 
 struct LoopMemory {
 	const Kernel *k;
@@ -37,7 +52,14 @@ struct LoopMemory {
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member; -1: the last one has none */
 	int64_t last_inner;    /* epochs handed out */
+	int64_t someone;       /* numbers handed out to members that nobody knows */
+	Arena *arena;
+	Copies *copies; /* by outer member */
+	int n_copies;
 };
+
+/* Beyond the numbers of members that somebody knows. */
+enum { SOMEONE = 1 << 20 };
 
 /* Members of all levels. */
 static int64_t
@@ -65,6 +87,9 @@ find_owners(LoopMemory *m)
 		const LoopStatement *s = &m->k->body.at[i];
 		if (s->kind == LOOP_STATEMENT_LOCAL)
 			m->arrays[s->buffer].of_outer = depth > 0;
+		if (s->kind == LOOP_STATEMENT_COPY && !m->arrays[s->buffer].in_flight)
+			m->arrays[s->buffer].in_flight = NEW_ARRAY(
+				m->arena, bool, m->k->buffers.at[s->buffer].type->n);
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM)
 			depth++;
 		if (s->kind == LOOP_STATEMENT_END && m->k->body.at[s->match].mode == LOOP_TEAM)
@@ -81,6 +106,9 @@ loop_memory_new(Arena *arena, const Kernel *k, void *const *params)
 	m->member = (Member){-1, -1};
 	m->arrays = NEW_ARRAY(arena, Array, k->buffers.n);
 	m->inner_epochs = NEW_ARRAY(arena, int64_t, k->n_team ? k->team[0] : 0);
+	m->arena = arena;
+	m->n_copies = k->n_team ? k->team[0] : 1;
+	m->copies = NEW_ARRAY(arena, Copies, m->n_copies);
 	find_owners(m);
 	for (int i = 0; i < k->buffers.n; i++) {
 		const LoopBuffer *b = &k->buffers.at[i];
@@ -94,18 +122,12 @@ loop_memory_new(Arena *arena, const Kernel *k, void *const *params)
 				arena, (size_t)(dtype_bytes(b->type->dtype, a->size * members)));
 			a->written = NEW_ARRAY(arena, bool, a->size *members);
 		}
-		if (k->n_team && b->kind != BUFFER_PRIVATE)
+		if (k->n_team && b->kind != BUFFER_PRIVATE && b->kind != BUFFER_TILE)
 			a->elements = NEW_ARRAY(arena, Element,
 			                        (a->size + 1) * (a->of_outer ? k->team[0] : 1));
 	}
 	loop_memory_part(m);
 	return m;
-}
-
-void
-loop_memory_part(LoopMemory *m)
-{
-	m->epoch++;
 }
 
 void
@@ -155,7 +177,9 @@ loop_memory_declare(LoopMemory *m, int buffer)
 static void
 print_member(Text *out, Member member)
 {
-	if (member.outer < 0)
+	if (member.outer >= SOMEONE || member.inner >= SOMEONE)
+		text_add(out, "some member");
+	else if (member.outer < 0)
 		text_add(out, "the team");
 	else if (member.inner < 0)
 		text_printf(out, "member %lld", (long long)member.outer);
@@ -233,8 +257,9 @@ touch(LoopMemory *m, int buffer, int64_t place, bool write)
 	const Array *a = &m->arrays[buffer];
 	int64_t first = a->of_outer ? m->member.outer * (a->size + 1) : 0;
 	Element *e = &a->elements[first + place / per_byte(d)];
+	int64_t outer = m->member.outer;
 	Touch now = {m->member, m->epoch,
-	             m->member.outer < 0 ? 0 : m->inner_epochs[m->member.outer]};
+	             outer < 0 || outer >= SOMEONE ? 0 : m->inner_epochs[outer]};
 
 	check_order(m, buffer, place, &e->writer, &now, write ? " writes what " : " reads what ");
 	if (!write) {
@@ -254,6 +279,8 @@ loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write)
 
 	if (*place < 0 || *place >= a->size)
 		fail(m, buffer, *place, "lies outside");
+	if (a->in_flight && a->in_flight[*place])
+		fail(m, buffer, *place, "is touched while a copy of it is in flight");
 	if (a->elements)
 		touch(m, buffer, *place, write);
 	*place += first;
@@ -262,4 +289,97 @@ loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write)
 	if (a->written && write)
 		a->written[*place] = true;
 	return a->data;
+}
+
+/* ---- members that nobody knows */
+void
+loop_memory_someone(LoopMemory *m, bool begins)
+{
+	int64_t *level = m->member.outer < 0 || m->member.outer >= SOMEONE ? &m->member.outer
+	                                                                   : &m->member.inner;
+
+	if (m->k->n_team == 0)
+		return;
+	*level = begins ? SOMEONE + m->someone++ : -1;
+}
+
+/* ---- copies */
+void
+loop_memory_copy(LoopMemory *m, const LoopStatement *s, int64_t to, int64_t from, bool inside)
+{
+	Copies *c = &m->copies[m->member.outer < 0 ? 0 : m->member.outer];
+	Copy copy = {s, m->member, to, from, c->groups, inside};
+
+	for (int64_t i = 0; i < s->extent; i++) {
+		int64_t at = to + i, source = from + i;
+		loop_memory_reach(m, s->buffer, &at, true);
+		if (inside)
+			loop_memory_reach(m, s->windows->buffer, &source, false);
+		m->arrays[s->buffer].in_flight[to + i] = true;
+	}
+	vec_push(m->arena, &c->copies, copy);
+}
+
+/* A copy arrives, as what its member does now. */
+static void
+arrive(LoopMemory *m, const Copy *copy)
+{
+	const LoopStatement *s = copy->s;
+	size_t bytes = (size_t)dtype_bytes(m->k->buffers.at[s->buffer].type->dtype, 1);
+	Member waiting = m->member;
+
+	m->member = copy->member;
+	for (int64_t i = 0; i < s->extent; i++) {
+		int64_t at = copy->to + i, source = copy->from + i;
+		m->arrays[s->buffer].in_flight[at] = false;
+		char *to = loop_memory_reach(m, s->buffer, &at, true);
+		memset(to + (size_t)at * bytes, 0, bytes);
+		if (!copy->inside)
+			continue;
+		const char *from = loop_memory_reach(m, s->windows->buffer, &source, false);
+		memcpy(to + (size_t)at * bytes, from + (size_t)source * bytes, bytes);
+	}
+	m->member = waiting;
+}
+
+/* Those whose members are meant: all, or of one outer member. */
+static bool
+is_meant(const LoopMemory *m, int outer)
+{
+	return m->member.outer < 0 || m->member.outer == outer;
+}
+
+void
+loop_memory_commit(LoopMemory *m)
+{
+	for (int i = 0; i < m->n_copies; i++)
+		m->copies[i].groups += is_meant(m, i);
+}
+
+void
+loop_memory_wait(LoopMemory *m, int64_t outstanding)
+{
+	for (int i = 0; i < m->n_copies; i++) {
+		Copies *c = &m->copies[i];
+		int n = 0;
+
+		for (int j = 0; j < c->copies.n; j++) {
+			const Copy *copy = &c->copies.at[j];
+			if (is_meant(m, i) && copy->group < c->groups - outstanding)
+				arrive(m, copy);
+			else
+				c->copies.at[n++] = *copy;
+		}
+		c->copies.n = n;
+	}
+}
+
+void
+loop_memory_part(LoopMemory *m)
+{
+	for (int i = 0; i < m->n_copies; i++)
+		if (m->copies[i].copies.n)
+			fail(m, m->copies[i].copies.at[0].s->buffer, m->copies[i].copies.at[0].to,
+			     "is in flight where the part ends");
+	m->epoch++;
 }

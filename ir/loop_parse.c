@@ -72,12 +72,78 @@ read_buffer(KernelReader *kr)
 	return -1;
 }
 
+/* An element of a tile by its axes: v1, v2 */
+static bool
+read_tile_place(KernelReader *kr, Type t, const Affine **out)
+{
+	Affine *a = NEW(kr->r->m->arena, Affine);
+
+	*out = a;
+	for (; a->n < t->rank; a->n++) {
+		LoopValue v = a->n && !read_expect(kr->r, ',') ? -1 : read_scalar(kr);
+		if (v < 0 || a->n == 2)
+			return false;
+		a->terms[a->n] = (AffineTerm){a->n + 1 < t->rank ? t->dims[1] : 1, v};
+	}
+	return true;
+}
+
 static bool
 read_buffer_place(KernelReader *kr, LoopStatement *s)
 {
 	s->buffer = read_buffer(kr);
-	return s->buffer >= 0 && read_expect(kr->r, '[') && read_affine(kr, &s->place) &&
+	if (s->buffer < 0 || !read_expect(kr->r, '['))
+		return false;
+	const LoopBuffer *b = &kr->k->buffers.at[s->buffer];
+	return (b->kind == BUFFER_TILE ? read_tile_place(kr, b->type, &s->place)
+	                               : read_affine(kr, &s->place)) &&
 	       read_expect(kr->r, ']');
+}
+
+/* NAME of a tile, NAME[place : row, column] */
+static bool
+read_window(KernelReader *kr, LoopWindow *w)
+{
+	Reader *r = kr->r;
+
+	w->buffer = read_buffer(kr);
+	if (w->buffer < 0 || !read_char(r, '['))
+		return w->buffer >= 0;
+	return read_affine(kr, &w->place) && read_expect(r, ':') && read_int(r, &w->row) &&
+	       read_expect(r, ',') && read_int(r, &w->column) && read_expect(r, ']');
+}
+
+/* ACC, WINDOW, WINDOW k N */
+static bool
+read_mma(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+	LoopWindow *windows = NEW_ARRAY(r->m->arena, LoopWindow, 2);
+
+	s->kind = LOOP_STATEMENT_MMA;
+	s->windows = windows;
+	s->buffer = read_buffer(kr);
+	return s->buffer >= 0 && read_expect(r, ',') && read_window(kr, &windows[0]) &&
+	       read_expect(r, ',') && read_window(kr, &windows[1]) && read_word(r, "k") &&
+	       read_int(r, &s->extent);
+}
+
+static bool read_mask(KernelReader *kr, LoopStatement *s);
+
+/* NAME[place] = NAME[place] N [if MASK] */
+static bool
+read_copy(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+	LoopWindow *from = NEW(r->m->arena, LoopWindow);
+
+	s->kind = LOOP_STATEMENT_COPY;
+	s->windows = from;
+	if (!read_buffer_place(kr, s) || !read_expect(r, '=') ||
+	    (from->buffer = read_buffer(kr)) < 0)
+		return false;
+	return read_expect(r, '[') && read_affine(kr, &from->place) && read_expect(r, ']') &&
+	       read_int(r, &s->extent) && (!read_word(r, "if") || read_mask(kr, s));
 }
 
 static bool
@@ -193,7 +259,7 @@ read_extent(KernelReader *kr, LoopStatement *s)
 	       read_affine(kr, &s->place) && read_expect(r, ')');
 }
 
-/* v2: max f32 [lanes N] */
+/* v2: max f32 [LEVEL N [to TILE]] */
 static bool
 read_accumulator(KernelReader *kr, Accumulator *a)
 {
@@ -216,7 +282,45 @@ read_accumulator(KernelReader *kr, Accumulator *a)
 		a->level = (AccumulateLevel)level;
 		a->number = (int)number;
 	}
-	return true;
+	if (a->level != ACC_ROW)
+		return true;
+	return read_word(r, "to") && (a->tile = read_buffer(kr)) >= 0;
+}
+
+/* [(ACCUMULATOR, ...)] { */
+static bool
+read_accumulators(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+	VEC(Accumulator) list = {0};
+
+	if (!read_char(r, '('))
+		return read_expect(r, '{');
+	do {
+		Accumulator a;
+		if (!read_accumulator(kr, &a))
+			return false;
+		vec_push(r->m->arena, &list, a);
+	} while (read_char(r, ','));
+	s->accumulators = list.at;
+	s->n_accumulators = list.n;
+	return read_expect(r, ')') && read_expect(r, '{');
+}
+
+/* v1, v2 of NAME [(ACCUMULATOR, ...)] { */
+static bool
+read_each(KernelReader *kr, LoopStatement *s)
+{
+	Reader *r = kr->r;
+
+	s->kind = LOOP_STATEMENT_EACH;
+	s->type = S64;
+	s->column = -1;
+	if ((s->result = read_scalar(kr)) < 0 ||
+	    (read_char(r, ',') && (s->column = read_scalar(kr)) < 0) || !read_word(r, "of"))
+		return false;
+	s->buffer = read_buffer(kr);
+	return s->buffer >= 0 && read_accumulators(kr, s);
 }
 
 static bool
@@ -229,20 +333,7 @@ read_for(KernelReader *kr, LoopStatement *s, LoopMode mode)
 	s->type = S64;
 	if ((s->result = read_scalar(kr)) < 0 || !read_expect(r, '<') || !read_extent(kr, s))
 		return false;
-	if (read_char(r, '(')) {
-		VEC(Accumulator) list = {0};
-		do {
-			Accumulator a;
-			if (!read_accumulator(kr, &a))
-				return false;
-			vec_push(r->m->arena, &list, a);
-		} while (read_char(r, ','));
-		s->accumulators = list.at;
-		s->n_accumulators = list.n;
-		if (!read_expect(r, ')'))
-			return false;
-	}
-	return read_expect(r, '{');
+	return read_accumulators(kr, s);
 }
 
 /* NAME : TYPE [pad N] [swizzle] */
@@ -279,9 +370,23 @@ read_statement(KernelReader *kr, LoopStatement *s)
 	for (int kind = BUFFER_LOCAL; buffer_kind_texts[kind]; kind++)
 		if (read_word(r, buffer_kind_texts[kind]))
 			return read_array(kr, s, (BufferKind)kind);
+	if (read_word(r, "each"))
+		return read_each(kr, s);
+	if (read_word(r, "mma"))
+		return read_mma(kr, s);
+	if (read_word(r, "copy"))
+		return read_copy(kr, s);
 	if (read_word(r, "barrier")) {
 		s->kind = LOOP_STATEMENT_BARRIER;
 		return true;
+	}
+	if (read_word(r, "commit")) {
+		s->kind = LOOP_STATEMENT_COMMIT;
+		return true;
+	}
+	if (read_word(r, "wait")) {
+		s->kind = LOOP_STATEMENT_WAIT;
+		return read_int(r, &s->i);
 	}
 	if (read_word(r, "store")) {
 		s->kind = LOOP_STATEMENT_STORE;
@@ -424,7 +529,7 @@ read_kernel(Reader *r)
 			read_skip_line(r);
 			continue;
 		}
-		if (s.kind == LOOP_STATEMENT_FOR || s.kind == LOOP_STATEMENT_IF)
+		if (statement_opens(&s))
 			vec_push(r->m->arena, &kr.open, kr.k->body.n);
 		vec_push(r->m->arena, &kr.k->body, s);
 	}

@@ -1,10 +1,10 @@
 /* Loop IR to text. */
 #include "ir/text_impl.h"
 
-const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", "private", NULL};
+const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", "private", "tile", NULL};
 const char *const loop_mode_texts[] = {"for", "parallel", "vector", "unroll", "team", NULL};
 const char *const accumulate_texts[] = {"add", "mul", "max", "min", NULL};
-const char *const accumulate_level_texts[] = {"", "lanes", "team", NULL};
+const char *const accumulate_level_texts[] = {"", "lanes", "team", "row", NULL};
 
 static void
 print_affine(Text *out, const Affine *a)
@@ -22,9 +22,39 @@ print_affine(Text *out, const Affine *a)
 static void
 print_place(Text *out, const Kernel *k, const LoopStatement *s)
 {
-	text_printf(out, " %s[", k->buffers.at[s->buffer].name);
-	print_affine(out, s->place);
+	const LoopBuffer *b = &k->buffers.at[s->buffer];
+
+	text_printf(out, " %s[", b->name);
+	if (b->kind == BUFFER_TILE) /* by axes */
+		for (int i = 0; i < s->place->n; i++)
+			text_printf(out, i ? ", v%d" : "v%d", s->place->terms[i].scalar);
+	else
+		print_affine(out, s->place);
 	text_add(out, "]");
+}
+
+/* NAME of a tile, NAME[place : row, column] */
+static void
+print_window(Text *out, const Kernel *k, const LoopWindow *w)
+{
+	text_printf(out, ", %s", k->buffers.at[w->buffer].name);
+	if (!w->place)
+		return;
+	text_add(out, "[");
+	print_affine(out, w->place);
+	text_printf(out, " : %lld, %lld]", (long long)w->row, (long long)w->column);
+}
+
+static void
+print_copy(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	text_add(out, "copy");
+	print_place(out, k, s);
+	text_printf(out, " = %s[", k->buffers.at[s->windows->buffer].name);
+	print_affine(out, s->windows->place);
+	text_printf(out, "] %lld", (long long)s->extent);
+	if (s->n_operands)
+		text_printf(out, " if v%d", s->operands[0]);
 }
 
 static void
@@ -35,16 +65,34 @@ print_operands(Text *out, const LoopStatement *s)
 }
 
 static void
-print_accumulator(Text *out, const Accumulator *a, bool first)
+print_accumulator(Text *out, const Kernel *k, const Accumulator *a, bool first)
 {
 	text_printf(out, "%sv%d: %s %s", first ? " (" : ", ", a->scalar, accumulate_texts[a->kind],
 	            dtype_info[a->type].name);
 	if (a->level)
 		text_printf(out, " %s %d", accumulate_level_texts[a->level], a->number);
+	if (a->level == ACC_ROW)
+		text_printf(out, " to %s", k->buffers.at[a->tile].name);
 }
 
 static void
-print_for(Text *out, const LoopStatement *s)
+print_accumulators(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++)
+		print_accumulator(out, k, &s->accumulators[i], i == 0);
+	text_add(out, s->n_accumulators ? ") {" : " {");
+}
+
+static void
+print_each(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	text_printf(out, s->column < 0 ? "each v%d" : "each v%d, v%d", s->result, s->column);
+	text_printf(out, " of %s", k->buffers.at[s->buffer].name);
+	print_accumulators(out, k, s);
+}
+
+static void
+print_for(Text *out, const Kernel *k, const LoopStatement *s)
 {
 	text_printf(out, s->place ? "%s v%d < min(%lld, " : "%s v%d < %lld",
 	            loop_mode_texts[s->mode], s->result, (long long)s->extent);
@@ -52,9 +100,7 @@ print_for(Text *out, const LoopStatement *s)
 		print_affine(out, s->place);
 		text_add(out, ")");
 	}
-	for (int i = 0; i < s->n_accumulators; i++)
-		print_accumulator(out, &s->accumulators[i], i == 0);
-	text_add(out, s->n_accumulators ? ") {" : " {");
+	print_accumulators(out, k, s);
 }
 
 static void
@@ -71,7 +117,9 @@ print_array(Text *out, const LoopBuffer *b)
 void
 loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 {
-	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
+	bool defines = s->result >= 0 && !statement_opens(s);
+
+	if (defines)
 		text_printf(out, "v%d = ", s->result);
 	switch (s->kind) {
 	case LOOP_STATEMENT_OP:
@@ -114,7 +162,7 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		print_operands(out, s);
 		break;
 	case LOOP_STATEMENT_LOCAL: print_array(out, &k->buffers.at[s->buffer]); break;
-	case LOOP_STATEMENT_FOR: print_for(out, s); break;
+	case LOOP_STATEMENT_FOR: print_for(out, k, s); break;
 	case LOOP_STATEMENT_ACCUMULATE:
 		text_add(out, "accumulate");
 		print_operands(out, s);
@@ -125,9 +173,19 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		text_add(out, " {");
 		break;
 	case LOOP_STATEMENT_BARRIER: text_add(out, "barrier"); break;
+	case LOOP_STATEMENT_EACH: print_each(out, k, s); break;
+	case LOOP_STATEMENT_MMA:
+		text_printf(out, "mma %s", k->buffers.at[s->buffer].name);
+		print_window(out, k, &s->windows[0]);
+		print_window(out, k, &s->windows[1]);
+		text_printf(out, " k %lld", (long long)s->extent);
+		break;
+	case LOOP_STATEMENT_COPY: print_copy(out, k, s); break;
+	case LOOP_STATEMENT_COMMIT: text_add(out, "commit"); break;
+	case LOOP_STATEMENT_WAIT: text_printf(out, "wait %lld", (long long)s->i); break;
 	default: text_add(out, "}");
 	}
-	if (s->result >= 0 && s->kind != LOOP_STATEMENT_FOR)
+	if (defines)
 		text_printf(out, " : %s", dtype_info[s->type].name);
 }
 
@@ -174,7 +232,7 @@ kernel_print(Text *out, const Kernel *k, const PrintOptions *options)
 			text_add(out, "  ");
 		loop_print_statement(out, k, s);
 		text_add(out, "\n");
-		depth += s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF;
+		depth += statement_opens(s);
 	}
 	text_add(out, "  }\n");
 }

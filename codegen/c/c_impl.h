@@ -32,7 +32,9 @@ is_packed(DType d) /* several elements in a byte */
 	return dtype_info[d].bits < 8;
 }
 void c_print_literal(Text *out, DType t, double f, int64_t i);
-void c_print_affine(Text *out, const Affine *a);
+const char *c_affine(CPrinter *p, const Affine *a);
+/* Element `place` of a buffer, as number of its compute type. */
+void c_print_element(CPrinter *p, int buffer, const char *place);
 /* "local3"; "private3[v1]" of a member's share. */
 const char *c_array(CPrinter *p, int buffer);
 /* "load_s4": how memory's bits become a number, and back; NULL: as C converts them. */
@@ -42,6 +44,14 @@ void c_print_store(CPrinter *p, const LoopStatement *s);
 
 /* ---- loops.c */
 void c_print_for(CPrinter *p, const LoopStatement *s, int at);
+/* now: the number of the partial that takes, or of a row's column. */
+void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
+void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 void c_print_accumulate(CPrinter *p, const LoopStatement *s);
+
+/* ---- tiles.c: what a team does together */
+void c_print_each(CPrinter *p, const LoopStatement *s, int at);
+void c_print_mma(CPrinter *p, const LoopStatement *s);
+void c_print_copy(CPrinter *p, const LoopStatement *s);
 
 #endif

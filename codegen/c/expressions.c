@@ -39,19 +39,21 @@ c_print_literal(Text *out, DType t, double f, int64_t i)
 	}
 }
 
-void
-c_print_affine(Text *out, const Affine *a)
+const char *
+c_affine(CPrinter *p, const Affine *a)
 {
+	const char *text = "";
+
 	for (int i = 0; i < a->n; i++) {
 		int64_t c = a->terms[i].coefficient;
-		text_add(out, i ? " + " : "");
-		if (c == 1)
-			text_printf(out, "v%d", a->terms[i].scalar);
-		else
-			text_printf(out, "v%d * INT64_C(%lld)", a->terms[i].scalar, (long long)c);
+		text = arena_printf(p->arena, i ? "%s + v%d" : "%sv%d", text, a->terms[i].scalar);
+		if (c != 1)
+			text = arena_printf(p->arena, "%s * INT64_C(%lld)", text, (long long)c);
 	}
 	if (a->constant || a->n == 0)
-		text_printf(out, "%s%lld", a->n ? " + " : "", (long long)a->constant);
+		text = arena_printf(p->arena, a->n ? "%s + %lld" : "%s%lld", text,
+		                    (long long)a->constant);
+	return text;
 }
 
 const char *
@@ -65,14 +67,6 @@ c_array(CPrinter *p, int buffer)
 	for (int i = p->declared[buffer]; i < p->k->n_team; i++)
 		name = arena_printf(p->arena, "%s[v%d]", name, p->open[i]->result);
 	return name;
-}
-
-static void
-print_place(CPrinter *p, const LoopStatement *s)
-{
-	text_printf(p->out, "%s[", c_array(p, s->buffer));
-	c_print_affine(p->out, s->place);
-	text_add(p->out, "]");
 }
 
 static void
@@ -139,34 +133,28 @@ c_storage_function(CPrinter *p, const char *name, DType storage)
 	return scalar_function(p->functions, full);
 }
 
-/* Of several elements in a byte the bits of one. */
-static void
-print_packed(CPrinter *p, const char *access, const LoopStatement *s)
+void
+c_print_element(CPrinter *p, int buffer, const char *place)
 {
-	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
+	DType d = p->k->buffers.at[buffer].type->dtype;
+	const ScalarFunction *f = c_storage_function(p, "load", d);
 
-	text_printf(p->out, "gradc_packed_%s(%s, ", access, c_array(p, s->buffer));
-	c_print_affine(p->out, s->place);
-	text_printf(p->out, ", %d", dtype_info[b->type->dtype].bits);
+	if (f)
+		text_printf(p->out, "gradc_%s(", f->name);
+	if (is_packed(d))
+		text_printf(p->out, "gradc_packed_load(%s, %s, %d)", c_array(p, buffer), place,
+		            dtype_info[d].bits);
+	else
+		text_printf(p->out, "%s[%s]", c_array(p, buffer), place);
+	text_add(p->out, f ? ")" : d == BOOL ? " != 0" : "");
 }
 
 static void
 print_load(CPrinter *p, const LoopStatement *s)
 {
-	DType d = p->k->buffers.at[s->buffer].type->dtype;
-	const ScalarFunction *f = c_storage_function(p, "load", d);
-
 	if (s->n_operands)
 		text_printf(p->out, "!v%d ? 0 : ", s->operands[0]);
-	if (f)
-		text_printf(p->out, "gradc_%s(", f->name);
-	if (is_packed(d)) {
-		print_packed(p, "load", s);
-		text_add(p->out, ")");
-	} else {
-		print_place(p, s);
-	}
-	text_add(p->out, f ? ")" : d == BOOL ? " != 0" : "");
+	c_print_element(p, s->buffer, c_affine(p, s->place));
 }
 
 void
@@ -174,15 +162,17 @@ c_print_store(CPrinter *p, const LoopStatement *s)
 {
 	DType d = p->k->buffers.at[s->buffer].type->dtype;
 	const ScalarFunction *f = c_storage_function(p, "store", d);
+	const char *array = c_array(p, s->buffer), *place = c_affine(p, s->place);
 
 	if (is_packed(d)) {
-		print_packed(p, "store", s);
+		text_printf(p->out, "gradc_packed_store(%s, %s, %d", array, place,
+		            dtype_info[d].bits);
 		text_printf(p->out, f ? ", gradc_%s(v%d)" : ", %s(uint32_t)v%d", f ? f->name : "",
 		            s->operands[0]);
 		text_add(p->out, ");\n");
 		return;
 	}
-	print_place(p, s);
+	text_printf(p->out, "%s[%s]", array, place);
 	text_printf(p->out, f ? " = (%s)gradc_%s(v%d);\n" : " = (%s)%sv%d;\n", c_storage_names[d],
 	            f ? f->name : "", s->operands[0]);
 }
@@ -196,7 +186,7 @@ c_print_definition(CPrinter *p, const LoopStatement *s)
 	case LOOP_STATEMENT_OP: print_op(p, s); break;
 	case LOOP_STATEMENT_CONST: c_print_literal(p->out, s->type, s->f, s->i); break;
 	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
-	case LOOP_STATEMENT_AFFINE: c_print_affine(p->out, s->place); break;
+	case LOOP_STATEMENT_AFFINE: text_add(p->out, c_affine(p, s->place)); break;
 	case LOOP_STATEMENT_SCALAR:
 		text_printf(p->out, "scalars[%d].%s", s->buffer, s->type == F64 ? "f" : "u");
 		break;

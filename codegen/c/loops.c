@@ -31,8 +31,8 @@ print_identity(Text *out, AccumulateKind kind, DType t)
 }
 
 /* "v2" of an accumulator in order, else its partials: v2_partials, and the one that takes now. */
-static void
-start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
+void
+c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
@@ -43,8 +43,11 @@ start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
 		if (a->number == 1)
 			continue;
-		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d_partials[%s]", a->scalar,
-		                                         now);
+		p->accumulated[a->scalar] =
+			a->level == ACC_ROW
+				? arena_printf(p->arena, "v%d_partials[%s %% %d]", a->scalar, now,
+		                               a->number)
+				: arena_printf(p->arena, "v%d_partials[%s]", a->scalar, now);
 		c_indent(p);
 		text_printf(p->out, "%s v%d_partials[%d] __attribute__((aligned(64)));\n",
 		            c_compute_names[a->type], a->scalar, a->number);
@@ -56,8 +59,8 @@ start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 }
 
 /* l + n/2 is combined into l until one is left. */
-static void
-finish_accumulators(CPrinter *p, const LoopStatement *s)
+void
+c_finish_accumulators(CPrinter *p, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
@@ -92,8 +95,7 @@ print_end(CPrinter *p, const LoopStatement *s)
 		return;
 	c_indent(p);
 	text_printf(p->out, "const int64_t v%d_below = ", s->result);
-	c_print_affine(p->out, s->place);
-	text_add(p->out, ";\n");
+	text_printf(p->out, "%s;\n", c_affine(p, s->place));
 	c_indent(p);
 	text_printf(
 		p->out,
@@ -251,12 +253,12 @@ c_print_for(CPrinter *p, const LoopStatement *s, int at)
 	bool lanes = s->n_accumulators && s->accumulators->level == ACC_LANES &&
 	             s->accumulators->number > 1;
 	print_end(p, s);
-	start_accumulators(p, s, lanes ? "lane" : arena_printf(p->arena, "v%d", s->result));
+	c_start_accumulators(p, s, lanes ? "lane" : arena_printf(p->arena, "v%d", s->result));
 	if (lanes)
 		print_lanes_loop(p, s, at);
 	else
 		print_counted_loop(p, s, at);
-	finish_accumulators(p, s);
+	c_finish_accumulators(p, s);
 }
 
 void

@@ -67,9 +67,19 @@ c_print_block(CPrinter *p, int from, int to)
 			text_add(p->out, "}\n");
 			at = s->match;
 			break;
+		case LOOP_STATEMENT_EACH:
+			c_print_each(p, s, at);
+			at = s->match;
+			break;
+		case LOOP_STATEMENT_MMA: c_print_mma(p, s); break;
+		case LOOP_STATEMENT_COPY: c_print_copy(p, s); break;
 		case LOOP_STATEMENT_BARRIER:
+		case LOOP_STATEMENT_COMMIT:
+		case LOOP_STATEMENT_WAIT: /* all that stands before is done */
 			c_indent(p);
-			text_add(p->out, "/* barrier */\n");
+			text_add(p->out, "/* ");
+			loop_print_statement(p->out, p->k, s);
+			text_add(p->out, " */\n");
 			break;
 		case LOOP_STATEMENT_END: break;
 		default: c_print_definition(p, s);
@@ -126,11 +136,10 @@ print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 			f = scalar_function_of(p->functions, s, function_operand(s, types));
 		if (f)
 			print_function(p, f);
-		if (s->kind == LOOP_STATEMENT_FOR)
-			for (int a = 0; a < s->n_accumulators; a++)
-				print_function_named(
-					p, loop_ops[accumulate_op(s->accumulators[a].kind)].name,
-					s->accumulators[a].type);
+		for (int a = 0; a < s->n_accumulators; a++)
+			print_function_named(p,
+			                     loop_ops[accumulate_op(s->accumulators[a].kind)].name,
+			                     s->accumulators[a].type);
 	}
 	for (int i = 0; i < k->buffers.n; i++) {
 		print_function_named(p, "load", k->buffers.at[i].type->dtype);

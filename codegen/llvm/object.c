@@ -160,6 +160,19 @@ run_job(void *arg)
 }
 
 static Status
+check_kernels(const Module *m)
+{
+	for (int i = 0; i < m->kernels.n; i++)
+		if (kernel_has_tiles(m->kernels.at[i]))
+			return status_error(
+				EXIT_UNSUPPORTED,
+				"kernel @%s: LLVM prints no tiles, mma or copies; C does "
+				"(--printer=c, --stage=c)",
+				m->kernels.at[i]->name);
+	return NULL;
+}
+
+static Status
 llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
 {
 	bool text = strcmp(language, "llvm") == 0;
@@ -167,6 +180,7 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 	           .cpu = target,
 	           .output = text ? LLVM_TEXT : LLVM_ASM};
 
+	RETURN_IF_ERROR(check_kernels(m));
 	start_llvm();
 	run_job(&job);
 	if (!job.status)
@@ -234,6 +248,7 @@ build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 static Status
 llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
+	RETURN_IF_ERROR(check_kernels(m));
 	start_llvm();
 	Status status = build_kernels(b, m);
 	if (!status)

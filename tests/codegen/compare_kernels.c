@@ -135,6 +135,15 @@ compare(Arena *arena, const Kernel *k, int index, const Code *codes, int n_codes
 	return differences;
 }
 
+static bool
+has_tiles(const Module *m)
+{
+	for (int i = 0; i < m->kernels.n; i++)
+		if (kernel_has_tiles(m->kernels.at[i]))
+			return true;
+	return false;
+}
+
 static Module *
 read_module(Arena *arena, const char *path, Diag *diag)
 {
@@ -171,6 +180,8 @@ main(int argc, char **argv)
 	}
 	for (int i = 0; kernel_printers[i]; i++) {
 		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
+		if (!c && has_tiles(m))
+			continue;
 		const KernelVariant *v = kernel_library(arena, m, kernel_printers[i], targets,
 		                                        c ? 1 : n_targets);
 		if (!v)

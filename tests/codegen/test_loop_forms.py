@@ -318,3 +318,139 @@ def test_races_within_a_byte(race):
   }
 """
     assert race(text) == "place 1 of y0 races: member 1 writes what member 0 did, without a barrier between"
+
+
+# A product of an array that copies bring and a tile, with the greatest of each row, and its sum.
+TILES = """
+  kernel @tiles(x0: in f32[16,24], x1: in bf16[24,32], y0: out f32[16,32], y1: out f32[16]) team 4x8 flops 0 {
+    local a4 : f32[16,24]
+    local b5 : bf16[24,32] swizzle
+    tile s6 : f32[16,32]
+    tile m7 : f32[16]
+    tile l8 : f32[16]
+    tile p9 : f32[16,24]
+    team v0 < 4 {
+      team v1 < 8 {
+        for v2 < 3 {
+          v3 = affine 24*v0 + 3*v1 + v2 : s64
+          copy a4[4*v3] = x0[4*v3] 4
+          copy b5[8*v3] = x1[8*v3] 8
+        }
+      }
+    }
+    commit
+    each v10, v11 of s6 {
+      v12 = const 0.0 : f32
+      store s6[v10, v11] = v12
+    }
+    wait 0  ; WAIT
+    barrier  ; ARRIVED
+    each v20, v21 of p9 {
+      v22 = load a4[24*v20 + v21] : f32
+      store p9[v20, v21] = v22
+    }
+    mma s6, p9, b5[0 : 32, 1] k 24
+    each v13, v14 of s6 (v15: max f32 row 8 to m7, v16: add f32 row 4 to l8) {
+      v17 = load s6[v13, v14] : f32
+      accumulate v17, v15
+      accumulate v17, v16
+    }
+    each v23, v24 of s6 {
+      v25 = load s6[v23, v24] : f32
+      v26 = load m7[v23] : f32
+      v27 = sub v25, v26 : f32
+      store y0[32*v23 + v24] = v27
+    }
+    each v28 of l8 {
+      v29 = load l8[v28] : f32
+      store y1[v28] = v29
+    }
+  }
+"""
+
+
+def test_tiles(compare, run, tmp_path):
+    assert compare(TILES) == "1 kernels, 2 codes, 0 differences", "C and the interpreter"
+    (tmp_path / "m.gir").write_text(f'module @"m" {{\n{TILES}}}\n')
+    done = run("dump", tmp_path / "m.gir", "--stage=llvm", exit=4)
+    assert "kernel @tiles: LLVM prints no tiles, mma or copies" in done.stderr
+
+
+def test_copies_arrive_at_a_wait(race):
+    assert race(without(TILES, "ARRIVED")) == ("place 0 of a4 races: some member reads what member 0x0 did, without a barrier "
+                                               "between")
+    assert race(without(TILES, "WAIT")) == "place 0 of a4 is touched while a copy of it is in flight"
+    assert race(TILES.replace("wait 0", "wait 1")) == "place 0 of a4 is touched while a copy of it is in flight"
+    assert race(TILES.replace("    commit\n", "")) == "place 0 of a4 is touched while a copy of it is in flight"
+    over = TILES.replace("    commit\n", "    v50 = load x0[0] : f32\n    store a4[0] = v50\n    commit\n")
+    assert race(over) == "place 0 of a4 is touched while a copy of it is in flight"
+    last = TILES.replace("    each v28", """    team v40 < 4 {
+      team v41 < 8 {
+        v42 = const 0 : s64
+        v43 = eq v41, v42 : bool
+        if v43 {
+          copy a4[4*v40] = x0[4*v40] 4
+        }
+      }
+    }
+    each v28""")
+    # Whoever reads the array in the product may be slower.
+    assert race(last) == "place 0 of a4 races: member 0x0 writes what some member did, without a barrier between"
+    last = last.replace("    team v40", "    barrier\n    team v40")
+    assert race(last) == "place 0 of a4 is in flight where the part ends"
+
+
+def test_races_of_tiles(race):
+    """Nobody knows who owns an element: what one each writes to an array, another may read behind a barrier only."""
+    told = TILES.replace("store y0[32*v23 + v24] = v27", "store told[v23] = v27").replace(
+        "      store y1[v28] = v29", "      v30 = load told[v28] : f32\n      store y1[v28] = v30").replace(
+        "    tile s6", "    local told : f32[16]\n    tile s6")
+    assert race(told) == "place 0 of told races: some member writes what some member did, without a barrier between"
+    told = told.replace("told[v23] = v27", "told[32*v23 + v24] = v27").replace("told : f32[16]", "told : f32[512]")
+    assert race(told) == "place 0 of told races: some member reads what some member did, without a barrier between"
+
+
+# Copies of two groups, in a ring of two; a masked one brings zeros.
+RING = """
+  kernel @ring(x0: in f32[40,8], y0: out f32[8]) team 8 flops 0 {
+    local ring2 : f32[2,8]
+    private sum3 : f32[1]
+    team v0 < 8 {
+      v1 = const 0.0 : f32
+      store sum3[0] = v1
+      copy ring2[v0] = x0[v0] 1
+    }
+    commit
+    for v2 < 39 {
+      v3 = const 1 : s64
+      v4 = const 36 : s64
+      v5 = lt v2, v4 : bool
+      v6 = affine v2 + 1 : s64
+      v7 = and v6, v3 : s64
+      v8 = and v2, v3 : s64
+      team v9 < 8 {
+        copy ring2[8*v7 + v9] = x0[8*v2 + v9 + 8] 1 if v5
+      }
+      commit
+      wait 1
+      team v10 < 8 {
+        v11 = load ring2[8*v8 + v10] : f32
+        v12 = load sum3[0] : f32
+        v13 = add v11, v12 : f32
+        store sum3[0] = v13
+      }
+    }
+    wait 0
+    team v14 < 8 {
+      v15 = load sum3[0] : f32
+      store y0[v14] = v15
+    }
+  }
+"""
+
+
+def test_a_ring_of_copies(compare, race):
+    assert compare(RING).startswith("1 kernels")
+    assert race(RING.replace("wait 1", "wait 2")) == "place 0 of ring2 is touched while a copy of it is in flight"
+    assert race(RING.replace("load ring2[8*v8 + v10]", "load ring2[8*v8 + -1*v10 + 7]")) == (
+        "place 7 of ring2 races: member 0 reads what member 7 did, without a barrier between")
