@@ -81,7 +81,7 @@ check_array(Team *t, const LoopStatement *s)
 		report(t, "a tile has one axis or two");
 }
 
-/* Private arrays are registers on some machines. */
+/* Private arrays have no addresses on some machines. */
 static void
 check_private(Team *t, const LoopStatement *s)
 {

@@ -35,7 +35,8 @@ void c_print_literal(Text *out, DType t, double f, int64_t i);
 const char *c_affine(CPrinter *p, const Affine *a);
 /* Element `place` of a buffer, as number of its compute type. */
 void c_print_element(CPrinter *p, int buffer, const char *place);
-/* "local3"; "private3[v1]" of a member's share. */
+const char *c_name(CPrinter *p, int buffer); /* "x0", "y1", "local3" */
+/* The same; "private3[v1]" of a member's share. */
 const char *c_array(CPrinter *p, int buffer);
 /* "load_s4": how memory's bits become a number, and back; NULL: as C converts them. */
 const ScalarFunction *c_storage_function(CPrinter *p, const char *name, DType storage);

@@ -56,13 +56,26 @@ c_affine(CPrinter *p, const Affine *a)
 	return text;
 }
 
+/* By number: the text form's name may be any word. */
+const char *
+c_name(CPrinter *p, int buffer)
+{
+	static const char *const kinds[] = {
+		[BUFFER_LOCAL] = "local", [BUFFER_PRIVATE] = "private", [BUFFER_TILE] = "tile"};
+	const LoopBuffer *b = &p->k->buffers.at[buffer];
+
+	if (!buffer_is_param(b))
+		return arena_printf(p->arena, "%s%d", kinds[b->kind], buffer);
+	return buffer < p->k->n_inputs ? arena_printf(p->arena, "x%d", buffer)
+	                               : arena_printf(p->arena, "y%d", buffer - p->k->n_inputs);
+}
+
 const char *
 c_array(CPrinter *p, int buffer)
 {
-	const LoopBuffer *b = &p->k->buffers.at[buffer];
-	const char *name = b->name;
+	const char *name = c_name(p, buffer);
 
-	if (b->kind != BUFFER_PRIVATE)
+	if (p->k->buffers.at[buffer].kind != BUFFER_PRIVATE)
 		return name;
 	for (int i = p->declared[buffer]; i < p->k->n_team; i++)
 		name = arena_printf(p->arena, "%s[v%d]", name, p->open[i]->result);

@@ -37,7 +37,7 @@ print_local(CPrinter *p, const LoopStatement *s)
 	c_indent(p);
 	text_printf(p->out, "%s%s %s%s[%lld] __attribute__((aligned(64)));\n",
 	            bytes > 1 << 18 ? "static _Thread_local " : "", c_storage_names[b->type->dtype],
-	            b->name, members.n ? members.at : "", (long long)n);
+	            c_name(p, s->buffer), members.n ? members.at : "", (long long)n);
 	text_free(&members);
 }
 
@@ -166,8 +166,7 @@ c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 		k->name, suffix);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(p->out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
-		            c_storage_names[k->buffers.at[i].type->dtype], k->buffers.at[i].name,
-		            i);
+		            c_storage_names[k->buffers.at[i].type->dtype], c_name(p, i), i);
 	text_add(p->out, "\t(void)scalars, (void)begin, (void)end;\n");
 	c_print_block(p, 0, k->body.n);
 	text_add(p->out, "}\n");

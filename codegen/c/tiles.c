@@ -74,7 +74,7 @@ c_print_mma(CPrinter *p, const LoopStatement *s)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
 	const char *type = c_compute_names[b->type->dtype];
-	const char *sum = arena_printf(p->arena, "%s[i * %lld + j]", b->name,
+	const char *sum = arena_printf(p->arena, "%s[i * %lld + j]", c_name(p, s->buffer),
 	                               (long long)b->type->dims[1]);
 
 	c_indent(p);
@@ -105,10 +105,9 @@ c_print_copy(CPrinter *p, const LoopStatement *s)
 	c_indent(p);
 	text_printf(p->out, "for (int64_t i = 0; i < %lld; i++)\n", (long long)s->extent);
 	c_indent(p);
-	text_printf(p->out, "\t%s[%s + i] = ", p->k->buffers.at[s->buffer].name,
-	            c_affine(p, s->place));
+	text_printf(p->out, "\t%s[%s + i] = ", c_name(p, s->buffer), c_affine(p, s->place));
 	if (s->n_operands)
 		text_printf(p->out, "!v%d ? 0 : ", s->operands[0]);
-	text_printf(p->out, "%s[%s + i];\n", p->k->buffers.at[s->windows->buffer].name,
+	text_printf(p->out, "%s[%s + i];\n", c_name(p, s->windows->buffer),
 	            c_affine(p, s->windows->place));
 }

@@ -144,29 +144,13 @@ has_tiles(const Module *m)
 	return false;
 }
 
-static Module *
-read_module(Arena *arena, const char *path, Diag *diag)
-{
-	StrMap *data;
-	void *bytes;
-	int64_t n;
-
-	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
-	    diag_status(diag, module_read_data(arena,
-	                                       arena_printf(arena, "%.*s.safetensors",
-	                                                    (int)strlen(path) - 4, path),
-	                                       &data)))
-		return NULL;
-	return module_parse(arena_strndup(arena, bytes, (size_t)n), path, data, diag);
-}
-
 int
 main(int argc, char **argv)
 {
 	static const char *const cpus[] = {"native", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
 	Arena *arena = arena_new();
 	Diag *diag = diag_new("compare_kernels", stderr);
-	Module *m = argc >= 2 ? read_module(arena, argv[1], diag) : NULL;
+	Module *m = argc >= 2 ? module_of_file(arena, argv[1], diag) : NULL;
 	CpuTarget targets[COUNT(cpus)];
 	Code codes[MAX_CODES];
 	int n_targets = 0, n_codes = 0, differences = 0, lacks;

@@ -1,4 +1,4 @@
-/* A module's kernels by a printer, loaded into the test. */
+/* A module's kernels, read and loaded into the test by a printer. */
 #ifndef GRADC_TESTS_KERNEL_LIBRARY_H
 #define GRADC_TESTS_KERNEL_LIBRARY_H
 
@@ -8,6 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The module of a .gir file with the data beside it; verified; NULL after reporting. */
+static inline Module *
+module_of_file(Arena *arena, const char *path, Diag *diag)
+{
+	StrMap *data;
+	void *bytes;
+	int64_t n;
+
+	if (diag_status(diag, file_read(arena, path, 1ll << 31, &bytes, &n)) ||
+	    diag_status(diag, module_read_data(arena,
+	                                       arena_printf(arena, "%.*s.safetensors",
+	                                                    (int)strlen(path) - 4, path),
+	                                       &data)))
+		return NULL;
+	Module *m = module_parse(arena_strndup(arena, bytes, (size_t)n), path, data, diag);
+	return m && module_verify(m, diag) ? m : NULL;
+}
 
 /* All kernels of m for each target; NULL after saying why not. They stay loaded. */
 static inline const KernelVariant *
