@@ -77,6 +77,8 @@ static void
 memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 {
 	struct LowerState *st = lw->state;
+	if (lw->masked) /* true of this mask alone */
+		return;
 	struct MemoEntry e = {n, at->rank, NEW_ARRAY(st->scratch, const Affine *, at->rank),
 	                      scalar};
 
@@ -93,6 +95,8 @@ element_of_param(Lower *lw, const Value *v, const Index *at)
 
 	if (st->hyper[v->id] >= 0)
 		return lb_scalar(lw->lb, st->hyper[v->id]);
+	if (lw->masked)
+		return lb_load_if(lw->lb, st->buffers[v->id], index_flat(v->type, at), lw->inside);
 	return lb_load(lw->lb, st->buffers[v->id], index_flat(v->type, at));
 }
 

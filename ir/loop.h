@@ -248,6 +248,9 @@ LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 LoopValue lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
+/* Is 0 <= place < size? and_inside: and *inside, too, which is -1 where nothing was asked so far. */
+LoopValue lb_inside(LoopBuilder *lb, Affine place, int64_t size);
+void lb_and_inside(LoopBuilder *lb, Affine place, int64_t size, LoopValue *inside);
 /* Says that a computed scalar lies in [0, extent), so that places with it split without division. */
 void lb_within(LoopBuilder *lb, LoopValue x, int64_t extent);
 LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* the loop variable */
@@ -327,9 +330,14 @@ struct Lower {
 	const struct Target *target; /* codegen/target.h: who runs the loops. Rows do not read it */
 	int64_t parts;               /* wanted of a kernel's parallel loops */
 	struct LowerState *state;
+	bool masked; /* elements are loaded under the mask `inside` (lower_inside.c) */
+	LoopValue inside;
 };
 /* The element of a value at an index, as scalar of its compute type. */
 LoopValue lower_element(Lower *lw, const Value *v, const Index *at);
+/* The same at an index that may lie outside of v: 0, and nothing is loaded, where `inside` is false. inside < 0: it lies
+ * inside. */
+LoopValue lower_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);
 /* Where an operand of an opaque node lies, if it is a view of a buffer that strides can say. */
 typedef struct {
 	int buffer;

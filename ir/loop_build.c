@@ -299,6 +299,23 @@ lb_affine(LoopBuilder *lb, Affine place)
 	                                           .place = affine_keep(lb->scratch, &place)});
 }
 
+LoopValue
+lb_inside(LoopBuilder *lb, Affine place, int64_t size)
+{
+	LoopValue at = lb_affine(lb, place);
+
+	/* One comparison: what is negative is large without its sign. */
+	return lb_compare(lb, LOOP_lt, lb_op(lb, LOOP_bits, U64, &at), lb_int(lb, U64, size));
+}
+
+void
+lb_and_inside(LoopBuilder *lb, Affine place, int64_t size, LoopValue *inside)
+{
+	LoopValue in = lb_inside(lb, place, size);
+
+	*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
+}
+
 void
 lb_within(LoopBuilder *lb, LoopValue x, int64_t extent)
 {

@@ -15,11 +15,11 @@ struct Call {
 int64_t
 run_place(const Run *r, const Affine *a)
 {
-	int64_t at = a->constant;
+	uint64_t at = (uint64_t)a->constant; /* outside of a mask a place may be any number */
 
 	for (int i = 0; i < a->n; i++)
-		at += a->terms[i].coefficient * r->cells[a->terms[i].scalar].s64;
-	return at;
+		at += (uint64_t)a->terms[i].coefficient * r->cells[a->terms[i].scalar].u64;
+	return (int64_t)at;
 }
 
 /* op of x, y, z: by a scalar function where `call` is one. */

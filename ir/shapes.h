@@ -29,7 +29,7 @@ ConvShape conv_shapes(Module *m, const Node *n);
 /* FLOPs of a convolution with weights w that gives y: two for each product. */
 int64_t conv_cost_of(Type w, Type y);
 
-/* ---- gather.c: the index into data of a gathered index; *inside is false where it is out of range (then clamped). */
+/* ---- gather.c: the index into data of a gathered index; *inside is false where it is out of range. */
 void gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Index *at,
                   Index *out, LoopValue *inside);
 

@@ -13,28 +13,6 @@ conv_period(int64_t stride, int64_t dilation, int64_t window)
 	return n;
 }
 
-LoopValue
-load_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
-{
-	LoopValue x = lower_element(lw, v, at);
-
-	return inside < 0 ? x
-	                  : lb_select(lw->lb, inside, x, lb_number(lw->lb, lb_type(lw->lb, x), 0));
-}
-
-Affine
-clamp_place(LoopBuilder *lb, Affine place, int64_t size, bool never_outside, LoopValue *inside)
-{
-	if (never_outside)
-		return place;
-	LoopValue p = lb_affine(lb, place);
-	LoopValue c = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, p, lb_int(lb, S64, 0)),
-	                        lb_int(lb, S64, size - 1));
-	LoopValue in = lb_compare(lb, LOOP_eq, p, c);
-	*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
-	return affine_scalar(c);
-}
-
 /* x[batch, channel, p*stride - low + q*dilation], 0 outside */
 static LoopValue
 patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affine channel,
@@ -50,9 +28,11 @@ patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affin
 		int64_t last = (s->y_space->dims[i] - 1) * s->a->stride.at[i] +
 		               (s->window->dims[i] - 1) * s->a->dilation.at[i] - s->a->low.at[i];
 		bool never = s->a->low.at[i] <= 0 && last < s->x_space->dims[i];
-		at.at[i + 2] = clamp_place(lw->lb, place, s->x_space->dims[i], never, &inside);
+		at.at[i + 2] = place;
+		if (!never)
+			lb_and_inside(lw->lb, place, s->x_space->dims[i], &inside);
 	}
-	return load_inside(lw, x, &at, inside);
+	return lower_element_inside(lw, x, &at, inside);
 }
 
 static Ints
@@ -275,9 +255,10 @@ conv_grad_input_b(Lower *lw, const Product *product, Affine batch, Affine k, Aff
 		place = affine_add(place, affine_constant(a->base));
 		if (a->divisor > 1)
 			place = divided(lb, place, a->divisor, &inside);
-		at.at[i + 2] = clamp_place(lb, place, s.y_space->dims[i], false, &inside);
+		at.at[i + 2] = place;
+		lb_and_inside(lb, place, s.y_space->dims[i], &inside);
 	}
-	return load_inside(lw, s.p, &at, inside);
+	return lower_element_inside(lw, s.p, &at, inside);
 }
 
 static Affine

@@ -188,10 +188,13 @@ fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 		Affine step = affine_add(first->at[i], g.at[i]);
 		Affine from = affine_add(affine_scale(step, stride), affine_constant(low));
 
-		at.at[i + 2] = clamp_place(lb, from, size, low >= 0 && last < size, &inside);
+		at.at[i + 2] = from;
+		if (low < 0 || last >= size)
+			lb_and_inside(lb, from, size, &inside);
 	}
 	place = affine_add(place, affine_constant(plane * b->plane));
-	lb_store(lb, e->x, place, lb_cast(lb, e->p->type, load_inside(e->lw, s->p, &at, inside)));
+	lb_store(lb, e->x, place,
+	         lb_cast(lb, e->p->type, lower_element_inside(e->lw, s->p, &at, inside)));
 	close_plane(e);
 }
 
@@ -207,12 +210,12 @@ fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 
 	at.at[1] = affine_add(affine_scale(e->group, s->out), output);
 	for (int i = 0; i < g.rank; i++) {
-		bool never = i == 0 || e->p->axes[i].shift == 0;
-		Affine step = clamp_place(lb, g.at[i], b->size[i], never, &inside);
-
-		at.at[i + 2] = affine_add(first->at[i], step);
+		at.at[i + 2] = affine_add(first->at[i], g.at[i]);
+		if (i > 0 && e->p->axes[i].shift > 0)
+			lb_and_inside(lb, g.at[i], b->size[i], &inside);
 	}
-	lb_store(lb, e->y, place, lb_cast(lb, e->p->type, load_inside(e->lw, s->q, &at, inside)));
+	lb_store(lb, e->y, place,
+	         lb_cast(lb, e->p->type, lower_element_inside(e->lw, s->q, &at, inside)));
 	close_plane(e);
 }
 

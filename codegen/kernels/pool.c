@@ -12,7 +12,7 @@ typedef struct {
 	Index at; /* of the window's element of y */
 } PoolLoop;
 
-/* The place in x of window place q, clamped; *inside says whether it was inside. */
+/* The place in x of window place q; *inside says whether it lies inside, -1: always. */
 static Index
 pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 {
@@ -30,13 +30,7 @@ pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 		at.at[i + 2] = place;
 		if (p->a->low.at[i] == 0 && last < p->x->dims[i + 2])
 			continue;
-		LoopValue v = lb_affine(lb, place);
-		LoopValue c = lb_binary(lb, LOOP_min,
-		                        lb_binary(lb, LOOP_max, v, lb_int(lb, S64, 0)),
-		                        lb_int(lb, S64, p->x->dims[i + 2] - 1));
-		LoopValue in = lb_compare(lb, LOOP_eq, v, c);
-		*inside = *inside < 0 ? in : lb_binary(lb, LOOP_and, *inside, in);
-		at.at[i + 2] = affine_scalar(c);
+		lb_and_inside(lb, place, p->x->dims[i + 2], inside);
 	}
 	return at;
 }
@@ -74,8 +68,10 @@ window_element(const PoolLoop *p, const Value *x, const Index *q, double outside
 {
 	LoopValue inside;
 	Index at = pool_place(p, q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
+	LoopValue v = lower_element_inside(p->lw, x, &at, inside);
 
+	if (outside == 0)
+		return v;
 	return when_inside(p->lw->lb, inside, v,
 	                   lb_float(p->lw->lb, compute_type(p->x->dtype), outside));
 }
@@ -114,7 +110,7 @@ place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 	LoopBuilder *lb = p->lw->lb;
 	LoopValue inside;
 	Index at = pool_place(p, q, &inside);
-	LoopValue v = lower_element(p->lw, x, &at);
+	LoopValue v = lower_element_inside(p->lw, x, &at, inside);
 	LoopValue hit = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, v, best),
 	                          lb_op(lb, LOOP_is_nan, BOOL, &v));
 
@@ -243,8 +239,11 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
 	index_split(lb, p->window, affine_scalar(k), &q);
 	Index at = pool_place(p, &q, &inside);
-	add_to(lb, out, index_flat(p->x, &at),
-	       when_inside(lb, inside, dy, lb_number(lb, lb_type(lb, dy), 0)));
+	if (inside >= 0)
+		lb_if(lb, inside);
+	add_to(lb, out, index_flat(p->x, &at), dy);
+	if (inside >= 0)
+		lb_end(lb);
 	lb_end(lb);
 }
 

@@ -10,7 +10,6 @@ typedef struct {
 	const DType *types;
 	V *values; /* by scalar */
 } Frame;
-typedef struct Guard Guard;
 typedef struct {
 	const Accumulator *accumulator;
 	V at;   /* partials that take now: all lanes', a member's, or the one */
@@ -33,7 +32,6 @@ typedef struct {
 	int n_open;             /* team loops around */
 	V open[MAX_TEAM];       /* their variables, outermost first */
 	Partials *accumulators; /* by scalar */
-	Guard **guards; /* by scalar, of a load and of the select that takes it; NULL: none */
 	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
@@ -71,12 +69,6 @@ V emit_affine(const Printer *p, const Affine *a);
 V array_base(const Printer *p, int buffer); /* of a private one the member's share */
 V emit_load(Printer *p, const LoopStatement *s);
 void emit_store(Printer *p, const LoopStatement *s);
-/* Are lanes one element apart there, in the vector loop around? */
-bool lanes_are_neighbours(const Printer *p, const Affine *a);
-/* 0 <= x < size; a vector where x differs by lane. */
-V emit_inside(const Printer *p, LoopValue x, int64_t size);
-/* What `s` loads, at `a`, whose lanes are neighbours; 0 in lanes that are not of the mask. */
-V emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask);
 
 /* ---- accumulators.c: those of a loop */
 void start_accumulators(Printer *p, const LoopStatement *s);
@@ -96,11 +88,5 @@ typedef struct {
 /* From `first` by `step` while below `last`; `guarded`: it may not run at all. */
 Loop open_loop(const Printer *p, V first, V last, int64_t step, bool guarded);
 void close_loop(const Printer *p, const Loop *loop);
-
-/* ---- guard.c: loads under a mask in place of clamped ones */
-void guards_find(Printer *p); /* of the kernel */
-/* Is that a load which its select makes? */
-bool guard_defers(const Printer *p, const LoopStatement *s);
-V emit_guarded(Printer *p, const LoopStatement *s); /* a select that loads; NULL: it does not */
 
 #endif

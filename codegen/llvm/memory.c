@@ -104,20 +104,6 @@ emit_affine(const Printer *p, const Affine *a)
 	return x && place.constant == 0 ? x : added(p, x, llvm_word(p, place.constant));
 }
 
-bool
-lanes_are_neighbours(const Printer *p, const Affine *a)
-{
-	int64_t step = 0;
-
-	for (int i = 0; i < a->n; i++) {
-		if (a->terms[i].scalar == p->variable)
-			step += a->terms[i].coefficient;
-		else if (is_vector(p->frame.values[a->terms[i].scalar]))
-			return false;
-	}
-	return step == 1;
-}
-
 V
 llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 {
@@ -465,24 +451,6 @@ emit_load(Printer *p, const LoopStatement *s)
 		x = gather(p, storage, addresses(p, t, base, &place), all_lanes(p));
 	}
 	return from_storage(p, storage, x);
-}
-
-V
-emit_inside(const Printer *p, LoopValue x, int64_t size)
-{
-	V value = p->frame.values[x], end = llvm_word(p, size);
-
-	return LLVMBuildICmp(p->b, LLVMIntULT, value, is_vector(value) ? widen(p, end) : end, "");
-}
-
-V
-emit_masked_load(Printer *p, const LoopStatement *s, const Affine *a, V mask)
-{
-	DType storage = p->k->buffers.at[s->buffer].type->dtype;
-	Place place = split_place(p, a);
-	V at = first_address(p, storage_type(p, storage), array_base(p, s->buffer), &place);
-
-	return from_storage(p, storage, masked_load(p, storage, at, mask));
 }
 
 void

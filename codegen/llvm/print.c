@@ -11,10 +11,6 @@ enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 static V
 emit_definition(Printer *p, const LoopStatement *s)
 {
-	V guarded = emit_guarded(p, s);
-
-	if (guarded || guard_defers(p, s))
-		return guarded;
 	switch (s->kind) {
 	case LOOP_STATEMENT_OP: return emit_op(p, &p->frame, s);
 	case LOOP_STATEMENT_CONST: return llvm_constant(p, s->type, s->f, s->i);
@@ -324,7 +320,6 @@ emit_kernel(Printer *p, const Kernel *k, const char *symbol)
 	p->declared = NEW_ARRAY(p->arena, int, k->buffers.n);
 	p->accumulators = NEW_ARRAY(p->arena, Partials, k->n_scalars);
 	p->variable = -1;
-	guards_find(p);
 	p->function = declare(p, symbol);
 	p->scalars = LLVMGetParam(p->function, 1);
 	p->begin = LLVMGetParam(p->function, 2);

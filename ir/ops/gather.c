@@ -109,14 +109,13 @@ gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Ind
 	for (int k = 0; k < where.rank; k++)
 		where.at[k] = at->at[axis + k];
 	LoopValue j = lb_cast(lb, S64, lower_element(lw, indices, &where));
-	LoopValue zero = lb_int(lb, S64, 0), last = lb_int(lb, S64, data->dims[axis] - 1);
-	LoopValue clamped = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, j, zero), last);
-	*inside = lb_compare(lb, LOOP_eq, j, clamped);
+
+	*inside = lb_inside(lb, affine_scalar(j), data->dims[axis]);
 	out->rank = data->rank;
 	out->of = NULL;
 	for (int k = 0; k < data->rank; k++)
 		out->at[k] = k < axis    ? at->at[k]
-		             : k == axis ? affine_scalar(clamped)
+		             : k == axis ? affine_scalar(j)
 		                         : at->at[k - 1 + where.rank];
 }
 
@@ -132,7 +131,7 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 		return lb_number(lw->lb, t, 0);
 	gather_place(lw, node_operand(n, 1), data->type, ((AxisAttr *)n->attr)->axis, at, &place,
 	             &inside);
-	return lb_select(lw->lb, inside, lower_element(lw, data, &place), lb_number(lw->lb, t, 0));
+	return lower_element_inside(lw, data, &place, inside);
 }
 
 /* The first of indices that count up by *step, all within the axis; -1: others. */

@@ -18,6 +18,7 @@ static const struct {
 	{"conv_grad_weight", 1, 256, "as dot"},
 	{"pool", 0.5, 1, "the first element of an unrolled window starts the sum"},
 	{"pool_gather", 0.5, 1, "as pool"},
+	{"pool_grad", 0.5, 1, "window places outside the image are left out"},
 	{"reduce", 1, 1.5,
          "a sum over outer and inner axes adds the sums over inner ones, of two elements or more"},
 };
