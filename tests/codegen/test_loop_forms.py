@@ -1,4 +1,5 @@
 """Forms of loop IR that `lower` does not make, or not always: the same bits from the interpreter and every printer."""
+import math
 import re
 import signal
 import subprocess
@@ -239,10 +240,15 @@ def test_teams(compare):
 
 @pytest.fixture
 def race(build, tmp_path):
-    """Runs a kernel that has a race; returns the interpreter's words about it."""
-    def run(kernels):
-        (tmp_path / "m.gir").write_text(f'module @"m" {{\n{kernels}}}\n')
-        done = subprocess.run([build / "tests/compare_kernels", tmp_path / "m.gir"], text=True, capture_output=True)
+    """Runs a kernel that has a race, on zeros; returns the interpreter's words about it."""
+    def run(kernel):
+        (tmp_path / "m.gir").write_text(f'module @"m" {{\n{kernel}}}\n')
+        name, params = re.search(r"kernel @(\w+)\((.*?)\)", kernel).groups()
+        files = [tmp_path / param for param in re.findall(r"(\w+): (?:in|out) ", params)]
+        for file, dtype, dims in zip(files, *zip(*re.findall(r" [a-z]+(\d+)\[([\d,]+)\]", params))):
+            file.write_bytes(bytes(int(dtype) * math.prod(map(int, dims.split(","))) // 8))
+        done = subprocess.run([build / "tests/run_kernel", tmp_path / "m.gir", name, "interpreter", *files], text=True,
+                              capture_output=True)
         assert done.returncode == -signal.SIGABRT, done.stdout + done.stderr
         return re.search(r"kernel \w+: (.*)", done.stderr)[1]
 
@@ -454,3 +460,39 @@ def test_a_ring_of_copies(compare, race):
     assert race(RING.replace("wait 1", "wait 2")) == "place 0 of ring2 is touched while a copy of it is in flight"
     assert race(RING.replace("load ring2[8*v8 + v10]", "load ring2[8*v8 + -1*v10 + 7]")) == (
         "place 7 of ring2 races: member 0 reads what member 7 did, without a barrier between")
+
+
+# Rows of segments: where they begin is a buffer's; and the blocks of a causal row, whose last one is shorter.
+SEGMENTS = """
+  kernel @segments(x0: in f32[200], x1: in s64[9], y0: out f32[8], y1: out f32[200]) flops 0 {
+    parallel v0 < 8 {
+      v1 = load x1[v0] : s64
+      v2 = load x1[v0 + 1] : s64
+      v3 = const 0 : s64
+      v4 = max v1, v3 : s64
+      v5 = affine 3*v0 + 4*v4 : s64
+      vector v6 < min(40, 12*v2 + -9*v4 + 1) (v7: add f32 lanes 16) {
+        v8 = load x0[v5 + v6] : f32
+        accumulate v8, v7
+      }
+      for v9 < min(3, v2) (v10: max f32) {
+        vector v11 < min(8, 2*v9 + v4) {
+          v12 = load x0[v5 + 8*v9 + v11] : f32
+          store y1[25*v0 + 8*v9 + v11] = v12
+          accumulate v12, v10
+        }
+      }
+      v13 = add v7, v10 : f32
+      store y0[v0] = v13
+    }
+  }
+"""
+
+
+def test_places_and_ranges_of_computed_scalars(compare):
+    """Integers of the buffers are 0 to 3."""
+    assert compare(SEGMENTS).startswith("1 kernels")
+
+
+def test_a_computed_place_is_checked_where_it_is_reached(race):
+    assert race(SEGMENTS.replace("v5 = affine 3*v0", "v5 = affine 30*v0")).endswith(" of x0 lies outside")
