@@ -142,7 +142,7 @@ kernel_may_overwrite(const Kernel *k, int input, int output)
 {
 	Accesses loads = {0}, stores = {0};
 
-	if (k->library ||
+	if (k->library || kernel_has_tiles(k) ||
 	    type_bytes(k->buffers.at[input].type) != type_bytes(k->buffers.at[output].type) ||
 	    k->buffers.at[input].type->dtype != k->buffers.at[output].type->dtype ||
 	    !find_accesses(k, input, output, &loads, &stores))

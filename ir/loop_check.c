@@ -186,9 +186,9 @@ close_block(Check *c, int from, int to)
 		c->defined[s->column] = false;
 	for (int i = 0; i < s->n_accumulators; i++) {
 		c->open[s->accumulators[i].scalar] = false;
-		if (s->accumulators[i].level == ACC_ROW) /* its values are in a tile */
-			continue;
 		define(c, s->accumulators[i].scalar, s->accumulators[i].type, 0);
+		if (s->accumulators[i].level == ACC_ROW) /* its values are in a tile */
+			c->defined[s->accumulators[i].scalar] = false;
 	}
 	for (int i = from + 1; i < to; i++) /* those of inner loops end too */
 		for (int a = 0; a < c->k->body.at[i].n_accumulators; a++)

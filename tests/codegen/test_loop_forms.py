@@ -179,6 +179,16 @@ REGISTERS = """
   }
 """
 
+
+def test_printers_unroll(run, tmp_path):
+    """C asks for it, LLVM IR has copies: loops over parts and members are left, and no comparison of v3."""
+    (tmp_path / "m.gir").write_text(f'module @"m" {{\n{REGISTERS}}}\n')
+    assert run("dump", tmp_path / "m.gir", "--stage=c").stdout.count("#pragma GCC unroll 4\n") == 3
+    text = run("dump", tmp_path / "m.gir", "--stage=llvm", "--target=cpu:x86-64-v3").stdout
+    bounds = re.findall(r"icmp slt i64 %\S+, (\d+)\n", text)
+    assert sorted(bounds, key=int) == ["2", "2", "4", "4", "8", "8", "16", "16", "16"], "trees and members"
+
+
 # Four teams of eight: each transposes its own 8 x 8 elements and sums the columns; then each takes the sums of the next.
 TWO_LEVELS = """
   kernel @levels(x0: in f32[3,4,8,8], y0: out f32[3,4,8,8], y1: out f32[3,4]) team 4x8 flops 0 {
