@@ -100,20 +100,21 @@ typedef struct {
 	LoopValue result; /* -1: none */
 	int n_operands;
 	LoopValue operands[3];
-	int buffer;          /* LOAD, STORE, LOCAL, SCALAR */
-	const Affine *place; /* LOAD, STORE, AFFINE; FOR: iterations below it only; else NULL */
-	double f;            /* CONST of floats */
+	int buffer; /* LOAD, STORE, LOCAL, EACH, MMA, COPY; SCALAR: its number */
+	const Affine
+		*place; /* LOAD, STORE, COPY, AFFINE; FOR: iterations below it only; else NULL */
+	double f;       /* CONST of floats */
 	Conversion
 		how; /* CAST to a float below f32; stochastic: by operand 1, random bits in u32 */
-	int64_t i;   /* CONST of integers and bool */
-	int64_t extent;            /* FOR, LOCAL */
+	int64_t i;   /* CONST of integers and bool; CAST: the storage type; WAIT */
+	int64_t extent;            /* FOR, LOCAL, MMA, COPY */
 	LoopMode mode;             /* FOR */
 	LoopValue column;          /* EACH; -1: of a tile with one axis */
 	const LoopWindow *windows; /* MMA: 2, COPY: 1; else NULL */
 	int n_accumulators;
 	Accumulator *accumulators;
 	int line;  /* in the module's file; 0: made by `lower` */
-	int match; /* FOR, IF: statement number of END; END: of its opener */
+	int match; /* FOR, IF, EACH: statement number of END; END: of its opener */
 } LoopStatement;
 
 /* Parameters, and arrays that a run of the kernel has: local ones are the team's, private ones a member's own,

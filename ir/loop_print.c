@@ -114,47 +114,69 @@ print_array(Text *out, const LoopBuffer *b)
 		text_add(out, " swizzle");
 }
 
-void
-loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
+static void
+print_const(Text *out, const LoopStatement *s)
 {
-	bool defines = s->result >= 0 && !statement_opens(s);
+	text_add(out, "const ");
+	if (s->type == F64)
+		text_add_double(out, s->f);
+	else if (dtype_is_float(s->type))
+		text_add_float(out, (float)s->f);
+	else
+		text_printf(out, "%lld", (long long)s->i);
+}
 
-	if (defines)
-		text_printf(out, "v%d = ", s->result);
+static void
+print_cast(Text *out, const LoopStatement *s)
+{
+	text_add(out, "cast");
+	print_operands(out, s);
+	text_printf(out, " to %s", dtype_info[s->i].name);
+	if (s->how.round)
+		text_printf(out, " %s", rounding_names[s->how.round]);
+	if (s->how.overflow)
+		text_printf(out, " %s", overflow_names[s->how.overflow]);
+}
+
+/* v3 = ... : type */
+static void
+print_definition(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	text_printf(out, "v%d = ", s->result);
 	switch (s->kind) {
 	case LOOP_STATEMENT_OP:
 		text_add(out, loop_ops[s->op].name);
 		print_operands(out, s);
 		break;
-	case LOOP_STATEMENT_CONST:
-		text_add(out, "const ");
-		if (s->type == F64)
-			text_add_double(out, s->f);
-		else if (dtype_is_float(s->type))
-			text_add_float(out, (float)s->f);
-		else
-			text_printf(out, "%lld", (long long)s->i);
-		break;
-	case LOOP_STATEMENT_CAST:
-		text_add(out, "cast");
-		print_operands(out, s);
-		text_printf(out, " to %s", dtype_info[s->i].name);
-		if (s->how.round)
-			text_printf(out, " %s", rounding_names[s->how.round]);
-		if (s->how.overflow)
-			text_printf(out, " %s", overflow_names[s->how.overflow]);
-		break;
+	case LOOP_STATEMENT_CONST: print_const(out, s); break;
+	case LOOP_STATEMENT_CAST: print_cast(out, s); break;
 	case LOOP_STATEMENT_AFFINE:
 		text_add(out, "affine ");
 		print_affine(out, s->place);
 		break;
 	case LOOP_STATEMENT_SCALAR: text_printf(out, "scalar %s", scalar_names[s->buffer]); break;
-	case LOOP_STATEMENT_LOAD:
+	default:
 		text_add(out, "load");
 		print_place(out, k, s);
 		if (s->n_operands)
 			text_printf(out, " if v%d", s->operands[0]);
-		break;
+	}
+	text_printf(out, " : %s", dtype_info[s->type].name);
+}
+
+static void
+print_mma(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	text_printf(out, "mma %s", k->buffers.at[s->buffer].name);
+	print_window(out, k, &s->windows[0]);
+	print_window(out, k, &s->windows[1]);
+	text_printf(out, " k %lld", (long long)s->extent);
+}
+
+void
+loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
+{
+	switch (s->kind) {
 	case LOOP_STATEMENT_STORE:
 		text_add(out, "store");
 		print_place(out, k, s);
@@ -174,19 +196,13 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 		break;
 	case LOOP_STATEMENT_BARRIER: text_add(out, "barrier"); break;
 	case LOOP_STATEMENT_EACH: print_each(out, k, s); break;
-	case LOOP_STATEMENT_MMA:
-		text_printf(out, "mma %s", k->buffers.at[s->buffer].name);
-		print_window(out, k, &s->windows[0]);
-		print_window(out, k, &s->windows[1]);
-		text_printf(out, " k %lld", (long long)s->extent);
-		break;
+	case LOOP_STATEMENT_MMA: print_mma(out, k, s); break;
 	case LOOP_STATEMENT_COPY: print_copy(out, k, s); break;
 	case LOOP_STATEMENT_COMMIT: text_add(out, "commit"); break;
 	case LOOP_STATEMENT_WAIT: text_printf(out, "wait %lld", (long long)s->i); break;
-	default: text_add(out, "}");
+	case LOOP_STATEMENT_END: text_add(out, "}"); break;
+	default: print_definition(out, k, s);
 	}
-	if (defines)
-		text_printf(out, " : %s", dtype_info[s->type].name);
 }
 
 static void
