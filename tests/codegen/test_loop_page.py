@@ -13,7 +13,7 @@ KERNELS = "".join(block for block in re.findall(r"```\n(.*?)```", PAGE.read_text
 
 @pytest.fixture
 def kernel(build, tmp_path):
-    """kernel(NAME, INPUT...): what a kernel of the page makes of its inputs."""
+    """kernel(NAME, INPUT..., drop=LINE): what a kernel of the page makes of its inputs, without lines like that."""
     program = build / "tests/run_kernel"
     if not program.exists():
         pytest.skip(f"{program} is not built")
@@ -34,8 +34,9 @@ def kernel(build, tmp_path):
         assert done.returncode == 0, done.stderr
         return [np.fromfile(file, np.float32).reshape(shape) for file, shape in outputs]
 
-    def run(name, *inputs):
+    def run(name, *inputs, drop=""):
         text = re.search(rf"kernel @{name}\(.*?\n}}\n", KERNELS, re.S)[0]
+        text = "".join(line + "\n" for line in text.splitlines() if not drop or line.strip() != drop)
         (tmp_path / "page.gir").write_text(f"module @page {{\n{text}}}\n")
         results = run_by("interpreter", name, inputs)
         for printer in ["c"] if re.search(r"\b(tile|copy)\b", text) else ["c", "llvm"]:
@@ -80,6 +81,12 @@ def test_column_sum(kernel):
 def test_transpose(kernel):
     x = random(64, 96)
     np.testing.assert_array_equal(kernel("transpose", x), x.T)
+
+
+def test_the_race_that_the_page_names(kernel):
+    words = re.search(r"`(place \d+ of .*?)`", PAGE.read_text().replace("\n", " "))[1]
+    with pytest.raises(AssertionError, match=words):
+        kernel("transpose", random(64, 96), drop="barrier")
 
 
 def test_product(kernel):
