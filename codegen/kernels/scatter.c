@@ -241,38 +241,60 @@ sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 	return affine_scalar(clamped(lb, lb_load(lb, s->scratch, place), s->updates));
 }
 
-/* y = data and the segment's updates, for `width` elements of a slice from p.inner on */
+/* Arrays of a part: a slice of the result, and what its updates combine to. */
+typedef struct {
+	int slice, updates;
+} Arrays;
+
+/* updates = those of the segment, combined; slice = the data and they */
 static void
-combine_segment(const Segments *s, Place p, int64_t width, int64_t inner, int array)
+combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 {
 	LoopBuilder *lb = s->lw->lb;
 	ScatterKind kind = ((const ScatterAttr *)s->node->attr)->kind;
-	const Value *data = node_operand(s->node, 0);
-	Affine slice = affine_add(affine_scale(p.outer, s->keys), p.key), first = p.inner;
+	DType dtype = node_operand(s->node, 0)->type->dtype;
 	LoopValue begin = lb_load(lb, s->scratch, p.key);
 	LoopValue end = lb_load(lb, s->scratch, plus(p.key, 1));
 	LoopValue count = lb_binary(lb, LOOP_sub, end, begin);
-	Index at;
+	Affine first = p.inner;
 
-	LoopValue w = lb_for(lb, LOOP_VECTOR, width);
-	lb_store(lb, array, affine_scalar(w), identity(lb, kind, data->type->dtype));
+	lb_if(lb, lb_compare(lb, LOOP_gt, count, lb_int(lb, S64, 0)));
+	Affine w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	lb_store(lb, arrays->updates, w, identity(lb, kind, dtype));
 	lb_end(lb);
 	LoopValue j = lb_for_below(lb, LOOP_PLAIN, s->updates, affine_scalar(count));
 	Affine i = sorted_update(s, begin, j);
-	w = lb_for(lb, LOOP_VECTOR, width);
-	p.inner = affine_add(first, affine_scalar(w));
-	LoopValue u = update_element(s, &p, i), x = lb_load(lb, array, affine_scalar(w));
-	lb_store(lb, array, affine_scalar(w), combine(lb, kind, x, u));
+	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	p.inner = affine_add(first, w);
+	LoopValue u = update_element(s, &p, i), x = lb_load(lb, arrays->updates, w);
+	lb_store(lb, arrays->updates, w, combine(lb, kind, x, u));
 	lb_end(lb);
 	lb_end(lb);
-	w = lb_for(lb, LOOP_VECTOR, width);
-	Affine flat = affine_add(affine_scale(slice, inner), affine_add(first, affine_scalar(w)));
-	index_split(lb, data->type, flat, &at);
-	LoopValue old = lower_element(s->lw, data, &at);
-	LoopValue sum = combine(lb, kind, old, lb_load(lb, array, affine_scalar(w)));
-	LoopValue any = lb_compare(lb, LOOP_gt, count, lb_int(lb, S64, 0));
-	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), flat,
-	         lb_select(lb, any, sum, old));
+	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	x = lb_load(lb, arrays->slice, w);
+	lb_store(lb, arrays->slice, w, combine(lb, kind, x, lb_load(lb, arrays->updates, w)));
+	lb_end(lb);
+	lb_end(lb);
+}
+
+/* `width` elements of a slice of the result, from p.inner on; `inner` elements has the slice. */
+static void
+make_slice(const Segments *s, Place p, int64_t width, int64_t inner, const Arrays *arrays)
+{
+	LoopBuilder *lb = s->lw->lb;
+	const Value *data = node_operand(s->node, 0);
+	Affine slice = affine_add(affine_scale(p.outer, s->keys), p.key);
+	Affine first = affine_add(affine_scale(slice, inner), p.inner);
+	Index at;
+
+	Affine w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	index_split(lb, data->type, affine_add(first, w), &at);
+	lb_store(lb, arrays->slice, w, lower_element(s->lw, data, &at));
+	lb_end(lb);
+	combine_segment(s, p, width, arrays);
+	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), affine_add(first, w),
+	         lb_load(lb, arrays->slice, w));
 	lb_end(lb);
 }
 
@@ -307,7 +329,8 @@ scatter_kernel(Lower *lw, const Node *n)
 	int64_t width = inner < MOST_WIDTH ? inner : MOST_WIDTH;
 	int64_t rows = width < LEAST_ELEMENTS ? LEAST_ELEMENTS / width : 1;
 	rows = rows < s.keys ? rows : s.keys;
-	int array = lb_local(lb, compute_type(data->dtype), width);
+	DType type = compute_type(data->dtype);
+	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};
 	Place p = {.outer = affine_scalar(lb_for(lb, LOOP_PARALLEL, outer))};
 	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
 	Affine column = affine_scalar(lb_for(lb, LOOP_PARALLEL, (inner + width - 1) / width));
@@ -317,7 +340,7 @@ scatter_kernel(Lower *lw, const Node *n)
 	p.key = affine_add(first, affine_scalar(row));
 	for (Pieces w = piece_of(lb, inner, width, column); w.size; pieces_next(&w)) {
 		p.inner = affine_scale(w.number, width);
-		combine_segment(&s, p, w.size, inner, array);
+		make_slice(&s, p, w.size, inner, &arrays);
 	}
 	for (int i = 0; i < 4; i++)
 		lb_end(lb);

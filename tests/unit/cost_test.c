@@ -19,6 +19,7 @@ static const struct {
 	{"pool", 0.5, 1, "the first element of an unrolled window starts the sum"},
 	{"pool_gather", 0.5, 1, "as pool"},
 	{"pool_grad", 0.5, 1, "window places outside the image are left out"},
+	{"scatter", 1, 2, "each slice with updates is added to the data"},
 	{"reduce", 1, 1.5,
          "a sum over outer and inner axes adds the sums over inner ones, of two elements or more"},
 };
@@ -50,6 +51,16 @@ fill_buffers(Case *c, const Kernel *k, void **at)
 	}
 }
 
+/* The kernel that makes k's last input; NULL: there is none. */
+static const Kernel *
+serving(const Module *m, const Kernel *k)
+{
+	for (int i = 0; i < m->kernels.n; i++)
+		if (m->kernels.at[i]->serves == k)
+			return m->kernels.at[i];
+	return NULL;
+}
+
 static int64_t
 count_flops(Case *c)
 {
@@ -57,8 +68,13 @@ count_flops(Case *c)
 	void *buffers[16];
 
 	for (int i = 0; i < c->m->kernels.n; i++) {
-		const Kernel *k = c->m->kernels.at[i];
+		const Kernel *k = c->m->kernels.at[i], *before = serving(c->m, k);
+		if (k->serves)
+			continue;
 		fill_buffers(c, k, buffers);
+		if (before) /* writes what k reads last */
+			kernel_interpret_counted(before, buffers, NULL, 0, before->iterations,
+			                         &flops);
 		kernel_interpret_counted(k, buffers, NULL, 0, k->iterations, &flops);
 	}
 	return flops;

@@ -28,7 +28,7 @@ case_open(const char *text)
 }
 
 static void
-lower_case(Case *c)
+lower_case(Case *c, int64_t cores)
 {
 	static const PassRow *const rows[] = {&pass_legalize, &pass_fuse, &pass_lower};
 	PassManagerOptions o = {.verify_each = true};
@@ -37,6 +37,7 @@ lower_case(Case *c)
 
 	for (int i = 0; i < COUNT(rows); i++)
 		vec_push(c->arena, &p, pass_call(c->arena, rows[i]));
+	((TargetOptions *)p.at[p.n - 1].options)->cores = cores;
 	assert_true(pipeline_run(&p, c->m, &stage, &o, c->diag));
 }
 
@@ -133,7 +134,7 @@ test_parts_own_bytes(void **state)
 			const char *d = dtype_info[types[t]].name;
 			Arena *arena = arena_new();
 			Case c = case_open(arena_printf(arena, part_texts[i], d, d, d, d, d));
-			lower_case(&c);
+			lower_case(&c, DEFAULT_CORES);
 			for (int k = 0; k < c.m->kernels.n; k++)
 				parts += check_parts(&c, c.m->kernels.at[k]);
 			case_close(&c);
@@ -170,7 +171,7 @@ percent_different(Case *c)
 		args[i] = eval_tensor_from(c->arena, t, buffers[i]);
 	}
 	interp_run(&in, f, args, &want);
-	lower_case(c);
+	lower_case(c, 1); /* so that nothing is packed or summed by a kernel before */
 	assert_int_equal(c->m->kernels.n, 1);
 	size_t bytes = (size_t)type_bytes(want.type);
 	for (int p = 0; kernel_printers[p]; p++) {
@@ -269,7 +270,7 @@ check_chain(DType dtype)
 		args[i] = eval_tensor_from(c.arena, f->params.at[i]->type, data);
 	}
 	interp_run(&in, f, args, want);
-	lower_case(&c);
+	lower_case(&c, DEFAULT_CORES);
 	assert_int_equal(c.m->kernels.n, 1);
 	in = interp_new(c.m, c.arena, false);
 	interp_run(&in, f, args, got);
@@ -330,7 +331,7 @@ test_gradients(void **state)
 				assert_true(got[k].f[e] == dtype_round(dtype, want[k].f[e]));
 		}
 	}
-	lower_case(&c);
+	lower_case(&c, DEFAULT_CORES);
 	case_close(&c);
 }
 
@@ -383,7 +384,7 @@ test_stochastic(void **state)
 				args[a].i[0] = (int64_t)words[a - 1];
 			interp_run(&in, f, args, &want);
 			check_mean(types[t], want.f, numbers[i]);
-			lower_case(&c);
+			lower_case(&c, DEFAULT_CORES);
 			in = interp_new(c.m, c.arena, false);
 			interp_run(&in, f, args, &got);
 			assert_memory_equal(want.f, got.f, DRAWS * sizeof(*want.f));
