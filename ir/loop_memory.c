@@ -17,11 +17,10 @@ typedef struct {
 	int64_t epoch, inner_epoch; /* epoch 0: nobody */
 } Touch;
 
-/* Of an element, or of a byte of several. */
+/* Of an element, or of a byte of several: who wrote it last, and readers of the epoch of the first of them; the second is
+ * another member, if there is one. */
 typedef struct {
-	Touch writer;
-	Touch readers
-		[2]; /* since the epoch of the first; the second is another member, if there is one */
+	Touch writer, readers[2];
 } Element;
 
 typedef struct {
@@ -50,8 +49,8 @@ struct LoopMemory {
 	Array *arrays; /* by buffer */
 	Member member;
 	int64_t epoch;
-	int64_t *inner_epochs; /* by outer member; -1: the last one has none */
-	int64_t last_inner;    /* epochs handed out */
+	int64_t *inner_epochs; /* by outer member */
+	int64_t last_inner;    /* of them */
 	int64_t someone;       /* numbers handed out to members that nobody knows */
 	Arena *arena;
 	Copies *copies; /* by outer member */
