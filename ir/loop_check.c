@@ -301,10 +301,12 @@ check_unroll(Check *c, const LoopStatement *s, int at)
 		report(c, "an unrolled loop runs all of its iterations");
 	if (s->extent > MAX_UNROLL)
 		report(c, "an unrolled loop has at most %d iterations", MAX_UNROLL);
-	for (int i = 0; i <= at && copies <= MAX_UNROLL_NEST; i++)
-		if (c->k->body.at[i].kind == LOOP_STATEMENT_FOR && c->k->body.at[i].match >= at &&
-		    c->k->body.at[i].mode == LOOP_UNROLL)
-			copies *= c->k->body.at[i].extent;
+	for (int i = 0; i <= at && copies <= MAX_UNROLL_NEST; i++) {
+		const LoopStatement *loop = &c->k->body.at[i];
+		if (loop->kind == LOOP_STATEMENT_FOR && loop->match >= at &&
+		    loop->mode == LOOP_UNROLL)
+			copies *= loop->extent < MAX_UNROLL ? loop->extent : MAX_UNROLL;
+	}
 	if (copies > MAX_UNROLL_NEST)
 		report(c, "unrolled loops within each other have at most %d iterations",
 		       MAX_UNROLL_NEST);
@@ -405,8 +407,10 @@ check_copy(Check *c, const LoopStatement *s)
 	if (to->kind != BUFFER_LOCAL || from->kind > BUFFER_LOCAL ||
 	    to->type->dtype != from->type->dtype)
 		report(c, "a copy goes to a local array of the same type");
-	if (s->extent < 1 || bits < 8 || s->extent * bits > 8 * MAX_COPY)
+	if (s->extent < 1 || s->extent > MAX_COPY || bits < 8 || s->extent * bits > 8 * MAX_COPY) {
 		report(c, "a copy has 1 to %d bytes", MAX_COPY);
+		return;
+	}
 	check_range(c, s->buffer, s->place, s->extent - 1, false);
 	check_range(c, s->windows->buffer, s->windows->place, s->extent - 1, s->n_operands > 0);
 }
