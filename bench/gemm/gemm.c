@@ -1,5 +1,5 @@
 /* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
- * the machine could do.
+ * the machine could do. BENCH_CPU: for what CPU, a level as --target has it, the loops are made.
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
 #include "runtime/onednn.h"
 #include "tests/codegen/kernel_library.h"
@@ -49,7 +49,8 @@ compile(Arena *arena, const Shape *s, Diag *diag, const KernelFn **code)
 		"    %%0 = dot %%x, %%y {%s} : %s\n    return %%0\n  }\n}\n",
 		s->x, s->y, s->z, s->attrs, s->z);
 	Module *m = module_parse(text, s->name, strmap_new(arena), diag);
-	CpuTarget target = {"native", cpu_features(arena, "native")};
+	const char *cpu = getenv("BENCH_CPU") ? getenv("BENCH_CPU") : "native";
+	CpuTarget target = {cpu, cpu_features(arena, cpu)};
 	Pipeline p = {0};
 	PassManagerOptions o = {0};
 	Stage stage = STAGE_TRAIN;
