@@ -69,6 +69,8 @@ run_fuse(Pass *p, Module *m)
 	FusedBodies bodies = {.by_hash = intmap_new(p->scratch)};
 	int n = m->functions.n;
 
+	if (!pass_target(p))
+		return false;
 	for (int i = 0; i < n; i++)
 		if (m->functions.at[i]->kind == FUNCTION_PLAIN)
 			fuse_function(p, m, m->functions.at[i], &bodies);

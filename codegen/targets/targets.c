@@ -47,7 +47,14 @@ pass_target(const Pass *p)
 {
 	const char *name = ((const TargetOptions *)p->options)->target;
 	const Target *t = target_find(name);
+	int64_t cores = ((const TargetOptions *)p->options)->cores;
 	Text known = {0};
+
+	if (cores < 1 || cores > MAX_CORES) {
+		diag_error(p->diag, EXIT_USAGE, "pass %s: cores=%lld is not in 1..%d", p->row->name,
+		           (long long)cores, MAX_CORES);
+		return NULL;
+	}
 
 	for (int i = 0; !t && target_table[i]; i++)
 		text_printf(&known, "%s%s", i ? ", " : "", target_table[i]->name);

@@ -380,7 +380,7 @@ run_passes(Module *m, const PassRow *const *rows, int n, Stage stage)
 	Diag *diag = diag_new("fuzz", stderr);
 
 	for (int i = 0; i < n; i++) {
-		PassCall call = {rows[i], arena_alloc(m->arena, rows[i]->options_size + 1)};
+		PassCall call = pass_call(m->arena, rows[i]);
 		vec_push(m->arena, &p, call);
 	}
 	check(pipeline_run(&p, m, &stage, &o, diag), "a pass fails", m);
