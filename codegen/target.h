@@ -7,6 +7,7 @@
 typedef enum { TARGET_CPU, N_TARGET_KINDS } TargetKind;
 #define ON(kind) (1u << TARGET_##kind) /* in a set of kinds */
 
+enum { MOST_PRODUCT_ROWS = 16 };
 /* How a blocked product is cut. Widths count elements of f32; of f64 half as many. Times are cycles of a core, beside what
  * it multiplies in them. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* What the attributes of dot, conv and gather say of their operands' loops: read by the rows of ir/ops/, which define
+/* What the attributes of dot and conv say of their operands' loops: read by the rows of ir/ops/, which define
  * these, and by the strategies of codegen/kernels/. */
 #ifndef GRADC_IR_SHAPES_H
 #define GRADC_IR_SHAPES_H
@@ -28,10 +28,6 @@ typedef struct {
 ConvShape conv_shapes(Module *m, const Node *n);
 /* FLOPs of a convolution with weights w that gives y: two for each product. */
 int64_t conv_cost_of(Type w, Type y);
-
-/* ---- gather.c: the index into data of a gathered index; *inside is false where it is out of range. */
-void gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Index *at,
-                  Index *out, LoopValue *inside);
 
 /* ---- family.c: the index of a line along `axis` from that of the shape without it; the caller sets at[axis]. */
 Index index_of_line(const Index *at, int64_t axis);

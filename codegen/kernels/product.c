@@ -6,7 +6,6 @@
  * In parallel go batches, splits of k, chunks of rows, and panels of columns. */
 #include "codegen/kernels/product.h"
 
-enum { MOST_ROWS = 16 };
 enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
 /* Sums that a part adds over splits of k. */
 enum { LEAST_BLOCK = 64, MOST_BLOCK = 1024 };
@@ -16,9 +15,9 @@ typedef struct {
 	Lower *lw;
 	const Product *p;
 	const ProductCut *cut;
-	int panel;           /* packed b: of the part, or of all */
-	int rows;            /* packed rows of a; -1: a is read where it lies */
-	int sums[MOST_ROWS]; /* in registers */
+	int panel;                   /* packed b: of the part, or of all */
+	int rows;                    /* packed rows of a; -1: a is read where it lies */
+	int sums[MOST_PRODUCT_ROWS]; /* in registers */
 	int waiting; /* sums between blocks of k that are more precise than the result; -1: they lie in c */
 	int out; /* c, or the sums of parts of k */
 } Emit;
@@ -258,7 +257,7 @@ multiply(const Emit *e, const Block *b)
 {
 	LoopBuilder *lb = e->lw->lb;
 	DType type = e->p->type;
-	LoopValue x[MOST_ROWS];
+	LoopValue x[MOST_PRODUCT_ROWS];
 	Affine k = open_block(lb, &e->cut->depth, b->depth, LOOP_PLAIN);
 
 	for (int r = 0; r < b->n_rows; r++)
@@ -571,7 +570,7 @@ declare_arrays(Emit *list, int n)
 		if (c->pack_rows && !c->shared)
 			rows = larger(rows, c->rows * depth);
 		if (product_waits(list->lw, list[i].p, c))
-			waiting = larger(waiting, (c->chunk + 1) * c->rows * width);
+			waiting = larger(waiting, waiting_elements(list[i].p, c));
 	}
 	int own_panel = panel ? lb_local(lb, type, panel) : -1;
 	int own_rows = rows ? lb_local(lb, type, rows) : -1;

@@ -44,6 +44,8 @@ typedef struct {
 ProductCut product_cut(const Lower *lw, const Product *p, int n);
 /* Do sums wait in an array of their own for the next block of k, since they would lose bits in c? */
 bool product_waits(const Lower *lw, const Product *p, const ProductCut *c);
+/* Sums of a part that wait so: the last chunk has the rows that fill no block, too. */
+int64_t waiting_elements(const Product *p, const ProductCut *c);
 /* Elements from one panel, and one split's part of it, to the next: strips side by side, whole vectors. */
 int64_t panel_elements(const ProductCut *c);
 int64_t packed_columns(const ProductCut *c); /* numbers of one k that are side by side */

@@ -157,11 +157,18 @@ product_waits(const Lower *lw, const Product *p, const ProductCut *c)
 	return c->splits == 1 && dtype_info[stored].bits < dtype_info[p->type].bits && !one_block;
 }
 
+int64_t
+waiting_elements(const Product *p, const ProductCut *c)
+{
+	int64_t blocks = c->chunk + (p->m % c->rows != 0);
+
+	return blocks * c->rows * c->columns.count * c->columns.inside;
+}
+
 /* Is it possible at all? */
 static bool
 fits(const Search *s, const ProductCut *c)
 {
-	int64_t panel = c->columns.count * c->columns.inside, rows = c->chunk * c->rows;
 	int64_t packed = shared_columns(s->p, c) + shared_rows(s->p, c);
 	int64_t partial = s->p->batch * s->p->m * tiling_size(&c->columns) * c->splits;
 
@@ -170,7 +177,7 @@ fits(const Search *s, const ProductCut *c)
 	if (c->splits > 1 && dtype_bytes(s->p->type, partial) > s->t->most_scratch)
 		return false;
 	return !product_waits(s->lw, s->p, c) ||
-	       dtype_bytes(s->p->type, rows * panel) <= s->t->waiting_bytes;
+	       dtype_bytes(s->p->type, waiting_elements(s->p, c)) <= s->t->waiting_bytes;
 }
 
 static void

@@ -89,6 +89,15 @@ strategy_table_check(Diag *diag)
 					op_table[op]->name, kind_name((TargetKind)kind));
 			sound &= found;
 		}
+	for (int i = 0; target_table[i]; i++) {
+		const Target *t = target_table[i];
+		if (t->product && t->product->rows >= 1 && t->product->rows <= MOST_PRODUCT_ROWS)
+			continue;
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "target \"%s\": rows of a product are not 1 to %d", t->name,
+		           MOST_PRODUCT_ROWS);
+		sound = false;
+	}
 	for (int i = 0; i < COUNT(strategies); i++)
 		if (!strategies[i]->emit == !strategies[i]->products || !strategies[i]->doc) {
 			diag_error(diag, EXIT_UNSUPPORTED,

@@ -26,12 +26,18 @@ target_find(const char *name)
 const Target *
 target_of_vectors(int bits)
 {
-	const Target *best = NULL;
+	const Target *widest = NULL, *narrowest = NULL;
 
-	for (int i = 0; target_table[i]; i++)
-		if (target_table[i]->kind == TARGET_CPU && (!best || 32 * best->lanes > bits))
-			best = target_table[i];
-	return best;
+	for (int i = 0; target_table[i]; i++) {
+		const Target *t = target_table[i];
+		if (t->kind != TARGET_CPU)
+			continue;
+		if (32 * t->lanes <= bits && (!widest || t->lanes > widest->lanes))
+			widest = t;
+		if (!narrowest || t->lanes < narrowest->lanes)
+			narrowest = t;
+	}
+	return widest ? widest : narrowest;
 }
 
 const PassOption target_options[] = {

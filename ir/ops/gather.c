@@ -99,7 +99,8 @@ gather_grad(Grad *g)
 	                   (int)((AxisAttr *)g->node->attr)->axis));
 }
 
-void
+/* The index into data of a gathered index; *inside is false where it is out of range. */
+static void
 gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Index *at, Index *out,
              LoopValue *inside)
 {
