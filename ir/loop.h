@@ -306,6 +306,7 @@ bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place */
  * stays below (FOR's place), or NULL. false: a scalar is no loop variable. */
 bool affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds,
                   int64_t *low, int64_t *high);
+Affine affine_plus(Affine a, int64_t constant);
 Affine affine_scale(Affine a, int64_t by);
 
 /* A place in a tensor, an affine form per axis. One that came from a flat element number remembers it, so
@@ -331,7 +332,7 @@ struct Lower {
 	const struct Target *target; /* codegen/target.h: who runs the loops. Rows do not read it */
 	int64_t parts;               /* wanted of a kernel's parallel loops */
 	struct LowerState *state;
-	bool masked; /* elements are loaded under the mask `inside` (lower_inside.c) */
+	bool masked; /* elements are loaded under the mask `inside` (lower_element.c) */
 	LoopValue inside;
 };
 /* The element of a value at an index, as scalar of its compute type. */

@@ -58,6 +58,13 @@ affine_add(Affine a, Affine b)
 }
 
 Affine
+affine_plus(Affine a, int64_t constant)
+{
+	a.constant += constant;
+	return a;
+}
+
+Affine
 affine_scale(Affine a, int64_t by)
 {
 	if (by == 0)

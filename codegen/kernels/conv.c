@@ -404,6 +404,7 @@ conv_reads(const Node *n, int i, Ints *axes)
 const Strategy strategy_conv = {.op = OP_conv,
                                 .kinds = ON(CPU),
                                 .doc = "a blocked product over implicit patches (im2col)",
+                                BY_PRODUCTS,
                                 .products = conv_products,
                                 .library = conv_library,
                                 .reads = conv_reads};
@@ -412,6 +413,7 @@ const Strategy strategy_conv_grad_input = {
 	.op = OP_conv_grad_input,
 	.kinds = ON(CPU),
 	.doc = "a blocked product per remainder of the place modulo the stride",
+	BY_PRODUCTS,
 	.products = conv_grad_input_products,
 	.library = conv_library,
 	.reads = conv_reads};
@@ -419,6 +421,7 @@ const Strategy strategy_conv_grad_input = {
 const Strategy strategy_conv_grad_weight = {.op = OP_conv_grad_weight,
                                             .kinds = ON(CPU),
                                             .doc = "a blocked product over implicit patches",
+                                            BY_PRODUCTS,
                                             .products = conv_grad_weight_products,
                                             .library = conv_library,
                                             .reads = conv_reads};

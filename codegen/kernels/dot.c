@@ -221,6 +221,7 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 const Strategy strategy_dot = {.op = OP_dot,
                                .kinds = ON(CPU),
                                .doc = "blocks of packed panels",
+                               BY_PRODUCTS,
                                .products = dot_products,
                                .library = dot_library,
                                .reads = dot_reads};

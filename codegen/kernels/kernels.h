@@ -21,10 +21,11 @@ typedef struct {
 	bool (*takes)(const Target *t, const Node *n);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
-	/* With emit: what a kernel that runs before leaves in memory, NULL where it does nothing, and its body. */
+	/* What a kernel that runs before leaves in memory for it, NULL where there is none, and that kernel's body. Both or
+	 * neither. */
 	Type (*scratch)(Lower *lw, const Node *n);
 	void (*prepare)(Lower *lw, const Node *n);
-	/* Or: the blocked products that the kernel consists of; how many. */
+	/* Of products_emit and its like, product.h: the blocked products that the kernel consists of; how many. */
 	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
 	/* What a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
@@ -34,12 +35,6 @@ typedef struct {
 	 * makes it f32. NULL: no. */
 	bool (*sums_in_memory)(const Node *n);
 } Strategy;
-
-/* Emits the whole body of n's kernel. */
-void strategy_emit(const Strategy *s, Lower *lw, const Node *n);
-/* What a kernel that runs before leaves in memory for it, and that kernel's body; NULL: there is none. */
-Type strategy_scratch(const Strategy *s, Lower *lw, const Node *n);
-void strategy_prepare(const Strategy *s, Lower *lw, const Node *n);
 
 /* ---- lower.c: the buffer of what the kernel before makes, in either of the two. */
 int lower_scratch(Lower *lw);

@@ -56,9 +56,10 @@ int64_t shared_rows(const Product *p, const ProductCut *c);
 
 /* ---- product.c: up to MAX_PRODUCTS of one node and type, whose places in the result differ: parts of all go in
  * parallel. */
+#define BY_PRODUCTS .scratch = products_scratch, .prepare = products_prepare, .emit = products_emit
 /* What a kernel before makes: packed b, or sums of parts of k. NULL: nothing. */
-Type products_scratch(Lower *lw, const Product *list, int n);
-void products_prepare(Lower *lw, const Product *list, int n);
-void products_emit(Lower *lw, const Product *list, int n);
+Type products_scratch(Lower *lw, const Node *n);
+void products_prepare(Lower *lw, const Node *n);
+void products_emit(Lower *lw, const Node *n);
 
 #endif

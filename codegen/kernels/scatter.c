@@ -40,13 +40,6 @@ scatter_scratch(Lower *lw, const Node *n)
 	               : NULL;
 }
 
-static Affine
-plus(Affine a, int64_t constant)
-{
-	a.constant += constant;
-	return a;
-}
-
 /* x where it lies in [0, n), else the nearest number there. */
 static LoopValue
 clamped(LoopBuilder *lb, LoopValue x, int64_t n)
@@ -123,12 +116,12 @@ static void
 close_order(const Segments *s, LoopValue end)
 {
 	LoopBuilder *lb = s->lw->lb;
-	Affine left = plus(affine_scale(affine_scalar(end), -1), s->updates);
+	Affine left = affine_plus(affine_scale(affine_scalar(end), -1), s->updates);
 
 	lb_store(lb, s->scratch, affine_constant(s->keys), end);
 	LoopValue i = lb_for_below(lb, LOOP_PLAIN, s->updates, left);
 	LoopValue at = lb_binary(lb, LOOP_add, end, i);
-	Affine to = plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+	Affine to = affine_plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
 	lb_store(lb, s->scratch, to, lb_int(lb, S64, 0));
 	lb_end(lb);
 }
@@ -150,7 +143,7 @@ scatter_prepare(Lower *lw, const Node *n)
 	parts = (s.keys + k.width - 1) / k.width;
 	LoopValue part = lb_for(lb, LOOP_PARALLEL, parts);
 	Affine first = affine_scale(affine_scalar(part), k.width);
-	Affine left = plus(affine_scale(first, -1), s.keys);
+	Affine left = affine_plus(affine_scale(first, -1), s.keys);
 	k.first = lb_affine(lb, first);
 	k.count = lb_binary(lb, LOOP_min, lb_affine(lb, left), lb_int(lb, S64, k.width));
 	LoopValue j = lb_for(lb, LOOP_VECTOR, k.width);
@@ -173,7 +166,7 @@ scatter_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 	at = open_own(&s, &k, &i);
 	LoopValue to = clamped(lb, lb_load(lb, k.next, at), s.updates);
-	lb_store(lb, s.scratch, plus(affine_scalar(to), s.keys + 1), i);
+	lb_store(lb, s.scratch, affine_plus(affine_scalar(to), s.keys + 1), i);
 	lb_store(lb, k.next, at, lb_binary(lb, LOOP_add, to, lb_int(lb, S64, 1)));
 	close_own(&s);
 	lb_end(lb);
@@ -236,7 +229,7 @@ sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 {
 	LoopBuilder *lb = s->lw->lb;
 	LoopValue at = lb_binary(lb, LOOP_add, begin, j);
-	Affine place = plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+	Affine place = affine_plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
 
 	return affine_scalar(clamped(lb, lb_load(lb, s->scratch, place), s->updates));
 }
@@ -254,7 +247,7 @@ combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 	ScatterKind kind = ((const ScatterAttr *)s->node->attr)->kind;
 	DType dtype = node_operand(s->node, 0)->type->dtype;
 	LoopValue begin = lb_load(lb, s->scratch, p.key);
-	LoopValue end = lb_load(lb, s->scratch, plus(p.key, 1));
+	LoopValue end = lb_load(lb, s->scratch, affine_plus(p.key, 1));
 	LoopValue count = lb_binary(lb, LOOP_sub, end, begin);
 	Affine first = p.inner;
 
@@ -334,7 +327,8 @@ scatter_kernel(Lower *lw, const Node *n)
 	Place p = {.outer = affine_scalar(lb_for(lb, LOOP_PARALLEL, outer))};
 	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
 	Affine column = affine_scalar(lb_for(lb, LOOP_PARALLEL, (inner + width - 1) / width));
-	Affine first = affine_scale(block, rows), left = plus(affine_scale(first, -1), s.keys);
+	Affine first = affine_scale(block, rows),
+	       left = affine_plus(affine_scale(first, -1), s.keys);
 	LoopValue row = s.keys % rows ? lb_for_below(lb, LOOP_PLAIN, rows, left)
 	                              : lb_for(lb, LOOP_PLAIN, rows);
 	p.key = affine_add(first, affine_scalar(row));

@@ -1,6 +1,6 @@
 /* Which strategy computes a node. */
 #include "codegen/codegen.h"
-#include "codegen/kernels/product.h"
+#include "codegen/kernels/kernels.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
 #include "codegen/kernels/strategy_list.def"
@@ -21,38 +21,6 @@ strategy_of(const Target *t, const Node *n)
 			return s;
 	}
 	return NULL;
-}
-
-void
-strategy_emit(const Strategy *s, Lower *lw, const Node *n)
-{
-	Product list[MAX_PRODUCTS];
-
-	if (s->products)
-		products_emit(lw, list, s->products(lw, n, list));
-	else
-		s->emit(lw, n);
-}
-
-Type
-strategy_scratch(const Strategy *s, Lower *lw, const Node *n)
-{
-	Product list[MAX_PRODUCTS];
-
-	if (s->products)
-		return products_scratch(lw, list, s->products(lw, n, list));
-	return s->scratch ? s->scratch(lw, n) : NULL;
-}
-
-void
-strategy_prepare(const Strategy *s, Lower *lw, const Node *n)
-{
-	Product list[MAX_PRODUCTS];
-
-	if (s->products)
-		products_prepare(lw, list, s->products(lw, n, list));
-	else
-		s->prepare(lw, n);
 }
 
 static const char *
@@ -98,13 +66,17 @@ strategy_table_check(Diag *diag)
 		           MOST_PRODUCT_ROWS);
 		sound = false;
 	}
-	for (int i = 0; i < COUNT(strategies); i++)
-		if (!strategies[i]->emit == !strategies[i]->products || !strategies[i]->doc) {
+	for (int i = 0; i < COUNT(strategies); i++) {
+		const Strategy *st = strategies[i];
+		const char *hole = !st->emit                      ? "emit"
+		                   : !st->doc                     ? "doc"
+		                   : !st->scratch != !st->prepare ? "scratch or prepare"
+		                                                  : NULL;
+		if (hole)
 			diag_error(diag, EXIT_UNSUPPORTED,
 			           "strategy of op \"%s\": column %s is missing",
-			           op_table[strategies[i]->op]->name,
-			           strategies[i]->doc ? "emit or products, and not both," : "doc");
-			sound = false;
-		}
+			           op_table[st->op]->name, hole);
+		sound &= !hole;
+	}
 	return sound;
 }

@@ -195,3 +195,40 @@ blocks_next(Blocks *b)
 	for (int i = 0; i < b->tiling->axis; i++)
 		lb_end(b->along.lb);
 }
+
+/* ---- parts of several spaces */
+PartSpaces
+part_spaces(LoopBuilder *lb, int64_t all)
+{
+	return (PartSpaces){.lb = lb, .all = all, .number = lb_for(lb, LOOP_PARALLEL, all)};
+}
+
+Index
+part_space(PartSpaces *p, Type space)
+{
+	LoopBuilder *lb = p->lb;
+	LoopValue at = p->number;
+	Index index;
+
+	p->condition = space->n < p->all;
+	if (p->condition) {
+		LoopValue own = lb_binary(lb, LOOP_sub, p->number, lb_int(lb, S64, p->taken));
+		at = lb_binary(lb, LOOP_max, own, lb_int(lb, S64, 0));
+		at = lb_binary(lb, LOOP_min, at, lb_int(lb, S64, space->n - 1));
+		lb_within(lb, at, space->n);
+		lb_if(lb, lb_compare(lb, LOOP_eq, own, at));
+	}
+	p->taken += space->n;
+	index_split(lb, space, affine_scalar(at), &index);
+	for (int i = 0; i < index.rank; i++)
+		if (index.at[i].n == 1 && index.at[i].terms[0].coefficient == 1)
+			lb_within(lb, index.at[i].terms[0].scalar, space->dims[i]);
+	return index;
+}
+
+void
+part_space_end(PartSpaces *p)
+{
+	if (p->condition)
+		lb_end(p->lb);
+}

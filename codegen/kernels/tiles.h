@@ -59,4 +59,16 @@ typedef struct {
 Blocks blocks(LoopBuilder *lb, const Tiling *t);
 void blocks_next(Blocks *b);
 
+/* A parallel loop over several spaces of parts, one after the other. */
+typedef struct {
+	LoopBuilder *lb;
+	int64_t all, taken; /* parts; of them those of spaces before */
+	LoopValue number;
+	bool condition; /* is open */
+} PartSpaces;
+PartSpaces part_spaces(LoopBuilder *lb, int64_t all);
+/* Opens what parts of the next space do; the part's place in it. */
+Index part_space(PartSpaces *p, Type space);
+void part_space_end(PartSpaces *p);
+
 #endif

@@ -41,8 +41,8 @@ target_of_vectors(int bits)
 }
 
 const PassOption target_options[] = {
-	{"target", "who runs the loops: cpu-512, cpu-256, cpu-128, by the bits of vectors",
-         OPTION_STRING, offsetof(TargetOptions, target)},
+	{"target", "who runs the loops: a row of codegen/targets/", OPTION_STRING,
+         offsetof(TargetOptions, target)},
 	{"cores", "that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
 	{0},
 };

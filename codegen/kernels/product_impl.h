@@ -1,0 +1,66 @@
+/* What the files of the blocked product share. product_cut.c decides, product_pack.c packs, product_sums.c multiplies,
+ * product.c has the parts and the kernels. */
+#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
+#define GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
+
+#include "codegen/kernels/product.h"
+
+/* A product while it is emitted: what it is, how it is cut, and its arrays. */
+typedef struct {
+	Lower *lw;
+	const Product *p;
+	const ProductCut *cut;
+	int panel;                   /* packed b: of the part, or of all */
+	int rows;                    /* packed rows of a; -1: a is read where it lies */
+	int sums[MOST_PRODUCT_ROWS]; /* in registers */
+	int waiting; /* sums between blocks of k that are more precise than the result; -1: they lie in c */
+	int out; /* c, or the sums of parts of k */
+} ProductEmit;
+
+/* A panel of the product's columns: one that is there, or that the part has. */
+typedef struct {
+	Affine batch, split, repeat, number; /* of the part */
+	Affine column;                       /* its first */
+	int64_t columns;
+	Affine packed; /* where it begins in the array */
+} Panel;
+
+/* A block of sums. */
+typedef struct {
+	Affine batch, split;
+	Affine row, column; /* of the product: its first */
+	Affine row_block;   /* number */
+	int n_rows;
+	int64_t n_columns;
+	Affine in_waiting;  /* its first element there */
+	Affine packed;      /* in the panel, of its first k */
+	Affine packed_rows; /* in the array of rows, likewise */
+	Affine first_k;     /* of the block of k */
+	int64_t depth;      /* steps of the block of k */
+	bool whole;         /* is all of k */
+} Block;
+
+/* ---- product_pack.c */
+/* Of n columns those that are computed: whole vectors. Beyond its own b is 0, and the sums are never stored: what nobody
+ * wrote may be subnormal numbers, with which CPUs compute many times as slowly. */
+int64_t computed_columns(const ProductCut *c, int64_t n);
+/* k of the product, from one of the split. */
+Affine k_of(const ProductEmit *e, Affine split, Affine k);
+/* Where k of the block's packed rows begins. */
+Affine rows_place(const ProductEmit *e, const Block *b, Affine k);
+/* Where they lie behind all of b, where both are shared: [batch, row block, k, row]. */
+Affine shared_rows_place(const ProductEmit *e, const Block *b);
+/* A part's panel, whose number is p.number: its columns, for the code of whole panels and of the last. */
+Panel panel_of(const ProductEmit *e, Panel p, const Pieces *along);
+/* The block of k that begins at first_k; a strip has `deep` numbers of k in the array. */
+void pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t depth,
+                int64_t deep);
+/* rows[k, r] = a(row + r, k) */
+void pack_rows(const ProductEmit *e, const Block *b);
+/* The whole kernel that packs b, and a where the cut says so. */
+void pack_all(const ProductEmit *product);
+
+/* ---- product_sums.c: one part of the product: the chunk of that number, and a panel. */
+void product_part(const ProductEmit *e, Panel at, Affine chunk);
+
+#endif

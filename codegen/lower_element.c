@@ -1,0 +1,211 @@
+/* The element of a value at an index, pulled through the nodes that make it down to loads of the kernel's inputs. What has been
+ * computed for a place, and is still visible, is not computed again. */
+#include "codegen/kernels/kernels.h"
+#include "codegen/lower_impl.h"
+
+struct MemoEntry {
+	const Node *node;
+	int rank;
+	const Affine **at; /* by axis; of their terms, those that are there */
+	LoopValue scalar;
+};
+
+Index
+index_at(Lower *lw, Type t, Affine flat)
+{
+	Index at;
+
+	index_split(lw->lb, t, flat, &at);
+	return at;
+}
+
+static uint64_t
+index_hash(const Node *n, const Index *at)
+{
+	uint64_t h = hash_mix(n->id, (uint64_t)at->rank);
+
+	for (int i = 0; i < at->rank; i++) {
+		h = hash_mix(h, (uint64_t)at->at[i].constant);
+		for (int k = 0; k < at->at[i].n; k++)
+			h = hash_mix(h, hash_mix((uint64_t)at->at[i].terms[k].coefficient,
+			                         (uint64_t)at->at[i].terms[k].scalar));
+	}
+	return h;
+}
+
+static bool
+affine_same(const Affine *a, const Affine *b)
+{
+	if (a->constant != b->constant || a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++) {
+		int k = 0;
+		while (k < b->n && b->terms[k].scalar != a->terms[i].scalar)
+			k++;
+		if (k == b->n || b->terms[k].coefficient != a->terms[i].coefficient)
+			return false;
+	}
+	return true;
+}
+
+static bool
+is_at(const struct MemoEntry *e, const Index *at)
+{
+	for (int i = 0; i < e->rank && i < at->rank; i++)
+		if (!affine_same(e->at[i], &at->at[i]))
+			return false;
+	return e->rank == at->rank;
+}
+
+static LoopValue
+memo_get(Lower *lw, const Node *n, const Index *at)
+{
+	struct LowerState *st = lw->state;
+	uint64_t i;
+
+	if (!intmap_get(st->memo, index_hash(n, at), &i))
+		return -1;
+	struct MemoEntry *e = &st->entries.at[i];
+	bool alive = lw->lb->block_open.at[lw->lb->scopes.at[e->scalar]];
+	return alive && e->node == n && is_at(e, at) ? e->scalar : -1;
+}
+
+static void
+memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
+{
+	struct LowerState *st = lw->state;
+	if (lw->masked) /* true of this mask alone */
+		return;
+	struct MemoEntry e = {n, at->rank, NEW_ARRAY(st->scratch, const Affine *, at->rank),
+	                      scalar};
+
+	for (int i = 0; i < at->rank; i++)
+		e.at[i] = affine_keep(st->scratch, &at->at[i]);
+	intmap_put(st->memo, index_hash(n, at), (uint64_t)st->entries.n);
+	vec_push(st->scratch, &st->entries, e);
+}
+
+static LoopValue
+element_of_param(Lower *lw, const Value *v, const Index *at)
+{
+	struct LowerState *st = lw->state;
+
+	if (st->hyper[v->id] >= 0)
+		return lb_scalar(lw->lb, st->hyper[v->id]);
+	if (lw->masked)
+		return lb_load_if(lw->lb, st->buffers[v->id], index_flat(v->type, at), lw->inside);
+	return lb_load(lw->lb, st->buffers[v->id], index_flat(v->type, at));
+}
+
+static LoopValue
+element_of_reduction(Lower *lw, const Node *n)
+{
+	struct LowerState *st = lw->state;
+
+	LoopValue x = st->reduced[n->id] == REDUCED_SCALAR
+	                      ? st->reduced_at[n->id]
+	                      : lb_load(lw->lb, st->reduced_at[n->id], st->column);
+	return lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x);
+}
+
+static LoopValue
+element_by_row(Lower *lw, const Node *n, const Index *at)
+{
+	const OpRow *row = op_row(n);
+	LoopValue x[MAX_OPERANDS];
+	DType dtype = node_result(n, 0)->type->dtype;
+	Index inner;
+
+	if (row->fuse == FUSE_VIEW) {
+		inner.of = NULL;
+		row->map(lw->lb, n, at, &inner);
+		return lower_element(lw, node_operand(n, 0), &inner);
+	}
+	if (!row->scalar)
+		return lb_narrow(lw->lb, dtype, row->element(lw, n, at));
+	for (int i = 0; i < n->n_operands; i++)
+		x[i] = lower_element(lw, node_operand(n, i), at);
+	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
+}
+
+LoopValue
+lower_element(Lower *lw, const Value *v, const Index *at)
+{
+	struct LowerState *st = lw->state;
+	const Node *n = v->node;
+
+	if (!n)
+		return element_of_param(lw, v, at);
+	if (st->reduced && st->reduced[n->id])
+		return element_of_reduction(lw, n);
+	LoopValue known = memo_get(lw, n, at);
+	if (known >= 0)
+		return known;
+	Affine flat = st->cache && st->cache[n->id] >= 0 ? index_flat(v->type, at)
+	                                                 : affine_constant(0);
+	bool cacheable = st->cache && st->cache[n->id] >= 0 && affine_same(&flat, &st->full_flat);
+	LoopValue x = cacheable && st->cached[n->id] == 2
+	                      ? lb_load(lw->lb, st->cache[n->id], st->inner_flat)
+	                      : element_by_row(lw, n, at);
+	if (cacheable && !st->cached[n->id]) {
+		lb_store(lw->lb, st->cache[n->id], st->inner_flat, x);
+		st->cached[n->id] = 1;
+	}
+	memo_put(lw, n, at, x);
+	return x;
+}
+
+int
+lower_buffer(Lower *lw, const Value *v)
+{
+	return lw->state->buffers[v->id];
+}
+
+int
+lower_scratch(Lower *lw)
+{
+	return lw->state->kernel_scratch;
+}
+
+const Value *
+lower_stored(const Lower *lw)
+{
+	return node_operand(function_return(lw->f), 0);
+}
+
+LoopValue
+lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
+{
+	const Value *v = lower_stored(lw);
+
+	if (v->node == n)
+		return x;
+	Index at = index_at(lw, v->type, place);
+	memo_put(lw, n, &at, lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x));
+	return lower_element(lw, v, &at);
+}
+
+/* A place that may lie outside, as windows have at an image's edge: whatever is loaded for it is loaded under a mask. */
+LoopValue
+lower_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
+{
+	LoopBuilder *lb = lw->lb;
+	bool masked = lw->masked;
+	LoopValue outer = lw->inside;
+
+	if (inside < 0)
+		return lower_element(lw, v, at);
+	if (masked)
+		inside = lb_binary(lb, LOOP_and, outer, inside);
+	lw->masked = true;
+	lw->inside = inside;
+	LoopValue x = lower_element(lw, v, at);
+	lw->masked = masked;
+	lw->inside = outer;
+	int made = lb->definitions.at[x];
+	const LoopStatement *s = made >= 0 ? &lb->k->body.at[made] : NULL;
+	if (s && s->kind == LOOP_STATEMENT_LOAD && s->n_operands && s->operands[0] == inside)
+		return x;
+	/* Computed, not loaded. */
+	return lb_select(lb, inside, x, lb_number(lb, lb_type(lb, x), 0));
+}
