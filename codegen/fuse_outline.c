@@ -31,7 +31,8 @@ outline_value(Outline *o, Value *v)
 	if (!v || fu->reference[v->id])
 		return;
 	Node *n = v->node;
-	if (n && (fuse_is_copied(fu, n) || (fu->pulled[v->id] && fuse_group_of(fu, v) != o->gi))) {
+	if (n && (plan_is_copied(fu->plan, n) ||
+	          (fu->plan->recomputed[v->id] && plan_group_of(fu->plan, v) != o->gi))) {
 		outline_node(o, n);
 		return;
 	}
@@ -67,20 +68,21 @@ forget_references(const Outline *o)
 			o->fu->reference[node_result(o->nodes.at[i], k)->id] = 0;
 }
 
-/* ---- members: those that others read, or another member. A pulled value that only other groups read is not
+/* ---- members: those that others read, or another member. A value that only other groups read, and compute again, is not
  * among them. */
 static void
 outline_member(Outline *o, Node *n)
 {
-	const Group *g = &o->fu->groups.at[o->gi];
+	const StorePlan *p = o->fu->plan;
+	const Group *g = &p->groups.at[o->gi];
 	bool alone = g->opaque && g->members.n == 1; /* writes all its results */
 	int first = o->results.n;
 	bool live = false;
 
 	for (int i = 0; i < n->n_results; i++) {
 		Value *v = node_result(n, i);
-		unsigned readers = fuse_readers(o->fu, v, o->gi);
-		bool stored = fuse_stored_for(o->fu, v, readers);
+		unsigned readers = plan_readers(p, v, o->gi);
+		bool stored = plan_stored_for(p, v, readers);
 		live = live || stored || (readers & READ_INSIDE);
 		if (stored || alone)
 			vec_push(o->fu->arena, &o->results, v);
@@ -212,7 +214,7 @@ static void
 insert_call(const Outline *o, Node *before)
 {
 	Fuse *fu = o->fu;
-	const Group *g = &fu->groups.at[o->gi];
+	const Group *g = &fu->plan->groups.at[o->gi];
 	Loc loc = group_loc(fu, g);
 	Value **arguments = NEW_ARRAY(fu->arena, Value *, o->arguments.n);
 	Type *types = NEW_ARRAY(fu->arena, Type, o->results.n);
@@ -233,7 +235,7 @@ insert_call(const Outline *o, Node *before)
 void
 fuse_outline_group(Fuse *fu, int gi, Node *before)
 {
-	const Group *g = &fu->groups.at[gi];
+	const Group *g = &fu->plan->groups.at[gi];
 	Outline o = {.fu = fu, .gi = gi};
 
 	for (int i = 0; i < g->members.n; i++)

@@ -8,11 +8,11 @@
 
 /* ---- kernels without reductions */
 static void
-lower_elementwise(Lower *lw)
+lower_elementwise(Lower *lw, const Spaces *spaces)
 {
 	LoopBuilder *lb = lw->lb;
 	const Node *ret = function_return(lw->f);
-	LoopNest nest = nest_elementwise(lw->f, node_operand(ret, 0)->type->n);
+	LoopNest nest = nest_elementwise(lw->f, spaces, lw->state->scratch);
 	Affine flat = affine_constant(0);
 
 	/* Blocks stay in the first cache. */
@@ -122,6 +122,7 @@ typedef struct {
 	const Node *call;
 	const Function *f;
 	const TargetOptions *options;
+	Diag *diag;
 	Arena *arena;
 	Type scratch; /* NULL: one kernel */
 } Lowering;
@@ -232,7 +233,25 @@ close_kernel(Lower *lw)
 	return k;
 }
 
-/* The kernel that stores the function's results. */
+/* Loops over what the function iterates over. `fuse` makes none without a domain, but a person may. */
+static bool
+lower_fused(Lower *lw, Diag *diag)
+{
+	Spaces spaces = spaces_of_function(lw->f, lw->state->scratch);
+
+	if (spaces.fault) {
+		diag_error(diag, EXIT_INVALID, "%s: fused function @%s: %s", lw->m->name,
+		           lw->f->name, spaces.fault);
+		return false;
+	}
+	if (spaces.domain.elements[ITER_ROWS] || spaces.domain.reduction[ITER_FULL].n)
+		lower_reductions(lw, &spaces);
+	else
+		lower_elementwise(lw, &spaces);
+	return true;
+}
+
+/* The kernel that stores the function's results; NULL after reporting a fault. */
 static Kernel *
 lower_function(const Lowering *l)
 {
@@ -246,8 +265,8 @@ lower_function(const Lowering *l)
 		strategy_of(lw.target, root)->emit(&lw, root);
 	else if (root)
 		op_row(root)->parts(&lw, root);
-	else if (!lower_reductions(&lw))
-		lower_elementwise(&lw);
+	else if (!lower_fused(&lw, l->diag))
+		return NULL;
 	k->library = library_call(l);
 	return close_kernel(&lw);
 }
@@ -334,24 +353,40 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 	return kernel_add(m, k, name);
 }
 
-static Lowered
-kernels_for(Sharing *sh, Lowering l, Arena *arena)
+static bool
+lower_call(Sharing *sh, const Lowering *l, Lowered *done)
+{
+	const Kernel *k = lower_function(l);
+
+	if (!k)
+		return false;
+	*done = (Lowered){.call = l->call, .scratch = l->scratch};
+	done->kernel = share_kernel(l->m, sh, k);
+	if (l->scratch)
+		done->before = share_kernel(l->m, sh, lower_before(l, done->kernel));
+	return true;
+}
+
+/* false after reporting a fault */
+static bool
+kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 {
 	uint64_t i, h = call_hash(l.call);
 
 	for (; intmap_get(sh->by_call, h, &i); h++)
-		if (call_equal(sh->done.at[i].call, l.call))
-			return sh->done.at[i];
+		if (call_equal(sh->done.at[i].call, l.call)) {
+			*done = sh->done.at[i];
+			return true;
+		}
 	l.arena = arena_new();
 	l.scratch = scratch_of(&l);
-	Lowered done = {.call = l.call, .scratch = l.scratch};
-	done.kernel = share_kernel(l.m, sh, lower_function(&l));
-	if (l.scratch)
-		done.before = share_kernel(l.m, sh, lower_before(&l, done.kernel));
+	bool ok = lower_call(sh, &l, done);
 	arena_free(l.arena);
-	intmap_put(sh->by_call, h, (uint64_t)sh->done.n);
-	vec_push(arena, &sh->done, done);
-	return done;
+	if (ok) {
+		intmap_put(sh->by_call, h, (uint64_t)sh->done.n);
+		vec_push(arena, &sh->done, *done);
+	}
+	return ok;
 }
 
 static Node *
@@ -401,8 +436,14 @@ run_lower(Pass *p, Module *m)
 		for_each_node(f, n) {
 			if (n->op != OP_call)
 				continue;
-			Lowering l = {.m = m, .call = n, .f = callee_of(n), .options = p->options};
-			Lowered done = kernels_for(&sh, l, p->scratch);
+			Lowering l = {.m = m,
+			              .call = n,
+			              .f = callee_of(n),
+			              .options = p->options,
+			              .diag = p->diag};
+			Lowered done;
+			if (!kernels_for(&sh, l, p->scratch, &done))
+				return false;
 			launch_instead(n, &done);
 		}
 	}

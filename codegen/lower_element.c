@@ -121,6 +121,11 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 		row->map(lw->lb, n, at, &inner);
 		return lower_element(lw, node_operand(n, 0), &inner);
 	}
+	if (row->fuse == FUSE_REDUCE) { /* over axes of one element */
+		Affine flat = index_flat(node_result(n, 0)->type, at);
+		inner = index_at(lw, node_operand(n, 0)->type, flat);
+		return lower_element(lw, node_operand(n, 0), &inner);
+	}
 	if (!row->scalar)
 		return lb_narrow(lw->lb, dtype, row->element(lw, n, at));
 	for (int i = 0; i < n->n_operands; i++)

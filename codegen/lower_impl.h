@@ -50,13 +50,12 @@ struct LowerState {
 /* lower_nest.c */
 /* Elements that a part has at least: going on to the next one takes some instructions. */
 enum { LEAST_PART = 64 };
-/* Loops over a flat space of n elements, fine enough that every view's index splits. */
-LoopNest nest_elementwise(const Function *f, int64_t n);
+/* Loops over the full space, flat and fine enough that every view's index splits. Scratch is of the arena. */
+LoopNest nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena);
 /* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
-LoopNest nest_part(const Function *f, Type shape, int64_t rows);
-/* Kept loops first (outermost in order), reduced loops last. chunks: elements of the second reduction's
- * result, 0 without one. */
-LoopNest nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks);
+LoopNest nest_part(const Function *f, Type shape, int64_t rows, Arena *arena);
+/* Kept loops first (outermost in order), reduced loops last. */
+LoopNest nest_reduce(const Function *f, const Spaces *spaces, Arena *arena);
 
 /* The loop that lanes run along is never parallel itself, but blocks of so many elements are. */
 typedef struct {
@@ -70,8 +69,8 @@ int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts);
 /* Opens loop `at`, directly inside of those before. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 
-/* lower_reduce.c */
-bool lower_reductions(Lower *lw);
+/* lower_reduce.c: of a function with reductions */
+void lower_reductions(Lower *lw, const Spaces *spaces);
 
 Index index_at(Lower *lw, Type t, Affine flat);
 /* The hyperparameter that a parameter named "scalar.NAME" stands for; -1: none. */

@@ -52,14 +52,47 @@ wants_axes(const Node *n)
 }
 
 /* Values are pulled from the results, so that the last view comes first: where the axes of two do not fit together, as those
- * of transposes behind each other, the index within the other's is affine in these, for it is cut where they were. */
+ * of transposes behind each other, the index within the other's is affine in these, for it is cut where they were.
+ * inside: by value id, those with an element for each iteration; what these are made of, element by element, is added. */
 static void
-cut_by_nodes(Cuts *c, const Function *f, int64_t size)
+cut_by_nodes(Cuts *c, const Function *f, bool *inside)
 {
 	for_each_node_reverse(f, n) {
-		if (n->n_results && node_result(n, 0)->type->n == size && wants_axes(n))
-			cut_at_axes(c, node_result(n, 0)->type);
+		FuseClass class = op_row(n)->fuse;
+		const Value *y = n->n_results ? node_result(n, 0) : NULL;
+		if (!y || !inside[y->id])
+			continue;
+		if (wants_axes(n))
+			cut_at_axes(c, y->type);
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *x = node_operand(n, i);
+			if (class == FUSE_ELEMENTWISE ||
+			    (class == FUSE_VIEW && x->type->n == y->type->n))
+				inside[x->id] = true;
+		}
 	}
+}
+
+static bool *
+values_of_space(const Function *f, const Spaces *spaces, IterSpace s, Arena *arena)
+{
+	bool *inside = NEW_ARRAY(arena, bool, f->next_value_id);
+
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		inside[i] = spaces->of[i] == s;
+	return inside;
+}
+
+/* Of a part, which is one of several spaces: a value of another one that has as many elements costs a loop. */
+static bool *
+values_of_size(const Function *f, int64_t size, Arena *arena)
+{
+	bool *inside = NEW_ARRAY(arena, bool, f->next_value_id);
+
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++)
+			inside[node_result(n, i)->id] = node_result(n, i)->type->n == size;
+	return inside;
 }
 
 static LoopNest
@@ -74,27 +107,28 @@ nest_of_cuts(const Cuts *c)
 }
 
 LoopNest
-nest_elementwise(const Function *f, int64_t n)
+nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena)
 {
+	int64_t n = spaces->domain.elements[ITER_FULL];
 	Cuts c = cuts_of(n, MAX_RANK);
 
 	if (n == 0)
 		return (LoopNest){.n = 1, .at = {{.extent = 0, .full = 1}}};
 	if (n == 1)
 		return (LoopNest){0};
-	cut_by_nodes(&c, f, n);
+	cut_by_nodes(&c, f, values_of_space(f, spaces, ITER_FULL, arena));
 	return nest_of_cuts(&c);
 }
 
 LoopNest
-nest_part(const Function *f, Type shape, int64_t rows)
+nest_part(const Function *f, Type shape, int64_t rows, Arena *arena)
 {
 	Cuts c = cuts_of(shape->n / rows, MAX_RANK);
 
 	if (shape->n == rows)
 		return (LoopNest){0};
 	cut_at_axes(&c, shape);
-	cut_by_nodes(&c, f, shape->n);
+	cut_by_nodes(&c, f, values_of_size(f, shape->n, arena));
 	return nest_of_cuts(&c);
 }
 
@@ -123,21 +157,21 @@ add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int6
 }
 
 LoopNest
-nest_reduce(const Function *f, const ReduceForm *form, int64_t chunks)
+nest_reduce(const Function *f, const Spaces *spaces, Arena *arena)
 {
 	LoopNest nest = {0};
-	int64_t full = 1, rows = reduce_form_kept(form);
-	int64_t chunk_rows = chunks ? rows / chunks : 0;
+	const ReduceForm *form = &spaces->domain.reduction[ITER_FULL];
+	const int64_t *elements = spaces->domain.elements;
+	int64_t full = elements[ITER_FULL], rows = elements[ITER_ROWS];
+	int64_t chunk_rows = elements[ITER_CHUNKS] ? rows / elements[ITER_CHUNKS] : 0;
 
-	for (int i = 0; i < form->n; i++)
-		full *= form->extent[i];
 	/* A loop for each run, and half of the others for either's cuts. */
 	int more = (MAX_NEST - form->n) / 2;
 	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
-	cut_by_nodes(&full_cuts, f, full);
+	cut_by_nodes(&full_cuts, f, values_of_space(f, spaces, ITER_FULL, arena));
 	if (chunk_rows > 1)
 		cut_at(&row_cuts, chunk_rows);
-	cut_by_nodes(&row_cuts, f, rows);
+	cut_by_nodes(&row_cuts, f, values_of_space(f, spaces, ITER_ROWS, arena));
 	for (int pass = 0; pass < 2; pass++) {
 		int64_t stride = full, row_stride = rows;
 		for (int i = 0; i < form->n; i++) {

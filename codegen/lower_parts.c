@@ -122,7 +122,7 @@ lower_part(Lower *lw, const Node *n, Type shape,
 
 	if (shape->n == 0)
 		return;
-	LoopNest nest = nest_part(lw->f, shape, st->rows);
+	LoopNest nest = nest_part(lw->f, shape, st->rows, st->scratch);
 	int64_t length = nest.n ? block_length(st, &nest) : 1;
 	int64_t blocks = nest.n ? divided(nest.at[0].extent, length) : 1;
 	if (st->counts_blocks) {

@@ -15,8 +15,9 @@ typedef struct {
 	int n_kept;     /* loops of the nest before the reduced ones */
 	int n_parallel; /* of these, the outermost */
 	bool by_column;
-	int64_t full, rows, chunks;
-	int *depth; /* by node id: passes before its value is known */
+	const Spaces *spaces;
+	int64_t full, rows, chunks; /* elements of these; chunks 0: there are none */
+	int *depth;                 /* by node id: passes before its value is known */
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
 	int column_loop; /* by_column: the innermost kept loop, along a tile of results */
@@ -52,30 +53,23 @@ element_at(Rows *r, const Value *v, Affine flat)
 }
 
 /* ---- analysis */
-static bool
-find_reduces(Rows *r, ReduceForm *form)
+static IterSpace
+space_of(const Rows *r, const Value *v)
 {
-	bool found = false;
+	return r->spaces->of[v->id];
+}
 
+static void
+find_reduces(Rows *r)
+{
 	for_each_node(r->lw->f, n) {
-		if (op_row(n)->fuse != FUSE_REDUCE)
+		if (!reduces(n))
 			continue;
-		Value *x = node_operand(n, 0);
-		Ints shape = ints_of_type(x->type);
-		if (!found) {
-			*form = reduce_form(&shape, &((const ReduceAttr *)n->attr)->axes);
-			r->full = x->type->n;
-			r->rows = node_result(n, 0)->type->n;
-			found = true;
-		}
-		if (x->type->n == r->full) {
+		if (space_of(r, node_result(n, 0)) == ITER_ROWS)
 			vec_push(r->lw->state->scratch, &r->row_reduces, n);
-		} else {
+		else
 			vec_push(r->lw->state->scratch, &r->chunk_reduces, n);
-			r->chunks = node_result(n, 0)->type->n;
-		}
 	}
-	return found;
 }
 
 static void
@@ -91,8 +85,7 @@ find_depths(Rows *r)
 			if (v && v->node && r->depth[v->node->id] > d)
 				d = r->depth[v->node->id];
 		}
-		bool of_rows = op_row(n)->fuse == FUSE_REDUCE &&
-		               node_operand(n, 0)->type->n == r->full;
+		bool of_rows = reduces(n) && space_of(r, node_result(n, 0)) == ITER_ROWS;
 		r->depth[n->id] = d + of_rows;
 		if (r->depth[n->id] > r->depths)
 			r->depths = r->depth[n->id];
@@ -115,7 +108,7 @@ pass_has_work(const Rows *r, int k)
 		if (r->depth[r->row_reduces.at[i]->id] == k)
 			return true;
 	for (int i = 0; i < ret->n_operands; i++)
-		if (node_operand(ret, i)->type->n == r->full &&
+		if (space_of(r, node_operand(ret, i)) == ITER_FULL &&
 		    value_depth(r, node_operand(ret, i)) == k - 1)
 			return true;
 	return false;
@@ -154,13 +147,13 @@ plan_cache(Rows *r)
 		mark_needed(r, node_operand(r->row_reduces.at[i], 0),
 		            r->depth[r->row_reduces.at[i]->id], needed);
 	for (int i = 0; i < ret->n_operands; i++)
-		if (node_operand(ret, i)->type->n == r->full)
+		if (space_of(r, node_operand(ret, i)) == ITER_FULL)
 			mark_needed(r, node_operand(ret, i),
 			            value_depth(r, node_operand(ret, i)) + 1, needed);
 	for_each_node(f, n) {
 		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
 		if (often && op_row(n)->weight >= CACHE_WEIGHT &&
-		    node_result(n, 0)->type->n == r->full)
+		    space_of(r, node_result(n, 0)) == ITER_FULL)
 			st->cache[n->id] = lb_local(
 				r->lw->lb, compute_type(node_result(n, 0)->type->dtype), width);
 	}
@@ -174,7 +167,7 @@ store_full(Rows *r, int k)
 
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
-		if (v->type->n != r->full || value_depth(r, v) != k - 1)
+		if (space_of(r, v) != ITER_FULL || value_depth(r, v) != k - 1)
 			continue;
 		LoopValue x = element_at(r, v, r->flat_full);
 		lb_store(r->lw->lb, r->lw->state->buffers[v->id], r->flat_full, x);
@@ -234,8 +227,9 @@ static void
 hoist_rows(Rows *r, int k)
 {
 	for_each_node(r->lw->f, n) {
-		if (op_row(n)->fuse != FUSE_ELEMENTWISE || node_result(n, 0)->type->n != r->rows ||
-		    r->rows == r->full || r->depth[n->id] >= k || r->depth[n->id] == 0)
+		if (op_row(n)->fuse != FUSE_ELEMENTWISE ||
+		    space_of(r, node_result(n, 0)) != ITER_ROWS || r->depth[n->id] >= k ||
+		    r->depth[n->id] == 0)
 			continue;
 		element_at(r, node_result(n, 0), r->flat_row);
 	}
@@ -370,7 +364,7 @@ store_rows(Rows *r)
 
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
-		if (v->type->n != r->rows || v->type->n == r->full)
+		if (space_of(r, v) != ITER_ROWS)
 			continue;
 		lb_store(r->lw->lb, r->lw->state->buffers[v->id], r->flat_row,
 		         element_at(r, v, r->flat_row));
@@ -435,7 +429,7 @@ finish_chunk(Rows *r, const LoopValue *sums)
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
-		if (v->type->n == r->chunks && v->type->n != r->rows)
+		if (space_of(r, v) == ITER_CHUNKS)
 			lb_store(r->lw->lb, st->buffers[v->id], r->flat_chunk,
 			         element_at(r, v, r->flat_chunk));
 	}
@@ -524,7 +518,7 @@ lower_empty(Rows *r)
 	const Node *ret = function_return(r->lw->f);
 
 	for_each_node(r->lw->f, n) {
-		if (op_row(n)->fuse != FUSE_REDUCE)
+		if (!reduces(n))
 			continue;
 		st->reduced[n->id] = REDUCED_SCALAR;
 		st->reduced_at[n->id] = reduce_identity(lb, n);
@@ -538,26 +532,29 @@ lower_empty(Rows *r)
 	}
 }
 
-bool
-lower_reductions(Lower *lw)
+void
+lower_reductions(Lower *lw, const Spaces *spaces)
 {
 	struct LowerState *st = lw->state;
-	Rows r = {.lw = lw};
-	ReduceForm form;
+	const int64_t *elements = spaces->domain.elements;
+	Rows r = {.lw = lw,
+	          .spaces = spaces,
+	          .full = elements[ITER_FULL],
+	          .rows = elements[ITER_ROWS],
+	          .chunks = elements[ITER_CHUNKS]};
 	LoopValue *sums;
 
 	st->reduced = NEW_ARRAY(st->scratch, ReducedKind, lw->f->next_node_id);
 	st->reduced_at = NEW_ARRAY(st->scratch, int, lw->f->next_node_id);
-	if (!find_reduces(&r, &form))
-		return false;
+	find_reduces(&r);
 	if (r.full == 0) {
 		lower_empty(&r);
-		return true;
+		return;
 	}
 	sums = NEW_ARRAY(st->scratch, LoopValue, r.chunk_reduces.n);
 	find_depths(&r);
-	r.by_column = reduce_form_by_column(&form);
-	r.nest = nest_reduce(lw->f, &form, r.chunks);
+	r.by_column = reduce_form_by_column(&spaces->domain.reduction[ITER_FULL]);
+	r.nest = nest_reduce(lw->f, spaces, st->scratch);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
 	int free = 0; /* kept loops that add nothing up */
@@ -579,5 +576,4 @@ lower_reductions(Lower *lw)
 	} else {
 		row_body(&r);
 	}
-	return true;
 }

@@ -1,0 +1,41 @@
+/*   1. Each node joins the latest group among its operands' groups when it follows what that one iterates over,
+ *      else opens a new one. Groups are numbered in that order, and a node's operands never come
+ *      from a later group than its own, so the order of groups is an order of execution.
+ *   2. A cheap elementwise value that would be stored only for other groups is computed again there
+ *      instead.
+ *   3. Reductions of equal form over a shared operand are put into one group (siblings).
+ *   4. Views and indices are copied into every group that reads through them. */
+#include "codegen/store_plan_impl.h"
+
+StorePlan *
+store_plan(const Function *f, const Target *target, int64_t parts, Arena *arena)
+{
+	StorePlan *p = NEW(arena, StorePlan);
+	uint32_t nodes = f->next_node_id, values = f->next_value_id;
+
+	*p = (StorePlan){.f = f,
+	                 .arena = arena,
+	                 .target = target,
+	                 .parts = parts,
+	                 .n_nodes = nodes,
+	                 .copied = NEW_ARRAY(arena, uint8_t, nodes),
+	                 .group = NEW_ARRAY(arena, int, nodes),
+	                 .space = NEW_ARRAY(arena, uint8_t, values),
+	                 .recomputed = NEW_ARRAY(arena, bool, values),
+	                 .kept = NEW_ARRAY(arena, bool, values),
+	                 .readers = NEW_ARRAY(arena, uint8_t, values)};
+	for (uint32_t i = 0; i < nodes; i++)
+		p->group[i] = -1;
+	for_each_node(f, n) {
+		if (fuse_class_of(n) == FUSE_NONE)
+			continue;
+		plan_mark_copied(p, n);
+		if (!plan_is_copied(p, n) || plan_must_be_stored(n))
+			plan_place_node(p, n);
+	}
+	for (int i = 0; i < p->nodes.n; i++)
+		plan_recompute_node(p, p->nodes.at[i]);
+	for (int gi = 0; gi < p->groups.n; gi++)
+		plan_merge_siblings(p, gi);
+	return p;
+}
