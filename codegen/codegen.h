@@ -19,7 +19,7 @@ enum { DEFAULT_CORES = 64, MAX_CORES = 4096, PARTS_A_CORE = 4 };
 /* Element operations from which a kernel is large. */
 enum { LARGE_KERNEL = 1 << 16 };
 
-/* ---- targets/targets.c: of legalize, fuse and lower: who runs the loops. */
+/* ---- targets/targets.c: of rematerialize, legalize, fuse and lower: who runs the loops. */
 typedef struct {
 	const char *target; /* of targets/target_list.def */
 	int64_t cores;      /* that loops are cut for */

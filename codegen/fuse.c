@@ -53,7 +53,7 @@ run_fuse(Pass *p, Module *m)
 const PassRow pass_fuse = {.name = "fuse",
                            .help = "group nodes into kernels",
                            .needed = true,
-                           .takes = STAGE_TRAIN,
+                           .takes = STAGE_REMATERIALIZED,
                            .leaves = STAGE_FUSED,
                            .options = target_options,
                            .options_size = sizeof(TargetOptions),

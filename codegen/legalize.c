@@ -168,7 +168,7 @@ run_legalize(Pass *p, Module *m)
 const PassRow pass_legalize = {.name = "legalize",
                                .help = "turn what kernels cannot take into what they can",
                                .needed = true,
-                               .takes = STAGE_TRAIN,
+                               .takes = STAGE_REMATERIALIZED,
                                .leaves = STAGE_ANY,
                                .options = target_options,
                                .options_size = sizeof(TargetOptions),

@@ -1,8 +1,8 @@
-/* Sinking: a cheap elementwise value is computed again by the groups that read it, instead of being
- * stored for them. */
+/* A cheap elementwise value is computed again by the groups that read it, instead of being stored for them. */
+#include "codegen/recompute.h"
 #include "codegen/store_plan_impl.h"
 
-enum { MAX_ARITHMETIC = 12 };
+enum { LEAST_ELEMENTS = 256 /* of a value that is worth it */ };
 
 static bool
 needs_memory(const StorePlan *p, const Node *reader, int gi)
@@ -13,33 +13,29 @@ needs_memory(const StorePlan *p, const Node *reader, int gi)
 	return g != gi && (p->groups.at[g].opaque || fuse_class_of(reader) == FUSE_INDEX);
 }
 
-/* What computing a value again takes: arithmetic, in additions, and stored values of full size to load. */
+/* Of what values of group gi are made. */
 typedef struct {
-	int arithmetic, loads;
-} PullCost;
+	const StorePlan *plan;
+	int gi;
+} InGroup;
 
-/* Adds the cost of v from stored values. Row values that it needs are cheap to store. */
-static void
-add_pull_cost(const StorePlan *p, Value *v, int gi, int depth, int64_t full, PullCost *c)
+/* Row values are cheap to store. */
+static RecomputeSource
+source_in_group(const void *ctx, const Value *v)
 {
-	Value *x = behind_views(v);
-	Node *n = x->node;
+	const InGroup *g = ctx;
+	const StorePlan *p = g->plan;
+	const Node *n = v->node;
 
 	if (n && plan_is_copied(p, n))
-		return;
-	bool recomputed = n && p->recomputed[x->id] && plan_group_of(p, x) != gi;
-	if (!recomputed && (!n || plan_group_of(p, x) != gi || (depth && plan_is_stored(p, x)) ||
-	                    fuse_class_of(n) == FUSE_REDUCE)) {
-		c->loads += x->type->n >= full;
-		return;
-	}
-	if (fuse_class_of(n) != FUSE_ELEMENTWISE || depth > MAX_ARITHMETIC) {
-		c->arithmetic = MAX_ARITHMETIC + 1;
-		return;
-	}
-	c->arithmetic += op_row(n)->weight ? op_row(n)->weight : 1;
-	for (int i = 0; i < n->n_operands && c->arithmetic <= MAX_ARITHMETIC; i++)
-		add_pull_cost(p, node_operand(n, i), gi, depth + 1, full, c);
+		return FROM_NOTHING;
+	if (!n)
+		return FROM_MEMORY;
+	int gi = plan_own_group(p, n);
+	if (p->recomputed[v->id] && gi != g->gi)
+		return FROM_LINK;
+	bool there = gi != g->gi || reduces(n) || plan_stored_for(p, v, plan_readers(p, v, gi));
+	return there ? FROM_MEMORY : FROM_LINK;
 }
 
 /* Groups other than gi that read v, counted up to 4. */
@@ -64,37 +60,37 @@ outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
 	return n;
 }
 
+/* v and its links, down to what lies in memory. */
 static void
-pull(StorePlan *p, Value *v, int gi, int depth)
+mark_recomputed(StorePlan *p, Value *v, const InGroup *g)
 {
-	Value *x = behind_views(v);
-	Node *n = x->node;
-
-	if (!n || plan_is_copied(p, n) || plan_group_of(p, x) != gi ||
-	    (depth && plan_is_stored(p, x)))
-		return;
-	if (fuse_class_of(n) == FUSE_REDUCE) {
-		p->kept[x->id] = true;
-		return;
+	p->recomputed[v->id] = true;
+	for (int i = 0; i < v->node->n_operands; i++) {
+		Value *x = behind_views(node_operand(v->node, i));
+		if (!x->node || plan_is_copied(p, x->node) || plan_own_group(p, x->node) != g->gi)
+			continue;
+		if (source_in_group(g, x) == FROM_LINK)
+			mark_recomputed(p, x, g);
+		else if (reduces(x->node))
+			p->kept[x->id] = true;
 	}
-	p->recomputed[x->id] = true;
-	for (int i = 0; i < n->n_operands; i++)
-		pull(p, node_operand(n, i), gi, depth + 1);
 }
 
 void
 plan_recompute_node(StorePlan *p, Node *n)
 {
 	Value *v = node_result(n, 0);
-	int gi = plan_group_of(p, v);
+	InGroup g = {p, plan_group_of(p, v)};
+	RecomputeCost cost;
+	int seen[4];
 
-	if (fuse_class_of(n) != FUSE_ELEMENTWISE || v->type->n < 256 || p->kept[v->id] ||
-	    !(plan_readers(p, v, gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, gi))
+	if (fuse_class_of(n) != FUSE_ELEMENTWISE || v->type->n < LEAST_ELEMENTS || p->kept[v->id] ||
+	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
 		return;
-	/* Stored, it is written once and read by R groups; recomputed, they read what it is made of. */
-	PullCost c = {0};
-	int seen[4], readers = outside_readers(p, v, gi, seen, 0);
-	add_pull_cost(p, v, gi, 0, v->type->n, &c);
-	if (c.arithmetic <= MAX_ARITHMETIC && c.loads * readers <= 1 + readers)
-		pull(p, v, gi, 0);
+	/* Stored, it is written once and read by so many groups; computed again, these read its leaves. */
+	int readers = outside_readers(p, v, g.gi, seen, 0);
+	if (recompute_cost(v, source_in_group, &g, &cost) &&
+	    recompute_pays(p->target, &cost, cost.leaf_bytes * readers,
+	                   type_bytes(v->type) * (1 + readers), KEPT_FOR_NEXT))
+		mark_recomputed(p, v, &g);
 }

@@ -34,6 +34,9 @@ struct Target {
 	int lanes;     /* numbers of f32 in a vector */
 	int registers; /* vectors that a core holds */
 	bool gathers;  /* loads numbers that are not side by side in one instruction */
+	/* Additions that take as long as the way of an element to memory and back: where a next kernel reads it, and where it waits
+	 * for the backward pass. */
+	int next_value, backward_value;
 	const ProductTiles *product;
 };
 typedef struct Target Target;

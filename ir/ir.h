@@ -472,6 +472,7 @@ typedef enum {
 	STAGE_IMPORT,
 	STAGE_FORWARD,
 	STAGE_TRAIN,
+	STAGE_REMATERIALIZED, /* the backward pass has copies of its own: equal nodes stay apart */
 	STAGE_FUSED,
 	STAGE_LOWERED,
 	STAGE_SCHEDULE,
@@ -498,9 +499,10 @@ typedef struct {
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
-	Stage takes, leaves;       /* leaves STAGE_ANY: unchanged */
-	PassWhen when;             /* which runs of the whole pipeline have it */
-	bool needed;               /* without it there is no program to run */
+	Stage takes, leaves; /* leaves STAGE_ANY: unchanged */
+	Stage until;         /* of a pass that takes any: the last one; STAGE_ANY: there is none */
+	PassWhen when;       /* which runs of the whole pipeline have it */
+	bool needed;         /* without it there is no program to run */
 	const PassOption *options; /* ends with a zero row; NULL for none */
 	size_t options_size;
 	const void *defaults;            /* of the options; NULL: zeros */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const stage_names[] = {"any",   "import",  "forward",  "train",
+const char *const stage_names[] = {"any",   "import",  "forward",  "train", "rematerialized",
                                    "fused", "lowered", "schedule", "memory"};
 
 const char *const pass_when_names[] = {"always", "with a loss", "with an optimizer",
@@ -384,10 +384,17 @@ report_times(const Pipeline *pipeline, const double *seconds)
 static bool
 stage_fits(const PassCall *call, Stage stage, Diag *diag)
 {
-	Stage takes = call->row->takes;
+	Stage takes = call->row->takes, until = call->row->until;
 
-	/* Up to STAGE_TRAIN a later stage only has more functions: earlier modules fit too. */
-	if (takes == STAGE_ANY || takes == stage || (takes <= STAGE_TRAIN && stage < takes))
+	if (until != STAGE_ANY && stage > until) {
+		diag_error(diag, EXIT_USAGE,
+		           "pass %s takes a module up to stage %s; this one is at %s",
+		           call->row->name, stage_names[until], stage_names[stage]);
+		return false;
+	}
+	/* Up to there a later stage only has more functions and copies: earlier modules fit too. */
+	if (takes == STAGE_ANY || takes == stage ||
+	    (takes <= STAGE_REMATERIALIZED && stage < takes))
 		return true;
 	diag_error(diag, EXIT_USAGE, "pass %s takes a module at stage %s; this one is at %s",
 	           call->row->name, stage_names[takes], stage_names[stage]);

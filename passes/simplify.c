@@ -186,5 +186,6 @@ const PassRow pass_simplify = {
 	.name = "simplify",
 	.help = "fold constants, apply identities, merge equal nodes, drop unread ones",
 	.takes = STAGE_ANY,
+	.until = STAGE_TRAIN, /* it would merge the copies of rematerialize with what they copy */
 	.leaves = STAGE_ANY,
 	.run = run_simplify};

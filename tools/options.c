@@ -236,7 +236,7 @@ static const OptionRow option_rows[] = {
 	 AT(engine), .commands = RUN | GRAD},
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
-	{"stage", "import|forward|train|sharded|fused|lowered|schedule|memory", "how far; for opt: where the text "
+	{"stage", "import|forward|train|sharded|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
 	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},

@@ -47,21 +47,31 @@ static const ProductTiles narrow_product = {
 	.launch = 10000,
 };
 
+/* gpt2_10m on two cores: with the backward pass computing chains of up to 48 additions again, GELU among them, a step takes 474 ms
+ * and the process 0.56 GB; without 481 ms and 0.94 GB. */
+enum { NEXT_VALUE = 12, BACKWARD_VALUE = 48 };
+
 const Target target_cpu_512 = {.name = "cpu-512",
                                .kind = TARGET_CPU,
                                .lanes = 16,
                                .registers = 32,
                                .gathers = true,
+                               .next_value = NEXT_VALUE,
+                               .backward_value = BACKWARD_VALUE,
                                .product = &wide_product};
 
 const Target target_cpu_256 = {.name = "cpu-256",
                                .kind = TARGET_CPU,
                                .lanes = 8,
                                .registers = 16,
+                               .next_value = NEXT_VALUE,
+                               .backward_value = BACKWARD_VALUE,
                                .product = &narrow_product};
 
 const Target target_cpu_128 = {.name = "cpu-128",
                                .kind = TARGET_CPU,
                                .lanes = 4,
                                .registers = 16,
+                               .next_value = NEXT_VALUE,
+                               .backward_value = BACKWARD_VALUE,
                                .product = &narrow_product};
