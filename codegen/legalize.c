@@ -83,15 +83,15 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 		at.at[i] = affine_constant(0);
 	for (int i = 0; i < axes->n; i++) {
 		steps[i] = lb_for(lb, LOOP_PLAIN, t->dims[axes->at[i]]);
-		at.at[axes->at[i]] = affine_scalar(steps[i]);
+		at.at[axes->at[i]] = affine_scalar(lb, steps[i]);
 	}
-	Affine dense = index_flat(t, &at);
+	Affine dense = index_flat(lb, t, &at);
 	for (; v->node && op_row(v->node)->fuse == FUSE_VIEW; v = node_operand(v->node, 0)) {
 		Index from = {0};
 		op_row(v->node)->map(lb, v->node, &at, &from);
 		at = from;
 	}
-	Affine place = index_flat(v->type, &at);
+	Affine place = index_flat(lb, v->type, &at);
 	bool strided = true;
 	for (int i = 0; i < place.n; i++)
 		strided &= is_one_of(place.terms[i].scalar, steps, axes->n);

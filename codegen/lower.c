@@ -22,7 +22,7 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 		bool last = i == nest.n - 1;
 		LoopMode mode = last ? LOOP_VECTOR : i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 		LoopValue v = nest_open(lb, &nest, i, mode);
-		flat = affine_add(flat, affine_scale(affine_scalar(v), nest.at[i].full));
+		flat = affine_add_scaled(lb, flat, affine_scalar(lb, v), nest.at[i].full);
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
@@ -188,7 +188,7 @@ lower_strided(Lower *lw, const Value *v, Strided *out)
 	*out = (Strided){0};
 	for (int i = 0; i < t->rank; i++) {
 		axes[i] = lb_for(lw->lb, LOOP_PLAIN, t->dims[i]);
-		at.at[i] = affine_scalar(axes[i]);
+		at.at[i] = affine_scalar(lw->lb, axes[i]);
 	}
 	LoopValue x = lower_element(lw, v, &at);
 	bool ok = is_strided(lw->lb, x, t->dtype, axes, t->rank, out);

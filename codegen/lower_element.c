@@ -6,7 +6,7 @@
 struct MemoEntry {
 	const Node *node;
 	int rank;
-	const Affine **at; /* by axis; of their terms, those that are there */
+	const Affine *at; /* by axis */
 	LoopValue scalar;
 };
 
@@ -52,7 +52,7 @@ static bool
 is_at(const struct MemoEntry *e, const Index *at)
 {
 	for (int i = 0; i < e->rank && i < at->rank; i++)
-		if (!affine_same(e->at[i], &at->at[i]))
+		if (!affine_same(&e->at[i], &at->at[i]))
 			return false;
 	return e->rank == at->rank;
 }
@@ -76,11 +76,9 @@ memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 	struct LowerState *st = lw->state;
 	if (lw->masked) /* true of this mask alone */
 		return;
-	struct MemoEntry e = {n, at->rank, NEW_ARRAY(st->scratch, const Affine *, at->rank),
-	                      scalar};
+	const Affine *axes = arena_copy(st->scratch, at->at, sizeof(Affine) * (size_t)at->rank);
+	struct MemoEntry e = {n, at->rank, axes, scalar};
 
-	for (int i = 0; i < at->rank; i++)
-		e.at[i] = affine_keep(st->scratch, &at->at[i]);
 	intmap_put(st->memo, index_hash(n, at), (uint64_t)st->entries.n);
 	vec_push(st->scratch, &st->entries, e);
 }
@@ -88,13 +86,14 @@ memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 static LoopValue
 element_of_param(Lower *lw, const Value *v, const Index *at)
 {
+	LoopBuilder *lb = lw->lb;
 	struct LowerState *st = lw->state;
 
 	if (st->hyper[v->id] >= 0)
-		return lb_scalar(lw->lb, st->hyper[v->id]);
+		return lb_scalar(lb, st->hyper[v->id]);
 	if (lw->masked)
-		return lb_load_if(lw->lb, st->buffers[v->id], index_flat(v->type, at), lw->inside);
-	return lb_load(lw->lb, st->buffers[v->id], index_flat(v->type, at));
+		return lb_load_if(lb, st->buffers[v->id], index_flat(lb, v->type, at), lw->inside);
+	return lb_load(lb, st->buffers[v->id], index_flat(lb, v->type, at));
 }
 
 static LoopValue
@@ -146,7 +145,7 @@ lower_element(Lower *lw, const Value *v, const Index *at)
 	LoopValue known = memo_get(lw, n, at);
 	if (known >= 0)
 		return known;
-	Affine flat = st->cache && st->cache[n->id] >= 0 ? index_flat(v->type, at)
+	Affine flat = st->cache && st->cache[n->id] >= 0 ? index_flat(lw->lb, v->type, at)
 	                                                 : affine_constant(0);
 	bool cacheable = st->cache && st->cache[n->id] >= 0 && affine_same(&flat, &st->full_flat);
 	LoopValue x = cacheable && st->cached[n->id] == 2

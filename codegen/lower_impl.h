@@ -14,8 +14,8 @@ typedef struct {
 	                * the blocks have */
 	LoopValue variable; /* of the open loop */
 } LoopDim;
-/* A place is a sum over the loops, of which one may be cut in two again. */
-enum { MAX_NEST = MAX_TERMS - 2 };
+/* Where a nest has no room for another loop, an index is divided out, or a loop stays whole. */
+enum { MAX_NEST = 2 * MAX_RANK };
 typedef struct {
 	int n;
 	LoopDim at[MAX_NEST];

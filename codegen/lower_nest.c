@@ -261,8 +261,8 @@ nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode)
 	if (d->whole)
 		d->variable = lb_for_below(
 			lb, mode, d->extent,
-			affine_add(affine_constant(d->whole),
-		                   affine_scale(affine_scalar(d[-1].variable), -d->extent)));
+			affine_plus(affine_scale(lb, affine_scalar(lb, d[-1].variable), -d->extent),
+		                    d->whole));
 	else
 		d->variable = lb_for(lb, mode, d->extent);
 	return d->variable;

@@ -13,6 +13,7 @@ divided(int64_t n, int64_t by)
 static int
 open_rows(Lower *lw, Type t, int axes)
 {
+	LoopBuilder *lb = lw->lb;
 	struct LowerState *st = lw->state;
 	LoopNest nest = {0};
 	int64_t inside = t->n;
@@ -29,10 +30,9 @@ open_rows(Lower *lw, Type t, int axes)
 	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
 	for (int i = 0; i < st->row_loops; i++) {
-		LoopValue v = nest_open(lw->lb, &nest, i,
-		                        i < parallel ? LOOP_PARALLEL : LOOP_PLAIN);
+		LoopValue v = nest_open(lb, &nest, i, i < parallel ? LOOP_PARALLEL : LOOP_PLAIN);
 		int64_t rows = nest.at[i].full / (t->n / st->rows);
-		st->row = affine_add(st->row, affine_scale(affine_scalar(v), rows));
+		st->row = affine_add_scaled(lb, st->row, affine_scalar(lb, v), rows);
 	}
 	return parallel;
 }
@@ -92,8 +92,7 @@ open_block(Lower *lw, const LoopNest *nest, int64_t length, int64_t blocks)
 	LoopMode mode = nest->n == 1 ? LOOP_VECTOR : LOOP_PLAIN;
 	int64_t extent = nest->at[0].extent;
 	LoopValue zero = lb_int(lb, S64, 0);
-	LoopValue own = lb_affine(
-		lb, affine_add(affine_scalar(st->block), affine_constant(-st->first_block)));
+	LoopValue own = lb_affine(lb, affine_plus(affine_scalar(lb, st->block), -st->first_block));
 	LoopValue inside = lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_ge, own, zero),
 	                             lb_compare(lb, LOOP_lt, own, lb_int(lb, S64, blocks)));
 	LoopValue at = lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, own, zero),
@@ -101,18 +100,18 @@ open_block(Lower *lw, const LoopNest *nest, int64_t length, int64_t blocks)
 
 	lb_within(lb, at, blocks);
 	lb_if(lb, inside);
-	Affine first = affine_scale(affine_scalar(at), length);
-	LoopValue v = extent % length == 0 ? lb_for(lb, mode, length)
-	                                   : lb_for_below(lb, mode, length,
-	                                                  affine_add(affine_constant(extent),
-	                                                             affine_scale(first, -1)));
-	return affine_add(first, affine_scalar(v));
+	Affine first = affine_scale(lb, affine_scalar(lb, at), length);
+	LoopValue v = extent % length == 0
+	                      ? lb_for(lb, mode, length)
+	                      : lb_for_below(lb, mode, length,
+	                                     affine_plus(affine_scale(lb, first, -1), extent));
+	return affine_add(lb, first, affine_scalar(lb, v));
 }
 
 void
 lower_part(Lower *lw, const Node *n, Type shape,
            LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),
-           void (*place)(const Node *n, const Index *at, Index *out, const void *ctx),
+           void (*place)(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx),
            const void *ctx)
 {
 	LoopBuilder *lb = lw->lb;
@@ -132,16 +131,17 @@ lower_part(Lower *lw, const Node *n, Type shape,
 	bool in_blocks = st->blocks > 1;
 	if (in_blocks && nest.n == 0) /* one element */
 		nest.at[nest.n++] = (LoopDim){.extent = 1, .full = 1};
-	Affine flat = affine_scale(st->row, shape->n / st->rows);
+	Affine flat = affine_scale(lb, st->row, shape->n / st->rows);
 	for (int i = 0; i < nest.n; i++) {
 		LoopMode mode = i == nest.n - 1 ? LOOP_VECTOR : LOOP_PLAIN;
-		Affine v = i == 0 && in_blocks ? open_block(lw, &nest, length, blocks)
-		                               : affine_scalar(lb_for(lb, mode, nest.at[i].extent));
-		flat = affine_add(flat, affine_scale(v, nest.at[i].full));
+		Affine v = i == 0 && in_blocks
+		                   ? open_block(lw, &nest, length, blocks)
+		                   : affine_scalar(lb, lb_for(lb, mode, nest.at[i].extent));
+		flat = affine_add_scaled(lb, flat, v, nest.at[i].full);
 	}
 	Index at = index_at(lw, shape, flat);
-	place(n, &at, &out, ctx);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(y, &out),
+	place(lw, n, &at, &out, ctx);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, y, &out),
 	         element(lw, n, &at, ctx));
 	for (int i = 0; i < nest.n + in_blocks; i++)
 		lb_end(lb);

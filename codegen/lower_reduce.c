@@ -197,11 +197,11 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	LoopValue *own = NEW_ARRAY(st->scratch, LoopValue, n);
 
 	LoopValue v = lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, d.extent);
-	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), d.full));
+	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, v), d.full);
 	int64_t width = 1;
 	for (int i = dim + 1; i < r->nest.n; i++)
 		width *= r->nest.at[i].extent;
-	st->inner_flat = affine_add(inner, affine_scale(affine_scalar(v), width));
+	st->inner_flat = affine_add_scaled(lb, inner, affine_scalar(lb, v), width);
 	for (int i = 0; i < n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(reduces[i]), reduce_type(reduces[i]));
 	if (last) {
@@ -284,9 +284,9 @@ column_loop(Rows *r, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
 	Affine full = r->flat_full, row = r->flat_row;
 
 	LoopValue j = nest_open(lb, &r->nest, r->column_loop, LOOP_VECTOR);
-	r->flat_full = affine_add(full, affine_scale(affine_scalar(j), d.full));
-	r->flat_row = affine_add(row, affine_scale(affine_scalar(j), d.row));
-	r->lw->state->column = affine_scalar(j);
+	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, j), d.full);
+	r->flat_row = affine_add_scaled(lb, row, affine_scalar(lb, j), d.row);
+	r->lw->state->column = affine_scalar(lb, j);
 	r->lw->state->full_flat = r->flat_full;
 	body(r, j, ctx);
 	lb_end(lb);
@@ -297,10 +297,10 @@ column_loop(Rows *r, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
 static void
 column_init(Rows *r, LoopValue j, void *ctx)
 {
+	LoopBuilder *lb = r->lw->lb;
 	const Node *n = ctx;
 
-	lb_store(r->lw->lb, r->lw->state->reduced_at[n->id], affine_scalar(j),
-	         reduce_identity(r->lw->lb, n));
+	lb_store(lb, r->lw->state->reduced_at[n->id], affine_scalar(lb, j), reduce_identity(lb, n));
 }
 
 typedef struct {
@@ -318,8 +318,8 @@ column_sum(Rows *r, LoopValue j, void *ctx)
 		const Node *n = p->reduces[i];
 		int local = r->lw->state->reduced_at[n->id];
 		LoopValue x = element_at(r, node_operand(n, 0), r->flat_full);
-		LoopValue sum = lb_load(lb, local, affine_scalar(j));
-		lb_store(lb, local, affine_scalar(j),
+		LoopValue sum = lb_load(lb, local, affine_scalar(lb, j));
+		lb_store(lb, local, affine_scalar(lb, j),
 		         lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
 	}
 	store_full(r, p->k);
@@ -336,7 +336,7 @@ column_nest(Rows *r, int dim, ColumnPass *p)
 		return;
 	}
 	LoopValue v = lb_for(lb, LOOP_PLAIN, r->nest.at[dim].extent);
-	r->flat_full = affine_add(full, affine_scale(affine_scalar(v), r->nest.at[dim].full));
+	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, v), r->nest.at[dim].full);
 	column_nest(r, dim + 1, p);
 	lb_end(lb);
 	r->flat_full = full;
@@ -403,10 +403,12 @@ row_body(Rows *r)
 static void
 advance(Rows *r, const LoopDim *d, Affine step)
 {
-	r->flat_full = affine_add(r->flat_full, affine_scale(step, d->full));
-	r->flat_row = affine_add(r->flat_row, affine_scale(step, d->row));
+	LoopBuilder *lb = r->lw->lb;
+
+	r->flat_full = affine_add_scaled(lb, r->flat_full, step, d->full);
+	r->flat_row = affine_add_scaled(lb, r->flat_row, step, d->row);
 	if (d->chunk)
-		r->flat_chunk = affine_add(r->flat_chunk, affine_scale(step, d->chunk));
+		r->flat_chunk = affine_add_scaled(lb, r->flat_chunk, step, d->chunk);
 }
 
 static void
@@ -449,7 +451,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 
 	LoopValue v = nest_open(lb, &r->nest, dim,
 	                        dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN);
-	advance(r, &d, affine_scalar(v));
+	advance(r, &d, affine_scalar(lb, v));
 	for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(r->chunk_reduces.at[i]),
 		                        reduce_type(r->chunk_reduces.at[i]));
@@ -491,7 +493,7 @@ column_tiles(Rows *r, int dim)
 	}
 	LoopValue v = nest_open(lb, &r->nest, dim,
 	                        dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN);
-	advance(r, &d, affine_scalar(v));
+	advance(r, &d, affine_scalar(lb, v));
 	column_tiles(r, dim + 1);
 	lb_end(lb);
 	r->flat_full = full;
@@ -526,8 +528,8 @@ lower_empty(Rows *r)
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
 		LoopValue at = lb_for(lb, LOOP_VECTOR, v->type->n);
-		lb_store(lb, st->buffers[v->id], affine_scalar(at),
-		         element_at(r, v, affine_scalar(at)));
+		lb_store(lb, st->buffers[v->id], affine_scalar(lb, at),
+		         element_at(r, v, affine_scalar(lb, at)));
 		lb_end(lb);
 	}
 }

@@ -9,10 +9,8 @@
 
 #include "ir/ir.h"
 
-/* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). An axis of a window moves
- * with two scalars, its own and the result's, so that two for each axis are enough: `index_split` and the loops of `lower`
- * keep to half of that, or leave room. */
-enum { MAX_TERMS = 2 * MAX_RANK };
+/* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). Terms are never changed, so that
+ * places may share them. */
 typedef struct {
 	int64_t coefficient;
 	LoopValue scalar;
@@ -20,7 +18,7 @@ typedef struct {
 typedef struct {
 	int64_t constant;
 	int n;
-	AffineTerm terms[MAX_TERMS];
+	const AffineTerm *terms;
 } Affine;
 
 typedef enum {
@@ -295,19 +293,20 @@ const ScalarFunction *scalar_function_of(ScalarFunctions *fs, const LoopStatemen
                                          DType operand);
 
 /* ---- loop_place.c */
-/* A copy with no more memory than its terms take: an Affine is copied from it by `affine_of` only. */
-const Affine *affine_keep(Arena *arena, const Affine *a);
-Affine affine_of(const Affine *kept);
+/* With terms of its own in the arena. */
+Affine affine_copy(Arena *arena, const Affine *a);
 Affine affine_constant(int64_t c);
-Affine affine_scalar(LoopValue s);
-Affine affine_add(Affine a, Affine b);
-bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place */
-/* The least and the greatest value. By scalar: extents of loop variables, 0 of others; bounds that a loop variable
- * stays below (FOR's place), or NULL. false: a scalar is no loop variable. */
-bool affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds,
-                  int64_t *low, int64_t *high);
 Affine affine_plus(Affine a, int64_t constant);
-Affine affine_scale(Affine a, int64_t by);
+/* New terms live as long as the builder. */
+Affine affine_scalar(LoopBuilder *lb, LoopValue s);
+Affine affine_add(LoopBuilder *lb, Affine a, Affine b);
+Affine affine_scale(LoopBuilder *lb, Affine a, int64_t by);
+Affine affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by); /* a + by * b */
+bool affine_equal(const Affine *a, const Affine *b);                       /* NULL: no place */
+/* The least and the greatest value. By scalar: extents of loop variables, 0 of others; bounds that a loop variable
+ * stays below (FOR's place), or NULL. false: a scalar is no loop variable. Takes memory for bounded variables only. */
+bool affine_range(Arena *scratch, const Affine *a, const int64_t *extents,
+                  const Affine *const *bounds, int64_t *low, int64_t *high);
 
 /* A place in a tensor, an affine form per axis. One that came from a flat element number remembers it, so
  * that the same element of an equal shape needs no arithmetic. */
@@ -318,7 +317,7 @@ struct Index {
 	Affine flat;
 };
 /* The flat element number of an index into shape t. */
-Affine index_flat(Type t, const Index *at);
+Affine index_flat(LoopBuilder *lb, Type t, const Index *at);
 /* The index into shape t of flat element number f. Exact without division where the terms of f
  * split at t's strides (loop extents bound them); else by computed div and rem. */
 void index_split(LoopBuilder *lb, Type t, Affine f, Index *out);
@@ -361,7 +360,8 @@ void lower_close_parts(Lower *lw);
 /* For every element i of `shape`, stores element(i) at result place map(i). */
 void lower_part(Lower *lw, const Node *n, Type shape,
                 LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),
-                void (*place)(const Node *n, const Index *at, Index *out, const void *ctx),
+                void (*place)(Lower *lw, const Node *n, const Index *at, Index *out,
+                              const void *ctx),
                 const void *ctx);
 
 /* ---- loop_print.c, loop_parse.c: part of .gir; see docs/loop-ir.md */

@@ -199,6 +199,12 @@ lb_scalar(LoopBuilder *lb, ScalarIndex index)
 	                                           .buffer = (int)index});
 }
 
+static const Affine *
+keep_place(LoopBuilder *lb, Affine place)
+{
+	return arena_copy(lb->scratch, &place, sizeof(place));
+}
+
 static LoopValue
 add_load(LoopBuilder *lb, const LoopStatement *load)
 {
@@ -218,7 +224,7 @@ lb_load(LoopBuilder *lb, int buffer, Affine place)
 		lb, &(LoopStatement){.kind = LOOP_STATEMENT_LOAD,
 	                             .type = compute_type(lb->k->buffers.at[buffer].type->dtype),
 	                             .buffer = buffer,
-	                             .place = affine_keep(lb->scratch, &place)});
+	                             .place = keep_place(lb, place)});
 }
 
 LoopValue
@@ -228,7 +234,7 @@ lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside)
 		lb, &(LoopStatement){.kind = LOOP_STATEMENT_LOAD,
 	                             .type = compute_type(lb->k->buffers.at[buffer].type->dtype),
 	                             .buffer = buffer,
-	                             .place = affine_keep(lb->scratch, &place),
+	                             .place = keep_place(lb, place),
 	                             .n_operands = 1,
 	                             .operands = {inside}});
 }
@@ -239,7 +245,7 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_STORE);
 
 	s->buffer = buffer;
-	s->place = affine_keep(lb->scratch, &place);
+	s->place = keep_place(lb, place);
 	s->n_operands = 1;
 	s->operands[0] = x;
 }
@@ -296,7 +302,7 @@ lb_affine(LoopBuilder *lb, Affine place)
 	return pure_statement(lb, &(LoopStatement){.kind = LOOP_STATEMENT_AFFINE,
 	                                           .type = S64,
 	                                           .buffer = -1,
-	                                           .place = affine_keep(lb->scratch, &place)});
+	                                           .place = keep_place(lb, place)});
 }
 
 LoopValue
@@ -329,7 +335,7 @@ lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound)
 	LoopValue v = lb_for(lb, mode, extent);
 
 	assert(mode != LOOP_PARALLEL);
-	lb->bounds.at[v] = affine_keep(lb->scratch, &bound);
+	lb->bounds.at[v] = keep_place(lb, bound);
 	lb->k->body.at[lb->definitions.at[v]].place = lb->bounds.at[v];
 	return v;
 }

@@ -85,7 +85,7 @@ check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked
 	int64_t low, high;
 
 	if (!check_terms(c, place) || masked ||
-	    !affine_range(place, c->extents, c->bounds, &low, &high))
+	    !affine_range(c->arena, place, c->extents, c->bounds, &low, &high))
 		return;
 	high += more;
 	if (!c->dead && (low < 0 || high >= b->type->n))

@@ -217,6 +217,15 @@ kernel_equal(const Kernel *a, const Kernel *b)
 	return true;
 }
 
+static const Affine *
+copy_place(Arena *arena, const Affine *place)
+{
+	Affine *copy = NEW(arena, Affine);
+
+	*copy = affine_copy(arena, place);
+	return copy;
+}
+
 static const LoopWindow *
 copy_windows(Arena *arena, const LoopStatement *s)
 {
@@ -225,7 +234,7 @@ copy_windows(Arena *arena, const LoopStatement *s)
 
 	for (int i = 0; i < n; i++)
 		if (copy[i].place)
-			copy[i].place = affine_keep(arena, copy[i].place);
+			copy[i].place = copy_place(arena, copy[i].place);
 	return copy;
 }
 
@@ -260,7 +269,7 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 	for (int i = 0; i < copy->body.n; i++) {
 		LoopStatement *s = &copy->body.at[i];
 		if (s->place)
-			s->place = affine_keep(m->arena, s->place);
+			s->place = copy_place(m->arena, s->place);
 		if (s->windows)
 			s->windows = copy_windows(m->arena, s);
 		if (s->n_accumulators)

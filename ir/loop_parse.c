@@ -38,7 +38,9 @@ read_scalar(KernelReader *kr)
 static bool
 read_affine(KernelReader *kr, const Affine **out)
 {
-	Affine *a = NEW(kr->r->m->arena, Affine);
+	Arena *arena = kr->r->m->arena;
+	Affine *a = NEW(arena, Affine);
+	VEC(AffineTerm) terms = {0};
 
 	*out = a;
 	do {
@@ -53,10 +55,12 @@ read_affine(KernelReader *kr, const Affine **out)
 			}
 		}
 		LoopValue v = read_scalar(kr);
-		if (v < 0 || a->n == MAX_TERMS)
+		if (v < 0)
 			return false;
-		a->terms[a->n++] = (AffineTerm){n, v};
+		vec_push(arena, &terms, ((AffineTerm){n, v}));
 	} while (read_char(kr->r, '+'));
+	a->n = terms.n;
+	a->terms = terms.at;
 	return true;
 }
 
@@ -77,13 +81,15 @@ static bool
 read_tile_place(KernelReader *kr, Type t, const Affine **out)
 {
 	Affine *a = NEW(kr->r->m->arena, Affine);
+	AffineTerm *terms = NEW_ARRAY(kr->r->m->arena, AffineTerm, 2);
 
 	*out = a;
+	a->terms = terms;
 	for (; a->n < t->rank; a->n++) {
 		LoopValue v = a->n && !read_expect(kr->r, ',') ? -1 : read_scalar(kr);
 		if (v < 0 || a->n == 2)
 			return false;
-		a->terms[a->n] = (AffineTerm){a->n + 1 < t->rank ? t->dims[1] : 1, v};
+		terms[a->n] = (AffineTerm){a->n + 1 < t->rank ? t->dims[1] : 1, v};
 	}
 	return true;
 }

@@ -1,23 +1,15 @@
 /* Places: affine forms of scalars, and the way between an index by axes and a flat element number. */
 #include "ir/loop.h"
 
-#include <stddef.h>
 #include <stdlib.h>
-
-const Affine *
-affine_keep(Arena *arena, const Affine *a)
-{
-	return arena_copy(arena, a, offsetof(Affine, terms) + sizeof(AffineTerm) * (size_t)a->n);
-}
+#include <string.h>
 
 Affine
-affine_of(const Affine *kept)
+affine_copy(Arena *arena, const Affine *a)
 {
-	Affine a = {.constant = kept->constant, .n = kept->n};
-
-	for (int i = 0; i < kept->n; i++)
-		a.terms[i] = kept->terms[i];
-	return a;
+	return (Affine){.constant = a->constant,
+	                .n = a->n,
+	                .terms = arena_copy(arena, a->terms, sizeof(AffineTerm) * (size_t)a->n)};
 }
 
 Affine
@@ -27,56 +19,74 @@ affine_constant(int64_t c)
 }
 
 Affine
-affine_scalar(LoopValue s)
-{
-	return (Affine){.n = 1, .terms = {{1, s}}};
-}
-
-Affine
-affine_add(Affine a, Affine b)
-{
-	a.constant += b.constant;
-	for (int i = 0; i < b.n; i++) {
-		int k = 0;
-		while (k < a.n && a.terms[k].scalar != b.terms[i].scalar)
-			k++;
-		if (k < a.n) {
-			a.terms[k].coefficient += b.terms[i].coefficient;
-			if (a.terms[k].coefficient == 0)
-				a.terms[k] = a.terms[--a.n];
-		} else {
-			if (a.n == MAX_TERMS) {
-				fprintf(stderr,
-				        "gradc: internal error: a place of more than %d terms\n",
-				        MAX_TERMS);
-				abort();
-			}
-			a.terms[a.n++] = b.terms[i];
-		}
-	}
-	return a;
-}
-
-Affine
 affine_plus(Affine a, int64_t constant)
 {
 	a.constant += constant;
 	return a;
 }
 
-Affine
-affine_scale(Affine a, int64_t by)
+static int
+term_of(const AffineTerm *terms, int n, LoopValue scalar)
 {
-	if (by == 0)
-		return affine_constant(0);
-	a.constant *= by;
-	for (int i = 0; i < a.n; i++)
-		a.terms[i].coefficient *= by;
+	while (n > 0 && terms[n - 1].scalar != scalar)
+		n--;
+	return n - 1;
+}
+
+/* a + by * b: the terms of a, then those of b that a has not. */
+static Affine
+add_scaled(Arena *arena, Affine a, Affine b, int64_t by)
+{
+	a.constant += by * b.constant;
+	if (b.n == 0 || by == 0)
+		return a;
+	if (a.n == 0 && by == 1) {
+		a.n = b.n;
+		a.terms = b.terms;
+		return a;
+	}
+	AffineTerm *terms = NEW_ARRAY(arena, AffineTerm, a.n + b.n);
+	if (a.n)
+		memcpy(terms, a.terms, sizeof(AffineTerm) * (size_t)a.n);
+	for (int i = 0; i < b.n; i++) {
+		int64_t more = by * b.terms[i].coefficient;
+		int k = term_of(terms, a.n, b.terms[i].scalar);
+		if (k < 0)
+			terms[a.n++] = (AffineTerm){more, b.terms[i].scalar};
+		else if ((terms[k].coefficient += more) == 0)
+			terms[k] = terms[--a.n];
+	}
+	a.terms = terms;
 	return a;
 }
 
 Affine
-index_flat(Type t, const Index *at)
+affine_scalar(LoopBuilder *lb, LoopValue s)
+{
+	return (Affine){.n = 1,
+	                .terms = arena_copy(lb->scratch, &(AffineTerm){1, s}, sizeof(AffineTerm))};
+}
+
+Affine
+affine_add(LoopBuilder *lb, Affine a, Affine b)
+{
+	return add_scaled(lb->scratch, a, b, 1);
+}
+
+Affine
+affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by)
+{
+	return add_scaled(lb->scratch, a, b, by);
+}
+
+Affine
+affine_scale(LoopBuilder *lb, Affine a, int64_t by)
+{
+	return add_scaled(lb->scratch, affine_constant(0), a, by);
+}
+
+Affine
+index_flat(LoopBuilder *lb, Type t, const Index *at)
 {
 	int64_t strides[MAX_RANK];
 	Affine flat = affine_constant(0);
@@ -86,7 +96,7 @@ index_flat(Type t, const Index *at)
 	type_strides(t, strides);
 	for (int i = 0; i < t->rank; i++)
 		if (t->dims[i] != 1)
-			flat = affine_add(flat, affine_scale(at->at[i], strides[i]));
+			flat = affine_add_scaled(lb, flat, at->at[i], strides[i]);
 	return flat;
 }
 
@@ -119,10 +129,10 @@ is_small(const Affine *a)
 /* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
  * it is a place again. */
 bool
-affine_range(const Affine *a, const int64_t *extents, const Affine *const *bounds, int64_t *low,
-             int64_t *high)
+affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
+             int64_t *low, int64_t *high)
 {
-	Affine most = affine_of(a);
+	Affine most = *a;
 	int64_t least, top;
 
 	if (!range_by_extents(a, extents, low, high))
@@ -130,12 +140,11 @@ affine_range(const Affine *a, const int64_t *extents, const Affine *const *bound
 	for (int i = 0; i < a->n; i++) {
 		AffineTerm t = a->terms[i];
 		const Affine *bound = bounds[t.scalar];
-		if (!bound || t.coefficient < 0 || !is_small(a) || !is_small(bound) ||
-		    most.n - 1 + bound->n > MAX_TERMS)
+		if (!bound || t.coefficient < 0 || !is_small(a) || !is_small(bound))
 			continue;
-		most = affine_add(most, affine_scale(affine_scalar(t.scalar), -t.coefficient));
-		most = affine_add(most, affine_scale(affine_of(bound), t.coefficient));
-		most.constant -= t.coefficient;
+		Affine own = {.n = 1, .terms = &(AffineTerm){1, t.scalar}};
+		most = add_scaled(scratch, most, own, -t.coefficient);
+		most = add_scaled(scratch, most, affine_plus(*bound, -1), t.coefficient);
 		if (range_by_extents(&most, extents, &least, &top) && top < *high)
 			*high = top;
 	}
@@ -144,47 +153,32 @@ affine_range(const Affine *a, const int64_t *extents, const Affine *const *bound
 
 /* *whole = *place / stride and *place = the remainder, where the terms allow it. */
 static bool
-affine_divide(const LoopBuilder *lb, Affine *place, int64_t stride, Affine *whole)
+affine_divide(LoopBuilder *lb, Affine *place, int64_t stride, Affine *whole)
 {
-	Affine w = affine_constant(0), r = affine_constant(0);
+	AffineTerm *w = NEW_ARRAY(lb->scratch, AffineTerm, place->n);
+	AffineTerm *r = NEW_ARRAY(lb->scratch, AffineTerm, place->n);
+	int64_t quotient = place->constant / stride, remainder = place->constant % stride;
 	int64_t low, high;
+	int n_w = 0, n_r = 0;
 
 	for (int i = 0; i < place->n; i++) {
 		AffineTerm t = place->terms[i];
 		if (t.coefficient % stride == 0)
-			w.terms[w.n++] = (AffineTerm){t.coefficient / stride, t.scalar};
+			w[n_w++] = (AffineTerm){t.coefficient / stride, t.scalar};
 		else
-			r.terms[r.n++] = t;
+			r[n_r++] = t;
 	}
-	w.constant = place->constant / stride;
-	r.constant = place->constant % stride;
-	if (r.constant < 0) {
-		r.constant += stride;
-		w.constant--;
+	if (remainder < 0) {
+		remainder += stride;
+		quotient--;
 	}
-	if (!affine_range(&r, lb->extents.at, lb->bounds.at, &low, &high) || low < 0 ||
-	    high >= stride)
+	Affine rest = {.constant = remainder, .n = n_r, .terms = r};
+	if (!affine_range(lb->scratch, &rest, lb->extents.at, lb->bounds.at, &low, &high) ||
+	    low < 0 || high >= stride)
 		return false;
-	*whole = w;
-	*place = r;
+	*whole = (Affine){.constant = quotient, .n = n_w, .terms = w};
+	*place = rest;
 	return true;
-}
-
-/* At most MAX_RANK terms in all: where loops are more, an axis is one computed scalar. */
-static void
-limit_terms(LoopBuilder *lb, Type t, Index *at)
-{
-	int n = 0;
-
-	for (int i = 0; i < at->rank; i++)
-		n += at->at[i].n;
-	for (int i = 0; n > MAX_RANK && i < at->rank; i++) {
-		if (at->at[i].n < 2)
-			continue;
-		LoopValue x = lb_affine(lb, at->at[i]);
-		lb_within(lb, x, t->dims[i]);
-		at->at[i] = affine_scalar(x);
-	}
 }
 
 void
@@ -209,9 +203,7 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
 		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);
 		lb_within(lb, whole, t->dims[i]);
-		out->at[i] = affine_scalar(whole);
-		f = affine_add(affine_scalar(flat),
-		               affine_scale(affine_scalar(whole), -strides[i]));
+		out->at[i] = affine_scalar(lb, whole);
+		f = affine_add_scaled(lb, affine_scalar(lb, flat), out->at[i], -strides[i]);
 	}
-	limit_terms(lb, t, out);
 }

@@ -23,7 +23,7 @@ static void
 store_rows(CPrinter *p, const LoopStatement *s)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
-		Affine row = affine_scalar(s->result);
+		Affine row = {.n = 1, .terms = &(AffineTerm){1, s->result}};
 		LoopStatement store = {.kind = LOOP_STATEMENT_STORE,
 		                       .buffer = s->accumulators[i].tile,
 		                       .place = &row,

@@ -16,10 +16,10 @@ argmax_kernel(Lower *lw, const Node *n)
 	int64_t size = x->dims[axis];
 
 	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
-	index_split(lb, y, affine_scalar(i), &at);
+	index_split(lb, y, affine_scalar(lb, i), &at);
 	full = index_of_line(&at, axis);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, size);
-	full.at[axis] = affine_scalar(j);
+	full.at[axis] = affine_scalar(lb, j);
 	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
 	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
 	if (dtype_is_float(t))
@@ -27,7 +27,7 @@ argmax_kernel(Lower *lw, const Node *n)
 	lb_accumulate(lb, best, v);
 	lb_end(lb);
 	j = lb_for(lb, LOOP_VECTOR, size);
-	full.at[axis] = affine_scalar(j);
+	full.at[axis] = affine_scalar(lb, j);
 	v = lower_element(lw, node_operand(n, 0), &full);
 	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
 	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
@@ -36,7 +36,7 @@ argmax_kernel(Lower *lw, const Node *n)
 	/* NaN alone is nowhere equal to the maximum: the first, as in eval */
 	LoopValue none = lb_compare(lb, LOOP_eq, first, lb_int(lb, S64, size));
 	first = lb_select(lb, none, lb_int(lb, S64, 0), first);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(i), first);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(lb, i), first);
 	lb_end(lb);
 }
 

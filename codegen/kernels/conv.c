@@ -18,19 +18,20 @@ static LoopValue
 patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affine channel,
               const Index *p, const Index *q)
 {
+	LoopBuilder *lb = lw->lb;
 	Index at = {.rank = s->x->rank, .at = {batch, channel}};
 	LoopValue inside = -1;
 
 	for (int i = 0; i < p->rank; i++) {
-		Affine place = affine_add(affine_scale(p->at[i], s->a->stride.at[i]),
-		                          affine_scale(q->at[i], s->a->dilation.at[i]));
-		place = affine_add(place, affine_constant(-s->a->low.at[i]));
+		Affine place = affine_add_scaled(lb, affine_scale(lb, p->at[i], s->a->stride.at[i]),
+		                                 q->at[i], s->a->dilation.at[i]);
+		place = affine_plus(place, -s->a->low.at[i]);
 		int64_t last = (s->y_space->dims[i] - 1) * s->a->stride.at[i] +
 		               (s->window->dims[i] - 1) * s->a->dilation.at[i] - s->a->low.at[i];
 		bool never = s->a->low.at[i] <= 0 && last < s->x_space->dims[i];
 		at.at[i + 2] = place;
 		if (!never)
-			lb_and_inside(lw->lb, place, s->x_space->dims[i], &inside);
+			lb_and_inside(lb, place, s->x_space->dims[i], &inside);
 	}
 	return lower_element_inside(lw, x, &at, inside);
 }
@@ -75,36 +76,40 @@ split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine
 static LoopValue
 conv_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, group;
 	Index at = {.rank = s.w->rank}, q;
 
-	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
-	at.at[0] = affine_add(affine_scale(group, s.out), m);
-	split_two(lw->lb, lw->m, k, s.in, s.window, &at.at[1], &q);
+	split_batch(lb, lw->m, &s, batch, &image, &group);
+	at.at[0] = affine_add(lb, affine_scale(lb, group, s.out), m);
+	split_two(lb, lw->m, k, s.in, s.window, &at.at[1], &q);
 	memcpy(at.at + 2, q.at, sizeof(Affine) * (size_t)q.rank);
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
 conv_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, group, in;
 	Index p, q;
 
-	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
-	split_two(lw->lb, lw->m, k, s.in, s.window, &in, &q);
-	index_split(lw->lb, s.y_space, col, &p);
-	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(group, s.in), in), &p, &q);
+	split_batch(lb, lw->m, &s, batch, &image, &group);
+	split_two(lb, lw->m, k, s.in, s.window, &in, &q);
+	index_split(lb, s.y_space, col, &p);
+	Affine channel = affine_add(lb, affine_scale(lb, group, s.in), in);
+	return patch_element(lw, &s, s.p, image, channel, &p, &q);
 }
 static Affine
 conv_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 
 	/* (image * groups + group) * out + m is image * channels + channel */
-	return affine_add(affine_scale(affine_add(affine_scale(batch, s.out), m), s.y_space->n),
-	                  col);
+	Affine channel = affine_add(lb, affine_scale(lb, batch, s.out), m);
+	return affine_add(lb, affine_scale(lb, channel, s.y_space->n), col);
 }
 static int
 conv_products(Lower *lw, const Node *n, Product *out)
@@ -206,18 +211,19 @@ input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_PRODUCTS])
 static LoopValue
 conv_grad_input_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	const InputPart *part = product->part;
 	Affine image, group, out;
 	Index at = {.rank = s.w->rank}, q;
 
-	split_batch(lw->lb, lw->m, &s, batch, &image, &group);
-	split_two(lw->lb, lw->m, k, s.out, part->taps, &out, &q);
-	at.at[0] = affine_add(affine_scale(group, s.out), out);
+	split_batch(lb, lw->m, &s, batch, &image, &group);
+	split_two(lb, lw->m, k, s.out, part->taps, &out, &q);
+	at.at[0] = affine_add(lb, affine_scale(lb, group, s.out), out);
 	at.at[1] = m;
 	for (int i = 0; i < q.rank; i++)
-		at.at[i + 2] = affine_add(affine_scale(q.at[i], part->axes[i].period),
-		                          affine_constant(part->axes[i].tap));
+		at.at[i + 2] = affine_plus(affine_scale(lb, q.at[i], part->axes[i].period),
+		                           part->axes[i].tap);
 	return lower_element(lw, s.q, &at);
 }
 
@@ -230,7 +236,7 @@ divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
 	LoopValue exact = lb_compare(lb, LOOP_eq, lb_binary(lb, LOOP_mul, whole, by), v);
 
 	*inside = *inside < 0 ? exact : lb_binary(lb, LOOP_and, *inside, exact);
-	return affine_scalar(whole);
+	return affine_scalar(lb, whole);
 }
 
 static LoopValue
@@ -247,12 +253,12 @@ conv_grad_input_b(Lower *lw, const Product *product, Affine batch, Affine k, Aff
 	split_two(lb, lw->m, k, s.out, part->taps, &out, &q);
 	index_split(lb, part->places, col, &p);
 	at.at[0] = image;
-	at.at[1] = affine_add(affine_scale(group, s.out), out);
+	at.at[1] = affine_add(lb, affine_scale(lb, group, s.out), out);
 	for (int i = 0; i < p.rank; i++) {
 		const InputAxis *a = &part->axes[i];
-		Affine place = affine_add(p.at[i], affine_scale(q.at[i], -a->step));
+		Affine place = affine_add_scaled(lb, p.at[i], q.at[i], -a->step);
 
-		place = affine_add(place, affine_constant(a->base));
+		place = affine_plus(place, a->base);
 		if (a->divisor > 1)
 			place = divided(lb, place, a->divisor, &inside);
 		at.at[i + 2] = place;
@@ -264,19 +270,21 @@ conv_grad_input_b(Lower *lw, const Product *product, Affine batch, Affine k, Aff
 static Affine
 conv_grad_input_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	const InputPart *part = product->part;
-	Affine first = affine_scale(affine_add(affine_scale(batch, s.in), m), s.x_space->n);
+	Affine channel = affine_add(lb, affine_scale(lb, batch, s.in), m);
+	Affine first = affine_scale(lb, channel, s.x_space->n);
 	Index p;
 
 	if (part->places->n == s.x_space->n)
-		return affine_add(first, col);
-	index_split(lw->lb, part->places, col, &p);
+		return affine_add(lb, first, col);
+	index_split(lb, part->places, col, &p);
 	for (int i = 0; i < p.rank; i++)
-		p.at[i] = affine_add(affine_scale(p.at[i], part->axes[i].stride),
-		                     affine_constant(part->axes[i].place));
+		p.at[i] = affine_plus(affine_scale(lb, p.at[i], part->axes[i].stride),
+		                      part->axes[i].place);
 	p.of = NULL;
-	return affine_add(first, index_flat(s.x_space, &p));
+	return affine_add(lb, first, index_flat(lb, s.x_space, &p));
 }
 
 static int
@@ -305,32 +313,36 @@ conv_grad_input_products(Lower *lw, const Node *n, Product *out)
 static LoopValue
 conv_grad_weight_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	Index at = {.rank = s.y->rank}, p;
 
-	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
-	at.at[1] = affine_add(affine_scale(batch, s.out), m);
+	split_two(lb, lw->m, k, s.x->dims[0], s.y_space, &at.at[0], &p);
+	at.at[1] = affine_add(lb, affine_scale(lb, batch, s.out), m);
 	memcpy(at.at + 2, p.at, sizeof(Affine) * (size_t)p.rank);
 	return lower_element(lw, s.q, &at);
 }
 static LoopValue
 conv_grad_weight_b(Lower *lw, const Product *product, Affine batch, Affine k, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
 	Affine image, in;
 	Index p, q;
 
-	split_two(lw->lb, lw->m, k, s.x->dims[0], s.y_space, &image, &p);
-	split_two(lw->lb, lw->m, col, s.in, s.window, &in, &q);
-	return patch_element(lw, &s, s.p, image, affine_add(affine_scale(batch, s.in), in), &p, &q);
+	split_two(lb, lw->m, k, s.x->dims[0], s.y_space, &image, &p);
+	split_two(lb, lw->m, col, s.in, s.window, &in, &q);
+	Affine channel = affine_add(lb, affine_scale(lb, batch, s.in), in);
+	return patch_element(lw, &s, s.p, image, channel, &p, &q);
 }
 static Affine
 conv_grad_weight_c(Lower *lw, const Product *product, Affine batch, Affine m, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	ConvShape s = conv_shapes(lw->m, product->node);
+	Affine output = affine_add(lb, affine_scale(lb, batch, s.out), m);
 
-	return affine_add(
-		affine_scale(affine_add(affine_scale(batch, s.out), m), s.in * s.window->n), col);
+	return affine_add(lb, affine_scale(lb, output, s.in * s.window->n), col);
 }
 static int
 conv_grad_weight_products(Lower *lw, const Node *n, Product *out)

@@ -140,8 +140,8 @@ clear(const Emit *e, int array, int64_t from, int64_t n)
 
 	if (n <= 0)
 		return;
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, n));
-	lb_store(lb, array, affine_add(affine_constant(from), j), lb_number(lb, e->p->type, 0));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, n));
+	lb_store(lb, array, affine_plus(j, from), lb_number(lb, e->p->type, 0));
 	lb_end(lb);
 }
 
@@ -149,6 +149,7 @@ clear(const Emit *e, int array, int64_t from, int64_t n)
 static Affine
 open_plane(const Emit *e, const BlockShape *b, int64_t steps, Index *at)
 {
+	LoopBuilder *lb = e->lw->lb;
 	Affine place = affine_constant(0);
 
 	at->rank = e->p->s.y_space->rank;
@@ -156,8 +157,8 @@ open_plane(const Emit *e, const BlockShape *b, int64_t steps, Index *at)
 		LoopMode mode = i == at->rank - 1 ? LOOP_VECTOR : LOOP_PLAIN;
 		int64_t n = i ? b->size[i] + e->p->axes[i].shift : steps;
 
-		at->at[i] = affine_scalar(lb_for(e->lw->lb, mode, n));
-		place = affine_add(place, affine_scale(at->at[i], b->pitch[i]));
+		at->at[i] = affine_scalar(lb, lb_for(lb, mode, n));
+		place = affine_add_scaled(lb, place, at->at[i], b->pitch[i]);
 	}
 	return place;
 }
@@ -185,14 +186,14 @@ fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 		int64_t stride = s->a->stride.at[i], size = s->x_space->dims[i];
 		int64_t low = from_place[i] * s->a->dilation.at[i] % stride - s->a->low.at[i];
 		int64_t last = stride * (s->y_space->dims[i] - 1 + e->p->axes[i].shift) + low;
-		Affine step = affine_add(first->at[i], g.at[i]);
-		Affine from = affine_add(affine_scale(step, stride), affine_constant(low));
+		Affine step = affine_add(lb, first->at[i], g.at[i]);
+		Affine from = affine_plus(affine_scale(lb, step, stride), low);
 
 		at.at[i + 2] = from;
 		if (low < 0 || last >= size)
 			lb_and_inside(lb, from, size, &inside);
 	}
-	place = affine_add(place, affine_constant(plane * b->plane));
+	place = affine_plus(place, plane * b->plane);
 	lb_store(lb, e->x, place,
 	         lb_cast(lb, e->p->type, lower_element_inside(e->lw, s->p, &at, inside)));
 	close_plane(e);
@@ -208,9 +209,9 @@ fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 	Affine place = open_plane(e, b, b->size[0], &g);
 	LoopValue inside = -1;
 
-	at.at[1] = affine_add(affine_scale(e->group, s->out), output);
+	at.at[1] = affine_add(lb, affine_scale(lb, e->group, s->out), output);
 	for (int i = 0; i < g.rank; i++) {
-		at.at[i + 2] = affine_add(first->at[i], g.at[i]);
+		at.at[i + 2] = affine_add(lb, first->at[i], g.at[i]);
 		if (i > 0 && e->p->axes[i].shift > 0)
 			lb_and_inside(lb, g.at[i], b->size[i], &inside);
 	}
@@ -223,7 +224,9 @@ fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 static LoopValue
 lane(const Emit *e, int array, Affine first, LoopValue j)
 {
-	return lb_load(e->lw->lb, array, affine_add(first, affine_scalar(j)));
+	LoopBuilder *lb = e->lw->lb;
+
+	return lb_load(lb, array, affine_add(lb, first, affine_scalar(lb, j)));
 }
 
 /* n places of the window, neighbours along its last axis, side by side: the first is number `tap` and reads x at `shift`. */
@@ -235,31 +238,31 @@ multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n
 	Affine total[MAX_SUMS];
 
 	for (int i = 0; i < n; i++) {
-		Affine own = affine_add(tap, affine_constant(i * a->period));
-		total[i] = affine_scale(own, LOOP_LANES);
+		Affine own = affine_plus(tap, i * a->period);
+		total[i] = affine_scale(lb, own, LOOP_LANES);
 	}
 	LoopValue j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
 	for (int i = 0; i < n; i++)
-		lb_store(lb, e->sums[i], affine_scalar(j), lane(e, e->total, total[i], j));
+		lb_store(lb, e->sums[i], affine_scalar(lb, j), lane(e, e->total, total[i], j));
 	lb_end(lb);
 	LoopValue run = lb_for(lb, LOOP_PLAIN, b->run / LOOP_LANES);
-	Affine at = affine_scale(affine_scalar(run), LOOP_LANES);
+	Affine at = affine_scale(lb, affine_scalar(lb, run), LOOP_LANES);
 	j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
 	LoopValue y = lane(e, e->y, at, j);
 	for (int i = 0; i < n; i++) {
-		Affine moved = affine_add(shift, affine_constant(i * a->step));
-		LoopValue x = lane(e, e->x, affine_add(at, moved), j);
-		LoopValue sum = lb_load(lb, e->sums[i], affine_scalar(j));
+		Affine moved = affine_plus(shift, i * a->step);
+		LoopValue x = lane(e, e->x, affine_add(lb, at, moved), j);
+		LoopValue sum = lb_load(lb, e->sums[i], affine_scalar(lb, j));
 
 		sum = lb_op(lb, LOOP_fma, e->p->type, (LoopValue[]){y, x, sum});
-		lb_store(lb, e->sums[i], affine_scalar(j), sum);
+		lb_store(lb, e->sums[i], affine_scalar(lb, j), sum);
 	}
 	lb_end(lb);
 	lb_end(lb);
 	j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
 	for (int i = 0; i < n; i++)
-		lb_store(lb, e->total, affine_add(total[i], affine_scalar(j)),
-		         lb_load(lb, e->sums[i], affine_scalar(j)));
+		lb_store(lb, e->total, affine_add(lb, total[i], affine_scalar(lb, j)),
+		         lb_load(lb, e->sums[i], affine_scalar(lb, j)));
 	lb_end(lb);
 }
 
@@ -272,7 +275,7 @@ multiply_plane(const Emit *e, const BlockShape *b, Affine output, int64_t plane)
 	int last = s->window->rank - 1;
 	int64_t strides[MAX_RANK], place[MAX_AXES], n[MAX_AXES];
 	Affine shift = affine_constant(plane * b->plane);
-	Affine tap = affine_scale(output, s->window->n);
+	Affine tap = affine_scale(lb, output, s->window->n);
 
 	type_strides(s->window, strides);
 	first_places(e->p, plane, place);
@@ -281,21 +284,21 @@ multiply_plane(const Emit *e, const BlockShape *b, Affine output, int64_t plane)
 		int64_t moved = place[i] * s->a->dilation.at[i] / s->a->stride.at[i];
 
 		n[i] = (s->window->dims[i] - place[i] + a->period - 1) / a->period;
-		shift = affine_add(shift, affine_constant(moved * b->pitch[i]));
-		tap = affine_add(tap, affine_constant(place[i] * strides[i]));
+		shift = affine_plus(shift, moved * b->pitch[i]);
+		tap = affine_plus(tap, place[i] * strides[i]);
 		if (i == last)
 			break;
-		Affine u = affine_scalar(lb_for(lb, LOOP_PLAIN, n[i]));
-		shift = affine_add(shift, affine_scale(u, a->step * b->pitch[i]));
-		tap = affine_add(tap, affine_scale(u, a->period * strides[i]));
+		Affine u = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n[i]));
+		shift = affine_add_scaled(lb, shift, u, a->step * b->pitch[i]);
+		tap = affine_add_scaled(lb, tap, u, a->period * strides[i]);
 	}
 	const PlaneAxis *a = &e->p->axes[last];
 	int64_t groups = (n[last] + e->most_sums - 1) / e->most_sums;
 	int64_t together = (n[last] + groups - 1) / groups;
 	for (Pieces t = pieces(lb, n[last], together); t.size; pieces_next(&t)) {
-		Affine done = affine_scale(t.number, together);
-		multiply(e, b, affine_add(tap, affine_scale(done, a->period)),
-		         affine_add(shift, affine_scale(done, a->step)), t.size);
+		Affine done = affine_scale(lb, t.number, together);
+		multiply(e, b, affine_add_scaled(lb, tap, done, a->period),
+		         affine_add_scaled(lb, shift, done, a->step), t.size);
 	}
 	for (int i = 0; i < last; i++)
 		lb_end(lb);
@@ -309,18 +312,19 @@ add_lanes(const Emit *e, Affine input)
 	LoopBuilder *lb = e->lw->lb;
 	const ConvShape *s = &e->p->s;
 	int64_t n = s->window->n;
-	Affine output = affine_scalar(lb_for(lb, LOOP_PLAIN, s->out));
-	Affine tap = affine_scalar(lb_for(lb, LOOP_PLAIN, n));
-	Affine from = affine_scale(affine_add(affine_scale(output, n), tap), LOOP_LANES);
-	Affine to = affine_add(affine_scale(e->group, s->out), output);
+	Affine output = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->out));
+	Affine tap = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
+	Affine from = affine_scale(lb, affine_add(lb, affine_scale(lb, output, n), tap),
+	                           LOOP_LANES);
+	Affine to = affine_add(lb, affine_scale(lb, e->group, s->out), output);
 	LoopValue j = lb_for(lb, LOOP_VECTOR, LOOP_LANES);
 	LoopValue sum = lb_accumulator(lb, ACC_ADD, e->p->type);
 
 	lb_accumulate(lb, sum, lane(e, e->total, from, j));
 	lb_end(lb);
-	to = affine_add(affine_scale(to, s->in), input);
-	lb_store(lb, lower_buffer(e->lw, lower_stored(e->lw)), affine_add(affine_scale(to, n), tap),
-	         result_of_sum(lb, e->lw->node, sum));
+	to = affine_add(lb, affine_scale(lb, to, s->in), input);
+	lb_store(lb, lower_buffer(e->lw, lower_stored(e->lw)),
+	         affine_add(lb, affine_scale(lb, to, n), tap), result_of_sum(lb, e->lw->node, sum));
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -369,11 +373,11 @@ planes_kernel(Lower *lw, const Node *n)
 	const ConvShape *s = &p.s;
 	Emit e = {.lw = lw, .p = &p, .most_sums = most_sums(lw->target, p.type)};
 	declare_arrays(&e);
-	e.group = affine_scalar(lb_for(lb, LOOP_PARALLEL, s->a->groups));
-	Affine input = affine_scalar(lb_for(lb, LOOP_PARALLEL, s->in));
-	e.channel = affine_add(affine_scale(e.group, s->in), input);
+	e.group = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, s->a->groups));
+	Affine input = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, s->in));
+	e.channel = affine_add(lb, affine_scale(lb, e.group, s->in), input);
 	clear(&e, e.total, 0, s->out * s->window->n * LOOP_LANES);
-	e.image = affine_scalar(lb_for(lb, LOOP_PLAIN, s->x->dims[0]));
+	e.image = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->x->dims[0]));
 	for (Blocks k = blocks(lb, &p.blocks); k.count; blocks_next(&k)) {
 		BlockShape b = block_shape(&p, k.count);
 		Index first;
@@ -383,7 +387,7 @@ planes_kernel(Lower *lw, const Node *n)
 		/* what last vectors read beyond the planes, and have beyond dy's rows */
 		clear(&e, e.x, p.n_planes * b.plane, LOOP_LANES);
 		clear(&e, e.y, y_size(&b), b.run - y_size(&b));
-		Affine output = affine_scalar(lb_for(lb, LOOP_PLAIN, s->out));
+		Affine output = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->out));
 		fill_y(&e, &b, &first, output);
 		for (int64_t plane = 0; plane < p.n_planes; plane++)
 			multiply_plane(&e, &b, output, plane);

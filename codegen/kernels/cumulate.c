@@ -15,18 +15,18 @@ cumulate_kernel(Lower *lw, const Node *n)
 	Index at, full;
 
 	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
-	index_split(lb, lines, affine_scalar(line), &at);
+	index_split(lb, lines, affine_scalar(lb, line), &at);
 	full = index_of_line(&at, a->axis);
 	lb_store(lb, sum, affine_constant(0), lb_number(lb, t, a->kind == REDUCE_PROD));
 	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
-	full.at[a->axis] = a->reverse ? affine_add(affine_constant(size - 1),
-	                                           affine_scale(affine_scalar(j), -1))
-	                              : affine_scalar(j);
+	full.at[a->axis] = a->reverse ? affine_plus(affine_scale(lb, affine_scalar(lb, j), -1),
+	                                            size - 1)
+	                              : affine_scalar(lb, j);
 	LoopValue old = lb_load(lb, sum, affine_constant(0));
 	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
 	LoopValue new = lb_binary(lb, a->kind == REDUCE_PROD ? LOOP_mul : LOOP_add, old, v);
 	lb_store(lb, sum, affine_constant(0), new);
-	lb_store(lb, out, index_flat(x, &full), a->exclusive ? old : new);
+	lb_store(lb, out, index_flat(lb, x, &full), a->exclusive ? old : new);
 	lb_end(lb);
 	lb_end(lb);
 }

@@ -52,13 +52,14 @@ strided_place(LoopBuilder *lb, Type group, const int64_t *strides, Affine flat)
 
 	index_split(lb, group, flat, &at);
 	for (int i = 0; i < group->rank; i++)
-		place = affine_add(place, affine_scale(at.at[i], strides[i]));
+		place = affine_add_scaled(lb, place, at.at[i], strides[i]);
 	return place;
 }
 
 static Affine
 dot_z(Lower *lw, const Product *p, Affine batch, Affine m, Affine col)
 {
+	LoopBuilder *lb = lw->lb;
 	const Node *n = p->node;
 	const DotAttr *a = n->attr;
 	DotShape s = dot_shape(lw->m, a, node_operand(n, 0)->type, node_operand(n, 1)->type);
@@ -67,12 +68,12 @@ dot_z(Lower *lw, const Product *p, Affine batch, Affine m, Affine col)
 	if (a->order.n) {
 		const int64_t *rows = strides + s.batch->rank, *columns = rows + s.rows->rank;
 		dot_result_strides(a, node_result(n, 0)->type, strides);
-		Affine place = strided_place(lw->lb, s.batch, strides, batch);
-		place = affine_add(place, strided_place(lw->lb, s.rows, rows, m));
-		return affine_add(place, strided_place(lw->lb, s.columns, columns, col));
+		Affine place = strided_place(lb, s.batch, strides, batch);
+		place = affine_add(lb, place, strided_place(lb, s.rows, rows, m));
+		return affine_add(lb, place, strided_place(lb, s.columns, columns, col));
 	}
-	return affine_add(affine_scale(batch, s.rows->n * s.columns->n),
-	                  affine_add(affine_scale(m, s.columns->n), col));
+	return affine_add(lb, affine_scale(lb, batch, s.rows->n * s.columns->n),
+	                  affine_add(lb, affine_scale(lb, m, s.columns->n), col));
 }
 
 static int

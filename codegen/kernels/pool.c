@@ -22,9 +22,10 @@ pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 	at.of = NULL;
 	*inside = -1;
 	for (int i = 0; i < q->rank; i++) {
-		Affine place = affine_add(affine_scale(p->at.at[i + 2], p->a->stride.at[i]),
-		                          affine_scale(q->at[i], p->a->dilation.at[i]));
-		place = affine_add(place, affine_constant(-p->a->low.at[i]));
+		Affine place = affine_add_scaled(
+			lb, affine_scale(lb, p->at.at[i + 2], p->a->stride.at[i]), q->at[i],
+			p->a->dilation.at[i]);
+		place = affine_plus(place, -p->a->low.at[i]);
 		int64_t last = (p->y->dims[i + 2] - 1) * p->a->stride.at[i] +
 		               (p->a->window.at[i] - 1) * p->a->dilation.at[i] - p->a->low.at[i];
 		at.at[i + 2] = place;
@@ -94,7 +95,7 @@ window_value(const PoolLoop *p, const Value *x)
 	if (sum >= 0)
 		return sum;
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
+	index_split(lb, p->window, affine_scalar(lb, k), &q);
 	LoopValue v = window_element(p, x, &q, outside);
 	sum = lb_accumulator(lb, is_max ? ACC_MAX : ACC_ADD, compute_type(p->x->dtype));
 	lb_accumulate(lb, sum, v);
@@ -116,7 +117,7 @@ place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 
 	if (inside >= 0)
 		hit = lb_binary(lb, LOOP_and, hit, inside);
-	return lb_select(lb, hit, lb_affine(lb, index_flat(p->x, &at)),
+	return lb_select(lb, hit, lb_affine(lb, index_flat(lb, p->x, &at)),
 	                 lb_int(lb, S64, p->x->n - 1));
 }
 
@@ -136,7 +137,7 @@ window_winner(const PoolLoop *p, const Value *x)
 	if (first >= 0)
 		return first;
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
+	index_split(lb, p->window, affine_scalar(lb, k), &q);
 	LoopValue place = place_if_best(p, x, &q, best);
 	first = lb_accumulator(lb, ACC_MIN, S64);
 	lb_accumulate(lb, first, place);
@@ -187,8 +188,8 @@ open_row(PoolLoop *p, Affine row, LoopMode mode)
 	LoopValue i = lb_for(lb, mode, row_size(p->y));
 	p->at.rank = last + 1;
 	p->at.of = NULL;
-	p->at.at[last] = affine_scalar(i);
-	return affine_add(affine_scale(row, row_size(p->y)), affine_scalar(i));
+	p->at.at[last] = affine_scalar(lb, i);
+	return affine_add(lb, affine_scale(lb, row, row_size(p->y)), affine_scalar(lb, i));
 }
 
 static void
@@ -199,7 +200,7 @@ pool_kernel(Lower *lw, const Node *n)
 	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
 
 	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
-	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
+	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, window_value(&p, node_operand(n, 0)));
 	lb_end(lb);
 	lb_end(lb);
@@ -214,8 +215,8 @@ pool_gather_kernel(Lower *lw, const Node *n)
 	Index at;
 
 	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
-	Affine i = open_row(&p, affine_scalar(row), row_mode(&p));
-	index_split(lb, p.x, affine_scalar(window_winner(&p, node_operand(n, 1))), &at);
+	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
+	index_split(lb, p.x, affine_scalar(lb, window_winner(&p, node_operand(n, 1))), &at);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
 	         lower_element(lw, node_operand(n, 0), &at));
 	lb_end(lb);
@@ -237,11 +238,11 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	Index q;
 
 	LoopValue k = lb_for(lb, LOOP_PLAIN, p->window->n);
-	index_split(lb, p->window, affine_scalar(k), &q);
+	index_split(lb, p->window, affine_scalar(lb, k), &q);
 	Index at = pool_place(p, &q, &inside);
 	if (inside >= 0)
 		lb_if(lb, inside);
-	add_to(lb, out, index_flat(p->x, &at), dy);
+	add_to(lb, out, index_flat(lb, p->x, &at), dy);
 	if (inside >= 0)
 		lb_end(lb);
 	lb_end(lb);
@@ -260,9 +261,9 @@ spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 	lb_store(lb, winners, p->at.at[p->y->rank - 1], winner);
 	lb_end(lb);
 	LoopValue i = lb_for(lb, LOOP_PLAIN, row_size(p->y));
-	p->at.at[p->y->rank - 1] = affine_scalar(i);
+	p->at.at[p->y->rank - 1] = affine_scalar(lb, i);
 	LoopValue dy = lower_element(p->lw, node_operand(n, 0), &p->at);
-	add_to(lb, out, affine_scalar(lb_load(lb, winners, affine_scalar(i))), dy);
+	add_to(lb, out, affine_scalar(lb, lb_load(lb, winners, affine_scalar(lb, i))), dy);
 	lb_end(lb);
 }
 
@@ -279,11 +280,14 @@ pool_grad_kernel(Lower *lw, const Node *n)
 
 	LoopValue plane = lb_for(lb, LOOP_PARALLEL, planes);
 	LoopValue i = lb_for(lb, LOOP_VECTOR, size);
-	lb_store(lb, out, affine_add(affine_scale(affine_scalar(plane), size), affine_scalar(i)),
+	lb_store(lb, out,
+	         affine_add(lb, affine_scale(lb, affine_scalar(lb, plane), size),
+	                    affine_scalar(lb, i)),
 	         lb_number(lb, compute_type(x->dtype), 0));
 	lb_end(lb);
 	i = lb_for(lb, LOOP_PLAIN, rows);
-	Affine row = affine_add(affine_scale(affine_scalar(plane), rows), affine_scalar(i));
+	Affine row = affine_add(lb, affine_scale(lb, affine_scalar(lb, plane), rows),
+	                        affine_scalar(lb, i));
 	if (p.a->kind == POOL_MAX) {
 		spread_to_winners(&p, n, out, row);
 	} else {

@@ -169,23 +169,24 @@ add_splits(Lower *lw, const Product *p, const ProductCut *c)
 	                : wanted > MOST_BLOCK ? MOST_BLOCK
 	                                      : wanted;
 	int out = lower_buffer(lw, lower_stored(lw)), sums = lb_local(lb, p->type, block);
-	Affine number = affine_scalar(lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
+	Affine number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
 
 	lb->k->flops += (c->splits - 1) * n - op_row(p->node)->flops(p->node);
 	for (Pieces b = piece_of(lb, n, block, number); b.size; pieces_next(&b)) {
-		Affine first = affine_scale(b.number, block);
-		Affine i = affine_scalar(lb_for(lb, LOOP_VECTOR, b.size));
-		lb_store(lb, sums, i, lb_load(lb, lower_scratch(lw), affine_add(first, i)));
+		Affine first = affine_scale(lb, b.number, block);
+		Affine i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b.size));
+		lb_store(lb, sums, i, lb_load(lb, lower_scratch(lw), affine_add(lb, first, i)));
 		lb_end(lb);
-		Affine s = affine_scalar(lb_for(lb, LOOP_PLAIN, c->splits - 1));
-		i = affine_scalar(lb_for(lb, LOOP_VECTOR, b.size));
-		Affine from = affine_add(affine_scale(affine_plus(s, 1), n), affine_add(first, i));
+		Affine s = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, c->splits - 1));
+		i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b.size));
+		Affine from = affine_add(lb, affine_scale(lb, affine_plus(s, 1), n),
+		                         affine_add(lb, first, i));
 		LoopValue sum = lb_load(lb, sums, i), x = lb_load(lb, lower_scratch(lw), from);
 		lb_store(lb, sums, i, lb_binary(lb, LOOP_add, sum, x));
 		lb_end(lb);
 		lb_end(lb);
-		i = affine_scalar(lb_for(lb, LOOP_VECTOR, b.size));
-		Affine place = affine_add(first, i);
+		i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b.size));
+		Affine place = affine_add(lb, first, i);
 		sum = result_of_sum(lb, p->node, lb_load(lb, sums, i));
 		lb_store(lb, out, place, lower_stored_element(lw, p->node, place, sum));
 		lb_end(lb);

@@ -13,7 +13,9 @@ computed_columns(const ProductCut *c, int64_t n)
 Affine
 k_of(const ProductEmit *e, Affine split, Affine k)
 {
-	return affine_add(affine_scale(split, tiling_size(&e->cut->depth)), k);
+	LoopBuilder *lb = e->lw->lb;
+
+	return affine_add(lb, affine_scale(lb, split, tiling_size(&e->cut->depth)), k);
 }
 
 /* packed[strip, k, j] = b(k, strip + j), for the columns of a strip and a block of k */
@@ -22,10 +24,10 @@ pack_element(const ProductEmit *e, const Panel *panel, Affine packed, Affine k, 
              Affine j)
 {
 	LoopBuilder *lb = e->lw->lb;
-	Affine column = affine_add(panel->column, affine_add(strip, j));
+	Affine column = affine_add(lb, panel->column, affine_add(lb, strip, j));
 	LoopValue x = e->p->b(e->lw, e->p, panel->batch, k_of(e, panel->split, k), column);
 
-	lb_store(lb, e->panel, affine_add(packed, j), lb_cast(lb, e->p->type, x));
+	lb_store(lb, e->panel, affine_add(lb, packed, j), lb_cast(lb, e->p->type, x));
 }
 
 /* Opens loops over the columns of a strip of n: of its own, or, where the panel is one strip, along the axes. */
@@ -35,7 +37,7 @@ open_strip(const ProductEmit *e, const Panel *panel, int64_t n, LoopMode innermo
 	const Tiling *t = &e->cut->columns;
 
 	if (t->axis == t->shape.n - 1)
-		return affine_scalar(lb_for(e->lw->lb, innermost, n));
+		return affine_scalar(e->lw->lb, lb_for(e->lw->lb, innermost, n));
 	return open_block(e->lw->lb, t, panel->columns / t->inside, innermost);
 }
 
@@ -60,8 +62,8 @@ clear_beyond(const ProductEmit *e, Affine packed, int64_t columns, int64_t depth
 	if (beyond == 0)
 		return;
 	Affine k = open_block(lb, &e->cut->depth, depth, LOOP_PLAIN);
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, beyond));
-	Affine to = affine_add(affine_add(packed, affine_scale(k, columns)), affine_plus(j, n));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, beyond));
+	Affine to = affine_add(lb, affine_add_scaled(lb, packed, k, columns), affine_plus(j, n));
 	lb_store(lb, e->panel, to, lb_number(lb, e->p->type, 0));
 	lb_end(lb);
 	close_block(lb, &e->cut->depth);
@@ -77,15 +79,15 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 	Affine from = c->shared ? first_k : affine_constant(0); /* of the array */
 
 	for (Pieces s = pieces(lb, panel->columns, columns); s.size; pieces_next(&s)) {
-		Affine strip = affine_scale(s.number, columns);
-		Affine packed = affine_add(panel->packed, affine_scale(strip, deep));
-		packed = affine_add(packed, affine_scale(from, columns));
+		Affine strip = affine_scale(lb, s.number, columns);
+		Affine packed = affine_add_scaled(lb, panel->packed, strip, deep);
+		packed = affine_add_scaled(lb, packed, from, columns);
 		clear_beyond(e, packed, columns, depth, s.size);
 		if (!lines) {
 			Affine k = open_block(lb, &c->depth, depth, LOOP_PLAIN);
-			Affine to = affine_add(packed, affine_scale(k, columns));
+			Affine to = affine_add_scaled(lb, packed, k, columns);
 			Affine j = open_strip(e, panel, s.size, LOOP_VECTOR);
-			pack_element(e, panel, to, affine_add(first_k, k), strip, j);
+			pack_element(e, panel, to, affine_add(lb, first_k, k), strip, j);
 			close_strip(e);
 			close_block(lb, &c->depth);
 			continue;
@@ -94,9 +96,10 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 		for (Pieces l = pieces(lb, in_block, LINE); l.size; pieces_next(&l)) {
 			Affine j = open_strip(e, panel, s.size, LOOP_PLAIN);
 			LoopValue i = lb_for(lb, LOOP_VECTOR, l.size);
-			Affine k = affine_add(affine_scale(l.number, LINE), affine_scalar(i));
-			Affine to = affine_add(packed, affine_scale(k, columns));
-			pack_element(e, panel, to, affine_add(first_k, k), strip, j);
+			Affine k = affine_add(lb, affine_scale(lb, l.number, LINE),
+			                      affine_scalar(lb, i));
+			Affine to = affine_add_scaled(lb, packed, k, columns);
+			pack_element(e, panel, to, affine_add(lb, first_k, k), strip, j);
 			lb_end(lb);
 			close_strip(e);
 		}
@@ -106,7 +109,7 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 Affine
 rows_place(const ProductEmit *e, const Block *b, Affine k)
 {
-	return affine_add(b->packed_rows, affine_scale(k, e->cut->rows));
+	return affine_add_scaled(e->lw->lb, b->packed_rows, k, e->cut->rows);
 }
 
 void
@@ -114,11 +117,11 @@ pack_rows(const ProductEmit *e, const Block *b)
 {
 	LoopBuilder *lb = e->lw->lb;
 	Affine k = open_block(lb, &e->cut->depth, b->depth, LOOP_PLAIN);
-	Affine r = affine_scalar(lb_for(lb, LOOP_VECTOR, b->n_rows));
-	Affine at = k_of(e, b->split, affine_add(b->first_k, k));
-	LoopValue x = e->p->a(e->lw, e->p, b->batch, affine_add(b->row, r), at);
+	Affine r = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b->n_rows));
+	Affine at = k_of(e, b->split, affine_add(lb, b->first_k, k));
+	LoopValue x = e->p->a(e->lw, e->p, b->batch, affine_add(lb, b->row, r), at);
 
-	lb_store(lb, e->rows, affine_add(rows_place(e, b, k), r), lb_cast(lb, e->p->type, x));
+	lb_store(lb, e->rows, affine_add(lb, rows_place(e, b, k), r), lb_cast(lb, e->p->type, x));
 	lb_end(lb);
 	close_block(lb, &e->cut->depth);
 }
@@ -126,11 +129,12 @@ pack_rows(const ProductEmit *e, const Block *b)
 Affine
 shared_rows_place(const ProductEmit *e, const Block *b)
 {
+	LoopBuilder *lb = e->lw->lb;
 	const ProductCut *c = e->cut;
-	Affine at = affine_add(affine_scale(b->batch, row_blocks(e->p, c)), b->row_block);
+	Affine at = affine_add(lb, affine_scale(lb, b->batch, row_blocks(e->p, c)), b->row_block);
 
-	at = affine_add(affine_scale(at, tiling_size(&c->depth)), b->first_k);
-	return affine_plus(affine_scale(at, c->rows), shared_columns(e->p, c));
+	at = affine_add(lb, affine_scale(lb, at, tiling_size(&c->depth)), b->first_k);
+	return affine_plus(affine_scale(lb, at, c->rows), shared_columns(e->p, c));
 }
 
 /* ---- where panels lie */
@@ -138,23 +142,25 @@ shared_rows_place(const ProductEmit *e, const Block *b)
 static Affine
 shared_place(const ProductEmit *e, const Panel *p)
 {
+	LoopBuilder *lb = e->lw->lb;
 	const Tiling *t = &e->cut->columns;
-	Affine at = affine_add(affine_scale(p->split, e->p->batch), p->batch);
+	Affine at = affine_add(lb, affine_scale(lb, p->split, e->p->batch), p->batch);
 
-	at = affine_add(affine_scale(at, repeats(t)), p->repeat);
-	at = affine_add(affine_scale(at, blocks_along(t)), p->number);
-	return affine_scale(at, panel_elements(e->cut));
+	at = affine_add(lb, affine_scale(lb, at, repeats(t)), p->repeat);
+	at = affine_add(lb, affine_scale(lb, at, blocks_along(t)), p->number);
+	return affine_scale(lb, at, panel_elements(e->cut));
 }
 
 Panel
 panel_of(const ProductEmit *e, Panel p, const Pieces *along)
 {
+	LoopBuilder *lb = e->lw->lb;
 	const Tiling *t = &e->cut->columns;
-	Affine first = affine_scale(p.repeat, t->shape.at[t->axis]);
+	Affine first = affine_scale(lb, p.repeat, t->shape.at[t->axis]);
 
-	first = affine_add(first, affine_scale(along->number, t->count));
+	first = affine_add_scaled(lb, first, along->number, t->count);
 	p.number = along->number;
-	p.column = affine_scale(first, t->inside);
+	p.column = affine_scale(lb, first, t->inside);
 	p.columns = along->size * t->inside;
 	p.packed = e->cut->shared ? shared_place(e, &p) : affine_constant(0);
 	return p;
@@ -168,11 +174,11 @@ typedef struct {
 
 /* The block of k as code for whole blocks and for the last: its first, and its steps. */
 static Affine
-first_of(const Tiling *t, const DepthPart *part, const Pieces *along)
+first_of(LoopBuilder *lb, const Tiling *t, const DepthPart *part, const Pieces *along)
 {
-	Affine first = affine_scale(part->repeat, t->shape.at[t->axis]);
+	Affine first = affine_scale(lb, part->repeat, t->shape.at[t->axis]);
 
-	return affine_scale(affine_add(first, affine_scale(along->number, t->count)), t->inside);
+	return affine_scale(lb, affine_add_scaled(lb, first, along->number, t->count), t->inside);
 }
 
 static void
@@ -186,7 +192,7 @@ pack_shared_columns(const ProductEmit *e, Panel at, DepthPart part)
 		Panel panel = panel_of(e, at, &w);
 		for (Pieces k = piece_of(lb, d->shape.at[d->axis], d->count, part.number); k.size;
 		     pieces_next(&k))
-			pack_panel(e, &panel, first_of(d, &part, &k), k.size, tiling_size(d));
+			pack_panel(e, &panel, first_of(lb, d, &part, &k), k.size, tiling_size(d));
 	}
 }
 
@@ -201,9 +207,9 @@ pack_shared_rows(const ProductEmit *e, Affine batch, Affine row_block, DepthPart
 		     pieces_next(&k)) {
 			Block b = {.batch = batch,
 			           .row_block = r.number,
-			           .row = affine_scale(r.number, e->cut->rows),
+			           .row = affine_scale(lb, r.number, e->cut->rows),
 			           .n_rows = (int)r.size,
-			           .first_k = first_of(d, &part, &k),
+			           .first_k = first_of(lb, d, &part, &k),
 			           .depth = k.size};
 			b.packed_rows = shared_rows_place(e, &b);
 			pack_rows(e, &b);

@@ -6,7 +6,7 @@
 static LoopValue
 element_of_a(const ProductEmit *e, const Block *b, int64_t row, Affine k)
 {
-	Affine at = k_of(e, b->split, affine_add(b->first_k, k));
+	Affine at = k_of(e, b->split, affine_add(e->lw->lb, b->first_k, k));
 
 	return lb_cast(e->lw->lb, e->p->type,
 	               e->p->a(e->lw, e->p, b->batch, affine_plus(b->row, row), at));
@@ -15,11 +15,12 @@ element_of_a(const ProductEmit *e, const Block *b, int64_t row, Affine k)
 static Affine
 place_of(const ProductEmit *e, const Block *b, int row, Affine j)
 {
+	LoopBuilder *lb = e->lw->lb;
 	Affine c = e->p->c(e->lw, e->p, b->batch, affine_plus(b->row, row),
-	                   affine_add(b->column, j));
+	                   affine_add(lb, b->column, j));
 	int64_t stored = node_result(e->p->node, 0)->type->n;
 
-	return e->cut->splits > 1 ? affine_add(affine_scale(b->split, stored), c) : c;
+	return e->cut->splits > 1 ? affine_add(lb, affine_scale(lb, b->split, stored), c) : c;
 }
 
 /* Where a sum waits for the next block of k. */
@@ -28,7 +29,7 @@ waiting_place(const ProductEmit *e, const Block *b, int row, Affine j)
 {
 	int64_t panel = e->cut->columns.count * e->cut->columns.inside;
 
-	return affine_plus(affine_add(b->in_waiting, j), row * panel);
+	return affine_plus(affine_add(e->lw->lb, b->in_waiting, j), row * panel);
 }
 
 /* Opens a condition that the block of k is, or is not, the one that begins at `first`; false: it never holds. */
@@ -59,14 +60,14 @@ start_sums(const ProductEmit *e, const Block *b)
 
 	if (if_first_k(e, b, 0, true)) {
 		Affine j = affine_scalar(
-			lb_for(lb, LOOP_VECTOR, computed_columns(e->cut, b->n_columns)));
+			lb, lb_for(lb, LOOP_VECTOR, computed_columns(e->cut, b->n_columns)));
 		for (int r = 0; r < b->n_rows; r++)
 			lb_store(lb, e->sums[r], j, lb_number(lb, e->p->type, 0));
 		lb_end(lb);
 		end_if_first_k(e, b);
 	}
 	if (!b->whole && if_first_k(e, b, 0, false)) {
-		Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, b->n_columns));
+		Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b->n_columns));
 		for (int r = 0; r < b->n_rows; r++) {
 			LoopValue x = e->waiting < 0
 			                      ? lb_load(lb, e->out, place_of(e, b, r, j))
@@ -89,9 +90,10 @@ multiply(const ProductEmit *e, const Block *b)
 	for (int r = 0; r < b->n_rows; r++)
 		x[r] = e->rows < 0 ? element_of_a(e, b, r, k)
 		                   : lb_load(lb, e->rows, affine_plus(rows_place(e, b, k), r));
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, computed_columns(e->cut, b->n_columns)));
-	Affine at = affine_add(b->packed, affine_scale(k, packed_columns(e->cut)));
-	LoopValue y = lb_load(lb, e->panel, affine_add(at, j));
+	Affine j = affine_scalar(lb,
+	                         lb_for(lb, LOOP_VECTOR, computed_columns(e->cut, b->n_columns)));
+	Affine at = affine_add_scaled(lb, b->packed, k, packed_columns(e->cut));
+	LoopValue y = lb_load(lb, e->panel, affine_add(lb, at, j));
 	for (int r = 0; r < b->n_rows; r++) {
 		LoopValue sum = lb_load(lb, e->sums[r], j);
 		if (dtype_is_float(type))
@@ -110,7 +112,7 @@ put_sums(const ProductEmit *e, const Block *b, bool complete)
 {
 	LoopBuilder *lb = e->lw->lb;
 	bool waits = !complete && e->waiting >= 0, splits = e->cut->splits > 1;
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, b->n_columns));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, b->n_columns));
 
 	for (int r = 0; r < b->n_rows; r++) {
 		Affine place = waits ? waiting_place(e, b, r, j) : place_of(e, b, r, j);
@@ -151,20 +153,19 @@ row_block(const ProductEmit *e, const Panel *panel, Block b, int64_t deep)
 	LoopBuilder *lb = e->lw->lb;
 	const ProductCut *c = e->cut;
 	int64_t columns = packed_columns(c);
-	Affine from = affine_add(panel->packed, affine_scale(b.packed, columns));
+	Affine from = affine_add_scaled(lb, panel->packed, b.packed, columns);
 
 	if (e->rows >= 0 && c->shared)
 		b.packed_rows = shared_rows_place(e, &b);
 	else if (e->rows >= 0)
 		pack_rows(e, &b);
 	for (Pieces s = pieces(lb, panel->columns, c->strip); s.size; pieces_next(&s)) {
-		Affine strip = affine_scale(s.number, c->strip);
+		Affine strip = affine_scale(lb, s.number, c->strip);
 		Block block = b;
-		block.column = affine_add(panel->column, strip);
+		block.column = affine_add(lb, panel->column, strip);
 		block.n_columns = s.size;
-		block.packed = affine_add(from,
-		                          affine_scale(strip, columns == c->strip ? deep : 1));
-		block.in_waiting = affine_add(b.in_waiting, strip);
+		block.packed = affine_add_scaled(lb, from, strip, columns == c->strip ? deep : 1);
+		block.in_waiting = affine_add(lb, b.in_waiting, strip);
 		start_sums(e, &block);
 		if (tiling_size(&c->depth))
 			multiply(e, &block);
@@ -180,17 +181,17 @@ chunk(const ProductEmit *e, const Panel *panel, Affine number, Block b, int64_t 
 	const ProductCut *c = e->cut;
 	int64_t blocks = e->p->m / c->rows, rest = e->p->m % c->rows;
 	int64_t width = c->columns.count * c->columns.inside;
-	Affine before = affine_scale(number, c->chunk);
+	Affine before = affine_scale(lb, number, c->chunk);
 
 	if (blocks > 0) {
-		Affine left = affine_plus(affine_scale(before, -1), blocks);
+		Affine left = affine_plus(affine_scale(lb, before, -1), blocks);
 		LoopValue i = blocks % c->chunk == 0 ? lb_for(lb, LOOP_PLAIN, c->chunk)
 		                                     : lb_for_below(lb, LOOP_PLAIN, c->chunk, left);
 		Block block = b;
-		block.row_block = affine_add(before, affine_scalar(i));
-		block.row = affine_scale(block.row_block, c->rows);
+		block.row_block = affine_add(lb, before, affine_scalar(lb, i));
+		block.row = affine_scale(lb, block.row_block, c->rows);
 		block.n_rows = c->rows;
-		block.in_waiting = affine_scale(affine_scalar(i), c->rows * width);
+		block.in_waiting = affine_scale(lb, affine_scalar(lb, i), c->rows * width);
 		row_block(e, panel, block, deep);
 		lb_end(lb);
 	}

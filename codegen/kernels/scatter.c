@@ -66,7 +66,7 @@ key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
 	const Value *indices = node_operand(s->node, 1);
 	Index at;
 
-	index_split(lb, indices->type, affine_scalar(i), &at);
+	index_split(lb, indices->type, affine_scalar(lb, i), &at);
 	LoopValue key = lb_cast(lb, S64, lower_element(s->lw, indices, &at));
 	LoopValue rest = lb_binary(lb, LOOP_sub, key, k->first);
 	LoopValue from = lb_compare(lb, LOOP_ge, rest, lb_int(lb, S64, 0));
@@ -101,7 +101,7 @@ open_own(const Segments *s, const Keys *k, LoopValue *i)
 	*i = lb_for(lb, LOOP_PLAIN, s->updates);
 	LoopValue key = key_of(s, k, *i, &own);
 	lb_if(lb, own);
-	return affine_scalar(clamped(lb, key, k->width));
+	return affine_scalar(lb, clamped(lb, key, k->width));
 }
 
 static void
@@ -116,12 +116,12 @@ static void
 close_order(const Segments *s, LoopValue end)
 {
 	LoopBuilder *lb = s->lw->lb;
-	Affine left = affine_plus(affine_scale(affine_scalar(end), -1), s->updates);
+	Affine left = affine_plus(affine_scale(lb, affine_scalar(lb, end), -1), s->updates);
 
 	lb_store(lb, s->scratch, affine_constant(s->keys), end);
 	LoopValue i = lb_for_below(lb, LOOP_PLAIN, s->updates, left);
 	LoopValue at = lb_binary(lb, LOOP_add, end, i);
-	Affine to = affine_plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+	Affine to = affine_plus(affine_scalar(lb, clamped(lb, at, s->updates)), s->keys + 1);
 	lb_store(lb, s->scratch, to, lb_int(lb, S64, 0));
 	lb_end(lb);
 }
@@ -142,12 +142,12 @@ scatter_prepare(Lower *lw, const Node *n)
 	k.next = lb_local(lb, S64, k.width);
 	parts = (s.keys + k.width - 1) / k.width;
 	LoopValue part = lb_for(lb, LOOP_PARALLEL, parts);
-	Affine first = affine_scale(affine_scalar(part), k.width);
-	Affine left = affine_plus(affine_scale(first, -1), s.keys);
+	Affine first = affine_scale(lb, affine_scalar(lb, part), k.width);
+	Affine left = affine_plus(affine_scale(lb, first, -1), s.keys);
 	k.first = lb_affine(lb, first);
 	k.count = lb_binary(lb, LOOP_min, lb_affine(lb, left), lb_int(lb, S64, k.width));
 	LoopValue j = lb_for(lb, LOOP_VECTOR, k.width);
-	lb_store(lb, k.next, affine_scalar(j), lb_int(lb, S64, 0));
+	lb_store(lb, k.next, affine_scalar(lb, j), lb_int(lb, S64, 0));
 	lb_end(lb);
 	Affine at = open_own(&s, &k, &i);
 	LoopValue one_more = lb_binary(lb, LOOP_add, lb_load(lb, k.next, at), lb_int(lb, S64, 1));
@@ -156,17 +156,17 @@ scatter_prepare(Lower *lw, const Node *n)
 	lb_store(lb, running, zero, count_before(&s, &k));
 	j = lb_for_below(lb, LOOP_PLAIN, k.width, left);
 	LoopValue begin = lb_load(lb, running, zero);
-	LoopValue end = lb_binary(lb, LOOP_add, begin, lb_load(lb, k.next, affine_scalar(j)));
+	LoopValue end = lb_binary(lb, LOOP_add, begin, lb_load(lb, k.next, affine_scalar(lb, j)));
 	lb_store(lb, running, zero, end);
-	lb_store(lb, k.next, affine_scalar(j), begin);
-	lb_store(lb, s.scratch, affine_add(first, affine_scalar(j)), begin);
+	lb_store(lb, k.next, affine_scalar(lb, j), begin);
+	lb_store(lb, s.scratch, affine_add(lb, first, affine_scalar(lb, j)), begin);
 	lb_end(lb);
 	lb_if(lb, lb_compare(lb, LOOP_eq, part, lb_int(lb, S64, parts - 1)));
 	close_order(&s, lb_load(lb, running, zero));
 	lb_end(lb);
 	at = open_own(&s, &k, &i);
 	LoopValue to = clamped(lb, lb_load(lb, k.next, at), s.updates);
-	lb_store(lb, s.scratch, affine_plus(affine_scalar(to), s.keys + 1), i);
+	lb_store(lb, s.scratch, affine_plus(affine_scalar(lb, to), s.keys + 1), i);
 	lb_store(lb, k.next, at, lb_binary(lb, LOOP_add, to, lb_int(lb, S64, 1)));
 	close_own(&s);
 	lb_end(lb);
@@ -229,9 +229,9 @@ sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 {
 	LoopBuilder *lb = s->lw->lb;
 	LoopValue at = lb_binary(lb, LOOP_add, begin, j);
-	Affine place = affine_plus(affine_scalar(clamped(lb, at, s->updates)), s->keys + 1);
+	Affine place = affine_plus(affine_scalar(lb, clamped(lb, at, s->updates)), s->keys + 1);
 
-	return affine_scalar(clamped(lb, lb_load(lb, s->scratch, place), s->updates));
+	return affine_scalar(lb, clamped(lb, lb_load(lb, s->scratch, place), s->updates));
 }
 
 /* Arrays of a part: a slice of the result, and what its updates combine to. */
@@ -252,18 +252,18 @@ combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 	Affine first = p.inner;
 
 	lb_if(lb, lb_compare(lb, LOOP_gt, count, lb_int(lb, S64, 0)));
-	Affine w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
 	lb_store(lb, arrays->updates, w, identity(lb, kind, dtype));
 	lb_end(lb);
-	LoopValue j = lb_for_below(lb, LOOP_PLAIN, s->updates, affine_scalar(count));
+	LoopValue j = lb_for_below(lb, LOOP_PLAIN, s->updates, affine_scalar(lb, count));
 	Affine i = sorted_update(s, begin, j);
-	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
-	p.inner = affine_add(first, w);
+	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	p.inner = affine_add(lb, first, w);
 	LoopValue u = update_element(s, &p, i), x = lb_load(lb, arrays->updates, w);
 	lb_store(lb, arrays->updates, w, combine(lb, kind, x, u));
 	lb_end(lb);
 	lb_end(lb);
-	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
+	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
 	x = lb_load(lb, arrays->slice, w);
 	lb_store(lb, arrays->slice, w, combine(lb, kind, x, lb_load(lb, arrays->updates, w)));
 	lb_end(lb);
@@ -276,17 +276,17 @@ make_slice(const Segments *s, Place p, int64_t width, int64_t inner, const Array
 {
 	LoopBuilder *lb = s->lw->lb;
 	const Value *data = node_operand(s->node, 0);
-	Affine slice = affine_add(affine_scale(p.outer, s->keys), p.key);
-	Affine first = affine_add(affine_scale(slice, inner), p.inner);
+	Affine slice = affine_add(lb, affine_scale(lb, p.outer, s->keys), p.key);
+	Affine first = affine_add(lb, affine_scale(lb, slice, inner), p.inner);
 	Index at;
 
-	Affine w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
-	index_split(lb, data->type, affine_add(first, w), &at);
+	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	index_split(lb, data->type, affine_add(lb, first, w), &at);
 	lb_store(lb, arrays->slice, w, lower_element(s->lw, data, &at));
 	lb_end(lb);
 	combine_segment(s, p, width, arrays);
-	w = affine_scalar(lb_for(lb, LOOP_VECTOR, width));
-	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), affine_add(first, w),
+	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), affine_add(lb, first, w),
 	         lb_load(lb, arrays->slice, w));
 	lb_end(lb);
 }
@@ -297,7 +297,7 @@ copy_data(Lower *lw, const Node *n)
 {
 	LoopBuilder *lb = lw->lb;
 	const Value *data = node_operand(n, 0);
-	Affine i = affine_scalar(lb_for(lb, LOOP_VECTOR, data->type->n));
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, data->type->n));
 	Index at;
 
 	index_split(lb, data->type, i, &at);
@@ -324,16 +324,16 @@ scatter_kernel(Lower *lw, const Node *n)
 	rows = rows < s.keys ? rows : s.keys;
 	DType type = compute_type(data->dtype);
 	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};
-	Place p = {.outer = affine_scalar(lb_for(lb, LOOP_PARALLEL, outer))};
-	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
-	Affine column = affine_scalar(lb_for(lb, LOOP_PARALLEL, (inner + width - 1) / width));
-	Affine first = affine_scale(block, rows),
-	       left = affine_plus(affine_scale(first, -1), s.keys);
+	Place p = {.outer = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, outer))};
+	Affine block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
+	Affine column = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (inner + width - 1) / width));
+	Affine first = affine_scale(lb, block, rows),
+	       left = affine_plus(affine_scale(lb, first, -1), s.keys);
 	LoopValue row = s.keys % rows ? lb_for_below(lb, LOOP_PLAIN, rows, left)
 	                              : lb_for(lb, LOOP_PLAIN, rows);
-	p.key = affine_add(first, affine_scalar(row));
+	p.key = affine_add(lb, first, affine_scalar(lb, row));
 	for (Pieces w = piece_of(lb, inner, width, column); w.size; pieces_next(&w)) {
-		p.inner = affine_scale(w.number, width);
+		p.inner = affine_scale(lb, w.number, width);
 		make_slice(&s, p, w.size, inner, &arrays);
 	}
 	for (int i = 0; i < 4; i++)

@@ -14,7 +14,7 @@ static void
 sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 {
 	LoopBuilder *lb = s->lw->lb;
-	Affine l = affine_scalar(lo), h = affine_scalar(hi);
+	Affine l = affine_scalar(lb, lo), h = affine_scalar(lb, hi);
 	LoopValue a = lb_load(lb, s->values, l), b = lb_load(lb, s->values, h);
 	LoopValue i = lb_load(lb, s->places, l), j = lb_load(lb, s->places, h);
 	LoopValue swap = lb_compare(lb, s->descending ? LOOP_lt : LOOP_gt, a, b);
@@ -55,9 +55,7 @@ sort_network(const Sorter *s, int64_t n)
 			LoopValue i = lb_for(lb, LOOP_PLAIN, n - d);
 			LoopValue bit = lb_binary(lb, LOOP_and, i, lb_int(lb, S64, p));
 			lb_if(lb, lb_compare(lb, LOOP_eq, bit, lb_int(lb, S64, r)));
-			sort_exchange(
-				s, i,
-				lb_affine(lb, affine_add(affine_scalar(i), affine_constant(d))));
+			sort_exchange(s, i, lb_affine(lb, affine_plus(affine_scalar(lb, i), d)));
 			lb_end(lb);
 			lb_end(lb);
 			if (q == p)
@@ -82,21 +80,21 @@ sort_kernel(Lower *lw, const Node *n)
 	s.values = lb_local(lb, s.type, size);
 	s.places = lb_local(lb, S64, size);
 	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
-	index_split(lb, lines, affine_scalar(line), &at);
+	index_split(lb, lines, affine_scalar(lb, line), &at);
 	full = index_of_line(&at, a->axis);
 	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
-	full.at[a->axis] = affine_scalar(j);
-	lb_store(lb, s.values, affine_scalar(j), lower_element(lw, node_operand(n, 0), &full));
-	lb_store(lb, s.places, affine_scalar(j), j);
+	full.at[a->axis] = affine_scalar(lb, j);
+	lb_store(lb, s.values, affine_scalar(lb, j), lower_element(lw, node_operand(n, 0), &full));
+	lb_store(lb, s.places, affine_scalar(lb, j), j);
 	lb_end(lb);
 	if (size > 1)
 		sort_network(&s, size);
 	j = lb_for(lb, LOOP_PLAIN, size);
-	full.at[a->axis] = affine_scalar(j);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(x, &full),
-	         lb_load(lb, s.values, affine_scalar(j)));
-	lb_store(lb, lower_buffer(lw, node_result(n, 1)), index_flat(x, &full),
-	         lb_load(lb, s.places, affine_scalar(j)));
+	full.at[a->axis] = affine_scalar(lb, j);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, x, &full),
+	         lb_load(lb, s.values, affine_scalar(lb, j)));
+	lb_store(lb, lower_buffer(lw, node_result(n, 1)), index_flat(lb, x, &full),
+	         lb_load(lb, s.places, affine_scalar(lb, j)));
 	lb_end(lb);
 	lb_end(lb);
 }

@@ -72,7 +72,7 @@ open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost)
 	for (int i = t->axis; i < t->shape.n; i++) {
 		LoopMode mode = i == t->shape.n - 1 ? innermost : LOOP_PLAIN;
 		LoopValue v = lb_for(lb, mode, i == t->axis ? count : t->shape.at[i]);
-		at = affine_add(at, affine_scale(affine_scalar(v), stride));
+		at = affine_add_scaled(lb, at, affine_scalar(lb, v), stride);
 		if (i + 1 < t->shape.n)
 			stride /= t->shape.at[i + 1];
 	}
@@ -108,13 +108,13 @@ open_piece(Pieces *p, int64_t size)
 		if (p->block_open)
 			lb_if(lb, lb_compare(lb, LOOP_eq, p->picked, lb_int(lb, S64, full)));
 	} else if (!p->picks) {
-		p->number = full > 1 ? affine_scalar(lb_for(lb, LOOP_PLAIN, full))
+		p->number = full > 1 ? affine_scalar(lb, lb_for(lb, LOOP_PLAIN, full))
 		                     : affine_constant(0);
 	} else if (p->block_open) {
 		lb_if(lb, lb_compare(lb, LOOP_lt, p->picked, lb_int(lb, S64, full)));
 		LoopValue inner = lb_binary(lb, LOOP_min, p->picked, lb_int(lb, S64, full - 1));
 		lb_within(lb, inner, full);
-		p->number = affine_scalar(inner);
+		p->number = affine_scalar(lb, inner);
 	}
 }
 
@@ -162,7 +162,7 @@ set_block(Blocks *b)
 	const Tiling *t = b->tiling;
 
 	b->count = b->along.size;
-	b->first = affine_add(b->outer, affine_scale(b->along.number, t->count * t->inside));
+	b->first = affine_add_scaled(b->along.lb, b->outer, b->along.number, t->count * t->inside);
 }
 
 Blocks
@@ -176,7 +176,7 @@ blocks(LoopBuilder *lb, const Tiling *t)
 	for (int i = 0; i < t->axis; i++) {
 		stride /= t->shape.at[i];
 		LoopValue v = lb_for(lb, LOOP_PLAIN, t->shape.at[i]);
-		b.outer = affine_add(b.outer, affine_scale(affine_scalar(v), stride));
+		b.outer = affine_add_scaled(lb, b.outer, affine_scalar(lb, v), stride);
 	}
 	b.along = pieces(lb, t->shape.at[t->axis], t->count);
 	set_block(&b);
@@ -219,7 +219,7 @@ part_space(PartSpaces *p, Type space)
 		lb_if(lb, lb_compare(lb, LOOP_eq, own, at));
 	}
 	p->taken += space->n;
-	index_split(lb, space, affine_scalar(at), &index);
+	index_split(lb, space, affine_scalar(lb, at), &index);
 	for (int i = 0; i < index.rank; i++)
 		if (index.at[i].n == 1 && index.at[i].terms[0].coefficient == 1)
 			lb_within(lb, index.at[i].terms[0].scalar, space->dims[i]);

@@ -65,7 +65,7 @@ lower_draw(Lower *lw, const Node *n, int first, const RandomCounter *c, const In
 	for (int i = 0; i < N_COUNTER_OPERANDS; i++)
 		x[i] = lower_element(lw, node_operand(n, first + i), &none);
 	for (int i = 0; i < shape.n; i++)
-		place = affine_add(place, affine_scale(at->at[i], strides[i]));
+		place = affine_add_scaled(lb, place, at->at[i], strides[i]);
 	LoopValue start = lb_binary(lb, LOOP_mul, x[COUNTER_OFFSET], lb_int(lb, U64, row));
 	LoopValue index = lb_binary(lb, LOOP_add, lb_cast(lb, U64, lb_affine(lb, place)), start);
 	LoopValue key = lb_binary(lb, LOOP_xor, x[COUNTER_SEED], lb_int(lb, U64, c->stream));

@@ -111,12 +111,12 @@ gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Ind
 		where.at[k] = at->at[axis + k];
 	LoopValue j = lb_cast(lb, S64, lower_element(lw, indices, &where));
 
-	*inside = lb_inside(lb, affine_scalar(j), data->dims[axis]);
+	*inside = lb_inside(lb, affine_scalar(lb, j), data->dims[axis]);
 	out->rank = data->rank;
 	out->of = NULL;
 	for (int k = 0; k < data->rank; k++)
 		out->at[k] = k < axis    ? at->at[k]
-		             : k == axis ? affine_scalar(j)
+		             : k == axis ? affine_scalar(lb, j)
 		                         : at->at[k - 1 + where.rank];
 }
 

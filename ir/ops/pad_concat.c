@@ -102,7 +102,7 @@ pad_fill(Lower *lw, const Node *n, const Index *at, const void *ctx)
 	                 ((PadAttr *)n->attr)->value);
 }
 static void
-pad_fill_place(const Node *n, const Index *at, Index *out, const void *ctx)
+pad_fill_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx)
 {
 	(void)n, (void)ctx;
 	*out = *at;
@@ -116,11 +116,11 @@ pad_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
 
 	x.of = NULL;
 	for (int i = 0; i < at->rank; i++)
-		x.at[i] = affine_add(at->at[i], affine_constant(first->at[i]));
+		x.at[i] = affine_plus(at->at[i], first->at[i]);
 	return lower_element(lw, node_operand(n, 0), &x);
 }
 static void
-pad_place(const Node *n, const Index *at, Index *out, const void *ctx)
+pad_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx)
 {
 	const PadAttr *a = n->attr;
 	const Ints *first = ctx;
@@ -129,8 +129,8 @@ pad_place(const Node *n, const Index *at, Index *out, const void *ctx)
 	out->of = NULL;
 	for (int i = 0; i < at->rank; i++) {
 		int64_t s = a->interior.at[i] + 1;
-		out->at[i] = affine_add(affine_scale(at->at[i], s),
-		                        affine_constant(a->low.at[i] + first->at[i] * s));
+		out->at[i] = affine_plus(affine_scale(lw->lb, at->at[i], s),
+		                         a->low.at[i] + first->at[i] * s);
 	}
 }
 static void
@@ -258,14 +258,13 @@ concat_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
 	return lower_element(lw, node_operand(n, ((const ConcatPart *)ctx)->operand), at);
 }
 static void
-concat_place(const Node *n, const Index *at, Index *out, const void *ctx)
+concat_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx)
 {
 	int64_t axis = ((const AxisAttr *)n->attr)->axis;
 
 	*out = *at;
 	out->of = NULL;
-	out->at[axis] = affine_add(at->at[axis],
-	                           affine_constant(((const ConcatPart *)ctx)->offset));
+	out->at[axis] = affine_plus(at->at[axis], ((const ConcatPart *)ctx)->offset);
 }
 static void
 concat_parts(Lower *lw, const Node *n)

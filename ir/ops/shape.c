@@ -176,7 +176,7 @@ reshape_grad(Grad *g)
 static void
 reshape_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 {
-	index_split(lb, node_operand(n, 0)->type, index_flat(node_result(n, 0)->type, result),
+	index_split(lb, node_operand(n, 0)->type, index_flat(lb, node_result(n, 0)->type, result),
 	            operand);
 }
 
@@ -519,8 +519,8 @@ slice_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 	(void)lb;
 	operand->rank = a->start.n;
 	for (int i = 0; i < a->start.n; i++)
-		operand->at[i] = affine_add(affine_scale(result->at[i], a->step.at[i]),
-		                            affine_constant(a->start.at[i]));
+		operand->at[i] = affine_plus(affine_scale(lb, result->at[i], a->step.at[i]),
+		                             a->start.at[i]);
 }
 
 /* of everything; of a concat where one of its operands has all that is taken */
@@ -647,8 +647,8 @@ reverse_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 	operand->of = NULL;
 	for (int i = 0; i < x->rank; i++)
 		if (ints_has(&a->axes, i))
-			operand->at[i] = affine_add(affine_scale(result->at[i], -1),
-			                            affine_constant(x->dims[i] - 1));
+			operand->at[i] = affine_plus(affine_scale(lb, result->at[i], -1),
+			                             x->dims[i] - 1);
 }
 
 static void

@@ -63,10 +63,10 @@ kernel_of(Kernels *ks, int64_t n, int n_in, const DType *in, DType out, Body bod
 		lb_buffer(lb, arena_printf(ks->arena, "x%d", i), BUFFER_IN,
 		          type_new(ks->m, in[i], 1, &n));
 	lb_buffer(lb, "y0", BUFFER_OUT, type_new(ks->m, out, 1, &n));
-	body_at(lb, n_in, affine_scalar(lb_for(lb, LOOP_VECTOR, n - scalars)), body, ctx);
+	body_at(lb, n_in, affine_scalar(lb, lb_for(lb, LOOP_VECTOR, n - scalars)), body, ctx);
 	lb_end(lb);
-	Affine at = affine_scalar(lb_for(lb, LOOP_PLAIN, scalars));
-	body_at(lb, n_in, affine_add(at, affine_constant(n - scalars)), body, ctx);
+	Affine at = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, scalars));
+	body_at(lb, n_in, affine_plus(at, n - scalars), body, ctx);
 	lb_end(lb);
 	kernel_close(lb);
 	k = kernel_add(ks->m, k, arena_printf(ks->arena, "k%d", ks->m->kernels.n));

@@ -1,5 +1,5 @@
 /* The builder of loop IR: what it makes of teams is what the checker accepts, the text says again, and the interpreter
- * runs; a load under a mask is one statement. */
+ * runs; a load under a mask is one statement; places share their terms. */
 #include "codegen/codegen.h"
 
 #include <setjmp.h>
@@ -71,26 +71,26 @@ test_team(void **state)
 
 	(void)state;
 	lb_team(lb, 1, members);
-	Affine row = affine_scale(affine_scalar(lb_for(lb, LOOP_PARALLEL, ROWS)), COLUMNS);
+	Affine row = affine_scale(lb, affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, ROWS)), COLUMNS);
 	int own = lb_private(lb, F32, OWN), told = lb_local(lb, F32, MEMBERS);
 	LoopValue member = lb_for(lb, LOOP_TEAM, MEMBERS);
 	LoopValue sum = lb_accumulator(lb, ACC_ADD, F32), j = lb_for(lb, LOOP_UNROLL, OWN);
-	Affine at = affine_add(affine_scalar(member), affine_scale(affine_scalar(j), MEMBERS));
-	LoopValue v = lb_load(lb, 0, affine_add(row, at));
-	lb_store(lb, own, affine_scalar(j), v);
+	Affine at = affine_add_scaled(lb, affine_scalar(lb, member), affine_scalar(lb, j), MEMBERS);
+	LoopValue v = lb_load(lb, 0, affine_add(lb, row, at));
+	lb_store(lb, own, affine_scalar(lb, j), v);
 	lb_accumulate(lb, sum, v);
 	lb_end(lb);
-	lb_store(lb, told, affine_scalar(member), lb_load(lb, own, affine_constant(OWN - 1)));
+	lb_store(lb, told, affine_scalar(lb, member), lb_load(lb, own, affine_constant(OWN - 1)));
 	lb_end(lb);
 	lb_barrier(lb);
 	member = lb_for(lb, LOOP_TEAM, MEMBERS);
 	LoopValue last = lb_load(
 		lb, told,
-		affine_add(affine_constant(MEMBERS - 1), affine_scale(affine_scalar(member), -1)));
+		affine_plus(affine_scale(lb, affine_scalar(lb, member), -1), MEMBERS - 1));
 	j = lb_for(lb, LOOP_UNROLL, OWN);
-	at = affine_add(affine_scalar(member), affine_scale(affine_scalar(j), MEMBERS));
-	v = lb_binary(lb, LOOP_div, lb_load(lb, own, affine_scalar(j)), sum);
-	lb_store(lb, 1, affine_add(row, at), lb_binary(lb, LOOP_add, v, last));
+	at = affine_add_scaled(lb, affine_scalar(lb, member), affine_scalar(lb, j), MEMBERS);
+	v = lb_binary(lb, LOOP_div, lb_load(lb, own, affine_scalar(lb, j)), sum);
+	lb_store(lb, 1, affine_add(lb, row, at), lb_binary(lb, LOOP_add, v, last));
 	lb_end(lb);
 	lb_end(lb);
 	lb_end(lb);
@@ -131,12 +131,12 @@ test_load_inside(void **state)
 
 	(void)state;
 	LoopValue i = lb_for(lb, LOOP_VECTOR, 4), inside = -1;
-	Affine place = affine_add(affine_scalar(i), affine_constant(-1));
+	Affine place = affine_plus(affine_scalar(lb, i), -1);
 	lb_and_inside(lb, place, 4, &inside);
 	LoopValue v = lb_load_if(lb, 0, place, inside);
 	assert_int_equal(lb_load_if(lb, 0, place, inside), v);
-	assert_int_not_equal(lb_load(lb, 0, affine_scalar(i)), v);
-	lb_store(lb, 1, affine_scalar(i), v);
+	assert_int_not_equal(lb_load(lb, 0, affine_scalar(lb, i)), v);
+	lb_store(lb, 1, affine_scalar(lb, i), v);
 	lb_end(lb);
 	const Kernel *k = finished(&c);
 	kernel_interpret(k, (void *[]){x, y}, NULL, 0, k->iterations);
@@ -144,12 +144,44 @@ test_load_inside(void **state)
 	case_close(&c);
 }
 
+/* Places have as many terms as there are loops, and share them: what is made of a place leaves it as it was. */
+static void
+test_places(void **state)
+{
+	enum { LOOPS = 40 };
+	const int64_t shape[] = {64};
+	Case c = case_open(shape, 1, shape, 1);
+	LoopBuilder *lb = c.lb;
+	float x[64], y[64] = {0};
+
+	(void)state;
+	for (int i = 0; i < 64; i++)
+		x[i] = (float)i;
+	Affine at = affine_constant(1);
+	for (int i = 0; i < LOOPS; i++)
+		at = affine_add(lb, at, affine_scalar(lb, lb_for(lb, LOOP_PLAIN, i < 4 ? 2 : 1)));
+	Affine twice = affine_add(lb, at, at), none = affine_add_scaled(lb, at, at, -1);
+	assert_int_equal(at.n, LOOPS);
+	assert_int_equal(at.terms[0].coefficient, 1);
+	assert_int_equal(twice.terms[LOOPS - 1].coefficient, 2);
+	assert_int_equal(none.n + none.constant, 0);
+	assert_true(affine_scale(lb, at, 0).n == 0 && affine_scale(lb, at, 1).terms == at.terms);
+	lb_store(lb, 1, twice, lb_load(lb, 0, at));
+	for (int i = 0; i < LOOPS; i++)
+		lb_end(lb);
+	const Kernel *k = finished(&c);
+	kernel_interpret(k, (void *[]){x, y}, NULL, 0, k->iterations);
+	for (int i = 0; i < 64; i++)
+		assert_true(y[i] == (i % 2 == 0 && i >= 2 && i <= 10 ? (float)(i / 2) : 0));
+	case_close(&c);
+}
+
 int
 main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_team),
-	                                   cmocka_unit_test(test_no_team_has_no_barrier),
-	                                   cmocka_unit_test(test_load_inside)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_team), cmocka_unit_test(test_no_team_has_no_barrier),
+		cmocka_unit_test(test_load_inside), cmocka_unit_test(test_places)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
