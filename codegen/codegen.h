@@ -13,11 +13,8 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
-/* Loops are cut for so many cores, wherever they run: what is large gets PARTS_A_CORE parts for each, so that all are
- * busy to the end though they do not run at one speed. */
-enum { DEFAULT_CORES = 64, MAX_CORES = 4096, PARTS_A_CORE = 4 };
-/* Element operations from which a kernel is large. */
-enum { LARGE_KERNEL = 1 << 16 };
+/* Loops are cut for so many cores, wherever they run. */
+enum { DEFAULT_CORES = 64, MAX_CORES = 4096 };
 
 /* ---- targets/targets.c: of rematerialize, legalize, fuse and lower: who runs the loops. */
 typedef struct {
@@ -28,6 +25,9 @@ extern const PassOption target_options[];
 extern const TargetOptions target_defaults;
 /* That of the pass; NULL after reporting that there is none of that name. */
 const Target *pass_target(const Pass *p);
+/* Names what a row lacks, and a table of its own where its kind has one; of all rows. True when there is nothing. */
+bool target_row_check(const Target *t, Diag *diag);
+bool target_table_check(Diag *diag);
 
 /* ---- kernels/strategies.c: names every opaque op without a strategy, and every column that a strategy lacks. True when
  * there are none. */
@@ -35,7 +35,7 @@ bool strategy_table_check(Diag *diag);
 
 /* ---- split_reduce.c */
 /* Rewrites the large reductions of f that would have less than so many parts. */
-void reduces_split(Function *f, int64_t parts, Arena *scratch);
+void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 
 /* ---- in_place.c */
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */

@@ -24,7 +24,7 @@ fuse_function(Pass *p, const Target *target, Module *m, Function *f, FusedBodies
 	           .f = f,
 	           .arena = p->scratch,
 	           .bodies = bodies,
-	           .plan = store_plan(f, target, PARTS_A_CORE * o->cores, p->scratch),
+	           .plan = store_plan(f, target, o->cores, p->scratch),
 	           .stored = NEW_ARRAY(p->scratch, Value *, f->next_value_id),
 	           .reference = NEW_ARRAY(p->scratch, int, f->next_value_id)};
 	Node *before = function_stores(f);

@@ -115,7 +115,7 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 		Value *v = node_operand(n, i);
 		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW)
 			continue;
-		Reading how = s->reads(n, i, &axes);
+		Reading how = s->reads(target, n, i, &axes);
 		if (how == READ_ONCE || reads_well(p, m, v, how, &axes))
 			continue;
 		Value **copy = &copies[v->id];
@@ -152,7 +152,7 @@ run_legalize(Pass *p, Module *m)
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
 			copy_views(p, target, n, copies);
-		reduces_split(f, PARTS_A_CORE * o->cores, p->scratch);
+		reduces_split(f, target, target_parts(target, o->cores), p->scratch);
 		for_each_node(f, n) {
 			refused |= refuse_control(p, n);
 			if (n->op == OP_constant)

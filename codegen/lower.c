@@ -15,9 +15,9 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 	LoopNest nest = nest_elementwise(lw->f, spaces, lw->state->scratch);
 	Affine flat = affine_constant(0);
 
-	/* Blocks stay in the first cache. */
-	LanesLoop lanes = {.at = nest.n - 1, .least = 64, .most = 4096};
-	int parallel = nest_parallel(&nest, nest.n, &lanes, lw->parts);
+	const Grains *g = &lw->target->tuning->grains;
+	LanesLoop lanes = {.at = nest.n - 1, .least = g->least_part, .most = g->most_block};
+	int parallel = nest_parallel(&nest, nest.n, &lanes, lw);
 	for (int i = 0; i < nest.n; i++) {
 		bool last = i == nest.n - 1;
 		LoopMode mode = last ? LOOP_VECTOR : i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
@@ -105,7 +105,7 @@ hoist_numbers(Lower *lw)
 
 /* Is it worth more than one part for each outermost loop's iteration? */
 static bool
-is_large(const Function *f)
+is_large(const Target *t, const Function *f)
 {
 	int64_t most = function_flops(f);
 
@@ -113,7 +113,7 @@ is_large(const Function *f)
 		for (int i = 0; i < n->n_results; i++)
 			if (node_result(n, i)->type->n > most)
 				most = node_result(n, i)->type->n;
-	return most >= LARGE_KERNEL;
+	return most >= t->tuning->grains.large;
 }
 
 /* A fused function on its way to one kernel, or to two: the first leaves `scratch` in memory for the other. */
@@ -137,12 +137,13 @@ open_kernel(const Lowering *l, bool before)
 	Arena *scratch = l->arena;
 	struct LowerState *st = NEW(scratch, struct LowerState);
 	Kernel *k = kernel_new(scratch, "", f->loc);
+	const Target *t = target_find(o->target);
 	Lower lw = {.lb = loop_builder(k, m, scratch),
 	            .m = m,
 	            .f = f,
 	            .node = root_node(f),
-	            .target = target_find(o->target),
-	            .parts = is_large(f) ? PARTS_A_CORE * o->cores : 1,
+	            .target = t,
+	            .parts = is_large(t, f) ? target_parts(t, o->cores) : 1,
 	            .state = st};
 
 	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};

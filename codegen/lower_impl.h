@@ -48,8 +48,6 @@ struct LowerState {
 };
 
 /* lower_nest.c */
-/* Elements that a part has at least: going on to the next one takes some instructions. */
-enum { LEAST_PART = 64 };
 /* Loops over the full space, flat and fine enough that every view's index splits. Scratch is of the arena. */
 LoopNest nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena);
 /* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
@@ -63,9 +61,9 @@ typedef struct {
 	int64_t least, most;
 	bool array; /* what lanes make stays in an array of at most `most`, whether there are parts enough or not */
 } LanesLoop;
-/* How many of the first n loops are parallel: the outermost, and as many as give `parts` parts of a certain size. Cuts one of
- * them in blocks where that gives more; lanes NULL: along none of them. */
-int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts);
+/* How many of the first n loops are parallel: the outermost, and as many as give the parts that the kernel should have, of
+ * the least size that the target wants. Cuts one of them in blocks where that gives more; lanes NULL: along none of them. */
+int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
 /* Opens loop `at`, directly inside of those before. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 

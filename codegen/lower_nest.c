@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { LANES = 16 };
-
 /* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
  * is divided out. */
 typedef struct {
@@ -225,8 +223,9 @@ clamp(int64_t x, int64_t low, int64_t high)
 }
 
 int
-nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts)
+nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 {
+	int64_t parts = lw->parts, least = lw->target->tuning->grains.least_part;
 	int64_t found = 1, inside = 1;
 	int i = 0, loops = nest->n;
 
@@ -237,11 +236,12 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts)
 		if (lanes && i == lanes->at) {
 			int64_t even = extent / ((parts + found - 1) / found);
 			cut_loop(nest, i,
-			         block_near(extent, clamp(even, lanes->least, lanes->most), LANES));
+			         block_near(extent, clamp(even, lanes->least, lanes->most),
+			                    LOOP_LANES));
 			return nest->n > loops ? i + 1 : i;
 		}
-		if (i > 0 && each < LEAST_PART) {
-			cut_loop(nest, i, block_near(extent, LEAST_PART / each, 1));
+		if (i > 0 && each < least) {
+			cut_loop(nest, i, block_near(extent, least / each, 1));
 			return nest->n > loops ? i + 1 : i;
 		}
 		found *= extent;
@@ -249,7 +249,7 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, int64_t parts)
 	}
 	if (lanes && lanes->array)
 		cut_loop(nest, lanes->at,
-		         block_near(nest->at[lanes->at].extent, lanes->most, LANES));
+		         block_near(nest->at[lanes->at].extent, lanes->most, LOOP_LANES));
 	return i;
 }
 

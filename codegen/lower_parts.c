@@ -25,7 +25,7 @@ open_rows(Lower *lw, Type t, int axes)
 		if (t->dims[i] > 1)
 			nest.at[nest.n++] = (LoopDim){.extent = t->dims[i], .full = inside};
 	}
-	int loops = nest.n, parallel = nest_parallel(&nest, common, NULL, lw->parts);
+	int loops = nest.n, parallel = nest_parallel(&nest, common, NULL, lw);
 	st->row_loops = parallel + (nest.n > loops); /* within a block, too */
 	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
@@ -72,11 +72,13 @@ lower_close_parts(Lower *lw)
 
 /* Iterations of the part's outermost loop that a block has. */
 static int64_t
-block_length(const struct LowerState *st, const LoopNest *nest)
+block_length(const Lower *lw, const LoopNest *nest)
 {
+	const struct LowerState *st = lw->state;
+	int64_t least = lw->target->tuning->grains.least_part;
 	int64_t step = nest->n == 1 ? LOOP_LANES : 1, n = st->block_elements / nest->at[0].full;
 
-	n = n < LEAST_PART / nest->at[0].full ? LEAST_PART / nest->at[0].full : n;
+	n = n < least / nest->at[0].full ? least / nest->at[0].full : n;
 	n = n < 1 ? 1 : n;
 	n = divided(n, step) * step;
 	return n < nest->at[0].extent ? n : nest->at[0].extent;
@@ -122,7 +124,7 @@ lower_part(Lower *lw, const Node *n, Type shape,
 	if (shape->n == 0)
 		return;
 	LoopNest nest = nest_part(lw->f, shape, st->rows, st->scratch);
-	int64_t length = nest.n ? block_length(st, &nest) : 1;
+	int64_t length = nest.n ? block_length(lw, &nest) : 1;
 	int64_t blocks = nest.n ? divided(nest.at[0].extent, length) : 1;
 	if (st->counts_blocks) {
 		st->blocks += blocks;

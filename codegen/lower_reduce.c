@@ -6,11 +6,9 @@
 
 #include <string.h>
 
-/* More reductions of a row than a loop has registers for take further loops. */
-enum { COLUMN_TILE = 256, CACHE_ELEMENTS = 16384, CACHE_WEIGHT = 4, REDUCTIONS_A_LOOP = 8 };
-
 typedef struct {
 	Lower *lw;
+	const ReduceTiles *tiles; /* the target's */
 	LoopNest nest;
 	int n_kept;     /* loops of the nest before the reduced ones */
 	int n_parallel; /* of these, the outermost */
@@ -141,7 +139,7 @@ plan_cache(Rows *r)
 	st->cached = NEW_ARRAY(st->scratch, uint8_t, f->next_node_id);
 	for (uint32_t i = 0; i < f->next_node_id; i++)
 		st->cache[i] = -1;
-	if (r->by_column || width > CACHE_ELEMENTS || r->depths > 30)
+	if (r->by_column || width > r->tiles->near_row || r->depths > 30)
 		return;
 	for (int i = 0; i < r->row_reduces.n; i++)
 		mark_needed(r, node_operand(r->row_reduces.at[i], 0),
@@ -152,7 +150,7 @@ plan_cache(Rows *r)
 			            value_depth(r, node_operand(ret, i)) + 1, needed);
 	for_each_node(f, n) {
 		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
-		if (often && op_row(n)->weight >= CACHE_WEIGHT &&
+		if (often && op_row(n)->weight >= r->tiles->expensive &&
 		    space_of(r, node_result(n, 0)) == ITER_FULL)
 			st->cache[n->id] = lb_local(
 				r->lw->lb, compute_type(node_result(n, 0)->type->dtype), width);
@@ -251,12 +249,12 @@ row_pass(Rows *r, int k)
 {
 	struct LowerState *st = r->lw->state;
 	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n);
-	int n = pass_reduces(r, k, reduces);
-	LoopValue *acc = NEW_ARRAY(st->scratch, LoopValue, REDUCTIONS_A_LOOP);
+	int n = pass_reduces(r, k, reduces), most = r->tiles->sums;
+	LoopValue *acc = NEW_ARRAY(st->scratch, LoopValue, most);
 
 	hoist_rows(r, k);
-	for (int from = 0; from == 0 || from < n; from += REDUCTIONS_A_LOOP) {
-		int count = n - from < REDUCTIONS_A_LOOP ? n - from : REDUCTIONS_A_LOOP;
+	for (int from = 0; from == 0 || from < n; from += most) {
+		int count = n - from < most ? n - from : most;
 		st->inner_flat = affine_constant(0);
 		if (r->n_kept == r->nest.n) { /* everything reduced has one element */
 			st->full_flat = r->flat_full;
@@ -539,7 +537,9 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 {
 	struct LowerState *st = lw->state;
 	const int64_t *elements = spaces->domain.elements;
+	const ReduceTiles *t = &lw->target->tuning->reduce;
 	Rows r = {.lw = lw,
+	          .tiles = t,
 	          .spaces = spaces,
 	          .full = elements[ITER_FULL],
 	          .rows = elements[ITER_ROWS],
@@ -562,9 +562,12 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	int free = 0; /* kept loops that add nothing up */
 	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
 		free++;
-	LanesLoop lanes = {.at = r.n_kept - 1, .least = 128, .most = COLUMN_TILE, .array = true};
+	LanesLoop lanes = {.at = r.n_kept - 1,
+	                   .least = t->least_columns,
+	                   .most = t->most_columns,
+	                   .array = true};
 	int loops = r.nest.n;
-	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw->parts);
+	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw);
 	r.n_kept += r.nest.n - loops;
 	r.column_loop = r.n_kept - 1;
 	plan_cache(&r);

@@ -60,7 +60,7 @@ opens_chunks(const StorePlan *p, int gi, const Node *n)
 	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
 	    (form.n == 1 && !form.reduced[0]))
 		return false;
-	bool large = d->elements[ITER_FULL] >= LARGE_KERNEL;
+	bool large = d->elements[ITER_FULL] >= p->target->tuning->grains.large;
 	return !large || node_result(n, 0)->type->n >= p->parts; /* chunks are the parts */
 }
 

@@ -57,7 +57,8 @@ recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const Value 
 bool
 recompute_pays(const Target *t, const RecomputeCost *c, int64_t loaded, int64_t saved, Kept kept)
 {
-	int most = kept == KEPT_FOR_NEXT ? t->next_value : t->backward_value;
+	const RecomputeLimits *r = &t->tuning->recompute;
+	int most = kept == KEPT_FOR_NEXT ? r->next_value : r->backward_value;
 
 	return loaded <= saved && c->arithmetic <= most;
 }

@@ -360,7 +360,7 @@ run_rematerialize(Pass *p, Module *m)
 			continue;
 		Remat r = {.f = f,
 		           .target = target,
-		           .plan = store_plan(f, target, PARTS_A_CORE * o->cores, p->scratch),
+		           .plan = store_plan(f, target, o->cores, p->scratch),
 		           .late = NEW_ARRAY(p->scratch, bool, nodes),
 		           .read_late = NEW_ARRAY(p->scratch, bool, values),
 		           .kernels = NEW_ARRAY(p->scratch, Kernels, values),

@@ -8,14 +8,11 @@
 
 #include <string.h>
 
-/* A part has so many rows at least, and so many columns: of 96 columns a row of memory is read in pieces so short that it takes
- * almost twice as long. */
-enum { LEAST_ROWS = 8, COLUMNS = 256 };
-/* Sums to one number go by such blocks, those of norms over states too: whatever the number of ranks, the same are added. */
-enum { BLOCK = 4096 };
-/* Rows that are read again are split only where they are fewer: a batch norm of 8 channels took 1.3 times as long on two
- * cores. DEPTH: of the arithmetic in between. */
-enum { LEAST_ROW_PARTS = 8, DEPTH = 12 };
+/* Not tuned: they fix the order of additions, whatever the target. Sums to one number go by such blocks, those of norms
+ * over states too: whatever the number of ranks, the same are added. A long sum has nothing but whole blocks and a rest. */
+enum { BLOCK = 4096, LONG_SUM = 1 << 16 };
+/* Of the arithmetic between rows and what reads them again. */
+enum { DEPTH = 12 };
 
 static Builder
 builder_before(Node *n)
@@ -130,7 +127,7 @@ block_length(int64_t n)
 {
 	if (n <= BLOCK)
 		return 0;
-	if (n % BLOCK == 0 || n >= LARGE_KERNEL)
+	if (n % BLOCK == 0 || n >= LONG_SUM)
 		return BLOCK;
 	for (int64_t blocks = 64; blocks > 1; blocks--)
 		if (n % blocks == 0)
@@ -212,19 +209,21 @@ stays_whole(const Node *n, const Forms *forms)
 }
 
 static void
-split(Node *n, const Forms *forms, int64_t parts)
+split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 {
+	const ReduceTiles *tiles = &t->tuning->reduce;
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	const ReduceAttr *a = n->attr;
-	int64_t own = is_by_column(n) ? (y->n + COLUMNS - 1) / COLUMNS : y->n;
+	int64_t own = is_by_column(n) ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
+	                              : y->n;
 
 	if (y->n == 1) {
 		split_full(n);
 		return;
 	}
-	if (x->n < LARGE_KERNEL / 4 || own >= parts || stays_whole(n, forms))
+	if (x->n < t->tuning->grains.large / 4 || own >= parts || stays_whole(n, forms))
 		return;
-	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / LEAST_ROWS;
+	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / tiles->chunk_rows;
 	wanted = wanted < most ? wanted : most;
 	ReduceCut cut = cut_axes(x, &a->axes, wanted);
 	if (2 * cut.chunks < wanted && cut.whole >= 0) {
@@ -237,13 +236,14 @@ split(Node *n, const Forms *forms, int64_t parts)
 }
 
 void
-reduces_split(Function *f, int64_t parts, Arena *scratch)
+reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch)
 {
 	Forms forms = {0};
 
 	for_each_node(f, n) {
 		if (op_row(n)->fuse != FUSE_REDUCE || is_by_column(n) ||
-		    node_result(n, 0)->type->n < LEAST_ROW_PARTS || stays_whole(n, &forms) ||
+		    node_result(n, 0)->type->n < t->tuning->reduce.few_rows ||
+		    stays_whole(n, &forms) ||
 		    !comes_back(node_result(n, 0), node_operand(n, 0)->type->n, DEPTH))
 			continue;
 		Form form = {node_operand(n, 0)->type, ((const ReduceAttr *)n->attr)->axes};
@@ -251,5 +251,5 @@ reduces_split(Function *f, int64_t parts, Arena *scratch)
 	}
 	for_each_node(f, n)
 		if (op_row(n)->fuse == FUSE_REDUCE)
-			split(n, &forms, parts);
+			split(n, &forms, t, parts);
 }

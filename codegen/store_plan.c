@@ -8,7 +8,7 @@
 #include "codegen/store_plan_impl.h"
 
 StorePlan *
-store_plan(const Function *f, const Target *target, int64_t parts, Arena *arena)
+store_plan(const Function *f, const Target *target, int64_t cores, Arena *arena)
 {
 	StorePlan *p = NEW(arena, StorePlan);
 	uint32_t nodes = f->next_node_id, values = f->next_value_id;
@@ -16,7 +16,7 @@ store_plan(const Function *f, const Target *target, int64_t parts, Arena *arena)
 	*p = (StorePlan){.f = f,
 	                 .arena = arena,
 	                 .target = target,
-	                 .parts = parts,
+	                 .parts = target_parts(target, cores),
 	                 .n_nodes = nodes,
 	                 .copied = NEW_ARRAY(arena, uint8_t, nodes),
 	                 .group = NEW_ARRAY(arena, int, nodes),

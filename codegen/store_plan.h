@@ -34,9 +34,9 @@ typedef struct {
 	int merge_from, merge_to;
 } StorePlan;
 
-/* Of a function of tensor IR, which stays as it is. parts: wanted of a large kernel. Near linear: every step looks at a node's
+/* Of a function of tensor IR, which stays as it is, for so many cores. Near linear: every step looks at a node's
  * operands and uses only. */
-StorePlan *store_plan(const Function *f, const Target *target, int64_t parts, Arena *arena);
+StorePlan *store_plan(const Function *f, const Target *target, int64_t cores, Arena *arena);
 
 FuseClass fuse_class_of(const Node *n);
 /* Nodes that every reader copies: views, iota, splats, arithmetic on single numbers that no group

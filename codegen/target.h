@@ -26,20 +26,95 @@ typedef struct {
 	double far_rate;   /* and from what is not */
 	double not_hidden; /* of the time for that, the part that multiplying does not hide */
 	double launch;     /* of one more kernel */
+	int64_t least_block, most_block; /* sums that a part adds over splits of k */
 } ProductTiles;
+
+/* How loops are cut into parts. */
+typedef struct {
+	int64_t large;      /* element operations from which a kernel is cut for all cores */
+	int64_t parts;      /* of a large kernel, for each core */
+	int64_t least_part; /* elements */
+	int64_t most_block; /* elements of a block of the innermost loop */
+} Grains;
+
+/* Reductions. Lanes run along rows of memory: where the last axis is added up, along what is added; else along results,
+ * which are columns then. */
+typedef struct {
+	int64_t chunk_rows, chunk_columns; /* of a chunk of partial results, at least */
+	int64_t few_rows; /* rows that are read again have chunks only where they are fewer */
+	int64_t least_columns, most_columns; /* of a part, whose sums are an array */
+	int64_t near_row; /* elements of a row that stay near for the next pass over it */
+	int expensive;    /* weight of what is kept for that pass, not computed again */
+	int sums;         /* of a row that one loop makes */
+} ReduceTiles;
+
+/* Weight gradients of convolutions by planes. */
+typedef struct {
+	int64_t block;        /* elements of dy */
+	int64_t most_planes;  /* each has code of its own */
+	int64_t most_bytes;   /* of an array */
+	int64_t most_outputs; /* of a group, times what is computed for an element of dy */
+	int64_t least_parts;
+	int most_sums; /* in registers */
+} PlaneTiles;
+
+typedef struct {
+	int64_t most_unrolled; /* places of a window */
+} PoolTiles;
+
+typedef struct {
+	int64_t least_keys;         /* indices that a part sorts */
+	int64_t most_sorting_parts; /* each reads all indices */
+	int64_t most_width;         /* elements of a slice that are combined in an array */
+	int64_t least_elements;     /* of the result, that a part makes */
+} ScatterTiles;
+
+/* When a library's product or convolution pays. */
+typedef struct {
+	int64_t least_flops;
+	int64_t least_size;      /* of rows, columns and what is added up */
+	int64_t least_reads;     /* of an element, for which its view is copied */
+	bool transposed_batches; /* of f32: the first operand of a batched product */
+} LibraryLimits;
+
+/* Additions up to which an element is computed again, where a next kernel reads it, and where it would wait for the backward
+ * pass: what its way to memory and back takes. */
+typedef struct {
+	int next_value, backward_value;
+} RecomputeLimits;
+
+/* What is tuned: one table for each kind of target, beside the measurement behind each number.
+ *
+ * Parts, chunks and blocks decide in which order partial sums are added. Targets of one kind have the same table, so that
+ * these sums have the same bits on each. */
+typedef struct {
+	Grains grains;
+	ReduceTiles reduce;
+	PlaneTiles planes;
+	PoolTiles pool;
+	ScatterTiles scatter;
+	LibraryLimits library;
+	RecomputeLimits recompute;
+} Tuning;
 
 struct Target {
 	const char *name;
 	TargetKind kind;
 	int lanes;     /* numbers of f32 in a vector */
 	int registers; /* vectors that a core holds */
+	int line;      /* numbers of f32 in a line of the cache */
 	bool gathers;  /* loads numbers that are not side by side in one instruction */
-	/* Additions that take as long as the way of an element to memory and back: where a next kernel reads it, and where it waits
-	 * for the backward pass. */
-	int next_value, backward_value;
 	const ProductTiles *product;
+	const Tuning *tuning;
 };
 typedef struct Target Target;
+
+/* Parts that a large kernel should have. */
+static inline int64_t
+target_parts(const Target *t, int64_t cores)
+{
+	return t->tuning->grains.parts * cores;
+}
 
 /* Ends with NULL; the first is the default. */
 extern const Target *const target_table[];

@@ -61,7 +61,8 @@ check_rows(Diag *diag)
 	int n;
 	const PassRow *const *passes = pass_rows(&n);
 
-	bool sound = op_table_check(diag) && pass_tables_check(diag) && strategy_table_check(diag);
+	bool sound = op_table_check(diag) && pass_tables_check(diag) && target_table_check(diag) &&
+	             strategy_table_check(diag);
 	for (int i = 0; i < n; i++)
 		sound &= pass_row_check(passes[i], diag);
 	return sound;

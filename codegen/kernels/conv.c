@@ -363,7 +363,7 @@ conv_grad_weight_products(Lower *lw, const Node *n, Product *out)
 }
 
 /* ---- as a library's convolution */
-enum { MAX_LIBRARY_SPATIAL_AXES = 3 };
+enum { MAX_LIBRARY_SPATIAL_AXES = 3 }; /* that a record of one has room for; others stay loops */
 
 /* All of the operand's buffer, or a dense part of it. */
 static bool
@@ -385,11 +385,12 @@ dense_operand(Lower *lw, const Value *v, LibraryCall *out)
 bool
 conv_library(Lower *lw, const Node *n, LibraryCall *out)
 {
+	const LibraryLimits *l = &lw->target->tuning->library;
 	ConvShape s = conv_shapes(lw->m, n);
 
 	*out = (LibraryCall){.kind = op_row(n)->name};
 	if (!library_takes_dtypes(n) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
-	    conv_cost_of(s.w, s.y) < LEAST_LIBRARY_FLOPS || !dense_operand(lw, s.p, out) ||
+	    conv_cost_of(s.w, s.y) < l->least_flops || !dense_operand(lw, s.p, out) ||
 	    !dense_operand(lw, s.q, out) || !library_put_bias(lw, n, out))
 		return false;
 	library_put(out, 4, (int64_t[]){s.x->dims[0], s.a->groups, s.in, s.out});
@@ -405,12 +406,12 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 
 /* Each element once for every place of the window that it stands in, in vectors along the last axis. */
 Reading
-conv_reads(const Node *n, int i, Ints *axes)
+conv_reads(const Target *t, const Node *n, int i, Ints *axes)
 {
 	*axes = (Ints){.n = node_operand(n, i)->type->rank};
 	for (int k = 0; k < axes->n; k++)
 		axes->at[k] = k;
-	return op_row(n)->flops(n) >= LEAST_LIBRARY_FLOPS ? READ_DENSE : READ_ONCE;
+	return op_row(n)->flops(n) >= t->tuning->library.least_flops ? READ_DENSE : READ_ONCE;
 }
 
 const Strategy strategy_conv = {.op = OP_conv,

@@ -11,6 +11,6 @@ int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);
 
 /* The strategies' columns. */
 bool conv_library(Lower *lw, const Node *n, LibraryCall *out);
-Reading conv_reads(const Node *n, int i, Ints *axes);
+Reading conv_reads(const Target *t, const Node *n, int i, Ints *axes);
 
 #endif

@@ -9,12 +9,7 @@
 #include "codegen/kernels/conv.h"
 #include "codegen/kernels/tiles.h"
 
-/* Elements of dy in a block: the first cache holds them and x's. Sums of so many places of the window are in
- * registers at most. A local array has so many bytes at most. */
-enum { BLOCK = 2048, MAX_AXES = 3, MAX_PLANES = 16, MAX_SUMS = 8, MAX_BYTES = 1 << 18 };
-/* Outputs of a group, at most, times what is computed for an element of dy: between rows, too. Parallel parts, at
- * least. */
-enum { MOST_PRODUCTS = 10, ENOUGH_PARTS = 16 };
+enum { MAX_AXES = 3 }; /* with more it is a product */
 
 /* A spatial axis. Place k = first + period * u of the window reads the plane of `first`, moved by first * dilation /
  * stride + step * u. */
@@ -25,6 +20,7 @@ typedef struct {
 
 /* How a gradient is made so. */
 typedef struct {
+	const PlaneTiles *tiles; /* the target's */
 	ConvShape s;
 	DType type;
 	Tiling blocks; /* of dy's places */
@@ -46,7 +42,7 @@ typedef struct {
 	const Planes *p;
 	int x, y;  /* the planes, and dy's */
 	int total; /* the sums of all places of the window */
-	int sums[MAX_SUMS];
+	int *sums;
 	int most_sums; /* that fit in registers */
 	Affine group, channel, image;
 } Emit;
@@ -93,24 +89,27 @@ set_axes(Planes *p)
 		a->period = conv_period(stride, dilation, window);
 		a->step = a->period * dilation / stride;
 		a->shift = (window - 1) * dilation / stride;
-		if (a->shift > BLOCK || a->period > MAX_PLANES)
+		if (a->shift > p->tiles->block || a->period > p->tiles->most_planes)
 			return false;
 		p->n_planes *= (int)a->period;
 	}
-	return p->n_planes <= MAX_PLANES;
+	return p->n_planes <= p->tiles->most_planes;
 }
 
 /* Whether to do it so: not for many outputs, for which a product's patches are worth their copies, nor where the rows
  * are so short that most of what is computed lies between them. */
 static bool
-planes_of(const Node *n, Planes *p)
+planes_of(const Target *target, const Node *n, Planes *p)
 {
-	*p = (Planes){.s = conv_shapes(n->function->module, n), .type = accumulation_type(n)};
+	const PlaneTiles *t = &target->tuning->planes;
+
+	*p = (Planes){
+		.tiles = t, .s = conv_shapes(n->function->module, n), .type = accumulation_type(n)};
 	const ConvShape *s = &p->s;
 	Ints y = ints_of_type(s->y_space);
 	int64_t places = 1;
 
-	p->blocks = tile_evenly(&y, BLOCK, 1);
+	p->blocks = tile_evenly(&y, t->block, 1);
 	if (!dtype_is_float(p->type) || y.n > MAX_AXES || s->window->n == 0 ||
 	    tiling_size(&p->blocks) == 0 || !set_axes(p))
 		return false;
@@ -118,8 +117,9 @@ planes_of(const Node *n, Planes *p)
 	for (int i = 0; i < y.n; i++)
 		places *= b.size[i];
 	int64_t x_size = b.plane * p->n_planes, sums = s->out * s->window->n * LOOP_LANES;
-	return s->in * s->a->groups >= ENOUGH_PARTS && s->out * b.run <= MOST_PRODUCTS * places &&
-	       dtype_bytes(p->type, x_size > sums ? x_size : sums) <= MAX_BYTES;
+	return s->in * s->a->groups >= t->least_parts &&
+	       s->out * b.run <= t->most_outputs * places &&
+	       dtype_bytes(p->type, x_size > sums ? x_size : sums) <= t->most_bytes;
 }
 
 /* Of plane number `plane`: the first place of the window along each axis that reads it. */
@@ -235,7 +235,7 @@ multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n
 {
 	LoopBuilder *lb = e->lw->lb;
 	const PlaneAxis *a = &e->p->axes[e->p->s.y_space->rank - 1];
-	Affine total[MAX_SUMS];
+	Affine *total = NEW_ARRAY(lb->scratch, Affine, n);
 
 	for (int i = 0; i < n; i++) {
 		Affine own = affine_plus(tap, i * a->period);
@@ -334,9 +334,9 @@ static int
 most_sums(const Target *t, DType type)
 {
 	int n = (LOOP_LANES * dtype_info[type].bits / 32 + t->lanes - 1) / t->lanes;
-	int fit = (t->registers - n) / n;
+	int fit = (t->registers - n) / n, most = t->tuning->planes.most_sums;
 
-	return fit < 1 ? 1 : fit < MAX_SUMS ? fit : MAX_SUMS;
+	return fit < 1 ? 1 : fit < most ? fit : most;
 }
 
 static bool
@@ -344,8 +344,7 @@ planes_take(const Target *t, const Node *n)
 {
 	Planes p;
 
-	(void)t;
-	return planes_of(n, &p);
+	return planes_of(t, n, &p);
 }
 
 static void
@@ -358,6 +357,7 @@ declare_arrays(Emit *e)
 	e->x = lb_local(lb, p->type, p->n_planes * b.plane + LOOP_LANES);
 	e->y = lb_local(lb, p->type, y_size(&b) > b.run ? y_size(&b) : b.run);
 	e->total = lb_local(lb, p->type, p->s.out * p->s.window->n * LOOP_LANES);
+	e->sums = NEW_ARRAY(lb->scratch, int, e->most_sums);
 	for (int i = 0; i < e->most_sums; i++)
 		e->sums[i] = lb_local(lb, p->type, LOOP_LANES);
 }
@@ -369,7 +369,7 @@ planes_kernel(Lower *lw, const Node *n)
 	LoopBuilder *lb = lw->lb;
 	Planes p;
 
-	planes_of(n, &p);
+	planes_of(lw->target, n, &p);
 	const ConvShape *s = &p.s;
 	Emit e = {.lw = lw, .p = &p, .most_sums = most_sums(lw->target, p.type)};
 	declare_arrays(&e);

@@ -97,17 +97,16 @@ dot_products(Lower *lw, const Node *n, Product *out)
 	return 1;
 }
 
-/* Worth a copy: an element of one side is read once for every few of the other. */
-enum { LEAST_READS = 16 };
-
-/* Axes of a batch are stepped outside the loops. */
+/* Worth a copy: an element of one side is read once for every few of the other. Axes of a batch are stepped outside the
+ * loops. */
 static Reading
-dot_reads(const Node *n, int i, Ints *axes)
+dot_reads(const Target *target, const Node *n, int i, Ints *axes)
 {
+	const LibraryLimits *l = &target->tuning->library;
 	const DotAttr *a = n->attr;
 	Type t = node_operand(n, i)->type;
-	bool often = op_row(n)->flops(n) >= LEAST_LIBRARY_FLOPS &&
-	             op_row(n)->flops(n) / (2 * t->n) >= LEAST_READS;
+	bool often = op_row(n)->flops(n) >= l->least_flops &&
+	             op_row(n)->flops(n) / (2 * t->n) >= l->least_reads;
 
 	*axes = free_axes(t->rank, i ? &a->y_batch : &a->x_batch, &(Ints){0});
 	return often ? READ_STRIDED : READ_ONCE;
@@ -158,30 +157,33 @@ batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const i
 	return r;
 }
 
-enum { MAX_LIBRARY_BATCH = 3, LEAST_LIBRARY_SIZE = 8 };
+enum {
+	MAX_LIBRARY_BATCH = 3
+}; /* axes that a record of a product has room for; others stay loops */
 
 /* One run of enough elements, or none at all for the caller to refuse. */
 static bool
-is_one_run(const AxisRuns *r)
+is_one_run(const LibraryLimits *l, const AxisRuns *r)
 {
-	return r->n == 1 && r->size[0] >= LEAST_LIBRARY_SIZE;
+	return r->n == 1 && r->size[0] >= l->least_size;
 }
 
-/* Batched products in f32 whose first operand is transposed stay loops: the library copies it, which takes a
- * third of the time. */
 static bool
-dot_pays(const Node *n, const AxisRuns *batch, const AxisRuns *rows, const AxisRuns *inner)
+dot_pays(const LibraryLimits *l, const Node *n, const AxisRuns *batch, const AxisRuns *rows,
+         const AxisRuns *inner)
 {
 	DType d = node_result(n, 0)->type->dtype;
 
-	if (!library_takes_dtypes(n) || op_row(n)->flops(n) < LEAST_LIBRARY_FLOPS)
+	if (!library_takes_dtypes(n) || op_row(n)->flops(n) < l->least_flops)
 		return false;
-	return d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 || rows->strides[0][0] != 1;
+	return l->transposed_batches || d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 ||
+	       rows->strides[0][0] != 1;
 }
 
 static bool
 dot_library(Lower *lw, const Node *n, LibraryCall *out)
 {
+	const LibraryLimits *l = &lw->target->tuning->library;
 	const DotAttr *a = n->attr;
 	Value *x = node_operand(n, 0), *y = node_operand(n, 1);
 	DotShape s = dot_shape(lw->m, a, x->type, y->type);
@@ -197,8 +199,8 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	AxisRuns rows = runs_of(x->type, &s.x_free, sx.strides, z + a->x_batch.n);
 	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
 	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
-	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(&rows) || !is_one_run(&columns) ||
-	    !is_one_run(&inner) || !dot_pays(n, &batch, &rows, &inner))
+	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(l, &rows) || !is_one_run(l, &columns) ||
+	    !is_one_run(l, &inner) || !dot_pays(l, n, &batch, &rows, &inner))
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))

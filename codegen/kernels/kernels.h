@@ -30,7 +30,7 @@ typedef struct {
 	/* What a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
 	/* How the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
-	Reading (*reads)(const Node *n, int i, Ints *axes);
+	Reading (*reads)(const Target *t, const Node *n, int i, Ints *axes);
 	/* Does the kernel add to what it has stored? Of a float type below f32 it would round each sum: `legalize`
 	 * makes it f32. NULL: no. */
 	bool (*sums_in_memory)(const Node *n);
@@ -43,7 +43,6 @@ int lower_scratch(Lower *lw);
 const Strategy *strategy_of(const Target *t, const Node *n);
 
 /* ---- library.c */
-enum { LEAST_LIBRARY_FLOPS = 1 << 20 }; /* calling it takes some microseconds */
 /* Appends n numbers. */
 void library_put(LibraryCall *c, int n, const int64_t *x);
 /* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */

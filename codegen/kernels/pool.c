@@ -43,12 +43,10 @@ when_inside(LoopBuilder *lb, LoopValue inside, LoopValue x, LoopValue other)
 }
 
 /* Windows of few places are written out, so that rows of y go in vectors. */
-enum { MAX_UNROLLED = 32 };
-
 static bool
 is_unrolled(const PoolLoop *p)
 {
-	return p->window->n <= MAX_UNROLLED;
+	return p->window->n <= p->lw->target->tuning->pool.most_unrolled;
 }
 
 static Index

@@ -6,9 +6,6 @@
  * In parallel go batches, splits of k, chunks of rows, and panels of columns. */
 #include "codegen/kernels/product_impl.h"
 
-/* Sums that a part adds over splits of k. */
-enum { LEAST_BLOCK = 64, MOST_BLOCK = 1024 };
-
 /* ---- the parts */
 enum { BATCH, SPLIT, OUTER, INNER, INNERMOST, N_PART_AXES };
 
@@ -164,10 +161,11 @@ static void
 add_splits(Lower *lw, const Product *p, const ProductCut *c)
 {
 	LoopBuilder *lb = lw->lb;
+	const ProductTiles *t = lw->target->product;
 	int64_t n = node_result(p->node, 0)->type->n, wanted = (n + lw->parts - 1) / lw->parts;
-	int64_t block = wanted < LEAST_BLOCK  ? LEAST_BLOCK
-	                : wanted > MOST_BLOCK ? MOST_BLOCK
-	                                      : wanted;
+	int64_t block = wanted < t->least_block  ? t->least_block
+	                : wanted > t->most_block ? t->most_block
+	                                         : wanted;
 	int out = lower_buffer(lw, lower_stored(lw)), sums = lb_local(lb, p->type, block);
 	Affine number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
 

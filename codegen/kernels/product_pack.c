@@ -2,8 +2,6 @@
  * before. A panel is strips of columns, whose numbers of one k are side by side. */
 #include "codegen/kernels/product_impl.h"
 
-enum { LINE = 16 }; /* numbers of f32 in a line of the cache */
-
 int64_t
 computed_columns(const ProductCut *c, int64_t n)
 {
@@ -75,6 +73,7 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 	LoopBuilder *lb = e->lw->lb;
 	const ProductCut *c = e->cut;
 	int64_t columns = packed_columns(c), in_block = depth * c->depth.inside;
+	int64_t line = e->lw->target->line;
 	bool lines = c->by_lines && c->depth.axis == c->depth.shape.n - 1;
 	Affine from = c->shared ? first_k : affine_constant(0); /* of the array */
 
@@ -93,10 +92,10 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 			continue;
 		}
 		/* A line of the cache for each column, all of it: with rows of 4 KiB all columns share lines. */
-		for (Pieces l = pieces(lb, in_block, LINE); l.size; pieces_next(&l)) {
+		for (Pieces l = pieces(lb, in_block, line); l.size; pieces_next(&l)) {
 			Affine j = open_strip(e, panel, s.size, LOOP_PLAIN);
 			LoopValue i = lb_for(lb, LOOP_VECTOR, l.size);
-			Affine k = affine_add(lb, affine_scale(lb, l.number, LINE),
+			Affine k = affine_add(lb, affine_scale(lb, l.number, line),
 			                      affine_scalar(lb, i));
 			Affine to = affine_add_scaled(lb, packed, k, columns);
 			pack_element(e, panel, to, affine_add(lb, first_k, k), strip, j);
@@ -229,8 +228,9 @@ pack_all(const ProductEmit *product)
 	int64_t others = panels + (rows ? p->batch * row_blocks(p, &cut) : 0);
 	int64_t wanted = (lw->parts + others - 1) / others;
 
-	cut.depth = tile_evenly(
-		&p->k, (k + wanted - 1) / wanted < LINE ? LINE : (k + wanted - 1) / wanted, 1);
+	int64_t line = lw->target->line, depth = (k + wanted - 1) / wanted;
+
+	cut.depth = tile_evenly(&p->k, depth < line ? line : depth, 1);
 	e.cut = &cut;
 	Type of_b = type_new(
 		lw->m, S64, 5,

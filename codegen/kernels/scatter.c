@@ -5,10 +5,6 @@
 #include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
 
-/* Indices that a part sorts: every part reads all of them. Parts that sort, at most. Elements of a slice that are combined in
- * an array of the part; elements of the result that a part makes, at least. */
-enum { LEAST_KEYS = 512, MOST_SORTING_PARTS = 64, MOST_WIDTH = 1024, LEAST_ELEMENTS = 256 };
-
 /* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order. */
 typedef struct {
 	Lower *lw;
@@ -132,8 +128,9 @@ scatter_prepare(Lower *lw, const Node *n)
 {
 	LoopBuilder *lb = lw->lb;
 	Segments s = segments_of(lw, n);
-	int64_t most = (s.keys + LEAST_KEYS - 1) / LEAST_KEYS;
-	int64_t parts = most < MOST_SORTING_PARTS ? most : MOST_SORTING_PARTS;
+	const ScatterTiles *t = &lw->target->tuning->scatter;
+	int64_t most = (s.keys + t->least_keys - 1) / t->least_keys;
+	int64_t parts = most < t->most_sorting_parts ? most : t->most_sorting_parts;
 	Keys k = {.width = (s.keys + parts - 1) / parts};
 	int running = lb_local(lb, S64, 1);
 	Affine zero = affine_constant(0);
@@ -319,8 +316,9 @@ scatter_kernel(Lower *lw, const Node *n)
 	}
 	for (int i = 0; i < data->rank; i++)
 		*(i < axis ? &outer : &inner) *= i == axis ? 1 : data->dims[i];
-	int64_t width = inner < MOST_WIDTH ? inner : MOST_WIDTH;
-	int64_t rows = width < LEAST_ELEMENTS ? LEAST_ELEMENTS / width : 1;
+	const ScatterTiles *t = &lw->target->tuning->scatter;
+	int64_t width = inner < t->most_width ? inner : t->most_width;
+	int64_t rows = width < t->least_elements ? t->least_elements / width : 1;
 	rows = rows < s.keys ? rows : s.keys;
 	DType type = compute_type(data->dtype);
 	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};

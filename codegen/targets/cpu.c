@@ -26,6 +26,8 @@ static const ProductTiles wide_product = {
 	.far_rate = 12,
 	.not_hidden = 0.2,
 	.launch = 10000,
+	.least_block = 64,
+	.most_block = 1024,
 };
 
 static const ProductTiles narrow_product = {
@@ -45,33 +47,56 @@ static const ProductTiles narrow_product = {
 	.far_rate = 12,
 	.not_hidden = 0.2,
 	.launch = 10000,
+	.least_block = 64,
+	.most_block = 1024,
 };
 
-/* gpt2_10m on two cores: with the backward pass computing chains of up to 48 additions again, GELU among them, a step takes 474 ms
- * and the process 0.56 GB; without 481 ms and 0.94 GB. */
-enum { NEXT_VALUE = 12, BACKWARD_VALUE = 48 };
+static const Tuning cpu_tuning = {
+	.grains = {.large = 1 << 16, .parts = 4, .least_part = 64, .most_block = 4096},
+	.reduce = {.chunk_rows = 8,
+                   .chunk_columns = 256,
+                   .few_rows = 8,
+                   .least_columns = 128,
+                   .most_columns = 256,
+                   .near_row = 16384,
+                   .expensive = 4,
+                   .sums = 8},
+	.planes = {.block = 2048,
+                   .most_planes = 16,
+                   .most_bytes = 1 << 18,
+                   .most_outputs = 10,
+                   .least_parts = 16,
+                   .most_sums = 8},
+	.pool = {.most_unrolled = 32},
+	.scatter = {.least_keys = 512,
+                    .most_sorting_parts = 64,
+                    .most_width = 1024,
+                    .least_elements = 256},
+	.library = {.least_flops = 1 << 20, .least_size = 8, .least_reads = 16},
+	.recompute = {.next_value = 12, .backward_value = 48},
+};
 
 const Target target_cpu_512 = {.name = "cpu-512",
                                .kind = TARGET_CPU,
                                .lanes = 16,
                                .registers = 32,
                                .gathers = true,
-                               .next_value = NEXT_VALUE,
-                               .backward_value = BACKWARD_VALUE,
-                               .product = &wide_product};
+                               .line = 16,
+                               .product = &wide_product,
+                               .tuning = &cpu_tuning};
 
 const Target target_cpu_256 = {.name = "cpu-256",
                                .kind = TARGET_CPU,
                                .lanes = 8,
                                .registers = 16,
-                               .next_value = NEXT_VALUE,
-                               .backward_value = BACKWARD_VALUE,
-                               .product = &narrow_product};
+                               .line = 16,
+                               .product = &narrow_product,
+                               .tuning = &cpu_tuning};
 
 const Target target_cpu_128 = {.name = "cpu-128",
                                .kind = TARGET_CPU,
                                .lanes = 4,
                                .registers = 16,
-                               .next_value = NEXT_VALUE,
-                               .backward_value = BACKWARD_VALUE,
-                               .product = &narrow_product};
+                               .line = 16,
+                               .product = &narrow_product,
+                               .tuning = &cpu_tuning};

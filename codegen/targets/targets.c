@@ -40,6 +40,43 @@ target_of_vectors(int bits)
 	return widest ? widest : narrowest;
 }
 
+static const Tuning *
+tuning_of_kind(TargetKind kind)
+{
+	for (int i = 0; target_table[i]; i++)
+		if (target_table[i]->kind == kind)
+			return target_table[i]->tuning;
+	return NULL;
+}
+
+bool
+target_row_check(const Target *t, Diag *diag)
+{
+	const Grains *g = t->tuning ? &t->tuning->grains : NULL;
+	const char *fault = t->lanes < 1 || t->registers < 1 || t->line < 1
+	                            ? "lanes, registers or line are missing"
+	                    : !t->tuning ? "column tuning is missing"
+	                    : g->large < 1 || g->parts < 1 || g->least_part < 1 || g->most_block < 1
+	                            ? "grains are missing in its tuning"
+	                    : t->tuning != tuning_of_kind(t->kind)
+	                            ? "its tuning is not that of its kind: sums would be other bits"
+	                            : NULL;
+
+	if (fault)
+		diag_error(diag, EXIT_UNSUPPORTED, "target \"%s\": %s", t->name, fault);
+	return !fault;
+}
+
+bool
+target_table_check(Diag *diag)
+{
+	bool sound = true;
+
+	for (int i = 0; target_table[i]; i++)
+		sound &= target_row_check(target_table[i], diag);
+	return sound;
+}
+
 const PassOption target_options[] = {
 	{"target", "who runs the loops: a row of codegen/targets/", OPTION_STRING,
          offsetof(TargetOptions, target)},

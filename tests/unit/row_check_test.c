@@ -1,4 +1,5 @@
-/* Rows of optimizers, losses and passes with holes are named, row and column. */
+/* Rows of optimizers, losses, passes and targets with holes are named, row and column. */
+#include "codegen/codegen.h"
 #include "passes/pass.h"
 
 #include <setjmp.h>
@@ -58,12 +59,43 @@ expect_pass(const PassRow *row, const char *want)
 }
 
 static void
+expect_target(const Target *row, const char *want)
+{
+	Diag *diag = listen();
+	bool sound = target_row_check(row, diag);
+
+	assert_said(sound, diag, want);
+}
+
+static void
+test_targets(void **state)
+{
+	const Target *known = target_table[0];
+	Tuning own = *known->tuning;
+	Target row = *known;
+
+	(void)state;
+	row.name = "x";
+	row.line = 0;
+	expect_target(&row, "target \"x\": lanes, registers or line are missing");
+	row.line = 16;
+	row.tuning = NULL;
+	expect_target(&row, "target \"x\": column tuning is missing");
+	row.tuning = &own;
+	expect_target(&row, "its tuning is not that of its kind");
+	own.grains.parts = 0;
+	expect_target(&row, "grains are missing in its tuning");
+}
+
+static void
 test_tables(void **state)
 {
 	Diag *diag = diag_new("t", stderr);
 
 	(void)state;
 	assert_true(pass_tables_check(diag));
+	assert_true(target_table_check(diag));
+	assert_true(strategy_table_check(diag));
 	diag_free(diag);
 }
 
@@ -209,9 +241,9 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tables), cmocka_unit_test(test_optimizers),
-		cmocka_unit_test(test_losses), cmocka_unit_test(test_loss_settings),
-		cmocka_unit_test(test_passes),
+		cmocka_unit_test(test_targets),       cmocka_unit_test(test_tables),
+		cmocka_unit_test(test_optimizers),    cmocka_unit_test(test_losses),
+		cmocka_unit_test(test_loss_settings), cmocka_unit_test(test_passes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
