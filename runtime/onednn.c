@@ -3,6 +3,7 @@
  * own: they hold the addresses of the tile at hand. */
 #if GRADC_ONEDNN
 #include "runtime/onednn_impl.h"
+#include "runtime/onednn_slow.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -384,14 +385,19 @@ open_call(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t scratch_
 	return status;
 }
 
+static bool
+has_avx512(const Onednn *lib)
+{
+	int isa = (int)lib->get_effective_cpu_isa();
+
+	return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 /* Without AVX-512 gemm:jit parts the sums of a product by its number of threads. */
 static bool
 follows_threads(const OnednnCall *c)
 {
-	int isa = (int)c->lib->get_effective_cpu_isa();
-
-	return c->kind->slow && strncmp(c->full.name, "gemm", 4) == 0 &&
-	       (isa & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+	return c->kind->same_bits && strncmp(c->full.name, "gemm", 4) == 0 && !has_avx512(c->lib);
 }
 
 Status
@@ -411,15 +417,17 @@ onednn_call_open(Onednn *lib, const LibraryWork *work, unsigned fixed, int64_t s
 bool
 onednn_pays(const OnednnCall *c)
 {
-	const WorkKind *kind = c->kind;
+	const Tiling *t = &c->tiling;
 
-	if (kind->slow_patches && strstr(c->full.name, "gemm") && kind->slow_patches(&c->work))
-		return false;
-	if (follows_threads(c))
-		return !kind->slow(&c->work, &c->tiling,
-		                   c->lib->tiled ? ENOUGH_TILES : cpu_count());
-	return !kind->slow_brg || strncmp(c->full.name, "brg", 3) != 0 || !cpu_is_intel() ||
-	       !kind->slow_brg(&c->work);
+	return !onednn_is_slow(&(LibraryUse){.name = c->full.name,
+	                                     .avx512 = has_avx512(c->lib),
+	                                     .intel = cpu_is_intel(),
+	                                     .second_cache = cpu_second_cache(),
+	                                     .work = &c->work,
+	                                     .axis = t->axis,
+	                                     .step = t->step,
+	                                     .tiles = (t->extent + t->step - 1) / t->step,
+	                                     .enough = c->lib->tiled ? ENOUGH_TILES : cpu_count()});
 }
 
 static void

@@ -201,20 +201,11 @@ describe_backward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_O
 	return status;
 }
 
-/* On two cores with AVX2, where groups of 1, 2, 4, 12, 36 and 100 channels have no other implementation, the loops are
- * 20 to 30, 6, 5, 3, 1.5 and 1.1 times as fast. */
-static bool
-has_groups(const LibraryWork *w)
-{
-	return w->conv.groups > 1;
-}
-
 const WorkKind onednn_conv = {
 	.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
 	.any = true,
 	.tiling = image_tiling,
 	.layout = conv_layout,
-	.slow_patches = has_groups,
 	.describe = describe_forward,
 };
 const WorkKind onednn_conv_grad_input = {
@@ -222,7 +213,6 @@ const WorkKind onednn_conv_grad_input = {
 	.any = true,
 	.tiling = image_tiling,
 	.layout = conv_layout,
-	.slow_patches = has_groups,
 	.describe = describe_backward,
 };
 const WorkKind onednn_conv_grad_weight = {
@@ -230,7 +220,6 @@ const WorkKind onednn_conv_grad_weight = {
 	.any = true,
 	.tiling = weight_tiling,
 	.layout = conv_layout,
-	.slow_patches = has_groups,
 	.describe = describe_backward,
 };
 #endif

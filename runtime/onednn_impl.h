@@ -64,13 +64,7 @@ typedef struct {
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
 	/* The tiling into at most so many tiles that are large enough; 1: nothing is cut. */
 	Tiling (*tiling)(const LibraryWork *w, int tiles);
-	/* Are such tiles slower than the loops where gemm:jit runs without AVX-512, fewer than `enough` of them where
-	 * that leaves CPUs idle? NULL: sums of this kind may depend on the number of threads. */
-	bool (*slow)(const LibraryWork *w, const Tiling *t, int enough);
-	/* Is gemm, which copies patches to memory before it multiplies them, slower? NULL: no. */
-	bool (*slow_patches)(const LibraryWork *w);
-	/* Is brg, on an Intel CPU? NULL: no. */
-	bool (*slow_brg)(const LibraryWork *w);
+	bool same_bits; /* for any number of threads; sums of other kinds may depend on it */
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
 	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
 	/* m: NULL for a bias that the work has not. */

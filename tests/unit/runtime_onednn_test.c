@@ -2,6 +2,7 @@
  * any number of threads where that is promised; and what it must refuse. Without the library, the test says so and
  * skips. */
 #include "runtime/onednn.h"
+#include "runtime/onednn_slow.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -480,10 +481,45 @@ test_shared_lines_do_not_pay(void **state)
 		{{2, {0}, 64, 4096, 256, false, false, 0, 0}, true},
 		{{2, {0}, 64, 1536, 256, false, false, 0, 0}, true},
 	};
-	if (!cpu_is_intel() || !has_avx512())
-		skip(); /* other CPUs have no such trouble, or other code */
-	for (int i = 0; i < COUNT(wanted); i++)
-		check_pays(&wanted[i].product, false, wanted[i].pays);
+	for (int i = 0; i < COUNT(wanted); i++) {
+		LibraryWork w = dot_of(&wanted[i].product, F32);
+		LibraryUse u = {.name = "brg:avx512_core",
+		                .avx512 = true,
+		                .work = &w,
+		                .step = wanted[i].product.n,
+		                .tiles = 1,
+		                .enough = 1};
+		assert_false(onednn_is_slow(&u)); /* other CPUs have no such trouble */
+		u.intel = true;
+		assert_int_equal(!onednn_is_slow(&u), wanted[i].pays);
+		if (cpu_is_intel() && has_avx512())
+			check_pays(&wanted[i].product, false, wanted[i].pays);
+	}
+}
+
+/* What the table says of the library's other code, whatever CPU this is. */
+static void
+test_slow_code(void **state)
+{
+	LibraryWork conv = {.kind = LIBRARY_CONV_GRAD_WEIGHT, .dtype = F32, .conv = {.groups = 4}};
+	LibraryWork dot = dot_of(&products[2], F32);
+	LibraryUse u = {.name = "gemm:jit", .work = &conv};
+
+	(void)state;
+	assert_true(onednn_is_slow(&u));
+	u.name = "jit:avx512_core";
+	assert_false(onednn_is_slow(&u));
+	conv.conv.groups = 1;
+	u.name = "gemm:jit";
+	assert_false(onednn_is_slow(&u));
+	u = (LibraryUse){.name = "gemm:jit", .work = &dot, .step = 200, .tiles = 7, .enough = 7};
+	assert_true(onednn_is_slow(&u)); /* tiles of 200 rows are read in place */
+	u.second_cache = 2 << 20;
+	assert_false(onednn_is_slow(&u));
+	u.tiles = 6;
+	assert_true(onednn_is_slow(&u));
+	u.avx512 = true;
+	assert_false(onednn_is_slow(&u));
 }
 
 /* A convolution's operands are copied into blocks of channels; a product needs scratch on some CPUs only. */
@@ -602,6 +638,7 @@ main(void)
 		cmocka_unit_test(test_tiles_are_deterministic),
 		cmocka_unit_test(test_products_are_free_of_threads),
 		cmocka_unit_test(test_slow_products_do_not_pay),
+		cmocka_unit_test(test_slow_code),
 		cmocka_unit_test(test_shared_lines_do_not_pay),
 		cmocka_unit_test(test_scratch_is_limited),
 		cmocka_unit_test(test_any_thread_may_call),
