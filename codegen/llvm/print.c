@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
+/* A vector loop of so few blocks has no branch. An array of more bytes does not lie on a thread's stack. */
 enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 
 /* ---- definitions */
