@@ -121,7 +121,7 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 		return lower_element(lw, node_operand(n, 0), &inner);
 	}
 	if (row->fuse == FUSE_REDUCE) { /* over axes of one element */
-		Affine flat = index_flat(node_result(n, 0)->type, at);
+		Affine flat = index_flat(lw->lb, node_result(n, 0)->type, at);
 		inner = index_at(lw, node_operand(n, 0)->type, flat);
 		return lower_element(lw, node_operand(n, 0), &inner);
 	}

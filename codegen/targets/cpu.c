@@ -51,29 +51,81 @@ static const ProductTiles narrow_product = {
 	.most_block = 1024,
 };
 
+/* Where nothing else is said: CPU time of a training step, one thread of a Zen 4 with AVX-512 and 1 MiB of second cache, f32,
+ * the least of 7 runs by turns, in ms behind each value. Differences below 5 % are noise. */
 static const Tuning cpu_tuning = {
-	.grains = {.large = 1 << 16, .parts = 4, .least_part = 64, .most_block = 4096},
-	.reduce = {.chunk_rows = 8,
-                   .chunk_columns = 256,
-                   .few_rows = 8,
-                   .least_columns = 128,
-                   .most_columns = 256,
-                   .near_row = 16384,
-                   .expensive = 4,
-                   .sums = 8},
-	.planes = {.block = 2048,
-                   .most_planes = 16,
-                   .most_bytes = 1 << 18,
-                   .most_outputs = 10,
-                   .least_parts = 16,
-                   .most_sums = 8},
-	.pool = {.most_unrolled = 32},
-	.scatter = {.least_keys = 512,
-                    .most_sorting_parts = 64,
-                    .most_width = 1024,
-                    .least_elements = 256},
-	.library = {.least_flops = 1 << 20, .least_size = 8, .least_reads = 16},
-	.recompute = {.next_value = 12, .backward_value = 48},
+	/* Chosen so that what is large keeps 64 cores busy to the end, though they do not run at one speed. One thread does
+         * not lose by it: with 1, 4, 16, 64 parts for each of 64 cores gpt2_mini takes 10.8, 11.0, 11.1, 10.9, a bias gradient
+         * of [8192,768] 17.3, 17.2, 16.8, 18.2. From which size on more cores pay was not measured. */
+	.grains.large = 1 << 16,
+	.grains.parts = 4,
+	/* Going on to the next part takes some instructions: with 8, 64, 512 elements gpt2_mini takes 11.0, 11.0, 11.2,
+         * mobilenet_mini 1.95, 1.95, 1.91. */
+	.grains.least_part = 64,
+	/* 16 KiB of each operand, so that what one statement leaves in the first cache is there for the next. An update of 4
+         * million parameters takes 3.2, 3.4, 3.1, 3.2, 3.4 with blocks of 64, 512, 4096, 65536, 1048576. */
+	.grains.most_block = 4096,
+
+	/* gpt2_mini takes 11.0, 10.9, 10.8 with 1, 8, 64 rows, a bias gradient of [8192,768] 16.9, 17.2, 16.9. */
+	.reduce.chunk_rows = 8,
+	/* On another CPU, with 96 columns a row of memory was read in pieces so short that it took almost twice as long. Here a
+         * bias gradient of [8192,768] takes 15.9, 16.1, 16.4, 16.1 with 32, 96, 256, 768. */
+	.reduce.chunk_columns = 256,
+	/* A batch norm of 8 channels took 1.3 times as long on two cores when its rows were cut, since they are read again. */
+	.reduce.few_rows = 8,
+	/* That gradient takes 17.2, 16.3, 16.4 with least_columns of 16, 128, 256, and 16.5, 16.8, 16.2, 18.0 with most_columns of
+         * 64, 128, 256, 1024. */
+	.reduce.least_columns = 128,
+	.reduce.most_columns = 256,
+	/* 64 KiB of f32. Without any such row gpt2_mini takes 11.7 in place of 11.1, vit_mini 6.8 in place of 6.2. Longer rows
+         * were not measured. */
+	.reduce.near_row = 16384,
+	/* exp has 4. With 1, 4, 8, 100 gpt2_mini takes 10.8, 11.0, 11.5, 11.6, bert_mini 5.28, 5.30, 5.54, 5.59. */
+	.reduce.expensive = 4,
+	/* More than registers hold would go through memory. With 1, 2, 8, 32 bert_mini takes 5.25, 5.20, 5.15, 5.10. */
+	.reduce.sums = 8,
+
+	/* The first cache holds 8 KiB of dy, and x's planes: mobilenet_mini, whose images are small, takes 1.86, 1.87, 1.88,
+         * 1.88 with 256, 1024, 2048, 8192. Larger images were not measured. */
+	.planes.block = 2048,
+	.planes.most_planes = 16, /* code for strides of 4 in two axes; not measured */
+	/* An array that lies on a thread's stack: codegen/llvm/print.c. */
+	.planes.most_bytes = 1 << 18,
+	/* With more, patches are worth their copies: mobilenet_mini takes 2.17, 1.90, 1.95 with 1, 10, 100. ADR 12 has depthwise
+         * convolutions alone. */
+	.planes.most_outputs = 10,
+	.planes.least_parts = 16, /* not measured */
+	/* mobilenet_mini takes 1.88, 1.88, 1.86, 1.87 with 1, 4, 8, 16. */
+	.planes.most_sums = 8,
+
+	/* cnn_mnist takes 1.91, and 2.29 where no window is written out. Larger windows were not measured. */
+	.pool.most_unrolled = 32,
+
+	/* Every part reads all indices, so parts cost: 65,536 updates of a table of [8192,64] take 21.9, 9.2, 5.7, 4.1 with 128,
+         * 512, 2048, 8192 keys; of [65536,4] 1.5, 6.8, 20.2, 37.7 with at most 1, 16, 64, 128 parts. On many cores they go
+         * side by side; that was not measured. */
+	.scatter.least_keys = 512,
+	.scatter.most_sorting_parts = 64,
+	/* 2048 updates of a table of [256,4096] take 5.2, 3.9, 4.6, 4.7 with 64, 256, 1024, 4096. */
+	.scatter.most_width = 1024,
+	/* 65,536 updates of a table of [65536,4] take 20.8, 20.5, 20.4, 20.5, 20.6 with 4, 64, 256, 1024, 16384. */
+	.scatter.least_elements = 256,
+
+	/* A call takes some microseconds. With 2^14, 2^17, 2^20, 2^23 mlp_digits takes 0.049, 0.047, 0.051, 0.051, gpt2_mini
+         * 11.2, 11.0, 11.2, 10.9, vit_mini 6.5, 6.5, 6.4, 7.3 (oneDNN 2.6). */
+	.library.least_flops = 1 << 20,
+	/* gpt2_mini takes 10.9, 10.9, 10.6 with 1, 8, 64. */
+	.library.least_size = 8,
+	/* vit_mini takes 6.3, 6.3, 6.8 with 1, 16, 128, llama_mini 11.8, 11.8, 12.6. */
+	.library.least_reads = 16,
+	/* The library copies such operands, which takes a third of its time: gpt2_mini takes 11.5 with them and 11.1 with loops,
+         * bert_mini 5.41 and 5.34. */
+	.library.transposed_batches = false,
+
+	/* Not measured one by one. On another CPU gpt2_10m's step took 474 where GELU, of some 30 additions, is computed again,
+         * in 0.56 GB, and 481 where it is kept, in 0.94 GB. */
+	.recompute.next_value = 12,
+	.recompute.backward_value = 48,
 };
 
 const Target target_cpu_512 = {.name = "cpu-512",
