@@ -170,9 +170,11 @@ main(int argc, char **argv)
 		                                        c ? 1 : n_targets);
 		if (!v)
 			return 2;
-		for (; v->cpu; v++)
-			codes[n_codes++] = (Code){kernel_printers[i]->name, v->cpu, v->kernels,
-			                          n_codes == 0};
+		for (; v->cpu; v++) {
+			codes[n_codes] = (Code){kernel_printers[i]->name, v->cpu, v->kernels,
+			                        n_codes == 0};
+			n_codes++;
+		}
 	}
 	codes[n_codes++] = (Code){"interpreter", "any", NULL, false};
 	for (int i = 0; i < m->kernels.n; i++) {
