@@ -231,10 +231,11 @@ struct Function {
 	const char *name; /* for people and `call`; never read for a meaning */
 	FunctionKind kind;
 	FunctionRole role;
-	/* Of functions with a role, which is told by all four. */
+	/* Of functions with a role, which is told by all five. */
 	int binding; /* of the open dimensions */
 	int stage;   /* of the pipeline */
 	DataParallelMode mode;
+	const char *target; /* who will run it, as codegen/ names them; NULL: not yet decided */
 	/* What is differentiated in its place, of the same types: the identity for a rounding. NULL: itself. */
 	Function *surrogate;
 	Function *derivative;           /* by reverse mode, once somebody asked for it */
@@ -269,7 +270,7 @@ void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL when absent */
 /* A new function with a role, named after it: @accumulate, @accumulate.1 for binding 1 ... */
 Function *program_new(Module *m, FunctionRole role, int binding);
-/* Of stage 0, replicated; NULL when absent. */
+/* Of stage 0, replicated, for the first target; NULL when absent. */
 Function *module_program(const Module *m, FunctionRole role, int binding);
 State *module_state(const Module *m, const char *name);
 State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL when absent */
@@ -341,6 +342,7 @@ bool value_splat(const Value *v, double *out);
 /* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold the params' images; the
  * other entries are filled in. States map to the target function's. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
+/* A function of that name with copies of the nodes, not of what `from` is for. */
 Function *function_clone(const Function *from, const char *name);
 /* Names the next result; where another one has that name it is name.2, name.3 ... */
 void function_name_result(Function *f, const char *name);

@@ -257,6 +257,15 @@ read_role(Reader *r, Function *f)
 		f->mode = (DataParallelMode)k;
 }
 
+static void
+read_target(Reader *r, Function *f)
+{
+	read_space(r);
+	f->target = *r->at == '"' ? text_unquote(r->m->arena, &r->at) : NULL;
+	if (!f->target)
+		read_fault(r, "expected a target's name in quotes");
+}
+
 /* Up to the line that holds only `}`. */
 static void
 skip_body(Reader *r)
@@ -291,6 +300,8 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 		read_results(r, f);
 	if (read_word(r, "role"))
 		read_role(r, f);
+	if (read_word(r, "target"))
+		read_target(r, f);
 	if (read_word(r, "surrogate"))
 		read_reference(r, references, NULL, &f->surrogate);
 	if (read_word(r, "loc"))

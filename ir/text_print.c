@@ -339,6 +339,10 @@ print_signature(Printer *p, const Function *f)
 		text_add(p->out, ")");
 	}
 	print_role(p->out, f);
+	if (f->target) {
+		text_add(p->out, " target ");
+		text_add_quoted(p->out, f->target);
+	}
 	if (f->surrogate) {
 		text_add(p->out, " surrogate ");
 		print_symbol(p->out, '@', f->surrogate->name);

@@ -170,6 +170,12 @@ verify_surrogate(Verify *v, const Function *f)
 		report(v, NULL, "its surrogate @%s has other parameters or results", s->name);
 }
 
+static bool
+same_target(const Function *a, const Function *b)
+{
+	return strcmp(a->target ? a->target : "", b->target ? b->target : "") == 0;
+}
+
 static void
 verify_role(Verify *v, const Function *f)
 {
@@ -179,7 +185,7 @@ verify_role(Verify *v, const Function *f)
 		if (other == f)
 			return;
 		if (other->role == f->role && other->binding == f->binding &&
-		    other->stage == f->stage && other->mode == f->mode)
+		    other->stage == f->stage && other->mode == f->mode && same_target(other, f))
 			report(v, NULL, "has the role of @%s", other->name);
 	}
 }
