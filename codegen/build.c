@@ -129,11 +129,43 @@ build_model_symbol(Build *b)
 	return name ? arena_printf(b->arena, GRADC_MODEL_NAME "_%s", name) : GRADC_MODEL_NAME;
 }
 
+int
+build_target(Arena *arena, const Module *m, const Target *target)
+{
+	Versions v = module_versions(arena, m);
+	int i = target ? version_index(&v, target->name) : 0;
+
+	return i < 0 ? 0 : i;
+}
+
+Kernel **
+build_kernels(Arena *arena, const Module *m, const Target *target)
+{
+	Versions v = module_versions(arena, m);
+	int t = target ? version_index(&v, target->name) : -1;
+	Kernel **kernels = NEW_ARRAY(arena, Kernel *, m->kernels.n + 1);
+
+	for (int i = 0; i < m->kernels.n; i++)
+		kernels[i] = t < 0 || v.kernels[i] >> t & 1 ? m->kernels.at[i] : NULL;
+	return kernels;
+}
+
+KernelPart
+build_list(Arena *arena, const Module *m, const Target *target)
+{
+	KernelPart list = {build_kernels(arena, m, target), 0};
+
+	for (int i = 0; i < m->kernels.n; i++)
+		if (list.at[i])
+			list.at[list.n++] = list.at[i];
+	return list;
+}
+
 static int
-count_parts(const Module *m)
+count_parts(int n_kernels)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	int parts = m->kernels.n / 8 + 1;
+	int parts = n_kernels / 8 + 1;
 
 	if (parts > cores)
 		parts = cores < 1 ? 1 : (int)cores;
@@ -151,24 +183,22 @@ by_statements(const void *a, const void *b)
 
 /* The longest first, each to the part that has least: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969. */
 int
-build_parts(Arena *arena, const Module *m, KernelPart parts[MAX_PARTS])
+build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS])
 {
-	int n = count_parts(m), statements[MAX_PARTS] = {0};
-	Kernel **kernels = NEW_ARRAY(arena, Kernel *, m->kernels.n);
+	KernelPart all = build_list(arena, m, target);
+	int n = count_parts(all.n), statements[MAX_PARTS] = {0};
 
-	if (m->kernels.n) {
-		memcpy(kernels, m->kernels.at, sizeof(Kernel *) * (size_t)m->kernels.n);
-		qsort(kernels, (size_t)m->kernels.n, sizeof(Kernel *), by_statements);
-	}
+	if (all.n)
+		qsort(all.at, (size_t)all.n, sizeof(Kernel *), by_statements);
 	for (int i = 0; i < n; i++)
 		parts[i] = (KernelPart){0};
-	for (int i = 0; i < m->kernels.n; i++) {
+	for (int i = 0; i < all.n; i++) {
 		int least = 0;
 		for (int k = 1; k < n; k++)
 			if (statements[k] < statements[least])
 				least = k;
-		vec_push(arena, &parts[least], kernels[i]);
-		statements[least] += kernels[i]->body.n;
+		vec_push(arena, &parts[least], all.at[i]);
+		statements[least] += all.at[i]->body.n;
 	}
 	return n;
 }

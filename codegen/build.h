@@ -29,9 +29,14 @@ Status build_finish(Build *b, Program *p);
 const char *build_compiler(const Build *b); /* of C; also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);
-/* The kernels in parts that are compiled at once, with about as many statements in each; returns how many: one a core,
+/* The kernels that programs for a target launch, NULL: all; and where one is not among them a NULL. */
+Kernel **build_kernels(Arena *arena, const Module *m, const Target *target);
+KernelPart build_list(Arena *arena, const Module *m, const Target *target); /* without the gaps */
+/* Which of the module's targets that is, as the tables number them. */
+int build_target(Arena *arena, const Module *m, const Target *target);
+/* These kernels in parts that are compiled at once, with about as many statements in each; returns how many: one a core,
  * where there is enough for each. */
 enum { MAX_PARTS = 8 };
-int build_parts(Arena *arena, const Module *m, KernelPart parts[MAX_PARTS]);
+int build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS]);
 
 #endif

@@ -18,16 +18,37 @@ enum { DEFAULT_CORES = 64, MAX_CORES = 4096 };
 
 /* ---- targets/targets.c: of rematerialize, legalize, fuse and lower: who runs the loops. */
 typedef struct {
-	const char *target; /* of targets/target_list.def */
-	int64_t cores;      /* that loops are cut for */
+	const char *
+		target; /* of targets/target_list.def; NULL: as each function says, the first where it does not */
+	int64_t cores; /* that loops are cut for */
 } TargetOptions;
 extern const PassOption target_options[];
 extern const TargetOptions target_defaults;
-/* That of the pass; NULL after reporting that there is none of that name. */
-const Target *pass_target(const Pass *p);
 /* Names what a row lacks, and a table of its own where its kind has one; of all rows. True when there is nothing. */
 bool target_row_check(const Target *t, Diag *diag);
 bool target_table_check(Diag *diag);
+/* NULL after reporting that there is none of that name. */
+const Target *pass_find_target(const Pass *p, const char *name);
+/* Who runs the loops of f. */
+const Target *pass_target(const Pass *p, const Function *f);
+/* False after reporting that the pass's option makes no sense. */
+bool pass_check_cores(const Pass *p);
+
+/* ---- multiversion.c: options of the pass */
+typedef struct {
+	const char *targets; /* of targets/target_list.def, with `+` between them */
+} MultiversionOptions;
+
+/* ---- versions.c */
+/* For which targets the programs of a module are. A program that names none is for all of them, and so is a kernel that
+ * nobody launches. */
+typedef struct {
+	StringList names; /* in the order of their first programs; one "" where none is named */
+	uint32_t *
+		kernels; /* by the kernel's index: bit t where a program for target t launches it */
+} Versions;
+Versions module_versions(Arena *arena, const Module *m);
+int version_index(const Versions *v, const char *target); /* among the names; -1: not there */
 
 /* ---- kernels/strategies.c: names every opaque op without a strategy, and every column that a strategy lacks. True when
  * there are none. */
@@ -46,7 +67,8 @@ typedef VEC(Kernel *) KernelPart;
 
 /* ---- c/print.c: kernels as C: a part is a translation unit, its symbols have that suffix. */
 void c_print_part(Text *out, const KernelPart *part, const char *suffix);
-void c_print_table(Text *out, const Module *m, const char *suffix); /* gradc_kernels[] */
+void c_print_table(Text *out, Kernel *const *kernels, int n,
+                   const char *suffix); /* gradc_kernels[], 0 for a NULL */
 
 /* ---- storage.c: states that share storage: a unit and its members */
 /* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
@@ -85,6 +107,7 @@ typedef struct Build Build; /* build.h */
 typedef struct {
 	const char *cpu;      /* "native", or of base/cpu_level_list.def */
 	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
+	const Target *target; /* whose programs it runs, and so needs the kernels of; NULL: all */
 } CpuTarget;
 typedef struct {
 	const char *name;             /* as --printer names it */

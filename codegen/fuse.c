@@ -38,14 +38,18 @@ static bool
 run_fuse(Pass *p, Module *m)
 {
 	FusedBodies bodies = {.by_hash = intmap_new(p->scratch)};
-	const Target *target = pass_target(p);
 	int n = m->functions.n;
 
-	if (!target)
+	if (!pass_check_cores(p))
 		return false;
-	for (int i = 0; i < n; i++)
-		if (m->functions.at[i]->kind == FUNCTION_PLAIN)
-			fuse_function(p, target, m, m->functions.at[i], &bodies);
+	for (int i = 0; i < n; i++) {
+		Function *f = m->functions.at[i];
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
+		if (f->kind == FUNCTION_PLAIN)
+			fuse_function(p, target, m, f, &bodies);
+	}
 	p->changed = true;
 	return true;
 }

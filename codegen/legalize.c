@@ -142,13 +142,15 @@ static bool
 run_legalize(Pass *p, Module *m)
 {
 	const TargetOptions *o = p->options;
-	const Target *target = pass_target(p);
 	bool refused = false;
 
-	if (!target)
+	if (!pass_check_cores(p))
 		return false;
 
 	for_each_function(m, f) {
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
 			copy_views(p, target, n, copies);

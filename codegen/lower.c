@@ -121,7 +121,8 @@ typedef struct {
 	Module *m;
 	const Node *call;
 	const Function *f;
-	const TargetOptions *options;
+	const Target *target;
+	int64_t cores;
 	Diag *diag;
 	Arena *arena;
 	Type scratch; /* NULL: one kernel */
@@ -133,17 +134,15 @@ open_kernel(const Lowering *l, bool before)
 {
 	Module *m = l->m;
 	const Function *f = l->f;
-	const TargetOptions *o = l->options;
 	Arena *scratch = l->arena;
 	struct LowerState *st = NEW(scratch, struct LowerState);
 	Kernel *k = kernel_new(scratch, "", f->loc);
-	const Target *t = target_find(o->target);
 	Lower lw = {.lb = loop_builder(k, m, scratch),
 	            .m = m,
 	            .f = f,
 	            .node = root_node(f),
-	            .target = t,
-	            .parts = is_large(t, f) ? target_parts(t, o->cores) : 1,
+	            .target = l->target,
+	            .parts = is_large(l->target, f) ? target_parts(l->target, l->cores) : 1,
 	            .state = st};
 
 	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
@@ -303,6 +302,7 @@ hyperparameter(const Value *v)
 /* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */
 typedef struct {
 	const Node *call;
+	const Target *target;
 	Kernel *kernel;
 	Kernel *before; /* makes the kernel's last input; NULL: it has none */
 	Type scratch;   /* that input */
@@ -319,9 +319,9 @@ callee_of(const Node *call)
 }
 
 static uint64_t
-call_hash(const Node *call)
+call_hash(const Node *call, const Target *target)
 {
-	uint64_t h = (uint64_t)(uintptr_t)callee_of(call);
+	uint64_t h = hash_mix((uint64_t)(uintptr_t)callee_of(call), (uint64_t)(uintptr_t)target);
 
 	for (int i = 0; i < call->n_operands; i++)
 		h = hash_mix(h, (uint64_t)hyperparameter(node_operand(call, i)) + 2);
@@ -361,7 +361,7 @@ lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 
 	if (!k)
 		return false;
-	*done = (Lowered){.call = l->call, .scratch = l->scratch};
+	*done = (Lowered){.call = l->call, .target = l->target, .scratch = l->scratch};
 	done->kernel = share_kernel(l->m, sh, k);
 	if (l->scratch)
 		done->before = share_kernel(l->m, sh, lower_before(l, done->kernel));
@@ -372,10 +372,10 @@ lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 static bool
 kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 {
-	uint64_t i, h = call_hash(l.call);
+	uint64_t i, h = call_hash(l.call, l.target);
 
 	for (; intmap_get(sh->by_call, h, &i); h++)
-		if (call_equal(sh->done.at[i].call, l.call)) {
+		if (sh->done.at[i].target == l.target && call_equal(sh->done.at[i].call, l.call)) {
 			*done = sh->done.at[i];
 			return true;
 		}
@@ -425,29 +425,38 @@ launch_instead(Node *call, const Lowered *l)
 }
 
 static bool
+lower_calls(Pass *p, Function *f, Sharing *sh)
+{
+	Lowering l = {.m = f->module,
+	              .target = pass_target(p, f),
+	              .cores = ((const TargetOptions *)p->options)->cores,
+	              .diag = p->diag};
+	Lowered done;
+
+	if (!l.target)
+		return false;
+	for_each_node(f, n) {
+		if (n->op != OP_call)
+			continue;
+		l.call = n;
+		l.f = callee_of(n);
+		if (!kernels_for(sh, l, p->scratch, &done))
+			return false;
+		launch_instead(n, &done);
+	}
+	return true;
+}
+
+static bool
 run_lower(Pass *p, Module *m)
 {
 	Sharing sh = {intmap_new(p->scratch), intmap_new(p->scratch), {0}};
 
-	if (!pass_target(p))
+	if (!pass_check_cores(p))
 		return false;
-	for_each_function(m, f) {
-		if (f->kind != FUNCTION_PLAIN)
-			continue;
-		for_each_node(f, n) {
-			if (n->op != OP_call)
-				continue;
-			Lowering l = {.m = m,
-			              .call = n,
-			              .f = callee_of(n),
-			              .options = p->options,
-			              .diag = p->diag};
-			Lowered done;
-			if (!kernels_for(&sh, l, p->scratch, &done))
-				return false;
-			launch_instead(n, &done);
-		}
-	}
+	for_each_function(m, f)
+		if (f->kind == FUNCTION_PLAIN && !lower_calls(p, f, &sh))
+			return false;
 	for_each_function(m, g)
 		if (g->kind == FUNCTION_PLAIN)
 			for_each_node_reverse(g, n)

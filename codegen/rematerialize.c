@@ -350,12 +350,14 @@ static bool
 run_rematerialize(Pass *p, Module *m)
 {
 	const TargetOptions *o = p->options;
-	const Target *target = pass_target(p);
 
-	if (!target)
+	if (!pass_check_cores(p))
 		return false;
 	for_each_function(m, f) {
 		uint32_t nodes = f->next_node_id, values = f->next_value_id;
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
 		if (!has_backward(f))
 			continue;
 		Remat r = {.f = f,

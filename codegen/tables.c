@@ -9,6 +9,7 @@ typedef struct {
 	FormatWriter *w;
 	const Tables *t;
 	Arena *arena;
+	Versions versions;
 	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
 	int64_t workspace, io, flops;
 	int64_t shift,
@@ -192,13 +193,14 @@ write_results(TableWriter *tw, const Function *f, PortKind kind)
 }
 
 static void
-write_program(TableWriter *tw, const Function *f, const RoleRow *row)
+write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target)
 {
 	FormatWriter *w = tw->w;
 	ProgramRecord p = {.role = row->role,
 	                   .binding = (uint32_t)f->binding,
 	                   .stage = (uint32_t)f->stage,
 	                   .mode = (uint32_t)f->mode,
+	                   .target = (uint32_t)target,
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
@@ -224,14 +226,29 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row)
 	vec_push(w->arena, &w->programs, p);
 }
 
+static bool
+is_for(const Versions *v, const Function *f, int target)
+{
+	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
+}
+
 static void
-write_programs(TableWriter *tw)
+write_programs(TableWriter *tw, int target)
 {
 	for (int b = 0; b < tw->t->n_bindings; b++)
 		for (int k = 0; k < COUNT(role_rows); k++)
 			for_each_function(tw->t->m, f)
-				if (f->role == role_rows[k].function && f->binding == b)
-					write_program(tw, f, &role_rows[k]);
+				if (f->role == role_rows[k].function && f->binding == b &&
+				    is_for(&tw->versions, f, target))
+					write_program(tw, f, &role_rows[k], target);
+}
+
+static void
+write_target(FormatWriter *w, const char *name)
+{
+	TargetRecord r = {.name = format_string(w, name)};
+
+	vec_push(w->arena, &w->targets, r);
 }
 
 /* ---- states and kernels */
@@ -326,10 +343,15 @@ touches(const Kernel *k, int buffer)
 }
 
 static void
-write_kernel(FormatWriter *w, const Module *m, const Kernel *k)
+write_kernel(TableWriter *tw, int index)
 {
-	KernelRecord r = {
-		.name = format_string(w, k->name), .iterations = k->iterations, .flops = k->flops};
+	FormatWriter *w = tw->w;
+	const Module *m = tw->t->m;
+	const Kernel *k = m->kernels.at[index];
+	KernelRecord r = {.name = format_string(w, k->name),
+	                  .targets = tw->versions.kernels[index],
+	                  .iterations = k->iterations,
+	                  .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += touches(k, i) ? type_bytes(k->buffers.at[i].type) : 0;
@@ -344,6 +366,9 @@ tables_write(FormatWriter *w, const Tables *t)
 {
 	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
 
+	tw.versions = module_versions(tw.arena, t->m);
+	for (int i = 0; i < tw.versions.names.n; i++)
+		write_target(w, tw.versions.names.at[i]);
 	for (int i = 0; i < t->n_bindings; i++) {
 		BindingRecord binding = {.text = format_string(w, t->bindings[i].text),
 		                         .rows = t->bindings[i].rows};
@@ -352,8 +377,9 @@ tables_write(FormatWriter *w, const Tables *t)
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(&tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)
-		write_kernel(w, t->m, t->m->kernels.at[i]);
-	write_programs(&tw);
+		write_kernel(&tw, i);
+	for (int i = 0; i < tw.versions.names.n; i++)
+		write_programs(&tw, i);
 	w->state_bytes = t->m->state_bytes;
 	arena_free(tw.arena);
 }

@@ -139,6 +139,8 @@ check_kernel(const Format *f, int i)
 		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
 		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
 			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
+	if (k->targets & ~(uint32_t)((1ull << f->n[SECTION_TARGETS]) - 1))
+		return FAULT("kernel %d: targets %x of %d", i, k->targets, f->n[SECTION_TARGETS]);
 	if (k->library > (uint32_t)f->n[SECTION_LIBRARY])
 		return FAULT("kernel %d: library call %u of %d", i, k->library,
 		             f->n[SECTION_LIBRARY]);
@@ -169,6 +171,14 @@ check_binding(const Format *f, int i)
 	if (f->bindings[i].rows < 1)
 		return FAULT("binding %d: %lld rows", i, (long long)f->bindings[i].rows);
 	return NULL;
+}
+
+static Status
+check_target(const Format *f, int i)
+{
+	if (i >= MAX_TARGETS)
+		return FAULT("%d targets, at most %d", f->n[SECTION_TARGETS], MAX_TARGETS);
+	return check_string(f, f->targets[i].name, "target", i);
 }
 
 static Status
@@ -252,15 +262,11 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},
-	{SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},
-	{SECTION_LIBRARY, check_library},
-	{SECTION_KERNELS, check_kernel},
-	{SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port},
-	{SECTION_EXPORT, check_export},
-	{SECTION_PROGRAMS, format_check_program},
+	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},       {SECTION_LIBRARY, check_library},
+	{SECTION_TARGETS, check_target},   {SECTION_KERNELS, check_kernel},
+	{SECTION_BINDINGS, check_binding}, {SECTION_PORTS, check_port},
+	{SECTION_EXPORT, check_export},    {SECTION_PROGRAMS, format_check_program},
 };
 
 Status

@@ -88,6 +88,9 @@ check_run(Walk *w, const Instruction *n, int at)
 		return FAULT("program %d, instruction %d: kernel %u of %d", w->index, at, n->what,
 		             w->f->n[SECTION_KERNELS]);
 	const KernelRecord *k = &w->f->kernels[n->what];
+	if (!(k->targets >> w->program->target & 1))
+		return FAULT("program %d, instruction %d: kernel %u has no code for target %u",
+		             w->index, at, n->what, w->program->target);
 	if (k->library)
 		return status_annotate(format_check_library(w->f, k, n),
 		                       "program %d, instruction %d", w->index, at);
@@ -193,6 +196,9 @@ format_check_program(const Format *f, int index)
 	if (p->role >= N_ROLES || p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
 		return FAULT("program %d: role %u, binding %u of %d", index, p->role, p->binding,
 		             f->n[SECTION_BINDINGS]);
+	if (p->target >= (uint32_t)f->n[SECTION_TARGETS])
+		return FAULT("program %d: target %u of %d", index, p->target,
+		             f->n[SECTION_TARGETS]);
 	if (p->stage > MAX_STAGES || p->mode >= N_MODES)
 		return FAULT("program %d: stage %u, mode %u", index, p->stage, p->mode);
 	if (p->workspace_bytes < 0 || p->io_bytes < 0)

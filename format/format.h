@@ -7,14 +7,14 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 7
-#define GRADC_ABI 5
-#define GRADC_ABI_NAME "gradc_abi_5" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 8
+#define GRADC_ABI 6
+#define GRADC_ABI_NAME "gradc_abi_6" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
-/* What a program is for. An entry of the program table is told by (role, binding, stage, mode). */
+/* What a program is for. */
 typedef enum {
 	ROLE_FORWARD, /* inputs -> graph outputs; what `run` and --once call */
 	ROLE_EVAL, /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
@@ -25,6 +25,16 @@ typedef enum {
 extern const char *const role_names[];
 enum { MODE_REPLICATED, N_MODES = 4 }; /* data-parallel modes, in the IR's order */
 extern const char *const mode_names[];
+
+/* An entry of the program table is told by all of these. */
+typedef struct {
+	Role role;
+	int binding; /* of the open dimensions */
+	int stage;   /* of the pipeline */
+	int mode;    /* how ranks share states */
+	int target;  /* who runs it */
+} ProgramKey;
+enum { MAX_TARGETS = 32, EVERY_TARGET = -1 };
 
 typedef enum { SPACE_STATE, SPACE_WORKSPACE, SPACE_IO, N_SPACES } Space;
 extern const char *const space_names[];
@@ -55,9 +65,10 @@ enum { MAX_STREAMS = 8, MAX_EVENTS = 256, MAX_LOOPS = 8 };
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
 /* All kernels as compiled for one CPU. */
 typedef struct {
-	const char *cpu;      /* "native", "x86-64-v3"; NULL ends a list */
-	const char *features; /* what it must have, as words (base/cpu_feature_list.def) */
-	const KernelFn *kernels;
+	const char *cpu;         /* "native", "x86-64-v3"; NULL ends a list */
+	const char *features;    /* what it must have, as words (base/cpu_feature_list.def) */
+	const KernelFn *kernels; /* NULL: no program for its target launches that one */
+	int64_t target;          /* whose programs it runs: of the tables' targets */
 } KernelVariant;
 /* What the compiler made of a model: gradc_model in an executable, gradc_model_NAME in a library. */
 typedef struct {
@@ -97,7 +108,8 @@ typedef struct {
 } Slot;
 
 typedef struct {
-	StrRef name;          /* "k12", also its symbol */
+	StrRef name;      /* "k12", also its symbol */
+	uint32_t targets; /* bit t: programs for target t launch it, whose variants have its code */
 	int64_t iterations;   /* of the parallel loops, their product */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
@@ -123,9 +135,14 @@ typedef struct {
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
+/* Who runs programs: what their kernels were lowered for, "cpu-512". */
 typedef struct {
-	uint32_t role, binding;
-	uint32_t stage, mode; /* of the pipeline; how ranks share states, see mode_names */
+	StrRef name;
+} TargetRecord;
+
+typedef struct {
+	uint32_t role, binding, stage, mode, target; /* as in ProgramKey */
+	uint32_t reserved;
 	uint32_t first_instruction, n_instructions;
 	uint32_t first_input, n_inputs; /* in the port table */
 	uint32_t first_output, n_outputs;
@@ -238,6 +255,7 @@ typedef enum {
 	SECTION_KERNELS,
 	SECTION_LIBRARY,
 	SECTION_BINDINGS,
+	SECTION_TARGETS,
 	SECTION_PORTS,
 	SECTION_PROGRAMS,
 	SECTION_EXPORT,
@@ -270,6 +288,7 @@ typedef struct {
 	VEC(KernelRecord) kernels;
 	VEC(LibraryRecord) library;
 	VEC(BindingRecord) bindings;
+	VEC(TargetRecord) targets;
 	VEC(PortRecord) ports;
 	VEC(ProgramRecord) programs;
 	VEC(ExportRecord) exports;
@@ -299,6 +318,7 @@ typedef struct {
 	const KernelRecord *kernels;
 	const LibraryRecord *library;
 	const BindingRecord *bindings;
+	const TargetRecord *targets;
 	const PortRecord *ports;
 	const ProgramRecord *programs;
 	const ExportRecord *exports;
@@ -309,19 +329,19 @@ typedef struct {
 /* blob must be 16-byte aligned and outlive *out. exit code EXIT_SYSTEM on any fault. */
 Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
-/* Of stage 0, replicated; NULL: none. */
-const ProgramRecord *format_program(const Format *f, Role role, int binding);
-const char *format_info_get(const Format *f, const char *key); /* NULL: not there */
-int format_state(const Format *f, const char *name);           /* index; -1: none */
-int format_state_of_kind(const Format *f, uint32_t kind);      /* the first; -1: none */
+const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
+const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
+int format_state(const Format *f, const char *name);                         /* index; -1: none */
+int format_state_of_kind(const Format *f, uint32_t kind); /* the first; -1: none */
 static inline bool
 port_is_input(uint32_t kind)
 {
 	return kind == PORT_INPUT || kind == PORT_LABELS || kind == PORT_WEIGHT;
 }
-int64_t format_space_bytes(const Format *f, Space space); /* the maximum over programs */
+/* The maximum over the programs for a target, or EVERY_TARGET. */
+int64_t format_space_bytes(const Format *f, Space space, int target);
 /* What training takes for it: io twice, for while one half is computed on the other is filled. */
-int64_t format_region_bytes(const Format *f, Space space);
+int64_t format_region_bytes(const Format *f, Space space, int target);
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 
@@ -401,7 +421,9 @@ const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);
-/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "instructions": [{"op", "stream", "when", "origin",
+/* " for cpu-512" where programs are for several targets, else nothing. */
+void format_print_target(Text *out, const Format *f, const ProgramRecord *p);
+/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
  * "kernel", "parts", "flops", "bytes"}]}]}; parts: independent iterations of a launch. */
 void format_print_json(Text *out, const Format *f);
 

@@ -114,6 +114,15 @@ print_ports(Text *out, const Format *f, uint32_t first, uint32_t n)
 	}
 }
 
+void
+format_print_target(Text *out, const Format *f, const ProgramRecord *p)
+{
+	if (f->n[SECTION_TARGETS] < 2)
+		return;
+	text_add(out, " for ");
+	text_add_plain(out, format_text(f, f->targets[p->target].name));
+}
+
 static void
 print_program_head(Text *out, const Format *f, const ProgramRecord *p)
 {
@@ -122,6 +131,7 @@ print_program_head(Text *out, const Format *f, const ProgramRecord *p)
 		text_add(out, " ");
 		text_add_quoted(out, format_text(f, f->bindings[p->binding].text));
 	}
+	format_print_target(out, f, p);
 }
 
 static void
@@ -228,7 +238,7 @@ print_memory(Text *out, const Format *f)
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s, EVERY_TARGET);
 
 		text_printf(out, "  %-10s %lld\n", space_names[s], (long long)bytes);
 		total += bytes;

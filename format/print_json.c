@@ -33,10 +33,12 @@ format_print_json(Text *out, const Format *f)
 				instruction_json(f, &f->instructions[p->first_instruction + k]));
 		json_array_append_new(
 			programs,
-			json_pack("{s:s,s:o,s:i,s:s,s:o}", "role", role_names[p->role], "binding",
+			json_pack("{s:s,s:o,s:i,s:s,s:o,s:o}", "role", role_names[p->role],
+		                  "binding",
 		                  json_name(format_text(f, f->bindings[p->binding].text)), "stage",
-		                  (int)p->stage, "mode", mode_names[p->mode], "instructions",
-		                  list));
+		                  (int)p->stage, "mode", mode_names[p->mode], "target",
+		                  json_name(format_text(f, f->targets[p->target].name)),
+		                  "instructions", list));
 	}
 	json_t *root = json_pack("{s:o}", "programs", programs);
 	char *text = json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER);

@@ -14,6 +14,7 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_KERNELS] = sizeof(KernelRecord),
 	[SECTION_LIBRARY] = sizeof(LibraryRecord),
 	[SECTION_BINDINGS] = sizeof(BindingRecord),
+	[SECTION_TARGETS] = sizeof(TargetRecord),
 	[SECTION_PORTS] = sizeof(PortRecord),
 	[SECTION_PROGRAMS] = sizeof(ProgramRecord),
 	[SECTION_EXPORT] = sizeof(ExportRecord),
@@ -89,6 +90,7 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.kernels = section(blob, SECTION_KERNELS),
 		.library = section(blob, SECTION_LIBRARY),
 		.bindings = section(blob, SECTION_BINDINGS),
+		.targets = section(blob, SECTION_TARGETS),
 		.ports = section(blob, SECTION_PORTS),
 		.programs = section(blob, SECTION_PROGRAMS),
 		.exports = section(blob, SECTION_EXPORT),
@@ -109,12 +111,15 @@ format_text(const Format *f, StrRef s)
 }
 
 const ProgramRecord *
-format_program(const Format *f, Role role, int binding)
+format_program(const Format *f, const ProgramKey *key)
 {
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (f->programs[i].role == role && f->programs[i].binding == (uint32_t)binding &&
-		    f->programs[i].stage == 0 && f->programs[i].mode == MODE_REPLICATED)
-			return &f->programs[i];
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		if (p->role == key->role && p->binding == (uint32_t)key->binding &&
+		    p->stage == (uint32_t)key->stage && p->mode == (uint32_t)key->mode &&
+		    p->target == (uint32_t)key->target)
+			return p;
+	}
 	return NULL;
 }
 
@@ -146,22 +151,23 @@ format_state_of_kind(const Format *f, uint32_t kind)
 }
 
 int64_t
-format_space_bytes(const Format *f, Space space)
+format_space_bytes(const Format *f, Space space, int target)
 {
 	int64_t most = space == SPACE_STATE ? f->header->state_bytes : 0;
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS] && space != SPACE_STATE; i++) {
 		const ProgramRecord *p = &f->programs[i];
 		int64_t bytes = space == SPACE_IO ? p->io_bytes : p->workspace_bytes;
-		most = bytes > most ? bytes : most;
+		if (target == EVERY_TARGET || p->target == (uint32_t)target)
+			most = bytes > most ? bytes : most;
 	}
 	return most;
 }
 
 int64_t
-format_region_bytes(const Format *f, Space space)
+format_region_bytes(const Format *f, Space space, int target)
 {
-	return format_space_bytes(f, space) * (space == SPACE_IO ? 2 : 1);
+	return format_space_bytes(f, space, target) * (space == SPACE_IO ? 2 : 1);
 }
 
 int64_t

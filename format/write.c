@@ -71,6 +71,7 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 	                                  sizeof(Instruction)},
 		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
 		[SECTION_LIBRARY] = {w->library.at, w->library.n, sizeof(LibraryRecord)},
+		[SECTION_TARGETS] = {w->targets.at, w->targets.n, sizeof(TargetRecord)},
 		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
 		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},
 		[SECTION_PROGRAMS] = {w->programs.at, w->programs.n, sizeof(ProgramRecord)},

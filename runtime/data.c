@@ -103,7 +103,7 @@ pick_binding(Gradc *run, Role role, Files *files, Dataset *d)
 	int n = 0;
 
 	for (int b = 0; b < f->n[SECTION_BINDINGS]; b++) {
-		const ProgramRecord *p = format_program(f, role, b);
+		const ProgramRecord *p = program_find(run, role, b);
 		if (!p)
 			continue;
 		n++;

@@ -47,6 +47,7 @@ typedef struct {
 	const KernelFn *kernels;
 	int n;
 	const Format *tables; /* of these kernels; NULL: no libraries for them */
+	int target;           /* of the tables: whose programs are run, so which kernels */
 } CodeSource;
 
 /* On what, beside the options, results may depend in their last bits. */

@@ -243,7 +243,7 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	*out = NULL;
 	code->kernels = source->kernels;
 	memory_hold(unload_code, code);
-	Status status = library_calls_open(device->library, source->tables, &code->calls);
+	Status status = library_calls_open(device->library, source, &code->calls);
 	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
 	if (bytes)
 		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);

@@ -6,10 +6,11 @@ Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
 	const DeviceOps *ops = options->ops;
-	CodeSource source = {options->kernels, f->n[SECTION_KERNELS], f};
+	const KernelVariant *v = options->variant;
+	CodeSource source = {v->kernels, f->n[SECTION_KERNELS], f, (int)v->target};
 	uint32_t most = 1;
 
-	*out = (Executor){.format = f, .ops = ops};
+	*out = (Executor){.format = f, .target = (int)v->target, .ops = ops};
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
@@ -18,8 +19,8 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	if (!status)
 		status = ops->load(out->device, &source, &out->code);
 	for (int s = 0; s < N_SPACES && !status; s++)
-		status = ops->alloc(out->device, MEMORY_DEVICE, format_space_bytes(f, (Space)s),
-		                    &out->regions[s]);
+		status = ops->alloc(out->device, MEMORY_DEVICE,
+		                    format_space_bytes(f, (Space)s, out->target), &out->regions[s]);
 	return status;
 }
 

@@ -50,6 +50,8 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
 	const char *load, *weights, *device;
+	const char *
+		target; /* "cpu:x86-64-v3", of those compiled in; NULL: the best that the CPUs of all ranks run */
 	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
 	const char *trace;        /* a file for what happens when; NULL: none */
 	bool profile;             /* measure the instructions of a few steps */
@@ -101,6 +103,7 @@ bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run);            /* the one that the data picked */
+int gradc_target(const Gradc *run);             /* whose programs run: of the tables' targets */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are not token sequences */
 
 /* "state", "workspace", "io", "snapshot" (what checkpoints are written from) or "library" (its scratch). */

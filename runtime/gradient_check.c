@@ -20,12 +20,13 @@ pass_open(Gradc *run, Role role, const GradcPairs *inputs, Pass *out)
 	DataOptions data = {inputs, &o->fill, &o->scale, &o->mean_std, NULL, NULL, "--input", true};
 
 	*out = (Pass){.run = run};
-	if (!program_any(&run->format, role, 0))
+	if (!program_any(run, role, 0))
 		return status_error(EXIT_UNSUPPORTED, "this executable has no %s program",
 		                    role_names[role]);
 	RETURN_IF_ERROR(dataset_open(run, role, &data, &out->data));
 	MicroRows rows = {.dataset = out->data, .end = out->data->micro_rows};
-	out->image = arena_alloc(run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO));
+	out->image = arena_alloc(
+		run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO, gradc_target(run)));
 	return dataset_read(&rows, out->image);
 }
 

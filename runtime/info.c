@@ -62,10 +62,11 @@ add_programs(json_t *root, const Format *f)
 		const ProgramRecord *p = &f->programs[i];
 
 		json_array_append_new(
-			list, json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role",
+			list, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role",
 		                        role_names[p->role], "binding",
-		                        format_text(f, f->bindings[p->binding].text),
-		                        "instructions", (int)p->n_instructions, "workspace_bytes",
+		                        format_text(f, f->bindings[p->binding].text), "target",
+		                        format_text(f, f->targets[p->target].name), "instructions",
+		                        (int)p->n_instructions, "workspace_bytes",
 		                        (json_int_t)p->workspace_bytes, "io_bytes",
 		                        (json_int_t)p->io_bytes, "flops", (json_int_t)p->flops,
 		                        "inputs", ports_json(f, p->first_input, p->n_inputs),
@@ -74,21 +75,37 @@ add_programs(json_t *root, const Format *f)
 	json_object_set_new(root, "programs", list);
 }
 
+/* Whose programs a variant runs. */
+static const char *
+target_name(const Format *f, const KernelVariant *v)
+{
+	return v->target < f->n[SECTION_TARGETS] ? format_text(f, f->targets[v->target].name) : "";
+}
+
 static json_t *
-variants_json(const KernelVariant *v)
+variants_json(const Format *f, const KernelVariant *v)
 {
 	json_t *list = json_array();
 	int n;
 
 	for (; v->cpu; v++)
-		json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "cpu", v->cpu, "features",
-		                                      v->features, "runs_here",
-		                                      cpu_lacks(v->features, &n) == NULL));
+		json_array_append_new(list,
+		                      json_pack("{s:s, s:s, s:s, s:b}", "cpu", v->cpu, "features",
+		                                v->features, "target", target_name(f, v),
+		                                "runs_here", cpu_lacks(v->features, &n) == NULL));
 	return list;
 }
 
+/* What is asked of the tables beside what stands in them. */
+typedef struct {
+	const KernelVariant *variants;
+	int target; /* whose programs run here; EVERY_TARGET: none do */
+	bool weights_ok;
+	int64_t snapshot; /* bytes */
+} Shown;
+
 static json_t *
-collect(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t snapshot)
+collect(const Format *f, const Shown *shown)
 {
 	json_t *root = json_object(), *regions = json_object(), *info = json_object();
 	int64_t total = 0;
@@ -99,18 +116,18 @@ collect(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t
 	json_object_update(root, info);
 	json_decref(info);
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s);
+		int64_t bytes = format_region_bytes(f, (Space)s, shown->target);
 		total += bytes;
 		json_object_set_new(regions, space_names[s], json_integer(bytes));
 	}
-	json_object_set_new(regions, "snapshot", json_integer(snapshot)); /* with --save */
+	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
 	json_object_set_new(root, "weights",
-	                    json_string(weights_ok ? "verified" : "damaged or missing"));
+	                    json_string(shown->weights_ok ? "verified" : "damaged or missing"));
 	json_object_set_new(root, "kernels", json_integer(f->n[SECTION_KERNELS]));
-	json_object_set_new(root, "variants", variants_json(variants));
+	json_object_set_new(root, "variants", variants_json(f, shown->variants));
 	add_programs(root, f);
 	add_states(root, f);
 	return root;
@@ -150,12 +167,12 @@ print_ports(const Format *f, Arena *arena, uint32_t first, uint32_t n)
 }
 
 static void
-print_variants(const KernelVariant *v)
+print_variants(const Format *f, const KernelVariant *v)
 {
 	int n;
 
 	for (; v->cpu; v++)
-		printf("kernels for cpu:%-8s %s%s\n", v->cpu, v->features,
+		printf("kernels for cpu:%-8s %s, %s%s\n", v->cpu, target_name(f, v), v->features,
 		       cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
 }
 
@@ -181,28 +198,37 @@ print_runs(const Format *f, uint32_t kernel)
 }
 
 static void
-print_text(const Format *f, const KernelVariant *variants, bool weights_ok, int64_t snapshot)
+print_program(const Format *f, Arena *arena, const ProgramRecord *p)
+{
+	Text target = {0};
+	char text[32];
+
+	format_print_target(&target, f, p);
+	printf("\nprogram %s %s%s: %u instructions, %s FLOPs\n", role_names[p->role],
+	       plain_text(arena, format_text(f, f->bindings[p->binding].text)),
+	       target.at ? target.at : "", p->n_instructions, count_text(text, (double)p->flops));
+	text_free(&target);
+	print_ports(f, arena, p->first_input, p->n_inputs);
+	print_ports(f, arena, p->first_output, p->n_outputs);
+}
+
+static void
+print_text(const Format *f, const Shown *shown)
 {
 	Arena *arena = arena_new();
 	char text[32];
 
 	print_infos(f);
-	print_variants(variants);
+	print_variants(f, shown->variants);
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
-	       weights_ok ? "verified" : "damaged or missing");
+	       shown->weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
 		printf("region %-17s %s\n", space_names[s],
-		       bytes_text(text, (double)format_region_bytes(f, (Space)s)));
-	printf("region %-17s %s (with --save)\n", "snapshot", bytes_text(text, (double)snapshot));
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
-		const ProgramRecord *p = &f->programs[i];
-
-		printf("\nprogram %s %s: %u instructions, %s FLOPs\n", role_names[p->role],
-		       plain_text(arena, format_text(f, f->bindings[p->binding].text)),
-		       p->n_instructions, count_text(text, (double)p->flops));
-		print_ports(f, arena, p->first_input, p->n_inputs);
-		print_ports(f, arena, p->first_output, p->n_outputs);
-	}
+		       bytes_text(text, (double)format_region_bytes(f, (Space)s, shown->target)));
+	printf("region %-17s %s (with --save)\n", "snapshot",
+	       bytes_text(text, (double)shown->snapshot));
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		print_program(f, arena, &f->programs[i]);
 	printf("\n%d states\n", f->n[SECTION_STATES]);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
@@ -226,14 +252,18 @@ int
 info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 {
 	Format f;
-	bool same = false;
+	const KernelVariant *variant;
+	Shown shown = {.variants = model->variants, .target = EVERY_TARGET};
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
-	int64_t snapshot = snapshot_bytes(&f, o->run.shard_bytes);
-	status_free(weights_check(model, &f, o->run.weights, &same));
+	shown.snapshot = snapshot_bytes(&f, o->run.shard_bytes);
+	status_free(weights_check(model, &f, o->run.weights, &shown.weights_ok));
+	status_free(variant_pick(model->variants, o->run.target, &variant));
+	if (variant)
+		shown.target = (int)variant->target;
 	if (o->json) {
-		json_t *root = collect(&f, model->variants, same, snapshot);
+		json_t *root = collect(&f, &shown);
 		json_t *device = info_device(model, &f, &o->run);
 		json_object_update(root, device);
 		json_decref(device);
@@ -241,7 +271,7 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 		printf("\n");
 		json_decref(root);
 	} else {
-		print_text(&f, model->variants, same, snapshot);
+		print_text(&f, &shown);
 		printf("\n");
 		info_device_print(model, &f, &o->run);
 	}

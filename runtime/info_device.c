@@ -6,6 +6,7 @@ typedef struct {
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
+	int target; /* of the tables, whose programs run */
 } Opened;
 
 static void
@@ -21,16 +22,17 @@ close_device(Opened *o)
 static Status
 open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
 {
-	DeviceOptions device = device_options(f, options);
 	const KernelVariant *variant;
 
 	*o = (Opened){.ops = device_find(options->device)};
 	if (!o->ops)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
 		                    options->device);
-	RETURN_IF_ERROR(variant_pick(model->variants, &variant));
+	RETURN_IF_ERROR(variant_pick(model->variants, options->target, &variant));
+	DeviceOptions device = device_options(f, (int)variant->target, options);
 	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
-	CodeSource source = {variant->kernels, f->n[SECTION_KERNELS], f};
+	o->target = (int)variant->target;
+	CodeSource source = {variant->kernels, f->n[SECTION_KERNELS], f, o->target};
 	return o->ops->load(o->device, &source, &o->code);
 }
 
@@ -68,7 +70,7 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 		o.ops->describe(o.device, &text);
 	json_object_set_new(root, "device", json_string(text.at ? text.at : options->device));
 	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
-		if (f->kernels[i].library)
+		if (f->kernels[i].library && f->kernels[i].targets >> o.target & 1)
 			add_product(list, f, &o, i);
 	json_object_set_new(root, "library_calls", list);
 	json_object_set_new(

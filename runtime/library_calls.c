@@ -87,6 +87,8 @@ make_call(LibraryCalls *calls, Onednn *lib, int record)
 	int64_t limit = calls->tables->library[record].scratch_limit;
 	Call *c = &calls->at[record];
 
+	if (c->call)
+		return; /* another kernel's, too */
 	status_free(onednn_call_open(lib, &c->work, c->fixed, limit, &c->call));
 	if (c->call && c->fixed && calls->packed + packed_bytes(c) > MAX_PACKED) {
 		onednn_call_close(c->call);
@@ -104,6 +106,13 @@ make_call(LibraryCalls *calls, Onednn *lib, int record)
 		calls->scratch = onednn_scratch(c->call);
 }
 
+/* Kernels of programs that do not run here need no call. */
+static bool
+is_called(const KernelRecord *k, int target)
+{
+	return k->library && k->targets >> target & 1;
+}
+
 static void
 close_calls(void *calls)
 {
@@ -111,8 +120,9 @@ close_calls(void *calls)
 }
 
 Status
-library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out)
+library_calls_open(Onednn *lib, const CodeSource *source, LibraryCalls **out)
 {
+	const Format *tables = source->tables;
 	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
 	int n = lib && tables ? tables->n[SECTION_LIBRARY] : 0;
 
@@ -128,8 +138,9 @@ library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out)
 	}
 	for (int i = 0; n && i < tables->n[SECTION_INSTRUCTIONS] && !status; i++)
 		status = look_at_launch(calls, &tables->instructions[i]);
-	for (int i = 0; i < n && !status; i++)
-		make_call(calls, lib, i);
+	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
+		if (is_called(&tables->kernels[i], source->target))
+			make_call(calls, lib, (int)tables->kernels[i].library - 1);
 	memory_let_go();
 	if (status)
 		library_calls_close(calls);

@@ -3,13 +3,14 @@
 #ifndef GRADC_LIBRARY_CALLS_H
 #define GRADC_LIBRARY_CALLS_H
 
+#include "runtime/device.h"
 #include "runtime/onednn.h"
 
 typedef struct LibraryCalls LibraryCalls;
 
 /* lib NULL: no kernel has a call. What the library cannot do well is no fault: the loops do it. lib and tables
  * outlive the calls. */
-Status library_calls_open(Onednn *lib, const Format *tables, LibraryCalls **out);
+Status library_calls_open(Onednn *lib, const CodeSource *source, LibraryCalls **out);
 void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
 /* Bytes of memory that they need, for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);

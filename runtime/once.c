@@ -65,7 +65,8 @@ run_once(Gradc *run, Dataset *d)
 	Scalar scalars[N_SCALARS];
 	MicroBatch micro = {0, 1, scalars, NULL};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
-	char *image = arena_alloc(run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO));
+	char *image = arena_alloc(
+		run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO, gradc_target(run)));
 
 	hyper_scalars(&run->hyper, 0, 0, scalars);
 	RETURN_IF_ERROR(dataset_read(&rows, image));
@@ -108,7 +109,7 @@ once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder
 	Dataset *d = NULL;
 	NamedFiles files;
 
-	if (!program_any(&run->format, role, 0))
+	if (!program_any(run, role, 0))
 		return status_error(EXIT_UNSUPPORTED, "--once: this executable has no %s program",
 		                    role_names[role]);
 	Status status = dataset_open(run, role, &data, &d);

@@ -145,6 +145,8 @@ static const OptionRow rows[] = {
 	 CLI(dump_gradients), .commands = TRAINING},
 	{"device", NULL, "where to run (cpu)", TAKES_KNOWN, RUN(device), .nth = nth_device,
 	 .group = "The machine"},
+	{"target", "cpu:NAME", "whose kernels run, of those compiled in (the best that the CPUs of all ranks run)",
+	 TAKES_STRING, RUN(target)},
 	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
 	 RUN(threads), .least = 1},
 	{"deterministic", NULL, "the same bits with any number of threads", TAKES_FLAG,

@@ -81,7 +81,8 @@ prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans, 
 	p->trace = trace;
 	p->orphans = orphans;
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
-	                              format_space_bytes(x->format, SPACE_IO), &p->image));
+	                              format_space_bytes(x->format, SPACE_IO, x->target),
+	                              &p->image));
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->changed, NULL);
 	Status status = thread_start(&p->thread, "to read data", serve, p);

@@ -54,6 +54,35 @@ ranks_share(Gradc *run, Status own)
 	return own;
 }
 
+Status
+ranks_pick_variant(Gradc *run, uint64_t own)
+{
+	int size = run->comm_ops->size(run->comm);
+	int64_t mine = (int64_t)own, *all = NEW_ARRAY(run->arena, int64_t, size);
+	CommBuffers b = {.to = all, .from = &mine, .n = 1, .dtype = S64};
+	CommRequest *request;
+
+	if (size > 1) {
+		RETURN_IF_ERROR(run->comm_ops->all_gather(run->comm, &b, &request));
+		RETURN_IF_ERROR(run->comm_ops->finish(run->comm, request));
+	}
+	for (int r = 0; r < size && size > 1; r++)
+		own &= (uint64_t)all[r];
+	run->variant = variant_best(run->model.variants, own);
+	if (run->variant && run->variant->target < run->format.n[SECTION_TARGETS])
+		return NULL;
+	run->fault_is_shared = true;
+	if (gradc_rank(run) > 0)
+		return status_error(EXIT_SYSTEM, "%s", "");
+	return run->variant ? status_error(EXIT_SYSTEM,
+	                                   "the kernels for cpu:%s are for target %lld of %d",
+	                                   run->variant->cpu, (long long)run->variant->target,
+	                                   run->format.n[SECTION_TARGETS])
+	                    : status_error(EXIT_SYSTEM,
+	                                   "the CPUs of all ranks have no compiled kernels in "
+	                                   "common: compile with --target=cpu:x86-64-v2 besides");
+}
+
 /* What all ranks must have in common, a hash of each. */
 typedef enum { SAME_EXECUTABLE, SAME_OPTIONS, SAME_DATA, N_SAME } Same;
 static const char *const same_names[] = {"another executable", "other options", "other data"};

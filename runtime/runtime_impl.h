@@ -10,8 +10,14 @@
 #include <jansson.h>
 #include <pthread.h>
 
-/* ---- variant.c: EXIT_SYSTEM, naming a feature, when this CPU can run none of them. */
-Status variant_pick(const KernelVariant *all, const KernelVariant **out);
+/* ---- variant.c */
+/* Bit i: this CPU runs all[i]. asked: no other than that one, "cpu:x86-64-v3"; NULL: any. EXIT_SYSTEM, naming a feature, when
+ * it runs none of them; EXIT_USAGE when there is none of that name. */
+Status variant_list(const KernelVariant *all, const char *asked, uint64_t *out);
+/* That which may use most, of a set of them; NULL: of none. */
+const KernelVariant *variant_best(const KernelVariant *all, uint64_t of);
+/* Of those that this CPU runs. */
+Status variant_pick(const KernelVariant *all, const char *asked, const KernelVariant **out);
 
 /* ---- trace.c: spans of time, in a file. */
 typedef enum {
@@ -59,6 +65,7 @@ typedef struct Reduction Reduction; /* ranks.c */
 /* ---- executor.c: walks a program's instructions over the regions. */
 typedef struct {
 	const Format *format;
+	int target; /* whose programs it runs */
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
@@ -76,7 +83,7 @@ typedef struct {
 typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
-	const KernelFn *kernels;
+	const KernelVariant *variant;
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_close(Executor *x);
@@ -455,6 +462,9 @@ Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, doubl
 Status ranks_share(Gradc *run, Status own);
 /* EXIT_COMM when a rank has another executable, other options or other data. */
 Status ranks_compare(Gradc *run);
+/* Takes the best variant that the CPUs of all ranks run: they compute with the same kernels. own: bits of those that this one
+ * runs. */
+Status ranks_pick_variant(Gradc *run, uint64_t own);
 Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
 Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
@@ -489,7 +499,7 @@ struct Gradc {
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */
 	Format format;
-	const KernelVariant *variant; /* of the model, for this CPU */
+	const KernelVariant *variant; /* of the model: the best that the CPUs of all ranks run */
 	const char *processor; /* its name, asked for once: in a virtual machine cpuid takes 7 us */
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
@@ -507,10 +517,12 @@ struct Gradc {
 	double loss, count;                       /* of the accumulated micro-batches */
 	Saver saver;
 };
-DeviceOptions device_options(const Format *f, const GradcOptions *o);
+DeviceOptions device_options(const Format *f, int target, const GradcOptions *o);
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
-const ProgramRecord *program_any(const Format *f, Role role, int binding);
+/* For this run's target; NULL: none. program_any takes that of another binding where this one has none. */
+const ProgramRecord *program_find(const Gradc *run, Role role, int binding);
+const ProgramRecord *program_any(const Gradc *run, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
 /* Keeps the last fault as the result, reports the one before. */
 Status fault_join(Diag *diag, Status first, Status second);

@@ -157,7 +157,7 @@ read_norm(Gradc *run, const ProgramRecord *p, double *norm)
 static Status
 apply_update(Gradc *run, GradcStep *out)
 {
-	const ProgramRecord *p = program_any(&run->format, ROLE_UPDATE, run->train->binding);
+	const ProgramRecord *p = program_any(run, ROLE_UPDATE, run->train->binding);
 	Scalar scalars[N_SCALARS];
 	MicroBatch micro = {0, 1, scalars, NULL};
 

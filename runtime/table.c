@@ -115,6 +115,8 @@ step_flops(const Gradc *run, const CliOptions *o)
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
+		if (p->target != (uint32_t)gradc_target(run))
+			continue;
 		if (p->role == ROLE_ACCUMULATE && p->binding == binding)
 			flops += p->flops * o->run.accumulate;
 		if (p->role == ROLE_UPDATE)

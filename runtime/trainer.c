@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_5 = 5; /* what compiled objects refer to */
+const int gradc_abi_6 = 6; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -38,12 +38,23 @@ info_is(const Format *f, const char *key, const char *value)
 }
 
 const ProgramRecord *
-program_any(const Format *f, Role role, int binding)
+program_find(const Gradc *run, Role role, int binding)
 {
-	const ProgramRecord *p = format_program(f, role, binding);
+	const ProgramKey key = {.role = role,
+	                        .binding = binding,
+	                        .mode = MODE_REPLICATED,
+	                        .target = gradc_target(run)};
 
-	for (int b = 0; b < f->n[SECTION_BINDINGS] && !p; b++)
-		p = format_program(f, role, b);
+	return format_program(&run->format, &key);
+}
+
+const ProgramRecord *
+program_any(const Gradc *run, Role role, int binding)
+{
+	const ProgramRecord *p = program_find(run, role, binding);
+
+	for (int b = 0; b < run->format.n[SECTION_BINDINGS] && !p; b++)
+		p = program_find(run, role, b);
 	return p;
 }
 
@@ -101,48 +112,56 @@ check_options(const Format *f, const GradcOptions *o)
 /* One thread is sooner done with them: handing a kernel on to others, and what it wrote from their caches to the next,
  * takes microseconds each time. mlp_digits 0.5 to 0.7 times as long, cnn_mnist with a row 0.7, with eight 1.08. */
 static bool
-has_short_programs(const Format *f)
+has_short_programs(const Format *f, int target)
 {
 	enum { SHORT = 1500000 }; /* ns, as estimated */
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (program_estimate(f, &f->programs[i]) > SHORT)
+		if (f->programs[i].target == (uint32_t)target &&
+		    program_estimate(f, &f->programs[i]) > SHORT)
 			return false;
 	return true;
 }
 
 DeviceOptions
-device_options(const Format *f, const GradcOptions *o)
+device_options(const Format *f, int target, const GradcOptions *o)
 {
 	return (DeviceOptions){
-		.threads = o->threads == 0 && has_short_programs(f) ? 1 : (int)o->threads,
+		.threads = o->threads == 0 && has_short_programs(f, target) ? 1 : (int)o->threads,
 		.deterministic = o->deterministic,
 		.no_libraries = !o->libraries};
 }
 
+/* The tables, and which variants of the kernels this CPU runs. */
 static Status
-open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
+open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 {
-	const DeviceOps *ops = device_find(options->device);
-	char name[CPU_NAME];
-
 	if (model->abi != GRADC_ABI)
 		return status_error(
 			EXIT_SYSTEM,
 			"the model was compiled by another gradc: its interface is %lld, "
 			"the runtime's %d",
 			(long long)model->abi, GRADC_ABI);
-	RETURN_IF_ERROR(variant_pick(model->variants, &run->variant));
+	RETURN_IF_ERROR(variant_list(model->variants, run->options.target, variants));
+	return format_read(model->blob, model->bytes, &run->format);
+}
+
+static Status
+open_all(Gradc *run, const GradcOptions *options)
+{
+	const DeviceOps *ops = device_find(options->device);
+	char name[CPU_NAME];
+
 	run->processor = arena_strdup(run->arena, cpu_name(name));
-	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &run->format));
 	if (!ops)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
-	ExecutorOptions executor = {.ops = ops,
-	                            .device = device_options(&run->format, options),
-	                            .kernels = run->variant->kernels};
+	ExecutorOptions executor = {
+		.ops = ops,
+		.device = device_options(&run->format, gradc_target(run), options),
+		.variant = run->variant};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
@@ -158,6 +177,8 @@ open_all(Gradc *run, const GradcModel *model, const GradcOptions *options)
 Status
 trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run)
 {
+	uint64_t variants = 0;
+
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
@@ -166,7 +187,11 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = run->comm_ops->open(&run->comm);
 	if (!status)
-		status = ranks_share(run, open_all(run, model, options));
+		status = ranks_share(run, open_tables(run, model, &variants));
+	if (!status)
+		status = ranks_pick_variant(run, variants);
+	if (!status)
+		status = ranks_share(run, open_all(run, options));
 	return status;
 }
 
@@ -281,7 +306,7 @@ bind_all(Gradc *run)
 	                    o->eval_tokens, o->eval_text, "--eval-data"};
 	Status fault = NULL;
 
-	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(&run->format, ROLE_UPDATE, 0))
+	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(run, ROLE_UPDATE, 0))
 		return status_error(EXIT_UNSUPPORTED,
 		                    "this executable was compiled without a loss: it cannot "
 		                    "train");
@@ -330,6 +355,12 @@ gradc_binding(const Gradc *run)
 	return run->train ? run->train->binding : 0;
 }
 
+int
+gradc_target(const Gradc *run)
+{
+	return (int)run->variant->target;
+}
+
 int64_t
 gradc_tokens_per_row(const Gradc *run)
 {
@@ -343,8 +374,8 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 	int n = 0, with_bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
-		out[n++] = (GradcRegion){space_names[s],
-		                         format_region_bytes(&run->format, (Space)s)};
+		out[n++] = (GradcRegion){space_names[s], format_region_bytes(&run->format, (Space)s,
+		                                                             gradc_target(run))};
 	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes};
 	out[n++] = (GradcRegion){"library",
 	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};

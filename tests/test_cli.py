@@ -131,6 +131,7 @@ EXECUTABLE = {
     "--progress": (["=auto", "=bar", "=plain", "=off"], [("=foo", "foo")]),
     "--table": (["=auto", "=full", "=off"], [("=foo", "foo")]),
     "--device": (["=cpu"], [("=cuda", LACKS), ("=cuda:1", LACKS)]),
+    "--target": (["=cpu:native"], [("=cpu:pentium", "the model is compiled for cpu:native"), ("=", "--target")]),
     "--threads": (["=1", "=2"], [("=0", "0"), ("=x", "x"), ("=100000", "at most")]),
     "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
     "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),

@@ -81,6 +81,18 @@ nth_language(int i)
 	return NULL;
 }
 
+/* Once, however often it is named. */
+static void
+add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
+{
+	CpuTarget target = {cpu, features, target_of_vectors(cpu_vector_bits(features))};
+
+	for (int i = 0; i < o->cpus.n; i++)
+		if (strcmp(o->cpus.at[i].cpu, cpu) == 0)
+			return;
+	vec_push(arena, &o->cpus, target);
+}
+
 /* --target=cpu:NAME[,cpu:NAME...]: the CPUs that kernels are compiled for. */
 static bool
 set_target(const OptionUse *u, void *at)
@@ -103,8 +115,7 @@ set_target(const OptionUse *u, void *at)
 			diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4");
 			return false;
 		}
-		CpuTarget target = {cpu, features};
-		vec_push(u->arena, &o->cpus, target);
+		add_cpu(o, u->arena, cpu, features);
 	}
 	return o->cpus.n > 0;
 }
@@ -341,10 +352,9 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	StringList files = {0};
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
-	if (o->cpus.n == 0) {
-		CpuTarget native = {"native", cpu_features(arena, "native")};
-		vec_push(arena, &o->cpus, native);
-	}
+	if (o->cpus.n == 0)
+		add_cpu(o, arena, "native", cpu_features(arena, "native"));
+
 	if (!o->printer)
 		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
 	if (ok && o->keep_sources && o->printer != &printer_c) {

@@ -3,7 +3,6 @@
  * needs a line here only when an option of the command line with a name of its own reaches it. */
 #include "tools/tools.h"
 
-#include <limits.h>
 #include <string.h>
 
 #define PASS(name) extern const PassRow pass_##name;
@@ -110,20 +109,23 @@ fill_optimizer(const Session *s, void *options)
 	((OptimizerOptions *)options)->name = s->o->optimizer;
 }
 
-/* One form of the loops serves all targets: that for the one with the narrowest registers. */
+/* CPUs with vectors of one width share a target, so also its programs. */
 static void
-fill_target(const Session *s, void *options)
+fill_targets(const Session *s, void *options)
 {
-	TargetOptions *o = options;
-	int bits = INT_MAX;
+	Text t = {0};
 
-	for (int i = 0; i < s->o->cpus.n; i++) {
-		int here = cpu_vector_bits(s->o->cpus.at[i].features);
-		bits = here < bits ? here : bits;
-	}
-	o->target = target_of_vectors(bits)->name;
+	for (int i = 0; i < s->o->cpus.n; i++)
+		text_printf(&t, "%s%s", i ? "+" : "", s->o->cpus.at[i].target->name);
+	((MultiversionOptions *)options)->targets = arena_strdup(s->arena, t.at);
+	text_free(&t);
+}
+
+static void
+fill_cores(const Session *s, void *options)
+{
 	if (s->o->cores)
-		o->cores = s->o->cores;
+		((TargetOptions *)options)->cores = s->o->cores;
 }
 
 static bool
@@ -140,9 +142,9 @@ static const struct {
 	{&pass_precision, .fill = fill_precision},  {&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable},  {&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},    {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_target},         {&pass_legalize, .fill = fill_target},
-	{&pass_rematerialize, .fill = fill_target}, {&pass_fuse, .fill = fill_target},
-	{&pass_inline, .fill = fill_inline},
+	{&pass_lower, .fill = fill_cores},          {&pass_legalize, .fill = fill_cores},
+	{&pass_rematerialize, .fill = fill_cores}, {&pass_fuse, .fill = fill_cores},           {&pass_inline, .fill = fill_inline},
+	{&pass_multiversion, .fill = fill_targets},
 };
 
 static bool

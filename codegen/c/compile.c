@@ -86,9 +86,10 @@ static Status
 compile_target(Build *b, const Module *m, int index)
 {
 	KernelPart parts[MAX_PARTS];
+	const CpuTarget *target = &b->options->targets[index];
 	Compile c = {.b = b,
-	             .target = &b->options->targets[index],
-	             .n_parts = build_parts(b->arena, m, parts)};
+	             .target = target,
+	             .n_parts = build_parts(b->arena, m, target->target, parts)};
 	const char *suffix = index ? arena_printf(b->arena, "_%d", index) : "";
 	Status status = NULL;
 
@@ -113,22 +114,23 @@ table_name(Build *b, int target)
 
 /* The GradcModel: the tables as bytes in the object, beside the kernels of each CPU. */
 static void
-print_model(Text *out, Build *b, const char *blob, int64_t bytes)
+print_model(Text *out, Build *b, const Module *m, const char *blob, int64_t bytes)
 {
+	text_printf(out,
+	            "\n__asm__(\".section .rodata\\n.balign 64\\ngradc_blob:\\n"
+	            "\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
+	            "extern const char gradc_blob[] __attribute__((visibility(\"hidden\")));\n"
+	            "static const struct { const char *cpu, *features; KernelCode *const *kernels; "
+	            "int64_t target; }\nvariants[] = {\n",
+	            blob);
+	for (int i = 0; i < b->options->n_targets; i++) {
+		const CpuTarget *t = &b->options->targets[i];
+		text_printf(out, "\t{\"%s\", \"%s\", %s, %d},\n", t->cpu, t->features,
+		            table_name(b, i), build_target(b->arena, m, t->target));
+	}
 	text_printf(
 		out,
-		"\n__asm__(\".section .rodata\\n.balign 64\\ngradc_blob:\\n"
-		"\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
-		"extern const char gradc_blob[] __attribute__((visibility(\"hidden\")));\n"
-		"static const struct { const char *cpu, *features; KernelCode *const *kernels; }\n"
-		"variants[] = {\n",
-		blob);
-	for (int i = 0; i < b->options->n_targets; i++)
-		text_printf(out, "\t{\"%s\", \"%s\", %s},\n", b->options->targets[i].cpu,
-		            b->options->targets[i].features, table_name(b, i));
-	text_printf(
-		out,
-		"\t{0, 0, 0},\n};\n"
+		"\t{0, 0, 0, 0},\n};\n"
 		"const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n"
 		"\tconst void *variants, *image;\n} %s = {%d, gradc_blob, %lld, variants, 0};\n",
 		build_model_symbol(b), GRADC_ABI, (long long)bytes);
@@ -148,9 +150,10 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	RETURN_IF_ERROR(file_write(blob_file, blob, bytes));
 	for (int i = 0; i < b->options->n_targets; i++) {
 		RETURN_IF_ERROR(compile_target(b, m, i));
-		c_print_table(&source, m, i ? arena_printf(b->arena, "_%d", i) : "");
+		c_print_table(&source, build_kernels(b->arena, m, b->options->targets[i].target),
+		              m->kernels.n, i ? arena_printf(b->arena, "_%d", i) : "");
 	}
-	print_model(&source, b, blob_file, bytes);
+	print_model(&source, b, m, blob_file, bytes);
 	Status status = file_write(table, source.at, (int64_t)source.n);
 	text_free(&source);
 	vec_push(b->arena, &b->objects, table); /* the linker's driver compiles it */
@@ -160,9 +163,12 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 static Status
 c_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
 {
-	(void)target;
+	Arena *arena = arena_new();
+	KernelPart all = build_list(arena, m, target->target);
+
 	(void)language;
-	c_print_part(out, &(KernelPart){m->kernels.at, m->kernels.n}, "");
+	c_print_part(out, &all, "");
+	arena_free(arena);
 	return NULL;
 }
 

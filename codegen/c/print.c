@@ -214,16 +214,22 @@ c_print_part(Text *out, const KernelPart *part, const char *suffix)
 }
 
 void
-c_print_table(Text *out, const Module *m, const char *suffix)
+c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix)
 {
 	text_add(out, "/* The kernels by number. */\n#include <stdint.h>\n");
 	text_add(out,
 	         "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
-	for (int i = 0; i < m->kernels.n; i++)
-		text_printf(out, "KernelCode gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
-		            m->kernels.at[i]->name, suffix);
+	for (int i = 0; i < n; i++)
+		if (kernels[i])
+			text_printf(
+				out,
+				"KernelCode gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
+				kernels[i]->name, suffix);
 	text_printf(out, "static KernelCode *const gradc_kernels%s[] = {\n", suffix);
-	for (int i = 0; i < m->kernels.n; i++)
-		text_printf(out, "\tgradc_%s%s,\n", m->kernels.at[i]->name, suffix);
+	for (int i = 0; i < n; i++)
+		if (kernels[i])
+			text_printf(out, "\tgradc_%s%s,\n", kernels[i]->name, suffix);
+		else
+			text_add(out, "\t0,\n");
 	text_add(out, "\t0,\n};\n");
 }

@@ -176,17 +176,22 @@ static Status
 llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *language)
 {
 	bool text = strcmp(language, "llvm") == 0;
-	Job job = {.part = {m->kernels.at, m->kernels.n},
+	Arena *arena = arena_new();
+	Job job = {.part = build_list(arena, m, target->target),
 	           .cpu = target,
 	           .output = text ? LLVM_TEXT : LLVM_ASM};
 
-	RETURN_IF_ERROR(check_kernels(m));
-	start_llvm();
-	run_job(&job);
-	if (!job.status)
+	Status status = check_kernels(m);
+	if (!status) {
+		start_llvm();
+		run_job(&job);
+		status = job.status;
+	}
+	if (!status)
 		text_add_bytes(out, job.out.at, job.out.n);
 	text_free(&job.out);
-	return job.status;
+	arena_free(arena);
+	return status;
 }
 
 /* The jobs of all targets at once, one of them by the caller. */
@@ -204,17 +209,19 @@ run_jobs(Job *jobs, int n)
 }
 
 static Status
-build_kernels(Build *b, const Module *m)
+compile_kernels(Build *b, const Module *m)
 {
-	KernelPart parts[MAX_PARTS];
-	int n_parts = build_parts(b->arena, m, parts), n = b->options->n_targets * n_parts;
-	Job *jobs = NEW_ARRAY(b->arena, Job, n);
+	int n = 0;
+	Job *jobs = NEW_ARRAY(b->arena, Job, b->options->n_targets * MAX_PARTS);
 	Status first = NULL;
 
-	for (int i = 0; i < n; i++)
-		jobs[i] = (Job){.part = parts[i % n_parts],
-		                .cpu = &b->options->targets[i / n_parts],
-		                .target = i / n_parts};
+	for (int t = 0; t < b->options->n_targets; t++) {
+		const CpuTarget *cpu = &b->options->targets[t];
+		KernelPart parts[MAX_PARTS];
+		int n_parts = build_parts(b->arena, m, cpu->target, parts);
+		for (int i = 0; i < n_parts; i++)
+			jobs[n++] = (Job){.part = parts[i], .cpu = cpu, .target = t};
+	}
 	run_jobs(jobs, n);
 	for (int i = 0; i < n; i++) {
 		Status status = jobs[i].status;
@@ -250,7 +257,7 @@ llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
 	RETURN_IF_ERROR(check_kernels(m));
 	start_llvm();
-	Status status = build_kernels(b, m);
+	Status status = compile_kernels(b, m);
 	if (!status)
 		status = build_tables(b, m, blob, bytes);
 	return status;

@@ -24,15 +24,20 @@ add_text(LLVMContextRef context, LLVMModuleRef module, const char *text)
 	return v;
 }
 
-/* The kernels of a target by number, a null at the end. */
+/* The kernels of a target by number, null where it needs none, a null at the end. */
 static LLVMValueRef
 add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m, int target)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
 	LLVMValueRef *all = NEW_ARRAY(b->arena, LLVMValueRef, m->kernels.n + 1);
+	Kernel **kernels = build_kernels(b->arena, m, b->options->targets[target].target);
 
 	for (int i = 0; i < m->kernels.n; i++) {
-		const char *symbol = llvm_symbol(b->arena, m->kernels.at[i], target);
+		if (!kernels[i]) {
+			all[i] = LLVMConstNull(pointer);
+			continue;
+		}
+		const char *symbol = llvm_symbol(b->arena, kernels[i], target);
 		all[i] = LLVMAddGlobal(module, pointer, symbol);
 		LLVMSetVisibility(all[i], LLVMHiddenVisibility);
 	}
@@ -48,17 +53,22 @@ static LLVMValueRef
 add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
-	LLVMTypeRef parts[] = {pointer, pointer, pointer};
-	LLVMTypeRef row = LLVMStructTypeInContext(context, parts, 3, false);
+	LLVMTypeRef word = LLVMInt64TypeInContext(context);
+	LLVMTypeRef parts[] = {pointer, pointer, pointer, word};
+	LLVMTypeRef row = LLVMStructTypeInContext(context, parts, COUNT(parts), false);
 	int n = b->options->n_targets;
 	LLVMValueRef *rows = NEW_ARRAY(b->arena, LLVMValueRef, n + 1);
 
 	for (int i = 0; i < n; i++) {
 		const CpuTarget *target = &b->options->targets[i];
-		LLVMValueRef fields[] = {add_text(context, module, target->cpu),
-		                         add_text(context, module, target->features),
-		                         add_kernels(context, module, b, m, i)};
-		rows[i] = LLVMConstStructInContext(context, fields, 3, false);
+		LLVMValueRef fields[] = {
+			add_text(context, module, target->cpu),
+			add_text(context, module, target->features),
+			add_kernels(context, module, b, m, i),
+			LLVMConstInt(word,
+		                     (unsigned long long)build_target(b->arena, m, target->target),
+		                     true)};
+		rows[i] = LLVMConstStructInContext(context, fields, COUNT(fields), false);
 	}
 	rows[n] = LLVMConstNull(row);
 	LLVMValueRef v = add_constant(module, "", LLVMConstArray(row, rows, (unsigned)n + 1), 16);

@@ -78,26 +78,18 @@ target_table_check(Diag *diag)
 }
 
 const PassOption target_options[] = {
-	{"target", "who runs the loops: a row of codegen/targets/", OPTION_STRING,
-         offsetof(TargetOptions, target)},
+	{"target", "who runs the loops, whatever the program says: a row of codegen/targets/",
+         OPTION_STRING, offsetof(TargetOptions, target)},
 	{"cores", "that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
 	{0},
 };
-const TargetOptions target_defaults = {.target = "cpu-512", .cores = DEFAULT_CORES};
+const TargetOptions target_defaults = {.cores = DEFAULT_CORES};
 
 const Target *
-pass_target(const Pass *p)
+pass_find_target(const Pass *p, const char *name)
 {
-	const char *name = ((const TargetOptions *)p->options)->target;
 	const Target *t = target_find(name);
-	int64_t cores = ((const TargetOptions *)p->options)->cores;
 	Text known = {0};
-
-	if (cores < 1 || cores > MAX_CORES) {
-		diag_error(p->diag, EXIT_USAGE, "pass %s: cores=%lld is not in 1..%d", p->row->name,
-		           (long long)cores, MAX_CORES);
-		return NULL;
-	}
 
 	for (int i = 0; !t && target_table[i]; i++)
 		text_printf(&known, "%s%s", i ? ", " : "", target_table[i]->name);
@@ -106,4 +98,24 @@ pass_target(const Pass *p)
 		           p->row->name, name, known.at);
 	text_free(&known);
 	return t;
+}
+
+bool
+pass_check_cores(const Pass *p)
+{
+	int64_t cores = ((const TargetOptions *)p->options)->cores;
+
+	if (cores >= 1 && cores <= MAX_CORES)
+		return true;
+	diag_error(p->diag, EXIT_USAGE, "pass %s: cores=%lld is not in 1..%d", p->row->name,
+	           (long long)cores, MAX_CORES);
+	return false;
+}
+
+const Target *
+pass_target(const Pass *p, const Function *f)
+{
+	const char *asked = ((const TargetOptions *)p->options)->target;
+
+	return pass_find_target(p, asked ? asked : f->target ? f->target : target_table[0]->name);
 }

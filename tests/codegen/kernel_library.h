@@ -47,7 +47,7 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 	text_printf(&command, "cc -w -shared -o %s", library);
 	for (int i = 0; i < b.objects.n; i++)
 		text_printf(&command, " %s", b.objects.at[i]);
-	text_add(&command, " -lm -Wl,--defsym=gradc_abi_5=0");
+	text_add(&command, " -lm -Wl,--defsym=" GRADC_ABI_NAME "=0");
 	void *handle = system(command.at) == 0 ? dlopen(library, RTLD_NOW) : NULL;
 	text_free(&command);
 	temporary_folder_close(&b.folder);

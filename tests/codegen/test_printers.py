@@ -53,17 +53,70 @@ def digits(models):
     return models / "mlp_digits/model.onnx"
 
 
-def test_several_targets(run, digits, tmp_path):
-    """One executable with kernels for several CPUs picks one, and all train alike."""
+LEVELS = {"x86-64-v2": "cpu-128", "x86-64-v3": "cpu-256", "x86-64-v4": "cpu-512"}
+
+
+@pytest.fixture
+def levels(run, digits, tmp_path):
+    """The levels that this CPU runs, the least first."""
+    run("compile", digits, "-o", tmp_path / "e", "--batch=8", "--target=" + ",".join(f"cpu:{x}" for x in LEVELS))
+    info = json.loads(run(tmp_path / "e", "--info", "--json").stdout)
+    found = [v["cpu"] for v in info["variants"] if v["runs_here"]]
+    if len(found) < 2:
+        pytest.skip("this CPU runs one level only")
+    return found
+
+
+@pytest.mark.parametrize("printer", ["llvm", "c"])
+def test_several_targets(run, digits, levels, tmp_path, printer):
+    """One executable has programs for every CPU that it is compiled for. Each gives the same bits as in an executable of its
+    own, and the one that may use most runs where none is asked for."""
     data = [f"--data={name}={digits.parent / name}.npy" for name in ["input", "labels"]]
-    results = set()
-    for target in ["cpu:native", "cpu:x86-64-v2", "cpu:x86-64-v2,cpu:x86-64-v3"]:
-        run("compile", digits, "-o", tmp_path / "e", "--batch=8", f"--target={target}")
-        results.add(run(tmp_path / "e", *data, "--steps=5", "--progress=off").stdout)
-    assert len(results) == 1, results
-    variants = json.loads(run(tmp_path / "e", "--info", "--json").stdout)["variants"]
-    assert [v["cpu"] for v in variants] == ["x86-64-v2", "x86-64-v3"]
-    assert "avx2" in variants[1]["features"].split() and variants[0]["runs_here"]
+    if f"--printer={printer}" not in run("compile", "--help").stdout and printer == "llvm":
+        pytest.skip("built without LLVM")
+
+    def train(exe, folder, *options):
+        run(exe, *data, "--steps=5", "--progress=off", f"--save={tmp_path / folder}", *options)
+        [state] = (tmp_path / folder).glob("**/*.safetensors")
+        return state.read_bytes()
+
+    def compile(name, cpus):
+        target = ",".join(f"cpu:{x}" for x in cpus)
+        run("compile", digits, "-o", tmp_path / name, "--batch=8", f"--target={target}", f"--printer={printer}")
+        return tmp_path / name
+
+    both = compile("both", levels)
+    alone = {cpu: train(compile(cpu, [cpu]), f"alone.{cpu}") for cpu in levels}
+    for cpu in levels:
+        assert train(both, f"both.{cpu}", f"--target=cpu:{cpu}") == alone[cpu], cpu
+    assert train(both, "best") == alone[levels[-1]]
+    info = json.loads(run(both, "--info", "--json").stdout)
+    assert [(v["cpu"], v["target"]) for v in info["variants"]] == [(x, LEVELS[x]) for x in levels]
+    assert "avx2" in info["variants"][1]["features"].split()
+    schedule = json.loads(run("dump", both, "--stage=schedule", "--format=json").stdout)["programs"]
+    for programs in info["programs"], schedule:
+        assert [(p["target"], p["role"]) for p in programs] == [
+            (LEVELS[x], role) for x in levels for role in ("forward", "eval", "accumulate", "update")]
+    refused = run(both, *data, "--steps=1", "--target=cpu:pentium", exit=2).stderr
+    assert "--target=cpu:pentium: the model is compiled for cpu:x86-64-v2" in refused
+
+
+def test_targets_share_what_is_equal(run, digits, tmp_path):
+    """CPUs with vectors of one width have one set of programs; others share the kernels that come out the same."""
+    def dump(*cpus):
+        target = ",".join(f"cpu:{x}" for x in cpus)
+        return run("dump", digits, "--batch=8", "--loss=cross_entropy", "--optimizer=adamw", "--stage=lowered",
+                   f"--target={target}", "-o", tmp_path / "m.gir") and (tmp_path / "m.gir").read_text()
+
+    wide, narrow, both = dump("x86-64-v4"), dump("x86-64-v2"), dump("x86-64-v4", "x86-64-v2")
+    counts = [text.count("  kernel @") for text in (wide, narrow, both)]
+    assert max(counts[:2]) < counts[2] < counts[0] + counts[1]
+    assert both.count("  func @") == 2 * wide.count("  func @")
+    assert 'role update target "cpu-128"' in both and "func @update.cpu-128(" in both
+    assert dump("x86-64-v4", "x86-64-v4").count("  func @") == wide.count("  func @")
+    relaunched = run("dump", digits, "--batch=8", "--loss=cross_entropy", "--optimizer=adamw", "--stage=c",
+                     "--target=cpu:x86-64-v2,cpu:x86-64-v4").stdout
+    assert relaunched.count("\ngradc_k") == counts[1]  # of the first CPU alone
 
 
 @pytest.mark.parametrize("stage, text", [("llvm", "define hidden void @"), ("asm", ".cfi_startproc"),

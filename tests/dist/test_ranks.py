@@ -205,6 +205,23 @@ def test_ranks_must_agree(launch, digits, tmp_path):
     assert done.returncode != 0 and "rank 1 has other options than rank 0" in done.stderr
 
 
+def test_ranks_take_the_same_kernels(launch, gradc, models, tmp_path):
+    """The best that every rank runs; each may run another set of those compiled in."""
+    folder = models / "mlp_digits"
+    call([gradc, "compile", folder / "model.onnx", "-o", tmp_path / "e", "--batch=8",
+          "--target=cpu:x86-64-v2,cpu:x86-64-v3"])
+    data = [f"--data={name}={folder / name}.npy" for name in ("input", "labels")]
+    rank = [tmp_path / "e", *data, "--steps=3", "--progress=off"]
+    free, asked = [*rank, f"--save={tmp_path / 'c'}"], [*rank, "--target=cpu:x86-64-v2"]
+    if "x86-64-v3 (" in call([tmp_path / "e", "--info"]).stdout:
+        pytest.skip("this CPU runs one level only")
+    call(launch(1, *free, ":", "-n", 1, *asked, f"--save={tmp_path / 'c'}"))
+    [manifest] = (tmp_path / "c").glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["cpu"] == "x86-64-v2"
+    done = call(launch(1, *asked, ":", "-n", 1, *rank, "--target=cpu:x86-64-v3"), exit=None)
+    assert done.returncode != 0 and done.stderr.count("the CPUs of all ranks have no compiled kernels in common") == 1
+
+
 def test_without_the_library(digits, tmp_path):
     """A launcher's environment where the loader finds no MPI; and none, where nobody looks for it."""
     exe, data = digits

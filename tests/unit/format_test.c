@@ -17,9 +17,15 @@ test_round_trip(void **state)
 	assert_null(format_info_get(&f, "no such key"));
 	assert_int_equal(format_state(&f, "loss.count"), 4);
 	assert_int_equal(format_state(&f, "nothing"), -1);
-	assert_non_null(format_program(&f, ROLE_UPDATE, 0));
-	assert_null(format_program(&f, ROLE_UPDATE, 1));
-	assert_int_equal(format_space_bytes(&f, SPACE_IO), 256);
+	ProgramKey key = {.role = ROLE_UPDATE};
+	assert_non_null(format_program(&f, &key));
+	key.binding = 1;
+	assert_null(format_program(&f, &key));
+	key = (ProgramKey){.role = ROLE_UPDATE, .target = 1};
+	assert_null(format_program(&f, &key));
+	assert_int_equal(format_space_bytes(&f, SPACE_IO, EVERY_TARGET), 256);
+	assert_int_equal(format_space_bytes(&f, SPACE_IO, 0), 256);
+	assert_int_equal(format_space_bytes(&f, SPACE_IO, 1), 0);
 	arena_free(arena);
 }
 
@@ -34,13 +40,45 @@ test_print_names_everything(void **state)
 
 	must(format_read(blob, bytes, &f));
 	format_print(&text, &f, "schedule");
-	assert_non_null(strstr(text.at, "program accumulate \"batch=4\""));
+	assert_non_null(strstr(text.at, "program accumulate \"batch=4\":"));
 	assert_non_null(strstr(text.at, "run k_diff ("));
 	assert_non_null(strstr(text.at, "wait event 0"));
 	assert_non_null(strstr(text.at, "loc \"/Mul\""));
 	format_print(&text, &f, "memory");
 	assert_non_null(strstr(text.at, "workspace  128"));
 	assert_non_null(strstr(text.at, "live 3..6"));
+	text_free(&text);
+	arena_free(arena);
+}
+
+/* Where there is one target, text does not name it; JSON does. */
+static void
+test_print_names_targets(void **state)
+{
+	Arena *arena = arena_new();
+	FormatWriter *w = format_writer_new(arena);
+	Text text = {0};
+	int64_t bytes;
+	Format f;
+
+	tiny_memory(w);
+	tiny_programs(w, true);
+	tiny_facts(w);
+	w->state_bytes = TINY_STATE_BYTES;
+	w->weights_bytes = 8;
+	TargetRecord second = {.name = format_string(w, "wide")};
+	vec_push(arena, &w->targets, second);
+	for (int i = 0; i < w->kernels.n; i++)
+		w->kernels.at[i].targets = 3;
+	w->programs.at[w->programs.n - 1].target = 1;
+	void *blob = format_finish(w, &bytes);
+	must(format_read(blob, bytes, &f));
+	format_print(&text, &f, "schedule");
+	assert_non_null(strstr(text.at, "program accumulate \"batch=4\" for cpu-512:"));
+	assert_non_null(strstr(text.at, "\"batch=4\" for wide:"));
+	text.n = 0;
+	format_print_json(&text, &f);
+	assert_non_null(strstr(text.at, "\"target\": \"wide\""));
 	text_free(&text);
 	arena_free(arena);
 }
@@ -196,6 +234,35 @@ spoil_stride(FormatWriter *w)
 	w->arguments.at[0].loop = 1;
 }
 
+static void
+spoil_target(FormatWriter *w)
+{
+	w->programs.at[2].target = 1;
+}
+static void
+spoil_code(FormatWriter *w)
+{
+	w->kernels.at[K_UPDATE].targets = 0;
+}
+static void
+spoil_targets_of_kernel(FormatWriter *w)
+{
+	w->kernels.at[K_UPDATE].targets = 3;
+}
+static void
+spoil_target_name(FormatWriter *w)
+{
+	w->targets.at[0].name = 1 << 20;
+}
+static void
+spoil_count_of_targets(FormatWriter *w)
+{
+	TargetRecord none = {0};
+
+	for (int i = 0; i < MAX_TARGETS; i++)
+		vec_push(w->arena, &w->targets, none);
+}
+
 /* Library work in place of the first kernel. */
 typedef struct {
 	LibraryKind kind;
@@ -327,6 +394,11 @@ test_faults_are_named(void **state)
 			expect_fault(add_library, library_case->fault);
 	}
 	expect_fault(spoil_stride, "loop 1 of 0");
+	expect_fault(spoil_target, "program 2: target 1 of 1");
+	expect_fault(spoil_code, "kernel 2 has no code for target 0");
+	expect_fault(spoil_targets_of_kernel, "kernel 2: targets 3 of 1");
+	expect_fault(spoil_target_name, "string reference 1048576");
+	expect_fault(spoil_count_of_targets, "33 targets, at most 32");
 }
 
 int
@@ -335,6 +407,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_print_names_everything),
+		cmocka_unit_test(test_print_names_targets),
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_library_work),

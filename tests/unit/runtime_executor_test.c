@@ -10,6 +10,7 @@ k_count(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 }
 
 static const KernelFn kernels[] = {k_count};
+static const KernelVariant variant = {"native", "", kernels, 0};
 
 typedef struct {
 	Arena *arena;
@@ -22,12 +23,14 @@ static Bench
 bench(void)
 {
 	Bench b = {.arena = arena_new()};
-	KernelRecord k = {.iterations = 1};
+	KernelRecord k = {.targets = 1, .iterations = 1};
+	TargetRecord target = {0};
 	BindingRecord binding = {.rows = 1};
 
 	b.w = format_writer_new(b.arena);
 	vec_push(b.arena, &b.w->kernels, k);
 	vec_push(b.arena, &b.w->bindings, binding);
+	vec_push(b.arena, &b.w->targets, target);
 	for (int i = 0; i < 8; i++)
 		tiny_slot(b.w, SPACE_WORKSPACE, 8 * i, 8, "cell");
 	tiny_slot(b.w, SPACE_WORKSPACE, 0, 64, "all");
@@ -58,7 +61,7 @@ start(Bench *b)
 	void *blob = format_finish(b->w, &bytes);
 	must(format_read(blob, bytes, &b->f));
 	must(executor_open(b->arena, &b->f,
-	                   &(ExecutorOptions){.ops = &device_cpu, .kernels = kernels}, &b->x));
+	                   &(ExecutorOptions){.ops = &device_cpu, .variant = &variant}, &b->x));
 }
 
 static double

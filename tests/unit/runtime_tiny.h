@@ -82,7 +82,7 @@ k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 }
 
 static const KernelFn tiny_kernels[N_KERNELS] = {k_diff, k_gradient, k_update, k_forward, k_eval};
-static const KernelVariant tiny_variants[] = {{"native", "", tiny_kernels}, {NULL, NULL, NULL}};
+static const KernelVariant tiny_variants[] = {{"native", "", tiny_kernels, 0}, {0}};
 
 static void
 tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, int64_t offset)
@@ -271,6 +271,7 @@ tiny_facts(FormatWriter *w)
 	static const char *const names[] = {"k_diff", "k_gradient", "k_update", "k_forward",
 	                                    "k_eval"};
 	static const char head[] = "HEAD", tail[] = "TAIL";
+	TargetRecord target = {.name = format_string(w, "cpu-512")};
 	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
 	ExportRecord exports[] = {
 		{.kind = EXPORT_LITERAL, .bytes = 4},
@@ -282,11 +283,13 @@ tiny_facts(FormatWriter *w)
 
 	for (int i = 0; i < N_KERNELS; i++) {
 		KernelRecord k = {.name = format_string(w, names[i]),
+		                  .targets = 1,
 		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1,
 		                  .grain = 1};
 		vec_push(w->arena, &w->kernels, k);
 	}
 	vec_push(w->arena, &w->bindings, binding);
+	vec_push(w->arena, &w->targets, target);
 	text_add_bytes(&w->literal, head, 4);
 	text_add_bytes(&w->literal, tail, 4);
 	for (int i = 0; i < COUNT(exports); i++)

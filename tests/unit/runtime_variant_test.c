@@ -9,27 +9,57 @@ test_the_richest_runs(void **state)
 {
 	Arena *arena = arena_new();
 	const char *native = cpu_features(arena, "native");
-	const KernelVariant all[] = {{"none", "", some},
-	                             {"native", native, some},
-	                             {"future", "a-feature-of-tomorrow", some},
-	                             {NULL, NULL, NULL}};
+	const KernelVariant all[] = {{"none", "", some, 0},
+	                             {"native", native, some, 0},
+	                             {"future", "a-feature-of-tomorrow", some, 0},
+	                             {0}};
 	const KernelVariant *picked;
 
 	(void)state;
-	must(variant_pick(all, &picked));
+	must(variant_pick(all, NULL, &picked));
 	assert_string_equal(picked->cpu, *native ? "native" : "none");
 	arena_free(arena);
 }
 
 static void
+test_what_is_asked_for_runs(void **state)
+{
+	const KernelVariant all[] = {{"few", "", some, 1},
+	                             {"x86-64-v2", "", some, 0},
+	                             {"future", "a-feature-of-tomorrow", some, 0},
+	                             {0}};
+	const KernelVariant *picked;
+	uint64_t here;
+
+	(void)state;
+	must(variant_pick(all, "cpu:x86-64-v2", &picked));
+	assert_ptr_equal(picked, &all[1]);
+	must(variant_list(all, NULL, &here));
+	assert_int_equal(here, 3);
+	assert_ptr_equal(variant_best(all, here & 2),
+	                 &all[1]); /* another rank does not run the first */
+	assert_ptr_equal(variant_best(all, 7), &all[2]);
+	assert_null(variant_best(all, 0));
+
+	Status status = variant_pick(all, "cpu:future", &picked);
+	assert_int_equal(status->exit_code, EXIT_SYSTEM);
+	status_free(status);
+	status = variant_pick(all, "cpu:pentium", &picked);
+	assert_int_equal(status->exit_code, EXIT_USAGE);
+	assert_string_equal(status->message,
+	                    "--target=cpu:pentium: the model is compiled for cpu:few, "
+	                    "cpu:x86-64-v2, cpu:future");
+	status_free(status);
+}
+
+static void
 test_what_is_missing_is_named(void **state)
 {
-	const KernelVariant all[] = {{"x86-64-v9", "a-feature-of-tomorrow more", some},
-	                             {NULL, NULL, NULL}};
+	const KernelVariant all[] = {{"x86-64-v9", "a-feature-of-tomorrow more", some, 0}, {0}};
 	const KernelVariant *picked;
 
 	(void)state;
-	Status status = variant_pick(all, &picked);
+	Status status = variant_pick(all, NULL, &picked);
 	assert_non_null(status);
 	assert_null(picked);
 	assert_int_equal(status->exit_code, EXIT_SYSTEM);
@@ -61,6 +91,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_richest_runs),
+		cmocka_unit_test(test_what_is_asked_for_runs),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_levels_contain_each_other),
 	};
