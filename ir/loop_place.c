@@ -127,12 +127,12 @@ is_small(const Affine *a)
 }
 
 /* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
- * it is a place again. */
+ * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. */
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)
 {
-	Affine most = *a;
+	Affine most = *a, fewest = *a;
 	int64_t least, top;
 
 	if (!range_by_extents(a, extents, low, high))
@@ -140,13 +140,18 @@ affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affi
 	for (int i = 0; i < a->n; i++) {
 		AffineTerm t = a->terms[i];
 		const Affine *bound = bounds[t.scalar];
-		if (!bound || t.coefficient < 0 || !is_small(a) || !is_small(bound))
+		Affine *form = t.coefficient < 0 ? &fewest : &most;
+		if (!bound || !is_small(a) || !is_small(bound))
 			continue;
 		Affine own = {.n = 1, .terms = &(AffineTerm){1, t.scalar}};
-		most = add_scaled(scratch, most, own, -t.coefficient);
-		most = add_scaled(scratch, most, affine_plus(*bound, -1), t.coefficient);
-		if (range_by_extents(&most, extents, &least, &top) && top < *high)
+		*form = add_scaled(scratch, *form, own, -t.coefficient);
+		*form = add_scaled(scratch, *form, affine_plus(*bound, -1), t.coefficient);
+		if (!range_by_extents(form, extents, &least, &top))
+			continue;
+		if (form == &most && top < *high)
 			*high = top;
+		if (form == &fewest && least > *low)
+			*low = least;
 	}
 	return true;
 }

@@ -20,7 +20,7 @@ def parts(run, folder, nodes, shapes, *options, tensors=()):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "m.onnx")
     said = run("dump", "m.onnx", "--stage=schedule", "--format=json", *options).stdout
     program, = (p for p in json.loads(said)["programs"] if p["role"] == "forward")
-    assert set(program) == {"role", "binding", "stage", "mode", "instructions"}
+    assert set(program) == {"role", "binding", "stage", "mode", "target", "instructions"}
     return [(i["parts"], i["flops"] or i["bytes"] // 8) for i in program["instructions"] if i["op"] == "run"]
 
 
