@@ -25,12 +25,25 @@ read_inputs(Run *r)
 	return true;
 }
 
+/* What kernels read in place of parameters that are hyperparameters: as `arguments` has them. */
+static const Scalar *
+scalars_of_ones(Arena *arena)
+{
+	Scalar *scalars = NEW_ARRAY(arena, Scalar, N_SCALARS);
+
+	for (int i = 0; i < N_SCALARS; i++)
+		if (scalar_dtypes[i] == F64)
+			scalars[i].f = 1;
+	return scalars;
+}
+
 static void
 init_states(Run *r)
 {
 	Module *m = r->s->m;
 
 	r->interp = interp_new(m, r->s->arena, r->s->o->real);
+	r->interp.scalars = scalars_of_ones(r->s->arena);
 	for (int i = 0; i < m->states.n; i++) {
 		State *st = m->states.at[i];
 		r->interp.states[i] = st->data ? eval_tensor_from(r->s->arena, st->type,

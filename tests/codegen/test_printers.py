@@ -119,6 +119,21 @@ def test_targets_share_what_is_equal(run, digits, tmp_path):
     assert relaunched.count("\ngradc_k") == counts[1]  # of the first CPU alone
 
 
+def test_loops_are_interpreted(run, digits, tmp_path):
+    """`grad --engine=interp --stage=lowered` runs the kernels' loops, hyperparameters among what they read."""
+    options = [digits, "--loss=cross_entropy", "--engine=interp"]
+    for name in "input", "labels":
+        np.save(tmp_path / f"{name}.npy", np.load(digits.parent / f"{name}.npy")[:4])
+        options.append(f"--input={name}={tmp_path / name}.npy")
+    run("grad", *options, f"--output-dir={tmp_path / 'tensors'}")
+    run("grad", *options, f"--output-dir={tmp_path / 'loops'}", "--stage=lowered")
+    written = [p.name for p in (tmp_path / "tensors").glob("grad.*.npy")]
+    assert len(written) == 6
+    for name in written:
+        tensors, loops = (np.load(tmp_path / way / name) for way in ("tensors", "loops"))
+        np.testing.assert_allclose(loops, tensors, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("stage, text", [("llvm", "define hidden void @"), ("asm", ".cfi_startproc"),
                                          ("c", "gradc_k0(void *const *buffers")])
 def test_code_is_shown(run, digits, stage, text):
