@@ -16,21 +16,32 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 	Affine flat = affine_constant(0);
 
 	const Grains *g = &lw->target->tuning->grains;
-	LanesLoop lanes = {.at = nest.n - 1, .least = g->least_part, .most = g->most_block};
-	int parallel = nest_parallel(&nest, nest.n, &lanes, lw);
+	team_begin(lw);
+	int spread = nest_spread_loop(lw, &nest), loops = nest.n;
+	LanesLoop lanes = {.at = spread, .least = g->least_part, .most = g->most_block};
+	int parallel = nest_parallel(&nest, spread + 1, &lanes, lw);
+	spread += nest.n - loops;
+	Spread lane = {0};
 	for (int i = 0; i < nest.n; i++) {
-		bool last = i == nest.n - 1;
-		LoopMode mode = last ? LOOP_VECTOR : i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
-		LoopValue v = nest_open(lb, &nest, i, mode);
-		flat = affine_add_scaled(lb, flat, affine_scalar(lb, v), nest.at[i].full);
+		Affine at;
+		if (i == spread) {
+			lane = nest_spread(lw, &nest, i);
+			at = spread_enter(&lane);
+		} else {
+			LoopMode mode = i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
+			at = affine_scalar(lb, nest_open(lb, &nest, i, mode));
+		}
+		flat = affine_add_scaled(lb, flat, at, nest.at[i].full);
 	}
 	for (int i = 0; i < ret->n_operands; i++) {
 		const Value *v = node_operand(ret, i);
 		Index at = index_at(lw, v->type, flat);
 		lb_store(lb, lw->state->buffers[v->id], flat, lower_element(lw, v, &at));
 	}
-	for (int i = 0; i < nest.n; i++)
+	for (int i = 0; i < nest.n - 1; i++)
 		lb_end(lb);
+	if (nest.n)
+		spread_close(&lane);
 }
 
 /* ---- one kernel */

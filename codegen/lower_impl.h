@@ -4,6 +4,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/domain.h"
+#include "codegen/team.h"
 
 /* One loop of the nest: its extent, and what a step means in the flat numbering of full values, row
  * values (results of reductions) and chunk values (reductions of those). */
@@ -44,6 +45,7 @@ struct LowerState {
 		block_elements; /* the number of a part's first one; elements that one is to have */
 	LoopValue block;        /* at hand */
 	bool counts_blocks;     /* nothing is emitted yet */
+	bool overlap;           /* parts store over each other's elements, in order */
 	Affine row;             /* at hand */
 };
 
@@ -66,6 +68,13 @@ typedef struct {
 int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
 /* Opens loop `at`, directly inside of those before. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
+
+/* lower_team.c */
+/* The loop of a nest without reductions that lanes or members run along: the innermost, or one that has an element for each
+ * member. -1: there is no loop. */
+int nest_spread_loop(const Lower *lw, const LoopNest *nest);
+/* Opens loop `at` for them, directly inside of those before. */
+Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
 
 /* lower_reduce.c: of a function with reductions */
 void lower_reductions(Lower *lw, const Spaces *spaces);

@@ -45,6 +45,8 @@ lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
 
 	if (st->counts_blocks)
 		return;
+	team_begin(lw);
+	st->overlap = !apart;
 	int parallel = open_rows(lw, t, axes);
 	st->blocks = 0;
 	if (!apart || st->rows >= lw->parts || parallel < st->row_loops)
@@ -84,15 +86,20 @@ block_length(const Lower *lw, const LoopNest *nest)
 	return n < nest->at[0].extent ? n : nest->at[0].extent;
 }
 
-/* The loop over the iterations of the block at hand, where it is one of this part's `blocks`. What it has is clamped, so
- * that its places are its own in other blocks as well. */
-static Affine
-open_block(Lower *lw, const LoopNest *nest, int64_t length, int64_t blocks)
+/* The iterations of the part's outermost loop that the block at hand has. */
+typedef struct {
+	int64_t length;
+	bool shorter; /* the last block is: only those below `end` */
+	Affine first, end;
+} Block;
+
+/* Where the block at hand is one of this part's `blocks`. What it has is clamped, so that its places are its own in other
+ * blocks as well. */
+static Block
+if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 {
 	struct LowerState *st = lw->state;
 	LoopBuilder *lb = lw->lb;
-	LoopMode mode = nest->n == 1 ? LOOP_VECTOR : LOOP_PLAIN;
-	int64_t extent = nest->at[0].extent;
 	LoopValue zero = lb_int(lb, S64, 0);
 	LoopValue own = lb_affine(lb, affine_plus(affine_scalar(lb, st->block), -st->first_block));
 	LoopValue inside = lb_binary(lb, LOOP_and, lb_compare(lb, LOOP_ge, own, zero),
@@ -102,12 +109,36 @@ open_block(Lower *lw, const LoopNest *nest, int64_t length, int64_t blocks)
 
 	lb_within(lb, at, blocks);
 	lb_if(lb, inside);
-	Affine first = affine_scale(lb, affine_scalar(lb, at), length);
-	LoopValue v = extent % length == 0
-	                      ? lb_for(lb, mode, length)
-	                      : lb_for_below(lb, mode, length,
-	                                     affine_plus(affine_scale(lb, first, -1), extent));
-	return affine_add(lb, first, affine_scalar(lb, v));
+	Block b = {.length = length,
+	           .shorter = extent % length != 0,
+	           .first = affine_scale(lb, affine_scalar(lb, at), length)};
+	b.end = affine_plus(affine_scale(lb, b.first, -1), extent);
+	return b;
+}
+
+/* Opens the loops of a part, one block of the outermost; the flat number of the element at hand. */
+static Affine
+open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
+{
+	LoopBuilder *lb = lw->lb;
+	Affine flat = affine_constant(0);
+
+	for (int i = 0; i < nest->n; i++) {
+		bool cut = i == 0 && block->length;
+		int64_t extent = cut ? block->length : nest->at[i].extent;
+		const Affine *below = cut && block->shorter ? &block->end : NULL;
+		Affine at;
+		if (i == nest->n - 1) {
+			*lane = spread_open(lw, extent, below);
+			at = spread_enter(lane);
+		} else {
+			at = affine_scalar(lb, below ? lb_for_below(lb, LOOP_PLAIN, extent, *below)
+			                             : lb_for(lb, LOOP_PLAIN, extent));
+		}
+		at = cut ? affine_add(lb, block->first, at) : at;
+		flat = affine_add_scaled(lb, flat, at, nest->at[i].full);
+	}
+	return flat;
 }
 
 void
@@ -133,19 +164,22 @@ lower_part(Lower *lw, const Node *n, Type shape,
 	bool in_blocks = st->blocks > 1;
 	if (in_blocks && nest.n == 0) /* one element */
 		nest.at[nest.n++] = (LoopDim){.extent = 1, .full = 1};
-	Affine flat = affine_scale(lb, st->row, shape->n / st->rows);
-	for (int i = 0; i < nest.n; i++) {
-		LoopMode mode = i == nest.n - 1 ? LOOP_VECTOR : LOOP_PLAIN;
-		Affine v = i == 0 && in_blocks
-		                   ? open_block(lw, &nest, length, blocks)
-		                   : affine_scalar(lb, lb_for(lb, mode, nest.at[i].extent));
-		flat = affine_add_scaled(lb, flat, v, nest.at[i].full);
-	}
-	Index at = index_at(lw, shape, flat);
+	Block block = {0};
+	if (in_blocks)
+		block = if_own_block(lw, nest.at[0].extent, length, blocks);
+	Spread lane = {0};
+	Affine flat = open_loops(lw, &nest, &block, &lane);
+	Index at = index_at(lw, shape, affine_add_scaled(lb, flat, st->row, shape->n / st->rows));
 	place(lw, n, &at, &out, ctx);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, y, &out),
 	         element(lw, n, &at, ctx));
-	for (int i = 0; i < nest.n + in_blocks; i++)
+	if (nest.n)
+		spread_close(&lane);
+	for (int i = 1; i < nest.n; i++)
 		lb_end(lb);
+	if (in_blocks)
+		lb_end(lb);
+	if (st->overlap)
+		lb_barrier(lb);
 	st->first_block += blocks;
 }

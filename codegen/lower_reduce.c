@@ -194,14 +194,20 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	Affine full = r->flat_full, inner = st->inner_flat;
 	LoopValue *own = NEW_ARRAY(st->scratch, LoopValue, n);
 
-	LoopValue v = lb_for(lb, last ? LOOP_VECTOR : LOOP_PLAIN, d.extent);
-	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, v), d.full);
+	Spread lane = {0};
+	LoopValue v = -1;
+	if (last)
+		lane = spread_open(r->lw, d.extent, NULL);
+	else
+		v = lb_for(lb, LOOP_PLAIN, d.extent);
+	for (int i = 0; i < n; i++)
+		own[i] = lb_accumulator(lb, accumulate_kind(reduces[i]), reduce_type(reduces[i]));
+	Affine step = last ? spread_enter(&lane) : affine_scalar(lb, v);
+	r->flat_full = affine_add_scaled(lb, full, step, d.full);
 	int64_t width = 1;
 	for (int i = dim + 1; i < r->nest.n; i++)
 		width *= r->nest.at[i].extent;
-	st->inner_flat = affine_add_scaled(lb, inner, affine_scalar(lb, v), width);
-	for (int i = 0; i < n; i++)
-		own[i] = lb_accumulator(lb, accumulate_kind(reduces[i]), reduce_type(reduces[i]));
+	st->inner_flat = affine_add_scaled(lb, inner, step, width);
 	if (last) {
 		st->full_flat = r->flat_full;
 		for (int i = 0; i < n; i++)
@@ -213,7 +219,10 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 		for (int i = 0; i < n; i++)
 			lb_accumulate(lb, own[i], acc[i]);
 	}
-	lb_end(lb);
+	if (last)
+		spread_close(&lane);
+	else
+		lb_end(lb);
 	for (int i = 0; i < n; i++)
 		acc[i] = own[i];
 	r->flat_full = full;
@@ -275,30 +284,30 @@ row_pass(Rows *r, int k)
 
 /* ---- columns: sums in local arrays of one tile */
 static void
-column_loop(Rows *r, void (*body)(Rows *r, LoopValue j, void *ctx), void *ctx)
+column_loop(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx)
 {
-	LoopBuilder *lb = r->lw->lb;
 	LoopDim d = r->nest.at[r->column_loop];
 	Affine full = r->flat_full, row = r->flat_row;
 
-	LoopValue j = nest_open(lb, &r->nest, r->column_loop, LOOP_VECTOR);
-	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, j), d.full);
-	r->flat_row = affine_add_scaled(lb, row, affine_scalar(lb, j), d.row);
-	r->lw->state->column = affine_scalar(lb, j);
+	Spread lane = nest_spread(r->lw, &r->nest, r->column_loop);
+	Affine j = spread_enter(&lane);
+	r->flat_full = affine_add_scaled(r->lw->lb, full, j, d.full);
+	r->flat_row = affine_add_scaled(r->lw->lb, row, j, d.row);
+	r->lw->state->column = j;
 	r->lw->state->full_flat = r->flat_full;
 	body(r, j, ctx);
-	lb_end(lb);
+	spread_close(&lane);
 	r->flat_full = full;
 	r->flat_row = row;
 }
 
 static void
-column_init(Rows *r, LoopValue j, void *ctx)
+column_init(Rows *r, Affine j, void *ctx)
 {
 	LoopBuilder *lb = r->lw->lb;
 	const Node *n = ctx;
 
-	lb_store(lb, r->lw->state->reduced_at[n->id], affine_scalar(lb, j), reduce_identity(lb, n));
+	lb_store(lb, r->lw->state->reduced_at[n->id], j, reduce_identity(lb, n));
 }
 
 typedef struct {
@@ -307,7 +316,7 @@ typedef struct {
 } ColumnPass;
 
 static void
-column_sum(Rows *r, LoopValue j, void *ctx)
+column_sum(Rows *r, Affine j, void *ctx)
 {
 	ColumnPass *p = ctx;
 	LoopBuilder *lb = r->lw->lb;
@@ -316,9 +325,8 @@ column_sum(Rows *r, LoopValue j, void *ctx)
 		const Node *n = p->reduces[i];
 		int local = r->lw->state->reduced_at[n->id];
 		LoopValue x = element_at(r, node_operand(n, 0), r->flat_full);
-		LoopValue sum = lb_load(lb, local, affine_scalar(lb, j));
-		lb_store(lb, local, affine_scalar(lb, j),
-		         lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
+		LoopValue sum = lb_load(lb, local, j);
+		lb_store(lb, local, j, lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
 	}
 	store_full(r, p->k);
 }
@@ -370,7 +378,7 @@ store_rows(Rows *r)
 }
 
 static void
-store_rows_of_column(Rows *r, LoopValue j, void *ctx)
+store_rows_of_column(Rows *r, Affine j, void *ctx)
 {
 	(void)j, (void)ctx;
 	store_rows(r);
@@ -553,6 +561,7 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 		lower_empty(&r);
 		return;
 	}
+	team_begin(lw);
 	sums = NEW_ARRAY(st->scratch, LoopValue, r.chunk_reduces.n);
 	find_depths(&r);
 	r.by_column = reduce_form_by_column(&spaces->domain.reduction[ITER_FULL]);

@@ -4,8 +4,10 @@
 
 #include "base/base.h"
 
-typedef enum { TARGET_CPU, N_TARGET_KINDS } TargetKind;
+/* CPUs, whose threads run parts; machines whose parts are run by teams, as GPUs' blocks of threads. */
+typedef enum { TARGET_CPU, TARGET_TEAMS, N_TARGET_KINDS } TargetKind;
 #define ON(kind) (1u << TARGET_##kind) /* in a set of kinds */
+#define ON_EVERY_KIND ((1u << N_TARGET_KINDS) - 1)
 
 enum { MOST_PRODUCT_ROWS = 16 };
 /* How a blocked product is cut. Widths count elements of f32; of f64 half as many. Times are cycles of a core, beside what
@@ -96,15 +98,17 @@ typedef struct {
 	LibraryLimits library;
 	RecomputeLimits recompute;
 } Tuning;
+extern const Tuning cpu_tuning; /* also of a kind of target that nobody has measured yet */
 
 struct Target {
 	const char *name;
 	TargetKind kind;
 	int lanes;     /* numbers of f32 in a vector */
-	int registers; /* vectors that a core holds */
-	int line;      /* numbers of f32 in a line of the cache */
+	int registers; /* of CPUs: vectors that a core holds */
+	int line;      /* of CPUs: numbers of f32 in a line of the cache */
 	bool gathers;  /* loads numbers that are not side by side in one instruction */
-	const ProductTiles *product;
+	int team;      /* members that run a part together, a power of two; 0: one alone */
+	const ProductTiles *product; /* of CPUs */
 	const Tuning *tuning;
 };
 typedef struct Target Target;

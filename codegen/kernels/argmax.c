@@ -41,6 +41,6 @@ argmax_kernel(Lower *lw, const Node *n)
 }
 
 const Strategy strategy_argmax = {.op = OP_argmax,
-                                  .kinds = ON(CPU),
+                                  .kinds = ON_EVERY_KIND,
                                   .doc = "the maximum, then the first that has it",
                                   .emit = argmax_kernel};

@@ -31,5 +31,7 @@ cumulate_kernel(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-const Strategy strategy_cumulate = {
-	.op = OP_cumulate, .kinds = ON(CPU), .doc = "each line in order", .emit = cumulate_kernel};
+const Strategy strategy_cumulate = {.op = OP_cumulate,
+                                    .kinds = ON_EVERY_KIND,
+                                    .doc = "each line in order",
+                                    .emit = cumulate_kernel};

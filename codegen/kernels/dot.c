@@ -228,3 +228,9 @@ const Strategy strategy_dot = {.op = OP_dot,
                                .products = dot_products,
                                .library = dot_library,
                                .reads = dot_reads};
+
+const Strategy strategy_dot_team = {.op = OP_dot,
+                                    .kinds = ON(TEAMS),
+                                    .doc = "members side by side along columns",
+                                    .emit = products_by_team,
+                                    .products = dot_products};

@@ -305,17 +305,17 @@ pool_grad_sums(const Node *n)
 }
 
 const Strategy strategy_pool = {.op = OP_pool,
-                                .kinds = ON(CPU),
+                                .kinds = ON_EVERY_KIND,
                                 .doc = "windows of each row in vectors",
                                 .emit = pool_kernel};
 
 const Strategy strategy_pool_grad = {.op = OP_pool_grad,
-                                     .kinds = ON(CPU),
+                                     .kinds = ON_EVERY_KIND,
                                      .doc = "planes in parallel, windows in order",
                                      .emit = pool_grad_kernel,
                                      .sums_in_memory = pool_grad_sums};
 
 const Strategy strategy_pool_gather = {.op = OP_pool_gather,
-                                       .kinds = ON(CPU),
+                                       .kinds = ON_EVERY_KIND,
                                        .doc = "windows of each row in vectors",
                                        .emit = pool_gather_kernel};

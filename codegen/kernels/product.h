@@ -62,4 +62,7 @@ Type products_scratch(Lower *lw, const Node *n);
 void products_prepare(Lower *lw, const Node *n);
 void products_emit(Lower *lw, const Node *n);
 
+/* ---- product_team.c: the same for a team. */
+void products_by_team(Lower *lw, const Node *n);
+
 #endif

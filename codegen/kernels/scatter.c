@@ -339,7 +339,7 @@ scatter_kernel(Lower *lw, const Node *n)
 }
 
 const Strategy strategy_scatter = {.op = OP_scatter,
-                                   .kinds = ON(CPU),
+                                   .kinds = ON_EVERY_KIND,
                                    .doc = "updates sorted by their index, each slice its segment",
                                    .emit = scatter_kernel,
                                    .scratch = scatter_scratch,

@@ -100,6 +100,6 @@ sort_kernel(Lower *lw, const Node *n)
 }
 
 const Strategy strategy_sort = {.op = OP_sort,
-                                .kinds = ON(CPU),
+                                .kinds = ON_EVERY_KIND,
                                 .doc = "each line in a merge network",
                                 .emit = sort_kernel};

@@ -23,19 +23,73 @@ strategy_of(const Target *t, const Node *n)
 	return NULL;
 }
 
-static const char *
-kind_name(TargetKind kind)
+/* ---- at start */
+static bool
+is_first_of_kind(int target)
 {
-	for (int i = 0; target_table[i]; i++)
-		if (target_table[i]->kind == kind)
-			return target_table[i]->name;
-	return "?";
+	for (int i = 0; i < target; i++)
+		if (target_table[i]->kind == target_table[target]->kind)
+			return false;
+	return true;
 }
 
 static bool
-takes_every_node(const Strategy *s, OpKind op, TargetKind kind)
+has_strategy(const Target *t, OpKind op)
 {
-	return s->op == op && s->kinds >> kind & 1 && !s->takes;
+	for (int i = 0; i < COUNT(strategies); i++)
+		if (strategies[i]->op == op && strategies[i]->kinds >> t->kind & 1 &&
+		    !strategies[i]->takes)
+			return true;
+	return false;
+}
+
+/* Every op that needs one has a strategy for every kind of target that there is. */
+static bool
+check_ops(const Target *t, Diag *diag)
+{
+	bool sound = true;
+
+	for (int op = 0; op < N_OPS; op++) {
+		if (op_table[op]->fuse != FUSE_OPAQUE || has_strategy(t, (OpKind)op))
+			continue;
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "op \"%s\": no strategy takes every node for target %s",
+		           op_table[op]->name, t->name);
+		sound = false;
+	}
+	return sound;
+}
+
+static bool
+check_target(const Target *t, Diag *diag)
+{
+	bool cuts = t->kind != TARGET_CPU ||
+	            (t->product && t->product->rows >= 1 && t->product->rows <= MOST_PRODUCT_ROWS);
+	bool team = t->team >= 0 && t->team <= MAX_PARTIALS && (t->team & (t->team - 1)) == 0;
+
+	if (!cuts)
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "target \"%s\": rows of a product are not 1 to %d", t->name,
+		           MOST_PRODUCT_ROWS);
+	if (!team)
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "target \"%s\": a team of %d is no power of two up to %d", t->name,
+		           t->team, MAX_PARTIALS);
+	return cuts && team;
+}
+
+static bool
+check_strategy(const Strategy *st, Diag *diag)
+{
+	const char *hole = !st->emit                      ? "emit"
+	                   : !st->doc                     ? "doc"
+	                   : !st->scratch != !st->prepare ? "scratch or prepare"
+	                                                  : NULL;
+
+	if (hole)
+		diag_error(diag, EXIT_UNSUPPORTED, "strategy of op \"%s\": column %s is missing",
+		           op_table[st->op]->name, hole);
+	return !hole;
 }
 
 bool
@@ -43,40 +97,12 @@ strategy_table_check(Diag *diag)
 {
 	bool sound = true;
 
-	for (int op = 0; op < N_OPS; op++)
-		for (int kind = 0; kind < N_TARGET_KINDS && op_table[op]->fuse == FUSE_OPAQUE;
-		     kind++) {
-			bool found = false;
-			for (int i = 0; i < COUNT(strategies) && !found; i++)
-				found = takes_every_node(strategies[i], (OpKind)op,
-				                         (TargetKind)kind);
-			if (!found)
-				diag_error(
-					diag, EXIT_UNSUPPORTED,
-					"op \"%s\": no strategy takes every node for targets like %s",
-					op_table[op]->name, kind_name((TargetKind)kind));
-			sound &= found;
-		}
 	for (int i = 0; target_table[i]; i++) {
-		const Target *t = target_table[i];
-		if (t->product && t->product->rows >= 1 && t->product->rows <= MOST_PRODUCT_ROWS)
-			continue;
-		diag_error(diag, EXIT_UNSUPPORTED,
-		           "target \"%s\": rows of a product are not 1 to %d", t->name,
-		           MOST_PRODUCT_ROWS);
-		sound = false;
+		sound &= check_target(target_table[i], diag);
+		if (is_first_of_kind(i))
+			sound &= check_ops(target_table[i], diag);
 	}
-	for (int i = 0; i < COUNT(strategies); i++) {
-		const Strategy *st = strategies[i];
-		const char *hole = !st->emit                      ? "emit"
-		                   : !st->doc                     ? "doc"
-		                   : !st->scratch != !st->prepare ? "scratch or prepare"
-		                                                  : NULL;
-		if (hole)
-			diag_error(diag, EXIT_UNSUPPORTED,
-			           "strategy of op \"%s\": column %s is missing",
-			           op_table[st->op]->name, hole);
-		sound &= !hole;
-	}
+	for (int i = 0; i < COUNT(strategies); i++)
+		sound &= check_strategy(strategies[i], diag);
 	return sound;
 }

@@ -53,7 +53,7 @@ static const ProductTiles narrow_product = {
 
 /* Where nothing else is said: CPU time of a training step, one thread of a Zen 4 with AVX-512 and 1 MiB of second cache, f32,
  * the least of 7 runs by turns, in ms behind each value. Differences below 5 % are noise. */
-static const Tuning cpu_tuning = {
+const Tuning cpu_tuning = {
 	/* Chosen so that what is large keeps 64 cores busy to the end, though they do not run at one speed. One thread does
          * not lose by it: with 1, 4, 16, 64 parts for each of 64 cores gpt2_mini takes 10.8, 11.0, 11.1, 10.9, a bias gradient
          * of [8192,768] 17.3, 17.2, 16.8, 18.2. From which size on more cores pay was not measured. */

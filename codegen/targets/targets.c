@@ -53,7 +53,8 @@ bool
 target_row_check(const Target *t, Diag *diag)
 {
 	const Grains *g = t->tuning ? &t->tuning->grains : NULL;
-	const char *fault = t->lanes < 1 || t->registers < 1 || t->line < 1
+	bool cpu = t->kind == TARGET_CPU;
+	const char *fault = t->lanes < 1 || (cpu && (t->registers < 1 || t->line < 1))
 	                            ? "lanes, registers or line are missing"
 	                    : !t->tuning ? "column tuning is missing"
 	                    : g->large < 1 || g->parts < 1 || g->least_part < 1 || g->most_block < 1

@@ -1,5 +1,6 @@
 """The patches that docs/extending.md explains: each applies to this tree, builds, and works by the
 command line. All are applied to one copy of the sources, built once."""
+import json
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +49,7 @@ def tree(build, tmp_path_factory):
     execute("cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Debug",
             f"-DONNX_PROTO={schema(build)}", cwd=root)
     execute("cmake", "--build", "build", "--target", "gradc", "accuracy", "executable_help",
-            "ops_page", "runtime_device_test", cwd=root)
+            "ops_page", "runtime_device_test", "compare_kernels", "ops_test", cwd=root)
     return root
 
 
@@ -164,3 +166,72 @@ def test_a_loss_with_an_option_in_text(extended, tmp_path):
                                     "role forward {\n  return %x\n}\n")
     said = execute(extended, "opt", tmp_path / "f.gir", "--passes=loss{kind=focal,settings=gamma=0.25}")
     assert "0.25" in said
+
+
+@pytest.mark.parametrize("op", ["dot", "conv_grad_input", "reduce", "reverse", "concat", "pad", "gather", "scatter"])
+def test_kernels_for_every_target(tree, op):
+    """Against the op's eval, gradients as well. The interpreter ends a kernel in which two members of a team meet."""
+    said = execute(tree / "build/tests/ops_test", env={**os.environ, "OP": op})
+    assert "[  PASSED  ] 7 test(s)" in said and "FAILED" not in said
+
+
+def few_rows(models, name, folder):
+    """Options of `gradc grad` for two rows of a model's data, of 12 tokens where rows are tokens."""
+    reference = json.loads((models / name / "reference.json").read_text())
+    inputs = [(i["name"], i["file"]) for i in reference["inputs"]]
+    options = ["--loss", reference["loss"]]
+    for key, file in [*inputs, ("labels", reference["labels"]["file"])]:
+        rows = np.load(models / name / file)[:2]
+        np.save(folder / file, rows[:, :12] if "seq" in reference["dims"] else rows)
+        options += ["--input", f"{key}={folder / file}"]
+    return options
+
+
+@pytest.mark.parametrize("name, reduces", [("mlp_digits", "max f32 team 8"), ("gpt2_mini", "add f32 team 8"),
+                                           ("cnn_mnist", "add f32 team 8")])
+def test_target(tree, extended, models, tmp_path, name, reduces):
+    """A model's kernels have teams; the interpreter, C and LLVM make the same bits of them; the gradients of what the loops
+    compute are those of the model."""
+    options = [models / name / "model.onnx", *few_rows(models, name, tmp_path)]
+    loss = options[1:3]
+    dims = {"gpt2_mini": ["--dim=batch=2", "--dim=seq=12"]}.get(name, ["--batch=2"])
+    execute(extended, "dump", options[0], *loss, *dims, "--stage=train", "-o", tmp_path / "train.gir")
+    passes = ",".join(f"{p}{{target=quad}}" for p in ("legalize", "fuse", "lower"))
+    execute(extended, "opt", tmp_path / "train.gir", "--stage=train", f"--passes={passes}", "-o", tmp_path / "m.gir")
+    kernels = re.findall(r"^  kernel (.*?)^  }", (tmp_path / "m.gir").read_text(), re.M | re.S)
+    assert sum(" team 8 " in k and re.search(r"team v\d+ < 8 [({]", k) is not None for k in kernels) >= 0.85 * len(kernels)
+    assert any(reduces in k for k in kernels)
+    said = execute(tree / "build/tests/compare_kernels", tmp_path / "m.gir")
+    assert re.search(rf"^{len(kernels)} kernels, \d+ codes, 0 differences", said, re.M), said
+    ways = {"tensors": [], "loops": ["--stage=lowered", "--pass-option=multiversion.targets=quad"]}
+    for folder, how in ways.items():
+        execute(extended, "grad", *options, "--engine=interp", "--output-dir", tmp_path / folder, *how)
+    gradients = [{p.name: np.load(p) for p in (tmp_path / folder).glob("*.npy")} for folder in ways]
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 6
+    most = max(np.abs(g).max() for key, g in gradients[0].items() if key.startswith("grad."))
+    for key, g in gradients[0].items():
+        np.testing.assert_allclose(gradients[1][key], g, rtol=2e-4, atol=2e-6 * most, err_msg=key)
+
+
+def test_a_program_of_the_target_trains(extended, models, tmp_path):
+    """C and LLVM run the members in order: an executable computes with the target's kernels on this machine."""
+    quad, own = (train(extended, models, tmp_path, *options)
+                 for options in (["--pass-option=multiversion.targets=quad"], []))
+    assert quad == pytest.approx(own, rel=1e-3) and quad[1] < 0.5 * quad[0]
+    said = execute(tmp_path / "train", "--info")
+    assert "cpu-" in said
+
+
+def test_an_op_without_a_strategy_is_named(tree, tmp_path):
+    """Before anything is compiled: the row of a kind that the op has none for."""
+    source = tree / "codegen/kernels/sort.c"
+    text = source.read_text()
+    assert ".kinds = ON_EVERY_KIND" in text
+    try:
+        source.write_text(text.replace(".kinds = ON_EVERY_KIND", ".kinds = ON(CPU)"))
+        execute("cmake", "--build", "build", "--target", "gradc", cwd=tree)
+        done = subprocess.run([tree / "build/gradc", "ops"], capture_output=True, text=True)
+        assert done.returncode != 0 and 'op "sort": no strategy takes every node for target quad' in done.stderr
+    finally:
+        source.write_text(text)
+        execute("cmake", "--build", "build", "--target", "gradc", cwd=tree)

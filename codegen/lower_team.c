@@ -1,0 +1,104 @@
+/* What `lower` does for a team of members, for example 8 with 20 elements of a row:
+ *
+ *	team v1 < 8 {
+ *	  for v2 < 3 {
+ *	    for v3 < min(1, -8*v2 - v1 + 20) {
+ *	      v4 = load x0[20*v0 + 8*v2 + v1 + v3] : f32
+ *
+ * Neighbours in memory are read by neighbours of the team. The innermost loop runs once or not at all, so that the place is
+ * below 20 by its form, without a computed one; it is there only where members have different numbers of elements. Every
+ * loop of a kernel over one axis gives an element to the same member, so that members meet on no array of the kernel. */
+#include "codegen/lower_impl.h"
+
+/* Elements smaller than a byte share theirs with other members' elements. */
+static bool
+stores_whole_bytes(const Function *f)
+{
+	const Node *ret = function_return(f);
+
+	for (int i = 0; i < ret->n_operands; i++)
+		if (dtype_info[node_operand(ret, i)->type->dtype].bits < 8)
+			return false;
+	return true;
+}
+
+bool
+team_begin(Lower *lw)
+{
+	int members = lw->target->team;
+
+	if (members < 2 || !stores_whole_bytes(lw->f))
+		return false;
+	lb_team(lw->lb, 1, &members);
+	return true;
+}
+
+Spread
+spread_open(Lower *lw, int64_t extent, const Affine *below)
+{
+	LoopBuilder *lb = lw->lb;
+	Spread s = {.lb = lb,
+	            .extent = extent,
+	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
+
+	if (lb->k->n_team)
+		s.variable = lb_for(lb, LOOP_TEAM, lb->k->team[0]);
+	else if (below)
+		s.variable = lb_for_below(lb, LOOP_VECTOR, extent, *below);
+	else
+		s.variable = lb_for(lb, LOOP_VECTOR, extent);
+	return s;
+}
+
+Affine
+spread_enter(Spread *s)
+{
+	LoopBuilder *lb = s->lb;
+	Affine at = affine_scalar(lb, s->variable);
+
+	if (lb->k->n_team == 0)
+		return at;
+	int64_t members = lb->k->team[0], groups = (s->extent + members - 1) / members;
+	if (groups != 1) {
+		LoopValue group = lb_for(lb, LOOP_PLAIN, groups);
+		at = affine_add_scaled(lb, at, affine_scalar(lb, group), members);
+		s->inner++;
+	}
+	if (s->below || s->extent % members) {
+		Affine end = s->below ? *s->below : affine_constant(s->extent);
+		Affine left = affine_add_scaled(lb, end, at, -1);
+		at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+		s->inner++;
+	}
+	return at;
+}
+
+void
+spread_close(Spread *s)
+{
+	for (int i = 0; i <= s->inner; i++)
+		lb_end(s->lb);
+}
+
+Spread
+nest_spread(Lower *lw, const LoopNest *nest, int at)
+{
+	const LoopDim *d = &nest->at[at];
+
+	if (!d->whole)
+		return spread_open(lw, d->extent, NULL);
+	LoopBuilder *lb = lw->lb;
+	Affine below = affine_plus(affine_scale(lb, affine_scalar(lb, d[-1].variable), -d->extent),
+	                           d->whole);
+	return spread_open(lw, d->extent, &below);
+}
+
+int
+nest_spread_loop(const Lower *lw, const LoopNest *nest)
+{
+	int last = nest->n - 1, at = last;
+
+	while (at > 0 && nest->at[at].extent < lw->target->team)
+		at--;
+	return at >= 0 && nest->at[at].extent >= lw->target->team ? at : last;
+}

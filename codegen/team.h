@@ -1,0 +1,25 @@
+/* Loops that the members of a team share, or the lanes of a vector: what is blocked for either is written once. */
+#ifndef GRADC_CODEGEN_TEAM_H
+#define GRADC_CODEGEN_TEAM_H
+
+#include "codegen/target.h"
+#include "ir/loop.h"
+
+/* Before a kernel's loops: gives it the target's team, if the target has one and members may store what the kernel stores.
+ * Without it the kernel has one member. */
+bool team_begin(Lower *lw);
+
+/* `extent` iterations, or those of them below a bound, side by side: of a vector loop, or member m of T has m, T + m, 2T + m
+ * ... What is opened owns accumulators: those of lb_accumulator between open and enter. */
+typedef struct {
+	LoopBuilder *lb;
+	int64_t extent;
+	const Affine *below; /* NULL: all of them */
+	LoopValue variable;  /* of the vector's or the team's loop */
+	int inner;           /* loops of a member within it */
+} Spread;
+Spread spread_open(Lower *lw, int64_t extent, const Affine *below);
+Affine spread_enter(Spread *s); /* the iteration */
+void spread_close(Spread *s);
+
+#endif
