@@ -169,7 +169,8 @@ lower_part(Lower *lw, const Node *n, Type shape,
 		block = if_own_block(lw, nest.at[0].extent, length, blocks);
 	Spread lane = {0};
 	Affine flat = open_loops(lw, &nest, &block, &lane);
-	Index at = index_at(lw, shape, affine_add_scaled(lb, flat, st->row, shape->n / st->rows));
+	Index at = index_at(lw, shape,
+	                    affine_add(lb, affine_scale(lb, st->row, shape->n / st->rows), flat));
 	place(lw, n, &at, &out, ctx);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, y, &out),
 	         element(lw, n, &at, ctx));
