@@ -7,9 +7,9 @@
 #include "codegen/kernels/product_impl.h"
 
 /* ---- the parts */
-enum { BATCH, SPLIT, OUTER, INNER, INNERMOST, N_PART_AXES };
+enum { BATCH, SPLIT, NEXT_SPLIT, OUTER, INNER, INNERMOST, N_PART_AXES };
 
-/* [batch, split, chunk, repeat, panel] or [batch, split, repeat, panel, chunk] */
+/* [batch, split, split of k's next axis, chunk, repeat, panel], or the last three as [repeat, panel, chunk] */
 static Type
 part_shape(const Lower *lw, const Product *p, const ProductCut *c)
 {
@@ -18,7 +18,8 @@ part_shape(const Lower *lw, const Product *p, const ProductCut *c)
 
 	if (tiling_size(&c->columns) && p->batch && p->m) {
 		dims[BATCH] = p->batch;
-		dims[SPLIT] = c->splits;
+		dims[SPLIT] = c->splits / c->next_splits;
+		dims[NEXT_SPLIT] = c->next_splits;
 		dims[c->panels_outer ? INNERMOST : OUTER] = c->chunks;
 		dims[panel] = repeats(&c->columns);
 		dims[panel + 1] = blocks_along(&c->columns);
@@ -30,10 +31,12 @@ static void
 part_at(const ProductEmit *e, const Index *at)
 {
 	int panel = e->cut->panels_outer ? OUTER : INNER;
+	Affine split = affine_add(affine_scale(at->at[SPLIT], e->cut->next_splits),
+	                          at->at[NEXT_SPLIT]);
 
 	product_part(e,
 	             (Panel){.batch = at->at[BATCH],
-	                     .split = at->at[SPLIT],
+	                     .split = split,
 	                     .repeat = at->at[panel],
 	                     .number = at->at[panel + 1]},
 	             at->at[e->cut->panels_outer ? INNERMOST : OUTER]);
@@ -106,7 +109,7 @@ multiply_all(Lower *lw, const Product *list, int n, int out)
 	ProductEmit *emits = NEW_ARRAY(lw->lb->scratch, ProductEmit, n);
 
 	for (int i = 0; i < n; i++) {
-		cuts[i] = product_cut(lw, &list[i], n);
+		cuts[i] = product_cut(lw, list, n, i);
 		emits[i] = (ProductEmit){.lw = lw, .p = &list[i], .cut = &cuts[i], .out = out};
 	}
 	declare_arrays(emits, n);
@@ -129,7 +132,7 @@ products_scratch(Lower *lw, const Node *node)
 
 	if (n > 1)
 		return NULL;
-	ProductCut c = product_cut(lw, list, n);
+	ProductCut c = product_cut(lw, list, n, 0);
 	if (c.splits > 1)
 		size = c.splits * node_result(list->node, 0)->type->n;
 	else if (c.shared)
@@ -144,7 +147,7 @@ products_prepare(Lower *lw, const Node *node)
 {
 	Product list[MAX_PRODUCTS];
 	int n = products_of(lw, node, list);
-	ProductCut c = product_cut(lw, list, n);
+	ProductCut c = product_cut(lw, list, n, 0);
 	int scratch = lower_scratch(lw);
 
 	if (c.splits > 1) {
@@ -197,7 +200,7 @@ products_emit(Lower *lw, const Node *node)
 {
 	Product list[MAX_PRODUCTS];
 	int n = products_of(lw, node, list);
-	ProductCut c = product_cut(lw, list, n);
+	ProductCut c = product_cut(lw, list, n, 0);
 
 	if (c.splits > 1)
 		add_splits(lw, list, &c);

@@ -34,14 +34,15 @@ typedef struct {
 	Tiling columns, depth;  /* panels; blocks of k. Of a part, where k is split */
 	int rows, strip, lanes; /* sums in registers: rows x strip, which is two vectors of lanes */
 	int64_t chunk, chunks;  /* row blocks of a part, and how many parts these give */
-	int64_t splits;         /* of k's first axis */
+	int64_t splits;         /* of k: of its first axis, or of all of that and the next one */
+	int64_t next_splits;    /* of the next one; 1: it is whole */
 	bool panels_outer;      /* parts are ordered by panels, then by chunks */
 	bool shared; /* b is packed once, by a kernel that runs before; and a, where its rows are */
 	bool pack_rows; /* of a, in blocks */
 	bool by_lines;  /* b is packed along k, by lines of the cache */
 } ProductCut;
-/* One of n products that a kernel makes. */
-ProductCut product_cut(const Lower *lw, const Product *p, int n);
+/* Product number i of the n that a kernel makes. */
+ProductCut product_cut(const Lower *lw, const Product *list, int n, int i);
 /* Do sums wait in an array of their own for the next block of k, since they would lose bits in c? */
 bool product_waits(const Lower *lw, const Product *p, const ProductCut *c);
 /* Sums of a part that wait so: the last chunk has the rows that fill no block, too. */

@@ -2,7 +2,10 @@
  * themselves, by the target's table. */
 #include "codegen/kernels/product.h"
 
-/* The widths that are tried halve from the widest; k's splits are divisors of its first axis. */
+#include <math.h>
+
+/* The widths that are tried halve from the widest; k's splits are divisors of its first axis, or all of that times divisors
+ * of the next one. */
 typedef struct {
 	const Lower *lw;
 	const Product *p;
@@ -222,64 +225,118 @@ consider_chunks(Search *s, ProductCut c)
 	}
 }
 
+/* k has axes of one number before `axis`, and at most one of `outer` numbers, whose splits have one each. */
 static void
-consider_splits(Search *s, ProductCut c)
+consider_splits_of(Search *s, ProductCut c, int axis, int64_t outer)
 {
-	const Product *p = s->p;
-	int64_t first = p->k.n ? p->k.at[0] : 1, inner = 1;
+	int64_t extent = s->p->k.at[axis], inner = 1;
 
-	for (int i = 1; i < p->k.n; i++)
-		inner *= p->k.at[i];
-	for (c.splits = 1; c.splits <= first || c.splits == 1; c.splits++) {
-		Ints k = p->k;
-		if (c.splits > (s->alone ? s->wanted : 1) ||
-		    (c.splits > 1 && first / c.splits * inner < s->t->depth))
-			break;
-		if (c.splits > 1 && first % c.splits)
+	for (int i = axis + 1; i < s->p->k.n; i++)
+		inner *= s->p->k.at[i];
+	for (int64_t n = 2; n <= extent; n++) {
+		Ints k = s->p->k;
+		c.splits = outer * n;
+		if (c.splits > s->wanted || extent / n * inner < s->t->depth)
+			return;
+		if (extent % n)
 			continue;
-		if (k.n)
-			k.at[0] = first / c.splits;
+		for (int i = 0; i < axis; i++)
+			k.at[i] = 1;
+		k.at[axis] = extent / n;
+		c.next_splits = outer > 1 ? n : 1;
 		c.depth = tile_evenly(&k, s->t->depth, 1);
 		consider_chunks(s, c);
 	}
 }
 
-/* Parts that are worth their while; a small product has some for few cores. */
-static int64_t
-parts_wanted(const Lower *lw, const Product *p, const ProductTiles *t)
+/* next: of the next axis; else of the first one, or none. */
+static void
+consider_splits(Search *s, ProductCut c, bool next)
+{
+	const Ints *k = &s->p->k;
+	int axis = 0;
+
+	if (!next) {
+		c.depth = tile_evenly(k, s->t->depth, 1);
+		consider_chunks(s, c);
+	}
+	while (axis < k->n && k->at[axis] == 1)
+		axis++;
+	int64_t outer = next && axis < k->n ? k->at[axis++] : 1;
+	while (axis < k->n && k->at[axis] == 1)
+		axis++;
+	if (s->alone && axis < k->n && (!next || outer > 1))
+		consider_splits_of(s, c, axis, outer);
+}
+
+static void
+consider_panels(Search *s, ProductCut c, int64_t widest, bool next)
+{
+	for (int64_t panel = widest; panel >= c.strip; panel /= 2) {
+		c.columns = tile_evenly(&s->p->n, panel, c.strip);
+		if (tiling_size(&c.columns) == 0 || s->p->batch == 0 || s->p->m == 0)
+			return;
+		consider_splits(s, c, next);
+	}
+}
+
+static double
+flops_of(const Product *p)
 {
 	Tiling k = tile(&p->k, 1), n = tile(&p->n, 1);
-	double flops = 2.0 * (double)p->batch * (double)p->m * (double)tiling_size(&k) *
-	               (double)tiling_size(&n);
-	int64_t worth = (int64_t)(flops / t->least_part);
 
-	return worth < 1 ? 1 : worth < lw->parts ? worth : lw->parts;
+	return 2.0 * (double)p->batch * (double)p->m * (double)tiling_size(&k) *
+	       (double)tiling_size(&n);
+}
+
+/* Cycles that multiplying and storing take. A product without any k has to be stored, too. */
+static double
+work_of(const ProductTiles *t, const Product *p)
+{
+	Tiling n = tile(&p->n, 1);
+	double stored = (double)p->batch * (double)p->m * (double)tiling_size(&n);
+
+	return flops_of(p) / (2.0 * t->columns) +
+	       stored * (double)dtype_bytes(p->type, 1) / t->far_rate;
+}
+
+/* Parts that are worth their while; a small product has some for few cores. Of the parts that n products are worth each has
+ * its share. */
+static int64_t
+parts_wanted(const Lower *lw, const Product *list, int n, int i)
+{
+	const ProductTiles *t = lw->target->product;
+	double flops = 0, work = 0;
+
+	for (int k = 0; k < n; k++) {
+		flops += flops_of(&list[k]);
+		work += work_of(t, &list[k]);
+	}
+	double worth = flops / t->least_part, parts = (double)lw->parts;
+	worth = worth < 1 ? 1 : worth < parts ? (double)(int64_t)worth : parts;
+	return work > 0 ? (int64_t)ceil(worth * (work_of(t, &list[i]) / work)) : 1;
 }
 
 ProductCut
-product_cut(const Lower *lw, const Product *p, int n)
+product_cut(const Lower *lw, const Product *list, int n, int i)
 {
+	const Product *p = &list[i];
 	const ProductTiles *t = lw->target->product;
 	int wide = dtype_info[p->type].bits == 64 ? 2 : 1;
-	Search s = {.lw = lw,
-	            .p = p,
-	            .t = t,
-	            .alone = n == 1,
-	            .wanted = blocks_of(parts_wanted(lw, p, t), n)};
+	Search s = {
+		.lw = lw, .p = p, .t = t, .alone = n == 1, .wanted = parts_wanted(lw, list, n, i)};
 	ProductCut c = {.rows = t->rows,
 	                .strip = t->columns / wide,
 	                .lanes = t->columns / wide / 2,
 	                .by_lines = p->b_along_k && !lw->target->gathers,
 	                .splits = 1,
+	                .next_splits = 1,
 	                .chunk = 1,
 	                .chunks = 1};
 
-	for (int64_t panel = t->panel / wide; panel >= c.strip; panel /= 2) {
-		c.columns = tile_evenly(&p->n, panel, c.strip);
-		if (tiling_size(&c.columns) == 0 || p->batch == 0 || p->m == 0)
-			break;
-		consider_splits(&s, c);
-	}
+	consider_panels(&s, c, t->panel / wide, false);
+	if (!s.enough) /* more splits add more sums in memory */
+		consider_panels(&s, c, t->panel / wide, true);
 	if (s.found)
 		return s.best;
 	c.columns = tile_evenly(&p->n, c.strip, c.strip);
