@@ -194,6 +194,13 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
+/* So many rows that are read again are parts enough. */
+static int64_t
+rows_enough(const Target *t, const Node *n, int64_t parts)
+{
+	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows : parts;
+}
+
 static bool
 stays_whole(const Node *n, const Forms *forms)
 {
@@ -242,7 +249,7 @@ reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch)
 
 	for_each_node(f, n) {
 		if (op_row(n)->fuse != FUSE_REDUCE || is_by_column(n) ||
-		    node_result(n, 0)->type->n < t->tuning->reduce.few_rows ||
+		    node_result(n, 0)->type->n < rows_enough(t, n, parts) ||
 		    stays_whole(n, &forms) ||
 		    !comes_back(node_result(n, 0), node_operand(n, 0)->type->n, DEPTH))
 			continue;

@@ -43,7 +43,8 @@ typedef struct {
  * which are columns then. */
 typedef struct {
 	int64_t chunk_rows, chunk_columns; /* of a chunk of partial results, at least */
-	int64_t few_rows; /* rows that are read again have chunks only where they are fewer */
+	/* Rows that are read again stay whole in an operand of fewer elements than `much`, unless they are fewer than few_rows. */
+	int64_t few_rows, much;
 	int64_t least_columns, most_columns; /* of a part, whose sums are an array */
 	int64_t near_row; /* elements of a row that stay near for the next pass over it */
 	int expensive;    /* weight of what is kept for that pass, not computed again */
