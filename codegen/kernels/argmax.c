@@ -1,46 +1,150 @@
-/* argmax: lines in parallel. */
+/* argmax: lines in parallel. Where they are few and long, blocks of them go in parallel, too: a kernel that runs before leaves
+ * each block's index. */
 #include "codegen/kernels/kernels.h"
 #include "ir/shapes.h"
 
 #include <math.h>
 
-/* One pass for the maximum, one for the smallest index that has it. */
-static void
-argmax_kernel(Lower *lw, const Node *n)
-{
-	LoopBuilder *lb = lw->lb;
-	int64_t axis = ((const AxisAttr *)n->attr)->axis;
-	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
-	DType t = compute_type(x->dtype);
-	Index at, full;
-	int64_t size = x->dims[axis];
+enum { LEAST_BLOCK = 256 };
 
-	LoopValue i = lb_for(lb, LOOP_PARALLEL, y->n);
-	index_split(lb, y, affine_scalar(lb, i), &at);
-	full = index_of_line(&at, axis);
-	LoopValue j = lb_for(lb, LOOP_VECTOR, size);
-	full.at[axis] = affine_scalar(lb, j);
-	LoopValue v = lower_element(lw, node_operand(n, 0), &full);
+typedef struct {
+	Lower *lw;
+	const Node *node;
+	int64_t axis, size;    /* of a line */
+	int64_t block, blocks; /* of a line, too */
+	Type lines;
+} Argmax;
+
+static Argmax
+argmax_of(Lower *lw, const Node *n)
+{
+	int64_t axis = ((const AxisAttr *)n->attr)->axis;
+	int64_t size = node_operand(n, 0)->type->dims[axis];
+	Argmax a = {lw, n, axis, size, size, 1, node_result(n, 0)->type};
+
+	if (a.lines->n == 0 || a.lines->n >= lw->parts)
+		return a;
+	int64_t wanted = (lw->parts + a.lines->n - 1) / a.lines->n;
+	a.block = size / wanted < LEAST_BLOCK ? LEAST_BLOCK : size / wanted;
+	a.blocks = (size + a.block - 1) / a.block;
+	return a;
+}
+
+static Type
+argmax_scratch(Lower *lw, const Node *n)
+{
+	Argmax a = argmax_of(lw, n);
+	int64_t indices = a.lines->n * a.blocks;
+
+	return a.blocks > 1 ? type_new(lw->m, S64, 1, &indices) : NULL;
+}
+
+static LoopValue
+element_at(const Argmax *a, const Index *line, Affine at)
+{
+	Index full = index_of_line(line, a->axis);
+
+	full.at[a->axis] = at;
+	return lower_element(a->lw, node_operand(a->node, 0), &full);
+}
+
+/* The index of the largest of the elements from `first` on, `count` or as many as the line has: one pass for the maximum,
+ * one for the smallest index that has it. `size` where all are NaN, which is nowhere equal to the maximum. */
+static LoopValue
+first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
+{
+	LoopBuilder *lb = a->lw->lb;
+	DType t = compute_type(node_operand(a->node, 0)->type->dtype);
+	Affine left = affine_plus(affine_scale(first, -1), a->size);
+	bool whole = a->size == 0 || a->size % count == 0;
+
+	LoopValue j = whole ? lb_for(lb, LOOP_VECTOR, count)
+	                    : lb_for_below(lb, LOOP_VECTOR, count, left);
+	LoopValue v = element_at(a, line, affine_add(first, affine_scalar(j)));
 	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
 	if (dtype_is_float(t))
 		v = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &v), lb_float(lb, t, -INFINITY), v);
 	lb_accumulate(lb, best, v);
 	lb_end(lb);
-	j = lb_for(lb, LOOP_VECTOR, size);
-	full.at[axis] = affine_scalar(lb, j);
-	v = lower_element(lw, node_operand(n, 0), &full);
-	LoopValue first = lb_accumulator(lb, ACC_MIN, S64);
+	j = whole ? lb_for(lb, LOOP_VECTOR, count) : lb_for_below(lb, LOOP_VECTOR, count, left);
+	Affine at = affine_add(first, affine_scalar(j));
+	v = element_at(a, line, at);
+	LoopValue index = lb_accumulator(lb, ACC_MIN, S64);
 	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
-	lb_accumulate(lb, first, lb_select(lb, hit, j, lb_int(lb, S64, size)));
+	lb_accumulate(lb, index, lb_select(lb, hit, lb_affine(lb, at), lb_int(lb, S64, a->size)));
 	lb_end(lb);
-	/* NaN alone is nowhere equal to the maximum: the first, as in eval */
-	LoopValue none = lb_compare(lb, LOOP_eq, first, lb_int(lb, S64, size));
-	first = lb_select(lb, none, lb_int(lb, S64, 0), first);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), affine_scalar(lb, i), first);
+	return index;
+}
+
+static void
+argmax_prepare(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Argmax a = argmax_of(lw, n);
+	Index at;
+
+	lb->k->flops = op_row(n)->flops(n);
+	Affine line = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.lines->n));
+	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.blocks));
+	index_split(lb, a.lines, line, &at);
+	LoopValue index = first_largest(&a, &at, affine_scale(block, a.block), a.block);
+	lb_store(lb, lower_scratch(lw), affine_add(affine_scale(line, a.blocks), block), index);
+	lb_end(lb);
+	lb_end(lb);
+}
+
+/* Of the blocks' indices the first whose element is the largest. */
+static LoopValue
+combine_blocks(const Argmax *a, Affine line, const Index *at)
+{
+	LoopBuilder *lb = a->lw->lb;
+	DType t = compute_type(node_operand(a->node, 0)->type->dtype);
+	Affine zero = affine_constant(0);
+
+	lb->k->flops += a->lines->n * a->blocks - op_row(a->node)->flops(a->node);
+	int best = lb_local(lb, t, 1), index = lb_local(lb, S64, 1);
+	LoopValue none = lb_int(lb, S64, a->size);
+
+	lb_store(lb, best, zero, lb_number(lb, t, 0));
+	lb_store(lb, index, zero, none);
+	Affine b = affine_scalar(lb_for(lb, LOOP_PLAIN, a->blocks));
+	LoopValue i = lb_load(lb, lower_scratch(a->lw),
+	                      affine_add(affine_scale(line, a->blocks), b));
+	LoopValue there = lb_compare(lb, LOOP_lt, i, none);
+	LoopValue place = lb_binary(lb, LOOP_min, i, lb_int(lb, S64, a->size - 1));
+	lb_within(lb, place, a->size);
+	LoopValue x = element_at(a, at, affine_scalar(place));
+	LoopValue old = lb_load(lb, best, zero), old_index = lb_load(lb, index, zero);
+	LoopValue better = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, old_index, none),
+	                             lb_compare(lb, LOOP_gt, x, old));
+	better = lb_binary(lb, LOOP_and, there, better);
+	lb_store(lb, best, zero, lb_select(lb, better, x, old));
+	lb_store(lb, index, zero, lb_select(lb, better, i, old_index));
+	lb_end(lb);
+	return lb_load(lb, index, zero);
+}
+
+static void
+argmax_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Argmax a = argmax_of(lw, n);
+	Index at;
+
+	Affine line = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.lines->n));
+	index_split(lb, a.lines, line, &at);
+	LoopValue index = a.blocks > 1 ? combine_blocks(&a, line, &at)
+	                               : first_largest(&a, &at, affine_constant(0), a.size);
+	/* NaN alone: the first, as in eval */
+	LoopValue none = lb_compare(lb, LOOP_eq, index, lb_int(lb, S64, a.size));
+	index = lb_select(lb, none, lb_int(lb, S64, 0), index);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), line, index);
 	lb_end(lb);
 }
 
 const Strategy strategy_argmax = {.op = OP_argmax,
                                   .kinds = ON_EVERY_KIND,
                                   .doc = "the maximum, then the first that has it",
-                                  .emit = argmax_kernel};
+                                  .emit = argmax_kernel,
+                                  .scratch = argmax_scratch,
+                                  .prepare = argmax_prepare};

@@ -277,6 +277,8 @@ static const Sample argmax_samples[] = {{"{axis = 1}", "f64[12,5,2] ties"},
                                         {"{axis = 1}", "f64[0,3]"},
                                         {"{axis = 0}", "f64[3,3] nans"},
                                         {"{axis = 0}", "s64[4,3]"},
+                                        {"{axis = 0}", "f64[65537] ties"},
+                                        {"{axis = 1}", "f64[3,30001] nans"},
 
                                         {0}};
 const OpRow op_argmax = {

@@ -110,6 +110,8 @@ static const Sample cumulate_samples[] = {
 	{"{kind = sum, axis = 0}", "f64[0,3]"},
 	{"{kind = prod, axis = 1}", "f64[1,0]"},
 	{"{kind = prod, axis = 0}", "f64[1,3]"},
+	{"{kind = sum, axis = 0}", "f64[16400] ties"},
+	{"{kind = sum, axis = 1, reverse = true, exclusive = true}", "f64[3,6001] ties"},
 	{0}};
 const OpRow op_cumulate = {
 	COLUMNS(cumulate, CumulateAttr, cumulate_fields, cumulate_grad,

@@ -37,6 +37,9 @@ LARGE = {
     "a convolution's adjoint": ([("ConvTranspose", ["x", "w"], ["y"], {"strides": [2, 2], "output_padding": [1, 1]})],
                                 [[8, 64, 28, 28], [8, 64, 56, 56]]),
     "a long sum of products": ([("Einsum", ["x", "v"], ["y"], {"equation": "abi,abj->ij"})], [[4, 3136, 64], [64, 32]]),
+    "running sums of long lines": ([("CumSum", ["x", "axis"], ["y"], {})], [[3, 100003]] * 2),
+    "the largest of long lines": ([("ArgMax", ["x"], ["i"], {"axis": 1}), ("Cast", ["i"], ["y"], {"to": TensorProto.FLOAT})],
+                                  [[3, 100003], [3, 1]]),
     "joined along the first axis": ([("Concat", ["x", "x", "x"], ["y"], {"axis": 0})], [[101, 1003], [303, 1003]]),
     "joined, few rows": ([("Concat", ["x", "x"], ["y"], {"axis": 1})], [[3, 77, 500], [3, 154, 500]]),
     "joined, one axis": ([("Concat", ["x", "x"], ["y"], {"axis": 0})], [[100003], [200006]]),
@@ -44,7 +47,7 @@ LARGE = {
 }
 
 
-TENSORS = {"axes": np.array([0]), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
+TENSORS = {"axes": np.array([0]), "axis": np.array(1), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
            "v": np.ones((4, 3136, 32), np.float32)}
 
 

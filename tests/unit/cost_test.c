@@ -19,6 +19,7 @@ static const struct {
 	{"pool", 0.5, 1, "the first element of an unrolled window starts the sum"},
 	{"pool_gather", 0.5, 1, "as pool"},
 	{"pool_grad", 0.5, 1, "window places outside the image are left out"},
+	{"cumulate", 1, 3, "blocks of long lines are summed first, and begin with the sums before"},
 	{"scatter", 1, 2, "each slice with updates is added to the data"},
 	{"reduce", 1, 1.5,
          "a sum over outer and inner axes adds the sums over inner ones, of two elements or more"},

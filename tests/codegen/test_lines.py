@@ -1,0 +1,58 @@
+"""Ops along an axis whose lines are too long for the interpreter: in blocks, whose results are put together."""
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+# Whole blocks, one element more or less, blocks of several lengths; enough lines to stay whole; the first axis.
+SHAPES = [((65536,), 0), ((65537,), 0), ((3, 30001), 1), ((30001, 3), 0), ((2, 5000, 5), 1), ((300, 257), 1), ((1, 2100001), 1)]
+
+
+def call(run, folder, op, x, *tensors, results=("y",), **attributes):
+    """What the compiled node gives for x."""
+    dtype = helper.np_dtype_to_tensor_dtype(x.dtype)
+    inputs = [numpy_helper.from_array(np.asarray(t), f"t{i}") for i, t in enumerate(tensors)]
+    node = helper.make_node(op, ["x", *(t.name for t in inputs)], results, **attributes)
+    types = [dtype if op != "ArgMax" and i == 0 else onnx.TensorProto.INT64 for i in range(len(results))]
+    graph = helper.make_graph([node], "lines", [helper.make_tensor_value_info("x", dtype, x.shape)],
+                              [helper.make_tensor_value_info(r, t, None) for r, t in zip(results, types)], inputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "m.onnx")
+    np.save(folder / "x.npy", x)
+    run("run", "m.onnx", "--engine=compiled", "--precision=f64", "--input=x=x.npy", "--output-dir=out")
+    return [np.load(folder / f"out/{r}.npy") for r in results]
+
+
+@pytest.mark.parametrize("reverse, exclusive", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("shape, axis", SHAPES)
+def test_running_sums(run, tmp_path, shape, axis, reverse, exclusive):
+    x = np.random.default_rng(0).integers(-1000, 1000, shape).astype(np.float64)  # sums are exact
+    y, = call(run, tmp_path, "CumSum", x, np.array(axis), reverse=reverse, exclusive=exclusive)
+    x = np.flip(x, axis) if reverse else x
+    want = np.cumsum(x, axis) - (x if exclusive else 0)
+    np.testing.assert_array_equal(y, np.flip(want, axis) if reverse else want)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("shape, axis", SHAPES)
+def test_argmax_of_ties(run, tmp_path, shape, axis, last):
+    x = np.random.default_rng(0).integers(0, 50, shape).astype(np.float64)
+    y, = call(run, tmp_path, "ArgMax", x, axis=axis, keepdims=0, select_last_index=last)
+    want = shape[axis] - 1 - np.argmax(np.flip(x, axis), axis) if last else np.argmax(x, axis)
+    np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("x, want", [
+    (np.full(70001, np.nan), 0),
+    (np.where(np.arange(70001) == 69999, -np.inf, np.nan), 69999),
+    (np.where(np.arange(70001) == 300, 1, np.nan), 300),
+    (np.full(70001, -np.inf), 0)], ids=["nan", "infinity among nan", "one among nan", "infinity"])
+def test_argmax_of_what_is_no_number(run, tmp_path, x, want):
+    y, = call(run, tmp_path, "ArgMax", x, axis=0, keepdims=0)
+    assert y == want
+
+
+@pytest.mark.parametrize("shape", [(100000,), (2, 50000)])
+def test_argmax_of_integers(run, tmp_path, shape):
+    x = np.random.default_rng(0).integers(-2**63, -1, shape)
+    y, = call(run, tmp_path, "ArgMax", x, axis=-1, keepdims=0)
+    np.testing.assert_array_equal(y, np.argmax(x, -1))
