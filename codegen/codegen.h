@@ -58,6 +58,10 @@ bool strategy_table_check(Diag *diag);
 /* Rewrites the large reductions of f that would have less than so many parts. */
 void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 
+/* ---- split_sort.c */
+/* Rewrites the sorts of f over long lines. */
+void sorts_split(Function *f);
+
 /* ---- in_place.c */
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */
 bool kernel_may_overwrite(const Kernel *k, int input, int output);

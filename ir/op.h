@@ -261,6 +261,7 @@ typedef struct {
 } CastAttr;
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
+typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;
 typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* ReduceKind */
 typedef struct {
 	Ints x_batch, y_batch, x_contract, y_contract, order;

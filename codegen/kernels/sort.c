@@ -1,15 +1,72 @@
-/* sort: lines in parallel, each in a merge network. */
+/* sort and sort_runs: lines in parallel, and runs of them. Short runs go through a merge network in local arrays. Of two that
+ * are in order blocks of the result are merged in parallel: each finds where it begins in both. */
 #include "codegen/kernels/kernels.h"
+#include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
+
+/* Elements of the result that a part merges. */
+enum { LEAST_MERGED = 256, MOST_MERGED = 4096 };
 
 typedef struct {
 	Lower *lw;
-	DType type;
-	int values, places;
+	const Node *node;
+	DType type; /* that elements are compared in */
 	bool descending;
+	int64_t axis, size; /* of a line */
+	Type lines;
+	int values, places; /* arrays: of a run that goes through the network */
 } Sorter;
 
-/* Puts elements lo and hi of the local line in order. */
+static Sorter
+sorter_of(Lower *lw, const Node *n, int64_t axis, bool descending)
+{
+	Type x = node_operand(n, 0)->type;
+
+	return (Sorter){.lw = lw,
+	                .node = n,
+	                .type = compute_type(x->dtype),
+	                .descending = descending,
+	                .axis = axis,
+	                .size = x->dims[axis],
+	                .lines = type_drop_axis(lw->m, x, (int)axis)};
+}
+
+/* Does x stand before y, wherever they are? NaN is larger than all. */
+static LoopValue
+stands_before(const Sorter *s, LoopValue x, LoopValue y)
+{
+	LoopBuilder *lb = s->lw->lb;
+	LoopValue before = lb_compare(lb, s->descending ? LOOP_gt : LOOP_lt, x, y);
+
+	if (!dtype_is_float(s->type))
+		return before;
+	LoopValue last = s->descending ? x : y, first = s->descending ? y : x;
+	LoopValue is_last = lb_op(lb, LOOP_is_nan, BOOL, &last);
+	LoopValue other = lb_unary(lb, LOOP_not, lb_op(lb, LOOP_is_nan, BOOL, &first));
+	return lb_binary(lb, LOOP_or, before, lb_binary(lb, LOOP_and, is_last, other));
+}
+
+static LoopValue
+operand_at(const Sorter *s, int i, const Index *line, Affine at)
+{
+	Index full = index_of_line(line, s->axis);
+
+	full.at[s->axis] = at;
+	return lower_element(s->lw, node_operand(s->node, i), &full);
+}
+
+static void
+store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
+{
+	const Value *y = node_result(s->node, i);
+	Index full = index_of_line(line, s->axis);
+
+	full.at[s->axis] = at;
+	lb_store(s->lw->lb, lower_buffer(s->lw, y), index_flat(y->type, &full), x);
+}
+
+/* ---- the network */
+/* Puts elements lo and hi of the local run in order. */
 static void
 sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 {
@@ -17,22 +74,10 @@ sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 	Affine l = affine_scalar(lb, lo), h = affine_scalar(lb, hi);
 	LoopValue a = lb_load(lb, s->values, l), b = lb_load(lb, s->values, h);
 	LoopValue i = lb_load(lb, s->places, l), j = lb_load(lb, s->places, h);
-	LoopValue swap = lb_compare(lb, s->descending ? LOOP_lt : LOOP_gt, a, b);
-	LoopValue tie = lb_compare(lb, LOOP_gt, i, j);
+	LoopValue same = lb_unary(lb, LOOP_not, stands_before(s, a, b));
+	LoopValue tie = lb_binary(lb, LOOP_and, same, lb_compare(lb, LOOP_gt, i, j));
+	LoopValue swap = lb_binary(lb, LOOP_or, stands_before(s, b, a), tie);
 
-	if (dtype_is_float(s->type)) { /* NaN is larger than all */
-		LoopValue an = lb_op(lb, LOOP_is_nan, BOOL, &a),
-			  bn = lb_op(lb, LOOP_is_nan, BOOL, &b);
-		LoopValue larger = s->descending ? bn : an, smaller = s->descending ? an : bn;
-		LoopValue only = lb_binary(lb, LOOP_and, larger, lb_unary(lb, LOOP_not, smaller));
-		swap = lb_binary(lb, LOOP_or, swap, only);
-		LoopValue both = lb_binary(lb, LOOP_and, an, bn);
-		LoopValue same = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, a, b), both);
-		swap = lb_binary(lb, LOOP_or, swap, lb_binary(lb, LOOP_and, same, tie));
-	} else {
-		LoopValue same = lb_compare(lb, LOOP_eq, a, b);
-		swap = lb_binary(lb, LOOP_or, swap, lb_binary(lb, LOOP_and, same, tie));
-	}
 	lb_store(lb, s->values, l, lb_select(lb, swap, b, a));
 	lb_store(lb, s->values, h, lb_select(lb, swap, a, b));
 	lb_store(lb, s->places, l, lb_select(lb, swap, j, i));
@@ -49,7 +94,7 @@ sort_network(const Sorter *s, int64_t n)
 
 	while (top * 2 < n)
 		top *= 2;
-	for (int64_t p = top; p > 0; p /= 2) {
+	for (int64_t p = top; n > 1 && p > 0; p /= 2) {
 		int64_t q = top, r = 0, d = p;
 		for (;;) {
 			LoopValue i = lb_for(lb, LOOP_PLAIN, n - d);
@@ -67,39 +112,208 @@ sort_network(const Sorter *s, int64_t n)
 	}
 }
 
+/* The run of n elements from `first` on: its indices are operand 1's, or where its elements came from. */
+static void
+sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
+{
+	LoopBuilder *lb = s->lw->lb;
+
+	LoopValue j = lb_for(lb, LOOP_PLAIN, n);
+	Affine at = affine_scalar(j);
+	lb_store(lb, s->values, at, operand_at(s, 0, line, affine_add(first, at)));
+	lb_store(lb, s->places, at, j);
+	lb_end(lb);
+	sort_network(s, n);
+	at = affine_scalar(lb_for(lb, LOOP_PLAIN, n));
+	LoopValue place = lb_load(lb, s->places, at);
+	store_result(s, 0, line, affine_add(first, at), lb_load(lb, s->values, at));
+	if (s->node->n_operands > 1) {
+		lb_within(lb, place, n);
+		place = operand_at(s, 1, line, affine_add(first, affine_scalar(place)));
+	}
+	store_result(s, 1, line, affine_add(first, at), place);
+	lb_end(lb);
+}
+
+/* Runs of `run` elements, of which a line's last may be shorter. */
+static void
+sort_by_network(Sorter *s, int64_t run)
+{
+	LoopBuilder *lb = s->lw->lb;
+	int64_t runs = (s->size + run - 1) / run;
+	Affine number = affine_constant(0);
+	Index line;
+
+	s->values = lb_local(lb, s->type, run);
+	s->places = lb_local(lb, S64, run);
+	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
+	if (runs > 1)
+		number = affine_scalar(lb_for(lb, LOOP_PARALLEL, runs));
+	index_split(lb, s->lines, affine_scalar(at), &line);
+	for (Pieces p = piece_of(lb, s->size, run, number); p.size; pieces_next(&p))
+		sort_run(s, &line, affine_scale(p.number, run), p.size);
+	lb_end(lb);
+	if (runs > 1)
+		lb_end(lb);
+}
+
 static void
 sort_kernel(Lower *lw, const Node *n)
 {
 	const SortAttr *a = n->attr;
-	LoopBuilder *lb = lw->lb;
-	Type x = node_operand(n, 0)->type, lines = type_drop_axis(lw->m, x, (int)a->axis);
-	int64_t size = x->dims[a->axis];
-	Sorter s = {lw, compute_type(x->dtype), 0, 0, a->descending};
-	Index at, full;
+	Sorter s = sorter_of(lw, n, a->axis, a->descending);
 
-	s.values = lb_local(lb, s.type, size);
-	s.places = lb_local(lb, S64, size);
-	LoopValue line = lb_for(lb, LOOP_PARALLEL, lines->n);
-	index_split(lb, lines, affine_scalar(lb, line), &at);
-	full = index_of_line(&at, a->axis);
-	LoopValue j = lb_for(lb, LOOP_PLAIN, size);
-	full.at[a->axis] = affine_scalar(lb, j);
-	lb_store(lb, s.values, affine_scalar(lb, j), lower_element(lw, node_operand(n, 0), &full));
-	lb_store(lb, s.places, affine_scalar(lb, j), j);
+	sort_by_network(&s, s.size ? s.size : 1);
+}
+
+/* ---- two runs of `from` elements, or what the line has of them */
+typedef struct {
+	const Sorter *s;
+	const Index *line;
+	Affine first; /* of the first run */
+	int64_t from;
+	LoopValue sizes[2];
+} Pair;
+
+/* Element i of a run of the pair, 0 where it is not `inside`. */
+static LoopValue
+pair_element(const Pair *p, int run, LoopValue i, LoopValue inside)
+{
+	const Sorter *s = p->s;
+	Index full = index_of_line(p->line, s->axis);
+
+	full.at[s->axis] = affine_add(affine_plus(p->first, run * p->from), affine_scalar(i));
+	return lower_element_inside(s->lw, node_operand(s->node, 0), &full, inside);
+}
+
+/* x in [0, n], which is as far as it goes. */
+static LoopValue
+clamped(LoopBuilder *lb, LoopValue x, LoopValue n)
+{
+	return lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, x, lb_int(lb, S64, 0)), n);
+}
+
+/* How many of the first `before` elements of both come from the first run: the place where an element of the first run, and
+ * all behind it, stand behind their counterparts in the second. Green, McColl and Bader, "GPU Merge Path", 2012. */
+static LoopValue
+taken_before(const Pair *p, LoopValue before)
+{
+	LoopBuilder *lb = p->s->lw->lb;
+	int low = lb_local(lb, S64, 1), high = lb_local(lb, S64, 1);
+	Affine zero = affine_constant(0);
+	LoopValue one = lb_int(lb, S64, 1);
+	int64_t steps = 1;
+
+	while (1ll << steps <= p->from)
+		steps++;
+	LoopValue behind = lb_binary(lb, LOOP_sub, before, p->sizes[1]);
+	lb_store(lb, low, zero, lb_binary(lb, LOOP_max, behind, lb_int(lb, S64, 0)));
+	lb_store(lb, high, zero, lb_binary(lb, LOOP_min, before, p->sizes[0]));
+	lb_for(lb, LOOP_PLAIN, steps);
+	LoopValue from = lb_load(lb, low, zero), to = lb_load(lb, high, zero);
+	LoopValue open = lb_compare(lb, LOOP_lt, from, to);
+	LoopValue sum = lb_binary(lb, LOOP_add, from, to);
+	LoopValue middle = lb_binary(lb, LOOP_div, sum, lb_int(lb, S64, 2));
+	LoopValue other = lb_binary(lb, LOOP_sub, lb_binary(lb, LOOP_sub, before, one), middle);
+	LoopValue x = pair_element(p, 0, middle, open), y = pair_element(p, 1, other, open);
+	LoopValue right = lb_unary(lb, LOOP_not, stands_before(p->s, y, x));
+	LoopValue up = lb_binary(lb, LOOP_and, open, right);
+	LoopValue down = lb_binary(lb, LOOP_and, open, lb_unary(lb, LOOP_not, right));
+	lb_store(lb, low, zero, lb_select(lb, up, lb_binary(lb, LOOP_add, middle, one), from));
+	lb_store(lb, high, zero, lb_select(lb, down, middle, to));
 	lb_end(lb);
-	if (size > 1)
-		sort_network(&s, size);
-	j = lb_for(lb, LOOP_PLAIN, size);
-	full.at[a->axis] = affine_scalar(lb, j);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, x, &full),
-	         lb_load(lb, s.values, affine_scalar(lb, j)));
-	lb_store(lb, lower_buffer(lw, node_result(n, 1)), index_flat(lb, x, &full),
-	         lb_load(lb, s.places, affine_scalar(lb, j)));
+	return lb_load(lb, low, zero);
+}
+
+/* `count` elements of the result, from number `before` of the pair on; `left` of them are there. */
+static void
+merge_block(const Pair *p, Affine before, int64_t count, Affine left)
+{
+	const Sorter *s = p->s;
+	LoopBuilder *lb = s->lw->lb;
+	int next[2] = {lb_local(lb, S64, 1), lb_local(lb, S64, 1)};
+	Affine zero = affine_constant(0);
+	LoopValue all = lb_binary(lb, LOOP_add, p->sizes[0], p->sizes[1]);
+	LoopValue start = clamped(lb, lb_affine(lb, before), all);
+	LoopValue taken = taken_before(p, start), one = lb_int(lb, S64, 1);
+
+	lb_store(lb, next[0], zero, taken);
+	lb_store(lb, next[1], zero, lb_binary(lb, LOOP_sub, start, taken));
+	LoopValue o = lb_for_below(lb, LOOP_PLAIN, count, left);
+	LoopValue i = lb_load(lb, next[0], zero), j = lb_load(lb, next[1], zero);
+	LoopValue has_x = lb_compare(lb, LOOP_lt, i, p->sizes[0]);
+	LoopValue has_y = lb_compare(lb, LOOP_lt, j, p->sizes[1]);
+	LoopValue x = pair_element(p, 0, i, has_x), y = pair_element(p, 1, j, has_y);
+	LoopValue first = lb_binary(lb, LOOP_or, lb_unary(lb, LOOP_not, has_x),
+	                            stands_before(s, y, x));
+	LoopValue second = lb_binary(lb, LOOP_and, has_y, first); /* run: is it taken? */
+	LoopValue other = lb_binary(lb, LOOP_add, j, lb_int(lb, S64, p->from));
+	LoopValue at = lb_select(lb, second, other, i);
+	Affine to = affine_add(affine_add(p->first, before), affine_scalar(o));
+	store_result(s, 0, p->line, to, lb_select(lb, second, y, x));
+	lb_within(lb, at, 2 * p->from);
+	store_result(s, 1, p->line, to,
+	             operand_at(s, 1, p->line, affine_add(p->first, affine_scalar(at))));
+	LoopValue i_next = lb_select(lb, second, i, lb_binary(lb, LOOP_add, i, one));
+	LoopValue j_next = lb_select(lb, second, lb_binary(lb, LOOP_add, j, one), j);
+	lb_store(lb, next[0], zero, i_next);
+	lb_store(lb, next[1], zero, j_next);
 	lb_end(lb);
-	lb_end(lb);
+}
+
+/* So many elements of the result a part has: a divisor of a pair's. */
+static int64_t
+merged_block(const Sorter *s, int64_t to)
+{
+	int64_t wanted = s->lines->n * s->size / s->lw->parts, block = to;
+
+	wanted = wanted < LEAST_MERGED ? LEAST_MERGED : wanted > MOST_MERGED ? MOST_MERGED : wanted;
+	while (block > wanted && block % 2 == 0)
+		block /= 2;
+	return block;
+}
+
+static void
+merge_runs(Sorter *s, int64_t from)
+{
+	LoopBuilder *lb = s->lw->lb;
+	int64_t to = 2 * from, block = merged_block(s, to), pairs = (s->size + to - 1) / to;
+	Index line;
+
+	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
+	Affine pair = affine_scalar(lb_for(lb, LOOP_PARALLEL, pairs));
+	Affine number = affine_scalar(lb_for(lb, LOOP_PARALLEL, to / block));
+	index_split(lb, s->lines, affine_scalar(at), &line);
+	Pair p = {s, &line, affine_scale(pair, to), from, {0}};
+	Affine before = affine_scale(number, block);
+	Affine left = affine_plus(affine_scale(p.first, -1), s->size);
+	LoopValue run = lb_int(lb, S64, from);
+	p.sizes[0] = clamped(lb, lb_affine(lb, left), run);
+	p.sizes[1] = clamped(lb, lb_affine(lb, affine_plus(left, -from)), run);
+	merge_block(&p, before, block, affine_add(left, affine_scale(before, -1)));
+	for (int i = 0; i < 3; i++)
+		lb_end(lb);
+}
+
+static void
+sort_runs_kernel(Lower *lw, const Node *n)
+{
+	const SortRunsAttr *a = n->attr;
+	Sorter s = sorter_of(lw, n, a->axis, a->descending);
+
+	if (a->from == 1)
+		sort_by_network(&s, a->to < s.size || s.size == 0 ? a->to : s.size);
+	else
+		merge_runs(&s, a->from);
 }
 
 const Strategy strategy_sort = {.op = OP_sort,
                                 .kinds = ON_EVERY_KIND,
                                 .doc = "each line in a merge network",
                                 .emit = sort_kernel};
+
+const Strategy strategy_sort_runs = {
+	.op = OP_sort_runs,
+	.kinds = ON(CPU),
+	.doc = "short runs in a merge network, long ones merged in blocks",
+	.emit = sort_runs_kernel};

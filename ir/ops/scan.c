@@ -151,6 +151,7 @@ sort_before(const EvalTensor *x, bool descending, int64_t i, int64_t j)
 	return a < b || (isnan(b) && !isnan(a));
 }
 
+/* The n elements from `base` on; place: in that order, those where they came from. */
 static void
 sort_line(const EvalTensor *x, bool descending, int64_t base, int64_t stride, int64_t n,
           EvalTensor *y, EvalTensor *place)
@@ -226,4 +227,77 @@ const OpRow op_sort = {
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
 	.partition = {.factors = sort_factors, .doc = "axes but the sorted one"},
+};
+
+/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are in order; then those of `to`
+ * are, and the indices go with their elements. `legalize` makes it of `sort`. */
+static const Field sort_runs_fields[] = {
+	{"axis", FIELD_INT, offsetof(SortRunsAttr, axis), NULL, false},
+	{"from", FIELD_INT, offsetof(SortRunsAttr, from), NULL, false},
+	{"to", FIELD_INT, offsetof(SortRunsAttr, to), NULL, false},
+	{"descending", FIELD_BOOL, offsetof(SortRunsAttr, descending), NULL, true},
+	{0}};
+
+static void
+sort_runs_infer(Infer *in)
+{
+	const SortRunsAttr *a = in->attr;
+
+	infer_axis(in, a->axis, in->operand[0]->rank);
+	if (in->operand[1] != type_with_dtype(in->m, in->operand[0], S64))
+		infer_error(in, "indices are not s64 of x's shape");
+	if (a->from < 1 || a->to < a->from || (a->from > 1 && a->to != 2 * a->from))
+		infer_error(in, "runs of %lld do not become runs of %lld: one or two do",
+		            (long long)a->from, (long long)a->to);
+	in->result[0] = in->operand[0];
+	in->result[1] = in->operand[1];
+}
+
+static void
+sort_runs_eval(Eval *ev)
+{
+	const SortRunsAttr *a = ev->attr;
+	const EvalTensor *x = &ev->operand[0], *indices = &ev->operand[1];
+	EvalTensor *places = &ev->result[1];
+	int64_t strides[MAX_RANK], size = x->type->dims[a->axis];
+
+	type_strides(x->type, strides);
+	for (IndexWalk w = index_walk(x->type); w.ok; index_walk_next(&w)) {
+		int64_t first = w.at[a->axis], left = size - first, stride = strides[a->axis];
+		int64_t n = left < a->to ? left : a->to;
+		if (first % a->to)
+			continue;
+		sort_line(x, a->descending, w.flat, stride, n, &ev->result[0], places);
+		for (int64_t k = 0; k < n; k++) {
+			int64_t *place = &places->i[w.flat + k * stride];
+			*place = indices->i[w.flat + *place * stride];
+		}
+	}
+}
+
+static void
+sort_runs_factors(Partition *p)
+{
+	partition_alike(p, &(Ints){.n = 1, .at = {((const SortRunsAttr *)p->node->attr)->axis}});
+}
+
+static const Sample sort_runs_samples[] = {
+	{"{axis = 1, from = 1, to = 3}", "f64[12,8,3], s64[12,8,3] in 8"},
+	{"{axis = 0, from = 1, to = 8, descending = true}", "f64[29] nans, s64[29] in 29"},
+	{"{axis = 0, from = 1, to = 16, descending = true}", "f64[29], s64[29] in 29"},
+	{"{axis = 0, from = 8, to = 16}", "f64[45] runs, s64[45] in 45"},
+	{"{axis = 1, from = 8, to = 16}", "f64[3,16] runs, s64[3,16] in 16"},
+	{"{axis = 0, from = 8, to = 16}", "f64[7] runs, s64[7] in 7"},
+	{"{axis = 0, from = 8, to = 16}", "f64[0], s64[0]"},
+	{"{axis = 0, from = 1, to = 4}", "f64[1], s64[1]"},
+	{0}};
+const OpRow op_sort_runs = {
+	COLUMNS(sort_runs, SortRunsAttr, sort_runs_fields, grad_none,
+                "puts every run of `to` elements in order, stably, whose runs of `from` are"),
+	.operands = {{"x", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
+	.results = {"values", "indices"},
+	.fuse = FUSE_OPAQUE,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = sort_runs_factors, .doc = "axes but the sorted one"},
 };

@@ -56,3 +56,36 @@ def test_argmax_of_integers(run, tmp_path, shape):
     x = np.random.default_rng(0).integers(-2**63, -1, shape)
     y, = call(run, tmp_path, "ArgMax", x, axis=-1, keepdims=0)
     np.testing.assert_array_equal(y, np.argmax(x, -1))
+
+
+def sorted_places(x, axis, descending):
+    """Where the elements in order come from, the first of equal ones first; NaN is larger than all."""
+    if not descending:
+        return np.argsort(x, axis, kind="stable")
+    reversed_order = np.argsort(np.flip(x, axis), axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - reversed_order, axis)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("values", ["ties", "nan", "integers"])
+@pytest.mark.parametrize("shape, axis", [((512,), 0), ((513,), 0), ((1024,), 0), ((1025,), 0), ((65537,), 0), ((3, 30001), 1),
+                                         ((3001, 3), 0), ((2, 700, 5), 1), ((40, 1000), 1), ((2, 0), 1), ((3, 1), 1)])
+def test_sorted_lines(run, tmp_path, shape, axis, values, largest):
+    random = np.random.default_rng(0)
+    x = random.integers(-100, 100, shape)
+    if values != "integers":
+        x = x / 4
+    if values == "nan":
+        x[random.random(shape) < 0.3] = np.nan
+    y, places = call(run, tmp_path, "TopK", x, np.array([shape[axis]]), results=("y", "i"), axis=axis, largest=largest)
+    want = sorted_places(x, axis, largest)
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(y, np.take_along_axis(x, want, axis))
+
+
+def test_the_largest_of_a_long_line(run, tmp_path):
+    x = np.random.default_rng(0).standard_normal((2, 100003))
+    y, places = call(run, tmp_path, "TopK", x, np.array([7]), results=("y", "i"))
+    want = sorted_places(x, 1, True)[:, :7]
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(y, np.take_along_axis(x, want, 1))

@@ -40,6 +40,7 @@ LARGE = {
     "running sums of long lines": ([("CumSum", ["x", "axis"], ["y"], {})], [[3, 100003]] * 2),
     "the largest of long lines": ([("ArgMax", ["x"], ["i"], {"axis": 1}), ("Cast", ["i"], ["y"], {"to": TensorProto.FLOAT})],
                                   [[3, 100003], [3, 1]]),
+    "a long line in order": ([("TopK", ["x", "k"], ["y", "i"], {})], [[100003], [5000]]),
     "joined along the first axis": ([("Concat", ["x", "x", "x"], ["y"], {"axis": 0})], [[101, 1003], [303, 1003]]),
     "joined, few rows": ([("Concat", ["x", "x"], ["y"], {"axis": 1})], [[3, 77, 500], [3, 154, 500]]),
     "joined, one axis": ([("Concat", ["x", "x"], ["y"], {"axis": 0})], [[100003], [200006]]),
@@ -47,7 +48,7 @@ LARGE = {
 }
 
 
-TENSORS = {"axes": np.array([0]), "axis": np.array(1), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
+TENSORS = {"axes": np.array([0]), "k": np.array([5000]), "axis": np.array(1), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
            "v": np.ones((4, 3136, 32), np.float32)}
 
 
