@@ -51,7 +51,7 @@ clamped(LoopBuilder *lb, LoopValue x, int64_t n)
 typedef struct {
 	LoopValue first, count; /* of the part's indices */
 	int64_t width;
-	int next; /* array, by index of the part: how many there are; then where the next one goes */
+	Affine begin; /* of the part's in the scratch */
 } Keys;
 
 /* Update i's index, less the part's first; *own: it is one of the part's. */
@@ -87,17 +87,19 @@ count_before(const Segments *s, const Keys *k)
 	return before;
 }
 
-/* Opens a loop over the part's own updates; the place of update *i's index in `next`. */
+/* Opens a loop over the part's own updates, from the last to the first; the place in the scratch that update *i's index has. */
 static Affine
 open_own(const Segments *s, const Keys *k, LoopValue *i)
 {
 	LoopBuilder *lb = s->lw->lb;
 	LoopValue own;
 
-	*i = lb_for(lb, LOOP_PLAIN, s->updates);
+	Affine later = affine_scalar(lb_for(lb, LOOP_PLAIN, s->updates));
+	*i = lb_affine(lb, affine_plus(affine_scale(later, -1), s->updates - 1));
+	lb_within(lb, *i, s->updates);
 	LoopValue key = key_of(s, k, *i, &own);
 	lb_if(lb, own);
-	return affine_scalar(lb, clamped(lb, key, k->width));
+	return affine_add(k->begin, affine_scalar(clamped(lb, key, k->width)));
 }
 
 static void
@@ -122,7 +124,8 @@ close_order(const Segments *s, LoopValue end)
 	lb_end(lb);
 }
 
-/* Counting sort; Knuth, TAOCP 5.2 algorithm D. */
+/* Counting sort: how many updates an index has, where these end, and from the last to the first each goes before those that
+ * are there; Knuth, TAOCP 5.2 algorithm D. */
 static void
 scatter_prepare(Lower *lw, const Node *n)
 {
@@ -136,35 +139,37 @@ scatter_prepare(Lower *lw, const Node *n)
 	Affine zero = affine_constant(0);
 	LoopValue i;
 
-	k.next = lb_local(lb, S64, k.width);
 	parts = (s.keys + k.width - 1) / k.width;
 	LoopValue part = lb_for(lb, LOOP_PARALLEL, parts);
 	Affine first = affine_scale(lb, affine_scalar(lb, part), k.width);
 	Affine left = affine_plus(affine_scale(lb, first, -1), s.keys);
 	k.first = lb_affine(lb, first);
 	k.count = lb_binary(lb, LOOP_min, lb_affine(lb, left), lb_int(lb, S64, k.width));
-	LoopValue j = lb_for(lb, LOOP_VECTOR, k.width);
-	lb_store(lb, k.next, affine_scalar(lb, j), lb_int(lb, S64, 0));
+	k.begin = first;
+	LoopValue j = lb_for_below(lb, LOOP_VECTOR, k.width, left);
+	lb_store(lb, s.scratch, affine_add(first, affine_scalar(j)), lb_int(lb, S64, 0));
 	lb_end(lb);
 	Affine at = open_own(&s, &k, &i);
-	LoopValue one_more = lb_binary(lb, LOOP_add, lb_load(lb, k.next, at), lb_int(lb, S64, 1));
-	lb_store(lb, k.next, at, one_more);
+	LoopValue one_more = lb_binary(lb, LOOP_add, lb_load(lb, s.scratch, at),
+	                               lb_int(lb, S64, 1));
+	lb_store(lb, s.scratch, at, one_more);
 	close_own(&s);
 	lb_store(lb, running, zero, count_before(&s, &k));
 	j = lb_for_below(lb, LOOP_PLAIN, k.width, left);
-	LoopValue begin = lb_load(lb, running, zero);
-	LoopValue end = lb_binary(lb, LOOP_add, begin, lb_load(lb, k.next, affine_scalar(lb, j)));
+	Affine place = affine_add(first, affine_scalar(j));
+	LoopValue end = lb_binary(lb, LOOP_add, lb_load(lb, running, zero),
+	                          lb_load(lb, s.scratch, place));
 	lb_store(lb, running, zero, end);
-	lb_store(lb, k.next, affine_scalar(lb, j), begin);
-	lb_store(lb, s.scratch, affine_add(lb, first, affine_scalar(lb, j)), begin);
+	lb_store(lb, s.scratch, place, end);
 	lb_end(lb);
 	lb_if(lb, lb_compare(lb, LOOP_eq, part, lb_int(lb, S64, parts - 1)));
 	close_order(&s, lb_load(lb, running, zero));
 	lb_end(lb);
 	at = open_own(&s, &k, &i);
-	LoopValue to = clamped(lb, lb_load(lb, k.next, at), s.updates);
-	lb_store(lb, s.scratch, affine_plus(affine_scalar(lb, to), s.keys + 1), i);
-	lb_store(lb, k.next, at, lb_binary(lb, LOOP_add, to, lb_int(lb, S64, 1)));
+	LoopValue to = lb_binary(lb, LOOP_sub, lb_load(lb, s.scratch, at), lb_int(lb, S64, 1));
+	to = clamped(lb, to, s.updates);
+	lb_store(lb, s.scratch, affine_plus(affine_scalar(to), s.keys + 1), i);
+	lb_store(lb, s.scratch, at, to);
 	close_own(&s);
 	lb_end(lb);
 }
@@ -302,6 +307,17 @@ copy_data(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+/* How much of a slice is a part's. */
+static int64_t
+width_of(const Lower *lw, int64_t slices, int64_t inner)
+{
+	int64_t width = inner < MOST_WIDTH ? inner : MOST_WIDTH;
+	int64_t pieces = slices ? (lw->parts + slices - 1) / slices : 1, even = inner / pieces;
+
+	even = even < LEAST_WIDTH ? LEAST_WIDTH : even;
+	return even < width ? even : width;
+}
+
 static void
 scatter_kernel(Lower *lw, const Node *n)
 {
@@ -316,9 +332,8 @@ scatter_kernel(Lower *lw, const Node *n)
 	}
 	for (int i = 0; i < data->rank; i++)
 		*(i < axis ? &outer : &inner) *= i == axis ? 1 : data->dims[i];
-	const ScatterTiles *t = &lw->target->tuning->scatter;
-	int64_t width = inner < t->most_width ? inner : t->most_width;
-	int64_t rows = width < t->least_elements ? t->least_elements / width : 1;
+	int64_t width = width_of(lw, outer * s.keys, inner);
+	int64_t rows = width == inner && width < LEAST_ELEMENTS ? LEAST_ELEMENTS / width : 1;
 	rows = rows < s.keys ? rows : s.keys;
 	DType type = compute_type(data->dtype);
 	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};
