@@ -101,11 +101,25 @@ pad_fill(Lower *lw, const Node *n, const Index *at, const void *ctx)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype),
 	                 ((PadAttr *)n->attr)->value);
 }
+/* In a box of y, which begins at ctx. */
 static void
 pad_fill_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx)
 {
-	(void)n, (void)ctx;
+	const Ints *from = ctx;
+
+	(void)n;
 	*out = *at;
+	out->of = NULL;
+	for (int i = 0; i < at->rank; i++)
+		out->at[i] = affine_add(at->at[i], affine_constant(from->at[i]));
+}
+static void
+pad_fill_box(Lower *lw, const Node *n, const Ints *from, const Ints *size)
+{
+	Type y = node_result(n, 0)->type;
+
+	lower_part(lw, n, type_new(lw->m, y->dtype, size->n, size->at), pad_fill, pad_fill_place,
+	           from);
 }
 /* What of x lands in y: ctx is the first element of each axis. */
 static LoopValue
@@ -133,25 +147,54 @@ pad_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx
 		                         a->low.at[i] + first->at[i] * s);
 	}
 }
+/* What is outside of y's places of x, in boxes: along an axis before and behind them, between those along the axes before it,
+ * and whatever is along those behind it. */
+static void
+pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
+{
+	const PadAttr *a = n->attr;
+	Type y = node_result(n, 0)->type;
+	Ints from = {.n = y->rank}, extent = ints_of_type(y);
+
+	for (int i = 0; i < y->rank; i++) {
+		int64_t begin = size->at[i] ? a->low.at[i] + first->at[i] : 0;
+		from.at[i] = 0;
+		extent.at[i] = begin;
+		pad_fill_box(lw, n, &from, &extent);
+		from.at[i] = begin + size->at[i];
+		extent.at[i] = y->dims[i] - from.at[i];
+		pad_fill_box(lw, n, &from, &extent);
+		from.at[i] = begin;
+		extent.at[i] = size->at[i];
+	}
+}
+
+/* With gaps between elements all of y is the constant first; else parts are apart. */
 static void
 pad_parts(Lower *lw, const Node *n)
 {
 	const PadAttr *a = n->attr;
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	Ints first = {.n = x->rank}, size = {.n = x->rank};
+	bool gaps = false;
 
 	for (int i = 0; i < x->rank; i++) {
 		int64_t s = a->interior.at[i] + 1, last = x->dims[i] - 1;
 		first.at[i] = a->low.at[i] < 0 ? (-a->low.at[i] + s - 1) / s : 0;
 		while (last >= first.at[i] && a->low.at[i] + last * s >= y->dims[i])
 			last--;
-		size.at[i] = last - first.at[i] + 1;
+		size.at[i] = last < first.at[i] ? 0 : last - first.at[i] + 1;
+		gaps |= s > 1 && size.at[i] > 1;
 	}
 	int whole = 0;
 	while (whole < x->rank && size.at[whole] == y->dims[whole] && a->low.at[whole] == 0)
 		whole++;
-	lower_open_parts(lw, n, whole, false);
-	lower_part(lw, n, y, pad_fill, pad_fill_place, NULL);
+	Ints all = ints_of_type(y), none = {.n = y->rank};
+	lower_open_parts(lw, n, whole, !gaps);
+	if (gaps)
+		pad_fill_box(lw, n, &none, &all);
+	else
+		pad_fill_around(lw, n, &first, &size);
 	lower_part(lw, n, type_new(lw->m, x->dtype, size.n, size.at), pad_element, pad_place,
 	           &first);
 	lower_close_parts(lw);

@@ -61,24 +61,35 @@ def place(launch):
 
 
 def few_parts(found):
-    """{place: fewest parts} of the large launches with less than PARTS."""
+    """{place: [(parts, FLOPs)]} of the large launches with less than PARTS, each once, fewest parts first."""
     few = {}
     for launch in (i for programs in found.values() for i in launches(programs)):
         if operations(launch) >= LARGE and launch["parts"] < PARTS:
-            few[place(launch)] = min(launch["parts"], few.get(place(launch), PARTS))
-    return few
+            few.setdefault(place(launch), set()).add((launch["parts"], launch["flops"]))
+    return {where: sorted(several) for where, several in few.items()}
+
+
+def is_small(where, launch, reasons):
+    """Whether a reason says of it that a part has so many FLOPs, and it has as many parts as that gives."""
+    parts, flops = launch
+    return any(parts >= flops // r["part_flops"] for r in reasons if "part_flops" in r
+               for pattern in r["kernels"] if fnmatchcase(where, pattern))
 
 
 def judge(few, reasons):
-    """(launches that no pattern explains, patterns that match no launch, patterns whose launches now all have more
-    parts than they say). few_parts.json is a list of {"why": reason, "kernels": {pattern: fewest parts}}; a launch
-    with less parts than its pattern says is not explained."""
-    patterns = {pattern: parts for reason in reasons for pattern, parts in reason["kernels"].items()}
-    matches = {pattern: [n for where, n in few.items() if fnmatchcase(where, pattern)] for pattern in patterns}
-    unexplained = {where: parts for where, parts in few.items()
-                   if not any(fnmatchcase(where, p) and parts >= least for p, least in patterns.items())}
-    return (unexplained, [p for p, parts in matches.items() if not parts],
-            {p: min(parts) for p, parts in matches.items() if parts and min(parts) > patterns[p]})
+    """({place: fewest parts} that no reason explains, patterns that match no launch, {pattern: fewest parts} of those that
+    say less). few_parts.json is a list of {"why": reason, "part_flops": of a part, "kernels": [pattern]} and of {"why":
+    reason, "kernels": {pattern: fewest parts}}; the latter are of what the former don't explain."""
+    by_size = [p for r in reasons if "part_flops" in r for p in r["kernels"]]
+    by_parts = {p: least for r in reasons if "part_flops" not in r for p, least in r["kernels"].items()}
+    others = {where: parts for where, several in few.items()
+              for parts in [min((n for n, flops in several if not is_small(where, (n, flops), reasons)), default=0)] if parts}
+    matches = {p: [n for where, n in others.items() if fnmatchcase(where, p)] for p in by_parts}
+    unexplained = {where: n for where, n in others.items()
+                   if not any(fnmatchcase(where, p) and n >= least for p, least in by_parts.items())}
+    useless = [p for p in by_size if not any(fnmatchcase(where, p) for where in few)]
+    return (unexplained, useless + [p for p, parts in matches.items() if not parts],
+            {p: min(parts) for p, parts in matches.items() if parts and min(parts) > by_parts[p]})
 
 
 def roofline(launch):

@@ -41,6 +41,8 @@ LARGE = {
     "the largest of long lines": ([("ArgMax", ["x"], ["i"], {"axis": 1}), ("Cast", ["i"], ["y"], {"to": TensorProto.FLOAT})],
                                   [[3, 100003], [3, 1]]),
     "a long line in order": ([("TopK", ["x", "k"], ["y", "i"], {})], [[100003], [5000]]),
+    "padded along the first axis": ([("Pad", ["x", "pads"], ["y"], {})], [[77, 1000], [512, 1000]]),
+    "padded, few rows": ([("Pad", ["x", "around"], ["y"], {})], [[3, 77, 500], [3, 185, 500]]),
     "joined along the first axis": ([("Concat", ["x", "x", "x"], ["y"], {"axis": 0})], [[101, 1003], [303, 1003]]),
     "joined, few rows": ([("Concat", ["x", "x"], ["y"], {"axis": 1})], [[3, 77, 500], [3, 154, 500]]),
     "joined, one axis": ([("Concat", ["x", "x"], ["y"], {"axis": 0})], [[100003], [200006]]),
@@ -48,7 +50,7 @@ LARGE = {
 }
 
 
-TENSORS = {"axes": np.array([0]), "k": np.array([5000]), "axis": np.array(1), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
+TENSORS = {"axes": np.array([0]), "pads": np.array([100, 0, 335, 0]), "around": np.array([0, 8, 0, 0, 100, 0]), "k": np.array([5000]), "axis": np.array(1), "weight": np.ones(40, np.float32), "w": np.ones((64, 64, 1, 1), np.float32),
            "v": np.ones((4, 3136, 32), np.float32)}
 
 
@@ -95,6 +97,22 @@ def test_joined_values(run, tmp_path, shape, axis):
     np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape, pads", [((77, 1000), [100, 0, 335, 0]), ((300, 301), [0, 1, 0, 2]), ((3, 77, 500), [0, -7, 9, 0, 100, 1]),
+                                         ((70003,), [-5, 40000]), ((5, 300, 7, 11), [1, 0, 2, 3, 1, -40, 0, 1]), ((256, 300), [-256, 0, 3, 0]),
+                                         ((1, 1), [300, 0, 0, 300])])
+def test_padded_values(run, tmp_path, shape, pads):
+    """Blocks of what is padded and of what is put around it, which negative pads cut."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    low, high = pads[:len(shape)], pads[len(shape):]
+    want = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in zip(low, high)], constant_values=3)
+    want = want[tuple(slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, want.shape))]
+    parts(run, tmp_path, [("Pad", ["x", "pads", "value"], ["y"], {})], [list(shape), list(want.shape)],
+          tensors={"pads": np.array(pads), "value": np.float32(3)})
+    np.save(tmp_path / "x.npy", x)
+    run("run", "m.onnx", "--input=x=x.npy", "--output-dir=out", "--engine=compiled")
+    np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy"), want)
+
+
 @pytest.mark.parametrize("shape, axes", [((16381, 769), 0), ((100003, 4), 0), ((8, 100003), 1), ((70003,), 0), ((9, 1000, 11), (0, 1)),
                                          ((3, 40009, 5), (0, 2))])
 @pytest.mark.parametrize("kind, numpy_kind", [("ReduceSum", np.sum), ("ReduceMax", np.max)])
@@ -118,10 +136,11 @@ def found(gradc, models, tmp_path_factory):
 
 
 def test_large_launches_with_few_parts_have_a_reason(found):
-    """`.venv/bin/python tests/codegen/schedules.py` prints the same two lists, to mend few_parts.json with."""
-    unexplained, useless, _ = schedules.judge(schedules.few_parts(found), json.loads(schedules.FEW.read_text()))
+    """`.venv/bin/python tests/codegen/schedules.py` prints the same lists, to mend few_parts.json with."""
+    unexplained, useless, loose = schedules.judge(schedules.few_parts(found), json.loads(schedules.FEW.read_text()))
     assert not unexplained, f"few parts, and no reason in {schedules.FEW.name}"
     assert not useless, f"{schedules.FEW.name} explains what does not exist"
+    assert not loose, f"more parts than {schedules.FEW.name} says"
 
 
 def launch(origin, parts, flops=100000, bytes=800, when="always"):
@@ -135,15 +154,25 @@ def program(*instructions, role="accumulate"):
 def test_what_is_no_launch_with_few_parts():
     large = launch('"a_12"', 30), launch('"a_3"', 20), launch('"b"', 7, flops=0, bytes=8 * 65536)
     other = launch('"c"', 256), launch('"d"', 1, flops=65535), {**launch('"e"', 1), "op": "copy"}
-    assert schedules.few_parts({"m": [program(*large, *other)]}) == {'"a_#"': 20, '"b"': 7}
+    assert schedules.few_parts({"m": [program(*large, *other)]}) == {'"a_#"': [(20, 100000), (30, 100000)], '"b"': [(7, 0)]}
 
 
-@pytest.mark.parametrize("patterns, unexplained, useless", [
-    ({'"a_#"': 20, '"b"': 7}, {}, []), ({'"?*"': 7}, {}, []), ({'"a_#"': 20}, {'"b"': 7}, []),
-    ({'"a_#"': 21, '"b"': 7}, {'"a_#"': 20}, []), ({'"*"': 1, "x": 1}, {}, ["x"])])
-def test_what_the_list_explains(patterns, unexplained, useless):
-    few = {'"a_#"': 20, '"b"': 7}
-    assert schedules.judge(few, [{"why": "", "kernels": patterns}])[:2] == (unexplained, useless)
+@pytest.mark.parametrize("patterns, unexplained, useless, loose", [
+    ({'"a_#"': 20, '"b"': 7}, {}, [], {}), ({'"?*"': 7}, {}, [], {}), ({'"a_#"': 20}, {'"b"': 7}, [], {}),
+    ({'"a_#"': 21, '"b"': 7}, {'"a_#"': 20}, [], {}), ({'"*"': 1, "x": 1}, {}, ["x"], {'"*"': 7}),
+    ({'"a_#"': 19, '"b"': 7}, {}, [], {'"a_#"': 20})])
+def test_what_the_list_explains(patterns, unexplained, useless, loose):
+    few = {'"a_#"': [(20, 100000), (30, 100000)], '"b"': [(7, 0)]}
+    assert schedules.judge(few, [{"why": "", "kernels": patterns}]) == (unexplained, useless, loose)
+
+
+@pytest.mark.parametrize("part_flops, patterns, unexplained, loose", [
+    (5000, {}, {}, {}), (4000, {}, {"a": 20}, {}), (4000, {"a": 20}, {}, {}), (3000, {"a": 20}, {}, {}), (5000, {"a": 20}, {}, {})])
+def test_small_parts_explain(part_flops, patterns, unexplained, loose):
+    """20 and 30 parts of 100000 FLOPs."""
+    reasons = [{"why": "", "part_flops": part_flops, "kernels": ["a"]}, {"why": "", "kernels": patterns}]
+    found = schedules.judge({"a": [(20, 100000), (30, 100000)]}, reasons)
+    assert found == (unexplained, list(patterns) if part_flops == 5000 else [], loose)
 
 
 def test_the_share_in_parts():
