@@ -74,6 +74,27 @@ cut_axes(Type x, const Ints *axes, int64_t wanted)
 	return cut;
 }
 
+/* The same cut of neighbouring reduced axes as one: [8,197] has no numbers near 128 of each, but 197 of both. */
+static ReduceCut
+cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
+{
+	int64_t dims[MAX_RANK];
+	Ints reduced = {0};
+	int rank = 0;
+
+	for (int i = 0; i < x->rank; i++) {
+		bool is = ints_has(axes, i);
+		if (is && i > 0 && ints_has(axes, i - 1)) {
+			dims[rank - 1] *= x->dims[i];
+			continue;
+		}
+		if (is)
+			reduced.at[reduced.n++] = rank;
+		dims[rank++] = x->dims[i];
+	}
+	return cut_axes(type_new(m, x->dtype, rank, dims), &reduced, wanted);
+}
+
 static void
 replace(Builder *b, Node *n, Value *result)
 {
@@ -233,6 +254,10 @@ split(Node *n, const Forms *forms, const Target *t, int64_t parts)
 	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / tiles->chunk_rows;
 	wanted = wanted < most ? wanted : most;
 	ReduceCut cut = cut_axes(x, &a->axes, wanted);
+	if (2 * cut.chunks < wanted && cut.whole >= 0) {
+		ReduceCut merged = cut_merged_axes(n->function->module, x, &a->axes, wanted);
+		cut = merged.chunks > cut.chunks ? merged : cut;
+	}
 	if (2 * cut.chunks < wanted && cut.whole >= 0) {
 		int64_t missing = (wanted + cut.chunks - 1) / cut.chunks;
 		n = part_from_rest(n, cut.whole, missing);
