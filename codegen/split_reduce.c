@@ -219,7 +219,8 @@ is_by_column(const Node *n)
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {
-	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows : parts;
+	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows
+	                                                            : parts;
 }
 
 static bool

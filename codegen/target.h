@@ -68,9 +68,16 @@ typedef struct {
 typedef struct {
 	int64_t least_keys;         /* indices that a part sorts */
 	int64_t most_sorting_parts; /* each reads all indices */
-	int64_t most_width;         /* elements of a slice that are combined in an array */
-	int64_t least_elements;     /* of the result, that a part makes */
+	/* Elements of a slice that are combined in an array; at least, where slices are fewer than parts. */
+	int64_t most_width, least_width;
+	int64_t least_elements; /* of the result, that a part makes */
 } ScatterTiles;
+
+/* Sorting and argmax within long lines: elements that a part looks at, and of the result that it merges. */
+typedef struct {
+	int64_t least_block;
+	int64_t least_merged, most_merged;
+} LineTiles;
 
 /* When a library's product or convolution pays. */
 typedef struct {
@@ -96,6 +103,7 @@ typedef struct {
 	PlaneTiles planes;
 	PoolTiles pool;
 	ScatterTiles scatter;
+	LineTiles lines;
 	LibraryLimits library;
 	RecomputeLimits recompute;
 } Tuning;

@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-enum { LEAST_BLOCK = 256 };
-
 typedef struct {
 	Lower *lw;
 	const Node *node;
@@ -25,7 +23,8 @@ argmax_of(Lower *lw, const Node *n)
 	if (a.lines->n == 0 || a.lines->n >= lw->parts)
 		return a;
 	int64_t wanted = (lw->parts + a.lines->n - 1) / a.lines->n;
-	a.block = size / wanted < LEAST_BLOCK ? LEAST_BLOCK : size / wanted;
+	int64_t least = lw->target->tuning->lines.least_block;
+	a.block = size / wanted < least ? least : size / wanted;
 	a.blocks = (size + a.block - 1) / a.block;
 	return a;
 }
@@ -55,19 +54,19 @@ first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
 {
 	LoopBuilder *lb = a->lw->lb;
 	DType t = compute_type(node_operand(a->node, 0)->type->dtype);
-	Affine left = affine_plus(affine_scale(first, -1), a->size);
+	Affine left = affine_plus(affine_scale(lb, first, -1), a->size);
 	bool whole = a->size == 0 || a->size % count == 0;
 
 	LoopValue j = whole ? lb_for(lb, LOOP_VECTOR, count)
 	                    : lb_for_below(lb, LOOP_VECTOR, count, left);
-	LoopValue v = element_at(a, line, affine_add(first, affine_scalar(j)));
+	LoopValue v = element_at(a, line, affine_add(lb, first, affine_scalar(lb, j)));
 	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
 	if (dtype_is_float(t))
 		v = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &v), lb_float(lb, t, -INFINITY), v);
 	lb_accumulate(lb, best, v);
 	lb_end(lb);
 	j = whole ? lb_for(lb, LOOP_VECTOR, count) : lb_for_below(lb, LOOP_VECTOR, count, left);
-	Affine at = affine_add(first, affine_scalar(j));
+	Affine at = affine_add(lb, first, affine_scalar(lb, j));
 	v = element_at(a, line, at);
 	LoopValue index = lb_accumulator(lb, ACC_MIN, S64);
 	LoopValue hit = lb_compare(lb, LOOP_eq, v, best);
@@ -84,11 +83,12 @@ argmax_prepare(Lower *lw, const Node *n)
 	Index at;
 
 	lb->k->flops = op_row(n)->flops(n);
-	Affine line = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.lines->n));
-	Affine block = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.blocks));
+	Affine line = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a.lines->n));
+	Affine block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a.blocks));
 	index_split(lb, a.lines, line, &at);
-	LoopValue index = first_largest(&a, &at, affine_scale(block, a.block), a.block);
-	lb_store(lb, lower_scratch(lw), affine_add(affine_scale(line, a.blocks), block), index);
+	LoopValue index = first_largest(&a, &at, affine_scale(lb, block, a.block), a.block);
+	lb_store(lb, lower_scratch(lw), affine_add(lb, affine_scale(lb, line, a.blocks), block),
+	         index);
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -107,13 +107,13 @@ combine_blocks(const Argmax *a, Affine line, const Index *at)
 
 	lb_store(lb, best, zero, lb_number(lb, t, 0));
 	lb_store(lb, index, zero, none);
-	Affine b = affine_scalar(lb_for(lb, LOOP_PLAIN, a->blocks));
+	Affine b = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, a->blocks));
 	LoopValue i = lb_load(lb, lower_scratch(a->lw),
-	                      affine_add(affine_scale(line, a->blocks), b));
+	                      affine_add(lb, affine_scale(lb, line, a->blocks), b));
 	LoopValue there = lb_compare(lb, LOOP_lt, i, none);
 	LoopValue place = lb_binary(lb, LOOP_min, i, lb_int(lb, S64, a->size - 1));
 	lb_within(lb, place, a->size);
-	LoopValue x = element_at(a, at, affine_scalar(place));
+	LoopValue x = element_at(a, at, affine_scalar(lb, place));
 	LoopValue old = lb_load(lb, best, zero), old_index = lb_load(lb, index, zero);
 	LoopValue better = lb_binary(lb, LOOP_or, lb_compare(lb, LOOP_eq, old_index, none),
 	                             lb_compare(lb, LOOP_gt, x, old));
@@ -131,7 +131,7 @@ argmax_kernel(Lower *lw, const Node *n)
 	Argmax a = argmax_of(lw, n);
 	Index at;
 
-	Affine line = affine_scalar(lb_for(lb, LOOP_PARALLEL, a.lines->n));
+	Affine line = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a.lines->n));
 	index_split(lb, a.lines, line, &at);
 	LoopValue index = a.blocks > 1 ? combine_blocks(&a, line, &at)
 	                               : first_largest(&a, &at, affine_constant(0), a.size);

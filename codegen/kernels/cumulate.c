@@ -5,9 +5,9 @@
 #include "codegen/kernels/kernels.h"
 #include "ir/shapes.h"
 
-/* Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line would have more than MOST_BLOCKS:
+/* Short operands have whole lines. Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line would have more than MOST_BLOCKS:
  * each adds up the sums of those before. */
-enum { FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
+enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
 
 typedef struct {
 	Lower *lw;
@@ -33,7 +33,7 @@ cumulate_of(Lower *lw, const Node *n)
 	c.lines = type_drop_axis(lw->m, c.x, (int)c.attr->axis);
 	c.size = c.block = c.x->dims[c.attr->axis];
 	c.blocks = 1;
-	if (c.x->n < LARGE_KERNEL / 4 || c.lines->n >= FEW)
+	if (c.x->n < SHORT || c.lines->n >= FEW)
 		return c;
 	int64_t even = c.size / ratio(FEW, c.lines->n), least = ratio(c.size, MOST_BLOCKS);
 	c.block = even < LEAST_BLOCK ? LEAST_BLOCK : even < MOST_BLOCK ? even : MOST_BLOCK;
@@ -57,8 +57,9 @@ index_at_step(const Cumulate *c, const Index *line, Affine at)
 {
 	Index full = index_of_line(line, c->attr->axis);
 
-	full.at[c->attr->axis] = c->attr->reverse ? affine_plus(affine_scale(at, -1), c->size - 1)
-	                                          : at;
+	full.at[c->attr->axis] = c->attr->reverse
+	                                 ? affine_plus(affine_scale(c->lw->lb, at, -1), c->size - 1)
+	                                 : at;
 	return full;
 }
 
@@ -68,8 +69,8 @@ open_blocks(const Cumulate *c, int64_t blocks, Affine *line, Affine *block, Inde
 {
 	LoopBuilder *lb = c->lw->lb;
 
-	*line = affine_scalar(lb_for(lb, LOOP_PARALLEL, c->lines->n));
-	*block = c->blocks > 1 ? affine_scalar(lb_for(lb, LOOP_PARALLEL, blocks))
+	*line = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, c->lines->n));
+	*block = c->blocks > 1 ? affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks))
 	                       : affine_constant(0);
 	index_split(lb, c->lines, *line, at);
 }
@@ -86,7 +87,7 @@ close_blocks(const Cumulate *c)
 static Affine
 sum_place(const Cumulate *c, Affine line, Affine block)
 {
-	return affine_add(affine_scale(line, c->blocks - 1), block);
+	return affine_add_scaled(c->lw->lb, block, line, c->blocks - 1);
 }
 
 /* The sums of all blocks but the last. */
@@ -101,8 +102,8 @@ cumulate_prepare(Lower *lw, const Node *n)
 
 	lb->k->flops = dtype_is_float(c.type) ? c.lines->n * (c.blocks - 1) * c.block : 0;
 	open_blocks(&c, c.blocks - 1, &line, &block, &at);
-	Affine j = affine_scalar(lb_for(lb, LOOP_VECTOR, c.block));
-	Index full = index_at_step(&c, &at, affine_add(affine_scale(block, c.block), j));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, c.block));
+	Index full = index_at_step(&c, &at, affine_add(lb, affine_scale(lb, block, c.block), j));
 	LoopValue sum = lb_accumulator(lb, product ? ACC_MUL : ACC_ADD, c.type);
 	lb_accumulate(lb, sum, lower_element(lw, node_operand(n, 0), &full));
 	lb_end(lb);
@@ -121,7 +122,7 @@ sum_before(const Cumulate *c, Affine line, Affine block)
 		return lb_number(lb, c->type, product);
 	LoopValue i = lb_for_below(lb, LOOP_VECTOR, c->blocks - 1, block);
 	LoopValue sum = lb_accumulator(lb, product ? ACC_MUL : ACC_ADD, c->type);
-	Affine place = sum_place(c, line, affine_scalar(i));
+	Affine place = sum_place(c, line, affine_scalar(lb, i));
 	lb_accumulate(lb, sum, lb_load(lb, lower_scratch(c->lw), place));
 	lb_end(lb);
 	return sum;
@@ -139,15 +140,15 @@ cumulate_kernel(Lower *lw, const Node *n)
 
 	open_blocks(&c, c.blocks, &line, &block, &at);
 	lb_store(lb, sum, affine_constant(0), sum_before(&c, line, block));
-	Affine first = affine_scale(block, c.block);
-	Affine left = affine_plus(affine_scale(first, -1), c.size);
+	Affine first = affine_scale(lb, block, c.block);
+	Affine left = affine_plus(affine_scale(lb, first, -1), c.size);
 	LoopValue j = c.size % (c.block ? c.block : 1) ? lb_for_below(lb, LOOP_PLAIN, c.block, left)
 	                                               : lb_for(lb, LOOP_PLAIN, c.block);
-	Index full = index_at_step(&c, &at, affine_add(first, affine_scalar(j)));
+	Index full = index_at_step(&c, &at, affine_add(lb, first, affine_scalar(lb, j)));
 	LoopValue old = lb_load(lb, sum, affine_constant(0));
 	LoopValue new = lb_binary(lb, add, old, lower_element(lw, node_operand(n, 0), &full));
 	lb_store(lb, sum, affine_constant(0), new);
-	lb_store(lb, out, index_flat(c.x, &full), c.attr->exclusive ? old : new);
+	lb_store(lb, out, index_flat(lb, c.x, &full), c.attr->exclusive ? old : new);
 	lb_end(lb);
 	close_blocks(&c);
 }

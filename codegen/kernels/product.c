@@ -31,7 +31,8 @@ static void
 part_at(const ProductEmit *e, const Index *at)
 {
 	int panel = e->cut->panels_outer ? OUTER : INNER;
-	Affine split = affine_add(affine_scale(at->at[SPLIT], e->cut->next_splits),
+	LoopBuilder *lb = e->lw->lb;
+	Affine split = affine_add(lb, affine_scale(lb, at->at[SPLIT], e->cut->next_splits),
 	                          at->at[NEXT_SPLIT]);
 
 	product_part(e,

@@ -94,12 +94,12 @@ open_own(const Segments *s, const Keys *k, LoopValue *i)
 	LoopBuilder *lb = s->lw->lb;
 	LoopValue own;
 
-	Affine later = affine_scalar(lb_for(lb, LOOP_PLAIN, s->updates));
-	*i = lb_affine(lb, affine_plus(affine_scale(later, -1), s->updates - 1));
+	Affine later = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->updates));
+	*i = lb_affine(lb, affine_plus(affine_scale(lb, later, -1), s->updates - 1));
 	lb_within(lb, *i, s->updates);
 	LoopValue key = key_of(s, k, *i, &own);
 	lb_if(lb, own);
-	return affine_add(k->begin, affine_scalar(clamped(lb, key, k->width)));
+	return affine_add(lb, k->begin, affine_scalar(lb, clamped(lb, key, k->width)));
 }
 
 static void
@@ -147,7 +147,7 @@ scatter_prepare(Lower *lw, const Node *n)
 	k.count = lb_binary(lb, LOOP_min, lb_affine(lb, left), lb_int(lb, S64, k.width));
 	k.begin = first;
 	LoopValue j = lb_for_below(lb, LOOP_VECTOR, k.width, left);
-	lb_store(lb, s.scratch, affine_add(first, affine_scalar(j)), lb_int(lb, S64, 0));
+	lb_store(lb, s.scratch, affine_add(lb, first, affine_scalar(lb, j)), lb_int(lb, S64, 0));
 	lb_end(lb);
 	Affine at = open_own(&s, &k, &i);
 	LoopValue one_more = lb_binary(lb, LOOP_add, lb_load(lb, s.scratch, at),
@@ -156,7 +156,7 @@ scatter_prepare(Lower *lw, const Node *n)
 	close_own(&s);
 	lb_store(lb, running, zero, count_before(&s, &k));
 	j = lb_for_below(lb, LOOP_PLAIN, k.width, left);
-	Affine place = affine_add(first, affine_scalar(j));
+	Affine place = affine_add(lb, first, affine_scalar(lb, j));
 	LoopValue end = lb_binary(lb, LOOP_add, lb_load(lb, running, zero),
 	                          lb_load(lb, s.scratch, place));
 	lb_store(lb, running, zero, end);
@@ -168,7 +168,7 @@ scatter_prepare(Lower *lw, const Node *n)
 	at = open_own(&s, &k, &i);
 	LoopValue to = lb_binary(lb, LOOP_sub, lb_load(lb, s.scratch, at), lb_int(lb, S64, 1));
 	to = clamped(lb, to, s.updates);
-	lb_store(lb, s.scratch, affine_plus(affine_scalar(to), s.keys + 1), i);
+	lb_store(lb, s.scratch, affine_plus(affine_scalar(lb, to), s.keys + 1), i);
 	lb_store(lb, s.scratch, at, to);
 	close_own(&s);
 	lb_end(lb);
@@ -311,10 +311,11 @@ copy_data(Lower *lw, const Node *n)
 static int64_t
 width_of(const Lower *lw, int64_t slices, int64_t inner)
 {
-	int64_t width = inner < MOST_WIDTH ? inner : MOST_WIDTH;
+	const ScatterTiles *t = &lw->target->tuning->scatter;
+	int64_t width = inner < t->most_width ? inner : t->most_width;
 	int64_t pieces = slices ? (lw->parts + slices - 1) / slices : 1, even = inner / pieces;
 
-	even = even < LEAST_WIDTH ? LEAST_WIDTH : even;
+	even = even < t->least_width ? t->least_width : even;
 	return even < width ? even : width;
 }
 
@@ -333,7 +334,8 @@ scatter_kernel(Lower *lw, const Node *n)
 	for (int i = 0; i < data->rank; i++)
 		*(i < axis ? &outer : &inner) *= i == axis ? 1 : data->dims[i];
 	int64_t width = width_of(lw, outer * s.keys, inner);
-	int64_t rows = width == inner && width < LEAST_ELEMENTS ? LEAST_ELEMENTS / width : 1;
+	int64_t least = lw->target->tuning->scatter.least_elements;
+	int64_t rows = width == inner && width < least ? least / width : 1;
 	rows = rows < s.keys ? rows : s.keys;
 	DType type = compute_type(data->dtype);
 	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};

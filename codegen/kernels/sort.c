@@ -4,9 +4,6 @@
 #include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
 
-/* Elements of the result that a part merges. */
-enum { LEAST_MERGED = 256, MOST_MERGED = 4096 };
-
 typedef struct {
 	Lower *lw;
 	const Node *node;
@@ -62,7 +59,7 @@ store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
 	Index full = index_of_line(line, s->axis);
 
 	full.at[s->axis] = at;
-	lb_store(s->lw->lb, lower_buffer(s->lw, y), index_flat(y->type, &full), x);
+	lb_store(s->lw->lb, lower_buffer(s->lw, y), index_flat(s->lw->lb, y->type, &full), x);
 }
 
 /* ---- the network */
@@ -119,19 +116,19 @@ sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 	LoopBuilder *lb = s->lw->lb;
 
 	LoopValue j = lb_for(lb, LOOP_PLAIN, n);
-	Affine at = affine_scalar(j);
-	lb_store(lb, s->values, at, operand_at(s, 0, line, affine_add(first, at)));
+	Affine at = affine_scalar(lb, j);
+	lb_store(lb, s->values, at, operand_at(s, 0, line, affine_add(lb, first, at)));
 	lb_store(lb, s->places, at, j);
 	lb_end(lb);
 	sort_network(s, n);
-	at = affine_scalar(lb_for(lb, LOOP_PLAIN, n));
+	at = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
 	LoopValue place = lb_load(lb, s->places, at);
-	store_result(s, 0, line, affine_add(first, at), lb_load(lb, s->values, at));
+	store_result(s, 0, line, affine_add(lb, first, at), lb_load(lb, s->values, at));
 	if (s->node->n_operands > 1) {
 		lb_within(lb, place, n);
-		place = operand_at(s, 1, line, affine_add(first, affine_scalar(place)));
+		place = operand_at(s, 1, line, affine_add(lb, first, affine_scalar(lb, place)));
 	}
-	store_result(s, 1, line, affine_add(first, at), place);
+	store_result(s, 1, line, affine_add(lb, first, at), place);
 	lb_end(lb);
 }
 
@@ -148,10 +145,10 @@ sort_by_network(Sorter *s, int64_t run)
 	s->places = lb_local(lb, S64, run);
 	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
 	if (runs > 1)
-		number = affine_scalar(lb_for(lb, LOOP_PARALLEL, runs));
-	index_split(lb, s->lines, affine_scalar(at), &line);
+		number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, runs));
+	index_split(lb, s->lines, affine_scalar(lb, at), &line);
 	for (Pieces p = piece_of(lb, s->size, run, number); p.size; pieces_next(&p))
-		sort_run(s, &line, affine_scale(p.number, run), p.size);
+		sort_run(s, &line, affine_scale(lb, p.number, run), p.size);
 	lb_end(lb);
 	if (runs > 1)
 		lb_end(lb);
@@ -180,9 +177,11 @@ static LoopValue
 pair_element(const Pair *p, int run, LoopValue i, LoopValue inside)
 {
 	const Sorter *s = p->s;
+	LoopBuilder *lb = s->lw->lb;
 	Index full = index_of_line(p->line, s->axis);
 
-	full.at[s->axis] = affine_add(affine_plus(p->first, run * p->from), affine_scalar(i));
+	full.at[s->axis] = affine_add(lb, affine_plus(p->first, run * p->from),
+	                              affine_scalar(lb, i));
 	return lower_element_inside(s->lw, node_operand(s->node, 0), &full, inside);
 }
 
@@ -249,11 +248,11 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 	LoopValue second = lb_binary(lb, LOOP_and, has_y, first); /* run: is it taken? */
 	LoopValue other = lb_binary(lb, LOOP_add, j, lb_int(lb, S64, p->from));
 	LoopValue at = lb_select(lb, second, other, i);
-	Affine to = affine_add(affine_add(p->first, before), affine_scalar(o));
+	Affine to = affine_add(lb, affine_add(lb, p->first, before), affine_scalar(lb, o));
 	store_result(s, 0, p->line, to, lb_select(lb, second, y, x));
 	lb_within(lb, at, 2 * p->from);
 	store_result(s, 1, p->line, to,
-	             operand_at(s, 1, p->line, affine_add(p->first, affine_scalar(at))));
+	             operand_at(s, 1, p->line, affine_add(lb, p->first, affine_scalar(lb, at))));
 	LoopValue i_next = lb_select(lb, second, i, lb_binary(lb, LOOP_add, i, one));
 	LoopValue j_next = lb_select(lb, second, lb_binary(lb, LOOP_add, j, one), j);
 	lb_store(lb, next[0], zero, i_next);
@@ -265,9 +264,12 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 static int64_t
 merged_block(const Sorter *s, int64_t to)
 {
+	const LineTiles *t = &s->lw->target->tuning->lines;
 	int64_t wanted = s->lines->n * s->size / s->lw->parts, block = to;
 
-	wanted = wanted < LEAST_MERGED ? LEAST_MERGED : wanted > MOST_MERGED ? MOST_MERGED : wanted;
+	wanted = wanted < t->least_merged  ? t->least_merged
+	         : wanted > t->most_merged ? t->most_merged
+	                                   : wanted;
 	while (block > wanted && block % 2 == 0)
 		block /= 2;
 	return block;
@@ -281,16 +283,16 @@ merge_runs(Sorter *s, int64_t from)
 	Index line;
 
 	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
-	Affine pair = affine_scalar(lb_for(lb, LOOP_PARALLEL, pairs));
-	Affine number = affine_scalar(lb_for(lb, LOOP_PARALLEL, to / block));
-	index_split(lb, s->lines, affine_scalar(at), &line);
-	Pair p = {s, &line, affine_scale(pair, to), from, {0}};
-	Affine before = affine_scale(number, block);
-	Affine left = affine_plus(affine_scale(p.first, -1), s->size);
+	Affine pair = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, pairs));
+	Affine number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, to / block));
+	index_split(lb, s->lines, affine_scalar(lb, at), &line);
+	Pair p = {s, &line, affine_scale(lb, pair, to), from, {0}};
+	Affine before = affine_scale(lb, number, block);
+	Affine left = affine_plus(affine_scale(lb, p.first, -1), s->size);
 	LoopValue run = lb_int(lb, S64, from);
 	p.sizes[0] = clamped(lb, lb_affine(lb, left), run);
 	p.sizes[1] = clamped(lb, lb_affine(lb, affine_plus(left, -from)), run);
-	merge_block(&p, before, block, affine_add(left, affine_scale(before, -1)));
+	merge_block(&p, before, block, affine_add(lb, left, affine_scale(lb, before, -1)));
 	for (int i = 0; i < 3; i++)
 		lb_end(lb);
 }

@@ -111,8 +111,14 @@ const Tuning cpu_tuning = {
 	.scatter.most_sorting_parts = 64,
 	/* 2048 updates of a table of [256,4096] take 5.2, 3.9, 4.6, 4.7 with 64, 256, 1024, 4096. */
 	.scatter.most_width = 1024,
+	.scatter.least_width = 64, /* not measured */
 	/* 65,536 updates of a table of [65536,4] take 20.8, 20.5, 20.4, 20.5, 20.6 with 4, 64, 256, 1024, 16384. */
 	.scatter.least_elements = 256,
+
+	/* Not measured one by one. */
+	.lines.least_block = 256,
+	.lines.least_merged = 256,
+	.lines.most_merged = 4096,
 
 	/* A call takes some microseconds. With 2^14, 2^17, 2^20, 2^23 mlp_digits takes 0.049, 0.047, 0.051, 0.051, gpt2_mini
          * 11.2, 11.0, 11.2, 10.9, vit_mini 6.5, 6.5, 6.4, 7.3 (oneDNN 2.6). */

@@ -107,11 +107,11 @@ pad_fill_place(Lower *lw, const Node *n, const Index *at, Index *out, const void
 {
 	const Ints *from = ctx;
 
-	(void)n;
+	(void)lw, (void)n;
 	*out = *at;
 	out->of = NULL;
 	for (int i = 0; i < at->rank; i++)
-		out->at[i] = affine_add(at->at[i], affine_constant(from->at[i]));
+		out->at[i] = affine_plus(at->at[i], from->at[i]);
 }
 static void
 pad_fill_box(Lower *lw, const Node *n, const Ints *from, const Ints *size)
