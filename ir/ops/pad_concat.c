@@ -157,7 +157,8 @@ pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 	Ints from = {.n = y->rank}, extent = ints_of_type(y);
 
 	for (int i = 0; i < y->rank; i++) {
-		int64_t begin = size->at[i] ? a->low.at[i] + first->at[i] : 0;
+		int64_t step = a->interior.at[i] + 1;
+		int64_t begin = size->at[i] ? a->low.at[i] + first->at[i] * step : 0;
 		from.at[i] = 0;
 		extent.at[i] = begin;
 		pad_fill_box(lw, n, &from, &extent);
@@ -221,6 +222,7 @@ static const Sample pad_samples[] = {
 	{"{low = [1,0], high = [0,2], interior = [0,0]}", "f64[3,5]"},
 	{"{low = [-1,1], high = [2,-2], interior = [1,2], value = 3.5}", "f64[3,5]"},
 	{"{low = [0,1,1], high = [0,2,0], interior = [0,0,1], value = 2}", "f64[12,3,12]"},
+	{"{low = [1,-1], high = [0,2], interior = [0,1], value = 1}", "f64[5,2]"},
 	{"{low = [2], high = [1], interior = [0]}", "f64[0]"},
 	{"{low = [0,2], high = [1,0], interior = [1,2], value = -1}", "f64[1,3]"},
 	{0}};
