@@ -45,13 +45,28 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 }
 
 /* ---- one kernel */
-static const Node *
+/* The last node that has loops of its own; NULL: there is none. */
+static Node *
 root_node(const Function *f)
 {
-	for (const Node *n = f->first; n; n = n->next)
+	for_each_node_reverse(f, n)
 		if (op_row(n)->fuse == FUSE_OPAQUE || op_row(n)->fuse == FUSE_ROOT)
 			return n;
 	return NULL;
+}
+
+/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
+ * domain, or the row's parts. */
+static const Strategy *
+strategy_of_function(const Target *t, const Function *f, Arena *arena)
+{
+	Node *root = root_node(f);
+	Gathered g = {.arena = arena};
+	int opaque = 0;
+
+	for_each_node(f, n)
+		opaque += op_row(n)->fuse == FUSE_OPAQUE;
+	return opaque > 1 ? strategy_gathering(t, root, &g) : root ? strategy_of(t, root) : NULL;
 }
 
 static void
@@ -136,7 +151,8 @@ typedef struct {
 	int64_t cores;
 	Diag *diag;
 	Arena *arena;
-	Type scratch; /* NULL: one kernel */
+	const Strategy *strategy; /* NULL: none */
+	Type scratch;             /* NULL: one kernel */
 } Lowering;
 
 /* A kernel with its buffers and nothing else yet; before: the one that makes the scratch. */
@@ -216,7 +232,7 @@ library_call(const Lowering *l)
 	Lower probe = open_kernel(l, false);
 	LibraryCall *c = NEW(l->arena, LibraryCall);
 
-	const Strategy *s = probe.node ? strategy_of(probe.target, probe.node) : NULL;
+	const Strategy *s = l->strategy;
 
 	if (!s || !s->library || node_result(probe.node, 0)->type->n == 0)
 		return NULL;
@@ -273,7 +289,7 @@ lower_function(const Lowering *l)
 	k->flops = function_flops(l->f);
 	hoist_numbers(&lw);
 	if (root && op_row(root)->fuse == FUSE_OPAQUE)
-		strategy_of(lw.target, root)->emit(&lw, root);
+		l->strategy->emit(&lw, root);
 	else if (root)
 		op_row(root)->parts(&lw, root);
 	else if (!lower_fused(&lw, l->diag))
@@ -287,7 +303,7 @@ static Type
 scratch_of(const Lowering *l)
 {
 	Lower probe = open_kernel(l, false);
-	const Strategy *s = probe.node ? strategy_of(probe.target, probe.node) : NULL;
+	const Strategy *s = l->strategy;
 
 	return s && s->scratch ? s->scratch(&probe, probe.node) : NULL;
 }
@@ -299,7 +315,7 @@ lower_before(const Lowering *l, const Kernel *serves)
 	Lower lw = open_kernel(l, true);
 
 	lw.lb->k->serves = serves;
-	strategy_of(lw.target, lw.node)->prepare(&lw, lw.node);
+	l->strategy->prepare(&lw, lw.node);
 	return close_kernel(&lw);
 }
 
@@ -391,6 +407,7 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 			return true;
 		}
 	l.arena = arena_new();
+	l.strategy = strategy_of_function(l.target, l.f, l.arena);
 	l.scratch = scratch_of(&l);
 	bool ok = lower_call(sh, &l, done);
 	arena_free(l.arena);

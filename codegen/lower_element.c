@@ -177,6 +177,12 @@ lower_stored(const Lower *lw)
 	return node_operand(function_return(lw->f), 0);
 }
 
+void
+lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x)
+{
+	memo_put(lw, n, at, lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x));
+}
+
 LoopValue
 lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
 {
@@ -185,7 +191,7 @@ lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
 	if (v->node == n)
 		return x;
 	Index at = index_at(lw, v->type, place);
-	memo_put(lw, n, &at, lb_narrow(lw->lb, node_result(n, 0)->type->dtype, x));
+	lower_give_element(lw, n, &at, x);
 	return lower_element(lw, v, &at);
 }
 

@@ -85,7 +85,7 @@ static bool
 bias_fits(const StorePlan *p, int gi, const Node *n)
 {
 	const Group *g = &p->groups.at[gi];
-	Value *v = g->opaque && g->members.n == 1 ? bias_of(n) : NULL;
+	Value *v = g->opaque && !g->closed && g->members.n == 1 ? bias_of(n) : NULL;
 	const Node *from = v ? behind_reshapes(v)->node : NULL;
 	return v && !(from && plan_is_copied(p, from));
 }
@@ -138,6 +138,16 @@ join(StorePlan *p, int gi, Node *n, IterSpace s)
 	p->group[n->id] = gi;
 	vec_push(p->arena, &g->members, n);
 	vec_push(p->arena, &p->nodes, n);
+}
+
+void
+plan_place_pattern(StorePlan *p, const Gathered *g)
+{
+	int gi = group_new(p, g->nodes.at[g->nodes.n - 1]);
+
+	p->groups.at[gi].closed = true;
+	for (int i = 0; i < g->nodes.n; i++)
+		join(p, gi, g->nodes.at[i], ITER_FULL);
 }
 
 void

@@ -4,7 +4,7 @@
 #define GRADC_CODEGEN_STORE_PLAN_H
 
 #include "codegen/domain.h"
-#include "codegen/target.h"
+#include "codegen/kernels/kernels.h"
 
 /* Nodes that become one kernel. */
 typedef struct {
@@ -21,16 +21,16 @@ typedef struct {
 	const Target *target;
 	int64_t parts; /* wanted of a large kernel */
 	VEC(Group) groups;
-	uint32_t n_nodes; /* ids below are of the function as it was */
-	uint8_t *copied;  /* by node id: 0, or the depth of the chain of copied nodes */
-	int *group;       /* by node id; -1: none (views, stores) */
-	const Node *
-		*gathered; /* by node id: the node that a strategy gathers it to; NULL: none does */
-	VEC(Node *) nodes; /* members in order */
-	uint8_t *space;    /* by value id: its IterSpace in its group's domain */
-	bool *recomputed;  /* by value id: readers in other groups compute it again */
-	bool *kept;        /* by value id: stored because a recomputed value needs it */
-	uint8_t *readers;  /* by value id: what plan_readers found, until groups merge */
+	uint32_t n_nodes;       /* ids below are of the function as it was */
+	uint8_t *copied;        /* by node id: 0, or the depth of the chain of copied nodes */
+	int *group;             /* by node id; -1: none (views, stores) */
+	VEC(Gathered) patterns; /* that strategies compute in one kernel */
+	int *pattern;           /* by node id: one plus the number of its pattern; 0: none */
+	VEC(Node *) nodes;      /* members in order */
+	uint8_t *space;         /* by value id: its IterSpace in its group's domain */
+	bool *recomputed;       /* by value id: readers in other groups compute it again */
+	bool *kept;             /* by value id: stored because a recomputed value needs it */
+	uint8_t *readers;       /* by value id: what plan_readers found, until groups merge */
 	int merge_from, merge_to;
 } StorePlan;
 

@@ -14,7 +14,8 @@ bool plan_any_reader(const StorePlan *p, const Value *v,
                      bool (*visit)(const StorePlan *p, const Node *reader, int ctx), int ctx);
 
 /* plan_group.c */
-void plan_place_node(StorePlan *p, Node *n); /* joins or opens a group */
+void plan_place_node(StorePlan *p, Node *n);              /* joins or opens a group */
+void plan_place_pattern(StorePlan *p, const Gathered *g); /* opens a group that nothing joins */
 /* Earlier column reductions of the same values join gi's. */
 void plan_merge_siblings(StorePlan *p, int gi);
 

@@ -13,12 +13,22 @@ typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 enum { MAX_PRODUCTS = 16 };
 typedef struct Product Product; /* product.h */
 
+/* Nodes that one kernel computes, in their order. */
+typedef struct {
+	Arena *arena;
+	VEC(Node *) nodes;
+} Gathered;
+
 typedef struct {
 	OpKind op;
 	unsigned kinds; /* of targets that do it so */
 	const char *doc;
 	/* Does it take the node? NULL: every one. */
 	bool (*takes)(const Target *t, const Node *n);
+	/* Of a strategy for a pattern of several nodes, of which n is the last: appends the others, views aside. They may be
+	 * whatever leads to n; nobody else may read them, which the store plan finds out. False: n does not end the pattern.
+	 * NULL: the strategy computes n alone. */
+	bool (*gathers)(const Target *t, const Node *n, Gathered *out);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
 	/* What a kernel that runs before leaves in memory for it, NULL where there is none, and that kernel's body. Both or
@@ -39,8 +49,12 @@ typedef struct {
 /* ---- lower.c: the buffer of what the kernel before makes, in either of the two. */
 int lower_scratch(Lower *lw);
 
-/* The first of the list that takes n; NULL: n is not opaque. */
+/* The first of the list that computes n alone; NULL: n is not opaque. */
 const Strategy *strategy_of(const Target *t, const Node *n);
+/* The first that n ends a pattern of, with the pattern's nodes; NULL: there is none. */
+const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
+/* From here on n's element at this index, of the kernel at hand, is x: what reads it is computed from that. */
+void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 
 /* ---- library.c */
 /* Appends n numbers. */

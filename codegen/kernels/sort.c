@@ -316,6 +316,6 @@ const Strategy strategy_sort = {.op = OP_sort,
 
 const Strategy strategy_sort_runs = {
 	.op = OP_sort_runs,
-	.kinds = ON(CPU),
+	.kinds = ON_EVERY_KIND,
 	.doc = "short runs in a merge network, long ones merged in blocks",
 	.emit = sort_runs_kernel};
