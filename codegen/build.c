@@ -146,7 +146,7 @@ build_kernels(Arena *arena, const Module *m, const Target *target)
 	Kernel **kernels = NEW_ARRAY(arena, Kernel *, m->kernels.n + 1);
 
 	for (int i = 0; i < m->kernels.n; i++)
-		kernels[i] = t < 0 || v.kernels[i] >> t & 1 ? m->kernels.at[i] : NULL;
+		kernels[i] = t < 0 || v.needs[t][i] ? m->kernels.at[i] : NULL;
 	return kernels;
 }
 

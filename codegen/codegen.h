@@ -44,8 +44,7 @@ typedef struct {
  * nobody launches. */
 typedef struct {
 	StringList names; /* in the order of their first programs; one "" where none is named */
-	uint32_t *
-		kernels; /* by the kernel's index: bit t where a program for target t launches it */
+	bool **needs; /* by target, by the kernel's index: a program for it launches the kernel */
 } Versions;
 Versions module_versions(Arena *arena, const Module *m);
 int version_index(const Versions *v, const char *target); /* among the names; -1: not there */

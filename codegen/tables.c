@@ -348,13 +348,13 @@ write_kernel(TableWriter *tw, int index)
 	FormatWriter *w = tw->w;
 	const Module *m = tw->t->m;
 	const Kernel *k = m->kernels.at[index];
-	KernelRecord r = {.name = format_string(w, k->name),
-	                  .targets = tw->versions.kernels[index],
-	                  .iterations = k->iterations,
-	                  .flops = k->flops};
+	KernelRecord r = {
+		.name = format_string(w, k->name), .iterations = k->iterations, .flops = k->flops};
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		r.bytes += touches(k, i) ? type_bytes(k->buffers.at[i].type) : 0;
+	for (int t = 0; t < tw->versions.names.n; t++)
+		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
 	r.serves = k->serves ? (uint32_t)kernel_index(m, k->serves) + 1 : 0;

@@ -1,7 +1,6 @@
 /* For which targets the programs of a module are, and which kernels each of them needs. */
 #include "codegen/codegen.h"
 
-#include <assert.h>
 #include <string.h>
 
 int
@@ -22,28 +21,53 @@ list_targets(Arena *arena, const Module *m, Versions *v)
 			vec_push(arena, &v->names, f->target);
 	if (v->names.n == 0)
 		vec_push(arena, &v->names, "");
-	assert(v->names.n <= MAX_TARGETS); /* of targets/target_list.def, or refused by then */
+}
+
+/* By that target; NULL: by all. */
+static void
+mark_needed(const Versions *v, const char *target, int kernel)
+{
+	for (int t = 0; t < v->names.n; t++)
+		v->needs[t][kernel] |= !target || strcmp(v->names.at[t], target) == 0;
+}
+
+static bool
+is_needed(const Versions *v, int kernel)
+{
+	for (int t = 0; t < v->names.n; t++)
+		if (v->needs[t][kernel])
+			return true;
+	return false;
+}
+
+static void
+mark_launched(const Versions *v, const Function *f, const IntMap *by_kernel)
+{
+	uint64_t i;
+
+	for_each_node(f, n) {
+		const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+		if (k && intmap_get(by_kernel, (uint64_t)(uintptr_t)k, &i))
+			mark_needed(v, f->target, (int)i);
+	}
 }
 
 Versions
 module_versions(Arena *arena, const Module *m)
 {
-	Versions v = {.kernels = NEW_ARRAY(arena, uint32_t, m->kernels.n)};
+	Versions v = {0};
 	IntMap *by_kernel = intmap_new(arena);
-	uint64_t i;
 
 	list_targets(arena, m, &v);
-	uint32_t all = UINT32_MAX >> (MAX_TARGETS - v.names.n);
-	for (int k = 0; k < m->kernels.n; k++)
-		intmap_put(by_kernel, (uint64_t)(uintptr_t)m->kernels.at[k], (uint64_t)k);
+	v.needs = NEW_ARRAY(arena, bool *, v.names.n);
+	for (int t = 0; t < v.names.n; t++)
+		v.needs[t] = NEW_ARRAY(arena, bool, m->kernels.n);
+	for (int i = 0; i < m->kernels.n; i++)
+		intmap_put(by_kernel, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
 	for_each_function(m, f)
-		for_each_node(f, n)
-			if (n->op == OP_launch &&
-			    intmap_get(by_kernel,
-			               (uint64_t)(uintptr_t)((LaunchAttr *)n->attr)->kernel, &i))
-				v.kernels[i] |= f->target ? 1u << version_index(&v, f->target)
-				                          : all;
-	for (int k = 0; k < m->kernels.n; k++)
-		v.kernels[k] = v.kernels[k] ? v.kernels[k] : all;
+		mark_launched(&v, f, by_kernel);
+	for (int i = 0; i < m->kernels.n; i++)
+		if (!is_needed(&v, i))
+			mark_needed(&v, NULL, i);
 	return v;
 }

@@ -14,6 +14,8 @@ const Target *const target_table[] = {
 	NULL,
 };
 
+_Static_assert(COUNT(target_table) - 1 <= MAX_TARGETS, "a kernel's record has a bit for each");
+
 const Target *
 target_find(const char *name)
 {
