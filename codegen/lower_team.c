@@ -96,9 +96,10 @@ nest_spread(Lower *lw, const LoopNest *nest, int at)
 int
 nest_spread_loop(const Lower *lw, const LoopNest *nest)
 {
-	int last = nest->n - 1, at = last;
+	const Kernel *k = lw->lb->k;
+	int last = nest->n - 1, at = last, members = k->n_team ? k->team[0] : 1;
 
-	while (at > 0 && nest->at[at].extent < lw->target->team)
+	while (at > 0 && nest->at[at].extent < members)
 		at--;
-	return at >= 0 && nest->at[at].extent >= lw->target->team ? at : last;
+	return at >= 0 && nest->at[at].extent >= members ? at : last;
 }

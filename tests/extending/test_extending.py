@@ -175,6 +175,21 @@ def test_kernels_for_every_target(tree, op):
     assert "[  PASSED  ] 7 test(s)" in said and "FAILED" not in said
 
 
+def test_members_share_no_byte(extended, tmp_path):
+    """Elements of 4 bits lie two in a byte: one member stores them all."""
+    (tmp_path / "b.gir").write_text("func @f(%x: s4[3]) -> s4[12,3] {\n"
+                                    "  %0 = broadcast %x {shape = [12,3], axes = [1]} : s4[12,3]\n"
+                                    "  return %0\n"
+                                    "}\n")
+    passes = ",".join(f"{p}{{target=quad}}" for p in ("legalize", "fuse", "lower"))
+    said = execute(extended, "opt", tmp_path / "b.gir", f"--passes={passes}", "--verify-each")
+    assert "kernel @k0" in said and "team" not in said
+    wide = (tmp_path / "b.gir").read_text().replace("s4", "s8")
+    (tmp_path / "b.gir").write_text(wide)
+    said = execute(extended, "opt", tmp_path / "b.gir", f"--passes={passes}", "--verify-each")
+    assert re.search(r"team v0 < 8 {\s+for v1 < 2 {\s+for v2 < min\(1, -8\*v1 \+ -1\*v0 \+ 12\) {\s+for v3 < 3 {", said)
+
+
 def few_rows(models, name, folder):
     """Options of `gradc grad` for two rows of a model's data, of 12 tokens where rows are tokens."""
     reference = json.loads((models / name / "reference.json").read_text())
