@@ -215,12 +215,12 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* So many rows that are read again are parts enough. */
+/* So many rows that are read again are parts enough: two a core, as what is split is read from memory three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {
 	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows
-	                                                            : parts;
+	                                                            : parts / 2;
 }
 
 static bool
