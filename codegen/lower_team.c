@@ -61,7 +61,7 @@ spread_enter(Spread *s)
 	int64_t members = lb->k->team[0], groups = (s->extent + members - 1) / members;
 	if (groups != 1) {
 		LoopValue group = lb_for(lb, LOOP_PLAIN, groups);
-		at = affine_add_scaled(lb, at, affine_scalar(lb, group), members);
+		at = affine_add(lb, affine_scale(lb, affine_scalar(lb, group), members), at);
 		s->inner++;
 	}
 	if (s->below || s->extent % members) {
