@@ -33,9 +33,9 @@ typedef struct {
 	bool *late;      /* by node id: it waits for the backward pass */
 	bool *read_late; /* by value id: in memory, and a late node reads it */
 	Kernels *
-		kernels; /* by value id: that load it from memory, or would if what they read instead is computed again */
-	bool *kept;         /* by value id: in memory until then */
-	bool *again;        /* by value id: computed again */
+		kernels; /* by value id: load it, or would if they computed again what is made of it */
+	bool *kept;      /* by value id: in memory until then */
+	bool *again;     /* by value id: computed again */
 	Source *source;     /* by value id */
 	int64_t *demand;    /* by value id: bytes that keeping this leaf saves */
 	int *order;         /* by node id */
@@ -100,7 +100,7 @@ mark_read(Remat *r, Value *v, int group)
 		add_kernel(&r->kernels[x->id], group);
 }
 
-/* Values that are computed again by whoever reads them belong to no kernel. */
+/* The group of n, if it is one of loops; -1: it is not. */
 static int
 loops_of(const Remat *r, const Node *n)
 {
