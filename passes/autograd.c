@@ -149,16 +149,16 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		b->loc = gradient[i]->loc;
 		sums[i] = b_running_sum(b, gradient[i], gradient_of(w, i));
 	}
+	for (int i = w->n_params; i < w->wanted.n; i++)
+		gradient_of(w, i); /* before the stores */
 	for (int i = 0; i < w->n_params; i++) {
 		if (!gradient[i])
 			continue;
 		b->loc = gradient[i]->loc;
 		b_store_sum(b, gradient[i], w->grads[i], sums[i]);
 	}
-	for (int i = w->n_params; i < w->wanted.n; i++) {
-		gradient_of(w, i);
+	for (int i = w->n_params; i < w->wanted.n; i++)
 		function_name_result(b->f, w->wanted.at[i]->name);
-	}
 	if (w->wanted.n > w->n_params)
 		return_values(b->f, w->wanted.n - w->n_params, w->grads + w->n_params);
 }

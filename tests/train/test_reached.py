@@ -62,6 +62,21 @@ def test_grad_writes_what_the_loss_reaches(run, tmp_path):
     assert sorted(p.name for p in (tmp_path / "wrt").glob("grad.*")) == ["grad.head.npy", "grad.x.npy"]
 
 
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+def test_the_gradient_of_an_input_that_the_loss_does_not_reach_is_zero(run, tmp_path, engine):
+    """Its zeros stand before the stores, as every node does."""
+    write(tmp_path / "model.onnx", [("MatMul", ["body", "head"], "y"), ("MatMul", ["x", "other"], "z")], ["body", "head", "other"],
+          ("z",))
+    model = onnx.load(tmp_path / "model.onnx")
+    model.graph.output.append(helper.make_tensor_value_info("y", 1, [4, 4]))
+    onnx.save(model, tmp_path / "model.onnx")
+    np.save(tmp_path / "labels.npy", np.ones((4, 4), np.float32))
+    run("grad", "model.onnx", "--loss=mse:y", "--wrt=x", "--batch=4", f"--engine={engine}", "--verify-each", "--input", "x=labels.npy",
+        "--input", "labels=labels.npy", "--output-dir=out")
+    assert not np.load(tmp_path / "out/grad.x.npy").any()
+    assert np.load(tmp_path / "out/grad.head.npy").any()
+
+
 def test_a_parameter_of_one_binding_trains_in_all(run, tmp_path):
     """--dim gives two programs; what one of them reaches has a state for both."""
     write(tmp_path / "model.onnx", HEADS, ["body", "head", "other"])
