@@ -381,6 +381,20 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 	return kernel_add(m, k, name);
 }
 
+/* `fuse` makes none that no strategy computes, but a person may. */
+static bool
+check_strategy(const Lowering *l)
+{
+	const Node *root = root_node(l->f);
+
+	if (l->strategy || !root || op_row(root)->fuse != FUSE_OPAQUE)
+		return true;
+	diag_error(l->diag, EXIT_INVALID,
+	           "%s: fused function @%s: no strategy for target %s computes it in one kernel",
+	           l->m->name, l->f->name, l->target->name);
+	return false;
+}
+
 static bool
 lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 {
@@ -408,8 +422,8 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 		}
 	l.arena = arena_new();
 	l.strategy = strategy_of_function(l.target, l.f, l.arena);
-	l.scratch = scratch_of(&l);
-	bool ok = lower_call(sh, &l, done);
+	l.scratch = l.strategy ? scratch_of(&l) : NULL;
+	bool ok = check_strategy(&l) && lower_call(sh, &l, done);
 	arena_free(l.arena);
 	if (ok) {
 		intmap_put(sh->by_call, h, (uint64_t)sh->done.n);

@@ -25,7 +25,7 @@ op_find(const char *name, OpKind *out)
 	return false;
 }
 
-/* Through views, by what `fuse` stores it for (fuse_pull.c). */
+/* Through views, by what `fuse` stores it for (plan_recompute.c). */
 static bool
 is_read_whole(const Value *v)
 {

@@ -1,12 +1,13 @@
 /* cumulate: lines in parallel, each in order. Where lines are few and long, blocks of them go in parallel, too: a kernel that
  * runs before sums up every block, and each starts at the sum of those before it. Blocks depend on the shape alone, so that
- * the bits are the same for any target and number of cores. */
+ * the bits are the same for any target and number of cores. Sums of blocks are in order and in f64 where results are f32 or less:
+ * running sums of what is positive do not fall from one block to the next, and nothing overflows that would not in order. */
 #include "codegen/codegen.h"
 #include "codegen/kernels/kernels.h"
 #include "ir/shapes.h"
 
-/* Short operands have whole lines. Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line would have more than MOST_BLOCKS:
- * each adds up the sums of those before. */
+/* Short operands have whole lines. Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line
+ * would have more than MOST_BLOCKS: each adds up the sums of those before. */
 enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
 
 typedef struct {
@@ -39,6 +40,7 @@ cumulate_of(Lower *lw, const Node *n)
 	c.block = even < LEAST_BLOCK ? LEAST_BLOCK : even < MOST_BLOCK ? even : MOST_BLOCK;
 	c.block = c.block < least ? least : c.block;
 	c.blocks = ratio(c.size, c.block);
+	c.type = c.blocks > 1 && c.type == F32 ? F64 : c.type;
 	return c;
 }
 
@@ -102,10 +104,10 @@ cumulate_prepare(Lower *lw, const Node *n)
 
 	lb->k->flops = dtype_is_float(c.type) ? c.lines->n * (c.blocks - 1) * c.block : 0;
 	open_blocks(&c, c.blocks - 1, &line, &block, &at);
-	Affine j = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, c.block));
+	Affine j = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, c.block));
 	Index full = index_at_step(&c, &at, affine_add(lb, affine_scale(lb, block, c.block), j));
 	LoopValue sum = lb_accumulator(lb, product ? ACC_MUL : ACC_ADD, c.type);
-	lb_accumulate(lb, sum, lower_element(lw, node_operand(n, 0), &full));
+	lb_accumulate(lb, sum, lb_cast(lb, c.type, lower_element(lw, node_operand(n, 0), &full)));
 	lb_end(lb);
 	lb_store(lb, lower_scratch(lw), sum_place(&c, line, block), sum);
 	close_blocks(&c);
@@ -120,7 +122,7 @@ sum_before(const Cumulate *c, Affine line, Affine block)
 
 	if (c->blocks == 1)
 		return lb_number(lb, c->type, product);
-	LoopValue i = lb_for_below(lb, LOOP_VECTOR, c->blocks - 1, block);
+	LoopValue i = lb_for_below(lb, LOOP_PLAIN, c->blocks - 1, block);
 	LoopValue sum = lb_accumulator(lb, product ? ACC_MUL : ACC_ADD, c->type);
 	Affine place = sum_place(c, line, affine_scalar(lb, i));
 	lb_accumulate(lb, sum, lb_load(lb, lower_scratch(c->lw), place));
@@ -146,9 +148,11 @@ cumulate_kernel(Lower *lw, const Node *n)
 	                                               : lb_for(lb, LOOP_PLAIN, c.block);
 	Index full = index_at_step(&c, &at, affine_add(lb, first, affine_scalar(lb, j)));
 	LoopValue old = lb_load(lb, sum, affine_constant(0));
-	LoopValue new = lb_binary(lb, add, old, lower_element(lw, node_operand(n, 0), &full));
+	LoopValue x = lb_cast(lb, c.type, lower_element(lw, node_operand(n, 0), &full));
+	LoopValue new = lb_binary(lb, add, old, x);
 	lb_store(lb, sum, affine_constant(0), new);
-	lb_store(lb, out, index_flat(lb, c.x, &full), c.attr->exclusive ? old : new);
+	lb_store(lb, out, index_flat(lb, c.x, &full),
+	         lb_cast(lb, compute_type(c.x->dtype), c.attr->exclusive ? old : new));
 	lb_end(lb);
 	close_blocks(&c);
 }

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 SHAPES = [((65536,), 0), ((65537,), 0), ((3, 30001), 1), ((30001, 3), 0), ((2, 5000, 5), 1), ((300, 257), 1), ((1, 2100001), 1)]
 
 
-def call(run, folder, op, x, *tensors, results=("y",), **attributes):
+def call(run, folder, op, x, *tensors, results=("y",), precision="f64", **attributes):
     """What the compiled node gives for x."""
     dtype = helper.np_dtype_to_tensor_dtype(x.dtype)
     inputs = [numpy_helper.from_array(np.asarray(t), f"t{i}") for i, t in enumerate(tensors)]
@@ -18,7 +18,7 @@ def call(run, folder, op, x, *tensors, results=("y",), **attributes):
                               [helper.make_tensor_value_info(r, t, None) for r, t in zip(results, types)], inputs)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "m.onnx")
     np.save(folder / "x.npy", x)
-    run("run", "m.onnx", "--engine=compiled", "--precision=f64", "--input=x=x.npy", "--output-dir=out")
+    run("run", "m.onnx", "--engine=compiled", f"--precision={precision}", "--input=x=x.npy", "--output-dir=out")
     return [np.load(folder / f"out/{r}.npy") for r in results]
 
 
@@ -30,6 +30,20 @@ def test_running_sums(run, tmp_path, shape, axis, reverse, exclusive):
     x = np.flip(x, axis) if reverse else x
     want = np.cumsum(x, axis) - (x if exclusive else 0)
     np.testing.assert_array_equal(y, np.flip(want, axis) if reverse else want)
+
+
+def test_running_sums_of_probabilities_do_not_fall(run, tmp_path):
+    """Not from one block to the next either: who samples searches in them."""
+    x = np.sort(np.random.default_rng(0).dirichlet(np.full(50257, 0.05)))[::-1].astype(np.float32)
+    y, = call(run, tmp_path, "CumSum", x, np.array(0), precision="f32")
+    assert (np.diff(y) >= 0).all()
+    np.testing.assert_allclose(y, np.cumsum(x, dtype=np.float64), rtol=1e-6)
+
+
+def test_running_sums_overflow_only_where_they_do_in_order(run, tmp_path):
+    x = np.where(np.arange(70000) % 2, -3e38, 3e38).astype(np.float32)
+    y, = call(run, tmp_path, "CumSum", x, np.array(0), precision="f32")
+    np.testing.assert_array_equal(y, np.cumsum(x))
 
 
 @pytest.mark.parametrize("last", [0, 1])
