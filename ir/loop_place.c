@@ -143,8 +143,8 @@ affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affi
 		Affine *form = t.coefficient < 0 ? &fewest : &most;
 		if (!bound || !is_small(a) || !is_small(bound))
 			continue;
-		Affine own = {.n = 1, .terms = &(AffineTerm){1, t.scalar}};
-		*form = add_scaled(scratch, *form, own, -t.coefficient);
+		Affine own = {.n = 1, .terms = &a->terms[i]};
+		*form = add_scaled(scratch, *form, own, -1);
 		*form = add_scaled(scratch, *form, affine_plus(*bound, -1), t.coefficient);
 		if (!range_by_extents(form, extents, &least, &top))
 			continue;

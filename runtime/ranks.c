@@ -74,13 +74,15 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 	run->fault_is_shared = true;
 	if (gradc_rank(run) > 0)
 		return status_error(EXIT_SYSTEM, "%s", "");
-	return run->variant ? status_error(EXIT_SYSTEM,
-	                                   "the kernels for cpu:%s are for target %lld of %d",
-	                                   run->variant->cpu, (long long)run->variant->target,
-	                                   run->format.n[SECTION_TARGETS])
-	                    : status_error(EXIT_SYSTEM,
-	                                   "the CPUs of all ranks have no compiled kernels in "
-	                                   "common: compile with --target=cpu:x86-64-v2 besides");
+	return run->variant
+	               ? status_error(EXIT_SYSTEM,
+	                              "the kernels for cpu:%s are for target %lld of %d",
+	                              run->variant->cpu, (long long)run->variant->target,
+	                              run->format.n[SECTION_TARGETS])
+	               : status_error(EXIT_SYSTEM,
+	                              "no kernels are left that the CPUs and the --target of all "
+	                              "ranks allow: give all ranks one --target, or compile with "
+	                              "--target=cpu:x86-64-v2 besides");
 }
 
 /* What all ranks must have in common, a hash of each. */
