@@ -103,6 +103,23 @@ weights_hash(const Module *m)
 	return hash;
 }
 
+/* Programs for one target run on any CPU that is asked for; of several, each CPU has its own. */
+static Status
+check_targets(Build *b, const Module *m)
+{
+	const LinkOptions *o = b->options;
+	Versions v = module_versions(b->arena, m);
+
+	for (int i = 0; i < o->n_targets && v.names.n > 1; i++)
+		if (version_index(&v, o->targets[i].target->name) < 0)
+			return status_error(
+				EXIT_USAGE,
+				"--target=cpu:%s is target %s, and no program is for that: "
+				"multiversion.targets has others",
+				o->targets[i].cpu, o->targets[i].target->name);
+	return NULL;
+}
+
 static Status
 link_in(Build *b, const Module *m, FormatWriter *w)
 {
@@ -110,6 +127,7 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 	int64_t blob_bytes;
 	FileWriter *out;
 
+	RETURN_IF_ERROR(check_targets(b, m));
 	w->weights_hash = weights_hash(m);
 	void *blob = format_finish(w, &blob_bytes);
 	RETURN_IF_ERROR(b->options->printer->build(b, m, blob, blob_bytes));

@@ -23,6 +23,20 @@ version_of(const Function *f, const Target *t)
 }
 
 static bool
+check_once(const Pass *p, const Module *m)
+{
+	for_each_function(m, f) {
+		if (!f->target)
+			continue;
+		diag_error(p->diag, EXIT_USAGE,
+		           "pass multiversion: function @%s is for target \"%s\" already", f->name,
+		           f->target);
+		return false;
+	}
+	return true;
+}
+
+static bool
 run_multiversion(Pass *p, Module *m)
 {
 	const char *names = ((const MultiversionOptions *)p->options)->targets;
@@ -30,6 +44,8 @@ run_multiversion(Pass *p, Module *m)
 	int n = m->functions.n;
 	VEC(const Target *) done = {0};
 
+	if (!check_once(p, m))
+		return false;
 	for (char *name = strtok_r(copy, "+", &save); name; name = strtok_r(NULL, "+", &save)) {
 		const Target *t = pass_find_target(p, name);
 		bool again = false;

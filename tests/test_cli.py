@@ -12,7 +12,7 @@ LACKS = "not supported in this build"
 
 # Of gradc: what is accepted (commands' words), then (what is refused, what the message must have).
 GRADC = {
-    "--target": (["=auto", "=cpu", " cpu"], [("=cuda", LACKS), ("=cuda:sm_90", LACKS)]),
+    "--target": (["=auto", "=cpu", " cpu"], [("=cuda", LACKS), ("=cuda:sm_90", LACKS), ("=", "names no CPU"), ("=,", "names no CPU")]),
     "--dim": (["=batch=4", " batch=4"], [("=batch", "batch"), ("=batch=x", "batch=x"), ("=batch=1,,2", "batch=1,,2"), ("=batch=4,", "batch=4,")]),
     "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",

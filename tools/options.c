@@ -117,6 +117,10 @@ set_target(const OptionUse *u, void *at)
 		}
 		add_cpu(o, u->arena, cpu, features);
 	}
+	if (o->cpus.n == 0) {
+		diag_error(u->diag, EXIT_USAGE, "%s--target=%s names no CPU", u->origin, u->value);
+		diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4");
+	}
 	return o->cpus.n > 0;
 }
 

@@ -351,3 +351,13 @@ def test_unknown_target(run, digits, tmp_path, target):
     done = run("compile", digits, "-o", tmp_path / "e", "--batch=8", f"--target={target}",
                exit=2 if fault else 0)
     assert not fault or "not supported in this build" in done.stderr
+
+
+def test_a_cpu_without_a_program(run, digits, tmp_path):
+    """Of several targets each CPU has its own; it is never given those of another."""
+    targets = "--pass-option=multiversion.targets=cpu-512+cpu-256"
+    done = run("compile", digits, "-o", tmp_path / "e", "--batch=8", "--target=cpu:x86-64-v2", targets, exit=2)
+    assert "--target=cpu:x86-64-v2 is target cpu-128, and no program is for that" in done.stderr
+    assert not (tmp_path / "e").exists()
+    run("compile", digits, "-o", tmp_path / "e", "--batch=8", "--target=cpu:x86-64-v2,cpu:x86-64-v3",
+        targets.replace("512", "128"))
