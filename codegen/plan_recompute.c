@@ -2,8 +2,6 @@
 #include "codegen/recompute.h"
 #include "codegen/store_plan_impl.h"
 
-enum { LEAST_ELEMENTS = 256 /* of a value that is worth it */ };
-
 static bool
 needs_memory(const StorePlan *p, const Node *reader, int gi)
 {
@@ -84,7 +82,8 @@ plan_recompute_node(StorePlan *p, Node *n)
 	RecomputeCost cost;
 	int seen[4];
 
-	if (fuse_class_of(n) != FUSE_ELEMENTWISE || v->type->n < LEAST_ELEMENTS || p->kept[v->id] ||
+	if (fuse_class_of(n) != FUSE_ELEMENTWISE ||
+	    !recompute_matters(p->target, v, KEPT_FOR_NEXT) || p->kept[v->id] ||
 	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
 		return;
 	/* Stored, it is written once and read by so many groups; computed again, these read its leaves. */

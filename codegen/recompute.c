@@ -54,11 +54,22 @@ recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const Value 
 	return add_link(v->node, source, ctx, c);
 }
 
+static const RecomputeLimit *
+limit_of(const Target *t, Kept kept)
+{
+	const RecomputeLimits *r = &t->tuning->recompute;
+
+	return kept == KEPT_FOR_NEXT ? &r->next : &r->backward;
+}
+
+bool
+recompute_matters(const Target *t, const Value *v, Kept kept)
+{
+	return type_bytes(v->type) >= limit_of(t, kept)->least_bytes;
+}
+
 bool
 recompute_pays(const Target *t, const RecomputeCost *c, int64_t loaded, int64_t saved, Kept kept)
 {
-	const RecomputeLimits *r = &t->tuning->recompute;
-	int most = kept == KEPT_FOR_NEXT ? r->next_value : r->backward_value;
-
-	return loaded <= saved && c->arithmetic <= most;
+	return loaded <= saved && c->arithmetic <= limit_of(t, kept)->additions;
 }

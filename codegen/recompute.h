@@ -28,6 +28,8 @@ bool recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const V
 
 /* How long a value would lie in memory: what its way there and back costs. */
 typedef enum { KEPT_FOR_NEXT, KEPT_FOR_BACKWARD } Kept;
+/* Is v large enough that it matters? */
+bool recompute_matters(const Target *t, const Value *v, Kept kept);
 /* Computed again, bytes are loaded that would not be otherwise, and others are saved: neither stored nor loaded. */
 bool recompute_pays(const Target *t, const RecomputeCost *c, int64_t loaded, int64_t saved,
                     Kept kept);

@@ -12,8 +12,6 @@
 #include "codegen/recompute.h"
 #include "codegen/store_plan.h"
 
-enum { LEAST_BYTES = 4096 /* of a value that is worth it */ };
-
 /* Kernels of loops of the backward pass, by their groups; of more than there is room for, the first. */
 typedef struct {
 	int n, at[4];
@@ -87,7 +85,8 @@ static void
 mark_read(Remat *r, Value *v, int group)
 {
 	Value *x = behind_views(v);
-	bool again = x->node && r->plan->recomputed[x->id] && type_bytes(x->type) >= LEAST_BYTES;
+	bool again = x->node && r->plan->recomputed[x->id] &&
+	             recompute_matters(r->target, x, KEPT_FOR_BACKWARD);
 
 	if (again || (x->node && plan_is_copied(r->plan, x->node))) {
 		r->again[x->id] |= again && !r->late[x->node->id];
@@ -152,8 +151,11 @@ source_of(const Remat *r, Value *v)
 	Source s = {0};
 	int64_t bytes = type_bytes(v->type);
 
-	if (bytes < LEAST_BYTES || !recompute_cost(v, source_in_chain, &chain, &c) ||
-	    !recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
+	if (!recompute_matters(r->target, v, KEPT_FOR_BACKWARD) ||
+	    !recompute_cost(v, source_in_chain, &chain, &c))
+		return s;
+	/* Nothing more is loaded: its leaves are by a kernel that is there anyway, which `pays` asks for. */
+	if (!recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
 		return s;
 	for (int i = 0; i < c.n_leaves; i++)
 		if (c.leaves[i]->node)

@@ -87,10 +87,14 @@ typedef struct {
 	bool transposed_batches; /* of f32: the first operand of a batched product */
 } LibraryLimits;
 
-/* Additions up to which an element is computed again, where a next kernel reads it, and where it would wait for the backward
- * pass: what its way to memory and back takes. */
+/* What is computed again: up to so many additions an element, which is what its way to memory and back takes, in values of so
+ * many bytes at least. Of values that next kernels read, and of those that would wait for the backward pass. */
 typedef struct {
-	int next_value, backward_value;
+	int additions;
+	int64_t least_bytes;
+} RecomputeLimit;
+typedef struct {
+	RecomputeLimit next, backward;
 } RecomputeLimits;
 
 /* What is tuned: one table for each kind of target, beside the measurement behind each number.
