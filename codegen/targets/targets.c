@@ -51,22 +51,78 @@ tuning_of_kind(TargetKind kind)
 	return NULL;
 }
 
+/* Every number of a table counts something: without it loops would divide by zero, or never end. NULL: there is none missing. */
+static const char *
+missing_of(const Tuning *t)
+{
+#define NUMBER(field)                     \
+	{                                 \
+#field, (int64_t)t->field \
+	}
+	const struct {
+		const char *name;
+		int64_t value;
+	} numbers[] = {
+		NUMBER(grains.large),
+		NUMBER(grains.parts),
+		NUMBER(grains.least_part),
+		NUMBER(grains.most_block),
+		NUMBER(reduce.chunk_rows),
+		NUMBER(reduce.chunk_columns),
+		NUMBER(reduce.few_rows),
+		NUMBER(reduce.much),
+		NUMBER(reduce.least_columns),
+		NUMBER(reduce.most_columns),
+		NUMBER(reduce.near_row),
+		NUMBER(reduce.expensive),
+		NUMBER(reduce.sums),
+		NUMBER(planes.block),
+		NUMBER(planes.most_planes),
+		NUMBER(planes.most_bytes),
+		NUMBER(planes.most_outputs),
+		NUMBER(planes.least_parts),
+		NUMBER(planes.most_sums),
+		NUMBER(pool.most_unrolled),
+		NUMBER(scatter.least_keys),
+		NUMBER(scatter.most_sorting_parts),
+		NUMBER(scatter.most_width),
+		NUMBER(scatter.least_width),
+		NUMBER(scatter.least_elements),
+		NUMBER(lines.least_block),
+		NUMBER(lines.least_merged),
+		NUMBER(lines.most_merged),
+		NUMBER(library.least_flops),
+		NUMBER(library.least_size),
+		NUMBER(library.least_reads),
+		NUMBER(recompute.next.additions),
+		NUMBER(recompute.next.least_bytes),
+		NUMBER(recompute.backward.additions),
+		NUMBER(recompute.backward.least_bytes),
+	};
+#undef NUMBER
+
+	for (int i = 0; i < COUNT(numbers); i++)
+		if (numbers[i].value < 1)
+			return numbers[i].name;
+	return NULL;
+}
+
 bool
 target_row_check(const Target *t, Diag *diag)
 {
-	const Grains *g = t->tuning ? &t->tuning->grains : NULL;
+	const char *missing = t->tuning ? missing_of(t->tuning) : NULL;
 	bool cpu = t->kind == TARGET_CPU;
 	const char *fault = t->lanes < 1 || (cpu && (t->registers < 1 || t->line < 1))
 	                            ? "lanes, registers or line are missing"
 	                    : !t->tuning ? "column tuning is missing"
-	                    : g->large < 1 || g->parts < 1 || g->least_part < 1 || g->most_block < 1
-	                            ? "grains are missing in its tuning"
+	                    : missing    ? "a number is missing in its tuning"
 	                    : t->tuning != tuning_of_kind(t->kind)
 	                            ? "its tuning is not that of its kind: sums would be other bits"
 	                            : NULL;
 
 	if (fault)
-		diag_error(diag, EXIT_UNSUPPORTED, "target \"%s\": %s", t->name, fault);
+		diag_error(diag, EXIT_UNSUPPORTED, "target \"%s\": %s%s%s", t->name, fault,
+		           missing ? ": " : "", missing ? missing : "");
 	return !fault;
 }
 

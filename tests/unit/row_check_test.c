@@ -84,7 +84,10 @@ test_targets(void **state)
 	row.tuning = &own;
 	expect_target(&row, "its tuning is not that of its kind");
 	own.grains.parts = 0;
-	expect_target(&row, "grains are missing in its tuning");
+	expect_target(&row, "target \"x\": a number is missing in its tuning: grains.parts");
+	own = *known->tuning;
+	own.recompute.backward.least_bytes = 0;
+	expect_target(&row, "recompute.backward.least_bytes");
 }
 
 static void
