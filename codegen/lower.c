@@ -381,18 +381,55 @@ share_kernel(Module *m, Sharing *sh, const Kernel *k)
 	return kernel_add(m, k, name);
 }
 
-/* `fuse` makes none that no strategy computes, but a person may. */
 static bool
-check_strategy(const Lowering *l)
+is_result(const Function *f, const Value *v)
+{
+	const Node *ret = function_return(f);
+
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i) == v)
+			return true;
+	return false;
+}
+
+/* All that the root makes is stored, and nothing else; or what its bias gives with it. */
+static bool
+stores_root(const Function *f, const Node *root)
+{
+	const Node *ret = function_return(f);
+	const Node *last = ret->n_operands == 1 ? node_operand(ret, 0)->node : NULL;
+
+	if (last && last != root && bias_of(last))
+		return true;
+	for (int i = 0; i < root->n_results; i++)
+		if (!is_result(f, node_result(root, i)))
+			return false;
+	return ret->n_operands == root->n_results;
+}
+
+/* NULL, or why no kernel has this function's loops. `fuse` makes none such, but a person may. */
+static const char *
+fault_of(const Lowering *l)
 {
 	const Node *root = root_node(l->f);
 
-	if (l->strategy || !root || op_row(root)->fuse != FUSE_OPAQUE)
-		return true;
-	diag_error(l->diag, EXIT_INVALID,
-	           "%s: fused function @%s: no strategy for target %s computes it in one kernel",
-	           l->m->name, l->f->name, l->target->name);
-	return false;
+	if (!root)
+		return NULL;
+	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)
+		return "no strategy computes it in one kernel";
+	return stores_root(l->f, root) ? NULL
+	                               : "the node with loops of its own is not what is returned";
+}
+
+static bool
+check_root(const Lowering *l)
+{
+	const char *fault = fault_of(l);
+
+	if (fault)
+		diag_error(l->diag, EXIT_INVALID, "%s: fused function @%s: %s (target %s)",
+		           l->m->name, l->f->name, fault, l->target->name);
+	return !fault;
 }
 
 static bool
@@ -422,8 +459,11 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 		}
 	l.arena = arena_new();
 	l.strategy = strategy_of_function(l.target, l.f, l.arena);
-	l.scratch = l.strategy ? scratch_of(&l) : NULL;
-	bool ok = check_strategy(&l) && lower_call(sh, &l, done);
+	bool ok = check_root(&l);
+	if (ok) {
+		l.scratch = scratch_of(&l);
+		ok = lower_call(sh, &l, done);
+	}
 	arena_free(l.arena);
 	if (ok) {
 		intmap_put(sh->by_call, h, (uint64_t)sh->done.n);

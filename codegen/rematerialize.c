@@ -7,7 +7,7 @@
  * that needs no search: one large leaf, already kept for others or smaller than all that it replaces together, and
  * a kernel of the backward pass that loads it anyway. What that costs is judged as everywhere: recompute.h.
  *
- * Keeps: every value bit for bit. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
+ * Keeps: every value, up to the order of addition where a sum's kernel is another one. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
 #include "codegen/codegen.h"
 #include "codegen/recompute.h"
 #include "codegen/store_plan.h"

@@ -4,8 +4,9 @@
  *	sort f32[1000]   =   sort_runs 1 to 256, 256 to 512, 512 to 1024 */
 #include "codegen/codegen.h"
 
-/* A line that is longer is split, in runs of so many elements first: the network takes more steps an element for longer ones. */
-enum { LONG_LINE = 512, RUN = 256 };
+/* A line that is longer is split, in runs of so many elements first: the network takes more steps an element for longer ones.
+ * Places of pairs of runs are known to fit up to 2^30 elements (loop_place.c); a line that is longer still stays whole. */
+enum { LONG_LINE = 512, RUN = 256, LONGEST_SPLIT = 1 << 30 };
 
 static void
 split(Node *n)
@@ -39,7 +40,8 @@ sorts_split(Function *f)
 {
 	for_each_node(f, n) {
 		Type x = n->op == OP_sort ? node_operand(n, 0)->type : NULL;
-		if (x && x->n && x->dims[((const SortAttr *)n->attr)->axis] > LONG_LINE)
+		int64_t size = x && x->n ? x->dims[((const SortAttr *)n->attr)->axis] : 0;
+		if (size > LONG_LINE && size <= LONGEST_SPLIT)
 			split(n);
 	}
 }

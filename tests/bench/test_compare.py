@@ -220,7 +220,8 @@ def test_gradc_alone(tmp_path, monkeypatch, capsys):
     forward = next(k for k in written["kernels"] if k["origin"] == '"/fc"' and k["phase"] == "forward")
     assert forward["parts"] >= 1 and forward["one_thread_ms"] > 0
     assert (forward["read_bytes"], forward["written_bytes"]) == (4 * (4 * 6 + 6 * 3 + 4 * 3), 4 * 4 * 3)
-    assert gradc["start_ms"]["max"] < 1e3 * gradc["first_step_end_s"]["max"] < 60e3
+    rounded = 0.1  # ms, of the end
+    assert 0 < gradc["start_ms"]["max"] <= 1e3 * gradc["first_step_end_s"]["max"] + rounded
     assert "tiny: 4x6, f32, 1 threads, 2 rounds of 30 steps" in capsys.readouterr().out
 
 
