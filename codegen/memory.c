@@ -214,6 +214,8 @@ place_function(Pass *pass, Module *m, Function *f)
 		if (n->op == OP_store)
 			place_in_state(&p, n);
 	place_workspace(&p);
+	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
+		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* that its kernels read */
 	m->workspace_bytes = p.top > m->workspace_bytes ? p.top : m->workspace_bytes;
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
 }

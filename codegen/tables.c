@@ -1,23 +1,29 @@
 /* The module after `memory` as the executable's tables. */
 #include "codegen/codegen.h"
+#include "codegen/streams.h"
 
 #include <string.h>
 
-enum { LIBRARY_SCRATCH = 64 << 20 };
+enum { LIBRARY_SCRATCH = 64 << 20, SCALARS_ALIGNMENT = 64 };
 
 typedef struct {
 	FormatWriter *w;
 	const Tables *t;
 	Arena *arena;
 	Versions versions;
+	Buckets buckets;
 	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
+	Space io_space;  /* of the program: where its inputs and results lie */
 	int64_t workspace, io, flops;
 	int64_t shift,
 		state_end; /* of the last weights: where they are less the state's offset, end */
 } TableWriter;
 
-static const Space spaces[] = {
-	[REGION_STATE] = SPACE_STATE, [REGION_WORKSPACE] = SPACE_WORKSPACE, [REGION_IO] = SPACE_IO};
+static Space
+space_of(const TableWriter *tw, Region r)
+{
+	return r == REGION_STATE ? SPACE_STATE : r == REGION_IO ? tw->io_space : SPACE_WORKSPACE;
+}
 
 static const char *
 value_origin(const Value *v)
@@ -39,7 +45,7 @@ slot_of(TableWriter *tw, const Value *v)
 {
 	if (tw->slots[v->id])
 		return tw->slots[v->id] - 1;
-	Slot s = {.space = spaces[v->region],
+	Slot s = {.space = space_of(tw, v->region),
 	          .dtype = v->type->dtype,
 	          .offset = v->offset,
 	          .bytes = type_bytes(v->type),
@@ -192,6 +198,51 @@ write_results(TableWriter *tw, const Function *f, PortKind kind)
 	}
 }
 
+/* 1 + the slot of the scalars, behind all else; 0: no kernel reads one. */
+static uint32_t
+write_scalars(TableWriter *tw, const Function *f)
+{
+	Slot s = {.space = tw->io_space,
+	          .dtype = F64,
+	          .offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT *
+	                    SCALARS_ALIGNMENT,
+	          .bytes = SCALARS_BYTES,
+	          .name = format_string(tw->w, "scalars")};
+
+	if (!function_find_param(f, PARAM_HYPERPARAMETER, -1))
+		return 0;
+	vec_push(tw->w->arena, &tw->w->slots, s);
+	grow(&tw->io, s.offset + s.bytes);
+	return (uint32_t)tw->w->slots.n;
+}
+
+/* An update's result that is a state as it was: the host reads a copy. */
+static void
+report_state(TableWriter *tw, PortRecord *port)
+{
+	FormatWriter *w = tw->w;
+	Slot s = w->slots.at[port->slot];
+	Instruction in = {.kind = COPY, .phase = 3, .args = (uint32_t)w->arguments.n, .n_args = 2};
+
+	if (s.space != SPACE_STATE)
+		return;
+	s.space = SPACE_STEP;
+	s.offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT * SCALARS_ALIGNMENT;
+	grow(&tw->io, s.offset + s.bytes);
+	vec_push(w->arena, &w->arguments, (Argument){.slot = (uint32_t)w->slots.n});
+	vec_push(w->arena, &w->arguments, (Argument){.slot = port->slot});
+	vec_push(w->arena, &w->instructions, in);
+	port->slot = (uint32_t)w->slots.n;
+	vec_push(w->arena, &w->slots, s);
+}
+
+static void
+add_port_slots(TableWriter *tw, uint32_t first, uint32_t n, SlotList *out)
+{
+	for (uint32_t i = first; i < first + n; i++)
+		vec_push(tw->arena, out, tw->w->ports.at[i].slot);
+}
+
 static void
 write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target)
 {
@@ -204,7 +255,12 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
+	StreamPlan plan = {.m = tw->t->m,
+	                   .role = row->role,
+	                   .buckets = row->role == ROLE_ACCUMULATE ? &tw->buckets : NULL};
+
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
+	tw->io_space = row->role == ROLE_UPDATE ? SPACE_STEP : SPACE_IO;
 	tw->workspace = tw->io = tw->flops = 0;
 	for (int i = 0; i < f->params.n; i++)
 		if (f->params.at[i]->region == REGION_IO)
@@ -219,10 +275,17 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 		else if (n->op == OP_store)
 			write_store(tw, n);
 	}
-	p.n_instructions = (uint32_t)w->instructions.n - p.first_instruction;
-	p.workspace_bytes = tw->workspace;
-	p.io_bytes = tw->io;
+	for (uint32_t i = 0; i < p.n_outputs && row->role == ROLE_UPDATE; i++)
+		report_state(tw, &w->ports.at[p.first_output + i]);
+	p.scalars = write_scalars(tw, f);
+	if (p.scalars)
+		vec_push(tw->arena, &plan.inputs, p.scalars - 1);
+	add_port_slots(tw, p.first_input, p.n_inputs, &plan.inputs);
+	add_port_slots(tw, p.first_output, p.n_outputs, &plan.results);
+	p.bytes[SPACE_WORKSPACE] = tw->workspace;
+	p.bytes[tw->io_space] = tw->io;
 	p.flops = tw->flops;
+	streams_write(w, &plan, &p);
 	vec_push(w->arena, &w->programs, p);
 }
 
@@ -374,6 +437,7 @@ tables_write(FormatWriter *w, const Tables *t)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
+	tw.buckets = buckets_of(tw.arena, w, t->m);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(&tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)

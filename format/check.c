@@ -165,6 +165,20 @@ check_library(const Format *f, int i)
 }
 
 static Status
+check_collective(const Format *f, int i)
+{
+	const CollectiveRecord *c = &f->collectives[i];
+
+	if (c->kind != COMM_ALL_REDUCE || c->group >= N_GROUPS || c->dtype >= N_DTYPES ||
+	    c->reduction >= N_COMM_REDUCTIONS)
+		return FAULT("collective %d: kind %u, group %u, dtype %u, reduction %u", i, c->kind,
+		             c->group, c->dtype, c->reduction);
+	if (c->n < 0 || c->n > INT64_MAX / 64)
+		return FAULT("collective %d: %lld elements", i, (long long)c->n);
+	return NULL;
+}
+
+static Status
 check_binding(const Format *f, int i)
 {
 	RETURN_IF_ERROR(check_string(f, f->bindings[i].text, "binding", i));
@@ -262,11 +276,17 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},       {SECTION_LIBRARY, check_library},
-	{SECTION_TARGETS, check_target},   {SECTION_KERNELS, check_kernel},
-	{SECTION_BINDINGS, check_binding}, {SECTION_PORTS, check_port},
-	{SECTION_EXPORT, check_export},    {SECTION_PROGRAMS, format_check_program},
+	{SECTION_INFO, check_info},
+	{SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},
+	{SECTION_LIBRARY, check_library},
+	{SECTION_COLLECTIVES, check_collective},
+	{SECTION_TARGETS, check_target},
+	{SECTION_KERNELS, check_kernel},
+	{SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},
+	{SECTION_EXPORT, check_export},
+	{SECTION_PROGRAMS, format_check_program},
 };
 
 Status

@@ -13,13 +13,7 @@ typedef struct {
 static int64_t
 space_limit(const Walk *w, uint32_t space)
 {
-	const int64_t limits[N_SPACES] = {
-		[SPACE_STATE] = w->f->header->state_bytes,
-		[SPACE_WORKSPACE] = w->program->workspace_bytes,
-		[SPACE_IO] = w->program->io_bytes,
-	};
-
-	return limits[space];
+	return space == SPACE_STATE ? w->f->header->state_bytes : w->program->bytes[space];
 }
 
 /* A slot, moved `stride` bytes an iteration, stays inside its region. */
@@ -36,7 +30,7 @@ check_reach(const Walk *w, const Argument *a, int at)
 	if (!size_add(last, s->offset, &last) || !size_add(last, s->bytes, &last) || last > limit)
 		return FAULT(
 			"program %d, instruction %d: slot %u ends at %lld, its %s region at %lld",
-			w->index, at, a->slot, (long long)last, space_names[s->space],
+			w->index, at, a->slot, (long long)last, space_table[s->space].name,
 			(long long)limit);
 	return NULL;
 }
@@ -100,9 +94,33 @@ check_run(Walk *w, const Instruction *n, int at)
 static Status
 check_event(Walk *w, const Instruction *n, int at)
 {
-	if (n->what >= MAX_EVENTS)
-		return FAULT("program %d, instruction %d: event %u of %d", w->index, at, n->what,
-		             MAX_EVENTS);
+	uint32_t limit = N_SHARED_EVENTS + w->program->n_events;
+
+	if (n->what >= limit)
+		return FAULT("program %d, instruction %d: event %u of %u", w->index, at, n->what,
+		             limit);
+	return NULL;
+}
+
+static Status
+check_collective(Walk *w, const Instruction *n, int at)
+{
+	const Format *f = w->f;
+	const Argument *a = &f->arguments[n->args];
+
+	if (n->what >= (uint32_t)f->n[SECTION_COLLECTIVES])
+		return FAULT("program %d, instruction %d: collective %u of %d", w->index, at,
+		             n->what, f->n[SECTION_COLLECTIVES]);
+	if (n->n_args != 2 && n->n_args != 4)
+		return FAULT("program %d, instruction %d: a collective with %u arguments", w->index,
+		             at, n->n_args);
+	const CollectiveRecord *c = &f->collectives[n->what];
+	int64_t bytes = dtype_bytes((DType)c->dtype, c->n);
+	for (uint32_t i = 0; i < n->n_args; i++)
+		if (f->slots[a[i].slot].bytes < bytes)
+			return FAULT("program %d, instruction %d: %lld bytes in slot %u of %lld",
+			             w->index, at, (long long)bytes, a[i].slot,
+			             (long long)f->slots[a[i].slot].bytes);
 	return NULL;
 }
 
@@ -123,8 +141,13 @@ static const struct {
 	int n_args; /* -1: any */
 	Status (*check)(Walk *w, const Instruction *n, int at);
 } kinds[N_INSTRUCTIONS] = {
-	[RUN_KERNEL] = {-1, check_run}, [COPY] = {2, check_copy},  [FILL_ZERO] = {1, NULL},
-	[RECORD] = {0, check_event},    [WAIT] = {0, check_event}, [LOOP] = {0, check_loop},
+	[RUN_KERNEL] = {-1, check_run},
+	[COPY] = {2, check_copy},
+	[FILL_ZERO] = {1, NULL},
+	[RECORD] = {0, check_event},
+	[COLLECTIVE] = {-1, check_collective},
+	[WAIT] = {0, check_event},
+	[LOOP] = {0, check_loop},
 	[END] = {0, check_end},
 };
 
@@ -134,9 +157,10 @@ check_instruction(Walk *w, int at)
 	const Instruction *n = &w->f->instructions[at];
 
 	if (n->kind >= N_INSTRUCTIONS || n->when >= N_WHEN || n->phase >= N_PHASES ||
-	    n->stream >= MAX_STREAMS)
-		return FAULT("program %d, instruction %d: kind %u, when %u, phase %u, stream %u",
-		             w->index, at, n->kind, n->when, n->phase, n->stream);
+	    n->stream >= N_STREAMS || n->only >= N_ONLY)
+		return FAULT("program %d, instruction %d: kind %u, when %u, phase %u, stream %u, "
+		             "only %u",
+		             w->index, at, n->kind, n->when, n->phase, n->stream, n->only);
 	if (kinds[n->kind].n_args >= 0 && n->n_args != kinds[n->kind].n_args)
 		return FAULT("program %d, instruction %d: %s with %u arguments", w->index, at,
 		             instruction_names[n->kind], n->n_args);
@@ -160,7 +184,7 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 		             port_kind_names[p->kind], input ? "inputs" : "outputs");
 	if (input && f->slots[p->slot].space != SPACE_IO)
 		return FAULT("program %d: input port %u lies in %s", w->index, index,
-		             space_names[f->slots[p->slot].space]);
+		             space_table[f->slots[p->slot].space].name);
 	if (input && p->sample_axis >= 0 &&
 	    f->dims[p->first_dim + (uint32_t)p->sample_axis] !=
 	            f->bindings[w->program->binding].rows)
@@ -187,6 +211,25 @@ check_ports(const Walk *w)
 	return NULL;
 }
 
+/* The block of scalars lies where the host can fill it, or its twin is copied from. */
+static Status
+check_scalars(const Walk *w)
+{
+	const Format *f = w->f;
+	uint32_t slot = w->program->scalars;
+
+	if (slot == 0)
+		return NULL;
+	if (slot > (uint32_t)f->n[SECTION_SLOTS])
+		return FAULT("program %d: scalars in slot %u of %d", w->index, slot - 1,
+		             f->n[SECTION_SLOTS]);
+	const Slot *s = &f->slots[slot - 1];
+	if ((s->space != SPACE_IO && s->space != SPACE_STEP) || s->bytes < SCALARS_BYTES)
+		return FAULT("program %d: scalars in %lld bytes of %s", w->index,
+		             (long long)s->bytes, space_table[s->space].name);
+	return check_reach(w, &(Argument){.slot = slot - 1}, (int)w->program->first_instruction);
+}
+
 Status
 format_check_program(const Format *f, int index)
 {
@@ -201,9 +244,13 @@ format_check_program(const Format *f, int index)
 		             f->n[SECTION_TARGETS]);
 	if (p->stage > MAX_STAGES || p->mode >= N_MODES)
 		return FAULT("program %d: stage %u, mode %u", index, p->stage, p->mode);
-	if (p->workspace_bytes < 0 || p->io_bytes < 0)
-		return FAULT("program %d: regions of %lld and %lld bytes", index,
-		             (long long)p->workspace_bytes, (long long)p->io_bytes);
+	for (int s = 0; s < N_SPACES; s++)
+		if (p->bytes[s] < 0 || p->bytes[s] > INT64_MAX / 16)
+			return FAULT("program %d: a %s region of %lld bytes", index,
+			             space_table[s].name, (long long)p->bytes[s]);
+	if (p->n_events > MAX_EVENTS)
+		return FAULT("program %d: %u events", index, p->n_events);
+	RETURN_IF_ERROR(check_scalars(&w));
 	if (!in_range(p->first_instruction, p->n_instructions, f->n[SECTION_INSTRUCTIONS]))
 		return FAULT("program %d: instructions %u + %u of %d", index, p->first_instruction,
 		             p->n_instructions, f->n[SECTION_INSTRUCTIONS]);

@@ -7,9 +7,9 @@
 #include "base/base.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 8
-#define GRADC_ABI 6
-#define GRADC_ABI_NAME "gradc_abi_6" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 9
+#define GRADC_ABI 7
+#define GRADC_ABI_NAME "gradc_abi_7" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -36,13 +36,52 @@ typedef struct {
 } ProgramKey;
 enum { MAX_TARGETS = 32, EVERY_TARGET = -1 };
 
-typedef enum { SPACE_STATE, SPACE_WORKSPACE, SPACE_IO, N_SPACES } Space;
-extern const char *const space_names[];
+/* Of some regions there are two, used by turns: while the device computes on one, the host fills the other. */
+typedef enum {
+	TURN_NONE,
+	TURN_MICRO, /* changes with each micro-batch */
+	TURN_STEP,  /* with each step */
+	N_TURNS,
+} Turn;
+/* In which runs an instruction or a region has a meaning; found once, at start. */
+typedef enum {
+	ONLY_ALWAYS,
+	ONLY_APART,  /* the device's memory is not the host's */
+	ONLY_RANKS,  /* there are several */
+	ONLY_STAGED, /* there are, and their communicator cannot read the device's memory */
+	N_ONLY,
+} RunOnly;
+extern const char *const only_names[];
+/* What decides that. */
+typedef struct {
+	bool apart, ranks, staged;
+} RunFacts;
+bool only_applies(uint32_t only, const RunFacts *facts);
+/* Regions of memory. The twins of io and step are the host's side of them; where the device's memory is the host's,
+ * they are io and step themselves. */
+typedef enum {
+	SPACE_STATE,     /* what outlives programs, at offsets fixed by name */
+	SPACE_WORKSPACE, /* the values of a run, by liveness */
+	SPACE_IO,        /* of a micro-batch: scalars, inputs, outputs */
+	SPACE_STEP,      /* of an update: scalars, results */
+	SPACE_IO_HOST,
+	SPACE_STEP_HOST,
+	SPACE_PINNED, /* what travels, for communicators that cannot read the device's memory */
+	N_SPACES,
+} Space;
+typedef struct {
+	const char *name;
+	Turn turn;
+	RunOnly only; /* which runs have such a region */
+	bool on_host; /* in memory that the host reads and writes */
+} SpaceRow;
+extern const SpaceRow space_table[N_SPACES];
 
 typedef enum {
 	RUN_KERNEL,
 	COPY,
 	FILL_ZERO,
+	COLLECTIVE,
 	RECORD,
 	WAIT,
 	LOOP,
@@ -50,6 +89,32 @@ typedef enum {
 	N_INSTRUCTIONS
 } InstructionKind;
 extern const char *const instruction_names[];
+
+/* Instructions on one stream run in order; on two, only RECORD and WAIT order them. Data come in while results of
+ * the step before go out: hence two streams of copies. */
+typedef enum {
+	STREAM_COMPUTE,
+	STREAM_COPY_IN,
+	STREAM_COPY_OUT,
+	STREAM_COMMUNICATION,
+	N_STREAMS,
+} Stream;
+extern const char *const stream_names[];
+
+/* Events that outlive a program's run; of each there is one for each turn. A program's own are numbered behind them. */
+typedef enum {
+	EVENT_IO_FILLED,   /* copy in: the micro-batch's scalars and inputs are on the device */
+	EVENT_IO_FREE,     /* compute: they have been read, and outputs are complete */
+	EVENT_STEP_FILLED, /* copy in: the update's scalars are on the device */
+	EVENT_STEP_FREE,   /* compute: the update is done */
+	EVENT_REPORT,      /* copy out: its results are in the host's memory */
+	N_SHARED_EVENTS,
+} SharedEvent;
+typedef struct {
+	const char *name;
+	Turn turn;
+} EventRow;
+extern const EventRow event_table[N_SHARED_EVENTS];
 
 /* DESIGN section 3: first stores gradients, later adds, last sees the whole step. */
 typedef enum { RUN_ALWAYS, RUN_FIRST, RUN_LATER, RUN_LAST, N_WHEN } RunWhen;
@@ -59,7 +124,7 @@ extern const char *const phase_names[];
 
 /* What a schedule may ask of a device. */
 enum { MAX_STAGES = 1 << 20 };
-enum { MAX_STREAMS = 8, MAX_EVENTS = 256, MAX_LOOPS = 8 };
+enum { MAX_STREAMS = 8, MAX_EVENTS = 4096, MAX_LOOPS = 8 };
 
 /* A kernel over parts [begin, end) of the product of its parallel loops. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
@@ -82,14 +147,15 @@ typedef struct {
 
 /* ---- records */
 typedef struct {
-	uint16_t kind; /* InstructionKind */
-	uint8_t stream;
-	uint8_t when;  /* RunWhen */
-	uint32_t what; /* kernel, event, loop count ... */
-	uint32_t args; /* first in the argument table */
+	uint16_t kind;  /* InstructionKind */
+	uint8_t stream; /* Stream */
+	uint8_t when;   /* RunWhen */
+	uint32_t what;  /* kernel, collective, event, loop count */
+	uint32_t args;  /* first in the argument table */
 	uint16_t n_args;
 	uint16_t phase; /* 0 none, 1 forward, 2 backward, 3 update */
 	StrRef origin; /* where it comes from: fused("/a", grad("/b")); of a shared kernel, this run's */
+	uint32_t only; /* RunOnly */
 } Instruction;
 
 typedef struct {
@@ -135,6 +201,41 @@ typedef struct {
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
+/* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
+typedef enum {
+	COMM_ALL_REDUCE,     /* everybody's n, reduced, to everybody */
+	COMM_ALL_GATHER,     /* everybody's own part, to everybody: n */
+	COMM_REDUCE_SCATTER, /* everybody's n, reduced, to each its part */
+	COMM_ALL_TO_ALL, /* part c of everybody's n to rank c, which has room for W whole parts */
+	COMM_BROADCAST,  /* n of one rank, to everybody */
+	COMM_SEND,       /* n to one rank */
+	COMM_RECV,
+	N_COLLECTIVES
+} CollectiveKind;
+extern const char *const collective_names[];
+typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
+extern const char *const comm_reduction_names[];
+/* Which ranks: those that differ in their place along some axes of the mesh and agree in all others. */
+typedef enum {
+	GROUP_WORLD, /* all */
+	GROUP_DATA,  /* other rows, the same model: shard times replicate */
+	GROUP_SHARD,
+	GROUP_REPLICATE,
+	GROUP_TENSOR,
+	GROUP_PIPELINE,
+	N_GROUPS
+} CommGroup;
+extern const char *const comm_group_names[];
+
+/* One of them. Arguments: to, from; they may be one slot. Two more where they have copies in the host's memory. */
+typedef struct {
+	uint32_t kind;  /* CollectiveKind */
+	uint32_t group; /* CommGroup */
+	uint32_t dtype;
+	uint32_t reduction; /* CommReduction */
+	int64_t n;          /* elements */
+} CollectiveRecord;
+
 /* Who runs programs: what their kernels were lowered for, "cpu-512". */
 typedef struct {
 	StrRef name;
@@ -146,8 +247,13 @@ typedef struct {
 	uint32_t first_instruction, n_instructions;
 	uint32_t first_input, n_inputs; /* in the port table */
 	uint32_t first_output, n_outputs;
-	int64_t workspace_bytes, io_bytes, flops;
+	uint32_t
+		scalars; /* 1 + the slot of the block that its kernels read, SCALARS_BYTES; 0: none reads one */
+	uint32_t n_events;       /* of its own */
+	int64_t bytes[N_SPACES]; /* of each region; of the states', 0 */
+	int64_t flops;
 } ProgramRecord;
+enum { SCALARS_BYTES = N_SCALARS * sizeof(Scalar) };
 
 typedef enum {
 	PORT_INPUT,  /* a graph input, fed from --data, --tokens, --fill */
@@ -155,7 +261,10 @@ typedef enum {
 	PORT_WEIGHT, /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
 	PORT_OUTPUT,
 	PORT_GRADIENT, /* of the input of this name: an output of accumulate */
-	PORT_NORM,     /* of all gradients: the output of update */
+	/* Of update, in the host's memory: */
+	PORT_LOSS_SUM,
+	PORT_LOSS_COUNT,
+	PORT_NORM, /* of all gradients */
 	N_PORT_KINDS,
 } PortKind;
 extern const char *const port_kind_names[];
@@ -254,6 +363,7 @@ typedef enum {
 	SECTION_INSTRUCTIONS,
 	SECTION_KERNELS,
 	SECTION_LIBRARY,
+	SECTION_COLLECTIVES,
 	SECTION_BINDINGS,
 	SECTION_TARGETS,
 	SECTION_PORTS,
@@ -287,6 +397,7 @@ typedef struct {
 	VEC(Instruction) instructions;
 	VEC(KernelRecord) kernels;
 	VEC(LibraryRecord) library;
+	VEC(CollectiveRecord) collectives;
 	VEC(BindingRecord) bindings;
 	VEC(TargetRecord) targets;
 	VEC(PortRecord) ports;
@@ -317,6 +428,7 @@ typedef struct {
 	const Instruction *instructions;
 	const KernelRecord *kernels;
 	const LibraryRecord *library;
+	const CollectiveRecord *collectives;
 	const BindingRecord *bindings;
 	const TargetRecord *targets;
 	const PortRecord *ports;
@@ -338,10 +450,14 @@ port_is_input(uint32_t kind)
 {
 	return kind == PORT_INPUT || kind == PORT_LABELS || kind == PORT_WEIGHT;
 }
-/* The maximum over the programs for a target, or EVERY_TARGET. */
+/* The maximum over the programs for a target, or EVERY_TARGET; where there are two for the turns, of one. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
-/* What training takes for it: io twice, for while one half is computed on the other is filled. */
-int64_t format_region_bytes(const Format *f, Space space, int target);
+/* What a run takes for it: twice that where it is used by turns, nothing where a run of that kind has no use for it.
+ * NULL: one process, on the host's processors. */
+int64_t format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts);
+/* As a device numbers it, in a run of that turn. */
+uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
+enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 

@@ -3,14 +3,36 @@
 
 const char *const role_names[] = {"forward", "eval", "accumulate", "update", NULL};
 const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
-const char *const space_names[] = {"state", "workspace", "io", NULL};
-const char *const instruction_names[] = {
-	"run", "copy", "fill_zero", "record", "wait", "loop", "end", NULL,
+const SpaceRow space_table[] = {
+	[SPACE_STATE] = {"state"},
+	[SPACE_WORKSPACE] = {"workspace"},
+	[SPACE_IO] = {"io", TURN_MICRO},
+	[SPACE_STEP] = {"step", TURN_STEP},
+	[SPACE_IO_HOST] = {"io.host", TURN_MICRO, ONLY_APART, true},
+	[SPACE_STEP_HOST] = {"step.host", TURN_STEP, ONLY_APART, true},
+	[SPACE_PINNED] = {"pinned", TURN_NONE, ONLY_STAGED, true},
 };
+const char *const instruction_names[] = {
+	"run", "copy", "fill_zero", "collective", "record", "wait", "loop", "end", NULL,
+};
+const char *const stream_names[] = {"compute", "copy_in", "copy_out", "communication", NULL};
+const EventRow event_table[] = {
+	[EVENT_IO_FILLED] = {"io_filled", TURN_MICRO},
+	[EVENT_IO_FREE] = {"io_free", TURN_MICRO},
+	[EVENT_STEP_FILLED] = {"step_filled", TURN_STEP},
+	[EVENT_STEP_FREE] = {"step_free", TURN_STEP},
+	[EVENT_REPORT] = {"report", TURN_STEP},
+};
+const char *const only_names[] = {"always", "apart", "ranks", "staged", NULL};
+const char *const collective_names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                        "broadcast",  "send",       "recv",           NULL};
+const char *const comm_reduction_names[] = {"sum", "max", NULL};
+const char *const comm_group_names[] = {"world",  "data",     "shard", "replicate",
+                                        "tensor", "pipeline", NULL};
 const char *const when_names[] = {"always", "first", "later", "last", NULL};
 const char *const phase_names[] = {"none", "forward", "backward", "update", NULL};
-const char *const port_kind_names[] = {"input",    "labels", "weight", "output",
-                                       "gradient", "norm",   NULL};
+const char *const port_kind_names[] = {"input",    "labels",     "weight", "output", "gradient",
+                                       "loss_sum", "loss_count", "norm",   NULL};
 const char *const state_kind_names[] = {
 	"parameter",  "statistic", "moment", "gradient", "loss_sum",
 	"loss_count", "correct",   "unit",   "constant", NULL,

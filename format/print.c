@@ -19,7 +19,7 @@ print_argument(Text *out, const Format *f, const Argument *a)
 {
 	const Slot *s = &f->slots[a->slot];
 
-	text_printf(out, "%s+%lld", space_names[s->space], (long long)s->offset);
+	text_printf(out, "%s+%lld", space_table[s->space].name, (long long)s->offset);
 	if (a->loop)
 		text_printf(out, "+%lld*i%u", (long long)a->stride, a->loop);
 	text_printf(out, ":%s", dtype_info[s->dtype].name);
@@ -47,7 +47,20 @@ static void
 print_event(Text *out, const Format *f, const Instruction *n)
 {
 	(void)f;
-	text_printf(out, " event %u", n->what);
+	if (n->what < N_SHARED_EVENTS)
+		text_printf(out, " %s", event_table[n->what].name);
+	else
+		text_printf(out, " event %u", n->what - N_SHARED_EVENTS);
+}
+
+static void
+print_collective(Text *out, const Format *f, const Instruction *n)
+{
+	const CollectiveRecord *c = &f->collectives[n->what];
+
+	text_printf(out, " %s %s of group %s, %lld %s", collective_names[c->kind],
+	            comm_reduction_names[c->reduction], comm_group_names[c->group], (long long)c->n,
+	            dtype_info[c->dtype].name);
 }
 
 static void
@@ -58,16 +71,35 @@ print_loop(Text *out, const Format *f, const Instruction *n)
 }
 
 static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const Instruction *) = {
-	[RUN_KERNEL] = print_run,
-	[RECORD] = print_event,
-	[WAIT] = print_event,
+	[RUN_KERNEL] = print_run, [COLLECTIVE] = print_collective,
+	[RECORD] = print_event,   [WAIT] = print_event,
 	[LOOP] = print_loop,
 };
+
+/* The head of the columns: which stream each is. */
+static void
+print_streams(Text *out)
+{
+	text_add(out, "         ");
+	for (int s = 0; s < N_STREAMS; s++)
+		text_printf(out, "%s%s", s ? ", " : "columns: ", stream_names[s]);
+	text_add(out, "\n");
+}
+
+/* A column for each stream, with a mark in that of the instruction's: time runs downwards. */
+static void
+print_lanes(Text *out, int stream)
+{
+	for (int s = 0; s < N_STREAMS; s++)
+		text_add(out, s == stream ? "*" : "|");
+}
 
 static void
 print_instruction(Text *out, const Format *f, const Instruction *n, int index, int depth)
 {
-	text_printf(out, "  %5d  %*s%s", index, 2 * depth, "", instruction_names[n->kind]);
+	text_printf(out, "  %5d  ", index);
+	print_lanes(out, n->stream);
+	text_printf(out, "  %*s%s", 2 * depth, "", instruction_names[n->kind]);
 	if (print_what[n->kind])
 		print_what[n->kind](out, f, n);
 	if (n->n_args > 0)
@@ -83,8 +115,8 @@ print_instruction(Text *out, const Format *f, const Instruction *n, int index, i
 		text_printf(out, " when %s", when_names[n->when]);
 	if (n->phase)
 		text_printf(out, " phase %s", phase_names[n->phase]);
-	if (n->stream)
-		text_printf(out, " stream %u", n->stream);
+	if (n->only != ONLY_ALWAYS)
+		text_printf(out, " only %s", only_names[n->only]);
 	if (n->origin) {
 		text_add(out, "  loc ");
 		text_add_plain(out, format_text(f, n->origin));
@@ -102,7 +134,7 @@ print_ports(Text *out, const Format *f, uint32_t first, uint32_t n)
 		text_add_quoted(out, format_text(f, p->name));
 		text_add(out, " : ");
 		print_shape(out, f, p->dtype, p->rank, p->first_dim);
-		text_printf(out, " at %s+%lld", space_names[f->slots[p->slot].space],
+		text_printf(out, " at %s+%lld", space_table[f->slots[p->slot].space].name,
 		            (long long)f->slots[p->slot].offset);
 		if (p->sample_axis >= 0)
 			text_printf(out, " sample axis %d", p->sample_axis);
@@ -134,16 +166,28 @@ print_program_head(Text *out, const Format *f, const ProgramRecord *p)
 	format_print_target(out, f, p);
 }
 
+/* Those that it has, but the host's twins. */
+static void
+print_regions(Text *out, const ProgramRecord *p)
+{
+	text_printf(out, "workspace %lld bytes", (long long)p->bytes[SPACE_WORKSPACE]);
+	for (int s = SPACE_WORKSPACE + 1; s < N_SPACES; s++)
+		if (p->bytes[s] > 0 && space_table[s].only != ONLY_APART)
+			text_printf(out, ", %s %lld bytes", space_table[s].name,
+			            (long long)p->bytes[s]);
+}
+
 static void
 print_program(Text *out, const Format *f, const ProgramRecord *p)
 {
 	int depth = 0;
 
 	print_program_head(out, f, p);
-	text_printf(out, ": %u instructions, workspace %lld bytes, io %lld bytes, %lld flops\n",
-	            p->n_instructions, (long long)p->workspace_bytes, (long long)p->io_bytes,
-	            (long long)p->flops);
+	text_printf(out, ": %u instructions, ", p->n_instructions);
+	print_regions(out, p);
+	text_printf(out, ", %lld flops\n", (long long)p->flops);
 	print_ports(out, f, p->first_input, p->n_inputs);
+	print_streams(out);
 	for (uint32_t i = 0; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];
 
@@ -215,16 +259,17 @@ print_program_slots(Text *out, const Format *f, const ProgramRecord *p, Live *li
 {
 	find_live(f, p, live);
 	print_program_head(out, f, p);
-	text_printf(out, ": workspace %lld bytes, io %lld bytes\n", (long long)p->workspace_bytes,
-	            (long long)p->io_bytes);
+	text_add(out, ": ");
+	print_regions(out, p);
+	text_add(out, "\n");
 	for (int i = 0; i < f->n[SECTION_SLOTS]; i++) {
 		const Slot *s = &f->slots[i];
 
 		if (live[i].first < 0 || s->space == SPACE_STATE)
 			continue;
 		text_printf(out, "  %10lld  %10lld  %-9s  live %d..%d  %s ", (long long)s->offset,
-		            (long long)s->bytes, space_names[s->space], live[i].first, live[i].last,
-		            dtype_info[s->dtype].name);
+		            (long long)s->bytes, space_table[s->space].name, live[i].first,
+		            live[i].last, dtype_info[s->dtype].name);
 		text_add_quoted(out, format_text(f, s->name));
 		text_add(out, "\n");
 	}
@@ -238,9 +283,11 @@ print_memory(Text *out, const Format *f)
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s, EVERY_TARGET);
+		int64_t bytes = format_region_bytes(f, (Space)s, EVERY_TARGET, NULL);
 
-		text_printf(out, "  %-10s %lld\n", space_names[s], (long long)bytes);
+		if (bytes == 0)
+			continue;
+		text_printf(out, "  %-10s %lld\n", space_table[s].name, (long long)bytes);
 		total += bytes;
 	}
 	text_printf(out, "  %-10s %lld\n\nstate: offset, bytes\n", "total", (long long)total);

@@ -8,14 +8,21 @@ static json_t *
 instruction_json(const Format *f, const Instruction *n)
 {
 	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
-	json_t *j = json_pack("{s:s,s:i,s:s,s:o}", "op", instruction_names[n->kind], "stream",
-	                      (int)n->stream, "when", when_names[n->when], "origin",
-	                      json_name(format_text(f, n->origin)));
+	const CollectiveRecord *c = n->kind == COLLECTIVE ? &f->collectives[n->what] : NULL;
+	json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:o}", "op",
+	                      c ? collective_names[c->kind] : instruction_names[n->kind], "stream",
+	                      stream_names[n->stream], "when", when_names[n->when], "only",
+	                      only_names[n->only], "origin", json_name(format_text(f, n->origin)));
 
 	json_object_set_new(j, "kernel", k ? json_name(format_text(f, k->name)) : json_null());
 	json_object_set_new(j, "parts", json_integer(k ? k->iterations : 1));
 	json_object_set_new(j, "flops", json_integer(k ? k->flops : 0));
-	json_object_set_new(j, "bytes", json_integer(k ? k->bytes : 0));
+	json_object_set_new(j, "bytes",
+	                    json_integer(k   ? k->bytes
+	                                 : c ? dtype_bytes((DType)c->dtype, c->n)
+	                                     : 0));
+	if (c)
+		json_object_set_new(j, "group", json_string(comm_group_names[c->group]));
 	return j;
 }
 

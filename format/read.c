@@ -13,6 +13,7 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_INSTRUCTIONS] = sizeof(Instruction),
 	[SECTION_KERNELS] = sizeof(KernelRecord),
 	[SECTION_LIBRARY] = sizeof(LibraryRecord),
+	[SECTION_COLLECTIVES] = sizeof(CollectiveRecord),
 	[SECTION_BINDINGS] = sizeof(BindingRecord),
 	[SECTION_TARGETS] = sizeof(TargetRecord),
 	[SECTION_PORTS] = sizeof(PortRecord),
@@ -89,6 +90,7 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.instructions = section(blob, SECTION_INSTRUCTIONS),
 		.kernels = section(blob, SECTION_KERNELS),
 		.library = section(blob, SECTION_LIBRARY),
+		.collectives = section(blob, SECTION_COLLECTIVES),
 		.bindings = section(blob, SECTION_BINDINGS),
 		.targets = section(blob, SECTION_TARGETS),
 		.ports = section(blob, SECTION_PORTS),
@@ -157,17 +159,40 @@ format_space_bytes(const Format *f, Space space, int target)
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS] && space != SPACE_STATE; i++) {
 		const ProgramRecord *p = &f->programs[i];
-		int64_t bytes = space == SPACE_IO ? p->io_bytes : p->workspace_bytes;
 		if (target == EVERY_TARGET || p->target == (uint32_t)target)
-			most = bytes > most ? bytes : most;
+			most = p->bytes[space] > most ? p->bytes[space] : most;
 	}
 	return most;
 }
 
-int64_t
-format_region_bytes(const Format *f, Space space, int target)
+bool
+only_applies(uint32_t only, const RunFacts *facts)
 {
-	return format_space_bytes(f, space, target) * (space == SPACE_IO ? 2 : 1);
+	const bool applies[N_ONLY] = {
+		[ONLY_ALWAYS] = true,
+		[ONLY_APART] = facts && facts->apart,
+		[ONLY_RANKS] = facts && facts->ranks,
+		[ONLY_STAGED] = facts && facts->staged,
+	};
+
+	return applies[only];
+}
+
+int64_t
+format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts)
+{
+	const SpaceRow *row = &space_table[space];
+
+	if (!only_applies(row->only, facts))
+		return 0;
+	return format_space_bytes(f, space, target) * (row->turn == TURN_NONE ? 1 : 2);
+}
+
+uint32_t
+format_event(uint32_t event, const uint8_t turns[N_TURNS])
+{
+	return event < N_SHARED_EVENTS ? 2 * event + turns[event_table[event].turn]
+	                               : N_SHARED_EVENTS + event;
 }
 
 int64_t

@@ -71,6 +71,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 	                                  sizeof(Instruction)},
 		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
 		[SECTION_LIBRARY] = {w->library.at, w->library.n, sizeof(LibraryRecord)},
+		[SECTION_COLLECTIVES] = {w->collectives.at, w->collectives.n,
+	                                 sizeof(CollectiveRecord)},
 		[SECTION_TARGETS] = {w->targets.at, w->targets.n, sizeof(TargetRecord)},
 		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
 		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},

@@ -3,11 +3,10 @@
 #ifndef GRADC_COMM_H
 #define GRADC_COMM_H
 
-#include "base/base.h"
+#include "format/format.h"
 
 typedef struct Comm Comm;
 typedef struct CommRequest CommRequest;
-typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
 typedef struct {
 	void *to;
 	const void *from; /* equal to `to`: in place */

@@ -12,7 +12,7 @@
 
 typedef struct Device Device;
 typedef struct Code Code;
-typedef struct Replay Replay;
+typedef struct Recorded Recorded; /* launches of a stream, to be launched again at once */
 typedef enum {
 	MEMORY_DEVICE, /* where kernels read and write */
 	MEMORY_PINNED, /* host memory that copies from and to the device like best */
@@ -27,20 +27,29 @@ typedef struct {
 	const void *from;
 	uint64_t checksum;
 } HashedCopy;
-/* One run of a kernel. buffers and scalars belong to the caller and may change after the call. */
+/* One run of a kernel. The list of buffers belongs to the caller and may change after the call. */
 typedef struct {
 	uint32_t kernel;
 	uint32_t n_buffers;
 	void *const *buffers;
-	const Scalar *scalars; /* N_SCALARS of them */
+	const Scalar *scalars; /* N_SCALARS of them, in the device's memory; NULL: none */
 	int64_t begin, end;
 	int64_t grain; /* fewer iterations are not worth a thread */
 } Launch;
+/* Something of the host's that has its turn in a stream: poll is called until it says done, by whichever thread, and
+ * returns soon. The device copies the task. */
+typedef struct HostTask HostTask;
+struct HostTask {
+	Status (*poll)(HostTask *task, bool *done);
+	void *context;
+	void *state[14]; /* the caller's own */
+};
 typedef struct {
 	int ordinal; /* of the devices of its kind */
 	int threads; /* that compute on the host; 0: one for each CPU that the process may use */
 	bool deterministic; /* the same bits with any number of them */
 	bool no_libraries;  /* generated code for everything */
+	int n_events;       /* events are numbers below it; 0: N_DEVICE_EVENTS */
 } DeviceOptions;
 /* What a device runs. All of it must outlive the Code. */
 typedef struct {
@@ -59,6 +68,7 @@ typedef struct {
 
 typedef struct {
 	const char *name;
+	bool host_memory; /* MEMORY_DEVICE is the host's to read and write, in the order of its calls */
 	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
@@ -78,13 +88,23 @@ typedef struct {
 	Status (*load)(Device *device, const CodeSource *source, Code **out);
 	void (*unload)(Device *device, Code *code);
 	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);
-	/* Events are numbers below MAX_EVENTS + MAX_TIMERS. Waiting for one that was never recorded
-	 * returns at once; one recorded again means the newest recording. */
+	Status (*call)(Device *device, int stream, const HostTask *task);
+	/* Waiting for an event that was never recorded returns at once; one recorded again means the newest recording
+	 * when wait is called. */
 	Status (*record)(Device *device, int stream, int event);
 	Status (*wait)(Device *device, int stream, int event);
+	/* The host waits, from any thread; reports what failed. */
+	Status (*host_wait)(Device *device, int event);
+	/* Is the newest recording done? Does not wait. */
+	bool (*is_done)(Device *device, int event);
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
 	Status (*sync)(Device *device); /* reports what failed since the last one */
-	Status (*capture)(Device *device, Replay **out); /* NULL where the device has none */
+	/* What is queued between begin and end, on all streams, is recorded and not run; launch runs it, as often as one likes. NULL
+	 * where the device has none. */
+	Status (*capture_begin)(Device *device);
+	Status (*capture_end)(Device *device, Recorded **out);
+	Status (*launch)(Device *device, const Recorded *recorded);
+	void (*forget)(Device *device, Recorded *recorded);
 	/* For people; NULL where there is nothing to say. What computes: "2 threads (libgomp), oneDNN
 	 * 2.6.0"; the same for a checkpoint. What runs a kernel that a library may: an implementation's name or "generated". */
 	void (*describe)(const Device *device, Text *out);
@@ -92,7 +112,6 @@ typedef struct {
 	const char *(*implementation)(const Code *code, int kernel);
 	int64_t (*library_bytes)(const Code *code); /* of scratch; NULL: none */
 } DeviceOps;
-enum { MAX_TIMERS = 16 }; /* events of the executor's own, for the time of each phase */
 
 #define DEVICE(name) extern const DeviceOps device_##name;
 #include "runtime/device_list.def"

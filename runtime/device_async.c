@@ -1,24 +1,34 @@
-/* The CPU as a device that keeps no more than it promises: a thread for each stream, and before
- * every copy, fill and kernel a random pause. A schedule that misses a WAIT gives wrong results
- * here. For tests. */
+/* The CPU as a device that keeps no more than it promises, for tests: a thread for each stream, before every copy, fill and
+ * kernel a random pause, and memory that only these threads can read. A schedule that misses a WAIT gives wrong results here,
+ * and a host that looks at the device's memory dies.
+ *
+ * $GRADC_ASYNC_SLOW=STREAM makes one stream slow, by its number: 5 ms before each piece of work. */
+#include "runtime/async_memory.h"
 #include "runtime/device.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+enum { PAUSE = 300000, SLOW_PAUSE = 5000000 }; /* ns, at most */
+
 typedef struct Job Job;
 struct Job {
 	Job *next;
-	void (*work)(Device *device, Job *job);
+	Status (*work)(Device *device, Job *job, bool *done); /* NULL: record or wait */
 	Span to;
 	const void *from;
 	KernelFn kernel;
 	int64_t begin, end;
-	int event;       /* -1: work, not an event */
-	uint64_t ticket; /* of the event: which recording */
-	Scalar scalars[N_SCALARS];
+	const void *scalars;
+	HostTask task;
+	int stream;
+	int event; /* of a record or wait */
+	bool records;
+	uint64_t ticket; /* which recording; known when the job is queued */
+	uint32_t n_buffers;
 	void *buffers[];
 };
 
@@ -28,34 +38,42 @@ typedef struct {
 	Job *first, **last;
 	bool busy, started;
 	uint64_t random;
-} Stream;
+	long pause;
+} Lane; /* a stream and its thread */
 
 typedef struct {
 	uint64_t issued, done; /* recordings */
 	double seconds;
 } Event;
 
+struct Recorded {
+	Job *first, **last;
+};
 struct Device {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* anything below */
-	Stream streams[MAX_STREAMS];
-	Event events[MAX_EVENTS + MAX_TIMERS];
+	Lane streams[MAX_STREAMS];
+	AsyncMemory *memory;
+	Recorded *capture; /* NULL: jobs are run */
+	Status fault;      /* the first that nobody has been told of */
 	bool closing;
+	int n_events;
+	Event events[];
 };
 struct Code {
 	const KernelFn *kernels;
 };
 
 static void
-pause_randomly(Stream *s)
+pause_randomly(Lane *s)
 {
 	s->random = hash_mix(s->random, 0x9e3779b97f4a7c15ull);
-	struct timespec t = {.tv_nsec = (long)(s->random % 300000)};
-	nanosleep(&t, NULL);
+	long ns = s->pause == SLOW_PAUSE ? SLOW_PAUSE : (long)(s->random % (uint64_t)s->pause);
+	nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
 static Job *
-next_job(Device *d, Stream *s)
+next_job(Device *d, Lane *s)
 {
 	pthread_mutex_lock(&d->lock);
 	s->busy = false;
@@ -73,18 +91,74 @@ next_job(Device *d, Stream *s)
 	return job;
 }
 
+static void
+keep_fault(Device *d, Status status)
+{
+	if (!status)
+		return;
+	pthread_mutex_lock(&d->lock);
+	if (d->fault)
+		status_free(status);
+	else
+		d->fault = status;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void
+record_or_wait(Device *d, const Job *job)
+{
+	Event *e = &d->events[job->event];
+	double now = seconds_now();
+
+	pthread_mutex_lock(&d->lock);
+	if (job->records) {
+		e->done = job->ticket;
+		e->seconds = now;
+		pthread_cond_broadcast(&d->changed);
+	}
+	while (!job->records && e->done < job->ticket && !d->closing)
+		pthread_cond_wait(&d->changed, &d->lock);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void
+do_job(Device *d, Lane *s, Job *job)
+{
+	Status status = NULL;
+	bool done = false;
+
+	if (!job->work) {
+		record_or_wait(d, job);
+		return;
+	}
+	pause_randomly(s);
+	while (!done && !status) {
+		status = job->work(d, job, &done);
+		if (!done)
+			nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+	}
+	keep_fault(d, status);
+}
+
 static void *
 stream_main(void *arg)
 {
-	Stream *s = arg;
+	Lane *s = arg;
 
 	for (Job *job; (job = next_job(s->device, s));) {
-		if (job->event < 0)
-			pause_randomly(s);
-		job->work(s->device, job);
+		do_job(s->device, s, job);
 		free(job);
 	}
 	return NULL;
+}
+
+static void
+free_jobs(Job *job)
+{
+	for (Job *next; job; job = next) {
+		next = job->next;
+		free(job);
+	}
 }
 
 static void
@@ -101,109 +175,145 @@ async_close(Device *d)
 			pthread_join(d->streams[i].thread, NULL);
 	pthread_cond_destroy(&d->changed);
 	pthread_mutex_destroy(&d->lock);
+	async_memory_close(d->memory);
+	status_free(d->fault);
 	free(d);
 }
 
 static Status
 async_open(const DeviceOptions *options, Device **out)
 {
-	*out = NULL;
-	Device *d = calloc(1, sizeof(*d));
+	int n_events = options->n_events ? options->n_events : N_DEVICE_EVENTS;
+	const char *slow = getenv("GRADC_ASYNC_SLOW");
+	Device *d = calloc(1, sizeof(*d) + sizeof(Event) * (size_t)n_events);
 
+	*out = NULL;
 	if (!d)
 		return status_error(EXIT_SYSTEM, "no memory for the device");
+	d->n_events = n_events;
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_cond_init(&d->changed, NULL);
-	for (int i = 0; i < MAX_STREAMS; i++) {
-		Stream *s = &d->streams[i];
+	Status status = async_memory_open(&d->memory);
+	for (int i = 0; i < MAX_STREAMS && !status; i++) {
+		Lane *s = &d->streams[i];
 
-		*s = (Stream){.device = d,
-		              .last = &s->first,
-		              .busy = true,
-		              .random = hash_mix((uint64_t)i + 1, (uint64_t)options->ordinal)};
+		*s = (Lane){.device = d,
+		            .last = &s->first,
+		            .busy = true,
+		            .pause = slow && atoi(slow) == i ? SLOW_PAUSE : PAUSE,
+		            .random = hash_mix((uint64_t)i + 1, (uint64_t)options->ordinal)};
 		s->started = pthread_create(&s->thread, NULL, stream_main, s) == 0;
-		if (!s->started) {
-			async_close(d);
-			return status_error(EXIT_SYSTEM, "no thread for stream %d", i);
-		}
+		if (!s->started)
+			status = status_error(EXIT_SYSTEM, "no thread for stream %d", i);
 	}
-	*out = d;
-	return NULL;
+	if (status)
+		async_close(d);
+	else
+		*out = d;
+	return status;
 }
 
 static Status
 async_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 {
-	(void)device;
-	return device_cpu.alloc(NULL, kind, bytes, out);
+	return kind == MEMORY_DEVICE ? async_memory_alloc(device->memory, bytes, out)
+	                             : device_cpu.alloc(NULL, kind, bytes, out);
 }
 
 static void
 async_free(Device *device, MemoryKind kind, Span span)
 {
-	(void)device;
-	device_cpu.free(NULL, kind, span);
+	if (kind == MEMORY_DEVICE)
+		async_memory_free(device->memory, span);
+	else
+		device_cpu.free(NULL, kind, span);
 }
 
 static Job *
-job_new(void (*work)(Device *, Job *), uint32_t n_buffers)
+job_new(int stream, Status (*work)(Device *, Job *, bool *), uint32_t n_buffers)
 {
 	Job *job = calloc(1, sizeof(*job) + sizeof(void *) * n_buffers);
 
 	if (job) {
 		job->work = work;
-		job->event = -1;
+		job->stream = stream;
+		job->n_buffers = n_buffers;
 	}
 	return job;
 }
 
+/* With the lock held: the job is the queue's. */
+static void
+append(Job ***last, Job *job)
+{
+	**last = job;
+	*last = &job->next;
+}
+
+/* With the lock held. An event's recording is numbered when it is queued. */
+static void
+queue(Device *d, Job *job)
+{
+	if (!job->work) {
+		d->events[job->event].issued += job->records;
+		job->ticket = d->events[job->event].issued;
+	}
+	append(&d->streams[job->stream].last, job);
+}
+
 static Status
-submit(Device *d, int stream, Job *job)
+submit(Device *d, Job *job)
 {
 	if (!job)
 		return status_error(EXIT_SYSTEM, "no memory for a job");
 	pthread_mutex_lock(&d->lock);
-	*d->streams[stream].last = job;
-	d->streams[stream].last = &job->next;
+	if (d->capture)
+		append(&d->capture->last, job);
+	else
+		queue(d, job);
 	pthread_cond_broadcast(&d->changed);
 	pthread_mutex_unlock(&d->lock);
 	return NULL;
 }
 
-static void
-do_copy(Device *d, Job *job)
+/* ---- work */
+static Status
+do_copy(Device *d, Job *job, bool *done)
 {
-	(void)d;
-	memmove(job->to.at, job->from, (size_t)job->to.bytes);
+	memmove(async_memory_at(d->memory, job->to.at), async_memory_at(d->memory, job->from),
+	        (size_t)job->to.bytes);
+	*done = true;
+	return NULL;
 }
 
 static Status
 async_copy(Device *d, int stream, Span to, const void *from)
 {
-	Job *job = job_new(do_copy, 0);
+	Job *job = job_new(stream, do_copy, 0);
 
 	if (job) {
 		job->to = to;
 		job->from = from;
 	}
-	return submit(d, stream, job);
+	return submit(d, job);
 }
 
-static void
-do_fill(Device *d, Job *job)
+static Status
+do_fill(Device *d, Job *job, bool *done)
 {
-	(void)d;
-	memset(job->to.at, 0, (size_t)job->to.bytes);
+	memset(async_memory_at(d->memory, job->to.at), 0, (size_t)job->to.bytes);
+	*done = true;
+	return NULL;
 }
 
 static Status
 async_fill_zero(Device *d, int stream, Span to)
 {
-	Job *job = job_new(do_fill, 0);
+	Job *job = job_new(stream, do_fill, 0);
 
 	if (job)
 		job->to = to;
-	return submit(d, stream, job);
+	return submit(d, job);
 }
 
 static Status
@@ -224,64 +334,65 @@ async_unload(Device *device, Code *code)
 	free(code);
 }
 
-static void
-do_run(Device *d, Job *job)
+static Status
+do_run(Device *d, Job *job, bool *done)
 {
-	(void)d;
-	job->kernel(job->buffers, job->scalars, job->begin, job->end);
+	void **buffers = malloc(sizeof(void *) * (job->n_buffers + 1));
+
+	if (!buffers)
+		return status_error(EXIT_SYSTEM, "no memory for %u addresses", job->n_buffers);
+	for (uint32_t i = 0; i < job->n_buffers; i++)
+		buffers[i] = async_memory_at(d->memory, job->buffers[i]);
+	job->kernel(buffers, async_memory_at(d->memory, job->scalars), job->begin, job->end);
+	free(buffers);
+	*done = true;
+	return NULL;
 }
 
 static Status
 async_run(Device *d, int stream, const Code *code, const Launch *launch)
 {
-	Job *job = job_new(do_run, launch->n_buffers);
+	Job *job = job_new(stream, do_run, launch->n_buffers);
 
 	if (job) {
 		job->kernel = code->kernels[launch->kernel];
 		job->begin = launch->begin;
 		job->end = launch->end;
+		job->scalars = launch->scalars;
 		if (launch->n_buffers)
 			memcpy(job->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
-		if (launch->scalars)
-			memcpy(job->scalars, launch->scalars, sizeof(job->scalars));
 	}
-	return submit(d, stream, job);
-}
-
-static void
-do_record(Device *d, Job *job)
-{
-	double now = seconds_now();
-
-	pthread_mutex_lock(&d->lock);
-	d->events[job->event].done = job->ticket;
-	d->events[job->event].seconds = now;
-	pthread_cond_broadcast(&d->changed);
-	pthread_mutex_unlock(&d->lock);
-}
-
-static void
-do_wait(Device *d, Job *job)
-{
-	pthread_mutex_lock(&d->lock);
-	while (d->events[job->event].done < job->ticket)
-		pthread_cond_wait(&d->changed, &d->lock);
-	pthread_mutex_unlock(&d->lock);
+	return submit(d, job);
 }
 
 static Status
-async_event(Device *d, int stream, int event, bool record)
+do_task(Device *d, Job *job, bool *done)
 {
-	Job *job = job_new(record ? do_record : do_wait, 0);
+	(void)d;
+	return job->task.poll(&job->task, done);
+}
+
+static Status
+async_call(Device *d, int stream, const HostTask *task)
+{
+	Job *job = job_new(stream, do_task, 0);
+
+	if (job)
+		job->task = *task;
+	return submit(d, job);
+}
+
+/* ---- events */
+static Status
+async_event(Device *d, int stream, int event, bool records)
+{
+	Job *job = job_new(stream, NULL, 0);
 
 	if (job) {
-		pthread_mutex_lock(&d->lock);
-		d->events[event].issued += record;
 		job->event = event;
-		job->ticket = d->events[event].issued;
-		pthread_mutex_unlock(&d->lock);
+		job->records = records;
 	}
-	return submit(d, stream, job);
+	return submit(d, job);
 }
 
 static Status
@@ -294,6 +405,37 @@ static Status
 async_wait(Device *d, int stream, int event)
 {
 	return async_event(d, stream, event, false);
+}
+
+/* With the lock held. */
+static Status
+take_fault(Device *d)
+{
+	Status fault = d->fault;
+
+	d->fault = NULL;
+	return fault;
+}
+
+static Status
+async_host_wait(Device *d, int event)
+{
+	pthread_mutex_lock(&d->lock);
+	const Event *e = &d->events[event];
+	for (uint64_t ticket = e->issued; e->done < ticket;)
+		pthread_cond_wait(&d->changed, &d->lock);
+	Status fault = take_fault(d);
+	pthread_mutex_unlock(&d->lock);
+	return fault;
+}
+
+static bool
+async_is_done(Device *d, int event)
+{
+	pthread_mutex_lock(&d->lock);
+	bool done = d->events[event].done >= d->events[event].issued;
+	pthread_mutex_unlock(&d->lock);
+	return done;
 }
 
 static bool
@@ -311,8 +453,9 @@ async_sync(Device *d)
 	pthread_mutex_lock(&d->lock);
 	while (!is_idle(d))
 		pthread_cond_wait(&d->changed, &d->lock);
+	Status fault = take_fault(d);
 	pthread_mutex_unlock(&d->lock);
-	return NULL;
+	return fault;
 }
 
 static Status
@@ -322,6 +465,51 @@ async_elapsed(Device *d, int from_event, int to_event, double *seconds)
 	*seconds = d->events[to_event].seconds - d->events[from_event].seconds;
 	pthread_mutex_unlock(&d->lock);
 	return NULL;
+}
+
+/* ---- recorded jobs */
+static Status
+async_capture_begin(Device *d)
+{
+	Recorded *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return status_error(EXIT_SYSTEM, "no memory to record a program");
+	r->last = &r->first;
+	d->capture = r;
+	return NULL;
+}
+
+static Status
+async_capture_end(Device *d, Recorded **out)
+{
+	*out = d->capture;
+	d->capture = NULL;
+	return NULL;
+}
+
+static Status
+async_launch(Device *d, const Recorded *recorded)
+{
+	for (const Job *from = recorded->first; from; from = from->next) {
+		Job *job = job_new(from->stream, from->work, from->n_buffers);
+
+		if (job) {
+			memcpy(job, from, sizeof(*job) + sizeof(void *) * from->n_buffers);
+			job->next = NULL;
+		}
+		RETURN_IF_ERROR(submit(d, job));
+	}
+	return NULL;
+}
+
+static void
+async_forget(Device *d, Recorded *recorded)
+{
+	(void)d;
+	if (recorded)
+		free_jobs(recorded->first);
+	free(recorded);
 }
 
 const DeviceOps device_async = {
@@ -335,8 +523,15 @@ const DeviceOps device_async = {
 	.load = async_load,
 	.unload = async_unload,
 	.run = async_run,
+	.call = async_call,
 	.record = async_record,
 	.wait = async_wait,
+	.host_wait = async_host_wait,
+	.is_done = async_is_done,
 	.elapsed = async_elapsed,
 	.sync = async_sync,
+	.capture_begin = async_capture_begin,
+	.capture_end = async_capture_end,
+	.launch = async_launch,
+	.forget = async_forget,
 };

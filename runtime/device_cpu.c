@@ -1,6 +1,7 @@
-/* The CPU: every call is done when it returns, so streams need no ordering. Kernels run on the threads of the
- * pool. */
+/* The CPU: every call is done when it returns, but what stands behind a collective on its stream (cpu_streams.c). Kernels
+ * run on the threads of the pool. */
 #include "runtime/checksum.h"
+#include "runtime/cpu_streams.h"
 #include "runtime/device.h"
 #include "runtime/library_calls.h"
 
@@ -13,7 +14,7 @@ struct Device {
 	Pool *pool;
 	Onednn *library; /* NULL: none */
 	Status why_none;
-	double events[MAX_EVENTS + MAX_TIMERS]; /* seconds at the last recording */
+	CpuStreams *streams;
 };
 struct Code {
 	const KernelFn *kernels;
@@ -28,6 +29,7 @@ cpu_close(Device *device)
 		return;
 	onednn_close(device->library);
 	status_free(device->why_none);
+	cpu_streams_close(device->streams);
 	pool_close(device->pool);
 	memory_free(device);
 }
@@ -51,6 +53,7 @@ cpu_open(const DeviceOptions *options, Device **out)
 		return status;
 	}
 	memory_hold(close_device, device);
+	device->streams = cpu_streams_open(options->n_events ? options->n_events : N_DEVICE_EVENTS);
 	if (!options->no_libraries)
 		device->why_none = onednn_open(device->pool, options->deterministic,
 		                               &device->library);
@@ -110,14 +113,31 @@ copy_part(void *ctx, int64_t begin, int64_t end)
 	memmove(p->to + begin, p->from + begin, (size_t)(end - begin));
 }
 
+typedef struct {
+	Span to;
+	const void *from;
+} Copy;
+
+static Status
+copy_now(void *device, void *payload, bool *done)
+{
+	const Copy *c = payload;
+	CopyPart part = {c->to.at, c->from};
+
+	parallel_for(((Device *)device)->pool, c->to.bytes, COPY_GRAIN, copy_part, &part);
+	*done = true;
+	return NULL;
+}
+
 static Status
 cpu_copy(Device *device, int stream, Span to, const void *from)
 {
-	CopyPart part = {to.at, from};
+	Copy copy = {to, from};
+	bool done;
 
-	(void)stream;
-	parallel_for(device->pool, to.bytes, COPY_GRAIN, copy_part, &part);
-	return NULL;
+	if (cpu_streams_is_free(device->streams, stream))
+		return copy_now(device, &copy, &done);
+	return cpu_streams_do(device->streams, stream, copy_now, device, &copy, sizeof(copy));
 }
 
 typedef struct {
@@ -212,12 +232,24 @@ cpu_unmap(Device *device, Span span)
 }
 
 static Status
+fill_now(void *device, void *payload, bool *done)
+{
+	const Span *to = payload;
+
+	(void)device;
+	memset(to->at, 0, (size_t)to->bytes);
+	*done = true;
+	return NULL;
+}
+
+static Status
 cpu_fill_zero(Device *device, int stream, Span to)
 {
-	(void)device;
-	(void)stream;
-	memset(to.at, 0, (size_t)to.bytes);
-	return NULL;
+	bool done;
+
+	if (cpu_streams_is_free(device->streams, stream))
+		return fill_now(device, &to, &done);
+	return cpu_streams_do(device->streams, stream, fill_now, device, &to, sizeof(to));
 }
 
 static void
@@ -272,11 +304,10 @@ run_part(void *ctx, int64_t begin, int64_t end)
 }
 
 static Status
-cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
+run_now(Device *device, const Code *code, const Launch *launch)
 {
 	KernelPart part = {code->kernels[launch->kernel], launch};
 
-	(void)stream;
 	if (library_calls_implementation(code->calls, launch->kernel))
 		return library_calls_run(code->calls, launch->kernel, launch->buffers,
 		                         launch->n_buffers);
@@ -284,6 +315,62 @@ cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
 		return NULL;
 	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
 	return NULL;
+}
+
+/* A launch that waits has its own list of buffers. */
+typedef struct {
+	const Code *code;
+	Launch launch;
+	void *buffers[];
+} KeptLaunch;
+
+static Status
+run_kept(void *device, void *payload, bool *done)
+{
+	KeptLaunch *kept = payload;
+
+	kept->launch.buffers = kept->buffers;
+	*done = true;
+	return run_now(device, kept->code, &kept->launch);
+}
+
+static Status
+keep_launch(Device *device, int stream, const Code *code, const Launch *launch)
+{
+	size_t bytes = sizeof(KeptLaunch) + sizeof(void *) * launch->n_buffers;
+	KeptLaunch *kept = memory_get(bytes);
+
+	kept->code = code;
+	kept->launch = *launch;
+	memcpy(kept->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
+	Status status = cpu_streams_do(device->streams, stream, run_kept, device, kept, bytes);
+	memory_free(kept);
+	return status;
+}
+
+static Status
+cpu_run(Device *device, int stream, const Code *code, const Launch *launch)
+{
+	if (!cpu_streams_is_free(device->streams, stream))
+		return keep_launch(device, stream, code, launch);
+	RETURN_IF_ERROR(run_now(device, code, launch));
+	cpu_streams_progress(device->streams);
+	return NULL;
+}
+
+static Status
+poll_task(void *device, void *payload, bool *done)
+{
+	HostTask *task = payload;
+
+	(void)device;
+	return task->poll(task, done);
+}
+
+static Status
+cpu_call(Device *device, int stream, const HostTask *task)
+{
+	return cpu_streams_do(device->streams, stream, poll_task, device, task, sizeof(*task));
 }
 
 static void
@@ -321,36 +408,46 @@ cpu_library_bytes(const Code *code)
 static Status
 cpu_record(Device *device, int stream, int event)
 {
-	(void)stream;
-	device->events[event] = seconds_now();
-	return NULL;
+	return cpu_streams_record(device->streams, stream, event);
 }
 
+/* The host computes: it waits itself. */
 static Status
 cpu_wait(Device *device, int stream, int event)
 {
-	(void)device;
 	(void)stream;
-	(void)event;
-	return NULL;
+	return cpu_streams_wait(device->streams, event);
+}
+
+static Status
+cpu_host_wait(Device *device, int event)
+{
+	return cpu_streams_wait(device->streams, event);
+}
+
+static bool
+cpu_is_done(Device *device, int event)
+{
+	return cpu_streams_is_done(device->streams, event);
 }
 
 static Status
 cpu_elapsed(Device *device, int from_event, int to_event, double *seconds)
 {
-	*seconds = device->events[to_event] - device->events[from_event];
+	*seconds = cpu_streams_seconds(device->streams, to_event) -
+	           cpu_streams_seconds(device->streams, from_event);
 	return NULL;
 }
 
 static Status
 cpu_sync(Device *device)
 {
-	(void)device;
-	return NULL;
+	return cpu_streams_sync(device->streams);
 }
 
 const DeviceOps device_cpu = {
 	.name = "cpu",
+	.host_memory = true,
 	.open = cpu_open,
 	.close = cpu_close,
 	.alloc = cpu_alloc,
@@ -363,8 +460,11 @@ const DeviceOps device_cpu = {
 	.load = cpu_load,
 	.unload = cpu_unload,
 	.run = cpu_run,
+	.call = cpu_call,
 	.record = cpu_record,
 	.wait = cpu_wait,
+	.host_wait = cpu_host_wait,
+	.is_done = cpu_is_done,
 	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,
 	.describe = cpu_describe,

@@ -1,6 +1,27 @@
-/* Walks a program: each instruction's kind picks a function, each argument's slot an address.
- * Timers are recorded where the phase changes, so that a report needs no clock in between. */
+/* Walks a program: each instruction's kind picks a function, each argument's slot an address. Everything is queued on the
+ * device's streams; the host waits nowhere here. Timers are recorded where the phase changes, so that a report needs no clock
+ * in between. */
 #include "runtime/runtime_impl.h"
+
+/* ---- memory */
+static Status
+alloc_regions(Executor *x)
+{
+	const Format *f = x->format;
+
+	for (int s = 0; s < N_SPACES; s++) {
+		const SpaceRow *row = &space_table[s];
+		int64_t bytes = format_space_bytes(f, (Space)s, x->target);
+
+		if (!only_applies(row->only, &x->facts))
+			continue;
+		for (int turn = 0; turn < (row->turn == TURN_NONE ? 1 : 2); turn++)
+			RETURN_IF_ERROR(x->ops->alloc(x->device,
+			                              row->on_host ? MEMORY_PINNED : MEMORY_DEVICE,
+			                              bytes, &x->regions[s][turn]));
+	}
+	return NULL;
+}
 
 Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
@@ -8,20 +29,28 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	const DeviceOps *ops = options->ops;
 	const KernelVariant *v = options->variant;
 	CodeSource source = {v->kernels, f->n[SECTION_KERNELS], f, (int)v->target};
+	DeviceOptions device = options->device;
+	bool ranks = options->comm && options->comm_ops->size(options->comm) > 1;
 	uint32_t most = 1;
 
-	*out = (Executor){.format = f, .target = (int)v->target, .ops = ops};
+	*out = (Executor){.arena = arena,
+	                  .format = f,
+	                  .target = (int)v->target,
+	                  .ops = ops,
+	                  .comm_ops = options->comm_ops,
+	                  .comm = options->comm,
+	                  .facts = {.apart = !ops->host_memory,
+	                            .ranks = ranks,
+	                            .staged = ranks && !ops->host_memory}};
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
 	out->buffers = NEW_ARRAY(arena, void *, most);
-	Status status = ops->open(&options->device, &out->device);
+	device.n_events = N_EXECUTOR_EVENTS;
+	Status status = ops->open(&device, &out->device);
 	if (!status)
 		status = ops->load(out->device, &source, &out->code);
-	for (int s = 0; s < N_SPACES && !status; s++)
-		status = ops->alloc(out->device, MEMORY_DEVICE,
-		                    format_space_bytes(f, (Space)s, out->target), &out->regions[s]);
-	return status;
+	return status ? status : alloc_regions(out);
 }
 
 void
@@ -29,13 +58,24 @@ executor_close(Executor *x)
 {
 	if (!x->device)
 		return;
+	status_free(x->ops->sync(x->device));
+	recorded_free(x);
 	for (int s = 0; s < N_SPACES; s++)
-		if (x->regions[s].at)
-			x->ops->free(x->device, MEMORY_DEVICE, x->regions[s]);
+		for (int turn = 0; turn < 2; turn++)
+			if (x->regions[s][turn].at)
+				x->ops->free(x->device,
+				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
+				             x->regions[s][turn]);
 	if (x->code)
 		x->ops->unload(x->device, x->code);
 	x->ops->close(x->device);
 	x->device = NULL;
+}
+
+static char *
+place(const Executor *x, Space space, int64_t offset)
+{
+	return x->regions[space][x->turns[space_table[space].turn]].at + offset;
 }
 
 Span
@@ -43,7 +83,34 @@ executor_slot(const Executor *x, uint32_t slot)
 {
 	const Slot *s = &x->format->slots[slot];
 
-	return (Span){x->regions[s->space].at + s->offset, s->bytes};
+	return (Span){place(x, (Space)s->space, s->offset), s->bytes};
+}
+
+/* The same place in the twin, where the host has a side of its own. */
+static Space
+host_side(const Executor *x, Space space)
+{
+	return !x->facts.apart ? space : space == SPACE_IO ? SPACE_IO_HOST : SPACE_STEP_HOST;
+}
+
+char *
+executor_host(const Executor *x, uint32_t slot)
+{
+	const Slot *s = &x->format->slots[slot];
+
+	return place(x, host_side(x, (Space)s->space), s->offset);
+}
+
+char *
+executor_image(const Executor *x, int turn)
+{
+	return x->regions[host_side(x, SPACE_IO)][turn].at;
+}
+
+Scalar *
+executor_scalars(const Executor *x, const ProgramRecord *p)
+{
+	return p->scalars ? (Scalar *)(void *)executor_host(x, p->scalars - 1) : NULL;
 }
 
 Span
@@ -51,14 +118,14 @@ executor_state(const Executor *x, int state)
 {
 	const StateRecord *s = &x->format->states[state];
 
-	return (Span){x->regions[SPACE_STATE].at + s->offset, s->bytes};
+	return (Span){place(x, SPACE_STATE, s->offset), s->bytes};
 }
 
 Status
 executor_write(Executor *x, Span to, const void *from)
 {
-	RETURN_IF_ERROR(x->ops->copy(x->device, 0, to, from));
-	return x->ops->sync(x->device);
+	RETURN_IF_ERROR(x->ops->copy(x->device, STREAM_COMPUTE, to, from));
+	return executor_drain(x);
 }
 
 Status
@@ -67,6 +134,44 @@ executor_read(Executor *x, void *to, Span from)
 	return executor_write(x, (Span){to, from.bytes}, from.at);
 }
 
+/* ---- waiting */
+Status
+executor_drain(Executor *x)
+{
+	x->host_waits++;
+	return x->ops->sync(x->device);
+}
+
+static int
+event_of(SharedEvent event, int turn)
+{
+	const uint8_t turns[N_TURNS] = {0, (uint8_t)turn, (uint8_t)turn};
+
+	return (int)format_event(event, turns);
+}
+
+Status
+executor_wait_image(const Executor *x, int turn)
+{
+	SharedEvent event = x->facts.apart ? EVENT_IO_FILLED : EVENT_IO_FREE;
+
+	return x->ops->host_wait(x->device, event_of(event, turn));
+}
+
+bool
+executor_has_report(const Executor *x, int turn)
+{
+	return x->ops->is_done(x->device, event_of(EVENT_REPORT, turn));
+}
+
+Status
+executor_wait_report(Executor *x, int turn)
+{
+	x->host_waits++;
+	return x->ops->host_wait(x->device, event_of(EVENT_REPORT, turn));
+}
+
+/* ---- walking */
 typedef struct {
 	Executor *x;
 	const ProgramRecord *program;
@@ -76,8 +181,8 @@ typedef struct {
 	struct {
 		uint32_t start, count, done;
 	} loops[MAX_LOOPS];
-	int phase, n_timers;
-	int timed[MAX_TIMERS]; /* phase that each timer begins */
+	int phase;
+	const Scalar *scalars; /* in the device's memory */
 } Walk;
 
 static Span
@@ -100,7 +205,7 @@ run_kernel(Walk *w, const Instruction *n)
 		.kernel = n->what,
 		.n_buffers = n->n_args,
 		.buffers = x->buffers,
-		.scalars = w->micro->scalars,
+		.scalars = w->scalars,
 		.end = k->iterations,
 		.grain = k->grain,
 	};
@@ -126,13 +231,23 @@ run_fill_zero(Walk *w, const Instruction *n)
 static Status
 run_record(Walk *w, const Instruction *n)
 {
-	return w->x->ops->record(w->x->device, n->stream, (int)n->what);
+	return w->x->ops->record(w->x->device, n->stream, (int)format_event(n->what, w->x->turns));
 }
 
 static Status
 run_wait(Walk *w, const Instruction *n)
 {
-	return w->x->ops->wait(w->x->device, n->stream, (int)n->what);
+	return w->x->ops->wait(w->x->device, n->stream, (int)format_event(n->what, w->x->turns));
+}
+
+/* Where the communicator cannot read the device's memory the last two arguments are its copy. */
+static Status
+run_collective(Walk *w, const Instruction *n)
+{
+	uint32_t first = w->x->facts.staged ? n->n_args - 2u : 0;
+
+	return collective_start(w->x, n, argument_span(w, n, first).at,
+	                        argument_span(w, n, first + 1).at);
 }
 
 /* Moves to the END of the LOOP at pc. */
@@ -173,9 +288,10 @@ run_end(Walk *w, const Instruction *n)
 }
 
 static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
-	[RUN_KERNEL] = run_kernel, [COPY] = run_copy, [FILL_ZERO] = run_fill_zero,
-	[RECORD] = run_record,     [WAIT] = run_wait, [LOOP] = run_loop,
-	[END] = run_end,
+	[RUN_KERNEL] = run_kernel,   [COPY] = run_copy,
+	[FILL_ZERO] = run_fill_zero, [COLLECTIVE] = run_collective,
+	[RECORD] = run_record,       [WAIT] = run_wait,
+	[LOOP] = run_loop,           [END] = run_end,
 };
 
 static bool
@@ -188,40 +304,62 @@ is_due(const Walk *w, const Instruction *n)
 		[RUN_LAST] = w->micro->index == w->micro->n - 1,
 	};
 
-	return due[n->when] || n->kind == END; /* a skipped LOOP skips its END */
+	return (due[n->when] && only_applies(n->only, &w->x->facts)) ||
+	       n->kind == END; /* a skipped LOOP skips its END */
 }
 
-/* A timer where the phase changes; programs with more changes than timers give less detail. */
+/* ---- times of phases, on the compute stream */
 static Status
-time_phase(Walk *w, int phase)
+set_timer(Walk *w, int phase)
 {
-	if (phase == w->phase || w->n_timers == MAX_TIMERS - 1)
-		return NULL;
+	Executor *x = w->x;
+	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
+
 	w->phase = phase;
-	w->timed[w->n_timers] = phase;
-	return w->x->ops->record(w->x->device, 0, MAX_EVENTS + w->n_timers++);
+	if (!x->timed || t->n == MAX_TIMERS)
+		return NULL;
+	t->phase[t->n] = (int8_t)phase;
+	return x->ops->record(x->device, STREAM_COMPUTE, timer_event(x->turns[TURN_STEP], t->n++));
 }
 
 static Status
-add_times(const Walk *w)
+time_phase(Walk *w, const Instruction *n)
 {
-	for (int i = 0; i < w->n_timers; i++) {
-		double seconds;
+	return n->stream != STREAM_COMPUTE || n->kind != RUN_KERNEL || n->phase == w->phase
+	               ? NULL
+	               : set_timer(w, n->phase);
+}
 
-		RETURN_IF_ERROR(w->x->ops->elapsed(w->x->device, MAX_EVENTS + i, MAX_EVENTS + i + 1,
-		                                   &seconds));
-		w->x->phase_seconds[w->timed[i]] += seconds;
+Status
+executor_step_times(const Executor *x, int turn, double seconds[N_PHASES])
+{
+	const StepTimers *t = &x->timers[turn];
+
+	for (int p = 0; p < N_PHASES; p++)
+		seconds[p] = 0;
+	for (int i = 0; i + 1 < t->n; i++) {
+		double took;
+
+		if (t->phase[i] < 0) /* between two programs */
+			continue;
+		RETURN_IF_ERROR(x->ops->elapsed(x->device, timer_event(turn, i),
+		                                timer_event(turn, i + 1), &took));
+		seconds[t->phase[i]] += took;
 	}
 	return NULL;
 }
 
+/* What others than the compute stream do is seen in their own spans. */
 static Status
-observe(const Walk *w, uint32_t at, double begin)
+observe(const Walk *w, const Instruction *n, uint32_t at, double begin)
 {
-	const ProgramRecord *p = w->program;
+	const Executor *x = w->x;
 
-	RETURN_IF_ERROR(w->x->ops->sync(w->x->device));
-	observe_instruction(w->x->observer, p->first_instruction + at, begin, seconds_now());
+	if (n->stream != STREAM_COMPUTE || n->kind == RECORD || n->kind == WAIT)
+		return NULL;
+	RETURN_IF_ERROR(x->ops->record(x->device, n->stream, OBSERVER_EVENT));
+	RETURN_IF_ERROR(x->ops->host_wait(x->device, OBSERVER_EVENT));
+	observe_instruction(x->observer, w->program->first_instruction + at, begin, seconds_now());
 	return NULL;
 }
 
@@ -235,29 +373,29 @@ run_one(Walk *w)
 			skip_loop(w);
 		return NULL;
 	}
-	RETURN_IF_ERROR(time_phase(w, n->phase));
+	RETURN_IF_ERROR(time_phase(w, n));
 	uint32_t at = w->pc;
 	double begin = w->x->observer ? seconds_now() : 0;
 	RETURN_IF_ERROR(execute[n->kind](w, n));
 	if (w->x->observer)
-		RETURN_IF_ERROR(observe(w, at, begin));
-	if (w->micro->reduction && w->depth == 0)
-		RETURN_IF_ERROR(reduction_after(w->micro->reduction, at));
+		RETURN_IF_ERROR(observe(w, n, at, begin));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;
 }
 
 Status
-executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
+executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
 	Walk w = {.x = x, .program = p, .micro = micro, .phase = -1};
 
+	if (p->scalars)
+		w.scalars = (const Scalar *)(const void *)executor_slot(x, p->scalars - 1).at;
 	if (x->poison)
 		RETURN_IF_ERROR(poison_before(x, p));
 	for (; w.pc < p->n_instructions; w.pc++)
 		RETURN_IF_ERROR(run_one(&w));
-	RETURN_IF_ERROR(x->ops->record(x->device, 0, MAX_EVENTS + w.n_timers));
-	RETURN_IF_ERROR(x->ops->sync(x->device));
+	if (w.phase >= 0)
+		RETURN_IF_ERROR(set_timer(&w, -1));
 	if (x->observer)
 		observe_program_end(x->observer);
-	return add_times(&w);
+	return NULL;
 }

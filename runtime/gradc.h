@@ -106,7 +106,7 @@ int gradc_binding(const Gradc *run);            /* the one that the data picked 
 int gradc_target(const Gradc *run);             /* whose programs run: of the tables' targets */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are not token sequences */
 
-/* "state", "workspace", "io", "snapshot" (what checkpoints are written from) or "library" (its scratch). */
+/* A name of space_table, "snapshot" (what checkpoints are written from) or "library" (its scratch). */
 typedef struct {
 	const char *name;
 	int64_t bytes;
@@ -126,7 +126,13 @@ void gradc_abort(Gradc *run, int exit_code);
 
 /* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. */
 Status gradc_step(Gradc *run, GradcStep *out);
-/* Its two halves, for those who want to see the gradients in between. */
+/* The same without waiting: a step is queued while the device computes the one before. At most two are queued. */
+Status gradc_queue_step(Gradc *run);
+/* Of the oldest step that is queued; *got: they are there. With `wait` they are, if there is one; EXIT_NON_FINITE as
+ * above, and steps that are queued behind it have done nothing. */
+Status gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
+int gradc_steps_queued(const Gradc *run);
+/* Its two halves, each waited for, for those who want to see the gradients in between. */
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
@@ -136,7 +142,7 @@ typedef struct {
 	int64_t step, samples;
 	double loss, eval_loss; /* of its step; NaN: not known */
 } GradcResume;
-int64_t gradc_steps_done(const Gradc *run);
+int64_t gradc_steps_done(const Gradc *run); /* queued ones included */
 /* Continues from the checkpoint that options.resume names: state, step and place in the data are
  * those of the run that wrote it. After gradc_bind_data, or without it to use the weights only.
  * Settings and data that differ are warned of; a damaged, foreign or newer checkpoint is

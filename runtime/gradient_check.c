@@ -36,15 +36,14 @@ pass_run(Pass *p, double *loss)
 {
 	Gradc *run = p->run;
 	const int sums[] = {run->loss_sum, run->loss_count};
-	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, 1, scalars, NULL};
+	const MicroBatch micro = {0, 1};
 	double values[COUNT(sums)];
 
 	for (int i = 0; i < COUNT(sums); i++)
 		RETURN_IF_ERROR(run->executor.ops->fill_zero(
 			run->executor.device, 0, executor_state(&run->executor, sums[i])));
-	hyper_scalars(&run->hyper, 0, 0, scalars);
-	RETURN_IF_ERROR(dataset_write(p->data, &run->executor, p->image));
+	hyper_scalars(&run->hyper, 0, 0, executor_scalars(&run->executor, p->data->program));
+	dataset_write(p->data, &run->executor, p->image);
 	RETURN_IF_ERROR(executor_run(&run->executor, p->data->program, &micro));
 	for (int i = 0; i < COUNT(sums); i++)
 		RETURN_IF_ERROR(read_scalar(run, sums[i], &values[i]));

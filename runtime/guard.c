@@ -84,6 +84,40 @@ GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
 GUARDED(export, export_model, const char *, path)
 #undef GUARDED
 
+static Status
+call_queue(void *args)
+{
+	return step_queue(((RunArgs *)args)->run);
+}
+
+Status
+gradc_queue_step(Gradc *run)
+{
+	return guarded(call_queue, run, NULL);
+}
+
+typedef struct {
+	bool wait, *got;
+	GradcStep *out;
+} ResultArgs;
+
+static Status
+call_result(void *args)
+{
+	const RunArgs *a = args;
+	const ResultArgs *r = a->more;
+
+	return step_result(a->run, r->wait, r->out, r->got);
+}
+
+Status
+gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
+{
+	ResultArgs args = {wait, got, out};
+
+	return guarded(call_result, run, &args);
+}
+
 typedef struct {
 	int own, *most;
 } AgreeArgs;

@@ -62,15 +62,16 @@ add_programs(json_t *root, const Format *f)
 		const ProgramRecord *p = &f->programs[i];
 
 		json_array_append_new(
-			list, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role",
-		                        role_names[p->role], "binding",
-		                        format_text(f, f->bindings[p->binding].text), "target",
-		                        format_text(f, f->targets[p->target].name), "instructions",
-		                        (int)p->n_instructions, "workspace_bytes",
-		                        (json_int_t)p->workspace_bytes, "io_bytes",
-		                        (json_int_t)p->io_bytes, "flops", (json_int_t)p->flops,
-		                        "inputs", ports_json(f, p->first_input, p->n_inputs),
-		                        "outputs", ports_json(f, p->first_output, p->n_outputs)));
+			list,
+			json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:o, s:o}", "role",
+		                  role_names[p->role], "binding",
+		                  format_text(f, f->bindings[p->binding].text), "target",
+		                  format_text(f, f->targets[p->target].name), "instructions",
+		                  (int)p->n_instructions, "workspace_bytes",
+		                  (json_int_t)p->bytes[SPACE_WORKSPACE], "io_bytes",
+		                  (json_int_t)p->bytes[SPACE_IO], "flops", (json_int_t)p->flops,
+		                  "inputs", ports_json(f, p->first_input, p->n_inputs), "outputs",
+		                  ports_json(f, p->first_output, p->n_outputs)));
 	}
 	json_object_set_new(root, "programs", list);
 }
@@ -116,9 +117,10 @@ collect(const Format *f, const Shown *shown)
 	json_object_update(root, info);
 	json_decref(info);
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s, shown->target);
+		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, NULL);
 		total += bytes;
-		json_object_set_new(regions, space_names[s], json_integer(bytes));
+		if (space_table[s].only == ONLY_ALWAYS)
+			json_object_set_new(regions, space_table[s].name, json_integer(bytes));
 	}
 	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
 	json_object_set_new(root, "regions", regions);
@@ -223,8 +225,10 @@ print_text(const Format *f, const Shown *shown)
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
 	       shown->weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
-		printf("region %-17s %s\n", space_names[s],
-		       bytes_text(text, (double)format_region_bytes(f, (Space)s, shown->target)));
+		if (space_table[s].only == ONLY_ALWAYS)
+			printf("region %-17s %s\n", space_table[s].name,
+			       bytes_text(text, (double)format_region_bytes(f, (Space)s,
+			                                                    shown->target, NULL)));
 	printf("region %-17s %s (with --save)\n", "snapshot",
 	       bytes_text(text, (double)shown->snapshot));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)

@@ -96,36 +96,35 @@ evaluate_before(Session *s)
 }
 
 static bool
-is_save_due(const Session *s)
+is_save_due(const Session *s, int64_t step)
 {
-	return s->o->save_every > 0 && s->step.step % s->o->save_every == 0;
+	return s->o->save_every > 0 && step % s->o->save_every == 0;
 }
 
 static bool
-is_eval_due(const Session *s, bool last)
+is_eval_due(const Session *s, int64_t step)
 {
 	int64_t every = s->o->eval_every;
 
-	return gradc_has_eval(s->run) && (last || (every > 0 && s->step.step % every == 0) ||
-	                                  (s->o->run.keep_best && is_save_due(s)));
+	return gradc_has_eval(s->run) &&
+	       (step == gradc_total_steps(s->run) || (every > 0 && step % every == 0) ||
+	        (s->o->run.keep_best && is_save_due(s, step)));
 }
 
-/* With a fault the line of the step is written all the same: the log ends with what went wrong. */
+/* What is done with a step's results. With a fault the line of the step is written all the same: the log ends with what
+ * went wrong. */
 static Status
-take_step(Session *s, bool first, bool last)
+finish_step(Session *s, Status status)
 {
 	GradcEval *eval = NULL;
-	Status status = gradc_accumulate(s->run, &s->step);
 
-	if (!status && first && s->o->dump_gradients)
-		status = gradc_dump_gradients(s->run, s->o->dump_gradients);
-	if (status)
-		return status;
-	status = gradc_update(s->run, &s->step);
+	s->step_seconds += s->step.seconds;
+	s->save_seconds += s->step.save_seconds;
+	s->evaluated = false;
 	if (!status && s->step.count == 0)
 		diag_warning(s->diag, "step %lld: every target is ignored: no update",
 		             (long long)s->step.step);
-	if (!status && is_eval_due(s, last)) {
+	if (!status && is_eval_due(s, s->step.step)) {
 		status = gradc_evaluate(s->run, &s->after);
 		eval = &s->after;
 	}
@@ -141,24 +140,54 @@ take_step(Session *s, bool first, bool last)
 		char when[48];
 		snprintf(when, sizeof(when), "step %lld", (long long)s->step.step);
 		show_eval(s, when, eval);
+		s->evaluated = true;
 	}
 	return status;
 }
 
+/* One step may be under way while the next is queued; before anything reads the states there is none. */
 static Status
-save_step(Session *s, bool evaluated)
+take_results(Session *s, bool all)
 {
-	return gradc_save(s->run, evaluated ? s->after.loss : NAN);
+	for (bool got = true; got;) {
+		bool wait = all || gradc_steps_queued(s->run) > 1;
+		Status status = gradc_step_result(s->run, wait, &s->step, &got);
+
+		if (got)
+			status = finish_step(s, status);
+		RETURN_IF_ERROR(status);
+	}
+	return NULL;
+}
+
+static Status
+take_step(Session *s, bool first)
+{
+	int64_t step = gradc_steps_done(s->run) + 1;
+
+	if (!first || !s->o->dump_gradients) {
+		RETURN_IF_ERROR(gradc_queue_step(s->run));
+		return take_results(s, is_save_due(s, step) || is_eval_due(s, step));
+	}
+	RETURN_IF_ERROR(gradc_accumulate(s->run, &s->step));
+	RETURN_IF_ERROR(gradc_dump_gradients(s->run, s->o->dump_gradients));
+	return finish_step(s, gradc_update(s->run, &s->step));
+}
+
+static Status
+save_step(Session *s)
+{
+	return gradc_save(s->run, s->evaluated ? s->after.loss : NAN);
 }
 
 /* The state of the last step, again if need be until it is there or gradc_save gives up. */
 static Status
-save_last(Session *s, bool evaluated)
+save_last(Session *s)
 {
 	Status status = gradc_save_poll(s->run, true);
 
 	while (!status && gradc_saved_step(s->run) != gradc_steps_done(s->run)) {
-		status = save_step(s, evaluated);
+		status = save_step(s);
 		if (!status)
 			status = gradc_save_poll(s->run, true);
 	}
@@ -189,21 +218,18 @@ static Status
 train(Session *s)
 {
 	int64_t done = gradc_steps_done(s->run), total = gradc_total_steps(s->run);
-	bool evaluated = false;
 
 	RETURN_IF_ERROR(evaluate_before(s));
 	for (int64_t i = done; i < total && !s->stop; i++) {
-		RETURN_IF_ERROR(take_step(s, i == done, i + 1 == total));
-		s->step_seconds += s->step.seconds;
-		s->save_seconds += s->step.save_seconds;
-		s->evaluated = evaluated = is_eval_due(s, i + 1 == total);
-		if (is_save_due(s))
-			RETURN_IF_ERROR(save_step(s, evaluated));
+		RETURN_IF_ERROR(take_step(s, i == done));
+		if (is_save_due(s, i + 1))
+			RETURN_IF_ERROR(save_step(s));
 		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
 		RETURN_IF_ERROR(gradc_agree(s->run, (int)stop_signal, &s->stop));
 	}
+	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
-	return s->o->run.save ? save_last(s, evaluated) : NULL;
+	return s->o->run.save ? save_last(s) : NULL;
 }
 
 static void

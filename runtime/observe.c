@@ -1,5 +1,5 @@
 /* What each instruction took: spans of the trace, and sums of a few steps for the report. While there is an observer,
- * the host waits for the device after every instruction, so that each is timed alone; otherwise only phases are timed. */
+ * the host waits after every kernel, so that each is timed alone; otherwise only phases are timed. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -29,7 +29,9 @@ observe_open(Gradc *run)
 	for (size_t i = 0; i < n; i++)
 		run->observer.titles[i] = origin_title(run->arena, &run->format,
 		                                       &run->format.instructions[i]);
-	return trace_open(run->arena, o->trace, &run->observer.trace);
+	RETURN_IF_ERROR(trace_open(run->arena, o->trace, &run->observer.trace));
+	run->executor.trace = run->observer.trace;
+	return NULL;
 }
 
 void

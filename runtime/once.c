@@ -62,16 +62,13 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 static Status
 run_once(Gradc *run, Dataset *d)
 {
-	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, 1, scalars, NULL};
+	Executor *x = &run->executor;
+	const MicroBatch micro = {0, 1};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
-	char *image = arena_alloc(
-		run->arena, (size_t)format_space_bytes(&run->format, SPACE_IO, gradc_target(run)));
 
-	hyper_scalars(&run->hyper, 0, 0, scalars);
-	RETURN_IF_ERROR(dataset_read(&rows, image));
-	RETURN_IF_ERROR(dataset_write(d, &run->executor, image));
-	return executor_run(&run->executor, d->program, &micro);
+	hyper_scalars(&run->hyper, 0, 0, executor_scalars(x, d->program));
+	RETURN_IF_ERROR(dataset_read(&rows, executor_image(x, x->turns[TURN_MICRO])));
+	return executor_run(x, d->program, &micro);
 }
 
 static Status

@@ -23,9 +23,9 @@ fill_poison(Executor *x, Span span)
 Status
 poison_before(Executor *x, const ProgramRecord *p)
 {
-	Span workspace = x->regions[SPACE_WORKSPACE];
+	Span workspace = x->regions[SPACE_WORKSPACE][0];
 
-	workspace.bytes = p->workspace_bytes;
+	workspace.bytes = p->bytes[SPACE_WORKSPACE];
 	return fill_poison(x, workspace);
 }
 

@@ -1,5 +1,5 @@
-/* The next micro-batch, read, checked and decoded by a thread while this one is computed. The io region is
- * double-buffered: the device computes on one half, the thread fills the other. Rows that are in memory already are
+/* The next micro-batch, read, checked and decoded by a thread while this one is computed. There are two io regions: the
+ * device computes on one, the thread fills the host's side of the other. Rows that are in memory already are
  * read without the thread, when they are taken.
  *
  * One micro-batch is on its way at most. The caller says which one it wants; another that was read ahead is dropped,
@@ -15,11 +15,11 @@ struct Prefetch {
 	Executor *executor;
 	Trace *trace;
 	MemoryOrphans **orphans;
-	Span image; /* of the io region */
 	pthread_t thread;
 	pthread_mutex_t lock; /* of everything below */
 	pthread_cond_t changed;
 	Stage stage; /* the image belongs to the thread while asked, else to the caller */
+	int turn;    /* which image */
 	MicroRows rows;
 	Status fault;
 	bool closing;
@@ -37,7 +37,10 @@ read_rows(void *prefetch)
 {
 	Prefetch *p = prefetch;
 	double begin = seconds_now();
-	Status fault = dataset_read(&p->rows, p->image.at);
+	Status fault = executor_wait_image(p->executor, p->turn);
+
+	if (!fault)
+		fault = dataset_read(&p->rows, executor_image(p->executor, p->turn));
 
 	trace_span(p->trace, &(TraceSpan){.track = TRACK_READING,
 	                                  .category = "data",
@@ -80,15 +83,10 @@ prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans, 
 	p->executor = x;
 	p->trace = trace;
 	p->orphans = orphans;
-	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
-	                              format_space_bytes(x->format, SPACE_IO, x->target),
-	                              &p->image));
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->changed, NULL);
 	Status status = thread_start(&p->thread, "to read data", serve, p);
-	if (status)
-		x->ops->free(x->device, MEMORY_PINNED, p->image);
-	else
+	if (!status)
 		*out = p;
 	return status;
 }
@@ -104,7 +102,6 @@ prefetch_close(Prefetch *p)
 	pthread_mutex_unlock(&p->lock);
 	pthread_join(p->thread, NULL);
 	status_free(p->fault);
-	p->executor->ops->free(p->executor->device, MEMORY_PINNED, p->image);
 	pthread_cond_destroy(&p->changed);
 	pthread_mutex_destroy(&p->lock);
 }
@@ -113,6 +110,13 @@ static void
 unlock(void *mutex)
 {
 	pthread_mutex_unlock(mutex);
+}
+
+/* What a thread would take longer to wake for. Another device may still be reading the image. */
+static bool
+is_at_hand(const Prefetch *p, const MicroRows *rows)
+{
+	return rows->dataset->at_hand && !p->executor->facts.apart;
 }
 
 /* With the lock held. What was asked for before is finished, then dropped. */
@@ -127,7 +131,8 @@ ask(Prefetch *p, const MicroRows *rows)
 	p->fault = NULL;
 	p->stage = STAGE_EMPTY;
 	p->rows = *rows;
-	if (rows->dataset->at_hand) {
+	p->turn = !p->executor->turns[TURN_MICRO];
+	if (is_at_hand(p, rows)) {
 		p->fault = read_rows(p);
 		p->stage = STAGE_FULL;
 		return;
@@ -139,7 +144,7 @@ ask(Prefetch *p, const MicroRows *rows)
 void
 prefetch_ask(Prefetch *p, const MicroRows *rows)
 {
-	if (rows->dataset->at_hand)
+	if (is_at_hand(p, rows))
 		return; /* not before they are taken */
 	pthread_mutex_lock(&p->lock);
 	ask(p, rows);
@@ -160,6 +165,7 @@ prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited)
 	p->fault = NULL;
 	p->stage = STAGE_EMPTY;
 	pthread_mutex_unlock(&p->lock);
-	RETURN_IF_ERROR(fault);
-	return dataset_write(rows->dataset, p->executor, p->image.at);
+	if (!fault)
+		p->executor->turns[TURN_MICRO] = (uint8_t)p->turn;
+	return fault;
 }

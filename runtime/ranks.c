@@ -1,27 +1,8 @@
-/* Several ranks train one model: what they must agree on, and the sums of a step over all of them.
- *
- * Gradients are summed in buckets. A bucket starts when the last instruction of the last micro-batch that
- * touches it has run, so most of the transfers go on while earlier layers are still computed. Every
- * rank walks the same instructions, so all start the same buckets in the same order. */
+/* Several ranks train one model: what they must agree on. */
 #include "runtime/runtime_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
-
-typedef struct {
-	uint32_t ready; /* the instruction after which nothing touches it */
-	uint32_t dtype;
-	int64_t offset, n; /* bytes in the state region; elements */
-	CommRequest *request;
-	double begin;
-} Bucket;
-struct Reduction {
-	Gradc *run;
-	Bucket *buckets; /* in the order in which they become ready */
-	int n, started, finished;
-};
 
 /* ---- agreement */
 Status
@@ -131,193 +112,17 @@ ranks_compare(Gradc *run)
 	return NULL;
 }
 
-/* ---- buckets */
-static bool
-touches(const Gradc *run, const Instruction *n, const Bucket *b)
-{
-	const Format *f = &run->format;
-	int64_t end = b->offset + dtype_bytes((DType)b->dtype, b->n);
-
-	for (uint32_t i = 0; i < n->n_args; i++) {
-		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
-		if (s->space == SPACE_STATE && s->offset < end && s->offset + s->bytes > b->offset)
-			return true;
-	}
-	return false;
-}
-
-/* A loop is over at the END of the outermost LOOP around. */
-static uint32_t
-last_touch(const Gradc *run, const ProgramRecord *p, const Bucket *b)
-{
-	uint32_t last = 0;
-	int depth = 0;
-	bool inside = false;
-
-	for (uint32_t i = 0; i < p->n_instructions; i++) {
-		const Instruction *n = &run->format.instructions[p->first_instruction + i];
-
-		depth += (n->kind == LOOP) - (n->kind == END);
-		inside = touches(run, n, b) || (inside && (depth > 0 || n->kind == END));
-		if (inside)
-			last = i;
-	}
-	return last;
-}
-
-static void
-add_bucket(Reduction *r, const ProgramRecord *p, const StateRecord *s, int64_t first, int64_t n)
-{
-	Bucket b = {.dtype = s->dtype,
-	            .offset = s->offset + dtype_bytes((DType)s->dtype, first),
-	            .n = n};
-	int at = r->n++;
-
-	b.ready = last_touch(r->run, p, &b);
-	for (; at > 0 && r->buckets[at - 1].ready > b.ready; at--)
-		r->buckets[at] = r->buckets[at - 1];
-	r->buckets[at] = b;
-}
-
-/* A unit in at most PARTS_OF_UNIT buckets, where they are not too small or too large for that. */
-static int64_t
-bucket_elements(const StateRecord *s)
-{
-	int64_t bytes = s->bytes / PARTS_OF_UNIT;
-
-	if (bytes > MOST_BUCKET)
-		bytes = MOST_BUCKET;
-	if (bytes < LEAST_BUCKET)
-		bytes = LEAST_BUCKET;
-	return bytes / dtype_bytes((DType)s->dtype, 1);
-}
-
-static int64_t
-state_elements(const StateRecord *s)
-{
-	return s->bytes / dtype_bytes((DType)s->dtype, 1);
-}
-
-/* What a step adds up: its own states, but those that lie in a unit. */
-static bool
-is_summed(const StateRecord *s)
-{
-	return s->lifetime == LASTS_STEP && s->unit == 0;
-}
-
-Status
-reduction_new(Gradc *run, Reduction **out)
-{
-	const Format *f = &run->format;
-	Reduction *r = NEW(run->arena, Reduction);
-	int64_t most = 0;
-
-	*out = NULL;
-	if (run->comm_ops->size(run->comm) == 1)
-		return NULL;
-	r->run = run;
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (is_summed(&f->states[i]))
-			most += state_elements(&f->states[i]) / bucket_elements(&f->states[i]) + 1;
-	r->buckets = NEW_ARRAY(run->arena, Bucket, most);
-	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
-		const StateRecord *s = &f->states[i];
-		int64_t n = state_elements(s), each = bucket_elements(s);
-
-		for (int64_t first = 0; is_summed(s) && first < n; first += each)
-			add_bucket(r, run->train->program, s, first,
-			           n - first < each ? n - first : each);
-	}
-	*out = r;
-	return NULL;
-}
-
-static Status
-start_bucket(Reduction *r, Bucket *b)
-{
-	Executor *x = &r->run->executor;
-	char *at = x->regions[SPACE_STATE].at + b->offset;
-	CommBuffers buffers = {.to = at, .from = at, .n = b->n, .dtype = (DType)b->dtype};
-
-	RETURN_IF_ERROR(x->ops->sync(x->device));
-	b->begin = seconds_now();
-	r->started++;
-	return r->run->comm_ops->all_reduce(r->run->comm, &buffers, &b->request);
-}
-
-static Status
-finish_bucket(Reduction *r, Bucket *b)
-{
-	Status status = r->run->comm_ops->finish(r->run->comm, b->request);
-
-	b->request = NULL;
-	r->finished++;
-	trace_span(r->run->observer.trace,
-	           &(TraceSpan){.track = TRACK_COMMUNICATION,
-	                        .category = "communication",
-	                        .name = "all_reduce",
-	                        .begin = b->begin,
-	                        .end = seconds_now(),
-	                        .count_of = "bytes",
-	                        .count = dtype_bytes((DType)b->dtype, b->n)});
-	return status;
-}
-
-Status
-reduction_after(Reduction *r, uint32_t instruction)
-{
-	while (r->started < r->n && r->buckets[r->started].ready <= instruction)
-		RETURN_IF_ERROR(start_bucket(r, &r->buckets[r->started]));
-	while (r->finished < r->started) {
-		bool done;
-
-		RETURN_IF_ERROR(r->run->comm_ops->test(r->run->comm,
-		                                       r->buckets[r->finished].request, &done));
-		if (!done)
-			break;
-		RETURN_IF_ERROR(finish_bucket(r, &r->buckets[r->finished]));
-	}
-	return NULL;
-}
-
-/* Running statistics become the mean over the ranks. */
-static Status
-average_statistics(Gradc *run)
-{
-	double ranks = run->comm_ops->size(run->comm);
-
-	for (int i = 0; i < run->format.n[SECTION_STATES]; i++) {
-		const StateRecord *s = &run->format.states[i];
-		char *at = executor_state(&run->executor, i).at;
-
-		if (s->kind != SAVE_STATISTIC || !dtype_is_float((DType)s->dtype))
-			continue;
-		RETURN_IF_ERROR(
-			comm_sum(run->comm_ops, run->comm, (DType)s->dtype, at, state_elements(s)));
-		for (int64_t k = 0; k < state_elements(s); k++)
-			dtype_store_float((DType)s->dtype, at, k,
-			                  dtype_load_float((DType)s->dtype, at, k) / ranks);
-	}
-	return NULL;
-}
-
-Status
-reduction_finish(Reduction *r)
-{
-	RETURN_IF_ERROR(reduction_after(r, UINT32_MAX));
-	while (r->finished < r->n)
-		RETURN_IF_ERROR(finish_bucket(r, &r->buckets[r->finished]));
-	r->started = r->finished = 0;
-	return average_statistics(r->run);
-}
-
 Status
 ranks_sum_state(Gradc *run, int state)
 {
 	const StateRecord *s = &run->format.states[state];
+	Span at = executor_state(&run->executor, state);
+	char value[16];
 
-	return comm_sum(run->comm_ops, run->comm, (DType)s->dtype,
-	                executor_state(&run->executor, state).at, 1);
+	at.bytes = dtype_bytes((DType)s->dtype, 1);
+	RETURN_IF_ERROR(executor_read(&run->executor, value, at));
+	RETURN_IF_ERROR(comm_sum(run->comm_ops, run->comm, (DType)s->dtype, value, 1));
+	return executor_write(&run->executor, at, value);
 }
 
 static Status

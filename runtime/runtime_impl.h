@@ -60,39 +60,93 @@ void observe_span(Gradc *run, const char *name, double begin, int64_t count);
 void observe_instruction(Observer *o, uint32_t index, double begin, double end);
 void observe_program_end(Observer *o);
 
-typedef struct Reduction Reduction; /* ranks.c */
-
 /* ---- executor.c: walks a program's instructions over the regions. */
+enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
+enum {
+	OBSERVER_EVENT = N_DEVICE_EVENTS,
+	FIRST_TIMER,
+	N_EXECUTOR_EVENTS = FIRST_TIMER + 2 * MAX_TIMERS
+};
 typedef struct {
+	int n;
+	int8_t phase[MAX_TIMERS]; /* that begins there; -1: none does */
+} StepTimers;
+static inline int
+timer_event(int turn, int i)
+{
+	return FIRST_TIMER + turn * MAX_TIMERS + i;
+}
+typedef struct {
+	int64_t index, n; /* micro-batch j of n */
+} MicroBatch;
+/* ---- recorded.c: runs that were recorded once, by what tells them apart */
+typedef struct {
+	const ProgramRecord *program;
+	int64_t index; /* micro-batch */
+	bool last;
+	uint8_t turns[N_TURNS];
+	bool seen;                 /* it ran once, so that everything it needs is loaded */
+	Recorded *recorded;        /* NULL: not yet */
+	int first_timer, n_timers; /* of the step's; their phases */
+	int8_t *phases;
+} RecordedRun;
+typedef struct {
+	Arena *arena;
 	const Format *format;
 	int target; /* whose programs it runs */
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
-	Span regions[N_SPACES];
-	void **buffers; /* room for the arguments of any instruction */
-	double phase_seconds[N_PHASES];
+	const CommOps *comm_ops;
+	Comm *comm; /* NULL: of one rank */
+	RunFacts facts;
+	Span regions[N_SPACES][2]; /* by turn; without turns the first */
+	uint8_t turns[N_TURNS];    /* which one programs run on */
+	void **buffers;            /* room for the arguments of any instruction */
+	StepTimers timers[2];      /* by the step's turn */
+	bool timed;                /* runs belong to a step */
 	bool poison;
+	int64_t host_waits; /* how often the host has waited for the device */
 	Observer *observer; /* NULL: instructions are not timed */
+	Trace *trace;       /* of collectives; NULL: none */
+	VEC(RecordedRun) recorded;
 } Executor;
-typedef struct {
-	int64_t index, n; /* micro-batch j of n */
-	const Scalar *scalars;
-	Reduction *reduction; /* what starts behind its instructions; NULL: nothing */
-} MicroBatch;
 typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
 	const KernelVariant *variant;
+	const CommOps *comm_ops; /* and comm: NULL, where there is one rank */
+	Comm *comm;
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_close(Executor *x);
+/* In the device's memory, at the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
 Span executor_state(const Executor *x, int state);
-/* Both are done when they return. */
+/* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
+char *executor_host(const Executor *x, uint32_t slot);
+char *executor_image(const Executor *x, int turn);
+Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
+/* Both are done when they return, and so is all that was queued before. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
+/* Queues a run. Its scalars and inputs are in place, and stay until executor_wait_image of this turn. */
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
+Status executor_walk(Executor *x, const ProgramRecord *p,
+                     const MicroBatch *micro); /* without recording */
+/* The host waits: for everything; until it may fill that image again, from any thread; for a step's results. */
+Status executor_drain(Executor *x);
+Status executor_wait_image(const Executor *x, int turn);
+Status executor_wait_report(Executor *x, int turn);
+bool executor_has_report(const Executor *x, int turn);
+/* Of the step of that turn, after its report. */
+Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]);
+
+/* ---- collective.c: an instruction of the communication stream */
+Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
+
+/* ---- recorded.c */
+void recorded_free(Executor *x);
 
 /* ---- gradient_check.c */
 Status gradients_check(Gradc *run, const GradcCheckOptions *options);
@@ -126,7 +180,7 @@ typedef struct {
 Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
 /* Learning rate of step s, from 0. */
 double hyper_lr(const Hyper *h, int64_t s);
-/* Of step s; `offset`: where in the step's rows the micro-batch begins. */
+/* Of step s; `offset`: where in the step's rows the micro-batch begins. out NULL: nobody reads them. */
 void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS]);
 extern const char *const lr_schedule_names[];
 
@@ -222,8 +276,8 @@ void dataset_close(Dataset *d);
 /* Reads all inputs of a micro-batch to where they lie in the io region whose image this is. Not for
  * two threads at a time. */
 Status dataset_read(const MicroRows *rows, char *image);
-/* From the image into the slots of the program. */
-Status dataset_write(const Dataset *d, Executor *x, const char *image);
+/* From an image of its own to where the host fills the program's inputs, of which no run is under way. */
+void dataset_write(const Dataset *d, const Executor *x, const char *image);
 
 /* ---- thread.c: EXIT_SYSTEM, saying what the thread was for, when there can be none. It gets no
  * signals; the caller joins it. */
@@ -469,11 +523,6 @@ Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
 Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
-/* The sums of a step over all ranks; NULL with one rank. */
-Status reduction_new(Gradc *run, Reduction **out);
-Status reduction_after(Reduction *r, uint32_t instruction); /* of the last micro-batch */
-Status reduction_finish(Reduction *r);
-
 /* ---- what guard.c puts a guard around: the calls of gradc.h with the same arguments */
 /* On a fault *out is what there is of the run, which the caller closes. */
 /* What guard.c calls; *run has its arena already. */
@@ -482,6 +531,8 @@ Status trainer_finish(Gradc *run);
 Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
+Status step_queue(Gradc *run);
+Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
 Status saver_save(Gradc *run, double eval_loss);
@@ -490,6 +541,14 @@ Status saver_poll(Gradc *run, bool wait);
 Status export_model(Gradc *run, const char *path);
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
+
+/* ---- step.c: what is known of a step before its results are */
+enum { MAX_QUEUED = 2 };
+typedef struct {
+	GradcStep out;
+	int turn;
+	double begin;
+} QueuedStep;
 
 /* ---- trainer.c */
 struct Gradc {
@@ -508,13 +567,14 @@ struct Gradc {
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;
-	Reduction *reduction;
 	bool fault_is_shared; /* all ranks know of it */
 	Observer observer;
-	double step_started;
-	int64_t step, samples, total_steps;
+	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
+	int n_queued;
+	double last_result;                       /* when it was there */
+	int64_t step, samples, total_steps;       /* queued ones included */
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
-	double loss, count;                       /* of the accumulated micro-batches */
+	double loss, count;                       /* of the newest step whose results are known */
 	Saver saver;
 };
 DeviceOptions device_options(const Format *f, int target, const GradcOptions *o);

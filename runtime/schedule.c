@@ -56,6 +56,8 @@ hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 {
 	double t = (double)(s + 1);
 
+	if (!out)
+		return;
 	for (int i = 0; i < N_SCALARS; i++)
 		out[i].f = h->values[i];
 	out[SCALAR_LR].f = hyper_lr(h, s);

@@ -1,5 +1,8 @@
 /* One step: micro-batches, then the update; and evaluation, which is the first half on other
- * data. No step crosses an epoch; `samples` counts positions of the data order. */
+ * data. No step crosses an epoch; `samples` counts positions of the data order.
+ *
+ * A step is queued, and its results are taken when they are there: while the device computes step s, step s + 1 is queued, and
+ * the host waits for the results of s only then. What a step that failed leaves undone the device decides by itself. */
 #include "runtime/runtime_impl.h"
 
 #include <math.h>
@@ -86,119 +89,198 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 static Status
 run_micro(Gradc *run, const StepRows *step, int64_t j, GradcStep *out)
 {
+	const ProgramRecord *p = run->train->program;
 	MicroRows rows = micro_rows(run, step, j);
-	bool last = j + 1 == run->options.accumulate, waited;
-	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {j, run->options.accumulate, scalars, last ? run->reduction : NULL};
+	const MicroBatch micro = {j, run->options.accumulate};
 	double start = seconds_now();
+	bool waited;
 
-	hyper_scalars(&run->hyper, run->step, part_of_step(run, j) * run->train->micro_rows,
-	              scalars);
 	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
 	out->data_waits += waited;
 	out->data_seconds += seconds_now() - start;
 	observe_span(run, waited ? "data (waited)" : "data", start, -1);
+	hyper_scalars(&run->hyper, run->step, part_of_step(run, j) * run->train->micro_rows,
+	              executor_scalars(&run->executor, p));
 	ask_next(run, step, j);
 	start = seconds_now();
-	RETURN_IF_ERROR(executor_run(&run->executor, run->train->program, &micro));
+	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	observe_span(run, "micro-batch", start, j);
 	return NULL;
 }
 
+/* The step's place in the queue; results of the one that had its turn before have been taken. */
+static QueuedStep *
+begin_step(Gradc *run, const StepRows *rows)
+{
+	QueuedStep *q = &run->queued[run->n_queued];
+	Executor *x = &run->executor;
+
+	x->turns[TURN_STEP] ^= 1;
+	x->timers[x->turns[TURN_STEP]].n = 0;
+	x->timed = true;
+	*q = (QueuedStep){.begin = seconds_now(),
+	                  .turn = x->turns[TURN_STEP],
+	                  .out = {.step = run->step + 1,
+	                          .lr = hyper_lr(&run->hyper, run->step),
+	                          .loss = NAN,
+	                          .grad_norm = NAN,
+	                          .rows = rows->end - rows->first,
+	                          .samples = rows->next,
+	                          .save_seconds = run->saver.seconds}};
+	run->saver.seconds = 0;
+	observe_step(run, q->out.step);
+	return q;
+}
+
+static Status
+queue_micro_batches(Gradc *run)
+{
+	StepRows rows = step_rows(run, run->samples);
+	Status status = NULL;
+
+	if (run->n_queued == MAX_QUEUED)
+		return status_error(EXIT_USAGE,
+		                    "%d steps are queued: take the results of one before the next",
+		                    MAX_QUEUED);
+	QueuedStep *q = begin_step(run, &rows);
+	for (int64_t j = 0; j < run->options.accumulate && !status; j++)
+		status = run_micro(run, &rows, j, &q->out);
+	run->executor.timed = false;
+	if (!status)
+		run->samples = rows.next;
+	return status;
+}
+
+static Status
+queue_update(Gradc *run)
+{
+	const ProgramRecord *p = program_any(run, ROLE_UPDATE, run->train->binding);
+	const MicroBatch micro = {0, 1};
+
+	hyper_scalars(&run->hyper, run->step, 0, executor_scalars(&run->executor, p));
+	RETURN_IF_ERROR(weights_unmap(run));
+	run->executor.timed = true;
+	Status status = executor_run(&run->executor, p, &micro);
+	run->executor.timed = false;
+	if (!status) {
+		run->step++;
+		run->n_queued++;
+	}
+	return status;
+}
+
+Status
+step_queue(Gradc *run)
+{
+	RETURN_IF_ERROR(queue_micro_batches(run));
+	return queue_update(run);
+}
+
+/* ---- results */
+
+/* What @update reported of this kind; NaN: nothing. */
+static double
+reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
+{
+	for (uint32_t i = 0; i < p->n_outputs; i++) {
+		const PortRecord *port = &run->format.ports[p->first_output + i];
+		if (port->kind == (uint32_t)kind)
+			return without_sign(dtype_load_float(
+				(DType)port->dtype, executor_host(&run->executor, port->slot), 0));
+	}
+	return NAN;
+}
+
+/* As the device decided. */
+static Status
+check_finite(const GradcStep *out)
+{
+	bool loss = out->count != 0 && !isfinite(out->loss);
+
+	if (out->count == 0 || (!loss && isfinite(out->grad_norm)))
+		return NULL;
+	return status_error(EXIT_NON_FINITE,
+	                    "step %lld: the %s is %g; the parameters are those before the step",
+	                    (long long)out->step, loss ? "loss" : "norm of the gradients",
+	                    loss ? out->loss : out->grad_norm);
+}
+
+static void
+set_loss(Gradc *run, GradcStep *out, double sum, double count)
+{
+	out->count = run->count = count;
+	out->loss = run->loss = count != 0 ? without_sign(sum / count) : NAN;
+}
+
+static Status
+read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
+{
+	const ProgramRecord *p = program_any(run, ROLE_UPDATE, run->train->binding);
+	Executor *x = &run->executor;
+	uint8_t turn = x->turns[TURN_STEP];
+	double end = seconds_now();
+
+	*out = q->out;
+	x->turns[TURN_STEP] = (uint8_t)q->turn;
+	set_loss(run, out, reported(run, p, PORT_LOSS_SUM), reported(run, p, PORT_LOSS_COUNT));
+	if (out->count != 0)
+		out->grad_norm = reported(run, p, PORT_NORM);
+	x->turns[TURN_STEP] = turn;
+	out->seconds = end - (q->begin > run->last_result ? q->begin : run->last_result);
+	run->last_result = end;
+	observe_span(run, "step", q->begin, out->step);
+	return executor_step_times(x, q->turn, out->phase_seconds);
+}
+
+Status
+step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
+{
+	const QueuedStep q = run->queued[0];
+	Executor *x = &run->executor;
+
+	*got = false;
+	if (run->n_queued == 0 || (!wait && !executor_has_report(x, q.turn)))
+		return NULL;
+	RETURN_IF_ERROR(executor_wait_report(x, q.turn));
+	run->n_queued--;
+	run->queued[0] = run->queued[1];
+	*got = true;
+	RETURN_IF_ERROR(read_report(run, &q, out));
+	return check_finite(out);
+}
+
+/* ---- the two halves of a step, each waited for */
 Status
 step_accumulate(Gradc *run, GradcStep *out)
 {
-	StepRows rows = step_rows(run, run->samples);
-	int64_t n_micro = run->options.accumulate;
-	double start = seconds_now();
-	Status status = NULL;
+	double sum, count;
 
-	*out = (GradcStep){.step = run->step + 1,
-	                   .lr = hyper_lr(&run->hyper, run->step),
-	                   .grad_norm = NAN,
-	                   .rows = rows.end - rows.first,
-	                   .save_seconds = run->saver.seconds};
-	run->saver.seconds = 0;
-	run->step_started = start;
-	observe_step(run, out->step);
-	for (int p = 0; p < N_PHASES; p++)
-		run->executor.phase_seconds[p] = 0;
-	for (int64_t j = 0; j < n_micro && !status; j++) {
-		status = run_micro(run, &rows, j, out);
-	}
-	if (!status && run->reduction)
-		status = reduction_finish(run->reduction);
-	RETURN_IF_ERROR(status);
-	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &run->loss));
-	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
-	run->samples = rows.next;
-	out->count = run->count;
-	out->loss = run->loss = run->count != 0 ? without_sign(run->loss / run->count) : NAN;
-	out->samples = run->samples;
-	out->seconds = seconds_now() - start;
-	return NULL;
-}
-
-static Status
-read_norm(Gradc *run, const ProgramRecord *p, double *norm)
-{
-	char raw[16] = {0};
-
-	if (p->n_outputs == 0)
-		return NULL;
-	const PortRecord *port = &run->format.ports[p->first_output];
-	Span from = executor_slot(&run->executor, port->slot);
-	from.bytes = dtype_bytes((DType)port->dtype, 1);
-	RETURN_IF_ERROR(executor_read(&run->executor, raw, from));
-	*norm = without_sign(dtype_load_float((DType)port->dtype, raw, 0));
-	return NULL;
-}
-
-static Status
-apply_update(Gradc *run, GradcStep *out)
-{
-	const ProgramRecord *p = program_any(run, ROLE_UPDATE, run->train->binding);
-	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, 1, scalars, NULL};
-
-	if (run->count == 0)
-		return NULL; /* every target was ignored */
-	if (!isfinite(run->loss))
-		return status_error(EXIT_NON_FINITE,
-		                    "step %lld: the loss is %g; the parameters are those "
-		                    "before the step",
-		                    (long long)out->step, run->loss);
-	hyper_scalars(&run->hyper, run->step, 0, scalars);
-	RETURN_IF_ERROR(weights_unmap(run));
-	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
-	RETURN_IF_ERROR(read_norm(run, p, &out->grad_norm));
-	if (p->n_outputs > 0 && !isfinite(out->grad_norm))
-		return status_error(EXIT_NON_FINITE,
-		                    "step %lld: the norm of the gradients is %g; the "
-		                    "parameters are those before the step",
-		                    (long long)out->step, out->grad_norm);
+	RETURN_IF_ERROR(queue_micro_batches(run));
+	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
+	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
+	QueuedStep *q = &run->queued[run->n_queued];
+	*out = q->out;
+	set_loss(run, out, sum, count);
+	out->seconds = seconds_now() - q->begin;
 	return NULL;
 }
 
 Status
 step_update(Gradc *run, GradcStep *out)
 {
-	double start = seconds_now();
+	bool got;
 
-	RETURN_IF_ERROR(apply_update(run, out));
-	observe_span(run, "step", run->step_started, out->step);
-	run->step++;
-	out->seconds += seconds_now() - start;
-	for (int p = 0; p < N_PHASES; p++)
-		out->phase_seconds[p] = run->executor.phase_seconds[p];
-	return NULL;
+	RETURN_IF_ERROR(queue_update(run));
+	return step_result(run, true, out, &got);
 }
 
 Status
 gradc_step(Gradc *run, GradcStep *out)
 {
-	RETURN_IF_ERROR(gradc_accumulate(run, out));
-	return gradc_update(run, out);
+	bool got;
+
+	RETURN_IF_ERROR(gradc_queue_step(run));
+	return gradc_step_result(run, true, out, &got);
 }
 
 /* Micro-batch j of this rank's share of an evaluation: every W-th one. */
@@ -254,8 +336,7 @@ evaluate_rows(Gradc *run, GradcEval *out)
 	Dataset *d = run->eval;
 	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0"), waited;
 	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
-	Scalar scalars[N_SCALARS];
-	MicroBatch micro = {0, covered / d->micro_rows + 1, scalars, NULL};
+	MicroBatch micro = {0, covered / d->micro_rows + 1};
 
 	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
 	for (;; micro.index++) {
@@ -264,8 +345,9 @@ evaluate_rows(Gradc *run, GradcEval *out)
 		if (rows.first >= covered)
 			break;
 		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
+		hyper_scalars(&run->hyper, run->step, rows.first,
+		              executor_scalars(&run->executor, d->program));
 		ask_next_eval(run, micro.index, covered);
-		hyper_scalars(&run->hyper, run->step, rows.first, scalars);
 		RETURN_IF_ERROR(executor_run(&run->executor, d->program, &micro));
 	}
 	if (gradc_ranks(run) > 1)

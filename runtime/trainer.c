@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_6 = 6; /* what compiled objects refer to */
+const int gradc_abi_7 = 7; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -161,7 +161,9 @@ open_all(Gradc *run, const GradcOptions *options)
 	ExecutorOptions executor = {
 		.ops = ops,
 		.device = device_options(&run->format, gradc_target(run), options),
-		.variant = run->variant};
+		.variant = run->variant,
+		.comm_ops = run->comm_ops,
+		.comm = run->comm};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
@@ -319,7 +321,6 @@ bind_all(Gradc *run)
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;
 	RETURN_IF_ERROR(count_steps(run));
-	RETURN_IF_ERROR(reduction_new(run, &run->reduction));
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
 }
@@ -335,6 +336,12 @@ int64_t
 gradc_total_steps(const Gradc *run)
 {
 	return run->total_steps;
+}
+
+int
+gradc_steps_queued(const Gradc *run)
+{
+	return run->n_queued;
 }
 
 int64_t
@@ -374,8 +381,9 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 	int n = 0, with_bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
-		out[n++] = (GradcRegion){space_names[s], format_region_bytes(&run->format, (Space)s,
-		                                                             gradc_target(run))};
+		out[n++] = (GradcRegion){
+			space_table[s].name,
+			format_region_bytes(&run->format, (Space)s, gradc_target(run), &x->facts)};
 	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes};
 	out[n++] = (GradcRegion){"library",
 	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};

@@ -259,7 +259,7 @@ static Status
 map_run(Gradc *run, const Weights *w, DataRun *r)
 {
 	Executor *x = &run->executor;
-	char *base = x->regions[SPACE_STATE].at;
+	char *base = x->regions[SPACE_STATE][0].at;
 	int64_t from = w->offset + r->shift;
 	int64_t begin = (r->begin + PAGE - 1) / PAGE * PAGE, end = r->end / PAGE * PAGE;
 
@@ -278,7 +278,7 @@ map_run(Gradc *run, const Weights *w, DataRun *r)
 static Status
 copy_data(Gradc *run, const Weights *w, const DataRun *r, int64_t begin, int64_t end)
 {
-	Span to = {run->executor.regions[SPACE_STATE].at + begin, end - begin};
+	Span to = {run->executor.regions[SPACE_STATE][0].at + begin, end - begin};
 
 	return end <= begin ? NULL : executor_write(&run->executor, to, w->at + begin + r->shift);
 }

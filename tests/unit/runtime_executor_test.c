@@ -54,7 +54,8 @@ add(Bench *b, InstructionKind kind, RunWhen when, uint32_t what, int n, const Ar
 static void
 start(Bench *b)
 {
-	ProgramRecord p = {.n_instructions = (uint32_t)b->w->instructions.n, .workspace_bytes = 64};
+	ProgramRecord p = {.n_instructions = (uint32_t)b->w->instructions.n,
+	                   .bytes[SPACE_WORKSPACE] = 64};
 	int64_t bytes;
 
 	vec_push(b->arena, &b->w->programs, p);
@@ -67,7 +68,7 @@ start(Bench *b)
 static double
 cell(const Bench *b, int i)
 {
-	return ((const double *)b->x.regions[SPACE_WORKSPACE].at)[i];
+	return ((const double *)b->x.regions[SPACE_WORKSPACE][0].at)[i];
 }
 
 static void
@@ -81,13 +82,12 @@ static void
 test_when(void **state)
 {
 	Bench b = bench();
-	Scalar scalars[N_SCALARS] = {0};
 
 	for (uint32_t i = 0; i < N_WHEN; i++)
 		add(&b, RUN_KERNEL, (RunWhen)i, 0, 1, &(Argument){.slot = i});
 	start(&b);
 	for (int64_t j = 0; j < 5; j++) {
-		MicroBatch micro = {j, 5, scalars, NULL};
+		MicroBatch micro = {j, 5};
 		must(executor_run(&b.x, b.f.programs, &micro));
 	}
 	assert_true(cell(&b, RUN_ALWAYS) == 5 && cell(&b, RUN_FIRST) == 1);
@@ -100,8 +100,7 @@ static void
 test_loops(void **state)
 {
 	Bench b = bench();
-	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars, NULL};
+	MicroBatch micro = {0, 1};
 	const Argument by_outer = {.slot = 0, .loop = 1, .stride = 16};
 	const Argument by_inner = {.slot = 6, .loop = 2, .stride = 8};
 
@@ -128,8 +127,7 @@ static void
 test_copy_and_zero(void **state)
 {
 	Bench b = bench();
-	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars, NULL};
+	MicroBatch micro = {0, 1};
 
 	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
 	add(&b, COPY, RUN_ALWAYS, 0, 2, (const Argument[]){{.slot = 3}, {.slot = 0}});
@@ -145,8 +143,7 @@ static void
 test_poison_finds_early_reuse(void **state)
 {
 	Bench b = bench();
-	Scalar scalars[N_SCALARS] = {0};
-	MicroBatch micro = {0, 1, scalars, NULL};
+	MicroBatch micro = {0, 1};
 
 	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
 	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 1});

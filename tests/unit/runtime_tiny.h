@@ -1,6 +1,6 @@
 /* A model small enough to check by hand, as the compiler would hand it to the runtime: y = w * x,
  * loss = weight * (y - t)^2, plain gradient descent, four rows a micro-batch, everything f64.
- * The difference is computed on stream 1, the rest waits for it on stream 0. */
+ * The difference is computed on a stream of its own, the rest waits for it. */
 #ifndef GRADC_RUNTIME_TINY_H
 #define GRADC_RUNTIME_TINY_H
 
@@ -27,8 +27,14 @@ enum {
 	SLOT_WEIGHT,
 	SLOT_Y,
 	SLOT_DIFF,
-	SLOT_NORM
+	SLOT_NORM,
+	SLOT_REPORTED_SUM,
+	SLOT_REPORTED_COUNT,
+	SLOT_SCALARS,
+	SLOT_TWINS /* of SLOT_X and what follows in io and step, in the same order but the scratch */
 };
+enum { TWIN_X = SLOT_TWINS, TWIN_T, TWIN_WEIGHT, TWIN_NORM, TWIN_SUM, TWIN_COUNT, TWIN_SCALARS };
+static const Stream STREAM_DIFF = STREAM_COPY_OUT;
 enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, N_KERNELS };
 
 static void
@@ -55,11 +61,14 @@ k_gradient(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 static void
 k_update(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
-	double g = *(double *)b[1] * ROWS / *(double *)b[2], norm = fabs(g);
+	double sum = *(double *)b[2], count = *(double *)b[3];
+	double g = *(double *)b[1] * ROWS / count, norm = fabs(g);
 	double factor = fmin(1, scalars[SCALAR_CLIP_NORM].f / (norm + 1e-6));
 
-	*(double *)b[3] = norm;
-	if (isfinite(norm))
+	*(double *)b[4] = norm;
+	*(double *)b[5] = sum;
+	*(double *)b[6] = count;
+	if (count > 0 && isfinite(sum / count) && isfinite(norm))
 		*(double *)b[0] -= scalars[SCALAR_LR].f * g * factor;
 }
 
@@ -136,14 +145,41 @@ tiny_run(FormatWriter *w, uint32_t kernel, int stream, int phase, int n, const u
 }
 
 static void
-tiny_sync(FormatWriter *w, bool with_wait)
+tiny_event(FormatWriter *w, InstructionKind kind, Stream stream, uint32_t event)
 {
-	Instruction record = {.kind = RECORD, .stream = 1, .phase = 1};
-	Instruction wait = {.kind = WAIT, .phase = 1};
+	bool apart = stream == STREAM_COPY_IN || event == EVENT_IO_FILLED ||
+	             event == EVENT_STEP_FILLED;
+	Instruction in = {.kind = kind,
+	                  .stream = stream,
+	                  .what = event,
+	                  .only = apart ? ONLY_APART : ONLY_ALWAYS};
 
-	vec_push(w->arena, &w->instructions, record);
-	if (with_wait)
-		vec_push(w->arena, &w->instructions, wait);
+	vec_push(w->arena, &w->instructions, in);
+}
+
+static void
+tiny_copy(FormatWriter *w, Stream stream, uint32_t to, uint32_t from)
+{
+	Instruction in = {.kind = COPY,
+	                  .stream = stream,
+	                  .only = ONLY_APART,
+	                  .args = (uint32_t)w->arguments.n,
+	                  .n_args = 2};
+
+	vec_push(w->arena, &w->arguments, (Argument){.slot = to});
+	vec_push(w->arena, &w->arguments, (Argument){.slot = from});
+	vec_push(w->arena, &w->instructions, in);
+}
+
+/* The inputs that a program has come in. */
+static void
+tiny_fill(FormatWriter *w, int n)
+{
+	tiny_event(w, WAIT, STREAM_COPY_IN, EVENT_IO_FREE);
+	for (int i = 0; i < n; i++)
+		tiny_copy(w, STREAM_COPY_IN, SLOT_X + (uint32_t)i, TWIN_X + (uint32_t)i);
+	tiny_event(w, RECORD, STREAM_COPY_IN, EVENT_IO_FILLED);
+	tiny_event(w, WAIT, STREAM_COMPUTE, EVENT_IO_FILLED);
 }
 
 static void
@@ -162,6 +198,8 @@ tiny_port(FormatWriter *w, const char *name, PortKind kind, uint32_t slot, int r
 	vec_push(w->arena, &w->ports, p);
 }
 
+enum { TINY_STEP = 64 + SCALARS_BYTES };
+
 /* Everything added since `first` becomes a program. */
 static void
 tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t n_outputs)
@@ -174,8 +212,13 @@ tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t 
 	                   .n_inputs = n_inputs,
 	                   .first_output = ports + n_inputs,
 	                   .n_outputs = n_outputs,
-	                   .workspace_bytes = 128,
-	                   .io_bytes = 256,
+	                   .n_events = 2,
+	                   .scalars = role == ROLE_UPDATE ? SLOT_SCALARS + 1 : 0,
+	                   .bytes = {[SPACE_WORKSPACE] = 128,
+	                             [SPACE_IO] = 256,
+	                             [SPACE_IO_HOST] = 256,
+	                             [SPACE_STEP] = TINY_STEP,
+	                             [SPACE_STEP_HOST] = TINY_STEP},
 	                   .flops = 8};
 
 	vec_push(w->arena, &w->programs, p);
@@ -195,7 +238,14 @@ tiny_memory(FormatWriter *w)
 	for (int i = 0; i < 4; i++)
 		tiny_slot(w, SPACE_IO, 64 * i, 8 * ROWS, "io");
 	tiny_slot(w, SPACE_WORKSPACE, 0, 8 * ROWS, "difference");
-	tiny_slot(w, SPACE_WORKSPACE, 64, 8, "norm");
+	for (int i = 0; i < 3; i++)
+		tiny_slot(w, SPACE_STEP, 8 * i, 8, "report");
+	tiny_slot(w, SPACE_STEP, 64, SCALARS_BYTES, "scalars");
+	for (int i = 0; i < 3; i++)
+		tiny_slot(w, SPACE_IO_HOST, 64 * i, 8 * ROWS, "io");
+	for (int i = 0; i < 3; i++)
+		tiny_slot(w, SPACE_STEP_HOST, 8 * i, 8, "report");
+	tiny_slot(w, SPACE_STEP_HOST, 64, SCALARS_BYTES, "scalars");
 }
 
 static void
@@ -207,7 +257,7 @@ tiny_inputs(FormatWriter *w)
 }
 
 enum { TINY_STATE_BYTES = 64 };
-enum { TINY_RUN = 3 }; /* the first instruction behind the clearing of @accumulate */
+enum { TINY_RUN = 11 }; /* the first kernel of @accumulate */
 
 /* The first micro-batch of a step clears the sums. */
 static void
@@ -216,7 +266,7 @@ tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 	for (int i = 0; i < n; i++) {
 		Instruction in = {.kind = FILL_ZERO,
 		                  .when = RUN_FIRST,
-		                  .stream = 1,
+		                  .stream = STREAM_DIFF,
 		                  .phase = 1,
 		                  .args = (uint32_t)w->arguments.n,
 		                  .n_args = 1};
@@ -227,11 +277,40 @@ tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 	}
 }
 
+/* Both programs begin with sums of zero and the difference, when all that was queued before is done. */
 static void
-tiny_difference(FormatWriter *w, bool with_wait)
+tiny_difference(FormatWriter *w, int n, const uint32_t *sums, bool with_wait)
 {
-	tiny_run(w, K_DIFF, 1, 1, 4, (const uint32_t[]){SLOT_X, SLOT_T, SLOT_W, SLOT_DIFF});
-	tiny_sync(w, with_wait);
+	tiny_fill(w, 3);
+	tiny_event(w, RECORD, STREAM_COMPUTE, N_SHARED_EVENTS);
+	tiny_event(w, WAIT, STREAM_DIFF, N_SHARED_EVENTS);
+	tiny_clear(w, n, sums);
+	tiny_run(w, K_DIFF, STREAM_DIFF, 1, 4,
+	         (const uint32_t[]){SLOT_X, SLOT_T, SLOT_W, SLOT_DIFF});
+	tiny_event(w, RECORD, STREAM_DIFF, N_SHARED_EVENTS + 1);
+	if (with_wait)
+		tiny_event(w, WAIT, STREAM_COMPUTE, N_SHARED_EVENTS + 1);
+}
+
+/* The scalars come in, the results go out. */
+static void
+tiny_update(FormatWriter *w)
+{
+	tiny_event(w, WAIT, STREAM_COPY_IN, EVENT_STEP_FREE);
+	tiny_copy(w, STREAM_COPY_IN, SLOT_SCALARS, TWIN_SCALARS);
+	tiny_event(w, RECORD, STREAM_COPY_IN, EVENT_STEP_FILLED);
+	tiny_event(w, WAIT, STREAM_COMPUTE, EVENT_STEP_FILLED);
+	tiny_run(w, K_UPDATE, STREAM_COMPUTE, 3, 7,
+	         (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_SUM, SLOT_COUNT, SLOT_NORM,
+	                            SLOT_REPORTED_SUM, SLOT_REPORTED_COUNT});
+	tiny_event(w, RECORD, STREAM_COMPUTE, EVENT_STEP_FREE);
+	tiny_event(w, WAIT, STREAM_COPY_OUT, EVENT_STEP_FREE);
+	for (uint32_t i = 0; i < 3; i++)
+		tiny_copy(w, STREAM_COPY_OUT, TWIN_NORM + i, SLOT_NORM + i);
+	tiny_event(w, RECORD, STREAM_COPY_OUT, EVENT_REPORT);
+	tiny_port(w, "grad_norm", PORT_NORM, SLOT_NORM, 0);
+	tiny_port(w, "loss_sum", PORT_LOSS_SUM, SLOT_REPORTED_SUM, 0);
+	tiny_port(w, "loss_count", PORT_LOSS_COUNT, SLOT_REPORTED_COUNT, 0);
 }
 
 static void
@@ -239,27 +318,27 @@ tiny_programs(FormatWriter *w, bool with_wait)
 {
 	int first = 0;
 
-	tiny_clear(w, 3, (const uint32_t[]){SLOT_GRAD, SLOT_SUM, SLOT_COUNT});
-	tiny_difference(w, with_wait);
+	tiny_difference(w, 3, (const uint32_t[]){SLOT_GRAD, SLOT_SUM, SLOT_COUNT}, with_wait);
 	tiny_run(w, K_GRADIENT, 0, 2, 6,
 	         (const uint32_t[]){SLOT_DIFF, SLOT_X, SLOT_WEIGHT, SLOT_GRAD, SLOT_SUM,
 	                            SLOT_COUNT});
+	tiny_event(w, RECORD, STREAM_COMPUTE, EVENT_IO_FREE);
 	tiny_inputs(w);
 	tiny_program(w, ROLE_ACCUMULATE, first, 3, 0);
 	first = w->instructions.n;
-	tiny_run(w, K_UPDATE, 0, 3, 4,
-	         (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_COUNT, SLOT_NORM});
-	tiny_port(w, "grad_norm", PORT_OUTPUT, SLOT_NORM, 0);
-	tiny_program(w, ROLE_UPDATE, first, 0, 1);
+	tiny_update(w);
+	tiny_program(w, ROLE_UPDATE, first, 0, 3);
 	first = w->instructions.n;
-	tiny_clear(w, 2, (const uint32_t[]){SLOT_SUM, SLOT_COUNT});
-	tiny_difference(w, with_wait);
+	tiny_difference(w, 2, (const uint32_t[]){SLOT_SUM, SLOT_COUNT}, with_wait);
 	tiny_run(w, K_EVAL, 0, 1, 4,
 	         (const uint32_t[]){SLOT_DIFF, SLOT_WEIGHT, SLOT_SUM, SLOT_COUNT});
+	tiny_event(w, RECORD, STREAM_COMPUTE, EVENT_IO_FREE);
 	tiny_inputs(w);
 	tiny_program(w, ROLE_EVAL, first, 3, 0);
 	first = w->instructions.n;
+	tiny_fill(w, 1);
 	tiny_run(w, K_FORWARD, 0, 1, 3, (const uint32_t[]){SLOT_X, SLOT_W, SLOT_Y});
+	tiny_event(w, RECORD, STREAM_COMPUTE, EVENT_IO_FREE);
 	tiny_port(w, "x", PORT_INPUT, SLOT_X, 1);
 	tiny_port(w, "y", PORT_OUTPUT, SLOT_Y, 1);
 	tiny_program(w, ROLE_FORWARD, first, 1, 1);

@@ -1,0 +1,175 @@
+/* Where a list of instructions on several streams needs RECORD and WAIT: between each pair of different streams that
+ * touches the same bytes, one of them writing, unless they are in order already. What a stream knows of another is the
+ * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. */
+#include "codegen/streams.h"
+
+#include "ir/loop.h"
+
+typedef struct {
+	uint32_t space;
+	int64_t begin, end;
+	bool writes;
+} Access;
+
+/* From an instruction to a later one. */
+typedef struct {
+	int from, to;
+} Edge;
+
+typedef struct {
+	int known
+		[N_STREAMS]; /* of each stream: the last instruction that this one runs behind; -1: none */
+} Clock;
+
+typedef struct {
+	Arena *arena;
+	const FormatWriter *w;
+	const Module *m;
+	const Instructions *list;
+	VEC(int) on[N_STREAMS]; /* indices, ascending */
+	Clock now[N_STREAMS];
+	Clock *at;     /* of each instruction's stream, when it has run */
+	Clock *events; /* of the newest RECORD; by event */
+	VEC(Edge) edges;
+} Order;
+
+static bool
+argument_is_written(const Order *o, const Instruction *n, uint32_t i)
+{
+	if (n->kind == RUN_KERNEL)
+		return i >= (uint32_t)o->m->kernels.at[n->what]->n_inputs;
+	return n->kind == COLLECTIVE || i == 0;
+}
+
+static Access
+access_of(const Order *o, const Instruction *n, uint32_t i)
+{
+	const Argument *a = &o->w->arguments.at[n->args + i];
+	const Slot *s = &o->w->slots.at[a->slot];
+
+	return (Access){s->space, s->offset, s->offset + s->bytes, argument_is_written(o, n, i)};
+}
+
+static bool
+conflict(const Order *o, const Instruction *a, const Instruction *b)
+{
+	for (uint32_t i = 0; i < a->n_args; i++)
+		for (uint32_t k = 0; k < b->n_args; k++) {
+			Access x = access_of(o, a, i), y = access_of(o, b, k);
+			if (x.space == y.space && x.begin < y.end && y.begin < x.end &&
+			    (x.writes || y.writes))
+				return true;
+		}
+	return false;
+}
+
+static void
+learn(Clock *c, const Clock *from)
+{
+	for (int s = 0; s < N_STREAMS; s++)
+		if (from->known[s] > c->known[s])
+			c->known[s] = from->known[s];
+}
+
+/* The last one on that stream, behind what is known, that `at` has to wait for; -1: none. */
+static int
+last_conflict(const Order *o, int at, int stream)
+{
+	const Instruction *n = &o->list->at[at];
+
+	for (int k = o->on[stream].n - 1; k >= 0; k--) {
+		int i = o->on[stream].at[k];
+		if (i <= o->now[n->stream].known[stream])
+			return -1;
+		if (conflict(o, &o->list->at[i], n))
+			return i;
+	}
+	return -1;
+}
+
+static void
+order_one(Order *o, int at)
+{
+	const Instruction *n = &o->list->at[at];
+	Clock *now = &o->now[n->stream];
+
+	for (int s = 0; s < N_STREAMS; s++) {
+		int from = s == n->stream ? -1 : last_conflict(o, at, s);
+		if (from < 0)
+			continue;
+		vec_push(o->arena, &o->edges, ((Edge){from, at}));
+		learn(now, &o->at[from]);
+	}
+	if (n->kind == WAIT)
+		learn(now, &o->events[n->what]);
+	now->known[n->stream] = at;
+	o->at[at] = *now;
+	vec_push(o->arena, &o->on[n->stream], at);
+	if (n->kind == RECORD)
+		o->events[n->what] = *now;
+}
+
+static void
+add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
+    const Instruction *rare, uint32_t event)
+{
+	/* What stands behind it on its stream relies on it, too, and runs where copies do not. */
+	RunOnly only = rare->only == ONLY_STAGED ? ONLY_RANKS : rare->only;
+	Instruction n = {.kind = kind,
+	                 .stream = on->stream,
+	                 .when = rare->when,
+	                 .only = only,
+	                 .phase = on->phase,
+	                 .what = event};
+
+	vec_push(o->arena, out, n);
+}
+
+/* Of the two ends that which runs more seldom: what is on the compute stream runs always. */
+static const Instruction *
+rarer(const Order *o, const Edge *e)
+{
+	const Instruction *from = &o->list->at[e->from], *to = &o->list->at[e->to];
+
+	return from->stream == STREAM_COMPUTE ? to : from;
+}
+
+static Instructions
+insert_edges(Order *o, uint32_t *n_events)
+{
+	Instructions out = {0};
+	uint32_t *event = NEW_ARRAY(o->arena, uint32_t, o->edges.n + 1);
+
+	for (int i = 0; i < o->list->n; i++) {
+		for (int k = 0; k < o->edges.n; k++)
+			if (o->edges.at[k].to == i)
+				add(o, &out, WAIT, &o->list->at[i], rarer(o, &o->edges.at[k]),
+				    event[k]);
+		vec_push(o->arena, &out, o->list->at[i]);
+		for (int k = 0; k < o->edges.n; k++)
+			if (o->edges.at[k].from == i) {
+				event[k] = N_SHARED_EVENTS + (*n_events)++;
+				add(o, &out, RECORD, &o->list->at[i], rarer(o, &o->edges.at[k]),
+				    event[k]);
+			}
+	}
+	return out;
+}
+
+Instructions
+streams_order(Arena *arena, const FormatWriter *w, const Module *m, const Instructions *list,
+              uint32_t *n_events)
+{
+	Order o = {.arena = arena, .w = w, .m = m, .list = list};
+	const Clock nothing = {{-1, -1, -1, -1}};
+
+	o.at = NEW_ARRAY(arena, Clock, list->n + 1);
+	o.events = NEW_ARRAY(arena, Clock, N_SHARED_EVENTS + *n_events + 1);
+	for (int s = 0; s < N_STREAMS; s++)
+		o.now[s] = nothing;
+	for (uint32_t e = 0; e < N_SHARED_EVENTS + *n_events; e++)
+		o.events[e] = nothing;
+	for (int i = 0; i < list->n; i++)
+		order_one(&o, i);
+	return insert_edges(&o, n_events);
+}

@@ -1,0 +1,38 @@
+/* From the order of the kernels to a schedule of streams: see streams.c. */
+#ifndef GRADC_CODEGEN_STREAMS_H
+#define GRADC_CODEGEN_STREAMS_H
+
+#include "format/format.h"
+#include "ir/ir.h"
+
+/* ---- buckets.c: what ranks add up, in pieces that can travel while earlier layers are still computed. */
+typedef struct {
+	DType dtype;
+	int64_t offset; /* bytes in the state region */
+	int64_t n;      /* elements */
+	StrRef name;    /* of the state */
+} Bucket;
+typedef VEC(Bucket) Buckets;
+/* Of all states that last for a step, in the order of the state region. */
+Buckets buckets_of(Arena *arena, FormatWriter *w, const Module *m);
+
+/* ---- streams.c */
+/* The program's instructions are the last of w: all of them on the compute stream, in an order that computes the right
+ * values. Afterwards they are on all streams. inputs: slots that the host fills, results: that it reads. */
+typedef VEC(uint32_t) SlotList;
+typedef struct {
+	const Module *m;
+	Role role;
+	SlotList inputs, results;
+	const Buckets *buckets; /* of the last micro-batch; NULL: none */
+} StreamPlan;
+void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
+
+/* ---- order.c: the RECORDs and WAITs that a list of instructions on several streams lacks */
+typedef VEC(Instruction) Instructions;
+/* Two instructions on different streams that touch the same bytes, one of them writing, run in the order of the list.
+ * *n_events: of the program's own, in use so far. */
+Instructions streams_order(Arena *arena, const FormatWriter *w, const Module *m,
+                           const Instructions *list, uint32_t *n_events);
+
+#endif

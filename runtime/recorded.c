@@ -1,0 +1,83 @@
+/* Programs are recorded where the device can: one run by itself, so that all it needs is loaded, one that is recorded, and
+ * from then on the recording is launched. A recording holds addresses and events, so there is one for each turn and each
+ * micro-batch of a step. Collectives of a communicator without streams are tasks of the host, and are not recorded. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+
+enum { MOST = 64 }; /* recordings; others run by themselves */
+
+static bool
+is_recordable(const Executor *x)
+{
+	return x->ops->capture_begin && x->timed && !x->observer && !x->poison && !x->facts.ranks;
+}
+
+static bool
+is_same(const RecordedRun *r, const RecordedRun *key)
+{
+	return r->program == key->program && r->index == key->index && r->last == key->last &&
+	       memcmp(r->turns, key->turns, sizeof(r->turns)) == 0;
+}
+
+/* NULL: there are enough. */
+static RecordedRun *
+find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
+{
+	RecordedRun key = {
+		.program = p, .index = micro->index, .last = micro->index == micro->n - 1};
+
+	memcpy(key.turns, x->turns, sizeof(key.turns));
+	for (int i = 0; i < x->recorded.n; i++)
+		if (is_same(&x->recorded.at[i], &key))
+			return &x->recorded.at[i];
+	if (x->recorded.n == MOST)
+		return NULL;
+	vec_push(x->arena, &x->recorded, key);
+	return &x->recorded.at[x->recorded.n - 1];
+}
+
+static Status
+record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
+{
+	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
+
+	r->first_timer = t->n;
+	RETURN_IF_ERROR(x->ops->capture_begin(x->device));
+	Status status = executor_walk(x, r->program, micro);
+	Status ended = x->ops->capture_end(x->device, &r->recorded);
+	r->n_timers = t->n - r->first_timer;
+	r->phases = arena_copy(x->arena, t->phase + r->first_timer, (size_t)r->n_timers);
+	return status_first(status, ended);
+}
+
+Status
+executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
+{
+	RecordedRun *r = is_recordable(x) ? find_run(x, p, micro) : NULL;
+	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
+
+	if (!r || !r->seen) {
+		if (r)
+			r->seen = true;
+		return executor_walk(x, p, micro);
+	}
+	if (!r->recorded)
+		RETURN_IF_ERROR(record_run(x, r, micro));
+	else if (t->n != r->first_timer) /* its events are those of another place in the step */
+		return executor_walk(x, p, micro);
+	else {
+		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);
+		t->n += r->n_timers;
+	}
+	return x->ops->launch(x->device, r->recorded);
+}
+
+void
+recorded_free(Executor *x)
+{
+	for (int i = 0; i < x->recorded.n; i++)
+		if (x->recorded.at[i].recorded)
+			x->ops->forget(x->device, x->recorded.at[i].recorded);
+	x->recorded.n = 0;
+}

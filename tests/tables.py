@@ -1,0 +1,47 @@
+"""The tables inside a training executable, as far as tests change them: format/format.h has the records."""
+import re
+import struct
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = (ROOT / "format/format.h").read_text()
+INSTRUCTION = struct.Struct("<HBBIIHHII")  # kind, stream, when, what, args, n_args, phase, origin, only
+
+
+def enum(name):
+    """{constant: value} of `typedef enum {...} name`."""
+    body = re.search(r"typedef enum \{([^}]*)\} " + name + ";", HEADER).group(1)
+    body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+    return {word.strip(): i for i, word in enumerate(body.split(",")) if word.strip()}
+
+
+KIND, STREAM, WHEN, EVENT = enum("InstructionKind"), enum("Stream"), enum("RunWhen"), enum("SharedEvent")
+SECTIONS = enum("Section")
+
+
+class Tables:
+    """The instructions of an executable, which can be changed in place."""
+
+    def __init__(self, path):
+        self.path = path
+        self.bytes = bytearray(path.read_bytes())
+        magic = struct.pack("<Q", int(re.search(r"FORMAT_MAGIC (0x[0-9a-f]+)", HEADER).group(1), 16))
+        self.blob = self.bytes.index(magic)  # the one that is linked; a copy for `dump` lies behind
+        at, n = struct.unpack_from("<qq", self.bytes, self.blob + 48 + 16 * SECTIONS["SECTION_INSTRUCTIONS"])
+        self.first, self.n = self.blob + at, n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        fields = INSTRUCTION.unpack_from(self.bytes, self.first + i * INSTRUCTION.size)
+        return dict(zip(("kind", "stream", "when", "what", "args", "n_args", "phase", "origin", "only"), fields))
+
+    def never(self, i):
+        """Instruction i runs in later micro-batches only: with --accumulate=1 not at all."""
+        struct.pack_into("<B", self.bytes, self.first + i * INSTRUCTION.size + 3, WHEN["RUN_LATER"])
+
+    def write(self, path):
+        path.write_bytes(self.bytes)
+        path.chmod(0o755)
+        return path

@@ -1,0 +1,92 @@
+"""A device whose streams run on threads of their own, with random delays and memory that the host cannot read: training
+gives the bits of the CPU, and each kind of WAIT is needed."""
+import os
+import shutil
+import subprocess
+
+import pytest
+import reference
+from checkpoints import steps_of
+from tables import EVENT, KIND, STREAM, Tables
+
+ON_CPU, ON_ASYNC = ("--libraries=off",), ("--device=async",)
+QUIET = ("--progress=off", "--table=off")
+
+
+def compile_model(run, models, path, name, precision="f32"):
+    run("compile", "model.onnx", "-o", path, *reference.compile_options(name, precision), cwd=models / name)
+    return path
+
+
+def train(run, models, name, executable, *options, steps=4, env=None, command=(), exit=0):
+    """(losses, norms and so on of all steps, the exported model)"""
+    folder = executable.parent / f"run-{len(list(executable.parent.iterdir()))}"
+    folder.mkdir()
+    given = [o for o in reference.train_options(name, "f32")
+             if not o.startswith(("--steps", "--accumulate", "--log", "--progress", "--threads"))]
+    words = [*command, executable, *given, f"--steps={steps}", "--log", folder / "log.jsonl", "--export",
+             folder / "model.onnx", *QUIET, *options]
+    done = subprocess.run([str(w) for w in words], cwd=models / name, text=True, capture_output=True, timeout=300,
+                          env=dict(os.environ, **(env or {})))
+    assert exit is None or done.returncode == exit, done.stderr
+    model = folder / "model.onnx"
+    return steps_of(folder / "log.jsonl"), model.read_bytes() if model.exists() else None
+
+
+@pytest.mark.parametrize("name", reference.NAMES)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_bits_of_the_cpu(run, models, tmp_path, name, accumulate):
+    executable = compile_model(run, models, tmp_path / "train", name)
+    option = f"--accumulate={accumulate}"
+    want = train(run, models, name, executable, *ON_CPU, option)
+    assert len(want[0]) == 4 and len({s["loss"] for s in want[0]}) > 1
+    assert train(run, models, name, executable, *ON_ASYNC, option) == want
+
+
+# ---- edges: what must be ordered, on which stream its WAIT stands, and the stream of the producer
+def waits(tables, stream, event=None):
+    return [i for i in range(len(tables)) if tables[i]["kind"] == KIND["WAIT"]
+            and tables[i]["stream"] == STREAM[stream]
+            and (tables[i]["what"] == EVENT[event] if event else tables[i]["what"] >= EVENT["N_SHARED_EVENTS"])]
+
+
+EDGES = {
+    "input before compute": ("STREAM_COMPUTE", "EVENT_IO_FILLED", "STREAM_COPY_IN", 1),
+    "compute before the input's next turn": ("STREAM_COPY_IN", "EVENT_IO_FREE", "STREAM_COMPUTE", 1),
+    "scalars before the update": ("STREAM_COMPUTE", "EVENT_STEP_FILLED", "STREAM_COPY_IN", 1),
+    "results before the host reads": ("STREAM_COPY_OUT", "EVENT_STEP_FREE", "STREAM_COMPUTE", 1),
+    "compute before communication": ("STREAM_COMMUNICATION", None, "STREAM_COMPUTE", 2),
+    "communication before update": ("STREAM_COMPUTE", None, "STREAM_COMMUNICATION", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def digits(gradc, models, tmp_path_factory):
+    path = tmp_path_factory.mktemp("edges") / "train"
+    subprocess.run([gradc, "compile", "model.onnx", "-o", path, *reference.compile_options("mlp_digits", "f32")],
+                   cwd=models / "mlp_digits", check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_a_lost_wait_is_seen(run, models, digits, tmp_path, edge):
+    """With the producer made slow the schedule as compiled gives the right bits, and without that WAIT it does not."""
+    stream, event, producer, ranks = EDGES[edge]
+    command = ()
+    if ranks > 1:
+        if not shutil.which("mpirun.openmpi"):
+            pytest.skip("mpirun.openmpi is not installed")
+        command = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks)
+    executable = tmp_path / "train"
+    shutil.copy(digits, executable)
+    slow = {"GRADC_ASYNC_SLOW": str(STREAM[producer])}
+    want = train(run, models, "mlp_digits", executable, *ON_CPU, command=command)
+    assert train(run, models, "mlp_digits", executable, *ON_ASYNC, env=slow, command=command) == want
+    tables = Tables(executable)
+    lost = waits(tables, stream, event)
+    assert lost
+    for i in lost:
+        tables.never(i)
+    broken = tables.write(tmp_path / "broken")
+    got = train(run, models, "mlp_digits", broken, *ON_ASYNC, env=slow, command=command, exit=None)
+    assert got[0] != want[0]
