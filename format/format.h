@@ -145,6 +145,32 @@ typedef struct {
 		image; /* file with the initial weights behind it; NULL: the one that holds the blob */
 } GradcModel;
 
+/* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
+typedef enum {
+	COMM_ALL_REDUCE,     /* everybody's n, reduced, to everybody */
+	COMM_ALL_GATHER,     /* everybody's own part, to everybody: n */
+	COMM_REDUCE_SCATTER, /* everybody's n, reduced, to each its part */
+	COMM_ALL_TO_ALL, /* part c of everybody's n to rank c, which has room for W whole parts */
+	COMM_BROADCAST,  /* n of one rank, to everybody */
+	COMM_SEND,       /* n to one rank */
+	COMM_RECV,
+	N_COLLECTIVES
+} CollectiveKind;
+extern const char *const collective_names[];
+typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
+extern const char *const comm_reduction_names[];
+/* Which ranks: those that differ in their place along some axes of the mesh and agree in all others. */
+typedef enum {
+	GROUP_WORLD, /* all */
+	GROUP_DATA,  /* other rows, the same model: shard times replicate */
+	GROUP_SHARD,
+	GROUP_REPLICATE,
+	GROUP_TENSOR,
+	GROUP_PIPELINE,
+	N_GROUPS
+} CommGroup;
+extern const char *const comm_group_names[];
+
 /* ---- records */
 typedef struct {
 	uint16_t kind;  /* InstructionKind */
@@ -201,33 +227,7 @@ typedef struct {
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
-/* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
-typedef enum {
-	COMM_ALL_REDUCE,     /* everybody's n, reduced, to everybody */
-	COMM_ALL_GATHER,     /* everybody's own part, to everybody: n */
-	COMM_REDUCE_SCATTER, /* everybody's n, reduced, to each its part */
-	COMM_ALL_TO_ALL, /* part c of everybody's n to rank c, which has room for W whole parts */
-	COMM_BROADCAST,  /* n of one rank, to everybody */
-	COMM_SEND,       /* n to one rank */
-	COMM_RECV,
-	N_COLLECTIVES
-} CollectiveKind;
-extern const char *const collective_names[];
-typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
-extern const char *const comm_reduction_names[];
-/* Which ranks: those that differ in their place along some axes of the mesh and agree in all others. */
-typedef enum {
-	GROUP_WORLD, /* all */
-	GROUP_DATA,  /* other rows, the same model: shard times replicate */
-	GROUP_SHARD,
-	GROUP_REPLICATE,
-	GROUP_TENSOR,
-	GROUP_PIPELINE,
-	N_GROUPS
-} CommGroup;
-extern const char *const comm_group_names[];
-
-/* One of them. Arguments: to, from; they may be one slot. Two more where they have copies in the host's memory. */
+/* A collective. Arguments: to, from; they may be one slot. Two more where they have copies in the host's memory. */
 typedef struct {
 	uint32_t kind;  /* CollectiveKind */
 	uint32_t group; /* CommGroup */
@@ -528,6 +528,16 @@ Status format_library_work(const Format *f, uint32_t record, LibraryWork *out);
 int64_t format_library_reach(const LibraryWork *w, int i);
 void format_print_library(Text *out, const Format *f,
                           uint32_t record); /* "dot f32 x[8,64,16] by ..." */
+
+/* ---- collective.c: how n elements are divided among ranks: the compiler's formulas, the executor's slots and the
+ * communicators have it from here. */
+typedef struct {
+	int64_t first, n;
+} CommPart;
+/* Room for any part: n / world, rounded up to whole blocks of elements. */
+int64_t comm_part_room(int64_t n, int world, int64_t block);
+/* Part c begins at c rooms. The last parts may be shorter, or empty. */
+CommPart comm_part(int64_t n, int world, int rank, int64_t block);
 
 /* ---- origin.c */
 /* The names of the ONNX nodes that it computes; where there are none, what it is. At least one. */

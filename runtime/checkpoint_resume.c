@@ -205,7 +205,7 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 static Status
 take_folder(Gradc *run)
 {
-	bool first = run->comm_ops->rank(run->comm) == 0;
+	bool first = gradc_rank(run) == 0;
 
 	return ranks_share(run, first ? folder_prepare(&run->saver.folder) : NULL);
 }

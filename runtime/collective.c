@@ -8,12 +8,12 @@ typedef struct {
 	const void *from;
 	CommRequest *request; /* NULL: not yet started */
 	double begin;
-} Collective;
-_Static_assert(sizeof(Collective) <= sizeof(((HostTask *)NULL)->state),
+} Task;
+_Static_assert(sizeof(Task) <= sizeof(((HostTask *)NULL)->state),
                "a collective fits into a task");
 
 static void
-trace_collective(const Collective *c)
+trace_collective(const Task *c)
 {
 	trace_span(c->x->trace,
 	           &(TraceSpan){.track = TRACK_COMMUNICATION,
@@ -26,32 +26,37 @@ trace_collective(const Collective *c)
 }
 
 static Status
-start(Collective *c)
+start(Task *t)
 {
-	CommBuffers b = {.to = c->to,
-	                 .from = c->from,
-	                 .n = c->record->n,
-	                 .dtype = (DType)c->record->dtype,
-	                 .reduction = (CommReduction)c->record->reduction};
+	const CollectiveRecord *r = t->record;
+	const Comm *comm = t->x->comm;
+	const Collective c = {.kind = (CollectiveKind)r->kind,
+	                      .group = (CommGroup)r->group,
+	                      .dtype = (DType)r->dtype,
+	                      .reduction = (CommReduction)r->reduction,
+	                      .ordered = t->x->ordered,
+	                      .from = t->from,
+	                      .to = t->to,
+	                      .n = r->n};
 
-	c->begin = seconds_now();
-	return c->x->comm_ops->all_reduce(c->x->comm, &b, &c->request);
+	t->begin = seconds_now();
+	return comm->data_ops->start(comm->data, &c, &t->request);
 }
 
 static Status
 poll(HostTask *task, bool *done)
 {
-	Collective *c = (Collective *)(void *)task->state;
-	const CommOps *ops = c->x->comm_ops;
+	Task *t = (Task *)(void *)task->state;
+	const Comm *comm = t->x->comm;
 
 	*done = false;
-	if (!c->request)
-		RETURN_IF_ERROR(start(c));
-	RETURN_IF_ERROR(ops->test(c->x->comm, c->request, done));
+	if (!t->request)
+		RETURN_IF_ERROR(start(t));
+	RETURN_IF_ERROR(comm->data_ops->test(comm->data, t->request, done));
 	if (!*done)
 		return NULL;
-	RETURN_IF_ERROR(ops->finish(c->x->comm, c->request));
-	trace_collective(c);
+	RETURN_IF_ERROR(comm->data_ops->finish(comm->data, t->request));
+	trace_collective(t);
 	return NULL;
 }
 
@@ -60,7 +65,7 @@ collective_start(Executor *x, const Instruction *n, void *to, const void *from)
 {
 	HostTask task = {.poll = poll};
 
-	*(Collective *)(void *)task.state = (Collective){
+	*(Task *)(void *)task.state = (Task){
 		.x = x, .record = &x->format->collectives[n->what], .to = to, .from = from};
 	return x->ops->call(x->device, n->stream, &task);
 }

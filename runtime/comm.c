@@ -1,42 +1,115 @@
-/* The communicators of comm_list.def, and collectives that are waited for. */
+/* The list of communicators, and what is made of their calls. */
 #include "runtime/comm.h"
-
 #include "runtime/mpi_library.h"
 
 #include <string.h>
 
-const CommOps *const comm_table[] = {
-#define COMM(name) &comm_##name,
+const CommRow comm_table[] = {
+#define COMM(name, control, data) {#name, &comm_control_##control, &comm_data_##data},
 #include "runtime/comm_list.def"
 #undef COMM
-	NULL,
+	{0},
 };
 
-const CommOps *
-comm_find(const char *name)
+static const CommRow *
+find(const char *name)
 {
 	if (strcmp(name, "auto") == 0)
-		name = mpi_launched_ranks() > 1 ? "mpi" : comm_table[0]->name;
-	for (int i = 0; comm_table[i]; i++)
-		if (strcmp(comm_table[i]->name, name) == 0)
-			return comm_table[i];
+		name = mpi_launched_ranks() > 1 ? "mpi" : comm_table[0].name;
+	for (int i = 0; comm_table[i].name; i++)
+		if (strcmp(comm_table[i].name, name) == 0)
+			return &comm_table[i];
 	return NULL;
 }
 
 Status
 comm_check(const char *name)
 {
-	if (!comm_find(name))
+	if (!find(name))
 		return status_error(EXIT_USAGE, "unknown communicator %s", name);
 	return strcmp(name, "auto") == 0 ? mpi_check_environment() : NULL;
 }
 
 Status
-comm_sum(const CommOps *ops, Comm *comm, DType dtype, void *values, int64_t n)
+comm_open(const char *name, const CommOptions *options, Comm *out)
 {
-	CommBuffers b = {.to = values, .from = values, .n = n, .dtype = dtype};
+	*out = (Comm){.size = 1};
+	RETURN_IF_ERROR(comm_check(name));
+	const CommRow *row = find(name);
+	RETURN_IF_ERROR(row->control->open(options, &out->control));
+	out->control_ops = row->control;
+	out->rank = row->control->rank(out->control);
+	out->size = row->control->size(out->control);
+	RETURN_IF_ERROR(row->data->open(row->control, out->control, options, &out->data));
+	out->data_ops = row->data;
+	return NULL;
+}
+
+bool
+comm_close_data(Comm *comm)
+{
+	bool over = !comm->data_ops || comm->data_ops->close(comm->data);
+
+	comm->data_ops = NULL;
+	comm->data = NULL;
+	return over;
+}
+
+void
+comm_close(Comm *comm)
+{
+	comm_close_data(comm);
+	if (comm->control_ops)
+		comm->control_ops->close(comm->control);
+	comm->control_ops = NULL;
+	comm->control = NULL;
+}
+
+void
+comm_doing(const Comm *comm, const char *what)
+{
+	if (comm->control_ops)
+		comm->control_ops->doing(comm->control, what);
+}
+
+Status
+comm_run(const Comm *comm, const Collective *c)
+{
 	CommRequest *request;
 
-	RETURN_IF_ERROR(ops->all_reduce(comm, &b, &request));
-	return ops->finish(comm, request);
+	RETURN_IF_ERROR(comm->data_ops->start(comm->data, c, &request));
+	return comm->data_ops->finish(comm->data, request);
+}
+
+Status
+comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction)
+{
+	int64_t bytes = dtype_bytes(dtype, n);
+
+	if (comm->size == 1)
+		return NULL;
+	char *all = memory_get((size_t)(bytes * comm->size));
+	Status status = comm->control_ops->all_gather(comm->control, values, all, bytes);
+	if (!status)
+		comm_sum(&(CommSum){.dtype = dtype,
+		                    .reduction = reduction,
+		                    .to = values,
+		                    .terms = all,
+		                    .n = n,
+		                    .stride = n,
+		                    .n_terms = comm->size});
+	memory_free(all);
+	return status;
+}
+
+Status
+comm_alone(const Collective *c)
+{
+	if (c->kind == COMM_SEND || c->kind == COMM_RECV ||
+	    (c->kind == COMM_BROADCAST && c->peer != 0))
+		return status_error(EXIT_COMM, "%s: rank %d of group %s, which has one",
+		                    collective_names[c->kind], c->peer, comm_group_names[c->group]);
+	if (c->to != c->from)
+		memmove(c->to, c->from, (size_t)dtype_bytes(c->dtype, c->n));
+	return NULL;
 }

@@ -1,51 +1,138 @@
-/* What training needs of other ranks: collectives that are started, tested and finished, so that
- * they can overlap with compute. Every rank makes the same calls in the same order. */
+/* What a run needs of other ranks, in two interfaces, each a table of functions.
+ *
+ * CommControl: the host's memory, calls that block. What ranks agree on before and between steps.
+ * CommData: the device's memory, collectives that are started, tested and finished, so that they overlap with compute.
+ *
+ * Every rank of a group starts the same collectives in the same order; groups are independent of each other, and so are
+ * control calls. All calls may come from several threads.
+ *
+ * Who waits long for a rank asks it. One that answers, be it that its disk is slow, is named and waited for without end
+ * (CommOptions.report). One that is silent for `patience` seconds is lost: EXIT_HANG. */
 #ifndef GRADC_COMM_H
 #define GRADC_COMM_H
 
 #include "format/format.h"
 
-typedef struct Comm Comm;
+typedef struct CommControl CommControl;
+typedef struct CommData CommData;
 typedef struct CommRequest CommRequest;
+
 typedef struct {
-	void *to;
-	const void *from; /* equal to `to`: in place */
-	int64_t n;        /* elements on this rank: of `from`; reduce_scatter: of `to` */
-	DType dtype;
-	CommReduction reduction;
-} CommBuffers;
+	/* The mesh: ranks with the same colour in a group are its members, in the order of ranks. NULL: world, data and
+	 * replicate have all ranks, the other groups one each. */
+	void (*mesh)(int rank, int size, int colors[N_GROUPS]);
+	int64_t most_bytes; /* of one message; 0: what the library takes. Larger ones are cut */
+	/* A line for the user about a long wait, once every `patience` seconds; from the thread that waits. */
+	void (*report)(void *context, const char *line);
+	void *context;
+} CommOptions;
 
 typedef struct {
 	const char *name;
-	Status (*open)(Comm **out);
-	void (*close)(Comm *comm); /* NULL is allowed */
+	Status (*open)(const CommOptions *options, CommControl **out);
+	void (*close)(CommControl *control); /* NULL is allowed */
 	/* This rank cannot go on: ends all of them with that exit code where the launcher can. Returns for
 	 * one rank alone. */
-	void (*abort)(Comm *comm, int exit_code);
-	int (*rank)(const Comm *comm);
-	int (*size)(const Comm *comm);
-	/* Each starts; the buffers belong to the communicator until finish. */
-	Status (*all_reduce)(Comm *comm, const CommBuffers *b, CommRequest **out);
-	Status (*all_gather)(Comm *comm, const CommBuffers *b, CommRequest **out);
-	Status (*reduce_scatter)(Comm *comm, const CommBuffers *b, CommRequest **out);
-	Status (*broadcast)(Comm *comm, const CommBuffers *b, int root, CommRequest **out);
-	Status (*test)(Comm *comm, CommRequest *request, bool *done);
-	Status (*finish)(Comm *comm, CommRequest *request); /* waits; the request is gone */
-	int64_t (*traffic)(const Comm *comm);               /* bytes this rank has sent */
-} CommOps;
+	void (*abort)(CommControl *control, int exit_code);
+	int (*rank)(const CommControl *control);
+	int (*size)(const CommControl *control);
+	/* `bytes` of each rank, those of rank r at to + r * bytes. */
+	Status (*all_gather)(CommControl *control, const void *from, void *to, int64_t bytes);
+	Status (*broadcast)(CommControl *control, void *at, int64_t bytes, int root);
+	/* What this rank does, for those that wait for it: "saving a checkpoint". A constant; NULL: nothing to say.
+	 * Allowed at any time, never waits. */
+	void (*doing)(CommControl *control, const char *what);
+} CommControlOps;
 
-#define COMM(name) extern const CommOps comm_##name;
+typedef struct {
+	CollectiveKind kind;
+	CommGroup group;
+	DType dtype;
+	CommReduction reduction;
+	/* Sums are made in the order of the ranks, so that W ranks give the bits of W accumulation steps. Otherwise the
+	 * library's own collective makes them. Either way f16 and bf16 are added in f32 and rounded once. */
+	bool ordered;
+	/* `to` may be `from` (all_reduce, broadcast), or this rank's part may lie where it is in the whole (all_gather,
+	 * reduce_scatter). Otherwise they do not overlap. */
+	const void *from;
+	void *to;
+	int64_t n;     /* elements of the whole */
+	int64_t block; /* elements that parts are multiples of; 0: 1 */
+	int peer;      /* broadcast: from whom; send, recv: the other; counted in the group */
+} Collective;
+
+typedef struct {
+	const char *name;
+	/* Without it the runtime copies to pinned memory and back. */
+	bool reads_device_memory;
+	Status (*open)(const CommControlOps *ops, CommControl *control, const CommOptions *options,
+	               CommData **out);
+	/* Before the memory of unfinished collectives is freed. false: some are under way still, and their memory must
+	 * stay. NULL is allowed. */
+	bool (*close)(CommData *data);
+	int (*group_rank)(const CommData *data, CommGroup group);
+	int (*group_size)(const CommData *data, CommGroup group);
+	/* The memory belongs to the communicator until the collective is done; after a fault, until close. */
+	Status (*start)(CommData *data, const Collective *c, CommRequest **out);
+	/* After a fault the request is gone. */
+	Status (*test)(CommData *data, CommRequest *request, bool *done);
+	Status (*finish)(CommData *data, CommRequest *request); /* waits; the request is gone */
+	/* Moves everything on that was started; faults are for test and finish. Called between kernels. */
+	void (*progress)(CommData *data);
+	/* Bytes that this rank has sent. Of the library's own collectives: what the best of algorithms sends. */
+	int64_t (*traffic)(const CommData *data, CommGroup group);
+} CommDataOps;
+
+/* A communicator: one of each. */
+typedef struct {
+	const char *name;
+	const CommControlOps *control;
+	const CommDataOps *data;
+} CommRow;
+#define COMM(name, control, data)                           \
+	extern const CommControlOps comm_control_##control; \
+	extern const CommDataOps comm_data_##data;
 #include "runtime/comm_list.def"
 #undef COMM
-extern const CommOps *const comm_table[]; /* of comm_list.def; ends with NULL */
+extern const CommRow comm_table[]; /* of comm_list.def; ends with a NULL name */
 
 /* ---- comm.c */
-/* "auto": the one for the launcher that started this process. NULL: unknown. */
-const CommOps *comm_find(const char *name);
-Status comm_check(
-	const char
-		*name); /* it exists, and what a launcher's variables say makes sense; EXIT_USAGE */
-/* The sum over all ranks, in place and waited for. */
-Status comm_sum(const CommOps *ops, Comm *comm, DType dtype, void *values, int64_t n);
+typedef struct {
+	const CommControlOps *control_ops;
+	CommControl *control;
+	const CommDataOps *data_ops;
+	CommData *data;
+	int rank, size; /* of the world */
+} Comm;
+/* EXIT_USAGE: there is none of that name, or a launcher's variables make no sense. "auto": the one for the launcher that
+ * started this process. */
+Status comm_check(const char *name);
+/* On a fault *out is what there is of it, to be closed. */
+Status comm_open(const char *name, const CommOptions *options, Comm *out);
+/* Both of what was never opened, too. Data sooner than the rest, before the memory of collectives is freed: false, it must
+ * stay. */
+bool comm_close_data(Comm *comm);
+void comm_close(Comm *comm);
+void comm_doing(const Comm *comm, const char *what); /* as of control; of what is not open, too */
+/* Starts and finishes. */
+Status comm_run(const Comm *comm, const Collective *c);
+/* n values of s64 or f64 in the host's memory, in place, in the order of the ranks; by way of control. */
+Status comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction);
+/* A collective of one member, which is a copy. EXIT_COMM: it has another peer. */
+Status comm_alone(const Collective *c);
+
+/* ---- comm_sums.c */
+/* z = x[0] + x[1] + ... in this order, or the largest: n elements of each of so many terms, the next one `stride`
+ * elements further. z may be the first term. false: no sums of that type over ranks. */
+typedef struct {
+	DType dtype;
+	CommReduction reduction;
+	void *to;
+	const void *terms;
+	int64_t n, stride;
+	int n_terms;
+} CommSum;
+bool comm_sum_has(DType dtype);
+void comm_sum(const CommSum *s);
 
 #endif

@@ -1,429 +1,449 @@
-/* Ranks that a launcher started, over MPI. Messages only: sums are made here, in the order of the
- * ranks, so that W ranks give the bits of W accumulation steps. An all-reduce is two rounds: rank c
- * gets everybody's part c and adds them; then everybody gets the sums.
+/* Collectives of a device's memory over MPI: starting, testing, finishing. They move when they are tested, so that transfers
+ * go on between kernels without a thread.
  *
- * A request moves when it is tested, so that transfers go on between kernels without a thread. A wait longer than
- * `patience` reports the rank that it waits for. */
-#include "runtime/comm.h"
-#include "runtime/mpi_library.h"
+ * After a fault the library may go on to read and write: the request, and what it works on, stay until its transfers are
+ * over, cancelled or not. What is not over when the communicator is closed stays until the process ends. */
+#include "runtime/comm_mpi.h"
 
-#include <sched.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { MPI_THREAD_SERIALIZED_LEVEL = 2, TAGS = 32768, SPINS = 2000 };
+/* Collectives have their number for a tag. Messages of two ranks have one of their own: the k-th that a rank sends to
+ * another is the k-th that this receives. */
+enum { TAGS = 32767, TAG_MESSAGE = 32767 };
+#define MOST_BYTES (1ll << 30) /* of a message: its count is an int */
+enum { LEAST_MOST_BYTES = 8 };
 
-struct Comm {
-	MpiLibrary mpi;
-	int rank, size;
-	int sequence; /* of requests: every rank makes the same ones in the same order */
-	int64_t traffic;
-	double patience; /* seconds */
-};
-
-typedef struct {
-	MpiHandle handle;
-	int peer;
-	bool receives, done;
-} Transfer;
-/* Rounds that a request still has to go through. */
-typedef enum { ROUND_PARTS, ROUND_SUMS, ROUND_OVER } Round;
-struct CommRequest {
-	CommBuffers b;
-	Round round, last; /* the one it is in; the last it has */
-	int tag, n_transfers;
-	Transfer *transfers; /* two for each rank */
-	char *parts;         /* everybody's part of this rank, one behind the other */
-	double since;        /* seconds at the last progress */
-};
-
-static Status
-mpi_fault(const Comm *c, int code, const char *what, int peer)
+/* ---- opening */
+/* Without a mesh all ranks share the data, and nothing else is divided. */
+static void
+plain_mesh(int rank, int size, int colors[N_GROUPS])
 {
-	char text[1024] = "";
-	int n = 0;
-
-	c->mpi.Error_string(code, text, &n);
-	return status_error(EXIT_COMM, "rank %d: %s rank %d: %s", c->rank, what, peer, text);
+	(void)size;
+	for (int g = 0; g < N_GROUPS; g++)
+		colors[g] = g == GROUP_WORLD || g == GROUP_DATA || g == GROUP_REPLICATE ? 0 : rank;
 }
 
-static Status
-mpi_open(Comm **out)
+/* Two ranks are members of one group. */
+static bool
+is_shared(const int (*colors)[N_GROUPS], int size, CommGroup group)
 {
-	Comm *c = memory_zeroed(1, sizeof(*c));
-	const char *patience = getenv("GRADC_COMM_TIMEOUT");
-	int provided = 0, started = 0;
+	for (int r = 1; r < size; r++)
+		for (int other = 0; other < r; other++)
+			if (colors[r][group] == colors[other][group])
+				return true;
+	return false;
+}
 
-	*out = NULL;
-	c->patience = 20;
-	Status status = mpi_library_open(&c->mpi);
-	if (!status && patience && (!parse_double(patience, &c->patience) || !(c->patience > 0)))
-		status = status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
-		                      patience);
-	if (status) {
-		memory_free(c);
-		return status;
+/* colors: of all ranks. */
+static Status
+open_group(CommControl *c, CommGroup group, const int (*colors)[N_GROUPS])
+{
+	Channel *ch = &c->channels[CHANNEL_GROUP + group];
+	int color = colors[c->rank][group], code;
+
+	*ch = (Channel){.name = comm_group_names[group],
+	                .members = memory_get(sizeof(int) * (size_t)c->size)};
+	for (int r = 0; r < c->size; r++) {
+		if (colors[r][group] != color)
+			continue;
+		if (r == c->rank)
+			ch->rank = ch->size;
+		ch->members[ch->size++] = r;
 	}
-	c->mpi.Initialized(&started);
-	if (!started)
-		c->mpi.Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED_LEVEL, &provided);
-	c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return);
-	c->mpi.Comm_rank(c->mpi.world, &c->rank);
-	c->mpi.Comm_size(c->mpi.world, &c->size);
-	*out = c;
-	return NULL;
-}
-
-static void
-mpi_close(Comm *c)
-{
-	if (!c)
-		return;
-	c->mpi.Finalize();
-	memory_free(c);
-}
-
-/* Launchers drop what was just printed when a rank aborts: it is given time to pass. */
-static void
-mpi_abort(Comm *c, int exit_code)
-{
-	nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
-	c->mpi.Abort(c->mpi.world, exit_code);
-}
-
-static int
-mpi_rank(const Comm *c)
-{
-	return c->rank;
-}
-
-static int
-mpi_size(const Comm *c)
-{
-	return c->size;
-}
-
-/* ---- parts: rank c has elements [part_first(c), part_first(c + 1)) of n */
-static int64_t
-part_first(const Comm *c, int64_t n, int rank)
-{
-	int64_t each = (n + c->size - 1) / c->size, first = each * rank;
-
-	return first < n ? first : n;
-}
-
-static int64_t
-part_length(const Comm *c, int64_t n, int rank)
-{
-	return part_first(c, n, rank + 1) - part_first(c, n, rank);
-}
-
-/* ---- transfers */
-static Status
-start_transfer(Comm *c, CommRequest *r, bool receives, int peer, void *at, int64_t bytes)
-{
-	Transfer *t = &r->transfers[r->n_transfers];
-
-	if (bytes == 0)
+	if (!is_shared(colors, c->size, group))
 		return NULL;
-	if (bytes > INT32_MAX)
-		return status_error(EXIT_COMM, "a message of %lld bytes is too large",
-		                    (long long)bytes);
-	*t = (Transfer){.peer = peer, .receives = receives};
-	int code = receives ? c->mpi.Irecv(at, (int)bytes, c->mpi.byte, peer, r->tag, c->mpi.world,
-	                                   &t->handle)
-	                    : c->mpi.Isend(at, (int)bytes, c->mpi.byte, peer, r->tag, c->mpi.world,
-	                                   &t->handle);
-	if (code)
-		return mpi_fault(c, code, receives ? "receiving from" : "sending to", peer);
-	c->traffic += receives ? 0 : bytes;
-	r->n_transfers++;
-	return NULL;
+	mpi_lock(c);
+	code = c->mpi.Comm_split(c->mpi.world, color, c->rank, &ch->comm);
+	if (!code)
+		c->mpi.Comm_set_errhandler(ch->comm, c->mpi.errors_return);
+	Status status = code ? mpi_fault(c, code, "MPI_Comm_split", -1) : NULL;
+	mpi_unlock(c);
+	return status;
 }
 
-/* Everybody's part c goes to rank c. */
+/* Those that have several members somewhere get a communicator of the library. */
 static Status
-start_parts(Comm *c, CommRequest *r)
+open_groups(CommControl *c, const CommOptions *options)
 {
-	int64_t own = dtype_bytes(r->b.dtype, part_length(c, r->b.n, c->rank));
+	int own[N_GROUPS], (*colors)[N_GROUPS] = memory_get(sizeof(own) * (size_t)c->size);
+	Status status;
 
-	for (int peer = 0; peer < c->size; peer++) {
-		int64_t first = dtype_bytes(r->b.dtype, part_first(c, r->b.n, peer));
-		int64_t bytes = dtype_bytes(r->b.dtype, part_length(c, r->b.n, peer));
-		char *from = (char *)(uintptr_t)r->b.from + first;
-
-		if (peer == c->rank) {
-			memcpy(r->parts + own * peer, from, (size_t)own);
-			continue;
-		}
-		RETURN_IF_ERROR(start_transfer(c, r, true, peer, r->parts + own * peer, own));
-		RETURN_IF_ERROR(start_transfer(c, r, false, peer, from, bytes));
-	}
-	return NULL;
+	(options->mesh ? options->mesh : plain_mesh)(c->rank, c->size, own);
+	status = comm_control_mpi.all_gather(c, own, colors, sizeof(own));
+	for (int g = 0; g < N_GROUPS && !status; g++)
+		status = open_group(c, (CommGroup)g, (const int(*)[N_GROUPS])colors);
+	memory_free(colors);
+	return status;
 }
 
-/* Rank c's part of `to` goes to everybody. */
 static Status
-start_sums(Comm *c, CommRequest *r, int64_t n)
+data_open(const CommControlOps *ops, CommControl *control, const CommOptions *options,
+          CommData **out)
 {
-	char *to = r->b.to;
-	int64_t own_first = dtype_bytes(r->b.dtype, part_first(c, n, c->rank));
-	int64_t own = dtype_bytes(r->b.dtype, part_length(c, n, c->rank));
-
-	for (int peer = 0; peer < c->size; peer++) {
-		int64_t first = dtype_bytes(r->b.dtype, part_first(c, n, peer));
-		int64_t bytes = dtype_bytes(r->b.dtype, part_length(c, n, peer));
-
-		if (peer == c->rank)
-			continue;
-		RETURN_IF_ERROR(start_transfer(c, r, true, peer, to + first, bytes));
-		RETURN_IF_ERROR(start_transfer(c, r, false, peer, to + own_first, own));
-	}
+	*out = NULL;
+	if (ops != &comm_control_mpi)
+		return status_error(EXIT_COMM, "messages over MPI need control over MPI");
+	RETURN_IF_ERROR(open_groups(control, options));
+	CommData *d = memory_zeroed(1, sizeof(*d));
+	d->control = control;
+	d->most_bytes = options->most_bytes > 0 && options->most_bytes < MOST_BYTES
+	                        ? options->most_bytes
+	                        : MOST_BYTES;
+	if (d->most_bytes < LEAST_MOST_BYTES)
+		d->most_bytes = LEAST_MOST_BYTES;
+	*out = d;
 	return NULL;
 }
 
-/* ---- sums: in the order of the ranks, rounded at each */
-#define REDUCE(name, T)                                                               \
-	static void name(void *to, const void *parts, int64_t n, int ranks, bool max) \
-	{                                                                             \
-		const T *x = parts;                                                   \
-		T *sum = to;                                                          \
-                                                                                      \
-		memcpy(sum, x, sizeof(T) * (size_t)n);                                \
-		for (int r = 1; r < ranks; r++)                                       \
-			for (int64_t i = 0; i < n; i++) {                             \
-				T y = x[r * n + i];                                   \
-				sum[i] = !max ? sum[i] + y : y > sum[i] ? y : sum[i]; \
-			}                                                             \
-	}
-REDUCE(reduce_f64, double)
-REDUCE(reduce_f32, float)
-REDUCE(reduce_s64, int64_t)
-REDUCE(reduce_s32, int32_t)
-#undef REDUCE
-typedef void (*Reduce)(void *to, const void *parts, int64_t n, int ranks, bool max);
-static const Reduce reductions[N_DTYPES] = {
-	[F64] = reduce_f64, [F32] = reduce_f32, [S64] = reduce_s64, [S32] = reduce_s32};
+static int
+data_group_rank(const CommData *d, CommGroup group)
+{
+	return d->control->channels[CHANNEL_GROUP + group].rank;
+}
+
+static int
+data_group_size(const CommData *d, CommGroup group)
+{
+	return d->control->channels[CHANNEL_GROUP + group].size;
+}
+
+static int64_t
+data_traffic(const CommData *d, CommGroup group)
+{
+	return d->control->channels[CHANNEL_GROUP + group].traffic;
+}
 
 /* ---- requests */
 static void
 free_request(CommRequest *r)
 {
-	if (!r)
-		return;
 	memory_free(r->transfers);
-	memory_free(r->parts);
+	memory_free(r->scratch);
+	memory_free(r->counts);
+	memory_free(r->awaited);
+	status_free(r->fault);
 	memory_free(r);
 }
 
+static void
+take_out(CommRequest **list, const CommRequest *r)
+{
+	while (*list != r)
+		list = &(*list)->next;
+	*list = r->next;
+}
+
+static void
+put_in(CommRequest **list, CommRequest *r)
+{
+	r->next = *list;
+	*list = r;
+}
+
+static bool
+is_message(const Collective *c)
+{
+	return c->kind == COMM_SEND || c->kind == COMM_RECV;
+}
+
 static Status
-new_request(Comm *c, const CommBuffers *b, int64_t part_bytes, CommRequest **out)
+check_peer(const Collective *c, const Channel *ch)
+{
+	bool itself = is_message(c) && c->peer == ch->rank;
+
+	if (c->peer >= 0 && c->peer < ch->size && !itself)
+		return NULL;
+	return status_error(EXIT_COMM, "%s: rank %d is %s in group %s, which has %d",
+	                    collective_names[c->kind], c->peer, itself ? "this one" : "not",
+	                    ch->name, ch->size);
+}
+
+static Status
+check(const Collective *c, const Channel *ch)
+{
+	int64_t block = c->block ? c->block : 1, bits = dtype_info[c->dtype].bits;
+	bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
+
+	if (c->n < 0 || block < 0)
+		return status_error(EXIT_COMM, "%s of %lld elements in blocks of %lld",
+		                    collective_names[c->kind], (long long)c->n, (long long)block);
+	if (reduces && !comm_sum_has(c->dtype))
+		return status_error(EXIT_COMM, "no sums of %s over ranks",
+		                    dtype_info[c->dtype].name);
+	if (is_message(c) || c->kind == COMM_BROADCAST)
+		return check_peer(c, ch);
+	if (block * bits % 8 != 0)
+		return status_error(EXIT_COMM, "blocks of %lld elements of %s are no whole bytes",
+		                    (long long)block, dtype_info[c->dtype].name);
+	return NULL;
+}
+
+/* What of the result is this rank's already. */
+static void
+copy_own(const CommRequest *r)
+{
+	const Collective *c = &r->c;
+	CommPart own = {0, 0};
+
+	if (c->kind == COMM_ALL_GATHER)
+		own = request_part(r, r->channel->rank);
+	else if (c->kind == COMM_BROADCAST && c->peer == r->channel->rank)
+		own.n = c->n;
+	char *to = (char *)c->to + request_bytes(r, own.first);
+	if (own.n > 0 && to != c->from)
+		memmove(to, c->from, (size_t)request_bytes(r, own.n));
+}
+
+static CommRequest *
+new_request(const CommData *d, const Collective *c, Channel *ch)
 {
 	CommRequest *r = memory_zeroed(1, sizeof(*r));
 
-	*out = NULL;
-	r->b = *b;
-	r->tag = c->sequence++ % TAGS;
-	r->transfers = memory_zeroed((size_t)c->size * 2, sizeof(Transfer));
-	r->parts = part_bytes ? memory_get((size_t)(part_bytes * c->size)) : NULL;
-	r->since = seconds_now();
-	*out = r;
-	return NULL;
+	r->c = *c;
+	r->c.block = c->block ? c->block : 1;
+	r->channel = ch;
+	r->round = ROUND_OVER;
+	if (ch->size == 1)
+		return r;
+	r->awaited = memory_get(sizeof(int) * (size_t)ch->size);
+	round_prepare(d, r);
+	copy_own(r);
+	return r;
 }
 
-/* A request that did not start is gone. */
+/* With the lock: requests get their numbers in the order in which they start. */
 static Status
-started(CommRequest **out, Status status)
+start_request(CommData *d, CommRequest *r)
 {
-	if (status) {
-		free_request(*out);
-		*out = NULL;
+	Channel *ch = r->channel;
+
+	r->wait = (Wait){ch, collective_names[r->c.kind], -1, r->c.kind == COMM_SEND,
+	                 .since = seconds_now()};
+	r->tag = TAG_MESSAGE;
+	if (!is_message(&r->c)) {
+		r->wait.number = ch->started++;
+		r->tag = (int)(r->wait.number % TAGS);
 	}
-	return status;
+	return r->round == ROUND_OVER ? NULL : round_start(d, r);
 }
 
-static Status
-start_reduction(Comm *c, const CommBuffers *b, Round last, CommRequest **out)
-{
-	*out = NULL;
-	if (!reductions[b->dtype])
-		return status_error(EXIT_COMM, "no sums of %s over ranks",
-		                    dtype_info[b->dtype].name);
-	RETURN_IF_ERROR(
-		new_request(c, b, dtype_bytes(b->dtype, part_length(c, b->n, c->rank)), out));
-	(*out)->round = ROUND_PARTS;
-	(*out)->last = last;
-	return started(out, start_parts(c, *out));
-}
-
-static Status
-mpi_all_reduce(Comm *c, const CommBuffers *b, CommRequest **out)
-{
-	return start_reduction(c, b, ROUND_SUMS, out);
-}
-
-/* b->n is the length of this rank's part. */
-static Status
-mpi_reduce_scatter(Comm *c, const CommBuffers *b, CommRequest **out)
-{
-	CommBuffers whole = *b;
-
-	whole.n = b->n * c->size;
-	return start_reduction(c, &whole, ROUND_PARTS, out);
-}
-
-static Status
-mpi_all_gather(Comm *c, const CommBuffers *b, CommRequest **out)
-{
-	int64_t bytes = dtype_bytes(b->dtype, b->n);
-
-	RETURN_IF_ERROR(new_request(c, b, 0, out));
-	memmove((char *)b->to + bytes * c->rank, b->from, (size_t)bytes);
-	(*out)->round = (*out)->last = ROUND_SUMS;
-	return started(out, start_sums(c, *out, b->n * c->size));
-}
-
-static Status
-mpi_broadcast(Comm *c, const CommBuffers *b, int root, CommRequest **out)
-{
-	int64_t bytes = dtype_bytes(b->dtype, b->n);
-	Status status = NULL;
-
-	*out = NULL;
-	if (root < 0 || root >= c->size)
-		return status_error(EXIT_COMM, "broadcast from rank %d of %d", root, c->size);
-	RETURN_IF_ERROR(new_request(c, b, 0, out));
-	(*out)->round = (*out)->last = ROUND_SUMS;
-	if (c->rank != root)
-		return started(out, start_transfer(c, *out, true, root, b->to, bytes));
-	if (b->to != b->from)
-		memmove(b->to, b->from, (size_t)bytes);
-	for (int peer = 0; peer < c->size && !status; peer++)
-		if (peer != root)
-			status = start_transfer(c, *out, false, peer, b->to, bytes);
-	return started(out, status);
-}
-
+/* Nobody sees it again. Its receives are taken back, if that is still possible; the rest is for close. */
 static void
-add_peers(Text *out, const CommRequest *r, bool receives)
+lose(CommData *d, CommRequest *r)
 {
+	take_out(&d->running, r);
 	for (int i = 0; i < r->n_transfers; i++)
-		if (!r->transfers[i].done && r->transfers[i].receives == receives)
-			text_printf(out, "%s%d", out->n ? ", " : "", r->transfers[i].peer);
+		if (!r->transfers[i].done && r->transfers[i].receives && r->transfers[i].peer >= 0)
+			d->control->mpi.Cancel(&r->transfers[i].handle);
+	put_in(&d->lost, r);
 }
 
-/* Names the ranks whose messages are still to come, else those that do not take ours. */
 static Status
-lost_patience(const Comm *c, const CommRequest *r)
+data_start(CommData *d, const Collective *c, CommRequest **out)
 {
-	Text ranks = {0};
+	Channel *ch = &d->control->channels[CHANNEL_GROUP + c->group];
 
-	add_peers(&ranks, r, true);
-	const char *verb = ranks.n ? "for" : "to send to";
-	if (!ranks.n)
-		add_peers(&ranks, r, false);
-	Status status = status_error(
-		EXIT_HANG, "rank %d: waited %.0f s %s rank %s in collective %d: stopped or hanging",
-		c->rank, c->patience, verb, ranks.at, r->tag);
-	text_free(&ranks);
+	*out = NULL;
+	RETURN_IF_ERROR(ch->size == 1 ? comm_alone(c) : check(c, ch));
+	CommRequest *r = new_request(d, c, ch);
+	mpi_lock(d->control);
+	put_in(&d->running, r);
+	Status status = start_request(d, r);
+	if (status)
+		lose(d, r);
+	mpi_unlock(d->control);
+	*out = status ? NULL : r;
 	return status;
 }
 
-/* All transfers of the round: are they done? */
+/* ---- moving on, with the lock */
 static Status
-test_transfers(Comm *c, CommRequest *r, bool *done)
+test_transfers(CommData *d, CommRequest *r, bool *over)
 {
-	*done = true;
+	CommControl *c = d->control;
+
+	*over = true;
 	for (int i = 0; i < r->n_transfers; i++) {
 		Transfer *t = &r->transfers[i];
-		int flag = 0;
+		int done = 0;
 
 		if (t->done)
 			continue;
-		int code = c->mpi.Test(&t->handle, &flag, c->mpi.status_ignore);
+		int code = c->mpi.Test(&t->handle, &done, c->mpi.status_ignore);
+		t->done = code != 0; /* a transfer that failed is over */
 		if (code)
-			return mpi_fault(c, code, t->receives ? "receiving from" : "sending to",
-			                 t->peer);
-		t->done = flag != 0;
-		*done &= t->done;
-		if (t->done)
-			r->since = seconds_now();
+			return t->peer < 0
+			               ? mpi_fault(c, code, r->wait.what, -1)
+			               : mpi_fault(c, code,
+			                           t->receives ? "receiving from" : "sending to",
+			                           r->channel->members[t->peer]);
+		*over &= done != 0;
+		if (done) {
+			t->done = true;
+			r->wait.since = seconds_now();
+		}
 	}
+	return NULL;
+}
+
+/* Ranks of the world whose transfers are not over: those that are to send, else those that are to take. A collective
+ * of the library does not say. */
+static int
+find_awaited(CommRequest *r)
+{
+	const Channel *ch = r->channel;
+	int n = 0;
+
+	for (int receives = 1; receives >= 0 && n == 0; receives--) {
+		r->wait.sends = !receives;
+		for (int i = 0; i < r->n_transfers; i++) {
+			const Transfer *t = &r->transfers[i];
+
+			if (t->done || t->receives != (bool)receives)
+				continue;
+			if (t->peer < 0) {
+				memcpy(r->awaited, ch->members, sizeof(int) * (size_t)ch->size);
+				return ch->size;
+			}
+			int rank = ch->members[t->peer];
+			if (n == 0 || r->awaited[n - 1] != rank) /* pieces stand together */
+				r->awaited[n++] = rank;
+		}
+	}
+	return n;
+}
+
+static Status
+advance(CommData *d, CommRequest *r, Text *line)
+{
+	while (r->round != ROUND_OVER) {
+		bool over;
+
+		RETURN_IF_ERROR(test_transfers(d, r, &over));
+		if (!over && seconds_now() - r->wait.since < d->control->patience / 4)
+			return NULL;
+		if (!over)
+			return beat_wait(d->control, &r->wait, r->awaited, find_awaited(r), line);
+		RETURN_IF_ERROR(round_end(d, r));
+	}
+	return NULL;
+}
+
+/* The fault of a request, which is gone then. */
+static Status
+move(CommData *d, CommRequest *r, bool *done)
+{
+	Text line = {0};
+
+	mpi_lock(d->control);
+	Status status = r->fault ? r->fault : advance(d, r, &line);
+	r->fault = NULL;
+	*done = !status && r->round == ROUND_OVER;
+	if (status)
+		lose(d, r);
+	mpi_unlock(d->control);
+	mpi_report(d->control, &line);
+	return status;
+}
+
+static Status
+data_test(CommData *d, CommRequest *r, bool *done)
+{
+	return move(d, r, done);
+}
+
+static Status
+data_finish(CommData *d, CommRequest *r)
+{
+	bool done = false;
+
+	for (int64_t i = 0;; i++) {
+		RETURN_IF_ERROR(move(d, r, &done));
+		if (done)
+			break;
+		mpi_pause(i);
+	}
+	mpi_lock(d->control);
+	take_out(&d->running, r);
+	mpi_unlock(d->control);
+	free_request(r);
 	return NULL;
 }
 
 static void
-sum_parts(const Comm *c, const CommRequest *r)
+data_progress(CommData *d)
 {
-	int64_t n = part_length(c, r->b.n, c->rank);
-	bool whole = r->last == ROUND_SUMS;
-	int64_t first = whole ? part_first(c, r->b.n, c->rank) : 0;
+	Text line = {0};
 
-	reductions[r->b.dtype]((char *)r->b.to + dtype_bytes(r->b.dtype, first), r->parts, n,
-	                       c->size, r->b.reduction == COMM_MAX);
+	mpi_lock(d->control);
+	for (CommRequest *r = d->running; r; r = r->next)
+		if (!r->fault)
+			r->fault = advance(d, r, &line);
+	mpi_unlock(d->control);
+	mpi_report(d->control, &line);
 }
 
-static Status
-mpi_test(Comm *c, CommRequest *r, bool *done)
+/* ---- closing */
+static bool
+is_over(CommData *d, CommRequest *r)
 {
-	*done = r->round == ROUND_OVER;
-	while (r->round != ROUND_OVER) {
-		bool over;
+	bool over = true;
 
-		RETURN_IF_ERROR(test_transfers(c, r, &over));
-		if (!over)
-			return seconds_now() - r->since > c->patience ? lost_patience(c, r) : NULL;
-		r->n_transfers = 0;
-		if (r->round == ROUND_PARTS)
-			sum_parts(c, r);
-		if (r->round == r->last) {
-			r->round = ROUND_OVER;
-		} else {
-			r->round = ROUND_SUMS;
-			RETURN_IF_ERROR(start_sums(c, r, r->b.n));
-		}
+	for (int i = 0; i < r->n_transfers; i++) {
+		Transfer *t = &r->transfers[i];
+		int done = 0;
+
+		if (!t->done &&
+		    (d->control->mpi.Test(&t->handle, &done, d->control->mpi.status_ignore) ||
+		     done))
+			t->done = true;
+		over &= t->done;
 	}
-	*done = true;
-	return NULL;
+	return over;
 }
 
-/* Spins a little, then lets others run: ranks may share cores. */
-static Status
-mpi_finish(Comm *c, CommRequest *r)
+static void
+free_lost(CommData *d)
 {
-	Status status = NULL;
-	bool done = false;
-
-	for (int64_t i = 0; !done && !status; i++) {
-		status = mpi_test(c, r, &done);
-		if (i > SPINS)
-			nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-		else if (!done)
-			sched_yield();
+	for (CommRequest *r = d->lost, *next; r; r = next) {
+		next = r->next;
+		if (!is_over(d, r))
+			continue;
+		take_out(&d->lost, r);
+		free_request(r);
 	}
-	free_request(r);
-	return status;
 }
 
-static int64_t
-mpi_traffic(const Comm *c)
+/* Waits a second for what is under way. */
+static bool
+data_close(CommData *d)
 {
-	return c->traffic;
+	double end = seconds_now() + 1;
+
+	if (!d)
+		return true;
+	mpi_lock(d->control);
+	while (d->running)
+		lose(d, d->running);
+	for (free_lost(d); d->lost && seconds_now() < end; free_lost(d)) {
+	}
+	bool all = !d->lost;
+	d->control->broken |= !all;
+	mpi_unlock(d->control);
+	if (all)
+		memory_free(d);
+	return all;
 }
 
-const CommOps comm_mpi = {
+const CommDataOps comm_data_mpi = {
 	.name = "mpi",
-	.open = mpi_open,
-	.close = mpi_close,
-	.abort = mpi_abort,
-	.rank = mpi_rank,
-	.size = mpi_size,
-	.all_reduce = mpi_all_reduce,
-	.all_gather = mpi_all_gather,
-	.reduce_scatter = mpi_reduce_scatter,
-	.broadcast = mpi_broadcast,
-	.test = mpi_test,
-	.finish = mpi_finish,
-	.traffic = mpi_traffic,
+	.open = data_open,
+	.close = data_close,
+	.group_rank = data_group_rank,
+	.group_size = data_group_size,
+	.start = data_start,
+	.test = data_test,
+	.finish = data_finish,
+	.progress = data_progress,
+	.traffic = data_traffic,
 };

@@ -3,103 +3,172 @@
 
 #include <string.h>
 
-struct Comm {
+struct CommControl {
+	int size;
+};
+struct CommData {
 	int size;
 };
 struct CommRequest {
 	bool done;
 };
 
-static Comm self = {.size = 1};
+static CommControl control = {.size = 1};
+static CommData data = {.size = 1};
 static CommRequest finished = {.done = true};
 
 static Status
-self_open(Comm **out)
+self_open(const CommOptions *options, CommControl **out)
 {
-	*out = &self;
+	(void)options;
+	*out = &control;
 	return NULL;
 }
 
 static void
-self_close(Comm *comm)
+self_close(CommControl *c)
 {
-	(void)comm;
+	(void)c;
 }
 
 static void
-self_abort(Comm *comm, int exit_code)
+self_abort(CommControl *c, int exit_code)
 {
-	(void)comm;
+	(void)c;
 	(void)exit_code;
 }
 
 static int
-self_rank(const Comm *comm)
+self_rank(const CommControl *c)
 {
-	(void)comm;
+	(void)c;
 	return 0;
 }
 
 static int
-self_size(const Comm *comm)
+self_size(const CommControl *c)
 {
-	return comm->size;
+	return c->size;
 }
 
 static Status
-self_copy(Comm *comm, const CommBuffers *b, CommRequest **out)
+self_all_gather(CommControl *c, const void *from, void *to, int64_t bytes)
 {
-	(void)comm;
-	if (b->to != b->from)
-		memmove(b->to, b->from, (size_t)dtype_bytes(b->dtype, b->n));
-	*out = &finished;
+	(void)c;
+	memmove(to, from, (size_t)bytes);
 	return NULL;
 }
 
 static Status
-self_broadcast(Comm *comm, const CommBuffers *b, int root, CommRequest **out)
+self_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 {
-	*out = NULL;
-	if (root != 0)
-		return status_error(EXIT_SYSTEM, "broadcast from rank %d of 1", root);
-	return self_copy(comm, b, out);
+	(void)c;
+	(void)at;
+	(void)bytes;
+	return root == 0 ? NULL : status_error(EXIT_COMM, "broadcast from rank %d of 1", root);
 }
 
-static Status
-self_test(Comm *comm, CommRequest *request, bool *done)
+static void
+self_doing(CommControl *c, const char *what)
 {
-	(void)comm;
-	*done = request->done;
-	return NULL;
+	(void)c;
+	(void)what;
 }
 
-static Status
-self_finish(Comm *comm, CommRequest *request)
-{
-	(void)comm;
-	(void)request;
-	return NULL;
-}
-
-static int64_t
-self_traffic(const Comm *comm)
-{
-	(void)comm;
-	return 0;
-}
-
-const CommOps comm_self = {
+const CommControlOps comm_control_self = {
 	.name = "self",
 	.open = self_open,
 	.close = self_close,
 	.abort = self_abort,
 	.rank = self_rank,
 	.size = self_size,
-	.all_reduce = self_copy,
-	.all_gather = self_copy,
-	.reduce_scatter = self_copy,
+	.all_gather = self_all_gather,
 	.broadcast = self_broadcast,
-	.test = self_test,
-	.finish = self_finish,
-	.traffic = self_traffic,
+	.doing = self_doing,
+};
+
+/* ---- data */
+static Status
+data_open(const CommControlOps *ops, CommControl *c, const CommOptions *options, CommData **out)
+{
+	(void)ops;
+	(void)c;
+	(void)options;
+	*out = &data;
+	return NULL;
+}
+
+static bool
+data_close(CommData *d)
+{
+	(void)d;
+	return true;
+}
+
+static int
+data_group_rank(const CommData *d, CommGroup group)
+{
+	(void)d;
+	(void)group;
+	return 0;
+}
+
+static int
+data_group_size(const CommData *d, CommGroup group)
+{
+	(void)group;
+	return d->size;
+}
+
+static Status
+data_start(CommData *d, const Collective *c, CommRequest **out)
+{
+	(void)d;
+	*out = NULL;
+	RETURN_IF_ERROR(comm_alone(c));
+	*out = &finished;
+	return NULL;
+}
+
+static Status
+data_test(CommData *d, CommRequest *request, bool *done)
+{
+	(void)d;
+	*done = request->done;
+	return NULL;
+}
+
+static Status
+data_finish(CommData *d, CommRequest *request)
+{
+	(void)d;
+	(void)request;
+	return NULL;
+}
+
+static void
+data_progress(CommData *d)
+{
+	(void)d;
+}
+
+static int64_t
+data_traffic(const CommData *d, CommGroup group)
+{
+	(void)d;
+	(void)group;
+	return 0;
+}
+
+const CommDataOps comm_data_self = {
+	.name = "self",
+	.open = data_open,
+	.close = data_close,
+	.group_rank = data_group_rank,
+	.group_size = data_group_size,
+	.start = data_start,
+	.test = data_test,
+	.finish = data_finish,
+	.progress = data_progress,
+	.traffic = data_traffic,
 };

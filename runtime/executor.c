@@ -30,18 +30,19 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	const KernelVariant *v = options->variant;
 	CodeSource source = {v->kernels, f->n[SECTION_KERNELS], f, (int)v->target};
 	DeviceOptions device = options->device;
-	bool ranks = options->comm && options->comm_ops->size(options->comm) > 1;
+	bool ranks = options->comm && options->comm->size > 1;
 	uint32_t most = 1;
 
 	*out = (Executor){.arena = arena,
 	                  .format = f,
 	                  .target = (int)v->target,
 	                  .ops = ops,
-	                  .comm_ops = options->comm_ops,
 	                  .comm = options->comm,
+	                  .ordered = options->ordered,
 	                  .facts = {.apart = !ops->host_memory,
 	                            .ranks = ranks,
-	                            .staged = ranks && !ops->host_memory}};
+	                            .staged = ranks && !ops->host_memory &&
+	                                      !options->comm->data_ops->reads_device_memory}};
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
@@ -54,12 +55,20 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 }
 
 void
-executor_close(Executor *x)
+executor_stop(Executor *x)
 {
 	if (!x->device)
 		return;
 	status_free(x->ops->sync(x->device));
 	recorded_free(x);
+}
+
+void
+executor_close(Executor *x)
+{
+	if (!x->device)
+		return;
+	executor_stop(x);
 	for (int s = 0; s < N_SPACES; s++)
 		for (int turn = 0; turn < 2; turn++)
 			if (x->regions[s][turn].at)

@@ -11,10 +11,9 @@ typedef struct {
 	const char *variables[3]; /* of the environment: the number of ranks it started */
 	const char *libraries[3];
 	const char *package; /* Debian's */
-	/* handles: symbols whose addresses they are, or numbers */
-	const char *world_symbol, *byte_symbol, *errors_symbol;
-	MpiHandle world, byte, errors_return;
-	uintptr_t status_ignore;
+	bool handles_are_addresses;
+	uintptr_t status_ignore, in_place;
+	int any_source;
 } MpiAbi;
 
 static const MpiAbi abis[] = {
@@ -22,17 +21,16 @@ static const MpiAbi abis[] = {
          .variables = {"OMPI_COMM_WORLD_SIZE"},
          .libraries = {"libmpi.so.40"},
          .package = "libopenmpi3",
-         .world_symbol = "ompi_mpi_comm_world",
-         .byte_symbol = "ompi_mpi_byte",
-         .errors_symbol = "ompi_mpi_errors_return"},
+         .handles_are_addresses = true,
+         .in_place = 1,
+         .any_source = -1},
 	{.launcher = "MPICH",
          .variables = {"PMI_SIZE", "MPI_LOCALNRANKS"},
          .libraries = {"libmpi.so.12", "libmpich.so.12"},
          .package = "libmpich12",
-         .world = 0x44000000,
-         .byte = 0x4c00010d,
-         .errors_return = 0x54000001,
-         .status_ignore = 1},
+         .status_ignore = 1,
+         .in_place = UINTPTR_MAX,
+         .any_source = -2},
 };
 
 /* A launcher's number; 0: none. What is no number makes no sense: *wrong is its variable then. */
@@ -113,12 +111,18 @@ mpi_check_environment(void)
 }
 
 static Status
-find_handle(const MpiLibrary *m, const char *symbol, MpiHandle *out)
+find_handles(MpiLibrary *m, const MpiAbi *abi)
 {
-	if (!symbol)
-		return NULL;
-	*out = (MpiHandle)dlsym(m->library, symbol);
-	return *out ? NULL : status_error(EXIT_COMM, "MPI: %s is missing", symbol);
+#define MPI_HANDLE(name, symbol, number)                                                      \
+	m->name = abi->handles_are_addresses ? (MpiHandle)dlsym(m->library, symbol) : number; \
+	if (!m->name)                                                                         \
+		return status_error(EXIT_COMM, "MPI: " symbol " is missing");
+#include "runtime/mpi_handles.def"
+#undef MPI_HANDLE
+	m->status_ignore = (void *)abi->status_ignore;
+	m->in_place = (void *)abi->in_place;
+	m->any_source = abi->any_source;
+	return NULL;
 }
 
 Status
@@ -138,13 +142,7 @@ mpi_library_open(MpiLibrary *out)
 		                    "%d ranks of %s: %s cannot be opened: install %s, or start "
 		                    "with the launcher of the MPI that is there",
 		                    ranks, abi->launcher, abi->libraries[0], abi->package);
-	out->world = abi->world;
-	out->byte = abi->byte;
-	out->errors_return = abi->errors_return;
-	out->status_ignore = (void *)abi->status_ignore;
-	RETURN_IF_ERROR(find_handle(out, abi->world_symbol, &out->world));
-	RETURN_IF_ERROR(find_handle(out, abi->byte_symbol, &out->byte));
-	RETURN_IF_ERROR(find_handle(out, abi->errors_symbol, &out->errors_return));
+	RETURN_IF_ERROR(find_handles(out, abi));
 #define MPI_SYMBOL(name, parameters)                              \
 	*(void **)&out->name = dlsym(out->library, "MPI_" #name); \
 	if (!out->name)                                           \

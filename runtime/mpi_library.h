@@ -11,8 +11,11 @@ typedef struct {
 #define MPI_SYMBOL(name, parameters) int(*name) parameters;
 #include "runtime/mpi_symbols.def"
 #undef MPI_SYMBOL
-	MpiHandle world, byte, errors_return;
-	void *status_ignore;
+#define MPI_HANDLE(name, symbol, number) MpiHandle name;
+#include "runtime/mpi_handles.def"
+#undef MPI_HANDLE
+	void *status_ignore, *in_place;
+	int any_source;
 	void *library;
 } MpiLibrary;
 

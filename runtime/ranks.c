@@ -5,20 +5,25 @@
 #include <string.h>
 
 /* ---- agreement */
+/* Everybody's n numbers, one rank's behind the other's, in the arena. */
+static Status
+gather(Gradc *run, const int64_t *own, int n, int64_t **all)
+{
+	int64_t bytes = n * (int64_t)sizeof(*own);
+
+	*all = NEW_ARRAY(run->arena, int64_t, (int64_t)n * run->comm.size);
+	return run->comm.control_ops->all_gather(run->comm.control, own, *all, bytes);
+}
+
 Status
 ranks_share(Gradc *run, Status own)
 {
-	int size = run->comm_ops->size(run->comm), rank = run->comm_ops->rank(run->comm);
+	int size = run->comm.size, rank = run->comm.rank;
 	int64_t code = own ? own->exit_code : EXIT_OK, *codes;
-	CommRequest *request;
 
 	if (size == 1)
 		return own;
-	codes = NEW_ARRAY(run->arena, int64_t, size);
-	CommBuffers b = {.to = codes, .from = &code, .n = 1, .dtype = S64};
-	Status status = run->comm_ops->all_gather(run->comm, &b, &request);
-	if (!status)
-		status = run->comm_ops->finish(run->comm, request);
+	Status status = gather(run, &code, 1, &codes);
 	if (status) {
 		status_free(own);
 		return status;
@@ -38,16 +43,10 @@ ranks_share(Gradc *run, Status own)
 Status
 ranks_pick_variant(Gradc *run, uint64_t own)
 {
-	int size = run->comm_ops->size(run->comm);
-	int64_t mine = (int64_t)own, *all = NEW_ARRAY(run->arena, int64_t, size);
-	CommBuffers b = {.to = all, .from = &mine, .n = 1, .dtype = S64};
-	CommRequest *request;
+	int64_t mine = (int64_t)own, *all;
 
-	if (size > 1) {
-		RETURN_IF_ERROR(run->comm_ops->all_gather(run->comm, &b, &request));
-		RETURN_IF_ERROR(run->comm_ops->finish(run->comm, request));
-	}
-	for (int r = 0; r < size && size > 1; r++)
+	RETURN_IF_ERROR(gather(run, &mine, 1, &all));
+	for (int r = 0; r < run->comm.size; r++)
 		own &= (uint64_t)all[r];
 	run->variant = variant_best(run->model.variants, own);
 	if (run->variant && run->variant->target < run->format.n[SECTION_TARGETS])
@@ -74,8 +73,8 @@ static void
 hash_all(const Gradc *run, int64_t out[N_SAME])
 {
 	const GradcOptions *o = &run->options;
-	const int64_t options[] = {o->accumulate, (int64_t)o->seed, o->warmup,
-	                           o->shuffle,    o->keep_last,     run->total_steps};
+	const int64_t options[] = {o->accumulate, (int64_t)o->seed, o->warmup,          o->shuffle,
+	                           o->keep_last,  run->total_steps};
 	uint64_t h = hash_bytes(options, sizeof(options), 0);
 	const int64_t data[] = {run->train->rows, run->train->micro_rows, run->train->binding,
 	                        run->eval ? run->eval->rows : 0};
@@ -90,17 +89,13 @@ hash_all(const Gradc *run, int64_t out[N_SAME])
 Status
 ranks_compare(Gradc *run)
 {
-	int size = run->comm_ops->size(run->comm);
-	int64_t own[N_SAME], *all = NEW_ARRAY(run->arena, int64_t, size * N_SAME);
-	CommBuffers b = {.to = all, .from = own, .n = N_SAME, .dtype = S64};
-	CommRequest *request;
+	int64_t own[N_SAME], *all;
 
-	if (size == 1)
+	if (run->comm.size == 1)
 		return NULL;
 	hash_all(run, own);
-	RETURN_IF_ERROR(run->comm_ops->all_gather(run->comm, &b, &request));
-	RETURN_IF_ERROR(run->comm_ops->finish(run->comm, request));
-	for (int r = 1; r < size; r++)
+	RETURN_IF_ERROR(gather(run, own, N_SAME, &all));
+	for (int r = 1; r < run->comm.size; r++)
 		for (int k = 0; k < N_SAME; k++)
 			if (all[r * N_SAME + k] != all[k]) {
 				run->fault_is_shared = true;
@@ -118,63 +113,56 @@ ranks_sum_state(Gradc *run, int state)
 	const StateRecord *s = &run->format.states[state];
 	Span at = executor_state(&run->executor, state);
 	char value[16];
+	const Collective c = {.kind = COMM_ALL_REDUCE,
+	                      .group = GROUP_DATA,
+	                      .dtype = (DType)s->dtype,
+	                      .ordered = run->executor.ordered,
+	                      .from = value,
+	                      .to = value,
+	                      .n = 1};
 
 	at.bytes = dtype_bytes((DType)s->dtype, 1);
 	RETURN_IF_ERROR(executor_read(&run->executor, value, at));
-	RETURN_IF_ERROR(comm_sum(run->comm_ops, run->comm, (DType)s->dtype, value, 1));
+	RETURN_IF_ERROR(comm_run(&run->comm, &c));
 	return executor_write(&run->executor, at, value);
-}
-
-static Status
-broadcast(Gradc *run, DType dtype, void *at, int64_t n)
-{
-	CommBuffers b = {.to = at, .from = at, .n = n, .dtype = dtype};
-	CommRequest *request;
-
-	RETURN_IF_ERROR(run->comm_ops->broadcast(run->comm, &b, 0, &request));
-	return run->comm_ops->finish(run->comm, request);
 }
 
 Status
 ranks_broadcast_text(Gradc *run, const char **text)
 {
+	const Comm *comm = &run->comm;
 	int64_t n = *text ? (int64_t)strlen(*text) + 1 : 0;
 
-	if (gradc_ranks(run) == 1)
+	if (comm->size == 1)
 		return NULL;
-	RETURN_IF_ERROR(broadcast(run, S64, &n, 1));
+	RETURN_IF_ERROR(comm->control_ops->broadcast(comm->control, &n, sizeof(n), 0));
 	char *copy = n ? arena_alloc(run->arena, (size_t)n) : NULL;
-	if (n && gradc_rank(run) == 0)
+	if (n && comm->rank == 0)
 		memcpy(copy, *text, (size_t)n);
 	*text = copy;
-	return n ? broadcast(run, U8, copy, n) : NULL;
+	return n ? comm->control_ops->broadcast(comm->control, copy, n, 0) : NULL;
 }
 
 /* ---- for users */
 int
 gradc_rank(const Gradc *run)
 {
-	return run->comm_ops->rank(run->comm);
+	return run->comm.rank;
 }
 
 int
 gradc_ranks(const Gradc *run)
 {
-	return run->comm_ops->size(run->comm);
+	return run->comm.size;
 }
 
 Status
 ranks_agree(Gradc *run, int own, int *most)
 {
 	int64_t value = own;
-	CommBuffers b = {.to = &value, .from = &value, .n = 1, .dtype = S64, .reduction = COMM_MAX};
-	CommRequest *request;
 
 	*most = own;
-	if (gradc_ranks(run) == 1)
-		return NULL;
-	RETURN_IF_ERROR(run->comm_ops->all_reduce(run->comm, &b, &request));
-	RETURN_IF_ERROR(run->comm_ops->finish(run->comm, request));
+	RETURN_IF_ERROR(comm_reduce(&run->comm, &value, 1, S64, COMM_MAX));
 	*most = (int)value;
 	return NULL;
 }
@@ -182,7 +170,6 @@ ranks_agree(Gradc *run, int own, int *most)
 void
 gradc_abort(Gradc *run, int exit_code)
 {
-	if (run->fault_is_shared)
-		return;
-	run->comm_ops->abort(run->comm, exit_code);
+	if (!run->fault_is_shared)
+		run->comm.control_ops->abort(run->comm.control, exit_code);
 }

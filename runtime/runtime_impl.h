@@ -97,8 +97,8 @@ typedef struct {
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
-	const CommOps *comm_ops;
-	Comm *comm; /* NULL: of one rank */
+	const Comm *comm; /* NULL: of one rank */
+	bool ordered;     /* sums over ranks are made in their order */
 	RunFacts facts;
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
@@ -115,10 +115,11 @@ typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
 	const KernelVariant *variant;
-	const CommOps *comm_ops; /* and comm: NULL, where there is one rank */
-	Comm *comm;
+	const Comm *comm; /* NULL, where there is one rank */
+	bool ordered;     /* sums over ranks are made in their order */
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
+void executor_stop(Executor *x); /* waits; then nothing touches the regions */
 void executor_close(Executor *x);
 /* In the device's memory, at the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
@@ -562,8 +563,7 @@ struct Gradc {
 	const char *processor; /* its name, asked for once: in a virtual machine cpuid takes 7 us */
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
-	const CommOps *comm_ops;
-	Comm *comm;
+	Comm comm;
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;

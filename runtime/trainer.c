@@ -162,8 +162,8 @@ open_all(Gradc *run, const GradcOptions *options)
 		.ops = ops,
 		.device = device_options(&run->format, gradc_target(run), options),
 		.variant = run->variant,
-		.comm_ops = run->comm_ops,
-		.comm = run->comm};
+		.comm = &run->comm,
+		.ordered = true};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
@@ -176,18 +176,25 @@ open_all(Gradc *run, const GradcOptions *options)
 	return saver_open(run);
 }
 
+static void
+warn_of_wait(void *context, const char *line)
+{
+	const Gradc *run = context;
+
+	if (run->diag)
+		diag_warning(run->diag, "%s", line);
+}
+
 Status
 trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run)
 {
+	CommOptions comm = {.report = warn_of_wait, .context = run};
 	uint64_t variants = 0;
 
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
-	run->comm_ops = comm_find(options->communicator);
-	Status status = comm_check(options->communicator);
-	if (!status)
-		status = run->comm_ops->open(&run->comm);
+	Status status = comm_open(options->communicator, &comm, &run->comm);
 	if (!status)
 		status = ranks_share(run, open_tables(run, model, &variants));
 	if (!status)
@@ -228,9 +235,10 @@ gradc_close(Gradc *run)
 	trace_abort(run->observer.trace);
 	dataset_close(run->train);
 	dataset_close(run->eval);
-	executor_close(&run->executor);
-	if (run->comm)
-		run->comm_ops->close(run->comm);
+	executor_stop(&run->executor);
+	if (comm_close_data(&run->comm)) /* else they may still write to the regions */
+		executor_close(&run->executor);
+	comm_close(&run->comm);
 	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
 	arena_free(run->arena);
 	memory_orphans_free(orphans);

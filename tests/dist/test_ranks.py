@@ -66,10 +66,9 @@ def train(command, exe, data, folder, name, *options):
     return losses(log), export.read_bytes(), done
 
 
-@pytest.mark.parametrize("program", ["runtime_comm_test"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_conformance(launch, build, program, ranks):
-    path = build / "tests" / program
+def test_conformance(launch, build, ranks):
+    path = build / "tests/runtime_comm_test"
     if not path.exists():
         pytest.skip(f"{path} is not built")
     done = call(launch(ranks, path))

@@ -1,207 +1,520 @@
 /* Conformance of communicators, on as many ranks as there are: one here, several when a launcher starts the
- * program (tests/dist). Rank r contributes r + 1 times something, so that every sum is known. */
+ * program (tests/dist). Every collective in every group and type, against what follows from the ranks' values, which every
+ * rank knows. Messages have at most 1001 bytes, so that larger ones are cut. */
 #include "runtime/comm.h"
 #include "tests/unit/runtime_tiny.h"
 
-enum { MOST = 4099 }; /* elements: more than ranks, and no multiple of them */
+#include <pthread.h>
 
-static const CommOps *ops;
-static Comm *comm;
-static int rank, size;
+enum { MOST = 4099, MOST_RANKS = 8 }; /* elements: more than ranks, and no multiple of them */
+
+static Comm comm;
+static const CommDataOps *ops;
+
+/* Data, replicate and world: all ranks. Tensor: pairs of neighbours. Shard: every second rank. Pipeline: rank 0 alone, and
+ * the others. */
+static void
+mesh(int rank, int size, int colors[N_GROUPS])
+{
+	for (int g = 0; g < N_GROUPS; g++)
+		colors[g] = 0;
+	colors[GROUP_TENSOR] = rank / 2;
+	colors[GROUP_SHARD] = rank % 2;
+	colors[GROUP_PIPELINE] = rank > 0;
+	(void)size;
+}
+
+typedef struct {
+	int n, own; /* own: this rank's place */
+	int ranks[MOST_RANKS];
+} Members;
+
+static Members
+members_of(CommGroup group)
+{
+	int own[N_GROUPS], other[N_GROUPS];
+	Members m = {0};
+
+	mesh(comm.rank, comm.size, own);
+	for (int r = 0; r < comm.size; r++) {
+		mesh(r, comm.size, other);
+		if (other[group] != own[group])
+			continue;
+		if (r == comm.rank)
+			m.own = m.n;
+		m.ranks[m.n++] = r;
+	}
+	return m;
+}
+
+/* ---- values: what a rank has at i. Fractions round differently in another order; whole numbers are exact in any. */
+static double
+value(int rank, int64_t i, bool fractions)
+{
+	return (rank + 1) * (fractions ? 1 + (double)(i % 97) / 3 : (double)(i % 5));
+}
 
 static void
-finish(CommRequest *request)
+put(DType t, void *at, int64_t i, double x)
 {
-	bool done = false;
-
-	for (int i = 0; i < 100 && !done; i++)
-		must(ops->test(comm, request, &done));
-	must(ops->finish(comm, request));
+	if (dtype_is_float(t))
+		dtype_store_float(t, at, i, x);
+	else
+		dtype_store_int(t, at, i, (int64_t)x);
 }
 
-/* What rank r has at i: rounds differently in another order. */
-static float
-own(int r, int64_t i)
+static double
+get(DType t, const void *at, int64_t i)
 {
-	return (float)(r + 1) * (1.0f + (float)(i % 97) / 3.0f);
+	return dtype_is_float(t) ? dtype_load_float(t, at, i) : (double)dtype_load_int(t, at, i);
 }
 
-static float
-ordered_sum(int64_t i)
+/* As that type holds it. */
+static double
+held(DType t, double x)
 {
-	float sum = own(0, i);
+	char at[8];
 
-	for (int r = 1; r < size; r++)
-		sum += own(r, i);
-	return sum;
+	put(t, at, 0, x);
+	return get(t, at, 0);
 }
 
-static void
-check_all_reduce(int64_t n, bool in_place)
+static double
+reduced(const Members *m, const Collective *c, int64_t i)
 {
-	static float from[MOST], to[MOST];
-	CommBuffers b = {.to = in_place ? from : to, .from = from, .n = n, .dtype = F32};
+	bool narrow = c->dtype == F16 || c->dtype == BF16;
+	double sum = held(c->dtype, value(m->ranks[0], i, c->ordered));
+
+	for (int k = 1; k < m->n; k++) {
+		double x = held(c->dtype, value(m->ranks[k], i, c->ordered));
+		if (c->reduction == COMM_MAX)
+			sum = x > sum ? x : sum;
+		else
+			sum = held(narrow ? F32 : c->dtype, sum + x);
+	}
+	return held(c->dtype, sum);
+}
+
+/* ---- one collective, checked */
+typedef struct {
+	Collective c;
+	Members m;
+	char *from, *to;
+	int64_t n_from, n_to; /* elements */
 	CommRequest *request;
-	float *got = b.to;
+} Case;
+enum { GUARD = 64 }; /* bytes behind the result that nobody touches */
 
-	for (int64_t i = 0; i < n; i++)
-		from[i] = own(rank, i);
-	must(ops->all_reduce(comm, &b, &request));
-	finish(request);
-	for (int64_t i = 0; i < n; i++)
-		assert_true(got[i] == ordered_sum(i));
+static CommPart
+part(const Case *k, int member)
+{
+	return comm_part(k->c.n, k->m.n, member, k->c.block ? k->c.block : 1);
+}
+
+static void
+make_buffers(Case *k, bool in_place)
+{
+	CommPart own = part(k, k->m.own);
+	int64_t room = comm_part_room(k->c.n, k->m.n, k->c.block ? k->c.block : 1);
+	bool gathers = k->c.kind == COMM_ALL_GATHER, scatters = k->c.kind == COMM_REDUCE_SCATTER;
+	int64_t place = dtype_bytes(k->c.dtype, own.first);
+
+	k->n_from = gathers ? own.n : k->c.n;
+	k->n_to = scatters ? own.n : k->c.kind == COMM_ALL_TO_ALL ? room * k->m.n : k->c.n;
+	k->from = calloc(1, (size_t)dtype_bytes(k->c.dtype, k->c.n) + GUARD);
+	k->to = calloc(1, (size_t)dtype_bytes(k->c.dtype, k->n_to) + GUARD);
+	k->c.from = k->from;
+	k->c.to = k->to;
+	if (in_place && gathers)
+		k->c.from = k->to + place;
+	else if (in_place && scatters)
+		k->c.to = k->from + place;
+	else if (in_place)
+		k->c.to = k->from;
+}
+
+static void
+begin(Case *k, bool in_place)
+{
+	k->m = members_of(k->c.group);
+	if (k->c.kind == COMM_BROADCAST)
+		k->c.peer = k->c.peer % k->m.n;
+	make_buffers(k, in_place);
+	int64_t first = k->c.kind == COMM_ALL_GATHER ? part(k, k->m.own).first : 0;
+	for (int64_t i = 0; i < k->n_from; i++)
+		put(k->c.dtype, (void *)(uintptr_t)k->c.from, i,
+		    value(comm.rank, first + i, k->c.ordered));
+	must(ops->start(comm.data, &k->c, &k->request));
+	assert_non_null(k->request);
+}
+
+/* What is at place i of the result; NaN: nothing is promised. */
+static double
+expected(const Case *k, int64_t i)
+{
+	const Collective *c = &k->c;
+	CommPart own = part(k, k->m.own);
+	int64_t room = comm_part_room(c->n, k->m.n, c->block ? c->block : 1);
+
+	switch (c->kind) {
+	case COMM_ALL_REDUCE: return reduced(&k->m, c, i);
+	case COMM_REDUCE_SCATTER: return reduced(&k->m, c, own.first + i);
+	case COMM_ALL_GATHER: return held(c->dtype, value(k->m.ranks[i / room], i, c->ordered));
+	case COMM_ALL_TO_ALL:
+		return i % room < own.n ? held(c->dtype, value(k->m.ranks[i / room],
+		                                               own.first + i % room, c->ordered))
+		                        : NAN;
+	default: return held(c->dtype, value(k->m.ranks[c->peer], i, c->ordered));
+	}
+}
+
+static void
+end(Case *k)
+{
+	must(ops->finish(comm.data, k->request));
+	for (int64_t i = 0; i < k->n_to; i++) {
+		double right = expected(k, i);
+		if (!isnan(right) && get(k->c.dtype, k->c.to, i) != right)
+			fail_msg("%s of %s, group %s, n %lld, block %lld, %s: %g at %lld, not %g",
+			         collective_names[k->c.kind], dtype_info[k->c.dtype].name,
+			         comm_group_names[k->c.group], (long long)k->c.n,
+			         (long long)k->c.block, k->c.ordered ? "ordered" : "fast",
+			         get(k->c.dtype, k->c.to, i), (long long)i, right);
+	}
+	const char *behind = k->to + dtype_bytes(k->c.dtype, k->n_to);
+	for (int i = 0; i < GUARD; i++)
+		assert_int_equal(behind[i], 0);
+	free(k->from);
+	free(k->to);
+}
+
+static void
+check(Collective c, bool in_place)
+{
+	Case k = {.c = c};
+
+	begin(&k, in_place);
+	end(&k);
+}
+
+static const int64_t sizes[] = {0, 1, 2, 3, 7, 1024, MOST};
+static const DType dtypes[] = {F64, F32, BF16, F16, S64, S32};
+
+static void
+check_all(Collective c, bool may_be_in_place)
+{
+	for (int g = 0; g < N_GROUPS; g++)
+		for (int i = 0; i < COUNT(sizes); i++)
+			for (int in_place = 0; in_place <= may_be_in_place; in_place++) {
+				c.group = (CommGroup)g;
+				c.n = sizes[i];
+				check(c, in_place);
+			}
+}
+
+/* Ordered and fast, sums and maxima. */
+static void
+check_reduction(CollectiveKind kind, int64_t block)
+{
+	for (int t = 0; t < COUNT(dtypes); t++)
+		for (int how = 0; how < 4; how++)
+			check_all((Collective){.kind = kind,
+			                       .dtype = dtypes[t],
+			                       .ordered = how & 1,
+			                       .reduction = how & 2 ? COMM_MAX : COMM_SUM,
+			                       .block = block},
+			          true);
 }
 
 static void
 test_all_reduce(void **state)
 {
-	const int64_t sizes[] = {0, 1, 2, 3, 7, 1024, MOST};
-
 	(void)state;
-	for (int i = 0; i < COUNT(sizes); i++) {
-		check_all_reduce(sizes[i], false);
-		check_all_reduce(sizes[i], true);
-	}
-}
-
-static void
-test_maximum(void **state)
-{
-	int64_t x[] = {rank, -rank};
-	CommBuffers b = {.to = x, .from = x, .n = 2, .dtype = S64, .reduction = COMM_MAX};
-	CommRequest *request;
-
-	(void)state;
-	must(ops->all_reduce(comm, &b, &request));
-	finish(request);
-	assert_int_equal(x[0], size - 1);
-	assert_int_equal(x[1], 0);
-}
-
-static void
-test_all_gather(void **state)
-{
-	double from[3] = {rank, rank + 0.5, -rank}, *to = calloc((size_t)size * 3, sizeof(double));
-	CommBuffers b = {.to = to, .from = from, .n = 3, .dtype = F64};
-	CommRequest *request;
-
-	(void)state;
-	must(ops->all_gather(comm, &b, &request));
-	finish(request);
-	for (int r = 0; r < size; r++) {
-		assert_true(to[3 * r] == r);
-		assert_true(to[3 * r + 1] == r + 0.5);
-		assert_true(to[3 * r + 2] == -r);
-	}
-	free(to);
+	check_reduction(COMM_ALL_REDUCE, 0);
+	check_reduction(COMM_ALL_REDUCE, 64);
 }
 
 static void
 test_reduce_scatter(void **state)
 {
-	float *from = calloc((size_t)size * 5, sizeof(float)), to[5];
-	CommBuffers b = {.to = to, .from = from, .n = 5, .dtype = F32};
-	CommRequest *request;
-
 	(void)state;
-	for (int64_t i = 0; i < 5 * size; i++)
-		from[i] = own(rank, i);
-	must(ops->reduce_scatter(comm, &b, &request));
-	finish(request);
-	for (int64_t i = 0; i < 5; i++)
-		assert_true(to[i] == ordered_sum(5 * rank + i));
-	free(from);
+	check_reduction(COMM_REDUCE_SCATTER, 0);
+	check_reduction(COMM_REDUCE_SCATTER, 1000); /* some ranks have nothing */
 }
 
 static void
-test_broadcast(void **state)
+test_what_is_moved(void **state)
+{
+	static const DType moved[] = {F64, BF16, F8E4M3, U8, S64};
+	static const int64_t blocks[] = {0, 1000};
+
+	(void)state;
+	for (int t = 0; t < COUNT(moved); t++)
+		for (int b = 0; b < COUNT(blocks); b++) {
+			Collective c = {.dtype = moved[t], .block = blocks[b]};
+
+			c.kind = COMM_ALL_GATHER;
+			check_all(c, true);
+			c.kind = COMM_ALL_TO_ALL;
+			check_all(c, false);
+			c.kind = COMM_BROADCAST;
+			for (c.peer = 0; c.peer < comm.size; c.peer++)
+				check_all(c, true);
+		}
+}
+
+/* ---- parts */
+static void
+test_parts(void **state)
 {
 	(void)state;
-	for (int root = 0; root < size; root++) {
-		double x = rank == root ? 5 + root : 0;
-		CommBuffers b = {.to = &x, .from = &x, .n = 1, .dtype = F64};
-		CommRequest *request;
+	for (int64_t n = 0; n < 40; n++)
+		for (int world = 1; world < 6; world++)
+			for (int64_t block = 1; block < 6; block++) {
+				int64_t next = 0, room = comm_part_room(n, world, block);
 
-		must(ops->broadcast(comm, &b, root, &request));
-		finish(request);
-		assert_true(x == 5 + root);
+				assert_int_equal(room % block, 0);
+				for (int r = 0; r < world; r++) {
+					CommPart p = comm_part(n, world, r, block);
+					assert_int_equal(p.first, next);
+					assert_true(p.n <= room && p.n >= 0);
+					assert_true(p.n == 0 || p.first == r * room);
+					next += p.n;
+				}
+				assert_int_equal(next, n);
+			}
+}
+
+/* ---- messages of two ranks */
+static void
+test_send_and_recv(void **state)
+{
+	Members m = members_of(GROUP_WORLD);
+	int next = (m.own + 1) % m.n, last = (m.own + m.n - 1) % m.n;
+	double from[2][MOST], to[2][MOST];
+	CommRequest *sends[2], *recvs[2];
+
+	(void)state;
+	if (comm.size == 1)
+		return;
+	for (int k = 0; k < 2; k++) { /* the second is shorter, and does not overtake */
+		Collective c = {COMM_SEND,       GROUP_WORLD, F64,
+		                .from = from[k], .to = to[k], .peer = next};
+
+		c.n = k ? 5 : MOST;
+		for (int64_t i = 0; i < c.n; i++)
+			from[k][i] = value(comm.rank, i + k, true);
+		must(ops->start(comm.data, &c, &sends[k]));
+	}
+	for (int k = 0; k < 2; k++) {
+		Collective c = {COMM_RECV,       GROUP_WORLD, F64,
+		                .from = from[k], .to = to[k], .peer = last};
+
+		c.n = k ? 5 : MOST;
+		must(ops->start(comm.data, &c, &recvs[k]));
+	}
+	for (int k = 1; k >= 0; k--) {
+		must(ops->finish(comm.data, sends[k]));
+		must(ops->finish(comm.data, recvs[k]));
+		for (int64_t i = 0; i < (k ? 5 : MOST); i++)
+			assert_true(to[k][i] == value(m.ranks[last], i + k, true));
 	}
 }
 
-static void
-test_broadcast_needs_a_root(void **state)
-{
-	double x = 5;
-	CommBuffers b = {.to = &x, .from = &x, .n = 1, .dtype = F64};
-	CommRequest *request;
-
-	(void)state;
-	Status status = ops->broadcast(comm, &b, size, &request);
-	assert_non_null(status);
-	assert_null(request);
-	status_free(status);
-}
-
-/* Requests that were started together may be finished in any order. */
+/* ---- several under way */
+/* Of all groups; they end in any order. */
 static void
 test_several_at_once(void **state)
 {
-	enum { N = 8 };
-	float x[N];
-	CommRequest *requests[N];
+	enum { N = 12 };
+	Case k[N];
 
 	(void)state;
 	for (int i = 0; i < N; i++) {
-		CommBuffers b = {.to = &x[i], .from = &x[i], .n = 1, .dtype = F32};
-		x[i] = own(rank, i);
-		must(ops->all_reduce(comm, &b, &requests[i]));
+		k[i] = (Case){.c = {.kind = (CollectiveKind)(i % 4),
+		                    .group = (CommGroup)(i % N_GROUPS),
+		                    .dtype = i % 3 ? F32 : BF16,
+		                    .ordered = i & 1,
+		                    .n = 1000 + i}};
+		begin(&k[i], false);
 	}
 	for (int i = N - 1; i >= 0; i--)
-		finish(requests[i]);
-	for (int i = 0; i < N; i++)
-		assert_true(x[i] == ordered_sum(i));
+		end(&k[i]);
+}
+
+/* Progress alone ends them. */
+static void
+test_progress(void **state)
+{
+	Case k = {.c = {.kind = COMM_ALL_REDUCE, .dtype = F32, .ordered = true, .n = MOST}};
+	bool done = false;
+
+	(void)state;
+	begin(&k, false);
+	for (double until = seconds_now() + 10; !done && seconds_now() < until;) {
+		ops->progress(comm.data);
+		must(ops->test(comm.data, k.request, &done));
+	}
+	assert_true(done);
+	end(&k);
+}
+
+static void *
+move_on(void *stop)
+{
+	while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED))
+		ops->progress(comm.data);
+	return NULL;
+}
+
+/* A stream's thread moves collectives while the training thread makes control calls. */
+static void
+test_threads(void **state)
+{
+	Case k = {.c = {.kind = COMM_ALL_REDUCE, .dtype = F64, .ordered = true, .n = MOST}};
+	bool stop = false;
+	pthread_t thread;
+
+	(void)state;
+	begin(&k, false);
+	assert_int_equal(pthread_create(&thread, NULL, move_on, &stop), 0);
+	for (int i = 0; i < 20; i++) {
+		int64_t x[] = {comm.rank + i, -comm.rank};
+		must(comm_reduce(&comm, x, 2, S64, COMM_MAX));
+		assert_int_equal(x[0], comm.size - 1 + i);
+		assert_int_equal(x[1], 0);
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+	end(&k);
+}
+
+/* ---- control */
+static void
+test_control(void **state)
+{
+	int64_t own[] = {comm.rank, -comm.rank}, all[2 * MOST_RANKS];
+
+	(void)state;
+	must(comm.control_ops->all_gather(comm.control, own, all, sizeof(own)));
+	for (int r = 0; r < comm.size; r++) {
+		assert_int_equal(all[2 * r], r);
+		assert_int_equal(all[2 * r + 1], -r);
+	}
+	for (int root = 0; root < comm.size; root++) {
+		char text[] = "from rank .";
+		text[10] = (char)(comm.rank == root ? '0' + root : '?');
+		must(comm.control_ops->broadcast(comm.control, text, sizeof(text), root));
+		assert_int_equal(text[10], '0' + root);
+	}
+	comm.control_ops->doing(comm.control, "testing");
+	comm.control_ops->doing(comm.control, NULL);
+}
+
+/* In the order of the ranks. */
+static void
+test_control_sums(void **state)
+{
+	double x = value(comm.rank, 1, true), sum = value(0, 1, true);
+
+	(void)state;
+	must(comm_reduce(&comm, &x, 1, F64, COMM_SUM));
+	for (int r = 1; r < comm.size; r++)
+		sum += value(r, 1, true);
+	assert_true(x == sum);
+}
+
+/* ---- what is refused */
+static void
+refuse(Collective c, const char *says)
+{
+	double x[8] = {0};
+	CommRequest *request;
+
+	c.from = c.to = x;
+	Status status = ops->start(comm.data, &c, &request);
+	assert_non_null(status);
+	assert_null(request);
+	assert_int_equal(status->exit_code, EXIT_COMM);
+	assert_non_null(strstr(status->message, says));
+	status_free(status);
+}
+
+static void
+test_refusals(void **state)
+{
+	(void)state;
+	refuse((Collective){.kind = COMM_BROADCAST, .n = 1, .peer = comm.size}, "broadcast: rank");
+	refuse((Collective){.kind = COMM_SEND, .n = 1, .peer = comm.rank}, "send: rank");
+	refuse((Collective){.kind = COMM_RECV, .n = 1, .peer = -1}, "recv: rank -1");
+	if (comm.size == 1)
+		return;
+	refuse((Collective){.kind = COMM_ALL_REDUCE, .dtype = F8E4M3, .n = 1},
+	       "no sums of f8e4m3 over ranks");
+	refuse((Collective){.kind = COMM_ALL_GATHER, .dtype = U4, .n = 8, .block = 3},
+	       "blocks of 3 elements of u4 are no whole bytes");
+	Status status = comm.control_ops->broadcast(comm.control, NULL, 0, comm.size);
+	assert_non_null(status);
+	status_free(status);
 }
 
 static void
 test_traffic(void **state)
 {
-	int64_t before = ops->traffic(comm);
-	double x[6] = {0};
-	CommBuffers b = {.to = x, .from = x, .n = size <= 6 ? 6 / size * size : 6, .dtype = F64};
-	CommRequest *request;
+	int64_t n = 6 * MOST_RANKS, before = ops->traffic(comm.data, GROUP_DATA);
+	double x[6 * MOST_RANKS] = {0};
+	Collective c = {COMM_ALL_REDUCE, GROUP_DATA, F64, .from = x, .to = x, .n = n};
 
 	(void)state;
-	must(ops->all_reduce(comm, &b, &request));
-	finish(request);
-	if (size <= 6) /* 2 n (W - 1) / W elements */
-		assert_int_equal(ops->traffic(comm) - before, 8 * 2 * b.n * (size - 1) / size);
+	n = n / comm.size * comm.size;
+	c.n = n;
+	for (int ordered = 0; ordered < 2; ordered++) {
+		c.ordered = ordered;
+		must(comm_run(&comm, &c));
+	}
+	/* 2 n (W - 1) / W elements, either way */
+	assert_int_equal(ops->traffic(comm.data, GROUP_DATA) - before,
+	                 2 * 8 * 2 * n * (comm.size - 1) / comm.size);
+	if (comm.size > 1)
+		assert_true(ops->traffic(comm.data, GROUP_WORLD) > 0);
+}
+
+static void
+test_groups(void **state)
+{
+	(void)state;
+	for (int g = 0; g < N_GROUPS; g++) {
+		Members m = members_of((CommGroup)g);
+		assert_int_equal(ops->group_size(comm.data, (CommGroup)g), m.n);
+		assert_int_equal(ops->group_rank(comm.data, (CommGroup)g), m.own);
+	}
 }
 
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_reduce),
-		cmocka_unit_test(test_maximum),
-		cmocka_unit_test(test_all_gather),
-		cmocka_unit_test(test_reduce_scatter),
-		cmocka_unit_test(test_broadcast),
-		cmocka_unit_test(test_broadcast_needs_a_root),
-		cmocka_unit_test(test_several_at_once),
+		cmocka_unit_test(test_parts),           cmocka_unit_test(test_groups),
+		cmocka_unit_test(test_all_reduce),      cmocka_unit_test(test_reduce_scatter),
+		cmocka_unit_test(test_what_is_moved),   cmocka_unit_test(test_send_and_recv),
+		cmocka_unit_test(test_several_at_once), cmocka_unit_test(test_progress),
+		cmocka_unit_test(test_threads),         cmocka_unit_test(test_control),
+		cmocka_unit_test(test_control_sums),    cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_traffic),
 	};
+	CommOptions options = {.mesh = mesh, .most_bytes = 1001};
 
-	ops = comm_find("auto");
-	Status status = ops->open(&comm);
+	Status status = comm_open("auto", &options, &comm);
 	if (status) {
 		fprintf(stderr, "%s\n", status->message);
 		return 1;
 	}
-	rank = ops->rank(comm);
-	size = ops->size(comm);
+	if (comm.size > MOST_RANKS)
+		return 1;
+	ops = comm.data_ops;
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	if (failed)
-		ops->abort(comm, 1);
-	ops->close(comm);
+		comm.control_ops->abort(comm.control, 1);
+	comm_close(&comm);
 	return failed;
 }
