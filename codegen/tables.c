@@ -176,23 +176,26 @@ write_input(TableWriter *tw, const Value *v)
 typedef struct {
 	FunctionRole function;
 	Role role;
-	PortKind result;
+	PortKind result; /* the last one's, and of the others where there is no list */
+	int n_listed;
+	PortKind listed[2]; /* of the first results */
 } RoleRow;
 static const RoleRow role_rows[] = {
-	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT},
-	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT},
-	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT},
-	{FUNCTION_UPDATE, ROLE_UPDATE, PORT_NORM},
+	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT, 0, {0}},
+	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT, 0, {0}},
+	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT, 0, {0}},
+	{FUNCTION_UPDATE, ROLE_UPDATE, PORT_NORM, 2, {PORT_LOSS_SUM, PORT_LOSS_COUNT}},
 };
 
 static void
-write_results(TableWriter *tw, const Function *f, PortKind kind)
+write_results(TableWriter *tw, const Function *f, const RoleRow *row)
 {
 	const Node *ret = function_return(f);
 	const Tables *t = tw->t;
 
 	for (int i = 0; i < ret->n_operands; i++) {
 		const char *name = i < f->result_names.n ? f->result_names.at[i] : "";
+		PortKind kind = i < row->n_listed ? row->listed[i] : row->result;
 		bool known = kind == PORT_OUTPUT && i < t->n_outputs;
 		write_port(tw, node_operand(ret, i), name, kind, known ? &t->outputs[i] : NULL);
 	}
@@ -267,7 +270,7 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 			write_input(tw, f->params.at[i]);
 	p.n_inputs = (uint32_t)w->ports.n - p.first_input;
 	p.first_output = (uint32_t)w->ports.n;
-	write_results(tw, f, row->result);
+	write_results(tw, f, row);
 	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
 	for_each_node(f, n) {
 		if (n->op == OP_launch)

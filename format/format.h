@@ -261,10 +261,9 @@ typedef enum {
 	PORT_WEIGHT, /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
 	PORT_OUTPUT,
 	PORT_GRADIENT, /* of the input of this name: an output of accumulate */
-	/* Of update, in the host's memory: */
-	PORT_LOSS_SUM,
+	PORT_LOSS_SUM, /* of update: what it decided by */
 	PORT_LOSS_COUNT,
-	PORT_NORM, /* of all gradients */
+	PORT_NORM, /* of update: of all gradients */
 	N_PORT_KINDS,
 } PortKind;
 extern const char *const port_kind_names[];
@@ -295,6 +294,9 @@ enum {
 	SAVE_CORRECT,
 	SAVE_UNIT,
 	SAVE_CONSTANT,
+	SAVE_PENDING,
+	SAVE_UPDATES,
+	SAVE_FAILED,
 	N_SAVE_KINDS
 };
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };

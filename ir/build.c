@@ -232,10 +232,10 @@ b_running_sum(Builder *b, State *state, Value *v)
 }
 
 void
-b_store_sum(Builder *b, State *state, Value *v, Value *running)
+b_store_step(Builder *b, State *state, Value *first, Value *later)
 {
-	build_node(b, OP_store, 1, &v, &(StoreAttr){state})->when = WHEN_FIRST;
-	build_node(b, OP_store, 1, &running, &(StoreAttr){state})->when = WHEN_LATER;
+	build_node(b, OP_store, 1, &first, &(StoreAttr){state})->when = WHEN_FIRST;
+	build_node(b, OP_store, 1, &later, &(StoreAttr){state})->when = WHEN_LATER;
 }
 
 void

@@ -186,6 +186,9 @@ typedef enum {
 	STATE_CORRECT,    /* weighted hits of an evaluation */
 	STATE_UNIT,       /* flat, padded concatenation of parameters' storage */
 	STATE_CONSTANT,   /* numbers of the graph that kernels read */
+	STATE_PENDING,    /* what a step makes of a statistic, until @update commits it */
+	STATE_UPDATES,    /* s64[]: how many updates were made */
+	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update after that */
 } StateKind;
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
@@ -204,7 +207,7 @@ struct State {
 	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
 	const char *path;      /* another name, of the module that reads it; NULL: none */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
-	State *of;             /* gradient or moment of this parameter or unit; NULL else */
+	State *of; /* gradient or moment of this parameter or unit, pending of this statistic; NULL else */
 	int number;            /* moments: which of the optimizer's */
 	State *unit;           /* lies inside this unit, at: */
 	int64_t unit_offset;   /* elements */
@@ -389,10 +392,11 @@ Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Valu
 Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
              Ints y_contract);
 void b_store(Builder *b, State *state, Value *v);
-/* A sum over the micro-batches of a step, in two halves, as stores stand last: state + v; and the stores, of
- * v in the first micro-batch, of that sum in later ones. */
+/* A sum over the micro-batches of a step, in two halves, as stores stand last: state + v; and b_store_step of v and
+ * that sum. */
 Value *b_running_sum(Builder *b, State *state, Value *v);
-void b_store_sum(Builder *b, State *state, Value *v, Value *running);
+/* What a state of a step gets: `first` from the first micro-batch, `later` from each later one. */
+void b_store_step(Builder *b, State *state, Value *first, Value *later);
 void b_return(Builder *b, int n, Value *const *values);
 
 /* ---- grad.c: reverse mode over a function; only this and the rows' grad columns know calculus. */

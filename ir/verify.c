@@ -200,12 +200,20 @@ field_function(const Node *n, const Field *field)
 static void
 verify_states(Verify *v)
 {
-	for (int i = 0; i < v->m->states.n; i++) {
-		const State *s = v->m->states.at[i];
+	Module *m = (Module *)v->m; /* for its types */
+
+	for (int i = 0; i < m->states.n; i++) {
+		const State *s = m->states.at[i];
 		bool sum = s->kind == STATE_LOSS_SUM || s->kind == STATE_LOSS_COUNT ||
 		           s->kind == STATE_CORRECT;
 		if (sum && s->type->rank)
 			state_fault(v, s, "is a sum of the loss, which has no axes");
+		if (s->kind == STATE_UPDATES && s->type != type_scalar(m, S64))
+			state_fault(v, s, "counts updates, in s64[]");
+		if (s->kind == STATE_FAILED && s->type != type_scalar(m, BOOL))
+			state_fault(v, s, "says whether training failed, in bool[]");
+		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))
+			state_fault(v, s, "is pending of no state of its type");
 	}
 }
 

@@ -155,7 +155,7 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		if (!gradient[i])
 			continue;
 		b->loc = gradient[i]->loc;
-		b_store_sum(b, gradient[i], w->grads[i], sums[i]);
+		b_store_step(b, gradient[i], w->grads[i], sums[i]);
 	}
 	for (int i = w->n_params; i < w->wanted.n; i++)
 		function_name_result(b->f, w->wanted.at[i]->name);

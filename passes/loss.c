@@ -260,7 +260,9 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 		map[v->id] = function_param_as(f, v->type, v->name, v->param, v->number);
 	}
 	function_clone_body(from, f, NULL, map);
-	if (!train)
+	if (train)
+		statistics_make_pending(f, lp->p->scratch);
+	else
 		drop_stores(f);
 	for (int i = 0; i < ret->n_operands; i++)
 		results[i] = map[node_operand(ret, i)->id];
@@ -283,10 +285,10 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 		correct = b_running_sum(&b, lp->correct, l.correct);
 	}
 	b.before = NULL;
-	b_store_sum(&b, lp->sum, l.sum, sum);
-	b_store_sum(&b, lp->count, l.count, count);
+	b_store_step(&b, lp->sum, l.sum, sum);
+	b_store_step(&b, lp->count, l.count, count);
 	if (correct)
-		b_store_sum(&b, lp->correct, l.correct, correct);
+		b_store_step(&b, lp->correct, l.correct, correct);
 	b_return(&b, 0, NULL);
 	m->targets = binding ? m->targets : l.targets;
 }

@@ -1,9 +1,10 @@
-/* The update function: the gradients' mean over the whole step, their norm, clipping, and one update per unit.
+/* The update function: the gradients' mean over the whole step, their norm, clipping, one update per unit, and the
+ * commit of pending statistics. It decides by itself: where nothing was counted, or loss or norm is not finite, states
+ * keep their content to the bit; after a loss or norm that is not finite no later step changes them either.
  *
  * Parameters of equal dtype, decay and learning-rate scale lie side by side in a unit, and so do their
  * gradients and moments, so that one elementwise kernel serves them all. Members start at multiples of
- * MEMBER_ALIGN elements; units are padded to UNIT_ALIGN with zeros, which stay zero. The update is
- * left out where the norm is not finite or nothing was counted. */
+ * MEMBER_ALIGN elements; units are padded to UNIT_ALIGN with zeros, which stay zero. */
 #include "passes/pass.h"
 
 #include <float.h>
@@ -150,20 +151,48 @@ update_spread(Update *u, Value *scalar)
 	return spread(u->b, scalar, u->param->type);
 }
 
+/* 1 - beta^t = -(e^(t log beta) - 1): the difference would lose the digits of a beta near 1. */
+Value *
+update_bias_correction(Update *u, ScalarIndex beta)
+{
+	Builder *b = u->b;
+	Value *power = b_binary(b, OP_mul, u->t, b_unary(b, OP_log, update_scalar(u, beta)));
+
+	return b_unary(b, OP_neg, b_unary(b, OP_expm1, power));
+}
+
 /* ---- the function */
 
-/* targets / (count * loss_scale): what turns the sum of the micro-batches' gradients into the step's mean */
-static Value *
-mean_factor(Optimizer *o, Value **counted)
+/* What the micro-batches added up, in f64. */
+typedef struct {
+	Value *sum, *count;    /* as the states have them */
+	Value *counted;        /* count > 0 */
+	Value *loss;           /* sum / count */
+	Value *gradient_scale; /* what turns the sum of their gradients into the step's mean */
+} Counted;
+
+static Counted
+read_loss(Optimizer *o)
 {
 	Builder *b = &o->b;
-	State *state = module_state_of_kind(o->m, STATE_LOSS_COUNT);
-	Value *count = b_cast(b, function_state(o->f, state), F64);
+	Counted c;
 
-	*counted = b_binary(b, OP_gt, count, number(b, 0));
-	Value *safe = b_select(b, *counted, count, number(b, 1));
-	Value *scaled = b_binary(b, OP_mul, safe, hyper(o, SCALAR_LOSS_SCALE));
-	return b_binary(b, OP_div, number(b, (double)o->m->targets), scaled);
+	c.sum = function_state(o->f, module_state_of_kind(o->m, STATE_LOSS_SUM));
+	c.count = function_state(o->f, module_state_of_kind(o->m, STATE_LOSS_COUNT));
+	Value *count = b_cast(b, c.count, F64);
+
+	c.counted = b_binary(b, OP_gt, count, number(b, 0));
+	count = b_select(b, c.counted, count, number(b, 1));
+	c.loss = b_binary(b, OP_div, b_cast(b, c.sum, F64), count);
+	Value *scaled = b_binary(b, OP_mul, count, hyper(o, SCALAR_LOSS_SCALE));
+	c.gradient_scale = b_binary(b, OP_div, number(b, (double)o->m->targets), scaled);
+	return c;
+}
+
+static Value *
+is_finite(Builder *b, Value *x)
+{
+	return b_binary(b, OP_eq, b_binary(b, OP_sub, x, x), number(b, 0));
 }
 
 static Value *
@@ -201,21 +230,28 @@ without_subnormals(Builder *b, Value *moment)
 	return b_select(b, is_subnormal, b_splat(b, moment->type, 0), moment);
 }
 
+/* What all units share. */
+typedef struct {
+	Value *scale; /* of gradients: the mean's, clipped */
+	Value *t;     /* f64[]: the number of this update */
+	Value *go;    /* bool[]: it is made */
+} Shared;
+
 static int
-update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
+update_unit(Optimizer *o, Unit *u, const Shared *shared, NewContent *out)
 {
 	Builder *b = &o->b;
 	Value *p = function_state(o->f, u->param), *g = function_state(o->f, u->grad);
 	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, u->lr_scale));
 	Value *decay = u->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
-	Update up = {.b = b, .param = p, .lr = lr, .decay = decay};
+	Update up = {.b = b, .param = p, .t = shared->t, .lr = lr, .decay = decay};
 	int n = 0;
 
-	up.grad = b_binary(b, OP_mul, g, spread(b, scale, g->type));
+	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
 	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
 		up.moment[i] = function_state(o->f, u->moment[i]);
 	o->row->update(&up);
-	Value *mask = b_broadcast(b, go, ints_of_type(p->type), (Ints){0});
+	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
 	out[n++] = (NewContent){u->param, b_select(b, mask, up.new_param, p)};
 	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
 		out[n++] = (NewContent){
@@ -224,31 +260,93 @@ update_unit(Optimizer *o, Unit *u, Value *scale, Value *go, NewContent *out)
 	return n;
 }
 
+/* The pending content is a sum over ranks, which had each their own batches: a float statistic gets the mean. Where each
+ * rank counts the same, as batches in an integer, a rank's own is right. */
+static NewContent
+commit(Optimizer *o, State *pending, Value *go)
+{
+	Builder *b = &o->b;
+	Value *next = function_state(o->f, pending), *old = function_state(o->f, pending->of);
+	Type t = next->type;
+
+	if (dtype_is_float(t->dtype))
+		next = b_binary(b, OP_div, next, spread(b, hyper(o, SCALAR_RANKS), t));
+	Value *mask = b_broadcast(b, go, ints_of_type(t), (Ints){0});
+	return (NewContent){pending->of, b_select(b, mask, next, old)};
+}
+
+/* Is the update made? Nor after a failure: what steps there are behind it were begun before the host knew. */
+static Value *
+decide(Optimizer *o, const Counted *c, Value *norm, NewContent *failed)
+{
+	Builder *b = &o->b;
+	State *state = state_new(o->m, module_fresh_name(o->m, "failed"), type_scalar(o->m, BOOL),
+	                         STATE_FAILED, LIFE_DERIVED);
+	Value *before = function_state(o->f, state);
+	Value *finite = b_binary(b, OP_and, is_finite(b, c->loss), is_finite(b, norm));
+	Value *fails = b_binary(b, OP_and, c->counted, b_unary(b, OP_not, finite));
+
+	*failed = (NewContent){state, b_binary(b, OP_or, before, fails)};
+	return b_binary(b, OP_and, b_binary(b, OP_and, c->counted, finite),
+	                b_unary(b, OP_not, before));
+}
+
+/* The number of this update, in f64. */
+static Value *
+count_update(Optimizer *o, Value *go, NewContent *updates)
+{
+	Builder *b = &o->b;
+	State *state = state_new(o->m, module_fresh_name(o->m, "updates"), type_scalar(o->m, S64),
+	                         STATE_UPDATES, LIFE_SAVED);
+	Value *before = function_state(o->f, state);
+	Value *next = b_binary(b, OP_add, before, b_splat(b, before->type, 1));
+
+	*updates = (NewContent){state, b_select(b, go, next, before)};
+	return b_cast(b, next, F64);
+}
+
+/* factor * min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
+static Value *
+clipped(Optimizer *o, Value *factor, Value *norm)
+{
+	Builder *b = &o->b;
+	Value *ratio = b_binary(b, OP_div, hyper(o, SCALAR_CLIP_NORM),
+	                        b_binary(b, OP_add, norm, number(b, 1e-6)));
+
+	return b_binary(b, OP_mul, factor, b_binary(b, OP_min, ratio, number(b, 1)));
+}
+
+static void
+return_results(Optimizer *o, const Counted *c, Value *norm)
+{
+	function_name_result(o->f, "loss_sum");
+	function_name_result(o->f, "loss_count");
+	function_name_result(o->f, "grad_norm");
+	b_return(&o->b, 3, (Value *[]){c->sum, c->count, norm});
+}
+
 static void
 build_update(Optimizer *o)
 {
 	Builder *b = &o->b;
-	Value *counted;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, 3 * o->units.n + 1);
-	int n = 0;
+	int n = 0, n_states = o->m->states.n;
+	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 2);
 
 	b->loc = loc_name(o->m, "optimizer");
 	b->phase = PHASE_UPDATE;
-	Value *factor = mean_factor(o, &counted);
-	Value *norm = gradient_norm(o, factor);
-	/* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
-	Value *ratio = b_binary(b, OP_div, hyper(o, SCALAR_CLIP_NORM),
-	                        b_binary(b, OP_add, norm, number(b, 1e-6)));
-	Value *clip = b_binary(b, OP_min, ratio, number(b, 1));
-	Value *finite = b_binary(b, OP_eq, b_binary(b, OP_sub, norm, norm), number(b, 0));
-	Value *go = b_binary(b, OP_and, counted, finite);
-	Value *scale = b_binary(b, OP_mul, factor, clip);
+	Counted c = read_loss(o);
+	Value *norm = gradient_norm(o, c.gradient_scale);
+	Value *go = decide(o, &c, norm, &new[n++]);
+	Shared shared = {.scale = clipped(o, c.gradient_scale, norm), .go = go};
+	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->units.n; i++)
-		n += update_unit(o, &o->units.at[i], scale, go, new + n);
+		n += update_unit(o, &o->units.at[i], &shared, new + n);
+	for (int i = 0; i < n_states; i++)
+		if (o->m->states.at[i]->kind == STATE_PENDING)
+			new[n++] = commit(o, o->m->states.at[i], go);
 	for (int i = 0; i < n; i++)
 		b_store(b, new[i].state, new[i].value);
-	function_name_result(o->f, "grad_norm");
-	b_return(b, 1, &norm);
+	return_results(o, &c, norm);
 }
 
 static bool

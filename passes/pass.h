@@ -56,6 +56,10 @@ const LossRow *loss_find(const char *name); /* NULL: unknown */
 /* A struct of the row's own options: its defaults, then the text; NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
+/* ---- statistics.c */
+/* f's stores of statistics become stores of pending states, which @update commits. */
+void statistics_make_pending(Function *f, Arena *scratch);
+
 /* ---- autograd.c */
 typedef struct {
 	const char
@@ -77,6 +81,7 @@ typedef struct {
 	Builder *b;
 	Value *param, *grad; /* grad is scaled and clipped */
 	Value *moment[MAX_MOMENTS];
+	Value *t;     /* f64[]: the number of this update, from 1 */
 	Value *lr;    /* f64[], times the unit's lr_scale */
 	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
 	Value *new_param, *new_moment[MAX_MOMENTS]; /* out */
@@ -91,6 +96,8 @@ const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
 /* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
+/* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
+Value *update_bias_correction(Update *u, ScalarIndex beta);
 
 /* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. */
 bool optimizer_row_check(const OptimizerRow *row, Diag *diag);

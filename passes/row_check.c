@@ -85,6 +85,7 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 	            .param = function_param(f, t, "param"),
 	            .grad = function_param(f, t, "grad"),
 	            .moment = {function_param(f, t, "m0"), function_param(f, t, "m1")},
+	            .t = function_param(f, f64, "t"),
 	            .lr = function_param(f, f64, "lr"),
 	            .decay = function_param(f, f64, "decay")};
 

@@ -59,17 +59,33 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 	return status;
 }
 
+/* Those of the optimizer, as a checkpoint has them, in one line. */
 static void
 report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 {
-	for (int i = 0; i < st->n_tensors && run->diag; i++) {
-		int state = format_state(&run->format, st->tensors[i].name);
+	const char *first = NULL;
+	int more = -1;
 
-		if (state < 0 || !is_loadable(&run->format.states[state]))
+	for (int i = 0; i < st->n_tensors && run->diag; i++) {
+		const char *name = st->tensors[i].name;
+		int state = format_state(&run->format, name);
+
+		if (state >= 0 && is_loadable(&run->format.states[state]))
+			continue;
+		if (state < 0) {
 			diag_warning(run->diag,
 			             "%s: \"%s\" is no parameter of this model: left out", path,
-			             st->tensors[i].name);
+			             name);
+			continue;
+		}
+		first = first ? first : name;
+		more++;
 	}
+	if (first)
+		diag_warning(run->diag,
+		             "%s: \"%s\" and %d more are of the optimizer: left out; --resume "
+		             "takes them",
+		             path, first, more);
 }
 
 static Status

@@ -54,15 +54,11 @@ hyper_lr(const Hyper *h, int64_t s)
 void
 hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 {
-	double t = (double)(s + 1);
-
 	if (!out)
 		return;
 	for (int i = 0; i < N_SCALARS; i++)
 		out[i].f = h->values[i];
 	out[SCALAR_LR].f = hyper_lr(h, s);
-	out[SCALAR_BIAS_CORRECTION1].f = 1 - pow(h->values[SCALAR_BETA1], t);
-	out[SCALAR_BIAS_CORRECTION2].f = 1 - pow(h->values[SCALAR_BETA2], t);
 	out[SCALAR_STEP].u = (uint64_t)s;
 	out[SCALAR_SEED].u = h->seed;
 	out[SCALAR_OFFSET].u = (uint64_t)offset;
@@ -130,6 +126,7 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
 	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;
 	out->values[SCALAR_LOSS_SCALE] = 1;
+	out->values[SCALAR_RANKS] = 1;
 	out->seed = o->seed;
 	return NULL;
 }

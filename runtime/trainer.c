@@ -158,6 +158,7 @@ open_all(Gradc *run, const GradcOptions *options)
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
+	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
 	ExecutorOptions executor = {
 		.ops = ops,
 		.device = device_options(&run->format, gradc_target(run), options),

@@ -24,11 +24,11 @@ adam_step(Update *u, Value *p, Value *g)
 	Value *g2 = b_binary(b, OP_mul, update_spread(u, b_binary(b, OP_sub, one(u), beta2)),
 	                     b_binary(b, OP_mul, g, g));
 	v = b_binary(b, OP_add, b_binary(b, OP_mul, v, update_spread(u, beta2)), g2);
-	Value *root = b_unary(b, OP_sqrt, update_scalar(u, SCALAR_BIAS_CORRECTION2));
+	Value *root = b_unary(b, OP_sqrt, update_bias_correction(u, SCALAR_BETA2));
 	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, v), update_spread(u, root));
 	denominator = b_binary(b, OP_add, denominator,
 	                       update_spread(u, update_scalar(u, SCALAR_EPS)));
-	Value *step = b_binary(b, OP_div, u->lr, update_scalar(u, SCALAR_BIAS_CORRECTION1));
+	Value *step = b_binary(b, OP_div, u->lr, update_bias_correction(u, SCALAR_BETA1));
 	Value *change = b_binary(b, OP_mul, update_spread(u, step),
 	                         b_binary(b, OP_div, m, denominator));
 	u->new_param = b_binary(b, OP_sub, p, change);

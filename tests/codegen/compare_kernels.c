@@ -70,10 +70,9 @@ run(const Kernel *k, const Code *code, int index, void **buffers, void *const *i
 	                                          [SCALAR_EPS].f = 1e-8,
 	                                          [SCALAR_WEIGHT_DECAY].f = 0.01,
 	                                          [SCALAR_MOMENTUM].f = 0.9,
-	                                          [SCALAR_BIAS_CORRECTION1].f = 0.1,
-	                                          [SCALAR_BIAS_CORRECTION2].f = 1e-3,
 	                                          [SCALAR_CLIP_NORM].f = 1,
 	                                          [SCALAR_LOSS_SCALE].f = 1,
+	                                          [SCALAR_RANKS].f = 3,
 	                                          [SCALAR_STEP].u = 1ull << 60,
 	                                          [SCALAR_SEED].u = UINT64_MAX - 1};
 	void *copies[MAX_BUFFERS];

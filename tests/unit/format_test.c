@@ -46,7 +46,7 @@ test_print_names_everything(void **state)
 	assert_non_null(strstr(text.at, "loc \"/Mul\""));
 	format_print(&text, &f, "memory");
 	assert_non_null(strstr(text.at, "workspace  128"));
-	assert_non_null(strstr(text.at, "live 3..6"));
+	assert_non_null(strstr(text.at, "live 11..14"));
 	text_free(&text);
 	arena_free(arena);
 }

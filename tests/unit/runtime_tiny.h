@@ -31,6 +31,7 @@ enum {
 	SLOT_REPORTED_SUM,
 	SLOT_REPORTED_COUNT,
 	SLOT_SCALARS,
+	SLOT_FAILED,
 	SLOT_TWINS /* of SLOT_X and what follows in io and step, in the same order but the scratch */
 };
 enum { TWIN_X = SLOT_TWINS, TWIN_T, TWIN_WEIGHT, TWIN_NORM, TWIN_SUM, TWIN_COUNT, TWIN_SCALARS };
@@ -61,15 +62,17 @@ k_gradient(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 static void
 k_update(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
-	double sum = *(double *)b[2], count = *(double *)b[3];
+	double sum = *(double *)b[2], count = *(double *)b[3], loss = sum / count;
 	double g = *(double *)b[1] * ROWS / count, norm = fabs(g);
 	double factor = fmin(1, scalars[SCALAR_CLIP_NORM].f / (norm + 1e-6));
+	bool *failed = b[7], finite = isfinite(loss) && isfinite(norm);
 
 	*(double *)b[4] = norm;
 	*(double *)b[5] = sum;
 	*(double *)b[6] = count;
-	if (count > 0 && isfinite(sum / count) && isfinite(norm))
+	if (finite && !*failed)
 		*(double *)b[0] -= scalars[SCALAR_LR].f * g * factor;
+	*failed |= !finite;
 }
 
 static void
@@ -98,7 +101,7 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 {
 	StateRecord s = {.name = format_string(w, name),
 	                 .why = format_string(w, "read by Mul"),
-	                 .dtype = kind == SAVE_STATISTIC ? F32 : F64,
+	                 .dtype = kind == SAVE_STATISTIC ? F32 : kind == SAVE_FAILED ? BOOL : F64,
 	                 .first_dim = format_dims(w, 0, NULL),
 	                 .kind = kind,
 	                 .lifetime = lifetime,
@@ -107,7 +110,7 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 	                 .of = kind == SAVE_GRADIENT ? 2 : 0,
 	                 .lr_scale = 1,
 	                 .offset = offset,
-	                 .bytes = kind == SAVE_STATISTIC ? 4 : 8,
+	                 .bytes = kind == SAVE_STATISTIC ? 4 : kind == SAVE_FAILED ? 1 : 8,
 	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1,
 	                 .file_dtype = F32};
 
@@ -233,6 +236,7 @@ tiny_memory(FormatWriter *w)
 	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
 	tiny_state(w, "loss.sum", SAVE_LOSS_SUM, LASTS_STEP, 16);
 	tiny_state(w, "loss.count", SAVE_LOSS_COUNT, LASTS_STEP, 24);
+	tiny_state(w, "failed", SAVE_FAILED, LASTS_DERIVED, 40);
 	for (int i = 0; i < 4; i++)
 		tiny_slot(w, SPACE_STATE, 8 * i, 8, "state");
 	for (int i = 0; i < 4; i++)
@@ -241,6 +245,7 @@ tiny_memory(FormatWriter *w)
 	for (int i = 0; i < 3; i++)
 		tiny_slot(w, SPACE_STEP, 8 * i, 8, "report");
 	tiny_slot(w, SPACE_STEP, 64, SCALARS_BYTES, "scalars");
+	tiny_slot(w, SPACE_STATE, 40, 1, "failed");
 	for (int i = 0; i < 3; i++)
 		tiny_slot(w, SPACE_IO_HOST, 64 * i, 8 * ROWS, "io");
 	for (int i = 0; i < 3; i++)
@@ -300,9 +305,9 @@ tiny_update(FormatWriter *w)
 	tiny_copy(w, STREAM_COPY_IN, SLOT_SCALARS, TWIN_SCALARS);
 	tiny_event(w, RECORD, STREAM_COPY_IN, EVENT_STEP_FILLED);
 	tiny_event(w, WAIT, STREAM_COMPUTE, EVENT_STEP_FILLED);
-	tiny_run(w, K_UPDATE, STREAM_COMPUTE, 3, 7,
+	tiny_run(w, K_UPDATE, STREAM_COMPUTE, 3, 8,
 	         (const uint32_t[]){SLOT_W, SLOT_GRAD, SLOT_SUM, SLOT_COUNT, SLOT_NORM,
-	                            SLOT_REPORTED_SUM, SLOT_REPORTED_COUNT});
+	                            SLOT_REPORTED_SUM, SLOT_REPORTED_COUNT, SLOT_FAILED});
 	tiny_event(w, RECORD, STREAM_COMPUTE, EVENT_STEP_FREE);
 	tiny_event(w, WAIT, STREAM_COPY_OUT, EVENT_STEP_FREE);
 	for (uint32_t i = 0; i < 3; i++)

@@ -243,6 +243,38 @@ test_non_finite_stops_before_the_update(void **state)
 	tiny_close(&t);
 }
 
+/* After a loss that is not finite, further steps compute and change nothing: the loss of equal rows stays. */
+static void
+test_after_a_failure_nothing_is_updated(void **state)
+{
+	Tiny t = unshuffled(16);
+	GradcStep step;
+	double x[16], y[16];
+	const int64_t dims[] = {16};
+
+	for (int i = 0; i < 16; i++) {
+		x[i] = i / 4 == 1 ? 1e200 : 1;
+		y[i] = 3;
+	}
+	must(npy_write(t.options.data.at[0].value, F64, 1, dims, x));
+	must(npy_write(t.options.data.at[1].value, F64, 1, dims, y));
+	Gradc *run = start(&t);
+	must(gradc_step(run, &step));
+	double lr = t.options.lr, w = tiny_weight - lr * 2 * (tiny_weight - 3);
+	Status status = gradc_step(run, &step);
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_NON_FINITE);
+	assert_int_equal(step.step, 2);
+	status_free(status);
+	for (int i = 0; i < 2; i++) {
+		status = gradc_step(run, &step); /* the rows behind those of the failure */
+		must(status);
+		near(step.loss, (w - 3) * (w - 3));
+	}
+	gradc_close(run);
+	tiny_close(&t);
+}
+
 static void
 test_export_fills_the_holes(void **state)
 {
@@ -349,6 +381,7 @@ main(void)
 		cmocka_unit_test(test_evaluation_covers_every_row),
 		cmocka_unit_test(test_shuffling_uses_every_row_once),
 		cmocka_unit_test(test_non_finite_stops_before_the_update),
+		cmocka_unit_test(test_after_a_failure_nothing_is_updated),
 		cmocka_unit_test(test_export_fills_the_holes),
 		cmocka_unit_test(test_gradients_are_means),
 		cmocka_unit_test(test_once),
