@@ -208,9 +208,9 @@ struct State {
 	const char *path;      /* another name, of the module that reads it; NULL: none */
 	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
 	State *of; /* gradient or moment of this parameter or unit, pending of this statistic; NULL else */
-	int number;            /* moments: which of the optimizer's */
-	State *unit;           /* lies inside this unit, at: */
-	int64_t unit_offset;   /* elements */
+	int number;          /* moments: which of the optimizer's */
+	State *unit;         /* lies inside this unit, at: */
+	int64_t unit_offset; /* elements */
 	Loc loc;
 	int line;       /* in the module's file, as in Node */
 	int64_t offset; /* in the state region, set by `memory`; -1 before */

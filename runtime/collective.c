@@ -9,8 +9,7 @@ typedef struct {
 	CommRequest *request; /* NULL: not yet started */
 	double begin;
 } Task;
-_Static_assert(sizeof(Task) <= sizeof(((HostTask *)NULL)->state),
-               "a collective fits into a task");
+_Static_assert(sizeof(Task) <= sizeof(((HostTask *)NULL)->state), "a collective fits into a task");
 
 static void
 trace_collective(const Task *c)

@@ -173,7 +173,8 @@ int64_t order_at(const Order *order, int64_t index);
 /* ---- schedule.c: learning rates and the scalar block. */
 typedef struct {
 	const char *lr_schedule;
-	double values[N_SCALARS]; /* lr .. momentum, clip norm, loss scale, ranks: of the whole run */
+	double values
+		[N_SCALARS]; /* lr .. momentum, clip norm, loss scale, ranks: of the whole run */
 	uint64_t seed;
 	double min_lr;
 	int64_t warmup, steps;

@@ -15,7 +15,8 @@ def enum(name):
     return {word.strip(): i for i, word in enumerate(body.split(",")) if word.strip()}
 
 
-KIND, STREAM, WHEN, EVENT = enum("InstructionKind"), enum("Stream"), enum("RunWhen"), enum("SharedEvent")
+KIND, STREAM, EVENT = enum("InstructionKind"), enum("Stream"), enum("SharedEvent")
+WHEN, ONLY = enum("RunWhen"), enum("RunOnly")
 SECTIONS = enum("Section")
 
 
@@ -25,8 +26,10 @@ class Tables:
     def __init__(self, path):
         self.path = path
         self.bytes = bytearray(path.read_bytes())
-        magic = struct.pack("<Q", int(re.search(r"FORMAT_MAGIC (0x[0-9a-f]+)", HEADER).group(1), 16))
-        self.blob = self.bytes.index(magic)  # the one that is linked; a copy for `dump` lies behind
+        magic, version = (int(re.search(name + r" (\w+)", HEADER).group(1).rstrip("ul"), 0)
+                          for name in ("FORMAT_MAGIC", "FORMAT_VERSION"))
+        head = struct.pack("<QII", magic, version, SECTIONS["N_SECTIONS"])
+        self.blob = self.bytes.index(head)  # the one that is linked; a copy for `dump` lies behind
         at, n = struct.unpack_from("<qq", self.bytes, self.blob + 48 + 16 * SECTIONS["SECTION_INSTRUCTIONS"])
         self.first, self.n = self.blob + at, n
 
@@ -37,9 +40,14 @@ class Tables:
         fields = INSTRUCTION.unpack_from(self.bytes, self.first + i * INSTRUCTION.size)
         return dict(zip(("kind", "stream", "when", "what", "args", "n_args", "phase", "origin", "only"), fields))
 
-    def never(self, i):
-        """Instruction i runs in later micro-batches only: with --accumulate=1 not at all."""
-        struct.pack_into("<B", self.bytes, self.first + i * INSTRUCTION.size + 3, WHEN["RUN_LATER"])
+    def never(self, i, ranks):
+        """Instruction i does not run: with one rank it is for several, with several (and --accumulate=1) for later
+        micro-batches."""
+        at = self.first + i * INSTRUCTION.size
+        if ranks > 1:
+            struct.pack_into("<B", self.bytes, at + 3, WHEN["RUN_LATER"])
+        else:
+            struct.pack_into("<I", self.bytes, at + 20, ONLY["ONLY_RANKS"])
 
     def write(self, path):
         path.write_bytes(self.bytes)

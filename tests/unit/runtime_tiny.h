@@ -101,7 +101,9 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 {
 	StateRecord s = {.name = format_string(w, name),
 	                 .why = format_string(w, "read by Mul"),
-	                 .dtype = kind == SAVE_STATISTIC ? F32 : kind == SAVE_FAILED ? BOOL : F64,
+	                 .dtype = kind == SAVE_STATISTIC ? F32
+	                          : kind == SAVE_FAILED  ? BOOL
+	                                                 : F64,
 	                 .first_dim = format_dims(w, 0, NULL),
 	                 .kind = kind,
 	                 .lifetime = lifetime,
@@ -110,7 +112,9 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 	                 .of = kind == SAVE_GRADIENT ? 2 : 0,
 	                 .lr_scale = 1,
 	                 .offset = offset,
-	                 .bytes = kind == SAVE_STATISTIC ? 4 : kind == SAVE_FAILED ? 1 : 8,
+	                 .bytes = kind == SAVE_STATISTIC ? 4
+	                          : kind == SAVE_FAILED  ? 1
+	                                                 : 8,
 	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1,
 	                 .file_dtype = F32};
 

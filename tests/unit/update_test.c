@@ -50,8 +50,7 @@ test_bias_corrections(void **state)
 
 			scalars[SCALAR_BETA1].f = betas[i];
 			kernel_interpret(k, (void *[]){&t, &got}, scalars, 0, k->iterations);
-			if (!(fabs(got - c) <= 1e-12 * c) ||
-			    !(fabs(got - exact) <= 1e-15 * exact))
+			if (!(fabs(got - c) <= 1e-12 * c) || !(fabs(got - exact) <= 1e-15 * exact))
 				fail_msg("1 - %g^%d: %.17g, C's %.17g, exact %.17g", betas[i], n,
 				         got, c, exact);
 		}
