@@ -61,6 +61,9 @@ void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 /* Rewrites the sorts of f over long lines. */
 void sorts_split(Function *f);
 
+/* ---- fill.c: does the kernel write nothing but zeros? */
+bool kernel_fills_zero(const Kernel *k);
+
 /* ---- in_place.c */
 /* May the kernel's result, buffer `output`, lie where its operand, buffer `input`, does? They have equal sizes. */
 bool kernel_may_overwrite(const Kernel *k, int input, int output);

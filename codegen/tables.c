@@ -92,10 +92,11 @@ static void
 write_launch(TableWriter *tw, const Node *n)
 {
 	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
-	Instruction in = {.kind = RUN_KERNEL,
+	bool zeros = kernel_fills_zero(k);
+	Instruction in = {.kind = zeros ? FILL_ZERO : RUN_KERNEL,
 	                  .when = n->when,
 	                  .phase = n->phase,
-	                  .what = (uint32_t)kernel_index(tw->t->m, k),
+	                  .what = zeros ? 0 : (uint32_t)kernel_index(tw->t->m, k),
 	                  .args = (uint32_t)tw->w->arguments.n,
 	                  .origin = write_origin(tw->w, n)};
 

@@ -83,7 +83,7 @@ report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 	}
 	if (first)
 		diag_warning(run->diag,
-		             "%s: \"%s\" and %d more are of the optimizer: left out; --resume "
+		             "%s: \"%s\" and %d more are of the optimizer: not taken; --resume "
 		             "takes them",
 		             path, first, more);
 }

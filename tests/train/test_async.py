@@ -18,7 +18,7 @@ def compile_model(run, models, path, name, precision="f32"):
     return path
 
 
-def train(run, models, name, executable, *options, steps=4, env=None, command=(), exit=0):
+def train(run, models, name, executable, *options, steps=7, env=None, command=(), exit=0):
     """(losses, norms and so on of all steps, the exported model)"""
     folder = executable.parent / f"run-{len(list(executable.parent.iterdir()))}"
     folder.mkdir()
@@ -39,7 +39,7 @@ def test_the_bits_of_the_cpu(run, models, tmp_path, name, accumulate):
     executable = compile_model(run, models, tmp_path / "train", name)
     option = f"--accumulate={accumulate}"
     want = train(run, models, name, executable, *ON_CPU, option)
-    assert len(want[0]) == 4 and len({s["loss"] for s in want[0]}) > 1
+    assert len(want[0]) == 7 and len({s["loss"] for s in want[0]}) > 1
     assert train(run, models, name, executable, *ON_ASYNC, option) == want
 
 
