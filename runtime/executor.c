@@ -23,6 +23,17 @@ alloc_regions(Executor *x)
 	return NULL;
 }
 
+static int
+most_instructions(const Format *f)
+{
+	uint32_t most = 0;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].n_instructions > most)
+			most = f->programs[i].n_instructions;
+	return (int)most;
+}
+
 Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
@@ -47,7 +58,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
 	out->buffers = NEW_ARRAY(arena, void *, most);
-	device.n_events = N_EXECUTOR_EVENTS;
+	device.n_events = FIRST_OBSERVED + (options->observed ? most_instructions(f) : 0) * 2;
 	Status status = ops->open(&device, &out->device);
 	if (!status)
 		status = ops->load(out->device, &source, &out->code);
@@ -358,20 +369,6 @@ executor_step_times(const Executor *x, int turn, double seconds[N_PHASES])
 	return NULL;
 }
 
-/* What others than the compute stream do is seen in their own spans. */
-static Status
-observe(const Walk *w, const Instruction *n, uint32_t at, double begin)
-{
-	const Executor *x = w->x;
-
-	if (n->stream != STREAM_COMPUTE || n->kind == RECORD || n->kind == WAIT)
-		return NULL;
-	RETURN_IF_ERROR(x->ops->record(x->device, n->stream, OBSERVER_EVENT));
-	RETURN_IF_ERROR(x->ops->host_wait(x->device, OBSERVER_EVENT));
-	observe_instruction(x->observer, w->program->first_instruction + at, begin, seconds_now());
-	return NULL;
-}
-
 static Status
 run_one(Walk *w)
 {
@@ -384,10 +381,11 @@ run_one(Walk *w)
 	}
 	RETURN_IF_ERROR(time_phase(w, n));
 	uint32_t at = w->pc;
-	double begin = w->x->observer ? seconds_now() : 0;
+	if (w->x->observer)
+		RETURN_IF_ERROR(observe_instruction(w->x, at, n->stream, false));
 	RETURN_IF_ERROR(execute[n->kind](w, n));
 	if (w->x->observer)
-		RETURN_IF_ERROR(observe(w, n, at, begin));
+		RETURN_IF_ERROR(observe_instruction(w->x, at, n->stream, true));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;
 }
 
@@ -400,11 +398,11 @@ executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 		w.scalars = (const Scalar *)(const void *)executor_slot(x, p->scalars - 1).at;
 	if (x->poison)
 		RETURN_IF_ERROR(poison_before(x, p));
+	if (x->observer)
+		RETURN_IF_ERROR(observe_begin(x));
 	for (; w.pc < p->n_instructions; w.pc++)
 		RETURN_IF_ERROR(run_one(&w));
 	if (w.phase >= 0)
 		RETURN_IF_ERROR(set_timer(&w, -1));
-	if (x->observer)
-		observe_program_end(x->observer);
-	return NULL;
+	return x->observer ? observe_run(x, p) : NULL;
 }

@@ -1,5 +1,6 @@
 /* What each instruction took: spans of the trace, and sums of a few steps for the report. While there is an observer,
- * the host waits after every kernel, so that each is timed alone; otherwise only phases are timed. */
+ * an event is recorded before and after each instruction, on its stream, and the host waits for the end of each program
+ * to read them; otherwise only phases are timed. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -72,43 +73,93 @@ end_phase(Observer *o)
 	o->phase = 0;
 }
 
+static const TraceTrack tracks[N_STREAMS] = {
+	[STREAM_COMPUTE] = TRACK_TRAINING,
+	[STREAM_COPY_IN] = TRACK_COPY_IN,
+	[STREAM_COPY_OUT] = TRACK_COPY_OUT,
+	[STREAM_COMMUNICATION] = TRACK_COMMUNICATION,
+};
+
+static void
+begin_phase(Observer *o, const Instruction *n, double begin)
+{
+	if (n->phase == o->phase)
+		return;
+	end_phase(o);
+	o->phase = n->phase;
+	o->phase_begin = begin;
+}
+
+/* A collective has a span of its own (collective.c). */
 static void
 trace_instruction(Observer *o, uint32_t index, double begin, double end)
 {
 	const Format *f = o->format;
 	const Instruction *n = &f->instructions[index];
 	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
+	bool sync = n->kind == RECORD || n->kind == WAIT;
 
-	if (n->phase != o->phase) {
-		end_phase(o);
-		o->phase = n->phase;
-		o->phase_begin = begin;
+	if (n->kind == COLLECTIVE)
+		return;
+	if (n->stream == STREAM_COMPUTE && !sync) {
+		begin_phase(o, n, begin);
+		o->last_end = end;
 	}
-	o->last_end = end;
 	trace_span(o->trace,
-	           &(TraceSpan){.track = TRACK_TRAINING,
-	                        .category = "kernel",
-	                        .name = o->titles[index],
+	           &(TraceSpan){.track = tracks[n->stream],
+	                        .category = sync ? "event" : "kernel",
+	                        .name = sync ? instruction_names[n->kind] : o->titles[index],
 	                        .kernel = k ? format_text(f, k->name) : instruction_names[n->kind],
 	                        .begin = begin,
 	                        .end = end,
-	                        .origin = format_text(f, n->origin)});
+	                        .origin = format_text(f, n->origin),
+	                        .count_of = sync ? "event" : NULL,
+	                        .count = n->what});
 }
 
-void
-observe_instruction(Observer *o, uint32_t index, double begin, double end)
+Status
+observe_begin(Executor *x)
 {
+	x->observer->ran.n = 0;
+	x->observer->base = seconds_now();
+	return x->ops->record(x->device, STREAM_COMPUTE, OBSERVER_BASE);
+}
+
+Status
+observe_instruction(Executor *x, uint32_t at, int stream, bool end)
+{
+	if (end)
+		vec_push(x->arena, &x->observer->ran, at);
+	return x->ops->record(x->device, stream, FIRST_OBSERVED + 2 * (int)at + end);
+}
+
+static Status
+observe_one(Executor *x, uint32_t at, uint32_t index)
+{
+	Observer *o = x->observer;
+	double begin, took;
+	int event = FIRST_OBSERVED + 2 * (int)at;
+
+	RETURN_IF_ERROR(x->ops->elapsed(x->device, OBSERVER_BASE, event, &begin));
+	RETURN_IF_ERROR(x->ops->elapsed(x->device, event, event + 1, &took));
 	if (o->sampling) {
-		o->profile.seconds[index] += end - begin;
+		o->profile.seconds[index] += took;
 		o->profile.runs[index]++;
 	}
 	if (o->trace)
-		trace_instruction(o, index, begin, end);
+		trace_instruction(o, index, o->base + begin, o->base + begin + took);
+	return NULL;
 }
 
-void
-observe_program_end(Observer *o)
+Status
+observe_run(Executor *x, const ProgramRecord *p)
 {
+	Observer *o = x->observer;
+
+	RETURN_IF_ERROR(executor_drain(x));
+	for (int i = 0; i < o->ran.n; i++)
+		RETURN_IF_ERROR(observe_one(x, o->ran.at[i], p->first_instruction + o->ran.at[i]));
 	if (o->trace)
 		end_phase(o);
+	return NULL;
 }

@@ -25,6 +25,8 @@ typedef enum {
 	TRACK_READING,
 	TRACK_SAVING,
 	TRACK_COMMUNICATION,
+	TRACK_COPY_IN,
+	TRACK_COPY_OUT,
 	N_TRACKS
 } TraceTrack;
 typedef struct {
@@ -50,6 +52,8 @@ typedef struct {
 	const char **titles; /* of the instructions, for the trace */
 	GradcProfile profile;
 	bool sampling; /* this step adds to the profile */
+	VEC(uint32_t) ran; /* instructions of the program's run, in order */
+	double base;       /* when it began */
 	int phase;
 	double phase_begin, last_end;
 } Observer;
@@ -57,15 +61,15 @@ Status observe_open(Gradc *run);
 void observe_step(Gradc *run, int64_t step);
 /* From `begin` until now; count < 0: none. */
 void observe_span(Gradc *run, const char *name, double begin, int64_t count);
-void observe_instruction(Observer *o, uint32_t index, double begin, double end);
-void observe_program_end(Observer *o);
 
 /* ---- executor.c: walks a program's instructions over the regions. */
 enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
+/* Events of the executor's own, behind those of the tables: timers; the observer's, of a program's begin, and before and
+ * after each instruction. */
 enum {
-	OBSERVER_EVENT = N_DEVICE_EVENTS,
-	FIRST_TIMER,
-	N_EXECUTOR_EVENTS = FIRST_TIMER + 2 * MAX_TIMERS
+	FIRST_TIMER = N_DEVICE_EVENTS,
+	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
+	FIRST_OBSERVED,
 };
 typedef struct {
 	int n;
@@ -117,6 +121,7 @@ typedef struct {
 	const KernelVariant *variant;
 	const Comm *comm; /* NULL, where there is one rank */
 	bool ordered;     /* sums over ranks are made in their order */
+	bool observed;    /* instructions may be timed */
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_stop(Executor *x); /* waits; then nothing touches the regions */
@@ -142,6 +147,11 @@ Status executor_wait_report(Executor *x, int turn);
 bool executor_has_report(const Executor *x, int turn);
 /* Of the step of that turn, after its report. */
 Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]);
+
+/* ---- observe.c, of a program's run: all of it is over when observe_run returns */
+Status observe_begin(Executor *x);
+Status observe_instruction(Executor *x, uint32_t at, int stream, bool end);
+Status observe_run(Executor *x, const ProgramRecord *p);
 
 /* ---- collective.c: an instruction of the communication stream */
 Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);

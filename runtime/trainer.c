@@ -164,7 +164,8 @@ open_all(Gradc *run, const GradcOptions *options)
 		.device = device_options(&run->format, gradc_target(run), options),
 		.variant = run->variant,
 		.comm = &run->comm,
-		.ordered = true};
+		.ordered = true,
+		.observed = options->trace || options->profile};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
