@@ -377,21 +377,13 @@ kernel_grain(const KernelRecord *r)
 	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
 }
 
-/* 1 + the record; 0: none. A product's operands and result have one type. */
+/* 1 + the record; 0: none. */
 static uint32_t
 write_library(FormatWriter *w, const Kernel *k)
 {
-	const LibraryCall *c = k->library;
-	LibraryRecord r = {.n = c ? (uint32_t)c->n : 0, .scratch_limit = LIBRARY_SCRATCH};
-
-	if (!c)
+	if (!k->library)
 		return 0;
-	while (library_kind_names[r.kind] && strcmp(library_kind_names[r.kind], c->kind) != 0)
-		r.kind++;
-	if (r.kind == N_LIBRARY_KINDS) /* text IR may name what this build does not know */
-		return 0;
-	r.dtype = k->buffers.at[k->n_inputs].type->dtype;
-	r.first = format_dims(w, c->n, c->at);
+	LibraryRecord r = {.call = *k->library, .scratch_limit = LIBRARY_SCRATCH};
 	vec_push(w->arena, &w->library, r);
 	return (uint32_t)w->library.n;
 }

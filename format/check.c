@@ -157,12 +157,16 @@ check_kernel(const Format *f, int i)
 static Status
 check_library(const Format *f, int i)
 {
-	LibraryWork w;
+	Text why = {0};
+	Status status = NULL;
 
-	if (f->library[i].kind >= N_LIBRARY_KINDS || f->library[i].scratch_limit < 0)
-		return FAULT("library call %d: kind %u, %lld bytes of scratch", i,
-		             f->library[i].kind, (long long)f->library[i].scratch_limit);
-	return format_library_work(f, (uint32_t)i, &w);
+	if (f->library[i].scratch_limit < 0)
+		return FAULT("library call %d: %lld bytes of scratch", i,
+		             (long long)f->library[i].scratch_limit);
+	if (!library_call_check(&f->library[i].call, &why))
+		status = FAULT("library call %d: %s", i, why.at);
+	text_free(&why);
+	return status;
 }
 
 static Status

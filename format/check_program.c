@@ -75,6 +75,30 @@ check_end(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
+/* What the library touches lies inside the slots. */
+static Status
+check_library(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
+{
+	const Format *f = w->f;
+	const LibraryCall *c = &f->library[k->library - 1].call;
+
+	for (int i = 0; i < library_operands(c); i++) {
+		const LibraryOperand *o = &c->operands[i];
+		if (o->buffer >= n->n_args)
+			return FAULT(
+				"program %d, instruction %d: library call %u: argument %lld of %u",
+				w->index, at, k->library - 1, (long long)o->buffer, n->n_args);
+		int64_t reach = library_reach(o);
+		int64_t bytes = f->slots[f->arguments[n->args + (uint32_t)o->buffer].slot].bytes;
+		if (reach > bytes)
+			return FAULT(
+				"program %d, instruction %d: library call %u: %lld bytes of a slot "
+				"of %lld",
+				w->index, at, k->library - 1, (long long)reach, (long long)bytes);
+	}
+	return NULL;
+}
+
 static Status
 check_run(Walk *w, const Instruction *n, int at)
 {
@@ -85,10 +109,7 @@ check_run(Walk *w, const Instruction *n, int at)
 	if (!(k->targets >> w->program->target & 1))
 		return FAULT("program %d, instruction %d: kernel %u has no code for target %u",
 		             w->index, at, n->what, w->program->target);
-	if (k->library)
-		return status_annotate(format_check_library(w->f, k, n),
-		                       "program %d, instruction %d", w->index, at);
-	return NULL;
+	return k->library ? check_library(w, k, n, at) : NULL;
 }
 
 static Status

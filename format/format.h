@@ -5,6 +5,7 @@
 #define GRADC_FORMAT_H
 
 #include "base/base.h"
+#include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 9
@@ -211,19 +212,9 @@ typedef struct {
 	                       * out; 0: none */
 } KernelRecord;
 
-/* What a library can do in place of a kernel's loops, on the same buffers: the kind's numbers. */
-typedef enum {
-	LIBRARY_DOT,
-	LIBRARY_CONV,
-	LIBRARY_CONV_GRAD_INPUT,
-	LIBRARY_CONV_GRAD_WEIGHT,
-	N_LIBRARY_KINDS,
-} LibraryKind;
-extern const char *const library_kind_names[]; /* of the ops that they are */
+/* What a library may do in place of a kernel's loops, on its arguments. */
 typedef struct {
-	uint32_t kind; /* LibraryKind */
-	uint32_t dtype;
-	uint32_t first, n;     /* in the dims table */
+	LibraryCall call;
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
@@ -475,62 +466,6 @@ typedef struct {
 		blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
 } FormatTail;
 
-/* ---- library.c: what the numbers of a library record mean. All begin with buffer and offset of the first
- * operand and of the second, then 1 + the bias's buffer and its offset, 0 and 0 without one; the result is the
- * kernel's last buffer. */
-
-/* z[batch.., m, n] = sum over k of x[batch.., m, k] * y[batch.., k, n], in strides. Numbers: how many batch axes;
- * sizes batch.., m, n, k; strides of x batch.., m, k; of y batch.., k, n; of z batch.., m, n. */
-enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
-typedef struct {
-	int rank; /* of each operand: batch axes and two */
-	int64_t dims[3][MAX_LIBRARY_RANK], strides[3][MAX_LIBRARY_RANK];
-} LibraryDot;
-
-/* A convolution (ir/ops/conv.c) of dense tensors x[batch, groups*in, places..], w[groups*out, in, window..] and
- * y[batch, groups*out, places..], or one of its adjoints. Numbers: batch, groups, in, out, and for each spatial
- * axis the size of x, of the window, of y, stride, dilation, and the padding before x. */
-enum { MAX_LIBRARY_SPATIAL = 3 };
-typedef struct {
-	int64_t x, window, y, stride, dilation, low;
-} LibraryWindow;
-typedef struct {
-	int spatial;
-	int64_t batch, groups, in, out; /* channels of a group */
-	LibraryWindow axes[MAX_LIBRARY_SPATIAL];
-} LibraryConv;
-/* What LibraryConv's operands are: of the kernel's two operands and its result, for each kind. */
-typedef enum { CONV_X, CONV_W, CONV_Y } ConvTensor;
-extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
-int64_t library_conv_elements(const LibraryConv *c, ConvTensor tensor);
-
-/* A bias is a dense vector that is added to the result: a number for each column of a dot, for each channel of a
- * conv; other kinds have none. */
-enum { LIBRARY_FIRST, LIBRARY_SECOND, LIBRARY_RESULT, LIBRARY_BIAS, N_LIBRARY_OPERANDS };
-typedef struct {
-	LibraryKind kind;
-	DType dtype; /* of all operands */
-	bool bias;
-	int buffer[N_LIBRARY_OPERANDS];     /* of the kernel; -1: the last one */
-	int64_t offset[N_LIBRARY_OPERANDS]; /* elements */
-	union {
-		LibraryDot dot;
-		LibraryConv conv;
-	};
-} LibraryWork;
-/* How many operands it has, from the first; a bias is the last of all. */
-static inline int
-library_operands(const LibraryWork *w)
-{
-	return w->bias ? N_LIBRARY_OPERANDS : LIBRARY_BIAS;
-}
-/* EXIT_SYSTEM when the numbers make no sense. */
-Status format_library_work(const Format *f, uint32_t record, LibraryWork *out);
-/* Bytes of operand i from its buffer's start to the end of the last element it has; INT64_MAX: too many. */
-int64_t format_library_reach(const LibraryWork *w, int i);
-void format_print_library(Text *out, const Format *f,
-                          uint32_t record); /* "dot f32 x[8,64,16] by ..." */
-
 /* ---- collective.c: how n elements are divided among ranks: the compiler's formulas, the executor's slots and the
  * communicators have it from here. */
 typedef struct {
@@ -549,6 +484,8 @@ const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 
 /* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);
+/* "dot {x = f32[8,64] at 0, ...}", with numbers of arguments. */
+void format_print_library(Text *out, const Format *f, uint32_t record);
 /* " for cpu-512" where programs are for several targets, else nothing. */
 void format_print_target(Text *out, const Format *f, const ProgramRecord *p);
 /* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",

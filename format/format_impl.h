@@ -12,9 +12,6 @@ Status format_check(const Format *f);
 /* check_program.c: one program's instructions, arguments and ports. */
 Status format_check_program(const Format *f, int program);
 
-/* library.c: an instruction that runs a kernel with a library's call. */
-Status format_check_library(const Format *f, const KernelRecord *k, const Instruction *n);
-
 /* Is [first, first+n) inside [0, total)? */
 static inline bool
 in_range(uint64_t first, uint64_t n, int total)

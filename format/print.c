@@ -29,6 +29,12 @@ print_argument(Text *out, const Format *f, const Argument *a)
 	}
 }
 
+void
+format_print_library(Text *out, const Format *f, uint32_t record)
+{
+	library_call_print(out, &f->library[record].call, NULL, NULL);
+}
+
 static void
 print_run(Text *out, const Format *f, const Instruction *n)
 {

@@ -7,6 +7,7 @@
 #ifndef GRADC_IR_LOOP_H
 #define GRADC_IR_LOOP_H
 
+#include "base/library_call.h"
 #include "ir/ir.h"
 
 /* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). Terms are never changed, so that
@@ -140,15 +141,6 @@ buffer_is_param(const LoopBuffer *b)
 	return b->kind < BUFFER_LOCAL;
 }
 
-/* What a library can do in place of the loops: a kind and its numbers, in the order that format/ has for
- * that kind (library_kinds). Numbers of operands are kernel buffers, offsets and strides elements. */
-enum { MAX_LIBRARY_NUMBERS = 40 };
-struct LibraryCall {
-	const char *kind; /* "dot" */
-	int n;
-	int64_t at[MAX_LIBRARY_NUMBERS];
-};
-
 enum { MAX_TEAM = 2 };
 struct Kernel {
 	const char *name;
@@ -161,7 +153,7 @@ struct Kernel {
 	int n_team;         /* levels of the team; 0: one member */
 	int team[MAX_TEAM]; /* members by level, outermost first: powers of two, MAX_PARTIALS together */
 	int64_t flops;
-	const LibraryCall *library; /* NULL: none */
+	const LibraryCall *library; /* what a library may do in place of the loops; NULL: nothing */
 	const Kernel *
 		serves; /* the kernel whose loops read what this one makes: where a library runs that, this does not
 	                       * run; NULL: none */
@@ -368,6 +360,9 @@ void lower_part(Lower *lw, const Node *n, Type shape,
 void kernel_print(Text *out, const Kernel *k, const PrintOptions *options);
 /* One line without its end. */
 void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
+
+/* ---- loop_library.c: does a checked call touch only what the kernel's buffers have? Adds the reason to *why where not. */
+bool library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why);
 
 /* ---- loop_check.c: faults in a kernel of m: types, scopes, places outside their buffers. Each names
  * the place, the kernel, the statement and the kernel's location; true when there are none. */

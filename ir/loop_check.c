@@ -500,12 +500,27 @@ check_statement(Check *c, const LoopStatement *s, int at)
 		define(c, s->result, s->type, s->kind == LOOP_STATEMENT_FOR ? s->extent : 0);
 }
 
+static void
+check_library(Check *c)
+{
+	const LibraryCall *call = c->k->library;
+	Text why = {0};
+
+	if (!call || (library_call_check(call, &why) && library_stays_inside(c->k, call, &why)))
+		return;
+	diag_error(c->diag, EXIT_INVALID, "%s: kernel @%s: library call: %s", c->m->name,
+	           c->k->name, why.at);
+	text_free(&why);
+	c->ok = false;
+}
+
 bool
 kernel_verify(const Module *m, const Kernel *k, Diag *diag)
 {
 	Arena *arena = arena_new();
 	Check c = {.m = m, .k = k, .diag = diag, .arena = arena, .ok = true};
 
+	check_library(&c);
 	c.functions = scalar_functions_new(arena);
 	c.types = NEW_ARRAY(arena, DType, k->n_scalars);
 	c.defined = NEW_ARRAY(arena, bool, k->n_scalars);

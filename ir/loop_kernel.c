@@ -122,9 +122,7 @@ resolve_accumulates(Kernel *k, const LoopStatement *loop)
 static uint64_t
 library_hash(const LibraryCall *c)
 {
-	return c ? hash_bytes(c->at, sizeof(*c->at) * (size_t)c->n,
-	                      hash_bytes(c->kind, strlen(c->kind), 0))
-	         : 0;
+	return c ? hash_bytes(c, sizeof(*c), 0) : 0;
 }
 
 static bool
@@ -132,8 +130,7 @@ library_equal(const LibraryCall *a, const LibraryCall *b)
 {
 	if (!a || !b)
 		return a == b;
-	return strcmp(a->kind, b->kind) == 0 && a->n == b->n &&
-	       memcmp(a->at, b->at, sizeof(*a->at) * (size_t)a->n) == 0;
+	return memcmp(a, b, sizeof(*a)) == 0;
 }
 
 void

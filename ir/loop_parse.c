@@ -467,25 +467,6 @@ read_team(KernelReader *kr)
 	} while (*kr->r->at == 'x' && kr->r->at++);
 }
 
-/* KIND [N, ...] */
-static const LibraryCall *
-read_library(Reader *r)
-{
-	LibraryCall *c = NEW(r->m->arena, LibraryCall);
-
-	c->kind = read_name(r);
-	if (!c->kind || !read_expect(r, '['))
-		return NULL;
-	while (!read_char(r, ']')) {
-		if (c->n == MAX_LIBRARY_NUMBERS || (c->n && !read_expect(r, ',')) ||
-		    !read_int(r, &c->at[c->n++])) {
-			read_fault(r, "malformed library call");
-			return NULL;
-		}
-	}
-	return c;
-}
-
 /* @KERNEL, which stands before */
 static const Kernel *
 read_served(Reader *r)
@@ -496,6 +477,27 @@ read_served(Reader *r)
 	if (name && !k)
 		read_fault(r, "kernel @%s does not stand before the one that serves it", name);
 	return k;
+}
+
+/* What stands between the parameters and the body. */
+static void
+read_facts(KernelReader *kr)
+{
+	Reader *r = kr->r;
+
+	if (read_word(r, "team"))
+		read_team(kr);
+	if (read_word(r, "flops"))
+		read_int(r, &kr->k->flops);
+	if (read_word(r, "serves"))
+		kr->k->serves = read_served(r);
+	if (read_word(r, "library") && !(kr->k->library = read_library(r, kr->k))) {
+		read_skip_line(r); /* the body is still one */
+		return;
+	}
+	if (read_word(r, "loc"))
+		kr->k->loc = read_loc(r);
+	read_expect(r, '{');
 }
 
 void
@@ -513,17 +515,7 @@ read_kernel(Reader *r)
 	kr.k = kernel_new(r->m->arena, name, NULL);
 	if (!read_expect(r, '(') || !read_kernel_params(&kr))
 		return;
-	if (read_word(r, "team"))
-		read_team(&kr);
-	if (read_word(r, "flops"))
-		read_int(r, &kr.k->flops);
-	if (read_word(r, "serves"))
-		kr.k->serves = read_served(r);
-	if (read_word(r, "library"))
-		kr.k->library = read_library(r);
-	if (read_word(r, "loc"))
-		kr.k->loc = read_loc(r);
-	read_expect(r, '{');
+	read_facts(&kr);
 	for (read_lines(r); *r->at; read_lines(r)) {
 		if (read_char(r, '}')) {
 			if ((closed = !read_close(&kr)))

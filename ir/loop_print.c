@@ -206,15 +206,6 @@ loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s)
 }
 
 static void
-print_library(Text *out, const LibraryCall *c)
-{
-	text_printf(out, " library %s [", c->kind);
-	for (int i = 0; i < c->n; i++)
-		text_printf(out, "%s%lld", i ? ", " : "", (long long)c->at[i]);
-	text_add(out, "]");
-}
-
-static void
 print_header(Text *out, const Kernel *k, const PrintOptions *options)
 {
 	text_printf(out, "  kernel @%s(", k->name);
@@ -229,8 +220,10 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 	text_printf(out, " flops %lld", (long long)k->flops);
 	if (k->serves)
 		text_printf(out, " serves @%s", k->serves->name);
-	if (k->library)
-		print_library(out, k->library);
+	if (k->library) {
+		text_add(out, " library ");
+		kernel_print_library(out, k);
+	}
 	loc_print(out, k->loc, options);
 	text_add(out, " {\n");
 }

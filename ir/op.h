@@ -65,9 +65,8 @@ typedef enum {
 	FUSE_NONE,   /* no code: store, return, call */
 } FuseClass;
 
-typedef struct LibraryCall LibraryCall; /* ir/loop.h */
-typedef struct Lower Lower;             /* codegen's view of one kernel, ir/loop.h */
-typedef struct Index Index;             /* ir/loop.h */
+typedef struct Lower Lower; /* codegen's view of one kernel, ir/loop.h */
+typedef struct Index Index; /* ir/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 

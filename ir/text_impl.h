@@ -39,6 +39,7 @@ const char *read_name(Reader *r);               /* identifier; NULL when none is
 const char *read_symbol(Reader *r, char sigil); /* @name, %name, with quotes; NULL */
 bool read_int(Reader *r, int64_t *out);
 bool read_double(Reader *r, double *out);
+bool read_list(Reader *r, Ints *list);              /* [1,2,3]; false after reporting */
 int read_enum(Reader *r, const char *const *names); /* -1 after reporting */
 Type read_type(Reader *r);                          /* NULL after reporting */
 Loc read_loc(Reader *r);                            /* behind the word loc; NULL after reporting */
@@ -48,5 +49,8 @@ void read_skip_line(Reader *r);
 bool read_at_line_end(Reader *r);
 
 void read_kernel(Reader *r); /* loop_parse.c, behind the word kernel */
+/* loop_library.c: KIND {FIELD = ..., ...}; NULL after reporting. */
+const LibraryCall *read_library(Reader *r, const Kernel *k);
+void kernel_print_library(Text *out, const Kernel *k);
 
 #endif

@@ -175,8 +175,7 @@ read_enum(Reader *r, const char *const *names)
 	return -1;
 }
 
-/* [1,2,3]; false after reporting */
-static bool
+bool
 read_list(Reader *r, Ints *list)
 {
 	*list = (Ints){0};

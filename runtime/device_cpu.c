@@ -12,7 +12,7 @@
 
 struct Device {
 	Pool *pool;
-	Onednn *library; /* NULL: none */
+	Library *library; /* oneDNN; NULL: none */
 	Status why_none;
 	CpuStreams *streams;
 };
@@ -27,7 +27,8 @@ cpu_close(Device *device)
 {
 	if (!device)
 		return;
-	onednn_close(device->library);
+	if (device->library)
+		library_onednn.close(device->library);
 	status_free(device->why_none);
 	cpu_streams_close(device->streams);
 	pool_close(device->pool);
@@ -55,8 +56,8 @@ cpu_open(const DeviceOptions *options, Device **out)
 	memory_hold(close_device, device);
 	device->streams = cpu_streams_open(options->n_events ? options->n_events : N_DEVICE_EVENTS);
 	if (!options->no_libraries)
-		device->why_none = onednn_open(device->pool, options->deterministic,
-		                               &device->library);
+		device->why_none = library_onednn.open(device->pool, options->deterministic,
+		                                       &device->library);
 	memory_let_go();
 	*out = device;
 	return NULL;
@@ -275,7 +276,7 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	*out = NULL;
 	code->kernels = source->kernels;
 	memory_hold(unload_code, code);
-	Status status = library_calls_open(device->library, source, &code->calls);
+	Status status = library_calls_open(&library_onednn, device->library, source, &code->calls);
 	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
 	if (bytes)
 		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
@@ -309,8 +310,7 @@ run_now(Device *device, const Code *code, const Launch *launch)
 	KernelPart part = {code->kernels[launch->kernel], launch};
 
 	if (library_calls_implementation(code->calls, launch->kernel))
-		return library_calls_run(code->calls, launch->kernel, launch->buffers,
-		                         launch->n_buffers);
+		return library_calls_run(code->calls, launch->kernel, launch->buffers);
 	if (library_calls_cover(code->calls, launch->kernel))
 		return NULL;
 	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);
@@ -377,7 +377,7 @@ static void
 cpu_describe(const Device *device, Text *out)
 {
 	text_printf(out, "%d threads (%s), %s", pool_threads(device->pool), pool_name(device->pool),
-	            device->library    ? onednn_version(device->library)
+	            device->library    ? library_onednn.version(device->library)
 	            : device->why_none ? device->why_none->message
 	                               : "no libraries");
 }
@@ -386,7 +386,7 @@ static DeviceFacts
 cpu_facts(const Device *device)
 {
 	return (DeviceFacts){pool_threads(device->pool), cpu_count(),
-	                     device->library ? onednn_version(device->library) : NULL};
+	                     device->library ? library_onednn.version(device->library) : NULL};
 }
 
 static const char *

@@ -13,13 +13,14 @@ typedef struct {
 	char *at;
 } Packed;
 typedef struct {
-	LibraryWork work;
-	OnednnCall *call; /* NULL: the loops run */
+	const LibraryCall *record;
+	PreparedCall *call; /* NULL: the loops run */
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
 } Call;
 struct LibraryCalls {
+	const LibraryOps *ops;
 	const Format *tables;
 	Call *at; /* by library record */
 	int n;
@@ -61,7 +62,9 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 		return NULL;
 	Call *c = &calls->at[record - 1];
 	for (int i = 0; i < N_READ; i++) {
-		const Slot *s = &f->slots[f->arguments[n->args + (uint32_t)c->work.buffer[i]].slot];
+		const Slot *s =
+			&f->slots[f->arguments[n->args + (uint32_t)c->record->operands[i].buffer]
+		                          .slot];
 		if (!lies_in_constant(f, s))
 			c->fixed &= ~(1u << i);
 		else if (c->fixed >> i & 1)
@@ -72,38 +75,39 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 
 /* ---- making */
 static int64_t
-packed_bytes(const Call *c)
+packed_bytes(const LibraryOps *ops, const Call *c)
 {
 	int64_t bytes = 0;
 
 	for (int i = 0; i < N_READ; i++)
-		bytes += c->n_packed[i] * onednn_packed_bytes(c->call, i);
+		bytes += c->n_packed[i] * ops->packed_bytes(c->call, i);
 	return bytes;
 }
 
 static void
-make_call(LibraryCalls *calls, Onednn *lib, int record)
+make_call(LibraryCalls *calls, Library *lib, int record)
 {
 	int64_t limit = calls->tables->library[record].scratch_limit;
+	const LibraryOps *ops = calls->ops;
 	Call *c = &calls->at[record];
 
 	if (c->call)
 		return; /* another kernel's, too */
-	status_free(onednn_call_open(lib, &c->work, c->fixed, limit, &c->call));
-	if (c->call && c->fixed && calls->packed + packed_bytes(c) > MAX_PACKED) {
-		onednn_call_close(c->call);
+	status_free(ops->prepare(lib, c->record, c->fixed, limit, &c->call));
+	if (c->call && c->fixed && calls->packed + packed_bytes(ops, c) > MAX_PACKED) {
+		ops->release(c->call);
 		c->fixed = 0;
-		status_free(onednn_call_open(lib, &c->work, 0, limit, &c->call));
+		status_free(ops->prepare(lib, c->record, 0, limit, &c->call));
 	}
-	if (c->call && !onednn_pays(c->call)) {
-		onednn_call_close(c->call);
+	if (c->call && !ops->pays(c->call)) {
+		ops->release(c->call);
 		c->call = NULL;
 	}
 	if (!c->call)
 		return;
-	calls->packed += packed_bytes(c);
-	if (onednn_scratch(c->call) > calls->scratch)
-		calls->scratch = onednn_scratch(c->call);
+	calls->packed += packed_bytes(ops, c);
+	if (ops->scratch(c->call) > calls->scratch)
+		calls->scratch = ops->scratch(c->call);
 }
 
 /* Kernels of programs that do not run here need no call. */
@@ -120,7 +124,8 @@ close_calls(void *calls)
 }
 
 Status
-library_calls_open(Onednn *lib, const CodeSource *source, LibraryCalls **out)
+library_calls_open(const LibraryOps *ops, Library *lib, const CodeSource *source,
+                   LibraryCalls **out)
 {
 	const Format *tables = source->tables;
 	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
@@ -128,14 +133,14 @@ library_calls_open(Onednn *lib, const CodeSource *source, LibraryCalls **out)
 
 	*out = NULL;
 	calls->at = memory_zeroed((size_t)n + 1, sizeof(*calls->at));
+	calls->ops = ops;
 	calls->tables = tables;
 	calls->n = n;
 	memory_hold(close_calls, calls);
 	Status status = NULL;
-	for (int i = 0; i < n && !status; i++) {
-		status = format_library_work(tables, (uint32_t)i, &calls->at[i].work);
-		calls->at[i].fixed = (1u << N_READ) - 1;
-	}
+	for (int i = 0; i < n; i++)
+		calls->at[i] = (Call){.record = &tables->library[i].call,
+		                      .fixed = (1u << N_READ) - 1};
 	for (int i = 0; n && i < tables->n[SECTION_INSTRUCTIONS] && !status; i++)
 		status = look_at_launch(calls, &tables->instructions[i]);
 	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
@@ -155,7 +160,7 @@ library_calls_close(LibraryCalls *calls)
 	if (!calls)
 		return;
 	for (int i = 0; i < calls->n; i++) {
-		onednn_call_close(calls->at[i].call);
+		calls->ops->release(calls->at[i].call);
 		for (int k = 0; k < N_READ; k++)
 			memory_free(calls->at[i].packed[k]);
 	}
@@ -179,7 +184,7 @@ library_calls_place(LibraryCalls *calls, char *memory)
 		for (int k = 0; c->call && k < N_READ; k++)
 			for (int p = 0; p < c->n_packed[k]; p++) {
 				c->packed[k][p].at = memory;
-				memory += onednn_packed_bytes(c->call, k);
+				memory += calls->ops->packed_bytes(c->call, k);
 			}
 	}
 }
@@ -198,7 +203,7 @@ library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
 {
 	const Call *c = call_of(calls, kernel);
 
-	return c ? onednn_implementation(c->call) : NULL;
+	return c ? calls->ops->implementation(c->call) : NULL;
 }
 
 bool
@@ -211,10 +216,10 @@ library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
 
 /* The packed operand i that lies in buffer; made by the first run that reads it. */
 static Status
-find_packed(Call *c, int i, const void *buffer, char **out)
+find_packed(const LibraryOps *ops, Call *c, int i, const void *buffer, char **out)
 {
 	*out = NULL;
-	if (onednn_packed_bytes(c->call, i) == 0)
+	if (ops->packed_bytes(c->call, i) == 0)
 		return NULL;
 	for (int k = 0; k < c->n_packed[i]; k++) {
 		Packed *p = &c->packed[i][k];
@@ -222,7 +227,7 @@ find_packed(Call *c, int i, const void *buffer, char **out)
 			continue;
 		*out = p->at;
 		if (!p->from)
-			RETURN_IF_ERROR(onednn_pack(c->call, i, buffer, p->at));
+			RETURN_IF_ERROR(ops->pack(c->call, i, buffer, p->at));
 		p->from = buffer;
 		return NULL;
 	}
@@ -230,15 +235,15 @@ find_packed(Call *c, int i, const void *buffer, char **out)
 }
 
 Status
-library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, uint32_t n)
+library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers)
 {
 	Call *c = call_of(calls, kernel);
 	void *operands[N_LIBRARY_OPERANDS] = {0};
 	char *packed[N_READ];
 
-	for (int i = 0; i < library_operands(&c->work); i++)
-		operands[i] = buffers[c->work.buffer[i] < 0 ? (int)n - 1 : c->work.buffer[i]];
+	for (int i = 0; i < library_operands(c->record); i++)
+		operands[i] = buffers[c->record->operands[i].buffer];
 	for (int i = 0; i < N_READ; i++)
-		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));
-	return onednn_run(c->call, operands, packed, calls->memory);
+		RETURN_IF_ERROR(find_packed(calls->ops, c, i, operands[i], &packed[i]));
+	return calls->ops->run(c->call, operands, packed, calls->memory);
 }

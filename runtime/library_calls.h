@@ -4,13 +4,14 @@
 #define GRADC_LIBRARY_CALLS_H
 
 #include "runtime/device.h"
-#include "runtime/onednn.h"
+#include "runtime/library.h"
 
 typedef struct LibraryCalls LibraryCalls;
 
 /* lib NULL: no kernel has a call. What the library cannot do well is no fault: the loops do it. lib and tables
  * outlive the calls. */
-Status library_calls_open(Onednn *lib, const CodeSource *source, LibraryCalls **out);
+Status library_calls_open(const LibraryOps *ops, Library *lib, const CodeSource *source,
+                          LibraryCalls **out);
 void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
 /* Bytes of memory that they need, for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);
@@ -22,6 +23,6 @@ const char *library_calls_implementation(const LibraryCalls *calls, uint32_t ker
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
 /* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
  * never changes. */
-Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, uint32_t n);
+Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers);
 
 #endif

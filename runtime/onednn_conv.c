@@ -9,7 +9,7 @@ enum { TILE_OUTPUTS = 32, TILE_GROUPS = 16, MAX_DIMS = MAX_LIBRARY_SPATIAL + 3 }
 enum { AXIS_BATCH, AXIS_OUT, AXIS_GROUPS };
 
 static int64_t
-places(const LibraryConv *c, ConvTensor tensor)
+places(const ConvSizes *c, ConvTensor tensor)
 {
 	int64_t n = 1;
 
@@ -28,7 +28,7 @@ least(int64_t a, int64_t b)
 
 /* Elements from one step of the axis to the next; 0 where the tensor has no such axis. */
 static int64_t
-axis_stride(const LibraryConv *c, ConvTensor tensor, int axis)
+axis_stride(const ConvSizes *c, ConvTensor tensor, int axis)
 {
 	int64_t n = places(c, tensor);
 
@@ -41,55 +41,54 @@ axis_stride(const LibraryConv *c, ConvTensor tensor, int axis)
 }
 
 static Tiling
-tiling_of(const LibraryWork *w, int tiles, int axis, int64_t extent, int64_t step)
+tiling_of(const LibraryCall *call, int tiles, int axis, int64_t extent, int64_t step)
 {
+	ConvSizes c = library_conv_sizes(call);
 	Tiling t = {
 		.axis = axis, .extent = extent, .step = tiles > 1 ? least(step, extent) : extent};
 
 	for (int i = 0; i < LIBRARY_BIAS && tiles > 1; i++)
-		t.move[i] = axis_stride(&w->conv, library_conv_operands[w->kind][i], axis);
+		t.move[i] = axis_stride(&c, library_conv_operands[call->kind][i], axis);
 	return t;
 }
 
 static Tiling
-image_tiling(const LibraryWork *w, int tiles)
+image_tiling(const LibraryCall *call, int tiles)
 {
-	return tiling_of(w, tiles, AXIS_BATCH, w->conv.batch, 1);
+	return tiling_of(call, tiles, AXIS_BATCH, library_conv_sizes(call).batch, 1);
 }
 
 static Tiling
-weight_tiling(const LibraryWork *w, int tiles)
+weight_tiling(const LibraryCall *call, int tiles)
 {
-	const LibraryConv *c = &w->conv;
+	ConvSizes c = library_conv_sizes(call);
 
-	return c->groups == 1 ? tiling_of(w, tiles, AXIS_OUT, c->out, TILE_OUTPUTS)
-	                      : tiling_of(w, tiles, AXIS_GROUPS, c->groups, TILE_GROUPS);
+	return c.groups == 1 ? tiling_of(call, tiles, AXIS_OUT, c.out, TILE_OUTPUTS)
+	                     : tiling_of(call, tiles, AXIS_GROUPS, c.groups, TILE_GROUPS);
 }
 
 /* [batch, channels, places..], or [outputs, inputs, window..] with an axis for groups in front where there are any. */
 static Layout
-conv_layout(const LibraryWork *w, const Tiling *t, int64_t steps, int i)
+conv_layout(const LibraryCall *call, const Tiling *t, int64_t steps, int i)
 {
-	const LibraryConv *all = &w->conv;
-
-	if (i == LIBRARY_BIAS)
-		return (Layout){.rank = 1, .dims = {all->groups * all->out}, .strides = {1}};
-	ConvTensor tensor = library_conv_operands[w->kind][i];
-	LibraryConv c = *all;
+	ConvSizes all = library_conv_sizes(call), c = all;
 	Layout l = {0};
 
+	if (i == LIBRARY_BIAS)
+		return (Layout){.rank = 1, .dims = {all.groups * all.out}, .strides = {1}};
+	ConvTensor tensor = library_conv_operands[call->kind][i];
 	*(t->axis == AXIS_BATCH ? &c.batch : t->axis == AXIS_OUT ? &c.out : &c.groups) = steps;
-	if (tensor == CONV_W && all->groups > 1) {
-		l.strides[l.rank] = axis_stride(all, tensor, AXIS_GROUPS);
+	if (tensor == CONV_W && all.groups > 1) {
+		l.strides[l.rank] = axis_stride(&all, tensor, AXIS_GROUPS);
 		l.dims[l.rank++] = c.groups;
 	}
-	l.strides[l.rank] = axis_stride(all, tensor, tensor == CONV_W ? AXIS_OUT : AXIS_BATCH);
+	l.strides[l.rank] = axis_stride(&all, tensor, tensor == CONV_W ? AXIS_OUT : AXIS_BATCH);
 	l.dims[l.rank++] = tensor == CONV_W ? c.out : c.batch;
-	l.strides[l.rank] = places(all, tensor);
+	l.strides[l.rank] = places(&all, tensor);
 	l.dims[l.rank++] = tensor == CONV_W ? c.in : c.groups * (tensor == CONV_X ? c.in : c.out);
-	int64_t stride = places(all, tensor);
+	int64_t stride = places(&all, tensor);
 	for (int k = 0; k < c.spatial; k++) {
-		const LibraryWindow *a = &c.axes[k];
+		const ConvAxis *a = &c.axes[k];
 		int64_t size = tensor == CONV_X ? a->x : tensor == CONV_W ? a->window : a->y;
 		stride /= size;
 		l.strides[l.rank] = stride;
@@ -104,12 +103,12 @@ typedef struct {
 
 /* The library counts dilation from 0. Places behind the last window are no padding. */
 static Window
-window_of(const LibraryConv *c)
+window_of(const ConvSizes *c)
 {
 	Window w = {0};
 
 	for (int i = 0; i < c->spatial; i++) {
-		const LibraryWindow *a = &c->axes[i];
+		const ConvAxis *a = &c->axes[i];
 		int64_t end = (a->y - 1) * a->stride + (a->window - 1) * a->dilation + 1 - a->low;
 		w.stride[i] = a->stride;
 		w.dilation[i] = a->dilation - 1;
@@ -121,20 +120,21 @@ window_of(const LibraryConv *c)
 
 /* x, w, y by kind. */
 static void
-by_tensor(const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS], ConstMemoryDesc out[CONV_Y + 1])
+by_tensor(const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS], ConstMemoryDesc out[CONV_Y + 1])
 {
 	for (int i = 0; i < LIBRARY_BIAS; i++)
-		out[library_conv_operands[w->kind][i]] = m[i];
+		out[library_conv_operands[call->kind][i]] = m[i];
 }
 
 static dnnl_status_t
-describe_forward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS],
+describe_forward(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                  dnnl_primitive_desc_t *out)
 {
-	Window s = window_of(&w->conv);
+	ConvSizes c = library_conv_sizes(call);
+	Window s = window_of(&c);
 	ConstMemoryDesc t[CONV_Y + 1];
 
-	by_tensor(w, m, t);
+	by_tensor(call, m, t);
 #if DNNL_VERSION_MAJOR == 3
 	return lib->convolution_forward_primitive_desc_create(
 		out, lib->engine, dnnl_forward_training, dnnl_convolution_direct, t[CONV_X],
@@ -154,14 +154,15 @@ describe_forward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OP
 
 /* An adjoint, given the convolution that it is of. */
 static dnnl_status_t
-describe_adjoint(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS],
+describe_adjoint(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                  dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
 {
-	Window s = window_of(&w->conv);
+	ConvSizes c = library_conv_sizes(call);
+	Window s = window_of(&c);
 	ConstMemoryDesc t[CONV_Y + 1];
-	bool input = w->kind == LIBRARY_CONV_GRAD_INPUT;
+	bool input = call->kind == LIBRARY_CONV_GRAD_INPUT;
 
-	by_tensor(w, m, t);
+	by_tensor(call, m, t);
 #if DNNL_VERSION_MAJOR == 3
 	return input ? lib->convolution_backward_data_primitive_desc_create(
 			       out, lib->engine, dnnl_convolution_direct, t[CONV_X], t[CONV_W],
@@ -188,14 +189,14 @@ describe_adjoint(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OP
 }
 
 static dnnl_status_t
-describe_backward(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS],
+describe_backward(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                   dnnl_primitive_desc_t *out)
 {
 	dnnl_primitive_desc_t forward = NULL;
-	dnnl_status_t status = describe_forward(lib, w, m, &forward);
+	dnnl_status_t status = describe_forward(lib, call, m, &forward);
 
 	if (status == dnnl_success)
-		status = describe_adjoint(lib, w, m, forward, out);
+		status = describe_adjoint(lib, call, m, forward, out);
 	if (forward)
 		lib->primitive_desc_destroy(forward);
 	return status;

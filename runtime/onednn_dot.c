@@ -18,11 +18,10 @@ step_of(int64_t extent, int tiles)
 
 /* Tiles are elements of the first batch axis that has enough of them, else rows or columns, whichever are more. */
 static Tiling
-dot_tiling(const LibraryWork *w, int tiles)
+dot_tiling(const LibraryCall *call, int tiles)
 {
-	const LibraryDot *d = &w->dot;
-	const int64_t *dims = d->dims[LIBRARY_RESULT];
-	int rows = d->rank - 2, columns = d->rank - 1;
+	const int64_t *dims = call->operands[LIBRARY_RESULT].dims;
+	int rows = (int)call->operands[LIBRARY_RESULT].rank - 2, columns = rows + 1;
 	Tiling t = {.axis = dims[columns] > dims[rows] ? columns : rows};
 
 	t.extent = t.step = dims[t.axis];
@@ -38,50 +37,49 @@ dot_tiling(const LibraryWork *w, int tiles)
 	for (int i = 0; i < LIBRARY_BIAS; i++)
 		if ((i != LIBRARY_FIRST || t.axis != columns) &&
 		    (i != LIBRARY_SECOND || t.axis != rows))
-			t.move[i] = d->strides[i][t.axis];
+			t.move[i] = call->operands[i].strides[t.axis];
 	t.move[LIBRARY_BIAS] = t.axis == columns;
 	return t;
 }
 
 static Layout
-dot_layout(const LibraryWork *w, const Tiling *t, int64_t steps, int i)
+dot_layout(const LibraryCall *call, const Tiling *t, int64_t steps, int i)
 {
-	const LibraryDot *d = &w->dot;
-	Layout l = {.rank = d->rank};
+	const LibraryOperand *o = &call->operands[i], *result = &call->operands[LIBRARY_RESULT];
+	Layout l = {.rank = (int)result->rank};
 
 	if (i == LIBRARY_BIAS) {
 		for (int k = 0; k < l.rank; k++)
-			l.dims[k] = k < l.rank - 1 ? 1
-			            : t->move[i]   ? steps
-			                           : d->dims[LIBRARY_RESULT][k];
+			l.dims[k] = k < l.rank - 1 ? 1 : t->move[i] ? steps : result->dims[k];
 		for (int k = 0; k < l.rank; k++)
 			l.strides[k] = k < l.rank - 1 ? l.dims[l.rank - 1] : 1;
 		return l;
 	}
-	memcpy(l.dims, d->dims[i], sizeof(*l.dims) * (size_t)d->rank);
-	memcpy(l.strides, d->strides[i], sizeof(*l.strides) * (size_t)d->rank);
+	memcpy(l.dims, o->dims, sizeof(*l.dims) * o->rank);
+	memcpy(l.strides, o->strides, sizeof(*l.strides) * o->rank);
 	if (t->move[i])
 		l.dims[t->axis] = steps;
 	return l;
 }
 
 static dnnl_status_t
-dot_describe(const Onednn *lib, const LibraryWork *w, ConstMemoryDesc m[N_OPERANDS],
+dot_describe(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
              dnnl_primitive_desc_t *out)
 {
-	(void)w;
+	const_dnnl_primitive_attr_t attributes = call->beta ? lib->adding : lib->attributes;
+
 #if DNNL_VERSION_MAJOR == 3
 	return lib->matmul_primitive_desc_create(out, lib->engine, m[LIBRARY_FIRST],
 	                                         m[LIBRARY_SECOND], m[LIBRARY_BIAS],
-	                                         m[LIBRARY_RESULT], lib->attributes);
+	                                         m[LIBRARY_RESULT], attributes);
 #else
 	dnnl_matmul_desc_t product;
 	dnnl_status_t status = lib->matmul_desc_init(&product, m[LIBRARY_FIRST], m[LIBRARY_SECOND],
 	                                             m[LIBRARY_BIAS], m[LIBRARY_RESULT]);
 
-	return status == dnnl_success ? lib->primitive_desc_create(out, &product, lib->attributes,
-	                                                           lib->engine, NULL)
-	                              : status;
+	return status == dnnl_success
+	               ? lib->primitive_desc_create(out, &product, attributes, lib->engine, NULL)
+	               : status;
 #endif
 }
 

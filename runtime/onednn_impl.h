@@ -3,7 +3,7 @@
 #ifndef GRADC_ONEDNN_IMPL_H
 #define GRADC_ONEDNN_IMPL_H
 
-#include "runtime/onednn.h"
+#include "runtime/library.h"
 
 #include <limits.h>
 
@@ -27,7 +27,7 @@ typedef const dnnl_memory_desc_t *ConstMemoryDesc;
 
 enum { N_OPERANDS = N_LIBRARY_OPERANDS };
 
-struct Onednn {
+struct Library {
 	Pool *pool;
 	bool tiled;
 	/* of OpenMP, for the calling thread; the host's own loops go by them, too */
@@ -37,7 +37,7 @@ struct Onednn {
 	char version_text[32];
 	dnnl_engine_t engine;
 	dnnl_stream_t stream;
-	dnnl_primitive_attr_t attributes;
+	dnnl_primitive_attr_t attributes, adding; /* the second: to what the result was */
 #define DNNL(name) __typeof__(dnnl_##name) *name;
 #include "runtime/onednn_list.def"
 #undef DNNL
@@ -63,14 +63,54 @@ typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
 	bool any; /* the library picks the layouts it likes best: ours cost it more than a copy */
 	/* The tiling into at most so many tiles that are large enough; 1: nothing is cut. */
-	Tiling (*tiling)(const LibraryWork *w, int tiles);
+	Tiling (*tiling)(const LibraryCall *call, int tiles);
 	bool same_bits; /* for any number of threads; sums of other kinds may depend on it */
 	/* Operand i of a tile of so many steps. A bias, which only kinds that have one are asked for, is dense. */
-	Layout (*layout)(const LibraryWork *w, const Tiling *t, int64_t steps, int i);
-	/* m: NULL for a bias that the work has not. */
-	dnnl_status_t (*describe)(const Onednn *lib, const LibraryWork *w,
+	Layout (*layout)(const LibraryCall *call, const Tiling *t, int64_t steps, int i);
+	/* m: NULL for a bias that the call has not. */
+	dnnl_status_t (*describe)(const Library *lib, const LibraryCall *call,
 	                          ConstMemoryDesc m[N_OPERANDS], dnnl_primitive_desc_t *out);
 } WorkKind;
 extern const WorkKind onednn_dot, onednn_conv, onednn_conv_grad_input, onednn_conv_grad_weight;
+
+/* Memory objects of a worker: operands in our layout, in the primitive's, and its scratch. */
+enum { OURS, THEIRS = N_OPERANDS, SCRATCH = 2 * N_OPERANDS, N_MEMORIES };
+
+/* A primitive for one size of tile, and what copies its operands. */
+typedef struct {
+	dnnl_primitive_desc_t description, copy_descriptions[N_OPERANDS];
+	dnnl_primitive_t primitive, copies[N_OPERANDS]; /* NULL: the primitive takes ours */
+	int64_t bytes[N_MEMORIES];                      /* aligned; of ours: unused */
+	dnnl_memory_t *memories;                        /* N_MEMORIES for each worker */
+	const char *name;
+} Tile;
+
+struct PreparedCall {
+	Library *lib;
+	const WorkKind *kind;
+	LibraryCall call;
+	Tiling tiling;
+	Tile full, rest; /* rest.primitive NULL: tiles divide the work */
+	bool tiled;      /* each tile is computed by one thread */
+	int workers;
+	unsigned fixed;
+	int64_t shared, scratch; /* bytes: of operands that all tiles read, of a worker */
+	/* of a run */
+	char *buffers[N_OPERANDS], *packed[N_OPERANDS], *memory;
+	dnnl_status_t *results; /* of each worker */
+};
+
+/* ---- onednn.c */
+Status onednn_fault(dnnl_status_t status, const char *what);
+/* Does each run bring operand i into the library's layout before its tiles? They all read the same. */
+bool onednn_is_packed(const PreparedCall *c, int i);
+/* Around whatever the library computes: OpenMP's number of threads for the calling one, and what it was. */
+int onednn_threads_begin(const PreparedCall *c);
+void onednn_threads_end(const PreparedCall *c, int before);
+
+/* ---- onednn_run.c: of LibraryOps */
+Status onednn_pack(PreparedCall *c, int i, const void *buffer, char *to);
+Status onednn_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+                  char *scratch);
 
 #endif

@@ -8,7 +8,7 @@
 static bool
 has_groups(const LibraryUse *u)
 {
-	return u->work->conv.groups > 1;
+	return u->call->groups > 1;
 }
 
 /* ---- products by gemm:jit without AVX-512 */
@@ -19,16 +19,17 @@ enum { LARGE_CACHE = 1 << 20, SHARED_ROWS = 4096 }; /* bytes */
 static bool
 reads_in_place(const LibraryUse *u)
 {
-	const LibraryDot *d = &u->work->dot;
-	const int64_t *dims = d->dims[LIBRARY_RESULT], *y = d->strides[LIBRARY_SECOND];
-	int rows = d->rank - 2, columns = d->rank - 1;
+	const LibraryOperand *second = &u->call->operands[LIBRARY_SECOND];
+	const int64_t *dims = u->call->operands[LIBRARY_RESULT].dims, *y = second->strides;
+	int rows = (int)second->rank - 2, columns = rows + 1;
 	double height = (double)(u->axis == rows ? u->step : dims[rows]);
 	double width = (double)(u->axis == columns ? u->step : dims[columns]);
 
 	if (1 / height + 1 / width < IN_PLACE)
 		return false;
 	if (u->axis < rows)
-		return y[columns] == 1 && dtype_bytes(u->work->dtype, y[rows]) % SHARED_ROWS == 0;
+		return y[columns] == 1 &&
+		       dtype_bytes((DType)second->dtype, y[rows]) % SHARED_ROWS == 0;
 	return u->second_cache < LARGE_CACHE || u->tiles < u->enough;
 }
 
@@ -38,12 +39,11 @@ enum { DEEP = 192, WIDE_BYTES = 8192, SHARED_BYTES = 2048 };
 static bool
 rows_share_lines(const LibraryUse *u)
 {
-	const LibraryDot *d = &u->work->dot;
-	int rows = d->rank - 2, columns = d->rank - 1;
-	const int64_t *y = d->strides[LIBRARY_SECOND];
-	int64_t bytes = dtype_bytes(u->work->dtype, y[rows]);
+	const LibraryOperand *y = &u->call->operands[LIBRARY_SECOND];
+	int rows = (int)y->rank - 2, columns = rows + 1;
+	int64_t bytes = dtype_bytes((DType)y->dtype, y->strides[rows]);
 
-	return u->work->dtype == F32 && y[columns] == 1 && d->dims[LIBRARY_SECOND][rows] >= DEEP &&
+	return y->dtype == F32 && y->strides[columns] == 1 && y->dims[rows] >= DEEP &&
 	       bytes > WIDE_BYTES && bytes % SHARED_BYTES == 0 && (bytes & (bytes - 1)) != 0;
 }
 
@@ -95,7 +95,7 @@ bool
 onednn_is_slow(const LibraryUse *u)
 {
 	for (int i = 0; i < COUNT(slow_code); i++)
-		if (slow_code[i].kinds >> u->work->kind & 1 && strstr(u->name, slow_code[i].code) &&
+		if (slow_code[i].kinds >> u->call->kind & 1 && strstr(u->name, slow_code[i].code) &&
 		    slow_code[i].cpu(u) && slow_code[i].slow(u))
 			return true;
 	return false;

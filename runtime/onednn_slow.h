@@ -2,7 +2,7 @@
 #ifndef GRADC_ONEDNN_SLOW_H
 #define GRADC_ONEDNN_SLOW_H
 
-#include "format/format.h"
+#include "base/library_call.h"
 
 /* A piece of work, the library's code for it, and the CPU. */
 typedef struct {
@@ -10,7 +10,7 @@ typedef struct {
 	bool avx512;          /* may the library use it? */
 	bool intel;           /* the CPU's vendor */
 	int64_t second_cache; /* bytes that a core has; 0: unknown */
-	const LibraryWork *work;
+	const LibraryCall *call;
 	int axis; /* of the tiles that it is cut into */
 	int64_t step, tiles;
 	int enough; /* tiles: with fewer, CPUs would be idle */

@@ -1,7 +1,7 @@
 /* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
  * the machine could do. BENCH_CPU: for what CPU, a level as --target has it, the loops are made.
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
-#include "runtime/onednn.h"
+#include "runtime/library.h"
 #include "tests/codegen/kernel_library.h"
 
 typedef struct {
@@ -68,7 +68,7 @@ compile(Arena *arena, const Shape *s, Diag *diag, const KernelFn **code)
 }
 
 /* x, y, z, and what the first of two kernels leaves for the second. */
-enum { X, Y, Z, SCRATCH, N_BUFFERS };
+enum { X, Y, Z, SCRATCH, N_BUFFERS, MOST_SCRATCH = 64 << 20 };
 typedef struct {
 	KernelFn code;
 	void *buffers[N_BUFFERS]; /* in the kernel's order */
@@ -105,44 +105,34 @@ measure(Pool *pool, const Module *m, const KernelFn *code, void *const *buffers)
 
 /* The same by the library; 0 where it does not do this product. */
 static double
-measure_library(Onednn *lib, Arena *arena, const Module *m, void *const *own, const char **name)
+measure_library(Library *lib, const Kernel *k, const Kernel *before, void *const *own,
+                const char **name)
 {
-	const Kernel *k = m->kernels.at[0];
-	double flops = (double)(k->flops + (m->kernels.n > 1 ? m->kernels.at[1]->flops : 0));
-	FormatWriter *w = format_writer_new(arena);
+	const LibraryOps *ops = &library_onednn;
+	double flops = (double)(k->flops + (before ? before->flops : 0));
 	double best = 1e9, until = seconds_now() + 0.4;
-	OnednnCall *call = NULL;
-	LibraryWork work;
-	int64_t bytes;
-	Format f;
+	PreparedCall *call = NULL;
 
 	*name = "";
 	if (!lib || !k->library)
 		return 0;
-	tables_write(w, &(Tables){.m = m});
-	void *blob = format_finish(w, &bytes);
-	Status status = format_read(blob, bytes, &f);
-	if (!status)
-		status = format_library_work(&f, 0, &work);
-	if (!status)
-		status = onednn_call_open(lib, &work, 0, f.library[0].scratch_limit, &call);
+	Status status = ops->prepare(lib, k->library, 0, MOST_SCRATCH, &call);
 	if (status) {
 		fprintf(stderr, "%s\n", status->message);
 		status_free(status);
 		return 0;
 	}
-	*name = onednn_implementation(call);
-	void *buffers[N_LIBRARY_OPERANDS] = {own[work.buffer[LIBRARY_FIRST]],
-	                                     own[work.buffer[LIBRARY_SECOND]], own[Z]};
-	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
+	*name = ops->implementation(call);
+	void *buffers[N_LIBRARY_OPERANDS] = {own[X], own[Y], own[Z]};
+	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
 	while (seconds_now() < until) {
 		double start = seconds_now();
-		status_free(onednn_run(call, buffers, (char *const[]){NULL, NULL}, scratch));
+		status_free(ops->run(call, buffers, (char *const[]){NULL, NULL}, scratch));
 		double t = seconds_now() - start;
 		best = t < best ? t : best;
 	}
 	free(scratch);
-	onednn_call_close(call);
+	ops->release(call);
 	return flops / best * 1e-9;
 }
 
@@ -195,13 +185,13 @@ main(int argc, char **argv)
 	Diag *diag = diag_new("bench_gemm", stderr);
 	Pool *pool;
 	Arena *arena = arena_new();
-	Onednn *lib;
+	Library *lib;
 	const char *name;
 
 	if (diag_status(diag, pool_open(THREADS_BEST, argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0,
 	                                &pool)))
 		return 1;
-	diag_status(diag, onednn_open(pool, false, &lib));
+	diag_status(diag, library_onednn.open(pool, false, &lib));
 	double most = peak(pool);
 	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %6s\n", pool_threads(pool),
 	       pool_name(pool), most, "shape", "generated", "of peak", "library", "parts");
@@ -221,14 +211,15 @@ main(int argc, char **argv)
 			memset(buffers[to], 0, (size_t)bytes);
 		}
 		double generated = measure(pool, m, code, buffers);
-		double library = measure_library(lib, arena, m, buffers, &name);
+		const Kernel *before = m->kernels.n > 1 ? m->kernels.at[1] : NULL;
+		double library = measure_library(lib, k, before, buffers, &name);
 		printf("%-10s %10.0f %7.0f%% %8.0f %6lld %s%s\n", shapes[i].name, generated,
 		       100 * generated / most, library, (long long)k->iterations, name,
 		       m->kernels.n > 1 ? " +1" : "");
 		for (int b = 0; b < N_BUFFERS; b++)
 			free(buffers[b]);
 	}
-	onednn_close(lib);
+	library_onednn.close(lib);
 	pool_close(pool);
 	arena_free(arena);
 	diag_free(diag);

@@ -363,11 +363,16 @@ conv_grad_weight_products(Lower *lw, const Node *n, Product *out)
 }
 
 /* ---- as a library's convolution */
-enum { MAX_LIBRARY_SPATIAL_AXES = 3 }; /* that a record of one has room for; others stay loops */
+static void
+set_dims(LibraryOperand *o, Type t)
+{
+	memcpy(o->dims, t->dims, sizeof(*o->dims) * (size_t)t->rank);
+	library_dense(o);
+}
 
 /* All of the operand's buffer, or a dense part of it. */
 static bool
-dense_operand(Lower *lw, const Value *v, LibraryCall *out)
+dense_operand(Lower *lw, const Value *v, LibraryOperand *out)
 {
 	int64_t strides[MAX_RANK];
 	Strided s;
@@ -378,7 +383,8 @@ dense_operand(Lower *lw, const Value *v, LibraryCall *out)
 	for (int i = 0; i < v->type->rank; i++)
 		if (v->type->dims[i] > 1 && s.strides[i] != strides[i])
 			return false;
-	library_put(out, 2, (int64_t[]){s.buffer, s.offset});
+	*out = library_operand(v->type->dtype, v->type->rank, s.buffer, s.offset);
+	set_dims(out, v->type);
 	return true;
 }
 
@@ -387,19 +393,23 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 {
 	const LibraryLimits *l = &lw->target->tuning->library;
 	ConvShape s = conv_shapes(lw->m, n);
+	Type z = node_result(n, 0)->type;
+	LibraryOperand *o = out->operands;
 
-	*out = (LibraryCall){.kind = op_row(n)->name};
-	if (!library_takes_dtypes(n) || s.y_space->rank > MAX_LIBRARY_SPATIAL_AXES ||
-	    conv_cost_of(s.w, s.y) < l->least_flops || !dense_operand(lw, s.p, out) ||
-	    !dense_operand(lw, s.q, out) || !library_put_bias(lw, n, out))
+	library_call_begin(out, (LibraryKind)library_kind_find(op_row(n)->name));
+	if (!library_takes_dtypes(n) || s.y_space->rank > MAX_LIBRARY_SPATIAL ||
+	    conv_cost_of(s.w, s.y) < l->least_flops || !dense_operand(lw, s.p, &o[LIBRARY_FIRST]) ||
+	    !dense_operand(lw, s.q, &o[LIBRARY_SECOND]) || !library_put_bias(lw, n, out))
 		return false;
-	library_put(out, 4, (int64_t[]){s.x->dims[0], s.a->groups, s.in, s.out});
+	o[LIBRARY_RESULT] = library_result(lw, z->rank);
+	set_dims(&o[LIBRARY_RESULT], z);
+	out->groups = s.a->groups;
 	for (int i = 0; i < s.y_space->rank; i++) {
 		if (s.a->low.at[i] < 0 || s.a->high.at[i] < 0)
 			return false;
-		library_put(out, 6,
-		            (int64_t[]){s.x_space->dims[i], s.window->dims[i], s.y_space->dims[i],
-		                        s.a->stride.at[i], s.a->dilation.at[i], s.a->low.at[i]});
+		out->stride[i] = s.a->stride.at[i];
+		out->dilation[i] = s.a->dilation.at[i];
+		out->low[i] = s.a->low.at[i];
 	}
 	return true;
 }

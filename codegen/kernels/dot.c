@@ -157,10 +157,6 @@ batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const i
 	return r;
 }
 
-enum {
-	MAX_LIBRARY_BATCH = 3
-}; /* axes that a record of a product has room for; others stay loops */
-
 /* One run of enough elements, or none at all for the caller to refuse. */
 static bool
 is_one_run(const LibraryLimits *l, const AxisRuns *r)
@@ -172,12 +168,27 @@ static bool
 dot_pays(const LibraryLimits *l, const Node *n, const AxisRuns *batch, const AxisRuns *rows,
          const AxisRuns *inner)
 {
-	DType d = node_result(n, 0)->type->dtype;
+	DType d = node_operand(n, 0)->type->dtype;
 
 	if (!library_takes_dtypes(n) || op_row(n)->flops(n) < l->least_flops)
 		return false;
 	return l->transposed_batches || d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 ||
 	       rows->strides[0][0] != 1;
+}
+
+/* The axes of all batch runs, then one of rows and one of columns. */
+static void
+set_axes(LibraryOperand *o, const AxisRuns *batch, const int64_t *batch_strides, int64_t rows,
+         int64_t columns, const int64_t strides[2])
+{
+	for (int i = 0; i < batch->n; i++) {
+		o->dims[i] = batch->size[i];
+		o->strides[i] = batch_strides[i];
+	}
+	o->dims[batch->n] = rows;
+	o->dims[batch->n + 1] = columns;
+	o->strides[batch->n] = strides[0];
+	o->strides[batch->n + 1] = strides[1];
 }
 
 static bool
@@ -199,26 +210,25 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 	AxisRuns rows = runs_of(x->type, &s.x_free, sx.strides, z + a->x_batch.n);
 	AxisRuns columns = runs_of(y->type, &s.y_free, sy.strides, z + a->x_batch.n + s.x_free.n);
 	AxisRuns inner = runs_of(x->type, &a->x_contract, sx.strides, yk);
-	if (batch.n > MAX_LIBRARY_BATCH || !is_one_run(l, &rows) || !is_one_run(l, &columns) ||
+	if (batch.n > MAX_LIBRARY_BATCH_AXES || !is_one_run(l, &rows) || !is_one_run(l, &columns) ||
 	    !is_one_run(l, &inner) || !dot_pays(l, n, &batch, &rows, &inner))
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
 		return false; /* neither neighbour lies next to an element: slow in any library */
-	*out = (LibraryCall){.kind = "dot"};
-	library_put(out, 4, (int64_t[]){sx.buffer, sx.offset, sy.buffer, sy.offset});
-	if (!library_put_bias(lw, n, out))
-		return false;
-	library_put(out, 1, (int64_t[]){batch.n});
-	library_put(out, batch.n, batch.size);
-	library_put(out, 3, (int64_t[]){rows.size[0], columns.size[0], inner.size[0]});
-	library_put(out, batch.n, batch.strides[0]);
-	library_put(out, 2, (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
-	library_put(out, batch.n, batch.strides[1]);
-	library_put(out, 2, (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
-	library_put(out, batch.n, batch.result);
-	library_put(out, 2, (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
-	return true;
+	LibraryOperand *o = out->operands;
+	int rank = batch.n + 2;
+	library_call_begin(out, LIBRARY_DOT);
+	o[LIBRARY_FIRST] = library_operand(x->type->dtype, rank, sx.buffer, sx.offset);
+	o[LIBRARY_SECOND] = library_operand(y->type->dtype, rank, sy.buffer, sy.offset);
+	o[LIBRARY_RESULT] = library_result(lw, rank);
+	set_axes(&o[LIBRARY_FIRST], &batch, batch.strides[0], rows.size[0], inner.size[0],
+	         (int64_t[]){rows.strides[0][0], inner.strides[0][0]});
+	set_axes(&o[LIBRARY_SECOND], &batch, batch.strides[1], inner.size[0], columns.size[0],
+	         (int64_t[]){inner.strides[1][0], columns.strides[0][0]});
+	set_axes(&o[LIBRARY_RESULT], &batch, batch.result, rows.size[0], columns.size[0],
+	         (int64_t[]){rows.strides[1][0], columns.strides[1][0]});
+	return library_put_bias(lw, n, out);
 }
 
 const Strategy strategy_dot = {.op = OP_dot,

@@ -57,11 +57,12 @@ const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
 void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 
 /* ---- library.c */
-/* Appends n numbers. */
-void library_put(LibraryCall *c, int n, const int64_t *x);
-/* Appends which vector the node's kernel adds, or that it adds none; false: the library cannot read it. */
-bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
-/* Are both operands and the result f32, or all bf16? Libraries get no other work. */
+/* Are all three f32, or both operands bf16 and the result that or f32? Libraries get no other work. */
 bool library_takes_dtypes(const Node *n);
+/* An operand, and what the node's kernel stores, without sizes and strides. */
+LibraryOperand library_operand(DType dtype, int rank, int buffer, int64_t offset);
+LibraryOperand library_result(Lower *lw, int rank);
+/* The vector that the node's kernel adds, if it adds one; false: the library cannot read it. */
+bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
 
 #endif

@@ -4,29 +4,43 @@
 bool
 library_takes_dtypes(const Node *n)
 {
-	DType z = node_result(n, 0)->type->dtype;
+	DType x = node_operand(n, 0)->type->dtype, z = node_result(n, 0)->type->dtype;
 
-	return (z == F32 || z == BF16) && node_operand(n, 0)->type->dtype == z &&
-	       node_operand(n, 1)->type->dtype == z;
+	if (node_operand(n, 1)->type->dtype != x)
+		return false;
+	return (x == F32 && z == F32) || (x == BF16 && (z == BF16 || z == F32));
 }
 
-void
-library_put(LibraryCall *c, int n, const int64_t *x)
+LibraryOperand
+library_operand(DType dtype, int rank, int buffer, int64_t offset)
 {
-	for (int i = 0; i < n; i++)
-		c->at[c->n++] = x[i];
+	return (LibraryOperand){
+		.dtype = dtype, .rank = (uint32_t)rank, .buffer = buffer, .offset = offset};
+}
+
+LibraryOperand
+library_result(Lower *lw, int rank)
+{
+	const Value *v = lower_stored(lw);
+
+	return library_operand(v->type->dtype, rank, lower_buffer(lw, v), 0);
 }
 
 bool
 library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
 {
-	const Value *v = lower_stored(lw);
-	Strided s = {.buffer = -1};
+	const Value *v = lower_stored(lw), *bias;
+	Strided s;
 
-	if (v->node != n) {
-		if (!lower_strided(lw, bias_of(v->node), &s) || s.strides[0] > 1)
-			return false;
-	}
-	library_put(c, 2, (int64_t[]){s.buffer + 1, s.offset});
+	if (v->node == n)
+		return true;
+	bias = bias_of(v->node);
+	if (!lower_strided(lw, bias, &s) || s.strides[0] > 1)
+		return false;
+	LibraryOperand *o = &c->operands[LIBRARY_BIAS];
+	*o = library_operand(bias->type->dtype, 1, s.buffer, s.offset);
+	o->dims[0] = bias->type->n;
+	library_dense(o);
+	c->epilogue = EPILOGUE_BIAS;
 	return true;
 }

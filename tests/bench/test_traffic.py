@@ -44,7 +44,7 @@ LOWERED = """
 """
 SCHEDULE = """program accumulate "batch=8": 3 instructions
       0  run k0 (state+0:f32 "w (1)", io+0:s64 "x", workspace+0:bf16 "y") phase forward  loc "embedding"
-      1  run k1 or dot f32 x[1] (workspace+0:f32 "a", state+8:f32 "b", io+0:s4 "c", state+64:f32 "d") when later phase backward  loc fused("a", "b")
+      1  run k1 or dot {x = f32[1,1] at 0, y = f32[1,1] at 1, z = f32[1,1] at 3} (workspace+0:f32 "a", state+8:f32 "b", io+0:s4 "c", state+64:f32 "d") when later phase backward  loc fused("a", "b")
       2  copy (workspace+0:f32 "a", state+8:f32 "b") phase backward  loc "k0"
 """
 

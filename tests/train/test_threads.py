@@ -120,7 +120,7 @@ def test_info_names_what_runs(trained):
     assert info["device"].startswith("2 threads (")
     assert len(info["library_calls"]) >= 6
     for call in info["library_calls"]:
-        assert call["call"].startswith("dot f32 x[") and call["flops"] >= 1 << 20
+        assert call["call"].startswith("dot {x = f32[") and call["flops"] >= 1 << 20
         assert "ref" not in call["implementation"]
     if has_onednn(info):
         names = {call["implementation"] for call in info["library_calls"]}

@@ -263,69 +263,101 @@ spoil_count_of_targets(FormatWriter *w)
 		vec_push(w->arena, &w->targets, none);
 }
 
-/* Library work in place of the first kernel. */
+/* A library's call in place of the first kernel: a product of 1 x 2 and 2 x 1, or one image of one channel, two places
+ * and a window of two. */
+static LibraryCall
+tiny_call(LibraryKind kind)
+{
+	static const int64_t dims[N_LIBRARY_KINDS][3][3] = {
+		[LIBRARY_DOT] = {{1, 2}, {2, 1}, {1, 1}},
+		[LIBRARY_CONV] = {{1, 1, 2}, {1, 1, 2}, {1, 1, 1}},
+		[LIBRARY_CONV_GRAD_INPUT] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 2}},
+		[LIBRARY_CONV_GRAD_WEIGHT] = {{1, 1, 2}, {1, 1, 1}, {1, 1, 2}},
+	};
+	static const int64_t buffers[] = {0, 1, 3, 2};
+	LibraryCall c;
+
+	library_call_begin(&c, kind);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		LibraryOperand *o = &c.operands[i];
+		o->dtype = F64;
+		o->rank = i == LIBRARY_BIAS ? 1 : kind == LIBRARY_DOT ? 2 : 3;
+		o->buffer = buffers[i];
+		for (uint32_t k = 0; k < o->rank; k++)
+			o->dims[k] = i == LIBRARY_BIAS ? 1 : dims[kind][i][k];
+		library_dense(o);
+	}
+	return c;
+}
+
+/* One number of such a call, and what is wrong with it then. */
 typedef struct {
 	LibraryKind kind;
-	DType dtype;
-	int n;
-	int64_t numbers[16];
-	const char *fault; /* NULL: as it should be */
+	size_t offset, size; /* in LibraryCall */
+	int64_t number;
+	const char *fault; /* NULL: nothing */
 } LibraryCase;
-/* The numbers of a kind in f32, and what is wrong with them. */
-#define F32_CASE(kind, fault, ...)                            \
-	{                                                     \
-		LIBRARY_##kind, F32, 16, {__VA_ARGS__}, fault \
+#define CASE(kind, field, number, fault)                                                         \
+	{                                                                                        \
+		LIBRARY_##kind, offsetof(LibraryCall, field), sizeof(((LibraryCall *)0)->field), \
+			number, fault                                                            \
 	}
+#define FIRST operands[LIBRARY_FIRST]
+#define RESULT operands[LIBRARY_RESULT]
 static const LibraryCase library_cases[] = {
-	/* a product of 1 x 2 and 2 x 1 */
-	F32_CASE(DOT, NULL, 0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "no work of kind 0 in 16", 0, 0, 1, 0, 0, 0, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	{LIBRARY_DOT,
-         F64,
-         16,
-         {0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1},
-         "no work of kind 0"},
-	F32_CASE(DOT, "no work of kind 0", 0, 0, 1, 0, 0, 0, 0, 0, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "buffer 4 of 4", 0, 0, 4, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "36 bytes of a slot of 32", 0, 7, 1, 0, 0, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "of a slot of 32", 0, 0, 1, 0, 0, 0, 0, 1ll << 40, 1, 2, 1ll << 40, 1, 1, 1,
-                 1, 1),
-	/* with a bias of one number, and with one that is not there */
-	F32_CASE(DOT, NULL, 0, 0, 1, 0, 3, 1, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "buffer 4 of 4", 0, 0, 1, 0, 5, 0, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	F32_CASE(DOT, "12 bytes of a slot of 8", 0, 0, 1, 0, 3, 2, 0, 1, 1, 2, 2, 1, 1, 1, 1, 1),
-	/* one image of one channel, two places, a window of two */
-	F32_CASE(CONV, NULL, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1, 0),
-	{LIBRARY_CONV,
-         F32,
-         15,
-         {0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1},
-         "no work of kind 1 in 15"},
-	F32_CASE(CONV, "no work of kind 1", 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 0, 1, 0),
-	F32_CASE(CONV, "no work of kind 1", 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1, -1),
-	F32_CASE(CONV_GRAD_INPUT, "36 bytes of a slot of 32", 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 9, 2, 8,
-                 1, 1, 0),
-	F32_CASE(CONV, "no work of kind 1", 0, 0, 1, 0, 0, 0, 1, 1ll << 40, 1ll << 40, 1, 2, 2, 1,
-                 1, 1, 0),
-	F32_CASE(CONV_GRAD_WEIGHT, "of a slot of 32", 0, 0, 1, 0, 0, 0, 1ll << 40, 1, 1ll << 40, 1,
-                 2, 2, 1, 1, 1, 0),
-	/* with a bias for two channels; adjoints have none */
-	F32_CASE(CONV, NULL, 0, 0, 1, 0, 3, 0, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0),
-	F32_CASE(CONV_GRAD_WEIGHT, "no work of kind 3", 0, 0, 1, 0, 3, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1,
-                 0),
-	{N_LIBRARY_KINDS, F32, 16, {0}, "library call 0: kind 4"},
+	CASE(DOT, kind, LIBRARY_DOT, NULL),
+	CASE(DOT, epilogue, EPILOGUE_BIAS, NULL),
+	CASE(DOT, beta, 1, NULL),
+	CASE(CONV, kind, LIBRARY_CONV, NULL),
+	CASE(CONV, epilogue, EPILOGUE_BIAS, NULL),
+	CASE(CONV_GRAD_INPUT, low[0], 1, NULL),
+	CASE(CONV_GRAD_WEIGHT, dilation[0], 2, NULL),
+	CASE(DOT, kind, N_LIBRARY_KINDS, "library call 0: kind 4"),
+	CASE(DOT, epilogue, N_EPILOGUES, "epilogue 2"),
+	CASE(CONV_GRAD_WEIGHT, epilogue, EPILOGUE_BIAS, "kind 3, epilogue 1"),
+	CASE(DOT, beta, 2, "beta is 2"),
+	CASE(DOT, FIRST.dtype, N_DTYPES, "x has dtype"),
+	CASE(DOT, FIRST.dtype, S32, "x has dtype"),
+	CASE(DOT, FIRST.rank, 1, "rank 1"),
+	CASE(DOT, FIRST.rank, MAX_LIBRARY_RANK + 1, "x has rank 6"),
+	CASE(DOT, FIRST.rank, 3, "axis 2 of x has size 0"),
+	CASE(DOT, FIRST.buffer, -1, "buffer -1"),
+	CASE(DOT, FIRST.buffer, 4, "argument 4 of 4"),
+	CASE(DOT, FIRST.offset, -1, "offset -1"),
+	CASE(DOT, FIRST.offset, 3, "40 bytes of"),
+	CASE(DOT, FIRST.dims[0], 0, "axis 0 of x has size 0"),
+	CASE(DOT, FIRST.dims[0], 2, "shapes are not those of a dot"),
+	CASE(DOT, RESULT.rank, 1, "shapes are not those of a dot"),
+	CASE(DOT, FIRST.strides[1], 0, "axis 1 of x has size 2, stride 0"),
+	CASE(DOT, FIRST.strides[1], 4, "40 bytes of"),
+	CASE(DOT, FIRST.strides[1], INT64_C(1) << 40, "bytes of"),
+	CASE(DOT, operands[LIBRARY_BIAS].offset, 1, NULL), /* it has none */
+	CASE(CONV, groups, 0, "groups is 0"),
+	CASE(CONV, groups, 2, "shapes are not those of a conv"),
+	CASE(CONV, stride[0], 0, "stride is 0"),
+	CASE(CONV, dilation[0], INT64_MAX, "dilation is"),
+	CASE(CONV, low[0], -1, "low is -1"),
+	CASE(CONV, FIRST.strides[0], 3, "shapes are not those of a conv"),
+	CASE(CONV_GRAD_INPUT, RESULT.dims[1], INT64_C(1) << 40, "shapes are not"),
 };
 static const LibraryCase *library_case; /* that add_library adds */
 
 static void
 add_library(FormatWriter *w)
 {
-	const LibraryCase *c = library_case;
-	LibraryRecord r = {.kind = c->kind,
-	                   .dtype = c->dtype,
-	                   .first = format_dims(w, c->n, c->numbers),
-	                   .n = (uint32_t)c->n};
+	LibraryRecord r = {.call = tiny_call(library_case->kind)};
 
+	memcpy((char *)&r.call + library_case->offset, &library_case->number, library_case->size);
+	vec_push(w->arena, &w->library, r);
+	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
+}
+static void
+spoil_bias(FormatWriter *w)
+{
+	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
+
+	r.call.epilogue = EPILOGUE_BIAS;
+	r.call.operands[LIBRARY_BIAS].offset = 1;
 	vec_push(w->arena, &w->library, r);
 	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
 }
@@ -334,7 +366,7 @@ spoil_library_index(FormatWriter *w)
 {
 	w->kernels.at[K_DIFF].library = 1;
 }
-/* Work that fits is read, printed, and survives whatever else its numbers say. */
+/* A call that fits is read, printed, and survives whatever else its numbers say. */
 static void
 check_library(const LibraryCase *c, const char *printed)
 {
@@ -357,13 +389,17 @@ check_library(const LibraryCase *c, const char *printed)
 }
 
 static void
-test_library_work(void **state)
+test_library_calls(void **state)
 {
 	static const char *const printed[] = {
-		"dot f32 x[1,2] by [2,1] y[2,1] by [1,1] z[1,1] by [1,1]",
-		"dot f32 x[1,2] by [2,1] y[2,1] by [1,1] z[1,1] by [1,1] bias [1]",
-		"conv f32 x[1,1,2] w[1,1,2] y[1,1,1] stride [1] dilation [1] low [0] groups 1",
-		"conv f32 x[1,1,2] w[2,1,2] y[1,2,1] stride [1] dilation [1] low [0] groups 1 bias [2]",
+		"dot {x = f64[1,2] at 0, y = f64[2,1] at 1, z = f64[1,1] at 3}",
+		"z = f64[1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
+		"z = f64[1,1] at 3, beta = 1}",
+		"conv {x = f64[1,1,2] at 0, w = f64[1,1,2] at 1, y = f64[1,1,1] at 3}",
+		"y = f64[1,1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
+		"w = f64[1,1,2] at 1, dx = f64[1,1,2] at 3, low = [1]}",
+		"dw = f64[1,1,2] at 3, dilation = [2]}",
+		"dot {x = f64[1,2] at 0",
 	};
 	int n = 0;
 
@@ -388,6 +424,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_perm, "rank 2, its state has 0");
 	expect_fault(spoil_times, "1048577 times");
 	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
+	expect_fault(spoil_bias, "16 bytes of a slot of 8");
 	for (int i = 0; i < COUNT(library_cases); i++) {
 		library_case = &library_cases[i];
 		if (library_case->fault)
@@ -410,7 +447,7 @@ main(void)
 		cmocka_unit_test(test_print_names_targets),
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
-		cmocka_unit_test(test_library_work),
+		cmocka_unit_test(test_library_calls),
 		cmocka_unit_test(test_faults_are_named),
 	};
 

@@ -1,7 +1,7 @@
 /* oneDNN's products and convolutions against naive sums: layouts, types, tiles, packed operands; the same bits for
  * any number of threads where that is promised; and what it must refuse. Without the library, the test says so and
  * skips. */
-#include "runtime/onednn.h"
+#include "runtime/library.h"
 #include "runtime/onednn_slow.h"
 
 #include <dirent.h>
@@ -15,11 +15,12 @@
 
 #include <cmocka.h>
 
+static const LibraryOps *const ops = &library_onednn;
 enum { LIMIT = 64 << 20, X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
 
 typedef struct {
 	Pool *pool;
-	Onednn *lib;
+	Library *lib;
 } Bench;
 
 /* The leak checker's own thread crashes on the threads of a library that was opened at run time. */
@@ -43,7 +44,7 @@ bench_open(int threads, bool tiled)
 	Bench b;
 
 	must(pool_open(THREADS_BEST, threads, &b.pool));
-	Status status = onednn_open(b.pool, tiled, &b.lib);
+	Status status = ops->open(b.pool, tiled, &b.lib);
 	if (status) {
 		print_message("%s\n", status->message);
 		status_free(status);
@@ -56,7 +57,7 @@ bench_open(int threads, bool tiled)
 static void
 bench_close(Bench *b)
 {
-	onednn_close(b->lib);
+	ops->close(b->lib);
 	pool_close(b->pool);
 }
 
@@ -77,61 +78,67 @@ static const Case cases[] = {
 };
 
 static void
-set_operand(LibraryDot *d, int i, const Case *c, int64_t rows, int64_t columns, bool transposed)
+set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, bool transposed,
+            int64_t gap)
 {
-	int64_t gap = i == Z ? c->gap : 0, width = (transposed ? rows : columns) + gap;
+	int64_t width = (transposed ? rows : columns) + gap;
 	int64_t stride = width * (transposed ? columns : rows);
 
-	for (int b = d->rank - 3; b >= 0; b--) {
-		d->dims[i][b] = c->batch[b];
-		d->strides[i][b] = stride;
+	o->rank = (uint32_t)c->rank;
+	for (int b = c->rank - 3; b >= 0; b--) {
+		o->dims[b] = c->batch[b];
+		o->strides[b] = stride;
 		stride *= c->batch[b];
 	}
-	d->dims[i][d->rank - 2] = rows;
-	d->dims[i][d->rank - 1] = columns;
-	d->strides[i][d->rank - 2] = transposed ? 1 : width;
-	d->strides[i][d->rank - 1] = transposed ? width : 1;
+	o->dims[c->rank - 2] = rows;
+	o->dims[c->rank - 1] = columns;
+	o->strides[c->rank - 2] = transposed ? 1 : width;
+	o->strides[c->rank - 1] = transposed ? width : 1;
 }
 
-static LibraryWork
+static LibraryCall
 dot_of(const Case *c, DType dtype)
 {
-	LibraryWork w = {.kind = LIBRARY_DOT, .dtype = dtype, .offset = {c->offset, 0, 0}};
-	LibraryDot *d = &w.dot;
+	LibraryCall w;
+	LibraryOperand *o = w.operands;
 
-	d->rank = c->rank;
-	set_operand(d, X, c, c->m, c->k, c->x_transposed);
-	set_operand(d, Y, c, c->k, c->n, c->y_transposed);
-	set_operand(d, Z, c, c->m, c->n, false);
+	library_call_begin(&w, LIBRARY_DOT);
+	set_operand(&o[X], c, c->m, c->k, c->x_transposed, 0);
+	set_operand(&o[Y], c, c->k, c->n, c->y_transposed, 0);
+	set_operand(&o[Z], c, c->m, c->n, false, c->gap);
+	o[X].offset = c->offset;
+	for (int i = X; i <= Z; i++)
+		o[i].dtype = dtype;
 	return w;
 }
 
 static int64_t
-elements(const LibraryWork *w, int i)
+elements(const LibraryCall *w, int i)
 {
-	return format_library_reach(w, i) / dtype_bytes(w->dtype, 1);
+	return library_reach(&w->operands[i]) / dtype_bytes((DType)w->operands[i].dtype, 1);
 }
 
 static char *
-buffer_new(const LibraryWork *w, int i)
+buffer_new(const LibraryCall *w, int i)
 {
 	int64_t n = elements(w, i);
-	char *at = aligned_alloc(64, (size_t)(dtype_bytes(w->dtype, n) + 63) / 64 * 64);
+	DType dtype = (DType)w->operands[i].dtype;
+	char *at = aligned_alloc(64, (size_t)(dtype_bytes(dtype, n) + 63) / 64 * 64);
 
 	for (int64_t e = 0; e < n; e++)
-		dtype_store_float(w->dtype, at, e, i == Z ? -1e30 : sin(0.7 * (double)(e + i)));
+		dtype_store_float(dtype, at, e, i == Z ? -1e30 : sin(0.7 * (double)(e + i)));
 	return at;
 }
 
 static int64_t
-place(const LibraryWork *w, int i, int64_t batch, int64_t row, int64_t column)
+place(const LibraryCall *w, int i, int64_t batch, int64_t row, int64_t column)
 {
-	const LibraryDot *d = &w->dot;
-	int64_t at = w->offset[i] + row * d->strides[i][d->rank - 2] +
-	             column * d->strides[i][d->rank - 1];
+	const LibraryOperand *o = &w->operands[i];
+	int rank = (int)o->rank;
+	int64_t at = o->offset + row * o->strides[rank - 2] + column * o->strides[rank - 1];
 
-	for (int b = d->rank - 3; b >= 0; batch /= d->dims[i][b--])
-		at += batch % d->dims[i][b] * d->strides[i][b];
+	for (int b = rank - 3; b >= 0; batch /= o->dims[b--])
+		at += batch % o->dims[b] * o->strides[b];
 	return at;
 }
 
@@ -148,36 +155,38 @@ add_term(Wanted *w, double term)
 }
 
 static double
-element_of(const LibraryWork *w, char *const *buffers, int i, int64_t at)
+element_of(const LibraryCall *w, char *const *buffers, int i, int64_t at)
 {
-	return dtype_load_float(w->dtype, buffers[i], at);
+	return dtype_load_float((DType)w->operands[i].dtype, buffers[i], at);
 }
 
 /* What number i of the bias adds, 0 without one. */
 static Wanted
-bias_of(const LibraryWork *w, char *const *buffers, int64_t i)
+bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 {
 	Wanted b = {0};
 
-	if (w->bias)
-		add_term(&b, element_of(w, buffers, LIBRARY_BIAS, w->offset[LIBRARY_BIAS] + i));
+	if (w->epilogue == EPILOGUE_BIAS)
+		add_term(&b, element_of(w, buffers, LIBRARY_BIAS,
+		                        w->operands[LIBRARY_BIAS].offset + i));
 	return b;
 }
 
 static void
-want_dot(const LibraryWork *w, char *const *buffers, Wanted *out)
+want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
-	const LibraryDot *d = &w->dot;
-	int64_t batches = 1, rows = d->dims[Z][d->rank - 2], columns = d->dims[Z][d->rank - 1];
+	const LibraryOperand *z_of = &w->operands[Z];
+	int rank = (int)z_of->rank;
+	int64_t batches = 1, rows = z_of->dims[rank - 2], columns = z_of->dims[rank - 1];
 
-	for (int b = 0; b < d->rank - 2; b++)
-		batches *= d->dims[Z][b];
+	for (int b = 0; b < rank - 2; b++)
+		batches *= z_of->dims[b];
 	for (int64_t b = 0; b < batches; b++)
 		for (int64_t r = 0; r < rows; r++)
 			for (int64_t c = 0; c < columns; c++) {
 				Wanted *z = &out[place(w, Z, b, r, c)];
 				*z = bias_of(w, buffers, c);
-				for (int64_t k = 0; k < d->dims[X][d->rank - 1]; k++)
+				for (int64_t k = 0; k < w->operands[X].dims[rank - 1]; k++)
 					add_term(z,
 					         element_of(w, buffers, X, place(w, X, b, r, k)) *
 					                 element_of(w, buffers, Y,
@@ -187,7 +196,7 @@ want_dot(const LibraryWork *w, char *const *buffers, Wanted *out)
 
 /* Place number `flat` of a window or of y along the spatial axes. */
 static void
-split_places(const LibraryConv *c, bool window, int64_t flat, int64_t *at)
+split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 {
 	for (int i = c->spatial - 1; i >= 0; i--) {
 		int64_t size = window ? c->axes[i].window : c->axes[i].y;
@@ -198,12 +207,12 @@ split_places(const LibraryConv *c, bool window, int64_t flat, int64_t *at)
 
 /* The flat place in x that window place q of y's place p reads; -1: padding. */
 static int64_t
-place_in_x(const LibraryConv *c, const int64_t *p, const int64_t *q)
+place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 {
 	int64_t flat = 0;
 
 	for (int i = 0; i < c->spatial; i++) {
-		const LibraryWindow *a = &c->axes[i];
+		const ConvAxis *a = &c->axes[i];
 		int64_t at = p[i] * a->stride + q[i] * a->dilation - a->low;
 		if (at < 0 || at >= a->x)
 			return -1;
@@ -213,15 +222,17 @@ place_in_x(const LibraryConv *c, const int64_t *p, const int64_t *q)
 }
 
 static void
-want_conv(const LibraryWork *w, char *const *buffers, Wanted *out)
+want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
-	const LibraryConv *c = &w->conv;
+	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
 	const ConvTensor *operands = library_conv_operands[w->kind];
-	int64_t n_x = library_conv_elements(c, CONV_X) / (c->batch * c->groups * c->in);
-	int64_t n_w = library_conv_elements(c, CONV_W) / (c->groups * c->out * c->in);
-	int64_t n_y = library_conv_elements(c, CONV_Y) / (c->batch * c->groups * c->out);
-	int64_t p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
 
+	for (int i = 0; i < c->spatial; i++) {
+		n_x *= c->axes[i].x;
+		n_w *= c->axes[i].window;
+		n_y *= c->axes[i].y;
+	}
 	for (int64_t e = 0; e < elements(w, Z); e++)
 		out[e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
 	for (int64_t b = 0; b < c->batch; b++)
@@ -250,10 +261,10 @@ want_conv(const LibraryWork *w, char *const *buffers, Wanted *out)
 
 /* Every element, and nothing between the rows. */
 static void
-compare(const LibraryWork *w, char *const *buffers)
+compare(const LibraryCall *w, char *const *buffers)
 {
 	int64_t n = elements(w, Z);
-	double rounding = w->dtype == BF16 ? 1 / 128. : 1e-7;
+	double rounding = w->operands[Z].dtype == BF16 ? 1 / 128. : 1e-7;
 	Wanted *want = malloc(sizeof(*want) * (size_t)n);
 
 	for (int64_t e = 0; e < n; e++)
@@ -271,37 +282,37 @@ compare(const LibraryWork *w, char *const *buffers)
 
 /* The result. Operands of `fixed` are packed once for two runs. */
 static char *
-run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
+run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 {
 	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
-	                   w->bias ? buffer_new(w, LIBRARY_BIAS) : NULL};
+	                   w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL};
 	char *packed[2] = {NULL, NULL};
-	OnednnCall *call;
+	PreparedCall *call;
 
-	must(onednn_call_open(b->lib, w, fixed, LIMIT, &call));
-	assert_null(strstr(onednn_implementation(call), "ref"));
-	char *scratch = aligned_alloc(64, (size_t)onednn_scratch(call) + 64);
+	must(ops->prepare(b->lib, w, fixed, LIMIT, &call));
+	assert_null(strstr(ops->implementation(call), "ref"));
+	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
 	for (int i = 0; i < 2; i++) {
-		int64_t bytes = onednn_packed_bytes(call, i);
+		int64_t bytes = ops->packed_bytes(call, i);
 		assert_true(bytes == 0 || fixed >> i & 1);
 		if (bytes == 0)
 			continue;
 		packed[i] = aligned_alloc(64, (size_t)bytes);
-		must(onednn_pack(call, i, buffers[i], packed[i]));
+		must(ops->pack(call, i, buffers[i], packed[i]));
 		/* what is packed is not read again */
-		char *other = calloc(1, (size_t)format_library_reach(w, i));
-		must(onednn_run(call,
-		                (void *const[]){i == X ? other : buffers[X],
-		                                i == Y ? other : buffers[Y], buffers[Z],
-		                                buffers[LIBRARY_BIAS]},
-		                packed, scratch));
+		char *other = calloc(1, (size_t)library_reach(&w->operands[i]));
+		must(ops->run(call,
+		              (void *const[]){i == X ? other : buffers[X],
+		                              i == Y ? other : buffers[Y], buffers[Z],
+		                              buffers[LIBRARY_BIAS]},
+		              packed, scratch));
 		free(other);
 	}
 	for (int round = 0; round < 2; round++)
-		must(onednn_run(call, (void *const *)buffers, packed, scratch));
+		must(ops->run(call, (void *const *)buffers, packed, scratch));
 	if (check)
 		compare(w, buffers);
-	onednn_call_close(call);
+	ops->release(call);
 	free(scratch);
 	for (int i = 0; i < 2; i++) {
 		free(packed[i]);
@@ -312,7 +323,7 @@ run_work(Bench *b, const LibraryWork *w, unsigned fixed, bool check)
 }
 
 /* ---- all cases */
-static const LibraryConv convs[] = {
+static const ConvSizes convs[] = {
 	{1, 3, 1, 5, 20, {{30, 3, 15, 2, 1, 1}}},
 	{2, 4, 1, 3, 40, {{20, 3, 20, 1, 1, 1}, {17, 3, 17, 1, 1, 1}}},
 	{2, 6, 1, 16, 70, {{14, 3, 7, 2, 1, 1}, {9, 1, 5, 2, 1, 0}}},
@@ -323,35 +334,110 @@ static const LibraryConv convs[] = {
 enum { N_KINDS = N_LIBRARY_KINDS - LIBRARY_CONV, N_PLAIN = COUNT(cases) + N_KINDS * COUNT(convs) };
 enum { N_WORKS = N_PLAIN + COUNT(cases) + COUNT(convs) };
 
-/* All cases, then products and convolutions once more with a bias. */
-static LibraryWork
-work_of(int i, DType dtype)
+static void
+set_dims(LibraryOperand *o, int spatial, int64_t first, int64_t second, const int64_t *places)
 {
-	bool bias = i >= N_PLAIN;
-	LibraryWork w = {.dtype = dtype};
+	o->rank = (uint32_t)spatial + 2;
+	o->dims[0] = first;
+	o->dims[1] = second;
+	memcpy(o->dims + 2, places, sizeof(*places) * (size_t)spatial);
+	library_dense(o);
+}
 
-	i -= bias ? N_PLAIN : 0;
-	if (i < COUNT(cases)) {
-		w = dot_of(&cases[i], dtype);
-	} else {
-		i = (i - COUNT(cases)) * (bias ? N_KINDS : 1);
-		w.kind = (LibraryKind)(LIBRARY_CONV + i % N_KINDS);
-		w.conv = convs[i / N_KINDS];
+static LibraryCall
+conv_of(const ConvSizes *c, LibraryKind kind)
+{
+	int64_t x[MAX_LIBRARY_SPATIAL], window[MAX_LIBRARY_SPATIAL], y[MAX_LIBRARY_SPATIAL];
+	LibraryOperand t[CONV_Y + 1] = {0};
+	LibraryCall w;
+
+	library_call_begin(&w, kind);
+	w.groups = c->groups;
+	for (int i = 0; i < c->spatial; i++) {
+		x[i] = c->axes[i].x;
+		window[i] = c->axes[i].window;
+		y[i] = c->axes[i].y;
+		w.stride[i] = c->axes[i].stride;
+		w.dilation[i] = c->axes[i].dilation;
+		w.low[i] = c->axes[i].low;
 	}
-	w.bias = bias;
-	w.offset[LIBRARY_BIAS] = bias ? 3 : 0;
+	set_dims(&t[CONV_X], c->spatial, c->batch, c->groups * c->in, x);
+	set_dims(&t[CONV_W], c->spatial, c->groups * c->out, c->in, window);
+	set_dims(&t[CONV_Y], c->spatial, c->batch, c->groups * c->out, y);
+	for (int i = X; i <= Z; i++) {
+		w.operands[i] = t[library_conv_operands[kind][i]];
+		w.operands[i].dtype = F32;
+	}
 	return w;
 }
 
 static void
-check_all(int threads, bool tiled, DType dtype)
+add_bias(LibraryCall *w)
+{
+	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
+	const LibraryOperand *z = &w->operands[Z];
+
+	w->epilogue = EPILOGUE_BIAS;
+	b->rank = 1;
+	b->dims[0] = w->kind == LIBRARY_DOT ? z->dims[z->rank - 1] : z->dims[1];
+	b->offset = 3;
+	library_dense(b);
+}
+
+/* Types of what a call reads, and of its result with its bias. */
+typedef struct {
+	DType operands, result;
+} Types;
+static const Types f32 = {F32, F32}, bf16 = {BF16, BF16}, wide = {BF16, F32};
+
+/* All cases, then products and convolutions once more with a bias. */
+static LibraryCall
+call_of(int i, Types types)
+{
+	bool bias = i >= N_PLAIN;
+	LibraryCall w;
+	Text why = {0};
+
+	i -= bias ? N_PLAIN : 0;
+	if (i < COUNT(cases)) {
+		w = dot_of(&cases[i], F32);
+	} else {
+		i = (i - COUNT(cases)) * (bias ? N_KINDS : 1);
+		w = conv_of(&convs[i / N_KINDS], (LibraryKind)(LIBRARY_CONV + i % N_KINDS));
+	}
+	if (bias)
+		add_bias(&w);
+	for (int k = 0; k < N_LIBRARY_OPERANDS; k++)
+		w.operands[k].dtype = k < Z ? types.operands : types.result;
+	if (!library_call_check(&w, &why))
+		fail_msg("%s", why.at);
+	return w;
+}
+
+/* The library describes an adjoint by its convolution, whose types are all alike. */
+static void
+expect_refusal(Bench *b, const LibraryCall *w)
+{
+	PreparedCall *call;
+	Status status = ops->prepare(b->lib, w, 0, LIMIT, &call);
+
+	assert_non_null(status);
+	assert_null(call);
+	status_free(status);
+}
+
+static void
+check_all(int threads, bool tiled, Types types)
 {
 	Bench b = bench_open(threads, tiled);
 
 	for (int i = 0; i < N_WORKS; i++)
 		for (unsigned fixed = 0; fixed < 4; fixed++) {
-			LibraryWork w = work_of(i, dtype);
-			free(run_work(&b, &w, fixed, true));
+			LibraryCall w = call_of(i, types);
+			if (types.operands == types.result || w.kind <= LIBRARY_CONV)
+				free(run_work(&b, &w, fixed, true));
+			else
+				expect_refusal(&b, &w);
 		}
 	bench_close(&b);
 }
@@ -360,8 +446,8 @@ static void
 test_f32(void **state)
 {
 	for (int threads = 1; threads <= 3; threads++) {
-		check_all(threads, false, F32);
-		check_all(threads, true, F32);
+		check_all(threads, false, f32);
+		check_all(threads, true, f32);
 	}
 }
 
@@ -379,12 +465,14 @@ test_bf16(void **state)
 {
 	if (!has_avx512())
 		skip(); /* the library has only reference code for it */
-	check_all(2, false, BF16);
-	check_all(2, true, BF16);
+	for (int tiled = 0; tiled < 2; tiled++) {
+		check_all(2, tiled, bf16);
+		check_all(2, tiled, wide);
+	}
 }
 
 static void
-check_threads(const LibraryWork *w, bool tiled)
+check_threads(const LibraryCall *w, bool tiled)
 {
 	static const int threads[] = {1, 2, 4};
 	char *first = NULL;
@@ -393,7 +481,7 @@ check_threads(const LibraryWork *w, bool tiled)
 		Bench b = bench_open(threads[t], tiled);
 		char *z = run_work(&b, w, 0, false);
 		if (first)
-			assert_memory_equal(first, z, (size_t)format_library_reach(w, Z));
+			assert_memory_equal(first, z, (size_t)library_reach(&w->operands[Z]));
 		free(first);
 		first = z;
 		bench_close(&b);
@@ -405,7 +493,7 @@ static void
 test_tiles_are_deterministic(void **state)
 {
 	for (int i = 0; i < N_WORKS; i++) {
-		LibraryWork w = work_of(i, F32);
+		LibraryCall w = call_of(i, f32);
 		check_threads(&w, true);
 	}
 }
@@ -424,7 +512,7 @@ test_products_are_free_of_threads(void **state)
 	if (has_avx512())
 		skip(); /* the library cuts as it likes */
 	for (int i = 0; i < COUNT(products); i++) {
-		LibraryWork w = dot_of(&products[i], F32);
+		LibraryCall w = dot_of(&products[i], F32);
 		check_threads(&w, false);
 	}
 }
@@ -433,14 +521,14 @@ static void
 check_pays(const Case *product, bool tiled, bool wanted)
 {
 	Bench b = bench_open(2, tiled);
-	LibraryWork w = dot_of(product, F32);
-	OnednnCall *call;
+	LibraryCall w = dot_of(product, F32);
+	PreparedCall *call;
 
-	must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
-	if (onednn_pays(call) != wanted)
+	must(ops->prepare(b.lib, &w, 0, LIMIT, &call));
+	if (ops->pays(call) != wanted)
 		fail_msg("%d x %d x %d: pays is %d", (int)product->m, (int)product->n,
 		         (int)product->k, !wanted);
-	onednn_call_close(call);
+	ops->release(call);
 	bench_close(&b);
 }
 
@@ -482,10 +570,10 @@ test_shared_lines_do_not_pay(void **state)
 		{{2, {0}, 64, 1536, 256, false, false, 0, 0}, true},
 	};
 	for (int i = 0; i < COUNT(wanted); i++) {
-		LibraryWork w = dot_of(&wanted[i].product, F32);
+		LibraryCall w = dot_of(&wanted[i].product, F32);
 		LibraryUse u = {.name = "brg:avx512_core",
 		                .avx512 = true,
-		                .work = &w,
+		                .call = &w,
 		                .step = wanted[i].product.n,
 		                .tiles = 1,
 		                .enough = 1};
@@ -501,18 +589,18 @@ test_shared_lines_do_not_pay(void **state)
 static void
 test_slow_code(void **state)
 {
-	LibraryWork conv = {.kind = LIBRARY_CONV_GRAD_WEIGHT, .dtype = F32, .conv = {.groups = 4}};
-	LibraryWork dot = dot_of(&products[2], F32);
-	LibraryUse u = {.name = "gemm:jit", .work = &conv};
+	LibraryCall conv = {.kind = LIBRARY_CONV_GRAD_WEIGHT, .groups = 4};
+	LibraryCall dot = dot_of(&products[2], F32);
+	LibraryUse u = {.name = "gemm:jit", .call = &conv};
 
 	(void)state;
 	assert_true(onednn_is_slow(&u));
 	u.name = "jit:avx512_core";
 	assert_false(onednn_is_slow(&u));
-	conv.conv.groups = 1;
+	conv.groups = 1;
 	u.name = "gemm:jit";
 	assert_false(onednn_is_slow(&u));
-	u = (LibraryUse){.name = "gemm:jit", .work = &dot, .step = 200, .tiles = 7, .enough = 7};
+	u = (LibraryUse){.name = "gemm:jit", .call = &dot, .step = 200, .tiles = 7, .enough = 7};
 	assert_true(onednn_is_slow(&u)); /* tiles of 200 rows are read in place */
 	u.second_cache = 2 << 20;
 	assert_false(onednn_is_slow(&u));
@@ -527,19 +615,63 @@ static void
 test_scratch_is_limited(void **state)
 {
 	Bench b = bench_open(1, false);
-	LibraryWork w = {.kind = LIBRARY_CONV, .dtype = F32, .conv = convs[1]};
-	OnednnCall *call;
+	LibraryCall w = conv_of(&convs[1], LIBRARY_CONV);
+	PreparedCall *call;
 
-	must(onednn_call_open(b.lib, &w, 0, LIMIT, &call));
-	int64_t bytes = onednn_scratch(call);
-	onednn_call_close(call);
+	must(ops->prepare(b.lib, &w, 0, LIMIT, &call));
+	int64_t bytes = ops->scratch(call);
+	ops->release(call);
 	assert_true(bytes > 0);
-	Status status = onednn_call_open(b.lib, &w, 0, bytes - 1, &call);
+	Status status = ops->prepare(b.lib, &w, 0, bytes - 1, &call);
 	assert_non_null(status);
 	assert_null(call);
 	assert_non_null(strstr(status->message, "bytes"));
 	status_free(status);
 	bench_close(&b);
+}
+
+/* A product is added to what the result was; what lies between its rows stays. */
+static void
+check_adding(Bench *b, LibraryCall w)
+{
+	int64_t n = elements(&w, Z);
+	Wanted *want = calloc((size_t)n, sizeof(*want));
+	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z),
+	                   w.epilogue ? buffer_new(&w, LIBRARY_BIAS) : NULL};
+	PreparedCall *call;
+
+	w.beta = 1;
+	for (int64_t e = 0; e < n; e++)
+		dtype_store_float(F32, buffers[Z], e, 0.25 * (double)(e % 7));
+	want_dot(&w, buffers, want);
+	must(ops->prepare(b->lib, &w, 0, LIMIT, &call));
+	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
+	must(ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, scratch));
+	for (int64_t e = 0; e < n; e++) {
+		double old = 0.25 * (double)(e % 7), got = element_of(&w, buffers, Z, e);
+		if (!(fabs(got - old - want[e].value) <= 1e-5 * (2 + want[e].size)))
+			fail_msg("element %d: %.9g instead of %.9g", (int)e, got,
+			         old + want[e].value);
+	}
+	ops->release(call);
+	free(scratch);
+	free(want);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		free(buffers[i]);
+}
+
+static void
+test_beta(void **state)
+{
+	for (int tiled = 0; tiled < 2; tiled++) {
+		Bench b = bench_open(2, tiled);
+		for (int i = 0; i < N_WORKS; i++) {
+			LibraryCall w = call_of(i, f32);
+			if (w.kind == LIBRARY_DOT)
+				check_adding(&b, w);
+		}
+		bench_close(&b);
+	}
 }
 
 static int
@@ -570,7 +702,7 @@ run_as_guest(void *ctx)
 		return;
 	set_threads(3);
 	for (int i = 0; i < N_WORKS; i++) {
-		LibraryWork w = work_of(i, F32);
+		LibraryCall w = call_of(i, f32);
 		free(run_work(b, &w, 0, true));
 	}
 	assert_int_equal(max_threads(), 3);
@@ -617,12 +749,12 @@ static void
 test_reference_code_is_refused(void **state)
 {
 	Bench b = bench_open(1, false);
-	LibraryWork w = dot_of(&cases[0], F32);
-	OnednnCall *call;
+	LibraryCall w = dot_of(&cases[0], F32);
+	PreparedCall *call;
 
-	w.dot.strides[X][0] *= 2;
-	w.dot.strides[X][1] = 2;
-	Status status = onednn_call_open(b.lib, &w, 0, LIMIT, &call);
+	w.operands[X].strides[0] *= 2;
+	w.operands[X].strides[1] = 2;
+	Status status = ops->prepare(b.lib, &w, 0, LIMIT, &call);
 	assert_non_null(status);
 	assert_null(call);
 	status_free(status);
@@ -635,6 +767,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_f32),
 		cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_beta),
 		cmocka_unit_test(test_tiles_are_deterministic),
 		cmocka_unit_test(test_products_are_free_of_threads),
 		cmocka_unit_test(test_slow_products_do_not_pay),

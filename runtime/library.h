@@ -1,0 +1,42 @@
+/* What a device needs of a library that does products and convolutions in place of generated loops: a table of
+ * functions. oneDNN fills it for the host (onednn*.c alone know it); library_calls.c knows no more than this. */
+#ifndef GRADC_LIBRARY_H
+#define GRADC_LIBRARY_H
+
+#include "base/library_call.h"
+#include "runtime/parallel.h"
+
+typedef struct Library Library;           /* one that was opened */
+typedef struct PreparedCall PreparedCall; /* a call that it is ready to run */
+
+typedef struct {
+	const char *name;
+	/* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads gives
+	 * the same bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the
+	 * threads; all other work the library cuts as it likes. An error says why there is no library. The pool outlives
+	 * it. */
+	Status (*open)(Pool *pool, bool tiled, Library **out);
+	void (*close)(Library *library);                /* after its calls; NULL is allowed */
+	const char *(*version)(const Library *library); /* "oneDNN 2.6.0" */
+	/* fixed: bit i says that operand i (0, 1) has the same elements in every run that gives the same packed memory for
+	 * it. An error says why the loops are better: dtypes or strides that the library has no fast code for, or more
+	 * scratch than scratch_limit bytes. */
+	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
+	                  int64_t scratch_limit, PreparedCall **out);
+	void (*release)(PreparedCall *call);                     /* NULL is allowed */
+	bool (*pays)(const PreparedCall *call);                  /* false: the loops are faster */
+	const char *(*implementation)(const PreparedCall *call); /* "brg:avx512_core" */
+	int64_t (*scratch)(const PreparedCall *call); /* bytes that a run needs, aligned to 64 */
+	/* Bytes of the fixed operand i in the layout that the library likes best; 0: it takes ours, or wants it anew in
+	 * each run. */
+	int64_t (*packed_bytes)(const PreparedCall *call, int i);
+	/* Brings operand i of that buffer into that layout, once. to: aligned to 64. */
+	Status (*pack)(PreparedCall *call, int i, const void *buffer, char *to);
+	/* buffers: of each operand that the call has, where its offset counts from. packed: of the operands for which
+	 * packed_bytes is not 0; NULL there: packed anew, into the scratch. */
+	Status (*run)(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS],
+	              char *const packed[2], char *scratch);
+} LibraryOps;
+extern const LibraryOps library_onednn; /* in a build without it, open is an error */
+
+#endif
