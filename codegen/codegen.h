@@ -105,8 +105,9 @@ typedef struct {
 	const DType *state_dtypes; /* by state id: of the ONNX file */
 	int n_state_dtypes;        /* later states: as the state */
 } Tables;
-/* Fills the sections of w that come from the module; info and export are the caller's. */
-void tables_write(FormatWriter *w, const Tables *t);
+/* Fills the sections of w that come from the module; info and export are the caller's. False after reporting what has no
+ * room in a record. */
+bool tables_write(FormatWriter *w, const Tables *t, Diag *diag);
 
 /* ---- printer_list.def: what makes machine code of kernels, one file with this row and one line each. */
 typedef struct Build Build; /* build.h */

@@ -126,10 +126,11 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 	const char *executable = build_file(b, "executable");
 	int64_t blob_bytes;
 	FileWriter *out;
+	void *blob;
 
 	RETURN_IF_ERROR(check_targets(b, m));
 	w->weights_hash = weights_hash(m);
-	void *blob = format_finish(w, &blob_bytes);
+	RETURN_IF_ERROR(format_finish(w, &blob, &blob_bytes));
 	RETURN_IF_ERROR(b->options->printer->build(b, m, blob, blob_bytes));
 	RETURN_IF_ERROR(link_objects(b, executable));
 	if (b->options->weights_file)

@@ -9,6 +9,8 @@ enum { LIBRARY_SCRATCH = 64 << 20, SCALARS_ALIGNMENT = 64 };
 typedef struct {
 	FormatWriter *w;
 	const Tables *t;
+	Diag *diag;
+	bool ok;
 	Arena *arena;
 	Versions versions;
 	Buckets buckets;
@@ -88,6 +90,22 @@ kernel_index(const Module *m, const Kernel *k)
 	return -1;
 }
 
+/* Of a launch: a record's field has 16 bits. */
+static uint16_t
+count_arguments(TableWriter *tw, const Node *n, const Kernel *k)
+{
+	int count = n->n_operands + n->n_results;
+
+	if (count <= UINT16_MAX)
+		return (uint16_t)count;
+	diag_error(tw->diag, EXIT_UNSUPPORTED,
+	           "node \"%s\": its kernel @%s has %d arguments, at most %d have room in the "
+	           "executable's tables",
+	           loc_origin(n->loc), k->name, count, UINT16_MAX);
+	tw->ok = false;
+	return 0;
+}
+
 static void
 write_launch(TableWriter *tw, const Node *n)
 {
@@ -104,7 +122,7 @@ write_launch(TableWriter *tw, const Node *n)
 		add_argument(tw, node_operand(n, i));
 	for (int i = 0; i < n->n_results; i++)
 		add_argument(tw, node_result(n, i));
-	in.n_args = (uint16_t)(n->n_operands + n->n_results);
+	in.n_args = count_arguments(tw, n, k);
 	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* later ones do it in place of this */
 		tw->flops += k->flops;
 	vec_push(tw->w->arena, &tw->w->instructions, in);
@@ -420,10 +438,10 @@ write_kernel(TableWriter *tw, int index)
 	vec_push(w->arena, &w->kernels, r);
 }
 
-void
-tables_write(FormatWriter *w, const Tables *t)
+bool
+tables_write(FormatWriter *w, const Tables *t, Diag *diag)
 {
-	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
+	TableWriter tw = {.w = w, .t = t, .diag = diag, .ok = true, .arena = arena_new()};
 
 	tw.versions = module_versions(tw.arena, t->m);
 	for (int i = 0; i < tw.versions.names.n; i++)
@@ -442,4 +460,5 @@ tables_write(FormatWriter *w, const Tables *t)
 		write_programs(&tw, i);
 	w->state_bytes = t->m->state_bytes;
 	arena_free(tw.arena);
+	return tw.ok;
 }

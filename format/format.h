@@ -407,8 +407,9 @@ void format_writer_free(FormatWriter *w); /* and so does this, of one that is no
 StrRef format_string(FormatWriter *w, const char *text); /* equal texts share a reference */
 uint32_t format_dims(FormatWriter *w, int rank, const int64_t *dims);
 void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(3, 4);
-/* The blob, allocated in the writer's arena. */
-void *format_finish(FormatWriter *w, int64_t *bytes);
+/* The blob, allocated in the writer's arena. EXIT_UNSUPPORTED where a section has more records than a reference can
+ * number: so no reference was cut. */
+Status format_finish(FormatWriter *w, void **blob, int64_t *bytes);
 
 /* ---- read.c: checks every length, index, enum and range before its first use. */
 typedef struct {

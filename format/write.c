@@ -53,6 +53,7 @@ format_info(FormatWriter *w, const char *key, const char *fmt, ...)
 }
 
 typedef struct {
+	const char *what;
 	const void *at;
 	int64_t count;
 	size_t size;
@@ -62,24 +63,31 @@ static void
 gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 {
 	const Source sections[N_SECTIONS] = {
-		[SECTION_INFO] = {w->info.at, w->info.n, sizeof(InfoRecord)},
-		[SECTION_DIMS] = {w->dims.at, w->dims.n, sizeof(int64_t)},
-		[SECTION_STATES] = {w->states.at, w->states.n, sizeof(StateRecord)},
-		[SECTION_SLOTS] = {w->slots.at, w->slots.n, sizeof(Slot)},
-		[SECTION_ARGUMENTS] = {w->arguments.at, w->arguments.n, sizeof(Argument)},
-		[SECTION_INSTRUCTIONS] = {w->instructions.at, w->instructions.n,
+		[SECTION_INFO] = {"facts", w->info.at, w->info.n, sizeof(InfoRecord)},
+		[SECTION_DIMS] = {"sizes", w->dims.at, w->dims.n, sizeof(int64_t)},
+		[SECTION_STATES] = {"states", w->states.at, w->states.n, sizeof(StateRecord)},
+		[SECTION_SLOTS] = {"places", w->slots.at, w->slots.n, sizeof(Slot)},
+		[SECTION_ARGUMENTS] = {"arguments of launches", w->arguments.at, w->arguments.n,
+	                               sizeof(Argument)},
+		[SECTION_INSTRUCTIONS] = {"instructions", w->instructions.at, w->instructions.n,
 	                                  sizeof(Instruction)},
-		[SECTION_KERNELS] = {w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
-		[SECTION_LIBRARY] = {w->library.at, w->library.n, sizeof(LibraryRecord)},
-		[SECTION_COLLECTIVES] = {w->collectives.at, w->collectives.n,
+		[SECTION_KERNELS] = {"kernels", w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
+		[SECTION_LIBRARY] = {"library calls", w->library.at, w->library.n,
+	                             sizeof(LibraryRecord)},
+		[SECTION_COLLECTIVES] = {"collectives", w->collectives.at, w->collectives.n,
 	                                 sizeof(CollectiveRecord)},
-		[SECTION_TARGETS] = {w->targets.at, w->targets.n, sizeof(TargetRecord)},
-		[SECTION_BINDINGS] = {w->bindings.at, w->bindings.n, sizeof(BindingRecord)},
-		[SECTION_PORTS] = {w->ports.at, w->ports.n, sizeof(PortRecord)},
-		[SECTION_PROGRAMS] = {w->programs.at, w->programs.n, sizeof(ProgramRecord)},
-		[SECTION_EXPORT] = {w->exports.at, w->exports.n, sizeof(ExportRecord)},
-		[SECTION_LITERAL] = {w->literal.at, (int64_t)w->literal.n, 1},
-		[SECTION_STRINGS] = {w->strings.at, (int64_t)w->strings.n, 1},
+		[SECTION_TARGETS] = {"targets", w->targets.at, w->targets.n, sizeof(TargetRecord)},
+		[SECTION_BINDINGS] = {"bindings", w->bindings.at, w->bindings.n,
+	                              sizeof(BindingRecord)},
+		[SECTION_PORTS] = {"inputs and outputs", w->ports.at, w->ports.n,
+	                           sizeof(PortRecord)},
+		[SECTION_PROGRAMS] = {"programs", w->programs.at, w->programs.n,
+	                              sizeof(ProgramRecord)},
+		[SECTION_EXPORT] = {"parts of the exported model", w->exports.at, w->exports.n,
+	                            sizeof(ExportRecord)},
+		[SECTION_LITERAL] = {"bytes of the exported model", w->literal.at,
+	                             (int64_t)w->literal.n, 1},
+		[SECTION_STRINGS] = {"bytes of names", w->strings.at, (int64_t)w->strings.n, 1},
 	};
 
 	memcpy(out, sections, sizeof(sections));
@@ -91,10 +99,23 @@ align_up(int64_t n)
 	return (n + SECTION_ALIGNMENT - 1) / SECTION_ALIGNMENT * SECTION_ALIGNMENT;
 }
 
-void *
-format_finish(FormatWriter *w, int64_t *bytes)
+/* References are numbers of records, and a reader counts with int. */
+static Status
+check_counts(const Source sections[N_SECTIONS])
 {
-	Source sections[N_SECTIONS];
+	for (int s = 0; s < N_SECTIONS; s++)
+		if (sections[s].count > INT32_MAX)
+			return status_error(EXIT_UNSUPPORTED,
+			                    "the model has %lld %s, an executable's tables at most "
+			                    "%d",
+			                    (long long)sections[s].count, sections[s].what,
+			                    INT32_MAX);
+	return NULL;
+}
+
+static void *
+lay_out(const FormatWriter *w, const Source sections[N_SECTIONS], int64_t *bytes)
+{
 	FormatHeader header = {
 		.magic = FORMAT_MAGIC,
 		.version = FORMAT_VERSION,
@@ -105,7 +126,6 @@ format_finish(FormatWriter *w, int64_t *bytes)
 	};
 	int64_t offset = align_up(sizeof(header));
 
-	gather_sections(w, sections);
 	for (int s = 0; s < N_SECTIONS; s++) {
 		header.sections[s].offset = offset;
 		header.sections[s].count = sections[s].count;
@@ -119,8 +139,22 @@ format_finish(FormatWriter *w, int64_t *bytes)
 		if (sections[s].count > 0)
 			memcpy(blob + header.sections[s].offset, sections[s].at,
 			       (size_t)sections[s].count * sections[s].size);
-	format_writer_free(w);
 	return blob;
+}
+
+Status
+format_finish(FormatWriter *w, void **blob, int64_t *bytes)
+{
+	Source sections[N_SECTIONS];
+
+	*blob = NULL;
+	*bytes = 0;
+	gather_sections(w, sections);
+	Status status = check_counts(sections);
+	if (!status)
+		*blob = lay_out(w, sections, bytes);
+	format_writer_free(w);
+	return status;
 }
 
 void

@@ -273,18 +273,20 @@ write_tables(Session *s, bool with_update, FormatWriter *w)
 	if (!session_stage(s, STAGE_MEMORY, with_update))
 		return false;
 	add_loss_ports(&ports);
-	tables_write(w, &(Tables){.m = s->m,
-	                          .inputs = ports.inputs.at,
-	                          .n_inputs = ports.inputs.n,
-	                          .outputs = ports.outputs.at,
-	                          .n_outputs = ports.outputs.n,
-	                          .labels = ports.labels,
-	                          .bindings = binding_infos(s),
-	                          .n_bindings = s->import->bindings.n,
-	                          .state_dtypes = s->import->state_dtypes.at,
-	                          .n_state_dtypes = s->import->state_dtypes.n});
+	bool ok = tables_write(w,
+	                       &(Tables){.m = s->m,
+	                                 .inputs = ports.inputs.at,
+	                                 .n_inputs = ports.inputs.n,
+	                                 .outputs = ports.outputs.at,
+	                                 .n_outputs = ports.outputs.n,
+	                                 .labels = ports.labels,
+	                                 .bindings = binding_infos(s),
+	                                 .n_bindings = s->import->bindings.n,
+	                                 .state_dtypes = s->import->state_dtypes.at,
+	                                 .n_state_dtypes = s->import->state_dtypes.n},
+	                       s->diag);
 	write_info(s, w, &ports);
-	return true;
+	return ok;
 }
 
 bool
@@ -293,11 +295,12 @@ session_tables(Session *s, bool with_update, Format *out)
 	FormatWriter *w = format_writer_new(s->arena);
 	int64_t n = 0;
 	bool ok = write_tables(s, with_update, w);
-	void *bytes = ok ? format_finish(w, &n) : NULL;
+	void *bytes = NULL;
 
 	if (!ok)
 		format_writer_free(w);
-	return ok && !diag_status(s->diag, format_read(bytes, n, out));
+	return ok && !diag_status(s->diag, format_finish(w, &bytes, &n)) &&
+	       !diag_status(s->diag, format_read(bytes, n, out));
 }
 
 static bool

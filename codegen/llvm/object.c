@@ -159,16 +159,34 @@ run_job(void *arg)
 	return NULL;
 }
 
+/* LLVM's C interface counts elements of arrays and bytes of data in 32 bits. */
+static const LoopBuffer *
+too_long_array(const Kernel *k)
+{
+	for (int i = k->n_inputs + k->n_outputs; i < k->buffers.n; i++)
+		if (k->buffers.at[i].type->n > UINT32_MAX - LOOP_LANES)
+			return &k->buffers.at[i];
+	return NULL;
+}
+
 static Status
 check_kernels(const Module *m)
 {
-	for (int i = 0; i < m->kernels.n; i++)
-		if (kernel_has_tiles(m->kernels.at[i]))
+	for (int i = 0; i < m->kernels.n; i++) {
+		const Kernel *k = m->kernels.at[i];
+		const LoopBuffer *b = too_long_array(k);
+		if (kernel_has_tiles(k))
 			return status_error(
 				EXIT_UNSUPPORTED,
 				"kernel @%s: LLVM prints no tiles, mma or copies; C does "
 				"(--printer=c, --stage=c)",
-				m->kernels.at[i]->name);
+				k->name);
+		if (b)
+			return status_error(EXIT_UNSUPPORTED,
+			                    "kernel @%s: LLVM has no array of %lld elements, as %s "
+			                    "is; C has (--printer=c, --stage=c)",
+			                    k->name, (long long)b->type->n, b->name);
+	}
 	return NULL;
 }
 
@@ -240,6 +258,12 @@ build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 	LLVMTargetMachineRef machine;
 	Text object = {0};
 
+	if (bytes > UINT32_MAX)
+		return status_error(
+			EXIT_UNSUPPORTED,
+			"LLVM has no constant of %lld bytes, as the executable's tables "
+			"are; C has (--printer=c)",
+			(long long)bytes);
 	RETURN_IF_ERROR(open_target(&(CpuTarget){"x86-64", ""}, &machine));
 	LLVMContextRef context = LLVMContextCreate();
 	Status status = compile_module(llvm_print_tables(context, b, m, blob, bytes), machine,

@@ -49,8 +49,9 @@ prepare(void)
 	add_state(w, "scale", F64, 0, dims, 0, sizeof(scale));
 	add_state(w, "matrix", F32, 2, dims, 64, sizeof(matrix));
 	w->state_bytes = 128;
-	void *blob = format_finish(w, &bytes);
-	if (format_read(blob, bytes, &format) || !mkdtemp(folder))
+	void *blob;
+	if (format_finish(w, &blob, &bytes) || format_read(blob, bytes, &format) ||
+	    !mkdtemp(folder))
 		abort();
 }
 

@@ -71,7 +71,8 @@ test_print_names_targets(void **state)
 	for (int i = 0; i < w->kernels.n; i++)
 		w->kernels.at[i].targets = 3;
 	w->programs.at[w->programs.n - 1].target = 1;
-	void *blob = format_finish(w, &bytes);
+	void *blob;
+	must(format_finish(w, &blob, &bytes));
 	must(format_read(blob, bytes, &f));
 	format_print(&text, &f, "schedule");
 	assert_non_null(strstr(text.at, "program accumulate \"batch=4\" for cpu-512:"));
@@ -164,7 +165,8 @@ expect_fault(void (*spoil)(FormatWriter *w), const char *words)
 	Format f;
 
 	spoil(w);
-	void *blob = format_finish(w, &bytes);
+	void *blob;
+	must(format_finish(w, &blob, &bytes));
 	Status status = format_read(blob, bytes, &f);
 	assert_non_null(status);
 	if (!strstr(status->message, words))
@@ -378,7 +380,8 @@ check_library(const LibraryCase *c, const char *printed)
 
 	library_case = c;
 	add_library(w);
-	char *blob = format_finish(w, &bytes);
+	void *blob;
+	must(format_finish(w, &blob, &bytes));
 	must(format_read(blob, bytes, &f));
 	format_print(&text, &f, "schedule");
 	assert_non_null(strstr(text.at, printed));
@@ -407,6 +410,27 @@ test_library_calls(void **state)
 		if (!library_cases[i].fault)
 			check_library(&library_cases[i], printed[n++]);
 	assert_int_equal(n, COUNT(printed));
+}
+
+/* More records than a reference can number are refused, not cut. */
+static void
+test_large_sections(void **state)
+{
+	Arena *arena = arena_new();
+	FormatWriter *w = tiny_writer(arena);
+	int64_t bytes;
+	void *blob;
+
+	w->literal.n = INT64_C(3) << 30; /* nobody reads them */
+	Status status = format_finish(w, &blob, &bytes);
+	assert_non_null(status);
+	assert_null(blob);
+	assert_int_equal(status->exit_code, EXIT_UNSUPPORTED);
+	assert_string_equal(status->message,
+	                    "the model has 3221225472 bytes of the exported model, "
+	                    "an executable's tables at most 2147483647");
+	status_free(status);
+	arena_free(arena);
 }
 
 static void
@@ -448,6 +472,7 @@ main(void)
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_library_calls),
+		cmocka_unit_test(test_large_sections),
 		cmocka_unit_test(test_faults_are_named),
 	};
 

@@ -59,7 +59,8 @@ start(Bench *b)
 	int64_t bytes;
 
 	vec_push(b->arena, &b->w->programs, p);
-	void *blob = format_finish(b->w, &bytes);
+	void *blob;
+	must(format_finish(b->w, &blob, &bytes));
 	must(format_read(blob, bytes, &b->f));
 	must(executor_open(b->arena, &b->f,
 	                   &(ExecutorOptions){.ops = &device_cpu, .variant = &variant}, &b->x));

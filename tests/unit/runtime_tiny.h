@@ -401,7 +401,11 @@ tiny_blob(Arena *arena, bool with_wait, int64_t *bytes)
 	w->state_bytes = TINY_STATE_BYTES;
 	w->weights_bytes = 8;
 	w->weights_hash = hash_bytes(&tiny_weight, 8, 0);
-	return format_finish(w, bytes);
+	void *blob;
+	Status status = format_finish(w, &blob, bytes);
+	if (status)
+		fail_msg("%s", status->message);
+	return blob;
 }
 
 /* A folder of its own with the weights and x, t = 3x of n rows. */
