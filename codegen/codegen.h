@@ -74,12 +74,17 @@ typedef VEC(Kernel *) KernelPart;
 /* ---- c/print.c: kernels as C: a part is a translation unit, its symbols have that suffix. */
 void c_print_part(Text *out, const KernelPart *part, const char *suffix);
 void c_print_table(Text *out, Kernel *const *kernels, int n,
-                   const char *suffix); /* gradc_kernels[], 0 for a NULL */
+                   const char *suffix); /* gradc_kernels[] of KernelCode, zeros for a NULL */
 
 /* ---- storage.c: states that share storage: a unit and its members */
 /* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
 bool storage_any_value(const Function *f, const State *s,
                        bool (*visit)(void *ctx, const Value *old), void *ctx);
+
+/* ---- kernel_record.c */
+/* The record of a kernel but for its name and what other records it refers to; arguments: one for each buffer. */
+void kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments);
+uint64_t kernel_code_facts(Arena *arena, const Kernel *k); /* KernelCode.facts */
 
 /* ---- tables.c: the module after `memory` as executable tables. */
 /* What types don't say of a port. */

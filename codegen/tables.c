@@ -406,30 +406,21 @@ write_library(FormatWriter *w, const Kernel *k)
 	return (uint32_t)w->library.n;
 }
 
-/* Do the kernel's loops load or store the buffer? Where another kernel has read the operands of this one, it may not. */
-static bool
-touches(const Kernel *k, int buffer)
-{
-	for (int i = 0; i < k->body.n; i++) {
-		const LoopStatement *s = &k->body.at[i];
-		bool access = s->kind == LOOP_STATEMENT_LOAD || s->kind == LOOP_STATEMENT_STORE;
-		if (access && s->buffer == buffer)
-			return true;
-	}
-	return false;
-}
-
 static void
 write_kernel(TableWriter *tw, int index)
 {
 	FormatWriter *w = tw->w;
 	const Module *m = tw->t->m;
 	const Kernel *k = m->kernels.at[index];
-	KernelRecord r = {
-		.name = format_string(w, k->name), .iterations = k->iterations, .flops = k->flops};
+	KernelArgument *arguments = NEW_ARRAY(tw->arena, KernelArgument,
+	                                      k->n_inputs + k->n_outputs);
+	KernelRecord r;
 
-	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
-		r.bytes += touches(k, i) ? type_bytes(k->buffers.at[i].type) : 0;
+	kernel_record(k, &r, arguments);
+	r.name = format_string(w, k->name);
+	r.first_argument = (uint32_t)w->kernel_arguments.n;
+	for (uint32_t i = 0; i < r.n_arguments; i++)
+		vec_push(w->arena, &w->kernel_arguments, arguments[i]);
 	for (int t = 0; t < tw->versions.names.n; t++)
 		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);

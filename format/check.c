@@ -131,15 +131,69 @@ check_slot(const Format *f, int i)
 }
 
 static Status
+check_kernel_name(const Format *f, int i)
+{
+	RETURN_IF_ERROR(check_string(f, f->kernels[i].name, "kernel", i));
+	for (const char *c = format_text(f, f->kernels[i].name); *c;
+	     c++) /* a symbol: printed as it is */
+		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
+		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
+			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
+	return NULL;
+}
+
+static Status
+check_kernel_argument(const Format *f, int i)
+{
+	const KernelArgument *a = &f->kernel_arguments[i];
+
+	if (a->bytes < 0 || a->dtype >= N_DTYPES ||
+	    a->access & ~(uint32_t)(ACCESS_READ | ACCESS_WRITE))
+		return FAULT("argument %d of kernels: %lld bytes, dtype %u, access %u", i,
+		             (long long)a->bytes, a->dtype, a->access);
+	return NULL;
+}
+
+/* A library touches what the kernel's arguments have, no more. */
+static Status
+check_library_arguments(const Format *f, int i)
+{
+	const KernelRecord *k = &f->kernels[i];
+	const LibraryCall *c = &f->library[k->library - 1].call;
+
+	for (int o = 0; o < library_operands(c); o++) {
+		const LibraryOperand *x = &c->operands[o];
+		if (x->buffer >= (int64_t)k->n_arguments)
+			return FAULT("kernel %d: library call %u: argument %lld of %u", i,
+			             k->library - 1, (long long)x->buffer, k->n_arguments);
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + x->buffer];
+		uint32_t access = (library_reads(c, o) ? ACCESS_READ : 0) |
+		                  (o == LIBRARY_RESULT ? ACCESS_WRITE : 0);
+		if (x->dtype != a->dtype || library_reach(x) > a->bytes || access & ~a->access)
+			return FAULT("kernel %d: library call %u: %lld bytes of %s, access %u; "
+			             "argument %lld has %lld of %s, access %u",
+			             i, k->library - 1, (long long)library_reach(x),
+			             dtype_info[x->dtype].name, access, (long long)x->buffer,
+			             (long long)a->bytes, dtype_info[a->dtype].name, a->access);
+	}
+	return NULL;
+}
+
+enum { MAX_TEAM_MEMBERS = 1024 };
+
+static Status
 check_kernel(const Format *f, int i)
 {
 	const KernelRecord *k = &f->kernels[i];
 
-	RETURN_IF_ERROR(check_string(f, k->name, "kernel", i));
-	for (const char *c = format_text(f, k->name); *c; c++) /* a symbol: printed as it is */
-		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
-		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
-			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
+	RETURN_IF_ERROR(check_kernel_name(f, i));
+	if (!in_range(k->first_argument, k->n_arguments, f->n[SECTION_KERNEL_ARGUMENTS]))
+		return FAULT("kernel %d: arguments %u + %u of %d", i, k->first_argument,
+		             k->n_arguments, f->n[SECTION_KERNEL_ARGUMENTS]);
+	if (k->team < 1 || k->team > MAX_TEAM_MEMBERS || (k->team & (k->team - 1)) != 0 ||
+	    k->shared_bytes < 0)
+		return FAULT("kernel %d: team of %u with %lld bytes", i, k->team,
+		             (long long)k->shared_bytes);
 	if (k->targets & ~(uint32_t)((1ull << f->n[SECTION_TARGETS]) - 1))
 		return FAULT("kernel %d: targets %x of %d", i, k->targets, f->n[SECTION_TARGETS]);
 	if (k->library > (uint32_t)f->n[SECTION_LIBRARY])
@@ -151,7 +205,7 @@ check_kernel(const Format *f, int i)
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
 		             (long long)k->iterations, (long long)k->grain);
-	return NULL;
+	return k->library ? check_library_arguments(f, i) : NULL;
 }
 
 static Status
@@ -287,6 +341,7 @@ static const struct {
 	{SECTION_LIBRARY, check_library},
 	{SECTION_COLLECTIVES, check_collective},
 	{SECTION_TARGETS, check_target},
+	{SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
 	{SECTION_KERNELS, check_kernel},
 	{SECTION_BINDINGS, check_binding},
 	{SECTION_PORTS, check_port},

@@ -75,26 +75,24 @@ check_end(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
-/* What the library touches lies inside the slots. */
+/* The kernel's own arguments, each of its type in a slot that has all the bytes that it may touch. */
 static Status
-check_library(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
+check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 {
 	const Format *f = w->f;
-	const LibraryCall *c = &f->library[k->library - 1].call;
 
-	for (int i = 0; i < library_operands(c); i++) {
-		const LibraryOperand *o = &c->operands[i];
-		if (o->buffer >= n->n_args)
-			return FAULT(
-				"program %d, instruction %d: library call %u: argument %lld of %u",
-				w->index, at, k->library - 1, (long long)o->buffer, n->n_args);
-		int64_t reach = library_reach(o);
-		int64_t bytes = f->slots[f->arguments[n->args + (uint32_t)o->buffer].slot].bytes;
-		if (reach > bytes)
-			return FAULT(
-				"program %d, instruction %d: library call %u: %lld bytes of a slot "
-				"of %lld",
-				w->index, at, k->library - 1, (long long)reach, (long long)bytes);
+	if (n->n_args != k->n_arguments)
+		return FAULT("program %d, instruction %d: %u arguments, kernel %u has %u", w->index,
+		             at, n->n_args, n->what, k->n_arguments);
+	for (uint32_t i = 0; i < k->n_arguments; i++) {
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
+		if (s->dtype != a->dtype || s->bytes < a->bytes)
+			return FAULT("program %d, instruction %d: argument %u is %lld bytes of "
+			             "%s, kernel %u has %lld of %s",
+			             w->index, at, i, (long long)s->bytes,
+			             dtype_info[s->dtype].name, n->what, (long long)a->bytes,
+			             dtype_info[a->dtype].name);
 	}
 	return NULL;
 }
@@ -109,7 +107,7 @@ check_run(Walk *w, const Instruction *n, int at)
 	if (!(k->targets >> w->program->target & 1))
 		return FAULT("program %d, instruction %d: kernel %u has no code for target %u",
 		             w->index, at, n->what, w->program->target);
-	return k->library ? check_library(w, k, n, at) : NULL;
+	return check_launch(w, k, n, at);
 }
 
 static Status

@@ -129,21 +129,34 @@ enum { MAX_STREAMS = 8, MAX_EVENTS = 4096, MAX_LOOPS = 8 };
 
 /* A kernel over parts [begin, end) of the product of its parallel loops. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
-/* All kernels as compiled for one CPU. */
+/* What the code of a kernel is, and what it was printed from: kernel_facts of its record. Tables that say something else of
+ * the kernel are not those of this code. */
 typedef struct {
-	const char *cpu;         /* "native", "x86-64-v3"; NULL ends a list */
-	const char *features;    /* what it must have, as words (base/cpu_feature_list.def) */
-	const KernelFn *kernels; /* NULL: no program for its target launches that one */
-	int64_t target;          /* whose programs it runs: of the tables' targets */
-} KernelVariant;
+	KernelFn run; /* NULL: no program for the image's target launches it */
+	uint64_t facts;
+} KernelCode;
+/* All kernels of the tables as one compiler run made them, for the machines that have those features. */
+typedef enum {
+	IMAGE_FUNCTIONS, /* data: KernelCode of this process, `size` of them, by the tables' numbers */
+	IMAGE_BYTES,     /* data: `size` bytes for a device to load */
+	N_IMAGE_KINDS,
+} ImageKind;
+typedef struct {
+	const char *name;     /* "native", "x86-64-v3"; NULL ends a list */
+	const char *features; /* what it must have, as words (base/cpu_feature_list.def) */
+	int64_t kind;         /* ImageKind */
+	const void *data;
+	int64_t size;
+	int64_t target; /* whose programs it runs: of the tables' targets */
+} CodeImage;
 /* What the compiler made of a model: gradc_model in an executable, gradc_model_NAME in a library. */
 typedef struct {
 	int64_t abi;      /* GRADC_ABI of the compiler */
 	const void *blob; /* the tables, 16-byte aligned */
 	int64_t bytes;
-	const KernelVariant *variants; /* the best that this CPU can run is used */
-	const char *
-		image; /* file with the initial weights behind it; NULL: the one that holds the blob */
+	const CodeImage *images; /* the best that this CPU can run is used */
+	const char
+		*file; /* with the initial weights behind it; NULL: the one that holds the blob */
 } GradcModel;
 
 /* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
@@ -200,16 +213,29 @@ typedef struct {
 	uint32_t reserved;
 } Slot;
 
+/* What a kernel, or the library in its place, does with one of its arguments. */
+enum { ACCESS_READ = 1, ACCESS_WRITE = 2 };
+typedef struct {
+	int64_t bytes; /* from its first on, and no others, it may touch */
+	uint32_t dtype;
+	uint32_t access; /* 0: none, another kernel has read it */
+} KernelArgument;
+
 typedef struct {
 	StrRef name;      /* "k12", also its symbol */
-	uint32_t targets; /* bit t: programs for target t launch it, whose variants have its code */
+	uint32_t targets; /* bit t: programs for target t launch it, whose images have its code */
+	uint32_t first_argument,
+		n_arguments;  /* in the table of kernels' arguments; a launch has as many */
 	int64_t iterations;   /* of the parallel loops, their product */
 	int64_t grain;        /* smallest useful part of it */
 	int64_t flops, bytes; /* of one run */
+	int64_t shared_bytes; /* of the arrays of one team */
+	uint32_t team;        /* members; 1: no team */
 	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
 	uint32_t
 		serves; /* 1 + the kernel that reads what this one makes: where a library runs that, this is left
 	                       * out; 0: none */
+	uint32_t reserved;
 } KernelRecord;
 
 /* What a library may do in place of a kernel's loops, on its arguments. */
@@ -355,6 +381,7 @@ typedef enum {
 	SECTION_ARGUMENTS,
 	SECTION_INSTRUCTIONS,
 	SECTION_KERNELS,
+	SECTION_KERNEL_ARGUMENTS,
 	SECTION_LIBRARY,
 	SECTION_COLLECTIVES,
 	SECTION_BINDINGS,
@@ -389,6 +416,7 @@ typedef struct {
 	VEC(Argument) arguments;
 	VEC(Instruction) instructions;
 	VEC(KernelRecord) kernels;
+	VEC(KernelArgument) kernel_arguments;
 	VEC(LibraryRecord) library;
 	VEC(CollectiveRecord) collectives;
 	VEC(BindingRecord) bindings;
@@ -421,6 +449,7 @@ typedef struct {
 	const Argument *arguments;
 	const Instruction *instructions;
 	const KernelRecord *kernels;
+	const KernelArgument *kernel_arguments;
 	const LibraryRecord *library;
 	const CollectiveRecord *collectives;
 	const BindingRecord *bindings;
@@ -458,6 +487,11 @@ int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 /* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
 double kernel_estimate(const KernelRecord *k);
 double program_estimate(const Format *f, const ProgramRecord *p);
+
+/* ---- kernel_facts.c */
+/* A hash of what the code relies on: iterations, arguments, team. It tells damage and mixed-up files, not malice: who can
+ * forge tables can forge code. */
+uint64_t kernel_facts(const KernelRecord *k, const KernelArgument *arguments);
 
 /* The tail behind the ELF image: weights, padded to 4096, then this, at the end of the file. */
 typedef struct {

@@ -205,6 +205,23 @@ print_program(Text *out, const Format *f, const ProgramRecord *p)
 	text_add(out, "\n");
 }
 
+/* "k1 (f32 8192 read, f32 512 read, f32 16384 write)" */
+static void
+print_kernel_head(Text *out, const Format *f, const KernelRecord *k)
+{
+	static const char *const accesses[] = {" unused", " read", " write", " read write"};
+
+	text_printf(out, "kernel %s (", format_text(f, k->name));
+	for (uint32_t i = 0; i < k->n_arguments; i++) {
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+		text_printf(out, "%s%s %lld%s", i ? ", " : "", dtype_info[a->dtype].name,
+		            (long long)a->bytes, accesses[a->access]);
+	}
+	text_add(out, ")");
+	if (k->team > 1)
+		text_printf(out, " team %u with %lld bytes", k->team, (long long)k->shared_bytes);
+}
+
 static void
 print_schedule(Text *out, const Format *f)
 {
@@ -213,9 +230,10 @@ print_schedule(Text *out, const Format *f)
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
 		const KernelRecord *k = &f->kernels[i];
 
-		text_printf(out, "kernel %s: %lld iterations, grain %lld, %lld flops, %lld bytes\n",
-		            format_text(f, k->name), (long long)k->iterations, (long long)k->grain,
-		            (long long)k->flops, (long long)k->bytes);
+		print_kernel_head(out, f, k);
+		text_printf(out, ": %lld iterations, grain %lld, %lld flops, %lld bytes\n",
+		            (long long)k->iterations, (long long)k->grain, (long long)k->flops,
+		            (long long)k->bytes);
 	}
 }
 

@@ -72,6 +72,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_INSTRUCTIONS] = {"instructions", w->instructions.at, w->instructions.n,
 	                                  sizeof(Instruction)},
 		[SECTION_KERNELS] = {"kernels", w->kernels.at, w->kernels.n, sizeof(KernelRecord)},
+		[SECTION_KERNEL_ARGUMENTS] = {"arguments of kernels", w->kernel_arguments.at,
+	                                      w->kernel_arguments.n, sizeof(KernelArgument)},
 		[SECTION_LIBRARY] = {"library calls", w->library.at, w->library.n,
 	                             sizeof(LibraryRecord)},
 		[SECTION_COLLECTIVES] = {"collectives", w->collectives.at, w->collectives.n,

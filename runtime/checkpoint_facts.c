@@ -132,7 +132,7 @@ add_machine(Settings *s, const Gradc *run)
 {
 	const Executor *x = &run->executor;
 
-	add(s, "cpu", json_string(run->variant->cpu));
+	add(s, "cpu", json_string(run->variant->name));
 	add(s, "processor", json_string(run->processor));
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (!x->ops->facts)

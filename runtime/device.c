@@ -1,4 +1,4 @@
-/* The list of devices by name. */
+/* The list of devices by name, and what those share that run functions of the process. */
 #include "runtime/device.h"
 
 #include <string.h>
@@ -16,5 +16,62 @@ device_find(const char *name)
 	for (int i = 0; device_table[i]; i++)
 		if (strcmp(device_table[i]->name, name) == 0)
 			return device_table[i];
+	return NULL;
+}
+
+static Status
+no_functions(const CodeSource *source, const char *device)
+{
+	Text names = {0};
+
+	for (int i = 0; i < source->n_images; i++)
+		text_printf(&names, "%s%s", i ? ", " : "", source->images[i].name);
+	Status status = status_error(
+		EXIT_SYSTEM,
+		"--device=%s: it runs code for CPUs, and there is code for %s: "
+		"compile the model with --target=cpu:native, too",
+		device, names.at ? names.at : "nothing");
+	text_free(&names);
+	return status;
+}
+
+/* Is the code that of the tables? */
+static Status
+check_code(const CodeImage *image, const Format *f, int target)
+{
+	const KernelCode *code = image->data;
+
+	if (image->size != f->n[SECTION_KERNELS])
+		return status_error(EXIT_SYSTEM, "executable tables: %d kernels, and code of %lld",
+		                    f->n[SECTION_KERNELS], (long long)image->size);
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
+		const KernelRecord *k = &f->kernels[i];
+		if (!(k->targets >> target & 1))
+			continue;
+		if (!code[i].run)
+			return status_error(EXIT_SYSTEM, "executable tables: no code of kernel %s",
+			                    format_text(f, k->name));
+		if (code[i].facts != kernel_facts(k, f->kernel_arguments + k->first_argument))
+			return status_error(EXIT_SYSTEM,
+			                    "executable tables: what they say of kernel %s is not "
+			                    "what its code was made from",
+			                    format_text(f, k->name));
+	}
+	return NULL;
+}
+
+Status
+code_functions(const CodeSource *source, const char *device, const KernelCode **out)
+{
+	const CodeImage *image = source->images, *end = image + source->n_images;
+
+	*out = NULL;
+	while (image < end && image->kind != IMAGE_FUNCTIONS)
+		image++;
+	if (image == end)
+		return no_functions(source, device);
+	if (source->tables)
+		RETURN_IF_ERROR(check_code(image, source->tables, source->target));
+	*out = image->data;
 	return NULL;
 }

@@ -53,8 +53,8 @@ typedef struct {
 } DeviceOptions;
 /* What a device runs. All of it must outlive the Code. */
 typedef struct {
-	const KernelFn *kernels;
-	int n;
+	const CodeImage *images; /* of one target: a device takes the first that it can load */
+	int n_images;
 	const Format *tables; /* of these kernels; NULL: no libraries for them */
 	int target;           /* of the tables: whose programs are run, so which kernels */
 } CodeSource;
@@ -85,6 +85,8 @@ typedef struct {
 	/* The same bytes in memory like any other, before all of what was mapped is written: that would be done
 	 * page by page, and into small pages. */
 	Status (*unmap)(Device *device, Span span);
+	/* Without an image that it can load it says so with EXIT_SYSTEM: code_functions does for those that run functions
+	 * of the process. */
 	Status (*load)(Device *device, const CodeSource *source, Code **out);
 	void (*unload)(Device *device, Code *code);
 	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);
@@ -118,5 +120,8 @@ typedef struct {
 #undef DEVICE
 extern const DeviceOps *const device_table[];   /* of device_list.def; ends with NULL */
 const DeviceOps *device_find(const char *name); /* NULL: unknown */
+/* The functions among the images, for a device of that name. They are what the tables say: every kernel of the target is
+ * there, printed from the record that it has. */
+Status code_functions(const CodeSource *source, const char *device, const KernelCode **out);
 
 #endif

@@ -61,7 +61,7 @@ struct Device {
 	Event events[];
 };
 struct Code {
-	const KernelFn *kernels;
+	const KernelCode *kernels;
 };
 
 static void
@@ -319,11 +319,15 @@ async_fill_zero(Device *d, int stream, Span to)
 static Status
 async_load(Device *device, const CodeSource *source, Code **out)
 {
+	const KernelCode *kernels;
+
 	(void)device;
+	*out = NULL;
+	RETURN_IF_ERROR(code_functions(source, device_async.name, &kernels));
 	*out = malloc(sizeof(**out));
 	if (!*out)
-		return status_error(EXIT_SYSTEM, "no memory for %d kernels", source->n);
-	(*out)->kernels = source->kernels;
+		return status_error(EXIT_SYSTEM, "no memory for code");
+	(*out)->kernels = kernels;
 	return NULL;
 }
 
@@ -355,7 +359,7 @@ async_run(Device *d, int stream, const Code *code, const Launch *launch)
 	Job *job = job_new(stream, do_run, launch->n_buffers);
 
 	if (job) {
-		job->kernel = code->kernels[launch->kernel];
+		job->kernel = code->kernels[launch->kernel].run;
 		job->begin = launch->begin;
 		job->end = launch->end;
 		job->scalars = launch->scalars;

@@ -17,7 +17,7 @@ struct Device {
 	CpuStreams *streams;
 };
 struct Code {
-	const KernelFn *kernels;
+	const KernelCode *kernels;
 	LibraryCalls *calls;
 	Span library; /* their memory */
 };
@@ -274,9 +274,10 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	Code *code = memory_zeroed(1, sizeof(*code));
 
 	*out = NULL;
-	code->kernels = source->kernels;
 	memory_hold(unload_code, code);
-	Status status = library_calls_open(&library_onednn, device->library, source, &code->calls);
+	Status status = code_functions(source, device_cpu.name, &code->kernels);
+	if (!status)
+		status = library_calls_open(&library_onednn, device->library, source, &code->calls);
 	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
 	if (bytes)
 		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
@@ -307,7 +308,7 @@ run_part(void *ctx, int64_t begin, int64_t end)
 static Status
 run_now(Device *device, const Code *code, const Launch *launch)
 {
-	KernelPart part = {code->kernels[launch->kernel], launch};
+	KernelPart part = {code->kernels[launch->kernel].run, launch};
 
 	if (library_calls_implementation(code->calls, launch->kernel))
 		return library_calls_run(code->calls, launch->kernel, launch->buffers);

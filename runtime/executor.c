@@ -38,15 +38,15 @@ Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
 	const DeviceOps *ops = options->ops;
-	const KernelVariant *v = options->variant;
-	CodeSource source = {v->kernels, f->n[SECTION_KERNELS], f, (int)v->target};
+	const CodeImage *image = options->variant;
+	CodeSource source = {image, 1, f, (int)image->target};
 	DeviceOptions device = options->device;
 	bool ranks = options->comm && options->comm->size > 1;
 	uint32_t most = 1;
 
 	*out = (Executor){.arena = arena,
 	                  .format = f,
-	                  .target = (int)v->target,
+	                  .target = (int)image->target,
 	                  .ops = ops,
 	                  .comm = options->comm,
 	                  .ordered = options->ordered,

@@ -78,20 +78,20 @@ add_programs(json_t *root, const Format *f)
 
 /* Whose programs a variant runs. */
 static const char *
-target_name(const Format *f, const KernelVariant *v)
+target_name(const Format *f, const CodeImage *v)
 {
 	return v->target < f->n[SECTION_TARGETS] ? format_text(f, f->targets[v->target].name) : "";
 }
 
 static json_t *
-variants_json(const Format *f, const KernelVariant *v)
+variants_json(const Format *f, const CodeImage *v)
 {
 	json_t *list = json_array();
 	int n;
 
-	for (; v->cpu; v++)
+	for (; v->name; v++)
 		json_array_append_new(list,
-		                      json_pack("{s:s, s:s, s:s, s:b}", "cpu", v->cpu, "features",
+		                      json_pack("{s:s, s:s, s:s, s:b}", "cpu", v->name, "features",
 		                                v->features, "target", target_name(f, v),
 		                                "runs_here", cpu_lacks(v->features, &n) == NULL));
 	return list;
@@ -99,7 +99,7 @@ variants_json(const Format *f, const KernelVariant *v)
 
 /* What is asked of the tables beside what stands in them. */
 typedef struct {
-	const KernelVariant *variants;
+	const CodeImage *variants;
 	int target; /* whose programs run here; EVERY_TARGET: none do */
 	bool weights_ok;
 	int64_t snapshot; /* bytes */
@@ -169,12 +169,12 @@ print_ports(const Format *f, Arena *arena, uint32_t first, uint32_t n)
 }
 
 static void
-print_variants(const Format *f, const KernelVariant *v)
+print_variants(const Format *f, const CodeImage *v)
 {
 	int n;
 
-	for (; v->cpu; v++)
-		printf("kernels for cpu:%-8s %s, %s%s\n", v->cpu, target_name(f, v), v->features,
+	for (; v->name; v++)
+		printf("kernels for cpu:%-8s %s, %s%s\n", v->name, target_name(f, v), v->features,
 		       cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
 }
 
@@ -256,14 +256,14 @@ int
 info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 {
 	Format f;
-	const KernelVariant *variant;
-	Shown shown = {.variants = model->variants, .target = EVERY_TARGET};
+	const CodeImage *variant;
+	Shown shown = {.variants = model->images, .target = EVERY_TARGET};
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
 	shown.snapshot = snapshot_bytes(&f, o->run.shard_bytes);
 	status_free(weights_check(model, &f, o->run.weights, &shown.weights_ok));
-	status_free(variant_pick(model->variants, o->run.target, &variant));
+	status_free(variant_pick(model->images, o->run.target, &variant));
 	if (variant)
 		shown.target = (int)variant->target;
 	if (o->json) {

@@ -22,17 +22,17 @@ close_device(Opened *o)
 static Status
 open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
 {
-	const KernelVariant *variant;
+	const CodeImage *image;
 
 	*o = (Opened){.ops = device_find(options->device)};
 	if (!o->ops)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
 		                    options->device);
-	RETURN_IF_ERROR(variant_pick(model->variants, options->target, &variant));
-	DeviceOptions device = device_options(f, (int)variant->target, options);
+	RETURN_IF_ERROR(variant_pick(model->images, options->target, &image));
+	DeviceOptions device = device_options(f, (int)image->target, options);
 	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
-	o->target = (int)variant->target;
-	CodeSource source = {variant->kernels, f->n[SECTION_KERNELS], f, o->target};
+	o->target = (int)image->target;
+	CodeSource source = {image, 1, f, o->target};
 	return o->ops->load(o->device, &source, &o->code);
 }
 

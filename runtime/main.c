@@ -429,7 +429,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	PathUses paths = {0};
 	PathLocks locks = {0};
 
-	model.image = o->program;
+	model.file = o->program;
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";

@@ -48,7 +48,7 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 	RETURN_IF_ERROR(gather(run, &mine, 1, &all));
 	for (int r = 0; r < run->comm.size; r++)
 		own &= (uint64_t)all[r];
-	run->variant = variant_best(run->model.variants, own);
+	run->variant = variant_best(run->model.images, own);
 	if (run->variant && run->variant->target < run->format.n[SECTION_TARGETS])
 		return NULL;
 	run->fault_is_shared = true;
@@ -57,7 +57,7 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 	return run->variant
 	               ? status_error(EXIT_SYSTEM,
 	                              "the kernels for cpu:%s are for target %lld of %d",
-	                              run->variant->cpu, (long long)run->variant->target,
+	                              run->variant->name, (long long)run->variant->target,
 	                              run->format.n[SECTION_TARGETS])
 	               : status_error(EXIT_SYSTEM,
 	                              "no kernels are left that the CPUs and the --target of all "

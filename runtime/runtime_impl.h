@@ -13,11 +13,11 @@
 /* ---- variant.c */
 /* Bit i: this CPU runs all[i]. asked: no other than that one, "cpu:x86-64-v3"; NULL: any. EXIT_SYSTEM, naming a feature, when
  * it runs none of them; EXIT_USAGE when there is none of that name. */
-Status variant_list(const KernelVariant *all, const char *asked, uint64_t *out);
+Status variant_list(const CodeImage *all, const char *asked, uint64_t *out);
 /* That which may use most, of a set of them; NULL: of none. */
-const KernelVariant *variant_best(const KernelVariant *all, uint64_t of);
+const CodeImage *variant_best(const CodeImage *all, uint64_t of);
 /* Of those that this CPU runs. */
-Status variant_pick(const KernelVariant *all, const char *asked, const KernelVariant **out);
+Status variant_pick(const CodeImage *all, const char *asked, const CodeImage **out);
 
 /* ---- trace.c: spans of time, in a file. */
 typedef enum {
@@ -118,7 +118,7 @@ typedef struct {
 typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
-	const KernelVariant *variant;
+	const CodeImage *variant;
 	const Comm *comm; /* NULL, where there is one rank */
 	bool ordered;     /* sums over ranks are made in their order */
 	bool observed;    /* instructions may be timed */
@@ -570,7 +570,7 @@ struct Gradc {
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */
 	Format format;
-	const KernelVariant *variant; /* of the model: the best that the CPUs of all ranks run */
+	const CodeImage *variant; /* of the model: the best that the CPUs of all ranks run */
 	const char *processor; /* its name, asked for once: in a virtual machine cpuid takes 7 us */
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */

@@ -142,7 +142,7 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 			"the model was compiled by another gradc: its interface is %lld, "
 			"the runtime's %d",
 			(long long)model->abi, GRADC_ABI);
-	RETURN_IF_ERROR(variant_list(model->variants, run->options.target, variants));
+	RETURN_IF_ERROR(variant_list(model->images, run->options.target, variants));
 	return format_read(model->blob, model->bytes, &run->format);
 }
 

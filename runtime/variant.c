@@ -16,7 +16,7 @@ count_words(const char *text)
 }
 
 static Status
-no_variant(const KernelVariant *closest)
+no_variant(const CodeImage *closest)
 {
 	int n = 0;
 
@@ -26,17 +26,17 @@ no_variant(const KernelVariant *closest)
 	return status_error(EXIT_SYSTEM,
 	                    "this CPU lacks %.*s, which the kernels for cpu:%s use: compile the "
 	                    "model on this machine, or with --target=cpu:x86-64-v2,cpu:%s",
-	                    n, lacks, closest->cpu,
-	                    strcmp(closest->cpu, "native") ? closest->cpu : "x86-64-v3");
+	                    n, lacks, closest->name,
+	                    strcmp(closest->name, "native") ? closest->name : "x86-64-v3");
 }
 
 static Status
-not_compiled(const KernelVariant *all, const char *asked)
+not_compiled(const CodeImage *all, const char *asked)
 {
 	Text names = {0};
 
-	for (const KernelVariant *v = all; v->cpu; v++)
-		text_printf(&names, "%scpu:%s", v == all ? "" : ", ", v->cpu);
+	for (const CodeImage *v = all; v->name; v++)
+		text_printf(&names, "%scpu:%s", v == all ? "" : ", ", v->name);
 	Status status = status_error(EXIT_USAGE, "--target=%s: the model is compiled for %s", asked,
 	                             names.at ? names.at : "no CPU");
 	text_free(&names);
@@ -44,20 +44,20 @@ not_compiled(const KernelVariant *all, const char *asked)
 }
 
 static bool
-is_asked(const KernelVariant *v, const char *asked)
+is_asked(const CodeImage *v, const char *asked)
 {
-	return !asked || strcmp(v->cpu, strncmp(asked, "cpu:", 4) == 0 ? asked + 4 : asked) == 0;
+	return !asked || strcmp(v->name, strncmp(asked, "cpu:", 4) == 0 ? asked + 4 : asked) == 0;
 }
 
 Status
-variant_list(const KernelVariant *all, const char *asked, uint64_t *out)
+variant_list(const CodeImage *all, const char *asked, uint64_t *out)
 {
-	const KernelVariant *closest = NULL;
+	const CodeImage *closest = NULL;
 	bool any = false;
 	int n;
 
 	*out = 0;
-	for (int i = 0; all[i].cpu; i++) {
+	for (int i = 0; all[i].name; i++) {
 		if (i == MAX_VARIANTS)
 			return status_error(EXIT_SYSTEM, "kernels for more than %d CPUs",
 			                    MAX_VARIANTS);
@@ -74,12 +74,12 @@ variant_list(const KernelVariant *all, const char *asked, uint64_t *out)
 	return *out ? NULL : no_variant(closest);
 }
 
-const KernelVariant *
-variant_best(const KernelVariant *all, uint64_t of)
+const CodeImage *
+variant_best(const CodeImage *all, uint64_t of)
 {
-	const KernelVariant *best = NULL;
+	const CodeImage *best = NULL;
 
-	for (int i = 0; all[i].cpu; i++)
+	for (int i = 0; all[i].name; i++)
 		if (of >> i & 1 &&
 		    (!best || count_words(all[i].features) > count_words(best->features)))
 			best = &all[i];
@@ -87,7 +87,7 @@ variant_best(const KernelVariant *all, uint64_t of)
 }
 
 Status
-variant_pick(const KernelVariant *all, const char *asked, const KernelVariant **out)
+variant_pick(const CodeImage *all, const char *asked, const CodeImage **out)
 {
 	uint64_t here;
 

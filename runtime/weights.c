@@ -86,8 +86,8 @@ image_of(const GradcModel *model)
 {
 	Dl_info info;
 
-	if (model->image)
-		return model->image;
+	if (model->file)
+		return model->file;
 	return dladdr(model->blob, &info) ? info.dli_fname : NULL;
 }
 

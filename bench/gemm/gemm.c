@@ -40,7 +40,7 @@ static const Shape shapes[] = {
 
 /* The kernels of one product, the one that stores it last, and their code; NULL after saying why not. */
 static const Module *
-compile(Arena *arena, const Shape *s, Diag *diag, const KernelFn **code)
+compile(Arena *arena, const Shape *s, Diag *diag, const KernelCode **code)
 {
 	static const PassRow *const rows[] = {&pass_legalize, &pass_fuse, &pass_lower};
 	const char *text = arena_printf(
@@ -62,8 +62,8 @@ compile(Arena *arena, const Shape *s, Diag *diag, const KernelFn **code)
 			target_of_vectors(cpu_vector_bits(target.features))->name;
 	if (!m || !pipeline_run(&p, m, &stage, &o, diag))
 		return NULL;
-	const KernelVariant *v = kernel_library(arena, m, kernel_printers[0], &target, 1);
-	*code = v ? v->kernels : NULL;
+	const CodeImage *v = kernel_library(arena, m, kernel_printers[0], &target, 1);
+	*code = v ? image_kernels(v) : NULL;
 	return v ? m : NULL;
 }
 
@@ -84,13 +84,13 @@ run_part(void *ctx, int64_t begin, int64_t end)
 
 /* GFLOP/s of the best of several runs. A kernel that runs before writes the scratch, which the other one reads last. */
 static double
-measure(Pool *pool, const Module *m, const KernelFn *code, void *const *buffers)
+measure(Pool *pool, const Module *m, const KernelCode *code, void *const *buffers)
 {
 	double best = 1e9, until = seconds_now() + 0.4;
 	const Kernel *last = m->kernels.at[0], *before = m->kernels.n > 1 ? m->kernels.at[1] : NULL;
-	Run run = {code[0],
+	Run run = {code[0].run,
 	           {buffers[X], buffers[Y], before ? buffers[SCRATCH] : buffers[Z], buffers[Z]}};
-	Run first = {before ? code[1] : NULL, {buffers[X], buffers[Y], buffers[SCRATCH]}};
+	Run first = {before ? code[1].run : NULL, {buffers[X], buffers[Y], buffers[SCRATCH]}};
 
 	while (seconds_now() < until) {
 		double start = seconds_now();
@@ -196,7 +196,7 @@ main(int argc, char **argv)
 	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %6s\n", pool_threads(pool),
 	       pool_name(pool), most, "shape", "generated", "of peak", "library", "parts");
 	for (int i = 0; i < COUNT(shapes); i++) {
-		const KernelFn *code;
+		const KernelCode *code;
 		if (argc > 2 && strcmp(argv[2], shapes[i].name) != 0)
 			continue;
 		const Module *m = compile(arena, &shapes[i], diag, &code);

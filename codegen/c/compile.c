@@ -120,20 +120,20 @@ print_model(Text *out, Build *b, const Module *m, const char *blob, int64_t byte
 	            "\n__asm__(\".section .rodata\\n.balign 64\\ngradc_blob:\\n"
 	            "\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
 	            "extern const char gradc_blob[] __attribute__((visibility(\"hidden\")));\n"
-	            "static const struct { const char *cpu, *features; KernelCode *const *kernels; "
-	            "int64_t target; }\nvariants[] = {\n",
+	            "static const struct {\n\tconst char *name, *features;\n\tint64_t kind;\n"
+	            "\tconst KernelCode *data;\n\tint64_t size, target;\n} images[] = {\n",
 	            blob);
 	for (int i = 0; i < b->options->n_targets; i++) {
 		const CpuTarget *t = &b->options->targets[i];
-		text_printf(out, "\t{\"%s\", \"%s\", %s, %d},\n", t->cpu, t->features,
-		            table_name(b, i), build_target(b->arena, m, t->target));
+		text_printf(out, "\t{\"%s\", \"%s\", %d, %s, %d, %d},\n", t->cpu, t->features,
+		            IMAGE_FUNCTIONS, table_name(b, i), m->kernels.n,
+		            build_target(b->arena, m, t->target));
 	}
-	text_printf(
-		out,
-		"\t{0, 0, 0, 0},\n};\n"
-		"const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n"
-		"\tconst void *variants, *image;\n} %s = {%d, gradc_blob, %lld, variants, 0};\n",
-		build_model_symbol(b), GRADC_ABI, (long long)bytes);
+	text_printf(out,
+	            "\t{0},\n};\n"
+	            "const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n"
+	            "\tconst void *images, *file;\n} %s = {%d, gradc_blob, %lld, images, 0};\n",
+	            build_model_symbol(b), GRADC_ABI, (long long)bytes);
 	if (!b->options->library)
 		text_add(out, "extern const int " GRADC_ABI_NAME ";\n"
 		              "const int *const gradc_abi_needed = &" GRADC_ABI_NAME ";\n");

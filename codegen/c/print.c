@@ -216,20 +216,25 @@ c_print_part(Text *out, const KernelPart *part, const char *suffix)
 void
 c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix)
 {
-	text_add(out, "/* The kernels by number. */\n#include <stdint.h>\n");
-	text_add(out,
-	         "typedef void KernelCode(void *const *, const double *, int64_t, int64_t);\n");
+	Arena *arena = arena_new();
+
+	text_add(out, "/* The kernels by number, each with a hash of its record in the tables. */\n"
+	              "#include <stdint.h>\n"
+	              "typedef void Kernel(void *const *, const double *, int64_t, int64_t);\n"
+	              "typedef struct { Kernel *run; uint64_t facts; } KernelCode;\n");
 	for (int i = 0; i < n; i++)
 		if (kernels[i])
-			text_printf(
-				out,
-				"KernelCode gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
-				kernels[i]->name, suffix);
-	text_printf(out, "static KernelCode *const gradc_kernels%s[] = {\n", suffix);
+			text_printf(out,
+			            "Kernel gradc_%s%s __attribute__((visibility(\"hidden\")));\n",
+			            kernels[i]->name, suffix);
+	text_printf(out, "static const KernelCode gradc_kernels%s[] = {\n", suffix);
 	for (int i = 0; i < n; i++)
 		if (kernels[i])
-			text_printf(out, "\tgradc_%s%s,\n", kernels[i]->name, suffix);
+			text_printf(out, "\t{gradc_%s%s, UINT64_C(%llu)},\n", kernels[i]->name,
+			            suffix,
+			            (unsigned long long)kernel_code_facts(arena, kernels[i]));
 		else
-			text_add(out, "\t0,\n");
-	text_add(out, "\t0,\n};\n");
+			text_add(out, "\t{0, 0},\n");
+	text_add(out, "\t{0, 0},\n};\n");
+	arena_free(arena);
 }

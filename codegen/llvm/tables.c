@@ -24,37 +24,43 @@ add_text(LLVMContextRef context, LLVMModuleRef module, const char *text)
 	return v;
 }
 
-/* The kernels of a target by number, null where it needs none, a null at the end. */
+/* KernelCode of a target's kernels by number, zeros where it needs none. */
 static LLVMValueRef
 add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m, int target)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
+	LLVMTypeRef word = LLVMInt64TypeInContext(context);
+	LLVMTypeRef parts[] = {pointer, word};
+	LLVMTypeRef row = LLVMStructTypeInContext(context, parts, COUNT(parts), false);
 	LLVMValueRef *all = NEW_ARRAY(b->arena, LLVMValueRef, m->kernels.n + 1);
 	Kernel **kernels = build_kernels(b->arena, m, b->options->targets[target].target);
 
 	for (int i = 0; i < m->kernels.n; i++) {
 		if (!kernels[i]) {
-			all[i] = LLVMConstNull(pointer);
+			all[i] = LLVMConstNull(row);
 			continue;
 		}
 		const char *symbol = llvm_symbol(b->arena, kernels[i], target);
-		all[i] = LLVMAddGlobal(module, pointer, symbol);
-		LLVMSetVisibility(all[i], LLVMHiddenVisibility);
+		LLVMValueRef fields[] = {
+			LLVMAddGlobal(module, pointer, symbol),
+			LLVMConstInt(word, kernel_code_facts(b->arena, kernels[i]), false)};
+		LLVMSetVisibility(fields[0], LLVMHiddenVisibility);
+		all[i] = LLVMConstStructInContext(context, fields, COUNT(fields), false);
 	}
-	all[m->kernels.n] = LLVMConstNull(pointer);
-	LLVMValueRef table = LLVMConstArray(pointer, all, (unsigned)m->kernels.n + 1);
+	all[m->kernels.n] = LLVMConstNull(row);
+	LLVMValueRef table = LLVMConstArray(row, all, (unsigned)m->kernels.n + 1);
 	LLVMValueRef v = add_constant(module, "", table, 16);
 	LLVMSetLinkage(v, LLVMPrivateLinkage);
 	return v;
 }
 
-/* KernelVariants, ended by nulls. */
+/* CodeImages, ended by zeros. */
 static LLVMValueRef
-add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
+add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
 {
 	LLVMTypeRef pointer = LLVMPointerTypeInContext(context, 0);
 	LLVMTypeRef word = LLVMInt64TypeInContext(context);
-	LLVMTypeRef parts[] = {pointer, pointer, pointer, word};
+	LLVMTypeRef parts[] = {pointer, pointer, word, pointer, word, word};
 	LLVMTypeRef row = LLVMStructTypeInContext(context, parts, COUNT(parts), false);
 	int n = b->options->n_targets;
 	LLVMValueRef *rows = NEW_ARRAY(b->arena, LLVMValueRef, n + 1);
@@ -64,7 +70,9 @@ add_variants(LLVMContextRef context, LLVMModuleRef module, Build *b, const Modul
 		LLVMValueRef fields[] = {
 			add_text(context, module, target->cpu),
 			add_text(context, module, target->features),
+			LLVMConstInt(word, IMAGE_FUNCTIONS, true),
 			add_kernels(context, module, b, m, i),
+			LLVMConstInt(word, (unsigned long long)m->kernels.n, true),
 			LLVMConstInt(word,
 		                     (unsigned long long)build_target(b->arena, m, target->target),
 		                     true)};
@@ -98,7 +106,7 @@ llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void 
 	LLVMSetLinkage(data, LLVMPrivateLinkage);
 	LLVMValueRef model[] = {LLVMConstInt(word, GRADC_ABI, true), data,
 	                        LLVMConstInt(word, (unsigned long long)bytes, true),
-	                        add_variants(context, module, b, m),
+	                        add_images(context, module, b, m),
 	                        LLVMConstNull(LLVMPointerTypeInContext(context, 0))};
 	add_constant(module, build_model_symbol(b),
 	             LLVMConstStructInContext(context, model, COUNT(model), false), 16);

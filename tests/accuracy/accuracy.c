@@ -25,7 +25,7 @@ static const FunctionRow rows[] = {
 
 typedef struct {
 	const char *printer;
-	const KernelFn *kernels;
+	const KernelCode *kernels;
 } Code;
 static Code codes[MAX_CODES];
 static int n_codes;
@@ -124,7 +124,7 @@ check_block(Job *j, int64_t block, void *x, void *const *y)
 
 	fill(j, block, x);
 	for (int c = 0; c < n_codes; c++)
-		codes[c].kernels[kernel]((void *[]){x, y[c]}, NULL, 0, 1);
+		codes[c].kernels[kernel].run((void *[]){x, y[c]}, NULL, 0, 1);
 	for (int64_t i = 0; i < BLOCK; i++) {
 		double in = j->wide ? ((double *)x)[i] : (double)((float *)x)[i];
 		double out = j->wide ? ((double *)y[0])[i] : (double)((float *)y[0])[i];
@@ -220,10 +220,10 @@ main(int argc, char **argv)
 	if (!m || (argc > 1 && (!parse_int(argv[1], &stride) || stride < 1)))
 		return 2;
 	for (int i = 0; kernel_printers[i]; i++) {
-		const KernelVariant *v = kernel_library(arena, m, kernel_printers[i], &native, 1);
+		const CodeImage *v = kernel_library(arena, m, kernel_printers[i], &native, 1);
 		if (!v)
 			return 2;
-		codes[n_codes++] = (Code){kernel_printers[i]->name, v->kernels};
+		codes[n_codes++] = (Code){kernel_printers[i]->name, image_kernels(v)};
 	}
 	for (int i = 0; i < COUNT(rows); i++) {
 		ok &= check(i, false);

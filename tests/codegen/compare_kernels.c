@@ -11,8 +11,8 @@ enum { MAX_BUFFERS = 256, MAX_CODES = 16, SMALL = 20000 };
 
 typedef struct {
 	const char *printer, *cpu;
-	const KernelFn *kernels; /* NULL: the interpreter */
-	bool first;              /* that others are compared with */
+	const KernelCode *kernels; /* NULL: the interpreter */
+	bool first;                /* that others are compared with */
 } Code;
 
 static uint64_t seed = 1;
@@ -88,7 +88,7 @@ run(const Kernel *k, const Code *code, int index, void **buffers, void *const *i
 		if (begin == end && k->iterations)
 			continue;
 		if (code->kernels)
-			code->kernels[index](copies, scalars, begin, end);
+			code->kernels[index].run(copies, scalars, begin, end);
 		else
 			kernel_interpret(k, copies, scalars, begin, end);
 	}
@@ -165,12 +165,12 @@ main(int argc, char **argv)
 		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
 		if (!c && has_tiles(m))
 			continue;
-		const KernelVariant *v = kernel_library(arena, m, kernel_printers[i], targets,
-		                                        c ? 1 : n_targets);
+		const CodeImage *v = kernel_library(arena, m, kernel_printers[i], targets,
+		                                    c ? 1 : n_targets);
 		if (!v)
 			return 2;
-		for (; v->cpu; v++) {
-			codes[n_codes] = (Code){kernel_printers[i]->name, v->cpu, v->kernels,
+		for (; v->name; v++) {
+			codes[n_codes] = (Code){kernel_printers[i]->name, v->name, image_kernels(v),
 			                        n_codes == 0};
 			n_codes++;
 		}

@@ -27,8 +27,8 @@ module_of_file(Arena *arena, const char *path, Diag *diag)
 	return m && module_verify(m, diag) ? m : NULL;
 }
 
-/* All kernels of m for each target; NULL after saying why not. They stay loaded. */
-static inline const KernelVariant *
+/* All kernels of m as an image for each target; NULL after saying why not. They stay loaded. */
+static inline const CodeImage *
 kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
                const CpuTarget *targets, int n)
 {
@@ -54,7 +54,14 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 	if (!handle || !dlsym(handle, GRADC_MODEL_NAME))
 		fprintf(stderr, "%s: %s\n", printer->name, dlerror());
 	const GradcModel *model = handle ? dlsym(handle, GRADC_MODEL_NAME) : NULL;
-	return model ? model->variants : NULL;
+	return model ? model->images : NULL;
+}
+
+/* By the module's numbers. */
+static inline const KernelCode *
+image_kernels(const CodeImage *image)
+{
+	return image->data;
 }
 
 #endif

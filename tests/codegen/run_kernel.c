@@ -34,9 +34,9 @@ run_kernel(Arena *arena, const Module *m, int index, const char *how, void *cons
 		return true;
 	}
 	CpuTarget target = {"native", cpu_features(arena, "native")};
-	const KernelVariant *v = kernel_library(arena, m, printer, &target, 1);
+	const CodeImage *v = kernel_library(arena, m, printer, &target, 1);
 	if (v)
-		v->kernels[index](buffers, scalars, 0, k->iterations);
+		image_kernels(v)[index].run(buffers, scalars, 0, k->iterations);
 	return v;
 }
 

@@ -19,7 +19,7 @@ def test_products(run, tmp_path, rows, inner, columns, parted):
     run("compile", tmp_path / "m.onnx", "-o", tmp_path / "train", f"--batch={rows}", "--loss=cross_entropy")
     text = run("dump", tmp_path / "train", "--stage=schedule").stdout
     flops = 2 * rows * inner * columns
-    found = re.findall(rf"kernel \w+: (\d+) iterations, grain (\d+), {flops} flops", text)
+    found = re.findall(rf"kernel \w+ \([^)]*\): (\d+) iterations, grain (\d+), {flops} flops", text)
     assert len(found) >= 2, text  # forward and the weight's gradient
     for iterations, grain in found:
         assert (int(iterations) >= 2 * int(grain)) == parted, text

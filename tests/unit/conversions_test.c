@@ -24,7 +24,7 @@ enum { SCALARS = 1000, N = ONE_CALL + 7 };
 typedef struct {
 	Arena *arena;
 	Module *m;
-	VEC(const KernelFn *) codes;
+	VEC(const KernelCode *) codes;
 	VEC(const char *) names;
 } Kernels;
 
@@ -80,10 +80,10 @@ kernels_compile(Kernels *ks)
 	CpuTarget native = {"native", cpu_features(ks->arena, "native")};
 
 	for (int p = 0; kernel_printers[p]; p++) {
-		const KernelVariant *v = kernel_library(ks->arena, ks->m, kernel_printers[p],
-		                                        &native, 1);
+		const CodeImage *v = kernel_library(ks->arena, ks->m, kernel_printers[p], &native,
+		                                    1);
 		assert_non_null(v);
-		vec_push(ks->arena, &ks->codes, v->kernels);
+		vec_push(ks->arena, &ks->codes, image_kernels(v));
 		vec_push(ks->arena, &ks->names, kernel_printers[p]->name);
 	}
 }
@@ -97,7 +97,7 @@ run(const Kernels *ks, int code, int kernel, void *const *buffers)
 	if (code < 0)
 		kernel_interpret(k, buffers, NULL, 0, 1);
 	else
-		ks->codes.at[code][kernel](buffers, NULL, 0, 1);
+		ks->codes.at[code][kernel].run(buffers, NULL, 0, 1);
 	return code < 0 ? "interpreter" : ks->names.at[code];
 }
 

@@ -137,7 +137,7 @@ static void
 check_c(Batch *batch)
 {
 	CpuTarget native = {"native", cpu_features(batch->all->arena, "native")};
-	const KernelVariant *v;
+	const CodeImage *v;
 	int next = 0;
 
 	if (batch->all->kernels.n == 0)
@@ -148,7 +148,7 @@ check_c(Batch *batch)
 		Module *m = batch->cases[i].m;
 		for (int k = 0; k < m->kernels.n; k++)
 			compare_kernel(&batch->cases[i], batch->dtypes[i], m->kernels.at[k],
-			               v->kernels[next++]);
+			               image_kernels(v)[next++].run);
 	}
 }
 

@@ -42,6 +42,8 @@ test_print_names_everything(void **state)
 	format_print(&text, &f, "schedule");
 	assert_non_null(strstr(text.at, "program accumulate \"batch=4\":"));
 	assert_non_null(strstr(text.at, "run k_diff ("));
+	assert_non_null(strstr(text.at, "kernel k_diff (f64 32 read, f64 32 read, f64 8 read, "
+	                                "f64 32 write): 4 iterations"));
 	assert_non_null(strstr(text.at, "wait event 0"));
 	assert_non_null(strstr(text.at, "loc \"/Mul\""));
 	format_print(&text, &f, "memory");
@@ -265,6 +267,63 @@ spoil_count_of_targets(FormatWriter *w)
 		vec_push(w->arena, &w->targets, none);
 }
 
+/* Kernels and what they are launched with: the first arguments are those of K_DIFF, {row, row, number, row}. */
+static void
+spoil_count(FormatWriter *w)
+{
+	w->instructions.at[TINY_RUN].n_args = 3;
+}
+static void
+spoil_bytes(FormatWriter *w)
+{
+	w->slots.at[SLOT_DIFF].bytes -= 8;
+}
+static void
+spoil_type(FormatWriter *w)
+{
+	w->slots.at[SLOT_DIFF].dtype = U64;
+}
+static void
+spoil_swap(FormatWriter *w)
+{
+	w->arguments.at[w->instructions.at[TINY_RUN].args].slot = SLOT_SUM;
+}
+static void
+spoil_argument_bytes(FormatWriter *w)
+{
+	w->kernel_arguments.at[2].bytes = INT64_MAX;
+}
+static void
+spoil_argument_sign(FormatWriter *w)
+{
+	w->kernel_arguments.at[2].bytes = -8;
+}
+static void
+spoil_argument_access(FormatWriter *w)
+{
+	w->kernel_arguments.at[2].access = 4;
+}
+static void
+spoil_arguments(FormatWriter *w)
+{
+	w->kernels.at[K_EVAL].first_argument++;
+}
+static void
+spoil_team(FormatWriter *w)
+{
+	w->kernels.at[K_EVAL].team = 3;
+}
+static void
+spoil_no_team(FormatWriter *w)
+{
+	w->kernels.at[K_EVAL].team = 0;
+}
+static void
+spoil_shared_bytes(FormatWriter *w)
+{
+	w->kernels.at[K_EVAL].shared_bytes = -1;
+}
+
 /* A library's call in place of the first kernel: a product of 1 x 2 and 2 x 1, or one image of one channel, two places
  * and a window of two. */
 static LibraryCall
@@ -309,7 +368,6 @@ typedef struct {
 static const LibraryCase library_cases[] = {
 	CASE(DOT, kind, LIBRARY_DOT, NULL),
 	CASE(DOT, epilogue, EPILOGUE_BIAS, NULL),
-	CASE(DOT, beta, 1, NULL),
 	CASE(CONV, kind, LIBRARY_CONV, NULL),
 	CASE(CONV, epilogue, EPILOGUE_BIAS, NULL),
 	CASE(CONV_GRAD_INPUT, low[0], 1, NULL),
@@ -317,6 +375,7 @@ static const LibraryCase library_cases[] = {
 	CASE(DOT, kind, N_LIBRARY_KINDS, "library call 0: kind 4"),
 	CASE(DOT, epilogue, N_EPILOGUES, "epilogue 2"),
 	CASE(CONV_GRAD_WEIGHT, epilogue, EPILOGUE_BIAS, "kind 3, epilogue 1"),
+	CASE(DOT, beta, 1, "access 3; argument 3 has 32 of f64, access 2"),
 	CASE(DOT, beta, 2, "beta is 2"),
 	CASE(DOT, FIRST.dtype, N_DTYPES, "x has dtype"),
 	CASE(DOT, FIRST.dtype, S32, "x has dtype"),
@@ -364,6 +423,15 @@ spoil_bias(FormatWriter *w)
 	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
 }
 static void
+spoil_result(FormatWriter *w)
+{
+	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
+
+	r.call.operands[LIBRARY_RESULT].buffer = 2;
+	vec_push(w->arena, &w->library, r);
+	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
+}
+static void
 spoil_library_index(FormatWriter *w)
 {
 	w->kernels.at[K_DIFF].library = 1;
@@ -397,7 +465,6 @@ test_library_calls(void **state)
 	static const char *const printed[] = {
 		"dot {x = f64[1,2] at 0, y = f64[2,1] at 1, z = f64[1,1] at 3}",
 		"z = f64[1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
-		"z = f64[1,1] at 3, beta = 1}",
 		"conv {x = f64[1,1,2] at 0, w = f64[1,1,2] at 1, y = f64[1,1,1] at 3}",
 		"y = f64[1,1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
 		"w = f64[1,1,2] at 1, dx = f64[1,1,2] at 3, low = [1]}",
@@ -448,7 +515,19 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_perm, "rank 2, its state has 0");
 	expect_fault(spoil_times, "1048577 times");
 	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
-	expect_fault(spoil_bias, "16 bytes of a slot of 8");
+	expect_fault(spoil_bias, "16 bytes of f64, access 1; argument 2 has 8 of f64");
+	expect_fault(spoil_result, "8 bytes of f64, access 2; argument 2 has 8 of f64, access 1");
+	expect_fault(spoil_count, "instruction 3: 3 arguments, kernel 0 has 4");
+	expect_fault(spoil_bytes, "argument 3 is 24 bytes of f64, kernel 0 has 32 of f64");
+	expect_fault(spoil_type, "argument 3 is 32 bytes of u64, kernel 0 has 32 of f64");
+	expect_fault(spoil_swap, "argument 0 is 8 bytes of f64, kernel 0 has 32 of f64");
+	expect_fault(spoil_argument_bytes, "kernel 0 has 9223372036854775807 of f64");
+	expect_fault(spoil_argument_sign, "argument 2 of kernels: -8 bytes");
+	expect_fault(spoil_argument_access, "argument 2 of kernels: 8 bytes, dtype 0, access 4");
+	expect_fault(spoil_arguments, "kernel 4: arguments 18 + 4 of 21");
+	expect_fault(spoil_team, "kernel 4: team of 3");
+	expect_fault(spoil_no_team, "kernel 4: team of 0");
+	expect_fault(spoil_shared_bytes, "team of 1 with -1 bytes");
 	for (int i = 0; i < COUNT(library_cases); i++) {
 		library_case = &library_cases[i];
 		if (library_case->fault)

@@ -181,13 +181,12 @@ percent_different(Case *c)
 	}
 	size_t bytes = (size_t)type_bytes(want.type);
 	for (int p = 0; kernel_printers[p]; p++) {
-		const KernelVariant *v = kernel_library(c->arena, c->m, kernel_printers[p], &native,
-		                                        1);
+		const CodeImage *v = kernel_library(c->arena, c->m, kernel_printers[p], &native, 1);
 		assert_non_null(v);
 		buffers[n] = arena_alloc(c->arena, bytes);
 		if (before)
-			v->kernels[1](buffers, NULL, 0, before->iterations);
-		v->kernels[0](buffers, NULL, 0, k->iterations);
+			image_kernels(v)[1].run(buffers, NULL, 0, before->iterations);
+		image_kernels(v)[0].run(buffers, NULL, 0, k->iterations);
 		if (first)
 			assert_memory_equal(first, buffers[n], bytes);
 		first = buffers[n];

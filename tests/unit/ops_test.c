@@ -430,11 +430,10 @@ check_printers(Case *c)
 	if (c->m->kernels.n == 0)
 		return;
 	for (int p = 0; kernel_printers[p]; p++) {
-		const KernelVariant *v = kernel_library(c->arena, c->m, kernel_printers[p], &native,
-		                                        1);
+		const CodeImage *v = kernel_library(c->arena, c->m, kernel_printers[p], &native, 1);
 		assert_non_null(v);
 		for (int i = 0; i < c->m->kernels.n; i++)
-			compare_kernel(c, c->m->kernels.at[i], v->kernels[i],
+			compare_kernel(c, c->m->kernels.at[i], image_kernels(v)[i].run,
 			               kernel_printers[p]->name);
 	}
 }

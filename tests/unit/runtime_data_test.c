@@ -190,7 +190,7 @@ test_weights_missing(void **state)
 {
 	Tiny t = tiny_open(true, 16);
 
-	t.model.image = t.options.data.at[0].value;
+	t.model.file = t.options.data.at[0].value;
 	t.options.weights = NULL;
 	expect_fault(&t, EXIT_SYSTEM, "--weights FILE");
 }

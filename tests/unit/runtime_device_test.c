@@ -18,7 +18,8 @@ k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 		((double *)b[1])[i] = ((double *)b[0])[i] + scalars[SCALAR_LR].f;
 }
 
-static const KernelFn kernels[] = {k_add_one};
+static const KernelCode kernels[] = {{k_add_one, 0}};
+static const CodeImage image = {"native", "", IMAGE_FUNCTIONS, kernels, 1, 0};
 enum { N = 64 };
 
 static Bench
@@ -28,7 +29,7 @@ bench_open(void **state)
 
 	assert_non_null(t.ops); /* the name in the table is the one in the list */
 	must(t.ops->open(&(DeviceOptions){.threads = 2}, &t.device));
-	must(t.ops->load(t.device, &(CodeSource){.kernels = kernels, .n = 1}, &t.code));
+	must(t.ops->load(t.device, &(CodeSource){.images = &image, .n_images = 1}, &t.code));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.a));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.b));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, SCALARS_BYTES, &t.scalars));
@@ -79,6 +80,91 @@ test_memory_is_zero_and_aligned(void **state)
 	assert_int_equal((uintptr_t)t.a.at % 64, 0);
 	for (int i = 0; i < N; i++)
 		assert_true(value(&t, t.a, i) == 0);
+	bench_close(&t);
+}
+
+/* Code that no CPU runs is refused, by a name that says what there is; beside other code it does no harm. */
+static void
+test_other_code_is_refused(void **state)
+{
+	const CodeImage images[] = {{"sm_90", "", IMAGE_BYTES, "cubin", 5, 0}, image};
+	Bench t = bench_open(state);
+	Code *code;
+
+	Status status = t.ops->load(t.device, &(CodeSource){.images = images, .n_images = 1},
+	                            &code);
+	assert_non_null(status);
+	assert_null(code);
+	assert_int_equal(status->exit_code, EXIT_SYSTEM);
+	assert_non_null(strstr(status->message, "there is code for sm_90"));
+	assert_non_null(strstr(status->message, "--target=cpu:native"));
+	status_free(status);
+	must(t.ops->load(t.device, &(CodeSource){.images = images, .n_images = 2}, &code));
+	t.ops->unload(t.device, code);
+	bench_close(&t);
+}
+
+/* Loads the tiny model's code after one change to what it says of itself. */
+static void
+expect_other_code(const Bench *t, void (*change)(CodeImage *image, KernelCode *code),
+                  const char *words)
+{
+	Arena *arena = arena_new();
+	int64_t bytes;
+	Format f;
+	Code *code;
+
+	void *blob = tiny_blob(arena, true, &bytes);
+	must(format_read(blob, bytes, &f));
+	CodeImage *own = (CodeImage *)tiny_image(arena, tiny_kernels, N_KERNELS);
+	change(own, (KernelCode *)own->data);
+	Status status = t->ops->load(
+		t->device, &(CodeSource){.images = own, .n_images = 1, .tables = &f}, &code);
+	assert_int_equal(status != NULL, words != NULL);
+	if (status) {
+		assert_int_equal(status->exit_code, EXIT_SYSTEM);
+		assert_non_null(strstr(status->message, words));
+		status_free(status);
+	} else {
+		t->ops->unload(t->device, code);
+	}
+	arena_free(arena);
+}
+
+static void
+change_nothing(CodeImage *own, KernelCode *code)
+{
+	(void)own;
+	(void)code;
+}
+static void
+change_size(CodeImage *own, KernelCode *code)
+{
+	(void)code;
+	own->size--;
+}
+static void
+change_facts(CodeImage *own, KernelCode *code)
+{
+	(void)own;
+	code[K_UPDATE].facts ^= 1;
+}
+static void
+change_function(CodeImage *own, KernelCode *code)
+{
+	(void)own;
+	code[K_EVAL].run = NULL;
+}
+
+static void
+test_code_is_that_of_the_tables(void **state)
+{
+	Bench t = bench_open(state);
+
+	expect_other_code(&t, change_nothing, NULL);
+	expect_other_code(&t, change_size, "5 kernels, and code of 4");
+	expect_other_code(&t, change_facts, "what they say of kernel k_update");
+	expect_other_code(&t, change_function, "no code of kernel k_eval");
 	bench_close(&t);
 }
 
@@ -251,6 +337,8 @@ test_hashed_copies(void **state)
 
 #define DEVICE(name)                                                                        \
 	{"memory " #name, test_memory_is_zero_and_aligned, NULL, NULL, #name},              \
+		{"images " #name, test_other_code_is_refused, NULL, NULL, #name},           \
+		{"tables " #name, test_code_is_that_of_the_tables, NULL, NULL, #name},      \
 		{"order " #name, test_one_stream_is_in_order, NULL, NULL, #name},           \
 		{"wait " #name, test_wait_orders_streams, NULL, NULL, #name},               \
 		{"early wait " #name, test_wait_without_record_returns, NULL, NULL, #name}, \

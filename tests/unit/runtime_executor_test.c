@@ -9,8 +9,7 @@ k_count(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 	*(double *)b[0] += 1;
 }
 
-static const KernelFn kernels[] = {k_count};
-static const KernelVariant variant = {"native", "", kernels, 0};
+static const TinyKernel kernel = {"k_count", k_count, 1, 1, {ONE(BOTH)}};
 
 typedef struct {
 	Arena *arena;
@@ -23,12 +22,11 @@ static Bench
 bench(void)
 {
 	Bench b = {.arena = arena_new()};
-	KernelRecord k = {.targets = 1, .iterations = 1};
 	TargetRecord target = {0};
 	BindingRecord binding = {.rows = 1};
 
 	b.w = format_writer_new(b.arena);
-	vec_push(b.arena, &b.w->kernels, k);
+	tiny_add_kernel(b.w, &kernel);
 	vec_push(b.arena, &b.w->bindings, binding);
 	vec_push(b.arena, &b.w->targets, target);
 	for (int i = 0; i < 8; i++)
@@ -62,8 +60,10 @@ start(Bench *b)
 	void *blob;
 	must(format_finish(b->w, &blob, &bytes));
 	must(format_read(blob, bytes, &b->f));
-	must(executor_open(b->arena, &b->f,
-	                   &(ExecutorOptions){.ops = &device_cpu, .variant = &variant}, &b->x));
+	must(executor_open(
+		b->arena, &b->f,
+		&(ExecutorOptions){.ops = &device_cpu, .variant = tiny_image(b->arena, &kernel, 1)},
+		&b->x));
 }
 
 static double

@@ -93,8 +93,78 @@ k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 	}
 }
 
-static const KernelFn tiny_kernels[N_KERNELS] = {k_diff, k_gradient, k_update, k_forward, k_eval};
-static const KernelVariant tiny_variants[] = {{"native", "", tiny_kernels, 0}, {0}};
+enum { READS = ACCESS_READ, WRITES = ACCESS_WRITE, BOTH = READS | WRITES, MAX_TINY_ARGUMENTS = 6 };
+typedef struct {
+	const char *name;
+	KernelFn run;
+	int64_t iterations;
+	int n_arguments;
+	KernelArgument arguments[MAX_TINY_ARGUMENTS];
+} TinyKernel;
+#define ONE(access)            \
+	{                      \
+		8, F64, access \
+	}
+#define EACH_ROW(access)              \
+	{                             \
+		8 * ROWS, F64, access \
+	}
+static const TinyKernel tiny_kernels[N_KERNELS] = {
+	[K_DIFF] = {"k_diff",
+                    k_diff,
+                    ROWS,
+                    4,
+                    {EACH_ROW(READS), EACH_ROW(READS), ONE(READS), EACH_ROW(WRITES)}},
+	[K_GRADIENT] = {"k_gradient",
+                        k_gradient,
+                        1,
+                        6,
+                        {EACH_ROW(READS), EACH_ROW(READS), EACH_ROW(READS), ONE(BOTH), ONE(BOTH),
+                         ONE(BOTH)}},
+	[K_UPDATE] = {"k_update", k_update, 1, 4, {ONE(BOTH), ONE(READS), ONE(READS), ONE(WRITES)}},
+	[K_FORWARD] =
+		{"k_forward", k_forward, ROWS, 3, {EACH_ROW(READS), ONE(READS), EACH_ROW(WRITES)}},
+	[K_EVAL] =
+		{"k_eval", k_eval, 1, 4, {EACH_ROW(READS), EACH_ROW(READS), ONE(BOTH), ONE(BOTH)}},
+};
+
+/* A record without a name, and its arguments. */
+static inline KernelRecord
+tiny_record(const TinyKernel *k)
+{
+	return (KernelRecord){.targets = 1,
+	                      .n_arguments = (uint32_t)k->n_arguments,
+	                      .iterations = k->iterations,
+	                      .grain = 1,
+	                      .team = 1};
+}
+
+static inline void
+tiny_add_kernel(FormatWriter *w, const TinyKernel *k)
+{
+	KernelRecord r = tiny_record(k);
+
+	r.name = format_string(w, k->name);
+	r.first_argument = (uint32_t)w->kernel_arguments.n;
+	for (int i = 0; i < k->n_arguments; i++)
+		vec_push(w->arena, &w->kernel_arguments, k->arguments[i]);
+	vec_push(w->arena, &w->kernels, r);
+}
+
+/* The code of n kernels, as the compiler writes it. */
+static inline const CodeImage *
+tiny_image(Arena *arena, const TinyKernel *kernels, int n)
+{
+	KernelCode *code = NEW_ARRAY(arena, KernelCode, n);
+	CodeImage *images = NEW_ARRAY(arena, CodeImage, 2);
+
+	for (int i = 0; i < n; i++) {
+		KernelRecord r = tiny_record(&kernels[i]);
+		code[i] = (KernelCode){kernels[i].run, kernel_facts(&r, kernels[i].arguments)};
+	}
+	images[0] = (CodeImage){"native", "", IMAGE_FUNCTIONS, code, n, 0};
+	return images;
+}
 
 static void
 tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, int64_t offset)
@@ -356,8 +426,6 @@ tiny_programs(FormatWriter *w, bool with_wait)
 static void
 tiny_facts(FormatWriter *w)
 {
-	static const char *const names[] = {"k_diff", "k_gradient", "k_update", "k_forward",
-	                                    "k_eval"};
 	static const char head[] = "HEAD", tail[] = "TAIL";
 	TargetRecord target = {.name = format_string(w, "cpu-512")};
 	BindingRecord binding = {.text = format_string(w, "batch=4"), .rows = ROWS};
@@ -369,13 +437,8 @@ tiny_facts(FormatWriter *w)
 		{.kind = EXPORT_LENGTH, .offset = 300, .times = 2},
 	};
 
-	for (int i = 0; i < N_KERNELS; i++) {
-		KernelRecord k = {.name = format_string(w, names[i]),
-		                  .targets = 1,
-		                  .iterations = i == K_DIFF || i == K_FORWARD ? ROWS : 1,
-		                  .grain = 1};
-		vec_push(w->arena, &w->kernels, k);
-	}
+	for (int i = 0; i < N_KERNELS; i++)
+		tiny_add_kernel(w, &tiny_kernels[i]);
 	vec_push(w->arena, &w->bindings, binding);
 	vec_push(w->arena, &w->targets, target);
 	text_add_bytes(&w->literal, head, 4);
@@ -462,7 +525,7 @@ tiny_open(bool with_wait, int n)
 	t.model.blob = tiny_blob(arena, with_wait, &bytes);
 	t.model.bytes = bytes;
 	t.model.abi = GRADC_ABI;
-	t.model.variants = tiny_variants;
+	t.model.images = tiny_image(arena, tiny_kernels, N_KERNELS);
 	t.options.weights = tiny_path(&t, "weights");
 	t.options.lr = 0.01;
 	t.options.threads = 1;

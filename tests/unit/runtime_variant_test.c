@@ -2,33 +2,38 @@
 #include "runtime/runtime_impl.h"
 #include "tests/unit/runtime_tiny.h"
 
-static const KernelFn some[] = {NULL};
+static const KernelCode some[1];
+/* One that needs these features, and runs programs for that target. */
+#define IMAGE(name, features, target)                            \
+	{                                                        \
+		name, features, IMAGE_FUNCTIONS, some, 1, target \
+	}
 
 static void
 test_the_richest_runs(void **state)
 {
 	Arena *arena = arena_new();
 	const char *native = cpu_features(arena, "native");
-	const KernelVariant all[] = {{"none", "", some, 0},
-	                             {"native", native, some, 0},
-	                             {"future", "a-feature-of-tomorrow", some, 0},
-	                             {0}};
-	const KernelVariant *picked;
+	const CodeImage all[] = {IMAGE("none", "", 0),
+	                         IMAGE("native", native, 0),
+	                         IMAGE("future", "a-feature-of-tomorrow", 0),
+	                         {0}};
+	const CodeImage *picked;
 
 	(void)state;
 	must(variant_pick(all, NULL, &picked));
-	assert_string_equal(picked->cpu, *native ? "native" : "none");
+	assert_string_equal(picked->name, *native ? "native" : "none");
 	arena_free(arena);
 }
 
 static void
 test_what_is_asked_for_runs(void **state)
 {
-	const KernelVariant all[] = {{"few", "", some, 1},
-	                             {"x86-64-v2", "", some, 0},
-	                             {"future", "a-feature-of-tomorrow", some, 0},
-	                             {0}};
-	const KernelVariant *picked;
+	const CodeImage all[] = {IMAGE("few", "", 1),
+	                         IMAGE("x86-64-v2", "", 0),
+	                         IMAGE("future", "a-feature-of-tomorrow", 0),
+	                         {0}};
+	const CodeImage *picked;
 	uint64_t here;
 
 	(void)state;
@@ -55,8 +60,8 @@ test_what_is_asked_for_runs(void **state)
 static void
 test_what_is_missing_is_named(void **state)
 {
-	const KernelVariant all[] = {{"x86-64-v9", "a-feature-of-tomorrow more", some, 0}, {0}};
-	const KernelVariant *picked;
+	const CodeImage all[] = {IMAGE("x86-64-v9", "a-feature-of-tomorrow more", 0), {0}};
+	const CodeImage *picked;
 
 	(void)state;
 	Status status = variant_pick(all, NULL, &picked);

@@ -1,4 +1,4 @@
-/* What has no room in the tables is refused by name. */
+/* What the tables say of kernels: arguments, teams; and what has no room in them is refused by name. */
 #include "codegen/codegen.h"
 
 #include <setjmp.h>
@@ -49,6 +49,104 @@ case_close(Case *c)
 	arena_free(c->arena);
 }
 
+static void
+expect_argument(const Case *c, int i, int64_t bytes, DType dtype, uint32_t access)
+{
+	const KernelArgument *a = &c->w->kernel_arguments.at[i];
+
+	assert_int_equal(a->bytes, bytes);
+	assert_int_equal(a->dtype, dtype);
+	assert_int_equal(a->access, access);
+}
+
+/* x1 is the library's only: the loops read what another kernel has packed. x2 nobody touches. */
+static const char library[] =
+	"module @m {\n"
+	"  kernel @k(x0: in f32[4,4], x1: in f32[4,4], x2: in s4[3], y0: inout f32[4,4]) flops 0 "
+	"library dot {x = f32[4,4] at x0, y = f32[4,4] at x1, z = f32[4,4] at y0, beta = 1} {\n"
+	"    parallel v0 < 16 {\n"
+	"      v1 = load x0[v0] : f32\n"
+	"      store y0[v0] = v1\n"
+	"    }\n"
+	"  }\n"
+	"}\n";
+
+static void
+test_arguments(void **state)
+{
+	Case c = case_open(library);
+	const KernelRecord *k = &c.w->kernels.at[0];
+
+	(void)state;
+	assert_true(c.ok);
+	assert_int_equal(k->n_arguments, 4);
+	expect_argument(&c, 0, 64, F32, ACCESS_READ);
+	expect_argument(&c, 1, 64, F32, ACCESS_READ);
+	expect_argument(&c, 2, 2, S4, 0);
+	expect_argument(&c, 3, 64, F32, ACCESS_READ | ACCESS_WRITE);
+	assert_int_equal(k->bytes, 128); /* of the loops alone */
+	assert_int_equal(k->team, 1);
+	assert_int_equal(k->shared_bytes, 0);
+	assert_true(kernel_facts(k, c.w->kernel_arguments.at) ==
+	            kernel_code_facts(c.arena, c.m->kernels.at[0]));
+	case_close(&c);
+}
+
+/* An array of the team with a gap behind each row, one that each outer member has, and one of a member's own. */
+static const char team[] = "module @m {\n"
+			   "  kernel @k(x0: in f32[64], y0: out f32[64]) team 2x4 flops 0 {\n"
+			   "    local all2 : f32[8,3] pad 1\n"
+			   "    private own3 : f32[5]\n"
+			   "    parallel v0 < 2 {\n"
+			   "      team v1 < 2 {\n"
+			   "        local outer4 : f64[4]\n"
+			   "        team v2 < 4 {\n"
+			   "          v3 = load x0[32*v0 + 16*v1 + v2] : f32\n"
+			   "          store y0[32*v0 + 16*v1 + v2] = v3\n"
+			   "        }\n"
+			   "      }\n"
+			   "    }\n"
+			   "  }\n"
+			   "}\n";
+
+static void
+test_team(void **state)
+{
+	Case c = case_open(team);
+	const KernelRecord *k = &c.w->kernels.at[0];
+
+	(void)state;
+	assert_true(c.ok);
+	assert_int_equal(k->team, 8);
+	assert_int_equal(k->shared_bytes, 8 * (3 + 1) * 4 + 2 * 4 * 8);
+	assert_int_equal(k->iterations, 2);
+	case_close(&c);
+}
+
+/* Whatever the code relies on changes its facts. */
+static void
+test_facts(void **state)
+{
+	Case c = case_open(library);
+	KernelRecord k = c.w->kernels.at[0];
+	KernelArgument *arguments = c.w->kernel_arguments.at;
+	uint64_t facts = kernel_facts(&k, arguments);
+
+	(void)state;
+	k.iterations++;
+	assert_true(kernel_facts(&k, arguments) != facts);
+	k.iterations--;
+	k.n_arguments--;
+	assert_true(kernel_facts(&k, arguments) != facts);
+	k.n_arguments++;
+	arguments[3].bytes--;
+	assert_true(kernel_facts(&k, arguments) != facts);
+	arguments[3].bytes++;
+	k.flops++; /* an estimate is nothing to rely on */
+	assert_true(kernel_facts(&k, arguments) == facts);
+	case_close(&c);
+}
+
 /* A launch of a kernel with so many inputs. */
 static char *
 wide_text(int n)
@@ -93,6 +191,9 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_arguments),
+		cmocka_unit_test(test_team),
+		cmocka_unit_test(test_facts),
 		cmocka_unit_test(test_many_arguments),
 	};
 

@@ -1,0 +1,94 @@
+/* What the tables say of a kernel beside its code: what it does with its arguments, who runs it together and in how much
+ * memory. The loop checkers prove it: every place lies inside its buffer. */
+#include "codegen/codegen.h"
+
+/* In the loops. */
+static uint32_t
+loop_access(const Kernel *k, int buffer)
+{
+	uint32_t access = 0;
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_COPY)
+			access |= s->windows->buffer == buffer ? ACCESS_READ : 0;
+		else if (s->buffer == buffer)
+			access |= s->kind == LOOP_STATEMENT_LOAD    ? ACCESS_READ
+			          : s->kind == LOOP_STATEMENT_STORE ? ACCESS_WRITE
+			                                            : 0;
+	}
+	return access;
+}
+
+/* By the library in their place. */
+static uint32_t
+library_access(const LibraryCall *c, int buffer)
+{
+	uint32_t access = 0;
+
+	for (int i = 0; c && i < library_operands(c); i++)
+		if (c->operands[i].buffer == buffer)
+			access |= (library_reads(c, i) ? ACCESS_READ : 0) |
+			          (i == LIBRARY_RESULT ? ACCESS_WRITE : 0);
+	return access;
+}
+
+/* A local array, for each outer member that has its own. */
+static int64_t
+array_bytes(const Kernel *k, const LoopBuffer *b, bool of_outer)
+{
+	int64_t columns = b->type->rank ? b->type->dims[b->type->rank - 1] : 1;
+	int64_t rows = columns ? b->type->n / columns : 0;
+	int64_t bytes = dtype_bytes(b->type->dtype, rows * (columns + b->pad));
+
+	return bytes * (of_outer ? k->team[0] : 1);
+}
+
+static int64_t
+shared_bytes(const Kernel *k)
+{
+	int64_t bytes = 0;
+	int depth = 0;
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_LOCAL &&
+		    k->buffers.at[s->buffer].kind == BUFFER_LOCAL)
+			bytes += array_bytes(k, &k->buffers.at[s->buffer], depth > 0);
+		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM)
+			depth++;
+		if (s->kind == LOOP_STATEMENT_END && k->body.at[s->match].mode == LOOP_TEAM)
+			depth--;
+	}
+	return bytes;
+}
+
+void
+kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
+{
+	*r = (KernelRecord){.n_arguments = (uint32_t)(k->n_inputs + k->n_outputs),
+	                    .iterations = k->iterations,
+	                    .flops = k->flops,
+	                    .shared_bytes = shared_bytes(k),
+	                    .team = 1};
+	for (int i = 0; i < k->n_team; i++)
+		r->team *= (uint32_t)k->team[i];
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
+		Type t = k->buffers.at[i].type;
+		uint32_t access = loop_access(k, i);
+		r->bytes += access ? type_bytes(t) : 0;
+		arguments[i] = (KernelArgument){.bytes = type_bytes(t),
+		                                .dtype = t->dtype,
+		                                .access = access | library_access(k->library, i)};
+	}
+}
+
+uint64_t
+kernel_code_facts(Arena *arena, const Kernel *k)
+{
+	KernelArgument *arguments = NEW_ARRAY(arena, KernelArgument, k->n_inputs + k->n_outputs);
+	KernelRecord r;
+
+	kernel_record(k, &r, arguments);
+	return kernel_facts(&r, arguments);
+}

@@ -1,0 +1,83 @@
+"""Executables whose tables are damaged: none of them crashes or hangs, and none runs a kernel that the tables lie about."""
+import random
+import struct
+import subprocess
+
+import pytest
+from checkpoints import digits_data
+
+MAGIC = b"!GRADCX1"
+SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library")
+# Of a kernel's record (format/format.h): its size, and where its iterations stand; the size of an argument's.
+KERNEL, ITERATIONS, ARGUMENT = 72, 16, 16
+EXITS = {0, 3, 4, 5, 6, 7, 8}
+
+
+@pytest.fixture(scope="module")
+def whole(gradc, models, tmp_path_factory):
+    """The bytes of an executable, and where the tables that it runs by begin: a copy for `gradc dump` lies at its end."""
+    path = tmp_path_factory.mktemp("tables") / "train"
+    subprocess.run([gradc, "compile", models / "mlp_digits/model.onnx", "-o", path, "--batch=64"], check=True,
+                   capture_output=True)
+    data = path.read_bytes()
+    at = data.index(MAGIC)
+    while not 0 < struct.unpack_from("<q", data, at + 16)[0] < len(data):  # the runtime's own word for it
+        at = data.index(MAGIC, at + 1)
+    return data, at
+
+
+def section(data, at, name):
+    """Where its records begin, how many they are, and how many bytes, up to the next section."""
+    offset, count, behind = struct.unpack_from("<qqq", data, at + 48 + 16 * SECTIONS.index(name))
+    return at + offset, count, behind - offset
+
+
+def run(tmp_path, models, data):
+    path = tmp_path / "train"
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    path.chmod(0o755)
+    return subprocess.run([path, *digits_data(models), "--steps=2", "--threads=2"], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", SECTIONS[3:])
+def test_flipped_bytes(whole, models, tmp_path, name):
+    data, at = whole
+    first, count, size = section(data, at, name)
+    assert count
+    rng = random.Random(name)
+    for _ in range(12):
+        place = first + rng.randrange(size)
+        changed = bytearray(data)
+        changed[place] ^= 1 << rng.randrange(8)
+        done = run(tmp_path, models, changed)
+        assert done.returncode in EXITS, (place - first, done.returncode, done.stderr[-500:])
+        assert done.returncode == 0 or "error: " in done.stderr
+
+
+@pytest.mark.parametrize("change", [1, -1, 1 << 40])
+def test_iterations_are_those_of_the_code(whole, models, tmp_path, change):
+    data, at = whole
+    first, count, _ = section(data, at, "kernels")
+    for kernel in (0, count - 1):
+        place = first + kernel * KERNEL + ITERATIONS
+        iterations, = struct.unpack_from("<q", data, place)
+        assert 1 <= iterations < 1 << 20
+        changed = bytearray(data)
+        struct.pack_into("<q", changed, place, iterations + change)
+        done = run(tmp_path, models, changed)
+        assert done.returncode == 5
+        assert "executable tables: what they say of kernel" in done.stderr
+
+
+def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):
+    """A kernel that is said to touch less than its code does would write behind a smaller slot."""
+    data, at = whole
+    first, count, _ = section(data, at, "kernel_arguments")
+    changed = bytearray(data)
+    for i in range(count):
+        struct.pack_into("<q", changed, first + ARGUMENT * i, 0)
+    done = run(tmp_path, models, changed)
+    assert done.returncode == 5
+    assert "executable tables: " in done.stderr
