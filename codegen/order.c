@@ -3,8 +3,6 @@
  * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. */
 #include "codegen/streams.h"
 
-#include "ir/loop.h"
-
 typedef struct {
 	uint32_t space;
 	int64_t begin, end;
@@ -24,7 +22,6 @@ typedef struct {
 typedef struct {
 	Arena *arena;
 	const FormatWriter *w;
-	const Module *m;
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices, ascending */
 	Clock now[N_STREAMS];
@@ -36,9 +33,13 @@ typedef struct {
 static bool
 argument_is_written(const Order *o, const Instruction *n, uint32_t i)
 {
-	if (n->kind == RUN_KERNEL)
-		return i >= (uint32_t)o->m->kernels.at[n->what]->n_inputs;
-	return n->kind == COLLECTIVE || i == 0;
+	const FormatWriter *w = o->w;
+
+	if (n->kind != RUN_KERNEL)
+		return n->kind == COLLECTIVE || i == 0;
+	const KernelArgument *a =
+		&w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i];
+	return (a->access & ACCESS_WRITE) != 0;
 }
 
 static Access
@@ -157,10 +158,9 @@ insert_edges(Order *o, uint32_t *n_events)
 }
 
 Instructions
-streams_order(Arena *arena, const FormatWriter *w, const Module *m, const Instructions *list,
-              uint32_t *n_events)
+streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uint32_t *n_events)
 {
-	Order o = {.arena = arena, .w = w, .m = m, .list = list};
+	Order o = {.arena = arena, .w = w, .list = list};
 	const Clock nothing = {{-1, -1, -1, -1}};
 
 	o.at = NEW_ARRAY(arena, Clock, list->n + 1);

@@ -9,8 +9,6 @@
  * one computes with. */
 #include "codegen/streams.h"
 
-#include "ir/loop.h"
-
 typedef struct {
 	FormatWriter *w;
 	const StreamPlan *plan;
@@ -224,7 +222,7 @@ streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program)
 	compute(&s);
 	add_event(&s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(&s)->free);
 	copy_out(&s);
-	Instructions all = streams_order(s.arena, w, plan->m, &s.list, &program->n_events);
+	Instructions all = streams_order(s.arena, w, &s.list, &program->n_events);
 	for (int i = 0; i < all.n; i++)
 		vec_push(w->arena, &w->instructions, all.at[i]);
 	program->n_instructions = (uint32_t)w->instructions.n - program->first_instruction;

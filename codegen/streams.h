@@ -21,7 +21,6 @@ Buckets buckets_of(Arena *arena, FormatWriter *w, const Module *m);
  * values. Afterwards they are on all streams. inputs: slots that the host fills, results: that it reads. */
 typedef VEC(uint32_t) SlotList;
 typedef struct {
-	const Module *m;
 	Role role;
 	SlotList inputs, results;
 	const Buckets *buckets; /* of the last micro-batch; NULL: none */
@@ -32,7 +31,7 @@ void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *progr
 typedef VEC(Instruction) Instructions;
 /* Two instructions on different streams that touch the same bytes, one of them writing, run in the order of the list.
  * *n_events: of the program's own, in use so far. */
-Instructions streams_order(Arena *arena, const FormatWriter *w, const Module *m,
-                           const Instructions *list, uint32_t *n_events);
+Instructions streams_order(Arena *arena, const FormatWriter *w, const Instructions *list,
+                           uint32_t *n_events);
 
 #endif

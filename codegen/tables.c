@@ -277,8 +277,7 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
-	StreamPlan plan = {.m = tw->t->m,
-	                   .role = row->role,
+	StreamPlan plan = {.role = row->role,
 	                   .buckets = row->role == ROLE_ACCUMULATE ? &tw->buckets : NULL};
 
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);

@@ -51,7 +51,7 @@ typedef struct {
 	Trace *trace;        /* NULL: none */
 	const char **titles; /* of the instructions, for the trace */
 	GradcProfile profile;
-	bool sampling; /* this step adds to the profile */
+	bool sampling;     /* this step adds to the profile */
 	VEC(uint32_t) ran; /* instructions of the program's run, in order */
 	double base;       /* when it began */
 	int phase;

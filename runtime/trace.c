@@ -19,12 +19,9 @@ struct Trace {
 };
 
 static const char *const track_names[N_TRACKS] = {
-	[TRACK_TRAINING] = "training",
-	[TRACK_READING] = "reading ahead",
-	[TRACK_SAVING] = "saving",
-	[TRACK_COMMUNICATION] = "communication",
-	[TRACK_COPY_IN] = "copy_in",
-	[TRACK_COPY_OUT] = "copy_out",
+	[TRACK_TRAINING] = "training", [TRACK_READING] = "reading ahead",
+	[TRACK_SAVING] = "saving",     [TRACK_COMMUNICATION] = "communication",
+	[TRACK_COPY_IN] = "copy_in",   [TRACK_COPY_OUT] = "copy_out",
 };
 
 static void

@@ -517,7 +517,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
 	expect_fault(spoil_bias, "16 bytes of f64, access 1; argument 2 has 8 of f64");
 	expect_fault(spoil_result, "8 bytes of f64, access 2; argument 2 has 8 of f64, access 1");
-	expect_fault(spoil_count, "instruction 3: 3 arguments, kernel 0 has 4");
+	expect_fault(spoil_count, "instruction 11: 3 arguments, kernel 0 has 4");
 	expect_fault(spoil_bytes, "argument 3 is 24 bytes of f64, kernel 0 has 32 of f64");
 	expect_fault(spoil_type, "argument 3 is 32 bytes of u64, kernel 0 has 32 of f64");
 	expect_fault(spoil_swap, "argument 0 is 8 bytes of f64, kernel 0 has 32 of f64");

@@ -93,7 +93,7 @@ k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 	}
 }
 
-enum { READS = ACCESS_READ, WRITES = ACCESS_WRITE, BOTH = READS | WRITES, MAX_TINY_ARGUMENTS = 6 };
+enum { READS = ACCESS_READ, WRITES = ACCESS_WRITE, BOTH = READS | WRITES, MAX_TINY_ARGUMENTS = 8 };
 typedef struct {
 	const char *name;
 	KernelFn run;
@@ -121,7 +121,18 @@ static const TinyKernel tiny_kernels[N_KERNELS] = {
                         6,
                         {EACH_ROW(READS), EACH_ROW(READS), EACH_ROW(READS), ONE(BOTH), ONE(BOTH),
                          ONE(BOTH)}},
-	[K_UPDATE] = {"k_update", k_update, 1, 4, {ONE(BOTH), ONE(READS), ONE(READS), ONE(WRITES)}},
+	[K_UPDATE] = {"k_update",
+                      k_update,
+                      1,
+                      8,
+                      {ONE(BOTH),
+                       ONE(READS),
+                       ONE(READS),
+                       ONE(READS),
+                       ONE(WRITES),
+                       ONE(WRITES),
+                       ONE(WRITES),
+                       {1, F64, BOTH}}},
 	[K_FORWARD] =
 		{"k_forward", k_forward, ROWS, 3, {EACH_ROW(READS), ONE(READS), EACH_ROW(WRITES)}},
 	[K_EVAL] =
