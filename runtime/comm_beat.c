@@ -345,8 +345,12 @@ tell(const CommControl *c, Wait *w, const int *late, int n, Text *line)
 static void
 report(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 {
-	int *late = memory_get(sizeof(int) * (size_t)n), n_late = 0;
+	int *late, n_late = 0;
 
+	for (int i = 0; i < n; i++)
+		if (ranks[i] != c->rank && c->beat->peers[ranks[i]].heard < w->since)
+			return; /* it will soon answer, or be lost */
+	late = memory_get(sizeof(int) * (size_t)n);
 	for (int i = 0; i < n; i++)
 		if (ranks[i] != c->rank && is_late(c, w, ranks[i]))
 			late[n_late++] = ranks[i];
