@@ -53,35 +53,39 @@ typedef struct {
 	void *more;
 } RunArgs;
 
+/* doing: what ranks that wait for this one are told; NULL: nothing. */
 static Status
-guarded(Status (*call)(void *), Gradc *run, void *more)
+guarded(Status (*call)(void *), Gradc *run, void *more, const char *doing)
 {
 	RunArgs args = {run, more};
 
-	return memory_guard(call, &args, &run->orphans);
+	comm_doing(&run->comm, doing);
+	Status status = memory_guard(call, &args, &run->orphans);
+	comm_doing(&run->comm, NULL);
+	return status;
 }
 
-#define GUARDED(name, inner, Type, pass)                         \
-	static Status call_##name(void *args)                    \
-	{                                                        \
-		const RunArgs *a = args;                         \
-                                                                 \
-		return inner(a->run, *(Type *)a->more);          \
-	}                                                        \
-	Status gradc_##name(Gradc *run, Type pass)               \
-	{                                                        \
-		return guarded(call_##name, run, (void *)&pass); \
+#define GUARDED(name, inner, Type, pass, doing)                         \
+	static Status call_##name(void *args)                           \
+	{                                                               \
+		const RunArgs *a = args;                                \
+                                                                        \
+		return inner(a->run, *(Type *)a->more);                 \
+	}                                                               \
+	Status gradc_##name(Gradc *run, Type pass)                      \
+	{                                                               \
+		return guarded(call_##name, run, (void *)&pass, doing); \
 	}
-GUARDED(accumulate, step_accumulate, GradcStep *, out)
-GUARDED(check_gradients, gradients_check, const GradcCheckOptions *, options)
-GUARDED(update, step_update, GradcStep *, out)
-GUARDED(evaluate, step_evaluate, GradcEval *, out)
-GUARDED(resume, resume_checkpoint, GradcResume *, out)
-GUARDED(save, saver_save, double, eval_loss)
-GUARDED(check_saves, saver_check_names, int64_t, every)
-GUARDED(save_poll, saver_poll, bool, wait)
-GUARDED(dump_gradients, once_dump_gradients, const char *, folder)
-GUARDED(export, export_model, const char *, path)
+GUARDED(accumulate, step_accumulate, GradcStep *, out, "computing a step")
+GUARDED(check_gradients, gradients_check, const GradcCheckOptions *, options, "checking gradients")
+GUARDED(update, step_update, GradcStep *, out, "computing a step")
+GUARDED(evaluate, step_evaluate, GradcEval *, out, "evaluating")
+GUARDED(resume, resume_checkpoint, GradcResume *, out, "reading a checkpoint")
+GUARDED(save, saver_save, double, eval_loss, "saving a checkpoint")
+GUARDED(check_saves, saver_check_names, int64_t, every, "reading checkpoints")
+GUARDED(save_poll, saver_poll, bool, wait, "saving a checkpoint")
+GUARDED(dump_gradients, once_dump_gradients, const char *, folder, "writing gradients")
+GUARDED(export, export_model, const char *, path, "writing the model")
 #undef GUARDED
 
 static Status
@@ -136,7 +140,7 @@ gradc_agree(Gradc *run, int own, int *most)
 {
 	AgreeArgs args = {own, most};
 
-	return guarded(call_agree, run, &args);
+	return guarded(call_agree, run, &args, NULL);
 }
 
 typedef struct {
@@ -159,7 +163,7 @@ gradc_settings(Gradc *run, int *n)
 {
 	SettingsArgs args = {NULL, 0};
 
-	status_free(guarded(call_settings, run, &args));
+	status_free(guarded(call_settings, run, &args, NULL));
 	*n = args.n;
 	return args.at;
 }
@@ -173,7 +177,7 @@ call_finish(void *args)
 Status
 gradc_finish(Gradc *run)
 {
-	return guarded(call_finish, run, NULL);
+	return guarded(call_finish, run, NULL, "completing the trace");
 }
 
 static Status
@@ -185,7 +189,7 @@ call_bind_data(void *args)
 Status
 gradc_bind_data(Gradc *run)
 {
-	return guarded(call_bind_data, run, NULL);
+	return guarded(call_bind_data, run, NULL, "opening the data");
 }
 
 typedef struct {
@@ -208,5 +212,5 @@ gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *fold
 {
 	OnceArgs args = {inputs, backward, folder};
 
-	return guarded(call_once, run, &args);
+	return guarded(call_once, run, &args, NULL);
 }

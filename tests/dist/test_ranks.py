@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).resolve().parents[1]
 LAUNCHERS = {
     "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
     "mpich": ["mpirun.mpich"],
@@ -168,6 +169,23 @@ def test_no_rank_outlives_another(launch, digits, tmp_path, number, victim):
     assert not ranks_of(tmp_path.name), "orphans"
     if number == signal.SIGSTOP:
         assert re.search(rf"gradc: error: .*rank \d: .*waited 4 s (for|to send to) rank .*{victim}", said), said
+
+
+def test_a_slow_disk_is_waited_for(launch, digits, tmp_path):
+    """Rank 0 waits for its disk three times as long as a silent rank has; the others ask it, and say so once each time."""
+    exe, data = digits
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", TESTS / "train/faults.c", "-o", tmp_path / "faults.so", "-ldl"],
+                   check=True)
+    slow = {"LD_PRELOAD": str(tmp_path / "faults.so"), "FAULT_PATH": "ck", "FAULT_CALL": "fsync", "FAULT_HOW": "slow",
+            "FAULT_MS": "6000", "FAULT_AT": "1", "GRADC_COMM_TIMEOUT": "2"}
+    options = ["--steps=6", "--save-every=2", "--progress=off", "--log"]
+    call(launch(3, exe, *data, *options, tmp_path / "fast.jsonl", "--save", tmp_path / "fast"))
+    done = call(launch(3, exe, *data, *options, tmp_path / "slow.jsonl", "--save", tmp_path / "ck"), env=slow)
+    assert losses(tmp_path / "slow.jsonl") == losses(tmp_path / "fast.jsonl")
+    said = re.findall(r"warning: rank (\d): has waited (\d) s in all_gather \d+ of control for (.*)", done.stderr)
+    assert {who for who, *_ in said} == {"1"}, done.stderr  # one of the two that wait
+    assert {what for *_, what in said} == {"rank 0 (saving a checkpoint), which answers"}
+    assert [int(seconds) for _, seconds, _ in said][:2] == [2, 4]
 
 
 def script_of(folder, text):

@@ -7,7 +7,7 @@
  *	FAULT_HOW=kill       the process is killed, in the middle of a write
  *	          short      half of what was asked for, or no bytes of a read
  *	          hang       never returns
- *	          slow       takes a tenth of a second longer
+ *	          slow       takes FAULT_MS (100) milliseconds longer
  *	          flip       a bit in the middle of a write is lost, and nobody says so
  *	          NUMBER     fails with this errno
  *	FAULT_LOG=FILE       gets a line for each call: its name and its path */
@@ -69,7 +69,7 @@ what_now(const char *call, const char *path)
 	while (strcmp(how, "hang") == 0)
 		pause();
 	if (strcmp(how, "slow") == 0) {
-		usleep(100000);
+		usleep(1000 * (useconds_t)number("FAULT_MS", 100));
 		return GO_ON;
 	}
 	errno = atoi(how);
