@@ -135,6 +135,8 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "cpu", json_string(run->variant->name));
 	add(s, "processor", json_string(run->processor));
 	add(s, "deterministic", json_boolean(run->options.deterministic));
+	if (gradc_ranks(run) > 1)
+		add(s, "reduce", json_string(gradc_reduce(run)));
 	if (!x->ops->facts)
 		return;
 	DeviceFacts facts = x->ops->facts(x->device);

@@ -53,8 +53,11 @@ typedef struct {
 	const char *
 		target; /* "cpu:x86-64-v3", of those compiled in; NULL: the best that the CPUs of all ranks run */
 	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
-	const char *trace;        /* a file for what happens when; NULL: none */
-	bool profile;             /* measure the instructions of a few steps */
+	/* Sums over ranks: "ordered", in the order of the ranks, so that W ranks give the bits of W accumulation steps; "fast",
+	 * as the library adds; NULL: ordered up to 8 ranks. */
+	const char *reduce;
+	const char *trace; /* a file for what happens when; NULL: none */
+	bool profile;      /* measure the instructions of a few steps */
 	const char
 		*save; /* folder of the checkpoints; NULL: none, and no memory planned for them */
 	const char *resume; /* a checkpoint, a folder of them, or "auto": the newest under `save` */
@@ -119,6 +122,7 @@ int64_t gradc_peak_bytes(const Gradc *run); /* of all regions */
 /* Ranks that train together; 0 of 1 without a launcher. */
 int gradc_rank(const Gradc *run);
 int gradc_ranks(const Gradc *run);
+const char *gradc_reduce(const Gradc *run); /* "ordered" or "fast" */
 /* The largest of what the ranks say; every rank must ask. */
 Status gradc_agree(Gradc *run, int own, int *most);
 /* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */

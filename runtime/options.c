@@ -154,6 +154,8 @@ static const OptionRow rows[] = {
 	{"libraries", "on|off", "oneDNN's products where they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, CLI(ignored)},
+	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
+	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
 	{"info", NULL, "what is compiled in; nothing is run", TAKES_FLAG, CLI(info),
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
@@ -171,7 +173,6 @@ static const OptionRow rows[] = {
 	{"find-nan", "X", NULL, TAKES_NOTHING, .optional = true},
 	{"load-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
 	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
-	{"reduce", "MODE", NULL, TAKES_NOTHING, .optional = true},
 };
 /* clang-format on */
 

@@ -73,8 +73,8 @@ static void
 hash_all(const Gradc *run, int64_t out[N_SAME])
 {
 	const GradcOptions *o = &run->options;
-	const int64_t options[] = {o->accumulate, (int64_t)o->seed, o->warmup,
-	                           o->shuffle,    o->keep_last,     run->total_steps};
+	const int64_t options[] = {o->accumulate, (int64_t)o->seed, o->warmup,          o->shuffle,
+	                           o->keep_last,  run->total_steps, run->reduce_ordered};
 	uint64_t h = hash_bytes(options, sizeof(options), 0);
 	const int64_t data[] = {run->train->rows, run->train->micro_rows, run->train->binding,
 	                        run->eval ? run->eval->rows : 0};
@@ -154,6 +154,12 @@ int
 gradc_ranks(const Gradc *run)
 {
 	return run->comm.size;
+}
+
+const char *
+gradc_reduce(const Gradc *run)
+{
+	return run->reduce_ordered ? "ordered" : "fast";
 }
 
 Status

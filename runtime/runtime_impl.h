@@ -575,6 +575,7 @@ struct Gradc {
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
 	Comm comm;
+	bool reduce_ordered; /* sums over ranks are made in their order */
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;

@@ -151,6 +151,11 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		        bytes_text(text, (double)regions[i].bytes));
 	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
+	if (gradc_ranks(run) > 1)
+		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),
+		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"
+		                                               : "in their order",
+		        gradc_reduce(run));
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
 	if (*binding) {
 		Text plain = {0};

@@ -132,6 +132,20 @@ device_options(const Format *f, int target, const GradcOptions *o)
 		.no_libraries = !o->libraries};
 }
 
+/* Rounding in the order of the ranks costs a round of messages to all; of few ranks that is nothing. */
+static Status
+pick_reduction(Gradc *run)
+{
+	enum { MOST_ORDERED = 8 };
+	const char *asked = run->options.reduce;
+
+	if (asked && strcmp(asked, "ordered") != 0 && strcmp(asked, "fast") != 0)
+		return status_error(EXIT_USAGE, "--reduce: %s: need ordered or fast", asked);
+	run->reduce_ordered = asked ? strcmp(asked, "ordered") == 0
+	                            : gradc_ranks(run) <= MOST_ORDERED;
+	return NULL;
+}
+
 /* The tables, and which variants of the kernels this CPU runs. */
 static Status
 open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
@@ -157,6 +171,7 @@ open_all(Gradc *run, const GradcOptions *options)
 		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
 		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
+	RETURN_IF_ERROR(pick_reduction(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
 	ExecutorOptions executor = {
@@ -164,7 +179,7 @@ open_all(Gradc *run, const GradcOptions *options)
 		.device = device_options(&run->format, gradc_target(run), options),
 		.variant = run->variant,
 		.comm = &run->comm,
-		.ordered = true,
+		.ordered = run->reduce_ordered,
 		.observed = options->trace || options->profile};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;

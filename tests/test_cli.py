@@ -142,7 +142,7 @@ EXECUTABLE = {
     "--json": ([""], [("=x", "x")]),
     "--help": ([""], [("=x", "x")]),
     "--find-nan": ([], [("", LACKS)]),
-    "--reduce": ([], [("=ordered", LACKS)]),
+    "--reduce": (["=ordered", " fast"], [("=x", "x")]),
     "--load-adapter": ([], [("=a", LACKS)]),
     "--foo": ([], [("", "--foo")]),
 }

@@ -89,6 +89,26 @@ def test_ranks_are_accumulation(launch, gradc, models, tmp_path, name, steps, op
     assert len(together[0]) == steps
 
 
+@pytest.mark.parametrize("name, steps", [("mlp_digits", 30), ("gpt2_mini", 4)])
+def test_sums_of_the_library(launch, gradc, models, tmp_path, name, steps):
+    """As many bytes, the same training but for rounding; the first lines and the log say which it was."""
+    exe, data = executable(gradc, models, tmp_path, name, 4)
+    alone = train([], exe, data, tmp_path, "alone", f"--steps={steps}", "--accumulate=2")[0]
+    for how, means in (("ordered", "in their order"), ("fast", "as the library adds")):
+        got, _, done = train(launch(2), exe, data, tmp_path, how, f"--steps={steps}", f"--reduce={how}")
+        assert got == pytest.approx(alone, rel=1e-4 if how == "fast" else 0)
+        assert f"ranks: 2, sums over them {means} (--reduce={how})" in done.stderr
+        first = json.loads((tmp_path / f"{how}.jsonl").read_text().splitlines()[0])
+        assert first["settings"]["reduce"] == how
+
+
+def test_many_ranks_leave_sums_to_the_library(openmpi, digits):
+    exe, data = digits
+    for ranks, how in ((8, "ordered"), (9, "fast")):
+        done = call(openmpi(ranks, exe, *data, "--steps=2", "--progress=off", "--threads=1"))
+        assert f"ranks: {ranks}, sums over them" in done.stderr and f"(--reduce={how})" in done.stderr
+
+
 def test_batch_statistics_are_averaged(openmpi, gradc, models, tmp_path):
     exe, data = executable(gradc, models, tmp_path, "cnn_mnist", 8)
     alone = train([], exe, data, tmp_path, "alone", "--steps=10", "--accumulate=2")[0]
@@ -217,9 +237,10 @@ def test_a_fault_of_all_is_told_once(launch, digits, tmp_path):
 
 def test_ranks_must_agree(launch, digits, tmp_path):
     exe, data = digits
-    script = script_of(tmp_path, f'exec {exe} "$@" --seed=$rank')
-    done = call(launch(2, script, *data, "--steps=5", "--progress=off"), exit=None)
-    assert done.returncode != 0 and "rank 1 has other options than rank 0" in done.stderr
+    for option in ("--seed=$rank", "--reduce=$([ $rank = 0 ] && echo fast || echo ordered)"):
+        script = script_of(tmp_path, f'exec {exe} "$@" {option}')
+        done = call(launch(2, script, *data, "--steps=5", "--progress=off"), exit=None)
+        assert done.returncode != 0 and "rank 1 has other options than rank 0" in done.stderr
 
 
 def test_ranks_take_the_same_kernels(launch, gradc, models, tmp_path):
