@@ -35,7 +35,7 @@ typedef struct {
 	Pong answer, own;
 } Peer;
 struct Beat {
-	MpiHandle comm;
+	MpiHandle comm; /* control's, in which there are no other messages than collectives */
 	Peer *peers;
 	double looked;    /* when this rank last looked for answers */
 	MpiHandle listen; /* for a ping of anyone */
@@ -160,20 +160,6 @@ beat_run(void *context)
 	return NULL;
 }
 
-static Status
-open_messages(CommControl *c)
-{
-	mpi_lock(c);
-	int code = c->mpi.Comm_dup(c->mpi.world, &c->beat->comm);
-	if (!code) {
-		c->mpi.Comm_set_errhandler(c->beat->comm, c->mpi.errors_return);
-		listen_for_pings(c);
-	}
-	Status status = code ? mpi_fault(c, code, "MPI_Comm_dup", -1) : NULL;
-	mpi_unlock(c);
-	return status;
-}
-
 Status
 beat_open(CommControl *c)
 {
@@ -181,8 +167,11 @@ beat_open(CommControl *c)
 		return NULL;
 	Beat *b = memory_zeroed(1, sizeof(*b));
 	b->peers = memory_zeroed((size_t)c->size, sizeof(Peer));
+	b->comm = c->channels[CHANNEL_CONTROL].comm;
 	c->beat = b;
-	RETURN_IF_ERROR(open_messages(c));
+	mpi_lock(c);
+	listen_for_pings(c);
+	mpi_unlock(c);
 	pthread_condattr_t monotonic;
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -64,12 +64,14 @@ mpi_report(const CommControl *c, Text *line)
 }
 
 /* ---- opening */
+/* hosted: it was started before. */
 static Status
-start_library(CommControl *c)
+start_library(CommControl *c, bool *hosted)
 {
 	int provided = 0, started = 0, code = 0;
 
 	c->mpi.Initialized(&started);
+	*hosted = started != 0;
 	if (started)
 		code = c->mpi.Query_thread(&provided);
 	else
@@ -80,7 +82,6 @@ start_library(CommControl *c)
 		return status_error(
 			EXIT_COMM, "MPI: asked for %s, which is one thread at a time, got %s",
 			thread_levels[SERIALIZED], provided < 0 ? "less" : thread_levels[provided]);
-	c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return);
 	c->mpi.Comm_rank(c->mpi.world, &c->rank);
 	c->mpi.Comm_size(c->mpi.world, &c->size);
 	return NULL;
@@ -108,12 +109,16 @@ free_all(CommControl *c)
 	memory_free(c);
 }
 
+/* Nobody else sends messages in the world, but where the host of the library uses MPI. */
 static Status
-open_channel(CommControl *c)
+open_channel(CommControl *c, bool hosted)
 {
 	Channel *all = &c->channels[CHANNEL_CONTROL];
-	int code = c->mpi.Comm_dup(c->mpi.world, &all->comm);
+	int code = 0;
 
+	all->comm = c->mpi.world;
+	if (hosted)
+		code = c->mpi.Comm_dup(c->mpi.world, &all->comm);
 	if (code)
 		return mpi_fault(c, code, "MPI_Comm_dup", -1);
 	c->mpi.Comm_set_errhandler(all->comm, c->mpi.errors_return);
@@ -130,6 +135,7 @@ static Status
 control_open(const CommOptions *options, CommControl **out)
 {
 	CommControl *c = memory_zeroed(1, sizeof(*c));
+	bool hosted = false;
 
 	*out = NULL;
 	c->options = *options;
@@ -138,9 +144,9 @@ control_open(const CommOptions *options, CommControl **out)
 	if (!status)
 		status = read_patience(c);
 	if (!status)
-		status = start_library(c);
+		status = start_library(c, &hosted);
 	if (!status)
-		status = open_channel(c);
+		status = open_channel(c, hosted);
 	if (!status)
 		status = beat_open(c);
 	if (status)
