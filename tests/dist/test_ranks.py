@@ -69,10 +69,11 @@ def train(command, exe, data, folder, name, *options):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_conformance(launch, build, ranks):
+    """Under TSan, too. That fails on its own over locks of Open MPI and over UCX's wrappers of madvise."""
     path = build / "tests/runtime_comm_test"
     if not path.exists():
         pytest.skip(f"{path} is not built")
-    done = call(launch(ranks, path))
+    done = call(launch(ranks, path), env={"TSAN_OPTIONS": "detect_deadlocks=0", "UCX_MEM_EVENTS": "n"})
     assert done.stderr.count("[  PASSED  ]") + done.stdout.count("[  PASSED  ]") == ranks
 
 

@@ -11,8 +11,8 @@ enum { MOST = 4099, MOST_RANKS = 8 }; /* elements: more than ranks, and no multi
 static Comm comm;
 static const CommDataOps *ops;
 
-/* Data, replicate and world: all ranks. Tensor: pairs of neighbours. Shard: every second rank. Pipeline: rank 0 alone, and
- * the others. */
+/* World, data: all ranks. Shard: every second rank. Replicate: all. Tensor: pairs of neighbours. Pipeline: rank 0 alone,
+ * and the others. */
 static void
 mesh(int rank, int size, int colors[N_GROUPS])
 {
@@ -51,7 +51,8 @@ members_of(CommGroup group)
 static double
 value(int rank, int64_t i, bool fractions)
 {
-	return (rank + 1) * (fractions ? 1 + (double)(i % 97) / 3 : (double)(i % 5));
+	return fractions ? (1 + (double)(i % 97) / 3) / (1 + 0.37 * rank)
+	                 : (double)((rank + 1) * (i % 5));
 }
 
 static void
@@ -197,13 +198,14 @@ check(Collective c, bool in_place)
 	end(&k);
 }
 
-static const int64_t sizes[] = {0, 1, 2, 3, 7, 1024, MOST};
+static const int64_t sizes[] = {0, 1, 7, 1024, MOST};
 static const DType dtypes[] = {F64, F32, BF16, F16, S64, S32};
 
+/* In the groups from `first` on: those before have the same members. */
 static void
-check_all(Collective c, bool may_be_in_place)
+check_all(Collective c, int first, bool may_be_in_place)
 {
-	for (int g = 0; g < N_GROUPS; g++)
+	for (int g = first; g < N_GROUPS; g++)
 		for (int i = 0; i < COUNT(sizes); i++)
 			for (int in_place = 0; in_place <= may_be_in_place; in_place++) {
 				c.group = (CommGroup)g;
@@ -223,14 +225,13 @@ check_reduction(CollectiveKind kind, int64_t block)
 			                       .ordered = how & 1,
 			                       .reduction = how & 2 ? COMM_MAX : COMM_SUM,
 			                       .block = block},
-			          true);
+			          GROUP_SHARD, true);
 }
 
 static void
 test_all_reduce(void **state)
 {
 	(void)state;
-	check_reduction(COMM_ALL_REDUCE, 0);
 	check_reduction(COMM_ALL_REDUCE, 64);
 }
 
@@ -238,7 +239,6 @@ static void
 test_reduce_scatter(void **state)
 {
 	(void)state;
-	check_reduction(COMM_REDUCE_SCATTER, 0);
 	check_reduction(COMM_REDUCE_SCATTER, 1000); /* some ranks have nothing */
 }
 
@@ -254,12 +254,12 @@ test_what_is_moved(void **state)
 			Collective c = {.dtype = moved[t], .block = blocks[b]};
 
 			c.kind = COMM_ALL_GATHER;
-			check_all(c, true);
+			check_all(c, GROUP_WORLD, true);
 			c.kind = COMM_ALL_TO_ALL;
-			check_all(c, false);
+			check_all(c, GROUP_WORLD, false);
 			c.kind = COMM_BROADCAST;
 			for (c.peer = 0; c.peer < comm.size; c.peer++)
-				check_all(c, true);
+				check_all(c, GROUP_WORLD, true);
 		}
 }
 
@@ -342,19 +342,22 @@ test_several_at_once(void **state)
 		end(&k[i]);
 }
 
-/* Progress alone ends them. */
+/* Progress alone moves them on: the one test at the end only looks. */
 static void
 test_progress(void **state)
 {
 	Case k = {.c = {.kind = COMM_ALL_REDUCE, .dtype = F32, .ordered = true, .n = MOST}};
+	int64_t none = 0;
 	bool done = false;
 
 	(void)state;
 	begin(&k, false);
-	for (double until = seconds_now() + 10; !done && seconds_now() < until;) {
-		ops->progress(comm.data);
-		must(ops->test(comm.data, k.request, &done));
+	for (int i = 0; i < 4; i++) {
+		for (double until = seconds_now() + 0.05; seconds_now() < until;)
+			ops->progress(comm.data);
+		must(comm_reduce(&comm, &none, 1, S64, COMM_MAX)); /* the others, too */
 	}
+	must(ops->test(comm.data, k.request, &done));
 	assert_true(done);
 	end(&k);
 }
@@ -367,12 +370,12 @@ move_on(void *stop)
 	return NULL;
 }
 
-/* A stream's thread moves collectives while the training thread makes control calls. */
+/* A stream's thread moves collectives while the training thread looks for their end and makes control calls. */
 static void
 test_threads(void **state)
 {
 	Case k = {.c = {.kind = COMM_ALL_REDUCE, .dtype = F64, .ordered = true, .n = MOST}};
-	bool stop = false;
+	bool stop = false, done;
 	pthread_t thread;
 
 	(void)state;
@@ -383,6 +386,7 @@ test_threads(void **state)
 		must(comm_reduce(&comm, x, 2, S64, COMM_MAX));
 		assert_int_equal(x[0], comm.size - 1 + i);
 		assert_int_equal(x[1], 0);
+		must(ops->test(comm.data, k.request, &done));
 	}
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	pthread_join(thread, NULL);
