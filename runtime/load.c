@@ -63,8 +63,7 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 static void
 report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 {
-	const char *first = NULL;
-	int more = -1;
+	int shown = -1, n = 0; /* a state of the optimizer, a moment where there is one; how many */
 
 	for (int i = 0; i < st->n_tensors && run->diag; i++) {
 		const char *name = st->tensors[i].name;
@@ -78,14 +77,16 @@ report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 			             name);
 			continue;
 		}
-		first = first ? first : name;
-		more++;
+		if (shown < 0 || run->format.states[state].kind == SAVE_MOMENT)
+			shown = state;
+		n++;
 	}
-	if (first)
+	if (shown >= 0)
 		diag_warning(run->diag,
 		             "%s: \"%s\" and %d more are of the optimizer: not taken; --resume "
 		             "takes them",
-		             path, first, more);
+		             path, format_text(&run->format, run->format.states[shown].name),
+		             n - 1);
 }
 
 static Status
