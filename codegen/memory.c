@@ -16,6 +16,16 @@ aligned(int64_t bytes)
 }
 
 /* ---- states */
+/* A unit may lie in a run of units. */
+static void
+place_in_unit(State *s)
+{
+	if (!s->unit)
+		return;
+	place_in_unit(s->unit);
+	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
+}
+
 static void
 place_states(Module *m)
 {
@@ -28,11 +38,8 @@ place_states(Module *m)
 		s->offset = at;
 		at += aligned(type_bytes(s->type));
 	}
-	for (int i = 0; i < m->states.n; i++) {
-		State *s = m->states.at[i];
-		if (s->unit)
-			s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
-	}
+	for (int i = 0; i < m->states.n; i++)
+		place_in_unit(m->states.at[i]);
 	m->state_bytes = at;
 }
 

@@ -105,8 +105,8 @@ verify_read(Verify *v, const Node *n, const Stores *s, const State *read)
 {
 	unsigned behind = s->stored[read->id] | s->inside[read->id];
 
-	if (read->unit)
-		behind |= s->stored[read->unit->id];
+	for (const State *unit = read->unit; unit; unit = unit->unit)
+		behind |= s->stored[unit->id];
 	if (behind & when_runs(n->when))
 		report(v, n, "reads @%s behind its store", read->name);
 }
@@ -124,8 +124,8 @@ verify_store(Verify *v, const Node *n, Stores *s)
 		if (s->stored[state->id] & when_runs(n->when))
 			report(v, n, "@%s is stored twice", state->name);
 		s->stored[state->id] |= when_runs(n->when);
-		if (state->unit)
-			s->inside[state->unit->id] |= when_runs(n->when);
+		for (const State *unit = state->unit; unit; unit = unit->unit)
+			s->inside[unit->id] |= when_runs(n->when);
 		return;
 	}
 	if (s->began && n->op != OP_launch && n->op != OP_return)
@@ -197,9 +197,31 @@ field_function(const Node *n, const Field *field)
 	return field->kind == FIELD_FUNC ? *(Function **)((char *)n->attr + field->offset) : NULL;
 }
 
-static void
+/* Its unit may lie in another one, and so on; but where these are a circle, what follows them would not end. */
+static bool
+verify_unit(Verify *v, const State *s)
+{
+	const State *unit = s->unit;
+	int steps = 0;
+
+	if (!unit)
+		return true;
+	if (unit->type->dtype != s->type->dtype || s->unit_offset < 0 ||
+	    s->unit_offset > unit->type->n - s->type->n)
+		state_fault(v, s, "does not fit in its unit");
+	while (unit && steps++ < v->m->states.n)
+		unit = unit->unit;
+	if (unit)
+		state_fault(v, s, "lies in itself");
+	return !unit;
+}
+
+/* false: do not look further */
+static bool
 verify_states(Verify *v)
 {
+	bool ends = true;
+
 	Module *m = (Module *)v->m; /* for its types */
 
 	for (int i = 0; i < m->states.n; i++) {
@@ -214,7 +236,9 @@ verify_states(Verify *v)
 			state_fault(v, s, "says whether training failed, in bool[]");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))
 			state_fault(v, s, "is pending of no state of its type");
+		ends &= verify_unit(v, s);
 	}
+	return ends;
 }
 
 static void
@@ -292,10 +316,9 @@ module_verify(const Module *m, Diag *diag)
 	uint8_t *color = NEW_ARRAY(v.arena, uint8_t, m->functions.n + 1);
 
 	find_called(&v);
-	verify_states(&v);
-	for_each_function(m, f)
-		verify_function(&v, f);
-	bool circle = false;
+	bool circle = !verify_states(&v);
+	for (int i = 0; i < m->functions.n && !circle; i++)
+		verify_function(&v, m->functions.at[i]);
 	for (int i = 0; i < m->functions.n && !circle; i++) {
 		v.f = m->functions.at[i];
 		circle = calls_in_circle(v.f, color);
