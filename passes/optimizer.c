@@ -1,16 +1,12 @@
-/* The update function: the gradients' mean over the whole step, their norm, clipping, one update per unit, and the
+/* The update function: the gradients' mean over the whole step, their norm, clipping, an update of each parameter, and the
  * commit of pending statistics. It decides by itself: where nothing was counted, or loss or norm is not finite, states
  * keep their content to the bit; after a loss or norm that is not finite no later step changes them either.
  *
- * Parameters of equal dtype, decay and learning-rate scale lie side by side in a unit, and so do their
- * gradients and moments, so that one elementwise kernel serves them all. Members start at multiples of
- * MEMBER_ALIGN elements; units are padded to UNIT_ALIGN with zeros, which stay zero. */
+ * A parameter's update takes its elements in a row, whatever its shape, so that `units` can make one of many. */
 #include "passes/pass.h"
 
 #include <float.h>
 #include <string.h>
-
-enum { MEMBER_ALIGN = 16, UNIT_ALIGN = 4096 };
 
 #define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
 #include "passes/optimizers/optimizer_list.def"
@@ -31,14 +27,10 @@ optimizer_find(const char *name)
 	return NULL;
 }
 
+/* A parameter that is trained, and what the optimizer keeps for it. */
 typedef struct {
-	DType dtype;
-	bool decay;
-	double lr_scale;
-	int64_t n; /* elements so far */
 	State *param, *grad, *moment[MAX_MOMENTS];
-	VEC(State *) members;
-} Unit;
+} Trained;
 
 typedef struct {
 	Pass *p;
@@ -46,77 +38,36 @@ typedef struct {
 	Function *f;
 	Builder b;
 	const OptimizerRow *row;
-	VEC(Unit) units;
+	VEC(Trained) trained;
 } Optimizer;
 
-static int64_t
-round_up(int64_t n, int64_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
-static Unit *
-unit_for(Optimizer *o, const State *s)
-{
-	for (int i = 0; i < o->units.n; i++) {
-		Unit *u = &o->units.at[i];
-		if (u->dtype == s->type->dtype && u->decay == s->decay &&
-		    u->lr_scale == s->lr_scale)
-			return u;
-	}
-	Unit fresh = {.dtype = s->type->dtype, .decay = s->decay, .lr_scale = s->lr_scale};
-	vec_push(o->p->scratch, &o->units, fresh);
-	return &o->units.at[o->units.n - 1];
-}
-
 static State *
-unit_state(Optimizer *o, const Unit *u, const char *what, StateKind kind)
+moment_state(Optimizer *o, State *param, int number)
 {
 	Module *m = o->m;
-	int number = (int)(u - o->units.at);
-	int64_t n = round_up(u->n, UNIT_ALIGN);
-	State *s = state_new(
-		m, module_fresh_name(m, arena_printf(m->arena, "unit.%d.%s", number, what)),
-		type_new(m, u->dtype, 1, &n), kind,
-		kind == STATE_GRADIENT ? LIFE_STEP : LIFE_SAVED);
+	const char *name = arena_printf(m->arena, "%s.%s", o->row->moments[number], param->name);
+	State *s = state_new(m, module_fresh_name(m, name), param->type, STATE_MOMENT, LIFE_SAVED);
 
-	s->decay = u->decay;
-	s->lr_scale = u->lr_scale;
-	s->of = u->param;
+	s->of = param;
+	s->number = number;
+	s->loc = param->loc;
 	return s;
 }
 
 static void
-gather_units(Optimizer *o)
+collect_trained(Optimizer *o)
 {
 	Module *m = o->m;
-	State **gradient = NEW_ARRAY(o->p->scratch, State *, m->states.n);
 	int n = m->states.n;
 
-	for (int i = 0; i < n; i++)
-		if (m->states.at[i]->kind == STATE_GRADIENT && m->states.at[i]->of)
-			gradient[m->states.at[i]->of->id] = m->states.at[i];
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
-		if (!gradient[i])
+		if (s->kind != STATE_GRADIENT || !s->of)
 			continue;
-		Unit *u = unit_for(o, s);
-		s->unit_offset = gradient[i]->unit_offset = u->n;
-		vec_push(o->p->scratch, &u->members, s);
-		u->n = round_up(u->n + s->type->n, MEMBER_ALIGN);
-	}
-	for (int k = 0; k < o->units.n; k++) {
-		Unit *u = &o->units.at[k];
-		u->param = unit_state(o, u, "parameter", STATE_UNIT);
-		u->grad = unit_state(o, u, "gradient", STATE_GRADIENT);
-		for (int i = 0; i < MAX_MOMENTS && o->row->moments[i]; i++) {
-			u->moment[i] = unit_state(o, u, o->row->moments[i], STATE_MOMENT);
-			u->moment[i]->number = i;
-		}
-		for (int i = 0; i < u->members.n; i++) {
-			u->members.at[i]->unit = u->param;
-			gradient[u->members.at[i]->id]->unit = u->grad;
-		}
+		Trained t = {.param = s->of, .grad = s};
+		for (int k = 0; k < MAX_MOMENTS && o->row->moments[k]; k++)
+			t.moment[k] = moment_state(o, s->of, k);
+		vec_push(o->p->scratch, &o->trained, t);
 	}
 }
 
@@ -131,6 +82,13 @@ static Value *
 number(Builder *b, double x)
 {
 	return b_splat(b, type_scalar(b->m, F64), x);
+}
+
+/* The elements of a state, in a row. */
+static Value *
+elements(Optimizer *o, State *s)
+{
+	return b_reshape(&o->b, function_state(o->f, s), (Ints){.n = 1, .at = {s->type->n}});
 }
 
 static Value *
@@ -201,8 +159,8 @@ gradient_norm(Optimizer *o, Value *factor)
 	Builder *b = &o->b;
 	Value *total = NULL;
 
-	for (int i = 0; i < o->units.n; i++) {
-		Value *g = function_state(o->f, o->units.at[i].grad);
+	for (int i = 0; i < o->trained.n; i++) {
+		Value *g = elements(o, o->trained.at[i].grad);
 		Value *scaled = b_binary(b, OP_mul, g, spread(b, factor, g->type));
 		Value *sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, scaled, scaled),
 		                      (Ints){.n = 1, .at = {0}});
@@ -212,6 +170,7 @@ gradient_norm(Optimizer *o, Value *factor)
 	return b_unary(b, OP_sqrt, total ? total : number(b, 0));
 }
 
+/* What a state gets: its elements in a row. */
 typedef struct {
 	State *state;
 	Value *value;
@@ -230,7 +189,7 @@ without_subnormals(Builder *b, Value *moment)
 	return b_select(b, is_subnormal, b_splat(b, moment->type, 0), moment);
 }
 
-/* What all units share. */
+/* What all parameters share. */
 typedef struct {
 	Value *scale; /* of gradients: the mean's, clipped */
 	Value *t;     /* f64[]: the number of this update */
@@ -238,24 +197,24 @@ typedef struct {
 } Shared;
 
 static int
-update_unit(Optimizer *o, Unit *u, const Shared *shared, NewContent *out)
+update_parameter(Optimizer *o, const Trained *t, const Shared *shared, NewContent *out)
 {
 	Builder *b = &o->b;
-	Value *p = function_state(o->f, u->param), *g = function_state(o->f, u->grad);
-	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, u->lr_scale));
-	Value *decay = u->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
+	Value *p = elements(o, t->param), *g = elements(o, t->grad);
+	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, t->param->lr_scale));
+	Value *decay = t->param->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
 	Update up = {.b = b, .param = p, .t = shared->t, .lr = lr, .decay = decay};
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
-	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
-		up.moment[i] = function_state(o->f, u->moment[i]);
+	for (int i = 0; i < MAX_MOMENTS && t->moment[i]; i++)
+		up.moment[i] = elements(o, t->moment[i]);
 	o->row->update(&up);
 	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
-	out[n++] = (NewContent){u->param, b_select(b, mask, up.new_param, p)};
-	for (int i = 0; i < MAX_MOMENTS && u->moment[i]; i++)
+	out[n++] = (NewContent){t->param, b_select(b, mask, up.new_param, p)};
+	for (int i = 0; i < MAX_MOMENTS && t->moment[i]; i++)
 		out[n++] = (NewContent){
-			u->moment[i],
+			t->moment[i],
 			b_select(b, mask, without_subnormals(b, up.new_moment[i]), up.moment[i])};
 	return n;
 }
@@ -266,7 +225,7 @@ static NewContent
 commit(Optimizer *o, State *pending, Value *go)
 {
 	Builder *b = &o->b;
-	Value *next = function_state(o->f, pending), *old = function_state(o->f, pending->of);
+	Value *next = elements(o, pending), *old = elements(o, pending->of);
 	Type t = next->type;
 
 	if (dtype_is_float(t->dtype))
@@ -339,11 +298,13 @@ build_update(Optimizer *o)
 	Value *go = decide(o, &c, norm, &new[n++]);
 	Shared shared = {.scale = clipped(o, c.gradient_scale, norm), .go = go};
 	shared.t = count_update(o, go, &new[n++]);
-	for (int i = 0; i < o->units.n; i++)
-		n += update_unit(o, &o->units.at[i], &shared, new + n);
+	for (int i = 0; i < o->trained.n; i++)
+		n += update_parameter(o, &o->trained.at[i], &shared, new + n);
 	for (int i = 0; i < n_states; i++)
 		if (o->m->states.at[i]->kind == STATE_PENDING)
 			new[n++] = commit(o, o->m->states.at[i], go);
+	for (int i = 0; i < n; i++)
+		new[i].value = b_reshape(b, new[i].value, ints_of_type(new[i].state->type));
 	for (int i = 0; i < n; i++)
 		b_store(b, new[i].state, new[i].value);
 	return_results(o, &c, norm);
@@ -365,7 +326,7 @@ run_optimizer(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
-	gather_units(&o);
+	collect_trained(&o);
 	o.f = program_new(m, FUNCTION_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	build_update(&o);

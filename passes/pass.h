@@ -9,6 +9,10 @@
 #include "passes/pass_list.def"
 #undef PASS
 
+/* ---- simplify.c */
+/* Nodes whose results nobody reads; true: there were some. */
+bool function_drop_unread(Function *f);
+
 /* ---- precision.c */
 typedef struct {
 	const char *to; /* "f32" or "f64": the type of every float */
@@ -76,13 +80,13 @@ typedef struct {
 	const char *name;
 } OptimizerOptions;
 enum { MAX_MOMENTS = 2 }; /* states of an optimizer for each parameter */
-/* One optimizer: its moments and the update of one unit, all in the unit's type. */
+/* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */
 typedef struct {
 	Builder *b;
 	Value *param, *grad; /* grad is scaled and clipped */
 	Value *moment[MAX_MOMENTS];
 	Value *t;     /* f64[]: the number of this update, from 1 */
-	Value *lr;    /* f64[], times the unit's lr_scale */
+	Value *lr;    /* f64[], times the parameter's lr_scale */
 	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
 	Value *new_param, *new_moment[MAX_MOMENTS]; /* out */
 } Update;
@@ -98,6 +102,11 @@ Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
 /* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
 Value *update_bias_correction(Update *u, ScalarIndex beta);
+
+/* ---- units.c */
+typedef struct {
+	int64_t unit_bytes; /* a block of the model that has more is a unit of its own */
+} UnitsOptions;
 
 /* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. */
 bool optimizer_row_check(const OptimizerRow *row, Diag *diag);

@@ -134,8 +134,8 @@ merge_twin(IntMap *seen, Node *n)
 	return false;
 }
 
-static bool
-drop_unread(Function *f)
+bool
+function_drop_unread(Function *f)
 {
 	bool changed = false;
 
@@ -165,7 +165,7 @@ simplify_function(Pass *p, Module *m, Function *f)
 		if (fold(p, m, n) || fold_splats(p, m, n) || merge_twin(seen, n))
 			changed = true;
 	}
-	changed |= drop_unread(f);
+	changed |= function_drop_unread(f);
 	p->changed |= changed || rewritten;
 	return rewritten;
 }

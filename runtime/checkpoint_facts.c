@@ -19,23 +19,30 @@ mix_dims(uint64_t hash, uint32_t dtype, uint32_t rank, const int64_t *dims)
 	return hash_bytes(dims, rank * sizeof(*dims), hash);
 }
 
+static uint64_t
+mix_state(uint64_t hash, const Format *f, const StateRecord *s)
+{
+	hash = mix_text(hash, format_text(f, s->name));
+	hash = mix_dims(hash, s->dtype, s->rank, f->dims + s->first_dim);
+	return hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
+}
+
 /* Its states and the graph around them: not the bindings, so that another batch is the same
- * model. */
+ * model; nor how the states lie in memory. */
 uint64_t
 facts_model(const Format *f)
 {
 	uint64_t hash = hash_bytes(f->literal, (size_t)f->n[SECTION_LITERAL], 0);
-
-	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
-		const StateRecord *s = &f->states[i];
-
-		if (s->lifetime != LASTS_SAVED && s->lifetime != LASTS_CONSTANT)
-			continue;
-		hash = mix_text(hash, format_text(f, s->name));
-		hash = mix_dims(hash, s->dtype, s->rank, f->dims + s->first_dim);
-		hash = hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
-	}
 	const char *optimizer = format_info_get(f, "optimizer");
+	Arena *arena = arena_new();
+	int n, *saved = saved_states(arena, f, &n);
+
+	for (int i = 0; i < n; i++)
+		hash = mix_state(hash, f, &f->states[saved[i]]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].lifetime == LASTS_CONSTANT)
+			hash = mix_state(hash, f, &f->states[i]);
+	arena_free(arena);
 	return mix_text(hash, optimizer ? optimizer : "");
 }
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 PIPELINE = ("trainable,loss{kind=%s,axis=%d},autograd,inline,simplify,"
-            "optimizer{name=adamw},simplify,fuse,lower")
+            "optimizer{name=adamw},units,simplify,fuse,lower")
 
 SOFTMAX = """
   %1 = reduce %0 {kind = max, axes = [1]} : f32[64] loc "piece"

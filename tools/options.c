@@ -64,6 +64,26 @@ set_fraction(const OptionUse *u, void *at)
 	return false;
 }
 
+/* 32M: a number of bytes, K M G times 1024. */
+static bool
+set_bytes(const OptionUse *u, void *at)
+{
+	static const char letters[] = "KMG";
+	size_t n = strlen(u->value);
+	const char *letter = n && u->value[n - 1] ? strchr(letters, u->value[n - 1]) : NULL;
+	int shift = letter ? 10 * (int)(letter - letters + 1) : 0;
+	int64_t value;
+
+	if (parse_int(arena_strndup(u->arena, u->value, n - (letter != NULL)), &value) &&
+	    value > 0 && value <= INT64_MAX >> 10 >> shift) {
+		*(int64_t *)at = value << shift;
+		return true;
+	}
+	diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need a number of bytes, as 32M", u->origin,
+	           u->row->name, u->value);
+	return false;
+}
+
 static const char *
 nth_printer(int i)
 {
@@ -282,6 +302,8 @@ static const OptionRow option_rows[] = {
 	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
 	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel), .commands = COMPILE | DUMP},
+	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
+	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},

@@ -109,6 +109,13 @@ fill_optimizer(const Session *s, void *options)
 	((OptimizerOptions *)options)->name = s->o->optimizer;
 }
 
+static void
+fill_units(const Session *s, void *options)
+{
+	if (s->o->unit_bytes)
+		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
+}
+
 /* CPUs with vectors of one width share a target, so also its programs. */
 static void
 fill_targets(const Session *s, void *options)
@@ -145,6 +152,7 @@ static const struct {
 	{&pass_lower, .fill = fill_cores},         {&pass_legalize, .fill = fill_cores},
 	{&pass_rematerialize, .fill = fill_cores}, {&pass_fuse, .fill = fill_cores},
 	{&pass_inline, .fill = fill_inline},       {&pass_multiversion, .fill = fill_targets},
+	{&pass_units, .fill = fill_units},
 };
 
 static bool

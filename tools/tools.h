@@ -19,7 +19,7 @@ typedef struct {
 	const KernelPrinter *printer;
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
 		enable, wrt, pass_options;
-	int64_t batch, max_accumulate, check_gradients, cores; /* 0: the default */
+	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
 	double label_smoothing;
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;

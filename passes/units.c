@@ -1,0 +1,399 @@
+/* Units: parameters that are updated alike lie side by side in one flat state, and so do their gradients and moments, so
+ * that one elementwise kernel serves them all, and so that later a rank may hold its part of them. Statistics and what is
+ * pending of them likewise.
+ *
+ *	@fc1.weight, @fc2.weight, ...       in @unit.0.parameter+0, +8192, ...
+ *	@grad.fc1.weight, ...               in @unit.0.gradient+0, +8192, ...
+ *	the update of @fc1.weight           of @unit.0.parameter; those of the others are gone
+ *
+ * Members start at multiples of MEMBER_ALIGN elements. At the end of a layer block is padding up to a multiple of
+ * UNIT_ALIGN, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
+ * together; it is what will be gathered at once. Units that are updated alike lie side by side, too, in a run, of which
+ * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
+ * Keeps: every element's update, up to the order of addition in norms. Linear in nodes. */
+#include "passes/units.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MEMBER_ALIGN = 16, UNIT_ALIGN = 4096 };
+
+/* A range of a run. */
+typedef struct {
+	int64_t first, n; /* elements */
+} Range;
+/* Members that are updated alike. */
+typedef struct {
+	VEC(UnitMember *) members; /* by layer block */
+	VEC(int64_t) offsets;      /* of each, in the run */
+	VEC(Range) units;
+	int64_t n;    /* of the run */
+	State **runs; /* by place among a member's states */
+} Group;
+typedef struct {
+	Pass *p;
+	Module *m;
+	Function *f;
+	UnitMatch match;
+	const int *block; /* by state id */
+	int64_t unit_bytes;
+	VEC(Group) groups;
+	int n_units;
+	Value **wide; /* by value id: over the run of its member; NULL: not yet */
+} Units;
+
+static int64_t
+round_up(int64_t n, int64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+/* ---- which members, in which order */
+static bool
+signature_equal(const UnitMember *a, const UnitMember *b)
+{
+	return a->signature.n == b->signature.n &&
+	       memcmp(a->signature.at, b->signature.at,
+	              sizeof(*a->signature.at) * (size_t)a->signature.n) == 0;
+}
+
+static void
+make_groups(Units *u)
+{
+	IntMap *seen = intmap_new(u->p->scratch);
+
+	for (int i = 0; i < u->match.members.n; i++) {
+		UnitMember *member = &u->match.members.at[i];
+		uint64_t g, h = hash_bytes(member->signature.at,
+		                           sizeof(int) * (size_t)member->signature.n, 0);
+		while (intmap_get(seen, h, &g) &&
+		       !signature_equal(u->groups.at[g].members.at[0], member))
+			h++;
+		if (!intmap_get(seen, h, &g)) {
+			g = (uint64_t)u->groups.n;
+			intmap_put(seen, h, g);
+			vec_push(u->p->scratch, &u->groups, (Group){0});
+		}
+		vec_push(u->p->scratch, &u->groups.at[g].members, member);
+	}
+}
+
+/* Statistics are small: they are one block. */
+static int
+block_of(const Units *u, const UnitMember *member)
+{
+	for (int i = 0; i < member->states.n; i++)
+		if (member->states.at[i]->kind == STATE_PARAMETER)
+			return u->block[member->states.at[i]->id];
+	return 0;
+}
+
+/* Can the sums be one? Each but one is then left out of the larger sum that it is a term of. */
+static bool
+can_merge_sums(const Group *g)
+{
+	Value *term;
+
+	for (int i = 0; g->members.n > 1 && i < g->members.n; i++)
+		for (int s = 0; s < g->members.at[i]->sums.n; s++)
+			if (!unit_sum_addition(&g->members.at[i]->sums.at[s], &term))
+				return false;
+	return true;
+}
+
+typedef struct {
+	UnitMember *member;
+	int block, order;
+} Placed;
+
+static int
+by_block(const void *a, const void *b)
+{
+	const Placed *x = a, *y = b;
+
+	return x->block != y->block ? (x->block > y->block) - (x->block < y->block)
+	                            : (x->order > y->order) - (x->order < y->order);
+}
+
+/* Elements of a block end where the next block's unit may begin. */
+static void
+end_block(Units *u, Group *g, int64_t *first)
+{
+	int64_t bytes = dtype_bytes(g->members.at[0]->states.at[0]->type->dtype, 1);
+	Range *last = g->units.n ? &g->units.at[g->units.n - 1] : NULL;
+
+	g->n = round_up(g->n, UNIT_ALIGN);
+	if (last && (g->n - last->first) * bytes <= u->unit_bytes)
+		last->n = g->n - last->first;
+	else
+		vec_push(u->p->scratch, &g->units, ((Range){*first, g->n - *first}));
+	*first = g->n;
+}
+
+static void
+place_members(Units *u, Group *g)
+{
+	Placed *order = NEW_ARRAY(u->p->scratch, Placed, g->members.n);
+	int64_t first = 0;
+
+	for (int i = 0; i < g->members.n; i++)
+		order[i] = (Placed){g->members.at[i], block_of(u, g->members.at[i]), i};
+	qsort(order, (size_t)g->members.n, sizeof(*order), by_block);
+	for (int i = 0; i < g->members.n; i++) {
+		if (i && order[i].block != order[i - 1].block)
+			end_block(u, g, &first);
+		g->members.at[i] = order[i].member;
+		g->n = round_up(g->n, MEMBER_ALIGN);
+		vec_push(u->p->scratch, &g->offsets, g->n);
+		g->n += order[i].member->states.at[0]->type->n;
+	}
+	end_block(u, g, &first);
+}
+
+/* ---- states */
+static StateKind
+unit_kind(const State *s)
+{
+	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC ? STATE_UNIT : s->kind;
+}
+
+static const char *
+role_name(const State *s)
+{
+	static const char *const names[] = {[STATE_PARAMETER] = "parameter",
+	                                    [STATE_STATISTIC] = "statistic",
+	                                    [STATE_MOMENT] = "moment",
+	                                    [STATE_GRADIENT] = "gradient",
+	                                    [STATE_PENDING] = "pending"};
+
+	return names[s->kind];
+}
+
+/* A state for all that have the role of `like`. */
+static State *
+flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
+{
+	Module *m = u->m;
+	const char *name = arena_printf(m->arena, "%s.%d.%s", what, number, role_name(like));
+
+	if (like->number)
+		name = arena_printf(m->arena, "%s.%d", name, like->number);
+	State *s = state_new(m, module_fresh_name(m, name), type_new(m, like->type->dtype, 1, &n),
+	                     unit_kind(like), like->lifetime);
+	s->decay = like->decay;
+	s->lr_scale = like->lr_scale;
+	s->number = like->number;
+	s->loc = loc_name(m, "units");
+	return s;
+}
+
+/* Which of the member's states s is of; -1: of none. */
+static int
+place_of_owner(const UnitMember *member, const State *s)
+{
+	for (int i = 0; i < member->states.n; i++)
+		if (s->of == member->states.at[i])
+			return i;
+	return -1;
+}
+
+/* One for each of a member's states, as `of` each other as these are. */
+static State **
+flat_states(Units *u, const Group *g, const char *what, int number, int64_t n)
+{
+	const UnitMember *member = g->members.at[0];
+	State **list = NEW_ARRAY(u->p->scratch, State *, member->states.n);
+
+	for (int i = 0; i < member->states.n; i++)
+		list[i] = flat_state(u, what, number, member->states.at[i], n);
+	for (int i = 0; i < member->states.n; i++) {
+		int owner = place_of_owner(member, member->states.at[i]);
+		list[i]->of = owner >= 0 ? list[owner] : NULL;
+	}
+	return list;
+}
+
+static void
+put_members(const Group *g, const Range *unit, State *const *states)
+{
+	for (int i = 0; i < g->members.n; i++) {
+		const UnitMember *member = g->members.at[i];
+		if (g->offsets.at[i] < unit->first || g->offsets.at[i] >= unit->first + unit->n)
+			continue;
+		for (int s = 0; s < member->states.n; s++) {
+			member->states.at[s]->unit = states[s];
+			member->states.at[s]->unit_offset = g->offsets.at[i] - unit->first;
+		}
+	}
+}
+
+/* Where there is one unit, it is the run. */
+static void
+make_states(Units *u, Group *g, int number)
+{
+	bool several = g->units.n > 1;
+
+	if (several)
+		g->runs = flat_states(u, g, "run", number, g->n);
+	for (int k = 0; k < g->units.n; k++) {
+		const Range *unit = &g->units.at[k];
+		State **states = flat_states(u, g, "unit", u->n_units++, unit->n);
+		for (int s = 0; several && s < g->members.at[0]->states.n; s++) {
+			states[s]->unit = g->runs[s];
+			states[s]->unit_offset = unit->first;
+		}
+		put_members(g, unit, states);
+		if (!several)
+			g->runs = states;
+	}
+}
+
+/* ---- the update of the first member becomes that of the run */
+static Value *
+run_value(Units *u, const Group *g, const State *s)
+{
+	const UnitMember *member = g->members.at[0];
+	int i = 0;
+
+	while (member->states.at[i] != s)
+		i++;
+	return function_state(u->f, g->runs[i]);
+}
+
+static bool
+is_flat(const Units *u, const Value *v)
+{
+	return v->id < u->match.n_values && u->match.flat[v->id];
+}
+
+/* v, elements of the first member, for the whole run. Rows of optimizers are some dozens of nodes deep at most. */
+static Value *
+widen(Units *u, const Group *g, Builder *b, Value *v)
+{
+	const Node *n = v->node;
+
+	if (u->wide[v->id])
+		return u->wide[v->id];
+	if (u->match.of[v->id])
+		return u->wide[v->id] = run_value(u, g, u->match.of[v->id]);
+	Value **operands = NEW_ARRAY(u->p->scratch, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *x = node_operand(n, i);
+		operands[i] = is_flat(u, x) ? widen(u, g, b, x) : x;
+	}
+	b->loc = n->loc;
+	b->phase = n->phase;
+	Value *wide = op_row(n)->fuse == FUSE_ELEMENTWISE
+	                      ? build(b, n->op, n->n_operands, operands, n->attr)
+	                      : b_broadcast(b, operands[0], (Ints){.n = 1, .at = {g->n}},
+	                                    (Ints){0});
+	if (u->match.leaf[v->id] >= 0) /* a number repeated may be of several runs */
+		u->wide[v->id] = wide;
+	return wide;
+}
+
+/* The sum over the run in place of the first member's; the other terms go. */
+static void
+merge_sums(Units *u, const Group *g)
+{
+	const UnitMember *first = g->members.at[0];
+
+	for (int s = 0; s < first->sums.n; s++) {
+		Node *reduce = first->sums.at[s].reduce;
+		Builder b = {.m = u->m, .f = u->f, .before = reduce};
+		Value *x = widen(u, g, &b, first->sums.at[s].operand);
+		b.loc = reduce->loc;
+		b.phase = reduce->phase;
+		Value *sum = build(&b, reduce->op, 1, &x, reduce->attr);
+		value_replace_uses(node_result(reduce, 0), sum);
+		for (int i = 1; i < g->members.n; i++) {
+			Value *term;
+			Node *add = unit_sum_addition(&g->members.at[i]->sums.at[s], &term);
+			Value *other = node_operand(add, node_operand(add, 0) == term);
+			value_replace_uses(node_result(add, 0), other);
+			node_erase(add);
+		}
+	}
+}
+
+static Value *
+stored_elements(const Units *u, const Node *store)
+{
+	Value *v = node_operand(store, 0);
+
+	return is_flat(u, v) ? v : node_operand(v->node, 0);
+}
+
+static void
+merge_stores(Units *u, const Group *g)
+{
+	const UnitMember *first = g->members.at[0];
+	Builder b = {.m = u->m, .f = u->f, .before = function_stores(u->f)};
+
+	for (int s = 0; s < first->states.n; s++) {
+		const Node *store = first->stores.at[s];
+		if (!store)
+			continue;
+		Value *v = widen(u, g, &b, stored_elements(u, store));
+		Builder at = {.m = u->m,
+		              .f = u->f,
+		              .before = first->stores.at[s],
+		              .loc = store->loc,
+		              .phase = store->phase};
+		b_store(&at, g->runs[s], v);
+		for (int i = 0; i < g->members.n; i++)
+			node_erase(g->members.at[i]->stores.at[s]);
+		b.before = function_stores(u->f);
+	}
+}
+
+static void
+pack(Units *u, Group *g, int number)
+{
+	place_members(u, g);
+	make_states(u, g, number);
+	merge_sums(u, g);
+	merge_stores(u, g);
+}
+
+static bool
+run_units(Pass *p, Module *m)
+{
+	const UnitsOptions *o = p->options;
+	Units u = {.p = p,
+	           .m = m,
+	           .f = module_program(m, FUNCTION_UPDATE, 0),
+	           .unit_bytes = o->unit_bytes};
+
+	if (!u.f)
+		return true;
+	unit_match(u.f, p->scratch, &u.match);
+	u.block = layer_blocks(m, p->scratch);
+	u.wide = NEW_ARRAY(p->scratch, Value *, u.match.n_values);
+	make_groups(&u);
+	for (int i = 0; i < u.groups.n; i++) {
+		if (!can_merge_sums(&u.groups.at[i]))
+			continue;
+		pack(&u, &u.groups.at[i], i);
+		p->changed = true;
+	}
+	function_drop_unread(u.f);
+	return true;
+}
+
+static const PassOption units_options[] = {
+	{"unit_bytes", "most bytes of parameters in a unit of several layer blocks", OPTION_INT,
+         offsetof(UnitsOptions, unit_bytes)},
+	{0}};
+/* From some MB on a message takes the time of its bytes, and DDP's buckets have 25; what is gathered must be held. */
+static const UnitsOptions units_defaults = {.unit_bytes = 32 << 20};
+const PassRow pass_units = {.name = "units",
+                            .help = "lay parameters, gradients and moments side by side",
+                            .takes = STAGE_ANY,
+                            .until = STAGE_TRAIN,
+                            .leaves = STAGE_ANY,
+                            .when = PASS_WITH_OPTIMIZER,
+                            .options = units_options,
+                            .options_size = sizeof(UnitsOptions),
+                            .defaults = &units_defaults,
+                            .run = run_units};
