@@ -97,7 +97,7 @@ call_queue(void *args)
 Status
 gradc_queue_step(Gradc *run)
 {
-	return guarded(call_queue, run, NULL);
+	return guarded(call_queue, run, NULL, "computing a step");
 }
 
 typedef struct {
@@ -119,7 +119,7 @@ gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 {
 	ResultArgs args = {wait, got, out};
 
-	return guarded(call_result, run, &args);
+	return guarded(call_result, run, &args, "computing a step");
 }
 
 typedef struct {
