@@ -73,6 +73,7 @@ typedef VEC(Kernel *) KernelPart;
 
 /* ---- c/print.c: kernels as C: a part is a translation unit, its symbols have that suffix. */
 void c_print_part(Text *out, const KernelPart *part, const char *suffix);
+void c_print_table_types(Text *out); /* once, before the tables */
 void c_print_table(Text *out, Kernel *const *kernels, int n,
                    const char *suffix); /* gradc_kernels[] of KernelCode, zeros for a NULL */
 

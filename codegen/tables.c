@@ -428,14 +428,27 @@ write_kernel(TableWriter *tw, int index)
 	vec_push(w->arena, &w->kernels, r);
 }
 
-bool
-tables_write(FormatWriter *w, const Tables *t, Diag *diag)
+/* A kernel's record has a bit for each target. */
+static bool
+check_targets(const TableWriter *tw)
 {
-	TableWriter tw = {.w = w, .t = t, .diag = diag, .ok = true, .arena = arena_new()};
+	int n = tw->versions.names.n;
 
-	tw.versions = module_versions(tw.arena, t->m);
-	for (int i = 0; i < tw.versions.names.n; i++)
-		write_target(w, tw.versions.names.at[i]);
+	if (n > MAX_TARGETS)
+		diag_error(tw->diag, EXIT_UNSUPPORTED,
+		           "%s: programs for %d targets, an executable has at most %d",
+		           tw->t->m->name, n, MAX_TARGETS);
+	return n <= MAX_TARGETS;
+}
+
+static void
+write_module(TableWriter *tw)
+{
+	FormatWriter *w = tw->w;
+	const Tables *t = tw->t;
+
+	for (int i = 0; i < tw->versions.names.n; i++)
+		write_target(w, tw->versions.names.at[i]);
 	for (int i = 0; i < t->n_bindings; i++) {
 		BindingRecord binding = {.text = format_string(w, t->bindings[i].text),
 		                         .rows = t->bindings[i].rows};
@@ -443,12 +456,24 @@ tables_write(FormatWriter *w, const Tables *t, Diag *diag)
 	}
 	tw.buckets = buckets_of(tw.arena, w, t->m);
 	for (int i = 0; i < t->m->states.n; i++)
-		write_state(&tw, t->m->states.at[i]);
+		write_state(tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)
-		write_kernel(&tw, i);
-	for (int i = 0; i < tw.versions.names.n; i++)
-		write_programs(&tw, i);
+		write_kernel(tw, i);
+	for (int i = 0; i < tw->versions.names.n; i++)
+		write_programs(tw, i);
 	w->state_bytes = t->m->state_bytes;
+}
+
+bool
+tables_write(FormatWriter *w, const Tables *t, Diag *diag)
+{
+	TableWriter tw = {.w = w, .t = t, .diag = diag, .ok = true, .arena = arena_new()};
+
+	tw.versions = module_versions(tw.arena, t->m);
+	if (check_targets(&tw))
+		write_module(&tw);
+	else
+		tw.ok = false;
 	arena_free(tw.arena);
 	return tw.ok;
 }

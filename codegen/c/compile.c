@@ -148,11 +148,12 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	if (b->options->keep_sources)
 		RETURN_IF_ERROR(folder_make(b->options->keep_sources));
 	RETURN_IF_ERROR(file_write(blob_file, blob, bytes));
-	for (int i = 0; i < b->options->n_targets; i++) {
+	for (int i = 0; i < b->options->n_targets; i++)
 		RETURN_IF_ERROR(compile_target(b, m, i));
+	c_print_table_types(&source);
+	for (int i = 0; i < b->options->n_targets; i++)
 		c_print_table(&source, build_kernels(b->arena, m, b->options->targets[i].target),
 		              m->kernels.n, i ? arena_printf(b->arena, "_%d", i) : "");
-	}
 	print_model(&source, b, m, blob_file, bytes);
 	Status status = file_write(table, source.at, (int64_t)source.n);
 	text_free(&source);

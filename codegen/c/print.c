@@ -214,14 +214,20 @@ c_print_part(Text *out, const KernelPart *part, const char *suffix)
 }
 
 void
+c_print_table_types(Text *out)
+{
+	text_add(out, "#include <stdint.h>\n"
+	              "typedef void Kernel(void *const *, const double *, int64_t, int64_t);\n"
+	              "typedef struct { Kernel *run; uint64_t facts; } KernelCode;\n");
+}
+
+void
 c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix)
 {
 	Arena *arena = arena_new();
 
-	text_add(out, "/* The kernels by number, each with a hash of its record in the tables. */\n"
-	              "#include <stdint.h>\n"
-	              "typedef void Kernel(void *const *, const double *, int64_t, int64_t);\n"
-	              "typedef struct { Kernel *run; uint64_t facts; } KernelCode;\n");
+	text_add(out,
+	         "/* The kernels by number, each with a hash of its record in the tables. */\n");
 	for (int i = 0; i < n; i++)
 		if (kernels[i])
 			text_printf(out,

@@ -392,6 +392,25 @@ def test_tiles(compare, run, tmp_path):
     assert "kernel @tiles: LLVM prints no tiles, mma or copies" in done.stderr
 
 
+def test_llvm_counts_in_32_bits(run, tmp_path):
+    """An array of more elements is refused, not cut."""
+    (tmp_path / "m.gir").write_text("""module @"m" {
+  kernel @k(x0: in f32[4], y0: out f32[4]) flops 0 {
+    parallel v0 < 4 {
+      local big2 : f32[4294967296]
+      v1 = load x0[v0] : f32
+      store big2[v0] = v1
+      v2 = load big2[v0] : f32
+      store y0[v0] = v2
+    }
+  }
+}
+""")
+    done = run("dump", tmp_path / "m.gir", "--stage=llvm", exit=4)
+    assert "kernel @k: LLVM has no array of 4294967296 elements, as big2 is" in done.stderr
+    assert "float local2[4294967296]" in run("dump", tmp_path / "m.gir", "--stage=c").stdout
+
+
 def test_copies_arrive_at_a_wait(race):
     assert race(without(TILES, "ARRIVED")) == ("place 0 of a4 races: some member reads what member 0x0 did, without a barrier "
                                                "between")

@@ -197,14 +197,39 @@ test_many_arguments(void **state)
 	}
 }
 
+static void
+test_many_targets(void **state)
+{
+	(void)state;
+	for (int n = MAX_TARGETS; n <= MAX_TARGETS + 1; n++) {
+		Text t = {0};
+		text_add(&t, "module @m {\n");
+		for (int i = 0; i < n; i++)
+			text_printf(&t,
+			            "  func @f%d(%%x: f32[1] at io+0) -> (f32[1]) role forward "
+			            "target \"t%d\" {\n    return %%x\n  }\n",
+			            i, i);
+		text_add(&t, "}\n");
+		Case c = case_open(t.at);
+		assert_int_equal(c.ok, n <= MAX_TARGETS);
+		if (c.ok)
+			assert_int_equal(c.w->targets.n, MAX_TARGETS);
+		else
+			assert_non_null(strstr(c.said,
+			                       "programs for 33 targets, an executable has at "
+			                       "most 32"));
+		case_close(&c);
+		text_free(&t);
+	}
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_arguments),
-		cmocka_unit_test(test_team),
-		cmocka_unit_test(test_facts),
-		cmocka_unit_test(test_many_arguments),
+		cmocka_unit_test(test_arguments),    cmocka_unit_test(test_team),
+		cmocka_unit_test(test_facts),        cmocka_unit_test(test_many_arguments),
+		cmocka_unit_test(test_many_targets),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
