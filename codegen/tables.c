@@ -454,7 +454,7 @@ write_module(TableWriter *tw)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
-	tw.buckets = buckets_of(tw.arena, w, t->m);
+	tw->buckets = buckets_of(tw->arena, w, t->m);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)

@@ -524,7 +524,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_argument_bytes, "kernel 0 has 9223372036854775807 of f64");
 	expect_fault(spoil_argument_sign, "argument 2 of kernels: -8 bytes");
 	expect_fault(spoil_argument_access, "argument 2 of kernels: 8 bytes, dtype 0, access 4");
-	expect_fault(spoil_arguments, "kernel 4: arguments 18 + 4 of 21");
+	expect_fault(spoil_arguments, "kernel 4: arguments 22 + 4 of 25");
 	expect_fault(spoil_team, "kernel 4: team of 3");
 	expect_fault(spoil_no_team, "kernel 4: team of 0");
 	expect_fault(spoil_shared_bytes, "team of 1 with -1 bytes");
