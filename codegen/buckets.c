@@ -1,11 +1,24 @@
 /* Gradients are summed over ranks in buckets. A bucket may start when the last instruction of the last micro-batch that
  * touches it has run, so most of them travel while earlier layers are still computed. A unit becomes at most
- * PARTS_OF_UNIT buckets, where these are not too small or too large for that. Buckets end at multiples of BLOCK
- * elements, as the parts of ranks do. */
+ * PARTS_OF_UNIT buckets, where these are not too small or too large for that. What is small (the loss's sums, running
+ * statistics) lies side by side and is one bucket. Buckets are whole blocks of SHARE_BLOCK elements, as the parts of ranks are. */
 #include "codegen/streams.h"
 
 /* bytes: 256 KiB take as long to send as to start (two ranks of one machine); what is larger than 32 MiB starts late. */
-enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16, BLOCK = 4096 };
+enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
+
+/* What a step adds up: its own states, but those that lie in a unit. */
+static bool
+is_summed(const State *s)
+{
+	return s->lifetime == LIFE_STEP && !s->unit && dtype_is_float(s->type->dtype);
+}
+
+bool
+state_is_small_sum(const State *s)
+{
+	return is_summed(s) && s->type->n % SHARE_BLOCK != 0;
+}
 
 static int64_t
 bucket_elements(Type t)
@@ -16,32 +29,54 @@ bucket_elements(Type t)
 		bytes = MOST_BUCKET;
 	if (bytes < LEAST_BUCKET)
 		bytes = LEAST_BUCKET;
-	return bytes / dtype_bytes(t->dtype, 1) / BLOCK * BLOCK;
+	return bytes / dtype_bytes(t->dtype, 1) / SHARE_BLOCK * SHARE_BLOCK;
 }
 
-/* What a step adds up: its own states, but those that lie in a unit. */
-static bool
-is_summed(const State *s)
+static void
+add_unit(Arena *arena, Buckets *list, const State *s)
 {
-	return s->lifetime == LIFE_STEP && !s->unit && dtype_is_float(s->type->dtype);
+	int64_t n = s->type->n, each = bucket_elements(s->type);
+
+	for (int64_t first = 0; first < n; first += each) {
+		Bucket b = {.dtype = s->type->dtype,
+		            .offset = s->offset + dtype_bytes(s->type->dtype, first),
+		            .n = n - first < each ? n - first : each,
+		            .name = s->name};
+		vec_push(arena, list, b);
+	}
 }
 
-Buckets
-buckets_of(Arena *arena, FormatWriter *w, const Module *m)
+/* All small sums of a type, and the gap behind them; no elements: there are none. */
+static Bucket
+small_sums(const Module *m, DType dtype)
 {
-	Buckets list = {0};
+	Bucket b = {.dtype = dtype, .offset = INT64_MAX, .name = "sums"};
+	int64_t end = 0, block = dtype_bytes(dtype, SHARE_BLOCK);
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
-		int64_t n = s->type->n, each = bucket_elements(s->type);
+		if (!state_is_small_sum(s) || s->type->dtype != dtype)
+			continue;
+		b.offset = s->offset < b.offset ? s->offset : b.offset;
+		end = s->offset + type_bytes(s->type);
+	}
+	if (end > 0)
+		b.n = (end - b.offset + block - 1) / block * SHARE_BLOCK;
+	return b;
+}
 
-		for (int64_t first = 0; is_summed(s) && first < n; first += each) {
-			Bucket b = {.dtype = s->type->dtype,
-			            .offset = s->offset + dtype_bytes(s->type->dtype, first),
-			            .n = n - first < each ? n - first : each,
-			            .name = format_string(w, s->name)};
+Buckets
+buckets_of(Arena *arena, const Module *m)
+{
+	Buckets list = {0};
+
+	for (int i = 0; i < m->states.n; i++)
+		if (is_summed(m->states.at[i]) && !state_is_small_sum(m->states.at[i]))
+			add_unit(arena, &list, m->states.at[i]);
+	for (DType t = 0; t < N_DTYPES; t++) {
+		Bucket b = small_sums(m, t);
+		if (b.n > 0)
 			vec_push(arena, &list, b);
-		}
 	}
 	return list;
 }

@@ -68,6 +68,7 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 {
 	*r = (KernelRecord){.n_arguments = (uint32_t)(k->n_inputs + k->n_outputs),
 	                    .iterations = k->iterations,
+	                    .elements = k->sums ? k->buffers.at[0].type->n : 0,
 	                    .flops = k->flops,
 	                    .shared_bytes = shared_bytes(k),
 	                    .team = 1};

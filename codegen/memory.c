@@ -4,6 +4,7 @@
  * kernel allows that. */
 #include "codegen/codegen.h"
 #include "codegen/free_blocks.h"
+#include "codegen/streams.h"
 
 #include <string.h>
 
@@ -26,6 +27,22 @@ place_in_unit(State *s)
 	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 }
 
+/* Next to each other, so that ranks add them up at once, and whole blocks of elements. */
+static int64_t
+place_small_sums(Module *m, DType dtype, int64_t at)
+{
+	int64_t block = dtype_bytes(dtype, SHARE_BLOCK), first = at;
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (!state_is_small_sum(s) || s->type->dtype != dtype)
+			continue;
+		s->offset = at;
+		at += aligned(type_bytes(s->type));
+	}
+	return first + (at - first + block - 1) / block * block;
+}
+
 static void
 place_states(Module *m)
 {
@@ -33,11 +50,13 @@ place_states(Module *m)
 
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		if (s->unit)
+		if (s->unit || state_is_small_sum(s))
 			continue;
 		s->offset = at;
 		at += aligned(type_bytes(s->type));
 	}
+	for (DType t = 0; t < N_DTYPES; t++)
+		at = place_small_sums(m, t, at);
 	for (int i = 0; i < m->states.n; i++)
 		place_in_unit(m->states.at[i]);
 	m->state_bytes = at;
@@ -233,6 +252,7 @@ run_memory(Pass *p, Module *m)
 	place_states(m);
 	for_each_function(m, f)
 		place_function(p, m, f);
+	rank_sums_add(p, m);
 	p->changed = true;
 	return true;
 }

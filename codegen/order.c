@@ -48,7 +48,10 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 	const Argument *a = &o->w->arguments.at[n->args + i];
 	const Slot *s = &o->w->slots.at[a->slot];
 
-	return (Access){s->space, s->offset, s->offset + s->bytes, argument_is_written(o, n, i)};
+	/* Where what ranks share ends is not known here. */
+	int64_t end = space_table[s->space].by_slots ? INT64_MAX : s->offset + s->bytes;
+
+	return (Access){s->space, s->offset, end, argument_is_written(o, n, i)};
 }
 
 static bool
@@ -115,7 +118,7 @@ add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
     const Instruction *rare, uint32_t event)
 {
 	/* What stands behind it on its stream relies on it, too, and runs where copies do not. */
-	RunOnly only = rare->only == ONLY_STAGED ? ONLY_RANKS : rare->only;
+	uint32_t only = rare->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = on->stream,
 	                 .when = rare->when,

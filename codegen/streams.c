@@ -9,13 +9,14 @@
  * one computes with. */
 #include "codegen/streams.h"
 
+#include "ir/loop.h"
+
 typedef struct {
 	FormatWriter *w;
 	const StreamPlan *plan;
 	ProgramRecord *program;
 	Arena *arena;
 	Instructions computed, list;
-	int64_t pinned;
 } Streams;
 
 /* What programs of a role share with those before and behind them. */
@@ -141,43 +142,110 @@ last_touch(const Streams *s, const Bucket *b)
 }
 
 static uint32_t
-bucket_slot(Streams *s, const Bucket *b, Space space, int64_t offset)
+bucket_slot(Streams *s, const Bucket *b, Space space, SlotShare share)
 {
 	Slot slot = {.space = space,
 	             .dtype = b->dtype,
-	             .offset = offset,
+	             .offset = space == SPACE_STATE ? b->offset : 0,
 	             .bytes = dtype_bytes(b->dtype, b->n),
-	             .name = b->name};
+	             .share = share,
+	             .name = format_string(s->w, b->name)};
 
 	vec_push(s->w->arena, &s->w->slots, slot);
 	return (uint32_t)s->w->slots.n - 1;
 }
 
-enum { ALIGNMENT = 64 };
+/* What it is made of: where it lies, and what stands in for that where the communicator cannot read the device's memory. Buckets
+ * follow each other on one stream, so they share what they need besides. */
+typedef struct {
+	const Bucket *b;
+	uint32_t own, own_part, copy, copy_part;
+} Travel;
 
-/* Where the communicator cannot read the device's memory it sums a copy in the host's. */
+static void
+add_travel(Streams *s, InstructionKind kind, uint32_t only, uint32_t what, int n,
+           const uint32_t *slots)
+{
+	add(s, (Instruction){.kind = kind,
+	                     .stream = STREAM_COMMUNICATION,
+	                     .only = ONLY_RANKS | only,
+	                     .when = RUN_LAST,
+	                     .what = what,
+	                     .args = add_arguments(s, n, slots),
+	                     .n_args = (uint16_t)n});
+}
+
+static void
+add_travel_copy(Streams *s, uint32_t only, uint32_t to, uint32_t from)
+{
+	add_travel(s, COPY, only, 0, 2, (const uint32_t[]){to, from});
+}
+
+static void
+add_collective(Streams *s, const Travel *t, CollectiveKind kind, uint32_t only,
+               const uint32_t slots[4])
+{
+	CollectiveRecord c = {.kind = kind,
+	                      .group = GROUP_DATA,
+	                      .dtype = t->b->dtype,
+	                      .reduction = COMM_SUM,
+	                      .n = t->b->n};
+
+	vec_push(s->w->arena, &s->w->collectives, c);
+	add_travel(s, COLLECTIVE, only, (uint32_t)s->w->collectives.n - 1, 4, slots);
+}
+
+static uint32_t
+sum_kernel(const Streams *s, DType dtype)
+{
+	const Module *m = s->plan->m;
+	int i = 0;
+
+	while (!m->kernels.at[i]->sums || m->kernels.at[i]->buffers.at[0].type->dtype != dtype)
+		i++;
+	return (uint32_t)i;
+}
+
+/* Each rank gets everybody's version of its part and adds them, in the order of ranks; then everybody gets the parts. */
+static void
+sum_in_order(Streams *s, const Travel *t)
+{
+	uint32_t rooms = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_ROOMS);
+	uint32_t first = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_FIRST_ROOM);
+	uint32_t next = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_NEXT_ROOM);
+	uint32_t copies = bucket_slot(s, t->b, SPACE_PINNED, SLOT_ROOMS);
+
+	s->w->slots.at[copies].offset = dtype_bytes(t->b->dtype,
+	                                            t->b->n); /* behind the bucket's own copy */
+	add_collective(s, t, COMM_ALL_TO_ALL, ONLY_ORDERED,
+	               (const uint32_t[]){rooms, t->own, copies, t->copy});
+	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, rooms, copies);
+	add_travel_copy(s, ONLY_ORDERED, t->own_part, first);
+	add_travel(s, LOOP, ONLY_ORDERED, (uint32_t)LOOP_OTHER_RANKS, 0, NULL);
+	add_travel(s, RUN_KERNEL, ONLY_ORDERED, sum_kernel(s, t->b->dtype), 3,
+	           (const uint32_t[]){t->own_part, next, t->own_part});
+	s->w->arguments.at[s->w->arguments.n - 2].loop = 1;
+	add_travel(s, END, ONLY_ORDERED, 0, 0, NULL);
+	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, t->copy_part, t->own_part);
+	add_collective(s, t, COMM_ALL_GATHER, ONLY_ORDERED,
+	               (const uint32_t[]){t->own, t->own_part, t->copy, t->copy_part});
+}
+
 static void
 add_bucket(Streams *s, const Bucket *b)
 {
-	CollectiveRecord c = {.kind = COMM_ALL_REDUCE,
-	                      .group = GROUP_DATA,
-	                      .dtype = b->dtype,
-	                      .reduction = COMM_SUM,
-	                      .n = b->n};
-	uint32_t own = bucket_slot(s, b, SPACE_STATE, b->offset);
-	uint32_t copy = bucket_slot(s, b, SPACE_PINNED, s->pinned);
+	const Travel t = {b, bucket_slot(s, b, SPACE_STATE, SLOT_WHOLE),
+	                  bucket_slot(s, b, SPACE_STATE, SLOT_PART),
+	                  bucket_slot(s, b, SPACE_PINNED, SLOT_WHOLE),
+	                  bucket_slot(s, b, SPACE_PINNED, SLOT_PART)};
+	bool in_order = rank_sum_has(b->dtype);
 
-	s->pinned += (dtype_bytes(b->dtype, b->n) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-	vec_push(s->w->arena, &s->w->collectives, c);
-	add_copy(s, STREAM_COMMUNICATION, ONLY_STAGED, RUN_LAST, copy, own);
-	add(s, (Instruction){.kind = COLLECTIVE,
-	                     .stream = STREAM_COMMUNICATION,
-	                     .only = ONLY_RANKS,
-	                     .when = RUN_LAST,
-	                     .what = (uint32_t)s->w->collectives.n - 1,
-	                     .args = add_arguments(s, 4, (const uint32_t[]){own, own, copy, copy}),
-	                     .n_args = 4});
-	add_copy(s, STREAM_COMMUNICATION, ONLY_STAGED, RUN_LAST, own, copy);
+	add_travel_copy(s, ONLY_STAGED, t.copy, t.own);
+	if (in_order)
+		sum_in_order(s, &t);
+	add_collective(s, &t, COMM_ALL_REDUCE, in_order ? ONLY_FAST : 0,
+	               (const uint32_t[]){t.own, t.own, t.copy, t.copy});
+	add_travel_copy(s, ONLY_STAGED, t.own, t.copy);
 }
 
 static void
@@ -226,7 +294,6 @@ streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program)
 	for (int i = 0; i < all.n; i++)
 		vec_push(w->arena, &w->instructions, all.at[i]);
 	program->n_instructions = (uint32_t)w->instructions.n - program->first_instruction;
-	program->bytes[SPACE_PINNED] = s.pinned;
 	program->bytes[exchange_of(&s)->host] = program->bytes[exchange_of(&s)->space];
 	arena_free(s.arena);
 }

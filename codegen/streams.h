@@ -8,19 +8,25 @@
 /* ---- buckets.c: what ranks add up, in pieces that can travel while earlier layers are still computed. */
 typedef struct {
 	DType dtype;
-	int64_t offset; /* bytes in the state region */
-	int64_t n;      /* elements */
-	StrRef name;    /* of the state */
+	int64_t offset;   /* bytes in the state region */
+	int64_t n;        /* elements */
+	const char *name; /* of the state */
 } Bucket;
 typedef VEC(Bucket) Buckets;
-/* Of all states that last for a step, in the order of the state region. */
-Buckets buckets_of(Arena *arena, FormatWriter *w, const Module *m);
+/* Of all states that last for a step. */
+Buckets buckets_of(Arena *arena, const Module *m);
+bool state_is_small_sum(const State *s); /* a step adds it up, and it is no whole blocks */
+
+/* ---- rank_sum.c */
+void rank_sums_add(Pass *p, Module *m); /* the kernels that add up buckets */
+bool rank_sum_has(DType dtype);
 
 /* ---- streams.c */
 /* The program's instructions are the last of w: all of them on the compute stream, in an order that computes the right
  * values. Afterwards they are on all streams. inputs: slots that the host fills, results: that it reads. */
 typedef VEC(uint32_t) SlotList;
 typedef struct {
+	const Module *m;
 	Role role;
 	SlotList inputs, results;
 	const Buckets *buckets; /* of the last micro-batch; NULL: none */

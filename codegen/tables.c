@@ -277,7 +277,8 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
 
-	StreamPlan plan = {.role = row->role,
+	StreamPlan plan = {.m = tw->t->m,
+	                   .role = row->role,
 	                   .buckets = row->role == ROLE_ACCUMULATE ? &tw->buckets : NULL};
 
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
@@ -454,7 +455,7 @@ write_module(TableWriter *tw)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
-	tw->buckets = buckets_of(tw->arena, w, t->m);
+	tw->buckets = buckets_of(tw->arena, t->m);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)

@@ -127,6 +127,8 @@ check_slot(const Format *f, int i)
 		             (long long)s->offset);
 	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
 		return FAULT("slot %d: offset %lld is unaligned", i, (long long)s->offset);
+	if (s->share >= N_SLOT_SHARES || (s->share > SLOT_PART && !space_table[s->space].by_slots))
+		return FAULT("slot %d: share %u in %s", i, s->share, space_table[s->space].name);
 	return NULL;
 }
 
@@ -181,6 +183,18 @@ check_library_arguments(const Format *f, int i)
 
 enum { MAX_TEAM_MEMBERS = 1024 };
 
+/* Each iteration touches its own share of every argument. */
+static bool
+is_cut(const Format *f, const KernelRecord *k)
+{
+	if (k->iterations < 1 || k->elements % k->iterations != 0 || k->n_arguments == 0)
+		return false;
+	for (uint32_t i = 0; i < k->n_arguments; i++)
+		if (f->kernel_arguments[k->first_argument + i].bytes % k->iterations != 0)
+			return false;
+	return true;
+}
+
 static Status
 check_kernel(const Format *f, int i)
 {
@@ -202,6 +216,9 @@ check_kernel(const Format *f, int i)
 	if (k->serves > (uint32_t)f->n[SECTION_KERNELS])
 		return FAULT("kernel %d: serves kernel %u of %d", i, k->serves,
 		             f->n[SECTION_KERNELS]);
+	if (k->elements < 0 || (k->elements > 0 && !is_cut(f, k)))
+		return FAULT("kernel %d: %lld elements in %lld iterations", i,
+		             (long long)k->elements, (long long)k->iterations);
 	if (k->iterations < 0 || k->grain < 0)
 		return FAULT("kernel %d: %lld iterations in grains of %lld", i,
 		             (long long)k->iterations, (long long)k->grain);
@@ -228,7 +245,7 @@ check_collective(const Format *f, int i)
 {
 	const CollectiveRecord *c = &f->collectives[i];
 
-	if (c->kind != COMM_ALL_REDUCE || c->group >= N_GROUPS || c->dtype >= N_DTYPES ||
+	if (c->kind >= N_COLLECTIVES || c->group >= N_GROUPS || c->dtype >= N_DTYPES ||
 	    c->reduction >= N_COMM_REDUCTIONS)
 		return FAULT("collective %d: kind %u, group %u, dtype %u, reduction %u", i, c->kind,
 		             c->group, c->dtype, c->reduction);
@@ -346,8 +363,10 @@ static const struct {
 	{SECTION_BINDINGS, check_binding},
 	{SECTION_PORTS, check_port},
 	{SECTION_EXPORT, check_export},
-	{SECTION_PROGRAMS, format_check_program},
 };
+
+/* Every instruction runs, and what is shared has parts. */
+static const RunFacts all_that_may_be = {.holds = N_ONLY - 1, .ranks = 2};
 
 Status
 format_check(const Format *f)
@@ -356,5 +375,6 @@ format_check(const Format *f)
 	for (int c = 0; c < COUNT(record_checks); c++)
 		for (int i = 0; i < f->n[record_checks[c].section]; i++)
 			RETURN_IF_ERROR(record_checks[c].check(f, i));
+	RETURN_IF_ERROR(format_check_world(f, &all_that_may_be));
 	return check_state_overlap(f);
 }

@@ -5,34 +5,53 @@
 typedef struct {
 	const Format *f;
 	const ProgramRecord *program;
+	const RunFacts *facts;
 	int index;
 	int depth;
 	int64_t counts[MAX_LOOPS];
+	int64_t limits[N_SPACES]; /* bytes of each region */
 } Walk;
 
-static int64_t
-space_limit(const Walk *w, uint32_t space)
+static void
+set_limits(Walk *w)
 {
-	return space == SPACE_STATE ? w->f->header->state_bytes : w->program->bytes[space];
+	for (int s = 0; s < N_SPACES; s++)
+		w->limits[s] = s == SPACE_STATE ? w->f->header->state_bytes
+		               : space_table[s].by_slots
+		                       ? format_slots_bytes(w->f, (Space)s, w->facts)
+		                       : w->program->bytes[s];
 }
 
-/* A slot, moved `stride` bytes an iteration, stays inside its region. */
+/* A slot, moved `stride` bytes an iteration, stays inside its region. What is shared moves by itself. */
 static Status
 check_reach(const Walk *w, const Argument *a, int at)
 {
 	const Slot *s = &w->f->slots[a->slot];
-	int64_t limit = space_limit(w, s->space), count = a->loop ? w->counts[a->loop - 1] : 1;
+	int64_t limit = w->limits[s->space], count = a->loop ? w->counts[a->loop - 1] : 1;
 	int64_t last = 0;
+	SlotPlace place;
 
-	if (count > 1 && (a->stride < 0 || !size_mul(a->stride, count - 1, &last)))
+	if (count > 1 && (a->stride < 0 || !size_mul(a->stride, count - 1, &last) ||
+	                  (a->stride > 0 && s->share != SLOT_WHOLE)))
 		return FAULT("program %d, instruction %d: stride %lld over %lld iterations",
 		             w->index, at, (long long)a->stride, (long long)count);
-	if (!size_add(last, s->offset, &last) || !size_add(last, s->bytes, &last) || last > limit)
+	if (!format_place(s, w->facts, count > 1 ? count - 1 : 0, &place) ||
+	    !size_add(last, place.offset, &last) || !size_add(last, place.bytes, &last) ||
+	    last > limit)
 		return FAULT(
 			"program %d, instruction %d: slot %u ends at %lld, its %s region at %lld",
 			w->index, at, a->slot, (long long)last, space_table[s->space].name,
 			(long long)limit);
 	return NULL;
+}
+
+/* Of an argument whose place check_reach has found. */
+static int64_t
+bytes_of(const Walk *w, const Argument *a)
+{
+	SlotPlace place;
+
+	return format_place(&w->f->slots[a->slot], w->facts, 0, &place) ? place.bytes : 0;
 }
 
 static Status
@@ -61,7 +80,8 @@ check_loop(Walk *w, const Instruction *n, int at)
 	if (w->depth == MAX_LOOPS)
 		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at,
 		             MAX_LOOPS);
-	w->counts[w->depth++] = n->what;
+	w->counts[w->depth++] = n->what == (uint32_t)LOOP_OTHER_RANKS ? w->facts->ranks - 1
+	                                                              : (int64_t)n->what;
 	return NULL;
 }
 
@@ -84,15 +104,20 @@ check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 	if (n->n_args != k->n_arguments)
 		return FAULT("program %d, instruction %d: %u arguments, kernel %u has %u", w->index,
 		             at, n->n_args, n->what, k->n_arguments);
+	int64_t first = k->n_arguments ? bytes_of(w, &f->arguments[n->args]) : 0, end;
+	if (!format_launch_end(f, k, first, &end))
+		return FAULT("program %d, instruction %d: kernel %u cannot be cut for %lld bytes",
+		             w->index, at, n->what, (long long)first);
 	for (uint32_t i = 0; i < k->n_arguments; i++) {
 		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
 		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
-		if (s->dtype != a->dtype || s->bytes < a->bytes)
+		int64_t need = k->elements ? a->bytes / k->iterations * end : a->bytes;
+		int64_t bytes = bytes_of(w, &f->arguments[n->args + i]);
+		if (s->dtype != a->dtype || bytes < need)
 			return FAULT("program %d, instruction %d: argument %u is %lld bytes of "
 			             "%s, kernel %u has %lld of %s",
-			             w->index, at, i, (long long)s->bytes,
-			             dtype_info[s->dtype].name, n->what, (long long)a->bytes,
-			             dtype_info[a->dtype].name);
+			             w->index, at, i, (long long)bytes, dtype_info[s->dtype].name,
+			             n->what, (long long)need, dtype_info[a->dtype].name);
 	}
 	return NULL;
 }
@@ -121,6 +146,22 @@ check_event(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
+/* What it writes to, or reads from. */
+static int64_t
+collective_bytes(const Walk *w, const CollectiveRecord *c, bool to)
+{
+	const RunFacts *facts = w->facts;
+	CommPart part = comm_part(c->n, facts->ranks, facts->rank, SHARE_BLOCK);
+	int64_t room = comm_part_room(c->n, facts->ranks, SHARE_BLOCK), rooms;
+	bool own = to ? c->kind == COMM_REDUCE_SCATTER : c->kind == COMM_ALL_GATHER;
+
+	if (to && c->kind == COMM_ALL_TO_ALL)
+		return size_mul(room, facts->ranks, &rooms) && rooms <= INT64_MAX / 64
+		               ? dtype_bytes((DType)c->dtype, rooms)
+		               : INT64_MAX;
+	return dtype_bytes((DType)c->dtype, own ? part.n : c->n);
+}
+
 static Status
 check_collective(Walk *w, const Instruction *n, int at)
 {
@@ -133,13 +174,13 @@ check_collective(Walk *w, const Instruction *n, int at)
 	if (n->n_args != 2 && n->n_args != 4)
 		return FAULT("program %d, instruction %d: a collective with %u arguments", w->index,
 		             at, n->n_args);
-	const CollectiveRecord *c = &f->collectives[n->what];
-	int64_t bytes = dtype_bytes((DType)c->dtype, c->n);
-	for (uint32_t i = 0; i < n->n_args; i++)
-		if (f->slots[a[i].slot].bytes < bytes)
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		int64_t need = collective_bytes(w, &f->collectives[n->what], i % 2 == 0);
+		if (bytes_of(w, &a[i]) < need)
 			return FAULT("program %d, instruction %d: %lld bytes in slot %u of %lld",
-			             w->index, at, (long long)bytes, a[i].slot,
-			             (long long)f->slots[a[i].slot].bytes);
+			             w->index, at, (long long)need, a[i].slot,
+			             (long long)bytes_of(w, &a[i]));
+	}
 	return NULL;
 }
 
@@ -149,10 +190,10 @@ check_copy(Walk *w, const Instruction *n, int at)
 	const Format *f = w->f;
 	const Argument *a = &f->arguments[n->args];
 
-	if (f->slots[a[0].slot].bytes > f->slots[a[1].slot].bytes)
+	if (bytes_of(w, &a[0]) > bytes_of(w, &a[1]))
 		return FAULT("program %d, instruction %d: copies %lld bytes from a slot of %lld",
-		             w->index, at, (long long)f->slots[a[0].slot].bytes,
-		             (long long)f->slots[a[1].slot].bytes);
+		             w->index, at, (long long)bytes_of(w, &a[0]),
+		             (long long)bytes_of(w, &a[1]));
 	return NULL;
 }
 
@@ -186,6 +227,8 @@ check_instruction(Walk *w, int at)
 	if (n->origin >= (uint32_t)w->f->n[SECTION_STRINGS])
 		return FAULT("program %d, instruction %d: string %u of %d", w->index, at, n->origin,
 		             w->f->n[SECTION_STRINGS]);
+	if (!only_applies(n->only, w->facts) && n->kind != LOOP && n->kind != END)
+		return NULL;
 	RETURN_IF_ERROR(check_arguments(w, n, at));
 	return kinds[n->kind].check ? kinds[n->kind].check(w, n, at) : NULL;
 }
@@ -250,10 +293,10 @@ check_scalars(const Walk *w)
 }
 
 Status
-format_check_program(const Format *f, int index)
+format_check_program(const Format *f, int index, const RunFacts *facts)
 {
 	const ProgramRecord *p = &f->programs[index];
-	Walk w = {.f = f, .program = p, .index = index};
+	Walk w = {.f = f, .program = p, .facts = facts, .index = index};
 
 	if (p->role >= N_ROLES || p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
 		return FAULT("program %d: role %u, binding %u of %d", index, p->role, p->binding,
@@ -267,6 +310,7 @@ format_check_program(const Format *f, int index)
 		if (p->bytes[s] < 0 || p->bytes[s] > INT64_MAX / 16)
 			return FAULT("program %d: a %s region of %lld bytes", index,
 			             space_table[s].name, (long long)p->bytes[s]);
+	set_limits(&w);
 	if (p->n_events > MAX_EVENTS)
 		return FAULT("program %d: %u events", index, p->n_events);
 	RETURN_IF_ERROR(check_scalars(&w));

@@ -44,20 +44,29 @@ typedef enum {
 	TURN_STEP,  /* with each step */
 	N_TURNS,
 } Turn;
-/* In which runs an instruction or a region has a meaning; found once, at start. */
+/* In which runs an instruction or a region has a meaning: bits, all of which must hold. Found once, at start. */
 typedef enum {
-	ONLY_ALWAYS,
-	ONLY_APART,  /* the device's memory is not the host's */
-	ONLY_RANKS,  /* there are several */
-	ONLY_STAGED, /* there are, and their communicator cannot read the device's memory */
-	N_ONLY,
+	ONLY_ALWAYS = 0,
+	ONLY_APART = 1,   /* the device's memory is not the host's */
+	ONLY_RANKS = 2,   /* there are several */
+	ONLY_STAGED = 4,  /* there are, and their communicator cannot read the device's memory */
+	ONLY_ORDERED = 8, /* there are, and sums are made in their order, here */
+	ONLY_FAST = 16,   /* there are, and their communicator makes sums */
+	N_ONLY = 32,
 } RunOnly;
-extern const char *const only_names[];
-/* What decides that. */
+extern const char *const only_names[]; /* of the bits */
+/* What decides that, and how what is shared is divided. */
 typedef struct {
-	bool apart, ranks, staged;
+	uint32_t holds; /* RunOnly */
+	int ranks, rank;
 } RunFacts;
-bool only_applies(uint32_t only, const RunFacts *facts);
+static inline bool
+only_applies(uint32_t only, const RunFacts *facts)
+{
+	return (only & ~facts->holds) == 0;
+}
+extern const RunFacts run_alone; /* one process, on the host's processors */
+
 /* Regions of memory. The twins of io and step are the host's side of them; where the device's memory is the host's,
  * they are io and step themselves. */
 typedef enum {
@@ -67,7 +76,8 @@ typedef enum {
 	SPACE_STEP,      /* of an update: scalars, results */
 	SPACE_IO_HOST,
 	SPACE_STEP_HOST,
-	SPACE_PINNED, /* what travels, for communicators that cannot read the device's memory */
+	SPACE_PINNED,   /* what travels, for communicators that cannot read the device's memory */
+	SPACE_GATHERED, /* what other ranks have sent */
 	N_SPACES,
 } Space;
 typedef struct {
@@ -75,6 +85,7 @@ typedef struct {
 	Turn turn;
 	RunOnly only; /* which runs have such a region */
 	bool on_host; /* in memory that the host reads and writes */
+	bool by_slots; /* as large as its slots need, for so many ranks; else planned for each program */
 } SpaceRow;
 extern const SpaceRow space_table[N_SPACES];
 
@@ -204,13 +215,25 @@ typedef struct {
 	int64_t stride; /* bytes an iteration */
 } Argument;
 
+/* What of a slot's elements is meant. Ranks divide them as comm_part does, in blocks of SHARE_BLOCK; a room holds the largest
+ * part. The numbers of a slot are of the whole; how much memory it takes is known when the world is. */
+enum { SHARE_BLOCK = 4096 };
+typedef enum {
+	SLOT_WHOLE,
+	SLOT_PART,       /* this rank's, where it lies in the whole */
+	SLOT_ROOMS,      /* one room for each rank's version of this rank's part */
+	SLOT_FIRST_ROOM, /* that of rank 0 */
+	SLOT_NEXT_ROOM,  /* that of rank 1 + the loop's counter */
+	N_SLOT_SHARES,
+} SlotShare;
+extern const char *const share_names[];
 /* A place in memory. */
 typedef struct {
 	uint32_t space; /* Space */
 	uint32_t dtype;
 	int64_t offset, bytes;
-	StrRef name; /* of the value or its ONNX origin */
-	uint32_t reserved;
+	StrRef name;    /* of the value or its ONNX origin */
+	uint32_t share; /* SlotShare */
 } Slot;
 
 /* What a kernel, or the library in its place, does with one of its arguments. */
@@ -225,9 +248,10 @@ typedef struct {
 	StrRef name;      /* "k12", also its symbol */
 	uint32_t targets; /* bit t: programs for target t launch it, whose images have its code */
 	uint32_t first_argument,
-		n_arguments;  /* in the table of kernels' arguments; a launch has as many */
-	int64_t iterations;   /* of the parallel loops, their product */
-	int64_t grain;        /* smallest useful part of it */
+		n_arguments; /* in the table of kernels' arguments; a launch has as many */
+	int64_t iterations;  /* of the parallel loops, their product */
+	int64_t grain;       /* smallest useful part of it */
+	int64_t elements; /* that the iterations divide evenly; a launch runs as many as its first argument's part has. 0: all */
 	int64_t flops, bytes; /* of one run */
 	int64_t shared_bytes; /* of the arrays of one team */
 	uint32_t team;        /* members; 1: no team */
@@ -250,8 +274,9 @@ typedef struct {
 	uint32_t group; /* CommGroup */
 	uint32_t dtype;
 	uint32_t reduction; /* CommReduction */
-	int64_t n;          /* elements */
+	int64_t n;          /* elements of the whole, in parts of SHARE_BLOCK */
 } CollectiveRecord;
+enum { LOOP_OTHER_RANKS = -1 }; /* `what` of a LOOP: once for each rank but one */
 
 /* Who runs programs: what their kernels were lowered for, "cpu-512". */
 typedef struct {
@@ -475,9 +500,20 @@ port_is_input(uint32_t kind)
 }
 /* The maximum over the programs for a target, or EVERY_TARGET; where there are two for the turns, of one. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
-/* What a run takes for it: twice that where it is used by turns, nothing where a run of that kind has no use for it.
- * NULL: one process, on the host's processors. */
+/* What a run takes for it: twice that where it is used by turns, nothing where a run of that kind has no use for it. */
 int64_t format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts);
+/* ---- share.c: a slot's place and bytes in a world; `iteration` of the loop that its argument counts. False: more bytes
+ * than there can be. */
+typedef struct {
+	int64_t offset, bytes;
+} SlotPlace;
+bool format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out);
+/* How many iterations a launch has whose first argument has so many bytes. False: they cannot be cut so. */
+bool format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t *end);
+/* What all its slots need of a region. INT64_MAX: too much. */
+int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
+/* Every access of every program in this world lies in its region. format_read has checked a world of two. */
+Status format_check_world(const Format *f, const RunFacts *facts);
 /* As a device numbers it, in a run of that turn. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };

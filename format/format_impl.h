@@ -10,7 +10,7 @@
 /* check.c: every record of sections that are known to lie inside the blob. */
 Status format_check(const Format *f);
 /* check_program.c: one program's instructions, arguments and ports. */
-Status format_check_program(const Format *f, int program);
+Status format_check_program(const Format *f, int program, const RunFacts *facts);
 
 /* Is [first, first+n) inside [0, total)? */
 static inline bool

@@ -10,7 +10,8 @@ const SpaceRow space_table[] = {
 	[SPACE_STEP] = {"step", TURN_STEP},
 	[SPACE_IO_HOST] = {"io.host", TURN_MICRO, ONLY_APART, true},
 	[SPACE_STEP_HOST] = {"step.host", TURN_STEP, ONLY_APART, true},
-	[SPACE_PINNED] = {"pinned", TURN_NONE, ONLY_STAGED, true},
+	[SPACE_PINNED] = {"pinned", TURN_NONE, ONLY_STAGED, true, true},
+	[SPACE_GATHERED] = {"gathered", TURN_NONE, ONLY_ORDERED, false, true},
 };
 const char *const instruction_names[] = {
 	"run", "copy", "fill_zero", "collective", "record", "wait", "loop", "end", NULL,
@@ -23,7 +24,9 @@ const EventRow event_table[] = {
 	[EVENT_STEP_FREE] = {"step_free", TURN_STEP},
 	[EVENT_REPORT] = {"report", TURN_STEP},
 };
-const char *const only_names[] = {"always", "apart", "ranks", "staged", NULL};
+const char *const only_names[] = {"apart", "ranks", "staged", "ordered", "fast", NULL};
+const RunFacts run_alone = {.ranks = 1};
+const char *const share_names[] = {"whole", "part", "rooms", "first room", "next room", NULL};
 const char *const collective_names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                         "broadcast",  "send",       "recv",           NULL};
 const char *const comm_reduction_names[] = {"sum", "max", NULL};

@@ -20,7 +20,9 @@ print_argument(Text *out, const Format *f, const Argument *a)
 	const Slot *s = &f->slots[a->slot];
 
 	text_printf(out, "%s+%lld", space_table[s->space].name, (long long)s->offset);
-	if (a->loop)
+	if (s->share != SLOT_WHOLE)
+		text_printf(out, " %s", share_names[s->share]);
+	else if (a->loop)
 		text_printf(out, "+%lld*i%u", (long long)a->stride, a->loop);
 	text_printf(out, ":%s", dtype_info[s->dtype].name);
 	if (s->name) {
@@ -73,7 +75,10 @@ static void
 print_loop(Text *out, const Format *f, const Instruction *n)
 {
 	(void)f;
-	text_printf(out, " %u times", n->what);
+	if (n->what == (uint32_t)LOOP_OTHER_RANKS)
+		text_add(out, " of all ranks but one");
+	else
+		text_printf(out, " %u times", n->what);
 }
 
 static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const Instruction *) = {
@@ -121,8 +126,10 @@ print_instruction(Text *out, const Format *f, const Instruction *n, int index, i
 		text_printf(out, " when %s", when_names[n->when]);
 	if (n->phase)
 		text_printf(out, " phase %s", phase_names[n->phase]);
-	if (n->only != ONLY_ALWAYS)
-		text_printf(out, " only %s", only_names[n->only]);
+	for (int bit = 0; only_names[bit]; bit++)
+		if (n->only >> bit & 1)
+			text_printf(out, " %s %s", n->only & ((1u << bit) - 1) ? "and" : "only",
+			            only_names[bit]);
 	if (n->origin) {
 		text_add(out, "  loc ");
 		text_add_plain(out, format_text(f, n->origin));
@@ -307,7 +314,7 @@ print_memory(Text *out, const Format *f)
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s, EVERY_TARGET, NULL);
+		int64_t bytes = format_region_bytes(f, (Space)s, EVERY_TARGET, &run_alone);
 
 		if (bytes == 0)
 			continue;

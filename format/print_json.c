@@ -4,15 +4,27 @@
 
 #include <jansson.h>
 
+/* Those that must hold: ["ranks", "staged"]. */
+static json_t *
+only_json(uint32_t only)
+{
+	json_t *list = json_array();
+
+	for (int bit = 0; only_names[bit]; bit++)
+		if (only >> bit & 1)
+			json_array_append_new(list, json_string(only_names[bit]));
+	return list;
+}
+
 static json_t *
 instruction_json(const Format *f, const Instruction *n)
 {
 	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
 	const CollectiveRecord *c = n->kind == COLLECTIVE ? &f->collectives[n->what] : NULL;
-	json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:o}", "op",
+	json_t *j = json_pack("{s:s,s:s,s:s,s:o,s:o}", "op",
 	                      c ? collective_names[c->kind] : instruction_names[n->kind], "stream",
 	                      stream_names[n->stream], "when", when_names[n->when], "only",
-	                      only_names[n->only], "origin", json_name(format_text(f, n->origin)));
+	                      only_json(n->only), "origin", json_name(format_text(f, n->origin)));
 
 	json_object_set_new(j, "kernel", k ? json_name(format_text(f, k->name)) : json_null());
 	json_object_set_new(j, "parts", json_integer(k ? k->iterations : 1));

@@ -167,19 +167,6 @@ format_space_bytes(const Format *f, Space space, int target)
 	return most;
 }
 
-bool
-only_applies(uint32_t only, const RunFacts *facts)
-{
-	const bool applies[N_ONLY] = {
-		[ONLY_ALWAYS] = true,
-		[ONLY_APART] = facts && facts->apart,
-		[ONLY_RANKS] = facts && facts->ranks,
-		[ONLY_STAGED] = facts && facts->staged,
-	};
-
-	return applies[only];
-}
-
 int64_t
 format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts)
 {
@@ -187,6 +174,8 @@ format_region_bytes(const Format *f, Space space, int target, const RunFacts *fa
 
 	if (!only_applies(row->only, facts))
 		return 0;
+	if (row->by_slots)
+		return format_slots_bytes(f, space, facts);
 	return format_space_bytes(f, space, target) * (row->turn == TURN_NONE ? 1 : 2);
 }
 

@@ -157,6 +157,7 @@ struct Kernel {
 	const Kernel *
 		serves; /* the kernel whose loops read what this one makes: where a library runs that, this does not
 	                       * run; NULL: none */
+	bool sums; /* adds what ranks sent: launched on any number of its iterations, for a part of the elements */
 	uint64_t hash; /* of everything but name and loc */
 };
 

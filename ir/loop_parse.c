@@ -489,6 +489,7 @@ read_facts(KernelReader *kr)
 		read_team(kr);
 	if (read_word(r, "flops"))
 		read_int(r, &kr->k->flops);
+	kr->k->sums = read_word(r, "sums");
 	if (read_word(r, "serves"))
 		kr->k->serves = read_served(r);
 	if (read_word(r, "library") && !(kr->k->library = read_library(r, kr->k))) {

@@ -218,6 +218,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 	for (int i = 0; i < k->n_team; i++)
 		text_printf(out, i ? "x%d" : " team %d", k->team[i]);
 	text_printf(out, " flops %lld", (long long)k->flops);
+	if (k->sums)
+		text_add(out, " sums");
 	if (k->serves)
 		text_printf(out, " serves @%s", k->serves->name);
 	if (k->library) {

@@ -33,10 +33,10 @@ start(Task *t)
 	                      .group = (CommGroup)r->group,
 	                      .dtype = (DType)r->dtype,
 	                      .reduction = (CommReduction)r->reduction,
-	                      .ordered = t->x->ordered,
 	                      .from = t->from,
 	                      .to = t->to,
-	                      .n = r->n};
+	                      .n = r->n,
+	                      .block = SHARE_BLOCK};
 
 	t->begin = seconds_now();
 	return comm->data_ops->start(comm->data, &c, &t->request);

@@ -11,7 +11,8 @@ alloc_regions(Executor *x)
 
 	for (int s = 0; s < N_SPACES; s++) {
 		const SpaceRow *row = &space_table[s];
-		int64_t bytes = format_space_bytes(f, (Space)s, x->target);
+		int64_t bytes = row->by_slots ? format_slots_bytes(f, (Space)s, &x->facts)
+		                              : format_space_bytes(f, (Space)s, x->target);
 
 		if (!only_applies(row->only, &x->facts))
 			continue;
@@ -21,6 +22,29 @@ alloc_regions(Executor *x)
 			                              bytes, &x->regions[s][turn]));
 	}
 	return NULL;
+}
+
+static RunFacts
+run_facts(const ExecutorOptions *o)
+{
+	bool apart = !o->ops->host_memory;
+	RunFacts facts = run_alone;
+
+	facts.holds = apart ? ONLY_APART : 0;
+	if (!o->comm || o->comm->size == 1)
+		return facts;
+	facts.ranks = o->comm->size;
+	facts.rank = o->comm->rank;
+	facts.holds |= ONLY_RANKS | (o->ordered ? ONLY_ORDERED : ONLY_FAST);
+	if (apart && !o->comm->data_ops->reads_device_memory)
+		facts.holds |= ONLY_STAGED;
+	return facts;
+}
+
+bool
+executor_is_apart(const Executor *x)
+{
+	return (x->facts.holds & ONLY_APART) != 0;
 }
 
 static int
@@ -41,7 +65,6 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	const CodeImage *image = options->variant;
 	CodeSource source = {image, 1, f, (int)image->target};
 	DeviceOptions device = options->device;
-	bool ranks = options->comm && options->comm->size > 1;
 	uint32_t most = 1;
 
 	*out = (Executor){.arena = arena,
@@ -49,15 +72,12 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	                  .target = (int)image->target,
 	                  .ops = ops,
 	                  .comm = options->comm,
-	                  .ordered = options->ordered,
-	                  .facts = {.apart = !ops->host_memory,
-	                            .ranks = ranks,
-	                            .staged = ranks && !ops->host_memory &&
-	                                      !options->comm->data_ops->reads_device_memory}};
+	                  .facts = run_facts(options)};
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
 	out->buffers = NEW_ARRAY(arena, void *, most);
+	RETURN_IF_ERROR(format_check_world(f, &out->facts));
 	device.n_events = FIRST_OBSERVED + (options->observed ? most_instructions(f) : 0) * 2;
 	Status status = ops->open(&device, &out->device);
 	if (!status)
@@ -110,7 +130,7 @@ executor_slot(const Executor *x, uint32_t slot)
 static Space
 host_side(const Executor *x, Space space)
 {
-	return !x->facts.apart ? space : space == SPACE_IO ? SPACE_IO_HOST : SPACE_STEP_HOST;
+	return !executor_is_apart(x) ? space : space == SPACE_IO ? SPACE_IO_HOST : SPACE_STEP_HOST;
 }
 
 char *
@@ -173,7 +193,7 @@ event_of(SharedEvent event, int turn)
 Status
 executor_wait_image(const Executor *x, int turn)
 {
-	SharedEvent event = x->facts.apart ? EVENT_IO_FILLED : EVENT_IO_FREE;
+	SharedEvent event = executor_is_apart(x) ? EVENT_IO_FILLED : EVENT_IO_FREE;
 
 	return x->ops->host_wait(x->device, event_of(event, turn));
 }
@@ -209,11 +229,15 @@ static Span
 argument_span(const Walk *w, const Instruction *n, uint32_t i)
 {
 	const Argument *a = &w->x->format->arguments[n->args + i];
-	Span span = executor_slot(w->x, a->slot);
+	const Slot *s = &w->x->format->slots[a->slot];
+	int64_t done = a->loop ? w->loops[a->loop - 1].done : 0;
+	SlotPlace at = {s->offset, s->bytes};
 
-	if (a->loop)
-		span.at += a->stride * w->loops[a->loop - 1].done;
-	return span;
+	if (s->share != SLOT_WHOLE)
+		format_place(s, &w->x->facts, done, &at); /* format_check_world has seen it */
+	else
+		at.offset += a->stride * done;
+	return (Span){place(w->x, (Space)s->space, at.offset), at.bytes};
 }
 
 static Status
@@ -232,6 +256,8 @@ run_kernel(Walk *w, const Instruction *n)
 
 	for (uint32_t i = 0; i < n->n_args; i++)
 		x->buffers[i] = argument_span(w, n, i).at;
+	if (k->elements)
+		format_launch_end(x->format, k, argument_span(w, n, 0).bytes, &launch.end);
 	return x->ops->run(x->device, n->stream, x->code, &launch);
 }
 
@@ -264,7 +290,7 @@ run_wait(Walk *w, const Instruction *n)
 static Status
 run_collective(Walk *w, const Instruction *n)
 {
-	uint32_t first = w->x->facts.staged ? n->n_args - 2u : 0;
+	uint32_t first = w->x->facts.holds & ONLY_STAGED ? n->n_args - 2u : 0;
 
 	return collective_start(w->x, n, argument_span(w, n, first).at,
 	                        argument_span(w, n, first + 1).at);
@@ -285,12 +311,15 @@ skip_loop(Walk *w)
 static Status
 run_loop(Walk *w, const Instruction *n)
 {
-	if (n->what == 0) {
+	uint32_t count = n->what == (uint32_t)LOOP_OTHER_RANKS ? (uint32_t)w->x->facts.ranks - 1
+	                                                       : n->what;
+
+	if (count == 0) {
 		skip_loop(w);
 		return NULL;
 	}
 	w->loops[w->depth].start = w->pc;
-	w->loops[w->depth].count = n->what;
+	w->loops[w->depth].count = count;
 	w->loops[w->depth].done = 0;
 	w->depth++;
 	return NULL;

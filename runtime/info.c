@@ -117,7 +117,7 @@ collect(const Format *f, const Shown *shown)
 	json_object_update(root, info);
 	json_decref(info);
 	for (int s = 0; s < N_SPACES; s++) {
-		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, NULL);
+		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, &run_alone);
 		total += bytes;
 		if (space_table[s].only == ONLY_ALWAYS)
 			json_object_set_new(regions, space_table[s].name, json_integer(bytes));
@@ -227,8 +227,8 @@ print_text(const Format *f, const Shown *shown)
 	for (int s = 0; s < N_SPACES; s++)
 		if (space_table[s].only == ONLY_ALWAYS)
 			printf("region %-17s %s\n", space_table[s].name,
-			       bytes_text(text, (double)format_region_bytes(f, (Space)s,
-			                                                    shown->target, NULL)));
+			       bytes_text(text, (double)format_region_bytes(
+							f, (Space)s, shown->target, &run_alone)));
 	printf("region %-17s %s (with --save)\n", "snapshot",
 	       bytes_text(text, (double)shown->snapshot));
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)

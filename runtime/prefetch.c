@@ -116,7 +116,7 @@ unlock(void *mutex)
 static bool
 is_at_hand(const Prefetch *p, const MicroRows *rows)
 {
-	return rows->dataset->at_hand && !p->executor->facts.apart;
+	return rows->dataset->at_hand && !executor_is_apart(p->executor);
 }
 
 /* With the lock held. What was asked for before is finished, then dropped. */

@@ -116,7 +116,7 @@ ranks_sum_state(Gradc *run, int state)
 	const Collective c = {.kind = COMM_ALL_REDUCE,
 	                      .group = GROUP_DATA,
 	                      .dtype = (DType)s->dtype,
-	                      .ordered = run->executor.ordered,
+	                      .ordered = run->reduce_ordered,
 	                      .from = value,
 	                      .to = value,
 	                      .n = 1};

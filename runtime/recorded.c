@@ -10,7 +10,8 @@ enum { MOST = 64 }; /* recordings; others run by themselves */
 static bool
 is_recordable(const Executor *x)
 {
-	return x->ops->capture_begin && x->timed && !x->observer && !x->poison && !x->facts.ranks;
+	return x->ops->capture_begin && x->timed && !x->observer && !x->poison &&
+	       x->facts.ranks == 1;
 }
 
 static bool

@@ -102,7 +102,6 @@ typedef struct {
 	Device *device;
 	Code *code;
 	const Comm *comm; /* NULL: of one rank */
-	bool ordered;     /* sums over ranks are made in their order */
 	RunFacts facts;
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
@@ -132,6 +131,7 @@ Span executor_state(const Executor *x, int state);
 /* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);
+bool executor_is_apart(const Executor *x); /* the device's memory is not the host's */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* Both are done when they return, and so is all that was queued before. */
 Status executor_write(Executor *x, Span to, const void *from);

@@ -12,7 +12,8 @@ def enum(name):
     """{constant: value} of `typedef enum {...} name`."""
     body = re.search(r"typedef enum \{([^}]*)\} " + name + ";", HEADER).group(1)
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
-    return {word.strip(): i for i, word in enumerate(body.split(",")) if word.strip()}
+    words = [word.split("=") for word in body.split(",") if word.strip()]
+    return {word[0].strip(): int(word[1]) if len(word) > 1 else i for i, word in enumerate(words)}
 
 
 KIND, STREAM, EVENT = enum("InstructionKind"), enum("Stream"), enum("SharedEvent")

@@ -44,9 +44,10 @@ def test_a_library_for_one_thread_is_refused(train, level, name):
 
 @pytest.mark.parametrize("abort, cancel", [("no", "yes"), ("no", "no"), ("yes", "no")])
 def test_memory_of_pending_receives_stays(train, abort, cancel):
-    """A send fails, or nobody sends, while receives are under way: of the first round of an all_reduce into memory of the
-    communicator, of the second into that of the run."""
-    for sends, receives, code in [(0, 0, 9), (4, 4, 9), (5, 4, 10)]:
+    """A send fails, or nobody sends, while receives are under way: of an all_to_all into the region `gathered`, of the
+    all_gather behind it into that of the states. The bucket before is so small that rank 0 has all of it: it receives and
+    sends once."""
+    for sends, receives, code in [(1, 1, 9), (2, 2, 9), (3, 2, 10)]:
         done = train(FAKE_SENDS=str(sends), FAKE_RECEIVES=str(receives), FAKE_CANCEL=cancel, FAKE_ABORT=abort,
                      GRADC_COMM_TIMEOUT="0.5")
         assert done.returncode == code, (sends, receives, done.stderr)
@@ -56,4 +57,4 @@ def test_memory_of_pending_receives_stays(train, abort, cancel):
 def test_a_silent_rank_is_lost(train):
     done = train(FAKE_RECEIVES="0", GRADC_COMM_TIMEOUT="1")
     assert done.returncode == 10
-    assert "rank 0: waited 1 s for rank 1 in all_reduce 0 of group data, without an answer" in done.stderr
+    assert "rank 0: waited 1 s for rank 1 in all_to_all 0 of group data, without an answer" in done.stderr

@@ -135,7 +135,7 @@ def test_transfers_overlap_the_backward_pass(openmpi, gradc, models, tmp_path):
     call(openmpi(2, exe, *data, "--steps=5", "--trace", tmp_path / "t.json", "--progress=off"))
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     backward = [e for e in events if e.get("name") == "backward"]
-    sums = [e for e in events if e.get("name") == "all_reduce"]
+    sums = [e for e in events if e.get("name") == "all_to_all"]
     inside = [s for s in sums for b in backward if b["ts"] <= s["ts"] < b["ts"] + b["dur"]]
     assert len(backward) == 5 and len(inside) >= 5  # buckets that start before it is over
     assert {s["tid"] for s in sums}.isdisjoint({b["tid"] for b in backward})
