@@ -110,7 +110,12 @@ data_group_size(const CommData *d, CommGroup group)
 static int64_t
 data_traffic(const CommData *d, CommGroup group)
 {
-	return d->control->channels[CHANNEL_GROUP + group].traffic;
+	CommControl *c = d->control;
+
+	mpi_lock(c);
+	int64_t bytes = c->channels[CHANNEL_GROUP + group].traffic;
+	mpi_unlock(c);
+	return bytes;
 }
 
 /* ---- requests */

@@ -209,6 +209,25 @@ def test_a_slow_disk_is_waited_for(launch, digits, tmp_path):
     assert [int(seconds) for _, seconds, _ in said][:2] == [2, 4]
 
 
+def test_a_suspended_job_goes_on(launch, digits, tmp_path):
+    """As a scheduler does it, for longer than a silent rank has."""
+    exe, data = digits
+    log = tmp_path / "log.jsonl"
+    process = start_and_wait(launch(3, exe, *data, "--epochs=100000000", "--log", log, "--progress=off"),
+                             log, tmp_path.name)
+    ranks = ranks_of(tmp_path.name).values()
+    for number, seconds in ((signal.SIGSTOP, 5), (signal.SIGCONT, 2)):
+        for rank in ranks:
+            os.kill(rank, number)
+        time.sleep(seconds)
+        if number == signal.SIGSTOP:
+            before = log.read_text().count("\n")
+    assert process.poll() is None and log.read_text().count("\n") > before + 3
+    os.kill(ranks_of(tmp_path.name)[0], signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 def script_of(folder, text):
     path = folder / "rank.sh"
     path.write_text(f"#!/bin/sh\nrank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\n{text}\n")
