@@ -22,7 +22,8 @@
  *	gradc_export -> gradc_close
  *
  * Besides those that compute, a Gradc has a thread that reads data and one, while there is one to write, for a checkpoint:
- * that touches nothing but a copy of the state. None of them handles signals. */
+ * that touches nothing but a copy of the state. Where there are other ranks one answers them. None of them handles
+ * signals. */
 #ifndef GRADC_H
 #define GRADC_H
 

@@ -253,12 +253,15 @@ gradc_close(Gradc *run)
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_stop(&run->executor);
-	if (comm_close_data(&run->comm)) /* else they may still write to the regions */
+	/* Messages that are under way still have all of this memory. */
+	bool over = comm_close_data(&run->comm);
+	if (over)
 		executor_close(&run->executor);
 	comm_close(&run->comm);
 	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
 	arena_free(run->arena);
-	memory_orphans_free(orphans);
+	if (over)
+		memory_orphans_free(orphans);
 }
 
 static int64_t
