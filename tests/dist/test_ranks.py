@@ -142,7 +142,7 @@ def test_transfers_overlap_the_backward_pass(openmpi, gradc, models, tmp_path):
 
 
 def ranks_of(parent):
-    """Processes of the executable below a launcher, by rank."""
+    """Processes of the executable below a launcher, by rank. parent: a path, for others may run this test, too."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -173,8 +173,8 @@ def test_no_rank_outlives_another(launch, digits, tmp_path, number, victim):
     exe, data = digits
     log = tmp_path / "log.jsonl"
     process = start_and_wait(launch(3, exe, *data, "--epochs=100000000", "--log", log, "--progress=off"),
-                             log, tmp_path.name)
-    ranks = ranks_of(tmp_path.name)
+                             log, str(tmp_path))
+    ranks = ranks_of(str(tmp_path))
     assert sorted(ranks) == [0, 1, 2]
     began = time.monotonic()
     os.kill(ranks[victim], number)
@@ -185,9 +185,9 @@ def test_no_rank_outlives_another(launch, digits, tmp_path, number, victim):
         raise
     assert time.monotonic() - began < 30 and process.returncode != 0
     deadline = time.monotonic() + 10
-    while ranks_of(tmp_path.name) and time.monotonic() < deadline:
+    while ranks_of(str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not ranks_of(tmp_path.name), "orphans"
+    assert not ranks_of(str(tmp_path)), "orphans"
     if number == signal.SIGSTOP:
         assert re.search(rf"gradc: error: .*rank \d: .*waited 4 s (for|to send to) rank .*{victim}", said), said
 
@@ -214,8 +214,8 @@ def test_a_suspended_job_goes_on(launch, digits, tmp_path):
     exe, data = digits
     log = tmp_path / "log.jsonl"
     process = start_and_wait(launch(3, exe, *data, "--epochs=100000000", "--log", log, "--progress=off"),
-                             log, tmp_path.name)
-    ranks = ranks_of(tmp_path.name).values()
+                             log, str(tmp_path))
+    ranks = ranks_of(str(tmp_path)).values()
     for number, seconds in ((signal.SIGSTOP, 5), (signal.SIGCONT, 2)):
         for rank in ranks:
             os.kill(rank, number)
@@ -223,7 +223,7 @@ def test_a_suspended_job_goes_on(launch, digits, tmp_path):
         if number == signal.SIGSTOP:
             before = log.read_text().count("\n")
     assert process.poll() is None and log.read_text().count("\n") > before + 3
-    os.kill(ranks_of(tmp_path.name)[0], signal.SIGTERM)
+    os.kill(ranks_of(str(tmp_path))[0], signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
 
@@ -320,8 +320,8 @@ def test_a_signal_saves_on_all_ranks(launch, digits, tmp_path):
     exe, data = digits
     log, folder = tmp_path / "log.jsonl", tmp_path / "checkpoints"
     process = start_and_wait(launch(2, exe, *data, "--epochs=100000000", "--log", log, "--save", folder,
-                                    "--progress=off"), log, tmp_path.name)
-    os.kill(ranks_of(tmp_path.name)[1], signal.SIGUSR1)
+                                    "--progress=off"), log, str(tmp_path))
+    os.kill(ranks_of(str(tmp_path))[1], signal.SIGUSR1)
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 75, said
     assert list(folder.glob("step-*/manifest.json"))
