@@ -216,6 +216,18 @@ block_near(int64_t extent, int64_t about, int64_t step)
 	return about;
 }
 
+/* Of elements in a row that are whole blocks of units: a power of two, which divides UNIT_BLOCK. So a rank that holds some of
+ * the blocks runs the kernel for its iterations alone, over its own memory. */
+static int64_t
+block_of_units(int64_t about)
+{
+	int64_t block = UNIT_BLOCK;
+
+	while (block > about)
+		block /= 2;
+	return block;
+}
+
 static int64_t
 clamp(int64_t x, int64_t low, int64_t high)
 {
@@ -235,9 +247,11 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 		int64_t extent = nest->at[i].extent, each = inside / extent;
 		if (lanes && i == lanes->at) {
 			int64_t even = extent / ((parts + found - 1) / found);
+			int64_t about = clamp(even, lanes->least, lanes->most);
+			bool units = loops == 1 && extent % UNIT_BLOCK == 0;
 			cut_loop(nest, i,
-			         block_near(extent, clamp(even, lanes->least, lanes->most),
-			                    LOOP_LANES));
+			         units ? block_of_units(about)
+			               : block_near(extent, about, LOOP_LANES));
 			return nest->n > loops ? i + 1 : i;
 		}
 		if (i > 0 && each < least) {

@@ -10,7 +10,7 @@
 
 /* Not tuned: they fix the order of additions, whatever the target. Sums to one number go by such blocks, those of norms
  * over states too: whatever the number of ranks, the same are added. A long sum has nothing but whole blocks and a rest. */
-enum { BLOCK = 4096, LONG_SUM = 1 << 16 };
+enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
 /* Of the arithmetic between rows and what reads them again. */
 enum { DEPTH = 12 };
 

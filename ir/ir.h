@@ -190,6 +190,8 @@ typedef enum {
 	STATE_UPDATES,    /* s64[]: how many updates were made */
 	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update after that */
 } StateKind;
+/* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
+enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
 struct State {

@@ -7,7 +7,7 @@
  *	the update of @fc1.weight           of @unit.0.parameter; those of the others are gone
  *
  * Members start at multiples of MEMBER_ALIGN elements. At the end of a layer block is padding up to a multiple of
- * UNIT_ALIGN, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
+ * UNIT_BLOCK, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
  * together; it is what will be gathered at once. Units that are updated alike lie side by side, too, in a run, of which
  * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
  * Keeps: every element's update, up to the order of addition in norms. Linear in nodes. */
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMBER_ALIGN = 16, UNIT_ALIGN = 4096 };
+enum { MEMBER_ALIGN = 16 };
 
 /* A range of a run. */
 typedef struct {
@@ -122,7 +122,7 @@ end_block(Units *u, Group *g, int64_t *first)
 	int64_t bytes = dtype_bytes(g->members.at[0]->states.at[0]->type->dtype, 1);
 	Range *last = g->units.n ? &g->units.at[g->units.n - 1] : NULL;
 
-	g->n = round_up(g->n, UNIT_ALIGN);
+	g->n = round_up(g->n, UNIT_BLOCK);
 	if (last && (g->n - last->first) * bytes <= u->unit_bytes)
 		last->n = g->n - last->first;
 	else

@@ -61,6 +61,7 @@ hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 	out[SCALAR_LR].f = hyper_lr(h, s);
 	out[SCALAR_STEP].u = (uint64_t)s;
 	out[SCALAR_SEED].u = h->seed;
+	out[SCALAR_SHARD_FIRST].u = 0; /* ranks hold whole states */
 	out[SCALAR_OFFSET].u = (uint64_t)offset;
 }
 
