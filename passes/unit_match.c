@@ -111,6 +111,24 @@ is_spread(const Node *n)
 	return op_row(n)->fuse == FUSE_VIEW && node_operand(n, 0)->type->rank == 0;
 }
 
+/* A random number for each element, by its number. */
+static bool
+is_draw_of_elements(const Node *n)
+{
+	const RandomAttr *a = n->op == OP_random ? n->attr : NULL;
+
+	return a && a->shape.n == 1 && a->counter.axis == 0 && a->counter.rows == a->shape.at[0];
+}
+
+static bool
+draws_alike(const Node *a, const Node *b)
+{
+	const RandomAttr *x = a->attr, *y = b->attr;
+
+	return is_draw_of_elements(a) && is_draw_of_elements(b) && x->dtype == y->dtype &&
+	       x->counter.stream == y->counter.stream;
+}
+
 static bool
 computes_alike(const Match *k, const Node *a, const Node *b)
 {
@@ -124,13 +142,15 @@ computes_alike(const Match *k, const Node *a, const Node *b)
 		return false;
 	if (is_spread(a) || is_spread(b)) /* however it says so */
 		return flat && is_spread(a) && is_spread(b);
-	return a->op == b->op && attr_equal(op_row(a), a->attr, b->attr);
+	return a->op == b->op && (attr_equal(op_row(a), a->attr, b->attr) || draws_alike(a, b));
 }
 
 static uint64_t
 hash_of(const Match *k, const Node *n)
 {
-	uint64_t h = is_spread(n) ? 1 : hash_mix(n->op, attr_hash(op_row(n), n->attr));
+	uint64_t h = is_spread(n) || is_draw_of_elements(n)
+	                     ? (uint64_t)is_spread(n)
+	                     : hash_mix(n->op, attr_hash(op_row(n), n->attr));
 
 	for (int i = 0; i < n->n_operands; i++)
 		h = hash_mix(h, (uint64_t)(int64_t)k->number[node_operand(n, i)->id]);
@@ -176,6 +196,16 @@ visit_elementwise(Match *k, Node *n)
 	}
 	out->leaf[v->id] = leaf;
 	out->flat[v->id] = true;
+	number_node(k, n);
+	return true;
+}
+
+static bool
+visit_draw(Match *k, Node *n)
+{
+	if (!is_draw_of_elements(n))
+		return false;
+	k->out->flat[node_result(n, 0)->id] = true;
 	number_node(k, n);
 	return true;
 }
@@ -256,7 +286,8 @@ is_number(const Node *n)
 static void
 visit(Match *k, Node *n)
 {
-	if (visit_elementwise(k, n) || visit_view(k, n) || visit_sum(k, n) || visit_store(k, n))
+	if (visit_elementwise(k, n) || visit_draw(k, n) || visit_view(k, n) || visit_sum(k, n) ||
+	    visit_store(k, n))
 		return;
 	refuse_operands(k, n);
 	for (int i = 0; i < n->n_results; i++)

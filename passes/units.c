@@ -10,7 +10,8 @@
  * UNIT_BLOCK, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
  * together; it is what will be gathered at once. Units that are updated alike lie side by side, too, in a run, of which
  * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
- * Keeps: every element's update, up to the order of addition in norms. Linear in nodes. */
+ * Keeps: every element's update, up to the order of addition in norms; random numbers for each element are those of its
+ * number in the run. Linear in nodes. */
 #include "passes/units.h"
 
 #include <stdlib.h>
@@ -283,10 +284,18 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	}
 	b->loc = n->loc;
 	b->phase = n->phase;
-	Value *wide = op_row(n)->fuse == FUSE_ELEMENTWISE
-	                      ? build(b, n->op, n->n_operands, operands, n->attr)
-	                      : b_broadcast(b, operands[0], (Ints){.n = 1, .at = {g->n}},
-	                                    (Ints){0});
+	const Ints shape = {.n = 1, .at = {g->n}};
+	Value *wide;
+	if (n->op == OP_random) { /* by the number of the element in the run */
+		RandomAttr draw = *(const RandomAttr *)n->attr;
+		draw.shape = shape;
+		draw.counter.rows = g->n;
+		wide = build(b, n->op, n->n_operands, operands, &draw);
+	} else if (op_row(n)->fuse == FUSE_ELEMENTWISE) {
+		wide = build(b, n->op, n->n_operands, operands, n->attr);
+	} else {
+		wide = b_broadcast(b, operands[0], shape, (Ints){0});
+	}
 	if (u->match.leaf[v->id] >= 0) /* a number repeated may be of several runs */
 		u->wide[v->id] = wide;
 	return wide;
