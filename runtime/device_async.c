@@ -2,7 +2,7 @@
  * kernel a random pause, and memory that only these threads can read. A schedule that misses a WAIT gives wrong results here,
  * and a host that looks at the device's memory dies.
  *
- * $GRADC_ASYNC_SLOW=STREAM makes one stream slow, by its number: 5 ms before each piece of work. */
+ * $GRADC_ASYNC_SLOW=STREAM makes one stream slow, by its number: 20 ms before each piece of work. */
 #include "runtime/async_memory.h"
 #include "runtime/device.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PAUSE = 300000, SLOW_PAUSE = 5000000 }; /* ns, at most */
+enum { PAUSE = 300000, SLOW_PAUSE = 20000000 }; /* ns, at most */
 
 typedef struct Job Job;
 struct Job {

@@ -81,13 +81,13 @@ def test_a_lost_wait_is_seen(run, models, digits, tmp_path, edge):
     shutil.copy(digits, executable)
     slow = {"GRADC_ASYNC_SLOW": str(STREAM[producer])}
     options = (f"--accumulate={4 if event == 'EVENT_IO_FREE' else 1}",)
-    want = train(run, models, "mlp_digits", executable, *ON_CPU, *options, command=command)
-    assert train(run, models, "mlp_digits", executable, *ON_ASYNC, *options, env=slow, command=command) == want
+    want = train(run, models, "mlp_digits", executable, *ON_CPU, *options, steps=3, command=command)
+    assert train(run, models, "mlp_digits", executable, *ON_ASYNC, *options, steps=3, env=slow, command=command) == want
     tables = Tables(executable)
     lost = waits(tables, stream, event)
     assert lost
     for i in lost:
         tables.never(i, ranks)
     broken = tables.write(tmp_path / "broken")
-    got = train(run, models, "mlp_digits", broken, *ON_ASYNC, *options, env=slow, command=command, exit=None)
+    got = train(run, models, "mlp_digits", broken, *ON_ASYNC, *options, steps=3, env=slow, command=command, exit=None)
     assert got[0] != want[0]
