@@ -177,8 +177,8 @@ onednn_threads_end(const PreparedCall *c, int before)
 }
 
 /* ---- descriptions: what differs between the generations */
-static dnnl_data_type_t
-data_type(uint32_t dtype)
+dnnl_data_type_t
+onednn_type(uint32_t dtype)
 {
 	return dtype == F32 ? dnnl_f32 : dtype == BF16 ? dnnl_bf16 : dnnl_data_type_undef;
 }
@@ -187,10 +187,10 @@ static dnnl_status_t
 describe_ours(const Library *lib, uint32_t dtype, Layout *l, MemoryDesc *out)
 {
 #if DNNL_VERSION_MAJOR == 3
-	return lib->memory_desc_create_with_strides(out, l->rank, l->dims, data_type(dtype),
+	return lib->memory_desc_create_with_strides(out, l->rank, l->dims, onednn_type(dtype),
 	                                            l->strides);
 #else
-	return lib->memory_desc_init_by_strides(out, l->rank, l->dims, data_type(dtype),
+	return lib->memory_desc_init_by_strides(out, l->rank, l->dims, onednn_type(dtype),
 	                                        l->strides);
 #endif
 }
@@ -199,16 +199,16 @@ static dnnl_status_t
 describe_any(const Library *lib, uint32_t dtype, Layout *l, MemoryDesc *out)
 {
 #if DNNL_VERSION_MAJOR == 3
-	return lib->memory_desc_create_with_tag(out, l->rank, l->dims, data_type(dtype),
+	return lib->memory_desc_create_with_tag(out, l->rank, l->dims, onednn_type(dtype),
 	                                        dnnl_format_tag_any);
 #else
-	return lib->memory_desc_init_by_tag(out, l->rank, l->dims, data_type(dtype),
+	return lib->memory_desc_init_by_tag(out, l->rank, l->dims, onednn_type(dtype),
 	                                    dnnl_format_tag_any);
 #endif
 }
 
-static void
-forget_memory(const Library *lib, MemoryDesc *m)
+void
+onednn_forget_memory(const Library *lib, MemoryDesc *m)
 {
 #if DNNL_VERSION_MAJOR == 3
 	if (*m)
@@ -329,8 +329,8 @@ make_tile(const PreparedCall *c, int64_t steps, Tile *t)
 	if (!status)
 		status = make_primitive(c, t, asked, ours);
 	for (int i = 0; i < N_OPERANDS; i++) {
-		forget_memory(c->lib, &ours[i]);
-		forget_memory(c->lib, &any[i]);
+		onednn_forget_memory(c->lib, &ours[i]);
+		onednn_forget_memory(c->lib, &any[i]);
 	}
 	return status;
 }

@@ -188,17 +188,48 @@ describe_adjoint(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[
 #endif
 }
 
+/* The same sizes in another type. */
+static dnnl_status_t
+describe_as(const Library *lib, ConstMemoryDesc m, dnnl_data_type_t type, MemoryDesc *out)
+{
+#if DNNL_VERSION_MAJOR == 3
+	int rank;
+	const dnnl_dims_t *dims;
+	dnnl_status_t status = lib->memory_desc_query(m, dnnl_query_ndims_s32, &rank);
+
+	if (status == dnnl_success)
+		status = lib->memory_desc_query(m, dnnl_query_dims, &dims);
+	return status == dnnl_success ? lib->memory_desc_create_with_tag(out, rank, *dims, type,
+	                                                                 dnnl_format_tag_any)
+	                              : status;
+#else
+	(void)lib;
+	*out = *m;
+	out->data_type = type;
+	return dnnl_success;
+#endif
+}
+
+/* The convolution that an adjoint is described by has operands of one type; a result in another one is only the
+ * adjoint's. */
 static dnnl_status_t
 describe_backward(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                   dnnl_primitive_desc_t *out)
 {
 	dnnl_primitive_desc_t forward = NULL;
-	dnnl_status_t status = describe_forward(lib, call, m, &forward);
+	MemoryDesc result = {0};
+	ConstMemoryDesc of_forward[N_OPERANDS] = {m[LIBRARY_FIRST], m[LIBRARY_SECOND]};
+	dnnl_status_t status = describe_as(
+		lib, m[LIBRARY_RESULT], onednn_type(call->operands[LIBRARY_FIRST].dtype), &result);
 
+	of_forward[LIBRARY_RESULT] = DESC(result);
+	if (status == dnnl_success)
+		status = describe_forward(lib, call, of_forward, &forward);
 	if (status == dnnl_success)
 		status = describe_adjoint(lib, call, m, forward, out);
 	if (forward)
 		lib->primitive_desc_destroy(forward);
+	onednn_forget_memory(lib, &result);
 	return status;
 }
 

@@ -102,6 +102,8 @@ struct PreparedCall {
 
 /* ---- onednn.c */
 Status onednn_fault(dnnl_status_t status, const char *what);
+dnnl_data_type_t onednn_type(uint32_t dtype);
+void onednn_forget_memory(const Library *lib, MemoryDesc *m); /* one that was made, or zeros */
 /* Does each run bring operand i into the library's layout before its tiles? They all read the same. */
 bool onednn_is_packed(const PreparedCall *c, int i);
 /* Around whatever the library computes: OpenMP's number of threads for the calling one, and what it was. */
