@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+_Static_assert(sizeof(LibraryOperand) == 2 * 4 + (2 + 2 * MAX_LIBRARY_RANK) * 8 &&
+                       sizeof(LibraryCall) == 2 * 4 + (2 + 3 * MAX_LIBRARY_SPATIAL) * 8 +
+                                                      N_LIBRARY_OPERANDS * sizeof(LibraryOperand),
+               "calls are hashed and compared as bytes: nothing lies between their fields");
+
 const char *const library_kind_names[] = {"dot", "conv", "conv_grad_input", "conv_grad_weight",
                                           NULL};
 const char *const epilogue_names[] = {"none", "bias", NULL};
@@ -107,16 +112,6 @@ library_is_dense(const LibraryOperand *o)
 
 	dense_strides(o, strides);
 	return memcmp(strides, o->strides, sizeof(*strides) * o->rank) == 0;
-}
-
-int64_t
-library_elements(const LibraryOperand *o)
-{
-	int64_t n = 1;
-
-	for (uint32_t i = 0; i < o->rank; i++)
-		n *= o->dims[i];
-	return n;
 }
 
 /* The last element of it, counted from the buffer's start; false: too far away. */

@@ -64,9 +64,9 @@ typedef struct {
 	int64_t otherwise;   /* what it is where the text does not say; -1: the text says it */
 } LibraryField;
 extern const LibraryField library_fields[]; /* ends with a row without a name */
-bool library_has_field(const LibraryCall *c,
-                       const LibraryField *f); /* one of its kind and epilogue */
-int library_kind_find(const char *name);       /* -1: unknown */
+/* Do its kind and epilogue have the field? */
+bool library_has_field(const LibraryCall *c, const LibraryField *f);
+int library_kind_find(const char *name); /* -1: unknown */
 /* The call with what goes without saying, for a reader to fill. */
 void library_call_begin(LibraryCall *c, LibraryKind kind);
 
@@ -87,7 +87,6 @@ void library_dense(LibraryOperand *o);
 bool library_is_dense(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
-int64_t library_elements(const LibraryOperand *o);
 
 /* Does it make sense? Adds the reason to *why where not. All else here may be asked of a call that does. */
 bool library_call_check(const LibraryCall *c, Text *why);

@@ -166,8 +166,7 @@ typedef struct {
 	const void *blob; /* the tables, 16-byte aligned */
 	int64_t bytes;
 	const CodeImage *images; /* the best that this CPU can run is used */
-	const char
-		*file; /* with the initial weights behind it; NULL: the one that holds the blob */
+	const char *file;        /* with the weights behind it; NULL: the one that holds the blob */
 } GradcModel;
 
 /* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
@@ -247,10 +246,10 @@ typedef struct {
 typedef struct {
 	StrRef name;      /* "k12", also its symbol */
 	uint32_t targets; /* bit t: programs for target t launch it, whose images have its code */
-	uint32_t first_argument,
-		n_arguments; /* in the table of kernels' arguments; a launch has as many */
-	int64_t iterations;  /* of the parallel loops, their product */
-	int64_t grain;       /* smallest useful part of it */
+	uint32_t first_argument; /* in the table of kernels' arguments */
+	uint32_t n_arguments;    /* a launch has as many */
+	int64_t iterations;      /* of the parallel loops, their product */
+	int64_t grain;           /* smallest useful part of it */
 	int64_t elements; /* that the iterations divide evenly; a launch runs as many as its first argument's part has. 0: all */
 	int64_t flops, bytes; /* of one run */
 	int64_t shared_bytes; /* of the arrays of one team */
