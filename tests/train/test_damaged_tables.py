@@ -8,8 +8,8 @@ from checkpoints import digits_data
 
 MAGIC = b"!GRADCX1"
 SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library")
-# Of a kernel's record (format/format.h): its size, and where its iterations stand; the size of an argument's.
-KERNEL, ITERATIONS, ARGUMENT = 72, 16, 16
+# Of a kernel's record (format/format.h): its size, and where its iterations and elements stand; the size of an argument's.
+KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 80, 16, 32, 16
 EXITS = {0, 3, 4, 5, 6, 7, 8}
 
 
@@ -60,7 +60,8 @@ def test_flipped_bytes(whole, models, tmp_path, name):
 def test_iterations_are_those_of_the_code(whole, models, tmp_path, change):
     data, at = whole
     first, count, _ = section(data, at, "kernels")
-    for kernel in (0, count - 1):
+    whole_kernels = [k for k in range(count) if not struct.unpack_from("<q", data, first + k * KERNEL + ELEMENTS)[0]]
+    for kernel in (whole_kernels[0], whole_kernels[-1]):
         place = first + kernel * KERNEL + ITERATIONS
         iterations, = struct.unpack_from("<q", data, place)
         assert 1 <= iterations < 1 << 20
@@ -69,6 +70,25 @@ def test_iterations_are_those_of_the_code(whole, models, tmp_path, change):
         done = run(tmp_path, models, changed)
         assert done.returncode == 5
         assert "executable tables: what they say of kernel" in done.stderr
+
+
+def test_a_kernel_is_cut_only_where_its_code_can_be(whole, models, tmp_path):
+    """Of a kernel that may be cut, a launch with less memory runs a part; the code of others would touch all of it."""
+    data, at = whole
+    first, count, _ = section(data, at, "kernels")
+    arguments, _, _ = section(data, at, "kernel_arguments")
+    said = ""
+    for kernel in range(count):
+        place = first + kernel * KERNEL
+        first_argument, = struct.unpack_from("<I", data, place + 8)
+        elements, = struct.unpack_from("<q", data, place + ELEMENTS)
+        size, = struct.unpack_from("<q", data, arguments + ARGUMENT * first_argument)
+        changed = bytearray(data)
+        struct.pack_into("<q", changed, place + ELEMENTS, 0 if elements else size // 4)  # as many as f32 has
+        done = run(tmp_path, models, changed)
+        assert done.returncode == 5 and "executable tables: " in done.stderr, kernel
+        said += done.stderr
+    assert "executable tables: what they say of kernel" in said
 
 
 def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):

@@ -136,6 +136,9 @@ test_facts(void **state)
 	k.iterations++;
 	assert_true(kernel_facts(&k, arguments) != facts);
 	k.iterations--;
+	k.elements++;
+	assert_true(kernel_facts(&k, arguments) != facts);
+	k.elements--;
 	k.n_arguments--;
 	assert_true(kernel_facts(&k, arguments) != facts);
 	k.n_arguments++;
