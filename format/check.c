@@ -69,7 +69,7 @@ check_state(const Format *f, int i)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
 		return FAULT("state %d: of %u, unit %u, with %d states", i, s->of, s->unit, n);
-	if (s->bytes < bytes || s->offset < 0 || s->bytes > h->state_bytes ||
+	if (s->bytes != bytes || s->offset < 0 || s->bytes > h->state_bytes ||
 	    s->offset > h->state_bytes - s->bytes)
 		return FAULT("state %d: %lld bytes at %lld need %lld and have a region of %lld", i,
 		             (long long)s->bytes, (long long)s->offset, (long long)bytes,

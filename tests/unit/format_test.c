@@ -218,6 +218,11 @@ spoil_dims(FormatWriter *w)
 	w->dims.at[0] = INT64_MAX;
 }
 static void
+spoil_state_bytes(FormatWriter *w)
+{
+	w->states.at[1].bytes = 16;
+}
+static void
 spoil_data(FormatWriter *w)
 {
 	w->states.at[1].data_offset = 8;
@@ -511,6 +516,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_rows, "has 4 rows, the binding 5");
 	expect_fault(spoil_string, "string reference 1048576");
 	expect_fault(spoil_dims, "dimension 0");
+	expect_fault(spoil_state_bytes, "state 1: 16 bytes at 0 need 8");
 	expect_fault(spoil_data, "data at 8 of 8 bytes");
 	expect_fault(spoil_perm, "rank 2, its state has 0");
 	expect_fault(spoil_times, "1048577 times");
