@@ -78,6 +78,8 @@ typedef enum {
 	SPACE_STEP_HOST,
 	SPACE_PINNED,   /* what travels, for communicators that cannot read the device's memory */
 	SPACE_GATHERED, /* what other ranks have sent */
+	SPACE_SHARD,    /* this rank's rooms of what ranks share */
+	SPACE_HOST,     /* what lies in the host's memory and not in the device's */
 	N_SPACES,
 } Space;
 typedef struct {
@@ -221,7 +223,7 @@ typedef enum {
 	SLOT_WHOLE,
 	SLOT_PART,       /* this rank's, where it lies in the whole */
 	SLOT_ROOMS,      /* one room for each rank's version of this rank's part */
-	SLOT_FIRST_ROOM, /* that of rank 0 */
+	SLOT_FIRST_ROOM, /* that of rank 0; in SPACE_SHARD the only one, this rank's */
 	SLOT_NEXT_ROOM,  /* that of rank 1 + the loop's counter */
 	N_SLOT_SHARES,
 } SlotShare;

@@ -12,6 +12,8 @@ const SpaceRow space_table[] = {
 	[SPACE_STEP_HOST] = {"step.host", TURN_STEP, ONLY_APART, true},
 	[SPACE_PINNED] = {"pinned", TURN_NONE, ONLY_STAGED, true, true},
 	[SPACE_GATHERED] = {"gathered", TURN_NONE, ONLY_ORDERED, false, true},
+	[SPACE_SHARD] = {"shard", TURN_NONE, ONLY_ALWAYS, false, true},
+	[SPACE_HOST] = {"host", TURN_NONE, ONLY_ALWAYS, true, true},
 };
 const char *const instruction_names[] = {
 	"run", "copy", "fill_zero", "collective", "record", "wait", "loop", "end", NULL,

@@ -24,7 +24,7 @@ typedef struct {
 struct CpuStreams {
 	Queue streams[MAX_STREAMS];
 	int n_waiting; /* jobs */
-	Status fault;  /* the first since the last report */
+	_Atomic(Status) fault; /* the first since the last report */
 	int n_events;
 	Event events[];
 };
@@ -73,10 +73,16 @@ cpu_streams_is_free(const CpuStreams *s, int stream)
 static Status
 take_fault(CpuStreams *s)
 {
-	Status fault = s->fault;
+	return atomic_exchange(&s->fault, NULL);
+}
 
-	s->fault = NULL;
-	return fault;
+static void
+keep_fault(CpuStreams *s, Status status)
+{
+	Status none = NULL;
+
+	if (status && !atomic_compare_exchange_strong(&s->fault, &none, status))
+		status_free(status);
 }
 
 Status
@@ -113,10 +119,7 @@ try_stream(CpuStreams *s, Queue *q)
 
 		if (!status && !done)
 			return;
-		if (s->fault)
-			status_free(status);
-		else
-			s->fault = status;
+		keep_fault(s, status);
 		drop_first(s, q);
 	}
 }
@@ -187,9 +190,7 @@ cpu_streams_seconds(const CpuStreams *s, int event)
 Status
 cpu_streams_wait(CpuStreams *s, int event)
 {
-	if (cpu_streams_is_done(s, event))
-		return NULL;
-	for (int64_t i = 0; !cpu_streams_is_done(s, event) && !s->fault; i++) {
+	for (int64_t i = 0; !atomic_load(&s->fault) && !cpu_streams_is_done(s, event); i++) {
 		cpu_streams_progress(s);
 		if (!cpu_streams_is_done(s, event))
 			pause_after(i);
@@ -200,7 +201,7 @@ cpu_streams_wait(CpuStreams *s, int event)
 Status
 cpu_streams_sync(CpuStreams *s)
 {
-	for (int64_t i = 0; s->n_waiting > 0; i++) {
+	for (int64_t i = 0; s->n_waiting > 0 && !atomic_load(&s->fault); i++) {
 		cpu_streams_progress(s);
 		if (s->n_waiting > 0)
 			pause_after(i);

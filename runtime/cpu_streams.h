@@ -23,6 +23,7 @@ bool cpu_streams_is_done(const CpuStreams *s, int event); /* from any thread */
 double cpu_streams_seconds(const CpuStreams *s, int event);
 /* Tries what waits, once. Costs nothing where nothing does. */
 void cpu_streams_progress(CpuStreams *s);
+/* Until nothing waits, or something fails: what waits then stays. */
 Status cpu_streams_sync(CpuStreams *s);
 
 #endif

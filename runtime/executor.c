@@ -4,15 +4,23 @@
 #include "runtime/runtime_impl.h"
 
 /* ---- memory */
+static int64_t
+region_bytes(const Executor *x, Space space)
+{
+	int64_t bytes = format_space_bytes(x->format, space, x->target);
+	int64_t host = format_space_bytes(x->format, space, x->host_target);
+
+	if (space_table[space].by_slots)
+		return format_slots_bytes(x->format, space, &x->facts);
+	return bytes > host ? bytes : host;
+}
+
 static Status
 alloc_regions(Executor *x)
 {
-	const Format *f = x->format;
-
 	for (int s = 0; s < N_SPACES; s++) {
 		const SpaceRow *row = &space_table[s];
-		int64_t bytes = row->by_slots ? format_slots_bytes(f, (Space)s, &x->facts)
-		                              : format_space_bytes(f, (Space)s, x->target);
+		int64_t bytes = region_bytes(x, (Space)s);
 
 		if (!only_applies(row->only, &x->facts))
 			continue;
@@ -70,6 +78,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	*out = (Executor){.arena = arena,
 	                  .format = f,
 	                  .target = (int)image->target,
+	                  .host_target = (int)image->target,
 	                  .ops = ops,
 	                  .comm = options->comm,
 	                  .facts = run_facts(options)};
@@ -82,6 +91,8 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	Status status = ops->open(&device, &out->device);
 	if (!status)
 		status = ops->load(out->device, &source, &out->code);
+	if (!status && options->host)
+		status = host_open(out, options->host, &options->device);
 	return status ? status : alloc_regions(out);
 }
 
@@ -106,6 +117,7 @@ executor_close(Executor *x)
 				x->ops->free(x->device,
 				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
 				             x->regions[s][turn]);
+	host_close(x);
 	if (x->code)
 		x->ops->unload(x->device, x->code);
 	x->ops->close(x->device);
@@ -258,7 +270,9 @@ run_kernel(Walk *w, const Instruction *n)
 		x->buffers[i] = argument_span(w, n, i).at;
 	if (k->elements)
 		format_launch_end(x->format, k, argument_span(w, n, 0).bytes, &launch.end);
-	return x->ops->run(x->device, n->stream, x->code, &launch);
+	return w->program->target == (uint32_t)x->target
+	               ? x->ops->run(x->device, n->stream, x->code, &launch)
+	               : host_launch(x, n->stream, &launch);
 }
 
 static Status
@@ -423,8 +437,10 @@ executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
 	Walk w = {.x = x, .program = p, .micro = micro, .phase = -1};
 
-	if (p->scalars)
+	if (p->scalars && p->target == (uint32_t)x->target)
 		w.scalars = (const Scalar *)(const void *)executor_slot(x, p->scalars - 1).at;
+	else if (p->scalars)
+		w.scalars = executor_scalars(x, p);
 	if (x->poison)
 		RETURN_IF_ERROR(poison_before(x, p));
 	if (x->observer)

@@ -43,6 +43,7 @@ pass_run(Pass *p, double *loss)
 		RETURN_IF_ERROR(run->executor.ops->fill_zero(
 			run->executor.device, 0, executor_state(&run->executor, sums[i])));
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(&run->executor, p->data->program));
+	RETURN_IF_ERROR(executor_drain(&run->executor)); /* nothing reads the image any more */
 	dataset_write(p->data, &run->executor, p->image);
 	RETURN_IF_ERROR(executor_run(&run->executor, p->data->program, &micro));
 	for (int i = 0; i < COUNT(sums); i++)

@@ -119,7 +119,7 @@ collect(const Format *f, const Shown *shown)
 	for (int s = 0; s < N_SPACES; s++) {
 		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, &run_alone);
 		total += bytes;
-		if (space_table[s].only == ONLY_ALWAYS)
+		if (space_table[s].only == ONLY_ALWAYS && !space_table[s].by_slots)
 			json_object_set_new(regions, space_table[s].name, json_integer(bytes));
 	}
 	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
@@ -225,7 +225,7 @@ print_text(const Format *f, const Shown *shown)
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
 	       shown->weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)
-		if (space_table[s].only == ONLY_ALWAYS)
+		if (space_table[s].only == ONLY_ALWAYS && !space_table[s].by_slots)
 			printf("region %-17s %s\n", space_table[s].name,
 			       bytes_text(text, (double)format_region_bytes(
 							f, (Space)s, shown->target, &run_alone)));

@@ -66,6 +66,7 @@ run_once(Gradc *run, Dataset *d)
 	const MicroBatch micro = {0, 1};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 
+	RETURN_IF_ERROR(executor_drain(x)); /* nothing reads the image any more */
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(x, d->program));
 	RETURN_IF_ERROR(dataset_read(&rows, executor_image(x, x->turns[TURN_MICRO])));
 	return executor_run(x, d->program, &micro);

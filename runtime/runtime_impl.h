@@ -101,6 +101,9 @@ typedef struct {
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
+	int host_target; /* whose programs the host's processors run; `target`: none other */
+	Device *host_device;
+	Code *host_code;
 	const Comm *comm; /* NULL: of one rank */
 	RunFacts facts;
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
@@ -118,7 +121,8 @@ typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
 	const CodeImage *variant;
-	const Comm *comm; /* NULL, where there is one rank */
+	const CodeImage *host; /* for programs that the host's processors run; NULL: none */
+	const Comm *comm;      /* NULL, where there is one rank */
 	bool ordered;     /* sums over ranks are made in their order */
 	bool observed;    /* instructions may be timed */
 } ExecutorOptions;
@@ -152,6 +156,11 @@ Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]
 Status observe_begin(Executor *x);
 Status observe_instruction(Executor *x, uint32_t at, int stream, bool end);
 Status observe_run(Executor *x, const ProgramRecord *p);
+
+/* ---- host_launch.c: programs of another target, which the host's processors run */
+Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);
+void host_close(Executor *x);
+Status host_launch(Executor *x, int stream, const Launch *launch); /* has its turn in the stream */
 
 /* ---- collective.c: an instruction of the communication stream */
 Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);

@@ -8,7 +8,7 @@ typedef struct {
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
-	Span a, b, scalars; /* in the device's memory */
+	Span a, b, other, scalars; /* in the device's memory */
 } Bench;
 
 static void
@@ -32,6 +32,7 @@ bench_open(void **state)
 	must(t.ops->load(t.device, &(CodeSource){.images = &image, .n_images = 1}, &t.code));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.a));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.b));
+	must(t.ops->alloc(t.device, MEMORY_DEVICE, N * 8, &t.other));
 	must(t.ops->alloc(t.device, MEMORY_DEVICE, SCALARS_BYTES, &t.scalars));
 	must(t.ops->copy(t.device, 0, t.scalars, (const Scalar[N_SCALARS]){[SCALAR_LR].f = 1}));
 	must(t.ops->sync(t.device));
@@ -43,6 +44,7 @@ bench_close(Bench *t)
 {
 	t->ops->free(t->device, MEMORY_DEVICE, t->a);
 	t->ops->free(t->device, MEMORY_DEVICE, t->b);
+	t->ops->free(t->device, MEMORY_DEVICE, t->other);
 	t->ops->free(t->device, MEMORY_DEVICE, t->scalars);
 	t->ops->unload(t->device, t->code);
 	t->ops->close(t->device);
@@ -211,6 +213,94 @@ test_wait_without_record_returns(void **state)
 	bench_close(&t);
 }
 
+/* ---- tasks of the host in a stream */
+typedef struct {
+	int polls, until; /* says done when it was asked so often */
+	Status fault;     /* then, NULL: none */
+} Countdown;
+
+static Status
+poll_countdown(HostTask *task, bool *done)
+{
+	Countdown *c = task->context;
+
+	*done = ++c->polls >= c->until;
+	return *done ? c->fault : NULL;
+}
+
+/* What stands behind a task on its stream waits for it, and so does who waits for an event behind it; others go on. */
+static void
+test_tasks_have_their_turn(void **state)
+{
+	Bench t = bench_open(state);
+	Countdown c = {.until = 7};
+	const HostTask task = {.poll = poll_countdown, .context = &c};
+
+	must(t.ops->call(t.device, 1, &task));
+	launch(&t, 1, t.a, t.b);                       /* b = 1 */
+	must(t.ops->copy(t.device, 1, t.a, t.b.at));   /* a = 1 */
+	must(t.ops->record(t.device, 1, 3));
+	launch(&t, 0, t.other, t.other); /* not touched by the others */
+	must(t.ops->wait(t.device, 2, 3));
+	launch(&t, 2, t.a, t.b); /* b = 2 */
+	must(t.ops->fill_zero(t.device, 2, t.a));
+	must(t.ops->record(t.device, 2, 4));
+	must(t.ops->host_wait(t.device, 4));
+	assert_int_equal(c.polls, 7);
+	assert_true(t.ops->is_done(t.device, 3) && t.ops->is_done(t.device, 4));
+	assert_true(value(&t, t.b, 5) == 2 && value(&t, t.a, 5) == 0);
+	assert_true(value(&t, t.other, 5) == 1);
+	bench_close(&t);
+}
+
+/* It is told once, to whoever waits next, and the stream goes on. */
+static void
+test_fault_of_a_task(void **state)
+{
+	Bench t = bench_open(state);
+	Countdown c = {.until = 2, .fault = status_error(EXIT_COMM, "lost")};
+	const HostTask task = {.poll = poll_countdown, .context = &c};
+	Status status = t.ops->call(t.device, 1, &task);
+
+	launch(&t, 1, t.a, t.b);
+	if (!status)
+		status = t.ops->sync(t.device);
+	assert_non_null(status);
+	assert_int_equal(status->exit_code, EXIT_COMM);
+	status_free(status);
+	must(t.ops->sync(t.device));
+	assert_true(value(&t, t.b, 0) == 1);
+	bench_close(&t);
+}
+
+/* What is recorded does not run; a launch of it does, again and again, in the order of its streams and events. */
+static void
+test_recordings_are_launched(void **state)
+{
+	Bench t = bench_open(state);
+	Recorded *recorded;
+
+	if (!t.ops->capture_begin) {
+		print_message("%s records nothing\n", t.ops->name);
+		bench_close(&t);
+		skip();
+	}
+	must(t.ops->capture_begin(t.device));
+	launch(&t, 1, t.a, t.b);
+	must(t.ops->record(t.device, 1, 3));
+	must(t.ops->wait(t.device, 2, 3));
+	must(t.ops->copy(t.device, 2, t.a, t.b.at));
+	must(t.ops->record(t.device, 2, 4));
+	must(t.ops->wait(t.device, 1, 4));
+	must(t.ops->capture_end(t.device, &recorded));
+	assert_true(value(&t, t.a, 0) == 0);
+	for (int i = 0; i < 5; i++)
+		must(t.ops->launch(t.device, recorded));
+	assert_true(value(&t, t.a, 0) == 5 && value(&t, t.b, N - 1) == 5);
+	t.ops->forget(t.device, recorded);
+	bench_close(&t);
+}
+
 static void
 test_elapsed_is_positive(void **state)
 {
@@ -343,6 +433,9 @@ test_hashed_copies(void **state)
 		{"wait " #name, test_wait_orders_streams, NULL, NULL, #name},               \
 		{"early wait " #name, test_wait_without_record_returns, NULL, NULL, #name}, \
 		{"elapsed " #name, test_elapsed_is_positive, NULL, NULL, #name},            \
+		{"tasks " #name, test_tasks_have_their_turn, NULL, NULL, #name},            \
+		{"fault " #name, test_fault_of_a_task, NULL, NULL, #name},                  \
+		{"recordings " #name, test_recordings_are_launched, NULL, NULL, #name},     \
 		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
 		{"hashed copies " #name, test_hashed_copies, NULL, NULL, #name},            \
 		{"train " #name, test_training_is_the_same, NULL, NULL, #name},

@@ -1,0 +1,86 @@
+/* Kernels of a program for the host's processors, in a run on another device: tasks of the host in their stream, run by a
+ * CPU device of their own. Everything they touch lies in memory that the host reads and writes. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+
+typedef struct {
+	Executor *x;
+	Launch launch;
+	void *buffers[];
+} HostLaunch;
+
+static Status
+run_task(HostTask *task, bool *done)
+{
+	HostLaunch *h = task->context;
+	Executor *x = h->x;
+
+	*done = true;
+	h->launch.buffers = h->buffers;
+	Status status = device_cpu.run(x->host_device, 0, x->host_code, &h->launch);
+	memory_free(h);
+	return status;
+}
+
+Status
+host_launch(Executor *x, int stream, const Launch *launch)
+{
+	HostLaunch *h = memory_get(sizeof(*h) + sizeof(void *) * launch->n_buffers);
+
+	h->x = x;
+	h->launch = *launch;
+	if (launch->n_buffers)
+		memcpy(h->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
+	return x->ops->call(x->device, stream, &(HostTask){.poll = run_task, .context = h});
+}
+
+static Status
+check_slot(const Executor *x, const Instruction *n, uint32_t i)
+{
+	const Format *f = x->format;
+	const Slot *s = &f->slots[f->arguments[n->args + i].slot];
+
+	if (!executor_is_apart(x) || space_table[s->space].on_host)
+		return NULL;
+	return status_error(EXIT_SYSTEM,
+	                    "kernel \"%s\" is for the host and reads or writes %s, which is in the memory of "
+	                    "device %s",
+	                    format_text(f, f->kernels[n->what].name), space_table[s->space].name,
+	                    x->ops->name);
+}
+
+static Status
+check_program(const Executor *x, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *n = &x->format->instructions[p->first_instruction + i];
+
+		for (uint32_t a = 0; n->kind == RUN_KERNEL && a < n->n_args; a++)
+			RETURN_IF_ERROR(check_slot(x, n, a));
+	}
+	return NULL;
+}
+
+Status
+host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
+{
+	CodeSource source = {image, 1, x->format, (int)image->target};
+
+	x->host_target = (int)image->target;
+	for (int i = 0; i < x->format->n[SECTION_PROGRAMS]; i++)
+		if (x->format->programs[i].target == (uint32_t)x->host_target)
+			RETURN_IF_ERROR(check_program(x, &x->format->programs[i]));
+	RETURN_IF_ERROR(device_cpu.open(options, &x->host_device));
+	return device_cpu.load(x->host_device, &source, &x->host_code);
+}
+
+void
+host_close(Executor *x)
+{
+	if (x->host_code)
+		device_cpu.unload(x->host_device, x->host_code);
+	device_cpu.close(x->host_device);
+	x->host_device = NULL;
+	x->host_code = NULL;
+}
