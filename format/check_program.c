@@ -54,6 +54,17 @@ bytes_of(const Walk *w, const Argument *a)
 	return format_place(&w->f->slots[a->slot], w->facts, 0, &place) ? place.bytes : 0;
 }
 
+/* Has every run that executes the instruction the region of argument i? A collective's copies, its last two arguments, are
+ * touched only where the communicator cannot read the device's memory. */
+static bool
+has_region(const Walk *w, const Instruction *n, uint32_t i)
+{
+	const Slot *s = &w->f->slots[w->f->arguments[n->args + i].slot];
+	uint32_t holds = n->only | (n->kind == COLLECTIVE && i >= 2 ? ONLY_STAGED : 0u);
+
+	return (space_table[s->space].only & ~holds) == 0;
+}
+
 static Status
 check_arguments(const Walk *w, const Instruction *n, int at)
 {
@@ -69,6 +80,11 @@ check_arguments(const Walk *w, const Instruction *n, int at)
 			return FAULT(
 				"program %d, instruction %d: argument %u: slot %u of %d, loop %u of %d",
 				w->index, at, i, a->slot, f->n[SECTION_SLOTS], a->loop, w->depth);
+		if (!has_region(w, n, i))
+			return FAULT("program %d, instruction %d: slot %u lies in %s, which not "
+			             "every run of it has",
+			             w->index, at, a->slot,
+			             space_table[f->slots[a->slot].space].name);
 		RETURN_IF_ERROR(check_reach(w, a, at));
 	}
 	return NULL;
@@ -247,6 +263,9 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 	if (input && f->slots[p->slot].space != SPACE_IO)
 		return FAULT("program %d: input port %u lies in %s", w->index, index,
 		             space_table[f->slots[p->slot].space].name);
+	if (space_table[f->slots[p->slot].space].only != ONLY_ALWAYS)
+		return FAULT("program %d: port %u lies in %s, which not every run has", w->index,
+		             index, space_table[f->slots[p->slot].space].name);
 	if (input && p->sample_axis >= 0 &&
 	    f->dims[p->first_dim + (uint32_t)p->sample_axis] !=
 	            f->bindings[w->program->binding].rows)

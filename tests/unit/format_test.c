@@ -284,6 +284,16 @@ spoil_bytes(FormatWriter *w)
 	w->slots.at[SLOT_DIFF].bytes -= 8;
 }
 static void
+spoil_region(FormatWriter *w)
+{
+	w->slots.at[SLOT_DIFF].space = SPACE_PINNED;
+}
+static void
+spoil_port_region(FormatWriter *w)
+{
+	w->slots.at[SLOT_Y].space = SPACE_STEP_HOST;
+}
+static void
 spoil_type(FormatWriter *w)
 {
 	w->slots.at[SLOT_DIFF].dtype = U64;
@@ -525,6 +535,8 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_result, "8 bytes of f64, access 2; argument 2 has 8 of f64, access 1");
 	expect_fault(spoil_count, "instruction 11: 3 arguments, kernel 0 has 4");
 	expect_fault(spoil_bytes, "argument 3 is 24 bytes of f64, kernel 0 has 32 of f64");
+	expect_fault(spoil_region, "lies in pinned, which not every run of it has");
+	expect_fault(spoil_port_region, "lies in step.host, which not every run of it has");
 	expect_fault(spoil_type, "argument 3 is 32 bytes of u64, kernel 0 has 32 of f64");
 	expect_fault(spoil_swap, "argument 0 is 8 bytes of f64, kernel 0 has 32 of f64");
 	expect_fault(spoil_argument_bytes, "kernel 0 has 9223372036854775807 of f64");

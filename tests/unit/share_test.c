@@ -59,7 +59,7 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 	ProgramRecord p = {.bytes[SPACE_WORKSPACE] = region};
 	Instruction code[] = {
 		{.kind = LOOP, .what = (uint32_t)LOOP_OTHER_RANKS, .only = ONLY_RANKS},
-		{.kind = RUN_KERNEL, .n_args = 2, .only = ONLY_RANKS},
+		{.kind = RUN_KERNEL, .n_args = 2, .only = ONLY_RANKS | ONLY_ORDERED},
 		{.kind = END}};
 	void *blob;
 	int64_t bytes;
@@ -93,7 +93,7 @@ test_tables_are_proven_for_a_world(void **state)
 {
 	Arena *arena = arena_new();
 	Format f = sum_tables(arena, 16384, 65536);
-	RunFacts facts = {.holds = ONLY_RANKS, .ranks = 2, .rank = 1};
+	RunFacts facts = {.holds = ONLY_RANKS | ONLY_ORDERED, .ranks = 2, .rank = 1};
 
 	must(format_check_world(&f, &facts));
 	must(format_check_world(&f, &run_alone)); /* which does not run it */
