@@ -11,6 +11,7 @@ kernel_estimate(const KernelRecord *k)
 	return flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
 }
 
+/* Of one process alone: what ranks do besides is no reason for another thread. */
 double
 program_estimate(const Format *f, const ProgramRecord *p)
 {
@@ -20,10 +21,11 @@ program_estimate(const Format *f, const ProgramRecord *p)
 	for (uint32_t i = 0; i < p->n_instructions; i++) {
 		const Instruction *in = &f->instructions[p->first_instruction + i];
 
-		if (in->kind == RUN_KERNEL)
+		if (in->kind == RUN_KERNEL && only_applies(in->only, &run_alone))
 			total += times[depth] * kernel_estimate(&f->kernels[in->what]);
 		else if (in->kind == LOOP) {
-			times[depth + 1] = times[depth] * in->what;
+			bool ranks = in->what == (uint32_t)LOOP_OTHER_RANKS;
+			times[depth + 1] = ranks ? 0 : times[depth] * in->what;
 			depth++;
 		} else if (in->kind == END)
 			depth--;
