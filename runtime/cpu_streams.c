@@ -23,7 +23,7 @@ typedef struct {
 } Event;
 struct CpuStreams {
 	Queue streams[MAX_STREAMS];
-	int n_waiting; /* jobs */
+	int n_waiting;         /* jobs */
 	_Atomic(Status) fault; /* the first since the last report */
 	int n_events;
 	Event events[];

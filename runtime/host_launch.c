@@ -43,11 +43,11 @@ check_slot(const Executor *x, const Instruction *n, uint32_t i)
 
 	if (!executor_is_apart(x) || space_table[s->space].on_host)
 		return NULL;
-	return status_error(EXIT_SYSTEM,
-	                    "kernel \"%s\" is for the host and reads or writes %s, which is in the memory of "
-	                    "device %s",
-	                    format_text(f, f->kernels[n->what].name), space_table[s->space].name,
-	                    x->ops->name);
+	return status_error(
+		EXIT_SYSTEM,
+		"kernel \"%s\" is for the host and reads or writes %s, which is in the memory of "
+		"device %s",
+		format_text(f, f->kernels[n->what].name), space_table[s->space].name, x->ops->name);
 }
 
 static Status

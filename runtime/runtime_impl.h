@@ -123,8 +123,8 @@ typedef struct {
 	const CodeImage *variant;
 	const CodeImage *host; /* for programs that the host's processors run; NULL: none */
 	const Comm *comm;      /* NULL, where there is one rank */
-	bool ordered;     /* sums over ranks are made in their order */
-	bool observed;    /* instructions may be timed */
+	bool ordered;          /* sums over ranks are made in their order */
+	bool observed;         /* instructions may be timed */
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_stop(Executor *x); /* waits; then nothing touches the regions */

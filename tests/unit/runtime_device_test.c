@@ -237,8 +237,8 @@ test_tasks_have_their_turn(void **state)
 	const HostTask task = {.poll = poll_countdown, .context = &c};
 
 	must(t.ops->call(t.device, 1, &task));
-	launch(&t, 1, t.a, t.b);                       /* b = 1 */
-	must(t.ops->copy(t.device, 1, t.a, t.b.at));   /* a = 1 */
+	launch(&t, 1, t.a, t.b);                     /* b = 1 */
+	must(t.ops->copy(t.device, 1, t.a, t.b.at)); /* a = 1 */
 	must(t.ops->record(t.device, 1, 3));
 	launch(&t, 0, t.other, t.other); /* not touched by the others */
 	must(t.ops->wait(t.device, 2, 3));
@@ -296,6 +296,7 @@ test_recordings_are_launched(void **state)
 	assert_true(value(&t, t.a, 0) == 0);
 	for (int i = 0; i < 5; i++)
 		must(t.ops->launch(t.device, recorded));
+	must(t.ops->sync(t.device));
 	assert_true(value(&t, t.a, 0) == 5 && value(&t, t.b, N - 1) == 5);
 	t.ops->forget(t.device, recorded);
 	bench_close(&t);

@@ -17,14 +17,16 @@ k_double(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 
 static const TinyKernel kernels[] = {{"k_add_one", k_add_one, 1, 1, {ONE(BOTH)}},
                                      {"k_double", k_double, 1, 1, {ONE(BOTH)}}};
-enum { ON_DEVICE, ON_HOST };                   /* targets, and slots with the number there */
+enum { ON_DEVICE, ON_HOST }; /* targets, and slots with the number there */
 enum { SLOT_STEP_SCALARS = 2 };
 
 static void
 add(FormatWriter *w, InstructionKind kind, uint32_t what, int n, const uint32_t *slots)
 {
-	Instruction in = {
-		.kind = kind, .what = what, .args = (uint32_t)w->arguments.n, .n_args = (uint16_t)n};
+	Instruction in = {.kind = kind,
+	                  .what = what,
+	                  .args = (uint32_t)w->arguments.n,
+	                  .n_args = (uint16_t)n};
 
 	for (int i = 0; i < n; i++)
 		vec_push(w->arena, &w->arguments, ((Argument){.slot = slots[i]}));
@@ -78,14 +80,16 @@ tables(Arena *arena, uint32_t touched)
 static Status
 start(Arena *arena, const Format *f, const char *device, Executor *x)
 {
-	CodeImage *host = arena_copy(arena, tiny_image(arena, kernels, COUNT(kernels)), sizeof(CodeImage));
+	CodeImage *host = arena_copy(arena, tiny_image(arena, kernels, COUNT(kernels)),
+	                             sizeof(CodeImage));
 
 	host->target = ON_HOST;
-	return executor_open(arena, f,
-	                     &(ExecutorOptions){.ops = device_find(device),
-	                                        .variant = tiny_image(arena, kernels, COUNT(kernels)),
-	                                        .host = host},
-	                     x);
+	return executor_open(
+		arena, f,
+		&(ExecutorOptions){.ops = device_find(device),
+	                           .variant = tiny_image(arena, kernels, COUNT(kernels)),
+	                           .host = host},
+		x);
 }
 
 static void
