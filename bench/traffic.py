@@ -13,7 +13,7 @@ KERNEL = re.compile(r"^  kernel @(\w+)\((.*?)\) flops .*?^  }", re.M | re.S)
 BUFFER = re.compile(r"(\w+): (in|out|inout) (\w+)\[([\d,]*)\]")
 LOOP = re.compile(r"(\s+)\w+ (v\d+) < (?:min\()?(\d+)")
 ACCESS = re.compile(r"(\s+).*\b(load|store) (\w+)\[(.*?)\]")
-RUN = re.compile(r"^\s+\d+\s+run (\w+).*? \((.*)\)(?: when \w+)?(?: phase \w+)?  loc ", re.M)
+RUN = re.compile(r"^\s+\d+\s+(?:[*|]+\s+)?run (\w+).*? \((.*)\)(?: when \w+)?(?: phase \w+)?  loc ", re.M)
 SLOT = re.compile(r"(\w+\+\d+):\w+ \"")
 
 

@@ -25,9 +25,9 @@ typedef struct {
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices, ascending */
 	Clock now[N_STREAMS];
-	Clock *at;     /* of each instruction's stream, when it has run */
-	Clock *events; /* of the newest RECORD; by event */
-	VEC(Edge) edges;
+	Clock *at;       /* of each instruction's stream, when it has run */
+	Clock *events;   /* of the newest RECORD; by event */
+	VEC(Edge) edges; /* by their ends, ascending */
 } Order;
 
 static bool
@@ -117,7 +117,7 @@ static void
 add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
     const Instruction *rare, uint32_t event)
 {
-	/* What stands behind it on its stream relies on it, too, and runs where copies do not. */
+	/* The collective behind a staged copy needs this, too, also in runs without staging. */
 	uint32_t only = rare->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = on->stream,
@@ -138,24 +138,43 @@ rarer(const Order *o, const Edge *e)
 	return from->stream == STREAM_COMPUTE ? to : from;
 }
 
+/* Of the edges that begin at an instruction the last one; each has the one before it. -1: none. */
+typedef struct {
+	int *last, *before;
+} Begins;
+
+static Begins
+edges_by_begin(const Order *o)
+{
+	Begins b = {NEW_ARRAY(o->arena, int, o->list->n + 1),
+	            NEW_ARRAY(o->arena, int, o->edges.n + 1)};
+
+	for (int i = 0; i < o->list->n; i++)
+		b.last[i] = -1;
+	for (int k = 0; k < o->edges.n; k++) {
+		b.before[k] = b.last[o->edges.at[k].from];
+		b.last[o->edges.at[k].from] = k;
+	}
+	return b;
+}
+
 static Instructions
 insert_edges(Order *o, uint32_t *n_events)
 {
 	Instructions out = {0};
 	uint32_t *event = NEW_ARRAY(o->arena, uint32_t, o->edges.n + 1);
+	Begins begins = edges_by_begin(o);
+	int next = 0;
 
 	for (int i = 0; i < o->list->n; i++) {
-		for (int k = 0; k < o->edges.n; k++)
-			if (o->edges.at[k].to == i)
-				add(o, &out, WAIT, &o->list->at[i], rarer(o, &o->edges.at[k]),
-				    event[k]);
+		for (; next < o->edges.n && o->edges.at[next].to == i; next++)
+			add(o, &out, WAIT, &o->list->at[i], rarer(o, &o->edges.at[next]),
+			    event[next]);
 		vec_push(o->arena, &out, o->list->at[i]);
-		for (int k = 0; k < o->edges.n; k++)
-			if (o->edges.at[k].from == i) {
-				event[k] = N_SHARED_EVENTS + (*n_events)++;
-				add(o, &out, RECORD, &o->list->at[i], rarer(o, &o->edges.at[k]),
-				    event[k]);
-			}
+		for (int k = begins.last[i]; k >= 0; k = begins.before[k]) {
+			event[k] = N_SHARED_EVENTS + (*n_events)++;
+			add(o, &out, RECORD, &o->list->at[i], rarer(o, &o->edges.at[k]), event[k]);
+		}
 	}
 	return out;
 }

@@ -455,7 +455,8 @@ write_module(TableWriter *tw)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
-	tw->buckets = buckets_of(tw->arena, t->m);
+	if (module_program(t->m, FUNCTION_UPDATE, 0))
+		tw->buckets = buckets_of(tw->arena, t->m); /* else nobody trains it */
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	for (int i = 0; i < t->m->kernels.n; i++)

@@ -63,7 +63,7 @@ check_state(const Format *f, int i)
 		             s->init);
 	if (s->rank != 0 &&
 	    (s->kind == SAVE_LOSS_SUM || s->kind == SAVE_LOSS_COUNT || s->kind == SAVE_CORRECT ||
-	     s->kind == SAVE_UPDATES || s->kind == SAVE_FAILED))
+	     s->kind == SAVE_UPDATES || s->kind == SAVE_FAILED || s->kind == SAVE_LOSS_SCALE))
 		return FAULT("state %d: a %s of rank %u", i, state_kind_names[s->kind], s->rank);
 	if (s->file_dtype >= N_DTYPES)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
@@ -216,7 +216,7 @@ check_kernel(const Format *f, int i)
 	if (k->serves > (uint32_t)f->n[SECTION_KERNELS])
 		return FAULT("kernel %d: serves kernel %u of %d", i, k->serves,
 		             f->n[SECTION_KERNELS]);
-	if (k->elements < 0 || (k->elements > 0 && !is_cut(f, k)))
+	if (k->elements < 0 || (k->elements > 0 && (k->library || !is_cut(f, k))))
 		return FAULT("kernel %d: %lld elements in %lld iterations", i,
 		             (long long)k->elements, (long long)k->iterations);
 	if (k->iterations < 0 || k->grain < 0)
@@ -284,6 +284,9 @@ check_port(const Format *f, int i)
 		return FAULT("port %d: kind %u, file dtype %u", i, p->kind, p->file_dtype);
 	if (p->slot >= (uint32_t)f->n[SECTION_SLOTS])
 		return FAULT("port %d: slot %u of %d", i, p->slot, f->n[SECTION_SLOTS]);
+	if (f->slots[p->slot].share != SLOT_WHOLE)
+		return FAULT("port %d: slot %u is %s", i, p->slot,
+		             share_names[f->slots[p->slot].share]);
 	if (f->slots[p->slot].bytes < bytes)
 		return FAULT("port %d: %lld bytes in slot %u of %lld", i, (long long)bytes, p->slot,
 		             (long long)f->slots[p->slot].bytes);
@@ -365,6 +368,24 @@ static const struct {
 	{SECTION_EXPORT, check_export},
 };
 
+/* Each is a program's: they lie one behind the other. */
+static Status
+check_instructions_of_programs(const Format *f)
+{
+	uint32_t end = 0;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		if (f->programs[i].first_instruction != end)
+			return FAULT("program %d: first instruction %u, the one before ends at %u",
+			             i, f->programs[i].first_instruction, end);
+		end += f->programs[i].n_instructions;
+	}
+	if (end != (uint32_t)f->n[SECTION_INSTRUCTIONS])
+		return FAULT("%d instructions, the programs have %u", f->n[SECTION_INSTRUCTIONS],
+		             end);
+	return NULL;
+}
+
 /* Every instruction runs, and what is shared has parts. */
 static const RunFacts all_that_may_be = {.holds = N_ONLY - 1, .ranks = 2};
 
@@ -375,6 +396,7 @@ format_check(const Format *f)
 	for (int c = 0; c < COUNT(record_checks); c++)
 		for (int i = 0; i < f->n[record_checks[c].section]; i++)
 			RETURN_IF_ERROR(record_checks[c].check(f, i));
+	RETURN_IF_ERROR(check_instructions_of_programs(f));
 	RETURN_IF_ERROR(format_check_world(f, &all_that_may_be));
 	return check_state_overlap(f);
 }

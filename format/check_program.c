@@ -260,6 +260,11 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 	if (input != port_is_input(p->kind))
 		return FAULT("program %d: port %u is %s among the %s", w->index, index,
 		             port_kind_names[p->kind], input ? "inputs" : "outputs");
+	if (p->kind >= PORT_LOSS_SUM &&
+	    (f->slots[p->slot].space != SPACE_STEP || p->rank || !dtype_is_float((DType)p->dtype)))
+		return FAULT("program %d: %s port %u is %s of rank %u in %s", w->index,
+		             port_kind_names[p->kind], index, dtype_info[p->dtype].name, p->rank,
+		             space_table[f->slots[p->slot].space].name);
 	if (input && f->slots[p->slot].space != SPACE_IO)
 		return FAULT("program %d: input port %u lies in %s", w->index, index,
 		             space_table[f->slots[p->slot].space].name);
@@ -305,7 +310,8 @@ check_scalars(const Walk *w)
 		return FAULT("program %d: scalars in slot %u of %d", w->index, slot - 1,
 		             f->n[SECTION_SLOTS]);
 	const Slot *s = &f->slots[slot - 1];
-	if ((s->space != SPACE_IO && s->space != SPACE_STEP) || s->bytes < SCALARS_BYTES)
+	if ((s->space != SPACE_IO && s->space != SPACE_STEP) || s->bytes < SCALARS_BYTES ||
+	    s->share != SLOT_WHOLE)
 		return FAULT("program %d: scalars in %lld bytes of %s", w->index,
 		             (long long)s->bytes, space_table[s->space].name);
 	return check_reach(w, &(Argument){.slot = slot - 1}, (int)w->program->first_instruction);
@@ -330,6 +336,10 @@ format_check_program(const Format *f, int index, const RunFacts *facts)
 			return FAULT("program %d: a %s region of %lld bytes", index,
 			             space_table[s].name, (long long)p->bytes[s]);
 	set_limits(&w);
+	if (p->bytes[SPACE_IO_HOST] < p->bytes[SPACE_IO] ||
+	    p->bytes[SPACE_STEP_HOST] < p->bytes[SPACE_STEP])
+		return FAULT("program %d: the host's side of io or step is smaller than these",
+		             index);
 	if (p->n_events > MAX_EVENTS)
 		return FAULT("program %d: %u events", index, p->n_events);
 	RETURN_IF_ERROR(check_scalars(&w));

@@ -138,7 +138,7 @@ extern const char *const phase_names[];
 
 /* What a schedule may ask of a device. */
 enum { MAX_STAGES = 1 << 20 };
-enum { MAX_STREAMS = 8, MAX_EVENTS = 4096, MAX_LOOPS = 8 };
+enum { MAX_STREAMS = 8, MAX_EVENTS = 1 << 16, MAX_LOOPS = 8 };
 
 /* A kernel over parts [begin, end) of the product of its parallel loops. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
@@ -340,6 +340,7 @@ enum {
 	SAVE_PENDING,
 	SAVE_UPDATES,
 	SAVE_FAILED,
+	SAVE_LOSS_SCALE,
 	N_SAVE_KINDS
 };
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };

@@ -189,6 +189,7 @@ typedef enum {
 	STATE_PENDING,    /* what a step makes of a statistic, until @update commits it */
 	STATE_UPDATES,    /* s64[]: how many updates were made */
 	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update after that */
+	STATE_LOSS_SCALE, /* f64[]: the backward is seeded with it; gradients are divided by it */
 } StateKind;
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const state_kind_texts[] = {"parameter",  "statistic", "moment", "gradient", "loss_sum",
-                                        "loss_count", "correct",   "unit",   "constant", "pending",
-                                        "updates",    "failed",    NULL};
+const char *const state_kind_texts[] = {
+	"parameter", "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
+	"unit",      "constant",  "pending", "updates",  "failed",   "loss_scale", NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};

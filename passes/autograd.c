@@ -84,11 +84,25 @@ return_values(Function *f, int n, Value *const *values)
 	b_return(&b, n, values);
 }
 
+State *
+loss_scale_state(Module *m)
+{
+	State *s = module_state_of_kind(m, STATE_LOSS_SCALE);
+
+	if (!s) {
+		s = state_new(m, module_fresh_name(m, "loss_scale"), type_scalar(m, F64),
+		              STATE_LOSS_SCALE, LIFE_SAVED);
+		s->init = INIT_DATA;
+		s->data = tensor_splat(m, s->type, 1);
+	}
+	return s;
+}
+
 /* loss_scale / targets, computed in f64 and rounded once. */
 static Value *
 loss_seed(Builder *b, Type type)
 {
-	Value *scale = function_hyperparameter(b->f, SCALAR_LOSS_SCALE);
+	Value *scale = function_state(b->f, loss_scale_state(b->m));
 	Value *mean = b_splat(b, scale->type, 1.0 / (double)b->m->targets);
 
 	return b_reshape(b, b_cast(b, b_binary(b, OP_mul, scale, mean), type->dtype),

@@ -142,7 +142,8 @@ read_loss(Optimizer *o)
 	c.counted = b_binary(b, OP_gt, count, number(b, 0));
 	count = b_select(b, c.counted, count, number(b, 1));
 	c.loss = b_binary(b, OP_div, b_cast(b, c.sum, F64), count);
-	Value *scaled = b_binary(b, OP_mul, count, hyper(o, SCALAR_LOSS_SCALE));
+	Value *scale = function_state(o->f, loss_scale_state(o->m));
+	Value *scaled = b_binary(b, OP_mul, count, scale);
 	c.gradient_scale = b_binary(b, OP_div, number(b, (double)o->m->targets), scaled);
 	return c;
 }

@@ -69,6 +69,8 @@ typedef struct {
 	const char
 		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
 } AutogradOptions;
+/* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
+State *loss_scale_state(Module *m);
 
 /* ---- inline.c */
 typedef struct {

@@ -33,6 +33,7 @@ start(Task *t)
 	                      .group = (CommGroup)r->group,
 	                      .dtype = (DType)r->dtype,
 	                      .reduction = (CommReduction)r->reduction,
+	                      .ordered = (t->x->facts.holds & ONLY_ORDERED) != 0,
 	                      .from = t->from,
 	                      .to = t->to,
 	                      .n = r->n,

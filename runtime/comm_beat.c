@@ -198,8 +198,10 @@ end_messages(CommControl *c)
 		for (int r = 0; r < c->size; r++) {
 			Peer *p = &b->peers[r];
 
-			over &= is_over(c, &p->ping) & is_over(c, &p->pong) &
-			        is_over(c, &p->own_answer);
+			bool ping = is_over(c, &p->ping), pong = is_over(c, &p->pong);
+			bool answer = is_over(c, &p->own_answer);
+
+			over = over && ping && pong && answer;
 		}
 	}
 	return over;

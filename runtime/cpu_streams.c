@@ -187,14 +187,26 @@ cpu_streams_seconds(const CpuStreams *s, int event)
 	return s->events[event].seconds;
 }
 
-Status
-cpu_streams_wait(CpuStreams *s, int event)
+void
+cpu_streams_reach(CpuStreams *s, int event)
 {
 	for (int64_t i = 0; !atomic_load(&s->fault) && !cpu_streams_is_done(s, event); i++) {
 		cpu_streams_progress(s);
 		if (!cpu_streams_is_done(s, event))
 			pause_after(i);
 	}
+}
+
+Status
+cpu_streams_fault(CpuStreams *s)
+{
+	return take_fault(s);
+}
+
+Status
+cpu_streams_wait(CpuStreams *s, int event)
+{
+	cpu_streams_reach(s, event);
 	return take_fault(s);
 }
 

@@ -17,8 +17,10 @@ bool cpu_streams_is_free(const CpuStreams *s, int stream);
 Status cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
                       size_t bytes);
 Status cpu_streams_record(CpuStreams *s, int stream, int event);
-/* Until the event is done; others' work goes on meanwhile. Reports what failed. */
-Status cpu_streams_wait(CpuStreams *s, int event);
+/* Until the event is done, or something failed; others' work goes on meanwhile. */
+void cpu_streams_reach(CpuStreams *s, int event);
+Status cpu_streams_fault(CpuStreams *s);                  /* the first since the last report */
+Status cpu_streams_wait(CpuStreams *s, int event);        /* both */
 bool cpu_streams_is_done(const CpuStreams *s, int event); /* from any thread */
 double cpu_streams_seconds(const CpuStreams *s, int event);
 /* Tries what waits, once. Costs nothing where nothing does. */

@@ -95,8 +95,9 @@ typedef struct {
 	 * when wait is called. */
 	Status (*record)(Device *device, int stream, int event);
 	Status (*wait)(Device *device, int stream, int event);
-	/* The host waits, from any thread; reports what failed. */
+	/* The host waits, from any thread. What failed is told by sync and fault. */
 	Status (*host_wait)(Device *device, int event);
+	Status (*fault)(Device *device); /* the first that failed and was not yet told of */
 	/* Is the newest recording done? Does not wait. */
 	bool (*is_done)(Device *device, int event);
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);

@@ -428,6 +428,14 @@ async_host_wait(Device *d, int event)
 	const Event *e = &d->events[event];
 	for (uint64_t ticket = e->issued; e->done < ticket;)
 		pthread_cond_wait(&d->changed, &d->lock);
+	pthread_mutex_unlock(&d->lock);
+	return NULL;
+}
+
+static Status
+async_fault(Device *d)
+{
+	pthread_mutex_lock(&d->lock);
 	Status fault = take_fault(d);
 	pthread_mutex_unlock(&d->lock);
 	return fault;
@@ -531,6 +539,7 @@ const DeviceOps device_async = {
 	.record = async_record,
 	.wait = async_wait,
 	.host_wait = async_host_wait,
+	.fault = async_fault,
 	.is_done = async_is_done,
 	.elapsed = async_elapsed,
 	.sync = async_sync,

@@ -420,10 +420,18 @@ cpu_wait(Device *device, int stream, int event)
 	return cpu_streams_wait(device->streams, event);
 }
 
+/* What computes is done when it is queued, so another thread than the one that queues never waits here. */
 static Status
 cpu_host_wait(Device *device, int event)
 {
-	return cpu_streams_wait(device->streams, event);
+	cpu_streams_reach(device->streams, event);
+	return NULL;
+}
+
+static Status
+cpu_fault(Device *device)
+{
+	return cpu_streams_fault(device->streams);
 }
 
 static bool
@@ -465,6 +473,7 @@ const DeviceOps device_cpu = {
 	.record = cpu_record,
 	.wait = cpu_wait,
 	.host_wait = cpu_host_wait,
+	.fault = cpu_fault,
 	.is_done = cpu_is_done,
 	.elapsed = cpu_elapsed,
 	.sync = cpu_sync,

@@ -3,6 +3,8 @@
  * in between. */
 #include "runtime/runtime_impl.h"
 
+#include <math.h>
+
 /* ---- memory */
 static int64_t
 region_bytes(const Executor *x, Space space)
@@ -220,7 +222,8 @@ Status
 executor_wait_report(Executor *x, int turn)
 {
 	x->host_waits++;
-	return x->ops->host_wait(x->device, event_of(EVENT_REPORT, turn));
+	RETURN_IF_ERROR(x->ops->host_wait(x->device, event_of(EVENT_REPORT, turn)));
+	return x->ops->fault(x->device);
 }
 
 /* ---- walking */
@@ -288,9 +291,14 @@ run_fill_zero(Walk *w, const Instruction *n)
 	return w->x->ops->fill_zero(w->x->device, n->stream, argument_span(w, n, 0));
 }
 
+static Status set_timer(Walk *w, int phase);
+
+/* Whoever waits for what comes out of the program has its last timer, too. */
 static Status
 run_record(Walk *w, const Instruction *n)
 {
+	if (n->stream == STREAM_COMPUTE && n->what < N_SHARED_EVENTS && w->phase >= 0)
+		RETURN_IF_ERROR(set_timer(w, -1));
 	return w->x->ops->record(w->x->device, n->stream, (int)format_event(n->what, w->x->turns));
 }
 
@@ -379,7 +387,8 @@ set_timer(Walk *w, int phase)
 	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
 
 	w->phase = phase;
-	if (!x->timed || t->n == MAX_TIMERS)
+	t->full |= x->timed && t->n == MAX_TIMERS;
+	if (!x->timed || t->full)
 		return NULL;
 	t->phase[t->n] = (int8_t)phase;
 	return x->ops->record(x->device, STREAM_COMPUTE, timer_event(x->turns[TURN_STEP], t->n++));
@@ -399,7 +408,9 @@ executor_step_times(const Executor *x, int turn, double seconds[N_PHASES])
 	const StepTimers *t = &x->timers[turn];
 
 	for (int p = 0; p < N_PHASES; p++)
-		seconds[p] = 0;
+		seconds[p] = t->full ? NAN : 0; /* part of it would be less than it took */
+	if (t->full)
+		return NULL;
 	for (int i = 0; i + 1 < t->n; i++) {
 		double took;
 

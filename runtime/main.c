@@ -145,12 +145,15 @@ finish_step(Session *s, Status status)
 	return status;
 }
 
-/* One step may be under way while the next is queued; before anything reads the states there is none. */
+/* One step may be under way while the next is queued; before anything reads the states there is none. Ranks take the same
+ * results at the same place, whoever has them sooner. */
 static Status
 take_results(Session *s, bool all)
 {
 	for (bool got = true; got;) {
 		bool wait = all || gradc_steps_queued(s->run) > 1;
+		if (!wait && gradc_ranks(s->run) > 1)
+			return NULL;
 		Status status = gradc_step_result(s->run, wait, &s->step, &got);
 
 		if (got)

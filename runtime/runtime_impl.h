@@ -73,6 +73,7 @@ enum {
 };
 typedef struct {
 	int n;
+	bool full;                /* there were more changes than timers */
 	int8_t phase[MAX_TIMERS]; /* that begins there; -1: none does */
 } StepTimers;
 static inline int
@@ -592,7 +593,9 @@ struct Gradc {
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;
-	double last_result;                       /* when it was there */
+	double last_result; /* when it was there */
+	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
+	uint8_t step_turn;                        /* of the next step that is queued */
 	int64_t step, samples, total_steps;       /* queued ones included */
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */
 	double loss, count;                       /* of the newest step whose results are known */

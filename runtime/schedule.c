@@ -126,7 +126,6 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 	if (!isnan(o->clip_norm) && o->clip_norm < 0)
 		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
 	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;
-	out->values[SCALAR_LOSS_SCALE] = 1;
 	out->values[SCALAR_RANKS] = 1;
 	out->seed = o->seed;
 	return NULL;

@@ -115,8 +115,9 @@ begin_step(Gradc *run, const StepRows *rows)
 	QueuedStep *q = &run->queued[run->n_queued];
 	Executor *x = &run->executor;
 
-	x->turns[TURN_STEP] ^= 1;
+	x->turns[TURN_STEP] = run->step_turn;
 	x->timers[x->turns[TURN_STEP]].n = 0;
+	x->timers[x->turns[TURN_STEP]].full = false;
 	x->timed = true;
 	*q = (QueuedStep){.begin = seconds_now(),
 	                  .turn = x->turns[TURN_STEP],
@@ -165,6 +166,7 @@ queue_update(Gradc *run)
 	if (!status) {
 		run->step++;
 		run->n_queued++;
+		run->step_turn ^= 1;
 	}
 	return status;
 }
@@ -193,12 +195,19 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 
 /* As the device decided. */
 static Status
-check_finite(const GradcStep *out)
+check_finite(Gradc *run, const GradcStep *out)
 {
 	bool loss = out->count != 0 && !isfinite(out->loss);
 
+	if (run->failed)
+		return status_error(
+			EXIT_NON_FINITE,
+			"step %lld changed nothing: the loss or norm of step %lld was not "
+			"finite",
+			(long long)out->step, (long long)run->failed);
 	if (out->count == 0 || (!loss && isfinite(out->grad_norm)))
 		return NULL;
+	run->failed = out->step;
 	return status_error(EXIT_NON_FINITE,
 	                    "step %lld: the %s is %g; the parameters are those before the step",
 	                    (long long)out->step, loss ? "loss" : "norm of the gradients",
@@ -246,7 +255,7 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	run->queued[0] = run->queued[1];
 	*got = true;
 	RETURN_IF_ERROR(read_report(run, &q, out));
-	return check_finite(out);
+	return check_finite(run, out);
 }
 
 /* ---- the two halves of a step, each waited for */

@@ -230,7 +230,8 @@ trainer_finish(Gradc *run)
 	prefetch_close(run->prefetch);
 	run->prefetch = NULL;
 	saver_wait(run);
-	run->observer.trace = NULL;
+	executor_stop(&run->executor);
+	run->observer.trace = run->executor.trace = NULL;
 	return trace_close(trace);
 }
 

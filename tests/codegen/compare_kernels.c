@@ -64,17 +64,12 @@ same(Type t, const char *a, const char *b)
 static void
 run(const Kernel *k, const Code *code, int index, void **buffers, void *const *inputs)
 {
-	static const Scalar scalars[N_SCALARS] = {[SCALAR_LR].f = 1e-3,
-	                                          [SCALAR_BETA1].f = 0.9,
-	                                          [SCALAR_BETA2].f = 0.999,
-	                                          [SCALAR_EPS].f = 1e-8,
-	                                          [SCALAR_WEIGHT_DECAY].f = 0.01,
-	                                          [SCALAR_MOMENTUM].f = 0.9,
-	                                          [SCALAR_CLIP_NORM].f = 1,
-	                                          [SCALAR_LOSS_SCALE].f = 1,
-	                                          [SCALAR_RANKS].f = 3,
-	                                          [SCALAR_STEP].u = 1ull << 60,
-	                                          [SCALAR_SEED].u = UINT64_MAX - 1};
+	static const Scalar scalars[N_SCALARS] = {
+		[SCALAR_LR].f = 1e-3,           [SCALAR_BETA1].f = 0.9,
+		[SCALAR_BETA2].f = 0.999,       [SCALAR_EPS].f = 1e-8,
+		[SCALAR_WEIGHT_DECAY].f = 0.01, [SCALAR_MOMENTUM].f = 0.9,
+		[SCALAR_CLIP_NORM].f = 1,       [SCALAR_RANKS].f = 3,
+		[SCALAR_STEP].u = 1ull << 60,   [SCALAR_SEED].u = UINT64_MAX - 1};
 	void *copies[MAX_BUFFERS];
 
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {

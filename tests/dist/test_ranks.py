@@ -209,6 +209,16 @@ def test_a_slow_disk_is_waited_for(launch, digits, tmp_path):
     assert [int(seconds) for _, seconds, _ in said][:2] == [2, 4]
 
 
+@pytest.mark.parametrize("device", ["cpu", "async"])
+def test_a_step_that_fails_ends_all_ranks_alike(openmpi, digits, tmp_path, device):
+    """Whoever sees it sooner: no rank waits for one that has left."""
+    exe, data = digits
+    done = call(openmpi(2, exe, *data, "--steps=30", "--lr=1e30", f"--device={device}", "--progress=off", "--log",
+                        tmp_path / "log.jsonl"), exit=8)
+    assert done.stderr.count("the parameters are those before the step") == 1, done.stderr
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["step"] < 30
+
+
 def test_a_suspended_job_goes_on(launch, digits, tmp_path):
     """As a scheduler does it, for longer than a silent rank has."""
     exe, data = digits

@@ -51,3 +51,16 @@ def test_gradients_are_pytorchs(run, models, tmp_path, name, precision):
     if not abs(loss - first) <= limit(f"loss {precision}", name) * abs(first):
         faults.append(f"loss {loss!r}, PyTorch {first!r}")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist", "gpt2_mini"])
+def test_compiled_gradients_are_the_interpreters(run, models, tmp_path, name):
+    results = []
+    for engine in ("interp", "compiled"):
+        run("grad", models / name / "model.onnx", f"--engine={engine}", "--output-dir", tmp_path / engine,
+            *reference.compile_options(name, "f32", drop=["--optimizer"]),
+            *reference.first_batch(models / name, tmp_path))
+        got = reference.results(tmp_path / engine)
+        results.append({k.removeprefix("grad."): v for k, v in got.items() if k != "loss"})
+    faults = compare(name, "f32", results[1], results[0])
+    assert not faults, "\n".join(faults)

@@ -67,7 +67,7 @@ def test_a_checkpoint_fits_another_cut(run, deep, first, second):
     run(deep / "first", *DATA, CLIP, "--steps=2", "--save=ck")
     names = [t["name"] for t in read_manifest(deep / "ck/step-00000002")["tensors"]]
     assert not [n for n in names if "unit" in n or "run" in n]
-    assert sorted(names) == sorted([f"{m}fc{i}.{p}" for m in ("", "exp_avg.", "exp_avg_sq.") for p in ("weight", "bias") for i in range(4)] + ["updates"])
+    assert sorted(names) == sorted([f"{m}fc{i}.{p}" for m in ("", "exp_avg.", "exp_avg_sq.") for p in ("weight", "bias") for i in range(4)] + ["updates", "loss_scale"])
     rest = trained(run, deep, "second", CLIP, "--resume=ck")
     assert (whole[0][2:], whole[1]) == rest
 

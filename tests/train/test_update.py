@@ -108,10 +108,11 @@ def stepper(gradc, build, tmp_path_factory):
 
 @pytest.mark.parametrize("factors, what", [({"labels": 1e30}, "the loss is inf"), ({"x": 0}, "the norm of the gradients is nan")])
 def test_after_a_failure_no_state_changes(stepper, tmp_path, factors, what):
-    """The third of five steps fails; the two behind it are finite, and change nothing either."""
+    """The third of five steps fails; the two behind it are finite, change nothing either, and say so."""
     _, before = stepper(tmp_path, factors, 2)
     said, after = stepper(tmp_path, factors, 5)
-    assert [line.split(": ")[1] for line in said] == [f"exit code {c}" for c in (0, 0, 8, 0, 0)], said
+    assert [line.split(": ")[1] for line in said] == [f"exit code {c}" for c in (0, 0, 8, 8, 8)], said
+    assert "step 5 changed nothing: the loss or norm of step 3 was not finite" in said[4]
     assert f"step 3: {what}" in said[2] and "the parameters are those before the step" in said[2]
     assert before["updates"] == 2
     assert sorted(before) == sorted(after)

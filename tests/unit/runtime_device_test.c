@@ -269,6 +269,7 @@ test_fault_of_a_task(void **state)
 	assert_int_equal(status->exit_code, EXIT_COMM);
 	status_free(status);
 	must(t.ops->sync(t.device));
+	must(t.ops->fault(t.device));
 	assert_true(value(&t, t.b, 0) == 1);
 	bench_close(&t);
 }

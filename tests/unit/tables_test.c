@@ -168,6 +168,41 @@ wide_text(int n)
 	return t.at;
 }
 
+/* What becomes of a launch of a kernel that stores that number, or its loop's variable. */
+static InstructionKind
+kind_of_storing(const char *dtype, const char *made, const char *stored)
+{
+	Text t = {0};
+	InstructionKind kind = N_INSTRUCTIONS;
+
+	text_printf(
+		&t,
+		"module @m {\n  kernel @k(y0: out %s[4]) flops 0 {\n    parallel v0 < 4 {\n%s"
+		"      store y0[v0] = %s\n    }\n  }\n  func @f() -> (%s[4]) role forward {\n"
+		"    %%0 = launch {kernel = @k} : %s[4] at io+0 loc \"/zeros\"\n    return %%0\n  }\n}\n",
+		dtype, made, stored, dtype, dtype);
+	Case c = case_open(t.at);
+	assert_true(c.ok);
+	for (int i = 0; i < c.w->instructions.n; i++)
+		if (c.w->instructions.at[i].n_args == 1)
+			kind = (InstructionKind)c.w->instructions.at[i].kind;
+	case_close(&c);
+	text_free(&t);
+	return kind;
+}
+
+/* Nothing but zeros is a fill; -0 has a bit, and a loop's variable is 0 only once. */
+static void
+test_zeros_need_no_kernel(void **state)
+{
+	(void)state;
+	assert_int_equal(kind_of_storing("f32", "      v1 = const 0 : f32\n", "v1"), FILL_ZERO);
+	assert_int_equal(kind_of_storing("s64", "      v1 = const 0 : s64\n", "v1"), FILL_ZERO);
+	assert_int_equal(kind_of_storing("f32", "      v1 = const 1 : f32\n", "v1"), RUN_KERNEL);
+	assert_int_equal(kind_of_storing("f32", "      v1 = const -0 : f32\n", "v1"), RUN_KERNEL);
+	assert_int_equal(kind_of_storing("s64", "", "v0"), RUN_KERNEL);
+}
+
 static const Instruction *
 launch_of(const FormatWriter *w)
 {
@@ -230,9 +265,9 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_arguments),    cmocka_unit_test(test_team),
-		cmocka_unit_test(test_facts),        cmocka_unit_test(test_many_arguments),
-		cmocka_unit_test(test_many_targets),
+		cmocka_unit_test(test_arguments),      cmocka_unit_test(test_team),
+		cmocka_unit_test(test_facts),          cmocka_unit_test(test_zeros_need_no_kernel),
+		cmocka_unit_test(test_many_arguments), cmocka_unit_test(test_many_targets),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
