@@ -135,7 +135,7 @@ def reordered(folder):
 
 
 def retyped(header, data):
-    first = next(iter(header))
+    first = next(k for k, v in header.items() if v.get("dtype") == "F32")
     header[first]["dtype"] = "I32"
     return header, data
 
@@ -178,7 +178,7 @@ K = [
     ("shards swapped", swapped, ["safetensors", "tensor"]),
     ("shard: another header of the same tensors", reordered, [SHARD, "header is damaged", 'tensor "']),
     ("shard: a hole", edit_shard(lambda h, d: (shift(h, 64), d + bytes(64))), [SHARD, "hole"]),
-    ("shard: an overlap", edit_shard(lambda h, d: (shift(h, -64), d)), [SHARD, "overlap"]),
+    ("shard: an overlap", edit_shard(lambda h, d: (shift(h, -4), d)), [SHARD, "overlap"]),
     ("shard: a key twice", edit_shard(doubled), [SHARD, "malformed"]),
     ("shard: another tensor", edit_shard(renamed), [SHARD, "is missing"]),
     ("shard: another type", edit_shard(retyped), [SHARD, "has another type"]),
