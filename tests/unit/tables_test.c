@@ -19,23 +19,23 @@ typedef struct {
 	bool ok;
 } Case;
 
-static Case
-case_open(const char *text)
+/* In place: the stream writes to it until it is closed. */
+static void
+case_open(Case *c, const char *text)
 {
-	Case c = {.arena = arena_new()};
-
-	c.stream = open_memstream(&c.said, &c.length);
-	c.diag = diag_new("test", c.stream);
-	c.m = module_parse(text, "tables", NULL, c.diag);
-	fflush(c.stream);
-	if (!c.m)
-		fail_msg("%s", c.said);
-	c.w = format_writer_new(c.arena);
-	c.ok = tables_write(
-		c.w, &(Tables){.m = c.m, .bindings = &(BindingInfo){"batch=1", 1}, .n_bindings = 1},
-		c.diag);
-	fflush(c.stream);
-	return c;
+	*c = (Case){.arena = arena_new()};
+	c->stream = open_memstream(&c->said, &c->length);
+	c->diag = diag_new("test", c->stream);
+	c->m = module_parse(text, "tables", NULL, c->diag);
+	fflush(c->stream);
+	if (!c->m)
+		fail_msg("%s", c->said);
+	c->w = format_writer_new(c->arena);
+	c->ok = tables_write(
+		c->w,
+		&(Tables){.m = c->m, .bindings = &(BindingInfo){"batch=1", 1}, .n_bindings = 1},
+		c->diag);
+	fflush(c->stream);
 }
 
 static void
@@ -74,7 +74,8 @@ static const char library[] =
 static void
 test_arguments(void **state)
 {
-	Case c = case_open(library);
+	Case c;
+	case_open(&c, library);
 	const KernelRecord *k = &c.w->kernels.at[0];
 
 	(void)state;
@@ -112,7 +113,8 @@ static const char team[] = "module @m {\n"
 static void
 test_team(void **state)
 {
-	Case c = case_open(team);
+	Case c;
+	case_open(&c, team);
 	const KernelRecord *k = &c.w->kernels.at[0];
 
 	(void)state;
@@ -127,7 +129,8 @@ test_team(void **state)
 static void
 test_facts(void **state)
 {
-	Case c = case_open(library);
+	Case c;
+	case_open(&c, library);
 	KernelRecord k = c.w->kernels.at[0];
 	KernelArgument *arguments = c.w->kernel_arguments.at;
 	uint64_t facts = kernel_facts(&k, arguments);
@@ -181,7 +184,8 @@ kind_of_storing(const char *dtype, const char *made, const char *stored)
 		"      store y0[v0] = %s\n    }\n  }\n  func @f() -> (%s[4]) role forward {\n"
 		"    %%0 = launch {kernel = @k} : %s[4] at io+0 loc \"/zeros\"\n    return %%0\n  }\n}\n",
 		dtype, made, stored, dtype, dtype);
-	Case c = case_open(t.at);
+	Case c;
+	case_open(&c, t.at);
 	assert_true(c.ok);
 	for (int i = 0; i < c.w->instructions.n; i++)
 		if (c.w->instructions.at[i].n_args == 1)
@@ -219,7 +223,8 @@ test_many_arguments(void **state)
 	(void)state;
 	for (int n = UINT16_MAX - 1; n <= 70000; n += 70000 - (UINT16_MAX - 1)) {
 		char *text = wide_text(n);
-		Case c = case_open(text);
+		Case c;
+		case_open(&c, text);
 		bool fits = n < UINT16_MAX;
 		assert_int_equal(c.ok, fits);
 		if (fits) {
@@ -248,7 +253,8 @@ test_many_targets(void **state)
 			            "target \"t%d\" {\n    return %%x\n  }\n",
 			            i, i);
 		text_add(&t, "}\n");
-		Case c = case_open(t.at);
+		Case c;
+		case_open(&c, t.at);
 		assert_int_equal(c.ok, n <= MAX_TARGETS);
 		if (c.ok)
 			assert_int_equal(c.w->targets.n, MAX_TARGETS);
