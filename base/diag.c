@@ -16,7 +16,8 @@ struct Diag {
 	FILE *stream;
 	int errors;
 	int exit_code;
-	bool muted; /* the last error was not printed, so its notes are not either */
+	/* The last error was not printed, so its notes are not either. Any thread may warn; errors are one thread's. */
+	_Atomic bool muted;
 };
 
 Diag *

@@ -4,7 +4,8 @@
  * statistics) lies side by side and is one bucket. Buckets are whole blocks of SHARE_BLOCK elements, as the parts of ranks are. */
 #include "codegen/streams.h"
 
-/* bytes: 256 KiB take as long to send as to start (two ranks of one machine); what is larger than 32 MiB starts late. */
+/* Bytes; not measured. Less than LEAST_BUCKET is hardly more than a message's start; more than MOST_BUCKET begins late. */
+enum { ALIGNMENT = 64 };
 enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
 
 /* What a step adds up: its own states, but those that lie in a unit. */
@@ -46,22 +47,45 @@ add_unit(Arena *arena, Buckets *list, const State *s)
 	}
 }
 
-/* All small sums of a type, and the gap behind them; no elements: there are none. */
+/* Of a type, side by side from `at` on; how many bytes that takes, with the gap behind them. */
+static int64_t
+place_small_sums(Module *m, DType dtype, int64_t at)
+{
+	int64_t first = at, block = dtype_bytes(dtype, SHARE_BLOCK);
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (!state_is_small_sum(s) || s->type->dtype != dtype)
+			continue;
+		s->offset = at;
+		at += (type_bytes(s->type) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+	}
+	return (at - first + block - 1) / block * block;
+}
+
+int64_t
+small_sums_place(Module *m, int64_t at)
+{
+	for (DType t = 0; t < N_DTYPES; t++)
+		at += place_small_sums(m, t, at);
+	return at;
+}
+
+/* The bucket of a type's small sums, as small_sums_place laid them out; no elements: there are none. */
 static Bucket
 small_sums(const Module *m, DType dtype)
 {
-	Bucket b = {.dtype = dtype, .offset = INT64_MAX, .name = "sums"};
-	int64_t end = 0, block = dtype_bytes(dtype, SHARE_BLOCK);
+	Bucket b = {.dtype = dtype, .name = "sums"};
+	int64_t bytes = 0, block = dtype_bytes(dtype, SHARE_BLOCK);
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
 		if (!state_is_small_sum(s) || s->type->dtype != dtype)
 			continue;
-		b.offset = s->offset < b.offset ? s->offset : b.offset;
-		end = s->offset + type_bytes(s->type);
+		b.offset = bytes ? b.offset : s->offset;
+		bytes = s->offset + type_bytes(s->type) - b.offset;
 	}
-	if (end > 0)
-		b.n = (end - b.offset + block - 1) / block * SHARE_BLOCK;
+	b.n = (bytes + block - 1) / block * SHARE_BLOCK;
 	return b;
 }
 

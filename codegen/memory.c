@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { ALIGNMENT = 64 };
+_Static_assert(UNIT_BLOCK % SHARE_BLOCK == 0, "ranks hold whole blocks of a unit");
 
 static int64_t
 aligned(int64_t bytes)
@@ -27,22 +28,6 @@ place_in_unit(State *s)
 	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 }
 
-/* Next to each other, so that ranks add them up at once, and whole blocks of elements. */
-static int64_t
-place_small_sums(Module *m, DType dtype, int64_t at)
-{
-	int64_t block = dtype_bytes(dtype, SHARE_BLOCK), first = at;
-
-	for (int i = 0; i < m->states.n; i++) {
-		State *s = m->states.at[i];
-		if (!state_is_small_sum(s) || s->type->dtype != dtype)
-			continue;
-		s->offset = at;
-		at += aligned(type_bytes(s->type));
-	}
-	return first + (at - first + block - 1) / block * block;
-}
-
 static void
 place_states(Module *m)
 {
@@ -55,8 +40,7 @@ place_states(Module *m)
 		s->offset = at;
 		at += aligned(type_bytes(s->type));
 	}
-	for (DType t = 0; t < N_DTYPES; t++)
-		at = place_small_sums(m, t, at);
+	at = small_sums_place(m, at);
 	for (int i = 0; i < m->states.n; i++)
 		place_in_unit(m->states.at[i]);
 	m->state_bytes = at;

@@ -21,11 +21,11 @@ typedef struct {
 
 /* What programs of a role share with those before and behind them. */
 typedef struct {
-	Space space, host;
+	Space space;
 	SharedEvent filled, free;
 } Exchange;
-static const Exchange micro_batch = {SPACE_IO, SPACE_IO_HOST, EVENT_IO_FILLED, EVENT_IO_FREE};
-static const Exchange step = {SPACE_STEP, SPACE_STEP_HOST, EVENT_STEP_FILLED, EVENT_STEP_FREE};
+static const Exchange micro_batch = {SPACE_IO, EVENT_IO_FILLED, EVENT_IO_FREE};
+static const Exchange step = {SPACE_STEP, EVENT_STEP_FILLED, EVENT_STEP_FREE};
 
 static const Exchange *
 exchange_of(const Streams *s)
@@ -66,13 +66,13 @@ add_copy(Streams *s, Stream stream, RunOnly only, RunWhen when, uint32_t to, uin
 	                     .n_args = 2});
 }
 
-/* The same place in another region. */
+/* The same place on the host's side. */
 static uint32_t
-twin(Streams *s, uint32_t slot, Space space)
+twin(Streams *s, uint32_t slot)
 {
 	Slot t = s->w->slots.at[slot];
 
-	t.space = space;
+	t.space = space_table[t.space].twin;
 	vec_push(s->w->arena, &s->w->slots, t);
 	return (uint32_t)s->w->slots.n - 1;
 }
@@ -82,16 +82,16 @@ copy_in(Streams *s)
 {
 	const Exchange *x = exchange_of(s);
 
-	add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
+	if (s->plan->role != ROLE_UPDATE) /* before that the host has waited for the report of its turn */
+		add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
 	for (int i = 0; i < s->plan->inputs.n; i++) {
 		uint32_t slot = s->plan->inputs.at[i];
-		add_copy(s, STREAM_COPY_IN, ONLY_APART, RUN_ALWAYS, slot, twin(s, slot, x->host));
+		add_copy(s, STREAM_COPY_IN, ONLY_APART, RUN_ALWAYS, slot, twin(s, slot));
 	}
 	add_event(s, RECORD, STREAM_COPY_IN, ONLY_APART, x->filled);
 	add_event(s, WAIT, STREAM_COMPUTE, ONLY_APART, x->filled);
 }
 
-/* The report of two steps ago has been read: the host waits for it before it queues this one. */
 static void
 copy_out(Streams *s)
 {
@@ -102,7 +102,7 @@ copy_out(Streams *s)
 	add_event(s, WAIT, STREAM_COPY_OUT, ONLY_ALWAYS, x->free);
 	for (int i = 0; i < s->plan->results.n; i++) {
 		uint32_t slot = s->plan->results.at[i];
-		add_copy(s, STREAM_COPY_OUT, ONLY_APART, RUN_ALWAYS, twin(s, slot, x->host), slot);
+		add_copy(s, STREAM_COPY_OUT, ONLY_APART, RUN_ALWAYS, twin(s, slot), slot);
 	}
 	add_event(s, RECORD, STREAM_COPY_OUT, ONLY_ALWAYS, EVENT_REPORT);
 }
@@ -294,6 +294,7 @@ streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program)
 	for (int i = 0; i < all.n; i++)
 		vec_push(w->arena, &w->instructions, all.at[i]);
 	program->n_instructions = (uint32_t)w->instructions.n - program->first_instruction;
-	program->bytes[exchange_of(&s)->host] = program->bytes[exchange_of(&s)->space];
+	Space space = exchange_of(&s)->space;
+	program->bytes[space_table[space].twin] = program->bytes[space];
 	arena_free(s.arena);
 }

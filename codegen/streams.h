@@ -16,6 +16,8 @@ typedef VEC(Bucket) Buckets;
 /* Of all states that last for a step. */
 Buckets buckets_of(Arena *arena, const Module *m);
 bool state_is_small_sum(const State *s); /* a step adds it up, and it is no whole blocks */
+/* Gives them places from `at` on, those of a type side by side and whole blocks together; where they end. */
+int64_t small_sums_place(Module *m, int64_t at);
 
 /* ---- rank_sum.c */
 void rank_sums_add(Pass *p, Module *m); /* the kernels that add up buckets */

@@ -96,8 +96,16 @@ check_loop(Walk *w, const Instruction *n, int at)
 	if (w->depth == MAX_LOOPS)
 		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at,
 		             MAX_LOOPS);
-	w->counts[w->depth++] = n->what == (uint32_t)LOOP_OTHER_RANKS ? w->facts->ranks - 1
-	                                                              : (int64_t)n->what;
+	int64_t count = n->what == (uint32_t)LOOP_OTHER_RANKS ? w->facts->ranks - 1
+	                                                      : (int64_t)n->what;
+	int64_t all = count;
+	for (int i = 0; i < w->depth; i++)
+		if (!size_mul(all, w->counts[i], &all))
+			all = INT64_MAX;
+	if (all > MAX_ITERATIONS)
+		return FAULT("program %d, instruction %d: %lld iterations, at most %d", w->index, at,
+		             (long long)all, MAX_ITERATIONS);
+	w->counts[w->depth++] = count;
 	return NULL;
 }
 
@@ -336,10 +344,12 @@ format_check_program(const Format *f, int index, const RunFacts *facts)
 			return FAULT("program %d: a %s region of %lld bytes", index,
 			             space_table[s].name, (long long)p->bytes[s]);
 	set_limits(&w);
-	if (p->bytes[SPACE_IO_HOST] < p->bytes[SPACE_IO] ||
-	    p->bytes[SPACE_STEP_HOST] < p->bytes[SPACE_STEP])
-		return FAULT("program %d: the host's side of io or step is smaller than these",
-		             index);
+	for (int s = 0; s < N_SPACES; s++)
+		if (p->bytes[space_table[s].twin] < p->bytes[s])
+			return FAULT("program %d: the host's side of %s has %lld bytes of %lld", index,
+			             space_table[s].name,
+			             (long long)p->bytes[space_table[s].twin],
+			             (long long)p->bytes[s]);
 	if (p->n_events > MAX_EVENTS)
 		return FAULT("program %d: %u events", index, p->n_events);
 	RETURN_IF_ERROR(check_scalars(&w));

@@ -49,9 +49,9 @@ typedef enum {
 	ONLY_ALWAYS = 0,
 	ONLY_APART = 1,   /* the device's memory is not the host's */
 	ONLY_RANKS = 2,   /* there are several */
-	ONLY_STAGED = 4,  /* there are, and their communicator cannot read the device's memory */
-	ONLY_ORDERED = 8, /* there are, and sums are made in their order, here */
-	ONLY_FAST = 16,   /* there are, and their communicator makes sums */
+	ONLY_STAGED = 4,  /* several ranks whose communicator cannot read the device's memory */
+	ONLY_ORDERED = 8, /* several ranks; the schedule adds up, in their order */
+	ONLY_FAST = 16,   /* several ranks; their communicator adds up */
 	N_ONLY = 32,
 } RunOnly;
 extern const char *const only_names[]; /* of the bits */
@@ -88,6 +88,7 @@ typedef struct {
 	RunOnly only; /* which runs have such a region */
 	bool on_host; /* in memory that the host reads and writes */
 	bool by_slots; /* as large as its slots need, for so many ranks; else planned for each program */
+	Space twin;    /* the host's side of it, where the memory is apart; itself: it has none */
 } SpaceRow;
 extern const SpaceRow space_table[N_SPACES];
 
@@ -138,7 +139,7 @@ extern const char *const phase_names[];
 
 /* What a schedule may ask of a device. */
 enum { MAX_STAGES = 1 << 20 };
-enum { MAX_STREAMS = 8, MAX_EVENTS = 1 << 16, MAX_LOOPS = 8 };
+enum { MAX_STREAMS = 8, MAX_EVENTS = 1 << 16, MAX_LOOPS = 8, MAX_ITERATIONS = 1 << 20 };
 
 /* A kernel over parts [begin, end) of the product of its parallel loops. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);

@@ -4,16 +4,20 @@
 const char *const role_names[] = {"forward", "eval", "accumulate", "update", NULL};
 const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const SpaceRow space_table[] = {
-	[SPACE_STATE] = {"state"},
-	[SPACE_WORKSPACE] = {"workspace"},
-	[SPACE_IO] = {"io", TURN_MICRO},
-	[SPACE_STEP] = {"step", TURN_STEP},
-	[SPACE_IO_HOST] = {"io.host", TURN_MICRO, ONLY_APART, true},
-	[SPACE_STEP_HOST] = {"step.host", TURN_STEP, ONLY_APART, true},
-	[SPACE_PINNED] = {"pinned", TURN_NONE, ONLY_STAGED, true, true},
-	[SPACE_GATHERED] = {"gathered", TURN_NONE, ONLY_ORDERED, false, true},
-	[SPACE_SHARD] = {"shard", TURN_NONE, ONLY_ALWAYS, false, true},
-	[SPACE_HOST] = {"host", TURN_NONE, ONLY_ALWAYS, true, true},
+	[SPACE_STATE] = {"state", .twin = SPACE_STATE},
+	[SPACE_WORKSPACE] = {"workspace", .twin = SPACE_WORKSPACE},
+	[SPACE_IO] = {"io", .turn = TURN_MICRO, .twin = SPACE_IO_HOST},
+	[SPACE_STEP] = {"step", .turn = TURN_STEP, .twin = SPACE_STEP_HOST},
+	[SPACE_IO_HOST] = {"io.host", .turn = TURN_MICRO, .only = ONLY_APART, .on_host = true,
+	                   .twin = SPACE_IO_HOST},
+	[SPACE_STEP_HOST] = {"step.host", .turn = TURN_STEP, .only = ONLY_APART, .on_host = true,
+	                     .twin = SPACE_STEP_HOST},
+	[SPACE_PINNED] = {"pinned", .only = ONLY_STAGED, .on_host = true, .by_slots = true,
+	                  .twin = SPACE_PINNED},
+	[SPACE_GATHERED] = {"gathered", .only = ONLY_ORDERED, .by_slots = true,
+	                    .twin = SPACE_GATHERED},
+	[SPACE_SHARD] = {"shard", .by_slots = true, .twin = SPACE_SHARD},
+	[SPACE_HOST] = {"host", .on_host = true, .by_slots = true, .twin = SPACE_HOST},
 };
 const char *const instruction_names[] = {
 	"run", "copy", "fill_zero", "collective", "record", "wait", "loop", "end", NULL,

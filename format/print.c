@@ -66,9 +66,11 @@ print_collective(Text *out, const Format *f, const Instruction *n)
 {
 	const CollectiveRecord *c = &f->collectives[n->what];
 
-	text_printf(out, " %s %s of group %s, %lld %s", collective_names[c->kind],
-	            comm_reduction_names[c->reduction], comm_group_names[c->group], (long long)c->n,
-	            dtype_info[c->dtype].name);
+	bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
+
+	text_printf(out, " %s%s%s of group %s, %lld %s", collective_names[c->kind],
+	            reduces ? " " : "", reduces ? comm_reduction_names[c->reduction] : "",
+	            comm_group_names[c->group], (long long)c->n, dtype_info[c->dtype].name);
 }
 
 static void

@@ -144,7 +144,7 @@ executor_slot(const Executor *x, uint32_t slot)
 static Space
 host_side(const Executor *x, Space space)
 {
-	return !executor_is_apart(x) ? space : space == SPACE_IO ? SPACE_IO_HOST : SPACE_STEP_HOST;
+	return executor_is_apart(x) ? space_table[space].twin : space;
 }
 
 char *
@@ -240,6 +240,21 @@ typedef struct {
 	const Scalar *scalars; /* in the device's memory */
 } Walk;
 
+/* ---- times of phases, on the compute stream */
+static Status
+set_timer(Walk *w, int phase)
+{
+	Executor *x = w->x;
+	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
+
+	w->phase = phase;
+	t->full |= x->timed && t->n == MAX_TIMERS;
+	if (!x->timed || t->full)
+		return NULL;
+	t->phase[t->n] = (int8_t)phase;
+	return x->ops->record(x->device, STREAM_COMPUTE, timer_event(x->turns[TURN_STEP], t->n++));
+}
+
 static Span
 argument_span(const Walk *w, const Instruction *n, uint32_t i)
 {
@@ -290,8 +305,6 @@ run_fill_zero(Walk *w, const Instruction *n)
 {
 	return w->x->ops->fill_zero(w->x->device, n->stream, argument_span(w, n, 0));
 }
-
-static Status set_timer(Walk *w, int phase);
 
 /* Whoever waits for what comes out of the program has its last timer, too. */
 static Status
@@ -377,21 +390,6 @@ is_due(const Walk *w, const Instruction *n)
 
 	return (due[n->when] && only_applies(n->only, &w->x->facts)) ||
 	       n->kind == END; /* a skipped LOOP skips its END */
-}
-
-/* ---- times of phases, on the compute stream */
-static Status
-set_timer(Walk *w, int phase)
-{
-	Executor *x = w->x;
-	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
-
-	w->phase = phase;
-	t->full |= x->timed && t->n == MAX_TIMERS;
-	if (!x->timed || t->full)
-		return NULL;
-	t->phase[t->n] = (int8_t)phase;
-	return x->ops->record(x->device, STREAM_COMPUTE, timer_event(x->turns[TURN_STEP], t->n++));
 }
 
 static Status

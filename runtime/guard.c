@@ -88,17 +88,19 @@ GUARDED(dump_gradients, once_dump_gradients, const char *, folder, "writing grad
 GUARDED(export, export_model, const char *, path, "writing the model")
 #undef GUARDED
 
-static Status
-call_queue(void *args)
-{
-	return step_queue(((RunArgs *)args)->run);
-}
-
-Status
-gradc_queue_step(Gradc *run)
-{
-	return guarded(call_queue, run, NULL, "computing a step");
-}
+#define GUARDED(name, inner, doing)                           \
+	static Status call_##name(void *args)                 \
+	{                                                     \
+		return inner(((RunArgs *)args)->run);         \
+	}                                                     \
+	Status gradc_##name(Gradc *run)                       \
+	{                                                     \
+		return guarded(call_##name, run, NULL, doing); \
+	}
+GUARDED(bind_data, trainer_bind_data, "opening the data")
+GUARDED(queue_step, step_queue, "computing a step")
+GUARDED(finish, trainer_finish, "completing the trace")
+#undef GUARDED
 
 typedef struct {
 	bool wait, *got;
@@ -166,30 +168,6 @@ gradc_settings(Gradc *run, int *n)
 	status_free(guarded(call_settings, run, &args, NULL));
 	*n = args.n;
 	return args.at;
-}
-
-static Status
-call_finish(void *args)
-{
-	return trainer_finish(((RunArgs *)args)->run);
-}
-
-Status
-gradc_finish(Gradc *run)
-{
-	return guarded(call_finish, run, NULL, "completing the trace");
-}
-
-static Status
-call_bind_data(void *args)
-{
-	return trainer_bind_data(((RunArgs *)args)->run);
-}
-
-Status
-gradc_bind_data(Gradc *run)
-{
-	return guarded(call_bind_data, run, NULL, "opening the data");
 }
 
 typedef struct {

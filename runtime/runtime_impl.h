@@ -5,6 +5,7 @@
 #include "runtime/checksum.h"
 #include "runtime/comm.h"
 #include "runtime/device.h"
+#include "runtime/executor.h"
 #include "runtime/gradc.h"
 
 #include <jansson.h>
@@ -38,7 +39,6 @@ typedef struct {
 	const char *count_of; /* what `count` counts; NULL: nothing */
 	int64_t count;
 } TraceSpan;
-typedef struct Trace Trace;
 Status trace_open(Arena *arena, const char *path, Trace **out);
 void trace_span(Trace *t, const TraceSpan *s); /* from any thread; NULL is allowed */
 /* Completes the file, or says what went wrong since trace_open. NULL is allowed. */
@@ -46,7 +46,7 @@ Status trace_close(Trace *t);
 void trace_abort(Trace *t); /* no file; NULL is allowed */
 
 /* ---- observe.c: what each instruction took, for trace and profile. */
-typedef struct {
+struct Observer {
 	const Format *format;
 	Trace *trace;        /* NULL: none */
 	const char **titles; /* of the instructions, for the trace */
@@ -56,118 +56,11 @@ typedef struct {
 	double base;       /* when it began */
 	int phase;
 	double phase_begin, last_end;
-} Observer;
+};
 Status observe_open(Gradc *run);
 void observe_step(Gradc *run, int64_t step);
 /* From `begin` until now; count < 0: none. */
 void observe_span(Gradc *run, const char *name, double begin, int64_t count);
-
-/* ---- executor.c: walks a program's instructions over the regions. */
-enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
-/* Events of the executor's own, behind those of the tables: timers; the observer's, of a program's begin, and before and
- * after each instruction. */
-enum {
-	FIRST_TIMER = N_DEVICE_EVENTS,
-	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
-	FIRST_OBSERVED,
-};
-typedef struct {
-	int n;
-	bool full;                /* there were more changes than timers */
-	int8_t phase[MAX_TIMERS]; /* that begins there; -1: none does */
-} StepTimers;
-static inline int
-timer_event(int turn, int i)
-{
-	return FIRST_TIMER + turn * MAX_TIMERS + i;
-}
-typedef struct {
-	int64_t index, n; /* micro-batch j of n */
-} MicroBatch;
-/* ---- recorded.c: runs that were recorded once, by what tells them apart */
-typedef struct {
-	const ProgramRecord *program;
-	int64_t index; /* micro-batch */
-	bool last;
-	uint8_t turns[N_TURNS];
-	bool seen;                 /* it ran once, so that everything it needs is loaded */
-	Recorded *recorded;        /* NULL: not yet */
-	int first_timer, n_timers; /* of the step's; their phases */
-	int8_t *phases;
-} RecordedRun;
-typedef struct {
-	Arena *arena;
-	const Format *format;
-	int target; /* whose programs it runs */
-	const DeviceOps *ops;
-	Device *device;
-	Code *code;
-	int host_target; /* whose programs the host's processors run; `target`: none other */
-	Device *host_device;
-	Code *host_code;
-	const Comm *comm; /* NULL: of one rank */
-	RunFacts facts;
-	Span regions[N_SPACES][2]; /* by turn; without turns the first */
-	uint8_t turns[N_TURNS];    /* which one programs run on */
-	void **buffers;            /* room for the arguments of any instruction */
-	StepTimers timers[2];      /* by the step's turn */
-	bool timed;                /* runs belong to a step */
-	bool poison;
-	int64_t host_waits; /* how often the host has waited for the device */
-	Observer *observer; /* NULL: instructions are not timed */
-	Trace *trace;       /* of collectives; NULL: none */
-	VEC(RecordedRun) recorded;
-} Executor;
-typedef struct {
-	const DeviceOps *ops;
-	DeviceOptions device;
-	const CodeImage *variant;
-	const CodeImage *host; /* for programs that the host's processors run; NULL: none */
-	const Comm *comm;      /* NULL, where there is one rank */
-	bool ordered;          /* sums over ranks are made in their order */
-	bool observed;         /* instructions may be timed */
-} ExecutorOptions;
-Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
-void executor_stop(Executor *x); /* waits; then nothing touches the regions */
-void executor_close(Executor *x);
-/* In the device's memory, at the present turns. */
-Span executor_slot(const Executor *x, uint32_t slot);
-Span executor_state(const Executor *x, int state);
-/* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
-char *executor_host(const Executor *x, uint32_t slot);
-char *executor_image(const Executor *x, int turn);
-bool executor_is_apart(const Executor *x); /* the device's memory is not the host's */
-Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
-/* Both are done when they return, and so is all that was queued before. */
-Status executor_write(Executor *x, Span to, const void *from);
-Status executor_read(Executor *x, void *to, Span from);
-/* Queues a run. Its scalars and inputs are in place, and stay until executor_wait_image of this turn. */
-Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
-Status executor_walk(Executor *x, const ProgramRecord *p,
-                     const MicroBatch *micro); /* without recording */
-/* The host waits: for everything; until it may fill that image again, from any thread; for a step's results. */
-Status executor_drain(Executor *x);
-Status executor_wait_image(const Executor *x, int turn);
-Status executor_wait_report(Executor *x, int turn);
-bool executor_has_report(const Executor *x, int turn);
-/* Of the step of that turn, after its report. */
-Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]);
-
-/* ---- observe.c, of a program's run: all of it is over when observe_run returns */
-Status observe_begin(Executor *x);
-Status observe_instruction(Executor *x, uint32_t at, int stream, bool end);
-Status observe_run(Executor *x, const ProgramRecord *p);
-
-/* ---- host_launch.c: programs of another target, which the host's processors run */
-Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);
-void host_close(Executor *x);
-Status host_launch(Executor *x, int stream, const Launch *launch); /* has its turn in the stream */
-
-/* ---- collective.c: an instruction of the communication stream */
-Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
-
-/* ---- recorded.c */
-void recorded_free(Executor *x);
 
 /* ---- gradient_check.c */
 Status gradients_check(Gradc *run, const GradcCheckOptions *options);

@@ -1,0 +1,56 @@
+"""The schedule of every model, proven free of races: in each kind of run no two streams, nor the host, touch the same bytes
+without an event between, one of them writing. And every WAIT is needed in some run."""
+import itertools
+import re
+
+import pytest
+import reference
+from tables import KIND, Tables
+
+RUNS = [(memory, ranks, reduce, accumulate)
+        for memory, (ranks, reduce), accumulate in itertools.product(
+            ("together", "apart"), ((1, "ordered"), (3, "ordered"), (2, "fast")), (1, 3))]
+
+
+def find(run, build, executable, how, *more):
+    return run(build / "tests/find_races", executable, *map(str, how), *more, exit=None).stdout.splitlines()
+
+
+def compiled(run, models, path, name):
+    run("compile", "model.onnx", "-o", path, *reference.compile_options(name, "f32"), cwd=models / name)
+    return path
+
+
+@pytest.mark.parametrize("name", reference.NAMES)
+def test_no_schedule_races(run, build, models, tmp_path, name):
+    executable = compiled(run, models, tmp_path / "train", name)
+    for how in RUNS:
+        assert find(run, build, executable, how) == ["no race"], how
+
+
+@pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist"])
+def test_every_wait_is_needed(run, build, models, tmp_path, name):
+    """In some run: with one micro-batch a step others of them are than with three, and with ranks than alone."""
+    executable = compiled(run, models, tmp_path / "train", name)
+    tables = Tables(executable)
+    trained = re.findall(r"program (\w+)[^:]*: (\d+) instructions",
+                         run("dump", executable, "--stage=schedule").stdout)
+    at, waits = 0, set()
+    for role, n in trained:
+        if role in ("accumulate", "update"):
+            waits |= {i for i in range(at, at + int(n)) if tables[i]["kind"] == KIND["WAIT"]}
+        at += int(n)
+    assert len(waits) >= 6
+    for how in RUNS:
+        lines = find(run, build, executable, how, "every")
+        assert lines[0] == "no race"
+        idle = {int(line.split()[-1]) for line in lines[1:]}
+        due = {i for i in waits if runs(tables[i]["only"], how)}
+        waits -= due - idle
+    assert not waits
+
+
+def runs(only, how):
+    memory, ranks, reduce, _ = how
+    holds = 1 * (memory == "apart") | (2 | (8 if reduce == "ordered" else 16) | 4 * (memory == "apart")) * (ranks > 1)
+    return not only & ~holds
