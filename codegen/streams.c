@@ -82,7 +82,8 @@ copy_in(Streams *s)
 {
 	const Exchange *x = exchange_of(s);
 
-	if (s->plan->role != ROLE_UPDATE) /* before that the host has waited for the report of its turn */
+	if (s->plan->role !=
+	    ROLE_UPDATE) /* before that the host has waited for the report of its turn */
 		add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
 	for (int i = 0; i < s->plan->inputs.n; i++) {
 		uint32_t slot = s->plan->inputs.at[i];

@@ -266,6 +266,18 @@ add_port_slots(TableWriter *tw, uint32_t first, uint32_t n, SlotList *out)
 }
 
 static void
+check_events(TableWriter *tw, const ProgramRecord *p)
+{
+	if (p->n_events <= MAX_EVENTS)
+		return;
+	diag_error(tw->diag, EXIT_UNSUPPORTED,
+	           "%s: its streams wait for each other %u times, at most %d have room in the "
+	           "executable's tables",
+	           role_names[p->role], p->n_events, MAX_EVENTS);
+	tw->ok = false;
+}
+
+static void
 write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target)
 {
 	FormatWriter *w = tw->w;
@@ -308,6 +320,7 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	p.bytes[tw->io_space] = tw->io;
 	p.flops = tw->flops;
 	streams_write(w, &plan, &p);
+	check_events(tw, &p);
 	vec_push(w->arena, &w->programs, p);
 }
 

@@ -249,6 +249,8 @@ check_collective(const Format *f, int i)
 	    c->reduction >= N_COMM_REDUCTIONS)
 		return FAULT("collective %d: kind %u, group %u, dtype %u, reduction %u", i, c->kind,
 		             c->group, c->dtype, c->reduction);
+	if (c->peer > INT32_MAX)
+		return FAULT("collective %d: rank %u", i, c->peer);
 	if (c->n < 0 || c->n > INT64_MAX / 64)
 		return FAULT("collective %d: %lld elements", i, (long long)c->n);
 	return NULL;

@@ -103,8 +103,8 @@ check_loop(Walk *w, const Instruction *n, int at)
 		if (!size_mul(all, w->counts[i], &all))
 			all = INT64_MAX;
 	if (all > MAX_ITERATIONS)
-		return FAULT("program %d, instruction %d: %lld iterations, at most %d", w->index, at,
-		             (long long)all, MAX_ITERATIONS);
+		return FAULT("program %d, instruction %d: %lld iterations, at most %d", w->index,
+		             at, (long long)all, MAX_ITERATIONS);
 	w->counts[w->depth++] = count;
 	return NULL;
 }
@@ -346,8 +346,8 @@ format_check_program(const Format *f, int index, const RunFacts *facts)
 	set_limits(&w);
 	for (int s = 0; s < N_SPACES; s++)
 		if (p->bytes[space_table[s].twin] < p->bytes[s])
-			return FAULT("program %d: the host's side of %s has %lld bytes of %lld", index,
-			             space_table[s].name,
+			return FAULT("program %d: the host's side of %s has %lld bytes of %lld",
+			             index, space_table[s].name,
 			             (long long)p->bytes[space_table[s].twin],
 			             (long long)p->bytes[s]);
 	if (p->n_events > MAX_EVENTS)

@@ -88,7 +88,7 @@ typedef struct {
 	RunOnly only; /* which runs have such a region */
 	bool on_host; /* in memory that the host reads and writes */
 	bool by_slots; /* as large as its slots need, for so many ranks; else planned for each program */
-	Space twin;    /* the host's side of it, where the memory is apart; itself: it has none */
+	Space twin; /* the host's side of it, where the memory is apart; itself: it has none */
 } SpaceRow;
 extern const SpaceRow space_table[N_SPACES];
 
@@ -277,6 +277,8 @@ typedef struct {
 	uint32_t dtype;
 	uint32_t reduction; /* CommReduction */
 	int64_t n;          /* elements of the whole, in parts of SHARE_BLOCK */
+	uint32_t peer; /* of broadcast, send, recv: the other rank, as the group counts; else 0 */
+	uint32_t reserved;
 } CollectiveRecord;
 enum { LOOP_OTHER_RANKS = -1 }; /* `what` of a LOOP: once for each rank but one */
 

@@ -37,6 +37,7 @@ start(Task *t)
 	                      .from = t->from,
 	                      .to = t->to,
 	                      .n = r->n,
+	                      .peer = (int)r->peer,
 	                      .block = SHARE_BLOCK};
 
 	t->begin = seconds_now();

@@ -88,13 +88,13 @@ GUARDED(dump_gradients, once_dump_gradients, const char *, folder, "writing grad
 GUARDED(export, export_model, const char *, path, "writing the model")
 #undef GUARDED
 
-#define GUARDED(name, inner, doing)                           \
-	static Status call_##name(void *args)                 \
-	{                                                     \
-		return inner(((RunArgs *)args)->run);         \
-	}                                                     \
-	Status gradc_##name(Gradc *run)                       \
-	{                                                     \
+#define GUARDED(name, inner, doing)                            \
+	static Status call_##name(void *args)                  \
+	{                                                      \
+		return inner(((RunArgs *)args)->run);          \
+	}                                                      \
+	Status gradc_##name(Gradc *run)                        \
+	{                                                      \
 		return guarded(call_##name, run, NULL, doing); \
 	}
 GUARDED(bind_data, trainer_bind_data, "opening the data")

@@ -73,7 +73,9 @@ space_of(const Walk *w, uint32_t space)
 {
 	bool apart = (w->facts.holds & ONLY_APART) != 0;
 
-	return apart || space != SPACE_IO_HOST ? apart || space != SPACE_STEP_HOST ? space : SPACE_STEP : SPACE_IO;
+	return apart || space != SPACE_IO_HOST
+	               ? apart || space != SPACE_STEP_HOST ? space : SPACE_STEP
+	               : SPACE_IO;
 }
 
 static void
@@ -137,7 +139,8 @@ touch_scalars(Walk *w, const ProgramRecord *p, const Instruction *n, int64_t ind
 	if (n->kind != RUN_KERNEL || !p->scalars)
 		return;
 	const Slot *s = &w->f->slots[p->scalars - 1];
-	touch(w, n->stream, s, &(SlotPlace){s->offset, s->bytes}, false, "a kernel's scalars", index);
+	touch(w, n->stream, s, &(SlotPlace){s->offset, s->bytes}, false, "a kernel's scalars",
+	      index);
 }
 
 static void
@@ -177,7 +180,9 @@ run_program(Walk *w, const ProgramRecord *p, int64_t micro)
 		if (n->kind == LOOP) { /* of all ranks but one */
 			loop = i;
 			iteration = 0;
-			for (; (!due || w->facts.ranks < 2) && w->f->instructions[index].kind != END; index++)
+			for (;
+			     (!due || w->facts.ranks < 2) && w->f->instructions[index].kind != END;
+			     index++)
 				i++;
 		} else if (n->kind == END && ++iteration < w->facts.ranks - 1) {
 			i = loop;
@@ -243,7 +248,8 @@ train(Walk *w, const ProgramRecord *micro_batch, const ProgramRecord *update)
 		w->turns[TURN_STEP] = (uint8_t)step_turn;
 		for (int64_t j = 0; j < w->accumulate; j++) {
 			w->turns[TURN_MICRO] ^= 1;
-			host_waits(w, apart ? EVENT_IO_FILLED : EVENT_IO_FREE, w->turns[TURN_MICRO]);
+			host_waits(w, apart ? EVENT_IO_FILLED : EVENT_IO_FREE,
+			           w->turns[TURN_MICRO]);
 			host_fills(w, micro_batch);
 			run_program(w, micro_batch, j);
 		}
@@ -258,8 +264,13 @@ train(Walk *w, const ProgramRecord *micro_batch, const ProgramRecord *update)
 static bool
 find(const Format *f, const RunFacts *facts, int64_t accumulate, int64_t without, bool *used)
 {
-	Walk w = {.arena = arena_new(), .f = f, .facts = *facts, .accumulate = accumulate, .without = without};
-	const ProgramRecord *micro_batch = format_program(f, &(ProgramKey){.role = ROLE_ACCUMULATE});
+	Walk w = {.arena = arena_new(),
+	          .f = f,
+	          .facts = *facts,
+	          .accumulate = accumulate,
+	          .without = without};
+	const ProgramRecord *micro_batch = format_program(f,
+	                                                  &(ProgramKey){.role = ROLE_ACCUMULATE});
 	const ProgramRecord *update = format_program(f, &(ProgramKey){.role = ROLE_UPDATE});
 
 	w.events = NEW_ARRAY(w.arena, Known, N_DEVICE_EVENTS);
@@ -309,13 +320,15 @@ main(int argc, char **argv)
 	facts.ranks = atoi(argv[3]);
 	facts.holds = apart ? ONLY_APART : 0;
 	if (facts.ranks > 1)
-		facts.holds |= ONLY_RANKS | (ordered ? ONLY_ORDERED : ONLY_FAST) | (apart ? ONLY_STAGED : 0);
+		facts.holds |= ONLY_RANKS | (ordered ? ONLY_ORDERED : ONLY_FAST) |
+		               (apart ? ONLY_STAGED : 0);
 	int64_t accumulate = atoll(argv[5]);
 	bool found = find(&f, &facts, accumulate, -1, &used);
 	if (!found)
 		printf("no race\n");
 	for (int64_t i = 0; argc > 6 && !found && i < f.n[SECTION_INSTRUCTIONS]; i++)
-		if (f.instructions[i].kind == WAIT && !find(&f, &facts, accumulate, i, &used) && used)
+		if (f.instructions[i].kind == WAIT && !find(&f, &facts, accumulate, i, &used) &&
+		    used)
 			printf("not needed: instruction %lld\n", (long long)i);
 	arena_free(arena);
 	return found;

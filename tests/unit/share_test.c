@@ -1,4 +1,5 @@
 /* What ranks share: the parts and rooms of any world, and that tables are proven for the one that runs. */
+#include "runtime/runtime_impl.h"
 #include "tests/unit/runtime_tiny.h"
 
 static SlotPlace
@@ -106,12 +107,46 @@ test_tables_are_proven_for_a_world(void **state)
 	arena_free(arena);
 }
 
+static void
+k_nothing(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+}
+
+/* The executor asks for its own world, before it has run anything. */
+static void
+test_an_executor_opens_in_its_world_only(void **state)
+{
+	Arena *arena = arena_new();
+	Format f = sum_tables(arena, 16384, 65536);
+	static const CommDataOps data = {.name = "none"};
+	KernelCode code = {k_nothing, kernel_facts(&f.kernels[0], f.kernel_arguments)};
+	const CodeImage image = {"native", "", IMAGE_FUNCTIONS, &code, 1, 0};
+
+	for (int ranks = 2; ranks <= 4; ranks += 2) {
+		const Comm comm = {.data_ops = &data, .size = ranks, .rank = 1};
+		Executor x;
+		Status status = executor_open(arena, &f,
+		                              &(ExecutorOptions){.ops = &device_cpu,
+		                                                 .variant = &image,
+		                                                 .comm = &comm,
+		                                                 .ordered = true},
+		                              &x);
+		assert_int_equal(status == NULL, ranks == 2);
+		if (status && !strstr(status->message, "kernel 0 cannot be cut"))
+			fail_msg("%s", status->message);
+		status_free(status);
+		executor_close(&x);
+	}
+	arena_free(arena);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_parts_and_rooms),
 		cmocka_unit_test(test_tables_are_proven_for_a_world),
+		cmocka_unit_test(test_an_executor_opens_in_its_world_only),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
