@@ -1,4 +1,4 @@
-/* find_races EXE apart|together RANKS ordered|fast ACCUMULATE [EVERY]: walks the tables of an executable as the trainer does, some
+/* find_races EXE together|apart|direct RANKS ordered|fast ACCUMULATE [EVERY]: walks the tables of an executable as the trainer does, some
  * steps long, and asks whether two accesses to the same bytes, one of them writing, may happen at the same time. The host is one
  * more stream: it fills images, waits for events and reads reports. Nothing runs.
  *
@@ -316,12 +316,13 @@ main(int argc, char **argv)
 		fprintf(stderr, "%s\n", status->message);
 		return status->exit_code;
 	}
-	bool apart = strcmp(argv[2], "apart") == 0, ordered = strcmp(argv[4], "ordered") == 0;
+	bool staged = strcmp(argv[2], "apart") == 0; /* direct: the communicator reads the device's memory */
+	bool apart = staged || strcmp(argv[2], "direct") == 0, ordered = strcmp(argv[4], "ordered") == 0;
 	facts.ranks = atoi(argv[3]);
 	facts.holds = apart ? ONLY_APART : 0;
 	if (facts.ranks > 1)
 		facts.holds |= ONLY_RANKS | (ordered ? ONLY_ORDERED : ONLY_FAST) |
-		               (apart ? ONLY_STAGED : 0);
+		               (staged ? ONLY_STAGED : 0);
 	int64_t accumulate = atoll(argv[5]);
 	bool found = find(&f, &facts, accumulate, -1, &used);
 	if (!found)

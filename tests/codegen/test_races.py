@@ -9,7 +9,7 @@ from tables import KIND, Tables
 
 RUNS = [(memory, ranks, reduce, accumulate)
         for memory, (ranks, reduce), accumulate in itertools.product(
-            ("together", "apart"), ((1, "ordered"), (3, "ordered"), (2, "fast")), (1, 3))]
+            ("together", "apart", "direct"), ((1, "ordered"), (3, "ordered"), (2, "fast")), (1, 3))]
 
 
 def find(run, build, executable, how, *more):
@@ -52,5 +52,5 @@ def test_every_wait_is_needed(run, build, models, tmp_path, name):
 
 def runs(only, how):
     memory, ranks, reduce, _ = how
-    holds = 1 * (memory == "apart") | (2 | (8 if reduce == "ordered" else 16) | 4 * (memory == "apart")) * (ranks > 1)
+    holds = 1 * (memory != "together") | (2 | (8 if reduce == "ordered" else 16) | 4 * (memory == "apart")) * (ranks > 1)
     return not only & ~holds

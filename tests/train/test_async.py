@@ -10,6 +10,7 @@ from checkpoints import steps_of
 from tables import EVENT, KIND, STREAM, Tables
 
 ON_CPU, ON_ASYNC = ("--libraries=off",), ("--device=async",)
+RANKS = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", 2)
 QUIET = ("--progress=off", "--table=off")
 
 
@@ -41,6 +42,17 @@ def test_the_bits_of_the_cpu(run, models, tmp_path, name, accumulate):
     want = train(run, models, name, executable, *ON_CPU, option)
     assert len(want[0]) == 7 and len({s["loss"] for s in want[0]}) > 1
     assert train(run, models, name, executable, *ON_ASYNC, option) == want
+
+
+@pytest.mark.parametrize("name", ["cnn_mnist", "gpt2_mini"])
+@pytest.mark.parametrize("reduce", ["ordered", "fast"])
+def test_ranks_have_the_bits_of_the_cpu(run, models, tmp_path, name, reduce):
+    """Gradients, sums and running statistics of two ranks, through the host's memory."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    executable = compile_model(run, models, tmp_path / "train", name)
+    want = train(run, models, name, executable, *ON_CPU, f"--reduce={reduce}", steps=4, command=RANKS)
+    assert train(run, models, name, executable, *ON_ASYNC, f"--reduce={reduce}", steps=4, command=RANKS) == want
 
 
 # ---- edges: what must be ordered, on which stream its WAIT stands, and the stream of the producer
@@ -76,7 +88,7 @@ def test_a_lost_wait_is_seen(run, models, digits, tmp_path, edge):
     if ranks > 1:
         if not shutil.which("mpirun.openmpi"):
             pytest.skip("mpirun.openmpi is not installed")
-        command = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks)
+        command = RANKS
     executable = tmp_path / "train"
     shutil.copy(digits, executable)
     slow = {"GRADC_ASYNC_SLOW": str(STREAM[producer])}
