@@ -316,8 +316,10 @@ main(int argc, char **argv)
 		fprintf(stderr, "%s\n", status->message);
 		return status->exit_code;
 	}
-	bool staged = strcmp(argv[2], "apart") == 0; /* direct: the communicator reads the device's memory */
-	bool apart = staged || strcmp(argv[2], "direct") == 0, ordered = strcmp(argv[4], "ordered") == 0;
+	bool staged = strcmp(argv[2], "apart") ==
+	              0; /* direct: the communicator reads the device's memory */
+	bool apart = staged || strcmp(argv[2], "direct") == 0,
+	     ordered = strcmp(argv[4], "ordered") == 0;
 	facts.ranks = atoi(argv[3]);
 	facts.holds = apart ? ONLY_APART : 0;
 	if (facts.ranks > 1)

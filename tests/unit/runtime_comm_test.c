@@ -436,12 +436,8 @@ refuse(Collective c, const char *says)
 	CommRequest *request;
 
 	c.from = c.to = x;
-	Status status = ops->start(comm.data, &c, &request);
-	assert_non_null(status);
+	expect_status(ops->start(comm.data, &c, &request), EXIT_COMM, says);
 	assert_null(request);
-	assert_int_equal(status->exit_code, EXIT_COMM);
-	assert_non_null(strstr(status->message, says));
-	status_free(status);
 }
 
 static void

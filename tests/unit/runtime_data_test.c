@@ -22,13 +22,7 @@ try_step(Tiny *t)
 static void
 expect_fault(Tiny *t, int exit_code, const char *words)
 {
-	Status status = try_step(t);
-
-	assert_non_null(status);
-	if (!strstr(status->message, words))
-		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
-	assert_int_equal(status->exit_code, exit_code);
-	status_free(status);
+	expect_status(try_step(t), exit_code, words);
 	tiny_close(t);
 }
 

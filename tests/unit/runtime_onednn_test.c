@@ -3,17 +3,12 @@
  * skips. */
 #include "runtime/library.h"
 #include "runtime/onednn_slow.h"
+#include "tests/unit/expect_status.h"
 
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const LibraryOps *const ops = &library_onednn;
 enum { LIMIT = 64 << 20, X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
@@ -29,13 +24,6 @@ int
 __lsan_is_turned_off(void)
 {
 	return 1;
-}
-
-static void
-must(Status status)
-{
-	if (status)
-		fail_msg("%s", status->message);
 }
 
 static Bench

@@ -1,24 +1,12 @@
 /* The pool of threads, each kind of it: every iteration once, memory is seen across calls, threads are
  * where they belong; and the division of a machine's CPUs among ranks. */
 #include "runtime/parallel.h"
+#include "tests/unit/expect_status.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 10007 };
-
-static void
-must(Status status)
-{
-	if (status)
-		fail_msg("%s", status->message);
-}
 
 static Pool *
 open_pool(void **state, int threads)

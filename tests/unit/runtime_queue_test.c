@@ -99,16 +99,6 @@ test_the_host_waits_once_a_step(void **state)
 }
 
 static void
-expect(Status status, int exit_code, const char *words)
-{
-	assert_non_null(status);
-	assert_int_equal(status->exit_code, exit_code);
-	if (!strstr(status->message, words))
-		fail_msg("\"%s\" does not say \"%s\"", status->message, words);
-	status_free(status);
-}
-
-static void
 test_two_steps_are_queued_at_most(void **state)
 {
 	Tiny t;
@@ -116,7 +106,7 @@ test_two_steps_are_queued_at_most(void **state)
 
 	must(gradc_queue_step(run));
 	must(gradc_queue_step(run));
-	expect(gradc_queue_step(run), EXIT_USAGE, "2 steps are queued");
+	expect_status(gradc_queue_step(run), EXIT_USAGE, "2 steps are queued");
 	finish(&t, run);
 }
 
@@ -155,11 +145,11 @@ test_what_is_queued_behind_a_failure_does_nothing(void **state)
 	assert_true(after_first != tiny_weight);
 	must(gradc_queue_step(run));
 	must(gradc_queue_step(run));
-	expect(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
-	       "step 2: the loss is inf");
+	expect_status(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
+	              "step 2: the loss is inf");
 	assert_int_equal(step.step, 2);
-	expect(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
-	       "step 3 changed nothing");
+	expect_status(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
+	              "step 3 changed nothing");
 	assert_true(got && step.step == 3 && weight(run) == after_first);
 	finish(&t, run);
 }

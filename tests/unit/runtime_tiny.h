@@ -5,16 +5,11 @@
 #define GRADC_RUNTIME_TINY_H
 
 #include "runtime/gradc.h"
+#include "tests/unit/expect_status.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { ROWS = 4 };
 enum {
@@ -215,21 +210,25 @@ tiny_slot(FormatWriter *w, Space space, int64_t offset, int64_t bytes, const cha
 }
 
 static void
+tiny_add(FormatWriter *w, Instruction in, int n, const uint32_t *slots)
+{
+	in.args = (uint32_t)w->arguments.n;
+	in.n_args = (uint16_t)n;
+	for (int i = 0; i < n; i++)
+		vec_push(w->arena, &w->arguments, ((Argument){.slot = slots[i]}));
+	vec_push(w->arena, &w->instructions, in);
+}
+
+static void
 tiny_run(FormatWriter *w, uint32_t kernel, int stream, int phase, int n, const uint32_t *slots)
 {
-	Instruction in = {.kind = RUN_KERNEL,
-	                  .what = kernel,
-	                  .stream = (uint8_t)stream,
-	                  .phase = (uint16_t)phase,
-	                  .args = (uint32_t)w->arguments.n,
-	                  .n_args = (uint16_t)n,
-	                  .origin = format_string(w, "\"/Mul\"")};
-
-	for (int i = 0; i < n; i++) {
-		Argument a = {.slot = slots[i]};
-		vec_push(w->arena, &w->arguments, a);
-	}
-	vec_push(w->arena, &w->instructions, in);
+	tiny_add(w,
+	         (Instruction){.kind = RUN_KERNEL,
+	                       .what = kernel,
+	                       .stream = (uint8_t)stream,
+	                       .phase = (uint16_t)phase,
+	                       .origin = format_string(w, "\"/Mul\"")},
+	         n, slots);
 }
 
 static void
@@ -248,15 +247,8 @@ tiny_event(FormatWriter *w, InstructionKind kind, Stream stream, uint32_t event)
 static void
 tiny_copy(FormatWriter *w, Stream stream, uint32_t to, uint32_t from)
 {
-	Instruction in = {.kind = COPY,
-	                  .stream = stream,
-	                  .only = ONLY_APART,
-	                  .args = (uint32_t)w->arguments.n,
-	                  .n_args = 2};
-
-	vec_push(w->arena, &w->arguments, (Argument){.slot = to});
-	vec_push(w->arena, &w->arguments, (Argument){.slot = from});
-	vec_push(w->arena, &w->instructions, in);
+	tiny_add(w, (Instruction){.kind = COPY, .stream = stream, .only = ONLY_APART}, 2,
+	         (const uint32_t[]){to, from});
 }
 
 /* The inputs that a program has come in. */
@@ -353,18 +345,11 @@ enum { TINY_RUN = 11 }; /* the first kernel of @accumulate */
 static void
 tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 {
-	for (int i = 0; i < n; i++) {
-		Instruction in = {.kind = FILL_ZERO,
-		                  .when = RUN_FIRST,
-		                  .stream = STREAM_DIFF,
-		                  .phase = 1,
-		                  .args = (uint32_t)w->arguments.n,
-		                  .n_args = 1};
-		Argument a = {.slot = slots[i]};
+	const Instruction clear = {
+		.kind = FILL_ZERO, .when = RUN_FIRST, .stream = STREAM_DIFF, .phase = 1};
 
-		vec_push(w->arena, &w->arguments, a);
-		vec_push(w->arena, &w->instructions, in);
-	}
+	for (int i = 0; i < n; i++)
+		tiny_add(w, clear, 1, &slots[i]);
 }
 
 /* Both programs begin with sums of zero and the difference, when all that was queued before is done. */
@@ -496,13 +481,6 @@ static char *
 tiny_path(const Tiny *t, const char *name)
 {
 	return path_join(t->arena, t->folder, name);
-}
-
-static void
-must(Status status)
-{
-	if (status)
-		fail_msg("%s", status->message);
 }
 
 static void

@@ -266,12 +266,8 @@ test_after_a_failure_nothing_is_updated(void **state)
 	assert_int_equal(status->exit_code, EXIT_NON_FINITE);
 	assert_int_equal(step.step, 2);
 	status_free(status);
-	for (int i = 0; i < 2; i++) {
-		status = gradc_step(run, &step); /* the rows behind those of the failure */
-		assert_non_null(status);
-		assert_int_equal(status->exit_code, EXIT_NON_FINITE);
-		assert_non_null(strstr(status->message, "changed nothing"));
-		status_free(status);
+	for (int i = 0; i < 2; i++) { /* the rows behind those of the failure */
+		expect_status(gradc_step(run, &step), EXIT_NON_FINITE, "changed nothing");
 		near(step.loss, (w - 3) * (w - 3));
 	}
 	gradc_close(run);
