@@ -1,0 +1,181 @@
+/* Operands for the call of any library, and its result by plain sums in f64, to compare with. */
+#ifndef GRADC_NAIVE_LIBRARY_H
+#define GRADC_NAIVE_LIBRARY_H
+
+#include "runtime/library.h"
+#include "tests/unit/expect_status.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
+
+static int64_t
+elements(const LibraryCall *w, int i)
+{
+	return library_reach(&w->operands[i]) / dtype_bytes((DType)w->operands[i].dtype, 1);
+}
+
+static char *
+buffer_new(const LibraryCall *w, int i)
+{
+	int64_t n = elements(w, i);
+	DType dtype = (DType)w->operands[i].dtype;
+	char *at = aligned_alloc(64, (size_t)(dtype_bytes(dtype, n) + 63) / 64 * 64);
+
+	for (int64_t e = 0; e < n; e++)
+		dtype_store_float(dtype, at, e, i == Z ? -1e30 : sin(0.7 * (double)(e + i)));
+	return at;
+}
+
+static int64_t
+place(const LibraryCall *w, int i, int64_t batch, int64_t row, int64_t column)
+{
+	const LibraryOperand *o = &w->operands[i];
+	int rank = (int)o->rank;
+	int64_t at = o->offset + row * o->strides[rank - 2] + column * o->strides[rank - 1];
+
+	for (int b = rank - 3; b >= 0; batch /= o->dims[b--])
+		at += batch % o->dims[b] * o->strides[b];
+	return at;
+}
+
+/* An element of the result: what it should be, -1e30 where nothing is written, and the sum of its terms' sizes. */
+typedef struct {
+	double value, size;
+} Wanted;
+
+static void
+add_term(Wanted *w, double term)
+{
+	w->value += term;
+	w->size += fabs(term);
+}
+
+static double
+element_of(const LibraryCall *w, char *const *buffers, int i, int64_t at)
+{
+	return dtype_load_float((DType)w->operands[i].dtype, buffers[i], at);
+}
+
+/* What number i of the bias adds, 0 without one. */
+static Wanted
+bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
+{
+	Wanted b = {0};
+
+	if (w->epilogue == EPILOGUE_BIAS)
+		add_term(&b, element_of(w, buffers, LIBRARY_BIAS,
+		                        w->operands[LIBRARY_BIAS].offset + i));
+	return b;
+}
+
+static void
+want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
+{
+	const LibraryOperand *z_of = &w->operands[Z];
+	int rank = (int)z_of->rank;
+	int64_t batches = 1, rows = z_of->dims[rank - 2], columns = z_of->dims[rank - 1];
+
+	for (int b = 0; b < rank - 2; b++)
+		batches *= z_of->dims[b];
+	for (int64_t b = 0; b < batches; b++)
+		for (int64_t r = 0; r < rows; r++)
+			for (int64_t c = 0; c < columns; c++) {
+				Wanted *z = &out[place(w, Z, b, r, c)];
+				*z = bias_of(w, buffers, c);
+				for (int64_t k = 0; k < w->operands[X].dims[rank - 1]; k++)
+					add_term(z,
+					         element_of(w, buffers, X, place(w, X, b, r, k)) *
+					                 element_of(w, buffers, Y,
+					                            place(w, Y, b, k, c)));
+			}
+}
+
+/* Place number `flat` of a window or of y along the spatial axes. */
+static void
+split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
+{
+	for (int i = c->spatial - 1; i >= 0; i--) {
+		int64_t size = window ? c->axes[i].window : c->axes[i].y;
+		at[i] = flat % size;
+		flat /= size;
+	}
+}
+
+/* The flat place in x that window place q of y's place p reads; -1: padding. */
+static int64_t
+place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
+{
+	int64_t flat = 0;
+
+	for (int i = 0; i < c->spatial; i++) {
+		const ConvAxis *a = &c->axes[i];
+		int64_t at = p[i] * a->stride + q[i] * a->dilation - a->low;
+		if (at < 0 || at >= a->x)
+			return -1;
+		flat = flat * a->x + at;
+	}
+	return flat;
+}
+
+static void
+want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
+{
+	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
+	const ConvTensor *operands = library_conv_operands[w->kind];
+	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+
+	for (int i = 0; i < c->spatial; i++) {
+		n_x *= c->axes[i].x;
+		n_w *= c->axes[i].window;
+		n_y *= c->axes[i].y;
+	}
+	for (int64_t e = 0; e < elements(w, Z); e++)
+		out[e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
+	for (int64_t b = 0; b < c->batch; b++)
+		for (int64_t o = 0; o < c->groups * c->out; o++)
+			for (int64_t i = 0; i < c->in; i++)
+				for (int64_t y = 0; y < n_y; y++)
+					for (int64_t k = 0; k < n_w; k++) {
+						split_places(c, false, y, p);
+						split_places(c, true, k, q);
+						int64_t x = place_in_x(c, p, q);
+						int64_t channel = o / c->out * c->in + i;
+						if (x < 0)
+							continue;
+						flat[CONV_X] =
+							(b * c->groups * c->in + channel) * n_x + x;
+						flat[CONV_W] = (o * c->in + i) * n_w + k;
+						flat[CONV_Y] = (b * c->groups * c->out + o) * n_y +
+						               y;
+						add_term(&out[flat[operands[Z]]],
+						         element_of(w, buffers, X,
+						                    flat[operands[X]]) *
+						                 element_of(w, buffers, Y,
+						                            flat[operands[Y]]));
+					}
+}
+
+/* Every element, and nothing between the rows. */
+static void
+compare_result(const LibraryCall *w, char *const *buffers)
+{
+	int64_t n = elements(w, Z);
+	double rounding = w->operands[Z].dtype == BF16 ? 1 / 128. : 1e-7;
+	Wanted *want = malloc(sizeof(*want) * (size_t)n);
+
+	for (int64_t e = 0; e < n; e++)
+		want[e] = (Wanted){-1e30, 0};
+	(w->kind == LIBRARY_DOT ? want_dot : want_conv)(w, buffers, want);
+	for (int64_t e = 0; e < n; e++) {
+		double got = element_of(w, buffers, Z, e), value = want[e].value;
+		double off = rounding * fabs(value) + 1e-6 * want[e].size;
+		if (value < -1e29 ? !(got < -1e29) : !(fabs(got - value) <= off))
+			fail_msg("%s, element %d: %.9g instead of %.9g",
+			         library_kind_names[w->kind], (int)e, got, value);
+	}
+	free(want);
+}
+
+#endif
