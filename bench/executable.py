@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def log_lines(command, **options):
     """(seconds when it came, object) for each line of the training's log, and the memory's peak last."""
     read, write = os.pipe()
     start, peak, lines = time.monotonic(), 0, []
-    with subprocess.Popen([str(c) for c in command] + ["--log", f"/dev/fd/{write}"], pass_fds=[write],
+    # by this process's own descriptor: a launcher of ranks does not hand descriptors on
+    with subprocess.Popen([str(c) for c in command] + ["--log", f"/proc/{os.getpid()}/fd/{write}"],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options) as process:
-        os.close(write)
+        threading.Thread(target=lambda: (process.wait(), os.close(write))).start()
         with os.fdopen(read) as log:
             for line in log:
                 lines.append((time.monotonic() - start, json.loads(line)))

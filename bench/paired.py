@@ -28,7 +28,8 @@ SECONDS = 0.6    # that a run's steps should take at least,
 FEWEST = 4       # and how many it has at least
 SETTLED = 0.02   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
 MOST = 2         # up to so many times as many
-LIMIT, WORST, COMPILE = 1.01, 1.05, 1.15  # what the ratios should not exceed: all models' mean, each one's, compiling
+# What the ratios should not exceed: all models' mean, each one's, to the end of the first step, compiling.
+LIMIT, WORST, START, COMPILE = 1.01, 1.05, 1.05, 1.15
 
 
 @dataclass
@@ -74,18 +75,19 @@ def compile_seconds(gradc, model, exe):
     return time.monotonic() - start
 
 
-def train(exe, model, steps, threads):
-    """(milliseconds of a step, seconds from exec to the end of the first step) of one process. The step is the one that
+def train(exe, model, steps, o):
+    """(milliseconds of a step, seconds from exec to the end of the first step) of one run. The step is the one that
     a tenth of the usual ones are faster than: those are disturbed least."""
-    lines, _ = executable.log_lines([exe, *model.train, f"--steps={steps}", f"--threads={threads}", "--shuffle=off",
-                                     "--progress=off", "--table=off"])
+    launch = [*shlex.split(o.launcher), str(o.ranks)] if o.ranks > 1 else []
+    lines, _ = executable.log_lines([*launch, exe, *model.train, f"--steps={steps}", f"--threads={o.threads}",
+                                     "--shuffle=off", "--progress=off", "--table=off"])
     usual = lines[1 + len(lines) // 5:]  # without the first ones, which meet fresh pages and cold caches
     return sorted(line["step_ms"] for _, line in usual)[len(usual) // 10], lines[0][0]
 
 
-def steps_for(exe, model, threads):
+def steps_for(exe, model, o):
     """How many steps a run has."""
-    ms, _ = train(exe, model, 3, threads)
+    ms, _ = train(exe, model, 3, o)
     return max(FEWEST, min(5000, math.ceil(1e3 * SECONDS / ms)))
 
 
@@ -103,7 +105,7 @@ def one_round(executables, model, steps, o):
     fewest = max(2, o.runs if steps > FEWEST else o.runs_of_large)
     for i in range(MOST * fewest):
         for build in sorted(executables, reverse=i % 2):
-            runs[build].append(train(executables[build], model, steps, o.threads))
+            runs[build].append(train(executables[build], model, steps, o))
         if i + 1 >= fewest and unsettled(runs) <= SETTLED:
             break
     return {build: tuple(map(min, zip(*times))) for build, times in runs.items()}, unsettled(runs)
@@ -115,7 +117,7 @@ def compare(model, folder, o):
     executables = {"old": folder / "old", "new": folder / "new"}
     seconds = {build: min(compile_seconds(getattr(o, build), model, exe) for _ in range(2))
                for build, exe in executables.items()}
-    steps = steps_for(executables["old"], model, o.threads)
+    steps = steps_for(executables["old"], model, o)
     rounds, noise = zip(*(one_round(executables, model, steps, o) for _ in range(o.rounds)))
     return {**{build: tuple(map(min, zip(*(r[build] for r in rounds)))) for build in executables},
             "ratios": [r["new"][0] / r["old"][0] for r in rounds], "noise": max(noise),
@@ -144,10 +146,12 @@ def summary(results):
     slowest = {name: min(r["ratios"]) for name, r in results.items()}
     worst = max(slowest, key=slowest.get)
     compiling = mean(r["compile"] for r in results.values())
+    starting = mean(r["new"][1] / r["old"][1] for r in results.values())
     rounds = zip(*(r["ratios"] for r in results.values()))
     return [f"geometric mean of the steps' ratios, by round: {' '.join(f'{mean(r):.3f}' for r in rounds)} "
             f"(at most {LIMIT})",
             f"worst in every round: {worst}, {slowest[worst]:.3f} (at most {WORST})",
+            f"geometric mean to the end of the first step: {starting:.3f} (at most {START})",
             f"geometric mean of compiling: {compiling:.3f} (at most {COMPILE})"]
 
 
@@ -162,8 +166,12 @@ def options(arguments):
     p.add_argument("--rounds", type=int, default=2)
     p.add_argument("--runs", type=int, default=4, help="fewest processes of each build in a round")
     p.add_argument("--runs-of-large", type=int, default=2, help=f"the same where {FEWEST} steps take long enough")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each process")
+    p.add_argument("--ranks", type=int, default=1)
+    p.add_argument("--launcher", default="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -n",
+                   help="what starts several ranks, before their number")
+    p.add_argument("--threads", type=int, help="of each process (default: this one's share of all cores)")
     o = p.parse_args(arguments)
+    o.threads = o.threads or max(1, len(os.sched_getaffinity(0)) // o.ranks)
     for name in o.models:
         if name not in known:
             p.error(f"{name!r} is none of {', '.join(known)}")

@@ -1,4 +1,5 @@
 """bench/paired.py: which files and options it takes, what it counts, and a whole comparison of this build with itself."""
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,16 +47,19 @@ def test_a_step_is_a_fast_one_of_the_usual(monkeypatch, tmp_path):
     ms = [1.0] * 11 + [50.0 - i for i in range(39)]
     lines = [(0.5 + i, {"step_ms": t}) for i, t in enumerate(ms)]
     monkeypatch.setattr(paired.executable, "log_lines", lambda command: (lines, 0))
-    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 50, 2) == (15, 0.5)
+    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 50, paired.options(["a", "b"])) == (15, 0.5)
 
 
 def test_slower_is_what_is_slower_in_every_round():
     results = {"a": {"ratios": [2.0, 1.04], "compile": 1.0}, "b": {"ratios": [0.5, 1.05], "compile": 4.0},
                "c": {"ratios": [1.06, 1.07], "compile": 2.0}}
+    for r, first in zip(results.values(), (0.5, 1, 2)):
+        r["old"], r["new"] = (1, 1), (1, 1.5 * first)
     said = paired.summary(results)
     assert "by round: 1.020 1.053 " in said[0]
     assert "worst in every round: c, 1.060 " in said[1]
-    assert "compiling: 2.000 " in said[2]
+    assert "first step: 1.500 " in said[2]
+    assert "compiling: 2.000 " in said[3]
 
 
 def test_a_build_with_itself(gradc, monkeypatch, capsys):
@@ -63,9 +67,20 @@ def test_a_build_with_itself(gradc, monkeypatch, capsys):
     assert paired.main([str(gradc), str(gradc), "--models=mlp_digits,mlp_diabetes", "--runs=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst",
-                                                   "geometric"]
+                                                   "geometric", "geometric"]
     assert all(0.2 < float(r) < 5 for line in lines[1:3] for r in line.split()[5:7])
     assert all(line.split()[7].endswith("%") for line in lines[1:3])
+
+
+def test_several_ranks(gradc, monkeypatch, capsys):
+    launcher = paired.options(["a", "b"]).launcher
+    if not shutil.which(launcher.split()[0]):
+        pytest.skip(f"{launcher.split()[0]} is not installed")
+    monkeypatch.setattr(paired, "SECONDS", 0.02)
+    assert paired.main([str(gradc), str(gradc), "--models=mlp_digits", "--runs=2", "--ranks=2"]) == 0
+    monkeypatch.setattr(paired.executable, "log_lines", lambda command: pytest.fail(" ".join(map(str, command))))
+    with pytest.raises(pytest.fail.Exception, match=f"{launcher} 2 exe .*--threads=3 "):
+        paired.train("exe", paired.Case("m", None, [], []), 50, paired.options(["a", "b", "--ranks=2", "--threads=3"]))
 
 
 def test_what_fails_is_said(gradc, capsys):
