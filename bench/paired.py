@@ -26,6 +26,8 @@ import unpack  # noqa: E402
 
 SECONDS = 0.6    # that a run's steps should take at least,
 FEWEST = 4       # and how many it has at least
+MOST_STEPS = 50_000
+WINDOWS = 10     # into which they are divided
 SETTLED = 0.02   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
 MOST = 2         # up to so many times as many
 # What the ratios should not exceed: all models' mean, each one's, to the end of the first step, compiling.
@@ -75,20 +77,31 @@ def compile_seconds(gradc, model, exe):
     return time.monotonic() - start
 
 
+def fast_step(times):
+    """Milliseconds from one line of the log to the next, logging and all, of the steps that came at these times, without
+    the first fifth, which meets fresh pages and cold caches: of the windows the one that a tenth is faster than, for
+    it was disturbed least."""
+    first = len(times) // 5
+    n = min(WINDOWS, len(times) - 1 - first)
+    ends = [first + (len(times) - 1 - first) * i // n for i in range(n + 1)]
+    steps = sorted(1e3 * (times[b] - times[a]) / (b - a) for a, b in zip(ends, ends[1:]))
+    return steps[n // 10]
+
+
 def train(exe, model, steps, o):
-    """(milliseconds of a step, seconds from exec to the end of the first step) of one run. The step is the one that
-    a tenth of the usual ones are faster than: those are disturbed least."""
+    """(milliseconds of a step, seconds from exec to the end of the first step) of one run."""
     launch = [*shlex.split(o.launcher), str(o.ranks)] if o.ranks > 1 else []
     lines, _ = executable.log_lines([*launch, exe, *model.train, f"--steps={steps}", f"--threads={o.threads}",
                                      "--shuffle=off", "--progress=off", "--table=off"])
-    usual = lines[1 + len(lines) // 5:]  # without the first ones, which meet fresh pages and cold caches
-    return sorted(line["step_ms"] for _, line in usual)[len(usual) // 10], lines[0][0]
+    times = [at for at, _ in lines]
+    return fast_step(times), times[0]
 
 
 def steps_for(exe, model, o):
     """How many steps a run has."""
-    ms, _ = train(exe, model, 3, o)
-    return max(FEWEST, min(5000, math.ceil(1e3 * SECONDS / ms)))
+    few, _ = train(exe, model, 3, o)
+    ms = few if few > 20 * executable.NAP * 1e3 else train(exe, model, 500, o)[0]
+    return max(FEWEST, min(MOST_STEPS, math.ceil(1e3 * SECONDS / max(ms, 1e-3))))
 
 
 def unsettled(runs):

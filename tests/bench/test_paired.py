@@ -43,11 +43,12 @@ def test_more_runs_until_two_agree(monkeypatch):
 
 
 def test_a_step_is_a_fast_one_of_the_usual(monkeypatch, tmp_path):
-    """Of 50 steps the first 11 are left out, a tenth of the others is faster."""
-    ms = [1.0] * 11 + [50.0 - i for i in range(39)]
-    lines = [(0.5 + i, {"step_ms": t}) for i, t in enumerate(ms)]
-    monkeypatch.setattr(paired.executable, "log_lines", lambda command: (lines, 0))
-    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 50, paired.options(["a", "b"])) == (15, 0.5)
+    """Of 51 steps the first 10 are left out, a window of four steps is faster."""
+    times = [float(i) for i in range(11)]
+    times += [10 + 2.0 * i for i in range(1, 37)] + [82 + 0.5 * i for i in range(1, 5)]
+    monkeypatch.setattr(paired.executable, "log_lines", lambda command: ([(t, {}) for t in times], 0))
+    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 51, paired.options(["a", "b"])) == (2000, 0)
+    assert paired.fast_step([0.5, 1.0, 1.25]) == 250
 
 
 def test_slower_is_what_is_slower_in_every_round():
@@ -63,7 +64,7 @@ def test_slower_is_what_is_slower_in_every_round():
 
 
 def test_a_build_with_itself(gradc, monkeypatch, capsys):
-    monkeypatch.setattr(paired, "SECONDS", 0.02)
+    monkeypatch.setattr(paired, "SECONDS", 0.1)
     assert paired.main([str(gradc), str(gradc), "--models=mlp_digits,mlp_diabetes", "--runs=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["model", "mlp_digits", "mlp_diabetes", "geometric", "worst",
@@ -76,7 +77,7 @@ def test_several_ranks(gradc, monkeypatch, capsys):
     launcher = paired.options(["a", "b"]).launcher
     if not shutil.which(launcher.split()[0]):
         pytest.skip(f"{launcher.split()[0]} is not installed")
-    monkeypatch.setattr(paired, "SECONDS", 0.02)
+    monkeypatch.setattr(paired, "SECONDS", 0.1)
     assert paired.main([str(gradc), str(gradc), "--models=mlp_digits", "--runs=2", "--ranks=2"]) == 0
     monkeypatch.setattr(paired.executable, "log_lines", lambda command: pytest.fail(" ".join(map(str, command))))
     with pytest.raises(pytest.fail.Exception, match=f"{launcher} 2 exe .*--threads=3 "):
