@@ -177,6 +177,7 @@ Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
 /* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the
  * message, indented. */
 Status status_output(Status status, const char *text, size_t n);
+Status status_copy(const StatusInfo *status); /* of NULL: NULL */
 void status_free(Status status);
 /* The first of two, which is kept; the second is freed when both are faults. */
 Status status_first(Status first, Status second);

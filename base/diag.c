@@ -196,6 +196,16 @@ status_output(Status status, const char *text, size_t n)
 	return status;
 }
 
+Status
+status_copy(const StatusInfo *status)
+{
+	if (!status)
+		return NULL;
+	Status copy = status_error(status->exit_code, "%s", status->message);
+
+	return status->output ? status_output(copy, status->output, strlen(status->output)) : copy;
+}
+
 void
 status_free(Status status)
 {

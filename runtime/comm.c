@@ -73,15 +73,6 @@ comm_doing(const Comm *comm, const char *what)
 }
 
 Status
-comm_run(const Comm *comm, const Collective *c)
-{
-	CommRequest *request;
-
-	RETURN_IF_ERROR(comm->data_ops->start(comm->data, c, &request));
-	return comm->data_ops->finish(comm->data, request);
-}
-
-Status
 comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction)
 {
 	int64_t bytes = dtype_bytes(dtype, n);

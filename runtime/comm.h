@@ -74,7 +74,7 @@ typedef struct {
 	int (*group_size)(const CommData *data, CommGroup group);
 	/* The memory belongs to the communicator until the collective is done; after a fault, until close. */
 	Status (*start)(CommData *data, const Collective *c, CommRequest **out);
-	/* After a fault the request is gone. */
+	/* After a fault the request is gone, and the communicator, control included, starts nothing more: it tells the fault. */
 	Status (*test)(CommData *data, CommRequest *request, bool *done);
 	Status (*finish)(CommData *data, CommRequest *request); /* waits; the request is gone */
 	/* Moves everything on that was started; faults are for test and finish. Called between kernels. */
@@ -114,8 +114,6 @@ Status comm_open(const char *name, const CommOptions *options, Comm *out);
 bool comm_close_data(Comm *comm);
 void comm_close(Comm *comm);
 void comm_doing(const Comm *comm, const char *what); /* as of control; of what is not open, too */
-/* Starts and finishes. */
-Status comm_run(const Comm *comm, const Collective *c);
 /* n values of s64 or f64 in the host's memory, in place, in the order of the ranks; by way of control. */
 Status comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction);
 /* A collective of one member, which is a copy. EXIT_COMM: it has another peer. */

@@ -315,7 +315,8 @@ tell(const CommControl *c, Wait *w, const int *late, int n, Text *line)
 {
 	enum { MOST_NAMED = 8 };
 
-	text_printf(line, "rank %d: has waited %.0f s in ", c->rank, seconds_now() - w->since);
+	text_printf(line, "%srank %d: has waited %.0f s in ", line->n ? "; " : "", c->rank,
+	            seconds_now() - w->since);
 	add_place(line, c, w);
 	for (int i = 0; i < n && i < MOST_NAMED; i++) {
 		const char *doing = c->beat->peers[late[i]].answer.doing;

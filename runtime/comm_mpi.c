@@ -253,7 +253,9 @@ data_start(CommData *d, const Collective *c, CommRequest **out)
 	CommRequest *r = new_request(d, c, ch);
 	mpi_lock(d->control);
 	put_in(&d->running, r);
-	Status status = start_request(d, r);
+	Status status = mpi_kept(d->control);
+	if (!status)
+		status = mpi_keep(d->control, start_request(d, r));
 	if (status)
 		lose(d, r);
 	mpi_unlock(d->control);
@@ -341,7 +343,9 @@ move(CommData *d, CommRequest *r, bool *done)
 	Text line = {0};
 
 	mpi_lock(d->control);
-	Status status = r->fault ? r->fault : advance(d, r, &line);
+	Status status = r->fault ? r->fault : mpi_kept(d->control);
+	if (!status)
+		status = mpi_keep(d->control, advance(d, r, &line));
 	r->fault = NULL;
 	*done = !status && r->round == ROUND_OVER;
 	if (status)
@@ -383,7 +387,7 @@ data_progress(CommData *d)
 	mpi_lock(d->control);
 	for (CommRequest *r = d->running; r; r = r->next)
 		if (!r->fault)
-			r->fault = advance(d, r, &line);
+			r->fault = mpi_keep(d->control, advance(d, r, &line));
 	mpi_unlock(d->control);
 	mpi_report(d->control, &line);
 }

@@ -30,6 +30,7 @@ struct CommControl {
 	Channel channels[N_CHANNELS];
 	Beat *beat;
 	bool broken; /* messages are under way that nobody takes: MPI_Finalize would wait for ever */
+	Status fault; /* the first of the library's or of a silent rank; then all calls tell it, and start nothing */
 	ControlCall *
 		lost; /* that failed: the library may still have their memory, so it is never freed */
 };
@@ -85,6 +86,9 @@ CommPart request_part(const CommRequest *r, int rank);  /* of a member */
 /* ---- comm_mpi_control.c */
 void mpi_lock(CommControl *c);
 void mpi_unlock(CommControl *c);
+/* With the lock: keeps the first fault for all that ask later, and hands it on; what was kept. */
+Status mpi_keep(CommControl *c, Status status);
+Status mpi_kept(const CommControl *c);
 /* "rank 0: WHAT rank 2: what the library says"; peer < 0: no rank is named. */
 Status mpi_fault(const CommControl *c, int code, const char *what, int peer);
 /* Between two looks at something, the i-th: spins a little, then lets others run, for ranks may share cores. */

@@ -63,6 +63,20 @@ mpi_report(const CommControl *c, Text *line)
 	text_free(line);
 }
 
+Status
+mpi_keep(CommControl *c, Status status)
+{
+	if (status && !c->fault)
+		c->fault = status_copy(status);
+	return status;
+}
+
+Status
+mpi_kept(const CommControl *c)
+{
+	return status_copy(c->fault);
+}
+
 /* ---- opening */
 /* hosted: it was started before. */
 static Status
@@ -105,6 +119,7 @@ free_all(CommControl *c)
 {
 	for (int i = 0; i < N_CHANNELS; i++)
 		memory_free(c->channels[i].members);
+	status_free(c->fault);
 	pthread_mutex_destroy(&c->lock);
 	memory_free(c);
 }
@@ -214,11 +229,12 @@ new_call(int64_t bytes)
 	return call;
 }
 
+/* number: among the channel's collectives. */
 static Status
-await_call(CommControl *c, ControlCall *call, const char *what)
+await_call(CommControl *c, ControlCall *call, const char *what, int64_t number)
 {
 	const Channel *all = &c->channels[CHANNEL_CONTROL];
-	Wait wait = {all, what, all->started - 1, .since = seconds_now()};
+	Wait wait = {all, what, number, .since = seconds_now()};
 	Status status = NULL;
 	int done = 0;
 
@@ -230,7 +246,9 @@ await_call(CommControl *c, ControlCall *call, const char *what)
 		if (code)
 			status = mpi_fault(c, code, what, -1);
 		else if (!done)
-			status = beat_wait(c, &wait, all->members, all->size, &line);
+			status = c->fault ? mpi_kept(c)
+			                  : beat_wait(c, &wait, all->members, all->size, &line);
+		mpi_keep(c, status);
 		mpi_unlock(c);
 		mpi_report(c, &line);
 		if (!done && !status)
@@ -239,12 +257,12 @@ await_call(CommControl *c, ControlCall *call, const char *what)
 	return status;
 }
 
-/* status: how it was started. */
+/* status: how it was started, as the channel's collective `number`. */
 static Status
-finish_call(CommControl *c, ControlCall *call, Status status, const char *what)
+finish_call(CommControl *c, ControlCall *call, Status status, const char *what, int64_t number)
 {
 	if (!status)
-		status = await_call(c, call, what);
+		status = await_call(c, call, what, number);
 	if (status) {
 		call->next = c->lost;
 		c->lost = call;
@@ -263,13 +281,16 @@ control_all_gather(CommControl *c, const void *from, void *to, int64_t bytes)
 	ControlCall *call = new_call(bytes * (c->size + 1));
 	memcpy(call->at, from, (size_t)bytes);
 	mpi_lock(c);
-	int code = c->mpi.Iallgather(call->at, (int)bytes, c->mpi.byte, call->at + bytes,
-	                             (int)bytes, c->mpi.byte, all->comm, &call->request);
-	all->started++;
+	Status status = mpi_kept(c);
+	int code = status ? 0
+	                  : c->mpi.Iallgather(call->at, (int)bytes, c->mpi.byte, call->at + bytes,
+	                                      (int)bytes, c->mpi.byte, all->comm, &call->request);
+	int64_t number = all->started++;
 	all->traffic += bytes;
-	Status status = code ? mpi_fault(c, code, "all_gather", -1) : NULL;
+	if (code)
+		status = mpi_keep(c, mpi_fault(c, code, "all_gather", -1));
 	mpi_unlock(c);
-	RETURN_IF_ERROR(finish_call(c, call, status, "all_gather"));
+	RETURN_IF_ERROR(finish_call(c, call, status, "all_gather", number));
 	memcpy(to, call->at + bytes, (size_t)(bytes * c->size));
 	memory_free(call);
 	return NULL;
@@ -284,12 +305,16 @@ broadcast(CommControl *c, char *at, int bytes, int root)
 	if (c->rank == root)
 		memcpy(call->at, at, (size_t)bytes);
 	mpi_lock(c);
-	int code = c->mpi.Ibcast(call->at, bytes, c->mpi.byte, root, all->comm, &call->request);
-	all->started++;
+	Status status = mpi_kept(c);
+	int code = status ? 0
+	                  : c->mpi.Ibcast(call->at, bytes, c->mpi.byte, root, all->comm,
+	                                  &call->request);
+	int64_t number = all->started++;
 	all->traffic += c->rank == root ? bytes : 0;
-	Status status = code ? mpi_fault(c, code, "broadcast from", root) : NULL;
+	if (code)
+		status = mpi_keep(c, mpi_fault(c, code, "broadcast from", root));
 	mpi_unlock(c);
-	RETURN_IF_ERROR(finish_call(c, call, status, "broadcast"));
+	RETURN_IF_ERROR(finish_call(c, call, status, "broadcast", number));
 	memcpy(at, call->at, (size_t)bytes);
 	memory_free(call);
 	return NULL;

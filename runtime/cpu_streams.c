@@ -24,7 +24,7 @@ typedef struct {
 struct CpuStreams {
 	Queue streams[MAX_STREAMS];
 	int n_waiting;         /* jobs */
-	_Atomic(Status) fault; /* the first since the last report */
+	_Atomic(Status) fault; /* the first; behind it nothing but recordings is done */
 	int n_events;
 	Event events[];
 };
@@ -67,13 +67,13 @@ cpu_streams_close(CpuStreams *s)
 bool
 cpu_streams_is_free(const CpuStreams *s, int stream)
 {
-	return !s->streams[stream].first;
+	return !s->streams[stream].first && !atomic_load_explicit(&s->fault, memory_order_relaxed);
 }
 
-static Status
-take_fault(CpuStreams *s)
+Status
+cpu_streams_fault(const CpuStreams *s)
 {
-	return atomic_exchange(&s->fault, NULL);
+	return status_copy(atomic_load(&s->fault));
 }
 
 static void
@@ -85,62 +85,17 @@ keep_fault(CpuStreams *s, Status status)
 		status_free(status);
 }
 
-Status
-cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
-               size_t bytes)
+static void
+append(CpuStreams *s, Queue *q, CpuWork work, void *context, const void *payload, size_t bytes)
 {
-	Queue *q = &s->streams[stream];
 	Job *job = memory_get(sizeof(*job) + bytes);
 
 	*job = (Job){.work = work, .context = context};
 	if (bytes)
 		memcpy(job->payload, payload, bytes);
-	if (!q->first) {
-		bool done = false;
-		Status status = work(context, job->payload, &done);
-		if (status || done) {
-			memory_free(job);
-			return status;
-		}
-	}
 	*q->last = job;
 	q->last = &job->next;
 	s->n_waiting++;
-	return NULL;
-}
-
-/* What failed is over: who waits for it learns of the fault. */
-static void
-try_stream(CpuStreams *s, Queue *q)
-{
-	while (q->first) {
-		bool done = false;
-		Status status = q->first->work(q->first->context, q->first->payload, &done);
-
-		if (!status && !done)
-			return;
-		keep_fault(s, status);
-		drop_first(s, q);
-	}
-}
-
-void
-cpu_streams_progress(CpuStreams *s)
-{
-	for (int i = 0; i < MAX_STREAMS && s->n_waiting > 0; i++)
-		try_stream(s, &s->streams[i]);
-}
-
-/* Spins a little, then lets others run: ranks may share cores. */
-static void
-pause_after(int64_t tries)
-{
-	enum { SPINS = 2000 };
-
-	if (tries > SPINS)
-		nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-	else
-		sched_yield();
 }
 
 /* ---- events */
@@ -165,12 +120,64 @@ Status
 cpu_streams_record(CpuStreams *s, int stream, int event)
 {
 	Event *e = &s->events[event];
+	Queue *q = &s->streams[stream];
 	Recording r = {e, atomic_fetch_add(&e->issued, 1) + 1};
 	bool done;
 
-	if (cpu_streams_is_free(s, stream))
+	if (!q->first)
 		return record(NULL, &r, &done);
-	return cpu_streams_do(s, stream, record, NULL, &r, sizeof(r));
+	append(s, q, record, NULL, &r, sizeof(r));
+	return NULL;
+}
+
+/* ---- work */
+/* Behind a fault there is nothing to wait for. */
+static void
+try_stream(CpuStreams *s, Queue *q)
+{
+	while (q->first) {
+		Job *job = q->first;
+		bool done = false;
+
+		if (job->work == record || !atomic_load(&s->fault))
+			keep_fault(s, job->work(job->context, job->payload, &done));
+		if (!done && !atomic_load(&s->fault))
+			return;
+		drop_first(s, q);
+	}
+}
+
+Status
+cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
+               size_t bytes)
+{
+	Queue *q = &s->streams[stream];
+
+	if (!atomic_load(&s->fault)) {
+		append(s, q, work, context, payload, bytes);
+		if (q->first->next == NULL)
+			try_stream(s, q);
+	}
+	return cpu_streams_fault(s);
+}
+
+void
+cpu_streams_progress(CpuStreams *s)
+{
+	for (int i = 0; i < MAX_STREAMS && s->n_waiting > 0; i++)
+		try_stream(s, &s->streams[i]);
+}
+
+/* Spins a little, then lets others run: ranks may share cores. */
+static void
+pause_after(int64_t tries)
+{
+	enum { SPINS = 2000 };
+
+	if (tries > SPINS)
+		nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+	else
+		sched_yield();
 }
 
 bool
@@ -190,7 +197,7 @@ cpu_streams_seconds(const CpuStreams *s, int event)
 void
 cpu_streams_reach(CpuStreams *s, int event)
 {
-	for (int64_t i = 0; !atomic_load(&s->fault) && !cpu_streams_is_done(s, event); i++) {
+	for (int64_t i = 0; !cpu_streams_is_done(s, event); i++) {
 		cpu_streams_progress(s);
 		if (!cpu_streams_is_done(s, event))
 			pause_after(i);
@@ -198,25 +205,19 @@ cpu_streams_reach(CpuStreams *s, int event)
 }
 
 Status
-cpu_streams_fault(CpuStreams *s)
-{
-	return take_fault(s);
-}
-
-Status
 cpu_streams_wait(CpuStreams *s, int event)
 {
 	cpu_streams_reach(s, event);
-	return take_fault(s);
+	return cpu_streams_fault(s);
 }
 
 Status
 cpu_streams_sync(CpuStreams *s)
 {
-	for (int64_t i = 0; s->n_waiting > 0 && !atomic_load(&s->fault); i++) {
+	for (int64_t i = 0; s->n_waiting > 0; i++) {
 		cpu_streams_progress(s);
 		if (s->n_waiting > 0)
 			pause_after(i);
 	}
-	return take_fault(s);
+	return cpu_streams_fault(s);
 }

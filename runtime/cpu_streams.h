@@ -11,21 +11,21 @@ typedef Status (*CpuWork)(void *context, void *payload, bool *done);
 
 CpuStreams *cpu_streams_open(int n_events);
 void cpu_streams_close(CpuStreams *s); /* what waits is dropped; NULL is allowed */
-/* May work of this stream be done at once? */
+/* May work of this stream be done at once? Not behind other work, nor behind a fault. */
 bool cpu_streams_is_free(const CpuStreams *s, int stream);
-/* Does the work, or keeps a copy of the payload and does it later. */
+/* Does the work, or keeps a copy of the payload and does it later. The first fault. */
 Status cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
                       size_t bytes);
 Status cpu_streams_record(CpuStreams *s, int stream, int event);
-/* Until the event is done, or something failed; others' work goes on meanwhile. */
+/* Until the event is done; others' work goes on meanwhile. */
 void cpu_streams_reach(CpuStreams *s, int event);
-Status cpu_streams_fault(CpuStreams *s);                  /* the first since the last report */
+Status cpu_streams_fault(const CpuStreams *s);            /* the first, at any time */
 Status cpu_streams_wait(CpuStreams *s, int event);        /* both */
 bool cpu_streams_is_done(const CpuStreams *s, int event); /* from any thread */
 double cpu_streams_seconds(const CpuStreams *s, int event);
 /* Tries what waits, once. Costs nothing where nothing does. */
 void cpu_streams_progress(CpuStreams *s);
-/* Until nothing waits, or something fails: what waits then stays. */
+/* Until nothing waits; the first fault. */
 Status cpu_streams_sync(CpuStreams *s);
 
 #endif

@@ -4,7 +4,10 @@
  *
  * Calls on one stream run in order; nothing else is promised: work on two streams is ordered only
  * by RECORD and WAIT, and the host sees results after sync. Every call returns a Status; *out is
- * NULL on failure. Sizes are bytes. */
+ * NULL on failure. Sizes are bytes.
+ *
+ * A device on which something that was queued failed is spent: the rest, on whatever stream, is dropped, but for the
+ * recordings of events, so that no wait hangs; `fault` and `sync` tell what failed, as often as they are asked. */
 #ifndef GRADC_DEVICE_H
 #define GRADC_DEVICE_H
 
@@ -95,13 +98,14 @@ typedef struct {
 	 * when wait is called. */
 	Status (*record)(Device *device, int stream, int event);
 	Status (*wait)(Device *device, int stream, int event);
-	/* The host waits, from any thread. What failed is told by sync and fault. */
+	/* The host waits: from any thread, where no task of the host stands before that recording. What failed is told by
+	 * sync and fault. */
 	Status (*host_wait)(Device *device, int event);
-	Status (*fault)(Device *device); /* the first that failed and was not yet told of */
+	Status (*fault)(Device *device); /* the first that failed */
 	/* Is the newest recording done? Does not wait. */
 	bool (*is_done)(Device *device, int event);
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
-	Status (*sync)(Device *device); /* reports what failed since the last one */
+	Status (*sync)(Device *device); /* waits for everything; the first that failed */
 	/* What is queued between begin and end, on all streams, is recorded and not run; launch runs it, as often as one likes. NULL
 	 * where the device has none. */
 	Status (*capture_begin)(Device *device);

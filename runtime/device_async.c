@@ -55,7 +55,7 @@ struct Device {
 	Lane streams[MAX_STREAMS];
 	AsyncMemory *memory;
 	Recorded *capture; /* NULL: jobs are run */
-	Status fault;      /* the first that nobody has been told of */
+	Status fault;      /* the first; behind it nothing but events is done */
 	bool closing;
 	int n_events;
 	Event events[];
@@ -104,6 +104,15 @@ keep_fault(Device *d, Status status)
 	pthread_mutex_unlock(&d->lock);
 }
 
+static bool
+is_spent(Device *d)
+{
+	pthread_mutex_lock(&d->lock);
+	bool spent = d->fault != NULL;
+	pthread_mutex_unlock(&d->lock);
+	return spent;
+}
+
 static void
 record_or_wait(Device *d, const Job *job)
 {
@@ -132,7 +141,7 @@ do_job(Device *d, Lane *s, Job *job)
 		return;
 	}
 	pause_randomly(s);
-	while (!done && !status) {
+	while (!done && !status && !is_spent(d)) {
 		status = job->work(d, job, &done);
 		if (!done)
 			nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -411,16 +420,6 @@ async_wait(Device *d, int stream, int event)
 	return async_event(d, stream, event, false);
 }
 
-/* With the lock held. */
-static Status
-take_fault(Device *d)
-{
-	Status fault = d->fault;
-
-	d->fault = NULL;
-	return fault;
-}
-
 static Status
 async_host_wait(Device *d, int event)
 {
@@ -436,7 +435,7 @@ static Status
 async_fault(Device *d)
 {
 	pthread_mutex_lock(&d->lock);
-	Status fault = take_fault(d);
+	Status fault = status_copy(d->fault);
 	pthread_mutex_unlock(&d->lock);
 	return fault;
 }
@@ -465,7 +464,7 @@ async_sync(Device *d)
 	pthread_mutex_lock(&d->lock);
 	while (!is_idle(d))
 		pthread_cond_wait(&d->changed, &d->lock);
-	Status fault = take_fault(d);
+	Status fault = status_copy(d->fault);
 	pthread_mutex_unlock(&d->lock);
 	return fault;
 }

@@ -4,6 +4,10 @@
 #include "runtime/device.h"
 #include "tests/unit/runtime_tiny.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 typedef struct {
 	const DeviceOps *ops;
 	Device *device;
@@ -251,24 +255,58 @@ test_tasks_have_their_turn(void **state)
 	bench_close(&t);
 }
 
-/* It is told once, to whoever waits next, and the stream goes on. */
+/* It is told to whoever asks, as often as he does; what is queued behind, on any stream, does not run, and nobody waits
+ * for it without end. */
 static void
 test_fault_of_a_task(void **state)
 {
 	Bench t = bench_open(state);
-	Countdown c = {.until = 2, .fault = status_error(EXIT_COMM, "lost")};
-	const HostTask task = {.poll = poll_countdown, .context = &c};
-	Status status = t.ops->call(t.device, 1, &task);
+	Countdown c = {.until = 2, .fault = status_error(EXIT_COMM, "lost")}, behind = {.until = 1};
+	Status status = t.ops->call(t.device, 1,
+	                            &(HostTask){.poll = poll_countdown, .context = &c});
 
-	launch(&t, 1, t.a, t.b);
+	for (int stream = 1; stream < 3 && !status; stream++) {
+		status = t.ops->call(t.device, stream,
+		                     &(HostTask){.poll = poll_countdown, .context = &behind});
+		if (!status)
+			status = t.ops->record(t.device, stream, 3);
+		if (!status && stream == 1)
+			status = t.ops->wait(t.device, 2, 3);
+	}
+	must(t.ops->host_wait(t.device, 3));
 	if (!status)
 		status = t.ops->sync(t.device);
-	assert_non_null(status);
-	assert_int_equal(status->exit_code, EXIT_COMM);
-	status_free(status);
-	must(t.ops->sync(t.device));
-	must(t.ops->fault(t.device));
-	assert_true(value(&t, t.b, 0) == 1);
+	expect_status(status, EXIT_COMM, "lost");
+	expect_status(t.ops->sync(t.device), EXIT_COMM, "lost");
+	expect_status(t.ops->fault(t.device), EXIT_COMM, "lost");
+	assert_true(c.polls == 2 && behind.polls == 0);
+	bench_close(&t);
+}
+
+/* ---- the host's view of the device's memory */
+static void
+die_quietly(int signal)
+{
+	_exit(signal);
+}
+
+static void
+test_memory_that_is_apart_is_not_read(void **state)
+{
+	Bench t = bench_open(state);
+	int ended;
+
+	if (!t.ops->host_memory) {
+		pid_t child = fork();
+		if (child == 0) {
+			signal(SIGSEGV, die_quietly);
+			_exit(*(volatile char *)t.a.at); /* 0, where it can be read */
+		}
+		assert_int_equal(waitpid(child, &ended, 0), child);
+		assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == SIGSEGV);
+	} else {
+		assert_int_equal(*(volatile char *)t.a.at, 0);
+	}
 	bench_close(&t);
 }
 
@@ -435,6 +473,7 @@ test_hashed_copies(void **state)
 		{"elapsed " #name, test_elapsed_is_positive, NULL, NULL, #name},            \
 		{"tasks " #name, test_tasks_have_their_turn, NULL, NULL, #name},            \
 		{"fault " #name, test_fault_of_a_task, NULL, NULL, #name},                  \
+		{"apart " #name, test_memory_that_is_apart_is_not_read, NULL, NULL, #name}, \
 		{"recordings " #name, test_recordings_are_launched, NULL, NULL, #name},     \
 		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
 		{"hashed copies " #name, test_hashed_copies, NULL, NULL, #name},            \
