@@ -125,6 +125,7 @@ update_bias_correction(Update *u, ScalarIndex beta)
 typedef struct {
 	Value *sum, *count;    /* as the states have them */
 	Value *counted;        /* count > 0 */
+	Value *is_number;      /* count >= 0: not NaN, and no sum of negative weights */
 	Value *loss;           /* sum / count */
 	Value *gradient_scale; /* what turns the sum of their gradients into the step's mean */
 } Counted;
@@ -140,6 +141,7 @@ read_loss(Optimizer *o)
 	Value *count = b_cast(b, c.count, F64);
 
 	c.counted = b_binary(b, OP_gt, count, number(b, 0));
+	c.is_number = b_binary(b, OP_ge, count, number(b, 0));
 	count = b_select(b, c.counted, count, number(b, 1));
 	c.loss = b_binary(b, OP_div, b_cast(b, c.sum, F64), count);
 	Value *scale = function_state(o->f, loss_scale_state(o->m));
@@ -244,7 +246,8 @@ decide(Optimizer *o, const Counted *c, Value *norm, NewContent *failed)
 	                         STATE_FAILED, LIFE_DERIVED);
 	Value *before = function_state(o->f, state);
 	Value *finite = b_binary(b, OP_and, is_finite(b, c->loss), is_finite(b, norm));
-	Value *fails = b_binary(b, OP_and, c->counted, b_unary(b, OP_not, finite));
+	Value *unfit = b_binary(b, OP_and, c->counted, b_unary(b, OP_not, finite));
+	Value *fails = b_binary(b, OP_or, unfit, b_unary(b, OP_not, c->is_number));
 
 	*failed = (NewContent){state, b_binary(b, OP_or, before, fails)};
 	return b_binary(b, OP_and, b_binary(b, OP_and, c->counted, finite),

@@ -179,3 +179,25 @@ def test_statistics_of_ranks_are_committed_as_their_mean(run, tmp_path):
     unit = re.search(r"state @bn.mean : .* in (@\S+)\+0 ", text)[1]
     assert f"{{state = {unit}}}" in update
     assert "%ranks: f64[] is hyperparameter ranks" in update
+
+
+@pytest.mark.parametrize("log_of, said", [(-1, "nan"), (np.exp(-5), "-2")])
+def test_a_count_that_is_no_number_of_targets_is_a_failure(run, tmp_path, log_of, said):
+    """A model that computes its own loss says of how many targets; nothing can be divided by these."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Mul", ["y", "y"], ["s"]),
+             helper.make_node("ReduceMean", ["s"], ["loss"], keepdims=0), helper.make_node("Log", ["c"], ["l"]), helper.make_node("ReduceSum", ["l"], ["n"], keepdims=0)]
+    ports = [helper.make_tensor_value_info("x", 1, ["batch", WIDTH]), helper.make_tensor_value_info("c", 1, ["batch"]),
+             helper.make_tensor_value_info("loss", 1, []), helper.make_tensor_value_info("n", 1, [])]
+    weights = [numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "w")]
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    run("compile", "m.onnx", "-o", "train", f"--batch={ROWS}", "--loss=output:loss,count=n", "--optimizer=sgd")
+    np.save(tmp_path / "x.npy", np.ones((3 * ROWS, WIDTH), np.float32))
+    counts = np.full(3 * ROWS, np.e, np.float32)
+    counts[ROWS] = log_of
+    np.save(tmp_path / "c.npy", counts)
+    train = [tmp_path / "train", "--data=x=x.npy", "--data=c=c.npy", "--shuffle=off", "--progress=off", "--lr=0.1"]
+    done = run(*train, "--log=log.jsonl", exit=8)
+    assert f"step 2: the count of the loss is {said}; the parameters are those before the step" in done.stderr
+    lines = [line for line in reference.log_lines(tmp_path / "log.jsonl") if "lr" in line]
+    assert [line["step"] for line in lines] == [1, 2]
