@@ -63,6 +63,15 @@ shared_bytes(const Kernel *k)
 	return bytes;
 }
 
+static bool
+reads_scalars(const Kernel *k)
+{
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].kind == LOOP_STATEMENT_SCALAR)
+			return true;
+	return false;
+}
+
 void
 kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 {
@@ -71,6 +80,7 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 	                    .elements = k->sums ? k->buffers.at[0].type->n : 0,
 	                    .flops = k->flops,
 	                    .shared_bytes = shared_bytes(k),
+	                    .reads_scalars = reads_scalars(k),
 	                    .team = 1};
 	for (int i = 0; i < k->n_team; i++)
 		r->team *= (uint32_t)k->team[i];

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { ALIGNMENT = 64 };
-_Static_assert(UNIT_BLOCK % SHARE_BLOCK == 0, "ranks hold whole blocks of a unit");
+_Static_assert(UNIT_BLOCK % SUM_BLOCK == 0, "a unit's sums are whole blocks");
 
 static int64_t
 aligned(int64_t bytes)
@@ -38,7 +38,7 @@ place_states(Module *m)
 		if (s->unit || state_is_small_sum(s))
 			continue;
 		s->offset = at;
-		at += aligned(type_bytes(s->type));
+		at += aligned(state_place_bytes(s));
 	}
 	at = small_sums_place(m, at);
 	for (int i = 0; i < m->states.n; i++)

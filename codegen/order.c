@@ -115,13 +115,13 @@ order_one(Order *o, int at)
 
 static void
 add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
-    const Instruction *rare, uint32_t event)
+    const Instruction *end, uint32_t event)
 {
 	/* The collective behind a staged copy needs this, too, also in runs without staging. */
-	uint32_t only = rare->only & (ONLY_RANKS | ONLY_APART);
+	uint32_t only = end->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = on->stream,
-	                 .when = rare->when,
+	                 .when = end->when,
 	                 .only = only,
 	                 .phase = on->phase,
 	                 .what = event};
@@ -129,25 +129,25 @@ add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
 	vec_push(o->arena, out, n);
 }
 
-/* Of the two ends that which runs more seldom: what is on the compute stream runs always. */
+/* The end that runs less often: what is on the compute stream runs always. */
 static const Instruction *
-rarer(const Order *o, const Edge *e)
+less_often(const Order *o, const Edge *e)
 {
 	const Instruction *from = &o->list->at[e->from], *to = &o->list->at[e->to];
 
 	return from->stream == STREAM_COMPUTE ? to : from;
 }
 
-/* Of the edges that begin at an instruction the last one; each has the one before it. -1: none. */
+/* Of the edges from an instruction the last one; each has the one before it. -1: none. */
 typedef struct {
 	int *last, *before;
-} Begins;
+} EdgesFrom;
 
-static Begins
-edges_by_begin(const Order *o)
+static EdgesFrom
+edges_from(const Order *o)
 {
-	Begins b = {NEW_ARRAY(o->arena, int, o->list->n + 1),
-	            NEW_ARRAY(o->arena, int, o->edges.n + 1)};
+	EdgesFrom b = {NEW_ARRAY(o->arena, int, o->list->n + 1),
+	               NEW_ARRAY(o->arena, int, o->edges.n + 1)};
 
 	for (int i = 0; i < o->list->n; i++)
 		b.last[i] = -1;
@@ -163,17 +163,18 @@ insert_edges(Order *o, uint32_t *n_events)
 {
 	Instructions out = {0};
 	uint32_t *event = NEW_ARRAY(o->arena, uint32_t, o->edges.n + 1);
-	Begins begins = edges_by_begin(o);
+	EdgesFrom from = edges_from(o);
 	int next = 0;
 
 	for (int i = 0; i < o->list->n; i++) {
 		for (; next < o->edges.n && o->edges.at[next].to == i; next++)
-			add(o, &out, WAIT, &o->list->at[i], rarer(o, &o->edges.at[next]),
+			add(o, &out, WAIT, &o->list->at[i], less_often(o, &o->edges.at[next]),
 			    event[next]);
 		vec_push(o->arena, &out, o->list->at[i]);
-		for (int k = begins.last[i]; k >= 0; k = begins.before[k]) {
+		for (int k = from.last[i]; k >= 0; k = from.before[k]) {
 			event[k] = N_SHARED_EVENTS + (*n_events)++;
-			add(o, &out, RECORD, &o->list->at[i], rarer(o, &o->edges.at[k]), event[k]);
+			add(o, &out, RECORD, &o->list->at[i], less_often(o, &o->edges.at[k]),
+			    event[k]);
 		}
 	}
 	return out;

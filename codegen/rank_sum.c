@@ -3,8 +3,6 @@
 #include "codegen/codegen.h"
 #include "codegen/streams.h"
 
-enum { ELEMENTS = 256 /* of an iteration; divides SHARE_BLOCK */ };
-
 static void
 add_kernel(Pass *p, Module *m, DType dtype, int64_t n)
 {
@@ -13,10 +11,10 @@ add_kernel(Pass *p, Module *m, DType dtype, int64_t n)
 	Type type = type_new(m, dtype, 1, &n);
 	int sum = lb_buffer(lb, "x0", BUFFER_IN, type), term = lb_buffer(lb, "x1", BUFFER_IN, type);
 	int result = lb_buffer(lb, "y0", BUFFER_OUT, type);
-	LoopValue block = lb_for(lb, LOOP_PARALLEL, n / ELEMENTS);
-	LoopValue lane = lb_for(lb, LOOP_VECTOR, ELEMENTS);
+	LoopValue block = lb_for(lb, LOOP_PARALLEL, n / SUM_BLOCK);
+	LoopValue lane = lb_for(lb, LOOP_VECTOR, SUM_BLOCK);
 	Affine at = affine_add_scaled(lb, affine_scalar(lb, lane), affine_scalar(lb, block),
-	                              ELEMENTS);
+	                              SUM_BLOCK);
 
 	lb_store(lb, result, at,
 	         lb_binary(lb, LOOP_add, lb_load(lb, sum, at), lb_load(lb, term, at)));

@@ -2,7 +2,7 @@
  * as soon as they are complete, results are copied out. What one stream needs of another is ordered by RECORD and WAIT.
  *
  *	copy_in        WAIT io_free    COPY x, labels   RECORD io_filled
- *	compute        WAIT io_filled  run ... run      RECORD 0 ... run   WAIT 1   RECORD io_free
+ *	compute        WAIT io_filled  run ... run      RECORD 0 ... run   RECORD io_free   WAIT 1
  *	communication                                   WAIT 0  all_reduce  RECORD 1
  *
  * Between programs there are only the shared events: a program leaves no other stream behind that touches what the next
@@ -149,19 +149,20 @@ bucket_slot(Streams *s, const Bucket *b, Space space, SlotShare share)
 	             .dtype = b->dtype,
 	             .offset = space == SPACE_STATE ? b->offset : 0,
 	             .bytes = dtype_bytes(b->dtype, b->n),
-	             .share = share,
+	             .share = (uint16_t)share,
+	             .block = share == SLOT_WHOLE ? 0 : SUM_BLOCK,
 	             .name = format_string(s->w, b->name)};
 
 	vec_push(s->w->arena, &s->w->slots, slot);
 	return (uint32_t)s->w->slots.n - 1;
 }
 
-/* What it is made of: where it lies, and what stands in for that where the communicator cannot read the device's memory. Buckets
- * follow each other on one stream, so they share what they need besides. */
+/* Where it lies, and what stands in for that where the communicator cannot read the device's memory. Buckets follow each other
+ * on one stream, so they share what they need besides. */
 typedef struct {
 	const Bucket *b;
 	uint32_t own, own_part, copy, copy_part;
-} Travel;
+} BucketSlots;
 
 static void
 add_travel(Streams *s, InstructionKind kind, uint32_t only, uint32_t what, int n,
@@ -183,14 +184,15 @@ add_travel_copy(Streams *s, uint32_t only, uint32_t to, uint32_t from)
 }
 
 static void
-add_collective(Streams *s, const Travel *t, CollectiveKind kind, uint32_t only,
+add_collective(Streams *s, const BucketSlots *t, CollectiveKind kind, uint32_t only,
                const uint32_t slots[4])
 {
 	CollectiveRecord c = {.kind = kind,
 	                      .group = GROUP_DATA,
 	                      .dtype = t->b->dtype,
 	                      .reduction = COMM_SUM,
-	                      .n = t->b->n};
+	                      .n = t->b->n,
+	                      .block = SUM_BLOCK};
 
 	vec_push(s->w->arena, &s->w->collectives, c);
 	add_travel(s, COLLECTIVE, only, (uint32_t)s->w->collectives.n - 1, 4, slots);
@@ -209,11 +211,12 @@ sum_kernel(const Streams *s, DType dtype)
 
 /* Each rank gets everybody's version of its part and adds them, in the order of ranks; then everybody gets the parts. */
 static void
-sum_in_order(Streams *s, const Travel *t)
+sum_in_order(Streams *s, const BucketSlots *t)
 {
 	uint32_t rooms = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_ROOMS);
 	uint32_t first = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_FIRST_ROOM);
-	uint32_t next = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_NEXT_ROOM);
+	uint32_t second = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_SECOND_ROOM);
+	uint32_t later = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_LATER_ROOM);
 	uint32_t copies = bucket_slot(s, t->b, SPACE_PINNED, SLOT_ROOMS);
 
 	s->w->slots.at[copies].offset = dtype_bytes(t->b->dtype,
@@ -221,10 +224,11 @@ sum_in_order(Streams *s, const Travel *t)
 	add_collective(s, t, COMM_ALL_TO_ALL, ONLY_ORDERED,
 	               (const uint32_t[]){rooms, t->own, copies, t->copy});
 	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, rooms, copies);
-	add_travel_copy(s, ONLY_ORDERED, t->own_part, first);
-	add_travel(s, LOOP, ONLY_ORDERED, (uint32_t)LOOP_OTHER_RANKS, 0, NULL);
 	add_travel(s, RUN_KERNEL, ONLY_ORDERED, sum_kernel(s, t->b->dtype), 3,
-	           (const uint32_t[]){t->own_part, next, t->own_part});
+	           (const uint32_t[]){first, second, t->own_part});
+	add_travel(s, LOOP, ONLY_ORDERED, (uint32_t)LOOP_LATER_RANKS, 0, NULL);
+	add_travel(s, RUN_KERNEL, ONLY_ORDERED, sum_kernel(s, t->b->dtype), 3,
+	           (const uint32_t[]){t->own_part, later, t->own_part});
 	s->w->arguments.at[s->w->arguments.n - 2].loop = 1;
 	add_travel(s, END, ONLY_ORDERED, 0, 0, NULL);
 	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, t->copy_part, t->own_part);
@@ -235,10 +239,10 @@ sum_in_order(Streams *s, const Travel *t)
 static void
 add_bucket(Streams *s, const Bucket *b)
 {
-	const Travel t = {b, bucket_slot(s, b, SPACE_STATE, SLOT_WHOLE),
-	                  bucket_slot(s, b, SPACE_STATE, SLOT_PART),
-	                  bucket_slot(s, b, SPACE_PINNED, SLOT_WHOLE),
-	                  bucket_slot(s, b, SPACE_PINNED, SLOT_PART)};
+	const BucketSlots t = {b, bucket_slot(s, b, SPACE_STATE, SLOT_WHOLE),
+	                       bucket_slot(s, b, SPACE_STATE, SLOT_PART),
+	                       bucket_slot(s, b, SPACE_PINNED, SLOT_WHOLE),
+	                       bucket_slot(s, b, SPACE_PINNED, SLOT_PART)};
 	bool in_order = rank_sum_has(b->dtype);
 
 	add_travel_copy(s, ONLY_STAGED, t.copy, t.own);
@@ -267,6 +271,7 @@ compute(Streams *s)
 	for (int k = 0; k < n; k++) /* zeros on all ranks, or what another program made */
 		if (ready[k] < 0)
 			add_bucket(s, &all->at[k]);
+	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
 	if (n == 0)
 		return;
 	/* What comes next computes with the sums. */
@@ -289,7 +294,6 @@ streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program)
 	w->instructions.n = (int)program->first_instruction;
 	copy_in(&s);
 	compute(&s);
-	add_event(&s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(&s)->free);
 	copy_out(&s);
 	Instructions all = streams_order(s.arena, w, &s.list, &program->n_events);
 	for (int i = 0; i < all.n; i++)

@@ -6,6 +6,8 @@
 #include "ir/ir.h"
 
 /* ---- buckets.c: what ranks add up, in pieces that can travel while earlier layers are still computed. */
+/* Elements: sums are divided among ranks in whole blocks, so that a kernel's iteration is one. */
+enum { SUM_BLOCK = 256 };
 typedef struct {
 	DType dtype;
 	int64_t offset;   /* bytes in the state region */
@@ -15,7 +17,8 @@ typedef struct {
 typedef VEC(Bucket) Buckets;
 /* Of all states that last for a step. */
 Buckets buckets_of(Arena *arena, const Module *m);
-bool state_is_small_sum(const State *s); /* a step adds it up, and it is no whole blocks */
+bool state_is_small_sum(const State *s);   /* a step adds it up, and it is no bucket by itself */
+int64_t state_place_bytes(const State *s); /* that it takes: whole blocks of what ranks add up */
 /* Gives them places from `at` on, those of a type side by side and whole blocks together; where they end. */
 int64_t small_sums_place(Module *m, int64_t at);
 

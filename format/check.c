@@ -129,6 +129,8 @@ check_slot(const Format *f, int i)
 		return FAULT("slot %d: offset %lld is unaligned", i, (long long)s->offset);
 	if (s->share >= N_SLOT_SHARES || (s->share > SLOT_PART && !space_table[s->space].by_slots))
 		return FAULT("slot %d: share %u in %s", i, s->share, space_table[s->space].name);
+	if ((s->share == SLOT_WHOLE) != (s->block == 0))
+		return FAULT("slot %d: %s in blocks of %u", i, share_names[s->share], s->block);
 	return NULL;
 }
 
@@ -249,8 +251,13 @@ check_collective(const Format *f, int i)
 	    c->reduction >= N_COMM_REDUCTIONS)
 		return FAULT("collective %d: kind %u, group %u, dtype %u, reduction %u", i, c->kind,
 		             c->group, c->dtype, c->reduction);
+	if (c->group != GROUP_WORLD && c->group != GROUP_DATA && c->group != GROUP_REPLICATE)
+		return FAULT("collective %d: group %s: no run divides its ranks by it yet", i,
+		             comm_group_names[c->group]);
 	if (c->peer > INT32_MAX)
 		return FAULT("collective %d: rank %u", i, c->peer);
+	if (c->block == 0 || c->block > UINT16_MAX)
+		return FAULT("collective %d: blocks of %u elements", i, c->block);
 	if (c->n < 0 || c->n > INT64_MAX / 64)
 		return FAULT("collective %d: %lld elements", i, (long long)c->n);
 	return NULL;
@@ -389,7 +396,7 @@ check_instructions_of_programs(const Format *f)
 }
 
 /* Every instruction runs, and what is shared has parts. */
-static const RunFacts all_that_may_be = {.holds = N_ONLY - 1, .ranks = 2};
+static const RunFacts all_that_may_be = {.holds = N_ONLY - 1, .ranks = 3};
 
 Status
 format_check(const Format *f)

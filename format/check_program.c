@@ -22,10 +22,22 @@ set_limits(Walk *w)
 		                       : w->program->bytes[s];
 }
 
+/* In a loop that has no iteration. */
+static bool
+never_runs(const Walk *w)
+{
+	for (int i = 0; i < w->depth; i++)
+		if (w->counts[i] == 0)
+			return true;
+	return false;
+}
+
 /* A slot, moved `stride` bytes an iteration, stays inside its region. What is shared moves by itself. */
 static Status
 check_reach(const Walk *w, const Argument *a, int at)
 {
+	if (never_runs(w))
+		return NULL;
 	const Slot *s = &w->f->slots[a->slot];
 	int64_t limit = w->limits[s->space], count = a->loop ? w->counts[a->loop - 1] : 1;
 	int64_t last = 0;
@@ -96,8 +108,7 @@ check_loop(Walk *w, const Instruction *n, int at)
 	if (w->depth == MAX_LOOPS)
 		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at,
 		             MAX_LOOPS);
-	int64_t count = n->what == (uint32_t)LOOP_OTHER_RANKS ? w->facts->ranks - 1
-	                                                      : (int64_t)n->what;
+	int64_t count = format_loop_count(n->what, w->facts);
 	int64_t all = count;
 	for (int i = 0; i < w->depth; i++)
 		if (!size_mul(all, w->counts[i], &all))
@@ -128,10 +139,11 @@ check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 	if (n->n_args != k->n_arguments)
 		return FAULT("program %d, instruction %d: %u arguments, kernel %u has %u", w->index,
 		             at, n->n_args, n->what, k->n_arguments);
-	int64_t first = k->n_arguments ? bytes_of(w, &f->arguments[n->args]) : 0, end;
-	if (!format_launch_end(f, k, first, &end))
+	int64_t last = k->n_arguments ? bytes_of(w, &f->arguments[n->args + n->n_args - 1]) : 0;
+	int64_t end;
+	if (!format_launch_end(f, k, last, &end))
 		return FAULT("program %d, instruction %d: kernel %u cannot be cut for %lld bytes",
-		             w->index, at, n->what, (long long)first);
+		             w->index, at, n->what, (long long)last);
 	for (uint32_t i = 0; i < k->n_arguments; i++) {
 		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
 		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
@@ -156,6 +168,10 @@ check_run(Walk *w, const Instruction *n, int at)
 	if (!(k->targets >> w->program->target & 1))
 		return FAULT("program %d, instruction %d: kernel %u has no code for target %u",
 		             w->index, at, n->what, w->program->target);
+	if (k->reads_scalars && !w->program->scalars)
+		return FAULT("program %d, instruction %d: kernel %u reads scalars, the program "
+		             "has none",
+		             w->index, at, n->what);
 	return check_launch(w, k, n, at);
 }
 
@@ -167,6 +183,10 @@ check_event(Walk *w, const Instruction *n, int at)
 	if (n->what >= limit)
 		return FAULT("program %d, instruction %d: event %u of %u", w->index, at, n->what,
 		             limit);
+	if (n->kind == RECORD && n->what < N_SHARED_EVENTS &&
+	    n->stream != event_table[n->what].stream)
+		return FAULT("program %d, instruction %d: %s recorded on %s", w->index, at,
+		             event_table[n->what].name, stream_names[n->stream]);
 	return NULL;
 }
 
@@ -175,8 +195,8 @@ static int64_t
 collective_bytes(const Walk *w, const CollectiveRecord *c, bool to)
 {
 	const RunFacts *facts = w->facts;
-	CommPart part = comm_part(c->n, facts->ranks, facts->rank, SHARE_BLOCK);
-	int64_t room = comm_part_room(c->n, facts->ranks, SHARE_BLOCK), rooms;
+	CommPart part = comm_part(c->n, facts->ranks, facts->rank, c->block);
+	int64_t room = comm_part_room(c->n, facts->ranks, c->block), rooms;
 	bool own = to ? c->kind == COMM_REDUCE_SCATTER : c->kind == COMM_ALL_GATHER;
 
 	if (to && c->kind == COMM_ALL_TO_ALL)
@@ -195,10 +215,15 @@ check_collective(Walk *w, const Instruction *n, int at)
 	if (n->what >= (uint32_t)f->n[SECTION_COLLECTIVES])
 		return FAULT("program %d, instruction %d: collective %u of %d", w->index, at,
 		             n->what, f->n[SECTION_COLLECTIVES]);
-	if (n->n_args != 2 && n->n_args != 4)
-		return FAULT("program %d, instruction %d: a collective with %u arguments", w->index,
-		             at, n->n_args);
+	if (n->n_args != 4 || n->stream != STREAM_COMMUNICATION)
+		return FAULT("program %d, instruction %d: a collective with %u arguments on %s",
+		             w->index, at, n->n_args, stream_names[n->stream]);
 	for (uint32_t i = 0; i < n->n_args; i++) {
+		Space space = (Space)f->slots[a[i].slot].space;
+		if (i >= 2 && !space_table[space].on_host)
+			return FAULT("program %d, instruction %d: argument %u of a collective lies "
+			             "in %s, which the host does not read",
+			             w->index, at, i, space_table[space].name);
 		int64_t need = collective_bytes(w, &f->collectives[n->what], i % 2 == 0);
 		if (bytes_of(w, &a[i]) < need)
 			return FAULT("program %d, instruction %d: %lld bytes in slot %u of %lld",
@@ -319,9 +344,9 @@ check_scalars(const Walk *w)
 		             f->n[SECTION_SLOTS]);
 	const Slot *s = &f->slots[slot - 1];
 	if ((s->space != SPACE_IO && s->space != SPACE_STEP) || s->bytes < SCALARS_BYTES ||
-	    s->share != SLOT_WHOLE)
-		return FAULT("program %d: scalars in %lld bytes of %s", w->index,
-		             (long long)s->bytes, space_table[s->space].name);
+	    s->share != SLOT_WHOLE || s->offset % (int64_t)sizeof(Scalar) != 0)
+		return FAULT("program %d: scalars in %lld bytes at %lld of %s", w->index,
+		             (long long)s->bytes, (long long)s->offset, space_table[s->space].name);
 	return check_reach(w, &(Argument){.slot = slot - 1}, (int)w->program->first_instruction);
 }
 

@@ -24,8 +24,8 @@ program_estimate(const Format *f, const ProgramRecord *p)
 		if (in->kind == RUN_KERNEL && only_applies(in->only, &run_alone))
 			total += times[depth] * kernel_estimate(&f->kernels[in->what]);
 		else if (in->kind == LOOP) {
-			bool ranks = in->what == (uint32_t)LOOP_OTHER_RANKS;
-			times[depth + 1] = ranks ? 0 : times[depth] * in->what;
+			double count = (double)format_loop_count(in->what, &run_alone);
+			times[depth + 1] = times[depth] * count;
 			depth++;
 		} else if (in->kind == END)
 			depth--;

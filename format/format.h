@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 9
+#define FORMAT_VERSION 10
 #define GRADC_ABI 7
 #define GRADC_ABI_NAME "gradc_abi_7" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -128,6 +128,7 @@ typedef enum {
 typedef struct {
 	const char *name;
 	Turn turn;
+	Stream stream; /* that records it */
 } EventRow;
 extern const EventRow event_table[N_SHARED_EVENTS];
 
@@ -217,15 +218,15 @@ typedef struct {
 	int64_t stride; /* bytes an iteration */
 } Argument;
 
-/* What of a slot's elements is meant. Ranks divide them as comm_part does, in blocks of SHARE_BLOCK; a room holds the largest
+/* What of a slot's elements is meant. Ranks divide them as comm_part does, in whole blocks; a room holds the largest
  * part. The numbers of a slot are of the whole; how much memory it takes is known when the world is. */
-enum { SHARE_BLOCK = 4096 };
 typedef enum {
 	SLOT_WHOLE,
-	SLOT_PART,       /* this rank's, where it lies in the whole */
-	SLOT_ROOMS,      /* one room for each rank's version of this rank's part */
-	SLOT_FIRST_ROOM, /* that of rank 0; in SPACE_SHARD the only one, this rank's */
-	SLOT_NEXT_ROOM,  /* that of rank 1 + the loop's counter */
+	SLOT_PART,        /* this rank's, where it lies in the whole */
+	SLOT_ROOMS,       /* one room for each rank's version of this rank's part */
+	SLOT_FIRST_ROOM,  /* that of rank 0; in SPACE_SHARD the only one, this rank's */
+	SLOT_SECOND_ROOM, /* that of rank 1 */
+	SLOT_LATER_ROOM,  /* that of rank 2 + the loop's counter */
 	N_SLOT_SHARES,
 } SlotShare;
 extern const char *const share_names[];
@@ -235,7 +236,8 @@ typedef struct {
 	uint32_t dtype;
 	int64_t offset, bytes;
 	StrRef name;    /* of the value or its ONNX origin */
-	uint32_t share; /* SlotShare */
+	uint16_t share; /* SlotShare */
+	uint16_t block; /* elements that parts are multiples of; 0: of a whole */
 } Slot;
 
 /* What a kernel, or the library in its place, does with one of its arguments. */
@@ -253,7 +255,7 @@ typedef struct {
 	uint32_t n_arguments;    /* a launch has as many */
 	int64_t iterations;      /* of the parallel loops, their product */
 	int64_t grain;           /* smallest useful part of it */
-	int64_t elements; /* that the iterations divide evenly; a launch runs as many as its first argument's part has. 0: all */
+	int64_t elements; /* that the iterations divide evenly; a launch runs as many as its last argument's part has. 0: all */
 	int64_t flops, bytes; /* of one run */
 	int64_t shared_bytes; /* of the arrays of one team */
 	uint32_t team;        /* members; 1: no team */
@@ -261,7 +263,7 @@ typedef struct {
 	uint32_t
 		serves; /* 1 + the kernel that reads what this one makes: where a library runs that, this is left
 	                       * out; 0: none */
-	uint32_t reserved;
+	uint32_t reads_scalars; /* 1: its program has a block of them */
 } KernelRecord;
 
 /* What a library may do in place of a kernel's loops, on its arguments. */
@@ -270,17 +272,18 @@ typedef struct {
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
-/* A collective. Arguments: to, from; they may be one slot. Two more where they have copies in the host's memory. */
+/* A collective. Arguments: to, from; they may be one slot. Then what stands in for each in the host's memory, where the
+ * communicator cannot read the device's. */
 typedef struct {
 	uint32_t kind;  /* CollectiveKind */
 	uint32_t group; /* CommGroup */
 	uint32_t dtype;
 	uint32_t reduction; /* CommReduction */
-	int64_t n;          /* elements of the whole, in parts of SHARE_BLOCK */
-	uint32_t peer; /* of broadcast, send, recv: the other rank, as the group counts; else 0 */
-	uint32_t reserved;
+	int64_t n;          /* elements of the whole */
+	uint32_t peer;  /* of broadcast, send, recv: the other rank, as the group counts; else 0 */
+	uint32_t block; /* elements that parts are multiples of */
 } CollectiveRecord;
-enum { LOOP_OTHER_RANKS = -1 }; /* `what` of a LOOP: once for each rank but one */
+enum { LOOP_LATER_RANKS = -1 }; /* `what` of a LOOP: once for each rank but the first two */
 
 /* Who runs programs: what their kernels were lowered for, "cpu-512". */
 typedef struct {
@@ -513,11 +516,13 @@ typedef struct {
 	int64_t offset, bytes;
 } SlotPlace;
 bool format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out);
-/* How many iterations a launch has whose first argument has so many bytes. False: they cannot be cut so. */
+/* How often a LOOP runs, of its `what`. */
+int64_t format_loop_count(uint32_t what, const RunFacts *facts);
+/* How many iterations a launch has whose last argument has so many bytes. False: they cannot be cut so. */
 bool format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t *end);
 /* What all its slots need of a region. INT64_MAX: too much. */
 int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
-/* Every access of every program in this world lies in its region. format_read has checked a world of two. */
+/* Every access of every program in this world lies in its region. format_read has checked a world of three. */
 Status format_check_world(const Format *f, const RunFacts *facts);
 /* As a device numbers it, in a run of that turn. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);

@@ -24,15 +24,16 @@ const char *const instruction_names[] = {
 };
 const char *const stream_names[] = {"compute", "copy_in", "copy_out", "communication", NULL};
 const EventRow event_table[] = {
-	[EVENT_IO_FILLED] = {"io_filled", TURN_MICRO},
-	[EVENT_IO_FREE] = {"io_free", TURN_MICRO},
-	[EVENT_STEP_FILLED] = {"step_filled", TURN_STEP},
-	[EVENT_STEP_FREE] = {"step_free", TURN_STEP},
-	[EVENT_REPORT] = {"report", TURN_STEP},
+	[EVENT_IO_FILLED] = {"io_filled", TURN_MICRO, STREAM_COPY_IN},
+	[EVENT_IO_FREE] = {"io_free", TURN_MICRO, STREAM_COMPUTE},
+	[EVENT_STEP_FILLED] = {"step_filled", TURN_STEP, STREAM_COPY_IN},
+	[EVENT_STEP_FREE] = {"step_free", TURN_STEP, STREAM_COMPUTE},
+	[EVENT_REPORT] = {"report", TURN_STEP, STREAM_COPY_OUT},
 };
 const char *const only_names[] = {"apart", "ranks", "staged", "ordered", "fast", NULL};
 const RunFacts run_alone = {.ranks = 1};
-const char *const share_names[] = {"whole", "part", "rooms", "first room", "next room", NULL};
+const char *const share_names[] = {"whole",       "part",       "rooms", "first room",
+                                   "second room", "later room", NULL};
 const char *const collective_names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                         "broadcast",  "send",       "recv",           NULL};
 const char *const comm_reduction_names[] = {"sum", "max", NULL};

@@ -77,8 +77,8 @@ static void
 print_loop(Text *out, const Format *f, const Instruction *n)
 {
 	(void)f;
-	if (n->what == (uint32_t)LOOP_OTHER_RANKS)
-		text_add(out, " of all ranks but one");
+	if (n->what == (uint32_t)LOOP_LATER_RANKS)
+		text_add(out, " of all ranks but two");
 	else
 		text_printf(out, " %u times", n->what);
 }

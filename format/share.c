@@ -1,5 +1,5 @@
-/* What ranks share of a slot: formulas over the world. 10,000 elements among 3 ranks are parts of 4096, 4096 and 1808, in
- * rooms of 4096. */
+/* What ranks share of a slot: formulas over the world. 10,000 elements in blocks of 4096 among 3 ranks are
+ * parts of 4096, 4096 and 1808, in rooms of 4096. */
 #include "format/format_impl.h"
 
 static int64_t
@@ -11,12 +11,13 @@ elements_of(const Slot *s)
 bool
 format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out)
 {
-	int64_t n = elements_of(s);
-	int64_t room = dtype_bytes((DType)s->dtype, comm_part_room(n, facts->ranks, SHARE_BLOCK));
-	CommPart part = comm_part(n, facts->ranks, facts->rank, SHARE_BLOCK);
-	int64_t before = 0;
+	int64_t n = elements_of(s), before = 0;
 
 	*out = (SlotPlace){s->offset, s->bytes};
+	if (s->share == SLOT_WHOLE)
+		return true;
+	int64_t room = dtype_bytes((DType)s->dtype, comm_part_room(n, facts->ranks, s->block));
+	CommPart part = comm_part(n, facts->ranks, facts->rank, s->block);
 	switch ((SlotShare)s->share) {
 	case SLOT_PART:
 		before = dtype_bytes((DType)s->dtype, part.first);
@@ -26,13 +27,16 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 		if (!size_mul(room, facts->ranks, &out->bytes))
 			return false;
 		break;
-	case SLOT_NEXT_ROOM:
-		if (!size_mul(room, iteration + 1, &before))
+	case SLOT_SECOND_ROOM:
+		before = room;
+		out->bytes = room;
+		break;
+	case SLOT_LATER_ROOM:
+		if (!size_mul(room, iteration + 2, &before))
 			return false;
 		out->bytes = room;
 		break;
-	case SLOT_FIRST_ROOM: out->bytes = room; break;
-	default: break;
+	default: out->bytes = room; break; /* the first */
 	}
 	return size_add(out->offset, before, &out->offset);
 }
@@ -48,12 +52,25 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 
 		if (s->space != (uint32_t)space)
 			continue;
-		if (!format_place(s, facts, facts->ranks - 2, &at) ||
-		    !size_add(at.offset, at.bytes, &end) || end > INT64_MAX / 16)
+		int64_t last = facts->ranks > 2 ? facts->ranks - 3 : 0; /* of the later ranks */
+		bool exists = s->share != SLOT_LATER_ROOM || facts->ranks > 2;
+		exists &= s->share != SLOT_SECOND_ROOM || facts->ranks > 1;
+		if (!exists)
+			continue;
+		if (!format_place(s, facts, last, &at) || !size_add(at.offset, at.bytes, &end) ||
+		    end > INT64_MAX / 16)
 			return INT64_MAX;
 		most = end > most ? end : most;
 	}
 	return most;
+}
+
+int64_t
+format_loop_count(uint32_t what, const RunFacts *facts)
+{
+	if (what != (uint32_t)LOOP_LATER_RANKS)
+		return what;
+	return facts->ranks > 2 ? facts->ranks - 2 : 0;
 }
 
 bool
@@ -62,9 +79,9 @@ format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t
 	*end = k->iterations;
 	if (k->elements == 0)
 		return true;
-	const KernelArgument *first = &f->kernel_arguments[k->first_argument];
+	const KernelArgument *last = &f->kernel_arguments[k->first_argument + k->n_arguments - 1];
 	int64_t each = k->elements / k->iterations;
-	int64_t n = bytes * 8 / dtype_info[first->dtype].bits;
+	int64_t n = bytes * 8 / dtype_info[last->dtype].bits;
 	*end = n / each;
 	return n % each == 0 && *end <= k->iterations;
 }

@@ -50,9 +50,9 @@ write_results(const char *folder, const json_t *list)
 	Arena *arena = arena_new();
 
 	path = path_join(arena, folder, "gradients.json");
-	Status status = json_dump_file(list, path, JSON_REAL_PRECISION(17)) == 0
-	                        ? NULL
-	                        : status_error(EXIT_SYSTEM, "%s: cannot be written", path);
+	Status status = folder_make(folder);
+	if (!status && json_dump_file(list, path, JSON_REAL_PRECISION(17)) != 0)
+		status = status_error(EXIT_SYSTEM, "%s: cannot be written", path);
 	arena_free(arena);
 	return status;
 }

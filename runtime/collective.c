@@ -38,7 +38,7 @@ start(Task *t)
 	                      .to = t->to,
 	                      .n = r->n,
 	                      .peer = (int)r->peer,
-	                      .block = SHARE_BLOCK};
+	                      .block = r->block};
 
 	t->begin = seconds_now();
 	return comm->data_ops->start(comm->data, &c, &t->request);

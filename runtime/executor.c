@@ -57,14 +57,35 @@ executor_is_apart(const Executor *x)
 	return (x->facts.holds & ONLY_APART) != 0;
 }
 
-static int
-most_instructions(const Format *f)
+/* How many instructions a run of it has, those in loops as often as they run. */
+static int64_t
+observed_of(const Executor *x, const ProgramRecord *p)
 {
-	uint32_t most = 0;
+	int64_t times[MAX_LOOPS + 1] = {1}, n = 0;
+	int depth = 0;
 
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (f->programs[i].n_instructions > most)
-			most = f->programs[i].n_instructions;
+	for (uint32_t i = 0; i < p->n_instructions && n < MAX_OBSERVED; i++) {
+		const Instruction *in = &x->format->instructions[p->first_instruction + i];
+
+		n += times[depth];
+		if (in->kind == LOOP) {
+			times[depth + 1] = times[depth] * format_loop_count(in->what, &x->facts);
+			depth++;
+		} else if (in->kind == END)
+			depth--;
+	}
+	return n < MAX_OBSERVED ? n : MAX_OBSERVED;
+}
+
+static int
+most_observed(const Executor *x)
+{
+	int64_t most = 0;
+
+	for (int i = 0; i < x->format->n[SECTION_PROGRAMS]; i++) {
+		int64_t n = observed_of(x, &x->format->programs[i]);
+		most = n > most ? n : most;
+	}
 	return (int)most;
 }
 
@@ -87,9 +108,11 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
+	out->most_arguments = most;
 	out->buffers = NEW_ARRAY(arena, void *, most);
 	RETURN_IF_ERROR(format_check_world(f, &out->facts));
-	device.n_events = FIRST_OBSERVED + (options->observed ? most_instructions(f) : 0) * 2;
+	out->most_observed = options->observed ? most_observed(out) : 0;
+	device.n_events = FIRST_OBSERVED + out->most_observed * 2;
 	Status status = ops->open(&device, &out->device);
 	if (!status)
 		status = ops->load(out->device, &source, &out->code);
@@ -204,12 +227,24 @@ event_of(SharedEvent event, int turn)
 	return (int)format_event(event, turns);
 }
 
+/* Behind it nothing reads the host's side of the image: copies do, and programs for the host's processors themselves. */
+static int
+image_event(const Executor *x, int turn)
+{
+	return event_of(executor_is_apart(x) && !x->host_device ? EVENT_IO_FILLED : EVENT_IO_FREE,
+	                turn);
+}
+
+bool
+executor_image_is_free(const Executor *x, int turn)
+{
+	return x->ops->is_done(x->device, image_event(x, turn));
+}
+
 Status
 executor_wait_image(const Executor *x, int turn)
 {
-	SharedEvent event = executor_is_apart(x) ? EVENT_IO_FILLED : EVENT_IO_FREE;
-
-	return x->ops->host_wait(x->device, event_of(event, turn));
+	return x->ops->host_wait(x->device, image_event(x, turn));
 }
 
 bool
@@ -287,7 +322,8 @@ run_kernel(Walk *w, const Instruction *n)
 	for (uint32_t i = 0; i < n->n_args; i++)
 		x->buffers[i] = argument_span(w, n, i).at;
 	if (k->elements)
-		format_launch_end(x->format, k, argument_span(w, n, 0).bytes, &launch.end);
+		format_launch_end(x->format, k, argument_span(w, n, n->n_args - 1u).bytes,
+		                  &launch.end);
 	return w->program->target == (uint32_t)x->target
 	               ? x->ops->run(x->device, n->stream, x->code, &launch)
 	               : host_launch(x, n->stream, &launch);
@@ -346,8 +382,7 @@ skip_loop(Walk *w)
 static Status
 run_loop(Walk *w, const Instruction *n)
 {
-	uint32_t count = n->what == (uint32_t)LOOP_OTHER_RANKS ? (uint32_t)w->x->facts.ranks - 1
-	                                                       : n->what;
+	uint32_t count = (uint32_t)format_loop_count(n->what, &w->x->facts);
 
 	if (count == 0) {
 		skip_loop(w);
@@ -381,6 +416,7 @@ static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 static bool
 is_due(const Walk *w, const Instruction *n)
 {
+	const uint32_t ranks = ONLY_RANKS | ONLY_STAGED | ONLY_ORDERED | ONLY_FAST;
 	const bool due[N_WHEN] = {
 		[RUN_ALWAYS] = true,
 		[RUN_FIRST] = w->micro->index == 0,
@@ -388,7 +424,8 @@ is_due(const Walk *w, const Instruction *n)
 		[RUN_LAST] = w->micro->index == w->micro->n - 1,
 	};
 
-	return (due[n->when] && only_applies(n->only, &w->x->facts)) ||
+	return (due[n->when] && only_applies(n->only, &w->x->facts) &&
+	        !(w->micro->alone && (n->only & ranks))) ||
 	       n->kind == END; /* a skipped LOOP skips its END */
 }
 
@@ -434,10 +471,10 @@ run_one(Walk *w)
 	RETURN_IF_ERROR(time_phase(w, n));
 	uint32_t at = w->pc;
 	if (w->x->observer)
-		RETURN_IF_ERROR(observe_instruction(w->x, at, n->stream, false));
+		RETURN_IF_ERROR(observe_begins(w->x, n->stream));
 	RETURN_IF_ERROR(execute[n->kind](w, n));
 	if (w->x->observer)
-		RETURN_IF_ERROR(observe_instruction(w->x, at, n->stream, true));
+		RETURN_IF_ERROR(observe_ends(w->x, at, n->stream));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;
 }
 

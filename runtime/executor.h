@@ -5,17 +5,19 @@
 #include "runtime/comm.h"
 #include "runtime/device.h"
 
-typedef struct Observer Observer; /* observe.c */
-typedef struct Trace Trace;       /* trace.c */
+typedef struct HostLaunch HostLaunch; /* host_launch.c */
+typedef struct Observer Observer;     /* observe.c */
+typedef struct Trace Trace;           /* trace.c */
 
 /* ---- executor.c: walks a program's instructions over the regions. */
 enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
 /* Events of the executor's own, behind those of the tables: timers; the observer's, of a program's begin, and before and
- * after each instruction. */
+ * after each instruction that runs, MAX_OBSERVED at most. */
 enum {
 	FIRST_TIMER = N_DEVICE_EVENTS,
 	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
 	FIRST_OBSERVED,
+	MAX_OBSERVED = 1 << 22,
 };
 typedef struct {
 	int n;
@@ -29,6 +31,7 @@ timer_event(int turn, int i)
 }
 typedef struct {
 	int64_t index, n; /* micro-batch j of n */
+	bool alone;       /* of this rank: nothing is summed over ranks */
 } MicroBatch;
 /* ---- recorded.c: runs that were recorded once, by what tells them apart */
 typedef struct {
@@ -40,6 +43,7 @@ typedef struct {
 	Recorded *recorded;        /* NULL: not yet */
 	int first_timer, n_timers; /* of the step's; their phases */
 	int8_t *phases;
+	bool full; /* there were more changes of the phase than timers */
 } RecordedRun;
 typedef struct {
 	Arena *arena;
@@ -51,16 +55,19 @@ typedef struct {
 	int host_target; /* whose programs the host's processors run; `target`: none other */
 	Device *host_device;
 	Code *host_code;
+	VEC(HostLaunch *) host_launches;
 	const Comm *comm; /* NULL: of one rank */
 	RunFacts facts;
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
-	void **buffers;            /* room for the arguments of any instruction */
+	uint32_t most_arguments;   /* of an instruction */
+	void **buffers;            /* room for them */
 	StepTimers timers[2];      /* by the step's turn */
 	bool timed;                /* runs belong to a step */
 	bool poison;
 	int64_t host_waits; /* how often the host has waited for the device */
-	Observer *observer; /* NULL: instructions are not timed */
+	int most_observed;  /* instructions that a program runs; 0: they are never timed */
+	Observer *observer; /* NULL: they are not timed */
 	Trace *trace;       /* of collectives; NULL: none */
 	VEC(RecordedRun) recorded;
 } Executor;
@@ -93,6 +100,7 @@ Status executor_walk(Executor *x, const ProgramRecord *p,
                      const MicroBatch *micro); /* without recording */
 /* The host waits: for everything; until it may fill that image again, from any thread; for a step's results. */
 Status executor_drain(Executor *x);
+bool executor_image_is_free(const Executor *x, int turn);
 Status executor_wait_image(const Executor *x, int turn);
 Status executor_wait_report(Executor *x, int turn);
 bool executor_has_report(const Executor *x, int turn);
@@ -101,7 +109,8 @@ Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]
 
 /* ---- observe.c, of a program's run: all of it is over when observe_run returns */
 Status observe_begin(Executor *x);
-Status observe_instruction(Executor *x, uint32_t at, int stream, bool end);
+Status observe_begins(Executor *x, int stream);
+Status observe_ends(Executor *x, uint32_t at, int stream);
 Status observe_run(Executor *x, const ProgramRecord *p);
 
 /* ---- host_launch.c: programs of another target, which the host's processors run */

@@ -131,7 +131,8 @@ void gradc_abort(Gradc *run, int exit_code);
 
 /* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. */
 Status gradc_step(Gradc *run, GradcStep *out);
-/* The same without waiting: a step is queued while the device computes the one before. At most two are queued. */
+/* The same without waiting: a step is queued while the device computes the one before. At most two are queued. Their
+ * results are taken before gradc_step, its halves, gradc_save and gradc_resume, which else are EXIT_USAGE. */
 Status gradc_queue_step(Gradc *run);
 /* Of the oldest step that is queued; *got: they are there. With `wait` they are, if there is one; EXIT_NON_FINITE as
  * above, and steps that are queued behind it have done nothing. */

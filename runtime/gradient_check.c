@@ -36,7 +36,7 @@ pass_run(Pass *p, double *loss)
 {
 	Gradc *run = p->run;
 	const int sums[] = {run->loss_sum, run->loss_count};
-	const MicroBatch micro = {0, 1};
+	const MicroBatch micro = {0, 1, .alone = true};
 	double values[COUNT(sums)];
 
 	for (int i = 0; i < COUNT(sums); i++)

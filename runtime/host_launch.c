@@ -4,11 +4,15 @@
 
 #include <string.h>
 
-typedef struct {
+#include <stdatomic.h>
+
+/* It is the executor's, and used again when the device has run it: a device that is spent drops what was queued. */
+struct HostLaunch {
 	Executor *x;
 	Launch launch;
+	_Atomic bool queued;
 	void *buffers[];
-} HostLaunch;
+};
 
 static Status
 run_task(HostTask *task, bool *done)
@@ -19,17 +23,30 @@ run_task(HostTask *task, bool *done)
 	*done = true;
 	h->launch.buffers = h->buffers;
 	Status status = device_cpu.run(x->host_device, 0, x->host_code, &h->launch);
-	memory_free(h);
+	atomic_store(&h->queued, false);
 	return status;
+}
+
+/* One that is not queued. */
+static HostLaunch *
+take_launch(Executor *x)
+{
+	for (int i = 0; i < x->host_launches.n; i++)
+		if (!atomic_load(&x->host_launches.at[i]->queued))
+			return x->host_launches.at[i];
+	HostLaunch *h = arena_alloc(x->arena, sizeof(*h) + sizeof(void *) * x->most_arguments);
+	vec_push(x->arena, &x->host_launches, h);
+	return h;
 }
 
 Status
 host_launch(Executor *x, int stream, const Launch *launch)
 {
-	HostLaunch *h = memory_get(sizeof(*h) + sizeof(void *) * launch->n_buffers);
+	HostLaunch *h = take_launch(x);
 
 	h->x = x;
 	h->launch = *launch;
+	atomic_store(&h->queued, true);
 	if (launch->n_buffers)
 		memcpy(h->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
 	return x->ops->call(x->device, stream, &(HostTask){.poll = run_task, .context = h});

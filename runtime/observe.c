@@ -125,20 +125,38 @@ observe_begin(Executor *x)
 	return x->ops->record(x->device, STREAM_COMPUTE, OBSERVER_BASE);
 }
 
-Status
-observe_instruction(Executor *x, uint32_t at, int stream, bool end)
+static int
+observed_event(int k)
 {
-	if (end)
-		vec_push(x->arena, &x->observer->ran, at);
-	return x->ops->record(x->device, stream, FIRST_OBSERVED + 2 * (int)at + end);
+	return FIRST_OBSERVED + 2 * k;
 }
 
+Status
+observe_begins(Executor *x, int stream)
+{
+	int k = x->observer->ran.n;
+
+	return k < x->most_observed ? x->ops->record(x->device, stream, observed_event(k)) : NULL;
+}
+
+Status
+observe_ends(Executor *x, uint32_t at, int stream)
+{
+	int k = x->observer->ran.n;
+
+	if (k == x->most_observed)
+		return NULL;
+	vec_push(x->arena, &x->observer->ran, at);
+	return x->ops->record(x->device, stream, observed_event(k) + 1);
+}
+
+/* The k-th that ran. */
 static Status
-observe_one(Executor *x, uint32_t at, uint32_t index)
+observe_one(Executor *x, int k, uint32_t index)
 {
 	Observer *o = x->observer;
 	double begin, took;
-	int event = FIRST_OBSERVED + 2 * (int)at;
+	int event = observed_event(k);
 
 	RETURN_IF_ERROR(x->ops->elapsed(x->device, OBSERVER_BASE, event, &begin));
 	RETURN_IF_ERROR(x->ops->elapsed(x->device, event, event + 1, &took));
@@ -158,7 +176,7 @@ observe_run(Executor *x, const ProgramRecord *p)
 
 	RETURN_IF_ERROR(executor_drain(x));
 	for (int i = 0; i < o->ran.n; i++)
-		RETURN_IF_ERROR(observe_one(x, o->ran.at[i], p->first_instruction + o->ran.at[i]));
+		RETURN_IF_ERROR(observe_one(x, i, p->first_instruction + o->ran.at[i]));
 	if (o->trace)
 		end_phase(o);
 	return NULL;

@@ -63,7 +63,7 @@ static Status
 run_once(Gradc *run, Dataset *d)
 {
 	Executor *x = &run->executor;
-	const MicroBatch micro = {0, 1};
+	const MicroBatch micro = {0, 1, .alone = true};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 
 	RETURN_IF_ERROR(executor_drain(x)); /* nothing reads the image any more */

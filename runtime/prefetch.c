@@ -22,6 +22,8 @@ struct Prefetch {
 	int turn;    /* which image */
 	MicroRows rows;
 	Status fault;
+	bool was_free; /* the image, when the rows were asked for */
+	double begin;  /* of reading */
 	bool closing;
 };
 
@@ -36,12 +38,12 @@ static Status
 read_rows(void *prefetch)
 {
 	Prefetch *p = prefetch;
+
+	p->was_free = executor_image_is_free(p->executor, p->turn);
+	RETURN_IF_ERROR(executor_wait_image(p->executor, p->turn));
 	double begin = seconds_now();
-	Status fault = executor_wait_image(p->executor, p->turn);
-
-	if (!fault)
-		fault = dataset_read(&p->rows, executor_image(p->executor, p->turn));
-
+	p->begin = begin;
+	Status fault = dataset_read(&p->rows, executor_image(p->executor, p->turn));
 	trace_span(p->trace, &(TraceSpan){.track = TRACK_READING,
 	                                  .category = "data",
 	                                  .name = "read",
@@ -152,15 +154,21 @@ prefetch_ask(Prefetch *p, const MicroRows *rows)
 }
 
 Status
-prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited)
+prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out)
 {
+	double called = seconds_now();
+
 	pthread_mutex_lock(&p->lock);
 	memory_hold(unlock, &p->lock);
 	ask(p, rows);
 	memory_let_go();
-	*waited = p->stage == STAGE_ASKED;
+	bool asked = p->stage == STAGE_ASKED;
 	while (p->stage == STAGE_ASKED)
 		pthread_cond_wait(&p->changed, &p->lock);
+	/* Until the image is free it is the device that is waited for. */
+	out->waited = asked && p->was_free;
+	out->begin = p->begin > called ? p->begin : called;
+	out->seconds = seconds_now() - out->begin;
 	Status fault = p->fault;
 	p->fault = NULL;
 	p->stage = STAGE_EMPTY;

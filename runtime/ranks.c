@@ -107,24 +107,23 @@ ranks_compare(Gradc *run)
 	return NULL;
 }
 
+/* By way of control, in f64: one number, in no step. */
 Status
 ranks_sum_state(Gradc *run, int state)
 {
-	const StateRecord *s = &run->format.states[state];
+	DType dtype = (DType)run->format.states[state].dtype;
 	Span at = executor_state(&run->executor, state);
-	char value[16];
-	const Collective c = {.kind = COMM_ALL_REDUCE,
-	                      .group = GROUP_DATA,
-	                      .dtype = (DType)s->dtype,
-	                      .ordered = run->reduce_ordered,
-	                      .from = value,
-	                      .to = value,
-	                      .n = 1};
+	char raw[16];
+	double value;
 
-	at.bytes = dtype_bytes((DType)s->dtype, 1);
-	RETURN_IF_ERROR(executor_read(&run->executor, value, at));
-	RETURN_IF_ERROR(comm_run(&run->comm, &c));
-	return executor_write(&run->executor, at, value);
+	RETURN_IF_ERROR(read_scalar(run, state, &value));
+	RETURN_IF_ERROR(comm_reduce(&run->comm, &value, 1, F64, COMM_SUM));
+	at.bytes = dtype_bytes(dtype, 1);
+	if (dtype_is_float(dtype))
+		dtype_store_float(dtype, raw, 0, value);
+	else
+		dtype_store_int(dtype, raw, 0, (int64_t)value);
+	return executor_write(&run->executor, at, raw);
 }
 
 Status

@@ -1,6 +1,7 @@
 /* Programs are recorded where the device can: one run by itself, so that all it needs is loaded, one that is recorded, and
  * from then on the recording is launched. A recording holds addresses and events, so there is one for each turn and each
- * micro-batch of a step. Collectives of a communicator without streams are tasks of the host, and are not recorded. */
+ * micro-batch of a step. What has tasks of the host is not recorded: collectives of a communicator without streams, and
+ * programs for the host's processors. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -8,10 +9,10 @@
 enum { MOST = 64 }; /* recordings; others run by themselves */
 
 static bool
-is_recordable(const Executor *x)
+is_recordable(const Executor *x, const ProgramRecord *p)
 {
 	return x->ops->capture_begin && x->timed && !x->observer && !x->poison &&
-	       x->facts.ranks == 1;
+	       x->facts.ranks == 1 && p->target == (uint32_t)x->target;
 }
 
 static bool
@@ -48,6 +49,7 @@ record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
 	Status status = executor_walk(x, r->program, micro);
 	Status ended = x->ops->capture_end(x->device, &r->recorded);
 	r->n_timers = t->n - r->first_timer;
+	r->full = t->full;
 	r->phases = arena_copy(x->arena, t->phase + r->first_timer, (size_t)r->n_timers);
 	return status_first(status, ended);
 }
@@ -55,7 +57,7 @@ record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
 Status
 executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
-	RecordedRun *r = is_recordable(x) ? find_run(x, p, micro) : NULL;
+	RecordedRun *r = is_recordable(x, p) ? find_run(x, p, micro) : NULL;
 	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
 
 	if (!r || !r->seen) {
@@ -70,6 +72,7 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 	else {
 		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);
 		t->n += r->n_timers;
+		t->full |= r->full;
 	}
 	return x->ops->launch(x->device, r->recorded);
 }

@@ -206,8 +206,13 @@ Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **or
 void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
 /* Returns at once, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
-/* The rows are in the io slots when it returns. waited: they were not there yet. */
-Status prefetch_take(Prefetch *p, const MicroRows *rows, bool *waited);
+typedef struct {
+	bool waited; /* they were still being read */
+	double begin,
+		seconds; /* of the wait, without that for a device which has yet to read the rows before */
+} DataWait;
+/* The rows are in the io slots when it returns. */
+Status prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out);
 
 /* ---- bind.c: which source feeds which port of a binding. */
 typedef struct {
@@ -447,6 +452,7 @@ Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
 Status step_queue(Gradc *run);
+Status step_none_queued(const Gradc *run); /* EXIT_USAGE: there is one */
 Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);

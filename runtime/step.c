@@ -92,17 +92,16 @@ run_micro(Gradc *run, const StepRows *step, int64_t j, GradcStep *out)
 	const ProgramRecord *p = run->train->program;
 	MicroRows rows = micro_rows(run, step, j);
 	const MicroBatch micro = {j, run->options.accumulate};
-	double start = seconds_now();
-	bool waited;
+	DataWait wait;
 
-	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
-	out->data_waits += waited;
-	out->data_seconds += seconds_now() - start;
-	observe_span(run, waited ? "data (waited)" : "data", start, -1);
+	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
+	out->data_waits += wait.waited;
+	out->data_seconds += wait.seconds;
+	observe_span(run, wait.waited ? "data (waited)" : "data", wait.begin, -1);
 	hyper_scalars(&run->hyper, run->step, part_of_step(run, j) * run->train->micro_rows,
 	              executor_scalars(&run->executor, p));
 	ask_next(run, step, j);
-	start = seconds_now();
+	double start = seconds_now();
 	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	observe_span(run, "micro-batch", start, j);
 	return NULL;
@@ -193,11 +192,25 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 	return NAN;
 }
 
-/* As the device decided. */
+/* What is not a number that an update can be made with, if anything; as @update decides it (passes/optimizer.c). */
+static const char *
+find_unfit(const GradcStep *out, double *value)
+{
+	if (!(out->count >= 0)) {
+		*value = out->count;
+		return "count of the loss";
+	}
+	*value = isfinite(out->loss) ? out->grad_norm : out->loss;
+	if (out->count == 0 || isfinite(*value))
+		return NULL;
+	return isfinite(out->loss) ? "norm of the gradients" : "loss";
+}
+
 static Status
 check_finite(Gradc *run, const GradcStep *out)
 {
-	bool loss = out->count != 0 && !isfinite(out->loss);
+	double value;
+	const char *what = find_unfit(out, &value);
 
 	if (run->failed)
 		return status_error(
@@ -205,13 +218,12 @@ check_finite(Gradc *run, const GradcStep *out)
 			"step %lld changed nothing: the loss or norm of step %lld was not "
 			"finite",
 			(long long)out->step, (long long)run->failed);
-	if (out->count == 0 || (!loss && isfinite(out->grad_norm)))
+	if (!what)
 		return NULL;
 	run->failed = out->step;
 	return status_error(EXIT_NON_FINITE,
 	                    "step %lld: the %s is %g; the parameters are those before the step",
-	                    (long long)out->step, loss ? "loss" : "norm of the gradients",
-	                    loss ? out->loss : out->grad_norm);
+	                    (long long)out->step, what, value);
 }
 
 static void
@@ -260,10 +272,19 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 
 /* ---- the two halves of a step, each waited for */
 Status
+step_none_queued(const Gradc *run)
+{
+	return run->n_queued == 0
+	               ? NULL
+	               : status_error(EXIT_USAGE, "a step is queued: take its results first");
+}
+
+Status
 step_accumulate(Gradc *run, GradcStep *out)
 {
 	double sum, count;
 
+	RETURN_IF_ERROR(step_none_queued(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
@@ -279,6 +300,7 @@ step_update(Gradc *run, GradcStep *out)
 {
 	bool got;
 
+	RETURN_IF_ERROR(step_none_queued(run));
 	RETURN_IF_ERROR(queue_update(run));
 	return step_result(run, true, out, &got);
 }
@@ -288,6 +310,7 @@ gradc_step(Gradc *run, GradcStep *out)
 {
 	bool got;
 
+	RETURN_IF_ERROR(step_none_queued(run));
 	RETURN_IF_ERROR(gradc_queue_step(run));
 	return gradc_step_result(run, true, out, &got);
 }
@@ -343,9 +366,10 @@ static Status
 evaluate_rows(Gradc *run, GradcEval *out)
 {
 	Dataset *d = run->eval;
-	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0"), waited;
+	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
 	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
-	MicroBatch micro = {0, covered / d->micro_rows + 1};
+	MicroBatch micro = {0, covered / d->micro_rows + 1, false};
+	DataWait wait;
 
 	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
 	for (;; micro.index++) {
@@ -353,7 +377,7 @@ evaluate_rows(Gradc *run, GradcEval *out)
 
 		if (rows.first >= covered)
 			break;
-		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &waited));
+		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
 		hyper_scalars(&run->hyper, run->step, rows.first,
 		              executor_scalars(&run->executor, d->program));
 		ask_next_eval(run, micro.index, covered);

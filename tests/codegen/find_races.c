@@ -177,14 +177,18 @@ run_program(Walk *w, const ProgramRecord *p, int64_t micro)
 		const Instruction *n = &w->f->instructions[index];
 		bool due = is_due(w, n, micro);
 
-		if (n->kind == LOOP) { /* of all ranks but one */
+		if (n->kind == LOOP) { /* of all ranks but two */
 			loop = i;
 			iteration = 0;
-			for (;
-			     (!due || w->facts.ranks < 2) && w->f->instructions[index].kind != END;
+			for (; (!due || format_loop_count(n->what, &w->facts) == 0) &&
+			       w->f->instructions[index].kind != END;
 			     index++)
 				i++;
-		} else if (n->kind == END && ++iteration < w->facts.ranks - 1) {
+		} else if (n->kind == END && loop >= 0 &&
+		           ++iteration <
+		                   format_loop_count(
+					   w->f->instructions[p->first_instruction + loop].what,
+					   &w->facts)) {
 			i = loop;
 		} else if (n->kind != END && due) {
 			run_one(w, p, n, index, iteration);

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -130,6 +131,25 @@ def test_evaluation_is_shared(openmpi, digits, models, tmp_path):
     assert together["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("device", ["cpu", "async"])
+@pytest.mark.parametrize("option", ["--backward", "--check-gradients=20"])
+def test_a_rank_computes_once_by_itself(openmpi, digits, models, tmp_path, device, option):
+    """Gradients of one batch, or their check, are rank 0's alone, which waits for nobody."""
+    exe, _ = digits
+    inputs = []
+    for name, file in [("input", "input"), ("labels", "labels")]:
+        np.save(tmp_path / f"{name}.npy", np.load(models / f"mlp_digits/{file}.npy")[:8])
+        inputs.append(f"--input={name}={tmp_path / name}.npy")
+    once = [exe, "--once", option, *inputs, f"--device={device}"]
+    alone = call([*once, f"--output-dir={tmp_path / 'alone'}"])
+    together = call(openmpi(2, *once, f"--output-dir={tmp_path / 'together'}"))
+    assert together.stdout.replace("together", "alone") == alone.stdout
+    files = sorted(f.name for f in (tmp_path / "alone").glob("*"))
+    assert files == sorted(f.name for f in (tmp_path / "together").glob("*")) and (files or option != "--backward")
+    for file in files:
+        assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "together" / file).read_bytes()
+
+
 def test_transfers_overlap_the_backward_pass(openmpi, gradc, models, tmp_path):
     """In some steps at least: when the cores are busy elsewhere, a transfer may begin late."""
     exe, data = executable(gradc, models, tmp_path, "gpt2_mini", 4)
@@ -141,6 +161,15 @@ def test_transfers_overlap_the_backward_pass(openmpi, gradc, models, tmp_path):
     assert len(backward) == 10 and len(sums) % 10 == 0
     assert inside  # a bucket is on its way before the pass is over
     assert {s["tid"] for s in sums}.isdisjoint({b["tid"] for b in backward})
+
+
+def test_a_trace_has_each_sum(openmpi, digits, tmp_path):
+    """Of four ranks one sum has the first two, and a loop adds the others: each is a bar of its own."""
+    exe, data = digits
+    call(openmpi(4, exe, *data, "--steps=3", "--threads=1", "--trace", tmp_path / "t.json", "--progress=off"))
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    sums = [e for e in events if e.get("args", {}).get("kernel", "").startswith("sum_")]
+    assert len(sums) == 3 * 3 and len({e["ts"] for e in sums}) == len(sums)
 
 
 def ranks_of(parent):

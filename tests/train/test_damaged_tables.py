@@ -7,7 +7,8 @@ import pytest
 from checkpoints import digits_data
 
 MAGIC = b"!GRADCX1"
-SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library")
+SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library",
+            "collectives", "bindings", "targets", "ports", "programs", "export")
 # Of a kernel's record (format/format.h): its size, and where its iterations and elements stand; the size of an argument's.
 KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 80, 16, 32, 16
 EXITS = {0, 3, 4, 5, 6, 7, 8}

@@ -110,6 +110,29 @@ test_two_steps_are_queued_at_most(void **state)
 	finish(&t, run);
 }
 
+/* Calls that wait for their own step, or need the state of one. */
+static void
+test_results_are_taken_first(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+	const char *words = "a step is queued: take its results first";
+	GradcResume resumed;
+	GradcStep step;
+	bool got;
+
+	must(gradc_queue_step(run));
+	expect_status(gradc_step(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_update(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_resume(run, &resumed), EXIT_USAGE, words);
+	must(gradc_step_result(run, true, &step, &got));
+	assert_true(got && step.step == 1 && gradc_steps_done(run) == 1);
+	must(gradc_step(run, &step));
+	assert_int_equal(step.step, 2);
+	finish(&t, run);
+}
+
 static double
 weight(Gradc *run)
 {
@@ -161,6 +184,7 @@ main(void)
 		cmocka_unit_test(test_results_come_one_step_late),
 		cmocka_unit_test(test_the_host_waits_once_a_step),
 		cmocka_unit_test(test_two_steps_are_queued_at_most),
+		cmocka_unit_test(test_results_are_taken_first),
 		cmocka_unit_test(test_what_is_queued_behind_a_failure_does_nothing),
 	};
 

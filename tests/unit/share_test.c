@@ -2,10 +2,16 @@
 #include "runtime/runtime_impl.h"
 #include "tests/unit/runtime_tiny.h"
 
+enum { BLOCK = 4096 };
+
 static SlotPlace
 place_of(int64_t n, SlotShare share, int ranks, int rank, int64_t iteration)
 {
-	const Slot s = {.dtype = F32, .offset = 128, .bytes = 4 * n, .share = share};
+	const Slot s = {.dtype = F32,
+	                .offset = 128,
+	                .bytes = 4 * n,
+	                .share = share,
+	                .block = share == SLOT_WHOLE ? 0 : BLOCK};
 	const RunFacts facts = {.ranks = ranks, .rank = rank};
 	SlotPlace place;
 
@@ -25,7 +31,7 @@ test_parts_and_rooms(void **state)
 			for (int r = 0; r < ranks; r++) {
 				SlotPlace part = place_of(sizes[i], SLOT_PART, ranks, r, 0);
 				assert_true(part.offset == at);
-				assert_true(r + 1 == ranks || part.bytes % (4 * SHARE_BLOCK) == 0 ||
+				assert_true(r + 1 == ranks || part.bytes % (4 * BLOCK) == 0 ||
 				            part.offset + part.bytes == 128 + 4 * sizes[i]);
 				at += part.bytes;
 				largest = part.bytes > largest ? part.bytes : largest;
@@ -34,17 +40,17 @@ test_parts_and_rooms(void **state)
 			SlotPlace rooms = place_of(sizes[i], SLOT_ROOMS, ranks, 0, 0);
 			SlotPlace first = place_of(sizes[i], SLOT_FIRST_ROOM, ranks, 0, 0);
 			assert_true(rooms.offset == 128 && rooms.bytes == ranks * first.bytes);
-			assert_true(first.bytes >= largest && first.bytes % (4 * SHARE_BLOCK) == 0);
+			assert_true(first.bytes >= largest && first.bytes % (4 * BLOCK) == 0);
 			for (int r = 1; r < ranks; r++) {
-				SlotPlace next = place_of(sizes[i], SLOT_NEXT_ROOM, ranks, 0,
-				                          r - 1);
+				SlotShare share = r > 1 ? SLOT_LATER_ROOM : SLOT_SECOND_ROOM;
+				SlotPlace next = place_of(sizes[i], share, ranks, 0, r - 2);
 				assert_true(next.offset == 128 + r * first.bytes);
 				assert_true(next.bytes == first.bytes);
 			}
 		}
 }
 
-/* A program that adds the second rank's room to this rank's part of a bucket of n elements. */
+/* A program that adds the third rank's room to this rank's part of a bucket of n elements. */
 static Format
 sum_tables(Arena *arena, int64_t n, int64_t region)
 {
@@ -59,7 +65,7 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 	                  .team = 1};
 	ProgramRecord p = {.bytes[SPACE_WORKSPACE] = region};
 	Instruction code[] = {
-		{.kind = LOOP, .what = (uint32_t)LOOP_OTHER_RANKS, .only = ONLY_RANKS},
+		{.kind = LOOP, .what = (uint32_t)LOOP_LATER_RANKS, .only = ONLY_RANKS},
 		{.kind = RUN_KERNEL, .n_args = 2, .only = ONLY_RANKS | ONLY_ORDERED},
 		{.kind = END}};
 	void *blob;
@@ -69,12 +75,13 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 	for (int i = 0; i < 2; i++) {
 		vec_push(arena, &w->kernel_arguments, argument);
 		vec_push(arena, &w->arguments,
-		         ((Argument){.slot = (uint32_t)i, .loop = (uint32_t)i}));
+		         ((Argument){.slot = (uint32_t)i, .loop = (uint32_t)!i}));
 		vec_push(arena, &w->slots,
-		         ((Slot){.space = i ? SPACE_GATHERED : SPACE_WORKSPACE,
+		         ((Slot){.space = i ? SPACE_WORKSPACE : SPACE_GATHERED,
 		                 .dtype = F32,
 		                 .bytes = 4 * n,
-		                 .share = i ? SLOT_NEXT_ROOM : SLOT_PART}));
+		                 .share = i ? SLOT_PART : SLOT_LATER_ROOM,
+		                 .block = BLOCK}));
 	}
 	vec_push(arena, &w->kernels, k);
 	vec_push(arena, &w->targets, ((TargetRecord){0}));
