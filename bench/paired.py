@@ -25,9 +25,10 @@ sys.path.insert(0, str(ROOT / "tests/models"))
 import unpack  # noqa: E402
 
 SECONDS = 0.6    # that a run's steps should take at least,
-FEWEST = 4       # and how many it has at least
+FEWEST = 5       # and how many it has at least
 MOST_STEPS = 50_000
 WINDOWS = 10     # into which they are divided
+STARTS = 2       # runs of one step
 SETTLED = 0.02   # by which a build's second fastest run may be slower than its fastest; else more runs follow,
 MOST = 2         # up to so many times as many
 # What the ratios should not exceed: all models' mean, each one's, to the end of the first step, compiling.
@@ -78,35 +79,44 @@ def compile_seconds(gradc, model, exe):
 
 
 def fast_step(times):
-    """Milliseconds from one line of the log to the next, logging and all, of the steps that came at these times, without
-    the first fifth, which meets fresh pages and cold caches: of the windows the one that a tenth is faster than, for
-    it was disturbed least."""
-    first = len(times) // 5
-    n = min(WINDOWS, len(times) - 1 - first)
-    ends = [first + (len(times) - 1 - first) * i // n for i in range(n + 1)]
+    """Milliseconds from one line of the log to the next, logging and all, of the steps whose lines came at these times.
+    Without the first fifth, which meets fresh pages and cold caches, and the last line: a step's may come when the next one is
+    queued, and the last two together. Of the windows the one that a tenth is faster than, for it was disturbed least."""
+    first, last = len(times) // 5, len(times) - 2
+    n = min(WINDOWS, last - first)
+    ends = [first + (last - first) * i // n for i in range(n + 1)]
     steps = sorted(1e3 * (times[b] - times[a]) / (b - a) for a, b in zip(ends, ends[1:]))
     return steps[n // 10]
 
 
-def train(exe, model, steps, o):
-    """(milliseconds of a step, seconds from exec to the end of the first step) of one run."""
+def lines_at(exe, model, steps, o):
+    """When the lines of a run's log came, in seconds from exec."""
     launch = [*shlex.split(o.launcher), str(o.ranks)] if o.ranks > 1 else []
     lines, _ = executable.log_lines([*launch, exe, *model.train, f"--steps={steps}", f"--threads={o.threads}",
                                      "--shuffle=off", "--progress=off", "--table=off"])
-    times = [at for at, _ in lines]
-    return fast_step(times), times[0]
+    return [at for at, _ in lines]
+
+
+def train(exe, model, steps, o):
+    """Milliseconds of a step."""
+    return fast_step(lines_at(exe, model, steps, o))
+
+
+def start(exe, model, o):
+    """Seconds from exec to the end of the only step, the shortest of some runs."""
+    return min(lines_at(exe, model, 1, o)[0] for _ in range(STARTS))
 
 
 def steps_for(exe, model, o):
     """How many steps a run has."""
-    few, _ = train(exe, model, 3, o)
-    ms = few if few > 20 * executable.NAP * 1e3 else train(exe, model, 500, o)[0]
+    few = train(exe, model, FEWEST, o)
+    ms = few if few > 20 * executable.NAP * 1e3 else train(exe, model, 500, o)
     return max(FEWEST, min(MOST_STEPS, math.ceil(1e3 * SECONDS / max(ms, 1e-3))))
 
 
 def unsettled(runs):
     """By how much the second fastest run of a build is slower than its fastest, of the build where that is most."""
-    fastest = [sorted(ms for ms, _ in times)[:2] for times in runs.values()]
+    fastest = [sorted(times)[:2] for times in runs.values()]
     return max(second / first - 1 for first, second in fastest)
 
 
@@ -121,7 +131,7 @@ def one_round(executables, model, steps, o):
             runs[build].append(train(executables[build], model, steps, o))
         if i + 1 >= fewest and unsettled(runs) <= SETTLED:
             break
-    return {build: tuple(map(min, zip(*times))) for build, times in runs.items()}, unsettled(runs)
+    return {build: (min(times), start(executables[build], model, o)) for build, times in runs.items()}, unsettled(runs)
 
 
 def compare(model, folder, o):

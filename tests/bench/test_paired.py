@@ -23,32 +23,34 @@ def rounds(monkeypatch, old, new, runs):
     """What one_round makes of runs that take so long, and the order of these."""
     times, order = {"old": iter(old), "new": iter(new)}, []
     monkeypatch.setattr(paired, "train", lambda exe, *_: order.append(exe) or next(times[exe]))
+    monkeypatch.setattr(paired, "lines_at", lambda exe, model, steps, o: [len(exe) * steps])
     o = paired.options(["old", "new", f"--runs={runs}"])
     return paired.one_round({"old": "old", "new": "new"}, None, 100, o), order
 
 
 def test_the_fastest_run_counts(monkeypatch):
     """Disturbances only ever add."""
-    (best, noise), order = rounds(monkeypatch, [(3, 0.4), (3.015, 0.5), (5, 0.3)], [(2, 0.2), (2, 0.1), (9, 0.3)], 3)
-    assert best == {"old": (3, 0.3), "new": (2, 0.1)} and noise == pytest.approx(0.005)
+    (best, noise), order = rounds(monkeypatch, [3, 3.015, 5], [2, 2, 9], 3)
+    assert best == {"old": (3, 3), "new": (2, 3)} and noise == pytest.approx(0.005)
     assert order == ["new", "old", "old", "new", "new", "old"]
 
 
 def test_more_runs_until_two_agree(monkeypatch):
-    (best, noise), order = rounds(monkeypatch, [(4, 1), (3, 1), (3, 1), (2, 1)], [(2, 1)] * 9, 2)
+    (best, noise), order = rounds(monkeypatch, [4, 3, 3, 2], [2] * 9, 2)
     assert (best["old"][0], noise, len(order)) == (3, 0, 6)
-    ever_faster = [(0.5 ** n, 1) for n in range(99)]
-    (_, noise), order = rounds(monkeypatch, ever_faster, [(2, 1)] * 99, 2)
+    ever_faster = [0.5 ** n for n in range(99)]
+    (_, noise), order = rounds(monkeypatch, ever_faster, [2] * 99, 2)
     assert (noise, len(order)) == (1, 2 * 2 * paired.MOST)
 
 
-def test_a_step_is_a_fast_one_of_the_usual(monkeypatch, tmp_path):
-    """Of 51 steps the first 10 are left out, a window of four steps is faster."""
-    times = [float(i) for i in range(11)]
-    times += [10 + 2.0 * i for i in range(1, 37)] + [82 + 0.5 * i for i in range(1, 5)]
-    monkeypatch.setattr(paired.executable, "log_lines", lambda command: ([(t, {}) for t in times], 0))
-    assert paired.train("exe", paired.Case("m", tmp_path, [], []), 51, paired.options(["a", "b"])) == (2000, 0)
-    assert paired.fast_step([0.5, 1.0, 1.25]) == 250
+def test_a_step_is_a_fast_one_of_the_usual():
+    """Of 52 steps the first 10 are left out, and the last, whose line comes with the one before; of ten windows of four steps
+    one is faster and does not count, two are."""
+    usual, fast = [2.0] * 4, [0.5] * 4
+    for windows, ms in [([usual] * 9 + [fast], 2000), ([usual] * 8 + [fast] * 2, 500)]:
+        gaps = [1.0] * 10 + sum(windows, []) + [0.001]
+        assert paired.fast_step([sum(gaps[:i]) for i in range(len(gaps) + 1)]) == pytest.approx(ms)
+    assert paired.fast_step([0.5, 1.0, 1.25, 1.25]) == 250
 
 
 def test_slower_is_what_is_slower_in_every_round():
