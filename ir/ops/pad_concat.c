@@ -22,16 +22,21 @@ pad_infer(Infer *in)
 		return;
 	}
 	for (int i = 0; i < x->rank; i++) {
-		int64_t inner = x->dims[i] ? x->dims[i] + (x->dims[i] - 1) * a->interior.at[i] : 0;
-		if (a->interior.at[i] < 0 || a->low.at[i] > INT32_MAX ||
-		    a->high.at[i] > INT32_MAX || inner + a->low.at[i] + a->high.at[i] < 0) {
+		int64_t gaps = x->dims[i] ? x->dims[i] - 1 : 0, inner, padded;
+		bool fits = a->interior.at[i] >= 0 && a->low.at[i] <= INT32_MAX &&
+		            a->high.at[i] <= INT32_MAX &&
+		            size_mul(gaps, a->interior.at[i], &inner) &&
+		            size_add(inner, x->dims[i], &inner) &&
+		            !__builtin_add_overflow(inner, a->low.at[i], &padded) &&
+		            !__builtin_add_overflow(padded, a->high.at[i], &padded);
+		if (!fits || padded < 0) {
 			infer_error(in,
 			            "axis %d: low %lld, high %lld, interior %lld of %lld elements",
 			            i, (long long)a->low.at[i], (long long)a->high.at[i],
 			            (long long)a->interior.at[i], (long long)x->dims[i]);
 			return;
 		}
-		shape.at[i] = inner + a->low.at[i] + a->high.at[i];
+		shape.at[i] = padded;
 	}
 	infer_set(in, 0, x->dtype, &shape);
 }
