@@ -233,7 +233,7 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	Checkpoint c = {0};
 
 	*out = (GradcResume){.loss = NAN, .eval_loss = NAN};
-	RETURN_IF_ERROR(step_none_queued(run));
+	RETURN_IF_ERROR(step_is_whole(run));
 	if (o->save)
 		RETURN_IF_ERROR(take_folder(run));
 	if (!o->resume)

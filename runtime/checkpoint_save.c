@@ -193,7 +193,7 @@ saver_save(Gradc *run, double eval_loss)
 
 	if (!run->options.save)
 		return status_error(EXIT_USAGE, "there is no folder to save to");
-	RETURN_IF_ERROR(step_none_queued(run));
+	RETURN_IF_ERROR(step_is_whole(run));
 	if (gradc_rank(run) > 0) { /* whether it fails is rank 0's to say */
 		run->saver.done_step = run->step;
 		return NULL;

@@ -30,6 +30,21 @@ comm_check(const char *name)
 	return strcmp(name, "auto") == 0 ? mpi_check_environment() : NULL;
 }
 
+/* Else each of them would train alone, and write the same files. */
+static Status
+check_launched(int size)
+{
+	int launched = mpi_launched_ranks();
+
+	if (launched <= 1 || launched == size)
+		return NULL;
+	return status_error(
+		EXIT_COMM,
+		"the launcher's variables say %d ranks, its MPI library knows %d: the launcher "
+		"is not that library's, or the variables are of another program",
+		launched, size);
+}
+
 Status
 comm_open(const char *name, const CommOptions *options, Comm *out)
 {
@@ -40,6 +55,8 @@ comm_open(const char *name, const CommOptions *options, Comm *out)
 	out->control_ops = row->control;
 	out->rank = row->control->rank(out->control);
 	out->size = row->control->size(out->control);
+	if (strcmp(name, "auto") == 0)
+		RETURN_IF_ERROR(check_launched(out->size));
 	RETURN_IF_ERROR(row->data->open(row->control, out->control, options, &out->data));
 	out->data_ops = row->data;
 	return NULL;

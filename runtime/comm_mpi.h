@@ -96,6 +96,9 @@ void mpi_pause(int64_t i);
 /* Tells the user what there is to say, and frees it. Without the lock: a terminal may be slow. */
 void mpi_report(const CommControl *c, Text *line);
 
+/* ---- comm_start.c: MPI_Init_thread, and its code */
+Status mpi_start(CommControl *c, int required, int *provided, int *code);
+
 /* ---- comm_beat.c: is a rank alive that is waited for? */
 /* The thread that answers for this rank. */
 Status beat_open(CommControl *c);

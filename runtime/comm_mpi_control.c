@@ -89,7 +89,7 @@ start_library(CommControl *c, bool *hosted)
 	if (started)
 		code = c->mpi.Query_thread(&provided);
 	else
-		code = c->mpi.Init_thread(NULL, NULL, SERIALIZED, &provided);
+		RETURN_IF_ERROR(mpi_start(c, SERIALIZED, &provided, &code));
 	if (code)
 		return mpi_fault(c, code, "MPI_Init_thread", -1);
 	if (provided < SERIALIZED)

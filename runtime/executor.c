@@ -198,6 +198,12 @@ executor_state(const Executor *x, int state)
 	return (Span){place(x, SPACE_STATE, s->offset), s->bytes};
 }
 
+Span
+executor_region(const Executor *x, Space space)
+{
+	return x->regions[space][x->turns[space_table[space].turn]];
+}
+
 Status
 executor_write(Executor *x, Span to, const void *from)
 {

@@ -86,6 +86,7 @@ void executor_close(Executor *x);
 /* In the device's memory, at the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
 Span executor_state(const Executor *x, int state);
+Span executor_region(const Executor *x, Space space); /* whole */
 /* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);

@@ -126,6 +126,8 @@ int gradc_ranks(const Gradc *run);
 const char *gradc_reduce(const Gradc *run); /* "ordered" or "fast" */
 /* The largest of what the ranks say; every rank must ask. */
 Status gradc_agree(Gradc *run, int own, int *most);
+/* EXIT_COMM where a rank has another number than rank 0: "rank 2 has WHAT than rank 0". Every rank must ask. */
+Status gradc_compare(Gradc *run, uint64_t own, const char *what);
 /* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */
 void gradc_abort(Gradc *run, int exit_code);
 
@@ -138,7 +140,9 @@ Status gradc_queue_step(Gradc *run);
  * above, and steps that are queued behind it have done nothing. */
 Status gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 int gradc_steps_queued(const Gradc *run);
-/* Its two halves, each waited for, for those who want to see the gradients in between. */
+bool gradc_computes_at_once(const Gradc *run); /* on the host: a step is over when it is queued */
+/* Its two halves, each waited for, for those who want to see the gradients in between; other calls that compute or save
+ * are EXIT_USAGE there. */
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);

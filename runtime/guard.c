@@ -125,6 +125,28 @@ gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 }
 
 typedef struct {
+	uint64_t own;
+	const char *what;
+} CompareArgs;
+
+static Status
+call_compare(void *args)
+{
+	const RunArgs *a = args;
+	const CompareArgs *c = a->more;
+
+	return ranks_compare_value(a->run, c->own, c->what);
+}
+
+Status
+gradc_compare(Gradc *run, uint64_t own, const char *what)
+{
+	CompareArgs args = {own, what};
+
+	return guarded(call_compare, run, &args, "comparing options");
+}
+
+typedef struct {
 	int own, *most;
 } AgreeArgs;
 

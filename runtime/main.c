@@ -61,7 +61,8 @@ typedef struct {
 	GradcResume resumed;
 	bool evaluated;                    /* `after` is of the last step, or `before` of no step */
 	double step_seconds, save_seconds; /* of this process's steps, and between them */
-	int stop; /* the signal that ended training, on whatever rank; 0: none */
+	bool apart; /* this rank could not begin a step that others have begun */
+	int stop;   /* the signal that ended training, on whatever rank; 0: none */
 } Session;
 
 static void
@@ -151,7 +152,7 @@ static Status
 take_results(Session *s, bool all)
 {
 	for (bool got = true; got;) {
-		bool wait = all || gradc_steps_queued(s->run) > 1;
+		bool wait = all || gradc_steps_queued(s->run) > 1 || gradc_computes_at_once(s->run);
 		if (!wait && gradc_ranks(s->run) > 1)
 			return NULL;
 		Status status = gradc_step_result(s->run, wait, &s->step, &got);
@@ -169,7 +170,10 @@ take_step(Session *s, bool first)
 	int64_t step = gradc_steps_done(s->run) + 1;
 
 	if (!first || !s->o->dump_gradients) {
-		RETURN_IF_ERROR(gradc_queue_step(s->run));
+		Status status = gradc_queue_step(s->run);
+		s->apart = status != NULL;
+		if (status) /* the step before comes first, in the log and among faults */
+			return status_first(take_results(s, true), status);
 		return take_results(s, is_save_due(s, step) || is_eval_due(s, step));
 	}
 	RETURN_IF_ERROR(gradc_accumulate(s->run, &s->step));
@@ -312,12 +316,22 @@ check_eval(const Session *s)
 	return NULL;
 }
 
+/* What decides when ranks meet besides steps. */
+static Status
+compare_ranks(const Session *s)
+{
+	const int64_t times[] = {s->o->save_every, s->o->eval_every};
+
+	return gradc_compare(s->run, hash_bytes(times, sizeof(times), 0), "other options");
+}
+
 static Status
 run_training(Session *s)
 {
 	const CliOptions *o = s->o;
 
 	RETURN_IF_ERROR(gradc_bind_data(s->run));
+	RETURN_IF_ERROR(compare_ranks(s));
 	RETURN_IF_ERROR(check_eval(s));
 	RETURN_IF_ERROR(resume(s));
 	if (o->run.save)
@@ -387,7 +401,8 @@ is_common(int exit_code)
 static bool
 report(const Session *s, Status status)
 {
-	bool others = s->run && gradc_rank(s->run) > 0 && status && is_common(status->exit_code);
+	bool others = s->run && gradc_rank(s->run) > 0 && !s->apart && status &&
+	              is_common(status->exit_code);
 
 	if (!status || (*status->message && !others))
 		return diag_status(s->diag, status);
@@ -455,7 +470,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (!status && s.run)
 		show_stop(&s);
 	bool failed = report(&s, status);
-	if (failed && s.run && !is_common(code))
+	if (failed && s.run && (!is_common(code) || s.apart))
 		gradc_abort(s.run, code);
 	gradc_close(s.run);
 	paths_unlock(&locks);

@@ -66,45 +66,99 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 }
 
 /* What all ranks must have in common, a hash of each. */
-typedef enum { SAME_EXECUTABLE, SAME_OPTIONS, SAME_DATA, N_SAME } Same;
-static const char *const same_names[] = {"another executable", "other options", "other data"};
+typedef enum { SAME_EXECUTABLE, SAME_OPTIONS, SAME_DATA, SAME_STATES, N_SAME } Same;
+static const char *const same_names[] = {"another executable", "other options", "other data",
+                                         "other initial weights"};
 
-static void
-hash_all(const Gradc *run, int64_t out[N_SAME])
+static uint64_t
+hash_options(const Gradc *run)
 {
 	const GradcOptions *o = &run->options;
-	const int64_t options[] = {o->accumulate, (int64_t)o->seed, o->warmup,          o->shuffle,
-	                           o->keep_last,  run->total_steps, run->reduce_ordered};
+	const int64_t options[] = {o->accumulate,       (int64_t)o->seed,   o->warmup,
+	                           o->shuffle,          o->keep_last,       run->total_steps,
+	                           o->save != NULL,     o->resume != NULL,  o->keep_best,
+	                           run->reduce_ordered, gradc_has_eval(run)};
 	uint64_t h = hash_bytes(options, sizeof(options), 0);
-	const int64_t data[] = {run->train->rows, run->train->micro_rows, run->train->binding,
-	                        run->eval ? run->eval->rows : 0};
 
 	h = hash_bytes(run->hyper.values, sizeof(run->hyper.values), h);
-	h = hash_bytes(run->hyper.lr_schedule, strlen(run->hyper.lr_schedule), h);
-	out[SAME_EXECUTABLE] = (int64_t)hash_bytes(run->model.blob, (size_t)run->model.bytes, 0);
-	out[SAME_OPTIONS] = (int64_t)h;
-	out[SAME_DATA] = (int64_t)hash_bytes(data, sizeof(data), 0);
+	return hash_bytes(run->hyper.lr_schedule, strlen(run->hyper.lr_schedule), h);
+}
+
+static Status
+hash_data(const Gradc *run, uint64_t *out)
+{
+	uint64_t train = 0, eval = 0;
+
+	RETURN_IF_ERROR(facts_data(run->train, &train));
+	if (run->eval)
+		RETURN_IF_ERROR(facts_data(run->eval, &eval));
+	const int64_t data[] = {run->train->micro_rows, run->train->binding, (int64_t)train,
+	                        (int64_t)eval};
+	*out = hash_bytes(data, sizeof(data), 0);
+	return NULL;
+}
+
+/* Blocks spread evenly over the region: --load, too, may give a rank other weights. */
+static Status
+hash_states(Gradc *run, uint64_t *out)
+{
+	enum { BLOCKS = 64, BLOCK = 4096 };
+	int64_t n = run->format.header->state_bytes, last = n > BLOCK ? n - BLOCK : 0;
+	char block[BLOCK];
+	Span from = executor_region(&run->executor, SPACE_STATE);
+
+	*out = 0;
+	for (int i = 0; i < BLOCKS; i++) {
+		Span piece = {from.at + last / (BLOCKS - 1) * i, n < BLOCK ? n : BLOCK};
+		RETURN_IF_ERROR(executor_read(&run->executor, block, piece));
+		*out = hash_bytes(block, (size_t)piece.bytes, *out);
+	}
+	return NULL;
+}
+
+static Status
+hash_all(Gradc *run, uint64_t out[N_SAME])
+{
+	out[SAME_EXECUTABLE] = hash_bytes(run->model.blob, (size_t)run->model.bytes, 0);
+	out[SAME_OPTIONS] = hash_options(run);
+	RETURN_IF_ERROR(hash_data(run, &out[SAME_DATA]));
+	return hash_states(run, &out[SAME_STATES]);
+}
+
+/* The first of n that a rank has otherwise than rank 0. */
+static Status
+compare(Gradc *run, const uint64_t *own, int n, const char *const *names)
+{
+	int64_t *all;
+
+	RETURN_IF_ERROR(gather(run, (const int64_t *)own, n, &all));
+	for (int r = 1; r < run->comm.size; r++)
+		for (int k = 0; k < n; k++)
+			if (all[r * n + k] != all[k]) {
+				run->fault_is_shared = true;
+				if (gradc_rank(run) > 0)
+					return status_error(EXIT_COMM, "%s", "");
+				return status_error(EXIT_COMM, "rank %d has %s than rank 0", r,
+				                    names[k]);
+			}
+	return NULL;
 }
 
 Status
 ranks_compare(Gradc *run)
 {
-	int64_t own[N_SAME], *all;
+	uint64_t own[N_SAME];
 
 	if (run->comm.size == 1)
 		return NULL;
-	hash_all(run, own);
-	RETURN_IF_ERROR(gather(run, own, N_SAME, &all));
-	for (int r = 1; r < run->comm.size; r++)
-		for (int k = 0; k < N_SAME; k++)
-			if (all[r * N_SAME + k] != all[k]) {
-				run->fault_is_shared = true;
-				if (gradc_rank(run) > 0)
-					return status_error(EXIT_COMM, "%s", "");
-				return status_error(EXIT_COMM, "rank %d has %s than rank 0", r,
-				                    same_names[k]);
-			}
-	return NULL;
+	RETURN_IF_ERROR(ranks_share(run, hash_all(run, own)));
+	return compare(run, own, N_SAME, same_names);
+}
+
+Status
+ranks_compare_value(Gradc *run, uint64_t own, const char *what)
+{
+	return run->comm.size == 1 ? NULL : compare(run, &own, 1, &what);
 }
 
 /* By way of control, in f64: one number, in no step. */

@@ -435,6 +435,7 @@ Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, doubl
  * and no message. */
 Status ranks_share(Gradc *run, Status own);
 /* EXIT_COMM when a rank has another executable, other options or other data. */
+Status ranks_compare_value(Gradc *run, uint64_t own, const char *what);
 Status ranks_compare(Gradc *run);
 /* Takes the best variant that the CPUs of all ranks run: they compute with the same kernels. own: bits of those that this one
  * runs. */
@@ -452,7 +453,7 @@ Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
 Status step_queue(Gradc *run);
-Status step_none_queued(const Gradc *run); /* EXIT_USAGE: there is one */
+Status step_is_whole(const Gradc *run); /* EXIT_USAGE: a step is queued, or half of one done */
 Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
@@ -492,6 +493,7 @@ struct Gradc {
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;
+	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
 	double last_result; /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
 	uint8_t step_turn;                        /* of the next step that is queued */

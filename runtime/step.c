@@ -170,9 +170,26 @@ queue_update(Gradc *run)
 	return status;
 }
 
+static Status
+check_accumulated(const Gradc *run)
+{
+	return run->accumulated ? status_error(EXIT_USAGE, "gradients wait for gradc_update")
+	                        : NULL;
+}
+
+Status
+step_is_whole(const Gradc *run)
+{
+	RETURN_IF_ERROR(check_accumulated(run));
+	return run->n_queued == 0
+	               ? NULL
+	               : status_error(EXIT_USAGE, "a step is queued: take its results first");
+}
+
 Status
 step_queue(Gradc *run)
 {
+	RETURN_IF_ERROR(check_accumulated(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
 	return queue_update(run);
 }
@@ -272,23 +289,16 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 
 /* ---- the two halves of a step, each waited for */
 Status
-step_none_queued(const Gradc *run)
-{
-	return run->n_queued == 0
-	               ? NULL
-	               : status_error(EXIT_USAGE, "a step is queued: take its results first");
-}
-
-Status
 step_accumulate(Gradc *run, GradcStep *out)
 {
 	double sum, count;
 
-	RETURN_IF_ERROR(step_none_queued(run));
+	RETURN_IF_ERROR(step_is_whole(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
 	QueuedStep *q = &run->queued[run->n_queued];
+	run->accumulated = true;
 	*out = q->out;
 	set_loss(run, out, sum, count);
 	out->seconds = seconds_now() - q->begin;
@@ -300,7 +310,10 @@ step_update(Gradc *run, GradcStep *out)
 {
 	bool got;
 
-	RETURN_IF_ERROR(step_none_queued(run));
+	if (!run->accumulated)
+		return status_error(EXIT_USAGE,
+		                    "there are no gradients: gradc_accumulate comes first");
+	run->accumulated = false;
 	RETURN_IF_ERROR(queue_update(run));
 	return step_result(run, true, out, &got);
 }
@@ -310,7 +323,7 @@ gradc_step(Gradc *run, GradcStep *out)
 {
 	bool got;
 
-	RETURN_IF_ERROR(step_none_queued(run));
+	RETURN_IF_ERROR(step_is_whole(run));
 	RETURN_IF_ERROR(gradc_queue_step(run));
 	return gradc_step_result(run, true, out, &got);
 }
@@ -396,6 +409,7 @@ step_evaluate(Gradc *run, GradcEval *out)
 	double start = seconds_now(), correct = NAN;
 
 	*out = (GradcEval){.loss = NAN, .accuracy = NAN, .perplexity = NAN};
+	RETURN_IF_ERROR(check_accumulated(run));
 	if (!run->eval)
 		return status_error(EXIT_USAGE, "there are no evaluation data");
 	run->executor.observer = NULL;

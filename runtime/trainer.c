@@ -373,6 +373,12 @@ gradc_steps_queued(const Gradc *run)
 	return run->n_queued;
 }
 
+bool
+gradc_computes_at_once(const Gradc *run)
+{
+	return !executor_is_apart(&run->executor);
+}
+
 int64_t
 gradc_steps_done(const Gradc *run)
 {

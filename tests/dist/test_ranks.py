@@ -296,12 +296,65 @@ def test_a_fault_of_all_is_told_once(launch, digits, tmp_path):
     assert len(errors_of(done)) == 1
 
 
-def test_ranks_must_agree(launch, digits, tmp_path):
+@pytest.mark.parametrize("option, other", [
+    ("--seed=$rank", "options"), ("--reduce=$([ $rank = 0 ] && echo fast || echo ordered)", "options"),
+    ("$([ $rank = 0 ] && echo --save=c)", "options"), ("--save=c $([ $rank = 0 ] && echo --resume=auto)", "options"),
+    ("--save=c --save-every=$((rank + 1))", "options"), ("{eval} --eval-every=$((rank + 2))", "options"),
+    ("$([ $rank = 0 ] && echo {eval})", "options"), ("--data=input=changed$rank.npy", "data"),
+    ("$([ $rank = 1 ] && echo --load=w.safetensors)", "initial weights")])
+def test_ranks_must_agree(launch, digits, models, tmp_path, option, other):
+    """In all that decides what they compute, and when they meet."""
     exe, data = digits
-    for option in ("--seed=$rank", "--reduce=$([ $rank = 0 ] && echo fast || echo ordered)"):
-        script = script_of(tmp_path, f'exec {exe} "$@" {option}')
-        done = call(launch(2, script, *data, "--steps=5", "--progress=off"), exit=None)
-        assert done.returncode != 0 and "rank 1 has other options than rank 0" in done.stderr
+    folder = models / "mlp_digits"
+    x = np.load(folder / "input.npy")
+    np.save(tmp_path / "changed0.npy", x)
+    x[0, 0] += 1
+    np.save(tmp_path / "changed1.npy", x)
+    if "load" in option:
+        subprocess.run([exe, *data, "--steps=1", "--progress=off", "--save=other"], check=True, cwd=tmp_path, capture_output=True)
+        shutil.copy(next((tmp_path / "other").glob("step-*/*.safetensors")), tmp_path / "w.safetensors")
+    evaluation = f"--eval-data=input={folder}/eval_input.npy --eval-data=labels={folder}/eval_labels.npy"
+    own = data[1:] if "input" in option else data
+    script = script_of(tmp_path, f'cd {tmp_path}; exec {exe} "$@" {option.format(eval=evaluation)}')
+    done = call(launch(2, script, *own, "--steps=5", "--progress=off"), exit=None)
+    assert done.returncode != 0 and f"rank 1 has other {other} than rank 0" in done.stderr
+    assert len(errors_of(done)) == 1
+
+
+def test_the_launcher_is_the_librarys(openmpi, digits):
+    """Ranks that do not know each other would all train alone."""
+    exe, data = digits
+    done = call([exe, *data, "--steps=2"], env={"SLURM_STEP_NUM_TASKS": "3"}, exit=9)
+    assert "variables say 3 ranks, its MPI library knows 1" in done.stderr
+
+
+def test_a_late_start_is_told(openmpi, digits, tmp_path):
+    """In MPI_Init nobody knows who is missing."""
+    exe, data = digits
+    script = script_of(tmp_path, f'[ "$rank" = 1 ] && sleep 3; exec {exe} "$@"')
+    done = call(openmpi(2, script, *data, "--steps=2", "--progress=off"), env={"GRADC_COMM_TIMEOUT": "1"})
+    assert re.search(r"warning: has waited [12] s in MPI_Init for the other ranks to start", done.stderr)
+
+
+@pytest.mark.parametrize("device", ["cpu", "async"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_step_before_a_fault_is_in_the_log(openmpi, digits, models, tmp_path, device, ranks):
+    """It was queued when the next one's data turned out to be wrong; where it failed itself, that comes first."""
+    exe, data = digits
+    x = np.load(models / "mlp_digits/input.npy")
+    rows = 8 * ranks
+    x[4 * rows + 1, 0] = np.nan
+    for said, code in [("is nan", 6), ("step 4: the ", 8)]:
+        if code == 8:
+            x[3 * rows:4 * rows] = 3e38
+        np.save(tmp_path / "x.npy", x)
+        log = tmp_path / f"{code}.jsonl"
+        command = [exe, f"--data=input={tmp_path / 'x.npy'}", data[1], "--shuffle=off", "--steps=6", "--progress=off",
+                   f"--device={device}", "--log", log]
+        done = call(openmpi(ranks, *command) if ranks > 1 else command, exit=code)
+        assert said in done.stderr
+        steps = [line["step"] for line in map(json.loads, log.read_text().splitlines()) if "lr" in line]
+        assert steps == [1, 2, 3, 4]
 
 
 def test_ranks_take_the_same_kernels(launch, gradc, models, tmp_path):

@@ -124,10 +124,34 @@ test_results_are_taken_first(void **state)
 	must(gradc_queue_step(run));
 	expect_status(gradc_step(run, &step), EXIT_USAGE, words);
 	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, words);
-	expect_status(gradc_update(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
 	expect_status(gradc_resume(run, &resumed), EXIT_USAGE, words);
 	must(gradc_step_result(run, true, &step, &got));
 	assert_true(got && step.step == 1 && gradc_steps_done(run) == 1);
+	must(gradc_step(run, &step));
+	assert_int_equal(step.step, 2);
+	finish(&t, run);
+}
+
+/* Between the halves of a step nothing else computes with its sums. */
+static void
+test_halves_of_a_step_follow_each_other(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+	const char *words = "gradients wait for gradc_update";
+	GradcStep step;
+	GradcEval eval;
+
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
+	must(gradc_accumulate(run, &step));
+	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_step(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_queue_step(run), EXIT_USAGE, words);
+	expect_status(gradc_evaluate(run, &eval), EXIT_USAGE, words);
+	must(gradc_update(run, &step));
+	assert_int_equal(step.step, 1);
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
 	must(gradc_step(run, &step));
 	assert_int_equal(step.step, 2);
 	finish(&t, run);
@@ -185,6 +209,7 @@ main(void)
 		cmocka_unit_test(test_the_host_waits_once_a_step),
 		cmocka_unit_test(test_two_steps_are_queued_at_most),
 		cmocka_unit_test(test_results_are_taken_first),
+		cmocka_unit_test(test_halves_of_a_step_follow_each_other),
 		cmocka_unit_test(test_what_is_queued_behind_a_failure_does_nothing),
 	};
 
