@@ -230,9 +230,25 @@ place_function(Pass *pass, Module *m, Function *f)
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
 }
 
+/* Their parts would be gathered where they are read. */
+static bool
+refuse_sharded(Pass *p, const Module *m)
+{
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->sharded) {
+			diag_error(p->diag, EXIT_UNSUPPORTED,
+			           "state @%s is sharded: no schedule gathers its parts yet",
+			           m->states.at[i]->name);
+			return false;
+		}
+	return true;
+}
+
 static bool
 run_memory(Pass *p, Module *m)
 {
+	if (!refuse_sharded(p, m))
+		return false;
 	place_states(m);
 	for_each_function(m, f)
 		place_function(p, m, f);

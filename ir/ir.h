@@ -203,6 +203,7 @@ struct State {
 	Lifetime lifetime;
 	bool trainable;
 	bool decay;      /* weight decay applies */
+	bool sharded;    /* each rank along the data axis holds its part; else all of it */
 	double lr_scale; /* 1 by default */
 	InitKind init;
 	const Tensor *data;    /* INIT_DATA */

@@ -133,6 +133,7 @@ read_state(Reader *r, References *references)
 	s->line = r->line;
 	s->trainable = read_word(r, "trainable");
 	s->decay = read_word(r, "decay");
+	s->sharded = read_word(r, "sharded");
 	if (read_word(r, "lr_scale"))
 		read_double(r, &s->lr_scale);
 	if (read_word(r, "init"))

@@ -398,6 +398,7 @@ print_state(Printer *p, const State *s)
 	text_printf(out, " %s %s", state_kind_texts[s->kind], lifetime_texts[s->lifetime]);
 	text_add(out, s->trainable ? " trainable" : "");
 	text_add(out, s->decay ? " decay" : "");
+	text_add(out, s->sharded ? " sharded" : "");
 	if (s->lr_scale != 1) {
 		text_add(out, " lr_scale ");
 		text_add_double(out, s->lr_scale);

@@ -66,16 +66,6 @@ tables(Arena *arena)
 	return w;
 }
 
-static Status
-read_tables(FormatWriter *w, Format *f)
-{
-	void *blob;
-	int64_t bytes;
-
-	must(format_finish(w, &blob, &bytes));
-	return format_read(blob, bytes, f);
-}
-
 /* ---- what is refused */
 static void
 no_copies(FormatWriter *w)
@@ -167,7 +157,7 @@ test_faults_are_named(void **state)
 		Format f;
 
 		faults[i].spoil(w);
-		expect_status(read_tables(w, &f), EXIT_SYSTEM, faults[i].words);
+		expect_status(tiny_read(w, &f), EXIT_SYSTEM, faults[i].words);
 		arena_free(arena);
 	}
 }
@@ -198,13 +188,30 @@ forget(CommData *data, CommRequest *request)
 	return NULL;
 }
 
+/* The tables with their code, as one of two ranks. */
+static Executor
+open_rank(Arena *arena, const Comm *comm, const char *device, Format *f)
+{
+	Executor x;
+
+	must(tiny_read(tables(arena), f));
+	KernelCode *code = NEW(arena, KernelCode);
+	CodeImage *image = NEW(arena, CodeImage);
+	*code = (KernelCode){k_nothing, kernel_facts(&f->kernels[0], f->kernel_arguments)};
+	*image = (CodeImage){"native", "", IMAGE_FUNCTIONS, code, 1, 0};
+	must(executor_open(arena, f,
+	                   &(ExecutorOptions){.ops = device_find(device),
+	                                      .variant = image,
+	                                      .comm = comm,
+	                                      .ordered = true},
+	                   &x));
+	return x;
+}
+
 /* Copies to pinned memory stand in the schedule, and are skipped where the communicator reads the device's memory. */
 static void
 test_copies_are_made_where_they_are_needed(void **state)
 {
-	const KernelRecord none = {.iterations = 1, .team = 1, .reads_scalars = 1};
-	const KernelCode code = {k_nothing, kernel_facts(&none, NULL)};
-	const CodeImage image = {"native", "", IMAGE_FUNCTIONS, &code, 1, 0};
 	const MicroBatch micro = {0, 1};
 	float ones[N];
 	Format f;
@@ -219,15 +226,8 @@ test_copies_are_made_where_they_are_needed(void **state)
 		                          .finish = forget};
 		const Comm comm = {.data_ops = &data, .size = 2, .rank = 1};
 		Arena *arena = arena_new();
-		Executor x;
+		Executor x = open_rank(arena, &comm, "async", &f);
 
-		must(read_tables(tables(arena), &f));
-		must(executor_open(arena, &f,
-		                   &(ExecutorOptions){.ops = device_find("async"),
-		                                      .variant = &image,
-		                                      .comm = &comm,
-		                                      .ordered = true},
-		                   &x));
 		must(executor_write(&x, executor_slot(&x, OWN), ones));
 		must(executor_run(&x, &f.programs[0], &micro));
 		must(executor_drain(&x));
@@ -245,22 +245,13 @@ test_copies_are_made_where_they_are_needed(void **state)
 static void
 test_a_rank_alone_sums_nothing(void **state)
 {
-	const KernelRecord none = {.iterations = 1, .team = 1, .reads_scalars = 1};
-	const KernelCode code = {k_nothing, kernel_facts(&none, NULL)};
-	const CodeImage image = {"native", "", IMAGE_FUNCTIONS, &code, 1, 0};
 	static const CommDataOps data = {
 		.name = "fake", .start = remember, .test = is_over, .finish = forget};
 	const Comm comm = {.data_ops = &data, .size = 2, .rank = 1};
 	Arena *arena = arena_new();
-	Executor x;
 	Format f;
+	Executor x = open_rank(arena, &comm, "cpu", &f);
 
-	must(read_tables(tables(arena), &f));
-	must(executor_open(
-		arena, &f,
-		&(ExecutorOptions){
-			.ops = &device_cpu, .variant = &image, .comm = &comm, .ordered = true},
-		&x));
 	given_to = NULL;
 	must(executor_run(&x, &f.programs[0], &(MicroBatch){0, 1, .alone = true}));
 	must(executor_drain(&x));

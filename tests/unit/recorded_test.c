@@ -55,8 +55,6 @@ tables(Arena *arena)
 {
 	FormatWriter *w = format_writer_new(arena);
 	ProgramRecord p = {.n_instructions = 1, .bytes[SPACE_WORKSPACE] = 2 * BLOCK * 8};
-	void *blob;
-	int64_t bytes;
 	Format f;
 
 	tiny_add_kernel(w, &kernel);
@@ -66,8 +64,7 @@ tables(Arena *arena)
 	vec_push(arena, &w->arguments, ((Argument){0}));
 	vec_push(arena, &w->instructions, ((Instruction){.kind = RUN_KERNEL, .n_args = 1}));
 	vec_push(arena, &w->programs, p);
-	must(format_finish(w, &blob, &bytes));
-	must(format_read(blob, bytes, &f));
+	must(tiny_read(w, &f));
 	return f;
 }
 

@@ -40,8 +40,6 @@ static Format
 tables(Arena *arena, uint32_t touched)
 {
 	FormatWriter *w = format_writer_new(arena);
-	void *blob;
-	int64_t bytes;
 	Format f;
 
 	for (int i = 0; i < COUNT(kernels); i++) {
@@ -59,8 +57,7 @@ tables(Arena *arena, uint32_t touched)
 	tiny_add(w, (Instruction){.kind = RUN_KERNEL, .what = 1}, 1, &touched);
 	tiny_add(w, (Instruction){.kind = COPY}, 2, (const uint32_t[]){ON_DEVICE, ON_HOST});
 	add_program(w, ROLE_UPDATE, ON_HOST, 2);
-	must(format_finish(w, &blob, &bytes));
-	must(format_read(blob, bytes, &f));
+	must(tiny_read(w, &f));
 	return f;
 }
 

@@ -209,6 +209,17 @@ tiny_slot(FormatWriter *w, Space space, int64_t offset, int64_t bytes, const cha
 	vec_push(w->arena, &w->slots, s);
 }
 
+/* The tables as a reader has them. */
+static inline Status
+tiny_read(FormatWriter *w, Format *out)
+{
+	void *blob;
+	int64_t bytes;
+
+	must(format_finish(w, &blob, &bytes));
+	return format_read(blob, bytes, out);
+}
+
 static void
 tiny_add(FormatWriter *w, Instruction in, int n, const uint32_t *slots)
 {

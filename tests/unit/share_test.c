@@ -68,8 +68,6 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 		{.kind = LOOP, .what = (uint32_t)LOOP_LATER_RANKS, .only = ONLY_RANKS},
 		{.kind = RUN_KERNEL, .n_args = 2, .only = ONLY_RANKS | ONLY_ORDERED},
 		{.kind = END}};
-	void *blob;
-	int64_t bytes;
 	Format f;
 
 	for (int i = 0; i < 2; i++) {
@@ -90,8 +88,7 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 		vec_push(arena, &w->instructions, code[i]);
 	p.n_instructions = COUNT(code);
 	vec_push(arena, &w->programs, p);
-	must(format_finish(w, &blob, &bytes));
-	must(format_read(blob, bytes, &f));
+	must(tiny_read(w, &f));
 	return f;
 }
 
