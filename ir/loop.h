@@ -110,6 +110,7 @@ typedef struct {
 	LoopMode mode;             /* FOR */
 	LoopValue column;          /* EACH; -1: of a tile with one axis */
 	const LoopWindow *windows; /* MMA: 2, COPY: 1; else NULL */
+	bool tf32;                 /* MMA of f32: operands may be rounded to tf32 */
 	int n_accumulators;
 	Accumulator *accumulators;
 	int line;  /* in the module's file; 0: made by `lower` */

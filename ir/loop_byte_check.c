@@ -133,7 +133,7 @@ kernel_shared_byte(const Kernel *k)
 			if (s->mode == LOOP_PARALLEL)
 				vec_push(arena, &b.parts, s->result);
 		}
-		if (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF)
+		if (statement_opens(s))
 			vec_push(arena, &b.open, i);
 		if (s->kind == LOOP_STATEMENT_END) {
 			b.open.n--;

@@ -53,7 +53,7 @@ statement_hash(const LoopStatement *s)
 	h = hash_bytes(s->operands, sizeof(LoopValue) * (size_t)s->n_operands, h);
 	h = hash_mix(h, (uint64_t)s->buffer);
 	h = hash_bytes(&s->f, sizeof(s->f), h);
-	h = hash_mix(h, (uint64_t)s->i);
+	h = hash_mix(h, (uint64_t)s->i << 1 | s->tf32);
 	h = hash_mix(h, (uint64_t)s->how.round << 8 | (uint64_t)s->how.overflow);
 	const Affine *places[MAX_PLACES];
 	int n_places = statement_places(s, places);
@@ -92,7 +92,7 @@ statement_equal(const LoopStatement *a, const LoopStatement *b)
 	       a->how.round == b->how.round && a->how.overflow == b->how.overflow &&
 	       memcmp(&a->f, &b->f, sizeof(a->f)) == 0 &&
 	       memcmp(a->operands, b->operands, sizeof(LoopValue) * (size_t)a->n_operands) == 0 &&
-	       affine_equal(a->place, b->place) && windows_equal(a, b) &&
+	       affine_equal(a->place, b->place) && windows_equal(a, b) && a->tf32 == b->tf32 &&
 	       (a->kind != LOOP_STATEMENT_EACH || a->column == b->column);
 }
 

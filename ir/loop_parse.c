@@ -119,7 +119,7 @@ read_window(KernelReader *kr, LoopWindow *w)
 	       read_expect(r, ',') && read_int(r, &w->column) && read_expect(r, ']');
 }
 
-/* ACC, WINDOW, WINDOW k N */
+/* ACC, WINDOW, WINDOW k N [tf32] */
 static bool
 read_mma(KernelReader *kr, LoopStatement *s)
 {
@@ -129,9 +129,12 @@ read_mma(KernelReader *kr, LoopStatement *s)
 	s->kind = LOOP_STATEMENT_MMA;
 	s->windows = windows;
 	s->buffer = read_buffer(kr);
-	return s->buffer >= 0 && read_expect(r, ',') && read_window(kr, &windows[0]) &&
-	       read_expect(r, ',') && read_window(kr, &windows[1]) && read_word(r, "k") &&
-	       read_int(r, &s->extent);
+	if (s->buffer < 0 || !read_expect(r, ',') || !read_window(kr, &windows[0]) ||
+	    !read_expect(r, ',') || !read_window(kr, &windows[1]) || !read_word(r, "k") ||
+	    !read_int(r, &s->extent))
+		return false;
+	s->tf32 = read_word(r, "tf32");
+	return true;
 }
 
 static bool read_mask(KernelReader *kr, LoopStatement *s);

@@ -170,7 +170,7 @@ print_mma(Text *out, const Kernel *k, const LoopStatement *s)
 	text_printf(out, "mma %s", k->buffers.at[s->buffer].name);
 	print_window(out, k, &s->windows[0]);
 	print_window(out, k, &s->windows[1]);
-	text_printf(out, " k %lld", (long long)s->extent);
+	text_printf(out, " k %lld%s", (long long)s->extent, s->tf32 ? " tf32" : "");
 }
 
 void
