@@ -77,6 +77,14 @@ void c_print_table_types(Text *out); /* once, before the tables */
 void c_print_table(Text *out, Kernel *const *kernels, int n,
                    const char *suffix); /* gradc_kernels[] of KernelCode, zeros for a NULL */
 
+/* ---- cuda/print.c: kernels as CUDA C. A part is a source for NVRTC. */
+void cuda_print_part(Text *out, const KernelPart *part);
+const char *cuda_refusal(const Kernel *k);   /* why it cannot be printed; NULL: it can */
+int cuda_threads(const Kernel *k);           /* of a block */
+int64_t cuda_dynamic_bytes(const Kernel *k); /* of shared memory that a launch must ask for */
+int64_t cuda_blocks(const Kernel *k, int64_t begin,
+                    int64_t end); /* that run these of its iterations */
+
 /* ---- storage.c: states that share storage: a unit and its members */
 /* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
 bool storage_any_value(const Function *f, const State *s,
@@ -86,6 +94,12 @@ bool storage_any_value(const Function *f, const State *s,
 /* The record of a kernel but for its name and what other records it refers to; arguments: one for each buffer. */
 void kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments);
 uint64_t kernel_code_facts(Arena *arena, const Kernel *k); /* KernelCode.facts */
+/* What a team has in memory of its own: its arrays, partials that members of more than one warp combine, and tiles that are
+ * operands, each at a multiple of SHARED_ALIGNMENT. */
+enum { SHARED_ALIGNMENT = 128, TEAM_OF_REGISTERS = 32 };
+int64_t kernel_shared_bytes(const Kernel *k);
+int64_t kernel_partials(const Kernel *k, DType type); /* numbers of a type; 0: none */
+int64_t kernel_staged(const Kernel *k, DType type);
 
 /* ---- tables.c: the module after `memory` as executable tables. */
 /* What types don't say of a port. */

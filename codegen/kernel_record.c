@@ -45,7 +45,47 @@ array_bytes(const Kernel *k, const LoopBuffer *b, bool of_outer)
 }
 
 static int64_t
-shared_bytes(const Kernel *k)
+aligned(int64_t bytes)
+{
+	return (bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+}
+
+int64_t
+kernel_partials(const Kernel *k, DType type)
+{
+	int members = 1, depth = 0, most = 0;
+
+	for (int i = 0; i < k->n_team; i++)
+		members *= k->team[i];
+	for (int i = 0; i < k->body.n && members > TEAM_OF_REGISTERS; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		bool of_team = s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM;
+		for (int a = 0; of_team && depth == 0 && a < s->n_accumulators; a++)
+			if (s->accumulators[a].type == type && s->accumulators[a].number > most)
+				most = s->accumulators[a].number;
+		depth += of_team;
+		depth -= s->kind == LOOP_STATEMENT_END && k->body.at[s->match].mode == LOOP_TEAM;
+	}
+	return most > 1 ? most : 0;
+}
+
+int64_t
+kernel_staged(const Kernel *k, DType type)
+{
+	int64_t most = 0;
+
+	for (int i = 0; i < k->body.n; i++)
+		for (int w = 0; k->body.at[i].kind == LOOP_STATEMENT_MMA && w < 2; w++) {
+			const LoopWindow *window = &k->body.at[i].windows[w];
+			Type t = k->buffers.at[window->buffer].type;
+			if (!window->place && t->dtype == type && t->n > most)
+				most = t->n;
+		}
+	return most;
+}
+
+int64_t
+kernel_shared_bytes(const Kernel *k)
 {
 	int64_t bytes = 0;
 	int depth = 0;
@@ -54,12 +94,15 @@ shared_bytes(const Kernel *k)
 		const LoopStatement *s = &k->body.at[i];
 		if (s->kind == LOOP_STATEMENT_LOCAL &&
 		    k->buffers.at[s->buffer].kind == BUFFER_LOCAL)
-			bytes += array_bytes(k, &k->buffers.at[s->buffer], depth > 0);
+			bytes += aligned(array_bytes(k, &k->buffers.at[s->buffer], depth > 0));
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM)
 			depth++;
 		if (s->kind == LOOP_STATEMENT_END && k->body.at[s->match].mode == LOOP_TEAM)
 			depth--;
 	}
+	for (DType t = 0; t < N_DTYPES; t++)
+		bytes += aligned(dtype_bytes(t, kernel_partials(k, t))) +
+		         aligned(dtype_bytes(t, kernel_staged(k, t)));
 	return bytes;
 }
 
@@ -79,7 +122,7 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 	                    .iterations = k->iterations,
 	                    .elements = k->sums ? k->buffers.at[0].type->n : 0,
 	                    .flops = k->flops,
-	                    .shared_bytes = shared_bytes(k),
+	                    .shared_bytes = kernel_shared_bytes(k),
 	                    .reads_scalars = reads_scalars(k),
 	                    .team = 1};
 	for (int i = 0; i < k->n_team; i++)

@@ -19,18 +19,21 @@ const char *const c_storage_names[N_DTYPES] = {
 	[U2] = "uint8_t",         [BOOL] = "uint8_t"};
 
 void
-c_print_literal(Text *out, DType t, double f, int64_t i)
+c_print_literal(CPrinter *p, DType t, double f, int64_t i)
 {
+	const CDialect *d = p->dialect;
+	Text *out = p->out;
+
 	if (!dtype_is_float(t)) {
 		if (i == INT64_MIN)
 			text_add(out, "INT64_MIN");
 		else
 			text_printf(out, t == S64 ? "INT64_C(%lld)" : "%lld", (long long)i);
 	} else if (isnan(f)) {
-		text_add(out, t == F64 ? "__builtin_nan(\"\")" : "__builtin_nanf(\"\")");
+		text_add(out, t == F64 ? d->nan64 : d->nan32);
 	} else if (isinf(f)) {
 		text_add(out, f < 0 ? "-" : "");
-		text_add(out, t == F64 ? "__builtin_inf()" : "__builtin_inff()");
+		text_add(out, t == F64 ? d->infinity64 : d->infinity32);
 	} else if (t == F64) {
 		text_add_double(out, f);
 	} else {
@@ -39,16 +42,62 @@ c_print_literal(Text *out, DType t, double f, int64_t i)
 	}
 }
 
+/* ---- numbers of 32 bits, for machines that have no others in one instruction */
+static bool
+is_narrow(const CPrinter *p, LoopValue v)
+{
+	return p->dialect->narrow && p->most[v] >= 0;
+}
+
+const char *
+c_type_name(const CPrinter *p, LoopValue v)
+{
+	return is_narrow(p, v) ? "int" : c_compute_names[p->types[v]];
+}
+
+const char *
+c_value(CPrinter *p, LoopValue v)
+{
+	return arena_printf(p->arena, is_narrow(p, v) ? "(int64_t)v%d" : "v%d", v);
+}
+
+void
+c_set_most(CPrinter *p, LoopValue v, int64_t most)
+{
+	if (p->dialect->narrow && most <= INT32_MAX)
+		p->most[v] = most;
+}
+
+/* Of every partial sum, too. */
+int64_t
+c_affine_most(const CPrinter *p, const Affine *a)
+{
+	int64_t sum = a->constant < 0 ? -a->constant : a->constant, term;
+
+	for (int i = 0; i < a->n; i++) {
+		int64_t c = a->terms[i].coefficient;
+		if (!is_narrow(p, a->terms[i].scalar) || c == INT64_MIN ||
+		    !size_mul(c < 0 ? -c : c, p->most[a->terms[i].scalar], &term) ||
+		    !size_add(sum, term, &sum))
+			return -1;
+	}
+	return sum <= INT32_MAX ? sum : -1;
+}
+
 const char *
 c_affine(CPrinter *p, const Affine *a)
 {
+	bool narrow = p->dialect->narrow && c_affine_most(p, a) >= 0;
 	const char *text = "";
 
 	for (int i = 0; i < a->n; i++) {
 		int64_t c = a->terms[i].coefficient;
-		text = arena_printf(p->arena, i ? "%s + v%d" : "%sv%d", text, a->terms[i].scalar);
+		const char *v = narrow ? arena_printf(p->arena, "v%d", a->terms[i].scalar)
+		                       : c_value(p, a->terms[i].scalar);
+		text = arena_printf(p->arena, i ? "%s + %s" : "%s%s", text, v);
 		if (c != 1)
-			text = arena_printf(p->arena, "%s * INT64_C(%lld)", text, (long long)c);
+			text = arena_printf(p->arena, narrow ? "%s * %lld" : "%s * INT64_C(%lld)",
+			                    text, (long long)c);
 	}
 	if (a->constant || a->n == 0)
 		text = arena_printf(p->arena, a->n ? "%s + %lld" : "%s%lld", text,
@@ -70,24 +119,12 @@ c_name(CPrinter *p, int buffer)
 	                               : arena_printf(p->arena, "y%d", buffer - p->k->n_inputs);
 }
 
-const char *
-c_array(CPrinter *p, int buffer)
-{
-	const char *name = c_name(p, buffer);
-
-	if (p->k->buffers.at[buffer].kind != BUFFER_PRIVATE)
-		return name;
-	for (int i = p->declared[buffer]; i < p->k->n_team; i++)
-		name = arena_printf(p->arena, "%s[v%d]", name, p->open[i]->result);
-	return name;
-}
-
 static void
 print_call(CPrinter *p, const ScalarFunction *f, const LoopValue *x)
 {
 	text_printf(p->out, "gradc_%s(", f->name);
 	for (int i = 0; i < f->n_params; i++)
-		text_printf(p->out, "%sv%d", i ? ", " : "", x[i]);
+		text_printf(p->out, "%s%s", i ? ", " : "", c_value(p, x[i]));
 	text_add(p->out, ")");
 }
 
@@ -102,21 +139,21 @@ print_op(CPrinter *p, const LoopStatement *s)
 	if (f)
 		print_call(p, f, x);
 	else if (s->op == LOOP_select)
-		text_printf(p->out, "v%d ? v%d : v%d", x[0], x[1], x[2]);
+		text_printf(p->out, "v%d ? %s : %s", x[0], c_value(p, x[1]), c_value(p, x[2]));
 	else if (s->op == LOOP_truncate)
 		text_printf(p->out, "(%s)v%d", c_compute_names[s->type], x[0]);
 	else if (s->op == LOOP_bits)
-		text_printf(p->out, "gradc_%s_bits_%s(v%d)", dtype_info[t].name,
-		            dtype_info[s->type].name, x[0]);
+		text_printf(p->out, "gradc_%s_bits_%s(%s)", dtype_info[t].name,
+		            dtype_info[s->type].name, c_value(p, x[0]));
 	else if (isalpha((unsigned char)*c)) {
-		text_printf(p->out, "__builtin_%s%s(", c, t == F32 ? "f" : "");
+		text_printf(p->out, "%s%s%s(", p->dialect->math, c, t == F32 ? "f" : "");
 		for (int i = 0; i < s->n_operands; i++)
 			text_printf(p->out, "%sv%d", i ? ", " : "", x[i]);
 		text_add(p->out, ")");
 	} else if (s->n_operands == 1)
-		text_printf(p->out, "%sv%d", c, x[0]);
+		text_printf(p->out, "%s%s", c, c_value(p, x[0]));
 	else
-		text_printf(p->out, "v%d %s v%d", x[0], c, x[1]);
+		text_printf(p->out, "%s %s %s", c_value(p, x[0]), c, c_value(p, x[1]));
 }
 
 static void
@@ -131,10 +168,10 @@ print_cast(CPrinter *p, const LoopStatement *s)
 	else if (storage == BOOL)
 		text_printf(p->out, "v%d != 0", x);
 	else if (dtype_is_float(to))
-		text_printf(p->out, "(%s)v%d", c_compute_names[to], x);
+		text_printf(p->out, "(%s)%s", c_compute_names[to], c_value(p, x));
 	else
-		text_printf(p->out, "(%s)(%s)v%d", c_compute_names[to], c_storage_names[storage],
-		            x);
+		text_printf(p->out, "(%s)(%s)%s", c_compute_names[to], c_storage_names[storage],
+		            c_value(p, x));
 }
 
 const ScalarFunction *
@@ -146,19 +183,26 @@ c_storage_function(CPrinter *p, const char *name, DType storage)
 	return scalar_function(p->functions, full);
 }
 
+const char *
+c_place(CPrinter *p, int buffer, const char *place)
+{
+	return p->dialect->place ? p->dialect->place(p, buffer, place) : place;
+}
+
 void
 c_print_element(CPrinter *p, int buffer, const char *place)
 {
 	DType d = p->k->buffers.at[buffer].type->dtype;
 	const ScalarFunction *f = c_storage_function(p, "load", d);
 
+	place = c_place(p, buffer, place);
 	if (f)
 		text_printf(p->out, "gradc_%s(", f->name);
 	if (is_packed(d))
-		text_printf(p->out, "gradc_packed_load(%s, %s, %d)", c_array(p, buffer), place,
-		            dtype_info[d].bits);
+		text_printf(p->out, "gradc_packed_load(%s, %s, %d)", p->dialect->array(p, buffer),
+		            place, dtype_info[d].bits);
 	else
-		text_printf(p->out, "%s[%s]", c_array(p, buffer), place);
+		text_printf(p->out, "%s[%s]", p->dialect->array(p, buffer), place);
 	text_add(p->out, f ? ")" : d == BOOL ? " != 0" : "");
 }
 
@@ -171,33 +215,45 @@ print_load(CPrinter *p, const LoopStatement *s)
 }
 
 void
-c_print_store(CPrinter *p, const LoopStatement *s)
+c_print_assignment(CPrinter *p, const LoopStatement *s)
 {
 	DType d = p->k->buffers.at[s->buffer].type->dtype;
 	const ScalarFunction *f = c_storage_function(p, "store", d);
-	const char *array = c_array(p, s->buffer), *place = c_affine(p, s->place);
+	const char *array = p->dialect->array(p, s->buffer);
+	const char *place = c_place(p, s->buffer, c_affine(p, s->place));
 
 	if (is_packed(d)) {
 		text_printf(p->out, "gradc_packed_store(%s, %s, %d", array, place,
 		            dtype_info[d].bits);
-		text_printf(p->out, f ? ", gradc_%s(v%d)" : ", %s(uint32_t)v%d", f ? f->name : "",
-		            s->operands[0]);
+		text_printf(p->out, f ? ", gradc_%s(%s)" : ", %s(uint32_t)%s", f ? f->name : "",
+		            c_value(p, s->operands[0]));
 		text_add(p->out, ");\n");
 		return;
 	}
 	text_printf(p->out, "%s[%s]", array, place);
-	text_printf(p->out, f ? " = (%s)gradc_%s(v%d);\n" : " = (%s)%sv%d;\n", c_storage_names[d],
-	            f ? f->name : "", s->operands[0]);
+	text_printf(p->out, f ? " = (%s)gradc_%s(%s);\n" : " = (%s)%s%s;\n", c_storage_names[d],
+	            f ? f->name : "", c_value(p, s->operands[0]));
 }
 
 void
-c_print_definition(CPrinter *p, const LoopStatement *s)
+c_print_store(CPrinter *p, const LoopStatement *s, int at)
 {
+	(void)at;
 	c_indent(p);
-	text_printf(p->out, "const %s v%d = ", c_compute_names[s->type], s->result);
+	c_print_assignment(p, s);
+}
+
+void
+c_print_definition(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)at;
+	if (s->kind == LOOP_STATEMENT_AFFINE && c_affine_most(p, s->place) >= 0)
+		c_set_most(p, s->result, c_affine_most(p, s->place));
+	c_indent(p);
+	text_printf(p->out, "const %s v%d = ", c_type_name(p, s->result), s->result);
 	switch (s->kind) {
 	case LOOP_STATEMENT_OP: print_op(p, s); break;
-	case LOOP_STATEMENT_CONST: c_print_literal(p->out, s->type, s->f, s->i); break;
+	case LOOP_STATEMENT_CONST: c_print_literal(p, s->type, s->f, s->i); break;
 	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
 	case LOOP_STATEMENT_AFFINE: text_add(p->out, c_affine(p, s->place)); break;
 	case LOOP_STATEMENT_SCALAR:

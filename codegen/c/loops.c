@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-static void
-print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const char *with)
+void
+c_print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const char *with)
 {
 	c_indent(p);
 	if (kind <= ACC_MUL)
@@ -14,8 +14,8 @@ print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const c
 		            kind == ACC_MAX ? "max" : "min", dtype_info[t].name, to, with);
 }
 
-static void
-print_identity(Text *out, AccumulateKind kind, DType t)
+void
+c_print_identity(CPrinter *p, AccumulateKind kind, DType t)
 {
 	static const double floats[] = {0, 1, -INFINITY, INFINITY};
 	int bits = dtype_info[t].bits;
@@ -23,11 +23,11 @@ print_identity(Text *out, AccumulateKind kind, DType t)
 	const char *name = is_signed ? "INT" : "UINT";
 
 	if (dtype_is_float(t))
-		c_print_literal(out, t, floats[kind], 0);
+		c_print_literal(p, t, floats[kind], 0);
 	else if (kind <= ACC_MUL || (kind == ACC_MAX && !is_signed))
-		text_printf(out, "%d", kind == ACC_MUL);
+		text_printf(p->out, "%d", kind == ACC_MUL);
 	else
-		text_printf(out, "%s%d_%s", name, bits, kind == ACC_MAX ? "MIN" : "MAX");
+		text_printf(p->out, "%s%d_%s", name, bits, kind == ACC_MAX ? "MIN" : "MAX");
 }
 
 /* "v2" of an accumulator in order, else its partials: v2_partials, and the one that takes now. */
@@ -38,7 +38,7 @@ c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 		const Accumulator *a = &s->accumulators[i];
 		c_indent(p);
 		text_printf(p->out, "%s v%d = ", c_compute_names[a->type], a->scalar);
-		print_identity(p->out, a->kind, a->type);
+		c_print_identity(p, a->kind, a->type);
 		text_add(p->out, ";\n");
 		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
 		if (a->number == 1)
@@ -71,9 +71,9 @@ c_finish_accumulators(CPrinter *p, const LoopStatement *s)
 		c_indent(p);
 		text_add(p->out, "\tfor (int l = 0; l < n; l++)\n");
 		p->depth += 2;
-		print_combine(p, a->kind, a->type,
-		              arena_printf(p->arena, "v%d_partials[l]", a->scalar),
-		              arena_printf(p->arena, "v%d_partials[l + n]", a->scalar));
+		c_print_combine(p, a->kind, a->type,
+		                arena_printf(p->arena, "v%d_partials[l]", a->scalar),
+		                arena_printf(p->arena, "v%d_partials[l + n]", a->scalar));
 		p->depth -= 2;
 		c_indent(p);
 		text_printf(p->out, "v%d = v%d_partials[0];\n", a->scalar, a->scalar);
@@ -94,14 +94,14 @@ print_end(CPrinter *p, const LoopStatement *s)
 	if (!s->place)
 		return;
 	c_indent(p);
-	text_printf(p->out, "const int64_t v%d_below = ", s->result);
-	text_printf(p->out, "%s;\n", c_affine(p, s->place));
+	text_printf(p->out, "const %s v%d_below = %s;\n",
+	            p->dialect->narrow && c_affine_most(p, s->place) >= 0 ? "int" : "int64_t",
+	            s->result, c_affine(p, s->place));
 	c_indent(p);
-	text_printf(
-		p->out,
-		"const int64_t v%d_end = v%d_below < 0 ? 0 : v%d_below < %lld ? v%d_below : %lld;\n",
-		s->result, s->result, s->result, (long long)s->extent, s->result,
-		(long long)s->extent);
+	text_printf(p->out,
+	            "const %s v%d_end = v%d_below < 0 ? 0 : v%d_below < %lld ? v%d_below : %lld;\n",
+	            c_type_name(p, s->result), s->result, s->result, s->result,
+	            (long long)s->extent, s->result, (long long)s->extent);
 }
 
 static bool
@@ -152,7 +152,7 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 			            "for (int64_t block = 0; block < %s - %s; block += %d) {\n",
 			            end, rest, lanes);
 		if (!is_in_order(p, s, at))
-			text_add(p->out, "#pragma omp simd\n");
+			text_add(p->out, p->dialect->simd);
 		p->depth++;
 		c_indent(p);
 		text_printf(p->out, "for (int lane = 0; lane < %s; lane++) {\n",
@@ -170,16 +170,16 @@ print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 	}
 }
 
-static void
-print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
+void
+c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
 {
 	if (s->mode == LOOP_VECTOR && !is_in_order(p, s, at))
-		text_add(p->out, "#pragma omp simd\n");
-	if (s->mode == LOOP_UNROLL) /* GCC's pragma, which Clang knows, too */
-		text_printf(p->out, "#pragma GCC unroll %lld\n", (long long)s->extent);
+		text_add(p->out, p->dialect->simd);
+	if (s->mode == LOOP_UNROLL)
+		text_printf(p->out, p->dialect->unroll, (long long)s->extent);
 	c_indent(p);
-	text_printf(p->out, "for (int64_t v%d = 0; v%d < %s; v%d++) {\n", s->result, s->result,
-	            end_text(p, s), s->result);
+	text_printf(p->out, "for (%s v%d = 0; v%d < %s; v%d++) {\n", c_type_name(p, s->result),
+	            s->result, s->result, end_text(p, s), s->result);
 	if (s->mode == LOOP_TEAM)
 		p->open[p->n_open++] = s;
 	p->depth++;
@@ -257,18 +257,19 @@ c_print_for(CPrinter *p, const LoopStatement *s, int at)
 	if (lanes)
 		print_lanes_loop(p, s, at);
 	else
-		print_counted_loop(p, s, at);
+		c_print_counted_loop(p, s, at);
 	c_finish_accumulators(p, s);
 }
 
 void
-c_print_accumulate(CPrinter *p, const LoopStatement *s)
+c_print_accumulate(CPrinter *p, const LoopStatement *s, int at)
 {
 	static const AccumulateKind kinds[N_LOOP_OPS] = {[LOOP_add] = ACC_ADD,
 	                                                 [LOOP_mul] = ACC_MUL,
 	                                                 [LOOP_max] = ACC_MAX,
 	                                                 [LOOP_min] = ACC_MIN};
 
-	print_combine(p, kinds[s->op], s->type, p->accumulated[s->operands[1]],
-	              arena_printf(p->arena, "v%d", s->operands[0]));
+	(void)at;
+	c_print_combine(p, kinds[s->op], s->type, p->accumulated[s->operands[1]],
+	                arena_printf(p->arena, "v%d", s->operands[0]));
 }

@@ -1,5 +1,5 @@
-/* Kernels as plain C: readable, for any C11 compiler with GNU builtins. One function per kernel, one
- * line per statement; identifiers are numbers, and names from a model stand in comments only. */
+/* Kernels as plain C: readable, for any C11 compiler with GNU builtins; and what C's relatives (CDialect) print as it does. One
+ * function per kernel, one line per statement; identifiers are numbers, and names from a model stand in comments only. */
 #include "codegen/c/c_impl.h"
 
 #include <ctype.h>
@@ -13,8 +13,8 @@ c_indent(CPrinter *p)
 }
 
 /* A name inside a comment: what could end it or confuse a terminal becomes `?`. */
-static void
-print_comment(Text *out, const char *name)
+void
+c_print_comment(Text *out, const char *name)
 {
 	for (int i = 0; name[i] && i < 200; i++) {
 		bool plain = isalnum((unsigned char)name[i]) || strchr("_./:-", name[i]);
@@ -23,12 +23,13 @@ print_comment(Text *out, const char *name)
 }
 
 static void
-print_local(CPrinter *p, const LoopStatement *s)
+print_local(CPrinter *p, const LoopStatement *s, int at)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
 	int64_t n = b->type->n ? b->type->n : 1, bytes = dtype_bytes(b->type->dtype, n);
 	Text members = {0};
 
+	(void)at;
 	p->declared[s->buffer] = p->n_open;
 	for (int i = p->n_open; b->kind == BUFFER_PRIVATE && i < p->k->n_team; i++) {
 		text_printf(&members, "[%d]", p->k->team[i]);
@@ -41,54 +42,72 @@ print_local(CPrinter *p, const LoopStatement *s)
 	text_free(&members);
 }
 
+/* The array, or that share of it which a member has. */
+static const char *
+array_of(CPrinter *p, int buffer)
+{
+	const char *name = c_name(p, buffer);
+
+	if (p->k->buffers.at[buffer].kind != BUFFER_PRIVATE)
+		return name;
+	for (int i = p->declared[buffer]; i < p->k->n_team; i++)
+		name = arena_printf(p->arena, "%s[v%d]", name, p->open[i]->result);
+	return name;
+}
+
+void
+c_print_if(CPrinter *p, const LoopStatement *s, int at)
+{
+	c_indent(p);
+	text_printf(p->out, "if (v%d) {\n", s->operands[0]);
+	p->depth++;
+	c_print_block(p, at + 1, s->match);
+	p->depth--;
+	c_indent(p);
+	text_add(p->out, "}\n");
+}
+
+void
+c_print_nothing(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)p, (void)s, (void)at;
+}
+
+/* All that stands before is done. */
+static void
+print_order(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)at;
+	c_indent(p);
+	text_add(p->out, "/* ");
+	loop_print_statement(p->out, p->k, s);
+	text_add(p->out, " */\n");
+}
+
 void
 c_print_block(CPrinter *p, int from, int to)
 {
 	for (int at = from; at < to; at++) {
 		const LoopStatement *s = &p->k->body.at[at];
-		switch (s->kind) {
-		case LOOP_STATEMENT_STORE:
-			c_indent(p);
-			c_print_store(p, s);
-			break;
-		case LOOP_STATEMENT_LOCAL: print_local(p, s); break;
-		case LOOP_STATEMENT_FOR:
-			c_print_for(p, s, at);
+		p->dialect->print[s->kind](p, s, at);
+		if (statement_opens(s))
 			at = s->match;
-			break;
-		case LOOP_STATEMENT_ACCUMULATE: c_print_accumulate(p, s); break;
-		case LOOP_STATEMENT_IF:
-			c_indent(p);
-			text_printf(p->out, "if (v%d) {\n", s->operands[0]);
-			p->depth++;
-			c_print_block(p, at + 1, s->match);
-			p->depth--;
-			c_indent(p);
-			text_add(p->out, "}\n");
-			at = s->match;
-			break;
-		case LOOP_STATEMENT_EACH:
-			c_print_each(p, s, at);
-			at = s->match;
-			break;
-		case LOOP_STATEMENT_MMA: c_print_mma(p, s); break;
-		case LOOP_STATEMENT_COPY: c_print_copy(p, s); break;
-		case LOOP_STATEMENT_BARRIER:
-		case LOOP_STATEMENT_COMMIT:
-		case LOOP_STATEMENT_WAIT: /* all that stands before is done */
-			c_indent(p);
-			text_add(p->out, "/* ");
-			loop_print_statement(p->out, p->k, s);
-			text_add(p->out, " */\n");
-			break;
-		case LOOP_STATEMENT_END: break;
-		default: c_print_definition(p, s);
-		}
 	}
 }
 
 /* ---- scalar functions: those that the kernels of the file call, before whoever calls them */
 static void print_functions_of(CPrinter *p, const Kernel *k, const DType *types);
+
+/* None is known to need 32 bits only. */
+static int64_t *
+wide_scalars(const CPrinter *p, const Kernel *k)
+{
+	int64_t *most = NEW_ARRAY(p->arena, int64_t, k->n_scalars);
+
+	for (int i = 0; i < k->n_scalars; i++)
+		most[i] = -1;
+	return most;
+}
 
 static void
 print_function(CPrinter *p, const ScalarFunction *f)
@@ -104,13 +123,14 @@ print_function(CPrinter *p, const ScalarFunction *f)
 		types[i] = f->params[i];
 	kernel_scalar_types(k, types);
 	print_functions_of(p, k, types);
-	text_printf(p->out, "\nstatic inline __attribute__((always_inline)) %s\ngradc_%s(",
-	            c_compute_names[f->type], f->name);
+	text_printf(p->out, "\n%s %s\ngradc_%s(", p->dialect->function, c_compute_names[f->type],
+	            f->name);
 	for (int i = 0; i < f->n_params; i++)
 		text_printf(p->out, "%s%s v%d", i ? ", " : "", c_compute_names[f->params[i]], i);
 	text_add(p->out, ")\n{\n");
 	inner.k = k;
 	inner.types = types;
+	inner.most = wide_scalars(p, k);
 	inner.depth = 1;
 	c_print_block(&inner, 0, k->body.n);
 	text_printf(p->out, "\treturn v%d;\n}\n", f->result);
@@ -147,28 +167,64 @@ print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 	}
 }
 
+/* Extents of loops say how large their variables are. */
 static void
-c_print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
+find_narrow_variables(CPrinter *p)
+{
+	for (int i = 0; i < p->k->body.n; i++) {
+		const LoopStatement *s = &p->k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_FOR)
+			c_set_most(p, s->result, s->extent > 0 ? s->extent - 1 : 0);
+		if (s->kind != LOOP_STATEMENT_EACH)
+			continue;
+		Type t = p->k->buffers.at[s->buffer].type;
+		c_set_most(p, s->result, t->dims[0]);
+		if (s->column >= 0)
+			c_set_most(p, s->column, t->dims[1]);
+	}
+}
+
+static void
+print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 {
 	p->k = k;
 	p->depth = 1;
+	p->n_open = 0;
+	p->each = NULL;
 	p->types = NEW_ARRAY(p->arena, DType, k->n_scalars);
 	kernel_scalar_types(k, p->types);
+	p->most = wide_scalars(p, k);
+	find_narrow_variables(p);
 	p->accumulated = NEW_ARRAY(p->arena, const char *, k->n_scalars);
 	p->declared = NEW_ARRAY(p->arena, int, k->buffers.n);
 	print_functions_of(p, k, p->types);
 	text_add(p->out, "\n/* ");
-	print_comment(p->out, loc_origin(k->loc));
+	c_print_comment(p->out, loc_origin(k->loc));
+	text_add(p->out, " */\n");
+	p->dialect->open(p, suffix);
+	c_print_block(p, 0, k->body.n);
+	p->dialect->close(p);
+}
+
+static void
+open_kernel(CPrinter *p, const char *suffix)
+{
+	const Kernel *k = p->k;
+
 	text_printf(
 		p->out,
-		" */\n__attribute__((visibility(\"hidden\"))) void\ngradc_%s%s(void *const *buffers, "
+		"__attribute__((visibility(\"hidden\"))) void\ngradc_%s%s(void *const *buffers, "
 		"const Scalar *scalars, int64_t begin, int64_t end)\n{\n",
 		k->name, suffix);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(p->out, "\t%s%s *%s = buffers[%d];\n", i < k->n_inputs ? "const " : "",
 		            c_storage_names[k->buffers.at[i].type->dtype], c_name(p, i), i);
 	text_add(p->out, "\t(void)scalars, (void)begin, (void)end;\n");
-	c_print_block(p, 0, k->body.n);
+}
+
+static void
+close_kernel(CPrinter *p)
+{
 	text_add(p->out, "}\n");
 }
 
@@ -199,18 +255,57 @@ static const char prelude[] =
 	"  const uint32_t mask = (1u << bits) - 1; at += i / (8 / bits);\n"
 	"  *at = (uint8_t)((*at & ~(mask << shift)) | (x & mask) << shift); }\n";
 
+const CDialect c_dialect = {
+	.prelude = prelude,
+	.function = "static inline __attribute__((always_inline))",
+	.math = "__builtin_",
+	.nan64 = "__builtin_nan(\"\")",
+	.nan32 = "__builtin_nanf(\"\")",
+	.infinity64 = "__builtin_inf()",
+	.infinity32 = "__builtin_inff()",
+	.simd = "#pragma omp simd\n",
+	.unroll = "#pragma GCC unroll %lld\n", /* which Clang knows, too */
+	.open = open_kernel,
+	.close = close_kernel,
+	.array = array_of,
+	.print = {[LOOP_STATEMENT_OP] = c_print_definition,
+                  [LOOP_STATEMENT_CONST] = c_print_definition,
+                  [LOOP_STATEMENT_CAST] = c_print_definition,
+                  [LOOP_STATEMENT_AFFINE] = c_print_definition,
+                  [LOOP_STATEMENT_SCALAR] = c_print_definition,
+                  [LOOP_STATEMENT_LOAD] = c_print_definition,
+                  [LOOP_STATEMENT_STORE] = c_print_store,
+                  [LOOP_STATEMENT_LOCAL] = print_local,
+                  [LOOP_STATEMENT_FOR] = c_print_for,
+                  [LOOP_STATEMENT_ACCUMULATE] = c_print_accumulate,
+                  [LOOP_STATEMENT_IF] = c_print_if,
+                  [LOOP_STATEMENT_BARRIER] = print_order,
+                  [LOOP_STATEMENT_EACH] = c_print_each,
+                  [LOOP_STATEMENT_MMA] = c_print_mma,
+                  [LOOP_STATEMENT_COPY] = c_print_copy,
+                  [LOOP_STATEMENT_COMMIT] = print_order,
+                  [LOOP_STATEMENT_WAIT] = print_order,
+                  [LOOP_STATEMENT_END] = c_print_nothing},
+};
+
 void
-c_print_part(Text *out, const KernelPart *part, const char *suffix)
+c_print_file(Text *out, const CDialect *dialect, const KernelPart *part, const char *suffix)
 {
-	CPrinter p = {.out = out, .arena = arena_new()};
+	CPrinter p = {.dialect = dialect, .out = out, .arena = arena_new()};
 
 	p.functions = scalar_functions_new(p.arena);
 	p.printed = strmap_new(p.arena);
 	text_add(out, "/* Kernels, written by gradc. */\n");
-	text_add(out, prelude);
+	text_add(out, dialect->prelude);
 	for (int i = 0; i < part->n; i++)
-		c_print_kernel(&p, part->at[i], suffix);
+		print_kernel(&p, part->at[i], suffix);
 	arena_free(p.arena);
+}
+
+void
+c_print_part(Text *out, const KernelPart *part, const char *suffix)
+{
+	c_print_file(out, &c_dialect, part, suffix);
 }
 
 void

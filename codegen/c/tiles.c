@@ -29,8 +29,7 @@ store_rows(CPrinter *p, const LoopStatement *s)
 		                       .place = &row,
 		                       .n_operands = 1,
 		                       .operands = {s->accumulators[i].scalar}};
-		c_indent(p);
-		c_print_store(p, &store);
+		c_print_store(p, &store, 0);
 	}
 }
 
@@ -53,30 +52,32 @@ c_print_each(CPrinter *p, const LoopStatement *s, int at)
 	close_loop(p);
 }
 
-/* Element (i, j) of an operand, by the names of C's variables. */
+const char *
+c_window_place(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
+{
+	if (w->place)
+		return arena_printf(p->arena, "%s + %s * %lld + %s * %lld", c_affine(p, w->place),
+		                    i, (long long)w->row, j, (long long)w->column);
+	return arena_printf(p->arena, "%s * %lld + %s", i,
+	                    (long long)p->k->buffers.at[w->buffer].type->dims[1], j);
+}
+
 static void
 print_window(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
 {
-	const char *place;
-
-	if (w->place)
-		place = arena_printf(p->arena, "%s + %s * %lld + %s * %lld", c_affine(p, w->place),
-		                     i, (long long)w->row, j, (long long)w->column);
-	else
-		place = arena_printf(p->arena, "%s * %lld + %s", i,
-		                     (long long)p->k->buffers.at[w->buffer].type->dims[1], j);
-	c_print_element(p, w->buffer, place);
+	c_print_element(p, w->buffer, c_window_place(p, w, i, j));
 }
 
 /* Each element takes its products in the order of k, so that the order of the loops is free. */
 void
-c_print_mma(CPrinter *p, const LoopStatement *s)
+c_print_mma(CPrinter *p, const LoopStatement *s, int at)
 {
 	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
 	const char *type = c_compute_names[b->type->dtype];
 	const char *sum = arena_printf(p->arena, "%s[i * %lld + j]", c_name(p, s->buffer),
 	                               (long long)b->type->dims[1]);
 
+	(void)at;
 	c_indent(p);
 	text_printf(p->out, "for (int64_t i = 0; i < %lld; i++)\n", (long long)b->type->dims[0]);
 	p->depth++;
@@ -100,8 +101,9 @@ c_print_mma(CPrinter *p, const LoopStatement *s)
 }
 
 void
-c_print_copy(CPrinter *p, const LoopStatement *s)
+c_print_copy(CPrinter *p, const LoopStatement *s, int at)
 {
+	(void)at;
 	c_indent(p);
 	text_printf(p->out, "for (int64_t i = 0; i < %lld; i++)\n", (long long)s->extent);
 	c_indent(p);

@@ -1,0 +1,196 @@
+/* Arrays of a kernel, where their elements lie, and copies to them. What a team has is shared memory; what a member has are registers. */
+#include "codegen/cuda/cuda_impl.h"
+
+/* One of an outer member's iteration is that member's: there are as many as outer members. */
+static bool
+is_of_member(const CPrinter *p, int buffer)
+{
+	return p->k->buffers.at[buffer].kind == BUFFER_LOCAL && p->declared[buffer] == 1;
+}
+
+const char *
+cuda_array(CPrinter *p, int buffer)
+{
+	const char *name = c_name(p, buffer);
+
+	return is_of_member(p, buffer) ? arena_printf(p->arena, "%s[v%d]", name, p->open[0]->result)
+	                               : name;
+}
+
+static int64_t
+columns_of(Type t)
+{
+	return t->rank ? t->dims[t->rank - 1] : 1;
+}
+
+/* Rows of so many bytes are permuted by units of 16 bytes; other rows stay as they are. */
+static bool
+is_swizzled(const LoopBuffer *b)
+{
+	int64_t bytes = dtype_bytes(b->type->dtype, columns_of(b->type));
+
+	return b->swizzle && !b->pad && dtype_info[b->type->dtype].bits >= 8 && bytes >= 32 &&
+	       (bytes & (bytes - 1)) == 0;
+}
+
+const char *
+cuda_place(CPrinter *p, int buffer, const char *place)
+{
+	const LoopBuffer *b = &p->k->buffers.at[buffer];
+	long long columns = columns_of(b->type);
+
+	if (b->kind == BUFFER_TILE)
+		return cuda_tile_element(p, buffer);
+	if (b->kind == BUFFER_LOCAL && b->pad)
+		return arena_printf(p->arena, "gradc_pad<%lld, %lld>(%s)", columns,
+		                    (long long)b->pad, place);
+	if (b->kind == BUFFER_LOCAL && is_swizzled(b))
+		return arena_printf(p->arena, "gradc_swizzle<%lld, %d>(%s)", columns,
+		                    dtype_info[b->type->dtype].bits / 8, place);
+	return place;
+}
+
+/* ---- shared memory: up to so much is the kernel's own; more is asked for at launch, and arrays lie there one after the other */
+enum { MOST_OWN_SHARED = 48 << 10 };
+
+int64_t
+cuda_dynamic_bytes(const Kernel *k)
+{
+	int64_t bytes = k->n_team ? kernel_shared_bytes(k) : 0;
+
+	return bytes > MOST_OWN_SHARED ? bytes : 0;
+}
+
+static void
+declare_shared(CPrinter *p, DType type, const char *type_name, const char *name, int64_t members,
+               int64_t n)
+{
+	const char *each = members ? arena_printf(p->arena, "[%lld]", (long long)n) : "";
+
+	c_indent(p);
+	if (!cuda_dynamic_bytes(p->k)) {
+		text_printf(p->out, "__shared__ __align__(%d) %s %s[%lld]%s;\n", SHARED_ALIGNMENT,
+		            type_name, name, (long long)(members ? members : n), each);
+		return;
+	}
+	if (members)
+		text_printf(p->out, "%s (*%s)%s = (%s (*)%s)(gradc_shared + %lld);\n", type_name,
+		            name, each, type_name, each, (long long)p->shared);
+	else
+		text_printf(p->out, "%s *%s = (%s *)(gradc_shared + %lld);\n", type_name, name,
+		            type_name, (long long)p->shared);
+	p->shared += (dtype_bytes(type, n) * (members ? members : 1) + SHARED_ALIGNMENT - 1) /
+	             SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+}
+
+void
+cuda_declare_shared(CPrinter *p)
+{
+	p->shared = 0;
+	for (DType t = 0; t < N_DTYPES; t++) {
+		int64_t partials = kernel_partials(p->k, t), staged = kernel_staged(p->k, t);
+		const char *name = dtype_info[t].name;
+		if (partials)
+			declare_shared(p, t, c_compute_names[t],
+			               arena_printf(p->arena, "partials_%s", name), 0, partials);
+		if (staged)
+			declare_shared(p, t, c_compute_names[t],
+			               arena_printf(p->arena, "staged_%s", name), 0, staged);
+	}
+}
+
+void
+cuda_print_local(CPrinter *p, const LoopStatement *s, int at)
+{
+	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
+	int64_t columns = columns_of(b->type), rows = columns ? b->type->n / columns : 0;
+	int64_t n = rows > 0 ? rows * (columns + b->pad) : 1;
+	DType d = b->type->dtype;
+
+	(void)at;
+	p->declared[s->buffer] = p->n_open;
+	if (b->kind == BUFFER_TILE) {
+		cuda_print_tile(p, s->buffer);
+		return;
+	}
+	if (b->kind == BUFFER_LOCAL && p->k->n_team) {
+		declare_shared(p, d, c_storage_names[d], c_name(p, s->buffer),
+		               p->n_open ? p->k->team[0] : 0,
+		               dtype_info[d].bits < 8 ? dtype_bytes(d, n) : n);
+		return;
+	}
+	c_indent(p);
+	text_printf(p->out, "%s %s[%lld];\n", c_storage_names[d], c_name(p, s->buffer),
+	            (long long)n);
+}
+
+/* ---- copies */
+/* The greatest number up to `most` that divides all places. */
+static int64_t
+alignment_of(const Affine *a, int64_t most)
+{
+	for (; most > 1; most /= 2) {
+		bool divides = a->constant % most == 0;
+		for (int i = 0; divides && i < a->n; i++)
+			divides = a->terms[i].coefficient % most == 0;
+		if (divides)
+			break;
+	}
+	return most;
+}
+
+/* Elements that one copy brings: 16, 8 or 4 bytes that start at a multiple of their size on both sides; 0: fewer. */
+static int
+copied_at_once(const CPrinter *p, const LoopStatement *s)
+{
+	const LoopBuffer *to = &p->k->buffers.at[s->buffer];
+	int size = (int)dtype_bytes(to->type->dtype, 1), n = 16 / size;
+	int64_t row = columns_of(to->type) + to->pad;
+
+	while (n > 1 && (s->extent % n || alignment_of(s->place, n) < n || row % n ||
+	                 columns_of(to->type) % n || alignment_of(s->windows->place, n) < n))
+		n /= 2;
+	return n * size >= 4 ? n : 0;
+}
+
+void
+cuda_print_copy(CPrinter *p, const LoopStatement *s, int at)
+{
+	DType d = p->k->buffers.at[s->buffer].type->dtype;
+	int n = copied_at_once(p, s), step = n ? n : 1;
+	const char *mask = s->n_operands ? arena_printf(p->arena, "v%d", s->operands[0]) : "true";
+
+	(void)at;
+	for (int64_t i = 0; i < s->extent; i += step) {
+		const char *more = i ? arena_printf(p->arena, " + %lld", (long long)i) : "";
+		const char *to = c_place(
+			p, s->buffer, arena_printf(p->arena, "%s%s", c_affine(p, s->place), more));
+		const char *from = arena_printf(p->arena, "%s%s", c_affine(p, s->windows->place),
+		                                more);
+		c_indent(p);
+		if (n)
+			text_printf(p->out, "gradc_copy<%d>(&%s[%s], &%s[%s], %s);\n",
+			            n * (int)dtype_bytes(d, 1), cuda_array(p, s->buffer), to,
+			            c_name(p, s->windows->buffer), from, mask);
+		else
+			text_printf(p->out, "%s[%s] = !%s ? 0 : %s[%s];\n",
+			            cuda_array(p, s->buffer), to, mask,
+			            c_name(p, s->windows->buffer), from);
+	}
+}
+
+void
+cuda_print_commit(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)s, (void)at;
+	c_indent(p);
+	text_add(p->out, "gradc_copy_commit();\n");
+}
+
+void
+cuda_print_wait(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)at;
+	c_indent(p);
+	text_printf(p->out, "gradc_copy_wait<%lld>();\n", (long long)s->i);
+}

@@ -1,0 +1,169 @@
+/* Kernels as CUDA C for NVRTC: a relative of C (codegen/c/), with a block of threads for each part. */
+#include "codegen/cuda/cuda_impl.h"
+
+#include <string.h>
+
+enum { PARTS_OF_BLOCK = 128 }; /* of a kernel without a team: a thread for each */
+
+int
+cuda_threads(const Kernel *k)
+{
+	int threads = k->n_team ? 1 : PARTS_OF_BLOCK;
+
+	for (int i = 0; i < k->n_team; i++)
+		threads *= k->team[i];
+	return threads;
+}
+
+int64_t
+cuda_blocks(const Kernel *k, int64_t begin, int64_t end)
+{
+	return k->n_team ? end - begin : (end - begin + PARTS_OF_BLOCK - 1) / PARTS_OF_BLOCK;
+}
+
+static bool
+declares_inner_tile(const Kernel *k)
+{
+	int depth = 0;
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		depth += s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM;
+		depth -= s->kind == LOOP_STATEMENT_END && k->body.at[s->match].mode == LOOP_TEAM;
+		if (depth && s->kind == LOOP_STATEMENT_LOCAL &&
+		    k->buffers.at[s->buffer].kind == BUFFER_TILE)
+			return true;
+	}
+	return false;
+}
+
+static const char *
+tile_refusal(const Kernel *k)
+{
+	int inner = k->n_team == 2 ? k->team[1] : cuda_threads(k);
+
+	if (!kernel_has_tiles(k))
+		return NULL;
+	if (k->n_team == 0 || cuda_threads(k) % WARP ||
+	    (k->n_team == 2 && inner != WARP && declares_inner_tile(k)))
+		return "a tile is spread over whole warps of 32 members";
+	for (int i = 0; i < k->body.n; i++)
+		for (int a = 0; a < k->body.at[i].n_accumulators; a++)
+			if (k->body.at[i].accumulators[a].level == ACC_ROW &&
+			    k->body.at[i].accumulators[a].number < 8)
+				return "rows of a tile are reduced in eight partials or more";
+	return NULL;
+}
+
+const char *
+cuda_refusal(const Kernel *k)
+{
+	if (k->n_team == 2 && k->team[1] > WARP)
+		return "a team inside of a team is more than a warp of 32 members";
+	return tile_refusal(k);
+}
+
+/* ---- the kernel's first lines: the number of its part */
+static void
+open_kernel(CPrinter *p, const char *suffix)
+{
+	const Kernel *k = p->k;
+
+	text_printf(p->out, "extern \"C\" __global__ void __launch_bounds__(%d)\ngradc_%s%s(",
+	            cuda_threads(k), k->name, suffix);
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
+		text_printf(p->out, "%s%s *%s, ", i < k->n_inputs ? "const " : "",
+		            c_storage_names[k->buffers.at[i].type->dtype], c_name(p, i));
+	text_add(p->out, "const Scalar *scalars, int64_t begin, int64_t end)\n{\n");
+	if (k->n_team)
+		text_add(p->out, "\tconst int64_t part = begin + blockIdx.x;\n");
+	else
+		text_add(
+			p->out,
+			"\tconst int64_t part = begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;\n"
+			"\tif (part >= end)\n\t\treturn;\n");
+	cuda_declare_shared(p);
+}
+
+static void
+close_kernel(CPrinter *p)
+{
+	text_add(p->out, "}\n");
+}
+
+/* ---- loops */
+static void
+print_parallel(CPrinter *p, const LoopStatement *s, int at)
+{
+	int depth = parallel_depth(p->k, at);
+	bool narrow = p->k->iterations <= INT32_MAX;
+	int64_t inner = 1;
+
+	for (int i = depth - 1; i >= 0; i--) {
+		s = &p->k->body.at[at + i];
+		c_indent(p);
+		text_printf(p->out, "const %s v%d = %spart", c_type_name(p, s->result), s->result,
+		            narrow ? "(uint32_t)" : "");
+		if (inner > 1)
+			text_printf(p->out, " / %lld", (long long)inner);
+		if (i)
+			text_printf(p->out, " %% %lld", (long long)(s->extent ? s->extent : 1));
+		text_add(p->out, ";\n");
+		inner *= s->extent ? s->extent : 1;
+	}
+	c_print_block(p, at + depth, p->k->body.at[at + depth - 1].match);
+}
+
+static void
+print_for(CPrinter *p, const LoopStatement *s, int at)
+{
+	if (s->mode == LOOP_PARALLEL)
+		print_parallel(p, s, at);
+	else if (s->mode == LOOP_TEAM)
+		cuda_print_team_loop(p, s, at);
+	else
+		c_print_for(p, s, at);
+}
+
+extern const char cuda_prelude[]; /* prelude.cuh */
+
+static const CDialect cuda_dialect = {
+	.prelude = cuda_prelude,
+	.function = "static __device__ __forceinline__",
+	.math = "",
+	.nan64 = "__longlong_as_double(INT64_C(0x7ff8000000000000))",
+	.nan32 = "__int_as_float(0x7fc00000)",
+	.infinity64 = "__longlong_as_double(INT64_C(0x7ff0000000000000))",
+	.infinity32 = "__int_as_float(0x7f800000)",
+	.simd = "",
+	.unroll = "#pragma unroll %lld\n",
+	.narrow = true,
+	.open = open_kernel,
+	.close = close_kernel,
+	.array = cuda_array,
+	.place = cuda_place,
+	.print = {[LOOP_STATEMENT_OP] = c_print_definition,
+                  [LOOP_STATEMENT_CONST] = c_print_definition,
+                  [LOOP_STATEMENT_CAST] = c_print_definition,
+                  [LOOP_STATEMENT_AFFINE] = c_print_definition,
+                  [LOOP_STATEMENT_SCALAR] = c_print_definition,
+                  [LOOP_STATEMENT_LOAD] = c_print_definition,
+                  [LOOP_STATEMENT_STORE] = cuda_print_store,
+                  [LOOP_STATEMENT_LOCAL] = cuda_print_local,
+                  [LOOP_STATEMENT_FOR] = print_for,
+                  [LOOP_STATEMENT_ACCUMULATE] = c_print_accumulate,
+                  [LOOP_STATEMENT_IF] = c_print_if,
+                  [LOOP_STATEMENT_BARRIER] = cuda_print_barrier,
+                  [LOOP_STATEMENT_EACH] = cuda_print_each,
+                  [LOOP_STATEMENT_MMA] = cuda_print_mma,
+                  [LOOP_STATEMENT_COPY] = cuda_print_copy,
+                  [LOOP_STATEMENT_COMMIT] = cuda_print_commit,
+                  [LOOP_STATEMENT_WAIT] = cuda_print_wait,
+                  [LOOP_STATEMENT_END] = c_print_nothing},
+};
+
+void
+cuda_print_part(Text *out, const KernelPart *part)
+{
+	c_print_file(out, &cuda_dialect, part, "");
+}

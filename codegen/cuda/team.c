@@ -1,0 +1,186 @@
+/* A team is a block of threads. Iterations of its loops are done by its members at the same time; what stands outside of them is
+ * computed by every thread, and stored by one.
+ *
+ * Each member adds up a partial of its own. Partials are combined in the tree that loop IR has, l with l + n/2: by the first
+ * warp in shared memory as long as they are more than a warp, then by shuffles. */
+#include "codegen/cuda/cuda_impl.h"
+
+/* Members of the loop that stands at this level, and threads of each of them. */
+static int
+members(const CPrinter *p, int level)
+{
+	return p->k->team[level];
+}
+
+static int
+threads_of_member(const CPrinter *p, int level)
+{
+	return level + 1 < p->k->n_team ? p->k->team[level + 1] : 1;
+}
+
+/* Which member of that level a thread is or belongs to. */
+static const char *
+member(CPrinter *p, int level)
+{
+	int below = threads_of_member(p, level);
+
+	if (p->k->n_team == 1)
+		return "(int)threadIdx.x";
+	return level == 0 ? arena_printf(p->arena, "(int)threadIdx.x / %d", below)
+	                  : arena_printf(p->arena, "(int)threadIdx.x %% %d", members(p, level));
+}
+
+/* The thread of several that have the value: where this is 0. NULL: there is one, or each stores to a register. */
+static const char *
+who_stores(CPrinter *p, const LoopStatement *s)
+{
+	bool registers = p->k->buffers.at[s->buffer].kind == BUFFER_TILE;
+
+	if (registers || p->n_open == p->k->n_team || (p->each && p->each->column >= 0))
+		return NULL;
+	if (p->each) /* of a row, whose lanes all have its value */
+		return "threadIdx.x % 4";
+	return p->n_open ? member(p, p->n_open) : "threadIdx.x";
+}
+
+void
+cuda_print_store(CPrinter *p, const LoopStatement *s, int at)
+{
+	const char *first = who_stores(p, s);
+	bool alone = !first;
+
+	(void)at;
+	c_indent(p);
+	if (!alone)
+		text_printf(p->out, "if (%s == 0)\n", first);
+	p->depth += !alone;
+	if (!alone)
+		c_indent(p);
+	c_print_assignment(p, s);
+	p->depth -= !alone;
+}
+
+void
+cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)s, (void)at;
+	c_indent(p);
+	text_add(p->out, p->n_open ? "__syncwarp();\n" : "__syncthreads();\n");
+}
+
+/* ---- partials */
+/* Do they need memory? A warp's own are exchanged in registers. */
+static bool
+is_shared(const CPrinter *p, int level)
+{
+	return level == 0 && cuda_threads(p->k) > WARP;
+}
+
+static void
+line(CPrinter *p, const char *text)
+{
+	c_indent(p);
+	text_printf(p->out, "%s\n", text);
+}
+
+/* Within groups of `width` lanes; lane 0 of each has the result. */
+static void
+shuffle_down(CPrinter *p, const Accumulator *a, int width)
+{
+	const char *v = arena_printf(p->arena, "v%d", a->scalar);
+	int threads = cuda_threads(p->k);
+	unsigned mask = threads < WARP ? (1u << threads) - 1 : 0xffffffffu;
+
+	c_indent(p);
+	text_printf(p->out, "for (int n = %d; n > 0; n /= 2)\n", width / 2);
+	p->depth++;
+	c_print_combine(
+		p, a->kind, a->type, v,
+		arena_printf(p->arena, "__shfl_down_sync(0x%xu, %s, n, %d)", mask, v, width));
+	p->depth--;
+}
+
+static void
+combine_in_registers(CPrinter *p, const Accumulator *a)
+{
+	int threads = cuda_threads(p->k);
+	unsigned mask = threads < WARP ? (1u << threads) - 1 : 0xffffffffu;
+
+	shuffle_down(p, a, a->number);
+	c_indent(p);
+	text_printf(p->out, "v%d = __shfl_sync(0x%xu, v%d, 0, %d);\n", a->scalar, mask, a->scalar,
+	            a->number);
+}
+
+static void
+combine_in_memory(CPrinter *p, const Accumulator *a)
+{
+	const char *at = arena_printf(p->arena, "partials_%s", dtype_info[a->type].name);
+	int width = a->number < WARP ? a->number : WARP, below = threads_of_member(p, 0);
+
+	line(p, "__syncthreads();");
+	if (below > 1)
+		line(p, arena_printf(p->arena, "if (threadIdx.x %% %d == 0)", below));
+	p->depth += below > 1;
+	line(p, arena_printf(p->arena, "%s[%s] = v%d;", at, member(p, 0), a->scalar));
+	p->depth -= below > 1;
+	line(p, "__syncthreads();");
+	line(p, "if (threadIdx.x < 32) {");
+	p->depth++;
+	if (a->number > WARP) {
+		line(p, arena_printf(p->arena, "for (int n = %d; n >= 32; n /= 2)", a->number / 2));
+		line(p, "\tfor (int l = threadIdx.x; l < n; l += 32)");
+		p->depth += 2;
+		c_print_combine(p, a->kind, a->type, arena_printf(p->arena, "%s[l]", at),
+		                arena_printf(p->arena, "%s[l + n]", at));
+		p->depth -= 2;
+	}
+	line(p, arena_printf(p->arena, "v%d = %s[threadIdx.x %% %d];", a->scalar, at, width));
+	shuffle_down(p, a, width);
+	line(p, "if (threadIdx.x == 0)");
+	line(p, arena_printf(p->arena, "\t%s[0] = v%d;", at, a->scalar));
+	p->depth--;
+	line(p, "}");
+	line(p, "__syncthreads();");
+	line(p, arena_printf(p->arena, "v%d = %s[0];", a->scalar, at));
+}
+
+static void
+declare_accumulators(CPrinter *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+
+		c_indent(p);
+		text_printf(p->out, "%s v%d = ", c_compute_names[a->type], a->scalar);
+		c_print_identity(p, a->kind, a->type);
+		text_add(p->out, ";\n");
+		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
+	}
+}
+
+void
+cuda_print_team_loop(CPrinter *p, const LoopStatement *s, int at)
+{
+	int level = p->n_open;
+
+	declare_accumulators(p, s);
+	line(p, "{");
+	p->depth++;
+	c_indent(p);
+	text_printf(p->out, "const %s v%d = %s;\n", c_type_name(p, s->result), s->result,
+	            member(p, level));
+	p->open[p->n_open++] = s;
+	c_print_block(p, at + 1, s->match);
+	p->n_open--;
+	p->depth--;
+	line(p, "}");
+	for (int i = 0; i < s->n_accumulators; i++) {
+		if (s->accumulators[i].number == 1)
+			continue;
+		if (is_shared(p, level))
+			combine_in_memory(p, &s->accumulators[i]);
+		else
+			combine_in_registers(p, &s->accumulators[i]);
+	}
+}

@@ -1,0 +1,442 @@
+/* Tiles as CUDA C: spread over the warps of a team as mma has its sums, in fragments of 16 x 8 elements. Lane l of a warp holds four
+ * elements of a fragment: rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next one. A tile with one axis has a value for
+ * each row, which all lanes that hold elements of the row have.
+ *
+ *	tile5[e]	e = ((i * COLUMNS + j) * 2 + h) * 2 + b: fragment (i, j) of the warp, half h of its rows, column b of two
+ *	tile10[r]	r = i * 2 + h
+ *
+ * A row is whole in a warp where the kernel has tiles with one axis; else warps share rows and columns. Places of bf16 and f16
+ * are multiplied by tensor cores, and of f32 where tf32 is asked for; all else in the order of k, with fma. */
+#include "codegen/cuda/cuda_impl.h"
+
+enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, FRAGMENT = 4 /* elements of a lane */ };
+
+typedef struct {
+	int row_warps, column_warps; /* that rows and columns are dealt out to */
+	int rows, columns;           /* fragments of a warp; columns 1 of a tile with one axis */
+	int all_rows, all_columns;   /* fragments of the tile, the last ones maybe cut off */
+	bool whole;                  /* no element of a fragment is outside of the tile */
+	const char *warp;            /* its number */
+} Layout;
+
+static int
+parts(int64_t n, int of)
+{
+	return (int)((n + of - 1) / of);
+}
+
+static bool
+has_row_values(const Kernel *k)
+{
+	for (int i = 0; i < k->buffers.n; i++)
+		if (k->buffers.at[i].kind == BUFFER_TILE && k->buffers.at[i].type->rank == 1)
+			return true;
+	return false;
+}
+
+static Layout
+layout_of(CPrinter *p, int tile)
+{
+	Type t = p->k->buffers.at[tile].type;
+	int level = p->declared[tile], warps = level ? 1 : cuda_threads(p->k) / WARP;
+	Layout best = {.all_rows = parts(t->dims[0], FRAGMENT_ROWS),
+	               .all_columns = t->rank == 2 ? parts(t->dims[1], FRAGMENT_COLUMNS) : 1};
+	int64_t least = INT64_MAX;
+
+	for (int rows = warps; rows >= 1; rows /= 2) {
+		Layout now = best;
+		now.row_warps = rows;
+		now.column_warps = warps / rows;
+		now.rows = parts(best.all_rows, rows);
+		now.columns = parts(best.all_columns, now.column_warps);
+		/* Sums first, then what they read. */
+		int64_t cost = 1000ll * now.rows * now.columns + 2ll * now.rows + now.columns;
+		if (cost < least) {
+			least = cost;
+			best = now;
+		}
+		if (has_row_values(p->k))
+			break;
+	}
+	best.whole = t->dims[0] == (int64_t)best.rows * best.row_warps * FRAGMENT_ROWS &&
+	             (t->rank == 1 ||
+	              t->dims[1] == (int64_t)best.columns * best.column_warps * FRAGMENT_COLUMNS);
+	best.warp = warps == 1 ? "0" : "(int)threadIdx.x / 32";
+	return best;
+}
+
+void
+cuda_print_tile(CPrinter *p, int tile)
+{
+	const LoopBuffer *b = &p->k->buffers.at[tile];
+	Layout l = layout_of(p, tile);
+
+	c_indent(p);
+	text_printf(p->out, "%s %s[%d];\n", c_compute_names[b->type->dtype], c_name(p, tile),
+	            b->type->rank == 1 ? l.rows * 2 : l.rows * l.columns * FRAGMENT);
+}
+
+const char *
+cuda_tile_element(const CPrinter *p, int tile)
+{
+	return p->k->buffers.at[tile].type->rank == 1 ? "r" : "e";
+}
+
+static void PRINTF(2, 3) line(CPrinter *p, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	c_indent(p);
+	text_printf(p->out, "%s\n", arena_vprintf(p->arena, fmt, args));
+	va_end(args);
+}
+
+/* FOR's body is open. */
+static void
+open_unrolled(CPrinter *p, const char *variable, int n)
+{
+	line(p, "#pragma unroll");
+	line(p, "for (int %s = 0; %s < %d; %s++) {", variable, variable, n, variable);
+	p->depth++;
+}
+
+static void
+close_block(CPrinter *p)
+{
+	p->depth--;
+	line(p, "}");
+}
+
+/* ---- each */
+static void
+print_row(CPrinter *p, const LoopStatement *s, const Layout *l)
+{
+	line(p, "const int v%d = gradc_tile_row(%s, r, %d);", s->result, l->warp, l->row_warps);
+}
+
+/* A row is whole in a warp: its partials are those of columns 2t and 2t + 1 of fragments that are so many apart. */
+static void
+start_partials(CPrinter *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		int own = a->number / FRAGMENT_COLUMNS * 2;
+
+		line(p, "%s v%d[%d];", c_compute_names[a->type], a->scalar, own);
+		open_unrolled(p, "l", own);
+		c_indent(p);
+		text_printf(p->out, "v%d[l] = ", a->scalar);
+		c_print_identity(p, a->kind, a->type);
+		text_add(p->out, ";\n");
+		close_block(p);
+		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d[j %% %d * 2 + b]",
+		                                         a->scalar, own / 2);
+	}
+}
+
+/* l + n/2 is combined into l: first what a lane has itself, then what lanes of the row have, then a lane's last two. */
+static void
+finish_partials(CPrinter *p, const LoopStatement *s)
+{
+	for (int i = 0; i < s->n_accumulators; i++) {
+		const Accumulator *a = &s->accumulators[i];
+		const char *v = arena_printf(p->arena, "v%d", a->scalar);
+
+		for (int n = a->number / FRAGMENT_COLUMNS; n > 1; n /= 2)
+			for (int x = 0; x < n; x++)
+				c_print_combine(p, a->kind, a->type,
+				                arena_printf(p->arena, "%s[%d]", v, x),
+				                arena_printf(p->arena, "%s[%d]", v, x + n));
+		for (int by = 2; by > 0; by /= 2)
+			for (int x = 0; x < 2; x++)
+				c_print_combine(
+					p, a->kind, a->type, arena_printf(p->arena, "%s[%d]", v, x),
+					arena_printf(p->arena,
+				                     "__shfl_down_sync(0xffffffffu, %s[%d], %d, 4)",
+				                     v, x, by));
+		c_print_combine(p, a->kind, a->type, arena_printf(p->arena, "%s[0]", v),
+		                arena_printf(p->arena, "%s[1]", v));
+		line(p, "%s[r] = __shfl_sync(0xffffffffu, %s[0], 0, 4);", c_name(p, a->tile), v);
+	}
+}
+
+static void
+print_columns(CPrinter *p, const LoopStatement *s, int at, const Layout *l)
+{
+	Type t = p->k->buffers.at[s->buffer].type;
+
+	open_unrolled(p, "j", l->columns);
+	open_unrolled(p, "b", 2);
+	line(p, "const int e = (r / 2 * %d + j) * 4 + r %% 2 * 2 + b;", l->columns);
+	line(p, "const int v%d = gradc_tile_column(%s, j, b, %d, %d);", s->column, l->warp,
+	     l->row_warps, l->column_warps);
+	if (!l->whole) {
+		line(p, "if (v%d < %lld && v%d < %lld) {", s->result, (long long)t->dims[0],
+		     s->column, (long long)t->dims[1]);
+		p->depth++;
+	}
+	c_print_block(p, at + 1, s->match);
+	if (!l->whole)
+		close_block(p);
+	close_block(p);
+	close_block(p);
+}
+
+void
+cuda_print_each(CPrinter *p, const LoopStatement *s, int at)
+{
+	Layout l = layout_of(p, s->buffer);
+	bool masked = s->column < 0 && !l.whole;
+
+	p->each = s;
+	open_unrolled(p, "r", l.rows * 2);
+	print_row(p, s, &l);
+	if (masked) {
+		line(p, "if (v%d < %lld) {", s->result,
+		     (long long)p->k->buffers.at[s->buffer].type->dims[0]);
+		p->depth++;
+	}
+	if (s->column < 0) {
+		c_print_block(p, at + 1, s->match);
+	} else {
+		start_partials(p, s);
+		print_columns(p, s, at, &l);
+		finish_partials(p, s);
+	}
+	if (masked)
+		close_block(p);
+	close_block(p);
+	p->each = NULL;
+}
+
+/* ---- mma */
+/* Where element (i, j) of an operand lies, as an expression with the number of its element; a tile was staged. */
+static const char *
+window_element(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
+{
+	const char *place = c_window_place(p, w, i, j);
+
+	return w->place ? c_place(p, w->buffer, place) : place;
+}
+
+static const char *
+window_array(CPrinter *p, const LoopWindow *w)
+{
+	return w->place ? p->dialect->array(p, w->buffer)
+	                : arena_printf(p->arena, "staged_%s",
+	                               dtype_info[p->k->buffers.at[w->buffer].type->dtype].name);
+}
+
+/* Operands that are tiles go through the team's memory. */
+static void
+stage(CPrinter *p, const LoopWindow *w)
+{
+	Type t = p->k->buffers.at[w->buffer].type;
+	Layout l = layout_of(p, w->buffer);
+	const char *barrier = p->n_open ? "__syncwarp();" : "__syncthreads();";
+
+	if (w->place)
+		return;
+	line(p, "%s", barrier);
+	open_unrolled(p, "e", l.rows * l.columns * FRAGMENT);
+	line(p, "const int row = gradc_tile_row(%s, e / %d * 2 + e / 2 %% 2, %d);", l.warp,
+	     l.columns * FRAGMENT, l.row_warps);
+	line(p, "const int column = gradc_tile_column(%s, e / 4 %% %d, e %% 2, %d, %d);", l.warp,
+	     l.columns, l.row_warps, l.column_warps);
+	line(p, "if (row < %lld && column < %lld)", (long long)t->dims[0], (long long)t->dims[1]);
+	line(p, "\t%s[row * %lld + column] = %s[e];", window_array(p, w), (long long)t->dims[1],
+	     c_name(p, w->buffer));
+	close_block(p);
+	line(p, "%s", barrier);
+}
+
+/* A number of a fragment, or of a row, that is inside. */
+static const char *
+inside(CPrinter *p, const char *number, int64_t n, bool whole)
+{
+	return whole ? number
+	             : arena_printf(p->arena, "gradc_least(%s, %lld)", number, (long long)n - 1);
+}
+
+static void
+print_element(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
+{
+	DType d = p->k->buffers.at[w->buffer].type->dtype;
+	const ScalarFunction *f = c_storage_function(p, "load", d);
+
+	text_printf(p->out, f ? "gradc_%s(%s[%s]);\n" : "%s%s[%s];\n", f ? f->name : "",
+	            window_array(p, w), window_element(p, w, i, j));
+}
+
+/* With the cores for numbers alone: in the order of k. */
+static void
+print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
+{
+	Type t = p->k->buffers.at[s->buffer].type;
+	const char *type = c_compute_names[t->dtype];
+	const char *row = arena_printf(p->arena, "gradc_tile_row(%s, r, %d)", l->warp,
+	                               l->row_warps);
+	const char *column = arena_printf(p->arena, "gradc_tile_column(%s, c / 2, c %% 2, %d, %d)",
+	                                  l->warp, l->row_warps, l->column_warps);
+
+	line(p, "for (int k = 0; k < %lld; k++) {", (long long)s->extent);
+	p->depth++;
+	line(p, "%s left[%d], right[%d];", type, l->rows * 2, l->columns * 2);
+	open_unrolled(p, "r", l->rows * 2);
+	line(p, "const int row = %s;", inside(p, row, t->dims[0], l->whole));
+	c_indent(p);
+	text_add(p->out, "left[r] = ");
+	print_element(p, &s->windows[0], "row", "k");
+	close_block(p);
+	open_unrolled(p, "c", l->columns * 2);
+	line(p, "const int column = %s;", inside(p, column, t->dims[1], l->whole));
+	c_indent(p);
+	text_add(p->out, "right[c] = ");
+	print_element(p, &s->windows[1], "k", "column");
+	close_block(p);
+	open_unrolled(p, "e", l->rows * l->columns * FRAGMENT);
+	line(p,
+	     "%s[e] = %s(left[e / %d * 2 + e / 2 %% 2], right[e / 4 %% %d * 2 + e %% 2], %s[e]);",
+	     c_name(p, s->buffer), t->dtype == F64 ? "fma" : "fmaf", l->columns * FRAGMENT,
+	     l->columns, c_name(p, s->buffer));
+	close_block(p);
+	close_block(p);
+}
+
+/* ---- with tensor cores */
+typedef struct {
+	const char *name; /* of the prelude's function */
+	DType storage;    /* of both operands */
+	int depth;        /* products that one adds to an element */
+	bool in_registers; /* elements of 16 bits, two in a register: matrices of them are loaded by ldmatrix */
+} Unit;
+static const Unit units[] = {
+	{"bf16", BF16, 16, true},
+	{"f16", F16, 16, true},
+	{"tf32", F32, 8, false},
+};
+
+static const Unit *
+unit_of(const Kernel *k, const LoopStatement *s)
+{
+	for (int i = 0; i < COUNT(units); i++) {
+		bool takes = k->buffers.at[s->buffer].type->dtype == F32 &&
+		             s->extent % units[i].depth == 0 &&
+		             (units[i].storage == F32 ? s->tf32 : true);
+		for (int w = 0; w < 2; w++)
+			takes &= k->buffers.at[s->windows[w].buffer].type->dtype ==
+			         units[i].storage;
+		if (takes)
+			return &units[i];
+	}
+	return NULL;
+}
+
+/* Are all places of rows of eight elements whole 16 bytes? */
+static bool
+is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride)
+{
+	const LoopBuffer *b = &k->buffers.at[w->buffer];
+	bool aligned = w->place && stride % 8 == 0 && w->place->constant % 8 == 0 &&
+	               b->pad % 8 == 0;
+
+	for (int i = 0; aligned && i < w->place->n; i++)
+		aligned = w->place->terms[i].coefficient % 8 == 0;
+	return aligned;
+}
+
+/* The left operand of fragment row `i`, or the right one of fragment column `i`, in registers: four, or two. */
+static void
+print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u, int side)
+{
+	const LoopWindow *w = &s->windows[side];
+	Type t = p->k->buffers.at[s->buffer].type;
+	int size = side ? FRAGMENT_COLUMNS : FRAGMENT_ROWS;
+	int64_t along_k = side ? w->row : w->column, across = side ? w->column : w->row;
+	const char *fragment = side ? arena_printf(p->arena, "%s / %d + i * %d", l->warp,
+	                                           l->row_warps, l->column_warps)
+	                            : arena_printf(p->arena, "%s %% %d + i * %d", l->warp,
+	                                           l->row_warps, l->row_warps);
+	bool even = t->dims[side] % size == 0,
+	     by_rows = along_k == 1 && is_aligned(p->k, w, across);
+	bool by_columns = across == 1 && is_aligned(p->k, w, along_k);
+
+	open_unrolled(p, "i", side ? l->columns : l->rows);
+	line(p, "const int first = %s * %d;",
+	     inside(p, arena_printf(p->arena, "(%s)", fragment), parts(t->dims[side], size),
+	            l->whole),
+	     size);
+	if (u->in_registers && even && (by_rows || by_columns)) {
+		/* Lane l names row l % 8 of one of the matrices of eight rows. */
+		const char *matrix = side      ? ""
+		                     : by_rows ? " + lane / 8 % 2 * 8"
+		                               : " + lane / 8 % 2 * 8";
+		const char *deep = side ? "lane / 8 % 2 * 8" : "lane / 16 * 8";
+		line(p, "const int lane = threadIdx.x %% 32;");
+		line(p, "const int across = first%s%s;", matrix, by_rows ? " + lane % 8" : "");
+		line(p, "const int along = k + %s%s;", deep, by_rows ? "" : " + lane % 8");
+		const char *at = window_element(p, w, side ? "along" : "across",
+		                                side ? "across" : "along");
+		line(p, "gradc_ldmatrix%s_%d(%s[i], &%s[%s]);", by_rows ? "" : "_trans",
+		     side ? 2 : 4, side ? "right" : "left", window_array(p, w), at);
+	} else {
+		/* Register q of the left one: rows lane / 4 + q % 2 * 8, from 2 * (lane % 4) + q / 2 * 8 along k. */
+		line(p, "const int lane = threadIdx.x %% 32;");
+		open_unrolled(p, "q", side ? 2 : 4);
+		const char *across_text = side ? "first + lane / 4"
+		                               : "first + lane / 4 + q % 2 * 8";
+		line(p, "const int across = %s;", inside(p, across_text, t->dims[side], even));
+		if (u->in_registers)
+			line(p, "const int along = k + lane %% 4 * 2 + %s * 8;",
+			     side ? "q" : "q / 2");
+		else
+			line(p, "const int along = k + lane %% 4 + %s * 4;", side ? "q" : "q / 2");
+		const char *array = window_array(p, w);
+		const char *one = window_element(p, w, side ? "along" : "across",
+		                                 side ? "across" : "along");
+		const char *next = window_element(p, w, side ? "(along + 1)" : "across",
+		                                  side ? "across" : "(along + 1)");
+		if (u->in_registers)
+			line(p, "%s[i][q] = gradc_two(%s[%s], %s[%s]);", side ? "right" : "left",
+			     array, one, array, next);
+		else
+			line(p, "%s[i][q] = gradc_tf32(%s[%s]);", side ? "right" : "left", array,
+			     one);
+		close_block(p);
+	}
+	close_block(p);
+}
+
+static void
+print_by_unit(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u)
+{
+	line(p, "for (int k = 0; k < %lld; k += %d) {", (long long)s->extent, u->depth);
+	p->depth++;
+	line(p, "uint32_t left[%d][4], right[%d][2];", l->rows, l->columns);
+	print_operand(p, s, l, u, 0);
+	print_operand(p, s, l, u, 1);
+	open_unrolled(p, "f", l->rows * l->columns);
+	line(p, "gradc_mma_%s(&%s[f * 4], left[f / %d], right[f %% %d]);", u->name,
+	     c_name(p, s->buffer), l->columns, l->columns);
+	close_block(p);
+	close_block(p);
+}
+
+void
+cuda_print_mma(CPrinter *p, const LoopStatement *s, int at)
+{
+	Layout l = layout_of(p, s->buffer);
+	const Unit *u = unit_of(p->k, s);
+
+	(void)at;
+	line(p, "{");
+	p->depth++;
+	stage(p, &s->windows[0]);
+	stage(p, &s->windows[1]);
+	if (u)
+		print_by_unit(p, s, &l, u);
+	else
+		print_sums(p, s, &l);
+	close_block(p);
+}
