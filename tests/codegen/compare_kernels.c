@@ -1,10 +1,13 @@
-/* compare_kernels FILE.gir [flip]: every kernel of a lowered module on random buffers, by every printer and for every
+/* compare_kernels FILE.gir [flip|cuda [EDIT]]: every kernel of a lowered module on random buffers, by every printer and for every
  * CPU that this machine can stand for, at once and in pieces of the range of its parts; small ones by the interpreter,
  * too. All results must have the same bits; a NaN is a NaN.
  * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
- * changes a bit of each first result of the last code, which must be seen. */
+ * changes a bit of each first result of the last code, which must be seen. `cuda`: by C, CUDA C, which the harness runs (cuda/block.cpp), and the interpreter; EDIT, an
+ * expression of sed, changes the text before. */
+#include "tests/codegen/cuda/library.h"
 #include "tests/codegen/kernel_library.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_BUFFERS = 256, MAX_CODES = 16, SMALL = 20000 };
@@ -35,6 +38,28 @@ fill(Type t, void *at)
 		else
 			dtype_store_int(t->dtype, at, i, (int64_t)(random_word() % 4));
 	}
+}
+
+/* What products of operands that are rounded to tf32, of 11 bits, may be off: all are below 2. */
+static double
+tf32_slack(const Kernel *k)
+{
+	double slack = 0;
+
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].tf32)
+			slack += (double)k->body.at[i].extent * 2 * (2 * 2.0 / (1 << 11));
+	return slack;
+}
+
+static bool
+is_near(Type t, const char *a, const char *b, double slack)
+{
+	for (int64_t i = 0; i < t->n; i++)
+		if (!(fabs(dtype_load_float(t->dtype, a, i) - dtype_load_float(t->dtype, b, i)) <=
+		      slack))
+			return false;
+	return true;
 }
 
 static bool
@@ -99,32 +124,52 @@ is_small(const Kernel *k)
 	return n <= SMALL;
 }
 
+/* Ends where its last element does: AddressSanitizer sees what is behind. */
+static void *
+buffer(Type t)
+{
+	size_t bytes = (size_t)type_bytes(t);
+	void *at = NULL;
+
+	if (posix_memalign(&at, 64, bytes ? bytes : 1) != 0)
+		abort();
+	return at;
+}
+
 static int
-compare(Arena *arena, const Kernel *k, int index, const Code *codes, int n_codes)
+compare(const Kernel *k, int index, const Code *codes, int n_codes)
 {
 	int n = k->n_inputs + k->n_outputs, differences = 0;
-	void *inputs[MAX_BUFFERS], *want[MAX_BUFFERS], *got[MAX_BUFFERS];
+	void *inputs[MAX_BUFFERS] = {0}, *want[MAX_BUFFERS] = {0}, *got[MAX_BUFFERS] = {0};
 
 	for (int i = 0; i < n; i++) {
 		Type t = k->buffers.at[i].type;
-		inputs[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
-		want[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
-		got[i] = arena_alloc(arena, (size_t)type_bytes(t) + 64);
+		inputs[i] = buffer(t);
+		want[i] = buffer(t);
+		got[i] = buffer(t);
 		fill(t, inputs[i]);
 	}
 	run(k, &codes[0], index, want, inputs);
 	for (int c = 1; c < n_codes; c++) {
 		if (!codes[c].kernels && !is_small(k))
 			continue;
+		double slack = strcmp(codes[c].printer, "cuda") == 0 ? tf32_slack(k) : 0;
 		run(k, &codes[c], index, got, inputs);
 		if (flip && c == n_codes - 1)
 			*(char *)got[k->n_inputs] ^= 1;
 		for (int i = k->n_inputs; i < n; i++)
-			if (!same(k->buffers.at[i].type, want[i], got[i])) {
+			if (!same(k->buffers.at[i].type, want[i], got[i]) &&
+			    !(slack > 0 &&
+			      is_near(k->buffers.at[i].type, want[i], got[i], slack))) {
 				printf("%s: output %d by %s for %s differs\n", k->name,
 				       i - k->n_inputs, codes[c].printer, codes[c].cpu);
 				differences++;
 			}
+	}
+	for (int i = 0; i < n; i++) {
+		free(inputs[i]);
+		free(want[i]);
+		free(got[i]);
 	}
 	return differences;
 }
@@ -152,13 +197,14 @@ main(int argc, char **argv)
 	if (!m)
 		return 2;
 	flip = argc > 2 && strcmp(argv[2], "flip") == 0;
+	bool cuda = argc > 2 && strcmp(argv[2], "cuda") == 0;
 	for (int i = 0; i < COUNT(cpus); i++) {
 		targets[n_targets] = (CpuTarget){cpus[i], cpu_features(arena, cpus[i])};
 		n_targets += !cpu_lacks(targets[n_targets].features, &lacks);
 	}
 	for (int i = 0; kernel_printers[i]; i++) {
 		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
-		if (!c && has_tiles(m))
+		if (!c && (has_tiles(m) || cuda))
 			continue;
 		const CodeImage *v = kernel_library(arena, m, kernel_printers[i], targets,
 		                                    c ? 1 : n_targets);
@@ -170,12 +216,20 @@ main(int argc, char **argv)
 			n_codes++;
 		}
 	}
-	codes[n_codes++] = (Code){"interpreter", "any", NULL, false};
-	for (int i = 0; i < m->kernels.n; i++) {
-		Arena *scratch = arena_new();
-		differences += compare(scratch, m->kernels.at[i], i, codes, n_codes);
-		arena_free(scratch);
+	if (cuda) {
+		harness_edit = argv[3];
+		kernel_library_stays = true;
+		const CodeImage *v = kernel_library(arena, m, &printer_harness, targets, 1);
+		if (!v)
+			return 2;
+		codes[n_codes++] = (Code){"cuda", "harness", image_kernels(v), false};
 	}
+	codes[n_codes++] = (Code){"interpreter", "any", NULL, false};
+	for (int i = 0; i < m->kernels.n; i++)
+		differences += compare(m->kernels.at[i], i, codes, n_codes);
 	printf("%d kernels, %d codes, %d differences\n", m->kernels.n, n_codes, differences);
+	module_free(m);
+	diag_free(diag);
+	arena_free(arena);
 	return differences > 0;
 }

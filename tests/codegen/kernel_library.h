@@ -9,6 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifndef TEST_CC
+#define TEST_CC "cc"
+#endif
+
 /* The module of a .gir file with the data beside it; verified; NULL after reporting. */
 static inline Module *
 module_of_file(Arena *arena, const char *path, Diag *diag)
@@ -25,6 +29,16 @@ module_of_file(Arena *arena, const char *path, Diag *diag)
 		return NULL;
 	Module *m = module_parse(arena_strndup(arena, bytes, (size_t)n), path, data, diag);
 	return m && module_verify(m, diag) ? m : NULL;
+}
+
+/* Sanitizers read a library when they report what it does: it stays until the program ends. */
+static bool kernel_library_stays;
+static TemporaryFolder kernel_library_folder;
+
+static inline void
+kernel_library_close(void)
+{
+	temporary_folder_close(&kernel_library_folder);
 }
 
 /* All kernels of m as an image for each target; NULL after saying why not. They stay loaded. */
@@ -44,13 +58,18 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 		return NULL;
 	}
 	const char *library = build_file(&b, "kernels.so");
-	text_printf(&command, "cc -w -shared -o %s", library);
+	text_printf(&command, TEST_CC " -w -shared -o %s", library);
 	for (int i = 0; i < b.objects.n; i++)
 		text_printf(&command, " %s", b.objects.at[i]);
 	text_add(&command, " -lm -Wl,--defsym=" GRADC_ABI_NAME "=0");
 	void *handle = system(command.at) == 0 ? dlopen(library, RTLD_NOW) : NULL;
 	text_free(&command);
-	temporary_folder_close(&b.folder);
+	if (kernel_library_stays) {
+		kernel_library_folder = b.folder;
+		atexit(kernel_library_close);
+	} else {
+		temporary_folder_close(&b.folder);
+	}
 	if (!handle || !dlsym(handle, GRADC_MODEL_NAME))
 		fprintf(stderr, "%s: %s\n", printer->name, dlerror());
 	const GradcModel *model = handle ? dlsym(handle, GRADC_MODEL_NAME) : NULL;

@@ -1,0 +1,124 @@
+"""Kernels as CUDA C, run on this CPU: blocks of threads are fibers (tests/codegen/cuda). The text that a GPU gets has the bits of
+the other printers; under sanitizers it has no races and stays inside its buffers; and what is planted there is seen."""
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import unpack
+
+ROOT = Path(__file__).resolve().parents[2]
+SANITIZED = os.environ.get("GRADC_SANITIZED")
+SHORT = 16  # rows and tokens: more show nothing new
+
+
+@pytest.fixture
+def compare(build):
+    path = build / "tests/compare_kernels"
+    if not path.exists():
+        pytest.skip(f"{path} is not built")
+    return lambda file, *edit: subprocess.run([path, file, "cuda", *edit], text=True, capture_output=True)
+
+
+def page_kernels():
+    text = (ROOT / "docs/loop-ir.md").read_text()
+    blocks = [b for b in re.findall(r"```\n(.*?)```", text, re.S) if "kernel @" in b]
+    return dict(re.findall(r"(?=kernel @(\w+))(kernel @.*?\n}\n)", "".join(blocks), re.S))
+
+
+@pytest.fixture
+def page(tmp_path):
+    """page(NAME...): a file with these kernels of docs/loop-ir.md; all of them where none is named."""
+    def write(*names):
+        kernels = page_kernels()
+        file = tmp_path / "page.gir"
+        file.write_text("module @page {\n" + "".join(kernels[n] for n in names or kernels) + "}\n")
+        return file
+
+    return write
+
+
+def same(done, least):
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, differences = map(int, re.search(r"(\d+) kernels, \d+ codes, (\d+) differences", done.stdout).groups())
+    assert count >= least and differences == 0 and "SUMMARY" not in done.stderr, done.stderr
+
+
+def test_page(compare, page):
+    """Teams, tiles, copies, and attention by blocks."""
+    same(compare(page()), 9)
+
+
+def test_tensor_cores(compare):
+    """bf16, f16 and tf32 from rows and columns, padded and swizzled, of sizes that no fragment divides."""
+    same(compare(ROOT / "tests/codegen/tensor_cores.gir"), 5)
+
+
+NAMES = ["mlp_digits"] if SANITIZED else [n for n in unpack.names() if n != "lstm_chars" and not n.startswith("gpt2_mini_")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models(run, compare, models, tmp_path, name):
+    """Every kernel of the training programs, lowered for teams of threads."""
+    reference = json.loads((models / name / "reference.json").read_text())
+    dims = [f"--dim={k}={min(v, SHORT)}" for k, v in (reference.get("dims") or {}).items()]
+    run("dump", models / name / "model.onnx", "--loss", reference["loss"], *dims, "--optimizer=adamw",
+        "--stage=fused", "-o", tmp_path / "fused.gir")
+    run("opt", tmp_path / "fused.gir", "--passes=lower{target=cuda-sm_90}", "-o", tmp_path / "lowered.gir")
+    same(compare(tmp_path / "lowered.gir"), 8)
+
+
+# ---- faults, planted in the text
+def test_an_edit_must_change_something(compare, page):
+    done = compare(page("k7"), "s/nothing like this/x/")
+    assert done.returncode != 0 and "changes nothing" in done.stderr
+
+
+def test_wrong_lane_mask(compare, page):
+    done = compare(page("softmax"), r"s/0xffffffffu, (v[0-9]+), n/0x0fffffffu, \1, n/")
+    assert done.returncode != 0 and "a shuffle from a thread that the mask lacks" in done.stderr
+
+
+def test_shuffle_in_divergent_code(compare, page):
+    done = compare(page("softmax"), r"s/for \(int n = [0-9]+; n > 0/if (threadIdx.x % 2) &/")
+    assert done.returncode != 0 and "a warp operation for which not all threads come" in done.stderr
+
+
+def test_barrier_in_divergent_code(compare, page):
+    done = compare(page("transpose"), r"s/^\t__syncthreads/\tif (threadIdx.x != 7) __syncthreads/")
+    assert done.returncode != 0 and "a barrier for which not all threads come" in done.stderr
+
+
+def test_missing_wait(compare, page):
+    """A copy that nobody waits for has not come."""
+    done = compare(page("product"), r"s/gradc_copy_wait<1>\(\);//")
+    assert done.returncode == 1 and "product: output 0 by cuda for harness differs" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["softmax", "transpose", "product", "attention"])
+def test_missing_barrier(compare, page, build, name):
+    if build.name != "build-tsan":
+        pytest.skip("races are seen by ThreadSanitizer, which this build has not")
+    done = compare(page(name), r"s/^\t+__syncthreads\(\);//")
+    assert done.returncode != 0
+    assert re.search(rf"SUMMARY: ThreadSanitizer: data race \S+/kernels.cpp:\d+ in gradc_{name}", done.stderr), done.stderr
+
+
+def test_index_one_too_far(compare, page, build):
+    if build.name != "build-asan":
+        pytest.skip("bounds are seen by AddressSanitizer, which this build has not")
+    done = compare(page("k7"), r"s/(y0\[)(v0 \* 256)/\1\2 + 1/")
+    assert done.returncode != 0
+    assert re.search(r"heap-buffer-overflow.*?#0 \S+ in gradc_k7 \S+/kernels.cpp:\d+", done.stderr, re.S), done.stderr
+
+
+# ---- names of a model
+@pytest.mark.parametrize("name", ["*/ int evil; /*", "a\\", "??/", '"; evil', "*/\\\\*/"])
+def test_hostile_names(run, compare, tmp_path, name):
+    """What a model calls its nodes stands in comments only, and ends none."""
+    text = page_kernels()["k7"].replace('"/h.0/attn/Softmax"', '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    file = tmp_path / "hostile.gir"
+    file.write_text(f"module @hostile {{\n{text}}}\n")
+    same(compare(file), 1)
