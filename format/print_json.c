@@ -1,6 +1,6 @@
 /* The schedule as JSON, for scripts: CLI.md fixes the keys. One object a launch, so that parts, operations and bytes can be
  * added up without the kernels' table. */
-#include "format/format.h"
+#include "format/machine.h"
 
 #include <jansson.h>
 
@@ -14,6 +14,26 @@ only_json(uint32_t only)
 		if (only >> bit & 1)
 			json_array_append_new(list, json_string(only_names[bit]));
 	return list;
+}
+
+static void
+set_microseconds(json_t *j, const char *key, double seconds)
+{
+	json_object_set_new(j, key, json_real(1e6 * seconds));
+}
+
+/* What one run takes, how often the step runs it, and why. */
+static void
+set_prediction(json_t *j, const Prediction *p)
+{
+	bool works = p->seconds > 0;
+
+	set_microseconds(j, "predicted_us", p->seconds);
+	set_microseconds(j, "roofline_us", p->roofline);
+	json_object_set_new(j, "times", json_integer(p->times));
+	json_object_set_new(j, "bound", works ? json_string(bound_names[p->bound]) : json_null());
+	json_object_set_new(j, "utilization", json_real(p->utilization));
+	json_object_set_new(j, "of_roofline", json_real(prediction_of_roofline(p)));
 }
 
 static json_t *
@@ -38,28 +58,108 @@ instruction_json(const Format *f, const Instruction *n)
 	return j;
 }
 
+static json_t *
+instructions_json(const Format *f, const ProgramRecord *p, const Outlook *where)
+{
+	int64_t *times = memory_get(sizeof(*times) * (p->n_instructions + 1u));
+	json_t *list = json_array();
+
+	if (where)
+		predict_times(f, p, where, times);
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *n = &f->instructions[p->first_instruction + i];
+		json_t *j = instruction_json(f, n);
+		if (where) {
+			Prediction prediction = predict_instruction(f, n, where);
+			prediction.times = times[i];
+			set_prediction(j, &prediction);
+		}
+		json_array_append_new(list, j);
+	}
+	memory_free(times);
+	return list;
+}
+
+static json_t *
+program_json(const Format *f, const ProgramRecord *p, const Outlook *where)
+{
+	return json_pack("{s:s,s:o,s:i,s:s,s:o,s:o}", "role", role_names[p->role], "binding",
+	                 json_name(format_text(f, f->bindings[p->binding].text)), "stage",
+	                 (int)p->stage, "mode", mode_names[p->mode], "target",
+	                 json_name(format_text(f, f->targets[p->target].name)), "instructions",
+	                 instructions_json(f, p, where));
+}
+
+/* ---- what it would cost */
+static json_t *
+machine_json(const Outlook *o)
+{
+	double link = o->network_rate > 0 ? o->network_rate : o->machine->link_rate;
+
+	return json_pack("{s:s,s:s,s:s,s:i,s:f}", "name", o->machine->name, "title",
+	                 o->machine->title, "target", o->machine->target, "ranks", o->ranks,
+	                 "link_bytes_per_s", link);
+}
+
+/* As an instruction, with parts, operations and bytes as this world has them, and all its times. */
+static json_t *
+launch_json(const Format *f, const Prediction *p, double total)
+{
+	json_t *j = instruction_json(f, p->instruction);
+
+	json_object_set_new(j, "parts", json_integer(p->parts));
+	json_object_set_new(j, "flops", json_real(p->flops));
+	json_object_set_new(j, "bytes", json_real(p->bytes));
+	set_prediction(j, p);
+	set_microseconds(j, "total_us", prediction_total(p));
+	json_object_set_new(j, "share", json_real(prediction_total(p) / total));
+	return j;
+}
+
+static json_t *
+step_json(const Format *f, const PredictedStep *s)
+{
+	const ProgramRecord *p = s->programs[0];
+	json_t *launches = json_array(), *streams = json_object();
+
+	for (int i = 0; i < s->launches.n; i++)
+		json_array_append_new(launches, launch_json(f, &s->launches.at[i], s->total));
+	for (int i = 0; i < N_STREAMS; i++)
+		set_microseconds(streams, stream_names[i], s->streams[i]);
+	json_t *j = json_pack("{s:s,s:o,s:o,s:I,s:I,s:o,s:o}", "role", role_names[p->role],
+	                      "binding", json_name(format_text(f, f->bindings[p->binding].text)),
+	                      "target", json_name(format_text(f, f->targets[p->target].name)),
+	                      "rows", (json_int_t)s->rows, "tokens", (json_int_t)s->tokens,
+	                      "streams", streams, "launches", launches);
+	set_microseconds(j, "step_us", s->least);
+	set_microseconds(j, "step_without_overlap_us", s->most);
+	return j;
+}
+
+static void
+set_predictions(json_t *root, const Format *f, const Outlook *where)
+{
+	Arena *arena = arena_new();
+	PredictedSteps steps = predict_steps(arena, f, where);
+	json_t *list = json_array();
+
+	for (int i = 0; i < steps.n; i++)
+		json_array_append_new(list, step_json(f, &steps.at[i]));
+	json_object_set_new(root, "machine", machine_json(where));
+	json_object_set_new(root, "steps", list);
+	arena_free(arena);
+}
+
 void
-format_print_json(Text *out, const Format *f)
+format_print_json(Text *out, const Format *f, const Outlook *where)
 {
 	json_t *programs = json_array();
 
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
-		const ProgramRecord *p = &f->programs[i];
-		json_t *list = json_array();
-		for (uint32_t k = 0; k < p->n_instructions; k++)
-			json_array_append_new(
-				list,
-				instruction_json(f, &f->instructions[p->first_instruction + k]));
-		json_array_append_new(
-			programs,
-			json_pack("{s:s,s:o,s:i,s:s,s:o,s:o}", "role", role_names[p->role],
-		                  "binding",
-		                  json_name(format_text(f, f->bindings[p->binding].text)), "stage",
-		                  (int)p->stage, "mode", mode_names[p->mode], "target",
-		                  json_name(format_text(f, f->targets[p->target].name)),
-		                  "instructions", list));
-	}
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		json_array_append_new(programs, program_json(f, &f->programs[i], where));
 	json_t *root = json_pack("{s:o}", "programs", programs);
+	if (where)
+		set_predictions(root, f, where);
 	char *text = json_dumps(root, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	text_add(out, text);
 	text_add(out, "\n");

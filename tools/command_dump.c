@@ -216,6 +216,26 @@ parse_stage(const char *text, Stage *stage, Diag *diag)
 	return false;
 }
 
+/* The tables as --format asks, with what they would cost on --machine. */
+static bool
+print_tables(Text *out, const Format *f, const char *stage, const Options *o, Diag *diag)
+{
+	const Outlook *where = o->machine.machine ? &o->machine : NULL;
+
+	if (where) {
+		RunFacts facts = predict_facts(where);
+		if (diag_status(diag, format_check_world(f, &facts)))
+			return false;
+	}
+	if (o->format && strcmp(o->format, "json") == 0)
+		format_print_json(out, f, where);
+	else if (where)
+		format_print_predictions(out, f, where);
+	else
+		format_print(out, f, stage);
+	return true;
+}
+
 static int
 dump_executable(const char *path, const FormatTail *tail, int64_t size, Options *o, Arena *arena,
                 Diag *diag)
@@ -239,13 +259,9 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 		return EXIT_SYSTEM;
 	}
 	void *blob = arena_copy(arena, (char *)bytes + tail->blob_offset, (size_t)tail->blob_bytes);
-	if (!diag_status(diag, format_read(blob, tail->blob_bytes, &f))) {
-		if (o->format && strcmp(o->format, "json") == 0)
-			format_print_json(&out, &f);
-		else
-			format_print(&out, &f, stage);
+	if (!diag_status(diag, format_read(blob, tail->blob_bytes, &f)) &&
+	    print_tables(&out, &f, stage, o, diag))
 		write_text(&out, o->output, diag);
-	}
 	text_free(&out);
 	return diag_exit_code(diag);
 }
@@ -329,15 +345,14 @@ dump_page_of_model(Options *o, Arena *arena, Diag *diag)
 
 /* Of --stage=schedule: what the executor would walk. */
 static bool
-write_schedule_json(Session *s)
+write_schedule(Session *s)
 {
 	Text out = {0};
 	Format f;
-	bool ok = session_tables(s, s->has_loss, &f);
+	bool ok = session_tables(s, s->has_loss, &f) &&
+	          print_tables(&out, &f, "schedule", s->o, s->diag) &&
+	          write_text(&out, s->o->output, s->diag);
 
-	if (ok)
-		format_print_json(&out, &f);
-	ok = ok && write_text(&out, s->o->output, s->diag);
 	text_free(&out);
 	return ok;
 }
@@ -358,8 +373,8 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 	bool ok = !o->stage || parse_stage(code ? "lowered" : o->stage, &stage, diag);
 
 	ok = ok && session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
-	if (ok && wants_schedule_json(o)) {
-		write_schedule_json(&s);
+	if (ok && (wants_schedule_json(o) || o->machine.machine)) {
+		write_schedule(&s);
 		session_close(&s);
 		return diag_exit_code(diag);
 	}
@@ -380,6 +395,24 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
+/* Predictions are of tables, which modules in text have not. */
+static bool
+check_machine(const Options *o, Diag *diag)
+{
+	const char *format = o->format ? o->format : "text";
+	const char *fault = !o->machine.machine ? NULL
+	                    : !o->stage || strcmp(o->stage, "schedule") != 0
+	                            ? "needs --stage=schedule"
+	                    : is_text(o->input) ? "needs a model or an executable"
+	                    : strcmp(format, "text") != 0 && strcmp(format, "json") != 0
+	                            ? "needs --format=text or --format=json"
+	                            : NULL;
+
+	if (fault)
+		diag_error(diag, EXIT_USAGE, "--machine=%s: %s", o->machine.machine->name, fault);
+	return !fault;
+}
+
 int
 command_dump(Options *o, Arena *arena, Diag *diag)
 {
@@ -396,6 +429,8 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	}
 	bool text = is_text(o->input);
+	if (!check_machine(o, diag))
+		return EXIT_USAGE;
 	if (!text && diag_status(diag, read_tail(o->input, &tail, &size)))
 		return diag_exit_code(diag);
 	if ((text || tail.magic) && !outputs_prepare(o, NULL, arena, diag))

@@ -90,6 +90,12 @@ nth_printer(int i)
 	return kernel_printers[i] ? kernel_printers[i]->name : NULL;
 }
 
+static const char *
+nth_machine(int i)
+{
+	return machine_table[i] ? machine_table[i]->name : NULL;
+}
+
 /* The languages of the printers: stages behind `lowered`. */
 static const char *
 nth_language(int i)
@@ -274,6 +280,8 @@ static const OptionRow option_rows[] = {
 	{"stage", "import|forward|train|sharded|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
 	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
+	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
+	 "ranks, with 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .commands = OPT},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
@@ -310,7 +318,7 @@ static const OptionRow option_rows[] = {
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
-	LATER("loss-scale"), LATER("machine"), LATER("master"), LATER("merge"), LATER("mixed"), LATER("moments"),
+	LATER("loss-scale"), LATER("master"), LATER("merge"), LATER("mixed"), LATER("moments"),
 	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),
 };

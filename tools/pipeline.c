@@ -116,12 +116,17 @@ fill_units(const Session *s, void *options)
 		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
-/* CPUs with vectors of one width share a target, so also its programs. */
+/* CPUs with vectors of one width share a target, so also its programs. A machine that is only predicted has its own,
+ * unless --target names another. */
 static void
 fill_targets(const Session *s, void *options)
 {
 	Text t = {0};
 
+	if (s->o->machine.machine && !s->o->target) {
+		((MultiversionOptions *)options)->targets = s->o->machine.machine->target;
+		return;
+	}
 	for (int i = 0; i < s->o->cpus.n; i++)
 		text_printf(&t, "%s%s", i ? "+" : "", s->o->cpus.at[i].target->name);
 	((MultiversionOptions *)options)->targets = arena_strdup(s->arena, t.at);

@@ -3,6 +3,7 @@
 #define GRADC_TOOLS_H
 
 #include "codegen/codegen.h"
+#include "format/machine.h"
 #include "frontend/frontend.h"
 #include "passes/pass.h"
 
@@ -17,6 +18,7 @@ typedef struct {
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */
 	const KernelPrinter *printer;
+	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
 		enable, wrt, pass_options;
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
@@ -55,6 +57,9 @@ bool options_parse(Options *o, const Command *command, int argc, char **argv, Ar
                    Diag *diag, int *exit_code);
 void options_print_all(
 	Arena *arena); /* of every command, each with those that take it; losses, optimizers */
+
+/* ---- machine.c: the `set` of --machine */
+bool set_machine(const OptionUse *u, void *at);
 
 /* ---- session.c, session_dims.c, session_loss.c: file -> module -> passes */
 typedef struct {

@@ -1,5 +1,6 @@
 /* The tables: what is written is read back, and whatever else the bytes say is refused or at
  * least harmless. */
+#include "format/machine.h"
 #include "tests/unit/runtime_tiny.h"
 
 static void
@@ -80,7 +81,7 @@ test_print_names_targets(void **state)
 	assert_non_null(strstr(text.at, "program accumulate \"batch=4\" for cpu-512:"));
 	assert_non_null(strstr(text.at, "\"batch=4\" for wide:"));
 	text.n = 0;
-	format_print_json(&text, &f);
+	format_print_json(&text, &f, NULL);
 	assert_non_null(strstr(text.at, "\"target\": \"wide\""));
 	text_free(&text);
 	arena_free(arena);
@@ -100,6 +101,8 @@ read_changed(const char *blob, int64_t bytes, int64_t at, char flip)
 		Text text = {0};
 		format_print(&text, &f, "schedule");
 		format_print(&text, &f, "memory");
+		format_print_predictions(&text, &f,
+		                         &(Outlook){.machine = machine_table[0], .ranks = 3});
 		text_free(&text);
 	} else {
 		assert_int_equal(status->exit_code, EXIT_SYSTEM);

@@ -1,0 +1,118 @@
+/* The machines of --machine, each number with where it comes from. A new machine is a row here and a name in the table below.
+ *
+ * Datasheets give peaks: memory and arithmetic that nothing disturbs. "Reached" numbers were measured by others, with large
+ * square products of a library, and are published at
+ *
+ *   [torch]   github.com/zzc0721/torch-performance-test-data, issue 79: H100 80GB HBM3, PyTorch 2.7, CUDA 12.8, TFLOP/s of
+ *             4096^3: FP32 51.88, TF32 402, FP16 760, BF16 789
+ *   [paddle]  github.com/PaddlePaddle/Paddle, pull request 30612: A100, 10240^3 in 0.113 s, with TF32 in 0.017 s
+ *   [mamf]    Stas Bekman, ml-engineering, maximum achievable matmul FLOPS: A100 SXM 267.9 of 312 TFLOP/s in BF16
+ *   [semi]    SemiAnalysis, MI300X vs H100 vs H200, part 1: H100 and H200 some 1280 of 1979 TFLOP/s in FP8
+ *   [hpl]     glennklockwood.com/garden/processors/h100: Top500's HPL of H100 and H200 is 55 to 59 of 66.9 TFLOP/s a GPU
+ *   [nccl]    github.com/NVIDIA/nccl, src/graph/tuning.cc at 01afd20a: what NCCL chooses by, for Ring and Simple
+ *   [bus]     github.com/NVIDIA/nccl-tests, issue 212, an author of NCCL: of 450 GB/s each way NCCL reaches 370
+ *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: with half of its threads a V100 has 95 % of what it reads with
+ *             all of them, one load of a thread under way; with a quarter 77 %
+ *   [launch]  github.com/pytorch/pytorch, issue 161104: a kernel that adds 1024 numbers takes 1.1 to 1.3 us
+ */
+#include "format/machine.h"
+
+#include <string.h>
+
+/* Of H100 and H200. Hopper tuning guide: 32 blocks, 64 warps and 228 KB of shared memory an SM, of which a block takes 1 KB
+ * besides its own. H100 whitepaper and datasheet: 132 SMs, 50 MB of second cache, dense FLOP/s. */
+static const Chip gh100 = {
+	.processors = 132,
+	.most_blocks = 32,
+	.most_threads = 2048,
+	.busy_threads = 1024, /* [stream] */
+	.shared_bytes = 228 << 10,
+	.block_shared_bytes = 1 << 10,
+	.cache_bytes = 50 << 20,
+	.cache_rate = 8.986e12, /* 5120 bytes a clock at 1.755 GHz: PMC10448217, table 3 */
+	.loop_rate[MATH_F32] = 66.9e12,
+	.loop_rate[MATH_F64] = 33.5e12,
+	.products[MATH_F32] = {66.9e12, 0.775},     /* [torch] */
+	.products[MATH_F64] = {66.9e12, 0.85},      /* [hpl] */
+	.products[MATH_TF32] = {494.7e12, 0.81},    /* [torch] */
+	.products[MATH_16_BITS] = {989.4e12, 0.78}, /* [torch] */
+	.products[MATH_8_BITS] = {1978.9e12, 0.65}, /* [semi] */
+};
+
+/* Of A100: its whitepaper and datasheet, Ampere tuning guide. */
+static const Chip ga100 = {
+	.processors = 108,
+	.most_blocks = 32,
+	.most_threads = 2048,
+	.busy_threads = 1024, /* [stream] */
+	.shared_bytes = 164 << 10,
+	.block_shared_bytes = 1 << 10,
+	.cache_bytes = 40 << 20,
+	.cache_rate = 7.219e12, /* 5120 bytes a clock at 1.41 GHz: PMC10448217, table 3 */
+	.loop_rate[MATH_F32] = 19.5e12,
+	.loop_rate[MATH_F64] = 9.7e12,
+	.products[MATH_F32] = {19.5e12, 0.97},    /* [paddle] */
+	.products[MATH_F64] = {19.5e12, 0.85},    /* nobody has published one: that of H100 */
+	.products[MATH_TF32] = {156e12, 0.81},    /* [paddle] */
+	.products[MATH_16_BITS] = {312e12, 0.86}, /* [mamf] */
+	.products[MATH_8_BITS] = {624e12, 0.65},  /* nobody has published one: that of H100 */
+};
+
+static const Machine h100 = {
+	.name = "h100",
+	.title = "NVIDIA H100 SXM5 80 GB",
+	.target = "cuda-sm_90",
+	.chip = &gh100,
+	.memory_rate = 3.35e12,       /* HBM3: datasheet */
+	.host_rate = 64e9,            /* PCIe Gen5 x16, 128 GB/s both ways: datasheet */
+	.link_rate = 370e9,           /* NVLink 4, 900 GB/s both ways; [bus] */
+	.launch = 1.3e-6,             /* [launch] */
+	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.joined = 8,                  /* an HGX board */
+	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.link_hop = 3.4e-6,
+	.network_hop = 9.6e-6,
+};
+
+static const Machine h200 = {
+	.name = "h200",
+	.title = "NVIDIA H200 SXM5 141 GB",
+	.target = "cuda-sm_90",
+	.chip = &gh100,
+	.memory_rate = 4.8e12,        /* HBM3e: datasheet */
+	.host_rate = 64e9,            /* as H100 */
+	.link_rate = 370e9,           /* as H100 */
+	.launch = 1.3e-6,             /* [launch] */
+	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.joined = 8,                  /* an HGX board */
+	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.link_hop = 3.4e-6,
+	.network_hop = 9.6e-6,
+};
+
+static const Machine a100 = {
+	.name = "a100",
+	.title = "NVIDIA A100 SXM4 80 GB",
+	.target = "cuda-sm_80",
+	.chip = &ga100,
+	.memory_rate = 2.039e12,      /* HBM2e: datasheet */
+	.host_rate = 32e9,            /* PCIe Gen4 x16, 64 GB/s both ways: datasheet */
+	.link_rate = 235e9,           /* NVLink 3, 600 GB/s both ways; [nccl] */
+	.launch = 1.3e-6,             /* [launch] */
+	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.joined = 8,                  /* an HGX board */
+	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.link_hop = 3.4e-6,
+	.network_hop = 9.6e-6,
+};
+
+const Machine *const machine_table[] = {&h100, &h200, &a100, NULL};
+
+const Machine *
+machine_find(const char *name)
+{
+	for (int i = 0; machine_table[i]; i++)
+		if (strcmp(machine_table[i]->name, name) == 0)
+			return machine_table[i];
+	return NULL;
+}

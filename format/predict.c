@@ -1,0 +1,299 @@
+/* What an instruction would take on a machine, out of its tables alone: docs/cost-model.md derives each formula. Nothing here
+ * is measured; what a machine is, machines.c says. */
+#include "format/machine.h"
+
+#include <string.h>
+
+const char *const bound_names[] = {"compute", "memory", "cache", "host", "link", NULL};
+
+/* Threads of a block of a kernel that has no team: a thread runs a part. */
+enum { LONE_THREADS = 128 };
+
+/* Of operands of a product; all others are computed as f32. */
+static const Math product_math[N_DTYPES] = {
+	[F64] = MATH_F64,           [F16] = MATH_16_BITS,   [BF16] = MATH_16_BITS,
+	[F8E4M3] = MATH_8_BITS,     [F8E5M2] = MATH_8_BITS, [F8E4M3FNUZ] = MATH_8_BITS,
+	[F8E5M2FNUZ] = MATH_8_BITS, [S8] = MATH_8_BITS,     [U8] = MATH_8_BITS,
+};
+
+static int64_t
+divided(int64_t n, int64_t by)
+{
+	return n / by + (n % by != 0);
+}
+
+RunFacts
+predict_facts(const Outlook *o)
+{
+	uint32_t ranks = o->ranks > 1 ? ONLY_RANKS | ONLY_FAST : 0;
+
+	return (RunFacts){.holds = ONLY_APART | ranks, .ranks = o->ranks};
+}
+
+/* ---- parts */
+/* Blocks that a multiprocessor holds at once; at least the one that it runs. */
+static int64_t
+resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
+{
+	int64_t n = c->most_threads / threads;
+	int64_t by_memory = c->shared_bytes / (shared_bytes + c->block_shared_bytes);
+
+	n = n < c->most_blocks ? n : c->most_blocks;
+	n = n < by_memory ? n : by_memory;
+	return n > 1 ? n : 1;
+}
+
+/* Whole waves of all blocks that the machine holds keep it busy to their end. Those of the last wave do as long as they
+ * have enough threads; with fewer, they take as long as if they had. */
+double
+predict_utilization(const Chip *c, int64_t blocks, int64_t threads, int64_t shared_bytes)
+{
+	int64_t held = c->processors * resident_blocks(c, threads, shared_bytes);
+	int64_t busy = c->processors * divided(c->busy_threads, threads);
+	int64_t last = blocks % held, time = blocks - last;
+
+	busy = busy < held ? busy : held;
+	if (last)
+		time += last > busy ? last : busy;
+	return time ? (double)blocks / (double)time : 1;
+}
+
+/* ---- kernels */
+/* Memory moves them, or the cache where all of a launch fits: what the launches before have left there. */
+static void
+move_bytes(Prediction *p, const Machine *m)
+{
+	bool near = p->bytes <= (double)m->chip->cache_bytes;
+
+	p->bound = near ? BOUND_CACHE : BOUND_MEMORY;
+	p->roofline = p->bytes / (near ? m->chip->cache_rate : m->memory_rate);
+}
+
+static void
+compute_flops(Prediction *p, double rate)
+{
+	if (p->flops / rate <= p->roofline)
+		return;
+	p->bound = BOUND_COMPUTE;
+	p->roofline = p->flops / rate;
+}
+
+/* f64 where the largest argument of floats is. */
+static Math
+loop_math(const Format *f, const KernelRecord *k)
+{
+	int64_t most = -1;
+	uint32_t dtype = F32;
+
+	for (uint32_t i = 0; i < k->n_arguments; i++) {
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+		if (!dtype_is_float((DType)a->dtype) || a->bytes <= most)
+			continue;
+		most = a->bytes;
+		dtype = a->dtype;
+	}
+	return dtype == F64 ? MATH_F64 : MATH_F32;
+}
+
+static bool
+computes_in_tf32(const Format *f)
+{
+	const char *precision = format_info_get(f, "precision");
+
+	return precision && strcmp(precision, "tf32") == 0;
+}
+
+/* A library cuts a product as suits the machine: how well, its published rates say. */
+static void
+predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Machine *m)
+{
+	Math math = product_math[c->operands[LIBRARY_FIRST].dtype];
+	const ProductRate *rate;
+
+	if (math == MATH_F32 && computes_in_tf32(f))
+		math = MATH_TF32;
+	rate = &m->chip->products[math];
+	compute_flops(p, rate->peak);
+	p->reached = p->bound == BOUND_COMPUTE ? rate->reached : 1;
+}
+
+static void
+predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machine *m)
+{
+	int64_t threads = k->team > 1 ? k->team : LONE_THREADS;
+	int64_t blocks = k->team > 1 ? p->parts : divided(p->parts, LONE_THREADS);
+
+	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
+	p->utilization = predict_utilization(m->chip, blocks, threads, k->shared_bytes);
+}
+
+/* Of a slot's bytes in the first rank's world, whose part is the largest. */
+static int64_t
+argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook *o)
+{
+	RunFacts facts = predict_facts(o);
+	SlotPlace at;
+
+	format_place(&f->slots[f->arguments[in->args + i].slot], &facts, 0, &at);
+	return at.bytes;
+}
+
+/* Where a library runs the kernel that reads what this one makes, it is left out. */
+static bool
+serves_library(const Format *f, const KernelRecord *k)
+{
+	return k->serves && f->kernels[k->serves - 1].library;
+}
+
+static void
+predict_kernel(Prediction *p, const Format *f, const Outlook *o)
+{
+	const Instruction *in = p->instruction;
+	const KernelRecord *k = &f->kernels[in->what];
+	double share = 1;
+
+	p->parts = k->iterations;
+	if (k->elements) {
+		format_launch_end(f, k, argument_bytes(f, in, in->n_args - 1u, o), &p->parts);
+		share = (double)p->parts / (double)k->iterations;
+	}
+	if (p->parts == 0 || serves_library(f, k))
+		return;
+	p->launch = o->machine->launch;
+	p->flops = share * (double)k->flops;
+	p->bytes = share * (double)k->bytes;
+	move_bytes(p, o->machine);
+	if (k->library)
+		predict_product(p, f, &f->library[k->library - 1].call, o->machine);
+	else
+		predict_loops(p, f, k, o->machine);
+}
+
+/* ---- copies and fills */
+static bool
+is_on_host(const Format *f, const Instruction *in, uint32_t i)
+{
+	return space_table[f->slots[f->arguments[in->args + i].slot].space].on_host;
+}
+
+static void
+predict_fill(Prediction *p, const Format *f, const Outlook *o)
+{
+	p->bytes = (double)argument_bytes(f, p->instruction, 0, o);
+	p->launch = o->machine->launch;
+	move_bytes(p, o->machine);
+}
+
+/* Within the device what is read is written, too. */
+static void
+predict_copy(Prediction *p, const Format *f, const Outlook *o)
+{
+	const Machine *m = o->machine;
+	double bytes = (double)argument_bytes(f, p->instruction, 0, o);
+
+	if (is_on_host(f, p->instruction, 0) || is_on_host(f, p->instruction, 1)) {
+		p->bytes = bytes;
+		p->bound = BOUND_HOST;
+		p->launch = m->host_latency;
+		p->roofline = bytes / m->host_rate;
+	} else {
+		p->bytes = 2 * bytes;
+		p->launch = m->launch;
+		move_bytes(p, m);
+	}
+}
+
+/* ---- collectives, in a ring of n ranks: in each of its hops a rank sends an nth of the whole to the next. */
+static const struct {
+	bool whole; /* every byte goes through every rank, and not only its parts */
+	bool once;  /* in one hop, and not one after the other around the ring */
+	int rounds; /* around the ring */
+} rings[N_COLLECTIVES] = {
+	[COMM_ALL_REDUCE] = {.rounds = 2}, /* reduce_scatter, then all_gather */
+	[COMM_ALL_GATHER] = {.rounds = 1},
+	[COMM_REDUCE_SCATTER] = {.rounds = 1},
+	[COMM_ALL_TO_ALL] = {.rounds = 1, .once = true},
+	[COMM_BROADCAST] = {.rounds = 1, .whole = true},
+	[COMM_SEND] = {.rounds = 1, .whole = true, .once = true},
+	[COMM_RECV] = {.rounds = 1, .whole = true, .once = true},
+};
+
+/* Of those of tensors and of stages there is one rank each: meshes of them are not built yet. */
+static int
+group_ranks(uint32_t group, int ranks)
+{
+	return group == GROUP_TENSOR || group == GROUP_PIPELINE ? 1 : ranks;
+}
+
+static void
+predict_collective(Prediction *p, const Format *f, const Outlook *o)
+{
+	const CollectiveRecord *c = &f->collectives[p->instruction->what];
+	const Machine *m = o->machine;
+	int n = group_ranks(c->group, o->ranks);
+	double hop = o->network_rate > 0 ? m->network_hop : m->link_hop;
+	double rate = o->network_rate > 0 ? o->network_rate : m->link_rate;
+
+	if (n < 2)
+		return;
+	p->bytes = (double)dtype_bytes((DType)c->dtype, c->n);
+	p->bound = BOUND_LINK;
+	p->launch = m->collective_latency +
+	            hop * rings[c->kind].rounds * (rings[c->kind].once ? 1 : n - 1);
+	p->roofline = rings[c->kind].rounds * p->bytes / rate *
+	              (rings[c->kind].whole ? 1 : (n - 1) / (double)n);
+}
+
+/* ---- any instruction */
+static void (*const predict_kind[N_INSTRUCTIONS])(Prediction *, const Format *, const Outlook *) = {
+	[RUN_KERNEL] = predict_kernel,
+	[COPY] = predict_copy,
+	[FILL_ZERO] = predict_fill,
+	[COLLECTIVE] = predict_collective,
+};
+
+Prediction
+predict_instruction(const Format *f, const Instruction *in, const Outlook *o)
+{
+	Prediction p = {.instruction = in, .parts = 1, .utilization = 1, .reached = 1};
+
+	if (predict_kind[in->kind])
+		predict_kind[in->kind](&p, f, o);
+	p.seconds = p.launch + p.roofline / p.utilization / p.reached;
+	return p;
+}
+
+/* The only micro-batch is the first and the last one. */
+void
+predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times)
+{
+	RunFacts facts = predict_facts(o);
+	int64_t around[MAX_LOOPS + 1] = {1};
+	int depth = 0;
+
+	for (uint32_t i = 0; i < p->n_instructions; i++) {
+		const Instruction *in = &f->instructions[p->first_instruction + i];
+
+		depth -= in->kind == END;
+		times[i] = in->when != RUN_LATER && only_applies(in->only, &facts) ? around[depth]
+		                                                                   : 0;
+		if (in->kind == LOOP) {
+			int64_t count = format_loop_count(in->what, &facts);
+			if (!size_mul(around[depth], count, &around[depth + 1]))
+				around[depth + 1] = INT64_MAX;
+			depth++;
+		}
+	}
+}
+
+double
+prediction_total(const Prediction *p)
+{
+	return (double)p->times * p->seconds;
+}
+
+double
+prediction_of_roofline(const Prediction *p)
+{
+	return p->utilization * p->reached;
+}
