@@ -1,0 +1,185 @@
+"""What --machine predicts: the list of a step, its JSON, and that the bench models keep a GPU busy."""
+import json
+import re
+
+import costs
+import pytest
+import reference
+
+MACHINES = {"h100": "cuda-sm_90", "h200": "cuda-sm_90", "a100": "cuda-sm_80"}
+FIELDS = {"predicted_us", "roofline_us", "times", "bound", "utilization", "of_roofline"}
+OF_LAUNCHES = {"op", "stream", "when", "only", "origin", "kernel", "parts", "flops", "bytes"}
+DIGITS = ("--batch=64", "--loss=cross_entropy", "--optimizer=adamw", "--stage=schedule")
+
+
+@pytest.fixture(scope="module")
+def found(gradc, tmp_path_factory):
+    """The predictions of the bench models for an H100."""
+    scratch = tmp_path_factory.mktemp("costs")
+    return {name: costs.predicted(gradc, name, "h100", scratch) for name in costs.MODELS}
+
+
+def step_of(said):
+    step, = json.loads(said)["steps"]
+    return step
+
+
+def check_step(step, target):
+    """Sorted, whole, and each launch by the formula."""
+    launches, total = step["launches"], sum(i["total_us"] for i in step["launches"])
+    assert [i["total_us"] for i in launches] == sorted((i["total_us"] for i in launches), reverse=True)
+    assert sum(i["share"] for i in launches) == pytest.approx(1)
+    assert sum(step["streams"].values()) == pytest.approx(total)
+    assert step["step_us"] == max(step["streams"]["compute"], step["streams"]["communication"])
+    assert step["step_without_overlap_us"] == step["streams"]["compute"] + step["streams"]["communication"]
+    assert step["target"] == target
+    for launch in launches:
+        assert set(launch) - {"group"} == OF_LAUNCHES | FIELDS | {"total_us", "share"}
+        assert launch["share"] == pytest.approx(launch["total_us"] / total)
+        assert launch["total_us"] == pytest.approx(launch["times"] * launch["predicted_us"])
+        busy = launch["roofline_us"] / launch["of_roofline"]
+        assert 0 < launch["predicted_us"] - busy < 100 and 0 < launch["of_roofline"] <= launch["utilization"] <= 1
+        assert launch["bound"] in {"compute", "memory", "cache", "host", "link"}
+
+
+@pytest.mark.parametrize("machine, target", MACHINES.items())
+def test_each_machine(run, models, machine, target):
+    said = run("dump", models / "mlp_digits/model.onnx", *DIGITS, "--format=json", f"--machine={machine}").stdout
+    root = json.loads(said)
+    assert root["machine"]["name"] == machine and root["machine"]["ranks"] == 1 and root["machine"]["target"] == target
+    check_step(step_of(said), target)
+    for program in root["programs"]:
+        assert program["target"] == target
+        assert all(set(i) - {"group"} == OF_LAUNCHES | FIELDS for i in program["instructions"])
+
+
+def test_instructions_add_up_to_the_step(run, models):
+    """Those of accumulate and update, each as often as one micro-batch runs it."""
+    root = json.loads(run("dump", models / "mlp_digits/model.onnx", *DIGITS, "--format=json", "--machine=h100").stdout)
+    instructions = [i for p in root["programs"] if p["role"] in ("accumulate", "update") for i in p["instructions"]]
+    assert sum(i["times"] * i["predicted_us"] for i in instructions) == pytest.approx(sum(root["steps"][0]["streams"].values()))
+    assert all(i["times"] == 0 for i in instructions if i["when"] == "later" or "ranks" in i["only"])
+    first = [i for i in instructions if i["when"] == "first"]
+    assert first and all(i["times"] == 1 for i in first)
+
+
+def test_the_list_is_that_of_the_json(run, models):
+    of_model = ("dump", models / "mlp_digits/model.onnx", *DIGITS, "--machine=a100")
+    step = step_of(run(*of_model, "--format=json").stdout)
+    text = run(*of_model).stdout
+    head = 'training step "batch=64" of 64 rows, predicted for a100: NVIDIA A100 SXM4 80 GB, 1 rank; loops are those for cuda-sm_80\n'
+    assert text.startswith(head)
+    rows = re.findall(r"^ +([\d.]+) +([\d.]+)% +(\d+) +([\d.]+) +(\d+)% (\w+) +(\d+) +[\d.]+ +[\d.]+  (\S+)(?: (.*))?$", text, re.M)
+    assert len(rows) == len(step["launches"])
+    for row, launch in zip(rows, step["launches"]):
+        assert float(row[0]) == pytest.approx(launch["total_us"], abs=0.051)
+        assert float(row[1]) == pytest.approx(100 * launch["share"], abs=0.0051)
+        assert (int(row[2]), row[5], int(row[6])) == (launch["times"], launch["bound"], launch["parts"])
+        assert float(row[4]) == pytest.approx(100 * launch["of_roofline"], abs=0.51)
+        assert row[7] == (launch["kernel"] or launch["op"])
+    assert f'step: {step["step_us"] / 1e3:.3f} ms, {64e6 / step["step_us"]:.0f} rows/s\n' in text
+
+
+def test_an_executable_says_the_same_of_its_own_loops(run, models, tmp_path):
+    """Those for a CPU, unless they are for the machine's target."""
+    model = models / "mlp_digits/model.onnx"
+    run("compile", model, "-o", "cpu", *DIGITS[:-1], "--target=cpu:x86-64-v3")
+    run("compile", model, "-o", "gpu", *DIGITS[:-1], "--target=cpu:x86-64-v3", "--pass-option=multiversion.targets=cpu-256+cuda-sm_90")
+    for path, target in (("cpu", "cpu-256"), ("gpu", "cuda-sm_90")):
+        check_step(step_of(run("dump", path, "--stage=schedule", "--format=json", "--machine=h100").stdout), target)
+    of_model = run("dump", model, *DIGITS, "--machine=h100").stdout
+    rows = [re.sub(r" k\d+", "", line) for line in of_model.splitlines()]
+    assert [re.sub(r" k\d+", "", line) for line in run("dump", "gpu", "--machine=h100", "--stage=schedule").stdout.splitlines()] == rows
+
+
+def test_a_target_that_is_given_stays(run, models):
+    said = run("dump", models / "mlp_digits/model.onnx", *DIGITS, "--machine=h100", "--target=cpu:x86-64-v3").stdout
+    assert "loops are those for cpu-256\n" in said
+
+
+def test_each_binding_is_a_step(run, models):
+    said = run("dump", models / "gpt2_mini/model.onnx", "--dim=batch=2", "--dim=seq=32,64", "--loss=cross_entropy",
+               "--stage=schedule", "--format=json", "--machine=h100").stdout
+    steps = json.loads(said)["steps"]
+    assert [(s["rows"], s["tokens"]) for s in steps] == [(2, 64), (2, 128)]
+    assert all(any("optimizer" in i["origin"] for i in s["launches"]) for s in steps)  # whose update is one for both
+
+
+def test_without_a_loss_it_is_the_forward_pass(run, models):
+    said = run("dump", models / "mlp_digits/model.onnx", "--batch=64", "--stage=schedule", "--machine=h100").stdout
+    assert said.startswith("forward ")
+
+
+@pytest.mark.parametrize("link, rate, hop", [("", 370e9, 3.4), (",link=400G", 50e9, 9.6)])
+def test_ranks_communicate(run, models, link, rate, hop):
+    """A ring of 8: 14 hops, in which 7/8 of the gradients go out twice."""
+    of_model = ("dump", models / "mlp_digits/model.onnx", *DIGITS)
+    step = step_of(run(*of_model, "--format=json", f"--machine=h100,ranks=8{link}").stdout)
+    reduces = [i for i in step["launches"] if i["op"] == "all_reduce"]
+    assert reduces and all(i["stream"] == "communication" for i in reduces)
+    for i in reduces:
+        assert i["predicted_us"] == pytest.approx(8.4 + 14 * hop + 1e6 * 1.75 * i["bytes"] / rate)
+    assert not any("ordered" in i["only"] or "staged" in i["only"] for i in step["launches"])
+    assert step["rows"] == 8 * 64
+    assert "where communication is hidden" in run(*of_model, f"--machine=h100,ranks=8{link}").stdout
+
+
+@pytest.mark.parametrize("options, message", [
+    (("--stage=schedule", "--machine=b200"), "--machine=b200: not in the table\n\thint: there are h100, h200, a100"),
+    (("--machine=h100",), "--machine=h100: needs --stage=schedule"),
+    (("--stage=memory", "--machine=h100"), "--machine=h100: needs --stage=schedule"),
+    (("--stage=schedule", "--format=html", "--machine=h100"), "needs --format=text or --format=json"),
+    (("--stage=schedule", "--machine=h100,ranks=9"), "more ranks than the machine's own link joins\n\thint: it joins 8; link=400G"),
+    (("--stage=schedule", "--machine=h100,ranks=0"), "ranks: need a whole number from 1 to 65536"),
+    (("--stage=schedule", "--machine=h100,ranks=many"), "ranks: need a whole number"),
+    (("--stage=schedule", "--machine=h100,link=400"), "link: need gigabits a second, as 400G"),
+    (("--stage=schedule", "--machine=h100,link=-1G"), "link: need gigabits a second"),
+    (("--stage=schedule", "--machine=h100,rank=2"), "behind the name there may be ranks=N and link=RATE"),
+])
+def test_what_is_refused(run, models, options, message):
+    assert message in run("dump", models / "mlp_digits/model.onnx", "--batch=8", *options, exit=2).stderr
+
+
+def test_text_has_no_tables(run, tmp_path):
+    (tmp_path / "m.gir").write_text("module @m {\n}\n")
+    assert "needs a model or an executable" in run("dump", "m.gir", "--stage=schedule", "--machine=h100", exit=2).stderr
+
+
+# ---- parts
+def test_bench_models_keep_a_gpu_busy(found):
+    """`.venv/bin/python tests/codegen/costs.py` prints the same lists, to mend starved.json with."""
+    for name, root in found.items():
+        check_step(root["steps"][0], "cuda-sm_90")
+    unexplained, useless = costs.judge({name: costs.starved(root["steps"][0]) for name, root in found.items()},
+                                       json.loads(costs.STARVED.read_text()))
+    assert not unexplained, f"too few parts for an H100, and no reason in {costs.STARVED.name}"
+    assert not useless, f"{costs.STARVED.name} explains what does not exist"
+
+
+def launch(origin, share, utilization, op="run"):
+    return {"op": op, "origin": origin, "share": share, "utilization": utilization}
+
+
+def test_what_is_starved():
+    step = {"launches": [launch('"a_1"', 0.5, 0.5), launch('"a_2"', 0.2, 0.4), launch('"b"', 0.5, 0.6), launch('"c"', 0.0009, 0.1),
+                         launch('"d"', 0.5, 0.1, "copy")]}
+    assert costs.starved(step) == {'"a_#"': 0.4}
+
+
+@pytest.mark.parametrize("patterns, unexplained, useless", [
+    ({"m": ["a"]}, {}, []), ({"m": ["?"]}, {}, []), ({}, {"m": {"a": 0.4}}, []), ({"n": ["a"]}, {"m": {"a": 0.4}}, ["n: a"]),
+    ({"m": ["*", "b"]}, {}, ["m: b"])])
+def test_what_the_list_explains(patterns, unexplained, useless):
+    assert costs.judge({"m": {"a": 0.4}, "n": {}}, [{"why": "", "kernels": patterns}]) == (unexplained, useless)
+
+
+def test_reference_models_are_too_small(gradc, models, run):
+    """To fill a GPU: what costs.py says of them."""
+    for name in reference.NAMES:
+        said = run("dump", models / name / "model.onnx", *reference.compile_options(name, "f32"), "--stage=schedule",
+                   "--format=json", "--machine=h100").stdout
+        assert all(step["step_us"] < 1000 for step in json.loads(said)["steps"])
+
+
+def test_the_page_is_what_is_predicted(gradc, tmp_path):
+    assert costs.PAGE.read_text() == costs.page(gradc, tmp_path), "`.venv/bin/python tests/codegen/costs.py --page` writes it"
