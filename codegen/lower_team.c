@@ -1,12 +1,13 @@
-/* What `lower` does for a team of members, for example 8 with 20 elements of a row:
+/* What `lower` does for a team of members, for example 8 with 36 elements of a row, four of which are a vector:
  *
  *	team v1 < 8 {
- *	  for v2 < 3 {
- *	    for v3 < min(1, -8*v2 - v1 + 20) {
- *	      v4 = load x0[20*v0 + 8*v2 + v1 + v3] : f32
+ *	  for v2 < 2 {
+ *	    for v3 < min(1, -8*v2 - v1 + 9) {
+ *	      vector v4 < 4 {
+ *	        v5 = load x0[36*v0 + 32*v2 + 4*v1 + 4*v3 + v4] : f32
  *
- * Neighbours in memory are read by neighbours of the team. The innermost loop runs once or not at all, so that the place is
- * below 20 by its form, without a computed one; it is there only where members have different numbers of elements. Every
+ * Neighbours in memory are read by neighbours of the team. The loop around the vector runs once or not at all, so that the
+ * place is below 36 by its form, without a computed one; it is there only where members have different numbers of elements. Every
  * loop of a kernel over one axis gives an element to the same member, so that members meet on no array of the kernel. */
 #include "codegen/lower_impl.h"
 
@@ -33,14 +34,44 @@ team_begin(Lower *lw)
 	return true;
 }
 
+/* What the target moves at once, of the smallest numbers that the kernel reads or stores; at most two such of f32. */
+static int
+vector_of(const Lower *lw)
+{
+	const Kernel *k = lw->lb->k;
+	int bits = 64, most = 2 * lw->target->lanes;
+
+	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
+		DType d = k->buffers.at[i].type->dtype;
+		if (k->buffers.at[i].type->n > 1 && dtype_info[d].bits < bits)
+			bits = dtype_info[d].bits;
+	}
+	int n = bits < 8 ? most : 32 * lw->target->lanes / bits;
+	return n < most ? n : most;
+}
+
+static bool
+divides(int n, int64_t extent, const Affine *below)
+{
+	if (extent % n || (below && below->constant % n))
+		return false;
+	for (int i = 0; below && i < below->n; i++)
+		if (below->terms[i].coefficient % n)
+			return false;
+	return true;
+}
+
 Spread
 spread_open(Lower *lw, int64_t extent, const Affine *below)
 {
 	LoopBuilder *lb = lw->lb;
 	Spread s = {.lb = lb,
 	            .extent = extent,
+	            .vector = lb->k->n_team ? vector_of(lw) : 1,
 	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
 
+	while (!divides(s.vector, extent, below))
+		s.vector /= 2;
 	if (lb->k->n_team)
 		s.variable = lb_for(lb, LOOP_TEAM, lb->k->team[0]);
 	else if (below)
@@ -48,6 +79,18 @@ spread_open(Lower *lw, int64_t extent, const Affine *below)
 	else
 		s.variable = lb_for(lb, LOOP_VECTOR, extent);
 	return s;
+}
+
+static Affine
+divided(LoopBuilder *lb, const Affine *a, int by)
+{
+	Affine x = affine_constant(a->constant / by);
+
+	for (int i = 0; i < a->n; i++)
+		x = affine_add(lb, x,
+		               affine_scale(lb, affine_scalar(lb, a->terms[i].scalar),
+		                            a->terms[i].coefficient / by));
+	return x;
 }
 
 Affine
@@ -58,16 +101,23 @@ spread_enter(Spread *s)
 
 	if (lb->k->n_team == 0)
 		return at;
-	int64_t members = lb->k->team[0], groups = (s->extent + members - 1) / members;
+	/* Of vectors. */
+	int64_t members = lb->k->team[0], n = s->extent / s->vector,
+		groups = (n + members - 1) / members;
 	if (groups != 1) {
 		LoopValue group = lb_for(lb, LOOP_PLAIN, groups);
 		at = affine_add(lb, affine_scale(lb, affine_scalar(lb, group), members), at);
 		s->inner++;
 	}
-	if (s->below || s->extent % members) {
-		Affine end = s->below ? *s->below : affine_constant(s->extent);
+	if (s->below || n % members) {
+		Affine end = s->below ? divided(lb, s->below, s->vector) : affine_constant(n);
 		Affine left = affine_add_scaled(lb, end, at, -1);
 		at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+		s->inner++;
+	}
+	at = affine_scale(lb, at, s->vector);
+	if (s->vector > 1) {
+		at = affine_add(lb, at, affine_scalar(lb, lb_for(lb, LOOP_VECTOR, s->vector)));
 		s->inner++;
 	}
 	return at;

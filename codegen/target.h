@@ -49,6 +49,9 @@ typedef struct {
 	int64_t near_row; /* elements of a row that stay near for the next pass over it */
 	int expensive;    /* weight of what is kept for that pass, not computed again */
 	int sums;         /* of a row that one loop makes */
+	/* Teams: rows of up to so many elements have a team of so many members each, longer ones all of it. */
+	int64_t team_row;
+	int row_members;
 } ReduceTiles;
 
 /* Weight gradients of convolutions by planes. */
@@ -111,7 +114,7 @@ typedef struct {
 	LibraryLimits library;
 	RecomputeLimits recompute;
 } Tuning;
-extern const Tuning cpu_tuning; /* also of a kind of target that nobody has measured yet */
+extern const Tuning cpu_tuning, team_tuning; /* of TARGET_CPU, of TARGET_TEAMS */
 
 struct Target {
 	const char *name;

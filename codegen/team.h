@@ -10,11 +10,13 @@
 bool team_begin(Lower *lw);
 
 /* `extent` iterations, or those of them below a bound, side by side: of a vector loop, or member m of T has m, T + m, 2T + m
- * ... What is opened owns accumulators: those of lb_accumulator between open and enter. */
+ * ..., where these are vectors if a vector's length divides all. What is opened owns accumulators: those of lb_accumulator
+ * between open and enter. */
 typedef struct {
 	LoopBuilder *lb;
 	int64_t extent;
 	const Affine *below; /* NULL: all of them */
+	int vector;          /* iterations of a member side by side, in a straight line; 1: any */
 	LoopValue variable;  /* of the vector's or the team's loop */
 	int inner;           /* loops of a member within it */
 } Spread;

@@ -10,11 +10,11 @@ typedef struct {
 	Arena *arena;
 	KernelFaults *faults;
 	int statement;
-	VEC(int) open;             /* FOR, IF and EACH around, outermost first */
-	int depth;                 /* team loops around */
-	int *owners;               /* by accumulator scalar: the statement of its loop */
-	bool *unrolled;            /* by scalar: a variable of an unrolled loop */
-	int *declared;             /* by tile: team loops around its declaration */
+	VEC(int) open;  /* FOR, IF and EACH around, outermost first */
+	int depth;      /* team loops around */
+	int *owners;    /* by accumulator scalar: the statement of its loop */
+	bool *unrolled; /* by scalar: a variable of an unrolled loop, or of a short vector's */
+	int *declared;  /* by tile: team loops around its declaration */
 	const LoopStatement *each; /* around; NULL: none */
 } Team;
 
@@ -91,7 +91,8 @@ check_private(Team *t, const LoopStatement *s)
 		report(t, "a private array outside of the team's loops");
 	for (int i = 0; i < s->place->n; i++)
 		if (!t->unrolled[s->place->terms[i].scalar])
-			report(t, "v%d in a place of a private array is not of an unrolled loop",
+			report(t,
+			       "v%d in a place of a private array is not of an unrolled loop, or of a short vector's",
 			       s->place->terms[i].scalar);
 }
 
@@ -186,7 +187,9 @@ open_block(Team *t, const LoopStatement *s)
 		check_team_loop(t, s);
 	t->depth += is_team_loop(s);
 	if (s->kind == LOOP_STATEMENT_FOR)
-		t->unrolled[s->result] = s->mode == LOOP_UNROLL;
+		t->unrolled[s->result] = s->mode == LOOP_UNROLL ||
+		                         (s->mode == LOOP_VECTOR && !s->place &&
+		                          s->extent <= MAX_UNROLL);
 	if (s->kind == LOOP_STATEMENT_EACH)
 		open_each(t, s);
 	for (int i = 0; i < s->n_accumulators; i++)

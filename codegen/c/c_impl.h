@@ -44,6 +44,9 @@ struct CPrinter {
 	int *declared;                       /* by array: team loops around its declaration */
 	const LoopStatement *each;           /* the loop over a tile around; NULL: none */
 	int64_t shared;                      /* bytes of the team's memory that are given away */
+	const LoopStatement *vector;         /* the short vector loop around; NULL: none */
+	const char **packs; /* by statement: the vector that it loads or stores an element of */
+	const char *pack;   /* that of the statement at hand; NULL: it goes to memory */
 };
 
 /* ---- print.c */

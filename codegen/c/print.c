@@ -197,6 +197,7 @@ print_kernel(CPrinter *p, const Kernel *k, const char *suffix)
 	find_narrow_variables(p);
 	p->accumulated = NEW_ARRAY(p->arena, const char *, k->n_scalars);
 	p->declared = NEW_ARRAY(p->arena, int, k->buffers.n);
+	p->packs = NEW_ARRAY(p->arena, const char *, k->body.n);
 	print_functions_of(p, k, p->types);
 	text_add(p->out, "\n/* ");
 	c_print_comment(p->out, loc_origin(k->loc));

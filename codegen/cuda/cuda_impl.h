@@ -21,6 +21,11 @@ void cuda_print_copy(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_commit(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_wait(CPrinter *p, const LoopStatement *s, int at);
 
+/* ---- vector.c: vectors of a member */
+bool cuda_is_short_vector(const CPrinter *p, const LoopStatement *s);
+void cuda_print_vector(CPrinter *p, const LoopStatement *s, int at);
+void cuda_print_load(CPrinter *p, const LoopStatement *s, int at);
+
 /* ---- tiles.c: tiles in registers of warps */
 void cuda_print_tile(CPrinter *p, int tile);                /* declares it */
 const char *cuda_tile_element(const CPrinter *p, int tile); /* the number of that at hand */

@@ -13,6 +13,8 @@ cuda_array(CPrinter *p, int buffer)
 {
 	const char *name = c_name(p, buffer);
 
+	if (p->pack)
+		return p->pack;
 	return is_of_member(p, buffer) ? arena_printf(p->arena, "%s[v%d]", name, p->open[0]->result)
 	                               : name;
 }
@@ -39,6 +41,8 @@ cuda_place(CPrinter *p, int buffer, const char *place)
 	const LoopBuffer *b = &p->k->buffers.at[buffer];
 	long long columns = columns_of(b->type);
 
+	if (p->pack)
+		return arena_printf(p->arena, "v%d", p->vector->result);
 	if (b->kind == BUFFER_TILE)
 		return cuda_tile_element(p, buffer);
 	if (b->kind == BUFFER_LOCAL && b->pad)

@@ -39,6 +39,12 @@ GRADC_BITS(int64_t, double, gradc_s64_bits_f64, __longlong_as_double)
 GRADC_BITS(float, int32_t, gradc_f32_bits_s32, __float_as_int)
 GRADC_BITS(int32_t, float, gradc_s32_bits_f32, __int_as_float)
 
+/* Numbers side by side, which are moved at once: 16 bytes, if they are so many. */
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+	T at[N];
+};
+
 /* Elements of 4 and 2 bits. */
 static __device__ __forceinline__ uint32_t
 gradc_packed_load(const uint8_t *at, int64_t i, int bits)

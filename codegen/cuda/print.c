@@ -121,6 +121,8 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 		print_parallel(p, s, at);
 	else if (s->mode == LOOP_TEAM)
 		cuda_print_team_loop(p, s, at);
+	else if (cuda_is_short_vector(p, s))
+		cuda_print_vector(p, s, at);
 	else
 		c_print_for(p, s, at);
 }
@@ -147,7 +149,7 @@ static const CDialect cuda_dialect = {
                   [LOOP_STATEMENT_CAST] = c_print_definition,
                   [LOOP_STATEMENT_AFFINE] = c_print_definition,
                   [LOOP_STATEMENT_SCALAR] = c_print_definition,
-                  [LOOP_STATEMENT_LOAD] = c_print_definition,
+                  [LOOP_STATEMENT_LOAD] = cuda_print_load,
                   [LOOP_STATEMENT_STORE] = cuda_print_store,
                   [LOOP_STATEMENT_LOCAL] = cuda_print_local,
                   [LOOP_STATEMENT_FOR] = print_for,

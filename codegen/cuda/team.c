@@ -49,14 +49,15 @@ cuda_print_store(CPrinter *p, const LoopStatement *s, int at)
 	const char *first = who_stores(p, s);
 	bool alone = !first;
 
-	(void)at;
 	c_indent(p);
 	if (!alone)
 		text_printf(p->out, "if (%s == 0)\n", first);
 	p->depth += !alone;
 	if (!alone)
 		c_indent(p);
+	p->pack = p->packs[at];
 	c_print_assignment(p, s);
+	p->pack = NULL;
 	p->depth -= !alone;
 }
 

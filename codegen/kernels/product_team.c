@@ -102,6 +102,7 @@ one_part(TeamProduct *e, const Index *at)
 		return;
 	}
 	lane = spread_open(e->lw, e->width, columns_of(e->p) % e->width ? &left : NULL);
+	lane.vector = 1; /* what a member does is no straight line */
 	column = affine_add(lb, column, spread_enter(&lane));
 	one_column(e, at->at[0], row, column);
 	spread_close(&lane);

@@ -1,13 +1,63 @@
-/* NVIDIA's GPUs, by the architecture that kernels are compiled for. A part is a block of threads. No number of these is measured
- * yet: the tuning is the CPUs'. */
+/* NVIDIA's GPUs, by the architecture that kernels are compiled for. A part is a block of threads. */
 #include "codegen/target.h"
 
-const Target target_cuda_sm_80 = {
-	.name = "cuda-sm_80", .kind = TARGET_TEAMS, .lanes = 4, .team = 256, .tuning = &cpu_tuning};
-const Target target_cuda_sm_90 = {
-	.name = "cuda-sm_90", .kind = TARGET_TEAMS, .lanes = 4, .team = 256, .tuning = &cpu_tuning};
-const Target target_cuda_sm_100 = {.name = "cuda-sm_100",
-                                   .kind = TARGET_TEAMS,
-                                   .lanes = 4,
-                                   .team = 256,
-                                   .tuning = &cpu_tuning};
+/* Nothing of this is measured: there was no GPU. Each number says what it was reckoned from; where nothing is said it is the
+ * CPUs'. An H100 has 132 multiprocessors, each of which holds eight blocks of 256 threads: 1056 together. */
+const Tuning team_tuning = {
+	.grains.large = 1 << 16,
+	.grains.parts = 16,        /* for each of 64 cores: 1024, which an H100 holds at once */
+	.grains.least_part = 1024, /* 16 bytes of f32 for each of 256 threads */
+	.grains.most_block = 4096,
+
+	.reduce.chunk_rows = 64, /* eight for each of eight outer members */
+	.reduce.chunk_columns = 128,
+	.reduce.few_rows = 8,
+	.reduce.much = 1 << 19,
+	/* 16 bytes of f32 for each of 32 members, who read rows of memory without gaps. */
+	.reduce.least_columns = 128,
+	.reduce.most_columns = 128,
+	.reduce.near_row =
+		8192, /* 32 KiB of f32: seven blocks in the 228 KiB of a multiprocessor */
+	.reduce.expensive = 4,
+	.reduce.sums = 8,
+	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
+	.reduce.row_members = 32,
+
+	.planes.block = 2048,
+	.planes.most_planes = 16,
+	.planes.most_bytes = 1 << 18,
+	.planes.most_outputs = 10,
+	.planes.least_parts = 16,
+	.planes.most_sums = 8,
+
+	.pool.most_unrolled = 32,
+
+	.scatter.least_keys = 512,
+	.scatter.most_sorting_parts = 64,
+	.scatter.most_width = 1024,
+	.scatter.least_width = 64,
+	.scatter.least_elements = 256,
+
+	.lines.least_block = 256,
+	.lines.least_merged = 256,
+	.lines.most_merged = 4096,
+
+	.library.least_flops = 1 << 20,
+	.library.least_size = 8,
+	.library.least_reads = 16,
+	.library.transposed_batches = true, /* cuBLASLt takes transposed operands as they are */
+
+	.recompute.next = {.additions = 12, .least_bytes = 1024},
+	.recompute.backward = {.additions = 48, .least_bytes = 4096},
+};
+
+#define CUDA(architecture)                                       \
+	const Target target_cuda_##architecture = {              \
+		.name = "cuda-" #architecture,                   \
+		.kind = TARGET_TEAMS,                            \
+		.lanes = 4, /* 16 bytes, which a thread moves */ \
+		.team = 256,                                     \
+		.tuning = &team_tuning}
+CUDA(sm_80);
+CUDA(sm_90);
+CUDA(sm_100);

@@ -76,6 +76,8 @@ missing_of(const Tuning *t)
 		NUMBER(reduce.near_row),
 		NUMBER(reduce.expensive),
 		NUMBER(reduce.sums),
+		NUMBER(reduce.team_row),
+		NUMBER(reduce.row_members),
 		NUMBER(planes.block),
 		NUMBER(planes.most_planes),
 		NUMBER(planes.most_bytes),

@@ -1,0 +1,136 @@
+/* Vector loops of a team's members: what lies side by side is loaded and stored at once, 16 bytes where there are so many.
+ *
+ *	const Pack<float, 4> pack7 = *(const Pack<float, 4> *)&x0[1024 * v0 + 4 * v1];
+ *	Pack<float, 4> pack9;
+ *	for (int v5 = 0; v5 < 4; v5++) {
+ *		const float v6 = pack7.at[v5];
+ *		pack9.at[v5] = v6 * v6;
+ *	}
+ *	*(Pack<float, 4> *)&y0[1024 * v0 + 4 * v1] = pack9;
+ *
+ * Iterations run in any order, so loads may come first and stores last. */
+#include "codegen/cuda/cuda_impl.h"
+
+/* The place without the loop's variable; false: the variable does not count it, or the rest is no multiple of the loop's extent. */
+static bool
+first_place(CPrinter *p, const LoopStatement *loop, const Affine *place, Affine *out)
+{
+	AffineTerm *terms = NEW_ARRAY(p->arena, AffineTerm, place->n);
+	bool counts = false;
+
+	*out = (Affine){.constant = place->constant, .terms = terms};
+	for (int i = 0; i < place->n; i++) {
+		AffineTerm t = place->terms[i];
+		if (t.scalar == loop->result && t.coefficient == 1)
+			counts = true;
+		else if (t.coefficient % loop->extent)
+			return false;
+		else
+			terms[out->n++] = t;
+	}
+	return counts && place->constant % loop->extent == 0;
+}
+
+static bool
+is_defined_within(const CPrinter *p, int from, int to, const Affine *place)
+{
+	for (int at = from; at < to; at++)
+		for (int i = 0; i < place->n; i++)
+			if (p->k->body.at[at].result == place->terms[i].scalar)
+				return true;
+	return false;
+}
+
+static bool
+is_stored(const CPrinter *p, int from, int to, int buffer)
+{
+	for (int at = from; at < to; at++)
+		if (p->k->body.at[at].kind == LOOP_STATEMENT_STORE &&
+		    p->k->body.at[at].buffer == buffer)
+			return true;
+	return false;
+}
+
+/* Are the elements that a load or store of the loop touches side by side, and may they be moved at once? */
+static bool
+is_pack(CPrinter *p, const LoopStatement *loop, int at, int i, Affine *first)
+{
+	const LoopStatement *s = &p->k->body.at[i];
+	const LoopBuffer *b = &p->k->buffers.at[s->buffer];
+	bool load = s->kind == LOOP_STATEMENT_LOAD && s->n_operands == 0;
+
+	if ((!load && s->kind != LOOP_STATEMENT_STORE) || dtype_info[b->type->dtype].bits < 8 ||
+	    (!buffer_is_param(b) && b->kind != BUFFER_LOCAL) || b->pad || b->swizzle)
+		return false;
+	return first_place(p, loop, s->place, first) &&
+	       !is_defined_within(p, at + 1, loop->match, first) &&
+	       (load ? !is_stored(p, at + 1, i, s->buffer)
+	             : !is_stored(p, i + 1, loop->match, s->buffer));
+}
+
+static void
+print_pack(CPrinter *p, const LoopStatement *loop, int i, const Affine *first, bool before)
+{
+	const LoopStatement *s = &p->k->body.at[i];
+	bool load = s->kind == LOOP_STATEMENT_LOAD;
+	const char *type = arena_printf(p->arena, "Pack<%s, %lld>",
+	                                c_storage_names[p->k->buffers.at[s->buffer].type->dtype],
+	                                (long long)loop->extent);
+	const char *place = arena_printf(p->arena, "%s[%s]", cuda_array(p, s->buffer),
+	                                 c_affine(p, first));
+
+	c_indent(p);
+	if (!before)
+		text_printf(p->out, "*(%s *)&%s = pack%d;\n", type, place, i);
+	else if (load)
+		text_printf(p->out, "const %s pack%d = *(const %s *)&%s;\n", type, i, type, place);
+	else
+		text_printf(p->out, "%s pack%d;\n", type, i);
+}
+
+/* Before the loop what is loaded, and room for what is stored; behind it the stores. */
+static void
+print_packs(CPrinter *p, const LoopStatement *loop, int at, bool before)
+{
+	for (int i = at + 1; i < loop->match; i++) {
+		const LoopStatement *s = &p->k->body.at[i];
+		Affine first;
+		if ((before || s->kind == LOOP_STATEMENT_STORE) &&
+		    is_pack(p, loop, at, i, &first)) {
+			print_pack(p, loop, i, &first, before);
+			p->packs[i] = arena_printf(p->arena, "pack%d.at", i);
+		}
+	}
+}
+
+bool
+cuda_is_short_vector(const CPrinter *p, const LoopStatement *s)
+{
+	return s->mode == LOOP_VECTOR && !s->place && s->n_accumulators == 0 &&
+	       s->extent <= MAX_UNROLL && p->n_open == p->k->n_team && p->k->n_team;
+}
+
+void
+cuda_print_vector(CPrinter *p, const LoopStatement *s, int at)
+{
+	const LoopStatement *outer = p->vector;
+	bool packs = s->extent > 1 && (s->extent & (s->extent - 1)) == 0 && s->extent <= 16;
+
+	if (packs)
+		print_packs(p, s, at, true);
+	p->vector = s;
+	c_indent(p);
+	text_printf(p->out, "#pragma unroll\n");
+	c_print_counted_loop(p, s, at);
+	p->vector = outer;
+	if (packs)
+		print_packs(p, s, at, false);
+}
+
+void
+cuda_print_load(CPrinter *p, const LoopStatement *s, int at)
+{
+	p->pack = p->packs[at];
+	c_print_definition(p, s, at);
+	p->pack = NULL;
+}
