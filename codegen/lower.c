@@ -26,6 +26,8 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 		Affine at;
 		if (i == spread) {
 			lane = nest_spread(lw, &nest, i);
+			if (i < nest.n - 1) /* there are loops inside */
+				lane.vector = 1;
 			at = spread_enter(&lane);
 		} else {
 			LoopMode mode = i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;

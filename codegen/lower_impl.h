@@ -57,6 +57,9 @@ LoopNest nest_part(const Function *f, Type shape, int64_t rows, Arena *arena);
 /* Kept loops first (outermost in order), reduced loops last. */
 LoopNest nest_reduce(const Function *f, const Spaces *spaces, Arena *arena);
 
+/* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. False: it stays one loop. */
+bool nest_cut(LoopNest *nest, int at, int64_t block);
+
 /* The loop that lanes run along is never parallel itself, but blocks of so many elements are. */
 typedef struct {
 	int at;

@@ -183,14 +183,13 @@ nest_reduce(const Function *f, const Spaces *spaces, Arena *arena)
 	return nest;
 }
 
-/* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. */
-static void
-cut_loop(LoopNest *nest, int at, int64_t block)
+bool
+nest_cut(LoopNest *nest, int at, int64_t block)
 {
 	LoopDim d = nest->at[at], blocks = d;
 
 	if (block >= d.extent || nest->n == MAX_NEST)
-		return;
+		return false;
 	memmove(nest->at + at + 2, nest->at + at + 1, sizeof(d) * (size_t)(nest->n - at - 1));
 	blocks.extent = (d.extent + block - 1) / block;
 	blocks.full *= block;
@@ -201,6 +200,7 @@ cut_loop(LoopNest *nest, int at, int64_t block)
 	nest->at[at] = blocks;
 	nest->at[at + 1] = d;
 	nest->n++;
+	return true;
 }
 
 /* Of a loop of that extent: a divisor not far below `about`, else `about` itself; both multiples of `step`. */
@@ -249,20 +249,20 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 			int64_t even = extent / ((parts + found - 1) / found);
 			int64_t about = clamp(even, lanes->least, lanes->most);
 			bool units = loops == 1 && extent % UNIT_BLOCK == 0;
-			cut_loop(nest, i,
+			nest_cut(nest, i,
 			         units ? block_of_units(about)
 			               : block_near(extent, about, LOOP_LANES));
 			return nest->n > loops ? i + 1 : i;
 		}
 		if (i > 0 && each < least) {
-			cut_loop(nest, i, block_near(extent, least / each, 1));
+			nest_cut(nest, i, block_near(extent, least / each, 1));
 			return nest->n > loops ? i + 1 : i;
 		}
 		found *= extent;
 		inside = each;
 	}
 	if (lanes && lanes->array)
-		cut_loop(nest, lanes->at,
+		nest_cut(nest, lanes->at,
 		         block_near(nest->at[lanes->at].extent, lanes->most, LOOP_LANES));
 	return i;
 }

@@ -18,7 +18,13 @@ typedef struct {
 	int *depth;                 /* by node id: passes before its value is known */
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
-	int column_loop; /* by_column: the innermost kept loop, along a tile of results */
+	/* Rows that outer members take at the same time, each with a team of its own; 0: the team has one. By column they are rows
+	 * of what is summed, and members' sums are added up in the end. */
+	int team_rows;
+	int row_loop;      /* by_column: the reduced loop whose iterations outer members share */
+	LoopValue member;  /* by_column: the outer one at hand */
+	int *partial_sums; /* by_column, by node id: of every outer member */
+	int column_loop;   /* by_column: the innermost kept loop, along a tile of results */
 	Affine flat_full, flat_row, flat_chunk;
 } Rows;
 
@@ -301,13 +307,28 @@ column_loop(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx)
 	r->flat_row = row;
 }
 
+/* Where column j of a reduction's sums is: of the member at hand. */
+static int
+sums_of(Rows *r, const Node *n, Affine j, Affine *place)
+{
+	LoopBuilder *lb = r->lw->lb;
+	int64_t columns = r->nest.at[r->column_loop].extent;
+
+	*place = j;
+	if (!r->team_rows)
+		return r->lw->state->reduced_at[n->id];
+	*place = affine_add_scaled(lb, j, affine_scalar(lb, r->member), columns);
+	return r->partial_sums[n->id];
+}
+
 static void
 column_init(Rows *r, Affine j, void *ctx)
 {
-	LoopBuilder *lb = r->lw->lb;
 	const Node *n = ctx;
+	Affine place;
+	int local = sums_of(r, n, j, &place);
 
-	lb_store(lb, r->lw->state->reduced_at[n->id], j, reduce_identity(lb, n));
+	lb_store(r->lw->lb, local, place, reduce_identity(r->lw->lb, n));
 }
 
 typedef struct {
@@ -323,41 +344,108 @@ column_sum(Rows *r, Affine j, void *ctx)
 
 	for (int i = 0; i < p->n; i++) {
 		const Node *n = p->reduces[i];
-		int local = r->lw->state->reduced_at[n->id];
+		Affine place;
+		int local = sums_of(r, n, j, &place);
 		LoopValue x = element_at(r, node_operand(n, 0), r->flat_full);
-		LoopValue sum = lb_load(lb, local, j);
-		lb_store(lb, local, j, lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
+		LoopValue sum = lb_load(lb, local, place);
+		lb_store(lb, local, place,
+		         lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
 	}
 	store_full(r, p->k);
+}
+
+/* Opens reduced loop `dim`; the outer member at hand has iterations m, m + R, m + 2R ... of one. How many loops. */
+static int
+open_reduced(Rows *r, int dim, Affine *step)
+{
+	LoopBuilder *lb = r->lw->lb;
+	int64_t extent = r->nest.at[dim].extent;
+
+	if (!r->team_rows || dim != r->row_loop) {
+		*step = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, extent));
+		return 1;
+	}
+	LoopValue group = lb_for(lb, LOOP_PLAIN, (extent + r->team_rows - 1) / r->team_rows);
+	*step = affine_add_scaled(lb, affine_scalar(lb, r->member), affine_scalar(lb, group),
+	                          r->team_rows);
+	if (extent % r->team_rows == 0)
+		return 1;
+	Affine left = affine_add_scaled(lb, affine_constant(extent), *step, -1);
+	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	return 2;
 }
 
 static void
 column_nest(Rows *r, int dim, ColumnPass *p)
 {
 	LoopBuilder *lb = r->lw->lb;
-	Affine full = r->flat_full;
+	Affine full = r->flat_full, step;
 
 	if (dim == r->nest.n) {
 		column_loop(r, column_sum, p);
 		return;
 	}
-	LoopValue v = lb_for(lb, LOOP_PLAIN, r->nest.at[dim].extent);
-	r->flat_full = affine_add_scaled(lb, full, affine_scalar(lb, v), r->nest.at[dim].full);
+	int loops = open_reduced(r, dim, &step);
+	r->flat_full = affine_add_scaled(lb, full, step, r->nest.at[dim].full);
 	column_nest(r, dim + 1, p);
-	lb_end(lb);
+	for (int i = 0; i < loops; i++)
+		lb_end(lb);
 	r->flat_full = full;
+}
+
+/* Adds up what outer members have, in their order. */
+static void
+column_combine(Rows *r, Affine j, void *ctx)
+{
+	LoopBuilder *lb = r->lw->lb;
+	const Node *n = ctx;
+	LoopOp op = accumulate_op(accumulate_kind(n));
+	int64_t columns = r->nest.at[r->column_loop].extent;
+	LoopValue sum = lb_load(lb, r->partial_sums[n->id], j);
+
+	for (int m = 1; m < r->team_rows; m++)
+		sum = lb_binary(lb, op, sum,
+		                lb_load(lb, r->partial_sums[n->id], affine_plus(j, m * columns)));
+	lb_store(lb, r->lw->state->reduced_at[n->id], j, sum);
+}
+
+/* What is done once for each column: by the first outer member. */
+static void
+once_by_column(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx)
+{
+	LoopBuilder *lb = r->lw->lb;
+
+	if (!r->team_rows) {
+		column_loop(r, body, ctx);
+		return;
+	}
+	Affine member = affine_scalar(lb, lb_for(lb, LOOP_TEAM, r->team_rows));
+	lb_for_below(lb, LOOP_PLAIN, 1, affine_add_scaled(lb, affine_constant(1), member, -1));
+	column_loop(r, body, ctx);
+	lb_end(lb);
+	lb_end(lb);
 }
 
 static void
 column_pass(Rows *r, int k)
 {
 	struct LowerState *st = r->lw->state;
+	LoopBuilder *lb = r->lw->lb;
 	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n);
 	ColumnPass p = {k, pass_reduces(r, k, reduces), reduces};
 
+	if (r->team_rows)
+		r->member = lb_for(lb, LOOP_TEAM, r->team_rows);
 	for (int i = 0; i < p.n; i++)
 		column_loop(r, column_init, (void *)reduces[i]);
 	column_nest(r, r->n_kept, &p);
+	if (r->team_rows) {
+		lb_end(lb);
+		lb_barrier(lb);
+		for (int i = 0; i < p.n; i++)
+			once_by_column(r, column_combine, (void *)reduces[i]);
+		lb_barrier(lb);
+	}
 	for (int i = 0; i < p.n; i++)
 		st->reduced[reduces[i]->id] = REDUCED_LOCAL;
 }
@@ -400,7 +488,7 @@ row_body(Rows *r)
 			row_pass(r, k);
 	}
 	if (r->by_column)
-		column_loop(r, store_rows_of_column, NULL);
+		once_by_column(r, store_rows_of_column, NULL);
 	else
 		store_rows(r);
 }
@@ -443,6 +531,25 @@ finish_chunk(Rows *r, const LoopValue *sums)
 	}
 }
 
+/* Opens the innermost kept loop where outer members take its iterations; how many loops. */
+static int
+open_team_rows(Rows *r, const LoopDim *d, Affine *step)
+{
+	LoopBuilder *lb = r->lw->lb;
+
+	*step = affine_scalar(lb, lb_for(lb, LOOP_TEAM, r->team_rows));
+	if (!d->whole && d->extent == r->team_rows)
+		return 1;
+	Affine left = affine_add_scaled(lb, affine_constant(d->extent), *step, -1);
+	if (d->whole) {
+		Affine before = affine_scale(lb, affine_scalar(lb, d[-1].variable), d->extent);
+		left = affine_add_scaled(lb, affine_constant(d->whole),
+		                         affine_add(lb, before, *step), -1);
+	}
+	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	return 2;
+}
+
 /* Opens kept loop `dim` and what is inside; rows of a chunk add to its sums. */
 static void
 kept_loops(Rows *r, int dim, LoopValue *sums)
@@ -455,9 +562,17 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	LoopValue *own = arena_alloc(r->lw->state->scratch, bytes);
 	bool inner_rows = dim + 1 < r->n_kept;
 
-	LoopValue v = nest_open(lb, &r->nest, dim,
-	                        dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN);
-	advance(r, &d, affine_scalar(lb, v));
+	bool team = r->team_rows && !inner_rows;
+	int loops = 1;
+	Affine step;
+	if (team) {
+		loops = open_team_rows(r, &r->nest.at[dim], &step);
+		plan_cache(r); /* an array of each outer member's */
+	} else {
+		LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;
+		step = affine_scalar(lb, nest_open(lb, &r->nest, dim, mode));
+	}
+	advance(r, &d, step);
 	for (int i = 0; sums_here && i < r->chunk_reduces.n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(r->chunk_reduces.at[i]),
 		                        reduce_type(r->chunk_reduces.at[i]));
@@ -478,7 +593,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 				                     r->flat_row);
 		finish_chunk(r, sums);
 	}
-	lb_end(lb);
+	for (int i = 0; i < loops; i++)
+		lb_end(lb);
 	if (sums_here && bytes)
 		memcpy(sums, own, bytes);
 	r->flat_full = full;
@@ -510,11 +626,16 @@ static void
 declare_columns(Rows *r)
 {
 	struct LowerState *st = r->lw->state;
+	int64_t columns = r->nest.at[r->column_loop].extent;
 
-	for (int i = 0; i < r->row_reduces.n; i++)
-		st->reduced_at[r->row_reduces.at[i]->id] = lb_local(
-			r->lw->lb, reduce_type(r->row_reduces.at[i]),
-			r->nest.at[r->column_loop].extent);
+	r->partial_sums = NEW_ARRAY(st->scratch, int, r->lw->f->next_node_id);
+	for (int i = 0; i < r->row_reduces.n; i++) {
+		const Node *n = r->row_reduces.at[i];
+		st->reduced_at[n->id] = lb_local(r->lw->lb, reduce_type(n), columns);
+		if (r->team_rows)
+			r->partial_sums[n->id] = lb_local(r->lw->lb, reduce_type(n),
+			                                  r->team_rows * columns);
+	}
 }
 
 /* Nothing to sum over: every reduction is its identity, and results are stored over their own shape. */
@@ -538,6 +659,49 @@ lower_empty(Rows *r)
 		         element_at(r, v, affine_scalar(lb, at)));
 		lb_end(lb);
 	}
+}
+
+/* Outer members share the longest of the reduced loops. */
+static void
+divide_columns(Rows *r, int inner)
+{
+	r->row_loop = r->n_kept;
+	for (int i = r->n_kept; i < r->nest.n; i++)
+		if (r->nest.at[i].extent > r->nest.at[r->row_loop].extent)
+			r->row_loop = i;
+	if (r->n_kept == r->nest.n || r->nest.at[r->row_loop].extent < 2)
+		return;
+	r->team_rows = r->lw->lb->k->team[0] / inner;
+	team_divide(r->lw, inner);
+}
+
+/* Short rows: outer members take as many at the same time, so that no thread of theirs waits for another warp. */
+static void
+divide_team(Rows *r)
+{
+	const Kernel *k = r->lw->lb->k;
+	int64_t width = r->rows ? r->full / r->rows : 0;
+	int inner = r->tiles->row_members;
+
+	if (k->n_team == 0 || k->team[0] < 2 * inner)
+		return;
+	if (r->by_column) {
+		divide_columns(r, inner);
+		return;
+	}
+	if (r->chunks || r->n_kept == 0 || width > r->tiles->team_row)
+		return;
+	int rows = k->team[0] / inner;
+	const LoopDim *d = &r->nest.at[r->n_kept - 1];
+	if (d->extent > rows) {
+		if (d->whole || !nest_cut(&r->nest, r->n_kept - 1, rows))
+			return;
+		r->n_kept++;
+	} else if (r->n_parallel == r->n_kept) {
+		r->n_parallel--;
+	}
+	r->team_rows = rows;
+	team_divide(r->lw, inner);
 }
 
 void
@@ -579,7 +743,9 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw);
 	r.n_kept += r.nest.n - loops;
 	r.column_loop = r.n_kept - 1;
-	plan_cache(&r);
+	divide_team(&r);
+	if (r.by_column || !r.team_rows)
+		plan_cache(&r);
 	if (r.by_column) {
 		declare_columns(&r);
 		column_tiles(&r, 0);

@@ -34,6 +34,19 @@ team_begin(Lower *lw)
 	return true;
 }
 
+void
+team_divide(Lower *lw, int inner)
+{
+	lb_team(lw->lb, 2, (int[]){lw->lb->k->team[0] / inner, inner});
+}
+
+/* Of the last level: who shares the elements of a row. */
+static int
+members_of(const Kernel *k)
+{
+	return k->n_team ? k->team[k->n_team - 1] : 1;
+}
+
 /* What the target moves at once, of the smallest numbers that the kernel reads or stores; at most two such of f32. */
 static int
 vector_of(const Lower *lw)
@@ -70,10 +83,11 @@ spread_open(Lower *lw, int64_t extent, const Affine *below)
 	            .vector = lb->k->n_team ? vector_of(lw) : 1,
 	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
 
-	while (!divides(s.vector, extent, below))
+	while (s.vector > 1 &&
+	       (!divides(s.vector, extent, below) || extent / s.vector < members_of(lb->k)))
 		s.vector /= 2;
 	if (lb->k->n_team)
-		s.variable = lb_for(lb, LOOP_TEAM, lb->k->team[0]);
+		s.variable = lb_for(lb, LOOP_TEAM, members_of(lb->k));
 	else if (below)
 		s.variable = lb_for_below(lb, LOOP_VECTOR, extent, *below);
 	else
@@ -102,7 +116,7 @@ spread_enter(Spread *s)
 	if (lb->k->n_team == 0)
 		return at;
 	/* Of vectors. */
-	int64_t members = lb->k->team[0], n = s->extent / s->vector,
+	int64_t members = members_of(lb->k), n = s->extent / s->vector,
 		groups = (n + members - 1) / members;
 	if (groups != 1) {
 		LoopValue group = lb_for(lb, LOOP_PLAIN, groups);
@@ -147,7 +161,7 @@ int
 nest_spread_loop(const Lower *lw, const LoopNest *nest)
 {
 	const Kernel *k = lw->lb->k;
-	int last = nest->n - 1, at = last, members = k->n_team ? k->team[0] : 1;
+	int last = nest->n - 1, at = last, members = members_of(k);
 
 	while (at > 0 && nest->at[at].extent < members)
 		at--;

@@ -8,6 +8,8 @@
 /* Before a kernel's loops: gives it the target's team, if the target has one and members may store what the kernel stores.
  * Without it the kernel has one member. */
 bool team_begin(Lower *lw);
+/* Then gives each outer member a team of its own, of so many members (a power of two). */
+void team_divide(Lower *lw, int inner);
 
 /* `extent` iterations, or those of them below a bound, side by side: of a vector loop, or member m of T has m, T + m, 2T + m
  * ..., where these are vectors if a vector's length divides all. What is opened owns accumulators: those of lb_accumulator
