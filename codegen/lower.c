@@ -17,11 +17,23 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 
 	const Grains *g = &lw->target->tuning->grains;
 	team_begin(lw);
-	int spread = nest_spread_loop(lw, &nest), loops = nest.n;
-	LanesLoop lanes = {.at = spread, .least = g->least_part, .most = g->most_block};
-	int parallel = nest_parallel(&nest, spread + 1, &lanes, lw);
+	int rows = nest_divide(lw, &nest);
+	int spread = rows < 0 ? nest_spread_loop(lw, &nest) : nest.n - 1, loops = nest.n, parallel;
+	if (rows < 0) {
+		int64_t each = 1;
+		for (int i = spread + 1; i < nest.n; i++)
+			each *= nest.at[i].extent;
+		LanesLoop lanes = {.at = spread,
+		                   .least = (g->least_part + each - 1) / each,
+		                   .most = (g->most_block + each - 1) / each};
+		parallel = nest_parallel(&nest, spread + 1, &lanes, lw);
+	} else {
+		parallel = nest_parallel(&nest, rows, NULL, lw);
+		rows += nest.n - loops;
+	}
 	spread += nest.n - loops;
 	Spread lane = {0};
+	int opened = 0;
 	for (int i = 0; i < nest.n; i++) {
 		Affine at;
 		if (i == spread) {
@@ -29,9 +41,12 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 			if (i < nest.n - 1) /* there are loops inside */
 				lane.vector = 1;
 			at = spread_enter(&lane);
+		} else if (i == rows) {
+			opened += nest_open_rows(lw, &nest, i, &at);
 		} else {
 			LoopMode mode = i < parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 			at = affine_scalar(lb, nest_open(lb, &nest, i, mode));
+			opened++;
 		}
 		flat = affine_add_scaled(lb, flat, at, nest.at[i].full);
 	}
@@ -40,7 +55,7 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 		Index at = index_at(lw, v->type, flat);
 		lb_store(lb, lw->state->buffers[v->id], flat, lower_element(lw, v, &at));
 	}
-	for (int i = 0; i < nest.n - 1; i++)
+	for (int i = 0; i < opened; i++)
 		lb_end(lb);
 	if (nest.n)
 		spread_close(&lane);

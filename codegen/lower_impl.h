@@ -76,6 +76,11 @@ LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 /* The loop of a nest without reductions that lanes or members run along: the innermost, or one that has an element for each
  * member. -1: there is no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
+/* Where the innermost loop is too short for all members it gets a team for each row, and outer members take rows: the loop over
+ * these, which has become an iteration for each. -1: members stay one team. */
+int nest_divide(Lower *lw, LoopNest *nest);
+/* Opens loop `at` over rows that outer members take; how many loops of loop IR. */
+int nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step);
 /* Opens loop `at` for them, directly inside of those before. */
 Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
 

@@ -531,25 +531,6 @@ finish_chunk(Rows *r, const LoopValue *sums)
 	}
 }
 
-/* Opens the innermost kept loop where outer members take its iterations; how many loops. */
-static int
-open_team_rows(Rows *r, const LoopDim *d, Affine *step)
-{
-	LoopBuilder *lb = r->lw->lb;
-
-	*step = affine_scalar(lb, lb_for(lb, LOOP_TEAM, r->team_rows));
-	if (!d->whole && d->extent == r->team_rows)
-		return 1;
-	Affine left = affine_add_scaled(lb, affine_constant(d->extent), *step, -1);
-	if (d->whole) {
-		Affine before = affine_scale(lb, affine_scalar(lb, d[-1].variable), d->extent);
-		left = affine_add_scaled(lb, affine_constant(d->whole),
-		                         affine_add(lb, before, *step), -1);
-	}
-	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
-	return 2;
-}
-
 /* Opens kept loop `dim` and what is inside; rows of a chunk add to its sums. */
 static void
 kept_loops(Rows *r, int dim, LoopValue *sums)
@@ -566,7 +547,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	int loops = 1;
 	Affine step;
 	if (team) {
-		loops = open_team_rows(r, &r->nest.at[dim], &step);
+		loops = nest_open_rows(r->lw, &r->nest, dim, &step);
 		plan_cache(r); /* an array of each outer member's */
 	} else {
 		LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;

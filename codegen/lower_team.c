@@ -11,6 +11,8 @@
  * loop of a kernel over one axis gives an element to the same member, so that members meet on no array of the kernel. */
 #include "codegen/lower_impl.h"
 
+enum { LEAST_INNER = 4 }; /* members that share a short row of memory */
+
 /* Elements smaller than a byte share theirs with other members' elements. */
 static bool
 stores_whole_bytes(const Function *f)
@@ -166,4 +168,47 @@ nest_spread_loop(const Lower *lw, const LoopNest *nest)
 	while (at > 0 && nest->at[at].extent < members)
 		at--;
 	return at >= 0 && nest->at[at].extent >= members ? at : last;
+}
+
+int
+nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step)
+{
+	LoopBuilder *lb = lw->lb;
+	const LoopDim *d = &nest->at[at];
+	int rows = lb->k->team[0];
+
+	*step = affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows));
+	if (!d->whole && d->extent == rows)
+		return 1;
+	Affine left = affine_add_scaled(lb, affine_constant(d->extent), *step, -1);
+	if (d->whole) {
+		Affine before = affine_scale(lb, affine_scalar(lb, d[-1].variable), d->extent);
+		left = affine_add_scaled(lb, affine_constant(d->whole),
+		                         affine_add(lb, before, *step), -1);
+	}
+	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	return 2;
+}
+
+int
+nest_divide(Lower *lw, LoopNest *nest)
+{
+	const Kernel *k = lw->lb->k;
+	int last = nest->n - 1, inner = 1, members = members_of(k);
+
+	if (k->n_team == 0 || nest->n < 2 || nest->at[last].extent >= members)
+		return -1;
+	while (inner < lw->target->tuning->reduce.row_members &&
+	       (int64_t)inner * lw->target->lanes < nest->at[last].extent)
+		inner *= 2;
+	int rows = members / inner;
+	if (inner < LEAST_INNER || nest->at[last - 1].extent < rows)
+		return -1;
+	if (nest->at[last - 1].extent > rows) {
+		if (!nest_cut(nest, last - 1, rows))
+			return -1;
+		last++;
+	}
+	team_divide(lw, inner);
+	return last - 1;
 }

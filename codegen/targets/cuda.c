@@ -13,8 +13,8 @@ const Tuning team_tuning = {
 	.reduce.chunk_columns = 128,
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
-	/* 16 bytes of f32 for each of 32 members, who read rows of memory without gaps. */
-	.reduce.least_columns = 128,
+	/* 16 bytes of f32 for each of 32 members, who read rows of memory without gaps; 4, where there would be few parts. */
+	.reduce.least_columns = 32,
 	.reduce.most_columns = 128,
 	.reduce.near_row =
 		8192, /* 32 KiB of f32: seven blocks in the 228 KiB of a multiprocessor */
