@@ -200,7 +200,10 @@ void cleanup_end_making(void);
 CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
 CleanupSlot cleanup_add_child(int pid);         /* is killed; -PID: its group is */
 void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
-void cleanup_now(void);                         /* may be called by a signal handler */
+/* fork(), for a child that is killed when this process ends in any way. The child cleans up what it makes itself. -1: errno says
+ * why. */
+int cleanup_fork(CleanupSlot *slot);
+void cleanup_now(void); /* may be called by a signal handler */
 /* From now on every signal that would end the process cleans up first, and a full stack, or an abort where memory is
  * short, ends it with EXIT_SYSTEM and a
  * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -290,6 +291,48 @@ cleanup_on_signals(void)
 			sigaction(number, &action, NULL);
 	}
 	signal(SIGXFSZ, SIG_IGN); /* a write above the limit fails with a message instead */
+}
+
+/* ---- a child of ours */
+static void
+forget_slot(const Slot *slot)
+{
+	atomic_store(&((Slot *)slot)->state, SLOT_FREE);
+}
+
+/* In the child: the files and programs are its parent's. */
+static void
+leave_all(void)
+{
+	for_each_slot(forget_slot);
+	reserved = -1;
+	atomic_store(&making, 0);
+	pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
+}
+
+pid_t
+cleanup_fork(CleanupSlot *slot)
+{
+	const pid_t parent = getpid();
+
+	*slot = -1;
+	errno = ECANCELED;
+	if (!cleanup_begin_making())
+		return -1;
+	pid_t child = fork();
+	int error = errno;
+	if (child == 0) {
+		leave_all();
+		/* SIGKILL reaches the parent alone. */
+		if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() != parent)
+			_exit(EXIT_SYSTEM);
+		return 0;
+	}
+	if (child > 0)
+		*slot = cleanup_add_child(child);
+	cleanup_end_making();
+	errno = error;
+	return child;
 }
 
 Status

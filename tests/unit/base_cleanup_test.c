@@ -157,6 +157,89 @@ test_the_end_waits_for_what_is_being_made(void **state)
 	end_process_after(make_in_another_thread);
 }
 
+/* ---- a child of ours */
+static int alive[2]; /* a pipe that is open for writing as long as a child lives */
+
+static pid_t
+start_child(void (*run)(void))
+{
+	CleanupSlot slot;
+	pid_t child = cleanup_fork(&slot);
+
+	if (child == 0) {
+		run();
+		_exit(EXIT_OK);
+	}
+	if (child < 0)
+		_exit(EXIT_SYSTEM);
+	return child;
+}
+
+static void
+end_by_signal(void)
+{
+	raise(SIGTERM);
+}
+
+static void
+wait_for_ever(void)
+{
+	for (;;)
+		pause();
+}
+
+/* A signal ends the child and leaves its parent's files. */
+static void
+make_folder_and_child(void)
+{
+	Arena *arena = arena_new();
+	TemporaryFolder made;
+	int status;
+
+	if (temporary_folder_open(arena, &made))
+		_exit(EXIT_SYSTEM);
+	pid_t child = start_child(end_by_signal);
+	if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) ||
+	    WTERMSIG(status) != SIGTERM || n_entries() != 1)
+		_exit(EXIT_SYSTEM);
+	start_child(wait_for_ever);
+}
+
+static void
+expect_no_child_left(void)
+{
+	char byte;
+
+	close(alive[1]);
+	assert_int_equal(read(alive[0], &byte, 1), 0); /* waits for the last that could write */
+	close(alive[0]);
+}
+
+static void
+test_children_end_with_their_parent(void **state)
+{
+	assert_int_equal(pipe(alive), 0);
+	end_process_after(make_folder_and_child);
+	expect_no_child_left();
+}
+
+/* Nobody can clean up then. */
+static void
+test_children_end_with_a_killed_parent(void **state)
+{
+	int status;
+
+	assert_int_equal(pipe(alive), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		start_child(wait_for_ever);
+		raise(SIGKILL);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status));
+	expect_no_child_left();
+}
+
 /* ---- orphans */
 enum { N_BLOCKS = 100000 };
 static int n_released;
@@ -211,6 +294,9 @@ main(void)
 	                                        remove_test_folder),
 		cmocka_unit_test_setup_teardown(test_the_end_waits_for_what_is_being_made,
 	                                        make_folder, remove_test_folder),
+		cmocka_unit_test_setup_teardown(test_children_end_with_their_parent, make_folder,
+	                                        remove_test_folder),
+		cmocka_unit_test(test_children_end_with_a_killed_parent),
 		cmocka_unit_test(test_orphans_are_freed_in_one_pass),
 	};
 
