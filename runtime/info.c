@@ -83,17 +83,51 @@ target_name(const Format *f, const CodeImage *v)
 	return v->target < f->n[SECTION_TARGETS] ? format_text(f, f->targets[v->target].name) : "";
 }
 
+/* What an image of bytes has: how many modules, or what is wrong with it. */
+static const char *
+bundle_text(Arena *arena, const Format *f, const CodeImage *v)
+{
+	Bundle b;
+	Status status = bundle_read(v, f, &b);
+	const char *text = status ? arena_strdup(arena, status->message)
+	                          : arena_printf(arena, "%u modules, %lld bytes",
+	                                         b.header->n_modules, (long long)v->size);
+
+	status_free(status);
+	return text;
+}
+
+static json_t *
+bundle_json(const Format *f, const CodeImage *v)
+{
+	Bundle b;
+	Status status = bundle_read(v, f, &b);
+	json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:b, s:s}", "cuda", v->name, "target",
+	                      target_name(f, v), "bytes", (json_int_t)v->size, "modules",
+	                      (json_int_t)(status ? 0 : b.header->n_modules), "runs_here", 0,
+	                      "code", status ? status->message : "verified");
+
+	status_free(status);
+	return j;
+}
+
+static json_t *
+cpu_json(const Format *f, const CodeImage *v)
+{
+	int n;
+
+	return json_pack("{s:s, s:s, s:s, s:b}", "cpu", v->name, "features", v->features, "target",
+	                 target_name(f, v), "runs_here", cpu_lacks(v->features, &n) == NULL);
+}
+
 static json_t *
 variants_json(const Format *f, const CodeImage *v)
 {
 	json_t *list = json_array();
-	int n;
 
 	for (; v->name; v++)
-		json_array_append_new(list,
-		                      json_pack("{s:s, s:s, s:s, s:b}", "cpu", v->name, "features",
-		                                v->features, "target", target_name(f, v),
-		                                "runs_here", cpu_lacks(v->features, &n) == NULL));
+		json_array_append_new(list, v->kind == IMAGE_FUNCTIONS ? cpu_json(f, v)
+		                                                       : bundle_json(f, v));
 	return list;
 }
 
@@ -169,13 +203,17 @@ print_ports(const Format *f, Arena *arena, uint32_t first, uint32_t n)
 }
 
 static void
-print_variants(const Format *f, const CodeImage *v)
+print_variants(const Format *f, Arena *arena, const CodeImage *v)
 {
 	int n;
 
 	for (; v->name; v++)
-		printf("kernels for cpu:%-8s %s, %s%s\n", v->name, target_name(f, v), v->features,
-		       cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
+		if (v->kind == IMAGE_FUNCTIONS)
+			printf("kernels for cpu:%-8s %s, %s%s\n", v->name, target_name(f, v),
+			       v->features, cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
+		else
+			printf("kernels for cuda:%-7s %s, %s (no device in this build)\n", v->name,
+			       target_name(f, v), bundle_text(arena, f, v));
 }
 
 /* Where a kernel is run: layers of one form share it. */
@@ -221,7 +259,7 @@ print_text(const Format *f, const Shown *shown)
 	char text[32];
 
 	print_infos(f);
-	print_variants(f, shown->variants);
+	print_variants(f, arena, shown->variants);
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
 	       shown->weights_ok ? "verified" : "damaged or missing");
 	for (int s = 0; s < N_SPACES; s++)

@@ -36,9 +36,38 @@ not_compiled(const CodeImage *all, const char *asked)
 	Text names = {0};
 
 	for (const CodeImage *v = all; v->name; v++)
-		text_printf(&names, "%scpu:%s", v == all ? "" : ", ", v->name);
+		text_printf(&names,
+		            v->kind == IMAGE_FUNCTIONS
+		                    ? "%scpu:%s"
+		                    : "%scuda:%s (for which this build has no device)",
+		            v == all ? "" : ", ", v->name);
 	Status status = status_error(EXIT_USAGE, "--target=%s: the model is compiled for %s", asked,
 	                             names.at ? names.at : "no CPU");
+	text_free(&names);
+	return status;
+}
+
+/* Code for GPUs is in the executable, and what runs it is not in this runtime: programs run on CPUs. */
+static bool
+has_functions(const CodeImage *all)
+{
+	for (; all->name; all++)
+		if (all->kind == IMAGE_FUNCTIONS)
+			return true;
+	return false;
+}
+
+static Status
+no_functions(const CodeImage *all)
+{
+	Text names = {0};
+
+	for (const CodeImage *v = all; v->name; v++)
+		text_printf(&names, "%s%s", v == all ? "cuda:" : ",", v->name);
+	Status status = status_error(EXIT_SYSTEM,
+	                             "the model is compiled for %s only, which this build has no "
+	                             "device for: compile it with --target=cpu,%s",
+	                             names.at, names.at);
 	text_free(&names);
 	return status;
 }
@@ -57,10 +86,14 @@ variant_list(const CodeImage *all, const char *asked, uint64_t *out)
 	int n;
 
 	*out = 0;
+	if (all->name && !has_functions(all))
+		return no_functions(all);
 	for (int i = 0; all[i].name; i++) {
 		if (i == MAX_VARIANTS)
 			return status_error(EXIT_SYSTEM, "kernels for more than %d CPUs",
 			                    MAX_VARIANTS);
+		if (all[i].kind != IMAGE_FUNCTIONS)
+			continue;
 		if (!is_asked(&all[i], asked))
 			continue;
 		any = true;

@@ -75,6 +75,25 @@ test_what_is_missing_is_named(void **state)
 	status_free(status);
 }
 
+/* Code for GPUs is carried and not run. */
+static void
+test_code_of_gpus_is_passed_over(void **state)
+{
+	const CodeImage gpu = {"sm_90a", "", IMAGE_BYTES, some, 1, 0};
+	const CodeImage all[] = {gpu, IMAGE("few", "", 1), {0}}, none[] = {gpu, {0}};
+	const CodeImage *picked;
+
+	(void)state;
+	must(variant_pick(all, NULL, &picked));
+	assert_ptr_equal(picked, &all[1]);
+	expect_status(variant_pick(all, "cuda:sm_90a", &picked), EXIT_USAGE,
+	              "--target=cuda:sm_90a: the model is compiled for cuda:sm_90a (for which this "
+	              "build has no device), cpu:few");
+	expect_status(variant_pick(none, NULL, &picked), EXIT_SYSTEM,
+	              "compiled for cuda:sm_90a only, which this build has no device for: compile "
+	              "it with --target=cpu,cuda:sm_90a");
+}
+
 static void
 test_levels_contain_each_other(void **state)
 {
@@ -98,6 +117,7 @@ main(void)
 		cmocka_unit_test(test_the_richest_runs),
 		cmocka_unit_test(test_what_is_asked_for_runs),
 		cmocka_unit_test(test_what_is_missing_is_named),
+		cmocka_unit_test(test_code_of_gpus_is_passed_over),
 		cmocka_unit_test(test_levels_contain_each_other),
 	};
 

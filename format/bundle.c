@@ -1,0 +1,113 @@
+/* The code of a GPU in an image: which module has a kernel, and the modules. Written by codegen, read by who loads them. */
+#include "format/format.h"
+
+#include <string.h>
+
+enum { MODULE_ALIGNMENT = 64 };
+
+static void
+pad(Text *out)
+{
+	static const char zeros[MODULE_ALIGNMENT];
+	size_t rest = out->n % MODULE_ALIGNMENT;
+
+	if (rest)
+		text_add_bytes(out, zeros, MODULE_ALIGNMENT - rest);
+}
+
+void
+bundle_write(Text *out, const BundleKernel *kernels, int n_kernels, const FilePart *modules,
+             int n_modules)
+{
+	BundleHeader h = {.magic = BUNDLE_MAGIC,
+	                  .n_kernels = (uint32_t)n_kernels,
+	                  .n_modules = (uint32_t)n_modules};
+	Arena *arena = arena_new();
+	BundleModule *places = NEW_ARRAY(arena, BundleModule, n_modules);
+	size_t at = sizeof(h) + sizeof(*kernels) * (size_t)n_kernels;
+
+	text_add_bytes(out, &h, sizeof(h));
+	text_add_bytes(out, kernels, sizeof(*kernels) * (size_t)n_kernels);
+	text_add_bytes(out, places, sizeof(*places) * (size_t)n_modules);
+	for (int i = 0; i < n_modules; i++) {
+		pad(out);
+		places[i] = (BundleModule){(int64_t)out->n, modules[i].n};
+		text_add_bytes(out, modules[i].at, (size_t)modules[i].n);
+	}
+	h.bytes = (int64_t)out->n;
+	memcpy(out->at, &h, sizeof(h));
+	if (n_modules)
+		memcpy(out->at + at, places, sizeof(*places) * (size_t)n_modules);
+	arena_free(arena);
+}
+
+static Status
+damaged(const CodeImage *image, const char *what)
+{
+	return status_error(EXIT_SYSTEM, "code for %s is damaged: %s", image->name, what);
+}
+
+/* Lengths and places, so that all of it can be read. */
+static Status
+check_layout(const CodeImage *image)
+{
+	const BundleHeader *h = image->data;
+	int64_t left = image->size - (int64_t)sizeof(*h);
+
+	if (left < 0 || h->magic != BUNDLE_MAGIC || h->bytes != image->size)
+		return damaged(image, "its header");
+	left -= (int64_t)sizeof(BundleKernel) * h->n_kernels;
+	left -= (int64_t)sizeof(BundleModule) * h->n_modules;
+	if (left < 0)
+		return damaged(image, "its tables are longer than it is");
+	const BundleKernel *kernels = (const BundleKernel *)(h + 1);
+	const BundleModule *modules = (const BundleModule *)(kernels + h->n_kernels);
+	for (uint32_t i = 0; i < h->n_modules; i++)
+		if (modules[i].offset < image->size - left || modules[i].bytes < 1 ||
+		    modules[i].offset > image->size ||
+		    modules[i].bytes > image->size - modules[i].offset)
+			return damaged(image, "a module lies outside of it");
+	return NULL;
+}
+
+/* Is it that of the tables? */
+static Status
+check_kernels(const CodeImage *image, const Format *f, const Bundle *b)
+{
+	if ((int64_t)b->header->n_kernels != f->n[SECTION_KERNELS])
+		return damaged(image, "the executable tables have another number of kernels");
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
+		const KernelRecord *r = &f->kernels[i];
+		const BundleKernel *k = &b->kernels[i];
+		if (!(r->targets >> image->target & 1))
+			continue;
+		if (k->module < 1 || k->module > b->header->n_modules)
+			return status_error(EXIT_SYSTEM, "code for %s lacks kernel %s", image->name,
+			                    format_text(f, r->name));
+		if (k->facts != kernel_facts(r, f->kernel_arguments + r->first_argument))
+			return status_error(EXIT_SYSTEM,
+			                    "code for %s: what the executable tables say of kernel "
+			                    "%s is not what its code was made from",
+			                    image->name, format_text(f, r->name));
+		if (k->threads < 1 || k->threads > MOST_BLOCK_THREADS || k->parts < 1)
+			return damaged(image, "a kernel has no block of threads");
+	}
+	return NULL;
+}
+
+Status
+bundle_read(const CodeImage *image, const Format *f, Bundle *out)
+{
+	*out = (Bundle){0};
+	if (image->kind != IMAGE_BYTES || (uintptr_t)image->data % _Alignof(BundleHeader))
+		return damaged(image, "it is none");
+	if (image->target < 0 || image->target >= f->n[SECTION_TARGETS])
+		return damaged(image, "its target is none of the executable tables");
+	RETURN_IF_ERROR(check_layout(image));
+	const BundleHeader *h = image->data;
+	Bundle b = {.header = h, .kernels = (const BundleKernel *)(h + 1)};
+	b.modules = (const BundleModule *)(b.kernels + h->n_kernels);
+	RETURN_IF_ERROR(check_kernels(image, f, &b));
+	*out = b;
+	return NULL;
+}
