@@ -12,21 +12,56 @@
 
 extern char **environ;
 
+#define VIEW(name)
 const KernelPrinter *const kernel_printers[] = {
 #define PRINTER(name) &printer_##name,
 #include "codegen/printer_list.def"
 #undef PRINTER
 	NULL,
 };
+#undef VIEW
+
+#define PRINTER(name)
+const KernelPrinter *const kernel_views[] = {
+#define VIEW(name) &printer_##name,
+#include "codegen/printer_list.def"
+#undef VIEW
+	NULL,
+};
+#undef PRINTER
+
+/* Number i of the languages, or the one of that name. */
+static const char *
+find_language(int i, const char *name, const KernelPrinter **of)
+{
+	const KernelPrinter *const *const lists[] = {kernel_printers, kernel_views};
+
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int p = 0; lists[l][p]; p++) {
+			*of = lists[l][p];
+			for (const char *const *at = (*of)->languages; *at; at++)
+				if (name ? strcmp(*at, name) == 0 : i-- == 0)
+					return *at;
+		}
+	*of = NULL;
+	return NULL;
+}
 
 const KernelPrinter *
 printer_of_language(const char *language)
 {
-	for (int i = 0; kernel_printers[i]; i++)
-		for (int k = 0; kernel_printers[i]->languages[k]; k++)
-			if (strcmp(kernel_printers[i]->languages[k], language) == 0)
-				return kernel_printers[i];
-	return NULL;
+	const KernelPrinter *of;
+
+	find_language(0, language, &of);
+	return of;
+}
+
+const char *
+printer_language(int i)
+{
+	const KernelPrinter *of;
+
+	return find_language(i, NULL, &of);
 }
 
 const char *
@@ -182,23 +217,31 @@ by_statements(const void *a, const void *b)
 }
 
 /* The longest first, each to the part that has least: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969. */
-int
-build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS])
+void
+build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts)
 {
-	KernelPart all = build_list(arena, m, target);
-	int n = count_parts(all.n), statements[MAX_PARTS] = {0};
+	int *statements = NEW_ARRAY(arena, int, n);
 
-	if (all.n)
-		qsort(all.at, (size_t)all.n, sizeof(Kernel *), by_statements);
+	if (all->n)
+		qsort(all->at, (size_t)all->n, sizeof(Kernel *), by_statements);
 	for (int i = 0; i < n; i++)
 		parts[i] = (KernelPart){0};
-	for (int i = 0; i < all.n; i++) {
+	for (int i = 0; i < all->n; i++) {
 		int least = 0;
 		for (int k = 1; k < n; k++)
 			if (statements[k] < statements[least])
 				least = k;
-		vec_push(arena, &parts[least], all.at[i]);
-		statements[least] += all.at[i]->body.n;
+		vec_push(arena, &parts[least], all->at[i]);
+		statements[least] += all->at[i]->body.n;
 	}
+}
+
+int
+build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS])
+{
+	KernelPart all = build_list(arena, m, target);
+	int n = count_parts(all.n);
+
+	build_divide(arena, &all, n, parts);
 	return n;
 }

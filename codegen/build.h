@@ -8,11 +8,18 @@
 #include <sys/types.h>
 
 /* ---- build.c */
+/* A CodeImage of kind IMAGE_BYTES. */
+typedef struct {
+	const char *name;
+	int target; /* of the tables' targets */
+	Text bytes;
+} ByteImage;
 struct Build {
 	Arena *arena;
 	const LinkOptions *options;
 	TemporaryFolder folder;
 	VEC(const char *) objects; /* what will be linked */
+	VEC(ByteImage) images;     /* what the model has beside the printer's functions */
 };
 const char *build_file(Build *b, const char *name); /* its path in the temporary folder */
 /* Writes an object file that will be linked. */
@@ -37,6 +44,8 @@ int build_target(Arena *arena, const Module *m, const Target *target);
 /* These kernels in parts that are compiled at once, with about as many statements in each; returns how many: one a core,
  * where there is enough for each. */
 enum { MAX_PARTS = 8 };
+/* In so many parts, into a list that has room for them; `all` is sorted meanwhile. */
+void build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts);
 int build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS]);
 
 #endif

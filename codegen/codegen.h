@@ -85,6 +85,35 @@ int64_t cuda_dynamic_bytes(const Kernel *k); /* of shared memory that a launch m
 int64_t cuda_blocks(const Kernel *k, int64_t begin,
                     int64_t end); /* that run these of its iterations */
 
+/* ---- cuda/architectures.c: what kernels are compiled for with --target=cuda:NAME, of cuda/architecture_list.def. */
+typedef struct {
+	const char *name;     /* "sm_90a": a cubin; "compute_100": PTX */
+	const Target *target; /* whose programs it runs */
+	bool by_default;      /* --target=cuda has it */
+} CudaArchitecture;
+extern const CudaArchitecture cuda_architectures[]; /* ends with a zero row */
+extern const char *const cuda_shown; /* that --stage=cuda shows where none is asked for */
+const CudaArchitecture *cuda_architecture_find(const char *name); /* NULL: unknown */
+bool cuda_is_ptx(const char *architecture);                       /* else a cubin */
+
+/* ---- cuda/cache.c: compiled kernels on disk, in $XDG_CACHE_HOME/gradc or ~/.cache/gradc. */
+/* Of gpt2_124m's training step an architecture takes 1 MB: room for some hundred models, and little beside a toolkit. */
+#define CUDA_CACHE_BYTES (512ll << 20)
+typedef struct {
+	const char *folder; /* NULL: none */
+} CudaCache;
+CudaCache cuda_cache_open(Arena *arena);
+typedef struct {
+	const char *key;
+	const char *architecture, *compiler; /* "sm_90a", NVRTC's version; NULL: it is damaged */
+	int64_t bytes, used;                 /* used: when, in seconds since 1970 */
+} CudaCacheEntry;
+typedef VEC(CudaCacheEntry) CudaCacheEntries;
+/* The latest used first. */
+Status cuda_cache_list(const CudaCache *c, Arena *arena, CudaCacheEntries *out);
+/* Removes all, and says how much that was. */
+Status cuda_cache_clear(const CudaCache *c, Arena *arena, int *files, int64_t *bytes);
+
 /* ---- storage.c: states that share storage: a unit and its members */
 /* Calls visit for the value in f of every such state, s itself included, until it returns true; did it? */
 bool storage_any_value(const Function *f, const State *s,
@@ -132,7 +161,8 @@ bool tables_write(FormatWriter *w, const Tables *t, Diag *diag);
 /* ---- printer_list.def: what makes machine code of kernels, one file with this row and one line each. */
 typedef struct Build Build; /* build.h */
 typedef struct {
-	const char *cpu;      /* "native", or of base/cpu_level_list.def */
+	const char
+		*cpu; /* "native", or of base/cpu_level_list.def; for the cuda printer "sm_90a" */
 	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
 	const Target *target; /* whose programs it runs, and so needs the kernels of; NULL: all */
 } CpuTarget;
@@ -141,23 +171,34 @@ typedef struct {
 	const char *const *languages; /* that it can show, as --stage names them; ends with NULL */
 	/* Appends all kernels in a language, for people. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds the objects with the kernels of every target, and build_model_symbol with them and the
-	 * tables. */
+	/* Adds the objects with the kernels of every CPU, and build_model_symbol with them, the tables and b->images. NULL: of
+	 * a view. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
+#define VIEW(name) PRINTER(name)
 #include "codegen/printer_list.def"
+#undef VIEW
 #undef PRINTER
 extern const KernelPrinter *const kernel_printers[]; /* the first is the default; ends with NULL */
+extern const KernelPrinter *const kernel_views[];    /* without `build`; ends with NULL */
 const KernelPrinter *printer_of_language(const char *language); /* NULL: none */
+const char *printer_language(int i); /* of all that they can show, in order; NULL ends */
 
 /* ---- link.c */
+/* Sources of kernels for GPUs, and how many of them were compiled: the cache had the others. */
+typedef struct {
+	int n_sources, n_compiled;
+} GpuReport;
 typedef struct {
 	const KernelPrinter *printer;
 	const CpuTarget *targets; /* the executable has kernels for each, and picks at start */
 	int n_targets;
-	const char *cc;      /* C compiler, also links; NULL: $CC or cc */
-	const char *runtime; /* libgradc_rt.a */
+	const CudaArchitecture *const *gpus; /* and these */
+	int n_gpus;
+	GpuReport *gpu_report; /* NULL: nobody asks */
+	const char *cc;        /* C compiler, also links; NULL: $CC or cc */
+	const char *runtime;   /* libgradc_rt.a */
 	const char *output;
 	const char *keep_sources; /* folder of the generated C; NULL: temporary */
 	const char *weights_file; /* NULL: embedded */

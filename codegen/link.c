@@ -1,6 +1,7 @@
 /* Objects, linker, and the tail: kernels and tables -> ELF + weights + tables, renamed at the end so that no
  * half-written executable is ever seen. */
 #include "codegen/build.h"
+#include "codegen/cuda/nvrtc.h"
 
 static const char *const link_flags[] = {GRADC_LINK_FLAGS NULL}; /* of the build of gradc */
 
@@ -103,7 +104,7 @@ weights_hash(const Module *m)
 	return hash;
 }
 
-/* Programs for one target run on any CPU that is asked for; of several, each CPU has its own. */
+/* Programs for one target run on any CPU that is asked for; of several, each CPU has its own. GPUs run programs for GPUs. */
 static Status
 check_targets(Build *b, const Module *m)
 {
@@ -117,6 +118,12 @@ check_targets(Build *b, const Module *m)
 				"--target=cpu:%s is target %s, and no program is for that: "
 				"multiversion.targets has others",
 				o->targets[i].cpu, o->targets[i].target->name);
+	for (int i = 0; i < o->n_gpus; i++)
+		if (version_index(&v, o->gpus[i]->target->name) < 0)
+			return status_error(EXIT_USAGE,
+			                    "--target=cuda:%s is target %s, and no program is for "
+			                    "that: multiversion.targets has others",
+			                    o->gpus[i]->name, o->gpus[i]->target->name);
 	return NULL;
 }
 
@@ -131,6 +138,7 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 	RETURN_IF_ERROR(check_targets(b, m));
 	w->weights_hash = weights_hash(m);
 	RETURN_IF_ERROR(format_finish(w, &blob, &blob_bytes));
+	RETURN_IF_ERROR(cuda_build_images(b, m));
 	RETURN_IF_ERROR(b->options->printer->build(b, m, blob, blob_bytes));
 	RETURN_IF_ERROR(link_objects(b, executable));
 	if (b->options->weights_file)
@@ -153,6 +161,8 @@ link_executable(const Module *m, FormatWriter *w, const LinkOptions *options)
 	if (!status)
 		status = link_in(&b, m, w);
 	temporary_folder_close(&b.folder);
+	for (int i = 0; i < b.images.n; i++)
+		text_free(&b.images.at[i].bytes);
 	arena_free(b.arena);
 	return status;
 }

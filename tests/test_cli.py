@@ -12,7 +12,8 @@ LACKS = "not supported in this build"
 
 # Of gradc: what is accepted (commands' words), then (what is refused, what the message must have).
 GRADC = {
-    "--target": (["=auto", "=cpu", " cpu"], [("=cuda", LACKS), ("=cuda:sm_90", LACKS), ("=", "names no CPU"), ("=,", "names no CPU")]),
+    "--target": (["=auto", "=cpu", " cpu", "=cuda", "=cpu,cuda:sm_90a,sm_80"],
+                 [("=hip", LACKS), ("=cuda:sm_91", LACKS), ("=", "names no CPU and no GPU"), ("=,", "names no CPU and no GPU")]),
     "--dim": (["=batch=4", " batch=4"], [("=batch", "batch"), ("=batch=x", "batch=x"), ("=batch=1,,2", "batch=1,,2"), ("=batch=4,", "batch=4,")]),
     "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",
@@ -78,11 +79,11 @@ GRADC = {
     "--verify-each": ([""], [("=x", "--verify-each=x")]),
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
     "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
-                 "=memory", "=llvm", "=asm", "=c"], [("=foo", "foo")]),
+                 "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo")]),
     "--format": (["=text", "=dot", "=json", "=html"], [("=onnx", LACKS)]),
     "--after": (["=simplify"], [("=foo", "foo")]),
     "--emit": (["=executable", " library"], [("=object", LACKS)]),
-    "--printer": (["=llvm", " c"], [("=fortran", LACKS)]),
+    "--printer": (["=llvm", " c"], [("=fortran", LACKS), ("=cuda", LACKS)]),
     "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),
     "--foo": ([], [("", "--foo"), ("=1", "--foo=1")]),
 }
@@ -233,7 +234,7 @@ def test_the_tables_have_every_option(run, exe):
 
 
 def test_commands_that_are_not_there_yet(run, model):
-    for command in ("quantize", "plan", "cache"):
+    for command in ("quantize", "plan"):
         assert LACKS in run(command, model, exit=2).stderr
     assert "`foo`" in run("foo", model, exit=2).stderr
 

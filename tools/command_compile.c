@@ -37,6 +37,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 	} else if (ok) {
 		print_summary(&s, o->table != NULL);
 		print_plan(&s);
+		print_gpus(&s);
 		printf("  wrote %s\n", plain_text(arena, o->output));
 	}
 	session_close(&s);

@@ -139,13 +139,41 @@ write_module(const Module *m, const char *path, const char *format, Arena *arena
 	return ok;
 }
 
+static bool
+shows_gpu(const Options *o)
+{
+	return o->stage && printer_of_language(o->stage) == &printer_cuda;
+}
+
+/* Only the kernels of the machine that is shown are lowered. */
+static void
+pick_machine(Options *o, Arena *arena)
+{
+	if (!shows_gpu(o))
+		return;
+	o->cpus.n = 0;
+	if (o->gpus.n == 0)
+		vec_push(arena, &o->gpus, cuda_architecture_find(cuda_shown));
+	o->gpus.n = 1;
+}
+
 /* What a printer makes of the kernels. */
 static bool
 write_code(const Module *m, const Options *o, Diag *diag)
 {
+	const CudaArchitecture *gpu = shows_gpu(o) ? o->gpus.at[0] : NULL;
+	const CpuTarget of_gpu = gpu ? (CpuTarget){gpu->name, "", gpu->target} : (CpuTarget){0};
 	Text out = {0};
-	Status status = printer_of_language(o->stage)->print(&out, m, &o->cpus.at[0], o->stage);
+	const CpuTarget *target = gpu ? &of_gpu : &o->cpus.at[0];
 
+	if (!gpu && o->cpus.n == 0) {
+		diag_error(diag, EXIT_USAGE,
+		           "--stage=%s is code of CPUs, and --target=%s names none", o->stage,
+		           o->target);
+		return false;
+	}
+	text_add(&out, "");
+	Status status = printer_of_language(o->stage)->print(&out, m, target, o->stage);
 	bool ok = !diag_status(diag, status) && write_text(&out, o->output, diag);
 	text_free(&out);
 	return ok;
@@ -428,6 +456,7 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		           o->after);
 		return EXIT_USAGE;
 	}
+	pick_machine(o, arena);
 	bool text = is_text(o->input);
 	if (!check_machine(o, diag))
 		return EXIT_USAGE;

@@ -309,6 +309,9 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	LinkOptions link = {.printer = s->o->printer,
 	                    .targets = s->o->cpus.at,
 	                    .n_targets = s->o->cpus.n,
+	                    .gpus = s->o->gpus.at,
+	                    .n_gpus = s->o->gpus.n,
+	                    .gpu_report = &s->gpu_report,
 	                    .cc = s->o->cc,
 	                    .output = path,
 	                    .keep_sources = sources_folder(s)};

@@ -15,6 +15,8 @@ const Command commands[] = {
 	{"opt", "runs --passes on text IR", command_opt, "FILE.gir", COMMAND_OPT},
 	{"ops", "the ONNX operators that can be read", command_ops, "", COMMAND_OPS},
 	{"passes", "the passes in order", command_passes, "", COMMAND_PASSES},
+	{"cache", "compiled CUDA kernels kept on disk: --list, --clear", command_cache, "",
+         COMMAND_CACHE},
 	{0},
 };
 
@@ -44,8 +46,7 @@ find_command(const char *name)
 static int
 refuse(Diag *diag, const char *name)
 {
-	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0 ||
-	             strcmp(name, "cache") == 0;
+	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0;
 
 	diag_error(diag, EXIT_USAGE,
 	           later ? "`gradc %s`: not supported in this build" : "unknown command `%s`",

@@ -96,17 +96,6 @@ nth_machine(int i)
 	return machine_table[i] ? machine_table[i]->name : NULL;
 }
 
-/* The languages of the printers: stages behind `lowered`. */
-static const char *
-nth_language(int i)
-{
-	for (int p = 0; kernel_printers[p]; p++)
-		for (int k = 0; kernel_printers[p]->languages[k]; k++)
-			if (i-- == 0)
-				return kernel_printers[p]->languages[k];
-	return NULL;
-}
-
 /* Once, however often it is named. */
 static void
 add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
@@ -119,35 +108,88 @@ add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
 	vec_push(arena, &o->cpus, target);
 }
 
-/* --target=cpu:NAME[,cpu:NAME...]: the CPUs that kernels are compiled for. */
+static void
+add_gpu(Options *o, Arena *arena, const CudaArchitecture *gpu)
+{
+	for (int i = 0; i < o->gpus.n; i++)
+		if (o->gpus.at[i] == gpu)
+			return;
+	vec_push(arena, &o->gpus, gpu);
+}
+
+static void
+add_default_gpus(Options *o, Arena *arena)
+{
+	for (const CudaArchitecture *a = cuda_architectures; a->name; a++)
+		if (a->by_default)
+			add_gpu(o, arena, a);
+}
+
+/* A name behind `cuda:` or `cpu:`; false: there is none of it. */
+static bool
+add_machine(const OptionUse *u, bool cuda, const char *name)
+{
+	Options *o = u->to;
+	const CudaArchitecture *gpu = cuda ? cuda_architecture_find(name) : NULL;
+	const char *features = cuda ? NULL : cpu_features(u->arena, name);
+
+	if (gpu)
+		add_gpu(o, u->arena, gpu);
+	else if (features)
+		add_cpu(o, u->arena, name, features);
+	return gpu || features;
+}
+
+static void
+hint_targets(const OptionUse *u)
+{
+	Text t = {0};
+
+	for (const CudaArchitecture *a = cuda_architectures; a->name; a++)
+		text_printf(&t, "%s%s", a == cuda_architectures ? "cuda:" : ", ", a->name);
+	diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4, cuda, %s", t.at);
+	text_free(&t);
+}
+
+/* --target=cpu:NAME,NAME,cuda:NAME,...: what kernels are compiled for. A bare name is of the kind before it. */
 static bool
 set_target(const OptionUse *u, void *at)
 {
 	Options *o = u->to;
 	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
+	bool cuda = false, any = false;
 
 	*(const char **)at = u->value;
 	o->cpus.n = 0;
+	o->gpus.n = 0;
 	for (char *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
-		bool plain = strcmp(word, "auto") == 0 || strcmp(word, "cpu") == 0;
-		const char *cpu = plain                           ? "native"
-		                  : strncmp(word, "cpu:", 4) == 0 ? word + 4
-		                                                  : word;
-		const char *features = cpu_features(u->arena, cpu);
-		if (!features || (!plain && cpu == word && o->cpus.n == 0)) {
-			diag_error(u->diag, EXIT_USAGE,
-			           "%s--target=%s: not supported in this build", u->origin,
-			           u->value);
-			diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4");
-			return false;
+		bool of_cuda = strncmp(word, "cuda:", 5) == 0;
+		bool of_cpu = strncmp(word, "cpu:", 4) == 0, known = true;
+		const char *name = of_cuda ? word + 5 : of_cpu ? word + 4 : word;
+		if (strcmp(word, "cuda") == 0) {
+			add_default_gpus(o, u->arena);
+			cuda = true;
+		} else if (strcmp(word, "auto") == 0 || strcmp(word, "cpu") == 0) {
+			add_machine(u, false, "native");
+			cuda = false;
+		} else {
+			cuda = of_cuda || (cuda && !of_cpu);
+			known = (of_cuda || of_cpu || any) && add_machine(u, cuda, name);
 		}
-		add_cpu(o, u->arena, cpu, features);
+		any = true;
+		if (known)
+			continue;
+		diag_error(u->diag, EXIT_USAGE, "%s--target=%s: not supported in this build",
+		           u->origin, u->value);
+		hint_targets(u);
+		return false;
 	}
-	if (o->cpus.n == 0) {
-		diag_error(u->diag, EXIT_USAGE, "%s--target=%s names no CPU", u->origin, u->value);
-		diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4");
+	if (!any) {
+		diag_error(u->diag, EXIT_USAGE, "%s--target=%s names no CPU and no GPU", u->origin,
+		           u->value);
+		hint_targets(u);
 	}
-	return o->cpus.n > 0;
+	return any;
 }
 
 static bool
@@ -220,7 +262,7 @@ add_pass(const OptionUse *u, void *at)
 /* The commands that an option is for: bits as of the table of commands. */
 enum {
 	COMPILE = COMMAND_COMPILE, CHECK = COMMAND_CHECK, RUN = COMMAND_RUN, GRAD = COMMAND_GRAD,
-	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES,
+	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES, CACHE = COMMAND_CACHE,
 	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT,
 };
 /* What the command line is to have, and this build has not. */
@@ -278,7 +320,7 @@ static const OptionRow option_rows[] = {
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
 	{"stage", "import|forward|train|sharded|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
-	 "is", TAKES_CHOICE, AT(stage), .nth = nth_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
+	 "is", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json", "of the dump", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
 	 "ranks, with 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
@@ -299,11 +341,13 @@ static const OptionRow option_rows[] = {
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), .commands = PASSES},
 	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass, .commands = PASSES}, /* for tests */
 	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass, .commands = PASSES},   /* for tests */
-	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS},
+	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS | CACHE},
+	{"list", NULL, "compiled CUDA kernels that are kept on disk, the latest used first", TAKES_FLAG, AT(list), .commands = CACHE},
+	{"clear", NULL, "removes them", TAKES_FLAG, AT(clear), .commands = CACHE},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table), .commands = COMPILE | CHECK},
 	{"match", "GLOB", "for check: the parameters that a glob takes, by either name", TAKES_STRING, AT(match), .commands = CHECK},
-	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4", "what is compiled for; several "
-	 "with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
+	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4|cuda|cuda:sm_80|cuda:sm_90a|cuda:sm_100a|cuda:compute_100",
+	 "what is compiled for; several with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
 	 .group = "Kernels and ranks", .commands = COMPILE | RUN | GRAD | DUMP},
 	{"cores", "N", "how many cores loops are cut for, wherever they run (64)", TAKES_INT, AT(cores), .least = 1,
 	 .most = MAX_CORES, .commands = COMPILE | RUN | GRAD | DUMP},
@@ -386,7 +430,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	StringList files = {0};
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
-	if (o->cpus.n == 0)
+	if (o->cpus.n == 0 && o->gpus.n == 0)
 		add_cpu(o, arena, "native", cpu_features(arena, "native"));
 
 	if (!o->printer)

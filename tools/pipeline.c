@@ -116,8 +116,8 @@ fill_units(const Session *s, void *options)
 		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
-/* CPUs with vectors of one width share a target, so also its programs. A machine that is only predicted has its own,
- * unless --target names another. */
+/* CPUs with vectors of one width share a target, so also its programs; GPUs do, of a generation. A machine that is only
+ * predicted has its own, unless --target names another. */
 static void
 fill_targets(const Session *s, void *options)
 {
@@ -128,7 +128,9 @@ fill_targets(const Session *s, void *options)
 		return;
 	}
 	for (int i = 0; i < s->o->cpus.n; i++)
-		text_printf(&t, "%s%s", i ? "+" : "", s->o->cpus.at[i].target->name);
+		text_printf(&t, "%s%s", t.n ? "+" : "", s->o->cpus.at[i].target->name);
+	for (int i = 0; i < s->o->gpus.n; i++)
+		text_printf(&t, "%s%s", t.n ? "+" : "", s->o->gpus.at[i]->target->name);
 	((MultiversionOptions *)options)->targets = arena_strdup(s->arena, t.at);
 	text_free(&t);
 }

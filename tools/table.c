@@ -294,6 +294,20 @@ print_plan(const Session *s)
 	       1e-6 * (double)step_flops(s->m));
 }
 
+void
+print_gpus(const Session *s)
+{
+	const GpuReport *r = &s->gpu_report;
+
+	if (s->o->gpus.n == 0)
+		return;
+	printf("  kernels for cuda:");
+	for (int i = 0; i < s->o->gpus.n; i++)
+		printf("%s%s", i ? "," : "", s->o->gpus.at[i]->name);
+	printf(": %d sources, %d compiled, %d from the cache\n", r->n_sources, r->n_compiled,
+	       r->n_sources - r->n_compiled);
+}
+
 static json_t *
 row_json(const char *name, const char *path, Type type, const char *role, const char *why)
 {
@@ -433,6 +447,8 @@ print_summary_json(const Session *s)
 		json_t *plan = json_pack("{s:s,s:o,s:i,s:I}", "output", s->o->output, "memory",
 		                         memory, "kernels", m->kernels.n, "flops_micro_batch",
 		                         (json_int_t)step_flops(m));
+		json_object_set_new(plan, "gpu_sources", json_integer(s->gpu_report.n_sources));
+		json_object_set_new(plan, "gpu_compiled", json_integer(s->gpu_report.n_compiled));
 		json_object_update(root, plan);
 		json_decref(plan);
 	}

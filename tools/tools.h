@@ -17,6 +17,7 @@ typedef struct {
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */
+	VEC(const CudaArchitecture *) gpus;
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, inputs, disable,
@@ -24,7 +25,8 @@ typedef struct {
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
 	double label_smoothing;
-	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, help;
+	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
+		clear, help;
 } Options;
 typedef struct {
 	const char *name, *help;
@@ -42,6 +44,7 @@ enum {
 	COMMAND_OPT = 32,
 	COMMAND_OPS = 64,
 	COMMAND_PASSES = 128,
+	COMMAND_CACHE = 256,
 };
 int command_compile(Options *o, Arena *arena, Diag *diag);
 int command_check(Options *o, Arena *arena, Diag *diag);
@@ -51,6 +54,7 @@ int command_dump(Options *o, Arena *arena, Diag *diag);
 int command_opt(Options *o, Arena *arena, Diag *diag);
 int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
+int command_cache(Options *o, Arena *arena, Diag *diag);
 
 /* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
@@ -73,8 +77,9 @@ typedef struct {
 	LossOptions loss;
 	bool has_loss;
 	const char *loss_kind;
-	StringList outputs; /* names of the graph's outputs */
-	VEC(int) wrt;       /* numbers of the inputs that --wrt names */
+	StringList outputs;   /* names of the graph's outputs */
+	VEC(int) wrt;         /* numbers of the inputs that --wrt names */
+	GpuReport gpu_report; /* of the link */
 	struct json_t
 		*gradients; /* what a compiled --check-gradients found: a list; NULL: none ran */
 } Session;
@@ -157,6 +162,7 @@ void print_matches(const Session *s, const char *glob);
 bool match_fits(const Session *s, const char *glob); /* does it show anything? */
 void print_summary(const Session *s, bool full);
 void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
+void print_gpus(const Session *s);         /* what was compiled for them; after the link */
 void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */
 
 /* ---- run_compiled.c: a temporary executable, run once */

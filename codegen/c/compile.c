@@ -112,23 +112,48 @@ table_name(Build *b, int target)
 	return target ? arena_printf(b->arena, "gradc_kernels_%d", target) : "gradc_kernels";
 }
 
+/* What a device loads, as a file that the assembler takes in. */
+static Status
+write_images(Build *b)
+{
+	for (int i = 0; i < b->images.n; i++) {
+		const Text *bytes = &b->images.at[i].bytes;
+		RETURN_IF_ERROR(file_write(build_file(b, arena_printf(b->arena, "image%d.bin", i)),
+		                           bytes->at, (int64_t)bytes->n));
+	}
+	return NULL;
+}
+
+static void
+print_bytes(Text *out, const char *symbol, const char *file)
+{
+	text_printf(out,
+	            "\n__asm__(\".section .rodata\\n.balign 64\\n%s:\\n"
+	            "\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
+	            "extern const char %s[] __attribute__((visibility(\"hidden\")));\n",
+	            symbol, file, symbol);
+}
+
 /* The GradcModel: the tables as bytes in the object, beside the kernels of each CPU. */
 static void
 print_model(Text *out, Build *b, const Module *m, const char *blob, int64_t bytes)
 {
-	text_printf(out,
-	            "\n__asm__(\".section .rodata\\n.balign 64\\ngradc_blob:\\n"
-	            "\\t.incbin \\\"%s\\\"\\n.previous\\n\");\n"
-	            "extern const char gradc_blob[] __attribute__((visibility(\"hidden\")));\n"
-	            "static const struct {\n\tconst char *name, *features;\n\tint64_t kind;\n"
-	            "\tconst KernelCode *data;\n\tint64_t size, target;\n} images[] = {\n",
-	            blob);
+	print_bytes(out, "gradc_blob", blob);
+	for (int i = 0; i < b->images.n; i++)
+		print_bytes(out, arena_printf(b->arena, "gradc_image%d", i),
+		            build_file(b, arena_printf(b->arena, "image%d.bin", i)));
+	text_add(out, "static const struct {\n\tconst char *name, *features;\n\tint64_t kind;\n"
+	              "\tconst void *data;\n\tint64_t size, target;\n} images[] = {\n");
 	for (int i = 0; i < b->options->n_targets; i++) {
 		const CpuTarget *t = &b->options->targets[i];
 		text_printf(out, "\t{\"%s\", \"%s\", %d, %s, %d, %d},\n", t->cpu, t->features,
 		            IMAGE_FUNCTIONS, table_name(b, i), m->kernels.n,
 		            build_target(b->arena, m, t->target));
 	}
+	for (int i = 0; i < b->images.n; i++)
+		text_printf(out, "\t{\"%s\", \"\", %d, gradc_image%d, %lld, %d},\n",
+		            b->images.at[i].name, IMAGE_BYTES, i,
+		            (long long)b->images.at[i].bytes.n, b->images.at[i].target);
 	text_printf(out,
 	            "\t{0},\n};\n"
 	            "const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n"
@@ -148,6 +173,7 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	if (b->options->keep_sources)
 		RETURN_IF_ERROR(folder_make(b->options->keep_sources));
 	RETURN_IF_ERROR(file_write(blob_file, blob, bytes));
+	RETURN_IF_ERROR(write_images(b));
 	for (int i = 0; i < b->options->n_targets; i++)
 		RETURN_IF_ERROR(compile_target(b, m, i));
 	c_print_table_types(&source);

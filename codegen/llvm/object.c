@@ -256,14 +256,18 @@ static Status
 build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
 	LLVMTargetMachineRef machine;
+	int64_t most = bytes;
 	Text object = {0};
 
-	if (bytes > UINT32_MAX)
+	for (int i = 0; i < b->images.n; i++)
+		if ((int64_t)b->images.at[i].bytes.n > most)
+			most = (int64_t)b->images.at[i].bytes.n;
+	if (most > UINT32_MAX)
 		return status_error(
 			EXIT_UNSUPPORTED,
-			"LLVM has no constant of %lld bytes, as the executable's tables "
-			"are; C has (--printer=c)",
-			(long long)bytes);
+			"LLVM has no constant of %lld bytes, as the executable's tables or "
+			"images are; C has (--printer=c)",
+			(long long)most);
 	RETURN_IF_ERROR(open_target(&(CpuTarget){"x86-64", ""}, &machine));
 	LLVMContextRef context = LLVMContextCreate();
 	Status status = compile_module(llvm_print_tables(context, b, m, blob, bytes), machine,

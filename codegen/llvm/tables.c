@@ -54,6 +54,25 @@ add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module
 	return v;
 }
 
+/* An image of kind IMAGE_BYTES. */
+static LLVMValueRef
+byte_image(LLVMContextRef context, LLVMModuleRef module, const ByteImage *image)
+{
+	LLVMTypeRef word = LLVMInt64TypeInContext(context);
+	LLVMValueRef bytes = LLVMConstStringInContext(context, image->bytes.at,
+	                                              (unsigned)image->bytes.n, true);
+	LLVMValueRef data = add_constant(module, "", bytes, 64);
+	LLVMValueRef fields[] = {add_text(context, module, image->name),
+	                         add_text(context, module, ""),
+	                         LLVMConstInt(word, IMAGE_BYTES, true),
+	                         data,
+	                         LLVMConstInt(word, image->bytes.n, false),
+	                         LLVMConstInt(word, (unsigned long long)image->target, true)};
+
+	LLVMSetLinkage(data, LLVMPrivateLinkage);
+	return LLVMConstStructInContext(context, fields, COUNT(fields), false);
+}
+
 /* CodeImages, ended by zeros. */
 static LLVMValueRef
 add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
@@ -62,10 +81,10 @@ add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module 
 	LLVMTypeRef word = LLVMInt64TypeInContext(context);
 	LLVMTypeRef parts[] = {pointer, pointer, word, pointer, word, word};
 	LLVMTypeRef row = LLVMStructTypeInContext(context, parts, COUNT(parts), false);
-	int n = b->options->n_targets;
+	int n_cpus = b->options->n_targets, n = n_cpus + b->images.n;
 	LLVMValueRef *rows = NEW_ARRAY(b->arena, LLVMValueRef, n + 1);
 
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n_cpus; i++) {
 		const CpuTarget *target = &b->options->targets[i];
 		LLVMValueRef fields[] = {
 			add_text(context, module, target->cpu),
@@ -78,6 +97,8 @@ add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module 
 		                     true)};
 		rows[i] = LLVMConstStructInContext(context, fields, COUNT(fields), false);
 	}
+	for (int i = n_cpus; i < n; i++)
+		rows[i] = byte_image(context, module, &b->images.at[i - n_cpus]);
 	rows[n] = LLVMConstNull(row);
 	LLVMValueRef v = add_constant(module, "", LLVMConstArray(row, rows, (unsigned)n + 1), 16);
 	LLVMSetLinkage(v, LLVMPrivateLinkage);

@@ -345,7 +345,7 @@ def test_kernels_are_named_after_nodes(run, digits, tmp_path):
     assert re.search(r"gradc_k\d+:/0/Gemm", symbols)
 
 
-@pytest.mark.parametrize("target", ["cuda", "cpu:pentium", "x86-64-v3", "cpu:native,"])
+@pytest.mark.parametrize("target", ["hip", "cpu:pentium", "x86-64-v3", "cpu:native,"])
 def test_unknown_target(run, digits, tmp_path, target):
     fault = target != "cpu:native,"
     done = run("compile", digits, "-o", tmp_path / "e", "--batch=8", f"--target={target}",

@@ -1,0 +1,395 @@
+/* Sources for NVRTC, compiled by several processes at once: one NVRTC compiles one source at a time, and one that crashes takes
+ * nobody with it. Processes take the next source that nobody has, the longest first, and leave what they made in a file. */
+#include "codegen/cuda/nvrtc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- sources */
+/* Statements of loop IR in a source. gpt2_124m's 88 kernels for sm_90a take 4.6 s of a core's time in one source, and 25 ms more
+ * for each further one: 5.0 s with 400 statements, in 8 sources; 5.2 with 200, in 16; 6.1 with 50, in 61. Small ones keep more
+ * cores busy, and less is compiled again when a kernel changes. */
+enum { STATEMENTS_OF_SOURCE = 200 };
+
+static int
+count_sources(const KernelPart *all)
+{
+	int statements = 0;
+
+	for (int i = 0; i < all->n; i++)
+		statements += all->at[i]->body.n;
+	int n = statements / STATEMENTS_OF_SOURCE + 1;
+	return n < all->n ? n : all->n;
+}
+
+static Status
+check_kernels(const KernelPart *all)
+{
+	for (int i = 0; i < all->n; i++)
+		if (kernel_has_tiles(all->at[i]))
+			return status_error(EXIT_UNSUPPORTED,
+			                    "kernel @%s: CUDA C has no tiles, mma or copies yet; C "
+			                    "has (--printer=c, --stage=c)",
+			                    all->at[i]->name);
+	return NULL;
+}
+
+Status
+cuda_print_sources(Arena *arena, const Module *m, const Target *target, const char *architecture,
+                   CudaSources *out)
+{
+	KernelPart all = build_list(arena, m, target);
+	int n = count_sources(&all);
+	KernelPart *parts = NEW_ARRAY(arena, KernelPart, n);
+
+	RETURN_IF_ERROR(check_kernels(&all));
+	build_divide(arena, &all, n, parts);
+	for (int i = 0; i < n; i++) {
+		Text text = {0};
+		cuda_print_part(&text, &parts[i]);
+		CudaSource s = {.text = arena_strdup(arena, text.at),
+		                .architecture = architecture,
+		                .name = arena_printf(arena, "kernels%d_%s", i, architecture),
+		                .kernels = parts[i]};
+		text_free(&text);
+		vec_push(arena, out, s);
+	}
+	return NULL;
+}
+
+Status
+cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
+{
+	KernelPart all = build_list(arena, m, target);
+
+	RETURN_IF_ERROR(check_kernels(&all));
+	cuda_print_part(out, &all);
+	return NULL;
+}
+
+/* ---- in the processes */
+/* What they share: memory of all of them. */
+typedef struct {
+	atomic_int next;
+	atomic_int worker[]; /* 1 + which process took it; 0: none */
+} Board;
+typedef struct {
+	Arena *arena;
+	Nvrtc nvrtc;
+	const char *folder, *keep;
+	VEC(CudaSource *) sources; /* that the cache lacks */
+	Board *board;
+} Compile;
+typedef struct {
+	pid_t pid;
+	CleanupSlot cleanup;
+	const char *log; /* what it and the library say */
+} Worker;
+/* Before log and code in a result's file. */
+typedef struct {
+	int64_t accepted, log_bytes, code_bytes;
+} ResultHeader;
+
+static const char *
+result_file(const Compile *c, int source)
+{
+	return path_join(c->arena, c->folder, arena_printf(c->arena, "result%d", source));
+}
+
+static Status
+write_result(const char *path, const ResultHeader *h, const Text *log, const Text *code)
+{
+	FileWriter *w;
+
+	RETURN_IF_ERROR(file_writer_open_part(path, NULL, 0, &w));
+	Status status = file_writer_add(w, h, sizeof(*h));
+	if (!status)
+		status = file_writer_add(w, log->at, h->log_bytes);
+	if (!status)
+		status = file_writer_add(w, code->at, h->code_bytes);
+	return file_writer_end(w, status);
+}
+
+static Status
+compile_source(const Compile *c, int i)
+{
+	const CudaSource *s = c->sources.at[i];
+	Text code = {0}, log = {0};
+	ResultHeader h = {
+		.accepted = nvrtc_compile(&c->nvrtc, s->text, s->architecture, &code, &log)};
+
+	h.log_bytes = (int64_t)log.n;
+	h.code_bytes = h.accepted ? (int64_t)code.n : 0;
+	Status status = write_result(result_file(c, i), &h, &log, &code);
+	text_free(&code);
+	text_free(&log);
+	return status;
+}
+
+static _Noreturn void
+work(const Compile *c, int worker, const char *log)
+{
+	int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	Status status = NULL;
+
+	if (fd >= 0) {
+		dup2(fd, STDOUT_FILENO);
+		dup2(fd, STDERR_FILENO);
+	}
+	for (int i; !status && (i = atomic_fetch_add(&c->board->next, 1)) < c->sources.n;) {
+		atomic_store(&c->board->worker[i], worker + 1);
+		status = compile_source(c, i);
+	}
+	if (status)
+		dprintf(STDERR_FILENO, "%s\n", status->message);
+	_exit(status ? status->exit_code : EXIT_OK);
+}
+
+/* ---- in ours */
+static Status
+open_board(Compile *c, size_t bytes)
+{
+	c->board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (c->board != MAP_FAILED)
+		return NULL;
+	return status_error(EXIT_SYSTEM, "memory for NVRTC's processes: %s", strerror(errno));
+}
+
+static int
+count_workers(const Compile *c)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return c->sources.n < cpus ? c->sources.n : cpus < 1 ? 1 : (int)cpus;
+}
+
+static Status
+start_worker(const Compile *c, int number, Worker *w)
+{
+	w->log = path_join(c->arena, c->folder, arena_printf(c->arena, "nvrtc%d.log", number));
+	fflush(NULL);
+	w->pid = cleanup_fork(&w->cleanup);
+	if (w->pid == 0)
+		work(c, number, w->log);
+	return w->pid > 0 ? NULL
+	                  : status_error(EXIT_SYSTEM, "a process for NVRTC: %s", strerror(errno));
+}
+
+/* Of a source that has a fault: "k3, k7 and 4 more". */
+static const char *
+kernel_names(const Compile *c, const CudaSource *s)
+{
+	enum { SHOWN = 3 };
+	Text t = {0};
+
+	for (int i = 0; i < s->kernels.n && i < SHOWN; i++)
+		text_printf(&t, "%s%s", i ? ", " : "", s->kernels.at[i]->name);
+	if (s->kernels.n > SHOWN)
+		text_printf(&t, " and %d more", s->kernels.n - SHOWN);
+	const char *names = arena_strdup(c->arena, t.at ? t.at : "none");
+	text_free(&t);
+	return names;
+}
+
+/* Where people find the source: among those that are kept anyway, else among temporary files, under a name that the same source has
+ * every time. */
+static const char *
+keep_faulty(const Compile *c, int i)
+{
+	const CudaSource *s = c->sources.at[i];
+	const char *base = getenv("TMPDIR");
+	const char *path = c->keep ? path_join(c->arena, c->keep,
+	                                       arena_printf(c->arena, "%s.cu", s->name))
+	                           : arena_printf(c->arena, "%s/gradc-%s-%016llx.cu",
+	                                          base && *base ? base : "/tmp", s->name,
+	                                          (unsigned long long)s->key.words[0]);
+	Status status = file_write(path, s->text, (int64_t)strlen(s->text));
+
+	if (!status)
+		return path;
+	status_free(status);
+	return "nowhere";
+}
+
+/* Of the sources that a process has taken, the one that it has not finished; -1: none. */
+static int
+unfinished(const Compile *c, int worker)
+{
+	for (int i = 0; i < c->sources.n; i++)
+		if (atomic_load(&c->board->worker[i]) == worker + 1 &&
+		    access(result_file(c, i), F_OK) != 0)
+			return i;
+	return -1;
+}
+
+static Status
+worker_fault(const Compile *c, int number, const Worker *w, int code)
+{
+	int at = unfinished(c, number), ended = WIFSIGNALED(code) ? WTERMSIG(code) : 0;
+	const CudaSource *s = at >= 0 ? c->sources.at[at] : NULL;
+	void *log = NULL;
+	int64_t n = 0;
+	Status status;
+
+	status_free(file_read(c->arena, w->log, 1 << 20, &log, &n));
+	if (ended && s)
+		status = status_error(
+			EXIT_SYSTEM,
+			"NVRTC %s (%s) ended with signal %d (%s) at kernels %s for %s; the source is "
+			"kept: %s",
+			c->nvrtc.version, c->nvrtc.path, ended, strsignal(ended),
+			kernel_names(c, s), s->architecture, keep_faulty(c, at));
+	else
+		status = status_error(EXIT_SYSTEM, "a process that runs NVRTC ended with %s %d",
+		                      ended ? "signal" : "exit code",
+		                      ended ? ended : WEXITSTATUS(code));
+	return status_output(status, log, (size_t)n);
+}
+
+/* As waitpid has it; a process that cannot be waited for has ended with a fault. */
+static int
+wait_for(Worker *w)
+{
+	int code = 1 << 8;
+	pid_t ended;
+
+	while ((ended = waitpid(w->pid, &code, 0)) < 0 && errno == EINTR)
+		;
+	cleanup_forget(w->cleanup);
+	return code;
+}
+
+/* After a fault nobody begins another source. */
+static Status
+run_workers(Compile *c)
+{
+	int n = count_workers(c), started = 0;
+	Worker *workers = NEW_ARRAY(c->arena, Worker, n);
+	Status first = NULL;
+
+	for (; started < n && !first; started += !first)
+		first = start_worker(c, started, &workers[started]);
+	for (int i = 0; i < started; i++) {
+		if (first)
+			atomic_store(&c->board->next, c->sources.n);
+		int code = wait_for(&workers[i]);
+		if (code && !first)
+			first = worker_fault(c, i, &workers[i], code);
+	}
+	return first;
+}
+
+static Status
+read_result(const Compile *c, int i)
+{
+	CudaSource *s = c->sources.at[i];
+	const ResultHeader *h;
+	void *bytes;
+	int64_t n;
+
+	RETURN_IF_ERROR(file_read(c->arena, result_file(c, i), 1ll << 32, &bytes, &n));
+	h = bytes;
+	if (n < (int64_t)sizeof(*h) || h->log_bytes < 0 || h->code_bytes < 0 ||
+	    h->log_bytes > n - (int64_t)sizeof(*h) ||
+	    h->code_bytes != n - (int64_t)sizeof(*h) - h->log_bytes)
+		return status_error(EXIT_SYSTEM, "%s: NVRTC's process did not finish it",
+		                    result_file(c, i));
+	const char *log = (const char *)(h + 1);
+	if (!h->accepted)
+		return status_output(
+			status_error(
+				EXIT_SYSTEM,
+				"NVRTC %s does not take what gradc prints of kernels %s for %s, "
+				"which is a fault of gradc; the source is kept: %s",
+				c->nvrtc.version, kernel_names(c, s), s->architecture,
+				keep_faulty(c, i)),
+			log, (size_t)h->log_bytes);
+	s->code = (CudaCode){.at = log + h->log_bytes,
+	                     .n = h->code_bytes,
+	                     .log = arena_strndup(c->arena, log, (size_t)h->log_bytes)};
+	return NULL;
+}
+
+static int
+longest_first(const void *a, const void *b)
+{
+	const CudaSource *x = *(const CudaSource *const *)a, *y = *(const CudaSource *const *)b;
+	size_t n = strlen(x->text), k = strlen(y->text);
+
+	return n != k ? (n < k) - (n > k) : (x > y) - (x < y);
+}
+
+static Status
+compile_missing(Compile *c, const CudaCache *cache)
+{
+	size_t bytes = sizeof(Board) + sizeof(atomic_int) * (size_t)c->sources.n;
+	Status first = NULL;
+
+	qsort(c->sources.at, (size_t)c->sources.n, sizeof(*c->sources.at), longest_first);
+	for (int i = 0; i < c->sources.n; i++)
+		RETURN_IF_ERROR(
+			nvrtc_check_architecture(&c->nvrtc, c->sources.at[i]->architecture));
+	RETURN_IF_ERROR(open_board(c, bytes));
+	first = run_workers(c);
+	for (int i = 0; i < c->sources.n && !first; i++) {
+		const CudaSource *s = c->sources.at[i];
+		first = read_result(c, i);
+		if (!first)
+			cuda_cache_put(cache, s->key, s->architecture, c->nvrtc.version, &s->code);
+	}
+	munmap(c->board, bytes);
+	cuda_cache_trim(cache);
+	return first;
+}
+
+/* NAME.cu, NAME.cubin or NAME.ptx, and NAME.log of each. */
+static Status
+keep_all(const Compile *c, const CudaSources *sources)
+{
+	for (int i = 0; i < sources->n; i++) {
+		const CudaSource *s = &sources->at[i];
+		const char *path = path_join(c->arena, c->keep, s->name);
+		const char *kind = cuda_is_ptx(s->architecture) ? "ptx" : "cubin";
+		RETURN_IF_ERROR(file_write(arena_printf(c->arena, "%s.cu", path), s->text,
+		                           (int64_t)strlen(s->text)));
+		if (!s->code.at)
+			continue;
+		RETURN_IF_ERROR(file_write(arena_printf(c->arena, "%s.%s", path, kind), s->code.at,
+		                           s->code.n));
+		RETURN_IF_ERROR(file_write(arena_printf(c->arena, "%s.log", path), s->code.log,
+		                           (int64_t)strlen(s->code.log)));
+	}
+	return NULL;
+}
+
+Status
+cuda_compile(Arena *arena, const CudaSources *sources, const char *folder, const char *keep,
+             int *n_compiled)
+{
+	Compile c = {.arena = arena, .folder = folder, .keep = keep};
+	CudaCache cache = cuda_cache_open(arena);
+
+	*n_compiled = 0;
+	RETURN_IF_ERROR(nvrtc_open(arena, &c.nvrtc));
+	if (keep)
+		RETURN_IF_ERROR(folder_make(keep));
+	for (int i = 0; i < sources->n; i++) {
+		CudaSource *s = &sources->at[i];
+		s->key = cuda_cache_key(s->text, s->architecture, &c.nvrtc);
+		if (!cuda_cache_get(&cache, arena, s->key, &s->code))
+			vec_push(arena, &c.sources, s);
+	}
+	*n_compiled = c.sources.n;
+	Status status = c.sources.n ? compile_missing(&c, &cache) : NULL;
+	if (keep) {
+		Status kept = keep_all(&c, sources);
+		status = status_first(status, kept);
+	}
+	return status;
+}

@@ -1,0 +1,77 @@
+/* The cubins and PTX that an executable carries: an image for each GPU that was asked for. */
+#include "codegen/cuda/nvrtc.h"
+
+/* Kernels of one architecture, from source `first` on. */
+typedef struct {
+	const CudaArchitecture *architecture;
+	int first, n;
+} ImageSources;
+
+/* Of a kernel without a team a block has a thread for each. */
+static int
+block_parts(const Kernel *k)
+{
+	return k->n_team ? 1 : cuda_threads(k);
+}
+
+static IntMap *
+number_kernels(Arena *arena, const Module *m)
+{
+	IntMap *numbers = intmap_new(arena);
+
+	for (int i = 0; i < m->kernels.n; i++)
+		intmap_put(numbers, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
+	return numbers;
+}
+
+static void
+add_image(Build *b, const Module *m, const CudaSources *sources, const ImageSources *of)
+{
+	BundleKernel *kernels = NEW_ARRAY(b->arena, BundleKernel, m->kernels.n);
+	FilePart *modules = NEW_ARRAY(b->arena, FilePart, of->n);
+	IntMap *numbers = number_kernels(b->arena, m);
+	ByteImage image = {.name = of->architecture->name,
+	                   .target = build_target(b->arena, m, of->architecture->target)};
+
+	for (int i = 0; i < of->n; i++) {
+		const CudaSource *s = &sources->at[of->first + i];
+		modules[i] = (FilePart){s->code.at, s->code.n};
+		for (int k = 0; k < s->kernels.n; k++) {
+			const Kernel *kernel = s->kernels.at[k];
+			uint64_t number = 0;
+			intmap_get(numbers, (uint64_t)(uintptr_t)kernel, &number);
+			kernels[number] = (BundleKernel){
+				.facts = kernel_code_facts(b->arena, kernel),
+				.module = (uint32_t)i + 1,
+				.threads = (uint32_t)cuda_threads(kernel),
+				.parts = (uint32_t)block_parts(kernel)};
+		}
+	}
+	bundle_write(&image.bytes, kernels, m->kernels.n, modules, of->n);
+	vec_push(b->arena, &b->images, image);
+}
+
+Status
+cuda_build_images(Build *b, const Module *m)
+{
+	const LinkOptions *o = b->options;
+	ImageSources *of = NEW_ARRAY(b->arena, ImageSources, o->n_gpus);
+	CudaSources sources = {0};
+	int n_compiled = 0;
+
+	if (o->n_gpus == 0)
+		return NULL;
+	for (int i = 0; i < o->n_gpus; i++) {
+		const CudaArchitecture *a = o->gpus[i];
+		of[i] = (ImageSources){.architecture = a, .first = sources.n};
+		RETURN_IF_ERROR(cuda_print_sources(b->arena, m, a->target, a->name, &sources));
+		of[i].n = sources.n - of[i].first;
+	}
+	RETURN_IF_ERROR(
+		cuda_compile(b->arena, &sources, b->folder.path, o->keep_sources, &n_compiled));
+	for (int i = 0; i < o->n_gpus; i++)
+		add_image(b, m, &sources, &of[i]);
+	if (o->gpu_report)
+		*o->gpu_report = (GpuReport){sources.n, n_compiled};
+	return NULL;
+}

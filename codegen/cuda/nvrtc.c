@@ -1,0 +1,184 @@
+/* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
+#include "codegen/cuda/nvrtc.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The first generation's PTX is what drivers from 580 on take; the one before knows sm_100 from 12.8 on. */
+static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+
+/* --fmad=false: loop IR fuses only where it says fma, and every printer gives the same bits. 177: what the first lines of a source
+ * define and its kernels have no use for. */
+const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
+                                                    "--diag-suppress=177"};
+
+const char *
+cuda_home(void)
+{
+	const char *home = getenv("CUDA_HOME");
+
+	return home && *home ? home : "/usr/local/cuda";
+}
+
+/* Where the loader looks by itself, then where a toolkit lies. */
+static void *
+open_library(const char *soname)
+{
+	void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+	Text path = {0};
+
+	if (library)
+		return library;
+	text_printf(&path, "%s/lib64/%s", cuda_home(), soname);
+	library = dlopen(path.at, RTLD_NOW | RTLD_LOCAL);
+	text_free(&path);
+	return library;
+}
+
+/* The first that it lacks; NULL: none. */
+static const char *
+find_symbols(Nvrtc *n)
+{
+#define NVRTC_SYMBOL(name, type, parameters)                   \
+	*(void **)&n->name = dlsym(n->library, "nvrtc" #name); \
+	if (!n->name)                                          \
+		return "nvrtc" #name;
+#include "codegen/cuda/nvrtc_symbols.def"
+#undef NVRTC_SYMBOL
+	return NULL;
+}
+
+static Status
+not_found(void)
+{
+	return status_error(
+		EXIT_SYSTEM,
+		"NVRTC, which compiles kernels for CUDA, is not found (%s, %s): install "
+		"NVIDIA's CUDA toolkit, or `pip install nvidia-cuda-nvrtc==13.0.88` and add "
+		"its folder nvidia/cu13/lib to LD_LIBRARY_PATH",
+		sonames[0], sonames[1]);
+}
+
+/* Its version and its file: builds of one version differ in their size. */
+static Status
+identify(Arena *arena, Nvrtc *n)
+{
+	Dl_info where;
+	struct stat st;
+	int major, minor;
+
+	if (n->Version(&major, &minor) != 0 || n->GetNumSupportedArchs(&n->n_architectures) != 0 ||
+	    n->n_architectures < 0 || n->n_architectures > MOST_ARCHITECTURES ||
+	    n->GetSupportedArchs(n->architectures) != 0)
+		return status_error(EXIT_SYSTEM, "NVRTC does not say what it is");
+	n->version = arena_printf(arena, "%d.%d", major, minor);
+	bool found = dladdr(*(void **)&n->CompileProgram, &where) && where.dli_fname;
+	n->path = arena_strdup(arena, found ? where.dli_fname : "");
+	n->identity = arena_printf(arena, "%s %lld", n->version,
+	                           stat(n->path, &st) == 0 ? (long long)st.st_size : 0);
+	return NULL;
+}
+
+Status
+nvrtc_open(Arena *arena, Nvrtc *out)
+{
+	const char *lacks = NULL;
+
+	for (int i = 0; i < COUNT(sonames); i++) {
+		*out = (Nvrtc){.library = open_library(sonames[i])};
+		if (!out->library)
+			continue;
+		lacks = find_symbols(out);
+		if (!lacks)
+			return identify(arena, out);
+		dlclose(out->library);
+	}
+	*out = (Nvrtc){0};
+	return lacks ? status_error(EXIT_SYSTEM,
+	                            "NVRTC lacks %s: a newer one is needed (pip install "
+	                            "nvidia-cuda-nvrtc==13.0.88)",
+	                            lacks)
+	             : not_found();
+}
+
+Status
+nvrtc_check_architecture(const Nvrtc *n, const char *architecture)
+{
+	int number = atoi(strchr(architecture, '_') + 1);
+	Text known = {0};
+
+	for (int i = 0; i < n->n_architectures; i++) {
+		text_printf(&known, "%ssm_%d", i ? ", " : "", n->architectures[i]);
+		if (n->architectures[i] == number) {
+			text_free(&known);
+			return NULL;
+		}
+	}
+	Status status = status_error(
+		EXIT_SYSTEM,
+		"NVRTC %s (%s) does not know %s, only %s: install a newer one (pip install "
+		"nvidia-cuda-nvrtc==13.0.88), or leave it out of --target",
+		n->version, n->path, architecture, known.at ? known.at : "nothing");
+	text_free(&known);
+	return status;
+}
+
+typedef int (*SizeFn)(void *program, size_t *bytes);
+typedef int (*GetFn)(void *program, char *to);
+
+static int
+append(void *program, SizeFn size, GetFn get, Text *out)
+{
+	size_t n = 0;
+	int code = size(program, &n);
+
+	if (code || n == 0)
+		return code;
+	char *bytes = memory_get(n);
+	code = get(program, bytes);
+	if (!code)
+		text_add_bytes(out, bytes, n);
+	memory_free(bytes);
+	return code;
+}
+
+/* NVRTC's error code; 0: none. */
+static int
+run_program(const Nvrtc *n, void *program, const char *architecture, Text *code, Text *log)
+{
+	const char *options[N_NVRTC_OPTIONS + 1];
+	Text gpu = {0};
+
+	text_printf(&gpu, "--gpu-architecture=%s", architecture);
+	memcpy(options, nvrtc_options, sizeof(nvrtc_options));
+	options[N_NVRTC_OPTIONS] = gpu.at;
+	int result = n->CompileProgram(program, COUNT(options), options);
+	append(program, n->GetProgramLogSize, n->GetProgramLog, log);
+	while (log->n && log->at[log->n - 1] == '\0')
+		log->n--;
+	text_free(&gpu);
+	if (result)
+		return result;
+	return cuda_is_ptx(architecture) ? append(program, n->GetPTXSize, n->GetPTX, code)
+	                                 : append(program, n->GetCUBINSize, n->GetCUBIN, code);
+}
+
+bool
+nvrtc_compile(const Nvrtc *n, const char *source, const char *architecture, Text *code, Text *log)
+{
+	void *program = NULL;
+	int result = n->CreateProgram(&program, source, "kernels.cu", 0, NULL, NULL);
+
+	text_add(log, "");
+	if (!result)
+		result = run_program(n, program, architecture, code, log);
+	if (program)
+		n->DestroyProgram(&program);
+	if (!result && code->n)
+		return true;
+	text_printf(log, "%s%s\n", log->n ? "\n" : "",
+	            result ? n->GetErrorString(result) : "NVRTC gives no code");
+	return false;
+}
