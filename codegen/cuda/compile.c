@@ -32,11 +32,10 @@ static Status
 check_kernels(const KernelPart *all)
 {
 	for (int i = 0; i < all->n; i++)
-		if (kernel_has_tiles(all->at[i]))
+		if (cuda_refusal(all->at[i]))
 			return status_error(EXIT_UNSUPPORTED,
-			                    "kernel @%s: CUDA C has no tiles, mma or copies yet; C "
-			                    "has (--printer=c, --stage=c)",
-			                    all->at[i]->name);
+			                    "kernel @%s: CUDA C lacks a form for it: %s",
+			                    all->at[i]->name, cuda_refusal(all->at[i]));
 	return NULL;
 }
 
