@@ -656,6 +656,23 @@ divide_columns(Rows *r, int inner)
 	team_divide(r->lw, inner);
 }
 
+/* Kept loops of one iteration, so that the innermost one has rows. */
+static void
+drop_unit_loops(Rows *r)
+{
+	int n = 0, parallel = r->n_parallel;
+
+	for (int i = 0; i < r->nest.n; i++) {
+		bool unit = i < r->n_kept && r->nest.at[i].extent == 1 && !r->nest.at[i].whole;
+		if (unit)
+			r->n_parallel -= i < parallel;
+		else
+			r->nest.at[n++] = r->nest.at[i];
+	}
+	r->n_kept -= r->nest.n - n;
+	r->nest.n = n;
+}
+
 /* Short rows: outer members take as many at the same time, so that no thread of theirs waits for another warp. */
 static void
 divide_team(Rows *r)
@@ -670,7 +687,10 @@ divide_team(Rows *r)
 		divide_columns(r, inner);
 		return;
 	}
-	if (r->chunks || r->n_kept == 0 || width > r->tiles->team_row)
+	if (r->chunks || width > r->tiles->team_row)
+		return;
+	drop_unit_loops(r);
+	if (r->n_kept == 0)
 		return;
 	int rows = k->team[0] / inner;
 	const LoopDim *d = &r->nest.at[r->n_kept - 1];

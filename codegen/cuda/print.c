@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+enum { MOST_BLOCKS = 16 /* of a multiprocessor, on every architecture */ };
 enum { PARTS_OF_BLOCK = 128 }; /* of a kernel without a team: a thread for each */
 
 int
@@ -64,13 +65,24 @@ cuda_refusal(const Kernel *k)
 }
 
 /* ---- the kernel's first lines: the number of its part */
+/* That a multiprocessor shall hold at once: so many that 512 threads have 128 registers each. Without a wish ptxas gives some
+ * kernels of gpt2_124m 64 registers and spills others; with one block it gives 168 to 199, which leaves no room for a second. */
+static int
+least_blocks(const Kernel *k)
+{
+	enum { THREADS = 512 };
+	int n = THREADS / cuda_threads(k);
+
+	return n < 1 ? 1 : n > MOST_BLOCKS ? MOST_BLOCKS : n;
+}
+
 static void
 open_kernel(CPrinter *p, const char *suffix)
 {
 	const Kernel *k = p->k;
 
-	text_printf(p->out, "extern \"C\" __global__ void __launch_bounds__(%d)\ngradc_%s%s(",
-	            cuda_threads(k), k->name, suffix);
+	text_printf(p->out, "extern \"C\" __global__ void __launch_bounds__(%d, %d)\ngradc_%s%s(",
+	            cuda_threads(k), least_blocks(k), k->name, suffix);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++)
 		text_printf(p->out, "%s%s *%s, ", i < k->n_inputs ? "const " : "",
 		            c_storage_names[k->buffers.at[i].type->dtype], c_name(p, i));
