@@ -126,6 +126,21 @@ print_parallel(CPrinter *p, const LoopStatement *s, int at)
 	c_print_block(p, at + depth, p->k->body.at[at + depth - 1].match);
 }
 
+/* A loop that runs once or not at all. */
+static void
+print_once(CPrinter *p, const LoopStatement *s, int at)
+{
+	c_indent(p);
+	text_printf(p->out, "if (%s > 0) {\n", c_affine(p, s->place));
+	p->depth++;
+	c_indent(p);
+	text_printf(p->out, "const %s v%d = 0;\n", c_type_name(p, s->result), s->result);
+	c_print_block(p, at + 1, s->match);
+	p->depth--;
+	c_indent(p);
+	text_add(p->out, "}\n");
+}
+
 static void
 print_for(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -133,6 +148,8 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 		print_parallel(p, s, at);
 	else if (s->mode == LOOP_TEAM)
 		cuda_print_team_loop(p, s, at);
+	else if (s->place && s->extent == 1 && s->n_accumulators == 0)
+		print_once(p, s, at);
 	else if (cuda_is_short_vector(p, s))
 		cuda_print_vector(p, s, at);
 	else
