@@ -76,6 +76,9 @@ LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 /* The loop of a nest without reductions that lanes or members run along: the innermost, or one that has an element for each
  * member. -1: there is no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
+/* Members that so many elements of memory side by side keep busy: a power of two, at most those of the target's rows. */
+int team_inner(const Lower *lw, int64_t elements);
+enum { LEAST_INNER = 4 }; /* of a team within the team */
 /* Where the innermost loop is too short for all members it gets a team for each row, and outer members take rows: the loop over
  * these, which has become an iteration for each. -1: members stay one team. */
 int nest_divide(Lower *lw, LoopNest *nest);

@@ -21,8 +21,9 @@ typedef struct {
 	/* Rows that outer members take at the same time, each with a team of its own; 0: the team has one. By column they are rows
 	 * of what is summed, and members' sums are added up in the end. */
 	int team_rows;
-	int row_loop;      /* by_column: the reduced loop whose iterations outer members share */
-	LoopValue member;  /* by_column: the outer one at hand */
+	bool shares_rows;  /* not by_column: they are rows of what is summed, too */
+	int row_loop;      /* of these two: the reduced loop whose iterations outer members share */
+	LoopValue member;  /* and the outer one at hand */
 	int *partial_sums; /* by_column, by node id: of every outer member */
 	int column_loop;   /* by_column: the innermost kept loop, along a tile of results */
 	Affine flat_full, flat_row, flat_chunk;
@@ -189,6 +190,27 @@ pass_reduces(const Rows *r, int k, const Node **out)
 	return n;
 }
 
+/* Opens reduced loop `dim`; the outer member at hand has iterations m, m + R, m + 2R ... of one. How many loops. */
+static int
+open_reduced(Rows *r, int dim, Affine *step)
+{
+	LoopBuilder *lb = r->lw->lb;
+	int64_t extent = r->nest.at[dim].extent;
+
+	if (!r->team_rows || dim != r->row_loop) {
+		*step = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, extent));
+		return 1;
+	}
+	LoopValue group = lb_for(lb, LOOP_PLAIN, (extent + r->team_rows - 1) / r->team_rows);
+	*step = affine_add_scaled(lb, affine_scalar(lb, r->member), affine_scalar(lb, group),
+	                          r->team_rows);
+	if (extent % r->team_rows == 0)
+		return 1;
+	Affine left = affine_add_scaled(lb, affine_constant(extent), *step, -1);
+	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	return 2;
+}
+
 /* Loops over reduced dims from `dim` on; sums come back in acc. */
 static void
 row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
@@ -200,15 +222,25 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	Affine full = r->flat_full, inner = st->inner_flat;
 	LoopValue *own = NEW_ARRAY(st->scratch, LoopValue, n);
 
+	bool shared = r->shares_rows && dim == r->row_loop;
+	int loops = 1;
 	Spread lane = {0};
 	LoopValue v = -1;
 	if (last)
 		lane = spread_open(r->lw, d.extent, NULL);
 	else
-		v = lb_for(lb, LOOP_PLAIN, d.extent);
+		v = lb_for(lb, shared ? LOOP_TEAM : LOOP_PLAIN, shared ? r->team_rows : d.extent);
 	for (int i = 0; i < n; i++)
 		own[i] = lb_accumulator(lb, accumulate_kind(reduces[i]), reduce_type(reduces[i]));
-	Affine step = last ? spread_enter(&lane) : affine_scalar(lb, v);
+	Affine step;
+	if (last) {
+		step = spread_enter(&lane);
+	} else if (shared) {
+		r->member = v;
+		loops += open_reduced(r, dim, &step);
+	} else {
+		step = affine_scalar(lb, v);
+	}
 	r->flat_full = affine_add_scaled(lb, full, step, d.full);
 	int64_t width = 1;
 	for (int i = dim + 1; i < r->nest.n; i++)
@@ -227,7 +259,7 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	}
 	if (last)
 		spread_close(&lane);
-	else
+	for (int i = 0; !last && i < loops; i++)
 		lb_end(lb);
 	for (int i = 0; i < n; i++)
 		acc[i] = own[i];
@@ -352,27 +384,6 @@ column_sum(Rows *r, Affine j, void *ctx)
 		         lb_binary(lb, accumulate_op(accumulate_kind(n)), sum, x));
 	}
 	store_full(r, p->k);
-}
-
-/* Opens reduced loop `dim`; the outer member at hand has iterations m, m + R, m + 2R ... of one. How many loops. */
-static int
-open_reduced(Rows *r, int dim, Affine *step)
-{
-	LoopBuilder *lb = r->lw->lb;
-	int64_t extent = r->nest.at[dim].extent;
-
-	if (!r->team_rows || dim != r->row_loop) {
-		*step = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, extent));
-		return 1;
-	}
-	LoopValue group = lb_for(lb, LOOP_PLAIN, (extent + r->team_rows - 1) / r->team_rows);
-	*step = affine_add_scaled(lb, affine_scalar(lb, r->member), affine_scalar(lb, group),
-	                          r->team_rows);
-	if (extent % r->team_rows == 0)
-		return 1;
-	Affine left = affine_add_scaled(lb, affine_constant(extent), *step, -1);
-	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
-	return 2;
 }
 
 static void
@@ -543,7 +554,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	LoopValue *own = arena_alloc(r->lw->state->scratch, bytes);
 	bool inner_rows = dim + 1 < r->n_kept;
 
-	bool team = r->team_rows && !inner_rows;
+	bool team = r->team_rows && !r->shares_rows && !inner_rows;
 	int loops = 1;
 	Affine step;
 	if (team) {
@@ -642,18 +653,22 @@ lower_empty(Rows *r)
 	}
 }
 
-/* Outer members share the longest of the reduced loops. */
-static void
-divide_columns(Rows *r, int inner)
+/* Outer members share the longest of the first n reduced loops, where that is long enough for all. */
+static bool
+share_rows(Rows *r, int n, int inner)
 {
+	int members = r->lw->lb->k->team[0];
+
 	r->row_loop = r->n_kept;
-	for (int i = r->n_kept; i < r->nest.n; i++)
+	for (int i = r->n_kept; i < r->n_kept + n; i++)
 		if (r->nest.at[i].extent > r->nest.at[r->row_loop].extent)
 			r->row_loop = i;
-	if (r->n_kept == r->nest.n || r->nest.at[r->row_loop].extent < 2)
-		return;
-	r->team_rows = r->lw->lb->k->team[0] / inner;
+	if (n < 1 || inner < LEAST_INNER || inner >= members ||
+	    r->nest.at[r->row_loop].extent < members / inner)
+		return false;
+	r->team_rows = members / inner;
 	team_divide(r->lw, inner);
+	return true;
 }
 
 /* Kept loops of one iteration, so that the innermost one has rows. */
@@ -678,16 +693,24 @@ static void
 divide_team(Rows *r)
 {
 	const Kernel *k = r->lw->lb->k;
-	int64_t width = r->rows ? r->full / r->rows : 0;
-	int inner = r->tiles->row_members;
+	int64_t width = r->rows ? r->full / r->rows : 0, lanes = r->lw->target->lanes;
+	int inner = r->tiles->row_members, last = r->nest.n - 1, reduced = r->nest.n - r->n_kept;
 
 	if (k->n_team == 0 || k->team[0] < 2 * inner)
 		return;
 	if (r->by_column) {
-		divide_columns(r, inner);
+		inner = team_inner(r->lw, r->nest.at[r->column_loop].extent);
+		if (!share_rows(r, reduced, inner))
+			share_rows(r, reduced, r->tiles->row_members);
 		return;
 	}
-	if (r->chunks || width > r->tiles->team_row)
+	if (width > r->tiles->team_row) {
+		int64_t extent = reduced > 0 ? r->nest.at[last].extent : 0;
+		r->shares_rows = extent < k->team[0] * lanes &&
+		                 share_rows(r, reduced - 1, team_inner(r->lw, extent));
+		return;
+	}
+	if (r->chunks)
 		return;
 	drop_unit_loops(r);
 	if (r->n_kept == 0)
@@ -745,7 +768,7 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	r.n_kept += r.nest.n - loops;
 	r.column_loop = r.n_kept - 1;
 	divide_team(&r);
-	if (r.by_column || !r.team_rows)
+	if (r.by_column || r.shares_rows || !r.team_rows)
 		plan_cache(&r);
 	if (r.by_column) {
 		declare_columns(&r);

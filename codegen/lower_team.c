@@ -11,8 +11,6 @@
  * loop of a kernel over one axis gives an element to the same member, so that members meet on no array of the kernel. */
 #include "codegen/lower_impl.h"
 
-enum { LEAST_INNER = 4 }; /* members that share a short row of memory */
-
 /* Elements smaller than a byte share theirs with other members' elements. */
 static bool
 stores_whole_bytes(const Function *f)
@@ -33,6 +31,20 @@ team_begin(Lower *lw)
 	if (members < 2 || !stores_whole_bytes(lw->f))
 		return false;
 	lb_team(lw->lb, 1, &members);
+	return true;
+}
+
+bool
+team_begin_for(Lower *lw, int64_t elements)
+{
+	int members = lw->target->tuning->reduce.row_members;
+
+	if (!team_begin(lw))
+		return false;
+	while (members < lw->target->team && (int64_t)members * lw->target->lanes < elements)
+		members *= 2;
+	if (members < lw->target->team)
+		lb_team(lw->lb, 1, &members);
 	return true;
 }
 
@@ -86,7 +98,7 @@ spread_open(Lower *lw, int64_t extent, const Affine *below)
 	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
 
 	while (s.vector > 1 &&
-	       (!divides(s.vector, extent, below) || extent / s.vector < members_of(lb->k)))
+	       (!divides(s.vector, extent, below) || 2 * extent / s.vector <= members_of(lb->k)))
 		s.vector /= 2;
 	if (lb->k->n_team)
 		s.variable = lb_for(lb, LOOP_TEAM, members_of(lb->k));
@@ -191,18 +203,27 @@ nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step)
 }
 
 int
+team_inner(const Lower *lw, int64_t elements)
+{
+	int inner = 1;
+
+	while (inner < lw->target->tuning->reduce.row_members &&
+	       (int64_t)inner * lw->target->lanes < elements)
+		inner *= 2;
+	return inner;
+}
+
+int
 nest_divide(Lower *lw, LoopNest *nest)
 {
 	const Kernel *k = lw->lb->k;
-	int last = nest->n - 1, inner = 1, members = members_of(k);
+	int last = nest->n - 1, members = members_of(k);
 
-	if (k->n_team == 0 || nest->n < 2 || nest->at[last].extent >= members)
+	if (k->n_team == 0 || nest->n < 2 ||
+	    nest->at[last].extent >= (int64_t)members * lw->target->lanes)
 		return -1;
-	while (inner < lw->target->tuning->reduce.row_members &&
-	       (int64_t)inner * lw->target->lanes < nest->at[last].extent)
-		inner *= 2;
-	int rows = members / inner;
-	if (inner < LEAST_INNER || nest->at[last - 1].extent < rows)
+	int inner = team_inner(lw, nest->at[last].extent), rows = members / inner;
+	if (inner < LEAST_INNER || rows < 2 || nest->at[last - 1].extent < rows)
 		return -1;
 	if (nest->at[last - 1].extent > rows) {
 		if (!nest_cut(nest, last - 1, rows))

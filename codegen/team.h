@@ -8,6 +8,8 @@
 /* Before a kernel's loops: gives it the target's team, if the target has one and members may store what the kernel stores.
  * Without it the kernel has one member. */
 bool team_begin(Lower *lw);
+/* The same, of as many members as so many elements side by side keep busy; at least of the target's that share a row. */
+bool team_begin_for(Lower *lw, int64_t elements);
 /* Then gives each outer member a team of its own, of so many members (a power of two). */
 void team_divide(Lower *lw, int inner);
 

@@ -2,6 +2,7 @@
  * the result combines its own updates, in their order, and with the data last. So all slices go in parallel, nobody writes
  * where another one does, and the bits do not depend on who computes what. */
 #include "codegen/kernels/kernels.h"
+#include "codegen/team.h"
 #include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
 
@@ -254,21 +255,23 @@ combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 	Affine first = p.inner;
 
 	lb_if(lb, lb_compare(lb, LOOP_gt, count, lb_int(lb, S64, 0)));
-	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
-	lb_store(lb, arrays->updates, w, identity(lb, kind, dtype));
-	lb_end(lb);
+	Spread lane = spread_open(s->lw, width, NULL);
+	lb_store(lb, arrays->updates, spread_enter(&lane), identity(lb, kind, dtype));
+	spread_close(&lane);
 	LoopValue j = lb_for_below(lb, LOOP_PLAIN, s->updates, affine_scalar(lb, count));
 	Affine i = sorted_update(s, begin, j);
-	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	lane = spread_open(s->lw, width, NULL);
+	Affine w = spread_enter(&lane);
 	p.inner = affine_add(lb, first, w);
 	LoopValue u = update_element(s, &p, i), x = lb_load(lb, arrays->updates, w);
 	lb_store(lb, arrays->updates, w, combine(lb, kind, x, u));
+	spread_close(&lane);
 	lb_end(lb);
-	lb_end(lb);
-	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	lane = spread_open(s->lw, width, NULL);
+	w = spread_enter(&lane);
 	x = lb_load(lb, arrays->slice, w);
 	lb_store(lb, arrays->slice, w, combine(lb, kind, x, lb_load(lb, arrays->updates, w)));
-	lb_end(lb);
+	spread_close(&lane);
 	lb_end(lb);
 }
 
@@ -282,15 +285,17 @@ make_slice(const Segments *s, Place p, int64_t width, int64_t inner, const Array
 	Affine first = affine_add(lb, affine_scale(lb, slice, inner), p.inner);
 	Index at;
 
-	Affine w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	Spread lane = spread_open(s->lw, width, NULL);
+	Affine w = spread_enter(&lane);
 	index_split(lb, data->type, affine_add(lb, first, w), &at);
 	lb_store(lb, arrays->slice, w, lower_element(s->lw, data, &at));
-	lb_end(lb);
+	spread_close(&lane);
 	combine_segment(s, p, width, arrays);
-	w = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, width));
+	lane = spread_open(s->lw, width, NULL);
+	w = spread_enter(&lane);
 	lb_store(lb, lower_buffer(s->lw, node_result(s->node, 0)), affine_add(lb, first, w),
 	         lb_load(lb, arrays->slice, w));
-	lb_end(lb);
+	spread_close(&lane);
 }
 
 /* Nothing to combine: the data. */
@@ -338,6 +343,7 @@ scatter_kernel(Lower *lw, const Node *n)
 	int64_t rows = width == inner && width < least ? least / width : 1;
 	rows = rows < s.keys ? rows : s.keys;
 	DType type = compute_type(data->dtype);
+	team_begin_for(lw, width);
 	Arrays arrays = {lb_local(lb, type, width), lb_local(lb, type, width)};
 	Place p = {.outer = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, outer))};
 	Affine block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (s.keys + rows - 1) / rows));
