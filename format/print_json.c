@@ -48,6 +48,11 @@ instruction_json(const Format *f, const Instruction *n)
 
 	json_object_set_new(j, "kernel", k ? json_name(format_text(f, k->name)) : json_null());
 	json_object_set_new(j, "parts", json_integer(k ? k->iterations : 1));
+	if (k) {
+		json_object_set_new(j, "arguments", json_integer(k->n_arguments));
+		json_object_set_new(j, "team", json_integer(k->team));
+		json_object_set_new(j, "shared_bytes", json_integer(k->shared_bytes));
+	}
 	json_object_set_new(j, "flops", json_integer(k ? k->flops : 0));
 	json_object_set_new(j, "bytes",
 	                    json_integer(k   ? k->bytes
