@@ -36,3 +36,11 @@ def fake(folder, *flags):
     folder.mkdir(exist_ok=True)
     subprocess.run(["cc", "-shared", "-fPIC", *flags, "-o", folder / SONAMES[0], FAKE], check=True)
     return folder
+
+
+def tool(name):
+    """A program of the packages that scripts/setup installs."""
+    found = sorted(ROOT.glob(f".venv/lib/python3*/site-packages/nvidia/*/bin/{name}"))
+    if not found:
+        pytest.skip(f"{name} is not installed: scripts/setup test")
+    return found[0]

@@ -115,12 +115,19 @@ def test_a_signal(gradc, digits, fake, tmp_path, temporary, number):
         assert not list(temporary.iterdir())
 
 
-def test_tiles_are_refused(run, fake, tmp_path):
-    text = (nvrtc.ROOT / "tests/fuzz/corpus/gir/tiles_and_copies").read_text()
-    (tmp_path / "tiles.gir").write_text(text)
+@pytest.mark.parametrize("kernel, edits, why", [
+    ("product", {"team 4x8": "team 2x8", "team v10 < 4": "team v10 < 2"}, "a tile is spread over whole warps of 32 members"),
+    ("attention", {" row 8 ": " row 4 "}, "rows of a tile are reduced in eight partials or more")])
+def test_tiles_that_are_refused(run, fake, tmp_path, kernel, edits, why):
+    page = (nvrtc.ROOT / "docs/loop-ir.md").read_text()
+    text = re.search(rf"kernel @{kernel}\(.*?\n}}\n", page, re.S)[0]
+    for was, now in edits.items():
+        assert was in text
+        text = text.replace(was, now)
+    (tmp_path / "tiles.gir").write_text(f"module @page {{\n{text}}}\n")
     for stage in "cuda", "sass":
         said = run("dump", "tiles.gir", f"--stage={stage}", exit=4, env=fake).stderr
-        assert "kernel @product: CUDA C has no tiles, mma or copies yet" in said
+        assert f"kernel @{kernel}: CUDA C lacks a form for it: {why}" in said
 
 
 # ---- what it makes
