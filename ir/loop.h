@@ -213,9 +213,25 @@ LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
 int lb_buffer(LoopBuilder *lb, const char *name, BufferKind kind, Type type);
 int lb_local(LoopBuilder *lb, DType dtype, int64_t extent);
 int lb_private(LoopBuilder *lb, DType dtype, int64_t extent);
+/* A local array with so many elements behind each row of its last axis, where memory has banks. */
+int lb_padded(LoopBuilder *lb, const char *name, Type type, int64_t pad);
 /* The kernel's team: members by level. */
 void lb_team(LoopBuilder *lb, int n_levels, const int *members);
-void lb_barrier(LoopBuilder *lb);                /* nothing where there is no team */
+void lb_barrier(LoopBuilder *lb); /* nothing where there is no team */
+/* What a team does together, outside of its loops: a tile with two axes, a loop over its elements, which lb_end closes, and
+ * products that are added to it. */
+typedef struct {
+	LoopValue row, column;
+	Affine place; /* of the element, in tiles of this shape */
+} TileElement;
+int lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns);
+TileElement lb_each(LoopBuilder *lb, int tile);
+void lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k);
+/* n elements, by a member; zeros where `inside` is false. inside < 0: it lies inside. */
+void lb_copy(LoopBuilder *lb, int array, Affine place, int from, Affine source, int64_t n,
+             LoopValue inside);
+void lb_commit(LoopBuilder *lb);
+void lb_wait(LoopBuilder *lb, int64_t groups);
 LoopValue lb_param(LoopBuilder *lb, DType type); /* of a scalar function */
 /* The scalar type a storage type computes in: f16, bf16 and f8 in f32; s8..s32 in s32, bool in bool. */
 DType compute_type(DType storage);
@@ -254,6 +270,8 @@ LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
 void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
 void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
+/* Takes back all statements from number `first` on, whose blocks are closed: what they were made for is known. */
+void lb_forget(LoopBuilder *lb, int first);
 /* kernel_finish, once pure statements without readers are gone. */
 void kernel_close(LoopBuilder *lb);
 static inline DType

@@ -251,31 +251,36 @@ lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x)
 }
 
 static int
-add_array(LoopBuilder *lb, BufferKind kind, DType dtype, int64_t extent)
+add_array(LoopBuilder *lb, const char *name, BufferKind kind, Type type, int64_t pad)
 {
-	LoopBuffer b = {.name = arena_printf(lb->scratch, "%s%d",
-	                                     kind == BUFFER_LOCAL ? "local" : "private",
-	                                     lb->k->buffers.n),
+	LoopBuffer b = {.name = arena_printf(lb->scratch, "%s%d", name, lb->k->buffers.n),
 	                .kind = kind,
-	                .type = type_new(lb->m, dtype, 1, &extent)};
+	                .type = type,
+	                .pad = pad};
 
 	vec_push(lb->scratch, &lb->k->buffers, b);
 	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_LOCAL);
 	s->buffer = lb->k->buffers.n - 1;
-	s->extent = extent;
+	s->extent = type->n;
 	return s->buffer;
 }
 
 int
 lb_local(LoopBuilder *lb, DType dtype, int64_t extent)
 {
-	return add_array(lb, BUFFER_LOCAL, dtype, extent);
+	return add_array(lb, "local", BUFFER_LOCAL, type_new(lb->m, dtype, 1, &extent), 0);
 }
 
 int
 lb_private(LoopBuilder *lb, DType dtype, int64_t extent)
 {
-	return add_array(lb, BUFFER_PRIVATE, dtype, extent);
+	return add_array(lb, "private", BUFFER_PRIVATE, type_new(lb->m, dtype, 1, &extent), 0);
+}
+
+int
+lb_padded(LoopBuilder *lb, const char *name, Type type, int64_t pad)
+{
+	return add_array(lb, name, BUFFER_LOCAL, type, pad);
 }
 
 void
@@ -290,6 +295,82 @@ lb_barrier(LoopBuilder *lb)
 {
 	if (lb->k->n_team)
 		add_statement(lb, LOOP_STATEMENT_BARRIER);
+}
+
+/* ---- what a team does together, and copies */
+int
+lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns)
+{
+	Type type = type_new(lb->m, dtype, 2, (int64_t[]){rows, columns});
+
+	return add_array(lb, name, BUFFER_TILE, type, 0);
+}
+
+TileElement
+lb_each(LoopBuilder *lb, int tile)
+{
+	Type t = lb->k->buffers.at[tile].type;
+	int at = lb->k->body.n;
+
+	add_statement(lb, LOOP_STATEMENT_EACH)->buffer = tile;
+	vec_push(lb->scratch, &lb->open, at);
+	open_block(lb);
+	TileElement e = {.row = add_scalar(lb, S64, t->dims[0], at),
+	                 .column = add_scalar(lb, S64, t->dims[1], at)};
+	lb->k->body.at[at].type = S64;
+	lb->k->body.at[at].result = e.row;
+	lb->k->body.at[at].column = e.column;
+	e.place = affine_add(lb, affine_scale(lb, affine_scalar(lb, e.row), t->dims[1]),
+	                     affine_scalar(lb, e.column));
+	return e;
+}
+
+static const LoopWindow *
+keep_windows(LoopBuilder *lb, const LoopWindow *windows, int n)
+{
+	LoopWindow *kept = NEW_ARRAY(lb->scratch, LoopWindow, n);
+
+	for (int i = 0; i < n; i++) {
+		kept[i] = windows[i];
+		kept[i].place = windows[i].place ? keep_place(lb, *windows[i].place) : NULL;
+	}
+	return kept;
+}
+
+void
+lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_MMA);
+
+	s->buffer = tile;
+	s->windows = keep_windows(lb, windows, 2);
+	s->extent = k;
+}
+
+void
+lb_copy(LoopBuilder *lb, int array, Affine place, int from, Affine source, int64_t n,
+        LoopValue inside)
+{
+	LoopStatement *s = add_statement(lb, LOOP_STATEMENT_COPY);
+
+	s->buffer = array;
+	s->place = keep_place(lb, place);
+	s->windows = keep_windows(lb, &(LoopWindow){.buffer = from, .place = &source}, 1);
+	s->extent = n;
+	s->n_operands = inside >= 0;
+	s->operands[0] = inside >= 0 ? inside : 0;
+}
+
+void
+lb_commit(LoopBuilder *lb)
+{
+	add_statement(lb, LOOP_STATEMENT_COMMIT);
+}
+
+void
+lb_wait(LoopBuilder *lb, int64_t groups)
+{
+	add_statement(lb, LOOP_STATEMENT_WAIT)->i = groups;
 }
 
 LoopValue
@@ -413,6 +494,12 @@ lb_end(LoopBuilder *lb)
 	add_statement(lb, LOOP_STATEMENT_END)->match = opener;
 	lb->k->body.at[opener].match = lb->k->body.n - 1;
 	lb->block_open.at[lb->blocks.at[--lb->blocks.n]] = false;
+}
+
+void
+lb_forget(LoopBuilder *lb, int first)
+{
+	lb->k->body.n = first;
 }
 
 static bool
