@@ -88,13 +88,17 @@ gradc_least(int x, int y)
 static __device__ __forceinline__ int
 gradc_tile_row(int warp, int r, int row_warps)
 {
-	return (warp % row_warps + r / 2 * row_warps) * 16 + r % 2 * 8 + threadIdx.x % 32 / 4;
+	return (warp % row_warps + r / 2 * row_warps) * 16 + r % 2 * 8 + (int)threadIdx.x % 32 / 4;
 }
 static __device__ __forceinline__ int
 gradc_tile_column(int warp, int j, int b, int row_warps, int column_warps)
 {
-	return (warp / row_warps + j * column_warps) * 8 + threadIdx.x % 4 * 2 + b;
+	return (warp / row_warps + j * column_warps) * 8 + (int)threadIdx.x % 4 * 2 + b;
 }
+/* Two numbers side by side, at a multiple of their size. */
+template <typename T> struct alignas(2 * sizeof(T)) GradcTwo {
+	T low, high;
+};
 static __device__ __forceinline__ uint32_t
 gradc_two(uint16_t low, uint16_t high)
 {

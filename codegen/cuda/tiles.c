@@ -50,7 +50,7 @@ layout_of(CPrinter *p, int tile)
 		now.rows = parts(best.all_rows, rows);
 		now.columns = parts(best.all_columns, now.column_warps);
 		/* Sums first, then what they read. */
-		int64_t cost = 1000ll * now.rows * now.columns + 2ll * now.rows + now.columns;
+		int64_t cost = 1000ll * now.rows * now.columns + 3ll * now.rows + 2ll * now.columns;
 		if (cost < least) {
 			least = cost;
 			best = now;
@@ -211,12 +211,58 @@ cuda_print_each(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- mma */
+/* Rows of the window are rows of a padded array, one after the other or some apart, so that its places are affine with the padding, too:
+ * gradc_pad would divide for each element. */
+static bool
+is_padded_window(const LoopBuffer *b, const LoopWindow *w, int64_t rows, int64_t columns)
+{
+	int64_t row = b->type->rank ? b->type->dims[b->type->rank - 1] : 1;
+	bool down = w->column == 1 && w->row % row == 0,
+	     across = w->row == 1 && w->column % row == 0;
+	const Affine *a = w->place;
+
+	if (!b->pad || !a || a->constant < 0 || (!down && !across) ||
+	    a->constant % row + (down ? columns : rows) > row)
+		return false;
+	for (int i = 0; i < a->n; i++)
+		if (a->terms[i].coefficient % row)
+			return false;
+	return true;
+}
+
+/* The same window of the array with its padding. */
+static LoopWindow
+padded_window(CPrinter *p, const LoopBuffer *b, const LoopWindow *w)
+{
+	int64_t row = b->type->dims[b->type->rank - 1];
+	AffineTerm *terms = arena_copy(p->arena, w->place->terms,
+	                               sizeof(AffineTerm) * (size_t)w->place->n);
+	Affine *place = arena_copy(p->arena, w->place, sizeof(Affine));
+	LoopWindow padded = *w;
+
+	for (int i = 0; i < place->n; i++)
+		terms[i].coefficient += terms[i].coefficient / row * b->pad;
+	place->constant += place->constant / row * b->pad;
+	place->terms = terms;
+	padded.place = place;
+	padded.row += w->row / row * b->pad;
+	padded.column += w->column / row * b->pad;
+	return padded;
+}
+
 /* Where element (i, j) of an operand lies, as an expression with the number of its element; a tile was staged. */
 static const char *
-window_element(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
+window_element(CPrinter *p, const LoopStatement *s, int side, const char *i, const char *j)
 {
-	const char *place = c_window_place(p, w, i, j);
+	const LoopWindow *w = &s->windows[side];
+	const LoopBuffer *b = &p->k->buffers.at[w->buffer];
+	const int64_t *sums = p->k->buffers.at[s->buffer].type->dims;
 
+	if (is_padded_window(b, w, side ? s->extent : sums[0], side ? sums[1] : s->extent)) {
+		LoopWindow padded = padded_window(p, b, w);
+		return c_window_place(p, &padded, i, j);
+	}
+	const char *place = c_window_place(p, w, i, j);
 	return w->place ? c_place(p, w->buffer, place) : place;
 }
 
@@ -260,13 +306,66 @@ inside(CPrinter *p, const char *number, int64_t n, bool whole)
 }
 
 static void
-print_element(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
+print_element(CPrinter *p, const LoopStatement *s, int side, const char *i, const char *j)
 {
+	const LoopWindow *w = &s->windows[side];
 	DType d = p->k->buffers.at[w->buffer].type->dtype;
 	const ScalarFunction *f = c_storage_function(p, "load", d);
 
 	text_printf(p->out, f ? "gradc_%s(%s[%s]);\n" : "%s%s[%s];\n", f ? f->name : "",
-	            window_array(p, w), window_element(p, w, i, j));
+	            window_array(p, w), window_element(p, s, side, i, j));
+}
+
+/* Do rows of n elements begin at multiples of n, in an array whose rows are `stride` apart? */
+static bool
+is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride, int n)
+{
+	const LoopBuffer *b = &k->buffers.at[w->buffer];
+	bool aligned = w->place && stride % n == 0 && w->place->constant % n == 0 &&
+	               b->pad % n == 0;
+
+	for (int i = 0; aligned && i < w->place->n; i++)
+		aligned = w->place->terms[i].coefficient % n == 0;
+	return aligned;
+}
+
+/* A lane's two columns of a fragment in one access, where they lie side by side. */
+static bool
+reads_pairs(CPrinter *p, const LoopStatement *s, const Layout *l)
+{
+	const LoopWindow *w = &s->windows[1];
+	DType d = p->k->buffers.at[w->buffer].type->dtype;
+
+	return l->whole && w->column == 1 && dtype_info[d].bits >= 32 &&
+	       is_aligned(p->k, w, w->row, 2);
+}
+
+static void
+print_right(CPrinter *p, const LoopStatement *s, const Layout *l)
+{
+	Type t = p->k->buffers.at[s->buffer].type;
+	const char *type = c_compute_names[t->dtype];
+
+	if (!reads_pairs(p, s, l)) {
+		const char *column = arena_printf(p->arena,
+		                                  "gradc_tile_column(%s, c / 2, c %% 2, %d, %d)",
+		                                  l->warp, l->row_warps, l->column_warps);
+		open_unrolled(p, "c", l->columns * 2);
+		line(p, "const int column = %s;", inside(p, column, t->dims[1], l->whole));
+		c_indent(p);
+		text_add(p->out, "right[c] = ");
+		print_element(p, s, 1, "k", "column");
+		close_block(p);
+		return;
+	}
+	open_unrolled(p, "j", l->columns);
+	line(p, "const int column = gradc_tile_column(%s, j, 0, %d, %d);", l->warp, l->row_warps,
+	     l->column_warps);
+	line(p, "const GradcTwo<%s> two = *(const GradcTwo<%s> *)&%s[%s];", type, type,
+	     window_array(p, &s->windows[1]), window_element(p, s, 1, "k", "column"));
+	line(p, "right[j * 2] = two.low;");
+	line(p, "right[j * 2 + 1] = two.high;");
+	close_block(p);
 }
 
 /* With the cores for numbers alone: in the order of k. */
@@ -277,9 +376,8 @@ print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 	const char *type = c_compute_names[t->dtype];
 	const char *row = arena_printf(p->arena, "gradc_tile_row(%s, r, %d)", l->warp,
 	                               l->row_warps);
-	const char *column = arena_printf(p->arena, "gradc_tile_column(%s, c / 2, c %% 2, %d, %d)",
-	                                  l->warp, l->row_warps, l->column_warps);
 
+	line(p, "#pragma unroll 4");
 	line(p, "for (int k = 0; k < %lld; k++) {", (long long)s->extent);
 	p->depth++;
 	line(p, "%s left[%d], right[%d];", type, l->rows * 2, l->columns * 2);
@@ -287,14 +385,9 @@ print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 	line(p, "const int row = %s;", inside(p, row, t->dims[0], l->whole));
 	c_indent(p);
 	text_add(p->out, "left[r] = ");
-	print_element(p, &s->windows[0], "row", "k");
+	print_element(p, s, 0, "row", "k");
 	close_block(p);
-	open_unrolled(p, "c", l->columns * 2);
-	line(p, "const int column = %s;", inside(p, column, t->dims[1], l->whole));
-	c_indent(p);
-	text_add(p->out, "right[c] = ");
-	print_element(p, &s->windows[1], "k", "column");
-	close_block(p);
+	print_right(p, s, l);
 	open_unrolled(p, "e", l->rows * l->columns * FRAGMENT);
 	line(p,
 	     "%s[e] = %s(left[e / %d * 2 + e / 2 %% 2], right[e / 4 %% %d * 2 + e %% 2], %s[e]);",
@@ -333,19 +426,6 @@ unit_of(const Kernel *k, const LoopStatement *s)
 	return NULL;
 }
 
-/* Are all places of rows of eight elements whole 16 bytes? */
-static bool
-is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride)
-{
-	const LoopBuffer *b = &k->buffers.at[w->buffer];
-	bool aligned = w->place && stride % 8 == 0 && w->place->constant % 8 == 0 &&
-	               b->pad % 8 == 0;
-
-	for (int i = 0; aligned && i < w->place->n; i++)
-		aligned = w->place->terms[i].coefficient % 8 == 0;
-	return aligned;
-}
-
 /* The left operand of fragment row `i`, or the right one of fragment column `i`, in registers: four, or two. */
 static void
 print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u, int side)
@@ -359,8 +439,8 @@ print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *
 	                            : arena_printf(p->arena, "%s %% %d + i * %d", l->warp,
 	                                           l->row_warps, l->row_warps);
 	bool even = t->dims[side] % size == 0,
-	     by_rows = along_k == 1 && is_aligned(p->k, w, across);
-	bool by_columns = across == 1 && is_aligned(p->k, w, along_k);
+	     by_rows = along_k == 1 && is_aligned(p->k, w, across, 8);
+	bool by_columns = across == 1 && is_aligned(p->k, w, along_k, 8);
 
 	open_unrolled(p, "i", side ? l->columns : l->rows);
 	line(p, "const int first = %s * %d;",
@@ -376,7 +456,7 @@ print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *
 		line(p, "const int lane = threadIdx.x %% 32;");
 		line(p, "const int across = first%s%s;", matrix, by_rows ? " + lane % 8" : "");
 		line(p, "const int along = k + %s%s;", deep, by_rows ? "" : " + lane % 8");
-		const char *at = window_element(p, w, side ? "along" : "across",
+		const char *at = window_element(p, s, side, side ? "along" : "across",
 		                                side ? "across" : "along");
 		line(p, "gradc_ldmatrix%s_%d(%s[i], &%s[%s]);", by_rows ? "" : "_trans",
 		     side ? 2 : 4, side ? "right" : "left", window_array(p, w), at);
@@ -393,9 +473,9 @@ print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *
 		else
 			line(p, "const int along = k + lane %% 4 + %s * 4;", side ? "q" : "q / 2");
 		const char *array = window_array(p, w);
-		const char *one = window_element(p, w, side ? "along" : "across",
+		const char *one = window_element(p, s, side, side ? "along" : "across",
 		                                 side ? "across" : "along");
-		const char *next = window_element(p, w, side ? "(along + 1)" : "across",
+		const char *next = window_element(p, s, side, side ? "(along + 1)" : "across",
 		                                  side ? "across" : "(along + 1)");
 		if (u->in_registers)
 			line(p, "%s[i][q] = gradc_two(%s[%s], %s[%s]);", side ? "right" : "left",
