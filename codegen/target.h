@@ -31,6 +31,24 @@ typedef struct {
 	int64_t least_block, most_block; /* sums that a part adds over splits of k */
 } ProductTiles;
 
+/* How a team cuts a blocked product: a part is a block of the result, whose sums are a tile. All numbers of a block are powers
+ * of two. Each sum takes its products in the order of k, so that these numbers change no bits. */
+typedef struct {
+	int rows, columns; /* at most as many as the team has members */
+	int team;          /* whole warps */
+} TeamBlock;
+enum { MAX_TEAM_BLOCKS = 8 };
+typedef struct {
+	int64_t parts;     /* that run at the same time */
+	int depth;         /* numbers along k in a block; of 16 bits twice as many */
+	int64_t most_sums; /* bytes of them that a member has */
+	int few_rows;      /* up to so many a member has a column of the result instead */
+	double bring; /* time for a number of either operand, in those that a sum takes for a product */
+	double unit_speed; /* of matrix units for 16 bits, in that of the cores for numbers */
+	TeamBlock blocks
+		[MAX_TEAM_BLOCKS]; /* that the cheapest is taken from; a block without rows ends them */
+} TeamTiles;
+
 /* How loops are cut into parts. */
 typedef struct {
 	int64_t large;      /* element operations from which a kernel is cut for all cores */
@@ -125,6 +143,7 @@ struct Target {
 	bool gathers;  /* loads numbers that are not side by side in one instruction */
 	int team;      /* members that run a part together, a power of two; 0: one alone */
 	const ProductTiles *product; /* of CPUs */
+	const TeamTiles *tiles;      /* of teams; NULL: their products have no blocks */
 	const Tuning *tuning;
 };
 typedef struct Target Target;

@@ -241,6 +241,6 @@ const Strategy strategy_dot = {.op = OP_dot,
 
 const Strategy strategy_dot_team = {.op = OP_dot,
                                     .kinds = ON(TEAMS),
-                                    .doc = "members side by side along columns",
+                                    .doc = "blocks in tiles, or members side by side along columns",
                                     .emit = products_by_team,
                                     .products = dot_products};

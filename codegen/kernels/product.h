@@ -63,7 +63,11 @@ Type products_scratch(Lower *lw, const Node *n);
 void products_prepare(Lower *lw, const Node *n);
 void products_emit(Lower *lw, const Node *n);
 
-/* ---- product_team.c: the same for a team. */
+/* ---- product_team.c: the same for a team: one product in blocks, where that pays, else a column of some rows for each
+ * member. */
 void products_by_team(Lower *lw, const Node *n);
+
+/* ---- product_blocks.c: the kernel, where the target has tiles and the product fills them; false: nothing was emitted. */
+bool product_by_blocks(Lower *lw, const Product *p);
 
 #endif

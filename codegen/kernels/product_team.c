@@ -132,6 +132,8 @@ products_by_team(Lower *lw, const Node *node)
 
 	team_begin(lw);
 	int n = strategy_of(lw->target, node)->products(lw, node, list);
+	if (n == 1 && product_by_blocks(lw, &list[0]))
+		return;
 	for (int i = 0; i < n; i++) {
 		emits[i] = team_product(lw, &list[i]);
 		shapes[i] = parts_of(&emits[i]);

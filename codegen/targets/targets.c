@@ -109,6 +109,37 @@ missing_of(const Tuning *t)
 	return NULL;
 }
 
+static bool
+is_power_of_two(int n)
+{
+	return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* What product_blocks.c takes for granted: members have whole rows of an array, or a row has all of them, and each brings 4 bytes
+ * at least. */
+static bool
+is_sound_block(const TeamTiles *t, const TeamBlock *b)
+{
+	int narrow = b->rows < b->columns ? b->rows : b->columns;
+	int wide = b->rows > b->columns ? b->rows : b->columns;
+
+	return is_power_of_two(b->rows) && is_power_of_two(b->columns) &&
+	       is_power_of_two(b->team) && b->team <= MAX_PARTIALS && wide <= b->team &&
+	       2 * t->depth <= b->team && narrow * t->depth >= b->team;
+}
+
+static const char *
+fault_of_tiles(const TeamTiles *t)
+{
+	if (t->parts < 1 || !is_power_of_two(t->depth) || t->blocks[0].rows == 0 ||
+	    t->blocks[MAX_TEAM_BLOCKS - 1].rows)
+		return "its tiles lack parts, depth or blocks";
+	for (const TeamBlock *b = t->blocks; b->rows; b++)
+		if (!is_sound_block(t, b))
+			return "a block of its tiles does not deal out whole units to all members";
+	return NULL;
+}
+
 bool
 target_row_check(const Target *t, Diag *diag)
 {
@@ -120,7 +151,8 @@ target_row_check(const Target *t, Diag *diag)
 	                    : missing    ? "a number is missing in its tuning"
 	                    : t->tuning != tuning_of_kind(t->kind)
 	                            ? "its tuning is not that of its kind: sums would be other bits"
-	                            : NULL;
+	                    : t->tiles ? fault_of_tiles(t->tiles)
+	                               : NULL;
 
 	if (fault)
 		diag_error(diag, EXIT_UNSUPPORTED, "target \"%s\": %s%s%s", t->name, fault,

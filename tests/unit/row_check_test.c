@@ -91,6 +91,26 @@ test_targets(void **state)
 }
 
 static void
+test_tiles(void **state)
+{
+	Target row = *target_find("cuda-sm_90");
+	TeamTiles own = *row.tiles;
+	TeamBlock *last = own.blocks;
+
+	(void)state;
+	row.tiles = &own;
+	while (last[1].rows)
+		last++;
+	last->columns = 48;
+	expect_target(&row, "a block of its tiles does not deal out whole units to all members");
+	last->columns = 8; /* 16 * 8 numbers for 256 members */
+	last->team = 256;
+	expect_target(&row, "a block of its tiles does not deal out");
+	own.blocks[0].rows = 0;
+	expect_target(&row, "its tiles lack parts, depth or blocks");
+}
+
+static void
 test_tables(void **state)
 {
 	Diag *diag = diag_new("t", stderr);
@@ -244,9 +264,10 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_targets),       cmocka_unit_test(test_tables),
-		cmocka_unit_test(test_optimizers),    cmocka_unit_test(test_losses),
-		cmocka_unit_test(test_loss_settings), cmocka_unit_test(test_passes),
+		cmocka_unit_test(test_targets), cmocka_unit_test(test_tiles),
+		cmocka_unit_test(test_tables),  cmocka_unit_test(test_optimizers),
+		cmocka_unit_test(test_losses),  cmocka_unit_test(test_loss_settings),
+		cmocka_unit_test(test_passes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
