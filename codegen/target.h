@@ -39,14 +39,18 @@ typedef struct {
 } TeamBlock;
 enum { MAX_TEAM_BLOCKS = 8 };
 typedef struct {
-	int64_t parts;     /* that run at the same time */
 	int depth;         /* numbers along k in a block; of 16 bits twice as many */
 	int64_t most_sums; /* bytes of them that a member has */
 	int few_rows;      /* up to so many a member has a column of the result instead */
-	double bring; /* time for a number of either operand, in those that a sum takes for a product */
-	double unit_speed; /* of matrix units for 16 bits, in that of the cores for numbers */
+	int64_t least_split, most_scratch; /* numbers along k; bytes of the sums of all splits */
+	int processors, members;           /* that run parts; members that keep one busy */
+	/* Of a processor in a cycle: products of f32 and of 16 bits, bytes that warps read of the team's memory in units of a
+	 * warp's, bytes from memory; of all of them: bytes of sums stored and loaded again. */
+	double multiplied, multiplied_16, read, brought, stored;
+	double launch;     /* cycles of one more kernel */
+	double split_gain; /* splits must be so many times as fast */
 	TeamBlock blocks
-		[MAX_TEAM_BLOCKS]; /* that the cheapest is taken from; a block without rows ends them */
+		[MAX_TEAM_BLOCKS]; /* that the fastest is taken from; one without rows ends them */
 } TeamTiles;
 
 /* How loops are cut into parts. */

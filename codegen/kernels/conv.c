@@ -453,19 +453,19 @@ const Strategy strategy_conv_team = {
 	.op = OP_conv,
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
-	.emit = products_by_team,
+	BY_TEAM_PRODUCTS,
 	.products = conv_products};
 
 const Strategy strategy_conv_grad_input_team = {
 	.op = OP_conv_grad_input,
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
-	.emit = products_by_team,
+	BY_TEAM_PRODUCTS,
 	.products = conv_grad_input_products};
 
 const Strategy strategy_conv_grad_weight_team = {
 	.op = OP_conv_grad_weight,
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
-	.emit = products_by_team,
+	BY_TEAM_PRODUCTS,
 	.products = conv_grad_weight_products};

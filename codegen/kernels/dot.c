@@ -242,5 +242,5 @@ const Strategy strategy_dot = {.op = OP_dot,
 const Strategy strategy_dot_team = {.op = OP_dot,
                                     .kinds = ON(TEAMS),
                                     .doc = "blocks in tiles, or members side by side along columns",
-                                    .emit = products_by_team,
+                                    BY_TEAM_PRODUCTS,
                                     .products = dot_products};

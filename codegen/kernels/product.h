@@ -65,9 +65,18 @@ void products_emit(Lower *lw, const Node *n);
 
 /* ---- product_team.c: the same for a team: one product in blocks, where that pays, else a column of some rows for each
  * member. */
+#define BY_TEAM_PRODUCTS \
+	.scratch = team_products_scratch, .prepare = team_products_prepare, .emit = products_by_team
+/* Sums of parts of k; NULL: k is whole. */
+Type team_products_scratch(Lower *lw, const Node *n);
+void team_products_prepare(Lower *lw, const Node *n);
 void products_by_team(Lower *lw, const Node *n);
 
-/* ---- product_blocks.c: the kernel, where the target has tiles and the product fills them; false: nothing was emitted. */
-bool product_by_blocks(Lower *lw, const Product *p);
+/* ---- product_block_plan.c: into how many parts k is split, whose sums the loops leave in the scratch, [split, result]; 1: they
+ * store the result; 0: the product has no blocks. */
+int64_t product_block_splits(Lower *lw, const Product *p);
+
+/* ---- product_blocks.c */
+void product_by_blocks(Lower *lw, const Product *p);
 
 #endif

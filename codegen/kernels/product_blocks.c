@@ -1,4 +1,4 @@
-/* The blocked product for a team: a part is a block of the result, whose sums are a tile. BlockedProduct of both operands along k go to
+/* The blocked product for a team: a part is a block of the result, whose sums are a tile. Blocks of both operands along k go to
  * arrays of the team, of two stages: the next block is on its way while this one is multiplied.
  *
  *	for s < blocks of k + 1:
@@ -13,222 +13,24 @@
 #include "codegen/kernels/product_impl.h"
 #include "codegen/team.h"
 
-enum { LEFT, RIGHT, N_SIDES, STAGES = 2, COPY_BYTES = 16, LEAST_COPY_BYTES = 4, UNIT_DEPTH = 16 };
-
-/* One operand. */
-typedef struct {
-	int64_t extent;  /* rows or columns of the product */
-	int64_t across;  /* of them in a block */
-	DType type;      /* of the array */
-	bool along_k;    /* [stage, across, k], else [stage, k, across] */
-	bool copied;     /* else through private arrays */
-	int unit;        /* elements that a copy brings */
-	int array, held; /* the team's; a member's elements on their way, -1 */
-} Side;
-
-typedef struct {
-	Lower *lw;
-	const Product *p;
-	TeamBlock block;
-	int64_t k, depth; /* of the product; of a block */
-	Side sides[N_SIDES];
-	int sums;
-	Affine batch;
-	Affine first[N_SIDES]; /* row and column of the part */
-} BlockedProduct;
-
-static int64_t
-size_of(const Ints *shape)
-{
-	int64_t n = 1;
-
-	for (int i = 0; i < shape->n; i++)
-		n *= shape->at[i];
-	return n;
-}
-
-static int64_t
-blocks_of(int64_t n, int64_t size)
-{
-	return (n + size - 1) / size;
-}
-
-/* ---- how operands lie */
-static LoopValue
-element_of(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k)
-{
-	const Product *p = e->p;
-
-	return side == LEFT ? p->a(e->lw, p, batch, across, k) : p->b(e->lw, p, batch, k, across);
-}
-
-/* The load from an input that gives x; NULL: it is computed. */
-static const LoopStatement *
-load_of(const LoopBuilder *lb, LoopValue x)
-{
-	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
-	bool load = s->kind == LOOP_STATEMENT_LOAD &&
-	            lb->k->buffers.at[s->buffer].kind == BUFFER_IN;
-
-	return load ? s : NULL;
-}
-
-static bool
-depends_on(const LoopBuilder *lb, LoopValue x, LoopValue variable)
-{
-	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
-	const Affine *places[MAX_PLACES];
-
-	if (x == variable || s->kind > LOOP_STATEMENT_LOAD)
-		return x == variable;
-	for (int i = 0; i < s->n_operands; i++)
-		if (depends_on(lb, s->operands[i], variable))
-			return true;
-	for (int p = statement_places(s, places) - 1; p >= 0; p--)
-		for (int i = 0; i < places[p]->n; i++)
-			if (depends_on(lb, places[p]->terms[i].scalar, variable))
-				return true;
-	return false;
-}
-
-/* Elements along `variable` that lie side by side and can be brought at once: their places start at multiples of so many.
- * 0: not side by side. */
-static int
-elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
-                 int64_t extent)
-{
-	const Affine *a = load->place;
-	int64_t bits = dtype_info[lb->k->buffers.at[load->buffer].type->dtype].bits;
-	int64_t n = COPY_BYTES * 8 / bits;
-	bool beside = false;
-
-	while (n > 1 && (extent % n || a->constant % n || load->n_operands))
-		n /= 2;
-	for (int i = 0; i < a->n; i++) {
-		AffineTerm t = a->terms[i];
-		if (t.scalar == variable && t.coefficient == 1) {
-			beside = true;
-			continue;
-		}
-		if (depends_on(lb, t.scalar, variable))
-			return 0;
-		while (n > 1 && t.coefficient % n)
-			n /= 2;
-	}
-	return beside ? (int)n : 0;
-}
-
-/* Numbers of 16 bits stay as they are for matrix units; others have the type of the sums. */
-static DType
-array_type(const BlockedProduct *e, const LoopStatement *made)
-{
-	const LoopBuilder *lb = e->lw->lb;
-	DType stored = e->p->type;
-
-	if (made->kind == LOOP_STATEMENT_LOAD)
-		stored = lb->k->buffers.at[made->buffer].type->dtype;
-	else if (made->kind == LOOP_STATEMENT_CAST)
-		stored = (DType)made->i;
-	return e->p->type == F32 && (stored == BF16 || stored == F16) ? stored : e->p->type;
-}
-
-/* Asks for an element in loops over all of the operand, and looks at what it is. */
-static void
-find_side(BlockedProduct *e, int number)
-{
-	LoopBuilder *lb = e->lw->lb;
-	Side *side = &e->sides[number];
-	int mark = lb->k->body.n;
-	LoopValue batch = lb_for(lb, LOOP_PLAIN, e->p->batch);
-	LoopValue across = lb_for(lb, LOOP_PLAIN, side->extent);
-	LoopValue k = lb_for(lb, LOOP_PLAIN, e->k);
-	LoopValue x = element_of(e, number, affine_scalar(lb, batch), affine_scalar(lb, across),
-	                         affine_scalar(lb, k));
-	const LoopStatement *load = load_of(lb, x);
-
-	side->type = array_type(e, &lb->k->body.at[lb->definitions.at[x]]);
-	side->along_k = number == LEFT ? e->p->a_along_k : e->p->b_along_k;
-	side->unit = 1;
-	if (load) {
-		int by_k = elements_at_once(lb, load, k, e->k);
-		int by_others = elements_at_once(lb, load, across, side->extent);
-		if (by_k || by_others) {
-			side->along_k = by_k >= by_others;
-			side->unit = side->along_k ? by_k : by_others;
-		}
-		side->copied = lb->k->buffers.at[load->buffer].type->dtype == side->type &&
-		               dtype_bytes(side->type, side->unit) >= LEAST_COPY_BYTES;
-	}
-	if (!side->copied)
-		side->unit = 1;
-	for (int i = 0; i < 3; i++)
-		lb_end(lb);
-	lb_forget(lb, mark);
-}
-
-/* ---- which block */
-static bool
-has_matrix_unit(const BlockedProduct *e)
-{
-	return e->sides[LEFT].type == e->sides[RIGHT].type &&
-	       dtype_info[e->sides[LEFT].type].bits == 16;
-}
-
-static int64_t
-parts_of(const BlockedProduct *e, const TeamBlock *b)
-{
-	return e->p->batch * blocks_of(e->sides[LEFT].extent, b->rows) *
-	       blocks_of(e->sides[RIGHT].extent, b->columns);
-}
-
-/* Time of a product with that block, in multiply-adds of a member that all do at the same time. */
-static double
-cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b)
-{
-	double multiply = (double)b->rows * b->columns / (has_matrix_unit(e) ? t->unit_speed : 1);
-	double bring = (double)(b->rows + b->columns) * t->bring;
-
-	return (double)blocks_of(parts_of(e, b), t->parts) * (multiply + bring);
-}
-
-static void
-choose_block(BlockedProduct *e, const TeamTiles *t)
-{
-	double least = 0;
-
-	for (const TeamBlock *b = t->blocks; b->rows; b++) {
-		double cost = cost_of(e, t, b);
-		int64_t sums = (int64_t)b->rows * b->columns / b->team;
-		if (dtype_bytes(e->p->type, sums) > t->most_sums ||
-		    (e->block.rows && cost >= least))
-			continue;
-		least = cost;
-		e->block = *b;
-	}
-	e->depth = has_matrix_unit(e) ? 2 * t->depth : t->depth;
-	e->sides[LEFT].across = e->block.rows;
-	e->sides[RIGHT].across = e->block.columns;
-	for (int i = 0; i < N_SIDES; i++) /* each member brings as many units */
-		while (e->sides[i].across * e->depth / e->sides[i].unit < e->block.team)
-			e->sides[i].unit /= 2;
-}
+enum { STAGES = 2, UNIT_DEPTH = 16 };
 
 /* ---- arrays */
 static int64_t
-row_of(const BlockedProduct *e, const Side *s)
+row_of(const BlockedProduct *e, const ProductSide *s)
 {
 	return s->along_k ? e->depth : s->across;
 }
 
 static int64_t
-stage_of(const BlockedProduct *e, const Side *s)
+stage_of(const BlockedProduct *e, const ProductSide *s)
 {
 	return s->across * e->depth;
 }
 
 /* What a member brings of a block. */
 static int64_t
-units_of(const BlockedProduct *e, const Side *s)
+units_of(const BlockedProduct *e, const ProductSide *s)
 {
 	return stage_of(e, s) / s->unit / e->block.team;
 }
@@ -236,7 +38,7 @@ units_of(const BlockedProduct *e, const Side *s)
 /* Rows that members of a warp read at the same time lie in different banks: eight rows of a matrix of 16 bits, or eight
  * numbers of one k. */
 static int64_t
-pad_of(const Side *s)
+pad_of(const ProductSide *s)
 {
 	int bits = dtype_info[s->type].bits;
 
@@ -250,7 +52,7 @@ declare_arrays(BlockedProduct *e)
 	static const char *const names[] = {"left", "right"};
 
 	for (int i = 0; i < N_SIDES; i++) {
-		Side *s = &e->sides[i];
+		ProductSide *s = &e->sides[i];
 		int64_t row = row_of(e, s), dims[] = {STAGES, stage_of(e, s) / row, row};
 		s->array = lb_padded(lb, names[i], type_new(lb->m, s->type, COUNT(dims), dims),
 		                     pad_of(s));
@@ -270,7 +72,7 @@ static Unit
 unit_of(const BlockedProduct *e, int number, Affine u, LoopValue member, Affine first_k)
 {
 	LoopBuilder *lb = e->lw->lb;
-	const Side *s = &e->sides[number];
+	const ProductSide *s = &e->sides[number];
 	int64_t units = row_of(e, s) / s->unit, rows = e->block.team / units;
 	Affine all = affine_add(lb, affine_scale(lb, u, e->block.team), affine_scalar(lb, member));
 	Index at;
@@ -285,7 +87,7 @@ unit_of(const BlockedProduct *e, int number, Affine u, LoopValue member, Affine 
 }
 
 static bool
-has_edge(const Side *s)
+has_edge(const ProductSide *s)
 {
 	return s->extent % s->across != 0;
 }
@@ -302,15 +104,15 @@ static void
 copy_unit(const BlockedProduct *e, int number, const Unit *u, Affine stage)
 {
 	LoopBuilder *lb = e->lw->lb;
-	const Side *s = &e->sides[number];
+	const ProductSide *s = &e->sides[number];
 	LoopValue inside = -1;
 
 	if (has_edge(s))
 		and_below(lb, u->across, s->extent, &inside);
 	if (e->k % e->depth)
 		and_below(lb, u->k, e->k, &inside);
-	LoopValue x = element_of(e, number, e->batch, u->across, u->k);
-	const LoopStatement *load = load_of(lb, x);
+	LoopValue x = side_element(e, number, e->batch, u->across, u->k);
+	const LoopStatement *load = side_load(lb, x);
 	int from = load->buffer;
 	Affine source = *load->place;
 	if (load->n_operands)
@@ -332,7 +134,7 @@ static void
 hold_unit(const BlockedProduct *e, int number, const Unit *u, Affine held)
 {
 	LoopBuilder *lb = e->lw->lb;
-	const Side *s = &e->sides[number];
+	const ProductSide *s = &e->sides[number];
 	Affine across = u->across, k = u->k;
 	bool edge = has_edge(s), last = e->k % e->depth != 0;
 
@@ -342,7 +144,7 @@ hold_unit(const BlockedProduct *e, int number, const Unit *u, Affine held)
 		across = affine_add(lb, across, open_below(lb, across, s->extent));
 	if (last)
 		k = affine_add(lb, k, open_below(lb, k, e->k));
-	LoopValue x = element_of(e, number, e->batch, across, k);
+	LoopValue x = side_element(e, number, e->batch, across, k);
 	lb_store(lb, s->held, held, lb_cast(lb, e->p->type, x));
 	for (int i = 0; i < edge + last; i++)
 		lb_end(lb);
@@ -373,7 +175,8 @@ bring_block(const BlockedProduct *e, Affine s, Affine stage, bool copies)
 {
 	LoopBuilder *lb = e->lw->lb;
 	LoopValue member = lb_for(lb, LOOP_TEAM, e->block.team);
-	Affine first_k = affine_scale(lb, s, e->depth);
+	Affine first_k = affine_add(lb, affine_scale(lb, e->split, e->k / e->splits),
+	                            affine_scale(lb, s, e->depth));
 
 	for (int i = 0; i < N_SIDES; i++) {
 		if (e->sides[i].copied != copies)
@@ -397,7 +200,7 @@ put_block(const BlockedProduct *e, Affine stage)
 	LoopValue member = lb_for(lb, LOOP_TEAM, e->block.team);
 
 	for (int i = 0; i < N_SIDES; i++) {
-		const Side *s = &e->sides[i];
+		const ProductSide *s = &e->sides[i];
 		if (s->copied)
 			continue;
 		Affine u = affine_scalar(lb, lb_for(lb, LOOP_UNROLL, units_of(e, s)));
@@ -415,7 +218,7 @@ static void
 multiply(const BlockedProduct *e, Affine stage, int64_t from, int64_t depth)
 {
 	LoopBuilder *lb = e->lw->lb;
-	const Side *a = &e->sides[LEFT], *b = &e->sides[RIGHT];
+	const ProductSide *a = &e->sides[LEFT], *b = &e->sides[RIGHT];
 	int64_t a_k = a->along_k ? 1 : a->across, b_k = b->along_k ? 1 : b->across;
 	Affine left = affine_plus(stage_place(e, LEFT, stage), from * a_k);
 	Affine right = affine_plus(stage_place(e, RIGHT, stage), from * b_k);
@@ -435,7 +238,7 @@ multiply_rest(const BlockedProduct *e, int64_t block)
 	LoopBuilder *lb = e->lw->lb;
 	Affine stage = affine_constant(block % STAGES);
 	int64_t rest = e->k % e->depth;
-	int64_t by_unit = has_matrix_unit(e) ? rest / UNIT_DEPTH * UNIT_DEPTH : 0;
+	int64_t by_unit = block_has_unit(e) ? rest / UNIT_DEPTH * UNIT_DEPTH : 0;
 
 	if (has_copies(e))
 		lb_wait(lb, 0);
@@ -449,7 +252,7 @@ static void
 add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 {
 	LoopBuilder *lb = e->lw->lb;
-	int64_t blocks = blocks_of(e->k, e->depth);
+	int64_t blocks = team_blocks(e->k / e->splits, e->depth);
 	bool more = e->k % e->depth == 0; /* the last iteration brings nothing */
 	Affine comes = more ? affine_add(lb, at, open_below(lb, at, blocks)) : at;
 
@@ -480,7 +283,7 @@ static void
 add_blocks(const BlockedProduct *e)
 {
 	LoopBuilder *lb = e->lw->lb;
-	int64_t whole = e->k / e->depth, rest = e->k % e->depth;
+	int64_t whole = e->k / e->splits / e->depth, rest = e->k % e->depth;
 	LoopValue s = lb_for(lb, LOOP_PLAIN, whole + 1);
 	LoopValue odd = lb_binary(lb, LOOP_and, s, lb_int(lb, S64, 1));
 
@@ -520,23 +323,17 @@ store_sums(const BlockedProduct *e)
 		open++;
 	}
 	Affine to = e->p->c(e->lw, e->p, e->batch, place[LEFT], place[RIGHT]);
-	LoopValue sum = result_of_sum(lb, e->p->node, lb_load(lb, e->sums, at.place));
-	lb_store(lb, lower_buffer(e->lw, lower_stored(e->lw)), to,
-	         lower_stored_element(e->lw, e->p->node, to, sum));
+	LoopValue sum = lb_load(lb, e->sums, at.place);
+	if (e->splits > 1) {
+		to = affine_add_scaled(lb, to, e->split, block_results(e));
+		lb_store(lb, lower_scratch(e->lw), to, sum);
+	} else {
+		sum = lower_stored_element(e->lw, e->p->node, to,
+		                           result_of_sum(lb, e->p->node, sum));
+		lb_store(lb, lower_buffer(e->lw, lower_stored(e->lw)), to, sum);
+	}
 	for (int i = 0; i <= open; i++)
 		lb_end(lb);
-}
-
-/* A product with few rows reads each number of b once for all of them where a member has a column; so it does not pay to bring
- * b to the team's memory, unless its numbers lie along k. */
-static bool
-pays(const BlockedProduct *e, const TeamTiles *t)
-{
-	const Product *p = e->p;
-	bool thin = p->m <= t->few_rows && !p->b_along_k;
-	bool empty = p->batch == 0 || p->m == 0 || e->sides[RIGHT].extent == 0 || e->k == 0;
-
-	return dtype_is_float(p->type) && !empty && !thin;
 }
 
 static void
@@ -548,31 +345,27 @@ one_part(BlockedProduct *e)
 	store_sums(e);
 }
 
-bool
+void
 product_by_blocks(Lower *lw, const Product *p)
 {
 	LoopBuilder *lb = lw->lb;
-	const TeamTiles *t = lw->target->tiles;
-	BlockedProduct e = {.lw = lw, .p = p, .k = size_of(&p->k)};
-	Affine at[1 + N_SIDES];
+	BlockedProduct e;
+	Affine at[2 + N_SIDES];
 
-	e.sides[LEFT].extent = p->m;
-	e.sides[RIGHT].extent = size_of(&p->n);
-	if (!t || !lb->k->n_team || !pays(&e, t))
-		return false;
-	find_side(&e, LEFT);
-	find_side(&e, RIGHT);
-	choose_block(&e, t);
+	block_plan(&e, lw, p);
 	lb_team(lb, 1, &e.block.team);
-	int64_t parts[] = {p->batch, blocks_of(p->m, e.block.rows),
-	                   blocks_of(e.sides[RIGHT].extent, e.block.columns)};
+	int64_t parts[] = {p->batch, e.splits, team_blocks(p->m, e.block.rows),
+	                   team_blocks(e.sides[RIGHT].extent, e.block.columns)};
 	for (int i = 0; i < COUNT(parts); i++)
-		at[i] = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, parts[i]));
+		at[i] = parts[i] == 1 && i < COUNT(parts) - 1
+		                ? affine_constant(0)
+		                : affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, parts[i]));
 	e.batch = at[0];
-	e.first[LEFT] = affine_scale(lb, at[1], e.block.rows);
-	e.first[RIGHT] = affine_scale(lb, at[2], e.block.columns);
+	e.split = at[1];
+	e.first[LEFT] = affine_scale(lb, at[2], e.block.rows);
+	e.first[RIGHT] = affine_scale(lb, at[3], e.block.columns);
 	one_part(&e);
 	for (int i = 0; i < COUNT(parts); i++)
-		lb_end(lb);
-	return true;
+		if (parts[i] > 1 || i == COUNT(parts) - 1)
+			lb_end(lb);
 }

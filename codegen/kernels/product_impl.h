@@ -63,4 +63,45 @@ void pack_all(const ProductEmit *product);
 /* ---- product_sums.c: one part of the product: the chunk of that number, and a panel. */
 void product_part(const ProductEmit *e, Panel at, Affine chunk);
 
+/* ---- product_block_plan.c: a product for a team, in blocks */
+enum { LEFT, RIGHT, N_SIDES, COPY_BYTES = 16 /* at most, at once */ };
+/* One operand. */
+typedef struct {
+	int64_t extent;  /* rows or columns of the product */
+	int64_t across;  /* of them in a block */
+	DType type;      /* of the array */
+	bool along_k;    /* [stage, across, k], else [stage, k, across] */
+	bool copied;     /* else through private arrays */
+	int unit;        /* elements that a copy brings */
+	int array, held; /* the team's; a member's elements on their way, -1 */
+} ProductSide;
+
+typedef struct {
+	Lower *lw;
+	const Product *p;
+	TeamBlock block;
+	int64_t k, depth; /* of the product; of a block */
+	int64_t splits;   /* of k, all alike */
+	ProductSide sides[N_SIDES];
+	int sums;
+	Affine batch, split;
+	Affine first[N_SIDES]; /* row and column of the part */
+} BlockedProduct;
+
+/* Blocks that n rows, columns or numbers along k make. */
+static inline int64_t
+team_blocks(int64_t n, int64_t size)
+{
+	return (n + size - 1) / size;
+}
+
+/* All that is known of the product before its loops; false: it has no blocks. */
+bool block_plan(BlockedProduct *e, Lower *lw, const Product *p);
+int64_t block_results(const BlockedProduct *e); /* numbers of the result */
+/* Has the target's matrix unit the type of both arrays? */
+bool block_has_unit(const BlockedProduct *e);
+LoopValue side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k);
+/* The load from an input that gives x; NULL: it is computed. */
+const LoopStatement *side_load(const LoopBuilder *lb, LoopValue x);
+
 #endif

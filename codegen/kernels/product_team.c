@@ -122,6 +122,65 @@ one_product(TeamProduct *e, Type parts)
 		lb_end(e->lw->lb);
 }
 
+/* ---- in blocks */
+/* The one product of the node that has blocks, with the number of its splits; 0: there is none. */
+static int64_t
+splits_of(Lower *lw, const Node *node, Product *list, int *n)
+{
+	bool whole_bytes = dtype_info[lower_stored(lw)->type->dtype].bits >= 8;
+
+	*n = strategy_of(lw->target, node)->products(lw, node, list);
+	return *n == 1 && lw->target->team > 1 && whole_bytes ? product_block_splits(lw, list) : 0;
+}
+
+Type
+team_products_scratch(Lower *lw, const Node *node)
+{
+	Product list[MAX_PRODUCTS];
+	int n;
+	int64_t splits = splits_of(lw, node, list, &n);
+	int64_t size = splits * node_result(node, 0)->type->n;
+
+	return splits > 1 ? type_new(lw->m, list->type, 1, &size) : NULL;
+}
+
+void
+team_products_prepare(Lower *lw, const Node *node)
+{
+	Product list[MAX_PRODUCTS];
+
+	strategy_of(lw->target, node)->products(lw, node, list);
+	lw->lb->k->flops = op_row(node)->flops(node);
+	product_by_blocks(lw, list);
+}
+
+/* The sum over the splits, in their order, an element a member. The kernel before has the product's operations, this one the
+ * additions. */
+static void
+add_splits(Lower *lw, const Product *p, int64_t splits)
+{
+	LoopBuilder *lb = lw->lb;
+	int64_t n = node_result(p->node, 0)->type->n, members = lb->k->team[0];
+	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + members - 1) / members));
+	Affine member = affine_scalar(lb, lb_for(lb, LOOP_TEAM, members));
+	Affine at = affine_add_scaled(lb, member, part, members);
+	bool edge = n % members != 0;
+
+	lb->k->flops += (splits - 1) * n - op_row(p->node)->flops(p->node);
+	if (edge) {
+		Affine left = affine_plus(affine_scale(lb, at, -1), n);
+		at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	}
+	Affine s = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, splits));
+	LoopValue sum = lb_accumulator(lb, ACC_ADD, p->type);
+	lb_accumulate(lb, sum, lb_load(lb, lower_scratch(lw), affine_add_scaled(lb, at, s, n)));
+	lb_end(lb);
+	sum = lower_stored_element(lw, p->node, at, result_of_sum(lb, p->node, sum));
+	lb_store(lb, lower_buffer(lw, lower_stored(lw)), at, sum);
+	for (int i = 0; i < 2 + edge; i++)
+		lb_end(lb);
+}
+
 void
 products_by_team(Lower *lw, const Node *node)
 {
@@ -130,9 +189,15 @@ products_by_team(Lower *lw, const Node *node)
 	Type shapes[MAX_PRODUCTS];
 	int64_t all = 0;
 
+	int n;
+	int64_t splits = splits_of(lw, node, list, &n);
+
 	team_begin(lw);
-	int n = strategy_of(lw->target, node)->products(lw, node, list);
-	if (n == 1 && product_by_blocks(lw, &list[0]))
+	if (splits > 1)
+		add_splits(lw, &list[0], splits);
+	else if (splits)
+		product_by_blocks(lw, &list[0]);
+	if (splits)
 		return;
 	for (int i = 0; i < n; i++) {
 		emits[i] = team_product(lw, &list[i]);

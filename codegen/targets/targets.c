@@ -131,12 +131,15 @@ is_sound_block(const TeamTiles *t, const TeamBlock *b)
 static const char *
 fault_of_tiles(const TeamTiles *t)
 {
-	if (t->parts < 1 || !is_power_of_two(t->depth) || t->blocks[0].rows == 0 ||
+	if (t->processors < 1 || !is_power_of_two(t->depth) || t->blocks[0].rows == 0 ||
 	    t->blocks[MAX_TEAM_BLOCKS - 1].rows)
-		return "its tiles lack parts, depth or blocks";
-	for (const TeamBlock *b = t->blocks; b->rows; b++)
+		return "its tiles lack processors, depth or blocks";
+	const TeamBlock *b = t->blocks;
+	for (; b->rows; b++)
 		if (!is_sound_block(t, b))
 			return "a block of its tiles does not deal out whole units to all members";
+	if (8ll * b[-1].rows * b[-1].columns / b[-1].team > t->most_sums)
+		return "a member has too many sums of f64 in the last block of its tiles";
 	return NULL;
 }
 

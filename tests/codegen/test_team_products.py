@@ -1,11 +1,13 @@
 """Products of teams of threads: blocks in the team's memory, whatever sizes, layouts and types are. Each sum is that of NumPy; CUDA
 C, on this CPU, C and the interpreter make the same bits."""
+import json
 import random
 import re
 import subprocess
 
 import numpy as np
 import pytest
+from tolerances import limit
 
 TARGET = "cuda-sm_90"
 SIZES = [1, 7, 13, 64, 129, 257]
@@ -73,7 +75,7 @@ def test_sizes(run, build, tmp_path, types, across):
     """What blocks divide and what they do not, in each direction."""
     order = random.Random(f"{types} {across}")
     functions = [dot(*(order.choice(SIZES) for _ in range(3)), x=order.choice(TYPES[types]), across=across,
-                     batch=order.choice([(), (), (3,), (2, 3)]), z="f64" if types == "f64" else "f32") for _ in range(10)]
+                     batch=order.choice([(), (), (3,), (2, 3)]), z="f64" if types == "f64" else "f32") for _ in range(6)]
     functions += [dot(64, 96, 128, x=TYPES[types][0], across=across), dot(40, 70, 36, x=TYPES[types][-1], across=across)]
     kernels, file = lowered(run, tmp_path, functions)
     same_bits(build, file, kernels, 4)
@@ -84,6 +86,17 @@ def test_views(run, build, tmp_path):
         dot(65, 50, 34, x="f32", z="f64"), dot(65, 50, 34, x="bf16", y="f32", z="f32"), dot(33, 20, 40, x="bf16", z="bf16")]
     kernels, file = lowered(run, tmp_path, functions)
     same_bits(build, file, kernels, len(functions))
+
+
+def test_splits(run, build, tmp_path):
+    """Long sums of few results: a kernel leaves those of parts of k, another one adds them in order."""
+    bias = (f"(%a: f32[3136,24], %b: f32[3136,40], %c: f32[40])",
+            ["%0 = dot %a, %b {x_contract = [0], y_contract = [0]} : f32[24,40]",
+             "%1 = broadcast %c {shape = [24,40], axes = [1]} : f32[24,40]", "%2 = add %0, %1 : f32[24,40]"], "%2")
+    kernels, file = lowered(run, tmp_path, [
+        bias, dot(64, 4096, 64, x="bf16", z="bf16", across="x"), dot(17, 8192, 300, x="f64"), dot(30, 4095, 30)])
+    same_bits(build, file, kernels, 4)
+    assert sum("serves @" in k for k in kernels.values()) == 3 # 4095 numbers have no whole blocks of 16
 
 
 def test_integers_have_columns(run, build, tmp_path):
@@ -109,8 +122,9 @@ OFF = {"f32": 2 ** -24, "f64": 2 ** -53}
 
 @pytest.mark.parametrize("m, k, n, x, z, across", [
     (300, 77, 130, "f32", "f32", ""), (129, 1000, 65, "f32", "f32", "y"), (64, 5, 257, "f32", "f32", "x"),
-    (257, 33, 70, "f64", "f64", "xy"), (130, 100, 64, "bf16", "f32", ""), (96, 72, 40, "f16", "f32", "y"),
-    (2000, 40, 2000, "f32", "f32", "x"), (500, 48, 9, "f32", "f32", ""), (33000, 20, 16, "f32", "f32", ""),
+    (257, 33, 70, "f64", "f64", "xy"), (130, 119, 64, "bf16", "f32", ""), (96, 72, 40, "f16", "f32", "y"),
+    (2000, 40, 2000, "f32", "f32", "x"), (64, 12544, 72, "f32", "f32", "xy"),
+    (500, 48, 9, "f32", "f32", ""), (33000, 20, 16, "f32", "f32", ""),
     (33000, 64, 16, "bf16", "f32", "y"),
      (9, 300, 70, "f32", "f32", "xy")])
 def test_sums(run, build, tmp_path, m, k, n, x, z, across):
@@ -118,14 +132,35 @@ def test_sums(run, build, tmp_path, m, k, n, x, z, across):
     tool = build / "tests/run_kernel"
     if not tool.exists():
         pytest.skip(f"{tool} is not built")
-    kernels, file = lowered(run, tmp_path, [dot(m, k, n, x=x, z=z, across=across)])
-    (name, text), = kernels.items()
-    assert "mma sum" in text
+    kernels, lowered_file = lowered(run, tmp_path, [dot(m, k, n, x=x, z=z, across=across)])
+    assert any("mma sum" in k for k in kernels.values())
     generator = np.random.default_rng(m)
     a, b = (numbers(generator, x, s) for s in (((k, m) if "x" in across else (m, k)), ((n, k) if "y" in across else (k, n))))
-    for value, at in ((a, "a"), (b, "b")):
-        (tmp_path / at).write_bytes(np.ascontiguousarray(value[0]).tobytes())
-    run(tool, file, name, "c", tmp_path / "a", tmp_path / "b", tmp_path / "c")
-    got = np.frombuffer((tmp_path / "c").read_bytes(), {"f32": np.float32, "f64": np.float64}[z]).reshape(m, n)
+    arguments = [tmp_path / "a", tmp_path / "b"]
+    for value, file in zip((a, b), arguments):
+        file.write_bytes(np.ascontiguousarray(value[0]).tobytes())
+    for name in sorted(kernels, key=lambda k: "serves @" not in kernels[k]):
+        run(tool, lowered_file, name, "c", *arguments, tmp_path / name)
+        arguments.append(tmp_path / name) # which the kernel that it serves reads
+    got = np.frombuffer(arguments[-1].read_bytes(), {"f32": np.float32, "f64": np.float64}[z]).reshape(m, n)
     want = (a[1].T if "x" in across else a[1]) @ (b[1].T if "y" in across else b[1])
     assert np.abs(got - want).max() <= 16 * OFF[z] * k
+
+
+@pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist", "gpt2_mini"])
+def test_gradients(run, models, tmp_path, name):
+    """The interpreter runs the loops of all kernels: gradients are those of the tensors' program."""
+    reference = json.loads((models / name / "reference.json").read_text())
+    options = [models / name / "model.onnx", "--loss", reference["loss"], "--engine=interp"]
+    for key, file in [*((i["name"], i["file"]) for i in reference["inputs"]), ("labels", reference["labels"]["file"])]:
+        rows = np.load(models / name / file)[:2]
+        np.save(tmp_path / file, rows[:, :12] if "seq" in reference["dims"] else rows)
+        options += ["--input", f"{key}={tmp_path / file}"]
+    ways = {"tensors": [], "loops": ["--stage=lowered", f"--pass-option=multiversion.targets={TARGET}"]}
+    for folder, how in ways.items():
+        run("grad", *options, "--output-dir", tmp_path / folder, *how)
+    tensors, loops = ({p.name: np.load(p) for p in (tmp_path / folder).glob("*.npy")} for folder in ways)
+    assert tensors.keys() == loops.keys() and len(tensors) > 6
+    most = max(np.abs(g).max() for key, g in tensors.items() if key.startswith("grad."))
+    for key, g in tensors.items():
+        np.testing.assert_allclose(loops[key], g, rtol=limit("grad f32"), atol=2e-6 * most, err_msg=key)

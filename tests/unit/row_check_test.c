@@ -106,8 +106,10 @@ test_tiles(void **state)
 	last->columns = 8; /* 16 * 8 numbers for 256 members */
 	last->team = 256;
 	expect_target(&row, "a block of its tiles does not deal out");
+	*last = (TeamBlock){128, 128, 256};
+	expect_target(&row, "a member has too many sums of f64 in the last block of its tiles");
 	own.blocks[0].rows = 0;
-	expect_target(&row, "its tiles lack parts, depth or blocks");
+	expect_target(&row, "its tiles lack processors, depth or blocks");
 }
 
 static void
