@@ -2,6 +2,7 @@
 #include "codegen/cuda/nvrtc.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,8 +77,10 @@ identify(Arena *arena, Nvrtc *n)
 	n->version = arena_printf(arena, "%d.%d", major, minor);
 	bool found = dladdr(*(void **)&n->CompileProgram, &where) && where.dli_fname;
 	n->path = arena_strdup(arena, found ? where.dli_fname : "");
-	n->identity = arena_printf(arena, "%s %lld", n->version,
-	                           stat(n->path, &st) == 0 ? (long long)st.st_size : 0);
+	if (stat(n->path, &st) != 0)
+		return status_error(EXIT_SYSTEM, "NVRTC %s: %s: %s", n->version, n->path,
+		                    strerror(errno));
+	n->identity = arena_printf(arena, "%s %lld", n->version, (long long)st.st_size);
 	return NULL;
 }
 

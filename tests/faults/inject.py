@@ -239,7 +239,7 @@ def names_under(folder):
 
 # ---- the commands
 
-NAMES = ("check", "check-json", "compile", "compile-c", "dump", "dump-html", "dump-asm", "dump-exe", "run", "train",
+NAMES = ("check", "check-json", "compile", "compile-c", "compile-cuda", "dump", "dump-html", "dump-asm", "dump-exe", "run", "train",
          "resume", "library")
 
 
@@ -265,6 +265,12 @@ def commands(gradc, models, scratch):
                         library, gradc.parent / "lib/libgradc_rt.a", f"-Wl,-rpath,{scratch}", wraps, "-lm", "-lpthread",
                         "-o", program], check=True)
         return program
+
+    def with_nvrtc(*command):
+        """With a library that compiles nothing, and a cache of the run's own."""
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", scratch / "libnvrtc.so.13", ROOT / "tests/codegen/fake_nvrtc.c"],
+                       check=True)
+        return ["sh", "-c", f'XDG_CACHE_HOME=$PWD/cache LD_LIBRARY_PATH={scratch} exec "$0" "$@"', *command]
 
     digits = compiled("mlp_digits", "--batch=16")
     folder = models / "mlp_digits"
@@ -292,6 +298,8 @@ def commands(gradc, models, scratch):
         Command("compile-c", [gradc, "compile", model("mlp_diabetes"), "-o", "exe", "--batch=4", "--loss=mse",
                               "--keep-sources=src", "--weights=w.bin"],
                 [Output("exe"), Output("w.bin"), Output("src", sources, True)]),
+        Command("compile-cuda", with_nvrtc(gradc, "compile", model("mlp_digits"), "-o", "exe", "--batch=16",
+                                           "--target=cpu,cuda:sm_90a"), [Output("exe")]),
         Command("dump", [gradc, "dump", model("mlp_digits"), "--stage=memory"]),
         Command("dump-html", [gradc, "dump", model("mlp_digits"), "--loss=cross_entropy", "--stage=train",
                               "--format=html", "-o", "page"], [Output("page")]),
