@@ -25,6 +25,7 @@ typedef struct {
 	int processors;
 	int most_blocks, most_threads;
 	int busy_threads; /* of them, that reach the memory's full rate */
+	int sum_threads;  /* and the cores' full rate, where each has several sums in registers */
 	int64_t shared_bytes,
 		block_shared_bytes; /* for arrays of blocks; that a block takes besides */
 	int64_t cache_bytes;        /* the last cache, which all share */
@@ -77,7 +78,8 @@ typedef struct {
 	double seconds;
 } Prediction;
 /* Of `blocks` of so many threads and so much shared memory: the part of the chip that they keep busy. */
-double predict_utilization(const Chip *c, int64_t blocks, int64_t threads, int64_t shared_bytes);
+double predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
+                           int64_t shared_bytes);
 /* An instruction that takes no time, or none on this machine, has 0 seconds. */
 Prediction predict_instruction(const Format *f, const Instruction *in, const Outlook *o);
 /* How often an instruction runs in a step of one micro-batch in that world, by the program's numbers of instructions. */

@@ -14,6 +14,7 @@
  *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: with half of its threads a V100 has 95 % of what it reads with
  *             all of them, one load of a thread under way; with a quarter 77 %
  *   [launch]  github.com/pytorch/pytorch, issue 161104: a kernel that adds 1024 numbers takes 1.1 to 1.3 us
+ *   [volkov] V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each
  */
 #include "format/machine.h"
 
@@ -26,6 +27,7 @@ static const Chip gh100 = {
 	.most_blocks = 32,
 	.most_threads = 2048,
 	.busy_threads = 1024, /* [stream] */
+	.sum_threads = 256,   /* [volkov] */
 	.shared_bytes = 228 << 10,
 	.block_shared_bytes = 1 << 10,
 	.cache_bytes = 50 << 20,
@@ -45,6 +47,7 @@ static const Chip ga100 = {
 	.most_blocks = 32,
 	.most_threads = 2048,
 	.busy_threads = 1024, /* [stream] */
+	.sum_threads = 256,   /* [volkov] */
 	.shared_bytes = 164 << 10,
 	.block_shared_bytes = 1 << 10,
 	.cache_bytes = 40 << 20,

@@ -46,10 +46,11 @@ resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 /* Whole waves of all blocks that the machine holds keep it busy to their end. Those of the last wave do as long as they
  * have enough threads; with fewer, they take as long as if they had. */
 double
-predict_utilization(const Chip *c, int64_t blocks, int64_t threads, int64_t shared_bytes)
+predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
+                    int64_t shared_bytes)
 {
 	int64_t held = c->processors * resident_blocks(c, threads, shared_bytes);
-	int64_t busy = c->processors * divided(c->busy_threads, threads);
+	int64_t busy = c->processors * divided(busy_threads, threads);
 	int64_t last = blocks % held, time = blocks - last;
 
 	busy = busy < held ? busy : held;
@@ -124,7 +125,8 @@ predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machi
 	int64_t blocks = k->team > 1 ? p->parts : divided(p->parts, LONE_THREADS);
 
 	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
-	p->utilization = predict_utilization(m->chip, blocks, threads, k->shared_bytes);
+	int busy = p->bound == BOUND_COMPUTE ? m->chip->sum_threads : m->chip->busy_threads;
+	p->utilization = predict_utilization(m->chip, busy, blocks, threads, k->shared_bytes);
 }
 
 /* Of a slot's bytes in the first rank's world, whose part is the largest. */

@@ -66,12 +66,12 @@ cuda_refusal(const Kernel *k)
 
 /* ---- the kernel's first lines: the number of its part */
 /* That a multiprocessor shall hold at once: so many that 512 threads have 128 registers each. Without a wish ptxas gives some
- * kernels of gpt2_124m 64 registers and spills others; with one block it gives 168 to 199, which leaves no room for a second. */
+ * kernels of gpt2_124m 64 registers and spills others; with one block it gives 168 to 199, which leaves no room for a second.
+ * Tiles are registers, which pay more than other threads: 256 threads have all. */
 static int
 least_blocks(const Kernel *k)
 {
-	enum { THREADS = 512 };
-	int n = THREADS / cuda_threads(k);
+	int n = (kernel_has_tiles(k) ? 256 : 512) / cuda_threads(k);
 
 	return n < 1 ? 1 : n > MOST_BLOCKS ? MOST_BLOCKS : n;
 }

@@ -10,6 +10,7 @@ static const Chip toy_chip = {
 	.most_blocks = 16,
 	.most_threads = 1024,
 	.busy_threads = 512,
+	.sum_threads = 256,
 	.shared_bytes = 1000,
 	.block_shared_bytes = 50,
 	.cache_bytes = 1000,
@@ -71,7 +72,7 @@ test_utilization(void **state)
 
 	(void)state;
 	for (int i = 0; i < COUNT(cases); i++)
-		assert_near(predict_utilization(&toy_chip, cases[i].blocks, cases[i].threads,
+		assert_near(predict_utilization(&toy_chip, 512, cases[i].blocks, cases[i].threads,
 		                                cases[i].shared),
 		            cases[i].want);
 }
@@ -370,6 +371,7 @@ test_machines(void **state)
 		                          c->most_blocks,
 		                          c->most_threads,
 		                          c->busy_threads,
+		                          c->sum_threads,
 		                          (double)c->shared_bytes,
 		                          (double)c->block_shared_bytes,
 		                          (double)c->cache_bytes,
