@@ -170,10 +170,10 @@ too_long_array(const Kernel *k)
 }
 
 static Status
-check_kernels(const Module *m)
+check_kernels(const KernelPart *part)
 {
-	for (int i = 0; i < m->kernels.n; i++) {
-		const Kernel *k = m->kernels.at[i];
+	for (int i = 0; i < part->n; i++) {
+		const Kernel *k = part->at[i];
 		const LoopBuffer *b = too_long_array(k);
 		if (kernel_has_tiles(k))
 			return status_error(
@@ -199,7 +199,7 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 	           .cpu = target,
 	           .output = text ? LLVM_TEXT : LLVM_ASM};
 
-	Status status = check_kernels(m);
+	Status status = check_kernels(&job.part);
 	if (!status) {
 		start_llvm();
 		run_job(&job);
@@ -237,8 +237,10 @@ compile_kernels(Build *b, const Module *m)
 		const CpuTarget *cpu = &b->options->targets[t];
 		KernelPart parts[MAX_PARTS];
 		int n_parts = build_parts(b->arena, m, cpu->target, parts);
-		for (int i = 0; i < n_parts; i++)
+		for (int i = 0; i < n_parts; i++) {
+			RETURN_IF_ERROR(check_kernels(&parts[i]));
 			jobs[n++] = (Job){.part = parts[i], .cpu = cpu, .target = t};
+		}
 	}
 	run_jobs(jobs, n);
 	for (int i = 0; i < n; i++) {
@@ -283,7 +285,6 @@ build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 static Status
 llvm_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
-	RETURN_IF_ERROR(check_kernels(m));
 	start_llvm();
 	Status status = compile_kernels(b, m);
 	if (!status)
