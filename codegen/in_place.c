@@ -110,14 +110,19 @@ apart(const Access *a, int common, int64_t size)
 }
 
 static bool
-is_read_before(const Access *load, const Access *store)
+is_read_before(const Kernel *k, const Access *load, const Access *store)
 {
 	int64_t first[2], last[2];
-	int common = 0;
+	int common = 0, levels = 0;
 
 	while (common < load->depth && common < store->depth &&
 	       load->loops[common] == store->loops[common])
 		common++;
+	/* What stands outside of the team's loops all members load, and one of them stores. */
+	for (int i = 0; i < common; i++)
+		levels += load->loops[i]->mode == LOOP_TEAM;
+	if (levels < k->n_team)
+		return false;
 	/* Members of a team meet at no barrier here that one could rely on. */
 	for (int i = common; i < load->depth || i < store->depth; i++)
 		if ((i < load->depth && load->loops[i]->mode == LOOP_TEAM) ||
@@ -149,7 +154,7 @@ kernel_may_overwrite(const Kernel *k, int input, int output)
 		return false;
 	for (int i = 0; i < loads.n; i++)
 		for (int j = 0; j < stores.n; j++)
-			if (!is_read_before(&loads.at[i], &stores.at[j]))
+			if (!is_read_before(k, &loads.at[i], &stores.at[j]))
 				return false;
 	return true;
 }

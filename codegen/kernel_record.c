@@ -57,7 +57,7 @@ kernel_partials(const Kernel *k, DType type)
 
 	for (int i = 0; i < k->n_team; i++)
 		members *= k->team[i];
-	for (int i = 0; i < k->body.n && members > TEAM_OF_REGISTERS; i++) {
+	for (int i = 0; i < k->body.n && (members > TEAM_OF_REGISTERS || k->n_team > 1); i++) {
 		const LoopStatement *s = &k->body.at[i];
 		bool of_team = s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_TEAM;
 		for (int a = 0; of_team && depth == 0 && a < s->n_accumulators; a++)

@@ -13,6 +13,7 @@ typedef struct {
 	bool reduced;  /* summed over */
 	int64_t whole; /* of blocks of that extent, which the loop around counts: how many elements there are; 0: as many as
 	                * the blocks have */
+	int64_t before; /* where the loop over these blocks was cut again: iterations of its inner part; else 0 */
 	LoopValue variable; /* of the open loop */
 } LoopDim;
 /* Where a nest has no room for another loop, an index is divided out, or a loop stays whole. */
@@ -69,6 +70,8 @@ typedef struct {
 /* How many of the first n loops are parallel: the outermost, and as many as give the parts that the kernel should have, of
  * the least size that the target wants. Cuts one of them in blocks where that gives more; lanes NULL: along none of them. */
 int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
+/* Of a loop within blocks: the elements of the one at hand, from its first on. */
+Affine nest_left(LoopBuilder *lb, const LoopDim *d);
 /* Opens loop `at`, directly inside of those before. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 

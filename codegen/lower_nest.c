@@ -190,6 +190,11 @@ nest_cut(LoopNest *nest, int at, int64_t block)
 
 	if (block >= d.extent || nest->n == MAX_NEST)
 		return false;
+	LoopDim *inner = at + 1 < nest->n && nest->at[at + 1].whole ? &nest->at[at + 1] : NULL;
+	if (inner && inner->before)
+		return false;
+	if (inner)
+		inner->before = block;
 	memmove(nest->at + at + 2, nest->at + at + 1, sizeof(d) * (size_t)(nest->n - at - 1));
 	blocks.extent = (d.extent + block - 1) / block;
 	blocks.full *= block;
@@ -267,17 +272,22 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 	return i;
 }
 
+Affine
+nest_left(LoopBuilder *lb, const LoopDim *d)
+{
+	Affine block = affine_scalar(lb, d[-1].variable);
+
+	if (d->before)
+		block = affine_add_scaled(lb, block, affine_scalar(lb, d[-2].variable), d->before);
+	return affine_plus(affine_scale(lb, block, -d->extent), d->whole);
+}
+
 LoopValue
 nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode)
 {
 	LoopDim *d = &nest->at[at];
 
-	if (d->whole)
-		d->variable = lb_for_below(
-			lb, mode, d->extent,
-			affine_plus(affine_scale(lb, affine_scalar(lb, d[-1].variable), -d->extent),
-		                    d->whole));
-	else
-		d->variable = lb_for(lb, mode, d->extent);
+	d->variable = d->whole ? lb_for_below(lb, mode, d->extent, nest_left(lb, d))
+	                       : lb_for(lb, mode, d->extent);
 	return d->variable;
 }

@@ -140,7 +140,7 @@ plan_cache(Rows *r)
 	const Function *f = r->lw->f;
 	const Node *ret = function_return(f);
 	uint32_t *needed = NEW_ARRAY(st->scratch, uint32_t, f->next_node_id);
-	int64_t width = r->rows ? r->full / r->rows : 0;
+	int64_t width = r->rows ? r->full / r->rows : 0, bytes = 0; /* of a team's arrays */
 
 	st->cache = NEW_ARRAY(st->scratch, int, f->next_node_id);
 	st->cached = NEW_ARRAY(st->scratch, uint8_t, f->next_node_id);
@@ -157,10 +157,15 @@ plan_cache(Rows *r)
 			            value_depth(r, node_operand(ret, i)) + 1, needed);
 	for_each_node(f, n) {
 		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
-		if (often && op_row(n)->weight >= r->tiles->expensive &&
-		    space_of(r, node_result(n, 0)) == ITER_FULL)
-			st->cache[n->id] = lb_local(
-				r->lw->lb, compute_type(node_result(n, 0)->type->dtype), width);
+		if (!often || op_row(n)->weight < r->tiles->expensive ||
+		    space_of(r, node_result(n, 0)) != ITER_FULL)
+			continue;
+		DType type = compute_type(node_result(n, 0)->type->dtype);
+		int64_t row = dtype_bytes(type, width) *
+		              (r->team_rows && !r->shares_rows ? r->team_rows : 1);
+		bytes += row;
+		if (r->lw->lb->k->n_team == 0 || bytes <= dtype_bytes(F32, r->tiles->near_row))
+			st->cache[n->id] = lb_local(r->lw->lb, type, width);
 	}
 }
 

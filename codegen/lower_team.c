@@ -165,9 +165,7 @@ nest_spread(Lower *lw, const LoopNest *nest, int at)
 
 	if (!d->whole)
 		return spread_open(lw, d->extent, NULL);
-	LoopBuilder *lb = lw->lb;
-	Affine below = affine_plus(affine_scale(lb, affine_scalar(lb, d[-1].variable), -d->extent),
-	                           d->whole);
+	Affine below = nest_left(lw->lb, d);
 	return spread_open(lw, d->extent, &below);
 }
 
@@ -182,6 +180,16 @@ nest_spread_loop(const Lower *lw, const LoopNest *nest)
 	return at >= 0 && nest->at[at].extent >= members ? at : last;
 }
 
+/* Opens a loop that runs once, where `at` is below the end; `at` as its form says that it is. */
+static Affine
+nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops)
+{
+	Affine left = affine_add_scaled(lb, end, at, -1);
+
+	++*loops;
+	return affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+}
+
 int
 nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step)
 {
@@ -190,16 +198,12 @@ nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step)
 	int rows = lb->k->team[0];
 
 	*step = affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows));
-	if (!d->whole && d->extent == rows)
-		return 1;
-	Affine left = affine_add_scaled(lb, affine_constant(d->extent), *step, -1);
-	if (d->whole) {
-		Affine before = affine_scale(lb, affine_scalar(lb, d[-1].variable), d->extent);
-		left = affine_add_scaled(lb, affine_constant(d->whole),
-		                         affine_add(lb, before, *step), -1);
-	}
-	*step = affine_add(lb, *step, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
-	return 2;
+	int loops = 1;
+	if (d->extent < rows) /* of the block's own */
+		*step = nest_if_below(lb, *step, affine_constant(d->extent), &loops);
+	if (d->whole)
+		*step = nest_if_below(lb, *step, nest_left(lb, d), &loops);
+	return loops;
 }
 
 int

@@ -1,6 +1,7 @@
 /* --machine=NAME[,ranks=N][,link=RATE]: where a schedule is predicted for. */
 #include "tools/tools.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_RANKS = 1 << 16 };
@@ -47,7 +48,8 @@ set_link(const OptionUse *u, Outlook *o, const char *value)
 	double rate;
 
 	if (n < 2 || value[n - 1] != 'G' ||
-	    !parse_double(arena_strndup(u->arena, value, n - 1), &rate) || rate <= 0)
+	    !parse_double(arena_strndup(u->arena, value, n - 1), &rate) || !(rate > 0) ||
+	    isinf(rate))
 		return refuse(u, "link: need gigabits a second, as 400G");
 	o->network_rate = rate * 1e9 / 8;
 	return true;

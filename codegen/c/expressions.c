@@ -64,7 +64,7 @@ c_value(CPrinter *p, LoopValue v)
 void
 c_set_most(CPrinter *p, LoopValue v, int64_t most)
 {
-	if (p->dialect->narrow && most <= INT32_MAX)
+	if (p->dialect->narrow && most < INT32_MAX) /* a loop counts to one more */
 		p->most[v] = most;
 }
 
@@ -72,8 +72,11 @@ c_set_most(CPrinter *p, LoopValue v, int64_t most)
 int64_t
 c_affine_most(const CPrinter *p, const Affine *a)
 {
-	int64_t sum = a->constant < 0 ? -a->constant : a->constant, term;
+	int64_t sum, term;
 
+	if (a->constant == INT64_MIN)
+		return -1;
+	sum = a->constant < 0 ? -a->constant : a->constant;
 	for (int i = 0; i < a->n; i++) {
 		int64_t c = a->terms[i].coefficient;
 		if (!is_narrow(p, a->terms[i].scalar) || c == INT64_MIN ||

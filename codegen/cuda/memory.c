@@ -83,8 +83,11 @@ declare_shared(CPrinter *p, DType type, const char *type_name, const char *name,
 	else
 		text_printf(p->out, "%s *%s = (%s *)(gradc_shared + %lld);\n", type_name, name,
 		            type_name, (long long)p->shared);
-	p->shared += (dtype_bytes(type, n) * (members ? members : 1) + SHARED_ALIGNMENT - 1) /
-	             SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+	int64_t bytes = dtype_info[type].bits < 8
+	                        ? n
+	                        : dtype_bytes(type, n); /* n counts what memory holds */
+	p->shared += (bytes * (members ? members : 1) + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT *
+	             SHARED_ALIGNMENT;
 }
 
 void

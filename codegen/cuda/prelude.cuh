@@ -45,6 +45,13 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
 	T at[N];
 };
 
+/* Of a warp: those of the thread's team of so many. */
+static __device__ __forceinline__ uint32_t
+gradc_lanes(int members)
+{
+	return ((1u << members) - 1) << (threadIdx.x % 32 & ~(members - 1));
+}
+
 /* Elements of 4 and 2 bits. */
 static __device__ __forceinline__ uint32_t
 gradc_packed_load(const uint8_t *at, int64_t i, int bits)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum { MOST_BLOCKS = 16 /* of a multiprocessor, on every architecture */ };
+enum { MOST_SHARED = 163 << 10 /* bytes of a block on sm_80, the least of all */ };
 enum { PARTS_OF_BLOCK = 128 }; /* of a kernel without a team: a thread for each */
 
 int
@@ -61,6 +62,8 @@ cuda_refusal(const Kernel *k)
 {
 	if (k->n_team == 2 && k->team[1] > WARP)
 		return "a team inside of a team is more than a warp of 32 members";
+	if (k->n_team && kernel_shared_bytes(k) > MOST_SHARED)
+		return "its arrays are more than the shared memory that a block may have on sm_80";
 	return tile_refusal(k);
 }
 

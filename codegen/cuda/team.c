@@ -61,20 +61,12 @@ cuda_print_store(CPrinter *p, const LoopStatement *s, int at)
 	p->depth -= !alone;
 }
 
-void
-cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at)
-{
-	(void)s, (void)at;
-	c_indent(p);
-	text_add(p->out, p->n_open ? "__syncwarp();\n" : "__syncthreads();\n");
-}
-
 /* ---- partials */
 /* Do they need memory? A warp's own are exchanged in registers. */
 static bool
 is_shared(const CPrinter *p, int level)
 {
-	return level == 0 && cuda_threads(p->k) > WARP;
+	return level == 0 && (cuda_threads(p->k) > WARP || p->k->n_team > 1);
 }
 
 static void
@@ -84,32 +76,51 @@ line(CPrinter *p, const char *text)
 	text_printf(p->out, "%s\n", text);
 }
 
+/* The lanes that come to an operation of the inner team's: those of the thread's own alone, for an outer member may have nothing
+ * to do while others of its warp have. */
+static const char *
+lanes_of_team(CPrinter *p, int level)
+{
+	int threads = cuda_threads(p->k);
+
+	if (level == 1 && p->k->team[1] < WARP)
+		return arena_printf(p->arena, "gradc_lanes(%d)", p->k->team[1]);
+	return arena_printf(p->arena, "0x%xu", threads < WARP ? (1u << threads) - 1 : 0xffffffffu);
+}
+
+void
+cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at)
+{
+	(void)s, (void)at;
+	c_indent(p);
+	if (p->n_open)
+		text_printf(p->out, "__syncwarp(%s);\n", lanes_of_team(p, 1));
+	else
+		text_add(p->out, "__syncthreads();\n");
+}
+
 /* Within groups of `width` lanes; lane 0 of each has the result. */
 static void
-shuffle_down(CPrinter *p, const Accumulator *a, int width)
+shuffle_down(CPrinter *p, const Accumulator *a, int width, const char *lanes)
 {
 	const char *v = arena_printf(p->arena, "v%d", a->scalar);
-	int threads = cuda_threads(p->k);
-	unsigned mask = threads < WARP ? (1u << threads) - 1 : 0xffffffffu;
 
 	c_indent(p);
 	text_printf(p->out, "for (int n = %d; n > 0; n /= 2)\n", width / 2);
 	p->depth++;
-	c_print_combine(
-		p, a->kind, a->type, v,
-		arena_printf(p->arena, "__shfl_down_sync(0x%xu, %s, n, %d)", mask, v, width));
+	c_print_combine(p, a->kind, a->type, v,
+	                arena_printf(p->arena, "__shfl_down_sync(%s, %s, n, %d)", lanes, v, width));
 	p->depth--;
 }
 
 static void
-combine_in_registers(CPrinter *p, const Accumulator *a)
+combine_in_registers(CPrinter *p, const Accumulator *a, int level)
 {
-	int threads = cuda_threads(p->k);
-	unsigned mask = threads < WARP ? (1u << threads) - 1 : 0xffffffffu;
+	const char *lanes = lanes_of_team(p, level);
 
-	shuffle_down(p, a, a->number);
+	shuffle_down(p, a, a->number, lanes);
 	c_indent(p);
-	text_printf(p->out, "v%d = __shfl_sync(0x%xu, v%d, 0, %d);\n", a->scalar, mask, a->scalar,
+	text_printf(p->out, "v%d = __shfl_sync(%s, v%d, 0, %d);\n", a->scalar, lanes, a->scalar,
 	            a->number);
 }
 
@@ -137,7 +148,7 @@ combine_in_memory(CPrinter *p, const Accumulator *a)
 		p->depth -= 2;
 	}
 	line(p, arena_printf(p->arena, "v%d = %s[threadIdx.x %% %d];", a->scalar, at, width));
-	shuffle_down(p, a, width);
+	shuffle_down(p, a, width, lanes_of_team(p, 0));
 	line(p, "if (threadIdx.x == 0)");
 	line(p, arena_printf(p->arena, "\t%s[0] = v%d;", at, a->scalar));
 	p->depth--;
@@ -182,6 +193,6 @@ cuda_print_team_loop(CPrinter *p, const LoopStatement *s, int at)
 		if (is_shared(p, level))
 			combine_in_memory(p, &s->accumulators[i]);
 		else
-			combine_in_registers(p, &s->accumulators[i]);
+			combine_in_registers(p, &s->accumulators[i], level);
 	}
 }

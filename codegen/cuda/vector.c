@@ -42,12 +42,14 @@ is_defined_within(const CPrinter *p, int from, int to, const Affine *place)
 }
 
 static bool
-is_stored(const CPrinter *p, int from, int to, int buffer)
+is_touched(const CPrinter *p, int from, int to, int buffer, bool by_loads)
 {
-	for (int at = from; at < to; at++)
-		if (p->k->body.at[at].kind == LOOP_STATEMENT_STORE &&
-		    p->k->body.at[at].buffer == buffer)
+	for (int at = from; at < to; at++) {
+		const LoopStatement *s = &p->k->body.at[at];
+		if (s->buffer == buffer && (s->kind == LOOP_STATEMENT_STORE ||
+		                            (by_loads && s->kind == LOOP_STATEMENT_LOAD)))
 			return true;
+	}
 	return false;
 }
 
@@ -60,12 +62,13 @@ is_pack(CPrinter *p, const LoopStatement *loop, int at, int i, Affine *first)
 	bool load = s->kind == LOOP_STATEMENT_LOAD && s->n_operands == 0;
 
 	if ((!load && s->kind != LOOP_STATEMENT_STORE) || dtype_info[b->type->dtype].bits < 8 ||
-	    (!buffer_is_param(b) && b->kind != BUFFER_LOCAL) || b->pad || b->swizzle)
+	    (!buffer_is_param(b) && b->kind != BUFFER_LOCAL) || b->pad || b->swizzle ||
+	    (b->kind == BUFFER_LOCAL && b->type->n % loop->extent))
 		return false;
 	return first_place(p, loop, s->place, first) &&
 	       !is_defined_within(p, at + 1, loop->match, first) &&
-	       (load ? !is_stored(p, at + 1, i, s->buffer)
-	             : !is_stored(p, i + 1, loop->match, s->buffer));
+	       (load ? !is_touched(p, at + 1, i, s->buffer, false)
+	             : !is_touched(p, i + 1, loop->match, s->buffer, true));
 }
 
 static void

@@ -18,7 +18,7 @@ typedef struct {
 	bool first;                /* that others are compared with */
 } Code;
 
-static uint64_t seed = 1;
+static uint64_t seed = 1, integers = 4; /* these are below it: $INTEGERS, since some are indices */
 static bool flip;
 
 static uint64_t
@@ -36,7 +36,7 @@ fill(Type t, void *at)
 		if (dtype_is_float(t->dtype))
 			dtype_store_float(t->dtype, at, i, x);
 		else
-			dtype_store_int(t->dtype, at, i, (int64_t)(random_word() % 4));
+			dtype_store_int(t->dtype, at, i, (int64_t)(random_word() % integers));
 	}
 }
 
@@ -196,6 +196,7 @@ main(int argc, char **argv)
 
 	if (!m)
 		return 2;
+	integers = getenv("INTEGERS") ? (uint64_t)atoi(getenv("INTEGERS")) : integers;
 	flip = argc > 2 && strcmp(argv[2], "flip") == 0;
 	bool cuda = argc > 2 && strcmp(argv[2], "cuda") == 0;
 	for (int i = 0; i < COUNT(cpus); i++) {

@@ -97,7 +97,7 @@ def test_accesses_of_16_bytes(compiled):
     launches, sources = compiled("gpt2_124m")
     found, used, wrong = cubins.instructions(sources), set(), {}
     for kernel, launch in launches.items():
-        wide = [i for i in found[kernel] if re.match(r"(LDG|STG)\b.*\.128", i)]
+        wide = [i for i in found[kernel] if re.match(r"(LDG|STG|LDGSTS)\b.*\.128", i)]
         large = launch["bytes"] >= 1 << 20 and launch["flops"] < 20 * launch["bytes"]
         if large and not wide and not is_excused(schedules.place(launch), NARROW, used):
             wrong[kernel] = schedules.place(launch)

@@ -1,5 +1,6 @@
 """Kernels as CUDA C, run on this CPU: blocks of threads are fibers (tests/codegen/cuda). The text that a GPU gets has the bits of
 the other printers; under sanitizers it has no races and stays inside its buffers; and what is planted there is seen."""
+import itertools
 import json
 import os
 import re
@@ -19,7 +20,8 @@ def compare(build):
     path = build / "tests/compare_kernels"
     if not path.exists():
         pytest.skip(f"{path} is not built")
-    return lambda file, *edit: subprocess.run([path, file, "cuda", *edit], text=True, capture_output=True)
+    return lambda file, *edit, **variables: subprocess.run([path, file, "cuda", *edit], text=True, capture_output=True,
+                                                           env=dict(os.environ, **variables))
 
 
 def page_kernels():
@@ -56,18 +58,69 @@ def test_tensor_cores(compare):
     same(compare(ROOT / "tests/codegen/tensor_cores.gir"), 5)
 
 
+def lower(run, models, folder, name, *dims):
+    """The kernels of a model's training programs, lowered for teams of threads."""
+    loss = json.loads((models / name / "reference.json").read_text())["loss"]
+    run("dump", models / name / "model.onnx", "--loss", loss, *dims, "--optimizer=adamw", "--stage=fused",
+        "-o", folder / "fused.gir")
+    run("opt", folder / "fused.gir", "--passes=lower{target=cuda-sm_90}", "-o", folder / "lowered.gir")
+    return folder / "lowered.gir"
+
+
 NAMES = ["mlp_digits"] if SANITIZED else [n for n in unpack.names() if n != "lstm_chars" and not n.startswith("gpt2_mini_")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models(run, compare, models, tmp_path, name):
-    """Every kernel of the training programs, lowered for teams of threads."""
     reference = json.loads((models / name / "reference.json").read_text())
     dims = [f"--dim={k}={min(v, SHORT)}" for k, v in (reference.get("dims") or {}).items()]
-    run("dump", models / name / "model.onnx", "--loss", reference["loss"], *dims, "--optimizer=adamw",
-        "--stage=fused", "-o", tmp_path / "fused.gir")
-    run("opt", tmp_path / "fused.gir", "--passes=lower{target=cuda-sm_90}", "-o", tmp_path / "lowered.gir")
-    same(compare(tmp_path / "lowered.gir"), 8)
+    same(compare(lower(run, models, tmp_path, name, *dims)), 8)
+
+
+@pytest.mark.parametrize("batch, seq", [(1, 1), (3, 13), (1, 127)])
+def test_sizes(run, compare, models, tmp_path, batch, seq):
+    """One, odd and prime numbers of rows and tokens."""
+    same(compare(lower(run, models, tmp_path, "gpt2_mini", f"--dim=batch={batch}", f"--dim=seq={seq}")), 60)
+
+
+def shapes():
+    """Functions over shapes that no team divides: sums over rows, columns and several axes, softmax, transposes."""
+    odd = [1, 5, 13, 16, 33, 50, 100]
+    for n in odd:
+        for c in (7, 16, 60):
+            for w in (1, 4, 16, 36, 49, 200):
+                yield f"reduce %x {{kind = sum, axes = [0,2]}} : f32[{c}]", (n, c, w), (c,)
+    for rows, width in itertools.product([1, 9, 53, 64], [3, 20, 64, 200, 1028, 2049]):
+        yield f"reduce %x {{kind = max, axes = [2]}} : f32[12,{rows}]", (12, rows, width), (12, rows)
+        yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
+    for a, b in itertools.product([8, 28, 33], [16, 50, 96, 130]):
+        yield f"transpose %x {{order = [0,2,1]}} : f32[60,{b},{a}]", (60, a, b), (60, b, a)
+
+
+def dims(shape):
+    return f"f32[{','.join(map(str, shape))}]"
+
+
+def module_of(functions):
+    return "module @shapes {\n" + "".join(
+        f"  func @f{i}(%x: {dims(x)}) -> {dims(y)} {{\n    %0 = {op}\n    %1 = exp %0 : {dims(y)}\n    return %1\n  }}\n"
+        for i, (op, x, y) in enumerate(functions)) + "}\n"
+
+
+def test_shapes(run, compare, tmp_path):
+    """Rows, columns and axes that no team divides; the smaller ones in the interpreter, which looks for races, too."""
+    (tmp_path / "shapes.gir").write_text(module_of(shapes()))
+    passes = ",".join(f"{p}{{target=cuda-sm_90}}" for p in ("legalize", "fuse", "lower"))
+    run("opt", "shapes.gir", "--stage=train", "--verify-each", f"--passes={passes}", "-o", "lowered.gir")
+    same(compare(tmp_path / "lowered.gir"), 150)
+
+
+def test_op_samples(compare, build, tmp_path):
+    """Kernels of the samples of every op, and of their gradients."""
+    if not (build / "tests/ops_test").exists():
+        pytest.skip("tests/ops_test is not built")
+    subprocess.run([build / "tests/ops_test", "cuda-sm_90", tmp_path / "samples.gir"], check=True)
+    same(compare(tmp_path / "samples.gir", INTEGERS="2"), 700)
 
 
 # ---- faults, planted in the text

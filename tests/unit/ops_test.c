@@ -305,6 +305,35 @@ test_kernels(void **state)
 	target_name = target_table[0]->name;
 }
 
+/* ---- ops_test TARGET FILE: writes all kernels of the samples and their gradients, for other programs to run */
+static Text written;
+static int n_written;
+
+static void
+write_kernels(Case *c)
+{
+	EvalTensor args[16], weights[8];
+
+	gradient_of(c, weights, args);
+	assert_true(lower_module(c));
+	for (int i = 0; i < c->m->kernels.n; i++)
+		c->m->kernels.at[i]->name = arena_printf(c->arena, "k%d", n_written++);
+	for (int i = 0; i < c->m->kernels.n; i++)
+		kernel_print(&written, c->m->kernels.at[i], &(PrintOptions){0});
+}
+
+static int
+write_all(const char *target, const char *path)
+{
+	target_name = target;
+	text_add(&written, "module @samples {\n");
+	for_each_case(write_kernels);
+	text_add(&written, "}\n");
+	Status status = file_write(path, written.at, (int64_t)written.n);
+	text_free(&written);
+	return status != NULL;
+}
+
 /* ---- the same with a vector added along an axis of the result, where the row says that the kernel may do it */
 static int n_biases;
 
@@ -446,7 +475,7 @@ test_printers(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commutative), cmocka_unit_test(test_round_trip),
@@ -455,5 +484,7 @@ main(void)
 		cmocka_unit_test(test_printers),
 	};
 
+	if (argc == 3)
+		return write_all(argv[1], argv[2]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

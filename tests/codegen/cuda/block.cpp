@@ -303,27 +303,28 @@ harness_copy_finish(int groups)
 }
 
 /* ---- a block */
-/* Those of a warp who stand in an operation go on when all are there that the mask names. */
+/* Those of a warp who stand in an operation go on when all are there that the mask names. Groups of it may have one each. */
 UNSEEN static bool
 release_warp(int first)
 {
-	unsigned waiting = 0, mask = 0;
+	unsigned waiting = 0;
 
 	for (int i = 0; i < WARP && first + i < n_threads; i++)
-		if (fibers[first + i].state == AT_WARP) {
-			if (waiting && fibers[first + i].mask != mask)
+		waiting |= (unsigned)(fibers[first + i].state == AT_WARP) << i;
+	for (int i = 0; i < WARP && first + i < n_threads; i++) {
+		if (!(waiting >> i & 1))
+			continue;
+		for (int j = 0; j < WARP; j++) {
+			if (!(fibers[first + i].mask >> j & 1))
+				continue;
+			if (!(waiting >> j & 1))
+				fail("a warp operation for which not all threads come");
+			if (fibers[first + j].mask != fibers[first + i].mask)
 				fail("threads of a warp give different masks");
-			mask = fibers[first + i].mask;
-			waiting |= 1u << i;
 		}
-	if (!waiting)
-		return false;
-	if (waiting != mask)
-		fail("a warp operation for which not all threads come");
-	for (int i = 0; i < WARP && first + i < n_threads; i++)
-		if (fibers[first + i].state == AT_WARP)
-			fibers[first + i].state = READY;
-	return true;
+		fibers[first + i].state = READY;
+	}
+	return waiting;
 }
 
 UNSEEN static void
