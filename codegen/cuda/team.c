@@ -149,6 +149,8 @@ combine_in_memory(CPrinter *p, const Accumulator *a)
 	}
 	line(p, arena_printf(p->arena, "v%d = %s[threadIdx.x %% %d];", a->scalar, at, width));
 	shuffle_down(p, a, width, lanes_of_team(p, 0));
+	/* All have read before the first one writes. */
+	line(p, arena_printf(p->arena, "__syncwarp(%s);", lanes_of_team(p, 0)));
 	line(p, "if (threadIdx.x == 0)");
 	line(p, arena_printf(p->arena, "\t%s[0] = v%d;", at, a->scalar));
 	p->depth--;
