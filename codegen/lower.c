@@ -8,15 +8,41 @@
 
 /* ---- kernels without reductions */
 static void
+store_results(Lower *lw, Affine flat, const void *ctx)
+{
+	const Node *ret = function_return(lw->f);
+
+	(void)ctx;
+	for (int i = 0; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		Index at = index_at(lw, v->type, flat);
+		lb_store(lw->lb, lw->state->buffers[v->id], flat, lower_element(lw, v, &at));
+	}
+}
+
+static void
+lower_transposes(Lower *lw, const LoopNest *nest, const Turned *turned)
+{
+	team_for_squares(lw);
+	LoopValue square = lb_for(lw->lb, LOOP_PARALLEL, nest_squares(lw, nest, turned));
+	lower_square(lw, nest, turned, affine_scalar(lw->lb, square), store_results, NULL);
+	lb_end(lw->lb);
+}
+
+static void
 lower_elementwise(Lower *lw, const Spaces *spaces)
 {
 	LoopBuilder *lb = lw->lb;
-	const Node *ret = function_return(lw->f);
 	LoopNest nest = nest_elementwise(lw->f, spaces, lw->state->scratch);
 	Affine flat = affine_constant(0);
+	Turned turned;
 
 	const Grains *g = &lw->target->tuning->grains;
 	team_begin(lw);
+	if (nest_turned(lw, &nest, store_results, NULL, &turned)) {
+		lower_transposes(lw, &nest, &turned);
+		return;
+	}
 	int rows = nest_divide(lw, &nest);
 	int spread = rows < 0 ? nest_spread_loop(lw, &nest) : nest.n - 1, loops = nest.n, parallel;
 	if (rows < 0) {
@@ -50,11 +76,7 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 		}
 		flat = affine_add_scaled(lb, flat, at, nest.at[i].full);
 	}
-	for (int i = 0; i < ret->n_operands; i++) {
-		const Value *v = node_operand(ret, i);
-		Index at = index_at(lw, v->type, flat);
-		lb_store(lb, lw->state->buffers[v->id], flat, lower_element(lw, v, &at));
-	}
+	store_results(lw, flat, NULL);
 	for (int i = 0; i < opened; i++)
 		lb_end(lb);
 	if (nest.n)

@@ -91,9 +91,15 @@ element_of_param(Lower *lw, const Value *v, const Index *at)
 
 	if (st->hyper[v->id] >= 0)
 		return lb_scalar(lb, st->hyper[v->id]);
+	Affine place = index_flat(lb, v->type, at);
 	if (lw->masked)
-		return lb_load_if(lb, st->buffers[v->id], index_flat(lb, v->type, at), lw->inside);
-	return lb_load(lb, st->buffers[v->id], index_flat(lb, v->type, at));
+		return lb_load_if(lb, st->buffers[v->id], place, lw->inside);
+	for (int i = 0; i < st->n_brought; i++) {
+		const Brought *b = &st->brought[i];
+		if (b->buffer == st->buffers[v->id] && affine_same(&b->place, &place))
+			return lb_load(lb, b->array, b->place_in_array);
+	}
+	return lb_load(lb, st->buffers[v->id], place);
 }
 
 static LoopValue

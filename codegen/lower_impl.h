@@ -25,6 +25,14 @@ typedef struct {
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
+/* An element that the team's memory holds, too: of a parameter, and where. */
+typedef struct {
+	int buffer;
+	Affine place;
+	int array;
+	Affine place_in_array;
+} Brought;
+
 struct LowerState {
 	Arena *scratch;
 	int *buffers;       /* by value id: kernel buffer of a parameter or result; -1 */
@@ -46,8 +54,11 @@ struct LowerState {
 		block_elements; /* the number of a part's first one; elements that one is to have */
 	LoopValue block;        /* at hand */
 	bool counts_blocks;     /* nothing is emitted yet */
-	bool overlap;           /* parts store over each other's elements, in order */
-	Affine row;             /* at hand */
+	bool squares, turned; /* blocks are squares (lower_transpose.c): some part is transposed */
+	bool overlap;         /* parts store over each other's elements, in order */
+	Affine row;           /* at hand */
+	const Brought *brought; /* loaded from there instead (lower_transpose.c) */
+	int n_brought;
 };
 
 /* lower_nest.c */
@@ -79,6 +90,8 @@ LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 /* The loop of a nest without reductions that lanes or members run along: the innermost, or one that has an element for each
  * member. -1: there is no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
+/* What the target moves at once, of the smallest numbers that the kernel reads or stores; at most two such of f32. */
+int team_vector(const Lower *lw);
 /* Members that so many elements of memory side by side keep busy: a power of two, at most those of the target's rows. */
 int team_inner(const Lower *lw, int64_t elements);
 enum { LEAST_INNER = 4 }; /* of a team within the team */
@@ -87,8 +100,35 @@ enum { LEAST_INNER = 4 }; /* of a team within the team */
 int nest_divide(Lower *lw, LoopNest *nest);
 /* Opens loop `at` over rows that outer members take; how many loops of loop IR. */
 int nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step);
+/* Opens a loop that runs once, where `at` is below the end, and counts it; `at` as its form says that it is. */
+Affine nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops);
 /* Opens loop `at` for them, directly inside of those before. */
 Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
+
+/* lower_transpose.c */
+/* Stores what belongs to element `flat` of a nest without reductions. */
+typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
+/* Loads that run along loop `down` of a nest whose stores run along its last. Their places are sums over its loops. */
+typedef struct {
+	int buffer;
+	int64_t constant, strides[MAX_NEST]; /* by loop */
+} TurnedLoad;
+enum { MOST_TURNED = 4 };
+typedef struct {
+	int down, n;
+	TurnedLoad loads[MOST_TURNED];
+} Turned;
+/* Finds them. False: there are none, or the target's team is too small for a transpose. Then `down` is the longest
+ * of the other loops. */
+bool nest_turned(Lower *lw, const LoopNest *nest, StoreElement *store, const void *ctx,
+                 Turned *out);
+/* Into how many squares of a team such a nest is cut. */
+int64_t nest_squares(Lower *lw, const LoopNest *nest, const Turned *t);
+/* Before the kernel's loops: its team. */
+void team_for_squares(Lower *lw);
+/* All of square `number`. */
+void lower_square(Lower *lw, const LoopNest *nest, const Turned *t, Affine number,
+                  StoreElement *store, const void *ctx);
 
 /* lower_reduce.c: of a function with reductions */
 void lower_reductions(Lower *lw, const Spaces *spaces);

@@ -37,6 +37,51 @@ open_rows(Lower *lw, Type t, int axes)
 	return parallel;
 }
 
+/* Opens a loop over the blocks of all parts, each of the next number. */
+static void
+open_blocks(Lower *lw)
+{
+	struct LowerState *st = lw->state;
+
+	st->first_block = 0;
+	if (st->blocks > 1) {
+		st->block = lb_for(lw->lb, LOOP_PARALLEL, st->blocks);
+		st->row_loops++;
+	}
+}
+
+static void
+count_blocks(Lower *lw, const Node *n)
+{
+	lw->state->blocks = 0;
+	lw->state->counts_blocks = true;
+	op_row(n)->parts(lw, n);
+	lw->state->counts_blocks = false;
+}
+
+/* Where a part is transposed, the parts have no row in common: a block is one of a part's squares, or a piece of another part. */
+static bool
+open_turned(Lower *lw, const Node *n)
+{
+	struct LowerState *st = lw->state;
+
+	if (lw->lb->k->n_team == 0)
+		return false;
+	st->rows = 1;
+	st->row_loops = 0;
+	st->row = affine_constant(0);
+	st->block_elements = lw->target->tuning->grains.least_part;
+	st->turned = false;
+	st->squares = true;
+	count_blocks(lw, n);
+	st->squares = st->turned;
+	if (!st->turned)
+		return false;
+	team_for_squares(lw);
+	open_blocks(lw);
+	return true;
+}
+
 void
 lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
 {
@@ -47,19 +92,15 @@ lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
 		return;
 	team_begin(lw);
 	st->overlap = !apart;
+	if (apart && open_turned(lw, n))
+		return;
 	int parallel = open_rows(lw, t, axes);
 	st->blocks = 0;
 	if (!apart || st->rows >= lw->parts || parallel < st->row_loops)
 		return;
 	st->block_elements = t->n / st->rows / divided(lw->parts, st->rows);
-	st->counts_blocks = true;
-	op_row(n)->parts(lw, n);
-	st->counts_blocks = false;
-	st->first_block = 0;
-	if (st->blocks > 1) {
-		st->block = lb_for(lw->lb, LOOP_PARALLEL, st->blocks);
-		st->row_loops++;
-	}
+	count_blocks(lw, n);
+	open_blocks(lw);
 }
 
 void
@@ -141,46 +182,94 @@ open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
 	return flat;
 }
 
+/* What lower_part was asked for. */
+typedef struct {
+	const Node *n;
+	Type shape;
+	LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx);
+	void (*place)(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx);
+	const void *ctx;
+} Part;
+
+/* flat: of the element within a row. */
+static void
+store_element(Lower *lw, Affine flat, const void *ctx)
+{
+	LoopBuilder *lb = lw->lb;
+	const struct LowerState *st = lw->state;
+	const Part *p = ctx;
+	Type y = node_result(p->n, 0)->type;
+	Affine row = affine_scale(lb, st->row, p->shape->n / st->rows);
+	Index at = index_at(lw, p->shape, affine_add(lb, row, flat)), out;
+
+	p->place(lw, p->n, &at, &out, p->ctx);
+	lb_store(lb, lower_buffer(lw, node_result(p->n, 0)), index_flat(lb, y, &out),
+	         p->element(lw, p->n, &at, p->ctx));
+}
+
+/* Blocks, or all of it. */
+static void
+store_blocks(Lower *lw, LoopNest *nest, const Part *p, int64_t length, int64_t blocks)
+{
+	LoopBuilder *lb = lw->lb;
+	bool in_blocks = lw->state->blocks > 1;
+	Block block = {0};
+	Spread lane = {0};
+
+	if (in_blocks && nest->n == 0) /* one element */
+		nest->at[nest->n++] = (LoopDim){.extent = 1, .full = 1};
+	if (in_blocks)
+		block = if_own_block(lw, nest->at[0].extent, length, blocks);
+	store_element(lw, open_loops(lw, nest, &block, &lane), p);
+	if (nest->n)
+		spread_close(&lane);
+	for (int i = 1; i < nest->n; i++)
+		lb_end(lb);
+	if (in_blocks)
+		lb_end(lb);
+}
+
+static void
+store_squares(Lower *lw, const LoopNest *nest, const Part *p, const Turned *t, int64_t squares)
+{
+	Affine number = affine_constant(0);
+
+	if (lw->state->blocks > 1)
+		number = if_own_block(lw, squares, 1, squares).first;
+	lower_square(lw, nest, t, number, store_element, p);
+	if (lw->state->blocks > 1)
+		lb_end(lw->lb);
+}
+
 void
 lower_part(Lower *lw, const Node *n, Type shape,
            LoopValue (*element)(Lower *lw, const Node *n, const Index *at, const void *ctx),
            void (*place)(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx),
            const void *ctx)
 {
-	LoopBuilder *lb = lw->lb;
 	struct LowerState *st = lw->state;
-	Type y = node_result(n, 0)->type;
-	Index out;
+	const Part part = {n, shape, element, place, ctx};
+	Turned turned;
 
 	if (shape->n == 0)
 		return;
 	LoopNest nest = nest_part(lw->f, shape, st->rows, st->scratch);
-	int64_t length = nest.n ? block_length(lw, &nest) : 1;
-	int64_t blocks = nest.n ? divided(nest.at[0].extent, length) : 1;
-	if (st->counts_blocks) {
+	bool squares = st->squares && nest.n > 1;
+	if (squares && nest_turned(lw, &nest, store_element, &part, &turned))
+		st->turned = true;
+	int64_t length = nest.n && !squares ? block_length(lw, &nest) : 1;
+	int64_t blocks = squares  ? nest_squares(lw, &nest, &turned)
+	                 : nest.n ? divided(nest.at[0].extent, length)
+	                          : 1;
+	if (st->counts_blocks)
 		st->blocks += blocks;
+	else if (squares)
+		store_squares(lw, &nest, &part, &turned, blocks);
+	else
+		store_blocks(lw, &nest, &part, length, blocks);
+	if (st->counts_blocks)
 		return;
-	}
-	bool in_blocks = st->blocks > 1;
-	if (in_blocks && nest.n == 0) /* one element */
-		nest.at[nest.n++] = (LoopDim){.extent = 1, .full = 1};
-	Block block = {0};
-	if (in_blocks)
-		block = if_own_block(lw, nest.at[0].extent, length, blocks);
-	Spread lane = {0};
-	Affine flat = open_loops(lw, &nest, &block, &lane);
-	Index at = index_at(lw, shape,
-	                    affine_add(lb, affine_scale(lb, st->row, shape->n / st->rows), flat));
-	place(lw, n, &at, &out, ctx);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), index_flat(lb, y, &out),
-	         element(lw, n, &at, ctx));
-	if (nest.n)
-		spread_close(&lane);
-	for (int i = 1; i < nest.n; i++)
-		lb_end(lb);
-	if (in_blocks)
-		lb_end(lb);
 	if (st->overlap)
-		lb_barrier(lb);
+		lb_barrier(lw->lb);
 	st->first_block += blocks;
 }

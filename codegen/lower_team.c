@@ -61,9 +61,8 @@ members_of(const Kernel *k)
 	return k->n_team ? k->team[k->n_team - 1] : 1;
 }
 
-/* What the target moves at once, of the smallest numbers that the kernel reads or stores; at most two such of f32. */
-static int
-vector_of(const Lower *lw)
+int
+team_vector(const Lower *lw)
 {
 	const Kernel *k = lw->lb->k;
 	int bits = 64, most = 2 * lw->target->lanes;
@@ -94,7 +93,7 @@ spread_open(Lower *lw, int64_t extent, const Affine *below)
 	LoopBuilder *lb = lw->lb;
 	Spread s = {.lb = lb,
 	            .extent = extent,
-	            .vector = lb->k->n_team ? vector_of(lw) : 1,
+	            .vector = lb->k->n_team ? team_vector(lw) : 1,
 	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
 
 	while (s.vector > 1 &&
@@ -180,8 +179,7 @@ nest_spread_loop(const Lower *lw, const LoopNest *nest)
 	return at >= 0 && nest->at[at].extent >= members ? at : last;
 }
 
-/* Opens a loop that runs once, where `at` is below the end; `at` as its form says that it is. */
-static Affine
+Affine
 nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops)
 {
 	Affine left = affine_add_scaled(lb, end, at, -1);

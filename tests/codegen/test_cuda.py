@@ -99,6 +99,10 @@ def shapes():
         yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
     for a, b in itertools.product([8, 28, 33], [16, 50, 96, 130]):
         yield f"transpose %x {{order = [0,2,1]}} : f32[60,{b},{a}]", (60, a, b), (60, b, a)
+    for n in (7, 16, 33, 50, 130):
+        turned = f"transpose %x {{order = [0,2,1]}} : f32[20,{n},{n}]\n"
+        yield f"{turned}    %2 = add %x, %0 : f32[20,{n},{n}]", (20, n, n), (20, n, n)
+        yield f"{turned}    %2 = concat %x, %0, %x {{axis = 2}} : f32[20,{n},{3 * n}]", (20, n, n), (20, n, 3 * n)
 
 
 def dims(shape):
@@ -106,9 +110,11 @@ def dims(shape):
 
 
 def module_of(functions):
+    """Of (what is computed, from what shape, to what shape): the exponential of its last value."""
     return "module @shapes {\n" + "".join(
-        f"  func @f{i}(%x: {dims(x)}) -> {dims(y)} {{\n    %0 = {op}\n    %1 = exp %0 : {dims(y)}\n    return %1\n  }}\n"
-        for i, (op, x, y) in enumerate(functions)) + "}\n"
+        f"  func @f{i}(%x: {dims(x)}) -> {dims(y)} {{\n    %0 = {ops}\n"
+        f"    %9 = exp {re.findall('%[0-9] = ', '%0 = ' + ops)[-1][:2]} : {dims(y)}\n    return %9\n  }}\n"
+        for i, (ops, x, y) in enumerate(functions)) + "}\n"
 
 
 def test_shapes(run, compare, tmp_path):
