@@ -154,31 +154,49 @@ team_products_prepare(Lower *lw, const Node *node)
 	product_by_blocks(lw, list);
 }
 
-/* The sum over the splits, in their order, an element a member. The kernel before has the product's operations, this one the
- * additions. */
+/* Of element `at`, over the splits in their order. In a straight line where that is short, so that a member adds up vectors. */
+enum { MOST_IN_LINE = 32 };
+static LoopValue
+sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
+{
+	LoopBuilder *lb = lw->lb;
+	int64_t n = node_result(p->node, 0)->type->n;
+	LoopValue sum;
+
+	if (splits > MOST_IN_LINE) {
+		Affine s = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, splits));
+		sum = lb_accumulator(lb, ACC_ADD, p->type);
+		lb_accumulate(lb, sum,
+		              lb_load(lb, lower_scratch(lw), affine_add_scaled(lb, at, s, n)));
+		lb_end(lb);
+		return sum;
+	}
+	sum = lb_load(lb, lower_scratch(lw), at);
+	for (int64_t s = 1; s < splits; s++)
+		sum = lb_binary(lb, LOOP_add, sum,
+		                lb_load(lb, lower_scratch(lw), affine_plus(at, s * n)));
+	return sum;
+}
+
+/* The kernel before has the product's operations, this one the additions. */
 static void
 add_splits(Lower *lw, const Product *p, int64_t splits)
 {
 	LoopBuilder *lb = lw->lb;
-	int64_t n = node_result(p->node, 0)->type->n, members = lb->k->team[0];
-	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + members - 1) / members));
-	Affine member = affine_scalar(lb, lb_for(lb, LOOP_TEAM, members));
-	Affine at = affine_add_scaled(lb, member, part, members);
-	bool edge = n % members != 0;
+	int64_t n = node_result(p->node, 0)->type->n;
+	int64_t block = (int64_t)lb->k->team[0] * (splits > MOST_IN_LINE ? 1 : lw->target->lanes);
+	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
+	Affine first = affine_scale(lb, part, block),
+	       left = affine_plus(affine_scale(lb, first, -1), n);
 
 	lb->k->flops += (splits - 1) * n - op_row(p->node)->flops(p->node);
-	if (edge) {
-		Affine left = affine_plus(affine_scale(lb, at, -1), n);
-		at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
-	}
-	Affine s = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, splits));
-	LoopValue sum = lb_accumulator(lb, ACC_ADD, p->type);
-	lb_accumulate(lb, sum, lb_load(lb, lower_scratch(lw), affine_add_scaled(lb, at, s, n)));
-	lb_end(lb);
+	Spread lane = spread_open(lw, block, n % block ? &left : NULL);
+	Affine at = affine_add(lb, first, spread_enter(&lane));
+	LoopValue sum = sum_of_splits(lw, p, at, splits);
 	sum = lower_stored_element(lw, p->node, at, result_of_sum(lb, p->node, sum));
 	lb_store(lb, lower_buffer(lw, lower_stored(lw)), at, sum);
-	for (int i = 0; i < 2 + edge; i++)
-		lb_end(lb);
+	spread_close(&lane);
+	lb_end(lb);
 }
 
 void
