@@ -33,7 +33,9 @@ typedef struct {
 	int64_t outer, inner;
 } Member;
 typedef struct LoopMemory LoopMemory;
-LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params);
+/* counts: of what parts touch; NULL: nobody counts. */
+LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params,
+                            KernelCounts *counts);
 /* A part begins, which other parts know nothing of, or the kernel ends. */
 void loop_memory_part(LoopMemory *m);
 /* The loop of a level begins an iteration; -1: it is over. */

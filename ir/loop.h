@@ -403,9 +403,13 @@ int kernel_shared_byte(const Kernel *k);
 /* ---- loop_interp.c: runs iterations [begin, end); buffers in their dtypes. */
 void kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, int64_t begin,
                       int64_t end);
-/* The same; adds the arithmetic operations on floats that its statements run (as a row's `flops` counts them) to
- * *flops. */
+/* What it did. */
+typedef struct {
+	int64_t flops; /* arithmetic operations on floats, as a row's `flops` counts them */
+	int64_t touched_bits; /* of elements of its arguments, once for each part that loads or stores them */
+} KernelCounts;
+/* The same; adds to *counts, and does not look for races in arguments. NULL: as above. */
 void kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
-                              int64_t begin, int64_t end, int64_t *flops);
+                              int64_t begin, int64_t end, KernelCounts *counts);
 
 #endif

@@ -318,16 +318,16 @@ kernel_interpret(const Kernel *k, void *const *buffers, const Scalar *scalars, i
 
 void
 kernel_interpret_counted(const Kernel *k, void *const *buffers, const Scalar *scalars,
-                         int64_t begin, int64_t end, int64_t *flops)
+                         int64_t begin, int64_t end, KernelCounts *counts)
 {
 	Arena *arena = arena_new();
 	Run r = {.arena = arena,
 	         .functions = scalar_functions_new(arena),
-	         .memory = loop_memory_new(arena, k, buffers),
+	         .memory = loop_memory_new(arena, k, buffers, counts),
 	         .scalars = scalars,
 	         .begin = begin,
 	         .end = end,
-	         .flops = flops};
+	         .flops = counts ? &counts->flops : NULL};
 
 	prepare(&r, k, NULL);
 	r.partials = NEW_ARRAY(arena, Cell *, k->n_scalars);

@@ -48,6 +48,8 @@ struct LoopMemory {
 	const Kernel *k;
 	Array *arrays; /* by buffer */
 	Member member;
+	KernelCounts *counts; /* NULL: nobody counts */
+	IntMap *touched;      /* elements of arguments that this part has touched */
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member */
 	int64_t last_inner;    /* of them */
@@ -97,11 +99,12 @@ find_owners(LoopMemory *m)
 }
 
 LoopMemory *
-loop_memory_new(Arena *arena, const Kernel *k, void *const *params)
+loop_memory_new(Arena *arena, const Kernel *k, void *const *params, KernelCounts *counts)
 {
 	LoopMemory *m = NEW(arena, LoopMemory);
 
 	m->k = k;
+	m->counts = counts;
 	m->member = (Member){-1, -1};
 	m->arrays = NEW_ARRAY(arena, Array, k->buffers.n);
 	m->inner_epochs = NEW_ARRAY(arena, int64_t, k->n_team ? k->team[0] : 0);
@@ -121,7 +124,8 @@ loop_memory_new(Arena *arena, const Kernel *k, void *const *params)
 				arena, (size_t)(dtype_bytes(b->type->dtype, a->size * members)));
 			a->written = NEW_ARRAY(arena, bool, a->size *members);
 		}
-		if (k->n_team && b->kind != BUFFER_PRIVATE && b->kind != BUFFER_TILE)
+		bool races = !counts || !buffer_is_param(b); /* what is counted is large */
+		if (races && k->n_team && b->kind != BUFFER_PRIVATE && b->kind != BUFFER_TILE)
 			a->elements = NEW_ARRAY(arena, Element,
 			                        (a->size + 1) * (a->of_outer ? k->team[0] : 1));
 	}
@@ -250,6 +254,18 @@ add_reader(Touch *readers, const Touch *now)
 }
 
 static void
+count_touched(LoopMemory *m, int buffer, int64_t place)
+{
+	const LoopBuffer *b = &m->k->buffers.at[buffer];
+	uint64_t key = (uint64_t)buffer << 48 | (uint64_t)place;
+
+	if (!buffer_is_param(b) || intmap_get(m->touched, key, NULL))
+		return;
+	intmap_put(m->touched, key, 1);
+	m->counts->touched_bits += dtype_info[b->type->dtype].bits;
+}
+
+static void
 touch(LoopMemory *m, int buffer, int64_t place, bool write)
 {
 	DType d = m->k->buffers.at[buffer].type->dtype;
@@ -282,6 +298,8 @@ loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write)
 		fail(m, buffer, *place, "is touched while a copy of it is in flight");
 	if (a->elements)
 		touch(m, buffer, *place, write);
+	if (m->counts)
+		count_touched(m, buffer, *place);
 	*place += first;
 	if (a->written && !write && !a->written[*place])
 		fail(m, buffer, *place - first, "is read before it is written");
@@ -381,4 +399,6 @@ loop_memory_part(LoopMemory *m)
 			fail(m, m->copies[i].copies.at[0].s->buffer, m->copies[i].copies.at[0].to,
 			     "is in flight where the part ends");
 	m->epoch++;
+	if (m->counts)
+		m->touched = intmap_new(m->arena);
 }

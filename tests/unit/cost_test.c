@@ -65,7 +65,7 @@ serving(const Module *m, const Kernel *k)
 static int64_t
 count_flops(Case *c)
 {
-	int64_t flops = 0;
+	KernelCounts counts = {0};
 	void *buffers[16];
 
 	for (int i = 0; i < c->m->kernels.n; i++) {
@@ -75,10 +75,10 @@ count_flops(Case *c)
 		fill_buffers(c, k, buffers);
 		if (before) /* writes what k reads last */
 			kernel_interpret_counted(before, buffers, NULL, 0, before->iterations,
-			                         &flops);
-		kernel_interpret_counted(k, buffers, NULL, 0, k->iterations, &flops);
+			                         &counts);
+		kernel_interpret_counted(k, buffers, NULL, 0, k->iterations, &counts);
 	}
-	return flops;
+	return counts.flops;
 }
 
 static void
