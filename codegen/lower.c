@@ -29,6 +29,22 @@ lower_transposes(Lower *lw, const LoopNest *nest, const Turned *turned)
 	lb_end(lw->lb);
 }
 
+/* nest_parallel; parts of teams have several iterations of another loop where these load the same. */
+static int
+parallel_elements(Lower *lw, LoopNest *nest, const LanesLoop *lanes)
+{
+	if (lw->lb->k->n_team && lanes->at > 0 && lanes->at == nest->n - 1 &&
+	    nest->n < MAX_NEST - 1) {
+		NestProbe p = nest_probe(lw, nest);
+		store_results(lw, p.flat, NULL);
+		nest_probe_end(lw, nest, &p);
+		Reuse r = nest_reuse(lw, nest, &p, lanes->at - 1, 1, lanes);
+		if (r.iterations > 1)
+			return nest_parallel_again(nest, &r, lanes, lw);
+	}
+	return nest_parallel(nest, lanes->at + 1, lanes, lw);
+}
+
 static void
 lower_elementwise(Lower *lw, const Spaces *spaces)
 {
@@ -52,7 +68,7 @@ lower_elementwise(Lower *lw, const Spaces *spaces)
 		LanesLoop lanes = {.at = spread,
 		                   .least = (g->least_part + each - 1) / each,
 		                   .most = (g->most_block + each - 1) / each};
-		parallel = nest_parallel(&nest, spread + 1, &lanes, lw);
+		parallel = parallel_elements(lw, &nest, &lanes);
 	} else {
 		parallel = nest_parallel(&nest, rows, NULL, lw);
 		rows += nest.n - loops;

@@ -13,6 +13,7 @@ typedef struct {
 	bool reduced;  /* summed over */
 	int64_t whole; /* of blocks of that extent, which the loop around counts: how many elements there are; 0: as many as
 	                * the blocks have */
+	int apart;      /* so many other loops stand between that loop and this one */
 	int64_t before; /* where the loop over these blocks was cut again: iterations of its inner part; else 0 */
 	LoopValue variable; /* of the open loop */
 } LoopDim;
@@ -72,6 +73,9 @@ LoopNest nest_reduce(const Function *f, const Spaces *spaces, Arena *arena);
 /* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. False: it stays one loop. */
 bool nest_cut(LoopNest *nest, int at, int64_t block);
 
+/* Loop `from` becomes loop `to`; none of the two, nor what is between, is within blocks. */
+void nest_move(LoopNest *nest, int from, int to);
+
 /* The loop that lanes run along is never parallel itself, but blocks of so many elements are. */
 typedef struct {
 	int at;
@@ -105,18 +109,45 @@ Affine nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops);
 /* Opens loop `at` for them, directly inside of those before. */
 Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
 
+/* lower_probe.c */
+/* A load, at constant + the sum of strides[d] * (the variable of loop d). */
+typedef struct {
+	int buffer;
+	bool masked;
+	int64_t constant, strides[MAX_NEST];
+} NestLoad;
+/* Of a nest: what is emitted between its beginning and its end, which takes it back and lists its loads, each once. Those with
+ * other places are left out. */
+typedef struct {
+	int first;
+	LoopValue variables[MAX_NEST];
+	Affine flat; /* of the element */
+	VEC(NestLoad) loads;
+} NestProbe;
+NestProbe nest_probe(Lower *lw, const LoopNest *nest);
+void nest_probe_end(Lower *lw, const LoopNest *nest, NestProbe *p);
+
+/* lower_reuse.c */
+/* Of a nest: which of its first loops goes behind the others of them, and so many of its iterations into a part. */
+typedef struct {
+	int loop, last;
+	int64_t iterations;
+} Reuse;
+/* least: iterations of loop `last` that parts have in any case, as have those of another loop instead; more of them are a
+ * multiple. lanes: as nest_parallel takes them. */
+Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, int last, int64_t least,
+                 const LanesLoop *lanes);
+/* nest_parallel of the nest that it asks for, whose loop over the iterations of a part stands before that of the lanes. */
+int nest_parallel_again(LoopNest *nest, const Reuse *r, const LanesLoop *lanes, const Lower *lw);
+
 /* lower_transpose.c */
 /* Stores what belongs to element `flat` of a nest without reductions. */
 typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
-/* Loads that run along loop `down` of a nest whose stores run along its last. Their places are sums over its loops. */
-typedef struct {
-	int buffer;
-	int64_t constant, strides[MAX_NEST]; /* by loop */
-} TurnedLoad;
+/* Loads that run along loop `down` of a nest whose stores run along its last. */
 enum { MOST_TURNED = 4 };
 typedef struct {
 	int down, n;
-	TurnedLoad loads[MOST_TURNED];
+	NestLoad loads[MOST_TURNED];
 } Turned;
 /* Finds them. False: there are none, or the target's team is too small for a transpose. Then `down` is the longest
  * of the other loops. */

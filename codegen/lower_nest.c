@@ -208,6 +208,18 @@ nest_cut(LoopNest *nest, int at, int64_t block)
 	return true;
 }
 
+void
+nest_move(LoopNest *nest, int from, int to)
+{
+	LoopDim d = nest->at[from];
+
+	for (; from < to; from++)
+		nest->at[from] = nest->at[from + 1];
+	for (; from > to; from--)
+		nest->at[from] = nest->at[from - 1];
+	nest->at[to] = d;
+}
+
 /* Of a loop of that extent: a divisor not far below `about`, else `about` itself; both multiples of `step`. */
 static int64_t
 block_near(int64_t extent, int64_t about, int64_t step)
@@ -275,10 +287,11 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 Affine
 nest_left(LoopBuilder *lb, const LoopDim *d)
 {
-	Affine block = affine_scalar(lb, d[-1].variable);
+	const LoopDim *of = d - 1 - d->apart;
+	Affine block = affine_scalar(lb, of->variable);
 
 	if (d->before)
-		block = affine_add_scaled(lb, block, affine_scalar(lb, d[-2].variable), d->before);
+		block = affine_add_scaled(lb, block, affine_scalar(lb, of[-1].variable), d->before);
 	return affine_plus(affine_scale(lb, block, -d->extent), d->whole);
 }
 

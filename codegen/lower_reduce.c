@@ -26,6 +26,7 @@ typedef struct {
 	LoopValue member;  /* and the outer one at hand */
 	int *partial_sums; /* by_column, by node id: of every outer member */
 	int column_loop;   /* by_column: the innermost kept loop, along a tile of results */
+	int64_t part_rows; /* that a part has, at least */
 	Affine flat_full, flat_row, flat_chunk;
 } Rows;
 
@@ -693,40 +694,111 @@ drop_unit_loops(Rows *r)
 	r->nest.n = n;
 }
 
-/* Short rows: outer members take as many at the same time, so that no thread of theirs waits for another warp. */
+/* Outer members add up as many rows of what is summed at the same time. */
 static void
 divide_team(Rows *r)
 {
 	const Kernel *k = r->lw->lb->k;
-	int64_t width = r->rows ? r->full / r->rows : 0, lanes = r->lw->target->lanes;
-	int inner = r->tiles->row_members, last = r->nest.n - 1, reduced = r->nest.n - r->n_kept;
+	int64_t lanes = r->lw->target->lanes;
+	int last = r->nest.n - 1, reduced = r->nest.n - r->n_kept;
 
-	if (k->n_team == 0 || k->team[0] < 2 * inner)
+	if (k->n_team == 0 || k->team[0] < 2 * r->tiles->row_members)
 		return;
 	if (r->by_column) {
-		inner = team_inner(r->lw, r->nest.at[r->column_loop].extent);
+		int inner = team_inner(r->lw, r->nest.at[r->column_loop].extent);
 		if (!share_rows(r, reduced, inner))
 			share_rows(r, reduced, r->tiles->row_members);
 		return;
 	}
-	if (width > r->tiles->team_row) {
-		int64_t extent = reduced > 0 ? r->nest.at[last].extent : 0;
-		r->shares_rows = extent < k->team[0] * lanes &&
-		                 share_rows(r, reduced - 1, team_inner(r->lw, extent));
+	if (r->full / r->rows <= r->tiles->team_row)
 		return;
+	int64_t extent = reduced > 0 ? r->nest.at[last].extent : 0;
+	r->shares_rows = extent < k->team[0] * lanes &&
+	                 share_rows(r, reduced - 1, team_inner(r->lw, extent));
+}
+
+/* ---- rows that members take at the same time */
+/* Rows of up to so many elements have a team each, where no row adds to another's sum. */
+static bool
+rows_have_teams(const Rows *r)
+{
+	const Kernel *k = r->lw->lb->k;
+
+	return k->n_team && k->team[0] >= 2 * r->tiles->row_members && !r->by_column &&
+	       !r->chunks && r->full / r->rows <= r->tiles->team_row;
+}
+
+/* What the passes load, with any number for a reduction's. */
+static NestProbe
+probe_rows(Rows *r)
+{
+	struct LowerState *st = r->lw->state;
+	const Function *f = r->lw->f;
+	const Node *ret = function_return(f);
+	NestProbe p = nest_probe(r->lw, &r->nest);
+
+	for_each_node(f, n) {
+		if (!reduces(n))
+			continue;
+		st->reduced[n->id] = REDUCED_SCALAR;
+		st->reduced_at[n->id] = lb_number(r->lw->lb, reduce_type(n), 0);
 	}
-	if (r->chunks)
-		return;
+	for (int i = 0; i < r->row_reduces.n; i++)
+		element_at(r, node_operand(r->row_reduces.at[i], 0), p.flat);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (space_of(r, node_operand(ret, i)) == ITER_FULL)
+			element_at(r, node_operand(ret, i), p.flat);
+	nest_probe_end(r->lw, &r->nest, &p);
+	memset(st->reduced, 0, sizeof(*st->reduced) * f->next_node_id);
+	return p;
+}
+
+/* Of the kept loops the one whose rows members take becomes the last. */
+static void
+choose_rows(Rows *r)
+{
 	drop_unit_loops(r);
 	if (r->n_kept == 0)
 		return;
-	int rows = k->team[0] / inner;
+	NestProbe p = probe_rows(r);
+	Reuse reuse = nest_reuse(r->lw, &r->nest, &p, r->n_kept - 1,
+	                         r->lw->lb->k->team[0] / r->tiles->row_members, NULL);
+	nest_move(&r->nest, reuse.loop, reuse.last);
+	r->part_rows = reuse.iterations;
+}
+
+/* nest_parallel; parts of teams have several iterations of another kept loop where these load the same. */
+static int
+parallel_columns(Rows *r, int n, const LanesLoop *lanes)
+{
+	if (r->lw->lb->k->n_team && r->n_kept > 1 && n == r->n_kept) {
+		NestProbe p = probe_rows(r);
+		Reuse reuse = nest_reuse(r->lw, &r->nest, &p, r->n_kept - 2, 1, lanes);
+		if (reuse.iterations > 1)
+			return nest_parallel_again(&r->nest, &reuse, lanes, r->lw);
+	}
+	return nest_parallel(&r->nest, n, lanes, r->lw);
+}
+
+/* Each outer member has one of them, and a team of its own, so that no thread waits for another warp. */
+static void
+give_rows(Rows *r)
+{
+	int inner = r->tiles->row_members, rows = r->lw->lb->k->team[0] / inner;
+
+	drop_unit_loops(r);
+	if (r->n_kept == 0)
+		return;
 	const LoopDim *d = &r->nest.at[r->n_kept - 1];
+	bool parallel = r->n_parallel == r->n_kept;
 	if (d->extent > rows) {
 		if (d->whole || !nest_cut(&r->nest, r->n_kept - 1, rows))
 			return;
 		r->n_kept++;
-	} else if (r->n_parallel == r->n_kept) {
+		if (parallel && r->part_rows > rows &&
+		    nest_cut(&r->nest, r->n_kept - 2, r->part_rows / rows))
+			r->n_kept++;
+	} else if (parallel) {
 		r->n_parallel--;
 	}
 	r->team_rows = rows;
@@ -761,6 +833,9 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	r.nest = nest_reduce(lw->f, spaces, st->scratch);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
+	bool teams = rows_have_teams(&r);
+	if (teams)
+		choose_rows(&r);
 	int free = 0; /* kept loops that add nothing up */
 	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
 		free++;
@@ -769,10 +844,14 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	                   .most = t->most_columns,
 	                   .array = true};
 	int loops = r.nest.n;
-	r.n_parallel = nest_parallel(&r.nest, free, r.by_column ? &lanes : NULL, lw);
+	r.n_parallel = r.by_column ? parallel_columns(&r, free, &lanes)
+	                           : nest_parallel(&r.nest, free, NULL, lw);
 	r.n_kept += r.nest.n - loops;
 	r.column_loop = r.n_kept - 1;
-	divide_team(&r);
+	if (teams)
+		give_rows(&r);
+	else
+		divide_team(&r);
 	if (r.by_column || r.shares_rows || !r.team_rows)
 		plan_cache(&r);
 	if (r.by_column) {

@@ -26,33 +26,13 @@ enum {
 };
 
 /* ---- which loads */
-/* Its place as a sum over the loops of a nest; false: it is none, or is masked. */
-static bool
-place_of_load(const LoopBuilder *lb, const LoopStatement *s, const LoopValue *variables, int loops,
-              TurnedLoad *out)
-{
-	if (s->kind != LOOP_STATEMENT_LOAD || s->n_operands ||
-	    lb->k->buffers.at[s->buffer].kind != BUFFER_IN)
-		return false;
-	*out = (TurnedLoad){.buffer = s->buffer, .constant = s->place->constant};
-	for (int i = 0; i < s->place->n; i++) {
-		int d = 0;
-		while (d < loops && variables[d] != s->place->terms[i].scalar)
-			d++;
-		if (d == loops)
-			return false;
-		out->strides[d] = s->place->terms[i].coefficient;
-	}
-	return true;
-}
-
 /* The loop that a load runs along, if that is another than the last. */
 static int
-turned_along(const LoopNest *nest, const TurnedLoad *load)
+turned_along(const LoopNest *nest, const NestLoad *load)
 {
 	int last = nest->n - 1;
 
-	if (load->strides[last] == 0 || load->strides[last] == 1)
+	if (load->masked || load->strides[last] == 0 || load->strides[last] == 1)
 		return -1;
 	for (int d = 0; d < last; d++)
 		if (load->strides[d] == 1 && nest->at[d].extent >= LEAST_SIDE)
@@ -60,60 +40,28 @@ turned_along(const LoopNest *nest, const TurnedLoad *load)
 	return -1;
 }
 
-static bool
-is_listed(const Turned *t, const TurnedLoad *load, int loops)
-{
-	for (int i = 0; i < t->n; i++) {
-		bool same = t->loads[i].buffer == load->buffer &&
-		            t->loads[i].constant == load->constant;
-		for (int d = 0; d < loops; d++)
-			same &= t->loads[i].strides[d] == load->strides[d];
-		if (same)
-			return true;
-	}
-	return false;
-}
-
-static void
-list_load(const LoopNest *nest, const TurnedLoad *load, Turned *t)
-{
-	int down = turned_along(nest, load);
-
-	if (down < 0 || (t->n && down != t->down) || t->n == MOST_TURNED ||
-	    is_listed(t, load, nest->n))
-		return;
-	t->down = down;
-	t->loads[t->n++] = *load;
-}
-
 bool
 nest_turned(Lower *lw, const LoopNest *nest, StoreElement *store, const void *ctx, Turned *out)
 {
-	LoopBuilder *lb = lw->lb;
-	int first = lb->k->body.n, last = nest->n - 1;
-	LoopValue variables[MAX_NEST];
-	Affine flat = affine_constant(0);
-	TurnedLoad load;
+	int last = nest->n - 1;
 
 	*out = (Turned){0};
 	for (int d = 1; d < last; d++)
 		if (nest->at[d].extent > nest->at[out->down].extent)
 			out->down = d;
-	if (lb->k->n_team == 0 || lw->target->team < SIDE || nest->n < 2 ||
+	if (lw->lb->k->n_team == 0 || lw->target->team < SIDE || nest->n < 2 ||
 	    nest->at[last].extent < LEAST_SIDE)
 		return false;
-	for (int d = 0; d < nest->n; d++) {
-		variables[d] = lb_for(lb, LOOP_PLAIN, nest->at[d].extent);
-		flat = affine_add_scaled(lb, flat, affine_scalar(lb, variables[d]),
-		                         nest->at[d].full);
+	NestProbe probe = nest_probe(lw, nest);
+	store(lw, probe.flat, ctx);
+	nest_probe_end(lw, nest, &probe);
+	for (int i = 0; i < probe.loads.n && out->n < MOST_TURNED; i++) {
+		int down = turned_along(nest, &probe.loads.at[i]);
+		if (down < 0 || (out->n && down != out->down))
+			continue;
+		out->down = down;
+		out->loads[out->n++] = probe.loads.at[i];
 	}
-	store(lw, flat, ctx);
-	for (int d = 0; d < nest->n; d++)
-		lb_end(lb);
-	for (int i = first; i < lb->k->body.n; i++)
-		if (place_of_load(lb, &lb->k->body.at[i], variables, nest->n, &load))
-			list_load(nest, &load, out);
-	lb_forget(lb, first);
 	return out->n > 0;
 }
 
@@ -190,7 +138,7 @@ close_walk(Walk *w)
 }
 
 static Affine
-place_at(LoopBuilder *lb, const TurnedLoad *load, const Affine *at, int loops)
+place_at(LoopBuilder *lb, const NestLoad *load, const Affine *at, int loops)
 {
 	Affine place = affine_constant(load->constant);
 
@@ -228,7 +176,7 @@ nest_squares(Lower *lw, const LoopNest *nest, const Turned *t)
 }
 
 static int
-new_square(Lower *lw, const TurnedLoad *load)
+new_square(Lower *lw, const NestLoad *load)
 {
 	DType memory = lw->lb->k->buffers.at[load->buffer].type->dtype;
 
