@@ -13,7 +13,7 @@ typedef struct {
 	bool reduced;  /* summed over */
 	int64_t whole; /* of blocks of that extent, which the loop around counts: how many elements there are; 0: as many as
 	                * the blocks have */
-	int apart;      /* so many other loops stand between that loop and this one */
+	int apart;     /* so many other loops stand between that loop and this one */
 	int64_t before; /* where the loop over these blocks was cut again: iterations of its inner part; else 0 */
 	LoopValue variable; /* of the open loop */
 } LoopDim;
@@ -21,6 +21,7 @@ typedef struct {
 enum { MAX_NEST = 2 * MAX_RANK };
 typedef struct {
 	int n;
+	int64_t again; /* iterations of a loop that is still to stand within parts; 0: there is none */
 	LoopDim at[MAX_NEST];
 } LoopNest;
 
@@ -55,9 +56,10 @@ struct LowerState {
 		block_elements; /* the number of a part's first one; elements that one is to have */
 	LoopValue block;        /* at hand */
 	bool counts_blocks;     /* nothing is emitted yet */
-	bool squares, turned; /* blocks are squares (lower_transpose.c): some part is transposed */
-	bool overlap;         /* parts store over each other's elements, in order */
-	Affine row;           /* at hand */
+	bool squares;           /* blocks are squares (lower_transpose.c) */
+	bool wants_squares;     /* some part is transposed, or has short rows */
+	bool overlap;           /* parts store over each other's elements, in order */
+	Affine row;             /* at hand */
 	const Brought *brought; /* loaded from there instead (lower_transpose.c) */
 	int n_brought;
 };
@@ -128,40 +130,53 @@ NestProbe nest_probe(Lower *lw, const LoopNest *nest);
 void nest_probe_end(Lower *lw, const LoopNest *nest, NestProbe *p);
 
 /* lower_reuse.c */
-/* Of a nest: which of its first loops goes behind the others of them, and so many of its iterations into a part. */
+/* So many iterations of a loop that a part has. */
 typedef struct {
-	int loop, last;
+	int loop;
 	int64_t iterations;
 } Reuse;
-/* least: iterations of loop `last` that parts have in any case, as have those of another loop instead; more of them are a
- * multiple. lanes: as nest_parallel takes them. */
-Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, int last, int64_t least,
-                 const LanesLoop *lanes);
-/* nest_parallel of the nest that it asks for, whose loop over the iterations of a part stands before that of the lanes. */
-int nest_parallel_again(LoopNest *nest, const Reuse *r, const LanesLoop *lanes, const Lower *lw);
+typedef struct Squares Squares;
+/* How a nest is cut into parts otherwise: into squares, or by its first n loops. There the loop whose iterations parts repeat
+ * is one of those up to `last`, and goes behind these. */
+typedef struct {
+	int last, n;
+	int64_t least;          /* iterations of it that a part has in any case */
+	const LanesLoop *lanes; /* as nest_parallel takes them */
+	const Squares *squares;
+} Cutting;
+Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c);
+/* nest_parallel of that nest; the iterations that a part has stand before loop `within`, which is behind the n or that of the
+ * lanes. */
+int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
+                        const Lower *lw);
 
 /* lower_transpose.c */
-/* Stores what belongs to element `flat` of a nest without reductions. */
-typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
-/* Loads that run along loop `down` of a nest whose stores run along its last. */
-enum { MOST_TURNED = 4 };
-typedef struct {
-	int down, n;
+/* How a nest without reductions is cut into squares along its last loop and another one. Loads that run along that one come
+ * through memory of the team. */
+enum {
+	SQUARE_SIDE = 32,
+	LEAST_SQUARE_SIDE = 8, /* of a loop that is worth it */
+	MOST_TURNED = 4,
+};
+struct Squares {
+	int down; /* the other one */
+	int n;
 	NestLoad loads[MOST_TURNED];
-} Turned;
-/* Finds them. False: there are none, or the target's team is too small for a transpose. Then `down` is the longest
- * of the other loops. */
-bool nest_turned(Lower *lw, const LoopNest *nest, StoreElement *store, const void *ctx,
-                 Turned *out);
-/* Into how many squares of a team such a nest is cut. */
-int64_t nest_squares(Lower *lw, const LoopNest *nest, const Turned *t);
+	Reuse again;
+};
+/* False: the target's team is too small, or there is one loop. */
+bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
+int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
+int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
 /* Before the kernel's loops: its team. */
 void team_for_squares(Lower *lw);
-/* All of square `number`. */
-void lower_square(Lower *lw, const LoopNest *nest, const Turned *t, Affine number,
+/* All of square `number`. store: what belongs to element `flat`. */
+typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
+void lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number,
                   StoreElement *store, const void *ctx);
 
-/* lower_reduce.c: of a function with reductions */
+/* lower_elementwise.c, lower_reduce.c: of a function without reductions, with some */
+void lower_elementwise(Lower *lw, const Spaces *spaces);
 void lower_reductions(Lower *lw, const Spaces *spaces);
 
 Index index_at(Lower *lw, Type t, Affine flat);

@@ -255,7 +255,7 @@ int
 nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 {
 	int64_t parts = lw->parts, least = lw->target->tuning->grains.least_part;
-	int64_t found = 1, inside = 1;
+	int64_t found = 1, inside = nest->again ? nest->again : 1;
 	int i = 0, loops = nest->n;
 
 	for (int k = 0; k < loops; k++)

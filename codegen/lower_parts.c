@@ -59,9 +59,10 @@ count_blocks(Lower *lw, const Node *n)
 	lw->state->counts_blocks = false;
 }
 
-/* Where a part is transposed, the parts have no row in common: a block is one of a part's squares, or a piece of another part. */
+/* Where a part is transposed, or rows of one don't keep a team busy, parts are cut into squares, and the parts have no row in
+ * common: a block is one of a part's squares. */
 static bool
-open_turned(Lower *lw, const Node *n)
+open_squares(Lower *lw, const Node *n)
 {
 	struct LowerState *st = lw->state;
 
@@ -71,11 +72,11 @@ open_turned(Lower *lw, const Node *n)
 	st->row_loops = 0;
 	st->row = affine_constant(0);
 	st->block_elements = lw->target->tuning->grains.least_part;
-	st->turned = false;
+	st->wants_squares = false;
 	st->squares = true;
 	count_blocks(lw, n);
-	st->squares = st->turned;
-	if (!st->turned)
+	st->squares = st->wants_squares;
+	if (!st->squares)
 		return false;
 	team_for_squares(lw);
 	open_blocks(lw);
@@ -92,7 +93,7 @@ lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
 		return;
 	team_begin(lw);
 	st->overlap = !apart;
-	if (apart && open_turned(lw, n))
+	if (apart && open_squares(lw, n))
 		return;
 	int parallel = open_rows(lw, t, axes);
 	st->blocks = 0;
@@ -155,6 +156,19 @@ if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 	           .first = affine_scale(lb, affine_scalar(lb, at), length)};
 	b.end = affine_plus(affine_scale(lb, b.first, -1), extent);
 	return b;
+}
+
+/* A part that has no squares: the first of the outer members makes it. How many loops. */
+static int
+open_first_member(LoopBuilder *lb)
+{
+	int loops = 1;
+
+	if (lb->k->n_team < 2)
+		return 0;
+	Affine member = affine_scalar(lb, lb_for(lb, LOOP_TEAM, lb->k->team[0]));
+	nest_if_below(lb, member, affine_constant(1), &loops);
+	return loops;
 }
 
 /* Opens the loops of a part, one block of the outermost; the flat number of the element at hand. */
@@ -220,25 +234,60 @@ store_blocks(Lower *lw, LoopNest *nest, const Part *p, int64_t length, int64_t b
 		nest->at[nest->n++] = (LoopDim){.extent = 1, .full = 1};
 	if (in_blocks)
 		block = if_own_block(lw, nest->at[0].extent, length, blocks);
+	int loops = nest->n ? open_first_member(lb) : 0;
 	store_element(lw, open_loops(lw, nest, &block, &lane), p);
 	if (nest->n)
 		spread_close(&lane);
-	for (int i = 1; i < nest->n; i++)
+	for (int i = 1; i < nest->n + loops; i++)
 		lb_end(lb);
 	if (in_blocks)
 		lb_end(lb);
 }
 
 static void
-store_squares(Lower *lw, const LoopNest *nest, const Part *p, const Turned *t, int64_t squares)
+store_squares(Lower *lw, const LoopNest *nest, const Part *p, const Squares *s, int64_t blocks)
 {
 	Affine number = affine_constant(0);
 
 	if (lw->state->blocks > 1)
-		number = if_own_block(lw, squares, 1, squares).first;
-	lower_square(lw, nest, t, number, store_element, p);
+		number = if_own_block(lw, blocks, 1, blocks).first;
+	lower_square(lw, nest, s, number, store_element, p);
 	if (lw->state->blocks > 1)
 		lb_end(lw->lb);
+}
+
+/* One loop becomes two, for a square's sides. */
+static void
+cut_evenly(LoopNest *nest)
+{
+	int64_t n = nest->at[0].extent;
+
+	for (int64_t side = SQUARE_SIDE; side >= LEAST_SQUARE_SIDE; side--)
+		if (n % side == 0 && nest_cut(nest, 0, side))
+			return;
+}
+
+/* Into squares, where the parts are cut so and this one can be. */
+static bool
+squares_of_part(Lower *lw, LoopNest *nest, const Part *part, Squares *out)
+{
+	struct LowerState *st = lw->state;
+
+	if (!st->squares)
+		return false;
+	if (nest->n == 1)
+		cut_evenly(nest);
+	if (nest->n < 2)
+		return false;
+	NestProbe p = nest_probe(lw, nest);
+	store_element(lw, p.flat, part);
+	nest_probe_end(lw, nest, &p);
+	if (!nest_squares(lw, nest, &p, out))
+		return false;
+	int64_t busy = (int64_t)lw->lb->k->team[0] * team_vector(lw);
+	bool is_short = 2 * nest->at[nest->n - 1].extent <= busy && nest->at[out->down].extent > 1;
+	st->wants_squares |= out->n > 0 || is_short;
+	return true;
 }
 
 void
@@ -249,26 +298,24 @@ lower_part(Lower *lw, const Node *n, Type shape,
 {
 	struct LowerState *st = lw->state;
 	const Part part = {n, shape, element, place, ctx};
-	Turned turned;
+	Squares s;
 
 	if (shape->n == 0)
 		return;
 	LoopNest nest = nest_part(lw->f, shape, st->rows, st->scratch);
-	bool squares = st->squares && nest.n > 1;
-	if (squares && nest_turned(lw, &nest, store_element, &part, &turned))
-		st->turned = true;
+	bool squares = squares_of_part(lw, &nest, &part, &s);
 	int64_t length = nest.n && !squares ? block_length(lw, &nest) : 1;
-	int64_t blocks = squares  ? nest_squares(lw, &nest, &turned)
+	int64_t blocks = squares  ? squares_count(lw, &nest, &s)
 	                 : nest.n ? divided(nest.at[0].extent, length)
 	                          : 1;
-	if (st->counts_blocks)
+	if (st->counts_blocks) {
 		st->blocks += blocks;
-	else if (squares)
-		store_squares(lw, &nest, &part, &turned, blocks);
+		return;
+	}
+	if (squares)
+		store_squares(lw, &nest, &part, &s, blocks);
 	else
 		store_blocks(lw, &nest, &part, length, blocks);
-	if (st->counts_blocks)
-		return;
 	if (st->overlap)
 		lb_barrier(lw->lb);
 	st->first_block += blocks;

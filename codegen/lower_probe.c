@@ -7,9 +7,10 @@ nest_probe(Lower *lw, const LoopNest *nest)
 {
 	LoopBuilder *lb = lw->lb;
 	NestProbe p = {.first = lb->k->body.n, .flat = affine_constant(0)};
+	LoopNest open = *nest;
 
 	for (int d = 0; d < nest->n; d++) {
-		p.variables[d] = lb_for(lb, LOOP_PLAIN, nest->at[d].extent);
+		p.variables[d] = nest_open(lb, &open, d, LOOP_PLAIN);
 		p.flat = affine_add_scaled(lb, p.flat, affine_scalar(lb, p.variables[d]),
 		                           nest->at[d].full);
 	}
@@ -22,9 +23,8 @@ load_of(const LoopBuilder *lb, const LoopStatement *s, const NestProbe *p, int l
 {
 	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN)
 		return false;
-	*out = (NestLoad){.buffer = s->buffer,
-	                  .masked = s->n_operands > 0,
-	                  .constant = s->place->constant};
+	*out = (NestLoad){
+		.buffer = s->buffer, .masked = s->n_operands > 0, .constant = s->place->constant};
 	for (int i = 0; i < s->place->n; i++) {
 		int d = 0;
 		while (d < loops && p->variables[d] != s->place->terms[i].scalar)

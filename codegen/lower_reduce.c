@@ -761,9 +761,11 @@ choose_rows(Rows *r)
 	if (r->n_kept == 0)
 		return;
 	NestProbe p = probe_rows(r);
-	Reuse reuse = nest_reuse(r->lw, &r->nest, &p, r->n_kept - 1,
-	                         r->lw->lb->k->team[0] / r->tiles->row_members, NULL);
-	nest_move(&r->nest, reuse.loop, reuse.last);
+	Cutting c = {.last = r->n_kept - 1,
+	             .n = r->n_kept,
+	             .least = r->lw->lb->k->team[0] / r->tiles->row_members};
+	Reuse reuse = nest_reuse(r->lw, &r->nest, &p, &c);
+	nest_move(&r->nest, reuse.loop, c.last);
 	r->part_rows = reuse.iterations;
 }
 
@@ -773,9 +775,10 @@ parallel_columns(Rows *r, int n, const LanesLoop *lanes)
 {
 	if (r->lw->lb->k->n_team && r->n_kept > 1 && n == r->n_kept) {
 		NestProbe p = probe_rows(r);
-		Reuse reuse = nest_reuse(r->lw, &r->nest, &p, r->n_kept - 2, 1, lanes);
+		Cutting c = {.last = r->n_kept - 2, .n = n, .least = 1, .lanes = lanes};
+		Reuse reuse = nest_reuse(r->lw, &r->nest, &p, &c);
 		if (reuse.iterations > 1)
-			return nest_parallel_again(&r->nest, &reuse, lanes, r->lw);
+			return nest_parallel_again(&r->nest, &reuse, &c, lanes->at, r->lw);
 	}
 	return nest_parallel(&r->nest, n, lanes, r->lw);
 }
@@ -785,24 +788,33 @@ static void
 give_rows(Rows *r)
 {
 	int inner = r->tiles->row_members, rows = r->lw->lb->k->team[0] / inner;
+	int last = r->n_kept - 1, loops = r->nest.n;
 
-	drop_unit_loops(r);
-	if (r->n_kept == 0)
-		return;
-	const LoopDim *d = &r->nest.at[r->n_kept - 1];
-	bool parallel = r->n_parallel == r->n_kept;
-	if (d->extent > rows) {
-		if (d->whole || !nest_cut(&r->nest, r->n_kept - 1, rows))
-			return;
-		r->n_kept++;
-		if (parallel && r->part_rows > rows &&
-		    nest_cut(&r->nest, r->n_kept - 2, r->part_rows / rows))
-			r->n_kept++;
-	} else if (parallel) {
-		r->n_parallel--;
-	}
+	bool cut = nest_cut(&r->nest, last, rows);
+	r->n_parallel = nest_parallel(&r->nest, cut ? last + 1 : last, NULL, r->lw);
+	if (r->n_parallel == last + 1 && r->nest.n == loops + cut && r->part_rows > rows)
+		nest_cut(&r->nest, last, r->part_rows / rows);
+	r->n_kept += r->nest.n - loops;
 	r->team_rows = rows;
 	team_divide(r->lw, inner);
+}
+
+static void
+cut_parts(Rows *r)
+{
+	int loops = r->nest.n, free = 0; /* kept loops that add nothing up */
+
+	while (free < r->n_kept && (!r->chunks || r->nest.at[free].chunk))
+		free++;
+	LanesLoop lanes = {.at = r->n_kept - 1,
+	                   .least = r->tiles->least_columns,
+	                   .most = r->tiles->most_columns,
+	                   .array = true};
+	r->n_parallel = r->by_column ? parallel_columns(r, free, &lanes)
+	                             : nest_parallel(&r->nest, free, NULL, r->lw);
+	r->n_kept += r->nest.n - loops;
+	r->column_loop = r->n_kept - 1;
+	divide_team(r);
 }
 
 void
@@ -810,9 +822,8 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 {
 	struct LowerState *st = lw->state;
 	const int64_t *elements = spaces->domain.elements;
-	const ReduceTiles *t = &lw->target->tuning->reduce;
 	Rows r = {.lw = lw,
-	          .tiles = t,
+	          .tiles = &lw->target->tuning->reduce,
 	          .spaces = spaces,
 	          .full = elements[ITER_FULL],
 	          .rows = elements[ITER_ROWS],
@@ -833,25 +844,12 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	r.nest = nest_reduce(lw->f, spaces, st->scratch);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
-	bool teams = rows_have_teams(&r);
-	if (teams)
+	if (rows_have_teams(&r))
 		choose_rows(&r);
-	int free = 0; /* kept loops that add nothing up */
-	while (free < r.n_kept && (!r.chunks || r.nest.at[free].chunk))
-		free++;
-	LanesLoop lanes = {.at = r.n_kept - 1,
-	                   .least = t->least_columns,
-	                   .most = t->most_columns,
-	                   .array = true};
-	int loops = r.nest.n;
-	r.n_parallel = r.by_column ? parallel_columns(&r, free, &lanes)
-	                           : nest_parallel(&r.nest, free, NULL, lw);
-	r.n_kept += r.nest.n - loops;
-	r.column_loop = r.n_kept - 1;
-	if (teams)
+	if (r.part_rows)
 		give_rows(&r);
 	else
-		divide_team(&r);
+		cut_parts(&r);
 	if (r.by_column || r.shares_rows || !r.team_rows)
 		plan_cache(&r);
 	if (r.by_column) {

@@ -29,94 +29,111 @@ touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const i
 	return sum;
 }
 
-static LoopNest
-with_loop_last(const LoopNest *nest, int loop, int last)
+static int64_t
+divided(int64_t n, int64_t by)
 {
-	LoopNest moved = *nest;
-
-	nest_move(&moved, loop, last);
-	return moved;
+	return (n + by - 1) / by;
 }
 
-/* Of a nest whose loop `r->loop` has been moved behind loop `r->last`, and counts groups of r->iterations: the parts along each
- * of its loops as they were. How many they are. */
-static int64_t
-parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const LanesLoop *lanes,
-            int64_t *parts)
+/* Of a nest whose loop `loop` has been moved behind loop `last`, where it counts groups of iterations: the parts along each of
+ * its loops as they were. */
+static void
+parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting *c, int64_t *parts)
 {
-	LoopNest t = with_loop_last(nest, r->loop, r->last);
-	LoopDim *again = &t.at[r->last];
-	int64_t all = 1, found[MAX_NEST];
+	LoopNest t = *nest;
 
-	again->extent = (again->extent + r->iterations - 1) / r->iterations;
-	int n = nest_parallel(&t, lanes ? lanes->at + 1 : r->last + 1, lanes, lw);
+	nest_move(&t, r->loop, c->last);
+	t.at[c->last].extent = divided(t.at[c->last].extent, r->iterations);
+	t.again = r->iterations;
+	int n = nest_parallel(&t, c->n, c->lanes, lw);
 	for (int d = 0; d < nest->n; d++) {
-		found[d] = d < n ? t.at[d].extent : 1;
-		all *= found[d];
+		int at = d == r->loop ? c->last : d > r->loop && d <= c->last ? d - 1 : d;
+		parts[d] = at < n ? t.at[at].extent : 1;
 	}
+}
+
+/* As it would be cut: the bytes, and how many parts there are. */
+static double
+bytes_of_parts(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Reuse *r,
+               const Cutting *c, int64_t *n)
+{
+	int64_t parts[MAX_NEST];
+
+	if (!c->squares)
+		parts_along(lw, nest, r, c, parts);
+	for (int d = 0; d < nest->n && c->squares; d++) {
+		Squares s = *c->squares;
+		s.again = *r;
+		parts[d] = squares_along(nest, &s, d);
+	}
+	*n = 1;
 	for (int d = 0; d < nest->n; d++)
-		parts[d] = found[d == r->loop                   ? r->last
-		                 : d > r->loop && d <= r->last ? d - 1
-		                                               : d];
-	return all;
+		*n *= parts[d];
+	return touched_bytes(lw, nest, p, parts);
+}
+
+/* Is the loop there for parts to have more of its iterations? */
+static bool
+may_repeat(const LoopNest *nest, const Cutting *c, const Reuse *r)
+{
+	bool of_square = c->squares && (r->loop == c->squares->down || r->loop == nest->n - 1);
+
+	return !of_square && !nest->at[r->loop].whole && nest->at[r->loop].extent >= r->iterations;
 }
 
 Reuse
-nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, int last, int64_t least,
-           const LanesLoop *lanes)
+nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c)
 {
-	int64_t parts[MAX_NEST];
-	Reuse best = {.loop = last, .last = last, .iterations = least};
+	int64_t one[MAX_NEST], n;
+	Reuse best = {.loop = c->last, .iterations = c->least};
 
 	for (int d = 0; d < nest->n; d++)
-		parts[d] = 1;
-	double ideal = touched_bytes(lw, nest, p, parts), fewest = 0;
-	for (int64_t again = 1; again <= MOST_AGAIN; again *= 2) {
-		for (int loop = last; loop >= 0; loop--) {
-			Reuse r = {.loop = loop, .last = last, .iterations = again * least};
-			int64_t n = parts_along(lw, nest, &r, lanes, parts);
-			double bytes = touched_bytes(lw, nest, p, parts);
-			bool first = again == 1 && loop == last;
-			bool few = again > 1 && (lw->parts == 1 || n < lw->parts);
-			bool fits = r.iterations > 1 && nest->at[loop].extent >= r.iterations;
-			if (!first && (few || !fits || bytes >= 0.99 * fewest))
+		one[d] = 1;
+	double enough = ENOUGH * touched_bytes(lw, nest, p, one);
+	double fewest = bytes_of_parts(lw, nest, p, &best, c, &n);
+	for (int64_t again = 1; again <= MOST_AGAIN && fewest > enough; again *= 2) {
+		for (int loop = c->last; loop >= 0; loop--) {
+			Reuse r = {.loop = loop, .iterations = again * c->least};
+			if (r.iterations == 1 || !may_repeat(nest, c, &r))
+				continue;
+			double bytes = bytes_of_parts(lw, nest, p, &r, c, &n);
+			/* Half the parts that a kernel should have still give each processor several. */
+			bool few = again > 1 && (lw->parts == 1 || 2 * n < lw->parts);
+			if (few || bytes >= 0.99 * fewest)
 				continue;
 			fewest = bytes;
 			best = r;
-			if (loop == last && bytes <= ENOUGH * ideal)
-				return best;
 		}
-		if (fewest <= ENOUGH * ideal)
-			break;
 	}
 	return best;
 }
 
 int
-nest_parallel_again(LoopNest *nest, const Reuse *r, const LanesLoop *lanes, const Lower *lw)
+nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within, const Lower *lw)
 {
-	int groups = r->last, again = r->last + 1, n = lanes->at + 1;
-	int64_t columns = nest->at[lanes->at].extent;
+	int groups = c->last, loops;
 
-	nest_move(nest, r->loop, r->last);
+	nest_move(nest, r->loop, c->last);
 	LoopNest whole = *nest;
-	if (nest_parallel(&whole, n, lanes, lw) <= r->last || nest->n == MAX_NEST ||
-	    !nest_cut(nest, r->last, r->iterations))
-		return nest_parallel(nest, n, lanes, lw); /* parts have all of the loop */
-	LoopDim d = nest->at[again];
-	nest_move(nest, again, nest->n - 1);
-	int loops = --nest->n, parallel = nest_parallel(nest, n, lanes, lw);
+	if (nest_parallel(&whole, c->n, c->lanes, lw) <= c->last || nest->n == MAX_NEST ||
+	    !nest_cut(nest, c->last, r->iterations))
+		return nest_parallel(nest, c->n, c->lanes, lw); /* parts have all of the loop */
+	LoopDim d = nest->at[c->last + 1];
+	nest_move(nest, c->last + 1, nest->n - 1);
+	loops = --nest->n;
+	nest->again = r->iterations;
+	int64_t extent = nest->at[within].extent;
+	int parallel = nest_parallel(nest, c->n, c->lanes, lw);
+	nest->again = 1;
 	if (nest->n > loops) {
-		bool of_lanes = nest->at[n].extent != columns;
-		int cut = of_lanes ? lanes->at : parallel - 1;
+		int cut = nest->at[++within].extent != extent ? within - 1 : parallel - 1;
 		if (cut == groups && d.whole)
 			d.before = nest->at[groups + 1].extent;
 		groups += cut <= groups;
-		again++;
-		nest->at[again].apart = of_lanes && nest->at[again].whole;
 	}
-	d.apart = again - 1 - groups;
+	nest->at[within].apart = nest->at[within].whole != 0;
+	d.apart = within - 1 - groups;
 	nest->at[nest->n++] = d;
-	nest_move(nest, nest->n - 1, again);
+	nest_move(nest, nest->n - 1, within);
 	return parallel;
 }

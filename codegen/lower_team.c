@@ -121,6 +121,15 @@ divided(LoopBuilder *lb, const Affine *a, int by)
 }
 
 Affine
+nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops)
+{
+	Affine left = affine_add_scaled(lb, end, at, -1);
+
+	++*loops;
+	return affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+}
+
+Affine
 spread_enter(Spread *s)
 {
 	LoopBuilder *lb = s->lb;
@@ -136,12 +145,10 @@ spread_enter(Spread *s)
 		at = affine_add(lb, affine_scale(lb, affine_scalar(lb, group), members), at);
 		s->inner++;
 	}
-	if (s->below || n % members) {
-		Affine end = s->below ? divided(lb, s->below, s->vector) : affine_constant(n);
-		Affine left = affine_add_scaled(lb, end, at, -1);
-		at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
-		s->inner++;
-	}
+	if (n % members)
+		at = nest_if_below(lb, at, affine_constant(n), &s->inner);
+	if (s->below)
+		at = nest_if_below(lb, at, divided(lb, s->below, s->vector), &s->inner);
 	at = affine_scale(lb, at, s->vector);
 	if (s->vector > 1) {
 		at = affine_add(lb, at, affine_scalar(lb, lb_for(lb, LOOP_VECTOR, s->vector)));
@@ -177,15 +184,6 @@ nest_spread_loop(const Lower *lw, const LoopNest *nest)
 	while (at > 0 && nest->at[at].extent < members)
 		at--;
 	return at >= 0 && nest->at[at].extent >= members ? at : last;
-}
-
-Affine
-nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops)
-{
-	Affine left = affine_add_scaled(lb, end, at, -1);
-
-	++*loops;
-	return affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
 }
 
 int

@@ -20,10 +20,7 @@
  * banks of their own. */
 #include "codegen/lower_impl.h"
 
-enum {
-	SIDE = 32,
-	LEAST_SIDE = 8, /* of a loop that is worth it */
-};
+#include <string.h>
 
 /* ---- which loads */
 /* The loop that a load runs along, if that is another than the last. */
@@ -32,37 +29,45 @@ turned_along(const LoopNest *nest, const NestLoad *load)
 {
 	int last = nest->n - 1;
 
-	if (load->masked || load->strides[last] == 0 || load->strides[last] == 1)
+	if (load->masked || nest->at[last].extent < LEAST_SQUARE_SIDE || load->strides[last] == 0 ||
+	    load->strides[last] == 1)
 		return -1;
 	for (int d = 0; d < last; d++)
-		if (load->strides[d] == 1 && nest->at[d].extent >= LEAST_SIDE)
+		if (load->strides[d] == 1 && nest->at[d].extent >= LEAST_SQUARE_SIDE)
 			return d;
 	return -1;
 }
 
-bool
-nest_turned(Lower *lw, const LoopNest *nest, StoreElement *store, const void *ctx, Turned *out)
+/* The longest loop but the last. */
+static int
+longest_loop(const LoopNest *nest)
 {
-	int last = nest->n - 1;
+	int longest = 0;
 
-	*out = (Turned){0};
-	for (int d = 1; d < last; d++)
-		if (nest->at[d].extent > nest->at[out->down].extent)
-			out->down = d;
-	if (lw->lb->k->n_team == 0 || lw->target->team < SIDE || nest->n < 2 ||
-	    nest->at[last].extent < LEAST_SIDE)
+	for (int d = 1; d < nest->n - 1; d++)
+		if (nest->at[d].extent > nest->at[longest].extent)
+			longest = d;
+	return longest;
+}
+
+bool
+nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out)
+{
+	*out = (Squares){.again = {.iterations = 1}};
+	if (lw->lb->k->n_team == 0 || lw->target->team < SQUARE_SIDE || nest->n < 2)
 		return false;
-	NestProbe probe = nest_probe(lw, nest);
-	store(lw, probe.flat, ctx);
-	nest_probe_end(lw, nest, &probe);
-	for (int i = 0; i < probe.loads.n && out->n < MOST_TURNED; i++) {
-		int down = turned_along(nest, &probe.loads.at[i]);
+	for (int i = 0; i < p->loads.n && out->n < MOST_TURNED; i++) {
+		int down = turned_along(nest, &p->loads.at[i]);
 		if (down < 0 || (out->n && down != out->down))
 			continue;
 		out->down = down;
-		out->loads[out->n++] = probe.loads.at[i];
+		out->loads[out->n++] = p->loads.at[i];
 	}
-	return out->n > 0;
+	if (out->n == 0)
+		out->down = longest_loop(nest);
+	Cutting c = {.last = nest->n - 1, .least = 1, .squares = out};
+	out->again = nest_reuse(lw, nest, p, &c);
+	return true;
 }
 
 /* ---- one square */
@@ -75,16 +80,16 @@ typedef struct {
 } Side;
 
 static int64_t
-squares(const LoopDim *d)
+divided(int64_t n, int64_t by)
 {
-	return (d->extent + SIDE - 1) / SIDE;
+	return (n + by - 1) / by;
 }
 
 static Side
 side_of(LoopBuilder *lb, const LoopDim *d, Affine square)
 {
-	Side s = {.extent = d->extent < SIDE ? d->extent : SIDE,
-	          .first = affine_scale(lb, square, SIDE)};
+	Side s = {.extent = d->extent < SQUARE_SIDE ? d->extent : SQUARE_SIDE,
+	          .first = affine_scale(lb, square, SQUARE_SIDE)};
 
 	s.ends = d->extent % s.extent != 0;
 	s.left = affine_plus(affine_scale(lb, s.first, -1), d->extent);
@@ -157,22 +162,31 @@ flat_at(LoopBuilder *lb, const LoopNest *nest, const Affine *at)
 	return flat;
 }
 
+int64_t
+squares_along(const LoopNest *nest, const Squares *s, int loop)
+{
+	int64_t n = nest->at[loop].extent;
+
+	if (loop == s->down || loop == nest->n - 1)
+		return divided(n, SQUARE_SIDE);
+	return loop == s->again.loop ? divided(n, s->again.iterations) : n;
+}
+
 /* Iterations of the loops around squares. */
 static Type
-squares_of(Lower *lw, const LoopNest *nest, const Turned *t)
+squares_of(Lower *lw, const LoopNest *nest, const Squares *s)
 {
 	int64_t n[MAX_RANK];
 
 	for (int d = 0; d < nest->n; d++)
-		n[d] = d == t->down || d == nest->n - 1 ? squares(&nest->at[d])
-		                                        : nest->at[d].extent;
+		n[d] = squares_along(nest, s, d);
 	return type_new(lw->m, S64, nest->n, n);
 }
 
 int64_t
-nest_squares(Lower *lw, const LoopNest *nest, const Turned *t)
+squares_count(Lower *lw, const LoopNest *nest, const Squares *s)
 {
-	return squares_of(lw, nest, t)->n;
+	return squares_of(lw, nest, s)->n;
 }
 
 static int
@@ -180,54 +194,89 @@ new_square(Lower *lw, const NestLoad *load)
 {
 	DType memory = lw->lb->k->buffers.at[load->buffer].type->dtype;
 
-	return lb_padded(lw->lb, "square",
-	                 type_new(lw->m, compute_type(memory), 2, (int64_t[]){SIDE, SIDE + 1}), 0);
+	return lb_padded(
+		lw->lb, "square",
+		type_new(lw->m, compute_type(memory), 2, (int64_t[]){SQUARE_SIDE, SQUARE_SIDE + 1}),
+		0);
 }
 
-void
-lower_square(Lower *lw, const LoopNest *nest, const Turned *t, Affine number, StoreElement *store,
-             const void *ctx)
+/* Brings rows of what is loaded along the other side. */
+static void
+bring(Lower *lw, const LoopNest *nest, const NestLoad *load, int array, const Side *down,
+      const Side *along, const Affine *around, int loop)
+{
+	LoopBuilder *lb = lw->lb;
+	Affine at[MAX_NEST];
+	Walk w = open_walk(lw, along, down);
+
+	memcpy(at, around, sizeof(*at) * (size_t)nest->n);
+	at[nest->n - 1] = affine_add(lb, along->first, w.row);
+	at[loop] = affine_add(lb, down->first, w.column);
+	LoopValue x = lb_load(lb, load->buffer, place_at(lb, load, at, nest->n));
+	lb_store(lb, array, affine_add_scaled(lb, w.column, w.row, SQUARE_SIDE + 1), x);
+	close_walk(&w);
+}
+
+/* at: of the two sides the number of the square, of the other loops the iteration. */
+static void
+one_square(Lower *lw, const LoopNest *nest, const Squares *s, const int *arrays, Affine *at,
+           StoreElement *store, const void *ctx)
 {
 	LoopBuilder *lb = lw->lb;
 	int last = nest->n - 1;
-	int arrays[MOST_TURNED];
+	Side down = side_of(lb, &nest->at[s->down], at[s->down]);
+	Side along = side_of(lb, &nest->at[last], at[last]);
 	Brought brought[MOST_TURNED];
-	Index at;
 
-	index_split(lb, squares_of(lw, nest, t), number, &at);
-	Side down = side_of(lb, &nest->at[t->down], at.at[t->down]);
-	Side along = side_of(lb, &nest->at[last], at.at[last]);
-	for (int i = 0; i < t->n; i++)
-		arrays[i] = new_square(lw, &t->loads[i]);
-	for (int i = 0; i < t->n; i++) {
-		Walk w = open_walk(lw, &along, &down);
-		at.at[last] = affine_add(lb, along.first, w.row);
-		at.at[t->down] = affine_add(lb, down.first, w.column);
-		Affine place = place_at(lb, &t->loads[i], at.at, nest->n);
-		lb_store(lb, arrays[i], affine_add_scaled(lb, w.column, w.row, SIDE + 1),
-		         lb_load(lb, t->loads[i].buffer, place));
-		close_walk(&w);
-	}
-	if (t->n)
+	for (int i = 0; i < s->n; i++)
+		bring(lw, nest, &s->loads[i], arrays[i], &down, &along, at, s->down);
+	if (s->n)
 		lb_barrier(lb);
 	Walk w = open_walk(lw, &down, &along);
-	at.at[last] = affine_add(lb, along.first, w.column);
-	at.at[t->down] = affine_add(lb, down.first, w.row);
-	for (int i = 0; i < t->n; i++)
-		brought[i] = (Brought){t->loads[i].buffer,
-		                       place_at(lb, &t->loads[i], at.at, nest->n), arrays[i],
-		                       affine_add_scaled(lb, w.row, w.column, SIDE + 1)};
+	at[last] = affine_add(lb, along.first, w.column);
+	at[s->down] = affine_add(lb, down.first, w.row);
+	for (int i = 0; i < s->n; i++)
+		brought[i] = (Brought){s->loads[i].buffer, place_at(lb, &s->loads[i], at, nest->n),
+		                       arrays[i],
+		                       affine_add_scaled(lb, w.row, w.column, SQUARE_SIDE + 1)};
 	lw->state->brought = brought;
-	lw->state->n_brought = t->n;
-	store(lw, flat_at(lb, nest, at.at), ctx);
+	lw->state->n_brought = s->n;
+	store(lw, flat_at(lb, nest, at), ctx);
 	lw->state->n_brought = 0;
 	close_walk(&w);
 }
 
 void
+lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number, StoreElement *store,
+             const void *ctx)
+{
+	LoopBuilder *lb = lw->lb;
+	int arrays[MOST_TURNED], loops = 0;
+	int64_t again = s->again.iterations, extent = nest->at[s->again.loop].extent;
+	Index at;
+
+	index_split(lb, squares_of(lw, nest, s), number, &at);
+	for (int i = 0; i < s->n; i++)
+		arrays[i] = new_square(lw, &s->loads[i]);
+	if (again > 1) {
+		Affine *repeated = &at.at[s->again.loop],
+		       first = affine_scale(lb, *repeated, again);
+		*repeated = affine_add(lb, first, affine_scalar(lb, lb_for(lb, LOOP_PLAIN, again)));
+		loops = 1;
+		if (extent % again)
+			*repeated = nest_if_below(lb, *repeated, affine_constant(extent), &loops);
+		if (s->n) /* members still read the square before */
+			lb_barrier(lb);
+	}
+	one_square(lw, nest, s, arrays, at.at, store, ctx);
+	for (int i = 0; i < loops; i++)
+		lb_end(lb);
+}
+
+void
 team_for_squares(Lower *lw)
 {
-	int columns = SIDE / team_vector(lw), rows = lw->target->team / columns;
+	int columns = SQUARE_SIDE / team_vector(lw), rows = lw->target->team / columns;
 
-	lb_team(lw->lb, 2, (int[]){rows < SIDE ? rows : SIDE, columns});
+	lb_team(lw->lb, 2, (int[]){rows < SQUARE_SIDE ? rows : SQUARE_SIDE, columns});
 }

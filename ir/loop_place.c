@@ -128,6 +128,16 @@ is_small(const Affine *a)
 
 /* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
  * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. */
+/* a, where term i is as great as its bound lets it be; within `of`, where other terms are so. */
+static Affine
+at_bound(Arena *scratch, const Affine *of, const Affine *a, int i, const Affine *bound)
+{
+	Affine own = {.n = 1, .terms = &a->terms[i]};
+	Affine rest = add_scaled(scratch, *of, own, -1);
+
+	return add_scaled(scratch, rest, affine_plus(*bound, -1), a->terms[i].coefficient);
+}
+
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)
@@ -143,15 +153,17 @@ affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affi
 		Affine *form = t.coefficient < 0 ? &fewest : &most;
 		if (!bound || !is_small(a) || !is_small(bound))
 			continue;
-		Affine own = {.n = 1, .terms = &a->terms[i]};
-		*form = add_scaled(scratch, *form, own, -1);
-		*form = add_scaled(scratch, *form, affine_plus(*bound, -1), t.coefficient);
-		if (!range_by_extents(form, extents, &least, &top))
-			continue;
-		if (form == &most && top < *high)
-			*high = top;
-		if (form == &fewest && least > *low)
-			*low = least;
+		/* With those before, and alone: of two bounds either may be the one that counts. */
+		*form = at_bound(scratch, form, a, i, bound);
+		const Affine forms[] = {*form, at_bound(scratch, a, a, i, bound)};
+		for (int j = 0; j < COUNT(forms); j++) {
+			if (!range_by_extents(&forms[j], extents, &least, &top))
+				continue;
+			if (t.coefficient > 0 && top < *high)
+				*high = top;
+			if (t.coefficient < 0 && least > *low)
+				*low = least;
+		}
 	}
 	return true;
 }

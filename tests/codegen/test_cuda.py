@@ -97,6 +97,20 @@ def shapes():
     for rows, width in itertools.product([1, 9, 53, 64], [3, 20, 64, 200, 1028, 2049]):
         yield f"reduce %x {{kind = max, axes = [2]}} : f32[12,{rows}]", (12, rows, width), (12, rows)
         yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
+    for rows, width in itertools.product([2, 5, 9], [197, 1000, 1028]):
+        yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
+        yield f"reduce %x {{kind = sum, axes = [0]}} : f32[{width}]", (rows, width), (width,)
+    for rows, width in itertools.product([7, 33, 50], [9, 64, 197, 1030]):  # rows or batches that share what is added to them
+        whole, x = dims((20, rows, width)), (20, rows, width)
+        for shared in ([width], [rows, width]):
+            stop = [1] * (3 - len(shared)) + shared
+            sums = (f"slice %x {{start = [0,0,0], stop = {stop}, step = [1,1,1]}} : {dims(stop)}\n"
+                    f"    %1 = reshape %0 {{shape = {shared}}} : {dims(shared)}\n"
+                    f"    %2 = broadcast %1 {{shape = {list(x)}, axes = {[2] if len(shared) == 1 else [1, 2]}}} : {whole}\n"
+                    f"    %3 = add %x, %2 : {whole}")
+            yield sums, x, x
+            yield (f"{sums}\n    %4 = reduce %3 {{kind = max, axes = [2]}} : f32[20,{rows}]\n"
+                   f"    %5 = broadcast %4 {{shape = {list(x)}, axes = [0,1]}} : {whole}\n    %6 = sub %3, %5 : {whole}"), x, x
     for a, b in itertools.product([8, 28, 33], [16, 50, 96, 130]):
         yield f"transpose %x {{order = [0,2,1]}} : f32[60,{b},{a}]", (60, a, b), (60, b, a)
     for n in (7, 16, 33, 50, 130):

@@ -1,13 +1,14 @@
-/* touched_bytes FILE.gir: a line for each large kernel of a lowered module that has few operations: its name, parts, bytes of
- * its arguments, and the bytes of them that its parts touch, each element once for a part. Some parts, evenly apart, stand for
+/* touched_bytes FILE.gir: a line for each large kernel of a lowered module that has few operations: its parts, the bytes of its
+ * arguments, the bytes of them that its parts touch, each element once for a part, and where it is from. Some parts stand for
  * all. Arguments are zeros. */
 #include "tests/codegen/kernel_library.h"
 
+#include <math.h>
 #include <sys/mman.h>
 
 enum {
-	PARTS = 4,
-	OPERATIONS = 20, /* for each byte: from there on what takes time is computing */
+	PARTS = 5,
+	OPERATIONS = 15, /* for each byte: from there on what takes time is computing */
 	LEAST = 1 << 20  /* bytes */
 };
 
@@ -47,7 +48,8 @@ touched_bytes(const Kernel *k)
 	for (int i = 0; i < n && buffers; i++)
 		buffers[i] = zeros((size_t)type_bytes(k->buffers.at[i].type) + 1);
 	for (int64_t i = 0; i < parts; i++) {
-		int64_t part = i * k->iterations / parts;
+		/* Not at even steps: inner loops' parts would be the same ones. */
+		int64_t part = (int64_t)((double)k->iterations * fmod((double)i * 0.6180339887, 1));
 		kernel_interpret_counted(k, buffers, scalars, part, part + 1, &counts);
 	}
 	for (int i = 0; i < n && buffers; i++)
@@ -68,8 +70,11 @@ main(int argc, char **argv)
 		int64_t bytes = argument_bytes(k);
 		if (bytes < LEAST || k->flops >= OPERATIONS * bytes || k->iterations == 0)
 			continue;
-		printf("%s %lld %lld %lld\n", k->name, (long long)k->iterations, (long long)bytes,
-		       (long long)touched_bytes(k));
+		Text from = {0};
+		loc_text(&from, k->loc);
+		printf("%lld %lld %lld %s\n", (long long)k->iterations, (long long)bytes,
+		       (long long)touched_bytes(k), from.at ? from.at : "");
+		text_free(&from);
 		fflush(stdout);
 	}
 	if (m)
