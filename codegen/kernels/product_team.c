@@ -184,7 +184,13 @@ add_splits(Lower *lw, const Product *p, int64_t splits)
 {
 	LoopBuilder *lb = lw->lb;
 	int64_t n = node_result(p->node, 0)->type->n;
-	int64_t block = (int64_t)lb->k->team[0] * (splits > MOST_IN_LINE ? 1 : lw->target->lanes);
+	int64_t lanes = splits > MOST_IN_LINE ? 1 : lw->target->lanes;
+	int team = lw->target->team;
+
+	while (team > lw->target->tuning->reduce.row_members && n / (team * lanes) < lw->parts)
+		team /= 2;
+	lb_team(lb, 1, &team);
+	int64_t block = team * lanes;
 	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
 	Affine first = affine_scale(lb, part, block),
 	       left = affine_plus(affine_scale(lb, first, -1), n);
