@@ -138,30 +138,40 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
 }
 
+/* Is that the element whose number arrays of the row at hand have? */
+static bool
+is_kept(Lower *lw, const Value *v, const Index *at)
+{
+	const struct LowerState *st = lw->state;
+
+	if (!st->cache || st->cache[v->id] < 0 || (lw->masked && !v->node))
+		return false;
+	Affine flat = index_flat(lw->lb, v->type, at);
+	return affine_same(&flat, &st->full_flat);
+}
+
 LoopValue
 lower_element(Lower *lw, const Value *v, const Index *at)
 {
 	struct LowerState *st = lw->state;
 	const Node *n = v->node;
 
-	if (!n)
-		return element_of_param(lw, v, at);
-	if (st->reduced && st->reduced[n->id])
+	if (n && st->reduced && st->reduced[n->id])
 		return element_of_reduction(lw, n);
-	LoopValue known = memo_get(lw, n, at);
+	LoopValue known = n ? memo_get(lw, n, at) : -1;
 	if (known >= 0)
 		return known;
-	Affine flat = st->cache && st->cache[n->id] >= 0 ? index_flat(lw->lb, v->type, at)
-	                                                 : affine_constant(0);
-	bool cacheable = st->cache && st->cache[n->id] >= 0 && affine_same(&flat, &st->full_flat);
-	LoopValue x = cacheable && st->cached[n->id] == 2
-	                      ? lb_load(lw->lb, st->cache[n->id], st->inner_flat)
-	                      : element_by_row(lw, n, at);
-	if (cacheable && !st->cached[n->id]) {
-		lb_store(lw->lb, st->cache[n->id], st->inner_flat, x);
-		st->cached[n->id] = 1;
+	bool kept = is_kept(lw, v, at);
+	LoopValue x = kept && st->cached[v->id] == 2
+	                      ? lb_load(lw->lb, st->cache[v->id], st->inner_flat)
+	              : n ? element_by_row(lw, n, at)
+	                  : element_of_param(lw, v, at);
+	if (kept && !st->cached[v->id]) {
+		lb_store(lw->lb, st->cache[v->id], st->inner_flat, x);
+		st->cached[v->id] = 1;
 	}
-	memo_put(lw, n, at, x);
+	if (n)
+		memo_put(lw, n, at, x);
 	return x;
 }
 

@@ -45,13 +45,14 @@ struct LowerState {
 	ReducedKind *reduced; /* by node id: where a reduction's result is */
 	int *reduced_at;      /* scalar or local buffer */
 	Affine column;        /* place in local result arrays */
-	int *cache;           /* by node id: local row buffer of an expensive value; -1 */
-	uint8_t *cached;      /* by node id: 1 this pass fills the row buffer, 2 it is filled */
+	int *cache;           /* by value id: an array of the row at hand that has it; -1 */
+	uint8_t *cached;      /* by value id: 1 this pass fills the array, 2 it is filled */
+	bool own_rows;        /* these arrays are members' own */
 	Affine full_flat,
-		inner_flat; /* of the element being computed; valid in the innermost loop */
-	int64_t rows;       /* that every part is cut into (lower_parts.c); 0 outside parts */
-	int row_loops;      /* over these, and blocks */
-	int64_t blocks;     /* of all parts, each with a number; 0: parts are not cut */
+		inner_flat; /* of the element being computed, there and in these arrays; valid in the innermost loop */
+	int64_t rows;   /* that every part is cut into (lower_parts.c); 0 outside parts */
+	int row_loops;  /* over these, and blocks */
+	int64_t blocks; /* of all parts, each with a number; 0: parts are not cut */
 	int64_t first_block,
 		block_elements; /* the number of a part's first one; elements that one is to have */
 	LoopValue block;        /* at hand */

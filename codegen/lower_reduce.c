@@ -34,7 +34,7 @@ row_body(Rows *r)
 	struct LowerState *st = r->lw->state;
 
 	memset(st->reduced, 0, sizeof(*st->reduced) * r->lw->f->next_node_id);
-	memset(st->cached, 0, sizeof(*st->cached) * r->lw->f->next_node_id);
+	memset(st->cached, 0, sizeof(*st->cached) * r->lw->f->next_value_id);
 	for (int k = 1; k <= r->depths + 1; k++) {
 		if (!pass_has_work(r, k))
 			continue;

@@ -75,7 +75,7 @@ find_passes(Rows *r)
 	find_depths(r);
 }
 
-static int
+int
 value_depth(const Rows *r, const Value *v)
 {
 	return v->node ? r->depth[v->node->id] : 0;
@@ -106,56 +106,6 @@ pass_reduces(const Rows *r, int k, const Node **out)
 		if (r->depth[r->row_reduces.at[i]->id] == k)
 			out[n++] = r->row_reduces.at[i];
 	return n;
-}
-
-/* Marks what pass k computes over the full space below v. */
-static void
-mark_needed(const Rows *r, const Value *v, int k, uint32_t *needed)
-{
-	const Node *n = v->node;
-
-	if (!n || op_row(n)->fuse == FUSE_REDUCE || (needed[n->id] >> k & 1))
-		return;
-	needed[n->id] |= 1u << k;
-	for (int i = 0; i < n->n_operands; i++)
-		mark_needed(r, node_operand(n, i), k, needed);
-}
-
-/* Expensive values that several passes need are kept in a local row. */
-void
-plan_cache(Rows *r)
-{
-	struct LowerState *st = r->lw->state;
-	const Function *f = r->lw->f;
-	const Node *ret = function_return(f);
-	uint32_t *needed = NEW_ARRAY(st->scratch, uint32_t, f->next_node_id);
-	int64_t width = r->rows ? r->full / r->rows : 0, bytes = 0; /* of a team's arrays */
-
-	st->cache = NEW_ARRAY(st->scratch, int, f->next_node_id);
-	st->cached = NEW_ARRAY(st->scratch, uint8_t, f->next_node_id);
-	for (uint32_t i = 0; i < f->next_node_id; i++)
-		st->cache[i] = -1;
-	if (r->by_column || width > r->tiles->near_row || r->depths > 30)
-		return;
-	for (int i = 0; i < r->row_reduces.n; i++)
-		mark_needed(r, node_operand(r->row_reduces.at[i], 0),
-		            r->depth[r->row_reduces.at[i]->id], needed);
-	for (int i = 0; i < ret->n_operands; i++)
-		if (rows_space(r, node_operand(ret, i)) == ITER_FULL)
-			mark_needed(r, node_operand(ret, i),
-			            value_depth(r, node_operand(ret, i)) + 1, needed);
-	for_each_node(f, n) {
-		bool often = (needed[n->id] & (needed[n->id] - 1)) != 0;
-		if (!often || op_row(n)->weight < r->tiles->expensive ||
-		    rows_space(r, node_result(n, 0)) != ITER_FULL)
-			continue;
-		DType type = compute_type(node_result(n, 0)->type->dtype);
-		int64_t row = dtype_bytes(type, width) *
-		              (r->team_rows && !r->shares_rows ? r->team_rows : 1);
-		bytes += row;
-		if (r->lw->lb->k->n_team == 0 || bytes <= dtype_bytes(F32, r->tiles->near_row))
-			st->cache[n->id] = lb_local(r->lw->lb, type, width);
-	}
 }
 
 void

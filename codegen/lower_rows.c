@@ -16,10 +16,12 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	int loops = 1;
 	Spread lane = {0};
 	LoopValue v = -1;
-	if (last)
+	if (last) {
 		lane = spread_open(r->lw, d.extent, NULL);
-	else
+		lane.unrolled = st->own_rows;
+	} else {
 		v = lb_for(lb, shared ? LOOP_TEAM : LOOP_PLAIN, shared ? r->team_rows : d.extent);
+	}
 	for (int i = 0; i < n; i++)
 		own[i] = lb_accumulator(lb, reduce_kind(reduces[i]), reduce_type(reduces[i]));
 	Affine step;
@@ -37,6 +39,8 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 		width *= r->nest.at[i].extent;
 	st->inner_flat = affine_add_scaled(lb, inner, step, width);
 	if (last) {
+		if (st->own_rows)
+			st->inner_flat = lane.own;
 		st->full_flat = r->flat_full;
 		for (int i = 0; i < n; i++)
 			lb_accumulate(lb, own[i],
@@ -76,7 +80,7 @@ promote_cached(Rows *r)
 {
 	struct LowerState *st = r->lw->state;
 
-	for (uint32_t i = 0; i < r->lw->f->next_node_id; i++)
+	for (uint32_t i = 0; i < r->lw->f->next_value_id; i++)
 		if (st->cached[i] == 1)
 			st->cached[i] = 2;
 }

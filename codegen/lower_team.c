@@ -87,18 +87,44 @@ divides(int n, int64_t extent, const Affine *below)
 	return true;
 }
 
+/* Iterations of a member side by side: as many as keep members busy. */
+static int
+vector_along(const Lower *lw, int64_t extent, const Affine *below)
+{
+	const Kernel *k = lw->lb->k;
+	int vector = k->n_team ? team_vector(lw) : 1;
+
+	while (vector > 1 &&
+	       (!divides(vector, extent, below) || 2 * extent / vector <= members_of(k)))
+		vector /= 2;
+	return vector;
+}
+
+static int64_t
+groups_of(const Kernel *k, int64_t extent, int vector)
+{
+	int members = members_of(k);
+
+	return (extent / vector + members - 1) / members;
+}
+
+int64_t
+spread_own(const Lower *lw, int64_t extent)
+{
+	int vector = vector_along(lw, extent, NULL);
+
+	return groups_of(lw->lb->k, extent, vector) * vector;
+}
+
 Spread
 spread_open(Lower *lw, int64_t extent, const Affine *below)
 {
 	LoopBuilder *lb = lw->lb;
 	Spread s = {.lb = lb,
 	            .extent = extent,
-	            .vector = lb->k->n_team ? team_vector(lw) : 1,
+	            .vector = vector_along(lw, extent, below),
 	            .below = below ? arena_copy(lb->scratch, below, sizeof(*below)) : NULL};
 
-	while (s.vector > 1 &&
-	       (!divides(s.vector, extent, below) || 2 * extent / s.vector <= members_of(lb->k)))
-		s.vector /= 2;
 	if (lb->k->n_team)
 		s.variable = lb_for(lb, LOOP_TEAM, members_of(lb->k));
 	else if (below)
@@ -139,10 +165,13 @@ spread_enter(Spread *s)
 		return at;
 	/* Of vectors. */
 	int64_t members = members_of(lb->k), n = s->extent / s->vector,
-		groups = (n + members - 1) / members;
+		groups = groups_of(lb->k, s->extent, s->vector);
+	s->own = affine_constant(0);
 	if (groups != 1) {
-		LoopValue group = lb_for(lb, LOOP_PLAIN, groups);
-		at = affine_add(lb, affine_scale(lb, affine_scalar(lb, group), members), at);
+		LoopMode mode = s->unrolled ? LOOP_UNROLL : LOOP_PLAIN;
+		Affine group = affine_scalar(lb, lb_for(lb, mode, groups));
+		at = affine_add(lb, affine_scale(lb, group, members), at);
+		s->own = affine_scale(lb, group, s->vector);
 		s->inner++;
 	}
 	if (n % members)
@@ -151,7 +180,9 @@ spread_enter(Spread *s)
 		at = nest_if_below(lb, at, divided(lb, s->below, s->vector), &s->inner);
 	at = affine_scale(lb, at, s->vector);
 	if (s->vector > 1) {
-		at = affine_add(lb, at, affine_scalar(lb, lb_for(lb, LOOP_VECTOR, s->vector)));
+		Affine lane = affine_scalar(lb, lb_for(lb, LOOP_VECTOR, s->vector));
+		at = affine_add(lb, at, lane);
+		s->own = affine_add(lb, s->own, lane);
 		s->inner++;
 	}
 	return at;

@@ -35,16 +35,19 @@ LoopValue rows_element(Rows *r, const Value *v, Affine flat);
 IterSpace rows_space(const Rows *r, const Value *v);
 /* Which nodes reduce what, and how many passes a value needs. */
 void find_passes(Rows *r);
+/* Passes before it is known. */
+int value_depth(const Rows *r, const Value *v);
 /* Does pass `k` (from 1) sum or store anything over the reduced loops? */
 bool pass_has_work(const Rows *r, int k);
 /* The reductions of pass k; how many. */
 int pass_reduces(const Rows *r, int k, const Node **out);
-/* Expensive values that several passes need are kept in a local row. */
-void plan_cache(Rows *r);
 /* Stores the results over the full space that pass k knows. */
 void store_full(Rows *r, int k);
 /* Opens reduced loop `dim`; the outer member at hand has iterations m, m + R, m + 2R ... of one. How many loops. */
 int open_reduced(Rows *r, int dim, Affine *step);
+
+/* lower_row_cache.c: declares arrays for what several passes need, in the block at hand. */
+void plan_cache(Rows *r);
 
 /* lower_reduce_parts.c: makes the kept loops parts of it, and gives members their share. */
 void cut_rows(Rows *r);

@@ -21,10 +21,14 @@ typedef struct {
 	int64_t extent;
 	const Affine *below; /* NULL: all of them */
 	int vector;          /* iterations of a member side by side, in a straight line; 1: any */
-	LoopValue variable;  /* of the vector's or the team's loop */
-	int inner;           /* loops of a member within it */
+	bool unrolled;       /* of teams: to be set between open and enter */
+	Affine own; /* of teams: a member's iteration by number, which arrays of its own are indexed by */
+	LoopValue variable; /* of the vector's or the team's loop */
+	int inner;          /* loops of a member within it */
 } Spread;
 Spread spread_open(Lower *lw, int64_t extent, const Affine *below);
+/* Iterations that a member of a team has, at most. */
+int64_t spread_own(const Lower *lw, int64_t extent);
 Affine spread_enter(Spread *s); /* the iteration */
 void spread_close(Spread *s);
 
