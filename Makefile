@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy cubins docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -47,6 +47,11 @@ zoo: build ## models of nine libraries, exported and trained there and here: doc
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
+
+cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
+	@scripts/setup --quiet test
+	GRADC_ARCHITECTURE=sm_80 .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
+	GRADC_ARCHITECTURE=sm_100a .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
 
 docs: build ## writes docs/ops.md from the rows of ops, and the man page from the rows of options
 	cmake --build --preset release --target ops_page executable_help

@@ -1,6 +1,7 @@
 """What is known of code for GPUs without one: every kernel of the reference and bench models compiles, keeps its numbers in registers,
 fits what its record says, moves 16 bytes where it can, and multiplies with tensor cores where it may."""
 import json
+import os
 import re
 import subprocess
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ import schedules
 from schedules import reference, workloads
 
 ROOT = Path(__file__).resolve().parents[2]
+ARCHITECTURE = os.environ.get("GRADC_ARCHITECTURE", "sm_90a")  # `make cubins`: the others
 REGISTERS = 65536  # of a multiprocessor
 OWN_SHARED = 48 * 1024
 
@@ -29,7 +31,7 @@ MODELS = [*workloads.MODELS, *reference.NAMES]
 
 @pytest.fixture(scope="module")
 def compiled(gradc, models, tmp_path_factory):
-    """compiled(MODEL): its launches, by kernel, and the folder of sources, logs and cubins for sm_90a."""
+    """compiled(MODEL): its launches, by kernel, and the folder of sources, logs and cubins."""
     done = {}
 
     def compile_it(name):
@@ -42,7 +44,7 @@ def compiled(gradc, models, tmp_path_factory):
             options = ["--init=random", *TRAINS, *workloads.MODELS[name].options]
         else:
             model, options = models / name / "model.onnx", reference.compile_options(name, "f32")
-        exe, sources = cubins.compile_kernels(gradc, model, folder, "sm_90a", *options)
+        exe, sources = cubins.compile_kernels(gradc, model, folder, ARCHITECTURE, *options)
         dump = subprocess.run([gradc, "dump", exe, "--stage=schedule", "--format=json"], text=True, capture_output=True)
         assert dump.returncode == 0, dump.stderr
         launches = {i["kernel"]: i for i in schedules.launches(json.loads(dump.stdout)["programs"])}
