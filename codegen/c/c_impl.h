@@ -6,11 +6,18 @@
 
 typedef struct CPrinter CPrinter;
 
+/* A scalar function that a dialect's prelude has. when: a condition of the preprocessor, without which it is printed as others
+ * are; NULL: none. */
+typedef struct {
+	const char *name, *when;
+} OwnFunction;
+
 /* What a relative of C writes otherwise: words, and how statements are printed that are not alike. */
 typedef struct {
-	const char *prelude;  /* of a file */
-	const char *function; /* stands before a scalar function's type */
-	const char *math;     /* before the name of a function of C's math */
+	const char *prelude;    /* of a file */
+	const char *function;   /* stands before a scalar function's type */
+	const OwnFunction *own; /* one without a name ends them; NULL: none */
+	const char *math;       /* before the name of a function of C's math */
 	const char *nan64, *nan32, *infinity64, *infinity32;
 	const char *simd, *unroll; /* before such loops; unroll is a format for their count */
 	bool narrow; /* loop variables and places are numbers of 32 bits where these are enough */

@@ -109,31 +109,51 @@ wide_scalars(const CPrinter *p, const Kernel *k)
 	return most;
 }
 
-static void
-print_function(CPrinter *p, const ScalarFunction *f)
+static const OwnFunction *
+own_function(const CDialect *dialect, const char *name)
 {
-	const Kernel *k = f->body;
-	DType *types = NEW_ARRAY(p->arena, DType, k->n_scalars);
+	for (const OwnFunction *own = dialect->own; own && own->name; own++)
+		if (strcmp(own->name, name) == 0)
+			return own;
+	return NULL;
+}
+
+static void
+print_body(CPrinter *p, const ScalarFunction *f, DType *types)
+{
 	CPrinter inner = *p;
 
-	if (strmap_get(p->printed, f->name))
-		return;
-	strmap_put(p->printed, f->name, (void *)f);
-	for (int i = 0; i < f->n_params; i++)
-		types[i] = f->params[i];
-	kernel_scalar_types(k, types);
-	print_functions_of(p, k, types);
 	text_printf(p->out, "\n%s %s\ngradc_%s(", p->dialect->function, c_compute_names[f->type],
 	            f->name);
 	for (int i = 0; i < f->n_params; i++)
 		text_printf(p->out, "%s%s v%d", i ? ", " : "", c_compute_names[f->params[i]], i);
 	text_add(p->out, ")\n{\n");
-	inner.k = k;
+	inner.k = f->body;
 	inner.types = types;
-	inner.most = wide_scalars(p, k);
+	inner.most = wide_scalars(p, f->body);
 	inner.depth = 1;
-	c_print_block(&inner, 0, k->body.n);
+	c_print_block(&inner, 0, f->body->body.n);
 	text_printf(p->out, "\treturn v%d;\n}\n", f->result);
+}
+
+static void
+print_function(CPrinter *p, const ScalarFunction *f)
+{
+	const OwnFunction *own = own_function(p->dialect, f->name);
+	DType *types = NEW_ARRAY(p->arena, DType, f->body->n_scalars);
+
+	if (strmap_get(p->printed, f->name) || (own && !own->when))
+		return;
+	strmap_put(p->printed, f->name, (void *)f);
+	for (int i = 0; i < f->n_params; i++)
+		types[i] = f->params[i];
+	kernel_scalar_types(f->body, types);
+	print_functions_of(p, f->body, types);
+	if (own)
+		text_printf(p->out, "\n#if !(%s)", own->when);
+	print_body(p, f, types);
+	if (own)
+		text_add(p->out, "#endif\n");
 }
 
 static void

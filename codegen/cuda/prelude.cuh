@@ -112,6 +112,12 @@ gradc_two(uint16_t low, uint16_t high)
 	return (uint32_t)high << 16 | low;
 }
 
+static __device__ inline float
+gradc_load_bf16(uint32_t x)
+{
+	return __uint_as_float(x << 16);
+}
+
 /* ---- what has instructions of its own: asm for a GPU, C++ for a CPU */
 #ifdef __CUDACC_RTC__
 extern __shared__ __align__(128) unsigned char gradc_shared[];
@@ -147,6 +153,55 @@ gradc_tf32(float x)
 	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
 	return bits;
 }
+/* Conversions of storage. Of f8 PTX has two in a register of 16 bits; sm_80 has none, and computes them from integers. */
+static __device__ __forceinline__ float
+gradc_load_f16(uint32_t x)
+{
+	float number;
+
+	asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"((uint16_t)x));
+	return number;
+}
+static __device__ __forceinline__ uint32_t
+gradc_store_f16(float x)
+{
+	uint16_t bits;
+
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+	return bits;
+}
+static __device__ __forceinline__ uint32_t
+gradc_store_bf16(float x)
+{
+	uint16_t bits;
+
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+	return bits;
+}
+#if __CUDA_ARCH__ >= 890
+static __device__ __forceinline__ float
+gradc_load_f8e4m3(uint32_t x)
+{
+	uint32_t two;
+
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"((uint16_t)x));
+	return gradc_load_f16(two & 0xffff);
+}
+static __device__ __forceinline__ uint32_t
+gradc_store_f8e4m3(float x)
+{
+	uint16_t two;
+
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(x));
+	return two;
+}
+static __device__ __forceinline__ float
+gradc_f32_to_f8e4m3_nearest_default(float x)
+{
+	return gradc_load_f8e4m3(gradc_store_f8e4m3(x));
+}
+#endif
+
 /* Four or two matrices of 8 x 8 elements of 16 bits; lane l names row l % 8 of matrix l / 8. */
 #define GRADC_LDMATRIX(NAME, SUFFIX) \
 	static __device__ __forceinline__ void \
@@ -191,22 +246,34 @@ gradc_copy_wait()
 }
 #else
 static inline float
-gradc_bf16_number(uint16_t x)
+gradc_load_f16(uint32_t x)
 {
-	return __uint_as_float((uint32_t)x << 16);
-}
-static inline float
-gradc_f16_number(uint16_t x)
-{
+	const uint16_t bits = (uint16_t)x;
 	_Float16 half;
 
-	__builtin_memcpy(&half, &x, sizeof(half));
+	__builtin_memcpy(&half, &bits, sizeof(half));
 	return (float)half;
+}
+static inline uint32_t
+gradc_store_f16(float x)
+{
+	const _Float16 half = (_Float16)x;
+	uint16_t bits;
+
+	__builtin_memcpy(&bits, &half, sizeof(bits));
+	return bits;
+}
+static inline uint32_t
+gradc_store_bf16(float x)
+{
+	const uint32_t bits = __float_as_uint(x);
+
+	return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 /* Each element takes its products in the order of k. */
 template <typename T>
 static inline void
-gradc_mma(float *sum, const uint32_t *left, const uint32_t *right, int depth, float (*number)(T))
+gradc_mma(float *sum, const uint32_t *left, const uint32_t *right, int depth, float (*number)(uint32_t))
 {
 	struct Registers {
 		uint32_t left[4], right[2];
@@ -228,12 +295,12 @@ gradc_mma(float *sum, const uint32_t *left, const uint32_t *right, int depth, fl
 static inline void
 gradc_mma_bf16(float *sum, const uint32_t *left, const uint32_t *right)
 {
-	gradc_mma<uint16_t>(sum, left, right, 16, gradc_bf16_number);
+	gradc_mma<uint16_t>(sum, left, right, 16, gradc_load_bf16);
 }
 static inline void
 gradc_mma_f16(float *sum, const uint32_t *left, const uint32_t *right)
 {
-	gradc_mma<uint16_t>(sum, left, right, 16, gradc_f16_number);
+	gradc_mma<uint16_t>(sum, left, right, 16, gradc_load_f16);
 }
 static inline void
 gradc_mma_tf32(float *sum, const uint32_t *left, const uint32_t *right)
@@ -284,3 +351,20 @@ gradc_copy_wait()
 	gradc_copy_finish(GROUPS);
 }
 #endif
+
+/* ---- conversions that are made of others */
+static __device__ __forceinline__ float
+gradc_load_f8e5m2(uint32_t x)
+{
+	return gradc_load_f16(x << 8); /* the first half of an f16 */
+}
+static __device__ __forceinline__ float
+gradc_f32_to_f16_nearest_default(float x)
+{
+	return gradc_load_f16(gradc_store_f16(x));
+}
+static __device__ __forceinline__ float
+gradc_f32_to_bf16_nearest_default(float x)
+{
+	return gradc_load_bf16(gradc_store_bf16(x));
+}

@@ -161,9 +161,27 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 
 extern const char cuda_prelude[]; /* prelude.cuh */
 
+/* Conversions by instructions. GPUs lack one for f64 to 16 bits that rounds once, and f8e5m2's makes a large number of infinity,
+ * which stays infinity here. */
+#define HAS_F8 "__CUDA_ARCH__ >= 890"
+static const OwnFunction own_functions[] = {
+	{"load_f16", NULL},
+	{"store_f16", NULL},
+	{"f32_to_f16_nearest_default", NULL},
+	{"load_bf16", NULL},
+	{"store_bf16", NULL},
+	{"f32_to_bf16_nearest_default", NULL},
+	{"load_f8e5m2", NULL},
+	{"load_f8e4m3", HAS_F8},
+	{"store_f8e4m3", HAS_F8},
+	{"f32_to_f8e4m3_nearest_default", HAS_F8},
+	{NULL, NULL},
+};
+
 static const CDialect cuda_dialect = {
 	.prelude = cuda_prelude,
 	.function = "static __device__ __forceinline__",
+	.own = own_functions,
 	.math = "",
 	.nan64 = "__longlong_as_double(INT64_C(0x7ff8000000000000))",
 	.nan32 = "__int_as_float(0x7fc00000)",

@@ -107,14 +107,37 @@ def test_accesses_of_16_bytes(compiled):
     assert used == set(NARROW)
 
 
+def disassembled(gradc, folder, file, architecture):
+    """{kernel: what nvdisasm says of it} of a lowered module."""
+    env = nvrtc.environment(nvrtc.real(), folder / "cache", CUDA_HOME=str(nvrtc.tool("nvdisasm").parent.parent))
+    done = subprocess.run([gradc, "dump", ROOT / "tests/codegen" / file, "--stage=sass", f"--target=cuda:{architecture}"],
+                          text=True, capture_output=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return {re.match(r"\w+", part)[0]: part for part in re.split(r"\.section\s+\.text\.gradc_", done.stdout)[1:]}
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100a"])
+def test_conversions(gradc, tmp_path, architecture):
+    """Storage is converted by instructions: two stored numbers a F2FP, or one a F2F; a loaded f16 is a HADD2.F32, a loaded bf16 no
+    conversion at all. Only f8 of sm_80 and f8e5m2, whose instruction loses infinity, are stored by operations on integers."""
+    kernels = disassembled(gradc, tmp_path, "conversions.gir", architecture)
+    f16, bf16 = r"F2FP\.(F16\.F32\.)?PACK_AB ", r"F2FP\.BF16\.(F32\.)?PACK_AB "
+    f8 = [("F2FP.SATFINITE.E4M3.F32", 4), ("F2FP.F16.E4M3.UNPACK_B", 4)] if architecture != "sm_80" else []
+    expected = {"f16": [(f16, 2), (r"HADD2\.F32 ", 4)], "rounded_f16": [(f16, 2), (r"HADD2\.F32 ", 4)],
+                "bf16": [(bf16, 2), (r"HADD2\.F32 ", 0)], "rounded_bf16": [(r"F2F\.BF16\.F32 ", 4)],
+                "f8e5m2": [(r"HADD2\.F32 ", 4)], "f8e4m3": f8, "rounded_f8e4m3": f8}
+    assert kernels.keys() == expected.keys()
+    by_integers = {"f8e5m2", *(["f8e4m3", "rounded_f8e4m3"] if not f8 else [])}
+    for name, instructions in expected.items():
+        for instruction, count in instructions:
+            assert len(re.findall(instruction, kernels[name])) == count, (name, instruction)
+        assert bool(re.search(r"\bSEL ", kernels[name])) == (name in by_integers), name
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_100a"])
 def test_tensor_cores(gradc, tmp_path, architecture):
     """bf16, f16 and tf32 by tensor cores, and f32 by the others."""
-    env = nvrtc.environment(nvrtc.real(), tmp_path / "cache", CUDA_HOME=str(nvrtc.tool("nvdisasm").parent.parent))
-    done = subprocess.run([gradc, "dump", ROOT / "tests/codegen/tensor_cores.gir", "--stage=sass", f"--target=cuda:{architecture}"],
-                          text=True, capture_output=True, env=env)
-    assert done.returncode == 0, done.stderr
-    kernels = {re.match(r"\w+", part)[0]: part for part in re.split(r"\.section\s+\.text\.gradc_", done.stdout)[1:]}
+    kernels = disassembled(gradc, tmp_path, "tensor_cores.gir", architecture)
     kind = {"bf16_rows": r"HMMA\.16816\.F32\.BF16", "bf16_odd": r"HMMA\.16816\.F32\.BF16", "f16_columns": r"HMMA\.16816\.F32 ",
             "tf32": r"HMMA\.1688\.F32\.TF32"}
     for name, instruction in kind.items():

@@ -58,6 +58,10 @@ def test_tensor_cores(compare):
     same(compare(ROOT / "tests/codegen/tensor_cores.gir"), 5)
 
 
+def test_conversions(compare):
+    same(compare(ROOT / "tests/codegen/conversions.gir"), 7)
+
+
 def lower(run, models, folder, name, *dims):
     """The kernels of a model's training programs, lowered for teams of threads."""
     loss = json.loads((models / name / "reference.json").read_text())["loss"]

@@ -2,6 +2,7 @@
  * bits or fewer comes back, each of its patterns; numbers become the neighbour that the rounding asks for, found in a
  * sorted table of all that the format has. An argument says how many numbers for each format and way of rounding:
  * conversions_test 10000000 takes minutes. */
+#include "tests/codegen/cuda/library.h"
 #include "tests/codegen/kernel_library.h"
 #include "tests/unit/conversion_oracle.h"
 
@@ -75,17 +76,22 @@ kernel_of(Kernels *ks, int64_t n, int n_in, const DType *in, DType out, Body bod
 }
 
 static void
-kernels_compile(Kernels *ks)
+compile_by(Kernels *ks, const KernelPrinter *printer)
 {
 	CpuTarget native = {"native", cpu_features(ks->arena, "native")};
+	const CodeImage *v = kernel_library(ks->arena, ks->m, printer, &native, 1);
 
-	for (int p = 0; kernel_printers[p]; p++) {
-		const CodeImage *v = kernel_library(ks->arena, ks->m, kernel_printers[p], &native,
-		                                    1);
-		assert_non_null(v);
-		vec_push(ks->arena, &ks->codes, image_kernels(v));
-		vec_push(ks->arena, &ks->names, kernel_printers[p]->name);
-	}
+	assert_non_null(v);
+	vec_push(ks->arena, &ks->codes, image_kernels(v));
+	vec_push(ks->arena, &ks->names, printer->name);
+}
+
+static void
+kernels_compile(Kernels *ks)
+{
+	for (int p = 0; kernel_printers[p]; p++)
+		compile_by(ks, kernel_printers[p]);
+	compile_by(ks, &printer_harness);
 }
 
 /* By the interpreter (-1) or a printer. */
