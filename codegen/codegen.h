@@ -78,8 +78,9 @@ void c_print_table(Text *out, Kernel *const *kernels, int n,
                    const char *suffix); /* gradc_kernels[] of KernelCode, zeros for a NULL */
 
 /* ---- cuda/print.c: kernels as CUDA C. A part is a source for NVRTC. */
-void cuda_print_part(Text *out, const KernelPart *part);
-const char *cuda_refusal(const Kernel *k);   /* why it cannot be printed; NULL: it can */
+void cuda_print_part(Text *out, const Target *target, const KernelPart *part);
+/* Why it cannot be printed; NULL: it can. */
+const char *cuda_refusal(const Kernel *k, const Target *target);
 int cuda_threads(const Kernel *k);           /* of a block */
 int64_t cuda_dynamic_bytes(const Kernel *k); /* of shared memory that a launch must ask for */
 int64_t cuda_blocks(const Kernel *k, int64_t begin,

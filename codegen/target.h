@@ -32,7 +32,8 @@ typedef struct {
 } ProductTiles;
 
 /* How a team cuts a blocked product: a part is a block of the result, whose sums are a tile. All numbers of a block are powers
- * of two. Each sum takes its products in the order of k, so that these numbers change no bits. */
+ * of two. Each sum takes its products in the order of k, so that blocks change no bits. What changes some is alike on all
+ * targets of a kind: depth and few_rows are, and Tuning says by whose numbers k is split. */
 typedef struct {
 	int rows, columns; /* at most as many as the team has members */
 	int team;          /* whole warps */
@@ -52,6 +53,12 @@ typedef struct {
 	TeamBlock blocks
 		[MAX_TEAM_BLOCKS]; /* that the fastest is taken from; one without rows ends them */
 } TeamTiles;
+
+/* What a matrix unit does in one instruction: sum[rows, columns] += left[rows, depth] * right[depth, columns], of f32. */
+typedef struct {
+	DType type; /* of both operands; F32: rounded to tf32 */
+	int rows, columns, depth;
+} MatrixShape;
 
 /* How loops are cut into parts. */
 typedef struct {
@@ -126,6 +133,7 @@ typedef struct {
  *
  * Parts, chunks and blocks decide in which order partial sums are added. Targets of one kind have the same table, so that
  * these sums have the same bits on each. */
+typedef struct Target Target;
 typedef struct {
 	Grains grains;
 	ReduceTiles reduce;
@@ -135,28 +143,43 @@ typedef struct {
 	LineTiles lines;
 	LibraryLimits library;
 	RecomputeLimits recompute;
+	const Target
+		*splits; /* of teams: k of products is split as is best for it, on all of them */
 } Tuning;
 extern const Tuning cpu_tuning, team_tuning; /* of TARGET_CPU, of TARGET_TEAMS */
 
 struct Target {
 	const char *name;
 	TargetKind kind;
-	int lanes;     /* numbers of f32 in a vector */
-	int registers; /* of CPUs: vectors that a core holds */
-	int line;      /* of CPUs: numbers of f32 in a line of the cache */
-	bool gathers;  /* loads numbers that are not side by side in one instruction */
-	int team;      /* members that run a part together, a power of two; 0: one alone */
+	int lanes;            /* numbers of f32 in a vector */
+	int registers;        /* of CPUs: vectors that a core holds */
+	int line;             /* of CPUs: numbers of f32 in a line of the cache */
+	bool gathers;         /* loads numbers that are not side by side in one instruction */
+	int team;             /* members that run a part together, a power of two; 0: one alone */
+	int64_t shared_bytes; /* of teams: memory that one may have */
+	const MatrixShape
+		*matrices; /* of teams: one for a type, one without depth ends them; NULL: none */
 	const ProductTiles *product; /* of CPUs */
 	const TeamTiles *tiles;      /* of teams; NULL: their products have no blocks */
 	const Tuning *tuning;
 };
-typedef struct Target Target;
 
 /* Parts that a large kernel should have. */
 static inline int64_t
 target_parts(const Target *t, int64_t cores)
 {
 	return t->tuning->grains.parts * cores;
+}
+
+/* NULL: the target multiplies matrices of the type element by element. */
+static inline const MatrixShape *
+target_matrix(const Target *t, DType type)
+{
+	const MatrixShape *m = t->matrices;
+
+	while (m && m->depth && m->type != type)
+		m++;
+	return m && m->depth ? m : NULL;
 }
 
 /* Ends with NULL; the first is the default. */

@@ -13,7 +13,6 @@
  *   [bus]     github.com/NVIDIA/nccl-tests, issue 212, an author of NCCL: of 450 GB/s each way NCCL reaches 370
  *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: with half of its threads a V100 has 95 % of what it reads with
  *             all of them, one load of a thread under way; with a quarter 77 %
- *   [launch]  github.com/pytorch/pytorch, issue 161104: a kernel that adds 1024 numbers takes 1.1 to 1.3 us
  *   [volkov] V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each
  */
 #include "format/machine.h"
@@ -66,10 +65,10 @@ static const Machine h100 = {
 	.title = "NVIDIA H100 SXM5 80 GB",
 	.target = "cuda-sm_90",
 	.chip = &gh100,
-	.memory_rate = 3.35e12,       /* HBM3: datasheet */
-	.host_rate = 64e9,            /* PCIe Gen5 x16, 128 GB/s both ways: datasheet */
-	.link_rate = 370e9,           /* NVLink 4, 900 GB/s both ways; [bus] */
-	.launch = 1.3e-6,             /* [launch] */
+	.memory_rate = 3.35e12, /* HBM3: datasheet */
+	.host_rate = 64e9,      /* PCIe Gen5 x16, 128 GB/s both ways: datasheet */
+	.link_rate = 370e9,     /* NVLink 4, 900 GB/s both ways; [bus] */
+	.launch = CUDA_LAUNCH,
 	.host_latency = 5e-6,         /* nobody has published one: assumed */
 	.joined = 8,                  /* an HGX board */
 	.collective_latency = 8.4e-6, /* [nccl], as the hops */
@@ -82,10 +81,10 @@ static const Machine h200 = {
 	.title = "NVIDIA H200 SXM5 141 GB",
 	.target = "cuda-sm_90",
 	.chip = &gh100,
-	.memory_rate = 4.8e12,        /* HBM3e: datasheet */
-	.host_rate = 64e9,            /* as H100 */
-	.link_rate = 370e9,           /* as H100 */
-	.launch = 1.3e-6,             /* [launch] */
+	.memory_rate = 4.8e12, /* HBM3e: datasheet */
+	.host_rate = 64e9,     /* as H100 */
+	.link_rate = 370e9,    /* as H100 */
+	.launch = CUDA_LAUNCH,
 	.host_latency = 5e-6,         /* nobody has published one: assumed */
 	.joined = 8,                  /* an HGX board */
 	.collective_latency = 8.4e-6, /* [nccl], as the hops */
@@ -98,10 +97,10 @@ static const Machine a100 = {
 	.title = "NVIDIA A100 SXM4 80 GB",
 	.target = "cuda-sm_80",
 	.chip = &ga100,
-	.memory_rate = 2.039e12,      /* HBM2e: datasheet */
-	.host_rate = 32e9,            /* PCIe Gen4 x16, 64 GB/s both ways: datasheet */
-	.link_rate = 235e9,           /* NVLink 3, 600 GB/s both ways; [nccl] */
-	.launch = 1.3e-6,             /* [launch] */
+	.memory_rate = 2.039e12, /* HBM2e: datasheet */
+	.host_rate = 32e9,       /* PCIe Gen4 x16, 64 GB/s both ways: datasheet */
+	.link_rate = 235e9,      /* NVLink 3, 600 GB/s both ways; [nccl] */
+	.launch = CUDA_LAUNCH,
 	.host_latency = 5e-6,         /* nobody has published one: assumed */
 	.joined = 8,                  /* an HGX board */
 	.collective_latency = 8.4e-6, /* [nccl], as the hops */

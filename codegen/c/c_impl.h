@@ -35,6 +35,7 @@ extern const CDialect c_dialect; /* print.c */
 
 struct CPrinter {
 	const CDialect *dialect;
+	const Target *target; /* NULL: any CPU */
 	Text *out;
 	Arena *arena;
 	ScalarFunctions *functions;
@@ -62,8 +63,9 @@ void c_print_block(CPrinter *p, int from, int to);
 void
 c_print_comment(Text *out,
                 const char *name); /* a name from a model, with nothing that could end a comment */
-/* A file of these kernels in a dialect. */
-void c_print_file(Text *out, const CDialect *dialect, const KernelPart *part, const char *suffix);
+/* A file of these kernels in a dialect; target: as CPrinter has it. */
+void c_print_file(Text *out, const CDialect *dialect, const Target *target, const KernelPart *part,
+                  const char *suffix);
 /* Statements that all dialects print alike. */
 void c_print_if(CPrinter *p, const LoopStatement *s, int at);
 void c_print_nothing(CPrinter *p, const LoopStatement *s, int at);

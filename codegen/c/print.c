@@ -310,9 +310,10 @@ const CDialect c_dialect = {
 };
 
 void
-c_print_file(Text *out, const CDialect *dialect, const KernelPart *part, const char *suffix)
+c_print_file(Text *out, const CDialect *dialect, const Target *target, const KernelPart *part,
+             const char *suffix)
 {
-	CPrinter p = {.dialect = dialect, .out = out, .arena = arena_new()};
+	CPrinter p = {.dialect = dialect, .target = target, .out = out, .arena = arena_new()};
 
 	p.functions = scalar_functions_new(p.arena);
 	p.printed = strmap_new(p.arena);
@@ -326,7 +327,7 @@ c_print_file(Text *out, const CDialect *dialect, const KernelPart *part, const c
 void
 c_print_part(Text *out, const KernelPart *part, const char *suffix)
 {
-	c_print_file(out, &c_dialect, part, suffix);
+	c_print_file(out, &c_dialect, NULL, part, suffix);
 }
 
 void

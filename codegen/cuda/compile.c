@@ -29,13 +29,15 @@ count_sources(const KernelPart *all)
 }
 
 static Status
-check_kernels(const KernelPart *all)
+check_kernels(const KernelPart *all, const Target *target)
 {
-	for (int i = 0; i < all->n; i++)
-		if (cuda_refusal(all->at[i]))
+	for (int i = 0; i < all->n; i++) {
+		const char *refusal = cuda_refusal(all->at[i], target);
+		if (refusal)
 			return status_error(EXIT_UNSUPPORTED,
 			                    "kernel @%s: CUDA C lacks a form for it: %s",
-			                    all->at[i]->name, cuda_refusal(all->at[i]));
+			                    all->at[i]->name, refusal);
+	}
 	return NULL;
 }
 
@@ -47,11 +49,11 @@ cuda_print_sources(Arena *arena, const Module *m, const Target *target, const ch
 	int n = count_sources(&all);
 	KernelPart *parts = NEW_ARRAY(arena, KernelPart, n);
 
-	RETURN_IF_ERROR(check_kernels(&all));
+	RETURN_IF_ERROR(check_kernels(&all, target));
 	build_divide(arena, &all, n, parts);
 	for (int i = 0; i < n; i++) {
 		Text text = {0};
-		cuda_print_part(&text, &parts[i]);
+		cuda_print_part(&text, target, &parts[i]);
 		CudaSource s = {.text = arena_strdup(arena, text.at),
 		                .architecture = architecture,
 		                .name = arena_printf(arena, "kernels%d_%s", i, architecture),
@@ -67,8 +69,8 @@ cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
 {
 	KernelPart all = build_list(arena, m, target);
 
-	RETURN_IF_ERROR(check_kernels(&all));
-	cuda_print_part(out, &all);
+	RETURN_IF_ERROR(check_kernels(&all, target));
+	cuda_print_part(out, target, &all);
 	return NULL;
 }
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 enum { MOST_BLOCKS = 16 /* of a multiprocessor, on every architecture */ };
-enum { MOST_SHARED = 163 << 10 /* bytes of a block on sm_80, the least of all */ };
 enum { PARTS_OF_BLOCK = 128 }; /* of a kernel without a team: a thread for each */
 
 int
@@ -58,12 +57,12 @@ tile_refusal(const Kernel *k)
 }
 
 const char *
-cuda_refusal(const Kernel *k)
+cuda_refusal(const Kernel *k, const Target *target)
 {
 	if (k->n_team == 2 && k->team[1] > WARP)
 		return "a team inside of a team is more than a warp of 32 members";
-	if (k->n_team && kernel_shared_bytes(k) > MOST_SHARED)
-		return "its arrays are more than the shared memory that a block may have on sm_80";
+	if (k->n_team && kernel_shared_bytes(k) > target->shared_bytes)
+		return "its arrays are more than the shared memory that a block of the target may have";
 	return tile_refusal(k);
 }
 
@@ -215,7 +214,7 @@ static const CDialect cuda_dialect = {
 };
 
 void
-cuda_print_part(Text *out, const KernelPart *part)
+cuda_print_part(Text *out, const Target *target, const KernelPart *part)
 {
-	c_print_file(out, &cuda_dialect, part, "");
+	c_print_file(out, &cuda_dialect, target, part, "");
 }

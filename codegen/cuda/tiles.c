@@ -401,97 +401,128 @@ print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 typedef struct {
 	const char *name; /* of the prelude's function */
 	DType storage;    /* of both operands */
-	int depth;        /* products that one adds to an element */
 	bool in_registers; /* elements of 16 bits, two in a register: matrices of them are loaded by ldmatrix */
 } Unit;
 static const Unit units[] = {
-	{"bf16", BF16, 16, true},
-	{"f16", F16, 16, true},
-	{"tf32", F32, 8, false},
+	{"bf16", BF16, true},
+	{"f16", F16, true},
+	{"tf32", F32, false},
 };
 
+/* Of the prelude, if the target has it. */
 static const Unit *
-unit_of(const Kernel *k, const LoopStatement *s)
+unit_of(const CPrinter *p, const LoopStatement *s)
 {
-	for (int i = 0; i < COUNT(units); i++) {
-		bool takes = k->buffers.at[s->buffer].type->dtype == F32 &&
-		             s->extent % units[i].depth == 0 &&
-		             (units[i].storage == F32 ? s->tf32 : true);
-		for (int w = 0; w < 2; w++)
-			takes &= k->buffers.at[s->windows[w].buffer].type->dtype ==
-			         units[i].storage;
-		if (takes)
+	DType left = p->k->buffers.at[s->windows[0].buffer].type->dtype;
+	DType right = p->k->buffers.at[s->windows[1].buffer].type->dtype;
+	const MatrixShape *m = target_matrix(p->target, left);
+
+	if (!m || m->rows != FRAGMENT_ROWS || m->columns != FRAGMENT_COLUMNS || left != right ||
+	    p->k->buffers.at[s->buffer].type->dtype != F32 || s->extent % m->depth ||
+	    (left == F32 && !s->tf32))
+		return NULL;
+	for (int i = 0; i < COUNT(units); i++)
+		if (units[i].storage == left)
 			return &units[i];
-	}
 	return NULL;
 }
 
-/* The left operand of fragment row `i`, or the right one of fragment column `i`, in registers: four, or two. */
+/* One operand of an mma. Its fragments are rows of the left one, columns of the right one. */
+typedef struct {
+	const LoopStatement *s;
+	const Unit *unit;
+	int side;
+	const LoopWindow *window;
+	const char *name;         /* of its registers: "left" */
+	int size, registers;      /* rows or columns of a fragment; of a lane's */
+	int64_t all;              /* rows or columns of the tile */
+	bool by_rows, by_columns; /* eight elements lie side by side along k; across it */
+} Operand;
+
+static Operand
+operand_of(CPrinter *p, const LoopStatement *s, const Unit *u, int side)
+{
+	const LoopWindow *w = &s->windows[side];
+	int64_t along_k = side ? w->row : w->column, across = side ? w->column : w->row;
+
+	return (Operand){.s = s,
+	                 .unit = u,
+	                 .side = side,
+	                 .window = w,
+	                 .name = side ? "right" : "left",
+	                 .size = side ? FRAGMENT_COLUMNS : FRAGMENT_ROWS,
+	                 .registers = side ? 2 : 4,
+	                 .all = p->k->buffers.at[s->buffer].type->dims[side],
+	                 .by_rows = along_k == 1 && is_aligned(p->k, w, across, 8),
+	                 .by_columns = across == 1 && is_aligned(p->k, w, along_k, 8)};
+}
+
+/* Where one of its elements lies, by the names of variables. */
+static const char *
+operand_element(CPrinter *p, const Operand *o, const char *across, const char *along)
+{
+	return window_element(p, o->s, o->side, o->side ? along : across, o->side ? across : along);
+}
+
+/* All registers of a fragment at once: lane l names row l % 8 of one of the matrices of eight rows. */
+static void
+print_by_matrices(CPrinter *p, const Operand *o)
+{
+	line(p, "const int across = first%s%s;", o->side ? "" : " + lane / 8 % 2 * 8",
+	     o->by_rows ? " + lane % 8" : "");
+	line(p, "const int along = k + %s%s;", o->side ? "lane / 8 % 2 * 8" : "lane / 16 * 8",
+	     o->by_rows ? "" : " + lane % 8");
+	line(p, "gradc_ldmatrix%s_%d(%s[i], &%s[%s]);", o->by_rows ? "" : "_trans", o->registers,
+	     o->name, window_array(p, o->window), operand_element(p, o, "across", "along"));
+}
+
+/* Register q of the left one: rows lane / 4 + q % 2 * 8, from 2 * (lane % 4) + q / 2 * 8 along k. */
+static void
+print_by_registers(CPrinter *p, const Operand *o, bool whole)
+{
+	const char *across = o->side ? "first + lane / 4" : "first + lane / 4 + q % 2 * 8";
+	const char *deep = o->side ? "q" : "q / 2", *array = window_array(p, o->window);
+	const char *one = operand_element(p, o, "across", "along");
+
+	open_unrolled(p, "q", o->registers);
+	line(p, "const int across = %s;", inside(p, across, o->all, whole));
+	if (o->unit->in_registers) {
+		line(p, "const int along = k + lane %% 4 * 2 + %s * 8;", deep);
+		line(p, "%s[i][q] = gradc_two(%s[%s], %s[%s]);", o->name, array, one, array,
+		     operand_element(p, o, "across", "(along + 1)"));
+	} else {
+		line(p, "const int along = k + lane %% 4 + %s * 4;", deep);
+		line(p, "%s[i][q] = gradc_tf32(%s[%s]);", o->name, array, one);
+	}
+	close_block(p);
+}
+
+/* Its fragments in registers of the warp. */
 static void
 print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u, int side)
 {
-	const LoopWindow *w = &s->windows[side];
-	Type t = p->k->buffers.at[s->buffer].type;
-	int size = side ? FRAGMENT_COLUMNS : FRAGMENT_ROWS;
-	int64_t along_k = side ? w->row : w->column, across = side ? w->column : w->row;
-	const char *fragment = side ? arena_printf(p->arena, "%s / %d + i * %d", l->warp,
-	                                           l->row_warps, l->column_warps)
-	                            : arena_printf(p->arena, "%s %% %d + i * %d", l->warp,
-	                                           l->row_warps, l->row_warps);
-	bool even = t->dims[side] % size == 0,
-	     by_rows = along_k == 1 && is_aligned(p->k, w, across, 8);
-	bool by_columns = across == 1 && is_aligned(p->k, w, along_k, 8);
+	Operand o = operand_of(p, s, u, side);
+	const char *fragment = arena_printf(
+		p->arena, side ? "(%s / %d + i * %d)" : "(%s %% %d + i * %d)", l->warp,
+		l->row_warps, side ? l->column_warps : l->row_warps);
+	bool whole = o.all % o.size == 0;
 
 	open_unrolled(p, "i", side ? l->columns : l->rows);
-	line(p, "const int first = %s * %d;",
-	     inside(p, arena_printf(p->arena, "(%s)", fragment), parts(t->dims[side], size),
-	            l->whole),
-	     size);
-	if (u->in_registers && even && (by_rows || by_columns)) {
-		/* Lane l names row l % 8 of one of the matrices of eight rows. */
-		const char *matrix = side      ? ""
-		                     : by_rows ? " + lane / 8 % 2 * 8"
-		                               : " + lane / 8 % 2 * 8";
-		const char *deep = side ? "lane / 8 % 2 * 8" : "lane / 16 * 8";
-		line(p, "const int lane = threadIdx.x %% 32;");
-		line(p, "const int across = first%s%s;", matrix, by_rows ? " + lane % 8" : "");
-		line(p, "const int along = k + %s%s;", deep, by_rows ? "" : " + lane % 8");
-		const char *at = window_element(p, s, side, side ? "along" : "across",
-		                                side ? "across" : "along");
-		line(p, "gradc_ldmatrix%s_%d(%s[i], &%s[%s]);", by_rows ? "" : "_trans",
-		     side ? 2 : 4, side ? "right" : "left", window_array(p, w), at);
-	} else {
-		/* Register q of the left one: rows lane / 4 + q % 2 * 8, from 2 * (lane % 4) + q / 2 * 8 along k. */
-		line(p, "const int lane = threadIdx.x %% 32;");
-		open_unrolled(p, "q", side ? 2 : 4);
-		const char *across_text = side ? "first + lane / 4"
-		                               : "first + lane / 4 + q % 2 * 8";
-		line(p, "const int across = %s;", inside(p, across_text, t->dims[side], even));
-		if (u->in_registers)
-			line(p, "const int along = k + lane %% 4 * 2 + %s * 8;",
-			     side ? "q" : "q / 2");
-		else
-			line(p, "const int along = k + lane %% 4 + %s * 4;", side ? "q" : "q / 2");
-		const char *array = window_array(p, w);
-		const char *one = window_element(p, s, side, side ? "along" : "across",
-		                                 side ? "across" : "along");
-		const char *next = window_element(p, s, side, side ? "(along + 1)" : "across",
-		                                  side ? "across" : "(along + 1)");
-		if (u->in_registers)
-			line(p, "%s[i][q] = gradc_two(%s[%s], %s[%s]);", side ? "right" : "left",
-			     array, one, array, next);
-		else
-			line(p, "%s[i][q] = gradc_tf32(%s[%s]);", side ? "right" : "left", array,
-			     one);
-		close_block(p);
-	}
+	line(p, "const int first = %s * %d;", inside(p, fragment, parts(o.all, o.size), l->whole),
+	     o.size);
+	line(p, "const int lane = threadIdx.x %% 32;");
+	if (u->in_registers && whole && (o.by_rows || o.by_columns))
+		print_by_matrices(p, &o);
+	else
+		print_by_registers(p, &o, whole);
 	close_block(p);
 }
 
 static void
 print_by_unit(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u)
 {
-	line(p, "for (int k = 0; k < %lld; k += %d) {", (long long)s->extent, u->depth);
+	line(p, "for (int k = 0; k < %lld; k += %d) {", (long long)s->extent,
+	     target_matrix(p->target, u->storage)->depth);
 	p->depth++;
 	line(p, "uint32_t left[%d][4], right[%d][2];", l->rows, l->columns);
 	print_operand(p, s, l, u, 0);
@@ -507,7 +538,7 @@ void
 cuda_print_mma(CPrinter *p, const LoopStatement *s, int at)
 {
 	Layout l = layout_of(p, s->buffer);
-	const Unit *u = unit_of(p->k, s);
+	const Unit *u = unit_of(p, s);
 
 	(void)at;
 	line(p, "{");

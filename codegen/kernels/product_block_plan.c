@@ -1,5 +1,6 @@
 /* What is known of a product for a team before its loops: how its operands lie, which of the target's blocks it has, and into how
  * many parts k is split. product_blocks.c has the loops. */
+#include "codegen/codegen.h"
 #include "codegen/kernels/product_impl.h"
 
 #include <math.h>
@@ -130,11 +131,40 @@ find_side(BlockedProduct *e, int number)
 }
 
 /* ---- which block */
-bool
-block_has_unit(const BlockedProduct *e)
+const MatrixShape *
+block_unit(const BlockedProduct *e)
 {
-	return e->sides[LEFT].type == e->sides[RIGHT].type &&
-	       dtype_info[e->sides[LEFT].type].bits == 16;
+	DType type = e->sides[LEFT].type;
+
+	return e->sides[RIGHT].type == type && dtype_info[type].bits == 16
+	               ? target_matrix(e->lw->target, type)
+	               : NULL;
+}
+
+/* Rows that members of a warp read at the same time lie in different banks: eight rows of a matrix of 16 bits, or eight
+ * numbers of one k. */
+int64_t
+block_pad(const ProductSide *s)
+{
+	int bits = dtype_info[s->type].bits;
+
+	return s->along_k || bits == 16 ? COPY_BYTES * 8 / bits : 0;
+}
+
+/* Of the arrays. */
+static int64_t
+shared_bytes(const BlockedProduct *e, const TeamBlock *b)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < N_SIDES; i++) {
+		const ProductSide *s = &e->sides[i];
+		int64_t across = i == LEFT ? b->rows : b->columns;
+		int64_t rows = s->along_k ? across : e->depth, row = s->along_k ? e->depth : across;
+		int64_t array = dtype_bytes(s->type, STAGES * rows * (row + block_pad(s)));
+		bytes += (array + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+	}
+	return bytes;
 }
 
 static int64_t
@@ -166,7 +196,7 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 {
 	double bytes = (double)dtype_bytes(e->sides[LEFT].type, 1), team = b->team;
 	double parts = (double)team_blocks(parts_of(e, b) * splits, t->processors);
-	double rate = block_has_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
+	double rate = block_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
 	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
 	/* Of each k: sums; what members read for theirs, a square; what comes from memory. */
 	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
@@ -177,33 +207,46 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	return splits == 1 ? time : time * t->split_gain + t->launch + stored / t->stored;
 }
 
+/* Takes the block into the plan if it is faster than `least`; splits: 0: so many as are best for it. */
 static void
-consider_block(BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, double *least)
+consider_block(BlockedProduct *e, const Target *target, const TeamBlock *b, int64_t splits,
+               double *least)
 {
-	int64_t sums = (int64_t)b->rows * b->columns / b->team, most = e->k / t->least_split;
+	const TeamTiles *t = target->tiles;
+	int64_t sums = (int64_t)b->rows * b->columns / b->team;
+	int64_t first = splits ? splits : 1, most = splits ? splits : e->k / t->least_split;
 
-	if (dtype_bytes(e->p->type, sums) > t->most_sums)
+	if (dtype_bytes(e->p->type, sums) > t->most_sums ||
+	    shared_bytes(e, b) > target->shared_bytes)
 		return;
-	for (int64_t splits = 1; splits == 1 || splits <= most; splits++) {
-		double cost = can_split(e, t, splits) ? cost_of(e, t, b, splits) : INFINITY;
+	for (int64_t n = first; n == first || n <= most; n++) {
+		double cost = can_split(e, t, n) ? cost_of(e, t, b, n) : INFINITY;
 		if (cost < *least) {
 			*least = cost;
 			e->block = *b;
-			e->splits = splits;
+			e->splits = n;
 		}
-		if (parts_of(e, b) * splits > MOST_PARTS * t->processors)
+		if (parts_of(e, b) * n > MOST_PARTS * t->processors)
 			break;
 	}
 }
 
 static void
-choose_block(BlockedProduct *e, const TeamTiles *t)
+consider_blocks(BlockedProduct *e, const Target *target, int64_t splits)
 {
 	double least = INFINITY;
 
-	e->depth = block_has_unit(e) ? 2 * t->depth : t->depth;
-	for (const TeamBlock *b = t->blocks; b->rows; b++)
-		consider_block(e, t, b, &least);
+	for (const TeamBlock *b = target->tiles->blocks; b->rows; b++)
+		consider_block(e, target, b, splits, &least);
+}
+
+/* How k is split changes the sums' bits, so that is decided for all targets of the kind; the block for this one alone. */
+static void
+choose_block(BlockedProduct *e, const Target *target)
+{
+	e->depth = block_unit(e) ? 2 * target->tiles->depth : target->tiles->depth;
+	consider_blocks(e, target->tuning->splits, 0);
+	consider_blocks(e, target, e->splits);
 	e->sides[LEFT].across = e->block.rows;
 	e->sides[RIGHT].across = e->block.columns;
 	for (int i = 0; i < N_SIDES; i++) /* each member brings as many units */
@@ -237,7 +280,7 @@ block_plan(BlockedProduct *e, Lower *lw, const Product *p)
 		return false;
 	find_side(e, LEFT);
 	find_side(e, RIGHT);
-	choose_block(e, t);
+	choose_block(e, lw->target);
 	return true;
 }
 

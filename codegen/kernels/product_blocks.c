@@ -13,8 +13,6 @@
 #include "codegen/kernels/product_impl.h"
 #include "codegen/team.h"
 
-enum { STAGES = 2, UNIT_DEPTH = 16 };
-
 /* ---- arrays */
 static int64_t
 row_of(const BlockedProduct *e, const ProductSide *s)
@@ -35,16 +33,6 @@ units_of(const BlockedProduct *e, const ProductSide *s)
 	return stage_of(e, s) / s->unit / e->block.team;
 }
 
-/* Rows that members of a warp read at the same time lie in different banks: eight rows of a matrix of 16 bits, or eight
- * numbers of one k. */
-static int64_t
-pad_of(const ProductSide *s)
-{
-	int bits = dtype_info[s->type].bits;
-
-	return s->along_k || bits == 16 ? COPY_BYTES * 8 / bits : 0;
-}
-
 static void
 declare_arrays(BlockedProduct *e)
 {
@@ -55,7 +43,7 @@ declare_arrays(BlockedProduct *e)
 		ProductSide *s = &e->sides[i];
 		int64_t row = row_of(e, s), dims[] = {STAGES, stage_of(e, s) / row, row};
 		s->array = lb_padded(lb, names[i], type_new(lb->m, s->type, COUNT(dims), dims),
-		                     pad_of(s));
+		                     block_pad(s));
 		s->held = s->copied ? -1 : lb_private(lb, s->type, units_of(e, s));
 	}
 	e->sums = lb_tile(lb, "sum", e->p->type, e->block.rows, e->block.columns);
@@ -238,7 +226,8 @@ multiply_rest(const BlockedProduct *e, int64_t block)
 	LoopBuilder *lb = e->lw->lb;
 	Affine stage = affine_constant(block % STAGES);
 	int64_t rest = e->k % e->depth;
-	int64_t by_unit = block_has_unit(e) ? rest / UNIT_DEPTH * UNIT_DEPTH : 0;
+	const MatrixShape *unit = block_unit(e);
+	int64_t by_unit = unit ? rest / unit->depth * unit->depth : 0;
 
 	if (has_copies(e))
 		lb_wait(lb, 0);

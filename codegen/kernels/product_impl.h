@@ -64,7 +64,13 @@ void pack_all(const ProductEmit *product);
 void product_part(const ProductEmit *e, Panel at, Affine chunk);
 
 /* ---- product_block_plan.c: a product for a team, in blocks */
-enum { LEFT, RIGHT, N_SIDES, COPY_BYTES = 16 /* at most, at once */ };
+enum {
+	LEFT,
+	RIGHT,
+	N_SIDES,
+	STAGES = 2 /* of the arrays */,
+	COPY_BYTES = 16 /* at most, at once */
+};
 /* One operand. */
 typedef struct {
 	int64_t extent;  /* rows or columns of the product */
@@ -98,8 +104,10 @@ team_blocks(int64_t n, int64_t size)
 /* All that is known of the product before its loops; false: it has no blocks. */
 bool block_plan(BlockedProduct *e, Lower *lw, const Product *p);
 int64_t block_results(const BlockedProduct *e); /* numbers of the result */
-/* Has the target's matrix unit the type of both arrays? */
-bool block_has_unit(const BlockedProduct *e);
+/* The target's matrix unit for the type of both arrays; NULL: none. */
+const MatrixShape *block_unit(const BlockedProduct *e);
+/* Elements behind each row of an operand's array. */
+int64_t block_pad(const ProductSide *s);
 LoopValue side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k);
 /* The load from an input that gives x; NULL: it is computed. */
 const LoopStatement *side_load(const LoopBuilder *lb, LoopValue x);

@@ -1,5 +1,8 @@
 /* NVIDIA's GPUs, by the architecture that kernels are compiled for. A part is a block of threads. */
 #include "codegen/target.h"
+#include "format/machine.h"
+
+extern const Target target_cuda_sm_90;
 
 /* Nothing of this is measured: there was no GPU. Each number says what it was reckoned from; where nothing is said it is the
  * CPUs'. An H100 has 132 multiprocessors, each of which holds eight blocks of 256 threads: 1056 together. */
@@ -49,50 +52,75 @@ const Tuning team_tuning = {
 
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
 	.recompute.backward = {.additions = 48, .least_bytes = 4096},
+
+	.splits = &target_cuda_sm_90,
 };
 
-/* Products. Nothing here is measured: what an H100 has at 1.755 GHz says what the numbers must be. */
-static const TeamTiles cuda_tiles = {
-	/* 128 x 128 in two stages are 37 KiB, so that no block asks for more than the 48 KiB that a kernel has without asking. */
-	.depth = 16,
-	/* 64 registers of f32, 8 x 8 sums: a member then reads 16 numbers for 64 products, as fast as it multiplies. Twice as
-	 * many would leave one part for a processor. */
-	.most_sums = 256,
-	.few_rows = 4,
-	.least_split = 256,
-	.most_scratch = 32 << 20,
+/* mma.sync, as the prelude of codegen/cuda/ has it. */
+static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32, 16, 8, 8}, {0}};
+
+/* Products. Nothing here is measured: what a GPU has in a cycle says what the numbers must be. Of all GPUs:
+ *
+ *	depth         128 x 128 in two stages are 37 KiB, so that no block asks for more than the 48 KiB that a kernel has without
+ *	              asking
+ *	most_sums     64 registers of f32, 8 x 8 sums: a member then reads 16 numbers for 64 products, as fast as it multiplies.
+ *	              Twice as many would leave one part for a processor
+ *	members       two warps for each of four schedulers
+ *	read          a warp's numbers of 4 bytes, one for all lanes or one for each, take a cycle; accesses of 8 and 16 bytes less
+ *	brought       from the second cache */
+#define EVERY_GPU                                                                              \
+	.depth = 16, .most_sums = 256, .few_rows = 4, .least_split = 256,                      \
+	.most_scratch = 32 << 20, .members = 256, .read = 4, .brought = 64, .split_gain = 1.2, \
+	.blocks = {{128, 128, 256}, {128, 64, 128}, {64, 64, 128}, {128, 16, 128},             \
+	           {64, 32, 64},    {32, 32, 64},   {32, 16, 32}}
+
+/* A100: the peaks of format/machines.c. */
+#define CLOCK 1.41e9
+static const TeamTiles sm_80_tiles = {
+	EVERY_GPU,
+	.processors = 108,
+	.multiplied = 64,
+	.multiplied_16 = 880, /* of 1024: what libraries reach, by mma.sync as well */
+	.stored = 2.039e12 / CLOCK,
+	.launch = CUDA_LAUNCH * CLOCK,
+};
+#undef CLOCK
+
+/* H100 SXM: the same table. */
+#define CLOCK 1.755e9
+static const TeamTiles sm_90_tiles = {
+	EVERY_GPU,
 	.processors = 132,
-	/* Two warps for each of four schedulers. */
-	.members = 256,
 	.multiplied = 128,
-	/* Dense 2048; mma.sync reaches some half of it. */
-	.multiplied_16 = 1024,
-	/* A warp's numbers of 4 bytes, one for all lanes or one for each, take a cycle; accesses of 8 and 16 bytes less. */
-	.read = 4,
-	/* From the second cache. */
-	.brought = 64,
-	/* 3.35 TB a second. */
-	.stored = 1900,
-	/* 4 microseconds. */
-	.launch = 7000,
-	.split_gain = 1.2,
-	.blocks = {{128, 128, 256},
-                   {128, 64, 128},
-                   {64, 64, 128},
-                   {128, 16, 128},
-                   {64, 32, 64},
-                   {32, 32, 64},
-                   {32, 16, 32}},
+	.multiplied_16 = 1024, /* mma.sync reaches some half of 2048 */
+	.stored = 3.35e12 / CLOCK,
+	.launch = CUDA_LAUNCH * CLOCK,
 };
+#undef CLOCK
 
-#define CUDA(architecture)                                       \
-	const Target target_cuda_##architecture = {              \
-		.name = "cuda-" #architecture,                   \
-		.kind = TARGET_TEAMS,                            \
-		.lanes = 4, /* 16 bytes, which a thread moves */ \
-		.team = 256,                                     \
-		.tiles = &cuda_tiles,                            \
-		.tuning = &team_tuning}
-CUDA(sm_80);
-CUDA(sm_90);
-CUDA(sm_100);
+/* B200: NVIDIA's datasheet of HGX B200 has 600 TFLOP/s of f32 and 64 TB/s for eight of them. With 148 processors, of 128
+ * products of f32 each as H100's, that is 1.98 GHz. Nobody has published what mma.sync reaches: as on H100. */
+#define CLOCK 1.98e9
+static const TeamTiles sm_100_tiles = {
+	EVERY_GPU,
+	.processors = 148,
+	.multiplied = 128,
+	.multiplied_16 = 1024,
+	.stored = 8e12 / CLOCK,
+	.launch = CUDA_LAUNCH * CLOCK,
+};
+#undef CLOCK
+
+/* Shared memory of a block: CUDA C++ Programming Guide, technical specifications per compute capability. */
+#define CUDA(architecture, shared)                                                        \
+	const Target target_cuda_##architecture = {.name = "cuda-" #architecture,         \
+	                                           .kind = TARGET_TEAMS,                  \
+	                                           .lanes = 4, /* 16 bytes of a thread */ \
+	                                           .team = 256,                           \
+	                                           .shared_bytes = (shared) << 10,        \
+	                                           .matrices = matrices,                  \
+	                                           .tiles = &architecture##_tiles,        \
+	                                           .tuning = &team_tuning}
+CUDA(sm_80, 163);
+CUDA(sm_90, 227);
+CUDA(sm_100, 227);

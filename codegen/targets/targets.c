@@ -129,17 +129,25 @@ is_sound_block(const TeamTiles *t, const TeamBlock *b)
 }
 
 static const char *
-fault_of_tiles(const TeamTiles *t)
+fault_of_tiles(const Target *target)
 {
+	const TeamTiles *t = target->tiles, *kind = NULL;
+
 	if (t->processors < 1 || !is_power_of_two(t->depth) || t->blocks[0].rows == 0 ||
 	    t->blocks[MAX_TEAM_BLOCKS - 1].rows)
 		return "its tiles lack processors, depth or blocks";
+	if (target->tuning->splits)
+		kind = target->tuning->splits->tiles;
+	if (!kind || kind->depth != t->depth || kind->few_rows != t->few_rows)
+		return "its tiles add up in another order than those of its kind";
 	const TeamBlock *b = t->blocks;
 	for (; b->rows; b++)
 		if (!is_sound_block(t, b))
 			return "a block of its tiles does not deal out whole units to all members";
 	if (8ll * b[-1].rows * b[-1].columns / b[-1].team > t->most_sums)
 		return "a member has too many sums of f64 in the last block of its tiles";
+	if (16ll * (b[-1].rows + b[-1].columns) * (t->depth + 2) > target->shared_bytes)
+		return "its shared_bytes hold no two stages of f64 of the last block of its tiles";
 	return NULL;
 }
 
@@ -154,7 +162,7 @@ target_row_check(const Target *t, Diag *diag)
 	                    : missing    ? "a number is missing in its tuning"
 	                    : t->tuning != tuning_of_kind(t->kind)
 	                            ? "its tuning is not that of its kind: sums would be other bits"
-	                    : t->tiles ? fault_of_tiles(t->tiles)
+	                    : t->tiles ? fault_of_tiles(t)
 	                               : NULL;
 
 	if (fault)

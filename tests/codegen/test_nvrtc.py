@@ -130,6 +130,33 @@ def test_tiles_that_are_refused(run, fake, tmp_path, kernel, edits, why):
         assert f"kernel @{kernel}: CUDA C lacks a form for it: {why}" in said
 
 
+def test_shared_memory_of_an_architecture(run, fake, tmp_path):
+    """200 KiB: more than a block of sm_80 may have, less than one of sm_90."""
+    (tmp_path / "large.gir").write_text("""module @large {
+kernel @turn(x0: in f32[51200], y0: out f32[51200]) team 128 flops 0 {
+  local rows2 : f32[51200]
+  team v0 < 128 {
+    for v1 < 400 {
+      v2 = load x0[400*v0 + v1] : f32
+      store rows2[400*v0 + v1] = v2
+    }
+  }
+  barrier
+  team v3 < 128 {
+    for v4 < 400 {
+      v5 = load rows2[400*v3 + v4] : f32
+      store y0[-400*v3 + -1*v4 + 51199] = v5
+    }
+  }
+}
+}
+""")
+    said = run("dump", "large.gir", "--stage=cuda", "--target=cuda:sm_80", exit=4, env=fake).stderr
+    assert "kernel @turn: CUDA C lacks a form for it: its arrays are more than the shared memory that a block of the target may" in said
+    for architecture in "sm_90a", "sm_100a":
+        assert "gradc_shared" in run("dump", "large.gir", "--stage=cuda", f"--target=cuda:{architecture}", env=fake).stdout
+
+
 # ---- what it makes
 @pytest.fixture(scope="session")
 def cubins(gradc, models, tmp_path_factory):

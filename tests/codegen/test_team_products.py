@@ -43,13 +43,13 @@ def views(m, k, n):
     ]
 
 
-def lowered(run, folder, functions):
+def lowered(run, folder, functions, target=TARGET):
     """The kernels of these functions, by number, and the file that has them."""
     text = "module @products {\n"
     for i, (parameters, body, result) in enumerate(functions):
         text += f"func @p{i}{parameters} {{\n" + "".join(f"  {s}\n" for s in body) + f"  return {result}\n}}\n"
     (folder / "products.gir").write_text(text + "}\n")
-    passes = ",".join(f"{p}{{target={TARGET}}}" for p in ("legalize", "fuse", "lower"))
+    passes = ",".join(f"{p}{{target={target}}}" for p in ("legalize", "fuse", "lower"))
     run("opt", folder / "products.gir", f"--passes={passes}", "-o", folder / "lowered.gir")
     text = (folder / "lowered.gir").read_text()
     kernels = dict(re.findall(r"^  kernel @(\w+)(\(.*?\n  })$", text, re.M | re.S))
@@ -97,6 +97,20 @@ def test_splits(run, build, tmp_path):
         bias, dot(64, 4096, 64, x="bf16", z="bf16", across="x"), dot(17, 8192, 300, x="f64"), dot(30, 4095, 30)])
     same_bits(build, file, kernels, 4)
     assert sum("serves @" in k for k in kernels.values()) == 3 # 4095 numbers have no whole blocks of 16
+
+
+def test_targets_split_alike(run, tmp_path):
+    """Blocks are each target's own; into how many parts k is split, that is the same on all, since sums get other bits by it."""
+    order = random.Random(1)
+    shapes = [(order.choice([64, 96, 256, 512]), order.choice([1024, 2048, 4096, 12288]), order.choice([64, 128, 320])) for _ in range(24)]
+    blocks, sizes = [], []
+    for target in "cuda-sm_80", "cuda-sm_90", "cuda-sm_100":
+        kernels, _ = lowered(run, tmp_path, [dot(*s) for s in shapes], target)
+        products = [k for k in kernels.values() if "mma sum" in k]
+        blocks.append([re.search(r"tile sum\d+ : f32(\[[\d,]+\])", k)[1] for k in products])
+        sizes.append([re.search(r"out f32\[([\d,]+)\]", k)[1] for k in products])
+    assert sizes[0] == sizes[1] == sizes[2] and len(set(sizes[0])) > 8
+    assert blocks[0] != blocks[1] and blocks[1] != blocks[2]
 
 
 def test_integers_have_columns(run, build, tmp_path):

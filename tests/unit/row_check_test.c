@@ -108,6 +108,12 @@ test_tiles(void **state)
 	expect_target(&row, "a block of its tiles does not deal out");
 	*last = (TeamBlock){128, 128, 256};
 	expect_target(&row, "a member has too many sums of f64 in the last block of its tiles");
+	*last = (TeamBlock){32, 16, 32};
+	row.shared_bytes = 13 << 10;
+	expect_target(&row,
+	              "its shared_bytes hold no two stages of f64 of the last block of its tiles");
+	own.few_rows++;
+	expect_target(&row, "its tiles add up in another order than those of its kind");
 	own.blocks[0].rows = 0;
 	expect_target(&row, "its tiles lack processors, depth or blocks");
 }

@@ -63,16 +63,17 @@ static inline Status
 harness_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
 	KernelPart all = build_list(b->arena, m, NULL);
+	const Target *target = target_find("cuda-sm_90");
 	const char *kernels = build_file(b, "kernels.cpp"), *table = build_file(b, "table.c");
 	Text text = {0};
 
 	(void)blob, (void)bytes;
 	for (int i = 0; i < all.n; i++)
-		if (cuda_refusal(all.at[i]))
+		if (cuda_refusal(all.at[i], target))
 			return status_error(EXIT_UNSUPPORTED, "kernel @%s: %s", all.at[i]->name,
-			                    cuda_refusal(all.at[i]));
+			                    cuda_refusal(all.at[i], target));
 	text_add(&text, "#include \"" HARNESS "/device.h\"\n");
-	cuda_print_part(&text, &all);
+	cuda_print_part(&text, target, &all);
 	text_add(
 		&text,
 		"\nstruct Call {\n\tvoid *const *buffers;\n\tconst Scalar *scalars;\n\tint64_t begin, end;\n};\n"
