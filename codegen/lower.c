@@ -328,19 +328,20 @@ call_equal(const Node *a, const Node *b)
 	return true;
 }
 
-/* An equal kernel of the module, or the new one put into it. */
+/* An equal kernel of the module, whatever its name, or the new one put into it. */
 static Kernel *
-share_kernel(Module *m, Sharing *sh, const Kernel *k)
+share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 {
+	Module *m = l->m;
 	uint64_t i, h = k->hash;
-	char name[24];
 
 	for (; intmap_get(sh->by_kernel, h, &i); h++)
 		if (kernel_equal(m->kernels.at[i], k))
 			return m->kernels.at[i];
-	snprintf(name, sizeof(name), "k%d", m->kernels.n);
 	intmap_put(sh->by_kernel, h, (uint64_t)m->kernels.n);
-	return kernel_add(m, k, name);
+	return kernel_add(
+		m, k,
+		lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL, m->kernels.n));
 }
 
 static bool
@@ -402,9 +403,9 @@ lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 	if (!k)
 		return false;
 	*done = (Lowered){.call = l->call, .target = l->target, .scratch = l->scratch};
-	done->kernel = share_kernel(l->m, sh, k);
+	done->kernel = share_kernel(l, sh, k);
 	if (l->scratch)
-		done->before = share_kernel(l->m, sh, lower_before(l, done->kernel));
+		done->before = share_kernel(l, sh, lower_before(l, done->kernel));
 	return true;
 }
 

@@ -180,6 +180,10 @@ void lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine numb
 void lower_elementwise(Lower *lw, const Spaces *spaces);
 void lower_reductions(Lower *lw, const Spaces *spaces);
 
+/* kernel_name.c: of the function's kernel, or of the one before it. */
+const char *lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool before,
+                              int number);
+
 Index index_at(Lower *lw, Type t, Affine flat);
 /* The hyperparameter that a parameter named "scalar.NAME" stands for; -1: none. */
 int hyperparameter(const Value *v);

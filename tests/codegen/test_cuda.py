@@ -154,7 +154,7 @@ def test_op_samples(compare, build, tmp_path):
 
 # ---- faults, planted in the text
 def test_an_edit_must_change_something(compare, page):
-    done = compare(page("k7"), "s/nothing like this/x/")
+    done = compare(page("max_sub_exp_sum_div_7"), "s/nothing like this/x/")
     assert done.returncode != 0 and "changes nothing" in done.stderr
 
 
@@ -191,16 +191,16 @@ def test_missing_barrier(compare, page, build, name):
 def test_index_one_too_far(compare, page, build):
     if build.name != "build-asan":
         pytest.skip("bounds are seen by AddressSanitizer, which this build has not")
-    done = compare(page("k7"), r"s/(y0\[)(v0 \* 256)/\1\2 + 1/")
+    done = compare(page("max_sub_exp_sum_div_7"), r"s/(y0\[)(v0 \* 256)/\1\2 + 1/")
     assert done.returncode != 0
-    assert re.search(r"heap-buffer-overflow.*?#0 \S+ in gradc_k7 \S+/kernels.cpp:\d+", done.stderr, re.S), done.stderr
+    assert re.search(r"heap-buffer-overflow.*?#0 \S+ in gradc_max_sub_exp_sum_div_7 \S+/kernels.cpp:\d+", done.stderr, re.S), done.stderr
 
 
 # ---- names of a model
 @pytest.mark.parametrize("name", ["*/ int evil; /*", "a\\", "??/", '"; evil', "*/\\\\*/"])
 def test_hostile_names(run, compare, tmp_path, name):
     """What a model calls its nodes stands in comments only, and ends none."""
-    text = page_kernels()["k7"].replace('"/h.0/attn/Softmax"', '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    text = page_kernels()["max_sub_exp_sum_div_7"].replace('"/h.0/attn/Softmax"', '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
     file = tmp_path / "hostile.gir"
     file.write_text(f"module @hostile {{\n{text}}}\n")
     same(compare(file), 1)

@@ -50,7 +50,7 @@ def test_without_nvrtc(run, digits, tmp_path):
         assert "pip install nvidia-cuda-nvrtc==13.0.88" in said and "LD_LIBRARY_PATH" in said
     assert not (tmp_path / "e").exists()
     text = run("dump", digits, *LOSS, "--stage=cuda", env=environment).stdout
-    assert "__global__" in text and "gradc_k0(" in text
+    assert "__global__" in text and "gradc_dot_0(" in text
     run("compile", digits, *LOSS, "-o", "e", "--target=cpu", env=environment)
 
 
@@ -77,7 +77,7 @@ def test_an_old_one(run, digits, fake):
 def test_an_error_in_our_source(run, digits, fake, tmp_path, temporary):
     broken = dict(fake, FAKE_NVRTC="error")
     said = run("compile", digits, *LOSS, "-o", "e", "--target=cpu,cuda:sm_90a", exit=5, env=broken).stderr
-    assert re.search(r"NVRTC 13\.0 does not take what gradc prints of kernels k\d+, .* for sm_90a", said)
+    assert re.search(r"NVRTC 13\.0 does not take what gradc prints of kernels \w+_\d+, .* for sm_90a", said)
     assert 'identifier "floaty" is undefined' in said and "NVRTC_ERROR_COMPILATION" in said
     [kept] = temporary.iterdir()  # and nothing else
     assert f"the source is kept: {kept}" in said and "__global__" in kept.read_text()
@@ -94,7 +94,7 @@ def test_no_code(run, digits, fake):
 
 def test_a_crash(run, digits, fake, temporary):
     said = run("dump", digits, *LOSS, "--stage=ptx", exit=5, env=dict(fake, FAKE_NVRTC="crash")).stderr
-    assert re.search(r"NVRTC 13\.0 \(.*\) ended with signal 6 \(Aborted\) at kernels k\d+, .* for compute_90a", said)
+    assert re.search(r"NVRTC 13\.0 \(.*\) ended with signal 6 \(Aborted\) at kernels \w+_\d+, .* for compute_90a", said)
     assert "fake NVRTC: assertion failed" in said[said.index("gradc: error"):]
     [kept] = temporary.iterdir()
     assert f"the source is kept: {kept}" in said
@@ -177,7 +177,7 @@ def test_cubins_are_of_their_architecture(cubins, architecture):
         assert code[:4] == b"\x7fELF" and struct.unpack_from("<H", code, 18)[0] == CUDA
         flags = struct.unpack_from("<I", code, 48)[0]
         assert flags >> 8 & 0xff == int(architecture.strip("sma_"))
-        kernels = re.findall(r"^gradc_(k\d+)\(", path.with_suffix(".cu").read_text(), re.M)
+        kernels = re.findall(r"^gradc_(\w+_\d+)\(", path.with_suffix(".cu").read_text(), re.M)
         assert kernels and all(f".text.gradc_{k}\0".encode() in code for k in kernels)
         log = path.with_suffix(".log").read_text()
         assert all(f"Compiling entry function 'gradc_{k}' for '{architecture}'" in log for k in kernels)
@@ -195,7 +195,7 @@ def test_ptx_is_for_later_architectures(cubins):
 def test_every_kernel_is_somewhere_once(cubins, run):
     for architecture in BY_DEFAULT:
         sources = [p.read_text() for p in cubins.glob(f"*_{architecture}.cu")]
-        kernels = [k for s in sources for k in re.findall(r"^gradc_(k\d+)\(", s, re.M)]
+        kernels = [k for s in sources for k in re.findall(r"^gradc_(\w+_\d+)\(", s, re.M)]
         assert len(kernels) == len(set(kernels)) >= 8
 
 
@@ -208,7 +208,7 @@ def test_stages(run, digits, tmp_path):
     assert ".target sm_90a" in dump("--stage=ptx").stdout
     assert ".target sm_80" in dump("--stage=ptx", "--target=cpu,cuda:sm_80,sm_90a").stdout
     sass = dump("--stage=sass", "--target=cuda:sm_80")
-    assert ".text.gradc_k0" in sass.stdout and re.search(r"\bEXIT\b", sass.stdout)
+    assert ".text.gradc_dot_0" in sass.stdout and re.search(r"\bEXIT\b", sass.stdout)
     said = dump("--stage=sass", "--target=cuda:compute_100", exit=2).stderr
     assert "compute_100 is PTX" in said
     said = dump("--stage=c", "--target=cuda:sm_80", exit=2).stderr

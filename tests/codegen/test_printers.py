@@ -116,7 +116,7 @@ def test_targets_share_what_is_equal(run, digits, tmp_path):
     assert dump("x86-64-v4", "x86-64-v4").count("  func @") == wide.count("  func @")
     relaunched = run("dump", digits, "--batch=8", "--loss=cross_entropy", "--optimizer=adamw", "--stage=c",
                      "--target=cpu:x86-64-v2,cpu:x86-64-v4").stdout
-    assert relaunched.count("\ngradc_k") == counts[1]  # of the first CPU alone
+    assert len(re.findall(r"\ngradc_\w+_\d+\(void", relaunched)) == counts[1]  # of the first CPU alone
 
 
 def test_loops_are_interpreted(run, digits, tmp_path):
@@ -135,7 +135,7 @@ def test_loops_are_interpreted(run, digits, tmp_path):
 
 
 @pytest.mark.parametrize("stage, text", [("llvm", "define hidden void @"), ("asm", ".cfi_startproc"),
-                                         ("c", "gradc_k0(void *const *buffers")])
+                                         ("c", "gradc_dot_0(void *const *buffers")])
 def test_code_is_shown(run, digits, stage, text):
     assert text in run("dump", digits, f"--stage={stage}").stdout
 
@@ -342,7 +342,7 @@ def test_kernels_are_named_after_nodes(run, digits, tmp_path):
     """What a profiler reads: symbols with the ONNX name."""
     run("compile", digits, "-o", tmp_path / "e", "--batch=8")
     symbols = subprocess.run(["nm", tmp_path / "e"], text=True, capture_output=True).stdout
-    assert re.search(r"gradc_k\d+:/0/Gemm", symbols)
+    assert re.search(r"gradc_dot_\w*\d+:/0/Gemm", symbols)
 
 
 @pytest.mark.parametrize("target", ["hip", "cpu:pentium", "x86-64-v3", "cpu:native,"])

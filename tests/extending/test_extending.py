@@ -183,7 +183,7 @@ def test_members_share_no_byte(extended, tmp_path):
                                     "}\n")
     passes = ",".join(f"{p}{{target=quad}}" for p in ("legalize", "fuse", "lower"))
     said = execute(extended, "opt", tmp_path / "b.gir", f"--passes={passes}", "--verify-each")
-    assert "kernel @k0" in said and "team" not in said
+    assert "kernel @broadcast_0" in said and "team" not in said
     wide = (tmp_path / "b.gir").read_text().replace("s4", "s8")
     (tmp_path / "b.gir").write_text(wide)
     said = execute(extended, "opt", tmp_path / "b.gir", f"--passes={passes}", "--verify-each")

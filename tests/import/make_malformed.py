@@ -655,7 +655,7 @@ def name_cases():
                               "\u202eevil", "n" * 65000, "\\", "'", "$(id)"]):
         proto(f"C1-{i}", fine, lambda name=name: model(
             [node("Relu", outputs=[name], name=name), node("Abs", [name], name=name + "2")]))
-    for name in ("int", "main", "k0", "gradc_abi_5", "__global__", "@x", "%0"):
+    for name in ("int", "main", "dot_0", "gradc_abi_5", "__global__", "@x", "%0"):
         proto(f"C2-{file_name(name)}", fine, lambda name=name: model(
             [node("MatMul", ["x", name])], initializers=[tensor(name, np.eye(3, dtype=np.float32))]))
     w = np.arange(9, dtype=np.float32).reshape(3, 3)

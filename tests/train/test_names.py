@@ -13,7 +13,7 @@ import reference
 
 WORDS = ["labels", "sample_weight", "loss.sum", "loss.count", "metric.correct", "grad.x", "scalar.lr", "lr", "loss_scale",
          "accumulate", "forward", "eval", "update", "step", "seed", "unit.0.parameter", "grad_norm", "loss",
-         "constant.0000000000000000", "main", "int", "k0", "gradc_model", "%0", "0", "@f", "_", "loc", "phase", "a=b",
+         "constant.0000000000000000", "main", "int", "dot_0", "gradc_model", "%0", "0", "@f", "_", "loc", "phase", "a=b",
          "../x", "a\nb", '"', "\\", "names.json", "onnx::MatMul_1", "val_0", "/fc/MatMul_output_0", "n" * 300]
 PLACES = ["input", "output", "initializer", "node", "dimension", "value"]
 
