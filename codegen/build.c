@@ -170,7 +170,12 @@ build_target(Arena *arena, const Module *m, const Target *target)
 	Versions v = module_versions(arena, m);
 	int i = target ? version_index(&v, target->name) : 0;
 
-	return i < 0 ? 0 : i;
+	if (i < 0 && v.names.n > 1) { /* check_targets has looked */
+		fprintf(stderr, "gradc: internal error: no program is for target %s\n",
+		        target->name);
+		abort();
+	}
+	return i < 0 ? 0 : i; /* programs for one target run on all */
 }
 
 Kernel **

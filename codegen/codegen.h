@@ -95,7 +95,6 @@ typedef struct {
 extern const CudaArchitecture cuda_architectures[]; /* ends with a zero row */
 extern const char *const cuda_shown; /* that --stage=cuda shows where none is asked for */
 const CudaArchitecture *cuda_architecture_find(const char *name); /* NULL: unknown */
-bool cuda_is_ptx(const char *architecture);                       /* else a cubin */
 
 /* ---- cuda/cache.c: compiled kernels on disk, in $XDG_CACHE_HOME/gradc or ~/.cache/gradc. */
 /* Of gpt2_124m's training step an architecture takes 1 MB: room for some hundred models, and little beside a toolkit. */

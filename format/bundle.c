@@ -3,7 +3,11 @@
 
 #include <string.h>
 
-enum { MODULE_ALIGNMENT = 64 };
+bool
+bundle_is_ptx(const char *name)
+{
+	return strncmp(name, "compute_", 8) == 0;
+}
 
 static void
 pad(Text *out)
@@ -47,6 +51,21 @@ damaged(const CodeImage *image, const char *what)
 	return status_error(EXIT_SYSTEM, "code for %s is damaged: %s", image->name, what);
 }
 
+/* begin: of all modules. */
+static const char *
+module_fault(const CodeImage *image, const BundleModule *m, int64_t begin)
+{
+	if (m->offset < begin || m->bytes < 1 || m->offset > image->size ||
+	    m->bytes > image->size - m->offset)
+		return "a module lies outside of it";
+	if (m->offset % MODULE_ALIGNMENT)
+		return "a module is not aligned";
+	if (bundle_is_ptx(image->name) &&
+	    ((const char *)image->data)[m->offset + m->bytes - 1] != '\0')
+		return "PTX without an end";
+	return NULL;
+}
+
 /* Lengths and places, so that all of it can be read. */
 static Status
 check_layout(const CodeImage *image)
@@ -62,11 +81,14 @@ check_layout(const CodeImage *image)
 		return damaged(image, "its tables are longer than it is");
 	const BundleKernel *kernels = (const BundleKernel *)(h + 1);
 	const BundleModule *modules = (const BundleModule *)(kernels + h->n_kernels);
-	for (uint32_t i = 0; i < h->n_modules; i++)
-		if (modules[i].offset < image->size - left || modules[i].bytes < 1 ||
-		    modules[i].offset > image->size ||
-		    modules[i].bytes > image->size - modules[i].offset)
-			return damaged(image, "a module lies outside of it");
+	for (uint32_t i = 0; i < h->n_kernels; i++)
+		if (kernels[i].reserved)
+			return damaged(image, "what no kernel uses is not 0");
+	for (uint32_t i = 0; i < h->n_modules; i++) {
+		const char *fault = module_fault(image, &modules[i], image->size - left);
+		if (fault)
+			return damaged(image, fault);
+	}
 	return NULL;
 }
 

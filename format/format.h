@@ -533,7 +533,16 @@ int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 /* ---- bundle.c: an image of kind IMAGE_BYTES for a GPU: a header, a record for each kernel of the tables, the places of modules,
  * and the modules as a driver loads them. */
 #define BUNDLE_MAGIC 0x3142434441524721ull /* "!GRADCB1" */
-enum { MOST_BLOCK_THREADS = 1024 };
+enum { MOST_BLOCK_THREADS = 1024, MODULE_ALIGNMENT = 64 };
+/* Threads of a block whose kernel has no team: each of them runs a part. */
+enum { LONE_THREADS = 128 };
+static inline uint32_t
+kernel_block_threads(const KernelRecord *k)
+{
+	return k->team > 1 ? k->team : LONE_THREADS;
+}
+/* Of images by that name modules are PTX, of others cubins. */
+bool bundle_is_ptx(const char *name);
 typedef struct {
 	uint64_t magic;
 	uint32_t n_kernels, n_modules;
@@ -543,12 +552,13 @@ typedef struct {
 	uint64_t facts; /* as KernelCode's */
 	uint32_t
 		module; /* 1 + the one that has it, as gradc_NAME; 0: no program for the image's target launches it */
-	uint32_t threads; /* of a block */
-	uint32_t parts;   /* iterations that a block runs */
-	uint32_t reserved;
+	uint32_t threads;  /* of a block */
+	uint32_t parts;    /* iterations that a block runs */
+	uint32_t reserved; /* 0 */
 } BundleKernel;
 typedef struct {
-	int64_t offset, bytes; /* of a cubin, or of PTX with its NUL */
+	int64_t offset,
+		bytes; /* of a cubin, or of PTX with its NUL; a multiple of MODULE_ALIGNMENT */
 } BundleModule;
 typedef struct {
 	const BundleHeader *header;
@@ -601,7 +611,7 @@ void format_print_library(Text *out, const Format *f, uint32_t record);
 /* " for cpu-512" where programs are for several targets, else nothing. */
 void format_print_target(Text *out, const Format *f, const ProgramRecord *p);
 /* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
- * "kernel", "parts", "flops", "bytes"}]}]}; parts: independent iterations of a launch. Where it is predicted for (machine.h;
+ * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. Where it is predicted for (machine.h;
  * NULL: nowhere), instructions have "predicted_us", too, and there are "machine" and "steps". */
 struct Outlook;
 void format_print_json(Text *out, const Format *f, const struct Outlook *where);

@@ -6,9 +6,6 @@
 
 const char *const bound_names[] = {"compute", "memory", "cache", "host", "link", NULL};
 
-/* Threads of a block of a kernel that has no team: a thread runs a part. */
-enum { LONE_THREADS = 128 };
-
 /* Of operands of a product; all others are computed as f32. */
 static const Math product_math[N_DTYPES] = {
 	[F64] = MATH_F64,           [F16] = MATH_16_BITS,   [BF16] = MATH_16_BITS,
@@ -121,8 +118,8 @@ predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Mach
 static void
 predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machine *m)
 {
-	int64_t threads = k->team > 1 ? k->team : LONE_THREADS;
-	int64_t blocks = k->team > 1 ? p->parts : divided(p->parts, LONE_THREADS);
+	int64_t threads = kernel_block_threads(k);
+	int64_t blocks = k->team > 1 ? p->parts : divided(p->parts, threads);
 
 	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
 	int busy = p->bound == BOUND_COMPUTE ? m->chip->sum_threads : m->chip->busy_threads;

@@ -51,6 +51,7 @@ instruction_json(const Format *f, const Instruction *n)
 	if (k) {
 		json_object_set_new(j, "arguments", json_integer(k->n_arguments));
 		json_object_set_new(j, "team", json_integer(k->team));
+		json_object_set_new(j, "block_threads", json_integer(kernel_block_threads(k)));
 		json_object_set_new(j, "shared_bytes", json_integer(k->shared_bytes));
 	}
 	json_object_set_new(j, "flops", json_integer(k ? k->flops : 0));

@@ -24,9 +24,3 @@ cuda_architecture_find(const char *name)
 			return a;
 	return NULL;
 }
-
-bool
-cuda_is_ptx(const char *architecture)
-{
-	return strncmp(architecture, "compute_", 8) == 0;
-}

@@ -4,11 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- sources */
@@ -75,11 +78,14 @@ cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
 }
 
 /* ---- in the processes */
-/* What they share: memory of all of them. */
+/* What they share: memory of all of them. Sources are taken in their order, so that of those with faults the first one is always
+ * compiled, however many processes there are: it is the one that is reported. */
 typedef struct {
 	atomic_int next;
+	atomic_int faulty;   /* the first source that has a fault so far; NO_SOURCE: none */
 	atomic_int worker[]; /* 1 + which process took it; 0: none */
 } Board;
+enum { NO_SOURCE = INT_MAX };
 typedef struct {
 	Arena *arena;
 	Nvrtc nvrtc;
@@ -91,7 +97,13 @@ typedef struct {
 	pid_t pid;
 	CleanupSlot cleanup;
 	const char *log; /* what it and the library say */
+	bool ended, stopped;
 } Worker;
+/* Of a process. */
+typedef struct {
+	Status status;
+	int source; /* that it was at; -1: none */
+} WorkerFault;
 /* Before log and code in a result's file. */
 typedef struct {
 	int64_t accepted, log_bytes, code_bytes;
@@ -117,6 +129,16 @@ write_result(const char *path, const ResultHeader *h, const Text *log, const Tex
 	return file_writer_end(w, status);
 }
 
+/* Later sources are of no use any more. */
+static void
+note_fault(Board *b, int source)
+{
+	int first = atomic_load(&b->faulty);
+
+	while (source < first && !atomic_compare_exchange_weak(&b->faulty, &first, source))
+		;
+}
+
 static Status
 compile_source(const Compile *c, int i)
 {
@@ -128,6 +150,8 @@ compile_source(const Compile *c, int i)
 	h.log_bytes = (int64_t)log.n;
 	h.code_bytes = h.accepted ? (int64_t)code.n : 0;
 	Status status = write_result(result_file(c, i), &h, &log, &code);
+	if (!h.accepted)
+		note_fault(c->board, i);
 	text_free(&code);
 	text_free(&log);
 	return status;
@@ -144,6 +168,8 @@ work(const Compile *c, int worker, const char *log)
 		dup2(fd, STDERR_FILENO);
 	}
 	for (int i; !status && (i = atomic_fetch_add(&c->board->next, 1)) < c->sources.n;) {
+		if (i > atomic_load(&c->board->faulty))
+			break;
 		atomic_store(&c->board->worker[i], worker + 1);
 		status = compile_source(c, i);
 	}
@@ -157,9 +183,11 @@ static Status
 open_board(Compile *c, size_t bytes)
 {
 	c->board = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (c->board != MAP_FAILED)
-		return NULL;
-	return status_error(EXIT_SYSTEM, "memory for NVRTC's processes: %s", strerror(errno));
+	if (c->board == MAP_FAILED)
+		return status_error(EXIT_SYSTEM, "memory for NVRTC's processes: %s",
+		                    strerror(errno));
+	atomic_store(&c->board->faulty, NO_SOURCE);
+	return NULL;
 }
 
 static int
@@ -229,10 +257,11 @@ unfinished(const Compile *c, int worker)
 	return -1;
 }
 
+/* at: the source that it was at; -1: none. */
 static Status
-worker_fault(const Compile *c, int number, const Worker *w, int code)
+worker_fault(const Compile *c, int at, const Worker *w, int code)
 {
-	int at = unfinished(c, number), ended = WIFSIGNALED(code) ? WTERMSIG(code) : 0;
+	int ended = WIFSIGNALED(code) ? WTERMSIG(code) : 0;
 	const CudaSource *s = at >= 0 ? c->sources.at[at] : NULL;
 	void *log = NULL;
 	int64_t n = 0;
@@ -253,37 +282,83 @@ worker_fault(const Compile *c, int number, const Worker *w, int code)
 	return status_output(status, log, (size_t)n);
 }
 
-/* As waitpid has it; a process that cannot be waited for has ended with a fault. */
-static int
-wait_for(Worker *w)
+/* Has it ended, with that code of waitpid? A process that cannot be waited for has, with a fault. */
+static bool
+has_ended(Worker *w, int *code)
 {
-	int code = 1 << 8;
 	pid_t ended;
 
-	while ((ended = waitpid(w->pid, &code, 0)) < 0 && errno == EINTR)
+	*code = 1 << 8;
+	while ((ended = waitpid(w->pid, code, WNOHANG)) < 0 && errno == EINTR)
 		;
-	cleanup_forget(w->cleanup);
-	return code;
+	w->ended = ended != 0;
+	if (w->ended)
+		cleanup_forget(w->cleanup);
+	return w->ended;
 }
 
-/* After a fault nobody begins another source. */
-static Status
+/* Processes at a source behind the first one with a fault; those at earlier ones may find another fault there. */
+static void
+stop_later(const Compile *c, Worker *workers, int n)
+{
+	int faulty = atomic_load(&c->board->faulty);
+
+	for (int i = 0; i < n; i++)
+		if (!workers[i].ended && !workers[i].stopped && unfinished(c, i) > faulty) {
+			workers[i].stopped = true;
+			kill(workers[i].pid, SIGKILL);
+		}
+}
+
+/* A fault counts if it is at an earlier source than all others. */
+static void
+note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *first)
+{
+	int at = unfinished(c, number);
+
+	if (code == 0 || w->stopped || at > atomic_load(&c->board->faulty))
+		return;
+	note_fault(c->board, at);
+	status_free(first->status);
+	*first = (WorkerFault){worker_fault(c, at, w, code), at};
+}
+
+/* Until all have ended. */
+static WorkerFault
+watch_workers(const Compile *c, Worker *workers, int n)
+{
+	const struct timespec pause = {.tv_nsec = 2000000};
+	WorkerFault first = {0};
+	int code;
+
+	for (int left = n; left > 0;) {
+		for (int i = 0; i < n; i++) {
+			if (workers[i].ended || !has_ended(&workers[i], &code))
+				continue;
+			left--;
+			note_end(c, i, &workers[i], code, &first);
+		}
+		stop_later(c, workers, n);
+		if (left > 0)
+			nanosleep(&pause, NULL);
+	}
+	return first;
+}
+
+/* The fault of a process at the first source that has any; what NVRTC says of a source stands in its result. */
+static WorkerFault
 run_workers(Compile *c)
 {
 	int n = count_workers(c), started = 0;
 	Worker *workers = NEW_ARRAY(c->arena, Worker, n);
-	Status first = NULL;
+	Status status = NULL;
 
-	for (; started < n && !first; started += !first)
-		first = start_worker(c, started, &workers[started]);
-	for (int i = 0; i < started; i++) {
-		if (first)
-			atomic_store(&c->board->next, c->sources.n);
-		int code = wait_for(&workers[i]);
-		if (code && !first)
-			first = worker_fault(c, i, &workers[i], code);
-	}
-	return first;
+	for (; started < n && !status; started += !status)
+		status = start_worker(c, started, &workers[started]);
+	if (status)
+		note_fault(c->board, -1);
+	WorkerFault fault = watch_workers(c, workers, started);
+	return status ? (WorkerFault){status_first(status, fault.status), -1} : fault;
 }
 
 static Status
@@ -337,8 +412,9 @@ compile_missing(Compile *c, const CudaCache *cache)
 		RETURN_IF_ERROR(
 			nvrtc_check_architecture(&c->nvrtc, c->sources.at[i]->architecture));
 	RETURN_IF_ERROR(open_board(c, bytes));
-	first = run_workers(c);
-	for (int i = 0; i < c->sources.n && !first; i++) {
+	WorkerFault fault = run_workers(c);
+	int n = fault.status ? fault.source : c->sources.n;
+	for (int i = 0; i < n && !first; i++) {
 		const CudaSource *s = c->sources.at[i];
 		first = read_result(c, i);
 		if (!first)
@@ -346,7 +422,7 @@ compile_missing(Compile *c, const CudaCache *cache)
 	}
 	munmap(c->board, bytes);
 	cuda_cache_trim(cache);
-	return first;
+	return status_first(first, fault.status);
 }
 
 /* NAME.cu, NAME.cubin or NAME.ptx, and NAME.log of each. */
@@ -356,7 +432,7 @@ keep_all(const Compile *c, const CudaSources *sources)
 	for (int i = 0; i < sources->n; i++) {
 		const CudaSource *s = &sources->at[i];
 		const char *path = path_join(c->arena, c->keep, s->name);
-		const char *kind = cuda_is_ptx(s->architecture) ? "ptx" : "cubin";
+		const char *kind = bundle_is_ptx(s->architecture) ? "ptx" : "cubin";
 		RETURN_IF_ERROR(file_write(arena_printf(c->arena, "%s.cu", path), s->text,
 		                           (int64_t)strlen(s->text)));
 		if (!s->code.at)

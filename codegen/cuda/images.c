@@ -1,6 +1,8 @@
 /* The cubins and PTX that an executable carries: an image for each GPU that was asked for. */
 #include "codegen/cuda/nvrtc.h"
 
+#include <stdlib.h>
+
 /* Kernels of one architecture, from source `first` on. */
 typedef struct {
 	const CudaArchitecture *architecture;
@@ -14,6 +16,7 @@ block_parts(const Kernel *k)
 	return k->n_team ? 1 : cuda_threads(k);
 }
 
+/* Of the module, by address. */
 static IntMap *
 number_kernels(Arena *arena, const Module *m)
 {
@@ -22,6 +25,19 @@ number_kernels(Arena *arena, const Module *m)
 	for (int i = 0; i < m->kernels.n; i++)
 		intmap_put(numbers, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
 	return numbers;
+}
+
+static uint64_t
+number_of(const IntMap *numbers, const Kernel *k)
+{
+	uint64_t number;
+
+	if (!intmap_get(numbers, (uint64_t)(uintptr_t)k, &number)) {
+		fprintf(stderr, "gradc: internal error: kernel %s is none of the module\n",
+		        k->name);
+		abort();
+	}
+	return number;
 }
 
 static void
@@ -38,9 +54,7 @@ add_image(Build *b, const Module *m, const CudaSources *sources, const ImageSour
 		modules[i] = (FilePart){s->code.at, s->code.n};
 		for (int k = 0; k < s->kernels.n; k++) {
 			const Kernel *kernel = s->kernels.at[k];
-			uint64_t number = 0;
-			intmap_get(numbers, (uint64_t)(uintptr_t)kernel, &number);
-			kernels[number] = (BundleKernel){
+			kernels[number_of(numbers, kernel)] = (BundleKernel){
 				.facts = kernel_code_facts(b->arena, kernel),
 				.module = (uint32_t)i + 1,
 				.threads = (uint32_t)cuda_threads(kernel),

@@ -164,8 +164,8 @@ run_program(const Nvrtc *n, void *program, const char *architecture, Text *code,
 	text_free(&gpu);
 	if (result)
 		return result;
-	return cuda_is_ptx(architecture) ? append(program, n->GetPTXSize, n->GetPTX, code)
-	                                 : append(program, n->GetCUBINSize, n->GetCUBIN, code);
+	return bundle_is_ptx(architecture) ? append(program, n->GetPTXSize, n->GetPTX, code)
+	                                   : append(program, n->GetCUBINSize, n->GetCUBIN, code);
 }
 
 bool

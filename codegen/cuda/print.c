@@ -4,12 +4,11 @@
 #include <string.h>
 
 enum { MOST_BLOCKS = 16 /* of a multiprocessor, on every architecture */ };
-enum { PARTS_OF_BLOCK = 128 }; /* of a kernel without a team: a thread for each */
 
 int
 cuda_threads(const Kernel *k)
 {
-	int threads = k->n_team ? 1 : PARTS_OF_BLOCK;
+	int threads = k->n_team ? 1 : LONE_THREADS;
 
 	for (int i = 0; i < k->n_team; i++)
 		threads *= k->team[i];
@@ -19,7 +18,7 @@ cuda_threads(const Kernel *k)
 int64_t
 cuda_blocks(const Kernel *k, int64_t begin, int64_t end)
 {
-	return k->n_team ? end - begin : (end - begin + PARTS_OF_BLOCK - 1) / PARTS_OF_BLOCK;
+	return k->n_team ? end - begin : (end - begin + LONE_THREADS - 1) / LONE_THREADS;
 }
 
 static bool

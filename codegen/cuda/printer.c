@@ -38,7 +38,7 @@ show(Text *out, Arena *arena, const Module *m, const CpuTarget *gpu, const char 
 
 	if (strcmp(language, "cuda") == 0)
 		return cuda_print_all(out, arena, m, gpu->target);
-	if (sass && cuda_is_ptx(gpu->cpu))
+	if (sass && bundle_is_ptx(gpu->cpu))
 		return status_error(EXIT_USAGE,
 		                    "--stage=sass: %s is PTX, which a driver makes code of: name a "
 		                    "GPU, as --target=cuda:sm_90a",

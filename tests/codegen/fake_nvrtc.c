@@ -1,6 +1,7 @@
 /* A libnvrtc.so that compiles nothing: what it gives is a header and a copy of the source. Of the environment:
  *
- *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever); otherwise it succeeds
+ *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever), "later" (an error after half
+ *                     a second); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
  *   FAKE_NVRTC_CALLS  a file: a line for each compilation that begins
  *   FAKE_NVRTC_MINOR  of its version, 13.0 otherwise
  *   FAKE_NVRTC_OLD    set: it knows sm_80 and sm_90 only */
@@ -16,12 +17,23 @@ typedef struct {
 	char log[200];
 } Program;
 
-static const char *
-mode(void)
+static int
+is_mode(const Program *p, const char *mode)
 {
+	char list[400], kernel[200], *rest = list;
 	const char *text = getenv("FAKE_NVRTC");
 
-	return text ? text : "";
+	snprintf(list, sizeof(list), "%s", text ? text : "");
+	if (!strchr(list, '='))
+		return strcmp(list, mode) == 0;
+	for (char *entry; (entry = strsep(&rest, ","));) {
+		char *value = strchr(entry, '=');
+		*value++ = '\0';
+		snprintf(kernel, sizeof(kernel), "gradc_%s(", entry);
+		if (strcmp(value, mode) == 0 && strstr(p->source, kernel))
+			return 1;
+	}
+	return 0;
 }
 
 const char *
@@ -96,13 +108,15 @@ nvrtcCompileProgram(void *program, int n_options, const char *const *options)
 	size_t n = strlen(p->source) + 100;
 
 	note_call();
-	if (strcmp(mode(), "crash") == 0) {
+	if (is_mode(p, "crash")) {
 		fprintf(stderr, "fake NVRTC: assertion failed\n");
 		abort();
 	}
-	while (strcmp(mode(), "slow") == 0)
+	while (is_mode(p, "slow"))
 		pause();
-	if (strcmp(mode(), "error") == 0) {
+	if (is_mode(p, "later"))
+		usleep(500000);
+	if (is_mode(p, "error") || is_mode(p, "later")) {
 		snprintf(p->log, sizeof(p->log),
 		         "kernels.cu(3): error: identifier \"floaty\" is undefined\n");
 		return 6;
@@ -130,7 +144,7 @@ nvrtcGetProgramLog(void *program, char *to)
 int
 nvrtcGetCUBINSize(void *program, size_t *n)
 {
-	*n = strcmp(mode(), "empty") == 0 ? 0 : strlen(((Program *)program)->code);
+	*n = is_mode(program, "empty") ? 0 : strlen(((Program *)program)->code);
 	return 0;
 }
 

@@ -70,7 +70,7 @@ def test_resources(compiled, name, used=None):
     wrong = {}
     for kernel, launch in launches.items():
         f, team = facts[kernel], launch["team"]
-        threads = team if team > 1 else 128
+        threads = launch["block_threads"]
         own = launch["shared_bytes"] if team > 1 and launch["shared_bytes"] <= OWN_SHARED else 0
         in_stack = (f["stack"] or f["spills"]) and not is_excused(schedules.place(launch), LOCAL_MEMORY, used)
         if in_stack or f["registers"] * threads > REGISTERS or not 0 <= own - f["shared"] < 128:

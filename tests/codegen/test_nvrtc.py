@@ -1,6 +1,8 @@
 """Kernels for GPUs: what NVRTC makes of them, what executables carry, and what happens where it fails."""
 import json
+import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -98,6 +100,27 @@ def test_a_crash(run, digits, fake, temporary):
     assert "fake NVRTC: assertion failed" in said[said.index("gradc: error"):]
     [kept] = temporary.iterdir()
     assert f"the source is kept: {kept}" in said
+
+
+@pytest.fixture
+def first_kernels(run, digits, fake, tmp_path):
+    """Kernels of the first two sources that are compiled, the longest ones."""
+    compile_with(run, digits, fake, "whole", "cuda:sm_90a", "--keep-sources=whole.d")
+    sources = sorted((p.read_text() for p in (tmp_path / "whole.d").glob("*.cu")), key=len, reverse=True)
+    assert len(sources) > 2 and len(sources[0]) > len(sources[1]) > len(sources[2])
+    shutil.rmtree(tmp_path / "cache")
+    return [re.search(r"^gradc_(\w+_\d+)\(", s, re.M)[1] for s in sources[:2]]
+
+
+@pytest.mark.skipif(os.cpu_count() < 2, reason="one process compiles one source after the other")
+@pytest.mark.parametrize("modes, reported, words", [
+    (("crash", "slow"), 0, "ended with signal 6"), (("later", "crash"), 0, "does not take"), (("later", "error"), 0, "does not take"),
+    (("", "crash"), 1, "ended with signal 6"), (("error", "slow"), 0, "does not take")])
+def test_the_first_fault_ends_all(run, digits, fake, first_kernels, modes, reported, words):
+    """Processes at later sources are stopped, one that sleeps for ever; those at earlier ones go on, and their faults are said."""
+    broken = dict(fake, FAKE_NVRTC=",".join(f"{k}={m}" for k, m in zip(first_kernels, modes)))
+    said = run("compile", digits, *LOSS, "-o", "e", "--target=cuda:sm_90a", exit=5, env=broken).stderr
+    assert re.search(rf"{words}.* kernels {first_kernels[reported]}, ", said)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

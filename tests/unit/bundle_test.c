@@ -107,6 +107,9 @@ CHANGE(far_module, m[1].offset = INT64_MAX)
 CHANGE(module_in_the_tables, m[1].offset = 8)
 CHANGE(long_module, m[1].bytes = INT64_MAX)
 CHANGE(empty_module, m[0].bytes = 0)
+CHANGE(unaligned_module, m[0].offset += 8; m[0].bytes = 1)
+CHANGE(reserved, k[2].reserved = 1)
+CHANGE(ptx_without_end, t->image.name = "compute_100")
 CHANGE(no_module, k[2].module = 0)
 CHANGE(unknown_module, k[2].module = 3)
 CHANGE(other_facts, k[2].facts++)
@@ -128,6 +131,9 @@ test_faults_are_named(void **state)
 	expect_fault("a module lies outside of it", module_in_the_tables);
 	expect_fault("a module lies outside of it", long_module);
 	expect_fault("a module lies outside of it", empty_module);
+	expect_fault("a module is not aligned", unaligned_module);
+	expect_fault("what no kernel uses is not 0", reserved);
+	expect_fault("code for compute_100 is damaged: PTX without an end", ptx_without_end);
 	expect_fault("code for sm_90a lacks kernel", no_module);
 	expect_fault("code for sm_90a lacks kernel", unknown_module);
 	expect_fault("is not what its code was made from", other_facts);
@@ -136,6 +142,24 @@ test_faults_are_named(void **state)
 	expect_fault("a kernel has no block of threads", no_parts);
 	expect_fault("its target is none of the executable tables", other_target);
 	expect_fault("is damaged: it is none", unaligned);
+}
+
+/* Its NUL is one of its bytes. */
+static void
+test_ptx_has_an_end(void **state)
+{
+	Bundle b;
+	Bench t;
+
+	(void)state;
+	bench_open(&t);
+	t.image.name = "compute_100";
+	BundleKernel *kernels = (BundleKernel *)(t.bytes + sizeof(BundleHeader));
+	BundleModule *modules = (BundleModule *)(kernels + N_KERNELS);
+	for (int i = 0; i < N_MODULES; i++)
+		t.bytes[modules[i].offset + modules[i].bytes - 1] = '\0';
+	must(bundle_read(&t.image, &t.f, &b));
+	arena_free(t.arena);
 }
 
 /* No program of the image's target launches it. */
@@ -162,6 +186,7 @@ main(void)
 		cmocka_unit_test(test_modules_come_back),
 		cmocka_unit_test(test_shorter_ones_are_refused),
 		cmocka_unit_test(test_faults_are_named),
+		cmocka_unit_test(test_ptx_has_an_end),
 		cmocka_unit_test(test_other_targets_kernels_need_no_module),
 	};
 
