@@ -79,6 +79,15 @@ affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by)
 	return add_scaled(lb->scratch, a, b, by);
 }
 
+bool
+affine_is_multiple(const Affine *a, LoopValue except, int64_t n)
+{
+	for (int i = 0; i < a->n; i++)
+		if (a->terms[i].scalar != except && a->terms[i].coefficient % n)
+			return false;
+	return a->constant % n == 0;
+}
+
 Affine
 affine_scale(LoopBuilder *lb, Affine a, int64_t by)
 {

@@ -104,6 +104,8 @@ void c_print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, 
 void c_print_identity(CPrinter *p, AccumulateKind kind, DType t);
 /* The number of the part is a variable `part`: those of the parallel loops at `at`, which are so deep. */
 void c_print_parallel_variables(CPrinter *p, int at, int depth);
+/* "float v2 = 0": an accumulator that takes itself. */
+void c_declare_accumulator(CPrinter *p, const Accumulator *a);
 /* now: the number of the partial that takes, or of a row's column. */
 void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
 void c_finish_accumulators(CPrinter *p, const LoopStatement *s);

@@ -30,17 +30,23 @@ c_print_identity(CPrinter *p, AccumulateKind kind, DType t)
 		text_printf(p->out, "%s%d_%s", name, bits, kind == ACC_MAX ? "MIN" : "MAX");
 }
 
+void
+c_declare_accumulator(CPrinter *p, const Accumulator *a)
+{
+	c_indent(p);
+	text_printf(p->out, "%s v%d = ", c_compute_names[a->type], a->scalar);
+	c_print_identity(p, a->kind, a->type);
+	text_add(p->out, ";\n");
+	p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
+}
+
 /* "v2" of an accumulator in order, else its partials: v2_partials, and the one that takes now. */
 void
 c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
 	for (int i = 0; i < s->n_accumulators; i++) {
 		const Accumulator *a = &s->accumulators[i];
-		c_indent(p);
-		text_printf(p->out, "%s v%d = ", c_compute_names[a->type], a->scalar);
-		c_print_identity(p, a->kind, a->type);
-		text_add(p->out, ";\n");
-		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
+		c_declare_accumulator(p, a);
 		if (a->number == 1)
 			continue;
 		p->accumulated[a->scalar] =

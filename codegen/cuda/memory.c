@@ -132,20 +132,6 @@ cuda_print_local(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- copies */
-/* The greatest number up to `most` that divides all places. */
-static int64_t
-alignment_of(const Affine *a, int64_t most)
-{
-	for (; most > 1; most /= 2) {
-		bool divides = a->constant % most == 0;
-		for (int i = 0; divides && i < a->n; i++)
-			divides = a->terms[i].coefficient % most == 0;
-		if (divides)
-			break;
-	}
-	return most;
-}
-
 /* Elements that one copy brings: 16, 8 or 4 bytes that start at a multiple of their size on both sides; 0: fewer. */
 static int
 copied_at_once(const CPrinter *p, const LoopStatement *s)
@@ -154,8 +140,8 @@ copied_at_once(const CPrinter *p, const LoopStatement *s)
 	int size = (int)dtype_bytes(to->type->dtype, 1), n = 16 / size;
 	int64_t row = columns_of(to->type) + to->pad;
 
-	while (n > 1 && (s->extent % n || alignment_of(s->place, n) < n || row % n ||
-	                 columns_of(to->type) % n || alignment_of(s->windows->place, n) < n))
+	while (n > 1 && (s->extent % n || !affine_is_multiple(s->place, -1, n) || row % n ||
+	                 columns_of(to->type) % n || !affine_is_multiple(s->windows->place, -1, n)))
 		n /= 2;
 	return n * size >= 4 ? n : 0;
 }

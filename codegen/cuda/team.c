@@ -159,26 +159,13 @@ combine_in_memory(CPrinter *p, const Accumulator *a)
 	line(p, arena_printf(p->arena, "v%d = %s[0];", a->scalar, at));
 }
 
-static void
-declare_accumulators(CPrinter *p, const LoopStatement *s)
-{
-	for (int i = 0; i < s->n_accumulators; i++) {
-		const Accumulator *a = &s->accumulators[i];
-
-		c_indent(p);
-		text_printf(p->out, "%s v%d = ", c_compute_names[a->type], a->scalar);
-		c_print_identity(p, a->kind, a->type);
-		text_add(p->out, ";\n");
-		p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
-	}
-}
-
 void
 cuda_print_team_loop(CPrinter *p, const LoopStatement *s, int at)
 {
 	int level = p->n_open;
 
-	declare_accumulators(p, s);
+	for (int i = 0; i < s->n_accumulators; i++)
+		c_declare_accumulator(p, &s->accumulators[i]);
 	line(p, "{");
 	p->depth++;
 	c_indent(p);

@@ -224,10 +224,8 @@ is_padded_window(const LoopBuffer *b, const LoopWindow *w, int64_t rows, int64_t
 	if (!b->pad || !a || a->constant < 0 || (!down && !across) ||
 	    a->constant % row + (down ? columns : rows) > row)
 		return false;
-	for (int i = 0; i < a->n; i++)
-		if (a->terms[i].coefficient % row)
-			return false;
-	return true;
+	Affine first = affine_plus(*a, -(a->constant % row)); /* of the window's row */
+	return affine_is_multiple(&first, -1, row);
 }
 
 /* The same window of the array with its padding. */
@@ -321,12 +319,8 @@ static bool
 is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride, int n)
 {
 	const LoopBuffer *b = &k->buffers.at[w->buffer];
-	bool aligned = w->place && stride % n == 0 && w->place->constant % n == 0 &&
-	               b->pad % n == 0;
-
-	for (int i = 0; aligned && i < w->place->n; i++)
-		aligned = w->place->terms[i].coefficient % n == 0;
-	return aligned;
+	return w->place && stride % n == 0 && b->pad % n == 0 &&
+	       affine_is_multiple(w->place, -1, n);
 }
 
 /* A lane's two columns of a fragment in one access, where they lie side by side. */

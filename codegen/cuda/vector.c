@@ -20,15 +20,12 @@ first_place(CPrinter *p, const LoopStatement *loop, const Affine *place, Affine 
 
 	*out = (Affine){.constant = place->constant, .terms = terms};
 	for (int i = 0; i < place->n; i++) {
-		AffineTerm t = place->terms[i];
-		if (t.scalar == loop->result && t.coefficient == 1)
-			counts = true;
-		else if (t.coefficient % loop->extent)
-			return false;
+		if (place->terms[i].scalar == loop->result)
+			counts = place->terms[i].coefficient == 1;
 		else
-			terms[out->n++] = t;
+			terms[out->n++] = place->terms[i];
 	}
-	return counts && place->constant % loop->extent == 0;
+	return counts && affine_is_multiple(out, -1, loop->extent);
 }
 
 static bool

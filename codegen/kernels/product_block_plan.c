@@ -66,7 +66,7 @@ elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue var
 	int64_t n = COPY_BYTES * 8 / bits;
 	bool beside = false;
 
-	while (n > 1 && (extent % n || a->constant % n || load->n_operands))
+	while (n > 1 && (extent % n || !affine_is_multiple(a, variable, n) || load->n_operands))
 		n /= 2;
 	for (int i = 0; i < a->n; i++) {
 		AffineTerm t = a->terms[i];
@@ -76,8 +76,6 @@ elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue var
 		}
 		if (depends_on(lb, t.scalar, variable))
 			return 0;
-		while (n > 1 && t.coefficient % n)
-			n /= 2;
 	}
 	return beside ? (int)n : 0;
 }

@@ -176,12 +176,30 @@ test_places(void **state)
 	case_close(&c);
 }
 
+static void
+test_multiples(void **state)
+{
+	const AffineTerm terms[] = {{.scalar = 1, .coefficient = 8},
+	                            {.scalar = 2, .coefficient = -12}};
+	const Affine place = {.constant = -4, .n = 2, .terms = terms};
+
+	(void)state;
+	assert_true(affine_is_multiple(&place, -1, 4));
+	assert_true(affine_is_multiple(&place, -1, 1));
+	assert_false(affine_is_multiple(&place, -1, 8));
+	const Affine first = affine_plus(place, 4);
+	assert_true(affine_is_multiple(&first, 2, 8));
+	assert_false(affine_is_multiple(&first, 1, 8));
+	assert_false(affine_is_multiple(&place, 2, 8));
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_team), cmocka_unit_test(test_no_team_has_no_barrier),
-		cmocka_unit_test(test_load_inside), cmocka_unit_test(test_places)};
+		cmocka_unit_test(test_load_inside), cmocka_unit_test(test_places),
+		cmocka_unit_test(test_multiples)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
