@@ -53,6 +53,8 @@ int lower_scratch(Lower *lw);
 const Strategy *strategy_of(const Target *t, const Node *n);
 /* The first that n ends a pattern of, with the pattern's nodes; NULL: there is none. */
 const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
+/* Has the target a team whose members may store what n makes? Elements smaller than a byte share theirs. */
+bool team_stores(const Target *t, const Node *n);
 /* From here on n's element at this index, of the kernel at hand, is x: what reads it is computed from that. */
 void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 

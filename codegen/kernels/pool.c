@@ -1,17 +1,10 @@
 /* Windows as loops over rows of the small side. */
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/pool.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- lowering */
-typedef struct {
-	Lower *lw;
-	const PoolAttr *a;
-	Type x, y, window;
-	Index at; /* of the window's element of y */
-} PoolLoop;
-
 /* The place in x of window place q; *inside says whether it lies inside, -1: always. */
 static Index
 pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
@@ -42,15 +35,14 @@ when_inside(LoopBuilder *lb, LoopValue inside, LoopValue x, LoopValue other)
 	return inside < 0 ? x : lb_select(lb, inside, x, other);
 }
 
-/* Windows of few places are written out, so that rows of y go in vectors. */
-static bool
-is_unrolled(const PoolLoop *p)
+bool
+pool_is_unrolled(const PoolLoop *p)
 {
 	return p->window->n <= p->lw->target->tuning->pool.most_unrolled;
 }
 
-static Index
-constant_index(Type t, int64_t flat)
+Index
+pool_constant_index(Type t, int64_t flat)
 {
 	Index at = {.rank = t->rank};
 
@@ -75,9 +67,8 @@ window_element(const PoolLoop *p, const Value *x, const Index *q, double outside
 	                   lb_float(p->lw->lb, compute_type(p->x->dtype), outside));
 }
 
-/* The sum or maximum of x over the window. */
-static LoopValue
-window_value(const PoolLoop *p, const Value *x)
+LoopValue
+pool_window_value(const PoolLoop *p, const Value *x)
 {
 	LoopBuilder *lb = p->lw->lb;
 	bool is_max = p->a->kind == POOL_MAX;
@@ -85,8 +76,8 @@ window_value(const PoolLoop *p, const Value *x)
 	LoopValue sum = -1;
 	Index q;
 
-	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
-		q = constant_index(p->window, k);
+	for (int64_t k = 0; pool_is_unrolled(p) && k < p->window->n; k++) {
+		q = pool_constant_index(p->window, k);
 		LoopValue v = window_element(p, x, &q, outside);
 		sum = sum < 0 ? v : lb_binary(lb, is_max ? LOOP_max : LOOP_add, sum, v);
 	}
@@ -119,16 +110,15 @@ place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 	                 lb_int(lb, S64, p->x->n - 1));
 }
 
-/* The flat place in x of the window's first maximum. */
-static LoopValue
-window_winner(const PoolLoop *p, const Value *x)
+LoopValue
+pool_window_winner(const PoolLoop *p, const Value *x)
 {
 	LoopBuilder *lb = p->lw->lb;
-	LoopValue best = window_value(p, x), first = -1;
+	LoopValue best = pool_window_value(p, x), first = -1;
 	Index q;
 
-	for (int64_t k = 0; is_unrolled(p) && k < p->window->n; k++) {
-		q = constant_index(p->window, k);
+	for (int64_t k = 0; pool_is_unrolled(p) && k < p->window->n; k++) {
+		q = pool_constant_index(p->window, k);
 		LoopValue place = place_if_best(p, x, &q, best);
 		first = first < 0 ? place : lb_binary(lb, LOOP_min, first, place);
 	}
@@ -143,7 +133,7 @@ window_winner(const PoolLoop *p, const Value *x)
 	return first;
 }
 
-static PoolLoop
+PoolLoop
 pool_loop(Lower *lw, const Node *n, Type x, Type y)
 {
 	const PoolAttr *a = n->attr;
@@ -170,7 +160,7 @@ row_count(Type y)
 static LoopMode
 row_mode(const PoolLoop *p)
 {
-	return is_unrolled(p) ? LOOP_VECTOR : LOOP_PLAIN;
+	return pool_is_unrolled(p) ? LOOP_VECTOR : LOOP_PLAIN;
 }
 
 /* Opens the loop over the elements of row number `row` of y; the flat number of one. */
@@ -199,7 +189,8 @@ pool_kernel(Lower *lw, const Node *n)
 
 	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
 	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, window_value(&p, node_operand(n, 0)));
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
+	         pool_window_value(&p, node_operand(n, 0)));
 	lb_end(lb);
 	lb_end(lb);
 }
@@ -214,7 +205,7 @@ pool_gather_kernel(Lower *lw, const Node *n)
 
 	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
 	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
-	index_split(lb, p.x, affine_scalar(lb, window_winner(&p, node_operand(n, 1))), &at);
+	index_split(lb, p.x, affine_scalar(lb, pool_window_winner(&p, node_operand(n, 1))), &at);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
 	         lower_element(lw, node_operand(n, 0), &at));
 	lb_end(lb);
@@ -255,7 +246,7 @@ spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 	int winners = lb_local(lb, S64, row_size(p->y));
 
 	open_row(p, row, row_mode(p));
-	LoopValue winner = window_winner(p, node_operand(n, 1));
+	LoopValue winner = pool_window_winner(p, node_operand(n, 1));
 	lb_store(lb, winners, p->at.at[p->y->rank - 1], winner);
 	lb_end(lb);
 	LoopValue i = lb_for(lb, LOOP_PLAIN, row_size(p->y));

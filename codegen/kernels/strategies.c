@@ -40,6 +40,15 @@ strategy_gathering(const Target *t, Node *n, Gathered *out)
 	return NULL;
 }
 
+bool
+team_stores(const Target *t, const Node *n)
+{
+	for (int i = 0; i < n->n_results; i++)
+		if (dtype_info[node_result(n, i)->type->dtype].bits < 8)
+			return false;
+	return t->team > 1;
+}
+
 /* ---- at start */
 static bool
 is_first_of_kind(int target)

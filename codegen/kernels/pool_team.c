@@ -1,0 +1,277 @@
+/* Windows for teams. A part has a block of elements of the result, side by side in memory, and a member some of them: rows of 7
+ * or 56 elements would keep few members busy.
+ *
+ * pool_grad is in gather form: an element of dx adds up dy of the windows that it lies in, in their order, so that it has the
+ * bits of the sum that is made in memory. Where the window's maximum takes dy, a kernel that runs before leaves the place of each
+ * window's first maximum: an element of dx would else look for it in every window that it lies in. */
+#include "codegen/kernels/pool.h"
+#include "codegen/team.h"
+
+/* ---- elements in blocks */
+/* An element for each member of the team, more where there are more parts than are wanted. */
+static int64_t
+elements_of_part(const Lower *lw, int64_t n)
+{
+	int64_t block = lw->target->team;
+
+	while (lw->parts > 1 && n / block > lw->parts &&
+	       block < lw->target->tuning->grains.most_block)
+		block *= 2;
+	return block;
+}
+
+/* Opens the loops over n elements; the one at hand. straight: what is done for it is a straight line. */
+static Affine
+open_elements(Lower *lw, int64_t n, bool straight, Spread *lane)
+{
+	LoopBuilder *lb = lw->lb;
+	int64_t block = elements_of_part(lw, n);
+
+	team_begin(lw);
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block);
+	Affine first = affine_scale(lb, affine_scalar(lb, part), block);
+	Affine left = affine_plus(affine_scale(lb, first, -1), n);
+	*lane = spread_open(lw, block, n % block ? &left : NULL);
+	if (!straight)
+		lane->vector = 1;
+	return affine_add(lb, first, spread_enter(lane));
+}
+
+static void
+close_elements(Spread *lane)
+{
+	spread_close(lane);
+	lb_end(lane->lb);
+}
+
+/* ---- pool, pool_gather */
+static void
+pool_team_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_result(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
+	Spread lane;
+
+	Affine i = open_elements(lw, y->n, pool_is_unrolled(&p), &lane);
+	index_split(lb, y, i, &p.at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
+	         pool_window_value(&p, node_operand(n, 0)));
+	close_elements(&lane);
+}
+
+static void
+pool_gather_team_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_result(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
+	Spread lane;
+	Index at;
+
+	Affine i = open_elements(lw, y->n, pool_is_unrolled(&p), &lane);
+	index_split(lb, y, i, &p.at);
+	LoopValue winner = pool_window_winner(&p, node_operand(n, 1));
+	index_split(lb, p.x, affine_scalar(lb, winner), &at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
+	         lower_element(lw, node_operand(n, 0), &at));
+	close_elements(&lane);
+}
+
+/* ---- pool_grad */
+/* The windows along spatial axis i that may hold a place of x: by number, ending with the last that begins at it or before;
+ * all that there are; or one for each of their places that it might be, where these lie far apart. */
+typedef enum { LAST_WINDOWS, ALL_WINDOWS, PLACES } Candidates;
+
+static int64_t
+reach_of(const PoolLoop *p, int i)
+{
+	return (p->a->window.at[i] - 1) * p->a->dilation.at[i];
+}
+
+static Candidates
+candidates(const PoolLoop *p, int i, int64_t *count)
+{
+	int64_t last = reach_of(p, i) / p->a->stride.at[i] + 1, all = p->y->dims[i + 2],
+		places = p->a->window.at[i];
+
+	*count = last < all ? last : all;
+	if (places < *count) {
+		*count = places;
+		return PLACES;
+	}
+	return last < all ? LAST_WINDOWS : ALL_WINDOWS;
+}
+
+static void
+and_divides(LoopBuilder *lb, Affine x, int64_t by, LoopValue *inside)
+{
+	if (by == 1)
+		return;
+	LoopValue rest = lb_binary(lb, LOOP_rem, lb_affine(lb, x), lb_int(lb, S64, by));
+	LoopValue divides = lb_compare(lb, LOOP_eq, rest, lb_int(lb, S64, 0));
+	*inside = *inside < 0 ? divides : lb_binary(lb, LOOP_and, *inside, divides);
+}
+
+static Affine
+divided(LoopBuilder *lb, Affine x, int64_t by)
+{
+	if (by == 1)
+		return x;
+	return affine_scalar(lb, lb_binary(lb, LOOP_div, lb_affine(lb, x), lb_int(lb, S64, by)));
+}
+
+/* Candidate number `at` for x's place `place` along axis i; *inside, too, says whether it is a window that holds the place. */
+static Affine
+candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
+{
+	LoopBuilder *lb = p->lw->lb;
+	int64_t count, stride = p->a->stride.at[i], dilation = p->a->dilation.at[i];
+	Candidates kind = candidates(p, i, &count);
+	Affine window = at;
+
+	place = affine_plus(place, p->a->low.at[i]); /* from where window 0 begins */
+	if (kind == PLACES) {
+		Affine begin = affine_add_scaled(lb, affine_plus(place, -reach_of(p, i)), at,
+		                                 dilation);
+		and_divides(lb, begin, stride, inside);
+		window = divided(lb, begin, stride);
+		lb_and_inside(lb, begin, (p->y->dims[i + 2] - 1) * stride + 1, inside);
+		return window;
+	}
+	if (kind == LAST_WINDOWS) {
+		window = affine_plus(affine_add(lb, divided(lb, place, stride), at), 1 - count);
+		lb_and_inside(lb, window, p->y->dims[i + 2], inside);
+	}
+	Affine within = affine_add_scaled(lb, place, window, -stride);
+	if (kind == ALL_WINDOWS || reach_of(p, i) + 1 < stride * count)
+		lb_and_inside(lb, within, reach_of(p, i) + 1, inside);
+	and_divides(lb, within, dilation, inside);
+	return window;
+}
+
+/* What an element of dx gets. */
+typedef struct {
+	const PoolLoop *p; /* whose `at` is the element's */
+	const Value *dy;
+	int winners;   /* a buffer; -1: every place of a window gets dy */
+	LoopValue own; /* the element's flat place */
+} DyOf;
+
+/* dy of the windows' combination `at`, 0 where it does not come to the element. */
+static LoopValue
+candidate_dy(const DyOf *g, const Index *at)
+{
+	const PoolLoop *p = g->p;
+	LoopBuilder *lb = p->lw->lb;
+	LoopValue inside = -1;
+	Index window = p->at;
+
+	window.of = NULL;
+	for (int i = 0; i < at->rank; i++)
+		window.at[i + 2] = candidate(p, i, p->at.at[i + 2], at->at[i], &inside);
+	LoopValue dy = lower_element_inside(p->lw, g->dy, &window, inside);
+	if (g->winners < 0)
+		return dy;
+	Affine flat = index_flat(lb, p->y, &window);
+	LoopValue winner = inside < 0 ? lb_load(lb, g->winners, flat)
+	                              : lb_load_if(lb, g->winners, flat, inside);
+	return lb_select(lb, lb_compare(lb, LOOP_eq, winner, g->own), dy,
+	                 lb_number(lb, lb_type(lb, dy), 0));
+}
+
+static LoopValue
+gathered_sum(const DyOf *g, Type all)
+{
+	LoopBuilder *lb = g->p->lw->lb;
+	DType t = compute_type(g->p->x->dtype);
+	LoopValue sum = lb_number(lb, t, 0);
+	Index at;
+
+	if (all->n <= g->p->lw->target->tuning->pool.most_unrolled) {
+		for (int64_t k = 0; k < all->n; k++) {
+			at = pool_constant_index(all, k);
+			sum = lb_binary(lb, LOOP_add, sum, candidate_dy(g, &at));
+		}
+		return sum;
+	}
+	LoopValue k = lb_for(lb, LOOP_PLAIN, all->n);
+	index_split(lb, all, affine_scalar(lb, k), &at);
+	LoopValue dy = candidate_dy(g, &at);
+	sum = lb_accumulator(lb, ACC_ADD, t);
+	lb_accumulate(lb, sum, dy);
+	lb_end(lb);
+	return sum;
+}
+
+/* The flat place in x of each window's first maximum. */
+static Type
+pool_grad_scratch(Lower *lw, const Node *n)
+{
+	Type x = node_result(n, 0)->type, y = node_operand(n, 0)->type;
+
+	if (((const PoolAttr *)n->attr)->kind != POOL_MAX || x->n == 0)
+		return NULL;
+	return type_new(lw->m, x->n <= INT32_MAX ? S32 : S64, y->rank, y->dims);
+}
+
+static void
+pool_grad_prepare(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type y = node_operand(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, node_result(n, 0)->type, y);
+	DType t = lb->k->buffers.at[lower_scratch(lw)].type->dtype;
+	Spread lane;
+
+	lb->k->flops = op_row(n)->flops(n);
+	Affine i = open_elements(lw, y->n, pool_is_unrolled(&p), &lane);
+	index_split(lb, y, i, &p.at);
+	LoopValue winner = pool_window_winner(&p, node_operand(n, 1));
+	lb_store(lb, lower_scratch(lw), i, lb_cast(lb, t, winner));
+	close_elements(&lane);
+}
+
+static void
+pool_grad_team_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type x = node_result(n, 0)->type, y = node_operand(n, 0)->type;
+	PoolLoop p = pool_loop(lw, n, x, y);
+	DyOf g = {.p = &p, .dy = node_operand(n, 0), .winners = lower_scratch(lw)};
+	int64_t counts[MAX_RANK];
+	Spread lane;
+
+	for (int i = 0; i < p.window->rank; i++)
+		candidates(&p, i, &counts[i]);
+	Type all = type_new(lw->m, S64, p.window->rank, counts);
+	bool straight = all->n <= lw->target->tuning->pool.most_unrolled;
+	Affine i = open_elements(lw, x->n, straight, &lane);
+	index_split(lb, x, i, &p.at);
+	if (g.winners >= 0) {
+		DType t = lb->k->buffers.at[g.winners].type->dtype;
+		g.own = lb_cast(lb, t, lb_affine(lb, i));
+	}
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, gathered_sum(&g, all));
+	close_elements(&lane);
+}
+
+const Strategy strategy_pool_team = {.op = OP_pool,
+                                     .kinds = ON(TEAMS),
+                                     .doc = "windows of a block of elements",
+                                     .takes = team_stores,
+                                     .emit = pool_team_kernel};
+
+const Strategy strategy_pool_grad_team = {.op = OP_pool_grad,
+                                          .kinds = ON(TEAMS),
+                                          .doc = "windows that hold each element, in order",
+                                          .takes = team_stores,
+                                          .emit = pool_grad_team_kernel,
+                                          .scratch = pool_grad_scratch,
+                                          .prepare = pool_grad_prepare};
+
+const Strategy strategy_pool_gather_team = {.op = OP_pool_gather,
+                                            .kinds = ON(TEAMS),
+                                            .doc = "windows of a block of elements",
+                                            .takes = team_stores,
+                                            .emit = pool_gather_team_kernel};
