@@ -109,6 +109,7 @@ typedef struct {
 typedef struct {
 	int64_t least_block;
 	int64_t least_merged, most_merged;
+	int64_t merged_by_member; /* of a team instead */
 } LineTiles;
 
 /* When a library's product or convolution pays. */

@@ -1,7 +1,11 @@
 /* sort and sort_runs: lines in parallel, and runs of them. Short runs go through a merge network in local arrays. Of two that
- * are in order blocks of the result are merged in parallel: each finds where it begins in both. */
+ * are in order blocks of the result are merged in parallel: each finds where it begins in both.
+ *
+ * A team shares a run, whose exchanges of one step are apart, or lines, where these are short; of a block that is merged each
+ * member has a few elements. */
 #include "codegen/kernels/kernels.h"
 #include "codegen/kernels/tiles.h"
+#include "codegen/team.h"
 #include "ir/shapes.h"
 
 typedef struct {
@@ -13,6 +17,7 @@ typedef struct {
 	Type lines;
 	int values, places; /* arrays: of a run that goes through the network */
 } Sorter;
+enum { LEAST_SHARING = 4 }; /* members that share a line */
 
 static Sorter
 sorter_of(Lower *lw, const Node *n, int64_t axis, bool descending)
@@ -62,6 +67,30 @@ store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
 	lb_store(s->lw->lb, lower_buffer(s->lw, y), index_flat(s->lw->lb, y->type, &full), x);
 }
 
+/* Opens n iterations that the team shares, or that one member does in order. */
+static Affine
+open_shared(const Sorter *s, int64_t n, Spread *lane)
+{
+	LoopBuilder *lb = s->lw->lb;
+
+	if (lb->k->n_team == 0) {
+		*lane = (Spread){.lb = lb};
+		return affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
+	}
+	*lane = spread_open(s->lw, n, NULL);
+	lane->vector = 1;
+	return spread_enter(lane);
+}
+
+/* A number of the part's, or of the member's. */
+static int
+number_array(const Sorter *s)
+{
+	LoopBuilder *lb = s->lw->lb;
+
+	return lb->k->n_team ? lb_private(lb, S64, 1) : lb_local(lb, S64, 1);
+}
+
 /* ---- the network */
 /* Puts elements lo and hi of the local run in order. */
 static void
@@ -109,19 +138,57 @@ sort_network(const Sorter *s, int64_t n)
 	}
 }
 
+/* The same by a team, in one loop over all steps: step u of round t has p = top >> t, and d = p, r = 0 where u is 0, else
+ * d = (2 * top >> u) - p, r = p. Exchanges of a step are apart. */
+static void
+share_network(const Sorter *s, int64_t n)
+{
+	LoopBuilder *lb = s->lw->lb;
+	int64_t top = 1, rounds = 1;
+	Spread lane;
+
+	for (; top * 2 < n; top *= 2)
+		rounds++;
+	if (n < 2)
+		return;
+	LoopValue t = lb_for(lb, LOOP_PLAIN, rounds);
+	Affine steps = affine_plus(affine_scalar(lb, t), 1);
+	LoopValue u = lb_for_below(lb, LOOP_PLAIN, rounds, steps), zero = lb_int(lb, S64, 0);
+	LoopValue p = lb_binary(lb, LOOP_shr, lb_int(lb, S64, top), t);
+	LoopValue q = lb_binary(lb, LOOP_shr, lb_int(lb, S64, 2 * top), u);
+	LoopValue first = lb_compare(lb, LOOP_eq, u, zero), r = lb_select(lb, first, zero, p);
+	LoopValue d = lb_select(lb, first, p, lb_binary(lb, LOOP_sub, q, p));
+	lb_barrier(lb);
+	LoopValue i = lb_affine(lb, open_shared(s, n - 1, &lane));
+	LoopValue j = lb_binary(lb, LOOP_add, i, d);
+	LoopValue is = lb_compare(lb, LOOP_eq, lb_binary(lb, LOOP_and, i, p), r);
+	lb_if(lb, lb_binary(lb, LOOP_and, is, lb_compare(lb, LOOP_lt, j, lb_int(lb, S64, n))));
+	j = lb_binary(lb, LOOP_min, j, lb_int(lb, S64, n - 1));
+	lb_within(lb, j, n);
+	sort_exchange(s, i, j);
+	lb_end(lb);
+	spread_close(&lane);
+	lb_end(lb);
+	lb_end(lb);
+	lb_barrier(lb);
+}
+
 /* The run of n elements from `first` on: its indices are operand 1's, or where its elements came from. */
 static void
 sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 {
 	LoopBuilder *lb = s->lw->lb;
+	Spread lane;
 
-	LoopValue j = lb_for(lb, LOOP_PLAIN, n);
-	Affine at = affine_scalar(lb, j);
+	Affine at = open_shared(s, n, &lane);
 	lb_store(lb, s->values, at, operand_at(s, 0, line, affine_add(lb, first, at)));
-	lb_store(lb, s->places, at, j);
-	lb_end(lb);
-	sort_network(s, n);
-	at = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
+	lb_store(lb, s->places, at, lb_affine(lb, at));
+	spread_close(&lane);
+	if (lb->k->n_team)
+		share_network(s, n);
+	else
+		sort_network(s, n);
+	at = open_shared(s, n, &lane);
 	LoopValue place = lb_load(lb, s->places, at);
 	store_result(s, 0, line, affine_add(lb, first, at), lb_load(lb, s->values, at));
 	if (s->node->n_operands > 1) {
@@ -129,7 +196,51 @@ sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 		place = operand_at(s, 1, line, affine_add(lb, first, affine_scalar(lb, place)));
 	}
 	store_result(s, 1, line, affine_add(lb, first, at), place);
-	lb_end(lb);
+	spread_close(&lane);
+}
+
+static void
+open_arrays(Sorter *s, int64_t run)
+{
+	s->values = lb_local(s->lw->lb, s->type, run);
+	s->places = lb_local(s->lw->lb, S64, run);
+}
+
+/* Members of a team that have an exchange in each step. */
+static int64_t
+exchanging_members(int64_t run)
+{
+	int64_t members = 1;
+
+	while (2 * members < run)
+		members *= 2;
+	return members;
+}
+
+/* Lines that are too short for all members: outer members have one each. False: they are not, or there is no team. */
+static bool
+sort_short_lines(Sorter *s)
+{
+	LoopBuilder *lb = s->lw->lb;
+	int64_t inner = exchanging_members(s->size), lines = s->lines->n;
+	Index line;
+
+	inner = inner < LEAST_SHARING ? LEAST_SHARING : inner;
+	if (inner > s->lw->target->tuning->reduce.row_members || !team_begin(s->lw))
+		return false;
+	int64_t rows = lb->k->team[0] / inner;
+	team_divide(s->lw, (int)inner);
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, (lines + rows - 1) / rows);
+	Affine at = affine_add(lb, affine_scale(lb, affine_scalar(lb, part), rows),
+	                       affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows)));
+	Affine left = affine_plus(affine_scale(lb, at, -1), lines);
+	at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	open_arrays(s, s->size);
+	index_split(lb, s->lines, at, &line);
+	sort_run(s, &line, affine_constant(0), s->size);
+	for (int i = 0; i < 3; i++)
+		lb_end(lb);
+	return true;
 }
 
 /* Runs of `run` elements, of which a line's last may be shorter. */
@@ -141,8 +252,8 @@ sort_by_network(Sorter *s, int64_t run)
 	Affine number = affine_constant(0);
 	Index line;
 
-	s->values = lb_local(lb, s->type, run);
-	s->places = lb_local(lb, S64, run);
+	team_begin_for(s->lw, exchanging_members(run) * s->lw->target->lanes);
+	open_arrays(s, run);
 	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
 	if (runs > 1)
 		number = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, runs));
@@ -160,7 +271,8 @@ sort_kernel(Lower *lw, const Node *n)
 	const SortAttr *a = n->attr;
 	Sorter s = sorter_of(lw, n, a->axis, a->descending);
 
-	sort_by_network(&s, s.size ? s.size : 1);
+	if (s.size == 0 || !sort_short_lines(&s))
+		sort_by_network(&s, s.size ? s.size : 1);
 }
 
 /* ---- two runs of `from` elements, or what the line has of them */
@@ -198,7 +310,7 @@ static LoopValue
 taken_before(const Pair *p, LoopValue before)
 {
 	LoopBuilder *lb = p->s->lw->lb;
-	int low = lb_local(lb, S64, 1), high = lb_local(lb, S64, 1);
+	int low = number_array(p->s), high = number_array(p->s);
 	Affine zero = affine_constant(0);
 	LoopValue one = lb_int(lb, S64, 1);
 	int64_t steps = 1;
@@ -230,7 +342,7 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 {
 	const Sorter *s = p->s;
 	LoopBuilder *lb = s->lw->lb;
-	int next[2] = {lb_local(lb, S64, 1), lb_local(lb, S64, 1)};
+	int next[2] = {number_array(s), number_array(s)};
 	Affine zero = affine_constant(0);
 	LoopValue all = lb_binary(lb, LOOP_add, p->sizes[0], p->sizes[1]);
 	LoopValue start = clamped(lb, lb_affine(lb, before), all);
@@ -260,7 +372,7 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 	lb_end(lb);
 }
 
-/* So many elements of the result a part has: a divisor of a pair's. */
+/* So many elements of the result a part has that one member merges: a divisor of a pair's. */
 static int64_t
 merged_block(const Sorter *s, int64_t to)
 {
@@ -275,12 +387,39 @@ merged_block(const Sorter *s, int64_t to)
 	return block;
 }
 
+/* How a part's elements are shared. */
+typedef struct {
+	int64_t members, each; /* elements that each merges */
+} Merging;
+
+/* Members have as many elements each, and all have some: one member, where these are too few. */
+static Merging
+merging_of(const Sorter *s, int64_t to)
+{
+	Lower *lw = s->lw;
+	Merging m = {.members = 1, .each = 1};
+
+	if (lw->target->kind == TARGET_CPU)
+		return (Merging){1, merged_block(s, to)};
+	while (m.each < lw->target->tuning->lines.merged_by_member && to % (2 * m.each) == 0)
+		m.each *= 2;
+	while (m.members < lw->target->team && to % (2 * m.members * m.each) == 0)
+		m.members *= 2;
+	if (m.members == 1 || !team_begin(lw))
+		return (Merging){1, merged_block(s, to)};
+	lb_team(lw->lb, 1, &(int){(int)m.members});
+	return m;
+}
+
 static void
 merge_runs(Sorter *s, int64_t from)
 {
 	LoopBuilder *lb = s->lw->lb;
-	int64_t to = 2 * from, block = merged_block(s, to), pairs = (s->size + to - 1) / to;
+	int64_t to = 2 * from, pairs = (s->size + to - 1) / to;
+	Merging m = merging_of(s, to);
+	int64_t block = m.members * m.each;
 	Index line;
+	Spread lane;
 
 	LoopValue at = lb_for(lb, LOOP_PARALLEL, s->lines->n);
 	Affine pair = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, pairs));
@@ -292,7 +431,13 @@ merge_runs(Sorter *s, int64_t from)
 	LoopValue run = lb_int(lb, S64, from);
 	p.sizes[0] = clamped(lb, lb_affine(lb, left), run);
 	p.sizes[1] = clamped(lb, lb_affine(lb, affine_plus(left, -from)), run);
-	merge_block(&p, before, block, affine_add(lb, left, affine_scale(lb, before, -1)));
+	if (m.members > 1) {
+		Affine member = open_shared(s, m.members, &lane);
+		before = affine_add_scaled(lb, before, member, m.each);
+	}
+	merge_block(&p, before, m.each, affine_add(lb, left, affine_scale(lb, before, -1)));
+	if (m.members > 1)
+		spread_close(&lane);
 	for (int i = 0; i < 3; i++)
 		lb_end(lb);
 }

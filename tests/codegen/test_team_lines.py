@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from test_lines import sorted_places
 
 TEAM, CPU = "cuda-sm_90", "cpu-512"
 SANITIZED = os.environ.get("GRADC_SANITIZED")
@@ -133,3 +134,32 @@ def test_windows_by_all_printers(run, build, tmp_path):
     made += [window_functions(c, (2, 13), "f16") for c in ("overlap", "halves")]
     functions = [text for m in made for text, _ in m.values()]
     same_by_all_printers(run, build, tmp_path, functions, 150)
+
+
+# ---- lines: shapes and the axis
+SHORT = [((300, 9), 1), ((5, 1), 1), ((70, 2), 1), ((33, 64), 1), ((7, 65), 1), ((9, 130), 0), ((3, 17, 40), 1), ((0, 9), 1), ((9, 0), 1)]
+LONG = [((512,), 0), ((513,), 0), ((2, 1025), 1), ((1, 5003), 1), ((700, 3), 0), ((2, 600, 5), 1)]
+
+
+def sorts(shape, axis, dtype):
+    for descending in ("true", "false"):
+        yield function("sort", [(dtype, shape)], f"axis = {axis}, descending = {descending}", (dtype, shape), ("s64", shape))
+
+
+@PLAIN
+@pytest.mark.parametrize("dtype, shape, axis", [(d, *s) for d, shapes in (("f32", SHORT + LONG), ("s64", SHORT[:4] + LONG[:2]))
+                                                for s in shapes if 0 not in s[0]])
+def test_sorted(run, build, tmp_path, dtype, shape, axis):
+    """The first of equal ones first; NaN is larger than all."""
+    for descending, text in zip((True, False), sorts(shape, axis, dtype)):
+        x, = values([(dtype, shape)], ties=True)
+        places = sorted_places(x, axis, descending)
+        want = np.take_along_axis(x, places, axis)
+        y, i = launched(run, build, tmp_path, TEAM, text, [x])
+        np.testing.assert_array_equal(np.frombuffer(y, x.dtype).reshape(shape), want)
+        np.testing.assert_array_equal(np.frombuffer(i, np.int64).reshape(shape), places)
+
+
+def test_sorts_by_all_printers(run, build, tmp_path):
+    functions = [f for d in ("f32", "u8") for s in SHORT + LONG for f in sorts(*s, d)]
+    same_by_all_printers(run, build, tmp_path, functions, 100)
