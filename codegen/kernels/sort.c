@@ -3,9 +3,8 @@
  *
  * A team shares a run, whose exchanges of one step are apart, or lines, where these are short; of a block that is merged each
  * member has a few elements. */
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/lines.h"
 #include "codegen/kernels/tiles.h"
-#include "codegen/team.h"
 #include "ir/shapes.h"
 
 typedef struct {
@@ -17,7 +16,6 @@ typedef struct {
 	Type lines;
 	int values, places; /* arrays: of a run that goes through the network */
 } Sorter;
-enum { LEAST_SHARING = 4 }; /* members that share a line */
 
 static Sorter
 sorter_of(Lower *lw, const Node *n, int64_t axis, bool descending)
@@ -222,24 +220,15 @@ static bool
 sort_short_lines(Sorter *s)
 {
 	LoopBuilder *lb = s->lw->lb;
-	int64_t inner = exchanging_members(s->size), lines = s->lines->n;
 	Index line;
 
-	inner = inner < LEAST_SHARING ? LEAST_SHARING : inner;
-	if (inner > s->lw->target->tuning->reduce.row_members || !team_begin(s->lw))
+	if (!lines_divide(s->lw, exchanging_members(s->size)))
 		return false;
-	int64_t rows = lb->k->team[0] / inner;
-	team_divide(s->lw, (int)inner);
-	LoopValue part = lb_for(lb, LOOP_PARALLEL, (lines + rows - 1) / rows);
-	Affine at = affine_add(lb, affine_scale(lb, affine_scalar(lb, part), rows),
-	                       affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows)));
-	Affine left = affine_plus(affine_scale(lb, at, -1), lines);
-	at = affine_add(lb, at, affine_scalar(lb, lb_for_below(lb, LOOP_PLAIN, 1, left)));
+	Affine at = lines_open(s->lw, s->lines->n);
 	open_arrays(s, s->size);
 	index_split(lb, s->lines, at, &line);
 	sort_run(s, &line, affine_constant(0), s->size);
-	for (int i = 0; i < 3; i++)
-		lb_end(lb);
+	lines_close(s->lw);
 	return true;
 }
 

@@ -41,7 +41,7 @@ const Tuning team_tuning = {
 	.scatter.least_width = 64,
 	.scatter.least_elements = 256,
 
-	.lines.least_block = 256,
+	.lines.least_block = 4096, /* 16 elements for each of 256 members */
 	.lines.least_merged = 256,
 	.lines.most_merged = 4096,
 	/* 32 bytes of f32, which memory moves at once; a binary search of 10 to 20 steps is shared by eight. */

@@ -163,3 +163,29 @@ def test_sorted(run, build, tmp_path, dtype, shape, axis):
 def test_sorts_by_all_printers(run, build, tmp_path):
     functions = [f for d in ("f32", "u8") for s in SHORT + LONG for f in sorts(*s, d)]
     same_by_all_printers(run, build, tmp_path, functions, 100)
+
+
+COLUMNS = [((700, 33), 0), ((3, 5, 100), 1), ((2, 1, 300), 1), ((1, 2001, 64), 1), ((0, 5, 40), 1)]
+BLOCKS = [((70001,), 0), ((3, 30001), 1), ((30001, 3), 0), ((2, 1500, 37), 1), ((65536, 1), 0)]
+
+
+def argmax(shape, axis, dtype):
+    return function("argmax", [(dtype, shape)], f"axis = {axis}", ("s64", [*shape[:axis], *shape[axis + 1:]]))
+
+
+@PLAIN
+@pytest.mark.parametrize("values_", ["ties", "nan"])
+@pytest.mark.parametrize("shape, axis", [s for s in SHORT + LONG + COLUMNS + BLOCKS if 0 not in s[0]])
+def test_argmax(run, build, tmp_path, shape, axis, values_):
+    """NaN is no maximum; where there is nothing else it is the first."""
+    x, = values([("f32", shape)], ties=True)
+    if values_ == "nan":
+        x[np.random.default_rng(0).random(shape) < 0.9] = np.nan
+    got, = launched(run, build, tmp_path, TEAM, argmax(shape, axis, "f32"), [x])
+    number = np.where(np.isnan(x), -1, np.where(np.isinf(x), 0, x + 100)) # in the same order
+    np.testing.assert_array_equal(np.frombuffer(got, np.int64), np.argmax(number, axis).ravel())
+
+
+def test_argmax_by_all_printers(run, build, tmp_path):
+    functions = [argmax(*s, d) for d in ("f32", "s64", "u8") for s in SHORT[:-1] + LONG + COLUMNS + BLOCKS]
+    same_by_all_printers(run, build, tmp_path, functions, 70)

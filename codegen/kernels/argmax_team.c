@@ -1,0 +1,228 @@
+/* argmax for teams. A member has a line where neighbours' lines lie side by side in memory; else a team has one, or a few members
+ * do where it is short. Where there would be few parts, blocks of lines are parts, too: a kernel that runs before leaves each
+ * block's index. */
+#include "codegen/kernels/lines.h"
+#include "ir/shapes.h"
+
+typedef struct {
+	Lower *lw;
+	const Node *node;
+	int64_t axis, size;    /* of a line */
+	int64_t block, blocks; /* of a line, too */
+	Type lines;
+	bool columns; /* a member has a line */
+} Argmax;
+
+static Argmax
+argmax_of(Lower *lw, const Node *n)
+{
+	const Tuning *t = lw->target->tuning;
+	int64_t axis = ((const AxisAttr *)n->attr)->axis;
+	Type x = node_operand(n, 0)->type, lines = node_result(n, 0)->type;
+	Argmax a = {lw, n, axis, x->dims[axis], x->dims[axis], 1, lines, false};
+
+	a.columns = lines_are_columns(lw, x, axis);
+	int64_t each = a.columns ? lw->target->team : 1, parts = (lines->n + each - 1) / each;
+	if (parts == 0 || parts >= lw->parts)
+		return a;
+	int64_t wanted = (lw->parts + parts - 1) / parts;
+	int64_t least = a.columns ? t->reduce.chunk_rows : t->lines.least_block;
+	a.block = a.size / wanted < least ? least : a.size / wanted;
+	a.blocks = (a.size + a.block - 1) / a.block;
+	return a;
+}
+
+static Type
+argmax_scratch(Lower *lw, const Node *n)
+{
+	Argmax a = argmax_of(lw, n);
+	int64_t indices = a.lines->n * a.blocks;
+
+	return a.blocks > 1 ? type_new(lw->m, S64, 1, &indices) : NULL;
+}
+
+/* Where a block's index is. */
+static Affine
+scratch_place(const Argmax *a, Affine line, Affine block)
+{
+	LoopBuilder *lb = a->lw->lb;
+
+	return a->columns ? affine_add_scaled(lb, line, block, a->lines->n)
+	                  : affine_add_scaled(lb, block, line, a->blocks);
+}
+
+/* What the maximum is looked for in: a block of a line, or what the blocks' indices say. */
+typedef struct {
+	const Argmax *a;
+	Affine line;
+	Index at; /* of the line */
+	bool of_blocks;
+	Affine first; /* element of the block */
+} Search;
+
+/* Opens a loop over the block or over all blocks. */
+static Spread
+open_search(const Search *s)
+{
+	const Argmax *a = s->a;
+	LoopBuilder *lb = a->lw->lb;
+	int64_t count = s->of_blocks ? a->blocks : a->block;
+	bool whole = s->of_blocks || a->size == 0 || a->size % a->block == 0;
+	Affine left = affine_plus(affine_scale(lb, s->first, -1), a->size);
+
+	if (!a->columns)
+		return spread_open(a->lw, count, whole ? NULL : &left);
+	return (Spread){.lb = lb,
+	                .variable = whole ? lb_for(lb, LOOP_PLAIN, count)
+	                                  : lb_for_below(lb, LOOP_PLAIN, count, left)};
+}
+
+static Affine
+enter_search(const Search *s, Spread *lane)
+{
+	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
+}
+
+/* Element j that is looked at: its index; *inside: is there one? -1: always. */
+static LoopValue
+searched(const Search *s, Affine j, LoopValue *index, LoopValue *inside)
+{
+	const Argmax *a = s->a;
+	LoopBuilder *lb = a->lw->lb;
+	Index full = index_of_line(&s->at, a->axis);
+
+	if (s->of_blocks) {
+		*index = lb_load(lb, lower_scratch(a->lw), scratch_place(a, s->line, j));
+		*inside = lb_compare(lb, LOOP_lt, *index, lb_int(lb, S64, a->size));
+		LoopValue place = lb_binary(lb, LOOP_min, *index, lb_int(lb, S64, a->size - 1));
+		lb_within(lb, place, a->size);
+		full.at[a->axis] = affine_scalar(lb, place);
+	} else {
+		full.at[a->axis] = affine_add(lb, s->first, j);
+		*index = lb_affine(lb, full.at[a->axis]);
+		*inside = -1;
+	}
+	return lower_element(a->lw, node_operand(a->node, 0), &full);
+}
+
+/* One pass for the maximum, one for the smallest index that has it. The line's size where all are NaN, which is nowhere equal to
+ * the maximum. */
+static LoopValue
+first_largest(const Search *s)
+{
+	const Argmax *a = s->a;
+	LoopBuilder *lb = a->lw->lb;
+	DType storage = node_operand(a->node, 0)->type->dtype, t = compute_type(storage);
+	LoopValue least = lb_identity(lb, ACC_MAX, storage), none = lb_int(lb, S64, a->size), i,
+		  inside;
+
+	Spread lane = open_search(s);
+	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
+	LoopValue x = searched(s, enter_search(s, &lane), &i, &inside);
+	if (dtype_is_float(t))
+		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &x), least, x);
+	lb_accumulate(lb, best, inside < 0 ? x : lb_select(lb, inside, x, least));
+	spread_close(&lane);
+	lane = open_search(s);
+	LoopValue index = lb_accumulator(lb, ACC_MIN, S64);
+	x = searched(s, enter_search(s, &lane), &i, &inside);
+	LoopValue hit = lb_compare(lb, LOOP_eq, x, best);
+	if (inside >= 0)
+		hit = lb_binary(lb, LOOP_and, hit, inside);
+	lb_accumulate(lb, index, lb_select(lb, hit, i, none));
+	spread_close(&lane);
+	return index;
+}
+
+/* Opens the loops over lines and, where there are several, blocks of each; they end with lb_end and spread_close. */
+typedef struct {
+	Affine line, block;
+	Spread lane;
+	bool divided; /* outer members have lines */
+} Loops;
+
+static Loops
+open_loops(const Argmax *a, int64_t blocks, Search *s)
+{
+	Lower *lw = a->lw;
+	LoopBuilder *lb = lw->lb;
+	Loops l = {.block = affine_constant(0)};
+	int64_t looked_at = s->of_blocks ? a->blocks : a->block;
+	int64_t inner = looked_at / lw->target->lanes;
+
+	if (a->columns) {
+		int64_t members = columns_begin(lw, a->lines->n);
+		int64_t groups = (a->lines->n + members - 1) / members;
+		Affine group = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, groups));
+		if (blocks > 1)
+			l.block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks));
+		l.line = columns_open(lw, a->lines->n, group, &l.lane);
+	} else if (blocks == 1 && lines_divide(lw, inner)) {
+		l.divided = true;
+		l.line = lines_open(lw, a->lines->n);
+	} else {
+		team_begin_for(lw, looked_at);
+		l.line = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, a->lines->n));
+		if (blocks > 1)
+			l.block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks));
+	}
+	s->line = l.line;
+	s->first = affine_scale(lb, l.block, a->block);
+	index_split(lb, a->lines, l.line, &s->at);
+	return l;
+}
+
+static void
+close_loops(const Argmax *a, int64_t blocks, Loops *l)
+{
+	LoopBuilder *lb = a->lw->lb;
+
+	if (l->divided) {
+		lines_close(a->lw);
+		return;
+	}
+	if (a->columns)
+		spread_close(&l->lane);
+	lb_end(lb);
+	if (blocks > 1)
+		lb_end(lb);
+}
+
+static void
+argmax_prepare(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Argmax a = argmax_of(lw, n);
+	Search s = {.a = &a};
+
+	lb->k->flops = op_row(n)->flops(n);
+	Loops l = open_loops(&a, a.blocks, &s);
+	lb_store(lb, lower_scratch(lw), scratch_place(&a, l.line, l.block), first_largest(&s));
+	close_loops(&a, a.blocks, &l);
+}
+
+static void
+argmax_team_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Argmax a = argmax_of(lw, n);
+	Search s = {.a = &a, .of_blocks = a.blocks > 1};
+
+	if (s.of_blocks)
+		lb->k->flops += a.lines->n * a.blocks - op_row(n)->flops(n);
+	Loops l = open_loops(&a, 1, &s);
+	LoopValue index = first_largest(&s);
+	/* NaN alone: the first, as in eval */
+	LoopValue none = lb_compare(lb, LOOP_eq, index, lb_int(lb, S64, a.size));
+	index = lb_select(lb, none, lb_int(lb, S64, 0), index);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), l.line, index);
+	close_loops(&a, 1, &l);
+}
+
+const Strategy strategy_argmax_team = {.op = OP_argmax,
+                                       .kinds = ON(TEAMS),
+                                       .doc = "the maximum, then the first that has it",
+                                       .takes = team_stores,
+                                       .emit = argmax_team_kernel,
+                                       .scratch = argmax_scratch,
+                                       .prepare = argmax_prepare};
