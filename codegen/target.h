@@ -105,11 +105,12 @@ typedef struct {
 	int64_t least_elements; /* of the result, that a part makes */
 } ScatterTiles;
 
-/* Sorting and argmax within long lines: elements that a part looks at, and of the result that it merges. */
+/* Sorting, argmax and running sums within lines: elements that a part looks at, and of the result that it merges. */
 typedef struct {
 	int64_t least_block;
 	int64_t least_merged, most_merged;
 	int64_t merged_by_member; /* of a team instead */
+	int64_t near;             /* elements of each of its lines that a team has in its memory */
 } LineTiles;
 
 /* When a library's product or convolution pays. */

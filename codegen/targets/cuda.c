@@ -46,6 +46,8 @@ const Tuning team_tuning = {
 	.lines.most_merged = 4096,
 	/* 32 bytes of f32, which memory moves at once; a binary search of 10 to 20 steps is shared by eight. */
 	.lines.merged_by_member = 8,
+	/* 16 bytes of f32 for each of 32 members; 32 lines of f64 are 33 KiB. */
+	.lines.near = 128,
 
 	.library.least_flops = 1 << 20,
 	.library.least_size = 8,

@@ -189,3 +189,25 @@ def test_argmax(run, build, tmp_path, shape, axis, values_):
 def test_argmax_by_all_printers(run, build, tmp_path):
     functions = [argmax(*s, d) for d in ("f32", "s64", "u8") for s in SHORT[:-1] + LONG + COLUMNS + BLOCKS]
     same_by_all_printers(run, build, tmp_path, functions, 70)
+
+
+RUNS = [((16390,), 0), ((2, 9000), 1), ((3, 30001), 1), ((30001, 3), 0), ((1, 102400), 1), ((100, 700), 1), ((300, 65), 1), ((40, 9, 60), 1),
+        ((900, 50), 0)]
+
+
+def cumulates(shape, axis, dtype):
+    for how in ("kind = sum", "kind = prod, exclusive = true", "kind = sum, reverse = true", "kind = sum, exclusive = true, reverse = true"):
+        kind, *flags = how.split(", ")
+        yield function("cumulate", [(dtype, shape)], ", ".join([kind, f"axis = {axis}", *flags]), (dtype, shape))
+
+
+@PLAIN
+@pytest.mark.parametrize("shape, axis", RUNS + SHORT[:7])
+def test_running_sums(run, build, tmp_path, shape, axis):
+    for text in [*cumulates(shape, axis, "f32")][1::2]:
+        same_as_one_thread(run, build, tmp_path, text, [("f32", shape)], ties=False)
+
+
+def test_running_sums_by_all_printers(run, build, tmp_path):
+    functions = [f for d in ("f32", "f64", "s32") for s in RUNS + SHORT for f in cumulates(*s, d)]
+    same_by_all_printers(run, build, tmp_path, functions, 200)
