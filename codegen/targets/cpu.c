@@ -126,6 +126,9 @@ const Tuning cpu_tuning = {
 	.lines.least_block = 256,
 	.lines.least_merged = 256,
 	.lines.most_merged = 4096,
+	/* Of teams, which CPUs don't have. */
+	.lines.merged_by_member = 8,
+	.lines.near = 128,
 
 	/* A call takes some microseconds. With 2^14, 2^17, 2^20, 2^23 mlp_digits takes 0.049, 0.047, 0.051, 0.051, gpt2_mini
          * 11.2, 11.0, 11.2, 10.9, vit_mini 6.5, 6.5, 6.4, 7.3 (oneDNN 2.6). */

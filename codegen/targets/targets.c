@@ -93,6 +93,8 @@ missing_of(const Tuning *t)
 		NUMBER(lines.least_block),
 		NUMBER(lines.least_merged),
 		NUMBER(lines.most_merged),
+		NUMBER(lines.merged_by_member),
+		NUMBER(lines.near),
 		NUMBER(library.least_flops),
 		NUMBER(library.least_size),
 		NUMBER(library.least_reads),

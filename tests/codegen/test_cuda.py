@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import team_lines
 import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,6 +142,13 @@ def test_shapes(run, compare, tmp_path):
     passes = ",".join(f"{p}{{target=cuda-sm_90}}" for p in ("legalize", "fuse", "lower"))
     run("opt", "shapes.gir", "--stage=train", "--verify-each", f"--passes={passes}", "-o", "lowered.gir")
     same(compare(tmp_path / "lowered.gir"), 30 if SANITIZED else 150)
+
+
+@pytest.mark.parametrize("what", team_lines.everything())
+def test_lines(run, compare, tmp_path, what):
+    """Windows, argmax, running sums and sorting over one, odd, even, prime and no elements."""
+    functions = team_lines.everything()[what][::5 if SANITIZED else 1]
+    same(compare(team_lines.lower(run, tmp_path, "cuda-sm_90", functions)), len(functions) // 2)
 
 
 @PLAIN
