@@ -4,6 +4,8 @@
 #include "codegen/kernels/lines.h"
 #include "ir/shapes.h"
 
+#include <math.h>
+
 typedef struct {
 	Lower *lw;
 	const Node *node;
@@ -83,9 +85,10 @@ enter_search(const Search *s, Spread *lane)
 	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
 }
 
-/* Element j that is looked at: its index; *inside: is there one? -1: always. */
+/* Element j that is looked at, and its index. That of a block of NaN alone is the line's size, which is never the smallest; the
+ * line's last element stands for it, which changes no maximum. */
 static LoopValue
-searched(const Search *s, Affine j, LoopValue *index, LoopValue *inside)
+searched(const Search *s, Affine j, LoopValue *index)
 {
 	const Argmax *a = s->a;
 	LoopBuilder *lb = a->lw->lb;
@@ -93,14 +96,12 @@ searched(const Search *s, Affine j, LoopValue *index, LoopValue *inside)
 
 	if (s->of_blocks) {
 		*index = lb_load(lb, lower_scratch(a->lw), scratch_place(a, s->line, j));
-		*inside = lb_compare(lb, LOOP_lt, *index, lb_int(lb, S64, a->size));
 		LoopValue place = lb_binary(lb, LOOP_min, *index, lb_int(lb, S64, a->size - 1));
 		lb_within(lb, place, a->size);
 		full.at[a->axis] = affine_scalar(lb, place);
 	} else {
 		full.at[a->axis] = affine_add(lb, s->first, j);
 		*index = lb_affine(lb, full.at[a->axis]);
-		*inside = -1;
 	}
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
@@ -112,24 +113,21 @@ first_largest(const Search *s)
 {
 	const Argmax *a = s->a;
 	LoopBuilder *lb = a->lw->lb;
-	DType storage = node_operand(a->node, 0)->type->dtype, t = compute_type(storage);
-	LoopValue least = lb_identity(lb, ACC_MAX, storage), none = lb_int(lb, S64, a->size), i,
-		  inside;
+	DType t = compute_type(node_operand(a->node, 0)->type->dtype);
+	LoopValue i;
 
 	Spread lane = open_search(s);
 	LoopValue best = lb_accumulator(lb, ACC_MAX, t);
-	LoopValue x = searched(s, enter_search(s, &lane), &i, &inside);
+	LoopValue x = searched(s, enter_search(s, &lane), &i);
 	if (dtype_is_float(t))
-		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &x), least, x);
-	lb_accumulate(lb, best, inside < 0 ? x : lb_select(lb, inside, x, least));
+		x = lb_select(lb, lb_op(lb, LOOP_is_nan, BOOL, &x), lb_float(lb, t, -INFINITY), x);
+	lb_accumulate(lb, best, x);
 	spread_close(&lane);
 	lane = open_search(s);
 	LoopValue index = lb_accumulator(lb, ACC_MIN, S64);
-	x = searched(s, enter_search(s, &lane), &i, &inside);
+	x = searched(s, enter_search(s, &lane), &i);
 	LoopValue hit = lb_compare(lb, LOOP_eq, x, best);
-	if (inside >= 0)
-		hit = lb_binary(lb, LOOP_and, hit, inside);
-	lb_accumulate(lb, index, lb_select(lb, hit, i, none));
+	lb_accumulate(lb, index, lb_select(lb, hit, i, lb_int(lb, S64, a->size)));
 	spread_close(&lane);
 	return index;
 }
