@@ -76,17 +76,6 @@ team_vector(const Lower *lw)
 	return n < most ? n : most;
 }
 
-static bool
-divides(int n, int64_t extent, const Affine *below)
-{
-	if (extent % n || (below && below->constant % n))
-		return false;
-	for (int i = 0; below && i < below->n; i++)
-		if (below->terms[i].coefficient % n)
-			return false;
-	return true;
-}
-
 /* Iterations of a member side by side: as many as keep members busy. */
 static int
 vector_along(const Lower *lw, int64_t extent, const Affine *below)
@@ -95,7 +84,8 @@ vector_along(const Lower *lw, int64_t extent, const Affine *below)
 	int vector = k->n_team ? team_vector(lw) : 1;
 
 	while (vector > 1 &&
-	       (!divides(vector, extent, below) || 2 * extent / vector <= members_of(k)))
+	       (extent % vector || (below && !affine_is_multiple(below, -1, vector)) ||
+	        2 * extent / vector <= members_of(k)))
 		vector /= 2;
 	return vector;
 }
