@@ -11,6 +11,7 @@ import cubins
 import nvrtc
 import pytest
 import schedules
+import team_lines
 from schedules import reference, workloads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,6 +145,17 @@ def test_tensor_cores(gradc, tmp_path, architecture):
         assert re.search(instruction, kernels[name]), name
     assert "HMMA" not in kernels["two_products"]
     assert re.search(r"LDSM\.16\.M(T)?88\.4", kernels["bf16_rows"]) and "LDGSTS.E.BYPASS.128" in kernels["bf16_rows"]
+
+
+def test_lines_in_registers(run, gradc, tmp_path):
+    """Windows and lines of many sizes: no member has an array in memory."""
+    functions = [f for made in team_lines.everything().values() for f in made[::16]]
+    file = team_lines.lower(run, tmp_path, "cuda-sm_90", functions)
+    env = nvrtc.environment(nvrtc.real(), tmp_path / "cache", CUDA_HOME=str(nvrtc.tool("nvdisasm").parent.parent))
+    done = subprocess.run([gradc, "dump", file, "--stage=sass", "--target=cuda:sm_90a"], text=True, capture_output=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(".section\t.text.gradc_") >= 30
+    assert not re.search(r"\b(LDL|STL)\b", done.stdout)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100a"])
