@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_LETTERS = 40 /* of all words */, MOST_WORDS = 64 };
+enum { MOST_LETTERS = 40 /* of all words */, MOST_WORDS = 64 /* that are looked at */ };
 
 typedef struct {
 	char text[32];

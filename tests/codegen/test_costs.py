@@ -7,7 +7,7 @@ import pytest
 import reference
 
 MACHINES = {"h100": "cuda-sm_90", "h200": "cuda-sm_90", "a100": "cuda-sm_80"}
-OF_KERNELS = {"arguments", "team", "shared_bytes"}
+OF_KERNELS = {"arguments", "team", "block_threads", "shared_bytes"}
 FIELDS = {"predicted_us", "roofline_us", "times", "bound", "utilization", "of_roofline"}
 OF_LAUNCHES = {"op", "stream", "when", "only", "origin", "kernel", "parts", "flops", "bytes"}
 DIGITS = ("--batch=64", "--loss=cross_entropy", "--optimizer=adamw", "--stage=schedule")
