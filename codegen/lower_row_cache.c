@@ -97,7 +97,6 @@ keep_loaded(Rows *r, Uses *u)
 	int64_t own = own_numbers(r), bytes = 0;
 	const Function *f = r->lw->f;
 
-	r->lw->state->own_rows = own > 0;
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *v = f->params.at[i];
 		u->loads[v->id] = v->type->n >= r->full;
@@ -118,6 +117,7 @@ keep_loaded(Rows *r, Uses *u)
 		    keep(r, v, own, &bytes))
 			*loads = false;
 	}
+	r->lw->state->own_rows = own > 0 && bytes > 0;
 }
 
 /* ---- one member */

@@ -102,9 +102,10 @@ static const TeamTiles sm_90_tiles = {
 };
 #undef CLOCK
 
-/* B200: NVIDIA's datasheet of HGX B200 has 600 TFLOP/s of f32 and 64 TB/s for eight of them. With 148 processors, of 128
- * products of f32 each as H100's, that is 1.98 GHz. Nobody has published what mma.sync reaches: as on H100. */
-#define CLOCK 1.98e9
+/* B200: 80 TFLOP/s of f32 and 8 TB/s (NVIDIA's Blackwell brief, HGX B200, as https://glennklockwood.com/garden/processors/B200
+ * quotes it). With 148 processors, of 128 products of f32 each as H100's, that is 2.11 GHz. Nobody has published what mma.sync
+ * reaches: as on H100. */
+#define CLOCK 2.11e9
 static const TeamTiles sm_100_tiles = {
 	EVERY_GPU,
 	.processors = 148,
