@@ -219,6 +219,20 @@ add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
 	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
 }
 
+/* A place of x that a condition keeps inside: computed, where its form says that it may lie outside. */
+static Affine
+place_inside(const PoolLoop *p, Affine place)
+{
+	LoopBuilder *lb = p->lw->lb;
+	int64_t low, high;
+
+	if (!affine_range(lb->scratch, &place, lb->extents.at, lb->bounds.at, &low, &high) ||
+	    (low >= 0 && high < p->x->n))
+		return place;
+	LoopValue at = lb_binary(lb, LOOP_max, lb_affine(lb, place), lb_int(lb, S64, 0));
+	return affine_scalar(lb, lb_binary(lb, LOOP_min, at, lb_int(lb, S64, p->x->n - 1)));
+}
+
 static void
 spread_sum(const PoolLoop *p, int out, LoopValue dy)
 {
@@ -231,7 +245,8 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	Index at = pool_place(p, &q, &inside);
 	if (inside >= 0)
 		lb_if(lb, inside);
-	add_to(lb, out, index_flat(lb, p->x, &at), dy);
+	Affine place = index_flat(lb, p->x, &at);
+	add_to(lb, out, inside < 0 ? place : place_inside(p, place), dy);
 	if (inside >= 0)
 		lb_end(lb);
 	lb_end(lb);

@@ -304,6 +304,7 @@ pool_grad_cut(Module *m, Cut *cut)
 
 #define W2 "window = [2,3], stride = [2,1], low = [1,1], high = [0,2], dilation = [1,2]"
 #define APART "window = [2], stride = [3], low = [0], high = [0], dilation = [1]"
+#define PADDED "window = [2], stride = [3], low = [1], high = [1], dilation = [1]"
 #define W1 "window = [3], stride = [2], low = [0], high = [0], dilation = [1]"
 static const Sample pool_samples[] = {
 	{"{kind = max, " W2 "}", "f64[2,3,5,6]"}, {"{kind = sum, " W2 "}", "f64[2,3,5,6]"},
@@ -311,6 +312,7 @@ static const Sample pool_samples[] = {
 	{"{kind = sum, " W1 "}", "f64[0,2,7]"},   {0}};
 static const Sample pool_grad_samples[] = {
 	{"{kind = sum, " W1 ", size = [7]}", "f64[1,2,3]"},
+	{"{kind = sum, " PADDED ", size = [7]}", "f64[1,2,3]"},
 	{"{kind = max, " W1 "}", "f64[1,2,3], f64[1,2,7]"},
 	{"{kind = sum, " W2 ", size = [5,6]}", "f64[2,3,3,5]"},
 	{"{kind = max, " W2 "}", "f64[2,3,3,5], f64[2,3,5,6]"},
