@@ -135,44 +135,69 @@ is_small(const Affine *a)
 	return small;
 }
 
-/* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
- * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. */
-/* a, where term i is as great as its bound lets it be; within `of`, where other terms are so. */
-static Affine
-at_bound(Arena *scratch, const Affine *of, const Affine *a, int i, const Affine *bound)
+static int64_t
+coefficient_of(const Affine *a, LoopValue scalar)
 {
-	Affine own = {.n = 1, .terms = &a->terms[i]};
-	Affine rest = add_scaled(scratch, *of, own, -1);
-
-	return add_scaled(scratch, rest, affine_plus(*bound, -1), a->terms[i].coefficient);
+	for (int i = 0; i < a->n; i++)
+		if (a->terms[i].scalar == scalar)
+			return a->terms[i].coefficient;
+	return 0;
 }
 
+/* form's greatest value (sign 1) or least (-1), times sign. */
+static bool
+extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
+{
+	int64_t low, high;
+
+	if (!range_by_extents(form, extents, &low, &high))
+		return false;
+	*out = sign > 0 ? high : -low;
+	return true;
+}
+
+/* Puts for scalar i of a what its bound lets it be at most, where that makes form's extreme smaller. */
+static void
+tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64_t *extents,
+        int sign, Affine *form, int64_t *best)
+{
+	LoopValue scalar = a->terms[i].scalar;
+	int64_t c = coefficient_of(form, scalar), value;
+	AffineTerm term = {1, scalar};
+	Affine own = {.n = 1, .terms = &term};
+
+	if (!bound || c * sign <= 0 || !is_small(form) || !is_small(bound))
+		return;
+	Affine most = add_scaled(scratch, *form, own, -c);
+	most = add_scaled(scratch, most, affine_plus(*bound, -1), c);
+	if (extreme(&most, extents, sign, &value) && value < *best) {
+		*form = most;
+		*best = value;
+	}
+}
+
+/* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
+ * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. Where scalars have several bounds, the order in which they are
+ * looked at matters: both ways are tried. */
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)
 {
-	Affine most = *a, fewest = *a;
-	int64_t least, top;
-
 	if (!range_by_extents(a, extents, low, high))
 		return false;
-	for (int i = 0; i < a->n; i++) {
-		AffineTerm t = a->terms[i];
-		const Affine *bound = bounds[t.scalar];
-		Affine *form = t.coefficient < 0 ? &fewest : &most;
-		if (!bound || !is_small(a) || !is_small(bound))
-			continue;
-		/* With those before, and alone: of two bounds either may be the one that counts. */
-		*form = at_bound(scratch, form, a, i, bound);
-		const Affine forms[] = {*form, at_bound(scratch, a, a, i, bound)};
-		for (int j = 0; j < COUNT(forms); j++) {
-			if (!range_by_extents(&forms[j], extents, &least, &top))
-				continue;
-			if (t.coefficient > 0 && top < *high)
-				*high = top;
-			if (t.coefficient < 0 && least > *low)
-				*low = least;
+	for (int sign = -1; sign <= 1; sign += 2) {
+		int64_t least = sign > 0 ? *high : -*low;
+		for (int backwards = 0; backwards < 2; backwards++) {
+			Affine form = *a;
+			int64_t best = sign > 0 ? *high : -*low;
+			for (int k = 0; k < a->n; k++) {
+				int i = backwards ? a->n - 1 - k : k;
+				tighten(scratch, a, i, bounds[a->terms[i].scalar], extents, sign,
+				        &form, &best);
+			}
+			least = best < least ? best : least;
 		}
+		*(sign > 0 ? high : low) = sign * least;
 	}
 	return true;
 }

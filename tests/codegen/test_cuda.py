@@ -102,6 +102,8 @@ def shapes():
     for rows, width in itertools.product([1, 9, 53, 64], [3, 20, 64, 200, 1028, 2049]):
         yield f"reduce %x {{kind = max, axes = [2]}} : f32[12,{rows}]", (12, rows, width), (12, rows)
         yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
+    for batch, rows, width in ((8, 257, 16), (2, 1025, 13), (3, 1025, 5)):  # rows in blocks of blocks, each with an edge
+        yield f"reduce %x {{kind = max, axes = [2]}} : f32[{batch},{rows}]", (batch, rows, width), (batch, rows)
     for rows, width in itertools.product([2, 5, 9], [197, 1000, 1028]):
         yield f"reduce %x {{kind = sum, axes = [1]}} : f32[12,{width}]", (12, rows, width), (12, width)
         yield f"reduce %x {{kind = sum, axes = [0]}} : f32[{width}]", (rows, width), (width,)
