@@ -268,17 +268,16 @@ worker_fault(const Compile *c, int at, const Worker *w, int code)
 	Status status;
 
 	status_free(file_read(c->arena, w->log, 1 << 20, &log, &n));
-	if (ended && s)
-		status = status_error(
-			EXIT_SYSTEM,
-			"NVRTC %s (%s) ended with signal %d (%s) at kernels %s for %s; the source is "
-			"kept: %s",
-			c->nvrtc.version, c->nvrtc.path, ended, strsignal(ended),
-			kernel_names(c, s), s->architecture, keep_faulty(c, at));
+	const char *how = ended ? arena_printf(c->arena, "signal %d (%s)", ended, strsignal(ended))
+	                        : arena_printf(c->arena, "exit code %d", WEXITSTATUS(code));
+	if (s)
+		status = status_error(EXIT_SYSTEM,
+		                      "NVRTC %s (%s) ended with %s at kernels %s for %s; the "
+		                      "source is kept: %s",
+		                      c->nvrtc.version, c->nvrtc.path, how, kernel_names(c, s),
+		                      s->architecture, keep_faulty(c, at));
 	else
-		status = status_error(EXIT_SYSTEM, "a process that runs NVRTC ended with %s %d",
-		                      ended ? "signal" : "exit code",
-		                      ended ? ended : WEXITSTATUS(code));
+		status = status_error(EXIT_SYSTEM, "a process that runs NVRTC ended with %s", how);
 	return status_output(status, log, (size_t)n);
 }
 
@@ -316,7 +315,8 @@ note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *f
 {
 	int at = unfinished(c, number);
 
-	if (code == 0 || w->stopped || at > atomic_load(&c->board->faulty))
+	/* A library may end its process with 0 at any place. */
+	if ((code == 0 && at < 0) || w->stopped || at > atomic_load(&c->board->faulty))
 		return;
 	note_fault(c->board, at);
 	status_free(first->status);

@@ -1,7 +1,7 @@
 /* A libnvrtc.so that compiles nothing: what it gives is a header and a copy of the source. Of the environment:
  *
- *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever), "later" (an error after half
- *                     a second); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
+ *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever), "exit" (ends its process),
+ *                     "later" (an error after half a second); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
  *   FAKE_NVRTC_CALLS  a file: a line for each compilation that begins
  *   FAKE_NVRTC_MINOR  of its version, 13.0 otherwise
  *   FAKE_NVRTC_OLD    set: it knows sm_80 and sm_90 only */
@@ -112,6 +112,8 @@ nvrtcCompileProgram(void *program, int n_options, const char *const *options)
 		fprintf(stderr, "fake NVRTC: assertion failed\n");
 		abort();
 	}
+	if (is_mode(p, "exit"))
+		_exit(0);
 	while (is_mode(p, "slow"))
 		pause();
 	if (is_mode(p, "later"))

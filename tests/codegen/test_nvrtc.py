@@ -94,6 +94,12 @@ def test_no_code(run, digits, fake):
     assert "NVRTC gives no code" in said
 
 
+def test_a_library_that_ends_its_process(run, digits, fake, temporary):
+    """With 0, as if all were done."""
+    said = run("dump", digits, *LOSS, "--stage=ptx", exit=5, env=dict(fake, FAKE_NVRTC="exit")).stderr
+    assert re.search(r"NVRTC 13\.0 \(.*\) ended with exit code 0 at kernels \w+_\d+, .* for compute_90a", said)
+
+
 def test_a_crash(run, digits, fake, temporary):
     said = run("dump", digits, *LOSS, "--stage=ptx", exit=5, env=dict(fake, FAKE_NVRTC="crash")).stderr
     assert re.search(r"NVRTC 13\.0 \(.*\) ended with signal 6 \(Aborted\) at kernels \w+_\d+, .* for compute_90a", said)
