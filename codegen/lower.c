@@ -339,9 +339,13 @@ share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 		if (kernel_equal(m->kernels.at[i], k))
 			return m->kernels.at[i];
 	intmap_put(sh->by_kernel, h, (uint64_t)m->kernels.n);
-	return kernel_add(
-		m, k,
-		lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL, m->kernels.n));
+	const char *name;
+	int number = m->kernels.n;
+	do
+		name = lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL,
+		                         number++);
+	while (strmap_get(m->kernel_names, name)); /* a text may have any */
+	return kernel_add(m, k, name);
 }
 
 static bool

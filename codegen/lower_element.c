@@ -144,7 +144,7 @@ is_kept(Lower *lw, const Value *v, const Index *at)
 {
 	const struct LowerState *st = lw->state;
 
-	if (!st->cache || st->cache[v->id] < 0 || (lw->masked && !v->node))
+	if (!st->cache || st->cache[v->id] < 0 || (lw->masked && lw->lb->k->n_team))
 		return false;
 	Affine flat = index_flat(lw->lb, v->type, at);
 	return affine_same(&flat, &st->full_flat);

@@ -35,7 +35,8 @@ lower_squares(Lower *lw, const LoopNest *nest)
 	NestProbe p = probe_results(lw, nest);
 	if (!nest_squares(lw, nest, &p, &s) || s.n == 0)
 		return false;
-	team_for_squares(lw);
+	squares_want(lw, &s);
+	squares_begin(lw);
 	LoopValue square = lb_for(lw->lb, LOOP_PARALLEL, squares_count(lw, nest, &s));
 	lower_square(lw, nest, &s, affine_scalar(lw->lb, square), store_results, NULL);
 	lb_end(lw->lb);

@@ -27,6 +27,9 @@ typedef struct {
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
+/* Loads of a square that come through memory of the team. */
+enum { MOST_TURNED = 4 };
+
 /* An element that the team's memory holds, too: of a parameter, and where. */
 typedef struct {
 	int buffer;
@@ -61,6 +64,8 @@ struct LowerState {
 	bool wants_squares;     /* some part is transposed, or has short rows */
 	bool overlap;           /* parts store over each other's elements, in order */
 	Affine row;             /* at hand */
+	/* Arrays of squares by dtype: how many of them a block needs, and their buffers. */
+	int n_squares[N_DTYPES], square_arrays[N_DTYPES][MOST_TURNED];
 	const Brought *brought; /* loaded from there instead (lower_transpose.c) */
 	int n_brought;
 };
@@ -157,7 +162,6 @@ int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int wi
 enum {
 	SQUARE_SIDE = 32,
 	LEAST_SQUARE_SIDE = 8, /* of a loop that is worth it */
-	MOST_TURNED = 4,
 };
 struct Squares {
 	int down; /* the other one */
@@ -169,8 +173,9 @@ struct Squares {
 bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
 int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
 int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
-/* Before the kernel's loops: its team. */
-void team_for_squares(Lower *lw);
+/* Before the kernel's loops: its team, and arrays for any of the squares that were wanted so far. */
+void squares_want(Lower *lw, const Squares *s);
+void squares_begin(Lower *lw);
 /* All of square `number`. store: what belongs to element `flat`. */
 typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
 void lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number,

@@ -78,7 +78,7 @@ open_squares(Lower *lw, const Node *n)
 	st->squares = st->wants_squares;
 	if (!st->squares)
 		return false;
-	team_for_squares(lw);
+	squares_begin(lw);
 	open_blocks(lw);
 	return true;
 }
@@ -287,6 +287,8 @@ squares_of_part(Lower *lw, LoopNest *nest, const Part *part, Squares *out)
 	int64_t busy = (int64_t)lw->lb->k->team[0] * team_vector(lw);
 	bool is_short = 2 * nest->at[nest->n - 1].extent <= busy && nest->at[out->down].extent > 1;
 	st->wants_squares |= out->n > 0 || is_short;
+	if (st->counts_blocks)
+		squares_want(lw, out);
 	return true;
 }
 

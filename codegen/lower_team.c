@@ -73,7 +73,7 @@ team_vector(const Lower *lw)
 			bits = dtype_info[d].bits;
 	}
 	int n = bits < 8 ? most : 32 * lw->target->lanes / bits;
-	return n < most ? n : most;
+	return n < 1 ? 1 : n < most ? n : most;
 }
 
 /* Iterations of a member side by side: as many as keep members busy. */

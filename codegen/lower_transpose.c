@@ -189,15 +189,22 @@ squares_count(Lower *lw, const LoopNest *nest, const Squares *s)
 	return squares_of(lw, nest, s)->n;
 }
 
-static int
-new_square(Lower *lw, const NestLoad *load)
+static DType
+array_type(const Lower *lw, const NestLoad *load)
 {
-	DType memory = lw->lb->k->buffers.at[load->buffer].type->dtype;
+	return compute_type(lw->lb->k->buffers.at[load->buffer].type->dtype);
+}
 
-	return lb_padded(
-		lw->lb, "square",
-		type_new(lw->m, compute_type(memory), 2, (int64_t[]){SQUARE_SIDE, SQUARE_SIDE + 1}),
-		0);
+/* Of each load: that number of its dtype's. */
+static void
+arrays_of(const Lower *lw, const Squares *s, int *arrays)
+{
+	int used[N_DTYPES] = {0};
+
+	for (int i = 0; i < s->n; i++) {
+		DType type = array_type(lw, &s->loads[i]);
+		arrays[i] = lw->state->square_arrays[type][used[type]++];
+	}
 }
 
 /* Brings rows of what is loaded along the other side. */
@@ -256,8 +263,7 @@ lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number, S
 	Index at;
 
 	index_split(lb, squares_of(lw, nest, s), number, &at);
-	for (int i = 0; i < s->n; i++)
-		arrays[i] = new_square(lw, &s->loads[i]);
+	arrays_of(lw, s, arrays);
 	if (again > 1) {
 		Affine *repeated = &at.at[s->again.loop],
 		       first = affine_scale(lb, *repeated, again);
@@ -274,9 +280,27 @@ lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number, S
 }
 
 void
-team_for_squares(Lower *lw)
+squares_want(Lower *lw, const Squares *s)
 {
+	int used[N_DTYPES] = {0}, *most = lw->state->n_squares;
+
+	for (int i = 0; i < s->n; i++) {
+		DType type = array_type(lw, &s->loads[i]);
+		if (++used[type] > most[type])
+			most[type] = used[type];
+	}
+}
+
+void
+squares_begin(Lower *lw)
+{
+	struct LowerState *st = lw->state;
 	int columns = SQUARE_SIDE / team_vector(lw), rows = lw->target->team / columns;
+	const int64_t dims[] = {SQUARE_SIDE, SQUARE_SIDE + 1};
 
 	lb_team(lw->lb, 2, (int[]){rows < SQUARE_SIDE ? rows : SQUARE_SIDE, columns});
+	for (DType t = 0; t < N_DTYPES; t++)
+		for (int i = 0; i < st->n_squares[t]; i++)
+			st->square_arrays[t][i] = lb_padded(lw->lb, "square",
+			                                    type_new(lw->m, t, 2, dims), 0);
 }

@@ -9,6 +9,14 @@ bundle_is_ptx(const char *name)
 	return strncmp(name, "compute_", 8) == 0;
 }
 
+static uint64_t
+hash_behind(const void *header, int64_t bytes)
+{
+	size_t first = sizeof(BundleHeader);
+
+	return hash_bytes((const char *)header + first, (size_t)bytes - first, 0);
+}
+
 static void
 pad(Text *out)
 {
@@ -38,10 +46,11 @@ bundle_write(Text *out, const BundleKernel *kernels, int n_kernels, const FilePa
 		places[i] = (BundleModule){(int64_t)out->n, modules[i].n};
 		text_add_bytes(out, modules[i].at, (size_t)modules[i].n);
 	}
-	h.bytes = (int64_t)out->n;
-	memcpy(out->at, &h, sizeof(h));
 	if (n_modules)
 		memcpy(out->at + at, places, sizeof(*places) * (size_t)n_modules);
+	h.bytes = (int64_t)out->n;
+	h.hash = hash_behind(out->at, h.bytes);
+	memcpy(out->at, &h, sizeof(h));
 	arena_free(arena);
 }
 
@@ -111,8 +120,11 @@ check_kernels(const CodeImage *image, const Format *f, const Bundle *b)
 			                    "code for %s: what the executable tables say of kernel "
 			                    "%s is not what its code was made from",
 			                    image->name, format_text(f, r->name));
-		if (k->threads < 1 || k->threads > MOST_BLOCK_THREADS || k->parts < 1)
-			return damaged(image, "a kernel has no block of threads");
+		bool alone = r->team <= 1 && k->threads == 1 && k->parts == 1; /* a team of one */
+		if (!alone &&
+		    (k->threads != kernel_block_threads(r) || k->parts != kernel_block_parts(r)))
+			return damaged(image,
+			               "a kernel's block of threads is not that of the tables");
 	}
 	return NULL;
 }
@@ -130,6 +142,8 @@ bundle_read(const CodeImage *image, const Format *f, Bundle *out)
 	Bundle b = {.header = h, .kernels = (const BundleKernel *)(h + 1)};
 	b.modules = (const BundleModule *)(b.kernels + h->n_kernels);
 	RETURN_IF_ERROR(check_kernels(image, f, &b));
+	if (h->hash != hash_behind(h, image->size))
+		return damaged(image, "its bytes have changed");
 	*out = b;
 	return NULL;
 }

@@ -533,7 +533,7 @@ int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 /* ---- bundle.c: an image of kind IMAGE_BYTES for a GPU: a header, a record for each kernel of the tables, the places of modules,
  * and the modules as a driver loads them. */
 #define BUNDLE_MAGIC 0x3142434441524721ull /* "!GRADCB1" */
-enum { MOST_BLOCK_THREADS = 1024, MODULE_ALIGNMENT = 64 };
+enum { MODULE_ALIGNMENT = 64 };
 /* Threads of a block whose kernel has no team: each of them runs a part. */
 enum { LONE_THREADS = 128 };
 static inline uint32_t
@@ -541,12 +541,18 @@ kernel_block_threads(const KernelRecord *k)
 {
 	return k->team > 1 ? k->team : LONE_THREADS;
 }
+static inline uint32_t
+kernel_block_parts(const KernelRecord *k)
+{
+	return k->team > 1 ? 1 : LONE_THREADS;
+}
 /* Of images by that name modules are PTX, of others cubins. */
 bool bundle_is_ptx(const char *name);
 typedef struct {
 	uint64_t magic;
 	uint32_t n_kernels, n_modules;
 	int64_t bytes; /* of the whole */
+	uint64_t hash; /* of all that is behind this header */
 } BundleHeader;
 typedef struct {
 	uint64_t facts; /* as KernelCode's */

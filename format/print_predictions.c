@@ -75,7 +75,10 @@ print_rate(Text *out, const PredictedStep *s, double seconds)
 {
 	int64_t n = s->tokens ? s->tokens : s->rows;
 
-	text_printf(out, "%.0f %s/s", (double)n / seconds, s->tokens ? "tokens" : "rows");
+	if (seconds <= 0)
+		text_add(out, "nothing is launched");
+	else
+		text_printf(out, "%.0f %s/s", (double)n / seconds, s->tokens ? "tokens" : "rows");
 }
 
 static void

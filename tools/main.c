@@ -1,6 +1,7 @@
 /* gradc: the subcommands. The only place that exits. */
 #include "tools/tools.h"
 
+#include <signal.h>
 #include <string.h>
 
 const Command commands[] = {
@@ -73,6 +74,7 @@ int
 main(int argc, char **argv)
 {
 	streams_reserve();
+	signal(SIGCHLD, SIG_DFL); /* a parent that ignores it leaves us no child to wait for */
 	memory_serve_json(true);
 	Diag *diag = diag_new("gradc", stderr);
 	Arena *arena = arena_new();

@@ -159,6 +159,57 @@ print_op(CPrinter *p, const LoopStatement *s)
 		text_printf(p->out, "%s %s %s", c_value(p, x[0]), c, c_value(p, x[1]));
 }
 
+/* ---- computed numbers of 32 bits */
+static const LoopStatement *
+constant_of(const CPrinter *p, LoopValue v)
+{
+	for (int i = 0; i < p->k->body.n; i++)
+		if (p->k->body.at[i].result == v)
+			return p->k->body.at[i].kind == LOOP_STATEMENT_CONST ? &p->k->body.at[i]
+			                                                     : NULL;
+	return NULL;
+}
+
+/* How far an operand is from 0; -1: not known. */
+static int64_t
+operand_most(const CPrinter *p, LoopValue v)
+{
+	const LoopStatement *c = constant_of(p, v);
+
+	if (c)
+		return c->i >= -INT32_MAX && c->i <= INT32_MAX ? (c->i < 0 ? -c->i : c->i) : -1;
+	return is_narrow(p, v) ? p->most[v] : -1;
+}
+
+/* A positive constant below 2^31; 0: it is none. */
+static int64_t
+divisor_of(const CPrinter *p, const LoopStatement *s)
+{
+	const LoopStatement *c = s->op == LOOP_div || s->op == LOOP_rem
+	                                 ? constant_of(p, s->operands[1])
+	                                 : NULL;
+
+	return c && c->i > 0 && c->i <= INT32_MAX ? c->i : 0;
+}
+
+/* How far the result of an op is from 0, where that is known and below 2^31; else -1. */
+static int64_t
+op_most(const CPrinter *p, const LoopStatement *s)
+{
+	if (s->kind != LOOP_STATEMENT_OP || s->type != S64 || s->n_operands != 2)
+		return -1;
+	int64_t x = operand_most(p, s->operands[0]), y = operand_most(p, s->operands[1]);
+	int64_t by = divisor_of(p, s);
+
+	if (x < 0 || y < 0)
+		return -1;
+	if (s->op == LOOP_min || s->op == LOOP_max)
+		return x > y ? x : y;
+	if (by == 0)
+		return -1;
+	return s->op == LOOP_div ? x / by : x < by ? x : by - 1;
+}
+
 static void
 print_cast(CPrinter *p, const LoopStatement *s)
 {
@@ -250,12 +301,20 @@ void
 c_print_definition(CPrinter *p, const LoopStatement *s, int at)
 {
 	(void)at;
-	if (s->kind == LOOP_STATEMENT_AFFINE && c_affine_most(p, s->place) >= 0)
-		c_set_most(p, s->result, c_affine_most(p, s->place));
+	int64_t most = s->kind == LOOP_STATEMENT_AFFINE ? c_affine_most(p, s->place)
+	                                                : op_most(p, s);
+	if (most >= 0)
+		c_set_most(p, s->result, most);
 	c_indent(p);
 	text_printf(p->out, "const %s v%d = ", c_type_name(p, s->result), s->result);
 	switch (s->kind) {
-	case LOOP_STATEMENT_OP: print_op(p, s); break;
+	case LOOP_STATEMENT_OP:
+		if (is_narrow(p, s->result) && divisor_of(p, s))
+			text_printf(p->out, "v%d %c %lld", s->operands[0],
+			            s->op == LOOP_div ? '/' : '%', (long long)divisor_of(p, s));
+		else
+			print_op(p, s);
+		break;
 	case LOOP_STATEMENT_CONST: c_print_literal(p, s->type, s->f, s->i); break;
 	case LOOP_STATEMENT_CAST: print_cast(p, s); break;
 	case LOOP_STATEMENT_AFFINE: text_add(p->out, c_affine(p, s->place)); break;

@@ -261,7 +261,7 @@ gradc_store_f16(float x)
 	uint16_t bits;
 
 	__builtin_memcpy(&bits, &half, sizeof(bits));
-	return bits;
+	return x != x ? 0x7fff : bits;
 }
 static inline uint32_t
 gradc_store_bf16(float x)

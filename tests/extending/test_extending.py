@@ -187,7 +187,7 @@ def test_members_share_no_byte(extended, tmp_path):
     wide = (tmp_path / "b.gir").read_text().replace("s4", "s8")
     (tmp_path / "b.gir").write_text(wide)
     said = execute(extended, "opt", tmp_path / "b.gir", f"--passes={passes}", "--verify-each")
-    assert re.search(r"team v0 < 8 {\s+for v1 < 2 {\s+for v2 < min\(1, -8\*v1 \+ -1\*v0 \+ 12\) {\s+for v3 < 3 {", said)
+    assert re.search(r"team (v\d+) < 8 {\s+for (v\d+) < 2 {\s+for v\d+ < min\(1, -8\*\2 \+ -1\*\1 \+ 12\) {\s+for v\d+ < 3 {", said)
 
 
 def few_rows(models, name, folder):

@@ -137,11 +137,42 @@ test_faults_are_named(void **state)
 	expect_fault("code for sm_90a lacks kernel", no_module);
 	expect_fault("code for sm_90a lacks kernel", unknown_module);
 	expect_fault("is not what its code was made from", other_facts);
-	expect_fault("a kernel has no block of threads", no_threads);
-	expect_fault("a kernel has no block of threads", many_threads);
-	expect_fault("a kernel has no block of threads", no_parts);
+	expect_fault("a kernel's block of threads is not that of the tables", no_threads);
+	expect_fault("a kernel's block of threads is not that of the tables", many_threads);
+	expect_fault("a kernel's block of threads is not that of the tables", no_parts);
 	expect_fault("its target is none of the executable tables", other_target);
 	expect_fault("is damaged: it is none", unaligned);
+}
+
+/* After a change that is meant. */
+static void
+hash_again(Bench *t)
+{
+	BundleHeader *h = (BundleHeader *)t->bytes;
+
+	h->hash = hash_bytes(h + 1, (size_t)h->bytes - sizeof(*h), 0);
+}
+
+/* What no table tells: code itself. */
+static void
+test_changed_code_is_refused(void **state)
+{
+	Bundle b;
+	Bench t;
+
+	(void)state;
+	bench_open(&t);
+	BundleModule *modules = (BundleModule *)((BundleKernel *)(t.bytes + sizeof(BundleHeader)) +
+	                                         N_KERNELS);
+	for (int i = 0; i < N_MODULES; i++) {
+		char *middle = &t.bytes[modules[i].offset + modules[i].bytes / 2];
+		*middle ^= 1;
+		expect_status(bundle_read(&t.image, &t.f, &b), EXIT_SYSTEM,
+		              "code for sm_90a is damaged: its bytes have changed");
+		*middle ^= 1;
+	}
+	must(bundle_read(&t.image, &t.f, &b));
+	arena_free(t.arena);
 }
 
 /* Its NUL is one of its bytes. */
@@ -158,6 +189,7 @@ test_ptx_has_an_end(void **state)
 	BundleModule *modules = (BundleModule *)(kernels + N_KERNELS);
 	for (int i = 0; i < N_MODULES; i++)
 		t.bytes[modules[i].offset + modules[i].bytes - 1] = '\0';
+	hash_again(&t);
 	must(bundle_read(&t.image, &t.f, &b));
 	arena_free(t.arena);
 }
@@ -175,6 +207,7 @@ test_other_targets_kernels_need_no_module(void **state)
 	records[2].targets = 2;
 	t.f.kernels = records;
 	((BundleKernel *)(t.bytes + sizeof(BundleHeader)))[2].module = 0;
+	hash_again(&t);
 	must(bundle_read(&t.image, &t.f, &b));
 	arena_free(t.arena);
 }
@@ -186,6 +219,7 @@ main(void)
 		cmocka_unit_test(test_modules_come_back),
 		cmocka_unit_test(test_shorter_ones_are_refused),
 		cmocka_unit_test(test_faults_are_named),
+		cmocka_unit_test(test_changed_code_is_refused),
 		cmocka_unit_test(test_ptx_has_an_end),
 		cmocka_unit_test(test_other_targets_kernels_need_no_module),
 	};
