@@ -434,6 +434,12 @@ extern const bool scalar_has_default[N_SCALARS];
 
 /* Checked arithmetic on sizes: false on overflow. */
 bool size_mul(int64_t a, int64_t b, int64_t *out);
+/* n / by, rounded up; of n that is not negative. */
+static inline int64_t
+ceil_div(int64_t n, int64_t by)
+{
+	return n / by + (n % by != 0);
+}
 bool size_add(int64_t a, int64_t b, int64_t *out);
 
 /* file.c: the file system. */

@@ -60,13 +60,13 @@ struct LowerState {
 		block_elements; /* the number of a part's first one; elements that one is to have */
 	LoopValue block;        /* at hand */
 	bool counts_blocks;     /* nothing is emitted yet */
-	bool squares;           /* blocks are squares (lower_transpose.c) */
+	bool squares;           /* blocks are squares (lower_squares.c) */
 	bool wants_squares;     /* some part is transposed, or has short rows */
 	bool overlap;           /* parts store over each other's elements, in order */
 	Affine row;             /* at hand */
 	/* Arrays of squares by dtype: how many of them a block needs, and their buffers. */
 	int n_squares[N_DTYPES], square_arrays[N_DTYPES][MOST_TURNED];
-	const Brought *brought; /* loaded from there instead (lower_transpose.c) */
+	const Brought *brought; /* loaded from there instead (lower_squares.c) */
 	int n_brought;
 };
 
@@ -156,7 +156,7 @@ Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, cons
 int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
                         const Lower *lw);
 
-/* lower_transpose.c */
+/* lower_squares.c */
 /* How a nest without reductions is cut into squares along its last loop and another one. Loads that run along that one come
  * through memory of the team. */
 enum {

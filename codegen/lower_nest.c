@@ -196,7 +196,7 @@ nest_cut(LoopNest *nest, int at, int64_t block)
 	if (inner)
 		inner->before = block;
 	memmove(nest->at + at + 2, nest->at + at + 1, sizeof(d) * (size_t)(nest->n - at - 1));
-	blocks.extent = (d.extent + block - 1) / block;
+	blocks.extent = ceil_div(d.extent, block);
 	blocks.full *= block;
 	blocks.row *= block;
 	blocks.chunk *= block;
@@ -263,7 +263,7 @@ nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw)
 	for (; i < n && inside > 0 && (i == 0 || found < parts); i++) {
 		int64_t extent = nest->at[i].extent, each = inside / extent;
 		if (lanes && i == lanes->at) {
-			int64_t even = extent / ((parts + found - 1) / found);
+			int64_t even = extent / (ceil_div(parts, found));
 			int64_t about = clamp(even, lanes->least, lanes->most);
 			bool units = loops == 1 && extent % UNIT_BLOCK == 0;
 			nest_cut(nest, i,

@@ -3,12 +3,6 @@
  * each part go in parallel, too: every block of all parts has a number. */
 #include "codegen/lower_impl.h"
 
-static int64_t
-divided(int64_t n, int64_t by)
-{
-	return (n + by - 1) / by;
-}
-
 /* Loops over the first `axes` axes, as many as give parts enough. How many of the opened loops are parallel. */
 static int
 open_rows(Lower *lw, Type t, int axes)
@@ -99,7 +93,7 @@ lower_open_parts(Lower *lw, const Node *n, int axes, bool apart)
 	st->blocks = 0;
 	if (!apart || st->rows >= lw->parts || parallel < st->row_loops)
 		return;
-	st->block_elements = t->n / st->rows / divided(lw->parts, st->rows);
+	st->block_elements = t->n / st->rows / ceil_div(lw->parts, st->rows);
 	count_blocks(lw, n);
 	open_blocks(lw);
 }
@@ -124,7 +118,7 @@ block_length(const Lower *lw, const LoopNest *nest)
 
 	n = n < least / nest->at[0].full ? least / nest->at[0].full : n;
 	n = n < 1 ? 1 : n;
-	n = divided(n, step) * step;
+	n = ceil_div(n, step) * step;
 	return n < nest->at[0].extent ? n : nest->at[0].extent;
 }
 
@@ -308,7 +302,7 @@ lower_part(Lower *lw, const Node *n, Type shape,
 	bool squares = squares_of_part(lw, &nest, &part, &s);
 	int64_t length = nest.n && !squares ? block_length(lw, &nest) : 1;
 	int64_t blocks = squares  ? squares_count(lw, &nest, &s)
-	                 : nest.n ? divided(nest.at[0].extent, length)
+	                 : nest.n ? ceil_div(nest.at[0].extent, length)
 	                          : 1;
 	if (st->counts_blocks) {
 		st->blocks += blocks;

@@ -133,7 +133,7 @@ open_reduced(Rows *r, int dim, Affine *step)
 		*step = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, extent));
 		return 1;
 	}
-	LoopValue group = lb_for(lb, LOOP_PLAIN, (extent + r->team_rows - 1) / r->team_rows);
+	LoopValue group = lb_for(lb, LOOP_PLAIN, ceil_div(extent, r->team_rows));
 	*step = affine_add_scaled(lb, affine_scalar(lb, r->member), affine_scalar(lb, group),
 	                          r->team_rows);
 	if (extent % r->team_rows == 0)

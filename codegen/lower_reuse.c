@@ -7,9 +7,6 @@
  * iterations, is found from what the parts would touch. */
 #include "codegen/lower_impl.h"
 
-enum { MOST_AGAIN = 8 };
-#define ENOUGH 1.1 /* times what the kernel reads and stores */
-
 /* Bytes that all parts touch, each element once for a part; parts: of them along each loop. */
 static double
 touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const int64_t *parts)
@@ -29,12 +26,6 @@ touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const i
 	return sum;
 }
 
-static int64_t
-divided(int64_t n, int64_t by)
-{
-	return (n + by - 1) / by;
-}
-
 /* Of a nest whose loop `loop` has been moved behind loop `last`, where it counts groups of iterations: the parts along each of
  * its loops as they were. */
 static void
@@ -43,7 +34,7 @@ parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting
 	LoopNest t = *nest;
 
 	nest_move(&t, r->loop, c->last);
-	t.at[c->last].extent = divided(t.at[c->last].extent, r->iterations);
+	t.at[c->last].extent = ceil_div(t.at[c->last].extent, r->iterations);
 	t.again = r->iterations;
 	int n = nest_parallel(&t, c->n, c->lanes, lw);
 	for (int d = 0; d < nest->n; d++) {
@@ -89,9 +80,10 @@ nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutt
 
 	for (int d = 0; d < nest->n; d++)
 		one[d] = 1;
-	double enough = ENOUGH * touched_bytes(lw, nest, p, one);
+	const Repeats *limits = &lw->target->tuning->repeats;
+	double enough = limits->enough * touched_bytes(lw, nest, p, one);
 	double fewest = bytes_of_parts(lw, nest, p, &best, c, &n);
-	for (int64_t again = 1; again <= MOST_AGAIN && fewest > enough; again *= 2) {
+	for (int64_t again = 1; again <= limits->most && fewest > enough; again *= 2) {
 		for (int loop = c->last; loop >= 0; loop--) {
 			Reuse r = {.loop = loop, .iterations = again * c->least};
 			if (r.iterations == 1 || !may_repeat(nest, c, &r))

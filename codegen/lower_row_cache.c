@@ -3,11 +3,6 @@
  * each has few numbers of it. */
 #include "codegen/reduce_impl.h"
 
-enum {
-	MOST_OWN = 32,  /* numbers of a row that a member keeps */
-	MOST_KEPT = 64, /* bytes / 4 of all rows */
-};
-
 /* By value id. */
 typedef struct {
 	uint32_t *needed; /* passes, as bits */
@@ -69,7 +64,7 @@ own_numbers(const Rows *r)
 	if (r->nest.n - r->n_kept != 1 || d->whole)
 		return 0;
 	int64_t n = spread_own(r->lw, d->extent);
-	return n <= MOST_OWN ? n : 0;
+	return n <= r->tiles->own_numbers ? n : 0;
 }
 
 /* Keeps a value; false: there is no room. */
@@ -81,7 +76,8 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 	int64_t width = r->full / r->rows;
 	int64_t rows = r->team_rows && !r->shares_rows ? r->team_rows : 1;
 	int64_t more = own ? dtype_bytes(type, own) : dtype_bytes(type, width) * rows;
-	int64_t most = own ? dtype_bytes(F32, MOST_KEPT) : dtype_bytes(F32, r->tiles->near_row);
+	int64_t most = own ? dtype_bytes(F32, r->tiles->all_own_numbers)
+	                   : dtype_bytes(F32, r->tiles->near_row);
 
 	if (*bytes + more > most)
 		return false;

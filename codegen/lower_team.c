@@ -95,7 +95,7 @@ groups_of(const Kernel *k, int64_t extent, int vector)
 {
 	int members = members_of(k);
 
-	return (extent / vector + members - 1) / members;
+	return ceil_div(extent / vector, members);
 }
 
 int64_t

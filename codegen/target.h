@@ -81,6 +81,8 @@ typedef struct {
 	/* Teams: rows of up to so many elements have a team of so many members each, longer ones all of it. */
 	int64_t team_row;
 	int row_members;
+	/* Numbers of a row that a member keeps from one pass over it to the next, of one value and of all, in units of 4 bytes. */
+	int own_numbers, all_own_numbers;
 } ReduceTiles;
 
 /* Weight gradients of convolutions by planes. */
@@ -92,6 +94,13 @@ typedef struct {
 	int64_t least_parts;
 	int most_sums; /* in registers */
 } PlaneTiles;
+
+/* Teams: parts have up to `most` times as many iterations of a loop as they would, the fewest with which all of them touch at most
+ * `enough` times the bytes of inputs and outputs. */
+typedef struct {
+	int most;
+	double enough;
+} Repeats;
 
 typedef struct {
 	int64_t most_unrolled; /* places of a window */
@@ -139,6 +148,7 @@ typedef struct Target Target;
 typedef struct {
 	Grains grains;
 	ReduceTiles reduce;
+	Repeats repeats;
 	PlaneTiles planes;
 	PoolTiles pool;
 	ScatterTiles scatter;

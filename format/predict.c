@@ -13,12 +13,6 @@ static const Math product_math[N_DTYPES] = {
 	[F8E5M2FNUZ] = MATH_8_BITS, [S8] = MATH_8_BITS,     [U8] = MATH_8_BITS,
 };
 
-static int64_t
-divided(int64_t n, int64_t by)
-{
-	return n / by + (n % by != 0);
-}
-
 RunFacts
 predict_facts(const Outlook *o)
 {
@@ -47,7 +41,7 @@ predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t thr
                     int64_t shared_bytes)
 {
 	int64_t held = c->processors * resident_blocks(c, threads, shared_bytes);
-	int64_t busy = c->processors * divided(busy_threads, threads);
+	int64_t busy = c->processors * ceil_div(busy_threads, threads);
 	int64_t last = blocks % held, time = blocks - last;
 
 	busy = busy < held ? busy : held;
@@ -119,7 +113,7 @@ static void
 predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machine *m)
 {
 	int64_t threads = kernel_block_threads(k);
-	int64_t blocks = k->team > 1 ? p->parts : divided(p->parts, threads);
+	int64_t blocks = k->team > 1 ? p->parts : ceil_div(p->parts, threads);
 
 	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
 	int busy = p->bound == BOUND_COMPUTE ? m->chip->sum_threads : m->chip->busy_threads;

@@ -24,13 +24,13 @@ argmax_of(Lower *lw, const Node *n)
 	Argmax a = {lw, n, axis, x->dims[axis], x->dims[axis], 1, lines, false};
 
 	a.columns = lines_are_columns(lw, x, axis);
-	int64_t each = a.columns ? lw->target->team : 1, parts = (lines->n + each - 1) / each;
+	int64_t each = a.columns ? lw->target->team : 1, parts = ceil_div(lines->n, each);
 	if (parts == 0 || parts >= lw->parts)
 		return a;
-	int64_t wanted = (lw->parts + parts - 1) / parts;
+	int64_t wanted = ceil_div(lw->parts, parts);
 	int64_t least = a.columns ? t->reduce.chunk_rows : t->lines.least_block;
 	a.block = a.size / wanted < least ? least : a.size / wanted;
-	a.blocks = (a.size + a.block - 1) / a.block;
+	a.blocks = ceil_div(a.size, a.block);
 	return a;
 }
 
@@ -150,7 +150,7 @@ open_loops(const Argmax *a, int64_t blocks, Search *s)
 
 	if (a->columns) {
 		int64_t members = columns_begin(lw, a->lines->n);
-		int64_t groups = (a->lines->n + members - 1) / members;
+		int64_t groups = ceil_div(a->lines->n, members);
 		Affine group = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, groups));
 		if (blocks > 1)
 			l.block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks));

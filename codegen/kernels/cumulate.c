@@ -10,12 +10,6 @@
  * would have more than MOST_BLOCKS: each adds up the sums of those before. */
 enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
 
-static int64_t
-ratio(int64_t n, int64_t by)
-{
-	return (n + by - 1) / by;
-}
-
 Cumulate
 cumulate_of(Lower *lw, const Node *n)
 {
@@ -27,10 +21,10 @@ cumulate_of(Lower *lw, const Node *n)
 	c.blocks = 1;
 	if (c.x->n < SHORT || c.lines->n >= FEW)
 		return c;
-	int64_t even = c.size / ratio(FEW, c.lines->n), least = ratio(c.size, MOST_BLOCKS);
+	int64_t even = c.size / ceil_div(FEW, c.lines->n), least = ceil_div(c.size, MOST_BLOCKS);
 	c.block = even < LEAST_BLOCK ? LEAST_BLOCK : even < MOST_BLOCK ? even : MOST_BLOCK;
 	c.block = c.block < least ? least : c.block;
-	c.blocks = ratio(c.size, c.block);
+	c.blocks = ceil_div(c.size, c.block);
 	c.type = c.blocks > 1 && c.type == F32 ? F64 : c.type;
 	return c;
 }

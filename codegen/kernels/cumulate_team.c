@@ -25,7 +25,7 @@ open_column(const Cumulate *c, int64_t blocks)
 	int64_t members = columns_begin(c->lw, c->lines->n);
 	Column own = {.block = affine_constant(0)};
 
-	LoopValue group = lb_for(lb, LOOP_PARALLEL, (c->lines->n + members - 1) / members);
+	LoopValue group = lb_for(lb, LOOP_PARALLEL, ceil_div(c->lines->n, members));
 	if (c->blocks > 1)
 		own.block = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, blocks));
 	own.line = columns_open(c->lw, c->lines->n, affine_scalar(lb, group), &own.lane);
@@ -63,7 +63,7 @@ open_rows(const Cumulate *c, int64_t blocks)
 	r.members = lb->k->team[0];
 	r.near = c->block < near ? c->block : near;
 	r.outer = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, outer));
-	LoopValue part = lb_for(lb, LOOP_PARALLEL, (r.count + r.members - 1) / r.members);
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, ceil_div(r.count, r.members));
 	r.first = affine_scale(lb, affine_scalar(lb, part), r.members);
 	r.tile = lb_padded(
 		lb, "near",
@@ -193,8 +193,7 @@ add_rows(const Rows *r, bool store)
 	const Cumulate *c = r->c;
 	LoopBuilder *lb = c->lw->lb;
 
-	Affine chunk = affine_scalar(lb,
-	                             lb_for(lb, LOOP_PLAIN, (c->block + r->near - 1) / r->near));
+	Affine chunk = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, ceil_div(c->block, r->near)));
 	lb_barrier(lb); /* the chunk before is stored */
 	move_chunk(r, chunk, false);
 	lb_barrier(lb);

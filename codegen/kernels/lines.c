@@ -33,7 +33,7 @@ lines_open(Lower *lw, int64_t lines)
 	LoopBuilder *lb = lw->lb;
 	int64_t rows = lb->k->team[0];
 
-	LoopValue part = lb_for(lb, LOOP_PARALLEL, (lines + rows - 1) / rows);
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, ceil_div(lines, rows));
 	Affine at = affine_add(lb, affine_scale(lb, affine_scalar(lb, part), rows),
 	                       affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows)));
 	Affine left = affine_plus(affine_scale(lb, at, -1), lines);

@@ -28,7 +28,7 @@ open_elements(Lower *lw, int64_t n, bool straight, Spread *lane)
 	int64_t block = elements_of_part(lw, n);
 
 	team_begin(lw);
-	LoopValue part = lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block);
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, ceil_div(n, block));
 	Affine first = affine_scale(lb, affine_scalar(lb, part), block);
 	Affine left = affine_plus(affine_scale(lb, first, -1), n);
 	*lane = spread_open(lw, block, n % block ? &left : NULL);

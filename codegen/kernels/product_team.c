@@ -155,7 +155,7 @@ team_products_prepare(Lower *lw, const Node *node)
 }
 
 /* Of element `at`, over the splits in their order. In a straight line where that is short, so that a member adds up vectors. */
-enum { MOST_IN_LINE = 32 };
+enum { MOST_IN_LINE = 32 }; /* what is copied into the text */
 static LoopValue
 sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 {
@@ -191,7 +191,7 @@ add_splits(Lower *lw, const Product *p, int64_t splits)
 		team /= 2;
 	lb_team(lb, 1, &team);
 	int64_t block = team * lanes;
-	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, (n + block - 1) / block));
+	Affine part = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, ceil_div(n, block)));
 	Affine first = affine_scale(lb, part, block),
 	       left = affine_plus(affine_scale(lb, first, -1), n);
 

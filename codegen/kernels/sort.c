@@ -237,7 +237,7 @@ static void
 sort_by_network(Sorter *s, int64_t run)
 {
 	LoopBuilder *lb = s->lw->lb;
-	int64_t runs = (s->size + run - 1) / run;
+	int64_t runs = ceil_div(s->size, run);
 	Affine number = affine_constant(0);
 	Index line;
 
@@ -404,7 +404,7 @@ static void
 merge_runs(Sorter *s, int64_t from)
 {
 	LoopBuilder *lb = s->lw->lb;
-	int64_t to = 2 * from, pairs = (s->size + to - 1) / to;
+	int64_t to = 2 * from, pairs = ceil_div(s->size, to);
 	Merging m = merging_of(s, to);
 	int64_t block = m.members * m.each;
 	Index line;

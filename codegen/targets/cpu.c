@@ -90,6 +90,9 @@ const Tuning cpu_tuning = {
 	/* CPUs have no teams; of another kind's nothing is measured: a warp reads 1024 numbers of f32 in eight vectors a lane. */
 	.reduce.team_row = 1024,
 	.reduce.row_members = 32,
+	.reduce.own_numbers = 32, /* of teams, as the two behind it */
+	.reduce.all_own_numbers = 64,
+	.repeats = {.most = 8, .enough = 1.1},
 
 	/* The first cache holds 8 KiB of dy, and x's planes: mobilenet_mini, whose images are small, takes 1.86, 1.87, 1.88,
          * 1.88 with 256, 1024, 2048, 8192. Larger images were not measured. */

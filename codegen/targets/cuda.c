@@ -25,6 +25,13 @@ const Tuning team_tuning = {
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
 	.reduce.row_members = 32,
+	/* A row of 1024 or 8192: with two of them a kernel has some 100 registers, of the 128 with which two blocks of 256 threads
+	 * fit. */
+	.reduce.own_numbers = 32,
+	.reduce.all_own_numbers = 64,
+
+	.repeats = {.most = 8,
+                    .enough = 1.1}, /* less than a tenth of the time is for what is read again */
 
 	.planes.block = 2048,
 	.planes.most_planes = 16,

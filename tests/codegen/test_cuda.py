@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import team_lines
 import unpack
+from team_shapes import module_of, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZED = os.environ.get("GRADC_SANITIZED")

@@ -79,12 +79,6 @@ typedef struct {
 	Affine left;
 } Side;
 
-static int64_t
-divided(int64_t n, int64_t by)
-{
-	return (n + by - 1) / by;
-}
-
 static Side
 side_of(LoopBuilder *lb, const LoopDim *d, Affine square)
 {
@@ -104,7 +98,7 @@ open_rows(LoopBuilder *lb, const Side *s, Affine *at)
 
 	*at = affine_scalar(lb, lb_for(lb, LOOP_TEAM, members));
 	if (s->extent > members) {
-		LoopValue group = lb_for(lb, LOOP_PLAIN, (s->extent + members - 1) / members);
+		LoopValue group = lb_for(lb, LOOP_PLAIN, ceil_div(s->extent, members));
 		*at = affine_add_scaled(lb, *at, affine_scalar(lb, group), members);
 		loops++;
 	}
@@ -168,8 +162,8 @@ squares_along(const LoopNest *nest, const Squares *s, int loop)
 	int64_t n = nest->at[loop].extent;
 
 	if (loop == s->down || loop == nest->n - 1)
-		return divided(n, SQUARE_SIDE);
-	return loop == s->again.loop ? divided(n, s->again.iterations) : n;
+		return ceil_div(n, SQUARE_SIDE);
+	return loop == s->again.loop ? ceil_div(n, s->again.iterations) : n;
 }
 
 /* Iterations of the loops around squares. */
