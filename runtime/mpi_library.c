@@ -48,6 +48,15 @@ variable(const char *name, const char **wrong)
 	return 0;
 }
 
+/* UCX, which MPICH and Open MPI may use, takes over the handlers of fatal signals when it is loaded, and prints the stack from
+ * there: temporary files stay, and a signal within malloc hangs the process, whose other threads go on. Its users may ask for it. */
+static void *
+open_library(const char *name)
+{
+	setenv("UCX_HANDLE_ERRORS", "none", 0);
+	return dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+}
+
 /* srun with PMIx or PMI-2 does not say which library the program wants: the first that is there. */
 static const MpiAbi *
 launched_by(int *ranks, const char **wrong)
@@ -64,7 +73,7 @@ launched_by(int *ranks, const char **wrong)
 	if (*ranks <= 1)
 		*ranks = 1;
 	for (int i = 0; *ranks > 1 && i < COUNT(abis); i++) {
-		void *library = dlopen(abis[i].libraries[0], RTLD_NOW | RTLD_GLOBAL);
+		void *library = open_library(abis[i].libraries[0]);
 		if (library)
 			return &abis[i];
 	}
@@ -136,7 +145,7 @@ mpi_library_open(MpiLibrary *out)
 	if (!abi)
 		return status_error(EXIT_COMM, "MPI: no launcher started this process");
 	for (int i = 0; i < COUNT(abi->libraries) && abi->libraries[i] && !out->library; i++)
-		out->library = dlopen(abi->libraries[i], RTLD_NOW | RTLD_GLOBAL);
+		out->library = open_library(abi->libraries[i]);
 	if (!out->library)
 		return status_error(EXIT_COMM,
 		                    "%d ranks of %s: %s cannot be opened: install %s, or start "
