@@ -183,6 +183,21 @@ lower_empty(Rows *r)
 	}
 }
 
+/* Rows that several passes need, longer than a team usually keeps, have the largest team and nearly all of the memory that it may
+ * have. Which rows is alike on all targets, so that sums have the same bits; not all of them have memory for them. */
+static void
+take_processor(Rows *r)
+{
+	const Target *t = r->lw->target;
+	int64_t width = r->full / r->rows;
+
+	r->is_long = r->lw->lb->k->n_team && t->most_team > t->team && !r->by_column &&
+	             r->depths > 1 && r->nest.n - r->n_kept == 1 && width > r->tiles->near_row &&
+	             width <= r->tiles->long_row;
+	if (r->is_long)
+		lb_team(r->lw->lb, 1, &t->most_team);
+}
+
 void
 lower_reductions(Lower *lw, const Spaces *spaces)
 {
@@ -209,6 +224,7 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	r.nest = nest_reduce(lw->f, spaces, st->scratch);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
+	take_processor(&r);
 	cut_rows(&r);
 	if (r.by_column || r.shares_rows || !r.team_rows)
 		plan_cache(&r);

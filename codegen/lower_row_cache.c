@@ -3,6 +3,8 @@
  * each has few numbers of it. */
 #include "codegen/reduce_impl.h"
 
+enum { BESIDE_ROWS = 1024 }; /* bytes of a team's memory, for its sums */
+
 /* By value id. */
 typedef struct {
 	uint32_t *needed; /* passes, as bits */
@@ -61,7 +63,7 @@ own_numbers(const Rows *r)
 {
 	const LoopDim *d = &r->nest.at[r->nest.n - 1];
 
-	if (r->nest.n - r->n_kept != 1 || d->whole)
+	if (r->nest.n - r->n_kept != 1 || d->whole || r->is_long)
 		return 0;
 	int64_t n = spread_own(r->lw, d->extent);
 	return n <= r->tiles->own_numbers ? n : 0;
@@ -76,8 +78,9 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 	int64_t width = r->full / r->rows;
 	int64_t rows = r->team_rows && !r->shares_rows ? r->team_rows : 1;
 	int64_t more = own ? dtype_bytes(type, own) : dtype_bytes(type, width) * rows;
-	int64_t most = own ? dtype_bytes(F32, r->tiles->all_own_numbers)
-	                   : dtype_bytes(F32, r->tiles->near_row);
+	int64_t most = own          ? dtype_bytes(F32, r->tiles->all_own_numbers)
+	               : r->is_long ? r->lw->target->shared_bytes - BESIDE_ROWS
+	                            : dtype_bytes(F32, r->tiles->near_row);
 
 	if (*bytes + more > most)
 		return false;
@@ -96,8 +99,8 @@ keep_loaded(Rows *r, Uses *u)
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *v = f->params.at[i];
 		u->loads[v->id] = v->type->n >= r->full;
-		if (u->loads[v->id] && rows_space(r, v) == ITER_FULL && u->outlasts[v->id] &&
-		    is_often(u->needed[v->id]) && keep(r, v, own, &bytes))
+		if (v->type->n == r->full && u->outlasts[v->id] && is_often(u->needed[v->id]) &&
+		    keep(r, v, own, &bytes))
 			u->loads[v->id] = false;
 	}
 	for_each_node(f, n) {
@@ -145,7 +148,7 @@ plan_cache(Rows *r)
 	st->cached = NEW_ARRAY(st->scratch, uint8_t, values);
 	for (uint32_t i = 0; i < values; i++)
 		st->cache[i] = -1;
-	if (r->by_column || width > r->tiles->near_row || r->depths > 30)
+	if (r->by_column || (width > r->tiles->near_row && !r->is_long) || r->depths > 30)
 		return;
 	find_uses(r, &u);
 	if (r->lw->lb->k->n_team)

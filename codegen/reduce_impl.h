@@ -11,6 +11,7 @@ typedef struct {
 	int n_kept;     /* loops of the nest before the reduced ones */
 	int n_parallel; /* of these, the outermost */
 	bool by_column;
+	bool is_long; /* a row has all of a processor */
 	const Spaces *spaces;
 	int64_t full, rows, chunks; /* elements of these; chunks 0: there are none */
 	int *depth;                 /* by node id: passes before its value is known */

@@ -76,6 +76,7 @@ typedef struct {
 	int64_t few_rows, much;
 	int64_t least_columns, most_columns; /* of a part, whose sums are an array */
 	int64_t near_row; /* elements of a row that stay near for the next pass over it */
+	int64_t long_row; /* teams: that stay near a team which has all of a processor */
 	int expensive;    /* weight of what is kept for that pass, not computed again */
 	int sums;         /* of a row that one loop makes */
 	/* Teams: rows of up to so many elements have a team of so many members each, longer ones all of it. */
@@ -168,6 +169,7 @@ struct Target {
 	int line;             /* of CPUs: numbers of f32 in a line of the cache */
 	bool gathers;         /* loads numbers that are not side by side in one instruction */
 	int team;             /* members that run a part together, a power of two; 0: one alone */
+	int most_team;        /* members of a team that has all of a processor; 0: not more */
 	int64_t shared_bytes; /* of teams: memory that one may have */
 	const MatrixShape
 		*matrices; /* of teams: one for a type, one without depth ends them; NULL: none */

@@ -265,6 +265,18 @@ typedef struct {
 	                       * out; 0: none */
 	uint32_t reads_scalars; /* 1: its program has a block of them */
 } KernelRecord;
+/* Threads of a block whose kernel has no team: each of them runs a part. */
+enum { LONE_THREADS = 128 };
+static inline uint32_t
+kernel_block_threads(const KernelRecord *k)
+{
+	return k->team > 1 ? k->team : LONE_THREADS;
+}
+static inline uint32_t
+kernel_block_parts(const KernelRecord *k)
+{
+	return k->team > 1 ? 1 : LONE_THREADS;
+}
 
 /* What a library may do in place of a kernel's loops, on its arguments. */
 typedef struct {
@@ -529,53 +541,6 @@ uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
-
-/* ---- bundle.c: an image of kind IMAGE_BYTES for a GPU: a header, a record for each kernel of the tables, the places of modules,
- * and the modules as a driver loads them. */
-#define BUNDLE_MAGIC 0x3142434441524721ull /* "!GRADCB1" */
-enum { MODULE_ALIGNMENT = 64 };
-/* Threads of a block whose kernel has no team: each of them runs a part. */
-enum { LONE_THREADS = 128 };
-static inline uint32_t
-kernel_block_threads(const KernelRecord *k)
-{
-	return k->team > 1 ? k->team : LONE_THREADS;
-}
-static inline uint32_t
-kernel_block_parts(const KernelRecord *k)
-{
-	return k->team > 1 ? 1 : LONE_THREADS;
-}
-/* Of images by that name modules are PTX, of others cubins. */
-bool bundle_is_ptx(const char *name);
-typedef struct {
-	uint64_t magic;
-	uint32_t n_kernels, n_modules;
-	int64_t bytes; /* of the whole */
-	uint64_t hash; /* of all that is behind this header */
-} BundleHeader;
-typedef struct {
-	uint64_t facts; /* as KernelCode's */
-	uint32_t
-		module; /* 1 + the one that has it, as gradc_NAME; 0: no program for the image's target launches it */
-	uint32_t threads;  /* of a block */
-	uint32_t parts;    /* iterations that a block runs */
-	uint32_t reserved; /* 0 */
-} BundleKernel;
-typedef struct {
-	int64_t offset,
-		bytes; /* of a cubin, or of PTX with its NUL; a multiple of MODULE_ALIGNMENT */
-} BundleModule;
-typedef struct {
-	const BundleHeader *header;
-	const BundleKernel *kernels;
-	const BundleModule *modules; /* at `header` + offset */
-} Bundle;
-/* Appends to an empty text. */
-void bundle_write(Text *out, const BundleKernel *kernels, int n_kernels, const FilePart *modules,
-                  int n_modules);
-/* EXIT_SYSTEM where it is damaged, or not of these tables. */
-Status bundle_read(const CodeImage *image, const Format *f, Bundle *out);
 
 /* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
 double kernel_estimate(const KernelRecord *k);

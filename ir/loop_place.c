@@ -117,22 +117,39 @@ range_by_extents(const Affine *a, const int64_t *extents, int64_t *low, int64_t 
 		int64_t n = extents[a->terms[i].scalar];
 		if (n <= 0)
 			return false;
-		int64_t reach = a->terms[i].coefficient * (n - 1);
-		*(reach < 0 ? low : high) += reach;
+		int64_t reach, *end = a->terms[i].coefficient < 0 ? low : high;
+		if (__builtin_mul_overflow(a->terms[i].coefficient, n - 1, &reach) ||
+		    __builtin_add_overflow(*end, reach, end))
+			return false;
 	}
 	return true;
 }
 
-/* Sums and products of such places fit. */
-static bool
-is_small(const Affine *a)
+static int64_t
+magnitude(int64_t x)
 {
-	const int64_t limit = 1ll << 31;
-	bool small = llabs(a->constant) < limit;
+	return x == INT64_MIN ? INT64_MAX - 1 : llabs(x);
+}
+
+/* The largest number in it. */
+static int64_t
+largest(const Affine *a)
+{
+	int64_t most = magnitude(a->constant);
 
 	for (int i = 0; i < a->n; i++)
-		small &= llabs(a->terms[i].coefficient) < limit;
-	return small;
+		if (magnitude(a->terms[i].coefficient) > most)
+			most = magnitude(a->terms[i].coefficient);
+	return most;
+}
+
+/* Does form + c * bound fit? */
+static bool
+sum_fits(const Affine *form, int64_t c, const Affine *bound)
+{
+	const int64_t limit = 1ll << 60;
+
+	return largest(form) < limit && magnitude(c) < limit / (largest(bound) / 2 + 1) / 2;
 }
 
 static int64_t
@@ -166,7 +183,7 @@ tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64
 	AffineTerm term = {1, scalar};
 	Affine own = {.n = 1, .terms = &term};
 
-	if (!bound || c * sign <= 0 || !is_small(form) || !is_small(bound))
+	if (!bound || (c < 0 ? -1 : c > 0) != sign || !sum_fits(form, c, bound))
 		return;
 	Affine most = add_scaled(scratch, *form, own, -c);
 	most = add_scaled(scratch, most, affine_plus(*bound, -1), c);

@@ -1,6 +1,7 @@
 /* --info: what is compiled in, from the tables alone, and what will run it here; no region is allocated. */
 #include "runtime/cli.h"
 #include "runtime/runtime_impl.h"
+#include "format/bundle.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
 #include "codegen/cuda/nvrtc.h"
+#include "format/bundle.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* argmax: lines in parallel. Where they are few and long, blocks of them go in parallel, too: a kernel that runs before leaves
  * each block's index. */
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/lines.h"
 #include "ir/shapes.h"
 
 #include <math.h>
@@ -18,24 +18,18 @@ argmax_of(Lower *lw, const Node *n)
 {
 	int64_t axis = ((const AxisAttr *)n->attr)->axis;
 	int64_t size = node_operand(n, 0)->type->dims[axis];
-	Argmax a = {lw, n, axis, size, size, 1, node_result(n, 0)->type};
+	Type lines = node_result(n, 0)->type;
+	LineBlocks b = line_blocks(lw, size, lines->n, lw->target->tuning->lines.least_block);
 
-	if (a.lines->n == 0 || a.lines->n >= lw->parts)
-		return a;
-	int64_t wanted = (lw->parts + a.lines->n - 1) / a.lines->n;
-	int64_t least = lw->target->tuning->lines.least_block;
-	a.block = size / wanted < least ? least : size / wanted;
-	a.blocks = (size + a.block - 1) / a.block;
-	return a;
+	return (Argmax){lw, n, axis, size, b.block, b.blocks, lines};
 }
 
 static Type
 argmax_scratch(Lower *lw, const Node *n)
 {
 	Argmax a = argmax_of(lw, n);
-	int64_t indices = a.lines->n * a.blocks;
 
-	return a.blocks > 1 ? type_new(lw->m, S64, 1, &indices) : NULL;
+	return line_indices(lw, a.lines->n, a.blocks);
 }
 
 static LoopValue

@@ -21,26 +21,20 @@ argmax_of(Lower *lw, const Node *n)
 	const Tuning *t = lw->target->tuning;
 	int64_t axis = ((const AxisAttr *)n->attr)->axis;
 	Type x = node_operand(n, 0)->type, lines = node_result(n, 0)->type;
-	Argmax a = {lw, n, axis, x->dims[axis], x->dims[axis], 1, lines, false};
+	bool columns = lines_are_columns(lw, x, axis);
+	int64_t each = columns ? lw->target->team : 1;
+	LineBlocks b = line_blocks(lw, x->dims[axis], ceil_div(lines->n, each),
+	                           columns ? t->reduce.chunk_rows : t->lines.least_block);
 
-	a.columns = lines_are_columns(lw, x, axis);
-	int64_t each = a.columns ? lw->target->team : 1, parts = ceil_div(lines->n, each);
-	if (parts == 0 || parts >= lw->parts)
-		return a;
-	int64_t wanted = ceil_div(lw->parts, parts);
-	int64_t least = a.columns ? t->reduce.chunk_rows : t->lines.least_block;
-	a.block = a.size / wanted < least ? least : a.size / wanted;
-	a.blocks = ceil_div(a.size, a.block);
-	return a;
+	return (Argmax){lw, n, axis, x->dims[axis], b.block, b.blocks, lines, columns};
 }
 
 static Type
 argmax_scratch(Lower *lw, const Node *n)
 {
 	Argmax a = argmax_of(lw, n);
-	int64_t indices = a.lines->n * a.blocks;
 
-	return a.blocks > 1 ? type_new(lw->m, S64, 1, &indices) : NULL;
+	return line_indices(lw, a.lines->n, a.blocks);
 }
 
 /* Where a block's index is. */

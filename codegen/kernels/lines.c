@@ -1,7 +1,28 @@
-/* Lines along an axis, as teams share them. */
+/* Lines along an axis: blocks of them, and as teams share them. */
 #include "codegen/kernels/lines.h"
 
 enum { LEAST_SHARING = 4 }; /* members that share a line */
+
+LineBlocks
+line_blocks(const Lower *lw, int64_t size, int64_t parts, int64_t least)
+{
+	LineBlocks b = {size, 1};
+
+	if (parts == 0 || parts >= lw->parts)
+		return b;
+	b.block = size / ceil_div(lw->parts, parts);
+	b.block = b.block < least ? least : b.block;
+	b.blocks = ceil_div(size, b.block);
+	return b;
+}
+
+Type
+line_indices(Lower *lw, int64_t lines, int64_t blocks)
+{
+	int64_t n = lines * blocks;
+
+	return blocks > 1 ? type_new(lw->m, S64, 1, &n) : NULL;
+}
 
 bool
 lines_are_columns(const Lower *lw, Type t, int64_t axis)

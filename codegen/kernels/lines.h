@@ -1,9 +1,17 @@
-/* Lines along an axis, as teams share them: a line has all members, a few of them, or one. */
+/* Lines along an axis: blocks of them, and as teams share them, where a line has all members, a few of them, or one. */
 #ifndef GRADC_CODEGEN_KERNELS_LINES_H
 #define GRADC_CODEGEN_KERNELS_LINES_H
 
 #include "codegen/kernels/kernels.h"
 #include "codegen/team.h"
+
+/* Blocks that a line is cut into, where there are fewer parts than are wanted, of `least` elements or more; and the indices that
+ * those of so many lines leave, NULL where a line is one block. */
+typedef struct {
+	int64_t block, blocks; /* elements of one, and how many */
+} LineBlocks;
+LineBlocks line_blocks(const Lower *lw, int64_t size, int64_t parts, int64_t least);
+Type line_indices(Lower *lw, int64_t lines, int64_t blocks);
 
 /* Do so many lines lie side by side in memory that neighbours of the team have one each? */
 bool lines_are_columns(const Lower *lw, Type t, int64_t axis);

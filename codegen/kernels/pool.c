@@ -180,36 +180,47 @@ open_row(PoolLoop *p, Affine row, LoopMode mode)
 	return affine_add(lb, affine_scale(lb, row, row_size(p->y)), affine_scalar(lb, i));
 }
 
+LoopValue
+pool_value(const PoolLoop *p, const Node *n)
+{
+	return pool_window_value(p, node_operand(n, 0));
+}
+
+LoopValue
+pool_gathered(const PoolLoop *p, const Node *n)
+{
+	LoopBuilder *lb = p->lw->lb;
+	Index at;
+
+	index_split(lb, p->x, affine_scalar(lb, pool_window_winner(p, node_operand(n, 1))), &at);
+	return lower_element(p->lw, node_operand(n, 0), &at);
+}
+
+/* x: what windows lie over. */
 static void
-pool_kernel(Lower *lw, const Node *n)
+each_element(Lower *lw, const Node *n, const Value *x, PoolElement *element)
 {
 	LoopBuilder *lb = lw->lb;
 	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
+	PoolLoop p = pool_loop(lw, n, x->type, y);
 
 	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
 	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
-	         pool_window_value(&p, node_operand(n, 0)));
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, element(&p, n));
 	lb_end(lb);
 	lb_end(lb);
 }
 
 static void
+pool_kernel(Lower *lw, const Node *n)
+{
+	each_element(lw, n, node_operand(n, 0), pool_value);
+}
+
+static void
 pool_gather_kernel(Lower *lw, const Node *n)
 {
-	LoopBuilder *lb = lw->lb;
-	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
-	Index at;
-
-	LoopValue row = lb_for(lb, LOOP_PARALLEL, row_count(y));
-	Affine i = open_row(&p, affine_scalar(lb, row), row_mode(&p));
-	index_split(lb, p.x, affine_scalar(lb, pool_window_winner(&p, node_operand(n, 1))), &at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
-	         lower_element(lw, node_operand(n, 0), &at));
-	lb_end(lb);
-	lb_end(lb);
+	each_element(lw, n, node_operand(n, 1), pool_gathered);
 }
 
 /* Adds v to dx at a flat place of the plane that this iteration owns. */

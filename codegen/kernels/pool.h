@@ -19,4 +19,8 @@ LoopValue pool_window_value(const PoolLoop *p, const Value *x);
 /* The flat place in x of the window's first maximum. */
 LoopValue pool_window_winner(const PoolLoop *p, const Value *x);
 
+/* What pool and pool_gather give for the element at hand. */
+typedef LoopValue PoolElement(const PoolLoop *p, const Node *n);
+PoolElement pool_value, pool_gathered;
+
 #endif

@@ -46,36 +46,29 @@ close_elements(Spread *lane)
 
 /* ---- pool, pool_gather */
 static void
-pool_team_kernel(Lower *lw, const Node *n)
+each_element(Lower *lw, const Node *n, const Value *x, PoolElement *element)
 {
 	LoopBuilder *lb = lw->lb;
 	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 0)->type, y);
+	PoolLoop p = pool_loop(lw, n, x->type, y);
 	Spread lane;
 
 	Affine i = open_elements(lw, y->n, pool_is_unrolled(&p), &lane);
 	index_split(lb, y, i, &p.at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
-	         pool_window_value(&p, node_operand(n, 0)));
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i, element(&p, n));
 	close_elements(&lane);
+}
+
+static void
+pool_team_kernel(Lower *lw, const Node *n)
+{
+	each_element(lw, n, node_operand(n, 0), pool_value);
 }
 
 static void
 pool_gather_team_kernel(Lower *lw, const Node *n)
 {
-	LoopBuilder *lb = lw->lb;
-	Type y = node_result(n, 0)->type;
-	PoolLoop p = pool_loop(lw, n, node_operand(n, 1)->type, y);
-	Spread lane;
-	Index at;
-
-	Affine i = open_elements(lw, y->n, pool_is_unrolled(&p), &lane);
-	index_split(lb, y, i, &p.at);
-	LoopValue winner = pool_window_winner(&p, node_operand(n, 1));
-	index_split(lb, p.x, affine_scalar(lb, winner), &at);
-	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
-	         lower_element(lw, node_operand(n, 0), &at));
-	close_elements(&lane);
+	each_element(lw, n, node_operand(n, 1), pool_gathered);
 }
 
 /* ---- pool_grad */

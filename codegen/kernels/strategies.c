@@ -87,11 +87,17 @@ check_ops(const Target *t, Diag *diag)
 }
 
 static bool
+is_team(int members)
+{
+	return members >= 0 && members <= MAX_PARTIALS && (members & (members - 1)) == 0;
+}
+
+static bool
 check_target(const Target *t, Diag *diag)
 {
 	bool cuts = t->kind != TARGET_CPU ||
 	            (t->product && t->product->rows >= 1 && t->product->rows <= MOST_PRODUCT_ROWS);
-	bool team = t->team >= 0 && t->team <= MAX_PARTIALS && (t->team & (t->team - 1)) == 0;
+	bool team = is_team(t->team) && is_team(t->most_team);
 
 	if (!cuts)
 		diag_error(diag, EXIT_UNSUPPORTED,

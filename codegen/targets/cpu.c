@@ -89,6 +89,7 @@ const Tuning cpu_tuning = {
 	.reduce.sums = 8,
 	/* CPUs have no teams; of another kind's nothing is measured: a warp reads 1024 numbers of f32 in eight vectors a lane. */
 	.reduce.team_row = 1024,
+	.reduce.long_row = 56 << 10,
 	.reduce.row_members = 32,
 	.reduce.own_numbers = 32, /* of teams, as the two behind it */
 	.reduce.all_own_numbers = 64,

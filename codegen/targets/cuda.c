@@ -21,6 +21,9 @@ const Tuning team_tuning = {
 	.reduce.most_columns = 128,
 	.reduce.near_row =
 		8192, /* 32 KiB of f32: seven blocks in the 228 KiB of a multiprocessor */
+	.reduce.long_row =
+		56
+		<< 10, /* 224 KiB of f32, of an H100's 227; where there are less, rows are read again */
 	.reduce.expensive = 4,
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
@@ -129,6 +132,7 @@ static const TeamTiles sm_100_tiles = {
 	                                           .kind = TARGET_TEAMS,                  \
 	                                           .lanes = 4, /* 16 bytes of a thread */ \
 	                                           .team = 256,                           \
+	                                           .most_team = 1024,                     \
 	                                           .shared_bytes = (shared) << 10,        \
 	                                           .matrices = matrices,                  \
 	                                           .tiles = &architecture##_tiles,        \

@@ -74,6 +74,7 @@ missing_of(const Tuning *t)
 		NUMBER(reduce.least_columns),
 		NUMBER(reduce.most_columns),
 		NUMBER(reduce.near_row),
+		NUMBER(reduce.long_row),
 		NUMBER(reduce.expensive),
 		NUMBER(reduce.sums),
 		NUMBER(reduce.team_row),

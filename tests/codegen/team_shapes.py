@@ -29,6 +29,11 @@ def shapes():
             yield sums, x, x
             yield (f"{sums}\n    %4 = reduce %3 {{kind = max, axes = [2]}} : f32[20,{rows}]\n"
                    f"    %5 = broadcast %4 {{shape = {list(x)}, axes = [0,1]}} : {whole}\n    %6 = sub %3, %5 : {whole}"), x, x
+    for width in (9001, 20000):  # rows that have a whole processor
+        whole = dims((9, width))
+        yield (f"reduce %x {{kind = max, axes = [1]}} : f32[9]\n    %1 = broadcast %0 {{shape = [9,{width}], axes = [0]}} : {whole}\n"
+               f"    %2 = sub %x, %1 : {whole}\n    %3 = exp %2 : {whole}\n    %4 = reduce %3 {{kind = sum, axes = [1]}} : f32[9]\n"
+               f"    %5 = broadcast %4 {{shape = [9,{width}], axes = [0]}} : {whole}\n    %6 = div %3, %5 : {whole}"), (9, width), (9, width)
     for a, b in itertools.product([8, 28, 33], [16, 50, 96, 130]):
         yield f"transpose %x {{order = [0,2,1]}} : f32[60,{b},{a}]", (60, a, b), (60, b, a)
     for n in (7, 16, 33, 50, 130):

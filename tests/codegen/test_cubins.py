@@ -27,7 +27,7 @@ def reasons(name):
 
 LOCAL_MEMORY, NARROW = reasons("local_memory.json"), reasons("narrow_accesses.json")
 TRAINS = ["--loss=cross_entropy", "--optimizer=adamw"]
-MODELS = [*workloads.MODELS, *(n for n in reference.NAMES if not n.startswith("gpt2_mini_"))]  # which have gpt2_mini's kernels
+MODELS = [*workloads.MODELS, *reference.NAMES]
 
 
 @pytest.fixture(scope="module")

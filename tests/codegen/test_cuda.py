@@ -108,6 +108,21 @@ def test_lines(run, compare, tmp_path, what):
     same(compare(team_lines.lower(run, tmp_path, "cuda-sm_90", functions)), len(functions) // 2)
 
 
+def test_huge_strides(run, compare, tmp_path):
+    """Places behind 2^31 and 2^32, of rows and of columns, and beside each other."""
+    n = 2**31 + 64
+    end = f"slice %x {{start = [0,{n - 96}], stop = [3,{n}], step = [1,1]}} : s8[3,96]"
+    body = {"ends": (f"%0 = {end}\n    %1 = neg %0 : s8[3,96]", "s8[3,96]"),
+            "turned": (f"%0 = {end}\n    %1 = transpose %0 {{order = [1,0]}} : s8[96,3]", "s8[96,3]"),
+            "sums": (f"%0 = {end}\n    %2 = cast %0 {{to = f32}} : f32[3,96]\n    %1 = reduce %2 {{kind = sum, axes = [0]}} : f32[96]", "f32[96]"),
+            "rows": (f"%0 = {end}\n    %2 = cast %0 {{to = f32}} : f32[3,96]\n    %1 = reduce %2 {{kind = max, axes = [1]}} : f32[3]", "f32[3]")}
+    (tmp_path / "huge.gir").write_text("module @huge {\n" + "".join(
+        f"  func @{name}(%x: s8[3,{n}]) -> {y} {{\n    {ops}\n    return %1\n  }}\n" for name, (ops, y) in body.items()) + "}\n")
+    passes = ",".join(f"{p}{{target=cuda-sm_90}}" for p in ("legalize", "fuse", "lower"))
+    run("opt", "huge.gir", "--stage=train", "--verify-each", f"--passes={passes}", "-o", "lowered.gir")
+    same(compare(tmp_path / "lowered.gir", INTEGERS="100"), 4)
+
+
 @PLAIN
 def test_op_samples(compare, build, tmp_path):
     """Kernels of the samples of every op, and of their gradients."""
