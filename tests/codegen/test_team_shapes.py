@@ -1,8 +1,10 @@
 """Rows, columns, squares and flat loops of teams of threads, of sizes that none of them divides, give what one thread gives."""
 import itertools
+import re
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from team_lines import Library, numbers
 from team_shapes import dims, shapes, text_of
 
@@ -29,3 +31,22 @@ def test_shapes(run, tmp_path):
         got, = team.call(i, [x / 32])
         want, = one.call(i, [x / 32])
         np.testing.assert_allclose(got, want, rtol=2e-6, err_msg=f.text)
+
+
+@pytest.mark.parametrize("width, target, kept, loads", [
+    (200, "cuda-sm_90", "private", 1), (1030, "cuda-sm_90", "private", 1), (9001, "cuda-sm_90", "local", 1),
+    (50257, "cuda-sm_90", "local", 1), (50257, "cuda-sm_80", None, 3), (60000, "cuda-sm_90", None, 3)])
+def test_a_row_is_loaded_once(run, tmp_path, width, target, kept, loads):
+    """A softmax keeps its row, where registers or a processor's memory hold it."""
+    x = f"f32[8,{width}]"
+    (tmp_path / "rows.gir").write_text(
+        f"func @f(%x: {x}) -> {x} {{\n  %0 = reduce %x {{kind = max, axes = [1]}} : f32[8]\n"
+        f"  %1 = broadcast %0 {{shape = [8,{width}], axes = [0]}} : {x}\n  %2 = sub %x, %1 : {x}\n  %3 = exp %2 : {x}\n"
+        f"  %4 = reduce %3 {{kind = sum, axes = [1]}} : f32[8]\n  %5 = broadcast %4 {{shape = [8,{width}], axes = [0]}} : {x}\n"
+        f"  %6 = div %3, %5 : {x}\n  return %6\n}}\n")
+    passes = ",".join(f"{p}{{target={target}}}" for p in ("legalize", "fuse", "lower"))
+    said = run("opt", "rows.gir", "--stage=train", "--verify-each", f"--passes={passes}").stdout
+    assert said.count("kernel @") == 1
+    assert said.count("= load x0") == loads
+    assert (f"{kept} " in said) if kept else not re.search(" (local|private) ", said)
+    assert ("team 1024 " in said) == (9000 < width < 57344)
