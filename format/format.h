@@ -278,6 +278,14 @@ kernel_block_parts(const KernelRecord *k)
 	return k->team > 1 ? 1 : LONE_THREADS;
 }
 
+/* Shared memory of a GPU's block: up to so much is the kernel's own, more is asked for by the launch, and then all of it. */
+enum { MOST_OWN_SHARED = 48 << 10 };
+static inline int64_t
+launch_shared_bytes(int64_t shared_bytes)
+{
+	return shared_bytes > MOST_OWN_SHARED ? shared_bytes : 0;
+}
+
 /* What a library may do in place of a kernel's loops, on its arguments. */
 typedef struct {
 	LibraryCall call;

@@ -23,7 +23,7 @@ number_of(const char *variable)
 	return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
-static void
+void
 local_rank(int *local, int *ranks)
 {
 	*local = 0;

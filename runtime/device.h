@@ -72,6 +72,10 @@ typedef struct {
 typedef struct {
 	const char *name;
 	bool host_memory; /* MEMORY_DEVICE is the host's to read and write, in the order of its calls */
+	ImageKind image_kind; /* of the code that it runs */
+	int (*count)(void);   /* devices of its kind; NULL: one */
+	/* NULL: the device of that number runs the image, which is of its kind; else why not. */
+	Status (*runs)(int ordinal, const CodeImage *image);
 	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
@@ -125,6 +129,8 @@ typedef struct {
 #undef DEVICE
 extern const DeviceOps *const device_table[];   /* of device_list.def; ends with NULL */
 const DeviceOps *device_find(const char *name); /* NULL: unknown */
+/* `runs` of devices that run functions of the process. */
+Status functions_run(int ordinal, const CodeImage *image);
 /* The functions among the images, for a device of that name. They are what the tables say: every kernel of the target is
  * there, printed from the record that it has. */
 Status code_functions(const CodeSource *source, const char *device, const KernelCode **out);

@@ -525,6 +525,8 @@ async_forget(Device *d, Recorded *recorded)
 
 const DeviceOps device_async = {
 	.name = "async",
+	.image_kind = IMAGE_FUNCTIONS,
+	.runs = functions_run,
 	.open = async_open,
 	.close = async_close,
 	.alloc = async_alloc,

@@ -457,6 +457,8 @@ cpu_sync(Device *device)
 const DeviceOps device_cpu = {
 	.name = "cpu",
 	.host_memory = true,
+	.image_kind = IMAGE_FUNCTIONS,
+	.runs = functions_run,
 	.open = cpu_open,
 	.close = cpu_close,
 	.alloc = cpu_alloc,

@@ -50,9 +50,11 @@ typedef struct {
 	const char *lr_schedule;
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
-	const char *load, *weights, *device;
+	const char *load, *weights;
 	const char *
-		target; /* "cpu:x86-64-v3", of those compiled in; NULL: the best that the CPUs of all ranks run */
+		device; /* "cpu", "cuda", "cuda:1"; NULL: a GPU that runs what is compiled in, else the CPU */
+	const char *
+		target; /* "cpu:x86-64-v3", "cuda:sm_90a", of those compiled in; NULL: the best of the devices of all ranks */
 	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
 	/* Sums over ranks: "ordered", in the order of the ranks, so that W ranks give the bits of W accumulation steps; "fast",
 	 * as the library adds; NULL: ordered up to 8 ranks. */

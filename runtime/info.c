@@ -98,6 +98,17 @@ bundle_text(Arena *arena, const Format *f, const CodeImage *v)
 	return text;
 }
 
+/* On the first GPU. */
+static bool
+runs_here(const CodeImage *v)
+{
+	Status status = device_cuda.runs(0, v);
+	bool runs = !status;
+
+	status_free(status);
+	return runs;
+}
+
 static json_t *
 bundle_json(const Format *f, const CodeImage *v)
 {
@@ -105,8 +116,8 @@ bundle_json(const Format *f, const CodeImage *v)
 	Status status = bundle_read(v, f, &b);
 	json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:b, s:s}", "cuda", v->name, "target",
 	                      target_name(f, v), "bytes", (json_int_t)v->size, "modules",
-	                      (json_int_t)(status ? 0 : b.header->n_modules), "runs_here", 0,
-	                      "code", status ? status->message : "verified");
+	                      (json_int_t)(status ? 0 : b.header->n_modules), "runs_here",
+	                      runs_here(v), "code", status ? status->message : "verified");
 
 	status_free(status);
 	return j;
@@ -213,8 +224,8 @@ print_variants(const Format *f, Arena *arena, const CodeImage *v)
 			printf("kernels for cpu:%-8s %s, %s%s\n", v->name, target_name(f, v),
 			       v->features, cpu_lacks(v->features, &n) ? " (not this CPU)" : "");
 		else
-			printf("kernels for cuda:%-7s %s, %s (no device in this build)\n", v->name,
-			       target_name(f, v), bundle_text(arena, f, v));
+			printf("kernels for cuda:%-7s %s, %s%s\n", v->name, target_name(f, v),
+			       bundle_text(arena, f, v), runs_here(v) ? "" : " (not this GPU)");
 }
 
 /* Where a kernel is run: layers of one form share it. */
@@ -295,14 +306,19 @@ int
 info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 {
 	Format f;
-	const CodeImage *variant;
+	const CodeImage *variant = NULL;
+	DeviceChoice choice;
 	Shown shown = {.variants = model->images, .target = EVERY_TARGET};
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
 	shown.snapshot = snapshot_bytes(&f, o->run.shard_bytes);
 	status_free(weights_check(model, &f, o->run.weights, &shown.weights_ok));
-	status_free(variant_pick(model->images, o->run.target, &variant));
+	Status chosen = device_choose(model->images, o->run.device, o->run.target, &choice);
+	if (!chosen)
+		chosen = variant_pick(model->images, o->run.target, &choice, &variant);
+	status_free(choice.why_not_gpu);
+	status_free(chosen);
 	if (variant)
 		shown.target = (int)variant->target;
 	if (o->json) {

@@ -18,18 +18,19 @@ close_device(Opened *o)
 		o->ops->close(o->device);
 }
 
-/* Code for this CPU on the device of the options. */
+/* Code for this machine on the device of the options. */
 static Status
 open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
 {
 	const CodeImage *image;
+	DeviceChoice choice;
 
-	*o = (Opened){.ops = device_find(options->device)};
-	if (!o->ops)
-		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
-		                    options->device);
-	RETURN_IF_ERROR(variant_pick(model->images, options->target, &image));
-	DeviceOptions device = device_options(f, (int)image->target, options);
+	*o = (Opened){0};
+	RETURN_IF_ERROR(device_choose(model->images, options->device, options->target, &choice));
+	status_free(choice.why_not_gpu);
+	o->ops = choice.ops;
+	RETURN_IF_ERROR(variant_pick(model->images, options->target, &choice, &image));
+	DeviceOptions device = device_options(f, (int)image->target, choice.ordinal, options);
 	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
 	o->target = (int)image->target;
 	CodeSource source = {image, 1, f, o->target};
@@ -66,9 +67,9 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 
 	if (status)
 		text_add(&text, status->message);
-	else if (o.ops->describe)
+	else if (o.ops && o.ops->describe)
 		o.ops->describe(o.device, &text);
-	json_object_set_new(root, "device", json_string(text.at ? text.at : options->device));
+	json_object_set_new(root, "device", json_string(text.at ? text.at : o.ops->name));
 	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
 		if (f->kernels[i].library && f->kernels[i].targets >> o.target & 1)
 			add_product(list, f, &o, i);

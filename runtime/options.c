@@ -58,12 +58,6 @@ options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
 	return NULL;
 }
 
-static const char *
-nth_device(int i)
-{
-	return device_table[i] ? device_table[i]->name : NULL;
-}
-
 /* clang-format off */
 /* More than any training has, and products of them are numbers of 64 bits. */
 #define MOST_STEPS (1ll << 53)
@@ -143,9 +137,9 @@ static const OptionRow rows[] = {
 	 CLI(table)},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
 	 CLI(dump_gradients), .commands = TRAINING},
-	{"device", NULL, "where to run (cpu)", TAKES_KNOWN, RUN(device), .nth = nth_device,
-	 .group = "The machine"},
-	{"target", "cpu:NAME", "whose kernels run, of those compiled in (the best that the CPUs of all ranks run)",
+	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the code compiled in, else the CPU)", TAKES_STRING,
+	 RUN(device), .group = "The machine"},
+	{"target", "cpu:NAME|cuda:NAME", "whose kernels run, of those compiled in (the best that the devices of all ranks run)",
 	 TAKES_STRING, RUN(target)},
 	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
 	 RUN(threads), .least = 1},

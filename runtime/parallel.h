@@ -41,6 +41,8 @@ typedef struct {
 void cpu_share(CpuShare *out);
 /* CPUs that the machine lets anybody use, whatever a launcher left to this process. */
 int cpu_count(void);
+/* Of those that a launcher started on this machine; 0 of 1 without one. */
+void local_rank(int *local, int *ranks);
 /* The share of rank `local` of `ranks` on this machine: allowed are the n CPUs of this process, of `all`
  * that the machine lets anybody use. */
 void cpu_share_divide(CpuShare *s, int all, int local, int ranks);

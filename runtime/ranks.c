@@ -55,14 +55,14 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 	if (gradc_rank(run) > 0)
 		return status_error(EXIT_SYSTEM, "%s", "");
 	return run->variant
-	               ? status_error(EXIT_SYSTEM,
-	                              "the kernels for cpu:%s are for target %lld of %d",
+	               ? status_error(EXIT_SYSTEM, "the kernels for %s are for target %lld of %d",
 	                              run->variant->name, (long long)run->variant->target,
 	                              run->format.n[SECTION_TARGETS])
-	               : status_error(EXIT_SYSTEM,
-	                              "no kernels are left that the CPUs and the --target of all "
-	                              "ranks allow: give all ranks one --target, or compile with "
-	                              "--target=cpu:x86-64-v2 besides");
+	               : status_error(
+				 EXIT_SYSTEM,
+				 "no kernels are left that the devices and the --target of all "
+				 "ranks allow: give all ranks one --target, or compile with "
+				 "--target=cpu:x86-64-v2 besides");
 }
 
 /* What all ranks must have in common, a hash of each. */

@@ -12,13 +12,24 @@
 #include <pthread.h>
 
 /* ---- variant.c */
-/* Bit i: this CPU runs all[i]. asked: no other than that one, "cpu:x86-64-v3"; NULL: any. EXIT_SYSTEM, naming a feature, when
+typedef struct {
+	const DeviceOps *ops;
+	int ordinal;        /* of the devices of its kind; -1: not known yet */
+	Status why_not_gpu; /* why code for GPUs is there and not run, where nobody asked for a device; NULL: it is run, or not there */
+} DeviceChoice;
+/* device: "cpu", "cuda", "cuda:1"; NULL: a GPU that runs some of the code (of the target that is asked for), else the CPU. Of
+ * several GPUs each rank of a machine takes another one. */
+Status device_choose(const CodeImage *all, const char *device, const char *target,
+                     DeviceChoice *out);
+/* Bit i: this device runs all[i]. asked: no other than that one, "cpu:x86-64-v3"; NULL: any. EXIT_SYSTEM, saying why, when
  * it runs none of them; EXIT_USAGE when there is none of that name. */
-Status variant_list(const CodeImage *all, const char *asked, uint64_t *out);
+Status variant_list(const CodeImage *all, const char *asked, const DeviceChoice *device,
+                    uint64_t *out);
 /* That which may use most, of a set of them; NULL: of none. */
 const CodeImage *variant_best(const CodeImage *all, uint64_t of);
-/* Of those that this CPU runs. */
-Status variant_pick(const CodeImage *all, const char *asked, const CodeImage **out);
+/* Of those that this device runs. */
+Status variant_pick(const CodeImage *all, const char *asked, const DeviceChoice *device,
+                    const CodeImage **out);
 
 /* ---- trace.c: spans of time, in a file. */
 typedef enum {
@@ -480,7 +491,8 @@ struct Gradc {
 	GradcModel model;
 	Diag *diag; /* borrowed, may be NULL */
 	Format format;
-	const CodeImage *variant; /* of the model: the best that the CPUs of all ranks run */
+	DeviceChoice device;
+	const CodeImage *variant; /* of the model: the best that the devices of all ranks run */
 	const char *processor; /* its name, asked for once: in a virtual machine cpuid takes 7 us */
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
@@ -502,7 +514,7 @@ struct Gradc {
 	double loss, count;                       /* of the newest step whose results are known */
 	Saver saver;
 };
-DeviceOptions device_options(const Format *f, int target, const GradcOptions *o);
+DeviceOptions device_options(const Format *f, int target, int ordinal, const GradcOptions *o);
 double info_double(const Format *f, const char *key, double otherwise);
 bool info_is(const Format *f, const char *key, const char *value);
 /* For this run's target; NULL: none. program_any takes that of another binding where this one has none. */

@@ -75,7 +75,6 @@ gradc_default_options(void)
 		.eps = NAN,
 		.momentum = NAN,
 		.clip_norm = NAN,
-		.device = "cpu",
 		.libraries = true,
 		.keep_data = 64ll << 20,
 		.communicator = "self",
@@ -124,9 +123,10 @@ has_short_programs(const Format *f, int target)
 }
 
 DeviceOptions
-device_options(const Format *f, int target, const GradcOptions *o)
+device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 {
 	return (DeviceOptions){
+		.ordinal = ordinal,
 		.threads = o->threads == 0 && has_short_programs(f, target) ? 1 : (int)o->threads,
 		.deterministic = o->deterministic,
 		.no_libraries = !o->libraries};
@@ -156,31 +156,31 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 			"the model was compiled by another gradc: its interface is %lld, "
 			"the runtime's %d",
 			(long long)model->abi, GRADC_ABI);
-	RETURN_IF_ERROR(variant_list(model->images, run->options.target, variants));
+	RETURN_IF_ERROR(device_choose(model->images, run->options.device, run->options.target,
+	                              &run->device));
+	if (run->device.why_not_gpu && run->diag && gradc_rank(run) == 0)
+		diag_warning(run->diag, "no GPU is used: %s", run->device.why_not_gpu->message);
+	RETURN_IF_ERROR(variant_list(model->images, run->options.target, &run->device, variants));
 	return format_read(model->blob, model->bytes, &run->format);
 }
 
 static Status
 open_all(Gradc *run, const GradcOptions *options)
 {
-	const DeviceOps *ops = device_find(options->device);
 	char name[CPU_NAME];
 
 	run->processor = arena_strdup(run->arena, cpu_name(name));
-	if (!ops)
-		return status_error(EXIT_USAGE, "--device: %s: not supported in this build",
-		                    options->device);
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(pick_reduction(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
-	ExecutorOptions executor = {
-		.ops = ops,
-		.device = device_options(&run->format, gradc_target(run), options),
-		.variant = run->variant,
-		.comm = &run->comm,
-		.ordered = run->reduce_ordered,
-		.observed = options->trace || options->profile};
+	ExecutorOptions executor = {.ops = run->device.ops,
+	                            .device = device_options(&run->format, gradc_target(run),
+	                                                     run->device.ordinal, options),
+	                            .variant = run->variant,
+	                            .comm = &run->comm,
+	                            .ordered = run->reduce_ordered,
+	                            .observed = options->trace || options->profile};
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
@@ -259,6 +259,7 @@ gradc_close(Gradc *run)
 	if (over)
 		executor_close(&run->executor);
 	comm_close(&run->comm);
+	status_free(run->device.why_not_gpu);
 	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
 	arena_free(run->arena);
 	if (over)

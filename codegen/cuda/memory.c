@@ -54,15 +54,11 @@ cuda_place(CPrinter *p, int buffer, const char *place)
 	return place;
 }
 
-/* ---- shared memory: up to so much is the kernel's own; more is asked for at launch, and arrays lie there one after the other */
-enum { MOST_OWN_SHARED = 48 << 10 };
-
+/* ---- shared memory: what a launch asks for, arrays that lie there one after the other */
 int64_t
 cuda_dynamic_bytes(const Kernel *k)
 {
-	int64_t bytes = k->n_team ? kernel_shared_bytes(k) : 0;
-
-	return bytes > MOST_OWN_SHARED ? bytes : 0;
+	return k->n_team ? launch_shared_bytes(kernel_shared_bytes(k)) : 0;
 }
 
 static void

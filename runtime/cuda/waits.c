@@ -1,0 +1,123 @@
+/* Waiting for the GPU without blocking in the driver: a kernel that never ends is noticed. */
+#include "runtime/cuda/cuda_impl.h"
+
+#include <sched.h>
+#include <time.h>
+
+/* A step of milliseconds is waited for at once, a long one costs no core. */
+static void
+pause_after(double waited)
+{
+	enum { SPIN_US = 50, LEAST_US = 20, MOST_US = 500 };
+	double us = waited * 1e6;
+
+	if (us < SPIN_US) {
+		sched_yield();
+		return;
+	}
+	us = us / 16 < LEAST_US ? LEAST_US : us / 16 > MOST_US ? MOST_US : us / 16;
+	nanosleep(&(struct timespec){.tv_nsec = (long)(us * 1e3)}, NULL);
+}
+
+/* What has been done so far: of any two moments between which something was, it differs. */
+static uint64_t
+progress_of(Device *d)
+{
+	uint64_t hash = 0;
+
+	for (int i = 0; i < d->n_events; i++) {
+		void *event = atomic_load(&d->events[i]);
+		if (event)
+			hash = hash_mix(hash,
+			                (uint64_t)i * 2 + (d->driver.EventQuery(event) == CUDA_OK));
+	}
+	for (int i = 0; i < MAX_STREAMS; i++)
+		if (d->streams[i])
+			hash = hash_mix(hash, d->driver.StreamQuery(d->streams[i]) == CUDA_OK);
+	return hash;
+}
+
+typedef struct {
+	double begin, moved, looked;
+	uint64_t progress;
+} Wait;
+
+static Wait
+wait_begin(void)
+{
+	double now = seconds_now();
+
+	return (Wait){.begin = now, .moved = now, .looked = now};
+}
+
+static Status
+stuck(const Device *d)
+{
+	return status_error(
+		EXIT_HANG,
+		"cuda:%d (%s) has finished nothing for %g seconds: a kernel is stuck, or "
+		"the GPU hangs; `nvidia-smi` shows whether it still computes. "
+		"GRADC_DEVICE_TIMEOUT=SECONDS waits longer",
+		d->gpu.ordinal, d->gpu.name, d->patience);
+}
+
+/* Looked at ten times within the patience. */
+static Status
+wait_more(Device *d, Wait *w)
+{
+	double now = seconds_now();
+
+	pause_after(now - w->begin);
+	if (now - w->looked < d->patience / 10)
+		return NULL;
+	uint64_t progress = progress_of(d);
+	if (progress != w->progress)
+		w->moved = now;
+	w->progress = progress;
+	w->looked = now;
+	return now - w->moved > d->patience ? stuck(d) : NULL;
+}
+
+static bool
+is_over(Device *d)
+{
+	return atomic_load(&d->fault) != NULL;
+}
+
+Status
+cuda_wait_event(Device *d, int event)
+{
+	void *at = atomic_load(&d->events[event]);
+	Wait w = wait_begin();
+	int code = CUDA_OK;
+
+	cuda_enter(d);
+	while (at && !is_over(d) && (code = d->driver.EventQuery(at)) == CUDA_NOT_READY) {
+		Status status = wait_more(d, &w);
+		if (status)
+			cuda_keep_fault(d, status);
+	}
+	if (code != CUDA_OK && code != CUDA_NOT_READY)
+		status_free(cuda_check(d, code, NULL));
+	return NULL;
+}
+
+Status
+cuda_wait_streams(Device *d)
+{
+	Wait w = wait_begin();
+
+	cuda_enter(d);
+	for (int i = 0; i < MAX_STREAMS; i++) {
+		int code = CUDA_OK;
+		while (d->streams[i] && !is_over(d) &&
+		       (code = d->driver.StreamQuery(d->streams[i])) == CUDA_NOT_READY) {
+			Status status = wait_more(d, &w);
+			if (status)
+				cuda_keep_fault(d, status);
+		}
+		if (code != CUDA_OK && code != CUDA_NOT_READY)
+			status_free(cuda_check(d, code, NULL));
+	}
+	return status_copy(atomic_load(&d->fault));
+}
