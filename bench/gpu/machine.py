@@ -1,0 +1,65 @@
+"""What a machine with a GPU has: where gradc and the models are, NVRTC and cuBLASLt, and the GPU's own facts."""
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "bench"), str(ROOT / "tests")]
+RESULTS = ROOT / "bench/results"
+
+
+def gradc():
+    """$GRADC, else build/gradc."""
+    return Path(os.environ.get("GRADC", ROOT / "build/gradc")).resolve()
+
+
+def models():
+    """Folder of the reference models: $GRADC_MODELS, else where they lie beside the repository."""
+    return Path(os.environ.get("GRADC_MODELS", ROOT.parent / "shared/models")).resolve()
+
+
+def library_folders():
+    """Where CUDA's libraries lie: a toolkit, and the packages of the Python that runs this."""
+    found = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "lib64"]
+    for site in map(Path, sys.path):
+        if site.name in ("site-packages", "dist-packages"):
+            found += [*site.glob("nvidia/*/lib"), *site.glob("nvidia/lib")]
+    return [str(f) for f in found if any(f.glob("lib*.so*"))]
+
+
+def environment():
+    """That of gradc and its executables."""
+    paths = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *library_folders()]
+    return dict(os.environ, LD_LIBRARY_PATH=":".join(p for p in paths if p))
+
+
+def call(*command, cwd=None, timeout=None):
+    """(exit code, what it printed, seconds)."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment(), timeout=timeout, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        code, text = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as late:
+        code, text = 124, (late.stdout or b"").decode(errors="replace") + f"\nstopped after {timeout} s"
+    return code, text, time.monotonic() - start
+
+
+def facts():
+    """Name, memory, driver and clocks, as nvidia-smi has them; the commit that is measured."""
+    fields = ["name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit"]
+    code, text, _ = call("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    gpu = dict(zip(fields, [x.strip() for x in text.splitlines()[0].split(",")])) if code == 0 else {"name": "none"}
+    code, commit, _ = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
+    return {"gpu": gpu, "commit": commit.strip() if code == 0 else os.environ.get("GRADC_COMMIT", "unknown")}
+
+
+def write(name, result):
+    """One JSON of what was found: in $GRADC_RESULTS, else bench/results."""
+    path = Path(os.environ.get("GRADC_RESULTS", RESULTS)) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"wrote {path}")
