@@ -22,7 +22,6 @@ import machine
 import workloads
 
 TRAINS = ("--init=random", "--loss=cross_entropy", "--optimizer=adamw")
-LANGUAGE = ("input_ids", 1024)
 # Rows of a step; options that bind the dimensions; what a row counts as.
 CASES = {
     "gpt2_124m": (16, ("--dim=batch=16", "--dim=seq=1024"), 1024),
@@ -55,12 +54,6 @@ def by_kernel(trace):
     return found
 
 
-def gaps(log, trace):
-    """The share of a step in which the compute stream had nothing to do: its step against the sum of its kernels."""
-    steps = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "kernel" and e["tid"] == 0]
-    return sum(e["dur"] for e in steps) * 1e-6, log
-
-
 def measure(name, o, folder):
     rows, options, length = CASES[name]
     graph, exe, log = folder / "graph.onnx", folder / name, folder / "log.jsonl"
@@ -71,8 +64,7 @@ def measure(name, o, folder):
         return {"fault": text[-2000:]}
     _, _, again_s = machine.call(machine.gradc(), "compile", graph, "-o", exe, *TRAINS, *options, *o.options, target)
     bound = data(name, rows, length, folder)
-    run = [exe, *bound, "--device=cuda", "--shuffle=off", "--progress=off", "--table=off", "--epochs=1000000"]
-    run.remove("--epochs=1000000")
+    run = [exe, *bound, "--device=cuda", "--shuffle=off", "--progress=off", "--table=off"]
     code, text, seconds = machine.call(*run, f"--steps={o.steps}", "--log", log, timeout=200)
     if code:
         return {"compile_s": compile_s, "fault": f"exit {code}: {text[-2000:]}"}

@@ -43,6 +43,8 @@ def call(*command, cwd=None, timeout=None):
         done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment(), timeout=timeout, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         code, text = done.returncode, done.stdout
+    except FileNotFoundError as missing:
+        code, text = 127, str(missing)
     except subprocess.TimeoutExpired as late:
         code, text = 124, (late.stdout or b"").decode(errors="replace") + f"\nstopped after {timeout} s"
     return code, text, time.monotonic() - start
