@@ -139,7 +139,8 @@ add_machine(Settings *s, const Gradc *run)
 {
 	const Executor *x = &run->executor;
 
-	add(s, "cpu", json_string(run->variant->name));
+	add(s, run->variant->kind == IMAGE_FUNCTIONS ? "cpu" : "cuda",
+	    json_string(run->variant->name));
 	add(s, "processor", json_string(run->processor));
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (gradc_ranks(run) > 1)
@@ -150,6 +151,8 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "threads", json_integer(facts.threads));
 	add(s, "cpus", json_integer(facts.cpus));
 	add(s, "library", facts.library ? json_string(facts.library) : json_null());
+	if (facts.gpu)
+		add(s, "gpu", json_string(facts.gpu));
 }
 
 static Settings

@@ -67,7 +67,14 @@ typedef struct {
 	int threads;         /* that compute on the host */
 	int cpus;            /* of the machine: the library's products may be cut by them */
 	const char *library; /* "oneDNN 2.6.0", as long as the device; NULL: none */
+	const char *gpu;     /* "NVIDIA H100 80GB HBM3", as long as the device; NULL: none */
+	int driver;          /* of a GPU: the CUDA that it is made for, 13000; 0: none */
 } DeviceFacts;
+
+/* Bytes of its memory: what its owner got by alloc, what nobody has, all. */
+typedef struct {
+	int64_t own, free, total;
+} DeviceMemory;
 
 typedef struct {
 	const char *name;
@@ -116,6 +123,8 @@ typedef struct {
 	Status (*capture_end)(Device *device, Recorded **out);
 	Status (*launch)(Device *device, const Recorded *recorded);
 	void (*forget)(Device *device, Recorded *recorded);
+	bool (*memory)(const Device *device,
+	               DeviceMemory *out); /* NULL: the host's, of which nothing is known */
 	/* For people; NULL where there is nothing to say. What computes: "2 threads (libgomp), oneDNN
 	 * 2.6.0"; the same for a checkpoint. What runs a kernel that a library may: an implementation's name or "generated". */
 	void (*describe)(const Device *device, Text *out);

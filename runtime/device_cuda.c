@@ -188,6 +188,7 @@ cuda_alloc(Device *d, MemoryKind kind, int64_t bytes, Span *out)
 	RETURN_IF_ERROR(kind == MEMORY_DEVICE ? alloc_device(d, size, &at)
 	                                      : alloc_pinned(d, size, &at));
 	out->at = at;
+	d->own_bytes += kind == MEMORY_DEVICE ? bytes : 0;
 	return NULL;
 }
 
@@ -197,6 +198,7 @@ cuda_free(Device *d, MemoryKind kind, Span span)
 	cuda_enter(d);
 	if (!span.at || atomic_load(&d->fault))
 		return;
+	d->own_bytes -= kind == MEMORY_DEVICE ? span.bytes : 0;
 	if (kind == MEMORY_PINNED)
 		d->driver.MemFreeHost(span.at);
 	else if (d->pool)
@@ -367,6 +369,25 @@ cuda_elapsed(Device *d, int from_event, int to_event, double *seconds)
 }
 
 /* ---- for people */
+static bool
+cuda_memory(const Device *d, DeviceMemory *out)
+{
+	size_t available = 0, total = 0;
+
+	d->driver.CtxSetCurrent(d->context);
+	if (d->driver.MemGetInfo(&available, &total) != CUDA_OK)
+		return false;
+	*out = (DeviceMemory){d->own_bytes, (int64_t)available, (int64_t)total};
+	return true;
+}
+
+static DeviceFacts
+cuda_facts(const Device *d)
+{
+	return (DeviceFacts){
+		.threads = 0, .cpus = 0, .gpu = d->gpu.name, .driver = d->driver.version};
+}
+
 static void
 cuda_describe(const Device *d, Text *out)
 {
@@ -404,5 +425,7 @@ const DeviceOps device_cuda = {
 	.capture_end = cuda_capture_end,
 	.launch = cuda_replay,
 	.forget = cuda_forget,
+	.memory = cuda_memory,
 	.describe = cuda_describe,
+	.facts = cuda_facts,
 };

@@ -5,35 +5,6 @@
 
 #include <math.h>
 
-/* ---- memory */
-static int64_t
-region_bytes(const Executor *x, Space space)
-{
-	int64_t bytes = format_space_bytes(x->format, space, x->target);
-	int64_t host = format_space_bytes(x->format, space, x->host_target);
-
-	if (space_table[space].by_slots)
-		return format_slots_bytes(x->format, space, &x->facts);
-	return bytes > host ? bytes : host;
-}
-
-static Status
-alloc_regions(Executor *x)
-{
-	for (int s = 0; s < N_SPACES; s++) {
-		const SpaceRow *row = &space_table[s];
-		int64_t bytes = region_bytes(x, (Space)s);
-
-		if (!only_applies(row->only, &x->facts))
-			continue;
-		for (int turn = 0; turn < (row->turn == TURN_NONE ? 1 : 2); turn++)
-			RETURN_IF_ERROR(x->ops->alloc(x->device,
-			                              row->on_host ? MEMORY_PINNED : MEMORY_DEVICE,
-			                              bytes, &x->regions[s][turn]));
-	}
-	return NULL;
-}
-
 static RunFacts
 run_facts(const ExecutorOptions *o)
 {
@@ -118,7 +89,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 		status = ops->load(out->device, &source, &out->code);
 	if (!status && options->host)
 		status = host_open(out, options->host, &options->device);
-	return status ? status : alloc_regions(out);
+	return status ? status : regions_alloc(out);
 }
 
 void
@@ -136,12 +107,7 @@ executor_close(Executor *x)
 	if (!x->device)
 		return;
 	executor_stop(x);
-	for (int s = 0; s < N_SPACES; s++)
-		for (int turn = 0; turn < 2; turn++)
-			if (x->regions[s][turn].at)
-				x->ops->free(x->device,
-				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
-				             x->regions[s][turn]);
+	regions_free(x);
 	host_close(x);
 	if (x->code)
 		x->ops->unload(x->device, x->code);

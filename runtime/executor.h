@@ -122,6 +122,10 @@ Status host_launch(Executor *x, int stream, const Launch *launch); /* has its tu
 /* ---- collective.c: an instruction of the communication stream */
 Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
 
+/* ---- regions.c */
+Status regions_alloc(Executor *x); /* what it got is freed by regions_free, also after a fault */
+void regions_free(Executor *x);
+
 /* ---- recorded.c */
 void recorded_free(Executor *x);
 

@@ -121,6 +121,8 @@ enum { GRADC_MAX_REGIONS = N_SPACES + 2 };
 /* The memory of a training: those regions that have any, and how many these are. */
 int gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS]);
 int64_t gradc_peak_bytes(const Gradc *run); /* of all regions */
+/* Bytes of a GPU's memory: taken by whomever, and all; false: it computes on the CPU. */
+bool gradc_gpu_memory(const Gradc *run, int64_t *taken, int64_t *total);
 
 /* Ranks that train together; 0 of 1 without a launcher. */
 int gradc_rank(const Gradc *run);

@@ -73,6 +73,20 @@ static const int fact_rank[N_FACTS] = {
 	[FACT_MEMORY] = 3, [FACT_LR] = 4,   [FACT_STEPS] = 5,
 };
 
+/* Of a GPU what is taken, by whomever; of the host what was planned. */
+static void
+add_memory(Text *t, const Gradc *run)
+{
+	char number[32], all[32];
+	int64_t taken, total;
+
+	if (gradc_gpu_memory(run, &taken, &total))
+		text_printf(t, "GPU %s of %s", bytes_text(number, (double)taken),
+		            bytes_text(all, (double)total));
+	else
+		text_add(t, bytes_text(number, (double)gradc_peak_bytes(run)));
+}
+
 static void
 collect_facts(Text facts[N_FACTS], const Progress *p, const Gradc *run, const GradcStep *s)
 {
@@ -85,7 +99,7 @@ collect_facts(Text facts[N_FACTS], const Progress *p, const Gradc *run, const Gr
 	            count_text(number, p->rate * (double)(s->rows * (tokens ? tokens : 1))),
 	            tokens ? "tokens" : "rows");
 	text_printf(&facts[FACT_STEPS], "%.3g step/s", p->rate);
-	text_add(&facts[FACT_MEMORY], bytes_text(number, (double)gradc_peak_bytes(run)));
+	add_memory(&facts[FACT_MEMORY], run);
 	text_add(&facts[FACT_LEFT], "left ");
 	add_time(&facts[FACT_LEFT], (double)(p->total - s->step) / p->rate);
 }

@@ -439,3 +439,16 @@ gradc_peak_bytes(const Gradc *run)
 		bytes += regions[i].bytes;
 	return bytes;
 }
+
+bool
+gradc_gpu_memory(const Gradc *run, int64_t *taken, int64_t *total)
+{
+	const Executor *x = &run->executor;
+	DeviceMemory memory;
+
+	if (!x->ops->memory || !x->ops->memory(x->device, &memory))
+		return false;
+	*taken = memory.total - memory.free;
+	*total = memory.total;
+	return true;
+}

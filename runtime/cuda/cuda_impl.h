@@ -20,9 +20,9 @@ struct Device {
 	CudaDriver driver;
 	Gpu gpu;
 	void *context;
-	void *pool; /* NULL: the GPU has none, memory is the driver's */
+	void *pool;        /* NULL: the GPU has none, memory is the driver's */
+	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
 	void *streams[MAX_STREAMS];
-	bool library_tried;
 	_Atomic(Status) fault; /* the first; behind it nothing but recordings is queued */
 	Capture capture;
 	CudaTask **tasks; /* each is used again when it is done */
