@@ -56,8 +56,9 @@ cpu_open(const DeviceOptions *options, Device **out)
 	memory_hold(close_device, device);
 	device->streams = cpu_streams_open(options->n_events ? options->n_events : N_DEVICE_EVENTS);
 	if (!options->no_libraries)
-		device->why_none = library_onednn.open(device->pool, options->deterministic,
-		                                       &device->library);
+		device->why_none = library_onednn.open(
+			&(LibraryHome){.pool = device->pool, .tiled = options->deterministic},
+			&device->library);
 	memory_let_go();
 	*out = device;
 	return NULL;
@@ -311,7 +312,7 @@ run_now(Device *device, const Code *code, const Launch *launch)
 	KernelPart part = {code->kernels[launch->kernel].run, launch};
 
 	if (library_calls_implementation(code->calls, launch->kernel))
-		return library_calls_run(code->calls, launch->kernel, launch->buffers);
+		return library_calls_run(code->calls, launch->kernel, launch->buffers, NULL);
 	if (library_calls_cover(code->calls, launch->kernel))
 		return NULL;
 	parallel_for(device->pool, launch->end - launch->begin, launch->grain, run_part, &part);

@@ -1,5 +1,6 @@
 /* What a device needs of a library that does products and convolutions in place of generated loops: a table of
- * functions. oneDNN fills it for the host (onednn*.c alone know it); library_calls.c knows no more than this. */
+ * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt for NVIDIA's GPUs (cuda/cublaslt*.c);
+ * library_calls.c knows no more than this. */
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 
@@ -9,13 +10,22 @@
 typedef struct Library Library;           /* one that was opened */
 typedef struct PreparedCall PreparedCall; /* a call that it is ready to run */
 
+/* Where a library works. */
+typedef struct {
+	Pool *pool; /* of the host's threads, which outlives the library; NULL: it works on a GPU */
+	/* On the host: work is cut into tiles of one size, each computed by one thread, so that any number of threads gives
+	 * the same bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the
+	 * threads; all other work the library cuts as it likes. */
+	bool tiled;
+	const char *machine; /* the GPU's name; NULL: the host */
+	bool tf32;           /* products of f32 may round their operands to it */
+} LibraryHome;
+
 typedef struct {
 	const char *name;
-	/* tiled: work is cut into tiles of one size, each computed by one thread, so that any number of threads gives
-	 * the same bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the
-	 * threads; all other work the library cuts as it likes. An error says why there is no library. The pool outlives
-	 * it. */
-	Status (*open)(Pool *pool, bool tiled, Library **out);
+	/* An error says why there is no library. Of a GPU: its context is the thread's current one, here and in all calls
+	 * below. */
+	Status (*open)(const LibraryHome *home, Library **out);
 	void (*close)(Library *library);                /* after its calls; NULL is allowed */
 	const char *(*version)(const Library *library); /* "oneDNN 2.6.0" */
 	/* fixed: bit i says that operand i (0, 1) has the same elements in every run that gives the same packed memory for
@@ -30,13 +40,15 @@ typedef struct {
 	/* Bytes of the fixed operand i in the layout that the library likes best; 0: it takes ours, or wants it anew in
 	 * each run. */
 	int64_t (*packed_bytes)(const PreparedCall *call, int i);
-	/* Brings operand i of that buffer into that layout, once. to: aligned to 64. */
+	/* Brings operand i of that buffer into that layout, once. to: aligned to 64. NULL where packed_bytes is always 0. */
 	Status (*pack)(PreparedCall *call, int i, const void *buffer, char *to);
 	/* buffers: of each operand that the call has, where its offset counts from. packed: of the operands for which
-	 * packed_bytes is not 0; NULL there: packed anew, into the scratch. */
+	 * packed_bytes is not 0; NULL there: packed anew, into the scratch. stream: the GPU's, in which the work has its turn;
+	 * NULL on the host, where it is done when this returns. */
 	Status (*run)(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS],
-	              char *const packed[2], char *scratch);
+	              char *const packed[2], char *scratch, void *stream);
 } LibraryOps;
 extern const LibraryOps library_onednn; /* in a build without it, open is an error */
+extern const LibraryOps library_cublaslt;
 
 #endif

@@ -235,7 +235,7 @@ find_packed(const LibraryOps *ops, Call *c, int i, const void *buffer, char **ou
 }
 
 Status
-library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers)
+library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, void *stream)
 {
 	Call *c = call_of(calls, kernel);
 	void *operands[N_LIBRARY_OPERANDS] = {0};
@@ -245,5 +245,5 @@ library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers)
 		operands[i] = buffers[c->record->operands[i].buffer];
 	for (int i = 0; i < N_READ; i++)
 		RETURN_IF_ERROR(find_packed(calls->ops, c, i, operands[i], &packed[i]));
-	return calls->ops->run(c->call, operands, packed, calls->memory);
+	return calls->ops->run(c->call, operands, packed, calls->memory, stream);
 }

@@ -15,14 +15,14 @@ Status library_calls_open(const LibraryOps *ops, Library *lib, const CodeSource 
 void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
 /* Bytes of memory that they need, for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);
-/* That memory, aligned to 64, before the first run. The caller frees it after the calls. */
+/* That memory, of the device, aligned to 64, before the first run. The caller frees it after the calls. */
 void library_calls_place(LibraryCalls *calls, char *memory);
 /* What runs kernel: an implementation's name; NULL: its loops. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
 /* Does a library run the kernel that this one serves, so that nobody reads what it makes? */
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
 /* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
- * never changes. */
-Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers);
+ * never changes. stream: a GPU's, the same for all runs, as they share their scratch; NULL on the host. */
+Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, void *stream);
 
 #endif

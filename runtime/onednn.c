@@ -106,18 +106,18 @@ close_library(void *lib)
 }
 
 static Status
-onednn_open(Pool *pool, bool tiled, Library **out)
+onednn_open(const LibraryHome *home, Library **out)
 {
 	Library *lib = memory_zeroed(1, sizeof(*lib));
 	Status status = NULL;
 
 	*out = NULL;
 	memory_hold(close_library, lib);
-	lib->pool = pool;
-	lib->tiled = tiled;
-	*(void **)&lib->in_parallel = pool_symbol(pool, "omp_in_parallel");
-	*(void **)&lib->max_threads = pool_symbol(pool, "omp_get_max_threads");
-	*(void **)&lib->set_threads = pool_symbol(pool, "omp_set_num_threads");
+	lib->pool = home->pool;
+	lib->tiled = home->tiled;
+	*(void **)&lib->in_parallel = pool_symbol(lib->pool, "omp_in_parallel");
+	*(void **)&lib->max_threads = pool_symbol(lib->pool, "omp_get_max_threads");
+	*(void **)&lib->set_threads = pool_symbol(lib->pool, "omp_set_num_threads");
 	if (!lib->in_parallel || !lib->max_threads || !lib->set_threads)
 		status = status_error(EXIT_SYSTEM, "oneDNN: its threads are libgomp's, ours not");
 	if (!status && !(lib->library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL)))

@@ -113,6 +113,6 @@ void onednn_threads_end(const PreparedCall *c, int before);
 /* ---- onednn_run.c: of LibraryOps */
 Status onednn_pack(PreparedCall *c, int i, const void *buffer, char *to);
 Status onednn_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
-                  char *scratch);
+                  char *scratch, void *stream);
 
 #endif

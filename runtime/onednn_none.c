@@ -3,10 +3,9 @@
 
 #if !GRADC_ONEDNN
 static Status
-none_open(Pool *pool, bool tiled, Library **out)
+none_open(const LibraryHome *home, Library **out)
 {
-	(void)pool;
-	(void)tiled;
+	(void)home;
 	*out = NULL;
 	return status_error(EXIT_SYSTEM, "built without oneDNN");
 }

@@ -129,8 +129,9 @@ run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed
 
 Status
 onednn_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
-           char *scratch)
+           char *scratch, void *stream)
 {
+	(void)stream;
 	int before = onednn_threads_begin(c);
 	Status status = run(c, buffers, packed, scratch);
 

@@ -127,7 +127,7 @@ measure_library(Library *lib, const Kernel *k, const Kernel *before, void *const
 	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
 	while (seconds_now() < until) {
 		double start = seconds_now();
-		status_free(ops->run(call, buffers, (char *const[]){NULL, NULL}, scratch));
+		status_free(ops->run(call, buffers, (char *const[]){NULL, NULL}, scratch, NULL));
 		double t = seconds_now() - start;
 		best = t < best ? t : best;
 	}
@@ -191,7 +191,7 @@ main(int argc, char **argv)
 	if (diag_status(diag, pool_open(THREADS_BEST, argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0,
 	                                &pool)))
 		return 1;
-	diag_status(diag, library_onednn.open(pool, false, &lib));
+	diag_status(diag, library_onednn.open(&(LibraryHome){.pool = pool}, &lib));
 	double most = peak(pool);
 	printf("%d threads (%s), peak %.0f GFLOP/s\n%-10s %10s %8s %8s %6s\n", pool_threads(pool),
 	       pool_name(pool), most, "shape", "generated", "of peak", "library", "parts");

@@ -170,7 +170,7 @@ dot_pays(const LibraryLimits *l, const Node *n, const AxisRuns *batch, const Axi
 {
 	DType d = node_operand(n, 0)->type->dtype;
 
-	if (!library_takes_dtypes(n) || op_row(n)->flops(n) < l->least_flops)
+	if (!library_takes_dtypes(l, n) || op_row(n)->flops(n) < l->least_flops)
 		return false;
 	return l->transposed_batches || d == BF16 || batch->n == 0 || inner->strides[0][0] == 1 ||
 	       rows->strides[0][0] != 1;
@@ -243,4 +243,6 @@ const Strategy strategy_dot_team = {.op = OP_dot,
                                     .kinds = ON(TEAMS),
                                     .doc = "blocks in tiles, or members side by side along columns",
                                     BY_TEAM_PRODUCTS,
-                                    .products = dot_products};
+                                    .products = dot_products,
+                                    .library = dot_library,
+                                    .reads = dot_reads};

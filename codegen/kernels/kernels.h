@@ -59,8 +59,8 @@ bool team_stores(const Target *t, const Node *n);
 void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 
 /* ---- library.c */
-/* Are all three f32, or both operands bf16 and the result that or f32? Libraries get no other work. */
-bool library_takes_dtypes(const Node *n);
+/* Are all three f32, or both operands of one type of 16 bits and the result that or f32? Libraries get no other work. */
+bool library_takes_dtypes(const LibraryLimits *l, const Node *n);
 /* An operand, and what the node's kernel stores, without sizes and strides. */
 LibraryOperand library_operand(DType dtype, int rank, int buffer, int64_t offset);
 LibraryOperand library_result(Lower *lw, int rank);

@@ -63,6 +63,7 @@ const Tuning team_tuning = {
 	.library.least_size = 8,
 	.library.least_reads = 16,
 	.library.transposed_batches = true, /* cuBLASLt takes transposed operands as they are */
+	.library.f16 = true,
 
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
 	.recompute.backward = {.additions = 48, .least_bytes = 4096},

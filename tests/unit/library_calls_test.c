@@ -113,7 +113,7 @@ compare_product(Library *library, const Product *p)
 		operands[LIBRARY_RESULT] = buffer_new(arena, k->buffers.at[last].type, 9);
 		char *scratch = arena_alloc(arena, (size_t)ops->scratch(call) + 64);
 		scratch += 64 - (uintptr_t)scratch % 64;
-		must(ops->run(call, operands, (char *const[]){NULL, NULL}, scratch));
+		must(ops->run(call, operands, (char *const[]){NULL, NULL}, scratch, NULL));
 		run_loops(m, k, loops);
 		Type z = k->buffers.at[last].type;
 		double rounding = z->dtype == BF16 ? 1 / 128. : 1e-5;
@@ -138,7 +138,7 @@ test_products(void **state)
 	Pool *pool;
 
 	must(pool_open(THREADS_BEST, 2, &pool));
-	Status status = library_onednn.open(pool, false, &library);
+	Status status = library_onednn.open(&(LibraryHome){.pool = pool}, &library);
 	if (status) {
 		print_message("%s\n", status->message);
 		status_free(status);
@@ -162,6 +162,7 @@ struct PreparedCall {
 	unsigned fixed;
 };
 enum { SCRATCH = 128, PACKED = 64 };
+static int one_stream;
 
 static Status
 count_prepare(Library *library, const LibraryCall *call, unsigned fixed, int64_t limit,
@@ -224,11 +225,12 @@ count_pack(PreparedCall *call, int i, const void *buffer, char *to)
 
 static Status
 count_run(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
-          char *scratch)
+          char *scratch, void *stream)
 {
 	const double *y = packed[1] ? (const void *)packed[1] : buffers[LIBRARY_SECOND];
 
 	assert_null(packed[0]);
+	assert_ptr_equal(stream, &one_stream);
 	memset(scratch, 0, SCRATCH);
 	call->library->runs++;
 	*(double *)buffers[LIBRARY_RESULT] = *(const double *)buffers[LIBRARY_FIRST] * *y;
@@ -305,7 +307,7 @@ run_twice(LibraryCalls *calls)
 
 	library_calls_place(calls, memory);
 	for (int i = 0; i < 2; i++) {
-		must(library_calls_run(calls, K_DIFF, buffers));
+		must(library_calls_run(calls, K_DIFF, buffers, &one_stream));
 		assert_true(z == 1.5);
 	}
 }

@@ -30,7 +30,7 @@ bench_open(int threads, bool tiled)
 	Bench b;
 
 	must(pool_open(THREADS_BEST, threads, &b.pool));
-	Status status = ops->open(b.pool, tiled, &b.lib);
+	Status status = ops->open(&(LibraryHome){.pool = b.pool, .tiled = tiled}, &b.lib);
 	if (status) {
 		print_message("%s\n", status->message);
 		status_free(status);
@@ -123,11 +123,11 @@ run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 		              (void *const[]){i == X ? other : buffers[X],
 		                              i == Y ? other : buffers[Y], buffers[Z],
 		                              buffers[LIBRARY_BIAS]},
-		              packed, scratch));
+		              packed, scratch, NULL));
 		free(other);
 	}
 	for (int round = 0; round < 2; round++)
-		must(ops->run(call, (void *const *)buffers, packed, scratch));
+		must(ops->run(call, (void *const *)buffers, packed, scratch, NULL));
 	if (check)
 		compare_result(w, buffers);
 	ops->release(call);
@@ -449,7 +449,7 @@ check_adding(Bench *b, LibraryCall w)
 	want_dot(&w, buffers, want);
 	must(ops->prepare(b->lib, &w, 0, LIMIT, &call));
 	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
-	must(ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, scratch));
+	must(ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, scratch, NULL));
 	for (int64_t e = 0; e < n; e++) {
 		double old = 0.25 * (double)(e % 7), got = element_of(&w, buffers, Z, e);
 		if (!(fabs(got - old - want[e].value) <= 1e-5 * (2 + want[e].size)))
