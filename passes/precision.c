@@ -125,7 +125,7 @@ run_precision(Pass *p, Module *m)
 
 	if (o->to && strcmp(o->to, "f64") == 0)
 		to = F64;
-	else if (o->to && strcmp(o->to, "f32") != 0) {
+	else if (o->to && strcmp(o->to, "f32") != 0 && strcmp(o->to, "tf32") != 0) {
 		diag_error(p->diag, EXIT_USAGE, "--precision=%s: not supported in this build",
 		           o->to);
 		return false;
@@ -143,7 +143,9 @@ run_precision(Pass *p, Module *m)
 }
 
 static const PassOption precision_options[] = {
-	{"to", "f32 or f64", OPTION_STRING, offsetof(PrecisionOptions, to)}, {0}};
+	{"to", "f32, tf32 (where products may round their operands to 11 bits) or f64",
+         OPTION_STRING, offsetof(PrecisionOptions, to)},
+	{0}};
 const PassRow pass_precision = {.name = "precision",
                                 .help = "the type of every float",
                                 .takes = STAGE_FORWARD,

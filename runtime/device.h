@@ -52,6 +52,7 @@ typedef struct {
 	int threads; /* that compute on the host; 0: one for each CPU that the process may use */
 	bool deterministic; /* the same bits with any number of them */
 	bool no_libraries;  /* generated code for everything */
+	bool tf32;          /* products of f32 may round their operands to 11 bits */
 	int n_events;       /* events are numbers below it; 0: N_DEVICE_EVENTS */
 } DeviceOptions;
 /* What a device runs. All of it must outlive the Code. */

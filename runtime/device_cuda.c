@@ -55,14 +55,17 @@ open_pool(Device *d)
 }
 
 static Status
-start(Device *d, int ordinal)
+start(Device *d, const DeviceOptions *options)
 {
 	RETURN_IF_ERROR(read_patience(&d->patience));
 	RETURN_IF_ERROR(cuda_driver_open(&d->driver));
-	RETURN_IF_ERROR(gpu_find(&d->driver, ordinal, &d->gpu));
+	RETURN_IF_ERROR(gpu_find(&d->driver, options->ordinal, &d->gpu));
 	RETURN_IF_ERROR(cuda_check(d, d->driver.DevicePrimaryCtxRetain(&d->context, d->gpu.device),
 	                           d->gpu.name));
 	cuda_enter(d);
+	if (!options->no_libraries)
+		d->why_none = library_cublaslt.open(
+			&(LibraryHome){.machine = d->gpu.name, .tf32 = options->tf32}, &d->library);
 	return open_pool(d);
 }
 
@@ -76,6 +79,8 @@ cuda_close(Device *d)
 		status_free(cuda_wait_streams(d));
 	if (d->context && !atomic_load(&d->fault)) {
 		cuda_enter(d);
+		if (d->library)
+			library_cublaslt.close(d->library);
 		for (int i = 0; i < d->n_events; i++)
 			if (d->events[i])
 				d->driver.EventDestroy(d->events[i]);
@@ -88,6 +93,7 @@ cuda_close(Device *d)
 		d->driver.DevicePrimaryCtxRelease(d->gpu.device);
 	}
 	cuda_tasks_free(d);
+	status_free(d->why_none);
 	status_free(atomic_load(&d->fault));
 	memory_free(d);
 }
@@ -107,7 +113,7 @@ cuda_open(const DeviceOptions *options, Device **out)
 	*out = NULL;
 	d->n_events = n;
 	memory_hold(close_device, d);
-	Status status = start(d, options->ordinal);
+	Status status = start(d, options);
 	memory_let_go();
 	if (status)
 		cuda_close(d);
@@ -236,6 +242,10 @@ cuda_run(Device *d, int stream, const Code *code, const Launch *launch)
 	void *at;
 
 	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
+	if (library_calls_implementation(code->calls, launch->kernel))
+		return library_calls_run(code->calls, launch->kernel, launch->buffers, at);
+	if (library_calls_cover(code->calls, launch->kernel))
+		return NULL;
 	return cuda_launch(d, at, code, launch);
 }
 
@@ -244,8 +254,9 @@ static void
 cuda_unload(Device *d, Code *code)
 {
 	cuda_enter(d);
-	if (!atomic_load(&d->fault))
-		cuda_modules_unload(code);
+	library_calls_close(code->calls);
+	cuda_free(d, MEMORY_DEVICE, code->library);
+	cuda_modules_unload(code);
 	memory_free(code);
 }
 
@@ -272,6 +283,17 @@ no_code(const CodeSource *source)
 }
 
 static Status
+open_calls(Device *d, const CodeSource *source, Code *code)
+{
+	RETURN_IF_ERROR(library_calls_open(&library_cublaslt, d->library, source, &code->calls));
+	int64_t bytes = library_calls_bytes(code->calls);
+	if (bytes)
+		RETURN_IF_ERROR(cuda_alloc(d, MEMORY_DEVICE, bytes, &code->library));
+	library_calls_place(code->calls, code->library.at);
+	return NULL;
+}
+
+static Status
 cuda_load(Device *d, const CodeSource *source, Code **out)
 {
 	const CodeImage *image = source->images, *end = image + source->n_images;
@@ -286,6 +308,8 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 	code->device = d;
 	memory_hold(unload_code, code);
 	Status status = cuda_modules_load(d, image, source->tables, code);
+	if (!status)
+		status = open_calls(d, source, code);
 	memory_let_go();
 	if (status)
 		cuda_unload(d, code);
@@ -381,22 +405,48 @@ cuda_memory(const Device *d, DeviceMemory *out)
 	return true;
 }
 
+static const char *
+library_text(const Device *d)
+{
+	return d->library    ? library_cublaslt.version(d->library)
+	       : d->why_none ? d->why_none->message
+	                     : "no libraries";
+}
+
 static DeviceFacts
 cuda_facts(const Device *d)
 {
-	return (DeviceFacts){
-		.threads = 0, .cpus = 0, .gpu = d->gpu.name, .driver = d->driver.version};
+	return (DeviceFacts){.library = d->library ? library_text(d) : NULL,
+	                     .gpu = d->gpu.name,
+	                     .driver = d->driver.version};
 }
 
 static void
 cuda_describe(const Device *d, Text *out)
 {
-	text_printf(
-		out,
-		"%s (compute capability %d.%d, %d processors, %.1f GiB, bus %s), driver for CUDA %d.%d",
-		d->gpu.name, d->gpu.major, d->gpu.minor, d->gpu.processors,
-		(double)d->gpu.bytes / (1 << 30), d->gpu.bus, d->driver.version / 1000,
-		d->driver.version % 1000 / 10);
+	const Gpu *g = &d->gpu;
+	int version = d->driver.version;
+
+	text_printf(out, "%s (compute capability %d.%d, %d processors, %.1f GiB, bus %s), ",
+	            g->name, g->major, g->minor, g->processors, (double)g->bytes / (1 << 30),
+	            g->bus);
+	text_printf(out, "driver for CUDA %d.%d, %s", version / 1000, version % 1000 / 10,
+	            library_text(d));
+}
+
+static const char *
+cuda_implementation(const Code *code, int kernel)
+{
+	const char *name = library_calls_implementation(code->calls, (uint32_t)kernel);
+	bool left_out = library_calls_cover(code->calls, (uint32_t)kernel);
+
+	return name ? name : left_out ? "left out" : "generated";
+}
+
+static int64_t
+cuda_library_bytes(const Code *code)
+{
+	return code->library.bytes;
 }
 
 const DeviceOps device_cuda = {
@@ -428,4 +478,6 @@ const DeviceOps device_cuda = {
 	.memory = cuda_memory,
 	.describe = cuda_describe,
 	.facts = cuda_facts,
+	.implementation = cuda_implementation,
+	.library_bytes = cuda_library_bytes,
 };

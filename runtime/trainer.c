@@ -129,7 +129,8 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.ordinal = ordinal,
 		.threads = o->threads == 0 && has_short_programs(f, target) ? 1 : (int)o->threads,
 		.deterministic = o->deterministic,
-		.no_libraries = !o->libraries};
+		.no_libraries = !o->libraries,
+		.tf32 = info_is(f, "precision", "tf32")};
 }
 
 /* Rounding in the order of the ranks costs a round of messages to all; of few ranks that is nothing. */

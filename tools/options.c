@@ -283,7 +283,7 @@ static const OptionRow option_rows[] = {
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
 	{"optimizer", NULL, "with PyTorch's semantics (adamw)", TAKES_KNOWN, AT(optimizer),
 	 .nth = nth_optimizer, .commands = COMPILE | DUMP},
-	{"precision", "f32|f64", "the type of every float", TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"precision", "f32|tf32|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits", TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},

@@ -4,6 +4,7 @@
 
 #include "runtime/cuda/driver.h"
 #include "runtime/device.h"
+#include "runtime/library_calls.h"
 
 #include <stdatomic.h>
 
@@ -19,6 +20,8 @@ typedef struct {
 struct Device {
 	CudaDriver driver;
 	Gpu gpu;
+	Library *library; /* cuBLASLt; NULL: none */
+	Status why_none;  /* NULL: nobody asked */
 	void *context;
 	void *pool;        /* NULL: the GPU has none, memory is the driver's */
 	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
@@ -44,6 +47,8 @@ struct Code {
 	void **modules;
 	int n_modules;
 	void **parameters; /* room for those of a launch */
+	LibraryCalls *calls;
+	Span library; /* their memory */
 };
 
 /* The status of a call; a fault is the device's from then on, too. what: as of cuda_status. */
