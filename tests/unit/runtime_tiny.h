@@ -31,7 +31,9 @@ enum {
 };
 enum { TWIN_X = SLOT_TWINS, TWIN_T, TWIN_WEIGHT, TWIN_NORM, TWIN_SUM, TWIN_COUNT, TWIN_SCALARS };
 static const Stream STREAM_DIFF = STREAM_COPY_OUT;
-enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, N_KERNELS };
+/* K_ADD_ONE is none of a program. */
+enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, K_ADD_ONE, N_KERNELS };
+enum { ADDED = 64 }; /* that K_ADD_ONE adds to */
 
 static void
 k_diff(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
@@ -88,6 +90,13 @@ k_eval(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 	}
 }
 
+static void
+k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+{
+	for (int64_t i = begin; i < end; i++)
+		((double *)b[1])[i] = ((double *)b[0])[i] + scalars[SCALAR_LR].f;
+}
+
 enum { READS = ACCESS_READ, WRITES = ACCESS_WRITE, BOTH = READS | WRITES, MAX_TINY_ARGUMENTS = 8 };
 typedef struct {
 	const char *name;
@@ -132,6 +141,11 @@ static const TinyKernel tiny_kernels[N_KERNELS] = {
 		{"k_forward", k_forward, ROWS, 3, {EACH_ROW(READS), ONE(READS), EACH_ROW(WRITES)}},
 	[K_EVAL] =
 		{"k_eval", k_eval, 1, 4, {EACH_ROW(READS), EACH_ROW(READS), ONE(BOTH), ONE(BOTH)}},
+	[K_ADD_ONE] = {"k_add_one",
+                       k_add_one,
+                       ADDED,
+                       2,
+                       {{8 * ADDED, F64, READS}, {8 * ADDED, F64, WRITES}}},
 };
 
 /* A record without a name, and its arguments. */
