@@ -69,29 +69,43 @@ start(Device *d, const DeviceOptions *options)
 	return open_pool(d);
 }
 
-/* What hangs, or is lost, is left to the end of the process: the driver would wait for it. */
+/* What the driver may still touch: it stays to the end of the process. */
+static void
+leave(Device *d)
+{
+	static _Atomic(Device *) left;
+
+	d->next_left = atomic_exchange(&left, d);
+}
+
+static void
+close_context(Device *d)
+{
+	if (d->library)
+		library_cublaslt.close(d->library);
+	for (int i = 0; i < d->n_events; i++)
+		if (d->events[i])
+			d->driver.EventDestroy(d->events[i]);
+	for (int i = 0; i < MAX_STREAMS; i++)
+		if (d->streams[i])
+			d->driver.StreamDestroy(d->streams[i]);
+	if (d->pool)
+		d->driver.MemPoolDestroy(d->pool);
+	d->driver.CtxSetCurrent(NULL);
+	d->driver.DevicePrimaryCtxRelease(d->gpu.device);
+}
+
 static void
 cuda_close(Device *d)
 {
 	if (!d)
 		return;
-	if (d->context && !atomic_load(&d->fault))
-		status_free(cuda_wait_streams(d));
-	if (d->context && !atomic_load(&d->fault)) {
-		cuda_enter(d);
-		if (d->library)
-			library_cublaslt.close(d->library);
-		for (int i = 0; i < d->n_events; i++)
-			if (d->events[i])
-				d->driver.EventDestroy(d->events[i]);
-		for (int i = 0; i < MAX_STREAMS; i++)
-			if (d->streams[i])
-				d->driver.StreamDestroy(d->streams[i]);
-		if (d->pool)
-			d->driver.MemPoolDestroy(d->pool);
-		d->driver.CtxSetCurrent(NULL);
-		d->driver.DevicePrimaryCtxRelease(d->gpu.device);
+	if (d->context && !cuda_drain(d)) {
+		leave(d);
+		return;
 	}
+	if (d->context)
+		close_context(d);
 	cuda_tasks_free(d);
 	status_free(d->why_none);
 	status_free(atomic_load(&d->fault));
@@ -202,7 +216,7 @@ static void
 cuda_free(Device *d, MemoryKind kind, Span span)
 {
 	cuda_enter(d);
-	if (!span.at || atomic_load(&d->fault))
+	if (!span.at || atomic_load(&d->stuck)) /* the driver would wait */
 		return;
 	d->own_bytes -= kind == MEMORY_DEVICE ? span.bytes : 0;
 	if (kind == MEMORY_PINNED)

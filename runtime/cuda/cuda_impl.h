@@ -27,9 +27,11 @@ struct Device {
 	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
 	void *streams[MAX_STREAMS];
 	_Atomic(Status) fault; /* the first; behind it nothing but recordings is queued */
+	atomic_bool stuck;     /* whoever waits for it waits without end */
 	Capture capture;
 	CudaTask **tasks; /* each is used again when it is done */
 	int n_tasks;
+	Device *next_left;
 	double patience; /* seconds without anything being done, after which it is stuck */
 	int n_events;
 	_Atomic(void *) events[]; /* NULL: never recorded */
@@ -69,6 +71,8 @@ Status cuda_launch(Device *d, void *stream, const Code *code, const Launch *laun
 /* ---- waits.c: the host waits, and notices that nothing moves */
 Status cuda_wait_event(Device *d, int event);
 Status cuda_wait_streams(Device *d);
+/* Whether all that was queued is over, also behind a fault, and the driver takes calls: no task of the host has its turn any more. */
+bool cuda_drain(Device *d);
 
 /* ---- tasks.c */
 Status cuda_task(Device *d, int stream, const HostTask *task);

@@ -78,7 +78,7 @@ cuda_modules_load(Device *d, const CodeImage *image, const Format *f, Code *out)
 void
 cuda_modules_unload(Code *code)
 {
-	for (int i = 0; i < code->n_modules && !atomic_load(&code->device->fault); i++)
+	for (int i = 0; i < code->n_modules && !atomic_load(&code->device->stuck); i++)
 		code->device->driver.ModuleUnload(code->modules[i]);
 	memory_free(code->modules);
 	memory_free(code->kernels);

@@ -84,40 +84,60 @@ is_over(Device *d)
 	return atomic_load(&d->fault) != NULL;
 }
 
+/* The code of the last question: CUDA_NOT_READY where nobody waits any longer. */
+static int
+wait_until(Device *d, int (*ask)(void *), void *what, bool behind_fault)
+{
+	Wait w = wait_begin();
+	int code = CUDA_NOT_READY;
+
+	while (!atomic_load(&d->stuck) && (behind_fault || !is_over(d)) &&
+	       (code = ask(what)) == CUDA_NOT_READY) {
+		Status status = wait_more(d, &w);
+		if (status)
+			atomic_store(&d->stuck, true);
+		cuda_keep_fault(d, status);
+	}
+	return code;
+}
+
+static void
+keep_code(Device *d, int code)
+{
+	if (code != CUDA_NOT_READY)
+		status_free(cuda_check(d, code, NULL));
+}
+
 Status
 cuda_wait_event(Device *d, int event)
 {
 	void *at = atomic_load(&d->events[event]);
-	Wait w = wait_begin();
-	int code = CUDA_OK;
 
 	cuda_enter(d);
-	while (at && !is_over(d) && (code = d->driver.EventQuery(at)) == CUDA_NOT_READY) {
-		Status status = wait_more(d, &w);
-		if (status)
-			cuda_keep_fault(d, status);
-	}
-	if (code != CUDA_OK && code != CUDA_NOT_READY)
-		status_free(cuda_check(d, code, NULL));
+	if (at)
+		keep_code(d, wait_until(d, d->driver.EventQuery, at, false));
 	return NULL;
 }
 
 Status
 cuda_wait_streams(Device *d)
 {
-	Wait w = wait_begin();
+	cuda_enter(d);
+	for (int i = 0; i < MAX_STREAMS; i++)
+		if (d->streams[i])
+			keep_code(d, wait_until(d, d->driver.StreamQuery, d->streams[i], false));
+	return status_copy(atomic_load(&d->fault));
+}
+
+bool
+cuda_drain(Device *d)
+{
+	bool over = true;
 
 	cuda_enter(d);
-	for (int i = 0; i < MAX_STREAMS; i++) {
-		int code = CUDA_OK;
-		while (d->streams[i] && !is_over(d) &&
-		       (code = d->driver.StreamQuery(d->streams[i])) == CUDA_NOT_READY) {
-			Status status = wait_more(d, &w);
-			if (status)
-				cuda_keep_fault(d, status);
-		}
-		if (code != CUDA_OK && code != CUDA_NOT_READY)
-			status_free(cuda_check(d, code, NULL));
-	}
-	return status_copy(atomic_load(&d->fault));
+	for (int i = 0; i < MAX_STREAMS; i++)
+		if (d->streams[i])
+			over &= wait_until(d, d->driver.StreamQuery, d->streams[i], true) ==
+			        CUDA_OK;
+	return over;
 }

@@ -151,7 +151,6 @@ expect_other_code(const Bench *t, void (*change)(CodeImage *image, KernelCode *c
 	Format f;
 	Code *code;
 
-	t.tables = arena_alloc(t.arena, sizeof(*t.tables));
 	void *blob = tiny_blob(arena, true, &bytes);
 	must(format_read(blob, bytes, &f));
 	CodeImage *own = (CodeImage *)tiny_image(arena, tiny_kernels, N_KERNELS);
