@@ -2,7 +2,8 @@
  * softmax over all those axes; from 13 they work along one. */
 #include "frontend/onnx/importer.h"
 
-/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum; m = max x carries no gradient */
+/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum; m = max x carries no gradient. The sum is 1 or more, and inverted
+ * once for all that it divides: a division takes a GPU ten times as long as a product. */
 Value *
 e_softmax(OnnxNode *n, Value *x, Ints axes, bool log)
 {
@@ -12,7 +13,7 @@ e_softmax(OnnxNode *n, Value *x, Ints axes, bool log)
 
 	if (log)
 		return e_binary(n, OP_sub, d, e_unary(n, OP_log, sum));
-	return e_binary(n, OP_div, e, sum);
+	return e_binary(n, OP_mul, e, e_binary(n, OP_div, e_number(n, sum, 1), sum));
 }
 
 static bool
