@@ -370,3 +370,42 @@ library_conv_sizes(const LibraryCall *c)
 		                       c->dilation[i],         c->low[i]};
 	return s;
 }
+
+/* ---- how much it is */
+static double
+count_elements(const LibraryOperand *o)
+{
+	double n = 1;
+
+	for (uint32_t i = 0; i < o->rank; i++)
+		n *= (double)o->dims[i];
+	return n;
+}
+
+double
+library_flops(const LibraryCall *c)
+{
+	const LibraryOperand *x = &c->operands[LIBRARY_FIRST], *t[CONV_Y + 1];
+	double results = count_elements(&c->operands[LIBRARY_RESULT]);
+	double added = (c->epilogue == EPILOGUE_BIAS) + (c->beta != 0);
+
+	if (c->kind == LIBRARY_DOT)
+		return results * (2 * (double)x->dims[x->rank - 1] + added);
+	by_tensor(c, t);
+	return 2 * count_elements(t[CONV_Y]) * count_elements(t[CONV_W]) /
+	               (double)t[CONV_W]->dims[0] +
+	       results * added;
+}
+
+double
+library_bytes(const LibraryCall *c)
+{
+	double bytes = 0;
+
+	for (int i = 0; i < library_operands(c); i++) {
+		const LibraryOperand *o = &c->operands[i];
+		bool twice = i == LIBRARY_RESULT && library_reads(c, i);
+		bytes += (twice ? 2 : 1) * count_elements(o) * dtype_info[o->dtype].bits / 8;
+	}
+	return bytes;
+}

@@ -88,6 +88,11 @@ bool library_is_dense(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
 
+/* Operations, a multiplication and an addition being two, and bytes of the operands, those that are read and written twice. The
+ * kernel's own are others where its loops add up what another kernel made. */
+double library_flops(const LibraryCall *c);
+double library_bytes(const LibraryCall *c);
+
 /* Does it make sense? Adds the reason to *why where not. All else here may be asked of a call that does. */
 bool library_call_check(const LibraryCall *c, Text *why);
 /* The text above. name: how a buffer is called; NULL: by its number. */

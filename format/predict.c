@@ -95,7 +95,7 @@ computes_in_tf32(const Format *f)
 	return precision && strcmp(precision, "tf32") == 0;
 }
 
-/* A library cuts a product as suits the machine: how well, its published rates say. */
+/* A library cuts a product as suits the machine: how well, its published rates say. The kernel's record is of its loops. */
 static void
 predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Machine *m)
 {
@@ -104,6 +104,9 @@ predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Mach
 
 	if (math == MATH_F32 && computes_in_tf32(f))
 		math = MATH_TF32;
+	p->flops = library_flops(c);
+	p->bytes = library_bytes(c);
+	move_bytes(p, m);
 	rate = &m->chip->products[math];
 	compute_flops(p, rate->peak);
 	p->reached = p->bound == BOUND_COMPUTE ? rate->reached : 1;
@@ -115,6 +118,7 @@ predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machi
 	int64_t threads = kernel_block_threads(k);
 	int64_t blocks = k->team > 1 ? p->parts : ceil_div(p->parts, threads);
 
+	move_bytes(p, m);
 	compute_flops(p, m->chip->loop_rate[loop_math(f, k)]);
 	int busy = p->bound == BOUND_COMPUTE ? m->chip->sum_threads : m->chip->busy_threads;
 	p->utilization = predict_utilization(m->chip, busy, blocks, threads, k->shared_bytes);
@@ -153,13 +157,13 @@ predict_kernel(Prediction *p, const Format *f, const Outlook *o)
 	if (p->parts == 0 || serves_library(f, k))
 		return;
 	p->launch = o->machine->launch;
+	if (k->library) {
+		predict_product(p, f, &f->library[k->library - 1].call, o->machine);
+		return;
+	}
 	p->flops = share * (double)k->flops;
 	p->bytes = share * (double)k->bytes;
-	move_bytes(p, o->machine);
-	if (k->library)
-		predict_product(p, f, &f->library[k->library - 1].call, o->machine);
-	else
-		predict_loops(p, f, k, o->machine);
+	predict_loops(p, f, k, o->machine);
 }
 
 /* ---- copies and fills */

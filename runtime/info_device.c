@@ -50,10 +50,10 @@ add_product(json_t *list, const Format *f, const Opened *o, int kernel)
 	Text what = {0};
 
 	format_print_library(&what, f, k->library - 1);
-	json_array_append_new(list,
-	                      json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name),
-	                                "call", what.at, "implementation",
-	                                implementation(o, kernel), "flops", (json_int_t)k->flops));
+	json_array_append_new(
+		list, json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name), "call",
+	                        what.at, "implementation", implementation(o, kernel), "flops",
+	                        (json_int_t)library_flops(&f->library[k->library - 1].call)));
 	text_free(&what);
 }
 

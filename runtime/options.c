@@ -145,7 +145,7 @@ static const OptionRow rows[] = {
 	 RUN(threads), .least = 1},
 	{"deterministic", NULL, "the same bits with any number of threads", TAKES_FLAG,
 	 RUN(deterministic)},
-	{"libraries", "on|off", "oneDNN's products where they are faster (on)", TAKES_SWITCH,
+	{"libraries", "on|off", "products by oneDNN or cuBLASLt, where they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, CLI(ignored)},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",

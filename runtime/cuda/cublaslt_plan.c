@@ -112,13 +112,13 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 
 	*out = p;
 	RETURN_IF_ERROR(check_call(call));
-	/* The result is not transposed: where its columns are side by side, all three are. */
+	/* The library's result is never transposed: where ours has rows side by side, all three are. */
 	bool swapped = z->dims[z->rank - 1] == 1 || z->strides[z->rank - 1] == 1;
 	bool fits = put_operand(call, LIBRARY_FIRST, swapped, &p.matrices[swapped ? LT_B : LT_A]) &&
 	            put_operand(call, LIBRARY_SECOND, swapped,
 	                        &p.matrices[swapped ? LT_A : LT_B]) &&
 	            put_operand(call, LIBRARY_RESULT, swapped, &p.matrices[LT_D]);
-	if (!fits || p.matrices[LT_D].transposed)
+	if (!fits)
 		return status_error(EXIT_UNSUPPORTED,
 		                    "cuBLASLt: an operand has no neighbours side by side");
 	if (call->epilogue == EPILOGUE_BIAS && !swapped)

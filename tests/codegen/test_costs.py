@@ -186,7 +186,7 @@ def test_the_example_is_of_the_page():
     """Each line of the list in docs/cost-model.md."""
     listed = re.search(r"```\n\$ gradc dump gpt2_124m.*?\n\n(.*?)```", (costs.PAGE.parents[1] / "cost-model.md").read_text(), re.S)[1]
     lines = [line for line in listed.splitlines() if line != "..."]
-    assert len(lines) == 3 and all(f"\n{line}\n" in costs.PAGE.read_text() for line in lines)
+    assert len(lines) == 4 and all(f"\n{line}\n" in costs.PAGE.read_text() for line in lines)
 
 
 def test_the_page_is_what_is_predicted(gradc, tmp_path):

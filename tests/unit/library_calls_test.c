@@ -151,6 +151,58 @@ test_products(void **state)
 	pool_close(pool);
 }
 
+/* ---- how much a call is */
+static LibraryOperand
+dense_operand(DType dtype, uint32_t rank, const int64_t *dims)
+{
+	LibraryOperand o = {.dtype = dtype, .rank = rank};
+
+	memcpy(o.dims, dims, sizeof(*dims) * rank);
+	library_dense(&o);
+	return o;
+}
+
+static void
+test_dots_are_counted(void **state)
+{
+	LibraryCall c;
+
+	(void)state;
+	library_call_begin(&c, LIBRARY_DOT);
+	c.operands[LIBRARY_FIRST] = dense_operand(BF16, 3, (int64_t[]){2, 3, 5});
+	c.operands[LIBRARY_SECOND] = dense_operand(BF16, 3, (int64_t[]){2, 5, 7});
+	c.operands[LIBRARY_RESULT] = dense_operand(F32, 3, (int64_t[]){2, 3, 7});
+	assert_true(library_flops(&c) == 2 * 2 * 3 * 5 * 7);
+	assert_true(library_bytes(&c) == 2 * (30 + 70) + 4 * 42);
+	c.beta = 1;
+	assert_true(library_flops(&c) == 2 * 2 * 3 * 5 * 7 + 42);
+	assert_true(library_bytes(&c) == 2 * (30 + 70) + 4 * 2 * 42);
+	c.beta = 0;
+	c.epilogue = EPILOGUE_BIAS;
+	c.operands[LIBRARY_BIAS] = dense_operand(F32, 1, (int64_t[]){7});
+	assert_true(library_flops(&c) == 2 * 2 * 3 * 5 * 7 + 42);
+	assert_true(library_bytes(&c) == 2 * (30 + 70) + 4 * 42 + 4 * 7);
+}
+
+/* x[2,6,8], w[4,3,3] of two groups, y[2,4,6]: each of 48 places of y has a window of 9. */
+static void
+test_convolutions_are_counted(void **state)
+{
+	static const int64_t dims[][3] = {
+		[CONV_X] = {2, 6, 8}, [CONV_W] = {4, 3, 3}, [CONV_Y] = {2, 4, 6}};
+	LibraryCall c;
+
+	(void)state;
+	for (int kind = LIBRARY_CONV; kind < N_LIBRARY_KINDS; kind++) {
+		library_call_begin(&c, (LibraryKind)kind);
+		c.groups = 2;
+		for (int i = 0; i <= LIBRARY_RESULT; i++)
+			c.operands[i] = dense_operand(F32, 3, dims[library_conv_operands[kind][i]]);
+		assert_true(library_flops(&c) == 2 * 48 * 9);
+		assert_true(library_bytes(&c) == 4 * (96 + 36 + 48));
+	}
+}
+
 /* ---- a library that counts, and multiplies two numbers */
 struct Library {
 	bool refuses, slow;
@@ -374,6 +426,8 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_dots_are_counted),
+		cmocka_unit_test(test_convolutions_are_counted),
 		cmocka_unit_test(test_constant_operands_are_packed_once),
 		cmocka_unit_test(test_other_operands_are_read),
 		cmocka_unit_test(test_loops_run_otherwise),

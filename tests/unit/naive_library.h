@@ -10,6 +10,78 @@
 
 enum { X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
 
+/* ---- products */
+/* Batches, m, n, k; of x, y and z a flag each: stored transposed. z has a gap of `gap` elements behind its rows, and x
+ * begins at element `offset`. */
+typedef struct {
+	int rank;
+	int64_t batch[3], m, n, k;
+	bool x_transposed, y_transposed;
+	int64_t gap, offset;
+	bool z_transposed;
+} Case;
+
+/* Types of what a call reads, and of its result with its bias. */
+typedef struct {
+	DType operands, result;
+} Types;
+
+static void
+set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, bool transposed,
+            int64_t gap)
+{
+	int64_t width = (transposed ? rows : columns) + gap;
+	int64_t stride = width * (transposed ? columns : rows);
+
+	o->rank = (uint32_t)c->rank;
+	for (int b = c->rank - 3; b >= 0; b--) {
+		o->dims[b] = c->batch[b];
+		o->strides[b] = stride;
+		stride *= c->batch[b];
+	}
+	o->dims[c->rank - 2] = rows;
+	o->dims[c->rank - 1] = columns;
+	o->strides[c->rank - 2] = transposed ? 1 : width;
+	o->strides[c->rank - 1] = transposed ? width : 1;
+}
+
+static LibraryCall
+dot_of(const Case *c, DType dtype)
+{
+	LibraryCall w;
+	LibraryOperand *o = w.operands;
+
+	library_call_begin(&w, LIBRARY_DOT);
+	set_operand(&o[X], c, c->m, c->k, c->x_transposed, 0);
+	set_operand(&o[Y], c, c->k, c->n, c->y_transposed, 0);
+	set_operand(&o[Z], c, c->m, c->n, c->z_transposed, c->gap);
+	o[X].offset = c->offset;
+	for (int i = X; i <= Z; i++)
+		o[i].dtype = dtype;
+	return w;
+}
+
+static void
+add_bias(LibraryCall *w)
+{
+	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
+	const LibraryOperand *z = &w->operands[Z];
+
+	w->epilogue = EPILOGUE_BIAS;
+	b->rank = 1;
+	b->dims[0] = w->kind == LIBRARY_DOT ? z->dims[z->rank - 1] : z->dims[1];
+	b->offset = 3;
+	library_dense(b);
+}
+
+static void
+set_types(LibraryCall *w, Types types)
+{
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		w->operands[i].dtype = i < Z ? types.operands : types.result;
+}
+
+/* ---- buffers and naive sums */
 static int64_t
 elements(const LibraryCall *w, int i)
 {
@@ -157,24 +229,37 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 					}
 }
 
-/* Every element, and nothing between the rows. */
+static double
+rounding_of(uint32_t dtype)
+{
+	return dtype == BF16 ? 1 / 128. : dtype == F16 ? 1 / 1024. : 1e-7;
+}
+
+/* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
 static void
-compare_result(const LibraryCall *w, char *const *buffers)
+compare_result(const LibraryCall *w, char *const *buffers, const char *before)
 {
 	int64_t n = elements(w, Z);
-	double rounding = w->operands[Z].dtype == BF16 ? 1 / 128. : 1e-7;
 	Wanted *want = malloc(sizeof(*want) * (size_t)n);
+	char *fresh = buffer_new(w, Z);
 
 	for (int64_t e = 0; e < n; e++)
-		want[e] = (Wanted){-1e30, 0};
+		want[e] = (Wanted){NAN, 0};
 	(w->kind == LIBRARY_DOT ? want_dot : want_conv)(w, buffers, want);
 	for (int64_t e = 0; e < n; e++) {
-		double got = element_of(w, buffers, Z, e), value = want[e].value;
-		double off = rounding * fabs(value) + 1e-6 * want[e].size;
-		if (value < -1e29 ? !(got < -1e29) : !(fabs(got - value) <= off))
+		double old = dtype_load_float((DType)w->operands[Z].dtype, before ? before : fresh,
+		                              e);
+		double got = element_of(w, buffers, Z, e);
+		bool written = !isnan(want[e].value);
+		if (written && w->beta)
+			add_term(&want[e], old);
+		double value = written ? want[e].value : old;
+		double off = rounding_of(w->operands[Z].dtype) * fabs(value) + 1e-6 * want[e].size;
+		if (written ? !(fabs(got - value) <= off) : got != old)
 			fail_msg("%s, element %d: %.9g instead of %.9g",
 			         library_kind_names[w->kind], (int)e, got, value);
 	}
+	free(fresh);
 	free(want);
 }
 

@@ -141,7 +141,21 @@ test_kernels(void **state)
 	predict_record(k, F32, 0);
 }
 
-/* 1,000,000 FLOPs by the library at the rates of what is multiplied; the kernel that packs for it is left out. */
+static void
+set_product(LibraryCall *c, DType dtype, int64_t m, int64_t n, int64_t k)
+{
+	const int64_t dims[][2] = {{m, k}, {k, n}, {m, n}};
+
+	library_call_begin(c, LIBRARY_DOT);
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
+		LibraryOperand *o = &c->operands[i];
+		*o = (LibraryOperand){.dtype = dtype, .rank = 2, .dims = {dims[i][0], dims[i][1]}};
+		library_dense(o);
+	}
+}
+
+/* 1,000,000 FLOPs by the library at the rates of what is multiplied, whatever the loops would do; the kernel that makes something
+ * for them is left out. */
 static void
 test_products(void **state)
 {
@@ -154,7 +168,7 @@ test_products(void **state)
 	             {F16, 156.25e-6},
 	             {F8E4M3, 125e-6}};
 	const KernelRecord kernels[] = {
-		{.team = 128, .iterations = 1, .flops = 1000000, .bytes = 500, .library = 1},
+		{.team = 128, .iterations = 1, .flops = 10, .bytes = 500, .library = 1},
 		{.team = 128, .iterations = 1, .bytes = 500, .serves = 1}};
 	const Instruction product = {.kind = RUN_KERNEL}, pack = {.kind = RUN_KERNEL, .what = 1};
 	const InfoRecord info = {TEXT_PRECISION, TEXT_TF32};
@@ -163,14 +177,18 @@ test_products(void **state)
 
 	(void)state;
 	for (int i = 0; i < COUNT(cases); i++) {
-		library.call.operands[LIBRARY_FIRST].dtype = cases[i].dtype;
+		set_product(&library.call, cases[i].dtype, 50, 100, 100);
 		predict_one(&f, &product, &alone, cases[i].seconds + 1e-6);
 	}
 	predict_one(&f, &pack, &alone, 0);
-	library.call.operands[LIBRARY_FIRST].dtype = F32;
+	set_product(&library.call, F32, 50, 100, 100);
 	f.n[SECTION_INFO] = 1;
 	Prediction p = predict_one(&f, &product, &alone, 501e-6);
 	assert_near(prediction_of_roofline(&p), 0.5);
+	/* of few columns, memory takes the time of 4 * (10000 + 200 + 200) bytes */
+	set_product(&library.call, F32, 100, 2, 100);
+	p = predict_one(&f, &product, &alone, 41.6e-6 + 1e-6);
+	assert_int_equal(p.bound, BOUND_MEMORY);
 }
 
 /* 4000 bytes: from the host 40 us and the way; within the device they are read and written. */

@@ -47,56 +47,12 @@ bench_close(Bench *b)
 	pool_close(b->pool);
 }
 
-/* Batches, m, n, k; of x and y a flag each: stored transposed. z has a gap of `gap` elements behind its rows, and x
- * begins at element `offset`. */
-typedef struct {
-	int rank;
-	int64_t batch[3], m, n, k;
-	bool x_transposed, y_transposed;
-	int64_t gap, offset;
-} Case;
-
 static const Case cases[] = {
 	{2, {0}, 37, 50, 29, false, false, 0, 0},     {2, {0}, 300, 64, 48, true, false, 0, 5},
 	{2, {0}, 64, 40, 130, false, true, 3, 0},     {3, {5}, 33, 16, 20, false, true, 0, 7},
 	{4, {2, 3}, 40, 24, 17, true, false, 0, 0},   {4, {4, 6}, 16, 32, 64, false, true, 8, 0},
 	{5, {2, 3, 4}, 9, 8, 11, false, false, 1, 0}, {2, {0}, 20, 300, 24, false, true, 2, 3},
 };
-
-static void
-set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, bool transposed,
-            int64_t gap)
-{
-	int64_t width = (transposed ? rows : columns) + gap;
-	int64_t stride = width * (transposed ? columns : rows);
-
-	o->rank = (uint32_t)c->rank;
-	for (int b = c->rank - 3; b >= 0; b--) {
-		o->dims[b] = c->batch[b];
-		o->strides[b] = stride;
-		stride *= c->batch[b];
-	}
-	o->dims[c->rank - 2] = rows;
-	o->dims[c->rank - 1] = columns;
-	o->strides[c->rank - 2] = transposed ? 1 : width;
-	o->strides[c->rank - 1] = transposed ? width : 1;
-}
-
-static LibraryCall
-dot_of(const Case *c, DType dtype)
-{
-	LibraryCall w;
-	LibraryOperand *o = w.operands;
-
-	library_call_begin(&w, LIBRARY_DOT);
-	set_operand(&o[X], c, c->m, c->k, c->x_transposed, 0);
-	set_operand(&o[Y], c, c->k, c->n, c->y_transposed, 0);
-	set_operand(&o[Z], c, c->m, c->n, false, c->gap);
-	o[X].offset = c->offset;
-	for (int i = X; i <= Z; i++)
-		o[i].dtype = dtype;
-	return w;
-}
 
 /* The result. Operands of `fixed` are packed once for two runs. */
 static char *
@@ -129,7 +85,7 @@ run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 	for (int round = 0; round < 2; round++)
 		must(ops->run(call, (void *const *)buffers, packed, scratch, NULL));
 	if (check)
-		compare_result(w, buffers);
+		compare_result(w, buffers, NULL);
 	ops->release(call);
 	free(scratch);
 	for (int i = 0; i < 2; i++) {
@@ -189,23 +145,6 @@ conv_of(const ConvSizes *c, LibraryKind kind)
 	return w;
 }
 
-static void
-add_bias(LibraryCall *w)
-{
-	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
-	const LibraryOperand *z = &w->operands[Z];
-
-	w->epilogue = EPILOGUE_BIAS;
-	b->rank = 1;
-	b->dims[0] = w->kind == LIBRARY_DOT ? z->dims[z->rank - 1] : z->dims[1];
-	b->offset = 3;
-	library_dense(b);
-}
-
-/* Types of what a call reads, and of its result with its bias. */
-typedef struct {
-	DType operands, result;
-} Types;
 static const Types f32 = {F32, F32}, bf16 = {BF16, BF16}, wide = {BF16, F32};
 
 /* All cases, then products and convolutions once more with a bias. */
@@ -225,8 +164,7 @@ call_of(int i, Types types)
 	}
 	if (bias)
 		add_bias(&w);
-	for (int k = 0; k < N_LIBRARY_OPERANDS; k++)
-		w.operands[k].dtype = k < Z ? types.operands : types.result;
+	set_types(&w, types);
 	if (!library_call_check(&w, &why))
 		fail_msg("%s", why.at);
 	return w;
@@ -437,28 +375,23 @@ test_scratch_is_limited(void **state)
 static void
 check_adding(Bench *b, LibraryCall w)
 {
-	int64_t n = elements(&w, Z);
-	Wanted *want = calloc((size_t)n, sizeof(*want));
 	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z),
 	                   w.epilogue ? buffer_new(&w, LIBRARY_BIAS) : NULL};
+	char *before = buffer_new(&w, Z);
 	PreparedCall *call;
 
 	w.beta = 1;
-	for (int64_t e = 0; e < n; e++)
+	for (int64_t e = 0; e < elements(&w, Z); e++) {
 		dtype_store_float(F32, buffers[Z], e, 0.25 * (double)(e % 7));
-	want_dot(&w, buffers, want);
+		dtype_store_float(F32, before, e, 0.25 * (double)(e % 7));
+	}
 	must(ops->prepare(b->lib, &w, 0, LIMIT, &call));
 	char *scratch = aligned_alloc(64, (size_t)ops->scratch(call) + 64);
 	must(ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, scratch, NULL));
-	for (int64_t e = 0; e < n; e++) {
-		double old = 0.25 * (double)(e % 7), got = element_of(&w, buffers, Z, e);
-		if (!(fabs(got - old - want[e].value) <= 1e-5 * (2 + want[e].size)))
-			fail_msg("element %d: %.9g instead of %.9g", (int)e, got,
-			         old + want[e].value);
-	}
+	compare_result(&w, buffers, before);
 	ops->release(call);
 	free(scratch);
-	free(want);
+	free(before);
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
 		free(buffers[i]);
 }

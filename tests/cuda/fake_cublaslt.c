@@ -1,0 +1,515 @@
+/* A pretended cuBLASLt, which the runtime's dlopen finds in LD_LIBRARY_PATH: it refuses what the real library refuses, and multiplies
+ * by plain loops in f64, rounded once to the result's type. Beside the pretended GPU (fake/) a product has its turn in the stream,
+ * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
+#include "runtime/cuda/cublaslt.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
+#define EXPORTED __attribute__((visibility("default")))
+#define CUBLASLT_SYMBOL(name, type, parameters) EXPORTED type cublasLt##name parameters;
+#include "runtime/cuda/cublaslt_symbols.def"
+#undef CUBLASLT_SYMBOL
+typedef void (*AnyFunction)(void);
+#define CUBLASLT_SYMBOL(name, type, parameters) (AnyFunction) cublasLt##name,
+__attribute__((used)) static const AnyFunction all[] = {
+#include "runtime/cuda/cublaslt_symbols.def"
+};
+#undef CUBLASLT_SYMBOL
+EXPORTED int fake_cublaslt_alive(void); /* handles and descriptors that nobody destroyed */
+
+enum { NOT_INITIALIZED = 1, BAD_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15 }; /* cublasStatus_t */
+enum { NO_EPILOGUE = 1, ALL_SUMS = 7, WORKSPACE = 4096, WORKSPACE_ALIGNMENT = 256 };
+enum { ALGORITHM = 7, TILE = 20, STAGES = 4, TF32_BITS = 11, PATTERN = 0xA5 };
+
+/* ---- what callers hold */
+typedef enum { HANDLE, PRODUCT, LAYOUT, PREFERENCE } Kind;
+typedef struct {
+	Kind kind;
+	int compute;
+	int32_t transposed[2];
+	uint32_t epilogue;
+	const char *bias;
+	int32_t bias_type; /* -1: the result's */
+} Product;
+typedef struct {
+	Kind kind;
+	int type;
+	int64_t rows, columns, leading, stride;
+	int32_t batch;
+} Layout;
+typedef struct {
+	Kind kind;
+	uint64_t workspace;
+	uint32_t sums, alignment[4]; /* of a, b, c, d */
+} Preference;
+typedef struct {
+	Kind kind;
+} Handle;
+static atomic_int alive;
+
+int
+fake_cublaslt_alive(void)
+{
+	return atomic_load(&alive);
+}
+
+static int
+object_new(void **out, const void *object, size_t bytes)
+{
+	if (!out)
+		return BAD_VALUE;
+	*out = malloc(bytes);
+	if (!*out)
+		abort();
+	memcpy(*out, object, bytes);
+	atomic_fetch_add(&alive, 1);
+	return CUBLASLT_OK;
+}
+
+static bool
+is_a(const void *object, Kind kind)
+{
+	return object && *(const Kind *)object == kind;
+}
+
+static int
+object_free(void *object, Kind kind)
+{
+	if (!is_a(object, kind))
+		return BAD_VALUE;
+	*(Kind *)object = (Kind)-1;
+	free(object);
+	atomic_fetch_sub(&alive, 1);
+	return CUBLASLT_OK;
+}
+
+/* ---- attributes */
+typedef struct {
+	int number;
+	size_t offset, bytes;
+} Attribute;
+#define ATTRIBUTE(number, type, field)                                    \
+	{                                                                 \
+		number, offsetof(type, field), sizeof(((type *)0)->field) \
+	}
+
+static const Attribute product_attributes[] = {
+	ATTRIBUTE(CUBLASLT_PRODUCT_TRANSPOSES_A, Product, transposed[0]),
+	ATTRIBUTE(CUBLASLT_PRODUCT_TRANSPOSES_B, Product, transposed[1]),
+	ATTRIBUTE(CUBLASLT_PRODUCT_EPILOGUE, Product, epilogue),
+	ATTRIBUTE(CUBLASLT_PRODUCT_BIAS, Product, bias),
+	ATTRIBUTE(CUBLASLT_PRODUCT_BIAS_TYPE, Product, bias_type),
+	{0},
+};
+static const Attribute layout_attributes[] = {
+	ATTRIBUTE(CUBLASLT_LAYOUT_BATCH, Layout, batch),
+	ATTRIBUTE(CUBLASLT_LAYOUT_BATCH_STRIDE, Layout, stride),
+	{0},
+};
+static const Attribute preference_attributes[] = {
+	ATTRIBUTE(CUBLASLT_PREFERENCE_WORKSPACE, Preference, workspace),
+	ATTRIBUTE(CUBLASLT_PREFERENCE_SUMS, Preference, sums),
+	ATTRIBUTE(CUBLASLT_PREFERENCE_ALIGNMENT_A, Preference, alignment[0]),
+	ATTRIBUTE(CUBLASLT_PREFERENCE_ALIGNMENT_A + 1, Preference, alignment[1]),
+	ATTRIBUTE(CUBLASLT_PREFERENCE_ALIGNMENT_A + 2, Preference, alignment[2]),
+	ATTRIBUTE(CUBLASLT_PREFERENCE_ALIGNMENT_A + 3, Preference, alignment[3]),
+	{0},
+};
+
+static int
+set(void *object, Kind kind, const Attribute *attributes, int number, const void *value,
+    size_t bytes)
+{
+	for (const Attribute *a = attributes; is_a(object, kind) && value && a->bytes; a++)
+		if (a->number == number && a->bytes == bytes) {
+			memcpy((char *)object + a->offset, value, bytes);
+			return CUBLASLT_OK;
+		}
+	return BAD_VALUE;
+}
+
+/* ---- the interface: objects */
+size_t
+cublasLtGetVersion(void)
+{
+	return 130100;
+}
+
+const char *
+cublasLtGetStatusString(int status)
+{
+	return status == CUBLASLT_OK       ? "CUBLAS_STATUS_SUCCESS"
+	       : status == NOT_INITIALIZED ? "CUBLAS_STATUS_NOT_INITIALIZED"
+	       : status == BAD_VALUE       ? "CUBLAS_STATUS_INVALID_VALUE"
+	       : status == FAILED          ? "CUBLAS_STATUS_EXECUTION_FAILED"
+	       : status == NOT_SUPPORTED   ? "CUBLAS_STATUS_NOT_SUPPORTED"
+	                                   : "unknown";
+}
+
+int
+cublasLtCreate(void **handle)
+{
+	return object_new(handle, &(Handle){HANDLE}, sizeof(Handle));
+}
+
+int
+cublasLtDestroy(void *handle)
+{
+	return object_free(handle, HANDLE);
+}
+
+int
+cublasLtMatmulDescCreate(void **description, int compute, int scale)
+{
+	Product p = {PRODUCT, .compute = compute, .epilogue = NO_EPILOGUE, .bias_type = -1};
+
+	if ((compute != CUBLASLT_COMPUTE_F32 && compute != CUBLASLT_COMPUTE_TF32) ||
+	    scale != CUBLASLT_F32)
+		return BAD_VALUE;
+	return object_new(description, &p, sizeof(p));
+}
+
+int
+cublasLtMatmulDescDestroy(void *description)
+{
+	return object_free(description, PRODUCT);
+}
+
+int
+cublasLtMatmulDescSetAttribute(void *description, int attribute, const void *value, size_t bytes)
+{
+	return set(description, PRODUCT, product_attributes, attribute, value, bytes);
+}
+
+static DType
+dtype_of(int type)
+{
+	return type == CUBLASLT_F32 ? F32 : type == CUBLASLT_F16 ? F16 : BF16;
+}
+
+int
+cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows, uint64_t columns,
+                           int64_t leading)
+{
+	Layout l = {LAYOUT, type, (int64_t)rows, (int64_t)columns, leading, 0, 1};
+
+	if (cublaslt_type(dtype_of(type)) != type)
+		return BAD_VALUE;
+	return object_new(layout, &l, sizeof(l));
+}
+
+int
+cublasLtMatrixLayoutDestroy(void *layout)
+{
+	return object_free(layout, LAYOUT);
+}
+
+int
+cublasLtMatrixLayoutSetAttribute(void *layout, int attribute, const void *value, size_t bytes)
+{
+	return set(layout, LAYOUT, layout_attributes, attribute, value, bytes);
+}
+
+int
+cublasLtMatmulPreferenceCreate(void **preference)
+{
+	Preference p = {PREFERENCE, 0, ALL_SUMS, {256, 256, 256, 256}};
+
+	return object_new(preference, &p, sizeof(p));
+}
+
+int
+cublasLtMatmulPreferenceDestroy(void *preference)
+{
+	return object_free(preference, PREFERENCE);
+}
+
+int
+cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const void *value,
+                                     size_t bytes)
+{
+	return set(preference, PREFERENCE, preference_attributes, attribute, value, bytes);
+}
+
+/* ---- do they fit together? */
+typedef struct {
+	Product product;
+	Layout a, b, c, d;
+	int64_t m, n, k;
+} Call;
+
+static bool
+take_call(const void *handle, const void *product, const void *a, const void *b, const void *c,
+          const void *d, Call *out)
+{
+	if (!is_a(handle, HANDLE) || !is_a(product, PRODUCT) || !is_a(a, LAYOUT) ||
+	    !is_a(b, LAYOUT) || !is_a(c, LAYOUT) || !is_a(d, LAYOUT))
+		return false;
+	*out = (Call){.product = *(const Product *)product,
+	              .a = *(const Layout *)a,
+	              .b = *(const Layout *)b,
+	              .c = *(const Layout *)c,
+	              .d = *(const Layout *)d};
+	out->m = out->d.rows;
+	out->n = out->d.columns;
+	out->k = out->product.transposed[0] ? out->a.rows : out->a.columns;
+	return true;
+}
+
+/* As the product reads it. */
+static bool
+is_matrix(const Layout *l, int32_t transposed, int64_t rows, int64_t columns, int32_t batch)
+{
+	return l->rows == (transposed ? columns : rows) &&
+	       l->columns == (transposed ? rows : columns) && l->rows > 0 && l->columns > 0 &&
+	       l->leading >= l->rows && l->batch == batch && batch > 0 && l->stride >= 0;
+}
+
+static bool
+shapes_fit(const Call *c)
+{
+	const int32_t *transposed = c->product.transposed;
+
+	return (transposed[0] | transposed[1] | CUBLASLT_TRANSPOSED) == CUBLASLT_TRANSPOSED &&
+	       is_matrix(&c->a, transposed[0], c->m, c->k, c->d.batch) &&
+	       is_matrix(&c->b, transposed[1], c->k, c->n, c->d.batch) &&
+	       is_matrix(&c->c, 0, c->m, c->n, c->d.batch) &&
+	       is_matrix(&c->d, 0, c->m, c->n, c->d.batch) && (c->d.batch == 1 || c->d.stride > 0);
+}
+
+static bool
+types_fit(const Call *c)
+{
+	const Product *p = &c->product;
+
+	return c->a.type == c->b.type && c->c.type == c->d.type &&
+	       (c->d.type == c->a.type || c->d.type == CUBLASLT_F32) &&
+	       (p->compute == CUBLASLT_COMPUTE_F32 || c->a.type == CUBLASLT_F32) &&
+	       (p->epilogue == NO_EPILOGUE || (p->epilogue == CUBLASLT_ADDS_BIAS &&
+	                                       (p->bias_type == -1 || p->bias_type == c->d.type)));
+}
+
+/* ---- the interface: algorithms. One is a number and what it was chosen for. */
+typedef struct {
+	uint64_t number;
+	int64_t m, n, k;
+	uint32_t sums, alignment[4];
+} Chosen;
+_Static_assert(sizeof(Chosen) <= sizeof(CublasLtAlgorithm), "callers have room for it");
+
+int
+cublasLtMatmulAlgoGetHeuristic(void *handle, void *description, void *a, void *b, void *c, void *d,
+                               void *preference, int wanted, CublasLtChoice *choices, int *n)
+{
+	Call call;
+
+	if (!n || !choices || wanted < 1 || !is_a(preference, PREFERENCE) ||
+	    !take_call(handle, description, a, b, c, d, &call) || !shapes_fit(&call))
+		return BAD_VALUE;
+	const Preference *p = preference;
+	*n = 0;
+	if (!types_fit(&call) || p->workspace < WORKSPACE)
+		return NOT_SUPPORTED;
+	Chosen chosen = {ALGORITHM, call.m, call.n, call.k, p->sums};
+	memcpy(chosen.alignment, p->alignment, sizeof(chosen.alignment));
+	choices[0] = (CublasLtChoice){.workspace = WORKSPACE, .waves = 1};
+	memcpy(&choices[0].algorithm, &chosen, sizeof(chosen));
+	*n = 1;
+	return CUBLASLT_OK;
+}
+
+/* Where sums may be made in any order, or rounded before they are complete, it seems to do so. */
+int
+cublasLtMatmulAlgoConfigGetAttribute(const CublasLtAlgorithm *algorithm, int attribute, void *value,
+                                     size_t bytes, size_t *written)
+{
+	const Chosen *chosen = (const void *)algorithm;
+
+	if (!algorithm || chosen->number != ALGORITHM || !value || bytes != sizeof(uint32_t))
+		return BAD_VALUE;
+	bool loose = chosen->sums & (CUBLASLT_SUMS_IN_PLACE | CUBLASLT_SUMS_ROUNDED);
+	uint32_t fact = attribute == CUBLASLT_ALGORITHM_ID       ? ALGORITHM
+	                : attribute == CUBLASLT_ALGORITHM_TILE   ? TILE
+	                : attribute == CUBLASLT_ALGORITHM_STAGES ? STAGES
+	                : attribute == CUBLASLT_ALGORITHM_SPLITS ? (loose ? 2 : 1)
+	                                                         : 0;
+	if (!fact)
+		return BAD_VALUE;
+	memcpy(value, &fact, sizeof(fact));
+	if (written)
+		*written = sizeof(fact);
+	return CUBLASLT_OK;
+}
+
+/* ---- work. Recorded work is launched again and again: it stays to the end of the process. */
+typedef struct Work {
+	struct Work *next;
+	Call call;
+	float alpha, beta;
+	const char *a, *b, *c;
+	char *d, *workspace;
+	void *(*readable)(const void *device_address); /* NULL: addresses are */
+} Work;
+static Work *kept;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *
+readable(const Work *w, const void *address)
+{
+	void *at = w->readable ? w->readable(address) : (void *)(uintptr_t)address;
+
+	if (!at) {
+		fprintf(stderr, "fake cuBLASLt: %p is no memory of the device\n", address);
+		abort();
+	}
+	return at;
+}
+
+static double
+round_to_tf32(double x)
+{
+	int exponent;
+	double fraction = frexp(x, &exponent);
+
+	return isfinite(x) ? ldexp(nearbyint(ldexp(fraction, TF32_BITS)), exponent - TF32_BITS) : x;
+}
+
+/* Matrix number i: to[outer][inner], where `across` says that an inner step goes to the next column. */
+static double *
+load_matrix(const Work *w, const Layout *l, const char *from, int64_t i, bool across)
+{
+	const char *at = readable(w, from);
+	int64_t outer = across ? l->rows : l->columns, inner = across ? l->columns : l->rows;
+	bool rounds = w->call.product.compute == CUBLASLT_COMPUTE_TF32;
+	double *to = malloc(sizeof(*to) * (size_t)(outer * inner));
+
+	if (!to)
+		abort();
+	for (int64_t o = 0; o < outer; o++)
+		for (int64_t k = 0; k < inner; k++) {
+			int64_t place = i * l->stride +
+			                (across ? o + k * l->leading : o * l->leading + k);
+			double x = dtype_load_float(dtype_of(l->type), at, place);
+			to[o * inner + k] = rounds ? round_to_tf32(x) : x;
+		}
+	return to;
+}
+
+static void
+store_matrix(const Work *w, int64_t i, const double *a, const double *b)
+{
+	const Call *c = &w->call;
+	DType type = dtype_of(c->d.type);
+	char *d = readable(w, w->d);
+	const char *added = w->beta != 0 ? readable(w, w->c) : NULL;
+	const char *bias = c->product.epilogue == CUBLASLT_ADDS_BIAS ? readable(w, c->product.bias)
+	                                                             : NULL;
+
+	for (int64_t column = 0; column < c->n; column++)
+		for (int64_t row = 0; row < c->m; row++) {
+			double sum = 0;
+			for (int64_t k = 0; k < c->k; k++)
+				sum += a[row * c->k + k] * b[column * c->k + k];
+			sum *= w->alpha;
+			if (added)
+				sum += w->beta * dtype_load_float(type, added,
+				                                  i * c->c.stride + row +
+				                                          column * c->c.leading);
+			if (bias)
+				sum += dtype_load_float(type, bias, row);
+			dtype_store_float(type, d, i * c->d.stride + row + column * c->d.leading,
+			                  sum);
+		}
+}
+
+static void
+multiply(void *work)
+{
+	const Work *w = work;
+	const Call *c = &w->call;
+
+	memset(readable(w, w->workspace), PATTERN, WORKSPACE);
+	for (int64_t i = 0; i < c->d.batch; i++) {
+		double *a = load_matrix(w, &c->a, w->a, i, !c->product.transposed[0]);
+		double *b = load_matrix(w, &c->b, w->b, i, c->product.transposed[1]);
+		store_matrix(w, i, a, b);
+		free(a);
+		free(b);
+	}
+}
+
+/* In its turn where there is a driver. */
+static int
+enqueue(const Work *work, void *stream)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int (*launch)(void *stream, void (*function)(void *), void *argument) = NULL;
+	Work *w = malloc(sizeof(*w));
+
+	if (!w)
+		abort();
+	*w = *work;
+	pthread_mutex_lock(&lock);
+	w->next = kept;
+	kept = w;
+	pthread_mutex_unlock(&lock);
+	if (!driver) {
+		multiply(w);
+		return CUBLASLT_OK;
+	}
+	*(void **)&launch = dlsym(driver, "cuLaunchHostFunc");
+	*(void **)&w->readable = dlsym(driver, "fake_cuda_at");
+	int code = launch ? launch(stream, multiply, w) : FAILED;
+	dlclose(driver); /* whoever opened it holds it */
+	return code ? FAILED : CUBLASLT_OK;
+}
+
+/* ---- the interface: products */
+static bool
+is_aligned(const void *at, uint32_t alignment)
+{
+	return alignment && (uintptr_t)at % alignment == 0;
+}
+
+/* The bias is read like the result is written. */
+static bool
+places_fit(const Work *w, const Chosen *chosen)
+{
+	const Product *p = &w->call.product;
+	const Layout *c = &w->call.c, *d = &w->call.d;
+
+	return w->a && w->b && w->d && (w->c || w->beta == 0) &&
+	       is_aligned(w->a, chosen->alignment[0]) && is_aligned(w->b, chosen->alignment[1]) &&
+	       is_aligned(w->c, chosen->alignment[2]) && is_aligned(w->d, chosen->alignment[3]) &&
+	       (w->c != w->d || (c->leading == d->leading && c->stride == d->stride)) &&
+	       (p->epilogue == NO_EPILOGUE ||
+	        (p->bias && is_aligned(p->bias, chosen->alignment[3])));
+}
+
+int
+cublasLtMatmul(void *handle, void *description, const void *alpha, const void *a, void *a_layout,
+               const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
+               void *d, void *d_layout, const CublasLtAlgorithm *algorithm, void *workspace,
+               size_t bytes, void *stream)
+{
+	const Chosen *chosen = (const void *)algorithm;
+	Work w = {.a = a, .b = b, .c = c, .d = d, .workspace = workspace};
+
+	if (!alpha || !beta || !algorithm || chosen->number != ALGORITHM ||
+	    !take_call(handle, description, a_layout, b_layout, c_layout, d_layout, &w.call) ||
+	    !shapes_fit(&w.call) || !types_fit(&w.call) || chosen->m != w.call.m ||
+	    chosen->n != w.call.n || chosen->k != w.call.k)
+		return BAD_VALUE;
+	w.alpha = *(const float *)alpha;
+	w.beta = *(const float *)beta;
+	if (!places_fit(&w, chosen) || !workspace || !is_aligned(workspace, WORKSPACE_ALIGNMENT) ||
+	    bytes < WORKSPACE)
+		return BAD_VALUE;
+	return enqueue(&w, stream);
+}
