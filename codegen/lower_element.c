@@ -34,21 +34,6 @@ index_hash(const Node *n, const Index *at)
 }
 
 static bool
-affine_same(const Affine *a, const Affine *b)
-{
-	if (a->constant != b->constant || a->n != b->n)
-		return false;
-	for (int i = 0; i < a->n; i++) {
-		int k = 0;
-		while (k < b->n && b->terms[k].scalar != a->terms[i].scalar)
-			k++;
-		if (k == b->n || b->terms[k].coefficient != a->terms[i].coefficient)
-			return false;
-	}
-	return true;
-}
-
-static bool
 is_at(const struct MemoEntry *e, const Index *at)
 {
 	for (int i = 0; i < e->rank && i < at->rank; i++)

@@ -129,7 +129,11 @@ typedef struct {
 	int64_t least_size;      /* of rows, columns and what is added up */
 	int64_t least_reads;     /* of an element, for which its view is copied */
 	bool transposed_batches; /* of f32: the first operand of a batched product */
-	bool f16;                /* it takes products of f16, as those of bf16 */
+	/* Rows of such operands and results begin at multiples of so many bytes, where they have so many and all rows together
+	 * so many (pitch.c); 0: anywhere. */
+	int row_alignment;
+	int64_t least_pitched_row, least_pitched;
+	bool f16; /* it takes products of f16, as those of bf16 */
 } LibraryLimits;
 
 /* What is computed again: up to so many additions an element, which is what its way to memory and back takes, in values of so

@@ -317,6 +317,8 @@ Affine affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by); /* a 
 bool affine_equal(const Affine *a, const Affine *b);                       /* NULL: no place */
 /* Is it a multiple of n whatever its scalars are, but for the term of one of them? -1: of all. */
 bool affine_is_multiple(const Affine *a, LoopValue except, int64_t n);
+/* The same terms, in whatever order. */
+bool affine_same(const Affine *a, const Affine *b);
 /* The least and the greatest value. By scalar: extents of loop variables, 0 of others; bounds that a loop variable
  * stays below (FOR's place), or NULL. false: a scalar is no loop variable. Takes memory for bounded variables only. */
 bool affine_range(Arena *scratch, const Affine *a, const int64_t *extents,

@@ -193,6 +193,21 @@ tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64
 	}
 }
 
+bool
+affine_same(const Affine *a, const Affine *b)
+{
+	if (a->constant != b->constant || a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++) {
+		int k = 0;
+		while (k < b->n && b->terms[k].scalar != a->terms[i].scalar)
+			k++;
+		if (k == b->n || b->terms[k].coefficient != a->terms[i].coefficient)
+			return false;
+	}
+	return true;
+}
+
 /* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
  * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. Where scalars have several bounds, the order in which they are
  * looked at matters: both ways are tried. */

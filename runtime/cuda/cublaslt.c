@@ -21,6 +21,7 @@ struct PreparedCall {
 	void *product; /* the library's description */
 	void *layouts[N_LT_MATRICES];
 	CublasLtChoice choice;
+	PreparedCall *rest; /* that runs behind it; NULL: nothing */
 	char name[MOST_NAME];
 };
 
@@ -250,6 +251,7 @@ lt_release(PreparedCall *c)
 {
 	if (!c)
 		return;
+	lt_release(c->rest);
 	for (int i = 0; i < N_LT_MATRICES; i++)
 		if (c->layouts[i])
 			c->library->lt.MatrixLayoutDestroy(c->layouts[i]);
@@ -264,16 +266,17 @@ release_call(void *call)
 	lt_release(call);
 }
 
+/* It releases what it was given where it fails. */
 static Status
-lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
-           PreparedCall **out)
+prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, PreparedCall *rest,
+            PreparedCall **out)
 {
 	PreparedCall *c = memory_zeroed(1, sizeof(*c));
 
-	(void)fixed;
 	*out = NULL;
 	c->library = l;
 	c->call = *call;
+	c->rest = rest;
 	memory_hold(release_call, c);
 	Status status = make_call(c, scratch_limit);
 	memory_let_go();
@@ -282,6 +285,20 @@ lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_
 	else
 		*out = c;
 	return status;
+}
+
+static Status
+lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
+           PreparedCall **out)
+{
+	LibraryCall first, second;
+	PreparedCall *rest = NULL;
+
+	*out = NULL;
+	if (!cublaslt_split(call, &first, &second))
+		return prepare_one(l, call, scratch_limit, NULL, out);
+	RETURN_IF_ERROR(lt_prepare(l, &second, fixed, scratch_limit, &rest));
+	return prepare_one(l, &first, scratch_limit, rest, out);
 }
 
 /* ---- what is known of it */
@@ -301,7 +318,10 @@ lt_implementation(const PreparedCall *c)
 static int64_t
 lt_scratch(const PreparedCall *c)
 {
-	return ((int64_t)c->choice.workspace + 63) / 64 * 64;
+	int64_t own = ((int64_t)c->choice.workspace + 63) / 64 * 64;
+	int64_t rest = c->rest ? lt_scratch(c->rest) : 0;
+
+	return own > rest ? own : rest;
 }
 
 static int64_t
@@ -337,7 +357,9 @@ lt_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const pac
 	(void)packed;
 	for (int64_t i = 0; i < c->plan.runs && !code; i++)
 		code = multiply(c, i, buffers, scratch, stream);
-	return cublaslt_status(&c->library->lt, code, "a product failed");
+	if (code)
+		return cublaslt_status(&c->library->lt, code, "a product failed");
+	return c->rest ? lt_run(c->rest, buffers, packed, scratch, stream) : NULL;
 }
 
 const LibraryOps library_cublaslt = {

@@ -68,6 +68,10 @@ Status cublaslt_load(CublasLt *out);
 /* NULL for CUBLASLT_OK. what: what was being done. */
 Status cublaslt_status(const CublasLt *lt, int code, const char *what);
 
+/* ---- cublaslt_split.c */
+/* Is the product faster as two, the second behind the first? */
+bool cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest);
+
 /* ---- cublaslt_plan.c: a call as the library's product d = a * b of matrices whose columns stand one behind the other */
 enum { LT_A, LT_B, LT_D, N_LT_MATRICES };
 typedef struct {

@@ -157,6 +157,32 @@ test_products(void **state)
 	close_library(library);
 }
 
+/* An axis that is no multiple of 16 bytes, in rows that begin at such multiples, is cut, and so are two and three. */
+static void
+test_odd_axes_are_cut(void **state)
+{
+	static const Sizes odd[] = {
+		{3, 259, 5}, {259, 3, 5}, {3, 5, 259}, {3, 259, 259}, {259, 259, 259}};
+	Library *library = open_library(false);
+	LibraryCall first, rest;
+
+	(void)state;
+	for (int s = 0; s < COUNT(odd); s++)
+		for (unsigned stored = 0; stored < N_STORED; stored++) {
+			LibraryCall w = product_of(&odd[s], &batches[1], stored, 1, 4);
+			LibraryCall dense = product_of(&odd[s], &batches[1], stored, 0, 0);
+			assert_false(cublaslt_split(&dense, &first, &rest));
+			if (cublaslt_split(&w, &first, &rest))
+				check_epilogues(library, w, types[0]);
+		}
+	LibraryCall w = product_of(&odd[4], &batches[0], 0, 1, 0);
+	assert_true(cublaslt_split(&w, &first, &rest));
+	assert_int_equal(first.operands[Z].dims[1], 256);
+	assert_int_equal(rest.operands[Z].dims[1], 3);
+	assert_int_equal(rest.operands[Z].offset, 256);
+	close_library(library);
+}
+
 /* Gaps behind the rows of all operands, which begin at other elements each. */
 static void
 test_parts_of_tensors(void **state)
@@ -466,6 +492,7 @@ main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_odd_axes_are_cut),
 		cmocka_unit_test(test_parts_of_tensors),
 		cmocka_unit_test(test_broadcast_batches),
 		cmocka_unit_test(test_tf32),
