@@ -130,6 +130,7 @@ typedef struct {
 	int64_t least_reads;     /* of an element, for which its view is copied */
 	bool transposed_batches; /* of f32: the first operand of a batched product */
 	bool f16;                /* it takes products of f16, as those of bf16 */
+	int64_t most_scratch, most_conv_scratch; /* bytes: of a product, of a convolution */
 } LibraryLimits;
 
 /* What is computed again: up to so many additions an element, which is what its way to memory and back takes, in values of so
