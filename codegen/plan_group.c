@@ -87,6 +87,10 @@ bias_fits(const StorePlan *p, int gi, const Node *n)
 	const Group *g = &p->groups.at[gi];
 	Value *v = g->opaque && !g->closed && g->members.n == 1 ? bias_of(n) : NULL;
 	const Node *from = v ? behind_reshapes(v)->node : NULL;
+	const Strategy *s = v ? strategy_of(p->target, g->members.at[0]) : NULL;
+
+	if (s && s->takes_bias && !s->takes_bias(p->target, g->members.at[0]))
+		return false;
 	return v && !(from && plan_is_copied(p, from));
 }
 

@@ -1,10 +1,11 @@
 /* The module after `memory` as the executable's tables. */
 #include "codegen/codegen.h"
 #include "codegen/streams.h"
+#include "codegen/target.h"
 
 #include <string.h>
 
-enum { LIBRARY_SCRATCH = 64 << 20, SCALARS_ALIGNMENT = 64 };
+enum { SCALARS_ALIGNMENT = 64 };
 
 typedef struct {
 	FormatWriter *w;
@@ -412,9 +413,13 @@ kernel_grain(const KernelRecord *r)
 static uint32_t
 write_library(FormatWriter *w, const Kernel *k)
 {
+	const LibraryLimits *l = k->n_team ? &team_tuning.library : &cpu_tuning.library;
+
 	if (!k->library)
 		return 0;
-	LibraryRecord r = {.call = *k->library, .scratch_limit = LIBRARY_SCRATCH};
+	LibraryRecord r = {.call = *k->library,
+	                   .scratch_limit = k->library->kind == LIBRARY_DOT ? l->most_scratch
+	                                                                    : l->most_conv_scratch};
 	vec_push(w->arena, &w->library, r);
 	return (uint32_t)w->library.n;
 }

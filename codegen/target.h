@@ -133,7 +133,8 @@ typedef struct {
 	 * so many (pitch.c); 0: anywhere. */
 	int row_alignment;
 	int64_t least_pitched_row, least_pitched;
-	bool f16; /* it takes products of f16, as those of bf16 */
+	bool f16;                                /* it takes products of f16, as those of bf16 */
+	int64_t most_scratch, most_conv_scratch; /* bytes: of a product, of a convolution */
 } LibraryLimits;
 
 /* What is computed again: up to so many additions an element, which is what its way to memory and back takes, in values of so

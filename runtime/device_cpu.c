@@ -12,8 +12,7 @@
 
 struct Device {
 	Pool *pool;
-	Library *library; /* oneDNN; NULL: none */
-	Status why_none;
+	Libraries libraries;
 	CpuStreams *streams;
 };
 struct Code {
@@ -27,9 +26,7 @@ cpu_close(Device *device)
 {
 	if (!device)
 		return;
-	if (device->library)
-		library_onednn.close(device->library);
-	status_free(device->why_none);
+	libraries_close(&device->libraries);
 	cpu_streams_close(device->streams);
 	pool_close(device->pool);
 	memory_free(device);
@@ -40,6 +37,8 @@ close_device(void *device)
 {
 	cpu_close(device);
 }
+
+static const LibraryOps *const known[] = {&library_onednn};
 
 static Status
 cpu_open(const DeviceOptions *options, Device **out)
@@ -56,9 +55,10 @@ cpu_open(const DeviceOptions *options, Device **out)
 	memory_hold(close_device, device);
 	device->streams = cpu_streams_open(options->n_events ? options->n_events : N_DEVICE_EVENTS);
 	if (!options->no_libraries)
-		device->why_none = library_onednn.open(
+		libraries_open(
+			&device->libraries,
 			&(LibraryHome){.pool = device->pool, .tiled = options->deterministic},
-			&device->library);
+			COUNT(known), known);
 	memory_let_go();
 	*out = device;
 	return NULL;
@@ -278,7 +278,7 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	memory_hold(unload_code, code);
 	Status status = code_functions(source, device_cpu.name, &code->kernels);
 	if (!status)
-		status = library_calls_open(&library_onednn, device->library, source, &code->calls);
+		status = library_calls_open(&device->libraries, source, &code->calls);
 	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
 	if (bytes)
 		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
@@ -379,16 +379,14 @@ static void
 cpu_describe(const Device *device, Text *out)
 {
 	text_printf(out, "%d threads (%s), %s", pool_threads(device->pool), pool_name(device->pool),
-	            device->library    ? library_onednn.version(device->library)
-	            : device->why_none ? device->why_none->message
-	                               : "no libraries");
+	            libraries_text(&device->libraries));
 }
 
 static DeviceFacts
 cpu_facts(const Device *device)
 {
 	return (DeviceFacts){pool_threads(device->pool), cpu_count(),
-	                     device->library ? library_onednn.version(device->library) : NULL};
+	                     libraries_versions(&device->libraries)};
 }
 
 static const char *

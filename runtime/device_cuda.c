@@ -54,6 +54,8 @@ open_pool(Device *d)
 	                  "making a pool");
 }
 
+static const LibraryOps *const known[] = {&library_cublaslt, &library_cudnn};
+
 static Status
 start(Device *d, const DeviceOptions *options)
 {
@@ -64,8 +66,9 @@ start(Device *d, const DeviceOptions *options)
 	                           d->gpu.name));
 	cuda_enter(d);
 	if (!options->no_libraries)
-		d->why_none = library_cublaslt.open(
-			&(LibraryHome){.machine = d->gpu.name, .tf32 = options->tf32}, &d->library);
+		libraries_open(&d->libraries,
+		               &(LibraryHome){.machine = d->gpu.name, .tf32 = options->tf32},
+		               COUNT(known), known);
 	return open_pool(d);
 }
 
@@ -81,8 +84,7 @@ leave(Device *d)
 static void
 close_context(Device *d)
 {
-	if (d->library)
-		library_cublaslt.close(d->library);
+	libraries_close(&d->libraries);
 	for (int i = 0; i < d->n_events; i++)
 		if (d->events[i])
 			d->driver.EventDestroy(d->events[i]);
@@ -107,7 +109,6 @@ cuda_close(Device *d)
 	if (d->context)
 		close_context(d);
 	cuda_tasks_free(d);
-	status_free(d->why_none);
 	status_free(atomic_load(&d->fault));
 	memory_free(d);
 }
@@ -299,7 +300,7 @@ no_code(const CodeSource *source)
 static Status
 open_calls(Device *d, const CodeSource *source, Code *code)
 {
-	RETURN_IF_ERROR(library_calls_open(&library_cublaslt, d->library, source, &code->calls));
+	RETURN_IF_ERROR(library_calls_open(&d->libraries, source, &code->calls));
 	int64_t bytes = library_calls_bytes(code->calls);
 	if (bytes)
 		RETURN_IF_ERROR(cuda_alloc(d, MEMORY_DEVICE, bytes, &code->library));
@@ -419,18 +420,10 @@ cuda_memory(const Device *d, DeviceMemory *out)
 	return true;
 }
 
-static const char *
-library_text(const Device *d)
-{
-	return d->library    ? library_cublaslt.version(d->library)
-	       : d->why_none ? d->why_none->message
-	                     : "no libraries";
-}
-
 static DeviceFacts
 cuda_facts(const Device *d)
 {
-	return (DeviceFacts){.library = d->library ? library_text(d) : NULL,
+	return (DeviceFacts){.library = libraries_versions(&d->libraries),
 	                     .gpu = d->gpu.name,
 	                     .driver = d->driver.version};
 }
@@ -445,7 +438,7 @@ cuda_describe(const Device *d, Text *out)
 	            g->name, g->major, g->minor, g->processors, (double)g->bytes / (1 << 30),
 	            g->bus);
 	text_printf(out, "driver for CUDA %d.%d, %s", version / 1000, version % 1000 / 10,
-	            library_text(d));
+	            libraries_text(&d->libraries));
 }
 
 static const char *

@@ -1,6 +1,6 @@
 /* What a device needs of a library that does products and convolutions in place of generated loops: a table of
- * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt for NVIDIA's GPUs (cuda/cublaslt*.c);
- * library_calls.c knows no more than this. */
+ * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt and cuDNN for NVIDIA's GPUs
+ * (cuda/cublaslt*.c, cuda/cudnn*.c); library_calls.c knows no more than this. */
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 
@@ -49,6 +49,34 @@ typedef struct {
 	              char *const packed[2], char *scratch, void *stream);
 } LibraryOps;
 extern const LibraryOps library_onednn; /* in a build without it, open is an error */
-extern const LibraryOps library_cublaslt;
+extern const LibraryOps library_cublaslt, library_cudnn;
+
+/* ---- libraries.c: those of a device, in the order in which they are asked for a call */
+enum { MOST_LIBRARIES = 2 };
+typedef struct {
+	const LibraryOps *ops;
+	Library *library; /* NULL: it is not there */
+	Status why_none;
+} OpenedLibrary;
+typedef struct {
+	int n; /* 0: nobody asked for any */
+	OpenedLibrary at[MOST_LIBRARIES];
+	Text text;     /* for people: their versions, or why they are not there */
+	Text versions; /* of those that are there */
+} Libraries;
+/* One that is not there is no fault. */
+void libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps *const *list);
+void libraries_close(Libraries *libraries);
+/* NULL: none is there. */
+static inline const char *
+libraries_versions(const Libraries *libraries)
+{
+	return libraries->versions.at;
+}
+static inline const char *
+libraries_text(const Libraries *libraries)
+{
+	return libraries->n ? libraries->text.at : "no libraries";
+}
 
 #endif

@@ -14,13 +14,13 @@ typedef struct {
 } Packed;
 typedef struct {
 	const LibraryCall *record;
-	PreparedCall *call; /* NULL: the loops run */
+	const LibraryOps *ops; /* whose the call is */
+	PreparedCall *call;    /* NULL: the loops run */
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
 } Call;
 struct LibraryCalls {
-	const LibraryOps *ops;
 	const Format *tables;
 	Call *at; /* by library record */
 	int n;
@@ -75,39 +75,59 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 
 /* ---- making */
 static int64_t
-packed_bytes(const LibraryOps *ops, const Call *c)
+packed_bytes(const Call *c)
 {
 	int64_t bytes = 0;
 
 	for (int i = 0; i < N_READ; i++)
-		bytes += c->n_packed[i] * ops->packed_bytes(c->call, i);
+		bytes += c->n_packed[i] * c->ops->packed_bytes(c->call, i);
 	return bytes;
 }
 
 static void
-make_call(LibraryCalls *calls, Library *lib, int record)
+release_call(Call *c)
+{
+	if (c->call)
+		c->ops->release(c->call);
+	c->call = NULL;
+}
+
+/* False: the library does not take it, or not with profit. */
+static bool
+try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t limit)
+{
+	unsigned fixed = c->fixed;
+
+	c->ops = l->ops;
+	status_free(l->ops->prepare(l->library, c->record, fixed, limit, &c->call));
+	if (c->call && fixed && calls->packed + packed_bytes(c) > MAX_PACKED) {
+		release_call(c);
+		fixed = 0;
+		status_free(l->ops->prepare(l->library, c->record, fixed, limit, &c->call));
+	}
+	if (c->call && !l->ops->pays(c->call))
+		release_call(c);
+	if (c->call)
+		c->fixed = fixed;
+	return c->call != NULL;
+}
+
+static void
+make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 {
 	int64_t limit = calls->tables->library[record].scratch_limit;
-	const LibraryOps *ops = calls->ops;
 	Call *c = &calls->at[record];
 
 	if (c->call)
 		return; /* another kernel's, too */
-	status_free(ops->prepare(lib, c->record, c->fixed, limit, &c->call));
-	if (c->call && c->fixed && calls->packed + packed_bytes(ops, c) > MAX_PACKED) {
-		ops->release(c->call);
-		c->fixed = 0;
-		status_free(ops->prepare(lib, c->record, 0, limit, &c->call));
-	}
-	if (c->call && !ops->pays(c->call)) {
-		ops->release(c->call);
-		c->call = NULL;
-	}
+	for (int i = 0; i < libraries->n && !c->call; i++)
+		if (libraries->at[i].library)
+			try_library(calls, &libraries->at[i], c, limit);
 	if (!c->call)
 		return;
-	calls->packed += packed_bytes(ops, c);
-	if (ops->scratch(c->call) > calls->scratch)
-		calls->scratch = ops->scratch(c->call);
+	calls->packed += packed_bytes(c);
+	if (c->ops->scratch(c->call) > calls->scratch)
+		calls->scratch = c->ops->scratch(c->call);
 }
 
 /* Kernels of programs that do not run here need no call. */
@@ -124,16 +144,14 @@ close_calls(void *calls)
 }
 
 Status
-library_calls_open(const LibraryOps *ops, Library *lib, const CodeSource *source,
-                   LibraryCalls **out)
+library_calls_open(const Libraries *libraries, const CodeSource *source, LibraryCalls **out)
 {
 	const Format *tables = source->tables;
 	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
-	int n = lib && tables ? tables->n[SECTION_LIBRARY] : 0;
+	int n = tables ? tables->n[SECTION_LIBRARY] : 0;
 
 	*out = NULL;
 	calls->at = memory_zeroed((size_t)n + 1, sizeof(*calls->at));
-	calls->ops = ops;
 	calls->tables = tables;
 	calls->n = n;
 	memory_hold(close_calls, calls);
@@ -145,7 +163,7 @@ library_calls_open(const LibraryOps *ops, Library *lib, const CodeSource *source
 		status = look_at_launch(calls, &tables->instructions[i]);
 	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
 		if (is_called(&tables->kernels[i], source->target))
-			make_call(calls, lib, (int)tables->kernels[i].library - 1);
+			make_call(calls, libraries, (int)tables->kernels[i].library - 1);
 	memory_let_go();
 	if (status)
 		library_calls_close(calls);
@@ -160,7 +178,7 @@ library_calls_close(LibraryCalls *calls)
 	if (!calls)
 		return;
 	for (int i = 0; i < calls->n; i++) {
-		calls->ops->release(calls->at[i].call);
+		release_call(&calls->at[i]);
 		for (int k = 0; k < N_READ; k++)
 			memory_free(calls->at[i].packed[k]);
 	}
@@ -184,7 +202,7 @@ library_calls_place(LibraryCalls *calls, char *memory)
 		for (int k = 0; c->call && k < N_READ; k++)
 			for (int p = 0; p < c->n_packed[k]; p++) {
 				c->packed[k][p].at = memory;
-				memory += calls->ops->packed_bytes(c->call, k);
+				memory += c->ops->packed_bytes(c->call, k);
 			}
 	}
 }
@@ -203,7 +221,7 @@ library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
 {
 	const Call *c = call_of(calls, kernel);
 
-	return c ? calls->ops->implementation(c->call) : NULL;
+	return c ? c->ops->implementation(c->call) : NULL;
 }
 
 bool
@@ -216,10 +234,10 @@ library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
 
 /* The packed operand i that lies in buffer; made by the first run that reads it. */
 static Status
-find_packed(const LibraryOps *ops, Call *c, int i, const void *buffer, char **out)
+find_packed(Call *c, int i, const void *buffer, char **out)
 {
 	*out = NULL;
-	if (ops->packed_bytes(c->call, i) == 0)
+	if (c->ops->packed_bytes(c->call, i) == 0)
 		return NULL;
 	for (int k = 0; k < c->n_packed[i]; k++) {
 		Packed *p = &c->packed[i][k];
@@ -227,7 +245,7 @@ find_packed(const LibraryOps *ops, Call *c, int i, const void *buffer, char **ou
 			continue;
 		*out = p->at;
 		if (!p->from)
-			RETURN_IF_ERROR(ops->pack(c->call, i, buffer, p->at));
+			RETURN_IF_ERROR(c->ops->pack(c->call, i, buffer, p->at));
 		p->from = buffer;
 		return NULL;
 	}
@@ -244,6 +262,6 @@ library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, vo
 	for (int i = 0; i < library_operands(c->record); i++)
 		operands[i] = buffers[c->record->operands[i].buffer];
 	for (int i = 0; i < N_READ; i++)
-		RETURN_IF_ERROR(find_packed(calls->ops, c, i, operands[i], &packed[i]));
-	return calls->ops->run(c->call, operands, packed, calls->memory, stream);
+		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));
+	return c->ops->run(c->call, operands, packed, calls->memory, stream);
 }

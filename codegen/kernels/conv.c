@@ -424,6 +424,15 @@ conv_reads(const Target *t, const Node *n, int i, Ints *axes)
 	return op_row(n)->flops(n) >= t->tuning->library.least_flops ? READ_DENSE : READ_ONCE;
 }
 
+/* cuDNN adds a bias in few layouts. Whatever reads the sum adds it as well. */
+static bool
+conv_takes_bias(const Target *t, const Node *n)
+{
+	const LibraryLimits *l = &t->tuning->library;
+
+	return op_row(n)->flops(n) < l->least_flops || !library_takes_dtypes(l, n);
+}
+
 const Strategy strategy_conv = {.op = OP_conv,
                                 .kinds = ON(CPU),
                                 .doc = "a blocked product over implicit patches (im2col)",
@@ -454,18 +463,25 @@ const Strategy strategy_conv_team = {
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
 	BY_TEAM_PRODUCTS,
-	.products = conv_products};
+	.products = conv_products,
+	.library = conv_library,
+	.takes_bias = conv_takes_bias,
+	.reads = conv_reads};
 
 const Strategy strategy_conv_grad_input_team = {
 	.op = OP_conv_grad_input,
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
 	BY_TEAM_PRODUCTS,
-	.products = conv_grad_input_products};
+	.products = conv_grad_input_products,
+	.library = conv_library,
+	.reads = conv_reads};
 
 const Strategy strategy_conv_grad_weight_team = {
 	.op = OP_conv_grad_weight,
 	.kinds = ON(TEAMS),
 	.doc = "blocks in tiles, or members side by side along columns",
 	BY_TEAM_PRODUCTS,
-	.products = conv_grad_weight_products};
+	.products = conv_grad_weight_products,
+	.library = conv_library,
+	.reads = conv_reads};

@@ -39,6 +39,8 @@ typedef struct {
 	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
 	/* What a library can do instead, where that pays; false: nothing. NULL: never. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
+	/* Does the kernel add a bias that follows? NULL: yes. False where the library could not. */
+	bool (*takes_bias)(const Target *t, const Node *n);
 	/* How the kernel reads operand i, along which axes. NULL: as READ_ONCE. */
 	Reading (*reads)(const Target *t, const Node *n, int i, Ints *axes);
 	/* Does the kernel add to what it has stored? Of a float type below f32 it would round each sum: `legalize`

@@ -144,6 +144,8 @@ const Tuning cpu_tuning = {
 	/* The library copies such operands, which takes a third of its time: gpt2_mini takes 11.5 with them and 11.1 with loops,
          * bert_mini 5.41 and 5.34. */
 	.library.transposed_batches = false,
+	.library.most_scratch = 64 << 20,
+	.library.most_conv_scratch = 64 << 20,
 
 	/* With 0, 4, 12, 48 mobilenet_mini takes 1.84, 1.72, 1.73, 1.68, gpt2_mini 10.1, 10.4, 10.4, 10.5, vit_mini 6.0,
 	 * 5.9, 6.0, 6.0. For the backward pass with 0, 12, 48, 200 gpt2_mini takes 10.7, 10.1, 10.3, 10.4, llama_mini 11.6, 11.4, 11.2, 11.5. On

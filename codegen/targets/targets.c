@@ -102,6 +102,8 @@ missing_of(const Tuning *t)
 		NUMBER(library.least_flops),
 		NUMBER(library.least_size),
 		NUMBER(library.least_reads),
+		NUMBER(library.most_scratch),
+		NUMBER(library.most_conv_scratch),
 		NUMBER(recompute.next.additions),
 		NUMBER(recompute.next.least_bytes),
 		NUMBER(recompute.backward.additions),

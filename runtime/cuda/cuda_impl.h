@@ -20,8 +20,7 @@ typedef struct {
 struct Device {
 	CudaDriver driver;
 	Gpu gpu;
-	Library *library; /* cuBLASLt; NULL: none */
-	Status why_none;  /* NULL: nobody asked */
+	Libraries libraries;
 	void *context;
 	void *pool;        /* NULL: the GPU has none, memory is the driver's */
 	int64_t own_bytes; /* of the GPU's memory that alloc gave out */

@@ -305,6 +305,7 @@ typedef struct {
 	Arena *arena;
 	Format f;
 	CodeSource source;
+	Libraries libraries;
 } Bench;
 
 /* The tiny model with a library's product of its first input and the weight in place of K_DIFF; K_FORWARD runs only where
@@ -346,7 +347,8 @@ open_calls(Bench *b, Library *library)
 	LibraryCalls *calls;
 
 	b->source = (CodeSource){.tables = &b->f};
-	must(library_calls_open(&counting, library, &b->source, &calls));
+	b->libraries = (Libraries){.n = 1, .at = {{&counting, library, NULL}}};
+	must(library_calls_open(&b->libraries, &b->source, &calls));
 	return calls;
 }
 

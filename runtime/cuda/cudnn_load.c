@@ -1,0 +1,61 @@
+/* Finding and opening cuDNN. The library that is opened is small: it opens those that it needs, when it needs them. */
+#include "runtime/cuda/cudnn.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#define SONAME "libcudnn.so.9"
+
+/* Where the loader looks by itself, then where a toolkit lies. */
+static void *
+open_library(void)
+{
+	void *library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
+	const char *home = getenv("CUDA_HOME");
+	Text path = {0};
+
+	if (library)
+		return library;
+	text_printf(&path, "%s/lib64/%s", home && *home ? home : "/usr/local/cuda", SONAME);
+	library = dlopen(path.at, RTLD_NOW | RTLD_LOCAL);
+	text_free(&path);
+	return library;
+}
+
+/* The first that it lacks; NULL: none. */
+static const char *
+first_missing(Cudnn *dnn)
+{
+#define CUDNN_SYMBOL(name, type, parameters)                       \
+	*(void **)&dnn->name = dlsym(dnn->library, "cudnn" #name); \
+	if (!dnn->name)                                            \
+		return "cudnn" #name;
+#include "runtime/cuda/cudnn_symbols.def"
+#undef CUDNN_SYMBOL
+	return NULL;
+}
+
+Status
+cudnn_load(Cudnn *out)
+{
+	*out = (Cudnn){.library = open_library()};
+	if (!out->library)
+		return status_error(EXIT_SYSTEM,
+		                    "cuDNN is not found (" SONAME "): `pip install "
+		                    "nvidia-cudnn-cu13` and add its folder nvidia/cudnn/lib to "
+		                    "LD_LIBRARY_PATH");
+	const char *lacks = first_missing(out);
+	if (!lacks)
+		return NULL;
+	dlclose(out->library);
+	*out = (Cudnn){0};
+	return status_error(EXIT_SYSTEM, "cuDNN lacks %s: a newer one is needed", lacks);
+}
+
+Status
+cudnn_status(const Cudnn *dnn, int code, const char *what)
+{
+	return code == CUDNN_OK ? NULL
+	                        : status_error(EXIT_SYSTEM, "cuDNN: %s: %s", what,
+	                                       dnn->GetErrorString(code));
+}

@@ -1,0 +1,162 @@
+/* How a graph is computed: of the configurations that the library's own heuristic thinks are fast, in their order, the first that
+ * gives the same bits in each run, rounds nothing but what it stores, and fits into the scratch. */
+#include "runtime/cuda/cudnn.h"
+
+enum { MOST_CONFIGS = 32 };
+
+/* ---- engines */
+/* As bits: what results must not suffer from. Sums are of f32; Winograd's larger tiles lose bits of them, and of operands of 16 bits
+ * any tile. */
+static unsigned
+refused_notes(const LibraryCall *call, bool tf32)
+{
+	bool wide = call->operands[LIBRARY_FIRST].dtype == F32;
+	unsigned notes = 1u << CUDNN_NOTE_ANY_ORDER | 1u << CUDNN_NOTE_ROUNDS_OPERANDS |
+	                 1u << CUDNN_NOTE_ROUNDS_SUMS | 1u << CUDNN_NOTE_WINOGRAD_6 |
+	                 1u << CUDNN_NOTE_WINOGRAD_13;
+
+	if (wide && !tf32)
+		notes |= 1u << CUDNN_NOTE_TENSOR_CORE;
+	if (!wide)
+		notes |= 1u << CUDNN_NOTE_WINOGRAD | 1u << CUDNN_NOTE_FFT;
+	return notes;
+}
+
+/* The engine of a configuration: its number, and its notes as bits. */
+static bool
+look_at_engine(const Cudnn *dnn, void *config, int64_t *number, unsigned *notes)
+{
+	CudnnDescriptors own = {.dnn = dnn};
+	void *engine = cudnn_new(&own, CUDNN_ENGINE_DESCRIPTOR);
+	int list[MOST_CUDNN_NOTES];
+	int64_t n = 0, one = 1;
+
+	*notes = 0;
+	if (!own.code)
+		own.code = dnn->BackendGetAttribute(config, CUDNN_CONFIG_ENGINE, CUDNN_DESCRIPTORS,
+		                                    1, &one, &engine);
+	if (!own.code)
+		own.code = dnn->BackendGetAttribute(engine, CUDNN_ENGINE_NUMBER, CUDNN_INT64S, 1,
+		                                    &one, number);
+	if (!own.code)
+		own.code = dnn->BackendGetAttribute(engine, CUDNN_ENGINE_NOTES, CUDNN_NOTES,
+		                                    MOST_CUDNN_NOTES, &n, list);
+	for (int64_t i = 0; !own.code && i < n && i < MOST_CUDNN_NOTES; i++)
+		if (list[i] >= 0 && list[i] < 32)
+			*notes |= 1u << list[i];
+	cudnn_destroy(&own);
+	return !own.code;
+}
+
+/* ---- plans */
+/* False: it has none of this configuration, or none that fits. */
+static bool
+make_plan(const Cudnn *dnn, const CudnnTarget *target, void *config, int64_t scratch_limit,
+          CudnnPlan *out)
+{
+	CudnnDescriptors d = {.dnn = dnn};
+	void *plan = cudnn_new(&d, CUDNN_PLAN_DESCRIPTOR);
+	int64_t n = 0, bytes = 0;
+
+	cudnn_set(&d, plan, CUDNN_PLAN_CONFIG, CUDNN_DESCRIPTORS, 1, &config);
+	if (target->handle)
+		cudnn_set(&d, plan, CUDNN_PLAN_HANDLE, CUDNN_HANDLES, 1, &target->handle);
+	if (target->gpu)
+		cudnn_set(&d, plan, CUDNN_PLAN_GPU, CUDNN_DESCRIPTORS, 1, &target->gpu);
+	cudnn_finish(&d, plan);
+	if (!d.code)
+		d.code = dnn->BackendGetAttribute(plan, CUDNN_PLAN_WORKSPACE, CUDNN_INT64S, 1, &n,
+		                                  &bytes);
+	if (d.code || bytes < 0 || bytes > scratch_limit) {
+		cudnn_destroy(&d);
+		return false;
+	}
+	out->plan = d;
+	out->plan_at = plan;
+	out->workspace = bytes;
+	return true;
+}
+
+static bool
+take_config(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *config,
+            int64_t scratch_limit, CudnnPlan *out)
+{
+	unsigned notes;
+
+	return look_at_engine(dnn, config, &out->engine, &notes) &&
+	       !(notes & refused_notes(call, target->tf32)) &&
+	       make_plan(dnn, target, config, scratch_limit, out);
+}
+
+/* ---- the heuristic */
+/* Up to MOST_CONFIGS of them; none where it has none. */
+static int64_t
+ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
+    void *configs[MOST_CONFIGS])
+{
+	void *heuristic = cudnn_new(d, CUDNN_HEURISTIC_DESCRIPTOR);
+	int64_t n = 0;
+
+	cudnn_set(d, heuristic, CUDNN_HEURISTIC_GRAPH, CUDNN_DESCRIPTORS, 1, &graph);
+	cudnn_set(d, heuristic, CUDNN_HEURISTIC_MODE, CUDNN_HEURISTICS, 1, &mode);
+	if (target->gpu)
+		cudnn_set(d, heuristic, CUDNN_HEURISTIC_GPU, CUDNN_DESCRIPTORS, 1, &target->gpu);
+	cudnn_finish(d, heuristic);
+	if (!d->code)
+		d->code = d->dnn->BackendGetAttribute(heuristic, CUDNN_HEURISTIC_CONFIGS,
+		                                      CUDNN_DESCRIPTORS, MOST_CONFIGS, &n, configs);
+	return d->code ? 0 : n < MOST_CONFIGS ? n : MOST_CONFIGS;
+}
+
+/* Descriptors that the library fills. */
+static int
+make_configs(const Cudnn *dnn, void *configs[MOST_CONFIGS])
+{
+	int code = CUDNN_OK;
+
+	for (int i = 0; i < MOST_CONFIGS && !code; i++)
+		code = dnn->BackendCreateDescriptor(CUDNN_CONFIG_DESCRIPTOR, &configs[i]);
+	return code;
+}
+
+static bool
+try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *graph,
+              int mode, int64_t scratch_limit, CudnnPlan *out)
+{
+	CudnnDescriptors d = {.dnn = dnn};
+	void *configs[MOST_CONFIGS] = {0};
+	bool found = false;
+
+	d.code = make_configs(dnn, configs);
+	int64_t n = ask(&d, target, graph, mode, configs);
+	for (int64_t i = 0; i < n && !found; i++)
+		found = take_config(dnn, target, call, configs[i], scratch_limit, out);
+	cudnn_destroy(&d);
+	for (int i = 0; i < MOST_CONFIGS; i++)
+		if (configs[i])
+			dnn->BackendDestroyDescriptor(configs[i]);
+	return found;
+}
+
+Status
+cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
+                int64_t scratch_limit, CudnnPlan *out)
+{
+	static const int modes[] = {CUDNN_HEURISTIC_A, CUDNN_HEURISTIC_FALLBACK};
+	bool found = false;
+	void *graph;
+
+	*out = (CudnnPlan){.graph = {.dnn = dnn}, .plan = {.dnn = dnn}};
+	RETURN_IF_ERROR(cudnn_graph(&out->graph, call, target->handle, &graph));
+	for (int i = 0; i < COUNT(modes) && !found; i++)
+		found = try_heuristic(dnn, target, call, graph, modes[i], scratch_limit, out);
+	return found ? NULL
+	             : status_error(EXIT_UNSUPPORTED, "cuDNN has no engine for this convolution");
+}
+
+void
+cudnn_plan_close(CudnnPlan *p)
+{
+	cudnn_destroy(&p->plan);
+	cudnn_destroy(&p->graph);
+}
