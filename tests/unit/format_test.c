@@ -515,7 +515,7 @@ static void
 test_faults_are_named(void **state)
 {
 	expect_fault(spoil_slot, "slot 8 ends at 152, its workspace region at 128");
-	expect_fault(spoil_kernel, "kernel 99 of 5");
+	expect_fault(spoil_kernel, "kernel 99 of 6");
 	expect_fault(spoil_loop, "loops do not end");
 	expect_fault(spoil_end, "END without LOOP");
 	expect_fault(spoil_overlap, "\"w\" and \"grad.w\" overlap");
