@@ -3,14 +3,14 @@
 #include "tests/unit/runtime_tiny.h"
 
 static void
-k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+k_increment(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
 	for (int64_t i = 0; i < 4096 * (end - begin); i++)
 		((double *)b[0])[i] += 1;
 }
 
 enum { BLOCK = 4096 };
-static const TinyKernel kernel = {"k", k_add_one, 2, 1, {{2 * BLOCK * 8, F64, BOTH}}};
+static const TinyKernel kernel = {"k", k_increment, 2, 1, {{2 * BLOCK * 8, F64, BOTH}}};
 
 /* The async device, which counts what it is asked for. */
 static DeviceOps counting;

@@ -4,7 +4,7 @@
 #include "tests/unit/runtime_tiny.h"
 
 static void
-k_add_one(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
+k_increment(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
 	*(double *)b[0] += 1;
 }
@@ -15,7 +15,7 @@ k_double(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 	*(double *)b[0] *= scalars[SCALAR_LR].f;
 }
 
-static const TinyKernel kernels[] = {{"k_add_one", k_add_one, 1, 1, {ONE(BOTH)}},
+static const TinyKernel kernels[] = {{"k_increment", k_increment, 1, 1, {ONE(BOTH)}},
                                      {"k_double", k_double, 1, 1, {ONE(BOTH)}}};
 enum { ON_DEVICE, ON_HOST }; /* targets, and slots with the number there */
 enum { SLOT_STEP_SCALARS = 2 };
