@@ -3,6 +3,7 @@
 #include "tests/unit/runtime_tiny.h"
 
 static const KernelCode some[1];
+static const DeviceChoice on_cpu = {.ops = &device_cpu};
 /* One that needs these features, and runs programs for that target. */
 #define IMAGE(name, features, target)                            \
 	{                                                        \
@@ -21,7 +22,7 @@ test_the_richest_runs(void **state)
 	const CodeImage *picked;
 
 	(void)state;
-	must(variant_pick(all, NULL, &picked));
+	must(variant_pick(all, NULL, &on_cpu, &picked));
 	assert_string_equal(picked->name, *native ? "native" : "none");
 	arena_free(arena);
 }
@@ -37,19 +38,19 @@ test_what_is_asked_for_runs(void **state)
 	uint64_t here;
 
 	(void)state;
-	must(variant_pick(all, "cpu:x86-64-v2", &picked));
+	must(variant_pick(all, "cpu:x86-64-v2", &on_cpu, &picked));
 	assert_ptr_equal(picked, &all[1]);
-	must(variant_list(all, NULL, &here));
+	must(variant_list(all, NULL, &on_cpu, &here));
 	assert_int_equal(here, 3);
 	assert_ptr_equal(variant_best(all, here & 2),
 	                 &all[1]); /* another rank does not run the first */
 	assert_ptr_equal(variant_best(all, 7), &all[2]);
 	assert_null(variant_best(all, 0));
 
-	Status status = variant_pick(all, "cpu:future", &picked);
+	Status status = variant_pick(all, "cpu:future", &on_cpu, &picked);
 	assert_int_equal(status->exit_code, EXIT_SYSTEM);
 	status_free(status);
-	status = variant_pick(all, "cpu:pentium", &picked);
+	status = variant_pick(all, "cpu:pentium", &on_cpu, &picked);
 	assert_int_equal(status->exit_code, EXIT_USAGE);
 	assert_string_equal(status->message,
 	                    "--target=cpu:pentium: the model is compiled for cpu:few, "
@@ -64,7 +65,7 @@ test_what_is_missing_is_named(void **state)
 	const CodeImage *picked;
 
 	(void)state;
-	Status status = variant_pick(all, NULL, &picked);
+	Status status = variant_pick(all, NULL, &on_cpu, &picked);
 	assert_non_null(status);
 	assert_null(picked);
 	assert_int_equal(status->exit_code, EXIT_SYSTEM);
@@ -84,14 +85,14 @@ test_code_of_gpus_is_passed_over(void **state)
 	const CodeImage *picked;
 
 	(void)state;
-	must(variant_pick(all, NULL, &picked));
+	must(variant_pick(all, NULL, &on_cpu, &picked));
 	assert_ptr_equal(picked, &all[1]);
-	expect_status(variant_pick(all, "cuda:sm_90a", &picked), EXIT_USAGE,
-	              "--target=cuda:sm_90a: the model is compiled for cuda:sm_90a (for which this "
-	              "build has no device), cpu:few");
-	expect_status(variant_pick(none, NULL, &picked), EXIT_SYSTEM,
-	              "compiled for cuda:sm_90a only, which this build has no device for: compile "
-	              "it with --target=cpu,cuda:sm_90a");
+	expect_status(variant_pick(all, "cuda:sm_90a", &on_cpu, &picked), EXIT_SYSTEM,
+	              "the model is compiled for cuda:sm_90a, cpu:few only, and --device=cpu runs "
+	              "code for CPUs");
+	expect_status(variant_pick(none, NULL, &on_cpu, &picked), EXIT_SYSTEM,
+	              "compiled for cuda:sm_90a only, and --device=cpu runs code for CPUs: compile "
+	              "it with --target=cpu,cuda, or run it with --device=cuda");
 }
 
 static void
