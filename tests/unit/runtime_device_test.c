@@ -33,7 +33,7 @@ device_open(const DeviceOps *ops)
 {
 	const char *must_be_there = getenv("GRADC_TEST_DEVICE");
 	Device *device;
-	Status status = ops->open(&(DeviceOptions){.threads = 2}, &device);
+	Status status = ops->open(&(DeviceOptions){.threads = 2, .no_libraries = true}, &device);
 
 	if (status && ops->image_kind == IMAGE_BYTES &&
 	    (!must_be_there || strcmp(must_be_there, ops->name) != 0)) {
@@ -399,6 +399,7 @@ train_on(const char *device, bool with_wait)
 
 	t.options.device = device;
 	t.model.images = image_for(t.arena, device_find(device));
+	t.options.libraries = false;
 	t.options.steps = 30;
 	must(gradc_open(&t.model, &t.options, t.diag, &run));
 	must(gradc_bind_data(run));
