@@ -72,11 +72,11 @@ struct LowerState {
 
 /* lower_nest.c */
 /* Loops over the full space, flat and fine enough that every view's index splits. Scratch is of the arena. */
-LoopNest nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena);
+LoopNest nest_elementwise(const Lower *lw, const Spaces *spaces);
 /* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
-LoopNest nest_part(const Function *f, Type shape, int64_t rows, Arena *arena);
+LoopNest nest_part(const Lower *lw, Type shape, int64_t rows);
 /* Kept loops first (outermost in order), reduced loops last. */
-LoopNest nest_reduce(const Function *f, const Spaces *spaces, Arena *arena);
+LoopNest nest_reduce(const Lower *lw, const Spaces *spaces);
 
 /* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. False: it stays one loop. */
 bool nest_cut(LoopNest *nest, int at, int64_t block);
