@@ -13,7 +13,7 @@ typedef struct {
 	const Node *node;
 	int64_t keys, updates; /* indices that there are; how many are given */
 	int scratch;
-	bool sorted;
+	bool sorted; /* scatter_sorted, which has the order */
 } Segments;
 
 static Segments
@@ -26,7 +26,7 @@ segments_of(Lower *lw, const Node *n)
 	                  .keys = node_operand(n, 0)->type->dims[a->axis],
 	                  .updates = node_operand(n, 1)->type->n,
 	                  .scratch = lower_scratch(lw),
-	                  .sorted = n->op == OP_scatter_sorted};
+	                  .sorted = n->n_operands == 4};
 }
 
 static Type
