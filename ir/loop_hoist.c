@@ -7,8 +7,8 @@
  *	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
  *
  * A compiler of C does not know that the store leaves x1 alone: results may lie where operands do, element for element
- * (codegen/in_place.c), so that no later iteration reads what an earlier one has written. Only out of loops that always run. Linear
- * in statements. */
+ * (codegen/in_place.c), so that no later iteration reads what an earlier one has written. Out of what may not run at all moves only
+ * what does no harm then: a load from a place that is proven to be one, no integer division. Linear in statements. */
 #include "ir/loop.h"
 
 enum { MAX_OPEN = 64 };
@@ -19,6 +19,9 @@ typedef struct {
 	int *target; /* by statement: that would stay around it */
 	int *before; /* by statement: the loop that it would stand before, outermost that it can */
 	bool *moves; /* by statement */
+	int64_t *extents;      /* by scalar: of a loop's variable; 0 of others */
+	const Affine **bounds; /* that it stays below; NULL: none */
+	Arena *scratch;
 	int *known; /* by scalar: blocks around the place from which on it is known, were all moved that can be */
 	int *giver; /* by scalar: its statement; -1: a loop's variable or sum */
 } Hoist;
@@ -28,6 +31,28 @@ always_runs(const LoopStatement *s)
 {
 	return s->kind == LOOP_STATEMENT_FOR && !s->place && s->extent > 0 &&
 	       s->mode != LOOP_PARALLEL;
+}
+
+/* May it run though the block around does not? */
+static bool
+is_harmless(const Hoist *h, const LoopStatement *s)
+{
+	int64_t low, high;
+
+	if (s->kind == LOOP_STATEMENT_OP)
+		return dtype_is_float(s->type) || (s->op != LOOP_div && s->op != LOOP_rem);
+	return s->kind != LOOP_STATEMENT_LOAD ||
+	       (affine_range(h->scratch, s->place, h->extents, h->bounds, &low, &high) &&
+	        low >= 0 && high < h->k->buffers.at[s->buffer].type->n);
+}
+
+static bool
+lets_out(const LoopStatement *block, bool harmless)
+{
+	bool may_not_run = block->kind == LOOP_STATEMENT_IF ||
+	                   (block->kind == LOOP_STATEMENT_FOR && block->mode != LOOP_PARALLEL);
+
+	return always_runs(block) || (harmless && may_not_run);
 }
 
 static bool
@@ -61,8 +86,9 @@ find_target(Hoist *h, int i, const int *open, int n_open)
 	const LoopStatement *s = &h->k->body.at[i];
 	LoopValue read[MAX_READ];
 	int least = n_open;
+	bool harmless = may_move(h->k, s) && is_harmless(h, s);
 
-	while (least > 0 && always_runs(&h->k->body.at[open[least - 1]]))
+	while (least > 0 && lets_out(&h->k->body.at[open[least - 1]], harmless))
 		least--;
 	int n = scalars_read(s, read);
 	for (int r = 0; r < n; r++)
@@ -89,6 +115,10 @@ look_at_all(Hoist *h)
 			open[n_open++] = i;
 		if (s->result < 0)
 			continue;
+		if (s->kind == LOOP_STATEMENT_FOR) {
+			h->extents[s->result] = s->extent;
+			h->bounds[s->result] = s->place;
+		}
 		h->known[s->result] = opens ? n_open : h->target[i];
 		h->giver[s->result] = opens ? -1 : i;
 		if (s->kind == LOOP_STATEMENT_EACH && s->column >= 0)
@@ -153,6 +183,9 @@ kernel_hoist(Kernel *k, Arena *scratch)
 	           .target = NEW_ARRAY(scratch, int, n),
 	           .before = NEW_ARRAY(scratch, int, n),
 	           .moves = NEW_ARRAY(scratch, bool, n),
+	           .extents = NEW_ARRAY(scratch, int64_t, k->n_scalars),
+	           .bounds = NEW_ARRAY(scratch, const Affine *, k->n_scalars),
+	           .scratch = scratch,
 	           .known = NEW_ARRAY(scratch, int, k->n_scalars),
 	           .giver = NEW_ARRAY(scratch, int, k->n_scalars)};
 
