@@ -77,13 +77,19 @@ class OnGpu(Trainer):
 
     def __init__(self, exe, folder, environment):
         super().__init__(exe.path, exe.data, folder)
-        self.options, self.environment = exe.options, environment
+        self.options, self.environment, self.launcher = exe.options, environment, []
 
     def command(self, *options):
-        return super().command("--libraries=off", *self.options, *options)
+        return [*self.launcher, *super().command("--libraries=off", *self.options, *options)]
+
+    def around(self, env, fake):
+        return {**self.environment, **settings(fake), **(env or {})}
 
     def run(self, *options, env=None, fake=None, **more):
-        return super().run(*options, env={**self.environment, **settings(fake), **(env or {})}, **more)
+        return super().run(*options, env=self.around(env, fake), **more)
+
+    def start(self, *options, env=None, fake=None, **more):
+        return super().start(*options, env=self.around(env, fake), **more)
 
     def losses(self, *options, name="losses", **more):
         """Of each step."""

@@ -32,9 +32,9 @@ class Trainer:
             f"exit {done.returncode}, expected {exit}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def start(self, *options, hangup=signal.SIG_DFL):
+    def start(self, *options, hangup=signal.SIG_DFL, env=None):
         return subprocess.Popen(self.command(*options), cwd=self.folder, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True,
+                                stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup))
 
     def result(self, *options, name, **more):
