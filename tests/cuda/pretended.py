@@ -3,6 +3,7 @@
 Where a test does not say which libraries it wants, products are run by loops: --libraries=off.
 """
 import shlex
+import shutil
 import subprocess
 import threading
 
@@ -66,6 +67,13 @@ class Pretended:
 
     def trainer(self, exe, folder, fake=None):
         return OnGpu(exe, folder, self.environment(exe.library, fake))
+
+
+def openmpi():
+    """What starts two ranks; a test without it is skipped."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
 
 
 def settings(fake):

@@ -1,7 +1,6 @@
 """Whole trainings on the pretended GPU beside those of the CPU by the same executable: micro-batches, interruptions, checkpoints that
 change devices, exports, traces, single runs, evaluation, ranks."""
 import json
-import shutil
 import signal
 import time
 
@@ -11,13 +10,12 @@ import pytest
 import reference
 from checkpoints import checkpoints, digits_data, steps_of, temporaries
 from onnx import numpy_helper
-from pretended import ON_CPU, ON_GPU
+from pretended import ON_CPU, ON_GPU, openmpi
 from tolerances import limit
 
 NAMES = ("mlp_digits", "gpt2_mini_fresh")
 DEVICES = (ON_GPU, ON_CPU)
 ENDLESS = "--steps=1000000"
-MPIRUN = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2")
 
 
 @pytest.fixture(params=NAMES)
@@ -146,8 +144,7 @@ def test_a_checkpoint_changes_devices(trainer, first, then):
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_two_ranks_are_two_micro_batches(trainer, gpus):
     """Bit for bit, on a GPU each or on one for both."""
-    if not shutil.which(MPIRUN[0]):
-        pytest.skip(f"{MPIRUN[0]} is not installed")
+    launcher = openmpi()
     want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
-    trainer.launcher = MPIRUN
+    trainer.launcher = launcher
     assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
