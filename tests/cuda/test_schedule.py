@@ -1,10 +1,12 @@
-"""What the host asks of the driver in a step."""
+"""What the host asks of the driver in a step, and that the order between streams which a WAIT makes is needed."""
 import json
 import re
 
 import pytest
-from pretended import ON_GPU
-from tables import ROOT
+from checkpoints import steps_of
+from pretended import ON_GPU, openmpi
+from tables import ROOT, Tables
+from test_async import EDGES, waits
 
 SYMBOLS = ROOT / "runtime/cuda/driver_symbols.def"
 # In any number: the thread's context, and questions that do not wait.
@@ -34,3 +36,29 @@ def test_later_steps_are_graphs(gpu, tmp_path, name, options):
     assert {call: (most[call] - more[call]) / 4 for call in steps} == steps and steps.keys() == QUEUED
     micro_batches = int(options[0][-1]) if options else 1
     assert all(n == int(n) for n in steps.values()) and steps["cuGraphLaunch"] <= 3 * micro_batches + 3
+
+
+# ---- test_async.py's edges
+MADE = ("STREAM_COMPUTE", "STREAM_COPY_IN", "STREAM_COMMUNICATION")  # in this order, which FAKE_CUDA_SLOW counts
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_a_lost_wait_is_seen(gpu, tmp_path, edge):
+    """With the producer made slow the schedule as compiled gives the right bits, and without that WAIT it does not."""
+    stream, event, producer, ranks = EDGES[edge]
+    exe = gpu.compile("mlp_digits")
+    trainer = gpu.trainer(exe, tmp_path)
+    if ranks > 1:
+        trainer.launcher = openmpi()
+    options = (ON_GPU, "--steps=4", f"--accumulate={4 if event == 'EVENT_IO_FREE' else 1}")
+    slow = {"SLOW": MADE.index(producer)}
+    want = trainer.result(*options, name="want")
+    assert trainer.result(*options, name="slow", fake=slow) == want
+    tables = Tables(exe.path)
+    lost = waits(tables, stream, event)
+    assert lost
+    for i in lost:
+        tables.never(i, ranks)
+    trainer.exe = tables.write(tmp_path / "broken")
+    trainer.run(*options, "--log=broken.jsonl", fake=slow, exit=None)
+    assert steps_of(tmp_path / "broken.jsonl") != want[0]
