@@ -45,7 +45,7 @@ set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, boo
 	o->strides[c->rank - 1] = transposed ? width : 1;
 }
 
-static LibraryCall
+static inline LibraryCall
 dot_of(const Case *c, DType dtype)
 {
 	LibraryCall w;
@@ -79,6 +79,44 @@ set_types(LibraryCall *w, Types types)
 {
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
 		w->operands[i].dtype = i < Z ? types.operands : types.result;
+}
+
+/* ---- convolutions */
+static inline void
+set_dims(LibraryOperand *o, int spatial, int64_t first, int64_t second, const int64_t *places)
+{
+	o->rank = (uint32_t)spatial + 2;
+	o->dims[0] = first;
+	o->dims[1] = second;
+	memcpy(o->dims + 2, places, sizeof(*places) * (size_t)spatial);
+	library_dense(o);
+}
+
+static inline LibraryCall
+conv_of(const ConvSizes *c, LibraryKind kind)
+{
+	int64_t x[MAX_LIBRARY_SPATIAL], window[MAX_LIBRARY_SPATIAL], y[MAX_LIBRARY_SPATIAL];
+	LibraryOperand t[CONV_Y + 1] = {0};
+	LibraryCall w;
+
+	library_call_begin(&w, kind);
+	w.groups = c->groups;
+	for (int i = 0; i < c->spatial; i++) {
+		x[i] = c->axes[i].x;
+		window[i] = c->axes[i].window;
+		y[i] = c->axes[i].y;
+		w.stride[i] = c->axes[i].stride;
+		w.dilation[i] = c->axes[i].dilation;
+		w.low[i] = c->axes[i].low;
+	}
+	set_dims(&t[CONV_X], c->spatial, c->batch, c->groups * c->in, x);
+	set_dims(&t[CONV_W], c->spatial, c->groups * c->out, c->in, window);
+	set_dims(&t[CONV_Y], c->spatial, c->batch, c->groups * c->out, y);
+	for (int i = X; i <= Z; i++) {
+		w.operands[i] = t[library_conv_operands[kind][i]];
+		w.operands[i].dtype = F32;
+	}
+	return w;
 }
 
 /* ---- buffers and naive sums */
@@ -197,14 +235,17 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
 	const ConvTensor *operands = library_conv_operands[w->kind];
 	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+	int64_t first[3]; /* elements of x, w and y */
 
+	for (int i = X; i <= Z; i++)
+		first[operands[i]] = w->operands[i].offset;
 	for (int i = 0; i < c->spatial; i++) {
 		n_x *= c->axes[i].x;
 		n_w *= c->axes[i].window;
 		n_y *= c->axes[i].y;
 	}
-	for (int64_t e = 0; e < elements(w, Z); e++)
-		out[e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
+	for (int64_t e = 0; e < elements(w, Z) - w->operands[Z].offset; e++)
+		out[first[operands[Z]] + e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
 	for (int64_t b = 0; b < c->batch; b++)
 		for (int64_t o = 0; o < c->groups * c->out; o++)
 			for (int64_t i = 0; i < c->in; i++)
@@ -216,11 +257,13 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 						int64_t channel = o / c->out * c->in + i;
 						if (x < 0)
 							continue;
-						flat[CONV_X] =
-							(b * c->groups * c->in + channel) * n_x + x;
-						flat[CONV_W] = (o * c->in + i) * n_w + k;
-						flat[CONV_Y] = (b * c->groups * c->out + o) * n_y +
-						               y;
+						flat[CONV_X] = first[CONV_X] + x +
+						               (b * c->groups * c->in + channel) *
+						                       n_x;
+						flat[CONV_W] = first[CONV_W] +
+						               (o * c->in + i) * n_w + k;
+						flat[CONV_Y] = first[CONV_Y] + y +
+						               (b * c->groups * c->out + o) * n_y;
 						add_term(&out[flat[operands[Z]]],
 						         element_of(w, buffers, X,
 						                    flat[operands[X]]) *
