@@ -19,11 +19,21 @@ list_of(int mode)
 {
 	const char *list = getenv("FAKE_CUDNN_ENGINES");
 
-	list = list ? list : "67:4096:1 1:4096:0|0:0:0";
+	list = list ? list : "67:4096:1 1:4096:0|0:4096:0";
 	if (mode == CUDNN_HEURISTIC_A)
 		return list;
 	list = strchr(list, '|');
 	return list ? list + 1 : "";
+}
+
+/* Fast engines have as much padding behind x as before it. */
+static bool
+is_even(const FakeWindows *w)
+{
+	for (int64_t i = 0; i < w->n; i++)
+		if (w->low[i] != w->high[i])
+			return false;
+	return true;
 }
 
 /* None where operands and result have several types. */
@@ -34,7 +44,8 @@ find_engines(const FakeHeuristic *h, FakeEngine engines[MOST_ENGINES])
 	const char *at = list_of(h->mode);
 	int64_t n = 0;
 
-	if (t[FAKE_X].type != t[FAKE_W].type || t[FAKE_W].type != t[FAKE_Y].type)
+	if (t[FAKE_X].type != t[FAKE_W].type || t[FAKE_W].type != t[FAKE_Y].type ||
+	    (h->mode == CUDNN_HEURISTIC_A && !is_even(&h->operation.windows)))
 		return 0;
 	while (*at && *at != '|' && n < MOST_ENGINES) {
 		long long number, workspace, notes;

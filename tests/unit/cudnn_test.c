@@ -99,6 +99,7 @@ static const ConvSizes convs[] = {
 	{2, 1, 2, 2, 3, {{13, 3, 9, 1, 2, 0}, {9, 2, 4, 2, 3, 1}}},  /* dilations */
 	{2, 1, 1, 2, 3, {{8, 3, 4, 2, 1, 0}, {9, 4, 9, 1, 1, 1}}},   /* the end has more padding */
 	{2, 1, 1, 2, 3, {{8, 3, 7, 1, 1, 1}, {8, 2, 4, 2, 1, 0}}},   /* or less */
+	{2, 1, 1, 2, 3, {{2, 5, 1, 2, 1, 1}, {3, 5, 1, 3, 1, 0}}},   /* for one window */
 	{1, 3, 1, 5, 6, {{20, 9, 20, 1, 1, 4}}},
 	{1, 3, 1, 5, 6, {{20, 4, 20, 1, 1, 3}}}, /* nothing of later times */
 	{1, 2, 5, 1, 1, {{20, 3, 10, 2, 1, 1}}},
@@ -258,6 +259,26 @@ test_order(void **state)
 	give_engines(NULL);
 }
 
+/* Padding that no window reads may be as it is before x, for which there are fast engines. */
+static void
+test_even_padding(void **state)
+{
+	static const ConvSizes even = {2, 1, 1, 2, 3, {{8, 3, 4, 2, 1, 1}, {9, 3, 5, 2, 1, 1}}},
+			       uneven = {2, 1, 1, 2, 3, {{8, 3, 4, 2, 1, 0}, {9, 3, 5, 2, 1, 1}}};
+	static const ConvSizes *const sizes[] = {&even, &uneven};
+	static const char *const names[] = {"cuDNN 9.28.1 engine 1", "cuDNN 9.28.1 engine 0"};
+	Library *library = open_library(false);
+
+	(void)state;
+	for (int i = 0; i < COUNT(sizes); i++) {
+		LibraryCall w = call_of(sizes[i], LIBRARY_CONV, types[0]);
+		PreparedCall *call = prepare(library, &w);
+		assert_string_equal(ops->implementation(call), names[i]);
+		ops->release(call);
+	}
+	close_library(library);
+}
+
 /* Scratch is of whole lines; an engine that needs none gets none. */
 static void
 test_scratch(void **state)
@@ -401,6 +422,7 @@ main(int argc, char **argv)
 		cmocka_unit_test(test_tf32),
 		cmocka_unit_test(test_notes),
 		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_even_padding),
 		cmocka_unit_test(test_scratch),
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_refusals),
