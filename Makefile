@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench zoo accuracy cubins docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack zoo accuracy cubins docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -47,6 +47,21 @@ zoo: build ## models of nine libraries, exported and trained there and here: doc
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
+
+# On a machine with a GPU; each takes minutes and writes a JSON under bench/results. GPU="--models gpt2_124m" for less.
+PYTHON ?= python3
+
+gpu-check: ## is the GPU right: device suite, kernels, curves, three equal runs, compute-sanitizer
+	$(PYTHON) bench/gpu/check.py $(GPU)
+
+gpu-bench: ## how fast is the GPU: tokens a second, time by kernel, memory, launch gaps
+	$(PYTHON) bench/gpu/bench.py $(GPU)
+
+gpu-compare: ## PyTorch beside gradc on the GPU, in one run
+	$(PYTHON) bench/gpu/compare.py $(GPU)
+
+gpu-pack: ## makes gpu/, which these need on a machine that cannot build
+	scripts/gpu-pack
 
 cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
 	@scripts/setup --quiet test

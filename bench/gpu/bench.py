@@ -1,18 +1,19 @@
 """How fast is a GPU? Bench models without weights, in batches that fill it.
 
-    make gpu-bench          or: python3 bench/gpu/bench.py [--models gpt2_124m,...] [--steps N]
+    make gpu-bench          or: python3 bench/gpu/bench.py [--models gpt2_124m,...] [--options=--precision=tf32]
 
 Tokens (or samples) a second, MFU, memory beside the plan, time by kernel beside the prediction, launch gaps, and what compiling and
-starting take. Needs build/gradc, a GPU with its driver, and NVRTC. Writes one JSON under bench/results.
+starting take. Needs gradc, a GPU with its driver, and NVRTC. Writes one JSON under bench/results.
 
-MFU is the share of the GPU's peak that the model's own floating-point operations reach: those of all kernels of a step as the
-compiler counts them (forward and backward, nothing that is computed twice), by the seconds of a step, by the peak of the unit that does
-the products.
+MFU = floating-point operations of a step / seconds of a step / peak of the unit that does the products. Operations are those of all
+kernels as the compiler counts them: nothing that is computed a second time for the sake of memory. The launch gap is the share of a
+step in which the GPU did nothing: 1 - (forward + backward + update, by events on the GPU) / step.
 """
 import argparse
 import json
 import statistics
 import tempfile
+import threading
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,31 +23,34 @@ import machine
 import workloads
 
 TRAINS = ("--init=random", "--loss=cross_entropy", "--optimizer=adamw")
-# Rows of a step; options that bind the dimensions; what a row counts as.
+# Rows of a step; options that bind the dimensions; tokens of a row.
 CASES = {
     "gpt2_124m": (16, ("--dim=batch=16", "--dim=seq=1024"), 1024),
     "llama_100m": (16, ("--dim=batch=16", "--dim=seq=1024"), 1024),
-    "bert_base": (32, ("--dim=batch=32", "--dim=seq=128"), 128),
-    "vit_small": (64, ("--batch=64",), 1),
-    "resnet50": (64, ("--batch=64",), 1),
+    "bert_base": (64, ("--dim=batch=64", "--dim=seq=128"), 128),
+    "vit_small": (128, ("--batch=128",), 1),
+    "resnet50": (128, ("--batch=128",), 1),
 }
 WARMUP = 3  # steps that the median leaves out
+SHOWN = 12  # kernels, on the terminal
+# FLOP/s without sparsity, of the SXM modules (NVIDIA's data sheets of H100 and H200, A100).
+PEAKS = {"H100": {"f32": 67e12, "tf32": 494.7e12}, "H200": {"f32": 67e12, "tf32": 494.7e12},
+         "A100": {"f32": 19.5e12, "tf32": 156e12}}
 
 
 def data(name, rows, length, folder):
-    """Files with two steps' rows."""
+    """Files with two steps' rows: the options that name them."""
     model, random = workloads.MODELS[name], np.random.default_rng(0)
     shape = (2 * rows, length) if model.vocabulary else (2 * rows, *model.shape)
     inputs = random.integers(0, model.vocabulary, shape) if model.vocabulary else \
         random.standard_normal(shape, dtype=np.float32)
-    labels = (2 * rows, length) if len(model.labels) else (2 * rows,)
     np.save(folder / "inputs.npy", inputs)
-    np.save(folder / "labels.npy", random.integers(0, model.classes, labels))
+    np.save(folder / "labels.npy", random.integers(0, model.classes, (2 * rows, length) if model.labels else (2 * rows,)))
     return ["--data", f"{model.input}={folder / 'inputs.npy'}", "--data", f"labels={folder / 'labels.npy'}"]
 
 
 def by_kernel(trace):
-    """{kernel: [seconds of each run]} of a trace's compute stream."""
+    """{kernel: seconds of each run} of a trace's compute stream."""
     found = defaultdict(list)
     for e in json.loads(trace.read_text())["traceEvents"]:
         if e.get("cat") == "kernel" and e["tid"] == 0:
@@ -54,36 +58,107 @@ def by_kernel(trace):
     return found
 
 
+def predicted(graph, options):
+    """{kernel: (microseconds, bytes, operations) of a run on an H100}, and the operations of a step."""
+    code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", "--machine=h100",
+                                 "--format=json")
+    if code:
+        return {}, None
+    launches = [x for x in json.loads(text)["steps"][0]["launches"] if x["op"] == "run"]
+    return ({x["kernel"]: (x["predicted_us"], x["bytes"], x["flops"]) for x in launches},
+            sum(x["flops"] * x.get("times", 1) for x in launches))
+
+
+class Memory:
+    """The most that is taken of the GPU's memory while it is watched, less what was before."""
+
+    def __init__(self):
+        self.before, self.most, self.done = self.now(), 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    @staticmethod
+    def now():
+        code, text, _ = machine.call("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+        return int(text.split()[0]) << 20 if code == 0 else 0
+
+    def watch(self):
+        while not self.done.wait(0.2):
+            self.most = max(self.most, self.now())
+
+    def stop(self):
+        self.done.set()
+        self.thread.join()
+        return max(0, self.most - self.before)
+
+
+def peak_of(options):
+    name = machine.facts()["gpu"]["name"]
+    precision = next((o.split("=")[1] for o in options if o.startswith("--precision=")), "f32")
+    return next((p.get(precision) for chip, p in PEAKS.items() if chip in name), None)
+
+
+def kernels_of(measured, plan):
+    """By what they take of a step: how often, microseconds, what was predicted, bytes and operations a second."""
+    rows = []
+    for name, runs in sorted(measured.items(), key=lambda kv: -sum(kv[1])):
+        us = 1e6 * statistics.median(runs)
+        row = {"kernel": name, "runs": len(runs) / 2, "us": us}
+        if name in plan:
+            row |= {"predicted_us": plan[name][0], "bytes_per_s": plan[name][1] / us * 1e6, "flops_per_s": plan[name][2] / us * 1e6}
+        rows.append(row)
+    return rows
+
+
+def run_steps(command, steps, folder):
+    """(lines of the log's steps, memory taken, seconds; what went wrong)."""
+    log, memory = folder / "log.jsonl", Memory()
+    code, text, seconds = machine.call(*command, f"--steps={steps}", "--log", log, timeout=300)
+    taken = memory.stop()
+    if code:
+        return [], taken, seconds, f"exit {code}: {text[-2000:]}"
+    return [x for x in map(json.loads, log.read_text().splitlines()) if "lr" in x], taken, seconds, ""
+
+
 def measure(name, o, folder):
     rows, options, length = CASES[name]
-    graph, exe, log = folder / "graph.onnx", folder / name, folder / "log.jsonl"
+    graph, exe, trace = folder / "graph.onnx", folder / name, folder / "trace.json"
     workloads.write_graph(name, graph)
-    target = f"--target=cuda:{o.architecture}"
-    code, text, compile_s = machine.call(machine.gradc(), "compile", graph, "-o", exe, *TRAINS, *options, *o.options, target)
+    compiling = (machine.gradc(), "compile", graph, "-o", exe, *TRAINS, *options, *o.options, f"--target=cuda:{o.architecture}")
+    code, text, compile_s = machine.call(*compiling)
     if code:
         return {"fault": text[-2000:]}
-    _, _, again_s = machine.call(machine.gradc(), "compile", graph, "-o", exe, *TRAINS, *options, *o.options, target)
-    bound = data(name, rows, length, folder)
-    run = [exe, *bound, "--device=cuda", "--shuffle=off", "--progress=off", "--table=off"]
-    code, text, seconds = machine.call(*run, f"--steps={o.steps}", "--log", log, timeout=200)
-    if code:
-        return {"compile_s": compile_s, "fault": f"exit {code}: {text[-2000:]}"}
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    steps = [line for line in lines if "lr" in line]
-    step_s = statistics.median(s["step_ms"] for s in steps[WARMUP:]) * 1e-3
-    trace = folder / "trace.json"
-    code, text, _ = machine.call(*run, "--steps=2", "--trace", trace, timeout=200)
-    kernels = by_kernel(trace) if code == 0 else {}
-    total = sum(map(sum, kernels.values())) / 2
-    result = {
+    _, _, again_s = machine.call(*compiling)
+    command = [exe, *data(name, rows, length, folder), "--device=cuda", "--shuffle=off", "--progress=off", "--table=off"]
+    steps, taken, seconds, fault = run_steps(command, o.steps, folder)
+    if fault:
+        return {"compile_s": compile_s, "fault": fault}
+    steady = steps[WARMUP:]
+    step_s = statistics.median(s["step_ms"] for s in steady) * 1e-3
+    busy_s = statistics.median(sum(s[f"{p}_ms"] for p in ("forward", "backward", "update")) for s in steady) * 1e-3
+    code, text, _ = machine.call(*command, "--steps=2", "--trace", trace, timeout=300)
+    plan, flops = predicted(graph, options)
+    peak = peak_of(o.options)
+    return {
         "rows": rows, "step_ms": 1e3 * step_s, "samples_per_s": rows / step_s,
         "tokens_per_s": rows * length / step_s if length > 1 else None,
-        "losses": [s["loss"] for s in steps], "peak_bytes": steps[-1].get("peak_bytes"),
-        "compile_s": compile_s, "compile_again_s": again_s, "process_s": seconds, "kernels_ms": 1e3 * total,
-        "kernels": {k: [len(v) / 2, 1e6 * statistics.median(v)] for k, v in
-                    sorted(kernels.items(), key=lambda kv: -sum(kv[1]))},
+        "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "launch_gap": 1 - busy_s / step_s,
+        "planned_bytes": steps[-1].get("peak_bytes"), "taken_bytes": taken,
+        "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
+        "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace), plan) if code == 0 else [],
     }
-    return result
+
+
+def show(name, r):
+    rate = r["tokens_per_s"] or r["samples_per_s"]
+    mfu = f"{r['mfu']:.3f}" if r["mfu"] else "-"
+    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, gap {r['launch_gap']:.4f}, memory "
+          f"{r['taken_bytes'] / 2**30:.2f} GiB of {(r['planned_bytes'] or 0) / 2**30:.2f} planned, compiled in {r['compile_s']:.1f} s",
+          flush=True)
+    for k in r["kernels"][:SHOWN]:
+        rate = f"{k['bytes_per_s'] / 1e12:6.2f} TB/s {k['flops_per_s'] / 1e12:7.1f} TFLOP/s" if "bytes_per_s" in k else ""
+        print(f"    {k['kernel'][:48]:48} {k['runs']:5.0f} x {k['us']:9.1f} us, predicted {k.get('predicted_us', 0):9.1f}  {rate}",
+              flush=True)
 
 
 def main():
@@ -91,7 +166,7 @@ def main():
     p.add_argument("--models", type=lambda x: x.split(","), default=list(CASES))
     p.add_argument("--steps", type=int, default=12)
     p.add_argument("--architecture", default="sm_90a")
-    p.add_argument("--options", type=lambda x: x.split(), default=[], help="more of gradc compile")
+    p.add_argument("--options", type=lambda x: x.split(), default=["--precision=tf32"], help="more of gradc compile (--precision=tf32)")
     p.add_argument("--name", default="gpu-bench")
     o = p.parse_args()
     found = {}
@@ -100,12 +175,9 @@ def main():
             found[name] = r = measure(name, o, Path(folder))
         if "fault" in r:
             print(f"{name}: {r['fault']}", flush=True)
-            continue
-        print(f"{name:12} {r['step_ms']:9.2f} ms a step, kernels {r['kernels_ms']:9.2f} ms, "
-              f"{r['tokens_per_s'] or r['samples_per_s']:10.0f} a second, compiled in {r['compile_s']:.1f} s", flush=True)
-        for kernel, (n, us) in list(r["kernels"].items())[:12]:
-            print(f"    {kernel[:60]:60} {n:6.0f} x {us:9.1f} us", flush=True)
-    machine.write(o.name, {**machine.facts(), "models": found})
+        else:
+            show(name, r)
+        machine.write(o.name, {**machine.facts(), "options": o.options, "models": found})
 
 
 if __name__ == "__main__":

@@ -11,14 +11,32 @@ sys.path += [str(ROOT / "bench"), str(ROOT / "tests")]
 RESULTS = ROOT / "bench/results"
 
 
+NOT_SUPPORTED = ("lstm_chars",)  # of the reference models
+
+
+def build():
+    """The folder with gradc and the tests in C: $GRADC_BUILD, else build/, else what scripts/gpu-pack has made."""
+    given = os.environ.get("GRADC_BUILD")
+    found = [Path(given)] if given else [f for f in (ROOT / "build", ROOT / "gpu/build") if (f / "gradc").exists()]
+    if not found:
+        sys.exit("no gradc: `make build`, or scripts/gpu-pack on another machine")
+    return found[0].resolve()
+
+
 def gradc():
-    """$GRADC, else build/gradc."""
-    return Path(os.environ.get("GRADC", ROOT / "build/gradc")).resolve()
+    return build() / "gradc"
+
+
+def program(name):
+    """A test in C."""
+    return build() / name
 
 
 def models():
-    """Folder of the reference models: $GRADC_MODELS, else where they lie beside the repository."""
-    return Path(os.environ.get("GRADC_MODELS", ROOT.parent / "shared/models")).resolve()
+    """Folder of the reference models: $GRADC_MODELS, else those of gpu/, else where they lie beside the repository."""
+    given = os.environ.get("GRADC_MODELS")
+    places = [Path(given)] if given else [ROOT / "gpu/models", ROOT.parent / "shared/models", ROOT / "tests/models"]
+    return next(p for p in places if any(p.glob("*/model.onnx"))).resolve()
 
 
 def library_folders():
@@ -31,16 +49,16 @@ def library_folders():
 
 
 def environment():
-    """That of gradc and its executables."""
-    paths = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *library_folders()]
+    """That of gradc, its executables and tests."""
+    paths = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *library_folders(), str(build() / "tests")]
     return dict(os.environ, LD_LIBRARY_PATH=":".join(p for p in paths if p))
 
 
-def call(*command, cwd=None, timeout=None):
+def call(*command, cwd=None, timeout=None, **variables):
     """(exit code, what it printed, seconds)."""
     start = time.monotonic()
     try:
-        done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment(), timeout=timeout, text=True,
+        done = subprocess.run([str(c) for c in command], cwd=cwd, env={**environment(), **variables}, timeout=timeout, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         code, text = done.returncode, done.stdout
     except FileNotFoundError as missing:

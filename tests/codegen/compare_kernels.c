@@ -1,9 +1,10 @@
-/* compare_kernels FILE.gir [flip|cuda [EDIT]]: every kernel of a lowered module on random buffers, by every printer and for every
+/* compare_kernels FILE.gir [flip|cuda [EDIT]|gpu ARCHITECTURE]: every kernel of a lowered module on random buffers, by every printer and for every
  * CPU that this machine can stand for, at once and in pieces of the range of its parts; small ones by the interpreter,
  * too. All results must have the same bits; a NaN is a NaN.
  * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
  * changes a bit of each first result of the last code, which must be seen. `cuda`: by C, CUDA C, which the harness runs (cuda/block.cpp), and the interpreter; EDIT, an
- * expression of sed, changes the text before. */
+ * expression of sed, changes the text before. `gpu`: by C, a GPU that is there, and the interpreter. */
+#include "tests/codegen/cuda/gpu.h"
 #include "tests/codegen/cuda/library.h"
 #include "tests/codegen/kernel_library.h"
 
@@ -15,9 +16,10 @@ enum { MAX_BUFFERS = 256, MAX_CODES = 16, SMALL = 20000, HUGE_ROW_END = 4096 };
 
 typedef struct {
 	const char *printer, *cpu;
-	const KernelCode *kernels; /* NULL: the interpreter */
+	const KernelCode *kernels; /* NULL: the interpreter, or the GPU */
 	bool first;                /* that others are compared with */
-} Code;
+	GpuKernels *gpu;           /* NULL: none */
+} Candidate;
 
 static uint64_t seed = 1, integers = 4; /* these are below it: $INTEGERS, since some are indices */
 static bool flip;
@@ -102,7 +104,7 @@ same(Type t, const char *a, const char *b)
 
 /* What a code makes of the same inputs; with parts up to a random one first, then the others. */
 static void
-run(const Kernel *k, const Code *code, int index, void **buffers, void *const *inputs)
+run(const Kernel *k, const Candidate *code, int index, void **buffers, void *const *inputs)
 {
 	static const Scalar scalars[N_SCALARS] = {
 		[SCALAR_LR].f = 1e-3,           [SCALAR_BETA1].f = 0.9,
@@ -123,7 +125,9 @@ run(const Kernel *k, const Code *code, int index, void **buffers, void *const *i
 		int64_t begin = piece ? middle : 0, end = piece ? k->iterations : middle;
 		if (begin == end && k->iterations)
 			continue;
-		if (code->kernels)
+		if (code->gpu)
+			gpu_run(code->gpu, index, copies, scalars, begin, end);
+		else if (code->kernels)
 			code->kernels[index].run(copies, scalars, begin, end);
 		else
 			kernel_interpret(k, copies, scalars, begin, end);
@@ -169,7 +173,7 @@ release(Type t, void *at)
 }
 
 static int
-compare(const Kernel *k, int index, const Code *codes, int n_codes)
+compare(const Kernel *k, int index, const Candidate *codes, int n_codes)
 {
 	int n = k->n_inputs + k->n_outputs, differences = 0;
 	void *inputs[MAX_BUFFERS] = {0}, *want[MAX_BUFFERS] = {0}, *got[MAX_BUFFERS] = {0};
@@ -183,9 +187,10 @@ compare(const Kernel *k, int index, const Code *codes, int n_codes)
 	}
 	run(k, &codes[0], index, want, inputs);
 	for (int c = 1; c < n_codes; c++) {
-		if (!codes[c].kernels && !is_small(k))
+		if (!codes[c].kernels && !codes[c].gpu && !is_small(k))
 			continue;
-		double slack = strcmp(codes[c].printer, "cuda") == 0 ? tf32_slack(k) : 0;
+		bool rounds = codes[c].gpu || strcmp(codes[c].printer, "cuda") == 0;
+		double slack = rounds ? tf32_slack(k) : 0;
 		run(k, &codes[c], index, got, inputs);
 		if (flip && c == n_codes - 1)
 			*(char *)got[k->n_inputs] ^= 1;
@@ -225,13 +230,15 @@ main(int argc, char **argv)
 	Diag *diag = diag_new("compare_kernels", stderr);
 	Module *m = argc >= 2 ? module_of_file(arena, argv[1], diag) : NULL;
 	CpuTarget targets[COUNT(cpus)];
-	Code codes[MAX_CODES];
+	Candidate codes[MAX_CODES];
 	int n_targets = 0, n_codes = 0, differences = 0, lacks;
+	GpuKernels gpu = {0};
 
 	if (!m)
 		return 2;
 	integers = getenv("INTEGERS") ? (uint64_t)atoi(getenv("INTEGERS")) : integers;
 	flip = argc > 2 && strcmp(argv[2], "flip") == 0;
+	bool on_gpu = argc > 3 && strcmp(argv[2], "gpu") == 0;
 	bool cuda = argc > 2 && strcmp(argv[2], "cuda") == 0;
 	for (int i = 0; i < COUNT(cpus); i++) {
 		targets[n_targets] = (CpuTarget){cpus[i], cpu_features(arena, cpus[i])};
@@ -239,15 +246,15 @@ main(int argc, char **argv)
 	}
 	for (int i = 0; kernel_printers[i]; i++) {
 		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
-		if (!c && (has_tiles(m) || cuda))
+		if (!c && (has_tiles(m) || cuda || on_gpu))
 			continue;
 		const CodeImage *v = kernel_library(arena, m, kernel_printers[i], targets,
 		                                    c ? 1 : n_targets);
 		if (!v)
 			return 2;
 		for (; v->name; v++) {
-			codes[n_codes] = (Code){kernel_printers[i]->name, v->name, image_kernels(v),
-			                        n_codes == 0};
+			codes[n_codes] = (Candidate){kernel_printers[i]->name, v->name,
+			                             image_kernels(v), n_codes == 0};
 			n_codes++;
 		}
 	}
@@ -257,14 +264,19 @@ main(int argc, char **argv)
 		const CodeImage *v = kernel_library(arena, m, &printer_harness, targets, 1);
 		if (!v)
 			return 2;
-		codes[n_codes++] = (Code){"cuda", "harness", image_kernels(v), false};
+		codes[n_codes++] = (Candidate){"cuda", "harness", image_kernels(v), false};
 	}
-	codes[n_codes++] = (Code){"interpreter", "any", NULL, false};
+	if (on_gpu) {
+		if (!gpu_open(arena, m, argv[3], &gpu))
+			return 2;
+		codes[n_codes++] = (Candidate){"gpu", argv[3], .gpu = &gpu};
+	}
+	codes[n_codes++] = (Candidate){"interpreter", "any", NULL, false};
 	for (int i = 0; i < m->kernels.n; i++)
 		differences += compare(m->kernels.at[i], i, codes, n_codes);
 	printf("%d kernels, %d codes, %d differences\n", m->kernels.n, n_codes, differences);
 	module_free(m);
 	diag_free(diag);
 	arena_free(arena);
-	return differences > 0;
+	return differences > 0 || gpu.faulty;
 }

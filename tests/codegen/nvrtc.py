@@ -1,4 +1,5 @@
 """NVRTC for tests: the one of the virtual environment, one that is not there, and one that compiles nothing."""
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -44,3 +45,20 @@ def tool(name):
     if not found:
         pytest.skip(f"{name} is not installed: scripts/setup test")
     return found[0]
+
+
+def cubin(source, architecture):
+    """Of a text; an AssertionError with what NVRTC says. Not in a process that finds a pretended driver, which NVRTC calls."""
+    library = ctypes.CDLL(str(real() / SONAMES[0]))
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    options = (ctypes.c_char_p * 2)(b"--fmad=false", f"--gpu-architecture={architecture}".encode())
+    code = library.nvrtcCompileProgram(program, 2, options)
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    assert code == 0, log.value.decode()
+    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetCUBIN(program, code)
+    return code.raw

@@ -317,7 +317,7 @@ spoil_argument_access(FormatWriter *w)
 static void
 spoil_arguments(FormatWriter *w)
 {
-	w->kernels.at[K_EVAL].first_argument++;
+	w->kernels.at[K_ADD_ONE].first_argument++;
 }
 static void
 spoil_team(FormatWriter *w)
@@ -515,7 +515,7 @@ static void
 test_faults_are_named(void **state)
 {
 	expect_fault(spoil_slot, "slot 8 ends at 152, its workspace region at 128");
-	expect_fault(spoil_kernel, "kernel 99 of 5");
+	expect_fault(spoil_kernel, "kernel 99 of 6");
 	expect_fault(spoil_loop, "loops do not end");
 	expect_fault(spoil_end, "END without LOOP");
 	expect_fault(spoil_overlap, "\"w\" and \"grad.w\" overlap");
@@ -538,7 +538,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_argument_bytes, "kernel 0 has 9223372036854775807 of f64");
 	expect_fault(spoil_argument_sign, "argument 2 of kernels: -8 bytes");
 	expect_fault(spoil_argument_access, "argument 2 of kernels: 8 bytes, dtype 0, access 4");
-	expect_fault(spoil_arguments, "kernel 4: arguments 22 + 4 of 25");
+	expect_fault(spoil_arguments, "kernel 5: arguments 26 + 2 of 27");
 	expect_fault(spoil_team, "kernel 4: team of 3");
 	expect_fault(spoil_no_team, "kernel 4: team of 0");
 	expect_fault(spoil_shared_bytes, "team of 1 with -1 bytes");

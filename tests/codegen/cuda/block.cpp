@@ -40,11 +40,11 @@ enum { SAVED = 20, RETURN = 1 };
 #error "the harness switches stacks on x86-64 and aarch64"
 #endif
 
-enum { MOST_THREADS = 1024, WARP = 32, STACK = 64 << 10, MOST_BYTES = 32, MOST_COPIES = 4096 };
+enum { MOST_THREADS = 1024, WARP = 32, STACK = 64 << 10, MOST_BYTES = 32, FIRST_ROOM = 16 };
 struct Index3 {
 	unsigned x, y, z;
 };
-Index3 blockIdx, blockDim, gridDim;
+Index3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that runs */
 
 /* A copy that a thread has started. Its group: how many were closed before. */
 struct Copy {
@@ -52,22 +52,21 @@ struct Copy {
 	const void *from;
 	int bytes, group;
 };
-enum State { READY, AT_BLOCK, AT_WARP, DONE };
+enum State : unsigned char { READY, AT_BLOCK, AT_WARP, DONE };
 struct Fiber {
 	void *stopped; /* where it goes on */
 	char *stack;
-	Index3 index;
-	State state;
-	unsigned mask;              /* of the warp operation that it stands in */
-	char given[MOST_BYTES];
-	Copy *copies; /* from the first that has not come */
-	int first_copy, n_copies;
+	char given[MOST_BYTES], shown[MOST_BYTES]; /* to the warp; what that reads, from the meeting on to the next one */
+	Copy *copies; /* a ring, from the first that has not come */
+	int first_copy, n_copies, room; /* room: a power of two */
 	int groups; /* closed */
 #if defined(__SANITIZE_THREAD__)
 	void *seen;                 /* as ThreadSanitizer has it */
 #endif
 };
 static Fiber fibers[MOST_THREADS];
+static State states[MOST_THREADS];
+static unsigned masks[MOST_THREADS]; /* of the warp operations that they stand in */
 static void *scheduler; /* where that goes on */
 static int current, n_threads;
 static void (*entry)(void *);
@@ -95,7 +94,7 @@ give_way(State state)
 {
 	Fiber *f = &fibers[current];
 
-	f->state = state;
+	states[current] = state;
 #if defined(__SANITIZE_THREAD__)
 	__tsan_switch_to_fiber(scheduler_seen, __tsan_switch_to_fiber_no_sync);
 #endif
@@ -115,6 +114,7 @@ run(int thread)
 	Fiber *f = &fibers[thread];
 
 	current = thread;
+	threadIdx.x = (unsigned)thread;
 #if defined(__SANITIZE_THREAD__)
 	__tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
 #endif
@@ -170,13 +170,13 @@ start(int thread)
 	if (!f->stack) {
 		f->stack = (char *)aligned_alloc(64, STACK);
 		f->stopped = first_stop(f->stack);
-		f->copies = (Copy *)calloc(MOST_COPIES, sizeof(Copy));
+		f->room = FIRST_ROOM;
+		f->copies = (Copy *)calloc(FIRST_ROOM, sizeof(Copy));
 #if defined(__SANITIZE_THREAD__)
 		f->seen = __tsan_create_fiber(0);
 #endif
 	}
-	f->index = Index3{(unsigned)thread, 0, 0};
-	f->state = READY;
+	states[thread] = READY;
 	f->first_copy = f->n_copies = f->groups = 0;
 }
 
@@ -195,12 +195,6 @@ meet(State state, void *order)
 	(void)order;
 }
 
-extern "C" UNSEEN const Index3 *
-harness_thread(void)
-{
-	return &fibers[current].index;
-}
-
 extern "C" UNSEEN void
 harness_block_barrier(void)
 {
@@ -214,7 +208,7 @@ harness_block_barrier(void)
 extern "C" UNSEEN void
 harness_warp_barrier(unsigned mask)
 {
-	fibers[current].mask = mask;
+	masks[current] = mask;
 	if (!(mask >> current % WARP & 1))
 		fail("a warp operation whose mask lacks the thread");
 #if defined(__SANITIZE_THREAD__)
@@ -228,25 +222,31 @@ harness_warp_barrier(unsigned mask)
 UNSEEN static void
 move(void *to, const void *from, int bytes)
 {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 	for (int i = 0; i < bytes; i++)
 		((volatile char *)to)[i] = ((const volatile char *)from)[i];
+#else
+	if (bytes == 4)
+		__builtin_memcpy(to, from, 4);
+	else
+		__builtin_memcpy(to, from, (size_t)bytes);
+#endif
 }
 
-/* Registers are exchanged, which orders no memory: the second meeting only keeps what was given until all have it. */
+/* Registers are exchanged, which orders no memory. */
 extern "C" UNSEEN void
 harness_exchange(unsigned mask, const void *own, void *out, int bytes, int from, int width)
 {
-	int me = current, source = me / width * width + from;
+	int me = current, source = (me & -width) + from;
 
 	move(fibers[me].given, own, bytes);
-	fibers[me].mask = mask;
+	masks[me] = mask;
 	if (!(mask >> me % WARP & 1))
 		fail("a shuffle whose mask lacks the thread");
 	if (!(mask >> source % WARP & 1))
 		fail("a shuffle from a thread that the mask lacks");
 	give_way(AT_WARP);
-	move(out, fibers[source].given, bytes);
-	give_way(AT_WARP);
+	move(out, fibers[source].shown, bytes);
 }
 
 extern "C" UNSEEN void
@@ -255,24 +255,36 @@ harness_gather(const void *own, void *all, int bytes)
 	int first = current / WARP * WARP;
 
 	move(fibers[current].given, own, bytes);
-	fibers[current].mask = 0xffffffffu;
+	masks[current] = 0xffffffffu;
 	give_way(AT_WARP);
 	for (int i = 0; i < WARP; i++)
-		move((char *)all + i * bytes, fibers[first + i].given, bytes);
-	give_way(AT_WARP);
+		move((char *)all + i * bytes, fibers[first + i].shown, bytes);
 }
 
 /* ---- copies: made when the thread waits for them, so that who does not wait has old numbers */
+UNSEEN static void
+make_room(Fiber *f)
+{
+	Copy *more = (Copy *)calloc((size_t)f->room * 2, sizeof(Copy));
+
+	for (int i = 0; i < f->n_copies; i++)
+		more[i] = f->copies[(f->first_copy + i) & (f->room - 1)];
+	free(f->copies);
+	f->copies = more;
+	f->room *= 2;
+	f->first_copy = 0;
+}
+
 extern "C" UNSEEN void
 harness_copy_start(void *to, const void *from, int bytes)
 {
 	Fiber *f = &fibers[current];
 
-	if ((size_t)to % (size_t)bytes || (size_t)from % (size_t)bytes)
+	if (((size_t)to | (size_t)from) & (size_t)(bytes - 1))
 		fail("a copy between places that are no multiples of its size");
-	if (f->n_copies == MOST_COPIES)
-		fail("more copies on their way than the harness has room for");
-	f->copies[(f->first_copy + f->n_copies++) % MOST_COPIES] = Copy{to, from, bytes, f->groups};
+	if (f->n_copies == f->room)
+		make_room(f);
+	f->copies[(f->first_copy + f->n_copies++) & (f->room - 1)] = Copy{to, from, bytes, f->groups};
 }
 
 extern "C" UNSEEN void
@@ -285,6 +297,10 @@ harness_copy_commit(void)
 static __attribute__((noinline)) void
 copy_bytes(char *to, const char *from, int bytes)
 {
+	if (bytes == 16 && from) {
+		__builtin_memcpy(to, from, 16);
+		return;
+	}
 	for (int i = 0; i < bytes; i++)
 		to[i] = from ? from[i] : 0;
 }
@@ -296,33 +312,47 @@ harness_copy_finish(int groups)
 
 	while (f->n_copies && f->copies[f->first_copy].group < f->groups - groups) {
 		Copy *c = &f->copies[f->first_copy];
-		f->first_copy = (f->first_copy + 1) % MOST_COPIES;
+		f->first_copy = (f->first_copy + 1) & (f->room - 1);
 		f->n_copies--;
 		copy_bytes((char *)c->to, (const char *)c->from, c->bytes);
 	}
 }
 
 /* ---- a block */
-/* Those of a warp who stand in an operation go on when all are there that the mask names. Groups of it may have one each. */
+/* All are there that the mask names, and give the same one. */
+UNSEEN static void
+check_meeting(int thread, unsigned waiting)
+{
+	int first = thread / WARP * WARP;
+
+	for (int j = 0; j < WARP; j++) {
+		if (!(masks[thread] >> j & 1))
+			continue;
+		if (!(waiting >> j & 1))
+			fail("a warp operation for which not all threads come");
+		if (masks[first + j] != masks[thread])
+			fail("threads of a warp give different masks");
+	}
+}
+
+/* Those of a warp who stand in an operation go on. Groups of it may have one each.
+ * A thread that goes on runs before any of them is here again: what is shown stays until all have read it. */
 UNSEEN static bool
 release_warp(int first)
 {
-	unsigned waiting = 0;
+	unsigned waiting = 0, checked = 0;
 
 	for (int i = 0; i < WARP && first + i < n_threads; i++)
-		waiting |= (unsigned)(fibers[first + i].state == AT_WARP) << i;
-	for (int i = 0; i < WARP && first + i < n_threads; i++) {
+		waiting |= (unsigned)(states[first + i] == AT_WARP) << i;
+	for (int i = 0; i < WARP && waiting >> i; i++) {
 		if (!(waiting >> i & 1))
 			continue;
-		for (int j = 0; j < WARP; j++) {
-			if (!(fibers[first + i].mask >> j & 1))
-				continue;
-			if (!(waiting >> j & 1))
-				fail("a warp operation for which not all threads come");
-			if (fibers[first + j].mask != fibers[first + i].mask)
-				fail("threads of a warp give different masks");
+		if (!(checked >> i & 1)) {
+			check_meeting(first + i, waiting);
+			checked |= masks[first + i];
 		}
-		fibers[first + i].state = READY;
+		move(fibers[first + i].shown, fibers[first + i].given, MOST_BYTES);
+		states[first + i] = READY;
 	}
 	return waiting;
 }
@@ -332,7 +362,7 @@ run_warp(int first)
 {
 	do
 		for (int i = first; i < first + WARP && i < n_threads; i++)
-			if (fibers[i].state == READY)
+			if (states[i] == READY)
 				run(i);
 	while (release_warp(first));
 }
@@ -343,7 +373,7 @@ count(State state)
 	int n = 0;
 
 	for (int i = 0; i < n_threads; i++)
-		n += fibers[i].state == state;
+		n += states[i] == state;
 	return n;
 }
 
@@ -368,7 +398,7 @@ harness_run_block(unsigned block, int threads, void (*kernel)(void *), void *arg
 		if (waiting && waiting < threads)
 			fail("a barrier for which not all threads come");
 		for (int i = 0; i < threads && waiting; i++)
-			fibers[i].state = READY;
+			states[i] = READY;
 	}
 	ACQUIRE(end_order);
 }

@@ -14,9 +14,7 @@ struct Index3 {
 	unsigned x, y, z;
 };
 /* Of the thread that runs. */
-extern "C" const Index3 *harness_thread(void);
-extern Index3 blockIdx, blockDim, gridDim;
-#define threadIdx (*harness_thread())
+extern Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 extern "C" {
 void harness_block_barrier(void);

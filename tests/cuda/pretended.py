@@ -1,0 +1,98 @@
+"""Executables with code for the pretended GPU, their kernels as a library for it, and runs of them.
+
+Where a test does not say which libraries it wants, products are run by loops: --libraries=off.
+"""
+import shlex
+import subprocess
+import threading
+
+import harness
+import nvrtc
+import pytest
+import reference
+from checkpoints import Trainer
+
+ARCHITECTURE = "sm_90a"
+ON_GPU, ON_CPU = "--device=cuda", "--device=cpu"
+
+
+class Executable:
+    """Its file, its kernels as a library (None: it has none for the GPU), and what its trace is trained with."""
+
+    def __init__(self, path, library, data, options):
+        self.path, self.library, self.data, self.options = path, library, data, options
+
+
+class Pretended:
+    def __init__(self, build, gradc, models, folder):
+        self.build, self.gradc, self.models, self.folder = build, gradc, models, folder
+        self.libraries = build / "tests/cuda"
+        self.lock, self.made = threading.Lock(), {}
+        if not (self.libraries / "libcuda.so.1").exists():
+            pytest.skip(f"{self.libraries}/libcuda.so.1 is not built")
+
+    # ---- compiling: once for the same options
+    def once(self, key, make):
+        with self.lock:
+            entry = self.made.setdefault(key, {"lock": threading.Lock()})
+        with entry["lock"]:
+            if "value" not in entry:
+                entry["value"] = make()
+            return entry["value"]
+
+    def compile(self, name, precision="f32", trace=0, *more, target=f"cpu,cuda:{ARCHITECTURE}"):
+        options = (*reference.compile_options(name, precision, trace), f"--target={target}", *more)
+        path, library = self.once((name, options), lambda: self.compile_it(name, options))
+        words = [o for o in reference.train_options(name, precision, trace) if o.startswith("--") and "=" in o]
+        return Executable(path, library, data_of(self.models, name), words)
+
+    def compile_it(self, name, options):
+        path = self.folder / f"{name}-{len(self.made)}"
+        sources = path.with_suffix(".sources")
+        done = subprocess.run([self.gradc, "compile", "model.onnx", "-o", path, f"--keep-sources={sources}", *options],
+                              cwd=self.models / name, text=True, capture_output=True,
+                              env=nvrtc.environment(nvrtc.real(), self.libraries / "cache"))
+        assert done.returncode == 0, f"{name} {shlex.join(options)}: {done.stderr}"
+        on_gpu = any(sources.glob(f"kernels*_{ARCHITECTURE}.cu"))
+        return path, self.kernels(sources) if on_gpu else None
+
+    def kernels(self, sources):
+        return harness.build_kernels(sources, ARCHITECTURE, self.libraries / "kernels")
+
+    # ---- running
+    def environment(self, library, fake=None):
+        """fake: {"SLOW": 1} is FAKE_CUDA_SLOW=1."""
+        return {"LD_LIBRARY_PATH": str(self.libraries), "FAKE_CUDA_KERNELS": str(library), **settings(fake)}
+
+    def trainer(self, exe, folder, fake=None):
+        return OnGpu(exe, folder, self.environment(exe.library, fake))
+
+
+def settings(fake):
+    return {f"FAKE_CUDA_{name}": str(value) for name, value in (fake or {}).items()}
+
+
+class OnGpu(Trainer):
+    """Each of its runs finds the pretended GPU, and trains as the trace does where nothing else is said."""
+
+    def __init__(self, exe, folder, environment):
+        super().__init__(exe.path, exe.data, folder)
+        self.options, self.environment = exe.options, environment
+
+    def command(self, *options):
+        return super().command("--libraries=off", *self.options, *options)
+
+    def run(self, *options, env=None, fake=None, **more):
+        return super().run(*options, env={**self.environment, **settings(fake), **(env or {})}, **more)
+
+    def losses(self, *options, name="losses", **more):
+        """Of each step."""
+        log = self.folder / f"{name}.jsonl"
+        self.run(*options, "--log", log, **more)
+        return reference.step_losses(log)
+
+
+def data_of(models, name):
+    known = reference.load(name)
+    files = [(i["name"], i["file"]) for i in known["inputs"]] + [("labels", known["labels"]["file"])]
+    return [word for n, file in files for word in ("--data", f"{n}={models}/{name}/{file}")]
