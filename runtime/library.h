@@ -1,6 +1,6 @@
 /* What a device needs of a library that does products and convolutions in place of generated loops: a table of
  * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt and cuDNN for NVIDIA's GPUs
- * (cuda/cublaslt*.c, cuda/cudnn*.c); library_calls.c knows no more than this. */
+ * (cuda/cublaslt*.c, cuda/cudnn.c); library_calls.c knows no more than this. */
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 

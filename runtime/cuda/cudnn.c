@@ -1,6 +1,6 @@
 /* cuDNN as a library (runtime/library.h): convolutions and their adjoints on NVIDIA's GPUs. Its runs are queued in the device's stream,
  * and may be captured into a graph. The same plan gives the same bits in each run. */
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
 #include "runtime/library.h"
 
 enum { MOST_NAME = 64 };
@@ -9,7 +9,7 @@ struct Library {
 	Cudnn dnn;
 	CudnnTarget
 		target; /* its handle is made for the first convolution: it needs memory and time */
-	char version[32];
+	char version[MOST_CUDNN_VERSION];
 };
 struct PreparedCall {
 	Library *library;
@@ -39,9 +39,7 @@ static Status
 start(Library *l)
 {
 	RETURN_IF_ERROR(cudnn_load(&l->dnn));
-	int v = (int)l->dnn.GetVersion();
-	snprintf(l->version, sizeof(l->version), "cuDNN %d.%d.%d", v / 10000, v / 100 % 100,
-	         v % 100);
+	cudnn_version(&l->dnn, l->version);
 	return NULL;
 }
 

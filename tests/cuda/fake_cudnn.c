@@ -1,5 +1,6 @@
 /* The interface: a wrong type or count is refused as the real library refuses it, and so is a descriptor that is not finished where it
- * must be, or is. Variables: FAKE_CUDNN_NO_GPU=1: no handle can be made; FAKE_CUDNN_ENGINES: fake_cudnn_engines.c. */
+ * must be, or is. Variables: FAKE_CUDNN_NO_GPU=1: no handle can be made; FAKE_CUDNN_DEVICE: the compute
+ * capability of its GPU, 900; FAKE_CUDNN_ENGINES: fake_cudnn_engines.c. */
 #include "tests/cuda/fake_cudnn.h"
 
 #include <stdatomic.h>
@@ -9,12 +10,12 @@
 /* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
 #define EXPORTED __attribute__((visibility("default")))
 #define CUDNN_SYMBOL(name, type, parameters) EXPORTED type cudnn##name parameters;
-#include "runtime/cuda/cudnn_symbols.def"
+#include "cudnn/symbols.def"
 #undef CUDNN_SYMBOL
 typedef void (*AnyFunction)(void);
 #define CUDNN_SYMBOL(name, type, parameters) (AnyFunction) cudnn##name,
 __attribute__((used)) static const AnyFunction all[] = {
-#include "runtime/cuda/cudnn_symbols.def"
+#include "cudnn/symbols.def"
 };
 #undef CUDNN_SYMBOL
 EXPORTED int fake_cudnn_alive(void); /* handles and descriptors that nobody destroyed */
@@ -118,6 +119,7 @@ cudnnGetErrorString(int status)
 	             {BAD_TYPE, "CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE"},
 	             {BAD_DESCRIPTOR, "CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE"},
 	             {NOT_SUPPORTED, "CUDNN_STATUS_NOT_SUPPORTED"},
+	             {OTHER_GPU, "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH"},
 	             {FAILED, "CUDNN_STATUS_EXECUTION_FAILED"}};
 
 	for (int i = 0; i < COUNT(names); i++)

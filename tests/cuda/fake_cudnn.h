@@ -3,7 +3,7 @@
 #ifndef GRADC_TESTS_CUDA_FAKE_CUDNN_H
 #define GRADC_TESTS_CUDA_FAKE_CUDNN_H
 
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
 
 /* Of cudnnStatus_t. */
 enum {
@@ -18,6 +18,7 @@ enum {
 	BAD_TYPE = 2010,
 	BAD_DESCRIPTOR = 2012,
 	NOT_SUPPORTED = 3000,
+	OTHER_GPU = 3007,
 	FAILED = 5000,
 };
 enum { MOST_AXES = 8, MOST_SPATIAL = 3, MOST_BUFFERS = 8, WORKSPACE_ALIGNMENT = 256 };
@@ -41,6 +42,7 @@ typedef struct {
 } FakeOperation;
 typedef struct {
 	int64_t number, workspace, notes; /* notes as bits */
+	int64_t device;                   /* compute capability: 900 is 9.0 */
 	FakeOperation operation;
 } FakeEngine; /* of a configuration, too: it has nothing else */
 
@@ -49,8 +51,12 @@ typedef struct {
 	void *handle; /* NULL: for a GPU that is described */
 } FakeGraph;
 typedef struct {
+	int64_t device;
+} FakeGpu;
+typedef struct {
 	FakeOperation operation;
 	int mode;
+	int64_t device;
 } FakeHeuristic;
 typedef struct {
 	FakeEngine engine;
@@ -65,6 +71,7 @@ typedef union {
 	FakeWindows windows;
 	FakeOperation operation;
 	FakeGraph graph;
+	FakeGpu gpu;
 	FakeEngine engine;
 	FakeHeuristic heuristic;
 	FakePlan plan;
@@ -106,7 +113,7 @@ int fake_finish(FakeDescriptor *d);
 /* ---- fake_cudnn_engines.c */
 /* The numbers of a finished descriptor that are read: how many there are, and of those up to most; a code. */
 int fake_read(const FakeDescriptor *d, int number, int type, int64_t most, int64_t *n, void *out);
-int fake_plan_from_text(const char *text, int64_t n, FakeEngine *out);
+int fake_plan_from_text(const char *text, int64_t n, int64_t device, FakeEngine *out);
 
 /* ---- fake_cudnn_convolve.c */
 /* Do its tensors and windows fit together? A code. */

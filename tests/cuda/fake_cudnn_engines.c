@@ -52,7 +52,7 @@ find_engines(const FakeHeuristic *h, FakeEngine engines[MOST_ENGINES])
 		int length;
 		if (sscanf(at, "%lld:%lld:%lld%n", &number, &workspace, &notes, &length) != 3)
 			abort();
-		engines[n++] = (FakeEngine){number, workspace, notes, h->operation};
+		engines[n++] = (FakeEngine){number, workspace, notes, h->device, h->operation};
 		at += length;
 		at += strspn(at, " ");
 	}
@@ -72,7 +72,7 @@ print_plan(Text *out, const FakeEngine *e)
 }
 
 int
-fake_plan_from_text(const char *text, int64_t n, FakeEngine *out)
+fake_plan_from_text(const char *text, int64_t n, int64_t device, FakeEngine *out)
 {
 	static _Thread_local char copy[MOST_CHARACTERS];
 	int64_t *numbers = (int64_t *)out;
@@ -92,6 +92,8 @@ fake_plan_from_text(const char *text, int64_t n, FakeEngine *out)
 		if (*at++ != (i == N_NUMBERS - 1 ? ']' : ','))
 			return BAD_VALUE;
 	}
+	if (out->device != device)
+		return OTHER_GPU;
 	return out->workspace >= 0 ? fake_check_operation(&out->operation) : BAD_VALUE;
 }
 
@@ -128,6 +130,13 @@ read_engine(const FakeValue *v, int64_t most, int64_t *n, void *out)
 }
 
 static int
+read_config(const FakeValue *v, int64_t most, int64_t *n, void *out)
+{
+	*n = 1;
+	return most > 0 ? fill(*(void **)out, CUDNN_CONFIG_DESCRIPTOR, &v->plan.engine) : CUDNN_OK;
+}
+
+static int
 read_number(const FakeValue *v, int64_t most, int64_t *n, void *out)
 {
 	*n = 1;
@@ -155,14 +164,13 @@ read_workspace(const FakeValue *v, int64_t most, int64_t *n, void *out)
 	return CUDNN_OK;
 }
 
-/* With the 0 at its end. */
 static int
 read_text(const FakeValue *v, int64_t most, int64_t *n, void *out)
 {
 	Text text = {0};
 
 	print_plan(&text, &v->plan.engine);
-	*n = (int64_t)text.n + 1;
+	*n = (int64_t)text.n;
 	if (most > 0)
 		memcpy(out, text.at, (size_t)(most < *n ? most : *n));
 	text_free(&text);
@@ -182,6 +190,7 @@ fake_read(const FakeDescriptor *d, int number, int type, int64_t most, int64_t *
 		{CUDNN_ENGINE_DESCRIPTOR, CUDNN_ENGINE_NUMBER, CUDNN_INT64S, read_number},
 		{CUDNN_ENGINE_DESCRIPTOR, CUDNN_ENGINE_NOTES, CUDNN_NOTES, read_notes},
 		{CUDNN_PLAN_DESCRIPTOR, CUDNN_PLAN_WORKSPACE, CUDNN_INT64S, read_workspace},
+		{CUDNN_PLAN_DESCRIPTOR, CUDNN_PLAN_CONFIG, CUDNN_DESCRIPTORS, read_config},
 		{CUDNN_PLAN_DESCRIPTOR, CUDNN_PLAN_JSON, CUDNN_CHARACTERS, read_text},
 	};
 

@@ -1,6 +1,7 @@
 /* What descriptors are when they are finished. */
 #include "tests/cuda/fake_cudnn.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- attributes that are there */
@@ -118,6 +119,15 @@ finish_graph(const FakeDescriptor *d, FakeGraph *g)
 }
 
 /* ---- plans */
+/* Of the GPU that is described by an attribute, else of the handle's. */
+static int64_t
+device_of(const FakeDescriptor *d, int gpu)
+{
+	const char *own = getenv("FAKE_CUDNN_DEVICE");
+
+	return fake_attribute(d, gpu) ? inner_of(d, gpu)->gpu.device : own ? atoi(own) : 900;
+}
+
 static int
 finish_heuristic(const FakeDescriptor *d, FakeHeuristic *h)
 {
@@ -125,6 +135,7 @@ finish_heuristic(const FakeDescriptor *d, FakeHeuristic *h)
 
 	h->operation = graph->operation;
 	h->mode = int_of(d, CUDNN_HEURISTIC_MODE);
+	h->device = device_of(d, CUDNN_HEURISTIC_GPU);
 	if (h->mode != CUDNN_HEURISTIC_A && h->mode != CUDNN_HEURISTIC_FALLBACK)
 		return NOT_SUPPORTED;
 	return graph->handle || fake_attribute(d, CUDNN_HEURISTIC_GPU) ? CUDNN_OK : BAD_VALUE;
@@ -140,7 +151,8 @@ finish_plan(const FakeDescriptor *d, FakePlan *p)
 	if ((!p->handle && !fake_attribute(d, CUDNN_PLAN_GPU)) || has_config == (text != NULL))
 		return BAD_VALUE;
 	if (text)
-		return fake_plan_from_text(text->bytes, text->n, &p->engine);
+		return fake_plan_from_text(text->bytes, text->n, device_of(d, CUDNN_PLAN_GPU),
+		                           &p->engine);
 	p->engine = inner_of(d, CUDNN_PLAN_CONFIG)->engine;
 	return CUDNN_OK;
 }
@@ -156,7 +168,7 @@ finish_buffers(const FakeDescriptor *d, FakeBuffers *b)
 
 /* An object that says what the GPU can do. */
 static int
-finish_gpu(const FakeDescriptor *d)
+finish_gpu(const FakeDescriptor *d, FakeGpu *g)
 {
 	const FakeAttribute *a = fake_attribute(d, CUDNN_GPU_JSON);
 	char text[4096] = "";
@@ -164,10 +176,12 @@ finish_gpu(const FakeDescriptor *d)
 	if (a->n >= (int64_t)sizeof(text))
 		return BAD_VALUE;
 	memcpy(text, a->bytes, (size_t)a->n);
-	return text[0] == '{' && text[strlen(text) - 1] == '}' && strstr(text, "\"deviceVer\":") &&
-	                       strstr(text, "\"multiProcessorCount\":")
-	               ? CUDNN_OK
-	               : BAD_VALUE;
+	const char *device = strstr(text, "\"deviceVer\":");
+	if (text[0] != '{' || text[strlen(text) - 1] != '}' || !device ||
+	    !strstr(text, "\"multiProcessorCount\":"))
+		return BAD_VALUE;
+	g->device = atoi(strchr(device, ':') + 1);
+	return CUDNN_OK;
 }
 
 int
@@ -183,7 +197,7 @@ fake_finish(FakeDescriptor *d)
 	case CUDNN_HEURISTIC_DESCRIPTOR: return finish_heuristic(d, &d->value.heuristic);
 	case CUDNN_PLAN_DESCRIPTOR: return finish_plan(d, &d->value.plan);
 	case CUDNN_BUFFERS_DESCRIPTOR: return finish_buffers(d, &d->value.buffers);
-	case CUDNN_GPU_DESCRIPTOR: return finish_gpu(d);
+	case CUDNN_GPU_DESCRIPTOR: return finish_gpu(d, &d->value.gpu);
 	default: return NOT_SUPPORTED; /* engines and configurations are the heuristic's */
 	}
 }

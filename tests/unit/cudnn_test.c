@@ -1,7 +1,7 @@
 /* cuDNN's convolutions against naive sums: groups, strides, dilations, padding, one to three axes, types; which engines it must not
  * take; what it must refuse; how it is found. The library is a pretended one (tests/cuda/fake_cudnn.h), which checks what it is told,
  * and computes on the host at once. */
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
 #include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
 
