@@ -4,8 +4,6 @@
 #include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
 
-#include <dlfcn.h>
-
 static const LibraryOps *const ops = &library_cublaslt;
 enum { LIMIT = 32 << 20, SCRATCH = 4096, SCRATCH_ALIGNMENT = 256 };
 
@@ -18,26 +16,13 @@ open_library(bool tf32)
 	return library;
 }
 
-/* Handles and descriptors of the library that were not destroyed. */
-static int
-count_alive(void)
-{
-	void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD);
-	int (*alive)(void);
-
-	assert_non_null(library);
-	*(void **)&alive = dlsym(library, "fake_cublaslt_alive");
-	assert_non_null(alive);
-	dlclose(library);
-	return alive();
-}
-
 static void
 close_library(Library *library)
 {
-	assert_int_equal(count_alive(), 1); /* its own handle */
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"),
+	                 1); /* its own handle */
 	ops->close(library);
-	assert_int_equal(count_alive(), 0);
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"), 0);
 }
 
 /* ---- products */

@@ -5,8 +5,6 @@
 #include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
 
-#include <dlfcn.h>
-
 static const LibraryOps *const ops = &library_cudnn;
 enum { LIMIT = 1 << 30, SCRATCH = 4096, SCRATCH_ALIGNMENT = 256 };
 
@@ -20,27 +18,15 @@ open_library(bool tf32)
 	return library;
 }
 
-/* Handles and descriptors of the library that were not destroyed. */
-static int
-count_alive(void)
-{
-	void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_NOLOAD);
-	int (*alive)(void);
-
-	assert_non_null(library);
-	*(void **)&alive = dlsym(library, "fake_cudnn_alive");
-	assert_non_null(alive);
-	dlclose(library);
-	return alive();
-}
-
 static void
 close_library(Library *library)
 {
-	if (count_alive() > 1) /* its own handle */
-		fail_msg("%d objects are alive", count_alive());
+	int alive = count_alive("libcudnn.so.9", "fake_cudnn_alive");
+
+	if (alive > 1) /* its own handle */
+		fail_msg("%d objects are alive", alive);
 	ops->close(library);
-	assert_int_equal(count_alive(), 0);
+	assert_int_equal(count_alive("libcudnn.so.9", "fake_cudnn_alive"), 0);
 }
 
 /* What the pretended heuristic gives, as fake_cudnn_engines.c reads it. */

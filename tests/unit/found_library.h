@@ -5,13 +5,28 @@
 #include "runtime/library.h"
 #include "tests/unit/expect_status.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Handles and descriptors of a pretended library that were not destroyed. */
+static inline int
+count_alive(const char *soname, const char *function)
+{
+	void *library = dlopen(soname, RTLD_NOW | RTLD_NOLOAD);
+	int (*alive)(void);
+
+	assert_non_null(library);
+	*(void **)&alive = dlsym(library, function);
+	assert_non_null(alive);
+	dlclose(library);
+	return alive();
+}
+
 static char program[4096];
 
-static void
+static inline void
 say_what_opens(const LibraryOps *ops)
 {
 	Library *library;
@@ -22,7 +37,7 @@ say_what_opens(const LibraryOps *ops)
 	ops->close(library);
 }
 
-static void
+static inline void
 expect_opening(const char *folder, const char *words)
 {
 	char said[1024] = "";
@@ -41,7 +56,7 @@ expect_opening(const char *folder, const char *words)
 }
 
 /* A folder's file of that name: a link, or the text "none", which the loader does not take for a library. */
-static void
+static inline void
 put_file(const char *folder, const char *name, const char *link_to)
 {
 	Text path = {0};
@@ -59,7 +74,7 @@ put_file(const char *folder, const char *name, const char *link_to)
 	text_free(&path);
 }
 
-static void
+static inline void
 remove_folder(const char *folder)
 {
 	Text command = {0};
@@ -70,7 +85,7 @@ remove_folder(const char *folder)
 }
 
 /* The loader looks for libraries where the variable says at a program's start: the pretended ones are in cuda/ beside the test. */
-static void
+static inline void
 start_with_the_libraries(char **argv)
 {
 	Text path = {0};
@@ -85,7 +100,7 @@ start_with_the_libraries(char **argv)
 }
 
 /* The begin of main: true where it was all, as the program was started to say what opens. */
-static bool
+static inline bool
 find_library(int argc, char **argv, const LibraryOps *ops)
 {
 	if (readlink("/proc/self/exe", program, sizeof(program) - 1) < 0)

@@ -26,7 +26,7 @@ typedef struct {
 	DType operands, result;
 } Types;
 
-static void
+static inline void
 set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, bool transposed,
             int64_t gap)
 {
@@ -61,7 +61,7 @@ dot_of(const Case *c, DType dtype)
 	return w;
 }
 
-static void
+static inline void
 add_bias(LibraryCall *w)
 {
 	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
@@ -74,7 +74,7 @@ add_bias(LibraryCall *w)
 	library_dense(b);
 }
 
-static void
+static inline void
 set_types(LibraryCall *w, Types types)
 {
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
@@ -120,13 +120,13 @@ conv_of(const ConvSizes *c, LibraryKind kind)
 }
 
 /* ---- buffers and naive sums */
-static int64_t
+static inline int64_t
 elements(const LibraryCall *w, int i)
 {
 	return library_reach(&w->operands[i]) / dtype_bytes((DType)w->operands[i].dtype, 1);
 }
 
-static char *
+static inline char *
 buffer_new(const LibraryCall *w, int i)
 {
 	int64_t n = elements(w, i);
@@ -138,7 +138,7 @@ buffer_new(const LibraryCall *w, int i)
 	return at;
 }
 
-static int64_t
+static inline int64_t
 place(const LibraryCall *w, int i, int64_t batch, int64_t row, int64_t column)
 {
 	const LibraryOperand *o = &w->operands[i];
@@ -155,21 +155,21 @@ typedef struct {
 	double value, size;
 } Wanted;
 
-static void
+static inline void
 add_term(Wanted *w, double term)
 {
 	w->value += term;
 	w->size += fabs(term);
 }
 
-static double
+static inline double
 element_of(const LibraryCall *w, char *const *buffers, int i, int64_t at)
 {
 	return dtype_load_float((DType)w->operands[i].dtype, buffers[i], at);
 }
 
 /* What number i of the bias adds, 0 without one. */
-static Wanted
+static inline Wanted
 bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 {
 	Wanted b = {0};
@@ -180,7 +180,7 @@ bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 	return b;
 }
 
-static void
+static inline void
 want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
 	const LibraryOperand *z_of = &w->operands[Z];
@@ -203,7 +203,7 @@ want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 }
 
 /* Place number `flat` of a window or of y along the spatial axes. */
-static void
+static inline void
 split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 {
 	for (int i = c->spatial - 1; i >= 0; i--) {
@@ -214,7 +214,7 @@ split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 }
 
 /* The flat place in x that window place q of y's place p reads; -1: padding. */
-static int64_t
+static inline int64_t
 place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 {
 	int64_t flat = 0;
@@ -229,7 +229,7 @@ place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 	return flat;
 }
 
-static void
+static inline void
 want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
 	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
@@ -272,14 +272,14 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 					}
 }
 
-static double
+static inline double
 rounding_of(uint32_t dtype)
 {
 	return dtype == BF16 ? 1 / 128. : dtype == F16 ? 1 / 1024. : 1e-7;
 }
 
 /* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
-static void
+static inline void
 compare_result(const LibraryCall *w, char *const *buffers, const char *before)
 {
 	int64_t n = elements(w, Z);
