@@ -191,9 +191,12 @@ const KernelPrinter *printer_of_language(const char *language); /* NULL: none */
 const char *printer_language(int i); /* of all that they can show, in order; NULL ends */
 
 /* ---- link.c */
-/* Sources of kernels for GPUs, and how many of them were compiled: the cache had the others. */
+/* Sources of kernels for GPUs, and how many of them were compiled: the cache had the others. Convolutions on each of the GPUs, and
+ * how many of them a library has planned. */
 typedef struct {
 	int n_sources, n_compiled;
+	int n_convolutions, n_plans;
+	char planner[32]; /* the library: "cuDNN 9.28.1"; "": it is not here */
 } GpuReport;
 typedef struct {
 	const KernelPrinter *printer;
@@ -202,6 +205,7 @@ typedef struct {
 	const CudaArchitecture *const *gpus; /* and these */
 	int n_gpus;
 	GpuReport *gpu_report; /* NULL: nobody asks */
+	bool tf32;             /* libraries may round operands of f32 to it */
 	const char *cc;        /* C compiler, also links; NULL: $CC or cc */
 	const char *runtime;   /* libgradc_rt.a */
 	const char *output;

@@ -137,8 +137,9 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 
 	RETURN_IF_ERROR(check_targets(b, m));
 	w->weights_hash = weights_hash(m);
-	RETURN_IF_ERROR(format_finish(w, &blob, &blob_bytes));
 	RETURN_IF_ERROR(cuda_build_images(b, m));
+	cuda_plan_convolutions(b, m, w);
+	RETURN_IF_ERROR(format_finish(w, &blob, &blob_bytes));
 	RETURN_IF_ERROR(b->options->printer->build(b, m, blob, blob_bytes));
 	RETURN_IF_ERROR(link_objects(b, executable));
 	if (b->options->weights_file)

@@ -242,6 +242,27 @@ check_library(const Format *f, int i)
 	return status;
 }
 
+/* A library that reads other words may do anything: words that were changed never reach one. */
+static Status
+check_plan(const Format *f, int i)
+{
+	const PlanRecord *p = &f->plans[i];
+
+	RETURN_IF_ERROR(check_string(f, p->gpu, "plan", i));
+	RETURN_IF_ERROR(check_string(f, p->version, "plan", i));
+	RETURN_IF_ERROR(check_string(f, p->text, "plan", i));
+	if (p->library >= (uint32_t)f->n[SECTION_LIBRARY])
+		return FAULT("plan %d: library call %u of %d", i, p->library,
+		             f->n[SECTION_LIBRARY]);
+	if (p->scratch < 0 || p->scratch > f->library[p->library].scratch_limit)
+		return FAULT("plan %d: %lld bytes of scratch, its call may have %lld", i,
+		             (long long)p->scratch,
+		             (long long)f->library[p->library].scratch_limit);
+	if (p->facts != plan_facts(&f->library[p->library], p, f->strings))
+		return FAULT("plan %d: it is not what was made for library call %u", i, p->library);
+	return NULL;
+}
+
 static Status
 check_collective(const Format *f, int i)
 {
@@ -364,17 +385,12 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},
-	{SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},
-	{SECTION_LIBRARY, check_library},
-	{SECTION_COLLECTIVES, check_collective},
-	{SECTION_TARGETS, check_target},
-	{SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
-	{SECTION_KERNELS, check_kernel},
-	{SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port},
-	{SECTION_EXPORT, check_export},
+	{SECTION_INFO, check_info},      {SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},     {SECTION_LIBRARY, check_library},
+	{SECTION_PLANS, check_plan},     {SECTION_COLLECTIVES, check_collective},
+	{SECTION_TARGETS, check_target}, {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
+	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},     {SECTION_EXPORT, check_export},
 };
 
 /* Each is a program's: they lie one behind the other. */

@@ -292,6 +292,18 @@ typedef struct {
 	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
 } LibraryRecord;
 
+/* How a library runs a call on a GPU of that kind, found when the model was compiled. Another version of the library, another GPU: it
+ * looks for a way itself, when training starts. */
+typedef struct {
+	uint32_t library;                /* whose call: which record */
+	StrRef gpu;                      /* what it was made for: "NVIDIA H100 80GB HBM3" */
+	uint32_t capability, processors; /* of that GPU: 90 is compute capability 9.0 */
+	StrRef version;                  /* of the library: "cuDNN 9.28.1" */
+	StrRef text;     /* in the library's words, which mean something to it alone */
+	int64_t scratch; /* bytes */
+	uint64_t facts;  /* plan_facts: the library would believe other words */
+} PlanRecord;
+
 /* A collective. Arguments: to, from; they may be one slot. Then what stands in for each in the host's memory, where the
  * communicator cannot read the device's. */
 typedef struct {
@@ -444,6 +456,7 @@ typedef enum {
 	SECTION_EXPORT,
 	SECTION_LITERAL /* bytes */,
 	SECTION_STRINGS /* bytes, starts with NUL */,
+	SECTION_PLANS, /* left out where there are none */
 	N_SECTIONS,
 } Section;
 
@@ -477,6 +490,7 @@ typedef struct {
 	VEC(PortRecord) ports;
 	VEC(ProgramRecord) programs;
 	VEC(ExportRecord) exports;
+	VEC(PlanRecord) plans;
 	Text literal, strings;
 	StrMap *interned;
 	int64_t state_bytes, weights_bytes;
@@ -513,6 +527,7 @@ typedef struct {
 	const uint8_t *literal;
 	const char *strings;
 	int n[N_SECTIONS];
+	const PlanRecord *plans;
 } Format;
 /* blob must be 16-byte aligned and outlive *out. exit code EXIT_SYSTEM on any fault. */
 Status format_read(const void *blob, int64_t bytes, Format *out);
@@ -526,6 +541,8 @@ port_is_input(uint32_t kind)
 {
 	return kind == PORT_INPUT || kind == PORT_LABELS || kind == PORT_WEIGHT;
 }
+/* The most scratch of any plan for that GPU, as memory is aligned; NULL: for any GPU. 0: there are no plans. */
+int64_t format_plan_bytes(const Format *f, const char *gpu);
 /* The maximum over the programs for a target, or EVERY_TARGET; where there are two for the turns, of one. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
 /* What a run takes for it: twice that where it is used by turns, nothing where a run of that kind has no use for it. */
@@ -554,10 +571,12 @@ int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 double kernel_estimate(const KernelRecord *k);
 double program_estimate(const Format *f, const ProgramRecord *p);
 
-/* ---- kernel_facts.c */
+/* ---- facts.c */
 /* A hash of what the code relies on: iterations, arguments, team. It tells damage and mixed-up files, not malice: who can
  * forge tables can forge code. */
 uint64_t kernel_facts(const KernelRecord *k, const KernelArgument *arguments);
+/* Likewise of a plan: its call, its limit and all that it says, in texts of that pool. */
+uint64_t plan_facts(const LibraryRecord *library, const PlanRecord *p, const char *strings);
 
 /* The tail behind the ELF image: weights, padded to 4096, then this, at the end of the file. */
 typedef struct {

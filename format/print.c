@@ -232,6 +232,18 @@ print_kernel_head(Text *out, const Format *f, const KernelRecord *k)
 }
 
 static void
+print_plan(Text *out, const Format *f, const PlanRecord *p)
+{
+	text_add(out, "plan of ");
+	format_print_library(out, f, p->library);
+	text_add(out, " for ");
+	text_add_plain(out, format_text(f, p->gpu));
+	text_add(out, ": ");
+	text_add_plain(out, format_text(f, p->version));
+	text_printf(out, ", %lld bytes of scratch\n", (long long)p->scratch);
+}
+
+static void
 print_schedule(Text *out, const Format *f)
 {
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
@@ -244,6 +256,8 @@ print_schedule(Text *out, const Format *f)
 		            (long long)k->iterations, (long long)k->grain, (long long)k->flops,
 		            (long long)k->bytes);
 	}
+	for (int i = 0; i < f->n[SECTION_PLANS]; i++)
+		print_plan(out, f, &f->plans[i]);
 }
 
 static void
@@ -308,6 +322,24 @@ print_program_slots(Text *out, const Format *f, const ProgramRecord *p, Live *li
 	}
 }
 
+/* What libraries need, as planned; on another GPU it is known when training starts. */
+static int64_t
+print_planned(Text *out, const Format *f)
+{
+	int64_t most = format_plan_bytes(f, NULL);
+
+	for (int i = 0; i < f->n[SECTION_PLANS]; i++) {
+		const char *gpu = format_text(f, f->plans[i].gpu);
+		if (i > 0 && f->plans[i].gpu == f->plans[i - 1].gpu)
+			continue;
+		text_printf(out, "  %-10s %lld on ", "library",
+		            (long long)format_plan_bytes(f, gpu));
+		text_add_plain(out, gpu);
+		text_add(out, "\n");
+	}
+	return most;
+}
+
 static void
 print_memory(Text *out, const Format *f)
 {
@@ -323,6 +355,7 @@ print_memory(Text *out, const Format *f)
 		text_printf(out, "  %-10s %lld\n", space_table[s].name, (long long)bytes);
 		total += bytes;
 	}
+	total += print_planned(out, f);
 	text_printf(out, "  %-10s %lld\n\nstate: offset, bytes\n", "total", (long long)total);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		print_state(out, f, &f->states[i]);

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { SCRATCH_ALIGNMENT = 64 };
+
 static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_INFO] = sizeof(InfoRecord),
 	[SECTION_DIMS] = sizeof(int64_t),
@@ -22,6 +24,7 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_EXPORT] = sizeof(ExportRecord),
 	[SECTION_LITERAL] = 1,
 	[SECTION_STRINGS] = 1,
+	[SECTION_PLANS] = sizeof(PlanRecord),
 };
 
 static Status
@@ -32,8 +35,9 @@ check_header(const FormatHeader *h, int64_t bytes)
 		             (unsigned long long)h->magic);
 	if (h->version != FORMAT_VERSION)
 		return FAULT("version %u, this build reads %d", h->version, FORMAT_VERSION);
-	if (h->n_sections != N_SECTIONS)
-		return FAULT("%u sections instead of %d", h->n_sections, N_SECTIONS);
+	if (h->n_sections != N_SECTIONS && h->n_sections != SECTION_PLANS)
+		return FAULT("%u sections instead of %d or %d", h->n_sections, SECTION_PLANS,
+		             N_SECTIONS);
 	if (h->bytes != bytes)
 		return FAULT("the header says %lld bytes, there are %lld", (long long)h->bytes,
 		             (long long)bytes);
@@ -46,9 +50,10 @@ check_header(const FormatHeader *h, int64_t bytes)
 static Status
 check_sections(const FormatHeader *h)
 {
-	int64_t end = sizeof(FormatHeader);
+	int n = (int)h->n_sections;
+	int64_t end = format_header_bytes(n);
 
-	for (int s = 0; s < N_SECTIONS; s++) {
+	for (int s = 0; s < n; s++) {
 		int64_t offset = h->sections[s].offset, count = h->sections[s].count, size;
 
 		if (offset < end || offset % 16 != 0)
@@ -76,7 +81,7 @@ Status
 format_read(const void *blob, int64_t bytes, Format *out)
 {
 	*out = (Format){0};
-	if (bytes < (int64_t)sizeof(FormatHeader) || (uintptr_t)blob % 16 != 0)
+	if (bytes < format_header_bytes(N_SECTIONS) || (uintptr_t)blob % 16 != 0)
 		return FAULT("%lld bytes are too few or unaligned", (long long)bytes);
 	RETURN_IF_ERROR(check_header(blob, bytes));
 	RETURN_IF_ERROR(check_sections(blob));
@@ -101,8 +106,11 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.literal = section(blob, SECTION_LITERAL),
 		.strings = section(blob, SECTION_STRINGS),
 	};
-	for (int s = 0; s < N_SECTIONS; s++)
+	int n = (int)f.header->n_sections;
+	for (int s = 0; s < n; s++)
 		f.n[s] = (int)f.header->sections[s].count;
+	if (n > SECTION_PLANS)
+		f.plans = section(blob, SECTION_PLANS);
 	RETURN_IF_ERROR(format_check(&f));
 	*out = f;
 	return NULL;
@@ -152,6 +160,19 @@ format_state_of_kind(const Format *f, uint32_t kind)
 		if (f->states[i].kind == kind)
 			return i;
 	return -1;
+}
+
+int64_t
+format_plan_bytes(const Format *f, const char *gpu)
+{
+	int64_t most = 0;
+
+	for (int i = 0; i < f->n[SECTION_PLANS]; i++) {
+		const PlanRecord *p = &f->plans[i];
+		if ((!gpu || strcmp(gpu, format_text(f, p->gpu)) == 0) && p->scratch > most)
+			most = p->scratch;
+	}
+	return (most + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
 }
 
 int64_t

@@ -1,5 +1,5 @@
 /* Lays the tables out as one blob: header, then each section at a multiple of 16 bytes. */
-#include "format/format.h"
+#include "format/format_impl.h"
 
 #include <string.h>
 
@@ -90,6 +90,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_LITERAL] = {"bytes of the exported model", w->literal.at,
 	                             (int64_t)w->literal.n, 1},
 		[SECTION_STRINGS] = {"bytes of names", w->strings.at, (int64_t)w->strings.n, 1},
+		[SECTION_PLANS] = {"plans of library calls", w->plans.at, w->plans.n,
+	                           sizeof(PlanRecord)},
 	};
 
 	memcpy(out, sections, sizeof(sections));
@@ -118,17 +120,19 @@ check_counts(const Source sections[N_SECTIONS])
 static void *
 lay_out(const FormatWriter *w, const Source sections[N_SECTIONS], int64_t *bytes)
 {
+	int n_sections = w->plans.n ? N_SECTIONS : SECTION_PLANS;
 	FormatHeader header = {
 		.magic = FORMAT_MAGIC,
 		.version = FORMAT_VERSION,
-		.n_sections = N_SECTIONS,
+		.n_sections = (uint32_t)n_sections,
 		.state_bytes = w->state_bytes,
 		.weights_bytes = w->weights_bytes,
 		.weights_hash = w->weights_hash,
 	};
-	int64_t offset = align_up(sizeof(header));
+	int64_t header_bytes = format_header_bytes(n_sections);
+	int64_t offset = align_up(header_bytes);
 
-	for (int s = 0; s < N_SECTIONS; s++) {
+	for (int s = 0; s < n_sections; s++) {
 		header.sections[s].offset = offset;
 		header.sections[s].count = sections[s].count;
 		offset = align_up(offset + sections[s].count * (int64_t)sections[s].size);
@@ -136,8 +140,8 @@ lay_out(const FormatWriter *w, const Source sections[N_SECTIONS], int64_t *bytes
 	header.bytes = *bytes = offset;
 
 	char *blob = arena_alloc(w->arena, (size_t)offset);
-	memcpy(blob, &header, sizeof(header));
-	for (int s = 0; s < N_SECTIONS; s++)
+	memcpy(blob, &header, (size_t)header_bytes);
+	for (int s = 0; s < n_sections; s++)
 		if (sections[s].count > 0)
 			memcpy(blob + header.sections[s].offset, sections[s].at,
 			       (size_t)sections[s].count * sections[s].size);

@@ -67,7 +67,10 @@ start(Device *d, const DeviceOptions *options)
 	cuda_enter(d);
 	if (!options->no_libraries)
 		libraries_open(&d->libraries,
-		               &(LibraryHome){.machine = d->gpu.name, .tf32 = options->tf32},
+		               &(LibraryHome){.machine = d->gpu.name,
+		                              .capability = 10 * d->gpu.major + d->gpu.minor,
+		                              .processors = d->gpu.processors,
+		                              .tf32 = options->tf32},
 		               COUNT(known), known);
 	return open_pool(d);
 }

@@ -9,6 +9,21 @@ add(Text *list, const char *what)
 	text_printf(list, "%s%s", list->n ? ", " : "", what);
 }
 
+static void
+describe(Libraries *libraries)
+{
+	text_free(&libraries->text);
+	text_free(&libraries->versions);
+	for (int i = 0; i < libraries->n; i++) {
+		const OpenedLibrary *l = &libraries->at[i];
+		const char *fault = l->library && l->ops->fault ? l->ops->fault(l->library) : NULL;
+		const char *version = l->library && !fault ? l->ops->version(l->library) : NULL;
+		if (version)
+			add(&libraries->versions, version);
+		add(&libraries->text, version ? version : fault ? fault : l->why_none->message);
+	}
+}
+
 void
 libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps *const *list)
 {
@@ -17,10 +32,14 @@ libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps 
 		OpenedLibrary *l = &out->at[out->n++];
 		l->ops = list[i];
 		l->why_none = l->ops->open(home, &l->library);
-		if (l->library)
-			add(&out->versions, l->ops->version(l->library));
-		add(&out->text, l->library ? l->ops->version(l->library) : l->why_none->message);
 	}
+	describe(out);
+}
+
+void
+libraries_look_again(Libraries *libraries)
+{
+	describe(libraries);
 }
 
 void

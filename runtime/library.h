@@ -1,6 +1,6 @@
 /* What a device needs of a library that does products and convolutions in place of generated loops: a table of
  * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt and cuDNN for NVIDIA's GPUs
- * (cuda/cublaslt*.c, cuda/cudnn*.c); library_calls.c knows no more than this. */
+ * (cuda/cublaslt*.c, cuda/cudnn.c); library_calls.c knows no more than this. */
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 
@@ -17,9 +17,17 @@ typedef struct {
 	 * the same bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the
 	 * threads; all other work the library cuts as it likes. */
 	bool tiled;
-	const char *machine; /* the GPU's name; NULL: the host */
-	bool tf32;           /* products of f32 may round their operands to it */
+	const char *machine;        /* the GPU's name; NULL: the host */
+	int capability, processors; /* of the GPU: 90 is compute capability 9.0 */
+	bool tf32;                  /* products of f32 may round their operands to it */
 } LibraryHome;
+
+/* A way to run a call that a library found when the model was compiled. */
+typedef struct {
+	const char *version;        /* of the library */
+	const char *text;           /* in its words */
+	int capability, processors; /* of the GPU that it was found for */
+} LibraryPlan;
 
 typedef struct {
 	const char *name;
@@ -33,6 +41,11 @@ typedef struct {
 	 * scratch than scratch_limit bytes. */
 	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
 	                  int64_t scratch_limit, PreparedCall **out);
+	/* The same by that plan. An error says why it is none for this library and its GPU. NULL: there are no plans for it. */
+	Status (*rebuild)(Library *library, const LibraryCall *call, const LibraryPlan *plan,
+	                  int64_t scratch_limit, PreparedCall **out);
+	/* Why it cannot run any call, known when the first was to be prepared; NULL: it can. NULL: no library of its kind fails then. */
+	const char *(*fault)(const Library *library);
 	void (*release)(PreparedCall *call);                     /* NULL is allowed */
 	bool (*pays)(const PreparedCall *call);                  /* false: the loops are faster */
 	const char *(*implementation)(const PreparedCall *call); /* "brg:avx512_core" */
@@ -66,6 +79,8 @@ typedef struct {
 } Libraries;
 /* One that is not there is no fault. */
 void libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps *const *list);
+/* When calls have been prepared: what cannot run any is not there. */
+void libraries_look_again(Libraries *libraries);
 void libraries_close(Libraries *libraries);
 /* NULL: none is there. */
 static inline const char *

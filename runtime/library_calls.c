@@ -112,6 +112,26 @@ try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t 
 	return c->call != NULL;
 }
 
+/* By a plan that the tables have for it. What a library runs by plan it does not pack. */
+static void
+try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record)
+{
+	const Format *f = calls->tables;
+
+	for (int i = 0; l->ops->rebuild && i < f->n[SECTION_PLANS] && !c->call; i++) {
+		const PlanRecord *p = &f->plans[i];
+		const LibraryPlan plan = {format_text(f, p->version), format_text(f, p->text),
+		                          (int)p->capability, (int)p->processors};
+		if (p->library != (uint32_t)record)
+			continue;
+		c->ops = l->ops;
+		status_free(l->ops->rebuild(l->library, c->record, &plan,
+		                            f->library[record].scratch_limit, &c->call));
+	}
+	if (c->call)
+		c->fixed = 0;
+}
+
 static void
 make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 {
@@ -120,6 +140,9 @@ make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 
 	if (c->call)
 		return; /* another kernel's, too */
+	for (int i = 0; i < libraries->n && !c->call; i++)
+		if (libraries->at[i].library)
+			try_plans(calls, &libraries->at[i], c, record);
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_library(calls, &libraries->at[i], c, limit);
@@ -144,7 +167,7 @@ close_calls(void *calls)
 }
 
 Status
-library_calls_open(const Libraries *libraries, const CodeSource *source, LibraryCalls **out)
+library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out)
 {
 	const Format *tables = source->tables;
 	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
@@ -164,6 +187,7 @@ library_calls_open(const Libraries *libraries, const CodeSource *source, Library
 	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
 		if (is_called(&tables->kernels[i], source->target))
 			make_call(calls, libraries, (int)tables->kernels[i].library - 1);
+	libraries_look_again(libraries);
 	memory_let_go();
 	if (status)
 		library_calls_close(calls);

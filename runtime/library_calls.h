@@ -10,7 +10,7 @@ typedef struct LibraryCalls LibraryCalls;
 
 /* A call is the first library's that takes it. What none does well is no fault: the loops do it. The libraries and tables
  * outlive the calls. */
-Status library_calls_open(const Libraries *libraries, const CodeSource *source, LibraryCalls **out);
+Status library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out);
 void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
 /* Bytes of memory that they need, for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);

@@ -29,8 +29,9 @@ class Tables:
         self.bytes = bytearray(path.read_bytes())
         magic, version = (int(re.search(name + r" (\w+)", HEADER).group(1).rstrip("ul"), 0)
                           for name in ("FORMAT_MAGIC", "FORMAT_VERSION"))
-        head = struct.pack("<QII", magic, version, SECTIONS["N_SECTIONS"])
-        self.blob = self.bytes.index(head)  # the one that is linked; a copy for `dump` lies behind
+        heads = [struct.pack("<QII", magic, version, SECTIONS[name]) for name in ("SECTION_PLANS", "N_SECTIONS")]
+        # the one that is linked; a copy for `dump` lies behind
+        self.blob = min(at for at in map(self.bytes.find, heads) if at >= 0)
         at, n = struct.unpack_from("<qq", self.bytes, self.blob + 48 + 16 * SECTIONS["SECTION_INSTRUCTIONS"])
         self.first, self.n = self.blob + at, n
 

@@ -312,6 +312,7 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	                    .gpus = s->o->gpus.at,
 	                    .n_gpus = s->o->gpus.n,
 	                    .gpu_report = &s->gpu_report,
+	                    .tf32 = s->o->precision && strcmp(s->o->precision, "tf32") == 0,
 	                    .cc = s->o->cc,
 	                    .output = path,
 	                    .keep_sources = sources_folder(s)};

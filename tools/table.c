@@ -294,6 +294,22 @@ print_plan(const Session *s)
 	       1e-6 * (double)step_flops(s->m));
 }
 
+static void
+print_plans(const GpuReport *r)
+{
+	int left = r->n_convolutions - r->n_plans;
+
+	if (r->n_convolutions == 0)
+		return;
+	if (!*r->planner)
+		printf("  convolutions: no cuDNN here: planned when training starts\n");
+	else if (left == 0)
+		printf("  convolutions: %d plans by %s\n", r->n_plans, r->planner);
+	else
+		printf("  convolutions: %d plans by %s, %d are planned when training starts\n",
+		       r->n_plans, r->planner, left);
+}
+
 void
 print_gpus(const Session *s)
 {
@@ -306,6 +322,7 @@ print_gpus(const Session *s)
 		printf("%s%s", i ? "," : "", s->o->gpus.at[i]->name);
 	printf(": %d sources, %d compiled, %d from the cache\n", r->n_sources, r->n_compiled,
 	       r->n_sources - r->n_compiled);
+	print_plans(r);
 }
 
 static json_t *
@@ -449,6 +466,9 @@ print_summary_json(const Session *s)
 		                         (json_int_t)step_flops(m));
 		json_object_set_new(plan, "gpu_sources", json_integer(s->gpu_report.n_sources));
 		json_object_set_new(plan, "gpu_compiled", json_integer(s->gpu_report.n_compiled));
+		json_object_set_new(plan, "convolutions",
+		                    json_integer(s->gpu_report.n_convolutions));
+		json_object_set_new(plan, "plans", json_integer(s->gpu_report.n_plans));
 		json_object_update(root, plan);
 		json_decref(plan);
 	}

@@ -87,6 +87,6 @@ cuda_build_images(Build *b, const Module *m)
 	for (int i = 0; i < o->n_gpus; i++)
 		add_image(b, m, &sources, &of[i]);
 	if (o->gpu_report)
-		*o->gpu_report = (GpuReport){sources.n, n_compiled};
+		*o->gpu_report = (GpuReport){.n_sources = sources.n, .n_compiled = n_compiled};
 	return NULL;
 }

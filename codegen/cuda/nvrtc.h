@@ -1,4 +1,4 @@
-/* From kernels to machine code of GPUs: NVRTC, the cache of what it made, and who asks for it. Sections are named after the .c
+/* From kernels to machine code of GPUs: NVRTC, the cache of what it made, and who asks for it; and what libraries do in their place. Sections are named after the .c
  * files. */
 #ifndef GRADC_CODEGEN_NVRTC_H
 #define GRADC_CODEGEN_NVRTC_H
@@ -72,6 +72,10 @@ Status cuda_compile(Arena *arena, const CudaSources *sources, const char *folder
 /* ---- sass.c */
 /* Appends what nvdisasm says of a cubin. folder: for files meanwhile. */
 Status cuda_disassemble(Arena *arena, const CudaCode *cubin, const char *folder, Text *out);
+
+/* ---- plans.c: how a library runs convolutions */
+/* Adds what cuDNN, where it is found, says of those that programs for the options' GPUs launch. */
+void cuda_plan_convolutions(Build *b, const Module *m, FormatWriter *w);
 
 /* ---- images.c: what executables carry. */
 /* Compiles the kernels of every GPU that the options name, and adds an image for each. */

@@ -1,7 +1,9 @@
 /* cuDNN as a library (runtime/library.h): convolutions and their adjoints on NVIDIA's GPUs. Its runs are queued in the device's stream,
  * and may be captured into a graph. The same plan gives the same bits in each run. */
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
 #include "runtime/library.h"
+
+#include <string.h>
 
 enum { MOST_NAME = 64 };
 
@@ -9,7 +11,9 @@ struct Library {
 	Cudnn dnn;
 	CudnnTarget
 		target; /* its handle is made for the first convolution: it needs memory and time */
-	char version[32];
+	Status fault;   /* there is none, after the first try */
+	int capability, processors;
+	char version[MOST_CUDNN_VERSION];
 };
 struct PreparedCall {
 	Library *library;
@@ -26,6 +30,7 @@ dnn_close(Library *l)
 		return;
 	if (l->target.handle)
 		l->dnn.Destroy(l->target.handle);
+	status_free(l->fault);
 	memory_free(l);
 }
 
@@ -39,9 +44,7 @@ static Status
 start(Library *l)
 {
 	RETURN_IF_ERROR(cudnn_load(&l->dnn));
-	int v = (int)l->dnn.GetVersion();
-	snprintf(l->version, sizeof(l->version), "cuDNN %d.%d.%d", v / 10000, v / 100 % 100,
-	         v % 100);
+	cudnn_version(&l->dnn, l->version);
 	return NULL;
 }
 
@@ -52,6 +55,8 @@ dnn_open(const LibraryHome *home, Library **out)
 
 	*out = NULL;
 	l->target.tf32 = home->tf32;
+	l->capability = home->capability;
+	l->processors = home->processors;
 	memory_hold(close_library, l);
 	Status status = start(l);
 	memory_let_go();
@@ -68,6 +73,21 @@ dnn_version(const Library *l)
 	return l->version;
 }
 
+static const char *
+dnn_fault(const Library *l)
+{
+	return l->fault ? l->fault->message : NULL;
+}
+
+static Status
+make_handle(Library *l)
+{
+	if (!l->target.handle && !l->fault)
+		l->fault = cudnn_status(&l->dnn, l->dnn.Create(&l->target.handle),
+		                        "it does not start");
+	return status_copy(l->fault);
+}
+
 /* ---- calls */
 static void
 dnn_release(PreparedCall *c)
@@ -78,16 +98,19 @@ dnn_release(PreparedCall *c)
 	memory_free(c);
 }
 
+/* By a plan; NULL: as the library's heuristic says. */
 static Status
-make_call(PreparedCall *c, int64_t scratch_limit)
+make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit)
 {
 	Library *l = c->library;
 
-	if (!l->target.handle)
-		RETURN_IF_ERROR(cudnn_status(&l->dnn, l->dnn.Create(&l->target.handle),
-		                             "it does not start"));
-	RETURN_IF_ERROR(cudnn_plan_open(&l->dnn, &l->target, &c->call, scratch_limit, &c->plan));
-	snprintf(c->name, sizeof(c->name), "%s engine %lld", l->version, (long long)c->plan.engine);
+	RETURN_IF_ERROR(make_handle(l));
+	RETURN_IF_ERROR(
+		plan ? cudnn_plan_read(&l->dnn, &l->target, &c->call, plan->text, scratch_limit,
+	                               &c->plan)
+		     : cudnn_plan_open(&l->dnn, &l->target, &c->call, scratch_limit, &c->plan));
+	snprintf(c->name, sizeof(c->name), "%s engine %lld%s", l->version,
+	         (long long)c->plan.engine, plan ? " as planned" : "");
 	return NULL;
 }
 
@@ -98,6 +121,24 @@ release_call(void *call)
 }
 
 static Status
+new_call(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_t scratch_limit,
+         PreparedCall **out)
+{
+	PreparedCall *c = memory_zeroed(1, sizeof(*c));
+
+	c->library = l;
+	c->call = *call;
+	memory_hold(release_call, c);
+	Status status = make_call(c, plan, scratch_limit);
+	memory_let_go();
+	if (status)
+		dnn_release(c);
+	else
+		*out = c;
+	return status;
+}
+
+static Status
 dnn_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
             PreparedCall **out)
 {
@@ -105,17 +146,22 @@ dnn_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch
 	*out = NULL;
 	if (call->kind == LIBRARY_DOT)
 		return status_error(EXIT_UNSUPPORTED, "cuDNN: products are not its work");
-	PreparedCall *c = memory_zeroed(1, sizeof(*c));
-	c->library = l;
-	c->call = *call;
-	memory_hold(release_call, c);
-	Status status = make_call(c, scratch_limit);
-	memory_let_go();
-	if (status)
-		dnn_release(c);
-	else
-		*out = c;
-	return status;
+	return new_call(l, call, NULL, scratch_limit, out);
+}
+
+static Status
+dnn_rebuild(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_t scratch_limit,
+            PreparedCall **out)
+{
+	*out = NULL;
+	if (strcmp(plan->version, l->version) != 0 || plan->capability != l->capability ||
+	    plan->processors != l->processors)
+		return status_error(EXIT_UNSUPPORTED,
+		                    "cuDNN: a plan is of %s for compute capability %d.%d with %d "
+		                    "processors",
+		                    plan->version, plan->capability / 10, plan->capability % 10,
+		                    plan->processors);
+	return new_call(l, call, plan, scratch_limit, out);
 }
 
 static bool
@@ -188,6 +234,8 @@ const LibraryOps library_cudnn = {
 	.close = dnn_close,
 	.version = dnn_version,
 	.prepare = dnn_prepare,
+	.rebuild = dnn_rebuild,
+	.fault = dnn_fault,
 	.release = dnn_release,
 	.pays = dnn_pays,
 	.implementation = dnn_implementation,

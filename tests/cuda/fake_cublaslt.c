@@ -2,10 +2,8 @@
  * by plain loops in f64, rounded once to the result's type. Beside the pretended GPU (fake/) a product has its turn in the stream,
  * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
 #include "runtime/cuda/cublaslt.h"
+#include "tests/cuda/fake_library.h"
 
-#include <dlfcn.h>
-#include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +23,7 @@ EXPORTED int fake_cublaslt_alive(void); /* handles and descriptors that nobody d
 
 enum { NOT_INITIALIZED = 1, BAD_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15 }; /* cublasStatus_t */
 enum { NO_EPILOGUE = 1, ALL_SUMS = 7, WORKSPACE = 4096, WORKSPACE_ALIGNMENT = 256 };
-enum { ALGORITHM = 7, TILE = 20, STAGES = 4, TF32_BITS = 11, PATTERN = 0xA5 };
+enum { ALGORITHM = 7, TILE = 20, STAGES = 4, PATTERN = 0xA5 };
 
 /* ---- what callers hold */
 typedef enum { HANDLE, PRODUCT, LAYOUT, PREFERENCE } Kind;
@@ -347,44 +345,19 @@ cublasLtMatmulAlgoConfigGetAttribute(const CublasLtAlgorithm *algorithm, int att
 	return CUBLASLT_OK;
 }
 
-/* ---- work. Recorded work is launched again and again: it stays to the end of the process. */
-typedef struct Work {
-	struct Work *next;
+/* ---- work */
+typedef struct {
 	Call call;
 	float alpha, beta;
 	const char *a, *b, *c;
 	char *d, *workspace;
-	void *(*readable)(const void *device_address); /* NULL: addresses are */
 } Work;
-static Work *kept;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void *
-readable(const Work *w, const void *address)
-{
-	void *at = w->readable ? w->readable(address) : (void *)(uintptr_t)address;
-
-	if (!at) {
-		fprintf(stderr, "fake cuBLASLt: %p is no memory of the device\n", address);
-		abort();
-	}
-	return at;
-}
-
-static double
-round_to_tf32(double x)
-{
-	int exponent;
-	double fraction = frexp(x, &exponent);
-
-	return isfinite(x) ? ldexp(nearbyint(ldexp(fraction, TF32_BITS)), exponent - TF32_BITS) : x;
-}
 
 /* Matrix number i: to[outer][inner], where `across` says that an inner step goes to the next column. */
 static double *
 load_matrix(const Work *w, const Layout *l, const char *from, int64_t i, bool across)
 {
-	const char *at = readable(w, from);
+	const char *at = fake_readable(from);
 	int64_t outer = across ? l->rows : l->columns, inner = across ? l->columns : l->rows;
 	bool rounds = w->call.product.compute == CUBLASLT_COMPUTE_TF32;
 	double *to = malloc(sizeof(*to) * (size_t)(outer * inner));
@@ -396,7 +369,7 @@ load_matrix(const Work *w, const Layout *l, const char *from, int64_t i, bool ac
 			int64_t place = i * l->stride +
 			                (across ? o + k * l->leading : o * l->leading + k);
 			double x = dtype_load_float(dtype_of(l->type), at, place);
-			to[o * inner + k] = rounds ? round_to_tf32(x) : x;
+			to[o * inner + k] = rounds ? fake_round_to_tf32(x) : x;
 		}
 	return to;
 }
@@ -406,10 +379,11 @@ store_matrix(const Work *w, int64_t i, const double *a, const double *b)
 {
 	const Call *c = &w->call;
 	DType type = dtype_of(c->d.type);
-	char *d = readable(w, w->d);
-	const char *added = w->beta != 0 ? readable(w, w->c) : NULL;
-	const char *bias = c->product.epilogue == CUBLASLT_ADDS_BIAS ? readable(w, c->product.bias)
-	                                                             : NULL;
+	char *d = fake_readable(w->d);
+	const char *added = w->beta != 0 ? fake_readable(w->c) : NULL;
+	const char *bias = c->product.epilogue == CUBLASLT_ADDS_BIAS
+	                           ? fake_readable(c->product.bias)
+	                           : NULL;
 
 	for (int64_t column = 0; column < c->n; column++)
 		for (int64_t row = 0; row < c->m; row++) {
@@ -434,7 +408,7 @@ multiply(void *work)
 	const Work *w = work;
 	const Call *c = &w->call;
 
-	memset(readable(w, w->workspace), PATTERN, WORKSPACE);
+	memset(fake_readable(w->workspace), PATTERN, WORKSPACE);
 	for (int64_t i = 0; i < c->d.batch; i++) {
 		double *a = load_matrix(w, &c->a, w->a, i, !c->product.transposed[0]);
 		double *b = load_matrix(w, &c->b, w->b, i, c->product.transposed[1]);
@@ -444,39 +418,7 @@ multiply(void *work)
 	}
 }
 
-/* In its turn where there is a driver. */
-static int
-enqueue(const Work *work, void *stream)
-{
-	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	int (*launch)(void *stream, void (*function)(void *), void *argument) = NULL;
-	Work *w = malloc(sizeof(*w));
-
-	if (!w)
-		abort();
-	*w = *work;
-	pthread_mutex_lock(&lock);
-	w->next = kept;
-	kept = w;
-	pthread_mutex_unlock(&lock);
-	if (!driver) {
-		multiply(w);
-		return CUBLASLT_OK;
-	}
-	*(void **)&launch = dlsym(driver, "cuLaunchHostFunc");
-	*(void **)&w->readable = dlsym(driver, "fake_cuda_at");
-	int code = launch ? launch(stream, multiply, w) : FAILED;
-	dlclose(driver); /* whoever opened it holds it */
-	return code ? FAILED : CUBLASLT_OK;
-}
-
 /* ---- the interface: products */
-static bool
-is_aligned(const void *at, uint32_t alignment)
-{
-	return alignment && (uintptr_t)at % alignment == 0;
-}
-
 /* The bias is read like the result is written. */
 static bool
 places_fit(const Work *w, const Chosen *chosen)
@@ -485,11 +427,13 @@ places_fit(const Work *w, const Chosen *chosen)
 	const Layout *c = &w->call.c, *d = &w->call.d;
 
 	return w->a && w->b && w->d && (w->c || w->beta == 0) &&
-	       is_aligned(w->a, chosen->alignment[0]) && is_aligned(w->b, chosen->alignment[1]) &&
-	       is_aligned(w->c, chosen->alignment[2]) && is_aligned(w->d, chosen->alignment[3]) &&
+	       fake_is_aligned(w->a, chosen->alignment[0]) &&
+	       fake_is_aligned(w->b, chosen->alignment[1]) &&
+	       fake_is_aligned(w->c, chosen->alignment[2]) &&
+	       fake_is_aligned(w->d, chosen->alignment[3]) &&
 	       (w->c != w->d || (c->leading == d->leading && c->stride == d->stride)) &&
 	       (p->epilogue == NO_EPILOGUE ||
-	        (p->bias && is_aligned(p->bias, chosen->alignment[3])));
+	        (p->bias && fake_is_aligned(p->bias, chosen->alignment[3])));
 }
 
 int
@@ -508,8 +452,8 @@ cublasLtMatmul(void *handle, void *description, const void *alpha, const void *a
 		return BAD_VALUE;
 	w.alpha = *(const float *)alpha;
 	w.beta = *(const float *)beta;
-	if (!places_fit(&w, chosen) || !workspace || !is_aligned(workspace, WORKSPACE_ALIGNMENT) ||
-	    bytes < WORKSPACE)
+	if (!places_fit(&w, chosen) || !workspace ||
+	    !fake_is_aligned(workspace, WORKSPACE_ALIGNMENT) || bytes < WORKSPACE)
 		return BAD_VALUE;
-	return enqueue(&w, stream);
+	return fake_enqueue(stream, multiply, &w, sizeof(w)) ? CUBLASLT_OK : FAILED;
 }

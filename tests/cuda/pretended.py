@@ -41,21 +41,30 @@ class Pretended:
                 entry["value"] = make()
             return entry["value"]
 
-    def compile(self, name, precision="f32", trace=0, *more, target=f"cpu,cuda:{ARCHITECTURE}"):
+    def compile(self, name, precision="f32", trace=0, *more, target=f"cpu,cuda:{ARCHITECTURE}", cudnn=None):
+        """cudnn: a folder with the one that plans convolutions; None: none does."""
         options = (*reference.compile_options(name, precision, trace), f"--target={target}", *more)
-        path, library = self.once((name, options), lambda: self.compile_it(name, options))
+        path, library = self.once((name, options, cudnn), lambda: self.compile_it(name, options, cudnn))
         words = [o for o in reference.train_options(name, precision, trace) if o.startswith("--") and "=" in o]
         return Executable(path, library, data_of(self.models, name), words)
 
-    def compile_it(self, name, options):
+    def compile_it(self, name, options, cudnn):
         path = self.folder / f"{name}-{len(self.made)}"
         sources = path.with_suffix(".sources")
         done = subprocess.run([self.gradc, "compile", "model.onnx", "-o", path, f"--keep-sources={sources}", *options],
                               cwd=self.models / name, text=True, capture_output=True,
-                              env=nvrtc.environment(nvrtc.real(), self.libraries / "cache"))
+                              env=self.compiler_environment(cudnn))
         assert done.returncode == 0, f"{name} {shlex.join(options)}: {done.stderr}"
         on_gpu = any(sources.glob(f"kernels*_{ARCHITECTURE}.cu"))
         return path, self.kernels(sources) if on_gpu else None
+
+    def compiler_environment(self, cudnn):
+        """Without a pretended driver, which NVRTC would call. No loader takes the file that stands in for the machine's own cuDNN."""
+        if not cudnn:
+            cudnn = self.folder / "no_cudnn"
+            cudnn.mkdir(exist_ok=True)
+            (cudnn / "libcudnn.so.9").write_text("no library\n")
+        return nvrtc.environment(f"{cudnn}:{nvrtc.real()}", self.libraries / "cache", CUDA_HOME=str(cudnn))
 
     def kernels(self, sources):
         return harness.build_kernels(sources, ARCHITECTURE, self.libraries / "kernels")

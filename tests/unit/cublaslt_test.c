@@ -1,11 +1,8 @@
 /* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; what it must refuse; how it is found. The library is a
  * pretended one (tests/cuda/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
 #include "runtime/cuda/cublaslt.h"
+#include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
-
-#include <dlfcn.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const LibraryOps *const ops = &library_cublaslt;
 enum { LIMIT = 32 << 20, SCRATCH = 4096, SCRATCH_ALIGNMENT = 256 };
@@ -19,26 +16,13 @@ open_library(bool tf32)
 	return library;
 }
 
-/* Handles and descriptors of the library that were not destroyed. */
-static int
-count_alive(void)
-{
-	void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD);
-	int (*alive)(void);
-
-	assert_non_null(library);
-	*(void **)&alive = dlsym(library, "fake_cublaslt_alive");
-	assert_non_null(alive);
-	dlclose(library);
-	return alive();
-}
-
 static void
 close_library(Library *library)
 {
-	assert_int_equal(count_alive(), 1); /* its own handle */
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"),
+	                 1); /* its own handle */
 	ops->close(library);
-	assert_int_equal(count_alive(), 0);
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"), 0);
 }
 
 /* ---- products */
@@ -381,68 +365,7 @@ test_faults_of_runs(void **state)
 	close_library(library);
 }
 
-/* ---- how it is found: by this program with another environment */
-static char program[4096];
-
-static int
-say_what_opens(void)
-{
-	Library *library;
-	Status status = ops->open(&(LibraryHome){.machine = "pretended"}, &library);
-
-	puts(status ? status->message : ops->version(library));
-	status_free(status);
-	ops->close(library);
-	return 0;
-}
-
-static void
-expect_opening(const char *folder, const char *words)
-{
-	char said[1024] = "";
-	Text command = {0};
-
-	text_printf(&command, "LD_LIBRARY_PATH='%s' CUDA_HOME='%s' '%s' open", folder, folder,
-	            program);
-	FILE *child = popen(command.at, "r");
-	assert_non_null(child);
-	size_t n = fread(said, 1, sizeof(said) - 1, child);
-	said[n] = 0;
-	assert_int_equal(pclose(child), 0);
-	if (!strstr(said, words))
-		fail_msg("\"%s\" does not say \"%s\"", said, words);
-	text_free(&command);
-}
-
-/* A folder's file of that name: a link, or the text "none", which the loader does not take for a library. */
-static void
-put_file(const char *folder, const char *name, const char *link_to)
-{
-	Text path = {0};
-
-	text_printf(&path, "%s/%s", folder, name);
-	unlink(path.at);
-	if (link_to) {
-		assert_int_equal(symlink(link_to, path.at), 0);
-	} else {
-		FILE *file = fopen(path.at, "w");
-		assert_non_null(file);
-		fputs("none", file);
-		fclose(file);
-	}
-	text_free(&path);
-}
-
-static void
-remove_folder(const char *folder)
-{
-	Text command = {0};
-
-	text_printf(&command, "rm -r '%s'", folder);
-	assert_int_equal(system(command.at), 0);
-	text_free(&command);
-}
-
+/* ---- how it is found */
 static void
 test_how_it_is_found(void **state)
 {
@@ -472,21 +395,6 @@ test_how_it_is_found(void **state)
 	dlclose(handle);
 }
 
-/* The loader looks for libraries where the variable says at a program's start. */
-static void
-start_with_the_library(char **argv)
-{
-	Text path = {0};
-	const char *others = getenv("LD_LIBRARY_PATH");
-
-	text_printf(&path, "%.*s/cuda%s%s", (int)(strrchr(program, '/') - program), program,
-	            others ? ":" : "", others ? others : "");
-	setenv("LD_LIBRARY_PATH", path.at, 1);
-	execv(program, (char *[]){argv[0], "tests", NULL});
-	perror(program);
-	exit(1);
-}
-
 int
 main(int argc, char **argv)
 {
@@ -505,11 +413,7 @@ main(int argc, char **argv)
 		cmocka_unit_test(test_how_it_is_found),
 	};
 
-	if (readlink("/proc/self/exe", program, sizeof(program) - 1) < 0)
-		return 1;
-	if (argc == 1)
-		start_with_the_library(argv);
-	if (strcmp(argv[1], "open") == 0)
-		return say_what_opens();
+	if (find_library(argc, argv, ops))
+		return 0;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

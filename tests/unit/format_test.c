@@ -1,7 +1,6 @@
 /* The tables: what is written is read back, and whatever else the bytes say is refused or at
  * least harmless. */
-#include "format/machine.h"
-#include "tests/unit/runtime_tiny.h"
+#include "tests/unit/changed_tables.h"
 
 static void
 test_round_trip(void **state)
@@ -87,31 +86,6 @@ test_print_names_targets(void **state)
 	arena_free(arena);
 }
 
-/* Reads a changed copy; prints it when it is accepted. The sanitizers watch. */
-static void
-read_changed(const char *blob, int64_t bytes, int64_t at, char flip)
-{
-	char *copy = aligned_alloc(16, (size_t)(bytes + 15) / 16 * 16);
-	Format f;
-
-	memcpy(copy, blob, (size_t)bytes);
-	copy[at] ^= flip;
-	Status status = format_read(copy, bytes, &f);
-	if (!status) {
-		Text text = {0};
-		format_print(&text, &f, "schedule");
-		format_print(&text, &f, "memory");
-		format_print_predictions(&text, &f,
-		                         &(Outlook){.machine = machine_table[0], .ranks = 3});
-		text_free(&text);
-	} else {
-		assert_int_equal(status->exit_code, EXIT_SYSTEM);
-		assert_non_null(strstr(status->message, "executable tables: "));
-	}
-	status_free(status);
-	free(copy);
-}
-
 static void
 test_every_byte_flipped(void **state)
 {
@@ -143,33 +117,6 @@ test_truncated(void **state)
 		status_free(status);
 		free(copy);
 	}
-	arena_free(arena);
-}
-
-/* All tables of the tiny executable. */
-static FormatWriter *
-tiny_writer(Arena *arena)
-{
-	FormatWriter *w = format_writer_new(arena);
-
-	tiny_memory(w);
-	tiny_programs(w, true);
-	tiny_facts(w);
-	w->state_bytes = TINY_STATE_BYTES;
-	w->weights_bytes = 8;
-	return w;
-}
-
-/* Faults that a flip would hardly find, each refused with its own words. */
-static void
-expect_fault(void (*spoil)(FormatWriter *w), const char *words)
-{
-	Arena *arena = arena_new();
-	FormatWriter *w = tiny_writer(arena);
-	Format f;
-
-	spoil(w);
-	expect_status(tiny_read(w, &f), EXIT_SYSTEM, words);
 	arena_free(arena);
 }
 
@@ -335,161 +282,6 @@ spoil_shared_bytes(FormatWriter *w)
 	w->kernels.at[K_EVAL].shared_bytes = -1;
 }
 
-/* A library's call in place of the first kernel: a product of 1 x 2 and 2 x 1, or one image of one channel, two places
- * and a window of two. */
-static LibraryCall
-tiny_call(LibraryKind kind)
-{
-	static const int64_t dims[N_LIBRARY_KINDS][3][3] = {
-		[LIBRARY_DOT] = {{1, 2}, {2, 1}, {1, 1}},
-		[LIBRARY_CONV] = {{1, 1, 2}, {1, 1, 2}, {1, 1, 1}},
-		[LIBRARY_CONV_GRAD_INPUT] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 2}},
-		[LIBRARY_CONV_GRAD_WEIGHT] = {{1, 1, 2}, {1, 1, 1}, {1, 1, 2}},
-	};
-	static const int64_t buffers[] = {0, 1, 3, 2};
-	LibraryCall c;
-
-	library_call_begin(&c, kind);
-	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
-		LibraryOperand *o = &c.operands[i];
-		o->dtype = F64;
-		o->rank = i == LIBRARY_BIAS ? 1 : kind == LIBRARY_DOT ? 2 : 3;
-		o->buffer = buffers[i];
-		for (uint32_t k = 0; k < o->rank; k++)
-			o->dims[k] = i == LIBRARY_BIAS ? 1 : dims[kind][i][k];
-		library_dense(o);
-	}
-	return c;
-}
-
-/* One number of such a call, and what is wrong with it then. */
-typedef struct {
-	LibraryKind kind;
-	size_t offset, size; /* in LibraryCall */
-	int64_t number;
-	const char *fault; /* NULL: nothing */
-} LibraryCase;
-#define CASE(kind, field, number, fault)                                                         \
-	{                                                                                        \
-		LIBRARY_##kind, offsetof(LibraryCall, field), sizeof(((LibraryCall *)0)->field), \
-			number, fault                                                            \
-	}
-#define FIRST operands[LIBRARY_FIRST]
-#define RESULT operands[LIBRARY_RESULT]
-static const LibraryCase library_cases[] = {
-	CASE(DOT, kind, LIBRARY_DOT, NULL),
-	CASE(DOT, epilogue, EPILOGUE_BIAS, NULL),
-	CASE(CONV, kind, LIBRARY_CONV, NULL),
-	CASE(CONV, epilogue, EPILOGUE_BIAS, NULL),
-	CASE(CONV_GRAD_INPUT, low[0], 1, NULL),
-	CASE(CONV_GRAD_WEIGHT, dilation[0], 2, NULL),
-	CASE(DOT, kind, N_LIBRARY_KINDS, "library call 0: kind 4"),
-	CASE(DOT, epilogue, N_EPILOGUES, "epilogue 2"),
-	CASE(CONV_GRAD_WEIGHT, epilogue, EPILOGUE_BIAS, "kind 3, epilogue 1"),
-	CASE(DOT, beta, 1, "access 3; argument 3 has 32 of f64, access 2"),
-	CASE(DOT, beta, 2, "beta is 2"),
-	CASE(DOT, FIRST.dtype, N_DTYPES, "x has dtype"),
-	CASE(DOT, FIRST.dtype, S32, "x has dtype"),
-	CASE(DOT, FIRST.rank, 1, "rank 1"),
-	CASE(DOT, FIRST.rank, MAX_LIBRARY_RANK + 1, "x has rank 6"),
-	CASE(DOT, FIRST.rank, 3, "axis 2 of x has size 0"),
-	CASE(DOT, FIRST.buffer, -1, "buffer -1"),
-	CASE(DOT, FIRST.buffer, 4, "argument 4 of 4"),
-	CASE(DOT, FIRST.offset, -1, "offset -1"),
-	CASE(DOT, FIRST.offset, 3, "40 bytes of"),
-	CASE(DOT, FIRST.dims[0], 0, "axis 0 of x has size 0"),
-	CASE(DOT, FIRST.dims[0], 2, "shapes are not those of a dot"),
-	CASE(DOT, RESULT.rank, 1, "shapes are not those of a dot"),
-	CASE(DOT, FIRST.strides[1], 0, "axis 1 of x has size 2, stride 0"),
-	CASE(DOT, FIRST.strides[1], 4, "40 bytes of"),
-	CASE(DOT, FIRST.strides[1], INT64_C(1) << 40, "bytes of"),
-	CASE(DOT, operands[LIBRARY_BIAS].offset, 1, NULL), /* it has none */
-	CASE(CONV, groups, 0, "groups is 0"),
-	CASE(CONV, groups, 2, "shapes are not those of a conv"),
-	CASE(CONV, stride[0], 0, "stride is 0"),
-	CASE(CONV, dilation[0], INT64_MAX, "dilation is"),
-	CASE(CONV, low[0], -1, "low is -1"),
-	CASE(CONV, FIRST.strides[0], 3, "shapes are not those of a conv"),
-	CASE(CONV_GRAD_INPUT, RESULT.dims[1], INT64_C(1) << 40, "shapes are not"),
-};
-static const LibraryCase *library_case; /* that add_library adds */
-
-static void
-add_library(FormatWriter *w)
-{
-	LibraryRecord r = {.call = tiny_call(library_case->kind)};
-
-	memcpy((char *)&r.call + library_case->offset, &library_case->number, library_case->size);
-	vec_push(w->arena, &w->library, r);
-	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
-}
-static void
-spoil_bias(FormatWriter *w)
-{
-	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
-
-	r.call.epilogue = EPILOGUE_BIAS;
-	r.call.operands[LIBRARY_BIAS].offset = 1;
-	vec_push(w->arena, &w->library, r);
-	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
-}
-static void
-spoil_result(FormatWriter *w)
-{
-	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
-
-	r.call.operands[LIBRARY_RESULT].buffer = 2;
-	vec_push(w->arena, &w->library, r);
-	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
-}
-static void
-spoil_library_index(FormatWriter *w)
-{
-	w->kernels.at[K_DIFF].library = 1;
-}
-/* A call that fits is read, printed, and survives whatever else its numbers say. */
-static void
-check_library(const LibraryCase *c, const char *printed)
-{
-	Arena *arena = arena_new();
-	FormatWriter *w = tiny_writer(arena);
-	int64_t bytes;
-	Text text = {0};
-	Format f;
-
-	library_case = c;
-	add_library(w);
-	void *blob;
-	must(format_finish(w, &blob, &bytes));
-	must(format_read(blob, bytes, &f));
-	format_print(&text, &f, "schedule");
-	assert_non_null(strstr(text.at, printed));
-	text_free(&text);
-	for (int64_t i = 0; i < bytes; i++)
-		read_changed(blob, bytes, i, (char)0xff);
-	arena_free(arena);
-}
-
-static void
-test_library_calls(void **state)
-{
-	static const char *const printed[] = {
-		"dot {x = f64[1,2] at 0, y = f64[2,1] at 1, z = f64[1,1] at 3}",
-		"z = f64[1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
-		"conv {x = f64[1,1,2] at 0, w = f64[1,1,2] at 1, y = f64[1,1,1] at 3}",
-		"y = f64[1,1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
-		"w = f64[1,1,2] at 1, dx = f64[1,1,2] at 3, low = [1]}",
-		"dw = f64[1,1,2] at 3, dilation = [2]}",
-		"dot {x = f64[1,2] at 0",
-	};
-	int n = 0;
-
-	for (int i = 0; i < COUNT(library_cases); i++)
-		if (!library_cases[i].fault)
-			check_library(&library_cases[i], printed[n++]);
-	assert_int_equal(n, COUNT(printed));
-}
-
 /* More records than a reference can number are refused, not cut. */
 static void
 test_large_sections(void **state)
@@ -526,9 +318,6 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_data, "data at 8 of 8 bytes");
 	expect_fault(spoil_perm, "rank 2, its state has 0");
 	expect_fault(spoil_times, "1048577 times");
-	expect_fault(spoil_library_index, "kernel 0: library call 1 of 0");
-	expect_fault(spoil_bias, "16 bytes of f64, access 1; argument 2 has 8 of f64");
-	expect_fault(spoil_result, "8 bytes of f64, access 2; argument 2 has 8 of f64, access 1");
 	expect_fault(spoil_count, "instruction 11: 3 arguments, kernel 0 has 4");
 	expect_fault(spoil_bytes, "argument 3 is 24 bytes of f64, kernel 0 has 32 of f64");
 	expect_fault(spoil_region, "lies in pinned, which not every run of it has");
@@ -542,11 +331,6 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_team, "kernel 4: team of 3");
 	expect_fault(spoil_no_team, "kernel 4: team of 0");
 	expect_fault(spoil_shared_bytes, "team of 1 with -1 bytes");
-	for (int i = 0; i < COUNT(library_cases); i++) {
-		library_case = &library_cases[i];
-		if (library_case->fault)
-			expect_fault(add_library, library_case->fault);
-	}
 	expect_fault(spoil_stride, "loop 1 of 0");
 	expect_fault(spoil_target, "program 2: target 1 of 1");
 	expect_fault(spoil_code, "kernel 2 has no code for target 0");
@@ -564,7 +348,6 @@ main(void)
 		cmocka_unit_test(test_print_names_targets),
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
-		cmocka_unit_test(test_library_calls),
 		cmocka_unit_test(test_large_sections),
 		cmocka_unit_test(test_faults_are_named),
 	};

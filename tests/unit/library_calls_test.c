@@ -206,6 +206,7 @@ test_convolutions_are_counted(void **state)
 /* ---- a library that counts, and multiplies two numbers */
 struct Library {
 	bool refuses, slow;
+	const char *planned, *fault; /* the version whose plans it takes; NULL: none */
 	int prepared, released, packed, runs;
 	unsigned fixed;
 };
@@ -230,6 +231,38 @@ count_prepare(Library *library, const LibraryCall *call, unsigned fixed, int64_t
 	library->fixed = fixed;
 	library->prepared++;
 	return NULL;
+}
+
+static Status
+count_rebuild(Library *library, const LibraryCall *call, const LibraryPlan *plan, int64_t limit,
+              PreparedCall **out)
+{
+	*out = NULL;
+	assert_string_equal(plan->text, "as it was found");
+	assert_int_equal(plan->capability, 90);
+	assert_int_equal(plan->processors, 132);
+	if (!library->planned || strcmp(library->planned, plan->version) != 0)
+		return status_error(EXIT_UNSUPPORTED, "another version");
+	return count_prepare(library, call, 0, limit, out);
+}
+
+static const char *
+count_fault(const Library *library)
+{
+	return library->fault;
+}
+
+static void
+count_close(Library *library)
+{
+	assert_int_equal(library->released, library->prepared);
+}
+
+static const char *
+count_version(const Library *library)
+{
+	(void)library;
+	return "counting 1";
 }
 
 static void
@@ -291,7 +324,11 @@ count_run(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS], char *con
 
 static const LibraryOps counting = {
 	.name = "counting",
+	.close = count_close,
+	.version = count_version,
 	.prepare = count_prepare,
+	.rebuild = count_rebuild,
+	.fault = count_fault,
 	.release = count_release,
 	.pays = count_pays,
 	.implementation = count_implementation,
@@ -308,10 +345,24 @@ typedef struct {
 	Libraries libraries;
 } Bench;
 
+static void
+add_plan(FormatWriter *w, const char *version)
+{
+	PlanRecord p = {.gpu = format_string(w, "a GPU"),
+	                .capability = 90,
+	                .processors = 132,
+	                .version = format_string(w, version),
+	                .text = format_string(w, "as it was found"),
+	                .scratch = SCRATCH};
+
+	p.facts = plan_facts(&w->library.at[0], &p, w->strings.at);
+	vec_push(w->arena, &w->plans, p);
+}
+
 /* The tiny model with a library's product of its first input and the weight in place of K_DIFF; K_FORWARD runs only where
- * that does not. */
+ * that does not. planned: with plans by two versions of the library. */
 static Bench
-bench_open(bool constant)
+bench_open(bool constant, bool planned)
 {
 	Bench b = {.arena = arena_new()};
 	FormatWriter *w = format_writer_new(b.arena);
@@ -336,6 +387,10 @@ bench_open(bool constant)
 	vec_push(b.arena, &w->library, r);
 	w->kernels.at[K_DIFF].library = 1;
 	w->kernels.at[K_FORWARD].serves = K_DIFF + 1;
+	if (planned) {
+		add_plan(w, "counting 1");
+		add_plan(w, "counting 2");
+	}
 	must(format_finish(w, &blob, &bytes));
 	must(format_read(blob, bytes, &b.f));
 	return b;
@@ -347,9 +402,18 @@ open_calls(Bench *b, Library *library)
 	LibraryCalls *calls;
 
 	b->source = (CodeSource){.tables = &b->f};
-	b->libraries = (Libraries){.n = 1, .at = {{&counting, library, NULL}}};
+	Status why_none = library ? NULL : status_error(EXIT_SYSTEM, "nobody counts");
+	b->libraries = (Libraries){.n = 1, .at = {{&counting, library, why_none}}};
 	must(library_calls_open(&b->libraries, &b->source, &calls));
 	return calls;
+}
+
+static void
+close_calls(Bench *b, LibraryCalls *calls)
+{
+	library_calls_close(calls);
+	libraries_close(&b->libraries);
+	arena_free(b->arena);
 }
 
 static void
@@ -370,7 +434,7 @@ run_twice(LibraryCalls *calls)
 static void
 test_constant_operands_are_packed_once(void **state)
 {
-	Bench b = bench_open(true);
+	Bench b = bench_open(true, false);
 	Library library = {0};
 	LibraryCalls *calls = open_calls(&b, &library);
 
@@ -384,15 +448,13 @@ test_constant_operands_are_packed_once(void **state)
 	run_twice(calls);
 	assert_int_equal(library.packed, 1);
 	assert_int_equal(library.runs, 2);
-	library_calls_close(calls);
-	assert_int_equal(library.released, library.prepared);
-	arena_free(b.arena);
+	close_calls(&b, calls);
 }
 
 static void
 test_other_operands_are_read(void **state)
 {
-	Bench b = bench_open(false);
+	Bench b = bench_open(false, false);
 	Library library = {0};
 	LibraryCalls *calls = open_calls(&b, &library);
 
@@ -401,8 +463,7 @@ test_other_operands_are_read(void **state)
 	assert_int_equal(library_calls_bytes(calls), SCRATCH);
 	run_twice(calls);
 	assert_int_equal(library.packed, 0);
-	library_calls_close(calls);
-	arena_free(b.arena);
+	close_calls(&b, calls);
 }
 
 /* What a library cannot do, or does slowly, the loops do. */
@@ -411,16 +472,58 @@ test_loops_run_otherwise(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 3; i++) {
-		Bench b = bench_open(true);
+		Bench b = bench_open(true, false);
 		Library library = {.refuses = i == 0, .slow = i == 1};
 		LibraryCalls *calls = open_calls(&b, i == 2 ? NULL : &library);
 		assert_null(library_calls_implementation(calls, K_DIFF));
 		assert_false(library_calls_cover(calls, K_FORWARD));
 		assert_int_equal(library_calls_bytes(calls), 0);
-		library_calls_close(calls);
-		assert_int_equal(library.released, library.prepared);
-		arena_free(b.arena);
+		assert_string_equal(libraries_text(&b.libraries),
+		                    i == 2 ? "nobody counts" : "counting 1");
+		close_calls(&b, calls);
 	}
+}
+
+/* A plan of the right version is taken in place of what the library would choose, and nothing is packed then. */
+static void
+test_plans(void **state)
+{
+	static const char *const versions[] = {"counting 1", "counting 2", "counting 3", NULL};
+
+	(void)state;
+	for (int i = 0; i < COUNT(versions); i++) {
+		Bench b = bench_open(true, true);
+		Library library = {.planned = versions[i]};
+		LibraryCalls *calls = open_calls(&b, &library);
+		bool planned = i < 2;
+		assert_int_equal(library.prepared, 1);
+		assert_int_equal(library.fixed, planned ? 0 : 1 << LIBRARY_SECOND);
+		assert_int_equal(library_calls_bytes(calls), SCRATCH + (planned ? 0 : PACKED));
+		run_twice(calls);
+		assert_int_equal(library.packed, !planned);
+		close_calls(&b, calls);
+	}
+}
+
+/* A library that turns out to run nothing is none, and people see why. */
+static void
+test_faults_are_told(void **state)
+{
+	Bench b = bench_open(true, true);
+	Library library = {.refuses = true, .fault = "it does not start"};
+	LibraryCalls *calls;
+
+	(void)state;
+	library.planned = "counting 1";
+	calls = open_calls(&b, &library);
+	assert_null(library_calls_implementation(calls, K_DIFF));
+	assert_string_equal(libraries_text(&b.libraries), "it does not start");
+	assert_null(libraries_versions(&b.libraries));
+	library.fault = NULL;
+	libraries_look_again(&b.libraries);
+	assert_string_equal(libraries_text(&b.libraries), "counting 1");
+	assert_string_equal(libraries_versions(&b.libraries), "counting 1");
+	close_calls(&b, calls);
 }
 
 int
@@ -433,6 +536,8 @@ main(void)
 		cmocka_unit_test(test_constant_operands_are_packed_once),
 		cmocka_unit_test(test_other_operands_are_read),
 		cmocka_unit_test(test_loops_run_otherwise),
+		cmocka_unit_test(test_plans),
+		cmocka_unit_test(test_faults_are_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ typedef struct {
 	DType operands, result;
 } Types;
 
-static void
+static inline void
 set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, bool transposed,
             int64_t gap)
 {
@@ -45,7 +45,7 @@ set_operand(LibraryOperand *o, const Case *c, int64_t rows, int64_t columns, boo
 	o->strides[c->rank - 1] = transposed ? width : 1;
 }
 
-static LibraryCall
+static inline LibraryCall
 dot_of(const Case *c, DType dtype)
 {
 	LibraryCall w;
@@ -61,7 +61,7 @@ dot_of(const Case *c, DType dtype)
 	return w;
 }
 
-static void
+static inline void
 add_bias(LibraryCall *w)
 {
 	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
@@ -74,21 +74,59 @@ add_bias(LibraryCall *w)
 	library_dense(b);
 }
 
-static void
+static inline void
 set_types(LibraryCall *w, Types types)
 {
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
 		w->operands[i].dtype = i < Z ? types.operands : types.result;
 }
 
+/* ---- convolutions */
+static inline void
+set_dims(LibraryOperand *o, int spatial, int64_t first, int64_t second, const int64_t *places)
+{
+	o->rank = (uint32_t)spatial + 2;
+	o->dims[0] = first;
+	o->dims[1] = second;
+	memcpy(o->dims + 2, places, sizeof(*places) * (size_t)spatial);
+	library_dense(o);
+}
+
+static inline LibraryCall
+conv_of(const ConvSizes *c, LibraryKind kind)
+{
+	int64_t x[MAX_LIBRARY_SPATIAL], window[MAX_LIBRARY_SPATIAL], y[MAX_LIBRARY_SPATIAL];
+	LibraryOperand t[CONV_Y + 1] = {0};
+	LibraryCall w;
+
+	library_call_begin(&w, kind);
+	w.groups = c->groups;
+	for (int i = 0; i < c->spatial; i++) {
+		x[i] = c->axes[i].x;
+		window[i] = c->axes[i].window;
+		y[i] = c->axes[i].y;
+		w.stride[i] = c->axes[i].stride;
+		w.dilation[i] = c->axes[i].dilation;
+		w.low[i] = c->axes[i].low;
+	}
+	set_dims(&t[CONV_X], c->spatial, c->batch, c->groups * c->in, x);
+	set_dims(&t[CONV_W], c->spatial, c->groups * c->out, c->in, window);
+	set_dims(&t[CONV_Y], c->spatial, c->batch, c->groups * c->out, y);
+	for (int i = X; i <= Z; i++) {
+		w.operands[i] = t[library_conv_operands[kind][i]];
+		w.operands[i].dtype = F32;
+	}
+	return w;
+}
+
 /* ---- buffers and naive sums */
-static int64_t
+static inline int64_t
 elements(const LibraryCall *w, int i)
 {
 	return library_reach(&w->operands[i]) / dtype_bytes((DType)w->operands[i].dtype, 1);
 }
 
-static char *
+static inline char *
 buffer_new(const LibraryCall *w, int i)
 {
 	int64_t n = elements(w, i);
@@ -100,7 +138,7 @@ buffer_new(const LibraryCall *w, int i)
 	return at;
 }
 
-static int64_t
+static inline int64_t
 place(const LibraryCall *w, int i, int64_t batch, int64_t row, int64_t column)
 {
 	const LibraryOperand *o = &w->operands[i];
@@ -117,21 +155,21 @@ typedef struct {
 	double value, size;
 } Wanted;
 
-static void
+static inline void
 add_term(Wanted *w, double term)
 {
 	w->value += term;
 	w->size += fabs(term);
 }
 
-static double
+static inline double
 element_of(const LibraryCall *w, char *const *buffers, int i, int64_t at)
 {
 	return dtype_load_float((DType)w->operands[i].dtype, buffers[i], at);
 }
 
 /* What number i of the bias adds, 0 without one. */
-static Wanted
+static inline Wanted
 bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 {
 	Wanted b = {0};
@@ -142,7 +180,7 @@ bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 	return b;
 }
 
-static void
+static inline void
 want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
 	const LibraryOperand *z_of = &w->operands[Z];
@@ -165,7 +203,7 @@ want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 }
 
 /* Place number `flat` of a window or of y along the spatial axes. */
-static void
+static inline void
 split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 {
 	for (int i = c->spatial - 1; i >= 0; i--) {
@@ -176,7 +214,7 @@ split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 }
 
 /* The flat place in x that window place q of y's place p reads; -1: padding. */
-static int64_t
+static inline int64_t
 place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 {
 	int64_t flat = 0;
@@ -191,20 +229,23 @@ place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 	return flat;
 }
 
-static void
+static inline void
 want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 {
 	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
 	const ConvTensor *operands = library_conv_operands[w->kind];
 	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
+	int64_t first[3]; /* elements of x, w and y */
 
+	for (int i = X; i <= Z; i++)
+		first[operands[i]] = w->operands[i].offset;
 	for (int i = 0; i < c->spatial; i++) {
 		n_x *= c->axes[i].x;
 		n_w *= c->axes[i].window;
 		n_y *= c->axes[i].y;
 	}
-	for (int64_t e = 0; e < elements(w, Z); e++)
-		out[e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
+	for (int64_t e = 0; e < elements(w, Z) - w->operands[Z].offset; e++)
+		out[first[operands[Z]] + e] = bias_of(w, buffers, e / n_y % (c->groups * c->out));
 	for (int64_t b = 0; b < c->batch; b++)
 		for (int64_t o = 0; o < c->groups * c->out; o++)
 			for (int64_t i = 0; i < c->in; i++)
@@ -216,11 +257,13 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 						int64_t channel = o / c->out * c->in + i;
 						if (x < 0)
 							continue;
-						flat[CONV_X] =
-							(b * c->groups * c->in + channel) * n_x + x;
-						flat[CONV_W] = (o * c->in + i) * n_w + k;
-						flat[CONV_Y] = (b * c->groups * c->out + o) * n_y +
-						               y;
+						flat[CONV_X] = first[CONV_X] + x +
+						               (b * c->groups * c->in + channel) *
+						                       n_x;
+						flat[CONV_W] = first[CONV_W] +
+						               (o * c->in + i) * n_w + k;
+						flat[CONV_Y] = first[CONV_Y] + y +
+						               (b * c->groups * c->out + o) * n_y;
 						add_term(&out[flat[operands[Z]]],
 						         element_of(w, buffers, X,
 						                    flat[operands[X]]) *
@@ -229,14 +272,14 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 					}
 }
 
-static double
+static inline double
 rounding_of(uint32_t dtype)
 {
 	return dtype == BF16 ? 1 / 128. : dtype == F16 ? 1 / 1024. : 1e-7;
 }
 
 /* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
-static void
+static inline void
 compare_result(const LibraryCall *w, char *const *buffers, const char *before)
 {
 	int64_t n = elements(w, Z);

@@ -108,43 +108,6 @@ static const ConvSizes convs[] = {
 enum { N_KINDS = N_LIBRARY_KINDS - LIBRARY_CONV, N_PLAIN = COUNT(cases) + N_KINDS * COUNT(convs) };
 enum { N_WORKS = N_PLAIN + COUNT(cases) + COUNT(convs) };
 
-static void
-set_dims(LibraryOperand *o, int spatial, int64_t first, int64_t second, const int64_t *places)
-{
-	o->rank = (uint32_t)spatial + 2;
-	o->dims[0] = first;
-	o->dims[1] = second;
-	memcpy(o->dims + 2, places, sizeof(*places) * (size_t)spatial);
-	library_dense(o);
-}
-
-static LibraryCall
-conv_of(const ConvSizes *c, LibraryKind kind)
-{
-	int64_t x[MAX_LIBRARY_SPATIAL], window[MAX_LIBRARY_SPATIAL], y[MAX_LIBRARY_SPATIAL];
-	LibraryOperand t[CONV_Y + 1] = {0};
-	LibraryCall w;
-
-	library_call_begin(&w, kind);
-	w.groups = c->groups;
-	for (int i = 0; i < c->spatial; i++) {
-		x[i] = c->axes[i].x;
-		window[i] = c->axes[i].window;
-		y[i] = c->axes[i].y;
-		w.stride[i] = c->axes[i].stride;
-		w.dilation[i] = c->axes[i].dilation;
-		w.low[i] = c->axes[i].low;
-	}
-	set_dims(&t[CONV_X], c->spatial, c->batch, c->groups * c->in, x);
-	set_dims(&t[CONV_W], c->spatial, c->groups * c->out, c->in, window);
-	set_dims(&t[CONV_Y], c->spatial, c->batch, c->groups * c->out, y);
-	for (int i = X; i <= Z; i++) {
-		w.operands[i] = t[library_conv_operands[kind][i]];
-		w.operands[i].dtype = F32;
-	}
-	return w;
-}
-
 static const Types f32 = {F32, F32}, bf16 = {BF16, BF16}, wide = {BF16, F32};
 
 /* All cases, then products and convolutions once more with a bias. */

@@ -1,8 +1,9 @@
-/* cuDNN 9, NVIDIA's library of convolutions, opened with dlopen: nothing of CUDA is needed to build gradc. The declarations are our
- * own, of the library's backend interface as cudnn_graph.h describes it. There everything is a descriptor with attributes: tensors,
+/* cuDNN 9, NVIDIA's library of convolutions: how it is opened, and how a convolution becomes a plan. The compiler makes plans from the
+ * description of a GPU, and the runtime makes them ready, or makes its own. Nothing of CUDA is needed to build gradc: the declarations
+ * are our own, of the library's backend interface as cudnn_graph.h describes it. There everything is a descriptor with attributes: tensors,
  * an operation on them, a graph of operations, the configurations that a heuristic thinks are fast for it, a plan. */
-#ifndef GRADC_RUNTIME_CUDA_CUDNN_H
-#define GRADC_RUNTIME_CUDA_CUDNN_H
+#ifndef GRADC_CUDNN_H
+#define GRADC_CUDNN_H
 
 #include "base/library_call.h"
 
@@ -120,19 +121,21 @@ enum {
 	MOST_CUDNN_NOTES = 16,
 };
 
-/* ---- cudnn_load.c */
+/* ---- load.c */
 typedef struct {
 	void *library;
 #define CUDNN_SYMBOL(name, type, parameters) type(*name) parameters;
-#include "runtime/cuda/cudnn_symbols.def"
+#include "cudnn/symbols.def"
 #undef CUDNN_SYMBOL
 } Cudnn;
 /* EXIT_SYSTEM where there is none. It stays loaded. */
 Status cudnn_load(Cudnn *out);
 /* NULL for CUDNN_OK. what: what was being done. */
 Status cudnn_status(const Cudnn *dnn, int code, const char *what);
+enum { MOST_CUDNN_VERSION = 32 };
+void cudnn_version(const Cudnn *dnn, char out[MOST_CUDNN_VERSION]); /* "cuDNN 9.28.1" */
 
-/* ---- cudnn_graph.c */
+/* ---- graph.c */
 /* Descriptors that are destroyed together. The first call that fails is kept; behind it nothing is called. */
 enum { MOST_CUDNN_DESCRIPTORS = 16 };
 typedef struct {
@@ -157,7 +160,25 @@ cudnn_number(int i)
 /* The graph of the call. handle: NULL: plans are for a GPU that is described. An error says what the library does not take. */
 Status cudnn_graph(CudnnDescriptors *d, const LibraryCall *call, void *handle, void **graph);
 
-/* ---- cudnn_plan.c */
+/* ---- gpus.c: one row for each architecture that plans are made for */
+typedef struct {
+	const char *name; /* as its driver says it; NULL ends the table */
+	int capability;   /* compute capability: 90 is 9.0 */
+	int processors;
+	int pci;                 /* the device's number */
+	int most_shared;         /* bytes that a block may ask for */
+	int cache;               /* bytes of the second one */
+	int64_t memory;          /* bytes */
+	int clock, memory_clock; /* kHz */
+	int bus;                 /* bits of its memory's */
+} DescribedGpu;
+extern const DescribedGpu described_gpus[];
+const DescribedGpu *described_gpu_find(const char *architecture); /* "sm_90a"; NULL: none */
+void described_gpu_print(Text *out, const DescribedGpu *g); /* as JSON, in the library's words */
+/* The finished descriptor, of d; cuDNN from 9.8 on has it. */
+Status described_gpu_open(CudnnDescriptors *d, const DescribedGpu *g, void **out);
+
+/* ---- plan.c */
 /* For whom plans are: the GPU of a handle, or one that is described. */
 typedef struct {
 	void *handle; /* NULL: none is at hand */
@@ -172,6 +193,12 @@ typedef struct {
 /* Also what it has where there is an error is to be closed. */
 Status cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
                        int64_t scratch_limit, CudnnPlan *out);
+/* Appends it in the library's words: JSON, which says all of it, the GPU too. */
+Status cudnn_plan_print(Text *out, const CudnnPlan *p);
+/* From such words of the same version for the same call: the library believes what they say of sizes. It refuses those for another
+ * GPU. An error like that of cudnn_plan_open where its engine is none that this target takes. */
+Status cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
+                       const char *text, int64_t scratch_limit, CudnnPlan *out);
 void cudnn_plan_close(CudnnPlan *p);
 
 #endif

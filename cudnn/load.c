@@ -1,5 +1,5 @@
 /* Finding and opening cuDNN. The library that is opened is small: it opens those that it needs, when it needs them. */
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ first_missing(Cudnn *dnn)
 	*(void **)&dnn->name = dlsym(dnn->library, "cudnn" #name); \
 	if (!dnn->name)                                            \
 		return "cudnn" #name;
-#include "runtime/cuda/cudnn_symbols.def"
+#include "cudnn/symbols.def"
 #undef CUDNN_SYMBOL
 	return NULL;
 }
@@ -58,4 +58,12 @@ cudnn_status(const Cudnn *dnn, int code, const char *what)
 	return code == CUDNN_OK ? NULL
 	                        : status_error(EXIT_SYSTEM, "cuDNN: %s: %s", what,
 	                                       dnn->GetErrorString(code));
+}
+
+void
+cudnn_version(const Cudnn *dnn, char out[MOST_CUDNN_VERSION])
+{
+	int v = (int)dnn->GetVersion();
+
+	snprintf(out, MOST_CUDNN_VERSION, "cuDNN %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }

@@ -1,6 +1,8 @@
 /* How a graph is computed: of the configurations that the library's own heuristic thinks are fast, in their order, the first that
  * gives the same bits in each run, rounds nothing but what it stores, and fits into the scratch. */
-#include "runtime/cuda/cudnn.h"
+#include "cudnn/cudnn.h"
+
+#include <string.h>
 
 enum { MOST_CONFIGS = 32 };
 
@@ -49,43 +51,59 @@ look_at_engine(const Cudnn *dnn, void *config, int64_t *number, unsigned *notes)
 }
 
 /* ---- plans */
-/* False: it has none of this configuration, or none that fits. */
-static bool
-make_plan(const Cudnn *dnn, const CudnnTarget *target, void *config, int64_t scratch_limit,
-          CudnnPlan *out)
+/* The descriptor without what it is made of. */
+static void *
+begin_plan(CudnnDescriptors *d, const CudnnTarget *target)
 {
-	CudnnDescriptors d = {.dnn = dnn};
-	void *plan = cudnn_new(&d, CUDNN_PLAN_DESCRIPTOR);
+	void *plan = cudnn_new(d, CUDNN_PLAN_DESCRIPTOR);
+
+	if (target->handle)
+		cudnn_set(d, plan, CUDNN_PLAN_HANDLE, CUDNN_HANDLES, 1, &target->handle);
+	if (target->gpu)
+		cudnn_set(d, plan, CUDNN_PLAN_GPU, CUDNN_DESCRIPTORS, 1, &target->gpu);
+	return plan;
+}
+
+/* Takes the descriptors. False: there is no such plan, or it does not fit into the scratch. */
+static bool
+finish_plan(CudnnDescriptors *d, void *plan, int64_t scratch_limit, CudnnPlan *out)
+{
 	int64_t n = 0, bytes = 0;
 
-	cudnn_set(&d, plan, CUDNN_PLAN_CONFIG, CUDNN_DESCRIPTORS, 1, &config);
-	if (target->handle)
-		cudnn_set(&d, plan, CUDNN_PLAN_HANDLE, CUDNN_HANDLES, 1, &target->handle);
-	if (target->gpu)
-		cudnn_set(&d, plan, CUDNN_PLAN_GPU, CUDNN_DESCRIPTORS, 1, &target->gpu);
-	cudnn_finish(&d, plan);
-	if (!d.code)
-		d.code = dnn->BackendGetAttribute(plan, CUDNN_PLAN_WORKSPACE, CUDNN_INT64S, 1, &n,
-		                                  &bytes);
-	if (d.code || bytes < 0 || bytes > scratch_limit) {
-		cudnn_destroy(&d);
+	cudnn_finish(d, plan);
+	if (!d->code)
+		d->code = d->dnn->BackendGetAttribute(plan, CUDNN_PLAN_WORKSPACE, CUDNN_INT64S, 1,
+		                                      &n, &bytes);
+	if (d->code || bytes < 0 || bytes > scratch_limit) {
+		cudnn_destroy(d);
 		return false;
 	}
-	out->plan = d;
+	out->plan = *d;
 	out->plan_at = plan;
 	out->workspace = bytes;
 	return true;
 }
 
 static bool
-take_config(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *config,
-            int64_t scratch_limit, CudnnPlan *out)
+make_plan(const Cudnn *dnn, const CudnnTarget *target, void *config, int64_t scratch_limit,
+          CudnnPlan *out)
+{
+	CudnnDescriptors d = {.dnn = dnn};
+	void *plan = begin_plan(&d, target);
+
+	cudnn_set(&d, plan, CUDNN_PLAN_CONFIG, CUDNN_DESCRIPTORS, 1, &config);
+	return finish_plan(&d, plan, scratch_limit, out);
+}
+
+/* The engine of a configuration, which is the result's then. */
+static bool
+take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *config,
+            CudnnPlan *out)
 {
 	unsigned notes;
 
 	return look_at_engine(dnn, config, &out->engine, &notes) &&
-	       !(notes & refused_notes(call, target->tf32)) &&
-	       make_plan(dnn, target, config, scratch_limit, out);
+	       !(notes & refused_notes(call, target->tf32));
 }
 
 /* ---- the heuristic */
@@ -130,7 +148,8 @@ try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *ca
 	d.code = make_configs(dnn, configs);
 	int64_t n = ask(&d, target, graph, mode, configs);
 	for (int64_t i = 0; i < n && !found; i++)
-		found = take_config(dnn, target, call, configs[i], scratch_limit, out);
+		found = take_engine(dnn, target, call, configs[i], out) &&
+		        make_plan(dnn, target, configs[i], scratch_limit, out);
 	cudnn_destroy(&d);
 	for (int i = 0; i < MOST_CONFIGS; i++)
 		if (configs[i])
@@ -152,6 +171,60 @@ cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *
 		found = try_heuristic(dnn, target, call, graph, modes[i], scratch_limit, out);
 	return found ? NULL
 	             : status_error(EXIT_UNSUPPORTED, "cuDNN has no engine for this convolution");
+}
+
+/* ---- plans as text */
+Status
+cudnn_plan_print(Text *out, const CudnnPlan *p)
+{
+	const Cudnn *dnn = p->plan.dnn;
+	int64_t n = 0;
+	int code = dnn->BackendGetAttribute(p->plan_at, CUDNN_PLAN_JSON, CUDNN_CHARACTERS, 0, &n,
+	                                    NULL);
+
+	RETURN_IF_ERROR(cudnn_status(dnn, code, "a plan has no text"));
+	char *text = memory_zeroed(n > 0 ? (size_t)n + 1 : 1, 1);
+	code = dnn->BackendGetAttribute(p->plan_at, CUDNN_PLAN_JSON, CUDNN_CHARACTERS, n, &n, text);
+	text_add(out, text);
+	memory_free(text);
+	return cudnn_status(dnn, code, "a plan has no text");
+}
+
+/* Is the engine of a plan from text one that the target takes? */
+static bool
+check_engine(const CudnnTarget *target, const LibraryCall *call, CudnnPlan *p)
+{
+	const Cudnn *dnn = p->plan.dnn;
+	CudnnDescriptors own = {.dnn = dnn};
+	void *config = cudnn_new(&own, CUDNN_CONFIG_DESCRIPTOR);
+	int64_t one = 0;
+
+	if (!own.code)
+		own.code = dnn->BackendGetAttribute(p->plan_at, CUDNN_PLAN_CONFIG,
+		                                    CUDNN_DESCRIPTORS, 1, &one, &config);
+	bool taken = !own.code && take_engine(dnn, target, call, config, p);
+	cudnn_destroy(&own);
+	return taken;
+}
+
+Status
+cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
+                const char *text, int64_t scratch_limit, CudnnPlan *out)
+{
+	CudnnDescriptors d = {.dnn = dnn};
+	void *plan = begin_plan(&d, target);
+
+	*out = (CudnnPlan){.graph = {.dnn = dnn}, .plan = {.dnn = dnn}};
+	cudnn_set(&d, plan, CUDNN_PLAN_JSON, CUDNN_CHARACTERS, (int64_t)strlen(text), text);
+	if (!finish_plan(&d, plan, scratch_limit, out))
+		return d.code ? cudnn_status(dnn, d.code, "a plan is not for this GPU")
+		              : status_error(EXIT_UNSUPPORTED,
+		                             "cuDNN: a plan has more than %lld bytes of scratch",
+		                             (long long)scratch_limit);
+	return check_engine(target, call, out)
+	               ? NULL
+	               : status_error(EXIT_UNSUPPORTED, "cuDNN: a plan has an engine that is not "
+	                                                "taken here");
 }
 
 void
