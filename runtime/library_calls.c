@@ -112,7 +112,7 @@ try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t 
 	return c->call != NULL;
 }
 
-/* By a plan that the tables have for it. What a library runs by plan it does not pack. */
+/* By a plan that the tables have for it. */
 static void
 try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record)
 {
@@ -128,8 +128,6 @@ try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record
 		status_free(l->ops->rebuild(l->library, c->record, &plan,
 		                            f->library[record].scratch_limit, &c->call));
 	}
-	if (c->call)
-		c->fixed = 0;
 }
 
 static void

@@ -92,6 +92,8 @@ fake_plan_from_text(const char *text, int64_t n, int64_t device, FakeEngine *out
 		if (*at++ != (i == N_NUMBERS - 1 ? ']' : ','))
 			return BAD_VALUE;
 	}
+	if (strcmp(at, "}") != 0)
+		return BAD_VALUE;
 	if (out->device != device)
 		return OTHER_GPU;
 	return out->workspace >= 0 ? fake_check_operation(&out->operation) : BAD_VALUE;

@@ -42,8 +42,9 @@ class Pretended:
             return entry["value"]
 
     def compile(self, name, precision="f32", trace=0, *more, target=f"cpu,cuda:{ARCHITECTURE}", cudnn=None):
-        """cudnn: a folder with the one that plans convolutions; None: none does."""
-        options = (*reference.compile_options(name, precision, trace), f"--target={target}", *more)
+        """more: options, in place of the trace's of that name. cudnn: a folder with the one that plans convolutions; None: none does."""
+        dropped = [option.split("=")[0] for option in more]
+        options = (*reference.compile_options(name, precision, trace, dropped), f"--target={target}", *more)
         path, library = self.once((name, options, cudnn), lambda: self.compile_it(name, options, cudnn))
         words = [o for o in reference.train_options(name, precision, trace) if o.startswith("--") and "=" in o]
         return Executable(path, library, data_of(self.models, name), words)

@@ -12,6 +12,7 @@ from pretended import ON_GPU
 from tolerances import limit
 
 LIBRARIES, STEPS = "--libraries=on", 3
+TARGETS = "cpu,cuda:sm_80,cuda:sm_90,cuda:sm_90a"
 CONVOLUTIONS = ("conv", "conv_grad_input", "conv_grad_weight")
 
 
@@ -27,10 +28,10 @@ def told(trainer, **env):
     return json.loads(trainer.run(ON_GPU, LIBRARIES, "--info", "--json", env=env).stdout)
 
 
-def implementations(info):
-    """What runs the convolutions: a set of (the op's name, the implementation)."""
+def convolutions(info):
+    """What runs them: for each (the op's name, the implementation)."""
     calls = ((c["call"].split(" ")[0], c["implementation"]) for c in info["library_calls"])
-    return {call for call in calls if call[0] in CONVOLUTIONS}
+    return [call for call in calls if call[0] in CONVOLUTIONS]
 
 
 def losses(trainer, **env):
@@ -42,8 +43,8 @@ def test_losses(gpu, tmp_path, name):
     trainer = gpu.trainer(gpu.compile(name), tmp_path)
     want = reference.load(name)["traces"][0]["f32"]["losses"][:STEPS]
     info, got = told(trainer), losses(trainer)
-    assert implementations(info) <= {(kind, f"cuDNN 9.28.1 engine {n}") for kind in CONVOLUTIONS for n in (0, 1)}
-    assert {kind for kind, _ in implementations(info)} == set(CONVOLUTIONS)
+    assert set(convolutions(info)) <= {(kind, f"cuDNN 9.28.1 engine {n}") for kind in CONVOLUTIONS for n in (0, 1)}
+    assert {kind for kind, _ in convolutions(info)} == set(CONVOLUTIONS)
     assert {c["implementation"] for c in info["library_calls"] if c["call"].startswith("dot")} <= {"cuBLASLt algo 7 tile 20 stages 4"}
     assert len(got) == STEPS
     assert max(abs(a - b) / abs(b) for a, b in zip(got, want)) <= limit("loss f32", name)
@@ -54,33 +55,41 @@ def dump(gpu, exe, stage):
 
 
 def test_plans(gpu, cudnn, tmp_path):
-    """Of both architectures, as the executable's tables say; the run has that scratch, and what is planned is not chosen again."""
-    exe = gpu.compile("cnn_mnist", target="cpu,cuda:sm_80,cuda:sm_90a", cudnn=cudnn)
+    """Of both GPUs, as the executable's tables say; the run has that scratch, and what is planned is not chosen again."""
+    exe = gpu.compile("cnn_mnist", target=TARGETS, cudnn=cudnn)
     plans = re.findall(r"^plan of (\w+) .* for (NVIDIA .*): (cuDNN [0-9.]*), (\d+) bytes of scratch$", dump(gpu, exe, "schedule"), re.M)
-    assert len(plans) % 2 == 0 and {p[0] for p in plans} == set(CONVOLUTIONS)
     assert {p[1:] for p in plans} == {(name, "cuDNN 9.28.1", "4096") for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")}
     assert "  library    4096 on NVIDIA H100 80GB HBM3\n" in dump(gpu, exe, "memory")
     trainer = gpu.trainer(exe, tmp_path)
     info = told(trainer, FAKE_CUDNN_ENGINES="|")  # the heuristic has nothing
-    assert implementations(info) <= {(kind, f"cuDNN 9.28.1 engine {n} as planned") for kind in CONVOLUTIONS for n in (0, 1)}
-    assert len(implementations(info)) >= len(CONVOLUTIONS) and info["library_bytes"] == 4096
+    assert set(convolutions(info)) <= {(kind, f"cuDNN 9.28.1 engine {n} as planned") for kind in CONVOLUTIONS for n in (0, 1)}
+    assert sorted(p[0] for p in plans if "H100" in p[1]) == sorted(kind for kind, _ in convolutions(info))
+    assert {p[0] for p in plans} == set(CONVOLUTIONS) and info["library_bytes"] == 4096
     assert losses(trainer, FAKE_CUDNN_ENGINES="|") == losses(gpu.trainer(gpu.compile("cnn_mnist"), tmp_path))
+
+
+def test_tf32(gpu, cudnn, tmp_path):
+    """Plans have matrix units then, and the run takes them."""
+    exe = gpu.compile("cnn_mnist", "f32", 0, "--precision=tf32", target="cpu,cuda:sm_90a", cudnn=cudnn)
+    found = convolutions(told(gpu.trainer(exe, tmp_path), FAKE_CUDNN_ENGINES="|"))
+    assert set(found) <= {(kind, f"cuDNN 9.28.1 engine {n} as planned") for kind in CONVOLUTIONS for n in (0, 67)}
+    assert ("conv", "cuDNN 9.28.1 engine 67 as planned") in found
 
 
 def test_another_gpu(gpu, cudnn, tmp_path):
     """What the plans are not for, the heuristic is asked for."""
-    trainer = gpu.trainer(gpu.compile("cnn_mnist", target="cpu,cuda:sm_80,cuda:sm_90a", cudnn=cudnn), tmp_path)
+    trainer = gpu.trainer(gpu.compile("cnn_mnist", target=TARGETS, cudnn=cudnn), tmp_path)
     for fake in {"FAKE_CUDNN_DEVICE": "1000"}, {"FAKE_CUDA_CAPABILITY": "8.9"}:
-        found = implementations(told(trainer, FAKE_CUDNN_ENGINES="5:0:0|", **fake))
-        assert found == {(kind, "cuDNN 9.28.1 engine 5") for kind in CONVOLUTIONS}
+        found = convolutions(told(trainer, FAKE_CUDNN_ENGINES="5:0:0 5:0:0|5:0:0", **fake))
+        assert set(found) == {(kind, "cuDNN 9.28.1 engine 5") for kind in CONVOLUTIONS}
 
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_no_handle(gpu, cudnn, tmp_path, planned):
     """Loops run, and --info says why."""
-    trainer = gpu.trainer(gpu.compile("cnn_mnist", **({"target": "cpu,cuda:sm_80,cuda:sm_90a", "cudnn": cudnn} if planned else {})), tmp_path)
+    trainer = gpu.trainer(gpu.compile("cnn_mnist", **({"target": TARGETS, "cudnn": cudnn} if planned else {})), tmp_path)
     info = told(trainer, FAKE_CUDNN_NO_GPU="1")
-    assert implementations(info) == {(kind, "generated") for kind in CONVOLUTIONS}
+    assert set(convolutions(info)) == {(kind, "generated") for kind in CONVOLUTIONS}
     assert "cuBLASLt 13.1.0, cuDNN: it does not start: CUDNN_STATUS_NOT_INITIALIZED" in info["device"]
 
 
