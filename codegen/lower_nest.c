@@ -41,28 +41,25 @@ cut_at_axes(Cuts *c, Type t)
 		cut_at(c, stride);
 }
 
-/* Does a broadcast treat this axis of its result and the next one alike: repeats both, or has them side by side in its operand? */
 static bool
-are_alike(const BroadcastAttr *a, int axis)
+is_repeated(const BroadcastAttr *a, int axis)
 {
-	int from[2] = {-1, -1};
-
 	for (int i = 0; i < a->axes.n; i++)
-		for (int k = 0; k < 2; k++)
-			if (a->axes.at[i] == axis + k)
-				from[k] = i;
-	return from[0] < 0 ? from[1] < 0 : from[1] == from[0] + 1;
+		if (a->axes.at[i] == axis)
+			return false;
+	return true;
 }
 
-/* A vector for each channel of images is cut at the channel, not between rows and columns of an image. */
+/* A number for each channel of images is cut at the channel, not between rows and columns of an image. */
 static void
-cut_at_runs(Cuts *c, Type t, const BroadcastAttr *a)
+cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 {
+	bool repeats = true; /* each axis from here on */
 	int64_t stride = 1;
 
-	for (int i = t->rank - 1; i > 0; i--) {
-		stride *= t->dims[i];
-		if (!are_alike(a, i - 1))
+	for (int i = t->rank - 1; i >= 0; stride *= t->dims[i--]) {
+		repeats &= is_repeated(a, i);
+		if (!repeats)
 			cut_at(c, stride);
 	}
 }
@@ -101,7 +98,7 @@ cut_by_nodes(Cuts *c, const Lower *lw, bool *inside)
 		if (!y || !inside[y->id])
 			continue;
 		if (teams && n->op == OP_broadcast)
-			cut_at_runs(c, y->type, n->attr);
+			cut_before_repeats(c, y->type, n->attr);
 		else if (wants_axes(n) && !(teams && needs_no_axes(n)))
 			cut_at_axes(c, y->type);
 		for (int i = 0; i < n->n_operands; i++) {
