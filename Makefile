@@ -40,14 +40,6 @@ bench: build ## gradc beside PyTorch, step by step; BENCH="--models mlp --rounds
 	@scripts/setup --quiet bench
 	bench/.venv/bin/python bench/compare.py $(BENCH)
 
-zoo: build ## models of nine libraries, exported and trained there and here: docs/models.md; GBs, hours: ZOO="timm --models 'vit*'" for less
-	@scripts/setup --quiet test
-	tests/zoo/run $(ZOO)
-
-accuracy: build ## every f32 through every scalar function, ten minutes
-	cmake --build --preset release --target accuracy
-	build/tests/accuracy
-
 # On a machine with a GPU; each takes minutes and writes a JSON under bench/results. GPU="--models gpt2_124m" for less.
 PYTHON ?= python3
 
@@ -62,6 +54,14 @@ gpu-compare: ## PyTorch beside gradc on the GPU, in one run
 
 gpu-pack: ## makes gpu/, which these need on a machine that cannot build
 	scripts/gpu-pack
+
+zoo: build ## models of nine libraries, exported and trained there and here: docs/models.md; GBs, hours: ZOO="timm --models 'vit*'" for less
+	@scripts/setup --quiet test
+	tests/zoo/run $(ZOO)
+
+accuracy: build ## every f32 through every scalar function, ten minutes
+	cmake --build --preset release --target accuracy
+	build/tests/accuracy
 
 cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
 	@scripts/setup --quiet test

@@ -58,8 +58,13 @@ bool strategy_table_check(Diag *diag);
 void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 
 /* ---- split_sort.c */
-/* Rewrites the sorts of f over long lines. */
+enum { LONGEST_SPLIT = 1 << 30 };
+/* Rewrites the sorts of f over long lines, up to that. */
 void sorts_split(Function *f);
+
+/* ---- sort_scatter.c */
+/* Sorts the indices of f's scatters where the target does that in many parts. */
+void scatters_sort(Function *f, const Target *t);
 
 /* ---- fill.c: does the kernel write nothing but zeros? */
 bool kernel_fills_zero(const Kernel *k);

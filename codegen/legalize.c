@@ -154,6 +154,7 @@ run_legalize(Pass *p, Module *m)
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
 			copy_views(p, target, n, copies);
+		scatters_sort(f, target);
 		sorts_split(f);
 		reduces_split(f, target, target_parts(target, o->cores), p->scratch);
 		for_each_node(f, n) {

@@ -219,6 +219,8 @@ close_kernel(Lower *lw)
 
 	keep_bytes_whole(k);
 	kernel_close(lw->lb);
+	if (k->n_team) /* CPUs' compilers have no stores between, or check for them */
+		kernel_hoist(k, lw->lb->scratch);
 	return k;
 }
 

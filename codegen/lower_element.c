@@ -152,7 +152,10 @@ lower_element(Lower *lw, const Value *v, const Index *at)
 	              : n ? element_by_row(lw, n, at)
 	                  : element_of_param(lw, v, at);
 	if (kept && !st->cached[v->id]) {
-		lb_store(lw->lb, st->cache[v->id], st->inner_flat, x);
+		if (st->taken_from[v->id] >= 0)
+			vec_push(st->scratch, &st->late, ((LateStore){st->cache[v->id], x}));
+		else
+			lb_store(lw->lb, st->cache[v->id], st->inner_flat, x);
 		st->cached[v->id] = 1;
 	}
 	if (n)

@@ -88,7 +88,7 @@ void
 lower_elementwise(Lower *lw, const Spaces *spaces)
 {
 	LoopBuilder *lb = lw->lb;
-	LoopNest nest = nest_elementwise(lw->f, spaces, lw->state->scratch);
+	LoopNest nest = nest_elementwise(lw, spaces);
 	Affine flat = affine_constant(0);
 	Spread lane = {0};
 	int opened = 0;

@@ -38,6 +38,10 @@ typedef struct {
 	Affine place_in_array;
 } Brought;
 
+typedef struct {
+	int array;
+	LoopValue x;
+} LateStore;
 struct LowerState {
 	Arena *scratch;
 	int *buffers;       /* by value id: kernel buffer of a parameter or result; -1 */
@@ -50,7 +54,11 @@ struct LowerState {
 	Affine column;        /* place in local result arrays */
 	int *cache;           /* by value id: an array of the row at hand that has it; -1 */
 	uint8_t *cached;      /* by value id: 1 this pass fills the array, 2 it is filled */
-	bool own_rows;        /* these arrays are members' own */
+	/* By value id: the value whose array it takes over, when that is read for the last time; -1: none. What is to be stored
+	 * there waits until all of the element at hand is computed. */
+	int *taken_from;
+	VEC(LateStore) late;
+	bool own_rows; /* these arrays are members' own */
 	Affine full_flat,
 		inner_flat; /* of the element being computed, there and in these arrays; valid in the innermost loop */
 	int64_t rows;   /* that every part is cut into (lower_parts.c); 0 outside parts */
@@ -72,11 +80,11 @@ struct LowerState {
 
 /* lower_nest.c */
 /* Loops over the full space, flat and fine enough that every view's index splits. Scratch is of the arena. */
-LoopNest nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena);
+LoopNest nest_elementwise(const Lower *lw, const Spaces *spaces);
 /* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
-LoopNest nest_part(const Function *f, Type shape, int64_t rows, Arena *arena);
+LoopNest nest_part(const Lower *lw, Type shape, int64_t rows);
 /* Kept loops first (outermost in order), reduced loops last. */
-LoopNest nest_reduce(const Function *f, const Spaces *spaces, Arena *arena);
+LoopNest nest_reduce(const Lower *lw, const Spaces *spaces);
 
 /* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. False: it stays one loop. */
 bool nest_cut(LoopNest *nest, int at, int64_t block);

@@ -41,6 +41,41 @@ cut_at_axes(Cuts *c, Type t)
 		cut_at(c, stride);
 }
 
+/* Does a broadcast treat this axis of its result and the next one alike: repeats both, or has them side by side in its operand? */
+static bool
+are_alike(const BroadcastAttr *a, int axis)
+{
+	int from[2] = {-1, -1};
+
+	for (int i = 0; i < a->axes.n; i++)
+		for (int k = 0; k < 2; k++)
+			if (a->axes.at[i] == axis + k)
+				from[k] = i;
+	return from[0] < 0 ? from[1] < 0 : from[1] == from[0] + 1;
+}
+
+/* A vector for each channel of images is cut at the channel, not between rows and columns of an image. */
+static void
+cut_at_runs(Cuts *c, Type t, const BroadcastAttr *a)
+{
+	int64_t stride = 1;
+
+	for (int i = t->rank - 1; i > 0; i--) {
+		stride *= t->dims[i];
+		if (!are_alike(a, i - 1))
+			cut_at(c, stride);
+	}
+}
+
+/* The same elements in the same order, or the same number everywhere. */
+static bool
+needs_no_axes(const Node *n)
+{
+	double number;
+
+	return n->op == OP_barrier || value_splat(node_result(n, 0), &number);
+}
+
 static bool
 wants_axes(const Node *n)
 {
@@ -51,16 +86,23 @@ wants_axes(const Node *n)
 
 /* Values are pulled from the results, so that the last view comes first: where the axes of two do not fit together, as those
  * of transposes behind each other, the index within the other's is affine in these, for it is cut where they were.
- * inside: by value id, those with an element for each iteration; what these are made of, element by element, is added. */
+ * inside: by value id, those with an element for each iteration; what these are made of, element by element, is added.
+ *
+ * Members of teams share the innermost loop: the longer it is, the better. On CPUs, whose sums would be others, every axis is cut. */
 static void
-cut_by_nodes(Cuts *c, const Function *f, bool *inside)
+cut_by_nodes(Cuts *c, const Lower *lw, bool *inside)
 {
+	const Function *f = lw->f;
+	bool teams = lw->target->kind == TARGET_TEAMS;
+
 	for_each_node_reverse(f, n) {
 		FuseClass class = op_row(n)->fuse;
 		const Value *y = n->n_results ? node_result(n, 0) : NULL;
 		if (!y || !inside[y->id])
 			continue;
-		if (wants_axes(n))
+		if (teams && n->op == OP_broadcast)
+			cut_at_runs(c, y->type, n->attr);
+		else if (wants_axes(n) && !(teams && needs_no_axes(n)))
 			cut_at_axes(c, y->type);
 		for (int i = 0; i < n->n_operands; i++) {
 			const Value *x = node_operand(n, i);
@@ -105,7 +147,7 @@ nest_of_cuts(const Cuts *c)
 }
 
 LoopNest
-nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena)
+nest_elementwise(const Lower *lw, const Spaces *spaces)
 {
 	int64_t n = spaces->domain.elements[ITER_FULL];
 	Cuts c = cuts_of(n, MAX_RANK);
@@ -114,19 +156,19 @@ nest_elementwise(const Function *f, const Spaces *spaces, Arena *arena)
 		return (LoopNest){.n = 1, .at = {{.extent = 0, .full = 1}}};
 	if (n == 1)
 		return (LoopNest){0};
-	cut_by_nodes(&c, f, values_of_space(f, spaces, ITER_FULL, arena));
+	cut_by_nodes(&c, lw, values_of_space(lw->f, spaces, ITER_FULL, lw->state->scratch));
 	return nest_of_cuts(&c);
 }
 
 LoopNest
-nest_part(const Function *f, Type shape, int64_t rows, Arena *arena)
+nest_part(const Lower *lw, Type shape, int64_t rows)
 {
 	Cuts c = cuts_of(shape->n / rows, MAX_RANK);
 
 	if (shape->n == rows)
 		return (LoopNest){0};
 	cut_at_axes(&c, shape);
-	cut_by_nodes(&c, f, values_of_size(f, shape->n, arena));
+	cut_by_nodes(&c, lw, values_of_size(lw->f, shape->n, lw->state->scratch));
 	return nest_of_cuts(&c);
 }
 
@@ -155,8 +197,9 @@ add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int6
 }
 
 LoopNest
-nest_reduce(const Function *f, const Spaces *spaces, Arena *arena)
+nest_reduce(const Lower *lw, const Spaces *spaces)
 {
+	Arena *arena = lw->state->scratch;
 	LoopNest nest = {0};
 	const ReduceForm *form = &spaces->domain.reduction[ITER_FULL];
 	const int64_t *elements = spaces->domain.elements;
@@ -166,10 +209,10 @@ nest_reduce(const Function *f, const Spaces *spaces, Arena *arena)
 	/* A loop for each run, and half of the others for either's cuts. */
 	int more = (MAX_NEST - form->n) / 2;
 	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
-	cut_by_nodes(&full_cuts, f, values_of_space(f, spaces, ITER_FULL, arena));
+	cut_by_nodes(&full_cuts, lw, values_of_space(lw->f, spaces, ITER_FULL, arena));
 	if (chunk_rows > 1)
 		cut_at(&row_cuts, chunk_rows);
-	cut_by_nodes(&row_cuts, f, values_of_space(f, spaces, ITER_ROWS, arena));
+	cut_by_nodes(&row_cuts, lw, values_of_space(lw->f, spaces, ITER_ROWS, arena));
 	for (int pass = 0; pass < 2; pass++) {
 		int64_t stride = full, row_stride = rows;
 		for (int i = 0; i < form->n; i++) {

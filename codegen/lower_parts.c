@@ -298,7 +298,7 @@ lower_part(Lower *lw, const Node *n, Type shape,
 
 	if (shape->n == 0)
 		return;
-	LoopNest nest = nest_part(lw->f, shape, st->rows, st->scratch);
+	LoopNest nest = nest_part(lw, shape, st->rows);
 	bool squares = squares_of_part(lw, &nest, &part, &s);
 	int64_t length = nest.n && !squares ? block_length(lw, &nest) : 1;
 	int64_t blocks = squares  ? squares_count(lw, &nest, &s)

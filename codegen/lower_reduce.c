@@ -221,7 +221,7 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 	team_begin(lw);
 	sums = NEW_ARRAY(st->scratch, LoopValue, r.chunk_reduces.n);
 	r.by_column = reduce_form_by_column(&spaces->domain.reduction[ITER_FULL]);
-	r.nest = nest_reduce(lw->f, spaces, st->scratch);
+	r.nest = nest_reduce(lw, spaces);
 	while (r.n_kept < r.nest.n && !r.nest.at[r.n_kept].reduced)
 		r.n_kept++;
 	take_processor(&r);

@@ -90,6 +90,63 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 	return true;
 }
 
+/* ---- an array that changes hands: of rows that fill a processor's memory there is one */
+/* As mark_needed, but that `kept` is there behind pass `first`. */
+static void
+mark_needed_beside(const Value *v, int k, const Value *kept, int first, uint32_t *needed)
+{
+	const Node *n = v->node;
+
+	if ((n && op_row(n)->fuse == FUSE_REDUCE) || (v == kept && k > first) ||
+	    (needed[v->id] >> k & 1))
+		return;
+	needed[v->id] |= 1u << k;
+	for (int i = 0; n && i < n->n_operands; i++)
+		mark_needed_beside(node_operand(n, i), k, kept, first, needed);
+}
+
+static uint32_t *
+needed_beside(const Rows *r, const Value *kept, int first)
+{
+	const Function *f = r->lw->f;
+	const Node *ret = function_return(f);
+	uint32_t *needed = NEW_ARRAY(r->lw->state->scratch, uint32_t, f->next_value_id);
+
+	for (int i = 0; i < r->row_reduces.n; i++) {
+		const Node *n = r->row_reduces.at[i];
+		mark_needed_beside(node_operand(n, 0), r->depth[n->id], kept, first, needed);
+	}
+	for (int i = 0; i < ret->n_operands; i++)
+		if (rows_space(r, node_operand(ret, i)) == ITER_FULL)
+			mark_needed_beside(node_operand(ret, i),
+			                   value_depth(r, node_operand(ret, i)) + 1, kept, first,
+			                   needed);
+	return needed;
+}
+
+/* exp(x - m) lies where x was, which only the pass that computes it still reads. That pass has one nest of loops. */
+static bool
+take_over(Rows *r, const Value *v, uint32_t passes)
+{
+	struct LowerState *st = r->lw->state;
+	const Node **reduces = NEW_ARRAY(st->scratch, const Node *, r->row_reduces.n + 1);
+	int first = __builtin_ctz(passes);
+
+	if (!r->is_long || pass_reduces(r, first, reduces) > r->tiles->sums)
+		return false;
+	uint32_t *needed = needed_beside(r, v, first);
+	for (int i = 0; i < r->lw->f->params.n; i++) {
+		const Value *x = r->lw->f->params.at[i];
+		if (st->cache[x->id] < 0 || needed[x->id] >> (first + 1) ||
+		    compute_type(x->type->dtype) != compute_type(v->type->dtype))
+			continue;
+		st->cache[v->id] = st->cache[x->id];
+		st->taken_from[v->id] = (int)x->id;
+		return true;
+	}
+	return false;
+}
+
 static void
 keep_loaded(Rows *r, Uses *u)
 {
@@ -113,7 +170,7 @@ keep_loaded(Rows *r, Uses *u)
 		bool wanted = (*loads && u->outlasts[v->id]) ||
 		              op_row(n)->weight >= r->tiles->expensive;
 		if (wanted && rows_space(r, v) == ITER_FULL && is_often(u->needed[v->id]) &&
-		    keep(r, v, own, &bytes))
+		    (keep(r, v, own, &bytes) || take_over(r, v, u->needed[v->id])))
 			*loads = false;
 	}
 	r->lw->state->own_rows = own > 0 && bytes > 0;
@@ -146,8 +203,9 @@ plan_cache(Rows *r)
 
 	st->cache = NEW_ARRAY(st->scratch, int, values);
 	st->cached = NEW_ARRAY(st->scratch, uint8_t, values);
+	st->taken_from = NEW_ARRAY(st->scratch, int, values);
 	for (uint32_t i = 0; i < values; i++)
-		st->cache[i] = -1;
+		st->cache[i] = st->taken_from[i] = -1;
 	if (r->by_column || (width > r->tiles->near_row && !r->is_long) || r->depths > 30)
 		return;
 	find_uses(r, &u);

@@ -1,6 +1,16 @@
 /* Kernels with reductions along rows: lanes, or members of a team, have partial sums, in loops over what is added up. */
 #include "codegen/reduce_impl.h"
 
+static void
+store_late(Lower *lw)
+{
+	struct LowerState *st = lw->state;
+
+	for (int i = 0; i < st->late.n; i++)
+		lb_store(lw->lb, st->late.at[i].array, st->inner_flat, st->late.at[i].x);
+	st->late.n = 0;
+}
+
 /* Loops over reduced dims from `dim` on; sums come back in acc. */
 static void
 row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
@@ -46,6 +56,7 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 			lb_accumulate(lb, own[i],
 			              rows_element(r, node_operand(reduces[i], 0), r->flat_full));
 		store_full(r, k);
+		store_late(r->lw);
 	} else {
 		row_nest(r, k, dim + 1, n, reduces, acc);
 		for (int i = 0; i < n; i++)
@@ -81,8 +92,11 @@ promote_cached(Rows *r)
 	struct LowerState *st = r->lw->state;
 
 	for (uint32_t i = 0; i < r->lw->f->next_value_id; i++)
-		if (st->cached[i] == 1)
+		if (st->cached[i] == 1) {
 			st->cached[i] = 2;
+			if (st->taken_from[i] >= 0)
+				st->cache[st->taken_from[i]] = -1;
+		}
 }
 
 void

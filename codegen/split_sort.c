@@ -5,8 +5,8 @@
 #include "codegen/codegen.h"
 
 /* A line that is longer is split, in runs of so many elements first: the network takes more steps an element for longer ones.
- * Places of pairs of runs are known to fit up to 2^30 elements (loop_place.c); a line that is longer still stays whole. */
-enum { LONG_LINE = 512, RUN = 256, LONGEST_SPLIT = 1 << 30 };
+ * Places of pairs of runs are known to fit up to LONGEST_SPLIT elements (loop_place.c); a line that is longer still stays whole. */
+enum { LONG_LINE = 512, RUN = 256 };
 
 static void
 split(Node *n)

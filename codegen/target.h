@@ -113,6 +113,7 @@ typedef struct {
 	/* Elements of a slice that are combined in an array; at least, where slices are fewer than parts. */
 	int64_t most_width, least_width;
 	int64_t least_elements; /* of the result, that a part makes */
+	int64_t least_sorted;   /* updates that go through `sort` before; 0: never */
 } ScatterTiles;
 
 /* Sorting, argmax and running sums within lines: elements that a part looks at, and of the result that it merges. */

@@ -274,6 +274,10 @@ void lb_end(LoopBuilder *lb);
 void lb_forget(LoopBuilder *lb, int first);
 /* kernel_finish, once pure statements without readers are gone. */
 void kernel_close(LoopBuilder *lb);
+
+/* ---- loop_hoist.c: moves loads that are the same in each iteration, and what is made of them, out of loops. Of a kernel that is
+ * closed. */
+void kernel_hoist(Kernel *k, Arena *scratch);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)
 {

@@ -138,9 +138,10 @@ static void
 add_machine(Settings *s, const Gradc *run)
 {
 	const Executor *x = &run->executor;
+	const char *kind = run->variant->kind == IMAGE_FUNCTIONS ? "cpu" : "cuda";
 
-	add(s, run->variant->kind == IMAGE_FUNCTIONS ? "cpu" : "cuda",
-	    json_string(run->variant->name));
+	add(s, "device", json_string(kind));
+	add(s, kind, json_string(run->variant->name));
 	add(s, "processor", json_string(run->processor));
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (gradc_ranks(run) > 1)
@@ -148,11 +149,13 @@ add_machine(Settings *s, const Gradc *run)
 	if (!x->ops->facts)
 		return;
 	DeviceFacts facts = x->ops->facts(x->device);
+	add(s, "library", facts.library ? json_string(facts.library) : json_null());
+	if (facts.gpu) {
+		add(s, "gpu", json_string(facts.gpu));
+		return;
+	}
 	add(s, "threads", json_integer(facts.threads));
 	add(s, "cpus", json_integer(facts.cpus));
-	add(s, "library", facts.library ? json_string(facts.library) : json_null());
-	if (facts.gpu)
-		add(s, "gpu", json_string(facts.gpu));
 }
 
 static Settings

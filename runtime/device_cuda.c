@@ -181,7 +181,8 @@ alloc_device(Device *d, size_t bytes, void **out)
 	int code = d->pool ? d->driver.MemAllocFromPoolAsync(out, bytes, d->pool, stream)
 	                   : d->driver.MemAlloc(out, bytes);
 	if (code == CUDA_OUT_OF_MEMORY) /* the device is as good as before */
-		return cuda_status(&d->driver, code, NULL);
+		return status_error(EXIT_SYSTEM, "cuda:%d (%s) has not enough memory for %zu bytes",
+		                    d->gpu.ordinal, d->gpu.name, bytes);
 	RETURN_IF_ERROR(cuda_check(d, code, "memory"));
 	RETURN_IF_ERROR(cuda_check(d, d->driver.MemsetD8Async(*out, 0, bytes, stream), "memory"));
 	return cuda_wait_streams(d);
@@ -216,11 +217,18 @@ cuda_alloc(Device *d, MemoryKind kind, int64_t bytes, Span *out)
 	return NULL;
 }
 
+/* Behind a fault there may still be work that uses it, and a stuck or lost GPU keeps what it has: the driver would wait. */
+static bool
+may_free(Device *d)
+{
+	return !atomic_load(&d->fault) || cuda_drain(d);
+}
+
 static void
 cuda_free(Device *d, MemoryKind kind, Span span)
 {
 	cuda_enter(d);
-	if (!span.at || atomic_load(&d->stuck)) /* the driver would wait */
+	if (!span.at || !may_free(d))
 		return;
 	d->own_bytes -= kind == MEMORY_DEVICE ? span.bytes : 0;
 	if (kind == MEMORY_PINNED)
@@ -305,8 +313,10 @@ open_calls(Device *d, const CodeSource *source, Code *code)
 {
 	RETURN_IF_ERROR(library_calls_open(&d->libraries, source, &code->calls));
 	int64_t bytes = library_calls_bytes(code->calls);
-	if (bytes)
-		RETURN_IF_ERROR(cuda_alloc(d, MEMORY_DEVICE, bytes, &code->library));
+	Status status = bytes ? cuda_alloc(d, MEMORY_DEVICE, bytes, &code->library) : NULL;
+	if (status)
+		return status_annotate(status,
+		                       "memory for libraries, which --libraries=off does without");
 	library_calls_place(code->calls, code->library.at);
 	return NULL;
 }

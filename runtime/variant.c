@@ -22,15 +22,31 @@ add_names(Text *out, const CodeImage *all)
 		text_printf(out, "%s%s:%s", v == all ? "" : ", ", kind_name(v), v->name);
 }
 
-/* ---- the device */
+/* "cuda:sm_90a" or "sm_90a"; NULL: each is. */
 static bool
-has_kind(const CodeImage *all, ImageKind kind)
+is_asked(const CodeImage *v, const char *asked)
+{
+	const char *colon = asked ? strchr(asked, ':') : NULL;
+
+	if (!asked)
+		return true;
+	if (!colon)
+		return strcmp(v->name, asked) == 0;
+	size_t n = (size_t)(colon - asked);
+	return strlen(kind_name(v)) == n && memcmp(kind_name(v), asked, n) == 0 &&
+	       strcmp(v->name, colon + 1) == 0;
+}
+
+static bool
+has_asked(const CodeImage *all, const char *asked, ImageKind kind)
 {
 	for (; all->name; all++)
-		if (all->kind == kind)
+		if (all->kind == kind && is_asked(all, asked))
 			return true;
 	return false;
 }
+
+/* ---- the device */
 
 static Status
 unknown_device(const char *asked)
@@ -88,12 +104,11 @@ device_choose(const CodeImage *all, const char *device, const char *target, Devi
 		pick_ordinal(out);
 		return NULL;
 	}
-	bool cpu_asked = target && strncmp(target, "cuda:", 5) != 0;
-	if (has_kind(all, IMAGE_BYTES) && !cpu_asked) {
+	if (has_asked(all, target, IMAGE_BYTES)) {
 		out->ops = &device_cuda;
 		pick_ordinal(out);
 		out->why_not_gpu = variant_list(all, target, out, &here);
-		bool other = !target && has_kind(all, IMAGE_FUNCTIONS);
+		bool other = has_asked(all, target, IMAGE_FUNCTIONS);
 		if (!out->why_not_gpu || !other) {
 			Status why = out->why_not_gpu;
 			out->why_not_gpu = NULL;
@@ -135,18 +150,15 @@ not_for_device(const CodeImage *all, const DeviceOps *ops)
 	return status;
 }
 
-static bool
-is_asked(const CodeImage *v, const char *asked)
+static Status
+contradiction(const char *asked, const DeviceOps *ops)
 {
-	const char *colon = asked ? strchr(asked, ':') : NULL;
+	bool gpu = ops->image_kind == IMAGE_BYTES;
 
-	if (!asked)
-		return true;
-	if (!colon)
-		return strcmp(v->name, asked) == 0;
-	size_t n = (size_t)(colon - asked);
-	return strlen(kind_name(v)) == n && memcmp(kind_name(v), asked, n) == 0 &&
-	       strcmp(v->name, colon + 1) == 0;
+	return status_error(EXIT_USAGE,
+	                    "--device=%s runs code for %s, and --target=%s is code for %s: leave "
+	                    "one of the two out",
+	                    ops->name, gpu ? "GPUs" : "CPUs", asked, gpu ? "CPUs" : "GPUs");
 }
 
 Status
@@ -183,7 +195,9 @@ variant_list(const CodeImage *all, const char *asked, const DeviceChoice *device
 		return why;
 	if (all[0].name == NULL)
 		return status_error(EXIT_SYSTEM, "there are no kernels");
-	return any ? not_for_device(all, device->ops) : not_compiled(all, asked);
+	if (!any)
+		return not_compiled(all, asked);
+	return asked ? contradiction(asked, device->ops) : not_for_device(all, device->ops);
 }
 
 static int

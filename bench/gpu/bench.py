@@ -32,6 +32,7 @@ CASES = {
     "resnet50": (128, ("--batch=128",), 1),
 }
 WARMUP = 3  # steps that the median leaves out
+TRACED = 3  # steps for the times of kernels
 SHOWN = 12  # kernels, on the terminal
 # FLOP/s without sparsity, of the SXM modules (NVIDIA's data sheets of H100 and H200, A100).
 PEAKS = {"H100": {"f32": 67e12, "tf32": 494.7e12}, "H200": {"f32": 67e12, "tf32": 494.7e12},
@@ -49,17 +50,17 @@ def data(name, rows, length, folder):
     return ["--data", f"{model.input}={folder / 'inputs.npy'}", "--data", f"labels={folder / 'labels.npy'}"]
 
 
-def by_kernel(trace):
-    """{kernel: seconds of each run} of a trace's compute stream."""
+def by_kernel(trace, steps):
+    """{kernel: seconds of each run} of a trace's compute stream; the first of `steps` steps loads code, and is left out."""
     found = defaultdict(list)
     for e in json.loads(trace.read_text())["traceEvents"]:
         if e.get("cat") == "kernel" and e["tid"] == 0:
             found[e["args"]["kernel"]].append(e["dur"] * 1e-6)
-    return found
+    return {k: runs[len(runs) // steps:] for k, runs in found.items()}
 
 
 def predicted(graph, options):
-    """{kernel: (microseconds, bytes, operations) of a run on an H100}, and the operations of a step."""
+    """{kernel: (microseconds, bytes, operations) of a run on an H100, in f32}, and the operations of a step."""
     code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", "--machine=h100",
                                  "--format=json")
     if code:
@@ -103,7 +104,7 @@ def kernels_of(measured, plan):
     rows = []
     for name, runs in sorted(measured.items(), key=lambda kv: -sum(kv[1])):
         us = 1e6 * statistics.median(runs)
-        row = {"kernel": name, "runs": len(runs) / 2, "us": us}
+        row = {"kernel": name, "runs": len(runs) / (TRACED - 1), "us": us}
         if name in plan:
             row |= {"predicted_us": plan[name][0], "bytes_per_s": plan[name][1] / us * 1e6, "flops_per_s": plan[name][2] / us * 1e6}
         rows.append(row)
@@ -136,7 +137,7 @@ def measure(name, o, folder):
     steady = steps[WARMUP:]
     step_s = statistics.median(s["step_ms"] for s in steady) * 1e-3
     busy_s = statistics.median(sum(s[f"{p}_ms"] for p in ("forward", "backward", "update")) for s in steady) * 1e-3
-    code, text, _ = machine.call(*command, "--steps=2", "--trace", trace, timeout=300)
+    code, text, _ = machine.call(*command, f"--steps={TRACED}", "--trace", trace, timeout=300)
     plan, flops = predicted(graph, options)
     peak = peak_of(o.options)
     return {
@@ -145,7 +146,7 @@ def measure(name, o, folder):
         "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "launch_gap": 1 - busy_s / step_s,
         "planned_bytes": steps[-1].get("peak_bytes"), "taken_bytes": taken,
         "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
-        "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace), plan) if code == 0 else [],
+        "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan) if code == 0 else [],
     }
 
 

@@ -74,7 +74,7 @@ def facts():
     code, text, _ = call("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
     gpu = dict(zip(fields, [x.strip() for x in text.splitlines()[0].split(",")])) if code == 0 else {"name": "none"}
     code, commit, _ = call("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    return {"gpu": gpu, "commit": commit.strip() if code == 0 else os.environ.get("GRADC_COMMIT", "unknown")}
+    return {"gpu": gpu, "commit": os.environ.get("GRADC_COMMIT") or (commit.strip() if code == 0 else "unknown")}
 
 
 def write(name, result):

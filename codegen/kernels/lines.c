@@ -88,3 +88,24 @@ columns_open(Lower *lw, int64_t lines, Affine group, Spread *lane)
 	lane->vector = 1;
 	return affine_add(lb, first, spread_enter(lane));
 }
+
+Affine
+lines_share(Lower *lw, int64_t n, const Affine *below, Spread *lane)
+{
+	LoopBuilder *lb = lw->lb;
+
+	if (lb->k->n_team == 0) {
+		*lane = (Spread){.lb = lb};
+		return affine_scalar(lb, below ? lb_for_below(lb, LOOP_PLAIN, n, *below)
+		                               : lb_for(lb, LOOP_PLAIN, n));
+	}
+	*lane = spread_open(lw, n, below);
+	lane->vector = 1;
+	return spread_enter(lane);
+}
+
+int
+lines_number(Lower *lw)
+{
+	return lw->lb->k->n_team ? lb_private(lw->lb, S64, 1) : lb_local(lw->lb, S64, 1);
+}

@@ -27,4 +27,10 @@ int64_t columns_begin(Lower *lw, int64_t lines);
 /* Within the parallel loops: opens the one over the lines of part number `group`; the member's own. spread_close closes it. */
 Affine columns_open(Lower *lw, int64_t lines, Affine group, Spread *lane);
 
+/* Opens n iterations, or those of them below a bound, which may hold loops: a team shares them, or one member does them in
+ * order. spread_close closes it. */
+Affine lines_share(Lower *lw, int64_t n, const Affine *below, Spread *lane);
+/* A number of the part's, or of the member's. */
+int lines_number(Lower *lw);
+
 #endif

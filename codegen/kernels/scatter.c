@@ -1,17 +1,19 @@
 /* scatter by segments: a kernel that runs before sorts the places of the updates by their index, stably; then every slice of
  * the result combines its own updates, in their order, and with the data last. So all slices go in parallel, nobody writes
- * where another one does, and the bits do not depend on who computes what. */
-#include "codegen/kernels/kernels.h"
-#include "codegen/team.h"
+ * where another one does, and the bits do not depend on who computes what. Of scatter_sorted the order is known: the kernel
+ * before finds where the segments begin. */
+#include "codegen/kernels/lines.h"
 #include "codegen/kernels/tiles.h"
 #include "ir/shapes.h"
 
-/* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order. */
+/* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order, which
+ * scatter_sorted has as operand 3. */
 typedef struct {
 	Lower *lw;
 	const Node *node;
 	int64_t keys, updates; /* indices that there are; how many are given */
 	int scratch;
+	bool sorted; /* scatter_sorted, which has the order */
 } Segments;
 
 static Segments
@@ -23,14 +25,15 @@ segments_of(Lower *lw, const Node *n)
 	                  .node = n,
 	                  .keys = node_operand(n, 0)->type->dims[a->axis],
 	                  .updates = node_operand(n, 1)->type->n,
-	                  .scratch = lower_scratch(lw)};
+	                  .scratch = lower_scratch(lw),
+	                  .sorted = n->n_operands == 4};
 }
 
 static Type
 scatter_scratch(Lower *lw, const Node *n)
 {
 	Segments s = segments_of(lw, n);
-	int64_t size = s.keys + 1 + s.updates;
+	int64_t size = s.keys + 1 + (s.sorted ? 0 : s.updates);
 
 	return node_operand(n, 2)->type->n && node_operand(n, 0)->type->n
 	               ? type_new(lw->m, S64, 1, &size)
@@ -175,6 +178,53 @@ scatter_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
+/* ---- of sorted indices */
+/* begin[key] = how many indices are less: the largest sum of powers of two that the index before is less at. */
+static void
+find_begin(const Segments *s, Affine key, int count)
+{
+	LoopBuilder *lb = s->lw->lb;
+	const Value *indices = node_operand(s->node, 1);
+	Affine zero = affine_constant(0);
+	int64_t steps = 1;
+	Index at = {.rank = 1};
+
+	while (1ll << steps <= s->updates)
+		steps++;
+	lb_store(lb, count, zero, lb_int(lb, S64, 0));
+	LoopValue t = lb_for(lb, LOOP_PLAIN, steps), old = lb_load(lb, count, zero);
+	LoopValue step = lb_binary(lb, LOOP_shr, lb_int(lb, S64, 1ll << (steps - 1)), t);
+	LoopValue next = lb_binary(lb, LOOP_add, old, step);
+	LoopValue is = lb_compare(lb, LOOP_le, next, lb_int(lb, S64, s->updates));
+	at.at[0] = affine_plus(affine_scalar(lb, next), -1);
+	LoopValue x = lb_cast(lb, S64, lower_element_inside(s->lw, indices, &at, is));
+	LoopValue less = lb_compare(lb, LOOP_lt, x, lb_affine(lb, key));
+	is = lb_binary(lb, LOOP_and, is, less);
+	lb_store(lb, count, zero, lb_select(lb, is, next, old));
+	lb_end(lb);
+	lb_store(lb, s->scratch, key, lb_load(lb, count, zero));
+}
+
+/* A bisection for every index and the end, one for each member. */
+static void
+scatter_sorted_prepare(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Segments s = segments_of(lw, n);
+	bool team = team_begin(lw);
+	int64_t block = team ? lb->k->team[0] : lw->target->tuning->scatter.least_keys;
+	int count = lines_number(lw);
+	Spread lane;
+
+	LoopValue part = lb_for(lb, LOOP_PARALLEL, ceil_div(s.keys + 1, block));
+	Affine first = affine_scale(lb, affine_scalar(lb, part), block);
+	Affine left = affine_plus(affine_scale(lb, first, -1), s.keys + 1);
+	Affine own = lines_share(lw, block, &left, &lane);
+	find_begin(&s, affine_add(lb, first, own), count);
+	spread_close(&lane);
+	lb_end(lb);
+}
+
 /* ---- the slices: [before the axis, index, behind it] */
 static LoopValue
 combine(LoopBuilder *lb, ScatterKind kind, LoopValue x, LoopValue y)
@@ -231,10 +281,15 @@ static Affine
 sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 {
 	LoopBuilder *lb = s->lw->lb;
-	LoopValue at = lb_binary(lb, LOOP_add, begin, j);
-	Affine place = affine_plus(affine_scalar(lb, clamped(lb, at, s->updates)), s->keys + 1);
+	LoopValue at = clamped(lb, lb_binary(lb, LOOP_add, begin, j), s->updates), number;
+	Affine place = affine_scalar(lb, at);
 
-	return affine_scalar(lb, clamped(lb, lb_load(lb, s->scratch, place), s->updates));
+	if (s->sorted)
+		number = lower_element(s->lw, node_operand(s->node, 3),
+		                       &(Index){.rank = 1, .at = {place}});
+	else
+		number = lb_load(lb, s->scratch, affine_plus(place, s->keys + 1));
+	return affine_scalar(lb, clamped(lb, number, s->updates));
 }
 
 /* Arrays of a part: a slice of the result, and what its updates combine to. */
@@ -367,3 +422,11 @@ const Strategy strategy_scatter = {.op = OP_scatter,
                                    .emit = scatter_kernel,
                                    .scratch = scatter_scratch,
                                    .prepare = scatter_prepare};
+
+const Strategy strategy_scatter_sorted = {
+	.op = OP_scatter_sorted,
+	.kinds = ON_EVERY_KIND,
+	.doc = "segments of sorted updates found by bisection, each slice its own",
+	.emit = scatter_kernel,
+	.scratch = scatter_scratch,
+	.prepare = scatter_sorted_prepare};

@@ -65,30 +65,6 @@ store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
 	lb_store(s->lw->lb, lower_buffer(s->lw, y), index_flat(s->lw->lb, y->type, &full), x);
 }
 
-/* Opens n iterations that the team shares, or that one member does in order. */
-static Affine
-open_shared(const Sorter *s, int64_t n, Spread *lane)
-{
-	LoopBuilder *lb = s->lw->lb;
-
-	if (lb->k->n_team == 0) {
-		*lane = (Spread){.lb = lb};
-		return affine_scalar(lb, lb_for(lb, LOOP_PLAIN, n));
-	}
-	*lane = spread_open(s->lw, n, NULL);
-	lane->vector = 1;
-	return spread_enter(lane);
-}
-
-/* A number of the part's, or of the member's. */
-static int
-number_array(const Sorter *s)
-{
-	LoopBuilder *lb = s->lw->lb;
-
-	return lb->k->n_team ? lb_private(lb, S64, 1) : lb_local(lb, S64, 1);
-}
-
 /* ---- the network */
 /* Puts elements lo and hi of the local run in order. */
 static void
@@ -157,7 +133,7 @@ share_network(const Sorter *s, int64_t n)
 	LoopValue first = lb_compare(lb, LOOP_eq, u, zero), r = lb_select(lb, first, zero, p);
 	LoopValue d = lb_select(lb, first, p, lb_binary(lb, LOOP_sub, q, p));
 	lb_barrier(lb);
-	LoopValue i = lb_affine(lb, open_shared(s, n - 1, &lane));
+	LoopValue i = lb_affine(lb, lines_share(s->lw, n - 1, NULL, &lane));
 	LoopValue j = lb_binary(lb, LOOP_add, i, d);
 	LoopValue is = lb_compare(lb, LOOP_eq, lb_binary(lb, LOOP_and, i, p), r);
 	lb_if(lb, lb_binary(lb, LOOP_and, is, lb_compare(lb, LOOP_lt, j, lb_int(lb, S64, n))));
@@ -178,7 +154,7 @@ sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 	LoopBuilder *lb = s->lw->lb;
 	Spread lane;
 
-	Affine at = open_shared(s, n, &lane);
+	Affine at = lines_share(s->lw, n, NULL, &lane);
 	lb_store(lb, s->values, at, operand_at(s, 0, line, affine_add(lb, first, at)));
 	lb_store(lb, s->places, at, lb_affine(lb, at));
 	spread_close(&lane);
@@ -186,7 +162,7 @@ sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 		share_network(s, n);
 	else
 		sort_network(s, n);
-	at = open_shared(s, n, &lane);
+	at = lines_share(s->lw, n, NULL, &lane);
 	LoopValue place = lb_load(lb, s->places, at);
 	store_result(s, 0, line, affine_add(lb, first, at), lb_load(lb, s->values, at));
 	if (s->node->n_operands > 1) {
@@ -299,7 +275,7 @@ static LoopValue
 taken_before(const Pair *p, LoopValue before)
 {
 	LoopBuilder *lb = p->s->lw->lb;
-	int low = number_array(p->s), high = number_array(p->s);
+	int low = lines_number(p->s->lw), high = lines_number(p->s->lw);
 	Affine zero = affine_constant(0);
 	LoopValue one = lb_int(lb, S64, 1);
 	int64_t steps = 1;
@@ -331,7 +307,7 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 {
 	const Sorter *s = p->s;
 	LoopBuilder *lb = s->lw->lb;
-	int next[2] = {number_array(s), number_array(s)};
+	int next[2] = {lines_number(s->lw), lines_number(s->lw)};
 	Affine zero = affine_constant(0);
 	LoopValue all = lb_binary(lb, LOOP_add, p->sizes[0], p->sizes[1]);
 	LoopValue start = clamped(lb, lb_affine(lb, before), all);
@@ -381,16 +357,20 @@ typedef struct {
 	int64_t members, each; /* elements that each merges */
 } Merging;
 
-/* Members have as many elements each, and all have some: one member, where these are too few. */
+/* Members have as many elements each, and all have some: one member, where these are too few. Where all elements are few they
+ * have one. */
 static Merging
 merging_of(const Sorter *s, int64_t to)
 {
 	Lower *lw = s->lw;
+	const Tuning *t = lw->target->tuning;
+	bool large = s->lines->n * s->size >= t->grains.large;
+	int64_t most = large ? t->lines.merged_by_member : 1;
 	Merging m = {.members = 1, .each = 1};
 
 	if (lw->target->kind == TARGET_CPU)
 		return (Merging){1, merged_block(s, to)};
-	while (m.each < lw->target->tuning->lines.merged_by_member && to % (2 * m.each) == 0)
+	while (2 * m.each <= most && to % (2 * m.each) == 0)
 		m.each *= 2;
 	while (m.members < lw->target->team && to % (2 * m.members * m.each) == 0)
 		m.members *= 2;
@@ -421,7 +401,7 @@ merge_runs(Sorter *s, int64_t from)
 	p.sizes[0] = clamped(lb, lb_affine(lb, left), run);
 	p.sizes[1] = clamped(lb, lb_affine(lb, affine_plus(left, -from)), run);
 	if (m.members > 1) {
-		Affine member = open_shared(s, m.members, &lane);
+		Affine member = lines_share(s->lw, m.members, NULL, &lane);
 		before = affine_add_scaled(lb, before, member, m.each);
 	}
 	merge_block(&p, before, m.each, affine_add(lb, left, affine_scale(lb, before, -1)));

@@ -4,8 +4,9 @@
 
 extern const Target target_cuda_sm_90;
 
-/* Nothing of this is measured: there was no GPU. Each number says what it was reckoned from; where nothing is said it is the
- * CPUs'. An H100 has 132 multiprocessors, each of which holds eight blocks of 256 threads: 1056 together. */
+/* Measured is what says so. Each other number says what it was reckoned from; where nothing is said it is the CPUs'. An H100 has
+ * 132 multiprocessors, each of which holds eight blocks of 256 threads: 1056 together. With these numbers the memory-bound kernels of
+ * gpt2_124m reach 67 to 88 % of its bandwidth, but for the loss over 50257 classes, 44 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
 	.grains.parts = 16,        /* for each of 64 cores: 1024, which an H100 holds at once */
@@ -50,6 +51,8 @@ const Tuning team_tuning = {
 	.scatter.most_width = 1024,
 	.scatter.least_width = 64,
 	.scatter.least_elements = 256,
+	/* On an H200 one kernel that sorts 16384 updates took 332 ns for each of them: 32 take as long as two or three kernels. */
+	.scatter.least_sorted = 32,
 
 	.lines.least_block = 4096, /* 16 elements for each of 256 members */
 	.lines.least_merged = 256,

@@ -479,3 +479,87 @@ const OpRow op_scatter = {
 		{.factors = scatter_factors,
                  .doc = "every axis of data, of its own with indices less the first place of the part; axes of indices where updates are combined: data is then in the first part alone"},
 	.simplify = scatter_simplify};
+
+/* ---- scatter_sorted {kind, axis}: the updates number order[0], order[1], ... at the indices, which ascend. `legalize` makes it
+ * of `scatter`. */
+
+/* data: T[5,7], indices: s64[6], updates: T[6,7], order: s64[6], axis = 0  ->  T[5,7] */
+static void
+scatter_sorted_infer(Infer *in)
+{
+	int64_t count = in->operand[1]->n;
+
+	if (in->operand[1]->rank != 1)
+		infer_error(in, "indices have rank %d, need 1", in->operand[1]->rank);
+	if (in->operand[3] != type_new(in->m, S64, 1, &count))
+		infer_error(in, "the order is not s64 of the indices' shape");
+	scatter_infer(in);
+}
+
+static int64_t
+nearest_below(int64_t x, int64_t n)
+{
+	return x < 0 ? 0 : x < n ? x : n - 1;
+}
+
+static void
+scatter_sorted_eval(Eval *ev)
+{
+	const ScatterAttr *a = ev->attr;
+	EvalTensor *y = &ev->result[0];
+	const EvalTensor *indices = &ev->operand[1], *updates = &ev->operand[2];
+	int64_t strides[MAX_RANK], update_strides[MAX_RANK];
+
+	for (int64_t i = 0; i < y->type->n; i++)
+		eval_move(y, i, &ev->operand[0], i);
+	type_strides(y->type, strides);
+	type_strides(updates->type, update_strides);
+	for (IndexWalk w = index_walk(updates->type); w.ok; index_walk_next(&w)) {
+		int64_t k = w.at[a->axis], key = indices->i[k];
+		int64_t number = nearest_below(ev->operand[3].i[k], indices->type->n);
+		if (key < 0 || key >= y->type->dims[a->axis])
+			continue;
+		int64_t to = flat_of(w.at, strides, y->type->rank) + (key - k) * strides[a->axis];
+		scatter_combine(a->kind, y, to, updates,
+		                w.flat + (number - k) * update_strides[a->axis]);
+	}
+}
+
+static void
+scatter_sorted_factors(Partition *p)
+{
+	Type data = node_operand(p->node, 0)->type;
+
+	for (int i = 0; i < data->rank; i++) {
+		if (i == ((const ScatterAttr *)p->node->attr)->axis)
+			continue;
+		Factor *f = partition_add(p, data->dims[i], COMBINE_JOIN);
+		factor_cut_operand(f, 0, i);
+		factor_cut_operand(f, 2, i);
+		factor_cut_result(f, 0, i);
+	}
+}
+
+static const Sample scatter_sorted_samples[] = {
+	{"{kind = add, axis = 0}", "f64[5,3], s64[12] ascending, f64[12,3], s64[12] in 12"},
+	{"{kind = add, axis = 1}", "f64[12,3,2], s64[7] ascending, f64[12,7,2], s64[7] in 7"},
+	{"{kind = set, axis = 0}", "f64[5], s64[9] ascending, f64[9], s64[9] in 9"},
+	{"{kind = add, axis = 0}", "f64[5], s64[0], f64[0], s64[0]"},
+	{"{kind = add, axis = 0}", "f64[0,3], s64[2] ascending, f64[2,3], s64[2] in 2"},
+	{"{kind = mul, axis = 1}", "f64[1,5], s64[12] ascending, f64[1,12], s64[12] in 12"},
+	{"{kind = max, axis = 0}", "f64[40], s64[12] ascending, f64[12], s64[12] in 12"},
+	{"{kind = min, axis = 0}", "f64[4,3], s64[12] ascending, f64[12,3], s64[12] in 12"},
+	{0}};
+const OpRow op_scatter_sorted = {
+	COLUMNS(scatter_sorted, ScatterAttr, scatter_fields, grad_none,
+                "puts or combines slices, in a given order, at indices that ascend"),
+	.operands = {{"data", OPERAND_REQUIRED},
+                     {"indices", OPERAND_REQUIRED},
+                     {"updates", OPERAND_REQUIRED},
+                     {"order", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.fuse = FUSE_OPAQUE,
+	.flops = scatter_flops,
+	.precision = PRECISION_HIGH,
+	.partition = {.factors = scatter_sorted_factors, .doc = "axes but the indexed one"},
+};

@@ -55,7 +55,9 @@ cuda_driver_open(CudaDriver *out)
 		out->DriverGetVersion(&out->version);
 	if (lacks || out->version < LEAST_VERSION)
 		return too_old(out, lacks);
-	return cuda_status(out, out->Init(0), "start of the driver");
+	int code = out->Init(0);
+	return code == CUDA_NO_DEVICE ? gpu_none(out)
+	                              : cuda_status(out, code, "start of the driver");
 }
 
 /* ---- codes */
@@ -74,7 +76,9 @@ typedef struct {
 #define VISIBLE_HINT "see `nvidia-smi -L`, and CUDA_VISIBLE_DEVICES, which hides GPUs"
 
 static const CodeRow code_table[] = {
-	{CUDA_OUT_OF_MEMORY, EXIT_SYSTEM, "the GPU has not enough memory", NULL},
+	{CUDA_OUT_OF_MEMORY, EXIT_SYSTEM, "the GPU has not enough memory",
+         "`nvidia-smi` shows what else has some; fewer rows (gradc compile --batch, and --accumulate "
+         "here) need less"},
 	{3, EXIT_SYSTEM, "the driver does not start", NULL},
 	{46, EXIT_SYSTEM,
          "the GPU is busy with another process that has it alone, or is not available",

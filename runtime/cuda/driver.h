@@ -74,6 +74,8 @@ typedef struct {
 	int64_t bytes; /* of memory */
 	bool has_pools;
 } Gpu;
+/* Why none is visible. */
+Status gpu_none(const CudaDriver *driver);
 Status gpu_find(const CudaDriver *driver, int ordinal, Gpu *out);
 /* Does it run code of that name: "sm_90" on each GPU 9.x, "sm_90a" on 9.0 alone, PTX "compute_80" on 8.0 and all newer ones? */
 bool gpu_runs(const Gpu *gpu, const char *image);

@@ -57,9 +57,10 @@ cuda_stream(Device *d, int stream, void **out)
 	}
 	if (fault || !d->capture.into || d->capture.is_open[stream])
 		return fault;
+	RETURN_IF_ERROR(cuda_check(d, d->driver.StreamBeginCapture(*out, CUDA_CAPTURE_RELAXED),
+	                           "recording a stream"));
 	d->capture.is_open[stream] = true;
-	return cuda_check(d, d->driver.StreamBeginCapture(*out, CUDA_CAPTURE_RELAXED),
-	                  "recording a stream");
+	return NULL;
 }
 
 Status

@@ -69,6 +69,18 @@ tf32_slack(const Kernel *k)
 	return slack;
 }
 
+/* What a GPU's matrix unit may be off: it adds up products of 16 bits in an order of its own, and cuts off bits below the largest. */
+static double
+matrix_slack(const Kernel *k)
+{
+	double slack = 0;
+
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].kind == LOOP_STATEMENT_MMA)
+			slack += (double)k->body.at[i].extent * 4 / (1 << 20);
+	return slack;
+}
+
 static bool
 is_near(Type t, const char *a, const char *b, double slack)
 {
@@ -190,7 +202,7 @@ compare(const Kernel *k, int index, const Candidate *codes, int n_codes)
 		if (!codes[c].kernels && !codes[c].gpu && !is_small(k))
 			continue;
 		bool rounds = codes[c].gpu || strcmp(codes[c].printer, "cuda") == 0;
-		double slack = rounds ? tf32_slack(k) : 0;
+		double slack = (rounds ? tf32_slack(k) : 0) + (codes[c].gpu ? matrix_slack(k) : 0);
 		run(k, &codes[c], index, got, inputs);
 		if (flip && c == n_codes - 1)
 			*(char *)got[k->n_inputs] ^= 1;

@@ -1,4 +1,4 @@
-"""Functions over windows and lines, of sizes that teams of threads divide and do not, and their kernels as a library."""
+"""Functions over windows, lines and indices, of sizes that teams of threads divide and do not, and their kernels as a library."""
 import ctypes
 import itertools
 import re
@@ -135,6 +135,27 @@ def cumulate(shape, axis, dtype, how):
     return Function("cumulate", [(dtype, shape)], f"axis = {axis}, {how}", (dtype, [*shape]))
 
 
+# ---- indices: the data's shape, the axis, the indices' shape
+FEW = [((9, 5), 0, (1,)), ((9,), 0, (7,)), ((5, 3), 0, (31,)), ((5, 3), 0, (0,)), ((0, 3), 0, (40,))]  # which one kernel sorts
+SORTED = [((5, 3), 0, (32,)), ((7, 33), 0, (37,)), ((1, 3), 0, (600,)), ((2, 40), 0, (4099,)), ((1500, 24), 0, (700,)), ((70001,), 0, (5003,)),
+          ((6, 600, 30), 1, (513,)), ((90, 50), 0, (9, 41)), ((3, 257, 2), 1, (16, 33)), ((9, 2500), 0, (300,)), ((256, 1), 0, (256,))]
+
+
+def scatter(shape, axis, indices, dtype, kind, index_dtype="s64"):
+    updates = [*shape[:axis], *indices, *shape[axis + 1:]]
+    return Function("scatter", [(dtype, shape), (index_dtype, indices), (dtype, updates)], f"kind = {kind}, axis = {axis}", (dtype, [*shape]))
+
+
+def scatter_in_order(rows, columns, count):
+    """At 0, 1, 2 ..., as the gradient of positions has it."""
+    f = scatter((rows, columns), 0, (count,), "f32", "add")
+    (data, x), (_, i), (_, u) = f.operands
+    f.operands = [(data, x), (data, u)]
+    f.text = (f"(%a0: {typed(data, x)}, %a1: {typed(data, u)}) -> ({typed(data, x)}) {{\n  %0 = iota {{dtype = s64, shape = [{count}]}} : {typed('s64', i)}\n"
+              f"  %1 = scatter %a0, %0, %a1 {{kind = add, axis = 0}} : {typed(data, x)}\n  return %1\n}}\n")
+    return f
+
+
 def everything():
     """[(name, Functions)]"""
     planes = [(1, 1), (2, 13), (0, 3)]
@@ -144,4 +165,6 @@ def everything():
         "sort": [sort(*s, d, o) for d in ("f32", "u8") for s in SHORT + LONG + EMPTY for o in (True, False)],
         "argmax": [argmax(*s, d) for d in ("f32", "s64", "u8") for s in SHORT + LONG + COLUMNS + BLOCKS + EMPTY if s != ((9, 0), 1)],
         "cumulate": [cumulate(*s, d, h) for d in ("f32", "f64", "s32") for s in RUNS + SHORT + EMPTY for h in CUMULATED],
+        "scatter": [scatter(*s, d, k, i) for d, k, i in (("f32", "add", "s64"), ("u8", "set", "s32")) for s in SORTED]
+        + [scatter_in_order(700, 5, 500), scatter_in_order(40, 3, 40)],
     }

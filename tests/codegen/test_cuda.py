@@ -103,7 +103,7 @@ def test_shapes(run, compare, tmp_path):
 
 @pytest.mark.parametrize("what", team_lines.everything())
 def test_lines(run, compare, tmp_path, what):
-    """Windows, argmax, running sums and sorting over one, odd, even, prime and no elements."""
+    """Windows, argmax, running sums, sorting and scatters over one, odd, even, prime and no elements."""
     functions = team_lines.everything()[what][::5 if SANITIZED else 1]
     same(compare(team_lines.lower(run, tmp_path, "cuda-sm_90", functions)), len(functions) // 2)
 

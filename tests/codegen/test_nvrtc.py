@@ -319,11 +319,13 @@ def test_results_are_those_without(run, digits, fake, tmp_path, printer):
     assert all(f"--gpu-architecture={a}\n".encode() in code for a in BY_DEFAULT)
 
 
-def test_programs_for_gpus_alone_do_not_start(run, digits, fake, tmp_path):
+def test_programs_for_gpus_alone_do_not_start_without_one(run, digits, fake, tmp_path):
     compile_with(run, digits, fake, "e", "cuda:sm_90a")
-    said = run(tmp_path / "e", "--steps=1", exit=5).stderr
-    assert "compiled for cuda:sm_90a only, which this build has no device for" in said
-    assert "--target=cpu,cuda:sm_90a" in said
+    no_driver = dict(os.environ, LD_LIBRARY_PATH="", CUDA_VISIBLE_DEVICES="")
+    said = run(tmp_path / "e", "--steps=1", exit=5, env=no_driver).stderr
+    assert "libcuda.so.1 cannot be opened" in said or "no GPU is visible" in said
+    said = run(tmp_path / "e", "--steps=1", "--device=cpu", exit=5).stderr
+    assert "compiled for cuda:sm_90a only" in said and "--target=cpu,cuda" in said
     assert [v["cuda"] for v in variants(run, tmp_path / "e")] == ["sm_90a"]
 
 

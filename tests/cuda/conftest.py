@@ -1,4 +1,5 @@
 """What the tests on the pretended GPU share."""
+import os
 import sys
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "train"), str(TESTS / "codegen")]
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # of a GPU that is none of ours
 from pretended import Pretended  # noqa: E402
 
 

@@ -3,6 +3,7 @@
 Where a test does not say which libraries it wants, products are run by loops: --libraries=off.
 """
 import shlex
+import shutil
 import subprocess
 import threading
 
@@ -78,6 +79,13 @@ class Pretended:
         return OnGpu(exe, folder, self.environment(exe.library, fake))
 
 
+def openmpi():
+    """What starts two ranks; a test without it is skipped."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+
+
 def settings(fake):
     return {f"FAKE_CUDA_{name}": str(value) for name, value in (fake or {}).items()}
 
@@ -87,13 +95,19 @@ class OnGpu(Trainer):
 
     def __init__(self, exe, folder, environment):
         super().__init__(exe.path, exe.data, folder)
-        self.options, self.environment = exe.options, environment
+        self.options, self.environment, self.launcher = exe.options, environment, []
 
     def command(self, *options):
-        return super().command("--libraries=off", *self.options, *options)
+        return [*self.launcher, *super().command("--libraries=off", *self.options, *options)]
+
+    def around(self, env, fake):
+        return {**self.environment, **settings(fake), **(env or {})}
 
     def run(self, *options, env=None, fake=None, **more):
-        return super().run(*options, env={**self.environment, **settings(fake), **(env or {})}, **more)
+        return super().run(*options, env=self.around(env, fake), **more)
+
+    def start(self, *options, env=None, fake=None, **more):
+        return super().start(*options, env=self.around(env, fake), **more)
 
     def losses(self, *options, name="losses", **more):
         """Of each step."""

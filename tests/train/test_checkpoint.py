@@ -256,7 +256,7 @@ def test_a_changed_setting_is_named_with_both_values(digits, options, says):
     assert done.stderr.count("warning") == 1 and says in done.stderr
 
 
-FACTS = ("processor", "deterministic", "threads", "cpus", "library")
+FACTS = ("device", "processor", "deterministic", "threads", "cpus", "library")
 MACHINES = [
     # the first run's options, the second's, what its one warning says
     (["--threads=2"], ["--threads=2"], None),

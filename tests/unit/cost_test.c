@@ -21,6 +21,7 @@ static const struct {
 	{"pool_grad", 0.5, 1, "window places outside the image are left out"},
 	{"cumulate", 1, 3, "blocks of long lines are summed first, and begin with the sums before"},
 	{"scatter", 1, 2, "each slice with updates is added to the data"},
+	{"scatter_sorted", 1, 2, "as scatter"},
 	{"reduce", 1, 1.5,
          "a sum over outer and inner axes adds the sums over inner ones, of two elements or more"},
 };

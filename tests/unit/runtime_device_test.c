@@ -2,6 +2,7 @@
  * And a schedule that lost its WAIT: the device that keeps no more than it promises shows it. */
 #include "runtime/checksum.h"
 #include "runtime/device.h"
+#include "runtime/runtime_impl.h"
 #include "tests/unit/tiny_cuda.h"
 
 #include <signal.h>
@@ -33,7 +34,7 @@ device_open(const DeviceOps *ops)
 {
 	const char *must_be_there = getenv("GRADC_TEST_DEVICE");
 	Device *device;
-	Status status = ops->open(&(DeviceOptions){.threads = 2}, &device);
+	Status status = ops->open(&(DeviceOptions){.threads = 2, .no_libraries = true}, &device);
 
 	if (status && ops->image_kind == IMAGE_BYTES &&
 	    (!must_be_there || strcmp(must_be_there, ops->name) != 0)) {
@@ -389,20 +390,33 @@ test_elapsed_is_positive(void **state)
 	bench_close(&t);
 }
 
-/* The weight after some steps on a device, with or without the WAIT in the schedule. */
+enum { STEPS = 30 };
+
+/* With or without the WAIT in the schedule. */
+static Gradc *
+training_open(const char *device, bool with_wait, Tiny *t)
+{
+	Gradc *run;
+
+	*t = tiny_open(with_wait, 16);
+	t->options.device = device;
+	t->model.images = image_for(t->arena, device_find(device));
+	t->options.libraries = false;
+	t->options.steps = STEPS;
+	must(gradc_open(&t->model, &t->options, t->diag, &run));
+	must(gradc_bind_data(run));
+	return run;
+}
+
+/* The loss after some steps on a device. */
 static double
 train_on(const char *device, bool with_wait)
 {
-	Tiny t = tiny_open(with_wait, 16);
-	Gradc *run;
+	Tiny t;
+	Gradc *run = training_open(device, with_wait, &t);
 	GradcStep step = {0};
 
-	t.options.device = device;
-	t.model.images = image_for(t.arena, device_find(device));
-	t.options.steps = 30;
-	must(gradc_open(&t.model, &t.options, t.diag, &run));
-	must(gradc_bind_data(run));
-	for (int i = 0; i < 30; i++)
+	for (int i = 0; i < STEPS; i++)
 		must(gradc_step(run, &step));
 	gradc_close(run);
 	tiny_close(&t);
@@ -416,6 +430,29 @@ test_training_is_the_same(void **state)
 
 	ops->close(device_open(ops));
 	assert_true(train_on(*state, true) == train_on("cpu", true));
+}
+
+/* Between two steps the host waits once: for the results of the one before. */
+static void
+test_the_host_waits_once_a_step(void **state)
+{
+	const DeviceOps *ops = device_find(*state);
+	GradcStep step;
+	bool got;
+	Tiny t;
+
+	ops->close(device_open(ops));
+	Gradc *run = training_open(*state, true, &t);
+	must(gradc_queue_step(run));
+	int64_t before = run->executor.host_waits;
+	for (int i = 1; i < STEPS; i++) {
+		must(gradc_queue_step(run));
+		must(gradc_step_result(run, true, &step, &got));
+		assert_true(got && step.step == i);
+	}
+	assert_int_equal(run->executor.host_waits - before, STEPS - 1);
+	gradc_close(run);
+	tiny_close(&t);
 }
 
 static void
@@ -516,7 +553,8 @@ test_hashed_copies(void **state)
 		{"recordings " #name, test_recordings_are_launched, NULL, NULL, #name},     \
 		{"map " #name, test_mapped_memory, NULL, NULL, #name},                      \
 		{"hashed copies " #name, test_hashed_copies, NULL, NULL, #name},            \
-		{"train " #name, test_training_is_the_same, NULL, NULL, #name},
+		{"train " #name, test_training_is_the_same, NULL, NULL, #name},             \
+		{"waits " #name, test_the_host_waits_once_a_step, NULL, NULL, #name},
 
 int
 main(void)

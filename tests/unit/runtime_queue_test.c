@@ -78,26 +78,6 @@ test_results_come_one_step_late(void **state)
 	finish(&t, run);
 }
 
-/* Between two steps the host waits once: for the results of the one before. */
-static void
-test_the_host_waits_once_a_step(void **state)
-{
-	Tiny t;
-	Gradc *run = start(&t, "async");
-	GradcStep step;
-	bool got;
-
-	must(gradc_queue_step(run));
-	int64_t before = run->executor.host_waits;
-	for (int i = 1; i < STEPS; i++) {
-		must(gradc_queue_step(run));
-		must(gradc_step_result(run, true, &step, &got));
-		assert_true(got && step.step == i);
-	}
-	assert_int_equal(run->executor.host_waits - before, STEPS - 1);
-	finish(&t, run);
-}
-
 static void
 test_two_steps_are_queued_at_most(void **state)
 {
@@ -206,7 +186,6 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_results_come_one_step_late),
-		cmocka_unit_test(test_the_host_waits_once_a_step),
 		cmocka_unit_test(test_two_steps_are_queued_at_most),
 		cmocka_unit_test(test_results_are_taken_first),
 		cmocka_unit_test(test_halves_of_a_step_follow_each_other),

@@ -87,13 +87,27 @@ test_code_of_gpus_is_passed_over(void **state)
 	(void)state;
 	must(variant_pick(all, NULL, &cpu, &picked));
 	assert_ptr_equal(picked, &all[1]);
-	expect_status(
-		variant_pick(all, "cuda:sm_90a", &cpu, &picked), EXIT_SYSTEM,
-		"the model is compiled for cuda:sm_90a, cpu:few only, and --device=cpu runs code "
-		"for CPUs: compile it with --target=cpu,cuda, or run it with --device=cuda");
-	expect_status(
-		variant_pick(none, NULL, &cpu, &picked), EXIT_SYSTEM,
-		"the model is compiled for cuda:sm_90a only, and --device=cpu runs code for CPUs");
+	expect_status(variant_pick(none, NULL, &cpu, &picked), EXIT_SYSTEM,
+	              "the model is compiled for cuda:sm_90a only, and --device=cpu runs code for "
+	              "CPUs: compile it with --target=cpu,cuda, or run it with --device=cuda");
+}
+
+/* Of code for both, by its name or with its kind. */
+static void
+test_a_target_of_another_kind_contradicts_the_device(void **state)
+{
+	const CodeImage all[] = {{"sm_90a", "", IMAGE_BYTES, some, 1, 0}, IMAGE("few", "", 1), {0}};
+	const CodeImage *picked;
+	DeviceChoice choice;
+
+	(void)state;
+	expect_status(variant_pick(all, "cuda:sm_90a", &cpu, &picked), EXIT_USAGE,
+	              "--device=cpu runs code for CPUs, and --target=cuda:sm_90a is code for GPUs");
+	expect_status(variant_pick(all, "sm_90a", &cpu, &picked), EXIT_USAGE, "--target=sm_90a is");
+	must(device_choose(all, NULL, "few", &choice));
+	assert_ptr_equal(choice.ops, &device_cpu);
+	must(variant_pick(all, "few", &choice, &picked));
+	assert_ptr_equal(picked, &all[1]);
 }
 
 static void
@@ -120,6 +134,7 @@ main(void)
 		cmocka_unit_test(test_what_is_asked_for_runs),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_code_of_gpus_is_passed_over),
+		cmocka_unit_test(test_a_target_of_another_kind_contradicts_the_device),
 		cmocka_unit_test(test_levels_contain_each_other),
 	};
 

@@ -44,6 +44,8 @@ next_value(const Values *v, DType d, int64_t i)
 		return (double)(lrand48() % v->below);
 	if (strcmp(v->word, "runs") == 0)
 		return (double)((i % 8 + i / 8 % 3) / 6);
+	if (strcmp(v->word, "ascending") == 0) /* from outside: -1, -1, 0, 1, 1, 2 ... */
+		return (double)(i * 2 / 3 - 1);
 	if (d == BOOL)
 		return lrand48() % 2;
 	if (!dtype_is_float(d))

@@ -208,13 +208,12 @@ capture_close(Capture *c)
 int
 fake_StreamEndCapture(void *stream, void **graph)
 {
-	ENTER(StreamEndCapture);
-	Stream *s = stream ? stream_find(stream) : NULL;
-	int code = 0;
+	int code = enter(CALL_StreamEndCapture); /* the capture ends also with a code */
+	Stream *s = stream ? object_find(stream, OBJECT_STREAM) : NULL;
 
 	*graph = NULL;
 	if (!s)
-		return BAD_HANDLE;
+		return code ? code : BAD_HANDLE;
 	pthread_mutex_lock(&fake_lock);
 	Capture *c = s->capture;
 	Graph *g = NULL;
@@ -225,8 +224,9 @@ fake_StreamEndCapture(void *stream, void **graph)
 	else if (c->mode != CUDA_CAPTURE_RELAXED && !pthread_equal(c->thread, pthread_self()))
 		code = complain(CAPTURE_THREAD, "a capture ends in another thread");
 	else {
-		code = c->broken ? complain(CAPTURE_BROKEN, "the capture was broken by error %d",
-		                            c->broken)
+		code = code        ? code
+		       : c->broken ? complain(CAPTURE_BROKEN, "the capture was broken by error %d",
+		                              c->broken)
 		       : is_joined(c) ? 0
 		                      : complain(CAPTURE_UNJOINED,
 		                                 "a stream was not joined to the capture's first");

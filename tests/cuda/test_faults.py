@@ -1,0 +1,214 @@
+"""What a user sees of a GPU's faults: one sentence and the exit code. The log has the steps that were done before, checkpoints
+from before the fault resume with the bits of a run that was not disturbed, and nothing is half-written."""
+import json
+import re
+import shutil
+import time
+
+import pytest
+from checkpoints import checkpoints, steps_of, temporaries
+from pretended import ON_CPU, ON_GPU, settings
+from tables import ROOT
+
+SYSTEM, USAGE, LOST, HANG = 5, 2, 9, 10
+SAVING = ("--steps=6", "--save=ck", "--save-every=2")
+CALLS = re.findall(r'^CUDA_SYMBOL\(\w+, "(\w+)"', (ROOT / "runtime/cuda/driver_symbols.def").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def both(gpu):
+    return gpu.compile("mlp_digits")
+
+
+@pytest.fixture
+def trainer(gpu, both, tmp_path):
+    return gpu.trainer(both, tmp_path)
+
+
+class Undisturbed:
+    """The steps, the exported model and how often each function of the driver was called."""
+
+    def __init__(self, trainer):
+        calls = trainer.folder / "calls"
+        self.result = trainer.result(ON_GPU, *SAVING, name="whole", fake={"COUNT": calls})
+        self.calls = json.loads(calls.read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(gpu, both, tmp_path_factory):
+    return Undisturbed(gpu.trainer(both, tmp_path_factory.mktemp("undisturbed")))
+
+
+def sentences(done, kind):
+    return [line for line in done.stderr.splitlines() if line.startswith(f"gradc: {kind}: ")]
+
+
+def check_said(done, *words):
+    """One error, with these words in this order; the pretended driver has nothing to complain of but the fault."""
+    errors = sentences(done, "error")
+    assert len(errors) == 1 and re.search(".*".join(map(re.escape, words)), errors[0]), done.stderr
+    others = [line for line in done.stderr.splitlines() if line.startswith("pretended GPU")]
+    assert all("planned" in line for line in others), done.stderr
+
+
+def check_left(trainer, undisturbed):
+    """What a fault left of SAVING is right; the checkpoints."""
+    steps, model = undisturbed.result
+    log, saved = trainer.folder / "log.jsonl", trainer.folder / "ck"
+    done = steps_of(log) if log.exists() else []
+    assert done == steps[:len(done)]
+    assert not (trainer.folder / "out.onnx").exists() and temporaries(saved) == temporaries(trainer.folder) == []
+    if checkpoints(saved):
+        trainer.run(ON_GPU, *SAVING, "--resume=auto", "--log=log.jsonl", "--export=resumed.onnx")
+        assert steps_of(log) == steps and (trainer.folder / "resumed.onnx").read_bytes() == model
+    return checkpoints(saved) and [s["step"] for s in done]
+
+
+# ---- at the start
+TOO_OLD = "the NVIDIA driver here is made for CUDA 11.4: gradc needs one for CUDA 12.0 or newer"
+HIDDEN = "CUDA: no GPU is visible, with CUDA_VISIBLE_DEVICES="
+NO_GPU = {
+    # environment, what it says
+    "no driver": ({"LD_LIBRARY_PATH": "/none"}, "the NVIDIA driver's library libcuda.so.1 cannot be opened"),
+    "old driver": (settings({"VERSION": 11040}), TOO_OLD),
+    "hidden": ({"CUDA_VISIBLE_DEVICES": ""}, HIDDEN + ":"),
+    "another instance": ({"CUDA_VISIBLE_DEVICES": "MIG-6f1"}, HIDDEN + "MIG-6f1: "),
+    "another capability": (settings({"CAPABILITY": "8.0"}), "cuda:0: pretended GPU has compute capability 8.0, and does not run the "
+                           "code for sm_90a: compile the model with --target=cuda:sm_80, too"),
+}
+
+
+@pytest.mark.parametrize("case", NO_GPU)
+def test_no_gpu_that_was_asked_for(trainer, case):
+    env, says = NO_GPU[case]
+    check_said(trainer.run(ON_GPU, "--steps=2", exit=SYSTEM, env=env), says)
+
+
+@pytest.mark.parametrize("case", NO_GPU)
+def test_without_a_gpu_the_cpu_trains(trainer, case):
+    env, says = NO_GPU[case]
+    done = trainer.run("--steps=3", "--log=here.jsonl", env=env)
+    assert len(sentences(done, "warning")) == 1 and f"gradc: warning: no GPU is used: {says}" in done.stderr
+    trainer.run(ON_CPU, "--steps=3", "--log=cpu.jsonl")
+    assert steps_of(trainer.folder / "here.jsonl") == steps_of(trainer.folder / "cpu.jsonl")
+
+
+def test_code_for_gpus_only_needs_one(gpu, tmp_path):
+    trainer = gpu.trainer(gpu.compile("mlp_digits", target="cuda:sm_90a"), tmp_path)
+    check_said(trainer.run("--steps=2", exit=SYSTEM, env=NO_GPU["no driver"][0]), NO_GPU["no driver"][1])
+    check_said(trainer.run(ON_CPU, "--steps=2", exit=SYSTEM), "compiled for cuda:sm_90a only", "--target=cpu,cuda")
+    trainer.run("--steps=2")
+
+
+def test_code_for_cpus_only(gpu, tmp_path):
+    trainer = gpu.trainer(gpu.compile("mlp_digits", target="cpu"), tmp_path)
+    check_said(trainer.run(ON_GPU, "--steps=2", exit=SYSTEM), "the model is compiled for cpu:native only",
+               "--device=cuda runs code for GPUs: compile it with --target=cpu,cuda")
+
+
+@pytest.mark.parametrize("options, words", [
+    ((ON_CPU, "--target=cuda:sm_90a"), "--device=cpu runs code for CPUs, and --target=cuda:sm_90a is code for GPUs: leave one"),
+    ((ON_GPU, "--target=cpu:native"), "--device=cuda runs code for GPUs, and --target=cpu:native is code for CPUs: leave one"),
+    ((ON_GPU, "--target=cuda:sm_80"), "--target=cuda:sm_80: the model is compiled for"),
+    (("--device=gpu",), "--device=gpu: not supported in this build: it has cpu")], ids=str)
+def test_options_that_contradict(trainer, options, words):
+    check_said(trainer.run(*options, "--steps=2", exit=USAGE), words)
+
+
+@pytest.mark.parametrize("n, visible, asked, words", [
+    (1, None, "cuda:7", "cuda:7: there is 1 GPU, cuda:0"),
+    (3, "2,1", "cuda:2", "cuda:2: there are 2 GPUs, from cuda:0 on, with CUDA_VISIBLE_DEVICES=2,1")])
+def test_one_gpu_too_many(trainer, n, visible, asked, words):
+    env = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    check_said(trainer.run(f"--device={asked}", "--steps=2", exit=SYSTEM, env=env, fake={"DEVICES": n}), words)
+
+
+@pytest.mark.parametrize("seconds", ["x", "0", "-1", ""])
+def test_a_patience_that_is_none(trainer, seconds):
+    done = trainer.run(ON_GPU, "--steps=2", exit=USAGE, env={"GRADC_DEVICE_TIMEOUT": seconds})
+    check_said(done, f"GRADC_DEVICE_TIMEOUT={seconds}: need seconds above 0")
+
+
+@pytest.mark.parametrize("pools", [0, 1])
+def test_not_enough_memory(trainer, pools):
+    done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", exit=SYSTEM, fake={"MEMORY": 300000, "POOLS": pools})
+    check_said(done, "cuda:0 (pretended GPU) has not enough memory for ", " bytes: planned are ", " KiB (state ", "workspace ", "io ", "step ",
+               " of 293.0 KiB are free: compile with fewer rows (--batch) and train with --accumulate")
+    assert not list(trainer.folder.iterdir())
+
+
+# ---- what is no fault
+def test_a_gpu_without_pools(trainer, undisturbed):
+    assert trainer.result(ON_GPU, *SAVING, name="out", fake={"POOLS": 0}) == undisturbed.result
+
+
+def test_the_second_gpu(trainer, undisturbed):
+    assert trainer.result("--device=cuda:1", *SAVING, name="out", fake={"DEVICES": 2}) == undisturbed.result
+    assert "bus 0000:1c:00.0" in trainer.run("--info", "--device=cuda:1", fake={"DEVICES": 2}).stdout
+
+
+# ---- on the way
+FAULTS = {
+    # how a call fails: at once (=) or when its work has its turn (~); the exit code, what is said
+    "lost": ("=999", LOST, "the driver has lost the GPU"),
+    "lost at work": ("~999", LOST, "the driver has lost the GPU"),
+    "memory that is not there": ("~700", SYSTEM, "a kernel touched memory that it has not"),
+    "ECC": ("~214", LOST, "the GPU's memory has a fault that cannot be corrected (ECC)"),
+    "a kernel fails": ("~719", SYSTEM, "a kernel failed"),
+}
+HINTS = {SYSTEM: "this is a fault of gradc's: please report it", LOST: "training resumes from its last checkpoint with --resume=auto"}
+
+
+@pytest.mark.parametrize("call", ["cuLaunchKernel", "cuGraphLaunch"])
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_on_the_way(trainer, undisturbed, case, call):
+    """The last kernel that is launched by itself is one of the first steps', the last graph is one of the last step's."""
+    how, code, words = FAULTS[case]
+    done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", "--export=out.onnx", exit=code,
+                       fake={"FAIL": f"{call}:{undisturbed.calls[call]}{how}"})
+    check_said(done, "CUDA: ", words, HINTS[code])
+    steps = check_left(trainer, undisturbed)
+    if call == "cuGraphLaunch":
+        assert steps in ([1, 2, 3, 4], [1, 2, 3, 4, 5])
+
+
+def test_a_fault_while_the_model_is_exported(trainer, undisturbed):
+    """All steps are done, and their checkpoints are there."""
+    done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", "--export=out.onnx", exit=LOST,
+                       fake={"FAIL": f"cuMemcpyAsync:{undisturbed.calls['cuMemcpyAsync']}~214"})
+    check_said(done, FAULTS["ECC"][2])
+    assert check_left(trainer, undisturbed) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_stuck_kernel(trainer, undisturbed):
+    """The process ends by itself, and what was saved before resumes."""
+    trainer.run(ON_GPU, *SAVING, "--steps=2", "--log=log.jsonl")
+    began = time.monotonic()
+    done = trainer.run(ON_GPU, *SAVING, "--resume=auto", "--log=log.jsonl", "--export=out.onnx", exit=HANG, timeout=60,
+                       fake={"STUCK": "dot"}, env={"GRADC_DEVICE_TIMEOUT": "2"})
+    assert 2 <= time.monotonic() - began < 20
+    check_said(done, "cuda:0 (pretended GPU) has finished nothing for 2 seconds: a kernel is stuck, or the GPU hangs", "nvidia-smi",
+               "GRADC_DEVICE_TIMEOUT=SECONDS waits longer")
+    assert check_left(trainer, undisturbed) == [1, 2]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_fails(trainer, undisturbed, call):
+    """The first of a function and the last, for lack of memory and because the GPU is lost. Training goes on as if nothing had been
+    where nobody needs what was asked for; otherwise it ends."""
+    for at in sorted({1, undisturbed.calls[call]} - {0}):
+        for code in (2, 999):
+            if call == "cuCtxSetCurrent" and code == 2:
+                continue  # needs none
+            for path in trainer.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", "--export=out.onnx", exit=None,
+                               fake={"FAIL": f"{call}:{at}={code}"})
+            assert done.returncode in (0, {2: SYSTEM, 999: LOST}[code])
+            if done.returncode:
+                check_said(done, {2: "memory", 999: "CUDA: "}[code])
+                check_left(trainer, undisturbed)
+            else:
+                assert "pretended" not in done.stderr and not sentences(done, "error")
+                result = steps_of(trainer.folder / "log.jsonl"), (trainer.folder / "out.onnx").read_bytes()
+                assert result == undisturbed.result

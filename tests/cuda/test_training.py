@@ -1,0 +1,150 @@
+"""Whole trainings on the pretended GPU beside those of the CPU by the same executable: micro-batches, interruptions, checkpoints that
+change devices, exports, traces, single runs, evaluation, ranks."""
+import json
+import signal
+import time
+
+import numpy as np
+import onnx
+import pytest
+import reference
+from checkpoints import checkpoints, digits_data, steps_of, temporaries
+from onnx import numpy_helper
+from pretended import ON_CPU, ON_GPU, openmpi
+from tolerances import limit
+
+NAMES = ("mlp_digits", "gpt2_mini_fresh")
+DEVICES = (ON_GPU, ON_CPU)
+ENDLESS = "--steps=1000000"
+
+
+@pytest.fixture(params=NAMES)
+def trainer(request, gpu, tmp_path):
+    return gpu.trainer(gpu.compile(request.param), tmp_path)
+
+
+@pytest.fixture
+def digits(gpu, tmp_path):
+    return gpu.trainer(gpu.compile("mlp_digits"), tmp_path)
+
+
+def check_losses(got, want):
+    """Each loss that steps have, also of evaluations."""
+    assert [sorted(s) for s in got] == [sorted(s) for s in want]
+    for key in ("loss", "eval_loss"):
+        a, b = ([s[key] for s in steps if key in s] for steps in (got, want))
+        assert a == pytest.approx(b, rel=limit("devices f32"))
+
+
+def weights(model):
+    """{name: array} of a model as bytes."""
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load_from_string(model).graph.initializer}
+
+
+def test_micro_batches(trainer):
+    got, want = (trainer.result(device, "--steps=4", "--accumulate=2", name=device[9:])[0] for device in DEVICES)
+    check_losses(got, want)
+    assert got != trainer.result(ON_GPU, "--steps=4", name="plain")[0]
+
+
+def test_an_export_has_the_weights_of_the_cpu(trainer):
+    got, want = (weights(trainer.result(device, "--steps=4", name=device[9:])[1]) for device in DEVICES)
+    assert got.keys() == want.keys()
+    for name in want:
+        assert reference.relative(got[name], want[name]) <= limit("devices weights f32"), name
+    before = weights(trainer.result(ON_GPU, "--steps=0", name="before")[1])
+    assert all(np.any(before[name] != got[name]) for name in before if before[name].dtype == np.float32 and before[name].ndim > 1)
+
+
+def test_evaluation(digits, gpu):
+    options = ("--steps=4", "--eval-every=2", *digits_data(gpu.models, "eval_"))
+    got, want = (digits.result(device, *options, name=device[9:])[0] for device in DEVICES)
+    check_losses(got, want)
+    assert [s["step"] for s in got if "eval_loss" in s] == [0, 2, 4]
+
+
+def test_a_single_run(trainer, gpu):
+    """Outputs of the first batch."""
+    model = gpu.models / trainer.exe.name.rsplit("-", 1)[0]
+    inputs = reference.first_batch(model, trainer.folder, labels=False)
+    trainer.data, trainer.options, found = [], [], []
+    for device in DEVICES:
+        trainer.run(device, "--once", *inputs, "--output-dir", device[9:])
+        found.append(reference.results(trainer.folder / device[9:]))
+    got, want = found
+    assert got.keys() == want.keys() and got
+    assert all(reference.relative(got[name], want[name]) <= limit("devices f32") for name in want)
+
+
+def spans(path, thread):
+    """(begin, end) of kernels and copies of a stream."""
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    return [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "kernel" and names[e["tid"]] == thread]
+
+
+def test_a_trace_has_copies_beside_kernels(digits):
+    """What each stream did, in its order: an image and scalars are copied for each micro-batch, before its kernels."""
+    digits.run(ON_GPU, "--steps=3", "--accumulate=2", "--trace=trace.json")
+    kernels, copies, out = (spans(digits.folder / "trace.json", thread) for thread in ("training", "copy_in", "copy_out"))
+    assert len(kernels) > 100 and len(copies) >= 3 * (2 * 2 + 1) and len(out) >= 3
+    for stream in (kernels, copies, out):
+        assert all(0 <= begin <= end for begin, end in stream)
+        assert all(a[1] <= b[0] + 1 for a, b in zip(stream, stream[1:])), "one after the other, to a microsecond"
+    assert copies[0][1] <= kernels[0][0] + 1 and kernels[-1][1] <= out[-1][0] + 1
+
+
+# ---- interruptions and checkpoints
+def wait_for_checkpoint(folder, process):
+    deadline = time.monotonic() + 60
+    while not checkpoints(folder) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert checkpoints(folder), process.stderr.read()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_and_resumed(gpu, tmp_path, name):
+    trainer = gpu.trainer(gpu.compile(name), tmp_path)
+    process = trainer.start(ON_GPU, ENDLESS, "--save=ck", "--save-every=2", "--log=part.jsonl", "--export=part.onnx")
+    wait_for_checkpoint(tmp_path / "ck", process)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    saved = checkpoints(tmp_path / "ck")[-1]
+    rest = (ON_GPU, f"--steps={saved + 3}")
+    got = trainer.result(*rest, "--save=ck", "--resume=auto", name="part")
+    assert got == trainer.result(*rest, name="whole")
+    assert temporaries(tmp_path / "ck") == temporaries(tmp_path) == []
+
+
+def test_a_signal_saves(digits, tmp_path):
+    process = digits.start(ON_GPU, ENDLESS, "--save=ck", "--save-every=3", "--log=part.jsonl", "--export=part.onnx")
+    wait_for_checkpoint(tmp_path / "ck", process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 75, process.stderr.read()
+    saved = checkpoints(tmp_path / "ck")[-1]
+    assert steps_of(tmp_path / "part.jsonl")[-1]["step"] == saved and not (tmp_path / "part.onnx").exists()
+    rest = (ON_GPU, f"--steps={saved + 2}")
+    assert digits.result(*rest, "--save=ck", "--resume=auto", name="part") == digits.result(*rest, name="whole")
+
+
+@pytest.mark.parametrize("first, then", [DEVICES, DEVICES[::-1]], ids=["to the cpu", "to the gpu"])
+def test_a_checkpoint_changes_devices(trainer, first, then):
+    """One warning, and the losses go on as if nothing had been."""
+    want = trainer.result(first, "--steps=6", name="want")[0]
+    trainer.run(first, "--steps=3", "--save=ck", "--log=part.jsonl")
+    done = trainer.run(then, "--steps=6", "--resume=ck", "--log=part.jsonl")
+    old, new = (device[9:] for device in (first, then))
+    assert done.stderr.count("warning") == 1 and f'"device" was "{old}", is "{new}"' in done.stderr
+    check_losses(steps_of(trainer.folder / "part.jsonl"), want)
+    again = trainer.run(first, "--steps=6", "--resume=ck", "--log=again.jsonl")
+    assert "warning" not in again.stderr
+
+
+# ---- ranks
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_two_ranks_are_two_micro_batches(trainer, gpus):
+    """Bit for bit, on a GPU each or on one for both."""
+    launcher = openmpi()
+    want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
+    trainer.launcher = launcher
+    assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
