@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { PATIENCE = 300 }; /* seconds; some hundred calls take a few */
+
 typedef struct {
 	uint32_t library; /* of the tables' records */
 	const DescribedGpu *gpu;
@@ -166,6 +168,7 @@ work(const Planning *p)
 
 	if (log < 0 || fd < 0)
 		_exit(EXIT_SYSTEM);
+	alarm(PATIENCE); /* which ends it: a library that hangs is like one that crashes */
 	dup2(log, STDOUT_FILENO);
 	dup2(log, STDERR_FILENO);
 	if (!dlopen(p->driver, RTLD_NOW | RTLD_GLOBAL) || cudnn_load(&dnn))
