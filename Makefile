@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack zoo accuracy cubins docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -67,6 +67,10 @@ cubins: build ## all kernels of the test and bench models for the GPUs that test
 	@scripts/setup --quiet test
 	GRADC_ARCHITECTURE=sm_80 .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
 	GRADC_ARCHITECTURE=sm_100a .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
+
+cuda-full: build ## all steps of all reference models on the pretended GPU, hours
+	@scripts/setup --quiet test
+	GRADC_CUDA_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_curves.py
 
 docs: build ## writes docs/ops.md from the rows of ops, and the man page from the rows of options
 	cmake --build --preset release --target ops_page executable_help

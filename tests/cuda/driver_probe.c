@@ -65,7 +65,6 @@ start(void)
 	stop_at(cuda_driver_open(&d));
 	stop_at(gpu_find(&d, 0, &gpu));
 	properties.location.id = gpu.device;
-	EXPECT(201, d.StreamCreate(&context, CUDA_STREAM_NON_BLOCKING));
 	EXPECT(0, d.DevicePrimaryCtxRetain(&context, gpu.device));
 	EXPECT(0, d.CtxSetCurrent(context));
 	EXPECT(0, d.MemPoolCreate(&pool, &properties));
@@ -109,30 +108,107 @@ load(const char *path)
 	return module;
 }
 
-/* MODULE: with gradc_sum_f32, y = x0 + x1 in steps of 256. */
+enum { PARTS = 10000, THREADS = 128 };
+
+typedef struct {
+	void *function;
+	double *x, *y, *scalars, *numbers; /* the last: the host's */
+} AddOne;
+
+/* tiny.cu's: y = x + scalars[0], which is 0.5. */
+static AddOne
+add_one(const char *module)
+{
+	size_t bytes = PARTS * sizeof(double);
+	AddOne k = {.x = device_memory(bytes),
+	            .y = device_memory(bytes),
+	            .scalars = device_memory(64),
+	            .numbers = pinned_memory(bytes)};
+
+	EXPECT(0, d.ModuleGetFunction(&k.function, load(module), "gradc_k_add_one"));
+	for (int i = 0; i < PARTS; i++)
+		k.numbers[i] = i ? i : 0.5;
+	EXPECT(0, d.MemcpyAsync(k.x, k.numbers, bytes, streams[0]));
+	EXPECT(0, d.MemcpyAsync(k.scalars, k.numbers, sizeof(double), streams[0]));
+	return k;
+}
+
+static int
+launch(AddOne *k, unsigned blocks, unsigned threads, unsigned shared)
+{
+	int64_t begin = 0, end = PARTS;
+	void *parameters[] = {&k->x, &k->y, &k->scalars, &begin, &end};
+
+	return d.LaunchKernel(k->function, blocks, 1, 1, threads, 1, 1, shared, streams[0],
+	                      parameters, NULL);
+}
+
+/* MODULE */
 static void
 probe_kernel(char **arguments)
 {
-	enum { STEPS = 300, N = STEPS * 256, THREADS = 128 };
-	void *x[2], *y = device_memory(4 * N), *scalars = NULL, *function;
-	int64_t begin = 0, end = STEPS;
-	float *numbers = pinned_memory(4 * N);
+	AddOne k = add_one(arguments[0]);
 
-	EXPECT(0, d.ModuleGetFunction(&function, load(arguments[0]), "gradc_sum_f32"));
-	for (int i = 0; i < 2; i++) {
-		x[i] = device_memory(4 * N);
-		for (int j = 0; j < N; j++)
-			numbers[j] = i ? (float)j : 0.5f;
-		EXPECT(0, d.MemcpyAsync(x[i], numbers, 4 * N, streams[0]));
-		EXPECT(0, finish(streams[0]));
-	}
-	void *parameters[] = {&x[0], &x[1], &y, &scalars, &begin, &end};
-	EXPECT(0, d.LaunchKernel(function, (STEPS + THREADS - 1) / THREADS, 1, 1, THREADS, 1, 1, 0,
-	                         streams[0], parameters, NULL));
-	EXPECT(0, d.MemcpyAsync(numbers, y, 4 * N, streams[0]));
+	EXPECT(0, launch(&k, (PARTS + THREADS - 1) / THREADS, THREADS, 0));
 	EXPECT(0, finish(streams[0]));
-	for (int j = 0; j < N; j++)
-		CHECK(numbers[j] == (float)j + 0.5f);
+	EXPECT(0, d.MemcpyAsync(k.numbers, k.y, PARTS * sizeof(double), streams[0]));
+	EXPECT(0, finish(streams[0]));
+	for (int i = 0; i < PARTS; i++)
+		CHECK(k.numbers[i] == (i ? i : 0.5) + 0.5);
+}
+
+/* MODULE: it was compiled with at most 128 threads a block. */
+static void
+probe_limits(char **arguments)
+{
+	AddOne k = add_one(arguments[0]);
+	enum { KIB = 1024 };
+
+	EXPECT(1, launch(&k, 1, THREADS + 1, 0));
+	EXPECT(1, launch(&k, 1, 0, 0));
+	EXPECT(1, launch(&k, 0, THREADS, 0));
+	EXPECT(1, launch(&k, 1, THREADS, 49 * KIB));
+	EXPECT(0, d.FuncSetAttribute(k.function, CUDA_FUNCTION_DYNAMIC_SHARED, 200 * KIB));
+	EXPECT(0, launch(&k, 1, THREADS, 200 * KIB));
+	EXPECT(1, launch(&k, 1, THREADS, 228 * KIB));
+	EXPECT(0, finish(streams[0]));
+}
+
+/* MODULE: a result that has not enough room. */
+static void
+probe_behind(char **arguments)
+{
+	AddOne k = add_one(arguments[0]);
+
+	k.y = device_memory(8);
+	EXPECT(0, launch(&k, 2, THREADS, 0));
+	EXPECT(700, finish(streams[0]));
+	EXPECT(700, d.MemsetD8Async(k.x, 0, 8, streams[1]));
+}
+
+/* MODULE: a parameter that is the host's. */
+static void
+probe_parameter(char **arguments)
+{
+	AddOne k = add_one(arguments[0]);
+	static double on_the_host[PARTS];
+
+	k.x = on_the_host;
+	EXPECT(0, launch(&k, 1, THREADS, 0));
+	EXPECT(700, finish(streams[0]));
+}
+
+/* MODULE, which is damaged or for another GPU, and the code that says so. */
+static void
+probe_module(char **arguments)
+{
+	void *module, *image;
+	int64_t n;
+	Arena *arena = arena_new();
+
+	stop_at(file_read(arena, arguments[0], 1 << 28, &image, &n));
+	EXPECT(atoi(arguments[1]), d.ModuleLoadDataEx(&module, image, 0, NULL, NULL));
+	arena_free(arena);
 }
 
 /* ---- memory */
@@ -152,8 +228,42 @@ probe_unreadable(char **arguments)
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* ---- captures */
+/* ---- contexts */
+static void
+probe_context(char **arguments)
+{
+	(void)arguments;
+	void *stream;
+
+	EXPECT(0, d.CtxSetCurrent(NULL));
+	EXPECT(201, d.StreamCreate(&stream, CUDA_STREAM_NON_BLOCKING));
+	EXPECT(201, d.MemsetD8Async(stream, 0, 1, streams[0]));
+}
+
+/* ---- order */
 enum { N = 4096 };
+
+/* Stream 0 fills what stream 1 takes to the host: with a wait between them it sees that. ARGUMENT: what it sees else. */
+static void
+probe_order(char **arguments)
+{
+	char *to = device_memory(N);
+	unsigned char *seen = pinned_memory(N);
+	bool waits = !arguments[0];
+
+	EXPECT(0, d.MemsetD8Async(to, 1, N, streams[0]));
+	EXPECT(0, finish(streams[0]));
+	EXPECT(0, d.MemsetD8Async(to, 2, N, streams[0]));
+	EXPECT(0, d.EventRecord(events[0], streams[0]));
+	if (waits)
+		EXPECT(0, d.StreamWaitEvent(streams[1], events[0], 0));
+	EXPECT(0, d.MemcpyAsync(seen, to, N, streams[1]));
+	EXPECT(0, finish(streams[1]));
+	CHECK(seen[0] == (waits ? 2 : atoi(arguments[0])));
+	EXPECT(0, finish(streams[0]));
+}
+
+/* ---- captures */
 
 /* Of stream 0: a fill, then each half by a stream of its own, then both to the host. */
 static void
@@ -194,13 +304,40 @@ probe_capture(char **arguments)
 	EXPECT(904, d.StreamEndCapture(streams[0], &graph));
 }
 
+/* What may not be called while a capture goes on, and spoils it. */
+static void
+probe_forbidden(char **arguments)
+{
+	(void)arguments;
+	enum { GLOBAL = 0 }; /* the mode that also minds other streams */
+	static const int modes[] = {CUDA_CAPTURE_RELAXED, CUDA_CAPTURE_RELAXED, GLOBAL, GLOBAL};
+	char *to = device_memory(N);
+	void *graph, *at;
+
+	for (int i = 0; i < COUNT(modes); i++) {
+		EXPECT(0, finish(streams[0]));
+		EXPECT(0, d.StreamBeginCapture(streams[0], modes[i]));
+		EXPECT(0, d.MemsetD8Async(to, 1, N, streams[0]));
+		if (i == 0)
+			EXPECT(900, d.StreamQuery(streams[0]));
+		else if (i == 1)
+			EXPECT(0, d.StreamQuery(streams[1]));
+		else if (i == 2)
+			EXPECT(900, d.StreamQuery(streams[1]));
+		else
+			EXPECT(900, d.MemAlloc(&at, N));
+		EXPECT(i == 1 ? 0 : 901, d.StreamEndCapture(streams[0], &graph));
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(char **arguments);
 } probes[] = {
-	{"kernel", probe_kernel},
-	{"unreadable", probe_unreadable},
-	{"capture", probe_capture},
+	{"kernel", probe_kernel},       {"limits", probe_limits}, {"behind", probe_behind},
+	{"parameter", probe_parameter}, {"module", probe_module}, {"unreadable", probe_unreadable},
+	{"context", probe_context},     {"order", probe_order},   {"capture", probe_capture},
+	{"forbidden", probe_forbidden},
 };
 
 int
