@@ -8,7 +8,9 @@ import subprocess
 import threading
 
 import harness
+import numpy as np
 import nvrtc
+import onnx
 import pytest
 import reference
 from checkpoints import Trainer
@@ -49,11 +51,22 @@ class Pretended:
         words = [o for o in reference.train_options(name, precision, trace) if o.startswith("--") and "=" in o]
         return Executable(path, library, data_of(self.models, name), words)
 
-    def compile_it(self, name, options, cudnn):
+    def compile_model(self, model, inputs, *options, train=()):
+        """An onnx.ModelProto and an array for each of its inputs and `labels`; train: the options that its runs have."""
+        folder = self.folder / f"model-{len(list(self.folder.iterdir()))}"
+        folder.mkdir()
+        onnx.save(model, folder / "model.onnx")
+        for name, array in inputs.items():
+            np.save(folder / f"{name}.npy", array)
+        data = [word for name in inputs for word in ("--data", f"{name}={folder}/{name}.npy")]
+        made = self.compile_it(folder.name, (f"--target=cpu,cuda:{ARCHITECTURE}", *options), None, folder)
+        return Executable(*made, data, list(train))
+
+    def compile_it(self, name, options, cudnn, folder=None):
         path = self.folder / f"{name}-{len(self.made)}"
         sources = path.with_suffix(".sources")
         done = subprocess.run([self.gradc, "compile", "model.onnx", "-o", path, f"--keep-sources={sources}", *options],
-                              cwd=self.models / name, text=True, capture_output=True,
+                              cwd=folder or self.models / name, text=True, capture_output=True,
                               env=self.compiler_environment(cudnn))
         assert done.returncode == 0, f"{name} {shlex.join(options)}: {done.stderr}"
         on_gpu = any(sources.glob(f"kernels*_{ARCHITECTURE}.cu"))
