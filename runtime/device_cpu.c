@@ -378,7 +378,8 @@ cpu_call(Device *device, int stream, const HostTask *task)
 static void
 cpu_describe(const Device *device, Text *out)
 {
-	text_printf(out, "%d threads (%s), %s", pool_threads(device->pool), pool_name(device->pool),
+	text_printf(out, "%d thread%s (%s), %s", pool_threads(device->pool),
+	            pool_threads(device->pool) == 1 ? "" : "s", pool_name(device->pool),
 	            libraries_text(&device->libraries));
 }
 

@@ -108,19 +108,24 @@ Status gradc_bind_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
-int gradc_binding(const Gradc *run);            /* the one that the data picked */
-int gradc_target(const Gradc *run);             /* whose programs run: of the tables' targets */
+int gradc_binding(const Gradc *run); /* the one that the data picked */
+int gradc_target(const Gradc *run);  /* whose programs run: of the tables' targets */
+/* What it runs on, as --info says it. */
+void gradc_describe_device(const Gradc *run, Text *out);
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are not token sequences */
 
 /* A name of space_table, "snapshot" (what checkpoints are written from) or "library" (its scratch). */
 typedef struct {
 	const char *name;
 	int64_t bytes;
+	bool on_host; /* also of a training on a GPU */
 } GradcRegion;
 enum { GRADC_MAX_REGIONS = N_SPACES + 2 };
 /* The memory of a training: those regions that have any, and how many these are. */
 int gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS]);
 int64_t gradc_peak_bytes(const Gradc *run); /* of all regions */
+/* Of those that are in a GPU's memory; 0: it computes on the CPU. */
+int64_t gradc_gpu_bytes(const Gradc *run);
 /* Bytes of a GPU's memory: taken by whomever, and all; false: it computes on the CPU. */
 bool gradc_gpu_memory(const Gradc *run, int64_t *taken, int64_t *total);
 

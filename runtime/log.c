@@ -145,6 +145,8 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	json_object_set_new(line, "rows_per_s", json_number((double)s->rows / s->seconds));
 	json_object_set_new(line, "mfu", json_null());
 	json_object_set_new(line, "peak_bytes", json_integer(gradc_peak_bytes(run)));
+	if (gradc_gpu_bytes(run) > 0)
+		json_object_set_new(line, "gpu_peak_bytes", json_integer(gradc_gpu_bytes(run)));
 	json_object_set_new(line, "rss_bytes", json_integer((json_int_t)usage.ru_maxrss * 1024));
 	for (int p = 1; p < N_PHASES; p++) {
 		char key[32];

@@ -132,6 +132,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	const char *keys[] = {"model", "loss", "optimizer", "precision", "target"};
 	GradcRegion regions[GRADC_MAX_REGIONS];
 	int n = gradc_regions(run, regions);
+	int64_t on_gpu = gradc_gpu_bytes(run);
+	Text device = {0};
 	char text[32];
 
 	if (strcmp(o->table, "off") == 0)
@@ -143,13 +145,18 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		fprintf(out, "%s%s %s", i ? ", " : "", keys[i], value.at);
 		text_free(&value);
 	}
-	fprintf(out, "\n");
+	gradc_describe_device(run, &device);
+	fprintf(out, "\ndevice: %s\n", device.at);
+	text_free(&device);
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	fprintf(out, "memory:");
 	for (int i = 0; i < n; i++)
 		fprintf(out, " %s %s,", regions[i].name,
 		        bytes_text(text, (double)regions[i].bytes));
-	fprintf(out, " peak %s; ", bytes_text(text, (double)gradc_peak_bytes(run)));
+	fprintf(out, " peak %s", bytes_text(text, (double)gradc_peak_bytes(run)));
+	if (on_gpu > 0)
+		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
+	fprintf(out, "; ");
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
 	if (gradc_ranks(run) > 1)
 		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),

@@ -405,6 +405,17 @@ gradc_target(const Gradc *run)
 	return (int)run->variant->target;
 }
 
+void
+gradc_describe_device(const Gradc *run, Text *out)
+{
+	const Executor *x = &run->executor;
+
+	if (x->ops->describe)
+		x->ops->describe(x->device, out);
+	else
+		text_add(out, x->ops->name);
+}
+
 int64_t
 gradc_tokens_per_row(const Gradc *run)
 {
@@ -420,8 +431,9 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 	for (int s = 0; s < N_SPACES; s++)
 		out[n++] = (GradcRegion){
 			space_table[s].name,
-			format_region_bytes(&run->format, (Space)s, gradc_target(run), &x->facts)};
-	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes};
+			format_region_bytes(&run->format, (Space)s, gradc_target(run), &x->facts),
+			space_table[s].on_host};
+	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes, .on_host = true};
 	out[n++] = (GradcRegion){"library",
 	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};
 	for (int i = 0; i < n; i++)
@@ -438,6 +450,19 @@ gradc_peak_bytes(const Gradc *run)
 
 	for (int i = gradc_regions(run, regions) - 1; i >= 0; i--)
 		bytes += regions[i].bytes;
+	return bytes;
+}
+
+int64_t
+gradc_gpu_bytes(const Gradc *run)
+{
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int64_t bytes = 0;
+
+	if (!run->executor.ops->memory)
+		return 0;
+	for (int i = gradc_regions(run, regions) - 1; i >= 0; i--)
+		bytes += regions[i].on_host ? 0 : regions[i].bytes;
 	return bytes;
 }
 

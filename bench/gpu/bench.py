@@ -144,7 +144,7 @@ def measure(name, o, folder):
         "rows": rows, "step_ms": 1e3 * step_s, "samples_per_s": rows / step_s,
         "tokens_per_s": rows * length / step_s if length > 1 else None,
         "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "launch_gap": 1 - busy_s / step_s,
-        "planned_bytes": steps[-1].get("peak_bytes"), "taken_bytes": taken,
+        "planned_bytes": steps[-1].get("gpu_peak_bytes"), "taken_bytes": taken,
         "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
         "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan) if code == 0 else [],
     }

@@ -1,6 +1,7 @@
 """Whole trainings on the pretended GPU beside those of the CPU by the same executable: micro-batches, interruptions, checkpoints that
 change devices, exports, traces, single runs, evaluation, ranks."""
 import json
+import re
 import signal
 import time
 
@@ -148,3 +149,22 @@ def test_two_ranks_are_two_micro_batches(trainer, gpus):
     want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
     trainer.launcher = launcher
     assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
+
+
+# ---- memory
+def test_memory_is_the_plan(trainer):
+    """A GPU that has what the log says trains, with what rounding its regions takes; one that has less does not."""
+    trainer.run(ON_GPU, "--steps=1", "--log=log.jsonl")
+    line = json.loads((trainer.folder / "log.jsonl").read_text().splitlines()[0])
+    plan = line["gpu_peak_bytes"]
+    assert 0 < plan < line["peak_bytes"]
+    trainer.run(ON_GPU, "--steps=2", fake={"MEMORY": plan + 1024})
+    trainer.run(ON_GPU, "--steps=2", fake={"MEMORY": plan - 1}, exit=5)
+    trainer.run(ON_CPU, "--steps=1", "--log=log.jsonl")
+    assert "gpu_peak_bytes" not in json.loads((trainer.folder / "log.jsonl").read_text().splitlines()[0])
+
+
+def test_the_table_names_the_gpu(trainer):
+    done = trainer.run(ON_GPU, "--steps=1", "--table=auto")
+    assert "\ndevice: pretended GPU (compute capability 9.0, " in done.stderr
+    assert re.search(r"^memory: .* peak [0-9.]+ [KM]iB, [0-9.]+ [KM]iB of it on the GPU; ", done.stderr, re.M)

@@ -126,7 +126,7 @@ def test_info_names_what_runs(trained):
         names = {call["implementation"] for call in info["library_calls"]}
         assert names != {"generated"} and info["library_bytes"] >= 0
     off = trained.info("--libraries=off", "--threads=1")
-    assert off["device"].startswith("1 threads (") and off["device"].endswith("no libraries")
+    assert off["device"].startswith("1 thread (") and off["device"].endswith("no libraries")
     assert {call["implementation"] for call in off["library_calls"]} == {"generated"}
     assert off["library_bytes"] == 0
 
