@@ -1,5 +1,6 @@
 /* Initial values. Those of the model lie behind the executable, page-aligned, and are mapped from
  * there; --weights FILE has the same bytes beside it and is read, because it may change. */
+#include "runtime/parallel.h"
 #include "runtime/runtime_impl.h"
 
 #include <dlfcn.h>
@@ -144,77 +145,114 @@ weights_check(const GradcModel *model, const Format *f, const char *file, bool *
 	return status;
 }
 
+/* ---- numbers that are made */
+enum {
+	CHUNK = 4096,          /* elements that a thread makes at once: whole bytes of every type */
+	LEAST_SHARED = 262144, /* elements, 7 ms for one thread, from which on there are more */
+};
+
 typedef struct {
-	Gradc *run;
 	const StateRecord *state;
-	const char *name;
+	uint64_t seed, stream;
 	char *to; /* of the state's bytes, zeros */
 	int64_t n;
 } Init;
 
-static void
-init_ones(Init *i)
-{
-	for (int64_t k = 0; k < i->n; k++)
-		if (dtype_is_float((DType)i->state->dtype))
-			dtype_store_float((DType)i->state->dtype, i->to, k, 1);
-		else
-			dtype_store_int((DType)i->state->dtype, i->to, k, 1);
-}
-
 static uint64_t
-init_seed(const Init *i)
+init_seed(const Gradc *run)
 {
-	const char *text = format_info_get(&i->run->format, "init_seed");
-	uint64_t seed = i->run->options.seed;
+	const char *text = format_info_get(&run->format, "init_seed");
+	uint64_t seed = run->options.seed;
 
 	if (text)
 		parse_uint(text, &seed);
 	return seed;
 }
 
-static void
-init_normal(Init *i)
+static double
+one(const Init *i, int64_t k)
 {
-	uint64_t seed = init_seed(i), stream = hash_bytes(i->name, strlen(i->name), 0);
-
-	for (int64_t k = 0; k < i->n; k++)
-		dtype_store_float((DType)i->state->dtype, i->to, k,
-		                  i->state->init_a + i->state->init_b * philox_normal(seed, stream,
-		                                                                      (uint64_t)k));
+	(void)i;
+	(void)k;
+	return 1;
 }
 
-static void
-init_uniform(Init *i)
+static double
+normal(const Init *i, int64_t k)
 {
-	uint64_t seed = init_seed(i), stream = hash_bytes(i->name, strlen(i->name), 0);
+	return i->state->init_a + i->state->init_b * philox_normal(i->seed, i->stream, (uint64_t)k);
+}
+
+static double
+uniform(const Init *i, int64_t k)
+{
 	double a = i->state->init_a, b = i->state->init_b;
 
-	for (int64_t k = 0; k < i->n; k++)
-		dtype_store_float((DType)i->state->dtype, i->to, k,
-		                  a + (b - a) * philox_uniform(seed, stream, (uint64_t)k));
+	return a + (b - a) * philox_uniform(i->seed, i->stream, (uint64_t)k);
 }
 
-static void (*const inits[N_FROM])(Init *) = {
-	[FROM_ONES] = init_ones,
-	[FROM_NORMAL] = init_normal,
-	[FROM_UNIFORM] = init_uniform,
+static double (*const made[N_FROM])(const Init *, int64_t) = {
+	[FROM_ONES] = one,
+	[FROM_NORMAL] = normal,
+	[FROM_UNIFORM] = uniform,
 };
+
+/* ParallelFn of chunks. */
+static void
+make_chunks(void *ctx, int64_t begin, int64_t end)
+{
+	const Init *i = ctx;
+	DType dtype = (DType)i->state->dtype;
+	int64_t stop = end * CHUNK < i->n ? end * CHUNK : i->n;
+
+	for (int64_t k = begin * CHUNK; k < stop; k++) {
+		double x = made[i->state->init](i, k);
+		if (dtype_is_float(dtype))
+			dtype_store_float(dtype, i->to, k, x);
+		else
+			dtype_store_int(dtype, i->to, k, (int64_t)x);
+	}
+}
+
+static bool
+is_made(const StateRecord *s)
+{
+	return s->init != FROM_ZEROS && s->init != FROM_DATA;
+}
+
+/* NULL: the caller alone is as fast. */
+static Status
+open_makers(const Gradc *run, Pool **pool)
+{
+	const Format *f = &run->format;
+	int64_t n = 0;
+
+	*pool = NULL;
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (is_made(&f->states[i]))
+			n += format_elements(f, f->states[i].first_dim, f->states[i].rank);
+	return n < LEAST_SHARED ? NULL : pool_open(THREADS_PLAIN, (int)run->options.threads, pool);
+}
 
 /* Made in memory, and copied from there. */
 static Status
-init_made(Gradc *run, int index, Span to)
+init_made(Gradc *run, Pool *pool, int index, Span to)
 {
 	const Format *f = &run->format;
 	const StateRecord *s = &f->states[index];
+	const char *name = format_text(f, s->name);
 	Arena *arena = arena_new();
-	Init init = {.run = run,
-	             .state = s,
-	             .name = format_text(f, s->name),
+	Init init = {.state = s,
+	             .seed = init_seed(run),
+	             .stream = hash_bytes(name, strlen(name), 0),
 	             .to = arena_alloc(arena, (size_t)s->bytes),
 	             .n = format_elements(f, s->first_dim, s->rank)};
+	int64_t chunks = (init.n + CHUNK - 1) / CHUNK;
 
-	inits[s->init](&init);
+	if (pool && init.n >= LEAST_SHARED)
+		parallel_for(pool, chunks, 1, make_chunks, &init);
+	else
+		make_chunks(&init, 0, chunks);
 	Status status = executor_write(&run->executor, to, init.to);
 	arena_free(arena);
 	return status;
@@ -300,7 +338,7 @@ init_data(Gradc *run, const Weights *w, int index, DataRun *r)
 }
 
 static Status
-init_state(Gradc *run, const Weights *weights, int index, DataRun *data)
+init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *data)
 {
 	const StateRecord *s = &run->format.states[index];
 
@@ -308,7 +346,7 @@ init_state(Gradc *run, const Weights *weights, int index, DataRun *data)
 		return NULL;
 	if (s->init == FROM_DATA)
 		return init_data(run, weights, index, data);
-	return init_made(run, index, executor_state(&run->executor, index));
+	return init_made(run, pool, index, executor_state(&run->executor, index));
 }
 
 /* The region is zero already. */
@@ -317,6 +355,7 @@ weights_init(Gradc *run)
 {
 	Weights weights;
 	DataRun data = {0};
+	Pool *pool = NULL;
 	Arena *arena = arena_new();
 	Status status = open_weights(arena, &run->model, &run->format, run->options.weights,
 	                             &weights);
@@ -325,8 +364,11 @@ weights_init(Gradc *run)
 	    hash_states(&run->format, &weights) != run->format.header->weights_hash)
 		status = status_error(EXIT_SYSTEM, "%s: not the weights of this executable",
 		                      run->options.weights);
+	if (!status)
+		status = open_makers(run, &pool);
 	for (int i = 0; i < run->format.n[SECTION_STATES] && !status; i++)
-		status = init_state(run, &weights, i, &data);
+		status = init_state(run, &weights, pool, i, &data);
+	pool_close(pool);
 	close_weights(&weights);
 	arena_free(arena);
 	return status;

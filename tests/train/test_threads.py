@@ -172,3 +172,29 @@ def test_convolutions_agree_with_generated_code(run, models, tmp_path, name):
     assert losses[2] == losses[3]
     kinds = {call["call"].split()[0] for call in json.loads(run(exe, "--info", "--json").stdout)["library_calls"]}
     assert {"conv", "conv_grad_input", "conv_grad_weight"} <= kinds
+
+
+def test_weights_that_threads_make(run, tmp_path):
+    """As many as are worth threads, not a whole number of their parts: each is made, and the same for any number of threads."""
+    shape = (511, 521)
+    made = {"normal": "normal(1,2)", "uniform": "uniform(-1,3)", "ones": "ones"}
+    nodes = [helper.make_node("MatMul", ["x", "normal"], ["a"]), helper.make_node("Transpose", ["uniform"], ["t"], perm=[1, 0]),
+             helper.make_node("MatMul", ["a", "t"], ["b"]), helper.make_node("MatMul", ["b", "ones"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, shape[0]])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, shape[1]])],
+                              [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name in made])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    run("compile", tmp_path / "model.onnx", "-o", tmp_path / "train", "--loss=mse",
+        *[f"--init={name}={how}" for name, how in made.items()])
+    found = []
+    for threads in 1, 3:
+        out = tmp_path / f"{threads}.onnx"
+        run(tmp_path / "train", "--steps=0", f"--threads={threads}", "--export", out)
+        found.append({t.name: numpy_helper.to_array(t) for t in onnx.load(out).graph.initializer})
+    assert all((found[0][name] == found[1][name]).all() for name in made)
+    assert (found[0]["ones"] == 1).all()
+    for name, mean, deviation in (("normal", 1, 2), ("uniform", 1, 4 / 12 ** 0.5)):
+        values = found[0][name]
+        assert len(np.unique(values)) > 0.97 * values.size
+        for part in values[:8], values[-8:], values:
+            assert abs(part.mean() - mean) < 5 * deviation / part.size ** 0.5 and abs(part.std() / deviation - 1) < 0.05
