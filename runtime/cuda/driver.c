@@ -56,6 +56,13 @@ cuda_driver_open(CudaDriver *out)
 	if (lacks || out->version < LEAST_VERSION)
 		return too_old(out, lacks);
 	int code = out->Init(0);
+	if (code == CUDA_UNKNOWN) /* later it is a lost GPU */
+		return status_error(
+			EXIT_SYSTEM,
+			"CUDA: the driver does not start, and does not say why "
+			"(CUDA_ERROR_UNKNOWN): often the kernel module nvidia-uvm is not loaded "
+			"(`nvidia-modprobe -u -c 0`), or a GPU needs a reset; the system's log "
+			"(dmesg) says more");
 	return code == CUDA_NO_DEVICE ? gpu_none(out)
 	                              : cuda_status(out, code, "start of the driver");
 }
@@ -111,7 +118,7 @@ static const CodeRow code_table[] = {
 	{803, EXIT_SYSTEM, "driver and kernel module are of different versions",
          "restart the machine after an update of the driver"},
 	{804, EXIT_SYSTEM, "the forward compatibility package does not support this GPU", NULL},
-	{999, EXIT_COMM, "the driver has lost the GPU", LOST_HINT},
+	{CUDA_UNKNOWN, EXIT_COMM, "the driver has lost the GPU", LOST_HINT},
 };
 
 static const CodeRow *

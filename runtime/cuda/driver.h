@@ -22,6 +22,7 @@ enum {
 	CUDA_OK = 0,
 	CUDA_OUT_OF_MEMORY = 2,
 	CUDA_NO_DEVICE = 100,
+	CUDA_UNKNOWN = 999,
 	CUDA_NOT_READY = 600,
 };
 /* Of CUdevice_attribute, CUfunction_attribute, CUmemPool_attribute, CUjit_option and other enums: those that are used. */

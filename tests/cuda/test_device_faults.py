@@ -71,6 +71,7 @@ NO_GPU = {
     # environment, what it says
     "no driver": ({"LD_LIBRARY_PATH": "/none"}, "the NVIDIA driver's library libcuda.so.1 cannot be opened"),
     "old driver": (settings({"VERSION": 11040}), TOO_OLD),
+    "no start": (settings({"FAIL": "cuInit:1=999"}), "CUDA: the driver does not start, and does not say why"),
     "hidden": ({"CUDA_VISIBLE_DEVICES": ""}, HIDDEN + ":"),
     "another instance": ({"CUDA_VISIBLE_DEVICES": "MIG-6f1"}, HIDDEN + "MIG-6f1: "),
     "another capability": (settings({"CAPABILITY": "8.0"}), "cuda:0: pretended GPU has compute capability 8.0, and does not run the "
