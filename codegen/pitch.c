@@ -235,13 +235,15 @@ call_moves(const LibraryCall *c, int buffer, int64_t row)
 {
 	for (int i = 0; c && i < library_operands(c); i++) {
 		const LibraryOperand *o = &c->operands[i];
+		int64_t last = 0; /* of the elements along dimensions within a row, its place */
 		if (o->buffer != buffer)
 			continue;
 		if (c->kind != LIBRARY_DOT || i == LIBRARY_BIAS || o->offset % row)
 			return false;
 		for (uint32_t d = 0; d < o->rank; d++)
-			if (o->strides[d] % row && (o->strides[d] - 1) * o->dims[d] >= row)
-				return false;
+			last += o->strides[d] % row ? o->strides[d] * (o->dims[d] - 1) : 0;
+		if (last >= row)
+			return false;
 	}
 	return true;
 }
@@ -262,6 +264,7 @@ kernel_moves(Arena *arena, const Kernel *k, int buffer, int64_t row)
 /* ---- which can be */
 /* Of a kernel's buffer: whether its places can move, and the launches that were seen. */
 enum { MOVES = 1, STAYS = 2, SOME_PITCHED = 4, SOME_PLAIN = 8 };
+enum { MOST_PITCHED = 64 }; /* buffers of a kernel, the first of which may: bits of a set */
 
 static uint64_t
 buffer_key(const Kernel *k, int buffer)
@@ -292,7 +295,9 @@ look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 	intmap_get(found, key, &bits);
 	bits |= is_pitched(p, v) ? SOME_PITCHED : SOME_PLAIN;
 	if (is_pitched(p, v) && !(bits & (MOVES | STAYS)))
-		bits |= kernel_moves(p->arena, k, buffer, row_of(v->type)) ? MOVES : STAYS;
+		bits |= buffer < MOST_PITCHED && kernel_moves(p->arena, k, buffer, row_of(v->type))
+		                ? MOVES
+		                : STAYS;
 	intmap_put(found, key, bits);
 }
 
@@ -415,7 +420,7 @@ pitched_arguments(const Pitches *p, const Node *n)
 {
 	uint64_t set = 0;
 
-	for (int b = 0; b < n_buffers(kernel_of(n)) && b < 64; b++)
+	for (int b = 0; b < n_buffers(kernel_of(n)) && b < MOST_PITCHED; b++)
 		set |= (uint64_t)is_pitched(p, argument(n, b)) << b;
 	return set;
 }
@@ -449,7 +454,7 @@ moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 	if (intmap_get(moved_ones, key, &known))
 		return p->m->kernels.at[known];
 	Kernel *to = launches_differ(p, k, set) ? twin_of(p, k) : k;
-	for (int b = 0; b < n_buffers(k) && b < 64; b++)
+	for (int b = 0; b < n_buffers(k) && b < MOST_PITCHED; b++)
 		if (set >> b & 1)
 			move_buffer(p, to, b);
 	kernel_finish(to);

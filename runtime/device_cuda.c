@@ -130,6 +130,7 @@ cuda_open(const DeviceOptions *options, Device **out)
 
 	*out = NULL;
 	d->n_events = n;
+	pthread_mutex_init(&d->asking, NULL);
 	memory_hold(close_device, d);
 	Status status = start(d, options);
 	memory_let_go();
@@ -262,6 +263,23 @@ cuda_fill_zero(Device *d, int stream, Span to)
 	                : NULL;
 }
 
+/* What a library says of a lost GPU is that something failed: the driver knows more. */
+static Status
+run_library(Device *d, const Code *code, const Launch *launch, void *stream)
+{
+	Status status = library_calls_run(code->calls, launch->kernel, launch->buffers, stream);
+
+	if (!status)
+		return NULL;
+	int code_of_stream = d->capture.into ? CUDA_OK : d->driver.StreamQuery(stream);
+	if (code_of_stream == CUDA_NOT_READY || code_of_stream == CUDA_OK) {
+		cuda_keep_fault(d, status);
+		return status_copy(atomic_load(&d->fault));
+	}
+	status_free(status);
+	return cuda_check(d, code_of_stream, "a library's call");
+}
+
 static Status
 cuda_run(Device *d, int stream, const Code *code, const Launch *launch)
 {
@@ -269,7 +287,7 @@ cuda_run(Device *d, int stream, const Code *code, const Launch *launch)
 
 	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
 	if (library_calls_implementation(code->calls, launch->kernel))
-		return library_calls_run(code->calls, launch->kernel, launch->buffers, at);
+		return run_library(d, code, launch, at);
 	if (library_calls_cover(code->calls, launch->kernel))
 		return NULL;
 	return cuda_launch(d, at, code, launch);

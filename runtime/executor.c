@@ -177,9 +177,11 @@ executor_write(Executor *x, Span to, const void *from)
 	return executor_drain(x);
 }
 
+/* A driver's copy into memory that is not pinned would wait for what is queued before it, without a watchdog. */
 Status
 executor_read(Executor *x, void *to, Span from)
 {
+	RETURN_IF_ERROR(executor_drain(x));
 	return executor_write(x, (Span){to, from.bytes}, from.at);
 }
 

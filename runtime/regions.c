@@ -55,9 +55,9 @@ not_enough(const Executor *x, bool on_host, Status why)
 	Status status = status_error(
 		why->exit_code,
 		"%s: planned are %s (%s)%s: compile with fewer rows (--batch) and train with "
-		"--accumulate, which keeps a step's rows, or give it a device that has more",
+		"--accumulate, which keeps a step's rows, or give it a %s that has more",
 		why->message, bytes_text(number, (double)sum), plan.at ? plan.at : "none",
-		have.at ? have.at : "");
+		have.at ? have.at : "", on_host ? "machine" : "device");
 	text_free(&plan);
 	text_free(&have);
 	status_free(why);

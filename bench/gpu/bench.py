@@ -2,12 +2,13 @@
 
     make gpu-bench          or: python3 bench/gpu/bench.py [--models gpt2_124m,...] [--options=--precision=tf32]
 
-Tokens (or samples) a second, MFU, memory beside the plan, time by kernel beside the prediction, launch gaps, and what compiling and
+Tokens (or samples) a second, MFU, memory beside the plan, time by kernel beside the prediction, and what compiling and
 starting take. Needs gradc, a GPU with its driver, and NVRTC. Writes one JSON under bench/results.
 
 MFU = floating-point operations of a step / seconds of a step / peak of the unit that does the products. Operations are those of all
-kernels as the compiler counts them: nothing that is computed a second time for the sake of memory. The launch gap is the share of a
-step in which the GPU did nothing: 1 - (forward + backward + update, by events on the GPU) / step.
+kernels as the compiler counts them: nothing that is computed a second time for the sake of memory. The share between phases is
+that of a step in which no phase was on: 1 - (forward + backward + update, by events on the GPU) / step. Gaps between kernels of a phase
+are not in it.
 """
 import argparse
 import json
@@ -143,7 +144,7 @@ def measure(name, o, folder):
     return {
         "rows": rows, "step_ms": 1e3 * step_s, "samples_per_s": rows / step_s,
         "tokens_per_s": rows * length / step_s if length > 1 else None,
-        "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "launch_gap": 1 - busy_s / step_s,
+        "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "between_phases": 1 - busy_s / step_s,
         "planned_bytes": steps[-1].get("gpu_peak_bytes"), "taken_bytes": taken,
         "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
         "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan) if code == 0 else [],
@@ -153,7 +154,7 @@ def measure(name, o, folder):
 def show(name, r):
     rate = r["tokens_per_s"] or r["samples_per_s"]
     mfu = f"{r['mfu']:.3f}" if r["mfu"] else "-"
-    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, gap {r['launch_gap']:.4f}, memory "
+    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, between phases {r['between_phases']:.4f}, memory "
           f"{r['taken_bytes'] / 2**30:.2f} GiB of {(r['planned_bytes'] or 0) / 2**30:.2f} planned, compiled in {r['compile_s']:.1f} s",
           flush=True)
     for k in r["kernels"][:SHOWN]:

@@ -146,6 +146,8 @@ plan_all(const Planning *p, const Cudnn *dnn, int fd)
 	for (int i = 0; i < p->wanted.n; i++) {
 		Status status = NULL;
 		if (p->wanted.at[i].gpu != of) {
+			cudnn_destroy(&own);
+			own = (CudnnDescriptors){.dnn = dnn};
 			of = p->wanted.at[i].gpu;
 			status = described_gpu_open(&own, of, &gpu);
 		}

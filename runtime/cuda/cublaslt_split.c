@@ -37,6 +37,8 @@ first_part(const LibraryCall *c, ProductAxis axis)
 	int64_t size = 0, units = 1;
 	bool gains = false;
 
+	if (axis == AXIS_INNER && c->operands[LIBRARY_RESULT].dtype != F32)
+		return 0; /* the first part would be rounded before the rest is added */
 	for (int i = 0; i < LIBRARY_BIAS; i++) {
 		const LibraryOperand *o = &c->operands[i];
 		if (!from_last[axis][i])

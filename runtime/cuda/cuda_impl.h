@@ -6,6 +6,7 @@
 #include "runtime/device.h"
 #include "runtime/library_calls.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* ---- tasks.c: something of the host's in a stream */
@@ -24,12 +25,17 @@ struct Device {
 	void *context;
 	void *pool;        /* NULL: the GPU has none, memory is the driver's */
 	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
-	void *streams[MAX_STREAMS];
-	_Atomic(Status) fault; /* the first; behind it nothing but recordings is queued */
-	atomic_bool stuck;     /* whoever waits for it waits without end */
+	_Atomic(void *) streams[MAX_STREAMS];
+	_Atomic(Status)
+		fault;     /* the first; behind it nothing is queued, and events count as done */
+	atomic_bool stuck; /* whoever waits for it waits without end */
 	Capture capture;
-	CudaTask **tasks; /* each is used again when it is done */
+	pthread_mutex_t asking; /* whether streams may be asked: */
+	bool records;           /* not while any is recorded */
+	CudaTask **tasks;       /* each is used again when it is done */
 	int n_tasks;
+	atomic_int
+		n_polled; /* tasks that have their turn: they wait for the host or for other ranks, the GPU for them */
 	Device *next_left;
 	double patience; /* seconds without anything being done, after which it is stuck */
 	int n_events;

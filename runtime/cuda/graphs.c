@@ -48,12 +48,12 @@ cuda_stream(Device *d, int stream, void **out)
 	Status fault = status_copy(atomic_load(&d->fault));
 
 	cuda_enter(d);
-	*out = d->streams[stream];
+	*out = atomic_load(&d->streams[stream]);
 	if (!fault && !*out) {
-		fault = cuda_check(
-			d, d->driver.StreamCreate(&d->streams[stream], CUDA_STREAM_NON_BLOCKING),
-			"making a stream");
-		*out = d->streams[stream];
+		fault = cuda_check(d, d->driver.StreamCreate(out, CUDA_STREAM_NON_BLOCKING),
+		                   "making a stream");
+		if (!fault)
+			atomic_store(&d->streams[stream], *out);
 	}
 	if (fault || !d->capture.into || d->capture.is_open[stream])
 		return fault;
@@ -75,10 +75,19 @@ cuda_note_event(Device *d, int stream, int event, bool records, bool *noted)
 	return NULL;
 }
 
+static void
+set_records(Device *d, bool records)
+{
+	pthread_mutex_lock(&d->asking);
+	d->records = records;
+	pthread_mutex_unlock(&d->asking);
+}
+
 Status
 cuda_capture_begin(Device *d)
 {
 	d->capture.into = memory_zeroed(1, sizeof(*d->capture.into));
+	set_records(d, true);
 	return NULL;
 }
 
@@ -92,6 +101,7 @@ cuda_capture_end(Device *d, Recorded **out)
 		status = status_first(status, close_stream(d, i));
 	*out = d->capture.into;
 	d->capture.into = NULL;
+	set_records(d, false);
 	if (status) {
 		cuda_forget(d, *out);
 		*out = NULL;

@@ -1,6 +1,7 @@
 /* Tasks of the host in a stream. The driver calls them from a thread of its own, in which nothing of CUDA may be called. */
 #include "runtime/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -17,11 +18,13 @@ run_task(void *argument)
 	CudaTask *t = argument;
 	bool done = false;
 
+	atomic_fetch_add(&t->device->n_polled, 1);
 	while (!done && !atomic_load(&t->device->fault)) {
 		cuda_keep_fault(t->device, t->task.poll(&t->task, &done));
 		if (!done)
 			nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 	}
+	atomic_fetch_sub(&t->device->n_polled, 1);
 	atomic_store(&t->queued, false);
 }
 
@@ -42,6 +45,8 @@ cuda_task(Device *d, int stream, const HostTask *task)
 {
 	void *at;
 
+	assert(!d->capture
+	                .into); /* a recording would run it again: runtime/recorded.c leaves such programs out */
 	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
 	CudaTask *t = take_task(d);
 	t->device = d;

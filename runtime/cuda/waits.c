@@ -19,7 +19,8 @@ pause_after(double waited)
 	nanosleep(&(struct timespec){.tv_nsec = (long)(us * 1e3)}, NULL);
 }
 
-/* What has been done so far: of any two moments between which something was, it differs. */
+/* What has been done so far: of any two moments between which something was, it differs. A stream that another thread records
+ * may not be asked; then events are enough, of which each piece of a recording has some. */
 static uint64_t
 progress_of(Device *d)
 {
@@ -31,9 +32,11 @@ progress_of(Device *d)
 			hash = hash_mix(hash,
 			                (uint64_t)i * 2 + (d->driver.EventQuery(event) == CUDA_OK));
 	}
-	for (int i = 0; i < MAX_STREAMS; i++)
+	pthread_mutex_lock(&d->asking);
+	for (int i = 0; i < MAX_STREAMS && !d->records; i++)
 		if (d->streams[i])
 			hash = hash_mix(hash, d->driver.StreamQuery(d->streams[i]) == CUDA_OK);
+	pthread_mutex_unlock(&d->asking);
 	return hash;
 }
 
@@ -61,7 +64,7 @@ stuck(const Device *d)
 		d->gpu.ordinal, d->gpu.name, d->patience);
 }
 
-/* Looked at ten times within the patience. */
+/* Looked at ten times within the patience. Whoever comes back late was suspended, and so were others whom the GPU waits for. */
 static Status
 wait_more(Device *d, Wait *w)
 {
@@ -71,7 +74,8 @@ wait_more(Device *d, Wait *w)
 	if (now - w->looked < d->patience / 10)
 		return NULL;
 	uint64_t progress = progress_of(d);
-	if (progress != w->progress)
+	if (progress != w->progress || atomic_load(&d->n_polled) > 0 ||
+	    now - w->looked > d->patience / 2)
 		w->moved = now;
 	w->progress = progress;
 	w->looked = now;

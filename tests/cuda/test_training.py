@@ -1,9 +1,12 @@
 """Whole trainings on the pretended GPU beside those of the CPU by the same executable: micro-batches, interruptions, checkpoints that
 change devices, exports, traces, single runs, evaluation, ranks."""
+import contextlib
 import json
+import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -149,6 +152,45 @@ def test_two_ranks_are_two_micro_batches(trainer, gpus):
     want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
     trainer.launcher = launcher
     assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
+
+
+def processes_of(exe):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().split(b"\0")[0] == str(exe).encode():
+                found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def test_a_suspended_rank_is_no_stuck_kernel(digits):
+    """Each rank in turn stands still for longer than a kernel may take, while the other one waits for it in a stream of its GPU."""
+    digits.launcher = openmpi()
+    log = digits.folder / "log.jsonl"
+
+    def lines():
+        return log.read_text().count("\n") if log.exists() else 0
+
+    def wait_for(n):
+        while lines() < n:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.05)
+
+    process = digits.start(ON_GPU, ENDLESS, "--log=log.jsonl", env={"GRADC_DEVICE_TIMEOUT": "1"})
+    try:
+        wait_for(5)
+        ranks = processes_of(digits.exe)
+        assert len(ranks) == 2
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)
+            time.sleep(3)
+            os.kill(rank, signal.SIGCONT)
+            wait_for(lines() + 5)
+    finally:
+        process.kill()
+        for rank in processes_of(digits.exe):
+            os.kill(rank, signal.SIGKILL)
+        process.wait()
 
 
 # ---- memory

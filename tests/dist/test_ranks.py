@@ -373,7 +373,7 @@ def test_ranks_take_the_same_kernels(launch, gradc, models, tmp_path):
     [manifest] = (tmp_path / "c").glob("*/manifest.json")
     assert json.loads(manifest.read_text())["settings"]["cpu"] == "x86-64-v2"
     done = call(launch(1, *asked, ":", "-n", 1, *rank, "--target=cpu:x86-64-v3"), exit=None)
-    assert done.returncode != 0 and done.stderr.count("no kernels are left that the CPUs and the --target of all ranks allow") == 1
+    assert done.returncode != 0 and done.stderr.count("no kernels are left that the devices and the --target of all ranks allow") == 1
 
 
 def test_without_the_library(digits, tmp_path):
