@@ -1,26 +1,10 @@
 /* Finding and opening cuDNN. The library that is opened is small: it opens those that it needs, when it needs them. */
+#include "base/cuda_toolkit.h"
 #include "cudnn/cudnn.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #define SONAME "libcudnn.so.9"
-
-/* Where the loader looks by itself, then where a toolkit lies. */
-static void *
-open_library(void)
-{
-	void *library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
-	const char *home = getenv("CUDA_HOME");
-	Text path = {0};
-
-	if (library)
-		return library;
-	text_printf(&path, "%s/lib64/%s", home && *home ? home : "/usr/local/cuda", SONAME);
-	library = dlopen(path.at, RTLD_NOW | RTLD_LOCAL);
-	text_free(&path);
-	return library;
-}
 
 /* The first that it lacks; NULL: none. */
 static const char *
@@ -38,7 +22,7 @@ first_missing(Cudnn *dnn)
 Status
 cudnn_load(Cudnn *out)
 {
-	*out = (Cudnn){.library = open_library()};
+	*out = (Cudnn){.library = cuda_library_open(SONAME)};
 	if (!out->library)
 		return status_error(EXIT_SYSTEM,
 		                    "cuDNN is not found (" SONAME "): `pip install "

@@ -19,18 +19,17 @@ device_find(const char *name)
 	return NULL;
 }
 
-static Status
-no_functions(const CodeSource *source, const char *device)
+Status
+device_no_code(const CodeSource *source, const char *device, const char *kind, const char *target)
 {
 	Text names = {0};
 
 	for (int i = 0; i < source->n_images; i++)
 		text_printf(&names, "%s%s", i ? ", " : "", source->images[i].name);
-	Status status = status_error(
-		EXIT_SYSTEM,
-		"--device=%s: it runs code for CPUs, and there is code for %s: "
-		"compile the model with --target=cpu:native, too",
-		device, names.at ? names.at : "nothing");
+	Status status = status_error(EXIT_SYSTEM,
+	                             "--device=%s: it runs code for %s, and there is code for %s: "
+	                             "compile the model with --target=%s, too",
+	                             device, kind, names.at ? names.at : "nothing", target);
 	text_free(&names);
 	return status;
 }
@@ -69,7 +68,7 @@ code_functions(const CodeSource *source, const char *device, const KernelCode **
 	while (image < end && image->kind != IMAGE_FUNCTIONS)
 		image++;
 	if (image == end)
-		return no_functions(source, device);
+		return device_no_code(source, device, "CPUs", "cpu:native");
 	if (source->tables)
 		RETURN_IF_ERROR(check_code(image, source->tables, source->target));
 	*out = image->data;

@@ -139,6 +139,9 @@ typedef struct {
 #undef DEVICE
 extern const DeviceOps *const device_table[];   /* of device_list.def; ends with NULL */
 const DeviceOps *device_find(const char *name); /* NULL: unknown */
+/* EXIT_SYSTEM: the source has no code for that device, which runs code for such a kind; what to compile for. */
+Status device_no_code(const CodeSource *source, const char *device, const char *kind,
+                      const char *target);
 /* `runs` of devices that run functions of the process. */
 Status functions_run(int ordinal, const CodeImage *image);
 /* The functions among the images, for a device of that name. They are what the tables say: every kernel of the target is

@@ -393,11 +393,7 @@ cpu_facts(const Device *device)
 static const char *
 cpu_implementation(const Code *code, int kernel)
 {
-	const char *name = library_calls_implementation(code->calls, (uint32_t)kernel);
-
-	bool left_out = library_calls_cover(code->calls, (uint32_t)kernel);
-
-	return name ? name : left_out ? "left out" : "generated";
+	return library_calls_describe(code->calls, (uint32_t)kernel);
 }
 
 static int64_t

@@ -311,22 +311,6 @@ unload_code(void *code)
 }
 
 static Status
-no_code(const CodeSource *source)
-{
-	Text names = {0};
-
-	for (int i = 0; i < source->n_images; i++)
-		text_printf(&names, "%s%s", i ? ", " : "", source->images[i].name);
-	Status status = status_error(
-		EXIT_SYSTEM,
-		"--device=cuda: it runs code for GPUs of its kind, and there is "
-		"code for %s: compile the model with --target=cuda, too",
-		names.at ? names.at : "nothing");
-	text_free(&names);
-	return status;
-}
-
-static Status
 open_calls(Device *d, const CodeSource *source, Code *code)
 {
 	RETURN_IF_ERROR(library_calls_open(&d->libraries, source, &code->calls));
@@ -348,7 +332,7 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 	while (image < end && (image->kind != IMAGE_BYTES || !gpu_runs(&d->gpu, image->name)))
 		image++;
 	if (image == end || !source->tables)
-		return no_code(source);
+		return device_no_code(source, "cuda", "GPUs of its kind", "cuda");
 	cuda_enter(d);
 	Code *code = memory_zeroed(1, sizeof(*code));
 	code->device = d;
@@ -475,10 +459,7 @@ cuda_describe(const Device *d, Text *out)
 static const char *
 cuda_implementation(const Code *code, int kernel)
 {
-	const char *name = library_calls_implementation(code->calls, (uint32_t)kernel);
-	bool left_out = library_calls_cover(code->calls, (uint32_t)kernel);
-
-	return name ? name : left_out ? "left out" : "generated";
+	return library_calls_describe(code->calls, (uint32_t)kernel);
 }
 
 static int64_t

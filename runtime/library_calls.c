@@ -254,6 +254,14 @@ library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
 	return serves && call_of(calls, serves - 1);
 }
 
+const char *
+library_calls_describe(const LibraryCalls *calls, uint32_t kernel)
+{
+	const char *name = library_calls_implementation(calls, kernel);
+
+	return name ? name : library_calls_cover(calls, kernel) ? "left out" : "generated";
+}
+
 /* The packed operand i that lies in buffer; made by the first run that reads it. */
 static Status
 find_packed(Call *c, int i, const void *buffer, char **out)

@@ -20,6 +20,8 @@ void library_calls_place(LibraryCalls *calls, char *memory);
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
 /* Does a library run the kernel that this one serves, so that nobody reads what it makes? */
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
+/* For people: an implementation's name, "left out" or "generated". */
+const char *library_calls_describe(const LibraryCalls *calls, uint32_t kernel);
 /* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
  * never changes. stream: a GPU's, the same for all runs, as they share their scratch; NULL on the host. */
 Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, void *stream);

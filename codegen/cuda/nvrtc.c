@@ -1,4 +1,5 @@
 /* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
+#include "base/cuda_toolkit.h"
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle.h"
 
@@ -15,29 +16,6 @@ static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
  * define and its kernels have no use for. */
 const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
                                                     "--diag-suppress=177"};
-
-const char *
-cuda_home(void)
-{
-	const char *home = getenv("CUDA_HOME");
-
-	return home && *home ? home : "/usr/local/cuda";
-}
-
-/* Where the loader looks by itself, then where a toolkit lies. */
-static void *
-open_library(const char *soname)
-{
-	void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
-	Text path = {0};
-
-	if (library)
-		return library;
-	text_printf(&path, "%s/lib64/%s", cuda_home(), soname);
-	library = dlopen(path.at, RTLD_NOW | RTLD_LOCAL);
-	text_free(&path);
-	return library;
-}
 
 /* The first that it lacks; NULL: none. */
 static const char *
@@ -91,7 +69,7 @@ nvrtc_open(Arena *arena, Nvrtc *out)
 	const char *lacks = NULL;
 
 	for (int i = 0; i < COUNT(sonames); i++) {
-		*out = (Nvrtc){.library = open_library(sonames[i])};
+		*out = (Nvrtc){.library = cuda_library_open(sonames[i])};
 		if (!out->library)
 			continue;
 		lacks = find_symbols(out);

@@ -17,8 +17,6 @@ typedef struct {
 #include "codegen/cuda/nvrtc_symbols.def"
 #undef NVRTC_SYMBOL
 } Nvrtc;
-/* The folder of a toolkit: $CUDA_HOME, else the usual one. */
-const char *cuda_home(void);
 /* EXIT_SYSTEM where none is found, and how to get it. It stays open: other processes of this one go on with it. */
 Status nvrtc_open(Arena *arena, Nvrtc *out);
 /* Does it know "sm_90a"? Else EXIT_SYSTEM with those that it knows. */

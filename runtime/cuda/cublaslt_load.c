@@ -1,26 +1,10 @@
 /* Finding and opening cuBLASLt. */
+#include "base/cuda_toolkit.h"
 #include "runtime/cuda/cublaslt.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-
-/* Where the loader looks by itself, then where a toolkit lies. */
-static void *
-open_library(const char *soname)
-{
-	void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
-	const char *home = getenv("CUDA_HOME");
-	Text path = {0};
-
-	if (library)
-		return library;
-	text_printf(&path, "%s/lib64/%s", home && *home ? home : "/usr/local/cuda", soname);
-	library = dlopen(path.at, RTLD_NOW | RTLD_LOCAL);
-	text_free(&path);
-	return library;
-}
 
 /* The first that it lacks; NULL: none. */
 static const char *
@@ -41,7 +25,7 @@ cublaslt_load(CublasLt *out)
 	const char *lacks = NULL;
 
 	for (int i = 0; i < COUNT(sonames); i++) {
-		*out = (CublasLt){.library = open_library(sonames[i])};
+		*out = (CublasLt){.library = cuda_library_open(sonames[i])};
 		if (!out->library)
 			continue;
 		lacks = first_missing(out);

@@ -208,12 +208,13 @@ def test_a_stuck_kernel_of_an_evaluation(gpu, tmp_path):
     check_said(done, "cuda:0 (pretended GPU) has finished nothing for 2 seconds")
 
 
-@pytest.mark.parametrize("at", range(1, 8))
-def test_a_lost_gpu_where_libraries_run(gpu, tmp_path, at):
-    """A library only says that something failed."""
-    trainer = gpu.trainer(gpu.compile("mlp_digits"), tmp_path)
-    done = trainer.run(ON_GPU, "--libraries=on", "--steps=6", exit=LOST, fake={"FAIL": f"cuLaunchKernel:{at}~999", "DELAY": 50 * at})
-    check_said(done, "CUDA: ", "the driver has lost the GPU", HINTS[LOST])
+@pytest.mark.parametrize("code, exit, words", [(999, LOST, "CUDA: a library's call: the driver has lost the GPU"),
+                                               (1, SYSTEM, "cuBLASLt: a product failed: CUBLAS_STATUS_EXECUTION_FAILED")])
+def test_a_fault_where_libraries_run(gpu, tmp_path, code, exit, words):
+    """The pretended library asks the driver for work, and only says that something failed: whether the GPU is lost the driver knows."""
+    trainer = gpu.trainer(gpu.compile("gpt2_mini_fresh"), tmp_path)
+    done = trainer.run(ON_GPU, "--libraries=on", "--steps=2", exit=exit, fake={"FAIL": f"cuLaunchHostFunc:3={code}"})
+    check_said(done, words, *([HINTS[LOST]] if exit == LOST else []))
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -369,30 +369,17 @@ test_faults_of_runs(void **state)
 static void
 test_how_it_is_found(void **state)
 {
-	char folder[] = "/tmp/cublaslt_test.XXXXXX";
-	Text toolkit = {0};
-	Dl_info library, other;
-	void *handle = dlopen("libcublasLt.so.13", RTLD_NOW);
+	static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
-	assert_true(dladdr(dlsym(handle, "cublasLtCreate"), &library));
-	assert_true(dladdr(dlsym(RTLD_DEFAULT, "cosh"), &other));
-	put_file(folder, "libcublasLt.so.13", NULL);
-	put_file(folder, "libcublasLt.so.12", NULL);
-	expect_opening(folder, "cuBLASLt is not found (libcublasLt.so.13, libcublasLt.so.12)");
-	put_file(folder, "libcublasLt.so.12", other.dli_fname);
-	expect_opening(folder, "cuBLASLt lacks cublasLtGetVersion: a newer one is needed");
-	put_file(folder, "libcublasLt.so.12", library.dli_fname);
-	expect_opening(folder, "cuBLASLt 13.1.0");
-	put_file(folder, "libcublasLt.so.12", NULL);
-	text_printf(&toolkit, "%s/lib64", folder);
-	assert_int_equal(mkdir(toolkit.at, 0700), 0);
-	put_file(toolkit.at, "libcublasLt.so.12", library.dli_fname);
-	expect_opening(folder, "cuBLASLt 13.1.0");
-	text_free(&toolkit);
-	remove_folder(folder);
-	dlclose(handle);
+	check_how_it_is_found(&(FoundLibrary){
+		.sonames = sonames,
+		.n = COUNT(sonames),
+		.symbol = "cublasLtCreate",
+		.not_found = "cuBLASLt is not found (libcublasLt.so.13, libcublasLt.so.12)",
+		.lacks = "cuBLASLt lacks cublasLtGetVersion: a newer one is needed",
+		.version = "cuBLASLt 13.1.0",
+	});
 }
 
 int

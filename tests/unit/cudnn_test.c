@@ -373,29 +373,17 @@ test_faults_of_runs(void **state)
 static void
 test_how_it_is_found(void **state)
 {
-	char folder[] = "/tmp/cudnn_test.XXXXXX";
-	Text toolkit = {0};
-	Dl_info library, other;
-	void *handle = dlopen("libcudnn.so.9", RTLD_NOW);
+	static const char *const sonames[] = {"libcudnn.so.9"};
 
 	(void)state;
-	assert_non_null(mkdtemp(folder));
-	assert_true(dladdr(dlsym(handle, "cudnnCreate"), &library));
-	assert_true(dladdr(dlsym(RTLD_DEFAULT, "cosh"), &other));
-	put_file(folder, "libcudnn.so.9", NULL);
-	expect_opening(folder, "cuDNN is not found (libcudnn.so.9)");
-	put_file(folder, "libcudnn.so.9", other.dli_fname);
-	expect_opening(folder, "cuDNN lacks cudnnGetVersion: a newer one is needed");
-	put_file(folder, "libcudnn.so.9", library.dli_fname);
-	expect_opening(folder, "cuDNN 9.28.1");
-	put_file(folder, "libcudnn.so.9", NULL);
-	text_printf(&toolkit, "%s/lib64", folder);
-	assert_int_equal(mkdir(toolkit.at, 0700), 0);
-	put_file(toolkit.at, "libcudnn.so.9", library.dli_fname);
-	expect_opening(folder, "cuDNN 9.28.1");
-	text_free(&toolkit);
-	remove_folder(folder);
-	dlclose(handle);
+	check_how_it_is_found(&(FoundLibrary){
+		.sonames = sonames,
+		.n = COUNT(sonames),
+		.symbol = "cudnnCreate",
+		.not_found = "cuDNN is not found (libcudnn.so.9)",
+		.lacks = "cuDNN lacks cudnnGetVersion: a newer one is needed",
+		.version = "cuDNN 9.28.1",
+	});
 }
 
 int

@@ -84,6 +84,43 @@ remove_folder(const char *folder)
 	text_free(&command);
 }
 
+/* A library in LD_LIBRARY_PATH or in a toolkit's lib64 is opened; one that is no library or lacks functions is named. */
+typedef struct {
+	const char *const *sonames; /* that are looked for, in this order */
+	int n;
+	const char *symbol;                      /* that the pretended one has */
+	const char *not_found, *lacks, *version; /* what is said */
+} FoundLibrary;
+
+static inline void
+check_how_it_is_found(const FoundLibrary *f)
+{
+	char folder[] = "/tmp/found_library.XXXXXX";
+	const char *last = f->sonames[f->n - 1];
+	Text toolkit = {0};
+	Dl_info library, other;
+	void *handle = dlopen(f->sonames[0], RTLD_NOW);
+
+	assert_non_null(mkdtemp(folder));
+	assert_true(dladdr(dlsym(handle, f->symbol), &library));
+	assert_true(dladdr(dlsym(RTLD_DEFAULT, "cosh"), &other));
+	for (int i = 0; i < f->n; i++)
+		put_file(folder, f->sonames[i], NULL);
+	expect_opening(folder, f->not_found);
+	put_file(folder, last, other.dli_fname);
+	expect_opening(folder, f->lacks);
+	put_file(folder, last, library.dli_fname);
+	expect_opening(folder, f->version);
+	put_file(folder, last, NULL);
+	text_printf(&toolkit, "%s/lib64", folder);
+	assert_int_equal(mkdir(toolkit.at, 0700), 0);
+	put_file(toolkit.at, last, library.dli_fname);
+	expect_opening(folder, f->version);
+	text_free(&toolkit);
+	remove_folder(folder);
+	dlclose(handle);
+}
+
 /* The loader looks for libraries where the variable says at a program's start: the pretended ones are in cuda/ beside the test. */
 static inline void
 start_with_the_libraries(char **argv)
