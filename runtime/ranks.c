@@ -40,6 +40,40 @@ ranks_share(Gradc *run, Status own)
 	return own;
 }
 
+static bool
+has_gpu(const Gradc *run, uint64_t variants)
+{
+	const CodeImage *all = run->model.images;
+
+	for (int i = 0; all[i].name; i++)
+		if (variants >> i & 1 && all[i].kind == IMAGE_BYTES)
+			return true;
+	return false;
+}
+
+/* The first of those without a GPU where others have one; -1: all are alike. */
+static int
+rank_without_gpu(const Gradc *run, const int64_t *variants)
+{
+	int first = -1, n = 0;
+
+	for (int r = run->comm.size - 1; r >= 0; r--)
+		if (has_gpu(run, (uint64_t)variants[r]))
+			n++;
+		else
+			first = r;
+	return n > 0 ? first : -1;
+}
+
+static Status
+no_gpu_here(const Gradc *run)
+{
+	const Status why = run->device.why_not_gpu;
+
+	return status_error(EXIT_SYSTEM, "rank %d uses no GPU, and others do: %s", run->comm.rank,
+	                    why ? why->message : "it has --device=cpu or --target=cpu");
+}
+
 Status
 ranks_pick_variant(Gradc *run, uint64_t own)
 {
@@ -51,7 +85,12 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 	run->variant = variant_best(run->model.images, own);
 	if (run->variant && run->variant->target < run->format.n[SECTION_TARGETS])
 		return NULL;
+	int without = rank_without_gpu(run, all);
 	run->fault_is_shared = true;
+	if (without == run->comm.rank)
+		return no_gpu_here(run);
+	if (without >= 0)
+		return status_error(EXIT_SYSTEM, "%s", "");
 	if (gradc_rank(run) > 0)
 		return status_error(EXIT_SYSTEM, "%s", "");
 	return run->variant

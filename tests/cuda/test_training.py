@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -152,6 +153,20 @@ def test_two_ranks_are_two_micro_batches(trainer, gpus):
     want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
     trainer.launcher = launcher
     assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
+
+
+@pytest.mark.parametrize("rank", range(2))
+@pytest.mark.parametrize("own, words", [(["CUDA_VISIBLE_DEVICES="], "CUDA: no GPU is visible"), ([], "it has --device=cpu")])
+def test_a_rank_without_a_gpu_says_why(digits, rank, own, words):
+    *start, _, _ = openmpi()
+    one = ["-n", "1"]
+    there = [*one, *digits.command("--steps=2")]
+    not_there = [*one, "env", *own, *digits.command("--steps=2", *([] if own else [ON_CPU]))]
+    sides = [not_there, there] if rank == 0 else [there, not_there]
+    done = subprocess.run([*start, *sides[0], ":", *sides[1]], text=True, capture_output=True, timeout=120,
+                          env={**os.environ, **digits.environment})
+    said = [line for line in done.stderr.splitlines() if "gradc: error" in line]
+    assert done.returncode == 5 and len(said) == 1 and f"rank {rank} uses no GPU, and others do: {words}" in said[0]
 
 
 def processes_of(exe):
