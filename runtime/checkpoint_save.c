@@ -116,11 +116,17 @@ fill_job(Gradc *run, SaveJob *job, double eval_loss)
 	return NULL;
 }
 
+/* A device that is spent is no fault of the checkpoint's: nothing is tried again. */
 static Status
 count_failure(Gradc *run, int64_t step, Status why)
 {
 	Saver *saver = &run->saver;
-	Status status = NULL;
+	Status status = run->executor.ops->fault(run->executor.device);
+
+	if (status) {
+		status_free(why);
+		return status;
+	}
 
 	saver->failures++;
 	if (saver->failures >= MAX_FAILURES)

@@ -81,6 +81,7 @@ typedef struct {
 	const char *name;
 	bool host_memory; /* MEMORY_DEVICE is the host's to read and write, in the order of its calls */
 	ImageKind image_kind; /* of the code that it runs */
+	bool for_tests;       /* not offered to people */
 	int (*count)(void);   /* devices of its kind; NULL: one */
 	/* NULL: the device of that number runs the image, which is of its kind; else why not. */
 	Status (*runs)(int ordinal, const CodeImage *image);
@@ -131,7 +132,10 @@ typedef struct {
 	void (*describe)(const Device *device, Text *out);
 	DeviceFacts (*facts)(const Device *device);
 	const char *(*implementation)(const Code *code, int kernel);
-	int64_t (*library_bytes)(const Code *code); /* of scratch; NULL: none */
+	/* Memory that the libraries of loaded code want, of the device and aligned to 64; it is there before the first run, and until
+	 * behind unload. NULL: none. */
+	int64_t (*library_bytes)(const Code *code);
+	void (*place_library)(Code *code, char *memory);
 } DeviceOps;
 
 #define DEVICE(name) extern const DeviceOps device_##name;

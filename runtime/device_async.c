@@ -525,6 +525,7 @@ async_forget(Device *d, Recorded *recorded)
 
 const DeviceOps device_async = {
 	.name = "async",
+	.for_tests = true,
 	.image_kind = IMAGE_FUNCTIONS,
 	.runs = functions_run,
 	.open = async_open,

@@ -18,7 +18,6 @@ struct Device {
 struct Code {
 	const KernelCode *kernels;
 	LibraryCalls *calls;
-	Span library; /* their memory */
 };
 
 static void
@@ -258,8 +257,6 @@ static void
 cpu_unload(Device *device, Code *code)
 {
 	library_calls_close(code->calls);
-	if (code->library.at)
-		cpu_free(device, MEMORY_DEVICE, code->library);
 	memory_free(code);
 }
 
@@ -279,15 +276,11 @@ cpu_load(Device *device, const CodeSource *source, Code **out)
 	Status status = code_functions(source, device_cpu.name, &code->kernels);
 	if (!status)
 		status = library_calls_open(&device->libraries, source, &code->calls);
-	int64_t bytes = status ? 0 : library_calls_bytes(code->calls);
-	if (bytes)
-		status = cpu_alloc(device, MEMORY_DEVICE, bytes, &code->library);
 	memory_let_go();
 	if (status) {
 		cpu_unload(device, code);
 		return status;
 	}
-	library_calls_place(code->calls, code->library.at);
 	*out = code;
 	return NULL;
 }
@@ -399,7 +392,13 @@ cpu_implementation(const Code *code, int kernel)
 static int64_t
 cpu_library_bytes(const Code *code)
 {
-	return code->library.bytes;
+	return library_calls_bytes(code->calls);
+}
+
+static void
+cpu_place_library(Code *code, char *memory)
+{
+	library_calls_place(code->calls, memory);
 }
 
 static Status
@@ -479,4 +478,5 @@ const DeviceOps device_cpu = {
 	.facts = cpu_facts,
 	.implementation = cpu_implementation,
 	.library_bytes = cpu_library_bytes,
+	.place_library = cpu_place_library,
 };

@@ -168,8 +168,8 @@ cuda_runs(int ordinal, const CodeImage *image)
 	return status_error(
 		EXIT_SYSTEM,
 		"cuda:%d: %s has compute capability %d.%d, and does not run the code for "
-		"%s: compile the model with --target=cuda:sm_%d%d, too",
-		ordinal, gpu.name, gpu.major, gpu.minor, image->name, gpu.major, gpu.minor);
+		"%s: --target=cuda makes code for all GPUs from 8.0 on",
+		ordinal, gpu.name, gpu.major, gpu.minor, image->name);
 }
 
 /* ---- memory */
@@ -299,7 +299,6 @@ cuda_unload(Device *d, Code *code)
 {
 	cuda_enter(d);
 	library_calls_close(code->calls);
-	cuda_free(d, MEMORY_DEVICE, code->library);
 	cuda_modules_unload(code);
 	memory_free(code);
 }
@@ -308,19 +307,6 @@ static void
 unload_code(void *code)
 {
 	cuda_unload(((Code *)code)->device, code);
-}
-
-static Status
-open_calls(Device *d, const CodeSource *source, Code *code)
-{
-	RETURN_IF_ERROR(library_calls_open(&d->libraries, source, &code->calls));
-	int64_t bytes = library_calls_bytes(code->calls);
-	Status status = bytes ? cuda_alloc(d, MEMORY_DEVICE, bytes, &code->library) : NULL;
-	if (status)
-		return status_annotate(status,
-		                       "memory for libraries, which --libraries=off does without");
-	library_calls_place(code->calls, code->library.at);
-	return NULL;
 }
 
 static Status
@@ -339,7 +325,7 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 	memory_hold(unload_code, code);
 	Status status = cuda_modules_load(d, image, source->tables, code);
 	if (!status)
-		status = open_calls(d, source, code);
+		status = library_calls_open(&d->libraries, source, &code->calls);
 	memory_let_go();
 	if (status)
 		cuda_unload(d, code);
@@ -465,7 +451,13 @@ cuda_implementation(const Code *code, int kernel)
 static int64_t
 cuda_library_bytes(const Code *code)
 {
-	return code->library.bytes;
+	return library_calls_bytes(code->calls);
+}
+
+static void
+cuda_place_library(Code *code, char *memory)
+{
+	library_calls_place(code->calls, memory);
 }
 
 const DeviceOps device_cuda = {
@@ -499,4 +491,5 @@ const DeviceOps device_cuda = {
 	.facts = cuda_facts,
 	.implementation = cuda_implementation,
 	.library_bytes = cuda_library_bytes,
+	.place_library = cuda_place_library,
 };

@@ -111,6 +111,7 @@ executor_close(Executor *x)
 	host_close(x);
 	if (x->code)
 		x->ops->unload(x->device, x->code);
+	library_free(x->ops, x->device, &x->library);
 	x->ops->close(x->device);
 	x->device = NULL;
 }

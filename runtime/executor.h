@@ -55,10 +55,12 @@ typedef struct {
 	int host_target; /* whose programs the host's processors run; `target`: none other */
 	Device *host_device;
 	Code *host_code;
+	Span host_library;
 	VEC(HostLaunch *) host_launches;
 	const Comm *comm; /* NULL: of one rank */
 	RunFacts facts;
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
+	Span library;              /* what libraries work in */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
 	uint32_t most_arguments;   /* of an instruction */
 	void **buffers;            /* room for them */
@@ -125,6 +127,9 @@ Status collective_start(Executor *x, const Instruction *n, void *to, const void 
 /* ---- regions.c */
 Status regions_alloc(Executor *x); /* what it got is freed by regions_free, also after a fault */
 void regions_free(Executor *x);
+/* Memory for the code's libraries, freed by library_free behind unload. */
+Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
+void library_free(const DeviceOps *ops, Device *device, Span *library);
 
 /* ---- recorded.c */
 void recorded_free(Executor *x);

@@ -89,7 +89,8 @@ host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 		if (x->format->programs[i].target == (uint32_t)x->host_target)
 			RETURN_IF_ERROR(check_program(x, &x->format->programs[i]));
 	RETURN_IF_ERROR(device_cpu.open(options, &x->host_device));
-	return device_cpu.load(x->host_device, &source, &x->host_code);
+	RETURN_IF_ERROR(device_cpu.load(x->host_device, &source, &x->host_code));
+	return library_alloc(&device_cpu, x->host_device, x->host_code, &x->host_library);
 }
 
 void
@@ -97,6 +98,7 @@ host_close(Executor *x)
 {
 	if (x->host_code)
 		device_cpu.unload(x->host_device, x->host_code);
+	library_free(&device_cpu, x->host_device, &x->host_library);
 	device_cpu.close(x->host_device);
 	x->host_device = NULL;
 	x->host_code = NULL;

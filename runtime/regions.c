@@ -13,6 +13,12 @@ region_bytes(const Executor *x, Space space)
 	return bytes > host ? bytes : host;
 }
 
+static int64_t
+bytes_of_library(const DeviceOps *ops, const Code *code)
+{
+	return ops->library_bytes ? ops->library_bytes(code) : 0;
+}
+
 static int
 turns_of(const SpaceRow *row)
 {
@@ -36,22 +42,31 @@ add_plan(Text *out, const Executor *x, bool on_host)
 		            bytes_text(number, (double)bytes));
 		sum += bytes;
 	}
-	return sum;
+	int64_t library = on_host ? 0 : bytes_of_library(x->ops, x->code);
+	if (library)
+		text_printf(out, ", library %s", bytes_text(number, (double)library));
+	return sum + library;
 }
 
-/* What was planned by region, what there is, and what helps. */
+/* What was planned by region, what there is, and what helps. A fault of the device is something else. */
 static Status
 not_enough(const Executor *x, bool on_host, Status why)
 {
 	DeviceMemory memory;
 	Text plan = {0}, have = {0};
-	char number[32], total[32];
-	int64_t sum = add_plan(&plan, x, on_host);
+	char number[32], total[32], own[32];
+	Status fault = x->ops->fault(x->device);
 
+	if (fault) {
+		status_free(why);
+		return fault;
+	}
+	int64_t sum = add_plan(&plan, x, on_host);
 	if (!on_host && x->ops->memory && x->ops->memory(x->device, &memory))
-		text_printf(&have, "; %s of %s are free",
-		            bytes_text(number, (double)(memory.free + memory.own)),
-		            bytes_text(total, (double)memory.total));
+		text_printf(&have, "; %s of %s are free, beside %s of the plan",
+		            bytes_text(number, (double)memory.free),
+		            bytes_text(total, (double)memory.total),
+		            bytes_text(own, (double)memory.own));
 	Status status = status_error(
 		why->exit_code,
 		"%s: planned are %s (%s)%s: compile with fewer rows (--batch) and train with "
@@ -79,7 +94,31 @@ regions_alloc(Executor *x)
 				return not_enough(x, row->on_host, status);
 		}
 	}
+	Status status = library_alloc(x->ops, x->device, x->code, &x->library);
+	return status ? not_enough(x, false, status) : NULL;
+}
+
+Status
+library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out)
+{
+	int64_t bytes = bytes_of_library(ops, code);
+
+	if (bytes == 0)
+		return NULL;
+	Status status = ops->alloc(device, MEMORY_DEVICE, bytes, out);
+	if (status)
+		return status_annotate(status,
+		                       "memory for libraries, which --libraries=off does without");
+	ops->place_library(code, out->at);
 	return NULL;
+}
+
+void
+library_free(const DeviceOps *ops, Device *device, Span *library)
+{
+	if (library->at)
+		ops->free(device, MEMORY_DEVICE, *library);
+	*library = (Span){0};
 }
 
 void

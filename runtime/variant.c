@@ -47,6 +47,7 @@ has_asked(const CodeImage *all, const char *asked, ImageKind kind)
 }
 
 /* ---- the device */
+enum { MOST_ORDINAL = 65535 };
 
 static Status
 unknown_device(const char *asked)
@@ -54,10 +55,11 @@ unknown_device(const char *asked)
 	Text names = {0};
 
 	for (int i = 0; device_table[i]; i++)
-		text_printf(&names, "%s%s", i ? ", " : "", device_table[i]->name);
+		if (!device_table[i]->for_tests)
+			text_printf(&names, "%s%s", i ? ", " : "", device_table[i]->name);
 	Status status = status_error(EXIT_USAGE,
 	                             "--device=%s: not supported in this build: it has %s, and "
-	                             "NAME:N for the one of that number",
+	                             "cuda:N for the GPU of that number",
 	                             asked, names.at);
 	text_free(&names);
 	return status;
@@ -74,9 +76,13 @@ find_device(const char *asked, DeviceChoice *out)
 	snprintf(name, sizeof(name), "%.*s", (int)n, asked);
 	out->ops = n < sizeof(name) ? device_find(name) : NULL;
 	bool number = !colon ||
-	              (parse_int(colon + 1, &ordinal) && ordinal >= 0 && ordinal < 1 << 16);
-	if (!out->ops || !number)
+	              (parse_int(colon + 1, &ordinal) && ordinal >= 0 && ordinal <= MOST_ORDINAL);
+	if (!out->ops)
 		return unknown_device(asked);
+	if (!number)
+		return status_error(EXIT_USAGE,
+		                    "--device=%s: need a number from 0 to %d behind the colon",
+		                    asked, MOST_ORDINAL);
 	out->ordinal = (int)ordinal;
 	return NULL;
 }

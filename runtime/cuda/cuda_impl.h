@@ -55,7 +55,6 @@ struct Code {
 	int n_modules;
 	void **parameters; /* room for those of a launch */
 	LibraryCalls *calls;
-	Span library; /* their memory */
 };
 
 /* The status of a call; a fault is the device's from then on, too. what: as of cuda_status. */

@@ -76,7 +76,7 @@ NO_GPU = {
     "hidden": ({"CUDA_VISIBLE_DEVICES": ""}, HIDDEN + ":"),
     "another instance": ({"CUDA_VISIBLE_DEVICES": "MIG-6f1"}, HIDDEN + "MIG-6f1: "),
     "another capability": (settings({"CAPABILITY": "8.0"}), "cuda:0: pretended GPU has compute capability 8.0, and does not run the "
-                           "code for sm_90a: compile the model with --target=cuda:sm_80, too"),
+                           "code for sm_90a: --target=cuda makes code for all GPUs from 8.0 on"),
 }
 
 
@@ -112,7 +112,10 @@ def test_code_for_cpus_only(gpu, tmp_path):
     ((ON_CPU, "--target=cuda:sm_90a"), "--device=cpu runs code for CPUs, and --target=cuda:sm_90a is code for GPUs: leave one"),
     ((ON_GPU, "--target=cpu:native"), "--device=cuda runs code for GPUs, and --target=cpu:native is code for CPUs: leave one"),
     ((ON_GPU, "--target=cuda:sm_80"), "--target=cuda:sm_80: the model is compiled for"),
-    (("--device=gpu",), "--device=gpu: not supported in this build: it has cpu")], ids=str)
+    (("--device=cuda:",), "--device=cuda:: need a number from 0 to 65535 behind the colon"),
+    (("--device=cuda:-1",), "--device=cuda:-1: need a number from 0 to 65535 behind the colon"),
+    (("--device=cuda:99999999999",), "--device=cuda:99999999999: need a number from 0 to 65535 behind the colon"),
+    (("--device=gpu",), "--device=gpu: not supported in this build: it has cpu, cuda, and cuda:N for the GPU of that number")], ids=str)
 def test_options_that_contradict(trainer, options, words):
     check_said(trainer.run(*options, "--steps=2", exit=USAGE), words)
 
@@ -135,8 +138,23 @@ def test_a_patience_that_is_none(trainer, seconds):
 def test_not_enough_memory(trainer, pools):
     done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", exit=SYSTEM, fake={"MEMORY": 300000, "POOLS": pools})
     check_said(done, "cuda:0 (pretended GPU) has not enough memory for ", " bytes: planned are ", " KiB (state ", "workspace ", "io ", "step ",
-               " of 293.0 KiB are free: compile with fewer rows (--batch) and train with --accumulate")
+               " of 293.0 KiB are free, beside ", " of the plan: compile with fewer rows (--batch) and train with --accumulate")
     assert not list(trainer.folder.iterdir())
+
+
+def test_not_enough_memory_for_libraries(gpu, tmp_path):
+    trainer = gpu.trainer(gpu.compile("gpt2_mini_fresh"), tmp_path)
+    trainer.run(ON_GPU, "--libraries=on", "--steps=1", "--log=log.jsonl")
+    plan = json.loads((tmp_path / "log.jsonl").read_text())["gpu_peak_bytes"]
+    done = trainer.run(ON_GPU, "--libraries=on", "--steps=1", exit=SYSTEM, fake={"MEMORY": plan - 1})
+    check_said(done, "memory for libraries, which --libraries=off does without: cuda:0 (pretended GPU) has not enough memory for 4096 bytes: "
+               "planned are ", "state ", "library 4.0 KiB); ")
+
+
+def test_a_fault_is_no_lack_of_memory(trainer):
+    done = trainer.run(ON_GPU, "--steps=1", exit=SYSTEM, fake={"FAIL": "cuMemAllocFromPoolAsync:2=700"})
+    check_said(done, "CUDA: memory: a kernel touched memory that it has not")
+    assert "planned are" not in done.stderr
 
 
 # ---- what is no fault
@@ -180,6 +198,18 @@ def test_a_fault_while_the_model_is_exported(trainer, undisturbed):
                        fake={"FAIL": f"cuMemcpyAsync:{undisturbed.calls['cuMemcpyAsync']}~214"})
     check_said(done, FAULTS["ECC"][2])
     assert check_left(trainer, undisturbed) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("how, code", [("=999", LOST), ("~999", LOST), ("~700", SYSTEM)])
+def test_a_fault_while_the_last_checkpoint_is_written(trainer, how, code):
+    """It is the GPU's, not the checkpoint's: nobody tries again."""
+    counts = trainer.folder / "counts.json"
+    trainer.run(ON_GPU, "--steps=3", "--save=ck", fake={"COUNT": counts})
+    shutil.rmtree(trainer.folder / "ck")
+    last = json.loads(counts.read_text())["cuMemcpyAsync"]
+    done = trainer.run(ON_GPU, "--steps=3", "--save=ck", exit=code, fake={"FAIL": f"cuMemcpyAsync:{last}{how}"})
+    check_said(done, "CUDA: ")
+    assert not sentences(done, "warning")
 
 
 def test_a_stuck_kernel(trainer, undisturbed):
