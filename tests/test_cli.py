@@ -132,7 +132,7 @@ EXECUTABLE = {
     "--trace": (["=t.json"], [("=", "--trace")]),
     "--progress": (["=auto", "=bar", "=plain", "=off"], [("=foo", "foo")]),
     "--table": (["=auto", "=full", "=off"], [("=foo", "foo")]),
-    "--device": (["=cpu", " cpu:0"], [("=gpu", LACKS), ("=cuda:x", LACKS), ("=cuda:-1", LACKS)]),
+    "--device": (["=cpu", " cpu:0"], [("=gpu", LACKS), ("=cuda:x", "need a number"), ("=cuda:-1", "need a number")]),
     "--target": (["=cpu:native"], [("=cpu:pentium", "the model is compiled for cpu:native"), ("=", "--target")]),
     "--threads": (["=1", "=2"], [("=0", "0"), ("=x", "x"), ("=100000", "at most")]),
     "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
