@@ -36,6 +36,17 @@ convert_attrs(Module *m, Node *n, DType to)
 	}
 }
 
+/* Products of f32 may round their operands. */
+static void
+allow_tf32(Node *n)
+{
+	bool f32 = n->n_operands && node_operand(n, 0)->type->dtype == F32;
+
+	for (const Field *f = op_row(n)->fields; f32 && f && f->name; f++)
+		if (strcmp(f->name, "allow_tf32") == 0)
+			*(bool *)((char *)n->attr + f->offset) = true;
+}
+
 static void
 convert_value(Module *m, Value *v, DType to)
 {
@@ -100,7 +111,7 @@ keep_rounding(Module *m, Node *n, DType to)
 }
 
 static void
-convert_function(Module *m, Function *f, DType to)
+convert_function(Module *m, Function *f, DType to, bool tf32)
 {
 	for (int i = 0; i < f->params.n; i++)
 		convert_value(m, f->params.at[i], to);
@@ -114,6 +125,8 @@ convert_function(Module *m, Function *f, DType to)
 		convert_attrs(m, n, to);
 		for (int i = 0; i < n->n_results; i++)
 			convert_value(m, node_result(n, i), to);
+		if (tf32)
+			allow_tf32(n);
 	}
 }
 
@@ -122,10 +135,11 @@ run_precision(Pass *p, Module *m)
 {
 	const PrecisionOptions *o = p->options;
 	DType to = F32;
+	bool tf32 = o->to && strcmp(o->to, "tf32") == 0;
 
 	if (o->to && strcmp(o->to, "f64") == 0)
 		to = F64;
-	else if (o->to && strcmp(o->to, "f32") != 0 && strcmp(o->to, "tf32") != 0) {
+	else if (o->to && strcmp(o->to, "f32") != 0 && !tf32) {
 		diag_error(p->diag, EXIT_USAGE, "--precision=%s: not supported in this build",
 		           o->to);
 		return false;
@@ -137,7 +151,7 @@ run_precision(Pass *p, Module *m)
 	}
 	int n = m->functions.n; /* those that keep_rounding adds are converted */
 	for (int i = 0; i < n; i++)
-		convert_function(m, m->functions.at[i], to);
+		convert_function(m, m->functions.at[i], to, tf32);
 	p->changed = true;
 	return true;
 }

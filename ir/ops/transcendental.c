@@ -111,6 +111,115 @@ sigmoid_flops(const Node *n)
 	return 4 * node_result(n, 0)->type->n;
 }
 
+/* ---- GELU with tanh: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2. y = x/2 (1 + t), t = tanh u, u = a x (1 + b x^2) */
+#define GELU_A 0.79788456080286535588 /* sqrt(2 / pi) */
+#define GELU_B 0.044715
+
+static double
+f_gelu(double x)
+{
+	return x / 2 * (1 + tanh(GELU_A * x * (1 + GELU_B * x * x)));
+}
+
+/* dy (1/2 (1 + t) + x/2 (1 - t^2) u'), u' = a (1 + 3 b x^2) */
+static double
+f_gelu_grad(double dy, double x)
+{
+	double t = tanh(GELU_A * x * (1 + GELU_B * x * x));
+
+	return dy * ((1 + t) / 2 + x / 2 * (1 - t * t) * GELU_A * (1 + 3 * GELU_B * x * x));
+}
+
+static void
+grad_gelu(Grad *g)
+{
+	grad_add(g, 0, b_binary(B, OP_gelu_grad, DY, X));
+}
+
+/* With s = 1 - t^2 and u'' = 6 a b x the second derivative of y is s u' + x/2 s (u'' - 2 t u'^2). */
+static Value *
+gelu_curvature(Grad *g, Value *x)
+{
+	Value *x2 = mul(g, x, x), *one = number(g, x, 1);
+	Value *u = mul(g, x,
+	               add(g, number(g, x, GELU_A), mul(g, x2, number(g, x, GELU_A * GELU_B))));
+	Value *u1 = add(g, number(g, x, GELU_A), mul(g, x2, number(g, x, 3 * GELU_A * GELU_B)));
+	Value *u2 = mul(g, x, number(g, x, 6 * GELU_A * GELU_B));
+	Value *t = b_unary(B, OP_tanh, u), *s = sub(g, one, mul(g, t, t));
+	Value *bend = sub(g, u2, mul(g, mul(g, number(g, x, 2), t), mul(g, u1, u1)));
+
+	return mul(g, s, add(g, u1, mul(g, mul(g, x, number(g, x, 0.5)), bend)));
+}
+
+static void
+grad_gelu_grad(Grad *g)
+{
+	if (g->needs[0])
+		grad_add(g, 0, b_binary(B, OP_gelu_grad, DY, Z));
+	if (g->needs[1])
+		grad_add(g, 1, mul(g, mul(g, DY, X), gelu_curvature(g, Z)));
+}
+
+/* c + d x^2 */
+static LoopValue
+lb_square(LoopBuilder *lb, LoopValue x, double c, double d)
+{
+	DType t = lb_type(lb, x);
+	LoopValue x2 = lb_binary(lb, LOOP_mul, x, x);
+
+	return lb_binary(lb, LOOP_add, lb_number(lb, t, c),
+	                 lb_binary(lb, LOOP_mul, lb_number(lb, t, d), x2));
+}
+
+/* t, and x/2 */
+static LoopValue
+lb_gelu_tanh(LoopBuilder *lb, LoopValue x, LoopValue *half)
+{
+	LoopValue u = lb_binary(lb, LOOP_mul, x, lb_square(lb, x, GELU_A, GELU_A * GELU_B));
+
+	*half = lb_binary(lb, LOOP_mul, lb_number(lb, lb_type(lb, x), 0.5), x);
+	return lb_unary(lb, LOOP_tanh, u);
+}
+
+static LoopValue
+scalar_gelu(LoopBuilder *lb, const Node *n, const LoopValue *x)
+{
+	LoopValue half, t = lb_gelu_tanh(lb, x[0], &half);
+
+	(void)n;
+	return lb_binary(lb, LOOP_mul, half,
+	                 lb_binary(lb, LOOP_add, lb_number(lb, lb_type(lb, t), 1), t));
+}
+
+static LoopValue
+scalar_gelu_grad(LoopBuilder *lb, const Node *n, const LoopValue *x)
+{
+	DType type = lb_type(lb, x[1]);
+	LoopValue half, t = lb_gelu_tanh(lb, x[1], &half), one = lb_number(lb, type, 1);
+	LoopValue s = lb_binary(lb, LOOP_sub, one, lb_binary(lb, LOOP_mul, t, t));
+	LoopValue bend = lb_square(lb, x[1], GELU_A, 3 * GELU_A * GELU_B);
+	LoopValue whole = lb_binary(lb, LOOP_mul, lb_number(lb, type, 0.5),
+	                            lb_binary(lb, LOOP_add, one, t));
+	LoopValue rest = lb_binary(lb, LOOP_mul, lb_binary(lb, LOOP_mul, half, s), bend);
+
+	(void)n;
+	return lb_binary(lb, LOOP_mul, x[0], lb_binary(lb, LOOP_add, whole, rest));
+}
+
+/* x^2, 2 for 1 + b x^2, x, tanh, 3 for the rest */
+static int64_t
+gelu_flops(const Node *n)
+{
+	return 8 * node_result(n, 0)->type->n;
+}
+
+/* Those of t and x/2 with x^2 once, 2 for s, 2 for u', 2 for 1/2 (1 + t), 3 for the sum, dy */
+static int64_t
+gelu_grad_flops(const Node *n)
+{
+	return 16 * node_result(n, 0)->type->n;
+}
+
 /* x^1, x^2, x^3, x^0.5, x^-1, x^-0.5 */
 static Value *
 simplify_pow(Builder *b, Node *n)
@@ -133,6 +242,8 @@ simplify_pow(Builder *b, Node *n)
 	return e == -1 ? b_binary(b, OP_div, b_splat(b, x->type, 1), x) : NULL;
 }
 
+static const Sample float_pairs[] = {
+	{"", "f64[12,3], f64[12,3]"}, {"", "f64[], f64[]"}, {"", "f64[1,0], f64[1,0]"}, {0}};
 static const Sample pow_samples[] = {{"", "f64[12,5] positive, f64[12,5]"},
                                      {"", "f64[5] ties, f64[5] positive"},
                                      {"", "s64[3,5], s64[3,5]"},
@@ -165,6 +276,10 @@ UNARY(erf, "error function", FLOATS, false, erf, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_erf, unary_samples)
 UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6,
       sigmoid_flops, PRECISION_FOLLOW, grad_sigmoid, unary_samples)
+UNARY(gelu, "x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2))), GELU with tanh", FLOATS, false, f_gelu, NULL, 18,
+      gelu_flops, PRECISION_FOLLOW, grad_gelu, unary_samples)
+BINARY(gelu_grad, "x times the derivative of `gelu` at y", FLOATS, false, f_gelu_grad, NULL, 24,
+       gelu_grad_flops, PRECISION_FOLLOW, grad_gelu_grad, float_pairs)
 BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, 20,
        flops_one, PRECISION_HIGH, grad_pow, pow_samples, .simplify = simplify_pow)
 /* clang-format on */

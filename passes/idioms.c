@@ -1,0 +1,190 @@
+/* Names what exporters spell out in elementwise nodes: GELU with tanh becomes op `gelu`, whose derivative is one node, too. What a
+ * chain is is asked of its values, not of its shape: exporters write the same function in many ways. This is no proof, but a chain is
+ * short, without an edge, and must agree at twenty points to 1e-5 of each value; f32 itself rounds 1 + tanh by more where it is small.
+ *
+ * Keeps: values, to that. f64 keeps its nodes: there the file's constants count. Linear in nodes: chains are bounded. */
+#include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+	MOST_CHAIN = 16,
+	N_POINTS = 20,
+	MOST_DEPTH = 12,
+	MOST_INNER = 5,   /* nodes from the tanh to the leaf */
+	MOST_TRIES = 256, /* of one tanh */
+};
+
+/* Values of a chain at points of its only leaf. */
+typedef struct {
+	const Value *leaf;
+	int n; /* nodes of the chain so far */
+	const Value *of[MOST_CHAIN];
+	double at[MOST_CHAIN][N_POINTS];
+} Chain;
+
+/* Irregular, and where a GELU bends. */
+static double
+point(int i)
+{
+	return 3.1 * sin(0.7 + 2.3 * i);
+}
+
+/* Of what a chain is made: functions without an edge. */
+/* clang-format off */
+static double f_add(double x, double y) { return x + y; }
+static double f_sub(double x, double y) { return x - y; }
+static double f_mul(double x, double y) { return x * y; }
+static double f_div(double x, double y) { return x / y; }
+static double f_neg(double x, double y) { return (void)y, -x; }
+static double f_tanh(double x, double y) { return (void)y, tanh(x); }
+/* clang-format on */
+typedef struct {
+	OpKind op;
+	double (*f)(double x, double y);
+} LinkRow;
+static const LinkRow links[] = {{OP_add, f_add}, {OP_sub, f_sub}, {OP_mul, f_mul},
+                                {OP_div, f_div}, {OP_neg, f_neg}, {OP_tanh, f_tanh}};
+
+/* NULL: n is none. */
+static const LinkRow *
+link_of(const Node *n)
+{
+	for (int i = 0; n && i < COUNT(links); i++)
+		if (links[i].op == n->op)
+			return &links[i];
+	return NULL;
+}
+
+/* The values of v at the points; false: it is made of more than the leaf, or of too many nodes. */
+static bool
+evaluate(Chain *c, const Value *v, int depth, double *out)
+{
+	double number, operands[2][N_POINTS];
+	const Node *n = v->node;
+	const LinkRow *row = link_of(n);
+
+	if (value_splat(v, &number)) {
+		for (int i = 0; i < N_POINTS; i++)
+			out[i] = number;
+		return true;
+	}
+	for (int i = 0; i < c->n; i++)
+		if (c->of[i] == v) {
+			memcpy(out, c->at[i], sizeof(c->at[i]));
+			return true;
+		}
+	if (v == c->leaf) {
+		for (int i = 0; i < N_POINTS; i++)
+			out[i] = point(i);
+		return true;
+	}
+	for (int i = 0; row && i < n->n_operands; i++)
+		if (depth == MOST_DEPTH || !evaluate(c, node_operand(n, i), depth + 1, operands[i]))
+			return false;
+	if (!row || c->n == MOST_CHAIN)
+		return false;
+	for (int i = 0; i < N_POINTS; i++)
+		out[i] = row->f(operands[0][i], n->n_operands > 1 ? operands[1][i] : 0);
+	c->of[c->n] = v;
+	memcpy(c->at[c->n++], out, sizeof(c->at[0]));
+	return true;
+}
+
+/* Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2 */
+static bool
+is_gelu(const double *values)
+{
+	for (int i = 0; i < N_POINTS; i++) {
+		double x = point(i);
+		double want = x / 2 * (1 + tanh(sqrt(M_2_PI) * (x + 0.044715 * x * x * x)));
+		if (!(fabs(values[i] - want) <= 1e-5 * fabs(want)))
+			return false;
+	}
+	return true;
+}
+
+/* What is made of v, a value of the chain, and is a GELU of its leaf; NULL: nothing is. */
+static Value *
+find_gelu(const Chain *c, Value *v, int depth, int *tries)
+{
+	double values[N_POINTS];
+
+	for_each_use(v, u) {
+		if ((*tries)-- <= 0)
+			return NULL;
+		Chain longer = *c;
+		Value *y = link_of(u->user) ? node_result(u->user, 0) : NULL;
+		if (!y || depth == MOST_DEPTH || !evaluate(&longer, y, 0, values))
+			continue;
+		Value *found = is_gelu(values) ? y : find_gelu(&longer, y, depth + 1, tries);
+		if (found)
+			return found;
+	}
+	return NULL;
+}
+
+/* The GELU of `leaf` that t is part of; NULL: it is none. */
+static Value *
+gelu_of(Value *leaf, Value *t, int *tries)
+{
+	Chain c = {.leaf = leaf};
+	double values[N_POINTS];
+
+	return leaf->type == t->type && evaluate(&c, t, 0, values) ? find_gelu(&c, t, 0, tries)
+	                                                           : NULL;
+}
+
+/* Of v or of what v is made of. */
+static bool
+name_gelu_of(Value *v, Value *t, int depth, int *tries)
+{
+	Value *y = gelu_of(v, t, tries);
+
+	if (y) {
+		Builder b = {.m = y->function->module,
+		             .f = y->function,
+		             .before = y->node,
+		             .loc = y->node->loc,
+		             .phase = y->node->phase};
+		value_replace_uses(y, b_unary(&b, OP_gelu, v));
+		return true;
+	}
+	for (int i = 0; link_of(v->node) && i < v->node->n_operands; i++)
+		if (depth < MOST_INNER &&
+		    name_gelu_of(node_operand(v->node, i), t, depth + 1, tries))
+			return true;
+	return false;
+}
+
+/* t: the result of a tanh */
+static bool
+name_gelu(Value *t)
+{
+	int tries = MOST_TRIES;
+
+	return t->type->dtype != F64 && name_gelu_of(node_operand(t->node, 0), t, 0, &tries);
+}
+
+static bool
+run_idioms(Pass *p, Module *m)
+{
+	for_each_function(m, f) {
+		bool changed = false;
+		for_each_node(f, n)
+			if (f->kind != FUNCTION_FUSED && n->op == OP_tanh)
+				changed |= name_gelu(node_result(n, 0));
+		if (changed)
+			function_drop_unread(f);
+		p->changed |= changed;
+	}
+	return true;
+}
+
+const PassRow pass_idioms = {.name = "idioms",
+                             .help = "name what exporters spell out: GELU",
+                             .takes = STAGE_ANY,
+                             .until = STAGE_TRAIN,
+                             .leaves = STAGE_ANY,
+                             .run = run_idioms};
