@@ -10,7 +10,26 @@ _Static_assert(sizeof(LibraryOperand) == 2 * 4 + (2 + 2 * MAX_LIBRARY_RANK) * 8 
 
 const char *const library_kind_names[] = {"dot", "conv", "conv_grad_input", "conv_grad_weight",
                                           NULL};
-const char *const epilogue_names[] = {"none", "bias", NULL};
+const char *const epilogue_names[] = {"none",          "bias",  "gelu",  "gelu_bias", "gelu_aux",
+                                      "gelu_aux_bias", "dgelu", "bgrad", NULL};
+
+/* Of each epilogue: which operands it has and writes, as bits; FLOPs for an element of the result, and of the second operand. A
+ * GELU counts as op `gelu` does. */
+typedef struct {
+	unsigned has, writes;
+	int flops, flops_second;
+} LibraryEpilogueRow;
+#define HAS_BIAS (1u << LIBRARY_BIAS)
+#define HAS_AUX (1u << LIBRARY_AUX)
+static const LibraryEpilogueRow epilogues[N_EPILOGUES] = {
+	[EPILOGUE_BIAS] = {HAS_BIAS, 0, 1, 0},
+	[EPILOGUE_GELU] = {0, 0, 8, 0},
+	[EPILOGUE_GELU_BIAS] = {HAS_BIAS, 0, 9, 0},
+	[EPILOGUE_GELU_AUX] = {HAS_AUX, HAS_AUX, 8, 0},
+	[EPILOGUE_GELU_AUX_BIAS] = {HAS_BIAS | HAS_AUX, HAS_AUX, 9, 0},
+	[EPILOGUE_DGELU] = {HAS_AUX, 0, 16, 0},
+	[EPILOGUE_BGRAD] = {HAS_BIAS, HAS_BIAS, 0, 1},
+};
 
 const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3] = {
 	[LIBRARY_CONV] = {CONV_X, CONV_W, CONV_Y},
@@ -54,15 +73,34 @@ const LibraryField library_fields[] = {
 	FIELD(LIBRARY_EPILOGUE, epilogue, DOT | CONV, EPILOGUE_NONE, N_EPILOGUES - 1,
               EPILOGUE_NONE),
 	OPERAND("bias", DOT | CONV, LIBRARY_BIAS),
+	OPERAND("c", DOT, LIBRARY_ADDED),
+	OPERAND("aux", DOT, LIBRARY_AUX),
 	{0},
 };
 
 bool
+library_has_operand(const LibraryCall *c, int i)
+{
+	bool dot = c->kind == LIBRARY_DOT;
+
+	return i < LIBRARY_BIAS || (i == LIBRARY_ADDED && dot && c->beta != 0) ||
+	       ((dot || i == LIBRARY_BIAS) && epilogues[c->epilogue].has >> i & 1);
+}
+
+bool
+library_writes(const LibraryCall *c, int i)
+{
+	return i == LIBRARY_RESULT || epilogues[c->epilogue].writes >> i & 1;
+}
+
+bool
 library_has_field(const LibraryCall *c, const LibraryField *f)
 {
-	bool bias = f->offset == offsetof(LibraryCall, operands[LIBRARY_BIAS]);
+	size_t first = offsetof(LibraryCall, operands);
+	bool there = f->type != LIBRARY_OPERAND ||
+	             library_has_operand(c, (int)((f->offset - first) / sizeof(LibraryOperand)));
 
-	return f->kinds >> c->kind & 1 && (!bias || c->epilogue == EPILOGUE_BIAS);
+	return f->kinds >> c->kind & 1 && there;
 }
 
 int
@@ -206,8 +244,25 @@ is_bias_of(const LibraryCall *c, int64_t n)
 {
 	const LibraryOperand *b = &c->operands[LIBRARY_BIAS];
 
-	return c->epilogue != EPILOGUE_BIAS ||
+	return !library_has_operand(c, LIBRARY_BIAS) ||
 	       (b->rank == 1 && b->dims[0] == n && b->strides[0] == 1);
+}
+
+/* Is it of the same type, with neighbours as far apart? */
+static bool
+is_like(const LibraryOperand *a, const LibraryOperand *b)
+{
+	return a->dtype == b->dtype && a->rank == b->rank &&
+	       memcmp(a->dims, b->dims, sizeof(*a->dims) * a->rank) == 0 &&
+	       memcmp(a->strides, b->strides, sizeof(*a->strides) * a->rank) == 0;
+}
+
+bool
+library_adds_in_place(const LibraryCall *c)
+{
+	const LibraryOperand *a = &c->operands[LIBRARY_ADDED], *z = &c->operands[LIBRARY_RESULT];
+
+	return c->beta && a->buffer == z->buffer && a->offset == z->offset;
 }
 
 /* Are the operands x[batch.., m, k], y[batch.., k, n] and z[batch.., m, n]? */
@@ -224,7 +279,10 @@ dot_agrees(const LibraryCall *c)
 		if (x->dims[i] != z->dims[i] || y->dims[i] != z->dims[i])
 			return false;
 	return x->dims[row] == z->dims[row] && y->dims[column] == z->dims[column] &&
-	       x->dims[column] == y->dims[row] && is_bias_of(c, z->dims[column]);
+	       x->dims[column] == y->dims[row] && is_bias_of(c, z->dims[column]) &&
+	       (!c->beta || is_like(&c->operands[LIBRARY_ADDED], z)) &&
+	       (!library_has_operand(c, LIBRARY_AUX) || is_like(&c->operands[LIBRARY_AUX], z)) &&
+	       (c->epilogue != EPILOGUE_BGRAD || z->rank == 2);
 }
 
 /* The operands as x, w and y of the convolution. */
@@ -271,8 +329,13 @@ bool
 library_call_check(const LibraryCall *c, Text *why)
 {
 	if (c->kind >= N_LIBRARY_KINDS || c->epilogue >= N_EPILOGUES ||
-	    (c->epilogue && c->kind != LIBRARY_DOT && c->kind != LIBRARY_CONV)) {
+	    (c->epilogue && c->kind != LIBRARY_DOT &&
+	     (c->kind != LIBRARY_CONV || c->epilogue != EPILOGUE_BIAS))) {
 		text_printf(why, "kind %u, epilogue %u", c->kind, c->epilogue);
+		return false;
+	}
+	if (c->kind != LIBRARY_DOT && c->beta) {
+		text_printf(why, "kind %u, beta %lld", c->kind, (long long)c->beta);
 		return false;
 	}
 	if (c->operands[LIBRARY_FIRST].rank < 2) {
@@ -387,10 +450,12 @@ library_flops(const LibraryCall *c)
 {
 	const LibraryOperand *x = &c->operands[LIBRARY_FIRST], *t[CONV_Y + 1];
 	double results = count_elements(&c->operands[LIBRARY_RESULT]);
-	double added = (c->epilogue == EPILOGUE_BIAS) + (c->beta != 0);
+	const LibraryEpilogueRow *e = &epilogues[c->epilogue];
+	double added = e->flops + (c->beta != 0);
 
 	if (c->kind == LIBRARY_DOT)
-		return results * (2 * (double)x->dims[x->rank - 1] + added);
+		return results * (2 * (double)x->dims[x->rank - 1] + added) +
+		       e->flops_second * count_elements(&c->operands[LIBRARY_SECOND]);
 	by_tensor(c, t);
 	return 2 * count_elements(t[CONV_Y]) * count_elements(t[CONV_W]) /
 	               (double)t[CONV_W]->dims[0] +
@@ -402,10 +467,10 @@ library_bytes(const LibraryCall *c)
 {
 	double bytes = 0;
 
-	for (int i = 0; i < library_operands(c); i++) {
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
-		bool twice = i == LIBRARY_RESULT && library_reads(c, i);
-		bytes += (twice ? 2 : 1) * count_elements(o) * dtype_info[o->dtype].bits / 8;
+		if (library_has_operand(c, i))
+			bytes += count_elements(o) * dtype_info[o->dtype].bits / 8;
 	}
 	return bytes;
 }

@@ -11,7 +11,7 @@
 #include "base/base.h"
 
 typedef enum {
-	LIBRARY_DOT, /* z[batch.., m, n] = beta * z + sum over k of x[batch.., m, k] * y[batch.., k, n] */
+	LIBRARY_DOT, /* z[batch.., m, n] = beta * c + sum over k of x[batch.., m, k] * y[batch.., k, n] */
 	/* A convolution of dense tensors, as ir/ops/conv.c has it: y[batch, groups*out, places..] of
 	 * x[batch, groups*in, places..] and w[groups*out, in, window..]; and its adjoints, dx of dy and w, dw of x
 	 * and dy. */
@@ -22,12 +22,32 @@ typedef enum {
 } LibraryKind;
 extern const char *const library_kind_names[]; /* of the ops that they are */
 
-/* What is done to a result before it is stored. A bias is a dense vector: a number for each column of a dot, for each
- * channel of a conv. */
-typedef enum { EPILOGUE_NONE, EPILOGUE_BIAS, N_EPILOGUES } LibraryEpilogue;
+/* What is done to a result before it is stored, by cuBLASLt's names. A bias is a dense vector: a number for each column of a
+ * dot, for each channel of a conv. A dot alone has the others. GELU is the one with tanh, as in op `gelu`; r is what would be
+ * stored without it. */
+typedef enum {
+	EPILOGUE_NONE,
+	EPILOGUE_BIAS,
+	EPILOGUE_GELU,
+	EPILOGUE_GELU_BIAS,     /* the bias is added before */
+	EPILOGUE_GELU_AUX,      /* aux = r, z = gelu(r) */
+	EPILOGUE_GELU_AUX_BIAS, /* likewise, r with the bias */
+	EPILOGUE_DGELU,         /* z = r * gelu'(aux) */
+	EPILOGUE_BGRAD, /* z = r, and bias[n] = the sum over k of y[k, n]; without a batch */
+	N_EPILOGUES
+} LibraryEpilogue;
 extern const char *const epilogue_names[];
 
-enum { LIBRARY_FIRST, LIBRARY_SECOND, LIBRARY_RESULT, LIBRARY_BIAS, N_LIBRARY_OPERANDS };
+/* Every call has the operands before LIBRARY_BIAS. */
+enum {
+	LIBRARY_FIRST,
+	LIBRARY_SECOND,
+	LIBRARY_RESULT,
+	LIBRARY_BIAS,
+	LIBRARY_ADDED, /* c: where beta is 1. It may be the result itself, as it was */
+	LIBRARY_AUX,   /* like the result */
+	N_LIBRARY_OPERANDS
+};
 enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
 enum { MAX_LIBRARY_SPATIAL = MAX_LIBRARY_RANK - 2 };
 
@@ -41,7 +61,7 @@ typedef struct {
 typedef struct {
 	uint32_t kind;     /* LibraryKind */
 	uint32_t epilogue; /* LibraryEpilogue */
-	int64_t beta;      /* of a dot: 1 adds to what the result was, 0 does not read it */
+	int64_t beta;      /* of a dot: 1 adds c, 0 does not */
 	int64_t groups; /* of a conv, as what follows for each spatial axis; low: the padding before x */
 	int64_t stride[MAX_LIBRARY_SPATIAL], dilation[MAX_LIBRARY_SPATIAL],
 		low[MAX_LIBRARY_SPATIAL];
@@ -70,25 +90,18 @@ int library_kind_find(const char *name); /* -1: unknown */
 /* The call with what goes without saying, for a reader to fill. */
 void library_call_begin(LibraryCall *c, LibraryKind kind);
 
-/* How many operands it has, from the first; a bias is the last of all. */
-static inline int
-library_operands(const LibraryCall *c)
-{
-	return c->epilogue == EPILOGUE_BIAS ? N_LIBRARY_OPERANDS : LIBRARY_BIAS;
-}
-/* Does the call read operand i? It writes the result. */
-static inline bool
-library_reads(const LibraryCall *c, int i)
-{
-	return i != LIBRARY_RESULT || c->beta != 0;
-}
+bool library_has_operand(const LibraryCall *c, int i);
+/* It reads all others. */
+bool library_writes(const LibraryCall *c, int i);
+/* Is c the result as it was? */
+bool library_adds_in_place(const LibraryCall *c);
 /* Strides without gaps. */
 void library_dense(LibraryOperand *o);
 bool library_is_dense(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
 
-/* Operations, a multiplication and an addition being two, and bytes of the operands, those that are read and written twice. The
+/* Operations, a multiplication and an addition being two, and bytes of the operands. The
  * kernel's own are others where its loops add up what another kernel made. */
 double library_flops(const LibraryCall *c);
 double library_bytes(const LibraryCall *c);

@@ -142,12 +142,28 @@ is_read_before(const Kernel *k, const Access *load, const Access *store)
 	return apart(load, common, to - from + 1);
 }
 
+/* It does not touch the input, or adds its elements to those of the result that are there. */
+static bool
+library_may_overwrite(const LibraryCall *c, int input, int output)
+{
+	const LibraryOperand *o = c->operands, *z = &o[LIBRARY_RESULT];
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		bool in_place = i == LIBRARY_ADDED && z->buffer == output &&
+		                o[i].offset == z->offset;
+		if (library_has_operand(c, i) && o[i].buffer == input && !in_place)
+			return false;
+	}
+	return true;
+}
+
 bool
 kernel_may_overwrite(const Kernel *k, int input, int output)
 {
 	Accesses loads = {0}, stores = {0};
 
-	if (k->library || kernel_has_tiles(k) ||
+	if ((k->library && !library_may_overwrite(k->library, input, output)) ||
+	    kernel_has_tiles(k) ||
 	    type_bytes(k->buffers.at[input].type) != type_bytes(k->buffers.at[output].type) ||
 	    k->buffers.at[input].type->dtype != k->buffers.at[output].type->dtype ||
 	    !find_accesses(k, input, output, &loads, &stores))

@@ -26,10 +26,9 @@ library_access(const LibraryCall *c, int buffer)
 {
 	uint32_t access = 0;
 
-	for (int i = 0; c && i < library_operands(c); i++)
-		if (c->operands[i].buffer == buffer)
-			access |= (library_reads(c, i) ? ACCESS_READ : 0) |
-			          (i == LIBRARY_RESULT ? ACCESS_WRITE : 0);
+	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(c, i) && c->operands[i].buffer == buffer)
+			access |= library_writes(c, i) ? ACCESS_WRITE : ACCESS_READ;
 	return access;
 }
 

@@ -1,308 +1,11 @@
-/* Gives every fused function its loops. Values are pulled: to store an element of a result, the nodes it
- * depends on are asked for theirs, each through its row (scalar, map, element), down to loads of the
- * kernel's inputs. docs/loop-ir.md describes the result. */
+/* Gives every fused function its loops: calls become launches of kernels, of which equal ones are shared. */
+#include "codegen/epilogue.h"
 #include "codegen/kernels/kernels.h"
 #include "codegen/lower_impl.h"
 
 #include <string.h>
 
-/* ---- one kernel */
-/* The last node that has loops of its own; NULL: there is none. */
-static Node *
-root_node(const Function *f)
-{
-	for_each_node_reverse(f, n)
-		if (op_row(n)->fuse == FUSE_OPAQUE || op_row(n)->fuse == FUSE_ROOT)
-			return n;
-	return NULL;
-}
-
-/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
- * domain, or the row's parts. */
-static const Strategy *
-strategy_of_function(const Target *t, const Function *f, Arena *arena)
-{
-	Node *root = root_node(f);
-	Gathered g = {.arena = arena};
-	int opaque = 0;
-
-	for_each_node(f, n)
-		opaque += op_row(n)->fuse == FUSE_OPAQUE;
-	return opaque > 1 ? strategy_gathering(t, root, &g) : root ? strategy_of(t, root) : NULL;
-}
-
-static void
-declare_buffers(Lower *lw, const Node *call, Type scratch, bool before)
-{
-	const Function *f = lw->f;
-	struct LowerState *st = lw->state;
-	const Node *ret = function_return(f);
-	char name[16];
-
-	for (int i = 0; i < f->params.n; i++) {
-		const Value *actual = node_operand(call, i);
-		const Value *p = f->params.at[i];
-		st->hyper[p->id] = hyperparameter(actual);
-		if (st->hyper[p->id] >= 0)
-			continue;
-		snprintf(name, sizeof(name), "x%d", i);
-		st->buffers[p->id] = lb_buffer(lw->lb, name, BUFFER_IN, p->type);
-	}
-	snprintf(name, sizeof(name), before ? "y0" : "x%d", f->params.n);
-	st->kernel_scratch = scratch ? lb_buffer(lw->lb, name, before ? BUFFER_OUT : BUFFER_IN,
-	                                         scratch)
-	                             : -1;
-	for (int i = 0; i < ret->n_operands && !before; i++) {
-		Value *v = node_operand(ret, i);
-		snprintf(name, sizeof(name), "y%d", i);
-		st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
-	}
-}
-
-static bool
-depends_on_params_only(const Value *v, int depth)
-{
-	const Node *n = v->node;
-
-	if (!n)
-		return true;
-	FuseClass c = op_row(n)->fuse;
-	if ((c != FUSE_ELEMENTWISE && c != FUSE_VIEW && n->n_operands) || depth > 64)
-		return false;
-	for (int i = 0; i < n->n_operands; i++)
-		if (!depends_on_params_only(node_operand(n, i), depth + 1))
-			return false;
-	return true;
-}
-
-/* Arithmetic on single numbers is done once, before the loops. */
-static void
-hoist_numbers(Lower *lw)
-{
-	for_each_node(lw->f, n) {
-		const Value *v = n->n_results ? node_result(n, 0) : NULL;
-		bool ready = v && v->type->n == 1 && op_row(n)->fuse == FUSE_ELEMENTWISE;
-		for (int i = 0; ready && i < n->n_operands; i++)
-			ready = depends_on_params_only(node_operand(n, i), 0);
-		if (!ready)
-			continue;
-		Index at = index_at(lw, v->type, affine_constant(0));
-		lower_element(lw, v, &at);
-	}
-}
-
-/* Is it worth more than one part for each outermost loop's iteration? */
-static bool
-is_large(const Target *t, const Function *f)
-{
-	int64_t most = function_flops(f);
-
-	for_each_node(f, n)
-		for (int i = 0; i < n->n_results; i++)
-			if (node_result(n, i)->type->n > most)
-				most = node_result(n, i)->type->n;
-	return most >= t->tuning->grains.large;
-}
-
-/* A fused function on its way to one kernel, or to two: the first leaves `scratch` in memory for the other. */
-typedef struct {
-	Module *m;
-	const Node *call;
-	const Function *f;
-	const Target *target;
-	int64_t cores;
-	Diag *diag;
-	Arena *arena;
-	const Strategy *strategy; /* NULL: none */
-	Type scratch;             /* NULL: one kernel */
-} Lowering;
-
-/* A kernel with its buffers and nothing else yet; before: the one that makes the scratch. */
-static Lower
-open_kernel(const Lowering *l, bool before)
-{
-	Module *m = l->m;
-	const Function *f = l->f;
-	Arena *scratch = l->arena;
-	struct LowerState *st = NEW(scratch, struct LowerState);
-	Kernel *k = kernel_new(scratch, "", f->loc);
-	Lower lw = {.lb = loop_builder(k, m, scratch),
-	            .m = m,
-	            .f = f,
-	            .node = root_node(f),
-	            .target = l->target,
-	            .parts = is_large(l->target, f) ? target_parts(l->target, l->cores) : 1,
-	            .state = st};
-
-	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
-	st->buffers = NEW_ARRAY(scratch, int, f->next_value_id);
-	st->hyper = NEW_ARRAY(scratch, int, f->next_value_id);
-	for (uint32_t i = 0; i < f->next_value_id; i++)
-		st->buffers[i] = st->hyper[i] = -1;
-	declare_buffers(&lw, l->call, l->scratch, before);
-	return lw;
-}
-
-/* A load of that type whose place is made of these loop variables alone. */
-static bool
-is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
-           Strided *out)
-{
-	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
-
-	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN ||
-	    lb->k->buffers.at[s->buffer].type->dtype != dtype || s->n_operands)
-		return false;
-	out->buffer = s->buffer;
-	out->offset = s->place->constant;
-	for (int t = 0; t < s->place->n; t++) {
-		int i = 0;
-		while (i < rank && axes[i] != s->place->terms[t].scalar)
-			i++;
-		if (i == rank || s->place->terms[t].coefficient < 0)
-			return false;
-		out->strides[i] = s->place->terms[t].coefficient;
-	}
-	return true;
-}
-
-/* Loads an element in loops over all axes and looks at its place. */
-bool
-lower_strided(Lower *lw, const Value *v, Strided *out)
-{
-	Type t = v->type;
-	Index at = {.rank = t->rank};
-	LoopValue axes[MAX_RANK];
-
-	*out = (Strided){0};
-	for (int i = 0; i < t->rank; i++) {
-		axes[i] = lb_for(lw->lb, LOOP_PLAIN, t->dims[i]);
-		at.at[i] = affine_scalar(lw->lb, axes[i]);
-	}
-	LoopValue x = lower_element(lw, v, &at);
-	bool ok = is_strided(lw->lb, x, t->dtype, axes, t->rank, out);
-	for (int i = 0; i < t->rank; i++) {
-		ok &= (out->strides[i] == 0) == (t->dims[i] == 1);
-		lb_end(lw->lb);
-	}
-	return ok;
-}
-
-static const LibraryCall *
-library_call(const Lowering *l)
-{
-	Lower probe = open_kernel(l, false);
-	LibraryCall *c = NEW(l->arena, LibraryCall);
-
-	const Strategy *s = l->strategy;
-
-	if (!s || !s->library || node_result(probe.node, 0)->type->n == 0)
-		return NULL;
-	return s->library(&probe, probe.node, c) ? c : NULL;
-}
-
-/* Where parts would share bytes, all of the kernel is one part. */
-static void
-keep_bytes_whole(Kernel *k)
-{
-	if (kernel_shared_byte(k) < 0)
-		return;
-	for (int i = 0; i < k->body.n; i++)
-		if (k->body.at[i].kind == LOOP_STATEMENT_FOR && k->body.at[i].mode == LOOP_PARALLEL)
-			k->body.at[i].mode = LOOP_PLAIN;
-}
-
-static Kernel *
-close_kernel(Lower *lw)
-{
-	Kernel *k = lw->lb->k;
-
-	keep_bytes_whole(k);
-	kernel_close(lw->lb);
-	if (k->n_team) /* CPUs' compilers have no stores between, or check for them */
-		kernel_hoist(k, lw->lb->scratch);
-	return k;
-}
-
-/* Loops over what the function iterates over. `fuse` makes none without a domain, but a person may. */
-static bool
-lower_fused(Lower *lw, Diag *diag)
-{
-	Spaces spaces = spaces_of_function(lw->f, lw->state->scratch);
-
-	if (spaces.fault) {
-		diag_error(diag, EXIT_INVALID, "%s: fused function @%s: %s", lw->m->name,
-		           lw->f->name, spaces.fault);
-		return false;
-	}
-	if (spaces.domain.elements[ITER_ROWS] || spaces.domain.reduction[ITER_FULL].n)
-		lower_reductions(lw, &spaces);
-	else
-		lower_elementwise(lw, &spaces);
-	return true;
-}
-
-/* The kernel that stores the function's results; NULL after reporting a fault. */
-static Kernel *
-lower_function(const Lowering *l)
-{
-	Lower lw = open_kernel(l, false);
-	Kernel *k = lw.lb->k;
-	const Node *root = lw.node;
-
-	k->flops = function_flops(l->f);
-	hoist_numbers(&lw);
-	if (root && op_row(root)->fuse == FUSE_OPAQUE)
-		l->strategy->emit(&lw, root);
-	else if (root)
-		op_row(root)->parts(&lw, root);
-	else if (!lower_fused(&lw, l->diag))
-		return NULL;
-	k->library = library_call(l);
-	return close_kernel(&lw);
-}
-
-/* What it needs in memory. */
-static Type
-scratch_of(const Lowering *l)
-{
-	Lower probe = open_kernel(l, false);
-	const Strategy *s = l->strategy;
-
-	return s && s->scratch ? s->scratch(&probe, probe.node) : NULL;
-}
-
-/* The kernel that makes it for another. */
-static Kernel *
-lower_before(const Lowering *l, const Kernel *serves)
-{
-	Lower lw = open_kernel(l, true);
-
-	lw.lb->k->serves = serves;
-	l->strategy->prepare(&lw, lw.node);
-	return close_kernel(&lw);
-}
-
-/* ---- the pass */
-int
-hyperparameter(const Value *v)
-{
-	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
-}
-
-/* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */
-typedef struct {
-	const Node *call;
-	const Target *target;
-	Kernel *kernel;
-	Kernel *before; /* makes the kernel's last input; NULL: it has none */
-	Type scratch;   /* that input */
-} Lowered;
-typedef struct {
-	IntMap *by_call, *by_kernel;
-	VEC(Lowered) done;
-} Sharing;
-
+/* ---- calls and kernels that are equal */
 static const Function *
 callee_of(const Node *call)
 {
@@ -319,10 +22,14 @@ call_hash(const Node *call, const Target *target)
 	return h;
 }
 
+/* Of calls of one function, either all are epilogues or none. */
 static bool
-call_equal(const Node *a, const Node *b)
+call_equal(const Lowered *done, const Lowering *l)
 {
-	if (callee_of(a) != callee_of(b))
+	const Node *a = done->call, *b = l->call;
+
+	if (done->target != l->target || callee_of(a) != callee_of(b) ||
+	    (l->library && memcmp(done->library, l->library, sizeof(*l->library)) != 0))
 		return false;
 	for (int i = 0; i < a->n_operands; i++)
 		if (hyperparameter(node_operand(a, i)) != hyperparameter(node_operand(b, i)))
@@ -330,75 +37,34 @@ call_equal(const Node *a, const Node *b)
 	return true;
 }
 
-/* An equal kernel of the module, whatever its name, or the new one put into it. */
-static Kernel *
-share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
+Kernel *
+sharing_find(const Module *m, Sharing *sh, const Kernel *k)
 {
-	Module *m = l->m;
 	uint64_t i, h = k->hash;
 
 	for (; intmap_get(sh->by_kernel, h, &i); h++)
 		if (kernel_equal(m->kernels.at[i], k))
 			return m->kernels.at[i];
 	intmap_put(sh->by_kernel, h, (uint64_t)m->kernels.n);
+	return NULL;
+}
+
+/* That, or the new one put into the module. */
+static Kernel *
+share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
+{
+	Module *m = l->m;
+	Kernel *found = sharing_find(m, sh, k);
 	const char *name;
+
+	if (found)
+		return found;
 	int number = m->kernels.n;
 	do
 		name = lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL,
 		                         number++);
 	while (strmap_get(m->kernel_names, name)); /* a text may have any */
 	return kernel_add(m, k, name);
-}
-
-static bool
-is_result(const Function *f, const Value *v)
-{
-	const Node *ret = function_return(f);
-
-	for (int i = 0; i < ret->n_operands; i++)
-		if (node_operand(ret, i) == v)
-			return true;
-	return false;
-}
-
-/* All that the root makes is stored, and nothing else; or what its bias gives with it. */
-static bool
-stores_root(const Function *f, const Node *root)
-{
-	const Node *ret = function_return(f);
-	const Node *last = ret->n_operands == 1 ? node_operand(ret, 0)->node : NULL;
-
-	if (last && last != root && bias_of(last))
-		return true;
-	for (int i = 0; i < root->n_results; i++)
-		if (!is_result(f, node_result(root, i)))
-			return false;
-	return ret->n_operands == root->n_results;
-}
-
-/* NULL, or why no kernel has this function's loops. `fuse` makes none such, but a person may. */
-static const char *
-fault_of(const Lowering *l)
-{
-	const Node *root = root_node(l->f);
-
-	if (!root)
-		return NULL;
-	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)
-		return "no strategy computes it in one kernel";
-	return stores_root(l->f, root) ? NULL
-	                               : "the node with loops of its own is not what is returned";
-}
-
-static bool
-check_root(const Lowering *l)
-{
-	const char *fault = fault_of(l);
-
-	if (fault)
-		diag_error(l->diag, EXIT_INVALID, "%s: fused function @%s: %s (target %s)",
-		           l->m->name, l->f->name, fault, l->target->name);
-	return !fault;
 }
 
 static bool
@@ -410,6 +76,7 @@ lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 		return false;
 	*done = (Lowered){.call = l->call, .target = l->target, .scratch = l->scratch};
 	done->kernel = share_kernel(l, sh, k);
+	done->library = done->kernel->library;
 	if (l->scratch)
 		done->before = share_kernel(l, sh, lower_before(l, done->kernel));
 	return true;
@@ -422,15 +89,15 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 	uint64_t i, h = call_hash(l.call, l.target);
 
 	for (; intmap_get(sh->by_call, h, &i); h++)
-		if (sh->done.at[i].target == l.target && call_equal(sh->done.at[i].call, l.call)) {
+		if (call_equal(&sh->done.at[i], &l)) {
 			*done = sh->done.at[i];
 			return true;
 		}
 	l.arena = arena_new();
-	l.strategy = strategy_of_function(l.target, l.f, l.arena);
-	bool ok = check_root(&l);
+	l.strategy = lower_strategy(l.target, l.f, l.arena);
+	bool ok = lower_check(&l);
 	if (ok) {
-		l.scratch = scratch_of(&l);
+		l.scratch = lower_needs(&l);
 		ok = lower_call(sh, &l, done);
 	}
 	arena_free(l.arena);
@@ -441,9 +108,9 @@ kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 	return ok;
 }
 
-static Node *
-insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands, int n_results,
-              const Type *types)
+Node *
+lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands, int n_results,
+                    const Type *types)
 {
 	Node *launch = node_insert(call->function, call, OP_launch, n_operands, operands,
 	                           &(LaunchAttr){k}, n_results, types, call->loc);
@@ -466,13 +133,30 @@ launch_instead(Node *call, const Lowered *l)
 	for (int i = 0; i < call->n_results; i++)
 		types[i] = node_result(call, i)->type;
 	if (l->before) {
-		Node *n = insert_launch(call, l->before, operands.n, operands.at, 1, &l->scratch);
+		Node *n = lower_insert_launch(call, l->before, operands.n, operands.at, 1,
+		                              &l->scratch);
 		vec_push(m->arena, &operands, node_result(n, 0));
 	}
-	Node *launch = insert_launch(call, l->kernel, operands.n, operands.at, call->n_results,
-	                             types);
+	Node *launch = lower_insert_launch(call, l->kernel, operands.n, operands.at,
+	                                   call->n_results, types);
 	for (int i = 0; i < call->n_results; i++)
 		value_replace_uses(node_result(call, i), node_result(launch, i));
+}
+
+static bool
+lower_reader(Sharing *sh, Lowering l, Arena *arena, Node *call, const Epilogue *e)
+{
+	Lowered done;
+
+	l.call = e->call;
+	l.f = callee_of(e->call);
+	l.library = &e->library;
+	if (!kernels_for(sh, l, arena, &done))
+		return false;
+	launch_instead(e->call, &done);
+	value_replace_uses(node_result(call, 0), node_result(e->call->prev, 0));
+	lower_serve_reader(l.m, sh, e, done.kernel);
+	return true;
 }
 
 static bool
@@ -483,12 +167,18 @@ lower_calls(Pass *p, Function *f, Sharing *sh)
 	              .cores = ((const TargetOptions *)p->options)->cores,
 	              .diag = p->diag};
 	Lowered done;
+	Epilogue e;
 
 	if (!l.target)
 		return false;
 	for_each_node(f, n) {
 		if (n->op != OP_call)
 			continue;
+		if (epilogue_open(l.target, n, &sh->readers, &e)) {
+			if (!lower_reader(sh, l, p->scratch, n, &e))
+				return false;
+			continue;
+		}
 		l.call = n;
 		l.f = callee_of(n);
 		if (!kernels_for(sh, l, p->scratch, &done))
@@ -498,22 +188,21 @@ lower_calls(Pass *p, Function *f, Sharing *sh)
 	return true;
 }
 
-static bool
-run_lower(Pass *p, Module *m)
+static void
+drop_calls(Module *m)
 {
-	Sharing sh = {intmap_new(p->scratch), intmap_new(p->scratch), {0}};
-
-	if (!pass_check_cores(p))
-		return false;
-	for_each_function(m, f)
-		if (f->kind == FUNCTION_PLAIN && !lower_calls(p, f, &sh))
-			return false;
 	for_each_function(m, g)
 		if (g->kind == FUNCTION_PLAIN)
 			for_each_node_reverse(g, n)
 				if (n->op == OP_call)
 					node_erase(n);
+}
+
+static void
+drop_fused_functions(Module *m)
+{
 	int kept = 0;
+
 	for (int i = 0; i < m->functions.n; i++) {
 		Function *f = m->functions.at[i];
 		if (f->kind == FUNCTION_FUSED) {
@@ -524,6 +213,47 @@ run_lower(Pass *p, Module *m)
 		m->functions.at[kept++] = f;
 	}
 	m->functions.n = kept;
+}
+
+/* Kernels from the first on that no launch has any more: another one serves in their place. */
+static void
+drop_unlaunched(Pass *p, Module *m, int first)
+{
+	IntMap *launched = intmap_new(p->scratch);
+	int kept = first;
+	uint64_t found;
+
+	for_each_function(m, f)
+		for_each_node(f, n)
+			if (n->op == OP_launch)
+				intmap_put(launched,
+				           (uint64_t)(uintptr_t)((LaunchAttr *)n->attr)->kernel, 1);
+	for (int i = first; i < m->kernels.n; i++) {
+		Kernel *k = m->kernels.at[i];
+		if (intmap_get(launched, (uint64_t)(uintptr_t)k, &found))
+			m->kernels.at[kept++] = k;
+		else
+			strmap_put(m->kernel_names, k->name, NULL);
+	}
+	m->kernels.n = kept;
+}
+
+static bool
+run_lower(Pass *p, Module *m)
+{
+	int first = m->kernels.n;
+	Sharing sh = {.by_call = intmap_new(p->scratch),
+	              .by_kernel = intmap_new(p->scratch),
+	              .readers = {.by_hash = intmap_new(p->scratch), .arena = p->scratch}};
+
+	if (!pass_check_cores(p))
+		return false;
+	for_each_function(m, f)
+		if (f->kind == FUNCTION_PLAIN && !lower_calls(p, f, &sh))
+			return false;
+	drop_calls(m);
+	drop_fused_functions(m);
+	drop_unlaunched(p, m, first);
 	p->changed = true;
 	return true;
 }

@@ -4,6 +4,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/domain.h"
+#include "codegen/epilogue.h"
 #include "codegen/team.h"
 
 /* One loop of the nest: its extent, and what a step means in the flat numbering of full values, row
@@ -196,6 +197,59 @@ void lower_reductions(Lower *lw, const Spaces *spaces);
 /* kernel_name.c: of the function's kernel, or of the one before it. */
 const char *lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool before,
                               int number);
+
+/* ---- lower_kernel.c: a function's kernel */
+typedef struct Strategy Strategy; /* kernels/kernels.h */
+/* A fused function on its way to one kernel, or to two: the first leaves `scratch` in memory for the other. */
+typedef struct {
+	Module *m;
+	const Node *call;
+	const Function *f;
+	const Target *target;
+	int64_t cores;
+	Diag *diag;
+	Arena *arena;
+	const Strategy *strategy;   /* NULL: none */
+	Type scratch;               /* NULL: one kernel */
+	const LibraryCall *library; /* of an epilogue; NULL: as the strategy says */
+} Lowering;
+/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
+ * domain, or the row's parts. */
+const Strategy *lower_strategy(const Target *t, const Function *f, Arena *arena);
+/* False after reporting that no kernel has this function's loops. */
+bool lower_check(const Lowering *l);
+/* What the kernel needs in memory, made by another; NULL: nothing. */
+Type lower_needs(const Lowering *l);
+/* The kernel that stores the function's results; NULL after reporting a fault. */
+Kernel *lower_function(const Lowering *l);
+/* The kernel that makes what that one needs. */
+Kernel *lower_before(const Lowering *l, const Kernel *serves);
+
+/* ---- lower.c: what calls and kernels share */
+/* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */
+typedef struct {
+	const Node *call;
+	const Target *target;
+	Kernel *kernel;
+	Kernel *before; /* makes the kernel's last input; NULL: it has none */
+	Type scratch;   /* that input */
+	const LibraryCall
+		*library; /* of an epilogue, in the module's kernel; NULL: as the strategy says */
+} Lowered;
+typedef struct {
+	IntMap *by_call, *by_kernel;
+	VEC(Lowered) done;
+	Readers readers;
+} Sharing;
+/* An equal kernel of the module, whatever its name; NULL: there is none, and the next one to be put into it is k. */
+Kernel *sharing_find(const Module *m, Sharing *sh, const Kernel *k);
+/* Of k, with call's phase and location, before it. */
+Node *lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands,
+                          int n_results, const Type *types);
+
+/* ---- lower_reader.c */
+/* The launch of the product has a kernel that serves that one, the kernel of e's reader, whose launch stands before e's call. */
+void lower_serve_reader(Module *m, Sharing *sh, const Epilogue *e, const Kernel *server);
 
 Index index_at(Lower *lw, Type t, Affine flat);
 /* The hyperparameter that a parameter named "scalar.NAME" stands for; -1: none. */

@@ -69,8 +69,10 @@ has_product_rows(const Kernel *k, int buffer, int64_t row)
 {
 	const LibraryCall *c = k->library;
 
-	for (int i = 0; c && c->kind == LIBRARY_DOT && i < LIBRARY_BIAS; i++) {
+	for (int i = 0; c && c->kind == LIBRARY_DOT && i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
+		if (i == LIBRARY_BIAS || !library_has_operand(c, i))
+			continue;
 		int64_t a = o->strides[o->rank - 1], b = o->strides[o->rank - 2];
 		if (o->buffer == buffer && ((a == row && b == 1) || (a == 1 && b == row)))
 			return true;
@@ -230,15 +232,25 @@ touches(const LoopStatement *s, int buffer, Touch out[2])
 	return n;
 }
 
+/* What is added, and what a GELU saves or reads, lie like the result; one of them alone stays. */
+static bool
+is_alike(const LibraryCall *c, int i)
+{
+	return i == LIBRARY_ADDED || i == LIBRARY_AUX ||
+	       (i == LIBRARY_RESULT &&
+	        (library_has_operand(c, LIBRARY_ADDED) || library_has_operand(c, LIBRARY_AUX)));
+}
+
 static bool
 call_moves(const LibraryCall *c, int buffer, int64_t row)
 {
-	for (int i = 0; c && i < library_operands(c); i++) {
+	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
 		int64_t last = 0; /* of the elements along dimensions within a row, its place */
-		if (o->buffer != buffer)
+		if (!library_has_operand(c, i) || o->buffer != buffer)
 			continue;
-		if (c->kind != LIBRARY_DOT || i == LIBRARY_BIAS || o->offset % row)
+		if (c->kind != LIBRARY_DOT || i == LIBRARY_BIAS || is_alike(c, i) ||
+		    o->offset % row)
 			return false;
 		for (uint32_t d = 0; d < o->rank; d++)
 			last += o->strides[d] % row ? o->strides[d] * (o->dims[d] - 1) : 0;
@@ -381,13 +393,14 @@ move_call(Arena *arena, Kernel *k, int buffer, int64_t row, int64_t pitch)
 	if (!k->library)
 		return;
 	LibraryCall *c = arena_copy(arena, k->library, sizeof(*c));
-	for (int i = 0; i < library_operands(c); i++) {
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
 		LibraryOperand *o = &c->operands[i];
-		for (uint32_t d = 0; d < o->rank && o->buffer == buffer; d++)
+		if (!library_has_operand(c, i) || o->buffer != buffer)
+			continue;
+		for (uint32_t d = 0; d < o->rank; d++)
 			if (o->strides[d] % row == 0)
 				o->strides[d] = o->strides[d] / row * pitch;
-		if (o->buffer == buffer)
-			o->offset = o->offset / row * pitch;
+		o->offset = o->offset / row * pitch;
 	}
 	k->library = c;
 }

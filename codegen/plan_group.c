@@ -1,4 +1,5 @@
 /* Grouping: which nodes share a kernel. */
+#include "codegen/epilogue.h"
 #include "codegen/store_plan_impl.h"
 
 enum { MAX_GROUP_NODES = 400 };
@@ -8,7 +9,8 @@ group_new(StorePlan *p, const Node *n)
 {
 	FuseClass class = fuse_class_of(n);
 	Group g = {.opaque = class == FUSE_OPAQUE,
-	           .closed = class == FUSE_ROOT || (class == FUSE_REDUCE && !reduces(n)),
+	           .closed = class == FUSE_ROOT || (class == FUSE_REDUCE && !reduces(n)) ||
+	                     epilogue_alone(p->target, n),
 	           .domain = domain_full(node_result(n, 0)->type),
 	           .merged_into = -1};
 
@@ -85,7 +87,7 @@ static bool
 bias_fits(const StorePlan *p, int gi, const Node *n)
 {
 	const Group *g = &p->groups.at[gi];
-	Value *v = g->opaque && !g->closed && g->members.n == 1 ? bias_of(n) : NULL;
+	Value *v = g->opaque && !g->closed && g->members.n == 1 ? bias_of(p->target, n) : NULL;
 	const Node *from = v ? behind_reshapes(v)->node : NULL;
 	const Strategy *s = v ? strategy_of(p->target, g->members.at[0]) : NULL;
 
@@ -164,7 +166,7 @@ plan_place_node(StorePlan *p, Node *n)
 		int g = node_operand(n, i) ? plan_group_of(p, node_operand(n, i)) : -1;
 		latest = g > latest ? g : latest;
 	}
-	if (latest >= 0)
+	if (latest >= 0 && !epilogue_alone(p->target, n))
 		s = space_in(p, latest, n);
 	if (s != ITER_NONE)
 		gi = latest;

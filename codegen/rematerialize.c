@@ -9,6 +9,7 @@
  *
  * Keeps: every value, up to the order of addition where a sum's kernel is another one. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
 #include "codegen/codegen.h"
+#include "codegen/epilogue.h"
 #include "codegen/recompute.h"
 #include "codegen/store_plan.h"
 
@@ -106,7 +107,7 @@ loops_of(const Remat *r, const Node *n)
 	FuseClass c = op_row(n)->fuse;
 	bool loops = c == FUSE_ELEMENTWISE || c == FUSE_REDUCE;
 
-	return loops ? plan_own_group(r->plan, n) : -1;
+	return loops && !epilogue_alone(r->target, n) ? plan_own_group(r->plan, n) : -1;
 }
 
 static void
@@ -135,8 +136,8 @@ source_in_chain(const void *ctx, const Value *v)
 
 	if (n && n->n_operands == 0)
 		return FROM_NOTHING;
-	return !n || op_row(n)->fuse != FUSE_ELEMENTWISE || c->r->kept[v->id] || bias_of(n) ||
-	                       v->type->n * SMALL_VALUE <= c->elements
+	return !n || op_row(n)->fuse != FUSE_ELEMENTWISE || c->r->kept[v->id] ||
+	                       bias_of(c->r->target, n) || v->type->n * SMALL_VALUE <= c->elements
 	               ? FROM_MEMORY
 	               : FROM_LINK;
 }
@@ -223,7 +224,7 @@ choose(Remat *r)
 			Value *v = node_result(n, i);
 			if (!r->read_late[v->id])
 				continue;
-			if (op_row(n)->fuse == FUSE_ELEMENTWISE && !bias_of(n))
+			if (op_row(n)->fuse == FUSE_ELEMENTWISE && !bias_of(r->target, n))
 				consider(r, v);
 			else
 				r->kept[v->id] = true;

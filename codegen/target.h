@@ -168,6 +168,13 @@ typedef struct {
 } Tuning;
 extern const Tuning cpu_tuning, team_tuning; /* of TARGET_CPU, of TARGET_TEAMS */
 
+/* What a library may do with a product as it stores it, as bits (epilogue.c). */
+enum {
+	JOINS_SUM = 1,       /* adds another value of the same shape */
+	JOINS_GELU = 2,      /* only for products that round operands (tf32, 16 bits) */
+	JOINS_GELU_GRAD = 4, /* times the derivative of a GELU; likewise */
+};
+
 struct Target {
 	const char *name;
 	TargetKind kind;
@@ -182,6 +189,7 @@ struct Target {
 		*matrices; /* of teams: one for a type, one without depth ends them; NULL: none */
 	const ProductTiles *product; /* of CPUs */
 	const TeamTiles *tiles;      /* of teams; NULL: their products have no blocks */
+	unsigned epilogues;          /* of products that its library stores: those that pay */
 	const Tuning *tuning;
 };
 

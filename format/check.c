@@ -165,14 +165,15 @@ check_library_arguments(const Format *f, int i)
 	const KernelRecord *k = &f->kernels[i];
 	const LibraryCall *c = &f->library[k->library - 1].call;
 
-	for (int o = 0; o < library_operands(c); o++) {
+	for (int o = 0; o < N_LIBRARY_OPERANDS; o++) {
 		const LibraryOperand *x = &c->operands[o];
+		if (!library_has_operand(c, o))
+			continue;
 		if (x->buffer >= (int64_t)k->n_arguments)
 			return FAULT("kernel %d: library call %u: argument %lld of %u", i,
 			             k->library - 1, (long long)x->buffer, k->n_arguments);
 		const KernelArgument *a = &f->kernel_arguments[k->first_argument + x->buffer];
-		uint32_t access = (library_reads(c, o) ? ACCESS_READ : 0) |
-		                  (o == LIBRARY_RESULT ? ACCESS_WRITE : 0);
+		uint32_t access = library_writes(c, o) ? ACCESS_WRITE : ACCESS_READ;
 		if (x->dtype != a->dtype || library_reach(x) > a->bytes || access & ~a->access)
 			return FAULT("kernel %d: library call %u: %lld bytes of %s, access %u; "
 			             "argument %lld has %lld of %s, access %u",
@@ -197,6 +198,18 @@ is_cut(const Format *f, const KernelRecord *k)
 	return true;
 }
 
+/* A product's kernel has one that makes something for it, and may itself be made for its reader. */
+static bool
+serves_ends(const Format *f, const KernelRecord *k)
+{
+	enum { MOST_SERVED = 2 };
+	int n = 0;
+
+	while (k->serves && k->serves <= (uint32_t)f->n[SECTION_KERNELS] && n++ <= MOST_SERVED)
+		k = &f->kernels[k->serves - 1];
+	return n <= MOST_SERVED;
+}
+
 static Status
 check_kernel(const Format *f, int i)
 {
@@ -218,6 +231,8 @@ check_kernel(const Format *f, int i)
 	if (k->serves > (uint32_t)f->n[SECTION_KERNELS])
 		return FAULT("kernel %d: serves kernel %u of %d", i, k->serves,
 		             f->n[SECTION_KERNELS]);
+	if (!serves_ends(f, k))
+		return FAULT("kernel %d: kernels serve each other", i);
 	if (k->elements < 0 || (k->elements > 0 && (k->library || !is_cut(f, k))))
 		return FAULT("kernel %d: %lld elements in %lld iterations", i,
 		             (long long)k->elements, (long long)k->iterations);

@@ -139,7 +139,9 @@ argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook
 static bool
 serves_library(const Format *f, const KernelRecord *k)
 {
-	return k->serves && f->kernels[k->serves - 1].library;
+	const KernelRecord *served = k->serves ? &f->kernels[k->serves - 1] : NULL;
+
+	return served && (served->library || serves_library(f, served));
 }
 
 static void

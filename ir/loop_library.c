@@ -154,8 +154,10 @@ read_library(Reader *r, const Kernel *k)
 bool
 library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 {
-	for (int i = 0; i < library_operands(c); i++) {
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
+		if (!library_has_operand(c, i))
+			continue;
 		if (o->buffer >= k->n_inputs + k->n_outputs) {
 			text_printf(why, "buffer %lld of %d", (long long)o->buffer,
 			            k->n_inputs + k->n_outputs);
@@ -173,7 +175,7 @@ library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 			            (long long)type_bytes(b->type));
 			return false;
 		}
-		if (i == LIBRARY_RESULT && b->kind == BUFFER_IN) {
+		if (library_writes(c, i) && b->kind == BUFFER_IN) {
 			text_printf(why, "its result goes into the input %s", b->name);
 			return false;
 		}

@@ -25,32 +25,6 @@ op_find(const char *name, OpKind *out)
 	return false;
 }
 
-/* Through views, by what `fuse` stores it for (plan_recompute.c). */
-static bool
-is_read_whole(const Value *v)
-{
-	for_each_use(v, u) {
-		FuseClass c = op_row(u->user)->fuse;
-		if (c == FUSE_OPAQUE || c == FUSE_INDEX || c == FUSE_NONE ||
-		    (c == FUSE_VIEW && is_read_whole(node_result(u->user, 0))))
-			return true;
-	}
-	return false;
-}
-
-Value *
-bias_of(const Node *n)
-{
-	Value *vector = NULL;
-
-	for (int i = 0; i < n->n_operands && !vector; i++) {
-		const Value *x = node_operand(n, i);
-		const OpRow *row = x && x->node ? op_row(x->node) : NULL;
-		vector = row && row->bias ? row->bias(x->node, n) : NULL;
-	}
-	return vector && is_read_whole(node_result(n, 0)) ? vector : NULL;
-}
-
 Value *
 behind_views(Value *v)
 {

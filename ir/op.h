@@ -233,9 +233,6 @@ op_row(const Node *n)
 	return op_table[n->op];
 }
 bool op_find(const char *name, OpKind *out);
-/* The vector that n adds to an opaque node's result, if that node's kernel may store the sum (column `bias`) and
- * somebody reads the sum from memory: a kernel of loops would add the vector itself, for nothing. Else NULL. */
-Value *bias_of(const Node *n);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */

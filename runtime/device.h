@@ -54,6 +54,9 @@ typedef struct {
 	bool no_libraries;  /* generated code for everything */
 	bool tf32;          /* products of f32 may round their operands to 11 bits */
 	int n_events;       /* events are numbers below it; 0: N_DEVICE_EVENTS */
+	const char *
+		autotune; /* of a GPU: the file of what its libraries found by trying, as long as the device; NULL: none */
+	bool autotune_times; /* what it lacks is tried */
 } DeviceOptions;
 /* What a device runs. All of it must outlive the Code. */
 typedef struct {

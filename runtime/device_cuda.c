@@ -65,14 +65,17 @@ start(Device *d, const DeviceOptions *options)
 	RETURN_IF_ERROR(cuda_check(d, d->driver.DevicePrimaryCtxRetain(&d->context, d->gpu.device),
 	                           d->gpu.name));
 	cuda_enter(d);
+	RETURN_IF_ERROR(open_pool(d));
+	d->trials = cuda_trials(d, options);
 	if (!options->no_libraries)
 		libraries_open(&d->libraries,
 		               &(LibraryHome){.machine = d->gpu.name,
 		                              .capability = 10 * d->gpu.major + d->gpu.minor,
 		                              .processors = d->gpu.processors,
-		                              .tf32 = options->tf32},
+		                              .tf32 = options->tf32,
+		                              .trials = options->autotune ? &d->trials : NULL},
 		               COUNT(known), known);
-	return open_pool(d);
+	return NULL;
 }
 
 /* What the driver may still touch: it stays to the end of the process. */

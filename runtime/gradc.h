@@ -68,6 +68,9 @@ typedef struct {
 	bool keep_best;     /* and the one with the lowest evaluation loss */
 	int64_t shard_bytes; /* a checkpoint's files hold about as much */
 	int64_t threads; /* that compute; 0: one for each CPU that the process may use, one for short steps */
+	const char *
+		autotune; /* file of which of a library's ways to compute a product are fastest on the GPU; those that it
+	                       * lacks are tried, and added, where there is one rank, without `deterministic`; NULL: none */
 	bool deterministic; /* the same bits with any number of them */
 	bool libraries;     /* where these are faster than generated code */
 	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */

@@ -10,6 +10,23 @@
 typedef struct Library Library;           /* one that was opened */
 typedef struct PreparedCall PreparedCall; /* a call that it is ready to run */
 
+/* How a library finds out by trying which of its ways is fastest. */
+typedef struct {
+	const char *file; /* what was found, as text; one that is not there says nothing */
+	bool times;       /* what the file lacks is tried, and added to it */
+	void *(*alloc)(void *context,
+	               int64_t bytes); /* the GPU's memory; NULL: it has not so much */
+	void (*free)(void *context, void *at, int64_t bytes);
+	/* Seconds of a run, by the GPU's clock; negative: it failed. */
+	double (*time)(void *context, Status (*run)(void *call, void *stream), void *call);
+	void *context;
+} LibraryTrials;
+
+/* ---- autotune.c: that file */
+enum { AUTOTUNE_BYTES = 16 << 20 }; /* at most */
+/* Can it be read, and written, if that is wanted? Makes it then. An error says why not. missing: it is not there. */
+Status autotune_file_open(const char *path, bool writes, bool *missing);
+
 /* Where a library works. */
 typedef struct {
 	Pool *pool; /* of the host's threads, which outlives the library; NULL: it works on a GPU */
@@ -20,6 +37,8 @@ typedef struct {
 	const char *machine;        /* the GPU's name; NULL: the host */
 	int capability, processors; /* of the GPU: 90 is compute capability 9.0 */
 	bool tf32;                  /* products of f32 may round their operands to it */
+	const LibraryTrials
+		*trials; /* as long as the library; NULL: it takes what it thinks is best */
 } LibraryHome;
 
 /* A way to run a call that a library found when the model was compiled. */

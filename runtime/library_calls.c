@@ -251,7 +251,7 @@ library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
 {
 	uint32_t serves = calls->tables ? calls->tables->kernels[kernel].serves : 0;
 
-	return serves && call_of(calls, serves - 1);
+	return serves && (call_of(calls, serves - 1) || library_calls_cover(calls, serves - 1));
 }
 
 const char *
@@ -289,8 +289,9 @@ library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, vo
 	void *operands[N_LIBRARY_OPERANDS] = {0};
 	char *packed[N_READ];
 
-	for (int i = 0; i < library_operands(c->record); i++)
-		operands[i] = buffers[c->record->operands[i].buffer];
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(c->record, i))
+			operands[i] = buffers[c->record->operands[i].buffer];
 	for (int i = 0; i < N_READ; i++)
 		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));
 	return c->ops->run(c->call, operands, packed, calls->memory, stream);

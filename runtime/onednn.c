@@ -273,7 +273,7 @@ make_memories(const PreparedCall *c, Tile *t, MemoryDesc ours[N_OPERANDS])
 
 	of[SCRATCH] = lib->primitive_desc_query_md(t->description, dnnl_query_scratchpad_md, 0);
 	t->bytes[SCRATCH] = aligned_bytes(lib, of[SCRATCH]);
-	for (int i = 0; i < library_operands(&c->call); i++) {
+	for (int i = 0; i < onednn_operands(&c->call); i++) {
 		of[OURS + i] = DESC(ours[i]);
 		of[THEIRS + i] = wanted(c, t, i);
 		RETURN_IF_ERROR(make_copy(c, t, i, of[OURS + i], of[THEIRS + i]));
@@ -315,7 +315,7 @@ make_tile(const PreparedCall *c, int64_t steps, Tile *t)
 	ConstMemoryDesc asked[N_OPERANDS] = {0};
 	dnnl_status_t made = dnnl_success;
 
-	for (int i = 0; i < library_operands(&c->call) && made == dnnl_success; i++) {
+	for (int i = 0; i < onednn_operands(&c->call) && made == dnnl_success; i++) {
 		Layout l = c->kind->layout(&c->call, &c->tiling, steps, i);
 		bool free = i != LIBRARY_BIAS && (c->kind->any || (c->fixed >> i & 1));
 		made = describe_ours(c->lib, c->call.operands[i].dtype, &l, &ours[i]);
@@ -416,6 +416,11 @@ static Status
 onednn_prepare(Library *lib, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
                PreparedCall **out)
 {
+	if (call->beta && !library_adds_in_place(call))
+		return status_error(EXIT_UNSUPPORTED, "oneDNN adds to the result only");
+	if (call->epilogue > EPILOGUE_BIAS)
+		return status_error(EXIT_UNSUPPORTED, "oneDNN: epilogue %s is loops",
+		                    epilogue_names[call->epilogue]);
 	if (lib->tiled)
 		return open_call(lib, call, fixed, scratch_limit, true, MANY_TILES, out);
 	/* Which implementation it is shows when it is made. */

@@ -25,7 +25,7 @@ typedef const dnnl_memory_desc_t *ConstMemoryDesc;
 #define DESC(d) (&(d))
 #endif
 
-enum { N_OPERANDS = N_LIBRARY_OPERANDS };
+enum { N_OPERANDS = LIBRARY_BIAS + 1 }; /* what is added is the result */
 
 struct Library {
 	Pool *pool;
@@ -56,6 +56,13 @@ typedef struct {
 	int64_t move
 		[N_OPERANDS]; /* elements from one step of the axis to the next; 0: all tiles read the same */
 } Tiling;
+
+/* How many operands a call has here, from the first. */
+static inline int
+onednn_operands(const LibraryCall *call)
+{
+	return library_has_operand(call, LIBRARY_BIAS) ? N_OPERANDS : LIBRARY_BIAS;
+}
 
 enum { MANY_TILES = INT_MAX, ENOUGH_TILES = 2 }; /* for any number of threads */
 /* What a kind of work is to the library: one row of onednn_kinds for each LibraryKind. */

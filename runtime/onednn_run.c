@@ -54,7 +54,7 @@ set_addresses(const PreparedCall *c, const Tile *t, int worker, int64_t first)
 	dnnl_status_t status = c->lib->memory_set_data_handle(m[SCRATCH], at);
 
 	at += t->bytes[SCRATCH];
-	for (int i = 0; i < library_operands(&c->call) && status == dnnl_success; i++) {
+	for (int i = 0; i < onednn_operands(&c->call) && status == dnnl_success; i++) {
 		char *theirs = c->packed[i] ? c->packed[i] : at;
 		status = c->lib->memory_set_data_handle(m[OURS + i],
 		                                        operand_at(c, i, c->buffers[i], first));
@@ -72,7 +72,7 @@ run_tile(const PreparedCall *c, int worker, int64_t first)
 	dnnl_memory_t *m = t->memories + worker * N_MEMORIES;
 	dnnl_exec_arg_t arguments[N_OPERANDS + 1] = {{DNNL_ARG_SCRATCHPAD, m[SCRATCH]}};
 	dnnl_status_t status = set_addresses(c, t, worker, first);
-	int n = library_operands(&c->call);
+	int n = onednn_operands(&c->call);
 
 	for (int i = 0; i < n; i++) {
 		arguments[i + 1] = (dnnl_exec_arg_t){c->kind->names[i],

@@ -147,6 +147,8 @@ static const OptionRow rows[] = {
 	 RUN(deterministic)},
 	{"libraries", "on|off", "products by oneDNN or cuBLASLt, where they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
+	{"autotune", "FILE", "products on a GPU by what was fastest there; what the file lacks is tried, and added",
+	 TAKES_STRING, RUN(autotune)},
 	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, CLI(ignored)},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
 	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},

@@ -1,4 +1,5 @@
 /* A training run: opening, the two halves of a step, evaluation. The library of gradc.h. */
+#include "runtime/library.h"
 #include "runtime/parallel.h"
 #include "runtime/runtime_impl.h"
 
@@ -130,6 +131,7 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.threads = o->threads == 0 && has_short_programs(f, target) ? 1 : (int)o->threads,
 		.deterministic = o->deterministic,
 		.no_libraries = !o->libraries,
+		.autotune = o->autotune,
 		.tf32 = info_is(f, "precision", "tf32")};
 }
 
@@ -144,6 +146,31 @@ pick_reduction(Gradc *run)
 		return status_error(EXIT_USAGE, "--reduce: %s: need ordered or fast", asked);
 	run->reduce_ordered = asked ? strcmp(asked, "ordered") == 0
 	                            : gradc_ranks(run) <= MOST_ORDERED;
+	return NULL;
+}
+
+/* --autotune. A file that is none of ours stays as it is; one that cannot be written would be no use to later runs. */
+static Status
+check_autotune(Gradc *run, DeviceOptions *device)
+{
+	const char *path = run->options.autotune;
+	bool first = run->diag && gradc_rank(run) == 0, missing;
+
+	if (!path)
+		return NULL;
+	if (run->device.ops->host_memory || !run->options.libraries) {
+		if (first)
+			diag_warning(run->diag, "--autotune: it is for libraries on a GPU");
+		device->autotune = NULL;
+		return NULL;
+	}
+	device->autotune_times = gradc_ranks(run) == 1 && !run->options.deterministic;
+	RETURN_IF_ERROR(autotune_file_open(path, device->autotune_times, &missing));
+	if (missing && first)
+		diag_warning(
+			run->diag,
+			"--autotune: there is no %s: one rank without --deterministic makes it",
+			path);
 	return NULL;
 }
 
@@ -182,6 +209,7 @@ open_all(Gradc *run, const GradcOptions *options)
 	                            .comm = &run->comm,
 	                            .ordered = run->reduce_ordered,
 	                            .observed = options->trace || options->profile};
+	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);

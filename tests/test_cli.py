@@ -138,6 +138,7 @@ EXECUTABLE = {
     "--data-parallel": (["=ddp"], [("=zero1", LACKS)]),
     "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),
     "--libraries": (["=on", " off"], [("=x", "x")]),
+    "--autotune": (["=tuned.txt"], [("=", "--autotune")]),
     "--deterministic": ([""], [("=x", "x")]),
     "--dump-gradients": (["=grads"], [("=", "--dump-gradients")]),
     "--info": (["", " --json"], [("=x", "x")]),

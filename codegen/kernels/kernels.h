@@ -12,6 +12,7 @@ typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
 enum { MAX_PRODUCTS = 16 };
 typedef struct Product Product; /* product.h */
+typedef struct Strategy Strategy;
 
 /* Nodes that one kernel computes, in their order. */
 typedef struct {
@@ -19,7 +20,7 @@ typedef struct {
 	VEC(Node *) nodes;
 } Gathered;
 
-typedef struct {
+struct Strategy {
 	OpKind op;
 	unsigned kinds; /* of targets that do it so */
 	const char *doc;
@@ -46,7 +47,7 @@ typedef struct {
 	/* Does the kernel add to what it has stored? Of a float type below f32 it would round each sum: `legalize`
 	 * makes it f32. NULL: no. */
 	bool (*sums_in_memory)(const Node *n);
-} Strategy;
+};
 
 /* ---- lower.c: the buffer of what the kernel before makes, in either of the two. */
 int lower_scratch(Lower *lw);

@@ -1,4 +1,5 @@
 /* What a library is told of a product or convolution. */
+#include "codegen/epilogue.h"
 #include "codegen/kernels/kernels.h"
 
 bool
@@ -35,7 +36,7 @@ library_put_bias(Lower *lw, const Node *n, LibraryCall *c)
 
 	if (v->node == n)
 		return true;
-	bias = bias_of(v->node);
+	bias = bias_of(lw->target, v->node);
 	if (!lower_strided(lw, bias, &s) || s.strides[0] > 1)
 		return false;
 	LibraryOperand *o = &c->operands[LIBRARY_BIAS];

@@ -140,6 +140,20 @@ static const TeamTiles sm_100_tiles = {
 #undef CLOCK
 
 /* Shared memory of a block: CUDA C++ Programming Guide, technical specifications per compute capability. */
+/* What pays as cuBLASLt stores a product. Not measured here:
+ *
+ *	sum     of a product and what is read with it alone, as the gradient of earlier micro-batches: of 4 ways to memory and back
+ *	        2 are left, on every GPU
+ *	gelu    llm.c has both by default from compute capability 9.0 on, and below neither (train_gpt2.cu, option -ge); its GPT-2
+ *	        of 124M spent 5.2 % of a step in GELU's kernels (issue 378)
+ *
+ * Not joined: sums for gradients of biases (LibraryEpilogue has them): their kernels also add what earlier micro-batches summed. */
+enum {
+	sm_80_epilogues = JOINS_SUM,
+	sm_90_epilogues = JOINS_SUM | JOINS_GELU | JOINS_GELU_GRAD,
+	sm_100_epilogues = sm_90_epilogues,
+};
+
 #define CUDA(architecture, shared)                                                        \
 	const Target target_cuda_##architecture = {.name = "cuda-" #architecture,         \
 	                                           .kind = TARGET_TEAMS,                  \
@@ -149,6 +163,7 @@ static const TeamTiles sm_100_tiles = {
 	                                           .shared_bytes = (shared) << 10,        \
 	                                           .matrices = matrices,                  \
 	                                           .tiles = &architecture##_tiles,        \
+	                                           .epilogues = architecture##_epilogues, \
 	                                           .tuning = &team_tuning}
 CUDA(sm_80, 163);
 CUDA(sm_90, 227);

@@ -6,20 +6,23 @@
 
 #include <stdlib.h>
 
-enum { MOST_NAME = 64 };
+enum { MOST_NAME = 96 };
 
 struct Library {
 	CublasLt lt;
 	void *handle;
 	bool tf32;
 	char version[32];
+	const char *machine;
+	const LibraryTrials *trials; /* NULL: the heuristic says what is best */
+	LtTunings tunings;
 };
 struct PreparedCall {
 	Library *library;
 	LibraryCall call;
 	LtPlan plan;
 	void *product; /* the library's description */
-	void *layouts[N_LT_MATRICES];
+	void *layouts[N_LT_LAYOUTS];
 	CublasLtChoice choice;
 	PreparedCall *rest; /* that runs behind it; NULL: nothing */
 	char name[MOST_NAME];
@@ -33,6 +36,7 @@ lt_close(Library *l)
 		return;
 	if (l->handle)
 		l->lt.Destroy(l->handle);
+	cublaslt_tunings_free(&l->tunings);
 	memory_free(l);
 }
 
@@ -49,7 +53,10 @@ start(Library *l)
 	int v = (int)l->lt.GetVersion();
 	snprintf(l->version, sizeof(l->version), "cuBLASLt %d.%d.%d", v / 10000, v / 100 % 100,
 	         v % 100);
-	return cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start");
+	RETURN_IF_ERROR(cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start"));
+	if (l->trials) /* who opens the run has looked at the file */
+		status_free(cublaslt_tunings_read(&l->tunings, l->trials->file));
+	return NULL;
 }
 
 static Status
@@ -59,6 +66,8 @@ lt_open(const LibraryHome *home, Library **out)
 
 	*out = NULL;
 	l->tf32 = home->tf32;
+	l->machine = home->machine;
+	l->trials = home->trials;
 	memory_hold(close_library, l);
 	Status status = start(l);
 	memory_let_go();
@@ -82,26 +91,69 @@ set_product(const PreparedCall *c, int attribute, int32_t value)
 	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &value, sizeof(value));
 }
 
-/* The heuristic asks whether there is a bias, not where. */
-static int
-set_bias(const PreparedCall *c, void *buffer)
-{
-	const LibraryOperand *o = &c->call.operands[LIBRARY_BIAS];
-	const char *at = (char *)buffer + dtype_bytes((DType)o->dtype, o->offset);
+static const uint32_t lt_epilogues[N_EPILOGUES] = {
+	[EPILOGUE_NONE] = CUBLASLT_NOTHING,
+	[EPILOGUE_BIAS] = CUBLASLT_BIAS,
+	[EPILOGUE_GELU] = CUBLASLT_GELU,
+	[EPILOGUE_GELU_BIAS] = CUBLASLT_GELU | CUBLASLT_BIAS,
+	[EPILOGUE_GELU_AUX] = CUBLASLT_GELU | CUBLASLT_SAVES,
+	[EPILOGUE_GELU_AUX_BIAS] = CUBLASLT_GELU | CUBLASLT_SAVES | CUBLASLT_BIAS,
+	[EPILOGUE_DGELU] = CUBLASLT_GELU_GRAD,
+	[EPILOGUE_BGRAD] = CUBLASLT_BIAS_GRAD_A,
+};
 
-	return c->library->lt.MatmulDescSetAttribute(c->product, CUBLASLT_PRODUCT_BIAS, &at,
-	                                             sizeof(at));
+static int
+set_address(const PreparedCall *c, int attribute, const void *at)
+{
+	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &at, sizeof(at));
 }
 
 static int
-describe_bias(const PreparedCall *c)
+set_distance(const PreparedCall *c, int attribute, int64_t elements)
 {
-	int code = set_product(c, CUBLASLT_PRODUCT_EPILOGUE, CUBLASLT_ADDS_BIAS);
+	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &elements,
+	                                             sizeof(elements));
+}
 
-	if (!code)
+/* Of what run number i reads and writes beside the matrices. buffers: NULL for the heuristic, which asks whether there is a bias,
+ * not where. */
+static int
+set_addresses(const PreparedCall *c, int64_t i, void *const *buffers)
+{
+	void *somewhere = (void *)(uintptr_t)256;
+	const LibraryOperand *o = &c->call.operands[LIBRARY_BIAS];
+	int code = 0;
+
+	if (library_has_operand(&c->call, LIBRARY_BIAS))
+		code = set_address(c, CUBLASLT_PRODUCT_BIAS,
+		                   buffers ? (char *)buffers[LIBRARY_BIAS] +
+		                                     dtype_bytes((DType)o->dtype, o->offset)
+		                           : somewhere);
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX))
+		code = set_address(c, CUBLASLT_PRODUCT_AUX,
+		                   buffers ? cublaslt_place(&c->call, &c->plan, LT_AUX, i,
+		                                            buffers[LIBRARY_AUX])
+		                           : somewhere);
+	return code;
+}
+
+static int
+describe_epilogue(const PreparedCall *c)
+{
+	const LtMatrix *aux = &c->plan.matrices[LT_AUX];
+	uint32_t epilogue = lt_epilogues[c->call.epilogue];
+
+	if (epilogue == CUBLASLT_BIAS_GRAD_A && !c->plan.swapped)
+		epilogue = CUBLASLT_BIAS_GRAD_B;
+	int code = set_product(c, CUBLASLT_PRODUCT_EPILOGUE, (int32_t)epilogue);
+	if (!code && library_has_operand(&c->call, LIBRARY_BIAS))
 		code = set_product(c, CUBLASLT_PRODUCT_BIAS_TYPE,
 		                   cublaslt_type(c->call.operands[LIBRARY_BIAS].dtype));
-	return code ? code : set_bias(c, (void *)(uintptr_t)256);
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX))
+		code = set_distance(c, CUBLASLT_PRODUCT_AUX_LEADING, aux->leading);
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX) && c->plan.batch > 1)
+		code = set_distance(c, CUBLASLT_PRODUCT_AUX_STRIDE, aux->stride);
+	return code ? code : set_addresses(c, 0, NULL);
 }
 
 static int
@@ -116,8 +168,8 @@ describe_product(PreparedCall *c)
 		code = set_product(c, CUBLASLT_PRODUCT_TRANSPOSES_A, CUBLASLT_TRANSPOSED);
 	if (!code && m[LT_B].transposed)
 		code = set_product(c, CUBLASLT_PRODUCT_TRANSPOSES_B, CUBLASLT_TRANSPOSED);
-	if (!code && c->call.epilogue == EPILOGUE_BIAS)
-		code = describe_bias(c);
+	if (!code && c->call.epilogue != EPILOGUE_NONE)
+		code = describe_epilogue(c);
 	return code;
 }
 
@@ -146,7 +198,7 @@ describe(PreparedCall *c)
 {
 	int code = describe_product(c);
 
-	for (int i = 0; i < N_LT_MATRICES && !code; i++)
+	for (int i = 0; i < N_LT_LAYOUTS && !code; i++)
 		code = describe_matrix(c, i);
 	return code;
 }
@@ -159,7 +211,7 @@ alignment_of(const PreparedCall *c, int i)
 	const LibraryOperand *bias = &c->call.operands[LIBRARY_BIAS];
 	uint32_t alignment = c->plan.matrices[i].alignment;
 
-	while (i == LT_D && c->call.epilogue == EPILOGUE_BIAS &&
+	while (i == LT_D && library_has_operand(&c->call, LIBRARY_BIAS) &&
 	       dtype_bytes((DType)bias->dtype, bias->offset) % alignment)
 		alignment /= 2;
 	return alignment;
@@ -170,7 +222,6 @@ alignment_of(const PreparedCall *c, int i)
 static int
 set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 {
-	static const int order[] = {LT_A, LT_B, LT_D, LT_D}; /* c is d */
 	const CublasLt *lt = &c->library->lt;
 	uint64_t bytes = (uint64_t)scratch_limit;
 	uint32_t sums = CUBLASLT_SUMS_WHOLE | CUBLASLT_SUMS_APART;
@@ -180,8 +231,8 @@ set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 	if (!code)
 		code = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_PREFERENCE_SUMS, &sums,
 		                                        sizeof(sums));
-	for (int i = 0; i < COUNT(order) && !code; i++) {
-		uint32_t alignment = alignment_of(c, order[i]);
+	for (int i = 0; i < N_LT_LAYOUTS && !code; i++) {
+		uint32_t alignment = alignment_of(c, i);
 		code = lt->MatmulPreferenceSetAttribute(preference,
 		                                        CUBLASLT_PREFERENCE_ALIGNMENT_A + i,
 		                                        &alignment, sizeof(alignment));
@@ -189,8 +240,10 @@ set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 	return code;
 }
 
+/* At most `wanted`, the best first. */
 static int
-choose(PreparedCall *c, int64_t scratch_limit, int *n)
+ask_heuristic(const PreparedCall *c, int64_t scratch_limit, int wanted, CublasLtChoice *choices,
+              int *n)
 {
 	const CublasLt *lt = &c->library->lt;
 	void *preference = NULL;
@@ -202,8 +255,8 @@ choose(PreparedCall *c, int64_t scratch_limit, int *n)
 	code = set_preference(c, preference, scratch_limit);
 	if (!code)
 		code = lt->MatmulAlgoGetHeuristic(c->library->handle, c->product, c->layouts[LT_A],
-		                                  c->layouts[LT_B], c->layouts[LT_D],
-		                                  c->layouts[LT_D], preference, 1, &c->choice, n);
+		                                  c->layouts[LT_B], c->layouts[LT_C],
+		                                  c->layouts[LT_D], preference, wanted, choices, n);
 	lt->MatmulPreferenceDestroy(preference);
 	return code;
 }
@@ -228,22 +281,159 @@ name_algorithm(PreparedCall *c)
 	                 fact(c, CUBLASLT_ALGORITHM_STAGES));
 
 	if (splits > 1)
-		snprintf(c->name + n, sizeof(c->name) - (size_t)n, " splits %u", splits);
+		n += snprintf(c->name + n, sizeof(c->name) - (size_t)n, " splits %u", splits);
+	if (c->call.epilogue > EPILOGUE_BIAS)
+		n += snprintf(c->name + n, sizeof(c->name) - (size_t)n, " %s",
+		              epilogue_names[c->call.epilogue]);
+	if (c->call.beta)
+		snprintf(c->name + n, sizeof(c->name) - (size_t)n, " beta 1");
+}
+
+/* ---- trials */
+typedef struct {
+	PreparedCall *call;
+	const CublasLtChoice *choices;
+	void *buffers[N_LIBRARY_OPERANDS];
+	char *scratch;
+	int64_t scratch_bytes;
+} Trial;
+
+static Status run_one(PreparedCall *c, void *const *buffers, char *scratch, void *stream);
+
+static Status
+run_trial(void *trial, void *stream)
+{
+	Trial *t = trial;
+
+	return run_one(t->call, t->buffers, t->scratch, stream);
+}
+
+static double
+trial_seconds(void *trial, int i)
+{
+	Trial *t = trial;
+	const LibraryTrials *trials = t->call->library->trials;
+
+	t->call->choice = t->choices[i];
+	return trials->time(trials->context, run_trial, t);
+}
+
+static void
+close_trial(Trial *t)
+{
+	const LibraryTrials *trials = t->call->library->trials;
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (t->buffers[i])
+			trials->free(trials->context, t->buffers[i],
+			             library_reach(&t->call->call.operands[i]));
+	if (t->scratch)
+		trials->free(trials->context, t->scratch, t->scratch_bytes);
+}
+
+/* Memory of its own for every operand. False: the GPU has not so much. */
+static bool
+open_trial(Trial *t)
+{
+	const LibraryTrials *trials = t->call->library->trials;
+	const LibraryCall *call = &t->call->call;
+	bool ok = true;
+
+	for (int i = 0; ok && i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(call, i))
+			ok = (t->buffers[i] = trials->alloc(trials->context,
+			                                    library_reach(&call->operands[i])));
+	if (ok && t->scratch_bytes)
+		ok = (t->scratch = trials->alloc(trials->context, t->scratch_bytes));
+	return ok;
+}
+
+/* The fastest of n; -1: none can be tried. */
+static int
+try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
+{
+	Trial t = {.call = c, .choices = choices};
+	double best = -1;
+	int fastest = -1;
+
+	for (int i = 0; i < n; i++)
+		if ((int64_t)choices[i].workspace > t.scratch_bytes)
+			t.scratch_bytes = (int64_t)choices[i].workspace;
+	for (int i = open_trial(&t) ? 0 : n; i < n; i++) {
+		double seconds = trial_seconds(&t, i);
+		if (seconds >= 0 && (best < 0 || seconds < best)) {
+			best = seconds;
+			fastest = i;
+		}
+	}
+	close_trial(&t);
+	return fastest;
+}
+
+/* Which of n it is: what the file says, what is fastest, or the first. What cannot be written is tried again by the next run. */
+static int
+pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
+{
+	Library *l = c->library;
+	int at = cublaslt_tuning_said(&l->tunings, key, choices, n);
+
+	if (at < 0 && l->trials->times) {
+		at = try_all(c, choices, n);
+		if (at >= 0)
+			cublaslt_tuning_write(l->trials->file, key, &choices[at].algorithm);
+	}
+	return at < 0 ? 0 : at;
+}
+
+/* ---- a call */
+/* The library's tanh is not that of f32. */
+static Status
+check_tanh(const PreparedCall *c)
+{
+	bool rounds = c->library->tf32 || c->call.operands[LIBRARY_FIRST].dtype != F32;
+	bool gelu = lt_epilogues[c->call.epilogue] & (CUBLASLT_GELU | CUBLASLT_GELU_GRAD);
+
+	return gelu && !rounds ? status_error(EXIT_UNSUPPORTED, "cuBLASLt: a GELU in f32 is loops")
+	                       : NULL;
+}
+
+static Status
+choose(PreparedCall *c, const char *key, int64_t scratch_limit)
+{
+	enum { MOST_CHOICES = 8 };
+	Library *l = c->library;
+	CublasLtChoice choices[MOST_CHOICES];
+	int n, kept = 0;
+
+	if (cublaslt_tuning_known(&l->tunings, key, &c->choice))
+		return NULL;
+	RETURN_IF_ERROR(cublaslt_status(
+		&l->lt, ask_heuristic(c, scratch_limit, l->trials ? MOST_CHOICES : 1, choices, &n),
+		"no algorithm"));
+	for (int i = 0; i < n; i++)
+		if (!choices[i].status && choices[i].workspace <= (size_t)scratch_limit)
+			choices[kept++] = choices[i];
+	if (kept == 0)
+		return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
+	c->choice = choices[l->trials ? pick(c, key, choices, kept) : 0];
+	cublaslt_tuning_keep(&l->tunings, key, &c->choice);
+	return NULL;
 }
 
 static Status
 make_call(PreparedCall *c, int64_t scratch_limit)
 {
-	const CublasLt *lt = &c->library->lt;
-	int n;
+	Library *l = c->library;
 
+	RETURN_IF_ERROR(check_tanh(c));
 	RETURN_IF_ERROR(cublaslt_plan(&c->call, &c->plan));
-	RETURN_IF_ERROR(cublaslt_status(lt, describe(c), "no such product"));
-	RETURN_IF_ERROR(cublaslt_status(lt, choose(c, scratch_limit, &n), "no algorithm"));
-	if (n < 1 || c->choice.status || c->choice.workspace > (size_t)scratch_limit)
-		return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
-	name_algorithm(c);
-	return NULL;
+	RETURN_IF_ERROR(cublaslt_status(&l->lt, describe(c), "no such product"));
+	char *key = cublaslt_tuning_key(l->machine, l->version, l->tf32, scratch_limit, &c->call);
+	Status status = choose(c, key, scratch_limit);
+	memory_free(key);
+	if (!status)
+		name_algorithm(c);
+	return status;
 }
 
 static void
@@ -252,7 +442,7 @@ lt_release(PreparedCall *c)
 	if (!c)
 		return;
 	lt_release(c->rest);
-	for (int i = 0; i < N_LT_MATRICES; i++)
+	for (int i = 0; i < N_LT_LAYOUTS; i++)
 		if (c->layouts[i])
 			c->library->lt.MatrixLayoutDestroy(c->layouts[i]);
 	if (c->product)
@@ -302,6 +492,7 @@ lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_
 }
 
 /* ---- what is known of it */
+/* What does not pay is not prepared. */
 static bool
 lt_pays(const PreparedCall *c)
 {
@@ -338,27 +529,35 @@ multiply(const PreparedCall *c, int64_t number, void *const *buffers, char *scra
 {
 	const float alpha = 1, beta = (float)c->call.beta;
 	const LtMatrix *m = c->plan.matrices;
-	char *at[N_LT_MATRICES];
+	char *at[N_LT_LAYOUTS];
 
-	for (int i = 0; i < N_LT_MATRICES; i++)
+	for (int i = 0; i < N_LT_LAYOUTS; i++)
 		at[i] = cublaslt_place(&c->call, &c->plan, i, number, buffers[m[i].operand]);
+	int code = set_addresses(c, number, buffers);
+	if (code)
+		return code;
 	return c->library->lt.Matmul(c->library->handle, c->product, &alpha, at[LT_A],
-	                             c->layouts[LT_A], at[LT_B], c->layouts[LT_B], &beta, at[LT_D],
-	                             c->layouts[LT_D], at[LT_D], c->layouts[LT_D],
+	                             c->layouts[LT_A], at[LT_B], c->layouts[LT_B], &beta, at[LT_C],
+	                             c->layouts[LT_C], at[LT_D], c->layouts[LT_D],
 	                             &c->choice.algorithm, scratch, c->choice.workspace, stream);
+}
+
+static Status
+run_one(PreparedCall *c, void *const *buffers, char *scratch, void *stream)
+{
+	int code = 0;
+
+	for (int64_t i = 0; i < c->plan.runs && !code; i++)
+		code = multiply(c, i, buffers, scratch, stream);
+	return cublaslt_status(&c->library->lt, code, "a product failed");
 }
 
 static Status
 lt_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
        char *scratch, void *stream)
 {
-	int code = c->call.epilogue == EPILOGUE_BIAS ? set_bias(c, buffers[LIBRARY_BIAS]) : 0;
-
 	(void)packed;
-	for (int64_t i = 0; i < c->plan.runs && !code; i++)
-		code = multiply(c, i, buffers, scratch, stream);
-	if (code)
-		return cublaslt_status(&c->library->lt, code, "a product failed");
+	RETURN_IF_ERROR(run_one(c, buffers, scratch, stream));
 	return c->rest ? lt_run(c->rest, buffers, packed, scratch, stream) : NULL;
 }
 

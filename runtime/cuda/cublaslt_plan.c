@@ -97,10 +97,30 @@ check_call(const LibraryCall *c)
 	if (c->kind != LIBRARY_DOT)
 		return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no %s",
 		                    library_kind_names[c->kind]);
-	for (int i = 0; i < library_operands(c); i++)
-		if (cublaslt_type(c->operands[i].dtype) < 0)
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(c, i) && cublaslt_type(c->operands[i].dtype) < 0)
 			return status_error(EXIT_UNSUPPORTED, "cuBLASLt: products of %s are loops",
 			                    dtype_info[c->operands[i].dtype].name);
+	return NULL;
+}
+
+/* A vector has a number for each row of d; what a GELU saves has columns that begin at multiples of 8 elements and 16 bytes. */
+static Status
+check_epilogue(const LibraryCall *call, const LtPlan *p)
+{
+	enum { AUX_ELEMENTS = 8, AUX_BYTES = 16 };
+	const LtMatrix *aux = &p->matrices[LT_AUX];
+	bool reads_bias = library_has_operand(call, LIBRARY_BIAS) &&
+	                  !library_writes(call, LIBRARY_BIAS);
+
+	if (reads_bias && !p->swapped)
+		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: a bias is for rows");
+	if (library_has_operand(call, LIBRARY_AUX) &&
+	    (aux->leading % AUX_ELEMENTS || aux->stride % AUX_ELEMENTS ||
+	     aux->alignment < AUX_BYTES))
+		return status_error(EXIT_UNSUPPORTED,
+		                    "cuBLASLt: rows of a GELU's operand begin at multiples of %d",
+		                    AUX_ELEMENTS);
 	return NULL;
 }
 
@@ -117,18 +137,22 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 	bool fits = put_operand(call, LIBRARY_FIRST, swapped, &p.matrices[swapped ? LT_B : LT_A]) &&
 	            put_operand(call, LIBRARY_SECOND, swapped,
 	                        &p.matrices[swapped ? LT_A : LT_B]) &&
-	            put_operand(call, LIBRARY_RESULT, swapped, &p.matrices[LT_D]);
+	            put_operand(call, call->beta ? LIBRARY_ADDED : LIBRARY_RESULT, swapped,
+	                        &p.matrices[LT_C]) &&
+	            put_operand(call, LIBRARY_RESULT, swapped, &p.matrices[LT_D]) &&
+	            (!library_has_operand(call, LIBRARY_AUX) ||
+	             put_operand(call, LIBRARY_AUX, swapped, &p.matrices[LT_AUX]));
 	if (!fits)
 		return status_error(EXIT_UNSUPPORTED,
 		                    "cuBLASLt: an operand has no neighbours side by side");
-	if (call->epilogue == EPILOGUE_BIAS && !swapped)
-		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: a bias is for rows");
+	p.swapped = swapped;
 	put_batches(call, &p);
 	if (p.batch > INT32_MAX)
 		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: a batch of %lld",
 		                    (long long)p.batch);
 	for (int m = 0; m < N_LT_MATRICES; m++)
 		p.matrices[m].alignment = alignment_of(call, &p, &p.matrices[m]);
+	RETURN_IF_ERROR(check_epilogue(call, &p));
 	*out = p;
 	return NULL;
 }

@@ -7,8 +7,13 @@ enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* that the first part has */ };
 /* An axis of a product, as a dimension of its operands, counted from the last; 0: the operand has none. */
 typedef enum { AXIS_ROWS, AXIS_COLUMNS, AXIS_INNER, N_PRODUCT_AXES } ProductAxis;
 static const uint32_t from_last[N_PRODUCT_AXES][N_LIBRARY_OPERANDS] = {
-	[AXIS_ROWS] = {[LIBRARY_FIRST] = 2, [LIBRARY_RESULT] = 2},
-	[AXIS_COLUMNS] = {[LIBRARY_SECOND] = 1, [LIBRARY_RESULT] = 1, [LIBRARY_BIAS] = 1},
+	[AXIS_ROWS] =
+		{[LIBRARY_FIRST] = 2, [LIBRARY_RESULT] = 2, [LIBRARY_ADDED] = 2, [LIBRARY_AUX] = 2},
+	[AXIS_COLUMNS] = {[LIBRARY_SECOND] = 1,
+                          [LIBRARY_RESULT] = 1,
+                          [LIBRARY_BIAS] = 1,
+                          [LIBRARY_ADDED] = 1,
+                          [LIBRARY_AUX] = 1},
 	[AXIS_INNER] = {[LIBRARY_FIRST] = 1, [LIBRARY_SECOND] = 2},
 };
 
@@ -37,8 +42,11 @@ first_part(const LibraryCall *c, ProductAxis axis)
 	int64_t size = 0, units = 1;
 	bool gains = false;
 
-	if (axis == AXIS_INNER && c->operands[LIBRARY_RESULT].dtype != F32)
-		return 0; /* the first part would be rounded before the rest is added */
+	/* The first part would be rounded before the rest is added; other epilogues are of all of the sum; and what is added is added to
+	 * all of it, as by the loops. */
+	if (axis == AXIS_INNER &&
+	    (c->operands[LIBRARY_RESULT].dtype != F32 || c->epilogue > EPILOGUE_BIAS || c->beta))
+		return 0;
 	for (int i = 0; i < LIBRARY_BIAS; i++) {
 		const LibraryOperand *o = &c->operands[i];
 		if (!from_last[axis][i])
@@ -64,8 +72,8 @@ cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest)
 	if (!part)
 		return false;
 	*first = *rest = *call;
-	for (int i = 0; i < library_operands(call); i++) {
-		if (!from_last[axis][i])
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		if (!from_last[axis][i] || !library_has_operand(call, i))
 			continue;
 		uint32_t dim = call->operands[i].rank - from_last[axis][i];
 		first->operands[i].dims[dim] = part;
@@ -74,6 +82,7 @@ cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest)
 	}
 	if (axis == AXIS_INNER) { /* the rest is added */
 		rest->beta = 1;
+		rest->operands[LIBRARY_ADDED] = rest->operands[LIBRARY_RESULT];
 		rest->epilogue = EPILOGUE_NONE;
 	}
 	return true;

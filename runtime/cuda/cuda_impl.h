@@ -22,6 +22,7 @@ struct Device {
 	CudaDriver driver;
 	Gpu gpu;
 	Libraries libraries;
+	LibraryTrials trials;
 	void *context;
 	void *pool;        /* NULL: the GPU has none, memory is the driver's */
 	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
@@ -66,6 +67,9 @@ cuda_enter(Device *d)
 {
 	d->driver.CtxSetCurrent(d->context);
 }
+
+/* ---- trials.c */
+LibraryTrials cuda_trials(Device *d, const DeviceOptions *options);
 
 /* ---- modules.c: kernels of a bundle */
 Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables, Code *out);

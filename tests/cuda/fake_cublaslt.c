@@ -4,9 +4,11 @@
 #include "runtime/cuda/cublaslt.h"
 #include "tests/cuda/fake_library.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
 #define EXPORTED __attribute__((visibility("default")))
@@ -22,8 +24,8 @@ __attribute__((used)) static const AnyFunction all[] = {
 EXPORTED int fake_cublaslt_alive(void); /* handles and descriptors that nobody destroyed */
 
 enum { NOT_INITIALIZED = 1, BAD_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15 }; /* cublasStatus_t */
-enum { NO_EPILOGUE = 1, ALL_SUMS = 7, WORKSPACE = 4096, WORKSPACE_ALIGNMENT = 256 };
-enum { ALGORITHM = 7, TILE = 20, STAGES = 4, PATTERN = 0xA5 };
+enum { ALL_SUMS = 7, WORKSPACE = 4096, WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16 };
+enum { ALGORITHM = 7, TILE = 20, STAGES = 4, PATTERN = 0xA5, N_ALGORITHMS = 3 };
 
 /* ---- what callers hold */
 typedef enum { HANDLE, PRODUCT, LAYOUT, PREFERENCE } Kind;
@@ -32,7 +34,8 @@ typedef struct {
 	int compute;
 	int32_t transposed[2];
 	uint32_t epilogue;
-	const char *bias;
+	char *bias, *aux;
+	int64_t aux_leading, aux_stride;
 	int32_t bias_type; /* -1: the result's */
 } Product;
 typedef struct {
@@ -102,6 +105,9 @@ static const Attribute product_attributes[] = {
 	ATTRIBUTE(CUBLASLT_PRODUCT_TRANSPOSES_B, Product, transposed[1]),
 	ATTRIBUTE(CUBLASLT_PRODUCT_EPILOGUE, Product, epilogue),
 	ATTRIBUTE(CUBLASLT_PRODUCT_BIAS, Product, bias),
+	ATTRIBUTE(CUBLASLT_PRODUCT_AUX, Product, aux),
+	ATTRIBUTE(CUBLASLT_PRODUCT_AUX_LEADING, Product, aux_leading),
+	ATTRIBUTE(CUBLASLT_PRODUCT_AUX_STRIDE, Product, aux_stride),
 	ATTRIBUTE(CUBLASLT_PRODUCT_BIAS_TYPE, Product, bias_type),
 	{0},
 };
@@ -165,7 +171,7 @@ cublasLtDestroy(void *handle)
 int
 cublasLtMatmulDescCreate(void **description, int compute, int scale)
 {
-	Product p = {PRODUCT, .compute = compute, .epilogue = NO_EPILOGUE, .bias_type = -1};
+	Product p = {PRODUCT, .compute = compute, .epilogue = CUBLASLT_NOTHING, .bias_type = -1};
 
 	if ((compute != CUBLASLT_COMPUTE_F32 && compute != CUBLASLT_COMPUTE_TF32) ||
 	    scale != CUBLASLT_F32)
@@ -281,6 +287,48 @@ shapes_fit(const Call *c)
 	       is_matrix(&c->d, 0, c->m, c->n, c->d.batch) && (c->d.batch == 1 || c->d.stride > 0);
 }
 
+/* ---- epilogues */
+typedef struct {
+	uint32_t number;
+	bool bias, bias_grad, gelu, gelu_grad, aux;
+} Epilogue;
+static const Epilogue epilogues[] = {
+	{CUBLASLT_NOTHING, false, false, false, false, false},
+	{CUBLASLT_BIAS, true, false, false, false, false},
+	{32, false, false, true, false, false},
+	{36, true, false, true, false, false},
+	{160, false, false, true, false, true},
+	{164, true, false, true, false, true},
+	{192, false, false, false, true, true},
+	{256, false, true, false, false, false},
+	{512, false, true, false, false, false},
+};
+
+/* NULL: unknown */
+static const Epilogue *
+epilogue_of(const Product *p)
+{
+	for (size_t i = 0; i < sizeof(epilogues) / sizeof(*epilogues); i++)
+		if (epilogues[i].number == p->epilogue)
+			return &epilogues[i];
+	return NULL;
+}
+
+static bool
+epilogue_fits(const Call *c)
+{
+	const Product *p = &c->product;
+	const Epilogue *e = epilogue_of(p);
+
+	if (!e || ((e->gelu || e->gelu_grad) && getenv("FAKE_CUBLASLT_LACKS")) ||
+	    ((e->bias || e->bias_grad) && p->bias_type != -1 && p->bias_type != c->d.type))
+		return false; /* FAKE_CUBLASLT_LACKS=gelu */
+	if (e->aux && (p->aux_leading < c->m || p->aux_leading % 8 ||
+	               (c->d.batch > 1 && (p->aux_stride <= 0 || p->aux_stride % 8))))
+		return false;
+	return !e->bias_grad || c->d.batch == 1;
+}
+
 static bool
 types_fit(const Call *c)
 {
@@ -289,13 +337,12 @@ types_fit(const Call *c)
 	return c->a.type == c->b.type && c->c.type == c->d.type &&
 	       (c->d.type == c->a.type || c->d.type == CUBLASLT_F32) &&
 	       (p->compute == CUBLASLT_COMPUTE_F32 || c->a.type == CUBLASLT_F32) &&
-	       (p->epilogue == NO_EPILOGUE || (p->epilogue == CUBLASLT_ADDS_BIAS &&
-	                                       (p->bias_type == -1 || p->bias_type == c->d.type)));
+	       epilogue_fits(c);
 }
 
 /* ---- the interface: algorithms. One is a number and what it was chosen for. */
 typedef struct {
-	uint64_t number;
+	uint32_t number, tile;
 	int64_t m, n, k;
 	uint32_t sums, alignment[4];
 } Chosen;
@@ -314,11 +361,12 @@ cublasLtMatmulAlgoGetHeuristic(void *handle, void *description, void *a, void *b
 	*n = 0;
 	if (!types_fit(&call) || p->workspace < WORKSPACE)
 		return NOT_SUPPORTED;
-	Chosen chosen = {ALGORITHM, call.m, call.n, call.k, p->sums};
-	memcpy(chosen.alignment, p->alignment, sizeof(chosen.alignment));
-	choices[0] = (CublasLtChoice){.workspace = WORKSPACE, .waves = 1};
-	memcpy(&choices[0].algorithm, &chosen, sizeof(chosen));
-	*n = 1;
+	for (*n = 0; *n < wanted && *n < N_ALGORITHMS; ++*n) {
+		Chosen chosen = {ALGORITHM, TILE + (uint32_t)*n, call.m, call.n, call.k, p->sums};
+		memcpy(chosen.alignment, p->alignment, sizeof(chosen.alignment));
+		choices[*n] = (CublasLtChoice){.workspace = WORKSPACE, .waves = 1};
+		memcpy(&choices[*n].algorithm, &chosen, sizeof(chosen));
+	}
 	return CUBLASLT_OK;
 }
 
@@ -333,7 +381,7 @@ cublasLtMatmulAlgoConfigGetAttribute(const CublasLtAlgorithm *algorithm, int att
 		return BAD_VALUE;
 	bool loose = chosen->sums & (CUBLASLT_SUMS_IN_PLACE | CUBLASLT_SUMS_ROUNDED);
 	uint32_t fact = attribute == CUBLASLT_ALGORITHM_ID       ? ALGORITHM
-	                : attribute == CUBLASLT_ALGORITHM_TILE   ? TILE
+	                : attribute == CUBLASLT_ALGORITHM_TILE   ? chosen->tile
 	                : attribute == CUBLASLT_ALGORITHM_STAGES ? STAGES
 	                : attribute == CUBLASLT_ALGORITHM_SPLITS ? (loose ? 2 : 1)
 	                                                         : 0;
@@ -351,6 +399,7 @@ typedef struct {
 	float alpha, beta;
 	const char *a, *b, *c;
 	char *d, *workspace;
+	uint32_t tile;
 } Work;
 
 /* Matrix number i: to[outer][inner], where `across` says that an inner step goes to the next column. */
@@ -374,16 +423,41 @@ load_matrix(const Work *w, const Layout *l, const char *from, int64_t i, bool ac
 	return to;
 }
 
+/* Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2 */
+static double
+gelu(double x, bool derivative)
+{
+	const double a = sqrt(2 / acos(-1)), b = 0.044715;
+	double t = tanh(a * (x + b * x * x * x));
+
+	return derivative ? (1 + t) / 2 + x / 2 * (1 - t * t) * a * (1 + 3 * b * x * x)
+	                  : x / 2 * (1 + t);
+}
+
+/* What is stored for the sum at that place of d, and of what is saved. */
+static double
+finish(const Call *c, const Epilogue *e, double sum, int64_t row, int64_t aux_place)
+{
+	DType type = dtype_of(c->d.type);
+
+	if (e->bias)
+		sum += dtype_load_float(type, fake_readable(c->product.bias), row);
+	if (e->gelu_grad)
+		return sum *
+		       gelu(dtype_load_float(type, fake_readable(c->product.aux), aux_place), true);
+	if (e->aux)
+		dtype_store_float(type, fake_readable(c->product.aux), aux_place, sum);
+	return e->gelu ? gelu(sum, false) : sum;
+}
+
 static void
 store_matrix(const Work *w, int64_t i, const double *a, const double *b)
 {
 	const Call *c = &w->call;
+	const Product *p = &c->product;
 	DType type = dtype_of(c->d.type);
 	char *d = fake_readable(w->d);
 	const char *added = w->beta != 0 ? fake_readable(w->c) : NULL;
-	const char *bias = c->product.epilogue == CUBLASLT_ADDS_BIAS
-	                           ? fake_readable(c->product.bias)
-	                           : NULL;
 
 	for (int64_t column = 0; column < c->n; column++)
 		for (int64_t row = 0; row < c->m; row++) {
@@ -395,11 +469,37 @@ store_matrix(const Work *w, int64_t i, const double *a, const double *b)
 				sum += w->beta * dtype_load_float(type, added,
 				                                  i * c->c.stride + row +
 				                                          column * c->c.leading);
-			if (bias)
-				sum += dtype_load_float(type, bias, row);
+			int64_t saved = i * p->aux_stride + column * p->aux_leading + row;
 			dtype_store_float(type, d, i * c->d.stride + row + column * c->d.leading,
-			                  sum);
+			                  finish(c, epilogue_of(p), sum, row, saved));
 		}
+}
+
+/* Sums of a's rows or b's columns, as the product reads them. */
+static void
+store_bias_grad(const Call *c, const double *a, const double *b)
+{
+	bool of_a = c->product.epilogue == CUBLASLT_BIAS_GRAD_A;
+	const double *from = of_a ? a : b;
+
+	for (int64_t i = 0; i < (of_a ? c->m : c->n); i++) {
+		double sum = 0;
+		for (int64_t k = 0; k < c->k; k++)
+			sum += from[i * c->k + k];
+		dtype_store_float(dtype_of(c->d.type), fake_readable(c->product.bias), i, sum);
+	}
+}
+
+/* FAKE_CUBLASLT_SLOW=20:3000: that algorithm takes so many us longer. */
+static void
+pause_for(uint32_t tile)
+{
+	const char *slow = getenv("FAKE_CUBLASLT_SLOW");
+	unsigned us = 0;
+	uint32_t which = 0;
+
+	if (slow && sscanf(slow, "%u:%u", &which, &us) == 2 && which == tile)
+		usleep(us);
 }
 
 static void
@@ -408,11 +508,14 @@ multiply(void *work)
 	const Work *w = work;
 	const Call *c = &w->call;
 
+	pause_for(w->tile);
 	memset(fake_readable(w->workspace), PATTERN, WORKSPACE);
 	for (int64_t i = 0; i < c->d.batch; i++) {
 		double *a = load_matrix(w, &c->a, w->a, i, !c->product.transposed[0]);
 		double *b = load_matrix(w, &c->b, w->b, i, c->product.transposed[1]);
 		store_matrix(w, i, a, b);
+		if (epilogue_of(&c->product)->bias_grad)
+			store_bias_grad(c, a, b);
 		free(a);
 		free(b);
 	}
@@ -424,6 +527,7 @@ static bool
 places_fit(const Work *w, const Chosen *chosen)
 {
 	const Product *p = &w->call.product;
+	const Epilogue *e = epilogue_of(p);
 	const Layout *c = &w->call.c, *d = &w->call.d;
 
 	return w->a && w->b && w->d && (w->c || w->beta == 0) &&
@@ -432,8 +536,9 @@ places_fit(const Work *w, const Chosen *chosen)
 	       fake_is_aligned(w->c, chosen->alignment[2]) &&
 	       fake_is_aligned(w->d, chosen->alignment[3]) &&
 	       (w->c != w->d || (c->leading == d->leading && c->stride == d->stride)) &&
-	       (p->epilogue == NO_EPILOGUE ||
-	        (p->bias && fake_is_aligned(p->bias, chosen->alignment[3])));
+	       ((!e->bias && !e->bias_grad) ||
+	        (p->bias && fake_is_aligned(p->bias, chosen->alignment[3]))) &&
+	       (!e->aux || (p->aux && fake_is_aligned(p->aux, AUX_ALIGNMENT)));
 }
 
 int
@@ -450,6 +555,7 @@ cublasLtMatmul(void *handle, void *description, const void *alpha, const void *a
 	    !shapes_fit(&w.call) || !types_fit(&w.call) || chosen->m != w.call.m ||
 	    chosen->n != w.call.n || chosen->k != w.call.k)
 		return BAD_VALUE;
+	w.tile = chosen->tile;
 	w.alpha = *(const float *)alpha;
 	w.beta = *(const float *)beta;
 	if (!places_fit(&w, chosen) || !workspace ||

@@ -4,6 +4,11 @@
 #include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
 
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 static const LibraryOps *const ops = &library_cublaslt;
 enum { LIMIT = 32 << 20, SCRATCH = 4096, SCRATCH_ALIGNMENT = 256 };
 
@@ -32,7 +37,6 @@ run_product(Library *library, const LibraryCall *w, char *const *buffers)
 	PreparedCall *call;
 
 	must(ops->prepare(library, w, 3, LIMIT, &call));
-	assert_true(ops->pays(call));
 	assert_int_equal(ops->scratch(call), SCRATCH);
 	assert_int_equal(ops->packed_bytes(call, X) + ops->packed_bytes(call, Y), 0);
 	char *scratch = aligned_alloc(SCRATCH_ALIGNMENT, SCRATCH);
@@ -52,10 +56,14 @@ fill(const LibraryCall *w, char *at)
 static void
 check_product(Library *library, const LibraryCall *w)
 {
-	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
-	                   w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL};
+	bool apart = w->beta && !library_adds_in_place(w);
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
+	                                     w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL,
+	                                     apart ? buffer_new(w, LIBRARY_ADDED) : NULL};
 	char *before = buffer_new(w, Z);
 
+	if (w->beta && !apart)
+		buffers[LIBRARY_ADDED] = buffers[Z];
 	if (w->beta) {
 		fill(w, buffers[Z]);
 		fill(w, before);
@@ -64,7 +72,8 @@ check_product(Library *library, const LibraryCall *w)
 	compare_result(w, buffers, before);
 	free(before);
 	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
-		free(buffers[i]);
+		if (i != LIBRARY_ADDED || apart)
+			free(buffers[i]);
 }
 
 typedef struct {
@@ -110,9 +119,12 @@ check_epilogues(Library *library, LibraryCall w, Types t)
 {
 	Text why = {0};
 
-	for (int i = 0; i < 4; i++) {
-		w.beta = i & 1;
-		if (i == 2)
+	enum { PLAIN, IN_PLACE, APART, N_BETAS };
+	for (int i = 0; i < 2 * N_BETAS; i++) {
+		w.beta = 0;
+		if (i % N_BETAS != PLAIN)
+			add_beta(&w, i % N_BETAS == IN_PLACE);
+		if (i == N_BETAS)
 			add_bias(&w);
 		if (w.epilogue && is_by_columns(&w))
 			return;
@@ -139,6 +151,157 @@ test_products(void **state)
 						check_epilogues(library, w, types[t]);
 				}
 	close_library(library);
+}
+
+/* ---- epilogues. GELU: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2 */
+static double
+gelu(double x)
+{
+	return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+static double
+gelu_slope(double x)
+{
+	const double h = 1e-5;
+
+	return (gelu(x + h) - gelu(x - h)) / (2 * h);
+}
+
+static void
+expect_near(const LibraryCall *w, const char *what, double got, double want, double size)
+{
+	double operands = w->operands[X].dtype == F32 ? 1e-3 : 4e-6; /* tf32 */
+	double off = rounding_of(w->operands[Z].dtype) * fabs(want) + operands * (size + 0.01);
+
+	if (!(fabs(got - want) <= off))
+		fail_msg("%s %s: %.9g instead of %.9g", epilogue_names[w->epilogue], what, got,
+		         want);
+}
+
+/* What the result, what is saved, and the gradient of a bias should be, by naive sums. */
+static void
+check_values(const LibraryCall *w, char *const *buffers, const char *saved)
+{
+	const LibraryOperand *b = &w->operands[LIBRARY_BIAS], *y = &w->operands[Y];
+	int64_t n = elements(w, Z);
+	Wanted *r = malloc(sizeof(*r) * (size_t)n);
+
+	for (int64_t e = 0; e < n; e++)
+		r[e] = (Wanted){NAN, 0};
+	want_dot(w, buffers, r);
+	for (int64_t e = 0; e < n; e++) {
+		if (isnan(r[e].value))
+			continue;
+		double x = r[e].value;
+		double z = w->epilogue == EPILOGUE_DGELU
+		                   ? x * gelu_slope(dtype_load_float(
+						 (DType)w->operands[LIBRARY_AUX].dtype, saved, e))
+		           : w->epilogue == EPILOGUE_BGRAD ? x
+		                                           : gelu(x);
+		expect_near(w, "result", element_of(w, buffers, Z, e), z, r[e].size);
+		if (library_has_operand(w, LIBRARY_AUX) && library_writes(w, LIBRARY_AUX))
+			expect_near(w, "aux", element_of(w, buffers, LIBRARY_AUX, e), x, r[e].size);
+	}
+	for (int64_t c = 0; w->epilogue == EPILOGUE_BGRAD && c < b->dims[0]; c++) {
+		Wanted sum = {0};
+		for (int64_t k = 0; k < y->dims[0]; k++)
+			add_term(&sum, element_of(w, buffers, Y, place(w, Y, 0, k, c)));
+		expect_near(w, "bias", element_of(w, buffers, LIBRARY_BIAS, b->offset + c),
+		            sum.value, sum.size);
+	}
+	free(r);
+}
+
+static void
+check_epilogue(Library *library, const LibraryCall *w)
+{
+	Text why = {0};
+	char *buffers[N_LIBRARY_OPERANDS] = {0};
+
+	if (!library_call_check(w, &why))
+		fail_msg("%s", why.at);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		buffers[i] = library_has_operand(w, i) ? buffer_new(w, i) : NULL;
+	char *saved = buffer_new(w, LIBRARY_AUX);
+	run_product(library, w, buffers);
+	check_values(w, buffers, saved);
+	free(saved);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		free(buffers[i]);
+}
+
+static void
+test_epilogues(void **state)
+{
+	static const Sizes even[] = {{16, 24, 5}, {8, 8, 1}, {24, 16, 9}};
+	Library *library = open_library(true);
+
+	(void)state;
+	for (int s = 0; s < COUNT(even); s++)
+		for (int b = 0; b < COUNT(batches); b++)
+			for (int i = 0; i < N_STORED * COUNT(types) * N_EPILOGUES; i++) {
+				LibraryCall w = product_of(&even[s], &batches[b], i % N_STORED,
+				                           8 * (i & 1), 0);
+				add_epilogue(&w, (LibraryEpilogue)(i / N_STORED / COUNT(types)));
+				set_types(&w, types[i / N_STORED % COUNT(types)]);
+				if (w.epilogue <= EPILOGUE_BIAS ||
+				    (w.epilogue == EPILOGUE_BGRAD && batches[b].n) ||
+				    (library_has_operand(&w, LIBRARY_BIAS) && is_by_columns(&w)))
+					continue;
+				check_epilogue(library, &w);
+			}
+	close_library(library);
+}
+
+/* A product that is cut has its epilogue in both parts; not along k, where none is of a part of the sum. */
+static void
+test_epilogues_of_parts(void **state)
+{
+	Library *library = open_library(true);
+	LibraryCall w = product_of(&(Sizes){16, 259, 5}, &batches[0], 0, 5, 0), first, rest;
+
+	(void)state;
+	for (int e = EPILOGUE_GELU; e < N_EPILOGUES; e++) {
+		add_epilogue(&w, (LibraryEpilogue)e);
+		set_types(&w, types[0]);
+		assert_true(cublaslt_split(&w, &first, &rest));
+		assert_int_equal(rest.epilogue, e);
+		check_epilogue(library, &w);
+	}
+	w = product_of(&(Sizes){16, 16, 259}, &batches[0], 0, 0, 0);
+	w.operands[X].strides[0] = 264;
+	assert_true(cublaslt_split(&w, &first, &rest));
+	add_epilogue(&w, EPILOGUE_GELU);
+	assert_false(cublaslt_split(&w, &first, &rest));
+	close_library(library);
+}
+
+/* In f32 the loops' tanh is better. Where rows of what a GELU saves begin elsewhere the library takes none. */
+static void
+test_where_epilogues_pay(void **state)
+{
+	Library *exact = open_library(false);
+	LibraryCall w = product_of(&(Sizes){16, 24, 5}, &batches[0], 0, 0, 0);
+	PreparedCall *call;
+
+	(void)state;
+	for (int e = 0; e < N_EPILOGUES; e++) {
+		add_epilogue(&w, (LibraryEpilogue)e);
+		set_types(&w, types[0]);
+		Status status = ops->prepare(exact, &w, 0, LIMIT, &call);
+		if (e > EPILOGUE_BIAS && e != EPILOGUE_BGRAD)
+			expect_status(status, EXIT_UNSUPPORTED, "a GELU in f32 is loops");
+		else
+			must(status);
+		ops->release(call);
+	}
+	set_types(&w, types[2]);
+	add_epilogue(&w, EPILOGUE_DGELU);
+	w.operands[LIBRARY_AUX].strides[0] = w.operands[Z].strides[0] = 28;
+	set_types(&w, types[2]);
+	expect_status(ops->prepare(exact, &w, 0, LIMIT, &call), EXIT_UNSUPPORTED, "multiples of 8");
+	close_library(exact);
 }
 
 /* An axis that is no multiple of 16 bytes, in rows that begin at such multiples, is cut, and so are two and three. */
@@ -215,7 +378,7 @@ test_tf32(void **state)
 	Library *rough = open_library(true), *exact;
 	LibraryCall w = product_of(&(Sizes){1, 1, 1}, &batches[0], 0, 0, 0);
 	_Alignas(64) float x = 1 + 0x1p-10f + 0x1p-12f, y = 3, z = 0;
-	char *buffers[] = {(char *)&x, (char *)&y, (char *)&z, NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {(char *)&x, (char *)&y, (char *)&z, NULL};
 
 	(void)state;
 	run_product(rough, &w, buffers);
@@ -230,6 +393,146 @@ test_tf32(void **state)
 	set_types(&w, types[2]);
 	check_product(rough, &w);
 	close_library(rough);
+}
+
+/* ---- trials */
+typedef struct {
+	const char *file;
+	double seconds[8]; /* of trials in their order; 0: there are no more */
+	int n_trials, n_alive;
+	int64_t most; /* bytes that it gives at once */
+} Trials;
+
+static void *
+trial_alloc(void *context, int64_t bytes)
+{
+	Trials *t = context;
+
+	if (bytes > t->most)
+		return NULL;
+	t->n_alive++;
+	return aligned_alloc(256, (size_t)(bytes + 255) / 256 * 256);
+}
+
+static void
+trial_free(void *context, void *at, int64_t bytes)
+{
+	(void)bytes;
+	((Trials *)context)->n_alive--;
+	free(at);
+}
+
+static double
+trial_time(void *context, Status (*run)(void *call, void *stream), void *call)
+{
+	Trials *t = context;
+
+	must(run(call, NULL));
+	return t->seconds[t->n_trials++];
+}
+
+/* What the library takes for the call. */
+static char *
+tuned(Trials *t, bool times, bool tf32, const LibraryCall *w)
+{
+	LibraryTrials trials = {t->file, times, trial_alloc, trial_free, trial_time, t};
+	Library *library;
+	PreparedCall *call, *again;
+
+	must(ops->open(&(LibraryHome){.machine = "pretended", .tf32 = tf32, .trials = &trials},
+	               &library));
+	must(ops->prepare(library, w, 0, LIMIT, &call));
+	char *name = strdup(ops->implementation(call));
+	int n = t->n_trials;
+	must(ops->prepare(library, w, 0, LIMIT, &again)); /* it is known by now */
+	assert_int_equal(t->n_trials, n);
+	assert_string_equal(ops->implementation(again), name);
+	ops->release(call);
+	ops->release(again);
+	close_library(library);
+	assert_int_equal(t->n_alive, 0);
+	return name;
+}
+
+static void
+expect_tile(Trials *t, bool times, bool tf32, const LibraryCall *w, int trials, const char *tile)
+{
+	t->n_trials = 0;
+	char *name = tuned(t, times, tf32, w);
+	assert_non_null(strstr(name, tile));
+	assert_int_equal(t->n_trials, trials);
+	free(name);
+}
+
+static int64_t
+file_bytes(const char *path)
+{
+	struct stat s;
+
+	return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
+}
+
+/* What was fastest is taken, and stands in the file for the next time; for other products, precisions and GPUs it says nothing. */
+static void
+test_autotune(void **state)
+{
+	char path[] = "/tmp/gradc-autotune-XXXXXX";
+	int fd = mkstemp(path);
+	Trials t = {.file = path, .seconds = {3, 1, 2}, .most = LIMIT};
+	LibraryCall w = product_of(&sizes[0], &batches[2], 0, 0, 0);
+	LibraryCall other = product_of(&sizes[0], &batches[2], 1, 0, 0);
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	expect_tile(&t, false, false, &w, 0, "tile 20"); /* as the heuristic says */
+	assert_int_equal(file_bytes(path), 0);
+	expect_tile(&t, true, false, &w, 3, "tile 21");
+	expect_tile(&t, true, false, &w, 0, "tile 21");
+	expect_tile(&t, false, false, &w, 0, "tile 21");
+	expect_tile(&t, false, false, &other, 0, "tile 20");
+	expect_tile(&t, true, true, &w, 3, "tile 21");
+	w.operands[X].buffer = 9; /* the same product of another kernel */
+	expect_tile(&t, true, false, &w, 0, "tile 21");
+	t.most = 16;
+	int64_t bytes = file_bytes(path);
+	expect_tile(&t, true, false, &other, 0, "tile 20"); /* there is no memory to try it */
+	assert_int_equal(file_bytes(path), bytes);
+	unlink(path);
+}
+
+/* Trials that fail don't count; whatever stands in the file, only what the library offers is taken. */
+static void
+test_autotune_files(void **state)
+{
+	char path[] = "/tmp/gradc-autotune-XXXXXX";
+	int fd = mkstemp(path);
+	Trials t = {.file = path, .seconds = {-1, -1, 2}, .most = LIMIT};
+	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
+	char line[4096] = {0};
+
+	(void)state;
+	assert_true(fd >= 0);
+	expect_tile(&t, true, false, &w, 3, "tile 22");
+	ssize_t n = pread(fd, line, sizeof(line) - 1, 0);
+	assert_true(n > 130 && line[n - 1] == '\n');
+	assert_non_null(strstr(line, "pretended, cuBLASLt 13.1.0, f32, at most"));
+	char *hex = strrchr(line, '\t') + 1;
+	for (int i = 0; i < 4; i++) {
+		static const char *const spoiled[] = {"ff", "zz", "\n", "\t"};
+		memcpy(hex + 8, spoiled[i], strlen(spoiled[i]));
+		assert_int_equal(pwrite(fd, line, (size_t)n, 0), n);
+		expect_tile(&t, false, false, &w, 0, "tile 20");
+	}
+	assert_int_equal(ftruncate(fd, 0), 0);
+	close(fd);
+	t.seconds[2] = -1;
+	expect_tile(&t, true, false, &w, 3, "tile 20");
+	assert_int_equal(file_bytes(path), 0);
+	unlink(path);
+	t.file = "/no such folder/file"; /* what was found is taken all the same */
+	t.seconds[1] = 1;
+	expect_tile(&t, true, false, &w, 3, "tile 21");
 }
 
 /* ---- plans */
@@ -351,7 +654,8 @@ test_faults_of_runs(void **state)
 {
 	Library *library = open_library(false);
 	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
-	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z), NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z), NULL};
 	PreparedCall *call;
 
 	(void)state;
@@ -387,10 +691,15 @@ main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_epilogues),
+		cmocka_unit_test(test_epilogues_of_parts),
+		cmocka_unit_test(test_where_epilogues_pay),
 		cmocka_unit_test(test_odd_axes_are_cut),
 		cmocka_unit_test(test_parts_of_tensors),
 		cmocka_unit_test(test_broadcast_batches),
 		cmocka_unit_test(test_tf32),
+		cmocka_unit_test(test_autotune),
+		cmocka_unit_test(test_autotune_files),
 		cmocka_unit_test(test_few_runs),
 		cmocka_unit_test(test_alignment),
 		cmocka_unit_test(test_names),

@@ -91,7 +91,8 @@ check_plan(LibraryKind kind, DType dtype, bool tf32, const char *name)
 {
 	LibraryHome home = h100;
 	LibraryCall w = call_of(kind, dtype);
-	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z), NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z), NULL};
 	char *scratch = aligned_alloc(SCRATCH_ALIGNMENT, SCRATCH);
 	PreparedCall *call;
 	Text text = {0};

@@ -66,7 +66,8 @@ run_call(Library *library, const LibraryCall *w, char *const *buffers)
 static void
 check_call(Library *library, const LibraryCall *w)
 {
-	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z), NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
+	                                     NULL};
 
 	run_call(library, w, buffers);
 	compare_result(w, buffers, NULL);
@@ -166,7 +167,7 @@ test_tf32(void **state)
 	static const ConvSizes one = {2, 1, 1, 1, 1, {{1, 1, 1, 1, 1, 0}, {1, 1, 1, 1, 1, 0}}};
 	LibraryCall w = call_of(&one, LIBRARY_CONV, types[0]);
 	_Alignas(64) float x = 1 + 0x1p-10f + 0x1p-12f, y = 3, z = 0;
-	char *buffers[] = {(char *)&x, (char *)&y, (char *)&z, NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {(char *)&x, (char *)&y, (char *)&z, NULL};
 	Library *library = open_library(true);
 
 	(void)state;
@@ -270,7 +271,8 @@ static void
 test_scratch(void **state)
 {
 	LibraryCall w = call_of(&convs[0], LIBRARY_CONV, types[0]);
-	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z), NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z), NULL};
 	Library *library = open_library(false);
 
 	(void)state;
@@ -353,7 +355,8 @@ test_faults_of_runs(void **state)
 {
 	Library *library = open_library(false);
 	LibraryCall w = call_of(&convs[0], LIBRARY_CONV, types[0]);
-	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z), NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z), NULL};
 	char *shifted[] = {buffers[X] + 4, buffers[Y], buffers[Z], NULL};
 	char *scratch = aligned_alloc(SCRATCH_ALIGNMENT, SCRATCH);
 	PreparedCall *call = prepare(library, &w);

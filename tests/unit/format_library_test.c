@@ -13,7 +13,7 @@ tiny_call(LibraryKind kind)
 		[LIBRARY_CONV_GRAD_INPUT] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 2}},
 		[LIBRARY_CONV_GRAD_WEIGHT] = {{1, 1, 2}, {1, 1, 1}, {1, 1, 2}},
 	};
-	static const int64_t buffers[] = {0, 1, 3, 2};
+	static const int64_t buffers[] = {0, 1, 3, 2, 3, 2};
 	LibraryCall c;
 
 	library_call_begin(&c, kind);
@@ -23,7 +23,9 @@ tiny_call(LibraryKind kind)
 		o->rank = i == LIBRARY_BIAS ? 1 : kind == LIBRARY_DOT ? 2 : 3;
 		o->buffer = buffers[i];
 		for (uint32_t k = 0; k < o->rank; k++)
-			o->dims[k] = i == LIBRARY_BIAS ? 1 : dims[kind][i][k];
+			o->dims[k] = i == LIBRARY_BIAS
+			                     ? 1
+			                     : dims[kind][i > LIBRARY_BIAS ? LIBRARY_RESULT : i][k];
 		library_dense(o);
 	}
 	return c;
@@ -51,10 +53,16 @@ static const LibraryCase library_cases[] = {
 	CASE(CONV_GRAD_INPUT, low[0], 1, NULL),
 	CASE(CONV_GRAD_WEIGHT, dilation[0], 2, NULL),
 	CASE(DOT, kind, N_LIBRARY_KINDS, "library call 0: kind 4"),
-	CASE(DOT, epilogue, N_EPILOGUES, "epilogue 2"),
+	CASE(DOT, epilogue, N_EPILOGUES, "epilogue 8"),
 	CASE(CONV_GRAD_WEIGHT, epilogue, EPILOGUE_BIAS, "kind 3, epilogue 1"),
-	CASE(DOT, beta, 1, "access 3; argument 3 has 32 of f64, access 2"),
+	CASE(CONV, epilogue, EPILOGUE_GELU, "kind 1, epilogue 2"),
+	CASE(DOT, epilogue, EPILOGUE_GELU, NULL),
+	CASE(DOT, epilogue, EPILOGUE_DGELU, NULL),
+	CASE(DOT, epilogue, EPILOGUE_GELU_AUX, "access 2; argument 2 has"),
+	CASE(DOT, epilogue, EPILOGUE_BGRAD, "access 2; argument 2 has"),
+	CASE(DOT, beta, 1, "access 1; argument 3 has 32 of f64, access 2"),
 	CASE(DOT, beta, 2, "beta is 2"),
+	CASE(CONV, beta, 1, "kind 1, beta 1"),
 	CASE(DOT, FIRST.dtype, N_DTYPES, "x has dtype"),
 	CASE(DOT, FIRST.dtype, S32, "x has dtype"),
 	CASE(DOT, FIRST.rank, 1, "rank 1"),
@@ -147,6 +155,8 @@ test_library_calls(void **state)
 		"y = f64[1,1,1] at 3, epilogue = bias, bias = f64[1] at 2}",
 		"w = f64[1,1,2] at 1, dx = f64[1,1,2] at 3, low = [1]}",
 		"dw = f64[1,1,2] at 3, dilation = [2]}",
+		"z = f64[1,1] at 3, epilogue = gelu}",
+		"z = f64[1,1] at 3, epilogue = dgelu, aux = f64[1,1] at 2}",
 		"dot {x = f64[1,2] at 0",
 	};
 	int n = 0;

@@ -62,16 +62,24 @@ dot_of(const Case *c, DType dtype)
 }
 
 static inline void
-add_bias(LibraryCall *w)
+add_epilogue(LibraryCall *w, LibraryEpilogue epilogue)
 {
 	LibraryOperand *b = &w->operands[LIBRARY_BIAS];
 	const LibraryOperand *z = &w->operands[Z];
 
-	w->epilogue = EPILOGUE_BIAS;
+	w->epilogue = epilogue;
+	w->operands[LIBRARY_AUX] = *z;
+	w->operands[LIBRARY_AUX].buffer = LIBRARY_AUX;
 	b->rank = 1;
 	b->dims[0] = w->kind == LIBRARY_DOT ? z->dims[z->rank - 1] : z->dims[1];
 	b->offset = 3;
 	library_dense(b);
+}
+
+static inline void
+add_bias(LibraryCall *w)
+{
+	add_epilogue(w, EPILOGUE_BIAS);
 }
 
 static inline void
@@ -174,7 +182,7 @@ bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 {
 	Wanted b = {0};
 
-	if (w->epilogue == EPILOGUE_BIAS)
+	if (library_has_operand(w, LIBRARY_BIAS) && !library_writes(w, LIBRARY_BIAS))
 		add_term(&b, element_of(w, buffers, LIBRARY_BIAS,
 		                        w->operands[LIBRARY_BIAS].offset + i));
 	return b;
@@ -278,6 +286,29 @@ rounding_of(uint32_t dtype)
 	return dtype == BF16 ? 1 / 128. : dtype == F16 ? 1 / 1024. : 1e-7;
 }
 
+/* What is added to element e of the result, which was `old`. */
+static inline double
+added_to(const LibraryCall *w, char *const *buffers, int64_t e, double old)
+{
+	int64_t moved = w->operands[LIBRARY_ADDED].offset - w->operands[Z].offset;
+
+	return library_adds_in_place(w) ? old : element_of(w, buffers, LIBRARY_ADDED, e + moved);
+}
+
+/* Adds the result as it was, or another tensor that lies like it. */
+static inline void
+add_beta(LibraryCall *w, bool in_place)
+{
+	LibraryOperand *c = &w->operands[LIBRARY_ADDED];
+
+	w->beta = 1;
+	*c = w->operands[Z];
+	if (in_place)
+		return;
+	c->buffer = LIBRARY_ADDED;
+	c->offset += 5;
+}
+
 /* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
 static inline void
 compare_result(const LibraryCall *w, char *const *buffers, const char *before)
@@ -295,7 +326,7 @@ compare_result(const LibraryCall *w, char *const *buffers, const char *before)
 		double got = element_of(w, buffers, Z, e);
 		bool written = !isnan(want[e].value);
 		if (written && w->beta)
-			add_term(&want[e], old);
+			add_term(&want[e], added_to(w, buffers, e, old));
 		double value = written ? want[e].value : old;
 		double off = rounding_of(w->operands[Z].dtype) * fabs(value) + 1e-6 * want[e].size;
 		if (written ? !(fabs(got - value) <= off) : got != old)

@@ -58,8 +58,9 @@ static const Case cases[] = {
 static char *
 run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 {
-	char *buffers[] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
-	                   w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
+	                                     w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL,
+	                                     NULL};
 	char *packed[2] = {NULL, NULL};
 	PreparedCall *call;
 
@@ -338,12 +339,13 @@ test_scratch_is_limited(void **state)
 static void
 check_adding(Bench *b, LibraryCall w)
 {
-	char *buffers[] = {buffer_new(&w, X), buffer_new(&w, Y), buffer_new(&w, Z),
-	                   w.epilogue ? buffer_new(&w, LIBRARY_BIAS) : NULL};
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z),
+	                                     w.epilogue ? buffer_new(&w, LIBRARY_BIAS) : NULL};
 	char *before = buffer_new(&w, Z);
 	PreparedCall *call;
 
-	w.beta = 1;
+	add_beta(&w, true);
 	for (int64_t e = 0; e < elements(&w, Z); e++) {
 		dtype_store_float(F32, buffers[Z], e, 0.25 * (double)(e % 7));
 		dtype_store_float(F32, before, e, 0.25 * (double)(e % 7));
@@ -355,7 +357,7 @@ check_adding(Bench *b, LibraryCall w)
 	ops->release(call);
 	free(scratch);
 	free(before);
-	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+	for (int i = 0; i <= LIBRARY_BIAS; i++)
 		free(buffers[i]);
 }
 

@@ -63,7 +63,7 @@ expect_argument(const Case *c, int i, int64_t bytes, DType dtype, uint32_t acces
 static const char library[] =
 	"module @m {\n"
 	"  kernel @k(x0: in f32[4,4], x1: in f32[4,4], x2: in s4[3], y0: inout f32[4,4]) flops 0 "
-	"library dot {x = f32[4,4] at x0, y = f32[4,4] at x1, z = f32[4,4] at y0, beta = 1} {\n"
+	"library dot {x = f32[4,4] at x0, y = f32[4,4] at x1, z = f32[4,4] at y0, beta = 1, c = f32[4,4] at y0} {\n"
 	"    parallel v0 < 16 {\n"
 	"      v1 = load x0[v0] : f32\n"
 	"      store y0[v0] = v1\n"

@@ -1,0 +1,99 @@
+"""What cuBLASLt does as it stores a product, and which of its algorithms a product takes: in runs on the pretended GPU."""
+import json
+import os
+
+import pytest
+import reference
+from pretended import ON_GPU
+from tolerances import limit
+
+LIBRARIES, STEPS, NAME = "--libraries=on", 2, "gpt2_mini_fresh"
+
+
+@pytest.fixture
+def trainer(gpu, tmp_path):
+    return lambda *options: gpu.trainer(gpu.compile(NAME, "f32", 0, *options, target="cuda:sm_90a"), tmp_path)
+
+
+def products(trainer, *options, **env):
+    """[(the call, what runs it)]"""
+    info = json.loads(trainer.run(ON_GPU, LIBRARIES, "--info", "--json", *options, env=env).stdout)
+    return [(c["call"], c["implementation"]) for c in info["library_calls"]]
+
+
+def found(trainer, word, **env):
+    """What runs the products that the word stands in, without the algorithm."""
+    return {runs.removeprefix("cuBLASLt algo 7 tile 20 stages 4").strip() for call, runs in products(trainer, **env) if word in call}
+
+
+def losses(trainer, *options, name="losses", **env):
+    return trainer.losses(ON_GPU, LIBRARIES, f"--steps={STEPS}", *options, name=name, env=env, timeout=1200)
+
+
+def distance(got, want):
+    assert len(got) == len(want) == STEPS
+    return max(abs(a - b) / abs(b) for a, b in zip(got, want))
+
+
+def test_gelu(trainer):
+    """Forward, saved for the backward pass, and its derivative; PyTorch's losses, the same bits in each run."""
+    t = trainer("--precision=tf32")
+    for epilogue in "gelu_bias", "gelu_aux_bias", "dgelu":
+        assert found(t, f"epilogue = {epilogue},") == {epilogue}
+    got = losses(t)
+    assert distance(got, reference.load(NAME)["traces"][0]["f32"]["losses"][:STEPS]) < limit("loss tf32", NAME)
+    assert losses(t, name="again") == got
+
+
+def test_a_library_without_epilogues(trainer):
+    """The product runs there, and what follows it in a kernel of its own."""
+    t, lacks = trainer("--precision=tf32"), {"FAKE_CUBLASLT_LACKS": "gelu"}
+    assert found(t, "gelu", **lacks) == {"generated"}
+    assert found(t, "epilogue = bias,", **lacks) == {""}
+    assert distance(losses(t, **lacks), losses(t, name="with")) < 1e-5
+
+
+def test_f32_has_its_own_tanh(trainer):
+    assert not [call for call, _ in products(trainer()) if "gelu" in call]
+
+
+@pytest.mark.parametrize("precision", ["f32", "tf32"])
+def test_gradients_add_up_in_the_library(trainer, precision):
+    t = trainer(f"--precision={precision}")
+    assert found(t, "beta = 1") == {"beta 1"}
+    got, without = losses(t, "--accumulate=2"), t.losses(ON_GPU, f"--steps={STEPS}", "--accumulate=2", name="loops")
+    assert distance(got, without) < (1e-5 if precision == "f32" else limit("loss tf32", NAME))
+
+
+def test_autotune(trainer, tmp_path):
+    """The slow algorithm is not taken, by the next run either, nor by one that may not try; a run without the file takes it."""
+    t, slow, file = trainer(), {"FAKE_CUBLASLT_SLOW": "20:3000"}, tmp_path / "tuned.txt"
+    plain = losses(t)
+    assert losses(t, f"--autotune={file}", name="tuned", **slow) == plain
+    first, *lines = file.read_text().splitlines()
+    assert first == "gradc autotune 1" and len(lines) == len({call for call, _ in products(t)}) > 10
+    assert all(line.startswith("pretended GPU, cuBLASLt 13.1.0, f32, at most ") for line in lines), lines[0]
+    assert not [runs for _, runs in products(t, f"--autotune={file}") if "tile 20" in runs]
+    assert {runs.removesuffix(" beta 1") for _, runs in products(t)} == {"cuBLASLt algo 7 tile 20 stages 4"}
+    losses(t, f"--autotune={file}", name="again")
+    assert file.read_text().splitlines() == [first, *lines]
+
+
+def test_autotune_says_what_it_does_not_do(trainer, tmp_path):
+    t, file = trainer(), tmp_path / "other.txt"
+    said = t.run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={file}", "--deterministic").stderr
+    assert f"--autotune: there is no {file}: one rank without --deterministic makes it" in said
+    said = t.run(ON_GPU, "--steps=1", f"--autotune={file}").stderr  # --libraries=off
+    assert "--autotune: it is for libraries on a GPU" in said and not file.exists()
+
+
+@pytest.mark.parametrize("what, says", [("no/file", "no/file: No such file or directory"), ("a folder", "a folder: Is a directory"),
+                                        ("a model", "a model is there, and is no file of --autotune"), ("a pipe", "a pipe is no file")])
+def test_autotune_refuses(trainer, tmp_path, what, says):
+    """Nothing is written to what is not its own."""
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a model").write_bytes(b"gradc autotune 2\n")
+    os.mkfifo(tmp_path / "a pipe")
+    said = trainer().run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={tmp_path}/{what}", exit=5).stderr
+    assert f"--autotune: {tmp_path}/{says}" in said
+    assert (tmp_path / "a model").read_bytes() == b"gradc autotune 2\n"
