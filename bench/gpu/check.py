@@ -1,4 +1,5 @@
-"""Is a GPU right? The device suite, kernels against the interpreter, curves against PyTorch's, three equal runs, memory checked.
+"""Is a GPU right? The device suite, kernels against the interpreter, curves against PyTorch's, three equal runs, tf32 with
+what cuBLASLt does beside multiplying, memory checked.
 
     make gpu-check          or: python3 bench/gpu/check.py [--only curves,...] [--models gpt2_mini,...]
 
@@ -19,7 +20,7 @@ from pathlib import Path
 import machine
 import tolerances
 
-PRECISIONS = ("f32", "f64")
+PRECISIONS, TF32_STEPS = ("f32", "f64"), 3
 DEPENDS_ON_STEPS = ("--lr-schedule", "--warmup")  # what a trace has whose first steps change with --steps
 
 
@@ -99,17 +100,23 @@ def losses(log):
     return [line["loss"] for line in map(json.loads, log.read_text().splitlines()) if "lr" in line]
 
 
+def losses_of(exe, case, run, *more):
+    """Of each step; what went wrong."""
+    log = exe.with_suffix(f".{run}.jsonl")
+    code, text, _ = machine.call(exe, *case[4], *more, "--device=cuda", "--log", log, "--progress=off", "--table=off",
+                                 cwd=machine.models() / case[0], timeout=120)
+    return (None, f"exit {code}: {text[-600:]}") if code else (losses(log), "")
+
+
 def run_one(exe, case, repeats):
     """The worst relative difference to PyTorch's losses; what went wrong."""
-    name, i, precision, _, options = case
-    want, found = reference(name)["traces"][i][precision]["losses"], []
+    name, i, precision = case[:3]
+    want, found = reference(name)["traces"][i]["f32" if precision == "tf32" else precision]["losses"], []
     for r in range(repeats):
-        log = exe.with_suffix(f".{r}.jsonl")
-        code, text, _ = machine.call(exe, *options, "--device=cuda", "--log", log, "--progress=off", "--table=off",
-                                     cwd=machine.models() / name, timeout=120)
-        if code:
-            return None, f"exit {code}: {text[-600:]}"
-        found.append(losses(log))
+        got, fault = losses_of(exe, case, r)
+        if fault:
+            return None, fault
+        found.append(got)
     worst = max(abs(a - b) / abs(b) for a, b in zip(found[0], want))
     if any(f != found[0] for f in found):
         return worst, f"{repeats} runs differ"
@@ -124,6 +131,33 @@ def curves(o, folder):
             worst, fault = (None, fault) if fault else run_one(exe, case, o.repeats)
             rows.append({"what": f"curve of {case[0]} {case[1]} {case[2]}", "compile_s": round(seconds, 2), "worst": worst,
                          "runs": o.repeats, "fault": fault})
+    return rows
+
+
+# ---- tf32: what the library does with products beside multiplying
+def in_tf32(o):
+    """The first f32 trace of each model, a few steps of it."""
+    for name, i, precision, options, run in traces(o):
+        if i == 0 and precision == "f32":
+            options = [word for word in options if not word.startswith("--precision")] + ["--precision=tf32"]
+            yield name, 0, "tf32", options, [word for word in run if not word.startswith("--steps")] + [f"--steps={TF32_STEPS}"]
+
+
+def tuned(exe, case):
+    """Do two runs with the same file of trials have the same losses, near those without?"""
+    file = exe.with_suffix(".tuned")
+    rows = [losses_of(exe, case, r, f"--autotune={file}") for r in ("tried", "known")]
+    fault = next((text for _, text in rows if text), "")
+    return fault or ("" if rows[0][0] == rows[1][0] else "two runs with --autotune differ")
+
+
+def tf32(o, folder):
+    cases, rows = list(in_tf32(o)), []
+    with ThreadPoolExecutor(o.compilers) as pool:
+        for case, (exe, fault, seconds) in zip(cases, list(pool.map(lambda c: compile_one(o, folder, c), cases))):
+            worst, fault = (None, fault) if fault else run_one(exe, case, 2)
+            rows.append({"what": f"curve of {case[0]} in tf32", "compile_s": round(seconds, 2), "worst": worst,
+                         "fault": fault or tuned(exe, case)})
     return rows
 
 
@@ -145,7 +179,7 @@ def sanitizer(o, folder):
     return rows or [{"what": "compute-sanitizer", "fault": fault}]
 
 
-PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "sanitizer": sanitizer}
+PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "tf32": tf32, "sanitizer": sanitizer}
 
 
 def main():
