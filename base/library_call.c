@@ -265,6 +265,21 @@ library_adds_in_place(const LibraryCall *c)
 	return c->beta && a->buffer == z->buffer && a->offset == z->offset;
 }
 
+bool
+library_writes_apart(const LibraryCall *c)
+{
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		for (int j = 0; j < N_LIBRARY_OPERANDS; j++) {
+			bool in_place = i == LIBRARY_RESULT && j == LIBRARY_ADDED &&
+			                library_adds_in_place(c);
+			if (i != j && !in_place && library_has_operand(c, i) &&
+			    library_has_operand(c, j) && library_writes(c, i) &&
+			    c->operands[i].buffer == c->operands[j].buffer)
+				return false;
+		}
+	return true;
+}
+
 /* Are the operands x[batch.., m, k], y[batch.., k, n] and z[batch.., m, n]? */
 static bool
 dot_agrees(const LibraryCall *c)

@@ -95,6 +95,8 @@ bool library_has_operand(const LibraryCall *c, int i);
 bool library_writes(const LibraryCall *c, int i);
 /* Is c the result as it was? */
 bool library_adds_in_place(const LibraryCall *c);
+/* Does nothing else lie in the buffers that the call writes, but such a c? */
+bool library_writes_apart(const LibraryCall *c);
 /* Strides without gaps. */
 void library_dense(LibraryOperand *o);
 bool library_is_dense(const LibraryOperand *o);

@@ -165,6 +165,9 @@ check_library_arguments(const Format *f, int i)
 	const KernelRecord *k = &f->kernels[i];
 	const LibraryCall *c = &f->library[k->library - 1].call;
 
+	if (!library_writes_apart(c))
+		return FAULT("kernel %d: library call %u writes two operands into one buffer", i,
+		             k->library - 1);
 	for (int o = 0; o < N_LIBRARY_OPERANDS; o++) {
 		const LibraryOperand *x = &c->operands[o];
 		if (!library_has_operand(c, o))

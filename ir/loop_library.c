@@ -175,10 +175,18 @@ library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 			            (long long)type_bytes(b->type));
 			return false;
 		}
+		if (!library_writes(c, i) && b->kind == BUFFER_OUT) {
+			text_printf(why, "it reads the output %s, which is not inout", b->name);
+			return false;
+		}
 		if (library_writes(c, i) && b->kind == BUFFER_IN) {
 			text_printf(why, "its result goes into the input %s", b->name);
 			return false;
 		}
+	}
+	if (!library_writes_apart(c)) {
+		text_add(why, "it writes two operands into one buffer");
+		return false;
 	}
 	return true;
 }

@@ -109,6 +109,16 @@ spoil_bias(FormatWriter *w)
 	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
 }
 static void
+spoil_aux(FormatWriter *w)
+{
+	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
+
+	r.call.epilogue = EPILOGUE_GELU_AUX;
+	r.call.operands[LIBRARY_AUX].buffer = r.call.operands[LIBRARY_RESULT].buffer;
+	vec_push(w->arena, &w->library, r);
+	w->kernels.at[K_DIFF].library = (uint32_t)w->library.n;
+}
+static void
 spoil_result(FormatWriter *w)
 {
 	LibraryRecord r = {.call = tiny_call(LIBRARY_DOT)};
@@ -292,6 +302,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_plan_text, "plan 0: string reference");
 	expect_fault(spoil_bias, "16 bytes of f64, access 1; argument 2 has 8 of f64");
 	expect_fault(spoil_result, "8 bytes of f64, access 2; argument 2 has 8 of f64, access 1");
+	expect_fault(spoil_aux, "writes two operands into one buffer");
 	for (int i = 0; i < COUNT(library_cases); i++) {
 		library_case = &library_cases[i];
 		if (library_case->fault)
