@@ -132,13 +132,13 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 
 	*out = p;
 	RETURN_IF_ERROR(check_call(call));
+	int added = call->beta && !library_adds_in_place(call) ? LIBRARY_ADDED : LIBRARY_RESULT;
 	/* The library's result is never transposed: where ours has rows side by side, all three are. */
 	bool swapped = z->dims[z->rank - 1] == 1 || z->strides[z->rank - 1] == 1;
 	bool fits = put_operand(call, LIBRARY_FIRST, swapped, &p.matrices[swapped ? LT_B : LT_A]) &&
 	            put_operand(call, LIBRARY_SECOND, swapped,
 	                        &p.matrices[swapped ? LT_A : LT_B]) &&
-	            put_operand(call, call->beta ? LIBRARY_ADDED : LIBRARY_RESULT, swapped,
-	                        &p.matrices[LT_C]) &&
+	            put_operand(call, added, swapped, &p.matrices[LT_C]) &&
 	            put_operand(call, LIBRARY_RESULT, swapped, &p.matrices[LT_D]) &&
 	            (!library_has_operand(call, LIBRARY_AUX) ||
 	             put_operand(call, LIBRARY_AUX, swapped, &p.matrices[LT_AUX]));

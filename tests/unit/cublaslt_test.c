@@ -322,7 +322,12 @@ test_odd_axes_are_cut(void **state)
 			if (cublaslt_split(&w, &first, &rest))
 				check_epilogues(library, w, types[0]);
 		}
-	LibraryCall w = product_of(&odd[4], &batches[0], 0, 1, 0);
+	LibraryCall w = product_of(&(Sizes){16, 16, 259}, &batches[0], 0, 0, 0);
+	w.operands[X].strides[0] = 264;
+	assert_true(cublaslt_split(&w, &first, &rest)); /* along k: the rest is added */
+	assert_int_equal(rest.beta, 1);
+	check_product(library, &w);
+	w = product_of(&odd[4], &batches[0], 0, 1, 0);
 	assert_true(cublaslt_split(&w, &first, &rest));
 	assert_int_equal(first.operands[Z].dims[1], 256);
 	assert_int_equal(rest.operands[Z].dims[1], 3);
