@@ -7,8 +7,8 @@ starting take. Needs gradc, a GPU with its driver, and NVRTC. Writes one JSON un
 
 MFU = floating-point operations of a step / seconds of a step / peak of the unit that does the products. Operations are those of all
 kernels as the compiler counts them: nothing that is computed a second time for the sake of memory. The share between phases is
-that of a step in which no phase was on: 1 - (forward + backward + update, by events on the GPU) / step. Gaps between kernels of a phase
-are not in it.
+that of a step in which no phase was on: 1 - (forward + backward + update, by events on the GPU) / step. The launch gap is the share of
+a step's time in which no kernel ran, by CUPTI's records of some steps (kernel_times.c); nothing where CUPTI is not installed.
 """
 import argparse
 import json
@@ -34,6 +34,7 @@ CASES = {
 }
 WARMUP = 3  # steps that the median leaves out
 TRACED = 3  # steps for the times of kernels
+RECORDED = 6  # steps for launch gaps
 SHOWN = 12  # kernels, on the terminal
 # FLOP/s without sparsity, of the SXM modules (NVIDIA's data sheets of H100 and H200, A100).
 PEAKS = {"H100": {"f32": 67e12, "tf32": 494.7e12}, "H200": {"f32": 67e12, "tf32": 494.7e12},
@@ -61,7 +62,7 @@ def by_kernel(trace, steps):
 
 
 def predicted(graph, options):
-    """{kernel: (microseconds, bytes, operations) of a run on an H100, in f32}, and the operations of a step."""
+    """{kernel: (microseconds, bytes, operations) of a run on an H100}, and the operations of a step."""
     code, text, _ = machine.call(machine.gradc(), "dump", graph, *TRAINS, *options, "--stage=schedule", "--machine=h100",
                                  "--format=json")
     if code:
@@ -69,6 +70,36 @@ def predicted(graph, options):
     launches = [x for x in json.loads(text)["steps"][0]["launches"] if x["op"] == "run"]
     return ({x["kernel"]: (x["predicted_us"], x["bytes"], x["flops"]) for x in launches},
             sum(x["flops"] * x.get("times", 1) for x in launches))
+
+
+def steps_by_records(records, steps):
+    """Records from the start of one step to the start of a later one, both ends in nanoseconds, and how many steps that are. The first
+    two steps load code and capture graphs. What runs once a step, a kernel of the compute stream, says where steps begin."""
+    starts = defaultdict(list)
+    for start, end, stream, name in records:
+        starts[name].append(start)
+    once = next(sorted(at) for at in starts.values() if len(at) == steps)
+    first, last = once[2], once[-1]
+    return [r for r in records if first <= r[0] < last], first, last, steps - 3
+
+
+def of_records(command, steps, library, folder):
+    """{"launch_gap": share of time without a kernel, "records": {kernel: [runs of a step, microseconds of a run]}}, by CUPTI."""
+    times = folder / "times.txt"
+    code, text, _ = machine.call(*command, f"--steps={steps}", timeout=300, CUDA_INJECTION64_PATH=str(library), KERNEL_TIMES=str(times))
+    if code or not times.exists():
+        return {"launch_gap": None, "records_fault": f"exit {code}: {text[-600:]}"}
+    records = [(int(a), int(b), int(c), d) for a, b, c, d in (x.split(maxsplit=3) for x in times.read_text().splitlines())]
+    if not records:
+        return {"launch_gap": None, "records_fault": f"CUPTI has no record: {text[-600:]}"}
+    records, first, last, count = steps_by_records(sorted(records), steps)
+    busy, until, found = 0, first, defaultdict(list)
+    for start, end, _, name in records:
+        busy += max(0, min(end, last) - max(start, until))
+        until = max(until, end)
+        found[name].append((end - start) / 1e3)
+    return {"launch_gap": 1 - busy / (last - first), "step_ms_recorded": (last - first) / count / 1e6,
+            "records": {name: [len(us) / count, statistics.median(us)] for name, us in found.items()}}
 
 
 class Memory:
@@ -100,11 +131,13 @@ def peak_of(options):
     return next((p.get(precision) for chip, p in PEAKS.items() if chip in name), None)
 
 
-def kernels_of(measured, plan):
-    """By what they take of a step: how often, microseconds, what was predicted, bytes and operations a second."""
+def kernels_of(measured, plan, recorded):
+    """By what they take of a step: how often, microseconds, what was predicted, bytes and operations a second. `measured` by the trace,
+    whose events take a microsecond or two beside the kernel; where CUPTI has recorded a kernel of this name, its time."""
     rows = []
     for name, runs in sorted(measured.items(), key=lambda kv: -sum(kv[1])):
-        us = 1e6 * statistics.median(runs)
+        function = f"gradc_{name}"
+        us = recorded[function][1] if function in recorded else 1e6 * statistics.median(runs)
         row = {"kernel": name, "runs": len(runs) / (TRACED - 1), "us": us}
         if name in plan:
             row |= {"predicted_us": plan[name][0], "bytes_per_s": plan[name][1] / us * 1e6, "flops_per_s": plan[name][2] / us * 1e6}
@@ -138,8 +171,10 @@ def measure(name, o, folder):
     steady = steps[WARMUP:]
     step_s = statistics.median(s["step_ms"] for s in steady) * 1e-3
     busy_s = statistics.median(sum(s[f"{p}_ms"] for p in ("forward", "backward", "update")) for s in steady) * 1e-3
+    library, missing = machine.kernel_times(folder)
+    recorded = of_records(command, RECORDED, library, folder) if library else {"launch_gap": None, "records_fault": missing}
     code, text, _ = machine.call(*command, f"--steps={TRACED}", "--trace", trace, timeout=300)
-    plan, flops = predicted(graph, options)
+    plan, flops = predicted(graph, (*options, *o.options))
     peak = peak_of(o.options)
     return {
         "rows": rows, "step_ms": 1e3 * step_s, "samples_per_s": rows / step_s,
@@ -147,14 +182,16 @@ def measure(name, o, folder):
         "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "between_phases": 1 - busy_s / step_s,
         "planned_bytes": steps[-1].get("gpu_peak_bytes"), "taken_bytes": taken,
         "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
-        "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan) if code == 0 else [],
+        "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan, recorded.get("records", {})) if code == 0 else [],
+        **recorded,
     }
 
 
 def show(name, r):
     rate = r["tokens_per_s"] or r["samples_per_s"]
     mfu = f"{r['mfu']:.3f}" if r["mfu"] else "-"
-    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, between phases {r['between_phases']:.4f}, memory "
+    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, between phases {r['between_phases']:.4f}, launch gap "
+          f"{'-' if r['launch_gap'] is None else format(r['launch_gap'], '.4f')}{' ' + r['records_fault'] if 'records_fault' in r else ''}, memory "
           f"{r['taken_bytes'] / 2**30:.2f} GiB of {(r['planned_bytes'] or 0) / 2**30:.2f} planned, compiled in {r['compile_s']:.1f} s",
           flush=True)
     for k in r["kernels"][:SHOWN]:

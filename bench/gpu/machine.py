@@ -48,6 +48,22 @@ def library_folders():
     return [str(f) for f in found if any(f.glob("lib*.so*"))]
 
 
+def kernel_times(folder):
+    """kernel_times.c, built in `folder`; None where there is no CUPTI or no compiler, and why."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    packages = [f for site in map(Path, sys.path) if site.name in ("site-packages", "dist-packages") for f in site.glob("nvidia/*")]
+    homes = [toolkit / "extras/CUPTI", toolkit, *packages]
+    headers = next((h / "include" for h in homes if (h / "include/cupti.h").exists()), None)
+    library = next((f for h in homes for f in sorted(h.glob("lib*/libcupti.so*"))), None)
+    if not headers or not library:
+        return None, "there is no CUPTI"
+    made = folder / "libkernel_times.so"
+    includes = [f"-I{headers}", *(f"-I{h / 'include'}" for h in homes if (h / "include/cuda.h").exists())]
+    code, text, _ = call("cc", "-shared", "-fPIC", *includes, Path(__file__).with_name("kernel_times.c"), "-o", made, library,
+                         f"-Wl,-rpath,{library.parent}")
+    return (None, text[-600:]) if code else (made, "")
+
+
 def environment():
     """That of gradc, its executables and tests."""
     paths = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *library_folders(), str(build() / "tests")]
