@@ -50,16 +50,21 @@ product_behind(Value *v)
 	return n && n->op == OP_dot ? n : NULL;
 }
 
-/* Is it one that a library runs, and whose operands are rounded to fewer bits than f32 has? Where they are not, the loops' tanh is
- * better than the library's. */
+/* Of more bits, the loops' tanh is better than the library's in f32, and joining does not pay in tf32 (targets/cuda.c). */
 static bool
-is_rounded(const Target *t, const Node *product)
+has_16_bits(DType d)
+{
+	return dtype_info[d].bits == 16;
+}
+
+/* Is it one that a library runs? */
+static bool
+is_of_library(const Target *t, const Node *product)
 {
 	const LibraryLimits *l = &t->tuning->library;
-	DType d = node_operand(product, 0)->type->dtype;
-	bool rounds = d == F32 ? ((DotAttr *)product->attr)->allow_tf32 : d != F64;
 
-	return rounds && library_takes_dtypes(l, product) &&
+	return has_16_bits(node_operand(product, 0)->type->dtype) &&
+	       library_takes_dtypes(l, product) &&
 	       op_row(product)->flops(product) >= l->least_flops;
 }
 
@@ -69,7 +74,7 @@ epilogue_alone(const Target *t, const Node *n)
 	unsigned bit = n->op == OP_gelu ? JOINS_GELU : n->op == OP_gelu_grad ? JOINS_GELU_GRAD : 0;
 	const Node *product = t->epilogues & bit ? product_behind(node_operand(n, 0)) : NULL;
 
-	return product && is_rounded(t, product) && is_read_whole(node_result(n, 0));
+	return product && is_of_library(t, product) && is_read_whole(node_result(n, 0));
 }
 
 /* Is a GELU of v, through reshapes perhaps, what a library does with the product? */
@@ -227,7 +232,7 @@ find_gelu(const Node *call, const Node *n, Epilogue *e)
 	const Value *z = product < 0 ? NULL : node_operand(call, product);
 	bool alone, again;
 
-	e->product = z ? product_of(z) : NULL;
+	e->product = z && has_16_bits(z->type->dtype) ? product_of(z) : NULL;
 	if (!e->product)
 		return false;
 	alone = is_read_alone(z, call, &again) && !again;
@@ -248,7 +253,8 @@ find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
 	int product = argument_of(n, 0), saved = argument_of(n, 1);
 
 	e->product = product_beside(call, product, saved);
-	if (!e->product || call_of(e->product)->epilogue != EPILOGUE_NONE ||
+	if (!e->product || !has_16_bits(node_operand(call, product)->type->dtype) ||
+	    call_of(e->product)->epilogue != EPILOGUE_NONE ||
 	    !is_read_alone(node_operand(call, product), call, &e->again) || e->again)
 		return false;
 	e->library = *call_of(e->product);

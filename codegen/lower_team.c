@@ -234,6 +234,17 @@ team_inner(const Lower *lw, int64_t elements)
 	return inner;
 }
 
+/* The loop next to the last whose iterations that many rows of members can take, nearest first; -1: none. */
+static int
+loop_of_rows(const LoopNest *nest, int rows)
+{
+	int at = nest->n - 2;
+
+	while (at >= 0 && nest->at[at].extent < rows)
+		at--;
+	return at;
+}
+
 int
 nest_divide(Lower *lw, LoopNest *nest)
 {
@@ -244,8 +255,10 @@ nest_divide(Lower *lw, LoopNest *nest)
 	    nest->at[last].extent >= (int64_t)members * lw->target->lanes)
 		return -1;
 	int inner = team_inner(lw, nest->at[last].extent), rows = members / inner;
-	if (inner < LEAST_INNER || rows < 2 || nest->at[last - 1].extent < rows)
+	int at = inner < LEAST_INNER || rows < 2 ? -1 : loop_of_rows(nest, rows);
+	if (at < 0)
 		return -1;
+	nest_move(nest, at, last - 1);
 	if (nest->at[last - 1].extent > rows) {
 		if (!nest_cut(nest, last - 1, rows))
 			return -1;

@@ -171,7 +171,7 @@ extern const Tuning cpu_tuning, team_tuning; /* of TARGET_CPU, of TARGET_TEAMS *
 /* What a library may do with a product as it stores it, as bits (epilogue.c). */
 enum {
 	JOINS_SUM = 1,       /* adds another value of the same shape */
-	JOINS_GELU = 2,      /* only for products that round operands (tf32, 16 bits) */
+	JOINS_GELU = 2,      /* only for products of 16 bits */
 	JOINS_GELU_GRAD = 4, /* times the derivative of a GELU; likewise */
 };
 

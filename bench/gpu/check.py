@@ -102,7 +102,7 @@ def losses(log):
 
 def losses_of(exe, case, run, *more):
     """Of each step; what went wrong."""
-    log = exe.with_suffix(f".{run}.jsonl")
+    log = Path(f"{exe}.{run}.jsonl")
     code, text, _ = machine.call(exe, *case[4], *more, "--device=cuda", "--log", log, "--progress=off", "--table=off",
                                  cwd=machine.models() / case[0], timeout=120)
     return (None, f"exit {code}: {text[-600:]}") if code else (losses(log), "")
@@ -147,7 +147,7 @@ def in_tf32(o):
 
 def tuned(exe, case):
     """Do two runs with the same file of trials have the same losses, near those without?"""
-    file = exe.with_suffix(".tuned")
+    file = Path(f"{exe}.tuned")
     rows = [losses_of(exe, case, r, f"--autotune={file}") for r in ("tried", "known")]
     fault = next((text for _, text in rows if text), "")
     return fault or ("" if rows[0][0] == rows[1][0] else "two runs with --autotune differ")

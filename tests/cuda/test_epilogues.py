@@ -35,26 +35,10 @@ def distance(got, want):
     return max(abs(a - b) / abs(b) for a, b in zip(got, want))
 
 
-def test_gelu(trainer):
-    """Forward, saved for the backward pass, and its derivative; PyTorch's losses, the same bits in each run."""
-    t = trainer("--precision=tf32")
-    for epilogue in "gelu_bias", "gelu_aux_bias", "dgelu":
-        assert found(t, f"epilogue = {epilogue},") == {epilogue}
-    got = losses(t)
-    assert distance(got, reference.load(NAME)["traces"][0]["f32"]["losses"][:STEPS]) < limit("loss tf32", NAME)
-    assert losses(t, name="again") == got
-
-
-def test_a_library_without_epilogues(trainer):
-    """The product runs there, and what follows it in a kernel of its own."""
-    t, lacks = trainer("--precision=tf32"), {"FAKE_CUBLASLT_LACKS": "gelu"}
-    assert found(t, "gelu", **lacks) == {"generated"}
-    assert found(t, "epilogue = bias,", **lacks) == {""}
-    assert distance(losses(t, **lacks), losses(t, name="with")) < 1e-5
-
-
-def test_f32_has_its_own_tanh(trainer):
-    assert not [call for call, _ in products(trainer()) if "gelu" in call]
+@pytest.mark.parametrize("precision", ["f32", "tf32"])
+def test_gelu_stays_with_the_loops(trainer, precision):
+    """The library's tanh has too few bits for f32; in tf32 it is slower (codegen/targets/cuda.c)."""
+    assert not [call for call, _ in products(trainer(f"--precision={precision}")) if "gelu" in call]
 
 
 @pytest.mark.parametrize("precision", ["f32", "tf32"])
