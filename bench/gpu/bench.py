@@ -34,7 +34,7 @@ CASES = {
 }
 WARMUP = 3  # steps that the median leaves out
 TRACED = 3  # steps for the times of kernels
-RECORDED = 6  # steps for launch gaps
+RECORDED = 8  # steps for launch gaps
 SHOWN = 12  # kernels, on the terminal
 # FLOP/s without sparsity, of the SXM modules (NVIDIA's data sheets of H100 and H200, A100).
 PEAKS = {"H100": {"f32": 67e12, "tf32": 494.7e12}, "H200": {"f32": 67e12, "tf32": 494.7e12},
@@ -72,19 +72,28 @@ def predicted(graph, options):
             sum(x["flops"] * x.get("times", 1) for x in launches))
 
 
-def steps_by_records(records, steps):
-    """Records from the start of one step to the start of a later one, both ends in nanoseconds, and how many steps that are. The first
-    two steps load code and capture graphs. What runs once a step, a kernel of the compute stream, says where steps begin."""
+def by_steps(records, steps):
+    """Those of each step from the third on (the first two load code and capture graphs) without the last; when each began, and the end
+    of all, in nanoseconds. A kernel of the compute stream that runs once a step says where one begins."""
     starts = defaultdict(list)
     for start, end, stream, name in records:
         starts[name].append(start)
-    once = next(sorted(at) for at in starts.values() if len(at) == steps)
-    first, last = once[2], once[-1]
-    return [r for r in records if first <= r[0] < last], first, last, steps - 3
+    once = next(sorted(at) for at in starts.values() if len(at) == steps)[2:]
+    return [([r for r in records if a <= r[0] < b], a, b) for a, b in zip(once, once[1:])]
+
+
+def idle(records, first, last):
+    """The share of the time in which no kernel ran."""
+    busy, until = 0, first
+    for start, end, _, name in records:
+        busy += max(0, min(end, last) - max(start, until))
+        until = max(until, end)
+    return 1 - busy / (last - first)
 
 
 def of_records(command, steps, library, folder):
-    """{"launch_gap": share of time without a kernel, "records": {kernel: [runs of a step, microseconds of a run]}}, by CUPTI."""
+    """By CUPTI, medians of steps: {"launch_gap": share of time without a kernel, "step_ms_recorded": ..., "records": {kernel: [runs of a
+    step, microseconds of a run]}}."""
     times = folder / "times.txt"
     code, text, _ = machine.call(*command, f"--steps={steps}", timeout=300, CUDA_INJECTION64_PATH=str(library), KERNEL_TIMES=str(times))
     if code or not times.exists():
@@ -92,14 +101,13 @@ def of_records(command, steps, library, folder):
     records = [(int(a), int(b), int(c), d) for a, b, c, d in (x.split(maxsplit=3) for x in times.read_text().splitlines())]
     if not records:
         return {"launch_gap": None, "records_fault": f"CUPTI has no record: {text[-600:]}"}
-    records, first, last, count = steps_by_records(sorted(records), steps)
-    busy, until, found = 0, first, defaultdict(list)
-    for start, end, _, name in records:
-        busy += max(0, min(end, last) - max(start, until))
-        until = max(until, end)
-        found[name].append((end - start) / 1e3)
-    return {"launch_gap": 1 - busy / (last - first), "step_ms_recorded": (last - first) / count / 1e6,
-            "records": {name: [len(us) / count, statistics.median(us)] for name, us in found.items()}}
+    found, taken = defaultdict(list), by_steps(sorted(records), steps)
+    for step, _, _ in taken:
+        for start, end, _, name in step:
+            found[name].append((end - start) / 1e3)
+    return {"launch_gap": statistics.median(idle(*step) for step in taken),
+            "step_ms_recorded": statistics.median(last - first for _, first, last in taken) / 1e6,
+            "records": {name: [len(us) / len(taken), statistics.median(us)] for name, us in found.items()}}
 
 
 class Memory:

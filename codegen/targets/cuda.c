@@ -22,9 +22,9 @@ const Tuning team_tuning = {
 	.reduce.most_columns = 128,
 	.reduce.near_row =
 		8192, /* 32 KiB of f32: seven blocks in the 228 KiB of a multiprocessor */
-	.reduce.long_row =
-		56
-		<< 10, /* 224 KiB of f32, of an H100's 227; where there are less, rows are read again */
+	/* 224 KiB of f32, of an H100's 227; where there are less, rows are read again. Cross-entropy of 50257 numbers takes 4.5 ms
+         * so, read again 5.9, or 7.3 by 256 members (bench/results/long_rows.json). */
+	.reduce.long_row = 56 << 10,
 	.reduce.expensive = 4,
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
