@@ -151,6 +151,70 @@ gradient_of(Backward *w, int i)
 	return w->grads[i];
 }
 
+/* What v would be in f32, had it not been rounded to fewer bits just before: a sum of products or of what a loss repeats is complete
+ * in f32. v where it was not, or where somebody else reads it. */
+static Value *
+unrounded(Builder *b, Value *v)
+{
+	Node *n = v->node;
+	const OpRow *row = n ? op_row(n) : NULL;
+	const Field *type = NULL;
+
+	if (!row || !value_used_once(v) || n->n_results > 1)
+		return v;
+	for (const Field *f = row->fields; f && f->name; f++)
+		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
+	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
+	bool high = row->precision == PRECISION_HIGH;
+	if (!moves && !type && !high)
+		return v;
+	Builder here = *b;
+	here.before = n;
+	here.loc = n->loc;
+	Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i);
+	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
+	for (int i = 0; high && i < n->n_operands; i++)
+		if (dtype_is_float(operands[i]->type->dtype))
+			operands[i] = b_cast(&here, operands[i], F32);
+	if (type)
+		*(int *)((char *)attr + type->offset) = 1 + F32;
+	else if (high)
+		; /* gives what it takes */
+	else if ((operands[0] = unrounded(b, operands[0]))->type->dtype != F32)
+		return v;
+	return build(&here, n->op, n->n_operands, operands, attr);
+}
+
+/* Was x rounded to the 16 bits of v? */
+static bool
+is_widened(const Value *v, const Value *x)
+{
+	DType d = x->type->dtype;
+
+	return v->type->dtype == F32 && v->node->n_operands == 1 && dtype_is_float(d) &&
+	       dtype_info[d].bits < 32 && x->type->n == v->type->n;
+}
+
+/* A gradient that is of f32 is not of fewer bits on its way; nor is what is added to it, as where a weight is used twice. */
+static Value *
+whole_gradient(Builder *b, Value *g)
+{
+	Node *n = g->node;
+
+	for (int i = 0; n && i < n->n_operands; i++) {
+		Value *x = node_operand(n, i);
+		if (x && is_widened(g, x)) {
+			Value *whole = unrounded(b, x);
+			return whole == x ? g : whole;
+		}
+		if (x && x->type == g->type && value_used_once(x))
+			node_set_operand(n, i, whole_gradient(b, x));
+	}
+	return g;
+}
+
 static void
 store_gradients(Pass *p, Backward *w, State *const *gradient)
 {
@@ -161,7 +225,8 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		if (!gradient[i])
 			continue;
 		b->loc = gradient[i]->loc;
-		sums[i] = b_running_sum(b, gradient[i], gradient_of(w, i));
+		w->grads[i] = whole_gradient(b, gradient_of(w, i));
+		sums[i] = b_running_sum(b, gradient[i], w->grads[i]);
 	}
 	for (int i = w->n_params; i < w->wanted.n; i++)
 		gradient_of(w, i); /* before the stores */

@@ -72,6 +72,12 @@ typedef struct {
 /* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
 State *loss_scale_state(Module *m);
 
+/* ---- mixed.c */
+typedef struct {
+	const char *to;  /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
+	const char *f32; /* GLOB of nodes that stay f32, by ONNX name, one a line; NULL: none */
+} MixedOptions;
+
 /* ---- inline.c */
 typedef struct {
 	bool final; /* calls with a custom gradient, too: autograd has run */

@@ -25,6 +25,21 @@ set_rule(const OptionUse *u, void *at)
 	return true;
 }
 
+/* --mixed GLOB=f32: the globs. */
+static bool
+set_mixed(const OptionUse *u, void *at)
+{
+	StringList *globs = at;
+	size_t n = strlen(u->value);
+
+	if (n > 4 && strcmp(u->value + n - 4, "=f32") == 0) {
+		vec_push(u->arena, globs, arena_strndup(u->arena, u->value, n - 4));
+		return true;
+	}
+	diag_error(u->diag, EXIT_USAGE, "%s--mixed=%s: need GLOB=f32", u->origin, u->value);
+	return false;
+}
+
 /* --init: model, random[:SEED], or a rule. */
 static bool
 set_init(const OptionUse *u, void *at)
@@ -283,7 +298,9 @@ static const OptionRow option_rows[] = {
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
 	{"optimizer", NULL, "with PyTorch's semantics (adamw)", TAKES_KNOWN, AT(optimizer),
 	 .nth = nth_optimizer, .commands = COMPILE | DUMP},
-	{"precision", "f32|tf32|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits", TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
+	 TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},

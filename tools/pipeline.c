@@ -67,10 +67,28 @@ joined(const Session *s, const StringList *list)
 	return copy;
 }
 
+/* Of --precision: weights stay f32, products have 16 bits. */
+static bool
+has_16_bits(const char *precision)
+{
+	return strcmp(precision, "bf16") == 0 || strcmp(precision, "f16") == 0;
+}
+
 static void
 fill_precision(const Session *s, void *options)
 {
-	((PrecisionOptions *)options)->to = s->o->precision ? s->o->precision : "f32";
+	const char *to = s->o->precision ? s->o->precision : "f32";
+
+	((PrecisionOptions *)options)->to = has_16_bits(to) ? "f32" : to;
+}
+
+static void
+fill_mixed(const Session *s, void *options)
+{
+	MixedOptions *o = options;
+
+	o->to = s->o->precision && has_16_bits(s->o->precision) ? s->o->precision : NULL;
+	o->f32 = joined(s, &s->o->mixed);
 }
 
 static void
@@ -159,7 +177,7 @@ static const struct {
 	{&pass_lower, .fill = fill_cores},         {&pass_legalize, .fill = fill_cores},
 	{&pass_rematerialize, .fill = fill_cores}, {&pass_fuse, .fill = fill_cores},
 	{&pass_inline, .fill = fill_inline},       {&pass_multiversion, .fill = fill_targets},
-	{&pass_units, .fill = fill_units},
+	{&pass_units, .fill = fill_units},         {&pass_mixed, .fill = fill_mixed},
 };
 
 static bool

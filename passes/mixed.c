@@ -1,0 +1,309 @@
+/* Mixed precision: products take operands of 16 bits and give results of 16 bits, sums of them stay f32 inside; what follows them
+ * cheaply stays in 16 bits; all else is f32, the weights too. For example, with to=bf16, and w and bias f32:
+ *
+ *	%1 = dot %x, %w : f32[8,64]              %1 = cast %x {to = bf16}          loc cast("fc1")
+ *	                                         %2 = cast %w {to = bf16}          loc cast("fc1")
+ *	                                  ->     %3 = dot %1, %2 : bf16[8,64]
+ *	%2 = add %1, %bias                       %4 = add %3, cast(%bias)
+ *	%3 = exp %2                              %5 = exp cast(%4) : f32[8,64]
+ *
+ * The `precision` column of an op's row says which it is:
+ *
+ *	low     its operands become `to`, and with them its result
+ *	follow  becomes `to` where all its operands are; numbers count where `to` has them exactly, and so does the vector that is
+ *	        added to a product (column `bias`)
+ *	high, fixed   takes f32
+ *
+ * A value has at most one cast each way: what was widened is not rounded again. Moves of a value (reshape, transpose) are moves of
+ * the cast one, so that a library reads them as strides. Before autograd: the derivative of a cast is a cast, so the products of
+ * the backward pass have 16 bits too. Linear. */
+#include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A GLOB of nodes that stay f32. */
+typedef struct {
+	const char *glob;
+	bool fits; /* a node that would not */
+} Rule;
+
+typedef struct {
+	Pass *p;
+	VEC(Rule) rules;
+} Rules;
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	Function *f;
+	DType to;
+	/* By a value's id. */
+	IntMap *sources; /* what was widened: of 16 bits, as it was made */
+	IntMap *casts;   /* of 16 bits, rounded for a reader */
+	IntMap *biases;  /* added to a product: the value itself */
+} Mixed;
+
+static bool
+is_wide(const Value *v)
+{
+	return v && v->type->dtype == F32;
+}
+
+static Value *
+find(const IntMap *map, const Value *v)
+{
+	uint64_t found;
+
+	return v && intmap_get(map, v->id, &found) ? (Value *)(uintptr_t)found : NULL;
+}
+
+static void
+note(IntMap *map, const Value *v, Value *is)
+{
+	intmap_put(map, v->id, (uint64_t)(uintptr_t)is);
+}
+
+/* A copy of n of operands in other types, before `reader`; the result has theirs. */
+static Value *
+copy_of(const Mixed *x, Node *n, Value *const *operands, Node *reader)
+{
+	Builder b = {.m = x->m, .f = x->f, .before = reader, .loc = n->loc, .phase = n->phase};
+	const OpRow *row = op_row(n);
+	void *attr = row->attr_size ? arena_copy(x->m->arena, n->attr, row->attr_size) : NULL;
+
+	for (const Field *f = row->fields; f && f->name; f++)
+		if (f->kind == FIELD_DTYPE_IF_ANY)
+			*(int *)((char *)attr + f->offset) = 0;
+	return build(&b, n->op, n->n_operands, operands, attr);
+}
+
+static bool
+is_exact(const Mixed *x, const Value *v)
+{
+	double number;
+
+	return value_splat(v, &number) && (dtype_round(x->to, number) == number || isnan(number));
+}
+
+/* Its elements, in another order. */
+static bool
+is_moved(const Value *v)
+{
+	const Node *n = v->node;
+
+	return n && op_row(n)->fuse == FUSE_VIEW && op_row(n)->precision == PRECISION_FOLLOW &&
+	       n->n_operands == 1 && node_operand(n, 0)->type->n == v->type->n;
+}
+
+static Value *
+cast(const Mixed *x, Value *v, DType to, Node *reader)
+{
+	Builder b = {.m = x->m,
+	             .f = x->f,
+	             .before = reader,
+	             .loc = reader->loc ? loc_of_parts(x->m, "cast", &reader->loc, 1) : NULL,
+	             .phase = reader->phase};
+
+	return b_cast(&b, v, to);
+}
+
+/* v in `to`, made before its first reader. */
+static Value *
+narrowed(Mixed *x, Value *v, Node *reader)
+{
+	Value *found = is_wide(v) ? find(x->sources, v) : v;
+
+	found = found ? found : find(x->casts, v);
+	if (found)
+		return found;
+	if (is_moved(v) || find(x->biases, v)) {
+		Value *moved = narrowed(x, node_operand(v->node, 0), reader);
+		found = copy_of(x, v->node, &moved, reader);
+	} else {
+		found = cast(x, v, x->to, reader);
+	}
+	note(x->casts, v, found);
+	return found;
+}
+
+/* n with operands in `to`, in its place. */
+static void
+narrow(Mixed *x, Node *n)
+{
+	Value **operands = NEW_ARRAY(x->m->arena, Value *, n->n_operands + 1);
+	Value *old = node_result(n, 0);
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		operands[i] = is_wide(v) ? narrowed(x, v, n) : v;
+	}
+	Value *y = copy_of(x, n, operands, n), *wide = cast(x, y, F32, n);
+	note(x->sources, wide, y);
+	if (find(x->biases, old))
+		note(x->biases, wide, wide);
+	value_replace_uses(old, wide);
+}
+
+static bool
+has_wide_operand(const Node *n)
+{
+	bool wide = false;
+
+	for (int i = 0; i < n->n_operands; i++)
+		wide |= is_wide(node_operand(n, i));
+	return wide && n->n_results == 1 && is_wide(node_result(n, 0));
+}
+
+/* Is there a value in `to` among its operands, and of the others none that would lose digits? */
+static bool
+follows(const Mixed *x, const Node *n)
+{
+	int narrow = 0;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *v = node_operand(n, i);
+		if (!is_wide(v))
+			continue;
+		if (find(x->sources, v))
+			narrow++;
+		else if (!is_exact(x, v) && !find(x->biases, v))
+			return false;
+	}
+	return narrow > 0;
+}
+
+/* The vector that the one reader of a product adds to it, and what repeats it. A parameter is cast before the product, whose kernel
+ * may then read it. */
+static void
+find_bias(Mixed *x, Node *n)
+{
+	const OpRow *row = op_row(n);
+	Value *y = node_result(n, 0), *vector = NULL;
+
+	if (row->bias && value_used_once(y))
+		vector = row->bias(n, y->uses->user);
+	if (!vector || !is_wide(vector))
+		return;
+	const Node *reader = y->uses->user;
+	Value *repeated = node_operand(reader, node_operand(reader, 0) == y);
+	note(x->biases, repeated, repeated);
+	if (!vector->node)
+		narrowed(x, vector, n);
+}
+
+/* ---- the nodes that a rule keeps in f32 */
+static void
+read_rules(Rules *r, const char *text)
+{
+	const char *end;
+
+	for (const char *at = text ? text : ""; *at; at = *end ? end + 1 : end) {
+		end = at + strcspn(at, "\n");
+		Rule rule = {.glob = arena_strndup(r->p->scratch, at, (size_t)(end - at))};
+		vec_push(r->p->scratch, &r->rules, rule);
+	}
+}
+
+static bool
+is_kept(Rules *r, const Node *n)
+{
+	bool kept = false;
+
+	for (int i = 0; i < r->rules.n; i++)
+		if (glob_match(r->rules.at[i].glob, loc_origin(n->loc)))
+			kept = r->rules.at[i].fits = true;
+	return kept;
+}
+
+static bool
+check_rules(const Rules *r)
+{
+	bool ok = true;
+
+	for (int i = 0; i < r->rules.n; i++) {
+		if (r->rules.at[i].fits)
+			continue;
+		diag_error(r->p->diag, EXIT_USAGE, "--mixed=%s=f32 fits no node", r->rules.at[i].glob);
+		diag_hint(r->p->diag, "`gradc dump --stage=forward` shows nodes' names");
+		ok = false;
+	}
+	return ok;
+}
+
+/* What was widened is widened where it is first read, so that its reader's kernel does it. */
+static void
+widen_late(Mixed *x)
+{
+	for_each_node(x->f, n)
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *v = node_operand(n, i), *source = find(x->sources, v);
+			if (source)
+				value_replace_uses(v, cast(x, source, F32, n));
+		}
+}
+
+static void
+mix(Mixed *x, Rules *rules)
+{
+	for_each_node(x->f, n) {
+		Precision class = op_row(n)->precision;
+		bool low = class == PRECISION_LOW, follow = class == PRECISION_FOLLOW;
+		if (!(low || follow) || !has_wide_operand(n) || is_kept(rules, n))
+			continue;
+		if (low)
+			find_bias(x, n);
+		if (low || follows(x, n))
+			narrow(x, n);
+	}
+	widen_late(x);
+	function_drop_unread(x->f);
+}
+
+static bool
+run_mixed(Pass *p, Module *m)
+{
+	const MixedOptions *o = p->options;
+	DType to = F32;
+
+	if (o->to && !dtype_parse(o->to, &to)) {
+		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is no type", o->to);
+		return false;
+	}
+	if (to != F32 && to != BF16 && to != F16) {
+		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is not f32, bf16 or f16", o->to);
+		return false;
+	}
+	if (to == F32)
+		return true;
+	Rules rules = {.p = p};
+	read_rules(&rules, o->f32);
+	for_each_function(m, f) {
+		if (f->kind == FUNCTION_FUSED)
+			continue;
+		Mixed x = {.p = p,
+		           .m = m,
+		           .f = f,
+		           .to = to,
+		           .sources = intmap_new(p->scratch),
+		           .casts = intmap_new(p->scratch),
+		           .biases = intmap_new(p->scratch)};
+		mix(&x, &rules);
+		p->changed = true;
+	}
+	return check_rules(&rules);
+}
+
+static const PassOption mixed_options[] = {
+	{"to", "bf16 or f16, the type of products' operands and results; f32: nothing changes",
+         OPTION_STRING, offsetof(MixedOptions, to)},
+	{"f32", "GLOB of nodes that stay f32, one a line", OPTION_STRING,
+         offsetof(MixedOptions, f32)},
+	{0}};
+const PassRow pass_mixed = {.name = "mixed",
+                            .help = "products in 16 bits",
+                            .takes = STAGE_FORWARD,
+                            .leaves = STAGE_ANY,
+                            .options = mixed_options,
+                            .options_size = sizeof(MixedOptions),
+                            .run = run_mixed};
