@@ -198,13 +198,17 @@ typedef struct {
 	Role role;
 	PortKind result; /* the last one's, and of the others where there is no list */
 	int n_listed;
-	PortKind listed[2]; /* of the first results */
+	PortKind listed[6]; /* of the first results */
 } RoleRow;
 static const RoleRow role_rows[] = {
 	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT, 0, {0}},
 	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT, 0, {0}},
 	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT, 0, {0}},
-	{FUNCTION_UPDATE, ROLE_UPDATE, PORT_NORM, 2, {PORT_LOSS_SUM, PORT_LOSS_COUNT}},
+	{FUNCTION_UPDATE,
+         ROLE_UPDATE,
+         PORT_NORM,
+         6,
+         {PORT_LOSS_SUM, PORT_LOSS_COUNT, PORT_NORM, PORT_LOSS_SCALE, PORT_MADE, PORT_FAILED}},
 };
 
 static void

@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 11
+#define FORMAT_VERSION 12
 #define GRADC_ABI 8
 #define GRADC_ABI_NAME "gradc_abi_8" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -345,6 +345,11 @@ typedef enum {
 	PORT_LOSS_SUM, /* of update: what it decided by */
 	PORT_LOSS_COUNT,
 	PORT_NORM, /* of update: of all gradients */
+	/* Of update with a loss scale that changes: the one that this step had; 1 where parameters were updated; 1 where they never will be
+	 * again. Numbers of f64. */
+	PORT_LOSS_SCALE,
+	PORT_MADE,
+	PORT_FAILED,
 	N_PORT_KINDS,
 } PortKind;
 extern const char *const port_kind_names[];
@@ -379,6 +384,8 @@ enum {
 	SAVE_UPDATES,
 	SAVE_FAILED,
 	SAVE_LOSS_SCALE,
+	SAVE_GOOD_STEPS,
+	SAVE_HYSTERESIS,
 	N_SAVE_KINDS
 };
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };

@@ -190,6 +190,8 @@ typedef enum {
 	STATE_UPDATES,    /* s64[]: how many updates were made */
 	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update after that */
 	STATE_LOSS_SCALE, /* f64[]: the backward is seeded with it; gradients are divided by it */
+	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale changed */
+	STATE_HYSTERESIS, /* s64[]: overflows until it gets smaller */
 } StateKind;
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };

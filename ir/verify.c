@@ -232,6 +232,9 @@ verify_states(Verify *v)
 			state_fault(v, s, "is a sum of the loss, which has no axes");
 		if (s->kind == STATE_UPDATES && s->type != type_scalar(m, S64))
 			state_fault(v, s, "counts updates, in s64[]");
+		if ((s->kind == STATE_GOOD_STEPS || s->kind == STATE_HYSTERESIS) &&
+		    s->type != type_scalar(m, S64))
+			state_fault(v, s, "counts steps, in s64[]");
 		if (s->kind == STATE_FAILED && s->type != type_scalar(m, BOOL))
 			state_fault(v, s, "says whether training failed, in bool[]");
 		if (s->kind == STATE_LOSS_SCALE && s->type != type_scalar(m, F64))

@@ -38,6 +38,8 @@ typedef struct {
 	Function *f;
 	Builder b;
 	const OptimizerRow *row;
+	LossScale rule;
+	LossScaling scaling;
 	VEC(Trained) trained;
 } Optimizer;
 
@@ -237,21 +239,49 @@ commit(Optimizer *o, State *pending, Value *go)
 	return (NewContent){pending->of, b_select(b, mask, next, old)};
 }
 
-/* Is the update made? Nor after a failure: what steps there are behind it were begun before the host knew. */
-static Value *
-decide(Optimizer *o, const Counted *c, Value *norm, NewContent *failed)
+static bool
+scale_changes(const Optimizer *o)
+{
+	return o->rule.interval > 0;
+}
+
+/* What becomes of a step. */
+typedef struct {
+	Value *made;   /* bool[]: parameters are updated */
+	Value *failed; /* bool[]: they are not, now and later */
+} Decision;
+
+/* Is the update made? Nor after a failure: what steps there are behind it were begun before the host knew. Where a smaller loss scale
+ * may help, a norm that is not finite is an overflow, which fails only at the least one. */
+static Decision
+decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 {
 	Builder *b = &o->b;
 	State *state = state_new(o->m, module_fresh_name(o->m, "failed"), type_scalar(o->m, BOOL),
 	                         STATE_FAILED, LIFE_DERIVED);
 	Value *before = function_state(o->f, state);
-	Value *finite = b_binary(b, OP_and, is_finite(b, c->loss), is_finite(b, norm));
-	Value *unfit = b_binary(b, OP_and, c->counted, b_unary(b, OP_not, finite));
+	Value *fit = b_unary(b, OP_not, before);
+	Value *loss = is_finite(b, c->loss), *gradients = is_finite(b, norm);
+	Value *finite = b_binary(b, OP_and, loss, gradients);
+	Value *unfit = b_binary(b, OP_and, c->counted,
+	                        b_unary(b, OP_not, scale_changes(o) ? loss : finite));
 	Value *fails = b_binary(b, OP_or, unfit, b_unary(b, OP_not, c->is_number));
+	Decision d = {b_binary(b, OP_and, b_binary(b, OP_and, c->counted, finite), fit), NULL};
 
-	*failed = (NewContent){state, b_binary(b, OP_or, before, fails)};
-	return b_binary(b, OP_and, b_binary(b, OP_and, c->counted, finite),
-	                b_unary(b, OP_not, before));
+	if (scale_changes(o)) {
+		LossScaling *s = &o->scaling;
+		Value *overflow = b_binary(b, OP_and, b_binary(b, OP_and, c->counted, loss),
+		                           b_unary(b, OP_not, gradients));
+		fails = b_binary(b, OP_or, fails,
+		                 b_binary(b, OP_and, overflow, loss_scale_is_least(b, s)));
+		loss_scale_update(b, s, b_binary(b, OP_and, overflow, fit), d.made);
+		*(*out)++ = (NewContent){s->scale, s->new_scale};
+		*(*out)++ = (NewContent){s->good, s->new_good};
+		*(*out)++ = (NewContent){s->hysteresis, s->new_hysteresis};
+	}
+	d.failed = b_binary(b, OP_or, before, fails);
+	*(*out)++ = (NewContent){state, d.failed};
+	return d;
 }
 
 /* The number of this update, in f64. */
@@ -279,13 +309,28 @@ clipped(Optimizer *o, Value *factor, Value *norm)
 	return b_binary(b, OP_mul, factor, b_binary(b, OP_min, ratio, number(b, 1)));
 }
 
-static void
-return_results(Optimizer *o, const Counted *c, Value *norm)
+enum { MOST_RESULTS = 6 };
+
+/* What the function returns, for people and to say what became of the step. How many. The scale's place gets the next one. */
+static int
+name_results(Optimizer *o, const Counted *c, Value *norm, const Decision *d, Value **out)
 {
-	function_name_result(o->f, "loss_sum");
-	function_name_result(o->f, "loss_count");
-	function_name_result(o->f, "grad_norm");
-	b_return(&o->b, 3, (Value *[]){c->sum, c->count, norm});
+	static const char *const names[MOST_RESULTS] = {"loss_sum",   "loss_count", "grad_norm",
+	                                                "loss_scale", "made",       "failed"};
+	Builder *b = &o->b;
+	int n = 0;
+
+	out[n++] = c->sum;
+	out[n++] = c->count;
+	out[n++] = norm;
+	if (scale_changes(o)) {
+		out[n++] = b_unary(b, OP_copy, function_state(o->f, o->scaling.scale));
+		out[n++] = b_cast(b, d->made, F64);
+		out[n++] = b_cast(b, d->failed, F64);
+	}
+	for (int i = 0; i < n; i++)
+		function_name_result(o->f, names[i]);
+	return n;
 }
 
 static void
@@ -293,13 +338,16 @@ build_update(Optimizer *o)
 {
 	Builder *b = &o->b;
 	int n = 0, n_states = o->m->states.n;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 2);
+	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 5), *end = new;
 
 	b->loc = loc_name(o->m, "optimizer");
 	b->phase = PHASE_UPDATE;
+	o->scaling = loss_scale_open(b, &o->rule);
 	Counted c = read_loss(o);
 	Value *norm = gradient_norm(o, c.gradient_scale);
-	Value *go = decide(o, &c, norm, &new[n++]);
+	Decision d = decide(o, &c, norm, &end);
+	n = (int)(end - new);
+	Value *go = d.made;
 	Shared shared = {.scale = clipped(o, c.gradient_scale, norm), .go = go};
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
@@ -309,9 +357,11 @@ build_update(Optimizer *o)
 			new[n++] = commit(o, o->m->states.at[i], go);
 	for (int i = 0; i < n; i++)
 		new[i].value = b_reshape(b, new[i].value, ints_of_type(new[i].state->type));
+	Value *results[MOST_RESULTS];
+	int n_results = name_results(o, &c, norm, &d, results);
 	for (int i = 0; i < n; i++)
 		b_store(b, new[i].state, new[i].value);
-	return_results(o, &c, norm);
+	b_return(b, n_results, results);
 }
 
 static bool
@@ -326,6 +376,9 @@ run_optimizer(Pass *p, Module *m)
 		           options->name);
 		return false;
 	}
+	if (!loss_scale_parse(options->loss_scale ? options->loss_scale : "none", &o.rule,
+	                      p->scratch, p->diag))
+		return false;
 	if (!module_state_of_kind(m, STATE_LOSS_COUNT)) {
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
@@ -340,6 +393,8 @@ run_optimizer(Pass *p, Module *m)
 
 static const PassOption optimizer_options[] = {
 	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)},
+	{"loss_scale", "none, torch, megatron, deepspeed with settings, or a number", OPTION_STRING,
+         offsetof(OptimizerOptions, loss_scale)},
 	{0}};
 const PassRow pass_optimizer = {.name = "optimizer",
                                 .help = "build update",

@@ -83,9 +83,37 @@ typedef struct {
 	bool final; /* calls with a custom gradient, too: autograd has run */
 } InlineOptions;
 
+/* ---- loss_scale.c */
+/* How the scale of the loss changes; interval 0: it stays `init`. */
+typedef struct {
+	double init, growth, backoff, least;
+	int64_t interval;   /* good steps until it grows */
+	int64_t restart;    /* good steps that count for the next time */
+	int64_t hysteresis; /* the overflow that makes it smaller */
+} LossScale;
+typedef struct {
+	const char *name, *doc;
+	LossScale scale;
+} LossScaleRow;
+extern const LossScaleRow *const loss_scale_table; /* ends with a zero row */
+/* "none", "torch", "torch,interval=5", "128"; false after reporting. */
+bool loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag);
+/* The states of a scale and what they get, in @update. */
+typedef struct {
+	const LossScale *rule;
+	State *scale, *good, *hysteresis; /* the last two: NULL where the scale stays */
+	Value *new_scale, *new_good, *new_hysteresis;
+} LossScaling;
+LossScaling loss_scale_open(Builder *b, const LossScale *rule);
+/* bool[]: no smaller scale is left for an overflow. */
+Value *loss_scale_is_least(Builder *b, const LossScaling *s);
+/* overflow: bool[], the gradients were not finite, the loss was; made: bool[], the update is made. Fills new_... */
+void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made);
+
 /* ---- optimizer.c */
 typedef struct {
 	const char *name;
+	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
 } OptimizerOptions;
 enum { MAX_MOMENTS = 2 }; /* states of an optimizer for each parameter */
 /* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */

@@ -186,6 +186,12 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
 	json_object_set_new(line, "count", json_number(s->count));
 	if (s->count == 0)
 		json_object_set_new(line, "skipped", json_string("no valid targets"));
+	if (s->overflow)
+		json_object_set_new(line, "skipped", json_string("the gradients overflowed"));
+	if (!isnan(s->loss_scale)) {
+		json_object_set_new(line, "loss_scale", json_real(s->loss_scale));
+		json_object_set_new(line, "overflows", json_integer(s->overflows));
+	}
 	add_rates(line, run, s);
 	if (eval)
 		json_add_eval(line, eval);

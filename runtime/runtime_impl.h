@@ -508,6 +508,7 @@ struct Gradc {
 	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
 	double last_result; /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
+	int64_t overflows; /* steps without an update since the start of this run, for gradients that were not finite */
 	uint8_t step_turn;                        /* of the next step that is queued */
 	int64_t step, samples, total_steps;       /* queued ones included */
 	int loss_sum, loss_count, metric_correct; /* states; -1: none */

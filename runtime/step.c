@@ -213,6 +213,8 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 static const char *
 find_unfit(const GradcStep *out, double *value)
 {
+	if (out->overflow)
+		return NULL;
 	if (!(out->count >= 0)) {
 		*value = out->count;
 		return "count of the loss";
@@ -238,9 +240,13 @@ check_finite(Gradc *run, const GradcStep *out)
 	if (!what)
 		return NULL;
 	run->failed = out->step;
+	bool least = isfinite(out->loss) && !isnan(out->loss_scale);
+	const char *at = least ? arena_printf(run->arena, " at the least loss scale, %g",
+	                                      out->loss_scale)
+	                       : "";
 	return status_error(EXIT_NON_FINITE,
-	                    "step %lld: the %s is %g; the parameters are those before the step",
-	                    (long long)out->step, what, value);
+	                    "step %lld: the %s is %g%s; the parameters are those before the step",
+	                    (long long)out->step, what, value, at);
 }
 
 static void
@@ -263,6 +269,10 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 	set_loss(run, out, reported(run, p, PORT_LOSS_SUM), reported(run, p, PORT_LOSS_COUNT));
 	if (out->count != 0)
 		out->grad_norm = reported(run, p, PORT_NORM);
+	out->loss_scale = reported(run, p, PORT_LOSS_SCALE);
+	out->overflow = out->count != 0 && reported(run, p, PORT_MADE) == 0 &&
+	                reported(run, p, PORT_FAILED) == 0;
+	out->overflows = run->overflows += out->overflow;
 	x->turns[TURN_STEP] = turn;
 	out->seconds = end - (q->begin > run->last_result ? q->begin : run->last_result);
 	run->last_result = end;

@@ -201,6 +201,8 @@ tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const Gradc
 	add_scalar(&summary, "loss", s->loss);
 	add_scalar(&summary, "lr", s->lr);
 	add_scalar(&summary, "grad_norm", s->grad_norm);
+	if (!isnan(s->loss_scale))
+		add_scalar(&summary, "loss_scale", s->loss_scale);
 	add_scalar(&summary, "speed/step_ms", 1e3 * s->seconds);
 	add_scalar(&summary, "speed/data_ms", 1e3 * s->data_seconds);
 	add_scalar(&summary, "speed/save_ms", 1e3 * s->save_seconds);

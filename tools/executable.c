@@ -200,6 +200,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m));
 	format_info(w, "eval_metric", "%s", eval_metric(s));
 	format_info(w, "optimizer", "%s", name);
+	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
 	if (row)
 		write_defaults(w, row, s->arena);
 }

@@ -25,6 +25,23 @@ set_rule(const OptionUse *u, void *at)
 	return true;
 }
 
+const char *
+options_loss_scale(const Options *o)
+{
+	bool f16 = o->precision && strcmp(o->precision, "f16") == 0;
+
+	return o->loss_scale ? o->loss_scale : f16 ? "torch" : "none";
+}
+
+static bool
+set_loss_scale(const OptionUse *u, void *at)
+{
+	LossScale scale;
+
+	*(const char **)at = u->value;
+	return loss_scale_parse(u->value, &scale, u->arena, u->diag);
+}
+
 /* --mixed GLOB=f32: the globs. */
 static bool
 set_mixed(const OptionUse *u, void *at)
@@ -300,6 +317,8 @@ static const OptionRow option_rows[] = {
 	 .nth = nth_optimizer, .commands = COMPILE | DUMP},
 	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
+	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},

@@ -124,7 +124,10 @@ fill_inline(const Session *s, void *options)
 static void
 fill_optimizer(const Session *s, void *options)
 {
-	((OptimizerOptions *)options)->name = s->o->optimizer;
+	OptimizerOptions *o = options;
+
+	o->name = s->o->optimizer;
+	o->loss_scale = options_loss_scale(s->o);
 }
 
 static void

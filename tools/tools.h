@@ -15,6 +15,7 @@ typedef struct {
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
+	const char *loss_scale;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */
 	VEC(const CudaArchitecture *) gpus;
@@ -56,6 +57,8 @@ int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
 int command_cache(Options *o, Arena *arena, Diag *diag);
 
+/* Of --loss-scale, or what fits --precision: gradients of f16 want one. */
+const char *options_loss_scale(const Options *o);
 /* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);

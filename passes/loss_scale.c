@@ -1,0 +1,176 @@
+/* Loss scaling for gradients of 16 bits: the backward pass is seeded with a scale, which @update divides out. It grows while
+ * gradients stay finite, and shrinks when they overflow; that step's update is not made. Three rules are in use, of
+ *
+ *	torch       torch.amp.GradScaler
+ *	megatron    Megatron-LM's DynamicGradScaler (core/optimizer/grad_scaler.py)
+ *	deepspeed   DeepSpeed's FP16_Optimizer (runtime/fp16/fused_optimizer.py)
+ *
+ * With the scale s, g good steps since it changed and h overflows that it still bears:
+ *
+ *	overflow    h > 1: h = h - 1             else: s = max(s / 2, least);    g = 0
+ *	good        g = g + 1; at `interval`: s = 2 s, g = `restart`, h = `hysteresis`
+ */
+#include "passes/pass.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* DeepSpeed looks at an interval that ends one good step later, and never starts it anew: the first good step of the next one is
+ * that which let the scale grow. torch has no least scale; below f32's numbers there is none. */
+#define COMMON .growth = 2, .backoff = 0.5
+static const LossScaleRow rows[] = {
+	{"torch",
+         "2^16, doubled after 2000 good steps, halved at each overflow: torch.amp.GradScaler",
+         {COMMON, .init = 1 << 16, .interval = 2000, .hysteresis = 1, .least = FLT_MIN}},
+	{"megatron",
+         "2^32, doubled after 1000 good steps, halved from the second overflow on: Megatron-LM",
+         {COMMON, .init = 4294967296.0, .interval = 1000, .hysteresis = 2, .least = 1}},
+	{"deepspeed",
+         "2^16, doubled after 1000 good steps and one more, halved from the second overflow on: DeepSpeed",
+         {COMMON, .init = 1 << 16, .interval = 1001, .restart = 1, .hysteresis = 2, .least = 1}},
+	{0}};
+#undef COMMON
+const LossScaleRow *const loss_scale_table = rows;
+
+static const PassOption settings[] = {
+	{"init", "the first scale", OPTION_DOUBLE, offsetof(LossScale, init)},
+	{"growth", "what it is multiplied by", OPTION_DOUBLE, offsetof(LossScale, growth)},
+	{"backoff", "and by at an overflow", OPTION_DOUBLE, offsetof(LossScale, backoff)},
+	{"interval", "good steps until it grows", OPTION_INT, offsetof(LossScale, interval)},
+	{"hysteresis", "the overflow that makes it smaller", OPTION_INT,
+         offsetof(LossScale, hysteresis)},
+	{"least", "the smallest scale", OPTION_DOUBLE, offsetof(LossScale, least)},
+	{0}};
+
+static const LossScaleRow *
+find(const char *name)
+{
+	for (const LossScaleRow *r = rows; r->name; r++)
+		if (strcmp(r->name, name) == 0)
+			return r;
+	return NULL;
+}
+
+static bool
+is_sound(const LossScale *s)
+{
+	return s->init > 0 && isfinite(s->init) && s->growth >= 1 && isfinite(s->growth) &&
+	       s->backoff > 0 && s->backoff < 1 && s->interval > 0 && s->hysteresis > 0 &&
+	       s->least > 0 && s->least <= s->init;
+}
+
+/* A scale that never changes. */
+static bool
+parse_fixed(const char *text, LossScale *out)
+{
+	char *end;
+	double x = strtod(text, &end);
+
+	*out = (LossScale){.init = x};
+	return end != text && !*end && x > 0 && isfinite(x);
+}
+
+bool
+loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
+{
+	char *copy = arena_strdup(arena, text), *save = NULL;
+	char *name = strtok_r(copy, ",", &save);
+	const LossScaleRow *row = name ? find(name) : NULL;
+
+	*out = row ? row->scale : (LossScale){.init = 1};
+	if (name && !row && (strcmp(text, "none") == 0 || parse_fixed(text, out)))
+		return true;
+	if (!row) {
+		diag_error(diag, EXIT_USAGE,
+		           "--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0",
+		           text);
+		return false;
+	}
+	for (char *word; (word = strtok_r(NULL, ",", &save));) {
+		char *equals = strchr(word, '=');
+		if (equals)
+			*equals = 0;
+		OptionText option = {word, equals ? equals + 1 : ""};
+		if (!option_set(settings, "--loss-scale", out, arena, &option, diag))
+			return false;
+		out->interval += strcmp(word, "interval") == 0 ? row->scale.restart : 0;
+	}
+	if (!is_sound(out))
+		diag_error(diag, EXIT_USAGE,
+		           "--loss-scale=%s: init, least and backoff are above 0, least not above init, "
+		           "backoff below 1, growth, interval and hysteresis from 1",
+		           text);
+	return is_sound(out);
+}
+
+/* ---- in @update */
+static State *
+counter(Module *m, const char *name, StateKind kind, int64_t first)
+{
+	State *s = state_new(m, module_fresh_name(m, name), type_scalar(m, S64), kind, LIFE_SAVED);
+
+	s->init = INIT_DATA;
+	s->data = tensor_splat(m, s->type, (double)first);
+	return s;
+}
+
+static Value *
+whole(Builder *b, int64_t x)
+{
+	return b_splat(b, type_scalar(b->m, S64), (double)x);
+}
+
+static Value *
+number(Builder *b, double x)
+{
+	return b_splat(b, type_scalar(b->m, F64), x);
+}
+
+/* What the states hold, and what they get. */
+LossScaling
+loss_scale_open(Builder *b, const LossScale *rule)
+{
+	Module *m = b->m;
+	LossScaling s = {.rule = rule, .scale = loss_scale_state(m)};
+
+	s.scale->data = tensor_splat(m, s.scale->type, rule->init);
+	if (rule->interval == 0)
+		return s;
+	s.good = counter(m, "good_steps", STATE_GOOD_STEPS, 0);
+	s.hysteresis = counter(m, "hysteresis", STATE_HYSTERESIS, rule->hysteresis);
+	return s;
+}
+
+/* Is there no smaller scale that an overflow could lead to? */
+Value *
+loss_scale_is_least(Builder *b, const LossScaling *s)
+{
+	Value *last = b_binary(b, OP_le, function_state(b->f, s->hysteresis), whole(b, 1));
+	Value *least = b_binary(b, OP_le, function_state(b->f, s->scale), number(b, s->rule->least));
+
+	return b_binary(b, OP_and, last, least);
+}
+
+void
+loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
+{
+	const LossScale *r = s->rule;
+	Value *scale = function_state(b->f, s->scale), *good = function_state(b->f, s->good);
+	Value *left = function_state(b->f, s->hysteresis);
+	Value *next = b_select(b, made, b_binary(b, OP_add, good, whole(b, 1)), good);
+	Value *grows = b_binary(b, OP_and, made, b_binary(b, OP_ge, next, whole(b, r->interval)));
+	Value *shrinks = b_binary(b, OP_and, overflow, b_binary(b, OP_le, left, whole(b, 1)));
+	Value *less = b_binary(b, OP_max, b_binary(b, OP_mul, scale, number(b, r->backoff)),
+	                       number(b, r->least));
+	Value *more = b_binary(b, OP_mul, scale, number(b, r->growth));
+	Value *fewer = b_binary(b, OP_max, b_binary(b, OP_sub, left, whole(b, 1)), whole(b, 1));
+
+	more = b_select(b, b_binary(b, OP_le, more, number(b, FLT_MAX)), more, scale);
+	next = b_select(b, grows, whole(b, r->restart), next);
+	s->new_scale = b_select(b, shrinks, less, b_select(b, grows, more, scale));
+	s->new_good = b_select(b, overflow, whole(b, 0), next);
+	s->new_hysteresis = b_select(
+		b, overflow, fewer, b_select(b, grows, whole(b, r->hysteresis), left));
+}
