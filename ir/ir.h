@@ -192,6 +192,7 @@ typedef enum {
 	STATE_LOSS_SCALE, /* f64[]: the backward is seeded with it; gradients are divided by it */
 	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale changed */
 	STATE_HYSTERESIS, /* s64[]: overflows until it gets smaller */
+	STATE_NUMBER,     /* f64[]: of the optimizer, for all parameters */
 } StateKind;
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };

@@ -10,7 +10,7 @@
 
 const char *const state_kind_texts[] = {
 	"parameter", "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
-	"unit",      "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps", "hysteresis", NULL};
+	"unit",      "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps", "hysteresis", "number", NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};

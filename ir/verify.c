@@ -237,6 +237,8 @@ verify_states(Verify *v)
 			state_fault(v, s, "counts steps, in s64[]");
 		if (s->kind == STATE_FAILED && s->type != type_scalar(m, BOOL))
 			state_fault(v, s, "says whether training failed, in bool[]");
+		if (s->kind == STATE_NUMBER && s->type != type_scalar(m, F64))
+			state_fault(v, s, "is a number of the optimizer, in f64[]");
 		if (s->kind == STATE_LOSS_SCALE && s->type != type_scalar(m, F64))
 			state_fault(v, s, "is a loss scale, in f64[]");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))

@@ -83,9 +83,10 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 	if (name && !row && (strcmp(text, "none") == 0 || parse_fixed(text, out)))
 		return true;
 	if (!row) {
-		diag_error(diag, EXIT_USAGE,
-		           "--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0",
-		           text);
+		diag_error(
+			diag, EXIT_USAGE,
+			"--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0",
+			text);
 		return false;
 	}
 	for (char *word; (word = strtok_r(NULL, ",", &save));) {
@@ -98,10 +99,11 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 		out->interval += strcmp(word, "interval") == 0 ? row->scale.restart : 0;
 	}
 	if (!is_sound(out))
-		diag_error(diag, EXIT_USAGE,
-		           "--loss-scale=%s: init, least and backoff are above 0, least not above init, "
-		           "backoff below 1, growth, interval and hysteresis from 1",
-		           text);
+		diag_error(
+			diag, EXIT_USAGE,
+			"--loss-scale=%s: init, least and backoff are above 0, least not above init, "
+			"backoff below 1, growth, interval and hysteresis from 1",
+			text);
 	return is_sound(out);
 }
 
@@ -148,7 +150,8 @@ Value *
 loss_scale_is_least(Builder *b, const LossScaling *s)
 {
 	Value *last = b_binary(b, OP_le, function_state(b->f, s->hysteresis), whole(b, 1));
-	Value *least = b_binary(b, OP_le, function_state(b->f, s->scale), number(b, s->rule->least));
+	Value *least = b_binary(b, OP_le, function_state(b->f, s->scale),
+	                        number(b, s->rule->least));
 
 	return b_binary(b, OP_and, last, least);
 }
@@ -171,6 +174,6 @@ loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 	next = b_select(b, grows, whole(b, r->restart), next);
 	s->new_scale = b_select(b, shrinks, less, b_select(b, grows, more, scale));
 	s->new_good = b_select(b, overflow, whole(b, 0), next);
-	s->new_hysteresis = b_select(
-		b, overflow, fewer, b_select(b, grows, whole(b, r->hysteresis), left));
+	s->new_hysteresis = b_select(b, overflow, fewer,
+	                             b_select(b, grows, whole(b, r->hysteresis), left));
 }

@@ -224,7 +224,8 @@ check_rules(const Rules *r)
 	for (int i = 0; i < r->rules.n; i++) {
 		if (r->rules.at[i].fits)
 			continue;
-		diag_error(r->p->diag, EXIT_USAGE, "--mixed=%s=f32 fits no node", r->rules.at[i].glob);
+		diag_error(r->p->diag, EXIT_USAGE, "--mixed=%s=f32 fits no node",
+		           r->rules.at[i].glob);
 		diag_hint(r->p->diag, "`gradc dump --stage=forward` shows nodes' names");
 		ok = false;
 	}

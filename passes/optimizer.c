@@ -6,6 +6,7 @@
 #include "passes/pass.h"
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
@@ -27,6 +28,69 @@ optimizer_find(const char *name)
 	return NULL;
 }
 
+/* Sets a hyperparameter among "lr=0.001 beta1=0.9 ..."; false: there is none of that name. */
+static bool
+set_default(OptimizerChoice *c, const char *key, const char *value, Arena *arena)
+{
+	size_t n = strlen(key);
+
+	for (const char *at = c->defaults; at && *at; at = strchr(at, ' ')) {
+		at += *at == ' ';
+		if (strncmp(at, key, n) != 0 || at[n] != '=')
+			continue;
+		const char *end = at + strcspn(at, " ");
+		c->defaults = arena_printf(arena, "%.*s%s=%s%s", (int)(at - c->defaults),
+		                           c->defaults, key, value, end);
+		return true;
+	}
+	return false;
+}
+
+static bool
+set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag)
+{
+	char *equals = strchr(word, '=');
+	const char *owner = arena_printf(arena, "--optimizer=%s", c->row->name);
+	double number;
+
+	if (equals)
+		*equals = 0;
+	const char *value = equals ? equals + 1 : "true";
+	if (parse_double(value, &number) && isfinite(number) && number >= 0 &&
+	    set_default(c, word, value, arena))
+		return true;
+	bool own = false;
+	for (const PassOption *o = c->row->options; o && o->name; o++)
+		own |= strcmp(o->name, word) == 0;
+	if (own)
+		return option_set(c->row->options, owner, settings, arena,
+		                  &(OptionText){word, value}, diag);
+	diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word, value);
+	diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->defaults);
+	return false;
+}
+
+bool
+optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
+{
+	char *copy = arena_strdup(arena, text ? text : "adamw"), *save = NULL;
+	char *name = strtok_r(copy, ",", &save);
+	const OptimizerRow *row = name ? optimizer_find(name) : NULL;
+
+	if (!row) {
+		diag_error(diag, EXIT_USAGE, "--optimizer=%s: not supported in this build", text);
+		return false;
+	}
+	char *settings = arena_alloc(arena, row->options_size + 1);
+	if (row->settings)
+		memcpy(settings, row->settings, row->options_size);
+	*out = (OptimizerChoice){row, settings, row->defaults};
+	for (char *word; (word = strtok_r(NULL, ",", &save));)
+		if (!set_key(out, word, settings, arena, diag))
+			return false;
+	return true;
+}
+
 /* A parameter that is trained, and what the optimizer keeps for it. */
 typedef struct {
 	State *param, *grad, *moment[MAX_MOMENTS];
@@ -38,6 +102,8 @@ typedef struct {
 	Function *f;
 	Builder b;
 	const OptimizerRow *row;
+	const void *settings;
+	State *number;
 	LossScale rule;
 	LossScaling scaling;
 	VEC(Trained) trained;
@@ -61,6 +127,7 @@ collect_trained(Optimizer *o)
 {
 	Module *m = o->m;
 	int n = m->states.n;
+	unsigned without = o->row->without ? o->row->without(o->settings) : 0;
 
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
@@ -68,7 +135,8 @@ collect_trained(Optimizer *o)
 			continue;
 		Trained t = {.param = s->of, .grad = s};
 		for (int k = 0; k < MAX_MOMENTS && o->row->moments[k]; k++)
-			t.moment[k] = moment_state(o, s->of, k);
+			if (!(without >> k & 1))
+				t.moment[k] = moment_state(o, s->of, k);
 		vec_push(o->p->scratch, &o->trained, t);
 	}
 }
@@ -109,6 +177,38 @@ Value *
 update_spread(Update *u, Value *scalar)
 {
 	return spread(u->b, scalar, u->param->type);
+}
+
+Value *
+update_number(Update *u, double x)
+{
+	return number(u->b, x);
+}
+
+Value *
+update_times(Update *u, Value *x, Value *v)
+{
+	return b_binary(u->b, OP_mul, v, update_spread(u, x));
+}
+
+Value *
+update_scaled(Update *u, double x, Value *v)
+{
+	return update_times(u, update_number(u, x), v);
+}
+
+Value *
+update_decayed(Update *u)
+{
+	return b_binary(u->b, OP_add, u->grad, update_times(u, u->decay, u->param));
+}
+
+Value *
+update_average(Update *u, Value *beta, Value *m, Value *x)
+{
+	Value *rest = b_binary(u->b, OP_sub, update_number(u, 1), beta);
+
+	return b_binary(u->b, OP_add, update_times(u, beta, m), update_times(u, rest, x));
 }
 
 /* 1 - beta^t = -(e^(t log beta) - 1): the difference would lose the digits of a beta near 1. */
@@ -196,31 +296,41 @@ without_subnormals(Builder *b, Value *moment)
 
 /* What all parameters share. */
 typedef struct {
-	Value *scale; /* of gradients: the mean's, clipped */
-	Value *t;     /* f64[]: the number of this update */
-	Value *go;    /* bool[]: it is made */
+	Value *scale;      /* of gradients: the mean's, clipped */
+	Value *t;          /* f64[]: the number of this update */
+	Value *go;         /* bool[]: it is made */
+	Value *new_number; /* f64[]: of the optimizer; NULL: it has none */
 } Shared;
 
 static int
-update_parameter(Optimizer *o, const Trained *t, const Shared *shared, NewContent *out)
+update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out)
 {
 	Builder *b = &o->b;
 	Value *p = elements(o, t->param), *g = elements(o, t->grad);
 	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, t->param->lr_scale));
 	Value *decay = t->param->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
-	Update up = {.b = b, .param = p, .t = shared->t, .lr = lr, .decay = decay};
+	Update up = {.b = b,
+	             .settings = o->settings,
+	             .param = p,
+	             .t = shared->t,
+	             .lr = lr,
+	             .decay = decay};
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
-	for (int i = 0; i < MAX_MOMENTS && t->moment[i]; i++)
-		up.moment[i] = elements(o, t->moment[i]);
+	for (int i = 0; i < MAX_MOMENTS; i++)
+		up.moment[i] = t->moment[i] ? elements(o, t->moment[i]) : NULL;
+	up.number = o->number ? function_state(o->f, o->number) : NULL;
 	o->row->update(&up);
+	shared->new_number = up.new_number;
 	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
 	out[n++] = (NewContent){t->param, b_select(b, mask, up.new_param, p)};
-	for (int i = 0; i < MAX_MOMENTS && t->moment[i]; i++)
-		out[n++] = (NewContent){
-			t->moment[i],
-			b_select(b, mask, without_subnormals(b, up.new_moment[i]), up.moment[i])};
+	for (int i = 0; i < MAX_MOMENTS; i++) {
+		if (!t->moment[i])
+			continue;
+		Value *next = without_subnormals(b, up.new_moment[i]);
+		out[n++] = (NewContent){t->moment[i], b_select(b, mask, next, up.moment[i])};
+	}
 	return n;
 }
 
@@ -338,7 +448,7 @@ build_update(Optimizer *o)
 {
 	Builder *b = &o->b;
 	int n = 0, n_states = o->m->states.n;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 5), *end = new;
+	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 6), *end = new;
 
 	b->loc = loc_name(o->m, "optimizer");
 	b->phase = PHASE_UPDATE;
@@ -352,6 +462,9 @@ build_update(Optimizer *o)
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
 		n += update_parameter(o, &o->trained.at[i], &shared, new + n);
+	if (shared.new_number)
+		new[n++] = (NewContent){o->number, b_select(b, go, shared.new_number,
+		                                            function_state(o->f, o->number))};
 	for (int i = 0; i < n_states; i++)
 		if (o->m->states.at[i]->kind == STATE_PENDING)
 			new[n++] = commit(o, o->m->states.at[i], go);
@@ -368,14 +481,11 @@ static bool
 run_optimizer(Pass *p, Module *m)
 {
 	const OptimizerOptions *options = p->options;
-	Optimizer o = {
-		.p = p, .m = m, .row = optimizer_find(options->name ? options->name : "adamw")};
+	OptimizerChoice choice;
 
-	if (!o.row) {
-		diag_error(p->diag, EXIT_USAGE, "--optimizer=%s: not supported in this build",
-		           options->name);
+	if (!optimizer_parse(options->name, &choice, p->scratch, p->diag))
 		return false;
-	}
+	Optimizer o = {.p = p, .m = m, .row = choice.row, .settings = choice.settings};
 	if (!loss_scale_parse(options->loss_scale ? options->loss_scale : "none", &o.rule,
 	                      p->scratch, p->diag))
 		return false;
@@ -384,6 +494,11 @@ run_optimizer(Pass *p, Module *m)
 		return false;
 	}
 	collect_trained(&o);
+	if (o.row->number) {
+		o.number = state_new(m, module_fresh_name(m, o.row->number), type_scalar(m, F64),
+		                     STATE_NUMBER, LIFE_SAVED);
+		o.number->init = INIT_ONES;
+	}
 	o.f = program_new(m, FUNCTION_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	build_update(&o);
@@ -392,7 +507,8 @@ run_optimizer(Pass *p, Module *m)
 }
 
 static const PassOption optimizer_options[] = {
-	{"name", "a row of optimizer_list.def", OPTION_STRING, offsetof(OptimizerOptions, name)},
+	{"name", "a row of optimizer_list.def, and settings behind it", OPTION_STRING,
+         offsetof(OptimizerOptions, name)},
 	{"loss_scale", "none, torch, megatron, deepspeed with settings, or a number", OPTION_STRING,
          offsetof(OptimizerOptions, loss_scale)},
 	{0}};

@@ -74,7 +74,8 @@ State *loss_scale_state(Module *m);
 
 /* ---- mixed.c */
 typedef struct {
-	const char *to;  /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
+	const char *
+		to; /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
 	const char *f32; /* GLOB of nodes that stay f32, by ONNX name, one a line; NULL: none */
 } MixedOptions;
 
@@ -112,30 +113,57 @@ void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 
 /* ---- optimizer.c */
 typedef struct {
-	const char *name;
+	const char *name;       /* "adamw", "rmsprop,centered=true" */
 	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
 } OptimizerOptions;
-enum { MAX_MOMENTS = 2 }; /* states of an optimizer for each parameter */
+enum { MAX_MOMENTS = 3 }; /* states of an optimizer for each parameter */
 /* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */
 typedef struct {
 	Builder *b;
-	Value *param, *grad; /* grad is scaled and clipped */
+	const void *settings; /* the struct of the row's own options */
+	Value *param, *grad;  /* grad is scaled and clipped */
 	Value *moment[MAX_MOMENTS];
-	Value *t;     /* f64[]: the number of this update, from 1 */
-	Value *lr;    /* f64[], times the parameter's lr_scale */
-	Value *decay; /* f64[]: weight decay; 0 where it does not apply */
-	Value *new_param, *new_moment[MAX_MOMENTS]; /* out */
+	Value *number; /* f64[]: what all parameters have in common, where the row has a `number` */
+	Value *t;      /* f64[]: the number of this update, from 1 */
+	Value *lr;     /* f64[], times the parameter's lr_scale */
+	Value *decay;  /* f64[]: weight decay; 0 where it does not apply */
+	Value *new_param, *new_moment[MAX_MOMENTS], *new_number; /* out */
 } Update;
 typedef struct {
-	const char *name, *doc, *defaults; /* "lr=0.001 beta1=0.9 ...": PyTorch's */
+	const char *name, *doc;
+	const char *defaults; /* of hyperparameters, "lr=0.001 beta1=0.9 ...": PyTorch's */
 	const char *moments[MAX_MOMENTS];
+	/* Moments that these settings do without, as bits; NULL: none. */
+	unsigned (*without)(const void *settings);
+	const char *number; /* a state for all parameters, f64[], 1 at first; NULL: none */
 	void (*update)(Update *u);
+	/* Of --optimizer=NAME,KEY=VALUE; as in PassRow. */
+	const PassOption *options;
+	size_t options_size;
+	const void *settings; /* their defaults */
 } OptimizerRow;
 extern const OptimizerRow *const optimizer_table[];
 const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
+/* An optimizer with settings. */
+typedef struct {
+	const OptimizerRow *row;
+	const void *settings;
+	const char *defaults; /* as in the row, with what was set */
+} OptimizerChoice;
+/* "NAME" or "NAME,KEY=VALUE,...": keys are the row's options and its hyperparameters, whose defaults they change. NULL: adamw. False
+ * after reporting. */
+bool optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag);
 /* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
+Value *update_number(Update *u, double x); /* f64[] */
+/* x f64[], or a number, times v of the type of `param`. */
+Value *update_times(Update *u, Value *x, Value *v);
+Value *update_scaled(Update *u, double x, Value *v);
+/* grad + decay param: weight decay as in PyTorch's Adam */
+Value *update_decayed(Update *u);
+/* beta m + (1 - beta) x */
+Value *update_average(Update *u, Value *beta, Value *m, Value *x);
 /* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
 Value *update_bias_correction(Update *u, ScalarIndex beta);
 

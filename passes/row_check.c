@@ -81,15 +81,24 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 	Builder b = {.m = m, .f = f};
 	int64_t n = 8;
 	Type t = type_new(m, dtype, 1, &n), f64 = type_scalar(m, F64);
+	char *settings = arena_alloc(m->arena, row->options_size + 1);
+	if (row->settings)
+		memcpy(settings, row->settings, row->options_size);
+	unsigned without = row->without ? row->without(settings) : 0;
 	Update u = {.b = &b,
+	            .settings = settings,
 	            .param = function_param(f, t, "param"),
 	            .grad = function_param(f, t, "grad"),
-	            .moment = {function_param(f, t, "m0"), function_param(f, t, "m1")},
+	            .number = row->number ? function_param(f, f64, "number") : NULL,
 	            .t = function_param(f, f64, "t"),
 	            .lr = function_param(f, f64, "lr"),
 	            .decay = function_param(f, f64, "decay")};
 
+	for (int i = 0; i < MAX_MOMENTS; i++)
+		u.moment[i] = without >> i & 1 ? NULL : function_param(f, t, "moment");
 	row->update(&u);
+	if ((row->number != NULL) != (u.new_number != NULL))
+		row_error(c, "number", row->number ? "is left unset by update" : "is missing");
 	for (int i = 0; row->defaults && i < N_SCALARS; i++)
 		if (scalar_has_default[i] && function_find_param(f, PARAM_HYPERPARAMETER, i) &&
 		    !has_default(row, i))
@@ -100,14 +109,14 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 		row_error(c, "update", "gives new_param another type than param's %s",
 		          dtype_info[dtype].name);
 	for (int i = 0; i < MAX_MOMENTS; i++) {
-		bool named = row->moments[i] != NULL;
+		bool named = row->moments[i] && !(without >> i & 1);
 		if (named && !u.new_moment[i])
 			row_error(c, "update", "leaves new_moment[%d] unset, of %s", i,
 			          row->moments[i]);
 		else if (named && u.new_moment[i]->type != t)
 			row_error(c, "update", "gives new_moment[%d] another type than param's %s",
 			          i, dtype_info[dtype].name);
-		else if (!named && (u.new_moment[i] || value_used(u.moment[i])))
+		else if (!named && (u.new_moment[i] || (u.moment[i] && value_used(u.moment[i]))))
 			row_error(c, "moments", "lacks the name of moment %d, which update uses",
 			          i);
 	}
@@ -123,8 +132,10 @@ optimizer_row_check(const OptimizerRow *row, Diag *diag)
 	row_needs(&c, "doc", row->doc && *row->doc);
 	row_needs(&c, "defaults", row->defaults != NULL);
 	row_needs(&c, "update", row->update != NULL);
-	if (row->moments[1] && !row->moments[0])
-		row_error(&c, "moments", "names the second and not the first");
+	for (int i = 1; i < MAX_MOMENTS; i++)
+		if (row->moments[i] && !row->moments[i - 1])
+			row_error(&c, "moments", "names number %d and not the one before", i);
+	check_options(&c, row->options, row->options_size, row->settings);
 	if (row->defaults)
 		check_defaults(&c, row->defaults);
 	if (row->update)

@@ -110,9 +110,9 @@ add_loss_ports(Ports *p)
 
 /* ---- info */
 static void
-write_defaults(FormatWriter *w, const OptimizerRow *row, Arena *arena)
+write_defaults(FormatWriter *w, const OptimizerChoice *choice, Arena *arena)
 {
-	char *copy = arena_strdup(arena, row->defaults), *save = NULL;
+	char *copy = arena_strdup(arena, choice->defaults), *save = NULL;
 
 	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
 		char *equal = strchr(word, '=');
@@ -178,7 +178,7 @@ static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
-	const OptimizerRow *row = optimizer_find(name);
+	OptimizerChoice choice;
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
@@ -201,8 +201,8 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "eval_metric", "%s", eval_metric(s));
 	format_info(w, "optimizer", "%s", name);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
-	if (row)
-		write_defaults(w, row, s->arena);
+	if (optimizer_parse(name, &choice, s->arena, s->diag))
+		write_defaults(w, &choice, s->arena);
 }
 
 /* ---- programs */

@@ -9,12 +9,6 @@ nth_loss(int i)
 	return loss_table[i] ? loss_table[i]->name : NULL;
 }
 
-static const char *
-nth_optimizer(int i)
-{
-	return optimizer_table[i] ? optimizer_table[i]->name : NULL;
-}
-
 /* --train, --freeze, --lr-scale ...: one list, in the order in which they were given. */
 static bool
 set_rule(const OptionUse *u, void *at)
@@ -31,6 +25,15 @@ options_loss_scale(const Options *o)
 	bool f16 = o->precision && strcmp(o->precision, "f16") == 0;
 
 	return o->loss_scale ? o->loss_scale : f16 ? "torch" : "none";
+}
+
+static bool
+set_optimizer(const OptionUse *u, void *at)
+{
+	OptimizerChoice choice;
+
+	*(const char **)at = u->value;
+	return optimizer_parse(u->value, &choice, u->arena, u->diag);
 }
 
 static bool
@@ -313,8 +316,8 @@ static const OptionRow option_rows[] = {
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
-	{"optimizer", NULL, "with PyTorch's semantics (adamw)", TAKES_KNOWN, AT(optimizer),
-	 .nth = nth_optimizer, .commands = COMPILE | DUMP},
+	{"optimizer", "NAME[,KEY=VALUE...]", "with PyTorch's semantics and defaults (adamw), see below", TAKES_CALL, AT(optimizer),
+	 .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
@@ -398,7 +401,7 @@ static const OptionRow option_rows[] = {
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
-	LATER("loss-scale"), LATER("master"), LATER("merge"), LATER("mixed"), LATER("moments"),
+	LATER("master"), LATER("merge"), LATER("moments"),
 	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),
 };
@@ -432,10 +435,13 @@ print_lists(Arena *arena)
 		for (const PassOption *p = loss_table[i]->options; p && p->name; p++)
 			printf("    ,%-25s %s\n", arena_printf(arena, "%s=...", p->name), p->help);
 	}
-	printf("\noptimizers (--optimizer), with their hyperparameters of the executable:\n");
-	for (int i = 0; optimizer_table[i]; i++)
-		printf("  %-28s %s\n    %s\n", optimizer_table[i]->name, optimizer_table[i]->doc,
-		       optimizer_table[i]->defaults);
+	printf("\noptimizers (--optimizer), with their hyperparameters, which are options of the executable, and settings:\n");
+	for (int i = 0; optimizer_table[i]; i++) {
+		const OptimizerRow *row = optimizer_table[i];
+		printf("  %-28s %s\n    %s\n", row->name, row->doc, row->defaults);
+		for (const PassOption *p = row->options; p && p->name; p++)
+			printf("    ,%-25s %s\n", arena_printf(arena, "%s=...", p->name), p->help);
+	}
 }
 
 static void

@@ -2,35 +2,45 @@
  * arXiv:1711.05101. With t from 1 and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *   AdamW: p = p (1 - lr wd);   Adam: g = g + wd p
  *   m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
- *   p = p - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps) */
+ *   p = p - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps)
+ * With amsgrad (Reddi et al., arXiv:1904.09237) the largest v so far stands in the root. */
 #include "passes/pass.h"
 
-static Value *
-one(Update *u)
+typedef struct {
+	bool amsgrad;
+} AdamSettings;
+
+static const PassOption options[] = {{"amsgrad", "the largest second moment so far divides",
+                                      OPTION_BOOL, offsetof(AdamSettings, amsgrad)},
+                                     {0}};
+
+static unsigned
+without(const void *settings)
 {
-	return b_splat(u->b, type_scalar(u->b->m, F64), 1);
+	return ((const AdamSettings *)settings)->amsgrad ? 0 : 1u << 2;
 }
 
 static void
 adam_step(Update *u, Value *p, Value *g)
 {
 	Builder *b = u->b;
+	const AdamSettings *settings = u->settings;
 	Value *beta1 = update_scalar(u, SCALAR_BETA1), *beta2 = update_scalar(u, SCALAR_BETA2);
-	Value *m = u->moment[0], *v = u->moment[1];
-	Value *lerp = b_binary(b, OP_mul, update_spread(u, b_binary(b, OP_sub, one(u), beta1)),
-	                       b_binary(b, OP_sub, g, m));
+	Value *m = u->moment[0], *one = update_number(u, 1);
+	Value *lerp = update_times(u, b_binary(b, OP_sub, one, beta1), b_binary(b, OP_sub, g, m));
 
 	m = b_binary(b, OP_add, m, lerp);
-	Value *g2 = b_binary(b, OP_mul, update_spread(u, b_binary(b, OP_sub, one(u), beta2)),
-	                     b_binary(b, OP_mul, g, g));
-	v = b_binary(b, OP_add, b_binary(b, OP_mul, v, update_spread(u, beta2)), g2);
+	Value *g2 = update_times(u, b_binary(b, OP_sub, one, beta2), b_binary(b, OP_mul, g, g));
+	Value *v = b_binary(b, OP_add, update_times(u, beta2, u->moment[1]), g2), *largest = v;
+	if (settings->amsgrad)
+		u->new_moment[2] = largest = b_binary(b, OP_max, u->moment[2], v);
 	Value *root = b_unary(b, OP_sqrt, update_bias_correction(u, SCALAR_BETA2));
-	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, v), update_spread(u, root));
+	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, largest),
+	                              update_spread(u, root));
 	denominator = b_binary(b, OP_add, denominator,
 	                       update_spread(u, update_scalar(u, SCALAR_EPS)));
 	Value *step = b_binary(b, OP_div, u->lr, update_bias_correction(u, SCALAR_BETA1));
-	Value *change = b_binary(b, OP_mul, update_spread(u, step),
-	                         b_binary(b, OP_div, m, denominator));
+	Value *change = update_times(u, step, b_binary(b, OP_div, m, denominator));
 	u->new_param = b_binary(b, OP_sub, p, change);
 	u->new_moment[0] = m;
 	u->new_moment[1] = v;
@@ -40,29 +50,30 @@ static void
 adamw_update(Update *u)
 {
 	Builder *b = u->b;
-	Value *keep = b_binary(b, OP_sub, one(u), b_binary(b, OP_mul, u->lr, u->decay));
+	Value *keep = b_binary(b, OP_sub, update_number(u, 1),
+	                       b_binary(b, OP_mul, u->lr, u->decay));
 
-	adam_step(u, b_binary(b, OP_mul, u->param, update_spread(u, keep)), u->grad);
+	adam_step(u, update_times(u, keep, u->param), u->grad);
 }
 
 static void
 adam_update(Update *u)
 {
-	Builder *b = u->b;
-	Value *pull = b_binary(b, OP_mul, u->param, update_spread(u, u->decay));
-
-	adam_step(u, u->param, b_binary(b, OP_add, u->grad, pull));
+	adam_step(u, u->param, update_decayed(u));
 }
 
+#define ADAM                                                                        \
+	.moments = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .without = without, \
+	.options = options, .options_size = sizeof(AdamSettings)
 const OptimizerRow optimizer_adamw = {
 	.name = "adamw",
 	.doc = "Adam with decoupled weight decay",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01",
-	.moments = {"exp_avg", "exp_avg_sq"},
-	.update = adamw_update};
+	.update = adamw_update,
+	ADAM};
 const OptimizerRow optimizer_adam = {
 	.name = "adam",
 	.doc = "Adam, weight decay in the gradient",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0",
-	.moments = {"exp_avg", "exp_avg_sq"},
-	.update = adam_update};
+	.update = adam_update,
+	ADAM};
