@@ -37,8 +37,8 @@ TRACED = 3  # steps for the times of kernels
 RECORDED = 8  # steps for launch gaps
 SHOWN = 12  # kernels, on the terminal
 # FLOP/s without sparsity, of the SXM modules (NVIDIA's data sheets of H100 and H200, A100).
-PEAKS = {"H100": {"f32": 67e12, "tf32": 494.7e12}, "H200": {"f32": 67e12, "tf32": 494.7e12},
-         "A100": {"f32": 19.5e12, "tf32": 156e12}}
+HOPPER = {"f32": 67e12, "tf32": 494.7e12, "bf16": 989.4e12, "f16": 989.4e12}
+PEAKS = {"H100": HOPPER, "H200": HOPPER, "A100": {"f32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "f16": 312e12}}
 
 
 def data(name, rows, length, folder):

@@ -1,4 +1,4 @@
-"""Is a GPU right? The device suite, kernels against the interpreter, curves against PyTorch's, three equal runs, tf32 with
+"""Is a GPU right? The device suite, kernels against the interpreter, curves against PyTorch's, three equal runs, tf32, bf16 and f16 with
 what cuBLASLt does beside multiplying, memory checked.
 
     make gpu-check          or: python3 bench/gpu/check.py [--only curves,...] [--models gpt2_mini,...]
@@ -20,7 +20,8 @@ from pathlib import Path
 import machine
 import tolerances
 
-PRECISIONS, TF32_STEPS = ("f32", "f64"), 3
+PRECISIONS = ("f32", "f64")
+ROUNDED, ROUNDED_STEPS = ("tf32", "bf16", "f16"), 3  # of products' operands
 DEPENDS_ON_STEPS = ("--lr-schedule", "--warmup")  # what a trace has whose first steps change with --steps
 
 
@@ -111,7 +112,7 @@ def losses_of(exe, case, run, *more):
 def run_one(exe, case, repeats):
     """The worst relative difference to PyTorch's losses; what went wrong."""
     name, i, precision = case[:3]
-    want, found = reference(name)["traces"][i]["f32" if precision == "tf32" else precision]["losses"], []
+    want, found = reference(name)["traces"][i]["f32" if precision in ROUNDED else precision]["losses"], []
     for r in range(repeats):
         got, fault = losses_of(exe, case, r)
         if fault:
@@ -136,13 +137,13 @@ def curves(o, folder):
         return list(pool.map(lambda case: curve(o, folder, case), traces(o)))
 
 
-# ---- tf32: what the library does with products beside multiplying
-def in_tf32(o):
-    """The first f32 trace of each model, a few steps of it."""
+# ---- what the library does with products beside multiplying
+def in_fewer_bits(o):
+    """The first f32 trace of each model in each such precision, a few steps of it."""
     for name, i, precision, options, run in traces(o):
-        if i == 0 and precision == "f32":
-            options = [word for word in options if not word.startswith("--precision")] + ["--precision=tf32"]
-            yield name, 0, "tf32", options, [word for word in run if not word.startswith("--steps")] + [f"--steps={TF32_STEPS}"]
+        for rounded in ROUNDED if i == 0 and precision == "f32" else ():
+            yield (name, 0, rounded, [w for w in options if not w.startswith("--precision")] + [f"--precision={rounded}"],
+                   [w for w in run if not w.startswith("--steps")] + [f"--steps={ROUNDED_STEPS}"])
 
 
 def tuned(exe, case):
@@ -153,15 +154,15 @@ def tuned(exe, case):
     return fault or ("" if rows[0][0] == rows[1][0] else "two runs with --autotune differ")
 
 
-def curve_in_tf32(o, folder, case):
+def curve_in_fewer_bits(o, folder, case):
     exe, fault, seconds = compile_one(o, folder, case)
     worst, fault = (None, fault) if fault else run_one(exe, case, 2)
-    return {"what": f"curve of {case[0]} in tf32", "compile_s": round(seconds, 2), "worst": worst, "fault": fault or tuned(exe, case)}
+    return {"what": f"curve of {case[0]} in {case[2]}", "compile_s": round(seconds, 2), "worst": worst, "fault": fault or tuned(exe, case)}
 
 
-def tf32(o, folder):
+def fewer_bits(o, folder):
     with ThreadPoolExecutor(o.compilers) as pool:
-        return list(pool.map(lambda case: curve_in_tf32(o, folder, case), in_tf32(o)))
+        return list(pool.map(lambda case: curve_in_fewer_bits(o, folder, case), in_fewer_bits(o)))
 
 
 # ---- memory
@@ -182,7 +183,7 @@ def sanitizer(o, folder):
     return rows or [{"what": "compute-sanitizer", "fault": fault}]
 
 
-PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "tf32": tf32, "sanitizer": sanitizer}
+PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "fewer_bits": fewer_bits, "sanitizer": sanitizer}
 
 
 def main():

@@ -2,7 +2,7 @@
 
     python3 bench/gpu/torch_step.py MODEL eager|compile PRECISION ATTENTION ROWS STEPS
 
-PRECISION is f32 or tf32, ATTENTION math (stored scores) or fused. Prints one JSON object: step_ms of each step, loss, the memory's
+PRECISION is f32, tf32, or bf16 (autocast), ATTENTION math (stored scores) or fused. Prints one JSON object: step_ms of each step, loss, the memory's
 peak, seconds to the end of the first step. The models are those of transformers and torchvision with the sizes of bench/workloads.py,
 without dropout; what is trained is every parameter, by AdamW (fused).
 """
@@ -62,8 +62,9 @@ def main(name, mode, precision, attention, rows, steps):
     x, labels = batch(int(rows), *sizes)
 
     def loss_of(x, labels):
-        out = model(x)
-        logits = getattr(out, "logits", out)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            out = model(x)
+        logits = getattr(out, "logits", out).float()
         return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
     step_loss = torch.compile(loss_of, dynamic=False) if mode == "compile" else loss_of

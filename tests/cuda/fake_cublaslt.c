@@ -490,7 +490,7 @@ store_bias_grad(const Call *c, const double *a, const double *b)
 	}
 }
 
-/* FAKE_CUBLASLT_SLOW=20:3000: that algorithm takes so many us longer. */
+/* FAKE_CUBLASLT_SLOW=20:60000: that algorithm takes so many us longer. */
 static void
 pause_for(uint32_t tile)
 {
