@@ -128,6 +128,33 @@ typedef struct {
 	const LoopStatement **by; /* what gives a scalar */
 } Scalars;
 
+/* The divisor of x in x / c, where v is that; 0: it is not. */
+static int64_t
+divisor(const Scalars *s, LoopValue v, LoopValue x)
+{
+	const LoopStatement *q = s->by[v];
+	bool divides = q && q->kind == LOOP_STATEMENT_OP && q->op == LOOP_div &&
+	               q->operands[0] == x;
+	const LoopStatement *c = divides ? s->by[q->operands[1]] : NULL;
+
+	return c && c->kind == LOOP_STATEMENT_CONST ? c->i : 0;
+}
+
+/* x - c (x / c) of a variable x is below c. */
+static void
+find_remainder(Scalars *s, const LoopStatement *at)
+{
+	const Affine *a = at->place;
+
+	for (int i = 0; i < 2 && a->n == 2 && a->constant == 0; i++) {
+		LoopValue x = a->terms[i].scalar, q = a->terms[1 - i].scalar;
+		int64_t c = divisor(s, q, x);
+		if (c > 0 && s->extents[x] > 0 && a->terms[i].coefficient == 1 &&
+		    a->terms[1 - i].coefficient == -c)
+			s->extents[at->result] = c;
+	}
+}
+
 static Scalars
 scalars_of(Arena *arena, const Kernel *k)
 {
@@ -143,6 +170,8 @@ scalars_of(Arena *arena, const Kernel *k)
 		if (at->kind == LOOP_STATEMENT_FOR) {
 			s.extents[at->result] = at->extent;
 			s.bounds[at->result] = at->place;
+		} else if (at->kind == LOOP_STATEMENT_AFFINE) {
+			find_remainder(&s, at);
 		} else if (at->kind == LOOP_STATEMENT_EACH) {
 			Type tile = k->buffers.at[at->buffer].type;
 			s.extents[at->result] = tile->dims[0];

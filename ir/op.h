@@ -82,7 +82,7 @@ typedef struct {
 typedef enum {
 	PRECISION_LOW =
 		1, /* f16, bf16 or less will do for the operands; sums are kept in f32: products */
-	PRECISION_HIGH, /* f32 or more: sums of many, and functions that enlarge a relative error */
+	PRECISION_HIGH, /* f32 or more: sums, and functions that enlarge a relative error */
 	PRECISION_FOLLOW, /* the widest of its operands' types: moves, and what is cheap and well-conditioned */
 	PRECISION_FIXED, /* its types are its meaning, or it has no floats: cast, iota, logic, control */
 	N_PRECISIONS,

@@ -162,11 +162,13 @@ unrounded(Builder *b, Value *v)
 
 	if (!row || !value_used_once(v) || n->n_results > 1)
 		return v;
+	if (row->precision == PRECISION_FIXED && n->n_operands == 1 &&
+	    node_operand(n, 0)->type->dtype == F32 && node_operand(n, 0)->type->n == v->type->n)
+		return node_operand(n, 0); /* it was cast */
 	for (const Field *f = row->fields; f && f->name; f++)
 		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
 	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
-	bool high = row->precision == PRECISION_HIGH;
-	if (!moves && !type && !high)
+	if (!moves && !type)
 		return v;
 	Builder here = *b;
 	here.before = n;
@@ -175,13 +177,8 @@ unrounded(Builder *b, Value *v)
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = node_operand(n, i);
 	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
-	for (int i = 0; high && i < n->n_operands; i++)
-		if (dtype_is_float(operands[i]->type->dtype))
-			operands[i] = b_cast(&here, operands[i], F32);
 	if (type)
 		*(int *)((char *)attr + type->offset) = 1 + F32;
-	else if (high)
-		; /* gives what it takes */
 	else if ((operands[0] = unrounded(b, operands[0]))->type->dtype != F32)
 		return v;
 	return build(&here, n->op, n->n_operands, operands, attr);

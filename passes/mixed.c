@@ -10,9 +10,8 @@
  * The `precision` column of an op's row says which it is:
  *
  *	low     its operands become `to`, and with them its result
- *	follow  becomes `to` where all its operands are; numbers count where `to` has them exactly, and so does the vector that is
- *	        added to a product (column `bias`)
- *	high, fixed   takes f32
+ *	follow  becomes `to` where all its operands are; numbers count where `to` has them exactly
+ *	high, fixed   takes f32; but the sum of a product and a vector (column `bias`) is as a product
  *
  * A value has at most one cast each way: what was widened is not rounded again. Moves of a value (reshape, transpose) are moves of
  * the cast one, so that a library reads them as strides. Before autograd: the derivative of a cast is a cast, so the products of
@@ -138,7 +137,12 @@ narrow(Mixed *x, Node *n)
 		Value *v = node_operand(n, i);
 		operands[i] = is_wide(v) ? narrowed(x, v, n) : v;
 	}
-	Value *y = copy_of(x, n, operands, n), *wide = cast(x, y, F32, n);
+	Value *y = copy_of(x, n, operands, n);
+	if (!is_wide(old)) { /* an index, say */
+		value_replace_uses(old, y);
+		return;
+	}
+	Value *wide = cast(x, y, F32, n);
 	note(x->sources, wide, y);
 	if (find(x->biases, old))
 		note(x->biases, wide, wide);
@@ -152,7 +156,8 @@ has_wide_operand(const Node *n)
 
 	for (int i = 0; i < n->n_operands; i++)
 		wide |= is_wide(node_operand(n, i));
-	return wide && n->n_results == 1 && is_wide(node_result(n, 0));
+	return wide && n->n_results == 1 &&
+	       (is_wide(node_result(n, 0)) || !dtype_is_float(node_result(n, 0)->type->dtype));
 }
 
 /* Is there a value in `to` among its operands, and of the others none that would lose digits? */
@@ -190,6 +195,15 @@ find_bias(Mixed *x, Node *n)
 	note(x->biases, repeated, repeated);
 	if (!vector->node)
 		narrowed(x, vector, n);
+}
+
+static bool
+adds_bias(const Mixed *x, const Node *n)
+{
+	for (int i = 0; i < n->n_operands; i++)
+		if (find(x->biases, node_operand(n, i)))
+			return true;
+	return false;
 }
 
 /* ---- the nodes that a rule keeps in f32 */
@@ -249,7 +263,8 @@ mix(Mixed *x, Rules *rules)
 {
 	for_each_node(x->f, n) {
 		Precision class = op_row(n)->precision;
-		bool low = class == PRECISION_LOW, follow = class == PRECISION_FOLLOW;
+		bool low = class == PRECISION_LOW;
+		bool follow = class == PRECISION_FOLLOW || adds_bias(x, n);
 		if (!(low || follow) || !has_wide_operand(n) || is_kept(rules, n))
 			continue;
 		if (low)
@@ -275,8 +290,10 @@ run_mixed(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is not f32, bf16 or f16", o->to);
 		return false;
 	}
+	if (to == F32 && o->f32 && *o->f32)
+		diag_error(p->diag, EXIT_USAGE, "--mixed needs --precision=bf16 or f16");
 	if (to == F32)
-		return true;
+		return !o->f32 || !*o->f32;
 	Rules rules = {.p = p};
 	read_rules(&rules, o->f32);
 	for_each_function(m, f) {

@@ -140,23 +140,24 @@ static const TeamTiles sm_100_tiles = {
 #undef CLOCK
 
 /* Shared memory of a block: CUDA C++ Programming Guide, technical specifications per compute capability. */
-/* What pays as cuBLASLt stores a product. A step of gpt2_124m in tf32, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, in one run
+/* What pays as cuBLASLt stores a product. A step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each column in one run
  * (bench/results/epilogues.json):
  *
+ *	                               tf32       bf16
  *	none                        113.7 ms
- *	sum                         113.9 ms    with less memory, and more where gradients of micro-batches add up: of 4 ways to
- *	                                        memory and back 2 are left
- *	sum, gelu                   118.4 ms    so not in tf32
- *	sum, gelu and its gradient  122.8 ms    likewise
+ *	sum                         113.9 ms    79.3 ms    with less memory, and more where gradients of micro-batches add up: of 4
+ *	                                                   ways to memory and back 2 are left
+ *	sum, gelu                   118.4 ms    80.8 ms
+ *	sum, gelu and its gradient  122.9 ms    80.1 ms
  *
- * Of 16 bits gelu is not measured here: llm.c has both by default from compute capability 9.0 on, and below neither
- * (train_gpt2.cu, option -ge); its GPT-2 of 124M spent 5.2 % of a step in GELU's kernels (issue 378).
+ * Blackwell is not measured: llm.c has both by default from compute capability 9.0 on (train_gpt2.cu, option -ge); its GPT-2 of 124M
+ * spent 5.2 % of a step in GELU's kernels (issue 378).
  *
  * Not joined: sums for gradients of biases (LibraryEpilogue has them): their kernels also add what earlier micro-batches summed. */
 enum {
 	sm_80_epilogues = JOINS_SUM,
-	sm_90_epilogues = JOINS_SUM | JOINS_GELU | JOINS_GELU_GRAD,
-	sm_100_epilogues = sm_90_epilogues,
+	sm_90_epilogues = JOINS_SUM,
+	sm_100_epilogues = JOINS_SUM | JOINS_GELU | JOINS_GELU_GRAD,
 };
 
 #define CUDA(architecture, shared)                                                        \

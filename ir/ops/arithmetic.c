@@ -179,10 +179,10 @@ UNARY(ceil, "smallest integer >= x", FLOATS, false, ceil, NULL, 1,
 UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 1,
       flops_one, PRECISION_FOLLOW, grad_zero, unary_samples)
 BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, 1,
-       flops_one, PRECISION_FOLLOW, grad_of_add, binary_samples, .simplify = simplify_add,
+       flops_one, PRECISION_HIGH, grad_of_add, binary_samples, .simplify = simplify_add,
        .commutative = true)
 BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1,
-       flops_one, PRECISION_FOLLOW, grad_sub, binary_samples, .simplify = simplify_sub)
+       flops_one, PRECISION_HIGH, grad_sub, binary_samples, .simplify = simplify_sub)
 BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1,
        flops_one, PRECISION_FOLLOW, grad_mul, binary_samples, .simplify = simplify_mul,
        .commutative = true)

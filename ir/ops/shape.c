@@ -66,16 +66,21 @@ broadcast_eval(Eval *ev)
 }
 
 /* dx = sum of dy over the repeated axes */
+/* Sums are of f32 at least. */
 static void
 broadcast_grad(Grad *g)
 {
 	const BroadcastAttr *a = g->node->attr;
+	Value *dy = g->dresult[0];
+	DType d = dy->type->dtype;
+	bool wide = !dtype_is_float(d) || dtype_info[d].bits >= 32;
 	Ints gone = {0};
 
 	for (int i = 0; i < a->shape.n; i++)
 		if (!ints_has(&a->axes, i))
 			gone.at[gone.n++] = i;
-	grad_add(g, 0, b_reduce(g->b, REDUCE_SUM, g->dresult[0], gone));
+	Value *sum = b_reduce(g->b, REDUCE_SUM, wide ? dy : b_cast(g->b, dy, F32), gone);
+	grad_add(g, 0, b_cast(g->b, sum, d));
 }
 
 static void

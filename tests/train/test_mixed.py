@@ -1,0 +1,62 @@
+"""bf16 and f16 with weights of f32: curves beside those of PyTorch's autocast, what is 16 bits in the module, --mixed."""
+import json
+import math
+import re
+
+import pytest
+import reference
+
+AUTOCAST = json.loads((reference.COPIES.parent / "references/autocast.json").read_text())["losses"]
+# Debian's oneDNN has no f16 on CPUs: loops run it.
+CASES = [(name, "bf16") for name in AUTOCAST] + [("vit_mini", "f16"), ("bert_mini", "f16")]
+
+
+def distance(losses, exact):
+    """Root mean square, relative to the larger of the loss and a tenth of the first one."""
+    parts = [(a - b) / max(abs(b), abs(exact[0]) / 10) for a, b in zip(losses, exact)]
+    return math.sqrt(sum(x * x for x in parts) / len(parts))
+
+
+@pytest.mark.parametrize("name, precision", CASES)
+def test_curves_are_as_near_as_autocasts(run, models, tmp_path, name, precision):
+    exact = reference.load(name)["traces"][0]["f64"]["losses"]
+    options = reference.compile_options(name, "f32", drop=["--precision"])
+    run("compile", models / name / "model.onnx", "-o", tmp_path / "train", *options, f"--precision={precision}")
+    run(tmp_path / "train", *reference.train_options(name, "f32"), "--log", tmp_path / "log.jsonl", cwd=models / name)
+    steps = [x for x in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines()) if "lr" in x]
+    losses = [s["loss"] for s in steps]
+    assert len(losses) == len(exact) and distance(losses, exact) <= 2 * distance(AUTOCAST[name][precision], exact) + 1e-4
+    assert not [s for s in steps if "skipped" in s]
+
+
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_products_have_16_bits(run, models, name):
+    """All of them, forward and backward; sums of many have none; what is trained is f32. A gradient is not rounded on its way."""
+    options = reference.compile_options(name, "f32", drop=["--precision", "-o", "train"])
+    text = run("dump", models / name / "model.onnx", *options, "--precision=bf16", "--stage=train").stdout
+    accumulate = text[text.index("func @accumulate"):text.index("func @eval")]
+    types = dict(re.findall(r"(%\d+) = \w+ .*? : (\w+)\[", accumulate))
+    products = re.findall(r"%\d+ = (?:dot|conv|conv_grad_\w+) (%\d+), (%\d+).*? : (\w+)\[", accumulate)
+    assert len(products) > 10 and {types[x] for p in products for x in p[:2]} == {"bf16"} and {p[2] for p in products} == {"bf16", "f32"}
+    assert not re.findall(r" = (?:reduce|exp|log|rsqrt|pow) .*: bf16\[", accumulate)
+    assert set(re.findall(r"state @\S+ : (\w+)\[.*?\] (?:parameter|gradient|moment) ", text)) == {"f32"}
+    casts = re.findall(r"= cast (\S+) \{to = bf16\}", accumulate)
+    assert len(casts) == len(set(casts))
+
+
+def test_nodes_that_stay(run, models, tmp_path):
+    options = reference.compile_options("mlp_digits", "f32", drop=["--precision", "-o", "train"])
+    dump = ["dump", models / "mlp_digits/model.onnx", *options, "--precision=bf16", "--stage=train"]
+    all_of_them = run(*dump).stdout
+    kept = run(*dump, "--mixed=/0/*=f32").stdout
+    assert all_of_them.count("dot ") == kept.count("dot ")
+    assert set(re.findall(r"= dot .* : (\w+)\[.*loc \"/0/", kept)) == {"f32"}
+    assert set(re.findall(r"= dot .* : (\w+)\[.*loc \"/2/", kept)) == {"bf16"}
+
+
+@pytest.mark.parametrize("options, said", [
+    (["--precision=bf16", "--mixed=fc*"], "--mixed=fc*: need GLOB=f32"), (["--precision=bf16", "--mixed=x=bf16"], "need GLOB=f32"),
+    (["--precision=bf16", "--mixed=nothing=f32"], "--mixed=nothing=f32 fits no node"), (["--precision=half"], "half"),
+    (["--mixed=/0/*=f32"], "--mixed needs --precision=bf16 or f16")])
+def test_faults(run, models, tmp_path, options, said):
+    assert said in run("compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "train", "--batch=8", *options, exit=2).stderr
