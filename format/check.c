@@ -64,8 +64,7 @@ check_state(const Format *f, int i)
 	if (s->rank != 0 &&
 	    (s->kind == SAVE_LOSS_SUM || s->kind == SAVE_LOSS_COUNT || s->kind == SAVE_CORRECT ||
 	     s->kind == SAVE_UPDATES || s->kind == SAVE_FAILED || s->kind == SAVE_LOSS_SCALE ||
-	     s->kind == SAVE_GOOD_STEPS || s->kind == SAVE_HYSTERESIS ||
-	     s->kind == SAVE_NUMBER))
+	     s->kind == SAVE_GOOD_STEPS || s->kind == SAVE_HYSTERESIS || s->kind == SAVE_NUMBER))
 		return FAULT("state %d: a %s of rank %u", i, state_kind_names[s->kind], s->rank);
 	if (s->file_dtype >= N_DTYPES)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);

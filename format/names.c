@@ -41,11 +41,13 @@ const char *const comm_group_names[] = {"world",  "data",     "shard", "replicat
                                         "tensor", "pipeline", NULL};
 const char *const when_names[] = {"always", "first", "later", "last", NULL};
 const char *const phase_names[] = {"none", "forward", "backward", "update", NULL};
-const char *const port_kind_names[] = {"input",    "labels",     "weight", "output", "gradient",
-                                       "loss_sum", "loss_count", "norm",   "loss_scale", "made", "failed", NULL};
+const char *const port_kind_names[] = {"input",      "labels",   "weight",     "output",
+                                       "gradient",   "loss_sum", "loss_count", "norm",
+                                       "loss_scale", "made",     "failed",     NULL};
 const char *const state_kind_names[] = {
-	"parameter", "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
-	"unit",      "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps", "hysteresis", "number", NULL,
+	"parameter",  "statistic",  "moment",     "gradient", "loss_sum", "loss_count",
+	"correct",    "unit",       "constant",   "pending",  "updates",  "failed",
+	"loss_scale", "good_steps", "hysteresis", "number",   NULL,
 };
 const char *const lifetime_names[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", NULL};

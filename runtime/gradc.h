@@ -83,14 +83,14 @@ typedef struct {
 	int64_t step; /* completed ones, this included */
 	double loss;  /* mean over the valid targets of the step */
 	double lr, grad_norm;
-	double count;    /* valid targets; 0: there was no update */
+	double count; /* valid targets; 0: there was no update */
 	/* What the loss was multiplied by; NaN where that never changes. With `overflow` the gradients were not finite, and there was no
 	 * update: the next step has a smaller one. */
 	double loss_scale;
 	bool overflow;
 	int64_t overflows; /* of this run's steps so far */
-	int64_t samples; /* positions of the data order so far */
-	int64_t rows;    /* of this step */
+	int64_t samples;   /* positions of the data order so far */
+	int64_t rows;      /* of this step */
 	double seconds;
 	double phase_seconds[N_PHASES];
 	double data_seconds; /* of `seconds`: until the rows were in place */
