@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack references zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -51,6 +51,11 @@ gpu-bench: ## how fast is the GPU: tokens a second, time by kernel, memory, laun
 
 gpu-compare: ## PyTorch beside gradc on the GPU, in one run
 	$(PYTHON) bench/gpu/compare.py $(GPU)
+
+references: ## makes tests/references anew, by PyTorch in a virtual environment of its own
+	test -x tests/references/.venv/bin/python || python3 -m venv tests/references/.venv
+	tests/references/.venv/bin/pip install -q -r bench/requirements.txt
+	tests/references/.venv/bin/python tests/references/autocast.py $(or $(MODELS),../shared/models)
 
 gpu-pack: ## makes gpu/, which these need on a machine that cannot build
 	scripts/gpu-pack

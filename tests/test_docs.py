@@ -59,7 +59,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $function 2>/dev/null; printf '%s\n' 
 
 def row_names(kind):
     lines = (ROOT / f"passes/{'losses' if kind == 'loss' else 'optimizers'}/{kind}_list.def")
-    return re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)
+    return [n.replace("onnx_", "onnx-") for n in re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)]
 
 
 @pytest.mark.parametrize("kind", ["loss", "optimizer"])

@@ -27,6 +27,12 @@ options_loss_scale(const Options *o)
 	return o->loss_scale ? o->loss_scale : f16 ? "torch" : "none";
 }
 
+static const char *
+nth_optimizer(int i)
+{
+	return optimizer_table[i] ? optimizer_table[i]->name : NULL;
+}
+
 static bool
 set_optimizer(const OptionUse *u, void *at)
 {
@@ -316,8 +322,8 @@ static const OptionRow option_rows[] = {
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
-	{"optimizer", "NAME[,KEY=VALUE...]", "with PyTorch's semantics and defaults (adamw), see below", TAKES_CALL, AT(optimizer),
-	 .set = set_optimizer, .commands = COMPILE | DUMP},
+	{"optimizer", NULL, "with PyTorch's semantics and defaults (adamw); each [,KEY=VALUE...], see below", TAKES_CALL, AT(optimizer),
+	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",

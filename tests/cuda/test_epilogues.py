@@ -41,6 +41,18 @@ def test_gelu_stays_with_the_loops(trainer, precision):
     assert not [call for call, _ in products(trainer(f"--precision={precision}")) if "gelu" in call]
 
 
+@pytest.mark.parametrize("precision", ["bf16", "f16"])
+def test_16_bits(trainer, precision):
+    """The library's products and the loops'; PyTorch's losses, the same bits in each run."""
+    t = trainer(f"--precision={precision}")
+    calls = products(t)
+    assert len(calls) > 20 and all(f"x = {precision}[" in call and "cuBLASLt" in runs for call, runs in calls)
+    got = losses(t)
+    assert distance(got, reference.load(NAME)["traces"][0]["f32"]["losses"][:STEPS]) < limit(f"loss {precision}", NAME)
+    assert losses(t, name="again") == got
+    assert distance(got, t.losses(ON_GPU, f"--steps={STEPS}", name="loops", timeout=1200)) < limit(f"loss {precision}", NAME)
+
+
 @pytest.mark.parametrize("precision", ["f32", "tf32"])
 def test_gradients_add_up_in_the_library(trainer, precision):
     t = trainer(f"--precision={precision}")
