@@ -86,7 +86,8 @@ static const OptionRow rows[] = {
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last), .commands = TRAINING},
 	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
-	{"lr-schedule", "constant|linear|cosine|wsd", "how it changes (constant)", TAKES_CHOICE,
+	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000]", TAKES_STRING,
 	 RUN(lr_schedule), .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
 	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
@@ -201,7 +202,7 @@ check_needs(const CliOptions *o, Diag *diag)
 		}
 	if (ok && o->run.min_lr > 0 && strcmp(o->run.lr_schedule, "constant") == 0) {
 		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
-		diag_hint(diag, "--lr-schedule linear, cosine or wsd ends there");
+		diag_hint(diag, "--lr-schedule linear, cosine, wsd or polynomial ends there");
 	}
 	return ok;
 }

@@ -96,13 +96,16 @@ int64_t order_at(const Order *order, int64_t index);
 
 /* ---- schedule.c: learning rates and the scalar block. */
 typedef struct {
-	const char *lr_schedule;
+	const char *lr_schedule; /* "step,size=10": with its settings */
+	double lr_settings[3];   /* as lr_schedule_parse gives them */
 	double values
 		[N_SCALARS]; /* lr .. momentum, clip norm, loss scale, ranks: of the whole run */
 	uint64_t seed;
 	double min_lr;
 	int64_t warmup, steps;
 } Hyper;
+/* Settings of a schedule, by its row's order; a fault of the text. */
+Status lr_schedule_parse(const char *text, double *settings);
 Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
 /* Learning rate of step s, from 0. */
 double hyper_lr(const Hyper *h, int64_t s);

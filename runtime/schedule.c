@@ -3,52 +3,188 @@
 #include "runtime/runtime_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-/* r: how far training is between warm-up (0) and its end (1). */
-typedef double (*LrCurve)(double lr, double min_lr, double r);
+/* ---- learning rates: rows of a table. `at` steps were done since the warm-up, of `of` until the end of training. */
+typedef double (*LrCurve)(const Hyper *h, double at, double of);
 
 static double
-lr_constant(double lr, double min_lr, double r)
+lr_constant(const Hyper *h, double at, double of)
 {
-	(void)min_lr;
-	(void)r;
-	return lr;
+	(void)at;
+	(void)of;
+	return h->values[SCALAR_LR];
+}
+
+/* From the learning rate to the least one, by the part that is left of the way. */
+static double
+lr_between(const Hyper *h, double left)
+{
+	return h->min_lr + (h->values[SCALAR_LR] - h->min_lr) * left;
 }
 
 static double
-lr_linear(double lr, double min_lr, double r)
+part_of(double at, double of)
 {
-	return lr + (min_lr - lr) * r;
+	return of > 0 ? at / of : 1;
 }
 
 static double
-lr_cosine(double lr, double min_lr, double r)
+lr_line(const Hyper *h, double part)
 {
-	return min_lr + (lr - min_lr) * (1 + cos(3.14159265358979323846 * r)) / 2;
+	double lr = h->values[SCALAR_LR];
+
+	return lr + (h->min_lr - lr) * part;
+}
+
+static double
+lr_linear(const Hyper *h, double at, double of)
+{
+	return lr_line(h, part_of(at, of));
+}
+
+static double
+cosine(double part)
+{
+	return (1 + cos(3.14159265358979323846 * part)) / 2;
+}
+
+static double
+lr_cosine(const Hyper *h, double at, double of)
+{
+	return lr_between(h, cosine(part_of(at, of)));
 }
 
 /* Warm-up, stable, decay: flat for the first nine tenths. */
 static double
-lr_wsd(double lr, double min_lr, double r)
+lr_wsd(const Hyper *h, double at, double of)
 {
-	return r < 0.9 ? lr : lr_linear(lr, min_lr, (r - 0.9) / 0.1);
+	double part = part_of(at, of);
+
+	return part < 0.9 ? h->values[SCALAR_LR] : lr_line(h, (part - 0.9) / 0.1);
 }
 
-const char *const lr_schedule_names[] = {"constant", "linear", "cosine", "wsd", NULL};
-static const LrCurve lr_curves[] = {lr_constant, lr_linear, lr_cosine, lr_wsd};
+/* torch's PolynomialLR over the whole training. */
+static double
+lr_polynomial(const Hyper *h, double at, double of)
+{
+	return lr_between(h, pow(1 - part_of(at, of), h->lr_settings[0]));
+}
+
+/* torch's StepLR: size, gamma */
+static double
+lr_step(const Hyper *h, double at, double of)
+{
+	(void)of;
+	return h->values[SCALAR_LR] * pow(h->lr_settings[1], floor(at / h->lr_settings[0]));
+}
+
+/* torch's OneCycleLR with cosines, Smith and Topin, arXiv:1708.07120: pct_start, div_factor, final_div_factor. From lr / div_factor up to lr in
+ * that part of the steps, then down to lr / div_factor / final_div_factor at the last one. */
+static double
+lr_one_cycle(const Hyper *h, double at, double of)
+{
+	double most = h->values[SCALAR_LR], first = most / h->lr_settings[1];
+	double last = first / h->lr_settings[2];
+	double up = h->lr_settings[0] * of - 1, end = of - 1;
+
+	if (at <= up)
+		return most + (first - most) * cosine(up > 0 ? at / up : 1);
+	return last + (most - last) * cosine(end > up ? (at - up) / (end - up) : 1);
+}
+
+enum { MOST_LR_SETTINGS = 3 };
+typedef struct {
+	const char *name;
+	double otherwise, low, high; /* low is not in the range */
+} LrSetting;
+typedef struct {
+	const char *name;
+	LrCurve curve;
+	LrSetting settings[MOST_LR_SETTINGS];
+} LrRow;
+static const LrRow lr_rows[] = {
+	{"constant", lr_constant, {{0}}},
+	{"linear", lr_linear, {{0}}},
+	{"cosine", lr_cosine, {{0}}},
+	{"wsd", lr_wsd, {{0}}},
+	{"polynomial", lr_polynomial, {{"power", 1, 0, INFINITY}}},
+	{"step", lr_step, {{"size", 30, 0, INFINITY}, {"gamma", 0.1, 0, INFINITY}}},
+	{"one-cycle",
+         lr_one_cycle,
+         {{"pct_start", 0.3, 0, 1},
+          {"div_factor", 25, 0, INFINITY},
+          {"final_div_factor", 1e4, 0, INFINITY}}},
+};
+const char *const lr_schedule_names[] = {"constant",   "linear", "cosine",    "wsd",
+                                         "polynomial", "step",   "one-cycle", NULL};
+
+/* The row of "NAME" or "NAME,KEY=VALUE"; NULL: there is none. */
+static const LrRow *
+lr_row(const char *text)
+{
+	size_t n = strcspn(text, ",");
+
+	for (int i = 0; i < COUNT(lr_rows); i++)
+		if (strlen(lr_rows[i].name) == n && memcmp(lr_rows[i].name, text, n) == 0)
+			return &lr_rows[i];
+	return NULL;
+}
+
+static Status
+set_lr_setting(const LrRow *row, const char *word, size_t n, double *settings)
+{
+	char copy[64];
+	double value;
+
+	snprintf(copy, sizeof(copy), "%.*s", (int)(n < sizeof(copy) ? n : sizeof(copy) - 1), word);
+	char *equals = strchr(copy, '=');
+	if (equals)
+		*equals = 0;
+	for (int i = 0; i < MOST_LR_SETTINGS && row->settings[i].name; i++) {
+		const LrSetting *s = &row->settings[i];
+		if (strcmp(s->name, copy) != 0)
+			continue;
+		if (!equals || n >= sizeof(copy) || !parse_double(equals + 1, &value) ||
+		    !(value > s->low && value <= s->high) || isinf(value))
+			return status_error(EXIT_USAGE, "--lr-schedule=%s: %s=%s is out of range",
+			                    row->name, s->name, equals ? equals + 1 : "");
+		settings[i] = value;
+		return NULL;
+	}
+	return status_error(EXIT_USAGE, "--lr-schedule=%s has no setting \"%s\"", row->name, copy);
+}
+
+Status
+lr_schedule_parse(const char *text, double *settings)
+{
+	const LrRow *row = lr_row(text);
+
+	if (!row)
+		return status_error(
+			EXIT_USAGE,
+			"--lr-schedule: \"%s\" is none of constant, linear, cosine, wsd, "
+			"polynomial, step, one-cycle",
+			text);
+	for (int i = 0; i < MOST_LR_SETTINGS; i++)
+		settings[i] = row->settings[i].otherwise;
+	for (const char *word = strchr(text, ','); word; word = strchr(word, ',')) {
+		word++;
+		RETURN_IF_ERROR(set_lr_setting(row, word, strcspn(word, ","), settings));
+	}
+	return NULL;
+}
 
 double
 hyper_lr(const Hyper *h, int64_t s)
 {
-	double lr = h->values[SCALAR_LR], span = (double)(h->steps - h->warmup);
-	int curve = 0;
+	double lr = h->values[SCALAR_LR];
 
 	if (s < h->warmup)
 		return lr * (double)(s + 1) / (double)h->warmup;
-	while (strcmp(lr_schedule_names[curve], h->lr_schedule) != 0)
-		curve++;
-	return lr_curves[curve](lr, h->min_lr, span > 0 ? (double)(s - h->warmup) / span : 1);
+	return lr_row(h->lr_schedule)
+	        ->curve(h, (double)(s - h->warmup), (double)(h->steps - h->warmup));
 }
 
 void
@@ -101,15 +237,6 @@ hyper_set(const Format *f, const GradcOptions *o, const HyperRow *row, Hyper *h)
 	return NULL;
 }
 
-static bool
-is_schedule(const char *name)
-{
-	for (int i = 0; lr_schedule_names[i]; i++)
-		if (strcmp(lr_schedule_names[i], name) == 0)
-			return true;
-	return false;
-}
-
 Status
 hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 {
@@ -118,11 +245,7 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 	               .min_lr = isnan(o->min_lr) ? 0 : o->min_lr};
 	for (int i = 0; i < COUNT(hyper_rows); i++)
 		RETURN_IF_ERROR(hyper_set(f, o, &hyper_rows[i], out));
-	if (!is_schedule(o->lr_schedule))
-		return status_error(EXIT_USAGE,
-		                    "--lr-schedule: \"%s\" is none of constant, linear, cosine, "
-		                    "wsd",
-		                    o->lr_schedule);
+	RETURN_IF_ERROR(lr_schedule_parse(o->lr_schedule, out->lr_settings));
 	if (!isnan(o->clip_norm) && o->clip_norm < 0)
 		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
 	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;

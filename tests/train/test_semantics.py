@@ -287,11 +287,15 @@ def rate(kind, step, steps, lr, low, warmup):
     if kind == "wsd":
         decay = warmup + 0.9 * (steps - warmup)
         return lr if step < decay else lr + (low - lr) * (step - decay) / (steps - decay)
+    if kind == "polynomial,power=2":
+        return low + (lr - low) * (1 - r) ** 2
+    if kind == "step,size=5,gamma=0.5":
+        return lr * 0.5 ** ((step - warmup) // 5)
     return lr
 
 
 @pytest.mark.parametrize("warmup", [0, 4])
-@pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "wsd"])
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "wsd", "polynomial,power=2", "step,size=5,gamma=0.5"])
 def test_learning_rates(run, linear, tmp_path, kind, warmup):
     lines = trained(run, tmp_path, ["--dim=batch=3"], [
         "--steps=24", "--lr=0.02", "--min-lr=0.003", f"--warmup={warmup}", f"--lr-schedule={kind}"])

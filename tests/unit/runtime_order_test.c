@@ -120,11 +120,14 @@ test_random_numbers_have_their_moments(void **state)
 static Hyper
 hyper(const char *schedule)
 {
-	return (Hyper){.lr_schedule = schedule,
-	               .values = {[SCALAR_LR] = 1, [SCALAR_BETA1] = 0.9, [SCALAR_BETA2] = 0.99},
-	               .min_lr = 0.1,
-	               .warmup = 10,
-	               .steps = 110};
+	Hyper h = {.lr_schedule = schedule,
+	           .values = {[SCALAR_LR] = 1, [SCALAR_BETA1] = 0.9, [SCALAR_BETA2] = 0.99},
+	           .min_lr = 0.1,
+	           .warmup = 10,
+	           .steps = 110};
+
+	assert_null(lr_schedule_parse(schedule, h.lr_settings));
+	return h;
 }
 
 static void
@@ -141,7 +144,8 @@ test_learning_rates(void **state)
 		Hyper h = hyper(lr_schedule_names[i]);
 		expect(hyper_lr(&h, 0), 0.1);
 		expect(hyper_lr(&h, 9), 1);
-		expect(hyper_lr(&h, 10), 1);
+		if (strcmp(lr_schedule_names[i], "one-cycle") != 0)
+			expect(hyper_lr(&h, 10), 1);
 	}
 	Hyper constant = hyper("constant"), linear = hyper("linear"), cosine = hyper("cosine");
 	Hyper wsd = hyper("wsd");
@@ -151,6 +155,19 @@ test_learning_rates(void **state)
 	expect(hyper_lr(&cosine, 35), 0.1 + 0.9 * (1 + cos(3.14159265358979323846 / 4)) / 2);
 	expect(hyper_lr(&wsd, 99), 1);
 	expect(hyper_lr(&wsd, 105), 0.55);
+	Hyper polynomial = hyper("polynomial,power=2"), step = hyper("step,size=25,gamma=0.5");
+	expect(hyper_lr(&polynomial, 60), 0.1 + 0.9 * 0.25);
+	expect(hyper_lr(&polynomial, 110), 0.1);
+	expect(hyper_lr(&step, 34), 1);
+	expect(hyper_lr(&step, 35), 0.5);
+	expect(hyper_lr(&step, 109), 0.125);
+	/* torch.optim.lr_scheduler.OneCycleLR(optimizer, 1, total_steps=100): 0, 10, 29, 30, 99 */
+	Hyper cycle = hyper("one-cycle");
+	expect(hyper_lr(&cycle, 10), 0.04);
+	expect(hyper_lr(&cycle, 20), 0.29516394846410077);
+	expect(hyper_lr(&cycle, 39), 1);
+	expect(hyper_lr(&cycle, 40), 0.9994965352845243);
+	expect(hyper_lr(&cycle, 109), 4e-6);
 }
 
 static void
