@@ -103,6 +103,7 @@ typedef struct {
 	Builder b;
 	const OptimizerRow *row;
 	const void *settings;
+	const DType *moments; /* NULL: as the parameters */
 	State *number;
 	LossScale rule;
 	LossScaling scaling;
@@ -114,7 +115,8 @@ moment_state(Optimizer *o, State *param, int number)
 {
 	Module *m = o->m;
 	const char *name = arena_printf(m->arena, "%s.%s", o->row->moments[number], param->name);
-	State *s = state_new(m, module_fresh_name(m, name), param->type, STATE_MOMENT, LIFE_SAVED);
+	Type type = o->moments ? type_with_dtype(m, param->type, *o->moments) : param->type;
+	State *s = state_new(m, module_fresh_name(m, name), type, STATE_MOMENT, LIFE_SAVED);
 
 	s->of = param;
 	s->number = number;
@@ -319,7 +321,8 @@ update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
 	for (int i = 0; i < MAX_MOMENTS; i++)
-		up.moment[i] = t->moment[i] ? elements(o, t->moment[i]) : NULL;
+		up.moment[i] = t->moment[i] ? b_cast(b, elements(o, t->moment[i]), p->type->dtype)
+		                            : NULL;
 	up.number = o->number ? function_state(o->f, o->number) : NULL;
 	o->row->update(&up);
 	shared->new_number = up.new_number;
@@ -329,7 +332,9 @@ update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out
 		if (!t->moment[i])
 			continue;
 		Value *next = without_subnormals(b, up.new_moment[i]);
-		out[n++] = (NewContent){t->moment[i], b_select(b, mask, next, up.moment[i])};
+		DType stored = t->moment[i]->type->dtype;
+		next = b_select(b, mask, next, up.moment[i]);
+		out[n++] = (NewContent){t->moment[i], b_cast(b, next, stored)};
 	}
 	return n;
 }
@@ -486,6 +491,15 @@ run_optimizer(Pass *p, Module *m)
 	if (!optimizer_parse(options->name, &choice, p->scratch, p->diag))
 		return false;
 	Optimizer o = {.p = p, .m = m, .row = choice.row, .settings = choice.settings};
+	DType moments;
+	if (options->moments && strcmp(options->moments, "f32") != 0) {
+		if (strcmp(options->moments, "bf16") != 0 || !dtype_parse(options->moments, &moments)) {
+			diag_error(p->diag, EXIT_USAGE, "--moments=%s: need f32 or bf16",
+			           options->moments);
+			return false;
+		}
+		o.moments = &moments;
+	}
 	if (!loss_scale_parse(options->loss_scale ? options->loss_scale : "none", &o.rule,
 	                      p->scratch, p->diag))
 		return false;
@@ -509,6 +523,8 @@ run_optimizer(Pass *p, Module *m)
 static const PassOption optimizer_options[] = {
 	{"name", "a row of optimizer_list.def, and settings behind it", OPTION_STRING,
          offsetof(OptimizerOptions, name)},
+	{"moments", "their type, f32 (that of the parameters) or bf16", OPTION_STRING,
+         offsetof(OptimizerOptions, moments)},
 	{"loss_scale", "none, torch, megatron, deepspeed with settings, or a number", OPTION_STRING,
          offsetof(OptimizerOptions, loss_scale)},
 	{0}};

@@ -115,6 +115,7 @@ void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 typedef struct {
 	const char *name;       /* "adamw", "rmsprop,centered=true" */
 	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
+	const char *moments;    /* their type, "f32" or "bf16"; NULL: that of the parameters */
 } OptimizerOptions;
 enum { MAX_MOMENTS = 3 }; /* states of an optimizer for each parameter */
 /* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */

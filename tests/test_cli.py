@@ -27,6 +27,7 @@ GRADC = {
                     [("=no_such_optimizer", LACKS), ("=Adam", LACKS), ("=adamw,rho=1", "rho=1"), ("=,", LACKS)]),
     "--loss-scale": (["=none", "=torch", "=megatron", "=deepspeed,interval=10", " 1024"],
                      [("=apex", "apex"), ("=0", "=0"), ("=torch,init=0", "init=0"), ("=torch,x=1", "x")]),
+    "--moments": (["=f32", " bf16"], [("=f16", "f16"), ("=", "--moments")]),
     "--mixed": ([], [("=a", "need GLOB=f32"), ("=a=bf16", "need GLOB=f32"), ("=*=f32", "--mixed needs")]),
     "--precision": (["=f32", " f64", "=tf32", "=bf16", " f16"],
                     [(f"={name}", LACKS) for name in (

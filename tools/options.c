@@ -328,6 +328,7 @@ static const OptionRow option_rows[] = {
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
+	{"moments", "f32|bf16", "the type of the optimizer's moments (f32)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
@@ -407,7 +408,7 @@ static const OptionRow option_rows[] = {
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
-	LATER("master"), LATER("merge"), LATER("moments"),
+	LATER("master"), LATER("merge"),
 	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),
 };

@@ -128,6 +128,7 @@ fill_optimizer(const Session *s, void *options)
 
 	o->name = s->o->optimizer;
 	o->loss_scale = options_loss_scale(s->o);
+	o->moments = s->o->moments;
 }
 
 static void

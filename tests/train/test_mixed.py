@@ -60,3 +60,33 @@ def test_nodes_that_stay(run, models, tmp_path):
     (["--mixed=/0/*=f32"], "--mixed needs --precision=bf16 or f16")])
 def test_faults(run, models, tmp_path, options, said):
     assert said in run("compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "train", "--batch=8", *options, exit=2).stderr
+
+
+def test_moments_of_16_bits(run, models, tmp_path):
+    """They are BF16 in checkpoints, take half the room, and a resumed training goes on with the same bits."""
+    model, options = models / "mlp_digits/model.onnx", reference.compile_options("mlp_digits", "f32", drop=["--precision", "-o", "train"])
+    train = [x for x in reference.train_options("mlp_digits", "f32") if not x.startswith("--steps")]
+    found = {}
+    for moments in "f32", "bf16":
+        folder = tmp_path / moments
+        run("compile", model, "-o", folder, *options, f"--moments={moments}")
+        said = json.loads(run(folder, "--info", "--json").stdout)
+        saved = tmp_path / f"saved.{moments}"
+        for name, more in {"whole": ["--steps=20"], "half": ["--steps=10", "--save", saved], "rest": ["--steps=20", "--resume", saved]}.items():
+            run(folder, *train, *more, "--log", tmp_path / f"{moments}.{name}", cwd=models / "mlp_digits")
+        losses = {n: [x["loss"] for x in map(json.loads, (tmp_path / f"{moments}.{n}").read_text().splitlines()) if "lr" in x]
+                  for n in ("whole", "rest")}
+        assert losses["rest"] == losses["whole"][10:]
+        found[moments] = losses["whole"], {k: v["dtype"] for k, v in heads(saved).items() if k.startswith("exp_avg")}, said["regions"]["state"]
+    assert set(found["bf16"][1].values()) == {"BF16"} and set(found["f32"][1].values()) == {"F32"}
+    assert found["bf16"][0] == pytest.approx(found["f32"][0], rel=2e-2) and found["bf16"][0] != found["f32"][0]
+    assert found["bf16"][2] < 0.8 * found["f32"][2]
+
+
+def heads(folder):
+    """{tensor: dtype, shape ...} of a folder's newest checkpoint."""
+    found = {}
+    for file in max(folder.glob("step-*")).glob("*.safetensors"):
+        data = file.read_bytes()
+        found |= json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+    return found
