@@ -335,6 +335,8 @@ value_used(const Value *v)
 bool value_used_once(const Value *v);
 /* The tensor of a `constant` node's result; NULL for any other value. */
 const Tensor *value_constant(const Value *v);
+/* What v is a cast of; NULL: it is none, or rounds by a rule of its own. */
+Value *value_cast_of(const Value *v);
 /* Splat constant, also behind broadcasts and reshapes. */
 bool value_splat(const Value *v, double *out);
 
@@ -503,7 +505,8 @@ extern const char *const pass_when_names[];
 typedef struct {
 	const char *name, *help;
 	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL } kind;
-	size_t offset; /* in the pass's option struct */
+	size_t offset;    /* in the pass's option struct */
+	double low, high; /* of a number; high 0: any */
 } PassOption;
 typedef struct {
 	const char *name, *value;

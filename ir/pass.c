@@ -38,6 +38,13 @@ parse_bool(const char *text, bool *out)
 	return *out || strcmp(text, "false") == 0 || strcmp(text, "off") == 0;
 }
 
+/* NaN is in none. */
+static bool
+is_in_range(const PassOption *o, double x)
+{
+	return o->high == 0 || (x >= o->low && x <= o->high);
+}
+
 bool
 option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
            const OptionText *text, Diag *diag)
@@ -53,12 +60,16 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		else if (o->kind == OPTION_INT)
 			ok = parse_int(value, (int64_t *)at);
 		else if (o->kind == OPTION_DOUBLE)
-			ok = parse_double(value, (double *)at);
+			ok = parse_double(value, (double *)at) && is_in_range(o, *(double *)at);
 		else
 			ok = parse_bool(value, (bool *)at);
 		if (!ok)
 			diag_error(diag, EXIT_USAGE, "%s: %s=%s is not %s", owner, text->name,
-			           value, o->kind == OPTION_BOOL ? "true or false" : "a number");
+			           value,
+			           o->kind == OPTION_BOOL ? "true or false"
+			           : o->high != 0 ? arena_printf(arena, "a number from %g to %g",
+			                                         o->low, o->high)
+			                          : "a number");
 		return ok;
 	}
 	diag_error(diag, EXIT_USAGE, "%s has no option %s", owner, text->name);

@@ -109,6 +109,100 @@ loss_seed(Builder *b, Type type)
 	                 ints_of_type(type));
 }
 
+/* ---- gradients of 16 bits */
+static bool
+is_narrow(const Value *v)
+{
+	return dtype_is_float(v->type->dtype) && dtype_info[v->type->dtype].bits < 32;
+}
+
+/* v in f32, as it was before it was cast to fewer bits. */
+static Value *
+wide(Builder *b, Value *v)
+{
+	Value *before = value_cast_of(v);
+
+	return before && before->type->dtype == F32 ? before : b_cast(b, v, F32);
+}
+
+/* What rules of derivatives build of 16 bits and ops' rows want in f32: sums of what several readers give, above all. They are added
+ * up in f32, and rounded for the product that reads them. */
+static void
+widen_sums(Builder *b, Function *f)
+{
+	for_each_node(f, n) {
+		bool sums = n->phase == PHASE_BACKWARD && n->n_results == 1 &&
+		            op_row(n)->precision == PRECISION_HIGH && is_narrow(node_result(n, 0));
+		if (!sums)
+			continue;
+		Builder here = *b;
+		here.before = n;
+		here.loc = n->loc;
+		Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands + 1);
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *x = node_operand(n, i);
+			operands[i] = x && is_narrow(x) ? wide(&here, x) : x;
+		}
+		Value *y = build(&here, n->op, n->n_operands, operands, n->attr);
+		value_replace_uses(node_result(n, 0),
+		                   b_cast(&here, y, node_result(n, 0)->type->dtype));
+		node_erase(n);
+	}
+}
+
+/* What v would be in f32, had it not been rounded to fewer bits just before: a product is complete in f32. v where it was not, or where
+ * somebody else reads it. */
+static Value *
+unrounded(Builder *b, Value *v)
+{
+	Node *n = v->node;
+	const OpRow *row = n ? op_row(n) : NULL;
+	const Field *type = NULL;
+	Value *before = value_cast_of(v);
+
+	if (!row || !value_used_once(v) || n->n_results > 1)
+		return v;
+	if (before)
+		return before->type->dtype == F32 ? before : v;
+	for (const Field *f = row->fields; f && f->name; f++)
+		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
+	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
+	if (!moves && !type)
+		return v;
+	Builder here = *b;
+	here.before = n;
+	here.loc = n->loc;
+	Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i);
+	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
+	if (type)
+		*(int *)((char *)attr + type->offset) = 1 + F32;
+	else if ((operands[0] = unrounded(b, operands[0]))->type->dtype != F32)
+		return v;
+	return build(&here, n->op, n->n_operands, operands, attr);
+}
+
+/* A gradient that is of f32 is not of fewer bits on its way; nor is what is added to it, as where a weight is used twice. */
+static Value *
+whole_gradient(Builder *b, Value *g)
+{
+	Value *x = value_cast_of(g);
+	Node *n = g->node;
+
+	if (x && g->type->dtype == F32 && is_narrow(x)) {
+		Value *whole = unrounded(b, x);
+		return whole == x ? g : whole_gradient(b, whole);
+	}
+	for (int i = 0; n && i < n->n_operands; i++) {
+		Value *part = node_operand(n, i);
+		if (part && part->type == g->type && value_used_once(part))
+			node_set_operand(n, i, whole_gradient(b, part));
+	}
+	return g;
+}
+
+/* ---- programs */
 /* The backward of one program. */
 typedef struct {
 	Builder b;
@@ -139,7 +233,10 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	Value *sum = node_operand(store, 0);
 	GradSeed seed = {sum, loss_seed(&w->b, sum->type)};
 	w->grads = NEW_ARRAY(p->scratch, Value *, w->wanted.n + 1);
-	return gradient_build(&w->b, 1, &seed, w->wanted.n, w->wanted.at, w->grads, p->diag);
+	if (!gradient_build(&w->b, 1, &seed, w->wanted.n, w->wanted.at, w->grads, p->diag))
+		return false;
+	widen_sums(&w->b, f);
+	return true;
 }
 
 /* Zeros where this program does not reach what another one does. */
@@ -149,67 +246,6 @@ gradient_of(Backward *w, int i)
 	if (!w->grads[i])
 		w->grads[i] = b_splat(&w->b, w->wanted.at[i]->type, 0);
 	return w->grads[i];
-}
-
-/* What v would be in f32, had it not been rounded to fewer bits just before: a sum of products or of what a loss repeats is complete
- * in f32. v where it was not, or where somebody else reads it. */
-static Value *
-unrounded(Builder *b, Value *v)
-{
-	Node *n = v->node;
-	const OpRow *row = n ? op_row(n) : NULL;
-	const Field *type = NULL;
-
-	if (!row || !value_used_once(v) || n->n_results > 1)
-		return v;
-	if (row->precision == PRECISION_FIXED && n->n_operands == 1 &&
-	    node_operand(n, 0)->type->dtype == F32 && node_operand(n, 0)->type->n == v->type->n)
-		return node_operand(n, 0); /* it was cast */
-	for (const Field *f = row->fields; f && f->name; f++)
-		type = f->kind == FIELD_DTYPE_IF_ANY ? f : type;
-	bool moves = row->fuse == FUSE_VIEW && n->n_operands == 1;
-	if (!moves && !type)
-		return v;
-	Builder here = *b;
-	here.before = n;
-	here.loc = n->loc;
-	Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands);
-	for (int i = 0; i < n->n_operands; i++)
-		operands[i] = node_operand(n, i);
-	void *attr = arena_copy(b->m->arena, n->attr, row->attr_size);
-	if (type)
-		*(int *)((char *)attr + type->offset) = 1 + F32;
-	else if ((operands[0] = unrounded(b, operands[0]))->type->dtype != F32)
-		return v;
-	return build(&here, n->op, n->n_operands, operands, attr);
-}
-
-/* Was x rounded to the 16 bits of v? */
-static bool
-is_widened(const Value *v, const Value *x)
-{
-	DType d = x->type->dtype;
-
-	return v->type->dtype == F32 && v->node->n_operands == 1 && dtype_is_float(d) &&
-	       dtype_info[d].bits < 32 && x->type->n == v->type->n;
-}
-
-/* A gradient that is of f32 is not of fewer bits on its way; nor is what is added to it, as where a weight is used twice. */
-static Value *
-whole_gradient(Builder *b, Value *g)
-{
-	Node *n = g->node;
-
-	for (int i = 0; n && i < n->n_operands; i++) {
-		Value *x = node_operand(n, i);
-		if (x && is_widened(g, x)) {
-			Value *whole = unrounded(b, x);
-			return whole == x ? g : whole;
-		}
-		if (x && x->type == g->type && value_used_once(x))
-			node_set_operand(n, i, whole_gradient(b, x));
-	}
-	return g;
 }
 
 static void

@@ -8,13 +8,12 @@
  * With the scale s, g good steps since it changed and h overflows that it still bears:
  *
  *	overflow    h > 1: h = h - 1             else: s = max(s / 2, least);    g = 0
- *	good        g = g + 1; at `interval`: s = 2 s, g = `restart`, h = `hysteresis`
+ *	good        g = g + 1; at `interval` + `restart`: s = 2 s, g = `restart`, h = `hysteresis`
  */
 #include "passes/pass.h"
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* DeepSpeed looks at an interval that ends one good step later, and never starts it anew: the first good step of the next one is
@@ -29,7 +28,7 @@ static const LossScaleRow rows[] = {
          {COMMON, .init = 4294967296.0, .interval = 1000, .hysteresis = 2, .least = 1}},
 	{"deepspeed",
          "2^16, doubled after 1000 good steps and one more, halved from the second overflow on: DeepSpeed",
-         {COMMON, .init = 1 << 16, .interval = 1001, .restart = 1, .hysteresis = 2, .least = 1}},
+         {COMMON, .init = 1 << 16, .interval = 1000, .restart = 1, .hysteresis = 2, .least = 1}},
 	{0}};
 #undef COMMON
 const LossScaleRow *const loss_scale_table = rows;
@@ -53,23 +52,28 @@ find(const char *name)
 	return NULL;
 }
 
+enum { MOST_STEPS = 1 << 30 };
+
 static bool
 is_sound(const LossScale *s)
 {
-	return s->init > 0 && isfinite(s->init) && s->growth >= 1 && isfinite(s->growth) &&
-	       s->backoff > 0 && s->backoff < 1 && s->interval > 0 && s->hysteresis > 0 &&
-	       s->least > 0 && s->least <= s->init;
+	return s->init > 0 && s->init <= FLT_MAX && s->growth >= 1 && isfinite(s->growth) &&
+	       s->backoff > 0 && s->backoff < 1 && s->interval > 0 && s->interval < MOST_STEPS &&
+	       s->hysteresis > 0 && s->hysteresis < MOST_STEPS && s->least > 0 &&
+	       s->least <= s->init;
 }
 
 /* A scale that never changes. */
 static bool
 parse_fixed(const char *text, LossScale *out)
 {
-	char *end;
-	double x = strtod(text, &end);
+	double x;
 
-	*out = (LossScale){.init = x};
-	return end != text && !*end && x > 0 && isfinite(x);
+	*out = (LossScale){.init = 1};
+	if (!parse_double(text, &x) || !(x > 0) || !isfinite(x))
+		return false;
+	out->init = x;
+	return true;
 }
 
 bool
@@ -96,7 +100,6 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 		OptionText option = {word, equals ? equals + 1 : ""};
 		if (!option_set(settings, "--loss-scale", out, arena, &option, diag))
 			return false;
-		out->interval += strcmp(word, "interval") == 0 ? row->scale.restart : 0;
 	}
 	if (!is_sound(out))
 		diag_error(
@@ -138,6 +141,8 @@ loss_scale_open(Builder *b, const LossScale *rule)
 	LossScaling s = {.rule = rule, .scale = loss_scale_state(m)};
 
 	s.scale->data = tensor_splat(m, s.scale->type, rule->init);
+	if (rule->interval == 0 && rule->init != 1)
+		s.scale->lifetime = LIFE_CONSTANT; /* whatever a checkpoint had */
 	if (rule->interval == 0)
 		return s;
 	s.good = counter(m, "good_steps", STATE_GOOD_STEPS, 0);
@@ -163,7 +168,8 @@ loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 	Value *scale = function_state(b->f, s->scale), *good = function_state(b->f, s->good);
 	Value *left = function_state(b->f, s->hysteresis);
 	Value *next = b_select(b, made, b_binary(b, OP_add, good, whole(b, 1)), good);
-	Value *grows = b_binary(b, OP_and, made, b_binary(b, OP_ge, next, whole(b, r->interval)));
+	Value *grows = b_binary(b, OP_and, made,
+	                        b_binary(b, OP_ge, next, whole(b, r->interval + r->restart)));
 	Value *shrinks = b_binary(b, OP_and, overflow, b_binary(b, OP_le, left, whole(b, 1)));
 	Value *less = b_binary(b, OP_max, b_binary(b, OP_mul, scale, number(b, r->backoff)),
 	                       number(b, r->least));

@@ -24,7 +24,7 @@
 /* A GLOB of nodes that stay f32. */
 typedef struct {
 	const char *glob;
-	bool fits; /* a node that would not */
+	bool fits; /* a node */
 } Rule;
 
 typedef struct {
@@ -40,7 +40,7 @@ typedef struct {
 	/* By a value's id. */
 	IntMap *sources; /* what was widened: of 16 bits, as it was made */
 	IntMap *casts;   /* of 16 bits, rounded for a reader */
-	IntMap *biases;  /* added to a product: the value itself */
+	IntMap *biases;  /* of a sum of a product and a vector: what repeats the vector */
 } Mixed;
 
 static bool
@@ -78,7 +78,7 @@ copy_of(const Mixed *x, Node *n, Value *const *operands, Node *reader)
 }
 
 static bool
-is_exact(const Mixed *x, const Value *v)
+is_exact_number(const Mixed *x, const Value *v)
 {
 	double number;
 
@@ -107,17 +107,17 @@ cast(const Mixed *x, Value *v, DType to, Node *reader)
 	return b_cast(&b, v, to);
 }
 
-/* v in `to`, made before its first reader. */
+/* v in `to`, made before its first reader. bias: what repeats a vector, which is cast before; NULL: nothing here. */
 static Value *
-narrowed(Mixed *x, Value *v, Node *reader)
+narrowed(Mixed *x, Value *v, Node *reader, const Value *bias)
 {
 	Value *found = is_wide(v) ? find(x->sources, v) : v;
 
 	found = found ? found : find(x->casts, v);
 	if (found)
 		return found;
-	if (is_moved(v) || find(x->biases, v)) {
-		Value *moved = narrowed(x, node_operand(v->node, 0), reader);
+	if (is_moved(v) || v == bias) {
+		Value *moved = narrowed(x, node_operand(v->node, 0), reader, NULL);
 		found = copy_of(x, v->node, &moved, reader);
 	} else {
 		found = cast(x, v, x->to, reader);
@@ -135,7 +135,7 @@ narrow(Mixed *x, Node *n)
 
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		operands[i] = is_wide(v) ? narrowed(x, v, n) : v;
+		operands[i] = is_wide(v) ? narrowed(x, v, n, find(x->biases, old)) : v;
 	}
 	Value *y = copy_of(x, n, operands, n);
 	if (!is_wide(old)) { /* an index, say */
@@ -144,13 +144,12 @@ narrow(Mixed *x, Node *n)
 	}
 	Value *wide = cast(x, y, F32, n);
 	note(x->sources, wide, y);
-	if (find(x->biases, old))
-		note(x->biases, wide, wide);
 	value_replace_uses(old, wide);
 }
 
+/* It takes f32, and gives one value of it, or of no float. */
 static bool
-has_wide_operand(const Node *n)
+may_narrow(const Node *n)
 {
 	bool wide = false;
 
@@ -160,11 +159,27 @@ has_wide_operand(const Node *n)
 	       (is_wide(node_result(n, 0)) || !dtype_is_float(node_result(n, 0)->type->dtype));
 }
 
-/* Is there a value in `to` among its operands, and of the others none that would lose digits? */
+/* Numbers in its attributes, as what a pad writes. */
+static bool
+has_exact_attributes(const Mixed *x, const Node *n)
+{
+	for (const Field *f = op_row(n)->fields; f && f->name; f++) {
+		double number = f->kind == FIELD_FLOAT ? *(double *)((char *)n->attr + f->offset)
+		                                       : 0;
+		if (dtype_round(x->to, number) != number && !isnan(number))
+			return false;
+	}
+	return true;
+}
+
+/* Is there a value in `to` among its operands, and of the others and the attributes none that would lose digits? */
 static bool
 follows(const Mixed *x, const Node *n)
 {
 	int narrow = 0;
+
+	if (!has_exact_attributes(x, n))
+		return false;
 
 	for (int i = 0; i < n->n_operands; i++) {
 		const Value *v = node_operand(n, i);
@@ -172,7 +187,7 @@ follows(const Mixed *x, const Node *n)
 			continue;
 		if (find(x->sources, v))
 			narrow++;
-		else if (!is_exact(x, v) && !find(x->biases, v))
+		else if (!is_exact_number(x, v))
 			return false;
 	}
 	return narrow > 0;
@@ -192,18 +207,9 @@ find_bias(Mixed *x, Node *n)
 		return;
 	const Node *reader = y->uses->user;
 	Value *repeated = node_operand(reader, node_operand(reader, 0) == y);
-	note(x->biases, repeated, repeated);
+	note(x->biases, node_result(reader, 0), repeated);
 	if (!vector->node)
-		narrowed(x, vector, n);
-}
-
-static bool
-adds_bias(const Mixed *x, const Node *n)
-{
-	for (int i = 0; i < n->n_operands; i++)
-		if (find(x->biases, node_operand(n, i)))
-			return true;
-	return false;
+		narrowed(x, vector, n, NULL);
 }
 
 /* ---- the nodes that a rule keeps in f32 */
@@ -264,14 +270,15 @@ mix(Mixed *x, Rules *rules)
 	for_each_node(x->f, n) {
 		Precision class = op_row(n)->precision;
 		bool low = class == PRECISION_LOW;
-		bool follow = class == PRECISION_FOLLOW || adds_bias(x, n);
-		if (!(low || follow) || !has_wide_operand(n) || is_kept(rules, n))
+		if (is_kept(rules, n) || !may_narrow(n))
 			continue;
 		if (low)
 			find_bias(x, n);
-		if (low || follows(x, n))
+		if (low || find(x->biases, node_result(n, 0)) ||
+		    (class == PRECISION_FOLLOW && follows(x, n)))
 			narrow(x, n);
 	}
+	function_drop_unread(x->f);
 	widen_late(x);
 	function_drop_unread(x->f);
 }

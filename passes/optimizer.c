@@ -47,26 +47,46 @@ set_default(OptimizerChoice *c, const char *key, const char *value, Arena *arena
 }
 
 static bool
+is_own(const OptimizerRow *row, const char *name)
+{
+	for (const PassOption *o = row->options; o && o->name; o++)
+		if (strcmp(o->name, name) == 0)
+			return true;
+	return false;
+}
+
+/* As the executable's options take them. */
+static bool
+is_in_range(const char *key, const char *value)
+{
+	double x, high = strncmp(key, "beta", 4) == 0 ? 1 : INFINITY;
+
+	return parse_double(value, &x) && x >= 0 && x < high;
+}
+
+static bool
 set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag)
 {
 	char *equals = strchr(word, '=');
 	const char *owner = arena_printf(arena, "--optimizer=%s", c->row->name);
-	double number;
 
 	if (equals)
 		*equals = 0;
 	const char *value = equals ? equals + 1 : "true";
-	if (parse_double(value, &number) && isfinite(number) && number >= 0 &&
-	    set_default(c, word, value, arena))
-		return true;
-	bool own = false;
-	for (const PassOption *o = c->row->options; o && o->name; o++)
-		own |= strcmp(o->name, word) == 0;
-	if (own)
+	if (is_own(c->row, word)) {
+		c->name = arena_printf(arena, "%s,%s=%s", c->name, word, value);
 		return option_set(c->row->options, owner, settings, arena,
 		                  &(OptionText){word, value}, diag);
-	diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word, value);
-	diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->defaults);
+	}
+	if (!set_default(c, word, value, arena)) {
+		diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word,
+		           value);
+		diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->row->defaults);
+		return false;
+	}
+	if (is_in_range(word, value))
+		return true;
+	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range", owner, word, value);
 	return false;
 }
 
@@ -84,7 +104,7 @@ optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag
 	char *settings = arena_alloc(arena, row->options_size + 1);
 	if (row->settings)
 		memcpy(settings, row->settings, row->options_size);
-	*out = (OptimizerChoice){row, settings, row->defaults};
+	*out = (OptimizerChoice){row, settings, row->name, row->defaults};
 	for (char *word; (word = strtok_r(NULL, ",", &save));)
 		if (!set_key(out, word, settings, arena, diag))
 			return false;
@@ -493,7 +513,8 @@ run_optimizer(Pass *p, Module *m)
 	Optimizer o = {.p = p, .m = m, .row = choice.row, .settings = choice.settings};
 	DType moments;
 	if (options->moments && strcmp(options->moments, "f32") != 0) {
-		if (strcmp(options->moments, "bf16") != 0 || !dtype_parse(options->moments, &moments)) {
+		if (strcmp(options->moments, "bf16") != 0 ||
+		    !dtype_parse(options->moments, &moments)) {
 			diag_error(p->diag, EXIT_USAGE, "--moments=%s: need f32 or bf16",
 			           options->moments);
 			return false;

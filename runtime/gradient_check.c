@@ -176,8 +176,9 @@ check_gradients(Gradc *run, Pass *backward, Pass *loss, const GradcCheckOptions 
 
 	RETURN_IF_ERROR(pass_open(run, ROLE_ACCUMULATE, o->inputs, backward));
 	RETURN_IF_ERROR(pass_run(backward, &value));
-	double targets = info_double(&run->format, "targets_per_micro_batch", 1);
-	RETURN_IF_ERROR(choose_entries(run, o->entries, targets / run->count, &list));
+	double factor;
+	RETURN_IF_ERROR(gradient_factor(run, &factor));
+	RETURN_IF_ERROR(choose_entries(run, o->entries, factor, &list));
 	RETURN_IF_ERROR(pass_open(run, ROLE_EVAL, o->inputs, loss));
 	RETURN_IF_ERROR(weights_unmap(run));
 	return check_entries(loss, &list, o);

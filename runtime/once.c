@@ -4,24 +4,29 @@
 #include <math.h>
 #include <string.h>
 
-/* The gradient states hold a sum seeded with 1/C for each micro-batch; the mean over the valid
- * targets of the step is that times C/count. */
-static double
-gradient_factor(const Gradc *run)
+/* The gradient states hold a sum seeded with scale/C for each micro-batch; the mean over the valid
+ * targets of the step is that times C/(count scale). */
+Status
+gradient_factor(Gradc *run, double *out)
 {
-	double targets = info_double(&run->format, "targets_per_micro_batch", 1);
+	int state = format_state_of_kind(&run->format, SAVE_LOSS_SCALE);
+	double targets = info_double(&run->format, "targets_per_micro_batch", 1), scale = 1;
 
-	return run->count > 0 ? targets / run->count : 0;
+	if (state >= 0)
+		RETURN_IF_ERROR(read_scalar(run, state, &scale));
+	*out = run->count > 0 ? targets / (run->count * scale) : 0;
+	return NULL;
 }
 
 Status
 once_dump_gradients(Gradc *run, const char *folder)
 {
 	NamedFiles files;
+	double factor;
 
+	RETURN_IF_ERROR(gradient_factor(run, &factor));
 	RETURN_IF_ERROR(named_open(run->arena, folder, &files));
-	return named_close(&files,
-	                   outputs_write_gradients(run, &files, run->loss, gradient_factor(run)));
+	return named_close(&files, outputs_write_gradients(run, &files, run->loss, factor));
 }
 
 /* The whole of an input from its file: the rows of the program and no others. */
@@ -88,12 +93,14 @@ write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &run->loss));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &run->count));
 	run->loss /= run->count;
-	RETURN_IF_ERROR(outputs_write_gradients(run, files, run->loss, gradient_factor(run)));
+	double factor;
+	RETURN_IF_ERROR(gradient_factor(run, &factor));
+	RETURN_IF_ERROR(outputs_write_gradients(run, files, run->loss, factor));
 	for (uint32_t i = 0; i < p->n_outputs; i++) {
 		const PortRecord *port = &run->format.ports[p->first_output + i];
 
 		if (port->kind == PORT_GRADIENT)
-			RETURN_IF_ERROR(outputs_write_port(run, files, port, gradient_factor(run)));
+			RETURN_IF_ERROR(outputs_write_port(run, files, port, factor));
 	}
 	return NULL;
 }

@@ -240,7 +240,7 @@ check_finite(Gradc *run, const GradcStep *out)
 	if (!what)
 		return NULL;
 	run->failed = out->step;
-	bool least = isfinite(out->loss) && !isnan(out->loss_scale);
+	bool least = isfinite(out->loss) && out->count >= 0 && !isnan(out->loss_scale);
 	const char *at = least ? arena_printf(run->arena, " at the least loss scale, %g",
 	                                      out->loss_scale)
 	                       : "";

@@ -178,7 +178,8 @@ static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
-	OptimizerChoice choice;
+	OptimizerChoice choice = {0};
+	const char *mixed = "";
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
@@ -199,10 +200,15 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
 	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m));
 	format_info(w, "eval_metric", "%s", eval_metric(s));
-	format_info(w, "optimizer", "%s", name);
+	if (!optimizer_parse(name, &choice, s->arena, s->diag))
+		return; /* it was parsed before */
+	format_info(w, "optimizer", "%s", choice.name);
+	for (int i = 0; i < s->o->mixed.n; i++)
+		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
+		                     s->o->mixed.at[i]);
+	format_info(w, "mixed", "%s", mixed);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
-	if (optimizer_parse(name, &choice, s->arena, s->diag))
-		write_defaults(w, &choice, s->arena);
+	write_defaults(w, &choice, s->arena);
 }
 
 /* ---- programs */

@@ -112,6 +112,16 @@ element_cast(Lower *lw, const Node *n, const Index *at)
 	return lb_cast_as(lw->lb, a->to, how, x, lb_cast(lw->lb, U32, words));
 }
 
+Value *
+value_cast_of(const Value *v)
+{
+	const Node *n = v->node;
+	const CastAttr *a = n && n->op == OP_cast ? n->attr : NULL;
+
+	return a && !is_stochastic(a) && a->overflow == OVERFLOW_DEFAULT ? node_operand(n, 0)
+	                                                                 : NULL;
+}
+
 /* A cast to the type that x has. One with a rule for overflow stays: it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)

@@ -331,7 +331,7 @@ const OpRow op_pool = {
 	.results = {"y"},
 	.fuse = FUSE_OPAQUE,
 	.flops = pool_flops,
-	.precision = PRECISION_FOLLOW,
+	.precision = PRECISION_HIGH,
 	.partition = {.factors = pool_factors, .doc = POOL_DOC}};
 const OpRow op_pool_grad = {
 	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),

@@ -8,7 +8,7 @@ typedef struct {
 } AdadeltaSettings;
 
 static const PassOption options[] = {{"rho", "what of the averages of squares stays", OPTION_DOUBLE,
-                                      offsetof(AdadeltaSettings, rho)},
+                                      offsetof(AdadeltaSettings, rho), 0, 1},
                                      {0}};
 
 static Value *

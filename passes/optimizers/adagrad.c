@@ -7,7 +7,7 @@ typedef struct {
 } AdagradSettings;
 
 static const PassOption options[] = {{"lr_decay", "lr is divided by 1 + this for each update",
-                                      OPTION_DOUBLE, offsetof(AdagradSettings, lr_decay)},
+                                      OPTION_DOUBLE, offsetof(AdagradSettings, lr_decay), 0, 1e9},
                                      {0}};
 
 static void

@@ -13,7 +13,7 @@ typedef struct {
 
 static const PassOption options[] = {
 	{"momentum_decay", "how fast the momentum gets to beta1", OPTION_DOUBLE,
-         offsetof(NadamSettings, momentum_decay)},
+         offsetof(NadamSettings, momentum_decay), 0, 1e9},
 	{"decoupled", "weight decay as AdamW's", OPTION_BOOL, offsetof(NadamSettings, decoupled)},
 	{0}};
 

@@ -93,15 +93,15 @@ static const OnnxSettings settings = {.beta = 1};
 	.options = table, .options_size = sizeof(OnnxSettings), .settings = &settings
 static const PassOption of_adam[] = {{"norm_coefficient_post",
                                       "of the parameter, behind the update", OPTION_DOUBLE,
-                                      offsetof(OnnxSettings, norm_coefficient_post)},
+                                      offsetof(OnnxSettings, norm_coefficient_post), 0, 1},
                                      {0}};
 static const PassOption of_adagrad[] = {{"decay_factor",
                                          "lr is divided by 1 + this for each update", OPTION_DOUBLE,
-                                         offsetof(OnnxSettings, decay_factor)},
+                                         offsetof(OnnxSettings, decay_factor), 0, 1e9},
                                         {0}};
 static const PassOption of_momentum[] = {
 	{"beta", "of the gradient, behind the first update", OPTION_DOUBLE,
-         offsetof(OnnxSettings, beta)},
+         offsetof(OnnxSettings, beta), 0, 1e9},
 	{"nesterov", "looks ahead", OPTION_BOOL, offsetof(OnnxSettings, nesterov)},
 	{0}};
 const OptimizerRow optimizer_onnx_adam = {

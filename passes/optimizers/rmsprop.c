@@ -13,9 +13,9 @@ typedef struct {
 enum { SQUARE, MEAN, BUFFER };
 
 static const PassOption options[] = {{"alpha", "what of the average of squares stays",
-                                      OPTION_DOUBLE, offsetof(RmspropSettings, alpha)},
+                                      OPTION_DOUBLE, offsetof(RmspropSettings, alpha), 0, 1},
                                      {"momentum", "what of the steps before stays", OPTION_DOUBLE,
-                                      offsetof(RmspropSettings, momentum)},
+                                      offsetof(RmspropSettings, momentum), 0, 1e9},
                                      {"centered", "divides by the standard deviation", OPTION_BOOL,
                                       offsetof(RmspropSettings, centered)},
                                      {0}};

@@ -9,7 +9,7 @@ typedef struct {
 } SgdSettings;
 
 static const PassOption options[] = {{"dampening", "what of a gradient does not enter the buffer",
-                                      OPTION_DOUBLE, offsetof(SgdSettings, dampening)},
+                                      OPTION_DOUBLE, offsetof(SgdSettings, dampening), 0, 1},
                                      {0}};
 
 static void

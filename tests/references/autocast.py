@@ -17,7 +17,7 @@ from torch_onnx import Graph
 
 MODELS = ("gpt2_mini", "llama_mini", "vit_mini", "resnet_mini", "bert_mini")
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-SAME = 1e-4  # f32, relative
+SAME = {"resnet_mini": 2e-2}  # f32, relative: it is chaotic; the others 1e-4
 
 
 def optimizer(trace, values):
@@ -60,7 +60,7 @@ def main():
         got, want = trained(models / name, "f32")
         worst = max(abs(a - b) / abs(b) for a, b in zip(got, want))
         print(f"{name}: f32 within {worst:.1e}", flush=True)
-        assert worst < SAME or name == "resnet_mini", name
+        assert worst < SAME.get(name, 1e-4), name
         found[name] = {p: trained(models / name, p)[0] for p in TYPES}
     path = Path(__file__).with_name("autocast.json")
     path.write_text(json.dumps({"torch": torch.__version__, "losses": found}, indent=1) + "\n")

@@ -3,6 +3,7 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 import reference
 
@@ -38,7 +39,8 @@ def test_products_have_16_bits(run, models, name):
     types = dict(re.findall(r"(%\d+) = \w+ .*? : (\w+)\[", accumulate))
     products = re.findall(r"%\d+ = (?:dot|conv|conv_grad_\w+) (%\d+), (%\d+).*? : (\w+)\[", accumulate)
     assert len(products) > 10 and {types[x] for p in products for x in p[:2]} == {"bf16"} and {p[2] for p in products} == {"bf16", "f32"}
-    assert not re.findall(r" = (?:reduce|exp|log|rsqrt|pow) .*: bf16\[", accumulate)
+    assert not re.findall(r" = (?:reduce|exp|log|rsqrt|pow|pool|scatter) .*: bf16\[", accumulate)
+    assert not re.findall(r" = (?:add|sub|pool_grad) .*: bf16\[.* phase backward", accumulate)
     assert set(re.findall(r"state @\S+ : (\w+)\[.*?\] (?:parameter|gradient|moment) ", text)) == {"f32"}
     casts = re.findall(r"= cast (\S+) \{to = bf16\}", accumulate)
     assert len(casts) == len(set(casts))
@@ -81,6 +83,31 @@ def test_moments_of_16_bits(run, models, tmp_path):
     assert set(found["bf16"][1].values()) == {"BF16"} and set(found["f32"][1].values()) == {"F32"}
     assert found["bf16"][0] == pytest.approx(found["f32"][0], rel=2e-2) and found["bf16"][0] != found["f32"][0]
     assert found["bf16"][2] < 0.8 * found["f32"][2]
+
+
+@pytest.mark.parametrize("options", [["--precision=bf16"], ["--precision=f16"], ["--precision=f16", "--loss-scale=1024"],
+                                     ["--precision=f16", "--loss-scale=none"]])
+def test_dumped_gradients_are_unscaled(run, models, tmp_path, options):
+    """Near those of f32, whatever the loss is multiplied by."""
+    model, compile_options = models / "mlp_digits/model.onnx", reference.compile_options("mlp_digits", "f32", drop=["--precision", "-o", "train"])
+    found = {}
+    for name, more in {"f32": [], "low": options}.items():
+        run("compile", model, "-o", tmp_path / name, *compile_options, *more)
+        run(tmp_path / name, *reference.train_options("mlp_digits", "f32"), "--dump-gradients", tmp_path / f"{name}.grad", cwd=models / "mlp_digits")
+        found[name] = reference.results(tmp_path / f"{name}.grad")
+    assert set(found["f32"]) == set(found["low"]) and len(found["f32"]) > 4
+    for name, want in found["f32"].items():
+        assert np.linalg.norm(found["low"][name] - want) <= 0.1 * np.linalg.norm(want), name
+
+
+def test_resume_says_what_differs(run, models, tmp_path):
+    model, compile_options = models / "mlp_digits/model.onnx", reference.compile_options("mlp_digits", "f32", drop=["--precision", "-o", "train"])
+    train = [x for x in reference.train_options("mlp_digits", "f32") if not x.startswith("--steps")]
+    for name, more in {"a": ["--loss-scale=torch"], "b": ["--loss-scale=megatron", "--mixed=/0/*=f32"]}.items():
+        run("compile", model, "-o", tmp_path / name, *compile_options, "--precision=f16", *more)
+    run(tmp_path / "a", *train, "--steps=2", "--save", tmp_path / "saved", cwd=models / "mlp_digits")
+    said = run(tmp_path / "b", *train, "--steps=4", "--resume", tmp_path / "saved", cwd=models / "mlp_digits").stderr
+    assert '"loss_scale" was "torch", is "megatron"' in said and '"mixed" was "", is "/0/*=f32"' in said
 
 
 def heads(folder):

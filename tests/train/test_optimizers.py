@@ -133,8 +133,10 @@ def test_onnx_operators(run, tmp_path, data, optimizer):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("adamx", "--optimizer=adamx: not supported"), ("adamw,beta3=1", "beta3=1 is none of its settings"), ("adamw,beta1", "beta1=true is none"),
-    ("adamw,beta1=x", "beta1=x is none"), ("adamw,beta1=-1", "beta1=-1 is none"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
+    ("adamx", "--optimizer=adamx: not supported"), ("adamw,beta3=1", "beta3=1 is none of its settings"), ("adamw,beta1", "beta1=true is out of range"),
+    ("adamw,beta1=x", "beta1=x is out of range"), ("adamw,beta1=-1", "beta1=-1 is out of range"), ("adam,beta2=1", "beta2=1 is out of range"),
+    ("adam,lr=-1", "lr=-1 is out of range"), ("adadelta,rho=5", "not a number from 0 to 1"), ("momentum,dampening=-3", "not a number from 0 to 1"),
+    ("adagrad,lr_decay=nan", "not a number from 0"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
     ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is none of its settings")])
 def test_faults(run, tmp_path, data, text, said):
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [ROWS, WIDTH])],
