@@ -40,6 +40,7 @@ typedef struct {
 	/* By a value's id. */
 	IntMap *sources; /* what was widened: of 16 bits, as it was made */
 	IntMap *casts;   /* of 16 bits, rounded for a reader */
+	int products;    /* that became of 16 bits */
 	IntMap *biases;  /* of a sum of a product and a vector: what repeats the vector */
 } Mixed;
 
@@ -172,13 +173,20 @@ has_exact_attributes(const Mixed *x, const Node *n)
 	return true;
 }
 
+/* A square of what 16 bits hold may be more than they hold: norms have squares. */
+static bool
+is_square(const Node *n)
+{
+	return n->n_operands == 2 && node_operand(n, 0) == node_operand(n, 1);
+}
+
 /* Is there a value in `to` among its operands, and of the others and the attributes none that would lose digits? */
 static bool
 follows(const Mixed *x, const Node *n)
 {
 	int narrow = 0;
 
-	if (!has_exact_attributes(x, n))
+	if (!has_exact_attributes(x, n) || is_square(n))
 		return false;
 
 	for (int i = 0; i < n->n_operands; i++) {
@@ -193,8 +201,19 @@ follows(const Mixed *x, const Node *n)
 	return narrow > 0;
 }
 
-/* The vector that the one reader of a product adds to it, and what repeats it. A parameter is cast before the product, whose kernel
- * may then read it. */
+static bool
+stays_finite(const Mixed *x, const State *s)
+{
+	for (int64_t i = 0; s->data && i < s->type->n; i++) {
+		double v = dtype_load_float(s->data->type->dtype, s->data->data, i);
+		if (isfinite(v) && !isfinite(dtype_round(x->to, v)))
+			return false;
+	}
+	return true;
+}
+
+/* The parameter that the one reader of a product adds to it, and what repeats it; another vector may be a mask, whose numbers 16 bits do
+ * not hold. It is cast before the product, whose kernel may then read it. */
 static void
 find_bias(Mixed *x, Node *n)
 {
@@ -203,13 +222,12 @@ find_bias(Mixed *x, Node *n)
 
 	if (row->bias && value_used_once(y))
 		vector = row->bias(n, y->uses->user);
-	if (!vector || !is_wide(vector))
+	if (!vector || !is_wide(vector) || !vector->state || !stays_finite(x, vector->state))
 		return;
 	const Node *reader = y->uses->user;
 	Value *repeated = node_operand(reader, node_operand(reader, 0) == y);
 	note(x->biases, node_result(reader, 0), repeated);
-	if (!vector->node)
-		narrowed(x, vector, n, NULL);
+	narrowed(x, vector, n, NULL);
 }
 
 /* ---- the nodes that a rule keeps in f32 */
@@ -256,12 +274,16 @@ check_rules(const Rules *r)
 static void
 widen_late(Mixed *x)
 {
-	for_each_node(x->f, n)
+	Node *stores = function_stores(x->f); /* they stand together, and last */
+
+	for_each_node(x->f, n) {
+		Node *reader = op_row(n)->effect && stores ? stores : n;
 		for (int i = 0; i < n->n_operands; i++) {
 			Value *v = node_operand(n, i), *source = find(x->sources, v);
 			if (source)
-				value_replace_uses(v, cast(x, source, F32, n));
+				value_replace_uses(v, cast(x, source, F32, reader));
 		}
+	}
 }
 
 static void
@@ -274,6 +296,7 @@ mix(Mixed *x, Rules *rules)
 			continue;
 		if (low)
 			find_bias(x, n);
+		x->products += low;
 		if (low || find(x->biases, node_result(n, 0)) ||
 		    (class == PRECISION_FOLLOW && follows(x, n)))
 			narrow(x, n);
@@ -302,6 +325,7 @@ run_mixed(Pass *p, Module *m)
 	if (to == F32)
 		return !o->f32 || !*o->f32;
 	Rules rules = {.p = p};
+	int products = 0;
 	read_rules(&rules, o->f32);
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
@@ -314,8 +338,12 @@ run_mixed(Pass *p, Module *m)
 		           .casts = intmap_new(p->scratch),
 		           .biases = intmap_new(p->scratch)};
 		mix(&x, &rules);
+		products += x.products;
 		p->changed = true;
 	}
+	if (products == 0)
+		diag_warning(p->diag, "--precision=%s changes nothing: there is no product of f32",
+		             o->to);
 	return check_rules(&rules);
 }
 

@@ -149,7 +149,8 @@ const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
 typedef struct {
 	const OptimizerRow *row;
 	const void *settings;
-	const char *name;     /* with what else than the values of hyperparameters was set: what a checkpoint must have in common */
+	const char *
+		name; /* with what else than the values of hyperparameters was set: what a checkpoint must have in common */
 	const char *defaults; /* as in the row, with what was set */
 } OptimizerChoice;
 /* "NAME" or "NAME,KEY=VALUE,...": keys are the row's options and its hyperparameters, whose defaults they change. NULL: adamw. False

@@ -205,6 +205,17 @@ enum { SAVING_MOST_PERCENT = 5, SAVING_LEAST_SECONDS = 1 };
 
 /* A save that comes before the last one is written makes training wait for the disk. */
 static void
+warn_overflows(const Session *s, int64_t steps)
+{
+	if (s->step.overflows == 0)
+		return;
+	diag_warning(
+		s->diag,
+		"%lld of %lld steps changed nothing but the loss scale, which is %g: the gradients overflowed",
+		(long long)s->step.overflows, (long long)steps, s->step.loss_scale);
+}
+
+static void
 warn_saving(const Session *s, int64_t steps)
 {
 	double all = s->step_seconds + s->save_seconds, every = (double)s->o->save_every;
@@ -236,6 +247,7 @@ train(Session *s)
 	}
 	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
+	warn_overflows(s, gradc_steps_done(s->run) - done);
 	return s->o->run.save ? save_last(s) : NULL;
 }
 

@@ -140,3 +140,10 @@ def test_small_gradients_survive(run, tmp_path):
 def test_faults(run, model, tmp_path, value, said):
     model(NORMAL)
     assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", "--precision=f16", f"--loss-scale={value}", exit=2).stderr
+
+
+def test_a_run_says_how_many_steps_were_left_out(run, tmp_path, model):
+    model(*4 * [OVERFLOWS])
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--precision=f16", "--loss-scale=megatron")
+    _, said = train(run, tmp_path)
+    assert "warning: 4 of 4 steps changed nothing but the loss scale" in said
