@@ -414,7 +414,7 @@ def test_compile_lists_open_dimensions(run, linear, tmp_path):
     run("compile", tmp_path / "linear.onnx", "--dim=batch=2", exit=2)  # no -o
     run("compile", tmp_path / "absent.onnx", "-o", tmp_path / "train", "--dim=batch=2", exit=5)
     run("compile", tmp_path / "linear.onnx", "-o", tmp_path / "t", "--dim=batch=2",
-        "--precision=bf16", exit=2)
+        "--precision=mxfp8", exit=2)
     run("compile", tmp_path / "linear.onnx", "-o", tmp_path / "t", "--dim=batch=2",
         "--optimizer=magic", exit=2)
 
