@@ -226,6 +226,22 @@ update_decayed(Update *u)
 }
 
 Value *
+update_shrunk(Update *u)
+{
+	Value *less = b_binary(u->b, OP_mul, u->lr, u->decay);
+
+	return update_times(u, b_binary(u->b, OP_sub, update_number(u, 1), less), u->param);
+}
+
+Value *
+update_lerp(Update *u, Value *beta, Value *m, Value *x)
+{
+	Value *rest = b_binary(u->b, OP_sub, update_number(u, 1), beta);
+
+	return b_binary(u->b, OP_add, m, update_times(u, rest, b_binary(u->b, OP_sub, x, m)));
+}
+
+Value *
 update_average(Update *u, Value *beta, Value *m, Value *x)
 {
 	Value *rest = b_binary(u->b, OP_sub, update_number(u, 1), beta);

@@ -165,6 +165,10 @@ Value *update_times(Update *u, Value *x, Value *v);
 Value *update_scaled(Update *u, double x, Value *v);
 /* grad + decay param: weight decay as in PyTorch's Adam */
 Value *update_decayed(Update *u);
+/* param (1 - lr decay): decoupled weight decay, as AdamW's */
+Value *update_shrunk(Update *u);
+/* m + (1 - beta)(x - m): torch's lerp, other bits than the average's */
+Value *update_lerp(Update *u, Value *beta, Value *m, Value *x);
 /* beta m + (1 - beta) x */
 Value *update_average(Update *u, Value *beta, Value *m, Value *x);
 /* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */

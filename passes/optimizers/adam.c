@@ -6,6 +6,8 @@
  * With amsgrad (Reddi et al., arXiv:1904.09237) the largest v so far stands in the root. */
 #include "passes/pass.h"
 
+enum { FIRST, SECOND, LARGEST }; /* moments */
+
 typedef struct {
 	bool amsgrad;
 } AdamSettings;
@@ -17,7 +19,7 @@ static const PassOption options[] = {{"amsgrad", "the largest second moment so f
 static unsigned
 without(const void *settings)
 {
-	return ((const AdamSettings *)settings)->amsgrad ? 0 : 1u << 2;
+	return ((const AdamSettings *)settings)->amsgrad ? 0 : 1u << LARGEST;
 }
 
 static void
@@ -26,14 +28,12 @@ adam_step(Update *u, Value *p, Value *g)
 	Builder *b = u->b;
 	const AdamSettings *settings = u->settings;
 	Value *beta1 = update_scalar(u, SCALAR_BETA1), *beta2 = update_scalar(u, SCALAR_BETA2);
-	Value *m = u->moment[0], *one = update_number(u, 1);
-	Value *lerp = update_times(u, b_binary(b, OP_sub, one, beta1), b_binary(b, OP_sub, g, m));
-
-	m = b_binary(b, OP_add, m, lerp);
-	Value *g2 = update_times(u, b_binary(b, OP_sub, one, beta2), b_binary(b, OP_mul, g, g));
-	Value *v = b_binary(b, OP_add, update_times(u, beta2, u->moment[1]), g2), *largest = v;
+	Value *m = update_lerp(u, beta1, u->moment[FIRST], g);
+	Value *rest = b_binary(b, OP_sub, update_number(u, 1), beta2);
+	Value *g2 = update_times(u, rest, b_binary(b, OP_mul, g, g));
+	Value *v = b_binary(b, OP_add, update_times(u, beta2, u->moment[SECOND]), g2), *largest = v;
 	if (settings->amsgrad)
-		u->new_moment[2] = largest = b_binary(b, OP_max, u->moment[2], v);
+		u->new_moment[LARGEST] = largest = b_binary(b, OP_max, u->moment[LARGEST], v);
 	Value *root = b_unary(b, OP_sqrt, update_bias_correction(u, SCALAR_BETA2));
 	Value *denominator = b_binary(b, OP_div, b_unary(b, OP_sqrt, largest),
 	                              update_spread(u, root));
@@ -42,18 +42,14 @@ adam_step(Update *u, Value *p, Value *g)
 	Value *step = b_binary(b, OP_div, u->lr, update_bias_correction(u, SCALAR_BETA1));
 	Value *change = update_times(u, step, b_binary(b, OP_div, m, denominator));
 	u->new_param = b_binary(b, OP_sub, p, change);
-	u->new_moment[0] = m;
-	u->new_moment[1] = v;
+	u->new_moment[FIRST] = m;
+	u->new_moment[SECOND] = v;
 }
 
 static void
 adamw_update(Update *u)
 {
-	Builder *b = u->b;
-	Value *keep = b_binary(b, OP_sub, update_number(u, 1),
-	                       b_binary(b, OP_mul, u->lr, u->decay));
-
-	adam_step(u, update_times(u, keep, u->param), u->grad);
+	adam_step(u, update_shrunk(u), u->grad);
 }
 
 static void

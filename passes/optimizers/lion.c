@@ -7,12 +7,9 @@ lion_update(Update *u)
 {
 	Builder *b = u->b;
 	Value *beta1 = update_scalar(u, SCALAR_BETA1), *beta2 = update_scalar(u, SCALAR_BETA2);
-	Value *keep = b_binary(b, OP_sub, update_number(u, 1),
-	                       b_binary(b, OP_mul, u->lr, u->decay));
 	Value *direction = b_unary(b, OP_sign, update_average(u, beta1, u->moment[0], u->grad));
 
-	u->new_param = b_binary(b, OP_sub, update_times(u, keep, u->param),
-	                        update_times(u, u->lr, direction));
+	u->new_param = b_binary(b, OP_sub, update_shrunk(u), update_times(u, u->lr, direction));
 	u->new_moment[0] = update_average(u, beta2, u->moment[0], u->grad);
 }
 

@@ -50,13 +50,10 @@ radam_update(Update *u)
 {
 	Builder *b = u->b;
 	bool decoupled = ((const RadamSettings *)u->settings)->decoupled;
-	Value *one = update_number(u, 1), *beta1 = update_scalar(u, SCALAR_BETA1), *applies;
-	Value *keep = b_binary(b, OP_sub, one, b_binary(b, OP_mul, u->lr, u->decay));
-	Value *p = decoupled ? update_times(u, keep, u->param) : u->param;
+	Value *beta1 = update_scalar(u, SCALAR_BETA1), *applies;
+	Value *p = decoupled ? update_shrunk(u) : u->param;
 	Value *g = decoupled ? u->grad : update_decayed(u);
-	Value *m = b_binary(b, OP_add, u->moment[0],
-	                    update_times(u, b_binary(b, OP_sub, one, beta1),
-	                                 b_binary(b, OP_sub, g, u->moment[0])));
+	Value *m = update_lerp(u, beta1, u->moment[0], g);
 	Value *v = update_average(u, update_scalar(u, SCALAR_BETA2), u->moment[1],
 	                          b_binary(b, OP_mul, g, g));
 	Value *rectified = rectification(u, &applies);

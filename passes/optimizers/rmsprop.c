@@ -38,9 +38,7 @@ rmsprop_update(Update *u)
 	Value *deviation = square;
 
 	if (s->centered) {
-		Value *away = b_binary(b, OP_sub, g, u->moment[MEAN]);
-		Value *mean = b_binary(b, OP_add, u->moment[MEAN],
-		                       update_scaled(u, 1 - s->alpha, away));
+		Value *mean = update_lerp(u, alpha, u->moment[MEAN], g);
 		deviation = b_binary(b, OP_sub, square, b_binary(b, OP_mul, mean, mean));
 		u->new_moment[MEAN] = mean;
 	}
