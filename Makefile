@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare gpu-pack references zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare references gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 

@@ -45,6 +45,20 @@ check_shape(const Format *f, const char *what, int index, const uint32_t shape[3
 	return NULL;
 }
 
+/* Of a state that may not have been checked yet; -1: it has no shape. */
+static int64_t
+state_elements(const Format *f, int i)
+{
+	const StateRecord *s = &f->states[i];
+	int64_t bytes;
+	Status fault = check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim},
+	                           &bytes);
+	int64_t n = fault ? -1 : format_elements(f, s->first_dim, s->rank);
+
+	status_free(fault);
+	return n;
+}
+
 static Status
 check_state(const Format *f, int i)
 {
@@ -70,6 +84,9 @@ check_state(const Format *f, int i)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
 		return FAULT("state %d: of %u, unit %u, with %d states", i, s->of, s->unit, n);
+	if (s->init == FROM_COPY && (!s->of || format_elements(f, s->first_dim, s->rank) !=
+	                                               state_elements(f, (int)s->of - 1)))
+		return FAULT("state %d: a copy of %d", i, (int)s->of - 1);
 	if (s->bytes != bytes || s->offset < 0 || s->bytes > h->state_bytes ||
 	    s->offset > h->state_bytes - s->bytes)
 		return FAULT("state %d: %lld bytes at %lld need %lld and have a region of %lld", i,

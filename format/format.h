@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 12
+#define FORMAT_VERSION 13
 #define GRADC_ABI 9
 #define GRADC_ABI_NAME "gradc_abi_9" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -387,10 +387,11 @@ enum {
 	SAVE_GOOD_STEPS,
 	SAVE_HYSTERESIS,
 	SAVE_NUMBER,
+	SAVE_WORKING,
 	N_SAVE_KINDS
 };
 enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };
-enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, N_FROM };
+enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, FROM_COPY, N_FROM };
 typedef struct {
 	StrRef name;
 	StrRef why; /* for the table */
@@ -398,7 +399,7 @@ typedef struct {
 	uint32_t kind;     /* SAVE_PARAMETER ... */
 	uint32_t lifetime; /* saved, step, derived, constant */
 	uint32_t trainable, decay;
-	uint32_t init; /* zeros, ones, data, normal, uniform */
+	uint32_t init; /* zeros, ones, data, normal, uniform, copy: of the state `of`, converted */
 	uint32_t of;   /* state index + 1 of the parameter or unit; 0: none */
 	uint32_t unit; /* state index + 1 of the unit it lies in; 0: none */
 	double lr_scale, init_a, init_b;

@@ -47,7 +47,7 @@ const char *const port_kind_names[] = {"input",      "labels",   "weight",     "
 const char *const state_kind_names[] = {
 	"parameter",  "statistic",  "moment",     "gradient", "loss_sum", "loss_count",
 	"correct",    "unit",       "constant",   "pending",  "updates",  "failed",
-	"loss_scale", "good_steps", "hysteresis", "number",   NULL,
+	"loss_scale", "good_steps", "hysteresis", "number",   "working",  NULL,
 };
 const char *const lifetime_names[] = {"saved", "step", "derived", "constant", NULL};
-const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", NULL};
+const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};

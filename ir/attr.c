@@ -105,6 +105,17 @@ tensor_splat(Module *m, Type type, double value)
 	return tensor_borrow(m, type, data);
 }
 
+const Tensor *
+tensor_convert(Module *m, const Tensor *t, DType to)
+{
+	if (t->type->dtype == to)
+		return t;
+	Type type = type_with_dtype(m, t->type, to);
+	void *data = arena_alloc(m->arena, (size_t)type_bytes(type));
+	dtype_convert(to, data, t->type->dtype, t->data, type->n);
+	return tensor_borrow(m, type, data);
+}
+
 double
 tensor_float(const Tensor *t, int64_t i)
 {

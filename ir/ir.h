@@ -99,6 +99,7 @@ typedef struct {
 Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
 Tensor *tensor_splat(Module *m, Type type, double value);
+const Tensor *tensor_convert(Module *m, const Tensor *t, DType to); /* t itself where it is of `to` */
 bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */
 /* All elements equal? Then *value is it. */
 bool tensor_is_splat(const Tensor *t, double *value);
@@ -193,11 +194,12 @@ typedef enum {
 	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale changed */
 	STATE_HYSTERESIS, /* s64[]: overflows until it gets smaller */
 	STATE_NUMBER,     /* f64[]: of the optimizer, for all parameters */
+	STATE_WORKING,    /* a parameter rounded for those that read it so */
 } StateKind;
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
-typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM } InitKind;
+typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM, INIT_COPY } InitKind;
 struct State {
 	int id; /* dense within the module */
 	const char *name;

@@ -11,7 +11,7 @@
 const char *const state_kind_texts[] = {
 	"parameter",  "statistic",  "moment",     "gradient", "loss_sum", "loss_count",
 	"correct",    "unit",       "constant",   "pending",  "updates",  "failed",
-	"loss_scale", "good_steps", "hysteresis", "number",   NULL};
+	"loss_scale", "good_steps", "hysteresis", "number",   "working",  NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};
@@ -19,7 +19,7 @@ const char *const function_role_texts[] = {"helper",     "forward", "inference",
                                            "accumulate", "update",  NULL};
 const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
-const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", NULL};
+const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io", NULL};
 const char *const when_texts[] = {"always", "first", "later", "last", NULL};
 const char *const phase_texts[] = {"none", "forward", "backward", "update", NULL};

@@ -241,6 +241,8 @@ verify_states(Verify *v)
 			state_fault(v, s, "is a number of the optimizer, in f64[]");
 		if (s->kind == STATE_LOSS_SCALE && s->type != type_scalar(m, F64))
 			state_fault(v, s, "is a loss scale, in f64[]");
+		if (s->init == INIT_COPY && (!s->of || s->of->type->n != s->type->n))
+			state_fault(v, s, "is a copy of no state of its size");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))
 			state_fault(v, s, "is pending of no state of its type");
 		ends &= verify_unit(v, s);

@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What the first micro-batch stores there. */
 static Node *
@@ -125,31 +126,6 @@ wide(Builder *b, Value *v)
 	return before && before->type->dtype == F32 ? before : b_cast(b, v, F32);
 }
 
-/* What rules of derivatives build of 16 bits and ops' rows want in f32: sums of what several readers give, above all. They are added
- * up in f32, and rounded for the product that reads them. */
-static void
-widen_sums(Builder *b, Function *f)
-{
-	for_each_node(f, n) {
-		bool sums = n->phase == PHASE_BACKWARD && n->n_results == 1 &&
-		            op_row(n)->precision == PRECISION_HIGH && is_narrow(node_result(n, 0));
-		if (!sums)
-			continue;
-		Builder here = *b;
-		here.before = n;
-		here.loc = n->loc;
-		Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands + 1);
-		for (int i = 0; i < n->n_operands; i++) {
-			Value *x = node_operand(n, i);
-			operands[i] = x && is_narrow(x) ? wide(&here, x) : x;
-		}
-		Value *y = build(&here, n->op, n->n_operands, operands, n->attr);
-		value_replace_uses(node_result(n, 0),
-		                   b_cast(&here, y, node_result(n, 0)->type->dtype));
-		node_erase(n);
-	}
-}
-
 /* What v would be in f32, had it not been rounded to fewer bits just before: a product is complete in f32. v where it was not, or where
  * somebody else reads it. */
 static Value *
@@ -202,6 +178,15 @@ whole_gradient(Builder *b, Value *g)
 	return g;
 }
 
+/* g as a value of type d: what it was before a cast, where that is of d. */
+static Value *
+as_type(Builder *b, Value *g, DType d)
+{
+	Value *before = value_cast_of(g);
+
+	return before && before->type->dtype == d ? before : b_cast(b, g, d);
+}
+
 /* ---- programs */
 /* The backward of one program. */
 typedef struct {
@@ -210,6 +195,36 @@ typedef struct {
 	Value **grads; /* of each; NULL: no way leads from the loss to it */
 	int n_params;
 } Backward;
+
+/* What rules of derivatives build of 16 bits and ops' rows want in f32: sums of what several readers give, above all. They are added
+ * up in f32, and rounded for the product that reads them. */
+static void
+widen_sums(Backward *w)
+{
+	Builder *b = &w->b;
+
+	for_each_node(b->f, n) {
+		bool sums = n->phase == PHASE_BACKWARD && n->n_results == 1 &&
+		            op_row(n)->precision == PRECISION_HIGH && is_narrow(node_result(n, 0));
+		if (!sums)
+			continue;
+		Builder here = *b;
+		here.before = n;
+		here.loc = n->loc;
+		Value **operands = NEW_ARRAY(b->m->arena, Value *, n->n_operands + 1);
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *x = node_operand(n, i);
+			operands[i] = x && is_narrow(x) ? wide(&here, x) : x;
+		}
+		Value *y = build(&here, n->op, n->n_operands, operands, n->attr);
+		Value *rounded = b_cast(&here, y, node_result(n, 0)->type->dtype);
+		value_replace_uses(node_result(n, 0), rounded);
+		for (int i = 0; i < w->wanted.n; i++)
+			if (w->grads[i] == node_result(n, 0))
+				w->grads[i] = rounded;
+		node_erase(n);
+	}
+}
 
 static bool
 build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
@@ -235,7 +250,7 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	w->grads = NEW_ARRAY(p->scratch, Value *, w->wanted.n + 1);
 	if (!gradient_build(&w->b, 1, &seed, w->wanted.n, w->wanted.at, w->grads, p->diag))
 		return false;
-	widen_sums(&w->b, f);
+	widen_sums(w);
 	return true;
 }
 
@@ -258,7 +273,8 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		if (!gradient[i])
 			continue;
 		b->loc = gradient[i]->loc;
-		w->grads[i] = whole_gradient(b, gradient_of(w, i));
+		Value *g = as_type(b, gradient_of(w, i), gradient[i]->type->dtype);
+		w->grads[i] = is_narrow(g) ? g : whole_gradient(b, g);
 		sums[i] = b_running_sum(b, gradient[i], w->grads[i]);
 	}
 	for (int i = w->n_params; i < w->wanted.n; i++)
@@ -275,12 +291,16 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		return_values(b->f, w->wanted.n - w->n_params, w->grads + w->n_params);
 }
 
+/* Gradients are of f32 where the option does not say otherwise, those of 16-bit weights, too; of f64 where all is. */
 static State *
-gradient_state(Module *m, State *param)
+gradient_state(const Pass *p, Module *m, State *param)
 {
+	const AutogradOptions *o = p->options;
+	bool narrow = o->gradients && strcmp(o->gradients, "bf16") == 0;
+	DType d = param->type->dtype == F64 ? F64 : narrow ? BF16 : F32;
 	State *g = state_new(m,
 	                     module_fresh_name(m, arena_printf(m->arena, "grad.%s", param->name)),
-	                     param->type, STATE_GRADIENT, LIFE_STEP);
+	                     type_with_dtype(m, param->type, d), STATE_GRADIENT, LIFE_STEP);
 
 	g->of = param;
 	g->loc = loc_gradient(m, param->loc);
@@ -308,7 +328,7 @@ gradient_states(Pass *p, Module *m, const StateList *params, const Backward *pro
 		for (int k = 0; k < n_programs; k++)
 			reached |= programs[k].grads[i] != NULL;
 		if (reached)
-			gradient[i] = gradient_state(m, params->at[i]);
+			gradient[i] = gradient_state(p, m, params->at[i]);
 		else
 			freeze_unreached(params->at[i]);
 	}
@@ -343,6 +363,8 @@ run_autograd(Pass *p, Module *m)
 static const PassOption autograd_options[] = {{"wrt",
                                                "numbers of the inputs whose gradients are returned",
                                                OPTION_STRING, offsetof(AutogradOptions, wrt)},
+                                              {"gradients", "of parameters below f64: f32 or bf16",
+                                               OPTION_STRING, offsetof(AutogradOptions, gradients)},
                                               {0}};
 const PassRow pass_autograd = {.name = "autograd",
                                .help = "append the backward of the loss to accumulate",

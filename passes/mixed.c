@@ -15,7 +15,9 @@
  *
  * A value has at most one cast each way: what was widened is not rounded again. Moves of a value (reshape, transpose) are moves of
  * the cast one, so that a library reads them as strides. Before autograd: the derivative of a cast is a cast, so the products of
- * the backward pass have 16 bits too. Linear. */
+ * the backward pass have 16 bits too.
+ *
+ * With master=off trained weights are kept in `to` and nowhere else; what is not a product reads them widened. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -222,12 +224,51 @@ find_bias(Mixed *x, Node *n)
 
 	if (row->bias && value_used_once(y))
 		vector = row->bias(n, y->uses->user);
-	if (!vector || !is_wide(vector) || !vector->state || !stays_finite(x, vector->state))
+	const Value *parameter = vector ? find(x->sources, vector) : NULL;
+	parameter = parameter ? parameter : vector;
+	if (!vector || !is_wide(vector) || !parameter->state || !stays_finite(x, parameter->state))
 		return;
 	const Node *reader = y->uses->user;
 	Value *repeated = node_operand(reader, node_operand(reader, 0) == y);
 	note(x->biases, node_result(reader, 0), repeated);
 	narrowed(x, vector, n, NULL);
+}
+
+/* ---- without master weights */
+static bool
+has_master(const State *s)
+{
+	return s->kind == STATE_PARAMETER && s->trainable && s->type->dtype == F32;
+}
+
+/* Trained weights become states of `to`. */
+static void
+narrow_states(Module *m, DType to)
+{
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (!has_master(s))
+			continue;
+		s->type = type_with_dtype(m, s->type, to);
+		s->data = s->data ? tensor_convert(m, s->data, to) : NULL;
+	}
+}
+
+/* A weight that is of `to` is read widened, from a source of 16 bits. */
+static void
+widen_states(Mixed *x)
+{
+	for (int i = 0; i < x->f->states.n; i++) {
+		Value *v = x->f->states.at[i];
+		bool narrowed = v->type != v->state->type;
+		v->type = v->state->type;
+		if (!narrowed || !v->uses || !x->f->first)
+			continue;
+		Value *wide = cast(x, v, F32, x->f->first);
+		value_replace_uses(v, wide);
+		node_set_operand(wide->node, 0, v);
+		note(x->sources, wide, v);
+	}
 }
 
 /* ---- the nodes that a rule keeps in f32 */
@@ -306,6 +347,30 @@ mix(Mixed *x, Rules *rules)
 	function_drop_unread(x->f);
 }
 
+/* An update of f16 weights by less than 6e-8 is none, and a larger one loses what is below 0.05 % of them: torch.amp.GradScaler
+ * refuses them, too. */
+static bool
+refuse_without_master(Pass *p)
+{
+	diag_error(p->diag, EXIT_USAGE, "--master=off: weights of f16 alone do not train");
+	diag_hint(p->diag, "use --precision=bf16, whose range is that of f32");
+	return false;
+}
+
+/* Is there nothing that asks for 16 bits? */
+static bool
+refuse_without_precision(Pass *p)
+{
+	const MixedOptions *o = p->options;
+	bool rules = o->f32 && *o->f32, master = o->master && strcmp(o->master, "off") == 0;
+
+	if (rules)
+		diag_error(p->diag, EXIT_USAGE, "--mixed needs --precision=bf16 or f16");
+	if (master)
+		diag_error(p->diag, EXIT_USAGE, "--master=off needs --precision=bf16");
+	return !rules && !master;
+}
+
 static bool
 run_mixed(Pass *p, Module *m)
 {
@@ -320,13 +385,16 @@ run_mixed(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is not f32, bf16 or f16", o->to);
 		return false;
 	}
-	if (to == F32 && o->f32 && *o->f32)
-		diag_error(p->diag, EXIT_USAGE, "--mixed needs --precision=bf16 or f16");
 	if (to == F32)
-		return !o->f32 || !*o->f32;
+		return refuse_without_precision(p);
+	bool master = !o->master || strcmp(o->master, "off") != 0;
+	if (!master && to == F16)
+		return refuse_without_master(p);
 	Rules rules = {.p = p};
 	int products = 0;
 	read_rules(&rules, o->f32);
+	if (!master)
+		narrow_states(m, to);
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
 			continue;
@@ -337,6 +405,8 @@ run_mixed(Pass *p, Module *m)
 		           .sources = intmap_new(p->scratch),
 		           .casts = intmap_new(p->scratch),
 		           .biases = intmap_new(p->scratch)};
+		if (!master)
+			widen_states(&x);
 		mix(&x, &rules);
 		products += x.products;
 		p->changed = true;
@@ -352,6 +422,8 @@ static const PassOption mixed_options[] = {
          OPTION_STRING, offsetof(MixedOptions, to)},
 	{"f32", "GLOB of nodes that stay f32, one a line", OPTION_STRING,
          offsetof(MixedOptions, f32)},
+	{"master", "on: weights are f32; off: those that are trained are of `to`", OPTION_STRING,
+         offsetof(MixedOptions, master)},
 	{0}};
 const PassRow pass_mixed = {.name = "mixed",
                             .help = "products in 16 bits",

@@ -2,7 +2,8 @@
  * commit of pending statistics. It decides by itself: where nothing was counted, or loss or norm is not finite, states
  * keep their content to the bit; after a loss or norm that is not finite no later step changes them either.
  *
- * A parameter's update takes its elements in a row, whatever its shape, so that `units` can make one of many. */
+ * A parameter's update takes its elements in a row, whatever its shape, so that `units` can make one of many. It is computed in f32,
+ * or f64 where weights are of it; what is kept in fewer bits is widened before and rounded after. */
 #include "passes/pass.h"
 
 #include <float.h>
@@ -123,19 +124,27 @@ typedef struct {
 	Builder b;
 	const OptimizerRow *row;
 	const void *settings;
-	const DType *moments; /* NULL: as the parameters */
+	const DType *moments; /* NULL: of the type of the update */
+	bool stochastic;      /* rounding to 16 bits */
 	State *number;
 	LossScale rule;
 	LossScaling scaling;
 	VEC(Trained) trained;
 } Optimizer;
 
+/* In which the update of a parameter is computed. */
+static DType
+update_dtype(const State *param)
+{
+	return param->type->dtype == F64 ? F64 : F32;
+}
+
 static State *
 moment_state(Optimizer *o, State *param, int number)
 {
 	Module *m = o->m;
 	const char *name = arena_printf(m->arena, "%s.%s", o->row->moments[number], param->name);
-	Type type = o->moments ? type_with_dtype(m, param->type, *o->moments) : param->type;
+	Type type = type_with_dtype(m, param->type, o->moments ? *o->moments : update_dtype(param));
 	State *s = state_new(m, module_fresh_name(m, name), type, STATE_MOMENT, LIFE_SAVED);
 
 	s->of = param;
@@ -176,6 +185,12 @@ number(Builder *b, double x)
 	return b_splat(b, type_scalar(b->m, F64), x);
 }
 
+static Value *
+spread(Builder *b, Value *scalar, Type like)
+{
+	return b_broadcast(b, b_cast(b, scalar, like->dtype), ints_of_type(like), (Ints){0});
+}
+
 /* The elements of a state, in a row. */
 static Value *
 elements(Optimizer *o, State *s)
@@ -183,10 +198,36 @@ elements(Optimizer *o, State *s)
 	return b_reshape(&o->b, function_state(o->f, s), (Ints){.n = 1, .at = {s->type->n}});
 }
 
+/* The elements in the type of an update. */
 static Value *
-spread(Builder *b, Value *scalar, Type like)
+wide_elements(Optimizer *o, State *s)
 {
-	return b_broadcast(b, b_cast(b, scalar, like->dtype), ints_of_type(like), (Ints){0});
+	return b_cast(&o->b, elements(o, s), update_dtype(s));
+}
+
+/* Each element up or down by chance, so that its mean is v: an update of less than half a unit in the last place is not lost. The
+ * random numbers are those of the element's place and the step, one stream for weights and one for each kind of moment. */
+enum { WEIGHTS = 1, FIRST_MOMENT };
+static Value *
+rounded_by_chance(Optimizer *o, Value *v, const State *of)
+{
+	CastAttr how = {
+		.to = of->type->dtype, .round = ROUND_STOCHASTIC, .counter = {.rows = v->type->n}};
+	Value *operands[] = {v, hyper(o, SCALAR_SEED), hyper(o, SCALAR_STEP),
+	                     hyper(o, SCALAR_SHARD_FIRST)};
+
+	how.counter.stream = of->kind == STATE_PARAMETER ? WEIGHTS : FIRST_MOMENT + of->number;
+	return build(&o->b, OP_cast, COUNT(operands), operands, &how);
+}
+
+/* Elements as the state keeps them. */
+static Value *
+stored(Optimizer *o, Value *v, const State *s)
+{
+	bool narrow = dtype_info[s->type->dtype].bits < dtype_info[v->type->dtype].bits;
+
+	return narrow && o->stochastic ? rounded_by_chance(o, v, s)
+	                               : b_cast(&o->b, v, s->type->dtype);
 }
 
 Value *
@@ -303,7 +344,7 @@ gradient_norm(Optimizer *o, Value *factor)
 	Value *total = NULL;
 
 	for (int i = 0; i < o->trained.n; i++) {
-		Value *g = elements(o, o->trained.at[i].grad);
+		Value *g = wide_elements(o, o->trained.at[i].grad);
 		Value *scaled = b_binary(b, OP_mul, g, spread(b, factor, g->type));
 		Value *sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, scaled, scaled),
 		                      (Ints){.n = 1, .at = {0}});
@@ -340,11 +381,19 @@ typedef struct {
 	Value *new_number; /* f64[]: of the optimizer; NULL: it has none */
 } Shared;
 
+/* Elements where the mask has it so, else those that were. */
+static NewContent
+new_content(Optimizer *o, State *s, Value *mask, Value *v, Value *before)
+{
+	return (NewContent){s, b_select(&o->b, mask, stored(o, v, s), before)};
+}
+
 static int
 update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out)
 {
 	Builder *b = &o->b;
-	Value *p = elements(o, t->param), *g = elements(o, t->grad);
+	Value *before = elements(o, t->param), *kept[MAX_MOMENTS] = {0};
+	Value *p = b_cast(b, before, update_dtype(t->param)), *g = wide_elements(o, t->grad);
 	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, t->param->lr_scale));
 	Value *decay = t->param->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
 	Update up = {.b = b,
@@ -356,22 +405,21 @@ update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out
 	int n = 0;
 
 	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
-	for (int i = 0; i < MAX_MOMENTS; i++)
-		up.moment[i] = t->moment[i] ? b_cast(b, elements(o, t->moment[i]), p->type->dtype)
-		                            : NULL;
+	for (int i = 0; i < MAX_MOMENTS; i++) {
+		if (!t->moment[i])
+			continue;
+		kept[i] = elements(o, t->moment[i]);
+		up.moment[i] = b_cast(b, kept[i], p->type->dtype);
+	}
 	up.number = o->number ? function_state(o->f, o->number) : NULL;
 	o->row->update(&up);
 	shared->new_number = up.new_number;
 	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
-	out[n++] = (NewContent){t->param, b_select(b, mask, up.new_param, p)};
-	for (int i = 0; i < MAX_MOMENTS; i++) {
-		if (!t->moment[i])
-			continue;
-		Value *next = without_subnormals(b, up.new_moment[i]);
-		DType stored = t->moment[i]->type->dtype;
-		next = b_select(b, mask, next, up.moment[i]);
-		out[n++] = (NewContent){t->moment[i], b_cast(b, next, stored)};
-	}
+	out[n++] = new_content(o, t->param, mask, up.new_param, before);
+	for (int i = 0; i < MAX_MOMENTS; i++)
+		if (t->moment[i])
+			out[n++] = new_content(o, t->moment[i], mask,
+			                       without_subnormals(b, up.new_moment[i]), kept[i]);
 	return n;
 }
 
@@ -519,6 +567,35 @@ build_update(Optimizer *o)
 }
 
 static bool
+keeps_16_bits(const Optimizer *o)
+{
+	for (int i = 0; i < o->m->states.n; i++)
+		if (o->m->states.at[i]->kind == STATE_GRADIENT &&
+		    o->m->states.at[i]->of->type->dtype == BF16)
+			return true;
+	return o->moments != NULL;
+}
+
+static bool
+set_rounding(Optimizer *o, const char *text)
+{
+	Diag *diag = o->p->diag;
+
+	o->stochastic = text && strcmp(text, "stochastic") == 0;
+	if (text && !o->stochastic && strcmp(text, "nearest") != 0) {
+		diag_error(diag, EXIT_USAGE, "--rounding=%s: need nearest or stochastic", text);
+		return false;
+	}
+	if (!o->stochastic || keeps_16_bits(o))
+		return true;
+	diag_error(diag, EXIT_USAGE,
+	           "--rounding=stochastic: no weights or moments of 16 bits are kept");
+	diag_hint(diag,
+	          "--master=off keeps weights in bf16, --moments=bf16 the optimizer's moments");
+	return false;
+}
+
+static bool
 run_optimizer(Pass *p, Module *m)
 {
 	const OptimizerOptions *options = p->options;
@@ -537,6 +614,8 @@ run_optimizer(Pass *p, Module *m)
 		}
 		o.moments = &moments;
 	}
+	if (!set_rounding(&o, options->rounding))
+		return false;
 	if (!loss_scale_parse(options->loss_scale ? options->loss_scale : "none", &o.rule,
 	                      p->scratch, p->diag))
 		return false;
@@ -562,6 +641,8 @@ static const PassOption optimizer_options[] = {
          offsetof(OptimizerOptions, name)},
 	{"moments", "their type, f32 (that of the parameters) or bf16", OPTION_STRING,
          offsetof(OptimizerOptions, moments)},
+	{"rounding", "of weights and moments of 16 bits, nearest or stochastic", OPTION_STRING,
+         offsetof(OptimizerOptions, rounding)},
 	{"loss_scale", "none, torch, megatron, deepspeed with settings, or a number", OPTION_STRING,
          offsetof(OptimizerOptions, loss_scale)},
 	{0}};

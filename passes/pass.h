@@ -68,6 +68,7 @@ void statistics_make_pending(Function *f, Arena *scratch);
 typedef struct {
 	const char
 		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
+	const char *gradients; /* the type of the parameters' f32 gradients, "f32" or "bf16"; NULL: f32 */
 } AutogradOptions;
 /* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
 State *loss_scale_state(Module *m);
@@ -77,6 +78,7 @@ typedef struct {
 	const char *
 		to; /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
 	const char *f32; /* GLOB of nodes that stay f32, by ONNX name, one a line; NULL: none */
+	const char *master; /* "off": trained weights are of `to`, too; NULL or "on": they are f32 */
 } MixedOptions;
 
 /* ---- inline.c */
@@ -115,7 +117,8 @@ void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 typedef struct {
 	const char *name;       /* "adamw", "rmsprop,centered=true" */
 	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
-	const char *moments;    /* their type, "f32" or "bf16"; NULL: that of the parameters */
+	const char *moments;    /* their type, "f32" or "bf16"; NULL: that of the update */
+	const char *rounding;   /* of weights and moments of 16 bits: "nearest", "stochastic" */
 } OptimizerOptions;
 enum { MAX_MOMENTS = 3 }; /* states of an optimizer for each parameter */
 /* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */

@@ -14,12 +14,7 @@ map_dtype(DType d, DType to)
 static const Tensor *
 convert_tensor(Module *m, const Tensor *t, DType to)
 {
-	if (!t || map_dtype(t->type->dtype, to) == t->type->dtype)
-		return t;
-	Type type = type_with_dtype(m, t->type, to);
-	void *data = arena_alloc(m->arena, (size_t)type_bytes(type));
-	dtype_convert(to, data, t->type->dtype, t->data, type->n);
-	return tensor_borrow(m, type, data);
+	return t ? tensor_convert(m, t, map_dtype(t->type->dtype, to)) : NULL;
 }
 
 static void

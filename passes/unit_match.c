@@ -34,6 +34,7 @@ may_be_member(const State *s)
 	case STATE_STATISTIC:
 	case STATE_MOMENT:
 	case STATE_GRADIENT:
+	case STATE_WORKING:
 	case STATE_PENDING: return !s->unit;
 	default: return false;
 	}
@@ -111,22 +112,28 @@ is_spread(const Node *n)
 	return op_row(n)->fuse == FUSE_VIEW && node_operand(n, 0)->type->rank == 0;
 }
 
-/* A random number for each element, by its number. */
-static bool
-is_draw_of_elements(const Node *n)
+RandomCounter *
+unit_counter(const Node *n)
 {
-	const RandomAttr *a = n->op == OP_random ? n->attr : NULL;
+	RandomCounter *c = n->op == OP_random ? &((RandomAttr *)n->attr)->counter
+	                   : n->op == OP_cast && n->n_operands > 1 ? &((CastAttr *)n->attr)->counter
+	                                                           : NULL;
+	Type y = node_result(n, 0)->type;
 
-	return a && a->shape.n == 1 && a->counter.axis == 0 && a->counter.rows == a->shape.at[0];
+	return c && y->rank == 1 && c->axis == 0 && c->rows == y->n ? c : NULL;
 }
 
 static bool
 draws_alike(const Node *a, const Node *b)
 {
-	const RandomAttr *x = a->attr, *y = b->attr;
+	const RandomCounter *s = unit_counter(a), *t = unit_counter(b);
 
-	return is_draw_of_elements(a) && is_draw_of_elements(b) && x->dtype == y->dtype &&
-	       x->counter.stream == y->counter.stream;
+	if (!s || !t || a->op != b->op || s->stream != t->stream)
+		return false;
+	if (a->op == OP_random)
+		return ((const RandomAttr *)a->attr)->dtype == ((const RandomAttr *)b->attr)->dtype;
+	const CastAttr *x = a->attr, *y = b->attr;
+	return x->to == y->to && x->overflow == y->overflow;
 }
 
 static bool
@@ -148,7 +155,7 @@ computes_alike(const Match *k, const Node *a, const Node *b)
 static uint64_t
 hash_of(const Match *k, const Node *n)
 {
-	uint64_t h = is_spread(n) || is_draw_of_elements(n)
+	uint64_t h = is_spread(n) || unit_counter(n)
 	                     ? (uint64_t)is_spread(n)
 	                     : hash_mix(n->op, attr_hash(op_row(n), n->attr));
 
@@ -186,7 +193,7 @@ visit_elementwise(Match *k, Node *n)
 
 	if (op_row(n)->fuse != FUSE_ELEMENTWISE || n->n_results != 1 || v->type->rank != 1)
 		return false;
-	for (int i = 0; i < n->n_operands; i++) {
+	for (int i = 0; i < (unit_counter(n) ? 1 : n->n_operands); i++) { /* then seed and step */
 		const Value *x = node_operand(n, i);
 		if (!x || !out->flat[x->id])
 			return false;
@@ -203,7 +210,7 @@ visit_elementwise(Match *k, Node *n)
 static bool
 visit_draw(Match *k, Node *n)
 {
-	if (!is_draw_of_elements(n))
+	if (n->op != OP_random || !unit_counter(n))
 		return false;
 	k->out->flat[node_result(n, 0)->id] = true;
 	number_node(k, n);

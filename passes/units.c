@@ -161,11 +161,10 @@ unit_kind(const State *s)
 static const char *
 role_name(const State *s)
 {
-	static const char *const names[] = {[STATE_PARAMETER] = "parameter",
-	                                    [STATE_STATISTIC] = "statistic",
-	                                    [STATE_MOMENT] = "moment",
-	                                    [STATE_GRADIENT] = "gradient",
-	                                    [STATE_PENDING] = "pending"};
+	static const char *const names[] = {
+		[STATE_PARAMETER] = "parameter", [STATE_STATISTIC] = "statistic",
+		[STATE_MOMENT] = "moment",       [STATE_GRADIENT] = "gradient",
+		[STATE_PENDING] = "pending",     [STATE_WORKING] = "working"};
 
 	return names[s->kind];
 }
@@ -292,6 +291,10 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 		draw.shape = shape;
 		draw.counter.rows = g->n;
 		wide = build(b, n->op, n->n_operands, operands, &draw);
+	} else if (unit_counter(n)) {
+		CastAttr cast = *(const CastAttr *)n->attr;
+		cast.counter.rows = g->n;
+		wide = build(b, n->op, n->n_operands, operands, &cast);
 	} else if (op_row(n)->fuse == FUSE_ELEMENTWISE) {
 		wide = build(b, n->op, n->n_operands, operands, n->attr);
 	} else {

@@ -41,6 +41,8 @@ typedef struct {
 } UnitMatch;
 /* Members that do more with a state than element by element are left out. */
 void unit_match(Function *f, Arena *arena, UnitMatch *out);
+/* Of a node that draws a random number for each element in a row, by its place there; NULL: it draws none, or others. */
+RandomCounter *unit_counter(const Node *n);
 /* The addition that a sum is a term of, and the term, perhaps cast; NULL: it is used in another way. */
 Node *unit_sum_addition(const UnitSum *s, Value **term);
 

@@ -217,7 +217,7 @@ make_chunks(void *ctx, int64_t begin, int64_t end)
 static bool
 is_made(const StateRecord *s)
 {
-	return s->init != FROM_ZEROS && s->init != FROM_DATA;
+	return made[s->init] != NULL;
 }
 
 /* NULL: the caller alone is as fast. */
@@ -346,6 +346,8 @@ init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *d
 		return NULL;
 	if (s->init == FROM_DATA)
 		return init_data(run, weights, index, data);
+	if (s->init == FROM_COPY)
+		return NULL; /* when there is what it copies */
 	return init_made(run, pool, index, executor_state(&run->executor, index));
 }
 
@@ -371,7 +373,38 @@ weights_init(Gradc *run)
 	pool_close(pool);
 	close_weights(&weights);
 	arena_free(arena);
+	return status ? status : weights_copy(run);
+}
+
+static Status
+copy_state(Gradc *run, int to, int from)
+{
+	const Format *f = &run->format;
+	const StateRecord *x = &f->states[from], *y = &f->states[to];
+	Executor *e = &run->executor;
+	Arena *arena = arena_new();
+	char *old = arena_alloc(arena, (size_t)x->bytes),
+	     *new = arena_alloc(arena, (size_t)y->bytes);
+	Status status = executor_read(e, old, executor_state(e, from));
+
+	if (!status) {
+		dtype_convert((DType)y->dtype, new, (DType)x->dtype, old,
+		              format_elements(f, y->first_dim, y->rank));
+		status = executor_write(e, executor_state(e, to), new);
+	}
+	arena_free(arena);
 	return status;
+}
+
+Status
+weights_copy(Gradc *run)
+{
+	const Format *f = &run->format;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].init == FROM_COPY)
+			RETURN_IF_ERROR(copy_state(run, i, (int)f->states[i].of - 1));
+	return NULL;
 }
 
 Status

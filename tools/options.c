@@ -328,7 +328,10 @@ static const OptionRow option_rows[] = {
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
+	{"master", "on|off", "off: with bf16, trained weights are kept in bf16, and nowhere in f32 (on)", TAKES_CHOICE, AT(master), .commands = COMPILE | DUMP},
 	{"moments", "f32|bf16", "the type of the optimizer's moments (f32)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
+	{"gradients", "f32|bf16", "the type of parameters' gradients (f32); bf16 needs --max-accumulate=1", TAKES_CHOICE, AT(gradients), .commands = COMPILE | DUMP},
+	{"rounding", "nearest|stochastic", "of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
@@ -407,9 +410,9 @@ static const OptionRow option_rows[] = {
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
-	LATER("export-merged"), LATER("gradients"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
-	LATER("master"), LATER("merge"),
-	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("rounding"), LATER("scale-learning"),
+	LATER("export-merged"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
+	LATER("merge"),
+	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */
@@ -482,6 +485,11 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	if (o->cpus.n == 0 && o->gpus.n == 0)
 		add_cpu(o, arena, "native", cpu_features(arena, "native"));
 
+	if (ok && o->gradients && strcmp(o->gradients, "bf16") == 0 && o->max_accumulate != 1) {
+		diag_error(diag, EXIT_USAGE,
+		           "--gradients=bf16 needs --max-accumulate=1: sums over micro-batches are of f32");
+		ok = false;
+	}
 	if (!o->printer)
 		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
 	if (ok && o->keep_sources && o->printer != &printer_c) {

@@ -89,6 +89,7 @@ fill_mixed(const Session *s, void *options)
 
 	o->to = s->o->precision && has_16_bits(s->o->precision) ? s->o->precision : NULL;
 	o->f32 = joined(s, &s->o->mixed);
+	o->master = s->o->master;
 }
 
 static void
@@ -111,6 +112,7 @@ fill_autograd(const Session *s, void *options)
 	for (int i = 0; i < s->wrt.n; i++)
 		text_printf(&t, "%s%d", i ? " " : "", s->wrt.at[i]);
 	((AutogradOptions *)options)->wrt = arena_strdup(s->arena, t.n ? t.at : "");
+	((AutogradOptions *)options)->gradients = s->o->gradients;
 	text_free(&t);
 }
 
@@ -129,6 +131,7 @@ fill_optimizer(const Session *s, void *options)
 	o->name = s->o->optimizer;
 	o->loss_scale = options_loss_scale(s->o);
 	o->moments = s->o->moments;
+	o->rounding = s->o->rounding;
 }
 
 static void

@@ -1,0 +1,115 @@
+/* Working weights: what each micro-batch would cast of a weight is kept from step to step, as a state of its own that @update stores
+ * beside the weight. For example, where products take bf16 and @w is trained:
+ *
+ *	state @w : f32[8,8]                      state @w : f32[8,8]
+ *	                                         state @working.w : bf16[8,8] working derived init copy of @w
+ *	@accumulate, @eval, @forward:
+ *	  %1 = cast @w {to = bf16}          ->     @working.w
+ *	@update:
+ *	  store %2 {state = @w}                    store %2 {state = @w}
+ *	                                           store cast(%2) {state = @working.w}
+ *
+ * A checkpoint does not have it: it is made anew from the weight. Linear. */
+#include "passes/pass.h"
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	Function *update;
+} Working;
+
+/* The trained weight that n rounds to fewer bits; NULL: it does something else. */
+static State *
+weight_of(const Node *n)
+{
+	const Value *x = n->op == OP_cast ? value_cast_of(node_result(n, 0)) : NULL;
+	State *s = x && x->kind == VALUE_STATE ? x->state : NULL;
+	bool is_weight = s && s->kind == STATE_PARAMETER && s->trainable;
+
+	return is_weight && dtype_is_float(((const CastAttr *)n->attr)->to) ? s : NULL;
+}
+
+static State *
+working_state(Working *w, State *of, DType d)
+{
+	Module *m = w->m;
+
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind == STATE_WORKING && s->of == of && s->type->dtype == d)
+			return s;
+	}
+	const char *name = arena_printf(m->arena, "working.%s", of->name);
+	State *s = state_new(m, module_fresh_name(m, name), type_with_dtype(m, of->type, d),
+	                     STATE_WORKING, LIFE_DERIVED);
+	s->of = of;
+	s->init = INIT_COPY;
+	s->loc = of->loc;
+	return s;
+}
+
+static void
+use_working(Working *w, Function *f)
+{
+	for_each_node(f, n) {
+		State *s = weight_of(n);
+		if (!s)
+			continue;
+		DType d = ((const CastAttr *)n->attr)->to;
+		value_replace_uses(node_result(n, 0), function_state(f, working_state(w, s, d)));
+		node_erase(n);
+		w->p->changed = true;
+	}
+}
+
+static Node *
+store_of(const Function *f, const State *s)
+{
+	for_each_node(f, n)
+		if (n->op == OP_store && ((const StoreAttr *)n->attr)->state == s)
+			return n;
+	return NULL;
+}
+
+/* Beside the weight's new content, of elements in a row as that. */
+static void
+store_working(Working *w, State *s)
+{
+	Node *store = store_of(w->update, s->of);
+	Builder b = {.m = w->m,
+	             .f = w->update,
+	             .before = function_stores(w->update),
+	             .loc = store->loc,
+	             .phase = store->phase};
+	Value *v = node_operand(store, 0);
+
+	if (v->node && v->node->op == OP_reshape)
+		v = node_operand(v->node, 0);
+	v = b_reshape(&b, b_cast(&b, v, s->type->dtype), ints_of_type(s->type));
+	b.before = store;
+	b_store(&b, s, v);
+}
+
+static bool
+run_working(Pass *p, Module *m)
+{
+	Working w = {p, m, module_program(m, FUNCTION_UPDATE, 0)};
+
+	if (!w.update)
+		return true;
+	for_each_function(m, f)
+		if (f != w.update)
+			use_working(&w, f);
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_WORKING)
+			store_working(&w, m->states.at[i]);
+	return true;
+}
+
+const PassRow pass_working = {.name = "working",
+                              .help = "keep weights' casts from step to step",
+                              .takes = STAGE_ANY,
+                              .until = STAGE_TRAIN,
+                              .leaves = STAGE_ANY,
+                              .when = PASS_WITH_OPTIMIZER,
+                              .run = run_working};
