@@ -10,110 +10,18 @@
 #include <math.h>
 #include <string.h>
 
-#define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
-#include "passes/optimizers/optimizer_list.def"
-#undef OPTIMIZER
-const OptimizerRow *const optimizer_table[] = {
-#define OPTIMIZER(name) &optimizer_##name,
-#include "passes/optimizers/optimizer_list.def"
-#undef OPTIMIZER
-	NULL,
-};
-
-const OptimizerRow *
-optimizer_find(const char *name)
-{
-	for (int i = 0; optimizer_table[i]; i++)
-		if (strcmp(optimizer_table[i]->name, name) == 0)
-			return optimizer_table[i];
-	return NULL;
-}
-
-/* Sets a hyperparameter among "lr=0.001 beta1=0.9 ..."; false: there is none of that name. */
-static bool
-set_default(OptimizerChoice *c, const char *key, const char *value, Arena *arena)
-{
-	size_t n = strlen(key);
-
-	for (const char *at = c->defaults; at && *at; at = strchr(at, ' ')) {
-		at += *at == ' ';
-		if (strncmp(at, key, n) != 0 || at[n] != '=')
-			continue;
-		const char *end = at + strcspn(at, " ");
-		c->defaults = arena_printf(arena, "%.*s%s=%s%s", (int)(at - c->defaults),
-		                           c->defaults, key, value, end);
-		return true;
-	}
-	return false;
-}
-
-static bool
-is_own(const OptimizerRow *row, const char *name)
-{
-	for (const PassOption *o = row->options; o && o->name; o++)
-		if (strcmp(o->name, name) == 0)
-			return true;
-	return false;
-}
-
-/* As the executable's options take them. */
-static bool
-is_in_range(const char *key, const char *value)
-{
-	double x, high = strncmp(key, "beta", 4) == 0 ? 1 : INFINITY;
-
-	return parse_double(value, &x) && x >= 0 && x < high;
-}
-
-static bool
-set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag)
-{
-	char *equals = strchr(word, '=');
-	const char *owner = arena_printf(arena, "--optimizer=%s", c->row->name);
-
-	if (equals)
-		*equals = 0;
-	const char *value = equals ? equals + 1 : "true";
-	if (is_own(c->row, word)) {
-		c->name = arena_printf(arena, "%s,%s=%s", c->name, word, value);
-		return option_set(c->row->options, owner, settings, arena,
-		                  &(OptionText){word, value}, diag);
-	}
-	if (!set_default(c, word, value, arena)) {
-		diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word,
-		           value);
-		diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->row->defaults);
-		return false;
-	}
-	if (is_in_range(word, value))
-		return true;
-	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range", owner, word, value);
-	return false;
-}
-
-bool
-optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
-{
-	char *copy = arena_strdup(arena, text ? text : "adamw"), *save = NULL;
-	char *name = strtok_r(copy, ",", &save);
-	const OptimizerRow *row = name ? optimizer_find(name) : NULL;
-
-	if (!row) {
-		diag_error(diag, EXIT_USAGE, "--optimizer=%s: not supported in this build", text);
-		return false;
-	}
-	char *settings = arena_alloc(arena, row->options_size + 1);
-	if (row->settings)
-		memcpy(settings, row->settings, row->options_size);
-	*out = (OptimizerChoice){row, settings, row->name, row->defaults};
-	for (char *word; (word = strtok_r(NULL, ",", &save));)
-		if (!set_key(out, word, settings, arena, diag))
-			return false;
-	return true;
-}
+/* The parameters that one optimizer updates. */
+typedef struct Group {
+	OptimizerGroup of;
+	bool fits;          /* a parameter */
+	struct Group *rest; /* of those that it does not take; NULL: there are none */
+	State *numbers[MAX_NUMBERS];
+	Value *new_numbers[MAX_NUMBERS];
+} Group;
 
 /* A parameter that is trained, and what the optimizer keeps for it. */
 typedef struct {
+	Group *group;
 	State *param, *grad, *moment[MAX_MOMENTS];
 } Trained;
 
@@ -122,11 +30,10 @@ typedef struct {
 	Module *m;
 	Function *f;
 	Builder b;
-	const OptimizerRow *row;
-	const void *settings;
+	VEC(Group *) groups;  /* the first: that of all, where no other fits */
+	int given;            /* groups that options name; others are rests */
 	const DType *moments; /* NULL: of the type of the update */
 	bool stochastic;      /* rounding to 16 bits */
-	State *number;
 	LossScale rule;
 	LossScaling scaling;
 	VEC(Trained) trained;
@@ -139,37 +46,179 @@ update_dtype(const State *param)
 	return param->type->dtype == F64 ? F64 : F32;
 }
 
+/* Of a parameter's moment; NULL: it has none. */
+static Type
+moment_type(Optimizer *o, const Trained *t, int i)
+{
+	const OptimizerChoice *c = &t->group->of.choice;
+	Type type = type_with_dtype(o->m, t->param->type, update_dtype(t->param));
+
+	if (!c->row->moments[i] || (c->row->without && c->row->without(c->settings) >> i & 1))
+		return NULL;
+	if (c->row->moment_type)
+		return c->row->moment_type(o->m, c->settings, type, i);
+	return o->moments ? type_with_dtype(o->m, type, *o->moments) : type;
+}
+
 static State *
-moment_state(Optimizer *o, State *param, int number)
+moment_state(Optimizer *o, const Trained *t, int number)
 {
 	Module *m = o->m;
-	const char *name = arena_printf(m->arena, "%s.%s", o->row->moments[number], param->name);
-	Type type = type_with_dtype(m, param->type, o->moments ? *o->moments : update_dtype(param));
+	Type type = moment_type(o, t, number);
+	const char *kind = t->group->of.choice.row->moments[number];
+
+	if (!type)
+		return NULL;
+	const char *name = arena_printf(m->arena, "%s.%s", kind, t->param->name);
 	State *s = state_new(m, module_fresh_name(m, name), type, STATE_MOMENT, LIFE_SAVED);
 
-	s->of = param;
+	s->of = t->param;
 	s->number = number;
-	s->loc = param->loc;
+	s->loc = t->param->loc;
+	if (t->group->of.choice.row->copies >> number & 1)
+		s->init = INIT_COPY;
 	return s;
 }
 
+/* Gradients are taken at the moment that the row names, where it names one. */
 static void
+move_point(Optimizer *o, const Trained *t)
+{
+	Function *f;
+
+	for (int i = 0; (f = module_program(o->m, FUNCTION_ACCUMULATE, i)); i++)
+		for (int k = 0; k < MAX_MOMENTS; k++)
+			if (t->group->of.choice.row->point >> k & 1)
+				value_replace_uses(
+					function_state(f, t->param),
+					b_cast(&(Builder){.m = o->m, .f = f, .before = f->first},
+				               function_state(f, t->moment[k]),
+				               t->param->type->dtype));
+}
+
+/* ---- which optimizer a parameter has */
+static Group *
+group_new(Optimizer *o, const OptimizerGroup *of)
+{
+	Group *g = arena_alloc(o->p->scratch, sizeof(*g));
+
+	g->of = *of;
+	vec_push(o->p->scratch, &o->groups, g);
+	return g;
+}
+
+/* The group of what `taken` leaves over: its optimizer is the row's `rest`. NULL after reporting. */
+static Group *
+rest_of(Optimizer *o, Group *taken)
+{
+	const char *text = arena_printf(o->p->scratch, "*=%s", taken->of.choice.row->rest);
+	OptimizerGroup rest;
+
+	if (!taken->rest && optimizer_group_parse(text, &rest, o->p->scratch, o->p->diag))
+		taken->rest = group_new(o, &rest);
+	return taken->rest;
+}
+
+/* The last that fits; NULL after reporting. */
+static Group *
+group_of(Optimizer *o, const State *param)
+{
+	Group *g = o->groups.at[0];
+
+	for (int i = 1; i < o->given; i++)
+		if (state_matches(param, o->groups.at[i]->of.glob))
+			g = o->groups.at[i];
+	g->fits = true;
+	const OptimizerRow *row = g->of.choice.row;
+	return !row->takes || row->takes(o->m, param) ? g : rest_of(o, g);
+}
+
+static bool
+read_groups(Optimizer *o, const OptimizerOptions *options)
+{
+	OptimizerGroup group = {0};
+	const char *end;
+
+	if (!optimizer_parse(options->name, &group.choice, o->p->scratch, o->p->diag))
+		return false;
+	group_new(o, &group);
+	for (const char *at = options->groups ? options->groups : ""; *at;
+	     at = *end ? end + 1 : end) {
+		end = at + strcspn(at, "\n");
+		const char *text = arena_strndup(o->p->scratch, at, (size_t)(end - at));
+		if (!optimizer_group_parse(text, &group, o->p->scratch, o->p->diag))
+			return false;
+		group_new(o, &group);
+	}
+	o->given = o->groups.n;
+	return true;
+}
+
+/* States of a group for all its parameters. */
+static void
+make_numbers(Optimizer *o, Group *g)
+{
+	const OptimizerRow *row = g->of.choice.row;
+
+	for (int i = 0; i < MAX_NUMBERS && row->numbers[i].name; i++) {
+		Type f64 = type_scalar(o->m, F64);
+		State *s = state_new(o->m, module_fresh_name(o->m, row->numbers[i].name), f64,
+		                     STATE_NUMBER, LIFE_SAVED);
+		s->init = INIT_DATA;
+		s->data = tensor_splat(o->m, f64, row->numbers[i].first);
+		g->numbers[i] = s;
+	}
+}
+
+static bool
+check_groups(const Optimizer *o)
+{
+	bool ok = true;
+
+	for (int i = 1; i < o->given; i++) {
+		if (o->groups.at[i]->fits)
+			continue;
+		diag_error(o->p->diag, EXIT_USAGE,
+		           "--optimizer-for=%s: no trained parameter is called so",
+		           o->groups.at[i]->of.glob);
+		hint_nearest_states(o->m, o->groups.at[i]->of.glob, o->p->diag);
+		ok = false;
+	}
+	return ok;
+}
+
+static bool
+refuse_moments(const Optimizer *o, const OptimizerRow *row)
+{
+	if (!o->moments || !row->moment_type)
+		return true;
+	diag_error(o->p->diag, EXIT_USAGE,
+	           "--moments=%s: the optimizer %s keeps its moments in types of its own",
+	           dtype_info[*o->moments].name, row->name);
+	return false;
+}
+
+static bool
 collect_trained(Optimizer *o)
 {
 	Module *m = o->m;
 	int n = m->states.n;
-	unsigned without = o->row->without ? o->row->without(o->settings) : 0;
 
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
 		if (s->kind != STATE_GRADIENT || !s->of)
 			continue;
-		Trained t = {.param = s->of, .grad = s};
-		for (int k = 0; k < MAX_MOMENTS && o->row->moments[k]; k++)
-			if (!(without >> k & 1))
-				t.moment[k] = moment_state(o, s->of, k);
+		Trained t = {.group = group_of(o, s->of), .param = s->of, .grad = s};
+		if (!t.group || !refuse_moments(o, t.group->of.choice.row))
+			return false;
+		for (int k = 0; k < MAX_MOMENTS; k++)
+			t.moment[k] = moment_state(o, &t, k);
+		move_point(o, &t);
 		vec_push(o->p->scratch, &o->trained, t);
 	}
+	for (int i = 0; i < o->groups.n; i++)
+		make_numbers(o, o->groups.at[i]);
+	return check_groups(o);
 }
 
 /* ---- scalars: hyperparameters of the function */
@@ -233,7 +282,7 @@ stored(Optimizer *o, Value *v, const State *s)
 Value *
 update_scalar(Update *u, ScalarIndex index)
 {
-	return function_hyperparameter(u->b->f, index);
+	return u->fixed ? number(u->b, u->fixed[index]) : function_hyperparameter(u->b->f, index);
 }
 
 Value *
@@ -375,51 +424,88 @@ without_subnormals(Builder *b, Value *moment)
 
 /* What all parameters share. */
 typedef struct {
-	Value *scale;      /* of gradients: the mean's, clipped */
-	Value *t;          /* f64[]: the number of this update */
-	Value *go;         /* bool[]: it is made */
-	Value *new_number; /* f64[]: of the optimizer; NULL: it has none */
+	Value *scale; /* of gradients: the mean's, clipped */
+	Value *t;     /* f64[]: the number of this update */
+	Value *go;    /* bool[]: it is made */
 } Shared;
 
 /* Elements where the mask has it so, else those that were. */
 static NewContent
 new_content(Optimizer *o, State *s, Value *mask, Value *v, Value *before)
 {
+	v = b_reshape(&o->b, v, ints_of_type(before->type));
 	return (NewContent){s, b_select(&o->b, mask, stored(o, v, s), before)};
 }
 
-static int
-update_parameter(Optimizer *o, const Trained *t, Shared *shared, NewContent *out)
+/* The learning rate and weight decay of a parameter. */
+static void
+set_rates(Optimizer *o, const Trained *t, Update *up)
 {
 	Builder *b = &o->b;
+	const OptimizerGroup *g = &t->group->of;
+	Value *lr = hyper(o, g->is_fixed ? SCALAR_LR_FACTOR : SCALAR_LR);
+	double scale = t->param->lr_scale * (g->is_fixed ? g->fixed[SCALAR_LR] : 1);
+
+	up->decays = t->param->decay;
+	up->lr = b_binary(b, OP_mul, lr, number(b, scale));
+	up->group_lr = g->is_fixed ? b_binary(b, OP_mul, lr, number(b, g->fixed[SCALAR_LR])) : lr;
+	up->decay = !up->decays   ? number(b, 0)
+	            : g->is_fixed ? number(b, g->fixed[SCALAR_WEIGHT_DECAY])
+	                          : hyper(o, SCALAR_WEIGHT_DECAY);
+}
+
+/* A moment as the row takes it: of its own type, or as the parameter is taken. */
+static Value *
+moment_value(Optimizer *o, const Trained *t, int i, Value *row, Type param)
+{
+	const OptimizerRow *of = t->group->of.choice.row;
+
+	if (of->moment_type)
+		return b_reshape(&o->b, row, ints_of_type(t->moment[i]->type));
+	return b_reshape(&o->b, b_cast(&o->b, row, param->dtype), ints_of_type(param));
+}
+
+static int
+update_parameter(Optimizer *o, const Trained *t, const Shared *shared, NewContent *out)
+{
+	Builder *b = &o->b;
+	Group *group = t->group;
+	const OptimizerRow *row = group->of.choice.row;
 	Value *before = elements(o, t->param), *kept[MAX_MOMENTS] = {0};
 	Value *p = b_cast(b, before, update_dtype(t->param)), *g = wide_elements(o, t->grad);
-	Value *lr = b_binary(b, OP_mul, hyper(o, SCALAR_LR), number(b, t->param->lr_scale));
-	Value *decay = t->param->decay ? hyper(o, SCALAR_WEIGHT_DECAY) : number(b, 0);
 	Update up = {.b = b,
-	             .settings = o->settings,
-	             .param = p,
-	             .t = shared->t,
-	             .lr = lr,
-	             .decay = decay};
+	             .settings = group->of.choice.settings,
+	             .fixed = group->of.is_fixed ? group->of.fixed : NULL,
+	             .t = shared->t};
 	int n = 0;
 
-	up.grad = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
+	g = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
+	Ints shape = ints_of_type(row->whole ? t->param->type : p->type);
+	up.param = b_reshape(b, p, shape);
+	up.grad = b_reshape(b, g, shape);
+	set_rates(o, t, &up);
 	for (int i = 0; i < MAX_MOMENTS; i++) {
 		if (!t->moment[i])
 			continue;
 		kept[i] = elements(o, t->moment[i]);
-		up.moment[i] = b_cast(b, kept[i], p->type->dtype);
+		up.moment[i] = moment_value(o, t, i, kept[i], up.param->type);
 	}
-	up.number = o->number ? function_state(o->f, o->number) : NULL;
-	o->row->update(&up);
-	shared->new_number = up.new_number;
+	for (int i = 0; i < MAX_NUMBERS; i++)
+		up.numbers[i] = group->numbers[i] ? function_state(o->f, group->numbers[i]) : NULL;
+	row->update(&up);
+	for (int i = 0; i < MAX_NUMBERS; i++)
+		group->new_numbers[i] = up.new_numbers[i];
 	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
 	out[n++] = new_content(o, t->param, mask, up.new_param, before);
-	for (int i = 0; i < MAX_MOMENTS; i++)
-		if (t->moment[i])
-			out[n++] = new_content(o, t->moment[i], mask,
-			                       without_subnormals(b, up.new_moment[i]), kept[i]);
+	for (int i = 0; i < MAX_MOMENTS; i++) {
+		if (!t->moment[i])
+			continue;
+		Value *next = up.new_moment[i];
+		if (dtype_is_float(next->type->dtype))
+			next = without_subnormals(b, next);
+		Value *go = b_broadcast(b, shared->go, ints_of_type(kept[i]->type), (Ints){0});
+		out[n++] = new_content(o, t->moment[i], go, next, kept[i]);
+	}
 	return n;
 }
 
@@ -532,12 +618,29 @@ name_results(Optimizer *o, const Counted *c, Value *norm, const Decision *d, Val
 	return n;
 }
 
+static int
+update_numbers(Optimizer *o, Value *go, NewContent *out)
+{
+	int n = 0;
+
+	for (int i = 0; i < o->groups.n; i++) {
+		Group *g = o->groups.at[i];
+		for (int k = 0; k < MAX_NUMBERS && g->new_numbers[k]; k++)
+			out[n++] = (NewContent){g->numbers[k],
+			                        b_select(&o->b, go, g->new_numbers[k],
+			                                 function_state(o->f, g->numbers[k]))};
+	}
+	return n;
+}
+
 static void
 build_update(Optimizer *o)
 {
 	Builder *b = &o->b;
 	int n = 0, n_states = o->m->states.n;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, n_states + 6), *end = new;
+	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent,
+	                            n_states + 6 + MAX_NUMBERS * o->groups.n),
+		   *end = new;
 
 	b->loc = loc_name(o->m, "optimizer");
 	b->phase = PHASE_UPDATE;
@@ -551,9 +654,7 @@ build_update(Optimizer *o)
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
 		n += update_parameter(o, &o->trained.at[i], &shared, new + n);
-	if (shared.new_number)
-		new[n++] = (NewContent){o->number, b_select(b, go, shared.new_number,
-		                                            function_state(o->f, o->number))};
+	n += update_numbers(o, go, new + n);
 	for (int i = 0; i < n_states; i++)
 		if (o->m->states.at[i]->kind == STATE_PENDING)
 			new[n++] = commit(o, o->m->states.at[i], go);
@@ -599,11 +700,10 @@ static bool
 run_optimizer(Pass *p, Module *m)
 {
 	const OptimizerOptions *options = p->options;
-	OptimizerChoice choice;
+	Optimizer o = {.p = p, .m = m};
 
-	if (!optimizer_parse(options->name, &choice, p->scratch, p->diag))
+	if (!read_groups(&o, options))
 		return false;
-	Optimizer o = {.p = p, .m = m, .row = choice.row, .settings = choice.settings};
 	DType moments;
 	if (options->moments && strcmp(options->moments, "f32") != 0) {
 		if (strcmp(options->moments, "bf16") != 0 ||
@@ -623,12 +723,8 @@ run_optimizer(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
-	collect_trained(&o);
-	if (o.row->number) {
-		o.number = state_new(m, module_fresh_name(m, o.row->number), type_scalar(m, F64),
-		                     STATE_NUMBER, LIFE_SAVED);
-		o.number->init = INIT_ONES;
-	}
+	if (!collect_trained(&o))
+		return false;
 	o.f = program_new(m, FUNCTION_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	build_update(&o);
@@ -639,6 +735,8 @@ run_optimizer(Pass *p, Module *m)
 static const PassOption optimizer_options[] = {
 	{"name", "a row of optimizer_list.def, and settings behind it", OPTION_STRING,
          offsetof(OptimizerOptions, name)},
+	{"groups", "GLOB=NAME,KEY=VALUE of other optimizers, one a line", OPTION_STRING,
+         offsetof(OptimizerOptions, groups)},
 	{"moments", "their type, f32 (that of the parameters) or bf16", OPTION_STRING,
          offsetof(OptimizerOptions, moments)},
 	{"rounding", "of weights and moments of 16 bits, nearest or stochastic", OPTION_STRING,

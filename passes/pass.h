@@ -68,7 +68,8 @@ void statistics_make_pending(Function *f, Arena *scratch);
 typedef struct {
 	const char
 		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
-	const char *gradients; /* the type of the parameters' f32 gradients, "f32" or "bf16"; NULL: f32 */
+	const char *
+		gradients; /* the type of the parameters' f32 gradients, "f32" or "bf16"; NULL: f32 */
 } AutogradOptions;
 /* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
 State *loss_scale_state(Module *m);
@@ -78,7 +79,8 @@ typedef struct {
 	const char *
 		to; /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
 	const char *f32; /* GLOB of nodes that stay f32, by ONNX name, one a line; NULL: none */
-	const char *master; /* "off": trained weights are of `to`, too; NULL or "on": they are f32 */
+	const char
+		*master; /* "off": trained weights are of `to`, too; NULL or "on": they are f32 */
 } MixedOptions;
 
 /* ---- inline.c */
@@ -117,21 +119,30 @@ void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 typedef struct {
 	const char *name;       /* "adamw", "rmsprop,centered=true" */
 	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
-	const char *moments;    /* their type, "f32" or "bf16"; NULL: that of the update */
-	const char *rounding;   /* of weights and moments of 16 bits: "nearest", "stochastic" */
+	const char *
+		groups; /* other optimizers, as optimizer_group_parse takes them, one a line; NULL: none */
+	const char *moments;  /* their type, "f32" or "bf16"; NULL: that of the update */
+	const char *rounding; /* of weights and moments of 16 bits: "nearest", "stochastic" */
 } OptimizerOptions;
-enum { MAX_MOMENTS = 3 }; /* states of an optimizer for each parameter */
-/* One optimizer: its moments and the update of a parameter, all in the parameter's type, their elements in a row. */
+enum {
+	MAX_MOMENTS = 4, /* states of an optimizer for each parameter */
+	MAX_NUMBERS = 2, /* and for all of them */
+};
+/* One optimizer: its moments and the update of a parameter, all of f32, or of f64 in a program of it; elements in a row, where the
+ * row does not say otherwise. */
 typedef struct {
 	Builder *b;
 	const void *settings; /* the struct of the row's own options */
+	const double *fixed;  /* hyperparameters, by ScalarIndex; NULL: those of the program */
+	bool decays;          /* weight decay applies to the parameter */
 	Value *param, *grad;  /* grad is scaled and clipped */
-	Value *moment[MAX_MOMENTS];
-	Value *number; /* f64[]: what all parameters have in common, where the row has a `number` */
-	Value *t;      /* f64[]: the number of this update, from 1 */
-	Value *lr;     /* f64[], times the parameter's lr_scale */
-	Value *decay;  /* f64[]: weight decay; 0 where it does not apply */
-	Value *new_param, *new_moment[MAX_MOMENTS], *new_number; /* out */
+	Value *moment[MAX_MOMENTS];  /* NULL: there is none */
+	Value *numbers[MAX_NUMBERS]; /* f64[]: what all parameters have in common */
+	Value *t;                    /* f64[]: the number of this update, from 1 */
+	Value *lr;                   /* f64[], times the parameter's lr_scale */
+	Value *group_lr;             /* f64[], without */
+	Value *decay;                /* f64[]: weight decay; 0 where it does not apply */
+	Value *new_param, *new_moment[MAX_MOMENTS], *new_numbers[MAX_NUMBERS]; /* out */
 } Update;
 typedef struct {
 	const char *name, *doc;
@@ -139,7 +150,20 @@ typedef struct {
 	const char *moments[MAX_MOMENTS];
 	/* Moments that these settings do without, as bits; NULL: none. */
 	unsigned (*without)(const void *settings);
-	const char *number; /* a state for all parameters, f64[], 1 at first; NULL: none */
+	/* Of a parameter with that type, one of the update; what this gives is its own, whatever its elements, and NULL where there
+	 * is none. Column NULL: the parameter's type. */
+	Type (*moment_type)(Module *m, const void *settings, Type param, int moment);
+	unsigned copies; /* moments that begin as the parameter, as bits */
+	unsigned
+		point; /* the moment that @accumulate reads in the parameter's place, as a bit; 0: the parameter */
+	bool whole; /* takes parameters and gradients in their shape */
+	/* Is the parameter one for it? Others get the optimizer `rest` with its defaults. NULL: all are. */
+	bool (*takes)(const Module *m, const State *param);
+	const char *rest;
+	struct {
+		const char *name;
+		double first;
+	} numbers[MAX_NUMBERS]; /* states for all parameters, f64[]; name NULL: none */
 	void (*update)(Update *u);
 	/* Of --optimizer=NAME,KEY=VALUE; as in PassRow. */
 	const PassOption *options;
@@ -159,6 +183,15 @@ typedef struct {
 /* "NAME" or "NAME,KEY=VALUE,...": keys are the row's options and its hyperparameters, whose defaults they change. NULL: adamw. False
  * after reporting. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag);
+/* The optimizer of some parameters. */
+typedef struct {
+	const char *glob; /* over their names; NULL: all */
+	OptimizerChoice choice;
+	bool is_fixed; /* its hyperparameters are these, its learning rate follows the schedule; else those of the program */
+	double fixed[N_SCALARS];
+} OptimizerGroup;
+/* "GLOB=NAME,KEY=VALUE"; false after reporting. */
+bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
 /* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
@@ -176,6 +209,10 @@ Value *update_lerp(Update *u, Value *beta, Value *m, Value *x);
 Value *update_average(Update *u, Value *beta, Value *m, Value *x);
 /* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
 Value *update_bias_correction(Update *u, ScalarIndex beta);
+
+/* ---- dynamic_map.c: 8-bit numbers of bitsandbytes, in ascending order */
+enum { DYNAMIC_MAP = 256 };
+void dynamic_map(bool is_signed, float out[DYNAMIC_MAP]);
 
 /* ---- units.c */
 typedef struct {

@@ -72,15 +72,17 @@ has_default(const OptimizerRow *row, int scalar)
 	return false;
 }
 
-/* What update sets, of parameters of that type. */
+/* What update sets, of parameters of that type; optimizers may keep moments of few elements otherwise than of many. */
+enum { FEW = 4, MANY = 1 << 13 };
 static void
-check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
+check_update(RowCheck *c, const OptimizerRow *row, DType dtype, int64_t rows)
 {
 	Module *m = module_new("row check");
 	Function *f = function_new(m, "update");
 	Builder b = {.m = m, .f = f};
-	int64_t n = 8;
-	Type t = type_new(m, dtype, 1, &n), f64 = type_scalar(m, F64);
+	int64_t n = 2 * rows, matrix[] = {rows, 2};
+	Type t = row->whole ? type_new(m, dtype, 2, matrix) : type_new(m, dtype, 1, &n);
+	Type f64 = type_scalar(m, F64), kept[MAX_MOMENTS] = {0};
 	char *settings = arena_alloc(m->arena, row->options_size + 1);
 	if (row->settings)
 		memcpy(settings, row->settings, row->options_size);
@@ -89,16 +91,25 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 	            .settings = settings,
 	            .param = function_param(f, t, "param"),
 	            .grad = function_param(f, t, "grad"),
-	            .number = row->number ? function_param(f, f64, "number") : NULL,
 	            .t = function_param(f, f64, "t"),
 	            .lr = function_param(f, f64, "lr"),
+	            .group_lr = function_param(f, f64, "lr"),
 	            .decay = function_param(f, f64, "decay")};
 
-	for (int i = 0; i < MAX_MOMENTS; i++)
-		u.moment[i] = without >> i & 1 ? NULL : function_param(f, t, "moment");
+	for (int i = 0; i < MAX_MOMENTS; i++) {
+		bool named = row->moments[i] && !(without >> i & 1);
+		kept[i] = named && row->moment_type ? row->moment_type(m, settings, t, i) : t;
+		u.moment[i] = without >> i & 1 || !kept[i] ? NULL
+		                                           : function_param(f, kept[i], "moment");
+	}
+	for (int i = 0; i < MAX_NUMBERS; i++)
+		u.numbers[i] = row->numbers[i].name ? function_param(f, f64, "number") : NULL;
 	row->update(&u);
-	if ((row->number != NULL) != (u.new_number != NULL))
-		row_error(c, "number", row->number ? "is left unset by update" : "is missing");
+	for (int i = 0; i < MAX_NUMBERS; i++)
+		if ((row->numbers[i].name != NULL) != (u.new_numbers[i] != NULL))
+			row_error(c, "numbers",
+			          row->numbers[i].name ? "are left unset by update"
+			                               : "are missing");
 	for (int i = 0; row->defaults && i < N_SCALARS; i++)
 		if (scalar_has_default[i] && function_find_param(f, PARAM_HYPERPARAMETER, i) &&
 		    !has_default(row, i))
@@ -109,13 +120,13 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype)
 		row_error(c, "update", "gives new_param another type than param's %s",
 		          dtype_info[dtype].name);
 	for (int i = 0; i < MAX_MOMENTS; i++) {
-		bool named = row->moments[i] && !(without >> i & 1);
+		bool named = row->moments[i] && !(without >> i & 1) && kept[i];
 		if (named && !u.new_moment[i])
 			row_error(c, "update", "leaves new_moment[%d] unset, of %s", i,
 			          row->moments[i]);
-		else if (named && u.new_moment[i]->type != t)
-			row_error(c, "update", "gives new_moment[%d] another type than param's %s",
-			          i, dtype_info[dtype].name);
+		else if (named && u.new_moment[i]->type != kept[i])
+			row_error(c, "update",
+			          "gives new_moment[%d] another type than the moment's", i);
 		else if (!named && (u.new_moment[i] || (u.moment[i] && value_used(u.moment[i]))))
 			row_error(c, "moments", "lacks the name of moment %d, which update uses",
 			          i);
@@ -139,9 +150,9 @@ optimizer_row_check(const OptimizerRow *row, Diag *diag)
 	if (row->defaults)
 		check_defaults(&c, row->defaults);
 	if (row->update)
-		check_update(&c, row, F32);
+		check_update(&c, row, F32, FEW);
 	if (row->update && c.sound)
-		check_update(&c, row, F64);
+		check_update(&c, row, F64, MANY);
 	return c.sound;
 }
 

@@ -249,8 +249,8 @@ const char *fill_default(const char *input); /* NULL: none */
 
 /* ---- weights.c: initial values. */
 Status weights_init(Gradc *run);
-/* Makes the states that are copies of others anew: these have new contents. */
-Status weights_copy(Gradc *run);
+/* Makes the states that are copies of others anew: these have new contents. saved: those that checkpoints hold, too. */
+Status weights_copy(Gradc *run, bool saved);
 /* Before the first update: what is mapped of the executable and changes becomes memory of our own. */
 Status weights_unmap(Gradc *run);
 /* The bytes of the weights match their hash. */

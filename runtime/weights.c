@@ -373,7 +373,7 @@ weights_init(Gradc *run)
 	pool_close(pool);
 	close_weights(&weights);
 	arena_free(arena);
-	return status ? status : weights_copy(run);
+	return status ? status : weights_copy(run, true);
 }
 
 static Status
@@ -397,12 +397,13 @@ copy_state(Gradc *run, int to, int from)
 }
 
 Status
-weights_copy(Gradc *run)
+weights_copy(Gradc *run, bool saved)
 {
 	const Format *f = &run->format;
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].init == FROM_COPY)
+		if (f->states[i].init == FROM_COPY &&
+		    (saved || f->states[i].lifetime != LASTS_SAVED))
 			RETURN_IF_ERROR(copy_state(run, i, (int)f->states[i].of - 1));
 	return NULL;
 }

@@ -179,7 +179,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
 	OptimizerChoice choice = {0};
-	const char *mixed = "";
+	const char *mixed = "", *groups = "";
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
@@ -203,6 +203,11 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	if (!optimizer_parse(name, &choice, s->arena, s->diag))
 		return; /* it was parsed before */
 	format_info(w, "optimizer", "%s", choice.name);
+	for (int i = 0; i < s->o->optimizers_for.n; i++)
+		groups = arena_printf(s->arena, "%s%s%s", groups, i ? " " : "",
+		                      s->o->optimizers_for.at[i]);
+	if (*groups)
+		format_info(w, "optimizer_for", "%s", groups);
 	for (int i = 0; i < s->o->mixed.n; i++)
 		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
 		                     s->o->mixed.at[i]);

@@ -43,6 +43,15 @@ set_optimizer(const OptionUse *u, void *at)
 }
 
 static bool
+set_optimizer_for(const OptionUse *u, void *at)
+{
+	OptimizerGroup group;
+
+	vec_push(u->arena, (StringList *)at, u->value);
+	return optimizer_group_parse(u->value, &group, u->arena, u->diag);
+}
+
+static bool
 set_loss_scale(const OptionUse *u, void *at)
 {
 	LossScale scale;
@@ -324,6 +333,8 @@ static const OptionRow option_rows[] = {
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
 	{"optimizer", NULL, "with PyTorch's semantics and defaults (adamw); each [,KEY=VALUE...], see below", TAKES_CALL, AT(optimizer),
 	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
+	{"optimizer-for", "GLOB=NAME[,KEY=VALUE...]", "another optimizer for these parameters, with its own hyperparameters; its learning rate follows the schedule", TAKES_CALL,
+	 AT(optimizers_for), .set = set_optimizer_for, .repeats = true, .commands = COMPILE | DUMP},
 	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
@@ -412,7 +423,7 @@ static const OptionRow option_rows[] = {
 	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
 	LATER("merge"),
-	LATER("optimizer-for"), LATER("qlora"), LATER("quantize"), LATER("scale-learning"),
+	LATER("qlora"), LATER("quantize"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */

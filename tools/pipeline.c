@@ -129,6 +129,7 @@ fill_optimizer(const Session *s, void *options)
 	OptimizerOptions *o = options;
 
 	o->name = s->o->optimizer;
+	o->groups = joined(s, &s->o->optimizers_for);
 	o->loss_scale = options_loss_scale(s->o);
 	o->moments = s->o->moments;
 	o->rounding = s->o->rounding;

@@ -49,7 +49,7 @@ nadam_update(Update *u)
 	Value *p = decoupled ? update_shrunk(u) : u->param;
 	Value *g = decoupled ? u->grad : update_decayed(u);
 	Value *here = momentum_at(u, u->t), *next = momentum_at(u, b_binary(b, OP_add, u->t, one));
-	Value *product = b_binary(b, OP_mul, u->number, here);
+	Value *product = b_binary(b, OP_mul, u->numbers[0], here);
 	Value *m = update_lerp(u, beta1, u->moment[0], g);
 	Value *v = update_average(u, update_scalar(u, SCALAR_BETA2), u->moment[1],
 	                          b_binary(b, OP_mul, g, g));
@@ -64,7 +64,7 @@ nadam_update(Update *u)
 	u->new_param = b_binary(b, OP_sub, p, update_times(u, of_m, b_binary(b, OP_div, m, d)));
 	u->new_moment[0] = m;
 	u->new_moment[1] = v;
-	u->new_number = product;
+	u->new_numbers[0] = product;
 }
 
 static const NadamSettings settings = {.momentum_decay = 0.004};
@@ -73,7 +73,7 @@ const OptimizerRow optimizer_nadam = {
 	.doc = "Adam with Nesterov momentum",
 	.defaults = "lr=0.002 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0",
 	.moments = {"exp_avg", "exp_avg_sq"},
-	.number = "mu_product",
+	.numbers = {{"mu_product", 1}},
 	.update = nadam_update,
 	.options = options,
 	.options_size = sizeof(NadamSettings),

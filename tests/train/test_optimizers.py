@@ -1,5 +1,6 @@
 """Every optimizer over 100 steps: f64 against numpy (optimizers.py), f32 near it; ONNX's own against its reference operators."""
 import json
+import re
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 ROWS, WIDTH, OUT, STEPS = 16, 6, 3, 100
+HEAD = np.array([[1, 0.25, 0], [-0.25, 1, 0.5], [0, -0.5, 1]])
 # NAME,SETTINGS of --optimizer: (the oracle, what it is given, more options of the executable)
 CASES = {
     "sgd": (optimizers.sgd, {"lr": 0.05, "weight_decay": 0.01}),
@@ -32,6 +34,12 @@ CASES = {
     "nadam": (optimizers.nadam, {"lr": 0.01, "weight_decay": 0.01}),
     "nadam,decoupled,momentum_decay=0.1": (optimizers.nadam, {"lr": 0.01, "weight_decay": 0.1, "decoupled": True, "momentum_decay": 0.1}),
     "radam": (optimizers.radam, {"lr": 0.01, "weight_decay": 0.01}),
+    "lamb": (optimizers.lamb, {"lr": 0.01, "weight_decay": 0.1}),
+    "adafactor": (optimizers.adafactor, {"lr": 0.02, "weight_decay": 0.01}),
+    "adafactor,d=0.5,beta2_decay=-0.5": (optimizers.adafactor, {"lr": 0.05, "d": 0.5, "beta2_decay": -0.5}),
+    "muon,ns_f32": (optimizers.muon, {"lr": 0.005}),
+    "muon,ns_f32,match_rms,nesterov=false,momentum=0.8,ns_steps=3": (
+        optimizers.muon, {"lr": 0.005, "match_rms": True, "nesterov": False, "momentum": 0.8, "steps": 3}),
     "radam,decoupled": (optimizers.radam, {"lr": 0.01, "weight_decay": 0.1, "decoupled": True, "beta2": 0.9}),
 }
 HYPERPARAMETERS = ("lr", "weight_decay", "beta1", "beta2", "eps", "momentum")  # options of the executable, where settings do not say them
@@ -45,8 +53,8 @@ def data():
 
 
 def gradient(w, x, y):
-    """Of the mean of (x w - y)^2."""
-    return 2 / y.size * x.T @ (x @ w - y)
+    """Of the mean of (x w HEAD - y)^2."""
+    return 2 / y.size * x.T @ (x @ w @ HEAD - y) @ HEAD.T
 
 
 def expected(data, update):
@@ -57,14 +65,21 @@ def expected(data, update):
     return w
 
 
+def model(folder, w):
+    """y = x w head: w is no head, so that optimizers of hidden matrices take it."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "head"], ["y"])]
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in (("w", w), ("head", HEAD))]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [ROWS, WIDTH])],
+                              [helper.make_tensor_value_info("y", 1, [ROWS, OUT])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
+
+
 def trained(run, folder, data, precision, optimizer, *options):
     w, x, y = data
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [ROWS, WIDTH])],
-                              [helper.make_tensor_value_info("y", 1, [ROWS, OUT])], [numpy_helper.from_array(w.astype(np.float32), "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
+    model(folder, w)
     np.save(folder / "x.npy", x.astype(np.float32))
     np.save(folder / "y.npy", y.astype(np.float32))
-    run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--precision={precision}", f"--optimizer={optimizer}")
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--freeze=head", f"--precision={precision}", f"--optimizer={optimizer}")
     run(folder / "train", "--data=x=x.npy", "--data=labels=y.npy", "--shuffle=off", "--save=saved", f"--steps={STEPS}", *options)
     return weights(folder / "saved" / f"step-{STEPS:08}")
 
@@ -88,6 +103,69 @@ def test_100_steps(run, tmp_path, data, optimizer, precision, limit):
     got, state = trained(run, tmp_path, data, precision, optimizer, *options), {}
     want = expected(data, lambda p, g, t: oracle(p, g, state, t, **given))
     assert np.abs(got - want).max() <= limit * np.abs(want).max() and np.abs(want - data[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("precision, limit", [("f64", 1e-9), ("f32", 1e-5)])
+@pytest.mark.parametrize("settings, options, given", [
+    ("", ["--lr=0.02", "--weight-decay=0.1"], {"lr": 0.02, "weight_decay": 0.1}),
+    (",r=1,weight_lr_power=1,beta1=0.8", ["--lr=0.02", "--warmup=20"], {"lr": 0.02, "r": 1, "weight_lr_power": 1, "beta1": 0.8})])
+def test_schedule_free(run, tmp_path, data, precision, limit, settings, options, given):
+    """The weights that are saved, exported and evaluated are the average, not the point of the gradients."""
+    got, state, (w, x, y) = trained(run, tmp_path, data, precision, "schedule-free" + settings, *options, "--export=out.onnx"), {}, data
+    for t in range(1, STEPS + 1):
+        rows = slice((t - 1) * ROWS, t * ROWS)
+        lr = given["lr"] * (min(1, t / 20) if "--warmup=20" in options else 1)
+        w = optimizers.schedule_free(w, lambda p: gradient(p, x[rows], y[rows]), state, t, **{**given, "lr": lr})
+    assert np.abs(got - w).max() <= limit * np.abs(w).max() and np.abs(w - state["y"]).max() > 1e-3
+    out = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert np.abs(out["w"] - w).max() <= 1e-5 * np.abs(w).max()
+    said = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--eval-data=x=x.npy", "--eval-data=labels=y.npy", "--resume=saved",
+               f"--steps={STEPS}").stdout
+    assert float(re.search(r"eval loss .* -> (\S+)", said)[1]) == pytest.approx(np.mean((x @ w @ HEAD - y) ** 2), rel=1e-5)
+
+
+def test_schedule_free_resumes(run, tmp_path, data):
+    whole = trained(run, tmp_path, data, "f32", "schedule-free")
+    for more in ["--steps=30"], ["--resume=half", f"--steps={STEPS}"]:
+        run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--shuffle=off", "--save=half", *more)
+    assert np.array_equal(weights(tmp_path / "half" / f"step-{STEPS:08}"), whole)
+
+
+# ---- groups
+def test_groups(run, tmp_path, data):
+    """Another optimizer for some parameters has its own settings; its rate follows the schedule of the others."""
+    w, x, y = data
+    model(tmp_path, w)
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    np.save(tmp_path / "y.npy", y.astype(np.float32))
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--precision=f64", "--optimizer=adamw", "--optimizer-for=w=muon,lr=0.02,momentum=0.9",
+        "--optimizer-for=head=sgd,lr=0.1,weight_decay=0.01")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--shuffle=off", "--save=saved", f"--steps={STEPS}", "--lr=0.5",
+        "--lr-schedule=linear", "--min-lr=0.1")
+    state, head = {}, HEAD
+    for t in range(1, STEPS + 1):
+        rows = slice((t - 1) * ROWS, t * ROWS)
+        factor = (0.1 + 0.4 * (1 - (t - 1) / STEPS)) / 0.5
+        e = 2 / y[rows].size * (x[rows] @ w @ head - y[rows])
+        of_w, of_head = x[rows].T @ e @ head.T, (x[rows] @ w).T @ e
+        w = optimizers.muon(w, of_w, state, t, lr=0.02 * factor, momentum=0.9)
+        head = optimizers.sgd(head, of_head, {}, t, lr=0.1 * factor, weight_decay=0.01)
+    assert np.abs(weights(tmp_path / "saved" / f"step-{STEPS:08}") - w).max() <= 1e-9 * np.abs(w).max()
+
+
+def test_muon_leaves_heads_and_tables(run, models):
+    """Embeddings, the head and vectors have AdamW; the table of gpt2_mini is its head, too."""
+    text = run("dump", models / "gpt2_mini/model.onnx", "--batch=2", "--dim=seq=8", "--loss=cross_entropy", "--optimizer=muon", "--stage=train").stdout
+    of = {name: kind for kind, name in re.findall(r"state @(momentum_buffer|exp_avg)\.(\S+) :", text)}
+    assert {n for n, kind in of.items() if kind == "momentum_buffer"} == {n for n in of if re.search(r"\.c_(attn|proj|fc)\.weight$", n)}
+    assert of["lm_head.weight"] == of["transformer.wpe.weight"] == of["transformer.ln_f.bias"] == "exp_avg"
+
+
+@pytest.mark.parametrize("option, said", [
+    ("w=muonn", "not supported"), ("muon", "need GLOB=NAME"), ("nothing*=sgd", "no trained parameter is called so"), ("w=sgd,beta1=0.5", "none of its settings")])
+def test_faults_of_groups(run, tmp_path, data, option, said):
+    model(tmp_path, data[0])
+    assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--optimizer-for={option}", exit=2).stderr
 
 
 # ---- ONNX's own
@@ -139,7 +217,5 @@ def test_onnx_operators(run, tmp_path, data, optimizer):
     ("adagrad,lr_decay=nan", "not a number from 0"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
     ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is none of its settings")])
 def test_faults(run, tmp_path, data, text, said):
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [ROWS, WIDTH])],
-                              [helper.make_tensor_value_info("y", 1, [ROWS, OUT])], [numpy_helper.from_array(data[0].astype(np.float32), "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    model(tmp_path, data[0])
     assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--optimizer={text}", exit=2).stderr

@@ -1,0 +1,136 @@
+/* Which optimizer, with which settings: "rmsprop,centered=true,lr=0.01". Keys are the row's own options and its
+ * hyperparameters, whose defaults they change. */
+#include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+#define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
+#include "passes/optimizers/optimizer_list.def"
+#undef OPTIMIZER
+const OptimizerRow *const optimizer_table[] = {
+#define OPTIMIZER(name) &optimizer_##name,
+#include "passes/optimizers/optimizer_list.def"
+#undef OPTIMIZER
+	NULL,
+};
+
+const OptimizerRow *
+optimizer_find(const char *name)
+{
+	for (int i = 0; optimizer_table[i]; i++)
+		if (strcmp(optimizer_table[i]->name, name) == 0)
+			return optimizer_table[i];
+	return NULL;
+}
+
+/* Sets a hyperparameter among "lr=0.001 beta1=0.9 ..."; false: there is none of that name. */
+static bool
+set_default(OptimizerChoice *c, const char *key, const char *value, Arena *arena)
+{
+	size_t n = strlen(key);
+
+	for (const char *at = c->defaults; at && *at; at = strchr(at, ' ')) {
+		at += *at == ' ';
+		if (strncmp(at, key, n) != 0 || at[n] != '=')
+			continue;
+		const char *end = at + strcspn(at, " ");
+		c->defaults = arena_printf(arena, "%.*s%s=%s%s", (int)(at - c->defaults),
+		                           c->defaults, key, value, end);
+		return true;
+	}
+	return false;
+}
+
+static bool
+is_own(const OptimizerRow *row, const char *name)
+{
+	for (const PassOption *o = row->options; o && o->name; o++)
+		if (strcmp(o->name, name) == 0)
+			return true;
+	return false;
+}
+
+/* As the executable's options take them. */
+static bool
+is_in_range(const char *key, const char *value)
+{
+	double x, high = strncmp(key, "beta", 4) == 0 ? 1 : INFINITY;
+
+	return parse_double(value, &x) && x >= 0 && x < high;
+}
+
+static bool
+set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag)
+{
+	char *equals = strchr(word, '=');
+	const char *owner = arena_printf(arena, "--optimizer=%s", c->row->name);
+
+	if (equals)
+		*equals = 0;
+	const char *value = equals ? equals + 1 : "true";
+	if (is_own(c->row, word)) {
+		c->name = arena_printf(arena, "%s,%s=%s", c->name, word, value);
+		return option_set(c->row->options, owner, settings, arena,
+		                  &(OptionText){word, value}, diag);
+	}
+	if (!set_default(c, word, value, arena)) {
+		diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word,
+		           value);
+		diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->row->defaults);
+		return false;
+	}
+	if (is_in_range(word, value))
+		return true;
+	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range", owner, word, value);
+	return false;
+}
+
+bool
+optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
+{
+	char *copy = arena_strdup(arena, text ? text : "adamw"), *save = NULL;
+	char *name = strtok_r(copy, ",", &save);
+	const OptimizerRow *row = name ? optimizer_find(name) : NULL;
+
+	if (!row) {
+		diag_error(diag, EXIT_USAGE, "--optimizer=%s: not supported in this build", text);
+		return false;
+	}
+	char *settings = arena_alloc(arena, row->options_size + 1);
+	if (row->settings)
+		memcpy(settings, row->settings, row->options_size);
+	*out = (OptimizerChoice){row, settings, row->name, row->defaults};
+	for (char *word; (word = strtok_r(NULL, ",", &save));)
+		if (!set_key(out, word, settings, arena, diag))
+			return false;
+	return true;
+}
+
+/* ---- --optimizer-for GLOB=NAME,KEY=VALUE */
+bool
+optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag)
+{
+	const char *equals = strchr(text, '=');
+	const char *at;
+	int n = 0;
+
+	*out = (OptimizerGroup){0};
+	if (!equals || equals == text) {
+		diag_error(diag, EXIT_USAGE, "--optimizer-for=%s: need GLOB=NAME", text);
+		return false;
+	}
+	out->glob = arena_strndup(arena, text, (size_t)(equals - text));
+	if (!optimizer_parse(equals + 1, &out->choice, arena, diag))
+		return false;
+	out->is_fixed = true;
+	for (at = out->choice.defaults; *at; at += strcspn(at, " "), at += *at == ' ')
+		for (int i = 0; i < N_SCALARS; i++) {
+			n = (int)strlen(scalar_names[i]);
+			if (strncmp(at, scalar_names[i], (size_t)n) == 0 && at[n] == '=')
+				parse_double(
+					arena_strndup(arena, at + n + 1, strcspn(at + n + 1, " ")),
+					&out->fixed[i]);
+		}
+	return true;
+}

@@ -1,0 +1,185 @@
+/* Muon as torch.optim.Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon. The momentum's step is turned into a matrix whose singular
+ * values are near 1, by five steps of a Newton-Schulz iteration:
+ *   m = m + (1 - momentum)(g - m);  s = g + momentum (m - g), without nesterov s = m
+ *   X = s / max(|s|, eps), transposed where it has more rows than columns
+ *   five times:  A = X X';  X = a X + (b A + c A A) X
+ *   p = p (1 - lr wd) - lr r X,  r = sqrt(max(1, rows/columns)), or with match_rms 0.2 sqrt(max(rows, columns))
+ * The iteration is in bf16, or in the type of the update where that is f64 or ns_f32 says so. It takes matrices that neither
+ * look up rows (embeddings) nor make the model's output (the head); AdamW takes the others. */
+#include "passes/pass.h"
+
+#include <math.h>
+
+typedef struct {
+	int64_t ns_steps;
+	bool nesterov, match_rms, ns_f32;
+	double a, b, c;
+} MuonSettings;
+
+static const PassOption options[] = {
+	{"nesterov", "Nesterov momentum", OPTION_BOOL, offsetof(MuonSettings, nesterov)},
+	{"ns_steps", "of the iteration", OPTION_INT, offsetof(MuonSettings, ns_steps), 1, 100},
+	{"ns_a", "its first coefficient", OPTION_DOUBLE, offsetof(MuonSettings, a), -1e9, 1e9},
+	{"ns_b", "its second", OPTION_DOUBLE, offsetof(MuonSettings, b), -1e9, 1e9},
+	{"ns_c", "its third", OPTION_DOUBLE, offsetof(MuonSettings, c), -1e9, 1e9},
+	{"ns_f32", "the iteration in f32, not bf16", OPTION_BOOL, offsetof(MuonSettings, ns_f32)},
+	{"match_rms", "steps as long as AdamW's (Moonshot, arXiv:2502.16982)", OPTION_BOOL,
+         offsetof(MuonSettings, match_rms)},
+	{0}};
+
+/* ---- which parameters */
+static bool
+is_product(const Node *n)
+{
+	return n->op == OP_dot || n->op == OP_conv || n->op == OP_conv_grad_input;
+}
+
+/* By value id: is there a product on a way from it? */
+static bool *
+values_before_products(const Function *f, Arena *arena)
+{
+	bool *before = NEW_ARRAY(arena, bool, f->next_value_id);
+
+	for (const Node *n = f->last; n; n = n->prev) {
+		bool leads = is_product(n);
+		for (int i = 0; i < n->n_results; i++)
+			leads |= before[node_result(n, i)->id];
+		for (int i = 0; leads && i < n->n_operands; i++)
+			if (node_operand(n, i))
+				before[node_operand(n, i)->id] = true;
+	}
+	return before;
+}
+
+/* Does a reader look rows up, or is it the last product? */
+static bool
+is_outer(const Value *weight, const bool *before)
+{
+	for_each_use(weight, u) {
+		const Node *n = u->user;
+		bool same = op_row(n)->fuse == FUSE_VIEW || n->op == OP_cast;
+		if (n->op == OP_gather || (is_product(n) && !before[node_result(n, 0)->id]) ||
+		    (same && is_outer(node_result(n, 0), before)))
+			return true;
+	}
+	return false;
+}
+
+static bool
+takes(const Module *m, const State *param)
+{
+	const Function *f = module_program(m, FUNCTION_FORWARD, 0);
+	bool outer = false;
+
+	if (param->type->rank != 2 || !f)
+		return param->type->rank == 2;
+	Arena *arena = arena_new();
+	const bool *before = values_before_products(f, arena);
+	for (int i = 0; i < f->states.n; i++)
+		if (f->states.at[i]->state == param)
+			outer |= is_outer(f->states.at[i], before);
+	arena_free(arena);
+	return !outer;
+}
+
+/* ---- the update */
+static Value *
+splat(Builder *b, Value *scalar, Value *like)
+{
+	return b_broadcast(b, b_cast(b, scalar, like->type->dtype), ints_of_type(like->type),
+	                   (Ints){0});
+}
+
+/* x y, or x y' where `contract` is 1; of that type. */
+static Value *
+product(Builder *b, Value *x, Value *y, int contract, DType d)
+{
+	Value *operands[] = {x, y};
+	DotAttr how = {.x_contract = {.n = 1, .at = {1}},
+	               .y_contract = {.n = 1, .at = {contract}},
+	               .dtype = d == x->type->dtype ? 0 : 1 + (int)d};
+
+	return build(b, OP_dot, 2, operands, &how);
+}
+
+/* s x + by z, computed in the type of z and rounded to that of x, as torch.addmm. */
+static Value *
+combined(Update *u, double s, Value *x, double by, Value *z)
+{
+	Builder *b = u->b;
+	Value *wide = b_cast(b, x, z->type->dtype);
+	Value *first = b_binary(b, OP_mul, wide, splat(b, update_number(u, s), wide));
+	Value *second = b_binary(b, OP_mul, z, splat(b, update_number(u, by), z));
+
+	return b_cast(b, b_binary(b, OP_add, first, second), x->type->dtype);
+}
+
+/* x divided by max(its norm, eps), in x's type. */
+static Value *
+normalized(Update *u, Value *x, DType wide)
+{
+	Builder *b = u->b;
+	Value *v = b_cast(b, x, wide);
+	Value *sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, v, v),
+	                      (Ints){.n = 2, .at = {0, 1}});
+	Value *norm = b_cast(b, b_cast(b, b_unary(b, OP_sqrt, sum), x->type->dtype), wide);
+	Value *eps = b_cast(b, update_scalar(u, SCALAR_EPS), wide);
+
+	return b_cast(b, b_binary(b, OP_div, v, splat(b, b_binary(b, OP_max, norm, eps), v)),
+	              x->type->dtype);
+}
+
+static Value *
+orthogonal(Update *u, Value *step)
+{
+	Builder *b = u->b;
+	const MuonSettings *s = u->settings;
+	DType wide = step->type->dtype;
+	bool narrow = wide == F32 && !s->ns_f32;
+	bool tall = step->type->dims[0] > step->type->dims[1];
+	Ints turned = {.n = 2, .at = {1, 0}};
+	Value *x = b_cast(b, step, narrow ? BF16 : wide);
+
+	x = normalized(u, tall ? b_transpose(b, x, turned) : x, wide);
+	for (int64_t i = 0; i < s->ns_steps; i++) {
+		Value *a = product(b, x, x, 1, x->type->dtype);
+		a = combined(u, s->b, a, s->c, product(b, a, a, 0, wide));
+		x = combined(u, s->a, x, 1, product(b, a, x, 0, wide));
+	}
+	return b_cast(b, tall ? b_transpose(b, x, turned) : x, wide);
+}
+
+static void
+muon_update(Update *u)
+{
+	Builder *b = u->b;
+	const MuonSettings *s = u->settings;
+	Value *momentum = update_scalar(u, SCALAR_MOMENTUM);
+	Value *m = update_lerp(u, momentum, u->moment[0], u->grad), *step = m;
+	double rows = (double)u->param->type->dims[0], columns = (double)u->param->type->dims[1];
+	double size = s->match_rms ? 0.2 * sqrt(fmax(rows, columns))
+	                           : sqrt(fmax(1, rows / columns));
+
+	if (s->nesterov)
+		step = b_binary(b, OP_add, u->grad,
+		                update_times(u, momentum, b_binary(b, OP_sub, m, u->grad)));
+	Value *rate = b_binary(b, OP_mul, u->lr, update_number(u, size));
+	u->new_param = b_binary(b, OP_sub, update_shrunk(u),
+	                        update_times(u, rate, orthogonal(u, step)));
+	u->new_moment[0] = m;
+}
+
+static const MuonSettings settings = {
+	.ns_steps = 5, .nesterov = true, .a = 3.4445, .b = -4.775, .c = 2.0315};
+const OptimizerRow optimizer_muon = {
+	.name = "muon",
+	.doc = "momentum of hidden matrices, orthogonalized; AdamW for the others",
+	.defaults = "lr=0.001 momentum=0.95 eps=1e-07 weight_decay=0.1",
+	.moments = {"momentum_buffer"},
+	.whole = true,
+	.takes = takes,
+	.rest = "adamw",
+	.update = muon_update,
+	.options = options,
+	.options_size = sizeof(MuonSettings),
+	.settings = &settings};
