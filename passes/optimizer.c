@@ -260,8 +260,9 @@ enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
 {
-	CastAttr how = {
-		.to = of->type->dtype, .round = ROUND_STOCHASTIC, .counter = {.rows = v->type->n}};
+	CastAttr how = {.to = of->type->dtype,
+	                .round = ROUND_STOCHASTIC,
+	                .counter = {.rows = v->type->rank ? v->type->dims[0] : 0}};
 	Value *operands[] = {v, hyper(o, SCALAR_SEED), hyper(o, SCALAR_STEP),
 	                     hyper(o, SCALAR_SHARD_FIRST)};
 
@@ -429,12 +430,22 @@ typedef struct {
 	Value *go;    /* bool[]: it is made */
 } Shared;
 
-/* Elements where the mask has it so, else those that were. */
-static NewContent
-new_content(Optimizer *o, State *s, Value *mask, Value *v, Value *before)
+/* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
+static Value *
+content(Optimizer *o, State *s, bool in_row)
 {
-	v = b_reshape(&o->b, v, ints_of_type(before->type));
-	return (NewContent){s, b_select(&o->b, mask, stored(o, v, s), before)};
+	return in_row ? elements(o, s) : function_state(o->f, s);
+}
+
+/* v where the update is made, else what was. */
+static NewContent
+new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go)
+{
+	Builder *b = &o->b;
+	Ints shape = ints_of_type(before->type);
+	Value *mask = b_broadcast(b, go, shape, (Ints){0});
+
+	return (NewContent){s, b_select(b, mask, stored(o, b_reshape(b, v, shape), s), before)};
 }
 
 /* The learning rate and weight decay of a parameter. */
@@ -454,57 +465,64 @@ set_rates(Optimizer *o, const Trained *t, Update *up)
 	                          : hyper(o, SCALAR_WEIGHT_DECAY);
 }
 
-/* A moment as the row takes it: of its own type, or as the parameter is taken. */
+/* Of a state of the parameter's size, as the row takes it: in the type and shape of the update. */
 static Value *
-moment_value(Optimizer *o, const Trained *t, int i, Value *row, Type param)
+operand(Optimizer *o, const Trained *t, Value *v)
 {
-	const OptimizerRow *of = t->group->of.choice.row;
+	Ints shape = {.n = 1, .at = {v->type->n}};
 
-	if (of->moment_type)
-		return b_reshape(&o->b, row, ints_of_type(t->moment[i]->type));
-	return b_reshape(&o->b, b_cast(&o->b, row, param->dtype), ints_of_type(param));
+	v = b_cast(&o->b, v, update_dtype(t->param));
+	return b_reshape(&o->b, v,
+	                 t->group->of.choice.row->whole ? ints_of_type(t->param->type) : shape);
+}
+
+/* What the update is made of; the moments as they are kept, too. */
+static Update
+open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
+{
+	Builder *b = &o->b;
+	const Group *g = t->group;
+	const OptimizerRow *row = g->of.choice.row;
+	Update up = {.b = b,
+	             .settings = g->of.choice.settings,
+	             .fixed = g->of.is_fixed ? g->of.fixed : NULL,
+	             .param = operand(o, t, elements(o, t->param)),
+	             .t = shared->t};
+	Value *grad = operand(o, t, elements(o, t->grad));
+
+	up.grad = b_binary(b, OP_mul, grad, spread(b, shared->scale, grad->type));
+	set_rates(o, t, &up);
+	for (int i = 0; i < MAX_MOMENTS; i++)
+		if (kept[i])
+			up.moment[i] = row->moment_type ? function_state(o->f, t->moment[i])
+			                                : operand(o, t, kept[i]);
+	for (int i = 0; i < MAX_NUMBERS; i++)
+		up.numbers[i] = g->numbers[i] ? function_state(o->f, g->numbers[i]) : NULL;
+	return up;
 }
 
 static int
 update_parameter(Optimizer *o, const Trained *t, const Shared *shared, NewContent *out)
 {
-	Builder *b = &o->b;
-	Group *group = t->group;
-	const OptimizerRow *row = group->of.choice.row;
-	Value *before = elements(o, t->param), *kept[MAX_MOMENTS] = {0};
-	Value *p = b_cast(b, before, update_dtype(t->param)), *g = wide_elements(o, t->grad);
-	Update up = {.b = b,
-	             .settings = group->of.choice.settings,
-	             .fixed = group->of.is_fixed ? group->of.fixed : NULL,
-	             .t = shared->t};
+	const OptimizerRow *row = t->group->of.choice.row;
+	bool in_row = !row->whole && !row->moment_type;
+	Value *kept[MAX_MOMENTS] = {0};
 	int n = 0;
 
-	g = b_binary(b, OP_mul, g, spread(b, shared->scale, g->type));
-	Ints shape = ints_of_type(row->whole ? t->param->type : p->type);
-	up.param = b_reshape(b, p, shape);
-	up.grad = b_reshape(b, g, shape);
-	set_rates(o, t, &up);
-	for (int i = 0; i < MAX_MOMENTS; i++) {
-		if (!t->moment[i])
-			continue;
-		kept[i] = elements(o, t->moment[i]);
-		up.moment[i] = moment_value(o, t, i, kept[i], up.param->type);
-	}
-	for (int i = 0; i < MAX_NUMBERS; i++)
-		up.numbers[i] = group->numbers[i] ? function_state(o->f, group->numbers[i]) : NULL;
+	for (int i = 0; i < MAX_MOMENTS; i++)
+		kept[i] = t->moment[i] ? content(o, t->moment[i], in_row) : NULL;
+	Update up = open_update(o, t, shared, kept);
 	row->update(&up);
 	for (int i = 0; i < MAX_NUMBERS; i++)
-		group->new_numbers[i] = up.new_numbers[i];
-	Value *mask = b_broadcast(b, shared->go, ints_of_type(p->type), (Ints){0});
-	out[n++] = new_content(o, t->param, mask, up.new_param, before);
+		t->group->new_numbers[i] = up.new_numbers[i];
+	out[n++] = new_content(o, t->param, up.new_param, content(o, t->param, in_row), shared->go);
 	for (int i = 0; i < MAX_MOMENTS; i++) {
-		if (!t->moment[i])
+		if (!kept[i])
 			continue;
 		Value *next = up.new_moment[i];
 		if (dtype_is_float(next->type->dtype))
-			next = without_subnormals(b, next);
-		Value *go = b_broadcast(b, shared->go, ints_of_type(kept[i]->type), (Ints){0});
-		out[n++] = new_content(o, t->moment[i], go, next, kept[i]);
+			next = without_subnormals(&o->b, next);
+		out[n++] = new_content(o, t->moment[i], next, kept[i], shared->go);
 	}
 	return n;
 }

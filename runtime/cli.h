@@ -38,6 +38,15 @@ void table_print(FILE *out, const Gradc *run, const CliOptions *o);
 const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n); /* 1.2M */
 
+/* ---- state_bytes.c: bytes of what training keeps, of all trained parameters together */
+enum { N_STATE_PARTS = 4 }; /* weights, working weights, gradients, moments */
+typedef struct {
+	int64_t elements, bytes[N_STATE_PARTS];
+} StateBytes;
+StateBytes state_bytes(const Format *f);
+void state_bytes_print(FILE *out, const Format *f); /* a line; nothing where nothing is trained */
+json_t *state_bytes_json(const Format *f);          /* bytes of each part a parameter, and `total` */
+
 /* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);
 

@@ -171,6 +171,7 @@ collect(const Format *f, const Shown *shown)
 	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
+	json_object_set_new(root, "bytes_per_parameter", state_bytes_json(f));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
 	json_object_set_new(root, "weights",
 	                    json_string(shown->weights_ok ? "verified" : "damaged or missing"));

@@ -158,6 +158,7 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
 	fprintf(out, "; ");
 	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run, o)));
+	state_bytes_print(out, f);
 	if (gradc_ranks(run) > 1)
 		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),
 		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"

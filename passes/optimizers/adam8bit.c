@@ -78,6 +78,12 @@ table(Builder *b, const float *at, DType d)
 	return b_constant(b, tensor_convert(b->m, t, d));
 }
 
+static Value *
+lookup(Builder *b, Value *numbers, Value *indices)
+{
+	return build(b, OP_lookup, 2, (Value *[]){numbers, indices}, NULL);
+}
+
 /* A number for each block, repeated for its elements. */
 static Value *
 for_elements(Builder *b, Value *of_blocks)
@@ -93,7 +99,7 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 	float map[DYNAMIC_MAP];
 
 	dynamic_map(is_signed, map);
-	Value *numbers = b_gather(b, table(b, map, sizes->type->dtype), b_cast(b, codes, S64), 0);
+	Value *numbers = lookup(b, table(b, map, sizes->type->dtype), b_cast(b, codes, S32));
 	return b_binary(b, OP_mul, numbers, for_elements(b, sizes));
 }
 
@@ -101,12 +107,12 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 static Value *
 search(Builder *b, Value *x, const float *at, OpKind above)
 {
-	Type index = type_with_dtype(b->m, x->type, S64);
+	Type index = type_with_dtype(b->m, x->type, S32);
 	Value *numbers = table(b, at, x->type->dtype), *found = b_splat(b, index, 0);
 
 	for (int step = DYNAMIC_MAP / 2; step; step /= 2) {
 		Value *next = b_binary(b, OP_add, found, b_splat(b, index, step));
-		Value *is_above = b_binary(b, above, x, b_gather(b, numbers, next, 0));
+		Value *is_above = b_binary(b, above, x, lookup(b, numbers, next));
 		found = b_select(b, is_above, next, found);
 	}
 	return found;
@@ -117,7 +123,7 @@ static Value *
 nearest(Builder *b, Value *x, bool is_signed)
 {
 	float map[DYNAMIC_MAP], from[DYNAMIC_MAP]; /* from[i]: above it i is nearer than i - 1 */
-	Type index = type_with_dtype(b->m, x->type, S64);
+	Type index = type_with_dtype(b->m, x->type, S32);
 	Value *zero = b_splat(b, x->type, 0), *one = b_splat(b, index, 1);
 
 	dynamic_map(is_signed, map);
@@ -127,7 +133,7 @@ nearest(Builder *b, Value *x, bool is_signed)
 	Value *code = search(b, x, from, OP_gt);
 	if (!is_signed)
 		return code;
-	Value *number = b_gather(b, table(b, map, x->type->dtype), code, 0);
+	Value *number = lookup(b, table(b, map, x->type->dtype), code);
 	Value *is_less = b_binary(b, OP_lt, x, zero), *has_less = b_binary(b, OP_lt, number, zero);
 	Value *too_low = b_binary(b, OP_and, b_binary(b, OP_gt, x, zero), has_less);
 	Value *too_high = b_binary(b, OP_and, is_less, b_unary(b, OP_not, has_less));
@@ -140,14 +146,14 @@ static Value *
 nearest_of_torchao(Builder *b, Value *x, bool is_signed)
 {
 	float map[DYNAMIC_MAP];
-	Type index = type_with_dtype(b->m, x->type, S64);
+	Type index = type_with_dtype(b->m, x->type, S32);
 
 	dynamic_map(is_signed, map);
 	Value *numbers = table(b, map, x->type->dtype);
 	Value *code = search(b, x, map, OP_ge), *one = b_splat(b, index, 1);
 	Value *next = b_binary(b, OP_min, b_binary(b, OP_add, code, one),
 	                       b_splat(b, index, DYNAMIC_MAP - 1));
-	Value *low = b_gather(b, numbers, code, 0), *high = b_gather(b, numbers, next, 0);
+	Value *low = lookup(b, numbers, code), *high = lookup(b, numbers, next);
 	Value *half = b_binary(b, OP_mul, b_binary(b, OP_sub, high, low), b_splat(b, x->type, 0.5));
 	Value *up = b_binary(b, OP_ge, b_binary(b, OP_sub, x, low), half);
 
