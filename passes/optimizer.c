@@ -387,8 +387,20 @@ is_finite(Builder *b, Value *x)
 	return b_binary(b, OP_eq, b_binary(b, OP_sub, x, x), number(b, 0));
 }
 
+/* Elements from -limit to limit; NaN stays, and so does all where the limit is infinite. */
 static Value *
-gradient_norm(Optimizer *o, Value *factor)
+clamped(Builder *b, Value *g, Value *limit)
+{
+	Value *high = spread(b, limit, g->type);
+	Value *low = spread(b, b_unary(b, OP_neg, limit), g->type);
+
+	g = b_select(b, b_binary(b, OP_gt, g, high), high, g);
+	return b_select(b, b_binary(b, OP_lt, g, low), low, g);
+}
+
+/* Of the gradients times the factor, within the limit; NULL: without one. */
+static Value *
+gradient_norm(Optimizer *o, Value *factor, Value *limit)
 {
 	Builder *b = &o->b;
 	Value *total = NULL;
@@ -396,6 +408,7 @@ gradient_norm(Optimizer *o, Value *factor)
 	for (int i = 0; i < o->trained.n; i++) {
 		Value *g = wide_elements(o, o->trained.at[i].grad);
 		Value *scaled = b_binary(b, OP_mul, g, spread(b, factor, g->type));
+		scaled = limit ? clamped(b, scaled, limit) : scaled;
 		Value *sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, scaled, scaled),
 		                      (Ints){.n = 1, .at = {0}});
 		sum = b_cast(b, sum, F64);
@@ -425,7 +438,8 @@ without_subnormals(Builder *b, Value *moment)
 
 /* What all parameters share. */
 typedef struct {
-	Value *scale; /* of gradients: the mean's, clipped */
+	Value *scale; /* of gradients: the mean's, clipped by the norm */
+	Value *limit; /* f64[]: of their elements, times the same clipping */
 	Value *t;     /* f64[]: the number of this update */
 	Value *go;    /* bool[]: it is made */
 } Shared;
@@ -490,7 +504,8 @@ open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 	             .t = shared->t};
 	Value *grad = operand(o, t, elements(o, t->grad));
 
-	up.grad = b_binary(b, OP_mul, grad, spread(b, shared->scale, grad->type));
+	up.grad = clamped(b, b_binary(b, OP_mul, grad, spread(b, shared->scale, grad->type)),
+	                  shared->limit);
 	set_rates(o, t, &up);
 	for (int i = 0; i < MAX_MOMENTS; i++)
 		if (kept[i])
@@ -601,15 +616,29 @@ count_update(Optimizer *o, Value *go, NewContent *updates)
 	return b_cast(b, next, F64);
 }
 
-/* factor * min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
+/* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ */
 static Value *
-clipped(Optimizer *o, Value *factor, Value *norm)
+norm_ratio(Optimizer *o, Value *norm)
 {
 	Builder *b = &o->b;
 	Value *ratio = b_binary(b, OP_div, hyper(o, SCALAR_CLIP_NORM),
 	                        b_binary(b, OP_add, norm, number(b, 1e-6)));
 
-	return b_binary(b, OP_mul, factor, b_binary(b, OP_min, ratio, number(b, 1)));
+	return b_binary(b, OP_min, ratio, number(b, 1));
+}
+
+/* As torch.nn.utils.clip_grad_value_, and then clip_grad_norm_, whose norm is that of clamped gradients. Multiplied by the
+ * ratio before they are clamped, to a limit multiplied by it: the same, with one product for each element. */
+static Shared
+clip(Optimizer *o, Value *factor, Value *made)
+{
+	Builder *b = &o->b;
+	Value *limit = hyper(o, SCALAR_CLIP_VALUE);
+	Value *ratio = norm_ratio(o, gradient_norm(o, factor, limit));
+
+	return (Shared){.scale = b_binary(b, OP_mul, factor, ratio),
+	                .limit = b_binary(b, OP_mul, limit, ratio),
+	                .go = made};
 }
 
 enum { MOST_RESULTS = 6 };
@@ -664,11 +693,11 @@ build_update(Optimizer *o)
 	b->phase = PHASE_UPDATE;
 	o->scaling = loss_scale_open(b, &o->rule);
 	Counted c = read_loss(o);
-	Value *norm = gradient_norm(o, c.gradient_scale);
+	Value *norm = gradient_norm(o, c.gradient_scale, NULL);
 	Decision d = decide(o, &c, norm, &end);
 	n = (int)(end - new);
 	Value *go = d.made;
-	Shared shared = {.scale = clipped(o, c.gradient_scale, norm), .go = go};
+	Shared shared = clip(o, c.gradient_scale, go);
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
 		n += update_parameter(o, &o->trained.at[i], &shared, new + n);

@@ -49,7 +49,7 @@ typedef struct {
 	bool shuffle, keep_last;
 	const char *lr_schedule;
 	/* NaN: the optimizer's default */
-	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm;
+	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
 	const char *load, *weights;
 	const char *
 		device; /* "cpu", "cuda", "cuda:1"; NULL: a GPU that runs what is compiled in, else the CPU */

@@ -98,6 +98,8 @@ static const OptionRow rows[] = {
 	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
 	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
 	 RUN(clip_norm), .range = RANGE_POSITIVE, .commands = TRAINING},
+	{"clip-value", "X", "clamps each element of the gradients to [-X, X], before --clip-norm (off)", TAKES_DOUBLE,
+	 RUN(clip_value), .range = RANGE_POSITIVE, .commands = TRAINING},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
 	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING},
 	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING},

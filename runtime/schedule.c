@@ -239,6 +239,16 @@ hyper_set(const Format *f, const GradcOptions *o, const HyperRow *row, Hyper *h)
 	return NULL;
 }
 
+/* NaN and 0: no limit. */
+static Status
+clip_set(const char *option, double given, double *out)
+{
+	if (given < 0)
+		return status_error(EXIT_USAGE, "%s: %g is negative", option, given);
+	*out = given > 0 ? given : INFINITY;
+	return NULL;
+}
+
 Status
 hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 {
@@ -248,9 +258,8 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 	for (int i = 0; i < COUNT(hyper_rows); i++)
 		RETURN_IF_ERROR(hyper_set(f, o, &hyper_rows[i], out));
 	RETURN_IF_ERROR(lr_schedule_parse(o->lr_schedule, out->lr_settings));
-	if (!isnan(o->clip_norm) && o->clip_norm < 0)
-		return status_error(EXIT_USAGE, "--clip-norm: %g is negative", o->clip_norm);
-	out->values[SCALAR_CLIP_NORM] = o->clip_norm > 0 ? o->clip_norm : INFINITY;
+	RETURN_IF_ERROR(clip_set("--clip-norm", o->clip_norm, &out->values[SCALAR_CLIP_NORM]));
+	RETURN_IF_ERROR(clip_set("--clip-value", o->clip_value, &out->values[SCALAR_CLIP_VALUE]));
 	out->values[SCALAR_RANKS] = 1;
 	out->seed = o->seed;
 	return NULL;

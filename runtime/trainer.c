@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_9 = 9; /* what compiled objects refer to */
+const int gradc_abi_10 = 10; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -76,6 +76,7 @@ gradc_default_options(void)
 		.eps = NAN,
 		.momentum = NAN,
 		.clip_norm = NAN,
+		.clip_value = NAN,
 		.libraries = true,
 		.keep_data = 64ll << 20,
 		.communicator = "self",

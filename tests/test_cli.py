@@ -121,6 +121,7 @@ EXECUTABLE = {
     "--eps": (["=1e-6"], [("=x", "x"), ("=-1", "-1")]),
     "--momentum": ([], [("=x", "x"), ("=0.5", "--momentum")]),  # adamw has none
     "--clip-norm": (["=1"], [("=x", "x"), ("=-1", "-1"), ("=0", "above 0"), ("=nan", "nan"), ("=inf", "inf")]),
+    "--clip-value": (["=1"], [("=x", "x"), ("=-1", "-1"), ("=0", "above 0"), ("=nan", "nan"), ("=inf", "inf")]),
     "--eval-data": ([], [("=foo", "foo")]),
     "--eval-tokens": ([], [("=", "--eval-tokens")]),
     "--eval-text": ([], [("=", "--eval-text")]),
