@@ -45,9 +45,9 @@ const char *const port_kind_names[] = {"input",      "labels",   "weight",     "
                                        "gradient",   "loss_sum", "loss_count", "norm",
                                        "loss_scale", "made",     "failed",     NULL};
 const char *const state_kind_names[] = {
-	"parameter",  "statistic",  "moment",     "gradient", "loss_sum", "loss_count",
-	"correct",    "unit",       "constant",   "pending",  "updates",  "failed",
-	"loss_scale", "good_steps", "hysteresis", "number",   "working",  NULL,
+	"parameter",  "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
+	"unit",       "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps",
+	"hysteresis", "number",    "working", "average",  NULL,
 };
 const char *const lifetime_names[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};

@@ -195,6 +195,7 @@ typedef enum {
 	STATE_HYSTERESIS, /* s64[]: overflows until it gets smaller */
 	STATE_NUMBER,     /* f64[]: of the optimizer, for all parameters */
 	STATE_WORKING,    /* a parameter rounded for those that read it so */
+	STATE_AVERAGE,    /* of a parameter over the updates, which nothing but the export reads */
 } StateKind;
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };

@@ -9,9 +9,9 @@
 #include <string.h>
 
 const char *const state_kind_texts[] = {
-	"parameter",  "statistic",  "moment",     "gradient", "loss_sum", "loss_count",
-	"correct",    "unit",       "constant",   "pending",  "updates",  "failed",
-	"loss_scale", "good_steps", "hysteresis", "number",   "working",  NULL};
+	"parameter",  "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
+	"unit",       "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps",
+	"hysteresis", "number",    "working", "average",  NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};

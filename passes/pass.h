@@ -23,6 +23,11 @@ typedef struct {
 	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
 } TrainableOptions;
 
+/* ---- ema.c */
+typedef struct {
+	double decay; /* of the average, at each update; 0: there is none */
+} EmaOptions;
+
 /* ---- loss.c */
 typedef struct {
 	const char *kind; /* a name of loss_list.def, or "output" */

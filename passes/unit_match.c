@@ -35,6 +35,7 @@ may_be_member(const State *s)
 	case STATE_MOMENT:
 	case STATE_GRADIENT:
 	case STATE_WORKING:
+	case STATE_AVERAGE:
 	case STATE_PENDING: return !s->unit;
 	default: return false;
 	}

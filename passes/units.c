@@ -164,7 +164,8 @@ role_name(const State *s)
 	static const char *const names[] = {
 		[STATE_PARAMETER] = "parameter", [STATE_STATISTIC] = "statistic",
 		[STATE_MOMENT] = "moment",       [STATE_GRADIENT] = "gradient",
-		[STATE_PENDING] = "pending",     [STATE_WORKING] = "working"};
+		[STATE_PENDING] = "pending",     [STATE_WORKING] = "working",
+		[STATE_AVERAGE] = "average"};
 
 	return names[s->kind];
 }

@@ -183,7 +183,7 @@ continue_from(Gradc *run, const Checkpoint *c)
 
 	RETURN_IF_ERROR(checkpoint_verify(c, &sink));
 	RETURN_IF_ERROR(forget_failure(run));
-	RETURN_IF_ERROR(weights_copy(run, false));
+	RETURN_IF_ERROR(weights_copy(run, true));
 	run->step = m->step;
 	run->samples = m->samples;
 	run->loss = m->loss;

@@ -11,6 +11,7 @@ typedef struct {
 	Gradc *run;
 	FileWriter *files[2]; /* FILE.onnx, FILE.onnx.data */
 	const char *data_name;
+	bool averages; /* in place of the weights that have one */
 } Export;
 
 static Status
@@ -80,17 +81,30 @@ is_permuted(const ExportRecord *e)
 	return false;
 }
 
+/* The state whose numbers are written as those of this one. */
+static int
+written_state(const Export *x, int state)
+{
+	const Format *f = &x->run->format;
+
+	for (int i = 0; x->averages && i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].kind == SAVE_AVERAGE && (int)f->states[i].of - 1 == state)
+			return i;
+	return state;
+}
+
 static Status
 put_tensor(Export *x, const ExportRecord *e)
 {
 	const Format *f = &x->run->format;
-	const StateRecord *s = &f->states[e->state];
+	int state = written_state(x, (int)e->state);
+	const StateRecord *s = &f->states[state];
 	int64_t n = format_elements(f, s->first_dim, s->rank);
 	DType dtype = (DType)s->dtype, want = (DType)e->dtype;
 	Arena *arena = arena_new();
 	char *data = arena_alloc(arena, (size_t)s->bytes);
 	Status status = executor_read(&x->run->executor, data,
-	                              executor_state(&x->run->executor, (int)e->state));
+	                              executor_state(&x->run->executor, state));
 
 	if (!status && is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
@@ -168,6 +182,27 @@ has_data_file(const Format *f)
 	return false;
 }
 
+static bool
+exports_averages(const GradcOptions *o)
+{
+	return o->export_weights && strcmp(o->export_weights, "ema") == 0;
+}
+
+Status
+export_check(const Format *f, const GradcOptions *o)
+{
+	const char *which = o->export_weights;
+
+	if (which && strcmp(which, "ema") != 0 && strcmp(which, "trained") != 0)
+		return status_error(EXIT_USAGE, "--export-weights: %s: need trained or ema", which);
+	if (exports_averages(o) && format_state_of_kind(f, SAVE_AVERAGE) < 0)
+		return status_error(
+			EXIT_USAGE,
+			"--export-weights=ema: this executable keeps no averages: compile "
+			"with --ema=0.999");
+	return NULL;
+}
+
 Status
 export_model(Gradc *run, const char *path)
 {
@@ -175,7 +210,9 @@ export_model(Gradc *run, const char *path)
 	const char *target = path_target(run->arena, path);
 	const char *slash = strrchr(target, '/'), *base = slash ? slash + 1 : target;
 	const char *data_path = arena_printf(run->arena, "%s.data", target);
-	Export x = {.run = run, .data_name = arena_printf(run->arena, "%s.data", base)};
+	Export x = {.run = run,
+	            .data_name = arena_printf(run->arena, "%s.data", base),
+	            .averages = exports_averages(&run->options)};
 
 	if (run->format.n[SECTION_EXPORT] == 0)
 		return status_error(EXIT_UNSUPPORTED,

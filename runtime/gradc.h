@@ -51,6 +51,8 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
 	const char *load, *weights;
+	const char
+		*export_weights; /* that gradc_export writes: "trained" or "ema"; NULL: trained */
 	const char *
 		device; /* "cpu", "cuda", "cuda:1"; NULL: a GPU that runs what is compiled in, else the CPU */
 	const char *

@@ -134,5 +134,5 @@ weights_load(Gradc *run, const char *path)
 		safetensors_close(&st);
 	}
 	arena_free(arena);
-	return status ? status : weights_copy(run, true);
+	return status ? status : weights_copy(run, false);
 }

@@ -126,6 +126,8 @@ static const OptionRow rows[] = {
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
 	 CLI(output_dir), .commands = ONCE},
 	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING},
+	{"export-weights", "trained|ema", "what --export writes: the weights, or their moving average (trained)", TAKES_CHOICE,
+	 RUN(export_weights), .commands = TRAINING},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
 	 .group = "What is shown and written", .commands = TRAINING},
 	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
@@ -191,6 +193,8 @@ check_needs(const CliOptions *o, Diag *diag)
 		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
 		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
 		{o->run.keep_best, o->run.save != NULL, "--keep-best", "--save DIR"},
+		{o->run.export_weights != NULL, o->export != NULL, "--export-weights",
+	         "--export FILE.onnx"},
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};

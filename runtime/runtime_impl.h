@@ -249,8 +249,9 @@ const char *fill_default(const char *input); /* NULL: none */
 
 /* ---- weights.c: initial values. */
 Status weights_init(Gradc *run);
-/* Makes the states that are copies of others anew: these have new contents. saved: those that checkpoints hold, too. */
-Status weights_copy(Gradc *run, bool saved);
+/* Makes the states that begin as copies of others anew: these have new contents. resumed: but for those that the
+ * checkpoint had. */
+Status weights_copy(Gradc *run, bool resumed);
 /* Before the first update: what is mapped of the executable and changes becomes memory of our own. */
 Status weights_unmap(Gradc *run);
 /* The bytes of the weights match their hash. */
@@ -477,6 +478,7 @@ Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
 Status export_model(Gradc *run, const char *path);
+Status export_check(const Format *f, const GradcOptions *o); /* of options.export_weights */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
 

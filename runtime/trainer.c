@@ -200,6 +200,7 @@ open_all(Gradc *run, const GradcOptions *options)
 
 	run->processor = arena_strdup(run->arena, cpu_name(name));
 	RETURN_IF_ERROR(check_options(&run->format, options));
+	RETURN_IF_ERROR(export_check(&run->format, options));
 	RETURN_IF_ERROR(pick_reduction(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);

@@ -373,7 +373,7 @@ weights_init(Gradc *run)
 	pool_close(pool);
 	close_weights(&weights);
 	arena_free(arena);
-	return status ? status : weights_copy(run, true);
+	return status ? status : weights_copy(run, false);
 }
 
 static Status
@@ -397,14 +397,15 @@ copy_state(Gradc *run, int to, int from)
 }
 
 Status
-weights_copy(Gradc *run, bool saved)
+weights_copy(Gradc *run, bool resumed)
 {
 	const Format *f = &run->format;
 
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].init == FROM_COPY &&
-		    (saved || f->states[i].lifetime != LASTS_SAVED))
-			RETURN_IF_ERROR(copy_state(run, i, (int)f->states[i].of - 1));
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+		if (s->init == FROM_COPY && !(resumed && s->lifetime == LASTS_SAVED))
+			RETURN_IF_ERROR(copy_state(run, i, (int)s->of - 1));
+	}
 	return NULL;
 }
 

@@ -174,6 +174,14 @@ write_files(Session *s, FormatWriter *w)
 	return true;
 }
 
+/* An option that was given. */
+static void
+write_number(FormatWriter *w, const char *key, double value)
+{
+	if (value != 0)
+		format_info(w, key, "%.17g", value);
+}
+
 static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
@@ -213,6 +221,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 		                     s->o->mixed.at[i]);
 	format_info(w, "mixed", "%s", mixed);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
+	write_number(w, "ema", s->o->ema);
 	write_defaults(w, &choice, s->arena);
 }
 

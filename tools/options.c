@@ -114,6 +114,17 @@ set_fraction(const OptionUse *u, void *at)
 	return false;
 }
 
+static bool
+set_ema(const OptionUse *u, void *at)
+{
+	if (parse_double(u->value, at) && *(double *)at > 0 && *(double *)at < 1)
+		return true;
+	diag_error(u->diag, EXIT_USAGE, "%s--ema=%s: need a number between 0 and 1", u->origin,
+	           u->value);
+	diag_hint(u->diag, "0.99 averages about 100 updates, 0.9999 about 10000");
+	return false;
+}
+
 /* 32M: a number of bytes, K M G times 1024. */
 static bool
 set_bytes(const OptionUse *u, void *at)
@@ -343,6 +354,7 @@ static const OptionRow option_rows[] = {
 	{"moments", "f32|bf16", "the type of the optimizer's moments (f32)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
 	{"gradients", "f32|bf16", "the type of parameters' gradients (f32); bf16 needs --max-accumulate=1", TAKES_CHOICE, AT(gradients), .commands = COMPILE | DUMP},
 	{"rounding", "nearest|stochastic", "of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
+	{"ema", "X", "keeps a moving average of trained weights, X of it at each update, for --export-weights=ema; as 0.999", TAKES_CALL, AT(ema), .set = set_ema, .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
@@ -420,7 +432,7 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	LATER("adapter"), LATER("adapter-name"), LATER("ema"), LATER("export-adapter"),
+	LATER("adapter"), LATER("adapter-name"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
 	LATER("merge"),
 	LATER("qlora"), LATER("quantize"), LATER("scale-learning"),

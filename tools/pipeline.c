@@ -136,6 +136,13 @@ fill_optimizer(const Session *s, void *options)
 }
 
 static void
+fill_ema(const Session *s, void *options)
+{
+	if (s->o->ema)
+		((EmaOptions *)options)->decay = s->o->ema;
+}
+
+static void
 fill_units(const Session *s, void *options)
 {
 	if (s->o->unit_bytes)
@@ -179,13 +186,21 @@ static const struct {
 	void (*fill)(const Session *s, void *options);
 	bool (*asked)(const Options *o); /* of a PASS_WHEN_ASKED pass, besides --enable */
 } uses[] = {
-	{&pass_precision, .fill = fill_precision}, {&pass_initialize, .asked = asked_by_init},
-	{&pass_trainable, .fill = fill_trainable}, {&pass_loss, .fill = fill_loss},
-	{&pass_autograd, .fill = fill_autograd},   {&pass_optimizer, .fill = fill_optimizer},
-	{&pass_lower, .fill = fill_cores},         {&pass_legalize, .fill = fill_cores},
-	{&pass_rematerialize, .fill = fill_cores}, {&pass_fuse, .fill = fill_cores},
-	{&pass_inline, .fill = fill_inline},       {&pass_multiversion, .fill = fill_targets},
-	{&pass_units, .fill = fill_units},         {&pass_mixed, .fill = fill_mixed},
+	{&pass_precision, .fill = fill_precision},
+	{&pass_initialize, .asked = asked_by_init},
+	{&pass_trainable, .fill = fill_trainable},
+	{&pass_loss, .fill = fill_loss},
+	{&pass_autograd, .fill = fill_autograd},
+	{&pass_optimizer, .fill = fill_optimizer},
+	{&pass_lower, .fill = fill_cores},
+	{&pass_legalize, .fill = fill_cores},
+	{&pass_rematerialize, .fill = fill_cores},
+	{&pass_fuse, .fill = fill_cores},
+	{&pass_inline, .fill = fill_inline},
+	{&pass_multiversion, .fill = fill_targets},
+	{&pass_units, .fill = fill_units},
+	{&pass_mixed, .fill = fill_mixed},
+	{&pass_ema, .fill = fill_ema},
 };
 
 static bool

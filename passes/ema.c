@@ -1,0 +1,102 @@
+/* --ema: of each trained weight a second state is the exponential moving average, for the export.
+ *
+ *	state @w : f32[8]                        state @w : f32[8]
+ *	                                         state @ema.w : f32[8] average saved init copy of @w
+ *	@update:
+ *	  store select(made, new, @w)              store select(made, new, @w)
+ *	  {state = @w}                             {state = @w}
+ *	                                           store select(made, lerp, @ema.w) {state = @ema.w}
+ *
+ * with lerp = @ema.w + (1 - X)(@w - @ema.w), of @w as it is stored: torch.optim.swa_utils.get_ema_multi_avg_fn. It begins as
+ * the initial weight; torch's AveragedModel, which copies at its first update_parameters, begins so when that is called
+ * before training. An average of 16 bits would not move: it has f32, or f64 as the weight. Linear in nodes. */
+#include "passes/pass.h"
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	double decay;
+} Ema;
+
+static State *
+average_state(Ema *e, State *of)
+{
+	Module *m = e->m;
+	const char *name = arena_printf(m->arena, "ema.%s", of->name);
+	DType d = of->type->dtype == F64 ? F64 : F32;
+	State *s = state_new(m, module_fresh_name(m, name), type_with_dtype(m, of->type, d),
+	                     STATE_AVERAGE, LIFE_SAVED);
+
+	s->of = of;
+	s->init = INIT_COPY;
+	s->loc = of->loc;
+	return s;
+}
+
+/* Elements in a row, where the store reshapes them. */
+static Value *
+stored_elements(Node *store)
+{
+	Value *v = node_operand(store, 0);
+
+	return v->node && v->node->op == OP_reshape ? node_operand(v->node, 0) : v;
+}
+
+/* @ema.w + (1 - X)(w - @ema.w); stays as it is where the weight does. */
+static Value *
+average(Ema *e, Builder *b, Value *weight, Value *before)
+{
+	Value *w = b_cast(b, weight, before->type->dtype);
+	Value *way = b_binary(b, OP_mul, b_splat(b, w->type, 1 - e->decay),
+	                      b_binary(b, OP_sub, w, before));
+	Value *after = b_binary(b, OP_add, before, way);
+	const Node *select = weight->node && weight->node->op == OP_select ? weight->node : NULL;
+
+	return select ? b_select(b, node_operand(select, 0), after, before) : after;
+}
+
+static void
+store_average(Ema *e, Function *update, Node *store)
+{
+	State *of = ((const StoreAttr *)store->attr)->state, *s = average_state(e, of);
+	Value *weight = stored_elements(store);
+	Builder b = {.m = e->m,
+	             .f = update,
+	             .before = function_stores(update),
+	             .loc = store->loc,
+	             .phase = store->phase};
+	Value *before = b_reshape(&b, function_state(update, s), ints_of_type(weight->type));
+	Value *v = b_reshape(&b, average(e, &b, weight, before), ints_of_type(s->type));
+
+	b.before = store;
+	b_store(&b, s, v);
+	e->p->changed = true;
+}
+
+static bool
+run_ema(Pass *p, Module *m)
+{
+	Ema e = {p, m, ((const EmaOptions *)p->options)->decay};
+	Function *update = module_program(m, FUNCTION_UPDATE, 0);
+
+	if (!update || e.decay == 0)
+		return true;
+	for_each_node(update, n)
+		if (n->op == OP_store &&
+		    ((const StoreAttr *)n->attr)->state->kind == STATE_PARAMETER)
+			store_average(&e, update, n);
+	return true;
+}
+
+static const PassOption ema_options[] = {{"decay", "of the average, at each update; 0: none",
+                                          OPTION_DOUBLE, offsetof(EmaOptions, decay), 0, 1},
+                                         {0}};
+const PassRow pass_ema = {.name = "ema",
+                          .help = "keep a moving average of trained weights",
+                          .takes = STAGE_ANY,
+                          .until = STAGE_TRAIN,
+                          .leaves = STAGE_ANY,
+                          .when = PASS_WITH_OPTIMIZER,
+                          .options = ema_options,
+                          .options_size = sizeof(EmaOptions),
+                          .run = run_ema};
