@@ -140,13 +140,10 @@ merge_small(const Module *m, int *block, int n_blocks, Arena *arena)
 }
 
 int *
-layer_blocks(const Module *m, Arena *arena)
+layer_blocks_of(const Function *f, Arena *arena)
 {
-	const Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
+	const Module *m = f->module;
 	int *block = NEW_ARRAY(arena, int, m->states.n + 1);
-
-	if (!f)
-		return block;
 	Forward w = {.f = f,
 	             .arena = arena,
 	             .origin = NEW_ARRAY(arena, uint8_t, f->next_value_id),
@@ -161,6 +158,20 @@ layer_blocks(const Module *m, Arena *arena)
 	int *number = number_blocks(&w), last = w.n ? number[w.n] : 0;
 	for (int i = 0; i < m->states.n; i++) /* what only another binding reads comes last */
 		block[i] = block[i] ? number[block[i]] : last;
+	return block;
+}
+
+int *
+layer_blocks(const Module *m, Arena *arena)
+{
+	const Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
+	int last = 0;
+
+	if (!f)
+		return NEW_ARRAY(arena, int, m->states.n + 1);
+	int *block = layer_blocks_of(f, arena);
+	for (int i = 0; i < m->states.n; i++)
+		last = block[i] > last ? block[i] : last;
 	merge_small(m, block, last + 1, arena);
 	return block;
 }

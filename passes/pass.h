@@ -23,6 +23,11 @@ typedef struct {
 	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
 } TrainableOptions;
 
+/* ---- layer_decay.c */
+typedef struct {
+	double factor; /* of the learning rate, from a layer to the one before it; 1: nothing changes */
+} LayerDecayOptions;
+
 /* ---- ema.c */
 typedef struct {
 	double decay; /* of the average, at each update; 0: there is none */

@@ -6,6 +6,8 @@
 
 /* ---- layer_blocks.c: by state id, the layer block of a parameter, from 0 in the order of the forward pass. */
 int *layer_blocks(const Module *m, Arena *arena);
+/* The blocks of f before small ones are merged. */
+int *layer_blocks_of(const Function *f, Arena *arena);
 
 /* ---- unit_match.c: what @update does to each parameter, as something that can be compared. */
 /* What a state is to an update: the gradient, the second moment. */

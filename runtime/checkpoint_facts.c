@@ -164,8 +164,8 @@ collect_settings(const Gradc *run)
 	static const ScalarIndex scalars[] = {
 		SCALAR_LR,           SCALAR_BETA1,    SCALAR_BETA2,     SCALAR_EPS,
 		SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM, SCALAR_CLIP_NORM, SCALAR_CLIP_VALUE};
-	static const char *const infos[] = {"optimizer", "loss",       "precision", "mixed",
-	                                    "loss_scale", "ema",        "target"};
+	static const char *const infos[] = {"optimizer",  "loss",        "precision", "mixed",
+	                                    "loss_scale", "layer_decay", "ema",       "target"};
 	Settings s = {run->arena, NEW_ARRAY(run->arena, GradcPair, MAX_SETTINGS), 0};
 	const GradcOptions *o = &run->options;
 

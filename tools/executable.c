@@ -221,6 +221,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 		                     s->o->mixed.at[i]);
 	format_info(w, "mixed", "%s", mixed);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
+	write_number(w, "layer_decay", s->o->layer_decay);
 	write_number(w, "ema", s->o->ema);
 	write_defaults(w, &choice, s->arena);
 }

@@ -115,6 +115,17 @@ set_fraction(const OptionUse *u, void *at)
 }
 
 static bool
+set_layer_decay(const OptionUse *u, void *at)
+{
+	if (parse_double(u->value, at) && *(double *)at > 0 && *(double *)at <= 1)
+		return true;
+	diag_error(u->diag, EXIT_USAGE, "%s--layer-decay=%s: need a number above 0, up to 1",
+	           u->origin, u->value);
+	diag_hint(u->diag, "0.65 to 0.9 are usual; 1 changes nothing");
+	return false;
+}
+
+static bool
 set_ema(const OptionUse *u, void *at)
 {
 	if (parse_double(u->value, at) && *(double *)at > 0 && *(double *)at < 1)
@@ -361,6 +372,7 @@ static const OptionRow option_rows[] = {
 	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
+	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
@@ -433,7 +445,7 @@ static const OptionRow option_rows[] = {
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("adapter-name"), LATER("export-adapter"),
-	LATER("export-merged"), LATER("layer-decay"), LATER("load-adapter"), LATER("lora"),
+	LATER("export-merged"), LATER("load-adapter"), LATER("lora"),
 	LATER("merge"),
 	LATER("qlora"), LATER("quantize"), LATER("scale-learning"),
 	LATER("schedule"), LATER("unmerge"),

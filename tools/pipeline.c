@@ -136,6 +136,13 @@ fill_optimizer(const Session *s, void *options)
 }
 
 static void
+fill_layer_decay(const Session *s, void *options)
+{
+	if (s->o->layer_decay)
+		((LayerDecayOptions *)options)->factor = s->o->layer_decay;
+}
+
+static void
 fill_ema(const Session *s, void *options)
 {
 	if (s->o->ema)
@@ -181,6 +188,12 @@ asked_by_init(const Options *o)
 	return o->init_random;
 }
 
+static bool
+asked_by_layer_decay(const Options *o)
+{
+	return o->layer_decay > 0;
+}
+
 static const struct {
 	const PassRow *row;
 	void (*fill)(const Session *s, void *options);
@@ -200,6 +213,7 @@ static const struct {
 	{&pass_multiversion, .fill = fill_targets},
 	{&pass_units, .fill = fill_units},
 	{&pass_mixed, .fill = fill_mixed},
+	{&pass_layer_decay, .fill = fill_layer_decay, .asked = asked_by_layer_decay},
 	{&pass_ema, .fill = fill_ema},
 };
 

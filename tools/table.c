@@ -337,6 +337,16 @@ row_json(const char *name, const char *path, Type type, const char *role, const 
 	                 why ? why : "");
 }
 
+static json_t *
+state_json(const State *s)
+{
+	json_t *row = row_json(s->name, s->path, s->type, role_of(s), s->why);
+
+	if (s->trainable)
+		json_object_set_new(row, "lr_scale", json_real(s->lr_scale));
+	return row;
+}
+
 /* These are shown, too, with the option that makes them parameters. */
 static bool
 takes_constant(const ImportConstant *c, const char *glob)
@@ -447,8 +457,7 @@ print_summary_json(const Session *s)
 	for (int i = 0; i < m->states.n; i++) {
 		const State *st = m->states.at[i];
 		if (in_table(st) && (!s->o->match || takes(st, s->o->match)))
-			json_array_append_new(
-				list, row_json(st->name, st->path, st->type, role_of(st), st->why));
+			json_array_append_new(list, state_json(st));
 	}
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
 	                         "opset", (json_int_t)s->import->opset, "producer",

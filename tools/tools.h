@@ -25,7 +25,7 @@ typedef struct {
 		disable, enable, wrt, pass_options;
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
-	double label_smoothing, ema; /* 0: not given */
+	double label_smoothing, layer_decay, ema; /* 0: not given */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
 		clear, help;
 } Options;
