@@ -127,10 +127,10 @@ add_schedule(Settings *s, const Gradc *run)
 
 	add(s, "lr_schedule", json_string(h->lr_schedule));
 	add(s, "warmup", json_integer(h->warmup));
-	if (strcmp(h->lr_schedule, "constant") != 0) {
+	if (!lr_schedule_is(h->lr_schedule, "constant"))
 		add_number(s, "min_lr", h->min_lr);
+	if (lr_schedule_has_end(h->lr_schedule))
 		add(s, "steps", json_integer(run->total_steps));
-	}
 }
 
 /* Bits may depend on them. */
@@ -217,6 +217,7 @@ facts_collect(Gradc *run, Manifest *out)
 	                  .world = gradc_ranks(run),
 	                  .loss = run->loss,
 	                  .eval_loss = NAN,
+	                  .plateau = run->hyper.plateau,
 	                  .model = saver->model,
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};

@@ -82,19 +82,31 @@ settings_json(const Manifest *m)
 }
 
 static json_t *
+plateau_json(const Plateau *p)
+{
+	return json_pack("{s:f, s:f, s:o, s:I, s:I}", "lr", p->lr, "first", p->first, "best",
+	                 number_or_null(p->best), "bad", (json_int_t)p->bad, "cooldown",
+	                 (json_int_t)p->cooldown);
+}
+
+static json_t *
 manifest_json(const Manifest *m)
 {
-	return json_pack("{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:o, "
-	                 "s:o, s:o, s:o}",
-	                 "format", FORMAT_NAME, "version", CHECKPOINT_VERSION, "gradc",
-	                 GRADC_VERSION, "run", hex_json(m->run), "serial", (json_int_t)m->serial,
-	                 "step", (json_int_t)m->step, "samples", (json_int_t)m->samples, "world",
-	                 (json_int_t)m->world, "loss", number_or_null(m->loss), "eval_loss",
-	                 number_or_null(m->eval_loss), "model", hex_json(m->model), "data",
-	                 hex_json(m->data), "rows", (json_int_t)m->rows, "settings",
-	                 settings_json(m), "shards", shards_json(m), "tensors",
-	                 tensors_json(m->tensors, m->n_tensors), "constants",
-	                 tensors_json(m->constants, m->n_constants));
+	json_t *root = json_pack(
+		"{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:o, "
+		"s:o, s:o, s:o}",
+		"format", FORMAT_NAME, "version", CHECKPOINT_VERSION, "gradc", GRADC_VERSION, "run",
+		hex_json(m->run), "serial", (json_int_t)m->serial, "step", (json_int_t)m->step,
+		"samples", (json_int_t)m->samples, "world", (json_int_t)m->world, "loss",
+		number_or_null(m->loss), "eval_loss", number_or_null(m->eval_loss), "model",
+		hex_json(m->model), "data", hex_json(m->data), "rows", (json_int_t)m->rows,
+		"settings", settings_json(m), "shards", shards_json(m), "tensors",
+		tensors_json(m->tensors, m->n_tensors), "constants",
+		tensors_json(m->constants, m->n_constants));
+
+	if (root && m->plateau.lr > 0)
+		json_object_set_new(root, "plateau", plateau_json(&m->plateau));
+	return root;
 }
 
 Status
@@ -302,6 +314,32 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 	}
 }
 
+/* A positive number. */
+static double
+want_rate(Reader *r, const json_t *object, const char *key)
+{
+	double x = want_number(r, object, key);
+
+	if (!(x > 0))
+		malformed(r, "\"%s\" is no learning rate", key);
+	return x;
+}
+
+static void
+read_plateau(Reader *r, const json_t *root, Plateau *p)
+{
+	const json_t *object = json_object_get(root, "plateau");
+
+	if (!object)
+		return;
+	p->lr = want_rate(r, object, "lr");
+	p->first = want_rate(r, object, "first");
+	p->best = want_number(r, object, "best");
+	p->best = isnan(p->best) ? INFINITY : p->best;
+	p->bad = want_count(r, object, "bad", 0, MAX_COUNT);
+	p->cooldown = want_count(r, object, "cooldown", 0, MAX_COUNT);
+}
+
 static void
 read_root(Reader *r, const json_t *root, Manifest *m)
 {
@@ -326,6 +364,7 @@ read_root(Reader *r, const json_t *root, Manifest *m)
 	m->model = want_hex(r, root, "model");
 	m->data = want_hex(r, root, "data");
 	m->rows = want_count(r, root, "rows", 0, MAX_COUNT);
+	read_plateau(r, root, &m->plateau);
 	read_settings(r, root, m);
 	read_shards(r, root, m);
 	m->tensors = read_tensors(r, root, "tensors", m->n_shards, &m->n_tensors);

@@ -187,6 +187,7 @@ continue_from(Gradc *run, const Checkpoint *c)
 	run->step = m->step;
 	run->samples = m->samples;
 	run->loss = m->loss;
+	plateau_resume(&run->hyper.plateau, &m->plateau);
 	run->saver.run = m->run;
 	if (is_in_save_folder(run, c->path))
 		run->saver.done_step = m->step;

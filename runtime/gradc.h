@@ -165,6 +165,9 @@ bool gradc_computes_at_once(const Gradc *run); /* on the host: a step is over wh
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
+/* The loss of an evaluation, by which lr_schedule "plateau" goes; others take no notice. While no step is queued, and on all
+ * ranks the same. */
+void gradc_schedule_loss(Gradc *run, double loss);
 
 typedef struct {
 	const char *path; /* of the checkpoint; NULL: there was none, training starts fresh */

@@ -128,6 +128,9 @@ finish_step(Session *s, Status status)
 	if (!status && is_eval_due(s, s->step.step)) {
 		status = gradc_evaluate(s->run, &s->after);
 		eval = &s->after;
+		/* Not at the end of a training, which may go on: what it does then must not depend on that. */
+		if (!status && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
+			gradc_schedule_loss(s->run, s->after.loss);
 	}
 	if (!status || status->exit_code == EXIT_NON_FINITE) {
 		Status written = log_step(s->log, s->run, &s->step, eval);

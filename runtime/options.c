@@ -2,6 +2,7 @@
 #include "runtime/cli.h"
 
 #include "runtime/device.h"
+#include "runtime/runtime_impl.h"
 
 #include <math.h>
 #include <string.h>
@@ -86,8 +87,9 @@ static const OptionRow rows[] = {
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last), .commands = TRAINING},
 	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
-	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
-	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000]", TAKES_STRING,
+	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
+	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every", TAKES_STRING,
 	 RUN(lr_schedule), .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
 	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
@@ -195,6 +197,8 @@ check_needs(const CliOptions *o, Diag *diag)
 		{o->run.keep_best, o->run.save != NULL, "--keep-best", "--save DIR"},
 		{o->run.export_weights != NULL, o->export != NULL, "--export-weights",
 	         "--export FILE.onnx"},
+		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
+	         "--lr-schedule=plateau", "--eval-every N, whose losses it goes by"},
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};

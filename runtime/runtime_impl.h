@@ -94,10 +94,27 @@ typedef struct {
 Order order_new(int64_t n, bool shuffle, uint64_t seed, int64_t epoch);
 int64_t order_at(const Order *order, int64_t index);
 
-/* ---- schedule.c: learning rates and the scalar block. */
+/* ---- plateau.c: a learning rate that gets smaller when the loss of evaluations does not. */
+enum { PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_THRESHOLD, PLATEAU_COOLDOWN, PLATEAU_EPS };
 typedef struct {
-	const char *lr_schedule; /* "step,size=10": with its settings */
-	double lr_settings[3];   /* as lr_schedule_parse gives them */
+	double lr;        /* of steps behind the warm-up; 0: another schedule's */
+	double first;     /* what it began as */
+	double best;      /* loss; infinity: none yet */
+	int64_t bad;      /* evaluations in a row that were not better */
+	int64_t cooldown; /* evaluations to come that do not count */
+} Plateau;
+Plateau plateau_new(double lr);
+/* One evaluation, as torch.optim.lr_scheduler.ReduceLROnPlateau.step. settings: by PLATEAU_... */
+void plateau_step(Plateau *p, const double *settings, double least_lr, double loss);
+/* Goes on as `saved` was, with this run's first learning rate where that is another one. */
+void plateau_resume(Plateau *p, const Plateau *saved);
+
+/* ---- schedule.c: learning rates and the scalar block. */
+enum { MOST_LR_SETTINGS = 5 };
+typedef struct {
+	const char *lr_schedule;              /* "step,size=10": with its settings */
+	double lr_settings[MOST_LR_SETTINGS]; /* as lr_schedule_parse gives them */
+	Plateau plateau;
 	double values
 		[N_SCALARS]; /* lr .. momentum, clip norm, loss scale, ranks: of the whole run */
 	uint64_t seed;
@@ -111,6 +128,9 @@ Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
 double hyper_lr(const Hyper *h, int64_t s);
 /* Of step s; `offset`: where in the step's rows the micro-batch begins. out NULL: nobody reads them. */
 void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS]);
+/* Of a schedule that ends with the training: its learning rates depend on how many steps there are, and on the least one. */
+bool lr_schedule_has_end(const char *text);
+bool lr_schedule_is(const char *text, const char *name);
 extern const char *const lr_schedule_names[];
 
 /* ---- source.c: rows of one input from files, tokens or constants. */
@@ -283,6 +303,7 @@ typedef struct {
 	int64_t serial; /* counts the checkpoints of a folder: the newest has the highest */
 	int64_t step, samples, world;
 	double loss, eval_loss;    /* NaN: not known */
+	Plateau plateau;           /* its lr is 0: of another schedule */
 	uint64_t model, data;      /* fingerprints */
 	int64_t rows;              /* of the data; 0: none were bound */
 	const GradcPair *settings; /* values as JSON */

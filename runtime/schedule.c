@@ -94,31 +94,51 @@ lr_one_cycle(const Hyper *h, double at, double of)
 	return last + (most - last) * cosine(end > up ? (at - up) / (end - up) : 1);
 }
 
-enum { MOST_LR_SETTINGS = 3 };
+/* What evaluations have made of it. */
+static double
+lr_plateau(const Hyper *h, double at, double of)
+{
+	(void)at;
+	(void)of;
+	return h->plateau.lr;
+}
+
+typedef enum { FROM_LOW = 1, BELOW_HIGH = 2, WHOLE = 4 } LrRange; /* else above low, up to high */
 typedef struct {
 	const char *name;
-	double otherwise, low, high; /* low is not in the range */
+	double otherwise, low, high;
+	int range; /* bits of LrRange */
 } LrSetting;
 typedef struct {
 	const char *name;
 	LrCurve curve;
+	bool has_end; /* it depends on how many steps there are */
 	LrSetting settings[MOST_LR_SETTINGS];
 } LrRow;
 static const LrRow lr_rows[] = {
-	{"constant", lr_constant, {{0}}},
-	{"linear", lr_linear, {{0}}},
-	{"cosine", lr_cosine, {{0}}},
-	{"wsd", lr_wsd, {{0}}},
-	{"polynomial", lr_polynomial, {{"power", 1, 0, INFINITY}}},
-	{"step", lr_step, {{"size", 30, 0, INFINITY}, {"gamma", 0.1, 0, INFINITY}}},
+	{"constant", lr_constant},
+	{"linear", lr_linear, true},
+	{"cosine", lr_cosine, true},
+	{"wsd", lr_wsd, true},
+	{"polynomial", lr_polynomial, true, {{"power", 1, 0, INFINITY}}},
+	{"step", lr_step, false, {{"size", 30, 0, INFINITY}, {"gamma", 0.1, 0, INFINITY}}},
 	{"one-cycle",
          lr_one_cycle,
+         true,
          {{"pct_start", 0.3, 0, 1},
           {"div_factor", 25, 0, INFINITY},
           {"final_div_factor", 1e4, 0, INFINITY}}},
+	{"plateau",
+         lr_plateau,
+         false,
+         {[PLATEAU_FACTOR] = {"factor", 0.1, 0, 1, BELOW_HIGH},
+          [PLATEAU_PATIENCE] = {"patience", 10, 0, 1e9, FROM_LOW | WHOLE},
+          [PLATEAU_THRESHOLD] = {"threshold", 1e-4, 0, 1, FROM_LOW | BELOW_HIGH},
+          [PLATEAU_COOLDOWN] = {"cooldown", 0, 0, 1e9, FROM_LOW | WHOLE},
+          [PLATEAU_EPS] = {"eps", 1e-8, 0, INFINITY, FROM_LOW}}},
 };
-const char *const lr_schedule_names[] = {"constant",   "linear", "cosine",    "wsd",
-                                         "polynomial", "step",   "one-cycle", NULL};
+const char *const lr_schedule_names[] = {"constant", "linear",    "cosine",  "wsd",   "polynomial",
+                                         "step",     "one-cycle", "plateau", NULL};
 
 /* The row of "NAME" or "NAME,KEY=VALUE"; NULL: there is none. */
 static const LrRow *
@@ -130,6 +150,15 @@ lr_row(const char *text)
 		if (strlen(lr_rows[i].name) == n && memcmp(lr_rows[i].name, text, n) == 0)
 			return &lr_rows[i];
 	return NULL;
+}
+
+static bool
+is_in_range(const LrSetting *s, double x)
+{
+	bool above = s->range & FROM_LOW ? x >= s->low : x > s->low;
+	bool below = s->range & BELOW_HIGH ? x < s->high : x <= s->high;
+
+	return above && below && !isinf(x) && (!(s->range & WHOLE) || x == floor(x));
 }
 
 static Status
@@ -147,7 +176,7 @@ set_lr_setting(const LrRow *row, const char *word, size_t n, double *settings)
 		if (strcmp(s->name, copy) != 0)
 			continue;
 		if (!equals || n >= sizeof(copy) || !parse_double(equals + 1, &value) ||
-		    !(value > s->low && value <= s->high) || isinf(value))
+		    !is_in_range(s, value))
 			return status_error(EXIT_USAGE, "--lr-schedule=%s: %s=%s is out of range",
 			                    row->name, s->name, equals ? equals + 1 : "");
 		settings[i] = value;
@@ -165,7 +194,7 @@ lr_schedule_parse(const char *text, double *settings)
 		return status_error(
 			EXIT_USAGE,
 			"--lr-schedule: \"%s\" is none of constant, linear, cosine, wsd, "
-			"polynomial, step, one-cycle",
+			"polynomial, step, one-cycle, plateau",
 			text);
 	for (int i = 0; i < MOST_LR_SETTINGS; i++)
 		settings[i] = row->settings[i].otherwise;
@@ -174,6 +203,20 @@ lr_schedule_parse(const char *text, double *settings)
 		RETURN_IF_ERROR(set_lr_setting(row, word, strcspn(word, ","), settings));
 	}
 	return NULL;
+}
+
+bool
+lr_schedule_has_end(const char *text)
+{
+	return lr_row(text)->has_end;
+}
+
+bool
+lr_schedule_is(const char *text, const char *name)
+{
+	const LrRow *row = lr_row(text);
+
+	return row && strcmp(row->name, name) == 0;
 }
 
 double
@@ -258,6 +301,8 @@ hyper_new(const Format *f, const GradcOptions *o, Hyper *out)
 	for (int i = 0; i < COUNT(hyper_rows); i++)
 		RETURN_IF_ERROR(hyper_set(f, o, &hyper_rows[i], out));
 	RETURN_IF_ERROR(lr_schedule_parse(o->lr_schedule, out->lr_settings));
+	if (lr_schedule_is(o->lr_schedule, "plateau"))
+		out->plateau = plateau_new(out->values[SCALAR_LR]);
 	RETURN_IF_ERROR(clip_set("--clip-norm", o->clip_norm, &out->values[SCALAR_CLIP_NORM]));
 	RETURN_IF_ERROR(clip_set("--clip-value", o->clip_value, &out->values[SCALAR_CLIP_VALUE]));
 	out->values[SCALAR_RANKS] = 1;

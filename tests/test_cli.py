@@ -111,9 +111,10 @@ EXECUTABLE = {
     "--seed": (["=3"], [("=x", "x")]),
     "--keep-last": ([""], [("=x", "x")]),
     "--lr": (["=0.1", " 1e-3"], [("=x", "x"), ("=1e-400", "1e-400"), ("=-1", "-1"), ("=nan", "nan"), ("=inf", "inf")]),
-    "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd", "=polynomial,power=2", "=step,size=5,gamma=0.5", "=one-cycle,pct_start=0.5"],
+    "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd", "=polynomial,power=2", "=step,size=5,gamma=0.5", "=one-cycle,pct_start=0.5"],  # plateau: test_plateau
                       [("=foo", "foo"), ("=step,size=0", "size=0"), ("=step,power=1", "power"), ("=polynomial,power", "power"), ("=linear,x=1", "x"),
-                       ("=one-cycle,pct_start=2", "pct_start=2"), ("=step,size=nan", "size=nan"), ("=", "need constant|linear")]),
+                       ("=one-cycle,pct_start=2", "pct_start=2"), ("=step,size=nan", "size=nan"), ("=", "need constant|linear"), ("=plateau", "needs --eval-every"),
+                       *[(f"=plateau,{s} --eval-every=1", s) for s in ("patience=1.5", "factor=1", "threshold=-1", "cooldown=-1")], ("=plateau,size=1 --eval-every=1", "no setting")]),
     "--warmup": (["=2"], [("=x", "x")]),
     "--min-lr": (["=0.001"], [("=x", "x")]),
     "--weight-decay": (["=0.1"], [("=x", "x"), ("=-1", "-1")]),

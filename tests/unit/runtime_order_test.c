@@ -127,6 +127,7 @@ hyper(const char *schedule)
 	           .steps = 110};
 
 	assert_null(lr_schedule_parse(schedule, h.lr_settings));
+	h.plateau = plateau_new(1);
 	return h;
 }
 
@@ -170,6 +171,32 @@ test_learning_rates(void **state)
 	expect(hyper_lr(&cycle, 109), 4e-6);
 }
 
+/* torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, cooldown=2, min_lr=0.2): the learning rate behind each
+ * loss. The first evaluation is the best so far; the one a hair lower is not better. */
+static void
+test_plateau(void **state)
+{
+	static const struct {
+		double loss, lr;
+	} steps[] = {{2, 1},   {1.9999, 1}, {3, 0.5},    {3, 0.5},  {3, 0.5},  {3, 0.5},
+	             {1, 0.5}, {1, 0.5},    {NAN, 0.25}, {1, 0.25}, {1, 0.25}, {1, 0.25},
+	             {1, 0.2}, {1, 0.2},    {1, 0.2},    {1, 0.2},  {1, 0.2}};
+	Hyper h = hyper("plateau,factor=0.5,patience=1,cooldown=2");
+
+	expect(hyper_lr(&h, 5), 0.6);
+	for (int i = 0; i < COUNT(steps); i++) {
+		plateau_step(&h.plateau, h.lr_settings, 0.2, steps[i].loss);
+		expect(hyper_lr(&h, 20), steps[i].lr);
+	}
+	Plateau saved = h.plateau, same = plateau_new(1), other = plateau_new(3);
+	plateau_resume(&same, &saved);
+	expect(same.lr, 0.2);
+	expect(same.best, 1);
+	plateau_resume(&other, &saved); /* the user has changed it */
+	expect(other.lr, 3);
+	expect(other.best, 1);
+}
+
 static void
 test_scalar_block(void **state)
 {
@@ -194,6 +221,7 @@ main(void)
 		cmocka_unit_test(test_philox_known_answers),
 		cmocka_unit_test(test_random_numbers_have_their_moments),
 		cmocka_unit_test(test_learning_rates),
+		cmocka_unit_test(test_plateau),
 		cmocka_unit_test(test_scalar_block),
 	};
 
