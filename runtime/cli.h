@@ -16,6 +16,7 @@ typedef struct {
 	StringList configs;
 	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
 	const char *tensorboard, *report;
+	double find_lr[2]; /* from, to; 0: not asked for */
 	int64_t eval_every, save_every, check_gradients, parent;
 	bool info, json, once, backward, help;
 } CliOptions;
@@ -49,6 +50,22 @@ json_t *state_bytes_json(const Format *f);          /* bytes of each part a para
 
 /* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);
+
+/* ---- find_lr.c: --find-lr. What the losses of a sweep of learning rates say of the best one. */
+typedef struct {
+	int64_t n;            /* steps so far */
+	double *lr, *loss;    /* of each: `loss` smoothed */
+	double average, best; /* what `loss` is made of; the lowest */
+	bool diverged;
+} LrSweep;
+LrSweep lr_sweep_new(Arena *arena, int64_t steps);
+/* False: the loss has diverged: the sweep is over. NaN, where no target counted, says nothing. */
+bool lr_sweep_add(LrSweep *s, double lr, double loss);
+/* Where the loss falls fastest by the logarithm of the learning rate; NaN: too few steps. */
+double lr_sweep_steepest(const LrSweep *s);
+double lr_sweep_lowest(const LrSweep *s); /* where the loss is lowest; NaN: no steps */
+/* A table and what it suggests; json: the same as JSON. */
+void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
 /* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */

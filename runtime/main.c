@@ -103,11 +103,17 @@ is_save_due(const Session *s, int64_t step)
 }
 
 static bool
+finds_lr(const Session *s)
+{
+	return s->o->find_lr[0] > 0;
+}
+
+static bool
 is_eval_due(const Session *s, int64_t step)
 {
 	int64_t every = s->o->eval_every;
 
-	return gradc_has_eval(s->run) &&
+	return gradc_has_eval(s->run) && !finds_lr(s) &&
 	       (step == gradc_total_steps(s->run) || (every > 0 && step % every == 0) ||
 	        (s->o->run.keep_best && is_save_due(s, step)));
 }
@@ -254,10 +260,35 @@ train(Session *s)
 	return s->o->run.save ? save_last(s) : NULL;
 }
 
+/* Steps of --find-lr. A loss that is not finite is what it looks for. */
+static Status
+sweep(Session *s)
+{
+	int64_t total = gradc_total_steps(s->run);
+	LrSweep found = lr_sweep_new(s->arena, total);
+	bool over = false;
+
+	for (int64_t i = 0; i < total && !s->stop && !over; i++) {
+		Status status = finish_step(s, gradc_step(s->run, &s->step));
+		over = status && status->exit_code == EXIT_NON_FINITE;
+		found.diverged = over;
+		if (over)
+			status_free(status);
+		else
+			RETURN_IF_ERROR(status);
+		over = over || !lr_sweep_add(&found, s->step.lr, s->step.loss);
+		RETURN_IF_ERROR(gradc_agree(s->run, (int)stop_signal, &s->stop));
+	}
+	progress_end(&s->progress);
+	if (gradc_rank(s->run) == 0 && !s->stop)
+		lr_sweep_print(&found, stdout, s->o->json);
+	return NULL;
+}
+
 static void
 print_result(const Session *s)
 {
-	if (gradc_rank(s->run) > 0)
+	if (gradc_rank(s->run) > 0 || finds_lr(s))
 		return;
 	if (s->o->json) {
 		json_t *root = json_object();
@@ -359,7 +390,7 @@ run_training(Session *s)
 	RETURN_IF_ERROR(log_open(o->log, gradc_steps_done(s->run), &s->log));
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
-		status = train(s);
+		status = finds_lr(s) ? sweep(s) : train(s);
 	if (status)
 		status_free(gradc_save_poll(s->run, true));
 	progress_end(&s->progress);

@@ -24,6 +24,24 @@ set_pair(const OptionUse *u, void *at)
 	return true;
 }
 
+/* MIN,MAX: two learning rates, the lower one first. */
+static bool
+set_find_lr(const OptionUse *u, void *at)
+{
+	double *range = at;
+	const char *comma = strchr(u->value, ',');
+	const char *low = comma ? arena_strndup(u->arena, u->value, (size_t)(comma - u->value))
+	                        : "";
+
+	if (comma && parse_double(low, &range[0]) && parse_double(comma + 1, &range[1]) &&
+	    range[0] > 0 && range[0] < range[1] && !isinf(range[1]))
+		return true;
+	diag_error(u->diag, EXIT_USAGE,
+	           "%s--find-lr=%s: need two learning rates, the lower first, as 1e-7,10",
+	           u->origin, u->value);
+	return false;
+}
+
 /* What set_pair made lies as one text: NAME=VALUE. */
 static void
 match_name(Arena *arena, const Format *f, GradcPair *pair)
@@ -91,6 +109,8 @@ static const OptionRow rows[] = {
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
 	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every", TAKES_STRING,
 	 RUN(lr_schedule), .commands = TRAINING},
+	{"find-lr", "MIN,MAX", "trains nothing, but looks which learning rate is good: it grows from MIN to MAX over --steps, and stdout has the losses",
+	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
 	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
 	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
@@ -199,6 +219,7 @@ check_needs(const CliOptions *o, Diag *diag)
 	         "--export FILE.onnx"},
 		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
 	         "--lr-schedule=plateau", "--eval-every N, whose losses it goes by"},
+		{o->find_lr[0] > 0, o->run.steps > 0, "--find-lr", "--steps N, as 100"},
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};
@@ -214,6 +235,37 @@ check_needs(const CliOptions *o, Diag *diag)
 		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
 		diag_hint(diag, "--lr-schedule linear, cosine, wsd or polynomial ends there");
 	}
+	return ok;
+}
+
+/* It writes nothing that a training does, and says itself which learning rate a step has. */
+static bool
+check_find_lr(const CliOptions *o, Diag *diag)
+{
+	const struct {
+		bool given;
+		const char *option;
+	} refused[] = {
+		{o->run.save != NULL, "--save"},
+		{o->run.resume != NULL, "--resume"},
+		{o->export != NULL, "--export"},
+		{o->dump_gradients != NULL, "--dump-gradients"},
+		{!isnan(o->run.lr), "--lr"},
+		{strcmp(o->run.lr_schedule, "constant") != 0, "--lr-schedule"},
+		{o->run.warmup > 0, "--warmup"},
+		{o->eval_every > 0, "--eval-every"},
+	};
+	bool ok = true;
+
+	for (int i = 0; i < COUNT(refused); i++)
+		if (o->find_lr[0] > 0 && refused[i].given) {
+			diag_error(
+				diag, EXIT_USAGE,
+				"--find-lr and %s: one of them: it looks for a learning rate, and "
+				"trains nothing",
+				refused[i].option);
+			ok = false;
+		}
 	return ok;
 }
 
@@ -243,7 +295,12 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		ok = false;
 	}
-	return ok && check_needs(out, diag);
+	if (!ok || !check_needs(out, diag) || !check_find_lr(out, diag))
+		return false;
+	if (out->find_lr[0] > 0)
+		out->run.lr_schedule = arena_printf(arena, "sweep,low=%.17g,high=%.17g",
+		                                    out->find_lr[0], out->find_lr[1]);
+	return true;
 }
 
 /* ---- values as JSON; NULL: nothing to show */
@@ -309,7 +366,7 @@ static json_t *(*const show[])(const void *) = {
 	[TAKES_KNOWN] = show_string,  [TAKES_UINT] = show_uint,
 	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
 	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
-	[TAKES_CALL] = show_pairs, /* set_pair is the only one */
+	[TAKES_CALL] = show_pairs, /* set_pair, but for --find-lr, which options_json leaves out */
 	[TAKES_NOTHING] = NULL,       [TAKES_CONFIG] = NULL,
 };
 
@@ -319,7 +376,8 @@ options_json(const CliOptions *o)
 	json_t *settings = json_object();
 
 	for (int i = 0; i < COUNT(rows); i++) {
-		bool shown = show[rows[i].takes] && rows[i].help && rows[i].offset != CLI(ignored);
+		bool shown = show[rows[i].takes] && rows[i].help &&
+		             rows[i].offset != CLI(ignored) && rows[i].offset != CLI(find_lr);
 		json_t *value = shown ? show[rows[i].takes]((const char *)o + rows[i].offset)
 		                      : NULL;
 

@@ -103,6 +103,15 @@ lr_plateau(const Hyper *h, double at, double of)
 	return h->plateau.lr;
 }
 
+/* That of --find-lr, Smith, arXiv:1506.01186: low, high. The same factor from each step to the next. */
+static double
+lr_sweep(const Hyper *h, double at, double of)
+{
+	double low = h->lr_settings[0], high = h->lr_settings[1];
+
+	return low * pow(high / low, of > 1 ? at / (of - 1) : 0);
+}
+
 typedef enum { FROM_LOW = 1, BELOW_HIGH = 2, WHOLE = 4 } LrRange; /* else above low, up to high */
 typedef struct {
 	const char *name;
@@ -136,9 +145,10 @@ static const LrRow lr_rows[] = {
           [PLATEAU_THRESHOLD] = {"threshold", 1e-4, 0, 1, FROM_LOW | BELOW_HIGH},
           [PLATEAU_COOLDOWN] = {"cooldown", 0, 0, 1e9, FROM_LOW | WHOLE},
           [PLATEAU_EPS] = {"eps", 1e-8, 0, INFINITY, FROM_LOW}}},
+	{"sweep", lr_sweep, true, {{"low", 1e-7, 0, INFINITY}, {"high", 10, 0, INFINITY}}},
 };
 const char *const lr_schedule_names[] = {"constant", "linear",    "cosine",  "wsd",   "polynomial",
-                                         "step",     "one-cycle", "plateau", NULL};
+                                         "step",     "one-cycle", "plateau", "sweep", NULL};
 
 /* The row of "NAME" or "NAME,KEY=VALUE"; NULL: there is none. */
 static const LrRow *

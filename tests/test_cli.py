@@ -115,6 +115,7 @@ EXECUTABLE = {
                       [("=foo", "foo"), ("=step,size=0", "size=0"), ("=step,power=1", "power"), ("=polynomial,power", "power"), ("=linear,x=1", "x"),
                        ("=one-cycle,pct_start=2", "pct_start=2"), ("=step,size=nan", "size=nan"), ("=", "need constant|linear"), ("=plateau", "needs --eval-every"),
                        *[(f"=plateau,{s} --eval-every=1", s) for s in ("patience=1.5", "factor=1", "threshold=-1", "cooldown=-1")], ("=plateau,size=1 --eval-every=1", "no setting")]),
+    "--find-lr": (["=1e-6,1 --steps=5"], [("=1", "1e-7,10"), ("=1,0.1", "1,0.1"), ("=0,1", "0,1"), ("=x,1", "x,1"), ("=1,inf", "inf"), ("=1e-6,1 --epochs=1", "needs --steps")]),
     "--warmup": (["=2"], [("=x", "x")]),
     "--min-lr": (["=0.001"], [("=x", "x")]),
     "--weight-decay": (["=0.1"], [("=x", "x"), ("=-1", "-1")]),

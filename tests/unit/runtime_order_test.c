@@ -145,7 +145,8 @@ test_learning_rates(void **state)
 		Hyper h = hyper(lr_schedule_names[i]);
 		expect(hyper_lr(&h, 0), 0.1);
 		expect(hyper_lr(&h, 9), 1);
-		if (strcmp(lr_schedule_names[i], "one-cycle") != 0)
+		if (strcmp(lr_schedule_names[i], "one-cycle") != 0 &&
+		    strcmp(lr_schedule_names[i], "sweep") != 0)
 			expect(hyper_lr(&h, 10), 1);
 	}
 	Hyper constant = hyper("constant"), linear = hyper("linear"), cosine = hyper("cosine");
@@ -169,6 +170,10 @@ test_learning_rates(void **state)
 	expect(hyper_lr(&cycle, 39), 1);
 	expect(hyper_lr(&cycle, 40), 0.9994965352845243);
 	expect(hyper_lr(&cycle, 109), 4e-6);
+	Hyper sweep = hyper("sweep,low=0.01,high=100");
+	expect(hyper_lr(&sweep, 10), 0.01);
+	expect(hyper_lr(&sweep, 43), 0.01 * pow(1e4, 33 / 99.0));
+	expect(hyper_lr(&sweep, 109), 100);
 }
 
 /* torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, cooldown=2, min_lr=0.2): the learning rate behind each
