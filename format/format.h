@@ -609,6 +609,11 @@ CommPart comm_part(int64_t n, int world, int rank, int64_t block);
 /* ---- origin.c */
 /* The names of the ONNX nodes that it computes; where there are none, what it is. At least one. */
 StringList origin_names(Arena *arena, const Format *f, const Instruction *n);
+/* The same, apart: nodes whose results it computes, and nodes through which it takes a gradient. Both may be empty. */
+typedef struct {
+	StringList forward, gradients;
+} OriginNodes;
+OriginNodes origin_nodes(Arena *arena, const Format *f, const Instruction *n);
 /* The first of them, and how many more there are: "/fc/MatMul + 2". */
 const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 

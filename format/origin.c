@@ -3,6 +3,15 @@
 
 #include <string.h>
 
+static void
+add_once(Arena *arena, StringList *names, const char *name)
+{
+	for (int i = 0; i < names->n; i++)
+		if (strcmp(names->at[i], name) == 0)
+			return;
+	vec_push(arena, names, name);
+}
+
 StringList
 origin_names(Arena *arena, const Format *f, const Instruction *n)
 {
@@ -11,19 +20,40 @@ origin_names(Arena *arena, const Format *f, const Instruction *n)
 
 	for (const char *at = strchr(origin, '"'); at && *at; at = strchr(at, '"')) {
 		const char *name = text_unquote(arena, &at);
-		bool seen = !name;
 
 		if (!name)
 			break;
-		for (int i = 0; i < names.n; i++)
-			seen |= strcmp(names.at[i], name) == 0;
-		if (!seen)
-			vec_push(arena, &names, name);
+		add_once(arena, &names, name);
 	}
 	if (names.n == 0)
 		vec_push(arena, &names,
 		         *origin ? arena_strdup(arena, origin) : instruction_names[n->kind]);
 	return names;
+}
+
+OriginNodes
+origin_nodes(Arena *arena, const Format *f, const Instruction *n)
+{
+	static const char grad[] = "grad(";
+	OriginNodes nodes = {0};
+	int depth = 0, backward = 0; /* of parentheses; of the outermost grad around us, 0: none */
+
+	for (const char *at = format_text(f, n->origin); *at;) {
+		if (*at == '"') {
+			const char *name = text_unquote(arena, &at);
+			if (!name)
+				break;
+			add_once(arena, backward ? &nodes.gradients : &nodes.forward, name);
+			continue;
+		}
+		if (!backward && strncmp(at, grad, strlen(grad)) == 0)
+			backward = depth + 1;
+		depth += *at == '(';
+		if (*at == ')' && depth-- == backward)
+			backward = 0;
+		at++;
+	}
+	return nodes;
 }
 
 const char *
