@@ -152,7 +152,7 @@ int diag_exit_code(const Diag *diag); /* EXIT_OK without errors */
 typedef struct {
 	int exit_code;
 	char *message; /* one line */
-	char *output;  /* what another program said about it, of several lines; NULL */
+	char *output;  /* more about it, of several lines: what another program said; NULL */
 } StatusInfo;
 typedef StatusInfo *Status;
 
@@ -174,8 +174,8 @@ void memory_serve_json(bool in_program);
 void memory_on_orphaned(void *block, void (*release)(void *block));
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
-/* Adds the first lines of another program's output, at most 4000 bytes: diag prints them below the
- * message, indented. */
+/* Adds the first lines of what more there is to say, as another program's output, at most 4000 bytes: diag prints them
+ * below the message, indented. */
 Status status_output(Status status, const char *text, size_t n);
 Status status_copy(const StatusInfo *status); /* of NULL: NULL */
 void status_free(Status status);

@@ -388,6 +388,20 @@ static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 	[LOOP] = run_loop,           [END] = run_end,
 };
 
+/* Nothing else runs meanwhile. */
+static Status
+run_and_look(Walk *w, const Instruction *n)
+{
+	Executor *x = w->x;
+	FinderCall call = {w->program, w->micro, n, x->spans};
+
+	for (uint32_t i = 0; i < n->n_args; i++)
+		x->spans[i] = argument_span(w, n, i);
+	RETURN_IF_ERROR(finder_before(x, &call));
+	RETURN_IF_ERROR(execute[n->kind](w, n));
+	return finder_after(x, &call);
+}
+
 static bool
 is_due(const Walk *w, const Instruction *n)
 {
@@ -447,7 +461,7 @@ run_one(Walk *w)
 	uint32_t at = w->pc;
 	if (w->x->observer)
 		RETURN_IF_ERROR(observe_begins(w->x, n->stream));
-	RETURN_IF_ERROR(execute[n->kind](w, n));
+	RETURN_IF_ERROR(w->x->finder ? run_and_look(w, n) : execute[n->kind](w, n));
 	if (w->x->observer)
 		RETURN_IF_ERROR(observe_ends(w->x, at, n->stream));
 	return w->x->poison && w->depth == 0 ? poison_after(w->x, w->program, at) : NULL;

@@ -8,6 +8,7 @@
 typedef struct HostLaunch HostLaunch; /* host_launch.c */
 typedef struct Observer Observer;     /* observe.c */
 typedef struct Trace Trace;           /* trace.c */
+typedef struct Finder Finder;         /* find_nan.c */
 
 /* ---- executor.c: walks a program's instructions over the regions. */
 enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
@@ -71,6 +72,8 @@ typedef struct {
 	int most_observed;  /* instructions that a program runs; 0: they are never timed */
 	Observer *observer; /* NULL: they are not timed */
 	Trace *trace;       /* of collectives; NULL: none */
+	Finder *finder;     /* of numbers that are not finite; NULL: nobody looks */
+	Span *spans;        /* for it: room for an instruction's arguments */
 	VEC(RecordedRun) recorded;
 } Executor;
 typedef struct {
@@ -115,6 +118,16 @@ Status observe_begin(Executor *x);
 Status observe_begins(Executor *x, int stream);
 Status observe_ends(Executor *x, uint32_t at, int stream);
 Status observe_run(Executor *x, const ProgramRecord *p);
+
+/* ---- find_nan.c: looks at what each instruction reads, and, when it is over, at what it made */
+typedef struct {
+	const ProgramRecord *program;
+	const MicroBatch *micro;
+	const Instruction *instruction;
+	const Span *spans; /* of its arguments */
+} FinderCall;
+Status finder_before(Executor *x, const FinderCall *call);
+Status finder_after(Executor *x, const FinderCall *call);
 
 /* ---- host_launch.c: programs of another target, which the host's processors run */
 Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);

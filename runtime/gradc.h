@@ -77,9 +77,40 @@ typedef struct {
 	bool libraries;     /* where these are faster than generated code */
 	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */
 	int64_t keep_data;
-	bool poison; /* for tests: freed memory holds NaN */
+	bool find_nan; /* a step with EXIT_NON_FINITE is run once more, to find where it began */
+	bool poison;   /* for tests: freed memory holds NaN */
 } GradcOptions;
 GradcOptions gradc_default_options(void);
+
+/* Numbers that are not finite, and what is said of them. */
+typedef enum { GRADC_NAN, GRADC_PLUS_INFINITY, GRADC_MINUS_INFINITY, GRADC_N_UNFIT } GradcUnfit;
+typedef struct {
+	int64_t elements;
+	int64_t n[GRADC_N_UNFIT]; /* how many are not finite, by GradcUnfit */
+	double least, most;       /* of the others; least > most: there are none */
+} GradcRange;
+typedef struct {
+	const char *name;  /* in the model, or of the ONNX node that it comes from */
+	const char *kind;  /* "parameter", "input", "gradient" ...; "": what a node makes */
+	const char *dtype; /* "f32" */
+	const char *shape; /* "[8,16]"; NULL: the tables have only the number of elements */
+	GradcRange range;
+	bool is_result; /* of the kernel; else one of its operands */
+	const char *
+		since; /* of an operand that is not finite: whose result, or since when; NULL: not known */
+} GradcTensor;
+/* Where a failed step had its first number that is not finite. */
+typedef struct {
+	StringList nodes;     /* ONNX nodes; several, where one kernel computes them */
+	StringList gradients; /* those through which the kernel takes a gradient */
+	const char
+		*phase; /* "forward", "backward", "update"; "": a tensor held it before the step */
+	int64_t micro_batch;        /* of this rank, from 1 */
+	const GradcTensor *tensors; /* results that are not finite, then operands */
+	int n_tensors;
+	const char *
+		nan; /* of an infinity: what made NaN of it, as text; NULL: nothing, or it is NaN itself */
+} GradcNotFinite;
 
 typedef struct {
 	int64_t step; /* completed ones, this included */
@@ -99,6 +130,9 @@ typedef struct {
 	int64_t data_waits;  /* micro-batches that were still being read when their turn came */
 	/* Not of `seconds`: since the step before, until checkpoints were copied, and the ones before them written. */
 	double save_seconds;
+	/* With options.find_nan, of a step that ends with EXIT_NON_FINITE: where it began. It lives as long as the run. NULL: it is not
+	 * known, or another rank knows. */
+	const GradcNotFinite *not_finite;
 } GradcStep;
 
 typedef struct {

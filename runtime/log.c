@@ -173,6 +173,53 @@ add_settings(json_t *line, Gradc *run)
 	json_object_set_new(line, "settings", object);
 }
 
+static json_t *
+names_json(const StringList *names)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < names->n; i++)
+		json_array_append_new(list, json_name(names->at[i]));
+	return list;
+}
+
+static json_t *
+tensor_json(const GradcTensor *t)
+{
+	const GradcRange *r = &t->range;
+	json_t *json = json_object();
+
+	json_object_set_new(json, "role", json_string(t->is_result ? "result" : "operand"));
+	json_object_set_new(json, "kind", json_string(t->kind));
+	json_object_set_new(json, "name", json_name(t->name));
+	json_object_set_new(json, "dtype", json_string(t->dtype));
+	json_object_set_new(json, "shape", t->shape ? json_string(t->shape) : json_null());
+	json_object_set_new(json, "elements", json_integer(r->elements));
+	json_object_set_new(json, "nan", json_integer(r->n[GRADC_NAN]));
+	json_object_set_new(json, "inf", json_integer(r->n[GRADC_PLUS_INFINITY]));
+	json_object_set_new(json, "minus_inf", json_integer(r->n[GRADC_MINUS_INFINITY]));
+	json_object_set_new(json, "min", json_number(r->least));
+	json_object_set_new(json, "max", json_number(r->most));
+	json_object_set_new(json, "since", t->since ? json_name(t->since) : json_null());
+	return json;
+}
+
+static json_t *
+not_finite_json(const GradcNotFinite *found)
+{
+	json_t *json = json_object(), *tensors = json_array();
+
+	for (int i = 0; i < found->n_tensors; i++)
+		json_array_append_new(tensors, tensor_json(&found->tensors[i]));
+	json_object_set_new(json, "nodes", names_json(&found->nodes));
+	json_object_set_new(json, "gradients", names_json(&found->gradients));
+	json_object_set_new(json, "phase", json_string(found->phase));
+	json_object_set_new(json, "micro_batch", json_integer(found->micro_batch));
+	json_object_set_new(json, "tensors", tensors);
+	json_object_set_new(json, "nan", found->nan ? json_name(found->nan) : json_null());
+	return json;
+}
+
 Status
 log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
 {
@@ -192,6 +239,8 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
 		json_object_set_new(line, "loss_scale", json_real(s->loss_scale));
 		json_object_set_new(line, "overflows", json_integer(s->overflows));
 	}
+	if (s->not_finite)
+		json_object_set_new(line, "not_finite", not_finite_json(s->not_finite));
 	add_rates(line, run, s);
 	if (eval)
 		json_add_eval(line, eval);

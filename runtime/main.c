@@ -443,12 +443,12 @@ is_common(int exit_code)
 	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
 }
 
-/* Frees the status; true if it was an error. Errors of all ranks are told by one. */
+/* Frees the status; true if it was an error. Errors of all ranks are told by one, but for what only another knows of them. */
 static bool
 report(const Session *s, Status status)
 {
 	bool others = s->run && gradc_rank(s->run) > 0 && !s->apart && status &&
-	              is_common(status->exit_code);
+	              is_common(status->exit_code) && !s->step.not_finite;
 
 	if (!status || (*status->message && !others))
 		return diag_status(s->diag, status);

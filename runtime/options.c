@@ -162,6 +162,8 @@ static const OptionRow rows[] = {
 	 CLI(progress)},
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
 	 CLI(table)},
+	{"find-nan", NULL, "where loss or norm are not finite: which ONNX node made the first NaN or infinity, and of what",
+	 TAKES_FLAG, RUN(find_nan), .commands = TRAINING},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
 	 CLI(dump_gradients), .commands = TRAINING},
 	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the code compiled in, else the CPU)", TAKES_STRING,
@@ -193,7 +195,6 @@ static const OptionRow rows[] = {
 	{"adapter", "NAME", NULL, TAKES_NOTHING, .optional = true},
 	{"export-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
 	{"export-merged", "FILE.onnx", NULL, TAKES_NOTHING, .optional = true},
-	{"find-nan", "X", NULL, TAKES_NOTHING, .optional = true},
 	{"load-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
 	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
 };

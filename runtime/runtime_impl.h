@@ -76,6 +76,26 @@ void observe_span(Gradc *run, const char *name, double begin, int64_t count);
 /* ---- gradient_check.c */
 Status gradients_check(Gradc *run, const GradcCheckOptions *options);
 
+/* ---- ranges.c */
+GradcRange range_of_nothing(void);
+bool range_is_finite(const GradcRange *r);
+/* n more elements. Those that are not finite and have the bytes of `before` (NULL: none) are not counted. */
+void range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
+
+/* ---- find_nan.c: where a failed step's first number that is not finite comes from. */
+/* From here on until finder_close runs are looked at. What it finds is the arena's. */
+Status finder_open(Arena *arena, Executor *x);
+void finder_close(Executor *x); /* also where opening it failed */
+/* Findings, by number; -1: none of this rank's. */
+typedef struct {
+	int first; /* where the loss or the norm have their NaN or infinity from */
+	int nan;   /* where the infinity of `first` became NaN */
+} Cause;
+Cause finder_result(const Executor *x, const ProgramRecord *update); /* after the step */
+/* ---- find_nan_text.c */
+const GradcNotFinite *finder_describe(const Gradc *run, const Cause *cause);
+void finder_print(Text *out, const GradcNotFinite *found, int64_t micro_batches);
+
 /* ---- poison.c: memory that holds no live value, made useless. */
 Status poison_before(Executor *x, const ProgramRecord *p);
 Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);
@@ -508,6 +528,7 @@ enum { MAX_QUEUED = 2 };
 typedef struct {
 	GradcStep out;
 	int turn;
+	int64_t first; /* position of its first row */
 	double begin;
 } QueuedStep;
 

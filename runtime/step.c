@@ -120,6 +120,7 @@ begin_step(Gradc *run, const StepRows *rows)
 	x->timed = true;
 	*q = (QueuedStep){.begin = seconds_now(),
 	                  .turn = x->turns[TURN_STEP],
+	                  .first = run->samples,
 	                  .out = {.step = run->step + 1,
 	                          .lr = hyper_lr(&run->hyper, run->step),
 	                          .loss = NAN,
@@ -280,6 +281,82 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 	return executor_step_times(x, q->turn, out->phase_seconds);
 }
 
+/* ---- what made a step fail */
+
+/* The same step again: what it reads it has left as it was, and its random numbers are those of its number. */
+static Status
+repeat_step(Gradc *run, const QueuedStep *q)
+{
+	const ProgramRecord *p = run->train->program;
+	const ProgramRecord *update = program_any(run, ROLE_UPDATE, run->train->binding);
+	StepRows step = step_rows(run, q->first);
+	MicroBatch micro = {0, run->options.accumulate};
+	Executor *x = &run->executor;
+	DataWait wait;
+
+	for (; micro.index < micro.n; micro.index++) {
+		MicroRows rows = micro_rows(run, &step, micro.index);
+
+		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
+		hyper_scalars(&run->hyper, q->out.step - 1,
+		              part_of_step(run, micro.index) * run->train->micro_rows,
+		              executor_scalars(x, p));
+		RETURN_IF_ERROR(executor_walk(x, p, &micro));
+	}
+	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, update));
+	return executor_walk(x, update, &(MicroBatch){0, 1});
+}
+
+/* Every rank comes here: repeated sums are everybody's, too. */
+static Status
+look_for_cause(Gradc *run, const QueuedStep *q, const GradcNotFinite **out, int *found)
+{
+	const ProgramRecord *update = program_any(run, ROLE_UPDATE, run->train->binding);
+	Executor *x = &run->executor;
+
+	RETURN_IF_ERROR(finder_open(run->arena, x));
+	RETURN_IF_ERROR(repeat_step(run, q));
+	Cause cause = finder_result(x, update);
+	*out = finder_describe(run, &cause);
+	return ranks_agree(run, *out != NULL, found);
+}
+
+/* `failure` with what made it, as far as this rank knows. Without other ranks, which would wait for this one, a fault of looking for
+ * it is no worse than what happened. */
+static Status
+explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
+{
+	Executor *x = &run->executor;
+	Observer *observer = x->observer;
+	uint8_t turn = x->turns[TURN_STEP];
+	int found = 0;
+	Text text = {0};
+
+	x->observer = NULL;
+	x->turns[TURN_STEP] = (uint8_t)q->turn;
+	Status fault = look_for_cause(run, q, &out->not_finite, &found);
+	x->observer = observer;
+	x->turns[TURN_STEP] = turn;
+	finder_close(x);
+	if (fault && gradc_ranks(run) > 1) {
+		status_free(failure);
+		return status_annotate(fault, "--find-nan: step %lld once more",
+		                       (long long)out->step);
+	}
+	if (out->not_finite)
+		finder_print(&text, out->not_finite, run->options.accumulate);
+	else if (fault)
+		text_printf(&text, "--find-nan: %s\n", fault->message);
+	else if (!found)
+		text_add(&text, "--find-nan: the step once more had only finite numbers\n");
+	if (out->not_finite && gradc_rank(run) > 0)
+		failure = status_annotate(failure, "rank %d", gradc_rank(run));
+	failure = status_output(failure, text.at, text.n);
+	text_free(&text);
+	status_free(fault);
+	return failure;
+}
+
 Status
 step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 {
@@ -294,7 +371,11 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	run->queued[0] = run->queued[1];
 	*got = true;
 	RETURN_IF_ERROR(read_report(run, &q, out));
-	return check_finite(run, out);
+	bool failed_before = run->failed != 0;
+	Status status = check_finite(run, out);
+	return status && run->options.find_nan && !failed_before
+	               ? explain_failure(run, &q, out, status)
+	               : status;
 }
 
 /* ---- the two halves of a step, each waited for */

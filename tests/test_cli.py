@@ -158,7 +158,7 @@ EXECUTABLE = {
     "--info": (["", " --json"], [("=x", "x")]),
     "--json": ([""], [("=x", "x")]),
     "--help": ([""], [("=x", "x")]),
-    "--find-nan": ([], [("", LACKS)]),
+    "--find-nan": ([""], [("=x", "x")]),
     "--reduce": (["=ordered", " fast"], [("=x", "x")]),
     "--load-adapter": ([], [("=a", LACKS)]),
     "--foo": ([], [("", "--foo")]),

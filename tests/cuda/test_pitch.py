@@ -1,5 +1,6 @@
 """Rows that a library wants at multiples of 16 bytes have a pitch (codegen/pitch.c): losses and weights are those of the CPU, which has
 none."""
+import json
 import subprocess
 
 import numpy as np
@@ -15,13 +16,12 @@ def weights(name, shape, rng):
     return numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32), name)
 
 
-@pytest.fixture(scope="module")
-def exe(gpu):
+def compile_layers(gpu, *last):
     """A layer, the logits, 1001 numbers a row, and cross entropy: the gradients of both operands read such rows, too."""
     rng = np.random.default_rng(3)
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w0"], ["h0"]), helper.make_node("Tanh", ["h0"], ["h"]),
-         helper.make_node("MatMul", ["h", "w1"], ["z"]), helper.make_node("Add", ["z", "b1"], ["logits"])], "g",
+         helper.make_node("MatMul", ["h", "w1"], ["z"], name="z"), helper.make_node("Add", ["z", "b1"], ["shifted"]), *last], "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
         [weights("w0", (WIDTH, WIDTH), rng), weights("w1", (WIDTH, CLASSES), rng), weights("b1", (CLASSES,), rng)])
@@ -29,6 +29,11 @@ def exe(gpu):
     inputs = {"x": rng.standard_normal((STEPS * BATCH, WIDTH)).astype(np.float32), "labels": rng.integers(0, CLASSES, STEPS * BATCH)}
     return gpu.compile_model(model, inputs, "--loss=cross_entropy", "--optimizer=adamw", f"--batch={BATCH}",
                              train=["--lr=0.01", f"--steps={STEPS}"])
+
+
+@pytest.fixture(scope="module")
+def exe(gpu):
+    return compile_layers(gpu, helper.make_node("Identity", ["shifted"], ["logits"]))
 
 
 def test_products_have_a_pitch(gpu, exe):
@@ -48,3 +53,14 @@ def test_losses(gpu, exe, tmp_path, libraries):
     for a, b in zip(on_gpu, on_cpu):
         assert abs(a["loss"] - b["loss"]) <= limit("devices f32") * b["loss"]
         assert abs(a["grad_norm"] - b["grad_norm"]) <= limit("devices f32") * b["grad_norm"]
+
+
+def test_what_lies_between_rows_is_no_finding(gpu, tmp_path):
+    """NaN here, which --poison has put there."""
+    logarithm = compile_layers(gpu, helper.make_node("Log", ["shifted"], ["logits"], name="log"))
+    trainer = gpu.trainer(logarithm, tmp_path)
+    trainer.run(ON_GPU, "--find-nan", "--poison", "--log=found.jsonl", exit=8)
+    found = json.loads((tmp_path / "found.jsonl").read_text())["not_finite"]
+    assert "log" in found["nodes"] and "z" not in found["nodes"]
+    z = next(t for t in found["tensors"] if t["name"] == "z")
+    assert z["role"] == "operand" and z["elements"] == BATCH * 1004 and z["nan"] == 0 and z["since"] is None

@@ -61,6 +61,17 @@ def test_an_export_has_the_weights_of_the_cpu(trainer):
     assert all(np.any(before[name] != got[name]) for name in before if before[name].dtype == np.float32 and before[name].ndim > 1)
 
 
+def test_what_is_not_finite_is_found(digits):
+    """The third step is queued before the second one is known to fail, which is then run once more, without recordings."""
+    found = []
+    for device in DEVICES:
+        said = digits.run(device, "--steps=9", "--lr=1e30", "--find-nan", "--accumulate=2", "--log=found.jsonl", exit=8).stderr
+        line = json.loads((digits.folder / "found.jsonl").read_text().splitlines()[-1])
+        assert "is a result of" in said and line["not_finite"]["tensors"][0]["role"] == "result"
+        found.append((line["step"], line["not_finite"]["nodes"], [t["name"] for t in line["not_finite"]["tensors"]]))
+    assert found[0] == found[1] and found[0][0] == 2
+
+
 def test_evaluation(digits, gpu):
     options = ("--steps=4", "--eval-every=2", *digits_data(gpu.models, "eval_"))
     got, want = (digits.result(device, *options, name=device[9:])[0] for device in DEVICES)
