@@ -9,8 +9,8 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 13
-#define GRADC_ABI 10
-#define GRADC_ABI_NAME "gradc_abi_10" /* a symbol of the runtime; a mismatch fails at link */
+#define GRADC_ABI 11
+#define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */

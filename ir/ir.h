@@ -99,7 +99,8 @@ typedef struct {
 Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
 Tensor *tensor_splat(Module *m, Type type, double value);
-const Tensor *tensor_convert(Module *m, const Tensor *t, DType to); /* t itself where it is of `to` */
+const Tensor *tensor_convert(Module *m, const Tensor *t,
+                             DType to);              /* t itself where it is of `to` */
 bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */
 /* All elements equal? Then *value is it. */
 bool tensor_is_splat(const Tensor *t, double *value);
@@ -310,6 +311,10 @@ Value *function_state(Function *f, State *state);
 Node *function_return(const Function *f); /* NULL while it is being built */
 /* The first of the stores that stand last, else the return: what nodes are inserted before. NULL: neither. */
 Node *function_stores(const Function *f);
+Node *function_store_of(const Function *f,
+                        const State *s); /* where stores stand last; NULL: none */
+Value *
+store_elements(const Node *store); /* what it stores, before a reshape to the state's shape */
 Value *function_result(const Function *f, int i);
 
 /* The five that mutate. */

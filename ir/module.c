@@ -253,6 +253,23 @@ function_stores(const Function *f)
 	return first;
 }
 
+Node *
+function_store_of(const Function *f, const State *s)
+{
+	for (Node *n = f->last; n && (n->op == OP_return || n->op == OP_store); n = n->prev)
+		if (n->op == OP_store && ((const StoreAttr *)n->attr)->state == s)
+			return n;
+	return NULL;
+}
+
+Value *
+store_elements(const Node *store)
+{
+	Value *v = node_operand(store, 0);
+
+	return v->node && v->node->op == OP_reshape ? node_operand(v->node, 0) : v;
+}
+
 Value *
 function_result(const Function *f, int i)
 {

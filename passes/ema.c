@@ -33,15 +33,6 @@ average_state(Ema *e, State *of)
 	return s;
 }
 
-/* Elements in a row, where the store reshapes them. */
-static Value *
-stored_elements(Node *store)
-{
-	Value *v = node_operand(store, 0);
-
-	return v->node && v->node->op == OP_reshape ? node_operand(v->node, 0) : v;
-}
-
 /* @ema.w + (1 - X)(w - @ema.w); stays as it is where the weight does. */
 static Value *
 average(Ema *e, Builder *b, Value *weight, Value *before)
@@ -59,7 +50,7 @@ static void
 store_average(Ema *e, Function *update, Node *store)
 {
 	State *of = ((const StoreAttr *)store->attr)->state, *s = average_state(e, of);
-	Value *weight = stored_elements(store);
+	Value *weight = store_elements(store);
 	Builder b = {.m = e->m,
 	             .f = update,
 	             .before = function_stores(update),
@@ -81,10 +72,13 @@ run_ema(Pass *p, Module *m)
 
 	if (!update || e.decay == 0)
 		return true;
-	for_each_node(update, n)
-		if (n->op == OP_store &&
-		    ((const StoreAttr *)n->attr)->state->kind == STATE_PARAMETER)
-			store_average(&e, update, n);
+	int n_states = m->states.n;
+	for (int i = 0; i < n_states; i++) {
+		State *s = m->states.at[i];
+		Node *store = s->kind == STATE_PARAMETER ? function_store_of(update, s) : NULL;
+		if (store)
+			store_average(&e, update, store);
+	}
 	return true;
 }
 

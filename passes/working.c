@@ -62,30 +62,19 @@ use_working(Working *w, Function *f)
 	}
 }
 
-static Node *
-store_of(const Function *f, const State *s)
-{
-	for_each_node(f, n)
-		if (n->op == OP_store && ((const StoreAttr *)n->attr)->state == s)
-			return n;
-	return NULL;
-}
-
 /* Beside the weight's new content, of elements in a row as that. */
 static void
 store_working(Working *w, State *s)
 {
-	Node *store = store_of(w->update, s->of);
+	Node *store = function_store_of(w->update, s->of);
 	Builder b = {.m = w->m,
 	             .f = w->update,
 	             .before = function_stores(w->update),
 	             .loc = store->loc,
 	             .phase = store->phase};
-	Value *v = node_operand(store, 0);
+	Value *v = b_cast(&b, store_elements(store), s->type->dtype);
 
-	if (v->node && v->node->op == OP_reshape)
-		v = node_operand(v->node, 0);
-	v = b_reshape(&b, b_cast(&b, v, s->type->dtype), ints_of_type(s->type));
+	v = b_reshape(&b, v, ints_of_type(s->type));
 	b.before = store;
 	b_store(&b, s, v);
 }

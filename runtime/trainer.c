@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_10 = 10; /* what compiled objects refer to */
+const int gradc_abi_11 = 11; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)

@@ -59,7 +59,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $function 2>/dev/null; printf '%s\n' 
 
 def row_names(kind):
     lines = (ROOT / f"passes/{'losses' if kind == 'loss' else 'optimizers'}/{kind}_list.def")
-    return [n.replace("onnx_", "onnx-") for n in re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)]
+    return [n.replace("_", "-") if kind == "optimizer" else n for n in re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)]
 
 
 @pytest.mark.parametrize("kind", ["loss", "optimizer"])
@@ -70,7 +70,7 @@ def test_help_has_every_row(run, kind):
 
 @pytest.mark.parametrize("words, want", [
     (["gradc", "ch"], {"check"}),
-    (["gradc", "compile", "--optim"], {"--optimizer="}),
+    (["gradc", "compile", "--optim"], {"--optimizer=", "--optimizer-for="}),
     (["gradc", "compile", "--optimizer", "=", "ne"], {"nesterov"}),
     (["gradc", "compile", "--loss", "cr"], {"cross_entropy"}),
     (["gradc", "compile", "--loss", "o"], {"onnx:", "output:"}),

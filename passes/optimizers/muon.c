@@ -31,7 +31,7 @@ static const PassOption options[] = {
 static bool
 is_product(const Node *n)
 {
-	return n->op == OP_dot || n->op == OP_conv || n->op == OP_conv_grad_input;
+	return op_row(n)->precision == PRECISION_LOW;
 }
 
 /* By value id: is there a product on a way from it? */
