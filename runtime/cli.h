@@ -46,7 +46,7 @@ typedef struct {
 } StateBytes;
 StateBytes state_bytes(const Format *f);
 void state_bytes_print(FILE *out, const Format *f); /* a line; nothing where nothing is trained */
-json_t *state_bytes_json(const Format *f);          /* bytes of each part a parameter, and `total` */
+json_t *state_bytes_json(const Format *f); /* bytes of each part a parameter, and `total` */
 
 /* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);

@@ -521,8 +521,9 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 		add_cpu(o, arena, "native", cpu_features(arena, "native"));
 
 	if (ok && o->gradients && strcmp(o->gradients, "bf16") == 0 && o->max_accumulate != 1) {
-		diag_error(diag, EXIT_USAGE,
-		           "--gradients=bf16 needs --max-accumulate=1: sums over micro-batches are of f32");
+		diag_error(
+			diag, EXIT_USAGE,
+			"--gradients=bf16 needs --max-accumulate=1: sums over micro-batches are of f32");
 		ok = false;
 	}
 	if (!o->printer)

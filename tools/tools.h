@@ -21,8 +21,8 @@ typedef struct {
 	VEC(const CudaArchitecture *) gpus;
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
-	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed, optimizers_for, inputs,
-		disable, enable, wrt, pass_options;
+	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
+		optimizers_for, inputs, disable, enable, wrt, pass_options;
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
 	double label_smoothing, layer_decay, ema; /* 0: not given */

@@ -23,7 +23,8 @@ make_map(int is_signed, float *map)
 		int parts = (is_signed ? 1 : 2) << decade;
 		float edge[129], step = (1.0f - 0.1f) / (float)parts;
 		for (int i = 0; i <= parts; i++)
-			edge[i] = i < (parts + 1) / 2 ? fmaf(step, (float)i, 0.1f) : fmaf(-step, (float)(parts - i), 1.0f);
+			edge[i] = i < (parts + 1) / 2 ? fmaf(step, (float)i, 0.1f)
+			                              : fmaf(-step, (float)(parts - i), 1.0f);
 		for (int i = 0; i < parts; i++) {
 			float x = (float)pow(10, decade - 6) * ((edge[i] + edge[i + 1]) / 2.0f);
 			map[n++] = x;
@@ -74,11 +75,13 @@ main(int argc, char **argv)
 {
 	if (argc != 5)
 		return 2;
-	int torchao = strcmp(argv[1], "torchao") == 0, n = atoi(argv[2]), blocks = (n + BLOCK - 1) / BLOCK;
+	int torchao = strcmp(argv[1], "torchao") == 0, n = atoi(argv[2]),
+	    blocks = (n + BLOCK - 1) / BLOCK;
 	double lr = atof(argv[3]), decay = atof(argv[4]), beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 	float signed_map[CODES], unsigned_map[CODES];
 	int padded = blocks * BLOCK;
-	float *g = calloc((size_t)padded, 4), *p = calloc((size_t)padded, 4), *m = calloc((size_t)padded, 4), *v = calloc((size_t)padded, 4);
+	float *g = calloc((size_t)padded, 4), *p = calloc((size_t)padded, 4),
+	      *m = calloc((size_t)padded, 4), *v = calloc((size_t)padded, 4);
 	float *sizes = calloc(2 * (size_t)blocks, 4);
 	uint8_t *codes = calloc(2 * (size_t)padded, 1);
 
@@ -88,7 +91,9 @@ main(int argc, char **argv)
 		double c1 = 1 - pow(beta1, t), c2 = 1 - pow(beta2, t);
 		for (int i = 0; i < padded; i++) {
 			float a = t == 1 ? 0 : signed_map[codes[i]] * sizes[i / BLOCK];
-			float s = t == 1 ? 0 : unsigned_map[codes[padded + i]] * sizes[blocks + i / BLOCK];
+			float s = t == 1 ? 0
+			                 : unsigned_map[codes[padded + i]] *
+			                           sizes[blocks + i / BLOCK];
 			if (torchao) {
 				m[i] = a + (float)(1 - beta1) * (g[i] - a);
 				v[i] = s + (float)(1 - beta2) * (g[i] * g[i] - s);
@@ -98,12 +103,14 @@ main(int argc, char **argv)
 			}
 			if (torchao)
 				p[i] *= (float)(1 - lr * decay);
-			p[i] -= (float)(lr * sqrt(c2) / c1) * (m[i] / (sqrtf(v[i]) + (float)(eps * sqrt(c2))));
+			p[i] -= (float)(lr * sqrt(c2) / c1) *
+			        (m[i] / (sqrtf(v[i]) + (float)(eps * sqrt(c2))));
 			if (!torchao)
 				p[i] *= (float)(1 - lr * decay);
 		}
 		for (int b = 0; b < blocks; b++) {
-			float most_m = largest(m + b * BLOCK, BLOCK), most_v = largest(v + b * BLOCK, BLOCK);
+			float most_m = largest(m + b * BLOCK, BLOCK),
+			      most_v = largest(v + b * BLOCK, BLOCK);
 			if (torchao) {
 				most_m = fmaxf(most_m, 1e-12f);
 				most_v = fmaxf(most_v, 1e-12f);
@@ -111,12 +118,16 @@ main(int argc, char **argv)
 			sizes[b] = most_m;
 			sizes[blocks + b] = most_v;
 			for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++) {
-				float x = most_m > 0 ? m[i] / most_m : 0, y = most_v > 0 ? v[i] / most_v : 0;
-				int c = torchao ? nearest_of_torchao(signed_map, x) : nearest(signed_map, x);
+				float x = most_m > 0 ? m[i] / most_m : 0,
+				      y = most_v > 0 ? v[i] / most_v : 0;
+				int c = torchao ? nearest_of_torchao(signed_map, x)
+				                : nearest(signed_map, x);
 				if (!torchao && (signed_map[c] < 0) != (x < 0))
 					c += x > 0 ? 1 : -1;
 				codes[i] = (uint8_t)c;
-				codes[padded + i] = (uint8_t)(torchao ? nearest_of_torchao(unsigned_map, y) : nearest(unsigned_map, y));
+				codes[padded + i] = (uint8_t)(torchao ? nearest_of_torchao(
+										unsigned_map, y)
+				                                      : nearest(unsigned_map, y));
 			}
 		}
 	}
