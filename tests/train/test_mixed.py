@@ -4,8 +4,10 @@ import math
 import re
 
 import numpy as np
+import onnx
 import pytest
 import reference
+from onnx import helper, numpy_helper
 
 AUTOCAST = json.loads((reference.COPIES.parent / "references/autocast.json").read_text())["losses"]
 # Debian's oneDNN has no f16 on CPUs: loops run it.
@@ -108,6 +110,44 @@ def test_resume_says_what_differs(run, models, tmp_path):
     run(tmp_path / "a", *train, "--steps=2", "--save", tmp_path / "saved", cwd=models / "mlp_digits")
     said = run(tmp_path / "b", *train, "--steps=4", "--resume", tmp_path / "saved", cwd=models / "mlp_digits").stderr
     assert '"loss_scale" was "torch", is "megatron"' in said and '"mixed" was "", is "/0/*=f32"' in said
+
+
+def narrowed(t, dtype):
+    """A TensorProto's numbers in another float type."""
+    if t.data_type != onnx.TensorProto.FLOAT:
+        return t
+    return numpy_helper.from_array(numpy_helper.to_array(t).astype(dtype), t.name)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist"])
+def test_models_of_16_bits(run, models, tmp_path, name, kind):
+    """They begin with their own values, train in f32 as those would, and are exported in their own type, rounded once."""
+    import ml_dtypes
+    dtype = np.float16 if kind == "float16" else ml_dtypes.bfloat16
+    wide = onnx.load(models / name / "model.onnx")
+    narrow = onnx.ModelProto.FromString(wide.SerializeToString())
+    for model, to in (narrow, dtype), (wide, None):
+        for t in model.graph.initializer:
+            low = narrowed(t, dtype)
+            t.CopyFrom(low if to else t if low is t else numpy_helper.from_array(numpy_helper.to_array(low).astype(np.float32), t.name))
+    for v in [*narrow.graph.input, *narrow.graph.output]:
+        if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            v.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    onnx.save(wide, tmp_path / "wide.onnx")
+    onnx.save(narrow, tmp_path / "narrow.onnx")
+    train, found = [x for x in reference.train_options(name, "f32") if not x.startswith("--steps")], {}
+    for which in "wide", "narrow":
+        run("compile", tmp_path / f"{which}.onnx", "-o", tmp_path / which, *reference.compile_options(name, "f32", drop=["--precision", "-o", "train"]))
+        run(tmp_path / which, *train, "--steps=5", "--log", tmp_path / f"{which}.jsonl", "--export", tmp_path / f"{which}.out.onnx", cwd=models / name)
+        losses = [x["loss"] for x in map(json.loads, (tmp_path / f"{which}.jsonl").read_text().splitlines()) if "lr" in x]
+        found[which] = losses, {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{which}.out.onnx").graph.initializer}
+    assert found["narrow"][0] == pytest.approx(found["wide"][0], rel=1e-5)
+    floats = {n for n, a in found["wide"][1].items() if a.dtype == np.float32}
+    assert len(floats) > 3
+    for n in floats:
+        low, full = found["narrow"][1][n], found["wide"][1][n]
+        assert low.dtype == dtype and np.abs(low.astype(np.float32) - full).max() <= ml_dtypes.finfo(dtype).eps * np.abs(full).max(), n
 
 
 def heads(folder):
