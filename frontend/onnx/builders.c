@@ -340,12 +340,21 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	return shape_fits(n, shape) ? e_op(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
 }
 
+/* A model of 16 bits is computed in f32 or f64, which have more digits of a number than it. */
+static bool
+rounds_much(DType d)
+{
+	return dtype_is_float(d) && dtype_info[d].bits == 16;
+}
+
 Value *
 e_scalar(OnnxNode *n, DType dtype, double value)
 {
 	Module *m = n->b->m;
-	Value *sum = b_constant(n->b, tensor_splat(m, type_scalar(m, dtype), value));
 
+	if (rounds_much(dtype))
+		return b_cast(n->b, e_scalar(n, F64, value), dtype);
+	Value *sum = b_constant(n->b, tensor_splat(m, type_scalar(m, dtype), value));
 	if (dtype != F32 || !isfinite(value))
 		return sum;
 	for (int i = 0; i < 2; i++) {
@@ -368,6 +377,8 @@ e_vector(OnnxNode *n, DType dtype, int count, const double *at)
 	char *lo = arena_alloc(n->im->arena, (size_t)dtype_bytes(dtype, count));
 	bool exact = true;
 
+	if (rounds_much(dtype))
+		return b_cast(n->b, e_vector(n, F64, count, at), dtype);
 	for (int i = 0; i < count; i++) {
 		dtype_store_float(dtype, hi, i, at[i]);
 		double rest = at[i] - dtype_load_float(dtype, hi, i);
