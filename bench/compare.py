@@ -3,6 +3,7 @@
 `make bench` runs it in bench/.venv; bench/README.md says what it measures and what its files hold.
 """
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -22,6 +23,7 @@ from workloads import MODELS, write_data
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared/reference"
 CONTENDERS = ("gradc", "eager", "compile")
+PRECISIONS = ("f32", "bf16")
 RECORDED_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "GRADC_")
 RECORDED_PACKAGES = ("torch", "torchvision", "transformers", "onnx")
 
@@ -93,7 +95,7 @@ def run_torch(name, model, mode, folder, o):
                            CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS=str(o.threads))
         start = time.monotonic()
         said = call([sys.executable, ROOT / "bench/torch_worker.py", o.reference, name, mode, folder,
-                     model.rows, o.steps, o.threads], env=environment)
+                     model.rows, o.steps, o.threads, o.precision], env=environment)
     run = json.loads(said.splitlines()[-1])
     usual = statistics.median(run["step_ms"][WARMUP:])
     start_ms = 1e3 * (run.pop("began") - start)
@@ -134,7 +136,7 @@ def measure(name, model, onnx, o):
     machine = facts.machine()
     machine["versions"].update(packages())
     load = watch.facts()
-    settings = {"shape": model.text(), "rows": model.rows, "precision": "f32", "optimizer": "adamw",
+    settings = {"shape": model.text(), "rows": model.rows, "precision": o.precision, "optimizer": "adamw",
                 "threads": o.threads, "steps": o.steps, "warmup": WARMUP, "rounds": o.rounds,
                 "compile_options": [*model.options, *o.compile_option],
                 "environment": {k: v for k, v in os.environ.items() if k.startswith(RECORDED_VARIABLES)}}
@@ -148,9 +150,10 @@ def prepare():
 
 
 def write(result, folder):
-    """FOLDER/MODEL.json."""
+    """FOLDER/MODEL.json, FOLDER/MODEL-bf16.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{result['model']}.json").write_text(json.dumps(result, indent=1) + "\n")
+    precision = result["settings"]["precision"]
+    (folder / f"{result['model']}{'' if precision == 'f32' else '-' + precision}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 def listed(known):
@@ -182,6 +185,8 @@ def options(arguments):
     p.add_argument("--steps", type=at_least(WARMUP + 2), default=23, help="of each process")
     p.add_argument("--rounds", type=at_least(1), default=5, help="processes of each contender")
     p.add_argument("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="of each process")
+    p.add_argument("--precisions", type=listed(PRECISIONS), default=["f32"],
+                   help="f32, bf16: gradc's --precision, PyTorch's autocast; one after the other")
     p.add_argument("--compile-option", action="append", default=[], help="of gradc compile, repeatable")
     p.add_argument("--onnx", type=Path, default=ROOT / "bench/.models", help="where exported models are kept")
     p.add_argument("--reference", type=Path, default=REFERENCE, help="the folder of export_models.py")
@@ -192,8 +197,9 @@ def options(arguments):
 def main(arguments):
     """Measures model by model; what fails is said, and the next one follows."""
     o = options(arguments)
-    failed = 0
-    for name in o.models:
+    given, failed = o.compile_option, 0
+    for name, o.precision in itertools.product(o.models, o.precisions):
+        o.compile_option = [*given, f"--precision={o.precision}"]
         try:
             prepare()
             result = measure(name, MODELS[name], export(name, o.onnx, o.reference), o)

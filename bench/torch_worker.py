@@ -1,6 +1,6 @@
 """One PyTorch process of the comparison: trains a bench model on the files that gradc trains on.
 
-    python torch_worker.py REFERENCE MODEL eager|compile FOLDER ROWS STEPS THREADS
+    python torch_worker.py REFERENCE MODEL eager|compile FOLDER ROWS STEPS THREADS f32|bf16
 
 REFERENCE is the folder of export_models.py, FOLDER holds inputs.npy and labels.npy. Prints one JSON object:
 `began` (monotonic seconds, like the parent's, when the first step's batch is there and it begins),
@@ -57,10 +57,11 @@ def model_of(exporters, name):
     raise LookupError(f"{name}: export_models.py exported nothing")
 
 
-def loss_of(model, x, labels):
-    """Mean cross entropy over all targets."""
-    out = model(x)
-    logits = getattr(out, "logits", out)
+def loss_of(model, x, labels, narrow):
+    """Mean cross entropy over all targets; narrow: under autocast to bf16."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+        out = model(x)
+    logits = getattr(out, "logits", out).float()
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
 
 
@@ -78,7 +79,7 @@ def stop_compiling():
     shutdown_compile_workers()
 
 
-def train(model, loss_function, after_first, folder, rows, steps):
+def train(model, loss_function, after_first, folder, rows, steps, narrow):
     """(seconds when the first step began, milliseconds of each step, losses, peak bytes, steady bytes).
     A step takes the batch, reads the loss back, and ends after the update, as gradc's does;
     after_first() comes between the first two."""
@@ -91,7 +92,7 @@ def train(model, loss_function, after_first, folder, rows, steps):
         start = time.monotonic()
         began = began or start
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_function(model, x, labels)
+        loss = loss_function(model, x, labels, narrow)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -102,7 +103,7 @@ def train(model, loss_function, after_first, folder, rows, steps):
     return began, times, losses, max(peak, steady), steady
 
 
-def main(reference, name, mode, folder, rows, steps, threads):
+def main(reference, name, mode, folder, rows, steps, threads, precision):
     """See the head of this file."""
     sys.path.insert(0, reference)
     exporters = importlib.import_module("export_models")
@@ -115,7 +116,7 @@ def main(reference, name, mode, folder, rows, steps, threads):
     if mode == "compile":
         loss_function, after_first = torch.compile(loss_of, dynamic=False), stop_compiling
     began, times, losses, peak, steady = train(model, loss_function, after_first, Path(folder), int(rows),
-                                               int(steps))
+                                               int(steps), precision == "bf16")
     print(json.dumps({"began": began, "step_ms": times, "loss": losses,
                       "peak_bytes": max(0, peak - imported), "steady_bytes": max(0, steady - imported)}))
 
