@@ -204,6 +204,8 @@ static const RoleRow role_rows[] = {
 	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT, 0, {0}},
 	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT, 0, {0}},
 	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT, 0, {0}},
+	{FUNCTION_ESTIMATE, ROLE_ESTIMATE, PORT_GRADIENT, 0, {0}},
+	{FUNCTION_REFRESH, ROLE_REFRESH, PORT_GRADIENT, 0, {0}},
 	{FUNCTION_UPDATE,
          ROLE_UPDATE,
          PORT_NORM,
@@ -296,7 +298,9 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 
 	StreamPlan plan = {.m = tw->t->m,
 	                   .role = row->role,
-	                   .buckets = row->role == ROLE_ACCUMULATE ? &tw->buckets : NULL};
+	                   .buckets = row->role == ROLE_ACCUMULATE || row->role == ROLE_ESTIMATE
+	                                      ? &tw->buckets
+	                                      : NULL};
 
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
 	tw->io_space = row->role == ROLE_UPDATE ? SPACE_STEP : SPACE_IO;

@@ -237,6 +237,8 @@ typedef enum {
 	FUNCTION_EVAL,      /* adds to the loss's sums and the hits */
 	FUNCTION_ACCUMULATE, /* one micro-batch: adds to gradients and the loss's sums */
 	FUNCTION_UPDATE,     /* optimizer step */
+	FUNCTION_ESTIMATE,   /* as accumulate, with targets that are drawn from the model */
+	FUNCTION_REFRESH,    /* what the optimizer makes of the gradients of an estimate */
 } FunctionRole;
 /* How ranks along the data axis share states. */
 typedef enum { MODE_DDP, MODE_ZERO1, MODE_ZERO2, MODE_ZERO3 } DataParallelMode;

@@ -36,8 +36,8 @@ module_function(const Module *m, const char *name)
 Function *
 program_new(Module *m, FunctionRole role, int binding)
 {
-	static const char *const names[] = {"helper", "forward",    "inference",
-	                                    "eval",   "accumulate", "update"};
+	static const char *const names[] = {"helper",     "forward", "inference", "eval",
+	                                    "accumulate", "update",  "estimate",  "refresh"};
 	const char *name = binding ? arena_printf(m->arena, "%s.%d", names[role], binding)
 	                           : names[role];
 	Function *f = function_new(m, module_fresh_name(m, name));

@@ -15,8 +15,8 @@ const char *const state_kind_texts[] = {
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};
-const char *const function_role_texts[] = {"helper",     "forward", "inference", "eval",
-                                           "accumulate", "update",  NULL};
+const char *const function_role_texts[] = {"helper", "forward",  "inference", "eval", "accumulate",
+                                           "update", "estimate", "refresh",   NULL};
 const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};

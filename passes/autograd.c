@@ -28,6 +28,7 @@ mark_phases(const Function *f)
 
 typedef VEC(Value *) Values;
 typedef VEC(State *) StateList;
+typedef VEC(Function *) FunctionList;
 
 /* It may be the loss's target. */
 static Value *
@@ -242,7 +243,7 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	                .n_params = params->n};
 	for (int i = 0; i < params->n; i++)
 		vec_push(p->scratch, &w->wanted, function_state(f, params->at[i]));
-	if (!find_inputs(p, f, &w->wanted))
+	if (f->role == FUNCTION_ACCUMULATE && !find_inputs(p, f, &w->wanted))
 		return false;
 	mark_phases(f);
 	Value *sum = node_operand(store, 0);
@@ -336,25 +337,52 @@ gradient_states(Pass *p, Module *m, const StateList *params, const Backward *pro
 }
 
 static bool
+check_type_of_gradients(const Pass *p)
+{
+	const AutogradOptions *o = p->options;
+
+	if (!o->gradients || strcmp(o->gradients, "f32") == 0 || strcmp(o->gradients, "bf16") == 0)
+		return true;
+	diag_error(p->diag, EXIT_USAGE, "pass autograd: gradients=%s is not f32 or bf16",
+	           o->gradients);
+	return false;
+}
+
+/* All that get a backward: those of accumulate first. *n_first: how many these are. */
+static void
+find_programs(const Module *m, Arena *arena, FunctionList *out, int *n_first)
+{
+	static const FunctionRole roles[] = {FUNCTION_ACCUMULATE, FUNCTION_ESTIMATE};
+	Function *f;
+
+	for (int r = 0; r < COUNT(roles); r++) {
+		for (int i = 0; (f = module_program(m, roles[r], i)); i++)
+			vec_push(arena, out, f);
+		*n_first = r ? *n_first : out->n;
+	}
+}
+
+static bool
 run_autograd(Pass *p, Module *m)
 {
 	StateList params = {0};
-	int n = 0;
+	FunctionList functions = {0};
+	int n_first;
 
-	while (module_program(m, FUNCTION_ACCUMULATE, n))
-		n++;
-	if (n == 0)
+	if (!check_type_of_gradients(p))
+		return false;
+	find_programs(m, p->scratch, &functions, &n_first);
+	if (n_first == 0)
 		return needs_loss(p, m);
 	for (int i = 0; i < m->states.n; i++)
 		if (m->states.at[i]->kind == STATE_PARAMETER && m->states.at[i]->trainable)
 			vec_push(p->scratch, &params, m->states.at[i]);
-	Backward *programs = NEW_ARRAY(p->scratch, Backward, n);
-	for (int i = 0; i < n; i++)
-		if (!build_backward(p, module_program(m, FUNCTION_ACCUMULATE, i), &params,
-		                    &programs[i]))
+	Backward *programs = NEW_ARRAY(p->scratch, Backward, functions.n);
+	for (int i = 0; i < functions.n; i++)
+		if (!build_backward(p, functions.at[i], &params, &programs[i]))
 			return false;
-	State **gradient = gradient_states(p, m, &params, programs, n);
-	for (int i = 0; i < n; i++)
+	State **gradient = gradient_states(p, m, &params, programs, n_first);
+	for (int i = 0; i < functions.n; i++)
 		store_gradients(p, &programs[i], gradient);
 	p->changed = true;
 	return true;

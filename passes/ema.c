@@ -9,7 +9,7 @@
  *
  * with lerp = @ema.w + (1 - X)(@w - @ema.w), of @w as it is stored: torch.optim.swa_utils.get_ema_multi_avg_fn. It begins as
  * the initial weight; torch's AveragedModel, which copies at its first update_parameters, begins so when that is called
- * before training. An average of 16 bits would not move: it has f32, or f64 as the weight. Linear in nodes. */
+ * before training. An average of 16 bits would not move: it has f32, or f64 as the weight. Linear in nodes times parameters. */
 #include "passes/pass.h"
 
 typedef struct {

@@ -170,10 +170,26 @@ prepare_target(LossPass *lp, const Function *forward, Type output)
 }
 
 static bool
+check_estimates(LossPass *lp)
+{
+	const char *name = lp->options->estimates_for;
+
+	if (!name || (lp->row && lp->row->class_targets))
+		return true;
+	diag_error(lp->p->diag, EXIT_UNSUPPORTED,
+	           "%s: the optimizer %s draws labels from class logits, and the loss %s has none",
+	           lp->m->name, name, lp->options->kind);
+	diag_hint(lp->p->diag, "it works with --loss=cross_entropy and nll; adamw with all");
+	return false;
+}
+
+static bool
 prepare(LossPass *lp, const Function *forward)
 {
 	const LossOptions *o = lp->options;
 
+	if (!check_estimates(lp))
+		return false;
 	if (!check_output(lp, forward, o->output))
 		return false;
 	Type output = function_result(forward, (int)o->output)->type;
@@ -238,13 +254,47 @@ add_inputs(LossPass *lp, Function *f, Loss *l)
 	l->weight = function_param_as(f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
 }
 
+/* The number of a stream that no op of a model has. */
+enum { LABELS_STREAM = 0x6c6162656c73 };
+
+/* Noise with Gumbel's distribution for each element of `like`, from uniform numbers of its place in the step's batch. */
+static Value *
+gumbel(Builder *b, Type like)
+{
+	Function *f = b->f;
+	RandomAttr draw = {.dtype = like->dtype,
+	                   .shape = ints_of_type(like),
+	                   .counter = {.stream = LABELS_STREAM, .rows = like->dims[0]}};
+	Value *operands[] = {function_hyperparameter(f, SCALAR_SEED),
+	                     function_hyperparameter(f, SCALAR_STEP),
+	                     function_hyperparameter(f, SCALAR_OFFSET)};
+	Value *u = build(b, OP_random, COUNT(operands), operands, &draw);
+	Value *exponential = b_unary(b, OP_neg, b_unary(b, OP_log, u));
+
+	return b_unary(b, OP_neg, b_unary(b, OP_log, exponential));
+}
+
+/* Classes drawn from the softmax of the output, as the largest of its elements with noise; targets that do not count stay. */
+static Value *
+drawn_target(const Loss *l)
+{
+	Builder *b = l->b;
+	Value *noisy = b_binary(b, OP_add, l->output, gumbel(b, l->output->type));
+	AxisAttr axis = {l->class_axis};
+	Value *drawn = b_cast(b, build(b, OP_argmax, 1, &noisy, &axis), l->target->type->dtype);
+	Value *counts = b_binary(b, OP_ge, l->target, b_splat(b, l->target->type, 0));
+
+	return b_select(b, counts, drawn, l->target);
+}
+
 /* A copy of `from`, with the loss behind it. */
 static void
 build_program(LossPass *lp, const Function *from, FunctionRole role, int binding)
 {
 	Module *m = lp->m;
 	Function *f = program_new(m, role, binding);
-	bool train = role == FUNCTION_ACCUMULATE;
+	bool train = role == FUNCTION_ACCUMULATE, estimate = role == FUNCTION_ESTIMATE;
+	LossOptions plain = *lp->options;
 	Value **map = NEW_ARRAY(lp->p->scratch, Value *, from->next_value_id);
 	Node *ret = function_return(from);
 	Value **results = NEW_ARRAY(lp->p->scratch, Value *, ret->n_operands);
@@ -270,6 +320,12 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	l.output = results[lp->options->output];
 	if (lp->row) {
 		add_inputs(lp, f, &l);
+		if (estimate) { /* the loss is minus the logarithm of what was drawn */
+			plain.label_smoothing = 0;
+			l.options = &plain;
+			l.class_weight = NULL;
+			l.target = drawn_target(&l);
+		}
 		lp->row->build(&l);
 	} else {
 		own_loss(&l, results);
@@ -279,7 +335,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	Value *sum = b_running_sum(&b, lp->sum, l.sum);
 	Value *count = b_running_sum(&b, lp->count, l.count);
 	Value *correct = NULL;
-	if (!train && l.correct) {
+	if (role == FUNCTION_EVAL && l.correct) {
 		lp->correct = loss_state(lp, STATE_CORRECT, "metric.correct",
 		                         l.correct->type->dtype);
 		correct = b_running_sum(&b, lp->correct, l.correct);
@@ -301,6 +357,8 @@ build_programs(LossPass *lp, Function *forward, int binding)
 	if (!prepare(lp, forward))
 		return false;
 	build_program(lp, forward, FUNCTION_ACCUMULATE, binding);
+	if (lp->options->estimates_for)
+		build_program(lp, forward, FUNCTION_ESTIMATE, binding);
 	build_program(lp, inference ? inference : forward, FUNCTION_EVAL, binding);
 	drop_stores(forward);
 	if (inference)
@@ -343,6 +401,8 @@ static const PassOption loss_options[] = {
          offsetof(LossOptions, class_weight)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},
+	{"estimates_for", "the optimizer that needs functions of role estimate", OPTION_STRING,
+         offsetof(LossOptions, estimates_for)},
 	{"settings", "NAME=VALUE of the kind's own options, spaces between", OPTION_STRING,
          offsetof(LossOptions, settings)},
 	{0}};

@@ -235,19 +235,15 @@ find_bias(Mixed *x, Node *n)
 }
 
 /* ---- without master weights */
-static bool
-has_master(const State *s)
-{
-	return s->kind == STATE_PARAMETER && s->trainable && s->type->dtype == F32;
-}
-
-/* Trained weights become states of `to`. */
+/* Weights that are trained become states of `to`; others keep all their digits. */
 static void
-narrow_states(Module *m, DType to)
+narrow_states(Pass *p, Module *m, DType to)
 {
+	const bool *reached = parameters_reached(m, p->scratch);
+
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		if (!has_master(s))
+		if (!reached[i] || s->type->dtype != F32)
 			continue;
 		s->type = type_with_dtype(m, s->type, to);
 		s->data = s->data ? tensor_convert(m, s->data, to) : NULL;
@@ -388,13 +384,18 @@ run_mixed(Pass *p, Module *m)
 	if (to == F32)
 		return refuse_without_precision(p);
 	bool master = !o->master || strcmp(o->master, "off") != 0;
+	if (master && o->master && strcmp(o->master, "on") != 0) {
+		diag_error(p->diag, EXIT_USAGE, "pass mixed: master=%s is not on or off",
+		           o->master);
+		return false;
+	}
 	if (!master && to == F16)
 		return refuse_without_master(p);
 	Rules rules = {.p = p};
 	int products = 0;
 	read_rules(&rules, o->f32);
 	if (!master)
-		narrow_states(m, to);
+		narrow_states(p, m, to);
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
 			continue;

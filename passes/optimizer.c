@@ -38,7 +38,7 @@ moment_state(Optimizer *o, const Trained *t, int number)
 	s->of = t->param;
 	s->number = number;
 	s->loc = t->param->loc;
-	if (t->group->of.choice.row->copies >> number & 1)
+	if (t->group->of.choice.row->starts_as_parameter >> number & 1)
 		s->init = INIT_COPY;
 	return s;
 }
@@ -51,7 +51,7 @@ move_point(Optimizer *o, const Trained *t)
 
 	for (int i = 0; (f = module_program(o->m, FUNCTION_ACCUMULATE, i)); i++)
 		for (int k = 0; k < MAX_MOMENTS; k++)
-			if (t->group->of.choice.row->point >> k & 1)
+			if (t->group->of.choice.row->gradient_at >> k & 1)
 				value_replace_uses(
 					function_state(f, t->param),
 					b_cast(&(Builder){.m = o->m, .f = f, .before = f->first},
@@ -70,11 +70,13 @@ group_new(Optimizer *o, const OptimizerGroup *of)
 	return g;
 }
 
-/* The group of what `taken` leaves over: its optimizer is the row's `rest`. NULL after reporting. */
+/* The group of what `taken` leaves over: its optimizer is the row's `fallback`. NULL after reporting. */
 static Group *
 rest_of(Optimizer *o, Group *taken)
 {
-	const char *text = arena_printf(o->p->scratch, "*=%s", taken->of.choice.row->rest);
+	const OptimizerChoice *c = &taken->of.choice;
+	const char *settings = c->row->fallback(c->settings, o->p->scratch);
+	const char *text = arena_printf(o->p->scratch, "*=%s", settings);
 	OptimizerGroup rest;
 
 	if (!taken->rest && optimizer_group_parse(text, &rest, o->p->scratch, o->p->diag))
@@ -89,9 +91,10 @@ group_of(Optimizer *o, const State *param)
 	Group *g = o->groups.at[0];
 
 	for (int i = 1; i < o->given; i++)
-		if (state_matches(param, o->groups.at[i]->of.glob))
+		if (state_matches(param, o->groups.at[i]->of.glob)) {
 			g = o->groups.at[i];
-	g->fits = true;
+			g->fits = true;
+		}
 	const OptimizerRow *row = g->of.choice.row;
 	return !row->takes || row->takes(o->m, param) ? g : rest_of(o, g);
 }
@@ -161,6 +164,37 @@ refuse_moments(const Optimizer *o, const OptimizerRow *row)
 	return false;
 }
 
+/* Along which axis of v, of rank 2, the first product that reads it adds up; -1: none does. */
+static int
+summed_axis(const Value *v)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		const DotAttr *dot = n->op == OP_dot ? n->attr : NULL;
+		const Ints *over = dot && u->index ? &dot->y_contract
+		                   : dot           ? &dot->x_contract
+		                                   : NULL;
+		if (over && over->n == 1)
+			return (int)over->at[0];
+		const TransposeAttr *turned = n->op == OP_transpose ? n->attr : NULL;
+		int axis = n->op == OP_cast || turned ? summed_axis(node_result(n, 0)) : -1;
+		if (axis >= 0)
+			return turned ? (int)turned->order.at[axis] : axis;
+	}
+	return -1;
+}
+
+static int
+inputs_axis(const Optimizer *o, const State *param)
+{
+	const Function *f = module_program(o->m, FUNCTION_FORWARD, 0);
+
+	for (int i = 0; f && param->type->rank == 2 && i < f->states.n; i++)
+		if (f->states.at[i]->state == param)
+			return summed_axis(f->states.at[i]);
+	return -1;
+}
+
 static bool
 collect_trained(Optimizer *o)
 {
@@ -171,7 +205,10 @@ collect_trained(Optimizer *o)
 		State *s = m->states.at[i];
 		if (s->kind != STATE_GRADIENT || !s->of)
 			continue;
-		Trained t = {.group = group_of(o, s->of), .param = s->of, .grad = s};
+		Trained t = {.group = group_of(o, s->of),
+		             .param = s->of,
+		             .grad = s,
+		             .inputs_axis = inputs_axis(o, s->of)};
 		if (!t.group || !refuse_moments(o, t.group->of.choice.row))
 			return false;
 		for (int k = 0; k < MAX_MOMENTS; k++)
@@ -187,11 +224,13 @@ collect_trained(Optimizer *o)
 static bool
 keeps_16_bits(const Optimizer *o)
 {
-	for (int i = 0; i < o->m->states.n; i++)
-		if (o->m->states.at[i]->kind == STATE_GRADIENT &&
-		    o->m->states.at[i]->of->type->dtype == BF16)
+	for (int i = 0; i < o->m->states.n; i++) {
+		const State *s = o->m->states.at[i];
+		bool trained = s->kind == STATE_PARAMETER && s->trainable;
+		if ((trained || s->kind == STATE_MOMENT) && s->type->dtype == BF16)
 			return true;
-	return o->moments != NULL;
+	}
+	return false;
 }
 
 static bool
@@ -231,8 +270,6 @@ run_optimizer(Pass *p, Module *m)
 		}
 		o.moments = &moments;
 	}
-	if (!set_rounding(&o, options->rounding))
-		return false;
 	if (!loss_scale_parse(options->loss_scale ? options->loss_scale : "none", &o.rule,
 	                      p->scratch, p->diag))
 		return false;
@@ -240,11 +277,19 @@ run_optimizer(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
-	if (!collect_trained(&o))
+	int64_t every = optimizer_every(options, p->scratch, p->diag);
+	if (every > 0 && !module_program(m, FUNCTION_ESTIMATE, 0)) {
+		diag_error(p->diag, EXIT_USAGE,
+		           "%s: the optimizer needs the pass loss with estimates_for", m->name);
+		return false;
+	}
+	if (!collect_trained(&o) || !set_rounding(&o, options->rounding))
 		return false;
 	o.f = program_new(m, FUNCTION_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	update_build(&o);
+	if (every > 0)
+		refresh_build(&o);
 	p->changed = true;
 	return true;
 }

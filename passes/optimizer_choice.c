@@ -61,10 +61,11 @@ is_in_range(const char *key, const char *value)
 }
 
 static bool
-set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag)
+set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Arena *arena,
+        Diag *diag)
 {
 	char *equals = strchr(word, '=');
-	const char *owner = arena_printf(arena, "--optimizer=%s", c->row->name);
+	const char *owner = arena_printf(arena, "%s=%s", option, c->row->name);
 
 	if (equals)
 		*equals = 0;
@@ -86,15 +87,16 @@ set_key(OptimizerChoice *c, char *word, void *settings, Arena *arena, Diag *diag
 	return false;
 }
 
-bool
-optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
+/* option: for messages, "--optimizer". */
+static bool
+parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
 {
 	char *copy = arena_strdup(arena, text ? text : "adamw"), *save = NULL;
 	char *name = strtok_r(copy, ",", &save);
 	const OptimizerRow *row = name ? optimizer_find(name) : NULL;
 
 	if (!row) {
-		diag_error(diag, EXIT_USAGE, "--optimizer=%s: not supported in this build", text);
+		diag_error(diag, EXIT_USAGE, "%s=%s: not supported in this build", option, text);
 		return false;
 	}
 	char *settings = arena_alloc(arena, row->options_size + 1);
@@ -102,9 +104,15 @@ optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag
 		memcpy(settings, row->settings, row->options_size);
 	*out = (OptimizerChoice){row, settings, row->name, row->defaults};
 	for (char *word; (word = strtok_r(NULL, ",", &save));)
-		if (!set_key(out, word, settings, arena, diag))
+		if (!set_key(out, option, word, settings, arena, diag))
 			return false;
 	return true;
+}
+
+bool
+optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
+{
+	return parse_choice("--optimizer", text, out, arena, diag);
 }
 
 /* ---- --optimizer-for GLOB=NAME,KEY=VALUE */
@@ -121,7 +129,8 @@ optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag 
 		return false;
 	}
 	out->glob = arena_strndup(arena, text, (size_t)(equals - text));
-	if (!optimizer_parse(equals + 1, &out->choice, arena, diag))
+	const char *option = arena_printf(arena, "--optimizer-for=%s", out->glob);
+	if (!parse_choice(option, equals + 1, &out->choice, arena, diag))
 		return false;
 	out->is_fixed = true;
 	for (at = out->choice.defaults; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -133,4 +142,34 @@ optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag 
 					&out->fixed[i]);
 		}
 	return true;
+}
+
+static int64_t
+every_of(const OptimizerChoice *c)
+{
+	return c->row->every ? c->row->every(c->settings) : 0;
+}
+
+static int64_t
+smaller(int64_t a, int64_t b)
+{
+	return a == 0 || (b > 0 && b < a) ? b : a;
+}
+
+int64_t
+optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag)
+{
+	OptimizerGroup group;
+	const char *end;
+	int64_t every = 0;
+
+	if (optimizer_parse(o->name, &group.choice, arena, diag))
+		every = every_of(&group.choice);
+	for (const char *at = o->groups ? o->groups : ""; *at; at = *end ? end + 1 : end) {
+		end = at + strcspn(at, "\n");
+		if (optimizer_group_parse(arena_strndup(arena, at, (size_t)(end - at)), &group,
+		                          arena, diag))
+			every = smaller(every, every_of(&group.choice));
+	}
+	return every;
 }

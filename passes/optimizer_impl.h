@@ -18,6 +18,7 @@ typedef struct Group {
 typedef struct {
 	Group *group;
 	State *param, *grad, *moment[MAX_MOMENTS];
+	int inputs_axis; /* of a matrix, along which a product adds up; -1: not known */
 } Trained;
 
 typedef struct {
@@ -53,5 +54,40 @@ DType update_dtype(const State *param);
 
 /* ---- update.c */
 void update_build(Optimizer *o);
+/* What the micro-batches added up, in f64. */
+typedef struct {
+	Value *sum, *count;    /* as the states have them */
+	Value *counted;        /* count > 0 */
+	Value *is_number;      /* count >= 0: not NaN, and no sum of negative weights */
+	Value *loss;           /* sum / count */
+	Value *gradient_scale; /* what turns the sum of their gradients into the step's mean */
+} Counted;
+Counted read_loss(Optimizer *o);
+/* Of the gradients times the factor, with elements within the limit; NULL: without one. f64[] */
+Value *gradient_norm(Optimizer *o, Value *factor, Value *limit);
+Value *is_finite(Builder *b, Value *x); /* bool[] of a number */
+/* What all parameters share. */
+typedef struct {
+	Value *scale; /* of gradients: the mean's, clipped by the norm */
+	Value *limit; /* f64[]: of their elements, times the same clipping; NULL: none */
+	Value *t;     /* f64[]: the number of this update */
+	Value *count; /* f64[]: targets that were counted */
+	Value *go;    /* bool[]: it is made */
+} Shared;
+/* What a state gets: its elements in a row. */
+typedef struct {
+	State *state;
+	Value *value;
+} NewContent;
+/* What a row's function takes; `kept` are the parameter's moments as they are kept, NULL: it has none. */
+Update open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept);
+/* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
+Value *content(Optimizer *o, State *s, bool in_row);
+/* v where `go` has it so, else what was. */
+NewContent new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go);
+Value *without_subnormals(Builder *b, Value *moment);
+
+/* ---- refresh.c: @refresh, where an optimizer estimates something */
+void refresh_build(Optimizer *o);
 
 #endif

@@ -43,6 +43,8 @@ typedef struct {
 	double label_smoothing;
 	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
 	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
+	const char *
+		estimates_for; /* the optimizer that needs functions of role estimate; NULL: none */
 } LossOptions;
 /* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
 typedef struct {
@@ -83,6 +85,9 @@ typedef struct {
 } AutogradOptions;
 /* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
 State *loss_scale_state(Module *m);
+
+/* ---- reached.c: by state id, is it a trained parameter on which the loss of some program depends? */
+bool *parameters_reached(Module *m, Arena *arena);
 
 /* ---- mixed.c */
 typedef struct {
@@ -145,13 +150,15 @@ typedef struct {
 	const void *settings; /* the struct of the row's own options */
 	const double *fixed;  /* hyperparameters, by ScalarIndex; NULL: those of the program */
 	bool decays;          /* weight decay applies to the parameter */
+	int inputs_axis;      /* of a matrix, along which a product adds up; -1: not known */
 	Value *param, *grad;  /* grad is scaled and clipped */
 	Value *moment[MAX_MOMENTS];  /* NULL: there is none */
 	Value *numbers[MAX_NUMBERS]; /* f64[]: what all parameters have in common */
-	Value *t;                    /* f64[]: the number of this update, from 1 */
-	Value *lr;                   /* f64[], times the parameter's lr_scale */
-	Value *group_lr;             /* f64[], without */
-	Value *decay;                /* f64[]: weight decay; 0 where it does not apply */
+	Value *count;    /* f64[]: targets of the step, in `refresh` those of the estimate */
+	Value *t;        /* f64[]: the number of this update, from 1 */
+	Value *lr;       /* f64[], times the parameter's lr_scale */
+	Value *group_lr; /* f64[], without */
+	Value *decay;    /* f64[]: weight decay; 0 where it does not apply */
 	Value *new_param, *new_moment[MAX_MOMENTS], *new_numbers[MAX_NUMBERS]; /* out */
 } Update;
 typedef struct {
@@ -163,18 +170,22 @@ typedef struct {
 	/* Of a parameter with that type, one of the update; what this gives is its own, whatever its elements, and NULL where there
 	 * is none. Column NULL: the parameter's type. */
 	Type (*moment_type)(Module *m, const void *settings, Type param, int moment);
-	unsigned copies; /* moments that begin as the parameter, as bits */
-	unsigned
-		point; /* the moment that @accumulate reads in the parameter's place, as a bit; 0: the parameter */
+	unsigned starts_as_parameter; /* moments that begin as the parameter, as bits */
+	/* The moment that @accumulate reads in the parameter's place, as a bit; 0: the parameter. */
+	unsigned gradient_at;
 	bool whole; /* takes parameters and gradients in their shape */
-	/* Is the parameter one for it? Others get the optimizer `rest` with its defaults. NULL: all are. */
+	/* Is the parameter one for it? Others get the optimizer with settings that `fallback` says, "adamw,lr=0.001". NULL: all are. */
 	bool (*takes)(const Module *m, const State *param);
-	const char *rest;
+	const char *(*fallback)(const void *settings, Arena *arena);
 	struct {
 		const char *name;
 		double first;
 	} numbers[MAX_NUMBERS]; /* states for all parameters, f64[]; name NULL: none */
 	void (*update)(Update *u);
+	/* For optimizers that estimate something by labels drawn from the model: after how many steps they do, and what becomes of
+	 * moments and numbers then, by the estimate's mean gradients; what is left unset stays. NULL: they do not. */
+	int64_t (*every)(const void *settings);
+	void (*refresh)(Update *u);
 	/* Of --optimizer=NAME,KEY=VALUE; as in PassRow. */
 	const PassOption *options;
 	size_t options_size;
@@ -200,6 +211,8 @@ typedef struct {
 	bool is_fixed; /* its hyperparameters are these, its learning rate follows the schedule; else those of the program */
 	double fixed[N_SCALARS];
 } OptimizerGroup;
+/* After how many steps the optimizers estimate something; 0: they do not. Reports what does not parse. */
+int64_t optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag);
 /* "GLOB=NAME,KEY=VALUE"; false after reporting. */
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
 /* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */

@@ -93,6 +93,8 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype, int64_t rows)
 	            .grad = function_param(f, t, "grad"),
 	            .t = function_param(f, f64, "t"),
 	            .lr = function_param(f, f64, "lr"),
+	            .inputs_axis = -1,
+	            .count = function_param(f, f64, "count"),
 	            .group_lr = function_param(f, f64, "lr"),
 	            .decay = function_param(f, f64, "decay")};
 

@@ -7,6 +7,7 @@
 #include "passes/optimizer_impl.h"
 
 #include <float.h>
+#include <string.h>
 #include <math.h>
 
 /* ---- scalars: hyperparameters of the function */
@@ -31,7 +32,8 @@ wide_elements(Optimizer *o, State *s)
 }
 
 /* Each element up or down by chance, so that its mean is v: an update of less than half a unit in the last place is not lost. The
- * random numbers are those of the element's place and the step, one stream for weights and one for each kind of moment. */
+ * random numbers are those of the element's place and the step, one stream for all weights whose elements `units` may lay in a row, so
+ * that they count through these, one for each kind of moment, and one for each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -43,6 +45,9 @@ rounded_by_chance(Optimizer *o, Value *v, const State *of)
 	                     hyper(o, SCALAR_SHARD_FIRST)};
 
 	how.counter.stream = of->kind == STATE_PARAMETER ? WEIGHTS : FIRST_MOMENT + of->number;
+	if (v->type->rank != 1) /* `units` does not take it together with others */
+		how.counter.stream = (int64_t)hash_bytes(of->name, strlen(of->name),
+		                                         how.counter.stream);
 	return build(&o->b, OP_cast, COUNT(operands), operands, &how);
 }
 
@@ -58,16 +63,7 @@ stored(Optimizer *o, Value *v, const State *s)
 
 /* ---- the function */
 
-/* What the micro-batches added up, in f64. */
-typedef struct {
-	Value *sum, *count;    /* as the states have them */
-	Value *counted;        /* count > 0 */
-	Value *is_number;      /* count >= 0: not NaN, and no sum of negative weights */
-	Value *loss;           /* sum / count */
-	Value *gradient_scale; /* what turns the sum of their gradients into the step's mean */
-} Counted;
-
-static Counted
+Counted
 read_loss(Optimizer *o)
 {
 	Builder *b = &o->b;
@@ -87,7 +83,7 @@ read_loss(Optimizer *o)
 	return c;
 }
 
-static Value *
+Value *
 is_finite(Builder *b, Value *x)
 {
 	return b_binary(b, OP_eq, b_binary(b, OP_sub, x, x), number(b, 0));
@@ -105,7 +101,7 @@ clamped(Builder *b, Value *g, Value *limit)
 }
 
 /* Of the gradients times the factor, within the limit; NULL: without one. */
-static Value *
+Value *
 gradient_norm(Optimizer *o, Value *factor, Value *limit)
 {
 	Builder *b = &o->b;
@@ -123,16 +119,10 @@ gradient_norm(Optimizer *o, Value *factor, Value *limit)
 	return b_unary(b, OP_sqrt, total ? total : number(b, 0));
 }
 
-/* What a state gets: its elements in a row. */
-typedef struct {
-	State *state;
-	Value *value;
-} NewContent;
-
 /* A moment whose gradients stay 0 (a dead unit, a row of an embedding that no batch has) decays by a factor a step and
  * never gets to 0: rounding keeps it at a subnormal number, with which CPUs compute many times as slowly. What
  * is below the normal numbers becomes 0; NaN stays. */
-static Value *
+Value *
 without_subnormals(Builder *b, Value *moment)
 {
 	double smallest = moment->type->dtype == F64 ? DBL_MIN : FLT_MIN;
@@ -142,23 +132,15 @@ without_subnormals(Builder *b, Value *moment)
 	return b_select(b, is_subnormal, b_splat(b, moment->type, 0), moment);
 }
 
-/* What all parameters share. */
-typedef struct {
-	Value *scale; /* of gradients: the mean's, clipped by the norm */
-	Value *limit; /* f64[]: of their elements, times the same clipping */
-	Value *t;     /* f64[]: the number of this update */
-	Value *go;    /* bool[]: it is made */
-} Shared;
-
 /* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
-static Value *
+Value *
 content(Optimizer *o, State *s, bool in_row)
 {
 	return in_row ? elements(o, s) : function_state(o->f, s);
 }
 
 /* v where the update is made, else what was. */
-static NewContent
+NewContent
 new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go)
 {
 	Builder *b = &o->b;
@@ -197,7 +179,7 @@ operand(Optimizer *o, const Trained *t, Value *v)
 }
 
 /* What the update is made of; the moments as they are kept, too. */
-static Update
+Update
 open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 {
 	Builder *b = &o->b;
@@ -205,13 +187,16 @@ open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 	const OptimizerRow *row = g->of.choice.row;
 	Update up = {.b = b,
 	             .settings = g->of.choice.settings,
+	             .inputs_axis = t->inputs_axis,
 	             .fixed = g->of.is_fixed ? g->of.fixed : NULL,
 	             .param = operand(o, t, elements(o, t->param)),
+	             .count = shared->count,
 	             .t = shared->t};
 	Value *grad = operand(o, t, elements(o, t->grad));
 
-	up.grad = clamped(b, b_binary(b, OP_mul, grad, spread(b, shared->scale, grad->type)),
-	                  shared->limit);
+	up.grad = b_binary(b, OP_mul, grad, spread(b, shared->scale, grad->type));
+	if (shared->limit)
+		up.grad = clamped(b, up.grad, shared->limit);
 	set_rates(o, t, &up);
 	for (int i = 0; i < MAX_MOMENTS; i++)
 		if (kept[i])
@@ -404,6 +389,7 @@ update_build(Optimizer *o)
 	n = (int)(end - new);
 	Value *go = d.made;
 	Shared shared = clip(o, c.gradient_scale, go);
+	shared.count = b_cast(b, c.count, F64);
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
 		n += update_parameter(o, &o->trained.at[i], &shared, new + n);

@@ -9,7 +9,7 @@
  *	  store %2 {state = @w}                    store %2 {state = @w}
  *	                                           store cast(%2) {state = @working.w}
  *
- * A checkpoint does not have it: it is made anew from the weight. Linear. */
+ * A checkpoint does not have it: it is made anew from the weight. Linear in nodes times casts of weights. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -24,9 +24,12 @@ weight_of(const Node *n)
 {
 	const Value *x = n->op == OP_cast ? value_cast_of(node_result(n, 0)) : NULL;
 	State *s = x && x->kind == VALUE_STATE ? x->state : NULL;
+	const CastAttr *how = x ? n->attr : NULL;
 	bool is_weight = s && s->kind == STATE_PARAMETER && s->trainable;
+	bool rounds = how && dtype_is_float(how->to) && how->round == ROUND_NEAREST &&
+	              dtype_info[how->to].bits < dtype_info[x->type->dtype].bits;
 
-	return is_weight && dtype_is_float(((const CastAttr *)n->attr)->to) ? s : NULL;
+	return is_weight && rounds ? s : NULL;
 }
 
 static State *
@@ -53,7 +56,7 @@ use_working(Working *w, Function *f)
 {
 	for_each_node(f, n) {
 		State *s = weight_of(n);
-		if (!s)
+		if (!s || !function_store_of(w->update, s))
 			continue;
 		DType d = ((const CastAttr *)n->attr)->to;
 		value_replace_uses(node_result(n, 0), function_state(f, working_state(w, s, d)));

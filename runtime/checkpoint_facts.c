@@ -34,6 +34,7 @@ facts_model(const Format *f)
 {
 	uint64_t hash = hash_bytes(f->literal, (size_t)f->n[SECTION_LITERAL], 0);
 	const char *optimizer = format_info_get(f, "optimizer");
+	const char *groups = format_info_get(f, "optimizer_for");
 	Arena *arena = arena_new();
 	int n, *saved = saved_states(arena, f, &n);
 
@@ -43,7 +44,8 @@ facts_model(const Format *f)
 		if (f->states[i].lifetime == LASTS_CONSTANT)
 			hash = mix_state(hash, f, &f->states[i]);
 	arena_free(arena);
-	return mix_text(hash, optimizer ? optimizer : "");
+	hash = mix_text(hash, optimizer ? optimizer : "");
+	return groups && *groups ? mix_text(hash, groups) : hash;
 }
 
 enum { BLOCKS = 64, BLOCK = 4096 };
@@ -92,7 +94,7 @@ typedef struct {
 	GradcPair *at;
 	int n;
 } Settings;
-enum { MAX_SETTINGS = 32 };
+enum { MAX_SETTINGS = 64 };
 
 static void
 add(Settings *s, const char *name, json_t *value)
@@ -164,8 +166,11 @@ collect_settings(const Gradc *run)
 	static const ScalarIndex scalars[] = {
 		SCALAR_LR,           SCALAR_BETA1,    SCALAR_BETA2,     SCALAR_EPS,
 		SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM, SCALAR_CLIP_NORM, SCALAR_CLIP_VALUE};
-	static const char *const infos[] = {"optimizer",  "loss",        "precision", "mixed",
-	                                    "loss_scale", "layer_decay", "ema",       "target"};
+	static const char *const infos[] = {"optimizer", "optimizer_for", "optimizer_for_settings",
+	                                    "loss",      "precision",     "mixed",
+	                                    "master",    "moments",       "gradients",
+	                                    "rounding",  "loss_scale",    "layer_decay",
+	                                    "ema",       "target"};
 	Settings s = {run->arena, NEW_ARRAY(run->arena, GradcPair, MAX_SETTINGS), 0};
 	const GradcOptions *o = &run->options;
 

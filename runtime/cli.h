@@ -40,7 +40,7 @@ const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n); /* 1.2M */
 
 /* ---- state_bytes.c: bytes of what training keeps, of all trained parameters together */
-enum { N_STATE_PARTS = 4 }; /* weights, working weights, gradients, moments */
+enum { N_STATE_PARTS = 5 }; /* weights, working weights, gradients, moments, averages */
 typedef struct {
 	int64_t elements, bytes[N_STATE_PARTS];
 } StateBytes;

@@ -279,6 +279,17 @@ has_word(int argc, char **argv, const char *word)
 	return false;
 }
 
+/* The schedule of --find-lr has no other way in. */
+static bool
+check_schedule(const CliOptions *o, Diag *diag)
+{
+	if (strncmp(o->run.lr_schedule, "sweep", 5) != 0)
+		return true;
+	diag_error(diag, EXIT_USAGE, "--lr-schedule: \"%s\" is what --find-lr does",
+	           o->run.lr_schedule);
+	return false;
+}
+
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 {
@@ -296,7 +307,8 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		ok = false;
 	}
-	if (!ok || !check_needs(out, diag) || !check_find_lr(out, diag))
+	if (!ok || !check_schedule(out, diag) || !check_needs(out, diag) ||
+	    !check_find_lr(out, diag))
 		return false;
 	if (out->find_lr[0] > 0)
 		out->run.lr_schedule = arena_printf(arena, "sweep,low=%.17g,high=%.17g",

@@ -249,7 +249,7 @@ hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 		out[i].f = h->values[i];
 	out[SCALAR_LR].f = hyper_lr(h, s);
 	out[SCALAR_LR_FACTOR].f = h->values[SCALAR_LR] > 0 ? out[SCALAR_LR].f / h->values[SCALAR_LR]
-	                                                   : 1;
+	                                                   : 0;
 	out[SCALAR_STEP].u = (uint64_t)s;
 	out[SCALAR_SEED].u = h->seed;
 	out[SCALAR_SHARD_FIRST].u = 0; /* ranks hold whole states */

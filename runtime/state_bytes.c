@@ -5,10 +5,8 @@ static const struct {
 	const char *name;
 	uint32_t kind;
 } parts[N_STATE_PARTS] = {
-	{"weights", SAVE_PARAMETER},
-	{"working", SAVE_WORKING},
-	{"gradients", SAVE_GRADIENT},
-	{"moments", SAVE_MOMENT},
+	{"weights", SAVE_PARAMETER}, {"working", SAVE_WORKING},  {"gradients", SAVE_GRADIENT},
+	{"moments", SAVE_MOMENT},    {"averages", SAVE_AVERAGE},
 };
 
 static bool

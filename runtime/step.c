@@ -152,6 +152,32 @@ queue_micro_batches(Gradc *run)
 	return status;
 }
 
+/* What the optimizer estimates by labels that are drawn from the model, over the step's micro-batches; the step's own gradients are
+ * used up. */
+static Status
+queue_estimate(Gradc *run, const QueuedStep *q)
+{
+	const ProgramRecord *p = program_any(run, ROLE_ESTIMATE, run->train->binding);
+	const ProgramRecord *refresh = program_any(run, ROLE_REFRESH, run->train->binding);
+	StepRows step = step_rows(run, q->first);
+	MicroBatch micro = {0, run->options.accumulate};
+	Executor *x = &run->executor;
+	DataWait wait;
+
+	for (; micro.index < micro.n; micro.index++) {
+		MicroRows rows = micro_rows(run, &step, micro.index);
+
+		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
+		hyper_scalars(&run->hyper, q->out.step - 1,
+		              part_of_step(run, micro.index) * run->train->micro_rows,
+		              executor_scalars(x, p));
+		ask_next(run, &step, micro.index);
+		RETURN_IF_ERROR(executor_run(x, p, &micro));
+	}
+	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, refresh));
+	return executor_run(x, refresh, &(MicroBatch){0, 1});
+}
+
 static Status
 queue_update(Gradc *run)
 {
@@ -163,12 +189,14 @@ queue_update(Gradc *run)
 	run->executor.timed = true;
 	Status status = executor_run(&run->executor, p, &micro);
 	run->executor.timed = false;
-	if (!status) {
-		run->step++;
-		run->n_queued++;
-		run->step_turn ^= 1;
-	}
-	return status;
+	if (status)
+		return status;
+	run->step++;
+	run->n_queued++;
+	run->step_turn ^= 1;
+	if (run->every > 0 && run->step % run->every == 0)
+		return queue_estimate(run, &run->queued[run->n_queued - 1]);
+	return NULL;
 }
 
 static Status

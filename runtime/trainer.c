@@ -359,6 +359,29 @@ gradc_has_eval(const Gradc *run)
 	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
 }
 
+/* Estimates read what a step read, where it lies. */
+static Status
+check_estimates(const Gradc *run)
+{
+	const Format *f = &run->format;
+	const ProgramRecord *p = run->train->program;
+	const ProgramRecord *e = program_any(run, ROLE_ESTIMATE, run->train->binding);
+	bool fits = e && program_any(run, ROLE_REFRESH, run->train->binding) &&
+	            e->n_inputs == p->n_inputs;
+
+	for (uint32_t i = 0; fits && i < p->n_inputs; i++) {
+		const PortRecord *a = &f->ports[p->first_input + i],
+				 *b = &f->ports[e->first_input + i];
+		fits = a->kind == b->kind && a->dtype == b->dtype &&
+		       f->slots[a->slot].offset == f->slots[b->slot].offset;
+	}
+	return fits || run->every <= 0
+	               ? NULL
+	               : status_error(EXIT_SYSTEM,
+	                              "the executable's tables are damaged: its estimate does not "
+	                              "read what a micro-batch reads");
+}
+
 static Status
 bind_all(Gradc *run)
 {
@@ -382,6 +405,8 @@ bind_all(Gradc *run)
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;
 	RETURN_IF_ERROR(count_steps(run));
+	run->every = (int64_t)info_double(&run->format, "estimate_every", 0);
+	RETURN_IF_ERROR(check_estimates(run));
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
 }

@@ -175,11 +175,25 @@ write_files(Session *s, FormatWriter *w)
 }
 
 /* An option that was given. */
-static void
-write_number(FormatWriter *w, const char *key, double value)
+/* Optimizers of some parameters: what a checkpoint must have in common, and their settings. Returns them one a line. */
+static const char *
+write_groups(Session *s, FormatWriter *w)
 {
-	if (value != 0)
-		format_info(w, key, "%.17g", value);
+	const char *kinds = "", *settings = "", *lines = "";
+	OptimizerGroup group;
+
+	for (int i = 0; i < s->o->optimizers_for.n; i++) {
+		const char *text = s->o->optimizers_for.at[i], *gap = i ? " " : "";
+		if (!optimizer_group_parse(text, &group, s->arena, s->diag))
+			continue; /* it was parsed before */
+		kinds = arena_printf(s->arena, "%s%s%s=%s", kinds, gap, group.glob,
+		                     group.choice.name);
+		settings = arena_printf(s->arena, "%s%s%s", settings, gap, text);
+		lines = arena_printf(s->arena, "%s%s%s", lines, i ? "\n" : "", text);
+	}
+	format_info(w, "optimizer_for", "%s", kinds);
+	format_info(w, "optimizer_for_settings", "%s", settings);
+	return lines;
 }
 
 static void
@@ -187,7 +201,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
 	OptimizerChoice choice = {0};
-	const char *mixed = "", *groups = "";
+	const char *mixed = "";
 	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
@@ -211,18 +225,21 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	if (!optimizer_parse(name, &choice, s->arena, s->diag))
 		return; /* it was parsed before */
 	format_info(w, "optimizer", "%s", choice.name);
-	for (int i = 0; i < s->o->optimizers_for.n; i++)
-		groups = arena_printf(s->arena, "%s%s%s", groups, i ? " " : "",
-		                      s->o->optimizers_for.at[i]);
-	if (*groups)
-		format_info(w, "optimizer_for", "%s", groups);
+	const char *groups = write_groups(s, w);
+	OptimizerOptions optimizer = {.name = name, .groups = groups};
 	for (int i = 0; i < s->o->mixed.n; i++)
 		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
 		                     s->o->mixed.at[i]);
 	format_info(w, "mixed", "%s", mixed);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
-	write_number(w, "layer_decay", s->o->layer_decay);
-	write_number(w, "ema", s->o->ema);
+	format_info(w, "layer_decay", "%.17g", s->o->layer_decay ? s->o->layer_decay : 1);
+	format_info(w, "ema", "%.17g", s->o->ema);
+	format_info(w, "master", "%s", s->o->master ? s->o->master : "on");
+	format_info(w, "moments", "%s", s->o->moments ? s->o->moments : "f32");
+	format_info(w, "gradients", "%s", s->o->gradients ? s->o->gradients : "f32");
+	format_info(w, "rounding", "%s", s->o->rounding ? s->o->rounding : "nearest");
+	format_info(w, "estimate_every", "%lld",
+	            (long long)optimizer_every(&optimizer, s->arena, s->diag));
 	write_defaults(w, &choice, s->arena);
 }
 

@@ -362,7 +362,7 @@ static const OptionRow option_rows[] = {
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
 	{"master", "on|off", "off: with bf16, trained weights are kept in bf16, and nowhere in f32 (on)", TAKES_CHOICE, AT(master), .commands = COMPILE | DUMP},
-	{"moments", "f32|bf16", "the type of the optimizer's moments (f32)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
+	{"moments", "f32|bf16", "the type of the optimizer's moments (that of the update: f32, or f64)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
 	{"gradients", "f32|bf16", "the type of parameters' gradients (f32); bf16 needs --max-accumulate=1", TAKES_CHOICE, AT(gradients), .commands = COMPILE | DUMP},
 	{"rounding", "nearest|stochastic", "of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
 	{"ema", "X", "keeps a moving average of trained weights, X of it at each update, for --export-weights=ema; as 0.999", TAKES_CALL, AT(ema), .set = set_ema, .commands = COMPILE | DUMP},

@@ -101,7 +101,13 @@ fill_trainable(const Session *s, void *options)
 static void
 fill_loss(const Session *s, void *options)
 {
-	*(LossOptions *)options = s->loss;
+	LossOptions *o = options;
+	OptimizerOptions optimizer = {.name = s->o->optimizer,
+	                              .groups = joined(s, &s->o->optimizers_for)};
+
+	*o = s->loss;
+	if (s->o->optimizer && optimizer_every(&optimizer, s->arena, s->diag) > 0)
+		o->estimates_for = s->o->optimizer;
 }
 
 static void

@@ -69,11 +69,10 @@ lookup_factors(Partition *p)
 	}
 }
 
-static const Sample lookup_samples[] = {{"", "f64[12], s64[7,3] in 12"},
-                                        {"", "f64[5], s64[] in 5"},
-                                        {"", "f64[256], s64[40] in 256"},
-                                        {"", "f64[3], s64[2,0] in 3"},
-                                        {0}};
+static const Sample lookup_samples[] = {
+	{"", "f64[12], s64[7,3] in 12"},  {"", "f64[5], s64[] in 5"},
+	{"", "f64[256], s64[40] in 256"}, {"", "f64[3], s64[2,0] in 3"},
+	{"", "f64[1], s64[1,3] in 1"},    {0}};
 const OpRow op_lookup = {
 	.name = "lookup",
 	.doc = "a number of a vector for each index; 0 where it is out of range",

@@ -1,5 +1,5 @@
 /* Adafactor as torch.optim.Adafactor: Shazeer and Stern, arXiv:1804.04235. The second moment of a matrix is kept as the means of its
- * rows and of its columns. With b = t^beta2_decay, rms(x) = sqrt(mean x^2), e1 the type's eps:
+ * rows and of its columns. With b = t^beta2_decay, rms(x) = sqrt(mean x^2), e1 the eps of the update's type (torch: of the weight's):
  *   a = max(eps, rms(p)) min(lr, 1/sqrt(t));  p = p (1 - lr wd)
  *   matrices (the last two axes):  R = R + b (mean of g^2 over columns - R);  C = C + b (mean of g^2 over rows - C)
  *                                  v = R C / max(mean of R, e1)

@@ -3,7 +3,7 @@
  *   m = m + (1 - momentum)(g - m);  s = g + momentum (m - g), without nesterov s = m
  *   X = s / max(|s|, eps), transposed where it has more rows than columns
  *   five times:  A = X X';  X = a X + (b A + c A A) X
- *   p = p (1 - lr wd) - lr r X,  r = sqrt(max(1, rows/columns)), or with match_rms 0.2 sqrt(max(rows, columns))
+ *   p = p (1 - lr wd) - lr r X,  r = sqrt(max(1, outputs/inputs)), or with match_rms 0.2 sqrt(max(outputs, inputs))
  * The iteration is in bf16, or in the type of the update where that is f64 or ns_f32 says so. It takes matrices that neither
  * look up rows (embeddings) nor make the model's output (the head); AdamW takes the others. */
 #include "passes/pass.h"
@@ -13,7 +13,7 @@
 typedef struct {
 	int64_t ns_steps;
 	bool nesterov, match_rms, ns_f32;
-	double a, b, c;
+	double a, b, c, rest_lr, rest_weight_decay;
 } MuonSettings;
 
 static const PassOption options[] = {
@@ -23,6 +23,10 @@ static const PassOption options[] = {
 	{"ns_b", "its second", OPTION_DOUBLE, offsetof(MuonSettings, b), -1e9, 1e9},
 	{"ns_c", "its third", OPTION_DOUBLE, offsetof(MuonSettings, c), -1e9, 1e9},
 	{"ns_f32", "the iteration in f32, not bf16", OPTION_BOOL, offsetof(MuonSettings, ns_f32)},
+	{"rest_lr", "AdamW's learning rate for the others; it follows the schedule", OPTION_DOUBLE,
+         offsetof(MuonSettings, rest_lr), 0, 1e9},
+	{"rest_weight_decay", "its weight decay", OPTION_DOUBLE,
+         offsetof(MuonSettings, rest_weight_decay), 0, 1e9},
 	{"match_rms", "steps as long as AdamW's (Moonshot, arXiv:2502.16982)", OPTION_BOOL,
          offsetof(MuonSettings, match_rms)},
 	{0}};
@@ -80,6 +84,15 @@ takes(const Module *m, const State *param)
 			outer |= is_outer(f->states.at[i], before);
 	arena_free(arena);
 	return !outer;
+}
+
+static const char *
+fallback(const void *settings, Arena *arena)
+{
+	const MuonSettings *s = settings;
+
+	return arena_printf(arena, "adamw,lr=%.17g,weight_decay=%.17g", s->rest_lr,
+	                    s->rest_weight_decay);
 }
 
 /* ---- the update */
@@ -156,7 +169,9 @@ muon_update(Update *u)
 	const MuonSettings *s = u->settings;
 	Value *momentum = update_scalar(u, SCALAR_MOMENTUM);
 	Value *m = update_lerp(u, momentum, u->moment[0], u->grad), *step = m;
-	double rows = (double)u->param->type->dims[0], columns = (double)u->param->type->dims[1];
+	/* Of torch's weights rows are outputs; a product may have them the other way round. */
+	int in = u->inputs_axis < 0 ? 1 : u->inputs_axis;
+	double rows = (double)u->param->type->dims[!in], columns = (double)u->param->type->dims[in];
 	double size = s->match_rms ? 0.2 * sqrt(fmax(rows, columns))
 	                           : sqrt(fmax(1, rows / columns));
 
@@ -169,8 +184,13 @@ muon_update(Update *u)
 	u->new_moment[0] = m;
 }
 
-static const MuonSettings settings = {
-	.ns_steps = 5, .nesterov = true, .a = 3.4445, .b = -4.775, .c = 2.0315};
+static const MuonSettings settings = {.ns_steps = 5,
+                                      .nesterov = true,
+                                      .a = 3.4445,
+                                      .b = -4.775,
+                                      .c = 2.0315,
+                                      .rest_lr = 0.001,
+                                      .rest_weight_decay = 0.01};
 const OptimizerRow optimizer_muon = {
 	.name = "muon",
 	.doc = "momentum of hidden matrices, orthogonalized; AdamW for the others",
@@ -178,7 +198,7 @@ const OptimizerRow optimizer_muon = {
 	.moments = {"momentum_buffer"},
 	.whole = true,
 	.takes = takes,
-	.rest = "adamw",
+	.fallback = fallback,
 	.update = muon_update,
 	.options = options,
 	.options_size = sizeof(MuonSettings),

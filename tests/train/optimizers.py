@@ -85,11 +85,11 @@ def radam(p, g, state, t, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0
     return p - lr * m * np.sqrt(c2) / (np.sqrt(state["v"]) + eps) * np.sqrt((r - 4) * (r - 2) * most / ((most - 4) * (most - 2) * r))
 
 
-def lamb(p, g, state, t, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0):
+def lamb(p, g, state, t, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, adapts=True):
     state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
     state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g * g
     r = state["m"] / (1 - beta1 ** t) / (np.sqrt(state["v"] / (1 - beta2 ** t)) + eps) + weight_decay * p
-    return p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
+    return p - lr * (np.linalg.norm(p) / np.linalg.norm(r) if adapts else 1) * r
 
 
 def rms(x):
@@ -125,8 +125,8 @@ def newton_schulz(x, steps=5, eps=1e-7, a=3.4445, b=-4.775, c=2.0315):
 def muon(p, g, state, t, lr, momentum=0.95, weight_decay=0.1, nesterov=True, match_rms=False, **iteration):
     m = state["m"] = state.get("m", 0) + (1 - momentum) * (g - state.get("m", 0))
     step = newton_schulz(g + momentum * (m - g) if nesterov else m, **iteration)
-    rows, columns = p.shape
-    size = 0.2 * np.sqrt(max(rows, columns)) if match_rms else np.sqrt(max(1, rows / columns))
+    inputs, outputs = p.shape
+    size = 0.2 * np.sqrt(max(inputs, outputs)) if match_rms else np.sqrt(max(1, outputs / inputs))
     return p * (1 - lr * weight_decay) - lr * size * step
 
 

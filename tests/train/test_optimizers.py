@@ -153,6 +153,77 @@ def test_groups(run, tmp_path, data):
     assert np.abs(weights(tmp_path / "saved" / f"step-{STEPS:08}") - w).max() <= 1e-9 * np.abs(w).max()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("precision, settings, limit", [("f64", "", 1e-9), ("f32", ",ns_f32", 1e-5), ("f32", "", 0.02)])
+def test_muon_of_wide_layers(run, tmp_path, turned, precision, settings, limit):
+    """The step is larger by the root of outputs / inputs, however the product lays the weight; the iteration is of bf16 where nothing is said."""
+    rng = np.random.default_rng(4)
+    w, x = rng.standard_normal((2, 8)).astype(np.float32), rng.standard_normal((ROWS, 2)).astype(np.float32)
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["h"], transB=int(turned)), helper.make_node("MatMul", ["h", "head"], ["y"])]
+    weights_of = [numpy_helper.from_array(v, n) for n, v in (("w", np.ascontiguousarray(w.T) if turned else w), ("head", np.eye(8, dtype=np.float32)))]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [ROWS, 2])], [helper.make_tensor_value_info("y", 1, [ROWS, 8])],
+                              weights_of)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.zeros((ROWS, 8), np.float32))
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--freeze=head", f"--precision={precision}", f"--optimizer=muon{settings}")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=1", "--lr=0.1", "--weight-decay=0", "--export=out.onnx")
+    got = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "out.onnx").graph.initializer}["w"]
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    step = w - optimizers.muon(w, 2 / (ROWS * 8) * x.T @ (x @ w), {}, 1, lr=0.1, weight_decay=0)
+    got = w - (got.T if turned else got)
+    assert np.abs(got - step).max() <= max(limit, 1e-6) * np.abs(step).max() and np.linalg.norm(step, 2) > 0.15
+
+
+VECTORS = {"lamb": (optimizers.lamb, {"adapts": False}), "lamb,always_adapt": (optimizers.lamb, {}), "adafactor": (optimizers.adafactor, {}),
+           "muon": (optimizers.adam, {"lr": 0.001, "decoupled": True}), "muon,rest_lr=0.05": (optimizers.adam, {"lr": 0.05, "decoupled": True})}
+
+
+@pytest.mark.parametrize("optimizer", VECTORS)
+def test_vectors(run, tmp_path, data, optimizer):
+    """A bias, which does not decay: LAMB does not adapt its step, Adafactor keeps all of its second moment, and Muon leaves it to AdamW."""
+    oracle, given = VECTORS[optimizer]
+    x, y = data[1], data[2]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "b"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [ROWS, WIDTH])],
+                              [helper.make_tensor_value_info("y", 1, [ROWS, WIDTH])], [numpy_helper.from_array(np.ones(WIDTH, np.float32), "b")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    np.save(tmp_path / "y.npy", np.repeat(y, 2, axis=1).astype(np.float32))
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--precision=f64", "--no-decay=b", f"--optimizer={optimizer}")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--shuffle=off", f"--steps={STEPS}", "--lr=0.01", "--export=out.onnx")
+    b, state = np.ones(WIDTH), {}
+    for t in range(1, STEPS + 1):
+        rows = slice((t - 1) * ROWS, t * ROWS)
+        g = 2 / (ROWS * WIDTH) * np.sum(x[rows] + b - np.repeat(y[rows], 2, axis=1), axis=0)
+        b = oracle(b, g, state, t, **{"lr": 0.01, **given})
+    got = numpy_helper.to_array(onnx.load(tmp_path / "out.onnx").graph.initializer[0])
+    assert np.abs(got - b).max() <= 1e-6 * np.abs(b).max() and np.abs(b - 1).max() > 0.01
+
+
+def test_groups_stand_still_with_the_others(run, tmp_path, data):
+    """--lr 0 stops groups, too; a group whose parameters all have a later one is no mistake."""
+    model(tmp_path, data[0])
+    np.save(tmp_path / "x.npy", data[1].astype(np.float32))
+    np.save(tmp_path / "y.npy", data[2].astype(np.float32))
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer-for=*=sgd", "--optimizer-for=w=lion", "--optimizer-for=head=momentum")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=3", "--lr=0", "--export=out.onnx")
+    out = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert np.array_equal(out["w"], data[0].astype(np.float32)) and np.array_equal(out["head"], HEAD.astype(np.float32))
+
+
+def test_resuming_with_another_optimizer_of_some(run, tmp_path, data):
+    model(tmp_path, data[0])
+    np.save(tmp_path / "x.npy", data[1].astype(np.float32))
+    np.save(tmp_path / "y.npy", data[2].astype(np.float32))
+    for name, option in {"a": "w=momentum", "b": "w=momentum,lr=0.5", "c": "w=nesterov"}.items():
+        run("compile", "model.onnx", "-o", name, "--loss=mse", f"--optimizer-for={option}", "--moments=bf16", *(["--rounding=stochastic"] if name == "b" else []))
+    go = ["--data=x=x.npy", "--data=labels=y.npy"]
+    run(tmp_path / "a", *go, "--steps=1", "--save=saved")
+    said = run(tmp_path / "b", *go, "--steps=2", "--resume=saved").stderr
+    assert '"optimizer_for_settings" was "w=momentum", is "w=momentum,lr=0.5"' in said and '"rounding" was "nearest", is "stochastic"' in said
+    assert "another model or optimizer" in run(tmp_path / "c", *go, "--steps=2", "--resume=saved", exit=7).stderr
+
+
 def test_muon_leaves_heads_and_tables(run, models):
     """Embeddings, the head and vectors have AdamW; the table of gpt2_mini is its head, too."""
     text = run("dump", models / "gpt2_mini/model.onnx", "--batch=2", "--dim=seq=8", "--loss=cross_entropy", "--optimizer=muon", "--stage=train").stdout
@@ -162,7 +233,7 @@ def test_muon_leaves_heads_and_tables(run, models):
 
 
 @pytest.mark.parametrize("option, said", [
-    ("w=muonn", "not supported"), ("muon", "need GLOB=NAME"), ("nothing*=sgd", "no trained parameter is called so"), ("w=sgd,beta1=0.5", "none of its settings")])
+    ("w=muonn", "--optimizer-for=w=muonn: not supported"), ("w=", "--optimizer-for=w"), ("w=muon,rest_lr=-1", "--optimizer-for=w=muon"), ("muon", "need GLOB=NAME"), ("nothing*=sgd", "no trained parameter is called so"), ("w=sgd,beta1=0.5", "none of its settings")])
 def test_faults_of_groups(run, tmp_path, data, option, said):
     model(tmp_path, data[0])
     assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--optimizer-for={option}", exit=2).stderr
