@@ -240,6 +240,7 @@ check_needs(const CliOptions *o, Diag *diag)
 }
 
 /* It writes nothing that a training does, and says itself which learning rate a step has. */
+enum { MOST_SWEPT = 1000000 }; /* steps of --find-lr */
 static bool
 check_find_lr(const CliOptions *o, Diag *diag)
 {
@@ -255,9 +256,14 @@ check_find_lr(const CliOptions *o, Diag *diag)
 		{strcmp(o->run.lr_schedule, "constant") != 0, "--lr-schedule"},
 		{o->run.warmup > 0, "--warmup"},
 		{o->eval_every > 0, "--eval-every"},
+		{!isnan(o->run.min_lr), "--min-lr"},
 	};
-	bool ok = true;
+	bool ok = o->find_lr[0] <= 0 || o->run.steps <= MOST_SWEPT;
 
+	if (!ok)
+		diag_error(diag, EXIT_USAGE,
+		           "--find-lr: --steps=%lld is more than %d; a hundred are enough",
+		           (long long)o->run.steps, MOST_SWEPT);
 	for (int i = 0; i < COUNT(refused); i++)
 		if (o->find_lr[0] > 0 && refused[i].given) {
 			diag_error(

@@ -526,6 +526,11 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 			"--gradients=bf16 needs --max-accumulate=1: sums over micro-batches are of f32");
 		ok = false;
 	}
+	if (ok && o->gradients && strcmp(o->gradients, "bf16") == 0 && o->precision &&
+	    strcmp(o->precision, "f64") == 0) {
+		diag_error(diag, EXIT_USAGE, "--gradients=bf16 and --precision=f64: one of them");
+		ok = false;
+	}
 	if (!o->printer)
 		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
 	if (ok && o->keep_sources && o->printer != &printer_c) {

@@ -160,7 +160,34 @@ def test_loaded_weights_are_rounded(run, models, tmp_path):
     assert found["alone"][0] == pytest.approx(found["cast"][0], rel=5e-3)
 
 
+def small(folder):
+    """y = (x + pos) w, z = x other: a weight that is read as a whole, and one that the loss of y does not reach."""
+    rng = np.random.default_rng(5)
+    arrays = {"pos": (4, 16), "w": (16, 8), "other": (16, 8)}
+    nodes = [helper.make_node("Add", ["x", "pos"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"]), helper.make_node("MatMul", ["x", "other"], ["z"])]
+    outputs = [helper.make_tensor_value_info(n, 1, [4, 8]) for n in ("y", "z")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [4, 16])], outputs,
+                              [numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), n) for n, shape in arrays.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
+    np.save(folder / "x.npy", np.ones((4, 16), np.float32))
+    np.save(folder / "labels.npy", np.ones((4, 8), np.float32))
+
+
+def test_what_is_not_trained_keeps_its_digits(run, tmp_path):
+    """Also where the loss does not reach it; and a weight that is read as a whole has no copy."""
+    small(tmp_path)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse:y", *ALONE, "--ema=0.9")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=3", "--export=out.onnx")
+    before, after = exported(tmp_path / "model.onnx"), exported(tmp_path / "out.onnx")
+    assert np.array_equal(before["other"], after["other"]) and not np.array_equal(before["w"], after["w"])
+    said = json.loads(run(tmp_path / "train", "--info", "--json").stdout)
+    assert said["bytes_per_parameter"] == {"weights": 2, "working": 0, "gradients": 4, "moments": 8, "averages": 4, "total": 18}
+    assert {s["dtype"] for s in said["states"] if s["name"] in ("w", "pos")} == {"bf16"}
+
+
 @pytest.mark.parametrize("options, said", [
+    (["--gradients=bf16", "--max-accumulate=1", "--precision=f64"], "--gradients=bf16 and --precision=f64"),
+    (["--rounding=stochastic", "--moments=bf16", "--optimizer=sgd"], "no weights or moments of 16 bits are kept"),
     (["--master=off"], "--master=off needs --precision=bf16"), (["--master=off", "--precision=f16"], "weights of f16 alone do not train"),
     (["--rounding=stochastic", "--precision=bf16"], "no weights or moments of 16 bits are kept"),
     (["--gradients=bf16"], "--gradients=bf16 needs --max-accumulate=1"), (["--gradients=bf16", "--max-accumulate=2"], "needs --max-accumulate=1")])
