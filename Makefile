@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare references gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -51,6 +51,11 @@ gpu-bench: ## how fast is the GPU: tokens a second, time by kernel, memory, laun
 
 gpu-compare: ## PyTorch beside gradc on the GPU, in one run
 	$(PYTHON) bench/gpu/compare.py $(GPU)
+
+precision-report: build ## trains by every recipe of 16 and 8 bits; writes bench/results/recipes.json, docs/precision-curves.svg
+	test -x bench/.plot/bin/python || python3 -m venv bench/.plot
+	bench/.plot/bin/pip install -q -r bench/plot-requirements.txt
+	bench/.plot/bin/python bench/precision.py $(REPORT)
 
 references: ## makes tests/references anew, by PyTorch in a virtual environment of its own
 	test -x tests/references/.venv/bin/python || python3 -m venv tests/references/.venv
