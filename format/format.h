@@ -21,8 +21,8 @@ typedef enum {
 	ROLE_EVAL, /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
 	ROLE_ACCUMULATE, /* one micro-batch: adds to gradients and the loss states */
 	ROLE_UPDATE,     /* optimizer step */
-	ROLE_ESTIMATE, /* as accumulate, with targets that are drawn from the model */
-	ROLE_REFRESH,  /* what the optimizer makes of the gradients of an estimate */
+	ROLE_ESTIMATE,   /* as accumulate, with targets that are drawn from the model */
+	ROLE_REFRESH,    /* what the optimizer makes of the gradients of an estimate */
 	N_ROLES,
 } Role;
 extern const char *const role_names[];

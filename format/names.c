@@ -1,7 +1,8 @@
 /* The words for the enums of the tables, in the order of the enums. */
 #include "format/format.h"
 
-const char *const role_names[] = {"forward", "eval", "accumulate", "update", "estimate", "refresh", NULL};
+const char *const role_names[] = {"forward",  "eval",    "accumulate", "update",
+                                  "estimate", "refresh", NULL};
 const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const SpaceRow space_table[] = {
 	[SPACE_STATE] = {"state", .twin = SPACE_STATE},

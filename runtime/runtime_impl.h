@@ -557,7 +557,7 @@ struct Gradc {
 	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
 	double last_result; /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
-	int64_t every;     /* steps from one estimate of the optimizer to the next; 0: it makes none */
+	int64_t every; /* steps from one estimate of the optimizer to the next; 0: it makes none */
 	int64_t overflows; /* steps without an update since the start of this run, for gradients that were not finite */
 	uint8_t step_turn;                        /* of the next step that is queued */
 	int64_t step, samples, total_steps;       /* queued ones included */
