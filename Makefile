@@ -61,6 +61,7 @@ references: ## makes tests/references anew, by PyTorch in a virtual environment 
 	test -x tests/references/.venv/bin/python || python3 -m venv tests/references/.venv
 	tests/references/.venv/bin/pip install -q -r bench/requirements.txt
 	tests/references/.venv/bin/python tests/references/autocast.py $(or $(MODELS),../shared/models)
+	tests/references/.venv/bin/python tests/references/dynamic_map.py
 
 gpu-pack: ## makes gpu/, which these need on a machine that cannot build
 	scripts/gpu-pack

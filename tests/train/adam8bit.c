@@ -1,5 +1,6 @@
 /* Adam with moments of 8 bits over given gradients, by plain loops, to compare states with: as bitsandbytes' blockwise kernel, or as
- * torchao's. usage: adam8bit VARIANT N LR DECAY < gradients > states: f32[steps][n] in; codes of m, of v, sizes of m, of v, weights out. */
+ * torchao's. usage: adam8bit VARIANT N LR DECAY < gradients > states: f32[steps][n] in; codes of m, of v, sizes of m, of v, weights out.
+ * adam8bit maps > numbers: those of the map with a sign, those of the one without. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,20 +74,26 @@ largest(const float *x, int n)
 int
 main(int argc, char **argv)
 {
+	float signed_map[CODES], unsigned_map[CODES];
+
+	make_map(1, signed_map);
+	make_map(0, unsigned_map);
+	if (argc == 2) {
+		fwrite(signed_map, 4, CODES, stdout);
+		fwrite(unsigned_map, 4, CODES, stdout);
+		return 0;
+	}
 	if (argc != 5)
 		return 2;
 	int torchao = strcmp(argv[1], "torchao") == 0, n = atoi(argv[2]),
 	    blocks = (n + BLOCK - 1) / BLOCK;
 	double lr = atof(argv[3]), decay = atof(argv[4]), beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-	float signed_map[CODES], unsigned_map[CODES];
 	int padded = blocks * BLOCK;
 	float *g = calloc((size_t)padded, 4), *p = calloc((size_t)padded, 4),
 	      *m = calloc((size_t)padded, 4), *v = calloc((size_t)padded, 4);
 	float *sizes = calloc(2 * (size_t)blocks, 4);
 	uint8_t *codes = calloc(2 * (size_t)padded, 1);
 
-	make_map(1, signed_map);
-	make_map(0, unsigned_map);
 	for (int t = 1; fread(g, 4, (size_t)n, stdin) == (size_t)n; t++) {
 		double c1 = 1 - pow(beta1, t), c2 = 1 - pow(beta2, t);
 		for (int i = 0; i < padded; i++) {

@@ -24,7 +24,15 @@ def oracle(tmp_path_factory):
         codes, sizes = np.frombuffer(out[:2 * padded], np.uint8), np.frombuffer(out[2 * padded:2 * padded + padded // 32], np.float32)
         return {"exp_avg.w": codes[:padded], "exp_avg_sq.w": codes[padded:], "exp_avg_absmax.w": sizes[:padded // 256],
                 "exp_avg_sq_absmax.w": sizes[padded // 256:], "w": np.frombuffer(out[2 * padded + padded // 32:], np.float32)}
+    call.maps = lambda: subprocess.run([program, "maps"], capture_output=True, check=True).stdout
     return call
+
+
+def test_the_oracles_maps_are_bitsandbytes(oracle):
+    """Bit by bit, as torch makes them (tests/references/dynamic_map.py)."""
+    known = json.loads((Path(__file__).resolve().parents[1] / "references/dynamic_map.json").read_text())
+    bits = np.frombuffer(oracle.maps(), np.int32).tolist()
+    assert bits == known["signed"] + known["unsigned"]
 
 
 def gradients_of(n):
