@@ -125,6 +125,20 @@ step_flops(const Gradc *run, const CliOptions *o)
 	return flops;
 }
 
+/* Where no library runs products of 16 bits: they are right, and slow. */
+static void
+print_loops(FILE *out, const Gradc *run)
+{
+	int by_loops, n = gradc_narrow_products(run, &by_loops);
+	const char *precision = format_info_get(gradc_tables(run), "precision");
+
+	if (n > 0 && by_loops == n)
+		fprintf(out,
+		        "note: no library runs the products of %s here, loops do, which takes longer "
+		        "than f32: on a CPU oneDNN needs AVX-512 BF16 or AMX for bf16, and has no f16\n",
+		        precision ? precision : "16 bits");
+}
+
 void
 table_print(FILE *out, const Gradc *run, const CliOptions *o)
 {
@@ -148,6 +162,7 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	gradc_describe_device(run, &device);
 	fprintf(out, "\ndevice: %s\n", device.at);
 	text_free(&device);
+	print_loops(out, run);
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	fprintf(out, "memory:");
 	for (int i = 0; i < n; i++)

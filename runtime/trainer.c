@@ -471,6 +471,28 @@ gradc_describe_device(const Gradc *run, Text *out)
 		text_add(out, x->ops->name);
 }
 
+int
+gradc_narrow_products(const Gradc *run, int *by_loops)
+{
+	const Executor *x = &run->executor;
+	const Format *f = &run->format;
+	int n = 0;
+
+	*by_loops = 0;
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
+		const KernelRecord *k = &f->kernels[i];
+		if (!k->library || !(k->targets >> gradc_target(run) & 1))
+			continue;
+		DType d = (DType)f->library[k->library - 1].call.operands[LIBRARY_FIRST].dtype;
+		if (dtype_info[d].bits != 16)
+			continue;
+		n++;
+		*by_loops += !x->ops->implementation ||
+		             strcmp(x->ops->implementation(x->code, i), "generated") == 0;
+	}
+	return n;
+}
+
 int64_t
 gradc_tokens_per_row(const Gradc *run)
 {

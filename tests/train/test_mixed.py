@@ -112,6 +112,20 @@ def test_resume_says_what_differs(run, models, tmp_path):
     assert '"loss_scale" was "torch", is "megatron"' in said and '"mixed" was "", is "/0/*=f32"' in said
 
 
+@pytest.mark.parametrize("libraries", ["on", "off"])
+def test_a_note_where_loops_run_products(run, models, tmp_path, libraries):
+    """As on a CPU without the instructions: the losses are right, and the table says why they take longer."""
+    options = reference.compile_options("gpt2_mini", "f32", drop=["--precision", "-o", "train"])
+    run("compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "train", *options, "--precision=bf16")
+    calls = json.loads(run(tmp_path / "train", "--info", "--json", f"--libraries={libraries}").stdout)["library_calls"]
+    train = [x for x in reference.train_options("gpt2_mini", "f32") if not x.startswith("--steps")]
+    said = run(tmp_path / "train", *train, "--steps=2", f"--libraries={libraries}", "--log", tmp_path / "log.jsonl", cwd=models / "gpt2_mini").stderr
+    assert ("note: no library runs the products of bf16 here" in said) == ({c["implementation"] for c in calls} == {"generated"})
+    assert len(calls) > 10 and (libraries == "on" or "note: no library" in said)
+    losses = [x["loss"] for x in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines()) if "lr" in x]
+    assert losses == pytest.approx(reference.load("gpt2_mini")["traces"][0]["f64"]["losses"][:2], rel=1e-3)
+
+
 def narrowed(t, dtype):
     """A TensorProto's numbers in another float type."""
     if t.data_type != onnx.TensorProto.FLOAT:
