@@ -58,7 +58,8 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		if (o->kind == OPTION_STRING)
 			*(const char **)at = arena_strdup(arena, value);
 		else if (o->kind == OPTION_INT)
-			ok = parse_int(value, (int64_t *)at);
+			ok = parse_int(value, (int64_t *)at) &&
+			     is_in_range(o, (double)*(int64_t *)at);
 		else if (o->kind == OPTION_DOUBLE)
 			ok = parse_double(value, (double *)at) && is_in_range(o, *(double *)at);
 		else

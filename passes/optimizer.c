@@ -96,7 +96,10 @@ group_of(Optimizer *o, const State *param)
 			g->fits = true;
 		}
 	const OptimizerRow *row = g->of.choice.row;
-	return !row->takes || row->takes(o->m, param) ? g : rest_of(o, g);
+	if (row->takes && !row->takes(o->m, param))
+		return rest_of(o, g);
+	g->taken = true;
+	return g;
 }
 
 static bool
@@ -149,6 +152,14 @@ check_groups(const Optimizer *o)
 		           o->groups.at[i]->of.glob);
 		hint_nearest_states(o->m, o->groups.at[i]->of.glob, o->p->diag);
 		ok = false;
+	}
+	for (int i = 0; i < o->given; i++) {
+		const Group *g = o->groups.at[i];
+		if (g->rest && !g->taken)
+			diag_warning(
+				o->p->diag, "%s takes none of the parameters%s%s: they have %s",
+				g->of.choice.row->name, g->of.glob ? " of --optimizer-for=" : "",
+				g->of.glob ? g->of.glob : "", g->rest->of.choice.row->name);
 	}
 	return ok;
 }
@@ -252,6 +263,43 @@ set_rounding(Optimizer *o, const char *text)
 	return false;
 }
 
+/* All estimates are made at once. */
+static bool
+check_every(const Optimizer *o)
+{
+	int64_t first = 0;
+
+	for (int i = 0; i < o->given; i++) {
+		const OptimizerChoice *c = &o->groups.at[i]->of.choice;
+		int64_t every = c->row->every ? c->row->every(c->settings) : 0;
+		if (every && first && every != first) {
+			diag_error(
+				o->p->diag, EXIT_USAGE,
+				"--optimizer-for=%s: every=%lld, and every=%lld of another: they must agree",
+				o->groups.at[i]->of.glob, (long long)every, (long long)first);
+			return false;
+		}
+		first = first ? first : every;
+	}
+	return true;
+}
+
+/* A group's learning rate is its own times what the schedule makes of the program's. */
+static bool
+check_rates(const Optimizer *o)
+{
+	const OptimizerChoice *c = &o->groups.at[0]->of.choice;
+	bool others = o->given > 1 || c->row->fallback;
+
+	if (!others || !strstr(c->defaults, "lr=0 "))
+		return true;
+	diag_error(o->p->diag, EXIT_USAGE,
+	           "--optimizer=%s,lr=0: the learning rates of other optimizers follow it to 0",
+	           c->row->name);
+	diag_hint(o->p->diag, "--freeze=GLOB is for what is not to be trained");
+	return false;
+}
+
 static bool
 run_optimizer(Pass *p, Module *m)
 {
@@ -277,6 +325,8 @@ run_optimizer(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
+	if (!check_every(&o) || !check_rates(&o))
+		return false;
 	int64_t every = optimizer_every(options, p->scratch, p->diag);
 	if (every > 0 && !module_program(m, FUNCTION_ESTIMATE, 0)) {
 		diag_error(p->diag, EXIT_USAGE,

@@ -83,8 +83,25 @@ set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Aren
 	}
 	if (is_in_range(word, value))
 		return true;
-	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range", owner, word, value);
+	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range: need a number from 0%s", owner,
+	           word, value, strncmp(word, "beta", 4) == 0 ? " to below 1" : "");
 	return false;
+}
+
+static void
+hint_nearest(const char *name, Diag *diag)
+{
+	const char *nearest = NULL;
+	int least = 0;
+
+	for (int i = 0; optimizer_table[i]; i++) {
+		int far = text_distance(name, optimizer_table[i]->name);
+		if (nearest && far >= least)
+			continue;
+		nearest = optimizer_table[i]->name;
+		least = far;
+	}
+	diag_hint(diag, "the nearest is %s; `gradc compile --help` lists all", nearest);
 }
 
 /* option: for messages, "--optimizer". */
@@ -97,6 +114,7 @@ parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *
 
 	if (!row) {
 		diag_error(diag, EXIT_USAGE, "%s=%s: not supported in this build", option, text);
+		hint_nearest(name ? name : "", diag);
 		return false;
 	}
 	char *settings = arena_alloc(arena, row->options_size + 1);

@@ -9,6 +9,7 @@
 typedef struct Group {
 	OptimizerGroup of;
 	bool fits;          /* a parameter */
+	bool taken;         /* it updates one */
 	struct Group *rest; /* of those that it does not take; NULL: there are none */
 	State *numbers[MAX_NUMBERS];
 	Value *new_numbers[MAX_NUMBERS];

@@ -17,7 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMBER_ALIGN = 16 };
+enum {
+	MEMBER_ALIGN = 16,
+	STREAMS = 16, /* of random numbers, at most, of one update */
+};
 
 /* A range of a run. */
 typedef struct {
@@ -29,6 +32,7 @@ typedef struct {
 	VEC(int64_t) offsets;      /* of each, in the run */
 	VEC(Range) units;
 	int64_t n;    /* of the run */
+	int number;   /* of the run */
 	State **runs; /* by place among a member's states */
 } Group;
 typedef struct {
@@ -295,6 +299,7 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	} else if (unit_counter(n)) {
 		CastAttr cast = *(const CastAttr *)n->attr;
 		cast.counter.rows = g->n;
+		cast.counter.stream += (int64_t)g->number * STREAMS; /* runs draw other numbers */
 		wide = build(b, n->op, n->n_operands, operands, &cast);
 	} else if (op_row(n)->fuse == FUSE_ELEMENTWISE) {
 		wide = build(b, n->op, n->n_operands, operands, n->attr);
@@ -364,6 +369,7 @@ merge_stores(Units *u, const Group *g)
 static void
 pack_run(Units *u, Group *g, int number)
 {
+	g->number = number;
 	make_states(u, g, number);
 	merge_sums(u, g);
 	merge_stores(u, g);

@@ -14,10 +14,10 @@ enum { STEPS, SQUARES, POINT };  /* moments: z, v, y */
 enum { WEIGHT_SUM, LARGEST_LR }; /* numbers: W, L */
 
 static const PassOption options[] = {{"r", "power of the update's number in an average's weights",
-                                      OPTION_DOUBLE, offsetof(ScheduleFreeSettings, r), 0, 1e9},
+                                      OPTION_DOUBLE, offsetof(ScheduleFreeSettings, r), 0, 10},
                                      {"weight_lr_power",
                                       "power of the largest learning rate in them", OPTION_DOUBLE,
-                                      offsetof(ScheduleFreeSettings, weight_lr_power), 0, 1e9},
+                                      offsetof(ScheduleFreeSettings, weight_lr_power), 0, 10},
                                      {0}};
 
 /* x^power, of a number that is not below 0 */

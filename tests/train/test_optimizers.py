@@ -224,6 +224,13 @@ def test_resuming_with_another_optimizer_of_some(run, tmp_path, data):
     assert "another model or optimizer" in run(tmp_path / "c", *go, "--steps=2", "--resume=saved", exit=7).stderr
 
 
+def test_muon_that_takes_nothing(run, tmp_path, data):
+    model(tmp_path, data[0])
+    said = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer-for=head=muon").stderr
+    assert "muon takes none of the parameters of --optimizer-for=head: they have adamw" in said
+    assert "takes none" not in run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=muon").stderr
+
+
 def test_muon_leaves_heads_and_tables(run, models):
     """Embeddings, the head and vectors have AdamW; the table of gpt2_mini is its head, too."""
     text = run("dump", models / "gpt2_mini/model.onnx", "--batch=2", "--dim=seq=8", "--loss=cross_entropy", "--optimizer=muon", "--stage=train").stdout
@@ -285,7 +292,9 @@ def test_onnx_operators(run, tmp_path, data, optimizer):
     ("adamx", "--optimizer=adamx: not supported"), ("adamw,beta3=1", "beta3=1 is none of its settings"), ("adamw,beta1", "beta1=true is out of range"),
     ("adamw,beta1=x", "beta1=x is out of range"), ("adamw,beta1=-1", "beta1=-1 is out of range"), ("adam,beta2=1", "beta2=1 is out of range"),
     ("adam,lr=-1", "lr=-1 is out of range"), ("adadelta,rho=5", "not a number from 0 to 1"), ("momentum,dampening=-3", "not a number from 0 to 1"),
-    ("adagrad,lr_decay=nan", "not a number from 0"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
+    ("adagrad,lr_decay=nan", "not a number from 0"), ("sophia,every=0", "every=0 is not a number from 1"), ("muon,ns_steps=0", "not a number from 1 to 100"),
+    ("muon,ns_steps=3000", "not a number from 1 to 100"), ("schedule-free,r=1000", "not a number from 0 to 10"), ("muon,lr=0", "follow it to 0"),
+    ("adamw8", "the nearest is adamw"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
     ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is none of its settings")])
 def test_faults(run, tmp_path, data, text, said):
     model(tmp_path, data[0])

@@ -131,6 +131,13 @@ def test_dumped_types(run, models):
     assert update.count("round = stochastic") == 1  # all weights are one run
 
 
+@pytest.mark.parametrize("options", [["--optimizer=lamb"], ["--optimizer=adamw", "--lr-scale=0.*=0.5"], ["--optimizer=adafactor"]])
+def test_what_is_updated_apart_draws_other_numbers(run, models, options):
+    text = run("dump", models / "mlp_digits/model.onnx", "--batch=32", "--loss=cross_entropy", *ALONE, *options, "--stage=train").stdout
+    streams = re.findall(r"round = stochastic, stream = (-?\d+)", text)
+    assert len(streams) == len(set(streams)) > 1
+
+
 @pytest.mark.parametrize("options", [[*ALONE[1:], "--moments=bf16"], []])
 def test_resumed_has_the_same_bits(run, models, tmp_path, options):
     """Random numbers are of steps, and working weights are made anew."""

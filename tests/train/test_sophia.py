@@ -128,6 +128,11 @@ def test_two_ranks(run, tmp_path, data):
     assert np.array_equal(one[0], two[0]) and np.array_equal(one[1], two[1])
 
 
+def test_estimates_are_made_at_once(run, tmp_path, data):
+    with pytest.raises(AssertionError, match="every=2, and every=5 of another: they must agree"):
+        build(run, tmp_path, data, "f64", ROWS, "sophia,every=5", "--optimizer-for=w=sophia,every=2")
+
+
 def test_some_parameters(run, tmp_path, data):
     """Of a group; h stays 0 before the first estimate, and a step is then one of signs."""
     build(run, tmp_path, data, "f32", ROWS, "adamw", "--optimizer-for=w=sophia,lr=0.001,weight_decay=0")
