@@ -3,6 +3,7 @@
  * first. */
 #include "runtime/runtime_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -93,6 +94,27 @@ written_state(const Export *x, int state)
 	return state;
 }
 
+/* The last update may have made them so; the step after it would have said it. */
+static void
+warn_of_non_finite(const Export *x, const StateRecord *s, const char *data, int64_t n)
+{
+	const Format *f = &x->run->format;
+	DType dtype = (DType)s->dtype;
+	int64_t bad = 0;
+
+	if (!x->run->diag || s->kind != SAVE_PARAMETER || !s->trainable)
+		return;
+	for (int64_t i = 0; dtype_is_float(dtype) && i < n; i++)
+		bad += !isfinite(dtype_load_float(dtype, data, i));
+	if (!bad)
+		return;
+	Text name = {0};
+	text_add_quoted(&name, format_text(f, s->name));
+	diag_warning(x->run->diag, "--export: %lld of %lld numbers of %s are not finite",
+	             (long long)bad, (long long)n, name.at);
+	text_free(&name);
+}
+
 static Status
 put_tensor(Export *x, const ExportRecord *e)
 {
@@ -106,6 +128,8 @@ put_tensor(Export *x, const ExportRecord *e)
 	Status status = executor_read(&x->run->executor, data,
 	                              executor_state(&x->run->executor, state));
 
+	if (!status)
+		warn_of_non_finite(x, s, data, n);
 	if (!status && is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
 		permute_elements(e, f->dims + s->first_dim, dtype, data, permuted);

@@ -141,3 +141,12 @@ def test_without_keep_metadata_only_stack_traces_go(exported, models):
             del n.metadata_props[:]
             n.metadata_props.extend(kept)
     assert stripped(before, set()) == stripped(after, set())
+
+
+def test_numbers_that_are_not_finite_are_said(run, models, tmp_path):
+    """Those of the last update, behind which no step says so."""
+    run("compile", models / "mlp_digits/model.onnx", "-o", "train", "--batch=32", "--loss=cross_entropy")
+    train = [tmp_path / "train", f"--data=input={models}/mlp_digits/input.npy", f"--data=labels={models}/mlp_digits/labels.npy", "--steps=1"]
+    said = run(*train, "--lr=1e39", "--export=out.onnx").stderr
+    assert '--export: 8192 of 8192 numbers of "0.weight" are not finite' in said
+    assert "not finite" not in run(*train, "--export=out.onnx").stderr
