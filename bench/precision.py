@@ -112,8 +112,11 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without", action="append", default=[], choices=[n for n in RECIPES if n != "f32"], help="a recipe to leave out; repeatable")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results")
     o = parser.parse_args()
+    for name in o.without:
+        del RECIPES[name]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "text").write_bytes(b"".join(p.read_bytes() for p in sorted((ROOT / "docs").glob("*.md"))))

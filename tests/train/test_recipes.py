@@ -55,7 +55,7 @@ def resident(folder, *command):
 def test_bytes_a_parameter(run, tmp_path, recipe):
     options, want = RECIPES[recipe]
     sizes, elements = [], []
-    for layers in 1, 5:
+    for layers in 2, 6:
         mlp(tmp_path, layers)
         run("compile", "model.onnx", "-o", "train", "--init=random", "--loss=mse", "--freeze=head", *options)
         said = json.loads(run(tmp_path / "train", "--info", "--json").stdout)
