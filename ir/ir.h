@@ -294,6 +294,9 @@ State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
+/* "PREFIX.NAME", of `of` and of its shape, which begins as a copy of it in type d. */
+State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
+                  Lifetime lifetime);
 /* name, or name.2, name.3 ... whatever is not taken. */
 /* By its name or its path. */
 bool state_matches(const State *s, const char *glob);

@@ -132,6 +132,19 @@ state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifet
 	return s;
 }
 
+State *
+state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind, Lifetime lifetime)
+{
+	const char *name = arena_printf(m->arena, "%s.%s", prefix, of->name);
+	State *s = state_new(m, module_fresh_name(m, name), type_with_dtype(m, of->type, d), kind,
+	                     lifetime);
+
+	s->of = of;
+	s->init = INIT_COPY;
+	s->loc = of->loc;
+	return s;
+}
+
 static Value *
 value_new(Function *f, ValueKind kind, Type type, int index)
 {

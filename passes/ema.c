@@ -21,16 +21,8 @@ typedef struct {
 static State *
 average_state(Ema *e, State *of)
 {
-	Module *m = e->m;
-	const char *name = arena_printf(m->arena, "ema.%s", of->name);
-	DType d = of->type->dtype == F64 ? F64 : F32;
-	State *s = state_new(m, module_fresh_name(m, name), type_with_dtype(m, of->type, d),
-	                     STATE_AVERAGE, LIFE_SAVED);
-
-	s->of = of;
-	s->init = INIT_COPY;
-	s->loc = of->loc;
-	return s;
+	return state_copy(e->m, "ema", of, of->type->dtype == F64 ? F64 : F32, STATE_AVERAGE,
+	                  LIFE_SAVED);
 }
 
 /* @ema.w + (1 - X)(w - @ema.w); stays as it is where the weight does. */

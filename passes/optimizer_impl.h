@@ -80,13 +80,12 @@ typedef struct {
 	State *state;
 	Value *value;
 } NewContent;
-/* What a row's function takes; `kept` are the parameter's moments as they are kept, NULL: it has none. */
-Update open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept);
-/* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
-Value *content(Optimizer *o, State *s, bool in_row);
-/* v where `go` has it so, else what was. */
-NewContent new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go);
-Value *without_subnormals(Builder *b, Value *moment);
+/* What a row's function, its update or refresh, sets of a parameter and its moments; how many, at most 1 + MAX_MOMENTS. Its numbers
+ * go to the group. */
+int new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
+                 NewContent *out);
+/* The groups' numbers where `go` has it so; how many. */
+int new_numbers(Optimizer *o, Value *go, NewContent *out);
 
 /* ---- refresh.c: @refresh, where an optimizer estimates something */
 void refresh_build(Optimizer *o);

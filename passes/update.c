@@ -122,7 +122,7 @@ gradient_norm(Optimizer *o, Value *factor, Value *limit)
 /* A moment whose gradients stay 0 (a dead unit, a row of an embedding that no batch has) decays by a factor a step and
  * never gets to 0: rounding keeps it at a subnormal number, with which CPUs compute many times as slowly. What
  * is below the normal numbers becomes 0; NaN stays. */
-Value *
+static Value *
 without_subnormals(Builder *b, Value *moment)
 {
 	double smallest = moment->type->dtype == F64 ? DBL_MIN : FLT_MIN;
@@ -133,14 +133,14 @@ without_subnormals(Builder *b, Value *moment)
 }
 
 /* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
-Value *
+static Value *
 content(Optimizer *o, State *s, bool in_row)
 {
 	return in_row ? elements(o, s) : function_state(o->f, s);
 }
 
 /* v where the update is made, else what was. */
-NewContent
+static NewContent
 new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go)
 {
 	Builder *b = &o->b;
@@ -179,7 +179,7 @@ operand(Optimizer *o, const Trained *t, Value *v)
 }
 
 /* What the update is made of; the moments as they are kept, too. */
-Update
+static Update
 open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 {
 	Builder *b = &o->b;
@@ -207,25 +207,28 @@ open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 	return up;
 }
 
-static int
-update_parameter(Optimizer *o, const Trained *t, const Shared *shared, NewContent *out)
+int
+new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
+             NewContent *out)
 {
-	const OptimizerRow *row = t->group->of.choice.row;
-	bool in_row = !row->whole && !row->moment_type;
+	const OptimizerRow *of = t->group->of.choice.row;
+	bool in_row = !of->whole && !of->moment_type;
 	Value *kept[MAX_MOMENTS] = {0};
 	int n = 0;
 
 	for (int i = 0; i < MAX_MOMENTS; i++)
 		kept[i] = t->moment[i] ? content(o, t->moment[i], in_row) : NULL;
 	Update up = open_update(o, t, shared, kept);
-	row->update(&up);
+	row(&up);
 	for (int i = 0; i < MAX_NUMBERS; i++)
 		t->group->new_numbers[i] = up.new_numbers[i];
-	out[n++] = new_content(o, t->param, up.new_param, content(o, t->param, in_row), shared->go);
+	if (up.new_param)
+		out[n++] = new_content(o, t->param, up.new_param, content(o, t->param, in_row),
+		                       shared->go);
 	for (int i = 0; i < MAX_MOMENTS; i++) {
-		if (!kept[i])
-			continue;
 		Value *next = up.new_moment[i];
+		if (!kept[i] || !next)
+			continue;
 		if (dtype_is_float(next->type->dtype))
 			next = without_subnormals(&o->b, next);
 		out[n++] = new_content(o, t->moment[i], next, kept[i], shared->go);
@@ -356,8 +359,8 @@ name_results(Optimizer *o, const Counted *c, Value *norm, const Decision *d, Val
 	return n;
 }
 
-static int
-update_numbers(Optimizer *o, Value *go, NewContent *out)
+int
+new_numbers(Optimizer *o, Value *go, NewContent *out)
 {
 	int n = 0;
 
@@ -392,8 +395,9 @@ update_build(Optimizer *o)
 	shared.count = b_cast(b, c.count, F64);
 	shared.t = count_update(o, go, &new[n++]);
 	for (int i = 0; i < o->trained.n; i++)
-		n += update_parameter(o, &o->trained.at[i], &shared, new + n);
-	n += update_numbers(o, go, new + n);
+		n += new_contents(o, &o->trained.at[i], &shared,
+		                  o->trained.at[i].group->of.choice.row->update, new + n);
+	n += new_numbers(o, go, new + n);
 	for (int i = 0; i < n_states; i++)
 		if (o->m->states.at[i]->kind == STATE_PENDING)
 			new[n++] = commit(o, o->m->states.at[i], go);

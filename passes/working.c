@@ -42,13 +42,7 @@ working_state(Working *w, State *of, DType d)
 		if (s->kind == STATE_WORKING && s->of == of && s->type->dtype == d)
 			return s;
 	}
-	const char *name = arena_printf(m->arena, "working.%s", of->name);
-	State *s = state_new(m, module_fresh_name(m, name), type_with_dtype(m, of->type, d),
-	                     STATE_WORKING, LIFE_DERIVED);
-	s->of = of;
-	s->init = INIT_COPY;
-	s->loc = of->loc;
-	return s;
+	return state_copy(m, "working", of, d, STATE_WORKING, LIFE_DERIVED);
 }
 
 static void

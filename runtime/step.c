@@ -152,13 +152,11 @@ queue_micro_batches(Gradc *run)
 	return status;
 }
 
-/* What the optimizer estimates by labels that are drawn from the model, over the step's micro-batches; the step's own gradients are
- * used up. */
+/* The rows of a step once more: its micro-batches by one program, then another; by the numbers of that step. */
 static Status
-queue_estimate(Gradc *run, const QueuedStep *q)
+run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const ProgramRecord *last,
+          Status (*how)(Executor *, const ProgramRecord *, const MicroBatch *))
 {
-	const ProgramRecord *p = program_any(run, ROLE_ESTIMATE, run->train->binding);
-	const ProgramRecord *refresh = program_any(run, ROLE_REFRESH, run->train->binding);
 	StepRows step = step_rows(run, q->first);
 	MicroBatch micro = {0, run->options.accumulate};
 	Executor *x = &run->executor;
@@ -172,10 +170,18 @@ queue_estimate(Gradc *run, const QueuedStep *q)
 		              part_of_step(run, micro.index) * run->train->micro_rows,
 		              executor_scalars(x, p));
 		ask_next(run, &step, micro.index);
-		RETURN_IF_ERROR(executor_run(x, p, &micro));
+		RETURN_IF_ERROR(how(x, p, &micro));
 	}
-	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, refresh));
-	return executor_run(x, refresh, &(MicroBatch){0, 1});
+	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, last));
+	return how(x, last, &(MicroBatch){0, 1});
+}
+
+/* What the optimizer estimates by labels that are drawn from the model; the step's own gradients are used up. */
+static Status
+queue_estimate(Gradc *run, const QueuedStep *q)
+{
+	return run_again(run, q, program_any(run, ROLE_ESTIMATE, run->train->binding),
+	                 program_any(run, ROLE_REFRESH, run->train->binding), executor_run);
 }
 
 static Status
@@ -315,24 +321,8 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 static Status
 repeat_step(Gradc *run, const QueuedStep *q)
 {
-	const ProgramRecord *p = run->train->program;
-	const ProgramRecord *update = program_any(run, ROLE_UPDATE, run->train->binding);
-	StepRows step = step_rows(run, q->first);
-	MicroBatch micro = {0, run->options.accumulate};
-	Executor *x = &run->executor;
-	DataWait wait;
-
-	for (; micro.index < micro.n; micro.index++) {
-		MicroRows rows = micro_rows(run, &step, micro.index);
-
-		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
-		hyper_scalars(&run->hyper, q->out.step - 1,
-		              part_of_step(run, micro.index) * run->train->micro_rows,
-		              executor_scalars(x, p));
-		RETURN_IF_ERROR(executor_walk(x, p, &micro));
-	}
-	hyper_scalars(&run->hyper, q->out.step - 1, 0, executor_scalars(x, update));
-	return executor_walk(x, update, &(MicroBatch){0, 1});
+	return run_again(run, q, run->train->program,
+	                 program_any(run, ROLE_UPDATE, run->train->binding), executor_walk);
 }
 
 /* Every rank comes here: repeated sums are everybody's, too. */
