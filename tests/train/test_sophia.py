@@ -67,10 +67,12 @@ def data():
     return w, rng.standard_normal((STEPS * ROWS, WIDTH)).astype(np.float32), labels.astype(np.int64)
 
 
-def build(run, folder, data, precision, batch, optimizer="sophia", *options):
+def build(run, folder, data, precision, batch, optimizer="sophia", *options, bias=False):
     w, x, labels = data
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [helper.make_tensor_value_info("x", 1, [batch, WIDTH])],
-                              [helper.make_tensor_value_info("y", 1, [batch, CLASSES])], [numpy_helper.from_array(w, "w")])
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h" if bias else "y"])] + ([helper.make_node("Add", ["h", "b"], ["y"])] if bias else [])
+    weights = [numpy_helper.from_array(w, "w")] + ([numpy_helper.from_array(np.zeros(CLASSES, np.float32), "b")] if bias else [])
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [batch, WIDTH])],
+                              [helper.make_tensor_value_info("y", 1, [batch, CLASSES])], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "model.onnx")
     np.save(folder / "x.npy", x)
     np.save(folder / "labels.npy", labels)
@@ -139,6 +141,18 @@ def test_some_parameters(run, tmp_path, data):
     got_w, got_h = train(run, tmp_path, steps=9)
     assert np.all(got_h == 0) and np.all(np.abs(got_w - data[0]) <= 9.01e-3) and np.abs(got_w - data[0]).max() > 8.9e-3 * 0.1
     assert np.all(train(run, tmp_path, steps=10, save="ten")[1] > 0)
+
+
+def test_beside_another_with_numbers(run, tmp_path, data):
+    """An estimate leaves what another optimizer keeps for all its parameters: NAdam's product, of one factor for each update."""
+    build(run, tmp_path, data, "f64", ROWS, "nadam", "--optimizer-for=w=sophia,every=2", bias=True)
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--shuffle=off", "--steps=6", "--save=saved")
+    for file in max((tmp_path / "saved").glob("step-*")).glob("*.safetensors"):
+        raw = file.read_bytes()
+        n = int.from_bytes(raw[:8], "little")
+        t = json.loads(raw[8:8 + n])["mu_product"]
+        got = np.frombuffer(raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]], np.float64)[0]
+    assert got == pytest.approx(np.prod([0.9 * (1 - 0.5 * 0.96 ** (i * 0.004)) for i in range(1, 7)]), rel=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["mse", "output:y"])
