@@ -414,6 +414,12 @@ double dtype_round(DType t, double value);
 double dtype_round_as(DType t, Conversion how, double value, uint32_t random);
 /* An integer as a double from which every smaller float rounds as from the integer itself. */
 double dtype_int_for_rounding(uint64_t bits, bool is_signed);
+/* round(x / scale) + zero, clamped to the integer type t; NaN gives 0. Steps are rounded to the type `arithmetic`, f32 or f64.
+ * reciprocal: x times 1 / scale, in place of the division. */
+int64_t dtype_quantize(DType t, DType arithmetic, bool reciprocal, double x, double scale,
+                       double zero);
+/* The smallest and the largest number of an integer type of at most 32 bits. */
+void dtype_range(DType t, double *low, double *high);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);

@@ -3,6 +3,7 @@
  * exact arithmetic. */
 #include "base/base.h"
 
+#include <math.h>
 #include <string.h>
 
 const DTypeInfo dtype_info[N_DTYPES] = {
@@ -395,6 +396,26 @@ static const ConvertAll convert_all[N_DTYPES][N_DTYPES] = {
 	[S32] = {[S64] = int32_t_to_int64_t},
 	[S64] = {[S32] = int64_t_to_int32_t},
 };
+
+void
+dtype_range(DType t, double *low, double *high)
+{
+	int bits = dtype_info[t].bits;
+	bool is_signed = dtype_info[t].class == CLASS_SIGNED;
+
+	*low = is_signed ? -ldexp(1, bits - 1) : 0;
+	*high = ldexp(1, is_signed ? bits - 1 : bits) - 1;
+}
+
+int64_t
+dtype_quantize(DType t, DType arithmetic, bool reciprocal, double x, double scale, double zero)
+{
+	double low, high, ratio = reciprocal ? x * dtype_round(arithmetic, 1 / scale) : x / scale;
+	double code = dtype_round(arithmetic, nearbyint(dtype_round(arithmetic, ratio)) + zero);
+
+	dtype_range(t, &low, &high);
+	return isnan(code) ? 0 : (int64_t)(code < low ? low : code > high ? high : code);
+}
 
 void
 dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n)

@@ -397,6 +397,38 @@ check_hole(const Format *f, int i)
 }
 
 static Status
+check_codes(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+	const StateRecord *s = e->state < (uint32_t)f->n[SECTION_STATES] ? &f->states[e->state]
+	                                                                 : NULL;
+	int64_t groups = 1;
+
+	if (!s || e->dtype >= N_DTYPES || e->rank != s->rank || !dtype_is_float((DType)s->dtype))
+		return FAULT("export %d: state %u of %d, dtype %u, rank %u", i, e->state,
+		             f->n[SECTION_STATES], e->dtype, e->rank);
+	if (dtype_info[e->dtype].class != CLASS_SIGNED &&
+	    dtype_info[e->dtype].class != CLASS_UNSIGNED)
+		return FAULT("export %d: codes of %s", i, dtype_info[e->dtype].name);
+	for (uint32_t k = 0; k < e->rank; k++) {
+		if (e->group[k] < 1)
+			return FAULT("export %d: groups of %lld", i, (long long)e->group[k]);
+		groups *= format_groups(f, e, k); /* at most the state's elements */
+	}
+	if (e->scale >= (uint32_t)f->n[SECTION_STATES] ||
+	    !dtype_is_float((DType)f->states[e->scale].dtype) ||
+	    format_elements(f, f->states[e->scale].first_dim, f->states[e->scale].rank) != groups)
+		return FAULT("export %d: state %u has no scale for each of %lld groups", i,
+		             e->scale, (long long)groups);
+	if (e->zero != -1 &&
+	    (e->zero < 0 || groups > INT64_MAX / 4 ||
+	     !in_range((uint64_t)e->zero, (uint64_t)groups * 4, f->n[SECTION_LITERAL])))
+		return FAULT("export %d: zero points at %lld of %d", i, (long long)e->zero,
+		             f->n[SECTION_LITERAL]);
+	return NULL;
+}
+
+static Status
 check_export(const Format *f, int i)
 {
 	const ExportRecord *e = &f->exports[i];
@@ -414,6 +446,8 @@ check_export(const Format *f, int i)
 		             e->times);
 	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
+	if (e->kind == EXPORT_CODES)
+		return check_codes(f, i);
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
 }
 

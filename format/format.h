@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 13
+#define FORMAT_VERSION 14
 #define GRADC_ABI 11
 #define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -436,6 +436,8 @@ typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
 	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i]; each
 	                  `block` of its elements, then `times` times again */
+	EXPORT_CODES, /* state `state` as codes of dtype: base.h's dtype_quantize, by a scale for each group of
+	                  group[i] places along its axes */
 	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
 	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
 	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
@@ -448,6 +450,9 @@ typedef struct {
 	uint32_t state, dtype, times, rank;
 	int64_t block; /* elements; divides the state's */
 	uint8_t perm[MAX_RANK];
+	uint32_t scale; /* codes: a state of as many elements as there are groups */
+	int64_t zero;   /* codes: offset of as many s32 in the literal section; -1: all are 0 */
+	int64_t group[MAX_RANK]; /* codes */
 } ExportRecord;
 
 typedef enum {
@@ -578,6 +583,8 @@ uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
+/* Groups of an EXPORT_CODES along axis k. */
+int64_t format_groups(const Format *f, const ExportRecord *e, uint32_t k);
 
 /* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
 double kernel_estimate(const KernelRecord *k);

@@ -208,6 +208,14 @@ format_event(uint32_t event, const uint8_t turns[N_TURNS])
 }
 
 int64_t
+format_groups(const Format *f, const ExportRecord *e, uint32_t k)
+{
+	int64_t size = f->dims[f->states[e->state].first_dim + k];
+
+	return size ? (size - 1) / e->group[k] + 1 : 0;
+}
+
+int64_t
 format_elements(const Format *f, uint32_t first_dim, uint32_t rank)
 {
 	int64_t n = 1;

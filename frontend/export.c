@@ -49,6 +49,29 @@ literal(Export *e, const void *bytes, size_t n)
 	e->pending += (int64_t)n;
 }
 
+/* Zero points lie in the literal section, outside the file's own bytes. */
+static void
+codes_hole(Export *e, const Weight *w, int file)
+{
+	const Codes *c = w->codes;
+	ExportRecord r = {.kind = EXPORT_CODES,
+	                  .file = (uint32_t)file,
+	                  .state = (uint32_t)w->state->id,
+	                  .scale = (uint32_t)repairs_weight(e->info->repairs, c->scale)->state->id,
+	                  .dtype = c->type,
+	                  .rank = (uint32_t)c->shape.n,
+	                  .zero = -1,
+	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
+
+	memcpy(r.group, c->group.at, sizeof(r.group));
+	flush(e, file);
+	if (c->zero) {
+		r.zero = (int64_t)e->w->literal.n;
+		text_add_bytes(&e->w->literal, c->zero, sizeof(*c->zero) * (size_t)codes_groups(c));
+	}
+	vec_push(e->w->arena, &e->w->exports, r);
+}
+
 static void
 tensor_hole(Export *e, const Weight *w, int file)
 {
@@ -62,6 +85,10 @@ tensor_hole(Export *e, const Weight *w, int file)
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 	int64_t copies = 1;
 
+	if (w->codes) {
+		codes_hole(e, w, file);
+		return;
+	}
 	for (int i = w->expanded_from; i < w->expanded_to; i++)
 		copies *= w->data.dims[i];
 	r.times = (uint32_t)(copies - 1);

@@ -50,6 +50,7 @@ typedef enum {
 	WEIGHT_PARAMETER,
 	WEIGHT_STATISTIC, /* running mean or variance */
 	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
+	WEIGHT_SCALE,     /* of codes: a frozen state */
 } WeightKind;
 /* Where an initializer comes from, says the exporter. */
 #define ORIGIN_PARAMETER "PARAMETER"
@@ -67,13 +68,23 @@ typedef struct {
 typedef struct {
 	const char *reasons_for, *reasons_against; /* that it is one */
 } Doubt;
-/* A float tensor of the graph: an initializer, a Constant node's value, or an Identity of one. */
+/* A tensor of integers that stand for (code - zero) scale. */
+typedef struct {
+	DType type;   /* of a code, packed as the file packs it */
+	DType stored; /* of the tensor in the file: `type`, or u8 with several codes in a byte */
+	Ints shape;   /* of the codes; of packed ones [rows, blocks, block] */
+	Ints group;   /* places along each axis that share a scale and a zero point */
+	const char *scale;   /* an initializer of ceil(shape / group) elements */
+	const int32_t *zero; /* as many; NULL: all 0 */
+} Codes;
+/* A float tensor of the graph, or one of codes: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;
 struct Weight {
 	const char *name;          /* of the ONNX value */
 	const TensorProto *tensor; /* where its elements are */
 	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
 	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
+	const Codes *codes;        /* NULL: the file holds its numbers */
 	const Origin *origin;      /* what metadata say of it; NULL: nothing */
 	TensorData data;
 	WeightKind kind;
@@ -255,6 +266,7 @@ typedef struct {
 	StrMap *producers;  /* name -> FlatNode that makes it */
 	StrMap *inputs;     /* name -> ValueInfoProto of the graph's inputs */
 	StrMap *origins;    /* name of an initializer -> Origin */
+	StrMap *scales;     /* names of tensors that are scales of weights in codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
 	bool tells_folding;           /* the exporter says from what it computed tensors */
@@ -286,6 +298,15 @@ bool weight_made_by_exporter(const Repairs *r, const Weight *w);
 /* Called by the module's or the person's name for it. */
 bool weight_is_named(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
+
+/* ---- codes.c */
+/* NULL: it is no weight, or what its codes stand for is not in the file. */
+const Codes *codes_find(Repairs *r, const char *name, const TensorData *data);
+/* Does the node take it for a scale of codes? */
+bool reads_scale(const Reader *reader);
+int64_t codes_groups(const Codes *c); /* how many scales there are */
+/* The numbers that the codes stand for. */
+void codes_to_floats(const Codes *c, const void *codes, const TensorData *scale, float *out);
 
 /* ---- names.c */
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */

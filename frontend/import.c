@@ -47,6 +47,35 @@ expand(Importer *im, const Weight *w, Value *v)
 	return b_broadcast_to(&im->b, v, shape);
 }
 
+/* The numbers that are trained, as codes again. */
+static Value *
+codes_value(Importer *im, const Weight *w)
+{
+	const Codes *c = w->codes;
+	Builder *b = &im->b;
+	Bound *scale = importer_lookup(im, c->scale);
+	Value *x = function_state(b->f, w->state);
+	Ints groups = {0};
+	int n = (int)codes_groups(c);
+
+	if (!scale || !scale->value)
+		return NULL;
+	for (int i = 0; i < c->shape.n; i++)
+		if (c->shape.at[i] > c->group.at[i])
+			groups.at[groups.n++] = (c->shape.at[i] - 1) / c->group.at[i] + 1;
+	Value *operands[] = {x, b_spread(b, b_cast(b, scale->value, F32), c->shape, c->group),
+	                     NULL};
+	if (c->zero) {
+		float *zero = NEW_ARRAY(im->arena, float, n);
+		for (int i = 0; i < n; i++)
+			zero[i] = (float)c->zero[i];
+		Type t = type_new(im->m, F32, groups.n, groups.at);
+		operands[2] = b_spread(b, b_constant(b, tensor_new(im->m, t, zero)), c->shape,
+		                       c->group);
+	}
+	return build(b, OP_quantize, c->zero ? 3 : 2, operands, &(QuantizeAttr){.to = c->type});
+}
+
 Value *
 weight_value(Importer *im, const Weight *w)
 {
@@ -54,6 +83,8 @@ weight_value(Importer *im, const Weight *w)
 
 	if (!home->state || w->as_constant)
 		return constant_of(im, w->tensor);
+	if (w->codes)
+		return codes_value(im, w);
 	Value *v = function_state(im->b.f, home->state);
 	if (w->expanded_to)
 		return expand(im, w, v);
@@ -322,10 +353,16 @@ import_bindings(Importer *im, ImportInfo *info)
 
 /* The elements without the copies along expanded axes: the first of each block's copies. */
 static const void *
-state_data(Module *m, const Weight *w, Type type)
+state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 {
 	int64_t block = 1, copies = 1;
 
+	if (w->codes) {
+		float *floats = arena_alloc(m->arena, (size_t)type_bytes(type));
+		codes_to_floats(w->codes, w->data.data,
+		                &repairs_weight(info->repairs, w->codes->scale)->data, floats);
+		return floats;
+	}
 	if (!w->expanded_to || w->expanded_from == 0)
 		return w->data.data;
 	for (int i = w->data.rank - 1; i >= w->expanded_from; i--)
@@ -346,24 +383,26 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 		Lifetime lifetime;
 	} rows[] = {[WEIGHT_PARAMETER] = {STATE_PARAMETER, LIFE_SAVED},
 	            [WEIGHT_STATISTIC] = {STATE_STATISTIC, LIFE_SAVED},
-	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT}};
-	Ints shape = weight_shape(w);
+	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT},
+	            [WEIGHT_SCALE] = {STATE_PARAMETER, LIFE_CONSTANT}};
+	Ints shape = w->codes ? w->codes->shape : weight_shape(w);
+	DType dtype = w->codes ? F32 : w->data.dtype;
 
 	for (int i = w->expanded_from; i < w->expanded_to; i++)
 		shape.at[i] = 1;
-	Type type = type_new(m, w->data.dtype, shape.n, shape.at);
+	Type type = type_new(m, dtype, shape.n, shape.at);
 	State *s = state_new(m, module_fresh_name(m, w->name), type, rows[w->kind].kind,
 	                     rows[w->kind].lifetime);
 
 	s->trainable = s->decay = w->kind == WEIGHT_PARAMETER;
 	s->lr_scale = 1;
 	s->init = w->data.data ? INIT_DATA : INIT_ZEROS;
-	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, w, type)) : NULL;
+	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, info, w, type)) : NULL;
 	s->path = w->path;
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;
-	vec_push(m->arena, &info->base.state_dtypes, w->data.dtype);
+	vec_push(m->arena, &info->base.state_dtypes, dtype);
 }
 
 /* "--train=NAME", as a shell takes it. */

@@ -178,6 +178,16 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 }
 
 static void
+add_codes(Repairs *r, const TensorProto *t, const TensorData *data)
+{
+	const Codes *codes = codes_find(r, t->name, data);
+	Weight *w = codes ? add_weight(r, t->name, t) : NULL;
+
+	if (w)
+		w->codes = codes;
+}
+
+static void
 add_initializers(Repairs *r)
 {
 	const GraphProto *g = r->model->proto->graph;
@@ -187,8 +197,9 @@ add_initializers(Repairs *r)
 		TensorProto *t = g->initializer[i];
 		if (!is_float_type(t->data_type)) {
 			if (t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__STRING &&
-			    readers_of(r, t->name).n)
-				tensor_load(r->model, t, false, &data, r->diag);
+			    readers_of(r, t->name).n &&
+			    tensor_load(r->model, t, false, &data, r->diag))
+				add_codes(r, t, &data);
 			continue;
 		}
 		Weight *w = add_weight(r, t->name, t);
@@ -343,6 +354,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .producers = strmap_new(arena),
 	               .inputs = strmap_new(arena),
 	               .origins = strmap_new(arena),
+	               .scales = strmap_new(arena),
 	               .signature = strmap_new(arena),
 	               .main_nodes = intmap_new(arena)};
 	check_names(r);

@@ -90,6 +90,23 @@ rule_steering(Case *c)
 	return all_in(c, STEERING_PLACE);
 }
 
+/* Of a type of the file, read as numbers. */
+static bool
+rule_codes(Case *c)
+{
+	return c->w->codes != NULL;
+}
+
+static bool
+rule_scale(Case *c)
+{
+	bool all = c->n > 0;
+
+	for (int i = 0; i < c->n; i++)
+		all &= reads_scale(&c->readers[i]);
+	return all || strmap_get(c->r->scales, c->w->name);
+}
+
 static bool
 rule_generated_copy(Case *c)
 {
@@ -117,6 +134,8 @@ static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
+	{rule_codes, WEIGHT_PARAMETER, false, "codes with a scale", NULL, NULL},
+	{rule_scale, WEIGHT_SCALE, false, "a scale of codes", NULL, NULL},
 	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_fixed),
 	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
               doubts_of_fixed),

@@ -134,7 +134,7 @@ can_tie(const Weight *w)
 	double value;
 
 	return w->kind == WEIGHT_PARAMETER && !w->expanded_to && w->data.rank >= 2 &&
-	       w->data.data && w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
+	       w->data.data && !w->codes && w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
 	       !tensor_constant_valued(&w->data, &value);
 }
 
@@ -206,7 +206,7 @@ find_expanded(Repairs *r, Weight *w)
 	int from = 0, to;
 	bool constant = true, told = w->origin && w->origin->folded;
 
-	if (w->kind != WEIGHT_PARAMETER || !t->data || untied(r->options, w->name))
+	if (w->kind != WEIGHT_PARAMETER || w->codes || !t->data || untied(r->options, w->name))
 		return;
 	for (int i = 0; i < t->rank; i++)
 		constant &= t->dims[i] == 1 || values_repeat(t, i);

@@ -75,6 +75,18 @@ b_select(Builder *b, Value *cond, Value *x, Value *y)
 }
 
 Value *
+b_retyped(Builder *b, const Node *n, Value *const *operands)
+{
+	const OpRow *row = op_row(n);
+	void *attr = row->attr_size ? arena_copy(b->m->arena, n->attr, row->attr_size) : NULL;
+
+	for (const Field *f = row->fields; f && f->name; f++)
+		if (f->kind == FIELD_DTYPE_IF_ANY)
+			*(int *)((char *)attr + f->offset) = 0;
+	return build(b, n->op, n->n_operands, operands, attr);
+}
+
+Value *
 b_cast(Builder *b, Value *x, DType to)
 {
 	return x->type->dtype == to ? x : build(b, OP_cast, 1, &x, &(CastAttr){to});
@@ -126,6 +138,33 @@ b_broadcast_to(Builder *b, Value *x, Ints shape)
 		axes.at[axes.n++] = lead + i;
 	}
 	return b_broadcast(b, b_reshape(b, x, kept), shape, axes);
+}
+
+Value *
+b_spread(Builder *b, Value *v, Ints shape, Ints group)
+{
+	Ints split = {0}, axes = {0}, counts = {0}, whole = shape;
+
+	for (int i = 0; i < shape.n; i++) {
+		int64_t size = group.at[i], count = shape.at[i] ? (shape.at[i] - 1) / size + 1 : 0;
+		bool is_cut = size > 1 && count > 1;
+		if (count != 1) {
+			axes.at[axes.n++] = split.n;
+			counts.at[counts.n++] = count;
+		}
+		split.at[split.n++] = is_cut ? count : shape.at[i];
+		if (is_cut) {
+			split.at[split.n++] = size;
+			whole.at[i] = count * size;
+		}
+	}
+	v = b_reshape(b, v, counts);
+	if (axes.n < split.n)
+		v = b_broadcast(b, v, split, axes);
+	v = b_reshape(b, v, whole);
+	for (int i = 0; i < shape.n; i++)
+		v = b_slice_axis(b, v, i, 0, shape.at[i]);
+	return v;
 }
 
 Value *

@@ -386,6 +386,8 @@ Value *build(Builder *b, OpKind op, int n, Value *const *operands, const void *a
 Value *b_unary(Builder *b, OpKind op, Value *x);
 Value *b_binary(Builder *b, OpKind op, Value *x, Value *y); /* equal types */
 Value *b_select(Builder *b, Value *cond, Value *x, Value *y);
+/* A copy of n of operands in other types; its result has theirs. */
+Value *b_retyped(Builder *b, const Node *n, Value *const *operands);
 Value *b_cast(Builder *b, Value *x, DType to); /* x itself when it has that dtype */
 Value *b_constant(Builder *b, const Tensor *t);
 /* A splat of that type, as scalar constant and broadcast. */
@@ -395,6 +397,10 @@ Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself when it has that
 Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
 /* NumPy rules: aligned at the last axis, 1 stretches. x itself when equal. */
 Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
+/* One element for each group of group[i] places along every axis i, the last group perhaps shorter, repeated to `shape`. v has
+ * ceil(shape / group) elements, in whatever shape. A group that is neither 1 nor a whole axis takes an axis more: of these and
+ * the shape's axes there are at most MAX_RANK. */
+Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
 /* y, whose `axes` of x's shape were reduced away, back to x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
 Value *b_transpose(Builder *b, Value *x, Ints order);

@@ -255,6 +255,9 @@ typedef struct {
 	int round, overflow;   /* Rounding, Overflow: of floats below f32 */
 	RandomCounter counter; /* of ROUND_STOCHASTIC */
 } CastAttr;
+typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
+typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
+typedef struct { DType to; int division, clip; } QuantizeAttr; /* clip: of fake_quantize */
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;

@@ -71,13 +71,8 @@ static Value *
 copy_of(const Mixed *x, Node *n, Value *const *operands, Node *reader)
 {
 	Builder b = {.m = x->m, .f = x->f, .before = reader, .loc = n->loc, .phase = n->phase};
-	const OpRow *row = op_row(n);
-	void *attr = row->attr_size ? arena_copy(x->m->arena, n->attr, row->attr_size) : NULL;
 
-	for (const Field *f = row->fields; f && f->name; f++)
-		if (f->kind == FIELD_DTYPE_IF_ANY)
-			*(int *)((char *)attr + f->offset) = 0;
-	return build(&b, n->op, n->n_operands, operands, attr);
+	return b_retyped(&b, n, operands);
 }
 
 static bool

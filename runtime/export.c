@@ -115,6 +115,14 @@ warn_of_non_finite(const Export *x, const StateRecord *s, const char *data, int6
 	text_free(&name);
 }
 
+/* The content of a state, in the arena. */
+static Status
+read_state(Export *x, Arena *arena, int state, char **out)
+{
+	*out = arena_alloc(arena, (size_t)x->run->format.states[state].bytes);
+	return executor_read(&x->run->executor, *out, executor_state(&x->run->executor, state));
+}
+
 static Status
 put_tensor(Export *x, const ExportRecord *e)
 {
@@ -124,9 +132,8 @@ put_tensor(Export *x, const ExportRecord *e)
 	int64_t n = format_elements(f, s->first_dim, s->rank);
 	DType dtype = (DType)s->dtype, want = (DType)e->dtype;
 	Arena *arena = arena_new();
-	char *data = arena_alloc(arena, (size_t)s->bytes);
-	Status status = executor_read(&x->run->executor, data,
-	                              executor_state(&x->run->executor, state));
+	char *data;
+	Status status = read_state(x, arena, state, &data);
 
 	if (!status)
 		warn_of_non_finite(x, s, data, n);
@@ -148,9 +155,66 @@ put_tensor(Export *x, const ExportRecord *e)
 	return status;
 }
 
+/* The group of an element of the state. */
+static int64_t
+group_at(const Format *f, const ExportRecord *e, const int64_t *at)
+{
+	int64_t flat = 0;
+
+	for (uint32_t k = 0; k < e->rank; k++)
+		flat = flat * format_groups(f, e, k) + at[k] / e->group[k];
+	return flat;
+}
+
+static void
+quantize_elements(const Format *f, const ExportRecord *e, const char *data, const char *scales,
+                  char *out)
+{
+	const StateRecord *s = &f->states[e->state];
+	const int64_t *dims = f->dims + s->first_dim;
+	DType dtype = (DType)s->dtype, scale = (DType)f->states[e->scale].dtype;
+	int64_t at[MAX_RANK] = {0}, n = format_elements(f, s->first_dim, s->rank);
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t group = group_at(f, e, at);
+		int32_t zero = 0;
+		if (e->zero >= 0)
+			memcpy(&zero, f->literal + e->zero + group * 4, sizeof(zero));
+		dtype_store_int((DType)e->dtype, out, i,
+		                dtype_quantize((DType)e->dtype, dtype == F64 ? F64 : F32, false,
+		                               dtype_load_float(dtype, data, i),
+		                               dtype_load_float(scale, scales, group), zero));
+		for (int k = (int)e->rank - 1; k >= 0 && ++at[k] == dims[k]; k--)
+			at[k] = 0;
+	}
+}
+
+static Status
+put_codes(Export *x, const ExportRecord *e)
+{
+	const Format *f = &x->run->format;
+	int state = written_state(x, (int)e->state);
+	const StateRecord *s = &f->states[state];
+	int64_t n = format_elements(f, s->first_dim, s->rank);
+	int64_t bytes = dtype_bytes((DType)e->dtype, n);
+	Arena *arena = arena_new();
+	char *data, *scales, *out = arena_alloc(arena, (size_t)bytes + 1);
+	Status status = read_state(x, arena, state, &data);
+
+	if (!status)
+		status = read_state(x, arena, (int)e->scale, &scales);
+	if (!status) {
+		warn_of_non_finite(x, s, data, n);
+		quantize_elements(f, e, data, scales, out);
+		status = file_writer_add(x->files[e->file], out, bytes);
+	}
+	arena_free(arena);
+	return status;
+}
+
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *, const ExportRecord *) = {
-	[EXPORT_LITERAL] = put_literal, [EXPORT_TENSOR] = put_tensor, [EXPORT_NAME] = put_name,
-	[EXPORT_LENGTH] = put_length,   [EXPORT_ALIGN] = put_align,
+	[EXPORT_LITERAL] = put_literal, [EXPORT_TENSOR] = put_tensor, [EXPORT_CODES] = put_codes,
+	[EXPORT_NAME] = put_name,       [EXPORT_LENGTH] = put_length, [EXPORT_ALIGN] = put_align,
 };
 
 static bool

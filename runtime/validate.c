@@ -36,7 +36,7 @@ typedef struct {
 
 /* The values that an integer type holds, as far as int64 reaches. */
 static Range
-dtype_range(DType t)
+range_of(DType t)
 {
 	int bits = dtype_info[t].bits;
 
@@ -97,7 +97,7 @@ check_integers(const Source *s, const DataFile *file, int64_t row, int64_t n, co
 {
 	const PortRecord *p = s->port;
 	DType dtype = file->info.dtype;
-	Range r = dtype_range((DType)p->dtype);
+	Range r = range_of((DType)p->dtype);
 	const int64_t *ignore = p->bounded == 2 ? &p->ignore : NULL;
 
 	if (p->bounded)

@@ -189,30 +189,36 @@ conv_attr(const Window *w, int64_t groups)
 	                  .groups = groups};
 }
 
-static void
-import_conv(OnnxNode *n)
+Value *
+e_conv(OnnxNode *n, Value *x, Value *w, int weight)
 {
-	Value *x = want_input(n, 0), *w = want_input(n, 1);
 	int64_t groups = want_int(n, "group", 1);
 	Ints kernel;
 	Window window;
 
 	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window))
-		return;
+		return NULL;
 	if (groups < 1 || groups > w->type->dims[0]) {
 		report_invalid(n, "%lld groups of %lld output channels", (long long)groups,
 		               (long long)w->type->dims[0]);
-		return;
+		return NULL;
 	}
 	if (w->type->dims[1] * groups != x->type->dims[1]) {
 		report_invalid(n, "weight %s has %lld input channels%s, input has %lld",
-		               quoted(n->im->model, n->proto->input[1]),
+		               quoted(n->im->model, n->proto->input[weight]),
 		               (long long)w->type->dims[1], groups > 1 ? " a group" : "",
 		               (long long)x->type->dims[1]);
-		return;
+		return NULL;
 	}
 	ConvAttr a = conv_attr(&window, groups);
-	Value *y = e_op(n, OP_conv, 2, (Value *[]){x, w}, &a);
+	return e_op(n, OP_conv, 2, (Value *[]){x, w}, &a);
+}
+
+static void
+import_conv(OnnxNode *n)
+{
+	Value *y = e_conv(n, want_input(n, 0), want_input(n, 1), 1);
+
 	set_output(n, 0, add_bias(n, y, 2));
 }
 

@@ -175,6 +175,8 @@ bool is_float(const Value *v);
 Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
 Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);
 Value *e_matmul(OnnxNode *n, Value *x, Value *y);
+/* A convolution with the node's attributes; `weight`: the number of the input that w is. */
+Value *e_conv(OnnxNode *n, Value *x, Value *w, int weight);
 Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
 /* max(x, bound) and min(x, bound); where they are equal the gradient is the bound's. */

@@ -1,0 +1,250 @@
+/* Codes through which a gradient must flow become floats that hold the same integers. Straight through: the rounding counts as the
+ * identity (Bengio et al. 2013, arXiv:1308.3432). For example, where @w is trained and a file quantizes and dequantizes it:
+ *
+ *	%1 = quantize @w, %s {to = s8} : s8[8,8]
+ *	%2 = cast %1 {to = f32}                   ->    %3 = fake_quantize @w, %s {to = s8} : f32[8,8]
+ *	%3 = mul %2, %s
+ *
+ * Other ways from codes to floats, as through a maximum of windows or a product of codes, are walked with floats in place of the
+ * codes:
+ *
+ *	%1 = quantize %x, %s, %z {to = u8}              %r = div %x, %s
+ *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
+ *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
+ *
+ * Keeps: values bit for bit; but sums of products of codes, exact in s32, are rounded to f32 from 2^24 on. Codes that no float is
+ * made of stay integers. Linear. */
+#include "passes/pass.h"
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	Function *f;
+	IntMap *floats;     /* by id of a value of codes: the floats that hold them */
+	IntMap *quantizers; /* by id of such floats: the node that made the codes */
+	IntMap *holding;    /* by id of a value of floats that hold codes: 1 + the codes' DType */
+} Through;
+
+/* What becomes of integers may become of floats; `wraps`: results may leave the operands' range. */
+static const struct {
+	OpKind op;
+	bool wraps;
+} ways[] = {
+	{OP_add, true},     {OP_sub, true},        {OP_mul, true},        {OP_neg, true},
+	{OP_dot, true},     {OP_conv, true},       {OP_reduce, true},     {OP_max, false},
+	{OP_min, false},    {OP_select, false},    {OP_pool, false},      {OP_gather, false},
+	{OP_concat, false}, {OP_pad, false},       {OP_broadcast, false}, {OP_reshape, false},
+	{OP_slice, false},  {OP_transpose, false}, {OP_reverse, false},   {OP_stop_gradient, false},
+};
+
+static Value *
+floats_of(const Through *t, const Value *v)
+{
+	uint64_t found;
+
+	return v && intmap_get(t->floats, v->id, &found) ? (Value *)(uintptr_t)found : NULL;
+}
+
+static void
+set_floats(Through *t, const Value *codes, Value *floats)
+{
+	intmap_put(t->floats, codes->id, (uint64_t)(uintptr_t)floats);
+}
+
+static Builder
+before(const Through *t, Node *n)
+{
+	return (Builder){.m = t->m, .f = t->f, .before = n, .loc = n->loc, .phase = n->phase};
+}
+
+static Value *
+operand_or_null(const Node *n, int i)
+{
+	return i < n->n_operands ? node_operand(n, i) : NULL;
+}
+
+/* ---- quantize */
+enum { QUANTIZE_X, QUANTIZE_SCALE, QUANTIZE_ZERO };
+
+static Value *
+fake_quantize(Builder *b, const QuantizeAttr *a, Value *x, Value *scale, Value *zero)
+{
+	Value *operands[] = {x, scale, zero};
+
+	return build(b, OP_fake_quantize, zero ? 3 : 2, operands,
+	             &(QuantizeAttr){.to = a->to, .division = a->division});
+}
+
+static void
+open_quantize(Through *t, Node *n)
+{
+	const QuantizeAttr *a = n->attr;
+	Builder b = before(t, n);
+	Value *x = node_operand(n, QUANTIZE_X), *scale = node_operand(n, QUANTIZE_SCALE);
+	Value *zero = operand_or_null(n, QUANTIZE_ZERO), *one = b_splat(&b, x->type, 1);
+
+	Value *ratio = a->division == DIVISION_EXACT
+	                       ? b_binary(&b, OP_div, x, scale)
+	                       : b_binary(&b, OP_mul, x, b_binary(&b, OP_div, one, scale));
+	Value *code = fake_quantize(&b, &(QuantizeAttr){.to = a->to}, ratio, one, zero);
+	if (zero)
+		code = b_binary(&b, OP_add, code, b_unary(&b, OP_round, zero));
+	set_floats(t, node_result(n, 0), code);
+	intmap_put(t->quantizers, code->id, (uint64_t)(uintptr_t)n);
+}
+
+/* n is (code - zero) scale, with the scale and zero that the codes were made with: one fake_quantize. */
+static bool
+close_quantize(Through *t, Node *n)
+{
+	uint64_t found;
+
+	for (int i = 0; n->op == OP_mul && i < 2; i++) {
+		Value *code = node_operand(n, i), *scale = node_operand(n, !i), *zero = NULL;
+		if (code->node && code->node->op == OP_sub) {
+			zero = node_operand(code->node, 1);
+			code = node_operand(code->node, 0);
+		}
+		if (!intmap_get(t->quantizers, code->id, &found))
+			continue;
+		const Node *q = (const Node *)(uintptr_t)found;
+		if (node_operand(q, QUANTIZE_SCALE) != scale ||
+		    operand_or_null(q, QUANTIZE_ZERO) != zero)
+			continue;
+		Builder b = before(t, n);
+		value_replace_uses(
+			node_result(n, 0),
+			fake_quantize(&b, q->attr, node_operand(q, QUANTIZE_X), scale, zero));
+		t->p->changed = true;
+		return true;
+	}
+	return false;
+}
+
+/* ---- between codes and floats */
+static bool
+is_integer(const Value *v)
+{
+	DTypeClass class = dtype_info[v->type->dtype].class;
+
+	return class == CLASS_SIGNED || class == CLASS_UNSIGNED;
+}
+
+/* May integers of type `from` all be of type `to`? */
+static bool
+holds(DType to, DType from)
+{
+	int to_bits = dtype_info[to].bits - (dtype_info[to].class == CLASS_SIGNED);
+	int from_bits = dtype_info[from].bits - (dtype_info[from].class == CLASS_SIGNED);
+	bool sign = dtype_info[from].class == CLASS_SIGNED && dtype_info[to].class != CLASS_SIGNED;
+
+	return !sign && to_bits >= from_bits;
+}
+
+static void
+follow_cast(Through *t, Node *n, Value *floats)
+{
+	Value *y = node_result(n, 0);
+	DType to = y->type->dtype;
+
+	if (dtype_is_float(to)) {
+		Builder b = before(t, n);
+		Value *as = b_cast(&b, floats, to);
+		intmap_put(t->holding, as->id, 1 + node_operand(n, 0)->type->dtype);
+		value_replace_uses(y, as);
+		t->p->changed = true;
+	} else if (is_integer(y) && holds(to, node_operand(n, 0)->type->dtype)) {
+		set_floats(t, y, floats);
+	}
+}
+
+static bool
+may_follow(const Node *n)
+{
+	const Value *y = node_result(n, 0);
+
+	if (n->n_results != 1 || !is_integer(y))
+		return false;
+	for (int i = 0; i < COUNT(ways); i++)
+		if (ways[i].op == n->op)
+			return !ways[i].wraps || dtype_info[y->type->dtype].bits >= 32;
+	return false;
+}
+
+/* n of floats in place of codes; other integers of its operands' type become floats, too. */
+static void
+follow(Through *t, Node *n, DType type, DType as)
+{
+	Builder b = before(t, n);
+	Value **operands = NEW_ARRAY(t->p->scratch, Value *, n->n_operands);
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i), *floats = floats_of(t, v);
+		bool is_index = n->op == OP_gather && i > 0;
+		bool becomes = v && v->type->dtype == type && !is_index;
+		operands[i] = !becomes ? v : floats ? floats : b_cast(&b, v, as);
+	}
+	set_floats(t, node_result(n, 0), b_retyped(&b, n, operands));
+}
+
+/* Floats that hold codes may be moved as such, and become codes again: a maximum of windows is one of floats. */
+static void
+follow_floats(Through *t, Node *n)
+{
+	uint64_t held;
+
+	if (n->n_operands != 1 || n->n_results != 1 ||
+	    !intmap_get(t->holding, node_operand(n, 0)->id, &held))
+		return;
+	Value *x = node_operand(n, 0), *y = node_result(n, 0);
+	if (n->op == OP_cast && is_integer(y) && holds(y->type->dtype, (DType)(held - 1)))
+		set_floats(t, y, x);
+	for (int i = 0; i < COUNT(ways); i++)
+		if (ways[i].op == n->op && !ways[i].wraps)
+			intmap_put(t->holding, y->id, held);
+}
+
+static void
+visit(Through *t, Node *n)
+{
+	const Value *codes = NULL;
+
+	if (n->op == OP_quantize)
+		open_quantize(t, n);
+	if (close_quantize(t, n))
+		return;
+	for (int i = 0; i < n->n_operands && !codes; i++)
+		codes = floats_of(t, node_operand(n, i)) ? node_operand(n, i) : NULL;
+	if (!codes)
+		follow_floats(t, n);
+	else if (n->op == OP_cast)
+		follow_cast(t, n, floats_of(t, codes));
+	else if (may_follow(n) && (n->op != OP_gather || codes == node_operand(n, 0)))
+		follow(t, n, codes->type->dtype, floats_of(t, codes)->type->dtype);
+}
+
+static bool
+run_straight_through(Pass *p, Module *m)
+{
+	for_each_function(m, f) {
+		if (f->kind == FUNCTION_FUSED)
+			continue;
+		Through t = {.p = p,
+		             .m = m,
+		             .f = f,
+		             .floats = intmap_new(p->scratch),
+		             .quantizers = intmap_new(p->scratch),
+		             .holding = intmap_new(p->scratch)};
+		for_each_node(f, n)
+			visit(&t, n);
+		function_drop_unread(f);
+	}
+	return true;
+}
+
+const PassRow pass_straight_through = {.name = "straight_through",
+                                       .help = "floats in place of codes, so that gradients pass",
+                                       .takes = STAGE_FORWARD,
+                                       .leaves = STAGE_ANY,
+                                       .when = PASS_WITH_LOSS,
+                                       .run = run_straight_through};

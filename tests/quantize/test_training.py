@@ -1,0 +1,155 @@
+"""Models that hold codes are trained as they stand: floats behind the codes, which are quantized wherever they are read and written as
+codes again."""
+import json
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "import"))
+from make_malformed import model, node, tensor, value  # noqa: E402
+
+MICROSOFT = "com.microsoft"
+ROWS = 32
+
+
+def held(**arrays):
+    return [tensor(name, a) for name, a in arrays.items()]
+
+
+def codes(random, kind, *shape):
+    info = np.iinfo(kind)
+    return random.integers(info.min, info.max + 1, shape).astype(kind)
+
+
+def pair(name, source, into, **attributes):
+    names = [f"{name}s", f"{name}z"]
+    return [node("QuantizeLinear", [source, *names], [f"{name}q"], name=f"{name}q", **attributes),
+            node("DequantizeLinear", [f"{name}q", *names], [into], name=into, **attributes)]
+
+
+def pairs(random):
+    """As quantize_static writes it: a weight per channel, a bias of s32."""
+    scales = np.float32(random.uniform(0.005, 0.02, 5))
+    weights = held(xs=np.float32(0.03), xz=np.uint8(120), w=codes(random, "i1", 5, 12), ws=scales, wz=np.zeros(5, "i1"),
+                   b=random.integers(-3000, 3000, 5).astype(np.int32), bs=np.float32(0.03) * scales, bz=np.zeros(5, np.int32))
+    nodes = [*pair("x", "x", "a"), node("DequantizeLinear", ["w", "ws", "wz"], ["v"], name="v", axis=0),
+             node("DequantizeLinear", ["b", "bs", "bz"], ["c"], name="c", axis=0),
+             node("Gemm", ["a", "v", "c"], name="gemm", transB=1)]
+    return nodes, weights, (12,), ("w", "b")
+
+
+def blocks(random):
+    """Codes of 4 bits with a scale and a zero point a block, the last one shorter."""
+    four = onnx.helper.make_tensor("w", TensorProto.INT4, (10, 5), random.integers(-8, 8, 50))
+    zeros = onnx.helper.make_tensor("z", TensorProto.INT4, (3, 5), random.integers(-2, 3, 15))
+    weights = [four, zeros, *held(s=np.float32(random.uniform(0.02, 0.2, (3, 5))))]
+    nodes = [node("DequantizeLinear", ["w", "s", "z"], ["v"], name="v", axis=0, block_size=4),
+             node("MatMul", ["x", "v"], name="product")]
+    return nodes, weights, (10,), ("w",)
+
+
+def qlinear(random):
+    """Layers that take and give codes, of weights with a zero point."""
+    weights = held(xs=np.float32(0.02), xz=np.uint8(128), w=codes(random, "u1", 4, 2, 3, 3), ws=np.float32(0.004),
+                   wz=np.uint8(130), ys=np.float32(0.05), yz=np.uint8(100), flat=np.array([-1, 36]),
+                   m=codes(random, "i1", 36, 5), ms=np.float32(0.01), mz=np.int8(0), zs=np.float32(0.5), zz=np.uint8(128))
+    layer = ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    nodes = [node("QuantizeLinear", ["x", "xs", "xz"], ["q"], name="q"),
+             node("QLinearConv", layer, ["c"], name="c", pads=[1, 1, 1, 1]),
+             node("MaxPool", ["c"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
+             node("Reshape", ["p", "flat"], ["f"], name="f"),
+             node("QLinearMatMul", ["f", "ys", "yz", "m", "ms", "mz", "zs", "zz"], ["g"], name="g"),
+             node("DequantizeLinear", ["g", "zs", "zz"], name="d")]
+    return nodes, weights, (2, 6, 6), ("w", "m")
+
+
+def nbits(random):
+    weights = held(w=codes(random, "u1", 5, 3, 16), s=np.float32(random.uniform(0.02, 0.1, (5, 3))), z=codes(random, "u1", 5, 2))
+    step = node("MatMulNBits", ["x", "w", "s", "z"], domain=MICROSOFT, N=5, K=80, bits=4, block_size=32)
+    return [step], weights, (80,), ("w",)
+
+
+def dynamic(random):
+    """As quantize_dynamic writes it."""
+    weights = held(w=codes(random, "i1", 12, 5), wz=np.int8(0), ws=np.float32(0.03))
+    nodes = [node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="q"),
+             node("MatMulInteger", ["q", "w", "z", "wz"], ["i"], name="i"),
+             node("Cast", ["i"], ["f"], name="f", to=TensorProto.FLOAT),
+             node("Mul", ["s", "ws"], ["both"], name="both"), node("Mul", ["f", "both"])]
+    return nodes, weights, (12,), ("w",)
+
+
+MODELS = [pairs, blocks, qlinear, nbits, dynamic]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda m: m.__name__)
+def case(request, gradc, tmp_path_factory):
+    """A folder with the model, its data and an executable; and the names of its weights in codes."""
+    folder = tmp_path_factory.mktemp(request.param.__name__)
+    random = np.random.default_rng(3)
+    nodes, weights, shape, names = request.param(random)
+    proto = model(nodes, inputs=[value("x", (8, *shape))], outputs=[value("y", (8, 5))], initializers=weights, opset=21,
+                  ir=10, imports=[onnx.helper.make_opsetid(MICROSOFT, 1)])
+    onnx.save(proto, folder / "model.onnx")
+    np.save(folder / "x.npy", np.float32(random.normal(size=(ROWS, *shape))))
+    np.save(folder / "labels.npy", np.float32(random.normal(size=(ROWS, 5))))
+    return folder, names
+
+
+@pytest.fixture
+def train(run, case):
+    """train(OPTION...): the exported model's initializers by name, and the lines of the log."""
+    folder, _ = case
+
+    def train_it(*options, compile_options=()):
+        run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", *compile_options, cwd=folder)
+        run(folder / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--eval-data=x=x.npy",
+            "--eval-data=labels=labels.npy", "--export=out.onnx", "--log=log.jsonl", "--progress=off", *options, cwd=folder)
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        return {t.name: t for t in onnx.load(folder / "out.onnx").graph.initializer}, lines
+
+    return train_it
+
+
+def test_untrained_codes_are_those_of_the_file(case, train):
+    """The way to floats and back."""
+    folder, _ = case
+    after, _ = train("--steps=0")
+    for before in onnx.load(folder / "model.onnx").graph.initializer:
+        assert numpy_helper.to_array(before).tobytes() == numpy_helper.to_array(after[before.name]).tobytes(), before.name
+
+
+def test_trained_codes_are_what_training_computed_with(case, train):
+    """In onnxruntime the exported model has the loss that the executable evaluated."""
+    folder, names = case
+    after, lines = train("--steps=40", "--lr=0.02", "--eval-every=40")
+    before = {t.name: t for t in onnx.load(folder / "model.onnx").graph.initializer}
+    for name, t in before.items():
+        same = numpy_helper.to_array(t).tobytes() == numpy_helper.to_array(after[name]).tobytes()
+        assert same == (name not in names), name
+        assert (t.data_type, list(t.dims)) == (after[name].data_type, list(after[name].dims))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(folder / "out.onnx", options, providers=["CPUExecutionProvider"])
+    x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
+    y = np.concatenate([session.run(["y"], {"x": x[i:i + 8]})[0] for i in range(0, ROWS, 8)])
+    evaluated = [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
+    np.testing.assert_allclose(np.mean((y - labels) ** 2), evaluated, rtol=1e-4)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])
+
+
+def test_frozen_codes_stay(case, train):
+    """The one named, and no other."""
+    folder, names = case
+    if len(names) == 1:
+        pytest.skip("has one weight: nothing would be trained")
+    after, _ = train("--steps=10", "--lr=0.05", compile_options=[f"--freeze={names[0]}"])
+    before = {t.name: t for t in onnx.load(folder / "model.onnx").graph.initializer}
+    same = [numpy_helper.to_array(before[n]).tobytes() == numpy_helper.to_array(after[n]).tobytes() for n in names]
+    assert same == [True, False]
