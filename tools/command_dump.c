@@ -484,16 +484,19 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 static void
 print_importer(void *ctx, const OpsetRow *row)
 {
-	char until[24] = "";
+	char until[24] = "", name[64];
 	const bool *json = ctx;
+	bool is_onnx = strcmp(row->domain, "ai.onnx") == 0;
 
 	if (row->until)
 		snprintf(until, sizeof(until), "%d", row->until);
+	snprintf(name, sizeof(name), "%s%s%s", is_onnx ? "" : row->domain, is_onnx ? "" : ".",
+	         row->name);
 	if (*json)
 		printf("{\"domain\": \"%s\", \"name\": \"%s\", \"since\": %d, \"until\": %s}\n",
 		       row->domain, row->name, row->since, row->until ? until : "null");
 	else
-		printf("%-28s %2d - %s\n", row->name, row->since, until);
+		printf("%-32s %2d - %s\n", name, row->since, until);
 }
 
 int
