@@ -44,6 +44,8 @@ typedef struct {
 	bool restore_train_mode; /* --train-mode=restore */
 	bool keep_metadata;
 	bool shapes_only; /* --init random: missing weights are fine */
+	const char *const *
+		outputs; /* values that are results besides the graph's, NULL-terminated; NULL: none */
 } ImportOptions;
 
 /* A graph input or output as the file declares it. */
@@ -142,6 +144,48 @@ bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);
  * constants. Returns the graph's outputs; NULL after reporting. */
 Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values,
                      int n_values, int *n_outputs, Diag *diag);
+
+/* ---- quantize.c: QuantizeLinear and DequantizeLinear put into a file's graph */
+typedef struct {
+	DType weight_type, activation_type;
+	bool weights_only; /* activations stay floats */
+	bool dynamic;      /* their scales are computed from them */
+	bool per_channel;  /* a scale for each output channel of a weight */
+	int64_t block;     /* a scale for each block along the inputs of a weight; 0: none */
+	const char *const *only,
+		*const *skip; /* globs over nodes' names, NULL-terminated; only empty: all */
+} QuantizeOptions;
+typedef enum { QUANTIZED_ACTIVATION, QUANTIZED_WEIGHT, QUANTIZED_BIAS } QuantizedKind;
+typedef struct {
+	void *node; /* of the file's graph */
+	int input;
+} QuantizedReader;
+typedef struct QuantizedTensor QuantizedTensor;
+struct QuantizedTensor {
+	QuantizedKind kind;
+	const char *name;  /* of the ONNX value */
+	const char *node;  /* the first that reads it */
+	DType type;        /* of a code */
+	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
+	int axis;          /* along which scales differ; -1: there is one */
+	int64_t block, n_scales;
+	const float *numbers; /* n, of weights and biases; the model's */
+	int64_t n;
+	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
+	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic) */
+	int32_t *zero; /* likewise */
+	VEC(QuantizedReader) readers;
+	const char *output; /* what they read; set when it is written */
+};
+typedef VEC(QuantizedTensor *) QuantizedTensors;
+/* What would be quantized, in the order of the graph; false after reporting. */
+bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
+                         QuantizedTensors *out, Diag *diag);
+/* The codes of a weight with its scales and zero points. */
+void quantized_codes(const QuantizedTensor *t, void *out);
+/* Writes the model with what is quantized; opset 0: its own. False after reporting. The model is of no other use then. */
+bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
+                          Diag *diag);
 
 /* What `gradc ops` prints: calls visit for each importer row. */
 typedef struct {

@@ -326,33 +326,57 @@ store_pending(Importer *im, State *state, Value *value)
 	b_store(&b, state, value);
 }
 
+/* The graph's outputs, and what else was asked for. */
+static const ValueInfoProto **
+all_outputs(const Importer *im, int *n)
+{
+	const GraphProto *g = im->model->proto->graph;
+	const char *const *asked = im->options->outputs;
+
+	*n = (int)g->n_output;
+	for (int i = 0; asked && asked[i]; i++)
+		++*n;
+	const ValueInfoProto **all = NEW_ARRAY(im->arena, const ValueInfoProto *, *n);
+	for (int i = 0; i < *n; i++) {
+		if (i < (int)g->n_output) {
+			all[i] = g->output[i];
+			continue;
+		}
+		ValueInfoProto *made = NEW(im->arena, ValueInfoProto);
+		onnx__value_info_proto__init(made);
+		made->name = (char *)(uintptr_t)asked[i - (int)g->n_output];
+		all[i] = made;
+	}
+	return all;
+}
+
 void
 import_outputs(Importer *im, ImportInfo *info)
 {
-	const GraphProto *g = im->model->proto->graph;
-	Value **values = NEW_ARRAY(im->arena, Value *, g->n_output);
+	int n;
+	const ValueInfoProto **outputs = all_outputs(im, &n);
+	Value **values = NEW_ARRAY(im->arena, Value *, n);
 	bool complete = true;
 
-	for (size_t i = 0; i < g->n_output; i++) {
-		Bound *b = importer_lookup(im, g->output[i]->name);
+	for (int i = 0; i < n; i++) {
+		Bound *b = importer_lookup(im, outputs[i]->name);
 		if (b && b->sequence)
 			model_error(im->model, im->diag, EXIT_UNSUPPORTED,
-			            "output %s is a sequence",
-			            quoted(im->model, g->output[i]->name));
+			            "output %s is a sequence", quoted(im->model, outputs[i]->name));
 		values[i] = b ? b->value : NULL;
 		complete &= values[i] != NULL;
-		function_name_result(im->b.f, g->output[i]->name);
+		function_name_result(im->b.f, outputs[i]->name);
 		if (!values[i] || im->inference)
 			continue;
-		check_output(im, g->output[i], values[i]->type);
-		add_output_port(im, info, g->output[i], values[i]->type);
+		check_output(im, outputs[i], values[i]->type);
+		add_output_port(im, info, outputs[i], values[i]->type);
 	}
 	if (!complete)
 		return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
 	find_row_outputs(&info->base.bindings.at[im->binding]);
-	b_return(&im->b, (int)g->n_output, values);
+	b_return(&im->b, n, values);
 }
 
 void

@@ -249,7 +249,7 @@ def test_the_tables_have_every_option(run, exe):
 
 
 def test_commands_that_are_not_there_yet(run, model):
-    for command in ("quantize", "plan"):
+    for command in ("plan",):
         assert LACKS in run(command, model, exit=2).stderr
     assert "`foo`" in run("foo", model, exit=2).stderr
 

@@ -56,7 +56,7 @@ input_read(Session *s, const char *text, NamedTensor *out)
 	return true;
 }
 
-static const char *
+const char *
 shape_text(Arena *arena, int rank, const int64_t *dims)
 {
 	Text t = {0};

@@ -335,18 +335,28 @@ add_pass(const OptionUse *u, void *at)
 enum {
 	COMPILE = COMMAND_COMPILE, CHECK = COMMAND_CHECK, RUN = COMMAND_RUN, GRAD = COMMAND_GRAD,
 	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES, CACHE = COMMAND_CACHE,
-	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT,
+	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT, QUANTIZE = COMMAND_QUANTIZE,
 };
 /* What the command line is to have, and this build has not. */
 #define LATER(name) {name, "VALUE", NULL, TAKES_NOTHING, .optional = true, .commands = MODEL}
 #define REPAIRS "constants|transposes|merged|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
-	 .group = "Output", .commands = COMPILE | DUMP | OPT},
+	 .group = "Output", .commands = COMPILE | DUMP | OPT | QUANTIZE},
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
-	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL},
-	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL},
+	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
+	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
+	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
+	 .group = "Quantization", .commands = QUANTIZE},
+	{"weight-type", "s8|u8|s4|u4", "of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
+	{"activation-type", "u8|s8|u16|s16|dynamic|none", "of activations' codes (u8); dynamic: u8 by each tensor's own range; none: floats", TAKES_CHOICE, AT(activation_type), .commands = QUANTIZE},
+	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},
+	{"block-size", "N", "a scale for each N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
+	{"calibrate", "METHOD", "minmax, percentile[:99.999], entropy, mse or moving-average over the data (minmax)", TAKES_STRING, AT(calibrate), .commands = QUANTIZE},
+	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
+	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
+	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL},
@@ -376,7 +386,7 @@ static const OptionRow option_rows[] = {
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
-	 .group = "Import", .commands = MODEL},
+	 .group = "Import", .commands = MODEL | QUANTIZE},
 	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
 	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties), .commands = MODEL},
 	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs), .commands = MODEL},
@@ -425,7 +435,7 @@ static const OptionRow option_rows[] = {
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), .commands = PASSES},
 	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass, .commands = PASSES}, /* for tests */
 	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass, .commands = PASSES},   /* for tests */
-	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS | CACHE},
+	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS | CACHE | QUANTIZE},
 	{"list", NULL, "compiled CUDA kernels that are kept on disk, the latest used first", TAKES_FLAG, AT(list), .commands = CACHE},
 	{"clear", NULL, "removes them", TAKES_FLAG, AT(clear), .commands = CACHE},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table), .commands = COMPILE | CHECK},

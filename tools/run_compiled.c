@@ -174,6 +174,31 @@ run_check(Session *s, char **argv, int n, const char *folder)
 }
 
 int
+run_executable(Session *s, const char *exe, const char *output_dir)
+{
+	Arena *arena = arena_new();
+	const StringList *inputs = &s->o->inputs;
+	char **argv = NEW_ARRAY(arena, char *, 2 * inputs->n + 8);
+	int n = 0;
+
+	argv[n++] = (char *)exe;
+	argv[n++] = "--once";
+	argv[n++] = "--output-dir";
+	argv[n++] = (char *)output_dir;
+	argv[n++] = "--parent";
+	argv[n++] = arena_printf(arena, "%ld", (long)getpid());
+	for (int i = 0; i < inputs->n; i++) {
+		argv[n++] = "--input";
+		argv[n++] = (char *)inputs->at[i];
+	}
+	int code = run_program(s, argv);
+	if (code && !diag_exit_code(s->diag))
+		diag_error(s->diag, code, "the compiled model ended with exit code %d", code);
+	arena_free(arena);
+	return code;
+}
+
+int
 run_compiled(Session *s, bool backward)
 {
 	const Options *o = s->o;

@@ -120,38 +120,46 @@ import_options(Session *s, ImportOptions *io)
 }
 
 bool
-session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
+session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 {
-	ImportOptions io = {0};
-
 	*s = (Session){.o = o, .arena = arena, .diag = diag, .stage = STAGE_IMPORT};
 	if (!o->input) {
 		diag_error(diag, EXIT_USAGE, "no model given");
 		return false;
 	}
-	if (!import_options(s, &io))
-		return false;
 	s->model = model_open(o->input, diag);
-	if (!s->model)
+	return s->model != NULL;
+}
+
+bool
+session_import(Session *s, OpenDims open, const char *const *outputs)
+{
+	ImportOptions io = {.outputs = outputs};
+	const Options *o = s->o;
+
+	if (!import_options(s, &io) || !session_bind(s, open, &io))
 		return false;
-	if (!session_bind(s, open, &io))
-		return false;
-	s->m = model_import(s->model, &io, diag);
+	s->m = model_import(s->model, &io, s->diag);
 	if (!s->m)
 		return false;
 	s->import = s->m->import;
-	if (!outputs_prepare(o, s->model, arena, diag))
-		return false;
 	if (s->m->name != o->input)
 		s->m->name = arena_strdup(s->m->arena, o->input);
 	const ImportBinding *first = &s->import->bindings.at[0];
 	for (int i = 0; i < first->outputs.n; i++)
-		vec_push(arena, &s->outputs, first->outputs.at[i].name);
+		vec_push(s->arena, &s->outputs, first->outputs.at[i].name);
 	for (int b = 0; o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
 	                module_program(s->m, FUNCTION_INFERENCE, b);
 	     b++)
 		function_remove(module_program(s->m, FUNCTION_INFERENCE, b));
 	return !o->loss || session_parse_loss(s, o->loss);
+}
+
+bool
+session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
+{
+	return session_read(s, o, arena, diag) && session_import(s, open, NULL) &&
+	       outputs_prepare(o, s->model, arena, diag);
 }
 
 void

@@ -15,6 +15,7 @@ typedef struct {
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
+	const char *weight_type, *activation_type, *calibrate; /* of quantize */
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */
@@ -22,10 +23,12 @@ typedef struct {
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
-		optimizers_for, inputs, disable, enable, wrt, pass_options;
+		optimizers_for, inputs, disable, enable, wrt, pass_options, data, only, skip;
+	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
 	double label_smoothing, layer_decay, ema; /* 0: not given */
+	bool per_channel;                         /* of quantize */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
 		clear, help;
 } Options;
@@ -46,6 +49,7 @@ enum {
 	COMMAND_OPS = 64,
 	COMMAND_PASSES = 128,
 	COMMAND_CACHE = 256,
+	COMMAND_QUANTIZE = 512,
 };
 int command_compile(Options *o, Arena *arena, Diag *diag);
 int command_check(Options *o, Arena *arena, Diag *diag);
@@ -55,6 +59,7 @@ int command_dump(Options *o, Arena *arena, Diag *diag);
 int command_opt(Options *o, Arena *arena, Diag *diag);
 int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
+int command_quantize(Options *o, Arena *arena, Diag *diag);
 int command_cache(Options *o, Arena *arena, Diag *diag);
 
 /* Of --loss-scale, or what fits --precision: gradients of f16 want one. */
@@ -89,6 +94,9 @@ typedef struct {
 typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
 
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
+/* Its two parts: the file, and the module; outputs: values that are results besides the graph's, NULL-terminated, or NULL. */
+bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
+bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
 /* NAME=VALUE at the last `=`: names may have one, the values of these options have none; false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,
@@ -136,6 +144,7 @@ typedef struct {
 	int64_t dims[MAX_RANK];
 	const void *data;
 } NamedTensor;
+const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]" */
 /* NAME=FILE, .npy or .pb; false after reporting. */
 bool input_read(Session *s, const char *text, NamedTensor *out);
 /* The input for a parameter as an interpreter value: dtype converted between floats, shape checked. */
@@ -170,5 +179,7 @@ void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */
 
 /* ---- run_compiled.c: a temporary executable, run once */
 int run_compiled(Session *s, bool backward);
+/* Runs `exe`, compiled before, on the files of --input; its exit code. */
+int run_executable(Session *s, const char *exe, const char *output_dir);
 
 #endif

@@ -1,0 +1,220 @@
+"""gradc quantize beside onnxruntime's quantizer: the same settings give the same codes and scales. What comes out is run in both."""
+import contextlib
+import io
+import json
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "import"))
+from make_malformed import model, node, tensor, value  # noqa: E402
+
+PRODUCTS = ["Conv", "ConvTranspose", "Gemm", "MatMul"]
+# The sums in an activation are rounded in another order: its largest value differs by a few units in the last place, and a zero point
+# of 127.5, the middle of a range of equal ends, is rounded to either side.
+ULPS_OF_ACTIVATIONS, ZERO_OF_ACTIVATIONS = 16, 1
+
+
+class Batches(CalibrationDataReader):
+    def __init__(self, feeds, rows):
+        count = len(next(iter(feeds.values()))) // rows * rows
+        self.left = iter([{name: x[i:i + rows] for name, x in feeds.items()} for i in range(0, count, rows)])
+
+    def get_next(self):
+        return next(self.left, None)
+
+
+def tensors(path):
+    return {t.name: t for t in onnx.load(path).graph.initializer}
+
+
+def ulps(a, b):
+    a, b = (numpy_helper.to_array(t).ravel().view(np.int32).astype(np.int64) for t in (a, b))
+    return np.abs(a - b).max()
+
+
+def quantize(run, path, feeds, *options):
+    """The report of gradc quantize, by tensor."""
+    data = [a for name, file in feeds.items() for a in ("--data", f"{name}={file}")]
+    done = run("quantize", path, *data, "-o", "q.onnx", "--json", *options)
+    return {t["name"]: t for t in json.loads(done.stdout)["tensors"]}
+
+
+SETTINGS = {
+    "minmax": ([], {}),
+    "per channel, s8": (["--per-channel", "--activation-type=s8"], {"per_channel": True, "activation_type": QuantType.QInt8}),
+    "percentile": (["--calibrate=percentile:99.9"], {"calibrate_method": CalibrationMethod.Percentile,
+                                                     "extra_options": {"CalibPercentile": 99.9}}),
+    "entropy": (["--calibrate=entropy"], {"calibrate_method": CalibrationMethod.Entropy}),
+    "moving average": (["--calibrate=moving-average"], {"extra_options": {"CalibMovingAverage": True}}),
+    "weights of u8": (["--weight-type=u8"], {"weight_type": QuantType.QUInt8}),
+    "weights of 4 bits": (["--weight-type=s4", "--activation-type=u16", "--opset=21"],
+                          {"weight_type": QuantType.QInt4, "activation_type": QuantType.QUInt16}),
+}
+CASES = [("cnn_mnist", ["image"], 32, name) for name in SETTINGS] + [
+    ("resnet_mini", ["image"], 16, "per channel, s8"), ("vit_mini", ["pixel_values"], 16, "percentile"),
+    ("bert_mini", ["input_ids", "attention_mask"], 8, "minmax"), ("gpt2_mini", ["input_ids"], 8, "per channel, s8")]
+
+
+@pytest.mark.parametrize("name, inputs, rows, setting", CASES)
+def test_same_settings_same_numbers(run, models, tmp_path, name, inputs, rows, setting):
+    options, theirs = SETTINGS[setting]
+    path = models / name / "model.onnx"
+    files = {}
+    for x in inputs:
+        files[x] = tmp_path / f"{x}.npy"
+        np.save(files[x], np.load(models / name / f"{x}.npy")[:4 * rows])
+    report = quantize(run, path, files, f"--batch={rows}", *options)
+    arguments = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, **theirs}
+    source = path
+    if "--opset=21" in options:  # onnxruntime raises the opset of the quantizing nodes alone
+        raised = onnx.load(path)
+        next(o for o in raised.opset_import if not o.domain).version = 21
+        raised.ir_version = 10
+        source = tmp_path / "raised.onnx"
+        onnx.save(raised, source)
+    with contextlib.redirect_stdout(io.StringIO()):
+        quantize_static(source, tmp_path / "theirs.onnx", Batches({x: np.load(f) for x, f in files.items()}, rows),
+                        quant_format=QuantFormat.QDQ, op_types_to_quantize=PRODUCTS, **arguments)
+    onnx.checker.check_model(str(tmp_path / "q.onnx"))
+    got, want = tensors(tmp_path / "q.onnx"), tensors(tmp_path / "theirs.onnx")
+    compared = dict.fromkeys(("weight", "activation"), 0)
+    for tensor_name, entry in report.items():
+        if entry["kind"] == "bias" or f"{tensor_name}_scale" not in want:
+            continue
+        scale, zero = f"{tensor_name}_scale", f"{tensor_name}_zero_point"
+        compared[entry["kind"]] += 1
+        assert ulps(got[scale], want[scale]) <= (0 if entry["kind"] == "weight" else ULPS_OF_ACTIVATIONS), tensor_name
+        assert got[zero].data_type == want[zero].data_type
+        apart = numpy_helper.to_array(got[zero]).astype(int) - numpy_helper.to_array(want[zero])
+        assert np.abs(apart).max() <= (0 if entry["kind"] == "weight" else ZERO_OF_ACTIVATIONS), tensor_name
+        if entry["kind"] == "weight":
+            codes = f"{tensor_name}_quantized"
+            assert numpy_helper.to_array(got[codes]).tobytes() == numpy_helper.to_array(want[codes]).tobytes(), tensor_name
+    assert compared["weight"] == sum(t["kind"] == "weight" for t in report.values())
+    assert compared["activation"] == sum(t["kind"] == "activation" for t in report.values())
+
+
+# ---- one layer
+RANDOM = np.random.default_rng(5)
+W = np.float32(RANDOM.normal(size=(40, 12)))
+X = np.float32(RANDOM.normal(size=(64, 40)))
+
+
+@pytest.fixture
+def layer(tmp_path):
+    """A product with a bias, in the test's folder, with its data."""
+    nodes = [node("MatMul", ["x", "w"], ["m"], name="product"), node("Add", ["m", "b"], name="sum")]
+    onnx.save(model(nodes, inputs=[value("x", ("batch", 40))], initializers=[tensor("w", W), tensor("b", W[0])]),
+              tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path
+
+
+def run_both(run, folder):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(folder / "q.onnx", options, providers=["CPUExecutionProvider"])
+    run("run", "q.onnx", "--input", "x=x.npy", "--output-dir", "out")
+    return np.load(folder / "out/y.npy"), session.run(["y"], {"x": X})[0]
+
+
+@pytest.mark.parametrize("options, error", [
+    ((), 0.06), (("--per-channel", "--calibrate=mse"), 0.06), (("--activation-type=dynamic",), 0.06),
+    (("--weight-type=s4", "--block-size=16", "--activation-type=none", "--opset=21"), 0.5),
+    (("--weight-type=u4", "--block-size=7", "--activation-type=none", "--opset=21"), 0.5),
+])
+def test_quantized_layer_in_both(run, layer, options, error):
+    data = [] if "--activation-type=dynamic" in options or "--activation-type=none" in options else ["--data=x=x.npy"]
+    table = run("quantize", "model.onnx", *data, "-o", "q.onnx", *options).stdout
+    assert "weights and biases: 1920 bytes became" in table
+    got, want = run_both(run, layer)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert 1e-4 < np.abs(want - (X @ W + W[0])).mean() < error
+
+
+def test_blocks_hold_their_largest(run, layer):
+    """Codes of a block are by its own scale, the last block shorter."""
+    run("quantize", "model.onnx", "--weight-type=s4", "--block-size=16", "--activation-type=none", "--opset=21", "-o", "q.onnx")
+    t = tensors(layer / "q.onnx")
+    scale, codes = (numpy_helper.to_array(t[f"w_{n}"]).astype(np.float64) for n in ("scale", "quantized"))
+    assert scale.shape == (3, 12)
+    for block in range(3):
+        rows = W[16 * block:16 * block + 16].astype(np.float64)
+        np.testing.assert_allclose(scale[block], np.abs(rows).max(0) * 2 / 15, rtol=1e-6)
+        assert np.abs(rows - (scale[block] * codes[16 * block:16 * block + 16])).max() <= scale[block].max() * 0.51
+
+
+def test_chosen_nodes(run, layer):
+    run("quantize", "model.onnx", "--data=x=x.npy", "--skip=prod*", "-o", "q.onnx", exit=4)
+    run("quantize", "model.onnx", "--data=x=x.npy", "--only=prod*", "-o", "q.onnx")
+
+
+def broken(x):
+    x = X.copy()
+    x[40, 3] = np.nan
+    return x
+
+
+BAD = {
+    "no data": ([], None, 2, "no --data: the ranges of activations come from real data"),
+    "NaN": (["--data=x=bad.npy", "--batch=16"], broken, 6, "value x of node product is not finite in batch 3"),
+    "too little": (["--data=x=x.npy", "--batch=100"], None, 6, "64 rows, the model takes 100 at once"),
+    "another shape": (["--data=x=bad.npy"], lambda x: x[:, :7], 6, "bad.npy: shape [64,7], \"x\" takes rows of [40]"),
+    "no rows": (["--data=x=bad.npy"], lambda x: x[:0], 6, "bad.npy holds no rows"),
+    "a number": (["--data=x=bad.npy"], lambda x: x[0, 0], 6, "bad.npy holds no rows"),
+    "another input": (["--data=z=x.npy"], None, 2, "--data z=x.npy: the model has no input of this name"),
+    "no such file": (["--data=x=none.npy"], None, 6, "none.npy"),
+    "a glob that fits nothing": (["--data=x=x.npy", "--only=prduct"], None, 2, '--only=prduct fits none of the 1 products'),
+    "another glob": (["--data=x=x.npy", "--skip=zz*"], None, 2, 'they are "product"'),
+    "an old opset": (["--activation-type=none", "--block-size=16"], None, 4,
+                     "opset 17 has no DequantizeLinear with blocks, or codes of 4 or 16 bits: that is opset 21 on"),
+    "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: need 17, the model's, to 27"),
+    "a method": (["--data=x=x.npy", "--calibrate=best"], None, 2, "--calibrate=best: need one of minmax, percentile"),
+    "a percentile": (["--data=x=x.npy", "--calibrate=percentile:20"], None, 2, "percentile:20"),
+    "both groupings": (["--data=x=x.npy", "--per-channel", "--block-size=8"], None, 2, "one of them"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(run, layer, name):
+    options, change, code, message = BAD[name]
+    if change:
+        np.save(layer / "bad.npy", change(X))
+    done = run("quantize", "model.onnx", *options, "-o", "q.onnx", exit=code)
+    assert message in done.stderr
+    assert not (layer / "q.onnx").exists()
+
+
+def test_constant_values_are_told(run, layer):
+    np.save(layer / "zeros.npy", np.zeros_like(X))
+    done = run("quantize", "model.onnx", "--data=x=zeros.npy", "-o", "q.onnx")
+    assert "value x of node product is 0 in all calibration data" in done.stderr
+    assert numpy_helper.to_array(tensors(layer / "q.onnx")["x_scale"]) == 1
+
+
+def test_an_operator_that_changed_is_named(run, tmp_path):
+    nodes = [node("ReduceMean", ["x"], ["r"], name="mean", axes=[1]), node("MatMul", ["r", "w"], name="product")]
+    onnx.save(model(nodes, inputs=[value("x", (2, 3, 4))], initializers=[tensor("w", np.ones((4, 2), np.float32))], opset=13),
+              tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=none", "--weight-type=s4", "--opset=21", "-o", "q.onnx", exit=4)
+    assert 'node "mean" (ReduceMean, opset 13): opset 21 has another ReduceMean' in done.stderr
+
+
+def test_quantized_model_is_trained(run, layer):
+    """What comes out is a model that holds codes."""
+    run("quantize", "model.onnx", "--data=x=x.npy", "--per-channel", "-o", "q.onnx")
+    np.save(layer / "labels.npy", X @ W * 0.5)
+    run("compile", "q.onnx", "-o", "train", "--batch=32", "--loss=mse", "--optimizer=adam")
+    log = layer / "log.jsonl"
+    run(layer / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--epochs=40", "--lr=0.02", f"--log={log}", "--progress=off",
+        "--export=trained.onnx")
+    losses = [json.loads(line)["loss"] for line in log.read_text().splitlines() if '"loss"' in line]
+    assert losses[-1] < 0.3 * losses[0]
+    assert tensors(layer / "trained.onnx")["w_quantized"].data_type == TensorProto.INT8
