@@ -446,6 +446,8 @@ check_export(const Format *f, int i)
 		             e->times);
 	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
+	if (!(e->least >= 0))
+		return FAULT("export %d: a least scale of %g", i, e->least);
 	if (e->kind == EXPORT_CODES)
 		return check_codes(f, i);
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;

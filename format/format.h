@@ -453,6 +453,7 @@ typedef struct {
 	uint32_t scale; /* codes: a state of as many elements as there are groups */
 	int64_t zero;   /* codes: offset of as many s32 in the literal section; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes */
+	double least; /* a scale below counts as that, here and where it is written; 0: none does */
 } ExportRecord;
 
 typedef enum {

@@ -179,6 +179,7 @@ read_zeros(Repairs *r, const char *name, Codes *c)
 		any |= zero[i] != 0;
 	}
 	c->zero = any ? zero : NULL;
+	c->zeros = packed_row ? NULL : name;
 	return true;
 }
 

@@ -49,15 +49,24 @@ literal(Export *e, const void *bytes, size_t n)
 	e->pending += (int64_t)n;
 }
 
+/* What straight_through reads a learned scale as, at least. */
+static double
+least_of(const Weight *scale)
+{
+	return scale->kind == WEIGHT_SCALE && scale->state->trainable ? LEAST_SCALE : 0;
+}
+
 /* Zero points lie in the literal section, outside the file's own bytes. */
 static void
 codes_hole(Export *e, const Weight *w, int file)
 {
 	const Codes *c = w->codes;
+	const Weight *scale = repairs_weight(e->info->repairs, c->scale);
 	ExportRecord r = {.kind = EXPORT_CODES,
 	                  .file = (uint32_t)file,
 	                  .state = (uint32_t)w->state->id,
-	                  .scale = (uint32_t)repairs_weight(e->info->repairs, c->scale)->state->id,
+	                  .scale = (uint32_t)scale->state->id,
+	                  .least = least_of(scale),
 	                  .dtype = c->type,
 	                  .rank = (uint32_t)c->shape.n,
 	                  .zero = -1,
@@ -82,6 +91,7 @@ tensor_hole(Export *e, const Weight *w, int file)
 	                  .state = (uint32_t)state->id,
 	                  .dtype = w->data.dtype,
 	                  .rank = (uint32_t)w->data.rank,
+	                  .least = least_of(home),
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 	int64_t copies = 1;
 

@@ -76,6 +76,7 @@ typedef struct {
 	Ints group;   /* places along each axis that share a scale and a zero point */
 	const char *scale;   /* an initializer of ceil(shape / group) elements */
 	const int32_t *zero; /* as many; NULL: all 0 */
+	const char *zeros;   /* the initializer that holds them as they are; NULL: none does */
 } Codes;
 /* A float tensor of the graph, or one of codes: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;

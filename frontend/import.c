@@ -47,6 +47,20 @@ expand(Importer *im, const Weight *w, Value *v)
 	return b_broadcast_to(&im->b, v, shape);
 }
 
+/* As DequantizeLinear reads them, so that both are one value. */
+static Value *
+zero_values(Importer *im, const Codes *c)
+{
+	int n = (int)codes_groups(c);
+
+	if (c->zeros)
+		return b_cast(&im->b, importer_lookup(im, c->zeros)->value, F32);
+	float *zero = NEW_ARRAY(im->arena, float, n);
+	for (int i = 0; i < n; i++)
+		zero[i] = (float)c->zero[i];
+	return b_constant(&im->b, tensor_new(im->m, type_new(im->m, F32, 1, (int64_t[]){n}), zero));
+}
+
 /* The numbers that are trained, as codes again. */
 static Value *
 codes_value(Importer *im, const Weight *w)
@@ -55,24 +69,13 @@ codes_value(Importer *im, const Weight *w)
 	Builder *b = &im->b;
 	Bound *scale = importer_lookup(im, c->scale);
 	Value *x = function_state(b->f, w->state);
-	Ints groups = {0};
-	int n = (int)codes_groups(c);
 
 	if (!scale || !scale->value)
 		return NULL;
-	for (int i = 0; i < c->shape.n; i++)
-		if (c->shape.at[i] > c->group.at[i])
-			groups.at[groups.n++] = (c->shape.at[i] - 1) / c->group.at[i] + 1;
 	Value *operands[] = {x, b_spread(b, b_cast(b, scale->value, F32), c->shape, c->group),
 	                     NULL};
-	if (c->zero) {
-		float *zero = NEW_ARRAY(im->arena, float, n);
-		for (int i = 0; i < n; i++)
-			zero[i] = (float)c->zero[i];
-		Type t = type_new(im->m, F32, groups.n, groups.at);
-		operands[2] = b_spread(b, b_constant(b, tensor_new(im->m, t, zero)), c->shape,
-		                       c->group);
-	}
+	if (c->zero)
+		operands[2] = b_spread(b, zero_values(im, c), c->shape, c->group);
 	return build(b, OP_quantize, c->zero ? 3 : 2, operands, &(QuantizeAttr){.to = c->type});
 }
 

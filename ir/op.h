@@ -255,9 +255,10 @@ typedef struct {
 	int round, overflow;   /* Rounding, Overflow: of floats below f32 */
 	RandomCounter counter; /* of ROUND_STOCHASTIC */
 } CastAttr;
+#define LEAST_SCALE 0x1p-23 /* what a learned scale is read as, where it is less: as PyTorch's */
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
-typedef struct { DType to; int division, clip; } QuantizeAttr; /* clip: of fake_quantize */
+typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two: of fake_quantize */
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;

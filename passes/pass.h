@@ -23,6 +23,12 @@ typedef struct {
 	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
 } TrainableOptions;
 
+/* ---- straight_through.c */
+typedef struct {
+	const char *learning;   /* of scales: "lsq", "torch"; NULL or "none": they stay */
+	const char *scale_grad; /* "lsq", "inv_n", "none"; NULL: lsq */
+} StraightThroughOptions;
+
 /* ---- layer_decay.c */
 typedef struct {
 	double factor; /* of the learning rate, from a layer to the one before it; 1: nothing changes */

@@ -12,9 +12,17 @@
  *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
  *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
  *
+ * Scales that are parameters may be learned with the weights: learning = lsq (Esser et al. 2019, arXiv:1902.08153) or torch, which
+ * differ in what counts as inside the range. Their gradient is multiplied, with N the elements that share a scale (of an activation,
+ * those of one row) and Q the largest code: scale_grad = lsq by 1 / sqrt(N Q), inv_n by 1 / N, none by 1. A learned scale is read as
+ * 2^-23 at least.
+ *
  * Keeps: values bit for bit; but sums of products of codes, exact in s32, are rounded to f32 from 2^24 on. Codes that no float is
  * made of stay integers. Linear. */
 #include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
 
 typedef struct {
 	Pass *p;
@@ -22,6 +30,7 @@ typedef struct {
 	Function *f;
 	IntMap *floats;     /* by id of a value of codes: the floats that hold them */
 	IntMap *quantizers; /* by id of such floats: the node that made the codes */
+	IntMap *learned;    /* ids of the values that are learned scales */
 	IntMap *holding;    /* by id of a value of floats that hold codes: 1 + the codes' DType */
 } Through;
 
@@ -63,16 +72,105 @@ operand_or_null(const Node *n, int i)
 	return i < n->n_operands ? node_operand(n, i) : NULL;
 }
 
-/* ---- quantize */
+/* ---- learned scales */
 enum { QUANTIZE_X, QUANTIZE_SCALE, QUANTIZE_ZERO };
 
-static Value *
-fake_quantize(Builder *b, const QuantizeAttr *a, Value *x, Value *scale, Value *zero)
+static const StraightThroughOptions *
+options_of(const Through *t)
 {
-	Value *operands[] = {x, scale, zero};
+	return t->p->options;
+}
 
-	return build(b, OP_fake_quantize, zero ? 3 : 2, operands,
-	             &(QuantizeAttr){.to = a->to, .division = a->division});
+static bool
+is_word(const char *text, const char *word)
+{
+	return text && strcmp(text, word) == 0;
+}
+
+/* The parameter that n's scale is a view of; NULL: it is computed, or belongs to a bias, whose scale is made of two others. */
+static Value *
+scale_parameter(const Node *n)
+{
+	const QuantizeAttr *a = n->attr;
+	Value *root = behind_views(node_operand(n, QUANTIZE_SCALE));
+	bool is_parameter = root->kind == VALUE_STATE && root->state->kind == STATE_PARAMETER;
+
+	return is_parameter && dtype_info[a->to].bits < 32 ? root : NULL;
+}
+
+static const char learned_why[] = "a scale of codes, learned";
+
+/* max(scale, 2^-23) in place of the parameter, which is trained from now on. */
+static void
+learn_scale(Through *t, Value *scale)
+{
+	Builder b = before(t, t->f->first);
+	State *s = scale->state;
+	b.loc = s->loc;
+	Value *least = b_splat(&b, scale->type, LEAST_SCALE);
+	Value *kept = b_binary(&b, OP_max, scale, least);
+
+	value_replace_uses(scale, kept);
+	node_set_operand(kept->node, 0, scale);
+	intmap_put(t->learned, kept->id, 1);
+	s->trainable = true;
+	s->lifetime = LIFE_SAVED;
+	s->decay = false;
+	s->why = learned_why;
+	t->p->changed = true;
+}
+
+static void
+learn_scales(Through *t)
+{
+	if (!options_of(t)->learning || is_word(options_of(t)->learning, "none"))
+		return;
+	for_each_node(t->f, n) {
+		Value *scale = n->op == OP_quantize ? scale_parameter(n) : NULL;
+		if (scale)
+			learn_scale(t, scale);
+	}
+}
+
+/* Rows of the function's first input. */
+static int64_t
+rows_of(const Function *f)
+{
+	for (int i = 0; i < f->params.n; i++)
+		if (f->params.at[i]->param == PARAM_INPUT && f->params.at[i]->type->rank)
+			return f->params.at[i]->type->dims[0];
+	return 1;
+}
+
+static double
+scale_grad(const Through *t, DType to, Value *x, int64_t n_scales)
+{
+	const char *rule = options_of(t)->scale_grad;
+	double low, high, n = (double)x->type->n / (double)n_scales;
+
+	dtype_range(to, &low, &high);
+	if (behind_views(x)->kind != VALUE_STATE)
+		n /= (double)rows_of(t->f);
+	if (is_word(rule, "none") || !(n > 0))
+		return 1;
+	return is_word(rule, "inv_n") ? 1 / n : 1 / sqrt(n * high);
+}
+
+/* ---- quantize */
+/* scale: of x's elements, which `operands` may have in other units. */
+static Value *
+fake_quantize(const Through *t, Builder *b, const QuantizeAttr *a, Value *x, Value *scale,
+              Value *operands[3])
+{
+	QuantizeAttr attr = {.to = a->to, .division = a->division};
+	Value *root = behind_views(scale);
+
+	if (intmap_get(t->learned, root->id, NULL)) {
+		bool is_lsq = is_word(options_of(t)->learning, "lsq");
+		attr.clip = is_lsq ? CLIP_REAL : CLIP_ROUNDED;
+		attr.scale_grad = scale_grad(t, a->to, x, root->type->n);
+	}
+	return build(b, OP_fake_quantize, operands[QUANTIZE_ZERO] ? 3 : 2, operands, &attr);
 }
 
 static void
@@ -86,7 +184,8 @@ open_quantize(Through *t, Node *n)
 	Value *ratio = a->division == DIVISION_EXACT
 	                       ? b_binary(&b, OP_div, x, scale)
 	                       : b_binary(&b, OP_mul, x, b_binary(&b, OP_div, one, scale));
-	Value *code = fake_quantize(&b, &(QuantizeAttr){.to = a->to}, ratio, one, zero);
+	Value *operands[] = {ratio, one, zero};
+	Value *code = fake_quantize(t, &b, &(QuantizeAttr){.to = a->to}, x, scale, operands);
 	if (zero)
 		code = b_binary(&b, OP_add, code, b_unary(&b, OP_round, zero));
 	set_floats(t, node_result(n, 0), code);
@@ -112,9 +211,9 @@ close_quantize(Through *t, Node *n)
 		    operand_or_null(q, QUANTIZE_ZERO) != zero)
 			continue;
 		Builder b = before(t, n);
-		value_replace_uses(
-			node_result(n, 0),
-			fake_quantize(&b, q->attr, node_operand(q, QUANTIZE_X), scale, zero));
+		Value *x = node_operand(q, QUANTIZE_X), *operands[] = {x, scale, zero};
+		value_replace_uses(node_result(n, 0),
+		                   fake_quantize(t, &b, q->attr, x, scale, operands));
 		t->p->changed = true;
 		return true;
 	}
@@ -224,8 +323,46 @@ visit(Through *t, Node *n)
 }
 
 static bool
+check_options(Pass *p)
+{
+	const StraightThroughOptions *o = p->options;
+	bool modes = !o->learning || is_word(o->learning, "none") || is_word(o->learning, "lsq") ||
+	             is_word(o->learning, "torch");
+	bool rules = !o->scale_grad || is_word(o->scale_grad, "none") ||
+	             is_word(o->scale_grad, "inv_n") || is_word(o->scale_grad, "lsq");
+
+	if (!modes)
+		diag_error(p->diag, EXIT_USAGE, "--scale-learning=%s: need none, lsq or torch",
+		           o->learning);
+	if (!rules)
+		diag_error(p->diag, EXIT_USAGE,
+		           "--scale-learning: scale-grad=%s: need none, inv_n or lsq",
+		           o->scale_grad);
+	return modes && rules;
+}
+
+/* Was any scale found that is to be learned? */
+static bool
+check_learned(Pass *p, const Module *m)
+{
+	const StraightThroughOptions *o = p->options;
+	bool missing = o->learning && !is_word(o->learning, "none");
+
+	for (int i = 0; i < m->states.n; i++)
+		missing &= m->states.at[i]->why != learned_why;
+	if (!missing)
+		return true;
+	diag_error(p->diag, EXIT_USAGE, "--scale-learning=%s: the model holds no scale of codes",
+	           o->learning);
+	diag_hint(p->diag, "`gradc quantize` makes such a model");
+	return false;
+}
+
+static bool
 run_straight_through(Pass *p, Module *m)
 {
+	if (!check_options(p))
+		return false;
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
 			continue;
@@ -234,17 +371,27 @@ run_straight_through(Pass *p, Module *m)
 		             .f = f,
 		             .floats = intmap_new(p->scratch),
 		             .quantizers = intmap_new(p->scratch),
+		             .learned = intmap_new(p->scratch),
 		             .holding = intmap_new(p->scratch)};
+		learn_scales(&t);
 		for_each_node(f, n)
 			visit(&t, n);
 		function_drop_unread(f);
 	}
-	return true;
+	return check_learned(p, m);
 }
 
+static const PassOption straight_through_options[] = {
+	{"learning", "none, or how scales are learned: lsq, torch", OPTION_STRING,
+         offsetof(StraightThroughOptions, learning)},
+	{"scale_grad", "what a scale's gradient is multiplied by: lsq, inv_n, none", OPTION_STRING,
+         offsetof(StraightThroughOptions, scale_grad)},
+	{0}};
 const PassRow pass_straight_through = {.name = "straight_through",
                                        .help = "floats in place of codes, so that gradients pass",
                                        .takes = STAGE_FORWARD,
                                        .leaves = STAGE_ANY,
                                        .when = PASS_WITH_LOSS,
+                                       .options = straight_through_options,
+                                       .options_size = sizeof(StraightThroughOptions),
                                        .run = run_straight_through};

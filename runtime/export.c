@@ -142,6 +142,8 @@ put_tensor(Export *x, const ExportRecord *e)
 		permute_elements(e, f->dims + s->first_dim, dtype, data, permuted);
 		data = permuted;
 	}
+	for (int64_t i = 0; e->least > 0 && !status && i < n; i++)
+		dtype_store_float(dtype, data, i, fmax(dtype_load_float(dtype, data, i), e->least));
 	if (!status && want != dtype) {
 		char *converted = arena_alloc(arena, (size_t)dtype_bytes(want, n));
 		dtype_convert(want, converted, dtype, data, n);
@@ -180,10 +182,10 @@ quantize_elements(const Format *f, const ExportRecord *e, const char *data, cons
 		int32_t zero = 0;
 		if (e->zero >= 0)
 			memcpy(&zero, f->literal + e->zero + group * 4, sizeof(zero));
+		double step = fmax(dtype_load_float(scale, scales, group), e->least);
 		dtype_store_int((DType)e->dtype, out, i,
 		                dtype_quantize((DType)e->dtype, dtype == F64 ? F64 : F32, false,
-		                               dtype_load_float(dtype, data, i),
-		                               dtype_load_float(scale, scales, group), zero));
+		                               dtype_load_float(dtype, data, i), step, zero));
 		for (int k = (int)e->rank - 1; k >= 0 && ++at[k] == dims[k]; k--)
 			at[k] = 0;
 	}

@@ -383,6 +383,7 @@ static const OptionRow option_rows[] = {
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
+	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq]: scales of a model that holds codes are trained, too (none)", TAKES_STRING, AT(scale_learning), .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
@@ -457,7 +458,7 @@ static const OptionRow option_rows[] = {
 	LATER("adapter"), LATER("adapter-name"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("load-adapter"), LATER("lora"),
 	LATER("merge"),
-	LATER("qlora"), LATER("quantize"), LATER("scale-learning"),
+	LATER("qlora"), LATER("quantize"),
 	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */

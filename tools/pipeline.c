@@ -98,6 +98,21 @@ fill_trainable(const Session *s, void *options)
 	((TrainableOptions *)options)->rules = joined(s, &s->o->rules);
 }
 
+/* MODE[,scale-grad=RULE] */
+static void
+fill_straight_through(const Session *s, void *options)
+{
+	StraightThroughOptions *o = options;
+	const char *text = s->o->scale_learning, *key = ",scale-grad=";
+
+	if (!text)
+		return;
+	size_t n = strcspn(text, ",");
+	bool has_rule = strncmp(text + n, key, strlen(key)) == 0;
+	o->learning = has_rule ? arena_strndup(s->arena, text, n) : text;
+	o->scale_grad = has_rule ? text + n + strlen(key) : NULL;
+}
+
 static void
 fill_loss(const Session *s, void *options)
 {
@@ -208,6 +223,7 @@ static const struct {
 	{&pass_precision, .fill = fill_precision},
 	{&pass_initialize, .asked = asked_by_init},
 	{&pass_trainable, .fill = fill_trainable},
+	{&pass_straight_through, .fill = fill_straight_through},
 	{&pass_loss, .fill = fill_loss},
 	{&pass_autograd, .fill = fill_autograd},
 	{&pass_optimizer, .fill = fill_optimizer},

@@ -21,6 +21,7 @@ static const Field fake_quantize_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(QuantizeAttr, to), NULL, false},
 	{"division", FIELD_ENUM, offsetof(QuantizeAttr, division), division_names, true},
 	{"clip", FIELD_ENUM, offsetof(QuantizeAttr, clip), clip_names, true},
+	{"scale_grad", FIELD_FLOAT, offsetof(QuantizeAttr, scale_grad), NULL, true},
 	{0}};
 
 typedef struct {
@@ -173,7 +174,7 @@ const OpRow op_quantize = {.name = "quantize",
                            .simplify = simplify_quantizer,
                            .samples = quantize_samples};
 
-/* ---- fake_quantize {to, division, clip}: (code - zero) * scale, what is left of x after quantize and back; NaN stays.
+/* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale, what is left of x after quantize and back; NaN stays.
  * Straight through: the rounding counts as the identity, so that the gradient is, with r = round(x / scale) + zero
  *
  *	        inside         at an end of the range
@@ -182,6 +183,7 @@ const OpRow op_quantize = {.name = "quantize",
  *	dzero   0              -dy s
  *
  * clip = rounded decides by r, as PyTorch (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp);
+ * scale_grad multiplies dscale; left out: 1.
  * clip = real by x / scale + zero, as LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends are inside. */
 static void
 infer_fake_quantize(Infer *in)
@@ -233,9 +235,12 @@ grad_fake_quantize(Grad *g)
 	                         b_binary(B, OP_le, at, number(g, X, r.high)));
 	if (g->needs[QUANTIZE_X])
 		grad_add(g, QUANTIZE_X, b_select(B, inside, DY, none));
-	if (g->needs[QUANTIZE_SCALE])
-		grad_add(g, QUANTIZE_SCALE,
-		         mul(g, DY, divide(g, sub(g, Y, b_select(B, inside, X, none)), scale)));
+	if (g->needs[QUANTIZE_SCALE]) {
+		Value *slope = divide(g, sub(g, Y, b_select(B, inside, X, none)), scale);
+		if (a->scale_grad != 0)
+			slope = mul(g, slope, number(g, X, a->scale_grad));
+		grad_add(g, QUANTIZE_SCALE, mul(g, DY, slope));
+	}
 	if (has_zero(g->node) && g->needs[QUANTIZE_ZERO])
 		grad_add(g, QUANTIZE_ZERO, b_select(B, inside, none, neg(g, mul(g, DY, scale))));
 }
@@ -250,10 +255,12 @@ fake_quantize_flops(const Node *n)
 /* Differences see the gradient outside the range only: the others are in tests/unit/quantize_test.c. */
 static const Sample fake_quantize_samples[] = {
 	{"{to = u2}", "f64[12,5] large, f64[12,5] positive"},
-	{"{to = s2, division = reciprocal, clip = real}", "f64[7] large, f64[7] positive"},
+	{"{to = s2, division = reciprocal, clip = real, scale_grad = 1}",
+         "f64[7] large, f64[7] positive"},
 	{"{to = s8}", "f64[12,5] fixed, f64[12,5] ties_nonzero, f64[12,5] ties"},
 	{"{to = u4, division = reciprocal, clip = real}",
          "f64[7] fixed, f64[7] ties_nonzero, f64[7] ties"},
+	{"{to = s4, scale_grad = 0.25}", "f64[5] fixed, f64[5] ties_nonzero"},
 	{"{to = s4}", "f64[] fixed, f64[] ties_nonzero"},
 	{"{to = s2}", "f64[1,0] large, f64[1,0] positive"},
 	{0}};

@@ -12,7 +12,7 @@ import nvrtc
 import pytest
 import schedules
 import team_lines
-from schedules import reference, workloads
+from schedules import reference, unpack, workloads
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = os.environ.get("GRADC_ARCHITECTURE", "sm_90a")  # `make cubins`: the others
@@ -27,7 +27,7 @@ def reasons(name):
 
 LOCAL_MEMORY, NARROW = reasons("local_memory.json"), reasons("narrow_accesses.json")
 TRAINS = ["--loss=cross_entropy", "--optimizer=adamw"]
-MODELS = [*workloads.MODELS, *reference.NAMES]
+MODELS = [*workloads.MODELS, *filter(unpack.has_kernels_of_its_own, reference.NAMES)]
 
 
 @pytest.fixture(scope="module")

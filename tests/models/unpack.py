@@ -19,6 +19,11 @@ def names():
     return sorted(p.parent.name for p in HERE.glob("*/reference.json"))
 
 
+def has_kernels_of_its_own(name):
+    """Not gpt2_mini exported in other ways."""
+    return not name.startswith("gpt2_mini_")
+
+
 def external_bytes(model, tensors):
     """The data file of `model` (loaded without it), from tensors of equal names: {name: bytes}."""
     places = []

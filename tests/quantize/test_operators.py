@@ -167,11 +167,11 @@ def fake(x, scale, zero, low, high):
     return (np.clip(at, low, high) - zero) * scale, (at >= low) & (at <= high)
 
 
-def gradient(run, folder, proto, x, precision="f64"):
+def gradient(run, folder, proto, x, *options):
     onnx.save(proto, folder / "model.onnx")
     np.save(folder / "x.npy", np.float32(x))
-    run("grad", "model.onnx", "--loss=output:total", "--input", "x=x.npy", "--wrt", "x", f"--precision={precision}",
-        "--output-dir", "out")
+    run("grad", "model.onnx", "--loss=output:total", "--input", "x=x.npy", "--wrt", "x", "--precision=f64",
+        *options, "--output-dir", "out")
     names = json.loads((folder / "out/names.json").read_text())
     return {name: np.load(folder / "out" / entry["file"]) for name, entry in names.items()}
 
@@ -207,13 +207,45 @@ def test_gradient_of_pairs(run, tmp_path):
     np.testing.assert_allclose(got["w"], a.T @ by.astype(np.float64) * b_inside, rtol=1e-9)
 
 
+@pytest.mark.parametrize("mode", ["lsq", "torch"])
+@pytest.mark.parametrize("rule", ["lsq", "inv_n", "none"])
+def test_gradient_of_learned_scales(run, tmp_path, mode, rule):
+    """One scale of an activation with a zero point, and one for each column of a weight."""
+    x = np.float32(RANDOM.normal(size=(4, 10)) * 1.5).astype(np.float64)
+    w = np.float32(RANDOM.normal(size=(10, 3))).astype(np.float64)
+    ws = np.float32(RANDOM.uniform(0.15, 0.3, 3))
+    by = np.float32(RANDOM.normal(size=(4, 3)))
+    weights = [*held(xs=np.float32(0.013), xz=np.uint8(100), w=np.float32(w), by=by, ws=ws),
+               onnx.helper.make_tensor("wz", onnx.TensorProto.INT4, (3,), np.zeros(3, int))]
+    nodes = [*quantize_pair("x", "x", "a"), *quantize_pair("w", "w", "b", axis=1), node("MatMul", ["a", "b"], name="y")]
+    got = gradient(run, tmp_path, total(nodes, weights, (4, 10)), x, f"--scale-learning={mode},scale-grad={rule}")
+
+    def slopes(v, scale, zero, low, high):
+        """(y, which elements are inside, dy/dscale of each element)"""
+        y, inside = fake(v, scale, zero, low, high)
+        if mode == "lsq":
+            inside = (v / scale + zero >= low) & (v / scale + zero <= high)
+        return y, inside, np.where(inside, (y - v) / scale, y / scale)
+
+    def factor(n, largest):
+        return {"lsq": (n * largest) ** -0.5, "inv_n": 1 / n, "none": 1}[rule]
+
+    a, a_inside, da = slopes(x, np.float64(np.float32(0.013)), 100, 0, 255)
+    b, b_inside, db = slopes(w, ws.astype(np.float64), 0, -8, 7)
+    dy = by.astype(np.float64)
+    np.testing.assert_allclose(got["x"], dy @ b.T * a_inside, rtol=1e-9)
+    np.testing.assert_allclose(got["w"], a.T @ dy * b_inside, rtol=1e-9)
+    np.testing.assert_allclose(got["xs"], (dy @ b.T * da).sum() * factor(10, 255), rtol=1e-9)
+    np.testing.assert_allclose(got["ws"], (a.T @ dy * db).sum(0) * factor(10, 7), rtol=1e-9)
+
+
 def test_gradient_through_codes(run, tmp_path):
     """A maximum of windows and a product between the codes and the floats."""
-    x = RANDOM.normal(size=(2, 3, 4, 4)) * 2
-    x = np.float32(x).astype(np.float64)
-    w = codes("i1", 3 * 4, 5)
-    by = np.float32(RANDOM.normal(size=(2, 5)))
-    weights = held(xs=np.float32(0.02), xz=np.uint8(128), w=w, ws=np.float32(0.01), wz=np.int8(0), ys=np.float32(0.05),
+    random = np.random.default_rng(3)
+    x = np.float32(random.normal(size=(2, 3, 4, 4)) * 2).astype(np.float64)
+    w = random.integers(-128, 128, (3 * 4, 5)).astype("i1")
+    by = np.float32(random.normal(size=(2, 5)))
+    weights = held(xs=np.float32(0.02), xz=np.uint8(128), w=w, ws=np.float32(0.01), wz=np.int8(0), ys=np.float32(0.03),
                    yz=np.uint8(100), flat=np.array([2, -1]), by=by)
     nodes = [node("QuantizeLinear", ["x", "xs", "xz"], ["q"], name="q"),
              node("MaxPool", ["q"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
@@ -221,7 +253,7 @@ def test_gradient_through_codes(run, tmp_path):
              node("QLinearMatMul", ["f", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["c"], name="c"),
              node("DequantizeLinear", ["c", "ys", "yz"], name="d")]
     got = gradient(run, tmp_path, total(nodes, weights, x.shape), x)
-    s, t, u = (np.float64(np.float32(v)) for v in (0.02, 0.01, 0.05))
+    s, t, u = (np.float64(np.float32(v)) for v in (0.02, 0.01, 0.03))
     a, inside = fake(x, s, 128, 0, 255)
     windows = a.reshape(2, 3, 2, 2, 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(2, 12, 4)
     first = windows.argmax(2)

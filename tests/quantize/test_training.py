@@ -107,13 +107,24 @@ def train(run, case):
     folder, _ = case
 
     def train_it(*options, compile_options=()):
-        run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", *compile_options, cwd=folder)
+        run("compile", "model.onnx", "-o", "train", "--loss=mse", *(compile_options or ["--optimizer=sgd"]), cwd=folder)
         run(folder / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--eval-data=x=x.npy",
             "--eval-data=labels=labels.npy", "--export=out.onnx", "--log=log.jsonl", "--progress=off", *options, cwd=folder)
         lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         return {t.name: t for t in onnx.load(folder / "out.onnx").graph.initializer}, lines
 
     return train_it
+
+
+def run_trained(folder, lines):
+    """In onnxruntime the exported model has the loss that the executable evaluated."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(folder / "out.onnx", options, providers=["CPUExecutionProvider"])
+    x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
+    y = np.concatenate([session.run(["y"], {"x": x[i:i + 8]})[0] for i in range(0, ROWS, 8)])
+    evaluated = [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
+    np.testing.assert_allclose(np.mean((y - labels) ** 2), evaluated, rtol=1e-4)
 
 
 def test_untrained_codes_are_those_of_the_file(case, train):
@@ -133,15 +144,30 @@ def test_trained_codes_are_what_training_computed_with(case, train):
         same = numpy_helper.to_array(t).tobytes() == numpy_helper.to_array(after[name]).tobytes()
         assert same == (name not in names), name
         assert (t.data_type, list(t.dims)) == (after[name].data_type, list(after[name].dims))
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(folder / "out.onnx", options, providers=["CPUExecutionProvider"])
-    x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
-    y = np.concatenate([session.run(["y"], {"x": x[i:i + 8]})[0] for i in range(0, ROWS, 8)])
-    evaluated = [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
-    np.testing.assert_allclose(np.mean((y - labels) ** 2), evaluated, rtol=1e-4)
+    run_trained(folder, lines)
     losses = [line["loss"] for line in lines if "loss" in line]
     assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])
+
+
+@pytest.mark.parametrize("case", [pairs, blocks, qlinear, nbits], indirect=True, ids=lambda m: m.__name__)
+def test_learned_scales_are_written(case, train):
+    """They train with the weights; onnxruntime has the executable's loss."""
+    folder, names = case
+    fixed, _ = train("--steps=60", "--lr=0.001", compile_options=["--optimizer=adam"])
+    after, lines = train("--steps=60", "--lr=0.001", "--eval-every=60", compile_options=["--scale-learning=lsq", "--optimizer=adam"])
+    before = {t.name: t for t in onnx.load(folder / "model.onnx").graph.initializer}
+    for name in {"xs", "ws", "ms", "s"} & before.keys():
+        assert numpy_helper.to_array(before[name]).tobytes() != numpy_helper.to_array(after[name]).tobytes(), name
+        assert numpy_helper.to_array(before[name]).tobytes() == numpy_helper.to_array(fixed[name]).tobytes(), name
+    run_trained(folder, lines)
+
+
+def test_no_scale_to_learn(run, tmp_path):
+    onnx.save(model([node("MatMul", ["x", "w"])], initializers=[tensor("w", np.ones((3, 2), np.float32))]), tmp_path / "model.onnx")
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--scale-learning=lsq", exit=2)
+    assert "--scale-learning=lsq: the model holds no scale of codes" in done.stderr
+    for bad in ("pact", "lsq,scale-grad=big", "lsq,gradient=none"):
+        assert "--scale-learning" in run("compile", "model.onnx", "-o", "train", f"--scale-learning={bad}", exit=2).stderr
 
 
 def test_frozen_codes_stay(case, train):
@@ -149,7 +175,7 @@ def test_frozen_codes_stay(case, train):
     folder, names = case
     if len(names) == 1:
         pytest.skip("has one weight: nothing would be trained")
-    after, _ = train("--steps=10", "--lr=0.05", compile_options=[f"--freeze={names[0]}"])
+    after, _ = train("--steps=10", "--lr=0.05", compile_options=[f"--freeze={names[0]}", "--optimizer=sgd"])
     before = {t.name: t for t in onnx.load(folder / "model.onnx").graph.initializer}
     same = [numpy_helper.to_array(before[n]).tobytes() == numpy_helper.to_array(after[n]).tobytes() for n in names]
     assert same == [True, False]
