@@ -107,7 +107,7 @@ def test_onnxruntime_runs_the_export_as_gradc_does(exported, run, models, tmp_pa
     _, path = exported(name, "--keep-metadata")
     arguments = reference.first_batch(models / name, tmp_path, labels=False)
     want = widened.onnxruntime_results(path, feed_of(arguments))
-    run("run", path, "--engine=interp", *arguments, "--output-dir", tmp_path / "run")
+    run("run", path, "--engine=compiled", *arguments, "--output-dir", tmp_path / "run")
     check_outputs(name, reference.results(tmp_path / "run"), want)
 
 
