@@ -104,9 +104,9 @@ char *text_unquote(Arena *arena, const char **at);
 /* Shortest text that reads back as the same value of that type (f64 or f32); inf, -inf, nan. */
 void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
-/* Shell-style match with * and ? (no character classes). */
 /* Fewest insertions, deletions and replacements of bytes that make `part` a part of `whole`; of the first 255 bytes. */
 int text_distance(const char *part, const char *whole);
+/* Shell-style match with * and ? (no character classes). */
 bool glob_match(const char *pattern, const char *name);
 /* "12K", "3M", "1G" (1024) or a plain number; false when malformed or above INT64_MAX. */
 bool parse_bytes(const char *text, int64_t *out);
@@ -115,6 +115,17 @@ bool parse_uint(const char *text, uint64_t *out); /* digits only */
 bool parse_double(const char *text, double *out);
 /* The file name for a tensor: its first 200 bytes, of which others than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
+/* nearest.c: of what is offered, the items with the smallest distances, the first offered first. */
+enum { N_NEAREST = 3 };
+typedef struct {
+	Text letters;                /* the glob without its wildcards */
+	const void *item[N_NEAREST]; /* NULL: there are fewer */
+	int distance[N_NEAREST];
+} Nearest;
+Nearest nearest_open(const char *glob);
+int nearest_distance(const Nearest *n, const char *name); /* from the glob's letters */
+void nearest_offer(Nearest *n, const void *item, int distance);
+void nearest_close(Nearest *n);
 bool utf8_valid(const char *s, size_t n);
 
 /* html.c: pages that need nothing but themselves. */

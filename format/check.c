@@ -84,6 +84,11 @@ check_state(const Format *f, int i)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
 		return FAULT("state %d: of %u, unit %u, with %d states", i, s->of, s->unit, n);
+	if (s->kind == SAVE_AVERAGE &&
+	    (!s->of ||
+	     format_elements(f, s->first_dim, s->rank) != state_elements(f, (int)s->of - 1) ||
+	     !dtype_is_float((DType)s->dtype)))
+		return FAULT("state %d: an average of %d", i, (int)s->of - 1);
 	if (s->init == FROM_COPY && (!s->of || format_elements(f, s->first_dim, s->rank) !=
 	                                               state_elements(f, (int)s->of - 1)))
 		return FAULT("state %d: a copy of %d", i, (int)s->of - 1);
@@ -407,8 +412,9 @@ check_codes(const Format *f, int i)
 	if (!s || e->dtype >= N_DTYPES || e->rank != s->rank || !dtype_is_float((DType)s->dtype))
 		return FAULT("export %d: state %u of %d, dtype %u, rank %u", i, e->state,
 		             f->n[SECTION_STATES], e->dtype, e->rank);
-	if (dtype_info[e->dtype].class != CLASS_SIGNED &&
-	    dtype_info[e->dtype].class != CLASS_UNSIGNED)
+	if ((dtype_info[e->dtype].class != CLASS_SIGNED &&
+	     dtype_info[e->dtype].class != CLASS_UNSIGNED) ||
+	    dtype_info[e->dtype].bits > 32)
 		return FAULT("export %d: codes of %s", i, dtype_info[e->dtype].name);
 	for (uint32_t k = 0; k < e->rank; k++) {
 		if (e->group[k] < 1)
@@ -446,7 +452,9 @@ check_export(const Format *f, int i)
 		             e->times);
 	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
-	if (!(e->least >= 0))
+	if (!(e->least >= 0) || (e->least > 0 && e->kind == EXPORT_TENSOR &&
+	                         (e->state >= (uint32_t)f->n[SECTION_STATES] ||
+	                          !dtype_is_float((DType)f->states[e->state].dtype))))
 		return FAULT("export %d: a least scale of %g", i, e->least);
 	if (e->kind == EXPORT_CODES)
 		return check_codes(f, i);

@@ -130,7 +130,9 @@ shape_plain(const CodesPlace *place, const NodeProto *p, const TensorData *data,
 
 	out->type = data->dtype;
 	out->shape = out->group = (Ints){.n = data->rank};
-	if (block < 0 || axis < 0 || (data->rank > 0 && axis >= data->rank))
+	bool is_single = n_scales == 1 && !block;
+	bool has_axis = axis >= 0 && axis < data->rank;
+	if (block < 0 || (!is_single && !has_axis) || (block && data->rank == MAX_RANK))
 		return false;
 	for (int i = 0; i < data->rank; i++) {
 		bool is_axis = i == axis;
@@ -155,14 +157,14 @@ codes_groups(const Codes *c)
 
 /* ---- zero points, as s32, one for each scale; false: they are none that codes have */
 static bool
-read_zeros(Repairs *r, const char *name, Codes *c)
+read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 {
 	const TensorProto *t = initializer(r, name, false);
 	int64_t n = codes_groups(c), packed_row = 0;
 	TensorData d;
 	bool any = false;
 
-	if (!name && c->type == c->stored)
+	if (!name && !packed)
 		return true;
 	int32_t *zero = arena_alloc(r->arena, sizeof(*zero) * (size_t)n);
 	if (name && (!t || !tensor_load(r->model, t, false, &d, r->diag)))
@@ -200,7 +202,8 @@ read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
 		return false;
 	bool fits = place->along == ALONG_BLOCKS ? shape_packed(p, data, c)
 	                                         : shape_plain(place, p, data, scale.n, c);
-	return fits && codes_groups(c) == scale.n && read_zeros(r, input_name(p, place->zero), c);
+	return fits && codes_groups(c) == scale.n &&
+	       read_zeros(r, input_name(p, place->zero), place->along == ALONG_BLOCKS, c);
 }
 
 static bool
@@ -219,7 +222,7 @@ reads_scale(const Reader *reader)
 		const char *op;
 		unsigned inputs; /* bit i: input i */
 	} scales[] = {{"QuantizeLinear", 2}, {"DequantizeLinear", 2}, {"QLinearMatMul", 82},
-	              {"QLinearConv", 82},   {"MatMulNBits", 4},      {"MatMulBnb4", 4}};
+	              {"QLinearConv", 82},   {"MatMulNBits", 12},     {"MatMulBnb4", 4}};
 	const NodeProto *p = reader->node->proto;
 	const char *domain = domain_of(p->domain);
 

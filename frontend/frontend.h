@@ -172,6 +172,9 @@ struct QuantizedTensor {
 	const float *numbers; /* n, of weights and biases; the model's */
 	int64_t n;
 	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
+	/* Of a matrix: the value whose last axis its product adds up, and the axis of the matrix; NULL: another product. */
+	const char *product_input;
+	int input_axis;
 	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic) */
 	int32_t *zero; /* likewise */
 	VEC(QuantizedReader) readers;

@@ -15,6 +15,7 @@ typedef struct {
 	const char *op;
 	int x, weight, bias; /* bias -1: none */
 	int (*channel)(const NodeProto *p, int rank);
+	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
 } ProductRow;
 
 static int
@@ -53,11 +54,24 @@ channel_gemm(const NodeProto *p, int rank)
 	return int_attribute(p, "transB", 0) ? 0 : 1;
 }
 
+static int
+inputs_gemm(const NodeProto *p, int rank)
+{
+	return !channel_gemm(p, rank);
+}
+
+static int
+inputs_matmul(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 2;
+}
+
 static const ProductRow products[] = {
-	{"Conv", 0, 1, 2, channel_first},
-	{"ConvTranspose", 0, 1, 2, channel_second},
-	{"Gemm", 0, 1, 2, channel_gemm},
-	{"MatMul", 0, 1, -1, channel_last},
+	{"Conv", 0, 1, 2, channel_first, channel_second},
+	{"ConvTranspose", 0, 1, 2, channel_second, channel_first},
+	{"Gemm", 0, 1, 2, channel_gemm, inputs_gemm},
+	{"MatMul", 0, 1, -1, channel_last, inputs_matmul},
 };
 
 typedef struct {
@@ -66,8 +80,10 @@ typedef struct {
 	QuantizedTensors *out;
 	Arena *arena;
 	Diag *diag;
-	StrMap *readers; /* name -> how many inputs and outputs of the graph read it */
-	int n_products;
+	StrMap *readers;  /* name -> how many inputs and outputs of the graph read it */
+	StrMap *found[3]; /* by kind: name -> QuantizedTensor */
+	StrMap *other; /* names of values of other types than f32, and of those that Constant nodes hold */
+	int n_products, n_chosen, n_left;
 } Find;
 
 /* ---- what is quantized */
@@ -91,18 +107,9 @@ count_readers(Find *f, const GraphProto *g)
 }
 
 static QuantizedTensor *
-find_tensor(const QuantizedTensors *list, QuantizedKind kind, const char *name)
-{
-	for (int i = 0; i < list->n; i++)
-		if (list->at[i]->kind == kind && !strcmp(list->at[i]->name, name))
-			return list->at[i];
-	return NULL;
-}
-
-static QuantizedTensor *
 add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int input)
 {
-	QuantizedTensor *t = find_tensor(f->out, kind, name);
+	QuantizedTensor *t = strmap_get(f->found[kind], name);
 
 	if (!t) {
 		t = NEW(f->arena, QuantizedTensor);
@@ -112,6 +119,7 @@ add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int
 		                       .axis = -1,
 		                       .n_scales = 1};
 		vec_push(f->arena, f->out, t);
+		strmap_put(f->found[kind], name, t);
 	}
 	vec_push(f->arena, &t->readers, ((QuantizedReader){reader, input}));
 	return t;
@@ -150,9 +158,9 @@ load_numbers(Find *f, const TensorProto *t, QuantizedTensor *out)
 
 /* The groups of a weight: all, each place along `axis`, or blocks along the axis that a product adds up. */
 static void
-set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel)
+set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs)
 {
-	int along = o->block ? (t->shape.n == 2 ? !channel : t->shape.n - 2) : channel;
+	int along = o->block ? inputs : channel;
 
 	if ((!o->per_channel && !o->block) || t->shape.n < 2)
 		return;
@@ -162,9 +170,7 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel)
 	for (int i = 0; i < t->shape.n; i++) {
 		bool is_axis = i == along;
 		t->group.at[i] = o->block ? is_axis ? o->block : 1 : is_axis ? 1 : t->shape.at[i];
-		t->n_scales *= t->group.at[i]
-		                       ? (t->shape.at[i] + t->group.at[i] - 1) / t->group.at[i]
-		                       : 1;
+		t->n_scales *= t->group.at[i] ? (t->shape.at[i] - 1) / t->group.at[i] + 1 : 1;
 	}
 }
 
@@ -172,7 +178,7 @@ static QuantizedTensor *
 add_weight(Find *f, NodeProto *p, const ProductRow *row)
 {
 	const TensorProto *proto = float_initializer(f, p, p->input[row->weight]);
-	bool known = proto && find_tensor(f->out, QUANTIZED_WEIGHT, proto->name);
+	bool known = proto && strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
 
 	if (!proto || proto->n_dims < 2)
 		return NULL;
@@ -182,7 +188,12 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row)
 	t->type = f->options->weight_type;
 	if (!load_numbers(f, proto, t))
 		return NULL;
-	set_groups(t, f->options, row->channel(p, t->shape.n));
+	int inputs = row->inputs(p, t->shape.n);
+	set_groups(t, f->options, row->channel(p, t->shape.n), inputs);
+	if (t->shape.n == 2 && !int_attribute(p, "transA", 0)) {
+		t->product_input = p->input[row->x];
+		t->input_axis = inputs;
+	}
 	return t;
 }
 
@@ -212,6 +223,30 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 		t->group.at[0] = 1;
 		t->n_scales = w->n_scales;
 	}
+}
+
+static void
+note_type(Find *f, const ValueInfoProto *v)
+{
+	const Onnx__TypeProto__Tensor *t =
+		v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
+			? v->type->tensor_type
+			: NULL;
+
+	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
+		strmap_put(f->other, v->name, f);
+}
+
+static void
+note_types(Find *f, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_input; i++)
+		note_type(f, g->input[i]);
+	for (size_t i = 0; i < g->n_value_info; i++)
+		note_type(f, g->value_info[i]);
+	for (size_t i = 0; i < g->n_node; i++)
+		if (!strcmp(g->node[i]->op_type, "Constant") && g->node[i]->n_output)
+			strmap_put(f->other, g->node[i]->output[0], f);
 }
 
 /* An activation: anything but a number that the file holds. */
@@ -258,42 +293,73 @@ visit(Find *f, NodeProto *p)
 	f->n_products++;
 	if (!is_chosen(f->options, node_location(p)))
 		return;
-	QuantizedTensor *w = add_weight(f, p, row);
-	if (f->options->weights_only && !w)
+	f->n_chosen++;
+	if (strmap_get(f->other, p->input[row->x]) || strmap_get(f->other, p->input[row->weight])) {
+		f->n_left++;
 		return;
+	}
+	QuantizedTensor *w = add_weight(f, p, row);
+	if (f->options->weights_only && !w) {
+		f->n_left++;
+		return;
+	}
 	QuantizedTensor *x = add_activation(f, p, row->x);
 	if (!w)
 		add_activation(f, p, row->weight);
 	add_bias(f, p, row, x, w);
 }
 
-/* A glob that no product fits is a misspelt name: the nearest are told. */
+/* A glob that no product fits is a misspelt name. */
 static void
-check_globs(Find *f, const char *option, const char *const *globs)
+check_glob(const Find *f, const char *option, const char *glob)
 {
 	const GraphProto *g = f->model->proto->graph;
+	Nearest nearest = nearest_open(glob);
+	Text names = {0};
+	bool found = false;
 
-	for (; globs && *globs; globs++) {
-		bool found = false;
-		Text names = {0};
-		int told = 0;
-		for (size_t i = 0; i < g->n_node; i++) {
-			if (!product_row(g->node[i]))
-				continue;
-			found |= glob_match(*globs, node_location(g->node[i]));
-			if (told++ < 5)
-				text_printf(&names, "%s%s", told > 1 ? ", " : "",
-				            quoted(f->model, node_location(g->node[i])));
-		}
-		if (!found) {
-			diag_error(f->diag, EXIT_USAGE, "--%s=%s fits none of the %d products",
-			           option, *globs, f->n_products);
-			if (names.n)
-				diag_hint(f->diag, "they are %s%s", names.at,
-				          told > 5 ? " ..." : "");
-		}
-		text_free(&names);
+	for (size_t i = 0; i < g->n_node; i++) {
+		const char *name = node_location(g->node[i]);
+		if (!product_row(g->node[i]))
+			continue;
+		found |= glob_match(glob, name);
+		nearest_offer(&nearest, name, nearest_distance(&nearest, name));
 	}
+	for (int k = 0; k < N_NEAREST && nearest.item[k]; k++)
+		text_printf(&names, "%s%s", k ? ", " : "", quoted(f->model, nearest.item[k]));
+	if (!found)
+		diag_error(f->diag, EXIT_USAGE, "--%s=%s fits none of the %d products", option,
+		           glob, f->n_products);
+	if (!found && names.n)
+		diag_hint(f->diag, "the nearest names are %s", names.at);
+	nearest_close(&nearest);
+	text_free(&names);
+}
+
+static void
+check_globs(const Find *f, const char *option, const char *const *globs)
+{
+	for (; globs && *globs; globs++)
+		check_glob(f, option, *globs);
+}
+
+/* Products that stay as they are. */
+static void
+warn_of_left(const Find *f)
+{
+	int inside = -f->n_products;
+
+	for (int i = 0; i < f->model->nodes.n; i++)
+		inside += product_row(f->model->nodes.at[i].proto) != NULL;
+	if (f->n_left)
+		diag_warning(f->diag, "%d of %d products stay as they are: %s", f->n_left,
+		             f->n_chosen,
+		             f->options->weights_only
+		                     ? "they have no weight of f32 in an initializer on their right"
+		                     : "their operands are not f32, or stand in Constant nodes");
+	if (inside > 0)
+		diag_warning(f->diag, "%d products in functions of the model stay as they are",
+		             inside);
 }
 
 bool
@@ -307,11 +373,16 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .out = out,
 	          .arena = arena,
 	          .diag = diag,
-	          .readers = strmap_new(arena)};
+	          .readers = strmap_new(arena),
+	          .other = strmap_new(arena)};
 
+	note_types(&f, g);
+	for (int i = 0; i < COUNT(f.found); i++)
+		f.found[i] = strmap_new(arena);
 	count_readers(&f, g);
 	for (size_t i = 0; i < g->n_node; i++)
 		visit(&f, g->node[i]);
+	warn_of_left(&f);
 	check_globs(&f, "only", options->only);
 	check_globs(&f, "skip", options->skip);
 	if (diag_errors(diag) == before && out->n == 0)
@@ -326,6 +397,7 @@ static const struct {
 	int opset;
 	const char *what;
 } forms[] = {{10, "codes of 8 bits"},
+             {11, "scales computed from values"},
              {13, "a scale for each channel"},
              {21, "blocks, or codes of 4 or 16 bits"},
              {25, "codes of 2 bits"}};
@@ -335,16 +407,35 @@ form_of(const QuantizedTensor *t)
 {
 	int bits = dtype_info[t->type].bits;
 
-	return bits == 2 ? 3 : bits == 4 || bits == 16 || t->block ? 2 : t->axis >= 0 ? 1 : 0;
+	bool is_dynamic = t->kind == QUANTIZED_ACTIVATION && !t->scale;
+
+	return bits == 2                             ? 4
+	       : bits == 4 || bits == 16 || t->block ? 3
+	       : t->axis >= 0                        ? 2
+	                                             : is_dynamic;
 }
 
-/* Does the operator mean the same in both opsets? Where inputs, outputs and attributes are the same, newer versions of the standard add types. */
+/* Operators that changed their meaning, not their inputs or attributes: until opset 12 they flatten, and take axis 1. */
+static bool
+changed_silently(const char *op, int from, int to)
+{
+	static const char *const ops[] = {"Softmax", "LogSoftmax", "Hardmax"};
+
+	for (int i = 0; i < COUNT(ops); i++)
+		if (!strcmp(ops[i], op))
+			return from < 13 && to >= 13;
+	return false;
+}
+
+/* Does the operator mean the same in both opsets? Of others with the same inputs, outputs and attributes newer versions add types. */
 static bool
 means_the_same(const NodeProto *p, int from, int to)
 {
 	const SchemaRow *a = schema_find(p->op_type, from), *b = schema_find(p->op_type, to);
 
-	return *domain_of(p->domain) || a == b ||
+	if (*domain_of(p->domain) || a == b)
+		return true;
+	return !changed_silently(p->op_type, from, to) &&
 	       (a && b && a->min_in == b->min_in && a->max_in == b->max_in &&
 	        a->max_out == b->max_out && a->required == b->required &&
 	        !strcmp(a->attributes, b->attributes));
@@ -402,7 +493,8 @@ check_opset(Model *model, const QuantizedTensors *list, int asked, Diag *diag)
 typedef struct {
 	Model *model;
 	Arena *arena;
-	StrMap *names; /* every name of the graph */
+	StrMap *names;   /* every name of the graph */
+	IntMap *changed; /* address of a node -> its Changes */
 	VEC(NodeProto *) nodes;
 	VEC(TensorProto *) initializers;
 } Edit;
@@ -489,7 +581,7 @@ scale_shape(const QuantizedTensor *t)
 		return (Ints){.n = 1, .at = {t->n_scales}};
 	shape.n = t->shape.n;
 	for (int i = 0; i < shape.n; i++)
-		shape.at[i] = (t->shape.at[i] + t->group.at[i] - 1) / t->group.at[i];
+		shape.at[i] = (t->shape.at[i] - 1) / t->group.at[i] + 1;
 	return shape;
 }
 
@@ -511,7 +603,7 @@ quantized_codes(const QuantizedTensor *t, void *out)
 	for (int64_t k = 0; k < t->n; k++) {
 		int64_t g = 0;
 		for (int i = 0; i < t->shape.n; i++)
-			g = g * ((t->shape.at[i] + t->group.at[i] - 1) / t->group.at[i]) +
+			g = g * ((t->shape.at[i] - 1) / t->group.at[i] + 1) +
 			    at[i] / t->group.at[i];
 		dtype_store_int(t->type, out, k,
 		                dtype_quantize(t->type, F32, false, t->numbers[k], t->scale[g],
@@ -592,28 +684,49 @@ collect_names(Edit *e, const GraphProto *g)
 	}
 }
 
-/* A copy of a node that reads numbers made of codes. */
-static NodeProto *
-with_inputs(Edit *e, NodeProto *p, const QuantizedTensors *list)
-{
-	NodeProto *copy = NULL;
+/* What a node reads quantized. */
+typedef struct {
+	QuantizedTensor *tensor;
+	int input;
+} Change;
+typedef VEC(Change) Changes;
 
+static void
+collect_changes(Edit *e, const QuantizedTensors *list)
+{
 	for (int i = 0; i < list->n; i++) {
 		QuantizedTensor *t = list->at[i];
 		for (int k = 0; k < t->readers.n; k++) {
-			if (t->readers.at[k].node != p)
-				continue;
-			if (!t->output)
-				add_quantized(e, t);
-			if (!copy) {
-				copy = arena_copy(e->arena, p, sizeof(*p));
-				copy->input = arena_copy(e->arena, p->input,
-				                         sizeof(char *) * p->n_input);
-			}
-			copy->input[t->readers.at[k].input] = (char *)(uintptr_t)t->output;
+			uint64_t key = (uint64_t)(uintptr_t)t->readers.at[k].node, found;
+			Changes *changes = NULL;
+			if (intmap_get(e->changed, key, &found))
+				changes = (Changes *)(uintptr_t)found;
+			else
+				intmap_put(e->changed, key,
+				           (uint64_t)(uintptr_t)(changes = NEW(e->arena, Changes)));
+			vec_push(e->arena, changes, ((Change){t, t->readers.at[k].input}));
 		}
 	}
-	return copy ? copy : p;
+}
+
+/* A copy of a node that reads numbers made of codes. */
+static NodeProto *
+with_inputs(Edit *e, NodeProto *p)
+{
+	uint64_t found;
+
+	if (!intmap_get(e->changed, (uint64_t)(uintptr_t)p, &found))
+		return p;
+	const Changes *changes = (const Changes *)(uintptr_t)found;
+	NodeProto *copy = arena_copy(e->arena, p, sizeof(*p));
+	copy->input = arena_copy(e->arena, p->input, sizeof(char *) * p->n_input);
+	for (int i = 0; i < changes->n; i++) {
+		QuantizedTensor *t = changes->at[i].tensor;
+		if (!t->output)
+			add_quantized(e, t);
+		copy->input[changes->at[i].input] = (char *)(uintptr_t)t->output;
+	}
+	return copy;
 }
 
 /* Tensors in files beside the model come into the new one. */
@@ -657,25 +770,49 @@ keep_initializers(Edit *e, const GraphProto *g, Diag *diag)
 	return true;
 }
 
+/* Inputs with values of their own, until IR 3 all initializers: those of initializers that are gone go. */
+static void
+drop_inputs(Edit *e, GraphProto *g)
+{
+	StrMap *kept = strmap_new(e->arena), *was = strmap_new(e->arena);
+	ValueInfoProto **inputs = NEW_ARRAY(e->arena, ValueInfoProto *, (int64_t)g->n_input);
+	size_t n = 0;
+
+	for (int i = 0; i < e->initializers.n; i++)
+		strmap_put(kept, e->initializers.at[i]->name, e);
+	for (size_t i = 0; i < g->n_initializer; i++)
+		strmap_put(was, g->initializer[i]->name, e);
+	for (size_t i = 0; i < g->n_input; i++)
+		if (!strmap_get(was, g->input[i]->name) || strmap_get(kept, g->input[i]->name))
+			inputs[n++] = g->input[i];
+	g->input = inputs;
+	g->n_input = n;
+}
+
 bool
 model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path, Diag *diag)
 {
-	enum { NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
+	enum { FREE_INITIALIZERS = 4, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
 	ModelProto m = *model->proto;
 	GraphProto g = *m.graph;
-	Edit e = {.model = model, .arena = model->arena, .names = strmap_new(model->arena)};
+	Edit e = {.model = model,
+	          .arena = model->arena,
+	          .names = strmap_new(model->arena),
+	          .changed = intmap_new(model->arena)};
 
 	if (!check_opset(model, list, opset, diag))
 		return false;
 	collect_names(&e, m.graph);
+	collect_changes(&e, list);
 	for (size_t i = 0; i < g.n_node; i++) {
-		NodeProto *p = with_inputs(&e, g.node[i], list);
+		NodeProto *p = with_inputs(&e, g.node[i]);
 		vec_push(e.arena, &e.nodes, p);
 	}
 	if (!keep_initializers(&e, &g, diag))
 		return false;
+	drop_inputs(&e, &g);
 	opset = opset ? opset : model->opset;
-	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : 0;
+	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : FREE_INITIALIZERS;
 	m.ir_version = m.ir_version > ir ? m.ir_version : ir;
 	g.node = e.nodes.at;
 	g.n_node = (size_t)e.nodes.n;

@@ -97,6 +97,13 @@ rule_codes(Case *c)
 	return c->w->codes != NULL;
 }
 
+/* Floats of 8 bits or less are codes, too; training would lose what rounding them does. */
+static bool
+rule_small_floats(Case *c)
+{
+	return dtype_info[c->w->data.dtype].bits <= 8 && !c->w->codes;
+}
+
 static bool
 rule_scale(Case *c)
 {
@@ -133,6 +140,7 @@ typedef struct {
 static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
+	{rule_small_floats, WEIGHT_TABLE, true, "codes of 8 bits or less", NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
 	{rule_codes, WEIGHT_PARAMETER, false, "codes with a scale", NULL, NULL},
 	{rule_scale, WEIGHT_SCALE, false, "a scale of codes", NULL, NULL},

@@ -148,6 +148,11 @@ tie_asked(Repairs *r, const TieOption *t)
 		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: both must be parameters", t->a, t->b);
 		return;
 	}
+	if (a->codes || b->codes) {
+		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: weights in codes train by themselves",
+		           t->a, t->b);
+		return;
+	}
 	x = a->data.dims;
 	y = b->data.dims;
 	bool same = a->data.dtype == b->data.dtype && a->data.rank == b->data.rank;

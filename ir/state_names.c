@@ -1,20 +1,18 @@
 /* The names by which people ask for parameters: globs over names and paths, and what they may have meant. */
 #include "ir/ir.h"
 
-enum { NEAREST = 3 };
-
 bool
 state_matches(const State *s, const char *glob)
 {
 	return glob_match(glob, s->name) || (s->path && glob_match(glob, s->path));
 }
 
-/* The glob without its wildcards, as a part of the name or the path. */
+/* By the name or the path. */
 static int
-distance(const State *s, const char *letters)
+distance(const Nearest *n, const State *s)
 {
-	int by_name = text_distance(letters, s->name);
-	int by_path = s->path ? text_distance(letters, s->path) : by_name;
+	int by_name = nearest_distance(n, s->name);
+	int by_path = s->path ? nearest_distance(n, s->path) : by_name;
 
 	return by_name < by_path ? by_name : by_path;
 }
@@ -22,40 +20,26 @@ distance(const State *s, const char *letters)
 void
 hint_nearest_states(const Module *m, const char *glob, Diag *diag)
 {
-	const State *nearest[NEAREST] = {NULL};
-	int distances[NEAREST];
-	Text letters = {0}, names = {0};
+	Nearest nearest = nearest_open(glob);
+	Text names = {0};
 
-	text_add(&letters, "");
-	for (; *glob; glob++)
-		if (*glob != '*' && *glob != '?')
-			text_add_bytes(&letters, glob, 1);
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
-		int d = s->kind == STATE_PARAMETER ? distance(s, letters.at) : 0, k = NEAREST;
-		if (s->kind != STATE_PARAMETER)
-			continue;
-		for (; k > 0 && (!nearest[k - 1] || d < distances[k - 1]); k--)
-			if (k < NEAREST) {
-				nearest[k] = nearest[k - 1];
-				distances[k] = distances[k - 1];
-			}
-		if (k < NEAREST) {
-			nearest[k] = s;
-			distances[k] = d;
-		}
+		if (s->kind == STATE_PARAMETER)
+			nearest_offer(&nearest, s, distance(&nearest, s));
 	}
-	for (int k = 0; k < NEAREST && nearest[k]; k++) {
+	for (int k = 0; k < N_NEAREST && nearest.item[k]; k++) {
+		const State *s = nearest.item[k];
 		text_add(&names, k ? ", " : "");
-		text_add_plain(&names, nearest[k]->name);
-		if (nearest[k]->path) {
+		text_add_plain(&names, s->name);
+		if (s->path) {
 			text_add(&names, " (");
-			text_add_plain(&names, nearest[k]->path);
+			text_add_plain(&names, s->path);
 			text_add(&names, ")");
 		}
 	}
 	if (names.n)
 		diag_hint(diag, "the nearest names are %s; `gradc check` lists all", names.at);
-	text_free(&letters);
+	nearest_close(&nearest);
 	text_free(&names);
 }

@@ -181,9 +181,12 @@ open_quantize(Through *t, Node *n)
 	Value *x = node_operand(n, QUANTIZE_X), *scale = node_operand(n, QUANTIZE_SCALE);
 	Value *zero = operand_or_null(n, QUANTIZE_ZERO), *one = b_splat(&b, x->type, 1);
 
+	/* by a scale of 0 all numbers become 0, whatever the code */
+	Value *is_none = b_binary(&b, OP_eq, scale, b_splat(&b, x->type, 0));
+	Value *by = b_select(&b, is_none, one, scale);
 	Value *ratio = a->division == DIVISION_EXACT
-	                       ? b_binary(&b, OP_div, x, scale)
-	                       : b_binary(&b, OP_mul, x, b_binary(&b, OP_div, one, scale));
+	                       ? b_binary(&b, OP_div, x, by)
+	                       : b_binary(&b, OP_mul, x, b_binary(&b, OP_div, one, by));
 	Value *operands[] = {ratio, one, zero};
 	Value *code = fake_quantize(t, &b, &(QuantizeAttr){.to = a->to}, x, scale, operands);
 	if (zero)
@@ -281,7 +284,7 @@ follow(Through *t, Node *n, DType type, DType as)
 		Value *v = node_operand(n, i), *floats = floats_of(t, v);
 		bool is_index = n->op == OP_gather && i > 0;
 		bool becomes = v && v->type->dtype == type && !is_index;
-		operands[i] = !becomes ? v : floats ? floats : b_cast(&b, v, as);
+		operands[i] = !becomes ? v : b_cast(&b, floats ? floats : v, as);
 	}
 	set_floats(t, node_result(n, 0), b_retyped(&b, n, operands));
 }

@@ -168,13 +168,13 @@ group_at(const Format *f, const ExportRecord *e, const int64_t *at)
 	return flat;
 }
 
+/* s: the state whose numbers they are, of as many elements as e->state. */
 static void
-quantize_elements(const Format *f, const ExportRecord *e, const char *data, const char *scales,
-                  char *out)
+quantize_elements(const Format *f, const ExportRecord *e, const StateRecord *s, const char *data,
+                  const StateRecord *by, const char *scales, char *out)
 {
-	const StateRecord *s = &f->states[e->state];
-	const int64_t *dims = f->dims + s->first_dim;
-	DType dtype = (DType)s->dtype, scale = (DType)f->states[e->scale].dtype;
+	const int64_t *dims = f->dims + f->states[e->state].first_dim;
+	DType dtype = (DType)s->dtype, scale = (DType)by->dtype;
 	int64_t at[MAX_RANK] = {0}, n = format_elements(f, s->first_dim, s->rank);
 
 	for (int64_t i = 0; i < n; i++) {
@@ -195,7 +195,7 @@ static Status
 put_codes(Export *x, const ExportRecord *e)
 {
 	const Format *f = &x->run->format;
-	int state = written_state(x, (int)e->state);
+	int state = written_state(x, (int)e->state), by = written_state(x, (int)e->scale);
 	const StateRecord *s = &f->states[state];
 	int64_t n = format_elements(f, s->first_dim, s->rank);
 	int64_t bytes = dtype_bytes((DType)e->dtype, n);
@@ -204,10 +204,10 @@ put_codes(Export *x, const ExportRecord *e)
 	Status status = read_state(x, arena, state, &data);
 
 	if (!status)
-		status = read_state(x, arena, (int)e->scale, &scales);
+		status = read_state(x, arena, by, &scales);
 	if (!status) {
 		warn_of_non_finite(x, s, data, n);
-		quantize_elements(f, e, data, scales, out);
+		quantize_elements(f, e, s, data, &f->states[by], scales, out);
 		status = file_writer_add(x->files[e->file], out, bytes);
 	}
 	arena_free(arena);

@@ -11,7 +11,7 @@ calibration_parse(const char *text, Calibration *out, Arena *arena, Diag *diag)
 	size_t n = strcspn(text, ":");
 	Text names = {0};
 
-	*out = (Calibration){.percentile = 99.999};
+	*out = (Calibration){.type = U8, .percentile = 99.999};
 	for (const CalibrationMethod *m = calibration_methods; m->name; m++) {
 		text_printf(&names, "%s%s", names.n ? ", " : "", m->name);
 		if (strlen(m->name) == n && strncmp(m->name, text, n) == 0)
@@ -216,7 +216,7 @@ range_entropy(const Calibration *c, float *low, float *high)
 	return found;
 }
 
-/* The part of the range whose 256 codes leave the smallest mean square error. */
+/* The part of the range whose codes leave the smallest mean square error. */
 static bool
 range_mse(const Calibration *c, float *low, float *high)
 {
@@ -227,10 +227,10 @@ range_mse(const Calibration *c, float *low, float *high)
 			ends[] = {c->low * (float)percent / 100, c->high * (float)percent / 100};
 		int32_t zero;
 		double error = 0;
-		quantization_of(U8, false, ends[0], ends[1], &scale, &zero);
+		quantization_of(c->type, false, ends[0], ends[1], &scale, &zero);
 		for (int i = 0; i < c->method->bins; i++) {
 			double x = ((double)c->edges[i] + c->edges[i + 1]) / 2;
-			double back = (double)(dtype_quantize(U8, F32, false, x, scale, zero) -
+			double back = (double)(dtype_quantize(c->type, F32, false, x, scale, zero) -
 			                       zero) *
 			              scale;
 			error += (double)c->histogram[i] * (x - back) * (x - back);
@@ -278,8 +278,8 @@ quantization_of(DType type, bool symmetric, float low, float high, float *scale,
 		high = fmaxf(-low, high);
 		low = -high;
 	}
-	volatile float range = high - low;
-	double step = range / (most - least);
+	volatile float range = high - low; /* onnxruntime's, in f32 */
+	double step = (isinf(range) ? (double)high - low : range) / (most - least);
 	*zero = 0;
 	if (step < FLT_MIN) {
 		*scale = 1;

@@ -17,6 +17,7 @@ extern const CalibrationMethod calibration_methods[]; /* ends with a zero row */
 
 struct Calibration {
 	const CalibrationMethod *method;
+	DType type;        /* of the codes, for mse */
 	double percentile; /* of values that are inside, from 0 to 100 */
 	float low, high;   /* of all values */
 	float sums[2];     /* of each batch's lowest and highest */

@@ -1,6 +1,7 @@
 /* gradc quantize: ranges over real data, then QuantizeLinear and DequantizeLinear in the file's graph. The values of activations come
  * from a temporary executable that runs batch after batch. */
 #include "tools/calibrate.h"
+#include "tools/gptq.h"
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -15,6 +16,7 @@ typedef struct {
 	QuantizeOptions how;
 	QuantizedTensors tensors;
 	Calibration *calibrations; /* by tensor */
+	Gptq *gptq;                /* likewise; NULL: rounded to nearest */
 	double *snr;               /* likewise, in decibels; NAN: not known */
 	NamedTensor *data;         /* of --data */
 	int n_data;
@@ -51,10 +53,13 @@ read_types(Quantize *q)
 	                         q->diag);
 }
 
-static bool
-is_observed(const Quantize *q, const QuantizedTensor *t)
+/* The value whose numbers tell how t is to be quantized; NULL: none does. */
+static const char *
+observed(const Quantize *q, const QuantizedTensor *t)
 {
-	return t->kind == QUANTIZED_ACTIVATION && !q->how.dynamic;
+	if (t->kind == QUANTIZED_WEIGHT)
+		return q->gptq ? t->product_input : NULL;
+	return t->kind == QUANTIZED_ACTIVATION && !q->how.dynamic ? t->name : NULL;
 }
 
 /* ---- data */
@@ -168,15 +173,25 @@ import_model(Quantize *q)
 {
 	enum { MOST_ROWS = 32 }; /* of a batch where the model leaves it open */
 	StringList outputs = {0};
+	StrMap *seen = strmap_new(q->arena);
 
-	for (int i = 0; i < q->tensors.n; i++)
-		if (is_observed(q, q->tensors.at[i]))
-			vec_push(q->arena, &outputs, q->tensors.at[i]->name);
+	for (int i = 0; i < q->tensors.n; i++) {
+		const char *name = observed(q, q->tensors.at[i]);
+		if (!name || strmap_get(seen, name))
+			continue;
+		strmap_put(seen, name, q);
+		vec_push(q->arena, &outputs, name);
+	}
 	q->batch = q->o->batch ? q->o->batch : q->rows < MOST_ROWS ? q->rows : MOST_ROWS;
 	if (!check_rows(q) || !write_batch(q, 0) ||
 	    !session_import(&q->s, OPEN_DIMS_FROM_INPUTS, terminated(q->arena, &outputs)))
 		return false;
 	q->batch = q->s.import->bindings.at[0].rows;
+	if (q->batch > 0 && q->rows % q->batch && q->rows > q->batch)
+		diag_warning(
+			q->diag,
+			"--data: the last %lld of %lld rows are left out: the model runs on %lld at once",
+			(long long)(q->rows % q->batch), (long long)q->rows, (long long)q->batch);
 	return check_shapes(q) && check_rows(q) && session_link(&q->s, q->exe, false);
 }
 
@@ -217,9 +232,10 @@ visit_batch(Quantize *q, Visitor visit)
 	int64_t n;
 
 	for (int i = 0; i < q->tensors.n && ok; i++) {
-		if (!is_observed(q, q->tensors.at[i]))
+		const char *name = observed(q, q->tensors.at[i]);
+		if (!name)
 			continue;
-		const float *x = read_values(q, arena, names, q->tensors.at[i]->name, &n);
+		const float *x = read_values(q, arena, names, name, &n);
 		ok = x && visit(q, i, x, n);
 	}
 	json_decref(names);
@@ -240,20 +256,25 @@ static bool
 see_values(Quantize *q, int i, const float *x, int64_t n)
 {
 	Calibration *c = &q->calibrations[i];
-	const char *name = q->tensors.at[i]->name;
+	const QuantizedTensor *t = q->tensors.at[i];
 
 	calibration_see(c, x, n);
-	if (c->n_nans == 0)
-		return true;
-	diag_error(q->diag, EXIT_DATA, "--data: value %s of node %s is not finite in batch %lld",
-	           name, q->tensors.at[i]->node, (long long)c->n_batches);
-	return false;
+	if (c->n_nans > 0) {
+		diag_error(q->diag, EXIT_DATA,
+		           "--data: value %s of node %s is not finite in batch %lld",
+		           observed(q, t), t->node, (long long)c->n_batches);
+		return false;
+	}
+	if (t->kind == QUANTIZED_WEIGHT && n % q->gptq[i].n == 0)
+		gptq_see(&q->gptq[i], x, n / q->gptq[i].n);
+	return true;
 }
 
 static bool
 count_values(Quantize *q, int i, const float *x, int64_t n)
 {
-	calibration_count(&q->calibrations[i], q->arena, x, n);
+	if (q->tensors.at[i]->kind == QUANTIZED_ACTIVATION)
+		calibration_count(&q->calibrations[i], q->arena, x, n);
 	return true;
 }
 
@@ -271,6 +292,8 @@ measure_values(Quantize *q, int i, const float *x, int64_t n)
 	const QuantizedTensor *t = q->tensors.at[i];
 	double signal = 0, noise = 0;
 
+	if (t->kind != QUANTIZED_ACTIVATION)
+		return true;
 	for (int64_t k = 0; k < n; k++) {
 		int64_t code = dtype_quantize(t->type, F32, false, x[k], t->scale[0], t->zero[0]);
 		double back = (double)(code - t->zero[0]) * t->scale[0];
@@ -292,49 +315,81 @@ group_at(const QuantizedTensor *t, const int64_t *at)
 	return flat;
 }
 
+/* Scales by the range of each group. */
+static void
+scale_weight(Quantize *q, QuantizedTensor *t)
+{
+	float *low = NEW_ARRAY(q->arena, float, t->n_scales),
+	      *high = NEW_ARRAY(q->arena, float, t->n_scales);
+	int64_t at[MAX_RANK] = {0};
+
+	for (int64_t k = 0; k < t->n; k++) {
+		int64_t g = group_at(t, at);
+		low[g] = fminf(low[g], t->numbers[k]);
+		high[g] = fmaxf(high[g], t->numbers[k]);
+		for (int a = t->shape.n - 1; a >= 0 && ++at[a] == t->shape.at[a]; a--)
+			at[a] = 0;
+	}
+	for (int64_t g = 0; g < t->n_scales; g++)
+		quantization_of(t->type, dtype_info[t->type].class == CLASS_SIGNED, low[g], high[g],
+		                &t->scale[g], &t->zero[g]);
+}
+
 static void
 quantize_weight(Quantize *q, int i)
 {
 	QuantizedTensor *t = q->tensors.at[i];
-	float *low = NEW_ARRAY(q->arena, float, t->n_scales),
-	      *high = NEW_ARRAY(q->arena, float, t->n_scales);
+	const float *exact = t->numbers;
+	bool knows = q->gptq && t->product_input;
 	int64_t at[MAX_RANK] = {0};
 	double signal = 0, noise = 0;
 
-	for (int pass = 0; pass < 2; pass++) {
-		for (int64_t k = 0; k < t->n; k++) {
-			int64_t g = group_at(t, at);
-			float x = t->numbers[k];
-			for (int a = t->shape.n - 1; a >= 0 && ++at[a] == t->shape.at[a]; a--)
-				at[a] = 0;
-			if (pass == 0) {
-				low[g] = fminf(low[g], x);
-				high[g] = fmaxf(high[g], x);
-				continue;
-			}
-			int64_t code = dtype_quantize(t->type, F32, false, x, t->scale[g],
-			                              t->zero[g]);
-			double back = (double)(code - t->zero[g]) * t->scale[g];
-			signal += (double)x * x;
-			noise += (x - back) * (x - back);
-		}
-		for (int64_t g = 0; g < t->n_scales && pass == 0; g++)
-			quantization_of(t->type, dtype_info[t->type].class == CLASS_SIGNED, low[g],
-			                high[g], &t->scale[g], &t->zero[g]);
+	if (!knows || !gptq_round(&q->gptq[i], q->arena, t->input_axis, t))
+		scale_weight(q, t);
+	for (int64_t k = 0; k < t->n; k++) {
+		int64_t g = group_at(t, at);
+		int64_t code = dtype_quantize(t->type, F32, false, t->numbers[k], t->scale[g],
+		                              t->zero[g]);
+		double error = exact[k] - (double)(code - t->zero[g]) * t->scale[g];
+		signal += (double)exact[k] * exact[k];
+		noise += error * error;
+		for (int a = t->shape.n - 1; a >= 0 && ++at[a] == t->shape.at[a]; a--)
+			at[a] = 0;
 	}
 	q->snr[i] = decibels(signal, noise);
 }
 
+/* Weights and biases are finite. */
 static bool
-check_weight(Quantize *q, const QuantizedTensor *t)
+check_numbers(Quantize *q, const QuantizedTensor *t)
 {
 	for (int64_t k = 0; k < t->n; k++)
 		if (!isfinite(t->numbers[k])) {
-			diag_error(q->diag, EXIT_INVALID, "weight %s of node %s is not finite",
-			           t->name, t->node);
+			diag_error(q->diag, EXIT_INVALID,
+			           "%s of node %s has numbers that are not finite", t->name,
+			           t->node);
 			return false;
 		}
 	return true;
+}
+
+/* The product of the scales of what is added up. A bias that is too large for it stays f32. */
+static void
+scale_bias(Quantize *q, QuantizedTensor *t)
+{
+	bool fits = true;
+
+	for (int64_t g = 0; g < t->n_scales; g++)
+		t->scale[g] = t->input->scale[0] * t->weight->scale[g];
+	for (int64_t k = 0; k < t->n; k++)
+		fits &= fabs(t->numbers[k] / (double)t->scale[t->n_scales > 1 ? k : 0]) < INT32_MAX;
+	if (fits)
+		return;
+	diag_warning(
+		q->diag,
+		"bias %s of node %s stays f32: codes by the scales of its weight and input have more than 32 bits",
+		t->name, t->node);
+	t->readers.n = 0;
 }
 
 static bool
@@ -350,7 +405,9 @@ choose_scales(Quantize *q)
 			continue;
 		t->scale = NEW_ARRAY(q->arena, float, t->n_scales);
 		t->zero = NEW_ARRAY(q->arena, int32_t, t->n_scales);
-		if (t->kind == QUANTIZED_WEIGHT && (ok &= check_weight(q, t)))
+		if (t->kind != QUANTIZED_ACTIVATION && !check_numbers(q, t))
+			ok = false;
+		else if (t->kind == QUANTIZED_WEIGHT)
 			quantize_weight(q, i);
 		if (t->kind != QUANTIZED_ACTIVATION)
 			continue;
@@ -361,11 +418,9 @@ choose_scales(Quantize *q)
 			             t->name, t->node, (double)low);
 		quantization_of(t->type, false, low, high, t->scale, t->zero);
 	}
-	for (int i = 0; i < q->tensors.n; i++) {
-		QuantizedTensor *t = q->tensors.at[i];
-		for (int64_t g = 0; t->kind == QUANTIZED_BIAS && g < t->n_scales; g++)
-			t->scale[g] = t->input->scale[0] * t->weight->scale[g];
-	}
+	for (int i = 0; i < q->tensors.n && ok; i++)
+		if (q->tensors.at[i]->kind == QUANTIZED_BIAS)
+			scale_bias(q, q->tensors.at[i]);
 	return ok;
 }
 
@@ -375,14 +430,16 @@ calibrate(Quantize *q)
 	if (q->n_data == 0) {
 		diag_error(q->diag, EXIT_USAGE,
 		           "no --data: the ranges of activations come from real data");
-		diag_hint(q->diag, "--activation-type=none or dynamic needs none");
+		diag_hint(
+			q->diag,
+			"--activation-type=none or dynamic, without --algorithm=gptq, needs none");
 		return false;
 	}
 	if (!import_model(q) || !visit_all(q, see_values))
 		return false;
 	bool counts = false;
 	for (int i = 0; i < q->tensors.n; i++)
-		counts |= is_observed(q, q->tensors.at[i]) && q->calibrations[i].method->counts;
+		counts |= observed(q, q->tensors.at[i]) && q->calibrations[i].method->counts;
 	return !counts || visit_all(q, count_values);
 }
 
@@ -461,7 +518,7 @@ print_report_json(const Quantize *q)
 			json_object_set_new(entry, "zero_point",
 			                    numbers_json(NULL, t->zero, t->n_scales));
 		}
-		if (is_observed(q, t)) {
+		if (t->kind == QUANTIZED_ACTIVATION && t->scale) {
 			json_object_set_new(entry, "low", json_real((double)c->low));
 			json_object_set_new(entry, "high", json_real((double)c->high));
 		}
@@ -478,10 +535,25 @@ print_report_json(const Quantize *q)
 	json_decref(all);
 }
 
+/* Sums for every matrix. */
+static void
+open_gptq(Quantize *q)
+{
+	q->gptq = NEW_ARRAY(q->arena, Gptq, q->tensors.n);
+	for (int i = 0; i < q->tensors.n; i++) {
+		const QuantizedTensor *t = q->tensors.at[i];
+		if (!t->product_input)
+			continue;
+		int64_t n = t->shape.at[t->input_axis];
+		q->gptq[i] = (Gptq){.n = n, .sums = NEW_ARRAY(q->arena, double, n *n)};
+	}
+}
+
 static bool
 quantize(Quantize *q)
 {
-	bool observes = !q->how.weights_only && !q->how.dynamic;
+	bool knows = q->o->algorithm && strcmp(q->o->algorithm, "gptq") == 0;
+	bool observes = (!q->how.weights_only && !q->how.dynamic) || knows;
 	Calibration method;
 
 	if (!session_read(&q->s, q->o, q->arena, q->diag) ||
@@ -490,6 +562,9 @@ quantize(Quantize *q)
 	calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->arena, q->diag);
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	q->snr = NEW_ARRAY(q->arena, double, q->tensors.n);
+	if (knows)
+		open_gptq(q);
+	method.type = q->how.activation_type;
 	for (int i = 0; i < q->tensors.n; i++)
 		q->calibrations[i] = method;
 	if (!outputs_prepare(q->o, q->s.model, q->arena, q->diag) || (observes && !calibrate(q)) ||

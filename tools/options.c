@@ -354,6 +354,7 @@ static const OptionRow option_rows[] = {
 	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},
 	{"block-size", "N", "a scale for each N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
 	{"calibrate", "METHOD", "minmax, percentile[:99.999], entropy, mse or moving-average over the data (minmax)", TAKES_STRING, AT(calibrate), .commands = QUANTIZE},
+	{"algorithm", "rtn|gptq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE},

@@ -4,11 +4,24 @@
 
 #include <string.h>
 
+/* With a loss the passes before it did so. */
+static void
+pass_codes(Session *s)
+{
+	Pipeline p = {0};
+	PassManagerOptions o = {0};
+
+	vec_push(s->arena, &p, pass_call(s->arena, &pass_straight_through));
+	pipeline_run(&p, s->m, &s->stage, &o, s->diag);
+}
+
 /* Whatever the loss is made of, the outputs that it may read (all, or the one that --loss names) do not depend on these
  * weights: none is trained. */
 void
 session_freeze_unreached(Session *s)
 {
+	if (!s->has_loss)
+		pass_codes(s);
 	Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
 	Function *d = function_clone(f, module_fresh_name(s->m, "reached"));
 	Node *ret = function_return(d);

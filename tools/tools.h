@@ -15,7 +15,7 @@ typedef struct {
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
-	const char *weight_type, *activation_type, *calibrate; /* of quantize */
+	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */

@@ -13,23 +13,25 @@ spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
 		return NULL;
 	Ints shape = shape_of(like), group = shape, counts = shape;
 	bool is_single = v->type->n == 1 && !block;
+	if (is_single)
+		return e_broadcast_axes(n, e_reshape(n, v, (Ints){0}), shape, (Ints){0});
 	for (int i = 0; i < group.n; i++) {
-		bool is_axis = !is_single && i == axis;
+		bool is_axis = i == axis;
 		group.at[i] = is_axis && block ? block : is_axis || block ? 1 : shape.at[i];
 		group.at[i] = group.at[i] ? group.at[i] : 1;
-		counts.at[i] = (shape.at[i] + group.at[i] - 1) / group.at[i];
+		counts.at[i] = shape.at[i] ? (shape.at[i] - 1) / group.at[i] + 1 : 0;
 	}
-	if (!is_single && !block)
+	if (!block)
 		return e_channel(n, v, like, axis);
-	if (block && (v->type->rank != shape.n ||
-	              memcmp(v->type->dims, counts.at, sizeof(int64_t) * (size_t)shape.n))) {
+	if ((v->type->rank != shape.n ||
+	     memcmp(v->type->dims, counts.at, sizeof(int64_t) * (size_t)shape.n))) {
 		report_invalid(n,
 		               "blocks of %lld along axis %d: a scale or zero point has another "
 		               "shape than one element a block",
 		               (long long)block, axis);
 		return NULL;
 	}
-	if (block && shape.n == MAX_RANK) {
+	if (shape.n == MAX_RANK) {
 		report_unsupported(n, "blocks in a tensor of rank %d", MAX_RANK);
 		return NULL;
 	}
@@ -110,7 +112,7 @@ import_quantize(OnnxNode *n)
 	scale = spread(n, e_cast(n, scale, arithmetic), x, g.axis, g.block);
 	if (zero && !dtype_is_float(to))
 		zero = spread(n, e_cast(n, zero, arithmetic), x, g.axis, g.block);
-	if (!zero || !n->failed)
+	if (!n->failed)
 		set_output(n, 0, codes(n, x, scale, zero, to));
 }
 
@@ -250,6 +252,11 @@ convolve(OnnxNode *n, int xi, int xz, int wi, int wz)
 {
 	Value *x = want_matrix(n, xi, xz, 1), *w = want_input(n, wi);
 	Value *zero = has_input(n, wz) ? want_input(n, wz) : NULL;
+	Value *x_zero = has_input(n, xz) ? want_input(n, xz) : NULL;
+
+	if (x_zero && x_zero->type->n != 1)
+		report_invalid(n, "the input has %lld zero points, need one",
+		               (long long)x_zero->type->n);
 
 	if (n->failed || !check_codes(n, w->type->dtype, zero))
 		return NULL;

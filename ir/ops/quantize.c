@@ -88,22 +88,26 @@ code_of(const Eval *ev, int64_t i)
 	                      at[QUANTIZE_X].f[i], at[QUANTIZE_SCALE].f[i], nearbyint(zero));
 }
 
+/* safe: a scale of 0, by which all numbers become 0, counts as 1. */
 static LoopValue
-ratio_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x)
+ratio_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x, bool safe)
 {
 	const QuantizeAttr *a = n->attr;
 	LoopValue scale = x[QUANTIZE_SCALE];
+	LoopValue one = lb_number(lb, lb_type(lb, scale), 1),
+		  none = lb_number(lb, lb_type(lb, scale), 0);
 
+	if (safe)
+		scale = lb_select(lb, lb_compare(lb, LOOP_eq, scale, none), one, scale);
 	if (a->division == DIVISION_EXACT)
 		return lb_binary(lb, LOOP_div, x[QUANTIZE_X], scale);
-	LoopValue inverse = lb_binary(lb, LOOP_div, lb_number(lb, lb_type(lb, scale), 1), scale);
-	return lb_binary(lb, LOOP_mul, x[QUANTIZE_X], inverse);
+	return lb_binary(lb, LOOP_mul, x[QUANTIZE_X], lb_binary(lb, LOOP_div, one, scale));
 }
 
 static LoopValue
-code_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x)
+code_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x, bool safe)
 {
-	LoopValue code = lb_unary(lb, LOOP_round, ratio_in_loops(lb, n, x));
+	LoopValue code = lb_unary(lb, LOOP_round, ratio_in_loops(lb, n, x, safe));
 
 	return has_zero(n)
 	               ? lb_binary(lb, LOOP_add, code, lb_unary(lb, LOOP_round, x[QUANTIZE_ZERO]))
@@ -132,7 +136,7 @@ scalar_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
 	const QuantizeAttr *a = n->attr;
 
-	return lb_cast(lb, a->to, code_in_loops(lb, n, x));
+	return lb_cast(lb, a->to, code_in_loops(lb, n, x, false));
 }
 
 /* Division, two roundings, a sum; clamping is the conversion's. */
@@ -197,9 +201,11 @@ eval_fake_quantize(Eval *ev)
 	for (int64_t i = 0; i < ev->result[0].type->n; i++) {
 		double x = ev->operand[QUANTIZE_X].f[i];
 		double zero = has_zero(ev->node) ? nearbyint(ev->operand[QUANTIZE_ZERO].f[i]) : 0;
+		double scale = ev->operand[QUANTIZE_SCALE].f[i];
 		double code = dtype_round(arithmetic_of(ev), (double)code_of(ev, i));
-		ev->result[0].f[i] = isnan(x) ? x
-		                              : (code - zero) * ev->operand[QUANTIZE_SCALE].f[i];
+		if (scale == 0) /* all numbers become 0 */
+			code = zero;
+		ev->result[0].f[i] = isnan(x) ? x : (code - zero) * scale;
 	}
 }
 
@@ -208,7 +214,7 @@ scalar_fake_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
 	const QuantizeAttr *a = n->attr;
 	Range r = range_of(a->to);
-	LoopValue code = code_in_loops(lb, n, x);
+	LoopValue code = code_in_loops(lb, n, x, true);
 	DType t = lb_type(lb, code);
 
 	code = lb_binary(lb, LOOP_max, code, lb_number(lb, t, r.low));
@@ -262,6 +268,7 @@ static const Sample fake_quantize_samples[] = {
          "f64[7] fixed, f64[7] ties_nonzero, f64[7] ties"},
 	{"{to = s4, scale_grad = 0.25}", "f64[5] fixed, f64[5] ties_nonzero"},
 	{"{to = s4}", "f64[] fixed, f64[] ties_nonzero"},
+	{"{to = s8}", "f64[7] fixed, f64[7] ties"},
 	{"{to = s2}", "f64[1,0] large, f64[1,0] positive"},
 	{0}};
 const OpRow op_fake_quantize = {.name = "fake_quantize",

@@ -151,6 +151,44 @@ def test_blocks_hold_their_largest(run, layer):
         assert np.abs(rows - (scale[block] * codes[16 * block:16 * block + 16])).max() <= scale[block].max() * 0.51
 
 
+def gptq(w, x, group):
+    """Algorithm 1 of arXiv:2210.17323 in NumPy: the numbers of symmetric codes of 4 bits."""
+    w, h = w.astype(np.float64), x.T.astype(np.float64) @ x
+    h += np.eye(len(h)) * 0.01 * np.trace(h) / len(h)
+    u = np.linalg.cholesky(np.linalg.inv(h)).T
+    for i in range(len(w)):
+        if i % group == 0:
+            scale = np.float32(np.abs(np.float32(w[i:i + group])).max(0) * 2 / 15)
+        rounded = np.clip(np.round(np.float32(w[i]) / scale), -8, 7) * scale.astype(np.float64)
+        w[i + 1:] -= np.outer(u[i, i + 1:], (w[i] - rounded) / u[i, i])
+        w[i] = rounded
+    return w
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gptq_keeps_products(run, tmp_path, transposed):
+    """Inputs that depend on each other: what one weight loses the others make up for."""
+    x = np.float32(RANDOM.normal(size=(192, 12)) @ RANDOM.normal(size=(12, 40)) + 0.1 * RANDOM.normal(size=(192, 40)))
+    held = tensor("w", np.ascontiguousarray(W.T) if transposed else W)
+    step = node("Gemm", ["x", "w"], name="product", transB=1) if transposed else node("MatMul", ["x", "w"], name="product")
+    onnx.save(model([step], inputs=[value("x", ("batch", 40))], initializers=[held], opset=21, ir=10), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    errors = {}
+    for algorithm in ("rtn", "gptq"):
+        run("quantize", "model.onnx", "--data=x=x.npy", "--weight-type=s4", "--block-size=16", "--activation-type=none",
+            f"--algorithm={algorithm}", "-o", "q.onnx")
+        t = tensors(tmp_path / "q.onnx")
+        scale, codes = (numpy_helper.to_array(t[f"w_{n}"]).astype(np.float64) for n in ("scale", "quantized"))
+        if transposed:
+            scale, codes = scale.T, codes.T
+        numbers = np.repeat(scale, 16, axis=0)[:40] * codes
+        errors[algorithm] = np.square(x @ (numbers - W)).mean()
+    want = gptq(W, x, 16)
+    assert np.mean(np.abs(numbers - want) > 1e-5) < 0.01
+    np.testing.assert_allclose(errors["gptq"], np.square(x @ (want - W)).mean(), rtol=0.02)
+    assert errors["gptq"] < 0.6 * errors["rtn"]
+
+
 def test_chosen_nodes(run, layer):
     run("quantize", "model.onnx", "--data=x=x.npy", "--skip=prod*", "-o", "q.onnx", exit=4)
     run("quantize", "model.onnx", "--data=x=x.npy", "--only=prod*", "-o", "q.onnx")
@@ -172,7 +210,7 @@ BAD = {
     "another input": (["--data=z=x.npy"], None, 2, "--data z=x.npy: the model has no input of this name"),
     "no such file": (["--data=x=none.npy"], None, 6, "none.npy"),
     "a glob that fits nothing": (["--data=x=x.npy", "--only=prduct"], None, 2, '--only=prduct fits none of the 1 products'),
-    "another glob": (["--data=x=x.npy", "--skip=zz*"], None, 2, 'they are "product"'),
+    "another glob": (["--data=x=x.npy", "--skip=zz*"], None, 2, 'the nearest names are "product"'),
     "an old opset": (["--activation-type=none", "--block-size=16"], None, 4,
                      "opset 17 has no DequantizeLinear with blocks, or codes of 4 or 16 bits: that is opset 21 on"),
     "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: need 17, the model's, to 27"),
@@ -218,3 +256,68 @@ def test_quantized_model_is_trained(run, layer):
     losses = [json.loads(line)["loss"] for line in log.read_text().splitlines() if '"loss"' in line]
     assert losses[-1] < 0.3 * losses[0]
     assert tensors(layer / "trained.onnx")["w_quantized"].data_type == TensorProto.INT8
+
+
+def one_product(folder, step, weights, shape, data, opset=17, ir=8, **more):
+    onnx.save(model([*more.pop("before", []), step], inputs=[value("x", shape)], initializers=weights, opset=opset, ir=ir, **more),
+              folder / "model.onnx")
+    np.save(folder / "x.npy", np.float32(data))
+
+
+def test_an_operator_that_kept_its_attributes_is_named(run, tmp_path):
+    """Softmax flattened until opset 12."""
+    one_product(tmp_path, node("MatMul", ["s", "w"], name="product"), [tensor("w", W[:4])], (2, 3, 4), np.ones((2, 3, 4)), opset=11,
+                before=[node("Softmax", ["x"], ["s"], name="softmax")])
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "--per-channel", "--opset=13", "-o", "q.onnx", exit=4)
+    assert 'node "softmax" (Softmax, opset 11): opset 13 has another Softmax' in done.stderr
+
+
+def test_a_bias_that_does_not_fit_stays(run, tmp_path):
+    w = np.float32(RANDOM.normal(size=(3, 8)))
+    w[1] *= 1e-9
+    one_product(tmp_path, node("Gemm", ["x", "w", "b"], name="product", transB=1), [tensor("w", w), tensor("b", np.ones(3, np.float32))],
+                (4, 8), RANDOM.normal(size=(4, 8)))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "--per-channel", "-o", "q.onnx")
+    assert "bias b of node product stays f32" in done.stderr
+    assert "b" in tensors(tmp_path / "q.onnx") and "b_quantized" not in tensors(tmp_path / "q.onnx")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bias_is_finite(run, tmp_path, bad):
+    one_product(tmp_path, node("Gemm", ["x", "w", "b"], name="product"), [tensor("w", W[:8, :2]), tensor("b", np.float32([1, bad]))],
+                (4, 8), RANDOM.normal(size=(4, 8)))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=3)
+    assert "b of node product has numbers that are not finite" in done.stderr
+
+
+def test_blocks_of_a_convolution_are_of_channels(run, tmp_path):
+    one_product(tmp_path, node("Conv", ["x", "w"], name="product"), [tensor("w", np.float32(RANDOM.normal(size=(8, 32, 3, 3))))],
+                (1, 32, 5, 5), np.ones((1, 32, 5, 5)), opset=21, ir=10)
+    run("quantize", "model.onnx", "--activation-type=none", "--weight-type=s4", "--block-size=16", "-o", "q.onnx")
+    assert list(tensors(tmp_path / "q.onnx")["w_scale"].dims) == [8, 2, 3, 3]
+
+
+def test_rows_that_are_left_out_are_told(run, layer):
+    np.save(layer / "x.npy", np.concatenate([X[:32], X[:1] * 100]))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
+    assert "the last 1 of 33 rows are left out: the model runs on 32 at once" in done.stderr
+
+
+def test_what_older_files_have(run, tmp_path):
+    """Initializers that are inputs, too, and an opset before DynamicQuantizeLinear."""
+    one_product(tmp_path, node("MatMul", ["x", "w"], name="product"), [tensor("w", W)], (4, 40), X[:4], opset=10, ir=3)
+    proto = onnx.load(tmp_path / "model.onnx")
+    proto.graph.input.append(value("w", W.shape))
+    onnx.save(proto, tmp_path / "model.onnx")
+    run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"])
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    done = run("quantize", "model.onnx", "--activation-type=dynamic", "-o", "d.onnx", exit=4)
+    assert "opset 10 has no DequantizeLinear with scales computed from values: that is opset 11 on" in done.stderr
+
+
+def test_products_that_stay_are_told(run, tmp_path):
+    one_product(tmp_path, node("MatMul", ["x", "c"], name="second"), [], (4, 40), X[:4],
+                before=[node("Constant", [], ["c"], name="c", value=tensor("", W)), node("MatMul", ["x", "c"], ["z"], name="first")])
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=4)
+    assert "2 of 2 products stay as they are" in done.stderr

@@ -179,3 +179,82 @@ def test_frozen_codes_stay(case, train):
     before = {t.name: t for t in onnx.load(folder / "model.onnx").graph.initializer}
     same = [numpy_helper.to_array(before[n]).tobytes() == numpy_helper.to_array(after[n]).tobytes() for n in names]
     assert same == [True, False]
+
+
+# ---- odd files
+def save(folder, nodes, weights, shape, outputs=5, opset=21):
+    onnx.save(model(nodes, inputs=[value("x", shape)], outputs=[value("y", (shape[0], outputs))], initializers=weights, opset=opset,
+                    ir=10, imports=[onnx.helper.make_opsetid(MICROSOFT, 1)]), folder / "model.onnx")
+    random = np.random.default_rng(1)
+    np.save(folder / "x.npy", np.float32(random.normal(size=shape)))
+    np.save(folder / "labels.npy", np.float32(random.normal(size=(shape[0], outputs))))
+
+
+def train_once(run, folder, *options, compile_options=()):
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", *compile_options)
+    run(folder / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--export=out.onnx", "--log=log.jsonl", "--progress=off", *options)
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(folder / "out.onnx").graph.initializer}
+
+
+def test_a_scale_of_zero(run, tmp_path):
+    """All of its numbers are 0, in training, too."""
+    random = np.random.default_rng(2)
+    weights = held(w=codes(random, "i1", 12, 5), s=np.float32([0.01, 0, 0.02, 0.01, 0.02]))
+    save(tmp_path, [node("DequantizeLinear", ["w", "s"], ["v"], name="v", axis=1), node("MatMul", ["x", "v"], name="m")], weights, (8, 12))
+    train_once(run, tmp_path, "--steps=3")
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"loss"' in line]
+    assert np.isfinite(losses).all()
+
+
+def test_codes_without_an_axis_are_trained(run, tmp_path):
+    """A bias with one scale: the default axis does not exist there."""
+    random = np.random.default_rng(2)
+    weights = held(w=np.float32(random.normal(size=(12, 5))), b=np.int32([100, 200, 300, 400, 500]), s=np.float32(0.001), z=np.int32(0))
+    save(tmp_path, [node("DequantizeLinear", ["b", "s", "z"], ["c"], name="c"), node("Gemm", ["x", "w", "c"], name="m")], weights, (8, 12))
+    shown = json.loads(run("check", "model.onnx", "--json").stdout)
+    assert {p["name"]: p["kind"] for p in shown["parameters"]}["b"] == "trainable"
+    assert train_once(run, tmp_path, "--steps=2", "--lr=0.1")["b"].tolist() != [100, 200, 300, 400, 500]
+
+
+def test_the_middle_code_is_zero(run, tmp_path):
+    """MatMulNBits of 8 bits without zero points: code 128 is 0, which weight decay keeps."""
+    weights = held(w=np.full((5, 1, 32), 128, np.uint8), s=np.full((5, 1), 0.5, np.float32))
+    save(tmp_path, [node("MatMulNBits", ["x", "w", "s"], domain=MICROSOFT, N=5, K=32, bits=8, block_size=32)], weights, (8, 32))
+    np.save(tmp_path / "x.npy", np.zeros((8, 32), np.float32))
+    after = train_once(run, tmp_path, "--steps=20", "--lr=0.1", "--weight-decay=0.5", compile_options=["--optimizer=adamw"])
+    assert (after["w"] == 128).all()
+
+
+@pytest.mark.parametrize("options", [[], ["--precision=bf16", "--master=off"]])
+def test_averages_are_written_with_their_scale(run, tmp_path, options):
+    random = np.random.default_rng(2)
+    weights = held(w=codes(random, "i1", 12, 5), s=np.float32(0.01), z=np.int8(0))
+    save(tmp_path, [node("DequantizeLinear", ["w", "s", "z"], ["v"], name="v"), node("MatMul", ["x", "v"], name="m")], weights, (8, 12))
+    options = ["--ema=0.99", "--optimizer=adam", *options, *([] if options else ["--scale-learning=lsq"])]
+    before = numpy_helper.to_array(onnx.load(tmp_path / "model.onnx").graph.initializer[0])
+    after = train_once(run, tmp_path, "--steps=3", "--lr=0.0001", "--export-weights=ema", compile_options=options)
+    numbers = after["w"].astype(float) * after["s"]
+    assert np.abs(numbers - before * 0.01).max() < 0.006  # half a code, and three small steps
+
+
+@pytest.mark.parametrize("shape", [(0, 12), (3, 0)])
+def test_empty_tensors(run, tmp_path, shape):
+    names = ["xs", "xz"]
+    nodes = [node("QuantizeLinear", ["x", *names], ["q"], name="q"), node("DequantizeLinear", ["q", *names], ["d"], name="d"),
+             node("DynamicQuantizeLinear", ["d"], ["y", "ys", "yz"], name="e")]
+    onnx.save(model(nodes, inputs=[value("x", shape)], outputs=[value("y", shape, TensorProto.UINT8)],
+                    initializers=held(xs=np.float32(0.1), xz=np.uint8(3)), opset=13), tmp_path / "model.onnx")
+    run("check", "model.onnx")
+
+
+def test_refusals(run, tmp_path):
+    """A rank that leaves no axis for blocks, and tied codes."""
+    deep = onnx.helper.make_tensor("w", TensorProto.INT8, [1] * 15 + [8], [1] * 8)
+    save(tmp_path, [node("DequantizeLinear", ["w", "s"], name="v", axis=15, block_size=4)], [deep, *held(s=np.ones([1] * 15 + [2], np.float32))],
+         (8, 12))
+    assert run("check", "model.onnx", exit=None).returncode in (3, 4)
+    save(tmp_path, [node("DequantizeLinear", ["a", "s"], ["c"], name="c"), node("DequantizeLinear", ["b", "s"], ["d"], name="d"),
+                    node("MatMul", ["x", "c"], ["m"], name="m"), node("MatMul", ["x", "d"], ["n"], name="n"), node("Add", ["m", "n"], name="y")],
+         held(a=np.ones((12, 5), np.int8), b=np.ones((12, 5), np.int8), s=np.float32(1)), (8, 12))
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--tie", "a=b", exit=2)
+    assert "weights in codes train by themselves" in done.stderr
