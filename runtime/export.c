@@ -182,7 +182,9 @@ quantize_elements(const Format *f, const ExportRecord *e, const StateRecord *s, 
 		int32_t zero = 0;
 		if (e->zero >= 0)
 			memcpy(&zero, f->literal + e->zero + group * 4, sizeof(zero));
-		double step = fmax(dtype_load_float(scale, scales, group), e->least);
+		double step = dtype_load_float(scale, scales, group);
+		if (e->least > 0)
+			step = fmax(step, e->least);
 		dtype_store_int((DType)e->dtype, out, i,
 		                dtype_quantize((DType)e->dtype, dtype == F64 ? F64 : F32, false,
 		                               dtype_load_float(dtype, data, i), step, zero));

@@ -237,6 +237,15 @@ def test_averages_are_written_with_their_scale(run, tmp_path, options):
     assert np.abs(numbers - before * 0.01).max() < 0.006  # half a code, and three small steps
 
 
+def test_a_negative_scale(run, tmp_path):
+    """As good as a positive one, by the formula."""
+    random = np.random.default_rng(2)
+    weights = held(w=codes(random, "i1", 12, 5), s=np.float32([0.01, -0.01, 0.02, -0.02, 0.01]))
+    save(tmp_path, [node("DequantizeLinear", ["w", "s"], ["v"], name="v", axis=1), node("MatMul", ["x", "v"], name="m")], weights, (8, 12))
+    before = numpy_helper.to_array(onnx.load(tmp_path / "model.onnx").graph.initializer[0])
+    assert train_once(run, tmp_path, "--steps=0")["w"].tolist() == before.tolist()
+
+
 @pytest.mark.parametrize("shape", [(0, 12), (3, 0)])
 def test_empty_tensors(run, tmp_path, shape):
     names = ["xs", "xz"]
