@@ -62,8 +62,9 @@ open_histogram(Calibration *c, Arena *arena)
 	float first = c->method->absolute ? c->smallest : -last;
 
 	if (first == last) {
-		first -= 0.5f;
-		last += 0.5f;
+		first = fminf(first - 0.5f,
+		              nextafterf(first, -INFINITY)); /* large ones have no halves */
+		last = fmaxf(last + 0.5f, nextafterf(last, INFINITY));
 	}
 	float step = (last - first) / (float)n;
 	c->edges = NEW_ARRAY(arena, float, n + 1);
@@ -83,9 +84,9 @@ count_one(Calibration *c, float x)
 
 	if (!(x >= first && x <= last))
 		return;
-	int k = (int)((x - first) / (last - first) * (float)bins);
-	k = k >= bins ? bins - 1 : k;
-	if (x < c->edges[k])
+	double place = ((double)x - first) / ((double)last - first) * bins;
+	int k = place < bins ? (int)place : bins - 1;
+	if (k > 0 && x < c->edges[k])
 		k--;
 	else if (k < bins - 1 && x >= c->edges[k + 1])
 		k++;

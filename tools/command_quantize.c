@@ -417,6 +417,12 @@ choose_scales(Quantize *q)
 			diag_warning(q->diag, "value %s of node %s is %g in all calibration data",
 			             t->name, t->node, (double)low);
 		quantization_of(t->type, false, low, high, t->scale, t->zero);
+		if (!isfinite(low) || !isfinite(high) || !isfinite(t->scale[0])) {
+			diag_error(q->diag, EXIT_DATA,
+			           "value %s of node %s is too large for --calibrate=%s", t->name,
+			           t->node, c->method->name);
+			ok = false;
+		}
 	}
 	for (int i = 0; i < q->tensors.n && ok; i++)
 		if (q->tensors.at[i]->kind == QUANTIZED_BIAS)

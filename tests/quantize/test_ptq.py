@@ -237,6 +237,20 @@ def test_constant_values_are_told(run, layer):
     assert numpy_helper.to_array(tensors(layer / "q.onnx")["x_scale"]) == 1
 
 
+@pytest.mark.parametrize("size", [1e8, 1e30, -3e38])
+def test_constant_large_values(run, layer, size):
+    """Which have no halves beside them."""
+    np.save(layer / "large.npy", np.full_like(X, size))
+    run("quantize", "model.onnx", "--data=x=large.npy", "--calibrate=percentile", "--only=product", "-o", "q.onnx")
+    assert np.isfinite(numpy_helper.to_array(tensors(layer / "q.onnx")["x_scale"]))
+
+
+def test_sums_that_overflow_are_told(run, layer):
+    np.save(layer / "large.npy", np.full_like(X, 3e38))
+    done = run("quantize", "model.onnx", "--data=x=large.npy", "--calibrate=moving-average", "--batch=16", "-o", "q.onnx", exit=6)
+    assert "value x of node product is too large for --calibrate=moving-average" in done.stderr
+
+
 def test_an_operator_that_changed_is_named(run, tmp_path):
     nodes = [node("ReduceMean", ["x"], ["r"], name="mean", axes=[1]), node("MatMul", ["r", "w"], name="product")]
     onnx.save(model(nodes, inputs=[value("x", (2, 3, 4))], initializers=[tensor("w", np.ones((4, 2), np.float32))], opset=13),
