@@ -83,10 +83,11 @@ cuda-full: build ## all steps of all reference models on the pretended GPU, hour
 	@scripts/setup --quiet test
 	GRADC_CUDA_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_curves.py
 
-docs: build ## writes docs/ops.md from the rows of ops, and the man page from the rows of options
+docs: build ## writes docs/ops.md from the rows of ops, the man page from the rows of options, docs/recipes.md from dumps
 	cmake --build --preset release --target ops_page executable_help
 	build/tests/ops_page > docs/ops.md
 	scripts/man-page build > docs/gradc.1
+	scripts/recipes-page build > docs/recipes.md
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test

@@ -130,4 +130,5 @@ def main():
     print_table(found)
 
 
-main()
+if __name__ == "__main__":
+    main()

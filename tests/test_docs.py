@@ -18,6 +18,12 @@ def test_the_man_page_is_that_of_the_help(build, run):
     assert page.stdout == (ROOT / "docs/gradc.1").read_text()
 
 
+def test_the_page_of_recipes_is_that_of_the_dumps(build):
+    """`make docs` writes it."""
+    page = subprocess.run([sys.executable, ROOT / "scripts/recipes-page", build], check=True, capture_output=True, text=True)
+    assert page.stdout == (ROOT / "docs/recipes.md").read_text()
+
+
 @pytest.fixture(scope="module")
 def exe(gradc, models, tmp_path_factory):
     path = tmp_path_factory.mktemp("docs") / "train"
