@@ -434,6 +434,22 @@ void dtype_range(DType t, double *low, double *high);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
+/* groups.c: elements that share a number, as those of a block share a scale: group[i] places along each axis, the last group perhaps
+ * shorter. Groups are counted in row-major order, as the elements. */
+typedef struct {
+	int rank;
+	const int64_t *dims, *group; /* group: at least 1 each */
+} Groups;
+int64_t groups_along(const Groups *g, int axis);
+int64_t groups_count(const Groups *g);
+int64_t groups_at(const Groups *g, const int64_t *at); /* of the element at these indices */
+/* Every element and its group: for (GroupWalk w = group_walk(&g); w.i < n; group_next(&w)) */
+typedef struct {
+	Groups groups;
+	int64_t at[MAX_RANK], i, group;
+} GroupWalk;
+GroupWalk group_walk(const Groups *g);
+void group_next(GroupWalk *w);
 /* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
 #define SCALAR(index, name, dtype, has_default) SCALAR_##index,

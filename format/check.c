@@ -407,7 +407,6 @@ check_codes(const Format *f, int i)
 	const ExportRecord *e = &f->exports[i];
 	const StateRecord *s = e->state < (uint32_t)f->n[SECTION_STATES] ? &f->states[e->state]
 	                                                                 : NULL;
-	int64_t groups = 1;
 
 	if (!s || e->dtype >= N_DTYPES || e->rank != s->rank || !dtype_is_float((DType)s->dtype))
 		return FAULT("export %d: state %u of %d, dtype %u, rank %u", i, e->state,
@@ -419,8 +418,9 @@ check_codes(const Format *f, int i)
 	for (uint32_t k = 0; k < e->rank; k++) {
 		if (e->group[k] < 1)
 			return FAULT("export %d: groups of %lld", i, (long long)e->group[k]);
-		groups *= format_groups(f, e, k); /* at most the state's elements */
 	}
+	Groups shared = format_groups(f, e);
+	int64_t groups = groups_count(&shared); /* at most the state's elements */
 	if (e->scale >= (uint32_t)f->n[SECTION_STATES] ||
 	    !dtype_is_float((DType)f->states[e->scale].dtype) ||
 	    format_elements(f, f->states[e->scale].first_dim, f->states[e->scale].rank) != groups)

@@ -584,8 +584,8 @@ uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
-/* Groups of an EXPORT_CODES along axis k. */
-int64_t format_groups(const Format *f, const ExportRecord *e, uint32_t k);
+/* Of an EXPORT_CODES. */
+Groups format_groups(const Format *f, const ExportRecord *e);
 
 /* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
 double kernel_estimate(const KernelRecord *k);

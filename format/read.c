@@ -207,12 +207,10 @@ format_event(uint32_t event, const uint8_t turns[N_TURNS])
 	                               : N_SHARED_EVENTS + event;
 }
 
-int64_t
-format_groups(const Format *f, const ExportRecord *e, uint32_t k)
+Groups
+format_groups(const Format *f, const ExportRecord *e)
 {
-	int64_t size = f->dims[f->states[e->state].first_dim + k];
-
-	return size ? (size - 1) / e->group[k] + 1 : 0;
+	return (Groups){(int)e->rank, f->dims + f->states[e->state].first_dim, e->group};
 }
 
 int64_t

@@ -29,6 +29,14 @@ node_attribute(const NodeProto *n, const char *name)
 	return NULL;
 }
 
+int64_t
+node_int(const NodeProto *n, const char *name, int64_t otherwise)
+{
+	const AttributeProto *a = node_attribute(n, name);
+
+	return a && a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT ? a->i : otherwise;
+}
+
 /* The schema's letter of the attribute's declared type; 0 for an undefined or unknown one. */
 static char
 type_letter(const AttributeProto *a)

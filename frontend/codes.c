@@ -3,27 +3,41 @@
  * read, and written as codes again. */
 #include "frontend/frontend_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Whose scale an element has: that of its place along an axis (an attribute, the first, or the last), or of its block. */
 typedef enum { ALONG_ATTRIBUTE, ALONG_FIRST, ALONG_ROWS, ALONG_COLUMNS, ALONG_BLOCKS } Along;
+/* Inputs of a node. codes -1: they are no weight there, or not of integers; scale -1: what the product is scaled by. */
 typedef struct {
 	const char *domain, *op;
-	int codes, scale, zero; /* inputs; scale -1: what the product is scaled by */
+	int codes, scale, zero;
 	Along along;
 } CodesPlace;
 #define MICROSOFT "com.microsoft"
 static const CodesPlace places[] = {
 	{"", "DequantizeLinear", 0, 1, 2, ALONG_ATTRIBUTE},
+	{"", "QuantizeLinear", -1, 1, 2, ALONG_ATTRIBUTE},
 	{"", "QLinearMatMul", 0, 1, 2, ALONG_ROWS},
 	{"", "QLinearMatMul", 3, 4, 5, ALONG_COLUMNS},
+	{"", "QLinearMatMul", -1, 6, 7, ALONG_ROWS},
+	{"", "QLinearConv", -1, 1, 2, ALONG_FIRST},
 	{"", "QLinearConv", 3, 4, 5, ALONG_FIRST},
+	{"", "QLinearConv", -1, 6, 7, ALONG_FIRST},
 	{"", "MatMulInteger", 0, -1, 2, ALONG_ROWS},
 	{"", "MatMulInteger", 1, -1, 3, ALONG_COLUMNS},
 	{"", "ConvInteger", 1, -1, 3, ALONG_FIRST},
 	{MICROSOFT, "DequantizeLinear", 0, 1, 2, ALONG_ATTRIBUTE},
+	{MICROSOFT, "QuantizeLinear", -1, 1, 2, ALONG_ATTRIBUTE},
 	{MICROSOFT, "MatMulNBits", 1, 2, 3, ALONG_BLOCKS},
+	{MICROSOFT, "MatMulBnb4", -1, 2, -1, ALONG_BLOCKS},
 };
+
+static bool
+is_of(const CodesPlace *place, const NodeProto *p)
+{
+	return !strcmp(place->op, p->op_type) && !strcmp(place->domain, domain_of(p->domain));
+}
 
 static const CodesPlace *
 place_of(const Reader *reader)
@@ -31,8 +45,7 @@ place_of(const Reader *reader)
 	const NodeProto *p = reader->node->proto;
 
 	for (int i = 0; i < COUNT(places); i++)
-		if (places[i].codes == reader->input && !strcmp(places[i].op, p->op_type) &&
-		    !strcmp(places[i].domain, domain_of(p->domain)))
+		if (reader->input >= 0 && places[i].codes == reader->input && is_of(&places[i], p))
 			return &places[i];
 	return NULL;
 }
@@ -50,14 +63,6 @@ initializer(const Repairs *r, const char *name, bool is_float)
 	const TensorProto *t = name ? strmap_get(r->model->initializers, name) : NULL;
 
 	return t && is_float_type(t->data_type) == is_float ? t : NULL;
-}
-
-static int64_t
-attribute(const NodeProto *p, const char *name, int64_t otherwise)
-{
-	const AttributeProto *a = node_attribute(p, name);
-
-	return a && a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT ? a->i : otherwise;
 }
 
 /* The only node that reads a value; NULL: none or several do. */
@@ -95,7 +100,7 @@ scale_behind(const Repairs *r, const NodeProto *product)
 static int
 axis_of(const CodesPlace *place, const NodeProto *p, int rank)
 {
-	int64_t axis = attribute(p, "axis", 1);
+	int64_t axis = node_int(p, "axis", 1);
 
 	switch (place->along) {
 	case ALONG_ATTRIBUTE: return (int)(axis < 0 ? axis + rank : axis < rank ? axis : -1);
@@ -105,20 +110,36 @@ axis_of(const CodesPlace *place, const NodeProto *p, int rank)
 	}
 }
 
-/* [N, blocks, block] of codes of 2, 4 or 8 bits, in the bytes of the file. */
-static bool
-shape_packed(const NodeProto *p, const TensorData *data, Codes *out)
+const char *
+packed_shape(const NodeProto *p, Arena *arena, PackedShape *out)
 {
-	int64_t bits = attribute(p, "bits", 4), block = attribute(p, "block_size", 0);
-	int64_t rows = attribute(p, "N", 0), columns = attribute(p, "K", 0);
+	int64_t rows = node_int(p, "N", 0), columns = node_int(p, "K", 0);
+	int64_t block = node_int(p, "block_size", 0);
 
-	if ((bits != 2 && bits != 4 && bits != 8) || block < 16 || block > 1 << 16 || rows < 1 ||
-	    columns < 1 || rows > MAX_ELEMENTS / columns || data->dtype != U8)
+	if (rows < 1 || columns < 1 || rows > MAX_ELEMENTS / columns)
+		return arena_printf(arena, "N = %lld, K = %lld", (long long)rows,
+		                    (long long)columns);
+	if (block < 16 || block > 1 << 16 || block & (block - 1))
+		return arena_printf(arena, "block_size = %lld, need a power of two of 16 or more",
+		                    (long long)block);
+	*out = (PackedShape){rows, columns, block, (columns - 1) / block + 1};
+	return out->blocks > MAX_ELEMENTS / block / rows ? "the weight is over the budget" : NULL;
+}
+
+/* [rows, blocks, block] of codes of 2, 4 or 8 bits, in the bytes of the file. */
+static bool
+shape_packed(Repairs *r, const NodeProto *p, const TensorData *data, Codes *out)
+{
+	int64_t bits = node_int(p, "bits", 4);
+	PackedShape s;
+
+	if ((bits != 2 && bits != 4 && bits != 8) || data->dtype != U8 ||
+	    packed_shape(p, r->arena, &s))
 		return false;
 	out->type = bits == 2 ? U2 : bits == 4 ? U4 : U8;
-	out->shape = (Ints){.n = 3, .at = {rows, (columns - 1) / block + 1, block}};
-	out->group = (Ints){.n = 3, .at = {1, 1, block}};
-	return dtype_bytes(out->type, rows * out->shape.at[1] * block) == data->n;
+	out->shape = (Ints){.n = 3, .at = {s.rows, s.blocks, s.block}};
+	out->group = (Ints){.n = 3, .at = {1, 1, s.block}};
+	return dtype_bytes(out->type, s.rows * s.blocks * s.block) == data->n;
 }
 
 static bool
@@ -126,7 +147,7 @@ shape_plain(const CodesPlace *place, const NodeProto *p, const TensorData *data,
             Codes *out)
 {
 	int axis = axis_of(place, p, data->rank);
-	int64_t block = attribute(p, "block_size", 0);
+	int64_t block = node_int(p, "block_size", 0);
 
 	out->type = data->dtype;
 	out->shape = out->group = (Ints){.n = data->rank};
@@ -145,14 +166,18 @@ shape_plain(const CodesPlace *place, const NodeProto *p, const TensorData *data,
 	return true;
 }
 
-int64_t
+Groups
 codes_groups(const Codes *c)
 {
-	int64_t n = 1;
+	return (Groups){c->shape.n, c->shape.at, c->group.at};
+}
 
-	for (int i = 0; i < c->shape.n; i++)
-		n *= (c->shape.at[i] - 1) / c->group.at[i] + 1;
-	return n;
+int64_t
+codes_scales(const Codes *c)
+{
+	Groups g = codes_groups(c);
+
+	return groups_count(&g);
 }
 
 /* ---- zero points, as s32, one for each scale; false: they are none that codes have */
@@ -160,7 +185,7 @@ static bool
 read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 {
 	const TensorProto *t = initializer(r, name, false);
-	int64_t n = codes_groups(c), packed_row = 0;
+	int64_t n = codes_scales(c), packed_row = 0;
 	TensorData d;
 	bool any = false;
 
@@ -185,6 +210,29 @@ read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 	return true;
 }
 
+/* Are they the codes of the floats that they become? Not where a scale is 0 or not finite, nor large ones of 32 bits: f32 holds their
+ * first 24. */
+static bool
+come_back(const Codes *c, const void *codes, const TensorData *scale)
+{
+	const int64_t most = 1 << 22;
+	int64_t n = 1;
+
+	for (int64_t i = 0; i < scale->n; i++) {
+		double x = dtype_load_float(scale->dtype, scale->data, i);
+		if (!isfinite(x) || x == 0)
+			return false;
+	}
+	for (int i = 0; i < c->shape.n; i++)
+		n *= c->shape.at[i];
+	for (int64_t i = 0; i < n && dtype_info[c->type].bits == 32; i++) {
+		int64_t code = dtype_load_int(c->type, codes, i);
+		if (code > most || code < -most)
+			return false;
+	}
+	return true;
+}
+
 /* What one reader makes of the codes. */
 static bool
 read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
@@ -200,10 +248,11 @@ read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
 	const TensorProto *t = initializer(r, c->scale, true);
 	if (!t || !tensor_load(r->model, t, false, &scale, r->diag))
 		return false;
-	bool fits = place->along == ALONG_BLOCKS ? shape_packed(p, data, c)
+	bool fits = place->along == ALONG_BLOCKS ? shape_packed(r, p, data, c)
 	                                         : shape_plain(place, p, data, scale.n, c);
-	return fits && codes_groups(c) == scale.n &&
-	       read_zeros(r, input_name(p, place->zero), place->along == ALONG_BLOCKS, c);
+	return fits && codes_scales(c) == scale.n &&
+	       read_zeros(r, input_name(p, place->zero), place->along == ALONG_BLOCKS, c) &&
+	       come_back(c, data->data, &scale);
 }
 
 static bool
@@ -212,23 +261,15 @@ same_codes(const Codes *a, const Codes *b)
 	return a->type == b->type && !strcmp(a->scale, b->scale) &&
 	       !memcmp(&a->shape, &b->shape, sizeof(Ints)) &&
 	       !memcmp(&a->group, &b->group, sizeof(Ints)) && !a->zero == !b->zero &&
-	       (!a->zero || !memcmp(a->zero, b->zero, sizeof(*a->zero) * (size_t)codes_groups(a)));
+	       (!a->zero || !memcmp(a->zero, b->zero, sizeof(*a->zero) * (size_t)codes_scales(a)));
 }
 
 bool
 reads_scale(const Reader *reader)
 {
-	static const struct {
-		const char *op;
-		unsigned inputs; /* bit i: input i */
-	} scales[] = {{"QuantizeLinear", 2}, {"DequantizeLinear", 2}, {"QLinearMatMul", 82},
-	              {"QLinearConv", 82},   {"MatMulNBits", 12},     {"MatMulBnb4", 4}};
-	const NodeProto *p = reader->node->proto;
-	const char *domain = domain_of(p->domain);
-
-	for (int i = 0; i < COUNT(scales) && reader->input >= 0 && reader->input < 32; i++)
-		if (!strcmp(scales[i].op, p->op_type) && scales[i].inputs >> reader->input & 1 &&
-		    (!*domain || !strcmp(domain, MICROSOFT)))
+	for (int i = 0; i < COUNT(places) && reader->input >= 0; i++)
+		if ((places[i].scale == reader->input || places[i].zero == reader->input) &&
+		    is_of(&places[i], reader->node->proto))
 			return true;
 	return false;
 }
@@ -249,29 +290,18 @@ codes_find(Repairs *r, const char *name, const TensorData *data)
 	return arena_copy(r->arena, &first, sizeof(first));
 }
 
-/* ---- codes and floats */
-static int64_t
-group_at(const Codes *c, const int64_t *at)
-{
-	int64_t flat = 0;
-
-	for (int i = 0; i < c->shape.n; i++)
-		flat = flat * ((c->shape.at[i] - 1) / c->group.at[i] + 1) + at[i] / c->group.at[i];
-	return flat;
-}
-
 void
 codes_to_floats(const Codes *c, const void *codes, const TensorData *scale, float *out)
 {
-	int64_t at[MAX_RANK] = {0}, n = 1;
+	Groups groups = codes_groups(c);
+	int64_t n = 1;
 
 	for (int i = 0; i < c->shape.n; i++)
 		n *= c->shape.at[i];
-	for (int64_t k = 0; k < n; k++) {
-		int64_t g = group_at(c, at);
-		int64_t code = dtype_load_int(c->type, codes, k) - (c->zero ? c->zero[g] : 0);
-		out[k] = (float)code * (float)dtype_load_float(scale->dtype, scale->data, g);
-		for (int i = c->shape.n - 1; i >= 0 && ++at[i] == c->shape.at[i]; i--)
-			at[i] = 0;
+	for (GroupWalk w = group_walk(&groups); w.i < n; group_next(&w)) {
+		int64_t zero = c->zero ? c->zero[w.group] : 0;
+		int64_t code = dtype_load_int(c->type, codes, w.i) - zero;
+		out[w.i] = (float)code *
+		           (float)dtype_load_float(scale->dtype, scale->data, w.group);
 	}
 }

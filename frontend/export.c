@@ -53,7 +53,7 @@ literal(Export *e, const void *bytes, size_t n)
 static double
 least_of(const Weight *scale)
 {
-	return scale->kind == WEIGHT_SCALE && scale->state->trainable ? LEAST_SCALE : 0;
+	return scale->kind == WEIGHT_QUANTIZED && scale->state->trainable ? LEAST_SCALE : 0;
 }
 
 /* Zero points lie in the literal section, outside the file's own bytes. */
@@ -76,7 +76,7 @@ codes_hole(Export *e, const Weight *w, int file)
 	flush(e, file);
 	if (c->zero) {
 		r.zero = (int64_t)e->w->literal.n;
-		text_add_bytes(&e->w->literal, c->zero, sizeof(*c->zero) * (size_t)codes_groups(c));
+		text_add_bytes(&e->w->literal, c->zero, sizeof(*c->zero) * (size_t)codes_scales(c));
 	}
 	vec_push(e->w->arena, &e->w->exports, r);
 }

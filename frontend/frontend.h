@@ -43,7 +43,8 @@ typedef struct {
 	bool update_statistics;  /* --statistics=update: also those of frozen batch norms */
 	bool restore_train_mode; /* --train-mode=restore */
 	bool keep_metadata;
-	bool shapes_only; /* --init random: missing weights are fine */
+	bool forward_only; /* nothing will be trained: codes stay codes */
+	bool shapes_only;  /* --init random: missing weights are fine */
 	const char *const *
 		outputs; /* values that are results besides the graph's, NULL-terminated; NULL: none */
 } ImportOptions;
@@ -145,7 +146,7 @@ bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);
 Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values,
                      int n_values, int *n_outputs, Diag *diag);
 
-/* ---- quantize.c: QuantizeLinear and DequantizeLinear put into a file's graph */
+/* ---- quantize_find.c, quantize_write.c: QuantizeLinear and DequantizeLinear put into a file's graph */
 typedef struct {
 	DType weight_type, activation_type;
 	bool weights_only; /* activations stay floats */
@@ -184,8 +185,7 @@ typedef VEC(QuantizedTensor *) QuantizedTensors;
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);
-/* The codes of a weight with its scales and zero points. */
-void quantized_codes(const QuantizedTensor *t, void *out);
+Groups quantized_groups(const QuantizedTensor *t);
 /* Writes the model with what is quantized; opset 0: its own. False after reporting. The model is of no other use then. */
 bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
                           Diag *diag);

@@ -50,7 +50,7 @@ typedef enum {
 	WEIGHT_PARAMETER,
 	WEIGHT_STATISTIC, /* running mean or variance */
 	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
-	WEIGHT_SCALE,     /* of codes: a frozen state */
+	WEIGHT_QUANTIZED, /* codes that are not trained, or a scale of codes: a frozen state */
 } WeightKind;
 /* Where an initializer comes from, says the exporter. */
 #define ORIGIN_PARAMETER "PARAMETER"
@@ -171,6 +171,8 @@ const char *quoted(const Model *model, const char *name);
 void check_model(Model *model, Diag *diag);
 void check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag);
 const AttributeProto *node_attribute(const NodeProto *n, const char *name);
+int64_t node_int(const NodeProto *n, const char *name,
+                 int64_t otherwise);       /* an attribute that is an integer */
 const char *domain_of(const char *domain); /* "" for ai.onnx */
 /* Version that an import list gives a domain; 0 when it has none. */
 int opset_version(size_t n, Onnx__OperatorSetIdProto **imports, const char *domain);
@@ -300,12 +302,27 @@ bool weight_made_by_exporter(const Repairs *r, const Weight *w);
 bool weight_is_named(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
 
+/* ---- quantize_find.c */
+/* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
+void graph_count_readers(const GraphProto *g, StrMap *readers);
+
+/* ---- opsets.c */
+/* Operators that mean another thing there are reported. */
+bool model_raise_opset(Model *model, int to, Diag *diag);
+
 /* ---- codes.c */
+/* The weight [rows, columns] of MatMulNBits and MatMulBnb4, in blocks along its columns. */
+typedef struct {
+	int64_t rows, columns, block, blocks;
+} PackedShape;
+/* NULL, or what is wrong with N, K or block_size, in the arena. */
+const char *packed_shape(const NodeProto *p, Arena *arena, PackedShape *out);
 /* NULL: it is no weight, or what its codes stand for is not in the file. */
 const Codes *codes_find(Repairs *r, const char *name, const TensorData *data);
-/* Does the node take it for a scale of codes? */
+/* Does the node take it for a scale of codes, or for a zero point? */
 bool reads_scale(const Reader *reader);
-int64_t codes_groups(const Codes *c); /* how many scales there are */
+Groups codes_groups(const Codes *c);
+int64_t codes_scales(const Codes *c); /* how many there are */
 /* The numbers that the codes stand for. */
 void codes_to_floats(const Codes *c, const void *codes, const TensorData *scale, float *out);
 

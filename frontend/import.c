@@ -51,7 +51,7 @@ expand(Importer *im, const Weight *w, Value *v)
 static Value *
 zero_values(Importer *im, const Codes *c)
 {
-	int n = (int)codes_groups(c);
+	int n = (int)codes_scales(c);
 
 	if (c->zeros)
 		return b_cast(&im->b, importer_lookup(im, c->zeros)->value, F32);
@@ -360,7 +360,7 @@ state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 {
 	int64_t block = 1, copies = 1;
 
-	if (w->codes) {
+	if (w->codes && !w->as_constant) {
 		float *floats = arena_alloc(m->arena, (size_t)type_bytes(type));
 		codes_to_floats(w->codes, w->data.data,
 		                &repairs_weight(info->repairs, w->codes->scale)->data, floats);
@@ -387,9 +387,10 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	} rows[] = {[WEIGHT_PARAMETER] = {STATE_PARAMETER, LIFE_SAVED},
 	            [WEIGHT_STATISTIC] = {STATE_STATISTIC, LIFE_SAVED},
 	            [WEIGHT_TABLE] = {STATE_PARAMETER, LIFE_CONSTANT},
-	            [WEIGHT_SCALE] = {STATE_PARAMETER, LIFE_CONSTANT}};
-	Ints shape = w->codes ? w->codes->shape : weight_shape(w);
-	DType dtype = w->codes ? F32 : w->data.dtype;
+	            [WEIGHT_QUANTIZED] = {STATE_PARAMETER, LIFE_CONSTANT}};
+	bool floats = w->codes && !w->as_constant;
+	Ints shape = floats ? w->codes->shape : weight_shape(w);
+	DType dtype = floats ? F32 : w->data.dtype;
 
 	for (int i = w->expanded_from; i < w->expanded_to; i++)
 		shape.at[i] = 1;

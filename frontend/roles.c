@@ -90,11 +90,20 @@ rule_steering(Case *c)
 	return all_in(c, STEERING_PLACE);
 }
 
-/* Of a type of the file, read as numbers. */
 static bool
 rule_codes(Case *c)
 {
 	return c->w->codes != NULL;
+}
+
+/* They stay as the file has them, in few bits. */
+static bool
+rule_frozen_codes(Case *c)
+{
+	if (!c->w->codes)
+		return false;
+	c->w->kind = WEIGHT_PARAMETER;
+	return c->r->options->forward_only || weight_is_frozen(c->r, c->w);
 }
 
 /* Floats of 8 bits or less are codes, too; training would lose what rounding them does. */
@@ -140,10 +149,11 @@ typedef struct {
 static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
-	{rule_small_floats, WEIGHT_TABLE, true, "codes of 8 bits or less", NULL, NULL},
+	{rule_small_floats, WEIGHT_QUANTIZED, true, "codes of 8 bits or less", NULL, NULL},
+	{rule_frozen_codes, WEIGHT_QUANTIZED, true, "codes, frozen", NULL, NULL},
+	{rule_scale, WEIGHT_QUANTIZED, false, "a scale of codes", NULL, NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
 	{rule_codes, WEIGHT_PARAMETER, false, "codes with a scale", NULL, NULL},
-	{rule_scale, WEIGHT_SCALE, false, "a scale of codes", NULL, NULL},
 	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_fixed),
 	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
               doubts_of_fixed),

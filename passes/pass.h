@@ -21,11 +21,19 @@ typedef struct {
 /* ---- trainable.c: later globs win */
 typedef struct {
 	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
+	bool scales;       /* scales of codes are trained, unless a rule says otherwise */
 } TrainableOptions;
+
+/* ---- scales.c */
+/* The parameter that the scale of a node `quantize` is a view of; NULL: it is no such node, or the scale no parameter of its own. */
+Value *scale_of_codes(const Node *n);
+/* Makes all such parameters trained ones, without decay; false: there is none. */
+bool scales_train(Module *m);
 
 /* ---- straight_through.c */
 typedef struct {
-	const char *learning;   /* of scales: "lsq", "torch"; NULL or "none": they stay */
+	const char *
+		learning; /* of scales that are trained: "lsq"; "torch", "none", NULL: as PyTorch's */
 	const char *scale_grad; /* "lsq", "inv_n", "none"; NULL: lsq */
 } StraightThroughOptions;
 

@@ -12,7 +12,7 @@
  *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
  *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
  *
- * Scales that are parameters may be learned with the weights: learning = lsq (Esser et al. 2019, arXiv:1902.08153) or torch, which
+ * Scales that are trained (`trainable` says which): learning = lsq (Esser et al. 2019, arXiv:1902.08153) or torch, which
  * differ in what counts as inside the range. Their gradient is multiplied, with N the elements that share a scale (of an activation,
  * those of one row) and Q the largest code: scale_grad = lsq by 1 / sqrt(N Q), inv_n by 1 / N, none by 1. A learned scale is read as
  * 2^-23 at least.
@@ -87,48 +87,28 @@ is_word(const char *text, const char *word)
 	return text && strcmp(text, word) == 0;
 }
 
-/* The parameter that n's scale is a view of; NULL: it is computed, or belongs to a bias, whose scale is made of two others. */
-static Value *
-scale_parameter(const Node *n)
-{
-	const QuantizeAttr *a = n->attr;
-	Value *root = behind_views(node_operand(n, QUANTIZE_SCALE));
-	bool is_parameter = root->kind == VALUE_STATE && root->state->kind == STATE_PARAMETER;
-
-	return is_parameter && dtype_info[a->to].bits < 32 ? root : NULL;
-}
-
-static const char learned_why[] = "a scale of codes, learned";
-
-/* max(scale, 2^-23) in place of the parameter, which is trained from now on. */
+/* max(scale, 2^-23) in place of a scale that is trained. */
 static void
-learn_scale(Through *t, Value *scale)
+bound_scale(Through *t, Value *scale)
 {
 	Builder b = before(t, t->f->first);
-	State *s = scale->state;
-	b.loc = s->loc;
+	b.loc = scale->state->loc;
 	Value *least = b_splat(&b, scale->type, LEAST_SCALE);
 	Value *kept = b_binary(&b, OP_max, scale, least);
 
 	value_replace_uses(scale, kept);
 	node_set_operand(kept->node, 0, scale);
 	intmap_put(t->learned, kept->id, 1);
-	s->trainable = true;
-	s->lifetime = LIFE_SAVED;
-	s->decay = false;
-	s->why = learned_why;
 	t->p->changed = true;
 }
 
 static void
-learn_scales(Through *t)
+bound_scales(Through *t)
 {
-	if (!options_of(t)->learning || is_word(options_of(t)->learning, "none"))
-		return;
 	for_each_node(t->f, n) {
-		Value *scale = n->op == OP_quantize ? scale_parameter(n) : NULL;
-		if (scale)
-			learn_scale(t, scale);
+		Value *scale = scale_of_codes(n);
+		if (scale && scale->state->trainable)
+			bound_scale(t, scale);
 	}
 }
 
@@ -344,23 +324,6 @@ check_options(Pass *p)
 	return modes && rules;
 }
 
-/* Was any scale found that is to be learned? */
-static bool
-check_learned(Pass *p, const Module *m)
-{
-	const StraightThroughOptions *o = p->options;
-	bool missing = o->learning && !is_word(o->learning, "none");
-
-	for (int i = 0; i < m->states.n; i++)
-		missing &= m->states.at[i]->why != learned_why;
-	if (!missing)
-		return true;
-	diag_error(p->diag, EXIT_USAGE, "--scale-learning=%s: the model holds no scale of codes",
-	           o->learning);
-	diag_hint(p->diag, "`gradc quantize` makes such a model");
-	return false;
-}
-
 static bool
 run_straight_through(Pass *p, Module *m)
 {
@@ -376,16 +339,16 @@ run_straight_through(Pass *p, Module *m)
 		             .quantizers = intmap_new(p->scratch),
 		             .learned = intmap_new(p->scratch),
 		             .holding = intmap_new(p->scratch)};
-		learn_scales(&t);
+		bound_scales(&t);
 		for_each_node(f, n)
 			visit(&t, n);
 		function_drop_unread(f);
 	}
-	return check_learned(p, m);
+	return true;
 }
 
 static const PassOption straight_through_options[] = {
-	{"learning", "none, or how scales are learned: lsq, torch", OPTION_STRING,
+	{"learning", "how scales that are trained get a gradient: lsq, torch", OPTION_STRING,
          offsetof(StraightThroughOptions, learning)},
 	{"scale_grad", "what a scale's gradient is multiplied by: lsq, inv_n, none", OPTION_STRING,
          offsetof(StraightThroughOptions, scale_grad)},

@@ -118,8 +118,13 @@ run_trainable(Pass *p, Module *m)
 {
 	const TrainableOptions *o = p->options;
 	char *rules = arena_strdup(p->scratch, o->rules ? o->rules : ""), *save = NULL;
-	bool ok = true;
+	bool ok = !o->scales || scales_train(m);
 
+	if (!ok) {
+		diag_error(p->diag, EXIT_USAGE,
+		           "--scale-learning: the model holds no scale of codes");
+		diag_hint(p->diag, "`gradc quantize` makes such a model");
+	}
 	for (char *line = strtok_r(rules, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		Rule r = {.p = p, .verb = line, .value = ""};
 		char *space = strchr(line, ' ');
@@ -146,6 +151,8 @@ run_trainable(Pass *p, Module *m)
 
 static const PassOption trainable_options[] = {{"rules", "VERB GLOB[=VALUE], one a line",
                                                 OPTION_STRING, offsetof(TrainableOptions, rules)},
+                                               {"scales", "scales of codes are trained, too",
+                                                OPTION_BOOL, offsetof(TrainableOptions, scales)},
                                                {0}};
 const PassRow pass_trainable = {.name = "trainable",
                                 .help = "who is trained, decays, and starts from what",

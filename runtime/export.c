@@ -157,39 +157,25 @@ put_tensor(Export *x, const ExportRecord *e)
 	return status;
 }
 
-/* The group of an element of the state. */
-static int64_t
-group_at(const Format *f, const ExportRecord *e, const int64_t *at)
-{
-	int64_t flat = 0;
-
-	for (uint32_t k = 0; k < e->rank; k++)
-		flat = flat * format_groups(f, e, k) + at[k] / e->group[k];
-	return flat;
-}
-
 /* s: the state whose numbers they are, of as many elements as e->state. */
 static void
 quantize_elements(const Format *f, const ExportRecord *e, const StateRecord *s, const char *data,
                   const StateRecord *by, const char *scales, char *out)
 {
-	const int64_t *dims = f->dims + f->states[e->state].first_dim;
 	DType dtype = (DType)s->dtype, scale = (DType)by->dtype;
-	int64_t at[MAX_RANK] = {0}, n = format_elements(f, s->first_dim, s->rank);
+	int64_t n = format_elements(f, s->first_dim, s->rank);
+	Groups groups = format_groups(f, e);
 
-	for (int64_t i = 0; i < n; i++) {
-		int64_t group = group_at(f, e, at);
+	for (GroupWalk w = group_walk(&groups); w.i < n; group_next(&w)) {
+		double step = dtype_load_float(scale, scales, w.group);
 		int32_t zero = 0;
 		if (e->zero >= 0)
-			memcpy(&zero, f->literal + e->zero + group * 4, sizeof(zero));
-		double step = dtype_load_float(scale, scales, group);
+			memcpy(&zero, f->literal + e->zero + w.group * 4, sizeof(zero));
 		if (e->least > 0)
 			step = fmax(step, e->least);
-		dtype_store_int((DType)e->dtype, out, i,
+		dtype_store_int((DType)e->dtype, out, w.i,
 		                dtype_quantize((DType)e->dtype, dtype == F64 ? F64 : F32, false,
-		                               dtype_load_float(dtype, data, i), step, zero));
-		for (int k = (int)e->rank - 1; k >= 0 && ++at[k] == dims[k]; k--)
-			at[k] = 0;
+		                               dtype_load_float(dtype, data, w.i), step, zero));
 	}
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 bool
-calibration_parse(const char *text, Calibration *out, Arena *arena, Diag *diag)
+calibration_parse(const char *text, Calibration *out, Diag *diag)
 {
 	size_t n = strcspn(text, ":");
 	Text names = {0};
@@ -26,7 +26,6 @@ calibration_parse(const char *text, Calibration *out, Arena *arena, Diag *diag)
 			diag, EXIT_USAGE,
 			"--calibrate=%s: need one of %s; percentile:P with P above 50 and up to 100",
 			text, names.at);
-	(void)arena;
 	text_free(&names);
 	return ok;
 }
@@ -37,7 +36,7 @@ calibration_see(Calibration *c, const float *x, int64_t n)
 	float low = INFINITY, high = -INFINITY, smallest = c->n_batches ? c->smallest : INFINITY;
 
 	for (int64_t i = 0; i < n; i++) {
-		c->n_nans += isnan(x[i]) || isinf(x[i]);
+		c->n_bad += isnan(x[i]) || isinf(x[i]);
 		low = x[i] < low ? x[i] : low;
 		smallest = fabsf(x[i]) < smallest ? fabsf(x[i]) : smallest;
 		high = x[i] > high ? x[i] : high;
@@ -66,7 +65,8 @@ open_histogram(Calibration *c, Arena *arena)
 		              nextafterf(first, -INFINITY)); /* large ones have no halves */
 		last = fmaxf(last + 0.5f, nextafterf(last, INFINITY));
 	}
-	float step = (last - first) / (float)n;
+	bool is_wide = isinf(last - first); /* numpy's f32 does not reach */
+	float step = is_wide ? (float)(((double)last - first) / n) : (last - first) / (float)n;
 	c->edges = NEW_ARRAY(arena, float, n + 1);
 	c->histogram = NEW_ARRAY(arena, int64_t, n);
 	for (int i = 0; i < n; i++) {

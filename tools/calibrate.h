@@ -21,13 +21,13 @@ struct Calibration {
 	double percentile; /* of values that are inside, from 0 to 100 */
 	float low, high;   /* of all values */
 	float sums[2];     /* of each batch's lowest and highest */
-	int64_t n_batches, n_values, n_nans;
+	int64_t n_batches, n_values, n_bad;
 	float smallest;     /* of all sizes */
 	float *edges;       /* bins + 1 */
 	int64_t *histogram; /* bins; NULL before values are counted */
 };
 /* "minmax", "percentile:99.99"; false after reporting. */
-bool calibration_parse(const char *text, Calibration *out, Arena *arena, Diag *diag);
+bool calibration_parse(const char *text, Calibration *out, Diag *diag);
 /* The first time: what the range of a batch is. */
 void calibration_see(Calibration *c, const float *x, int64_t n);
 /* The second time: how often values are. */

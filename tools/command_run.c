@@ -202,6 +202,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 
 	if (!check_options(o, diag))
 		return EXIT_USAGE;
+	o->forward_only = !o->loss;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
 		if (by_interpreter(o))
 			interpret_forward(&r);

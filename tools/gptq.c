@@ -93,14 +93,13 @@ element(const Matrix *m, int64_t input, int64_t output)
 	return m->at + input * m->input_step + output * m->output_step;
 }
 
-/* The group of an element; a matrix' groups have the order of its axes. */
 static int64_t
-group_of(const QuantizedTensor *t, int axis, int64_t input, int64_t output)
+group_at(const QuantizedTensor *t, int axis, int64_t input, int64_t output)
 {
 	int64_t at[2] = {axis == 0 ? input : output, axis == 0 ? output : input};
-	int64_t columns = (t->shape.at[1] + t->group.at[1] - 1) / t->group.at[1];
+	Groups groups = quantized_groups(t);
 
-	return at[0] / t->group.at[0] * columns + at[1] / t->group.at[1];
+	return groups_at(&groups, at);
 }
 
 /* Scales of the groups that begin at this input. */
@@ -113,12 +112,12 @@ open_groups(QuantizedTensor *t, const Matrix *m, int axis, int64_t input, float 
 	memset(high, 0, sizeof(float) * (size_t)t->n_scales);
 	for (int64_t i = input; i < end; i++)
 		for (int64_t o = 0; o < m->outputs; o++) {
-			int64_t g = group_of(t, axis, i, o);
+			int64_t g = group_at(t, axis, i, o);
 			low[g] = fminf(low[g], *element(m, i, o));
 			high[g] = fmaxf(high[g], *element(m, i, o));
 		}
 	for (int64_t o = 0; o < m->outputs; o++) {
-		int64_t g = group_of(t, axis, input, o);
+		int64_t g = group_at(t, axis, input, o);
 		quantization_of(t->type, dtype_info[t->type].class == CLASS_SIGNED, low[g], high[g],
 		                &t->scale[g], &t->zero[g]);
 	}
@@ -141,7 +140,7 @@ gptq_round(const Gptq *g, Arena *arena, int inputs, QuantizedTensor *t)
 		if (i % t->group.at[inputs] == 0)
 			open_groups(t, &m, inputs, i, low, high);
 		for (int64_t o = 0; o < m.outputs; o++) {
-			int64_t group = group_of(t, inputs, i, o);
+			int64_t group = group_at(t, inputs, i, o);
 			float *w = element(&m, i, o);
 			int64_t code = dtype_quantize(t->type, F32, false, *w, t->scale[group],
 			                              t->zero[group]);

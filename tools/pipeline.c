@@ -95,7 +95,10 @@ fill_mixed(const Session *s, void *options)
 static void
 fill_trainable(const Session *s, void *options)
 {
+	const char *learning = s->o->scale_learning;
+
 	((TrainableOptions *)options)->rules = joined(s, &s->o->rules);
+	((TrainableOptions *)options)->scales = learning && strcmp(learning, "none") != 0;
 }
 
 /* MODE[,scale-grad=RULE] */

@@ -114,6 +114,7 @@ import_options(Session *s, ImportOptions *io)
 	io->rules = terminated(s->arena, &o->rules);
 	io->update_statistics = o->statistics && strcmp(o->statistics, "update") == 0;
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
+	io->forward_only = o->forward_only;
 	io->keep_metadata = o->keep_metadata;
 	io->shapes_only = o->init_random;
 	return true;

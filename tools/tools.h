@@ -30,6 +30,7 @@ typedef struct {
 	uint64_t init_seed;
 	double label_smoothing, layer_decay, ema; /* 0: not given */
 	bool per_channel;                         /* of quantize */
+	bool forward_only; /* the command trains nothing: it says so itself */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
 		clear, help;
 } Options;

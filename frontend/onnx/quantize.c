@@ -240,13 +240,6 @@ import_qlinear_matmul(OnnxNode *n)
 	set_output(n, 0, requantize(n, sum, from, 6, 7));
 }
 
-/* A vector along the first axis of the weights, or one number. */
-static Value *
-spread_filters(OnnxNode *n, Value *v, Value *like, int axis)
-{
-	return v && like ? spread(n, v, like, axis, 0) : NULL;
-}
-
 static Value *
 convolve(OnnxNode *n, int xi, int xz, int wi, int wz)
 {
@@ -260,7 +253,7 @@ convolve(OnnxNode *n, int xi, int xz, int wi, int wz)
 
 	if (n->failed || !check_codes(n, w->type->dtype, zero))
 		return NULL;
-	w = shifted(n, w, zero ? spread_filters(n, e_cast(n, zero, S32), w, 0) : NULL);
+	w = shifted(n, w, zero ? spread(n, e_cast(n, zero, S32), w, 0, 0) : NULL);
 	return e_conv(n, x, w, wi);
 }
 
@@ -280,7 +273,7 @@ import_qlinear_conv(OnnxNode *n)
 		sum = e_binary(n, OP_add, sum, e_channel(n, want_input(n, 8), sum, 1));
 	if (n->failed || !sum)
 		return;
-	Value *from = e_binary(n, OP_mul, spread(n, xs, sum, 0, 0), spread_filters(n, ws, sum, 1));
+	Value *from = e_binary(n, OP_mul, spread(n, xs, sum, 0, 0), spread(n, ws, sum, 1, 0));
 	set_output(n, 0, requantize(n, sum, from, 6, 7));
 }
 
@@ -320,29 +313,14 @@ packed_codes(OnnxNode *n, int input, DType type, Ints shape, bool high_first)
 	return b_constant(n->b, tensor_borrow(m, t, turned));
 }
 
-typedef struct {
-	int64_t rows, columns; /* N and K: the weight is [N,K] */
-	int64_t block, blocks; /* along K */
-} PackedShape;
-
 static bool
 want_packed_shape(OnnxNode *n, PackedShape *out)
 {
-	*out = (PackedShape){.rows = want_int(n, "N", 0),
-	                     .columns = want_int(n, "K", 0),
-	                     .block = want_int(n, "block_size", 0)};
-	if (out->rows < 1 || out->columns < 1 || out->rows > MAX_ELEMENTS / out->columns) {
-		report_invalid(n, "N = %lld, K = %lld", (long long)out->rows,
-		               (long long)out->columns);
-		return false;
-	}
-	if (out->block < 16 || out->block > 1 << 16 || out->block & (out->block - 1)) {
-		report_invalid(n, "block_size = %lld, need a power of two of 16 or more",
-		               (long long)out->block);
-		return false;
-	}
-	out->blocks = (out->columns + out->block - 1) / out->block;
-	return true;
+	const char *fault = packed_shape(n->proto, n->im->arena, out);
+
+	if (fault)
+		report_invalid(n, "%s", fault);
+	return !fault;
 }
 
 /* x times the weight [N,K], plus input `bias` where that is not 0. */

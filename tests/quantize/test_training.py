@@ -165,7 +165,7 @@ def test_learned_scales_are_written(case, train):
 def test_no_scale_to_learn(run, tmp_path):
     onnx.save(model([node("MatMul", ["x", "w"])], initializers=[tensor("w", np.ones((3, 2), np.float32))]), tmp_path / "model.onnx")
     done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--scale-learning=lsq", exit=2)
-    assert "--scale-learning=lsq: the model holds no scale of codes" in done.stderr
+    assert "--scale-learning: the model holds no scale of codes" in done.stderr
     for bad in ("pact", "lsq,scale-grad=big", "lsq,gradient=none"):
         assert "--scale-learning" in run("compile", "model.onnx", "-o", "train", f"--scale-learning={bad}", exit=2).stderr
 
@@ -196,14 +196,38 @@ def train_once(run, folder, *options, compile_options=()):
     return {t.name: numpy_helper.to_array(t) for t in onnx.load(folder / "out.onnx").graph.initializer}
 
 
-def test_a_scale_of_zero(run, tmp_path):
-    """All of its numbers are 0, in training, too."""
+def test_codes_that_would_not_come_back_stay(run, tmp_path):
+    """By a scale of 0 all of them are 0; f32 has 24 bits."""
     random = np.random.default_rng(2)
-    weights = held(w=codes(random, "i1", 12, 5), s=np.float32([0.01, 0, 0.02, 0.01, 0.02]))
-    save(tmp_path, [node("DequantizeLinear", ["w", "s"], ["v"], name="v", axis=1), node("MatMul", ["x", "v"], name="m")], weights, (8, 12))
-    train_once(run, tmp_path, "--steps=3")
+    weights = held(w=codes(random, "i1", 12, 5), s=np.float32([0.01, 0, 0.02, 0.01, 0.02]), b=np.int32([2**30 + 1, 1, 2, 3, 4]),
+                   t=np.float32(1e-9), z=np.int32(0), v=np.ones(5, np.float32))
+    save(tmp_path, [node("DequantizeLinear", ["w", "s"], ["d"], name="d", axis=1), node("DequantizeLinear", ["b", "t", "z"], ["c"], name="c"),
+                    node("Gemm", ["x", "d", "c"], ["g"], name="g"), node("Mul", ["g", "v"], name="m")], weights, (8, 12))
+    after = train_once(run, tmp_path, "--steps=3")
+    before = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    assert [n for n in before if before[n].tobytes() != after[n].tobytes()] == ["v"]
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if '"loss"' in line]
     assert np.isfinite(losses).all()
+
+
+def one_layer(folder):
+    random = np.random.default_rng(2)
+    weights = held(w=codes(random, "i1", 12, 5), ws=np.float32(random.uniform(0.01, 0.02, 5)), xs=np.float32(0.02), xz=np.uint8(128))
+    save(folder, [*pair("x", "x", "a"), node("DequantizeLinear", ["w", "ws"], ["v"], name="v", axis=1), node("MatMul", ["a", "v"], name="m")],
+         weights, (8, 12))
+
+
+@pytest.mark.parametrize("options, changed", [
+    (["--scale-learning=lsq"], {"w", "ws", "xs"}), (["--scale-learning=lsq", "--freeze=ws"], {"w", "xs"}),
+    (["--scale-learning=lsq", "--freeze=w"], {"xs"}), (["--scale-learning=torch", "--freeze=*", "--train=xs"], {"xs"}),
+    (["--train=ws", "--freeze=w"], {"ws"}), (["--train=ws"], {"w", "ws"}), ([], {"w"})])
+def test_who_is_trained(run, tmp_path, options, changed):
+    """Rules over names hold for scales; a weight in codes that is frozen keeps them."""
+    one_layer(tmp_path)
+    after = train_once(run, tmp_path, "--steps=5", "--lr=0.001", compile_options=[*options, "--optimizer=adam"])
+    before = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    differ = {n for n in before if before[n].tobytes() != after[n].tobytes()}
+    assert differ - {"w"} == changed - {"w"} and ("w" in changed or "w" not in differ)
 
 
 def test_codes_without_an_axis_are_trained(run, tmp_path):

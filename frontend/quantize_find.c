@@ -1,0 +1,479 @@
+/* What `gradc quantize` would quantize: products with a weight, their other operand, and their bias. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+/* Products with a weight: inputs, and the axis of the weight whose places may each have a scale. */
+typedef struct {
+	const char *op;
+	int x, weight, bias; /* bias -1: none */
+	int (*channel)(const NodeProto *p, int rank);
+	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
+} ProductRow;
+
+static int
+channel_first(const NodeProto *p, int rank)
+{
+	(void)p, (void)rank;
+	return 0;
+}
+
+static int
+channel_second(const NodeProto *p, int rank)
+{
+	(void)p, (void)rank;
+	return 1;
+}
+
+static int
+channel_last(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 1;
+}
+
+static int
+channel_gemm(const NodeProto *p, int rank)
+{
+	(void)rank;
+	return node_int(p, "transB", 0) ? 0 : 1;
+}
+
+static int
+inputs_gemm(const NodeProto *p, int rank)
+{
+	return !channel_gemm(p, rank);
+}
+
+static int
+inputs_matmul(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 2;
+}
+
+static int
+channel_left(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 2;
+}
+
+static int
+inputs_left(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 1;
+}
+
+/* Of rows of one operator that counts whose weight is one. */
+static const ProductRow products[] = {
+	{"Conv", 0, 1, 2, channel_first, channel_second},
+	{"ConvTranspose", 0, 1, 2, channel_second, channel_first},
+	{"Gemm", 0, 1, 2, channel_gemm, inputs_gemm},
+	{"MatMul", 0, 1, -1, channel_last, inputs_matmul},
+	{"MatMul", 1, 0, -1, channel_left, inputs_left},
+};
+
+typedef struct {
+	Model *model;
+	const QuantizeOptions *options;
+	QuantizedTensors *out;
+	Arena *arena;
+	Diag *diag;
+	StrMap *producers; /* name -> the node of the main graph that makes it */
+	StrMap *readers;   /* name -> how many inputs and outputs of the graph read it */
+	StrMap *found[3];  /* by kind: name -> QuantizedTensor */
+	StrMap *other; /* names of values of other types than f32, in Constant nodes, or made of codes already */
+	int n_products, n_chosen, n_left;
+} Find;
+
+/* ---- what is quantized */
+void
+graph_count_readers(const GraphProto *g, StrMap *readers)
+{
+	for (size_t i = 0; i < g->n_node; i++) {
+		const NodeProto *p = g->node[i];
+		for (size_t k = 0; k < p->n_input; k++) {
+			uintptr_t n = (uintptr_t)strmap_get(readers, p->input[k]);
+			strmap_put(readers, p->input[k], (void *)(n + 1));
+		}
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g)
+				graph_count_readers(p->attribute[k]->g, readers);
+	}
+	for (size_t i = 0; i < g->n_output; i++) {
+		uintptr_t n = (uintptr_t)strmap_get(readers, g->output[i]->name);
+		strmap_put(readers, g->output[i]->name, (void *)(n + 1));
+	}
+}
+
+static QuantizedTensor *
+add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int input)
+{
+	QuantizedTensor *t = strmap_get(f->found[kind], name);
+
+	if (!t) {
+		t = NEW(f->arena, QuantizedTensor);
+		*t = (QuantizedTensor){.kind = kind,
+		                       .name = name,
+		                       .node = node_location(reader),
+		                       .axis = -1,
+		                       .n_scales = 1};
+		vec_push(f->arena, f->out, t);
+		strmap_put(f->found[kind], name, t);
+	}
+	vec_push(f->arena, &t->readers, ((QuantizedReader){reader, input}));
+	return t;
+}
+
+/* ---- weights */
+/* The initializer that an operand is, behind Identity and Transpose nodes that nobody else reads. */
+typedef struct {
+	const TensorProto *proto; /* NULL: it is none */
+	bool is_shared;           /* it would be one, but others read it on the way */
+	NodeProto *reader;        /* of the initializer, through `input` */
+	int input;
+	Ints order; /* the initializer's axis, by the operand's */
+} Source;
+
+/* order[i] = perm[order[i]]; false: no permutation of as many axes. */
+static bool
+permute(Ints *order, const NodeProto *transpose)
+{
+	const AttributeProto *perm = node_attribute(transpose, "perm");
+
+	for (int i = 0; i < order->n; i++) {
+		int64_t axis = order->at[i];
+		if (perm && (perm->n_ints != (size_t)order->n || axis >= order->n))
+			return false;
+		order->at[i] = perm ? perm->ints[axis] : order->n - 1 - axis;
+		if (order->at[i] < 0 || order->at[i] >= order->n)
+			return false;
+	}
+	return true;
+}
+
+/* The rank is known at the end of the way: it is walked twice. */
+static Source
+find_source(const Find *f, NodeProto *p, int input)
+{
+	enum { MOST_STEPS = 8 };
+	NodeProto *way[MOST_STEPS];
+	Source s = {.reader = p, .input = input};
+	int n = 0;
+
+	for (;; n++) {
+		const char *name = s.reader->input[s.input];
+		const TensorProto *t = strmap_get(f->model->initializers, name);
+		if (t) {
+			s.proto = is_float_type(t->data_type) ? t : NULL;
+			break;
+		}
+		NodeProto *maker = strmap_get(f->producers, name);
+		bool moves = maker && !*domain_of(maker->domain) && maker->n_input == 1 &&
+		             (!strcmp(maker->op_type, "Identity") ||
+		              !strcmp(maker->op_type, "Transpose"));
+		s.is_shared = moves && (uintptr_t)strmap_get(f->readers, name) != 1;
+		if (!moves || n == MOST_STEPS || s.is_shared)
+			return s;
+		way[n] = s.reader = maker;
+		s.input = 0;
+	}
+	s.order.n = s.proto && s.proto->n_dims <= MAX_RANK ? (int)s.proto->n_dims : 0;
+	for (int i = 0; i < s.order.n; i++)
+		s.order.at[i] = i;
+	for (int i = 0; i < n && s.proto; i++)
+		if (!strcmp(way[i]->op_type, "Transpose") && !permute(&s.order, way[i]))
+			s.proto = NULL;
+	return s;
+}
+
+/* Weights are f32 for scales of f32. */
+static bool
+is_f32(Find *f, const NodeProto *p, const TensorProto *t)
+{
+	if (t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
+		return true;
+	model_error(f->model, f->diag, EXIT_UNSUPPORTED, "node %s: weight %s is not f32",
+	            quoted(f->model, node_location(p)), quoted(f->model, t->name));
+	diag_hint(f->diag, "convert the model to f32 first");
+	return false;
+}
+
+static bool
+load_numbers(Find *f, const TensorProto *t, QuantizedTensor *out)
+{
+	TensorData data;
+
+	if (!tensor_load(f->model, t, false, &data, f->diag))
+		return false;
+	out->shape = out->group = (Ints){.n = data.rank};
+	for (int i = 0; i < data.rank; i++) {
+		out->shape.at[i] = data.dims[i];
+		out->group.at[i] = data.dims[i] ? data.dims[i] : 1;
+	}
+	out->numbers = data.data;
+	out->n = data.n;
+	return true;
+}
+
+/* The groups of a weight: all, each place along the axis of channels, or blocks along the axis that a product adds up. */
+static void
+set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs)
+{
+	if ((!o->per_channel && !o->block) || t->shape.n < 2)
+		return;
+	int64_t whole = t->shape.at[inputs] ? t->shape.at[inputs] : 1;
+	t->axis = o->block ? inputs : channel;
+	t->block = o->block < whole ? o->block : whole;
+	t->block = o->block ? t->block : 0;
+	for (int i = 0; i < t->shape.n && o->block; i++)
+		t->group.at[i] = 1;
+	t->group.at[t->axis] = o->block ? t->block : 1;
+	Groups groups = quantized_groups(t);
+	t->n_scales = groups_count(&groups);
+}
+
+static QuantizedTensor *
+add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
+{
+	const TensorProto *proto = from->proto;
+
+	if (!proto || proto->n_dims < 2 || !is_f32(f, p, proto))
+		return NULL;
+	bool known = strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
+	                                from->input);
+	if (known)
+		return t;
+	t->type = f->options->weight_type;
+	if (!load_numbers(f, proto, t))
+		return NULL;
+	int inputs = (int)from->order.at[row->inputs(p, t->shape.n)];
+	set_groups(t, f->options, (int)from->order.at[row->channel(p, t->shape.n)], inputs);
+	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0) {
+		t->product_input = p->input[row->x];
+		t->input_axis = inputs;
+	}
+	return t;
+}
+
+static void
+add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
+         const QuantizedTensor *w)
+{
+	bool has = row->bias >= 0 && row->bias < (int)p->n_input && *p->input[row->bias];
+	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[row->bias])
+	                               : NULL;
+	bool eight = dtype_info[f->options->weight_type].bits == 8 && !f->options->dynamic &&
+	             !f->options->block;
+
+	if (!proto || !x || !w || !eight || proto->n_dims != 1 || !is_f32(f, p, proto) ||
+	    (uintptr_t)strmap_get(f->readers, proto->name) != 1 ||
+	    (node_attribute(p, "beta") && node_attribute(p, "beta")->f != 1) ||
+	    (node_attribute(p, "alpha") && node_attribute(p, "alpha")->f != 1) ||
+	    (w->n_scales != 1 && w->n_scales != proto->dims[0]))
+		return;
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_BIAS, proto->name, p, row->bias);
+	t->type = S32;
+	t->input = x;
+	t->weight = w;
+	if (!load_numbers(f, proto, t))
+		return;
+	if (w->n_scales > 1) {
+		t->axis = 0;
+		t->group.at[0] = 1;
+		t->n_scales = w->n_scales;
+	}
+}
+
+static void
+note_type(Find *f, const ValueInfoProto *v)
+{
+	const Onnx__TypeProto__Tensor *t =
+		v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
+			? v->type->tensor_type
+			: NULL;
+
+	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
+		strmap_put(f->other, v->name, f);
+}
+
+static void
+note_types(Find *f, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_input; i++)
+		note_type(f, g->input[i]);
+	for (size_t i = 0; i < g->n_value_info; i++)
+		note_type(f, g->value_info[i]);
+	for (size_t i = 0; i < g->n_node; i++) {
+		const char *op = g->node[i]->op_type;
+		if (g->node[i]->n_output &&
+		    (!strcmp(op, "Constant") || !strcmp(op, "DequantizeLinear")))
+			strmap_put(f->other, g->node[i]->output[0], f);
+		for (size_t k = 0; k < g->node[i]->n_output; k++)
+			strmap_put(f->producers, g->node[i]->output[k], g->node[i]);
+	}
+}
+
+/* An activation: anything but a number that the file holds. */
+static QuantizedTensor *
+add_activation(Find *f, NodeProto *p, int input)
+{
+	const char *name = p->input[input];
+
+	if (f->options->weights_only || strmap_get(f->model->initializers, name))
+		return NULL;
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_ACTIVATION, name, p, input);
+	t->type = f->options->activation_type;
+	return t;
+}
+
+static bool
+is_chosen(const QuantizeOptions *o, const char *name)
+{
+	bool chosen = !o->only || !*o->only;
+
+	for (int i = 0; o->only && o->only[i]; i++)
+		chosen |= glob_match(o->only[i], name);
+	for (int i = 0; o->skip && o->skip[i]; i++)
+		chosen &= !glob_match(o->skip[i], name);
+	return chosen;
+}
+
+static bool
+is_product(const NodeProto *p)
+{
+	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain); i++)
+		if (!strcmp(products[i].op, p->op_type) && p->n_input > 1)
+			return true;
+	return false;
+}
+
+/* The row that fits, and its weight's source: the first with a weight, else the first. */
+static const ProductRow *
+product_row(const Find *f, NodeProto *p, Source *from)
+{
+	const ProductRow *first = NULL;
+
+	for (int i = 0; i < COUNT(products); i++) {
+		if (strcmp(products[i].op, p->op_type) != 0)
+			continue;
+		*from = find_source(f, p, products[i].weight);
+		if (from->proto || from->is_shared)
+			return &products[i];
+		first = first ? first : &products[i];
+	}
+	return first;
+}
+
+static void
+visit(Find *f, NodeProto *p)
+{
+	Source from = {0};
+
+	if (!is_product(p))
+		return;
+	f->n_products++;
+	if (!is_chosen(f->options, node_location(p)))
+		return;
+	f->n_chosen++;
+	const ProductRow *row = product_row(f, p, &from);
+	bool is_other = strmap_get(f->other, p->input[row->x]) ||
+	                strmap_get(f->other, p->input[row->weight]);
+	bool is_vector = from.proto && from.proto->n_dims < 2;
+	if (is_other || is_vector || from.is_shared || (f->options->weights_only && !from.proto)) {
+		f->n_left++;
+		return;
+	}
+	QuantizedTensor *w = add_weight(f, p, row, &from);
+	QuantizedTensor *x = add_activation(f, p, row->x);
+	if (!w)
+		add_activation(f, p, row->weight);
+	add_bias(f, p, row, x, w);
+}
+
+/* A glob that no product fits is a misspelt name. */
+static void
+check_glob(const Find *f, const char *option, const char *glob)
+{
+	const GraphProto *g = f->model->proto->graph;
+	Nearest nearest = nearest_open(glob);
+	Text names = {0};
+	bool found = false;
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		const char *name = node_location(g->node[i]);
+		if (!is_product(g->node[i]))
+			continue;
+		found |= glob_match(glob, name);
+		nearest_offer(&nearest, name, nearest_distance(&nearest, name));
+	}
+	for (int k = 0; k < N_NEAREST && nearest.item[k]; k++)
+		text_printf(&names, "%s%s", k ? ", " : "", quoted(f->model, nearest.item[k]));
+	if (!found)
+		diag_error(f->diag, EXIT_USAGE, "--%s=%s fits none of the %d products", option,
+		           glob, f->n_products);
+	if (!found && names.n)
+		diag_hint(f->diag, "the nearest names are %s", names.at);
+	nearest_close(&nearest);
+	text_free(&names);
+}
+
+static void
+check_globs(const Find *f, const char *option, const char *const *globs)
+{
+	for (; globs && *globs; globs++)
+		check_glob(f, option, *globs);
+}
+
+/* Products that stay as they are. */
+static void
+warn_of_left(const Find *f)
+{
+	int inside = -f->n_products;
+
+	for (int i = 0; i < f->model->nodes.n; i++)
+		inside += is_product(f->model->nodes.at[i].proto);
+	if (f->n_left)
+		diag_warning(
+			f->diag, "%d of %d products stay as they are: %s", f->n_left, f->n_chosen,
+			f->options->weights_only
+				? "they have no matrix of f32 in an initializer"
+				: "an operand is no f32, a vector, in a Constant node, transposed for several readers, or made of codes already");
+	if (inside > 0)
+		diag_warning(f->diag, "%d products in functions of the model stay as they are",
+		             inside);
+}
+
+bool
+model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
+                    QuantizedTensors *out, Diag *diag)
+{
+	GraphProto *g = model->proto->graph;
+	int before = diag_errors(diag);
+	Find f = {.model = model,
+	          .options = options,
+	          .out = out,
+	          .arena = arena,
+	          .diag = diag,
+	          .producers = strmap_new(arena),
+	          .readers = strmap_new(arena),
+	          .other = strmap_new(arena)};
+
+	note_types(&f, g);
+	for (int i = 0; i < COUNT(f.found); i++)
+		f.found[i] = strmap_new(arena);
+	graph_count_readers(g, f.readers);
+	for (size_t i = 0; i < g->n_node; i++)
+		visit(&f, g->node[i]);
+	warn_of_left(&f);
+	check_globs(&f, "only", options->only);
+	check_globs(&f, "skip", options->skip);
+	if (diag_errors(diag) == before && out->n == 0)
+		model_error(model, diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: no Conv, ConvTranspose, Gemm or MatMul%s",
+		            options->weights_only ? " with a weight" : "");
+	return diag_errors(diag) == before;
+}

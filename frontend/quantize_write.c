@@ -1,0 +1,420 @@
+/* Quantization as an edit of the file's graph: QuantizeLinear and DequantizeLinear before what a product reads. What comes out is plain
+ * ONNX, which is run, and trained, as any model that holds codes. For example, a Gemm with static activations:
+ *
+ *	x --------------------------- Gemm        x -- QuantizeLinear -- DequantizeLinear -- Gemm
+ *	fc.weight ------------------- Gemm   ->   fc.weight_quantized -- DequantizeLinear -- Gemm
+ *	fc.bias --------------------- Gemm        fc.bias_quantized ---- DequantizeLinear -- Gemm
+ *
+ * Names are those that onnxruntime's quantizer gives. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+/* ---- which opset that needs */
+static const struct {
+	int opset;
+	const char *what;
+} forms[] = {{10, "codes of 8 bits"},
+             {11, "scales computed from values"},
+             {13, "a scale for each channel"},
+             {21, "blocks, or codes of 4 or 16 bits"},
+             {25, "codes of 2 bits"}};
+
+static int
+form_of(const QuantizedTensor *t)
+{
+	int bits = dtype_info[t->type].bits;
+
+	bool is_dynamic = t->kind == QUANTIZED_ACTIVATION && !t->scale;
+
+	return bits == 2                             ? 4
+	       : bits == 4 || bits == 16 || t->block ? 3
+	       : t->axis >= 0                        ? 2
+	                                             : is_dynamic;
+}
+
+static bool
+check_opset(Model *model, const QuantizedTensors *list, int asked, Diag *diag)
+{
+	int form = 0;
+
+	for (int i = 0; i < list->n; i++)
+		form = form_of(list->at[i]) > form ? form_of(list->at[i]) : form;
+	if (asked && !model_raise_opset(model, asked, diag))
+		return false;
+	int opset = asked ? asked : model->opset;
+	if (opset >= forms[form].opset)
+		return true;
+	model_error(model, diag, EXIT_UNSUPPORTED,
+	            "opset %d has no DequantizeLinear with %s: that is opset %d on", opset,
+	            forms[form].what, forms[form].opset);
+	diag_hint(diag,
+	          "--opset=%d raises the model's opset, where its operators mean the same there",
+	          forms[form].opset);
+	return false;
+}
+
+/* ---- the edited graph */
+typedef struct {
+	Model *model;
+	Arena *arena;
+	StrMap *names;   /* every name of the graph */
+	IntMap *changed; /* address of a node -> its Changes */
+	VEC(NodeProto *) nodes;
+	VEC(TensorProto *) initializers;
+} Edit;
+
+static const char *
+fresh_name(Edit *e, const char *name, const char *ending)
+{
+	const char *made = arena_printf(e->arena, "%s%s", name, ending);
+
+	for (int i = 1; strmap_get(e->names, made); i++)
+		made = arena_printf(e->arena, "%s%s_%d", name, ending, i);
+	strmap_put(e->names, made, e);
+	return made;
+}
+
+static void
+add_initializer(Edit *e, const char *name, DType type, const Ints *shape, const void *data)
+{
+	TensorProto *t = NEW(e->arena, TensorProto);
+	int64_t n = 1;
+
+	onnx__tensor_proto__init(t);
+	t->name = (char *)(uintptr_t)name;
+	t->has_data_type = 1;
+	t->data_type = tensor_onnx_type(type);
+	t->n_dims = (size_t)shape->n;
+	t->dims = arena_copy(e->arena, shape->at, sizeof(*t->dims) * (size_t)shape->n + 1);
+	for (int i = 0; i < shape->n; i++)
+		n *= shape->at[i];
+	t->has_raw_data = 1;
+	t->raw_data.len = (size_t)dtype_bytes(type, n);
+	t->raw_data.data = (uint8_t *)(uintptr_t)data;
+	vec_push(e->arena, &e->initializers, t);
+}
+
+static AttributeProto *
+int_proto(Edit *e, const char *name, int64_t value)
+{
+	AttributeProto *a = NEW(e->arena, AttributeProto);
+
+	onnx__attribute_proto__init(a);
+	a->name = (char *)(uintptr_t)name;
+	a->has_type = 1;
+	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+	a->has_i = 1;
+	a->i = value;
+	return a;
+}
+
+/* A node of up to three inputs and outputs. Axis and block are those of t where it has them. */
+static void
+add_node(Edit *e, const char *op, const char *name, const char *const inputs[3],
+         const char *const outputs[3], const QuantizedTensor *t)
+{
+	NodeProto *p = NEW(e->arena, NodeProto);
+
+	onnx__node_proto__init(p);
+	p->op_type = (char *)(uintptr_t)op;
+	p->name = (char *)(uintptr_t)name;
+	p->input = arena_alloc(e->arena, 3 * sizeof(char *));
+	p->output = arena_alloc(e->arena, 3 * sizeof(char *));
+	for (int i = 0; i < 3 && inputs[i]; i++)
+		p->input[p->n_input++] = (char *)(uintptr_t)inputs[i];
+	for (int i = 0; i < 3 && outputs[i]; i++)
+		p->output[p->n_output++] = (char *)(uintptr_t)outputs[i];
+	if (t && t->axis >= 0) {
+		p->attribute = arena_alloc(e->arena, 2 * sizeof(AttributeProto *));
+		p->attribute[p->n_attribute++] = int_proto(e, "axis", t->axis);
+		if (t->block)
+			p->attribute[p->n_attribute++] = int_proto(e, "block_size", t->block);
+	}
+	vec_push(e->arena, &e->nodes, p);
+}
+
+Groups
+quantized_groups(const QuantizedTensor *t)
+{
+	return (Groups){t->shape.n, t->shape.at, t->group.at};
+}
+
+static Ints
+scale_shape(const QuantizedTensor *t)
+{
+	Groups groups = quantized_groups(t);
+	Ints shape = {.n = t->shape.n};
+
+	if (t->axis < 0)
+		return (Ints){0};
+	if (!t->block)
+		return (Ints){.n = 1, .at = {t->n_scales}};
+	for (int i = 0; i < shape.n; i++)
+		shape.at[i] = groups_along(&groups, i);
+	return shape;
+}
+
+static const void *
+packed_ints(Edit *e, DType type, int64_t n, const int32_t *at)
+{
+	void *out = arena_alloc(e->arena, (size_t)dtype_bytes(type, n) + 1);
+
+	for (int64_t i = 0; i < n; i++)
+		dtype_store_int(type, out, i, at[i]);
+	return out;
+}
+
+/* The codes of a weight with its scales and zero points. */
+static void
+weight_codes(const QuantizedTensor *t, void *out)
+{
+	Groups groups = quantized_groups(t);
+
+	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w))
+		dtype_store_int(t->type, out, w.i,
+		                dtype_quantize(t->type, F32, false, t->numbers[w.i],
+		                               t->scale[w.group], t->zero[w.group]));
+}
+
+/* A bias is rounded in double, as onnxruntime does it: its codes have 32 bits. */
+static void
+bias_codes(const QuantizedTensor *t, int32_t *out)
+{
+	for (int64_t k = 0; k < t->n; k++)
+		out[k] = (int32_t)dtype_quantize(S32, F64, false, t->numbers[k],
+		                                 t->scale[t->n_scales > 1 ? k : 0], 0);
+}
+
+/* The nodes that make the codes and numbers of t again; sets what its readers read. */
+static void
+add_quantized(Edit *e, QuantizedTensor *t)
+{
+	Ints shape = scale_shape(t);
+	const char *linear = fresh_name(e, t->name, "_DequantizeLinear");
+	const char *numbers = fresh_name(e, t->name, "_DequantizeLinear_Output");
+	const char *codes = fresh_name(e, t->name,
+	                               t->kind == QUANTIZED_ACTIVATION ? "_QuantizeLinear_Output"
+	                                                               : "_quantized");
+	const char *base = t->kind == QUANTIZED_BIAS ? codes : t->name;
+	const char *scale = fresh_name(e, base, "_scale"),
+		   *zero = fresh_name(e, base, "_zero_point");
+
+	t->output = numbers;
+	if (t->scale) {
+		add_initializer(e, scale, F32, &shape, t->scale);
+		add_initializer(e, zero, t->type, &shape,
+		                packed_ints(e, t->type, t->n_scales, t->zero));
+	}
+	if (t->kind == QUANTIZED_ACTIVATION && t->scale) {
+		add_node(e, "QuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
+		         (const char *[]){t->name, scale, zero},
+		         (const char *[]){codes, NULL, NULL}, t);
+	} else if (t->kind == QUANTIZED_ACTIVATION) {
+		add_node(e, "DynamicQuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
+		         (const char *[]){t->name, NULL, NULL},
+		         (const char *[]){codes, scale, zero}, NULL);
+	} else {
+		int32_t *wide = arena_alloc(
+			e->arena, (size_t)(t->kind == QUANTIZED_BIAS ? 4 * t->n
+		                                                     : dtype_bytes(t->type, t->n)) +
+					  4);
+		if (t->kind == QUANTIZED_BIAS)
+			bias_codes(t, wide);
+		else
+			weight_codes(t, wide);
+		add_initializer(e, codes, t->type, &t->shape, wide);
+	}
+	add_node(e, "DequantizeLinear", linear, (const char *[]){codes, scale, zero},
+	         (const char *[]){numbers, NULL, NULL}, t);
+}
+
+static void
+collect_names(Edit *e, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_initializer; i++)
+		strmap_put(e->names, g->initializer[i]->name, e);
+	for (size_t i = 0; i < g->n_input; i++)
+		strmap_put(e->names, g->input[i]->name, e);
+	for (size_t i = 0; i < g->n_node; i++) {
+		const NodeProto *p = g->node[i];
+		if (p->name)
+			strmap_put(e->names, p->name, e);
+		for (size_t k = 0; k < p->n_output; k++)
+			strmap_put(e->names, p->output[k], e);
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g)
+				collect_names(e, p->attribute[k]->g);
+	}
+}
+
+/* What a node reads quantized. */
+typedef struct {
+	QuantizedTensor *tensor;
+	int input;
+} Change;
+typedef VEC(Change) Changes;
+
+static void
+collect_changes(Edit *e, const QuantizedTensors *list)
+{
+	for (int i = 0; i < list->n; i++) {
+		QuantizedTensor *t = list->at[i];
+		for (int k = 0; k < t->readers.n; k++) {
+			uint64_t key = (uint64_t)(uintptr_t)t->readers.at[k].node, found;
+			Changes *changes = NULL;
+			if (intmap_get(e->changed, key, &found))
+				changes = (Changes *)(uintptr_t)found;
+			else
+				intmap_put(e->changed, key,
+				           (uint64_t)(uintptr_t)(changes = NEW(e->arena, Changes)));
+			vec_push(e->arena, changes, ((Change){t, t->readers.at[k].input}));
+		}
+	}
+}
+
+/* A copy of a node that reads numbers made of codes. */
+static NodeProto *
+with_inputs(Edit *e, NodeProto *p)
+{
+	uint64_t found;
+
+	if (!intmap_get(e->changed, (uint64_t)(uintptr_t)p, &found))
+		return p;
+	const Changes *changes = (const Changes *)(uintptr_t)found;
+	NodeProto *copy = arena_copy(e->arena, p, sizeof(*p));
+	copy->input = arena_copy(e->arena, p->input, sizeof(char *) * p->n_input);
+	for (int i = 0; i < changes->n; i++) {
+		QuantizedTensor *t = changes->at[i].tensor;
+		if (!t->output)
+			add_quantized(e, t);
+		copy->input[changes->at[i].input] = (char *)(uintptr_t)t->output;
+	}
+	return copy;
+}
+
+/* Tensors in files beside the model come into the new one. */
+static TensorProto *
+with_data(Edit *e, TensorProto *t, Diag *diag)
+{
+	TensorData data;
+
+	if (!tensor_is_external(t))
+		return t;
+	if (!tensor_load(e->model, t, false, &data, diag))
+		return NULL;
+	t = arena_copy(e->arena, t, sizeof(*t));
+	t->has_data_location = 0;
+	t->n_external_data = 0;
+	t->has_raw_data = 1;
+	t->raw_data.len = (size_t)dtype_bytes(data.dtype, data.n);
+	t->raw_data.data = (uint8_t *)(uintptr_t)data.data;
+	return t;
+}
+
+static bool
+keep_initializers(Edit *e, const GraphProto *g, Diag *diag)
+{
+	StrMap *read = strmap_new(e->arena);
+	GraphProto edited = *g;
+
+	edited.node = e->nodes.at;
+	edited.n_node = (size_t)e->nodes.n;
+	graph_count_readers(&edited, read);
+	for (size_t i = 0; i < g->n_initializer; i++) {
+		const char *name = g->initializer[i]->name;
+		TensorProto *t = strmap_get(read, name) ? with_data(e, g->initializer[i], diag)
+		                                        : NULL;
+		if (!t && strmap_get(read, name))
+			return false;
+		if (t)
+			vec_push(e->arena, &e->initializers, t);
+	}
+	return true;
+}
+
+/* Inputs with values of their own, until IR 3 all initializers: those of initializers that are gone go. */
+static void
+drop_inputs(Edit *e, GraphProto *g)
+{
+	StrMap *kept = strmap_new(e->arena), *was = strmap_new(e->arena);
+	ValueInfoProto **inputs = NEW_ARRAY(e->arena, ValueInfoProto *, (int64_t)g->n_input);
+	size_t n = 0;
+
+	for (int i = 0; i < e->initializers.n; i++)
+		strmap_put(kept, e->initializers.at[i]->name, e);
+	for (size_t i = 0; i < g->n_initializer; i++)
+		strmap_put(was, g->initializer[i]->name, e);
+	for (size_t i = 0; i < g->n_input; i++)
+		if (!strmap_get(was, g->input[i]->name) || strmap_get(kept, g->input[i]->name))
+			inputs[n++] = g->input[i];
+	g->input = inputs;
+	g->n_input = n;
+}
+
+/* onnxruntime 1.27 joins such products with integers into an operator that refuses them. */
+static void
+warn_of_fusions(const QuantizedTensors *list, Diag *diag)
+{
+	bool blocks = false, codes = false;
+
+	for (int i = 0; i < list->n; i++) {
+		const QuantizedTensor *t = list->at[i];
+		bool is_byte = dtype_info[t->type].bits == 8;
+		blocks |= t->kind == QUANTIZED_WEIGHT && t->block && is_byte;
+		codes |= t->kind == QUANTIZED_ACTIVATION && is_byte;
+	}
+	if (!blocks || !codes)
+		return;
+	diag_warning(
+		diag,
+		"onnxruntime's CPU has no product of 8-bit codes with weights in blocks: it runs the model with "
+		"ORT_DISABLE_ALL, as gradc does");
+	diag_hint(
+		diag,
+		"--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations");
+}
+
+bool
+model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path, Diag *diag)
+{
+	enum { FREE_INITIALIZERS = 4, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
+	ModelProto m = *model->proto;
+	GraphProto g = *m.graph;
+	Edit e = {.model = model,
+	          .arena = model->arena,
+	          .names = strmap_new(model->arena),
+	          .changed = intmap_new(model->arena)};
+
+	if (!check_opset(model, list, opset, diag))
+		return false;
+	warn_of_fusions(list, diag);
+	collect_names(&e, m.graph);
+	collect_changes(&e, list);
+	for (size_t i = 0; i < g.n_node; i++) {
+		NodeProto *p = with_inputs(&e, g.node[i]);
+		vec_push(e.arena, &e.nodes, p);
+	}
+	if (!keep_initializers(&e, &g, diag))
+		return false;
+	drop_inputs(&e, &g);
+	opset = opset ? opset : model->opset;
+	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : FREE_INITIALIZERS;
+	m.ir_version = m.ir_version > ir ? m.ir_version : ir;
+	g.node = e.nodes.at;
+	g.n_node = (size_t)e.nodes.n;
+	g.initializer = e.initializers.at;
+	g.n_initializer = (size_t)e.initializers.n;
+	m.graph = &g;
+	size_t size = onnx__model_proto__get_packed_size(&m);
+	if (size > INT32_MAX) {
+		model_error(model, diag, EXIT_UNSUPPORTED,
+		            "the quantized model has %zu bytes: more than 2 GiB in one file", size);
+		return false;
+	}
+	uint8_t *bytes = memory_get(size + 1);
+	onnx__model_proto__pack(&m, bytes);
+	Status status = file_write(path, bytes, (int64_t)size);
+	memory_free(bytes);
+	return !diag_status(diag, status);
+}

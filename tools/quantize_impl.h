@@ -1,0 +1,50 @@
+/* What the files of `gradc quantize` share. */
+#ifndef GRADC_QUANTIZE_IMPL_H
+#define GRADC_QUANTIZE_IMPL_H
+
+#include "tools/calibrate.h"
+#include "tools/gptq.h"
+#include "tools/tools.h"
+
+typedef struct {
+	Session s;
+	Options *o;
+	Arena *arena;
+	Diag *diag;
+	QuantizeOptions how;
+	QuantizedTensors tensors;
+	Calibration *calibrations; /* by tensor */
+	Gptq *gptq;                /* likewise; NULL: rounded to nearest */
+	double *snr;               /* likewise, in decibels; NAN: not known */
+	NamedTensor *data;         /* of --data, a copy of the files */
+	int n_data;
+	int64_t rows, batch; /* of the data, and of a run */
+	const char *folder;  /* for the executable, its inputs and results */
+	const char *exe;
+} Quantize;
+
+/* The value whose numbers tell how t is to be quantized; NULL: none does. */
+const char *quantize_observes(const Quantize *q, const QuantizedTensor *t);
+
+/* ---- quantize_data.c: false after reporting */
+bool quantize_read_data(Quantize *q);
+/* Compiles the model with what is observed as results. */
+bool quantize_compile(Quantize *q);
+typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, int64_t n);
+/* Runs it on the first rows, or on all whole batches, and shows the visitor the values for each tensor i. */
+bool quantize_visit_first(Quantize *q, QuantizeVisitor visit);
+bool quantize_visit_all(Quantize *q, QuantizeVisitor visit);
+
+/* ---- quantize_scales.c: false after reporting */
+/* The ranges of what is observed. */
+bool quantize_calibrate(Quantize *q);
+/* Scale and zero point of each tensor, and what is left of weights. */
+bool quantize_choose_scales(Quantize *q);
+/* A visitor: what is left of activations. */
+bool quantize_measure(Quantize *q, int i, const float *x, int64_t n);
+
+/* ---- quantize_report.c */
+void quantize_print(const Quantize *q);
+void quantize_print_json(const Quantize *q);
+
+#endif

@@ -1,0 +1,193 @@
+/* From values to scales: ranges of activations, groups of weights, biases by both. */
+#include "tools/quantize_impl.h"
+
+#include <math.h>
+
+/* ---- ranges */
+static bool
+see_values(Quantize *q, int i, const float *x, int64_t n)
+{
+	Calibration *c = &q->calibrations[i];
+	const QuantizedTensor *t = q->tensors.at[i];
+
+	calibration_see(c, x, n);
+	if (c->n_bad > 0) {
+		diag_error(q->diag, EXIT_DATA,
+		           "--data: value %s of node %s is not finite in batch %lld",
+		           quantize_observes(q, t), t->node, (long long)c->n_batches);
+		return false;
+	}
+	if (t->kind == QUANTIZED_WEIGHT && n % q->gptq[i].n == 0)
+		gptq_see(&q->gptq[i], x, n / q->gptq[i].n);
+	return true;
+}
+
+static bool
+count_values(Quantize *q, int i, const float *x, int64_t n)
+{
+	if (q->tensors.at[i]->kind == QUANTIZED_ACTIVATION)
+		calibration_count(&q->calibrations[i], q->arena, x, n);
+	return true;
+}
+
+bool
+quantize_calibrate(Quantize *q)
+{
+	if (q->n_data == 0) {
+		diag_error(q->diag, EXIT_USAGE,
+		           "no --data: the ranges of activations come from real data");
+		diag_hint(
+			q->diag,
+			"--activation-type=none or dynamic, without --algorithm=gptq, needs none");
+		return false;
+	}
+	if (!quantize_compile(q) || !quantize_visit_all(q, see_values))
+		return false;
+	bool counts = false;
+	for (int i = 0; i < q->tensors.n; i++)
+		counts |= quantize_observes(q, q->tensors.at[i]) &&
+		          q->calibrations[i].method->counts;
+	return !counts || quantize_visit_all(q, count_values);
+}
+
+/* ---- scales */
+/* Signal to noise: mean square of x by that of what rounding changes. */
+static double
+decibels(double signal, double noise)
+{
+	return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
+}
+
+bool
+quantize_measure(Quantize *q, int i, const float *x, int64_t n)
+{
+	const QuantizedTensor *t = q->tensors.at[i];
+	double signal = 0, noise = 0;
+
+	if (t->kind != QUANTIZED_ACTIVATION)
+		return true;
+	for (int64_t k = 0; k < n; k++) {
+		int64_t code = dtype_quantize(t->type, F32, false, x[k], t->scale[0], t->zero[0]);
+		double back = (double)(code - t->zero[0]) * t->scale[0];
+		signal += (double)x[k] * x[k];
+		noise += (x[k] - back) * (x[k] - back);
+	}
+	q->snr[i] = decibels(signal, noise);
+	return true;
+}
+
+/* Scales by the range of each group. */
+static void
+scale_weight(Quantize *q, QuantizedTensor *t)
+{
+	float *low = NEW_ARRAY(q->arena, float, t->n_scales),
+	      *high = NEW_ARRAY(q->arena, float, t->n_scales);
+	Groups groups = quantized_groups(t);
+
+	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
+		low[w.group] = fminf(low[w.group], t->numbers[w.i]);
+		high[w.group] = fmaxf(high[w.group], t->numbers[w.i]);
+	}
+	for (int64_t g = 0; g < t->n_scales; g++)
+		quantization_of(t->type, dtype_info[t->type].class == CLASS_SIGNED, low[g], high[g],
+		                &t->scale[g], &t->zero[g]);
+}
+
+static void
+quantize_weight(Quantize *q, int i)
+{
+	QuantizedTensor *t = q->tensors.at[i];
+	const float *exact = t->numbers;
+	bool knows = q->gptq && t->product_input;
+	Groups groups = quantized_groups(t);
+	double signal = 0, noise = 0;
+
+	if (!knows || !gptq_round(&q->gptq[i], q->arena, t->input_axis, t))
+		scale_weight(q, t);
+	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
+		int32_t zero = t->zero[w.group];
+		int64_t code = dtype_quantize(t->type, F32, false, t->numbers[w.i],
+		                              t->scale[w.group], zero);
+		double error = exact[w.i] - (double)(code - zero) * t->scale[w.group];
+		signal += (double)exact[w.i] * exact[w.i];
+		noise += error * error;
+	}
+	q->snr[i] = decibels(signal, noise);
+}
+
+/* Weights and biases are finite. */
+static bool
+check_numbers(Quantize *q, const QuantizedTensor *t)
+{
+	for (int64_t k = 0; k < t->n; k++)
+		if (!isfinite(t->numbers[k])) {
+			diag_error(q->diag, EXIT_INVALID,
+			           "%s of node %s has numbers that are not finite", t->name,
+			           t->node);
+			return false;
+		}
+	return true;
+}
+
+/* The product of the scales of what is added up. A bias that is too large for it stays f32. */
+static void
+scale_bias(Quantize *q, QuantizedTensor *t)
+{
+	bool fits = true;
+
+	for (int64_t g = 0; g < t->n_scales; g++)
+		t->scale[g] = t->input->scale[0] * t->weight->scale[g];
+	for (int64_t k = 0; k < t->n; k++)
+		fits &= fabs(t->numbers[k] / (double)t->scale[t->n_scales > 1 ? k : 0]) < INT32_MAX;
+	if (fits)
+		return;
+	diag_warning(
+		q->diag,
+		"bias %s of node %s stays f32: codes by the scales of its weight and input have more than 32 bits",
+		t->name, t->node);
+	t->readers.n = 0;
+}
+
+static bool
+scale_activation(Quantize *q, int i)
+{
+	QuantizedTensor *t = q->tensors.at[i];
+	const Calibration *c = &q->calibrations[i];
+	float low, high;
+
+	calibration_range(c, &low, &high);
+	if (low == high)
+		diag_warning(q->diag, "value %s of node %s is %g in all calibration data", t->name,
+		             t->node, low == 0 ? 0 : (double)low); /* not -0 */
+	quantization_of(t->type, false, low, high, t->scale, t->zero);
+	if (isfinite(low) && isfinite(high) && isfinite(t->scale[0]))
+		return true;
+	diag_error(q->diag, EXIT_DATA, "value %s of node %s is too large for --calibrate=%s",
+	           t->name, t->node, c->method->name);
+	return false;
+}
+
+bool
+quantize_choose_scales(Quantize *q)
+{
+	bool ok = true;
+
+	for (int i = 0; i < q->tensors.n; i++) {
+		QuantizedTensor *t = q->tensors.at[i];
+		q->snr[i] = NAN;
+		if (t->kind == QUANTIZED_ACTIVATION && q->how.dynamic)
+			continue;
+		t->scale = NEW_ARRAY(q->arena, float, t->n_scales);
+		t->zero = NEW_ARRAY(q->arena, int32_t, t->n_scales);
+		if (t->kind != QUANTIZED_ACTIVATION && !check_numbers(q, t))
+			ok = false;
+		else if (t->kind == QUANTIZED_WEIGHT)
+			quantize_weight(q, i);
+		else if (t->kind == QUANTIZED_ACTIVATION)
+			ok &= scale_activation(q, i);
+	}
+	for (int i = 0; i < q->tensors.n && ok; i++)
+		if (q->tensors.at[i]->kind == QUANTIZED_BIAS)
+			scale_bias(q, q->tensors.at[i]);
+	return ok;
+}
