@@ -156,27 +156,29 @@ static const Sample quantize_samples[] = {
 	{"{to = u2}", "f64[] nans, f64[] positive"},
 	{"{to = s32}", "f64[1,0], f64[1,0] positive"},
 	{0}};
-#define QUANTIZER_OPERANDS \
-	.operands = {      \
-		{"x", OPERAND_REQUIRED}, {"scale", OPERAND_REQUIRED}, {"zero", OPERAND_OPTIONAL}}
-const OpRow op_quantize = {.name = "quantize",
-                           .doc = "round(x / scale) + zero, clamped to the range of an integer "
-                                  "type",
-                           QUANTIZER_OPERANDS,
-                           .results = {"code"},
-                           .fields = quantize_fields,
-                           .attr_size = sizeof(QuantizeAttr),
-                           .infer = infer_quantize,
-                           .eval = eval_quantize,
-                           .grad = grad_zero,
-                           .fuse = FUSE_ELEMENTWISE,
-                           .scalar = scalar_quantize,
-                           .weight = 4,
-                           .flops = quantize_flops,
-                           .precision = PRECISION_HIGH,
-                           .partition = ELEMENTWISE_PARTITION,
-                           .simplify = simplify_quantizer,
-                           .samples = quantize_samples};
+/* What the two have in common. */
+#define QUANTIZER(op, text, result, gradient, time)                      \
+	const OpRow op_##op = {.name = #op,                              \
+	                       .doc = text,                              \
+	                       .operands = {{"x", OPERAND_REQUIRED},     \
+	                                    {"scale", OPERAND_REQUIRED}, \
+	                                    {"zero", OPERAND_OPTIONAL}}, \
+	                       .results = {result},                      \
+	                       .fields = op##_fields,                    \
+	                       .attr_size = sizeof(QuantizeAttr),        \
+	                       .infer = infer_##op,                      \
+	                       .eval = eval_##op,                        \
+	                       .grad = gradient,                         \
+	                       .fuse = FUSE_ELEMENTWISE,                 \
+	                       .scalar = scalar_##op,                    \
+	                       .weight = time,                           \
+	                       .flops = op##_flops,                      \
+	                       .precision = PRECISION_HIGH,              \
+	                       .partition = ELEMENTWISE_PARTITION,       \
+	                       .simplify = simplify_quantizer,           \
+	                       .samples = op##_samples}
+QUANTIZER(quantize, "round(x / scale) + zero, clamped to the range of an integer type", "code",
+          grad_zero, 4);
 
 /* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale, what is left of x after quantize and back; NaN stays.
  * Straight through: the rounding counts as the identity, so that the gradient is, with r = round(x / scale) + zero
@@ -271,21 +273,6 @@ static const Sample fake_quantize_samples[] = {
 	{"{to = s8}", "f64[7] fixed, f64[7] ties"},
 	{"{to = s2}", "f64[1,0] large, f64[1,0] positive"},
 	{0}};
-const OpRow op_fake_quantize = {.name = "fake_quantize",
-                                .doc = "what is left of x after quantize and back; the gradient "
-                                       "passes the rounding",
-                                QUANTIZER_OPERANDS,
-                                .results = {"y"},
-                                .fields = fake_quantize_fields,
-                                .attr_size = sizeof(QuantizeAttr),
-                                .infer = infer_fake_quantize,
-                                .eval = eval_fake_quantize,
-                                .grad = grad_fake_quantize,
-                                .fuse = FUSE_ELEMENTWISE,
-                                .scalar = scalar_fake_quantize,
-                                .weight = 6,
-                                .flops = fake_quantize_flops,
-                                .precision = PRECISION_HIGH,
-                                .partition = ELEMENTWISE_PARTITION,
-                                .simplify = simplify_quantizer,
-                                .samples = fake_quantize_samples};
+QUANTIZER(fake_quantize,
+          "what is left of x after quantize and back; the gradient passes the rounding", "y",
+          grad_fake_quantize, 6);
