@@ -270,7 +270,7 @@ static const Sample fake_quantize_samples[] = {
          "f64[7] fixed, f64[7] ties_nonzero, f64[7] ties"},
 	{"{to = s4, scale_grad = 0.25}", "f64[5] fixed, f64[5] ties_nonzero"},
 	{"{to = s4}", "f64[] fixed, f64[] ties_nonzero"},
-	{"{to = s8}", "f64[7] fixed, f64[7] ties"},
+	{"{to = s8}", "f64[60] ties, f64[60] ties"}, /* 0 by a scale of 0 */
 	{"{to = s2}", "f64[1,0] large, f64[1,0] positive"},
 	{0}};
 QUANTIZER(fake_quantize,

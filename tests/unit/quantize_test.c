@@ -115,7 +115,7 @@ test_gradients(void **state)
 	check_fixture("real", lsq[0], lsq[1], lsq[2]);
 }
 
-/* ---- b_spread */
+/* ---- b_spread, and the walk of base/groups.c */
 static void
 check_groups(Ints shape, Ints group)
 {
@@ -136,7 +136,10 @@ check_groups(Ints shape, Ints group)
 	Interp interp = interp_new(m, arena, false);
 	interp_run(&interp, f, &in, &out);
 	assert_int_equal(y->type->rank, shape.n);
-	for (int64_t k = 0; k < y->type->n; k++) {
+	Groups groups = {shape.n, shape.at, group.at};
+	assert_int_equal(groups_count(&groups), n);
+	GroupWalk walk = group_walk(&groups);
+	for (int64_t k = 0; k < y->type->n; k++, group_next(&walk)) {
 		int64_t rest = k, flat = 0, stride = 1;
 		for (int i = shape.n - 1; i >= 0; i--) {
 			flat += rest % shape.at[i] / group.at[i] * stride;
@@ -144,6 +147,7 @@ check_groups(Ints shape, Ints group)
 			rest /= shape.at[i];
 		}
 		assert_true(out.f[k] == (double)flat);
+		assert_int_equal(walk.group, flat);
 	}
 	module_free(m);
 	arena_free(arena);
