@@ -97,6 +97,28 @@ def test_product_of_codes(run, tmp_path, x, w, per_channel):
     assert_codes_agree(*run_both(run, tmp_path, proto, {"x": codes(x, 4, 8, 10, 10)}, "compiled"))
 
 
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+@pytest.mark.parametrize("op", ["MatMulInteger", "QLinearMatMul"])
+def test_zero_points_of_rows(run, tmp_path, op, engine):
+    """One for each row on the left, one for each column on the right; onnxruntime 1.27 has them for columns alone."""
+    a, b, az, bz = codes("u1", 3, 6, 7), codes("i1", 3, 7, 5), codes("u1", 6), codes("i1", 5)
+    product = (a.astype(int) - az[:, None]) @ (b.astype(int) - bz)
+    if op == "MatMulInteger":
+        weights, inputs, kind, want = held(b=b, az=az, bz=bz), ["a", "b", "az", "bz"], np.int32, product
+    else:
+        by, bs = RANDOM.uniform(0.01, 0.1, 6).astype("f4"), RANDOM.uniform(0.01, 0.1, 5).astype("f4")
+        weights = held(b=b, az=az, bz=bz, by=by, bs=bs, ys=np.float32(2), yz=np.uint8(120))
+        inputs, kind = ["a", "by", "az", "b", "bs", "bz", "ys", "yz"], np.uint8
+        want = np.clip(np.rint(product * by[:, None].astype(float) * bs / 2) + 120, 0, 255)
+    onnx.save(model([node(op, inputs)], inputs=[value("a", a.shape, kind_of("u1"))], outputs=[value("y", want.shape, kind_of(kind))],
+                    initializers=weights, opset=21, ir=10), tmp_path / "model.onnx")
+    np.save(tmp_path / "a.npy", a)
+    run("run", "model.onnx", f"--engine={engine}", "--input=a=a.npy", "--output-dir=out")
+    got = np.load(tmp_path / "out/y.npy")
+    assert got.dtype == kind and np.abs(got - want).max() <= (op == "QLinearMatMul")
+    assert np.mean(got != want) <= 0.01
+
+
 def unpack(packed, bits):
     """Codes of bytes, the first in the low bits."""
     parts = [packed >> at & 2**bits - 1 for at in range(0, 8, bits)]

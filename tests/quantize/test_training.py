@@ -230,6 +230,17 @@ def test_who_is_trained(run, tmp_path, options, changed):
     assert differ - {"w"} == changed - {"w"} and ("w" in changed or "w" not in differ)
 
 
+@pytest.mark.parametrize("kind", ["lsq", "torch"])
+def test_scales_stay_positive(run, tmp_path, kind):
+    """By a decay of 1.5 times themselves scales and weights change their signs; PyTorch's least scale is kept, and codes are by it."""
+    one_layer(tmp_path)
+    before = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "model.onnx").graph.initializer}
+    options = [f"--scale-learning={kind}", "--optimizer=adamw", "--decay=*"]
+    after = train_once(run, tmp_path, "--steps=1", "--lr=1e-7", "--weight-decay=1.5e7", compile_options=options)
+    assert after["ws"].tolist() == [2**-23] * 5 and after["xs"] == 2**-23
+    np.testing.assert_array_equal(after["w"], np.where(before["w"] > 0, -128, np.where(before["w"] < 0, 127, 0)))
+
+
 def test_codes_without_an_axis_are_trained(run, tmp_path):
     """A bias with one scale: the default axis does not exist there."""
     random = np.random.default_rng(2)
