@@ -450,6 +450,15 @@ typedef struct {
 } GroupWalk;
 GroupWalk group_walk(const Groups *g);
 void group_next(GroupWalk *w);
+
+/* ---- quantization.c */
+/* Scale and zero point of an integer type for a range, 0 in it (quant_utils.py: compute_scale_zp). symmetric: the same scale on both
+ * sides of the middle code. A range of nothing has scale 1. */
+void quantization_of(DType type, bool symmetric, float low, float high, float *scale,
+                     int32_t *zero);
+/* Those of each group of numbers of type `dtype`, by its smallest and largest: symmetric where codes are signed. */
+void quantization_of_groups(DType type, const Groups *g, DType dtype, const void *data,
+                            Arena *scratch, float *scale, int32_t *zero);
 /* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
 #define SCALAR(index, name, dtype, has_default) SCALAR_##index,

@@ -377,10 +377,29 @@ check_info(const Format *f, int i)
 }
 
 static Status
+check_axes(int i, const ExportRecord *e)
+{
+	uint32_t seen = 0;
+
+	for (uint32_t k = 0; k < e->rank; k++)
+		if (e->perm[k] < e->rank)
+			seen |= 1u << e->perm[k];
+	return seen == (1u << e->rank) - 1 ? NULL
+	                                   : FAULT("export %d: the axes are no permutation", i);
+}
+
+static bool
+is_code_type(uint32_t dtype)
+{
+	return dtype < N_DTYPES && dtype_info[dtype].bits <= 32 &&
+	       (dtype_info[dtype].class == CLASS_SIGNED ||
+	        dtype_info[dtype].class == CLASS_UNSIGNED);
+}
+
+static Status
 check_hole(const Format *f, int i)
 {
 	const ExportRecord *e = &f->exports[i];
-	uint32_t seen = 0;
 
 	if (e->state >= (uint32_t)f->n[SECTION_STATES] || e->dtype >= N_DTYPES)
 		return FAULT("export %d: state %u of %d, dtype %u", i, e->state,
@@ -393,12 +412,7 @@ check_hole(const Format *f, int i)
 	if (e->block < 1 ||
 	    format_elements(f, f->states[e->state].first_dim, e->rank) % e->block != 0)
 		return FAULT("export %d: blocks of %lld elements", i, (long long)e->block);
-	for (uint32_t k = 0; k < e->rank; k++)
-		if (e->perm[k] < e->rank)
-			seen |= 1u << e->perm[k];
-	if (seen != (1u << e->rank) - 1)
-		return FAULT("export %d: the axes are no permutation", i);
-	return NULL;
+	return check_axes(i, e);
 }
 
 static Status
@@ -408,19 +422,21 @@ check_codes(const Format *f, int i)
 	const StateRecord *s = e->state < (uint32_t)f->n[SECTION_STATES] ? &f->states[e->state]
 	                                                                 : NULL;
 
-	if (!s || e->dtype >= N_DTYPES || e->rank != s->rank || !dtype_is_float((DType)s->dtype))
-		return FAULT("export %d: state %u of %d, dtype %u, rank %u", i, e->state,
+	if (!s || !is_code_type(e->dtype) || e->rank != s->rank || !dtype_is_float((DType)s->dtype))
+		return FAULT("export %d: state %u of %d as codes of dtype %u, rank %u", i, e->state,
 		             f->n[SECTION_STATES], e->dtype, e->rank);
-	if ((dtype_info[e->dtype].class != CLASS_SIGNED &&
-	     dtype_info[e->dtype].class != CLASS_UNSIGNED) ||
-	    dtype_info[e->dtype].bits > 32)
-		return FAULT("export %d: codes of %s", i, dtype_info[e->dtype].name);
+	RETURN_IF_ERROR(check_axes(i, e));
 	for (uint32_t k = 0; k < e->rank; k++) {
 		if (e->group[k] < 1)
 			return FAULT("export %d: groups of %lld", i, (long long)e->group[k]);
 	}
-	Groups shared = format_groups(f, e);
+	int64_t dims[MAX_RANK];
+	Groups shared = format_groups(f, e, dims);
 	int64_t groups = groups_count(&shared); /* at most the state's elements */
+	if (e->scale == NO_SCALE)
+		return e->zero == -1 ? NULL : FAULT("export %d: zero points without scales", i);
+	if (e->kind == EXPORT_SCALES)
+		return FAULT("export %d: scales that are those of state %u", i, e->scale);
 	if (e->scale >= (uint32_t)f->n[SECTION_STATES] ||
 	    !dtype_is_float((DType)f->states[e->scale].dtype) ||
 	    format_elements(f, f->states[e->scale].first_dim, f->states[e->scale].rank) != groups)
@@ -432,6 +448,25 @@ check_codes(const Format *f, int i)
 		return FAULT("export %d: zero points at %lld of %d", i, (long long)e->zero,
 		             f->n[SECTION_LITERAL]);
 	return NULL;
+}
+
+static bool
+is_one_float(const Format *f, uint32_t state)
+{
+	return state < (uint32_t)f->n[SECTION_STATES] &&
+	       dtype_is_float((DType)f->states[state].dtype) &&
+	       format_elements(f, f->states[state].first_dim, f->states[state].rank) == 1;
+}
+
+static Status
+check_range(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+
+	if (is_code_type(e->dtype) && is_one_float(f, e->state) && is_one_float(f, e->high))
+		return NULL;
+	return FAULT("export %d: codes of dtype %u for the range from state %u to state %u", i,
+	             e->dtype, e->state, e->high);
 }
 
 static Status
@@ -456,8 +491,10 @@ check_export(const Format *f, int i)
 	                         (e->state >= (uint32_t)f->n[SECTION_STATES] ||
 	                          !dtype_is_float((DType)f->states[e->state].dtype))))
 		return FAULT("export %d: a least scale of %g", i, e->least);
-	if (e->kind == EXPORT_CODES)
+	if (e->kind == EXPORT_CODES || e->kind == EXPORT_SCALES)
 		return check_codes(f, i);
+	if (e->kind == EXPORT_RANGE_SCALE || e->kind == EXPORT_RANGE_ZERO)
+		return check_range(f, i);
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
 }
 

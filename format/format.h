@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 14
+#define FORMAT_VERSION 15
 #define GRADC_ABI 11
 #define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -436,13 +436,17 @@ typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
 	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i]; each
 	                  `block` of its elements, then `times` times again */
-	EXPORT_CODES, /* state `state` as codes of dtype: base.h's dtype_quantize, by a scale for each group of
-	                  group[i] places along its axes */
+	EXPORT_CODES, /* state `state`, its axes permuted, as codes of dtype: base.h's dtype_quantize, by a scale for
+	                 each group of group[i] places along the permuted axes */
+	EXPORT_SCALES,      /* the scales of such codes, f32, which have no state of scales */
+	EXPORT_RANGE_SCALE, /* f32: the scale of codes of dtype for the range from state `state` to state `high` */
+	EXPORT_RANGE_ZERO,  /* their zero point, as dtype */
 	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
 	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
 	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
 	N_EXPORT_KINDS,
 } ExportKind;
+#define NO_SCALE UINT32_MAX
 typedef struct {
 	uint32_t kind;         /* ExportKind */
 	uint32_t file;         /* 0: FILE.onnx, 1: FILE.onnx.data */
@@ -450,7 +454,9 @@ typedef struct {
 	uint32_t state, dtype, times, rank;
 	int64_t block; /* elements; divides the state's */
 	uint8_t perm[MAX_RANK];
-	uint32_t scale; /* codes: a state of as many elements as there are groups */
+	uint32_t scale; /* codes: a state of as many elements as there are groups; NO_SCALE: by base.h's
+	                   quantization_of_groups of the very numbers */
+	uint32_t high;  /* ranges */
 	int64_t zero;   /* codes: offset of as many s32 in the literal section; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes */
 	double least; /* a scale below counts as that, here and where it is written; 0: none does */
@@ -584,8 +590,8 @@ uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
 /* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
-/* Of an EXPORT_CODES. */
-Groups format_groups(const Format *f, const ExportRecord *e);
+/* Of an EXPORT_CODES or EXPORT_SCALES; dims: where its permuted dimensions are put. */
+Groups format_groups(const Format *f, const ExportRecord *e, int64_t dims[MAX_RANK]);
 
 /* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
 double kernel_estimate(const KernelRecord *k);

@@ -208,9 +208,11 @@ format_event(uint32_t event, const uint8_t turns[N_TURNS])
 }
 
 Groups
-format_groups(const Format *f, const ExportRecord *e)
+format_groups(const Format *f, const ExportRecord *e, int64_t dims[MAX_RANK])
 {
-	return (Groups){(int)e->rank, f->dims + f->states[e->state].first_dim, e->group};
+	for (uint32_t i = 0; i < e->rank; i++)
+		dims[i] = f->dims[f->states[e->state].first_dim + e->perm[i]];
+	return (Groups){(int)e->rank, dims, e->group};
 }
 
 int64_t

@@ -20,6 +20,8 @@ typedef struct {
 	FormatWriter *w;
 	Model *model;
 	const ImportInfo *info;
+	const IntMap
+		*parts; /* of --quantize: address of an initializer -> QuantizedPart; NULL: none */
 	Diag *diag;
 	Arena *arena;
 	IntMap *holes;          /* address of raw data -> Weight */
@@ -73,6 +75,8 @@ codes_hole(Export *e, const Weight *w, int file)
 	                  .bytes = dtype_bytes(w->data.dtype, w->data.n)};
 
 	memcpy(r.group, c->group.at, sizeof(r.group));
+	for (int i = 0; i < c->shape.n; i++)
+		r.perm[i] = (uint8_t)i;
 	flush(e, file);
 	if (c->zero) {
 		r.zero = (int64_t)e->w->literal.n;
@@ -109,6 +113,55 @@ tensor_hole(Export *e, const Weight *w, int file)
 		r.perm[i] = (uint8_t)(w->transposed ? w->data.rank - 1 - i : i);
 	flush(e, file);
 	vec_push(e->w->arena, &e->w->exports, r);
+}
+
+/* ---- what --quantize puts in */
+/* The record of a hole that training fills; false: it stays as it was written. */
+static bool
+part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
+{
+	const QuantizedTensor *t = p->tensor;
+	const Weight *w = repairs_weight(e->info->repairs, t->name);
+	const Weight *home = w && w->tied ? w->tied : w;
+	bool is_range = t->low && p->part != QUANTIZED_CODES;
+
+	*r = (ExportRecord){.dtype = t->type, .scale = NO_SCALE, .zero = -1};
+	if (is_range) {
+		r->kind = p->part == QUANTIZED_SCALE ? EXPORT_RANGE_SCALE : EXPORT_RANGE_ZERO;
+		r->state = (uint32_t)t->low->id;
+		r->high = (uint32_t)t->high->id;
+		return true;
+	}
+	if (p->part == QUANTIZED_ZERO || t->kind != QUANTIZED_WEIGHT || !w || w->as_constant ||
+	    !home->state)
+		return false;
+	r->least = t->learned ? LEAST_SCALE : 0;
+	if (t->learned && p->part == QUANTIZED_SCALE) {
+		r->kind = EXPORT_TENSOR;
+		r->state = (uint32_t)t->learned->id;
+		r->dtype = F32;
+		r->rank = (uint32_t)t->learned->type->rank;
+		r->block = t->n_scales;
+		return true;
+	}
+	r->kind = p->part == QUANTIZED_CODES ? EXPORT_CODES : EXPORT_SCALES;
+	r->state = (uint32_t)home->state->id;
+	r->scale = t->learned ? (uint32_t)t->learned->id : NO_SCALE;
+	r->rank = (uint32_t)t->shape.n;
+	for (int i = 0; i < t->shape.n; i++)
+		r->perm[i] = (uint8_t)(w->transposed ? t->shape.n - 1 - i : i);
+	memcpy(r->group, t->group.at, sizeof(r->group));
+	return true;
+}
+
+static const QuantizedPart *
+part_of(const Export *e, const TensorProto *t)
+{
+	uint64_t found;
+
+	return e->parts && intmap_get(e->parts, (uint64_t)(uintptr_t)t, &found)
+	               ? (const QuantizedPart *)(uintptr_t)found
+	               : NULL;
 }
 
 /* Does the tensor's content come from a state? */
@@ -196,6 +249,8 @@ put_header(Export *e, int number, Length content)
 typedef struct {
 	TensorProto rest;     /* everything but raw data and external keys */
 	const Weight *weight; /* NULL: its bytes are `data` */
+	bool is_part;         /* `hole` fills it */
+	ExportRecord hole;
 	const void *data;
 	int64_t bytes;
 	bool external, verbatim; /* verbatim: packed as it is */
@@ -254,10 +309,18 @@ clear_data(TensorProto *t)
 static bool
 plan_tensor(Export *e, const TensorProto *t, const Weight *w, const char *name, TensorPlan *p)
 {
+	const QuantizedPart *part = part_of(e, t);
 	TensorData data;
 
 	*p = (TensorPlan){.rest = *t, .weight = trained(e, w), .external = tensor_is_external(t)};
 	p->rest.name = (char *)(uintptr_t)name;
+	p->is_part = part && part_record(e, part, &p->hole);
+	if (p->is_part) {
+		p->weight = NULL;
+		p->bytes = (int64_t)t->raw_data.len;
+		clear_data(&p->rest);
+		return true;
+	}
 	if (!p->weight && !p->external) {
 		p->verbatim = true;
 		return true;
@@ -311,7 +374,11 @@ put_tensor(Export *e, const TensorPlan *p)
 		return;
 	}
 	put_header(e, TENSOR_RAW, (Length){p->bytes, 0});
-	tensor_hole(e, p->weight, 0);
+	flush(e, 0);
+	if (p->is_part)
+		vec_push(e->w->arena, &e->w->exports, p->hole);
+	else
+		tensor_hole(e, p->weight, 0);
 }
 
 /* The second file: the external tensors in the order of the first. */
@@ -462,9 +529,18 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 	            .holes = intmap_new(arena)};
 	ModelProto model = *e.model->proto;
 	GraphProto graph = *model.graph;
+	FakeQuantization *quantize = info->quantize;
+	QuantizedModel edited;
+	bool ok = !quantize ||
+	          model_quantize_edit(e.model, &quantize->tensors, quantize->opset, &edited, diag);
 	int n;
-	TensorPlan *plans = plan_initializers(&e, &graph, &n);
 
+	if (quantize && ok) {
+		model = edited.proto;
+		graph = edited.graph;
+		e.parts = edited.parts;
+	}
+	TensorPlan *plans = ok ? plan_initializers(&e, &graph, &n) : NULL;
 	if (plans) {
 		export_nodes(&e, &graph.n_node, &graph.node, true);
 		model.functions = NEW_ARRAY(arena, FunctionProto *, model.n_functions);

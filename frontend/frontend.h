@@ -25,6 +25,61 @@ typedef struct {
 	bool untie;
 } TieOption;
 
+/* What the scales of activations are computed from. */
+typedef enum {
+	ACTIVATIONS_STATIC,  /* one range: of calibration data, or of training's batches */
+	ACTIVATIONS_DYNAMIC, /* the tensor itself */
+	ACTIVATIONS_TOKEN,   /* each row of it, along the last axis */
+	ACTIVATIONS_FLOAT,   /* they have none */
+} ActivationScales;
+typedef struct {
+	DType weight_type, activation_type;
+	ActivationScales activations;
+	bool per_channel; /* a scale for each output channel of a weight */
+	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
+	bool keep_bias;   /* biases stay floats */
+	bool divides;     /* a block that does not divide an axis is an error */
+	const char *const *only,
+		*const *skip; /* globs over nodes' names, NULL-terminated; only empty: all */
+} QuantizeOptions;
+typedef enum { QUANTIZED_ACTIVATION, QUANTIZED_WEIGHT, QUANTIZED_BIAS } QuantizedKind;
+typedef struct {
+	void *node; /* of the file's graph */
+	int input;
+} QuantizedReader;
+typedef struct QuantizedTensor QuantizedTensor;
+struct QuantizedTensor {
+	QuantizedKind kind;
+	const char *name;  /* of the ONNX value */
+	const char *node;  /* the first that reads it */
+	DType type;        /* of a code */
+	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
+	int axis;          /* along which scales differ; -1: there is one */
+	int64_t block, n_scales;
+	const float *numbers; /* n, of weights and biases; the model's */
+	int64_t n;
+	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
+	/* Of a matrix: the value whose last axis its product adds up, and the axis of the matrix; NULL: another product. */
+	const char *product_input;
+	int input_axis;
+	ActivationScales activations; /* of an activation */
+	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
+	int32_t *zero; /* likewise */
+	VEC(QuantizedReader) readers;
+	const char *output; /* what they read; set when it is written */
+	/* In training: the scales where they are parameters, else NULL; the range of a static activation, else NULL. */
+	State *learned, *low, *high;
+};
+typedef VEC(QuantizedTensor *) QuantizedTensors;
+/* Quantization-aware training: what products read becomes codes and numbers again. */
+typedef struct {
+	QuantizedTensors tensors;
+	double averaging;     /* a batch's part in a static range: PyTorch's averaging_constant */
+	int64_t freeze_after; /* so many updates static ranges stay; 0: never */
+	bool learn_scales;    /* scales of weights are parameters */
+	int opset;            /* of the exported model; 0: its own */
+} FakeQuantization;
+
 typedef struct {
 	const Binding *bindings; /* at least one; each has its own functions over one state table */
 	int n_bindings;
@@ -43,8 +98,9 @@ typedef struct {
 	bool update_statistics;  /* --statistics=update: also those of frozen batch norms */
 	bool restore_train_mode; /* --train-mode=restore */
 	bool keep_metadata;
-	bool forward_only; /* nothing will be trained: codes stay codes */
-	bool shapes_only;  /* --init random: missing weights are fine */
+	bool forward_only;          /* nothing will be trained: codes stay codes */
+	FakeQuantization *quantize; /* --quantize; NULL: nothing */
+	bool shapes_only;           /* --init random: missing weights are fine */
 	const char *const *
 		outputs; /* values that are results besides the graph's, NULL-terminated; NULL: none */
 } ImportOptions;
@@ -147,45 +203,12 @@ Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *c
                      int n_values, int *n_outputs, Diag *diag);
 
 /* ---- quantize_find.c, quantize_write.c: QuantizeLinear and DequantizeLinear put into a file's graph */
-typedef struct {
-	DType weight_type, activation_type;
-	bool weights_only; /* activations stay floats */
-	bool dynamic;      /* their scales are computed from them */
-	bool per_channel;  /* a scale for each output channel of a weight */
-	int64_t block;     /* a scale for each block along the inputs of a weight; 0: none */
-	const char *const *only,
-		*const *skip; /* globs over nodes' names, NULL-terminated; only empty: all */
-} QuantizeOptions;
-typedef enum { QUANTIZED_ACTIVATION, QUANTIZED_WEIGHT, QUANTIZED_BIAS } QuantizedKind;
-typedef struct {
-	void *node; /* of the file's graph */
-	int input;
-} QuantizedReader;
-typedef struct QuantizedTensor QuantizedTensor;
-struct QuantizedTensor {
-	QuantizedKind kind;
-	const char *name;  /* of the ONNX value */
-	const char *node;  /* the first that reads it */
-	DType type;        /* of a code */
-	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
-	int axis;          /* along which scales differ; -1: there is one */
-	int64_t block, n_scales;
-	const float *numbers; /* n, of weights and biases; the model's */
-	int64_t n;
-	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
-	/* Of a matrix: the value whose last axis its product adds up, and the axis of the matrix; NULL: another product. */
-	const char *product_input;
-	int input_axis;
-	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic) */
-	int32_t *zero; /* likewise */
-	VEC(QuantizedReader) readers;
-	const char *output; /* what they read; set when it is written */
-};
-typedef VEC(QuantizedTensor *) QuantizedTensors;
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);
 Groups quantized_groups(const QuantizedTensor *t);
+/* Can the model's opset, or `opset` to which it is raised (0: its own), say all that? False after reporting. */
+bool model_quantize_opset(Model *model, const QuantizedTensors *list, int opset, Diag *diag);
 /* Writes the model with what is quantized; opset 0: its own. False after reporting. The model is of no other use then. */
 bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
                           Diag *diag);

@@ -107,6 +107,10 @@ typedef struct {
 	size_t used, limit;
 } Budget;
 
+typedef struct {
+	NodeProto *node, was;
+} EditedNode;
+
 struct Model {
 	Arena *arena;
 	const char *path, *folder;
@@ -122,7 +126,11 @@ struct Model {
 	IntMap *loaded;       /* address of a TensorProto -> TensorData */
 	StrMap *files;        /* location -> external file */
 	VEC(void *) blocks;   /* malloc'ed data */
-	VEC(int) fds;         /* of external files */
+	/* Messages that were edited, and what protobuf-c is to free in their place. */
+	VEC(EditedNode) edited_nodes;
+	GraphProto *edited_graph,
+		own_graph; /* edited_graph NULL: its list of initializers was not */
+	VEC(int) fds;      /* of external files */
 };
 
 /* ---- nodes.c */
@@ -304,11 +312,27 @@ void repairs_tie(Repairs *r);
 
 /* ---- quantize_find.c */
 /* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
+/* Which of a quantized tensor's initializers. */
+typedef struct {
+	enum { QUANTIZED_CODES, QUANTIZED_SCALE, QUANTIZED_ZERO } part;
+	const QuantizedTensor *tensor;
+} QuantizedPart;
+/* The model's messages with what is quantized, in its arena; the graph is `graph`. */
+typedef struct {
+	ModelProto proto;
+	GraphProto graph;
+	IntMap *parts; /* address of an initializer -> QuantizedPart */
+} QuantizedModel;
+/* opset 0: its own. False after reporting. */
+bool model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
+                         Diag *diag);
 void graph_count_readers(const GraphProto *g, StrMap *readers);
 
 /* ---- opsets.c */
 /* Operators that mean another thing there are reported. */
 bool model_raise_opset(Model *model, int to, Diag *diag);
+/* Puts back what it edited, for protobuf-c to free. */
+void model_restore_messages(Model *model);
 
 /* ---- codes.c */
 /* The weight [rows, columns] of MatMulNBits and MatMulBnb4, in blocks along its columns. */
@@ -382,6 +406,7 @@ typedef struct {
 	Import base;
 	Repairs *repairs;
 	bool keep_metadata;
+	FakeQuantization *quantize; /* NULL: nothing is */
 } ImportInfo;
 typedef struct Importer Importer;
 

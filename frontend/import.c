@@ -334,6 +334,7 @@ import_function(Importer *im, ImportInfo *info)
 	im->b = (Builder){
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
+	im->fakes = intmap_new(im->arena);
 	im->pending_states.n = im->pending_values.n = im->pending_randoms.n = 0;
 	import_inputs(im, info);
 	if (diag_errors(im->diag) != im->before)
@@ -521,6 +522,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	               .before = before};
 
 	info->keep_metadata = options->keep_metadata;
+	info->quantize = options->quantize;
 	info->repairs = im.repairs = repairs_find(model, options, m->arena, diag);
 	if (diag_errors(diag) == before) {
 		for (int i = 0; i < im.repairs->list.n; i++) {
@@ -528,6 +530,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 			if (w->kind != WEIGHT_CONSTANT && !w->tied)
 				make_state(m, info, w);
 		}
+		fake_quantize_open(&im, info);
 		import_bindings(&im, info);
 	}
 	if (im.baked_batch)

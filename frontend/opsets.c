@@ -3,19 +3,45 @@
 
 #include <string.h>
 
-/* Operators that changed their meaning, not their inputs or attributes: until opset 12 they flatten, and take axis 1. */
+/* Operators whose old form means another thing, or nothing, from an opset on, without a change of what follows. */
+static const struct {
+	const char *op;
+	int opset;
+} changed[] = {
+	{"Softmax", 13},            /* takes one axis, not all from it on */
+	{"LogSoftmax", 13},         /* takes one axis, not all from it on */
+	{"Hardmax", 13},            /* takes one axis, not all from it on */
+	{"RoiAlign", 16},           /* moves boxes by half a pixel */
+	{"GridSample", 20},         /* has other names of modes */
+	{"GroupNormalization", 21}, /* has a scale for each channel */
+};
+
 static bool
 changed_silently(const char *op, int from, int to)
 {
-	static const char *const ops[] = {"Softmax", "LogSoftmax", "Hardmax"};
-
-	for (int i = 0; i < COUNT(ops); i++)
-		if (!strcmp(ops[i], op))
-			return from < 13 && to >= 13;
+	for (int i = 0; i < COUNT(changed); i++)
+		if (!strcmp(changed[i].op, op) && from < changed[i].opset && to >= changed[i].opset)
+			return true;
 	return false;
 }
 
-/* Does the operator mean the same in both opsets? Of others with the same inputs, outputs and attributes newer versions add types. */
+static bool
+has_required(const NodeProto *p, const SchemaRow *b)
+{
+	char name[64];
+
+	for (const char *at = b->attributes; *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, ":"), all = strcspn(at, " ");
+		snprintf(name, sizeof(name), "%.*s", (int)n, at);
+		if (at[all - 1] == '!' && !node_attribute(p, name))
+			return false;
+		at += all;
+	}
+	return true;
+}
+
+/* Does the node mean the same in both opsets? What it gives must be there; what it does not give has the old behaviour as its
+ * default, says ONNX (docs/Versioning.md). */
 static bool
 means_the_same(const NodeProto *p, int from, int to)
 {
@@ -23,10 +49,178 @@ means_the_same(const NodeProto *p, int from, int to)
 
 	if (*domain_of(p->domain) || a == b)
 		return true;
-	return !changed_silently(p->op_type, from, to) &&
-	       (a && b && a->min_in == b->min_in && a->max_in == b->max_in &&
-	        a->max_out == b->max_out && a->required == b->required &&
-	        !strcmp(a->attributes, b->attributes));
+	if (!a || !b || changed_silently(p->op_type, from, to) || *b->attributes == '-' ||
+	    (int)p->n_input > b->max_in || (int)p->n_input < b->min_in ||
+	    (int)p->n_output > b->max_out)
+		return false;
+	for (size_t i = 0; i < p->n_attribute; i++) {
+		char was = schema_attribute(a, p->attribute[i]->name),
+		     is = schema_attribute(b, p->attribute[i]->name);
+		if (!is || (was && was != is))
+			return false;
+	}
+	for (int i = 0; i < 32 && i < b->max_in; i++)
+		if (b->required >> i & 1 && (i >= (int)p->n_input || !*p->input[i]))
+			return false;
+	return has_required(p, b);
+}
+
+/* ---- what changed its place only */
+/* A copy of a list of n pointers with another behind them. */
+static void *
+grown(Arena *arena, void *list, size_t n, void *item)
+{
+	void **copy = arena_alloc(arena, (n + 1) * sizeof(void *));
+
+	if (n)
+		memcpy(copy, list, n * sizeof(void *));
+	copy[n] = item;
+	return copy;
+}
+
+static bool
+had_attribute(const SchemaRow *a, const SchemaRow *b, const char *name)
+{
+	return a && b && schema_attribute(a, name) && !schema_attribute(b, name);
+}
+
+/* The node keeps its address, by which it is known. */
+static void
+will_edit(Model *model, NodeProto *p)
+{
+	vec_push(model->arena, &model->edited_nodes, ((EditedNode){p, *p}));
+	p->attribute = arena_copy(model->arena, p->attribute,
+	                          sizeof(*p->attribute) * p->n_attribute + 1);
+}
+
+void
+model_restore_messages(Model *model)
+{
+	for (int i = model->edited_nodes.n - 1; i >= 0; i--)
+		*model->edited_nodes.at[i].node = model->edited_nodes.at[i].was;
+	if (model->edited_graph)
+		*model->edited_graph = model->own_graph;
+}
+
+static void
+drop_attribute(NodeProto *p, const AttributeProto *a)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < p->n_attribute; i++)
+		if (p->attribute[i] != a)
+			p->attribute[n++] = p->attribute[i];
+	p->n_attribute = n;
+}
+
+static const char *
+fresh_initializer(const Model *model, const NodeProto *p, const char *what)
+{
+	const char *name = arena_printf(model->arena, "%s_%s", p->output[0], what);
+
+	for (int i = 1; strmap_get(model->initializers, name); i++)
+		name = arena_printf(model->arena, "%s_%s_%d", p->output[0], what, i);
+	return name;
+}
+
+/* An attribute of integers as an initializer of the main graph, which subgraphs see, too: an input behind the others. */
+static void
+attribute_to_input(Model *model, NodeProto *p, const AttributeProto *a)
+{
+	GraphProto *g = model->proto->graph;
+	TensorProto *t = NEW(model->arena, TensorProto);
+	int64_t n = (int64_t)a->n_ints;
+
+	onnx__tensor_proto__init(t);
+	t->name = (char *)(uintptr_t)fresh_initializer(model, p, a->name);
+	t->has_data_type = 1;
+	t->data_type = ONNX__TENSOR_PROTO__DATA_TYPE__INT64;
+	t->n_dims = 1;
+	t->dims = arena_copy(model->arena, &n, sizeof(n));
+	t->n_int64_data = a->n_ints;
+	t->int64_data = arena_copy(model->arena, a->ints, sizeof(int64_t) * a->n_ints);
+	if (!model->edited_graph) {
+		model->edited_graph = g;
+		model->own_graph = *g;
+	}
+	g->initializer = grown(model->arena, g->initializer, g->n_initializer++, t);
+	strmap_put(model->initializers, t->name, t);
+	p->input = grown(model->arena, p->input, p->n_input++, t->name);
+	drop_attribute(p, a);
+}
+
+static void
+number_outputs(Model *model, NodeProto *p)
+{
+	AttributeProto *a = NEW(model->arena, AttributeProto);
+
+	onnx__attribute_proto__init(a);
+	a->name = (char *)(uintptr_t) "num_outputs";
+	a->has_type = a->has_i = 1;
+	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+	a->i = (int64_t)p->n_output;
+	p->attribute = grown(model->arena, p->attribute, p->n_attribute++, a);
+}
+
+/* Axes became an input of reductions, Squeeze and Unsqueeze; Split wants to be told how many parts it makes. */
+static void
+convert(Model *model, NodeProto *p, int to)
+{
+	const SchemaRow *a = schema_find(p->op_type, model->opset),
+			*b = schema_find(p->op_type, to);
+	const AttributeProto *axes = node_attribute(p, "axes");
+
+	if (*domain_of(p->domain) || a == b)
+		return;
+	if (axes && p->n_input == 1 && had_attribute(a, b, "axes") && b->max_in == 2) {
+		will_edit(model, p);
+		attribute_to_input(model, p, axes);
+	}
+	if (!strcmp(p->op_type, "Split") && b && schema_attribute(b, "num_outputs") &&
+	    p->n_input == 1 && !node_attribute(p, "split") && !node_attribute(p, "num_outputs")) {
+		will_edit(model, p);
+		number_outputs(model, p);
+	}
+}
+
+static void
+raise_graph(Model *model, GraphProto *g, int to, Diag *diag)
+{
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = g->node[i];
+		FlatNode n = {.proto = p, .opset = model->opset};
+		convert(model, p, to);
+		if (!means_the_same(p, model->opset, to))
+			node_error(model, diag, &n, EXIT_UNSUPPORTED,
+			           "opset %d has another %s: convert the model first", to,
+			           p->op_type);
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g)
+				raise_graph(model, p->attribute[k]->g, to, diag);
+	}
+}
+
+static void
+raise_nodes(FlatNodes *nodes, int to)
+{
+	for (int i = 0; i < nodes->n; i++)
+		if (!*domain_of(nodes->at[i].proto->domain))
+			nodes->at[i].opset = to;
+}
+
+static void
+raise_subgraphs(const Model *model, const GraphProto *g, int to)
+{
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_attribute; k++) {
+			const GraphProto *inner = g->node[i]->attribute[k]->g;
+			uint64_t found;
+			if (inner &&
+			    intmap_get(model->subgraphs, (uint64_t)(uintptr_t)inner, &found))
+				raise_nodes((FlatNodes *)(uintptr_t)found, to);
+			if (inner)
+				raise_subgraphs(model, inner, to);
+		}
 }
 
 bool
@@ -40,18 +234,16 @@ model_raise_opset(Model *model, int to, Diag *diag)
 		           model->opset, NEWEST_OPSET);
 		return false;
 	}
-	for (int i = 0; i < model->nodes.n && to != model->opset; i++) {
-		const FlatNode *n = &model->nodes.at[i];
-		if (!means_the_same(n->proto, model->opset, to))
-			node_error(model, diag, n, EXIT_UNSUPPORTED,
-			           "opset %d has another %s: convert the model first", to,
-			           n->proto->op_type);
-	}
+	if (to != model->opset)
+		raise_graph(model, m->graph, to, diag);
 	if (m->n_functions && to != model->opset)
 		model_error(model, diag, EXIT_UNSUPPORTED,
 		            "--opset: the model has functions of its own");
 	for (size_t i = 0; i < m->n_opset_import; i++)
 		if (!*domain_of(m->opset_import[i]->domain))
 			m->opset_import[i]->version = to;
+	raise_nodes(&model->nodes, to);
+	raise_subgraphs(model, m->graph, to);
+	model->opset = to;
 	return diag_errors(diag) == before;
 }

@@ -7,6 +7,7 @@
 typedef struct {
 	const char *op;
 	int x, weight, bias; /* bias -1: none */
+	bool by_rows;        /* x's last axis is what a token has */
 	int (*channel)(const NodeProto *p, int rank);
 	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
 } ProductRow;
@@ -68,11 +69,11 @@ inputs_left(const NodeProto *p, int rank)
 
 /* Of rows of one operator that counts whose weight is one. */
 static const ProductRow products[] = {
-	{"Conv", 0, 1, 2, channel_first, channel_second},
-	{"ConvTranspose", 0, 1, 2, channel_second, channel_first},
-	{"Gemm", 0, 1, 2, channel_gemm, inputs_gemm},
-	{"MatMul", 0, 1, -1, channel_last, inputs_matmul},
-	{"MatMul", 1, 0, -1, channel_left, inputs_left},
+	{"Conv", 0, 1, 2, false, channel_first, channel_second},
+	{"ConvTranspose", 0, 1, 2, false, channel_second, channel_first},
+	{"Gemm", 0, 1, 2, true, channel_gemm, inputs_gemm},
+	{"MatMul", 0, 1, -1, true, channel_last, inputs_matmul},
+	{"MatMul", 1, 0, -1, true, channel_left, inputs_left},
 };
 
 typedef struct {
@@ -251,6 +252,16 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	if (!load_numbers(f, proto, t))
 		return NULL;
 	int inputs = (int)from->order.at[row->inputs(p, t->shape.n)];
+	int64_t n_inputs = t->shape.at[inputs];
+	if (f->options->divides && f->options->block && n_inputs % f->options->block != 0) {
+		model_error(
+			f->model, f->diag, EXIT_USAGE,
+			"node %s: blocks of %lld do not divide axis %d of weight %s, of %lld elements",
+			quoted(f->model, node_location(p)), (long long)f->options->block, inputs,
+			quoted(f->model, proto->name), (long long)n_inputs);
+		diag_hint(f->diag, "`skip = NODE` in a file of settings leaves it out");
+		return NULL;
+	}
 	set_groups(t, f->options, (int)from->order.at[row->channel(p, t->shape.n)], inputs);
 	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0) {
 		t->product_input = p->input[row->x];
@@ -266,8 +277,9 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 	bool has = row->bias >= 0 && row->bias < (int)p->n_input && *p->input[row->bias];
 	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[row->bias])
 	                               : NULL;
-	bool eight = dtype_info[f->options->weight_type].bits == 8 && !f->options->dynamic &&
-	             !f->options->block;
+	bool eight = dtype_info[f->options->weight_type].bits == 8 &&
+	             f->options->activations == ACTIVATIONS_STATIC && !f->options->block &&
+	             !f->options->keep_bias;
 
 	if (!proto || !x || !w || !eight || proto->n_dims != 1 || !is_f32(f, p, proto) ||
 	    (uintptr_t)strmap_get(f->readers, proto->name) != 1 ||
@@ -319,14 +331,18 @@ note_types(Find *f, const GraphProto *g)
 
 /* An activation: anything but a number that the file holds. */
 static QuantizedTensor *
-add_activation(Find *f, NodeProto *p, int input)
+add_activation(Find *f, NodeProto *p, int input, bool by_rows)
 {
 	const char *name = p->input[input];
 
-	if (f->options->weights_only || strmap_get(f->model->initializers, name))
+	if (f->options->activations == ACTIVATIONS_FLOAT ||
+	    strmap_get(f->model->initializers, name))
 		return NULL;
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_ACTIVATION, name, p, input);
 	t->type = f->options->activation_type;
+	t->activations = f->options->activations == ACTIVATIONS_TOKEN && !by_rows
+	                         ? ACTIVATIONS_DYNAMIC
+	                         : f->options->activations;
 	return t;
 }
 
@@ -383,14 +399,15 @@ visit(Find *f, NodeProto *p)
 	bool is_other = strmap_get(f->other, p->input[row->x]) ||
 	                strmap_get(f->other, p->input[row->weight]);
 	bool is_vector = from.proto && from.proto->n_dims < 2;
-	if (is_other || is_vector || from.is_shared || (f->options->weights_only && !from.proto)) {
+	if (is_other || is_vector || from.is_shared ||
+	    (f->options->activations == ACTIVATIONS_FLOAT && !from.proto)) {
 		f->n_left++;
 		return;
 	}
 	QuantizedTensor *w = add_weight(f, p, row, &from);
-	QuantizedTensor *x = add_activation(f, p, row->x);
+	QuantizedTensor *x = add_activation(f, p, row->x, row->by_rows);
 	if (!w)
-		add_activation(f, p, row->weight);
+		add_activation(f, p, row->weight, row->by_rows);
 	add_bias(f, p, row, x, w);
 }
 
@@ -439,7 +456,7 @@ warn_of_left(const Find *f)
 	if (f->n_left)
 		diag_warning(
 			f->diag, "%d of %d products stay as they are: %s", f->n_left, f->n_chosen,
-			f->options->weights_only
+			f->options->activations == ACTIVATIONS_FLOAT
 				? "they have no matrix of f32 in an initializer"
 				: "an operand is no f32, a vector, in a Constant node, transposed for several readers, or made of codes already");
 	if (inside > 0)
@@ -474,6 +491,6 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	if (diag_errors(diag) == before && out->n == 0)
 		model_error(model, diag, EXIT_UNSUPPORTED,
 		            "nothing to quantize: no Conv, ConvTranspose, Gemm or MatMul%s",
-		            options->weights_only ? " with a weight" : "");
+		            options->activations == ACTIVATIONS_FLOAT ? " with a weight" : "");
 	return diag_errors(diag) == before;
 }

@@ -17,7 +17,7 @@ static const struct {
 } forms[] = {{10, "codes of 8 bits"},
              {11, "scales computed from values"},
              {13, "a scale for each channel"},
-             {21, "blocks, or codes of 4 or 16 bits"},
+             {21, "blocks, a scale for each row, or codes of 4 or 16 bits"},
              {25, "codes of 2 bits"}};
 
 static int
@@ -26,15 +26,16 @@ form_of(const QuantizedTensor *t)
 	int bits = dtype_info[t->type].bits;
 
 	bool is_dynamic = t->kind == QUANTIZED_ACTIVATION && !t->scale;
+	bool by_row = is_dynamic && t->activations == ACTIVATIONS_TOKEN;
 
-	return bits == 2                             ? 4
-	       : bits == 4 || bits == 16 || t->block ? 3
-	       : t->axis >= 0                        ? 2
-	                                             : is_dynamic;
+	return bits == 2                                       ? 4
+	       : bits == 4 || bits == 16 || t->block || by_row ? 3
+	       : t->axis >= 0                                  ? 2
+	                                                       : is_dynamic;
 }
 
-static bool
-check_opset(Model *model, const QuantizedTensors *list, int asked, Diag *diag)
+bool
+model_quantize_opset(Model *model, const QuantizedTensors *list, int asked, Diag *diag)
 {
 	int form = 0;
 
@@ -60,6 +61,7 @@ typedef struct {
 	Arena *arena;
 	StrMap *names;   /* every name of the graph */
 	IntMap *changed; /* address of a node -> its Changes */
+	IntMap *parts;   /* address of an initializer -> QuantizedPart */
 	VEC(NodeProto *) nodes;
 	VEC(TensorProto *) initializers;
 } Edit;
@@ -75,7 +77,7 @@ fresh_name(Edit *e, const char *name, const char *ending)
 	return made;
 }
 
-static void
+static TensorProto *
 add_initializer(Edit *e, const char *name, DType type, const Ints *shape, const void *data)
 {
 	TensorProto *t = NEW(e->arena, TensorProto);
@@ -93,6 +95,19 @@ add_initializer(Edit *e, const char *name, DType type, const Ints *shape, const 
 	t->raw_data.len = (size_t)dtype_bytes(type, n);
 	t->raw_data.data = (uint8_t *)(uintptr_t)data;
 	vec_push(e->arena, &e->initializers, t);
+	return t;
+}
+
+static void
+add_part(Edit *e, const QuantizedTensor *of, int part, const char *name, DType type,
+         const Ints *shape, const void *data)
+{
+	TensorProto *t = add_initializer(e, name, type, shape, data);
+	QuantizedPart *p = NEW(e->arena, QuantizedPart);
+
+	p->part = part;
+	p->tensor = of;
+	intmap_put(e->parts, (uint64_t)(uintptr_t)t, (uint64_t)(uintptr_t)p);
 }
 
 static AttributeProto *
@@ -109,8 +124,18 @@ int_proto(Edit *e, const char *name, int64_t value)
 	return a;
 }
 
-/* A node of up to three inputs and outputs. Axis and block are those of t where it has them. */
 static void
+add_attribute(Edit *e, NodeProto *p, const char *name, int64_t value)
+{
+	enum { MOST = 4 };
+
+	if (!p->attribute)
+		p->attribute = arena_alloc(e->arena, MOST * sizeof(AttributeProto *));
+	p->attribute[p->n_attribute++] = int_proto(e, name, value);
+}
+
+/* A node of up to three inputs and outputs. Axis and block are those of t where it has them. */
+static NodeProto *
 add_node(Edit *e, const char *op, const char *name, const char *const inputs[3],
          const char *const outputs[3], const QuantizedTensor *t)
 {
@@ -125,13 +150,12 @@ add_node(Edit *e, const char *op, const char *name, const char *const inputs[3],
 		p->input[p->n_input++] = (char *)(uintptr_t)inputs[i];
 	for (int i = 0; i < 3 && outputs[i]; i++)
 		p->output[p->n_output++] = (char *)(uintptr_t)outputs[i];
-	if (t && t->axis >= 0) {
-		p->attribute = arena_alloc(e->arena, 2 * sizeof(AttributeProto *));
-		p->attribute[p->n_attribute++] = int_proto(e, "axis", t->axis);
-		if (t->block)
-			p->attribute[p->n_attribute++] = int_proto(e, "block_size", t->block);
-	}
+	if (t && t->axis >= 0)
+		add_attribute(e, p, "axis", t->axis);
+	if (t && t->axis >= 0 && t->block)
+		add_attribute(e, p, "block_size", t->block);
 	vec_push(e->arena, &e->nodes, p);
+	return p;
 }
 
 Groups
@@ -186,6 +210,76 @@ bias_codes(const QuantizedTensor *t, int32_t *out)
 		                                 t->scale[t->n_scales > 1 ? k : 0], 0);
 }
 
+/* ---- a scale for each row: DynamicQuantizeLinear's formulas, and the row as one block */
+static const char *
+add_step(Edit *e, const QuantizedTensor *t, const char *op, const char *x, const char *y)
+{
+	const char *made = fresh_name(e, t->name, "_row");
+
+	add_node(e, op, fresh_name(e, t->name, "_row_node"), (const char *[]){x, y, NULL},
+	         (const char *[]){made, NULL, NULL}, NULL);
+	return made;
+}
+
+static const char *
+add_number(Edit *e, const QuantizedTensor *t, float x)
+{
+	const char *name = fresh_name(e, t->name, "_number");
+
+	add_initializer(e, name, F32, &(Ints){0}, arena_copy(e->arena, &x, sizeof(x)));
+	return name;
+}
+
+/* The last axis's extreme in each row; reductions take axes as an input from opset 18 on. */
+static const char *
+add_extreme(Edit *e, const QuantizedTensor *t, const char *op, const char *axes, const char *at_0,
+            const char *zero)
+{
+	const char *x = add_step(e, t, op, t->name, axes);
+
+	add_attribute(e, e->nodes.at[e->nodes.n - 1], "keepdims", 1);
+	return add_step(e, t, at_0, x, zero);
+}
+
+static void
+add_rows(Edit *e, const QuantizedTensor *t, const char *codes, const char *scale, const char *zero,
+         const char *numbers)
+{
+	static const int64_t last = -1;
+	const char *axes = fresh_name(e, t->name, "_axes"), *none = add_number(e, t, 0),
+		   *most = add_number(e, t, 255);
+
+	add_initializer(e, axes, S64, &(Ints){.n = 1, .at = {1}},
+	                arena_copy(e->arena, &last, sizeof(last)));
+	const char *low = add_extreme(e, t, "ReduceMin", axes, "Min", none);
+	const char *high = add_extreme(e, t, "ReduceMax", axes, "Max", none);
+	const char *range = add_step(e, t, "Sub", high, low);
+	const char *is_empty = add_step(e, t, "Equal", range, none);
+	const char *one = add_number(e, t, 1);
+	const char *by = fresh_name(e, t->name, "_row");
+	add_node(e, "Where", fresh_name(e, t->name, "_row_node"),
+	         (const char *[]){is_empty, one, range}, (const char *[]){by, NULL, NULL}, NULL);
+	add_node(e, "Div", fresh_name(e, t->name, "_row_node"), (const char *[]){by, most, NULL},
+	         (const char *[]){scale, NULL, NULL}, NULL);
+	const char *at = add_step(e, t, "Neg", add_step(e, t, "Div", low, scale), NULL);
+	at = add_step(e, t, "Round", add_step(e, t, "Min", add_step(e, t, "Max", at, none), most),
+	              NULL);
+	NodeProto *cast = add_node(e, "Cast", fresh_name(e, t->name, "_row_node"),
+	                           (const char *[]){at, NULL, NULL},
+	                           (const char *[]){zero, NULL, NULL}, NULL);
+	add_attribute(e, cast, "to", tensor_onnx_type(U8));
+	const char *const inputs[][3] = {{t->name, scale, zero}, {codes, scale, zero}};
+	const char *const outputs[][3] = {{codes}, {numbers}};
+	for (int i = 0; i < 2; i++) {
+		const char *op = i ? "DequantizeLinear" : "QuantizeLinear";
+		NodeProto *p = add_node(
+			e, op, fresh_name(e, t->name, i ? "_DequantizeLinear" : "_QuantizeLinear"),
+			inputs[i], outputs[i], NULL);
+		add_attribute(e, p, "axis", -1);
+		add_attribute(e, p, "block_size", t->block);
+	}
+}
+
 /* The nodes that make the codes and numbers of t again; sets what its readers read. */
 static void
 add_quantized(Edit *e, QuantizedTensor *t)
@@ -202,14 +296,17 @@ add_quantized(Edit *e, QuantizedTensor *t)
 
 	t->output = numbers;
 	if (t->scale) {
-		add_initializer(e, scale, F32, &shape, t->scale);
-		add_initializer(e, zero, t->type, &shape,
-		                packed_ints(e, t->type, t->n_scales, t->zero));
+		add_part(e, t, QUANTIZED_SCALE, scale, F32, &shape, t->scale);
+		add_part(e, t, QUANTIZED_ZERO, zero, t->type, &shape,
+		         packed_ints(e, t->type, t->n_scales, t->zero));
 	}
 	if (t->kind == QUANTIZED_ACTIVATION && t->scale) {
 		add_node(e, "QuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
 		         (const char *[]){t->name, scale, zero},
 		         (const char *[]){codes, NULL, NULL}, t);
+	} else if (t->kind == QUANTIZED_ACTIVATION && t->activations == ACTIVATIONS_TOKEN) {
+		add_rows(e, t, codes, scale, zero, numbers);
+		return;
 	} else if (t->kind == QUANTIZED_ACTIVATION) {
 		add_node(e, "DynamicQuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
 		         (const char *[]){t->name, NULL, NULL},
@@ -223,7 +320,7 @@ add_quantized(Edit *e, QuantizedTensor *t)
 			bias_codes(t, wide);
 		else
 			weight_codes(t, wide);
-		add_initializer(e, codes, t->type, &t->shape, wide);
+		add_part(e, t, QUANTIZED_CODES, codes, t->type, &t->shape, wide);
 	}
 	add_node(e, "DequantizeLinear", linear, (const char *[]){codes, scale, zero},
 	         (const char *[]){numbers, NULL, NULL}, t);
@@ -376,44 +473,57 @@ warn_of_fusions(const QuantizedTensors *list, Diag *diag)
 }
 
 bool
-model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path, Diag *diag)
+model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
+                    Diag *diag)
 {
 	enum { FREE_INITIALIZERS = 4, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
-	ModelProto m = *model->proto;
-	GraphProto g = *m.graph;
 	Edit e = {.model = model,
 	          .arena = model->arena,
 	          .names = strmap_new(model->arena),
-	          .changed = intmap_new(model->arena)};
+	          .changed = intmap_new(model->arena),
+	          .parts = intmap_new(model->arena)};
+	ModelProto *m = &out->proto;
+	GraphProto *g = &out->graph;
 
-	if (!check_opset(model, list, opset, diag))
-		return false;
+	*out = (QuantizedModel){
+		.proto = *model->proto, .graph = *model->proto->graph, .parts = e.parts};
+	m->graph = g;
 	warn_of_fusions(list, diag);
-	collect_names(&e, m.graph);
+	collect_names(&e, g);
 	collect_changes(&e, list);
-	for (size_t i = 0; i < g.n_node; i++) {
-		NodeProto *p = with_inputs(&e, g.node[i]);
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = with_inputs(&e, g->node[i]);
 		vec_push(e.arena, &e.nodes, p);
 	}
-	if (!keep_initializers(&e, &g, diag))
+	if (!keep_initializers(&e, g, diag))
 		return false;
-	drop_inputs(&e, &g);
+	drop_inputs(&e, g);
 	opset = opset ? opset : model->opset;
 	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : FREE_INITIALIZERS;
-	m.ir_version = m.ir_version > ir ? m.ir_version : ir;
-	g.node = e.nodes.at;
-	g.n_node = (size_t)e.nodes.n;
-	g.initializer = e.initializers.at;
-	g.n_initializer = (size_t)e.initializers.n;
-	m.graph = &g;
-	size_t size = onnx__model_proto__get_packed_size(&m);
+	m->ir_version = m->ir_version > ir ? m->ir_version : ir;
+	g->node = e.nodes.at;
+	g->n_node = (size_t)e.nodes.n;
+	g->initializer = e.initializers.at;
+	g->n_initializer = (size_t)e.initializers.n;
+	return true;
+}
+
+bool
+model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path, Diag *diag)
+{
+	QuantizedModel q;
+
+	if (!model_quantize_opset(model, list, opset, diag) ||
+	    !model_quantize_edit(model, list, opset, &q, diag))
+		return false;
+	size_t size = onnx__model_proto__get_packed_size(&q.proto);
 	if (size > INT32_MAX) {
 		model_error(model, diag, EXIT_UNSUPPORTED,
 		            "the quantized model has %zu bytes: more than 2 GiB in one file", size);
 		return false;
 	}
 	uint8_t *bytes = memory_get(size + 1);
-	onnx__model_proto__pack(&m, bytes);
+	onnx__model_proto__pack(&q.proto, bytes);
 	Status status = file_write(path, bytes, (int64_t)size);
 	memory_free(bytes);
 	return !diag_status(diag, status);

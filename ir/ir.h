@@ -290,6 +290,7 @@ Function *program_new(Module *m, FunctionRole role, int binding);
 Function *module_program(const Module *m, FunctionRole role, int binding);
 State *module_state(const Module *m, const char *name);
 State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL when absent */
+State *module_updates(Module *m); /* that of STATE_UPDATES, made where there is none */
 /* Names must be new in the module; `function_new` and `state_new` copy them. */
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);

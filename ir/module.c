@@ -72,6 +72,16 @@ module_state_of_kind(const Module *m, StateKind kind)
 	return NULL;
 }
 
+State *
+module_updates(Module *m)
+{
+	State *s = module_state_of_kind(m, STATE_UPDATES);
+
+	return s ? s
+	         : state_new(m, module_fresh_name(m, "updates"), type_scalar(m, S64), STATE_UPDATES,
+	                     LIFE_SAVED);
+}
+
 const char *
 module_fresh_name(const Module *m, const char *name)
 {

@@ -301,8 +301,7 @@ static Value *
 count_update(Optimizer *o, Value *go, NewContent *updates)
 {
 	Builder *b = &o->b;
-	State *state = state_new(o->m, module_fresh_name(o->m, "updates"), type_scalar(o->m, S64),
-	                         STATE_UPDATES, LIFE_SAVED);
+	State *state = module_updates(o->m);
 	Value *before = function_state(o->f, state);
 	Value *next = b_binary(b, OP_add, before, b_splat(b, before->type, 1));
 

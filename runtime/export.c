@@ -16,20 +16,20 @@ typedef struct {
 } Export;
 
 static Status
-put_literal(Export *x, const ExportRecord *e)
+put_literal(Export *x, const ExportRecord *e, Arena *arena)
 {
 	return file_writer_add(x->files[e->file], x->run->format.literal + e->offset, e->bytes);
 }
 
 static Status
-put_name(Export *x, const ExportRecord *e)
+put_name(Export *x, const ExportRecord *e, Arena *arena)
 {
 	return file_writer_add(x->files[e->file], x->data_name, (int64_t)strlen(x->data_name));
 }
 
 /* A varint of fixed width, so that lengths of messages do not depend on it. */
 static Status
-put_length(Export *x, const ExportRecord *e)
+put_length(Export *x, const ExportRecord *e, Arena *arena)
 {
 	uint64_t value = (uint64_t)e->offset + (uint64_t)e->times * strlen(x->data_name);
 	uint8_t bytes[5];
@@ -40,7 +40,7 @@ put_length(Export *x, const ExportRecord *e)
 }
 
 static Status
-put_align(Export *x, const ExportRecord *e)
+put_align(Export *x, const ExportRecord *e, Arena *arena)
 {
 	return file_writer_pad(x->files[e->file], e->bytes);
 }
@@ -123,88 +123,146 @@ read_state(Export *x, Arena *arena, int state, char **out)
 	return executor_read(&x->run->executor, *out, executor_state(&x->run->executor, state));
 }
 
+/* What a hole is filled from: the numbers of a state, their axes permuted, in the arena. */
+typedef struct {
+	const StateRecord *state;
+	DType dtype;
+	int64_t n;
+	char *data;
+} Numbers;
+
 static Status
-put_tensor(Export *x, const ExportRecord *e)
+read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 {
 	const Format *f = &x->run->format;
 	int state = written_state(x, (int)e->state);
 	const StateRecord *s = &f->states[state];
-	int64_t n = format_elements(f, s->first_dim, s->rank);
-	DType dtype = (DType)s->dtype, want = (DType)e->dtype;
-	Arena *arena = arena_new();
-	char *data;
-	Status status = read_state(x, arena, state, &data);
 
-	if (!status)
-		warn_of_non_finite(x, s, data, n);
-	if (!status && is_permuted(e)) {
+	*out = (Numbers){.state = s,
+	                 .dtype = (DType)s->dtype,
+	                 .n = format_elements(f, s->first_dim, s->rank)};
+	RETURN_IF_ERROR(read_state(x, arena, state, &out->data));
+	warn_of_non_finite(x, s, out->data, out->n);
+	if (is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
-		permute_elements(e, f->dims + s->first_dim, dtype, data, permuted);
-		data = permuted;
+		permute_elements(e, f->dims + s->first_dim, out->dtype, out->data, permuted);
+		out->data = permuted;
 	}
-	for (int64_t i = 0; e->least > 0 && !status && i < n; i++)
-		dtype_store_float(dtype, data, i, fmax(dtype_load_float(dtype, data, i), e->least));
-	if (!status && want != dtype) {
-		char *converted = arena_alloc(arena, (size_t)dtype_bytes(want, n));
-		dtype_convert(want, converted, dtype, data, n);
-		data = converted;
-	}
-	for (int64_t at = 0; at < n; at += e->block)
-		for (uint32_t i = 0; i <= e->times && !status; i++)
-			status = file_writer_add(x->files[e->file], data + dtype_bytes(want, at),
-			                         dtype_bytes(want, e->block));
-	arena_free(arena);
-	return status;
-}
-
-/* s: the state whose numbers they are, of as many elements as e->state. */
-static void
-quantize_elements(const Format *f, const ExportRecord *e, const StateRecord *s, const char *data,
-                  const StateRecord *by, const char *scales, char *out)
-{
-	DType dtype = (DType)s->dtype, scale = (DType)by->dtype;
-	int64_t n = format_elements(f, s->first_dim, s->rank);
-	Groups groups = format_groups(f, e);
-
-	for (GroupWalk w = group_walk(&groups); w.i < n; group_next(&w)) {
-		double step = dtype_load_float(scale, scales, w.group);
-		int32_t zero = 0;
-		if (e->zero >= 0)
-			memcpy(&zero, f->literal + e->zero + w.group * 4, sizeof(zero));
-		if (e->least > 0)
-			step = fmax(step, e->least);
-		dtype_store_int((DType)e->dtype, out, w.i,
-		                dtype_quantize((DType)e->dtype, dtype == F64 ? F64 : F32, false,
-		                               dtype_load_float(dtype, data, w.i), step, zero));
-	}
+	return NULL;
 }
 
 static Status
-put_codes(Export *x, const ExportRecord *e)
+put_tensor(Export *x, const ExportRecord *e, Arena *arena)
 {
-	const Format *f = &x->run->format;
-	int state = written_state(x, (int)e->state), by = written_state(x, (int)e->scale);
-	const StateRecord *s = &f->states[state];
-	int64_t n = format_elements(f, s->first_dim, s->rank);
-	int64_t bytes = dtype_bytes((DType)e->dtype, n);
-	Arena *arena = arena_new();
-	char *data, *scales, *out = arena_alloc(arena, (size_t)bytes + 1);
-	Status status = read_state(x, arena, state, &data);
+	DType want = (DType)e->dtype;
+	Numbers of;
 
-	if (!status)
-		status = read_state(x, arena, by, &scales);
-	if (!status) {
-		warn_of_non_finite(x, s, data, n);
-		quantize_elements(f, e, s, data, &f->states[by], scales, out);
-		status = file_writer_add(x->files[e->file], out, bytes);
+	RETURN_IF_ERROR(read_numbers(x, arena, e, &of));
+	for (int64_t i = 0; e->least > 0 && i < of.n; i++)
+		dtype_store_float(of.dtype, of.data, i,
+		                  fmax(dtype_load_float(of.dtype, of.data, i), e->least));
+	if (want != of.dtype) {
+		char *converted = arena_alloc(arena, (size_t)dtype_bytes(want, of.n));
+		dtype_convert(want, converted, of.dtype, of.data, of.n);
+		of.data = converted;
 	}
-	arena_free(arena);
-	return status;
+	for (int64_t at = 0; at < of.n; at += e->block)
+		for (uint32_t i = 0; i <= e->times; i++)
+			RETURN_IF_ERROR(file_writer_add(x->files[e->file],
+			                                of.data + dtype_bytes(want, at),
+			                                dtype_bytes(want, e->block)));
+	return NULL;
 }
 
-static Status (*const put_hole[N_EXPORT_KINDS])(Export *, const ExportRecord *) = {
-	[EXPORT_LITERAL] = put_literal, [EXPORT_TENSOR] = put_tensor, [EXPORT_CODES] = put_codes,
-	[EXPORT_NAME] = put_name,       [EXPORT_LENGTH] = put_length, [EXPORT_ALIGN] = put_align,
+/* One for each group: a state's, or what follows from the numbers. */
+static Status
+read_scales(Export *x, Arena *arena, const ExportRecord *e, const Groups *groups, const Numbers *of,
+            float *scale, int32_t *zero)
+{
+	const Format *f = &x->run->format;
+	int64_t n = groups_count(groups);
+	char *data;
+
+	if (e->scale == NO_SCALE) {
+		quantization_of_groups((DType)e->dtype, groups, of->dtype, of->data, arena, scale,
+		                       zero);
+		return NULL;
+	}
+	int by = written_state(x, (int)e->scale);
+	RETURN_IF_ERROR(read_state(x, arena, by, &data));
+	for (int64_t i = 0; i < n; i++) {
+		double step = dtype_load_float((DType)f->states[by].dtype, data, i);
+		scale[i] = (float)(e->least > 0 ? fmax(step, e->least) : step);
+	}
+	if (e->zero >= 0)
+		memcpy(zero, f->literal + e->zero, sizeof(*zero) * (size_t)n);
+	return NULL;
+}
+
+/* The codes of a state, or their scales. */
+static Status
+put_codes(Export *x, const ExportRecord *e, Arena *arena)
+{
+	DType type = (DType)e->dtype;
+	int64_t dims[MAX_RANK];
+	Groups groups = format_groups(&x->run->format, e, dims);
+	int64_t n_groups = groups_count(&groups);
+	float *scale = NEW_ARRAY(arena, float, n_groups);
+	int32_t *zero = NEW_ARRAY(arena, int32_t, n_groups);
+	Numbers of;
+
+	RETURN_IF_ERROR(read_numbers(x, arena, e, &of));
+	RETURN_IF_ERROR(read_scales(x, arena, e, &groups, &of, scale, zero));
+	if (e->kind == EXPORT_SCALES)
+		return file_writer_add(x->files[e->file], scale,
+		                       n_groups * (int64_t)sizeof(*scale));
+	char *out = arena_alloc(arena, (size_t)dtype_bytes(type, of.n) + 1);
+	for (GroupWalk w = group_walk(&groups); w.i < of.n; group_next(&w))
+		dtype_store_int(type, out, w.i,
+		                dtype_quantize(type, of.dtype == F64 ? F64 : F32, false,
+		                               dtype_load_float(of.dtype, of.data, w.i),
+		                               scale[w.group], zero[w.group]));
+	return file_writer_add(x->files[e->file], out, dtype_bytes(type, of.n));
+}
+
+/* Of an activation: the range that training saw. */
+static Status
+put_range(Export *x, const ExportRecord *e, Arena *arena)
+{
+	const uint32_t states[] = {e->state, e->high};
+	const StateRecord *s = x->run->format.states;
+	float end[2], scale;
+	int32_t zero;
+	char *data;
+
+	for (int i = 0; i < 2; i++) {
+		RETURN_IF_ERROR(read_state(x, arena, (int)states[i], &data));
+		end[i] = (float)dtype_load_float((DType)s[states[i]].dtype, data, 0);
+	}
+	quantization_of((DType)e->dtype, false, end[0], end[1], &scale, &zero);
+	if (end[0] == end[1] && e->kind == EXPORT_RANGE_SCALE && x->run->diag) {
+		Text name = {0};
+		text_add_quoted(&name, format_text(&x->run->format, s[e->state].name));
+		diag_warning(
+			x->run->diag,
+			"--export: training has seen no range from %s on: its codes have scale 1",
+			name.at);
+		text_free(&name);
+	}
+	if (e->kind == EXPORT_RANGE_SCALE)
+		return file_writer_add(x->files[e->file], &scale, sizeof(scale));
+	char code[8] = {0};
+	dtype_store_int((DType)e->dtype, code, 0, zero);
+	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
+}
+
+/* arena: for what is read. */
+static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e, Arena *arena) = {
+	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
+	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
+	[EXPORT_RANGE_SCALE] = put_range, [EXPORT_RANGE_ZERO] = put_range,
+	[EXPORT_NAME] = put_name,         [EXPORT_LENGTH] = put_length,
+	[EXPORT_ALIGN] = put_align,
 };
 
 static bool
@@ -239,8 +297,12 @@ write_files(Export *x)
 {
 	const Format *f = &x->run->format;
 
-	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
-		RETURN_IF_ERROR(put_hole[f->exports[i].kind](x, &f->exports[i]));
+	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
+		Arena *arena = arena_new();
+		Status status = put_hole[f->exports[i].kind](x, &f->exports[i], arena);
+		arena_free(arena);
+		RETURN_IF_ERROR(status);
+	}
 	for (int i = 1; i >= 0; i--) {
 		FileWriter *w = x->files[i];
 

@@ -264,29 +264,3 @@ calibration_range(const Calibration *c, float *low, float *high)
 	*low = *low < c->low && c->method->counts ? c->low : *low;
 	*high = *high > c->high && c->method->counts ? c->high : *high;
 }
-
-void
-quantization_of(DType type, bool symmetric, float low, float high, float *scale, int32_t *zero)
-{
-	double least, most;
-
-	dtype_range(type, &least, &most);
-	if (symmetric && least < 0 && dtype_info[type].bits >= 8)
-		least = -most;
-	low = fminf(low, 0);
-	high = fmaxf(high, 0);
-	if (symmetric) {
-		high = fmaxf(-low, high);
-		low = -high;
-	}
-	volatile float range = high - low; /* onnxruntime's, in f32 */
-	double step = (isinf(range) ? (double)high - low : range) / (most - least);
-	*zero = 0;
-	if (step < FLT_MIN) {
-		*scale = 1;
-		return;
-	}
-	*zero = (int32_t)(symmetric ? nearbyint((least + most) / 2)
-	                            : nearbyint(least - low / step));
-	*scale = (float)step;
-}

@@ -34,9 +34,4 @@ void calibration_see(Calibration *c, const float *x, int64_t n);
 void calibration_count(Calibration *c, Arena *arena, const float *x, int64_t n);
 void calibration_range(const Calibration *c, float *low, float *high);
 
-/* Scale and zero point of an integer type for a range, 0 in it (quant_utils.py: compute_scale_zp). symmetric: the same scale on both
- * sides of the middle code. A range of nothing has scale 1. */
-void quantization_of(DType type, bool symmetric, float low, float high, float *scale,
-                     int32_t *zero);
-
 #endif

@@ -9,17 +9,19 @@ read_types(Quantize *q)
 	const Options *o = q->o;
 	const char *activation = o->activation_type ? o->activation_type : "u8";
 
-	q->how = (QuantizeOptions){.weight_type = S8,
-	                           .activation_type = U8,
-	                           .weights_only = strcmp(activation, "none") == 0,
-	                           .dynamic = strcmp(activation, "dynamic") == 0,
-	                           .per_channel = o->per_channel,
-	                           .block = o->block_size,
-	                           .only = terminated(q->arena, &o->only),
-	                           .skip = terminated(q->arena, &o->skip)};
+	q->how = (QuantizeOptions){
+		.weight_type = S8,
+		.activation_type = U8,
+		.activations = strcmp(activation, "none") == 0      ? ACTIVATIONS_FLOAT
+	                       : strcmp(activation, "dynamic") == 0 ? ACTIVATIONS_DYNAMIC
+	                                                            : ACTIVATIONS_STATIC,
+		.per_channel = o->per_channel,
+		.block = o->block_size,
+		.only = terminated(q->arena, &o->only),
+		.skip = terminated(q->arena, &o->skip)};
 	if (o->weight_type)
 		dtype_parse(o->weight_type, &q->how.weight_type);
-	if (!q->how.weights_only && !q->how.dynamic)
+	if (q->how.activations == ACTIVATIONS_STATIC)
 		dtype_parse(activation, &q->how.activation_type);
 	if (o->per_channel && o->block_size) {
 		diag_error(q->diag, EXIT_USAGE, "--per-channel and --block-size: one of them");
@@ -33,7 +35,8 @@ quantize_observes(const Quantize *q, const QuantizedTensor *t)
 {
 	if (t->kind == QUANTIZED_WEIGHT)
 		return q->gptq ? t->product_input : NULL;
-	return t->kind == QUANTIZED_ACTIVATION && !q->how.dynamic ? t->name : NULL;
+	return t->kind == QUANTIZED_ACTIVATION && q->how.activations == ACTIVATIONS_STATIC ? t->name
+	                                                                                   : NULL;
 }
 
 /* Sums for every matrix. */
@@ -54,7 +57,7 @@ static bool
 quantize(Quantize *q)
 {
 	bool knows = q->o->algorithm && strcmp(q->o->algorithm, "gptq") == 0;
-	bool observes = (!q->how.weights_only && !q->how.dynamic) || knows;
+	bool observes = q->how.activations == ACTIVATIONS_STATIC || knows;
 	Calibration method;
 
 	if (!calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->diag) ||
@@ -96,7 +99,7 @@ command_quantize(Options *o, Arena *arena, Diag *diag)
 	if (ok && o->json)
 		quantize_print_json(&q);
 	else if (ok)
-		quantize_print(&q);
+		quantized_print(q.arena, &q.tensors, q.snr);
 	temporary_folder_close(&temporary);
 	session_close(&q.s);
 	return diag_exit_code(diag) ? diag_exit_code(diag) : ok ? EXIT_OK : EXIT_SYSTEM;

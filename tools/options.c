@@ -357,7 +357,7 @@ static const OptionRow option_rows[] = {
 	{"algorithm", "rtn|gptq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
-	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE},
+	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL},
@@ -384,7 +384,8 @@ static const OptionRow option_rows[] = {
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
-	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq]: scales of a model that holds codes are trained, too (none)", TAKES_STRING, AT(scale_learning), .commands = TRAIN},
+	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
+	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq]: scales of codes are trained, too (none)", TAKES_STRING, AT(scale_learning), .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
@@ -459,7 +460,7 @@ static const OptionRow option_rows[] = {
 	LATER("adapter"), LATER("adapter-name"), LATER("export-adapter"),
 	LATER("export-merged"), LATER("load-adapter"), LATER("lora"),
 	LATER("merge"),
-	LATER("qlora"), LATER("quantize"),
+	LATER("qlora"),
 	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */

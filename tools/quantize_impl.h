@@ -44,7 +44,6 @@ bool quantize_choose_scales(Quantize *q);
 bool quantize_measure(Quantize *q, int i, const float *x, int64_t n);
 
 /* ---- quantize_report.c */
-void quantize_print(const Quantize *q);
 void quantize_print_json(const Quantize *q);
 
 #endif

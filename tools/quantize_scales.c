@@ -76,23 +76,6 @@ quantize_measure(Quantize *q, int i, const float *x, int64_t n)
 	return true;
 }
 
-/* Scales by the range of each group. */
-static void
-scale_weight(Quantize *q, QuantizedTensor *t)
-{
-	float *low = NEW_ARRAY(q->arena, float, t->n_scales),
-	      *high = NEW_ARRAY(q->arena, float, t->n_scales);
-	Groups groups = quantized_groups(t);
-
-	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
-		low[w.group] = fminf(low[w.group], t->numbers[w.i]);
-		high[w.group] = fmaxf(high[w.group], t->numbers[w.i]);
-	}
-	for (int64_t g = 0; g < t->n_scales; g++)
-		quantization_of(t->type, dtype_info[t->type].class == CLASS_SIGNED, low[g], high[g],
-		                &t->scale[g], &t->zero[g]);
-}
-
 static void
 quantize_weight(Quantize *q, int i)
 {
@@ -103,7 +86,8 @@ quantize_weight(Quantize *q, int i)
 	double signal = 0, noise = 0;
 
 	if (!knows || !gptq_round(&q->gptq[i], q->arena, t->input_axis, t))
-		scale_weight(q, t);
+		quantization_of_groups(t->type, &groups, F32, t->numbers, q->arena, t->scale,
+		                       t->zero);
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
 		int32_t zero = t->zero[w.group];
 		int64_t code = dtype_quantize(t->type, F32, false, t->numbers[w.i],
@@ -175,7 +159,7 @@ quantize_choose_scales(Quantize *q)
 	for (int i = 0; i < q->tensors.n; i++) {
 		QuantizedTensor *t = q->tensors.at[i];
 		q->snr[i] = NAN;
-		if (t->kind == QUANTIZED_ACTIVATION && q->how.dynamic)
+		if (t->kind == QUANTIZED_ACTIVATION && q->how.activations != ACTIVATIONS_STATIC)
 			continue;
 		t->scale = NEW_ARRAY(q->arena, float, t->n_scales);
 		t->zero = NEW_ARRAY(q->arena, int32_t, t->n_scales);

@@ -138,8 +138,9 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	ImportOptions io = {.outputs = outputs};
 	const Options *o = s->o;
 
-	if (!import_options(s, &io) || !session_bind(s, open, &io))
+	if (!import_options(s, &io) || !session_bind(s, open, &io) || !session_quantize(s))
 		return false;
+	io.quantize = s->quantize;
 	s->m = model_import(s->model, &io, s->diag);
 	if (!s->m)
 		return false;

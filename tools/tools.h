@@ -16,7 +16,7 @@ typedef struct {
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
-	const char *scale_learning;
+	const char *scale_learning, *quantize;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */
@@ -83,6 +83,7 @@ typedef struct {
 	Model *model;
 	Module *m;
 	const Import *import;
+	FakeQuantization *quantize; /* --quantize; NULL: nothing */
 	Stage stage;
 	LossOptions loss;
 	bool has_loss;
@@ -100,6 +101,8 @@ bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Dia
 bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
+/* ---- quantize_spec.c: sets what --quantize asks for; false after reporting. */
+bool session_quantize(Session *s);
 /* NAME=VALUE at the last `=`: names may have one, the values of these options have none; false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,
                 const char **value);
@@ -169,6 +172,12 @@ typedef struct {
 	const Module *plan;  /* of kernels, and of memory where that is planned; NULL: none */
 } Page;
 void page_print(Text *out, const Page *p);
+
+/* ---- quantize_report.c: what is quantized how; snr: decibels for each, NULL: not known; ranges: likewise. */
+void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr);
+struct Calibration;
+struct json_t *quantized_json(const QuantizedTensors *list, const struct Calibration *ranges,
+                              const double *snr);
 
 /* ---- table.c */
 /* The parameters that the glob takes. */

@@ -75,7 +75,7 @@ want_input(OnnxNode *n, int i)
 
 	if (b && b->sequence)
 		report_invalid(n, "input %d is a sequence, need a tensor", i);
-	return b ? b->value : NULL;
+	return b ? fake_quantized(n, i, b->value) : NULL;
 }
 
 Value *

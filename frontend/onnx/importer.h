@@ -60,6 +60,8 @@ struct Importer {
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
 	VEC(PendingRandom) pending_randoms; /* of the function being built */
+	IntMap *quantized;           /* reader of a node's input -> QuantizedTensor; NULL: nothing is */
+	IntMap *fakes;               /* QuantizedTensor -> the numbers that its readers read, of the function */
 };
 
 struct OnnxNode {
@@ -90,6 +92,11 @@ Value *weight_value(Importer *im, const Weight *w);
 State *input_state(OnnxNode *n, int i);
 /* Computes v if it depends on constants and iotas alone; NULL when it does not. */
 const Tensor *known_value(Importer *im, Value *v);
+
+/* ---- fake_quantize.c */
+void fake_quantize_open(Importer *im, ImportInfo *info);
+/* What input i of the node reads in place of v: numbers that went through codes, with --quantize; else v. */
+Value *fake_quantized(OnnxNode *n, int i, Value *v);
 
 /* ---- ports.c */
 void import_inputs(Importer *im, ImportInfo *info);
@@ -179,6 +186,8 @@ Value *e_matmul(OnnxNode *n, Value *x, Value *y);
 Value *e_conv(OnnxNode *n, Value *x, Value *w, int weight);
 Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
+/* DynamicQuantizeLinear's scale and zero point, for u8, of x over these axes, which keep one element. No gradient passes them. */
+void e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero);
 /* max(x, bound) and min(x, bound); where they are equal the gradient is the bound's. */
 Value *e_at_least(OnnxNode *n, Value *x, Value *bound);
 Value *e_at_most(OnnxNode *n, Value *x, Value *bound);

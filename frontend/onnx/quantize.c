@@ -136,27 +136,34 @@ import_dequantize(OnnxNode *n)
 	set_output(n, 0, e_cast(n, e_binary(n, OP_mul, y, scale), to));
 }
 
-/* Scale and zero point for u8 from the smallest and the largest element, 0 among them. No gradient passes them. */
+void
+e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero)
+{
+	Value *detached = e_unary(n, OP_stop_gradient, x);
+	Value *low = e_with(n, OP_min, e_reduce(n, REDUCE_MIN, detached, axes, true), 0);
+	Value *high = e_with(n, OP_max, e_reduce(n, REDUCE_MAX, detached, axes, true), 0);
+	Value *range = e_binary(n, OP_sub, high, low);
+
+	range = e_select(n, e_with(n, OP_eq, range, 0), e_number(n, range, 1), range);
+	*scale = e_with(n, OP_div, range, 255);
+	Value *at = e_unary(n, OP_neg, e_binary(n, OP_div, low, *scale));
+	*zero = e_unary(n, OP_round, e_with(n, OP_min, e_with(n, OP_max, at, 0), 255));
+}
+
 static void
 import_dynamic_quantize(OnnxNode *n)
 {
-	Value *x = want_float_input(n, 0);
+	Value *x = want_float_input(n, 0), *scale, *zero;
 
 	if (!x)
 		return;
-	Ints all = ints_range(0, x->type->rank);
-	Value *detached = e_unary(n, OP_stop_gradient, x);
-	Value *low = e_with(n, OP_min, e_reduce(n, REDUCE_MIN, detached, all, false), 0);
-	Value *high = e_with(n, OP_max, e_reduce(n, REDUCE_MAX, detached, all, false), 0);
-	Value *range = e_binary(n, OP_sub, high, low);
-	range = e_select(n, e_with(n, OP_eq, range, 0), e_number(n, range, 1), range);
-	Value *scale = e_with(n, OP_div, range, 255);
-	Value *zero = e_unary(n, OP_neg, e_binary(n, OP_div, low, scale));
-	zero = e_with(n, OP_min, e_with(n, OP_max, zero, 0), 255);
+	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
+	scale = e_reshape(n, scale, (Ints){0});
+	zero = e_reshape(n, zero, (Ints){0});
 	Value *operands[] = {x, spread(n, scale, x, 0, 0), spread(n, zero, x, 0, 0)};
 	set_output(n, 0, e_op(n, OP_quantize, 3, operands, &(QuantizeAttr){.to = U8}));
 	set_output(n, 1, scale);
-	set_output(n, 2, e_cast(n, e_unary(n, OP_round, zero), U8));
+	set_output(n, 2, e_cast(n, zero, U8));
 }
 
 /* ---- products of codes */
