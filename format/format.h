@@ -438,12 +438,12 @@ typedef enum {
 	                  `block` of its elements, then `times` times again */
 	EXPORT_CODES, /* state `state`, its axes permuted, as codes of dtype: base.h's dtype_quantize, by a scale for
 	                 each group of group[i] places along the permuted axes */
-	EXPORT_SCALES,      /* the scales of such codes, f32, which have no state of scales */
+	EXPORT_SCALES, /* the scales of such codes, f32, which have no state of scales */
 	EXPORT_RANGE_SCALE, /* f32: the scale of codes of dtype for the range from state `state` to state `high` */
-	EXPORT_RANGE_ZERO,  /* their zero point, as dtype */
-	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
-	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
-	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
+	EXPORT_RANGE_ZERO, /* their zero point, as dtype */
+	EXPORT_NAME,       /* file name of the external data: basename of FILE + ".data" */
+	EXPORT_LENGTH,     /* 5-byte padded varint of base + times * length of that name */
+	EXPORT_ALIGN,      /* zeros up to a multiple of `bytes` */
 	N_EXPORT_KINDS,
 } ExportKind;
 #define NO_SCALE UINT32_MAX
@@ -454,10 +454,11 @@ typedef struct {
 	uint32_t state, dtype, times, rank;
 	int64_t block; /* elements; divides the state's */
 	uint8_t perm[MAX_RANK];
-	uint32_t scale; /* codes: a state of as many elements as there are groups; NO_SCALE: by base.h's
+	uint32_t
+		scale; /* codes: a state of as many elements as there are groups; NO_SCALE: by base.h's
 	                   quantization_of_groups of the very numbers */
-	uint32_t high;  /* ranges */
-	int64_t zero;   /* codes: offset of as many s32 in the literal section; -1: all are 0 */
+	uint32_t high; /* ranges */
+	int64_t zero;  /* codes: offset of as many s32 in the literal section; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes */
 	double least; /* a scale below counts as that, here and where it is written; 0: none does */
 } ExportRecord;

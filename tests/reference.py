@@ -43,10 +43,13 @@ def train_options(name, precision, trace=0):
     return words[1:]
 
 
-def first_batch(folder, target, precision="f32", labels=True):
-    """Files with the first batch of a model's data: the arguments that name them."""
+def first_batch(folder, target, precision="f32", labels=True, most=None):
+    """Files with the first batch of a model's data, or `most` rows of it where the model leaves their number open: the arguments that
+    name them."""
     reference = json.loads((folder / "reference.json").read_text())
     rows, arguments = reference["traces"][0]["micro_batch"], []
+    if most and all(isinstance(i["shape"][0], str) for i in reference["inputs"]):
+        rows = min(rows, most)
     files = [(i["name"], i["file"]) for i in reference["inputs"]]
     for name, file in files + ([("labels", reference["labels"]["file"])] if labels else []):
         np.save(target / file, np.load(folder / file)[:rows])

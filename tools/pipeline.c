@@ -101,19 +101,11 @@ fill_trainable(const Session *s, void *options)
 	((TrainableOptions *)options)->scales = learning && strcmp(learning, "none") != 0;
 }
 
-/* MODE[,scale-grad=RULE] */
 static void
 fill_straight_through(const Session *s, void *options)
 {
-	StraightThroughOptions *o = options;
-	const char *text = s->o->scale_learning, *key = ",scale-grad=";
-
-	if (!text)
-		return;
-	size_t n = strcspn(text, ",");
-	bool has_rule = strncmp(text + n, key, strlen(key)) == 0;
-	o->learning = has_rule ? arena_strndup(s->arena, text, n) : text;
-	o->scale_grad = has_rule ? text + n + strlen(key) : NULL;
+	((StraightThroughOptions *)options)->learning = s->o->scale_learning;
+	((StraightThroughOptions *)options)->scale_grad = s->o->scale_grad;
 }
 
 static void

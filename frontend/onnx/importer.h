@@ -60,8 +60,8 @@ struct Importer {
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
 	VEC(PendingRandom) pending_randoms; /* of the function being built */
-	IntMap *quantized;           /* reader of a node's input -> QuantizedTensor; NULL: nothing is */
-	IntMap *fakes;               /* QuantizedTensor -> the numbers that its readers read, of the function */
+	IntMap *quantized; /* reader of a node's input -> QuantizedTensor; NULL: nothing is */
+	IntMap *fakes; /* QuantizedTensor -> the numbers that its readers read, of the function */
 };
 
 struct OnnxNode {

@@ -1,6 +1,6 @@
 """Training on the pretended GPU gives PyTorch's losses, the CPU's by the same executable, and the same bits each time.
 
-The first steps of all traces in f32, and of three in f64. GRADC_CUDA_FULL=1 (make cuda-full): all steps of all.
+The first steps of all traces in f32, and of three in f64, of models with kernels of their own. GRADC_CUDA_FULL=1 (make cuda-full): all steps of all.
 """
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import reference
+import unpack
 from pretended import ON_CPU, ON_GPU
 from tolerances import limit
 
@@ -15,7 +16,8 @@ FULL = bool(os.environ.get("GRADC_CUDA_FULL"))
 SANITIZED = os.environ.get("GRADC_SANITIZED")
 FIRST, PROCESSES = 5, 2
 IN_F64 = ("cnn_mnist", "lr_iris_ml", "mlp_digits")
-CASES = [t for t in reference.traces() if FULL or t[2] == "f32" or (t[0] in IN_F64 and t[1] == 0)]
+CASES = [t for t in reference.traces()
+         if FULL or (unpack.has_kernels_of_its_own(t[0]) and (t[2] == "f32" or (t[0] in IN_F64 and t[1] == 0)))]
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,8 @@ threads_end(int most)
 	for (int tries = 0; tries < 1000; tries++) {
 		if (count_threads() <= most)
 			return true;
-		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 10 * 1000 * 1000},
+		                NULL);
 	}
 	return false;
 }

@@ -322,13 +322,19 @@ write_kernels(Case *c)
 		kernel_print(&written, c->m->kernels.at[i], &(PrintOptions){0});
 }
 
+static void
+write_samples(void)
+{
+	text_add(&written, "module @samples {\n");
+	for_each_case(write_kernels);
+	text_add(&written, "}\n");
+}
+
 static int
 write_all(const char *target, const char *path)
 {
 	target_name = target;
-	text_add(&written, "module @samples {\n");
-	for_each_case(write_kernels);
-	text_add(&written, "}\n");
+	write_samples();
 	Status status = file_write(path, written.at, (int64_t)written.n);
 	text_free(&written);
 	return status != NULL;
@@ -448,30 +454,47 @@ compare_kernel(Case *c, const Kernel *k, KernelFn code, const char *printer)
 				c->name, k->name, printer, i - k->n_inputs);
 }
 
+/* Of all samples at once: a compiler that is started for each takes minutes. */
+static const CodeImage *images[8];
+static int n_compared;
+
 static void
 check_printers(Case *c)
 {
-	CpuTarget native = {"native", cpu_features(c->arena, "native")};
 	EvalTensor args[16], weights[8];
 
 	gradient_of(c, weights, args);
 	assert_true(lower_module(c));
-	if (c->m->kernels.n == 0)
-		return;
-	for (int p = 0; kernel_printers[p]; p++) {
-		const CodeImage *v = kernel_library(c->arena, c->m, kernel_printers[p], &native, 1);
-		assert_non_null(v);
-		for (int i = 0; i < c->m->kernels.n; i++)
-			compare_kernel(c, c->m->kernels.at[i], image_kernels(v)[i].run,
+	for (int i = 0; i < c->m->kernels.n; i++, n_compared++)
+		for (int p = 0; kernel_printers[p]; p++)
+			compare_kernel(c, c->m->kernels.at[i],
+			               image_kernels(images[p])[n_compared].run,
 			               kernel_printers[p]->name);
-	}
 }
 
 static void
 test_printers(void **state)
 {
 	(void)state;
+	Arena *arena = arena_new();
+	CpuTarget native = {"native", cpu_features(arena, "native")};
+	Diag *diag = diag_new("ops_test", stderr);
+
+	write_samples();
+	Module *all = module_parse(written.at, "samples", NULL, diag);
+	assert_non_null(all);
+	assert_int_equal(all->kernels.n, n_written);
+	for (int p = 0; kernel_printers[p]; p++) {
+		assert_true(p < COUNT(images));
+		images[p] = kernel_library(arena, all, kernel_printers[p], &native, 1);
+		assert_non_null(images[p]);
+	}
 	for_each_case(check_printers);
+	assert_int_equal(n_compared, n_written);
+	text_free(&written);
+	module_free(all);
+	diag_free(diag);
+	arena_free(arena);
 }
 
 int

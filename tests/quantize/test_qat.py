@@ -1,0 +1,323 @@
+"""--quantize: what training computed is what onnxruntime computes of the exported codes; ranges, scales and gradients against NumPy;
+and settings that are wrong."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("import", "train")]
+import reference  # noqa: E402
+from checkpoints import checkpoints, read_shard  # noqa: E402
+from make_malformed import model, node, tensor, value  # noqa: E402
+
+
+def session(path):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def loss_of(y, labels):
+    if labels.dtype.kind != "i":
+        return np.mean((y - labels) ** 2)
+    y = y - y.max(-1, keepdims=True)
+    y = y - np.log(np.exp(y).sum(-1, keepdims=True))
+    kept = labels != -100
+    return -np.take_along_axis(y, np.where(kept, labels, 0)[..., None], -1)[..., 0][kept].mean()
+
+
+def tensors(path):
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+MODELS = [("mlp_digits", "w8a8"), ("mlp_digits", "w8a8-tensor"), ("mlp_digits", "w4a8-g16-token --opset=21"),
+          ("mlp_digits", "w8a8 --precision=f64"), ("gpt2_mini", "w8a8"), ("gpt2_mini_fresh", "w4a8-g16-token --opset=21"),
+          ("gpt2_mini_opset14", "w4a8 --opset=21 --scale-learning=lsq"), ("bert_mini", "w8a8-token --opset=21"),
+          ("bert_mini", "w8 --scale-learning=torch"), ("llama_mini", "w2a8 --opset=25"), ("vit_mini", "w8a8"), ("unet_mini", "w8a8"),
+          ("resnet_mini", "w8a16 --opset=21"), ("moe_mini", "w8a8")]
+
+
+@pytest.mark.parametrize("name, options", MODELS)
+def test_onnxruntime_has_the_loss(run, models, tmp_path, name, options):
+    """Trained a few steps and evaluated on its first batch. Batch norms in training form have other sums in onnxruntime."""
+    known = reference.load(name)
+    drop = ["--precision"] if "--precision" in options else []
+    run("compile", models / name / "model.onnx", "-o", tmp_path / "train", "--quantize", *options.split(),
+        *reference.compile_options(name, "f32", drop=drop))
+    files = [(i["name"], i["file"]) for i in known["inputs"]] + [("labels", known["labels"]["file"])]
+    for _, file in files:
+        np.save(tmp_path / file, np.load(models / name / file)[:known["traces"][0]["micro_batch"]])
+    data = [a for x, file in files for a in ("--data", f"{x}={models / name / file}", "--eval-data", f"{x}={file}")]
+    words = [w for w in reference.train_options(name, "f32") if w.startswith("--") and "=" in w and "-data" not in w and "--steps" not in w]
+    run(tmp_path / "train", *data, *words, "--steps=4", "--eval-every=4", "--export=out.onnx", "--log=log.jsonl", "--progress=off")
+    onnx.checker.check_model(str(tmp_path / "out.onnx"))
+    lines = reference.log_lines(tmp_path / "log.jsonl")
+    theirs = session(tmp_path / "out.onnx")
+    feeds = {x: np.load(tmp_path / file) for x, file in files[:-1]}
+    y = theirs.run(None, {i.name: feeds[i.name] for i in theirs.get_inputs()})[0].astype(float)
+    got = [line["eval_loss"] for line in lines if "eval_loss" in line][-1]
+    np.testing.assert_allclose(got, loss_of(y, np.load(tmp_path / files[-1][1])), rtol=1e-4 if name == "resnet_mini" else 2e-5)
+    want = known["traces"][0]["f32"]["losses"][:4]  # of floats: not far away
+    np.testing.assert_allclose(reference.step_losses(tmp_path / "log.jsonl"), want, rtol=0.35 if name in ("unet_mini", "resnet_mini") else 0.05)
+    kinds = {t.data_type for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert kinds & {onnx.TensorProto.INT8, onnx.TensorProto.INT4, onnx.TensorProto.INT2}
+
+
+# ---- one layer
+RANDOM = np.random.default_rng(11)
+ROWS, INPUTS, OUTPUTS, BATCH = 64, 12, 5, 8
+W = np.float32(RANDOM.normal(size=(INPUTS, OUTPUTS)))
+X = np.float32(RANDOM.normal(size=(ROWS, INPUTS)) * np.linspace(0.5, 3, ROWS)[:, None])
+
+
+@pytest.fixture
+def layer(tmp_path):
+    onnx.save(model([node("MatMul", ["x", "w"], name="product")], inputs=[value("x", ("batch", INPUTS))],
+                    initializers=[tensor("w", W)], opset=21, ir=10), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "labels.npy", np.float32(RANDOM.normal(size=(ROWS, OUTPUTS))))
+    return tmp_path
+
+
+def train(run, folder, spec, *options, compile_options=(), name="out"):
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--batch={BATCH}", "--optimizer=sgd", f"--quantize={spec}", *compile_options)
+    run(folder / "train", "--data=x=x.npy", "--data=labels=labels.npy", f"--export={name}.onnx", f"--log={name}.jsonl", "--progress=off",
+        "--shuffle=off", *options)
+    return tensors(folder / f"{name}.onnx")
+
+
+def quantized(w, scale, least, most):
+    return np.clip(np.rint(w / scale), least, most)
+
+
+@pytest.mark.parametrize("spec, groups, least, most", [
+    ("w8", (1, OUTPUTS), -128, 127), ("w8-tensor", (1, 1), -128, 127), ("w4-g4", (3, OUTPUTS), -8, 7), ("w4", (1, OUTPUTS), -8, 7)])
+def test_codes_of_weights(run, layer, spec, groups, least, most):
+    """Scales and codes of the last weights, to the bit."""
+    after = train(run, layer, spec, "--steps=20", "--lr=0.05", "--save=ck")
+    header, data = read_shard(next((layer / f"ck/step-{checkpoints(layer / 'ck')[-1]:08d}").glob("*.safetensors")))
+    first, last = header["w"]["data_offsets"]
+    weight = np.frombuffer(data[first:last], np.float32).reshape(INPUTS, OUTPUTS)
+    blocks = weight.reshape(groups[0], INPUTS // groups[0], groups[1], OUTPUTS // groups[1])
+    size = np.abs(blocks).max((1, 3))
+    scale = np.float32(2) * size / np.float32(254 if most == 127 else 15)
+    assert after["w_scale"].ravel().tolist() == scale.ravel().tolist()
+    codes = quantized(blocks, scale[:, None, :, None], least, most).reshape(weight.shape)
+    np.testing.assert_array_equal(after["w_quantized"].astype(int), codes)
+    assert not after["w_zero_point"].astype(int).any()
+
+
+@pytest.mark.parametrize("averaging, freeze, steps", [(0.01, 0, 1), (0.01, 0, 7), (0.25, 0, 7), (0.25, 3, 7), (1, 2, 5)])
+def test_running_ranges(run, layer, averaging, freeze, steps):
+    """PyTorch's moving average of the smallest and largest element, 0 among them; it stays after so many steps."""
+    lines = [f"averaging = {averaging}", "weight-type = s8", *([f"freeze-after = {freeze}"] if freeze else [])]
+    (layer / "q.ini").write_text("\n".join(lines) + "\n")
+    after = train(run, layer, "q.ini", f"--steps={steps}", "--lr=0.01")
+    low = high = None
+    for batch in X.reshape(-1, BATCH, INPUTS)[:min(steps, freeze or steps)]:
+        ends = np.minimum(batch.min(), 0), np.maximum(batch.max(), 0)
+        low, high = ends if low is None else [old + np.float32(averaging) * (new - old) for old, new in zip((low, high), ends)]
+    step = float(high - low) / 255
+    np.testing.assert_allclose(after["x_scale"], step, rtol=1e-6)
+    assert after["x_zero_point"] == np.rint(-float(low) / step) and after["x_zero_point"].dtype == np.uint8
+
+
+def test_gradients_pass_straight(run, layer):
+    """d loss / d w of the products of codes, as if rounding were the identity."""
+    for file in ("x", "labels"):
+        np.save(layer / f"{file}.npy", np.load(layer / f"{file}.npy")[:BATCH])
+    run("grad", "model.onnx", "--loss=mse", f"--batch={BATCH}", "--quantize=w4a8", "--input=x=x.npy", "--input=labels=labels.npy",
+        "--wrt=x", "--output-dir=out", "--precision=f64")
+    x, labels = X[:BATCH].astype(float), np.load(layer / "labels.npy").astype(float)
+    step = (max(x.max(), 0) - min(x.min(), 0)) / 255
+    zero = np.rint(-min(x.min(), 0) / step)
+    xq = (np.clip(np.rint(x / step) + zero, 0, 255) - zero) * step
+    scale = 2 * np.abs(W.astype(float)).max(0) / 15
+    wq = quantized(W, scale, -8, 7) * scale
+    dy = 2 * (xq @ wq - labels) / labels.size
+    inside = (np.rint(W / scale) >= -8) & (np.rint(W / scale) <= 7)
+    np.testing.assert_allclose(np.load(layer / "out/grad.w.npy"), (xq.T @ dy) * inside, rtol=1e-9)
+    np.testing.assert_allclose(np.load(layer / "out/grad.x.npy"), dy @ wq.T, rtol=1e-9)
+
+
+def test_learned_scales_begin_as_in_the_paper(run, layer):
+    """2 mean(|w|) / sqrt(Q) of each group (arXiv:1902.08153)."""
+    after = train(run, layer, "w4", "--steps=0", compile_options=["--scale-learning=lsq"])
+    np.testing.assert_allclose(after["w_scale"], 2 * np.abs(W).mean(0) / np.sqrt(7), rtol=1e-6)
+    trained = train(run, layer, "w4", "--steps=10", "--lr=0.05", compile_options=["--scale-learning=lsq"])
+    assert (trained["w_scale"] != after["w_scale"]).all()
+    kept = train(run, layer, "w4", "--steps=10", "--lr=0.05", compile_options=["--scale-learning=lsq", "--freeze=w_scale"])
+    assert kept["w_scale"].tolist() == after["w_scale"].tolist()
+
+
+def test_an_export_without_a_step_is_told(run, layer):
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=8", "--quantize=w8a8")
+    done = run(layer / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--export=out.onnx", "--steps=0")
+    assert 'training has seen no range from "x.low" on: its codes have scale 1' in done.stderr
+
+
+def test_a_weight_that_is_read_twice_stays_one(run, models, tmp_path):
+    """gpt2's embedding and its last product: one parameter, written as floats and as codes."""
+    run("compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "train", "--quantize=w8a8", *reference.compile_options("gpt2_mini", "f32"))
+    known = reference.load("gpt2_mini")
+    data = [a for i in known["inputs"] for a in ("--data", f"{i['name']}={models / 'gpt2_mini' / i['file']}")]
+    run(tmp_path / "train", *data, "--data", f"labels={models / 'gpt2_mini' / known['labels']['file']}", "--steps=2", "--export=out.onnx")
+    after = tensors(tmp_path / "out.onnx")
+    found = 0
+    for name in {n.removesuffix("_quantized") for n in after if n.endswith("_quantized")} & after.keys():
+        scale, codes = after[f"{name}_scale"], after[f"{name}_quantized"]
+        axis = next(n for n in onnx.load(tmp_path / "out.onnx").graph.node if n.input and n.input[0] == f"{name}_quantized").attribute[0].i
+        shape = [-1 if i == axis else 1 for i in range(codes.ndim)]
+        assert np.abs(codes * scale.reshape(shape) - after[name]).max() <= 0.5001 * scale.max()
+        found += 1
+    assert found == 1
+
+
+# ---- with what else training does
+def losses(folder, name):
+    return reference.step_losses(folder / f"{name}.jsonl")
+
+
+@pytest.mark.parametrize("spec", ["w8a8", "w4a8-g4-token"])
+def test_resumed_training_is_the_same(run, layer, spec):
+    whole = train(run, layer, spec, "--steps=6", name="whole")
+    train(run, layer, spec, "--steps=3", "--save=ck", name="first")
+    rest = train(run, layer, spec, "--steps=6", "--save=ck", "--resume=auto", name="rest")
+    assert losses(layer, "first") + losses(layer, "rest") == losses(layer, "whole")
+    assert all(whole[n].tobytes() == rest[n].tobytes() for n in whole)
+
+
+@pytest.mark.parametrize("spec, rtol", [("w4a8-g4-token", 0), ("w8", 0), ("w8a8", 0.05)])
+def test_ranks_are_micro_batches(run, layer, spec, rtol):
+    """To the bit where ranges are those of rows; running ones are means over ranks, and one after the other over micro-batches."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    np.save(layer / "x.npy", np.float32(RANDOM.normal(size=X.shape)))
+    train(run, layer, spec, "--steps=4", "--accumulate=2", "--lr=0.01", name="one")
+    run(Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2", layer / "train", "--data=x=x.npy",
+        "--data=labels=labels.npy", "--log=two.jsonl", "--progress=off", "--shuffle=off", "--steps=4", "--lr=0.01")
+    np.testing.assert_allclose(losses(layer, "two"), losses(layer, "one"), rtol=rtol)
+
+
+def test_recomputed_values_are_the_same(run, models, tmp_path):
+    known = reference.load("vit_mini")
+    found = []
+    for name, options in (("kept", []), ("again", ["--disable=rematerialize"])):
+        run("compile", models / "vit_mini/model.onnx", "-o", tmp_path / "train", "--quantize=w8a8", *options, *reference.compile_options("vit_mini", "f32"))
+        data = [a for i in known["inputs"] for a in ("--data", f"{i['name']}={models / 'vit_mini' / i['file']}")]
+        run(tmp_path / "train", *data, "--data", f"labels={models / 'vit_mini' / known['labels']['file']}", "--steps=3", f"--log={name}.jsonl", "--progress=off")
+        found.append(losses(tmp_path, name))
+    assert found[0] == found[1]
+
+
+def test_products_of_codes_in_bf16(run, layer):
+    """Scales stay f32; numbers of 8-bit codes are rounded to bf16 in the product."""
+    train(run, layer, "w8a8", "--steps=6", name="f32")
+    train(run, layer, "w8a8", "--steps=6", compile_options=["--precision=bf16"], name="bf16")
+    np.testing.assert_allclose(losses(layer, "bf16"), losses(layer, "f32"), rtol=0.02)
+    assert losses(layer, "bf16") != losses(layer, "f32")
+
+
+def test_who_learns_more_loses_less(run, tmp_path):
+    """Weights of 4 bits, a scale for each matrix, in a perceptron, five seeds: learned scales < ranges < rounding after training."""
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        x = np.float32(random.normal(size=(512, 16)))
+        hidden = np.tanh(x @ random.normal(size=(16, 24)) / 4)
+        np.save(tmp_path / "x.npy", x)
+        np.save(tmp_path / "labels.npy", np.float32(hidden @ random.normal(size=(24, 4))))
+        weights = [tensor(n, np.float32(random.normal(size=s) / np.sqrt(s[0]))) for n, s in (("a", (16, 64)), ("b", (64, 4)))]
+        onnx.save(model([node("MatMul", ["x", "a"], ["h"], name="first"), node("Tanh", ["h"], ["t"], name="tanh"),
+                         node("MatMul", ["t", "b"], name="second")], inputs=[value("x", ("batch", 16))], initializers=weights,
+                        opset=21, ir=10), tmp_path / "model.onnx")
+        files = ["--data=x=x.npy", "--data=labels=labels.npy", "--eval-data=x=x.npy", "--eval-data=labels=labels.npy"]
+
+        def end(source, *options, steps=1500, export="out.onnx", lr=0.003):
+            run("compile", source, "-o", "train", "--loss=mse", "--batch=32", "--optimizer=adam", *options)
+            run(tmp_path / "train", *files, f"--steps={steps}", f"--lr={lr}", "--lr-schedule=cosine", "--log=log.jsonl", "--progress=off",
+                f"--eval-every={steps}", f"--export={export}")
+            return [line["eval_loss"] for line in reference.log_lines(tmp_path / "log.jsonl") if "eval_loss" in line][-1]
+
+        end("model.onnx", steps=800, export="floats.onnx", lr=0.01)
+        run("quantize", "floats.onnx", "--data=x=x.npy", "--weight-type=s4", "-o", "q.onnx")
+        rounded = loss_of(session(tmp_path / "q.onnx").run(None, {"x": x})[0], np.load(tmp_path / "labels.npy"))
+        ranges = end("floats.onnx", "--quantize=w4a8-tensor")
+        learned = end("floats.onnx", "--quantize=w4a8-tensor", "--scale-learning=lsq")
+        assert learned < ranges < rounded, seed
+
+
+# ---- seen, and refused
+def test_the_table_says_how(run, layer):
+    shown = run("check", "model.onnx", "--quantize=w4a8-g4").stdout
+    assert "weight      s4   w " in shown and "activation  u8   x                                 running" in shown
+    assert "weights and biases: 240 bytes become 98" in shown
+    entries = json.loads(run("check", "model.onnx", "--quantize=w8a8-token", "--json").stdout)["quantized"]
+    assert {t["name"]: (t["kind"], t["type"], t.get("scales"), len(t.get("scale", []))) for t in entries} == {
+        "w": ("weight", "s8", None, 5), "x": ("activation", "u8", "token", 0)}
+
+
+BAD = {
+    "no spec": ("w8b8", "", 2, "--quantize=w8b8: need wN[aN]"),
+    "a word twice": ("w8w8", "", 2, "need wN[aN]"),
+    "both groupings": ("w8-g4-tensor", "", 2, "need wN[aN]"),
+    "rows of floats": ("w8-token", "", 2, "need wN[aN]"),
+    "no such type": ("w5a8", "", 2, "--weight-type=s5: need one of s8|s4|s2"),
+    "a block that does not divide": ("w4a8-g5", "", 2, 'node "product": blocks of 5 do not divide axis 0 of weight "w", of 12 elements'),
+    "no such file": ("none.ini", "", 5, "none.ini"),
+    "a key": ("q.ini", "wieght-type = s4", 2, "q.ini: wieght-type: no such option"),
+    "a line": ("q.ini", "weight-type", 2, "q.ini:1: not `name = value`"),
+    "a glob": ("q.ini", "only = prduct", 2, 'the nearest names are "product"'),
+    "averaging": ("q.ini", "averaging = 2", 2, "averaging is above 1"),
+    "two groupings": ("q.ini", "per-channel = on\nblock-size = 4", 2, "per-channel and block-size: one of them"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings(run, layer, name):
+    spec, text, code, message = BAD[name]
+    if text:
+        (layer / "q.ini").write_text(text + "\n")
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--quantize={spec}", exit=code)
+    assert message in done.stderr
+    assert not (layer / "train").exists()
+
+
+def test_an_old_opset_is_named(run, layer):
+    proto = onnx.load(layer / "model.onnx")
+    proto.opset_import[0].version = 17
+    onnx.save(proto, layer / "model.onnx")
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--quantize=w8a8-token", exit=4)
+    assert "opset 17 has no DequantizeLinear with blocks, a scale for each row" in done.stderr and "--opset=21" in done.stderr
+    assert "--opset: needs --quantize" in run("compile", "model.onnx", "-o", "train", "--loss=mse", "--opset=21", exit=2).stderr
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_are_finite(run, layer, bad):
+    w = W.copy()
+    w[1, 1] = bad
+    onnx.save(model([node("MatMul", ["x", "w"], name="product")], inputs=[value("x", ("batch", INPUTS))], initializers=[tensor("w", w)]),
+              layer / "model.onnx")
+    assert "w of node product has numbers that are not finite" in run(
+        "compile", "model.onnx", "-o", "train", "--loss=mse", "--quantize=w8a8", exit=3).stderr
+
+
+def test_the_walk_through(build, tmp_path):
+    """examples/quantize/run: four files, and in onnxruntime no more than a few patches are told worse."""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([root / "examples/quantize/run", tmp_path / "out"], text=True, capture_output=True, timeout=300,
+                          env={**os.environ, "GRADC": str(build / "gradc"), "PYTHON": sys.executable})
+    assert done.returncode == 0, done.stderr
+    lines = [re.fullmatch(r"(\S+) +(\d+) bytes  loss \S+  accuracy (\S+)", line) for line in done.stdout.splitlines()[-4:]]
+    assert [line[1] for line in lines] == ["floats.onnx", "w8a8.onnx", "w8a8-trained.onnx", "w4a8-trained.onnx"]
+    assert all(float(line[3]) >= 0.85 for line in lines)
+    assert int(lines[1][2]) < 0.4 * int(lines[0][2]) and int(lines[3][2]) < 0.25 * int(lines[0][2])
