@@ -102,3 +102,37 @@ def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):
     done = run(tmp_path, models, changed)
     assert done.returncode == 5
     assert "executable tables: " in done.stderr
+
+
+# Of an export's record: its bytes, and the kinds that --quantize leaves: codes, their scales, what follows from a range.
+EXPORT, OF_CODES = 216, {2: "codes", 3: "scales", 4: "the scale of a range", 5: "the zero point of a range"}
+
+
+def test_what_is_exported_as_codes_is_checked(gradc, models, tmp_path):
+    """Each word of a record: another number is refused, or written without reading what is not there."""
+    path = tmp_path / "whole"
+    subprocess.run([gradc, "compile", models / "mlp_digits/model.onnx", "-o", path, "--batch=64", "--quantize=w8a8"], check=True, capture_output=True)
+    data = path.read_bytes()
+    at = data.index(MAGIC)
+    while not 0 < struct.unpack_from("<q", data, at + 16)[0] < len(data):
+        at = data.index(MAGIC, at + 1)
+    first, count, size = section(data, at, "export")
+    assert count * EXPORT <= size < (count + 1) * EXPORT
+    records = {}
+    for i in range(count):
+        kind, = struct.unpack_from("<I", data, first + i * EXPORT)
+        records.setdefault(kind, first + i * EXPORT)
+    assert OF_CODES.keys() <= records.keys()
+    refused = 0
+    for kind in OF_CODES:
+        for word in range(EXPORT // 4):
+            changed = bytearray(data)
+            struct.pack_into("<I", changed, records[kind] + 4 * word, (0x7FFFFFFF, 0xFFFFFFFE, 1)[word % 3])
+            (tmp_path / "train").unlink(missing_ok=True)
+            (tmp_path / "train").write_bytes(changed)
+            (tmp_path / "train").chmod(0o755)
+            done = subprocess.run([tmp_path / "train", *digits_data(models), "--steps=0", "--export=out.onnx"], cwd=tmp_path, capture_output=True,
+                                  text=True, timeout=60)
+            assert done.returncode in EXITS, (OF_CODES[kind], word, done.returncode, done.stderr[-500:])
+            refused += done.returncode == 5
+    assert refused > 24
