@@ -331,8 +331,22 @@ void graph_count_readers(const GraphProto *g, StrMap *readers);
 /* ---- opsets.c */
 /* Operators that mean another thing there are reported. */
 bool model_raise_opset(Model *model, int to, Diag *diag);
-/* Puts back what it edited, for protobuf-c to free. */
-void model_restore_messages(Model *model);
+
+/* ---- edit.c */
+/* A copy of a list of n pointers with another behind them. */
+void *edit_grown(Model *model, void *list, size_t n, const void *item);
+/* From now on the node's lists are the caller's to change. */
+void edit_node(Model *model, NodeProto *p);
+/* Likewise the main graph's. */
+GraphProto *edit_graph(Model *model);
+/* A copy of the data in the main graph, which subgraphs see, too; its name. */
+const char *edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
+                                 const Ints *shape, const void *data);
+/* Another content under the same name. */
+void edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,
+                          const void *data);
+void edit_remove_node(Model *model, const NodeProto *p);
+void edit_close(Model *model);
 
 /* ---- codes.c */
 /* The weight [rows, columns] of MatMulNBits and MatMulBnb4, in blocks along its columns. */

@@ -142,7 +142,7 @@ model_close(Model *model)
 	external_close_all(model);
 	for (int i = 0; i < model->blocks.n; i++)
 		memory_free(model->blocks.at[i]);
-	model_restore_messages(model);
+	edit_close(model);
 	if (model->proto)
 		onnx__model_proto__free_unpacked(model->proto, &model->allocator);
 	arena_free(model->arena);

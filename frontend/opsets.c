@@ -66,40 +66,10 @@ means_the_same(const NodeProto *p, int from, int to)
 }
 
 /* ---- what changed its place only */
-/* A copy of a list of n pointers with another behind them. */
-static void *
-grown(Arena *arena, void *list, size_t n, void *item)
-{
-	void **copy = arena_alloc(arena, (n + 1) * sizeof(void *));
-
-	if (n)
-		memcpy(copy, list, n * sizeof(void *));
-	copy[n] = item;
-	return copy;
-}
-
 static bool
 had_attribute(const SchemaRow *a, const SchemaRow *b, const char *name)
 {
 	return a && b && schema_attribute(a, name) && !schema_attribute(b, name);
-}
-
-/* The node keeps its address, by which it is known. */
-static void
-will_edit(Model *model, NodeProto *p)
-{
-	vec_push(model->arena, &model->edited_nodes, ((EditedNode){p, *p}));
-	p->attribute = arena_copy(model->arena, p->attribute,
-	                          sizeof(*p->attribute) * p->n_attribute + 1);
-}
-
-void
-model_restore_messages(Model *model)
-{
-	for (int i = model->edited_nodes.n - 1; i >= 0; i--)
-		*model->edited_nodes.at[i].node = model->edited_nodes.at[i].was;
-	if (model->edited_graph)
-		*model->edited_graph = model->own_graph;
 }
 
 static void
@@ -113,39 +83,15 @@ drop_attribute(NodeProto *p, const AttributeProto *a)
 	p->n_attribute = n;
 }
 
-static const char *
-fresh_initializer(const Model *model, const NodeProto *p, const char *what)
-{
-	const char *name = arena_printf(model->arena, "%s_%s", p->output[0], what);
-
-	for (int i = 1; strmap_get(model->initializers, name); i++)
-		name = arena_printf(model->arena, "%s_%s_%d", p->output[0], what, i);
-	return name;
-}
-
 /* An attribute of integers as an initializer of the main graph, which subgraphs see, too: an input behind the others. */
 static void
 attribute_to_input(Model *model, NodeProto *p, const AttributeProto *a)
 {
-	GraphProto *g = model->proto->graph;
-	TensorProto *t = NEW(model->arena, TensorProto);
-	int64_t n = (int64_t)a->n_ints;
+	const char *ending = arena_printf(model->arena, "_%s", a->name);
+	Ints shape = {.n = 1, .at = {(int64_t)a->n_ints}};
+	const char *name = edit_add_initializer(model, p->output[0], ending, S64, &shape, a->ints);
 
-	onnx__tensor_proto__init(t);
-	t->name = (char *)(uintptr_t)fresh_initializer(model, p, a->name);
-	t->has_data_type = 1;
-	t->data_type = ONNX__TENSOR_PROTO__DATA_TYPE__INT64;
-	t->n_dims = 1;
-	t->dims = arena_copy(model->arena, &n, sizeof(n));
-	t->n_int64_data = a->n_ints;
-	t->int64_data = arena_copy(model->arena, a->ints, sizeof(int64_t) * a->n_ints);
-	if (!model->edited_graph) {
-		model->edited_graph = g;
-		model->own_graph = *g;
-	}
-	g->initializer = grown(model->arena, g->initializer, g->n_initializer++, t);
-	strmap_put(model->initializers, t->name, t);
-	p->input = grown(model->arena, p->input, p->n_input++, t->name);
+	p->input = edit_grown(model, p->input, p->n_input++, name);
 	drop_attribute(p, a);
 }
 
@@ -159,7 +105,7 @@ number_outputs(Model *model, NodeProto *p)
 	a->has_type = a->has_i = 1;
 	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
 	a->i = (int64_t)p->n_output;
-	p->attribute = grown(model->arena, p->attribute, p->n_attribute++, a);
+	p->attribute = edit_grown(model, p->attribute, p->n_attribute++, a);
 }
 
 /* Axes became an input of reductions, Squeeze and Unsqueeze; Split wants to be told how many parts it makes. */
@@ -173,12 +119,12 @@ convert(Model *model, NodeProto *p, int to)
 	if (*domain_of(p->domain) || a == b)
 		return;
 	if (axes && p->n_input == 1 && had_attribute(a, b, "axes") && b->max_in == 2) {
-		will_edit(model, p);
+		edit_node(model, p);
 		attribute_to_input(model, p, axes);
 	}
 	if (!strcmp(p->op_type, "Split") && b && schema_attribute(b, "num_outputs") &&
 	    p->n_input == 1 && !node_attribute(p, "split") && !node_attribute(p, "num_outputs")) {
-		will_edit(model, p);
+		edit_node(model, p);
 		number_outputs(model, p);
 	}
 }

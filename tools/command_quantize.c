@@ -61,8 +61,11 @@ quantize(Quantize *q)
 	Calibration method;
 
 	if (!calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->diag) ||
-	    !session_read(&q->s, q->o, q->arena, q->diag) ||
-	    !model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag))
+	    !session_read(&q->s, q->o, q->arena, q->diag))
+		return false;
+	if (q->o->fold_batch_norms)
+		model_fold_batch_norms(q->s.model, q->diag);
+	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag))
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	q->snr = NEW_ARRAY(q->arena, double, q->tensors.n);

@@ -386,6 +386,7 @@ static const OptionRow option_rows[] = {
 	{"algorithm", "rtn|gptq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
+	{"fold-batch-norms", NULL, "into the convolutions before them, by their running statistics; Dropout goes, too", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,

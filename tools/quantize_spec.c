@@ -9,7 +9,7 @@
 
 typedef struct {
 	const char *weight_type, *activation_type;
-	bool per_channel;
+	bool per_channel, fold_batch_norms;
 	int64_t block_size, freeze_after;
 	double averaging;
 	StringList only, skip, config;
@@ -24,6 +24,7 @@ static const OptionRow rows[] = {
 	{"block-size", "N", "", TAKES_INT, AT(block_size), .least = 2},
 	{"averaging", "X", "", TAKES_DOUBLE, AT(averaging), .range = RANGE_POSITIVE},
 	{"freeze-after", "N", "", TAKES_INT, AT(freeze_after), .least = 1},
+	{"fold-batch-norms", NULL, "", TAKES_FLAG, AT(fold_batch_norms)},
 	{"only", "GLOB", "", TAKES_LIST, AT(only)},
 	{"skip", "GLOB", "", TAKES_LIST, AT(skip)},
 	{"config", "FILE", "", TAKES_CONFIG, AT(config)},
@@ -211,6 +212,8 @@ session_quantize(Session *s)
 	q->freeze_after = spec.freeze_after;
 	q->learn_scales = learning && strcmp(learning, "none") != 0;
 	q->opset = (int)s->o->opset;
+	if (spec.fold_batch_norms)
+		model_fold_batch_norms(s->model, s->diag);
 	if (!model_quantize_find(s->model, &how, s->arena, &q->tensors, s->diag) ||
 	    !model_quantize_opset(s->model, &q->tensors, q->opset, s->diag))
 		return false;

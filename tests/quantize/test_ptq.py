@@ -404,3 +404,48 @@ def test_products_that_stay_are_told(run, tmp_path):
                 before=[node("Constant", [], ["c"], name="c", value=tensor("", W)), node("MatMul", ["x", "c"], ["z"], name="first")])
     done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=4)
     assert "2 of 2 products stay as they are" in done.stderr
+
+
+def in_onnxruntime(path, feeds):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+
+
+def norm(name, x, y, channels, **attributes):
+    """A BatchNormalization and its numbers."""
+    held = [np.float32(RANDOM.uniform(0.5, 2, channels)), *np.float32(RANDOM.normal(size=(2, channels))), np.float32(RANDOM.uniform(0.5, 2, channels))]
+    names = [f"{name}.{i}" for i in range(4)]
+    return node("BatchNormalization", [x, *names], y, name=name, **attributes), [tensor(n, a) for n, a in zip(names, held)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batch_norms_are_folded(run, tmp_path, shared):
+    """Groups, a transposed convolution, a weight that two read, another epsilon; the one behind Add stays and is told."""
+    first, a = norm("first", "c", ["n"], 6)
+    second, b = norm("second", "t", ["m"], 4, epsilon=0.1)
+    third, c = norm("third", "s", ["z"], 4)
+    nodes = [node("Conv", ["x", "w"], ["c"], name="conv", group=2, pads=[1, 1, 1, 1]), first, node("Dropout", ["n"], ["d"], name="drop"),
+             node("ConvTranspose", ["d", "v", "vb"], ["t"], name="up"), second, node("Add", ["m", "m"], ["s"], name="add"), third]
+    if shared:
+        nodes += [node("Conv", ["x", "w"], ["e"], name="again", group=2), node("ReduceMean", ["e"], ["r"], name="mean", keepdims=0),
+                  node("Add", ["z", "r"], name="sum")]
+    else:
+        nodes += [node("Identity", ["z"], name="sum")]
+    weights = [tensor("w", np.float32(RANDOM.normal(size=(6, 2, 3, 3)))), tensor("v", np.float32(RANDOM.normal(size=(6, 4, 2, 2)))),
+               tensor("vb", np.float32(RANDOM.normal(size=4))), *a, *b, *c]
+    onnx.save(model(nodes, inputs=[value("x", (3, 4, 8, 8))], outputs=[value("y", (3, 4, 9, 9))], initializers=weights, opset=17), tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--fold-batch-norms", "-o", "q.onnx")
+    assert "1 of 3 batch norms stay" in done.stderr
+    onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
+    kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert kinds.count("BatchNormalization") == 1 and "Dropout" not in kinds
+    x = np.float32(RANDOM.normal(size=(3, 4, 8, 8)))
+    want, got = (in_onnxruntime(tmp_path / name, {"x": x}) for name in ("model.onnx", "q.onnx"))
+    assert np.abs(got - want).max() <= 0.02 * np.abs(want).max()
+    held = tensors(tmp_path / "q.onnx")
+    name = next(n for n in held if n.startswith("w") and n.endswith("_folded_quantized" if shared else "w_quantized"))
+    factor = numpy_helper.to_array(a[0]) / np.sqrt(numpy_helper.to_array(a[3]).astype(float) + 1e-5)
+    exact = numpy_helper.to_array(weights[0]) * factor[:, None, None, None]
+    scale = numpy_helper.to_array(held[name.replace("_quantized", "_scale")]).astype(float)[:, None, None, None]
+    assert (np.abs(numpy_helper.to_array(held[name]) * scale - exact) <= 0.501 * scale).all()

@@ -183,6 +183,20 @@ def test_a_weight_that_is_read_twice_stays_one(run, models, tmp_path):
     assert found == 1
 
 
+def test_folded_batch_norms(run, models, tmp_path):
+    """A model in training form: what is exported is in inference form, and onnxruntime has its loss."""
+    folder = models / "cnn_mnist"
+    (tmp_path / "q.ini").write_text("per-channel = on\nfold-batch-norms = on\n")
+    run("compile", folder / "model.onnx", "-o", "train", "--batch=32", "--loss=cross_entropy", "--quantize=q.ini")
+    data = [a for name in ("image", "labels") for a in ("--data", f"{name}={folder / name}.npy", "--eval-data", f"{name}={folder / name}.npy")]
+    run(tmp_path / "train", *data, "--steps=40", "--eval-every=40", "--export=out.onnx", "--log=log.jsonl", "--progress=off")
+    got = [line["eval_loss"] for line in reference.log_lines(tmp_path / "log.jsonl") if "eval_loss" in line][-1]
+    y = session(tmp_path / "out.onnx").run(None, {"image": np.load(folder / "image.npy")})[0].astype(float)
+    np.testing.assert_allclose(got, loss_of(y, np.load(folder / "labels.npy")), rtol=2e-5)
+    assert {"BatchNormalization", "Dropout"}.isdisjoint(n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node)
+    assert got < 2.2
+
+
 # ---- with what else training does
 def losses(folder, name):
     return reference.step_losses(folder / f"{name}.jsonl")

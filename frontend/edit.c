@@ -1,0 +1,124 @@
+/* Edits of the messages of a file before it is imported. Nodes keep their addresses, by which they are known; what protobuf-c is to free is
+ * put back in the end. */
+#include "frontend/frontend_impl.h"
+
+#include <string.h>
+
+/* Of nothing, too. */
+static void *
+copied(const Model *model, const void *bytes, size_t n)
+{
+	void *copy = arena_alloc(model->arena, n + 1);
+
+	if (n)
+		memcpy(copy, bytes, n);
+	return copy;
+}
+
+void *
+edit_grown(Model *model, void *list, size_t n, const void *item)
+{
+	const void **copy = arena_alloc(model->arena, (n + 1) * sizeof(void *));
+
+	if (n)
+		memcpy(copy, list, n * sizeof(void *));
+	copy[n] = item;
+	return copy;
+}
+
+void
+edit_node(Model *model, NodeProto *p)
+{
+	vec_push(model->arena, &model->edited_nodes, ((EditedNode){p, *p}));
+	p->attribute = copied(model, p->attribute, sizeof(*p->attribute) * p->n_attribute);
+	p->input = copied(model, p->input, sizeof(*p->input) * p->n_input);
+	p->output = copied(model, p->output, sizeof(*p->output) * p->n_output);
+}
+
+GraphProto *
+edit_graph(Model *model)
+{
+	GraphProto *g = model->proto->graph;
+
+	if (model->edited_graph)
+		return g;
+	model->edited_graph = g;
+	model->own_graph = *g;
+	g->node = copied(model, g->node, sizeof(*g->node) * g->n_node);
+	g->initializer = copied(model, g->initializer, sizeof(*g->initializer) * g->n_initializer);
+	return g;
+}
+
+static TensorProto *
+new_tensor(Model *model, const char *name, DType type, const Ints *shape, const void *data)
+{
+	TensorProto *t = NEW(model->arena, TensorProto);
+	int64_t n = 1;
+
+	onnx__tensor_proto__init(t);
+	t->name = (char *)(uintptr_t)name;
+	t->has_data_type = 1;
+	t->data_type = tensor_onnx_type(type);
+	t->n_dims = (size_t)shape->n;
+	t->dims = copied(model, shape->at, sizeof(*t->dims) * (size_t)shape->n);
+	for (int i = 0; i < shape->n; i++)
+		n *= shape->at[i];
+	t->has_raw_data = 1;
+	t->raw_data.len = (size_t)dtype_bytes(type, n);
+	t->raw_data.data = copied(model, data, t->raw_data.len);
+	return t;
+}
+
+const char *
+edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
+                     const Ints *shape, const void *data)
+{
+	GraphProto *g = edit_graph(model);
+	const char *name = arena_printf(model->arena, "%s%s", base, ending);
+
+	for (int i = 1; strmap_get(model->initializers, name); i++)
+		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
+	TensorProto *t = new_tensor(model, name, type, shape, data);
+	g->initializer = edit_grown(model, g->initializer, g->n_initializer++, t);
+	strmap_put(model->initializers, t->name, t);
+	return name;
+}
+
+void
+edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,
+                     const void *data)
+{
+	GraphProto *g = edit_graph(model);
+	TensorProto *t = new_tensor(model, name, type, shape, data);
+
+	for (size_t i = 0; i < g->n_initializer; i++)
+		if (!strcmp(g->initializer[i]->name, name))
+			g->initializer[i] = t;
+	strmap_put(model->initializers, t->name, t);
+}
+
+void
+edit_remove_node(Model *model, const NodeProto *p)
+{
+	GraphProto *g = edit_graph(model);
+	size_t n = 0;
+	int flat = 0;
+
+	for (size_t i = 0; i < g->n_node; i++)
+		if (g->node[i] != p)
+			g->node[n++] = g->node[i];
+	g->n_node = n;
+	for (int i = 0; i < model->nodes.n; i++)
+		if (model->nodes.at[i].proto != p)
+			model->nodes.at[flat++] = model->nodes.at[i];
+	model->nodes.n = flat;
+}
+
+void
+edit_close(Model *model)
+{
+	for (int i = model->edited_nodes.n - 1; i >= 0; i--)
+		*model->edited_nodes.at[i].node = model->edited_nodes.at[i].was;
+	if (model->edited_graph)
+		*model->edited_graph = model->own_graph;
+}
