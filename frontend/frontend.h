@@ -205,6 +205,8 @@ Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *c
 /* ---- quantize_find.c, quantize_write.c: QuantizeLinear and DequantizeLinear put into a file's graph */
 /* Folds batch norms into the convolutions before them, by their running statistics, and takes Dropout out; says how many norms stay. */
 void model_fold_batch_norms(Model *model, Diag *diag);
+/* Moves factors between the weights of products that follow one another, so that each weight's channels have ranges alike. */
+void model_equalize(Model *model, Diag *diag);
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);

@@ -312,6 +312,8 @@ void repairs_tie(Repairs *r);
 
 /* ---- quantize_find.c */
 /* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
+/* The axes of a product's second operand, of that rank, that are its outputs and that are added up; false: no product. */
+bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
 /* Which of a quantized tensor's initializers. */
 typedef struct {
 	enum { QUANTIZED_CODES, QUANTIZED_SCALE, QUANTIZED_ZERO } part;

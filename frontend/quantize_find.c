@@ -76,6 +76,19 @@ static const ProductRow products[] = {
 	{"MatMul", 1, 0, -1, true, channel_left, inputs_left},
 };
 
+bool
+product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
+{
+	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain) && rank >= 2; i++) {
+		if (strcmp(products[i].op, p->op_type) != 0 || products[i].weight != 1)
+			continue;
+		*channel = products[i].channel(p, rank);
+		*inputs = products[i].inputs(p, rank);
+		return true;
+	}
+	return false;
+}
+
 typedef struct {
 	Model *model;
 	const QuantizeOptions *options;

@@ -65,6 +65,8 @@ quantize(Quantize *q)
 		return false;
 	if (q->o->fold_batch_norms)
 		model_fold_batch_norms(q->s.model, q->diag);
+	if (q->o->equalize)
+		model_equalize(q->s.model, q->diag);
 	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag))
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);

@@ -237,6 +237,19 @@ def test_bad_input(run, layer, name):
     assert not (layer / "q.onnx").exists()
 
 
+def test_entropy_over_long_tails(run, layer):
+    """onnxruntime's default has as many bins as levels: its range is the whole one."""
+    x = np.float32(RANDOM.standard_t(2, size=(512, 40)))
+    np.save(layer / "x.npy", x)
+    report = quantize(run, "model.onnx", {"x": "x.npy"}, "--batch=64", "--calibrate=entropy")["x"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        quantize_static(layer / "model.onnx", layer / "theirs.onnx", Batches({"x": x}, 64), quant_format=QuantFormat.QDQ,
+                        op_types_to_quantize=PRODUCTS, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+                        calibrate_method=CalibrationMethod.Entropy)
+    want = numpy_helper.to_array(tensors(layer / "theirs.onnx")["x_scale"])
+    np.testing.assert_allclose(report["scale"], want, rtol=1e-6)
+
+
 def test_constant_values_are_told(run, layer):
     np.save(layer / "zeros.npy", np.zeros_like(X))
     done = run("quantize", "model.onnx", "--data=x=zeros.npy", "-o", "q.onnx")
@@ -449,3 +462,47 @@ def test_batch_norms_are_folded(run, tmp_path, shared):
     exact = numpy_helper.to_array(weights[0]) * factor[:, None, None, None]
     scale = numpy_helper.to_array(held[name.replace("_quantized", "_scale")]).astype(float)[:, None, None, None]
     assert (np.abs(numpy_helper.to_array(held[name]) * scale - exact) <= 0.501 * scale).all()
+
+
+def unlike(*shape, axis):
+    """Random numbers whose channels are up to 1000 times as large as others."""
+    factor = 10 ** RANDOM.uniform(-1.5, 1.5, shape[axis])
+    return np.float32(RANDOM.normal(size=shape) * factor.reshape([-1 if i == axis else 1 for i in range(len(shape))]))
+
+
+CONVOLUTIONS = ([node("Conv", ["x", "a", "ab"], ["p"], name="a", pads=[1, 1, 1, 1]), node("Relu", ["p"], ["q"], name="r"),
+                 node("Conv", ["q", "b"], ["s"], name="b", group=8, pads=[1, 1, 1, 1]), node("LeakyRelu", ["s"], ["t"], name="l"),
+                 node("MaxPool", ["t"], ["u"], name="m", kernel_shape=[2, 2]), node("Conv", ["u", "c", "cb"], name="c")],
+                {"a": unlike(8, 3, 3, 3, axis=0), "ab": np.float32(RANDOM.normal(size=8)), "b": unlike(8, 1, 3, 3, axis=0),
+                 "c": unlike(5, 8, 2, 2, axis=1), "cb": np.float32(RANDOM.normal(size=5))}, (2, 3, 8, 8), (2, 5, 6, 6), [("a", 0, "b", 0), ("b", 0, "c", 1)])
+MATRICES = ([node("Gemm", ["x", "a", "ab"], ["p"], name="a", transB=1), node("Relu", ["p"], ["q"], name="r"), node("MatMul", ["q", "b"], ["s"], name="b"),
+             node("Add", ["bb", "s"], ["t"], name="add"), node("Gemm", ["t", "c"], name="c")],
+            {"a": unlike(9, 6, axis=0), "ab": np.float32(RANDOM.normal(size=9)), "b": unlike(9, 7, axis=1), "bb": np.float32(RANDOM.normal(size=7)),
+             "c": unlike(7, 4, axis=0)}, (5, 6), (5, 4), [("a", 0, "b", 0), ("b", 1, "c", 0)])
+
+
+@pytest.mark.parametrize("kind", [CONVOLUTIONS, MATRICES], ids=["convolutions", "matrices"])
+def test_equalized_layers(run, tmp_path, kind):
+    """The function stays; the channels of both weights of a pair have the same ranges."""
+    nodes, weights, shape, out, pairs = kind
+    onnx.save(model(nodes, inputs=[value("x", shape)], outputs=[value("y", out)], initializers=[tensor(n, a) for n, a in weights.items()]),
+              tmp_path / "model.onnx")
+    x = np.float32(RANDOM.normal(size=shape))
+    want = in_onnxruntime(tmp_path / "model.onnx", {"x": x})
+    error = {}
+    for options in [], ["--equalize"]:
+        run("quantize", "model.onnx", "--activation-type=none", *options, "-o", "q.onnx")
+        error[len(options)] = np.linalg.norm(in_onnxruntime(tmp_path / "q.onnx", {"x": x}) - want) / np.linalg.norm(want)
+    assert error[1] < 0.05
+    held = {n: numpy_helper.to_array(t) for n, t in tensors(tmp_path / "q.onnx").items()}
+    for first, i, second, k in pairs:
+        ranges = []
+        for name, axis in (first, i), (second, k):
+            numbers = np.abs(held[f"{name}_quantized"] * held[f"{name}_scale"].astype(float))
+            ranges.append(numbers.max(tuple(a for a in range(numbers.ndim) if a != axis)))
+        step = max(held[f"{first}_scale"], held[f"{second}_scale"])
+        np.testing.assert_allclose(*ranges, rtol=0.01, atol=1.5 * step)
+
+
+def test_nothing_to_equalize_is_told(run, layer):
+    assert "--equalize: no product leads into another" in run("quantize", "model.onnx", "--activation-type=none", "--equalize", "-o", "q.onnx").stderr
