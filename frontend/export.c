@@ -531,16 +531,15 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 	GraphProto graph = *model.graph;
 	FakeQuantization *quantize = info->quantize;
 	QuantizedModel edited;
-	bool ok = !quantize ||
-	          model_quantize_edit(e.model, &quantize->tensors, quantize->opset, &edited, diag);
 	int n;
 
-	if (quantize && ok) {
+	if (quantize) {
+		model_quantize_edit(e.model, &quantize->tensors, quantize->opset, &edited, diag);
 		model = edited.proto;
 		graph = edited.graph;
 		e.parts = edited.parts;
 	}
-	TensorPlan *plans = ok ? plan_initializers(&e, &graph, &n) : NULL;
+	TensorPlan *plans = plan_initializers(&e, &graph, &n);
 	if (plans) {
 		export_nodes(&e, &graph.n_node, &graph.node, true);
 		model.functions = NEW_ARRAY(arena, FunctionProto *, model.n_functions);

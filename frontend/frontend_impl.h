@@ -325,8 +325,8 @@ typedef struct {
 	GraphProto graph;
 	IntMap *parts; /* address of an initializer -> QuantizedPart */
 } QuantizedModel;
-/* opset 0: its own. False after reporting. */
-bool model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
+/* opset 0: its own. */
+void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
                          Diag *diag);
 void graph_count_readers(const GraphProto *g, StrMap *readers);
 

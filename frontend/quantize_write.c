@@ -390,27 +390,8 @@ with_inputs(Edit *e, NodeProto *p)
 	return copy;
 }
 
-/* Tensors in files beside the model come into the new one. */
-static TensorProto *
-with_data(Edit *e, TensorProto *t, Diag *diag)
-{
-	TensorData data;
-
-	if (!tensor_is_external(t))
-		return t;
-	if (!tensor_load(e->model, t, false, &data, diag))
-		return NULL;
-	t = arena_copy(e->arena, t, sizeof(*t));
-	t->has_data_location = 0;
-	t->n_external_data = 0;
-	t->has_raw_data = 1;
-	t->raw_data.len = (size_t)dtype_bytes(data.dtype, data.n);
-	t->raw_data.data = (uint8_t *)(uintptr_t)data.data;
-	return t;
-}
-
-static bool
-keep_initializers(Edit *e, const GraphProto *g, Diag *diag)
+static void
+keep_initializers(Edit *e, const GraphProto *g)
 {
 	StrMap *read = strmap_new(e->arena);
 	GraphProto edited = *g;
@@ -418,16 +399,9 @@ keep_initializers(Edit *e, const GraphProto *g, Diag *diag)
 	edited.node = e->nodes.at;
 	edited.n_node = (size_t)e->nodes.n;
 	graph_count_readers(&edited, read);
-	for (size_t i = 0; i < g->n_initializer; i++) {
-		const char *name = g->initializer[i]->name;
-		TensorProto *t = strmap_get(read, name) ? with_data(e, g->initializer[i], diag)
-		                                        : NULL;
-		if (!t && strmap_get(read, name))
-			return false;
-		if (t)
-			vec_push(e->arena, &e->initializers, t);
-	}
-	return true;
+	for (size_t i = 0; i < g->n_initializer; i++)
+		if (strmap_get(read, g->initializer[i]->name))
+			vec_push(e->arena, &e->initializers, g->initializer[i]);
 }
 
 /* Inputs with values of their own, until IR 3 all initializers: those of initializers that are gone go. */
@@ -472,7 +446,7 @@ warn_of_fusions(const QuantizedTensors *list, Diag *diag)
 		"--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations");
 }
 
-bool
+void
 model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
                     Diag *diag)
 {
@@ -490,13 +464,14 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	m->graph = g;
 	warn_of_fusions(list, diag);
 	collect_names(&e, g);
+	for (int i = 0; i < list->n; i++)
+		list->at[i]->output = NULL;
 	collect_changes(&e, list);
 	for (size_t i = 0; i < g->n_node; i++) {
 		NodeProto *p = with_inputs(&e, g->node[i]);
 		vec_push(e.arena, &e.nodes, p);
 	}
-	if (!keep_initializers(&e, g, diag))
-		return false;
+	keep_initializers(&e, g);
 	drop_inputs(&e, g);
 	opset = opset ? opset : model->opset;
 	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : FREE_INITIALIZERS;
@@ -505,6 +480,27 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	g->n_node = (size_t)e.nodes.n;
 	g->initializer = e.initializers.at;
 	g->n_initializer = (size_t)e.initializers.n;
+}
+
+/* Tensors in files beside the model come into the new one. */
+static bool
+take_data_in(Model *model, GraphProto *g, Diag *diag)
+{
+	TensorData data;
+
+	for (size_t i = 0; i < g->n_initializer; i++) {
+		if (!tensor_is_external(g->initializer[i]))
+			continue;
+		if (!tensor_load(model, g->initializer[i], false, &data, diag))
+			return false;
+		TensorProto *t = arena_copy(model->arena, g->initializer[i], sizeof(*t));
+		t->has_data_location = 0;
+		t->n_external_data = 0;
+		t->has_raw_data = 1;
+		t->raw_data.len = (size_t)dtype_bytes(data.dtype, data.n);
+		t->raw_data.data = (uint8_t *)(uintptr_t)data.data;
+		g->initializer[i] = t;
+	}
 	return true;
 }
 
@@ -513,8 +509,10 @@ model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char
 {
 	QuantizedModel q;
 
-	if (!model_quantize_opset(model, list, opset, diag) ||
-	    !model_quantize_edit(model, list, opset, &q, diag))
+	if (!model_quantize_opset(model, list, opset, diag))
+		return false;
+	model_quantize_edit(model, list, opset, &q, diag);
+	if (!take_data_in(model, &q.graph, diag))
 		return false;
 	size_t size = onnx__model_proto__get_packed_size(&q.proto);
 	if (size > INT32_MAX) {

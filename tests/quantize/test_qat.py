@@ -40,7 +40,7 @@ def tensors(path):
     return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
 
 
-MODELS = [("mlp_digits", "w8a8"), ("mlp_digits", "w8a8-tensor"), ("mlp_digits", "w4a8-g16-token --opset=21"),
+MODELS = [("mlp_digits", "w8a8"), ("gpt2_mini_external", "w8a8-tensor"), ("mlp_digits", "w8a8-tensor"), ("mlp_digits", "w4a8-g16-token --opset=21"),
           ("mlp_digits", "w8a8 --precision=f64"), ("gpt2_mini", "w8a8"), ("gpt2_mini_fresh", "w4a8-g16-token --opset=21"),
           ("gpt2_mini_opset14", "w4a8 --opset=21 --scale-learning=lsq"), ("bert_mini", "w8a8-token --opset=21"),
           ("bert_mini", "w8 --scale-learning=torch"), ("llama_mini", "w2a8 --opset=25"), ("vit_mini", "w8a8"), ("unet_mini", "w8a8"),
