@@ -100,7 +100,7 @@ command_quantize(Options *o, Arena *arena, Diag *diag)
 		return diag_exit_code(diag);
 	q.folder = temporary.path;
 	q.exe = path_join(arena, temporary.path, "once");
-	bool ok = quantize(&q);
+	bool ok = quantize(&q) && (!o->report || quantize_write_page(&q));
 	if (ok && o->json)
 		quantize_print_json(&q);
 	else if (ok)

@@ -49,6 +49,8 @@ outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 		paths_add(arena, &uses, PATH_INPUT, "the input's data",
 		          text_data_path(arena, o->input));
 	paths_add(arena, &uses, PATH_INPUT, "--class-weight", o->class_weight);
+	if (o->quantize && strchr(o->quantize, '.'))
+		paths_add(arena, &uses, PATH_INPUT, "--quantize", o->quantize);
 	for (int i = 0; i < o->configs.n; i++)
 		paths_add(arena, &uses, PATH_INPUT, "--config", o->configs.at[i]);
 	if (o->loss && strncmp(o->loss, "onnx:", 5) == 0)
@@ -57,6 +59,7 @@ outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 	add_pairs(arena, &uses, "--input", &o->inputs);
 	paths_add(arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
 	paths_add(arena, &uses, PATH_OUTPUT, "-o", o->output);
+	paths_add(arena, &uses, PATH_OUTPUT, "--report", o->report);
 	if (!model && o->output)
 		paths_add(arena, &uses, PATH_OUTPUT, "-o's data", text_data_path(arena, o->output));
 	if (o->weights && strcmp(o->weights, "embed") != 0)

@@ -45,5 +45,7 @@ bool quantize_measure(Quantize *q, int i, const float *x, int64_t n);
 
 /* ---- quantize_report.c */
 void quantize_print_json(const Quantize *q);
+extern const char quantize_page[]; /* quantize.html */
+bool quantize_write_page(const Quantize *q);
 
 #endif

@@ -111,10 +111,28 @@ quantized_json(const QuantizedTensors *list, const Calibration *ranges, const do
 		if (snr && isfinite(snr[i]))
 			json_object_set_new(entry, "snr_db", json_real(snr[i]));
 		if (t->kind != QUANTIZED_ACTIVATION)
-			json_object_set_new(entry, "bytes", json_integer(bytes_of(t)));
+			json_object_update_new(
+				entry, json_pack("{s:I,s:I}", "bytes", (json_int_t)bytes_of(t),
+			                         "float_bytes", (json_int_t)t->n * 4));
 		json_array_append_new(all, entry);
 	}
 	return all;
+}
+
+bool
+quantize_write_page(const Quantize *q)
+{
+	json_t *all = json_pack("{s:o,s:o}", "model", json_name(q->o->input), "tensors",
+	                        quantized_json(&q->tensors, q->calibrations, q->snr));
+	char *text = json_dumps(all, JSON_PRESERVE_ORDER);
+	Text page = {0};
+
+	html_page(&page, quantize_page, text);
+	Status status = file_write(q->o->report, page.at, (int64_t)page.n);
+	text_free(&page);
+	memory_free(text);
+	json_decref(all);
+	return !diag_status(q->diag, status);
 }
 
 void

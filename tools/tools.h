@@ -18,6 +18,7 @@ typedef struct {
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning, *scale_grad, *quantize;
 	bool fold_batch_norms, equalize;
+	const char *report;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
 	VEC(CpuTarget) cpus;            /* of --target */

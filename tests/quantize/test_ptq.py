@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "import"))
+sys.path[:0] = [os.path.join(os.path.dirname(__file__), "..", folder) for folder in ("import", "")]
+import browser  # noqa: E402
 from make_malformed import model, node, tensor, value  # noqa: E402
 
 PRODUCTS = ["Conv", "ConvTranspose", "Gemm", "MatMul"]
@@ -506,3 +508,24 @@ def test_equalized_layers(run, tmp_path, kind):
 
 def test_nothing_to_equalize_is_told(run, layer):
     assert "--equalize: no product leads into another" in run("quantize", "model.onnx", "--activation-type=none", "--equalize", "-o", "q.onnx").stderr
+
+
+def test_the_report_is_a_page(run, layer):
+    """The worst tensor first; names are text, and nothing is fetched."""
+    name = "</script><b>&'\""
+    proto = onnx.load(layer / "model.onnx")
+    proto.graph.node[0].input[1] = proto.graph.initializer[0].name = name
+    onnx.save(proto, layer / "model.onnx")
+    run("quantize", "model.onnx", "--data=x=x.npy", "--weight-type=s4", "--per-channel", "--opset=21", "-o", "q.onnx", "--report=r.html")
+    page = (layer / "r.html").read_text()
+    assert not re.search(r"(?:src|href)=[\"']|@import|url\(", page.split('<script type="app')[0])
+    held = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert held["model"] == "model.onnx" and {t["name"]: t["kind"] for t in held["tensors"]} == {name: "weight", "x": "activation"}
+    assert "--report r.html is also -o" in run("quantize", "model.onnx", "--data=x=x.npy", "-o", "r.html", "--report=r.html", exit=2).stderr
+    if not browser.CHROMIUM:
+        pytest.skip("chromium is not installed: scripts/setup")
+    text, tags = browser.parts(layer / "r.html", layer / "profile")
+    assert tags["tr"] == 3 and tags.get("b", 0) == 0
+    shown = text["main"]
+    assert "2 tensors in codes" in shown and shown.index(name) < shown.index("activation") and "5 scales" not in shown
+    assert browser.screenshot(layer / "r.html", layer / "profile", layer / "page.png") > 10
