@@ -534,7 +534,7 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 	int n;
 
 	if (quantize) {
-		model_quantize_edit(e.model, &quantize->tensors, quantize->opset, &edited, diag);
+		model_quantize_edit(e.model, &quantize->tensors, quantize->opset, &edited);
 		model = edited.proto;
 		graph = edited.graph;
 		e.parts = edited.parts;

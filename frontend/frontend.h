@@ -213,6 +213,8 @@ bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *ar
 Groups quantized_groups(const QuantizedTensor *t);
 /* Can the model's opset, or `opset` to which it is raised (0: its own), say all that? False after reporting. */
 bool model_quantize_opset(Model *model, const QuantizedTensors *list, int opset, Diag *diag);
+/* Of what onnxruntime's CPU does not run. */
+void model_quantize_warn(const QuantizedTensors *list, Diag *diag);
 /* Writes the model with what is quantized; opset 0: its own. False after reporting. The model is of no other use then. */
 bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
                           Diag *diag);

@@ -326,8 +326,7 @@ typedef struct {
 	IntMap *parts; /* address of an initializer -> QuantizedPart */
 } QuantizedModel;
 /* opset 0: its own. */
-void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
-                         Diag *diag);
+void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 void graph_count_readers(const GraphProto *g, StrMap *readers);
 
 /* ---- opsets.c */

@@ -424,8 +424,8 @@ drop_inputs(Edit *e, GraphProto *g)
 }
 
 /* onnxruntime 1.27 joins such products with integers into an operator that refuses them. */
-static void
-warn_of_fusions(const QuantizedTensors *list, Diag *diag)
+void
+model_quantize_warn(const QuantizedTensors *list, Diag *diag)
 {
 	bool blocks = false, codes = false;
 
@@ -447,8 +447,7 @@ warn_of_fusions(const QuantizedTensors *list, Diag *diag)
 }
 
 void
-model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out,
-                    Diag *diag)
+model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out)
 {
 	enum { FREE_INITIALIZERS = 4, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
 	Edit e = {.model = model,
@@ -462,7 +461,6 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	*out = (QuantizedModel){
 		.proto = *model->proto, .graph = *model->proto->graph, .parts = e.parts};
 	m->graph = g;
-	warn_of_fusions(list, diag);
 	collect_names(&e, g);
 	for (int i = 0; i < list->n; i++)
 		list->at[i]->output = NULL;
@@ -511,7 +509,7 @@ model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char
 
 	if (!model_quantize_opset(model, list, opset, diag))
 		return false;
-	model_quantize_edit(model, list, opset, &q, diag);
+	model_quantize_edit(model, list, opset, &q);
 	if (!take_data_in(model, &q.graph, diag))
 		return false;
 	size_t size = onnx__model_proto__get_packed_size(&q.proto);

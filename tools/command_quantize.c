@@ -80,6 +80,9 @@ quantize(Quantize *q)
 	    (observes && !quantize_calibrate(q)) || !quantize_choose_scales(q) ||
 	    (observes && !quantize_visit_first(q, quantize_measure)))
 		return false;
+	if (q->o->sensitivity && !quantize_sensitivity(q))
+		return false;
+	model_quantize_warn(&q->tensors, q->diag);
 	return model_quantize_write(q->s.model, &q->tensors, (int)q->o->opset, q->o->output,
 	                            q->diag);
 }
@@ -104,7 +107,10 @@ command_quantize(Options *o, Arena *arena, Diag *diag)
 	if (ok && o->json)
 		quantize_print_json(&q);
 	else if (ok)
-		quantized_print(q.arena, &q.tensors, q.snr);
+		quantized_print(q.arena, &q.tensors, q.snr, q.gain);
+	if (ok && q.gain && !o->json)
+		printf("results: SNR %.1f dB; `left out`: what they gain where the tensor stays floats\n",
+		       q.output_snr);
 	temporary_folder_close(&temporary);
 	session_close(&q.s);
 	return diag_exit_code(diag) ? diag_exit_code(diag) : ok ? EXIT_OK : EXIT_SYSTEM;

@@ -388,6 +388,7 @@ static const OptionRow option_rows[] = {
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
 	{"fold-batch-norms", NULL, "into the convolutions before them, by their running statistics; Dropout goes, too", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},
 	{"equalize", NULL, "first moves factors between products that follow one another, so that one scale fits all channels", TAKES_FLAG, AT(equalize), .commands = QUANTIZE},
+	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
 	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "

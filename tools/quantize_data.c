@@ -77,6 +77,16 @@ check_rows(Quantize *q)
 	return false;
 }
 
+bool
+quantize_write_first(Quantize *q)
+{
+	enum { MOST_ROWS = 32 }; /* of a batch where the model leaves it open */
+
+	if (!q->batch)
+		q->batch = q->o->batch ? q->o->batch : q->rows < MOST_ROWS ? q->rows : MOST_ROWS;
+	return check_rows(q) && write_batch(q, 0);
+}
+
 static bool
 is_integer(DType t)
 {
@@ -141,7 +151,6 @@ check_tensors(Quantize *q)
 bool
 quantize_compile(Quantize *q)
 {
-	enum { MOST_ROWS = 32 }; /* of a batch where the model leaves it open */
 	StringList outputs = {0};
 	StrMap *seen = strmap_new(q->arena);
 
@@ -152,8 +161,7 @@ quantize_compile(Quantize *q)
 		strmap_put(seen, name, q);
 		vec_push(q->arena, &outputs, name);
 	}
-	q->batch = q->o->batch ? q->o->batch : q->rows < MOST_ROWS ? q->rows : MOST_ROWS;
-	if (!check_rows(q) || !write_batch(q, 0) ||
+	if (!quantize_write_first(q) ||
 	    !session_import(&q->s, OPEN_DIMS_FROM_INPUTS, terminated(q->arena, &outputs)))
 		return false;
 	q->batch = q->s.import->bindings.at[0].rows;

@@ -16,7 +16,9 @@ typedef struct {
 	Calibration *calibrations; /* by tensor */
 	Gptq *gptq;                /* likewise; NULL: rounded to nearest */
 	double *snr;               /* likewise, in decibels; NAN: not known */
-	NamedTensor *data;         /* of --data, a copy of the files */
+	double *gain; /* likewise, of the results' when it stays a float; NULL: not asked for */
+	double output_snr; /* of the results; with `gain` */
+	NamedTensor *data; /* of --data, a copy of the files */
 	int n_data;
 	int64_t rows, batch; /* of the data, and of a run */
 	const char *folder;  /* for the executable, its inputs and results */
@@ -30,6 +32,8 @@ const char *quantize_observes(const Quantize *q, const QuantizedTensor *t);
 bool quantize_read_data(Quantize *q);
 /* Compiles the model with what is observed as results. */
 bool quantize_compile(Quantize *q);
+/* The first rows as the files of --input. */
+bool quantize_write_first(Quantize *q);
 typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, int64_t n);
 /* Runs it on the first rows, or on all whole batches, and shows the visitor the values for each tensor i. */
 bool quantize_visit_first(Quantize *q, QuantizeVisitor visit);
@@ -42,6 +46,9 @@ bool quantize_calibrate(Quantize *q);
 bool quantize_choose_scales(Quantize *q);
 /* A visitor: what is left of activations. */
 bool quantize_measure(Quantize *q, int i, const float *x, int64_t n);
+
+/* ---- quantize_sensitivity.c: false after reporting */
+bool quantize_sensitivity(Quantize *q);
 
 /* ---- quantize_report.c */
 void quantize_print_json(const Quantize *q);

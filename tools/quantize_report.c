@@ -42,12 +42,12 @@ print_scales(const QuantizedTensor *t)
 }
 
 void
-quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr)
+quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr, const double *gain)
 {
 	int64_t before = 0, after = 0;
 
-	printf("%-11s %-4s %-32s %8s %12s %12s %6s%s\n", "", "type", "tensor", "scales", "scale",
-	       "to", "zero", snr ? "  SNR dB" : "");
+	printf("%-11s %-4s %-32s %8s %12s %12s %6s%s%s\n", "", "type", "tensor", "scales", "scale",
+	       "to", "zero", snr ? "  SNR dB" : "", gain ? " left out" : "");
 	for (int i = 0; i < list->n; i++) {
 		const QuantizedTensor *t = list->at[i];
 		const char *word = scales_word(t);
@@ -61,6 +61,8 @@ quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr)
 			print_scales(t);
 		if (snr && !isnan(snr[i]))
 			printf(" %7.1f", snr[i]);
+		if (gain && !isnan(gain[i]))
+			printf(" %8.2f", gain[i]);
 		printf("\n");
 		if (t->kind != QUANTIZED_ACTIVATION) {
 			before += t->n * 4;
@@ -83,7 +85,8 @@ numbers_json(const float *scale, const int32_t *zero, int64_t n)
 }
 
 json_t *
-quantized_json(const QuantizedTensors *list, const Calibration *ranges, const double *snr)
+quantized_json(const QuantizedTensors *list, const Calibration *ranges, const double *snr,
+               const double *gain)
 {
 	json_t *all = json_array();
 
@@ -110,6 +113,8 @@ quantized_json(const QuantizedTensors *list, const Calibration *ranges, const do
 		}
 		if (snr && isfinite(snr[i]))
 			json_object_set_new(entry, "snr_db", json_real(snr[i]));
+		if (gain && isfinite(gain[i]))
+			json_object_set_new(entry, "gain_db", json_real(gain[i]));
 		if (t->kind != QUANTIZED_ACTIVATION)
 			json_object_update_new(
 				entry, json_pack("{s:I,s:I}", "bytes", (json_int_t)bytes_of(t),
@@ -123,7 +128,9 @@ bool
 quantize_write_page(const Quantize *q)
 {
 	json_t *all = json_pack("{s:o,s:o}", "model", json_name(q->o->input), "tensors",
-	                        quantized_json(&q->tensors, q->calibrations, q->snr));
+	                        quantized_json(&q->tensors, q->calibrations, q->snr, q->gain));
+	if (q->gain && isfinite(q->output_snr))
+		json_object_set_new(all, "output_snr_db", json_real(q->output_snr));
 	char *text = json_dumps(all, JSON_PRESERVE_ORDER);
 	Text page = {0};
 
@@ -139,7 +146,9 @@ void
 quantize_print_json(const Quantize *q)
 {
 	json_t *all = json_pack("{s:o}", "tensors",
-	                        quantized_json(&q->tensors, q->calibrations, q->snr));
+	                        quantized_json(&q->tensors, q->calibrations, q->snr, q->gain));
+	if (q->gain && isfinite(q->output_snr))
+		json_object_set_new(all, "output_snr_db", json_real(q->output_snr));
 	char *text = json_dumps(all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 
 	printf("%s\n", text);

@@ -217,6 +217,7 @@ session_quantize(Session *s)
 	if (!model_quantize_find(s->model, &how, s->arena, &q->tensors, s->diag) ||
 	    !model_quantize_opset(s->model, &q->tensors, q->opset, s->diag))
 		return false;
+	model_quantize_warn(&q->tensors, s->diag);
 	for (int i = 0; i < q->tensors.n; i++)
 		ok &= set_first_scales(s, q->tensors.at[i]);
 	return ok;

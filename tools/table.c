@@ -267,7 +267,7 @@ print_summary(const Session *s, bool full)
 		print_constant(&im->constants.at[i]);
 	print_doubts(im, full);
 	if (s->quantize)
-		quantized_print(s->arena, &s->quantize->tensors, NULL);
+		quantized_print(s->arena, &s->quantize->tensors, NULL, NULL);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
 	       (long long)trainable,
 	       1e-6 * (double)function_flops(module_program(s->m, FUNCTION_FORWARD, 0)));
@@ -470,7 +470,7 @@ print_summary_json(const Session *s)
 	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import));
 	if (s->quantize)
 		json_object_set_new(root, "quantized",
-		                    quantized_json(&s->quantize->tensors, NULL, NULL));
+		                    quantized_json(&s->quantize->tensors, NULL, NULL, NULL));
 	if (s->stage == STAGE_MEMORY) {
 		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
 		                           "workspace", (json_int_t)m->workspace_bytes, "io",

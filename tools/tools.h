@@ -17,7 +17,7 @@ typedef struct {
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning, *scale_grad, *quantize;
-	bool fold_batch_norms, equalize;
+	bool fold_batch_norms, equalize, sensitivity;
 	const char *report;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */
@@ -175,11 +175,12 @@ typedef struct {
 } Page;
 void page_print(Text *out, const Page *p);
 
-/* ---- quantize_report.c: what is quantized how; snr: decibels for each, NULL: not known; ranges: likewise. */
-void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr);
+/* ---- quantize_report.c: what is quantized how; snr, gain: decibels for each, NULL: not known; ranges: likewise. */
+void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr,
+                     const double *gain);
 struct Calibration;
 struct json_t *quantized_json(const QuantizedTensors *list, const struct Calibration *ranges,
-                              const double *snr);
+                              const double *snr, const double *gain);
 
 /* ---- table.c */
 /* The parameters that the glob takes. */
