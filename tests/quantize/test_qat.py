@@ -284,6 +284,8 @@ BAD = {
     "no spec": ("w8b8", "", 2, "--quantize=w8b8: need wN[aN]"),
     "a word twice": ("w8w8", "", 2, "need wN[aN]"),
     "both groupings": ("w8-g4-tensor", "", 2, "need wN[aN]"),
+    "rows and the tensor": ("w8a8-token-dynamic", "", 2, "need wN[aN]"),
+    "rows of 16 bits": ("w8a16-token", "", 2, "need wN[aN]"),
     "rows of floats": ("w8-token", "", 2, "need wN[aN]"),
     "no such type": ("w5a8", "", 2, "--weight-type=s5: need one of s8|s4|s2"),
     "a block that does not divide": ("w4a8-g5", "", 2, 'node "product": blocks of 5 do not divide axis 0 of weight "w", of 12 elements'),
