@@ -137,6 +137,8 @@ def run_both(run, folder):
     ((), 0.06), (("--per-channel", "--calibrate=mse"), 0.06), (("--activation-type=dynamic",), 0.06),
     (("--weight-type=s4", "--block-size=16", "--activation-type=none", "--opset=21"), 0.5),
     (("--weight-type=u4", "--block-size=7", "--activation-type=none", "--opset=21"), 0.5),
+    (("--weight-type=s2", "--block-size=4", "--activation-type=none", "--opset=25"), 2.5),
+    (("--weight-type=u2", "--per-channel", "--opset=25"), 5),
 ])
 def test_quantized_layer_in_both(run, layer, options, error):
     data = [] if "--activation-type=dynamic" in options or "--activation-type=none" in options else ["--data=x=x.npy"]
