@@ -433,6 +433,8 @@ check_codes(const Format *f, int i)
 	int64_t dims[MAX_RANK];
 	Groups shared = format_groups(f, e, dims);
 	int64_t groups = groups_count(&shared); /* at most the state's elements */
+	if (e->scale == NO_SCALE && dtype_info[e->dtype].bits > 16)
+		return FAULT("export %d: computed scales of %s", i, dtype_info[e->dtype].name);
 	if (e->scale == NO_SCALE)
 		return e->zero == -1 ? NULL : FAULT("export %d: zero points without scales", i);
 	if (e->kind == EXPORT_SCALES)
@@ -463,7 +465,8 @@ check_range(const Format *f, int i)
 {
 	const ExportRecord *e = &f->exports[i];
 
-	if (is_code_type(e->dtype) && is_one_float(f, e->state) && is_one_float(f, e->high))
+	if (is_code_type(e->dtype) && dtype_info[e->dtype].bits <= 16 &&
+	    is_one_float(f, e->state) && is_one_float(f, e->high))
 		return NULL;
 	return FAULT("export %d: codes of dtype %u for the range from state %u to state %u", i,
 	             e->dtype, e->state, e->high);

@@ -69,6 +69,28 @@ new_tensor(Model *model, const char *name, DType type, const Ints *shape, const 
 	return t;
 }
 
+/* By anything in the graph or in those inside it. */
+static bool
+is_taken(const GraphProto *g, const char *name)
+{
+	for (size_t i = 0; i < g->n_input; i++)
+		if (!strcmp(g->input[i]->name, name))
+			return true;
+	for (size_t i = 0; i < g->n_initializer; i++)
+		if (!strcmp(g->initializer[i]->name, name))
+			return true;
+	for (size_t i = 0; i < g->n_node; i++) {
+		const NodeProto *p = g->node[i];
+		for (size_t k = 0; k < p->n_output; k++)
+			if (!strcmp(p->output[k], name))
+				return true;
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g && is_taken(p->attribute[k]->g, name))
+				return true;
+	}
+	return false;
+}
+
 const char *
 edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                      const Ints *shape, const void *data)
@@ -76,7 +98,7 @@ edit_add_initializer(Model *model, const char *base, const char *ending, DType t
 	GraphProto *g = edit_graph(model);
 	const char *name = arena_printf(model->arena, "%s%s", base, ending);
 
-	for (int i = 1; strmap_get(model->initializers, name); i++)
+	for (int i = 1; is_taken(g, name); i++)
 		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
 	TensorProto *t = new_tensor(model, name, type, shape, data);
 	g->initializer = edit_grown(model, g->initializer, g->n_initializer++, t);

@@ -311,7 +311,6 @@ bool weight_is_named(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
 
 /* ---- quantize_find.c */
-/* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
 /* The axes of a product's second operand, of that rank, that are its outputs and that are added up; false: no product. */
 bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
 /* Which of a quantized tensor's initializers. */
@@ -327,6 +326,7 @@ typedef struct {
 } QuantizedModel;
 /* opset 0: its own. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
+/* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
 void graph_count_readers(const GraphProto *g, StrMap *readers);
 
 /* ---- opsets.c */

@@ -11,6 +11,7 @@ static const struct {
 	{"Softmax", 13},            /* takes one axis, not all from it on */
 	{"LogSoftmax", 13},         /* takes one axis, not all from it on */
 	{"Hardmax", 13},            /* takes one axis, not all from it on */
+	{"Resize", 11},             /* reads a region before the scales, and other places of them */
 	{"RoiAlign", 16},           /* moves boxes by half a pixel */
 	{"GridSample", 20},         /* has other names of modes */
 	{"GroupNormalization", 21}, /* has a scale for each channel */

@@ -7,7 +7,7 @@
 typedef struct {
 	const char *op;
 	int x, weight, bias; /* bias -1: none */
-	bool by_rows;        /* x's last axis is what a token has */
+	bool by_rows;        /* the product adds up x's last axis */
 	int (*channel)(const NodeProto *p, int rank);
 	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
 } ProductRow;
@@ -73,7 +73,7 @@ static const ProductRow products[] = {
 	{"ConvTranspose", 0, 1, 2, false, channel_second, channel_first},
 	{"Gemm", 0, 1, 2, true, channel_gemm, inputs_gemm},
 	{"MatMul", 0, 1, -1, true, channel_last, inputs_matmul},
-	{"MatMul", 1, 0, -1, true, channel_left, inputs_left},
+	{"MatMul", 1, 0, -1, false, channel_left, inputs_left},
 };
 
 bool
@@ -353,9 +353,10 @@ add_activation(Find *f, NodeProto *p, int input, bool by_rows)
 		return NULL;
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_ACTIVATION, name, p, input);
 	t->type = f->options->activation_type;
-	t->activations = f->options->activations == ACTIVATIONS_TOKEN && !by_rows
-	                         ? ACTIVATIONS_DYNAMIC
-	                         : f->options->activations;
+	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
+	t->activations = f->options->activations;
+	if (t->activations == ACTIVATIONS_TOKEN && (known || !by_rows)) /* of one reader: of all */
+		t->activations = ACTIVATIONS_DYNAMIC;
 	return t;
 }
 
@@ -412,15 +413,20 @@ visit(Find *f, NodeProto *p)
 	bool is_other = strmap_get(f->other, p->input[row->x]) ||
 	                strmap_get(f->other, p->input[row->weight]);
 	bool is_vector = from.proto && from.proto->n_dims < 2;
-	if (is_other || is_vector || from.is_shared ||
+	bool is_empty = false;
+	for (size_t i = 0; from.proto && i < from.proto->n_dims; i++)
+		is_empty |= from.proto->dims[i] == 0;
+	if (is_other || is_vector || is_empty || from.is_shared ||
 	    (f->options->activations == ACTIVATIONS_FLOAT && !from.proto)) {
 		f->n_left++;
 		return;
 	}
 	QuantizedTensor *w = add_weight(f, p, row, &from);
-	QuantizedTensor *x = add_activation(f, p, row->x, row->by_rows);
+	/* a product of two activations has no tokens: its right operand's rows may run along the sequence */
+	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0);
+	QuantizedTensor *x = add_activation(f, p, row->x, by_rows);
 	if (!w)
-		add_activation(f, p, row->weight, row->by_rows);
+		add_activation(f, p, row->weight, false);
 	add_bias(f, p, row, x, w);
 }
 
@@ -458,11 +464,26 @@ check_globs(const Find *f, const char *option, const char *const *globs)
 		check_glob(f, option, *globs);
 }
 
+static int
+products_inside(const GraphProto *g)
+{
+	int n = 0;
+
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_attribute; k++) {
+			const GraphProto *inner = g->node[i]->attribute[k]->g;
+			for (size_t j = 0; inner && j < inner->n_node; j++)
+				n += is_product(inner->node[j]);
+			n += inner ? products_inside(inner) : 0;
+		}
+	return n;
+}
+
 /* Products that stay as they are. */
 static void
 warn_of_left(const Find *f)
 {
-	int inside = -f->n_products;
+	int inside = products_inside(f->model->proto->graph) - f->n_products;
 
 	for (int i = 0; i < f->model->nodes.n; i++)
 		inside += is_product(f->model->nodes.at[i].proto);
@@ -473,7 +494,8 @@ warn_of_left(const Find *f)
 				? "they have no matrix of f32 in an initializer"
 				: "an operand is no f32, a vector, in a Constant node, transposed for several readers, or made of codes already");
 	if (inside > 0)
-		diag_warning(f->diag, "%d products in functions of the model stay as they are",
+		diag_warning(f->diag,
+		             "%d products in functions and subgraphs of the model stay as they are",
 		             inside);
 }
 

@@ -239,6 +239,9 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 		RETURN_IF_ERROR(read_state(x, arena, (int)states[i], &data));
 		end[i] = (float)dtype_load_float((DType)s[states[i]].dtype, data, 0);
 	}
+	if (!isfinite(end[0]) || !isfinite(end[1]))
+		return status_error(EXIT_DATA, "--export: the range from %s on is not finite",
+		                    format_text(&x->run->format, s[e->state].name));
 	quantization_of((DType)e->dtype, false, end[0], end[1], &scale, &zero);
 	if (end[0] == end[1] && e->kind == EXPORT_RANGE_SCALE && x->run->diag) {
 		Text name = {0};

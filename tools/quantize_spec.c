@@ -113,9 +113,13 @@ read_spec(const Session *s, Spec *out)
 	const char *text = s->o->quantize;
 	const OptionTable table = {.rows = rows, .n = COUNT(rows), .program = "gradc quantize"};
 	StringList operands = {0};
-	char *argv[COUNT(words) + 3] = {(char *)(uintptr_t) "--quantize",
-	                                arena_printf(s->arena, "--config=%s", text)};
-	int n = is_file(text) ? 2 : expand(text, s->arena, argv);
+	char *argv[COUNT(words) + 3] = {(char *)(uintptr_t) "--quantize"};
+	int n = expand(text, s->arena, argv);
+
+	if (!n && is_file(text)) {
+		argv[1] = arena_printf(s->arena, "--config=%s", text);
+		n = 2;
+	}
 
 	*out = (Spec){.averaging = 0.01};
 	if (n)
@@ -194,6 +198,15 @@ session_quantize(Session *s)
 		return true;
 	if (!read_spec(s, &spec) || !check_spec(s, &spec))
 		return false;
+	bool inits = s->o->init_random;
+	for (int i = 0; i < s->o->rules.n; i++)
+		inits |= strncmp(s->o->rules.at[i], "init ", 5) == 0;
+	if (inits && learning && strcmp(learning, "none") != 0) {
+		diag_error(
+			s->diag, EXIT_USAGE,
+			"--init with --quantize and --scale-learning: scales begin from the weights of the file");
+		return false;
+	}
 	QuantizeOptions how = {.weight_type = S8,
 	                       .activation_type = U8,
 	                       .activations = activations_of(spec.activation_type),

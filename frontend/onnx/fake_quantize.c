@@ -4,7 +4,7 @@
  *
  *	%1 = stop_gradient @w
  *	%2 = reduce (abs %1) {kind = max, axes = [1]} : f32[8]
- *	%3 = div %2, 127/2 ...                                   its scale
+ *	%3 = div %2, 127                                         its scale
  *	%4 = quantize @w, %3 {to = s8} : s8[8,16]
  *	%5 = mul (cast %4 {to = f32}), %3
  *
@@ -145,14 +145,20 @@ static Value *
 largest_of_groups(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {
 	Groups groups = quantized_groups(t);
-	Ints split = {0}, inside = {0}, counts = {0};
+	Ints split = {0}, inside = {0};
 
 	for (int i = 0; i < t->shape.n; i++) {
-		int64_t count = groups_along(&groups, i);
-		counts.at[counts.n++] = count;
-		split.at[split.n++] = count;
+		int64_t count = groups_along(&groups, i), size = t->shape.at[i] / count;
+		if (count > 1)
+			split.at[split.n++] = count;
+		if (count > 1 && size == 1)
+			continue;
+		if (split.n == MAX_RANK) {
+			report_unsupported(n, "blocks in a weight of rank %d", t->shape.n);
+			return NULL;
+		}
 		inside.at[inside.n++] = split.n;
-		split.at[split.n++] = t->shape.at[i] / count;
+		split.at[split.n++] = size;
 	}
 	Value *size = e_unary(n, OP_abs, e_unary(n, OP_stop_gradient, x));
 	return e_reduce(n, REDUCE_MAX, e_reshape(n, size, split), inside, false);
@@ -279,7 +285,7 @@ fake_quantized(OnnxNode *n, int i, Value *v)
 		                   dtype_info[v->type->dtype].name);
 		return NULL;
 	}
-	Value *y = v->type->n ? fake(n, t, v) : v;
+	Value *y = v->type->n && v->type->rank ? fake(n, t, v) : v;
 	intmap_put(n->im->fakes, found, (uint64_t)(uintptr_t)y);
 	return y;
 }

@@ -283,6 +283,15 @@ def test_an_operator_that_changed_is_named(run, tmp_path):
     assert 'node "drop" (Dropout, opset 11): opset 21 has another Dropout' in done.stderr
 
 
+def test_a_name_that_is_taken(run, tmp_path):
+    nodes = [node("ReduceMean", ["x"], ["m"], name="mean", axes=[1]), node("Relu", ["m"], ["m_axes"], name="relu"), node("MatMul", ["m_axes", "w"], name="product")]
+    onnx.save(model(nodes, inputs=[value("x", (2, 3, 4))], outputs=[value("y", (2, 1, 2))], initializers=[tensor("w", np.ones((4, 2), np.float32))],
+                    opset=13), tmp_path / "model.onnx")
+    run("quantize", "model.onnx", "--activation-type=none", "--opset=21", "-o", "q.onnx")
+    onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
+    in_onnxruntime(tmp_path / "q.onnx", {"x": np.ones((2, 3, 4), np.float32)})
+
+
 def test_what_only_moved_is_converted(run, tmp_path):
     """Axes became an input of reductions and of Unsqueeze, in a branch, too; Split wants the number of its parts."""
     branch = onnx.helper.make_graph([node("ReduceMean", ["u"], ["v"], name="inner", axes=[-1], keepdims=1)], "branch", [], [value("v", (1, 6, 1))])

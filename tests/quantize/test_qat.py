@@ -308,6 +308,44 @@ def test_bad_settings(run, layer, name):
     assert not (layer / "train").exists()
 
 
+def test_a_spec_is_no_file_of_its_name(run, layer):
+    for _ in range(2):
+        run("compile", "model.onnx", "-o", "w8a8", "--loss=mse", "--batch=8", "--quantize=w8a8")
+
+
+def test_scales_do_not_begin_from_other_weights(run, layer):
+    for init in ("random:1", "w=normal(0,100)"):
+        done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=8", "--quantize=w4", "--scale-learning=lsq", f"--init={init}", exit=2)
+        assert "scales begin from the weights of the file" in done.stderr
+
+
+@pytest.mark.parametrize("shape, spec", [((1,) * 14 + (4, 3), "w8"), ((1,) * 7 + (4, 3), "w4-g2")])
+def test_weights_of_many_axes(run, tmp_path, shape, spec):
+    w = np.float32(RANDOM.normal(size=shape))
+    y = (*shape[:-2], 2, 3)
+    onnx.save(model([node("MatMul", ["x", "w"], name="product")], inputs=[value("x", (2, 4))], outputs=[value("y", y)],
+                    initializers=[tensor("w", w)], opset=21, ir=10), tmp_path / "model.onnx")
+    shown = json.loads(run("check", "model.onnx", "--loss=mse", f"--quantize={spec}", "--json").stdout)
+    assert len(shown["quantized"][0]["scale"]) == (3 if spec == "w8" else 6)
+
+
+def test_an_empty_weight_stays(run, tmp_path):
+    onnx.save(model([node("MatMul", ["x", "w"], ["h"], name="none"), node("MatMul", ["h", "v"], name="product")], inputs=[value("x", (2, 0))],
+                    outputs=[value("y", (2, 3))], initializers=[tensor("w", np.ones((0, 4), np.float32)), tensor("v", np.ones((4, 3), np.float32))]),
+              tmp_path / "model.onnx")
+    shown = json.loads(run("check", "model.onnx", "--loss=mse", "--quantize=w8a8", "--json").stdout)
+    assert "w" not in {t["name"] for t in shown["quantized"]}
+
+
+def test_rows_of_two_activations_have_one_scale(run, tmp_path):
+    """A block of the training's length would fit no other."""
+    onnx.save(model([node("MatMul", ["x", "w"], ["k"], name="keys"), node("Transpose", ["k"], ["t"], name="turn", perm=[0, 2, 1]),
+                     node("MatMul", ["x", "w"], ["q"], name="queries"), node("MatMul", ["q", "t"], name="scores")], inputs=[value("x", (2, "seq", 4))], outputs=[value("y", (2, "seq", "seq"))],
+                    initializers=[tensor("w", np.float32(RANDOM.normal(size=(4, 4))))], opset=21, ir=10), tmp_path / "model.onnx")
+    shown = json.loads(run("check", "model.onnx", "--loss=mse", "--dim=seq=6", "--quantize=w8a8-token", "--json").stdout)
+    assert {t["name"]: t.get("scales") for t in shown["quantized"] if t["kind"] == "activation"} == {"x": "token", "q": "dynamic", "t": "dynamic"}
+
+
 def test_an_old_opset_is_named(run, layer):
     proto = onnx.load(layer / "model.onnx")
     proto.opset_import[0].version = 17
