@@ -49,8 +49,8 @@ edit_graph(Model *model)
 	return g;
 }
 
-static TensorProto *
-new_tensor(Model *model, const char *name, DType type, const Ints *shape, const void *data)
+TensorProto *
+edit_tensor(const Model *model, const char *name, DType type, const Ints *shape, const void *data)
 {
 	TensorProto *t = NEW(model->arena, TensorProto);
 	int64_t n = 1;
@@ -65,6 +65,29 @@ new_tensor(Model *model, const char *name, DType type, const Ints *shape, const 
 		n *= shape->at[i];
 	t->has_raw_data = 1;
 	t->raw_data.len = (size_t)dtype_bytes(type, n);
+	t->raw_data.data = (uint8_t *)(uintptr_t)data;
+	return t;
+}
+
+AttributeProto *
+edit_int(const Model *model, const char *name, int64_t value)
+{
+	AttributeProto *a = NEW(model->arena, AttributeProto);
+
+	onnx__attribute_proto__init(a);
+	a->name = (char *)(uintptr_t)name;
+	a->has_type = a->has_i = 1;
+	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+	a->i = value;
+	return a;
+}
+
+static TensorProto *
+tensor_of_copy(const Model *model, const char *name, DType type, const Ints *shape,
+               const void *data)
+{
+	TensorProto *t = edit_tensor(model, name, type, shape, data);
+
 	t->raw_data.data = copied(model, data, t->raw_data.len);
 	return t;
 }
@@ -100,7 +123,7 @@ edit_add_initializer(Model *model, const char *base, const char *ending, DType t
 
 	for (int i = 1; is_taken(g, name); i++)
 		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
-	TensorProto *t = new_tensor(model, name, type, shape, data);
+	TensorProto *t = tensor_of_copy(model, name, type, shape, data);
 	g->initializer = edit_grown(model, g->initializer, g->n_initializer++, t);
 	strmap_put(model->initializers, t->name, t);
 	return name;
@@ -111,7 +134,7 @@ edit_set_initializer(Model *model, const char *name, DType type, const Ints *sha
                      const void *data)
 {
 	GraphProto *g = edit_graph(model);
-	TensorProto *t = new_tensor(model, name, type, shape, data);
+	TensorProto *t = tensor_of_copy(model, name, type, shape, data);
 
 	for (size_t i = 0; i < g->n_initializer; i++)
 		if (!strcmp(g->initializer[i]->name, name))

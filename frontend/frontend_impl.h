@@ -340,6 +340,10 @@ void *edit_grown(Model *model, void *list, size_t n, const void *item);
 void edit_node(Model *model, NodeProto *p);
 /* Likewise the main graph's. */
 GraphProto *edit_graph(Model *model);
+/* Of no graph yet; the data is the caller's and stays. */
+TensorProto *edit_tensor(const Model *model, const char *name, DType type, const Ints *shape,
+                         const void *data);
+AttributeProto *edit_int(const Model *model, const char *name, int64_t value);
 /* A copy of the data in the main graph, which subgraphs see, too; its name. */
 const char *edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                                  const Ints *shape, const void *data);

@@ -99,13 +99,8 @@ attribute_to_input(Model *model, NodeProto *p, const AttributeProto *a)
 static void
 number_outputs(Model *model, NodeProto *p)
 {
-	AttributeProto *a = NEW(model->arena, AttributeProto);
+	const AttributeProto *a = edit_int(model, "num_outputs", (int64_t)p->n_output);
 
-	onnx__attribute_proto__init(a);
-	a->name = (char *)(uintptr_t) "num_outputs";
-	a->has_type = a->has_i = 1;
-	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
-	a->i = (int64_t)p->n_output;
 	p->attribute = edit_grown(model, p->attribute, p->n_attribute++, a);
 }
 

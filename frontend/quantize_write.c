@@ -80,20 +80,8 @@ fresh_name(Edit *e, const char *name, const char *ending)
 static TensorProto *
 add_initializer(Edit *e, const char *name, DType type, const Ints *shape, const void *data)
 {
-	TensorProto *t = NEW(e->arena, TensorProto);
-	int64_t n = 1;
+	TensorProto *t = edit_tensor(e->model, name, type, shape, data);
 
-	onnx__tensor_proto__init(t);
-	t->name = (char *)(uintptr_t)name;
-	t->has_data_type = 1;
-	t->data_type = tensor_onnx_type(type);
-	t->n_dims = (size_t)shape->n;
-	t->dims = arena_copy(e->arena, shape->at, sizeof(*t->dims) * (size_t)shape->n + 1);
-	for (int i = 0; i < shape->n; i++)
-		n *= shape->at[i];
-	t->has_raw_data = 1;
-	t->raw_data.len = (size_t)dtype_bytes(type, n);
-	t->raw_data.data = (uint8_t *)(uintptr_t)data;
 	vec_push(e->arena, &e->initializers, t);
 	return t;
 }
@@ -110,20 +98,6 @@ add_part(Edit *e, const QuantizedTensor *of, int part, const char *name, DType t
 	intmap_put(e->parts, (uint64_t)(uintptr_t)t, (uint64_t)(uintptr_t)p);
 }
 
-static AttributeProto *
-int_proto(Edit *e, const char *name, int64_t value)
-{
-	AttributeProto *a = NEW(e->arena, AttributeProto);
-
-	onnx__attribute_proto__init(a);
-	a->name = (char *)(uintptr_t)name;
-	a->has_type = 1;
-	a->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
-	a->has_i = 1;
-	a->i = value;
-	return a;
-}
-
 static void
 add_attribute(Edit *e, NodeProto *p, const char *name, int64_t value)
 {
@@ -131,7 +105,7 @@ add_attribute(Edit *e, NodeProto *p, const char *name, int64_t value)
 
 	if (!p->attribute)
 		p->attribute = arena_alloc(e->arena, MOST * sizeof(AttributeProto *));
-	p->attribute[p->n_attribute++] = int_proto(e, name, value);
+	p->attribute[p->n_attribute++] = edit_int(e->model, name, value);
 }
 
 /* A node of up to three inputs and outputs. Axis and block are those of t where it has them. */

@@ -99,13 +99,12 @@ quantize_weight(Quantize *q, int i)
 	q->snr[i] = decibels(signal, noise);
 }
 
-/* Weights and biases are finite. */
-static bool
-check_numbers(Quantize *q, const QuantizedTensor *t)
+bool
+quantized_is_finite(const QuantizedTensor *t, Diag *diag)
 {
 	for (int64_t k = 0; k < t->n; k++)
 		if (!isfinite(t->numbers[k])) {
-			diag_error(q->diag, EXIT_INVALID,
+			diag_error(diag, EXIT_INVALID,
 			           "%s of node %s has numbers that are not finite", t->name,
 			           t->node);
 			return false;
@@ -163,7 +162,7 @@ quantize_choose_scales(Quantize *q)
 			continue;
 		t->scale = NEW_ARRAY(q->arena, float, t->n_scales);
 		t->zero = NEW_ARRAY(q->arena, int32_t, t->n_scales);
-		if (t->kind != QUANTIZED_ACTIVATION && !check_numbers(q, t))
+		if (t->kind != QUANTIZED_ACTIVATION && !quantized_is_finite(t, q->diag))
 			ok = false;
 		else if (t->kind == QUANTIZED_WEIGHT)
 			quantize_weight(q, i);

@@ -1,9 +1,7 @@
 /* --quantize SPEC: w8a8, w4a8-g32-token, or a file of the same settings, one `name = value` a line. */
 #include "tools/tools.h"
 
-#include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -164,13 +162,8 @@ activations_of(const char *type)
 static bool
 set_first_scales(const Session *s, QuantizedTensor *t)
 {
-	for (int64_t k = 0; k < t->n; k++)
-		if (!isfinite(t->numbers[k])) {
-			diag_error(s->diag, EXIT_INVALID,
-			           "%s of node %s has numbers that are not finite", t->name,
-			           t->node);
-			return false;
-		}
+	if (!quantized_is_finite(t, s->diag))
+		return false;
 	if (t->kind == QUANTIZED_ACTIVATION && t->activations != ACTIVATIONS_STATIC)
 		return true;
 	t->scale = NEW_ARRAY(s->arena, float, t->n_scales);

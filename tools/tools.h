@@ -175,6 +175,9 @@ typedef struct {
 } Page;
 void page_print(Text *out, const Page *p);
 
+/* ---- quantize_scales.c: weights and biases are; false after reporting. */
+bool quantized_is_finite(const QuantizedTensor *t, Diag *diag);
+
 /* ---- quantize_report.c: what is quantized how; snr, gain: decibels for each, NULL: not known; ranges: likewise. */
 void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr,
                      const double *gain);
