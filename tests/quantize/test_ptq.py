@@ -283,6 +283,14 @@ def test_an_operator_that_changed_is_named(run, tmp_path):
     assert 'node "drop" (Dropout, opset 11): opset 21 has another Dropout' in done.stderr
 
 
+def test_resize_has_other_inputs(run, tmp_path):
+    nodes = [node("Resize", ["x", "s"], ["r"], name="resize"), node("MatMul", ["r", "w"], name="product")]
+    onnx.save(model(nodes, inputs=[value("x", (2, 4))], initializers=[tensor("s", np.float32([1, 2])), tensor("w", np.ones((8, 2), np.float32))], opset=10),
+              tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--opset=13", "-o", "q.onnx", exit=4)
+    assert 'node "resize" (Resize, opset 10): opset 13 has another Resize' in done.stderr
+
+
 def test_a_name_that_is_taken(run, tmp_path):
     nodes = [node("ReduceMean", ["x"], ["m"], name="mean", axes=[1]), node("Relu", ["m"], ["m_axes"], name="relu"), node("MatMul", ["m_axes", "w"], name="product")]
     onnx.save(model(nodes, inputs=[value("x", (2, 3, 4))], outputs=[value("y", (2, 1, 2))], initializers=[tensor("w", np.ones((4, 2), np.float32))],
