@@ -1,5 +1,5 @@
 """Is a GPU right? The device suite, kernels against the interpreter, curves against PyTorch's, three equal runs, tf32, bf16 and f16 with
-what cuBLASLt does beside multiplying, memory checked.
+what cuBLASLt does beside multiplying, operands that pass codes against a CPU's, memory checked.
 
     make gpu-check          or: python3 bench/gpu/check.py [--only curves,...] [--models gpt2_mini,...]
 
@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import machine
+import quantized
 import tolerances
 
 PRECISIONS = ("f32", "f64")
@@ -165,6 +166,21 @@ def fewer_bits(o, folder):
         return list(pool.map(lambda case: curve_in_fewer_bits(o, folder, case), in_fewer_bits(o)))
 
 
+# ---- operands that pass codes
+def codes(o, folder):
+    """A few steps of `--quantize` beside a CPU's: a code that falls on the other side moves a loss by little."""
+    wanted, limit = quantized.on_cpu(), tolerances.limit("devices codes")
+
+    def compare(case):
+        name, what = case[:2]
+        got, fault = quantized.losses(case, f"cuda:{o.architecture}", "cuda", folder, o.repeats)
+        worst = max(abs(a - b) / abs(b) for a, b in zip(got, wanted[f"{name} {what}"])) if got else None
+        return {"what": f"{name} with {what}", "worst": worst, "fault": fault or ("" if worst <= limit else f"above {limit:g}")}
+
+    with ThreadPoolExecutor(o.compilers) as pool:
+        return list(pool.map(compare, [c for c in quantized.cases() if not o.models or c[0] in o.models]))
+
+
 # ---- memory
 def sanitizer(o, folder):
     """compute-sanitizer on two steps of a small model, where there is one."""
@@ -183,7 +199,8 @@ def sanitizer(o, folder):
     return rows or [{"what": "compute-sanitizer", "fault": fault}]
 
 
-PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "fewer_bits": fewer_bits, "sanitizer": sanitizer}
+PARTS = {"device": device_suite, "kernels": compare_kernels, "curves": curves, "fewer_bits": fewer_bits, "codes": codes,
+         "sanitizer": sanitizer}
 
 
 def main():
