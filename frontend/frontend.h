@@ -39,6 +39,7 @@ typedef struct {
 	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
 	bool keep_bias;   /* biases stay floats */
 	bool divides;     /* a block that does not divide an axis is an error */
+	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
 	const char *const *only,
 		*const *skip; /* globs over nodes' names, NULL-terminated; only empty: all */
 } QuantizeOptions;
@@ -56,7 +57,8 @@ struct QuantizedTensor {
 	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
 	int axis;          /* along which scales differ; -1: there is one */
 	int64_t block, n_scales;
-	const float *numbers; /* n, of weights and biases; the model's */
+	const float *
+		numbers; /* n, of weights and biases; the model's; NULL where shapes_only left them out */
 	int64_t n;
 	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
 	/* Of a matrix: the value whose last axis its product adds up, and the axis of the matrix; NULL: another product. */

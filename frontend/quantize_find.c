@@ -220,7 +220,7 @@ load_numbers(Find *f, const TensorProto *t, QuantizedTensor *out)
 {
 	TensorData data;
 
-	if (!tensor_load(f->model, t, false, &data, f->diag))
+	if (!tensor_load(f->model, t, f->options->shapes_only, &data, f->diag))
 		return false;
 	out->shape = out->group = (Ints){.n = data.rank};
 	for (int i = 0; i < data.rank; i++) {

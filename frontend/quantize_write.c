@@ -163,13 +163,13 @@ packed_ints(Edit *e, DType type, int64_t n, const int32_t *at)
 	return out;
 }
 
-/* The codes of a weight with its scales and zero points. */
+/* The codes of a weight with its scales and zero points; 0 where the model holds no numbers. */
 static void
 weight_codes(const QuantizedTensor *t, void *out)
 {
 	Groups groups = quantized_groups(t);
 
-	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w))
+	for (GroupWalk w = group_walk(&groups); t->numbers && w.i < t->n; group_next(&w))
 		dtype_store_int(t->type, out, w.i,
 		                dtype_quantize(t->type, F32, false, t->numbers[w.i],
 		                               t->scale[w.group], t->zero[w.group]));
@@ -286,10 +286,8 @@ add_quantized(Edit *e, QuantizedTensor *t)
 		         (const char *[]){t->name, NULL, NULL},
 		         (const char *[]){codes, scale, zero}, NULL);
 	} else {
-		int32_t *wide = arena_alloc(
-			e->arena, (size_t)(t->kind == QUANTIZED_BIAS ? 4 * t->n
-		                                                     : dtype_bytes(t->type, t->n)) +
-					  4);
+		int64_t bytes = t->kind == QUANTIZED_BIAS ? 4 * t->n : dtype_bytes(t->type, t->n);
+		int32_t *wide = NEW_ARRAY(e->arena, int32_t, bytes / 4 + 1);
 		if (t->kind == QUANTIZED_BIAS)
 			bias_codes(t, wide);
 		else

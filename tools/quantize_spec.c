@@ -162,15 +162,16 @@ activations_of(const char *type)
 static bool
 set_first_scales(const Session *s, QuantizedTensor *t)
 {
-	if (!quantized_is_finite(t, s->diag))
+	if (t->numbers && !quantized_is_finite(t, s->diag))
 		return false;
 	if (t->kind == QUANTIZED_ACTIVATION && t->activations != ACTIVATIONS_STATIC)
 		return true;
 	t->scale = NEW_ARRAY(s->arena, float, t->n_scales);
 	t->zero = NEW_ARRAY(s->arena, int32_t, t->n_scales);
-	t->scale[0] = 1;
+	for (int64_t i = 0; i < t->n_scales; i++)
+		t->scale[i] = 1;
 	Groups groups = quantized_groups(t);
-	if (t->kind == QUANTIZED_WEIGHT)
+	if (t->numbers)
 		quantization_of_groups(t->type, &groups, F32, t->numbers, s->arena, t->scale,
 		                       t->zero);
 	return true;
@@ -207,6 +208,7 @@ session_quantize(Session *s)
 	                       .block = spec.block_size,
 	                       .keep_bias = true,
 	                       .divides = true,
+	                       .shapes_only = s->o->init_random,
 	                       .only = terminated(s->arena, &spec.only),
 	                       .skip = terminated(s->arena, &spec.skip)};
 	if (spec.weight_type)

@@ -7,8 +7,9 @@ starting take. Needs gradc, a GPU with its driver, and NVRTC. Writes one JSON un
 
 MFU = floating-point operations of a step / seconds of a step / peak of the unit that does the products. Operations are those of all
 kernels as the compiler counts them: nothing that is computed a second time for the sake of memory. The share between phases is
-that of a step in which no phase was on: 1 - (forward + backward + update, by events on the GPU) / step. The launch gap is the share of
-a step's time in which no kernel ran, by CUPTI's records of some steps (kernel_times.c); nothing where CUPTI is not installed.
+that of a step in which no phase was on: 1 - (forward + backward + update, by events on the GPU) / step. data_ms: how long a step
+waits for its rows to be read. The launch gap is the share of a step's time in which no kernel ran, by CUPTI's records of some steps
+(kernel_times.c); nothing where CUPTI is not installed.
 """
 import argparse
 import json
@@ -179,6 +180,7 @@ def measure(name, o, folder):
     steady = steps[WARMUP:]
     step_s = statistics.median(s["step_ms"] for s in steady) * 1e-3
     busy_s = statistics.median(sum(s[f"{p}_ms"] for p in ("forward", "backward", "update")) for s in steady) * 1e-3
+    data_ms = statistics.median(s["data_ms"] for s in steady)
     library, missing = machine.kernel_times(folder)
     recorded = of_records(command, RECORDED, library, folder) if library else {"launch_gap": None, "records_fault": missing}
     code, text, _ = machine.call(*command, f"--steps={TRACED}", "--trace", trace, timeout=300)
@@ -188,6 +190,7 @@ def measure(name, o, folder):
         "rows": rows, "step_ms": 1e3 * step_s, "samples_per_s": rows / step_s,
         "tokens_per_s": rows * length / step_s if length > 1 else None,
         "mfu": flops / step_s / peak if flops and peak else None, "flops": flops, "between_phases": 1 - busy_s / step_s,
+        "data_ms": data_ms,
         "planned_bytes": steps[-1].get("gpu_peak_bytes"), "taken_bytes": taken,
         "compile_s": compile_s, "compile_again_s": again_s, "first_step_s": seconds - sum(s["step_ms"] for s in steps[1:]) * 1e-3,
         "losses": [s["loss"] for s in steps], "kernels": kernels_of(by_kernel(trace, TRACED), plan, recorded.get("records", {})) if code == 0 else [],
@@ -198,8 +201,8 @@ def measure(name, o, folder):
 def show(name, r):
     rate = r["tokens_per_s"] or r["samples_per_s"]
     mfu = f"{r['mfu']:.3f}" if r["mfu"] else "-"
-    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, between phases {r['between_phases']:.4f}, launch gap "
-          f"{'-' if r['launch_gap'] is None else format(r['launch_gap'], '.4f')}{' ' + r['records_fault'] if 'records_fault' in r else ''}, memory "
+    print(f"{name:11} {r['step_ms']:8.2f} ms a step, {rate:.0f} a second, MFU {mfu}, between phases {r['between_phases']:.4f}, "
+          f"data {r['data_ms']:.2f} ms, launch gap {'-' if r['launch_gap'] is None else format(r['launch_gap'], '.4f')}{' ' + r['records_fault'] if 'records_fault' in r else ''}, memory "
           f"{r['taken_bytes'] / 2**30:.2f} GiB of {(r['planned_bytes'] or 0) / 2**30:.2f} planned, compiled in {r['compile_s']:.1f} s",
           flush=True)
     for k in r["kernels"][:SHOWN]:

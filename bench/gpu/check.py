@@ -169,13 +169,14 @@ def fewer_bits(o, folder):
 # ---- operands that pass codes
 def codes(o, folder):
     """A few steps of `--quantize` beside a CPU's: a code that falls on the other side moves a loss by little."""
-    wanted, limit = quantized.on_cpu(), tolerances.limit("devices codes")
+    wanted = quantized.on_cpu()
 
     def compare(case):
         name, what = case[:2]
         got, fault = quantized.losses(case, f"cuda:{o.architecture}", "cuda", folder, o.repeats)
-        worst = max(abs(a - b) / abs(b) for a, b in zip(got, wanted[f"{name} {what}"])) if got else None
-        return {"what": f"{name} with {what}", "worst": worst, "fault": fault or ("" if worst <= limit else f"above {limit:g}")}
+        want = wanted[f"{name} {what}"]
+        worst, limit = quantized.distance(got, want["losses"]) if got else None, max(tolerances.limit("devices codes"), want["rounding"])
+        return {"what": f"{name} with {what}", "worst": worst, "limit": limit, "fault": fault or ("" if worst <= limit else f"above {limit:g}")}
 
     with ThreadPoolExecutor(o.compilers) as pool:
         return list(pool.map(compare, [c for c in quantized.cases() if not o.models or c[0] in o.models]))

@@ -96,6 +96,13 @@ def train(run, folder, spec, *options, compile_options=(), name="out"):
     return tensors(folder / f"{name}.onnx")
 
 
+def weight_of(folder):
+    """That of the last checkpoint."""
+    header, data = read_shard(next((folder / f"step-{checkpoints(folder)[-1]:08d}").glob("*.safetensors")))
+    first, last = header["w"]["data_offsets"]
+    return np.frombuffer(data[first:last], np.float32).reshape(INPUTS, OUTPUTS)
+
+
 def quantized(w, scale, least, most):
     return np.clip(np.rint(w / scale), least, most)
 
@@ -105,9 +112,7 @@ def quantized(w, scale, least, most):
 def test_codes_of_weights(run, layer, spec, groups, least, most):
     """Scales and codes of the last weights, to the bit."""
     after = train(run, layer, spec, "--steps=20", "--lr=0.05", "--save=ck")
-    header, data = read_shard(next((layer / f"ck/step-{checkpoints(layer / 'ck')[-1]:08d}").glob("*.safetensors")))
-    first, last = header["w"]["data_offsets"]
-    weight = np.frombuffer(data[first:last], np.float32).reshape(INPUTS, OUTPUTS)
+    weight = weight_of(layer / "ck")
     blocks = weight.reshape(groups[0], INPUTS // groups[0], groups[1], OUTPUTS // groups[1])
     size = np.abs(blocks).max((1, 3))
     scale = np.float32(2) * size / np.float32(254 if most == 127 else 15)
@@ -317,6 +322,20 @@ def test_scales_do_not_begin_from_other_weights(run, layer):
     for init in ("random:1", "w=normal(0,100)"):
         done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=8", "--quantize=w4", "--scale-learning=lsq", f"--init={init}", exit=2)
         assert "scales begin from the weights of the file" in done.stderr
+
+
+def test_weights_may_be_drawn_anew(run, layer):
+    """--init=random needs no numbers in the file, for codes neither; those of the export are of the weights that trained."""
+    proto = onnx.load(layer / "model.onnx")
+    proto.graph.initializer[0].ClearField("raw_data")
+    onnx.save(proto, layer / "model.onnx")
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--quantize=w8a8", exit=3)
+    assert 'tensor "w" has no data' in done.stderr
+    after = train(run, layer, "w8a8", "--steps=3", "--lr=0.05", "--save=ck", compile_options=["--init=random:3"])
+    trained = weight_of(layer / "ck")
+    scale = np.float32(2) * np.abs(trained).max(0) / np.float32(254)
+    assert after["w_scale"].tolist() == scale.tolist() and len(set(scale)) == OUTPUTS
+    np.testing.assert_array_equal(after["w_quantized"], quantized(trained, scale, -128, 127))
 
 
 @pytest.mark.parametrize("shape, spec", [((1,) * 14 + (4, 3), "w8"), ((1,) * 7 + (4, 3), "w4-g2")])
