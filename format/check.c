@@ -466,7 +466,8 @@ check_range(const Format *f, int i)
 	const ExportRecord *e = &f->exports[i];
 
 	if (is_code_type(e->dtype) && dtype_info[e->dtype].bits <= 16 &&
-	    is_one_float(f, e->state) && is_one_float(f, e->high))
+	    is_one_float(f, e->state) && is_one_float(f, e->high) &&
+	    (e->scale == NO_SCALE || is_one_float(f, e->scale)))
 		return NULL;
 	return FAULT("export %d: codes of dtype %u for the range from state %u to state %u", i,
 	             e->dtype, e->state, e->high);

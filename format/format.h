@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 15
+#define FORMAT_VERSION 16
 #define GRADC_ABI 11
 #define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -456,11 +456,12 @@ typedef struct {
 	uint8_t perm[MAX_RANK];
 	uint32_t
 		scale; /* codes: a state of as many elements as there are groups; NO_SCALE: by base.h's
-	                   quantization_of_groups of the very numbers */
+	                   quantization_of_groups of the very numbers. Ranges: a state that is added to their
+	                   scale or zero point; NO_SCALE: none */
 	uint32_t high; /* ranges */
 	int64_t zero;  /* codes: offset of as many s32 in the literal section; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes */
-	double least; /* a scale below counts as that, here and where it is written; 0: none does */
+	double least; /* a scale below counts as that, here and where it is written; 0: none does. Of ranges, too */
 } ExportRecord;
 
 typedef enum {

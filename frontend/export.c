@@ -130,6 +130,9 @@ part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 		r->kind = p->part == QUANTIZED_SCALE ? EXPORT_RANGE_SCALE : EXPORT_RANGE_ZERO;
 		r->state = (uint32_t)t->low->id;
 		r->high = (uint32_t)t->high->id;
+		const State *shift = p->part == QUANTIZED_SCALE ? t->scale_shift : t->zero_shift;
+		r->scale = shift ? (uint32_t)shift->id : NO_SCALE;
+		r->least = t->scale_shift && p->part == QUANTIZED_SCALE ? LEAST_SCALE : 0;
 		return true;
 	}
 	if (p->part == QUANTIZED_ZERO || t->kind != QUANTIZED_WEIGHT || !w || w->as_constant ||

@@ -69,8 +69,9 @@ struct QuantizedTensor {
 	int32_t *zero; /* likewise */
 	VEC(QuantizedReader) readers;
 	const char *output; /* what they read; set when it is written */
-	/* In training: the scales where they are parameters, else NULL; the range of a static activation, else NULL. */
-	State *learned, *low, *high;
+	/* In training, NULL where there is none. Of a weight: the scales, learned. Of a static activation: its range, and what is learned
+	 * beyond the scale and zero point of that range. */
+	State *learned, *low, *high, *scale_shift, *zero_shift;
 };
 typedef VEC(QuantizedTensor *) QuantizedTensors;
 /* Quantization-aware training: what products read becomes codes and numbers again. */
@@ -78,7 +79,8 @@ typedef struct {
 	QuantizedTensors tensors;
 	double averaging;     /* a batch's part in a static range: PyTorch's averaging_constant */
 	int64_t freeze_after; /* so many updates static ranges stay; 0: never */
-	bool learn_scales;    /* scales of weights are parameters */
+	bool learn_scales;    /* scales of weights and of static activations are parameters */
+	bool learn_zeros;     /* zero points of static activations, too */
 	int opset;            /* of the exported model; 0: its own */
 } FakeQuantization;
 

@@ -25,8 +25,9 @@ typedef struct {
 } TrainableOptions;
 
 /* ---- scales.c */
-/* The parameter that the scale of a node `quantize` is a view of; NULL: it is no such node, or the scale no parameter of its own. */
+/* What the scale of a node `quantize` is a view of: a parameter, or a sum with one. NULL: it is no such node, or its scale neither. */
 Value *scale_of_codes(const Node *n);
+State *scale_parameter(Value *scale); /* the parameter of what scale_of_codes gave */
 /* Makes all such parameters trained ones, without decay; false: there is none. */
 bool scales_train(Module *m);
 

@@ -1,6 +1,25 @@
 /* Scales of codes that are parameters: --scale-learning trains them, `straight_through` passes them a gradient. */
 #include "passes/pass.h"
 
+static State *
+parameter_of(Value *v)
+{
+	Value *root = behind_views(v);
+
+	return root->kind == VALUE_STATE && root->state->kind == STATE_PARAMETER ? root->state
+	                                                                         : NULL;
+}
+
+State *
+scale_parameter(Value *root)
+{
+	State *s = parameter_of(root);
+
+	for (int i = 0; i < 2 && !s && root->node && root->node->op == OP_add; i++)
+		s = parameter_of(node_operand(root->node, i));
+	return s;
+}
+
 /* One of a bias, whose codes have 32 bits, is the product of two others. */
 Value *
 scale_of_codes(const Node *n)
@@ -11,7 +30,7 @@ scale_of_codes(const Node *n)
 	if (!a || dtype_info[a->to].bits >= 32)
 		return NULL;
 	Value *root = behind_views(node_operand(n, QUANTIZE_SCALE));
-	return root->kind == VALUE_STATE && root->state->kind == STATE_PARAMETER ? root : NULL;
+	return scale_parameter(root) ? root : NULL;
 }
 
 bool
@@ -24,9 +43,10 @@ scales_train(Module *m)
 			Value *scale = scale_of_codes(n);
 			if (!scale)
 				continue;
-			scale->state->trainable = any = true;
-			scale->state->decay = false;
-			scale->state->why = "a scale of codes, learned";
+			State *s = scale_parameter(scale);
+			s->trainable = any = true;
+			s->decay = false;
+			s->why = "a scale of codes, learned";
 		}
 	return any;
 }

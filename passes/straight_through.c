@@ -91,8 +91,8 @@ is_word(const char *text, const char *word)
 static void
 bound_scale(Through *t, Value *scale)
 {
-	Builder b = before(t, t->f->first);
-	b.loc = scale->state->loc;
+	Builder b = before(t, scale->node ? scale->node->next : t->f->first);
+	b.loc = scale->node ? scale->node->loc : scale->state->loc;
 	Value *least = b_splat(&b, scale->type, LEAST_SCALE);
 	Value *kept = b_binary(&b, OP_max, scale, least);
 
@@ -107,7 +107,7 @@ bound_scales(Through *t)
 {
 	for_each_node(t->f, n) {
 		Value *scale = scale_of_codes(n);
-		if (scale && scale->state->trainable)
+		if (scale && scale_parameter(scale)->trainable)
 			bound_scale(t, scale);
 	}
 }

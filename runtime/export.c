@@ -225,38 +225,57 @@ put_codes(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], out, dtype_bytes(type, of.n));
 }
 
-/* Of an activation: the range that training saw. */
+static Status
+read_number(Export *x, Arena *arena, uint32_t state, float *out)
+{
+	const StateRecord *s = &x->run->format.states[written_state(x, (int)state)];
+	char *data;
+
+	RETURN_IF_ERROR(read_state(x, arena, (int)(s - x->run->format.states), &data));
+	*out = (float)dtype_load_float((DType)s->dtype, data, 0);
+	if (isfinite(*out))
+		return NULL;
+	return status_error(EXIT_DATA, "--export: %s is not finite",
+	                    format_text(&x->run->format, s->name));
+}
+
+static void
+warn_of_no_range(const Export *x, const ExportRecord *e)
+{
+	Text name = {0};
+
+	text_add_quoted(&name, format_text(&x->run->format, x->run->format.states[e->state].name));
+	diag_warning(x->run->diag,
+	             "--export: training has seen no range from %s on: its codes have scale 1",
+	             name.at);
+	text_free(&name);
+}
+
+/* Of an activation: the scale or zero point of the range that training saw, and what was learned beyond it. */
 static Status
 put_range(Export *x, const ExportRecord *e, Arena *arena)
 {
-	const uint32_t states[] = {e->state, e->high};
-	const StateRecord *s = x->run->format.states;
-	float end[2], scale;
-	int32_t zero;
-	char *data;
-
-	for (int i = 0; i < 2; i++) {
-		RETURN_IF_ERROR(read_state(x, arena, (int)states[i], &data));
-		end[i] = (float)dtype_load_float((DType)s[states[i]].dtype, data, 0);
-	}
-	if (!isfinite(end[0]) || !isfinite(end[1]))
-		return status_error(EXIT_DATA, "--export: the range from %s on is not finite",
-		                    format_text(&x->run->format, s[e->state].name));
-	quantization_of((DType)e->dtype, false, end[0], end[1], &scale, &zero);
-	if (end[0] == end[1] && e->kind == EXPORT_RANGE_SCALE && x->run->diag) {
-		Text name = {0};
-		text_add_quoted(&name, format_text(&x->run->format, s[e->state].name));
-		diag_warning(
-			x->run->diag,
-			"--export: training has seen no range from %s on: its codes have scale 1",
-			name.at);
-		text_free(&name);
-	}
-	if (e->kind == EXPORT_RANGE_SCALE)
-		return file_writer_add(x->files[e->file], &scale, sizeof(scale));
+	DType type = (DType)e->dtype;
+	float low, high, scale, shift = 0;
+	double least, most;
 	char code[8] = {0};
-	dtype_store_int((DType)e->dtype, code, 0, zero);
-	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
+	int32_t zero;
+
+	RETURN_IF_ERROR(read_number(x, arena, e->state, &low));
+	RETURN_IF_ERROR(read_number(x, arena, e->high, &high));
+	if (e->scale != NO_SCALE)
+		RETURN_IF_ERROR(read_number(x, arena, e->scale, &shift));
+	quantization_of(type, false, low, high, &scale, &zero);
+	if (low == high && e->kind == EXPORT_RANGE_SCALE && x->run->diag)
+		warn_of_no_range(x, e);
+	if (e->kind == EXPORT_RANGE_SCALE) {
+		scale = fmaxf(scale + shift, (float)e->least);
+		return file_writer_add(x->files[e->file], &scale, sizeof(scale));
+	}
+	dtype_range(type, &least, &most);
+	dtype_store_int(type, code, 0,
+	                (int64_t)fmin(fmax(nearbyintf((float)zero + shift), least), most));
+	return file_writer_add(x->files[e->file], code, dtype_bytes(type, 1));
 }
 
 /* arena: for what is read. */

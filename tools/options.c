@@ -136,33 +136,61 @@ set_ema(const OptionUse *u, void *at)
 	return false;
 }
 
-/* MODE[,scale-grad=RULE] */
+/* words: NULL-terminated */
+static bool
+is_one_of(const char *text, const char *const *words)
+{
+	while (*words && strcmp(*words, text) != 0)
+		words++;
+	return *words;
+}
+
+/* MODE[,scale-grad=RULE][,zero-points=on|off] */
 static bool
 set_scale_learning(const OptionUse *u, void *at)
 {
-	static const char *const modes[] = {"none", "lsq", "torch"},
-				 *const rules[] = {"none", "inv_n", "lsq"},
-				 *const key = ",scale-grad=";
 	Options *o = u->to;
-	size_t n = strcspn(u->value, ",");
-	const char *mode = arena_strndup(u->arena, u->value, n), *rule = u->value + n;
-	bool known = false, has_rule = strncmp(rule, key, strlen(key)) == 0, knows_rule = !*rule;
+	char *text = arena_strdup(u->arena, u->value), *rest = text;
+	const char *mode = strsep(&rest, ","), *zero_points = "off";
+	const struct {
+		const char *key, *const *words, *allowed;
+		const char **to;
+	} parts[] = {
+		{"scale-grad", (const char *[]){"none", "inv_n", "lsq", NULL}, "none, inv_n or lsq",
+	         &o->scale_grad},
+		{"zero-points", (const char *[]){"on", "off", NULL}, "on or off", &zero_points},
+	};
 
-	rule += has_rule ? strlen(key) : 0;
-	for (int i = 0; i < COUNT(modes); i++) {
-		known |= strcmp(modes[i], mode) == 0;
-		knows_rule |= has_rule && strcmp(rules[i], rule) == 0;
-	}
-	if (!known)
+	*(const char **)at = mode;
+	if (!is_one_of(mode, (const char *[]){"none", "lsq", "torch", NULL})) {
 		diag_error(u->diag, EXIT_USAGE, "%s--scale-learning=%s: need none, lsq or torch",
 		           u->origin, mode);
-	else if (!knows_rule)
-		diag_error(u->diag, EXIT_USAGE,
-		           "%s--scale-learning=%s: need none, inv_n or lsq in scale-grad=",
-		           u->origin, u->value);
-	*(const char **)at = mode;
-	o->scale_grad = has_rule ? rule : NULL;
-	return known && knows_rule;
+		return false;
+	}
+	o->scale_grad = NULL;
+	while (rest) {
+		char *value = strsep(&rest, ",");
+		const char *key = strsep(&value, "=");
+		int i = 0;
+		while (i < COUNT(parts) && strcmp(parts[i].key, key) != 0)
+			i++;
+		if (i == COUNT(parts)) {
+			diag_error(
+				u->diag, EXIT_USAGE,
+				"%s--scale-learning=%s: \"%s\": need scale-grad= or zero-points=",
+				u->origin, u->value, key);
+			return false;
+		}
+		if (!value || !is_one_of(value, parts[i].words)) {
+			diag_error(u->diag, EXIT_USAGE,
+			           "%s--scale-learning=%s: need %s in %s=", u->origin, u->value,
+			           parts[i].allowed, key);
+			return false;
+		}
+		*parts[i].to = value;
+	}
+	o->learn_zero_points = strcmp(zero_points, "on") == 0;
+	return true;
 }
 
 /* 32M: a number of bytes, K M G times 1024. */
@@ -418,7 +446,7 @@ static const OptionRow option_rows[] = {
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
 	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
-	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq]: scales of codes are trained, too (none)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
+	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,

@@ -188,14 +188,20 @@ session_quantize(Session *s)
 		diag_error(s->diag, EXIT_USAGE, "--opset: needs --quantize");
 		return false;
 	}
+	if (!s->o->quantize && s->o->learn_zero_points) {
+		diag_error(
+			s->diag, EXIT_USAGE,
+			"--scale-learning: zero-points=on: needs --quantize, whose ranges they belong to");
+		return false;
+	}
 	if (!s->o->quantize)
 		return true;
 	if (!read_spec(s, &spec) || !check_spec(s, &spec))
 		return false;
-	bool inits = s->o->init_random;
+	bool inits = s->o->init_random, learns = learning && strcmp(learning, "none") != 0;
 	for (int i = 0; i < s->o->rules.n; i++)
 		inits |= strncmp(s->o->rules.at[i], "init ", 5) == 0;
-	if (inits && learning && strcmp(learning, "none") != 0) {
+	if (inits && learns) {
 		diag_error(
 			s->diag, EXIT_USAGE,
 			"--init with --quantize and --scale-learning: scales begin from the weights of the file");
@@ -215,10 +221,18 @@ session_quantize(Session *s)
 		dtype_parse(spec.weight_type, &how.weight_type);
 	if (spec.activation_type && how.activations == ACTIVATIONS_STATIC)
 		dtype_parse(spec.activation_type, &how.activation_type);
+	if (s->o->learn_zero_points && (!learns || how.activations != ACTIVATIONS_STATIC)) {
+		diag_error(
+			s->diag, EXIT_USAGE,
+			"--scale-learning: zero-points=on: needs lsq or torch, and activations in codes by running ranges, as with --quantize=w8a8");
+		return false;
+	}
 	FakeQuantization *q = s->quantize = NEW(s->arena, FakeQuantization);
 	q->averaging = spec.averaging;
-	q->freeze_after = spec.freeze_after;
-	q->learn_scales = learning && strcmp(learning, "none") != 0;
+	/* What is learned is added to a range that stays. */
+	q->freeze_after = spec.freeze_after || !learns ? spec.freeze_after : 1;
+	q->learn_scales = learns;
+	q->learn_zeros = learns && s->o->learn_zero_points;
 	q->opset = (int)s->o->opset;
 	if (spec.fold_batch_norms)
 		model_fold_batch_norms(s->model, s->diag);

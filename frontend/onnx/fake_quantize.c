@@ -35,14 +35,25 @@ new_state(Importer *im, ImportInfo *info, const QuantizedTensor *t, const char *
 	return s;
 }
 
+static State *
+new_parameter(Importer *im, ImportInfo *info, const QuantizedTensor *t, const char *ending,
+              Type type, const void *numbers, const char *why)
+{
+	State *s = new_state(im, info, t, ending, type, STATE_PARAMETER);
+
+	s->init = INIT_DATA;
+	s->data = tensor_borrow(im->m, type, numbers);
+	s->trainable = true;
+	s->why = why;
+	return s;
+}
+
 /* A scale of the paper's first value, 2 mean(|w|) / sqrt(Q), for each group (arXiv:1902.08153, 2.1). */
 static void
 learn_scale(Importer *im, ImportInfo *info, QuantizedTensor *t)
 {
 	Groups groups = quantized_groups(t);
 	Type type = type_new(im->m, F32, 1, (int64_t[]){t->n_scales});
-	State *s = new_state(im, info, t, "_scale",
-	                     t->n_scales > 1 ? type : type_scalar(im->m, F32), STATE_PARAMETER);
 	double *sums = NEW_ARRAY(im->arena, double, t->n_scales), least, most;
 	int64_t *counts = NEW_ARRAY(im->arena, int64_t, t->n_scales);
 	float *scale = NEW_ARRAY(im->m->arena, float, t->n_scales);
@@ -54,21 +65,27 @@ learn_scale(Importer *im, ImportInfo *info, QuantizedTensor *t)
 	}
 	for (int64_t g = 0; g < t->n_scales; g++)
 		scale[g] = (float)fmax(2 * sums[g] / (double)counts[g] / sqrt(most), LEAST_SCALE);
-	s->init = INIT_DATA;
-	s->data = tensor_borrow(im->m, s->type, scale);
-	s->trainable = true;
-	s->why = "a scale of codes, learned";
-	t->learned = s;
+	t->learned = new_parameter(im, info, t, "_scale",
+	                           t->n_scales > 1 ? type : type_scalar(im->m, F32), scale,
+	                           "a scale of codes, learned");
 }
 
 static void
 open_range(Importer *im, ImportInfo *info, QuantizedTensor *t)
 {
+	static const float none = 0;
+	const FakeQuantization *q = im->options->quantize;
 	Type number = type_scalar(im->m, F32);
 
 	t->low = new_state(im, info, t, ".low", number, STATE_STATISTIC);
 	t->high = new_state(im, info, t, ".high", number, STATE_STATISTIC);
 	t->low->why = t->high->why = "the range of an activation in codes";
+	if (q->learn_scales)
+		t->scale_shift = new_parameter(im, info, t, ".scale_shift", number, &none,
+		                               "added to a scale of codes");
+	if (q->learn_zeros)
+		t->zero_shift = new_parameter(im, info, t, ".zero_shift", number, &none,
+		                              "added to a zero point of codes");
 }
 
 /* A weight's numbers that no state holds one for one, or that another name stands for, stay floats. */
@@ -218,6 +235,21 @@ range_end(OnnxNode *n, State *state, ReduceKind kind, OpKind bound, Value *x, Va
 	return next;
 }
 
+/* What was learned is added to the zero point of the range. It is rounded and bounded as a code is, straight through. */
+static Value *
+shifted_zero(OnnxNode *n, const QuantizedTensor *t, Value *zero)
+{
+	double least, most;
+
+	if (!t->zero_shift)
+		return zero;
+	dtype_range(t->type, &least, &most);
+	zero = e_binary(n, OP_add, zero, function_state(n->b->f, t->zero_shift));
+	Value *code = e_with(n, OP_min, e_with(n, OP_max, e_unary(n, OP_round, zero), least), most);
+	return e_binary(n, OP_add, zero,
+	                e_unary(n, OP_stop_gradient, e_binary(n, OP_sub, code, zero)));
+}
+
 /* As quantization_of computes them: in f64, where a zero point is rounded. */
 static Value *
 fake_static(OnnxNode *n, const QuantizedTensor *t, Value *x)
@@ -236,8 +268,11 @@ fake_static(OnnxNode *n, const QuantizedTensor *t, Value *x)
 	                       e_binary(n, OP_div, e_cast(n, low, F64), step));
 	zero = unless_empty(n, step, e_unary(n, OP_round, zero), 0);
 	Value *scale = e_cast(n, unless_empty(n, step, step, 1), F32);
-	return through_codes(n, x, e_broadcast(n, scale, shape),
-	                     e_broadcast(n, e_cast(n, zero, F32), shape), t->type);
+	if (t->scale_shift)
+		scale = e_binary(n, OP_add, scale, function_state(n->b->f, t->scale_shift));
+	zero = shifted_zero(n, t, e_cast(n, zero, F32));
+	return through_codes(n, x, e_broadcast(n, scale, shape), e_broadcast(n, zero, shape),
+	                     t->type);
 }
 
 static Value *

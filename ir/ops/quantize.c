@@ -189,7 +189,7 @@ QUANTIZER(quantize, "round(x / scale) + zero, clamped to the range of an integer
  *	dzero   0              -dy s
  *
  * clip = rounded decides by r, as PyTorch (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp);
- * scale_grad multiplies dscale; left out: 1.
+ * scale_grad multiplies dscale and dzero; left out: 1.
  * clip = real by x / scale + zero, as LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends are inside. */
 static void
 infer_fake_quantize(Infer *in)
@@ -226,6 +226,15 @@ scalar_fake_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_binary(lb, LOOP_mul, code, x[QUANTIZE_SCALE]);
 }
 
+/* By scale_grad. */
+static Value *
+scaled(Grad *g, Value *slope)
+{
+	const QuantizeAttr *a = g->node->attr;
+
+	return a->scale_grad != 0 ? mul(g, slope, number(g, X, a->scale_grad)) : slope;
+}
+
 static void
 grad_fake_quantize(Grad *g)
 {
@@ -243,14 +252,13 @@ grad_fake_quantize(Grad *g)
 	                         b_binary(B, OP_le, at, number(g, X, r.high)));
 	if (g->needs[QUANTIZE_X])
 		grad_add(g, QUANTIZE_X, b_select(B, inside, DY, none));
-	if (g->needs[QUANTIZE_SCALE]) {
-		Value *slope = divide(g, sub(g, Y, b_select(B, inside, X, none)), scale);
-		if (a->scale_grad != 0)
-			slope = mul(g, slope, number(g, X, a->scale_grad));
-		grad_add(g, QUANTIZE_SCALE, mul(g, DY, slope));
-	}
+	if (g->needs[QUANTIZE_SCALE])
+		grad_add(g, QUANTIZE_SCALE,
+		         mul(g, DY,
+		             scaled(g, divide(g, sub(g, Y, b_select(B, inside, X, none)), scale))));
 	if (has_zero(g->node) && g->needs[QUANTIZE_ZERO])
-		grad_add(g, QUANTIZE_ZERO, b_select(B, inside, none, neg(g, mul(g, DY, scale))));
+		grad_add(g, QUANTIZE_ZERO,
+		         b_select(B, inside, none, neg(g, mul(g, DY, scaled(g, scale)))));
 }
 
 /* A product, two bounds and a difference more. */

@@ -29,7 +29,7 @@ PRODUCT = layer(node("MatMul", ["x", "w"], name="product"), (32,), weights(w=(32
 CONVOLUTION = layer(node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]), (2, 6, 6), weights(w=(5, 2, 3, 3), b=(5,)),
                     [node("GlobalAveragePool", ["c"], ["g"], name="pool"), node("Flatten", ["g"], name="flat")])
 CASES = {"running ranges": (PRODUCT, ["--quantize=w8a8"]), "rows and blocks": (PRODUCT, ["--quantize=w4a8-g8-token"]),
-         "learned scales": (PRODUCT, ["--quantize=w4a8", "--scale-learning=lsq"]), "a convolution": (CONVOLUTION, ["--quantize=w8a8"])}
+         "learned scales": (PRODUCT, ["--quantize=w4a8", "--scale-learning=lsq,zero-points=on"]), "a convolution": (CONVOLUTION, ["--quantize=w8a8"])}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -44,7 +44,8 @@ MODELS = [("mlp_digits", "w8a8"), ("gpt2_mini_external", "w8a8-tensor"), ("mlp_d
           ("mlp_digits", "w8a8 --precision=f64"), ("gpt2_mini", "w8a8"), ("gpt2_mini_fresh", "w4a8-g16-token --opset=21"),
           ("gpt2_mini_opset14", "w4a8 --opset=21 --scale-learning=lsq"), ("bert_mini", "w8a8-token --opset=21"),
           ("bert_mini", "w8 --scale-learning=torch"), ("llama_mini", "w2a8 --opset=25"), ("vit_mini", "w8a8"), ("unet_mini", "w8a8"),
-          ("resnet_mini", "w8a16 --opset=21"), ("moe_mini", "w8a8")]
+          ("resnet_mini", "w8a16 --opset=21"), ("moe_mini", "w8a8"),
+          ("mlp_digits", "w8a8 --scale-learning=lsq,zero-points=on"), ("unet_mini", "w8a8 --scale-learning=torch,zero-points=on")]
 
 
 @pytest.mark.parametrize("name, options", MODELS)
@@ -163,6 +164,58 @@ def test_learned_scales_begin_as_in_the_paper(run, layer):
     assert (trained["w_scale"] != after["w_scale"]).all()
     kept = train(run, layer, "w4", "--steps=10", "--lr=0.05", compile_options=["--scale-learning=lsq", "--freeze=w_scale"])
     assert kept["w_scale"].tolist() == after["w_scale"].tolist()
+
+
+def state_of(folder, name):
+    """Of the last checkpoint, as f64 holds it."""
+    header, data = read_shard(next((folder / f"step-{checkpoints(folder)[-1]:08d}").glob("*.safetensors")))
+    first, last = header[name]["data_offsets"]
+    return np.frombuffer(data[first:last], np.float64)
+
+
+@pytest.mark.parametrize("mode, rule", [("lsq", "lsq"), ("torch", "lsq"), ("lsq", "inv_n"), ("torch", "none")])
+def test_learned_scale_and_zero_point_of_an_activation(run, layer, mode, rule):
+    """Beyond those of the first batch, by gradient descent, beside NumPy; most later rows are too large for that batch's range."""
+    steps, lr = 5, {"none": 1e-6, "lsq": 5e-5, "inv_n": 1e-5}[rule]
+    after = train(run, layer, "w8a8-tensor", f"--steps={steps}", f"--lr={lr}", "--save=ck", compile_options=[
+        f"--scale-learning={mode},scale-grad={rule},zero-points=on", "--precision=f64", "--freeze=w", "--freeze=w_scale"])
+    start = np.float32(2 * np.abs(W).mean() / np.sqrt(np.float64(127)))
+    wq = quantized(W.astype(float), float(start), -128, 127) * float(start)
+    labels, shift, moves, first = np.load(layer / "labels.npy").astype(float), 0.0, 0.0, None
+    for x, y in zip(X.astype(float).reshape(-1, BATCH, INPUTS), labels.reshape(-1, BATCH, OUTPUTS)):
+        if first is None:
+            step = (max(x.max(), 0) - min(x.min(), 0)) / 255
+            first = step, np.rint(-min(x.min(), 0) / step)
+        scale, zero = first[0] + shift, np.clip(np.rint(first[1] + moves), 0, 255)
+        code = np.clip(np.rint(x / scale) + zero, 0, 255)
+        xq = (code - zero) * scale
+        at = (x / scale if mode == "lsq" else np.rint(x / scale)) + zero
+        inside = (at >= 0) & (at <= 255)
+        dx = 2 * (xq @ wq - y) / y.size @ wq.T
+        factor = {"lsq": 1 / np.sqrt(INPUTS * 255), "inv_n": 1 / INPUTS, "none": 1}[rule]
+        shift -= lr * factor * (dx * (xq - inside * x) / scale).sum()
+        moves -= lr * factor * (dx * -scale * ~inside).sum()
+        steps -= 1
+        if not steps:
+            break
+    np.testing.assert_allclose(state_of(layer / "ck", "x.scale_shift"), shift, rtol=1e-6)
+    np.testing.assert_allclose(state_of(layer / "ck", "x.zero_shift"), moves, rtol=1e-6)
+    np.testing.assert_allclose(after["x_scale"], first[0] + shift, rtol=1e-6)
+    assert after["x_zero_point"] == np.rint(first[1] + moves) and abs(shift) > 1e-4 and abs(moves) > 1e-9
+
+
+@pytest.mark.parametrize("rate, ends", [(3e4, range(1, 255)), (1e9, (0, 255))])
+def test_learned_zero_points_move(run, layer, rate, ends):
+    """They are written as the nearest code, those beyond the codes as the last; the loss is that of the file."""
+    seen = []
+    for export, compiling in (("first", ["--freeze=x.zero_shift"]), ("last", [f"--lr-scale=x.zero_shift={rate}"])):
+        after = train(run, layer, "w8a8", "--steps=4", "--lr=0.01", "--eval-data=x=x.npy", "--eval-data=labels=labels.npy", "--eval-every=4",
+                      name=export, compile_options=["--scale-learning=lsq,zero-points=on", "--freeze=x.scale_shift", *compiling])
+        seen.append(after["x_zero_point"])
+        evaluated = [line["eval_loss"] for line in reference.log_lines(layer / f"{export}.jsonl") if "eval_loss" in line][-1]
+        got = loss_of(session(layer / f"{export}.onnx").run(None, {"x": X})[0], np.load(layer / "labels.npy"))
+        assert abs(got / evaluated - 1) < 2e-5
+    assert seen[0] != seen[1] and seen[1] in ends and seen[1].dtype == np.uint8
 
 
 def test_an_export_without_a_step_is_told(run, layer):
@@ -311,6 +364,14 @@ def test_bad_settings(run, layer, name):
     done = run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--quantize={spec}", exit=code)
     assert message in done.stderr
     assert not (layer / "train").exists()
+
+
+@pytest.mark.parametrize("options, message", [
+    ([], "zero-points=on: needs --quantize"), (["--quantize=w8a8-token"], "activations in codes by running ranges"),
+    (["--quantize=w8"], "activations in codes by running ranges")])
+def test_zero_points_are_learned_of_ranges(run, layer, options, message):
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--scale-learning=lsq,zero-points=on", *options, exit=2)
+    assert message in done.stderr
 
 
 def test_a_spec_is_no_file_of_its_name(run, layer):
