@@ -4,15 +4,34 @@
  *	store next(@mean, x) {state = @mean}   =   store next(@mean, x) {state = @pending.mean} when first
  *	                                           store next(@pending.mean, x) {state = @pending.mean} when later
  *
- * @update commits what is pending. Keeps: the micro-batches' results. Linear in nodes. */
+ * @update commits what is pending. What a later micro-batch computes stands on the statistics that the step began with, as its results do:
+ * pending ones come in the place of the statistic itself and of those that it and they make together, as the two ends of a range. So x of
+ * the second line is that of the first, even where it hangs on other statistics.
+ *
+ * Keeps: the micro-batches' results. Linear in nodes, with a bit for each statistic. */
 #include "passes/pass.h"
 
-/* The values of later micro-batches, by value id; NULL where they are those of the first. */
+#include <stdlib.h>
+
+typedef struct {
+	Node *store;
+	State *statistic;
+	Value *old; /* its content; NULL: nobody reads it */
+	bool done;
+} Statistic;
+
 typedef struct {
 	Function *f;
 	Arena *arena;
-	Value **later;
-	bool *needed; /* by node id: a statistic's new content depends on it */
+	VEC(Statistic) list;
+	uint64_t *
+		bits; /* by value id, `words` each: the statistics on whose old content it depends */
+	size_t words;
+	uint32_t n_values;
+	int *place; /* by node id: where it stands in the function */
+	/* Of the group at hand: */
+	bool *seen;    /* by node id */
+	Value **later; /* by value id: what later micro-batches have in its place; NULL: the same */
 } Pending;
 
 static State *
@@ -37,34 +56,129 @@ pending_state(Module *m, State *statistic)
 	return s;
 }
 
-static void
-mark_needed(Pending *p)
+/* ---- what depends on what */
+static uint64_t *
+bits_of(const Pending *p, const Value *v)
 {
-	for_each_node_reverse(p->f, n) {
-		if (!stored_statistic(n) && !p->needed[n->id])
-			continue;
-		for (int i = 0; i < n->n_operands; i++)
-			if (node_operand(n, i) && node_operand(n, i)->node)
-				p->needed[node_operand(n, i)->node->id] = true;
+	return p->bits + p->words * v->id;
+}
+
+static bool
+depends(const Pending *p, const Value *v, int statistic)
+{
+	return bits_of(p, v)[statistic / 64] >> statistic % 64 & 1;
+}
+
+static void
+find_statistics(Pending *p)
+{
+	for_each_node(p->f, n) {
+		State *s = stored_statistic(n);
+		if (s)
+			vec_push(p->arena, &p->list,
+			         ((Statistic){n, s,
+			                      s->id < p->f->by_state.n ? p->f->by_state.at[s->id]
+			                                               : NULL,
+			                      false}));
 	}
 }
 
-/* n over what later micro-batches read, where that differs. */
+static void
+find_dependences(Pending *p)
+{
+	int place = 0;
+
+	p->words = (size_t)p->list.n / 64 + 1;
+	p->n_values = p->f->next_value_id;
+	p->bits = NEW_ARRAY(p->arena, uint64_t, p->words * p->n_values);
+	p->place = NEW_ARRAY(p->arena, int, p->f->next_node_id);
+	for (int i = 0; i < p->list.n; i++)
+		if (p->list.at[i].old)
+			bits_of(p, p->list.at[i].old)[i / 64] |= UINT64_C(1) << i % 64;
+	for_each_node(p->f, n) {
+		p->place[n->id] = place++;
+		for (int i = 0; i < n->n_operands; i++)
+			for (int r = 0; node_operand(n, i) && r < n->n_results; r++)
+				for (size_t w = 0; w < p->words; w++)
+					bits_of(p, node_result(n, r))[w] |= bits_of(
+						p, node_operand(n, i))[w];
+	}
+}
+
+static Value *
+next_content(const Pending *p, int statistic)
+{
+	return node_operand(p->list.at[statistic].store, 0);
+}
+
+/* Is each of the two made of the other, or are they one? */
+static bool
+is_made_together(const Pending *p, int a, int b)
+{
+	return a == b || (depends(p, next_content(p, a), b) && depends(p, next_content(p, b), a));
+}
+
+/* ---- later micro-batches */
+typedef struct {
+	int place;
+	Node *node;
+} Placed;
+typedef VEC(Placed) Nodes;
+
+static bool
+meets(const Pending *p, const Value *v, const uint64_t *group)
+{
+	for (size_t w = 0; w < p->words; w++)
+		if (bits_of(p, v)[w] & group[w])
+			return true;
+	return false;
+}
+
+static void
+visit(Pending *p, const uint64_t *group, const Value *v, Nodes *found)
+{
+	Node *n = v ? v->node : NULL;
+
+	if (!n || p->seen[n->id] || !meets(p, v, group))
+		return;
+	p->seen[n->id] = true;
+	vec_push(p->arena, found, ((Placed){p->place[n->id], n}));
+}
+
+static int
+compare_places(const void *a, const void *b)
+{
+	return ((const Placed *)a)->place - ((const Placed *)b)->place;
+}
+
+/* What leads from the old content of a group's statistics to their next, in the function's order. */
+static Nodes
+nodes_between(Pending *p, const uint64_t *group)
+{
+	Nodes found = {0};
+
+	for (int i = 0; i < p->list.n; i++)
+		if (group[i / 64] >> i % 64 & 1)
+			visit(p, group, next_content(p, i), &found);
+	for (int i = 0; i < found.n; i++)
+		for (int k = 0; k < found.at[i].node->n_operands; k++)
+			visit(p, group, node_operand(found.at[i].node, k), &found);
+	if (found.n)
+		qsort(found.at, (size_t)found.n, sizeof(*found.at), compare_places);
+	return found;
+}
+
+/* n over what later micro-batches read. */
 static void
 clone_for_later(Pending *p, Node *n)
 {
 	Value **operands = NEW_ARRAY(p->arena, Value *, n->n_operands);
 	Type *types = NEW_ARRAY(p->arena, Type, n->n_results);
-	bool differs = false;
 
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		Value *later = v ? p->later[v->id] : NULL;
-		operands[i] = later ? later : v;
-		differs |= later != NULL;
+		operands[i] = v && p->later[v->id] ? p->later[v->id] : v;
 	}
-	if (!differs)
-		return;
 	for (int i = 0; i < n->n_results; i++)
 		types[i] = node_result(n, i)->type;
 	Node *copy = node_insert(p->f, n->next, n->op, n->n_operands, operands, n->attr,
@@ -75,39 +189,65 @@ clone_for_later(Pending *p, Node *n)
 }
 
 static void
-store_pending(Pending *p, Node *store, State *statistic)
+store_pending(Pending *p, const Statistic *s)
 {
-	Value *first = node_operand(store, 0), *later = p->later[first->id];
+	Value *first = node_operand(s->store, 0), *later = p->later[first->id];
 	Builder b = {.m = p->f->module,
 	             .f = p->f,
-	             .before = store,
-	             .loc = store->loc,
-	             .phase = store->phase};
+	             .before = s->store,
+	             .loc = s->store->loc,
+	             .phase = s->store->phase};
 
-	b_store_step(&b, pending_state(b.m, statistic), first, later ? later : first);
-	node_erase(store);
+	b_store_step(&b, pending_state(b.m, s->statistic), first, later ? later : first);
+}
+
+/* The statistics that `first` and others make together. */
+static void
+make_group_pending(Pending *p, int first)
+{
+	uint64_t *group = NEW_ARRAY(p->arena, uint64_t, p->words);
+
+	for (int i = first; i < p->list.n; i++)
+		if (is_made_together(p, first, i))
+			group[i / 64] |= UINT64_C(1) << i % 64;
+	Nodes nodes = nodes_between(p, group);
+	for (int i = first; i < p->list.n; i++) {
+		Statistic *s = &p->list.at[i];
+		if (group[i / 64] >> i % 64 & 1 && s->old)
+			p->later[s->old->id] = function_state(
+				p->f, pending_state(p->f->module, s->statistic));
+	}
+	for (int i = 0; i < nodes.n; i++)
+		clone_for_later(p, nodes.at[i].node);
+	for (int i = first; i < p->list.n; i++) {
+		Statistic *s = &p->list.at[i];
+		if (!(group[i / 64] >> i % 64 & 1))
+			continue;
+		store_pending(p, s);
+		s->done = true;
+	}
+	for (int i = first; i < p->list.n; i++)
+		if (p->list.at[i].old)
+			p->later[p->list.at[i].old->id] = NULL;
+	for (int i = 0; i < nodes.n; i++) {
+		p->seen[nodes.at[i].node->id] = false;
+		for (int r = 0; r < nodes.at[i].node->n_results; r++)
+			p->later[node_result(nodes.at[i].node, r)->id] = NULL;
+	}
 }
 
 void
 statistics_make_pending(Function *f, Arena *scratch)
 {
-	Module *m = f->module;
-	Pending p = {f, scratch, NULL, NEW_ARRAY(scratch, bool, f->next_node_id)};
-	uint32_t n_old = f->next_node_id, n_values = f->next_value_id;
+	Pending p = {.f = f, .arena = scratch};
 
-	mark_needed(&p);
-	/* Further values: of pending states. Copies are never asked for theirs. */
-	p.later = NEW_ARRAY(scratch, Value *, n_values);
-	for_each_node(f, n) {
-		State *s = stored_statistic(n);
-		Value *old = s && s->id < f->by_state.n ? f->by_state.at[s->id] : NULL;
-		if (old && old->id < n_values)
-			p.later[old->id] = function_state(f, pending_state(m, s));
-	}
-	for_each_node(f, n)
-		if (n->id < n_old && p.needed[n->id])
-			clone_for_later(&p, n);
-	for_each_node(f, n)
-		if (n->id < n_old && stored_statistic(n))
-			store_pending(&p, n, stored_statistic(n));
+	find_statistics(&p);
+	find_dependences(&p);
+	p.seen = NEW_ARRAY(scratch, bool, f->next_node_id);
+	p.later = NEW_ARRAY(scratch, Value *, p.n_values);
+	for (int i = 0; i < p.list.n; i++)
+		if (!p.list.at[i].done)
+			make_group_pending(&p, i);
+	for (int i = 0; i < p.list.n; i++)
+		node_erase(p.list.at[i].store);
 }
