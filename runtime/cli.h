@@ -78,7 +78,8 @@ typedef struct Log Log;
  * what it has of later steps is dropped, in one moment. */
 Status log_open(const char *path, int64_t step, Log **out);
 Status log_eval_before(Log *log, const GradcEval *eval);
-Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval);
+Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval,
+                const GradcRunningRanges *ranges); /* of which there may be none */
 Status log_close(Log *log);
 json_t *json_number(double value); /* null when not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
@@ -95,7 +96,8 @@ typedef struct Report Report;
 extern const char report_page[]; /* report.html */
 Report *report_open(Arena *arena, const CliOptions *options);
 void report_eval(Report *r, int64_t step, const GradcEval *eval);
-void report_step(Report *r, const GradcStep *s, const GradcEval *eval); /* eval may be NULL */
+void report_step(Report *r, const GradcStep *s, const GradcEval *eval, /* eval may be NULL */
+                 const GradcRunningRanges *ranges);
 /* Writes the page. fault: why the training ended early; NULL: it did not. */
 Status report_close(Report *r, const Gradc *run, const char *fault);
 
@@ -109,7 +111,8 @@ typedef struct {
 } Views;
 Status views_open(Arena *arena, const CliOptions *o, Views *out);
 Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
-Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval);
+Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
+                  const GradcRunningRanges *ranges);
 /* Completes both; `status` is how the training ended, and is handed on. */
 Status views_close(Views *v, const Gradc *run, Status status);
 

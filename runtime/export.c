@@ -225,20 +225,6 @@ put_codes(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], out, dtype_bytes(type, of.n));
 }
 
-static Status
-read_number(Export *x, Arena *arena, uint32_t state, float *out)
-{
-	const StateRecord *s = &x->run->format.states[written_state(x, (int)state)];
-	char *data;
-
-	RETURN_IF_ERROR(read_state(x, arena, (int)(s - x->run->format.states), &data));
-	*out = (float)dtype_load_float((DType)s->dtype, data, 0);
-	if (isfinite(*out))
-		return NULL;
-	return status_error(EXIT_DATA, "--export: %s is not finite",
-	                    format_text(&x->run->format, s->name));
-}
-
 static void
 warn_of_no_range(const Export *x, const ExportRecord *e)
 {
@@ -255,27 +241,23 @@ warn_of_no_range(const Export *x, const ExportRecord *e)
 static Status
 put_range(Export *x, const ExportRecord *e, Arena *arena)
 {
-	DType type = (DType)e->dtype;
-	float low, high, scale, shift = 0;
-	double least, most;
+	RunningRange r;
 	char code[8] = {0};
-	int32_t zero;
 
-	RETURN_IF_ERROR(read_number(x, arena, e->state, &low));
-	RETURN_IF_ERROR(read_number(x, arena, e->high, &high));
-	if (e->scale != NO_SCALE)
-		RETURN_IF_ERROR(read_number(x, arena, e->scale, &shift));
-	quantization_of(type, false, low, high, &scale, &zero);
-	if (low == high && e->kind == EXPORT_RANGE_SCALE && x->run->diag)
+	uint32_t shift = e->scale == NO_SCALE ? NO_SCALE
+	                                      : (uint32_t)written_state(x, (int)e->scale);
+
+	RETURN_IF_ERROR(running_range(x->run, arena, e, shift, &r));
+	if (!isfinite(r.scale))
+		return status_error(
+			EXIT_DATA, "--export: the range from %s on is not finite",
+			format_text(&x->run->format, x->run->format.states[e->state].name));
+	if (r.low == r.high && e->kind == EXPORT_RANGE_SCALE && x->run->diag)
 		warn_of_no_range(x, e);
-	if (e->kind == EXPORT_RANGE_SCALE) {
-		scale = fmaxf(scale + shift, (float)e->least);
-		return file_writer_add(x->files[e->file], &scale, sizeof(scale));
-	}
-	dtype_range(type, &least, &most);
-	dtype_store_int(type, code, 0,
-	                (int64_t)fmin(fmax(nearbyintf((float)zero + shift), least), most));
-	return file_writer_add(x->files[e->file], code, dtype_bytes(type, 1));
+	if (e->kind == EXPORT_RANGE_SCALE)
+		return file_writer_add(x->files[e->file], &r.scale, sizeof(r.scale));
+	dtype_store_int((DType)e->dtype, code, 0, r.zero_point);
+	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
 }
 
 /* arena: for what is read. */

@@ -258,6 +258,22 @@ typedef struct {
 Status gradc_check_gradients(Gradc *run, const GradcCheckOptions *options);
 Status gradc_export(Gradc *run, const char *path);
 
+/* What the codes of an activation are made with, where --quantize gave it a running range: x has the code
+ * round(x / scale) + zero_point. */
+typedef struct {
+	const char *name; /* of the ONNX value */
+	double low, high, scale;
+	int zero_point;
+} GradcRunningRange;
+typedef struct {
+	const GradcRunningRange *at;
+	int n;
+} GradcRunningRanges;
+/* Are they to be read after this step? At most 66 times a training: first, last, evenly between; never where there is none. */
+bool gradc_ranges_due(const Gradc *run, int64_t step);
+/* As they stand; no step may be under way. In an arena. */
+Status gradc_running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out);
+
 /* What the instructions took in the steps that were measured, in the order of the tables. */
 typedef struct {
 	double *seconds; /* NULL: options.profile was off */

@@ -220,8 +220,28 @@ not_finite_json(const GradcNotFinite *found)
 	return json;
 }
 
+static json_t *
+ranges_json(const GradcRunningRanges *ranges)
+{
+	json_t *object = json_object();
+
+	for (int i = 0; i < ranges->n; i++) {
+		const GradcRunningRange *r = &ranges->at[i];
+		json_t *range = json_object();
+		json_object_set_new(range, "low", json_number(r->low));
+		json_object_set_new(range, "high", json_number(r->high));
+		json_object_set_new(range, "scale", json_number(r->scale));
+		json_object_set_new(range, "zero_point", json_integer(r->zero_point));
+		json_t *name = json_name(r->name);
+		json_object_set_new(object, json_string_value(name), range);
+		json_decref(name);
+	}
+	return object;
+}
+
 Status
-log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
+log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval,
+         const GradcRunningRanges *ranges)
 {
 	if (!log)
 		return NULL;
@@ -244,6 +264,8 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval)
 	add_rates(line, run, s);
 	if (eval)
 		json_add_eval(line, eval);
+	if (ranges->n)
+		json_object_set_new(line, "ranges", ranges_json(ranges));
 	if (!log->has_settings)
 		add_settings(line, run);
 	log->has_settings = true;

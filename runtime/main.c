@@ -118,11 +118,19 @@ is_eval_due(const Session *s, int64_t step)
 	        (s->o->run.keep_best && is_save_due(s, step)));
 }
 
+/* Somebody keeps them, and it is time. */
+static bool
+is_range_due(const Session *s, int64_t step)
+{
+	return (s->log || s->views.report) && gradc_ranges_due(s->run, step);
+}
+
 /* What is done with a step's results. With a fault the line of the step is written all the same: the log ends with what
  * went wrong. */
 static Status
 finish_step(Session *s, Status status)
 {
+	GradcRunningRanges ranges = {0};
 	GradcEval *eval = NULL;
 
 	s->step_seconds += s->step.seconds;
@@ -138,12 +146,16 @@ finish_step(Session *s, Status status)
 		if (!status && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
 			gradc_schedule_loss(s->run, s->after.loss);
 	}
+	Arena *scratch = arena_new();
+	if (!status && is_range_due(s, s->step.step))
+		status = gradc_running_ranges(s->run, scratch, &ranges);
 	if (!status || status->exit_code == EXIT_NON_FINITE) {
-		Status written = log_step(s->log, s->run, &s->step, eval);
+		Status written = log_step(s->log, s->run, &s->step, eval, &ranges);
 		if (!written)
-			written = views_step(&s->views, s->run, &s->step, eval);
+			written = views_step(&s->views, s->run, &s->step, eval, &ranges);
 		status = status_first(status, written);
 	}
+	arena_free(scratch);
 	if (!status)
 		progress_step(&s->progress, s->run, &s->step);
 	if (!status && eval) {
@@ -183,7 +195,8 @@ take_step(Session *s, bool first)
 		s->apart = status != NULL;
 		if (status) /* the step before comes first, in the log and among faults */
 			return status_first(take_results(s, true), status);
-		return take_results(s, is_save_due(s, step) || is_eval_due(s, step));
+		return take_results(s, is_save_due(s, step) || is_eval_due(s, step) ||
+		                               is_range_due(s, step));
 	}
 	RETURN_IF_ERROR(gradc_accumulate(s->run, &s->step));
 	RETURN_IF_ERROR(gradc_dump_gradients(s->run, s->o->dump_gradients));

@@ -18,6 +18,10 @@ typedef struct {
 	int64_t step;
 	GradcEval eval;
 } EvalPoint;
+typedef struct {
+	int64_t step;
+	GradcRunningRange range;
+} RangePoint;
 
 struct Report {
 	Arena *arena;
@@ -26,6 +30,7 @@ struct Report {
 	int64_t stride; /* of the steps that are kept */
 	VEC(Point) points;
 	VEC(EvalPoint) evals;
+	VEC(RangePoint) ranges;
 	double phases[N_PHASES], data_seconds, save_seconds, seconds;
 	int64_t n_steps, rows;
 	GradcStep last;
@@ -64,8 +69,17 @@ report_eval(Report *r, int64_t step, const GradcEval *eval)
 		vec_push(r->arena, &r->evals, point);
 }
 
+static void
+keep_range(Report *r, int64_t step, const GradcRunningRange *range)
+{
+	RangePoint point = {step, *range};
+
+	point.range.name = arena_strdup(r->arena, range->name);
+	vec_push(r->arena, &r->ranges, point);
+}
+
 void
-report_step(Report *r, const GradcStep *s, const GradcEval *eval)
+report_step(Report *r, const GradcStep *s, const GradcEval *eval, const GradcRunningRanges *ranges)
 {
 	if (!r)
 		return;
@@ -90,6 +104,8 @@ report_step(Report *r, const GradcStep *s, const GradcEval *eval)
 	r->last = *s;
 	if (eval)
 		report_eval(r, s->step, eval);
+	for (int i = 0; i < ranges->n; i++)
+		keep_range(r, s->step, &ranges->at[i]);
 }
 
 /* ---- as JSON, for the page */
@@ -139,6 +155,29 @@ eval_json(const Report *r)
 		append(eval, "perplexity", json_number(p->eval.perplexity));
 	}
 	return eval;
+}
+
+/* {value: {step, low, high}}, each a list. */
+static json_t *
+ranges_json(const Report *r)
+{
+	json_t *ranges = json_object();
+
+	for (int i = 0; i < r->ranges.n; i++) {
+		const RangePoint *p = &r->ranges.at[i];
+		json_t *name = json_name(p->range.name),
+		       *of = json_object_get(ranges, json_string_value(name));
+
+		if (!of) {
+			of = json_pack("{s:[],s:[],s:[]}", "step", "low", "high");
+			json_object_set_new(ranges, json_string_value(name), of);
+		}
+		json_decref(name);
+		append(of, "step", json_integer(p->step));
+		append(of, "low", json_number(p->range.low));
+		append(of, "high", json_number(p->range.high));
+	}
+	return ranges;
 }
 
 static json_t *
@@ -258,6 +297,7 @@ report_close(Report *r, const Gradc *run, const char *fault)
 	json_object_set_new(root, "fault", fault ? json_name(fault) : json_null());
 	json_object_set_new(root, "curve", curve_json(r));
 	json_object_set_new(root, "eval", eval_json(r));
+	json_object_set_new(root, "ranges", ranges_json(r));
 	json_object_set_new(root, "phases", phases_json(r));
 	json_object_set_new(root, "memory", memory_json(run));
 	json_object_set_new(root, "profile", profile_json(f, gradc_profile(run)));

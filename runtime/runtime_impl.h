@@ -519,6 +519,15 @@ Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
 Status export_model(Gradc *run, const char *path);
+
+/* ---- running_ranges.c */
+typedef struct {
+	float low, high, scale; /* scale: NaN where an end is not finite */
+	int32_t zero_point;
+} RunningRange;
+/* Of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to what it writes; NO_SCALE: none. */
+Status running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_by,
+                     RunningRange *out);
 Status export_check(const Format *f, const GradcOptions *o); /* of options.export_weights */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);

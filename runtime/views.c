@@ -16,9 +16,10 @@ views_eval_before(const Views *v, int64_t step, const GradcEval *eval)
 }
 
 Status
-views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval)
+views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
+           const GradcRunningRanges *ranges)
 {
-	report_step(v->report, s, eval);
+	report_step(v->report, s, eval, ranges);
 	return tensorboard_step(v->events, run, s, eval);
 }
 

@@ -91,6 +91,7 @@ GRADC = {
     "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
                  "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo")]),
     "--format": (["=text", "=dot", "=json", "=html"], [("=onnx", LACKS)]),
+    "--log": ([], [("=none.jsonl", "needs --format=html")]),
     "--after": (["=simplify"], [("=foo", "foo")]),
     "--emit": (["=executable", " library"], [("=object", LACKS)]),
     "--printer": (["=llvm", " c"], [("=fortran", LACKS), ("=cuda", LACKS)]),

@@ -336,13 +336,18 @@ static bool
 write_page(Session *graph, const Module *plan, Stage stage)
 {
 	const Options *o = graph->o;
+	json_t *ranges = o->log ? training_ranges(o->log, graph->diag) : NULL;
 	Text page = {0};
 
+	if (o->log && !ranges)
+		return false;
 	page_print(&page, &(Page){.title = o->input,
 	                          .stage = o->after ? o->after : stage_names[stage],
 	                          .model = graph->model,
 	                          .graph = graph->m,
-	                          .plan = plan});
+	                          .plan = plan,
+	                          .ranges = ranges});
+	json_decref(ranges);
 	bool ok = write_text(&page, o->output, graph->diag);
 	text_free(&page);
 	return ok;
@@ -454,6 +459,10 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	if (o->stage && o->after) {
 		diag_error(diag, EXIT_USAGE, "--stage=%s and --after=%s: one of them", o->stage,
 		           o->after);
+		return EXIT_USAGE;
+	}
+	if (o->log && (!o->format || strcmp(o->format, "html") != 0)) {
+		diag_error(diag, EXIT_USAGE, "--log=%s: needs --format=html of a model", o->log);
 		return EXIT_USAGE;
 	}
 	pick_machine(o, arena);

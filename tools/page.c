@@ -41,6 +41,42 @@ set_location(json_t *object, Loc loc)
 }
 
 /* ---- functions */
+/* The running range that makes a scale: its lower end's state has the value's name, ".low" behind it. Only single numbers lead there. */
+static const char *
+range_behind(Value *v, int depth)
+{
+	v = behind_views(v);
+	if (v->kind == VALUE_STATE) {
+		const char *dot = strrchr(v->state->name, '.');
+		return v->state->kind == STATE_STATISTIC && dot && !strcmp(dot, ".low")
+		               ? v->state->name
+		               : NULL;
+	}
+	for (int i = 0; depth > 0 && v->node && v->type->rank == 0 && i < v->node->n_operands;
+	     i++) {
+		Value *x = node_operand(v->node, i);
+		const char *found = x && x->type->rank == 0 ? range_behind(x, depth - 1) : NULL;
+		if (found)
+			return found;
+	}
+	return NULL;
+}
+
+/* Of a node that makes codes: the ONNX value whose range it takes. */
+static void
+set_range(json_t *json, const Node *n)
+{
+	enum { SCALE = 1, DEPTH = 8 };
+	bool makes_codes = n->op == OP_quantize || n->op == OP_fake_quantize;
+	const char *low = makes_codes ? range_behind(node_operand(n, SCALE), DEPTH) : NULL;
+
+	if (!low)
+		return;
+	Text name = {0};
+	text_add_bytes(&name, low, strlen(low) - strlen(".low"));
+	set_text(json, "range", &name);
+}
+
 static json_t *
 node_json(const Node *n, const int *numbers)
 {
@@ -52,6 +88,7 @@ node_json(const Node *n, const int *numbers)
 	set_location(json, n->loc);
 	json_object_set_new(json, "op", json_string(op_row(n)->name));
 	json_object_set_new(json, "phase", json_integer(n->phase));
+	set_range(json, n);
 	if (n->op == OP_call)
 		json_object_set_new(json, "callee", json_name(((CallAttr *)n->attr)->callee->name));
 	if (n->op == OP_launch)
@@ -311,14 +348,15 @@ page_print(Text *out, const Page *p)
 	if (p->model)
 		model_nodes(p->model, add_onnx, onnx);
 	json_t *root = json_pack(
-		"{s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o}", "title", json_name(p->title), "stage",
+		"{s:o,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "title", json_name(p->title), "stage",
 		p->stage, "onnx", onnx, "functions", functions_json(p->graph), "states",
 		states_json(p->plan ? p->plan : p->graph), "kernels",
 		p->plan ? kernels_json(p->plan) : json_array(), "members",
 		p->plan ? members_json(p->graph, p->plan) : json_object(), "memory",
 		p->plan && p->plan->state_bytes + p->plan->workspace_bytes + p->plan->io_bytes
 			? memory_json(p->plan)
-			: json_null());
+			: json_null(),
+		"ranges", p->ranges ? json_incref(p->ranges) : json_object());
 	char *text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
 
 	html_page(out, dump_page, text);

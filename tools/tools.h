@@ -11,7 +11,7 @@
 typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
-	const char *stage, *format, *after, *passes, *dump_after, *dump_dir, *stop_after;
+	const char *stage, *format, *log, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
@@ -173,8 +173,14 @@ typedef struct {
 	const Model *model;  /* of the ONNX nodes; NULL: none */
 	const Module *graph; /* whose nodes are shown: kernels to be are fused functions */
 	const Module *plan;  /* of kernels, and of memory where that is planned; NULL: none */
+	/* Ranges of codes over a training, as training_ranges gives them; NULL: none. */
+	struct json_t *ranges;
 } Page;
 void page_print(Text *out, const Page *p);
+
+/* ---- training_log.c */
+/* {value: {step, low, high, scale, zero_point}}, each a list, of an executable's log; the caller's. NULL after reporting. */
+struct json_t *training_ranges(const char *path, Diag *diag);
 
 /* ---- quantize_scales.c: weights and biases are; false after reporting. */
 bool quantized_is_finite(const QuantizedTensor *t, Diag *diag);

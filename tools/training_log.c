@@ -1,0 +1,87 @@
+/* The ranges of codes that an executable's --log holds, for the page of `gradc dump`. For example a line
+ *
+ *	{"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137, "zero_point": 109}}}
+ *
+ * Other lines have none. */
+#include "tools/tools.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+append(json_t *object, const char *key, json_t *value)
+{
+	if (!json_object_get(object, key))
+		json_object_set_new(object, key, json_array());
+	json_array_append(json_object_get(object, key),
+	                  json_is_number(value) ? value : json_null());
+}
+
+/* {value: {step, low, high, scale, zero_point}}, each a list. */
+static void
+add_ranges(json_t *found, json_t *line)
+{
+	static const char *const keys[] = {"low", "high", "scale", "zero_point"};
+	const char *name;
+	json_t *range;
+
+	json_object_foreach(json_object_get(line, "ranges"), name, range) {
+		if (!json_object_get(found, name))
+			json_object_set_new(found, name, json_object());
+		json_t *of = json_object_get(found, name);
+		append(of, "step", json_object_get(line, "step"));
+		for (int i = 0; i < COUNT(keys); i++)
+			append(of, keys[i], json_object_get(range, keys[i]));
+	}
+}
+
+static bool
+read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
+{
+	char *line = NULL;
+	size_t size = 0;
+	bool ok = true;
+	int n = 0;
+
+	for (ssize_t length; ok && (length = getline(&line, &size, f)) >= 0;) {
+		json_t *json = json_loadb(line, (size_t)length, 0, NULL);
+		n++;
+		ok = json_is_object(json);
+		if (ok)
+			add_ranges(found, json);
+		else
+			diag_error(diag, EXIT_INVALID, "--log: %s:%d: no JSON object", path, n);
+		json_decref(json);
+	}
+	if (ok && ferror(f)) {
+		diag_error(diag, EXIT_SYSTEM, "--log: %s: %s", path, strerror(errno));
+		ok = false;
+	}
+	free(line);
+	return ok;
+}
+
+json_t *
+training_ranges(const char *path, Diag *diag)
+{
+	json_t *found = json_object();
+	FILE *f = fopen(path, "r");
+
+	if (!f)
+		diag_error(diag, EXIT_SYSTEM, "--log: %s: %s", path, strerror(errno));
+	bool ok = f && read_lines(f, path, found, diag);
+	if (f)
+		fclose(f);
+	if (ok && json_object_size(found) == 0)
+		diag_warning(
+			diag,
+			"--log: %s holds no ranges: those of --quantize with activations in codes have some",
+			path);
+	if (ok)
+		return found;
+	json_decref(found);
+	return NULL;
+}
