@@ -429,7 +429,7 @@ double dtype_int_for_rounding(uint64_t bits, bool is_signed);
  * reciprocal: x times 1 / scale, in place of the division. */
 int64_t dtype_quantize(DType t, DType arithmetic, bool reciprocal, double x, double scale,
                        double zero);
-/* The smallest and the largest number of an integer type of at most 32 bits. */
+/* The smallest and the largest number of an integer type of at most 32 bits, or of a float type below f32. */
 void dtype_range(DType t, double *low, double *high);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
@@ -452,13 +452,19 @@ GroupWalk group_walk(const Groups *g);
 void group_next(GroupWalk *w);
 
 /* ---- quantization.c */
-/* Scale and zero point of an integer type for a range, 0 in it (quant_utils.py: compute_scale_zp). symmetric: the same scale on both
- * sides of the middle code. A range of nothing has scale 1. */
+/* Codes: integers, or numbers of 8-bit floats, whose zero point is 0. Scale and zero point for a range, 0 in it (quant_utils.py:
+ * compute_scale_zp). symmetric: the same scale on both sides of the middle code; so it is for floats. A range of nothing has scale 1. */
 void quantization_of(DType type, bool symmetric, float low, float high, float *scale,
                      int32_t *zero);
-/* Those of each group of numbers of type `dtype`, by its smallest and largest: symmetric where codes are signed. */
+/* Of 0, 1, ... 255: what onnxruntime divides a standard deviation by for the scale of 8-bit floats, whatever numbers they are. */
+#define DEVIATION_OF_BYTES 73.90027f
+/* Those of each group of numbers of type `dtype`, by its smallest and largest: symmetric where codes are signed. Of floats' codes by the
+ * group's standard deviation (compute_scale_zp_float8), where its largest number has a code then. */
 void quantization_of_groups(DType type, const Groups *g, DType dtype, const void *data,
                             Arena *scratch, float *scale, int32_t *zero);
+/* x's code as element i of an array, and the number that it stands for; steps are rounded to f32. */
+void code_store(DType type, void *at, int64_t i, double x, double scale, double zero);
+double code_number(DType type, double x, double scale, double zero);
 /* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
 #define SCALAR(index, name, dtype, has_default) SCALAR_##index,

@@ -403,6 +403,11 @@ dtype_range(DType t, double *low, double *high)
 	int bits = dtype_info[t].bits;
 	bool is_signed = dtype_info[t].class == CLASS_SIGNED;
 
+	if (dtype_is_float(t)) {
+		*high = float_decode(&float_formats[t], float_formats[t].largest);
+		*low = float_formats[t].sign ? -*high : 0;
+		return;
+	}
 	*low = is_signed ? -ldexp(1, bits - 1) : 0;
 	*high = ldexp(1, is_signed ? bits - 1 : bits) - 1;
 }

@@ -9,6 +9,7 @@ quantization_of(DType type, bool symmetric, float low, float high, float *scale,
 {
 	double least, most;
 
+	symmetric |= dtype_is_float(type);
 	dtype_range(type, &least, &most);
 	if (symmetric && least < 0 && dtype_info[type].bits >= 8)
 		least = -most;
@@ -30,6 +31,61 @@ quantization_of(DType type, bool symmetric, float low, float high, float *scale,
 	*scale = (float)step;
 }
 
+/* ---- codes that are floats */
+/* The sum as NumPy adds it: eight at a time up to 128, halves of what is more. */
+static float
+pairwise_sum(const float *x, int64_t n)
+{
+	enum { AT_ONCE = 8, BLOCK = 128 };
+	float part[AT_ONCE] = {0}, sum = 0;
+	int64_t i = 0, half = n / 2 - n / 2 % AT_ONCE;
+
+	if (n > BLOCK)
+		return pairwise_sum(x, half) + pairwise_sum(x + half, n - half);
+	for (; i + AT_ONCE <= n; i += AT_ONCE)
+		for (int k = 0; k < AT_ONCE; k++)
+			part[k] += x[i + k];
+	if (n >= AT_ONCE)
+		sum = ((part[0] + part[1]) + (part[2] + part[3])) +
+		      ((part[4] + part[5]) + (part[6] + part[7]));
+	for (; i < n; i++)
+		sum += x[i];
+	return sum;
+}
+
+/* numpy.std, to the bit. Takes x for its squares. */
+static float
+standard_deviation(float *x, int64_t n)
+{
+	float mean = (float)((double)pairwise_sum(x, n) / (double)n);
+
+	for (int64_t i = 0; i < n; i++)
+		x[i] = (x[i] - mean) * (x[i] - mean);
+	return sqrtf((float)((double)pairwise_sum(x, n) / (double)n));
+}
+
+/* Where the largest number of a group has no code then, its scale stays that number's. */
+static void
+scales_by_deviation(const Groups *g, int64_t n, DType dtype, const void *data, Arena *scratch,
+                    float *scale)
+{
+	int64_t n_groups = groups_count(g), *end = NEW_ARRAY(scratch, int64_t, n_groups + 1);
+	float *sorted = NEW_ARRAY(scratch, float, n);
+
+	for (GroupWalk w = group_walk(g); w.i < n; group_next(&w))
+		end[w.group + 1]++;
+	for (int64_t k = 0; k < n_groups; k++)
+		end[k + 1] += end[k];
+	for (GroupWalk w = group_walk(g); w.i < n; group_next(&w))
+		sorted[end[w.group]++] = (float)dtype_load_float(dtype, data, w.i);
+	for (int64_t k = 0, first = 0; k < n_groups; first = end[k++]) {
+		float step = standard_deviation(sorted + first, end[k] - first) /
+		             DEVIATION_OF_BYTES;
+		if (step > scale[k] && isfinite(step))
+			scale[k] = step;
+	}
+}
+
 void
 quantization_of_groups(DType type, const Groups *g, DType dtype, const void *data, Arena *scratch,
                        float *scale, int32_t *zero)
@@ -48,4 +104,26 @@ quantization_of_groups(DType type, const Groups *g, DType dtype, const void *dat
 	for (int64_t k = 0; k < n_groups; k++)
 		quantization_of(type, dtype_info[type].class == CLASS_SIGNED, low[k], high[k],
 		                &scale[k], &zero[k]);
+	if (dtype_is_float(type))
+		scales_by_deviation(g, n, dtype, data, scratch, scale);
+}
+
+/* ---- a number and its code */
+void
+code_store(DType type, void *at, int64_t i, double x, double scale, double zero)
+{
+	if (dtype_is_float(type))
+		dtype_store_float(type, at, i, (float)(x / scale));
+	else
+		dtype_store_int(type, at, i, dtype_quantize(type, F32, false, x, scale, zero));
+}
+
+double
+code_number(DType type, double x, double scale, double zero)
+{
+	Conversion saturate = {.overflow = OVERFLOW_SATURATE};
+
+	if (dtype_is_float(type))
+		return dtype_round_as(type, saturate, (float)(x / scale), 0) * scale;
+	return ((double)dtype_quantize(type, F32, false, x, scale, zero) - zero) * scale;
 }

@@ -17,6 +17,7 @@ static const struct {
 } forms[] = {{10, "codes of 8 bits"},
              {11, "scales computed from values"},
              {13, "a scale for each channel"},
+             {19, "codes of 8-bit floats"},
              {21, "blocks, a scale for each row, or codes of 4 or 16 bits"},
              {25, "codes of 2 bits"}};
 
@@ -28,8 +29,9 @@ form_of(const QuantizedTensor *t)
 	bool is_dynamic = t->kind == QUANTIZED_ACTIVATION && !t->scale;
 	bool by_row = is_dynamic && t->activations == ACTIVATIONS_TOKEN;
 
-	return bits == 2                                       ? 4
-	       : bits == 4 || bits == 16 || t->block || by_row ? 3
+	return bits == 2                                       ? 5
+	       : bits == 4 || bits == 16 || t->block || by_row ? 4
+	       : dtype_is_float(t->type)                       ? 3
 	       : t->axis >= 0                                  ? 2
 	                                                       : is_dynamic;
 }
@@ -170,9 +172,7 @@ weight_codes(const QuantizedTensor *t, void *out)
 	Groups groups = quantized_groups(t);
 
 	for (GroupWalk w = group_walk(&groups); t->numbers && w.i < t->n; group_next(&w))
-		dtype_store_int(t->type, out, w.i,
-		                dtype_quantize(t->type, F32, false, t->numbers[w.i],
-		                               t->scale[w.group], t->zero[w.group]));
+		code_store(t->type, out, w.i, t->numbers[w.i], t->scale[w.group], t->zero[w.group]);
 }
 
 /* A bias is rounded in double, as onnxruntime does it: its codes have 32 bits. */
@@ -395,33 +395,52 @@ drop_inputs(Edit *e, GraphProto *g)
 	g->n_input = n;
 }
 
-/* onnxruntime 1.27 joins such products with integers into an operator that refuses them. */
+/* onnxruntime 1.27 joins such products with codes into an operator that refuses them. */
+static const struct {
+	const char *what, *hint;
+} refused[] = {
+	{"codes of 8-bit floats", "--activation-type=none runs with its optimizations"},
+	{"8-bit codes with weights in blocks",
+         "--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations"},
+	{"8-bit codes with a scale for each row",
+         "weights of 4 bits, or one scale for the tensor, run with its optimizations"},
+};
+
 void
 model_quantize_warn(const QuantizedTensors *list, Diag *diag)
 {
-	bool blocks = false, codes = false;
+	enum { FLOATS, BLOCKS, ROWS };
+	bool has[COUNT(refused)] = {false}, codes = false, bytes = false;
 
 	for (int i = 0; i < list->n; i++) {
 		const QuantizedTensor *t = list->at[i];
+		bool is_weight = t->kind == QUANTIZED_WEIGHT;
 		bool is_byte = dtype_info[t->type].bits == 8;
-		blocks |= t->kind == QUANTIZED_WEIGHT && t->block && is_byte;
+		has[FLOATS] |= dtype_is_float(t->type);
+		has[BLOCKS] |= is_weight && t->block && is_byte;
+		has[ROWS] |= !is_weight && t->block;
+		bytes |= is_weight && is_byte;
 		codes |= t->kind == QUANTIZED_ACTIVATION && is_byte;
 	}
-	if (!blocks || !codes)
+	has[FLOATS] &= codes;
+	has[BLOCKS] &= codes;
+	has[ROWS] &= bytes;
+	for (int i = 0; i < COUNT(refused); i++) {
+		if (!has[i])
+			continue;
+		diag_warning(
+			diag,
+			"onnxruntime's CPU has no product of %s: it runs the model with ORT_DISABLE_ALL, as gradc does",
+			refused[i].what);
+		diag_hint(diag, "%s", refused[i].hint);
 		return;
-	diag_warning(
-		diag,
-		"onnxruntime's CPU has no product of 8-bit codes with weights in blocks: it runs the model with "
-		"ORT_DISABLE_ALL, as gradc does");
-	diag_hint(
-		diag,
-		"--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations");
+	}
 }
 
 void
 model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out)
 {
-	enum { FREE_INITIALIZERS = 4, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
+	enum { FREE_INITIALIZERS = 4, NEEDS_IR_9 = 19, NEEDS_IR_10 = 21, NEEDS_IR_11 = 23 };
 	Edit e = {.model = model,
 	          .arena = model->arena,
 	          .names = strmap_new(model->arena),
@@ -444,7 +463,10 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	keep_initializers(&e, g);
 	drop_inputs(&e, g);
 	opset = opset ? opset : model->opset;
-	int64_t ir = opset >= NEEDS_IR_11 ? 11 : opset >= NEEDS_IR_10 ? 10 : FREE_INITIALIZERS;
+	int64_t ir = opset >= NEEDS_IR_11   ? 11
+	             : opset >= NEEDS_IR_10 ? 10
+	             : opset >= NEEDS_IR_9  ? 9
+	                                    : FREE_INITIALIZERS;
 	m->ir_version = m->ir_version > ir ? m->ir_version : ir;
 	g->node = e.nodes.at;
 	g->n_node = (size_t)e.nodes.n;

@@ -231,9 +231,7 @@ range_mse(const Calibration *c, float *low, float *high)
 		quantization_of(c->type, false, ends[0], ends[1], &scale, &zero);
 		for (int i = 0; i < c->method->bins; i++) {
 			double x = ((double)c->edges[i] + c->edges[i + 1]) / 2;
-			double back = (double)(dtype_quantize(c->type, F32, false, x, scale, zero) -
-			                       zero) *
-			              scale;
+			double back = code_number(c->type, x, scale, zero);
 			error += (double)c->histogram[i] * (x - back) * (x - back);
 		}
 		if (error < best) {
@@ -245,6 +243,24 @@ range_mse(const Calibration *c, float *low, float *high)
 	return isfinite(best);
 }
 
+/* The range that has the scale which onnxruntime's quantizer gives 8-bit floats. */
+static bool
+range_distribution(const Calibration *c, float *low, float *high)
+{
+	double least, most, sums[3] = {0};
+
+	for (int i = 0; i < c->method->bins; i++) {
+		float x = (c->edges[i] + c->edges[i + 1]) * 0.5f, power = 1;
+		for (int k = 0; k < COUNT(sums); k++, power *= x)
+			sums[k] += (double)c->histogram[i] * power;
+	}
+	double mean = sums[1] / sums[0], variance = sums[2] / sums[0] - mean * mean;
+	dtype_range(c->type, &least, &most);
+	*high = (float)sqrt(variance) / DEVIATION_OF_BYTES * (float)most;
+	*low = -*high;
+	return *high > 0;
+}
+
 const CalibrationMethod calibration_methods[] = {
 	{"minmax", "the lowest and the highest value", false, false, 0, range_minmax},
 	{"percentile", "percentile:P, so many of 100 sizes are inside (99.999)", true, true, 2048,
@@ -253,14 +269,18 @@ const CalibrationMethod calibration_methods[] = {
          range_entropy},
 	{"mse", "the range whose codes have the least square error", true, false, 2048, range_mse},
 	{"moving-average", "the mean of the batches' ranges", false, false, 0, range_average},
+	{"distribution", "the range by the standard deviation", true, false, 2048,
+         range_distribution},
 	{0},
 };
 
 void
 calibration_range(const Calibration *c, float *low, float *high)
 {
+	bool narrows = c->method->counts && !dtype_is_float(c->type);
+
 	if (!c->method->range(c, low, high))
 		range_minmax(c, low, high);
-	*low = *low < c->low && c->method->counts ? c->low : *low;
-	*high = *high > c->high && c->method->counts ? c->high : *high;
+	*low = *low < c->low && narrows ? c->low : *low;
+	*high = *high > c->high && narrows ? c->high : *high;
 }

@@ -142,9 +142,8 @@ gptq_round(const Gptq *g, Arena *arena, int inputs, QuantizedTensor *t)
 		for (int64_t o = 0; o < m.outputs; o++) {
 			int64_t group = group_at(t, inputs, i, o);
 			float *w = element(&m, i, o);
-			int64_t code = dtype_quantize(t->type, F32, false, *w, t->scale[group],
-			                              t->zero[group]);
-			float back = (float)(code - t->zero[group]) * t->scale[group];
+			float back = (float)code_number(t->type, *w, t->scale[group],
+			                                t->zero[group]);
 			double error = ((double)*w - back) / u[i * g->n + i];
 			*w = back;
 			for (int64_t j = i + 1; j < m.inputs; j++)

@@ -67,8 +67,7 @@ quantize_measure(Quantize *q, int i, const float *x, int64_t n)
 	if (t->kind != QUANTIZED_ACTIVATION)
 		return true;
 	for (int64_t k = 0; k < n; k++) {
-		int64_t code = dtype_quantize(t->type, F32, false, x[k], t->scale[0], t->zero[0]);
-		double back = (double)(code - t->zero[0]) * t->scale[0];
+		double back = code_number(t->type, x[k], t->scale[0], t->zero[0]);
 		signal += (double)x[k] * x[k];
 		noise += (x[k] - back) * (x[k] - back);
 	}
@@ -89,10 +88,8 @@ quantize_weight(Quantize *q, int i)
 		quantization_of_groups(t->type, &groups, F32, t->numbers, q->arena, t->scale,
 		                       t->zero);
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
-		int32_t zero = t->zero[w.group];
-		int64_t code = dtype_quantize(t->type, F32, false, t->numbers[w.i],
-		                              t->scale[w.group], zero);
-		double error = exact[w.i] - (double)(code - zero) * t->scale[w.group];
+		double error = exact[w.i] - code_number(t->type, t->numbers[w.i], t->scale[w.group],
+		                                        t->zero[w.group]);
 		signal += (double)exact[w.i] * exact[w.i];
 		noise += error * error;
 	}
