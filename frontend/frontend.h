@@ -56,7 +56,8 @@ struct QuantizedTensor {
 	DType type;        /* of a code */
 	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
 	int axis;          /* along which scales differ; -1: there is one */
-	int64_t block, n_scales;
+	int64_t block; /* of a weight's inputs; of an activation with a scale for each row: the row */
+	int64_t n_scales;
 	const float *
 		numbers; /* n, of weights and biases; the model's; NULL where shapes_only left them out */
 	int64_t n;

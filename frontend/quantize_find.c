@@ -98,6 +98,7 @@ typedef struct {
 	StrMap *producers; /* name -> the node of the main graph that makes it */
 	StrMap *readers;   /* name -> how many inputs and outputs of the graph read it */
 	StrMap *found[3];  /* by kind: name -> QuantizedTensor */
+	StrMap *vectors;   /* names of values whose declared rank is 1 */
 	StrMap *other; /* names of values of other types than f32, in Constant nodes, or made of codes already */
 	int n_products, n_chosen, n_left;
 } Find;
@@ -291,6 +292,8 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[row->bias])
 	                               : NULL;
 	bool eight = dtype_info[f->options->weight_type].bits == 8 &&
+	             !dtype_is_float(f->options->weight_type) &&
+	             !dtype_is_float(f->options->activation_type) &&
 	             f->options->activations == ACTIVATIONS_STATIC && !f->options->block &&
 	             !f->options->keep_bias;
 
@@ -323,6 +326,8 @@ note_type(Find *f, const ValueInfoProto *v)
 
 	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
 		strmap_put(f->other, v->name, f);
+	if (t && t->shape && t->shape->n_dim == 1)
+		strmap_put(f->vectors, v->name, f);
 }
 
 static void
@@ -342,9 +347,9 @@ note_types(Find *f, const GraphProto *g)
 	}
 }
 
-/* An activation: anything but a number that the file holds. */
+/* An activation: anything but a number that the file holds. row: how many numbers the product adds up, where that is a row of it, else 0. */
 static QuantizedTensor *
-add_activation(Find *f, NodeProto *p, int input, bool by_rows)
+add_activation(Find *f, NodeProto *p, int input, int64_t row)
 {
 	const char *name = p->input[input];
 
@@ -355,8 +360,9 @@ add_activation(Find *f, NodeProto *p, int input, bool by_rows)
 	t->type = f->options->activation_type;
 	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
 	t->activations = f->options->activations;
-	if (t->activations == ACTIVATIONS_TOKEN && (known || !by_rows)) /* of one reader: of all */
+	if (t->activations == ACTIVATIONS_TOKEN && (known || !row)) /* of one reader: of all */
 		t->activations = ACTIVATIONS_DYNAMIC;
+	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
 	return t;
 }
 
@@ -423,10 +429,12 @@ visit(Find *f, NodeProto *p)
 	}
 	QuantizedTensor *w = add_weight(f, p, row, &from);
 	/* a product of two activations has no tokens: its right operand's rows may run along the sequence */
-	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0);
-	QuantizedTensor *x = add_activation(f, p, row->x, by_rows);
+	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0) &&
+	               !strmap_get(f->vectors, p->input[row->x]); /* which are one row */
+	int64_t inputs = by_rows ? from.proto->dims[from.order.at[row->inputs(p, w->shape.n)]] : 0;
+	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
 	if (!w)
-		add_activation(f, p, row->weight, false);
+		add_activation(f, p, row->weight, 0);
 	add_bias(f, p, row, x, w);
 }
 
@@ -512,6 +520,7 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .diag = diag,
 	          .producers = strmap_new(arena),
 	          .readers = strmap_new(arena),
+	          .vectors = strmap_new(arena),
 	          .other = strmap_new(arena)};
 
 	note_types(&f, g);

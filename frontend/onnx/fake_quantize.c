@@ -276,19 +276,10 @@ fake_static(OnnxNode *n, const QuantizedTensor *t, Value *x)
 }
 
 static Value *
-fake_dynamic(OnnxNode *n, QuantizedTensor *t, Value *x)
+fake_dynamic(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {
 	int rank = x->type->rank;
 	bool by_row = t->activations == ACTIVATIONS_TOKEN;
-	int64_t row = by_row ? x->type->dims[rank - 1] : 0;
-	if (t->block && row != t->block) {
-		report_unsupported(
-			n,
-			"rows of %lld and of %lld elements, each with a scale: a model has one size of its blocks",
-			(long long)t->block, (long long)row);
-		return NULL;
-	}
-	t->block = row;
 	Ints axes = ints_range(by_row ? rank - 1 : 0, rank), shape = shape_of(x);
 	Value *scale, *zero;
 
@@ -297,7 +288,7 @@ fake_dynamic(OnnxNode *n, QuantizedTensor *t, Value *x)
 }
 
 static Value *
-fake(OnnxNode *n, QuantizedTensor *t, Value *x)
+fake(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {
 	if (t->kind == QUANTIZED_WEIGHT)
 		return fake_weight(n, t, x);
@@ -314,7 +305,7 @@ fake_quantized(OnnxNode *n, int i, Value *v)
 		return v;
 	if (intmap_get(n->im->fakes, found, &made))
 		return (Value *)(uintptr_t)made;
-	QuantizedTensor *t = (QuantizedTensor *)(uintptr_t)found;
+	const QuantizedTensor *t = (const QuantizedTensor *)(uintptr_t)found;
 	if (v->type->dtype != F32) {
 		report_unsupported(n, "input %d is %s: only f32 is quantized", i,
 		                   dtype_info[v->type->dtype].name);
