@@ -7,22 +7,17 @@ static bool
 read_types(Quantize *q)
 {
 	const Options *o = q->o;
-	const char *activation = o->activation_type ? o->activation_type : "u8";
-
-	q->how = (QuantizeOptions){
-		.weight_type = S8,
-		.activation_type = U8,
-		.activations = strcmp(activation, "none") == 0      ? ACTIVATIONS_FLOAT
-	                       : strcmp(activation, "dynamic") == 0 ? ACTIVATIONS_DYNAMIC
-	                                                            : ACTIVATIONS_STATIC,
-		.per_channel = o->per_channel,
-		.block = o->block_size,
-		.only = terminated(q->arena, &o->only),
-		.skip = terminated(q->arena, &o->skip)};
+	q->how = (QuantizeOptions){.weight_type = S8,
+	                           .activation_type = U8,
+	                           .activations = activations_of(o->activation_type),
+	                           .per_channel = o->per_channel,
+	                           .block = o->block_size,
+	                           .only = terminated(q->arena, &o->only),
+	                           .skip = terminated(q->arena, &o->skip)};
 	if (o->weight_type)
-		dtype_parse(o->weight_type, &q->how.weight_type);
-	if (q->how.activations == ACTIVATIONS_STATIC)
-		dtype_parse(activation, &q->how.activation_type);
+		codes_parse(o->weight_type, &q->how.weight_type);
+	if (o->activation_type && q->how.activations == ACTIVATIONS_STATIC)
+		codes_parse(o->activation_type, &q->how.activation_type);
 	if (o->per_channel && o->block_size) {
 		diag_error(q->diag, EXIT_USAGE, "--per-channel and --block-size: one of them");
 		return false;

@@ -3,8 +3,24 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 
 static const char *const kind_names[] = {"activation", "weight", "bias"};
+
+const char *
+codes_name(DType t)
+{
+	return t == F8E4M3 ? "f8e4m3fn" : dtype_info[t].name;
+}
+
+bool
+codes_parse(const char *name, DType *out)
+{
+	if (strcmp(name, codes_name(F8E4M3)) != 0)
+		return dtype_parse(name, out);
+	*out = F8E4M3;
+	return true;
+}
 
 static int64_t
 bytes_of(const QuantizedTensor *t)
@@ -45,15 +61,18 @@ void
 quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr, const double *gain)
 {
 	int64_t before = 0, after = 0;
+	int wide = 4;
 
-	printf("%-11s %-4s %-32s %8s %12s %12s %6s%s%s\n", "", "type", "tensor", "scales", "scale",
-	       "to", "zero", snr ? "  SNR dB" : "", gain ? " left out" : "");
+	for (int i = 0; i < list->n; i++)
+		wide = dtype_is_float(list->at[i]->type) ? 8 : wide;
+	printf("%-11s %-*s %-32s %8s %12s %12s %6s%s%s\n", "", wide, "type", "tensor", "scales",
+	       "scale", "to", "zero", snr ? "  SNR dB" : "", gain ? " left out" : "");
 	for (int i = 0; i < list->n; i++) {
 		const QuantizedTensor *t = list->at[i];
 		const char *word = scales_word(t);
 		if (t->readers.n == 0)
 			continue;
-		printf("%-11s %-4s %-32s ", kind_names[t->kind], dtype_info[t->type].name,
+		printf("%-11s %-*s %-32s ", kind_names[t->kind], wide, codes_name(t->type),
 		       plain_text(arena, t->name));
 		if (word)
 			printf("%8s", word);
@@ -97,7 +116,7 @@ quantized_json(const QuantizedTensors *list, const Calibration *ranges, const do
 			continue;
 		json_t *entry = json_pack("{s:s,s:s,s:s,s:s,s:i,s:I}", "name", t->name, "kind",
 		                          kind_names[t->kind], "node", t->node, "type",
-		                          dtype_info[t->type].name, "axis", t->axis, "block_size",
+		                          codes_name(t->type), "axis", t->axis, "block_size",
 		                          (json_int_t)t->block);
 		if (word)
 			json_object_set_new(entry, "scales", json_string(word));

@@ -145,7 +145,7 @@ check_spec(const Session *s, const Spec *spec)
 	return !fault;
 }
 
-static ActivationScales
+ActivationScales
 activations_of(const char *type)
 {
 	static const char *const by[] = {[ACTIVATIONS_DYNAMIC] = "dynamic",

@@ -182,10 +182,17 @@ void page_print(Text *out, const Page *p);
 /* {value: {step, low, high, scale, zero_point}}, each a list, of an executable's log; the caller's. NULL after reporting. */
 struct json_t *training_ranges(const char *path, Diag *diag);
 
+/* ---- quantize_spec.c: by the name of a type on the command line; NULL: static. */
+ActivationScales activations_of(const char *type);
+
 /* ---- quantize_scales.c: weights and biases are; false after reporting. */
 bool quantized_is_finite(const QuantizedTensor *t, Diag *diag);
 
-/* ---- quantize_report.c: what is quantized how; snr, gain: decibels for each, NULL: not known; ranges: likewise. */
+/* ---- quantize_report.c */
+/* Types of codes by ONNX's names: "s8", "f8e4m3fn"; false: no such type. */
+const char *codes_name(DType t);
+bool codes_parse(const char *name, DType *out);
+/* What is quantized how; snr, gain: decibels for each, NULL: not known; ranges: likewise. */
 void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr,
                      const double *gain);
 struct Calibration;
