@@ -114,15 +114,22 @@ is_taken(const GraphProto *g, const char *name)
 	return false;
 }
 
+static const char *
+fresh_name(Model *model, const char *base, const char *ending)
+{
+	const char *name = arena_printf(model->arena, "%s%s", base, ending);
+
+	for (int i = 1; is_taken(model->proto->graph, name); i++)
+		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
+	return name;
+}
+
 const char *
 edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                      const Ints *shape, const void *data)
 {
 	GraphProto *g = edit_graph(model);
-	const char *name = arena_printf(model->arena, "%s%s", base, ending);
-
-	for (int i = 1; is_taken(g, name); i++)
-		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
+	const char *name = fresh_name(model, base, ending);
 	TensorProto *t = tensor_of_copy(model, name, type, shape, data);
 	g->initializer = edit_grown(model, g->initializer, g->n_initializer++, t);
 	strmap_put(model->initializers, t->name, t);

@@ -38,6 +38,7 @@ typedef struct {
 	bool per_channel; /* a scale for each output channel of a weight */
 	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
 	bool keep_bias;   /* biases stay floats */
+	bool add_bias;    /* convolutions and Gemms without a bias get one of zeros */
 	bool divides;     /* a block that does not divide an axis is an error */
 	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
 	const char *const *only,
@@ -62,9 +63,12 @@ struct QuantizedTensor {
 		numbers; /* n, of weights and biases; the model's; NULL where shapes_only left them out */
 	int64_t n;
 	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
-	/* Of a matrix: the value whose last axis its product adds up, and the axis of the matrix; NULL: another product. */
+	/* Of a weight: the one node that multiplies by it from the right, NULL: several do, or from the left; its axes that are
+	 * outputs and that are added up. */
+	void *product;
+	int channel_axis, input_axis;
+	/* Of a matrix: the value whose last axis its product adds up; NULL: another product. */
 	const char *product_input;
-	int input_axis;
 	ActivationScales activations; /* of an activation */
 	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
 	int32_t *zero; /* likewise */
@@ -75,6 +79,21 @@ struct QuantizedTensor {
 	State *learned, *low, *high, *scale_shift, *zero_shift;
 };
 typedef VEC(QuantizedTensor *) QuantizedTensors;
+/* The bias behind a weight's product, and how the mean of what the product reads gets into it: with the mean[c] of each channel of x,
+ * bias -= factor * sum over c of (codes' weight - weight) * mean[c]. */
+typedef struct {
+	const char *name;       /* of an initializer; NULL: no bias to correct */
+	QuantizedTensor *codes; /* the same where it becomes codes, else NULL */
+	Ints shape;
+	int64_t n; /* channels of the result */
+	const float *floats;
+	const char *x;
+	int x_axis;         /* of the channels that are added up; from the end where negative */
+	int64_t x_channels; /* along it */
+	int64_t group;      /* of a convolution, else 1 */
+	bool is_transposed; /* ConvTranspose: groups lie along the weight's inputs */
+	double factor;
+} ProductBias;
 /* Quantization-aware training: what products read becomes codes and numbers again. */
 typedef struct {
 	QuantizedTensors tensors;
@@ -212,6 +231,9 @@ Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *c
 void model_fold_batch_norms(Model *model, Diag *diag);
 /* Moves factors between the weights of products that follow one another, so that each weight's channels have ranges alike. */
 void model_equalize(Model *model, Diag *diag);
+/* The bias of each weight's product, n of the list; the others' are NULL by name. How many weights have none. */
+int model_find_biases(Model *model, const QuantizedTensors *list, ProductBias *out, Diag *diag);
+void model_set_bias(Model *model, const ProductBias *bias, const float *numbers);
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);

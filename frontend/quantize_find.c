@@ -260,6 +260,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	bool known = strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
+	t->product = known || row->x != 0 ? NULL : p;
 	if (known)
 		return t;
 	t->type = f->options->weight_type;
@@ -276,12 +277,38 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 		diag_hint(f->diag, "`skip = NODE` in a file of settings leaves it out");
 		return NULL;
 	}
-	set_groups(t, f->options, (int)from->order.at[row->channel(p, t->shape.n)], inputs);
-	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0) {
+	t->input_axis = inputs;
+	t->channel_axis = (int)from->order.at[row->channel(p, t->shape.n)];
+	set_groups(t, f->options, t->channel_axis, inputs);
+	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0)
 		t->product_input = p->input[row->x];
-		t->input_axis = inputs;
-	}
 	return t;
+}
+
+/* For a product that may have a bias and has none. */
+static void
+add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w)
+{
+	bool has = row->bias < 0 || (row->bias < (int)p->n_input && *p->input[row->bias]);
+	int64_t group = node_int(p, "group", 1), inputs = w->shape.at[w->input_axis];
+	int64_t n = w->shape.at[w->channel_axis];
+
+	if (has || group < 1)
+		return;
+	if (!strcmp(p->op_type, "ConvTranspose")) {
+		if (inputs % group != 0)
+			return;
+		n *= group;
+	}
+	const char *name = edit_add_initializer(f->model, w->name, "_bias", F32,
+	                                        &(Ints){.n = 1, .at = {n}},
+	                                        NEW_ARRAY(f->arena, float, n));
+	strmap_put(f->readers, name, (void *)1);
+	edit_node(f->model, p);
+	if (row->bias < (int)p->n_input)
+		p->input[row->bias] = (char *)(uintptr_t)name;
+	else
+		p->input = edit_grown(f->model, p->input, p->n_input++, name);
 }
 
 static void
@@ -435,6 +462,8 @@ visit(Find *f, NodeProto *p)
 	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
 	if (!w)
 		add_activation(f, p, row->weight, 0);
+	if (w && f->options->add_bias)
+		add_zeros(f, p, row, w);
 	add_bias(f, p, row, x, w);
 }
 

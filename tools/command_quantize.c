@@ -12,6 +12,7 @@ read_types(Quantize *q)
 	                           .activations = activations_of(o->activation_type),
 	                           .per_channel = o->per_channel,
 	                           .block = o->block_size,
+	                           .add_bias = o->bias_correction,
 	                           .only = terminated(q->arena, &o->only),
 	                           .skip = terminated(q->arena, &o->skip)};
 	if (o->weight_type)
@@ -26,10 +27,14 @@ read_types(Quantize *q)
 }
 
 const char *
-quantize_observes(const Quantize *q, const QuantizedTensor *t)
+quantize_observes(const Quantize *q, int i)
 {
-	if (t->kind == QUANTIZED_WEIGHT)
-		return q->gptq ? t->product_input : NULL;
+	const QuantizedTensor *t = q->tensors.at[i];
+
+	if (q->gptq && q->gptq[i].n)
+		return t->product_input;
+	if (q->biases && q->biases[i].bias.name)
+		return q->biases[i].bias.x;
 	return t->kind == QUANTIZED_ACTIVATION && q->how.activations == ACTIVATIONS_STATIC ? t->name
 	                                                                                   : NULL;
 }
@@ -49,14 +54,21 @@ open_gptq(Quantize *q)
 }
 
 static bool
+is_algorithm(const Quantize *q, const char *name)
+{
+	return q->o->algorithm && strcmp(q->o->algorithm, name) == 0;
+}
+
+static bool
 quantize(Quantize *q)
 {
-	bool knows = q->o->algorithm && strcmp(q->o->algorithm, "gptq") == 0;
-	bool observes = q->how.activations == ACTIVATIONS_STATIC || knows;
+	bool is_static = q->how.activations == ACTIVATIONS_STATIC;
+	bool observes = is_static || is_algorithm(q, "gptq") || q->o->bias_correction;
 	Calibration method;
 
 	if (!calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->diag) ||
-	    !session_read(&q->s, q->o, q->arena, q->diag))
+	    !session_read(&q->s, q->o, q->arena, q->diag) ||
+	    !outputs_prepare(q->o, q->s.model, q->arena, q->diag))
 		return false;
 	if (q->o->fold_batch_norms)
 		model_fold_batch_norms(q->s.model, q->diag);
@@ -66,14 +78,15 @@ quantize(Quantize *q)
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	q->snr = NEW_ARRAY(q->arena, double, q->tensors.n);
-	if (knows)
+	if (is_algorithm(q, "gptq"))
 		open_gptq(q);
+	if (q->o->bias_correction && !quantize_find_biases(q))
+		return false;
 	method.type = q->how.activation_type;
 	for (int i = 0; i < q->tensors.n; i++)
 		q->calibrations[i] = method;
-	if (!outputs_prepare(q->o, q->s.model, q->arena, q->diag) ||
-	    (observes && !quantize_calibrate(q)) || !quantize_choose_scales(q) ||
-	    (observes && !quantize_visit_first(q, quantize_measure)))
+	if ((observes && !quantize_calibrate(q)) || !quantize_choose_scales(q) ||
+	    (is_static && !quantize_visit_first(q, quantize_measure)))
 		return false;
 	if (q->o->sensitivity && !quantize_sensitivity(q))
 		return false;

@@ -412,6 +412,7 @@ static const OptionRow option_rows[] = {
 	{"block-size", "N", "a scale for each N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
 	{"calibrate", "METHOD", "minmax, percentile[:99.999], entropy, mse, moving-average or distribution over the data (minmax)", TAKES_STRING, AT(calibrate), .commands = QUANTIZE},
 	{"algorithm", "rtn|gptq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
+	{"bias-correction", NULL, "biases take back what the weights' codes change of the results' means over the data", TAKES_FLAG, AT(bias_correction), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
 	{"fold-batch-norms", NULL, "into the convolutions before them, by their running statistics; Dropout goes, too", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},

@@ -155,7 +155,7 @@ quantize_compile(Quantize *q)
 	StrMap *seen = strmap_new(q->arena);
 
 	for (int i = 0; i < q->tensors.n; i++) {
-		const char *name = quantize_observes(q, q->tensors.at[i]);
+		const char *name = quantize_observes(q, i);
 		if (!name || strmap_get(seen, name))
 			continue;
 		strmap_put(seen, name, q);
@@ -175,10 +175,9 @@ quantize_compile(Quantize *q)
 
 /* The values of a tensor in the last results; NULL after reporting. */
 static const float *
-read_values(Quantize *q, Arena *arena, const json_t *names, const char *name, int64_t *n)
+read_values(Quantize *q, Arena *arena, const json_t *names, const char *name, NpyInfo *info)
 {
 	const char *file = json_string_value(json_object_get(json_object_get(names, name), "file"));
-	NpyInfo info;
 	void *values;
 
 	if (!file) {
@@ -187,14 +186,13 @@ read_values(Quantize *q, Arena *arena, const json_t *names, const char *name, in
 	}
 	if (diag_status(q->diag,
 	                npy_read(arena, path_join(arena, path_join(arena, q->folder, "out"), file),
-	                         &info, &values)))
+	                         info, &values)))
 		return NULL;
-	if (info.dtype != F32) {
+	if (info->dtype != F32) {
 		diag_error(q->diag, EXIT_UNSUPPORTED, "%s: its values are %s, need f32", name,
-		           dtype_info[info.dtype].name);
+		           dtype_info[info->dtype].name);
 		return NULL;
 	}
-	*n = info.n_elements;
 	return values;
 }
 
@@ -205,14 +203,14 @@ visit_batch(Quantize *q, QuantizeVisitor visit)
 	const char *out = path_join(q->arena, q->folder, "out");
 	bool ok = run_executable(&q->s, q->exe, out) == EXIT_OK;
 	json_t *names = ok ? json_load_file(path_join(arena, out, "names.json"), 0, NULL) : NULL;
-	int64_t n;
+	NpyInfo info;
 
 	for (int i = 0; i < q->tensors.n && ok; i++) {
-		const char *name = quantize_observes(q, q->tensors.at[i]);
+		const char *name = quantize_observes(q, i);
 		if (!name)
 			continue;
-		const float *x = read_values(q, arena, names, name, &n);
-		ok = x && visit(q, i, x, n);
+		const float *x = read_values(q, arena, names, name, &info);
+		ok = x && visit(q, i, x, &info);
 	}
 	json_decref(names);
 	arena_free(arena);

@@ -14,8 +14,9 @@ typedef struct {
 	QuantizeOptions how;
 	QuantizedTensors tensors;
 	Calibration *calibrations; /* by tensor */
-	Gptq *gptq;                /* likewise; NULL: rounded to nearest */
-	double *snr;               /* likewise, in decibels; NAN: not known */
+	Gptq *gptq; /* likewise, with n > 0 of weights whose products' inputs are summed up; NULL: of none */
+	struct BiasMean *biases; /* likewise, with --bias-correction; NULL: none is corrected */
+	double *snr;             /* likewise, in decibels; NAN: not known */
 	double *gain; /* likewise, of the results' when it stays a float; NULL: not asked for */
 	double output_snr; /* of the results; with `gain` */
 	NamedTensor *data; /* of --data, a copy of the files */
@@ -26,7 +27,7 @@ typedef struct {
 } Quantize;
 
 /* The value whose numbers tell how t is to be quantized; NULL: none does. */
-const char *quantize_observes(const Quantize *q, const QuantizedTensor *t);
+const char *quantize_observes(const Quantize *q, int i);
 
 /* ---- quantize_data.c: false after reporting */
 bool quantize_read_data(Quantize *q);
@@ -34,7 +35,7 @@ bool quantize_read_data(Quantize *q);
 bool quantize_compile(Quantize *q);
 /* The first rows as the files of --input. */
 bool quantize_write_first(Quantize *q);
-typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, int64_t n);
+typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, const NpyInfo *info);
 /* Runs it on the first rows, or on all whole batches, and shows the visitor the values for each tensor i. */
 bool quantize_visit_first(Quantize *q, QuantizeVisitor visit);
 bool quantize_visit_all(Quantize *q, QuantizeVisitor visit);
@@ -45,7 +46,25 @@ bool quantize_calibrate(Quantize *q);
 /* Scale and zero point of each tensor, and what is left of weights. */
 bool quantize_choose_scales(Quantize *q);
 /* A visitor: what is left of activations. */
-bool quantize_measure(Quantize *q, int i, const float *x, int64_t n);
+bool quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info);
+
+/* ---- quantize_bias.c: --bias-correction, of the tensors' products */
+/* The bias of a weight's product and the mean of what the product reads. */
+typedef struct BiasMean {
+	ProductBias bias;
+	const float *exact; /* the weight's numbers before rounding */
+	double *sums;       /* of x, by channel */
+	int64_t n_values;   /* of each channel */
+	const float *corrected;
+} BiasMean;
+/* false after reporting: there are no weights. */
+bool quantize_find_biases(Quantize *q);
+void quantize_see_mean(Quantize *q, int i, const float *x, const NpyInfo *info);
+/* By the codes and scales of weights; false after reporting. */
+bool quantize_correct_biases(Quantize *q);
+/* The biases of the file for the products of one weight, NULL: of all; the corrected ones for the others. */
+void quantize_restore_biases(Quantize *q, const QuantizedTensor *of);
+void quantize_put_corrected(Quantize *q);
 
 /* ---- quantize_sensitivity.c: false after reporting */
 bool quantize_sensitivity(Quantize *q);

@@ -5,8 +5,9 @@
 
 /* ---- ranges */
 static bool
-see_values(Quantize *q, int i, const float *x, int64_t n)
+see_values(Quantize *q, int i, const float *x, const NpyInfo *info)
 {
+	int64_t n = info->n_elements;
 	Calibration *c = &q->calibrations[i];
 	const QuantizedTensor *t = q->tensors.at[i];
 
@@ -14,39 +15,49 @@ see_values(Quantize *q, int i, const float *x, int64_t n)
 	if (c->n_bad > 0) {
 		diag_error(q->diag, EXIT_DATA,
 		           "--data: value %s of node %s is not finite in batch %lld",
-		           quantize_observes(q, t), t->node, (long long)c->n_batches);
+		           quantize_observes(q, i), t->node, (long long)c->n_batches);
 		return false;
 	}
-	if (t->kind == QUANTIZED_WEIGHT && n % q->gptq[i].n == 0)
+	if (q->gptq && q->gptq[i].n && n % q->gptq[i].n == 0)
 		gptq_see(&q->gptq[i], x, n / q->gptq[i].n);
+	if (q->biases)
+		quantize_see_mean(q, i, x, info);
 	return true;
 }
 
 static bool
-count_values(Quantize *q, int i, const float *x, int64_t n)
+count_values(Quantize *q, int i, const float *x, const NpyInfo *info)
 {
 	if (q->tensors.at[i]->kind == QUANTIZED_ACTIVATION)
-		calibration_count(&q->calibrations[i], q->arena, x, n);
+		calibration_count(&q->calibrations[i], q->arena, x, info->n_elements);
 	return true;
+}
+
+static bool
+check_data(Quantize *q)
+{
+	const char *what = q->how.activations == ACTIVATIONS_STATIC
+	                           ? "the ranges of activations come"
+	                   : q->o->bias_correction ? "--bias-correction's means come"
+	                                           : "the weights' importance comes";
+
+	if (q->n_data > 0)
+		return true;
+	diag_error(q->diag, EXIT_USAGE, "no --data: %s from real data", what);
+	diag_hint(
+		q->diag,
+		"--activation-type=none or dynamic, with --algorithm=rtn and without --bias-correction, needs none");
+	return false;
 }
 
 bool
 quantize_calibrate(Quantize *q)
 {
-	if (q->n_data == 0) {
-		diag_error(q->diag, EXIT_USAGE,
-		           "no --data: the ranges of activations come from real data");
-		diag_hint(
-			q->diag,
-			"--activation-type=none or dynamic, without --algorithm=gptq, needs none");
-		return false;
-	}
-	if (!quantize_compile(q) || !quantize_visit_all(q, see_values))
+	if (!check_data(q) || !quantize_compile(q) || !quantize_visit_all(q, see_values))
 		return false;
 	bool counts = false;
 	for (int i = 0; i < q->tensors.n; i++)
-		counts |= quantize_observes(q, q->tensors.at[i]) &&
-		          q->calibrations[i].method->counts;
+		counts |= quantize_observes(q, i) && q->calibrations[i].method->counts;
 	return !counts || quantize_visit_all(q, count_values);
 }
 
@@ -59,14 +70,14 @@ decibels(double signal, double noise)
 }
 
 bool
-quantize_measure(Quantize *q, int i, const float *x, int64_t n)
+quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info)
 {
 	const QuantizedTensor *t = q->tensors.at[i];
 	double signal = 0, noise = 0;
 
 	if (t->kind != QUANTIZED_ACTIVATION)
 		return true;
-	for (int64_t k = 0; k < n; k++) {
+	for (int64_t k = 0; k < info->n_elements; k++) {
 		double back = code_number(t->type, x[k], t->scale[0], t->zero[0]);
 		signal += (double)x[k] * x[k];
 		noise += (x[k] - back) * (x[k] - back);
@@ -80,10 +91,12 @@ quantize_weight(Quantize *q, int i)
 {
 	QuantizedTensor *t = q->tensors.at[i];
 	const float *exact = t->numbers;
-	bool knows = q->gptq && t->product_input;
+	bool knows = q->gptq && q->gptq[i].n;
 	Groups groups = quantized_groups(t);
 	double signal = 0, noise = 0;
 
+	if (q->biases)
+		q->biases[i].exact = exact;
 	if (!knows || !gptq_round(&q->gptq[i], q->arena, t->input_axis, t))
 		quantization_of_groups(t->type, &groups, F32, t->numbers, q->arena, t->scale,
 		                       t->zero);
@@ -166,6 +179,8 @@ quantize_choose_scales(Quantize *q)
 		else if (t->kind == QUANTIZED_ACTIVATION)
 			ok &= scale_activation(q, i);
 	}
+	if (ok && q->biases)
+		ok = quantize_correct_biases(q);
 	for (int i = 0; i < q->tensors.n && ok; i++)
 		if (q->tensors.at[i]->kind == QUANTIZED_BIAS)
 			scale_bias(q, q->tensors.at[i]);

@@ -90,7 +90,9 @@ run_without(Quantize *q, const QuantizedTensor *left, Results *out)
 		if (!left || goes_with(t, left))
 			t->readers.n = 0;
 	}
+	quantize_restore_biases(q, left);
 	bool ok = run_quantized(q, out);
+	quantize_put_corrected(q);
 	for (int i = 0; i < q->tensors.n; i++)
 		q->tensors.at[i]->readers.n = n[i];
 	return ok;
