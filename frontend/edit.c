@@ -166,6 +166,37 @@ edit_remove_node(Model *model, const NodeProto *p)
 	model->nodes.n = flat;
 }
 
+const char *
+edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
+                 const char *b)
+{
+	GraphProto *g = edit_graph(model);
+	NodeProto *p = NEW(model->arena, NodeProto);
+	const char *y = fresh_name(model, a, "_scaled");
+	size_t at = 0;
+	int flat = 0;
+
+	onnx__node_proto__init(p);
+	p->op_type = (char *)(uintptr_t)op;
+	p->name = (char *)(uintptr_t)arena_printf(model->arena, "%s_%s", y, op);
+	p->input = edit_grown(model, edit_grown(model, NULL, 0, a), 1, b);
+	p->n_input = 2;
+	p->output = edit_grown(model, NULL, 0, y);
+	p->n_output = 1;
+	while (at < g->n_node && g->node[at] != before)
+		at++;
+	g->node = edit_grown(model, g->node, g->n_node, p);
+	memmove(g->node + at + 1, g->node + at, sizeof(*g->node) * (g->n_node++ - at));
+	g->node[at] = p;
+	while (flat < model->nodes.n && model->nodes.at[flat].proto != before)
+		flat++;
+	vec_push(model->arena, &model->nodes, ((FlatNode){p, model->opset}));
+	memmove(model->nodes.at + flat + 1, model->nodes.at + flat,
+	        sizeof(FlatNode) * (size_t)(model->nodes.n - 1 - flat));
+	model->nodes.at[flat] = (FlatNode){p, model->opset};
+	return y;
+}
+
 void
 edit_close(Model *model)
 {

@@ -39,6 +39,7 @@ typedef struct {
 	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
 	bool keep_bias;   /* biases stay floats */
 	bool add_bias;    /* convolutions and Gemms without a bias get one of zeros */
+	bool quiet;       /* products that stay are not told */
 	bool divides;     /* a block that does not divide an axis is an error */
 	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
 	const char *const *only,
@@ -234,6 +235,10 @@ void model_equalize(Model *model, Diag *diag);
 /* The bias of each weight's product, n of the list; the others' are NULL by name. How many weights have none. */
 int model_find_biases(Model *model, const QuantizedTensors *list, ProductBias *out, Diag *diag);
 void model_set_bias(Model *model, const ProductBias *bias, const float *numbers);
+/* Multiplies matrices that read one value by s[input], and divides the value: where it is made, if only they read it and what makes
+ * it is linear in numbers of the file, else by a Mul. list: all that is quantized. */
+void model_scale_inputs(Model *model, const QuantizedTensors *readers, const QuantizedTensors *list,
+                        const float *s, Diag *diag);
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);

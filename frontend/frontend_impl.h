@@ -351,6 +351,9 @@ const char *edit_add_initializer(Model *model, const char *base, const char *end
 void edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,
                           const void *data);
 void edit_remove_node(Model *model, const NodeProto *p);
+/* y = op(a, b) before a node of the main graph; the name of y, after that of a. */
+const char *edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
+                             const char *b);
 void edit_close(Model *model);
 
 /* ---- codes.c */

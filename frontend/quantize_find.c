@@ -558,7 +558,8 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	graph_count_readers(g, f.readers);
 	for (size_t i = 0; i < g->n_node; i++)
 		visit(&f, g->node[i]);
-	warn_of_left(&f);
+	if (!options->quiet)
+		warn_of_left(&f);
 	check_globs(&f, "only", options->only);
 	check_globs(&f, "skip", options->skip);
 	if (diag_errors(diag) == before && out->n == 0)

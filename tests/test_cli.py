@@ -450,7 +450,7 @@ def test_a_rate_that_never_falls_has_no_least(train):
 @pytest.mark.parametrize("command, options", [
     ("check", ["--optimizer=sgd"]), ("check", ["-o", "out"]), ("check", ["--engine=interp"]), ("ops", ["--batch=2"]), ("passes", ["--loss=mse"]),
     ("dump", ["--input=input=x.npy"]), ("dump", ["--weights=w"]), ("compile", ["--passes=simplify"]), ("compile", ["--match=*"]),
-    ("run", ["--optimizer=sgd"]), ("run", ["--freeze=*"]), ("compile", ["--bias-correction"]), ("grad", ["--format=dot"]), ("opt", ["--batch=2"]), ("opt", ["--loss=mse"])])
+    ("run", ["--optimizer=sgd"]), ("run", ["--freeze=*"]), ("run", ["--algorithm=awq"]), ("compile", ["--bias-correction"]), ("grad", ["--format=dot"]), ("opt", ["--batch=2"]), ("opt", ["--loss=mse"])])
 def test_options_of_other_commands_are_refused(run, model, command, options):
     files = [] if command in ("ops", "passes") else ["text.gir"] if command == "opt" else [model]
     said = run(command, *files, *options, exit=2).stderr

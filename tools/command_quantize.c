@@ -74,6 +74,8 @@ quantize(Quantize *q)
 		model_fold_batch_norms(q->s.model, q->diag);
 	if (q->o->equalize)
 		model_equalize(q->s.model, q->diag);
+	if (is_algorithm(q, "awq") && !quantize_scale_inputs(q))
+		return false;
 	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag))
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);

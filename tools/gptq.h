@@ -7,8 +7,9 @@
 
 /* What the data say of a product's inputs: sums of products of each two. */
 typedef struct {
-	int64_t n;    /* inputs */
-	double *sums; /* [n,n] */
+	int64_t n;     /* inputs */
+	double *sums;  /* [n,n] */
+	double *sizes; /* of |x|, each input's; NULL: not asked for */
 	int64_t rows;
 } Gptq;
 /* Adds rows of n inputs. */

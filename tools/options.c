@@ -411,7 +411,7 @@ static const OptionRow option_rows[] = {
 	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},
 	{"block-size", "N", "a scale for each N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
 	{"calibrate", "METHOD", "minmax, percentile[:99.999], entropy, mse, moving-average or distribution over the data (minmax)", TAKES_STRING, AT(calibrate), .commands = QUANTIZE},
-	{"algorithm", "rtn|gptq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
+	{"algorithm", "rtn|gptq|awq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least; awq: to nearest, with large inputs' weights made larger before", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
 	{"bias-correction", NULL, "biases take back what the weights' codes change of the results' means over the data", TAKES_FLAG, AT(bias_correction), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},

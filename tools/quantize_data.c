@@ -165,7 +165,7 @@ quantize_compile(Quantize *q)
 	    !session_import(&q->s, OPEN_DIMS_FROM_INPUTS, terminated(q->arena, &outputs)))
 		return false;
 	q->batch = q->s.import->bindings.at[0].rows;
-	if (q->batch > 0 && q->rows % q->batch && q->rows > q->batch)
+	if (!q->how.quiet && q->batch > 0 && q->rows % q->batch && q->rows > q->batch)
 		diag_warning(
 			q->diag,
 			"--data: the last %lld of %lld rows are left out: the model runs on %lld at once",

@@ -48,6 +48,9 @@ bool quantize_choose_scales(Quantize *q);
 /* A visitor: what is left of activations. */
 bool quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info);
 
+/* ---- quantize_awq.c: edits the model; false after reporting */
+bool quantize_scale_inputs(Quantize *q);
+
 /* ---- quantize_bias.c: --bias-correction, of the tensors' products */
 /* The bias of a weight's product and the mean of what the product reads. */
 typedef struct BiasMean {

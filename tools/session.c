@@ -157,6 +157,16 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 
+void
+session_forget_import(Session *s)
+{
+	module_free(s->m);
+	s->m = NULL;
+	s->import = NULL;
+	s->stage = STAGE_IMPORT;
+	s->outputs = (StringList){0};
+}
+
 bool
 session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
 {

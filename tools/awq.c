@@ -1,0 +1,103 @@
+/* Which factors keep the products over the data. */
+#include "tools/awq.h"
+#include "tools/calibrate.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N_ALPHAS = 20 };
+#define LEAST_SIZE 1e-4 /* of an input, as the authors' code has it */
+
+/* mean|x|^alpha, so that the largest by the smallest is what it is and their product 1. */
+static void
+factors_of(const Gptq *g, double alpha, float *out)
+{
+	double low = INFINITY, high = 0;
+
+	for (int64_t i = 0; i < g->n; i++) {
+		double s = fmax(pow(g->sizes[i] / (double)g->rows, alpha), LEAST_SIZE);
+		low = fmin(low, s);
+		high = fmax(high, s);
+	}
+	for (int64_t i = 0; i < g->n; i++) {
+		double s = fmax(pow(g->sizes[i] / (double)g->rows, alpha), LEAST_SIZE);
+		out[i] = (float)(s / sqrt(low * high));
+	}
+}
+
+/* What rounding of s w changes of w: [inputs, outputs]. */
+static double *
+rounding(const QuantizedTensor *t, const float *s, Arena *scratch)
+{
+	int64_t outputs = t->shape.at[!t->input_axis], columns = t->shape.at[1];
+	float *numbers = NEW_ARRAY(scratch, float, t->n),
+	      *scale = NEW_ARRAY(scratch, float, t->n_scales);
+	int32_t *zero = NEW_ARRAY(scratch, int32_t, t->n_scales);
+	double *out = NEW_ARRAY(scratch, double, t->n);
+	Groups groups = quantized_groups(t);
+
+	for (int64_t i = 0; i < t->n; i++)
+		numbers[i] = t->numbers[i] * s[t->input_axis ? i % columns : i / columns];
+	quantization_of_groups(t->type, &groups, F32, numbers, scratch, scale, zero);
+	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
+		int64_t input = t->input_axis ? w.i % columns : w.i / columns,
+			output = t->input_axis ? w.i / columns : w.i % columns;
+		int64_t code = dtype_quantize(t->type, F32, false, numbers[w.i], scale[w.group],
+		                              zero[w.group]);
+		double back = (double)(code - zero[w.group]) * scale[w.group];
+		out[input * outputs + output] = back / s[input] - t->numbers[w.i];
+	}
+	return out;
+}
+
+static double
+dot(const double *a, const double *b, int64_t n)
+{
+	double sums[4] = {0};
+	int64_t i = 0;
+
+	for (; i + 4 <= n; i += 4)
+		for (int k = 0; k < 4; k++)
+			sums[k] += a[i + k] * b[i + k];
+	for (; i < n; i++)
+		sums[0] += a[i] * b[i];
+	return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+/* The sum over the data of (x d)^2 is that over all i and j of sum(x[i] x[j]) d[i].d[j]. */
+static double
+error_of(const Gptq *g, const QuantizedTensors *readers, const float *s)
+{
+	double error = 0;
+
+	for (int r = 0; r < readers->n; r++) {
+		const QuantizedTensor *t = readers->at[r];
+		int64_t outputs = t->shape.at[!t->input_axis];
+		Arena *scratch = arena_new();
+		const double *d = rounding(t, s, scratch);
+		for (int64_t i = 0; i < g->n; i++)
+			for (int64_t j = 0; j <= i; j++)
+				error += (i == j ? 1 : 2) * g->sums[i * g->n + j] *
+				         dot(d + i * outputs, d + j * outputs, outputs);
+		arena_free(scratch);
+	}
+	return error;
+}
+
+const float *
+awq_factors(const Gptq *g, Arena *arena, const QuantizedTensors *readers)
+{
+	float *tried = NEW_ARRAY(arena, float, g->n), *best = NULL;
+	double least = INFINITY;
+
+	for (int k = 0; k < N_ALPHAS && g->rows > 0; k++) {
+		factors_of(g, (double)k / N_ALPHAS, tried);
+		double error = error_of(g, readers, tried);
+		if (!(error < least))
+			continue;
+		least = error;
+		if (k > 0)
+			best = arena_copy(arena, tried, sizeof(float) * (size_t)g->n);
+	}
+	return best;
+}
