@@ -250,6 +250,21 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 	t->n_scales = groups_count(&groups);
 }
 
+/* Its scales are along the axes that the first product reads it by. */
+static void
+warn_of_axes(Find *f, const NodeProto *p, const QuantizedTensor *t, int inputs)
+{
+	if (t->axis < 0 || t->input_axis == inputs)
+		return;
+	diag_warning(
+		f->diag,
+		"weight %s: node %s adds it up along axis %d, node %s along axis %d: its scales are those for the first",
+		quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
+		quoted(f->model, node_location(p)), inputs);
+	diag_hint(f->diag, "one scale for the tensor suits both%s",
+	          f->options->divides ? ": -tensor" : "; --skip leaves one of the nodes out");
+}
+
 static QuantizedTensor *
 add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 {
@@ -261,8 +276,10 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
 	t->product = known || row->x != 0 ? NULL : p;
-	if (known)
+	if (known) {
+		warn_of_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
 		return t;
+	}
 	t->type = f->options->weight_type;
 	if (!load_numbers(f, proto, t))
 		return NULL;

@@ -42,9 +42,7 @@ rounding(const QuantizedTensor *t, const float *s, Arena *scratch)
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
 		int64_t input = t->input_axis ? w.i % columns : w.i / columns,
 			output = t->input_axis ? w.i / columns : w.i % columns;
-		int64_t code = dtype_quantize(t->type, F32, false, numbers[w.i], scale[w.group],
-		                              zero[w.group]);
-		double back = (double)(code - zero[w.group]) * scale[w.group];
+		double back = code_number(t->type, numbers[w.i], scale[w.group], zero[w.group]);
 		out[input * outputs + output] = back / s[input] - t->numbers[w.i];
 	}
 	return out;

@@ -78,12 +78,10 @@ correct(Quantize *q, int i)
 	int64_t in, out;
 
 	for (GroupWalk w = group_walk(&groups); w.i < t->n && b->n_values; group_next(&w)) {
-		int32_t zero = t->zero[w.group];
-		int64_t code = dtype_quantize(t->type, F32, false, t->numbers[w.i],
-		                              t->scale[w.group], zero);
+		double back = code_number(t->type, t->numbers[w.i], t->scale[w.group],
+		                          t->zero[w.group]);
 		channels_of(b, t, w.i, &in, &out);
-		shift[out] += ((double)(code - zero) * t->scale[w.group] - b->exact[w.i]) *
-		              b->sums[in] / (double)b->n_values;
+		shift[out] += (back - b->exact[w.i]) * b->sums[in] / (double)b->n_values;
 	}
 	for (int64_t k = 0; k < b->bias.n; k++) {
 		corrected[k] = (float)(b->bias.floats[k] - b->bias.factor * shift[k]);

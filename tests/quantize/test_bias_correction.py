@@ -108,6 +108,21 @@ def test_transposed_x_and_gptq(run, tmp_path):
     np.testing.assert_allclose(got["c"], c - (x.T @ w + b).mean(0) @ (numbers(tmp_path / "q.onnx", "v") - v), atol=1e-6)
 
 
+def test_codes_of_8_bit_floats(run, tmp_path):
+    w, b, x = random(7, 5), random(5), 2 + random(16, 7)
+    onnx.save(model([node("Gemm", ["x", "w", "b"], name="p")], inputs=[value("x", (16, 7))], initializers=[tensor("w", w), tensor("b", b)],
+                    opset=21, ir=10), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    for algorithm in ([], ["--algorithm=gptq"], ["--algorithm=awq"]):
+        run("quantize", "model.onnx", "--data=x=x.npy", "--weight-type=f8e4m3fn", "--per-channel", "--activation-type=none", "--bias-correction",
+            *algorithm, "-o", "q.onnx")
+        got = held(tmp_path / "q.onnx")
+        factors = got.get("x_factor", np.ones(7, np.float32)).astype(float)
+        back = got["w_quantized"].astype(float) * got["w_scale"].astype(float) * factors[:, None]
+        np.testing.assert_allclose(got["b"], b - x.astype(float).mean(0) @ (back - w), atol=2e-6)
+        assert np.abs(got["b"] - b).max() > 1e-3 and np.abs(back - w).max() < 0.1 * np.abs(w).max()
+
+
 @pytest.mark.parametrize("has", [True, False])
 def test_biases_of_32_bits(run, tmp_path, has):
     w, b, x = random(6, 4, 3, 3), random(6), 3 + random(8, 4, 5, 5)
