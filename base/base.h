@@ -452,13 +452,13 @@ GroupWalk group_walk(const Groups *g);
 void group_next(GroupWalk *w);
 
 /* ---- quantization.c */
-/* Codes: integers, or numbers of 8-bit floats, whose zero point is 0. Scale and zero point for a range, 0 in it (quant_utils.py:
+/* Codes: integers, or numbers of floats of 8 and 4 bits, whose zero point is 0. Scale and zero point for a range, 0 in it (quant_utils.py:
  * compute_scale_zp). symmetric: the same scale on both sides of the middle code; so it is for floats. A range of nothing has scale 1. */
 void quantization_of(DType type, bool symmetric, float low, float high, float *scale,
                      int32_t *zero);
 /* Of 0, 1, ... 255: what onnxruntime divides a standard deviation by for the scale of 8-bit floats, whatever numbers they are. */
 #define DEVIATION_OF_BYTES 73.90027f
-/* Those of each group of numbers of type `dtype`, by its smallest and largest: symmetric where codes are signed. Of floats' codes by the
+/* Those of each group of numbers of type `dtype`, by its smallest and largest: symmetric where codes are signed. Of 8-bit floats by the
  * group's standard deviation (compute_scale_zp_float8), where its largest number has a code then. */
 void quantization_of_groups(DType type, const Groups *g, DType dtype, const void *data,
                             Arena *scratch, float *scale, int32_t *zero);

@@ -104,7 +104,7 @@ quantization_of_groups(DType type, const Groups *g, DType dtype, const void *dat
 	for (int64_t k = 0; k < n_groups; k++)
 		quantization_of(type, dtype_info[type].class == CLASS_SIGNED, low[k], high[k],
 		                &scale[k], &zero[k]);
-	if (dtype_is_float(type))
+	if (dtype_is_float(type) && dtype_info[type].bits == 8)
 		scales_by_deviation(g, n, dtype, data, scratch, scale);
 }
 

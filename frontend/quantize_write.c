@@ -19,6 +19,7 @@ static const struct {
              {13, "a scale for each channel"},
              {19, "codes of 8-bit floats"},
              {21, "blocks, a scale for each row, or codes of 4 or 16 bits"},
+             {23, "codes of 4-bit floats"},
              {25, "codes of 2 bits"}};
 
 static int
@@ -29,7 +30,8 @@ form_of(const QuantizedTensor *t)
 	bool is_dynamic = t->kind == QUANTIZED_ACTIVATION && !t->scale;
 	bool by_row = is_dynamic && t->activations == ACTIVATIONS_TOKEN;
 
-	return bits == 2                                       ? 5
+	return bits == 2                                       ? 6
+	       : bits == 4 && dtype_is_float(t->type)          ? 5
 	       : bits == 4 || bits == 16 || t->block || by_row ? 4
 	       : dtype_is_float(t->type)                       ? 3
 	       : t->axis >= 0                                  ? 2
@@ -395,27 +397,34 @@ drop_inputs(Edit *e, GraphProto *g)
 	g->n_input = n;
 }
 
-/* onnxruntime 1.27 joins such products with codes into an operator that refuses them. */
+/* What onnxruntime 1.27's CPU lacks: it joins products with codes into operators that refuse these. */
 static const struct {
-	const char *what, *hint;
+	const char *lack, *runs, *hint;
 } refused[] = {
-	{"codes of 8-bit floats", "--activation-type=none runs with its optimizations"},
-	{"8-bit codes with weights in blocks",
+	{"DequantizeLinear of 4-bit floats", "gradc and onnx's ReferenceEvaluator run the model",
+         "--weight-type=s4 or f8e4m3fn runs there"},
+	{"product of codes of 8-bit floats",
+         "it runs the model with ORT_DISABLE_ALL, as gradc does",
+         "--activation-type=none runs with its optimizations"},
+	{"product of 8-bit codes with weights in blocks",
+         "it runs the model with ORT_DISABLE_ALL, as gradc does",
          "--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations"},
-	{"8-bit codes with a scale for each row",
+	{"product of 8-bit codes with a scale for each row",
+         "it runs the model with ORT_DISABLE_ALL, as gradc does",
          "weights of 4 bits, or one scale for the tensor, run with its optimizations"},
 };
 
 void
 model_quantize_warn(const QuantizedTensors *list, Diag *diag)
 {
-	enum { FLOATS, BLOCKS, ROWS };
+	enum { SMALL_FLOATS, FLOATS, BLOCKS, ROWS };
 	bool has[COUNT(refused)] = {false}, codes = false, bytes = false;
 
 	for (int i = 0; i < list->n; i++) {
 		const QuantizedTensor *t = list->at[i];
 		bool is_weight = t->kind == QUANTIZED_WEIGHT;
 		bool is_byte = dtype_info[t->type].bits == 8;
+		has[SMALL_FLOATS] |= dtype_is_float(t->type) && !is_byte;
 		has[FLOATS] |= dtype_is_float(t->type);
 		has[BLOCKS] |= is_weight && t->block && is_byte;
 		has[ROWS] |= !is_weight && t->block;
@@ -428,10 +437,8 @@ model_quantize_warn(const QuantizedTensors *list, Diag *diag)
 	for (int i = 0; i < COUNT(refused); i++) {
 		if (!has[i])
 			continue;
-		diag_warning(
-			diag,
-			"onnxruntime's CPU has no product of %s: it runs the model with ORT_DISABLE_ALL, as gradc does",
-			refused[i].what);
+		diag_warning(diag, "onnxruntime's CPU has no %s: %s", refused[i].lack,
+		             refused[i].runs);
 		diag_hint(diag, "%s", refused[i].hint);
 		return;
 	}

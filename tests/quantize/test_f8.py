@@ -218,3 +218,26 @@ def test_an_old_opset_is_named(run, layer):
 def test_a_bad_type_is_told_the_list(run, layer, option, choices):
     done = run("quantize", "model.onnx", "--data=x=x.npy", option, "-o", "q.onnx", exit=2)
     assert f"{option}: need one of " in done.stderr and choices in done.stderr
+
+
+@pytest.mark.parametrize("how, block", [([], 0), (["--per-channel"], 1), (["--block-size=8"], 8)])
+def test_weights_of_4_bit_floats(run, layer, how, block):
+    """f4e2m1, by the largest size / 6, beside ml_dtypes and onnx's evaluator; onnxruntime's CPU has none, which is told."""
+    done = run("quantize", "model.onnx", "--weight-type=f4e2m1", "--activation-type=none", *how, "-o", "q.onnx", exit=4)
+    assert "codes of 4-bit floats: that is opset 23 on" in done.stderr
+    done = run("quantize", "model.onnx", "--weight-type=f4e2m1", "--activation-type=none", "--opset=23", *how, "-o", "q.onnx")
+    assert "onnxruntime's CPU has no DequantizeLinear of 4-bit floats: gradc and onnx's ReferenceEvaluator run the model" in done.stderr
+    proto = onnx.load(layer / "q.onnx")
+    onnx.checker.check_model(proto)
+    groups = {0: (1, 1), 1: (1, 12), 8: (5, 12)}[block]
+    blocks = W.reshape(groups[0], 40 // groups[0], groups[1], 12 // groups[1])
+    scale = np.abs(blocks).max((1, 3)) / np.float32(6)
+    held = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    assert held["w_scale"].ravel().tolist() == scale.ravel().tolist()
+    codes = (blocks / scale[:, None, :, None]).astype(ml_dtypes.float4_e2m1fn).reshape(W.shape)
+    np.testing.assert_array_equal(held["w_quantized"].astype(float), codes.astype(float))
+    assert len(set(held["w_quantized"].astype(float).ravel())) > (9 if block else 2)  # one number is far out
+    back = (codes.astype(np.float32).reshape(blocks.shape) * scale[:, None, :, None]).reshape(W.shape)
+    run("run", "q.onnx", "--input=x=x.npy", "--output-dir=out")
+    np.testing.assert_allclose(np.load(layer / "out/y.npy"), X @ back + W[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ReferenceEvaluator(proto).run(None, {"x": X})[0], X @ back + W[0], rtol=1e-4, atol=1e-4)
