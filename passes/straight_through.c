@@ -87,17 +87,23 @@ is_word(const char *text, const char *word)
 	return text && strcmp(text, word) == 0;
 }
 
-/* max(scale, 2^-23) in place of a scale that is trained. */
+/* max(scale, 2^-23) in place of a scale that is trained. The gradient passes below it, too: a step that went too far is taken back. */
 static void
 bound_scale(Through *t, Value *scale)
 {
 	Builder b = before(t, scale->node ? scale->node->next : t->f->first);
 	b.loc = scale->node ? scale->node->loc : scale->state->loc;
 	Value *least = b_splat(&b, scale->type, LEAST_SCALE);
-	Value *kept = b_binary(&b, OP_max, scale, least);
+	Value *below = b_binary(&b, OP_lt, scale, least);
+	Value *here = b_unary(&b, OP_stop_gradient, scale);
+	Value *none = b_binary(&b, OP_sub, scale, here); /* 0, whose gradient is scale's */
+	Value *kept = b_select(&b, below, b_binary(&b, OP_add, least, none), scale);
 
 	value_replace_uses(scale, kept);
-	node_set_operand(kept->node, 0, scale);
+	node_set_operand(below->node, 0, scale);
+	node_set_operand(here->node, 0, scale);
+	node_set_operand(none->node, 0, scale);
+	node_set_operand(kept->node, 2, scale);
 	intmap_put(t->learned, kept->id, 1);
 	t->p->changed = true;
 }
