@@ -309,31 +309,48 @@ add_beta(LibraryCall *w, bool in_place)
 	c->offset += 5;
 }
 
-/* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
-static inline void
-compare_result(const LibraryCall *w, char *const *buffers, const char *before)
+/* What each element of the result should be, before something is added to it. */
+static inline Wanted *
+wanted_result(const LibraryCall *w, char *const *buffers)
 {
 	int64_t n = elements(w, Z);
 	Wanted *want = malloc(sizeof(*want) * (size_t)n);
-	char *fresh = buffer_new(w, Z);
 
 	for (int64_t e = 0; e < n; e++)
 		want[e] = (Wanted){NAN, 0};
 	(w->kind == LIBRARY_DOT ? want_dot : want_conv)(w, buffers, want);
-	for (int64_t e = 0; e < n; e++) {
+	return want;
+}
+
+/* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
+static inline void
+compare_wanted(const LibraryCall *w, char *const *buffers, const char *before, const Wanted *want)
+{
+	char *fresh = buffer_new(w, Z);
+
+	for (int64_t e = 0; e < elements(w, Z); e++) {
 		double old = dtype_load_float((DType)w->operands[Z].dtype, before ? before : fresh,
 		                              e);
 		double got = element_of(w, buffers, Z, e);
-		bool written = !isnan(want[e].value);
+		Wanted z = want[e];
+		bool written = !isnan(z.value);
 		if (written && w->beta)
-			add_term(&want[e], added_to(w, buffers, e, old));
-		double value = written ? want[e].value : old;
-		double off = rounding_of(w->operands[Z].dtype) * fabs(value) + 1e-6 * want[e].size;
+			add_term(&z, added_to(w, buffers, e, old));
+		double value = written ? z.value : old;
+		double off = rounding_of(w->operands[Z].dtype) * fabs(value) + 1e-6 * z.size;
 		if (written ? !(fabs(got - value) <= off) : got != old)
 			fail_msg("%s, element %d: %.9g instead of %.9g",
 			         library_kind_names[w->kind], (int)e, got, value);
 	}
 	free(fresh);
+}
+
+static inline void
+compare_result(const LibraryCall *w, char *const *buffers, const char *before)
+{
+	Wanted *want = wanted_result(w, buffers);
+
+	compare_wanted(w, buffers, before, want);
 	free(want);
 }
 

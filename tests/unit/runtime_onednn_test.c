@@ -54,6 +54,31 @@ static const Case cases[] = {
 	{5, {2, 3, 4}, 9, 8, 11, false, false, 1, 0}, {2, {0}, 20, 300, 24, false, true, 2, 3},
 };
 
+/* Of buffers as they are made, kept: the same calls come again with other threads, tiles and packed operands, and naive sums
+ * take longer than all of these. */
+typedef struct Known Known;
+struct Known {
+	LibraryCall call;
+	Wanted *want;
+	const Known *next;
+};
+
+static const Wanted *
+known_result(const LibraryCall *w, char *const *buffers)
+{
+	static const Known *first;
+
+	for (const Known *k = first; k; k = k->next)
+		if (memcmp(&k->call, w, sizeof(*w)) == 0)
+			return k->want;
+	Known *k = malloc(sizeof(*k));
+	memcpy(&k->call, w, sizeof(*w));
+	k->want = wanted_result(w, buffers);
+	k->next = first;
+	first = k;
+	return k->want;
+}
+
 /* The result. Operands of `fixed` are packed once for two runs. */
 static char *
 run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
@@ -86,7 +111,7 @@ run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 	for (int round = 0; round < 2; round++)
 		must(ops->run(call, (void *const *)buffers, packed, scratch, NULL));
 	if (check)
-		compare_result(w, buffers, NULL);
+		compare_wanted(w, buffers, NULL, known_result(w, buffers));
 	ops->release(call);
 	free(scratch);
 	for (int i = 0; i < 2; i++) {
