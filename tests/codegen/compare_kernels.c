@@ -1,8 +1,8 @@
-/* compare_kernels FILE.gir [flip|cuda [EDIT]|gpu ARCHITECTURE]: every kernel of a lowered module on random buffers, by every printer and for every
+/* compare_kernels FILE.gir [plain|flip|cuda [EDIT]|gpu ARCHITECTURE]: every kernel of a lowered module on random buffers, by every printer and for every
  * CPU that this machine can stand for, at once and in pieces of the range of its parts; small ones by the interpreter,
  * too. All results must have the same bits; a NaN is a NaN.
  * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
- * changes a bit of each first result of the last code, which must be seen. `cuda`: by C, CUDA C, which the harness runs (cuda/block.cpp), and the interpreter; EDIT, an
+ * changes a bit of each first result of the last code, which must be seen. `plain`: the compiler of C does not optimize. `cuda`: by plain C, CUDA C, which the harness runs (cuda/block.cpp), and the interpreter; EDIT, an
  * expression of sed, changes the text before. `gpu`: by C, a GPU that is there, and the interpreter. */
 #include "tests/codegen/cuda/gpu.h"
 #include "tests/codegen/cuda/library.h"
@@ -252,6 +252,7 @@ main(int argc, char **argv)
 	flip = argc > 2 && strcmp(argv[2], "flip") == 0;
 	bool on_gpu = argc > 3 && strcmp(argv[2], "gpu") == 0;
 	bool cuda = argc > 2 && strcmp(argv[2], "cuda") == 0;
+	bool plain = cuda || (argc > 2 && strcmp(argv[2], "plain") == 0);
 	for (int i = 0; i < COUNT(cpus); i++) {
 		targets[n_targets] = (CpuTarget){cpus[i], cpu_features(arena, cpus[i])};
 		n_targets += !cpu_lacks(targets[n_targets].features, &lacks);
@@ -260,8 +261,9 @@ main(int argc, char **argv)
 		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
 		if (!c && (has_tiles(m) || cuda || on_gpu))
 			continue;
-		const CodeImage *v = kernel_library(arena, m, kernel_printers[i], targets,
-		                                    c ? 1 : n_targets);
+		const CodeImage *v = kernel_library(
+			arena, m, c && plain ? &printer_plain_c : kernel_printers[i], targets,
+			c ? 1 : n_targets);
 		if (!v)
 			return 2;
 		for (; v->name; v++) {

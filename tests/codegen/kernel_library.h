@@ -31,6 +31,56 @@ module_of_file(Arena *arena, const char *path, Diag *diag)
 	return m && module_verify(m, diag) ? m : NULL;
 }
 
+/* A model with one image: a table of the functions gradc_KERNEL + suffix. */
+static inline Status
+kernel_table_write(Build *b, const Module *m, const char *path, const char *suffix)
+{
+	Text text = {0};
+
+	c_print_table_types(&text);
+	c_print_table(&text, build_kernels(b->arena, m, NULL), m->kernels.n, suffix);
+	text_printf(
+		&text,
+		"static const struct {\n\tconst char *name, *features;\n\tint64_t kind;\n\tconst KernelCode *data;\n"
+		"\tint64_t size, target;\n} images[] = {{\"%s\", \"\", %d, gradc_kernels%s, %d, 0}, {0}};\n"
+		"const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n\tconst void *images, *file;\n"
+		"} " GRADC_MODEL_NAME " = {%d, 0, 0, images, 0};\n",
+		*suffix ? "harness" : "plain", IMAGE_FUNCTIONS, suffix, m->kernels.n, GRADC_ABI);
+	Status status = file_write(path, text.at, (int64_t)text.n);
+	text_free(&text);
+	return status;
+}
+
+/* What printer_c prints, compiled without optimizing, in a tenth of the time: for what other codes are held against, and where
+ * the printer is looked at and not the compiler. */
+static inline Status
+plain_build(Build *b, const Module *m, const void *blob, int64_t bytes)
+{
+	KernelPart all = build_list(b->arena, m, NULL);
+	const char *kernels = build_file(b, "kernels.c"), *table = build_file(b, "table.c");
+	Text text = {0};
+
+	(void)blob, (void)bytes;
+	c_print_part(&text, &all, "");
+	Status status = file_write(kernels, text.at, (int64_t)text.n);
+	text_free(&text);
+	if (!status)
+		status = kernel_table_write(b, m, table, "");
+	vec_push(b->arena, &b->objects, "-O0 -std=gnu11 -ffp-contract=off -fwrapv -fPIC");
+	vec_push(b->arena, &b->objects, kernels);
+	vec_push(b->arena, &b->objects, table);
+	return status;
+}
+
+static const KernelPrinter printer_plain_c = {.name = "c", .build = plain_build};
+
+/* Sanitizers see the printer at work; what a C compiler makes of kernels is not instrumented. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const KernelPrinter *const tested_c = &printer_plain_c;
+#else
+static const KernelPrinter *const tested_c = &printer_c;
+#endif
+
 /* Sanitizers read a library when they report what it does: it stays until the program ends. */
 static bool kernel_library_stays;
 static TemporaryFolder kernel_library_folder;
@@ -46,6 +96,8 @@ static inline const CodeImage *
 kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
                const CpuTarget *targets, int n)
 {
+	if (printer == &printer_c)
+		printer = tested_c;
 	LinkOptions options = {.printer = printer, .targets = targets, .n_targets = n};
 	Build b = {.arena = arena, .options = &options};
 	Text command = {0};

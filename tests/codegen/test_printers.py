@@ -23,6 +23,7 @@ def lower(run, models, name, precision, path):
 
 CASES = [(name, "f32") for name in unpack.names() if name != "lstm_chars" and unpack.has_kernels_of_its_own(name)]
 CASES += [(name, "f64") for name in ["cnn_mnist", "gpt2_mini", "mlp_digits"]]
+OPTIMIZED = [("cnn_mnist", "f32"), ("gpt2_mini", "f32"), ("mlp_digits", "f64")]  # by the compiler of C, whose time that is
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def compare(build):
 @pytest.mark.parametrize("name, precision", CASES)
 def test_same_bits(run, compare, models, tmp_path, name, precision):
     lower(run, models, name, precision, tmp_path / "lowered.gir")
-    done = compare(tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir", *([] if (name, precision) in OPTIMIZED else ["plain"]))
     assert done.returncode == 0, done.stdout + done.stderr
     kernels, codes = map(int, re.match(r"(\d+) kernels, (\d+) codes, 0", done.stdout).groups())
     assert kernels >= 8 and codes >= 2
@@ -183,7 +184,7 @@ def test_patches_have_the_same_bits(run, compare, tmp_path, strides):
     """Stride 2 along the rows: lanes are neighbours, and a row counts only where the division is exact."""
     conv_model(tmp_path / "m.onnx", strides, 1)
     run("dump", tmp_path / "m.onnx", "--loss=mse", "--stage=lowered", "-o", tmp_path / "lowered.gir")
-    done = compare(tmp_path / "lowered.gir")
+    done = compare(tmp_path / "lowered.gir", "plain")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -219,7 +220,7 @@ def test_many_reductions(run, compare, tmp_path, axes, rest, n, of_rows):
     (tmp_path / "many.gir").write_text(text)
     for passes in ("fuse,lower", "legalize,fuse,lower"):
         run("opt", tmp_path / "many.gir", f"--passes={passes}", "--verify-each", "-o", tmp_path / "lowered.gir")
-        done = compare(tmp_path / "lowered.gir")
+        done = compare(tmp_path / "lowered.gir", "plain")
         assert done.returncode == 0, done.stdout + done.stderr
 
 

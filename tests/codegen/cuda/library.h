@@ -2,9 +2,7 @@
 #ifndef GRADC_TESTS_CUDA_LIBRARY_H
 #define GRADC_TESTS_CUDA_LIBRARY_H
 
-#include "codegen/build.h"
-
-#include <stdlib.h>
+#include "tests/codegen/kernel_library.h"
 
 /* A function that launches the kernel: blocks one after the other. */
 static inline void
@@ -35,11 +33,11 @@ print_launch(Text *out, const Kernel *k)
 
 /* As this program is built: code that is not instrumented has no races and no bounds. */
 #if defined(__SANITIZE_THREAD__)
-#define HARNESS_SANITIZE "-g -fsanitize=thread "
+#define HARNESS_FLAGS "-O1 -g -fsanitize=thread "
 #elif defined(__SANITIZE_ADDRESS__)
-#define HARNESS_SANITIZE "-g -fsanitize=address "
+#define HARNESS_FLAGS "-O1 -g -fsanitize=address "
 #else
-#define HARNESS_SANITIZE ""
+#define HARNESS_FLAGS "-O0 "
 #endif
 
 /* A fault to plant in the text of the kernels: an expression of sed; NULL: none. */
@@ -86,21 +84,10 @@ harness_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	Status status = file_write(kernels, text.at, (int64_t)text.n);
 	if (!status)
 		status = edit(kernels);
-	text.n = 0;
-	c_print_table_types(&text);
-	c_print_table(&text, build_kernels(b->arena, m, NULL), m->kernels.n, "_launch");
-	text_printf(
-		&text,
-		"static const struct {\n\tconst char *name, *features;\n\tint64_t kind;\n\tconst KernelCode *data;\n"
-		"\tint64_t size, target;\n} images[] = {{\"harness\", \"\", %d, gradc_kernels_launch, %d, 0}, {0}};\n"
-		"const struct {\n\tint64_t abi;\n\tconst void *blob;\n\tint64_t bytes;\n\tconst void *images, *file;\n"
-		"} " GRADC_MODEL_NAME " = {%d, 0, 0, images, 0};\n",
-		IMAGE_FUNCTIONS, m->kernels.n, GRADC_ABI);
-	if (!status)
-		status = file_write(table, text.at, (int64_t)text.n);
 	text_free(&text);
-	vec_push(b->arena, &b->objects,
-	         "-O1 " HARNESS_SANITIZE "-ffp-contract=off -fwrapv -fPIC -xc++");
+	if (!status)
+		status = kernel_table_write(b, m, table, "_launch");
+	vec_push(b->arena, &b->objects, HARNESS_FLAGS "-ffp-contract=off -fwrapv -fPIC -xc++");
 	vec_push(b->arena, &b->objects, kernels);
 	vec_push(b->arena, &b->objects, HARNESS "/block.cpp");
 	vec_push(b->arena, &b->objects, "-xc");
