@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
 import unpack  # noqa: E402  tests/models/unpack.py
@@ -38,6 +39,25 @@ def models(tmp_path_factory):
     for name in unpack.names():
         unpack.unpack(name, folder / name)
     return folder
+
+
+@pytest.fixture(scope="session")
+def of_trace(gradc, models, tmp_path_factory):
+    """of_trace(MODEL, trace=0, precision="f32"): the executable of a reference model's compile line, made once for all tests;
+    who changes it takes a copy."""
+    made = {}
+
+    def compile_it(name, trace=0, precision="f32"):
+        key = name, trace, precision
+        if key not in made:
+            path = tmp_path_factory.mktemp("executable") / "train"
+            done = subprocess.run([gradc, "compile", "model.onnx", "-o", path, *reference.compile_options(name, precision, trace)],
+                                  cwd=models / name, text=True, capture_output=True)
+            assert done.returncode == 0, done.stderr
+            made[key] = path
+        return made[key]
+
+    return compile_it
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import reference
+import unpack
 from tables import KIND, Tables
 
 RUNS = [(memory, ranks, reduce, accumulate)
@@ -16,25 +17,19 @@ def find(run, build, executable, how, *more):
     return run(build / "tests/find_races", executable, *map(str, how), *more, exit=None).stdout.splitlines()
 
 
-def compiled(run, models, path, name):
-    run("compile", "model.onnx", "-o", path, *reference.compile_options(name, "f32"), cwd=models / name)
-    return path
-
-
-@pytest.mark.parametrize("name", reference.NAMES)
-def test_no_schedule_races(run, build, models, tmp_path, name):
-    executable = compiled(run, models, tmp_path / "train", name)
+@pytest.mark.parametrize("name", [*filter(unpack.has_kernels_of_its_own, reference.NAMES)])
+def test_no_schedule_races(run, build, of_trace, name):
     for how in RUNS:
-        assert find(run, build, executable, how) == ["no race"], how
+        assert find(run, build, of_trace(name), how) == ["no race"], how
 
 
 @pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist"])
-def test_every_wait_is_needed(run, build, models, tmp_path, name):
+def test_every_wait_is_needed(run, build, of_trace, name):
     """In some run: with one micro-batch a step others of them are than with three, and with ranks than alone."""
-    executable = compiled(run, models, tmp_path / "train", name)
-    tables = Tables(executable)
+    exe = of_trace(name)
+    tables = Tables(exe)
     trained = re.findall(r"program (\w+)[^:]*: (\d+) instructions",
-                         run("dump", executable, "--stage=schedule").stdout)
+                         run("dump", exe, "--stage=schedule").stdout)
     at, waits = 0, set()
     for role, n in trained:
         if role in ("accumulate", "update"):
@@ -42,7 +37,7 @@ def test_every_wait_is_needed(run, build, models, tmp_path, name):
         at += int(n)
     assert len(waits) >= 6
     for how in RUNS:
-        lines = find(run, build, executable, how, "every")
+        lines = find(run, build, exe, how, "every")
         assert lines[0] == "no race"
         idle = {int(line.split()[-1]) for line in lines[1:]}
         due = {i for i in waits if runs(tables[i]["only"], how)}

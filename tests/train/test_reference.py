@@ -1,34 +1,16 @@
 """The proof: each trace's own two command lines give PyTorch's losses, step by step; and on two threads three runs
 are one."""
-import subprocess
-
 import pytest
 import reference
+import unpack
 from checkpoints import steps_of
 from tolerances import limit
 
 
-@pytest.fixture(scope="module")
-def executable(gradc, models, tmp_path_factory):
-    """executable(model, trace, precision): compiled once."""
-    made = {}
-
-    def compile_it(*key):
-        if key not in made:
-            name, trace, precision = key
-            made[key] = tmp_path_factory.mktemp("exe") / "train"
-            subprocess.run([gradc, "compile", "model.onnx", "-o", made[key],
-                            *reference.compile_options(name, precision, trace)], cwd=models / name,
-                           check=True, stdout=subprocess.DEVNULL)
-        return made[key]
-
-    return compile_it
-
-
 @pytest.mark.parametrize("name, trace, precision", reference.traces())
-def test_losses_are_pytorchs(run, executable, models, tmp_path, name, trace, precision):
+def test_losses_are_pytorchs(run, of_trace, models, tmp_path, name, trace, precision):
     log = tmp_path / "log.jsonl"
-    run(executable(name, trace, precision), *reference.train_options(name, precision, trace),
+    run(of_trace(name, trace, precision), *reference.train_options(name, precision, trace),
         "--log", log, "--progress", "off", cwd=models / name)
     want = reference.load(name)["traces"][trace][precision]
     losses = reference.step_losses(log)
@@ -40,8 +22,8 @@ def test_losses_are_pytorchs(run, executable, models, tmp_path, name, trace, pre
         f"relative {off[worst]:.2e}; first step {off[0]:.2e}")
 
 
-@pytest.mark.parametrize("name", reference.NAMES)
-def test_three_runs_are_identical(run, executable, models, tmp_path, name):
+@pytest.mark.parametrize("name", [*filter(unpack.has_kernels_of_its_own, reference.NAMES)])
+def test_three_runs_are_identical(run, of_trace, models, tmp_path, name):
     """Steps, losses, learning rates, norms, samples and final weights, on two threads with shuffled data."""
     options = [o for o in reference.train_options(name, "f32")
                if not o.startswith(("--shuffle", "--steps"))]
@@ -49,7 +31,7 @@ def test_three_runs_are_identical(run, executable, models, tmp_path, name):
     for i in range(3):
         log, model = tmp_path / f"{i}.jsonl", tmp_path / f"{i}" / "model.onnx"
         model.parent.mkdir()
-        run(executable(name, 0, "f32"), *options, "--steps=6", "--threads=2", "--log", log, "--export",
+        run(of_trace(name), *options, "--steps=6", "--threads=2", "--log", log, "--export",
             model, "--progress=off", "--table=off", cwd=models / name)
         files = {f.name: f.read_bytes() for f in model.parent.iterdir()}
         results.append((steps_of(log), files))

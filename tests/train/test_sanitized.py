@@ -7,13 +7,12 @@ import reference
 import unpack
 
 
-@pytest.mark.parametrize("name", filter(unpack.has_kernels_of_its_own, reference.NAMES))
-def test_two_steps(run, models, tmp_path, name):
+@pytest.mark.parametrize("name", [*filter(unpack.has_kernels_of_its_own, reference.NAMES)])
+def test_two_steps(run, of_trace, models, tmp_path, name):
     folder = models / name
-    run("compile", "model.onnx", "-o", tmp_path / "train", *reference.compile_options(name, "f32"), cwd=folder)
     options = [o for o in reference.train_options(name, "f32") if not o.startswith("--steps")]
-    run(tmp_path / "train", *options, "--steps=2", "--log", tmp_path / "log.jsonl", "--progress=off", "--export", tmp_path / "out.onnx",
+    run(of_trace(name), *options, "--steps=2", "--log", tmp_path / "log.jsonl", "--progress=off", "--export", tmp_path / "out.onnx",
         "--save", tmp_path / "ck", cwd=folder)
     losses = reference.step_losses(tmp_path / "log.jsonl")
     assert len(losses) == 2 and all(map(math.isfinite, losses))
-    run("dump", tmp_path / "train", "--stage=schedule")
+    run("dump", of_trace(name), "--stage=schedule")

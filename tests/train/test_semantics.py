@@ -259,12 +259,10 @@ def evaluated_traces():
 
 
 @pytest.mark.parametrize("name, trace, precision", evaluated_traces())
-def test_evaluation_is_pytorchs(run, models, tmp_path, name, trace, precision):
+def test_evaluation_is_pytorchs(run, of_trace, models, tmp_path, name, trace, precision):
     meta = reference.load(name)
     files = meta["eval"]["files"]
-    exe, log = tmp_path / "train", tmp_path / "log.jsonl"
-    run("compile", "model.onnx", "-o", exe, *reference.compile_options(name, precision, trace),
-        cwd=models / name)
+    exe, log = of_trace(name, trace, precision), tmp_path / "log.jsonl"
     run(exe, *reference.train_options(name, precision, trace), "--log", log, "--progress=off",
         "--eval-data", f"{meta['inputs'][0]['name']}={files[0]}", "--eval-data",
         f"labels={files[1]}", cwd=models / name)

@@ -159,9 +159,8 @@ def test_library_is_found(trained):
 
 
 @pytest.mark.parametrize("name", ["cnn_mnist", "mobilenet_mini"])
-def test_convolutions_agree_with_generated_code(run, models, tmp_path, name):
-    exe, log = tmp_path / "train", tmp_path / "log.jsonl"
-    run("compile", "model.onnx", "-o", exe, *reference.compile_options(name, "f32"), cwd=models / name)
+def test_convolutions_agree_with_generated_code(run, of_trace, models, tmp_path, name):
+    exe, log = of_trace(name), tmp_path / "log.jsonl"
     losses = []
     for options in [], ["--libraries=off"], ["--deterministic", "--threads=1"], ["--deterministic", "--threads=3"]:
         run(exe, *reference.train_options(name, "f32"), *options, "--log", log, "--progress=off",
