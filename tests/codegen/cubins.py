@@ -10,12 +10,13 @@ EIATTR_KPARAM_INFO = 0x17
 KILO = 1024
 
 
-def compile_kernels(gradc, model, folder, architecture, *options):
-    """An executable of a model with code for that architecture alone, and its sources, logs and cubins in folder/sources."""
+def compile_kernels(gradc, model, folder, target, *options, cache=None):
+    """An executable of a model for that target, and its sources, logs and cubins in folder/sources. cache: of compiled kernels,
+    where others' are found, too."""
     folder.mkdir(exist_ok=True)
-    done = subprocess.run([gradc, "compile", model, *options, f"--target=cuda:{architecture}", f"--keep-sources={folder / 'sources'}",
+    done = subprocess.run([gradc, "compile", model, *options, f"--target={target}", f"--keep-sources={folder / 'sources'}",
                            "-o", folder / "exe"], text=True, capture_output=True,
-                          env=nvrtc.environment(nvrtc.real(), folder / "cache"))
+                          env=nvrtc.environment(nvrtc.real(), cache or folder / "cache"))
     assert done.returncode == 0, f"{model}: {done.stderr}"
     return folder / "exe", folder / "sources"
 

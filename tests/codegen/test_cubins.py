@@ -31,24 +31,28 @@ MODELS = [*workloads.MODELS, *filter(unpack.has_kernels_of_its_own, reference.NA
 
 
 @pytest.fixture(scope="module")
-def compiled(gradc, models, tmp_path_factory):
-    """compiled(MODEL): its launches, by kernel, and the folder of sources, logs and cubins."""
+def compiled(build, gradc, models, tmp_path_factory):
+    """compiled(MODEL): its launches on a GPU, by kernel, and the folder of sources, logs and cubins. Reference models are compiled
+    as for the pretended GPU, whose tests find the kernels in the cache."""
     done = {}
 
     def compile_it(name):
         if name in done:
             return done[name]
         folder = tmp_path_factory.mktemp(name)
+        target = f"cuda:{ARCHITECTURE}"
         if name in workloads.MODELS:
             model = folder / "graph.onnx"
             workloads.write_graph(name, model)
             options = ["--init=random", *TRAINS, *workloads.MODELS[name].options]
         else:
-            model, options = models / name / "model.onnx", reference.compile_options(name, "f32")
-        exe, sources = cubins.compile_kernels(gradc, model, folder, ARCHITECTURE, *options)
+            model, target, options = models / name / "model.onnx", f"cpu,{target}", reference.compile_options(name, "f32")
+        exe, sources = cubins.compile_kernels(gradc, model, folder, target, *options, cache=build / "tests/cuda/cache")
         dump = subprocess.run([gradc, "dump", exe, "--stage=schedule", "--format=json"], text=True, capture_output=True)
         assert dump.returncode == 0, dump.stderr
-        launches = {i["kernel"]: i for i in schedules.launches(json.loads(dump.stdout)["programs"])}
+        on_gpu = [p for p in json.loads(dump.stdout)["programs"] if p["target"].startswith("cuda")]
+        launches = {i["kernel"]: i for i in schedules.launches(on_gpu)}
+        assert len(launches) >= 8
         done[name] = launches, sources
         return done[name]
 
@@ -162,7 +166,7 @@ def test_lines_in_registers(run, gradc, tmp_path):
 def test_other_architectures(gradc, models, tmp_path, architecture):
     """Kernels of every kind that a small model has."""
     for name in ["cnn_mnist", "moe_mini"]:
-        _, sources = cubins.compile_kernels(gradc, models / name / "model.onnx", tmp_path / name, architecture,
+        _, sources = cubins.compile_kernels(gradc, models / name / "model.onnx", tmp_path / name, f"cuda:{architecture}",
                                             *reference.compile_options(name, "f32"))
         facts = cubins.facts(sources)
         assert len(facts) > 30 and not any(f["spills"] for f in facts.values())
