@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { N_ALPHAS = 20 };
+enum { N_ALPHAS = 20, MOST_WORK = 1 << 27, LEAST_OUTPUTS = 32 };
 #define LEAST_SIZE 1e-4 /* of an input, as the authors' code has it */
 
 /* mean|x|^alpha, so that the largest by the smallest is what it is and their product 1. */
@@ -25,11 +25,21 @@ factors_of(const Gptq *g, double alpha, float *out)
 	}
 }
 
-/* What rounding of s w changes of w: [inputs, outputs]. */
-static double *
-rounding(const QuantizedTensor *t, const float *s, Arena *scratch)
+/* Every so many outputs are looked at: products of inputs squared with outputs are many. */
+static int64_t
+stride_of(int64_t inputs, int64_t outputs)
 {
-	int64_t outputs = t->shape.at[!t->input_axis], columns = t->shape.at[1];
+	int64_t most = MOST_WORK / (inputs * inputs) + 1;
+
+	most = most > LEAST_OUTPUTS ? most : LEAST_OUTPUTS;
+	return (outputs - 1) / most + 1;
+}
+
+/* What rounding of s w changes of w: [inputs, outputs], of each stride-th output. */
+static double *
+rounding(const QuantizedTensor *t, const float *s, int64_t stride, Arena *scratch)
+{
+	int64_t outputs = (t->shape.at[!t->input_axis] - 1) / stride + 1, columns = t->shape.at[1];
 	float *numbers = NEW_ARRAY(scratch, float, t->n),
 	      *scale = NEW_ARRAY(scratch, float, t->n_scales);
 	int32_t *zero = NEW_ARRAY(scratch, int32_t, t->n_scales);
@@ -42,8 +52,10 @@ rounding(const QuantizedTensor *t, const float *s, Arena *scratch)
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
 		int64_t input = t->input_axis ? w.i % columns : w.i / columns,
 			output = t->input_axis ? w.i / columns : w.i % columns;
+		if (output % stride != 0)
+			continue;
 		double back = code_number(t->type, numbers[w.i], scale[w.group], zero[w.group]);
-		out[input * outputs + output] = back / s[input] - t->numbers[w.i];
+		out[input * outputs + output / stride] = back / s[input] - t->numbers[w.i];
 	}
 	return out;
 }
@@ -70,9 +82,10 @@ error_of(const Gptq *g, const QuantizedTensors *readers, const float *s)
 
 	for (int r = 0; r < readers->n; r++) {
 		const QuantizedTensor *t = readers->at[r];
-		int64_t outputs = t->shape.at[!t->input_axis];
+		int64_t stride = stride_of(g->n, t->shape.at[!t->input_axis]);
+		int64_t outputs = (t->shape.at[!t->input_axis] - 1) / stride + 1;
 		Arena *scratch = arena_new();
-		const double *d = rounding(t, s, scratch);
+		const double *d = rounding(t, s, stride, scratch);
 		for (int64_t i = 0; i < g->n; i++)
 			for (int64_t j = 0; j <= i; j++)
 				error += (i == j ? 1 : 2) * g->sums[i * g->n + j] *
