@@ -109,11 +109,19 @@ quantization_of_groups(DType type, const Groups *g, DType dtype, const void *dat
 }
 
 /* ---- a number and its code */
+/* Of a float type: the largest for what is larger. */
+static double
+nearest_code(DType type, double x, double scale)
+{
+	return dtype_round_as(type, (Conversion){.overflow = OVERFLOW_SATURATE}, (float)(x / scale),
+	                      0);
+}
+
 void
 code_store(DType type, void *at, int64_t i, double x, double scale, double zero)
 {
 	if (dtype_is_float(type))
-		dtype_store_float(type, at, i, (float)(x / scale));
+		dtype_store_float(type, at, i, nearest_code(type, x, scale));
 	else
 		dtype_store_int(type, at, i, dtype_quantize(type, F32, false, x, scale, zero));
 }
@@ -121,9 +129,7 @@ code_store(DType type, void *at, int64_t i, double x, double scale, double zero)
 double
 code_number(DType type, double x, double scale, double zero)
 {
-	Conversion saturate = {.overflow = OVERFLOW_SATURATE};
-
 	if (dtype_is_float(type))
-		return dtype_round_as(type, saturate, (float)(x / scale), 0) * scale;
+		return nearest_code(type, x, scale) * scale;
 	return ((double)dtype_quantize(type, F32, false, x, scale, zero) - zero) * scale;
 }

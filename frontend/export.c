@@ -116,6 +116,12 @@ tensor_hole(Export *e, const Weight *w, int file)
 }
 
 /* ---- what --quantize puts in */
+static bool
+is_trained(const State *s)
+{
+	return s && s->trainable;
+}
+
 /* The record of a hole that training fills; false: it stays as it was written. */
 static bool
 part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
@@ -132,13 +138,13 @@ part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 		r->high = (uint32_t)t->high->id;
 		const State *shift = p->part == QUANTIZED_SCALE ? t->scale_shift : t->zero_shift;
 		r->scale = shift ? (uint32_t)shift->id : NO_SCALE;
-		r->least = t->scale_shift && p->part == QUANTIZED_SCALE ? LEAST_SCALE : 0;
+		r->least = p->part == QUANTIZED_SCALE && is_trained(shift) ? LEAST_SCALE : 0;
 		return true;
 	}
 	if (p->part == QUANTIZED_ZERO || t->kind != QUANTIZED_WEIGHT || !w || w->as_constant ||
 	    !home->state)
 		return false;
-	r->least = t->learned ? LEAST_SCALE : 0;
+	r->least = is_trained(t->learned) ? LEAST_SCALE : 0;
 	if (t->learned && p->part == QUANTIZED_SCALE) {
 		r->kind = EXPORT_TENSOR;
 		r->state = (uint32_t)t->learned->id;

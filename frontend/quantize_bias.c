@@ -71,13 +71,22 @@ third_input(const NodeProto *p)
 	return p->n_input > 2 && *p->input[2] ? p->input[2] : NULL;
 }
 
+/* The groups of a convolution, which divide an axis of its weight; 0: they do not. */
+static int64_t
+conv_groups(const NodeProto *p, const QuantizedTensor *w, int axis)
+{
+	int64_t group = node_int(p, "group", 1);
+
+	return group > 0 && w->shape.at[axis] % group == 0 ? group : 0;
+}
+
 static const char *
 bias_of_conv(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {
-	(void)f, (void)w;
+	(void)f;
 	out->x_axis = 1;
-	out->group = node_int(p, "group", 1);
-	out->x_channels *= out->group > 0 ? out->group : 1;
+	out->group = conv_groups(p, w, w->channel_axis);
+	out->x_channels *= out->group;
 	return third_input(p);
 }
 
@@ -87,11 +96,11 @@ bias_of_transposed(Find *f, const NodeProto *p, const QuantizedTensor *w, Produc
 {
 	const AttributeProto *strides = node_attribute(p, "strides");
 
-	(void)f, (void)w;
+	(void)f;
 	out->x_axis = 1;
 	out->is_transposed = true;
-	out->group = node_int(p, "group", 1);
-	out->n *= out->group > 0 ? out->group : 1;
+	out->group = conv_groups(p, w, w->input_axis);
+	out->n *= out->group;
 	for (size_t i = 0; strides && i < strides->n_ints; i++)
 		out->factor /= (double)strides->ints[i];
 	return third_input(p);
@@ -139,11 +148,7 @@ find_bias(Find *f, const QuantizedTensor *w, ProductBias *out)
 	for (int i = 0; i < COUNT(rows); i++)
 		if (is_op(p, rows[i].op))
 			name = rows[i].bias(f, p, w, out);
-	bool divides = out->group > 0 &&
-	               w->shape.at[out->is_transposed ? w->input_axis : w->channel_axis] %
-	                               out->group ==
-	                       0;
-	return divides && isfinite(out->factor) && load_bias(f, name, out);
+	return out->group > 0 && isfinite(out->factor) && load_bias(f, name, out);
 }
 
 int

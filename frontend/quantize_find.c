@@ -95,11 +95,12 @@ typedef struct {
 	QuantizedTensors *out;
 	Arena *arena;
 	Diag *diag;
-	StrMap *producers; /* name -> the node of the main graph that makes it */
-	StrMap *readers;   /* name -> how many inputs and outputs of the graph read it */
-	StrMap *found[3];  /* by kind: name -> QuantizedTensor */
-	StrMap *vectors;   /* names of values whose declared rank is 1 */
-	StrMap *other; /* names of values of other types than f32, in Constant nodes, or made of codes already */
+	StrMap *producers;   /* name -> the node of the main graph that makes it */
+	StrMap *readers;     /* name -> how many inputs and outputs of the graph read it */
+	StrMap *found[3];    /* by kind: name -> QuantizedTensor */
+	StrMap *vectors;     /* names of values whose declared rank is 1 */
+	StrMap *other_types; /* names of values of other types than f32 */
+	StrMap *other;       /* names of values in Constant nodes, or made of codes already */
 	int n_products, n_chosen, n_left;
 } Find;
 
@@ -254,7 +255,7 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 static void
 warn_of_axes(Find *f, const NodeProto *p, const QuantizedTensor *t, int inputs)
 {
-	if (t->axis < 0 || t->input_axis == inputs)
+	if (t->axis < 0 || t->input_axis == inputs || f->options->quiet)
 		return;
 	diag_warning(
 		f->diag,
@@ -276,6 +277,8 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
 	t->product = known || row->x != 0 ? NULL : p;
+	if (known && t->shape.n == 0) /* its numbers are missing, which was told */
+		return NULL;
 	if (known) {
 		warn_of_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
 		return t;
@@ -369,9 +372,45 @@ note_type(Find *f, const ValueInfoProto *v)
 			: NULL;
 
 	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
-		strmap_put(f->other, v->name, f);
+		strmap_put(f->other_types, v->name, f);
 	if (t && t->shape && t->shape->n_dim == 1)
 		strmap_put(f->vectors, v->name, f);
+}
+
+/* Results mostly have the type of the first input. `input`: of another; -1: f32, or nothing is known. */
+static const struct {
+	const char *op;
+	int input;
+} typed_by[] = {{"Where", 1},
+                {"DequantizeLinear", 1},
+                {"CastLike", 1},
+                {"OneHot", 2},
+                {"Constant", -1},
+                {"ConstantOfShape", -1},
+                {"TfIdfVectorizer", -1},
+                {"HannWindow", -1},
+                {"HammingWindow", -1},
+                {"BlackmanWindow", -1},
+                {"MelWeightMatrix", -1},
+                {"If", -1},
+                {"Loop", -1},
+                {"Scan", -1}};
+
+static void
+note_results(Find *f, const NodeProto *p)
+{
+	int input = *domain_of(p->domain) ? -1 : 0;
+
+	for (int i = 0; i < COUNT(typed_by); i++)
+		if (!strcmp(typed_by[i].op, p->op_type))
+			input = typed_by[i].input;
+	bool is_cast = !strcmp(p->op_type, "Cast");
+	bool other = is_cast ? node_int(p, "to", 1) != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT
+	                     : input >= 0 && (size_t)input < p->n_input &&
+	                               strmap_get(f->other_types, p->input[input]);
+	for (size_t k = 0; k < p->n_output; k++)
+		if (other && *p->output[k])
+			strmap_put(f->other_types, p->output[k], f);
 }
 
 static void
@@ -381,8 +420,12 @@ note_types(Find *f, const GraphProto *g)
 		note_type(f, g->input[i]);
 	for (size_t i = 0; i < g->n_value_info; i++)
 		note_type(f, g->value_info[i]);
+	for (size_t i = 0; i < g->n_initializer; i++)
+		if (g->initializer[i]->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
+			strmap_put(f->other_types, g->initializer[i]->name, f);
 	for (size_t i = 0; i < g->n_node; i++) {
 		const char *op = g->node[i]->op_type;
+		note_results(f, g->node[i]);
 		if (g->node[i]->n_output &&
 		    (!strcmp(op, "Constant") || !strcmp(op, "DequantizeLinear")))
 			strmap_put(f->other, g->node[i]->output[0], f);
@@ -460,8 +503,10 @@ visit(Find *f, NodeProto *p)
 		return;
 	f->n_chosen++;
 	const ProductRow *row = product_row(f, p, &from);
-	bool is_other = strmap_get(f->other, p->input[row->x]) ||
-	                strmap_get(f->other, p->input[row->weight]);
+	bool is_other = false;
+	for (int i = 0; i < 2; i++)
+		is_other |= strmap_get(f->other, p->input[i]) ||
+		            strmap_get(f->other_types, p->input[i]);
 	bool is_vector = from.proto && from.proto->n_dims < 2;
 	bool is_empty = false;
 	for (size_t i = 0; from.proto && i < from.proto->n_dims; i++)
@@ -553,6 +598,22 @@ warn_of_left(const Find *f)
 		             inside);
 }
 
+static void
+report_nothing(Find *f)
+{
+	if (f->n_products == 0 || f->n_chosen > f->n_left)
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: no Conv, ConvTranspose, Gemm or MatMul%s",
+		            f->options->activations == ACTIVATIONS_FLOAT ? " with a weight" : "");
+	else if (f->n_chosen == 0)
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: of %d products none is chosen", f->n_products);
+	else
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: %d of %d products stay, see above", f->n_left,
+		            f->n_chosen);
+}
+
 bool
 model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                     QuantizedTensors *out, Diag *diag)
@@ -567,6 +628,7 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .producers = strmap_new(arena),
 	          .readers = strmap_new(arena),
 	          .vectors = strmap_new(arena),
+	          .other_types = strmap_new(arena),
 	          .other = strmap_new(arena)};
 
 	note_types(&f, g);
@@ -580,8 +642,6 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	check_globs(&f, "only", options->only);
 	check_globs(&f, "skip", options->skip);
 	if (diag_errors(diag) == before && out->n == 0)
-		model_error(model, diag, EXIT_UNSUPPORTED,
-		            "nothing to quantize: no Conv, ConvTranspose, Gemm or MatMul%s",
-		            options->activations == ACTIVATIONS_FLOAT ? " with a weight" : "");
+		report_nothing(&f);
 	return diag_errors(diag) == before;
 }

@@ -28,8 +28,9 @@ typedef struct {
 /* What the scale of a node `quantize` is a view of: a parameter, or a sum with one. NULL: it is no such node, or its scale neither. */
 Value *scale_of_codes(const Node *n);
 State *scale_parameter(Value *scale); /* the parameter of what scale_of_codes gave */
-/* Makes all such parameters trained ones, without decay; false: there is none. */
-bool scales_train(Module *m);
+/* Makes all such parameters trained ones, without decay; those that hold less than LEAST_SCALE stay, with a warning. How often scales stand
+ * in the module. */
+int scales_train(Module *m, Diag *diag);
 
 /* ---- straight_through.c */
 typedef struct {

@@ -33,20 +33,41 @@ scale_of_codes(const Node *n)
 	return scale_parameter(root) ? root : NULL;
 }
 
-bool
-scales_train(Module *m)
+/* What is added to a scale may be anything. */
+static bool
+is_below_least(const State *s, const Value *scale)
 {
-	bool any = false;
+	for (int64_t i = 0; scale->kind == VALUE_STATE && s->data && i < s->type->n; i++)
+		if (!(tensor_float(s->data, i) >= LEAST_SCALE))
+			return true;
+	return false;
+}
+
+int
+scales_train(Module *m, Diag *diag)
+{
+	int n_found = 0;
 
 	for_each_function(m, f)
 		for_each_node(f, n) {
 			Value *scale = scale_of_codes(n);
-			if (!scale)
+			State *s = scale ? scale_parameter(scale) : NULL;
+			if (!s)
 				continue;
-			State *s = scale_parameter(scale);
-			s->trainable = any = true;
+			n_found++;
+			if (s->trainable)
+				continue;
+			if (is_below_least(s, scale)) {
+				if (f->role == FUNCTION_FORWARD)
+					diag_warning(
+						diag,
+						"--scale-learning: \"%s\" stays as it is: it holds a scale below 2^-23",
+						s->name);
+				continue;
+			}
+			s->trainable = true;
 			s->decay = false;
 			s->why = "a scale of codes, learned";
 		}
-	return any;
+	return n_found;
 }

@@ -8,7 +8,7 @@
  * pending ones come in the place of the statistic itself and of those that it and they make together, as the two ends of a range. So x of
  * the second line is that of the first, even where it hangs on other statistics.
  *
- * Keeps: the micro-batches' results. Linear in nodes, with a bit for each statistic. */
+ * Keeps: the micro-batches' results. Nodes times statistics / 64, and statistics squared. */
 #include "passes/pass.h"
 
 #include <stdlib.h>
@@ -201,14 +201,14 @@ store_pending(Pending *p, const Statistic *s)
 	b_store_step(&b, pending_state(b.m, s->statistic), first, later ? later : first);
 }
 
-/* The statistics that `first` and others make together. */
+/* The statistics that `first` and others make together, and that are in no group yet. */
 static void
 make_group_pending(Pending *p, int first)
 {
 	uint64_t *group = NEW_ARRAY(p->arena, uint64_t, p->words);
 
 	for (int i = first; i < p->list.n; i++)
-		if (is_made_together(p, first, i))
+		if (!p->list.at[i].done && is_made_together(p, first, i))
 			group[i / 64] |= UINT64_C(1) << i % 64;
 	Nodes nodes = nodes_between(p, group);
 	for (int i = first; i < p->list.n; i++) {

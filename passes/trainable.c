@@ -118,12 +118,15 @@ run_trainable(Pass *p, Module *m)
 {
 	const TrainableOptions *o = p->options;
 	char *rules = arena_strdup(p->scratch, o->rules ? o->rules : ""), *save = NULL;
-	bool ok = !o->scales || scales_train(m);
+	bool ok = !o->scales || scales_train(m, p->diag) > 0;
 
 	if (!ok) {
-		diag_error(p->diag, EXIT_USAGE,
-		           "--scale-learning: the model holds no scale of codes");
-		diag_hint(p->diag, "`gradc quantize` makes such a model");
+		diag_error(
+			p->diag, EXIT_USAGE,
+			"--scale-learning: the model holds no scale of codes that may be learned");
+		diag_hint(
+			p->diag,
+			"those of codes of 32 bits or of floats, computed ones and those of 0 may not; `gradc quantize` makes a model that holds some");
 	}
 	for (char *line = strtok_r(rules, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		Rule r = {.p = p, .verb = line, .value = ""};

@@ -62,7 +62,8 @@ typedef struct {
 	bool evaluated;                    /* `after` is of the last step, or `before` of no step */
 	double step_seconds, save_seconds; /* of this process's steps, and between them */
 	bool apart; /* this rank could not begin a step that others have begun */
-	int stop;   /* the signal that ended training, on whatever rank; 0: none */
+	bool keeps_ranges; /* rank 0 does: a log or a report; all ranks know it, for all wait for a step that is read */
+	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
 
 static void
@@ -118,11 +119,10 @@ is_eval_due(const Session *s, int64_t step)
 	        (s->o->run.keep_best && is_save_due(s, step)));
 }
 
-/* Somebody keeps them, and it is time. */
 static bool
 is_range_due(const Session *s, int64_t step)
 {
-	return (s->log || s->views.report) && gradc_ranges_due(s->run, step);
+	return s->keeps_ranges && gradc_ranges_due(s->run, step);
 }
 
 /* What is done with a step's results. With a fault the line of the step is written all the same: the log ends with what
@@ -147,7 +147,7 @@ finish_step(Session *s, Status status)
 			gradc_schedule_loss(s->run, s->after.loss);
 	}
 	Arena *scratch = arena_new();
-	if (!status && is_range_due(s, s->step.step))
+	if (!status && gradc_rank(s->run) == 0 && is_range_due(s, s->step.step))
 		status = gradc_running_ranges(s->run, scratch, &ranges);
 	if (!status || status->exit_code == EXIT_NON_FINITE) {
 		Status written = log_step(s->log, s->run, &s->step, eval, &ranges);
@@ -502,7 +502,11 @@ static int
 run_executable(CliOptions *o, Arena *arena, Diag *diag)
 {
 	GradcModel model = gradc_model;
-	Session s = {.o = o, .arena = arena, .diag = diag, .step.loss = NAN};
+	Session s = {.o = o,
+	             .arena = arena,
+	             .diag = diag,
+	             .step.loss = NAN,
+	             .keeps_ranges = o->log || o->report};
 	PathUses paths = {0};
 	PathLocks locks = {0};
 

@@ -53,6 +53,19 @@ open_gptq(Quantize *q)
 	}
 }
 
+/* Its range is that of the largest code, which integers have by their bits alone. */
+static bool
+check_distribution(const Quantize *q, const Calibration *method)
+{
+	if (strcmp(method->method->name, "distribution") != 0 ||
+	    (q->how.activations == ACTIVATIONS_STATIC && dtype_is_float(q->how.activation_type)))
+		return true;
+	diag_error(
+		q->diag, EXIT_USAGE,
+		"--calibrate=distribution: for --activation-type=f8e4m3fn or f8e5m2, whose scale is a standard deviation's");
+	return false;
+}
+
 static bool
 is_algorithm(const Quantize *q, const char *name)
 {
@@ -67,7 +80,7 @@ quantize(Quantize *q)
 	Calibration method;
 
 	if (!calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->diag) ||
-	    !session_read(&q->s, q->o, q->arena, q->diag) ||
+	    !check_distribution(q, &method) || !session_read(&q->s, q->o, q->arena, q->diag) ||
 	    !outputs_prepare(q->o, q->s.model, q->arena, q->diag))
 		return false;
 	if (q->o->fold_batch_norms)

@@ -26,7 +26,7 @@ quantize_find_biases(Quantize *q)
 	if (n_left)
 		diag_warning(
 			q->diag,
-			"--bias-correction: %d of %d products have no bias of their own to correct: no f32 number for each channel in an initializer that only they read",
+			"--bias-correction: %d of %d weights have no bias of their product's own to correct: no f32 number for each channel in an initializer that only it reads",
 			n_left, n_weights);
 	return true;
 }

@@ -2,6 +2,7 @@
 #include "tools/quantize_impl.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- ranges */
 static bool
@@ -36,17 +37,18 @@ count_values(Quantize *q, int i, const float *x, const NpyInfo *info)
 static bool
 check_data(Quantize *q)
 {
+	bool knows = q->o->algorithm && strcmp(q->o->algorithm, "rtn") != 0;
 	const char *what = q->how.activations == ACTIVATIONS_STATIC
 	                           ? "the ranges of activations come"
-	                   : q->o->bias_correction ? "--bias-correction's means come"
-	                                           : "the weights' importance comes";
+	                   : knows ? "the weights' importance comes"
+	                           : "--bias-correction's means come";
 
 	if (q->n_data > 0)
 		return true;
 	diag_error(q->diag, EXIT_USAGE, "no --data: %s from real data", what);
 	diag_hint(
 		q->diag,
-		"--activation-type=none or dynamic, with --algorithm=rtn and without --bias-correction, needs none");
+		"--activation-type=none, dynamic or token, with --algorithm=rtn and without --bias-correction, needs none");
 	return false;
 }
 

@@ -184,7 +184,7 @@ LEFT = {
 def test_what_is_left_is_told(run, tmp_path, name):
     _, b = linear(tmp_path, nodes=LEFT[name])
     done = run("quantize", "model.onnx", "--data=x=x.npy", *FEW_BITS, "--bias-correction", "-o", "q.onnx")
-    assert "--bias-correction: 1 of 1 products have no bias of their own to correct" in done.stderr
+    assert "--bias-correction: 1 of 1 weights have no bias of their product's own to correct" in done.stderr
     onnx.checker.check_model(str(tmp_path / "q.onnx"))
     np.testing.assert_array_equal(held(tmp_path / "q.onnx").get("b", b), b)
 
@@ -232,6 +232,7 @@ def test_no_weight_at_all(run, tmp_path):
 
 
 @pytest.mark.parametrize("op, attributes", [("Conv", {"group": 0}), ("Conv", {"group": 5}), ("ConvTranspose", {"group": -1}), ("ConvTranspose", {"group": 4}),
+                                            ("Conv", {"group": 2**62}), ("ConvTranspose", {"group": 2**62}), ("Conv", {"group": -2**63}),
                                             ("ConvTranspose", {"strides": [0, 0]})])
 def test_attributes_that_fit_nothing(run, tmp_path, op, attributes):
     onnx.save(model([node(op, ["x", "w"], name="p", **attributes)], inputs=[value("x", (2, 6, 5, 5))], initializers=[tensor("w", random(6, 6, 3, 3))],

@@ -377,6 +377,46 @@ def test_a_weight_that_is_read_by_both_axes_is_told(run, tmp_path, how, told):
     np.testing.assert_allclose(in_onnxruntime(tmp_path / "q.onnx", {"x": x}), x @ back @ back.T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["dynamic", "token", "u8"])
+@pytest.mark.parametrize("to", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32])
+def test_products_of_other_types_stay(run, tmp_path, to, kind):
+    """Behind a Cast, through operators that keep the type, whatever the file declares; a filled tensor is f32 though its shape is not."""
+    w = np.float32(np.random.default_rng(0).normal(size=(4, 5)))
+    nodes = [node("Cast", ["x"], ["a"], name="to", to=to), node("Transpose", ["a"], ["b"], name="turn"), node("MatMul", ["a", "b"], ["c"], name="inner"),
+             node("Cast", ["c"], ["d"], name="back", to=1), node("MatMul", ["d", "w"], ["e"], name="outer"), node("ConstantOfShape", ["n"], ["o"], name="zeros"),
+             node("Add", ["e", "o"], ["g"], name="add"), node("MatMul", ["g", "v"], ["y"], name="last")]
+    onnx.save(model(nodes, inputs=[value("x", (4, 3))], outputs=[value("y", (4, 2))],
+                    initializers=[tensor("w", w), tensor("n", np.int64([4, 5])), tensor("v", w.reshape(5, 4)[:, :2].copy())], opset=21, ir=10), tmp_path / "model.onnx")
+    x = np.float32(np.random.default_rng(1).normal(size=(4, 3)))
+    np.save(tmp_path / "x.npy", x)
+    done = run("quantize", "model.onnx", "--data=x=x.npy", f"--activation-type={kind}", "-o", "q.onnx", "--json")
+    assert "1 of 3 products stay as they are" in done.stderr
+    assert {t["node"] for t in json.loads(done.stdout)["tensors"]} == {"outer", "last"}
+    want = in_onnxruntime(tmp_path / "model.onnx", {"x": x})
+    assert np.abs(in_onnxruntime(tmp_path / "q.onnx", {"x": x}) - want).max() < 0.05 * np.abs(want).max()
+
+
+def test_what_is_missing_is_told(run, tmp_path):
+    """Numbers of a weight that two products read; nothing that may be quantized."""
+    w = np.float32(np.ones((4, 4)))
+    proto = model([node("MatMul", ["x", "w"], ["h"], name="first"), node("MatMul", ["h", "w"], name="second")], inputs=[value("x", (8, 4))],
+                  outputs=[value("y", (8, 4))], initializers=[tensor("w", w)], opset=21, ir=10)
+    onnx.save(proto, tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=none", "--skip=*", "-o", "q.onnx", exit=4)
+    assert "nothing to quantize: of 2 products none is chosen" in done.stderr
+    proto.graph.initializer[0].ClearField("raw_data")
+    onnx.save(proto, tmp_path / "model.onnx")
+    for kind in ("none", "dynamic", "token"):
+        done = run("quantize", "model.onnx", f"--activation-type={kind}", "-o", "q.onnx", exit=3)
+        assert 'tensor "w" has no data' in done.stderr
+    half = model([node("MatMul", ["x", "w"], name="first")], inputs=[value("x", (8, 4), TensorProto.FLOAT16)], outputs=[value("y", (8, 4), TensorProto.FLOAT16)],
+                 initializers=[tensor("w", np.float16(w))], opset=21, ir=10)
+    onnx.save(half, tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=dynamic", "-o", "q.onnx", exit=4)
+    assert "1 of 1 products stay as they are" in done.stderr and "nothing to quantize: 1 of 1 products stay, see above" in done.stderr
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_codes_are_not_quantized_again(run, layer):
     run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
     done = run("quantize", "q.onnx", "--data=x=x.npy", "-o", "r.onnx", exit=4)

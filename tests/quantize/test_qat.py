@@ -138,6 +138,33 @@ def test_running_ranges(run, layer, averaging, freeze, steps):
     assert after["x_zero_point"] == np.rint(-float(low) / step) and after["x_zero_point"].dtype == np.uint8
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranges_over_parts_of_a_step(run, layer, ranks):
+    """Of two micro-batches: both move the range that the step began with, one after the other. Of two ranks: the mean of both. A step's
+    first range is that of its first micro-batch, of ranks their mean."""
+    if ranks > 1 and not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    (layer / "q.ini").write_text("averaging = 0.25\nweight-type = s8\n")
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--batch={BATCH}", "--optimizer=sgd", "--quantize=q.ini")
+    words = [layer / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--export=out.onnx", "--progress=off", "--shuffle=off", "--steps=3",
+             "--lr=0.01", "--log=out.jsonl", "--accumulate=2" if ranks == 1 else "--accumulate=1"]
+    if ranks > 1:
+        words = [Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2", *words]
+    run(*words)
+    after, ends = tensors(layer / "out.onnx"), None
+    for pair in X.reshape(-1, 2, BATCH, INPUTS)[:3]:
+        seen = [np.float64([min(part.min(), 0), max(part.max(), 0)]) for part in pair]
+        if ranks > 1:
+            moved = [part if ends is None else ends + 0.25 * (part - ends) for part in seen]
+            ends = np.mean(moved, 0)
+        else:
+            for part in seen:
+                ends = part if ends is None else ends + 0.25 * (part - ends)
+    np.testing.assert_allclose(after["x_scale"], (ends[1] - ends[0]) / 255, rtol=1e-6)
+    line = [one for one in reference.log_lines(layer / "out.jsonl") if "ranges" in one][-1]
+    np.testing.assert_allclose([line["ranges"]["x"][end] for end in ("low", "high")], ends, rtol=1e-6)
+
+
 def test_gradients_pass_straight(run, layer):
     """d loss / d w of the products of codes, as if rounding were the identity."""
     for file in ("x", "labels"):

@@ -1,6 +1,7 @@
 """Ranges of activations over a training: in the log, the report, and the page of a dump."""
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -93,9 +94,25 @@ def test_pages_in_a_browser(run, trained, tmp_path):
     assert "t</script>.y" in text["ranges"] and tags["script"] == 2
 
 
-def test_nothing_is_read_without_a_view(run, trained, tmp_path):
+@pytest.mark.parametrize("bad", [False, True])
+def test_ranks_wait_alike(run, trained, tmp_path, bad):
+    """On a device apart rank 0 reads ranges for its log; a step that fails then ends all ranks."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    trained(steps=1)
+    if bad:
+        x = X.copy()
+        x[20, 1] = np.inf
+        np.save(tmp_path / "x.npy", x)
+    command = [Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2", tmp_path / "train", "--data=x=x.npy",
+               "--data=labels=labels.npy", "--steps=5", "--lr=0.01", "--shuffle=off", "--progress=off", "--device=async", "--log=two.jsonl", "--find-nan"]
+    run(*command, exit=8 if bad else 0)
+    lines = [line for line in reference.log_lines(tmp_path / "two.jsonl") if "lr" in line]
+    assert [("ranges" in line) for line in lines] == ([True, False] if bad else [True] * 5)
+
+
+def test_a_log_without_ranges_is_told(run, trained, tmp_path):
     trained(steps=3)
-    assert [("ranges" in line) for line in reference.log_lines(tmp_path / "log.jsonl") if "lr" in line] == [True] * 3
     run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=8")
     run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=3", "--progress=off", "--log=plain.jsonl")
     assert "ranges" not in (tmp_path / "plain.jsonl").read_text()

@@ -162,6 +162,24 @@ def test_learned_scales_are_written(case, train):
     run_trained(folder, lines)
 
 
+@pytest.mark.parametrize("least", [-0.01, 1e-9])
+def test_scales_below_the_bound_stay(run, tmp_path, least):
+    """They would be read as 2^-23: the model computes what the file does, and says why they are not learned."""
+    codes, scale = np.random.default_rng(4).integers(-8, 8, (3, 2)).astype(np.int8), np.float32([0.02, least])
+    onnx.save(model([node("DequantizeLinear", ["c", "s"], ["w"], name="dq", axis=1), node("MatMul", ["x", "w"], name="p")], inputs=[value("x", (4, 3))],
+                    outputs=[value("y", (4, 2))], initializers=[tensor("c", codes), tensor("s", scale)], opset=21, ir=10), tmp_path / "model.onnx")
+    x, labels = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", labels)
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", "--scale-learning=lsq")
+    assert '--scale-learning: "s" stays as it is: it holds a scale below 2^-23' in done.stderr
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--lr=0.001", "--log=log.jsonl", "--export=out.onnx", "--progress=off")
+    loss = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["loss"]
+    np.testing.assert_allclose(loss, np.square(x @ (codes * scale)).mean(), rtol=1e-5)
+    held = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert held["s"].tobytes() == scale.tobytes()
+
+
 def test_no_scale_to_learn(run, tmp_path):
     onnx.save(model([node("MatMul", ["x", "w"])], initializers=[tensor("w", np.ones((3, 2), np.float32))]), tmp_path / "model.onnx")
     done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--scale-learning=lsq", exit=2)
