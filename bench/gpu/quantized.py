@@ -49,6 +49,8 @@ def losses(case, target, device, folder, repeats=1):
         found.append([line["loss"] for line in map(json.loads, log.read_text().splitlines()) if "lr" in line])
     if code:
         return None, f"exit {code}: {text[-600:]}"
+    if any(len(f) != STEPS for f in found):
+        return None, f"{len(found[-1])} losses of {STEPS} steps"
     return found[0], "" if all(f == found[0] for f in found) else f"{repeats} runs differ"
 
 
