@@ -40,15 +40,17 @@ is_op(const NodeProto *p, const char *op)
 	return !*domain_of(p->domain) && !strcmp(p->op_type, op);
 }
 
-/* f(s x) = s f(x) for s > 0, channel by channel. */
+/* f(s x) = s f(x) for s > 0, channel by channel. Pooling joins places along all axes but the first two: channels stay apart where they
+ * are the second, as those of convolutions are, not where they are the last. */
 static bool
-keeps_factors(const NodeProto *p)
+keeps_factors(const NodeProto *p, bool pools)
 {
 	static const char *const ops[] = {"Relu",         "LeakyRelu",   "Identity",
 	                                  "MaxPool",      "AveragePool", "GlobalAveragePool",
 	                                  "GlobalMaxPool"};
+	enum { FIRST_POOL = 3 };
 
-	for (int i = 0; i < COUNT(ops); i++)
+	for (int i = 0; i < (pools ? COUNT(ops) : FIRST_POOL); i++)
 		if (is_op(p, ops[i]))
 			return true;
 	return false;
@@ -127,6 +129,14 @@ is_convolution(const NodeProto *p)
 	return is_op(p, "Conv") || is_op(p, "ConvTranspose");
 }
 
+/* A number for each channel along the last axis, the only one there may be: a convolution's bias, or what is broadcast over the
+ * channels of a matrix, which lie last, too. */
+static bool
+open_bias(Equalize *e, const char *name, int64_t channels, Scaled *out)
+{
+	return open_numbers(e, name, -1, out) && out->channels == channels && out->n == channels;
+}
+
 /* From p to the next product; the biases on the way. */
 static const NodeProto *
 walk(Equalize *e, const NodeProto *p, const Scaled *first, ScaledList *biases)
@@ -136,7 +146,7 @@ walk(Equalize *e, const NodeProto *p, const Scaled *first, ScaledList *biases)
 	Scaled bias;
 
 	if (p->n_input > 2 && *p->input[2]) {
-		if (!open_numbers(e, p->input[2], -1, &bias) || bias.n != first->channels)
+		if (!open_bias(e, p->input[2], first->channels, &bias))
 			return NULL;
 		vec_push(e->scratch, biases, bias);
 	}
@@ -146,10 +156,10 @@ walk(Equalize *e, const NodeProto *p, const Scaled *first, ScaledList *biases)
 			return NULL;
 		if (is_op(next, "Add") && !by_channel) {
 			const char *other = next->input[!strcmp(next->input[0], name)];
-			if (!open_numbers(e, other, -1, &bias) || bias.n != first->channels)
+			if (!open_bias(e, other, first->channels, &bias))
 				return NULL;
 			vec_push(e->scratch, biases, bias);
-		} else if (!keeps_factors(next)) {
+		} else if (!keeps_factors(next, by_channel)) {
 			bool fits = next->n_input > 1 && !strcmp(next->input[0], name) &&
 			            is_convolution(next) == by_channel;
 			return fits ? next : NULL;

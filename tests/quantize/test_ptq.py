@@ -553,7 +553,7 @@ CONVOLUTIONS = ([node("Conv", ["x", "a", "ab"], ["p"], name="a", pads=[1, 1, 1, 
                  "c": unlike(5, 8, 2, 2, axis=1), "cb": np.float32(RANDOM.normal(size=5))}, (2, 3, 8, 8), (2, 5, 6, 6), [("a", 0, "b", 0), ("b", 0, "c", 1)])
 MATRICES = ([node("Gemm", ["x", "a", "ab"], ["p"], name="a", transB=1), node("Relu", ["p"], ["q"], name="r"), node("MatMul", ["q", "b"], ["s"], name="b"),
              node("Add", ["bb", "s"], ["t"], name="add"), node("Gemm", ["t", "c"], name="c")],
-            {"a": unlike(9, 6, axis=0), "ab": np.float32(RANDOM.normal(size=9)), "b": unlike(9, 7, axis=1), "bb": np.float32(RANDOM.normal(size=7)),
+            {"a": unlike(9, 6, axis=0), "ab": np.float32(RANDOM.normal(size=9)), "b": unlike(9, 7, axis=1), "bb": np.float32(RANDOM.normal(size=(1, 7))),
              "c": unlike(7, 4, axis=0)}, (5, 6), (5, 4), [("a", 0, "b", 0), ("b", 1, "c", 0)])
 
 
@@ -578,6 +578,33 @@ def test_equalized_layers(run, tmp_path, kind):
             ranges.append(numbers.max(tuple(a for a in range(numbers.ndim) if a != axis)))
         step = max(held[f"{first}_scale"], held[f"{second}_scale"])
         np.testing.assert_allclose(*ranges, rtol=0.01, atol=1.5 * step)
+
+
+PLAIN = node("MatMul", ["x", "a"], ["p"], name="a")
+ALONG_ROWS = {
+    "a column": (PLAIN, node("Add", ["p", "ab"], ["q"], name="s"), (4, 1), (4, 3)),
+    "a column of three axes": (PLAIN, node("Add", ["ab", "p"], ["q"], name="s"), (4, 1, 1), (4, 4, 3)),
+    "Gemm's column": (node("Gemm", ["x", "a", "ab"], ["p"], name="a"), node("Relu", ["p"], ["q"], name="s"), (4, 1), (4, 3)),
+    "MaxPool": (PLAIN, node("MaxPool", ["p"], ["q"], name="s", kernel_shape=[1, 3], pads=[0, 1, 0, 1]), None, (2, 1, 4, 3)),
+    "AveragePool": (PLAIN, node("AveragePool", ["p"], ["q"], name="s", kernel_shape=[1, 3], pads=[0, 1, 0, 1]), None, (2, 1, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_ROWS)
+def test_equalize_leaves_what_joins_channels(run, tmp_path, name):
+    """Numbers for each row, and pooling over a matrix's channels: no factor of a channel goes through."""
+    first, step, bias, shape = ALONG_ROWS[name]
+    weights = {"a": unlike(3, 4, axis=1), "b": unlike(4, 2, axis=0), **({"ab": 3 * np.float32(RANDOM.normal(size=bias))} if bias else {})}
+    onnx.save(model([first, step, node("MatMul", ["q", "b"], name="b")], inputs=[value("x", shape)], outputs=[value("y", None)],
+                    initializers=[tensor(n, a) for n, a in weights.items()], opset=21, ir=10), tmp_path / "model.onnx")
+    x = np.float32(RANDOM.normal(size=shape))
+    quantize = ["quantize", "model.onnx", "--activation-type=none", "--per-channel"]
+    run(*quantize, "-o", "plain.onnx")
+    done = run(*quantize, "--equalize", "-o", "q.onnx")
+    exact, want, got = (in_onnxruntime(tmp_path / n, {"x": x}) for n in ("model.onnx", "plain.onnx", "q.onnx"))
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+    np.testing.assert_allclose(got, exact, atol=0.02 * np.abs(exact).max())
+    assert "--equalize: no product leads into another" in done.stderr
 
 
 def test_nothing_to_equalize_is_told(run, layer):
