@@ -88,7 +88,18 @@ quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info)
 	return true;
 }
 
-static void
+/* Numbers near the end of f32: the code of the largest, rounded up, times its scale is beyond. */
+static bool
+say_overflow(const Quantize *q, const QuantizedTensor *t, double number)
+{
+	diag_error(q->diag, EXIT_INVALID,
+	           "%s of node %s has numbers that are not finite as codes of %s: %g is too large",
+	           t->name, t->node, codes_name(t->type), number);
+	diag_hint(q->diag, "--skip leaves the node out");
+	return false;
+}
+
+static bool
 quantize_weight(Quantize *q, int i)
 {
 	QuantizedTensor *t = q->tensors.at[i];
@@ -103,12 +114,16 @@ quantize_weight(Quantize *q, int i)
 		quantization_of_groups(t->type, &groups, F32, t->numbers, q->arena, t->scale,
 		                       t->zero);
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
-		double error = exact[w.i] - code_number(t->type, t->numbers[w.i], t->scale[w.group],
-		                                        t->zero[w.group]);
+		double back = code_number(t->type, t->numbers[w.i], t->scale[w.group],
+		                          t->zero[w.group]);
+		double error = exact[w.i] - back;
+		if (!isfinite((float)back))
+			return say_overflow(q, t, exact[w.i]);
 		signal += (double)exact[w.i] * exact[w.i];
 		noise += error * error;
 	}
 	q->snr[i] = decibels(signal, noise);
+	return true;
 }
 
 bool
@@ -177,7 +192,7 @@ quantize_choose_scales(Quantize *q)
 		if (t->kind != QUANTIZED_ACTIVATION && !quantized_is_finite(t, q->diag))
 			ok = false;
 		else if (t->kind == QUANTIZED_WEIGHT)
-			quantize_weight(q, i);
+			ok &= quantize_weight(q, i);
 		else if (t->kind == QUANTIZED_ACTIVATION)
 			ok &= scale_activation(q, i);
 	}

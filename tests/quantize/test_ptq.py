@@ -462,6 +462,24 @@ def test_a_bias_is_finite(run, tmp_path, bad):
     assert "b of node product has numbers that are not finite" in done.stderr
 
 
+@pytest.mark.parametrize("options", [["--weight-type=u8"], ["--weight-type=s4", "--per-channel"]], ids=" ".join)
+def test_weights_whose_codes_overflow_are_told(run, tmp_path, options):
+    """The largest code times the scale is beyond f32, where the largest number is not."""
+    one_product(tmp_path, node("MatMul", ["x", "w"], name="product"), [tensor("w", np.float32(3.4e38 * np.sign(W[:6, :5])))],
+                (4, 6), RANDOM.normal(size=(4, 6)), opset=21, ir=10)
+    done = run("quantize", "model.onnx", "--activation-type=none", *options, "-o", "q.onnx", exit=3)
+    assert "w of node product has numbers that are not finite as codes of " in done.stderr
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_weights_whose_codes_fit_barely(run, tmp_path):
+    one_product(tmp_path, node("MatMul", ["x", "w"], name="product"), [tensor("w", np.float32(3.3e38 * np.sign(W[:6, :5])))],
+                (4, 6), RANDOM.normal(size=(4, 6)), opset=21, ir=10)
+    run("quantize", "model.onnx", "--activation-type=none", "--weight-type=s8", "-o", "q.onnx")
+    held = {n: numpy_helper.to_array(t) for n, t in tensors(tmp_path / "q.onnx").items()}
+    assert np.isfinite(held["w_quantized"] * held["w_scale"]).all()
+
+
 def test_blocks_of_a_convolution_are_of_channels(run, tmp_path):
     one_product(tmp_path, node("Conv", ["x", "w"], name="product"), [tensor("w", np.float32(RANDOM.normal(size=(8, 32, 3, 3))))],
                 (1, 32, 5, 5), np.ones((1, 32, 5, 5)), opset=21, ir=10)
