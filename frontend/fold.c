@@ -69,6 +69,15 @@ others_are_read(const Fold *f, const NodeProto *p)
 }
 
 static bool
+are_finite(const float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (!isfinite(x[i]))
+			return false;
+	return true;
+}
+
+static bool
 fold_one(Fold *f, NodeProto *norm)
 {
 	enum { SCALE = 1, BETA, MEAN, VARIANCE, N_INPUTS };
@@ -105,6 +114,8 @@ fold_one(Fold *f, NodeProto *norm)
 	}
 	for (int64_t i = 0; i < weight.n; i++)
 		folded[i] = (float)(w[i] * factor[i / inner % channels]);
+	if (!are_finite(folded, weight.n) || !are_finite(shift, channels))
+		return false;
 	edit_node(f->model, conv);
 	const char *bias_name = has_bias ? conv->input[2] : norm->input[BETA];
 	put(f, conv, 1, conv->input[1], readers_of_name(f, conv->input[1]) == 1, &weight, folded);
@@ -154,7 +165,7 @@ model_fold_batch_norms(Model *model, Diag *diag)
 	if (f.n_left)
 		diag_warning(
 			diag,
-			"%d of %d batch norms stay: they follow no convolution of their own, or read no numbers of f32",
+			"%d of %d batch norms stay: they follow no convolution of their own, read no numbers of f32, or their factors are not finite",
 			f.n_left, f.n_left + f.n_folded);
 	arena_free(scratch);
 }

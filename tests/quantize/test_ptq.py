@@ -558,6 +558,21 @@ def test_batch_norms_are_folded(run, tmp_path, shared):
     assert (np.abs(numpy_helper.to_array(held[name]) * scale - exact) <= 0.501 * scale).all()
 
 
+@pytest.mark.parametrize("variance, epsilon", [(-1, 1e-5), (0, 0.0), (1e-38, 0.0)])
+def test_batch_norms_without_finite_factors_stay(run, tmp_path, variance, epsilon):
+    """The root of a variance below 0, a division by 0, and a product beyond f32: the convolution keeps its numbers."""
+    step, held = norm("norm", "c", ["y"], 6, epsilon=epsilon)
+    held[0], held[3] = tensor("norm.0", np.full(6, 1e20, np.float32)), tensor("norm.3", np.float32([1] * 5 + [variance]))
+    w = np.float32(RANDOM.normal(size=(6, 4, 3, 3)))
+    onnx.save(model([node("Conv", ["x", "w"], ["c"], name="conv"), step], inputs=[value("x", (3, 4, 8, 8))], outputs=[value("y", (3, 6, 6, 6))],
+                    initializers=[tensor("w", w), *held]), tmp_path / "model.onnx")
+    done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--fold-batch-norms", "-o", "q.onnx")
+    assert "1 of 1 batch norms stay: they follow no convolution of their own, read no numbers of f32, or their factors are not finite" in done.stderr
+    assert "BatchNormalization" in [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
+    codes, scale = (numpy_helper.to_array(tensors(tmp_path / "q.onnx")[f"w_{n}"]) for n in ("quantized", "scale"))
+    assert (np.abs(codes * scale[:, None, None, None] - w) <= 0.501 * scale[:, None, None, None]).all()
+
+
 def unlike(*shape, axis):
     """Random numbers whose channels are up to 1000 times as large as others."""
     factor = 10 ** RANDOM.uniform(-1.5, 1.5, shape[axis])
