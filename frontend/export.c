@@ -25,6 +25,7 @@ typedef struct {
 	Diag *diag;
 	Arena *arena;
 	IntMap *holes;          /* address of raw data -> Weight */
+	bool failed;            /* reported: data that a node names cannot be read */
 	int64_t data_bytes;     /* of the external file so far */
 	int64_t pending, start; /* literal bytes not yet recorded, and where they start */
 } Export;
@@ -469,6 +470,7 @@ export_node(Export *e, const NodeProto *from, bool main_graph)
 		return NULL;
 	if (w && w->constant == from && trained(e, w))
 		open_hole(e, n, w);
+	e->failed |= !node_take_data_in(e->model, n, e->diag);
 	return n;
 }
 
@@ -565,5 +567,5 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 		put_data(&e, plans, n);
 	}
 	arena_free(arena);
-	return plans != NULL;
+	return plans && !e.failed;
 }

@@ -333,6 +333,11 @@ void graph_count_readers(const GraphProto *g, StrMap *readers);
 /* Operators that mean another thing there are reported. */
 bool model_raise_opset(Model *model, int to, Diag *diag);
 
+/* ---- take_in.c */
+/* Tensors in files beside the model come into the messages, those of the graphs inside, too; m, its graph and p are the caller's. */
+bool model_take_data_in(Model *model, ModelProto *m, Diag *diag);
+bool node_take_data_in(Model *model, NodeProto *p, Diag *diag);
+
 /* ---- edit.c */
 /* A copy of a list of n pointers with another behind them. */
 void *edit_grown(Model *model, void *list, size_t n, const void *item);

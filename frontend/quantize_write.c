@@ -481,28 +481,6 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	g->n_initializer = (size_t)e.initializers.n;
 }
 
-/* Tensors in files beside the model come into the new one. */
-static bool
-take_data_in(Model *model, GraphProto *g, Diag *diag)
-{
-	TensorData data;
-
-	for (size_t i = 0; i < g->n_initializer; i++) {
-		if (!tensor_is_external(g->initializer[i]))
-			continue;
-		if (!tensor_load(model, g->initializer[i], false, &data, diag))
-			return false;
-		TensorProto *t = arena_copy(model->arena, g->initializer[i], sizeof(*t));
-		t->has_data_location = 0;
-		t->n_external_data = 0;
-		t->has_raw_data = 1;
-		t->raw_data.len = (size_t)dtype_bytes(data.dtype, data.n);
-		t->raw_data.data = (uint8_t *)(uintptr_t)data.data;
-		g->initializer[i] = t;
-	}
-	return true;
-}
-
 bool
 model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path, Diag *diag)
 {
@@ -511,7 +489,7 @@ model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char
 	if (!model_quantize_opset(model, list, opset, diag))
 		return false;
 	model_quantize_edit(model, list, opset, &q);
-	if (!take_data_in(model, &q.graph, diag))
+	if (!model_take_data_in(model, &q.proto, diag))
 		return false;
 	size_t size = onnx__model_proto__get_packed_size(&q.proto);
 	if (size > INT32_MAX) {

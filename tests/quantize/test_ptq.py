@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 
 sys.path[:0] = [os.path.join(os.path.dirname(__file__), "..", folder) for folder in ("import", "")]
@@ -511,6 +511,71 @@ def test_products_that_stay_are_told(run, tmp_path):
                 before=[node("Constant", [], ["c"], name="c", value=tensor("", W)), node("MatMul", ["x", "c"], ["z"], name="first")])
     done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=4)
     assert "2 of 2 products stay as they are" in done.stderr
+
+
+def beside(name, place, a):
+    """A tensor whose numbers stand in beside.bin."""
+    t = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=a.shape, data_location=TensorProto.EXTERNAL)
+    for key, what in ("location", "beside.bin"), ("offset", place * a.nbytes), ("length", a.nbytes):
+        t.external_data.add(key=key, value=str(what))
+    return t
+
+
+def two_branches(folder):
+    """Numbers in a file beside the model: of an initializer, a Constant node, and both in each branch of an If."""
+    a = np.float32(RANDOM.normal(size=(6, 3, 5)))
+    (folder / "beside.bin").write_bytes(a.tobytes())
+    branches = {}
+    for i, name in enumerate(["then_branch", "else_branch"]):
+        nodes = [node("Constant", [], [f"k{i}"], name=f"k{i}", value=beside("", 2 + 2 * i, a[0])),
+                 node("Add", [f"k{i}", f"v{i}"], [f"s{i}"], name=f"s{i}"), node("MatMul", ["x", f"s{i}"], [f"o{i}"], name=f"o{i}")]
+        branches[name] = helper.make_graph(nodes, name, [], [value(f"o{i}", None)], [beside(f"v{i}", 3 + 2 * i, a[0])])
+    nodes = [node("MatMul", ["x", "w"], ["p"], name="first"), node("Constant", [], ["k"], name="k", value=beside("", 1, a[0])),
+             node("MatMul", ["x", "k"], ["q"], name="second"), node("If", ["c"], ["r"], name="if", **branches), node("Sum", ["p", "q", "r"], name="sum")]
+    onnx.save(model(nodes, inputs=[value("x", (4, 3)), value("c", (), TensorProto.BOOL)], outputs=[value("y", (4, 5))],
+                    initializers=[beside("w", 0, a[0])]), folder / "model.onnx")
+    x = np.float32(RANDOM.normal(size=(4, 3)))
+    return {c: ({"x": x, "c": np.array(c)}, x @ (a[0] + a[1] + (a[2] + a[3] if c else a[4] + a[5]))) for c in (True, False)}
+
+
+def test_data_beside_the_model_comes_into_the_new_one(run, tmp_path):
+    """Of graphs inside and of Constant nodes, too: the new file lies elsewhere."""
+    cases = two_branches(tmp_path)
+    (tmp_path / "out").mkdir()
+    run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "-o", "out/q.onnx")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["q.onnx"]
+    for feeds, want in cases.values():
+        np.testing.assert_allclose(in_onnxruntime(tmp_path / "out/q.onnx", feeds), want, atol=0.02 * np.abs(want).max())
+
+
+def test_functions_take_their_data_along(run, tmp_path):
+    (tmp_path / "beside.bin").write_bytes(np.arange(15, dtype=np.float32).tobytes())
+    inner = [node("Constant", [], ["k"], name="k", value=beside("", 0, np.zeros((3, 5), np.float32))), node("MatMul", ["x", "k"], ["y"], name="inner")]
+    f = helper.make_function("own", "F", ["x"], ["y"], inner, [helper.make_opsetid("", 17)])
+    nodes = [node("MatMul", ["x", "w"], ["p"], name="product"), helper.make_node("F", ["x"], ["q"], domain="own"), node("Add", ["p", "q"], name="sum")]
+    onnx.save(model(nodes, inputs=[value("x", (4, 3))], outputs=[value("y", (4, 5))], initializers=[tensor("w", W[:3, :5])], functions=[f],
+                    imports=[helper.make_opsetid("own", 1)]), tmp_path / "model.onnx")
+    run("quantize", "model.onnx", "--activation-type=none", "-o", "q.onnx")
+    t = onnx.load(tmp_path / "q.onnx", load_external_data=False).functions[0].node[0].attribute[0].t
+    assert t.data_location == TensorProto.DEFAULT
+    np.testing.assert_array_equal(numpy_helper.to_array(t), np.arange(15).reshape(3, 5))
+
+
+@pytest.mark.parametrize("options", [[], ["--quantize=w8a8"]], ids=["floats", "codes"])
+def test_data_beside_a_trained_model_comes_along(run, tmp_path, options):
+    """Of a branch and of a Constant that trains no further."""
+    cases = two_branches(tmp_path)
+    proto = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    del proto.graph.input[1]
+    proto.graph.initializer.append(tensor("c", np.array(True)))
+    onnx.save(proto, tmp_path / "model.onnx")
+    feeds, want = cases[True]
+    np.save(tmp_path / "x.npy", feeds["x"])
+    np.save(tmp_path / "labels.npy", np.zeros((4, 5), np.float32))
+    (tmp_path / "out").mkdir()
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--freeze=k", *options)
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--lr=0", "--export=out/e.onnx")
+    np.testing.assert_allclose(in_onnxruntime(tmp_path / "out/e.onnx", {"x": feeds["x"]}), want, atol=0.03 * np.abs(want).max())
 
 
 def in_onnxruntime(path, feeds):
