@@ -121,3 +121,30 @@ def test_a_second_signal_leaves_nothing(gradc, wide):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM and not left()
     os.close(reader)
+
+
+QUANTIZE = ["quantize", "model.onnx", "--data", "x=x.npy", "-o", "q.onnx"]
+
+
+@pytest.mark.parametrize("options, status", [([], 0), (["--sensitivity"], 0), (["--algorithm=awq", "--bias-correction"], 0), (["--report=no/q.html"], 5),
+                                             (["--batch=8"], 6)], ids=str)
+def test_a_quantization_leaves_nothing(gradc, wide, options, status):
+    done = subprocess.run([gradc, *QUANTIZE, *options], cwd=wide, env=dict(os.environ, TMPDIR=str(wide / "temporary")), capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert not list((wide / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=str)
+def test_a_quantization_that_is_ended_leaves_nothing(gradc, wide, number):
+    folder = wide / "temporary"
+    np.save(wide / "x.npy", np.zeros((100000, 512), np.float32))
+
+    def has_results(process):
+        while process.poll() is None and not list(folder.glob("**/[xy].npy")):
+            time.sleep(0.001)
+
+    assert interrupt([gradc, *QUANTIZE], folder, number, has_results) == -number
+    deadline = time.monotonic() + 10  # its program was killed, and may take a moment to end
+    while temporary_programs(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not list(folder.iterdir()) and not temporary_programs(folder)

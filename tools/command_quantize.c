@@ -110,31 +110,51 @@ quantize(Quantize *q)
 	                            q->diag);
 }
 
+static bool
+write_results(Quantize *q)
+{
+	bool ok = quantize(q) && (!q->o->report || quantize_write_page(q));
+
+	if (ok && q->o->json)
+		quantize_print_json(q);
+	else if (ok)
+		quantized_print(q->arena, &q->tensors, q->snr, q->gain);
+	if (ok && q->gain && !q->o->json)
+		printf("results: SNR %.1f dB; `left out`: what they gain where the tensor stays floats\n",
+		       q->output_snr);
+	return ok;
+}
+
+/* Two of them: what removes a temporary folder removes the files in it, and no folders. */
+static bool
+quantize_in_folders(Quantize *q)
+{
+	TemporaryFolder folder, results = {0};
+	bool ok = !diag_status(q->diag, temporary_folder_open(q->arena, &folder)) &&
+	          !diag_status(q->diag, temporary_folder_open(q->arena, &results));
+
+	if (ok) {
+		q->folder = folder.path;
+		q->results = results.path;
+		q->exe = path_join(q->arena, folder.path, "once");
+		ok = write_results(q);
+	}
+	temporary_folder_close(&results);
+	temporary_folder_close(&folder);
+	return ok;
+}
+
 int
 command_quantize(Options *o, Arena *arena, Diag *diag)
 {
 	Quantize q = {.o = o, .arena = arena, .diag = diag};
-	TemporaryFolder temporary;
 
 	o->forward_only = true;
 	if (!o->output) {
 		diag_error(diag, EXIT_USAGE, "no output: give -o Q.onnx");
 		return EXIT_USAGE;
 	}
-	if (!read_types(&q) || !quantize_read_data(&q) ||
-	    diag_status(diag, temporary_folder_open(arena, &temporary)))
-		return diag_exit_code(diag);
-	q.folder = temporary.path;
-	q.exe = path_join(arena, temporary.path, "once");
-	bool ok = quantize(&q) && (!o->report || quantize_write_page(&q));
-	if (ok && o->json)
-		quantize_print_json(&q);
-	else if (ok)
-		quantized_print(q.arena, &q.tensors, q.snr, q.gain);
-	if (ok && q.gain && !o->json)
-		printf("results: SNR %.1f dB; `left out`: what they gain where the tensor stays floats\n",
-		       q.output_snr);
-	temporary_folder_close(&temporary);
+	bool ok = read_types(&q) && quantize_read_data(&q) && quantize_in_folders(&q);
 	session_close(&q.s);
 	return diag_exit_code(diag) ? diag_exit_code(diag) : ok ? EXIT_OK : EXIT_SYSTEM;
 }

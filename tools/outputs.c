@@ -57,6 +57,8 @@ outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
 		paths_add(arena, &uses, PATH_INPUT, "--loss",
 		          arena_strndup(arena, o->loss + 5, strcspn(o->loss + 5, ",")));
 	add_pairs(arena, &uses, "--input", &o->inputs);
+	add_pairs(arena, &uses, "--data", &o->data);
+	paths_add(arena, &uses, PATH_INPUT, "--log", o->log);
 	paths_add(arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
 	paths_add(arena, &uses, PATH_OUTPUT, "-o", o->output);
 	paths_add(arena, &uses, PATH_OUTPUT, "--report", o->report);

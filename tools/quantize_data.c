@@ -185,8 +185,7 @@ read_values(Quantize *q, Arena *arena, const json_t *names, const char *name, Np
 		return NULL;
 	}
 	if (diag_status(q->diag,
-	                npy_read(arena, path_join(arena, path_join(arena, q->folder, "out"), file),
-	                         info, &values)))
+	                npy_read(arena, path_join(arena, q->results, file), info, &values)))
 		return NULL;
 	if (info->dtype != F32) {
 		diag_error(q->diag, EXIT_UNSUPPORTED, "%s: its values are %s, need f32", name,
@@ -200,9 +199,9 @@ static bool
 visit_batch(Quantize *q, QuantizeVisitor visit)
 {
 	Arena *arena = arena_new();
-	const char *out = path_join(q->arena, q->folder, "out");
-	bool ok = run_executable(&q->s, q->exe, out) == EXIT_OK;
-	json_t *names = ok ? json_load_file(path_join(arena, out, "names.json"), 0, NULL) : NULL;
+	bool ok = run_executable(&q->s, q->exe, q->results) == EXIT_OK;
+	json_t *names = ok ? json_load_file(path_join(arena, q->results, "names.json"), 0, NULL)
+	                   : NULL;
 	NpyInfo info;
 
 	for (int i = 0; i < q->tensors.n && ok; i++) {

@@ -22,7 +22,8 @@ typedef struct {
 	NamedTensor *data; /* of --data, a copy of the files */
 	int n_data;
 	int64_t rows, batch; /* of the data, and of a run */
-	const char *folder;  /* for the executable, its inputs and results */
+	const char *folder;  /* for executables and their inputs */
+	const char *results; /* a folder for what they write */
 	const char *exe;
 } Quantize;
 

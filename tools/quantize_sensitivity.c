@@ -12,9 +12,9 @@ typedef struct {
 } Results;
 
 static bool
-read_results(Quantize *q, const Session *s, const char *folder, Results *out)
+read_results(Quantize *q, const Session *s, Results *out)
 {
-	json_t *names = json_load_file(path_join(q->arena, folder, "names.json"), 0, NULL);
+	json_t *names = json_load_file(path_join(q->arena, q->results, "names.json"), 0, NULL);
 	NpyInfo info;
 	void *values;
 	bool ok = names != NULL;
@@ -25,7 +25,7 @@ read_results(Quantize *q, const Session *s, const char *folder, Results *out)
 		const char *file = json_string_value(
 			json_object_get(json_object_get(names, name), "file"));
 		ok = file &&
-		     !diag_status(q->diag, npy_read(q->arena, path_join(q->arena, folder, file),
+		     !diag_status(q->diag, npy_read(q->arena, path_join(q->arena, q->results, file),
 		                                    &info, &values));
 		if (!ok || info.dtype != F32)
 			continue;
@@ -41,8 +41,7 @@ read_results(Quantize *q, const Session *s, const char *folder, Results *out)
 static bool
 run_quantized(Quantize *q, Results *out)
 {
-	const char *path = path_join(q->arena, q->folder, "tried.onnx"),
-		   *folder = path_join(q->arena, q->folder, "tried");
+	const char *path = path_join(q->arena, q->folder, "tried.onnx");
 	const char *exe = path_join(q->arena, q->folder, "try");
 	Options o = *q->o;
 	Session s = {0};
@@ -52,7 +51,7 @@ run_quantized(Quantize *q, Results *out)
 	o.input = path;
 	bool ok = session_read(&s, &o, q->arena, q->diag) &&
 	          session_import(&s, OPEN_DIMS_FROM_INPUTS, NULL) && session_link(&s, exe, false) &&
-	          run_executable(&s, exe, folder) == EXIT_OK && read_results(q, &s, folder, out);
+	          run_executable(&s, exe, q->results) == EXIT_OK && read_results(q, &s, out);
 	session_close(&s);
 	return ok;
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void
 append(json_t *object, const char *key, json_t *value)
@@ -38,6 +39,7 @@ add_ranges(json_t *found, json_t *line)
 	}
 }
 
+/* A killed run leaves a last line that is cut: it does not count. */
 static bool
 read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 {
@@ -49,30 +51,48 @@ read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 	for (ssize_t length; ok && (length = getline(&line, &size, f)) >= 0;) {
 		json_t *json = json_loadb(line, (size_t)length, 0, NULL);
 		n++;
-		ok = json_is_object(json);
-		if (ok)
+		if (json_is_object(json))
 			add_ranges(found, json);
-		else
-			diag_error(diag, EXIT_INVALID, "--log: %s:%d: no JSON object", path, n);
+		else if (line[length - 1] == '\n')
+			ok = false;
 		json_decref(json);
 	}
-	if (ok && ferror(f)) {
+	if (!ok)
+		diag_error(diag, EXIT_DATA, "--log: %s:%d: no JSON object", path, n);
+	else if (ferror(f))
 		diag_error(diag, EXIT_SYSTEM, "--log: %s: %s", path, strerror(errno));
-		ok = false;
-	}
+	ok = ok && !ferror(f);
 	free(line);
 	return ok;
+}
+
+/* A line is no longer than the file, whose size is bounded. */
+static FILE *
+open_log(const char *path, Diag *diag)
+{
+	const int64_t most = INT64_C(1) << 30;
+	int64_t bytes;
+	int fd;
+
+	if (diag_status(diag, status_annotate(file_open_regular(path, EXIT_SYSTEM, &fd, &bytes),
+	                                      "--log")))
+		return NULL;
+	FILE *f = bytes <= most ? fdopen(fd, "r") : NULL;
+	if (f)
+		return f;
+	close(fd);
+	diag_error(diag, EXIT_DATA, "--log: %s: %lld bytes, at most %lld are read", path,
+	           (long long)bytes, (long long)most);
+	return NULL;
 }
 
 json_t *
 training_ranges(const char *path, Diag *diag)
 {
 	json_t *found = json_object();
-	FILE *f = fopen(path, "r");
-
-	if (!f)
-		diag_error(diag, EXIT_SYSTEM, "--log: %s: %s", path, strerror(errno));
+	FILE *f = open_log(path, diag);
 	bool ok = f && read_lines(f, path, found, diag);
+
 	if (f)
 		fclose(f);
 	if (ok && json_object_size(found) == 0)

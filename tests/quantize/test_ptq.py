@@ -417,6 +417,15 @@ def test_what_is_missing_is_told(run, tmp_path):
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.parametrize("options", [["-o", "x.npy"], ["-o", "link.npy"], ["-o", "q.onnx", "--report=x.npy"]], ids=str)
+def test_data_is_not_written_over(run, layer, options):
+    before = (layer / "x.npy").read_bytes()
+    (layer / "link.npy").symlink_to("x.npy")
+    done = run("quantize", "model.onnx", "--data=x=x.npy", *options, exit=2)
+    assert "is also --data" in done.stderr and "would be written over" in done.stderr
+    assert (layer / "x.npy").read_bytes() == before and not (layer / "q.onnx").exists()
+
+
 def test_codes_are_not_quantized_again(run, layer):
     run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
     done = run("quantize", "q.onnx", "--data=x=x.npy", "-o", "r.onnx", exit=4)
