@@ -426,6 +426,14 @@ def test_data_is_not_written_over(run, layer, options):
     assert (layer / "x.npy").read_bytes() == before and not (layer / "q.onnx").exists()
 
 
+def test_an_empty_value_is_told(run, tmp_path):
+    onnx.save(model([node("MatMul", ["x", "w"], name="p")], inputs=[value("x", (2, 0, 3))], outputs=[value("y", (2, 0, 4))],
+                    initializers=[tensor("w", np.ones((3, 4), np.float32))], opset=21, ir=10), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.zeros((2, 0, 3), np.float32))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=6)
+    assert "value x of node p is empty: it has no range" in done.stderr
+
+
 def test_codes_are_not_quantized_again(run, layer):
     run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
     done = run("quantize", "q.onnx", "--data=x=x.npy", "-o", "r.onnx", exit=4)
