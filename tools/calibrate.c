@@ -279,6 +279,9 @@ calibration_range(const Calibration *c, float *low, float *high)
 {
 	bool narrows = c->method->counts && !dtype_is_float(c->type);
 
+	*low = *high = 0;
+	if (c->n_values == 0)
+		return;
 	if (!c->method->range(c, low, high))
 		range_minmax(c, low, high);
 	*low = *low < c->low && narrows ? c->low : *low;

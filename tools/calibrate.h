@@ -32,6 +32,7 @@ bool calibration_parse(const char *text, Calibration *out, Diag *diag);
 void calibration_see(Calibration *c, const float *x, int64_t n);
 /* The second time: how often values are. */
 void calibration_count(Calibration *c, Arena *arena, const float *x, int64_t n);
+/* 0 to 0 where no values were seen. */
 void calibration_range(const Calibration *c, float *low, float *high);
 
 #endif

@@ -111,10 +111,14 @@ check_tensor(Quantize *q, const NamedTensor *t, const char *given, const ImportP
 		diag_error(q->diag, EXIT_DATA, "--data %s: shape %s, \"%s\" takes rows of %s",
 		           given, shape_text(q->arena, t->rank, t->dims), t->name,
 		           shape_text(q->arena, port->rank - 1, port->dims + 1));
+	else if (port->dims[0] != q->batch)
+		diag_error(q->diag, EXIT_DATA,
+		           "--data %s: \"%s\" takes %lld rows at once, the model %lld", given,
+		           t->name, (long long)port->dims[0], (long long)q->batch);
 	else if (!converts(t->dtype, port->dtype))
 		diag_error(q->diag, EXIT_DATA, "--data %s: holds %s, \"%s\" takes %s", given,
 		           dtype_info[t->dtype].name, t->name, dtype_info[port->dtype].name);
-	return same && converts(t->dtype, port->dtype);
+	return same && port->dims[0] == q->batch && converts(t->dtype, port->dtype);
 }
 
 /* The files' rows against what the model takes; every input has some. */

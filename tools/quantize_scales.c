@@ -165,14 +165,11 @@ scale_activation(Quantize *q, int i)
 	const Calibration *c = &q->calibrations[i];
 	float low, high;
 
-	if (!(c->low <= c->high)) {
-		diag_error(q->diag, EXIT_DATA, "value %s of node %s is empty: it has no range",
-		           t->name, t->node);
-		diag_hint(q->diag, "--skip leaves the node out");
-		return false;
-	}
 	calibration_range(c, &low, &high);
-	if (low == high)
+	if (c->n_values == 0)
+		diag_warning(q->diag, "value %s of node %s is empty in all calibration data",
+		             t->name, t->node);
+	else if (low == high)
 		diag_warning(q->diag, "value %s of node %s is %g in all calibration data", t->name,
 		             t->node, low == 0 ? 0 : (double)low); /* not -0 */
 	quantization_of(t->type, false, low, high, t->scale, t->zero);

@@ -242,6 +242,50 @@ def test_bad_input(run, layer, name):
     assert not (layer / "q.onnx").exists()
 
 
+@pytest.mark.parametrize("options, message", [
+    (["-o", "x.npy"], "-o x.npy is also --data x.npy: it would be written over"),
+    (["-o", "soft.npy"], "-o soft.npy is also --data x.npy"), (["-o", "hard.npy"], "-o hard.npy is also --data x.npy"),
+    (["-o", "q.onnx", "--report", "./x.npy"], "--report ./x.npy is also --data x.npy")], ids=lambda o: o[-1] if isinstance(o, list) else "")
+def test_data_is_not_written_over(run, layer, options, message):
+    before = (layer / "x.npy").read_bytes()
+    (layer / "soft.npy").symlink_to("x.npy")
+    (layer / "hard.npy").hardlink_to(layer / "x.npy")
+    done = run("quantize", "model.onnx", "--data=x=x.npy", *options, exit=2)
+    assert message in done.stderr and not (layer / "q.onnx").exists()
+    assert (layer / "x.npy").read_bytes() == before and (layer / "soft.npy").is_symlink()
+
+
+@pytest.mark.parametrize("options", [[], ["--batch=4"]], ids=str)
+@pytest.mark.parametrize("n", [2, "k"])
+def test_other_numbers_of_rows_are_told(run, tmp_path, n, options):
+    """A run takes as many rows of every input. One that is open has the others' number, unless --dim says another."""
+    weights = [tensor("w", np.ones((3, 2), np.float32))]
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("MatMul", ["z", "w"], ["b"]), node("Concat", ["a", "b"], ["y"], axis=0)]
+    onnx.save(model(nodes, inputs=[value("x", (4, 3)), value("z", (n, 3))], initializers=weights), tmp_path / "model.onnx")
+    np.save(tmp_path / "rows.npy", np.ones((12, 3), np.float32))
+    bound = ["--dim=k=2"] if n == "k" and not options else []
+    done = run("quantize", "model.onnx", "--data=x=rows.npy", "--data=z=rows.npy", "-o", "q.onnx", *bound, *options, exit=6 if bound or n == 2 else 0)
+    if bound or n == 2:
+        assert re.search(r'--data z=rows.npy: "z" takes 2 rows at once, the model 4\n|--data x=rows.npy: "x" takes 4 rows at once, the model 2\n', done.stderr), done.stderr
+        assert "gradc-" not in done.stderr and done.stderr.count("error") == 1
+
+
+def test_a_model_of_no_rows_is_told(run, tmp_path):
+    one_product(tmp_path, node("MatMul", ["x", "w"]), [tensor("w", np.ones((3, 2), np.float32))], (0, 3), np.ones((4, 3)))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=6, timeout=60)
+    assert '--data x=x.npy: "x" takes 0 rows at once, the model 1\n' in done.stderr
+
+
+@pytest.mark.parametrize("options", [f"--calibrate={m}" for m in ("minmax", "percentile", "entropy", "mse", "moving-average")]
+                         + ["--algorithm=gptq", "--algorithm=awq", "--bias-correction", "--sensitivity"])
+def test_empty_values_are_told(run, tmp_path, options):
+    one_product(tmp_path, node("MatMul", ["x", "w"], name="product"), [tensor("w", np.ones((3, 2), np.float32))], ("n", 0, 3), np.ones((5, 0, 3)))
+    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", options)
+    assert "value x of node product is empty in all calibration data" in done.stderr and "too large" not in done.stderr
+    held = tensors(tmp_path / "q.onnx")
+    assert numpy_helper.to_array(held["x_scale"]) == 1 and np.isfinite(numpy_helper.to_array(held["w_scale"])).all()
+
+
 def test_entropy_over_long_tails(run, layer):
     """onnxruntime's default has as many bins as levels: its range is the whole one."""
     x = np.float32(RANDOM.standard_t(2, size=(512, 40)))
@@ -415,23 +459,6 @@ def test_what_is_missing_is_told(run, tmp_path):
     done = run("quantize", "model.onnx", "--activation-type=dynamic", "-o", "q.onnx", exit=4)
     assert "1 of 1 products stay as they are" in done.stderr and "nothing to quantize: 1 of 1 products stay, see above" in done.stderr
     assert not (tmp_path / "q.onnx").exists()
-
-
-@pytest.mark.parametrize("options", [["-o", "x.npy"], ["-o", "link.npy"], ["-o", "q.onnx", "--report=x.npy"]], ids=str)
-def test_data_is_not_written_over(run, layer, options):
-    before = (layer / "x.npy").read_bytes()
-    (layer / "link.npy").symlink_to("x.npy")
-    done = run("quantize", "model.onnx", "--data=x=x.npy", *options, exit=2)
-    assert "is also --data" in done.stderr and "would be written over" in done.stderr
-    assert (layer / "x.npy").read_bytes() == before and not (layer / "q.onnx").exists()
-
-
-def test_an_empty_value_is_told(run, tmp_path):
-    onnx.save(model([node("MatMul", ["x", "w"], name="p")], inputs=[value("x", (2, 0, 3))], outputs=[value("y", (2, 0, 4))],
-                    initializers=[tensor("w", np.ones((3, 4), np.float32))], opset=21, ir=10), tmp_path / "model.onnx")
-    np.save(tmp_path / "x.npy", np.zeros((2, 0, 3), np.float32))
-    done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=6)
-    assert "value x of node p is empty: it has no range" in done.stderr
 
 
 def test_codes_are_not_quantized_again(run, layer):
