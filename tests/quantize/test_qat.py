@@ -78,6 +78,7 @@ def test_onnxruntime_has_the_loss(run, models, tmp_path, name, options):
 RANDOM = np.random.default_rng(11)
 ROWS, INPUTS, OUTPUTS, BATCH = 64, 12, 5, 8
 W = np.float32(RANDOM.normal(size=(INPUTS, OUTPUTS)))
+LABELS = np.float32(RANDOM.normal(size=(ROWS, OUTPUTS)))
 X = np.float32(RANDOM.normal(size=(ROWS, INPUTS)) * np.linspace(0.5, 3, ROWS)[:, None])
 
 
@@ -86,7 +87,7 @@ def layer(tmp_path):
     onnx.save(model([node("MatMul", ["x", "w"], name="product")], inputs=[value("x", ("batch", INPUTS))],
                     initializers=[tensor("w", W)], opset=21, ir=10), tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "labels.npy", np.float32(RANDOM.normal(size=(ROWS, OUTPUTS))))
+    np.save(tmp_path / "labels.npy", LABELS)
     return tmp_path
 
 
@@ -316,7 +317,7 @@ def test_ranks_are_micro_batches(run, layer, spec, rtol):
     """To the bit where ranges are those of rows; running ones are means over ranks, and one after the other over micro-batches."""
     if not shutil.which("mpirun.openmpi"):
         pytest.skip("mpirun.openmpi is not installed")
-    np.save(layer / "x.npy", np.float32(RANDOM.normal(size=X.shape)))
+    np.save(layer / "x.npy", np.float32(np.random.default_rng(5).normal(size=X.shape)))
     train(run, layer, spec, "--steps=4", "--accumulate=2", "--lr=0.01", name="one")
     run(Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2", layer / "train", "--data=x=x.npy",
         "--data=labels=labels.npy", "--log=two.jsonl", "--progress=off", "--shuffle=off", "--steps=4", "--lr=0.01")
@@ -443,7 +444,7 @@ def test_weights_may_be_drawn_anew(run, layer):
 
 @pytest.mark.parametrize("shape, spec", [((1,) * 14 + (4, 3), "w8"), ((1,) * 7 + (4, 3), "w4-g2")])
 def test_weights_of_many_axes(run, tmp_path, shape, spec):
-    w = np.float32(RANDOM.normal(size=shape))
+    w = np.float32(np.random.default_rng(6).normal(size=shape))
     y = (*shape[:-2], 2, 3)
     onnx.save(model([node("MatMul", ["x", "w"], name="product")], inputs=[value("x", (2, 4))], outputs=[value("y", y)],
                     initializers=[tensor("w", w)], opset=21, ir=10), tmp_path / "model.onnx")
@@ -463,7 +464,7 @@ def test_rows_of_two_activations_have_one_scale(run, tmp_path):
     """A block of the training's length would fit no other."""
     onnx.save(model([node("MatMul", ["x", "w"], ["k"], name="keys"), node("Transpose", ["k"], ["t"], name="turn", perm=[0, 2, 1]),
                      node("MatMul", ["x", "w"], ["q"], name="queries"), node("MatMul", ["q", "t"], name="scores")], inputs=[value("x", (2, "seq", 4))], outputs=[value("y", (2, "seq", "seq"))],
-                    initializers=[tensor("w", np.float32(RANDOM.normal(size=(4, 4))))], opset=21, ir=10), tmp_path / "model.onnx")
+                    initializers=[tensor("w", np.float32(np.random.default_rng(7).normal(size=(4, 4))))], opset=21, ir=10), tmp_path / "model.onnx")
     shown = json.loads(run("check", "model.onnx", "--loss=mse", "--dim=seq=6", "--quantize=w8a8-token", "--json").stdout)
     assert {t["name"]: t.get("scales") for t in shown["quantized"] if t["kind"] == "activation"} == {"x": "token", "q": "dynamic", "t": "dynamic"}
 
