@@ -134,7 +134,7 @@ def test_a_quantization_leaves_nothing(gradc, wide, options, status):
     assert not list((wide / "temporary").iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=str)  # those that nobody starts it without
 def test_a_quantization_that_is_ended_leaves_nothing(gradc, wide, number):
     folder = wide / "temporary"
     np.save(wide / "x.npy", np.zeros((100000, 512), np.float32))
