@@ -71,6 +71,7 @@ struct QuantizedTensor {
 	/* Of a matrix: the value whose last axis its product adds up; NULL: another product. */
 	const char *product_input;
 	ActivationScales activations; /* of an activation */
+	bool may_be_vector; /* rows have their scales, and nothing declares how many there are: see quantized_is_vector */
 	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
 	int32_t *zero; /* likewise */
 	VEC(QuantizedReader) readers;
@@ -239,6 +240,8 @@ void model_set_bias(Model *model, const ProductBias *bias, const float *numbers)
  * it is linear in numbers of the file, else by a Mul. list: all that is quantized. */
 void model_scale_inputs(Model *model, const QuantizedTensors *readers, const QuantizedTensors *list,
                         const float *s, Diag *diag);
+/* Of an activation with a scale for each row that turns out to be one row: one scale for the tensor, as a block of a vector is none. */
+void quantized_is_vector(QuantizedTensor *t);
 /* What would be quantized, in the order of the graph; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);

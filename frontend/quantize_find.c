@@ -99,6 +99,7 @@ typedef struct {
 	StrMap *readers;     /* name -> how many inputs and outputs of the graph read it */
 	StrMap *found[3];    /* by kind: name -> QuantizedTensor */
 	StrMap *vectors;     /* names of values whose declared rank is 1 */
+	StrMap *shaped;      /* of those that have a declared rank */
 	StrMap *other_types; /* names of values of other types than f32 */
 	StrMap *other;       /* names of values in Constant nodes, or made of codes already */
 	int n_products, n_chosen, n_left;
@@ -373,6 +374,8 @@ note_type(Find *f, const ValueInfoProto *v)
 
 	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
 		strmap_put(f->other_types, v->name, f);
+	if (t && t->shape)
+		strmap_put(f->shaped, v->name, f);
 	if (t && t->shape && t->shape->n_dim == 1)
 		strmap_put(f->vectors, v->name, f);
 }
@@ -450,7 +453,16 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 	if (t->activations == ACTIVATIONS_TOKEN && (known || !row)) /* of one reader: of all */
 		t->activations = ACTIVATIONS_DYNAMIC;
 	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
+	t->may_be_vector = t->block && strcmp(p->op_type, "Gemm") != 0 &&
+	                   !strmap_get(f->shaped, name);
 	return t;
+}
+
+void
+quantized_is_vector(QuantizedTensor *t)
+{
+	t->activations = ACTIVATIONS_DYNAMIC;
+	t->block = 0;
 }
 
 static bool
@@ -628,6 +640,7 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .producers = strmap_new(arena),
 	          .readers = strmap_new(arena),
 	          .vectors = strmap_new(arena),
+	          .shaped = strmap_new(arena),
 	          .other_types = strmap_new(arena),
 	          .other = strmap_new(arena)};
 

@@ -89,7 +89,8 @@ quantize(Quantize *q)
 		model_equalize(q->s.model, q->diag);
 	if (is_algorithm(q, "awq") && !quantize_scale_inputs(q))
 		return false;
-	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag))
+	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag) ||
+	    !quantize_settle_rows(q))
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	q->snr = NEW_ARRAY(q->arena, double, q->tensors.n);

@@ -151,6 +151,31 @@ check_tensors(Quantize *q)
 	return ok;
 }
 
+/* ---- what the file leaves open */
+bool
+quantize_settle_rows(Quantize *q)
+{
+	StringList names = {0};
+
+	for (int i = 0; i < q->tensors.n; i++)
+		if (q->tensors.at[i]->may_be_vector)
+			vec_push(q->arena, &names, q->tensors.at[i]->name);
+	if (names.n == 0)
+		return true;
+	if (!session_import(&q->s, OPEN_DIMS_ONE, terminated(q->arena, &names)))
+		return false;
+	const ImportPorts *found = &q->s.import->bindings.at[0].outputs;
+	for (int k = 0; k < found->n; k++)
+		for (int i = 0; i < q->tensors.n; i++) {
+			QuantizedTensor *t = q->tensors.at[i];
+			if (t->may_be_vector && found->at[k].rank == 1 &&
+			    !strcmp(t->name, found->at[k].name))
+				quantized_is_vector(t);
+		}
+	session_forget_import(&q->s);
+	return true;
+}
+
 /* ---- running the model */
 bool
 quantize_compile(Quantize *q)

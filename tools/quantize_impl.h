@@ -32,6 +32,8 @@ const char *quantize_observes(const Quantize *q, int i);
 
 /* ---- quantize_data.c: false after reporting */
 bool quantize_read_data(Quantize *q);
+/* Asks the importer for the ranks that rows with scales of their own need and the file does not declare. */
+bool quantize_settle_rows(Quantize *q);
 /* Compiles the model with what is observed as results. */
 bool quantize_compile(Quantize *q);
 /* The first rows as the files of --input. */

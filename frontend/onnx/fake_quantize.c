@@ -276,9 +276,12 @@ fake_static(OnnxNode *n, const QuantizedTensor *t, Value *x)
 }
 
 static Value *
-fake_dynamic(OnnxNode *n, const QuantizedTensor *t, Value *x)
+fake_dynamic(OnnxNode *n, QuantizedTensor *t, Value *x)
 {
 	int rank = x->type->rank;
+
+	if (rank == 1)
+		quantized_is_vector(t);
 	bool by_row = t->activations == ACTIVATIONS_TOKEN;
 	Ints axes = ints_range(by_row ? rank - 1 : 0, rank), shape = shape_of(x);
 	Value *scale, *zero;
@@ -288,7 +291,7 @@ fake_dynamic(OnnxNode *n, const QuantizedTensor *t, Value *x)
 }
 
 static Value *
-fake(OnnxNode *n, const QuantizedTensor *t, Value *x)
+fake(OnnxNode *n, QuantizedTensor *t, Value *x)
 {
 	if (t->kind == QUANTIZED_WEIGHT)
 		return fake_weight(n, t, x);
@@ -305,7 +308,7 @@ fake_quantized(OnnxNode *n, int i, Value *v)
 		return v;
 	if (intmap_get(n->im->fakes, found, &made))
 		return (Value *)(uintptr_t)made;
-	const QuantizedTensor *t = (const QuantizedTensor *)(uintptr_t)found;
+	QuantizedTensor *t = (QuantizedTensor *)(uintptr_t)found;
 	if (v->type->dtype != F32) {
 		report_unsupported(n, "input %d is %s: only f32 is quantized", i,
 		                   dtype_info[v->type->dtype].name);

@@ -90,6 +90,25 @@ def test_a_vector_is_one_row(run, tmp_path):
     np.testing.assert_allclose(got, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_a_vector_that_nothing_declares(run, tmp_path):
+    """Its rank comes from the importer; in training, too. What nothing declares and has rows keeps a scale for each."""
+    w = np.float32(RANDOM.normal(size=(7, 12)))
+    nodes = [node("Squeeze", ["x"], ["v"], name="squeeze"), node("MatMul", ["v", "a"], ["h"], name="vector"), node("Unsqueeze", ["h", "axis"], ["r"], name="unsqueeze"),
+             node("Relu", ["r"], ["s"], name="relu"), node("MatMul", ["s", "w"], name="row")]
+    save(tmp_path, nodes, (1, 12), (1, 12), {"a": A, "w": w, "axis": np.int64([0])})
+    report, _ = quantize(run)
+    assert report["v"]["scales"] == "dynamic" and report["s"]["scales"] == "token"
+    x = np.float32(RANDOM.normal(size=(1, 12)))
+    got, theirs = run_both(run, tmp_path, x)
+    np.testing.assert_allclose(got, theirs, rtol=1e-5, atol=1e-5)
+    want = rows(np.maximum(rows(x) @ channels(A, 0), 0)) @ channels(w, 0)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    np.save(tmp_path / "labels.npy", x)
+    run("compile", "model.onnx", "-o", "train", "--loss=mse", "--quantize=w8a8-token")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=0", "--export=q.onnx", "--progress=off")
+    np.testing.assert_allclose(in_onnxruntime(tmp_path / "q.onnx", {"x": x}), want, rtol=1e-4, atol=1e-4)
+
+
 def test_codes_are_numpys(run, tmp_path):
     """To the bit, in both evaluators."""
     save(tmp_path, [node("MatMul", ["x", "a"], name="first")], ("batch", 12), ("batch", 7), {"a": A})
