@@ -57,10 +57,15 @@ input_name(const NodeProto *p, int i)
 	return i >= 0 && i < (int)p->n_input && *p->input[i] ? p->input[i] : NULL;
 }
 
+/* Of an initializer, or a Constant node. */
 static const TensorProto *
 initializer(const Repairs *r, const char *name, bool is_float)
 {
 	const TensorProto *t = name ? strmap_get(r->model->initializers, name) : NULL;
+	const FlatNode *n = name && !t ? strmap_get(r->producers, name) : NULL;
+
+	if (n)
+		t = constant_tensor(r, n);
 
 	return t && is_float_type(t->data_type) == is_float ? t : NULL;
 }

@@ -361,6 +361,8 @@ const char *edit_insert_node(Model *model, const NodeProto *before, const char *
                              const char *b);
 void edit_close(Model *model);
 
+/* What a Constant node of the main graph holds; NULL: it is none, or repair `constants` is off. */
+const TensorProto *constant_tensor(const Repairs *r, const FlatNode *n);
 /* ---- codes.c */
 /* The weight [rows, columns] of MatMulNBits and MatMulBnb4, in blocks along its columns. */
 typedef struct {

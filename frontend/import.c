@@ -47,6 +47,22 @@ expand(Importer *im, const Weight *w, Value *v)
 	return b_broadcast_to(&im->b, v, shape);
 }
 
+/* What stands beside codes; the Constant node that holds it may come later. */
+static Value *
+beside_codes(Importer *im, const char *name)
+{
+	Bound *found = importer_lookup(im, name);
+	const Weight *w = repairs_weight(im->repairs, name);
+	const FlatNode *n = strmap_get(im->repairs->producers, name);
+
+	if (found)
+		return found->value;
+	if (w)
+		return weight_value(im, w);
+	const TensorProto *t = n ? constant_tensor(im->repairs, n) : NULL;
+	return t ? constant_of(im, t) : NULL;
+}
+
 /* As DequantizeLinear reads them, so that both are one value. */
 static Value *
 zero_values(Importer *im, const Codes *c)
@@ -54,7 +70,7 @@ zero_values(Importer *im, const Codes *c)
 	int n = (int)codes_scales(c);
 
 	if (c->zeros)
-		return b_cast(&im->b, importer_lookup(im, c->zeros)->value, F32);
+		return b_cast(&im->b, beside_codes(im, c->zeros), F32);
 	float *zero = NEW_ARRAY(im->arena, float, n);
 	for (int i = 0; i < n; i++)
 		zero[i] = (float)c->zero[i];
@@ -67,13 +83,11 @@ codes_value(Importer *im, const Weight *w)
 {
 	const Codes *c = w->codes;
 	Builder *b = &im->b;
-	Bound *scale = importer_lookup(im, c->scale);
-	Value *x = function_state(b->f, w->state);
+	Value *scale = beside_codes(im, c->scale), *x = function_state(b->f, w->state);
 
-	if (!scale || !scale->value)
+	if (!scale)
 		return NULL;
-	Value *operands[] = {x, b_spread(b, b_cast(b, scale->value, F32), c->shape, c->group),
-	                     NULL};
+	Value *operands[] = {x, b_spread(b, b_cast(b, scale, F32), c->shape, c->group), NULL};
 	if (c->zero)
 		operands[2] = b_spread(b, zero_values(im, c), c->shape, c->group);
 	return build(b, OP_quantize, c->zero ? 3 : 2, operands, &(QuantizeAttr){.to = c->type});

@@ -177,14 +177,20 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 	return w;
 }
 
-static void
-add_codes(Repairs *r, const TensorProto *t, const TensorData *data)
+/* NULL: they are none that are trained. */
+static Weight *
+add_codes(Repairs *r, const char *name, const TensorProto *t)
 {
-	const Codes *codes = codes_find(r, t->name, data);
-	Weight *w = codes ? add_weight(r, t->name, t) : NULL;
+	TensorData data;
 
+	if (t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__STRING || readers_of(r, name).n == 0 ||
+	    !tensor_load(r->model, t, false, &data, r->diag))
+		return NULL;
+	const Codes *codes = codes_find(r, name, &data);
+	Weight *w = codes ? add_weight(r, name, t) : NULL;
 	if (w)
 		w->codes = codes;
+	return w;
 }
 
 static void
@@ -193,13 +199,9 @@ add_initializers(Repairs *r)
 	const GraphProto *g = r->model->proto->graph;
 
 	for (size_t i = 0; i < g->n_initializer; i++) {
-		TensorData data;
 		TensorProto *t = g->initializer[i];
 		if (!is_float_type(t->data_type)) {
-			if (t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__STRING &&
-			    readers_of(r, t->name).n &&
-			    tensor_load(r->model, t, false, &data, r->diag))
-				add_codes(r, t, &data);
+			add_codes(r, t->name, t);
 			continue;
 		}
 		Weight *w = add_weight(r, t->name, t);
@@ -216,19 +218,30 @@ in_main_graph(const Repairs *r, const FlatNode *n)
 	return intmap_get(r->main_nodes, (uint64_t)(uintptr_t)n->proto, NULL);
 }
 
+const TensorProto *
+constant_tensor(const Repairs *r, const FlatNode *n)
+{
+	bool own = repair_enabled(r->options, "constants") && in_main_graph(r, n) &&
+	           node_is(n, "Constant");
+	const AttributeProto *a = own ? node_attribute(n->proto, "value") : NULL;
+
+	return a ? a->t : NULL;
+}
+
 static void
 add_constants(Repairs *r)
 {
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
-		bool own = in_main_graph(r, n) && node_is(n, "Constant");
-		const AttributeProto *a = own ? node_attribute(n->proto, "value") : NULL;
+		const TensorProto *t = constant_tensor(r, n);
 		int64_t count = 1;
-		for (size_t k = 0; a && a->t && k < a->t->n_dims; k++)
-			count *= a->t->dims[k] != 0;
-		if (!a || !a->t || !is_float_type(a->t->data_type) || count == 0)
+		for (size_t k = 0; t && k < t->n_dims; k++)
+			count *= t->dims[k] != 0;
+		if (!t || count == 0)
 			continue;
-		Weight *w = add_weight(r, n->proto->output[0], a->t);
+		const char *name = n->proto->output[0];
+		Weight *w = is_float_type(t->data_type) ? add_weight(r, name, t)
+		                                        : add_codes(r, name, t);
 		if (w)
 			w->constant = n->proto;
 	}

@@ -127,6 +127,32 @@ def run_trained(folder, lines):
     np.testing.assert_allclose(np.mean((y - labels) ** 2), evaluated, rtol=1e-4)
 
 
+@pytest.mark.parametrize("learning", [[], ["--scale-learning=lsq"]], ids=["fixed", "learned"])
+@pytest.mark.parametrize("make", MODELS, ids=lambda m: m.__name__)
+def test_codes_in_constant_nodes(run, tmp_path, make, learning):
+    """They train as initializers do, and are written into their nodes again."""
+    random = np.random.default_rng(3)
+    nodes, weights, shape, names = make(random)
+    np.save(tmp_path / "x.npy", np.float32(random.normal(size=(ROWS, *shape))))
+    np.save(tmp_path / "labels.npy", np.float32(random.normal(size=(ROWS, 5))))
+    constants = [node("Constant", [], [w.name], name=f"make_{w.name}", value=w) for w in weights]
+    found = {}
+    for kind, (steps, kept, options) in {"initializers": (nodes, weights, learning), "nodes": (constants + nodes, [], learning)}.items():
+        proto = model(steps, inputs=[value("x", (8, *shape))], outputs=[value("y", (8, 5))], initializers=kept, opset=21, ir=10,
+                      imports=[onnx.helper.make_opsetid(MICROSOFT, 1)])
+        onnx.save(proto, tmp_path / "model.onnx")
+        run("compile", "model.onnx", "-o", "train", "--loss=mse", "--optimizer=sgd", *options)
+        run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=5", "--lr=0.1", "--export=out.onnx", "--log=log.jsonl", "--progress=off")
+        graph = onnx.load(tmp_path / "out.onnx").graph
+        assert sum(n.op_type == "Constant" for n in graph.node) == (len(weights) if kind == "nodes" else 0)
+        held = {t.name: t for t in graph.initializer} | {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
+        losses = [line["loss"] for line in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines()) if "lr" in line]
+        found[kind] = losses, {n: numpy_helper.to_array(t).tobytes() for n, t in held.items()}
+    assert found["nodes"] == found["initializers"] and len(set(found["nodes"][0])) == 5
+    before = {t.name: numpy_helper.to_array(t).tobytes() for t in weights}
+    assert any(found["nodes"][1][n] != before[n] for n in names)
+
+
 def test_untrained_codes_are_those_of_the_file(case, train):
     """The way to floats and back."""
     folder, _ = case
