@@ -28,17 +28,10 @@ typedef struct {
 	Model *model;
 	Diag *diag;
 	Arena *scratch;
-	StrMap *readers; /* name -> how many read it */
-	StrMap *reader;  /* name -> a node of the main graph that reads it */
+	Neighbours all;
 	StrMap *numbers; /* name of an initializer -> its floats, which are changed in place */
 	VEC(Pair) pairs;
 } Equalize;
-
-static bool
-is_op(const NodeProto *p, const char *op)
-{
-	return !*domain_of(p->domain) && !strcmp(p->op_type, op);
-}
 
 /* f(s x) = s f(x) for s > 0, channel by channel. Pooling joins places along all axes but the first two: channels stay apart where they
  * are the second, as those of convolutions are, not where they are the last. */
@@ -56,12 +49,6 @@ keeps_factors(const NodeProto *p, bool pools)
 	return false;
 }
 
-static bool
-is_read_once(const Equalize *e, const char *name)
-{
-	return (uintptr_t)strmap_get(e->readers, name) == 1;
-}
-
 /* An initializer of f32 that nobody else reads, by its axis; axis -1: the last. */
 static bool
 open_numbers(Equalize *e, const char *name, int axis, Scaled *out)
@@ -69,8 +56,9 @@ open_numbers(Equalize *e, const char *name, int axis, Scaled *out)
 	const TensorProto *t = strmap_get(e->model->initializers, name);
 	TensorData d;
 
-	if (!t || t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT || !is_read_once(e, name) ||
-	    !tensor_load(e->model, t, false, &d, e->diag) || d.rank < 1 || d.n == 0)
+	if (!t || t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	    count_readers(&e->all, name) != 1 || !tensor_load(e->model, t, false, &d, e->diag) ||
+	    d.rank < 1 || d.n == 0)
 		return false;
 	axis = axis < 0 ? axis + d.rank : axis;
 	if (axis < 0 || axis >= d.rank)
@@ -151,7 +139,7 @@ walk(Equalize *e, const NodeProto *p, const Scaled *first, ScaledList *biases)
 		vec_push(e->scratch, biases, bias);
 	}
 	for (;;) {
-		const NodeProto *next = is_read_once(e, name) ? strmap_get(e->reader, name) : NULL;
+		const NodeProto *next = only_reader_of(&e->all, name);
 		if (!next || next->n_output != 1)
 			return NULL;
 		if (is_op(next, "Add") && !by_channel) {
@@ -241,15 +229,10 @@ model_equalize(Model *model, Diag *diag)
 	Equalize e = {.model = model,
 	              .diag = diag,
 	              .scratch = scratch,
-	              .readers = strmap_new(scratch),
-	              .reader = strmap_new(scratch),
+	              .all = neighbours_of(g, scratch),
 	              .numbers = strmap_new(scratch)};
 	double far = 1;
 
-	graph_count_readers(g, e.readers);
-	for (size_t i = 0; i < g->n_node; i++)
-		for (size_t k = 0; k < g->node[i]->n_input; k++)
-			strmap_put(e.reader, g->node[i]->input[k], g->node[i]);
 	for (size_t i = 0; i < g->n_node; i++)
 		find_pair(&e, g->node[i]);
 	for (int sweep = 0; sweep < MOST_SWEEPS && far > CLOSE_ENOUGH; sweep++) {

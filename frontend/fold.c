@@ -9,22 +9,9 @@
 typedef struct {
 	Model *model;
 	Diag *diag;
-	StrMap *producers; /* name -> the node of the main graph that makes it */
-	StrMap *readers;   /* name -> how many read it */
+	Neighbours all;
 	int n_folded, n_left;
 } Fold;
-
-static int
-readers_of_name(const Fold *f, const char *name)
-{
-	return (int)(uintptr_t)strmap_get(f->readers, name);
-}
-
-static bool
-is_op(const NodeProto *p, const char *op)
-{
-	return p && !*domain_of(p->domain) && !strcmp(p->op_type, op);
-}
 
 /* Numbers of f32 in an initializer, n of them where n is not 0. */
 static const float *
@@ -64,7 +51,7 @@ others_are_read(const Fold *f, const NodeProto *p)
 	bool any = false;
 
 	for (size_t i = 1; i < p->n_output; i++)
-		any |= *p->output[i] && readers_of_name(f, p->output[i]) > 0;
+		any |= *p->output[i] && count_readers(&f->all, p->output[i]) > 0;
 	return any;
 }
 
@@ -81,15 +68,15 @@ static bool
 fold_one(Fold *f, NodeProto *norm)
 {
 	enum { SCALE = 1, BETA, MEAN, VARIANCE, N_INPUTS };
-	NodeProto *conv = norm->n_input == N_INPUTS ? strmap_get(f->producers, norm->input[0])
-	                                            : NULL;
+	NodeProto *conv = norm->n_input == N_INPUTS ? maker_of(&f->all, norm->input[0]) : NULL;
 	bool is_transposed = is_op(conv, "ConvTranspose");
 	const AttributeProto *epsilon = node_attribute(norm, "epsilon");
 	TensorData weight, of[N_INPUTS], bias = {0};
 	const float *at[N_INPUTS], *w;
 
-	if ((!is_op(conv, "Conv") && !is_transposed) || readers_of_name(f, norm->input[0]) != 1 ||
-	    others_are_read(f, norm) || (is_transposed && node_int(conv, "group", 1) != 1) ||
+	if ((!is_op(conv, "Conv") && !is_transposed) ||
+	    count_readers(&f->all, norm->input[0]) != 1 || others_are_read(f, norm) ||
+	    (is_transposed && node_int(conv, "group", 1) != 1) ||
 	    !(w = load(f, conv->input[1], 0, &weight)) || weight.rank < 3)
 		return false;
 	int axis = is_transposed ? 1 : 0;
@@ -118,10 +105,11 @@ fold_one(Fold *f, NodeProto *norm)
 		return false;
 	edit_node(f->model, conv);
 	const char *bias_name = has_bias ? conv->input[2] : norm->input[BETA];
-	put(f, conv, 1, conv->input[1], readers_of_name(f, conv->input[1]) == 1, &weight, folded);
-	put(f, conv, 2, bias_name, readers_of_name(f, bias_name) == 1, &of[BETA], shift);
+	put(f, conv, 1, conv->input[1], count_readers(&f->all, conv->input[1]) == 1, &weight,
+	    folded);
+	put(f, conv, 2, bias_name, count_readers(&f->all, bias_name) == 1, &of[BETA], shift);
 	conv->output[0] = norm->output[0];
-	strmap_put(f->producers, norm->output[0], conv);
+	strmap_put(f->all.makers, norm->output[0], conv);
 	edit_remove_node(f->model, norm);
 	return true;
 }
@@ -143,19 +131,12 @@ model_fold_batch_norms(Model *model, Diag *diag)
 {
 	Arena *scratch = arena_new();
 	GraphProto *g = edit_graph(model);
-	Fold f = {.model = model,
-	          .diag = diag,
-	          .producers = strmap_new(scratch),
-	          .readers = strmap_new(scratch)};
+	Fold f = {.model = model, .diag = diag, .all = neighbours_of(g, scratch)};
 	size_t n = g->n_node;
 	NodeProto **nodes = NEW_ARRAY(scratch, NodeProto *, (int64_t)n);
 
 	if (n)
 		memcpy(nodes, g->node, sizeof(*nodes) * n);
-	graph_count_readers(g, f.readers);
-	for (size_t i = 0; i < n; i++)
-		for (size_t k = 0; k < nodes[i]->n_output; k++)
-			strmap_put(f.producers, nodes[i]->output[k], nodes[i]);
 	for (size_t i = 0; i < n; i++) {
 		if (is_op(nodes[i], "BatchNormalization"))
 			*(fold_one(&f, nodes[i]) ? &f.n_folded : &f.n_left) += 1;

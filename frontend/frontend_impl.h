@@ -326,8 +326,20 @@ typedef struct {
 } QuantizedModel;
 /* opset 0: its own. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
+
+/* ---- neighbours.c */
 /* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
 void graph_count_readers(const GraphProto *g, StrMap *readers);
+/* By name of a value: the node of the main graph that makes it; how many read it; one that does. */
+typedef struct {
+	StrMap *makers, *counts, *readers;
+} Neighbours;
+Neighbours neighbours_of(const GraphProto *g, Arena *arena);
+NodeProto *maker_of(const Neighbours *all, const char *name); /* NULL: none */
+int count_readers(const Neighbours *all, const char *name);
+/* NULL: several or none, or it reads from a subgraph, or as an output. */
+NodeProto *only_reader_of(const Neighbours *all, const char *name);
+bool is_op(const NodeProto *p, const char *op); /* of ONNX's own; p may be NULL */
 
 /* ---- opsets.c */
 /* Operators that mean another thing there are reported. */

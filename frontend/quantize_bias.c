@@ -12,27 +12,14 @@
 typedef struct {
 	Model *model;
 	Diag *diag;
-	StrMap *readers; /* name -> how many read it */
-	StrMap *reader;  /* name -> a node of the main graph that reads it */
+	Neighbours all;
 } Find;
-
-static bool
-is_op(const NodeProto *p, const char *op)
-{
-	return p && !*domain_of(p->domain) && !strcmp(p->op_type, op);
-}
-
-static bool
-is_read_once(const Find *f, const char *name)
-{
-	return (uintptr_t)strmap_get(f->readers, name) == 1;
-}
 
 /* The Add that alone reads a MatMul; its other input. */
 static const char *
 bias_behind(const Find *f, const char *result)
 {
-	const NodeProto *add = is_read_once(f, result) ? strmap_get(f->reader, result) : NULL;
+	const NodeProto *add = only_reader_of(&f->all, result);
 
 	return is_op(add, "Add") && add->n_input == 2 ? add->input[!strcmp(add->input[0], result)]
 	                                              : NULL;
@@ -45,9 +32,9 @@ load_bias(Find *f, const char *name, ProductBias *out)
 	const TensorProto *t = name ? strmap_get(f->model->initializers, name) : NULL;
 	TensorData d;
 
-	if (!t || t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT || !is_read_once(f, name) ||
-	    !tensor_load(f->model, t, false, &d, f->diag) || d.n != out->n || d.rank < 1 ||
-	    d.dims[d.rank - 1] != out->n)
+	if (!t || t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	    count_readers(&f->all, name) != 1 || !tensor_load(f->model, t, false, &d, f->diag) ||
+	    d.n != out->n || d.rank < 1 || d.dims[d.rank - 1] != out->n)
 		return false;
 	out->shape = (Ints){.n = d.rank};
 	memcpy(out->shape.at, d.dims, sizeof(*d.dims) * (size_t)d.rank);
@@ -151,32 +138,33 @@ find_bias(Find *f, const QuantizedTensor *w, ProductBias *out)
 	return out->group > 0 && isfinite(out->factor) && load_bias(f, name, out);
 }
 
+/* NULL: it stays floats. */
+static QuantizedTensor *
+bias_in_codes(const QuantizedTensors *list, const char *name)
+{
+	for (int i = 0; i < list->n; i++)
+		if (list->at[i]->kind == QUANTIZED_BIAS && !strcmp(list->at[i]->name, name))
+			return list->at[i];
+	return NULL;
+}
+
 int
 model_find_biases(Model *model, const QuantizedTensors *list, ProductBias *out, Diag *diag)
 {
-	const GraphProto *g = model->proto->graph;
 	Arena *scratch = arena_new();
-	Find f = {.model = model,
-	          .diag = diag,
-	          .readers = strmap_new(scratch),
-	          .reader = strmap_new(scratch)};
+	Find f = {.model = model, .diag = diag, .all = neighbours_of(model->proto->graph, scratch)};
 	int n_left = 0;
 
-	graph_count_readers(g, f.readers);
-	for (size_t i = 0; i < g->n_node; i++)
-		for (size_t k = 0; k < g->node[i]->n_input; k++)
-			strmap_put(f.reader, g->node[i]->input[k], g->node[i]);
 	for (int i = 0; i < list->n; i++) {
 		const QuantizedTensor *w = list->at[i];
-		if (w->kind != QUANTIZED_WEIGHT || find_bias(&f, w, &out[i])) {
-			for (int k = 0; k < list->n && out[i].name; k++)
-				if (list->at[k]->kind == QUANTIZED_BIAS &&
-				    !strcmp(list->at[k]->name, out[i].name))
-					out[i].codes = list->at[k];
+		if (w->kind != QUANTIZED_WEIGHT)
 			continue;
+		if (find_bias(&f, w, &out[i])) {
+			out[i].codes = bias_in_codes(list, out[i].name);
+		} else {
+			out[i] = (ProductBias){0};
+			n_left++;
 		}
-		out[i] = (ProductBias){0};
-		n_left++;
 	}
 	arena_free(scratch);
 	return n_left;

@@ -106,25 +106,6 @@ typedef struct {
 } Find;
 
 /* ---- what is quantized */
-void
-graph_count_readers(const GraphProto *g, StrMap *readers)
-{
-	for (size_t i = 0; i < g->n_node; i++) {
-		const NodeProto *p = g->node[i];
-		for (size_t k = 0; k < p->n_input; k++) {
-			uintptr_t n = (uintptr_t)strmap_get(readers, p->input[k]);
-			strmap_put(readers, p->input[k], (void *)(n + 1));
-		}
-		for (size_t k = 0; k < p->n_attribute; k++)
-			if (p->attribute[k]->g)
-				graph_count_readers(p->attribute[k]->g, readers);
-	}
-	for (size_t i = 0; i < g->n_output; i++) {
-		uintptr_t n = (uintptr_t)strmap_get(readers, g->output[i]->name);
-		strmap_put(readers, g->output[i]->name, (void *)(n + 1));
-	}
-}
-
 static QuantizedTensor *
 add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int input)
 {

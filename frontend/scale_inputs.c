@@ -26,19 +26,12 @@ typedef struct {
 	Model *model;
 	Diag *diag;
 	Arena *scratch;
-	StrMap *producers; /* name -> the node of the main graph that makes it */
-	StrMap *readers;   /* name -> how many read it */
+	Neighbours all;
 	const QuantizedTensors *list;
 	const float *s;
 	int64_t n;
 	VEC(Divided) divided;
 } Scaling;
-
-static int
-readers_of_name(const Scaling *e, const char *name)
-{
-	return (int)(uintptr_t)strmap_get(e->readers, name);
-}
 
 static bool
 load(const Scaling *e, const char *name, TensorData *out)
@@ -71,7 +64,7 @@ divide(Scaling *e, const char *name, int axis)
 {
 	Divided d = {.name = name, .axis = axis};
 
-	if (readers_of_name(e, name) != 1 || !load(e, name, &d.data) || axis >= d.data.rank ||
+	if (count_readers(&e->all, name) != 1 || !load(e, name, &d.data) || axis >= d.data.rank ||
 	    d.data.dims[axis] != e->n)
 		return false;
 	const float *by = scaled(e, &d.data, axis, true);
@@ -184,10 +177,10 @@ static const struct {
 static bool
 divide_value(Scaling *e, const char *name, int readers, int steps)
 {
-	const NodeProto *p = strmap_get(e->producers, name);
+	const NodeProto *p = maker_of(&e->all, name);
 
 	if (!p || *domain_of(p->domain) || steps == MOST_STEPS || p->n_input < 1 ||
-	    strcmp(p->output[0], name) != 0 || readers_of_name(e, name) != readers)
+	    strcmp(p->output[0], name) != 0 || count_readers(&e->all, name) != readers)
 		return false;
 	for (int i = 0; i < COUNT(makers); i++)
 		if (!strcmp(p->op_type, makers[i].op))
@@ -220,7 +213,7 @@ multiply_weight(const Scaling *e, const QuantizedTensor *t)
 	if (!load(e, t->name, &d))
 		return;
 	const float *numbers = scaled(e, &d, t->input_axis, false);
-	if (readers_of_name(e, t->name) == 1) {
+	if (count_readers(&e->all, t->name) == 1) {
 		put(e, t->name, &d, numbers);
 		return;
 	}
@@ -253,22 +246,16 @@ void
 model_scale_inputs(Model *model, const QuantizedTensors *readers, const QuantizedTensors *list,
                    const float *s, Diag *diag)
 {
-	const GraphProto *g = model->proto->graph;
 	const QuantizedTensor *first = readers->at[0];
 	Arena *scratch = arena_new();
 	Scaling e = {.model = model,
 	             .diag = diag,
 	             .scratch = scratch,
-	             .producers = strmap_new(scratch),
-	             .readers = strmap_new(scratch),
+	             .all = neighbours_of(model->proto->graph, scratch),
 	             .list = list,
 	             .s = s,
 	             .n = first->shape.at[first->input_axis]};
 
-	graph_count_readers(g, e.readers);
-	for (size_t i = 0; i < g->n_node; i++)
-		for (size_t k = 0; k < g->node[i]->n_output; k++)
-			strmap_put(e.producers, g->node[i]->output[k], g->node[i]);
 	bool folds = divide_value(&e, first->product_input, readers->n, 0);
 	for (int i = 0; i < e.divided.n && folds; i++) {
 		const Divided *d = &e.divided.at[i];
