@@ -341,6 +341,13 @@ int count_readers(const Neighbours *all, const char *name);
 NodeProto *only_reader_of(const Neighbours *all, const char *name);
 bool is_op(const NodeProto *p, const char *op); /* of ONNX's own; p may be NULL */
 
+/* ---- value_types.c */
+/* Names of values: of other types than f32; whose rank is declared; whose declared rank is 1. */
+typedef struct {
+	StrMap *other, *shaped, *vectors;
+} ValueTypes;
+ValueTypes value_types_of(const GraphProto *g, Arena *arena);
+
 /* ---- opsets.c */
 /* Operators that mean another thing there are reported. */
 bool model_raise_opset(Model *model, int to, Diag *diag);

@@ -95,13 +95,10 @@ typedef struct {
 	QuantizedTensors *out;
 	Arena *arena;
 	Diag *diag;
-	StrMap *producers;   /* name -> the node of the main graph that makes it */
-	StrMap *readers;     /* name -> how many inputs and outputs of the graph read it */
-	StrMap *found[3];    /* by kind: name -> QuantizedTensor */
-	StrMap *vectors;     /* names of values whose declared rank is 1 */
-	StrMap *shaped;      /* of those that have a declared rank */
-	StrMap *other_types; /* names of values of other types than f32 */
-	StrMap *other;       /* names of values in Constant nodes, or made of codes already */
+	Neighbours all;
+	ValueTypes types;
+	StrMap *found[3]; /* by kind: name -> QuantizedTensor */
+	StrMap *made;     /* names of values in Constant nodes, or made of codes already */
 	int n_products, n_chosen, n_left;
 } Find;
 
@@ -168,11 +165,11 @@ find_source(const Find *f, NodeProto *p, int input)
 			s.proto = is_float_type(t->data_type) ? t : NULL;
 			break;
 		}
-		NodeProto *maker = strmap_get(f->producers, name);
+		NodeProto *maker = maker_of(&f->all, name);
 		bool moves = maker && !*domain_of(maker->domain) && maker->n_input == 1 &&
 		             (!strcmp(maker->op_type, "Identity") ||
 		              !strcmp(maker->op_type, "Transpose"));
-		s.is_shared = moves && (uintptr_t)strmap_get(f->readers, name) != 1;
+		s.is_shared = moves && count_readers(&f->all, name) != 1;
 		if (!moves || n == MOST_STEPS || s.is_shared)
 			return s;
 		way[n] = s.reader = maker;
@@ -305,7 +302,7 @@ add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w
 	const char *name = edit_add_initializer(f->model, w->name, "_bias", F32,
 	                                        &(Ints){.n = 1, .at = {n}},
 	                                        NEW_ARRAY(f->arena, float, n));
-	strmap_put(f->readers, name, (void *)1);
+	strmap_put(f->all.counts, name, (void *)1);
 	edit_node(f->model, p);
 	if (row->bias < (int)p->n_input)
 		p->input[row->bias] = (char *)(uintptr_t)name;
@@ -327,7 +324,7 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 	             !f->options->keep_bias;
 
 	if (!proto || !x || !w || !eight || proto->n_dims != 1 || !is_f32(f, p, proto) ||
-	    (uintptr_t)strmap_get(f->readers, proto->name) != 1 ||
+	    count_readers(&f->all, proto->name) != 1 ||
 	    (node_attribute(p, "beta") && node_attribute(p, "beta")->f != 1) ||
 	    (node_attribute(p, "alpha") && node_attribute(p, "alpha")->f != 1) ||
 	    (w->n_scales != 1 && w->n_scales != proto->dims[0]))
@@ -346,76 +343,12 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 }
 
 static void
-note_type(Find *f, const ValueInfoProto *v)
+note_made(Find *f, const GraphProto *g)
 {
-	const Onnx__TypeProto__Tensor *t =
-		v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
-			? v->type->tensor_type
-			: NULL;
-
-	if (t && t->elem_type && t->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
-		strmap_put(f->other_types, v->name, f);
-	if (t && t->shape)
-		strmap_put(f->shaped, v->name, f);
-	if (t && t->shape && t->shape->n_dim == 1)
-		strmap_put(f->vectors, v->name, f);
-}
-
-/* Results mostly have the type of the first input. `input`: of another; -1: f32, or nothing is known. */
-static const struct {
-	const char *op;
-	int input;
-} typed_by[] = {{"Where", 1},
-                {"DequantizeLinear", 1},
-                {"CastLike", 1},
-                {"OneHot", 2},
-                {"Constant", -1},
-                {"ConstantOfShape", -1},
-                {"TfIdfVectorizer", -1},
-                {"HannWindow", -1},
-                {"HammingWindow", -1},
-                {"BlackmanWindow", -1},
-                {"MelWeightMatrix", -1},
-                {"If", -1},
-                {"Loop", -1},
-                {"Scan", -1}};
-
-static void
-note_results(Find *f, const NodeProto *p)
-{
-	int input = *domain_of(p->domain) ? -1 : 0;
-
-	for (int i = 0; i < COUNT(typed_by); i++)
-		if (!strcmp(typed_by[i].op, p->op_type))
-			input = typed_by[i].input;
-	bool is_cast = !strcmp(p->op_type, "Cast");
-	bool other = is_cast ? node_int(p, "to", 1) != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT
-	                     : input >= 0 && (size_t)input < p->n_input &&
-	                               strmap_get(f->other_types, p->input[input]);
-	for (size_t k = 0; k < p->n_output; k++)
-		if (other && *p->output[k])
-			strmap_put(f->other_types, p->output[k], f);
-}
-
-static void
-note_types(Find *f, const GraphProto *g)
-{
-	for (size_t i = 0; i < g->n_input; i++)
-		note_type(f, g->input[i]);
-	for (size_t i = 0; i < g->n_value_info; i++)
-		note_type(f, g->value_info[i]);
-	for (size_t i = 0; i < g->n_initializer; i++)
-		if (g->initializer[i]->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
-			strmap_put(f->other_types, g->initializer[i]->name, f);
-	for (size_t i = 0; i < g->n_node; i++) {
-		const char *op = g->node[i]->op_type;
-		note_results(f, g->node[i]);
-		if (g->node[i]->n_output &&
-		    (!strcmp(op, "Constant") || !strcmp(op, "DequantizeLinear")))
-			strmap_put(f->other, g->node[i]->output[0], f);
-		for (size_t k = 0; k < g->node[i]->n_output; k++)
-			strmap_put(f->producers, g->node[i]->output[k], g->node[i]);
-	}
+	for (size_t i = 0; i < g->n_node; i++)
+		if (g->node[i]->n_output && (is_op(g->node[i], "Constant") ||
+		                             !strcmp(g->node[i]->op_type, "DequantizeLinear")))
+			strmap_put(f->made, g->node[i]->output[0], f);
 }
 
 /* An activation: anything but a number that the file holds. row: how many numbers the product adds up, where that is a row of it, else 0. */
@@ -435,7 +368,7 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 		t->activations = ACTIVATIONS_DYNAMIC;
 	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
 	t->may_be_vector = t->block && strcmp(p->op_type, "Gemm") != 0 &&
-	                   !strmap_get(f->shaped, name);
+	                   !strmap_get(f->types.shaped, name);
 	return t;
 }
 
@@ -498,8 +431,8 @@ visit(Find *f, NodeProto *p)
 	const ProductRow *row = product_row(f, p, &from);
 	bool is_other = false;
 	for (int i = 0; i < 2; i++)
-		is_other |= strmap_get(f->other, p->input[i]) ||
-		            strmap_get(f->other_types, p->input[i]);
+		is_other |= strmap_get(f->made, p->input[i]) ||
+		            strmap_get(f->types.other, p->input[i]);
 	bool is_vector = from.proto && from.proto->n_dims < 2;
 	bool is_empty = false;
 	for (size_t i = 0; from.proto && i < from.proto->n_dims; i++)
@@ -512,7 +445,7 @@ visit(Find *f, NodeProto *p)
 	QuantizedTensor *w = add_weight(f, p, row, &from);
 	/* a product of two activations has no tokens: its right operand's rows may run along the sequence */
 	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0) &&
-	               !strmap_get(f->vectors, p->input[row->x]); /* which are one row */
+	               !strmap_get(f->types.vectors, p->input[row->x]); /* which are one row */
 	int64_t inputs = by_rows ? from.proto->dims[from.order.at[row->inputs(p, w->shape.n)]] : 0;
 	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
 	if (!w)
@@ -618,17 +551,13 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .out = out,
 	          .arena = arena,
 	          .diag = diag,
-	          .producers = strmap_new(arena),
-	          .readers = strmap_new(arena),
-	          .vectors = strmap_new(arena),
-	          .shaped = strmap_new(arena),
-	          .other_types = strmap_new(arena),
-	          .other = strmap_new(arena)};
+	          .all = neighbours_of(g, arena),
+	          .types = value_types_of(g, arena),
+	          .made = strmap_new(arena)};
 
-	note_types(&f, g);
+	note_made(&f, g);
 	for (int i = 0; i < COUNT(f.found); i++)
 		f.found[i] = strmap_new(arena);
-	graph_count_readers(g, f.readers);
 	for (size_t i = 0; i < g->n_node; i++)
 		visit(&f, g->node[i]);
 	if (!options->quiet)

@@ -8,9 +8,9 @@
 enum { N_ALPHAS = 20, MOST_WORK = 1 << 27, LEAST_OUTPUTS = 32 };
 #define LEAST_SIZE 1e-4 /* of an input, as the authors' code has it */
 
-/* mean|x|^alpha, so that the largest by the smallest is what it is and their product 1. */
+/* mean|x|^alpha, divided so that the largest times the smallest is 1. */
 static void
-factors_of(const Gptq *g, double alpha, float *out)
+factors_of(const InputSums *g, double alpha, float *out)
 {
 	double low = INFINITY, high = 0;
 
@@ -76,7 +76,7 @@ dot(const double *a, const double *b, int64_t n)
 
 /* The sum over the data of (x d)^2 is that over all i and j of sum(x[i] x[j]) d[i].d[j]. */
 static double
-error_of(const Gptq *g, const QuantizedTensors *readers, const float *s)
+error_of(const InputSums *g, const QuantizedTensors *readers, const float *s)
 {
 	double error = 0;
 
@@ -96,7 +96,7 @@ error_of(const Gptq *g, const QuantizedTensors *readers, const float *s)
 }
 
 const float *
-awq_factors(const Gptq *g, Arena *arena, const QuantizedTensors *readers)
+awq_factors(const InputSums *g, Arena *arena, const QuantizedTensors *readers)
 {
 	float *tried = NEW_ARRAY(arena, float, g->n), *best = NULL;
 	double least = INFINITY;

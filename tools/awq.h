@@ -3,10 +3,10 @@
 #ifndef GRADC_AWQ_H
 #define GRADC_AWQ_H
 
-#include "tools/gptq.h"
+#include "tools/input_sums.h"
 
-/* Of matrices that read one value, of which g holds the sums: the factors of that alpha out of 0, 0.05, ... 0.95 by which the products
- * change least, g->n of them. NULL: of alpha 0, all 1. */
-const float *awq_factors(const Gptq *g, Arena *arena, const QuantizedTensors *readers);
+/* Of matrices that read one value, of which g holds the sums: g->n factors, those of the alpha out of 0, 0.05, ... 0.95 by which the
+ * products change least; in the arena. NULL: alpha 0 is best, where all are 1. */
+const float *awq_factors(const InputSums *g, Arena *arena, const QuantizedTensors *readers);
 
 #endif

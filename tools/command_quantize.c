@@ -31,7 +31,7 @@ quantize_observes(const Quantize *q, int i)
 {
 	const QuantizedTensor *t = q->tensors.at[i];
 
-	if (q->gptq && q->gptq[i].n)
+	if (q->inputs && q->inputs[i].n)
 		return t->product_input;
 	if (q->biases && q->biases[i].bias.name)
 		return q->biases[i].bias.x;
@@ -41,15 +41,15 @@ quantize_observes(const Quantize *q, int i)
 
 /* Sums for every matrix. */
 static void
-open_gptq(Quantize *q)
+open_inputs(Quantize *q)
 {
-	q->gptq = NEW_ARRAY(q->arena, Gptq, q->tensors.n);
+	q->inputs = NEW_ARRAY(q->arena, InputSums, q->tensors.n);
 	for (int i = 0; i < q->tensors.n; i++) {
 		const QuantizedTensor *t = q->tensors.at[i];
 		if (!t->product_input)
 			continue;
 		int64_t n = t->shape.at[t->input_axis];
-		q->gptq[i] = (Gptq){.n = n, .sums = NEW_ARRAY(q->arena, double, n *n)};
+		q->inputs[i] = (InputSums){.n = n, .sums = NEW_ARRAY(q->arena, double, n *n)};
 	}
 }
 
@@ -95,7 +95,7 @@ quantize(Quantize *q)
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	q->snr = NEW_ARRAY(q->arena, double, q->tensors.n);
 	if (is_algorithm(q, "gptq"))
-		open_gptq(q);
+		open_inputs(q);
 	if (q->o->bias_correction && !quantize_find_biases(q))
 		return false;
 	method.type = q->how.activation_type;

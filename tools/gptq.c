@@ -5,21 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-void
-gptq_see(Gptq *g, const float *x, int64_t rows)
-{
-	int64_t n = g->n;
-
-	for (int64_t r = 0; r < rows; r++, x += n)
-		for (int64_t i = 0; i < n; i++) {
-			for (int64_t j = 0; j <= i; j++)
-				g->sums[i * n + j] += (double)x[i] * x[j];
-			if (g->sizes)
-				g->sizes[i] += fabs((double)x[i]);
-		}
-	g->rows += rows;
-}
-
 /* The lower factor of a symmetric matrix, of which the lower half is given: a = l l'. In place; false: it is not positive. */
 static bool
 factor(double *a, int64_t n)
@@ -61,7 +46,7 @@ invert(double *l, int64_t n, Arena *arena)
 /* u with h^-1 = u' u, upper: its row i says how much of input i's error each later input takes over. h: the sums with a hundredth of their
  * mean diagonal on it, as the paper has it. u[i][j] lies at [i * n + j]. */
 static double *
-compensation(const Gptq *g, Arena *arena)
+compensation(const InputSums *g, Arena *arena)
 {
 	int64_t n = g->n;
 	double *h = NEW_ARRAY(arena, double, n *n), mean = 0;
@@ -127,7 +112,7 @@ open_groups(QuantizedTensor *t, const Matrix *m, int axis, int64_t input, float 
 }
 
 bool
-gptq_round(const Gptq *g, Arena *arena, int inputs, QuantizedTensor *t)
+gptq_round(const InputSums *g, Arena *arena, int inputs, QuantizedTensor *t)
 {
 	Matrix m = {.at = arena_copy(arena, t->numbers, sizeof(float) * (size_t)t->n),
 	            .inputs = t->shape.at[inputs],

@@ -3,19 +3,10 @@
 #ifndef GRADC_GPTQ_H
 #define GRADC_GPTQ_H
 
-#include "frontend/frontend.h"
+#include "tools/input_sums.h"
 
-/* What the data say of a product's inputs: sums of products of each two. */
-typedef struct {
-	int64_t n;     /* inputs */
-	double *sums;  /* [n,n] */
-	double *sizes; /* of |x|, each input's; NULL: not asked for */
-	int64_t rows;
-} Gptq;
-/* Adds rows of n inputs. */
-void gptq_see(Gptq *g, const float *x, int64_t rows);
 /* The numbers of t, a matrix whose axis `inputs` a product adds up, rounded; sets t->numbers to numbers that are codes' already, and
  * t->scale and t->zero. A group's scale is that of its weights when its first one is rounded. False where the sums tell nothing. */
-bool gptq_round(const Gptq *g, Arena *arena, int inputs, QuantizedTensor *t);
+bool gptq_round(const InputSums *g, Arena *arena, int inputs, QuantizedTensor *t);
 
 #endif

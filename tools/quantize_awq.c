@@ -26,11 +26,11 @@ value_of(Quantize *q, ReadValues *values, StrMap *known, int i)
 
 /* Matrices of one product each: a factor of another's inputs would be in the way. */
 static bool
-find_values(Quantize *q, ReadValues *values)
+find_values(Quantize *q, Arena *sums, ReadValues *values)
 {
 	StrMap *known = strmap_new(q->arena);
 
-	q->gptq = NEW_ARRAY(q->arena, Gptq, q->tensors.n);
+	q->inputs = NEW_ARRAY(q->arena, InputSums, q->tensors.n);
 	for (int i = 0; i < q->tensors.n; i++) {
 		QuantizedTensor *t = q->tensors.at[i];
 		if (!t->product_input || !t->product)
@@ -41,9 +41,9 @@ find_values(Quantize *q, ReadValues *values)
 		if (t->shape.at[t->input_axis] == n)
 			vec_push(q->arena, &v->readers, t);
 		if (v->first == i)
-			q->gptq[i] = (Gptq){.n = n,
-			                    .sums = NEW_ARRAY(q->arena, double, n *n),
-			                    .sizes = NEW_ARRAY(q->arena, double, n)};
+			q->inputs[i] = (InputSums){.n = n,
+			                           .sums = NEW_ARRAY(sums, double, n *n),
+			                           .sizes = NEW_ARRAY(sums, double, n)};
 	}
 	if (values->n > 0)
 		return true;
@@ -61,15 +61,15 @@ scale_values(Quantize *q, const ReadValues *values)
 {
 	for (int i = values->n - 1; i >= 0; i--) {
 		const ReadValue *v = &values->at[i];
-		const Gptq *sums = &q->gptq[v->first];
+		const InputSums *sums = &q->inputs[v->first];
 		const float *s = awq_factors(sums, q->arena, &v->readers);
 		if (s)
 			model_scale_inputs(q->s.model, &v->readers, &q->tensors, s, q->diag);
 	}
 }
 
-bool
-quantize_scale_inputs(Quantize *q)
+static bool
+scale_inputs(Quantize *q, Arena *sums)
 {
 	const QuantizeOptions how = q->how;
 	ReadValues values = {0};
@@ -79,7 +79,7 @@ quantize_scale_inputs(Quantize *q)
 	q->how.activations = ACTIVATIONS_FLOAT;
 	q->how.quiet = true;
 	if (!model_quantize_find(q->s.model, &q->how, q->arena, &q->tensors, q->diag) ||
-	    !find_values(q, &values))
+	    !find_values(q, sums, &values))
 		return false;
 	q->calibrations = NEW_ARRAY(q->arena, Calibration, q->tensors.n);
 	for (int i = 0; i < q->tensors.n; i++) {
@@ -91,8 +91,19 @@ quantize_scale_inputs(Quantize *q)
 		return false;
 	scale_values(q, &values);
 	q->tensors = (QuantizedTensors){0};
-	q->gptq = NULL;
+	q->inputs = NULL;
 	q->how = how;
 	session_forget_import(&q->s);
 	return true;
+}
+
+/* The sums are large, and of no use when the graph is edited. */
+bool
+quantize_scale_inputs(Quantize *q)
+{
+	Arena *sums = arena_new();
+	bool ok = scale_inputs(q, sums);
+
+	arena_free(sums);
+	return ok;
 }

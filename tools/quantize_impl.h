@@ -14,7 +14,8 @@ typedef struct {
 	QuantizeOptions how;
 	QuantizedTensors tensors;
 	Calibration *calibrations; /* by tensor */
-	Gptq *gptq; /* likewise, with n > 0 of weights whose products' inputs are summed up; NULL: of none */
+	InputSums *
+		inputs; /* likewise, with n > 0 of weights whose products' inputs are summed up; NULL: of none */
 	struct BiasMean *biases; /* likewise, with --bias-correction; NULL: none is corrected */
 	double *snr;             /* likewise, in decibels; NAN: not known */
 	double *gain; /* likewise, of the results' when it stays a float; NULL: not asked for */

@@ -19,8 +19,8 @@ see_values(Quantize *q, int i, const float *x, const NpyInfo *info)
 		           quantize_observes(q, i), t->node, (long long)c->n_batches);
 		return false;
 	}
-	if (q->gptq && q->gptq[i].n && n % q->gptq[i].n == 0)
-		gptq_see(&q->gptq[i], x, n / q->gptq[i].n);
+	if (q->inputs && q->inputs[i].n && n % q->inputs[i].n == 0)
+		input_sums_add(&q->inputs[i], x, n / q->inputs[i].n);
 	if (q->biases)
 		quantize_see_mean(q, i, x, info);
 	return true;
@@ -104,13 +104,13 @@ quantize_weight(Quantize *q, int i)
 {
 	QuantizedTensor *t = q->tensors.at[i];
 	const float *exact = t->numbers;
-	bool knows = q->gptq && q->gptq[i].n;
+	bool knows = q->inputs && q->inputs[i].n;
 	Groups groups = quantized_groups(t);
 	double signal = 0, noise = 0;
 
 	if (q->biases)
 		q->biases[i].exact = exact;
-	if (!knows || !gptq_round(&q->gptq[i], q->arena, t->input_axis, t))
+	if (!knows || !gptq_round(&q->inputs[i], q->arena, t->input_axis, t))
 		quantization_of_groups(t->type, &groups, F32, t->numbers, q->arena, t->scale,
 		                       t->zero);
 	for (GroupWalk w = group_walk(&groups); w.i < t->n; group_next(&w)) {
