@@ -71,7 +71,8 @@ EDGES = {
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_a_lost_wait_is_seen(of_trace, models, tmp_path, edge):
-    """With the producer made slow the schedule as compiled gives the right bits, and without that WAIT it does not."""
+    """With the producer made slow the schedule as compiled gives the right bits, and without that WAIT it does not: in one
+    of a few tries, since a busy machine may hold the consumer up for longer than the producer."""
     stream, event, producer, ranks = EDGES[edge]
     command = ()
     if ranks > 1:
@@ -95,4 +96,4 @@ def test_a_lost_wait_is_seen(of_trace, models, tmp_path, edge):
     with ThreadPoolExecutor(2) as pool:  # both sleep nearly all the time
         got, without = pool.map(slowly, (whole, broken), (0, None))
     assert got == want
-    assert without[0] != want[0]
+    assert without[0] != want[0] or any(slowly(broken, None)[0] != want[0] for _ in range(4))
