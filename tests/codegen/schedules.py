@@ -17,6 +17,7 @@ import unpack  # noqa: E402
 import workloads  # noqa: E402
 
 CORES = 64
+TARGET = "cpu:x86-64-v4"  # whatever CPU compiles: lists of launches are those of one target
 PARTS = 4 * CORES       # of a large launch
 LARGE = 65536           # element operations from which a launch is large
 FEW = Path(__file__).with_name("few_parts.json")
@@ -27,7 +28,7 @@ FLOPS, BYTES = CORES * 100e9, 300e9
 
 def schedule(gradc, model, *options):
     """The programs of a model's schedule."""
-    done = subprocess.run([gradc, "dump", model, *options, f"--cores={CORES}", "--stage=schedule", "--format=json"],
+    done = subprocess.run([gradc, "dump", model, *options, f"--cores={CORES}", f"--target={TARGET}", "--stage=schedule", "--format=json"],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{model}: {done.stderr}"
     return json.loads(done.stdout)["programs"]
