@@ -156,8 +156,9 @@ typedef struct {
 	PortInfo labels;
 	const BindingInfo *bindings;
 	int n_bindings;
-	const DType *state_dtypes; /* by state id: of the ONNX file */
-	int n_state_dtypes;        /* later states: as the state */
+	const StateSource *sources; /* by state id; later states are in no file */
+	int n_sources;
+	const AdapterModules *adapters; /* by adapter of m; NULL: nothing is known */
 } Tables;
 /* Fills the sections of w that come from the module; info and export are the caller's. False after reporting what has no
  * room in a record. */

@@ -379,33 +379,59 @@ static void
 write_state(TableWriter *tw, const State *s)
 {
 	FormatWriter *w = tw->w;
-	StateRecord r = {.name = format_string(w, s->name),
-	                 .why = format_string(w, s->why ? s->why : ""),
-	                 .path = format_string(w, s->path ? s->path : ""),
-	                 .dtype = s->type->dtype,
-	                 .rank = (uint32_t)s->type->rank,
-	                 .first_dim = format_dims(w, s->type->rank, s->type->dims),
-	                 .kind = s->kind,
-	                 .lifetime = s->lifetime,
-	                 .trainable = s->trainable,
-	                 .decay = s->decay,
-	                 .init = s->init,
-	                 .of = s->of ? (uint32_t)s->of->id + 1 : 0,
-	                 .unit = s->unit ? (uint32_t)s->unit->id + 1 : 0,
-	                 .lr_scale = s->lr_scale,
-	                 .init_a = s->init_a,
-	                 .init_b = s->init_b,
-	                 .offset = s->offset,
-	                 .bytes = type_bytes(s->type),
-	                 .data_offset = -1,
-	                 .file_dtype = tw->t->state_dtypes && s->id < tw->t->n_state_dtypes
-	                                       ? tw->t->state_dtypes[s->id]
-	                                       : s->type->dtype,
-	                 .number = (uint32_t)s->number};
+	const StateSource *source = tw->t->sources && s->id < tw->t->n_sources
+	                                    ? &tw->t->sources[s->id]
+	                                    : NULL;
+	StateRecord r = {
+		.name = format_string(w, s->name),
+		.why = format_string(w, s->why ? s->why : ""),
+		.path = format_string(w, s->path ? s->path : ""),
+		.dtype = s->type->dtype,
+		.rank = (uint32_t)s->type->rank,
+		.first_dim = format_dims(w, s->type->rank, s->type->dims),
+		.kind = s->kind,
+		.lifetime = s->lifetime,
+		.trainable = s->trainable,
+		.decay = s->decay,
+		.init = s->init,
+		.of = s->of ? (uint32_t)s->of->id + 1 : 0,
+		.unit = s->unit ? (uint32_t)s->unit->id + 1 : 0,
+		.lr_scale = s->lr_scale,
+		.init_a = s->init_a,
+		.init_b = s->init_b,
+		.offset = s->offset,
+		.bytes = type_bytes(s->type),
+		.data_offset = -1,
+		.file_dtype = source ? source->dtype : s->type->dtype,
+		.parameter = format_string(w, source && source->parameter ? source->parameter : ""),
+		.transposed = source && source->transposed,
+		.number = (uint32_t)s->number};
 
 	if (s->init == INIT_DATA && s->data)
 		r.data_offset = place_weights(tw, s);
 	vec_push(w->arena, &w->states, r);
+}
+
+static void
+write_adapters(TableWriter *tw)
+{
+	const Module *m = tw->t->m;
+
+	for (int i = 0; i < m->adapters.n; i++) {
+		const Adapter *a = &m->adapters.at[i];
+		AdapterModules named = tw->t->adapters ? tw->t->adapters[i] : (AdapterModules){0};
+		AdapterRecord r = {
+			.weight = (uint32_t)a->weight->id,
+			.a = (uint32_t)a->a->id,
+			.b = (uint32_t)a->b->id,
+			.axis = (uint32_t)a->axis,
+			.readers = a->readers,
+			.rslora = a->rslora,
+			.alpha = a->alpha,
+			.product = format_string(tw->w, named.product ? named.product : ""),
+			.table = format_string(tw->w, named.table ? named.table : "")};
+		vec_push(tw->w->arena, &tw->w->adapters, r);
+	}
 }
 
 /* Iterations that take some ten microseconds, as estimated: that is what waking a thread costs. */
@@ -485,6 +511,7 @@ write_module(TableWriter *tw)
 		tw->buckets = buckets_of(tw->arena, t->m); /* else nobody trains it */
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
+	write_adapters(tw);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(tw, i);
 	for (int i = 0; i < tw->versions.names.n; i++)

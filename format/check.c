@@ -3,6 +3,7 @@
 #include "format/format_impl.h"
 
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 static Status
@@ -70,6 +71,9 @@ check_state(const Format *f, int i)
 	RETURN_IF_ERROR(check_string(f, s->name, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->path, "state", i));
+	RETURN_IF_ERROR(check_string(f, s->parameter, "state", i));
+	if (s->transposed > 1 || (s->transposed && s->rank != 2))
+		return FAULT("state %d: transposed %u, rank %u", i, s->transposed, s->rank);
 	RETURN_IF_ERROR(
 		check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
 	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
@@ -478,8 +482,9 @@ check_export(const Format *f, int i)
 {
 	const ExportRecord *e = &f->exports[i];
 
-	if (e->kind >= N_EXPORT_KINDS || e->file > 1)
-		return FAULT("export %d: kind %u, file %u", i, e->kind, e->file);
+	if (e->kind >= N_EXPORT_KINDS || e->file > 1 || e->of >= N_EXPORTED)
+		return FAULT("export %d: kind %u, file %u, of model %u", i, e->kind, e->file,
+		             e->of);
 	if (e->kind == EXPORT_LITERAL &&
 	    (e->offset < 0 || e->bytes < 0 ||
 	     !in_range((uint64_t)e->offset, (uint64_t)e->bytes, f->n[SECTION_LITERAL])))
@@ -502,16 +507,49 @@ check_export(const Format *f, int i)
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
 }
 
+static const StateRecord *
+float_state(const Format *f, uint32_t state)
+{
+	const StateRecord *s = &f->states[state < (uint32_t)f->n[SECTION_STATES] ? state : 0];
+
+	return state < (uint32_t)f->n[SECTION_STATES] && dtype_is_float((DType)s->dtype) ? s : NULL;
+}
+
+static Status
+check_adapter(const Format *f, int i)
+{
+	const AdapterRecord *r = &f->adapters[i];
+	const StateRecord *w = float_state(f, r->weight), *a = float_state(f, r->a),
+			  *b = float_state(f, r->b);
+
+	if (!w || !a || !b || r->readers >= N_READ_BY || r->rslora > 1 || !isfinite(r->alpha))
+		return FAULT("adapter %d: states %u, %u and %u of %d, readers %u, alpha %g", i,
+		             r->weight, r->a, r->b, f->n[SECTION_STATES], r->readers, r->alpha);
+	if (r->axis >= w->rank || a->rank != w->rank || b->rank != 2)
+		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
+		             w->rank, a->rank, b->rank);
+	const int64_t *dims = f->dims + w->first_dim, *a_dims = f->dims + a->first_dim,
+		      *b_dims = f->dims + b->first_dim;
+	bool fits = b_dims[0] == dims[r->axis] && b_dims[1] == a_dims[r->axis] && b_dims[1] > 0;
+	for (uint32_t k = 0; k < w->rank; k++)
+		fits &= k == r->axis || a_dims[k] == dims[k];
+	if (!fits)
+		return FAULT("adapter %d: its parts do not have its weight's shape", i);
+	RETURN_IF_ERROR(check_string(f, r->product, "adapter", i));
+	return check_string(f, r->table, "adapter", i);
+}
+
 static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},      {SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},     {SECTION_LIBRARY, check_library},
-	{SECTION_PLANS, check_plan},     {SECTION_COLLECTIVES, check_collective},
-	{SECTION_TARGETS, check_target}, {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
-	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port},     {SECTION_EXPORT, check_export},
+	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},       {SECTION_LIBRARY, check_library},
+	{SECTION_PLANS, check_plan},       {SECTION_COLLECTIVES, check_collective},
+	{SECTION_TARGETS, check_target},   {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
+	{SECTION_KERNELS, check_kernel},   {SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},       {SECTION_EXPORT, check_export},
+	{SECTION_ADAPTERS, check_adapter},
 };
 
 /* Each is a program's: they lie one behind the other. */

@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 16
+#define FORMAT_VERSION 17
 #define GRADC_ABI 11
 #define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -413,6 +413,8 @@ typedef struct {
 	uint32_t file_dtype; /* dtype in the ONNX file */
 	uint32_t number;     /* of a moment: which of the optimizer's */
 	StrRef path;         /* another name, of the module that reads it; "": none */
+	StrRef parameter; /* what it is of the module that was exported: "lm_head.weight"; "": not known */
+	uint32_t transposed; /* a matrix, the transpose of that one */
 	uint32_t reserved;
 } StateRecord;
 extern const char *const state_kind_names[];
@@ -462,7 +464,25 @@ typedef struct {
 	int64_t zero;  /* codes: offset of as many s32 in the literal section; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes */
 	double least; /* a scale below counts as that, here and where it is written; 0: none does. Of ranges, too */
+	uint32_t of; /* ExportedModel: whose part it is */
+	uint32_t reserved;
 } ExportRecord;
+/* The models that can be written: with adapters as branches, and merged into their weights. Without adapters there is the
+ * first alone. */
+typedef enum { EXPORTED_TRAINED, EXPORTED_MERGED, N_EXPORTED } ExportedModel;
+
+/* Values of AdapterRecord.readers: the IR's AdapterReaders in the same order. */
+enum { READ_BY_PRODUCTS, READ_BY_TABLES, READ_BY_BOTH, N_READ_BY };
+/* A low-rank product beside a weight, as ir.h's Adapter has it: states weight[.., outputs along axis, ..], a of its shape with the
+ * rank along axis, b [outputs, rank]. */
+typedef struct {
+	uint32_t weight, a, b, axis;
+	uint32_t readers; /* READ_BY_... */
+	uint32_t rslora;
+	double alpha;
+	/* The modules that read the weight, as PEFT calls them: of products, and of a table; "": there is none, or it is not known. */
+	StrRef product, table;
+} AdapterRecord;
 
 typedef enum {
 	SECTION_INFO,
@@ -482,6 +502,7 @@ typedef enum {
 	SECTION_EXPORT,
 	SECTION_LITERAL /* bytes */,
 	SECTION_STRINGS /* bytes, starts with NUL */,
+	SECTION_ADAPTERS,
 	SECTION_PLANS, /* left out where there are none */
 	N_SECTIONS,
 } Section;
@@ -516,6 +537,7 @@ typedef struct {
 	VEC(PortRecord) ports;
 	VEC(ProgramRecord) programs;
 	VEC(ExportRecord) exports;
+	VEC(AdapterRecord) adapters;
 	VEC(PlanRecord) plans;
 	Text literal, strings;
 	StrMap *interned;
@@ -552,6 +574,7 @@ typedef struct {
 	const ExportRecord *exports;
 	const uint8_t *literal;
 	const char *strings;
+	const AdapterRecord *adapters;
 	int n[N_SECTIONS];
 	const PlanRecord *plans;
 } Format;
@@ -560,8 +583,9 @@ Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
-int format_state(const Format *f, const char *name);                         /* index; -1: none */
-int format_state_of_kind(const Format *f, uint32_t kind); /* the first; -1: none */
+double format_adapter_scale(const Format *f, const AdapterRecord *a); /* that the product has */
+int format_state(const Format *f, const char *name);                  /* index; -1: none */
+int format_state_of_kind(const Format *f, uint32_t kind);             /* the first; -1: none */
 static inline bool
 port_is_input(uint32_t kind)
 {

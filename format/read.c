@@ -2,6 +2,7 @@
  * Nothing is copied: the tables point into the blob. */
 #include "format/format_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { SCRATCH_ALIGNMENT = 64 };
@@ -24,6 +25,7 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_EXPORT] = sizeof(ExportRecord),
 	[SECTION_LITERAL] = 1,
 	[SECTION_STRINGS] = 1,
+	[SECTION_ADAPTERS] = sizeof(AdapterRecord),
 	[SECTION_PLANS] = sizeof(PlanRecord),
 };
 
@@ -105,6 +107,7 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.exports = section(blob, SECTION_EXPORT),
 		.literal = section(blob, SECTION_LITERAL),
 		.strings = section(blob, SECTION_STRINGS),
+		.adapters = section(blob, SECTION_ADAPTERS),
 	};
 	int n = (int)f.header->n_sections;
 	for (int s = 0; s < n; s++)
@@ -142,6 +145,14 @@ format_info_get(const Format *f, const char *key)
 		if (strcmp(format_text(f, f->info[i].key), key) == 0)
 			return format_text(f, f->info[i].value);
 	return NULL;
+}
+
+double
+format_adapter_scale(const Format *f, const AdapterRecord *a)
+{
+	double rank = (double)f->dims[f->states[a->b].first_dim + 1];
+
+	return a->alpha / (a->rslora ? sqrt(rank) : rank);
 }
 
 int

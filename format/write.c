@@ -90,6 +90,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_LITERAL] = {"bytes of the exported model", w->literal.at,
 	                             (int64_t)w->literal.n, 1},
 		[SECTION_STRINGS] = {"bytes of names", w->strings.at, (int64_t)w->strings.n, 1},
+		[SECTION_ADAPTERS] = {"adapters", w->adapters.at, w->adapters.n,
+	                              sizeof(AdapterRecord)},
 		[SECTION_PLANS] = {"plans of library calls", w->plans.at, w->plans.n,
 	                           sizeof(PlanRecord)},
 	};

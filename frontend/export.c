@@ -24,7 +24,9 @@ typedef struct {
 		*parts; /* of --quantize: address of an initializer -> QuantizedPart; NULL: none */
 	Diag *diag;
 	Arena *arena;
-	IntMap *holes;          /* address of raw data -> Weight */
+	IntMap *holes;    /* address of raw data -> Weight */
+	IntMap *branches; /* of adapters: address of an initializer -> ExportRecord */
+	ExportedModel which;
 	bool failed;            /* reported: data that a node names cannot be read */
 	int64_t data_bytes;     /* of the external file so far */
 	int64_t pending, start; /* literal bytes not yet recorded, and where they start */
@@ -32,14 +34,20 @@ typedef struct {
 
 /* ---- records */
 static void
+put_record(Export *e, ExportRecord r)
+{
+	r.of = e->which;
+	vec_push(e->w->arena, &e->w->exports, r);
+}
+
+static void
 flush(Export *e, int file)
 {
 	if (e->pending)
-		vec_push(e->w->arena, &e->w->exports,
-		         ((ExportRecord){.kind = EXPORT_LITERAL,
-		                         .file = (uint32_t)file,
-		                         .offset = e->start,
-		                         .bytes = e->pending}));
+		put_record(e, ((ExportRecord){.kind = EXPORT_LITERAL,
+		                              .file = (uint32_t)file,
+		                              .offset = e->start,
+		                              .bytes = e->pending}));
 	e->pending = 0;
 }
 
@@ -83,7 +91,7 @@ codes_hole(Export *e, const Weight *w, int file)
 		r.zero = (int64_t)e->w->literal.n;
 		text_add_bytes(&e->w->literal, c->zero, sizeof(*c->zero) * (size_t)codes_scales(c));
 	}
-	vec_push(e->w->arena, &e->w->exports, r);
+	put_record(e, r);
 }
 
 static void
@@ -113,7 +121,7 @@ tensor_hole(Export *e, const Weight *w, int file)
 	for (int i = 0; i < w->data.rank; i++)
 		r.perm[i] = (uint8_t)(w->transposed ? w->data.rank - 1 - i : i);
 	flush(e, file);
-	vec_push(e->w->arena, &e->w->exports, r);
+	put_record(e, r);
 }
 
 /* ---- what --quantize puts in */
@@ -171,6 +179,16 @@ part_of(const Export *e, const TensorProto *t)
 
 	return e->parts && intmap_get(e->parts, (uint64_t)(uintptr_t)t, &found)
 	               ? (const QuantizedPart *)(uintptr_t)found
+	               : NULL;
+}
+
+static const ExportRecord *
+branch_part(const Export *e, const TensorProto *t)
+{
+	uint64_t found;
+
+	return intmap_get(e->branches, (uint64_t)(uintptr_t)t, &found)
+	               ? (const ExportRecord *)(uintptr_t)found
 	               : NULL;
 }
 
@@ -250,9 +268,9 @@ put_header(Export *e, int number, Length content)
 		return;
 	}
 	flush(e, 0);
-	vec_push(e->w->arena, &e->w->exports,
-	         ((ExportRecord){
-			 .kind = EXPORT_LENGTH, .offset = content.base, .times = content.times}));
+	put_record(e,
+	           ((ExportRecord){
+			   .kind = EXPORT_LENGTH, .offset = content.base, .times = content.times}));
 }
 
 /* ---- tensors */
@@ -303,7 +321,7 @@ put_entry(Export *e, const char *key, const char *value)
 	}
 	put_header(e, 2, (Length){0, 1});
 	flush(e, 0);
-	vec_push(e->w->arena, &e->w->exports, ((ExportRecord){.kind = EXPORT_NAME}));
+	put_record(e, ((ExportRecord){.kind = EXPORT_NAME}));
 }
 
 static void
@@ -324,7 +342,10 @@ plan_tensor(Export *e, const TensorProto *t, const Weight *w, const char *name, 
 
 	*p = (TensorPlan){.rest = *t, .weight = trained(e, w), .external = tensor_is_external(t)};
 	p->rest.name = (char *)(uintptr_t)name;
-	p->is_part = part && part_record(e, part, &p->hole);
+	const ExportRecord *branch = branch_part(e, t);
+	if (branch)
+		p->hole = *branch;
+	p->is_part = branch || (part && part_record(e, part, &p->hole));
 	if (p->is_part) {
 		p->weight = NULL;
 		p->bytes = (int64_t)t->raw_data.len;
@@ -386,7 +407,7 @@ put_tensor(Export *e, const TensorPlan *p)
 	put_header(e, TENSOR_RAW, (Length){p->bytes, 0});
 	flush(e, 0);
 	if (p->is_part)
-		vec_push(e->w->arena, &e->w->exports, p->hole);
+		put_record(e, p->hole);
 	else
 		tensor_hole(e, p->weight, 0);
 }
@@ -400,9 +421,8 @@ put_data(Export *e, const TensorPlan *plans, int n)
 		if (!plans[i].external)
 			continue;
 		flush(e, 1);
-		vec_push(
-			e->w->arena, &e->w->exports,
-			((ExportRecord){.kind = EXPORT_ALIGN, .file = 1, .bytes = DATA_ALIGNMENT}));
+		put_record(e, ((ExportRecord){
+				      .kind = EXPORT_ALIGN, .file = 1, .bytes = DATA_ALIGNMENT}));
 		if (plans[i].weight)
 			tensor_hole(e, plans[i].weight, 1);
 		else
@@ -525,8 +545,8 @@ put_graph(Export *e, const GraphProto *rest, const TensorPlan *plans, int n)
 		put_tensor(e, &plans[i]);
 }
 
-bool
-model_export_template(const Module *m, FormatWriter *w, Diag *diag)
+static bool
+write_template(const Module *m, FormatWriter *w, ExportedModel which, Diag *diag)
 {
 	const ImportInfo *info = m->import;
 	Arena *arena = arena_new();
@@ -535,9 +555,11 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 	            .w = w,
 	            .model = info->base.model,
 	            .info = info,
+	            .which = which,
 	            .diag = diag,
 	            .arena = arena,
-	            .holes = intmap_new(arena)};
+	            .holes = intmap_new(arena),
+	            .branches = intmap_new(arena)};
 	ModelProto model = *e.model->proto;
 	GraphProto graph = *model.graph;
 	FakeQuantization *quantize = info->quantize;
@@ -549,6 +571,15 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 		model = edited.proto;
 		graph = edited.graph;
 		e.parts = edited.parts;
+	}
+	const char *without = NULL;
+	if (m->adapters.n && which == EXPORTED_TRAINED)
+		without = model_branch_edit(m, quantize ? &quantize->tensors : NULL, &graph,
+		                            e.branches, arena);
+	if (without) {
+		format_info(w, "no_branch", "%s", without);
+		arena_free(arena);
+		return true;
 	}
 	TensorPlan *plans = plan_initializers(&e, &graph, &n);
 	if (plans) {
@@ -568,4 +599,11 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 	}
 	arena_free(arena);
 	return plans && !e.failed;
+}
+
+bool
+model_export_template(const Module *m, FormatWriter *w, Diag *diag)
+{
+	return write_template(m, w, EXPORTED_TRAINED, diag) &&
+	       (m->adapters.n == 0 || write_template(m, w, EXPORTED_MERGED, diag));
 }

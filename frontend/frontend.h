@@ -177,16 +177,18 @@ typedef struct {
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;            /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;              /* what a person should know of the file before training */
-	VEC(ImportDoubt) doubts;       /* in file order */
-	VEC(ImportConstant) constants; /* likewise */
-	/* state id -> dtype of its tensor in the file */
-	VEC(DType) state_dtypes;
-	struct Model *model; /* the parsed file */
+	StringList repairs;             /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;               /* what a person should know of the file before training */
+	VEC(ImportDoubt) doubts;        /* in file order */
+	VEC(ImportConstant) constants;  /* likewise */
+	VEC(StateSource) state_sources; /* by state id */
+	struct Model *model;            /* the parsed file */
 } Import;
 
 typedef struct Model Model; /* an ONNX file: scanned, unpacked, checked, not yet lowered */
+
+/* ---- adapter_modules.c: in the module's arena */
+AdapterModules model_adapter_modules(const Module *m, const Adapter *a);
 
 /* Reads and checks the whole file: every fault is reported. NULL on any.
  * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */

@@ -327,6 +327,12 @@ typedef struct {
 /* opset 0: its own. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 
+/* ---- adapter_branches.c */
+/* Puts the adapters' branches into g, a copy of the main graph, with initializers for their parts: holes has an ExportRecord by the
+ * address of each. quantized: what --quantize made, or NULL. The node that can have none; NULL: there is no such node. */
+const char *model_branch_edit(const Module *m, const QuantizedTensors *quantized, GraphProto *g,
+                              IntMap *holes, Arena *arena);
+
 /* ---- neighbours.c */
 /* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
 void graph_count_readers(const GraphProto *g, StrMap *readers);

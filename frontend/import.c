@@ -393,6 +393,19 @@ state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 	return out;
 }
 
+/* An exporter that computes a matrix from one parameter transposes it. */
+static StateSource
+source_of(const Weight *w, DType dtype)
+{
+	const Origin *o = w->origin;
+	bool computed = o && o->folded && o->from.n == 1 && name_is_generated(w->name);
+
+	if (computed && o->steps <= 1 && w->data.rank == 2)
+		return (StateSource){dtype, o->from.at[0], true};
+	return (StateSource){
+		dtype, name_is_generated(w->name) || !strchr(w->name, '.') ? NULL : w->name, false};
+}
+
 static void
 make_state(Module *m, ImportInfo *info, Weight *w)
 {
@@ -421,7 +434,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;
-	vec_push(m->arena, &info->base.state_dtypes, dtype);
+	vec_push(m->arena, &info->base.state_sources, source_of(w, dtype));
 }
 
 /* "--train=NAME", as a shell takes it. */

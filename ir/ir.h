@@ -227,6 +227,34 @@ struct State {
 	int64_t offset; /* in the state region, set by `memory`; -1 before */
 };
 
+/* Who reads a weight that has an adapter: products that sum over it, or nodes that take its rows by place, as an
+ * embedding's. */
+typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
+extern const char *const adapter_readers_texts[];
+/* A low-rank product that is added to a weight which is not trained (LoRA: Hu et al. 2021, arXiv:2106.09685):
+ *
+ *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..]        o, r along `axis` */
+typedef struct {
+	State *weight;
+	State *a, *b; /* the weight's shape with the rank along `axis`; [outputs, rank] */
+	int axis; /* of the weight, along which the outputs of its products lie; of a table's, its rows' elements */
+	AdapterReaders readers;
+	double alpha;
+	bool rslora;
+	int line; /* in the module's file, as in Node */
+} Adapter;
+
+/* What a state is in the file that was imported, and in the module that was exported to it. */
+typedef struct {
+	DType dtype;
+	const char *parameter; /* "model.layers.0.mlp.up_proj.weight"; NULL: not known */
+	bool transposed;       /* a matrix, the transpose of that one */
+} StateSource;
+/* The modules that read an adapter's weight, as PEFT calls them: "h.0.attn.c_attn". NULL: there is none, or it is not known. */
+typedef struct {
+	const char *product, *table;
+} AdapterModules;
+
 /* Kernels to be are FUNCTION_FUSED. */
 typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
 /* What a function is for. */
@@ -273,6 +301,7 @@ struct Module {
 	const char *file; /* that it was read from as text; NULL else */
 	VEC(Function *) functions;
 	VEC(State *) states;
+	VEC(Adapter) adapters; /* at most one of a weight; after `lora` */
 	VEC(Kernel *) kernels; /* after `lower` */
 	StrMap *function_names, *state_names, *kernel_names;
 	IntMap *interned_types, *interned_locs;
@@ -290,6 +319,11 @@ Function *program_new(Module *m, FunctionRole role, int binding);
 Function *module_program(const Module *m, FunctionRole role, int binding);
 State *module_state(const Module *m, const char *name);
 State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL when absent */
+const Adapter *module_adapter(const Module *m,
+                              const State *s); /* that s is the weight or a part of; NULL: none */
+double adapter_scale(
+	const Adapter *
+		a); /* alpha / rank; with rslora alpha / sqrt(rank), Kalajdzievski 2023, arXiv:2312.03732 */
 State *module_updates(Module *m); /* that of STATE_UPDATES, made where there is none */
 /* Names must be new in the module; `function_new` and `state_new` copy them. */
 Function *function_new(Module *m, const char *name);

@@ -2,6 +2,7 @@
 #include "ir/ir.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 Module *
@@ -140,6 +141,25 @@ state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifet
 	vec_push(m->arena, &m->states, s);
 	strmap_put(m->state_names, s->name, s);
 	return s;
+}
+
+const Adapter *
+module_adapter(const Module *m, const State *s)
+{
+	for (int i = 0; i < m->adapters.n; i++) {
+		const Adapter *a = &m->adapters.at[i];
+		if (s == a->weight || s == a->a || s == a->b)
+			return a;
+	}
+	return NULL;
+}
+
+double
+adapter_scale(const Adapter *a)
+{
+	double rank = (double)a->b->type->dims[1];
+
+	return a->alpha / (a->rslora ? sqrt(rank) : rank);
 }
 
 State *

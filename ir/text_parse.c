@@ -164,6 +164,36 @@ read_state(Reader *r, References *references)
 		read_fault(r, "unexpected text behind the state");
 }
 
+static bool
+read_key(Reader *r, const char *word)
+{
+	if (read_word(r, word))
+		return true;
+	read_fault(r, "expected `%s`", word);
+	return false;
+}
+
+/* adapter @w a @w.lora_A b @w.lora_B axis 1 products alpha 16 [rslora]: of states that stand above it */
+static void
+read_adapter(Reader *r)
+{
+	Adapter a = {.line = r->line};
+	int64_t axis = 0;
+	int readers;
+
+	if (!(a.weight = read_state_reference(r)) || !read_key(r, "a") ||
+	    !(a.a = read_state_reference(r)) || !read_key(r, "b") ||
+	    !(a.b = read_state_reference(r)) || !read_key(r, "axis") ||
+	    !read_small(r, MAX_RANK - 1, &axis) ||
+	    (readers = read_enum(r, adapter_readers_texts)) < 0 || !read_key(r, "alpha") ||
+	    !read_double(r, &a.alpha))
+		return;
+	a.axis = (int)axis;
+	a.readers = (AdapterReaders)readers;
+	a.rslora = read_word(r, "rslora");
+	vec_push(r->m->arena, &r->m->adapters, a);
+}
+
 /* ---- functions */
 /* Behind the word `is`. */
 static void
@@ -466,6 +496,8 @@ read_item(Reader *r, References *references, Bodies *bodies)
 {
 	if (read_word(r, "state"))
 		read_state(r, references);
+	else if (read_word(r, "adapter"))
+		read_adapter(r);
 	else if (read_word(r, "func"))
 		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))

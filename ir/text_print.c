@@ -20,6 +20,7 @@ const char *const function_role_texts[] = {"helper", "forward",  "inference", "e
 const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};
+const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io", NULL};
 const char *const when_texts[] = {"always", "first", "later", "last", NULL};
 const char *const phase_texts[] = {"none", "forward", "backward", "update", NULL};
@@ -430,6 +431,20 @@ print_state(Printer *p, const State *s)
 	text_add(out, "\n");
 }
 
+static void
+print_adapter(Text *out, const Adapter *a)
+{
+	text_add(out, "  adapter ");
+	print_symbol(out, '@', a->weight->name);
+	text_add(out, " a ");
+	print_symbol(out, '@', a->a->name);
+	text_add(out, " b ");
+	print_symbol(out, '@', a->b->name);
+	text_printf(out, " axis %d %s alpha ", a->axis, adapter_readers_texts[a->readers]);
+	text_add_double(out, a->alpha);
+	text_add(out, a->rslora ? " rslora\n" : "\n");
+}
+
 void
 module_print(Text *out, const Module *m, const PrintOptions *options)
 {
@@ -446,6 +461,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 	text_add(out, " {\n");
 	for (int i = 0; i < m->states.n; i++)
 		print_state(&p, m->states.at[i]);
+	for (int i = 0; i < m->adapters.n; i++)
+		print_adapter(out, &m->adapters.at[i]);
 	for (int i = 0; i < m->kernels.n; i++)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)

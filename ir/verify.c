@@ -251,6 +251,44 @@ verify_states(Verify *v)
 }
 
 static void
+adapter_fault(Verify *v, const Adapter *a, const char *what)
+{
+	Text line = {0};
+
+	module_place(&line, v->m, a->line);
+	diag_error(v->diag, EXIT_INVALID, "%s: adapter of @%s %s", line.at, a->weight->name, what);
+	text_free(&line);
+	v->ok = false;
+}
+
+static bool
+has_adapter_shapes(const Adapter *a)
+{
+	Type w = a->weight->type, x = a->a->type, y = a->b->type;
+
+	if (a->axis >= w->rank || x->rank != w->rank || y->rank != 2 ||
+	    y->dims[0] != w->dims[a->axis] || y->dims[1] != x->dims[a->axis])
+		return false;
+	for (int i = 0; i < w->rank; i++)
+		if (i != a->axis && x->dims[i] != w->dims[i])
+			return false;
+	return x->dtype == w->dtype && y->dtype == w->dtype;
+}
+
+static void
+verify_adapters(Verify *v)
+{
+	for (int i = 0; i < v->m->adapters.n; i++) {
+		const Adapter *a = &v->m->adapters.at[i];
+		if (!has_adapter_shapes(a))
+			adapter_fault(v, a, "has parts of other shapes or types");
+		if (module_adapter(v->m, a->weight) != a || module_adapter(v->m, a->a) != a ||
+		    module_adapter(v->m, a->b) != a || a->a == a->b)
+			adapter_fault(v, a, "shares a state with another one");
+	}
+}
+
+static void
 verify_function(Verify *v, const Function *f)
 {
 	Stores stores = {.stored = NEW_ARRAY(v->arena, uint8_t, v->m->states.n + 1),
@@ -326,6 +364,7 @@ module_verify(const Module *m, Diag *diag)
 
 	find_called(&v);
 	bool circle = !verify_states(&v);
+	verify_adapters(&v);
 	for (int i = 0; i < m->functions.n && !circle; i++)
 		verify_function(&v, m->functions.at[i]);
 	for (int i = 0; i < m->functions.n && !circle; i++) {

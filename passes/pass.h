@@ -18,6 +18,26 @@ typedef struct {
 	const char *to; /* "f32" or "f64": the type of every float */
 } PrecisionOptions;
 
+/* ---- lora_choice.c */
+/* Of a low-rank product; the defaults are PEFT's. */
+typedef struct {
+	int64_t rank;
+	double alpha;
+	bool rslora;
+} LoraSettings;
+typedef struct {
+	const char *glob; /* over names and paths */
+	LoraSettings settings;
+} LoraChoice;
+extern const LoraSettings lora_defaults;
+/* "GLOB,rank=8,alpha=16,rslora"; false after reporting. */
+bool lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag);
+
+/* ---- lora.c: later globs win */
+typedef struct {
+	const char *adapters; /* as lora_parse takes them, one a line */
+} LoraOptions;
+
 /* ---- trainable.c: later globs win */
 typedef struct {
 	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */

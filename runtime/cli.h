@@ -14,7 +14,8 @@ typedef struct {
 	const char *command; /* this one, with --resume=auto */
 	const char *program; /* this executable's file */
 	StringList configs;
-	const char *export, *log, *progress, *dump_gradients, *output_dir, *table, *ignored;
+	const char *export, *export_merged, *export_adapter, *log, *progress, *dump_gradients,
+		*output_dir, *table, *ignored;
 	const char *tensorboard, *report;
 	double find_lr[2]; /* from, to; 0: not asked for */
 	int64_t eval_every, save_every, check_gradients, parent;

@@ -13,6 +13,7 @@ typedef struct {
 	FileWriter *files[2]; /* FILE.onnx, FILE.onnx.data */
 	const char *data_name;
 	bool averages; /* in place of the weights that have one */
+	ExportedModel which;
 } Export;
 
 static Status
@@ -132,6 +133,17 @@ typedef struct {
 } Numbers;
 
 static Status
+add_adapter(Export *x, Arena *arena, const AdapterRecord *r, Numbers *to)
+{
+	char *a, *b;
+
+	RETURN_IF_ERROR(read_state(x, arena, written_state(x, (int)r->a), &a));
+	RETURN_IF_ERROR(read_state(x, arena, written_state(x, (int)r->b), &b));
+	adapter_add(&x->run->format, r, &(AdapterValues){a, b, to->dtype, to->data}, arena);
+	return NULL;
+}
+
+static Status
 read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 {
 	const Format *f = &x->run->format;
@@ -142,6 +154,9 @@ read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 	                 .dtype = (DType)s->dtype,
 	                 .n = format_elements(f, s->first_dim, s->rank)};
 	RETURN_IF_ERROR(read_state(x, arena, state, &out->data));
+	const AdapterRecord *adapter = adapter_of_weight(f, (int)e->state);
+	if (adapter && x->which == EXPORTED_MERGED)
+		RETURN_IF_ERROR(add_adapter(x, arena, adapter, out));
 	warn_of_non_finite(x, s, out->data, out->n);
 	if (is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
@@ -302,6 +317,8 @@ write_files(Export *x)
 	const Format *f = &x->run->format;
 
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
+		if (f->exports[i].of != (uint32_t)x->which)
+			continue;
 		Arena *arena = arena_new();
 		Status status = put_hole[f->exports[i].kind](x, &f->exports[i], arena);
 		arena_free(arena);
@@ -318,10 +335,10 @@ write_files(Export *x)
 }
 
 static bool
-has_data_file(const Format *f)
+has_part(const Format *f, ExportedModel which, uint32_t file)
 {
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
-		if (f->exports[i].file == 1)
+		if (f->exports[i].file == file && f->exports[i].of == (uint32_t)which)
 			return true;
 	return false;
 }
@@ -347,8 +364,8 @@ export_check(const Format *f, const GradcOptions *o)
 	return NULL;
 }
 
-Status
-export_model(Gradc *run, const char *path)
+static Status
+export_model(Gradc *run, const char *path, ExportedModel which)
 {
 	/* The model is written where a link leads, and finds its data beside it. */
 	const char *target = path_target(run->arena, path);
@@ -356,13 +373,16 @@ export_model(Gradc *run, const char *path)
 	const char *data_path = arena_printf(run->arena, "%s.data", target);
 	Export x = {.run = run,
 	            .data_name = arena_printf(run->arena, "%s.data", base),
-	            .averages = exports_averages(&run->options)};
+	            .averages = exports_averages(&run->options),
+	            .which = which};
 
-	if (run->format.n[SECTION_EXPORT] == 0)
+	if (which == EXPORTED_TRAINED)
+		RETURN_IF_ERROR(adapters_check(run, "--export"));
+	if (!has_part(&run->format, which, 0))
 		return status_error(EXIT_UNSUPPORTED,
 		                    "--export: this executable holds no model to write");
 	RETURN_IF_ERROR(check_target(&run->format, path));
-	if (has_data_file(&run->format)) {
+	if (has_part(&run->format, which, 1)) {
 		RETURN_IF_ERROR(check_target(&run->format, data_path));
 		RETURN_IF_ERROR(file_writer_open(data_path, &x.files[1]));
 	}
@@ -372,4 +392,16 @@ export_model(Gradc *run, const char *path)
 	file_writer_abort(x.files[0]);
 	file_writer_abort(x.files[1]);
 	return status;
+}
+
+Status
+export_trained(Gradc *run, const char *path)
+{
+	return export_model(run, path, EXPORTED_TRAINED);
+}
+
+Status
+export_merged(Gradc *run, const char *path)
+{
+	return export_model(run, path, EXPORTED_MERGED);
 }

@@ -50,7 +50,7 @@ typedef struct {
 	const char *lr_schedule;
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
-	const char *load, *weights;
+	const char *load, *load_adapter, *weights;
 	const char
 		*export_weights; /* that gradc_export writes: "trained" or "ema"; NULL: trained */
 	const char *
@@ -256,7 +256,15 @@ typedef struct {
 } GradcCheckOptions;
 /* Gradients of one micro-batch against central differences, of a model compiled with --eval-mode=as-exported. */
 Status gradc_check_gradients(Gradc *run, const GradcCheckOptions *options);
+/* The trained model: with adapters beside their weights, as they were trained. */
 Status gradc_export(Gradc *run, const char *path);
+/* The model as it was compiled, its weights with their adapters' products added. */
+Status gradc_export_merged(Gradc *run, const char *path);
+/* The adapters alone, and what else was trained: a folder as PEFT reads it. */
+Status gradc_export_adapter(Gradc *run, const char *folder);
+/* Whether that option could be followed. "--export-merged", "--export-adapter", "--load-adapter": EXIT_USAGE where there are no
+ * adapters, or the names of their modules are not known; "--export": EXIT_UNSUPPORTED where a node can have no branch. */
+Status gradc_check_adapters(Gradc *run, const char *option);
 
 /* What the codes of an activation are made with, where --quantize gave it a running range: x has the code
  * round(x / scale) + zero_point. */

@@ -85,7 +85,10 @@ GUARDED(save, saver_save, double, eval_loss, "saving a checkpoint")
 GUARDED(check_saves, saver_check_names, int64_t, every, "reading checkpoints")
 GUARDED(save_poll, saver_poll, bool, wait, "saving a checkpoint")
 GUARDED(dump_gradients, once_dump_gradients, const char *, folder, "writing gradients")
-GUARDED(export, export_model, const char *, path, "writing the model")
+GUARDED(export, export_trained, const char *, path, "writing the model")
+GUARDED(export_merged, export_merged, const char *, path, "writing the model")
+GUARDED(export_adapter, peft_write, const char *, folder, "writing the adapters")
+GUARDED(check_adapters, adapters_check, const char *, option, "looking at the adapters")
 #undef GUARDED
 
 #define GUARDED(name, inner, doing)                            \

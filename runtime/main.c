@@ -43,7 +43,8 @@ catch_signals(void)
 static void
 keep_quiet(CliOptions *o)
 {
-	o->log = o->export = o->dump_gradients = o->table = o->tensorboard = o->report = NULL;
+	o->log = o->export = o->export_merged = o->export_adapter = o->dump_gradients = o->table =
+		o->tensorboard = o->report = NULL;
 	o->progress = "off";
 	o->run.trace = NULL;
 }
@@ -427,14 +428,42 @@ warn_untrained(const Session *s)
 			s->diag,
 			"the checkpoint is of step %lld, behind --steps %lld: nothing was trained",
 			step, (long long)o->run.steps);
-	else if (!s->resumed.path && o->run.steps == 0 && o->export)
-		diag_warning(s->diag, "no step was trained: %s has the initial weights", o->export);
+	else if (!s->resumed.path && o->run.steps == 0 && (o->export || o->export_merged))
+		diag_warning(s->diag, "no step was trained: %s has the initial weights",
+		             o->export ? o->export : o->export_merged);
+}
+
+static Status
+write_exports(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	if (o->export)
+		RETURN_IF_ERROR(gradc_export(s->run, o->export));
+	if (o->export_merged)
+		RETURN_IF_ERROR(gradc_export_merged(s->run, o->export_merged));
+	return o->export_adapter ? gradc_export_adapter(s->run, o->export_adapter) : NULL;
+}
+
+/* What could not be written at the end is told at the start. */
+static Status
+check_exports(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	if (o->export)
+		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export"));
+	if (o->export_adapter)
+		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export-adapter"));
+	return o->export_merged ? gradc_check_adapters(s->run, "--export-merged") : NULL;
 }
 
 static Status
 run_session(Session *s)
 {
 	const CliOptions *o = s->o;
+
+	RETURN_IF_ERROR(check_exports(s));
 
 	if (!o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text))
 		RETURN_IF_ERROR(run_training(s));
@@ -446,7 +475,7 @@ run_session(Session *s)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);
 	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */
-	return o->export && !stopped ? gradc_export(s->run, o->export) : NULL;
+	return stopped ? NULL : write_exports(s);
 }
 
 /* Faults that all ranks come to by themselves, at the same step. */

@@ -139,6 +139,7 @@ static const OptionRow rows[] = {
 	 "else starts fresh", TAKES_STRING, RUN(resume)},
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
 	 .group = "Weights and single runs"},
+	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter)},
 	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
 	 RUN(weights)},
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
@@ -148,6 +149,8 @@ static const OptionRow rows[] = {
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
 	 CLI(output_dir), .commands = ONCE},
 	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING},
+	{"export-merged", "FILE.onnx", "at the end: the model without adapters, their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING},
+	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING},
 	{"export-weights", "trained|ema", "what --export writes: the weights, or their moving average (trained)", TAKES_CHOICE,
 	 RUN(export_weights), .commands = TRAINING},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
@@ -193,9 +196,6 @@ static const OptionRow rows[] = {
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
 	{"adapter", "NAME", NULL, TAKES_NOTHING, .optional = true},
-	{"export-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
-	{"export-merged", "FILE.onnx", NULL, TAKES_NOTHING, .optional = true},
-	{"load-adapter", "DIR", NULL, TAKES_NOTHING, .optional = true},
 	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
 };
 /* clang-format on */

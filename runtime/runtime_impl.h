@@ -518,7 +518,24 @@ Status resume_checkpoint(Gradc *run, GradcResume *out);
 Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
-Status export_model(Gradc *run, const char *path);
+Status export_trained(Gradc *run, const char *path);
+Status export_merged(Gradc *run, const char *path);
+
+/* ---- adapters.c */
+Status adapters_check(Gradc *run, const char *option);              /* as gradc_check_adapters */
+const AdapterRecord *adapter_of_weight(const Format *f, int state); /* NULL: it has none */
+/* What is added up: the contents of the two parts, and the weight's, of a type of its own, which gets the product. */
+typedef struct {
+	const void *a, *b;
+	DType dtype;
+	void *weight;
+} AdapterValues;
+/* weight += scale b a: each element's sum in f64, rounded once. */
+void adapter_add(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
+
+/* ---- peft.c, peft_write.c, peft_load.c: see peft.h */
+Status peft_write(Gradc *run, const char *folder);
+Status peft_load(Gradc *run, const char *folder);
 
 /* ---- running_ranges.c */
 typedef struct {

@@ -221,6 +221,8 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(observe_open(run));
 	if (options->load)
 		RETURN_IF_ERROR(weights_load(run, options->load));
+	if (options->load_adapter)
+		RETURN_IF_ERROR(peft_load(run, options->load_adapter));
 	return saver_open(run);
 }
 

@@ -69,7 +69,9 @@ GRADC = {
     "--layer-decay": (["=0.75", " 1"], [("=0", "above 0"), ("=1.1", "up to 1"), ("=-1", "-1"), ("=x", "x"), ("=nan", "nan")]),
     "--unit-bytes": (["=1", " 64M"], [("=0", "0"), ("=x", "x"), ("=M", "M"), ("=9000000000G", "9000000000G")]),
     "--cores": (["=8", " 4096"], [("=0", "0"), ("=x", "x"), ("=5000", "4096")]),
-    "--lora": ([], [("", LACKS), ("=8", LACKS), (" 8", LACKS)]),
+    "--lora": (["=0.*", " 0.weight,rank=2,alpha=4,rslora"], [("=foo", "fits no parameter"), ("=0.bias", "can be adapted"), ("=,rank=2", "need GLOB"),
+                                                             ("=0.*,rank=0", "rank=0"), ("=0.*,alpha=x", "alpha=x"), ("=0.*,foo", "no option foo")]),
+    "--adapter-name": ([], [("=0.weight", "NAME=VALUE"), ("=foo=a", "is no parameter"), ("=0.weight=head", "need PARAM=MODULE.NAME")]),
     "--qlora": ([], [("", LACKS), ("=8", LACKS)]),
     "--quantize": (["=w8a8", " w8-tensor"], [("=int8", "need wN[aN]"), ("=w8-token", "need wN[aN]")]),
     "--opset": ([], [("=21", "needs --quantize"), ("=x", "x")]),
@@ -163,7 +165,9 @@ EXECUTABLE = {
     "--help": ([""], [("=x", "x")]),
     "--find-nan": ([""], [("=x", "x")]),
     "--reduce": (["=ordered", " fast"], [("=x", "x")]),
-    "--load-adapter": ([], [("=a", LACKS)]),
+    "--load-adapter": ([], [("=a", "has no adapters")]),
+    "--export-merged": ([], [("=m.onnx", "has no adapters")]),
+    "--export-adapter": ([], [("=a", "has no adapters")]),
     "--foo": ([], [("", "--foo")]),
 }
 
@@ -205,7 +209,7 @@ def train(run, exe, models):
     return train_it
 
 
-OF_COMPILE = {"--weights", "--keep-metadata", "--emit", "--keep-sources"}  # the others are dump's, too
+OF_COMPILE = {"--adapter-name", "--weights", "--keep-metadata", "--emit", "--keep-sources"}  # the others are dump's, too
 
 
 def command_for(option):

@@ -307,11 +307,15 @@ static bool
 write_tables(Session *s, bool with_update, FormatWriter *w)
 {
 	Ports ports = {.s = s};
+	AdapterModules *modules;
+	StateSource *sources;
 
 	collect_ports(&ports);
 	if (!session_stage(s, STAGE_MEMORY, with_update))
 		return false;
 	add_loss_ports(&ports);
+	if (!adapter_names(s, &modules, &sources))
+		return false;
 	bool ok = tables_write(w,
 	                       &(Tables){.m = s->m,
 	                                 .inputs = ports.inputs.at,
@@ -321,8 +325,9 @@ write_tables(Session *s, bool with_update, FormatWriter *w)
 	                                 .labels = ports.labels,
 	                                 .bindings = binding_infos(s),
 	                                 .n_bindings = s->import->bindings.n,
-	                                 .state_dtypes = s->import->state_dtypes.at,
-	                                 .n_state_dtypes = s->import->state_dtypes.n},
+	                                 .sources = sources,
+	                                 .n_sources = s->import->state_sources.n,
+	                                 .adapters = modules},
 	                       s->diag);
 	write_info(s, w, &ports);
 	return ok;

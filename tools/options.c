@@ -52,6 +52,15 @@ set_optimizer_for(const OptionUse *u, void *at)
 }
 
 static bool
+set_lora(const OptionUse *u, void *at)
+{
+	LoraChoice choice;
+
+	vec_push(u->arena, (StringList *)at, u->value);
+	return lora_parse(u->value, &choice, u->arena, u->diag);
+}
+
+static bool
 set_loss_scale(const OptionUse *u, void *at)
 {
 	LossScale scale;
@@ -446,6 +455,10 @@ static const OptionRow option_rows[] = {
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
+	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, rslora", TAKES_CALL, AT(lora),
+	 .set = set_lora, .repeats = true, .commands = TRAIN},
+	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
+	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
 	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
 	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
@@ -520,8 +533,7 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	LATER("adapter"), LATER("adapter-name"), LATER("export-adapter"),
-	LATER("export-merged"), LATER("load-adapter"), LATER("lora"),
+	LATER("adapter"), LATER("export-adapter"), LATER("export-merged"), LATER("load-adapter"),
 	LATER("merge"),
 	LATER("qlora"),
 	LATER("schedule"), LATER("unmerge"),

@@ -93,6 +93,12 @@ fill_mixed(const Session *s, void *options)
 }
 
 static void
+fill_lora(const Session *s, void *options)
+{
+	((LoraOptions *)options)->adapters = joined(s, &s->o->lora);
+}
+
+static void
 fill_trainable(const Session *s, void *options)
 {
 	const char *learning = s->o->scale_learning;
@@ -210,6 +216,12 @@ asked_by_layer_decay(const Options *o)
 	return o->layer_decay > 0;
 }
 
+static bool
+asked_by_lora(const Options *o)
+{
+	return o->lora.n > 0;
+}
+
 static const struct {
 	const PassRow *row;
 	void (*fill)(const Session *s, void *options);
@@ -217,6 +229,7 @@ static const struct {
 } uses[] = {
 	{&pass_precision, .fill = fill_precision},
 	{&pass_initialize, .asked = asked_by_init},
+	{&pass_lora, .fill = fill_lora, .asked = asked_by_lora},
 	{&pass_trainable, .fill = fill_trainable},
 	{&pass_straight_through, .fill = fill_straight_through},
 	{&pass_loss, .fill = fill_loss},

@@ -94,6 +94,19 @@ list_has(const StringList *list, const char *text)
 	return false;
 }
 
+/* With --lora the model's own parameters are frozen, but those of --train. */
+static const StringList *
+import_rules(const Session *s)
+{
+	StringList *rules = NEW(s->arena, StringList);
+
+	if (s->o->lora.n)
+		vec_push(s->arena, rules, "freeze *");
+	for (int i = 0; i < s->o->rules.n; i++)
+		vec_push(s->arena, rules, s->o->rules.at[i]);
+	return rules;
+}
+
 /* ---- opening */
 static bool
 import_options(Session *s, ImportOptions *io)
@@ -111,7 +124,7 @@ import_options(Session *s, ImportOptions *io)
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
 	io->no_repairs = terminated(s->arena, &o->no_repairs);
-	io->rules = terminated(s->arena, &o->rules);
+	io->rules = terminated(s->arena, import_rules(s));
 	io->update_statistics = o->statistics && strcmp(o->statistics, "update") == 0;
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
 	io->forward_only = o->forward_only;

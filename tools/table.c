@@ -10,6 +10,22 @@ role_of(const State *s)
 	return s->kind == STATE_STATISTIC ? "state" : s->trainable ? "trainable" : "frozen";
 }
 
+/* The adapter that s is a part of; NULL: it is none. */
+static const Adapter *
+adapter_of_part(const Module *m, const State *s)
+{
+	const Adapter *a = module_adapter(m, s);
+
+	return a && s != a->weight ? a : NULL;
+}
+
+/* A trained part of an adapter has a word of its own. */
+static const char *
+row_role(const Module *m, const State *s)
+{
+	return s->trainable && adapter_of_part(m, s) ? "adapter" : role_of(s);
+}
+
 static bool
 in_table(const State *s)
 {
@@ -92,14 +108,14 @@ print_row(const char *name, const char *path, Type type, const char *role, const
 }
 
 static void
-print_state(const State *s)
+print_state(const Module *m, const State *s)
 {
-	print_row(s->name, s->path, s->type, role_of(s), s->why);
+	print_row(s->name, s->path, s->type, row_role(m, s), s->why);
 	if (s->trainable && s->lr_scale != 1)
 		printf("; learning rate times %g", s->lr_scale);
 	if (s->trainable && !s->decay)
 		printf("; does not decay");
-	if (s->init_given)
+	if (s->init_given && !adapter_of_part(m, s))
 		printf("; starts as --init says");
 	printf("\n");
 }
@@ -258,7 +274,7 @@ print_summary(const Session *s, bool full)
 		trainable += st->trainable ? st->type->n : 0;
 		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 ||
 		    at >= rows - SHORT_TABLE / 2)
-			print_state(st);
+			print_state(s->m, st);
 		else if (at == SHORT_TABLE / 2)
 			printf("  ... %d more (--table=full)\n", rows - SHORT_TABLE);
 		at++;
@@ -340,9 +356,14 @@ row_json(const char *name, const char *path, Type type, const char *role, const 
 }
 
 static json_t *
-state_json(const State *s)
+state_json(const Module *m, const State *s)
 {
-	json_t *row = row_json(s->name, s->path, s->type, role_of(s), s->why);
+	json_t *row = row_json(s->name, s->path, s->type, row_role(m, s), s->why);
+	const Adapter *a = module_adapter(m, s);
+
+	json_object_set_new(row, "bytes", json_integer(type_bytes(s->type)));
+	if (a)
+		json_object_set_new(row, "rank", json_integer(a->b->type->dims[1]));
 
 	if (s->trainable)
 		json_object_set_new(row, "lr_scale", json_real(s->lr_scale));
@@ -418,7 +439,7 @@ print_matches(const Session *s, const char *glob)
 		const State *state = m->states.at[i];
 		if (!takes(state, glob))
 			continue;
-		print_state(state);
+		print_state(m, state);
 		rows++;
 		n += state->type->n;
 	}
@@ -459,7 +480,7 @@ print_summary_json(const Session *s)
 	for (int i = 0; i < m->states.n; i++) {
 		const State *st = m->states.at[i];
 		if (in_table(st) && (!s->o->match || takes(st, s->o->match)))
-			json_array_append_new(list, state_json(st));
+			json_array_append_new(list, state_json(s->m, st));
 	}
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
 	                         "opset", (json_int_t)s->import->opset, "producer",

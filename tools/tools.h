@@ -27,7 +27,8 @@ typedef struct {
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
-		optimizers_for, inputs, disable, enable, wrt, pass_options, data, only, skip;
+		optimizers_for, lora, adapter_names, inputs, disable, enable, wrt, pass_options,
+		data, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
@@ -145,6 +146,10 @@ bool session_link(Session *s, const char *path, bool embed_export);
 Status library_path(Arena *arena, char **path); /* of libgradc_rt.a */
 /* The tables that an executable would have, in the arena; false after reporting. */
 bool session_tables(Session *s, bool with_update, Format *out);
+
+/* ---- adapter_names.c */
+/* By adapter, and by state id; false after reporting. */
+bool adapter_names(Session *s, AdapterModules **modules, StateSource **sources);
 
 /* ---- files.c: tensors of --input and of results */
 typedef struct {

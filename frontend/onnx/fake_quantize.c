@@ -31,7 +31,7 @@ new_state(Importer *im, ImportInfo *info, const QuantizedTensor *t, const char *
 
 	s->lr_scale = 1;
 	s->loc = loc_name(im->m, t->node);
-	vec_push(im->m->arena, &info->base.state_dtypes, type->dtype);
+	vec_push(im->m->arena, &info->base.state_sources, (StateSource){type->dtype});
 	return s;
 }
 

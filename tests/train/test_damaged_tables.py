@@ -8,7 +8,7 @@ from checkpoints import digits_data
 
 MAGIC = b"!GRADCX1"
 SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library",
-            "collectives", "bindings", "targets", "ports", "programs", "export")
+            "collectives", "bindings", "targets", "ports", "programs", "export", "literal", "strings", "adapters")
 # Of a kernel's record (format/format.h): its size, and where its iterations and elements stand; the size of an argument's.
 KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 80, 16, 32, 16
 EXITS = {0, 3, 4, 5, 6, 7, 8}
@@ -42,7 +42,7 @@ def run(tmp_path, models, data):
                           text=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", SECTIONS[3:])
+@pytest.mark.parametrize("name", SECTIONS[3:SECTIONS.index("literal")])
 def test_flipped_bytes(whole, models, tmp_path, name):
     data, at = whole
     first, count, size = section(data, at, name)
@@ -106,17 +106,46 @@ def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):
 
 # Of an export's record: its bytes, and the kinds that --quantize leaves: codes, their scales, what follows from a range.
 ENDS, STATES = (4, 5), (16, 17)  # of a range: the words that name what is added to it, and the state of its upper end
-EXPORT, OF_CODES = 216, {2: "codes", 3: "scales", 4: "the scale of a range", 5: "the zero point of a range"}
+EXPORT, OF_CODES = 224, {2: "codes", 3: "scales", 4: "the scale of a range", 5: "the zero point of a range"}
 
 
-def test_what_is_exported_as_codes_is_checked(gradc, models, tmp_path):
-    """Each word of a record: another number is refused, or written without reading what is not there."""
+def compiled(gradc, models, tmp_path, *options):
+    """The bytes of mlp_digits' executable, and where its tables begin."""
     path = tmp_path / "whole"
-    subprocess.run([gradc, "compile", models / "mlp_digits/model.onnx", "-o", path, "--batch=64", "--quantize=w8a8"], check=True, capture_output=True)
+    subprocess.run([gradc, "compile", models / "mlp_digits/model.onnx", "-o", path, "--batch=64", *options], check=True, capture_output=True)
     data = path.read_bytes()
     at = data.index(MAGIC)
     while not 0 < struct.unpack_from("<q", data, at + 16)[0] < len(data):
         at = data.index(MAGIC, at + 1)
+    return data, at
+
+
+ADAPTER = 40  # bytes of a record
+
+
+def test_adapters_are_checked(gradc, models, tmp_path):
+    """Each word of a record: another number is refused, or nothing is read that is not there."""
+    data, at = compiled(gradc, models, tmp_path, "--lora=*.weight,rank=3", "--train=4.bias")
+    first, count, _ = section(data, at, "adapters")
+    assert count == 3
+    refused = 0
+    for word in range(ADAPTER // 4):
+        for value in (0x7FFFFFFF, 0xFFFFFFFE, 0x7FF80000, 1, 2):
+            changed = bytearray(data)
+            struct.pack_into("<I", changed, first + ADAPTER + 4 * word, value)
+            (tmp_path / "train").unlink(missing_ok=True)
+            (tmp_path / "train").write_bytes(changed)
+            (tmp_path / "train").chmod(0o755)
+            done = subprocess.run([tmp_path / "train", *digits_data(models), "--steps=0", "--export=out.onnx", "--export-merged=m.onnx", "--export-adapter=a"],
+                                  cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            assert done.returncode in EXITS | {2}, (word, value, done.returncode, done.stderr[-500:])
+            refused += done.returncode == 5
+    assert refused > 20
+
+
+def test_what_is_exported_as_codes_is_checked(gradc, models, tmp_path):
+    """Each word of a record: another number is refused, or written without reading what is not there."""
+    data, at = compiled(gradc, models, tmp_path, "--quantize=w8a8")
     first, count, size = section(data, at, "export")
     assert count * EXPORT <= size < (count + 1) * EXPORT
     records = {}

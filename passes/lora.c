@@ -1,0 +1,413 @@
+/* --lora GLOB: a low-rank product beside each product with a weight, which itself is no longer trained (Hu et al. 2021,
+ * arXiv:2106.09685; initial values and defaults as in PEFT). For example, of @w with rank 8 and alpha 16:
+ *
+ *	%1 = dot %x, @w {x_contract = [1], y_contract = [1]} : f32[4,64]
+ *
+ * becomes
+ *
+ *	%1 = dot %x, @w {x_contract = [1], y_contract = [1]} : f32[4,64]
+ *	%2 = dot %x, @w.lora_A.weight {x_contract = [1], y_contract = [1]} : f32[4,8]
+ *	%3 = dot %2, @w.lora_B.weight {x_contract = [1], y_contract = [1]} : f32[4,64]
+ *	%4 = add %1, (mul %3, 2)
+ *
+ * %2 is the node again, with a weight of fewer outputs: so it goes for every op whose row says what it `adapts`; which axis
+ * the outputs are follows from its `partition`. What is read by several nodes, as a table that is tied to the last product, has
+ * one adapter, whose two parts change places where the outputs lie along the other axis.
+ *
+ * All other parameters are frozen; `trainable`, which comes next, trains those of --train.
+ *
+ * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (of a table the other part does). Linear in nodes. */
+#include "passes/pass.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A node that reads a weight as it is, transposed, or as codes of it. */
+typedef struct {
+	Node *node;
+	int operand;
+	Ints order;      /* axis i of the operand is the weight's axis order.at[i] */
+	int axis;        /* of the weight, of the node's outputs */
+	int result_axis; /* of the node's result, the same */
+	bool is_table;   /* nothing is summed up along the weight's other axes */
+} Reader;
+
+typedef struct {
+	Pass *p;
+	Module *m;
+	VEC(LoraChoice) choices;
+	bool *fits;      /* by choice: some parameter has an adapter of it */
+	const char *why; /* a parameter that it names has none; NULL: each has one */
+} Lora;
+
+/* ---- who reads a weight */
+typedef VEC(Reader) Readers;
+
+/* Where the outputs lie; false: the product has none of its own, `why` says it. An axis of outputs is one that the result
+ * has, too, and no other operand. */
+static bool
+find_outputs(Lora *l, Reader *r)
+{
+	const Node *n = r->node;
+	Partition p = node_partition(l->p->scratch, n);
+	int n_axes = 0;
+
+	r->is_table = true;
+	for (int i = 0; i < r->order.n; i++) {
+		const Factor *f = partition_of_operand(&p, r->operand, i);
+		bool is_whole = true;
+		for (int k = 0; f && k < n->n_operands; k++) {
+			bool is_cut = k != r->operand && f->operand[k].kind == SHARE_CUT;
+			is_whole &= !is_cut;
+			r->is_table &= !is_cut || f->combine != COMBINE_SUM;
+		}
+		if (!f || f->result[0].kind != SHARE_CUT)
+			continue;
+		l->why = "groups or batches have a part of it each";
+		if (!is_whole)
+			return false;
+		r->axis = (int)r->order.at[i];
+		r->result_axis = f->result[0].axis;
+		n_axes++;
+	}
+	l->why = n_axes == 1 ? NULL : "its outputs are not one axis";
+	return n_axes == 1;
+}
+
+/* A product may round its operands: so the second one may as the first. */
+static bool
+allows_tf32(const Node *n)
+{
+	for (const Field *f = op_row(n)->fields; f && f->name; f++)
+		if (strcmp(f->name, "allow_tf32") == 0)
+			return *(bool *)((char *)n->attr + f->offset);
+	return false;
+}
+
+static bool
+adapts(const Node *n, int operand)
+{
+	return (op_row(n)->adapts & OPERAND(operand)) &&
+	       dtype_is_float(node_result(n, 0)->type->dtype);
+}
+
+/* order of the result of a transpose. */
+static Ints
+transposed(const Ints *order, const TransposeAttr *a)
+{
+	Ints out = {.n = order->n};
+
+	for (int i = 0; i < order->n; i++)
+		out.at[i] = order->at[a->order.at[i]];
+	return out;
+}
+
+/* From codes on, what is done with each of them makes floats of them. is_code: v is made of such. */
+static bool
+find_readers(Lora *l, const Value *v, Ints order, bool is_code, Readers *out)
+{
+	bool has_codes = false;
+	const char *other = NULL;
+
+	for_each_use(v, u) {
+		Node *n = u->user;
+		Reader r = {.node = n, .operand = u->index, .order = order};
+		bool makes_codes = n->op == OP_quantize && u->index == 0;
+		has_codes |= makes_codes;
+		if (adapts(n, u->index)) {
+			if (!find_outputs(l, &r))
+				return false;
+			vec_push(l->p->scratch, out, r);
+		} else if (n->op == OP_transpose) {
+			if (!find_readers(l, node_result(n, 0), transposed(&order, n->attr),
+			                  is_code, out))
+				return false;
+		} else if (makes_codes || (is_code && op_row(n)->fuse == FUSE_ELEMENTWISE)) {
+			if (!find_readers(l, node_result(n, 0), order, true, out))
+				return false;
+		} else {
+			other = op_row(n)->name;
+		}
+	}
+	/* Scales and zero points of its codes are made of it, too. */
+	if (other && !has_codes) {
+		l->why = arena_printf(l->p->scratch, "op %s reads it", other);
+		return false;
+	}
+	return true;
+}
+
+/* The one that says what is an output: the first that is no table. */
+static const Reader *
+leader(const Readers *readers)
+{
+	const Reader *best = NULL;
+
+	for (int i = 0; i < readers->n; i++) {
+		const Reader *r = &readers->at[i];
+		bool is_earlier = best && r->is_table == best->is_table &&
+		                  r->node->id < best->node->id;
+		if (!best || (best->is_table && !r->is_table) || is_earlier)
+			best = r;
+	}
+	return best;
+}
+
+/* ---- the adapter */
+/* What stands before ".weight"; 0: the name does not end so. */
+static int
+module_length(const char *name)
+{
+	size_t n = name ? strlen(name) : 0, end = strlen(".weight");
+
+	return n > end && strcmp(name + n - end, ".weight") == 0 ? (int)(n - end) : 0;
+}
+
+/* "h.0.attn.lora_A.weight" of "h.0.attn.weight", also where it was that when it was exported: as PEFT names its parameters. */
+static State *
+part_new(Lora *l, const State *weight, const char *suffix, Ints shape)
+{
+	Module *m = l->m;
+	int n = module_length(weight->path);
+	const char *module = n ? weight->path : weight->name;
+	n = n ? n : module_length(module);
+	const char *name = arena_printf(m->arena, "%.*s.%s", n ? n : (int)strlen(module), module,
+	                                suffix);
+	Type type = type_new(m, weight->type->dtype, shape.n, shape.at);
+	State *s = state_new(m, module_fresh_name(m, name), type, STATE_PARAMETER, LIFE_SAVED);
+
+	s->trainable = s->decay = s->init_given = true;
+	s->loc = weight->loc;
+	return s;
+}
+
+static void
+set_init(State *s, InitKind kind, double a, double b)
+{
+	s->init = kind;
+	s->init_a = a;
+	s->init_b = b;
+}
+
+/* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs), 1/sqrt(inputs)). */
+static void
+init_parts(const Adapter *a)
+{
+	int64_t outputs = a->b->type->dims[0];
+	double inputs = outputs ? (double)(a->weight->type->n / outputs) : 0;
+	double bound = inputs > 0 ? 1 / sqrt(inputs) : 0;
+
+	if (a->readers == ADAPTS_TABLES) {
+		set_init(a->a, INIT_ZEROS, 0, 0);
+		set_init(a->b, INIT_NORMAL, 0, 1);
+	} else {
+		set_init(a->a, INIT_UNIFORM, -bound, bound);
+		set_init(a->b, INIT_ZEROS, 0, 0);
+	}
+}
+
+static Adapter
+adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c)
+{
+	const Reader *r = leader(readers);
+	bool is_table = r->is_table;
+
+	Adapter a = {.weight = weight,
+	             .axis = r->axis,
+	             .readers = is_table ? ADAPTS_TABLES : ADAPTS_PRODUCTS,
+	             .alpha = c->settings.alpha,
+	             .rslora = c->settings.rslora};
+	Ints shape = ints_of_type(weight->type);
+	Ints outputs = {.n = 2, .at = {shape.at[a.axis], c->settings.rank}};
+
+	shape.at[a.axis] = c->settings.rank;
+	for (int i = 0; i < readers->n; i++)
+		if (readers->at[i].is_table != is_table)
+			a.readers = ADAPTS_BOTH;
+	a.a = part_new(l, weight, is_table ? "lora_embedding_A" : "lora_A.weight", shape);
+	a.b = part_new(l, weight, is_table ? "lora_embedding_B" : "lora_B.weight", outputs);
+	a.a->why = a.b->why = arena_printf(l->m->arena, "--lora=%s: rank %lld, times %g", c->glob,
+	                                   (long long)c->settings.rank, adapter_scale(&a));
+	weight->why = arena_printf(l->m->arena, "--lora=%s", c->glob);
+	init_parts(&a);
+	vec_push(l->m->arena, &l->m->adapters, a);
+	return a;
+}
+
+/* ---- the branch */
+static Value *
+turned(Builder *b, Value *matrix)
+{
+	return b_transpose(b, matrix, (Ints){.n = 2, .at = {1, 0}});
+}
+
+/* order puts axes of the weight in the places of the operand's. */
+static void
+add_branch(Lora *l, const Adapter *a, const Reader *r)
+{
+	Node *n = r->node;
+	Loc parts[] = {n->loc};
+	Builder b = {.m = l->m,
+	             .f = n->function,
+	             .before = n->next,
+	             .loc = n->loc ? loc_of_parts(l->m, "lora", parts, 1) : NULL,
+	             .phase = n->phase};
+	Value *down = function_state(b.f, a->a), *up = function_state(b.f, a->b);
+	Value *y = node_result(n, 0), *operands[MAX_OPERANDS];
+	int rank = y->type->rank, at = r->result_axis;
+	DotAttr product = {.x_contract = {.n = 1, .at = {at}},
+	                   .y_contract = {.n = 1, .at = {1}},
+	                   .allow_tf32 = allows_tf32(n)};
+
+	if (r->axis != a->axis) { /* the other way round, of a matrix */
+		Value *first = down;
+		down = a->axis == 0 ? up : turned(&b, up);
+		up = a->axis == 0 ? turned(&b, first) : first;
+	}
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = i == r->operand ? b_transpose(&b, down, r->order)
+		                              : node_operand(n, i);
+	product.order.n = at == rank - 1 ? 0 : rank; /* outputs come last by themselves */
+	for (int i = 0; i < product.order.n; i++)
+		product.order.at[i] = i < at ? i : i == at ? rank - 1 : i - 1;
+	Value *x = b_retyped(&b, n, operands);
+	x = build(&b, OP_dot, 2, (Value *[]){x, up}, &product);
+	x = b_binary(&b, OP_mul, x, b_splat(&b, x->type, adapter_scale(a)));
+	Value *sum = b_binary(&b, OP_add, y, x);
+	value_replace_uses(y, sum);
+	node_set_operand(sum->node, 0, y);
+}
+
+/* ---- the module */
+static bool
+is_program(const Function *f)
+{
+	return f->role == FUNCTION_FORWARD || f->role == FUNCTION_INFERENCE;
+}
+
+/* All that read the weight, in all programs. */
+static bool
+find_all_readers(Lora *l, const State *s, Readers *out)
+{
+	Ints order = {.n = s->type->rank};
+
+	for (int i = 0; i < order.n; i++)
+		order.at[i] = i;
+	l->why = "nothing reads it";
+	if (!dtype_is_float(s->type->dtype)) {
+		l->why = "it holds no floats";
+		return false;
+	}
+	for_each_function(l->m, f)
+		if (is_program(f) && s->id < f->by_state.n && f->by_state.at[s->id] &&
+		    !find_readers(l, f->by_state.at[s->id], order, false, out))
+			return false;
+	const Reader *first = leader(out);
+	for (int i = 0; i < out->n; i++)
+		if (out->at[i].axis != first->axis && s->type->rank != 2) {
+			l->why = "its readers have outputs along several axes";
+			return false;
+		}
+	return first != NULL;
+}
+
+/* The last choice that names the parameter; NULL: none. */
+static const LoraChoice *
+choice_of(const Lora *l, const State *s)
+{
+	for (int i = l->choices.n - 1; i >= 0; i--)
+		if (state_matches(s, l->choices.at[i].glob))
+			return &l->choices.at[i];
+	return NULL;
+}
+
+static void
+adapt(Lora *l, State *s, const LoraChoice *c)
+{
+	Readers readers = {0};
+
+	if (!find_all_readers(l, s, &readers)) {
+		s->why = arena_printf(l->m->arena, "--lora: not adapted: %s", l->why);
+		return;
+	}
+	Adapter a = adapter_new(l, s, &readers, c);
+	for (int i = 0; i < readers.n; i++)
+		add_branch(l, &a, &readers.at[i]);
+	l->fits[c - l->choices.at] = true;
+}
+
+/* A choice without an adapter is a typing error, or names what cannot have one. */
+static bool
+report_choice(const Lora *l, const LoraChoice *c)
+{
+	const State *named = NULL;
+
+	for (int i = 0; i < l->m->states.n && !named; i++) {
+		const State *s = l->m->states.at[i];
+		if (s->kind == STATE_PARAMETER && state_matches(s, c->glob))
+			named = s;
+	}
+	if (!named) {
+		diag_error(l->p->diag, EXIT_USAGE, "--lora=%s fits no parameter", c->glob);
+		hint_nearest_states(l->m, c->glob, l->p->diag);
+		return false;
+	}
+	diag_error(l->p->diag, EXIT_USAGE, "--lora=%s: no parameter that it names can be adapted",
+	           c->glob);
+	diag_hint(l->p->diag, "\"%s\": %s", named->name,
+	          named->why ? named->why : "a later --lora names it");
+	return false;
+}
+
+/* One choice a line. */
+static bool
+read_choices(Lora *l, const char *text)
+{
+	char *lines = arena_strdup(l->p->scratch, text ? text : ""), *save = NULL;
+	bool ok = true;
+
+	for (char *line = strtok_r(lines, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		LoraChoice c;
+		ok &= lora_parse(line, &c, l->m->arena, l->p->diag);
+		vec_push(l->p->scratch, &l->choices, c);
+	}
+	l->fits = NEW_ARRAY(l->p->scratch, bool, l->choices.n + 1);
+	return ok;
+}
+
+static bool
+run_lora(Pass *p, Module *m)
+{
+	Lora l = {.p = p, .m = m};
+	int n = m->states.n;
+
+	if (!read_choices(&l, ((const LoraOptions *)p->options)->adapters))
+		return false;
+	for (int i = 0; i < n; i++) {
+		State *s = m->states.at[i];
+		const LoraChoice *c = s->kind == STATE_PARAMETER ? choice_of(&l, s) : NULL;
+		if (s->kind == STATE_PARAMETER && s->trainable) {
+			s->trainable = false;
+			s->why = "--lora";
+		}
+		if (c)
+			adapt(&l, s, c);
+	}
+	p->changed = true;
+	for (int i = 0; i < l.choices.n; i++)
+		if (!l.fits[i])
+			return report_choice(&l, &l.choices.at[i]);
+	return true;
+}
+
+static const PassOption lora_options[] = {{"adapters", "GLOB[,KEY=VALUE], one a line",
+                                           OPTION_STRING, offsetof(LoraOptions, adapters)},
+                                          {0}};
+const PassRow pass_lora = {.name = "lora",
+                           .help = "low-rank products beside frozen weights",
+                           .takes = STAGE_IMPORT,
+                           .leaves = STAGE_IMPORT,
+                           .when = PASS_WHEN_ASKED,
+                           .options = lora_options,
+                           .options_size = sizeof(LoraOptions),
+                           .run = run_lora};

@@ -1,0 +1,286 @@
+/* --load-adapter: an adapter that PEFT wrote, or an executable, into those that were compiled. One of a lower rank is one of
+ * this rank with zeros; one with another scale gets it into its second part. */
+#include "runtime/peft.h"
+
+#include <math.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+	Gradc *run;
+	const Format *f;
+	Arena *arena;
+	const char *config_path, *path; /* of the settings and of the tensors */
+	json_t *config;
+	SafeTensors st;
+	bool *taken; /* by tensor of the file */
+} Loader;
+
+/* ---- settings */
+static Status
+config_error(const Loader *l, const char *what)
+{
+	return status_error(EXIT_CHECKPOINT, "%s: %s", l->config_path, what);
+}
+
+static bool
+is_on(const Loader *l, const char *key)
+{
+	return json_is_true(json_object_get(l->config, key));
+}
+
+static Status
+read_config(Loader *l)
+{
+	json_error_t fault;
+	const char *type;
+
+	l->config = json_load_file(l->config_path, 0, &fault);
+	if (!l->config)
+		return status_error(EXIT_CHECKPOINT, "%s: line %d: %s", l->config_path, fault.line,
+		                    fault.text);
+	type = json_string_value(json_object_get(l->config, "peft_type"));
+	if (!type || strcmp(type, "LORA") != 0)
+		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
+	if (is_on(l, "use_dora"))
+		return config_error(l, "use_dora: not supported in this build");
+	if (!json_is_number(json_object_get(l->config, "lora_alpha")))
+		return config_error(l, "lora_alpha is no number");
+	return NULL;
+}
+
+/* As PEFT's get_pattern_key: the key, a regular expression, fits the end of the name behind a dot, or all of it. */
+static Status
+fits(const Loader *l, const char *key, const char *module, bool *out)
+{
+	const char *pattern = arena_printf(l->arena, "^(.*\\.)?(%s)$", key);
+	regex_t regex;
+
+	if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0)
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is no regular expression",
+		                    l->config_path, key);
+	*out = regexec(&regex, module, 0, NULL, 0) == 0;
+	regfree(&regex);
+	return NULL;
+}
+
+/* What the file's product is multiplied by. */
+static Status
+scale_of(const Loader *l, const char *module, int64_t rank, double *out)
+{
+	double alpha = json_number_value(json_object_get(l->config, "lora_alpha"));
+	const char *key;
+	json_t *value;
+	bool found = false;
+
+	json_object_foreach(json_object_get(l->config, "alpha_pattern"), key, value) {
+		if (!found)
+			RETURN_IF_ERROR(fits(l, key, module, &found));
+		else
+			break;
+		if (found)
+			alpha = json_number_value(value);
+	}
+	*out = alpha / (is_on(l, "use_rslora") ? sqrt((double)rank) : (double)rank);
+	return isfinite(*out) ? NULL : config_error(l, "alpha is not finite");
+}
+
+/* ---- tensors */
+static const SafeTensor *
+find(Loader *l, const char *name)
+{
+	for (int i = 0; i < l->st.n_tensors; i++)
+		if (strcmp(l->st.tensors[i].name, name) == 0) {
+			l->taken[i] = true;
+			return &l->st.tensors[i];
+		}
+	return NULL;
+}
+
+/* The file's shape must be the part's, but along its rank, where it may have less. */
+static Status
+check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *rank)
+{
+	const int64_t *dims = peft_dims(l->f, p->state);
+	int n = (int)l->f->states[p->state].rank;
+	bool fits = t->rank == p->rank && dtype_is_float(t->dtype);
+
+	for (int i = 0; i < t->rank && fits; i++) {
+		int at = p->turn ? n - 1 - i : i;
+		int64_t want = i < n ? dims[at] : 1;
+		bool is_rank = i < n && at == p->rank_axis;
+		if (is_rank)
+			*rank = t->dims[i];
+		fits = is_rank ? t->dims[i] >= 1 && t->dims[i] <= want : t->dims[i] == want;
+	}
+	if (fits)
+		return NULL;
+	return status_error(EXIT_CHECKPOINT,
+	                    "%s: \"%s\" has shape %s, this executable's adapter %s%s", l->path,
+	                    t->name, shape_text(l->arena, t->rank, t->dims),
+	                    shape_text(l->arena, n, dims), p->turn ? ", the other way round" : "");
+}
+
+/* Rows of the file's rank go before zeros. */
+static void
+pad(const Loader *l, const PeftPart *p, int64_t rank, double factor, const double *from, double *to)
+{
+	const int64_t *dims = peft_dims(l->f, p->state);
+	int64_t outer = 1, inner = 1, full = p->rank_axis < 0 ? 1 : dims[p->rank_axis];
+
+	for (int i = 0; i < (int)l->f->states[p->state].rank; i++)
+		*(i < p->rank_axis ? &outer : &inner) *= i == p->rank_axis ? 1 : dims[i];
+	for (int64_t i = 0; i < outer; i++)
+		for (int64_t k = 0; k < rank * inner; k++)
+			to[i * full * inner + k] = factor * from[i * rank * inner + k];
+}
+
+static Status
+load_part(Loader *l, const SafeTensor *t, const PeftPart *p, double factor)
+{
+	const StateRecord *s = &l->f->states[p->state];
+	int64_t n = format_elements(l->f, s->first_dim, s->rank), in_file = 1, rank = 1;
+	Arena *arena = arena_new();
+
+	for (int i = 0; i < t->rank; i++)
+		in_file *= t->dims[i];
+	Status status = check_shape(l, t, p, &rank);
+	char *raw = arena_alloc(arena, (size_t)t->n_bytes + 1);
+	if (!status)
+		status = file_pread(l->st.fd, l->path, raw, t->n_bytes, t->offset);
+	if (!status) {
+		double *from = NEW_ARRAY(arena, double, in_file), *to = NEW_ARRAY(arena, double, n);
+		char *own = arena_alloc(arena, (size_t)s->bytes + 1);
+		dtype_convert(F64, from, t->dtype, raw, in_file);
+		if (p->turn)
+			from = peft_transposed(arena, (char *)from, t->dims[0], t->dims[1],
+			                       sizeof(double));
+		pad(l, p, rank, factor, from, to);
+		dtype_convert((DType)s->dtype, own, F64, to, n);
+		Span span = executor_state(&l->run->executor, (int)p->state);
+		span.bytes = s->bytes;
+		status = executor_write(&l->run->executor, span, own);
+	}
+	arena_free(arena);
+	return status;
+}
+
+/* PEFT writes a table that has an adapter, too (save_embedding_layers). */
+static Status
+load_base(Loader *l, const PeftModule *m)
+{
+	PeftPart p = {arena_printf(l->arena, "base_model.model.%s.base_layer.weight", m->name),
+	              m->record->weight, false, -1, 2};
+	const SafeTensor *t = m->is_table ? find(l, p.name) : NULL;
+
+	return t ? load_part(l, t, &p, 1) : NULL;
+}
+
+/* The rank of its first tensor tells the scale. */
+static Status
+load_module(Loader *l, const PeftModule *m)
+{
+	PeftPart parts[2];
+	const SafeTensor *found[2];
+	int64_t rank = 1;
+	double scale, own = format_adapter_scale(l->f, m->record);
+
+	peft_parts(l->arena, l->f, m, parts);
+	for (int i = 0; i < 2; i++)
+		found[i] = find(l, parts[i].name);
+	if (!found[0] && !found[1]) {
+		if (l->run->diag)
+			diag_warning(l->run->diag, "%s: no \"%s\": it keeps its initial value",
+			             l->path, parts[0].name);
+		return NULL;
+	}
+	if (!found[0] || !found[1])
+		return status_error(EXIT_CHECKPOINT, "%s: no \"%s\"", l->path,
+		                    parts[found[0] ? 1 : 0].name);
+	RETURN_IF_ERROR(check_shape(l, found[0], &parts[0], &rank));
+	RETURN_IF_ERROR(scale_of(l, m->name, rank, &scale));
+	double factor = scale == own ? 1 : scale / own;
+	if (!isfinite(factor))
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: \"%s\" is multiplied by %g, this executable's by %g",
+		                    l->path, m->name, scale, own);
+	if (factor != 1 && l->run->diag)
+		diag_warning(l->run->diag,
+		             "%s: \"%s\" is multiplied by %g, this executable's by %g: its second "
+		             "part is multiplied by the rest",
+		             l->path, m->name, scale, own);
+	RETURN_IF_ERROR(load_base(l, m));
+	RETURN_IF_ERROR(load_part(l, found[0], &parts[0], 1));
+	return load_part(l, found[1], &parts[1], factor);
+}
+
+static Status
+load_trained(Loader *l)
+{
+	for (int i = 0; i < l->f->n[SECTION_STATES]; i++) {
+		if (!peft_is_trained_whole(l->f, i))
+			continue;
+		PeftPart p = peft_trained_part(l->arena, l->f, i);
+		const SafeTensor *t = find(l, p.name);
+		if (t)
+			RETURN_IF_ERROR(load_part(l, t, &p, 1));
+		else if (l->run->diag)
+			diag_warning(l->run->diag, "%s: no \"%s\": it keeps its initial value",
+			             l->path, p.name);
+	}
+	return NULL;
+}
+
+/* Without one of its tensors an adapter computes something else. */
+static Status
+check_taken(const Loader *l)
+{
+	Status fault = NULL;
+
+	for (int i = 0; i < l->st.n_tensors; i++)
+		if (!l->taken[i])
+			fault = fault_join(
+				l->run->diag, fault,
+				status_error(EXIT_CHECKPOINT,
+			                     "%s: \"%s\" is no tensor of this executable's "
+			                     "adapters: compile with --lora for its module",
+			                     l->path, l->st.tensors[i].name));
+	return fault;
+}
+
+static Status
+load_all(Loader *l)
+{
+	PeftModules modules = peft_modules(l->arena, l->f);
+
+	l->taken = NEW_ARRAY(l->arena, bool, l->st.n_tensors + 1);
+	for (int i = 0; i < modules.n; i++)
+		RETURN_IF_ERROR(load_module(l, &modules.at[i]));
+	RETURN_IF_ERROR(load_trained(l));
+	return check_taken(l);
+}
+
+Status
+peft_load(Gradc *run, const char *folder)
+{
+	Arena *arena = arena_new();
+	Loader l = {.run = run,
+	            .f = &run->format,
+	            .arena = arena,
+	            .config_path = path_join(arena, folder, PEFT_CONFIG),
+	            .path = path_join(arena, folder, PEFT_TENSORS)};
+	Status status = adapters_check(run, "--load-adapter");
+
+	if (!status)
+		status = read_config(&l);
+	if (!status)
+		status = safetensors_open(arena, l.path, EXIT_CHECKPOINT, &l.st);
+	if (!status) {
+		status = load_all(&l);
+		safetensors_close(&l.st);
+	}
+	json_decref(l.config);
+	arena_free(arena);
+	return status ? status : weights_copy(run, false);
+}

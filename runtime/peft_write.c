@@ -1,0 +1,188 @@
+/* --export-adapter. */
+#include "runtime/peft.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+	Gradc *run;
+	const Format *f;
+	Arena *arena;
+	PeftModules modules;
+	VEC(SafeTensor) tensors;
+} Writer;
+
+/* ---- tensors */
+static Status
+add_tensor(Writer *w, const PeftPart *p)
+{
+	const StateRecord *s = &w->f->states[p->state];
+	const int64_t *dims = peft_dims(w->f, p->state);
+	char *data = arena_alloc(w->arena, (size_t)s->bytes + 1);
+	SafeTensor t = {
+		.name = p->name, .dtype = (DType)s->dtype, .rank = p->rank, .n_bytes = s->bytes};
+
+	RETURN_IF_ERROR(executor_read(&w->run->executor, data,
+	                              executor_state(&w->run->executor, (int)p->state)));
+	for (int i = 0; i < p->rank; i++) {
+		int at = p->turn ? p->rank - 1 - i : i;
+		t.dims[i] = at < (int)s->rank ? dims[at] : 1;
+	}
+	t.data = p->turn ? peft_transposed(w->arena, data, dims[0], dims[1],
+	                                   dtype_bytes(t.dtype, 1))
+	                 : data;
+	vec_push(w->arena, &w->tensors, t);
+	return NULL;
+}
+
+static Status
+add_tensors(Writer *w)
+{
+	PeftPart parts[2];
+
+	for (int i = 0; i < w->modules.n; i++) {
+		peft_parts(w->arena, w->f, &w->modules.at[i], parts);
+		RETURN_IF_ERROR(add_tensor(w, &parts[0]));
+		RETURN_IF_ERROR(add_tensor(w, &parts[1]));
+	}
+	for (int i = 0; i < w->f->n[SECTION_STATES]; i++) {
+		if (!peft_is_trained_whole(w->f, i))
+			continue;
+		parts[0] = peft_trained_part(w->arena, w->f, i);
+		RETURN_IF_ERROR(add_tensor(w, &parts[0]));
+	}
+	return NULL;
+}
+
+/* ---- settings */
+/* "lm_head" of "lm_head.weight". */
+static const char *
+module_of_parameter(Arena *arena, const char *parameter)
+{
+	return arena_strndup(arena, parameter, (size_t)(strrchr(parameter, '.') - parameter));
+}
+
+/* Each module once. */
+static json_t *
+saved_modules_json(const Writer *w)
+{
+	StrMap *seen = strmap_new(w->arena);
+	json_t *out = json_array();
+
+	for (int i = 0; i < w->f->n[SECTION_STATES]; i++) {
+		if (!peft_is_trained_whole(w->f, i))
+			continue;
+		const char *module = module_of_parameter(
+			w->arena, format_text(w->f, w->f->states[i].parameter));
+		if (!strmap_get(seen, module))
+			json_array_append_new(out, json_string(module));
+		strmap_put(seen, module, w->run);
+	}
+	if (json_array_size(out))
+		return out;
+	json_decref(out);
+	return json_null();
+}
+
+/* What PEFT is to multiply by: where some are scaled by the root of the rank, and some are not, alpha says it. */
+static double
+alpha_of(const Format *f, const AdapterRecord *r, bool rslora)
+{
+	return rslora == (bool)r->rslora ? r->alpha
+	                                 : format_adapter_scale(f, r) * (double)peft_rank(f, r);
+}
+
+static bool
+all_rslora(const PeftModules *modules)
+{
+	for (int i = 0; i < modules->n; i++)
+		if (!modules->at[i].record->rslora)
+			return false;
+	return true;
+}
+
+/* Some module is a Conv1D of transformers, which holds its weight as [inputs, outputs]. */
+static bool
+fan_in_fan_out(const Writer *w)
+{
+	for (int i = 0; i < w->modules.n; i++) {
+		const AdapterRecord *r = w->modules.at[i].record;
+		const StateRecord *s = &w->f->states[r->weight];
+		if (!w->modules.at[i].is_table && s->rank == 2 && r->axis == !s->transposed)
+			return true;
+	}
+	return false;
+}
+
+static json_t *
+number_json(double x)
+{
+	return x == rint(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
+}
+
+/* The first adapter's are the default, others are patterns. */
+static json_t *
+config_json(const Writer *w)
+{
+	const Format *f = w->f;
+	const AdapterRecord *first = w->modules.at[0].record;
+	bool rslora = all_rslora(&w->modules);
+	double alpha = alpha_of(f, first, rslora);
+	json_t *ranks = json_object(), *alphas = json_object(), *targets = json_array();
+
+	for (int i = 0; i < w->modules.n; i++) {
+		const AdapterRecord *r = w->modules.at[i].record;
+		const char *name = w->modules.at[i].name;
+		json_array_append_new(targets, json_string(name));
+		if (peft_rank(f, r) != peft_rank(f, first))
+			json_object_set_new(ranks, name, json_integer(peft_rank(f, r)));
+		if (alpha_of(f, r, rslora) != alpha)
+			json_object_set_new(alphas, name, number_json(alpha_of(f, r, rslora)));
+	}
+	return json_pack("{s:o,s:n,s:n,s:s,s:b,s:b,s:b,s:o,s:f,s:o,s:s,s:I,s:o,s:o,s:n,s:b,s:b}",
+	                 "alpha_pattern", alphas, "auto_mapping", "base_model_name_or_path", "bias",
+	                 "none", "fan_in_fan_out", fan_in_fan_out(w), "inference_mode", 1,
+	                 "init_lora_weights", 1, "lora_alpha", number_json(alpha), "lora_dropout",
+	                 0.0, "modules_to_save", saved_modules_json(w), "peft_type", "LORA", "r",
+	                 (json_int_t)peft_rank(f, first), "rank_pattern", ranks, "target_modules",
+	                 targets, "task_type", "use_dora", 0, "use_rslora", rslora);
+}
+
+static Status
+write_config(const Writer *w, const char *folder)
+{
+	json_t *root = config_json(w);
+	char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER |
+	                                             JSON_REAL_PRECISION(17))
+	                  : NULL;
+	const char *path = path_join(w->arena, folder, PEFT_CONFIG);
+	Status status = text ? file_write(path, text, (int64_t)strlen(text))
+	                     : status_error(EXIT_SYSTEM, "%s: a module's name is not UTF-8", path);
+
+	memory_free(text);
+	json_decref(root);
+	return status;
+}
+
+Status
+peft_write(Gradc *run, const char *folder)
+{
+	Arena *arena = arena_new();
+	Writer w = {.run = run,
+	            .f = &run->format,
+	            .arena = arena,
+	            .modules = peft_modules(arena, &run->format)};
+	Status status = adapters_check(run, "--export-adapter");
+
+	if (!status)
+		status = add_tensors(&w);
+	if (!status)
+		status = folder_make(folder);
+	if (!status)
+		status = safetensors_write(path_join(arena, folder, PEFT_TENSORS), w.tensors.at,
+		                           w.tensors.n);
+	if (!status)
+		status = write_config(&w, folder);
+	arena_free(arena);
+	return status;
+}

@@ -1,0 +1,109 @@
+"""Adapters with everything else that a training has: the same losses, to the bit where that is promised."""
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import reference
+
+OPTIONS = ("--dim=seq=64", "--loss=cross_entropy", "--lora=*attn*weight,rank=4,alpha=8", "--lora=*c_fc*,rank=2")
+
+
+@pytest.fixture
+def train(run, models, tmp_path):
+    """train(NAME, ARGUMENT..., compiled=(), rows=8, command=()): losses of the log; NAME.onnx is the merged model."""
+    folder = models / "gpt2_mini"
+
+    def train_it(name, *arguments, compiled=(), rows=8, command=(), lr=0.01):
+        run("compile", folder / "model.onnx", "-o", "t", f"--dim=batch={rows}", *OPTIONS, *compiled)
+        run(*command, tmp_path / "t", f"--data=input_ids={folder / 'input_ids.npy'}", f"--data=labels={folder / 'labels.npy'}", "--table=off",
+            "--progress=off", "--shuffle=off", f"--lr={lr}", f"--log={name}.jsonl", f"--export-merged={name}.onnx", *arguments)
+        return reference.step_losses(tmp_path / f"{name}.jsonl")
+
+    return train_it
+
+
+def same_models(folder, a, b):
+    return (folder / f"{a}.onnx").read_bytes() == (folder / f"{b}.onnx").read_bytes()
+
+
+def test_resumed_training_is_the_same(train, tmp_path):
+    whole = train("whole", "--steps=6")
+    first = train("first", "--steps=3", "--save=c")
+    rest = train("rest", "--steps=6", "--save=c", "--resume=auto")
+    assert first + rest == whole and same_models(tmp_path, "rest", "whole")
+
+
+def test_micro_batches_are_one_batch(train):
+    np.testing.assert_allclose(train("two", "--steps=5", "--accumulate=2", rows=4), train("one", "--steps=5"), rtol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [(), ("--quantize=w8a8-token", "--opset=21"), ("--precision=bf16",)])
+def test_ranks_are_micro_batches(train, tmp_path, compiled):
+    """To the bit."""
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    one = train("one", "--steps=4", "--accumulate=2", rows=4, compiled=compiled)
+    ranks = (Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2")
+    assert train("ranks", "--steps=4", rows=4, command=ranks, compiled=compiled) == one
+    assert same_models(tmp_path, "ranks", "one")
+
+
+def test_recomputed_values_are_the_same(train, tmp_path):
+    assert train("again", "--steps=3") == train("kept", "--steps=3", compiled=["--disable=rematerialize"])
+    assert same_models(tmp_path, "again", "kept")
+
+
+def test_gradients_in_the_workspace_are_the_same(train, tmp_path):
+    assert train("one", "--steps=3", compiled=["--max-accumulate=1"]) == train("any", "--steps=3")
+    assert same_models(tmp_path, "one", "any")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam", "adamw8bit", "lion", "adafactor", "muon", "sophia", "lamb", "rmsprop"])
+def test_every_optimizer_trains_them(train, optimizer):
+    """And what they are merged into has lost what the log says."""
+    lr = {"sgd": 1, "momentum": 0.3, "nesterov": 0.3, "lion": 0.002, "adafactor": 1}.get(optimizer, 0.01)
+    got = train("o", "--steps=30", compiled=[f"--optimizer={optimizer}"], lr=lr)
+    assert np.mean(got[-5:]) < got[0] - 0.1, got
+
+
+def test_in_bf16(train, run, models, tmp_path):
+    """The products of the branches, too, are of 16 bits."""
+    f32, bf16 = train("f32", "--steps=8"), train("bf16", "--steps=8", compiled=["--precision=bf16"])
+    np.testing.assert_allclose(bf16, f32, rtol=2e-2)
+    assert bf16 != f32
+    text = run("dump", models / "gpt2_mini/model.onnx", "--after=mixed", "--dim=batch=8", *OPTIONS, "--precision=bf16").stdout
+    branches = [line for line in text.splitlines() if " = dot " in line and 'loc lora("' in line]
+    assert len(branches) >= 2 * 3 * 4 and all("bf16[" in line for line in branches)
+
+
+@pytest.mark.parametrize("spec", ["w8a8", "w4a8-g32", "w8"])
+def test_with_quantize(train, run, models, tmp_path, spec):
+    """The frozen base as codes, branches beside them; resumed to the bit. With branches the exported model is what was trained; merged, the
+    sum becomes codes again."""
+    import onnxruntime
+    known, compiled = models / "gpt2_mini", [f"--quantize={spec}", "--opset=21"]
+    whole = train("whole", "--steps=6", compiled=compiled)
+    train("first", "--steps=3", "--save=c", compiled=compiled)
+    evaluate = [f"--eval-data=input_ids={known / 'input_ids.npy'}", f"--eval-data=labels={known / 'labels.npy'}"]
+    rest = train("rest", "--steps=6", "--save=c", "--resume=auto", "--export=b.onnx", *evaluate, compiled=compiled)
+    assert rest == whole[3:]
+    ids, labels = np.load(known / "input_ids.npy")[:192], np.load(known / "labels.npy")[:192]
+
+    def loss(path):
+        settings = onnxruntime.SessionOptions()
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(path, settings)
+        found = []
+        for at in range(0, len(ids), 8):
+            logits = np.float64(session.run(None, {"input_ids": ids[at:at + 8]})[0])
+            logits -= logits.max(-1, keepdims=True)
+            logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+            found.append(-np.take_along_axis(logits, labels[at:at + 8, :, None].astype(np.int64), -1).mean())
+        return np.mean(found)
+
+    said = [line["eval_loss"] for line in reference.log_lines(tmp_path / "rest.jsonl") if "eval_loss" in line][-1]
+    assert {"QuantizeLinear", "DequantizeLinear"} & {n.op_type for n in onnx.load(tmp_path / "b.onnx").graph.node}
+    assert abs(loss(tmp_path / "b.onnx") - said) < 2e-2 * said
+    assert abs(loss(tmp_path / "rest.onnx") - said) < 6e-2 * said

@@ -1,0 +1,110 @@
+"""PEFT's adapters on reference models: its losses in f64, and its files.
+
+    make references         writes tests/references/peft/CASE/: {start,trained}/adapter_{config.json,model.safetensors} and curve.json
+
+Models are transformers' with the weights of the ONNX files; the batches are those of the reference traces. With `--read FOLDER` it checks a
+folder that an executable wrote instead: `--read FOLDER MODEL LOGITS.npy` prints the largest difference from these logits of the first batch.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import peft
+import torch
+import torch.nn.functional as F
+import transformers
+from onnx import numpy_helper
+
+OUT = Path(__file__).with_name("peft")
+STEPS, ROWS = 20, 8
+ADAMW = {"lr": 0.003, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+CASES = {
+    "gpt2_lora": ("gpt2_mini", {"r": 4, "lora_alpha": 8, "target_modules": ["c_attn", "c_fc"]}),
+    "gpt2_rslora": ("gpt2_mini", {"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj", "c_fc"],
+                                  "rank_pattern": {"c_fc": 3}, "alpha_pattern": {"mlp.c_proj": 16}}),
+    "llama_lora": ("llama_mini", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "modules_to_save": ["lm_head"]}),
+    "llama_rslora": ("llama_mini", {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": [*LINEARS, "embed_tokens"]}),
+}
+
+
+def base(folder):
+    """transformers' model with the weights of the ONNX file, in f64."""
+    reference = json.loads((folder / "reference.json").read_text())
+    if folder.name == "gpt2_mini":
+        config = transformers.GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=4, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                         use_cache=False, bos_token_id=0, eos_token_id=0)
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=4, num_attention_heads=4,
+                                          num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False, use_cache=False,
+                                          bos_token_id=0, eos_token_id=0, pad_token_id=None)
+        model = transformers.LlamaForCausalLM(config)
+    graph = onnx.load(folder / "model.onnx").graph
+    tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    parameters, seen = dict(model.named_parameters()), set()
+    with torch.no_grad():
+        for row in reference["parameters"]:
+            if row["torch"] not in parameters:
+                continue
+            value = torch.from_numpy(tensors[row["name"]].copy())
+            parameters[row["torch"]].copy_(value.t() if row["layout"] == "transposed" else value)
+            seen.add(row["torch"])
+    assert seen == set(parameters), set(parameters) - seen
+    model.config._attn_implementation = "eager"
+    return model.eval()
+
+
+def batches(folder):
+    ids, labels = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("input_ids", "labels"))
+    for step in range(STEPS):
+        at = step % (len(ids) // ROWS) * ROWS
+        yield ids[at:at + ROWS], labels[at:at + ROWS]
+
+
+def save(model, folder):
+    """Its two files: the page about the model stays out."""
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+
+
+def train(folder, settings, out):
+    torch.manual_seed(0)
+    model = peft.get_peft_model(base(folder), peft.LoraConfig(**settings)).double()
+    save(model, out / "start")
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False, **ADAMW)
+    losses = []
+    for ids, labels in batches(folder):
+        logits = model(input_ids=ids).logits
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    save(model, out / "trained")
+    record = {"model": folder.name, "peft": peft.__version__, "torch": torch.__version__, "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+              "losses": losses}
+    (out / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(out.name, losses[0], losses[-1])
+
+
+def read(folder, model_folder, logits):
+    """The largest difference between PEFT's logits with that adapter and those of a file."""
+    model = peft.PeftModel.from_pretrained(base(model_folder), folder).double().eval()
+    ids = next(iter(batches(model_folder)))[0]
+    with torch.no_grad():
+        got = model(input_ids=ids).logits.numpy()
+    print(float(np.abs(got - np.load(logits)).max()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--read":
+        read(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    else:
+        for name, (model, settings) in CASES.items():
+            train(Path(sys.argv[1]) / model, settings, OUT / name)
