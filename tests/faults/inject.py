@@ -195,7 +195,7 @@ class Command:
             if not left_out or output.read is whole:
                 wrong.append(output.fault(folder, self.wanted[output.path], done.returncode == 0))
         left = names_under(folder) - self.names
-        deadline = time.monotonic() + 5  # processes that gradc started end with it, and remove what they wrote
+        deadline = time.monotonic() + 60  # processes that gradc started end with it, and remove what they wrote
         while left and call not in REMOVALS and time.monotonic() < deadline:
             time.sleep(0.05)
             left = names_under(folder) - self.names

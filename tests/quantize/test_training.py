@@ -75,8 +75,8 @@ def nbits(random):
 
 
 def dynamic(random):
-    """As quantize_dynamic writes it."""
-    weights = held(w=codes(random, "i1", 12, 5), wz=np.int8(0), ws=np.float32(0.03))
+    """As quantize_dynamic writes it with reduce_range: on a CPU without VNNI onnxruntime's sum of two u8 times s8 saturates at 16 bits."""
+    weights = held(w=random.integers(-40, 40, (12, 5)).astype("i1"), wz=np.int8(0), ws=np.float32(0.08))
     nodes = [node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], name="q"),
              node("MatMulInteger", ["q", "w", "z", "wz"], ["i"], name="i"),
              node("Cast", ["i"], ["f"], name="f", to=TensorProto.FLOAT),
