@@ -585,6 +585,9 @@ Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
 Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,
                          FilePart *parts, int *order);
 
+/* The square of a norm of weights that have a learned size (passes/lora_magnitude.c) is read as that, where it is less: 0 / 0 is none. */
+#define LEAST_NORM_SQUARE 1e-30
+
 /* philox.c: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
 typedef struct {
 	uint32_t at[4];

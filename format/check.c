@@ -478,6 +478,18 @@ check_range(const Format *f, int i)
 }
 
 static Status
+check_factors(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+
+	for (int k = 0; k < f->n[SECTION_ADAPTERS]; k++)
+		if (f->adapters[k].weight == e->state && f->adapters[k].magnitude &&
+		    e->dtype < N_DTYPES && dtype_is_float((DType)e->dtype))
+			return NULL;
+	return FAULT("export %d: factors of state %u, of dtype %u", i, e->state, e->dtype);
+}
+
+static Status
 check_export(const Format *f, int i)
 {
 	const ExportRecord *e = &f->exports[i];
@@ -502,6 +514,8 @@ check_export(const Format *f, int i)
 		return FAULT("export %d: a least scale of %g", i, e->least);
 	if (e->kind == EXPORT_CODES || e->kind == EXPORT_SCALES)
 		return check_codes(f, i);
+	if (e->kind == EXPORT_FACTORS)
+		return check_factors(f, i);
 	if (e->kind == EXPORT_RANGE_SCALE || e->kind == EXPORT_RANGE_ZERO)
 		return check_range(f, i);
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
@@ -535,6 +549,10 @@ check_adapter(const Format *f, int i)
 		fits &= k == r->axis || a_dims[k] == dims[k];
 	if (!fits)
 		return FAULT("adapter %d: its parts do not have its weight's shape", i);
+	const StateRecord *sizes = r->magnitude ? float_state(f, r->magnitude - 1) : NULL;
+	if (r->magnitude &&
+	    (!sizes || sizes->rank != 1 || f->dims[sizes->first_dim] != dims[r->axis]))
+		return FAULT("adapter %d: no size of each output in state %u", i, r->magnitude - 1);
 	RETURN_IF_ERROR(check_string(f, r->product, "adapter", i));
 	return check_string(f, r->table, "adapter", i);
 }

@@ -443,9 +443,10 @@ typedef enum {
 	EXPORT_SCALES, /* the scales of such codes, f32, which have no state of scales */
 	EXPORT_RANGE_SCALE, /* f32: the scale of codes of dtype for the range from state `state` to state `high` */
 	EXPORT_RANGE_ZERO, /* their zero point, as dtype */
-	EXPORT_NAME,       /* file name of the external data: basename of FILE + ".data" */
-	EXPORT_LENGTH,     /* 5-byte padded varint of base + times * length of that name */
-	EXPORT_ALIGN,      /* zeros up to a multiple of `bytes` */
+	EXPORT_FACTORS, /* of the adapter of state `state`, a weight: magnitude / norm for each output, as dtype */
+	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
+	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
+	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
 	N_EXPORT_KINDS,
 } ExportKind;
 #define NO_SCALE UINT32_MAX
@@ -479,6 +480,9 @@ typedef struct {
 	uint32_t weight, a, b, axis;
 	uint32_t readers; /* READ_BY_... */
 	uint32_t rslora;
+	uint32_t
+		magnitude; /* state index + 1, [outputs]: rows of the sum are scaled to it; 0: they are not */
+	uint32_t reserved;
 	double alpha;
 	/* The modules that read the weight, as PEFT calls them: of products, and of a table; "": there is none, or it is not known. */
 	StrRef product, table;

@@ -4,7 +4,8 @@
  *	x -- Gemm(w) -- y        x -- Gemm(w) ------------------------------------- Add -- y
  *	                   ->      -- Gemm(lora_A) -- MatMul(lora_B') -- Mul(2) ---/
  *
- * The weight and its name stay as they are. What reads it behind Identity, Cast, Transpose or codes reads it, too; other operators than
+ * With learned sizes the sum is multiplied by magnitude / norm of each output, numbers that are computed when it is written; the bias is
+ * added behind. The weight and its name stay as they are. What reads it behind Identity, Cast, Transpose or codes reads it, too; other operators than
  * those of `forms` cannot have a branch. */
 #include "frontend/frontend_impl.h"
 
@@ -175,6 +176,24 @@ add_second(Branches *b, const Alias *at, const Form *form, int outputs)
 	return add_part(b, at, by_b ? a->b : a->a, perm, ones);
 }
 
+/* One for each output, in an axis of that place from the end. */
+static const char *
+add_factors(Branches *b, const Alias *at, const char *base, int behind)
+{
+	const Adapter *a = at->adapter;
+	ExportRecord *r = NEW(b->arena, ExportRecord);
+	Ints shape = {.n = 1 + behind, .at = {a->weight->type->dims[a->axis]}};
+	const char *name = fresh(b, base, "_lora_factors");
+
+	for (int i = 0; i < behind; i++)
+		shape.at[1 + i] = 1;
+	*r = (ExportRecord){
+		.kind = EXPORT_FACTORS, .state = (uint32_t)a->weight->id, .dtype = at->dtype};
+	TensorProto *t = add_tensor(b, name, at->dtype, &shape, NULL);
+	intmap_put(b->holes, (uint64_t)(uintptr_t)t, (uint64_t)(uintptr_t)r);
+	return name;
+}
+
 static const char *
 add_number(Branches *b, const char *base, DType dtype, double value)
 {
@@ -229,18 +248,66 @@ add_same(Branches *b, const NodeProto *from, const Form *form, const char *weigh
 	return y;
 }
 
+/* The node with another name for its result. */
+static const char *
+add_renamed(Branches *b, const NodeProto *from)
+{
+	NodeProto *p = arena_copy(b->arena, from, sizeof(*from));
+	char *base = fresh(b, from->output[0], "_base");
+
+	p->output = NEW_ARRAY(b->arena, char *, 1);
+	p->output[0] = base;
+	vec_push(b->arena, &b->nodes, p);
+	return base;
+}
+
+/* The bias in the result's shape; NULL: there is none. */
+static const char *
+bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, int behind)
+{
+	const AttributeProto *beta = node_attribute(from, "beta");
+	const char *y = from->output[0],
+		   *bias = from->n_input > 2 && *from->input[2] ? from->input[2] : NULL;
+
+	if (bias && beta && beta->f != 1)
+		bias = add_node(b, y, "Mul", bias, add_number(b, y, at->dtype, beta->f), NULL);
+	if (!bias || form->second != PRODUCT_CONV)
+		return bias;
+	int64_t *shape = NEW_ARRAY(b->arena, int64_t, 1 + behind);
+	const char *name = fresh(b, y, "_lora_shape");
+	for (int i = 0; i < 1 + behind; i++)
+		shape[i] = i ? 1 : -1;
+	add_tensor(b, name, S64, &(Ints){.n = 1, .at = {1 + behind}}, shape);
+	return add_node(b, y, "Reshape", bias, name, NULL);
+}
+
+/* The sum times the outputs' factors; a bias is added behind. */
+static void
+add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at, const char *base,
+           const char *x)
+{
+	int behind = form->second == PRODUCT_BEHIND   ? 0
+	             : form->second == PRODUCT_BEFORE ? 1
+	                                              : at->order.n - 2;
+	const char *y = from->output[0], *bias = bias_of(b, from, form, at, behind);
+	const char *sum = add_node(b, y, "Add", base, x, NULL);
+	const char *factors = add_factors(b, at, y, behind);
+
+	sum = add_node(b, y, "Mul", sum, factors, bias ? NULL : y);
+	if (bias)
+		add_node(b, y, "Add", sum, bias, y);
+}
+
 /* What reads the weight gets another name for its result; the sum has it. */
 static void
 add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at)
 {
 	int outputs = form->outputs(from, at->order.n);
-	const char *y = from->output[0], *base = fresh(b, y, "_base");
+	const char *y = from->output[0];
 	double scale = adapter_scale(at->adapter);
-	NodeProto *p = arena_copy(b->arena, from, sizeof(*from));
-
-	p->output = NEW_ARRAY(b->arena, char *, 1);
-	p->output[0] = (char *)(uintptr_t)base;
-	vec_push(b->arena, &b->nodes, p);
+	const char *base = at->adapter->magnitude
+	                           ? add_same(b, from, form, from->input[form->input], at->dtype)
+	                           : add_renamed(b, from);
 	const char *first = add_first(b, at, outputs), *second = add_second(b, at, form, outputs);
 	const char *x = add_same(b, from, form, first, at->dtype);
 	if (form->second == PRODUCT_CONV)
@@ -251,7 +318,10 @@ add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at
 		x = add_node(b, y, "MatMul", second, x, NULL);
 	if (scale != 1)
 		x = add_node(b, y, "Mul", x, add_number(b, y, at->dtype, scale), NULL);
-	add_node(b, y, "Add", base, x, y);
+	if (at->adapter->magnitude)
+		add_scaled(b, from, form, at, base, x);
+	else
+		add_node(b, y, "Add", base, x, y);
 }
 
 /* ---- the walk */

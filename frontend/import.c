@@ -315,27 +315,29 @@ sweep(Function *f)
 	}
 }
 
-/* Random numbers with a batch axis are those of the rows' places in the whole step. */
+/* Which inputs have rows; random numbers with a batch axis are those of the rows' places in the whole step. */
 static void
 set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {
 	const Function *f = im->b.f;
-	bool *has_rows = NEW_ARRAY(im->arena, bool, f->params.n + 1);
+	int64_t rows;
 
+	for (int i = 0; i < f->params.n; i++) {
+		Value *v = f->params.at[i];
+		v->has_rows = v->param == PARAM_INPUT && v->type->rank > 0 &&
+		              binding->inputs.at[v->number].has_rows;
+	}
 	if (im->pending_randoms.n == 0)
 		return;
-	for (int i = 0; i < f->params.n; i++)
-		has_rows[i] = f->params.at[i]->param == PARAM_INPUT &&
-		              binding->inputs.at[f->params.at[i]->number].has_rows;
-	int *axes = batch_axes(im->arena, f, binding->rows, has_rows);
+	int *axes = batch_axes(im->arena, f, &rows);
 	for (int i = 0; i < im->pending_randoms.n; i++) {
 		PendingRandom *pending = &im->pending_randoms.at[i];
 		RandomAttr *a = pending->random->node->attr;
 		int axis = axes[pending->rows_of->id];
-		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % binding->rows != 0)
+		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % rows != 0)
 			continue;
 		a->counter.axis = axis;
-		a->counter.rows = binding->rows;
+		a->counter.rows = rows;
 	}
 }
 

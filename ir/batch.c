@@ -23,16 +23,21 @@ propagate_axis(const Partition *p, int operand, int axis, int64_t rows, int *axe
 }
 
 int *
-batch_axes(Arena *arena, const Function *f, int64_t rows, const bool *has_rows)
+batch_axes(Arena *arena, const Function *f, int64_t *rows)
 {
 	int *axes = NEW_ARRAY(arena, int, f->next_value_id);
 	Arena *scratch = arena_new();
 
 	for (uint32_t i = 0; i < f->next_value_id; i++)
 		axes[i] = NO_BATCH_AXIS;
-	for (int i = 0; i < f->params.n; i++)
-		if (has_rows[i])
-			axes[f->params.at[i]->id] = 0;
+	*rows = 0;
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *v = f->params.at[i];
+		if (!v->has_rows || (*rows && v->type->dims[0] != *rows))
+			continue;
+		axes[v->id] = 0;
+		*rows = v->type->dims[0];
+	}
 	for_each_node(f, n) {
 		bool any = false;
 		for (int i = 0; i < n->n_operands; i++)
@@ -42,7 +47,7 @@ batch_axes(Arena *arena, const Function *f, int64_t rows, const bool *has_rows)
 		Partition p = node_partition(scratch, n);
 		for (int i = 0; i < n->n_operands; i++)
 			if (node_operand(n, i) && axes[node_operand(n, i)->id] >= 0)
-				propagate_axis(&p, i, axes[node_operand(n, i)->id], rows, axes);
+				propagate_axis(&p, i, axes[node_operand(n, i)->id], *rows, axes);
 		for (int i = 0; i < n->n_results; i++)
 			if (axes[node_result(n, i)->id] == DISAGREE)
 				axes[node_result(n, i)->id] = NO_BATCH_AXIS;

@@ -148,6 +148,7 @@ struct Value {
 	const char *name; /* params: for people, never read for a meaning */
 	ParamKind param;  /* params: what it is */
 	int number;       /* params: see ParamKind */
+	bool has_rows;    /* params: the first axis counts the rows of a micro-batch */
 	Use *uses;
 	/* Set by the `memory` pass. */
 	Region region;
@@ -237,6 +238,9 @@ extern const char *const adapter_readers_texts[];
 typedef struct {
 	State *weight;
 	State *a, *b; /* the weight's shape with the rank along `axis`; [outputs, rank] */
+	/* [outputs]: what each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353), the sum above times magnitude by its
+	 * norm over all axes but `axis`; NULL: it is not scaled. */
+	State *magnitude;
 	int axis; /* of the weight, along which the outputs of its products lie; of a table's, its rows' elements */
 	AdapterReaders readers;
 	double alpha;

@@ -146,9 +146,9 @@ state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifet
 const Adapter *
 module_adapter(const Module *m, const State *s)
 {
-	for (int i = 0; i < m->adapters.n; i++) {
+	for (int i = 0; s && i < m->adapters.n; i++) {
 		const Adapter *a = &m->adapters.at[i];
-		if (s == a->weight || s == a->a || s == a->b)
+		if (s == a->weight || s == a->a || s == a->b || s == a->magnitude)
 			return a;
 	}
 	return NULL;
@@ -496,6 +496,7 @@ function_clone(const Function *from, const char *name)
 	for (int i = 0; i < from->params.n; i++) {
 		Value *p = from->params.at[i];
 		map[p->id] = function_param_as(to, p->type, p->name, p->param, p->number);
+		map[p->id]->has_rows = p->has_rows;
 	}
 	function_clone_body(from, to, NULL, map);
 	Node *ret = function_return(from);

@@ -213,9 +213,9 @@ const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
 /* The types and attributes of each part; factor_divides(f, parts) holds. */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
-/* ---- batch.c: by value id, the axis whose equal blocks are the `rows` rows of a micro-batch; -1: it has none that can be
- * told. has_rows: by parameter, does its first axis? */
-int *batch_axes(Arena *arena, const Function *f, int64_t rows, const bool *has_rows);
+/* ---- batch.c: by value id, the axis whose equal blocks are the rows of a micro-batch, as many as the parameters with rows have; -1: it
+ * has none that can be told. rows: how many; 0: no parameter has rows. */
+int *batch_axes(Arena *arena, const Function *f, int64_t *rows);
 
 /* For rows' columns: a factor of that size, with every operand and result whole. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);

@@ -173,7 +173,7 @@ read_key(Reader *r, const char *word)
 	return false;
 }
 
-/* adapter @w a @w.lora_A b @w.lora_B axis 1 products alpha 16 [rslora]: of states that stand above it */
+/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora]: of states that stand above it */
 static void
 read_adapter(Reader *r)
 {
@@ -183,8 +183,9 @@ read_adapter(Reader *r)
 
 	if (!(a.weight = read_state_reference(r)) || !read_key(r, "a") ||
 	    !(a.a = read_state_reference(r)) || !read_key(r, "b") ||
-	    !(a.b = read_state_reference(r)) || !read_key(r, "axis") ||
-	    !read_small(r, MAX_RANK - 1, &axis) ||
+	    !(a.b = read_state_reference(r)) ||
+	    (read_word(r, "magnitude") && !(a.magnitude = read_state_reference(r))) ||
+	    !read_key(r, "axis") || !read_small(r, MAX_RANK - 1, &axis) ||
 	    (readers = read_enum(r, adapter_readers_texts)) < 0 || !read_key(r, "alpha") ||
 	    !read_double(r, &a.alpha))
 		return;
@@ -215,6 +216,7 @@ read_param_kind(Reader *r, Value *v)
 			read_small(r, MAX_NUMBER, &number);
 	}
 	v->number = (int)number;
+	v->has_rows = read_word(r, "rows") && v->type->rank > 0;
 }
 
 typedef struct {

@@ -278,6 +278,7 @@ print_param_kind(Text *out, const Value *v)
 		text_printf(out, " %s", scalar_names[v->number]);
 	else if (v->param != PARAM_SAMPLE_WEIGHT && v->number >= 0)
 		text_printf(out, " %d", v->number);
+	text_add(out, v->has_rows ? " rows" : "");
 }
 
 static void
@@ -440,6 +441,10 @@ print_adapter(Text *out, const Adapter *a)
 	print_symbol(out, '@', a->a->name);
 	text_add(out, " b ");
 	print_symbol(out, '@', a->b->name);
+	if (a->magnitude) {
+		text_add(out, " magnitude ");
+		print_symbol(out, '@', a->magnitude->name);
+	}
 	text_printf(out, " axis %d %s alpha ", a->axis, adapter_readers_texts[a->readers]);
 	text_add_double(out, a->alpha);
 	text_add(out, a->rslora ? " rslora\n" : "\n");

@@ -272,7 +272,10 @@ has_adapter_shapes(const Adapter *a)
 	for (int i = 0; i < w->rank; i++)
 		if (i != a->axis && x->dims[i] != w->dims[i])
 			return false;
-	return x->dtype == w->dtype && y->dtype == w->dtype;
+	const State *s = a->magnitude;
+	bool scales = !s || (s->type->rank == 1 && s->type->dims[0] == w->dims[a->axis] &&
+	                     s->type->dtype == w->dtype);
+	return scales && x->dtype == w->dtype && y->dtype == w->dtype;
 }
 
 static void
@@ -283,7 +286,8 @@ verify_adapters(Verify *v)
 		if (!has_adapter_shapes(a))
 			adapter_fault(v, a, "has parts of other shapes or types");
 		if (module_adapter(v->m, a->weight) != a || module_adapter(v->m, a->a) != a ||
-		    module_adapter(v->m, a->b) != a || a->a == a->b)
+		    module_adapter(v->m, a->b) != a || a->a == a->b ||
+		    (a->magnitude && module_adapter(v->m, a->magnitude) != a))
 			adapter_fault(v, a, "shares a state with another one");
 	}
 }

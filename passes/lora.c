@@ -17,7 +17,7 @@
  * All other parameters are frozen; `trainable`, which comes next, trains those of --train.
  *
  * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (of a table the other part does). Linear in nodes. */
-#include "passes/pass.h"
+#include "passes/lora_impl.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,15 +28,25 @@ typedef struct {
 	int operand;
 	Ints order;      /* axis i of the operand is the weight's axis order.at[i] */
 	int axis;        /* of the weight, of the node's outputs */
+	int outputs;     /* the same, of the operand */
+	bool has_codes;  /* it reads codes of the weight */
 	int result_axis; /* of the node's result, the same */
 	bool is_table;   /* nothing is summed up along the weight's other axes */
 } Reader;
+
+/* Of a function before its first branch. */
+typedef struct {
+	int *axes; /* by value id: the axis that counts rows; NULL: nothing is dropped there */
+	uint32_t n_axes; /* values made later are sums of branches */
+	int64_t n;       /* how many rows */
+} Rows;
 
 typedef struct {
 	Pass *p;
 	Module *m;
 	VEC(LoraChoice) choices;
 	bool *fits;      /* by choice: some parameter has an adapter of it */
+	VEC(Rows) rows;  /* by function; empty: nothing is dropped */
 	const char *why; /* a parameter that it names has none; NULL: each has one */
 } Lora;
 
@@ -67,6 +77,7 @@ find_outputs(Lora *l, Reader *r)
 		if (!is_whole)
 			return false;
 		r->axis = (int)r->order.at[i];
+		r->outputs = i;
 		r->result_axis = f->result[0].axis;
 		n_axes++;
 	}
@@ -111,7 +122,7 @@ find_readers(Lora *l, const Value *v, Ints order, bool is_code, Readers *out)
 
 	for_each_use(v, u) {
 		Node *n = u->user;
-		Reader r = {.node = n, .operand = u->index, .order = order};
+		Reader r = {.node = n, .operand = u->index, .order = order, .has_codes = is_code};
 		bool makes_codes = n->op == OP_quantize && u->index == 0;
 		has_codes |= makes_codes;
 		if (adapts(n, u->index)) {
@@ -206,6 +217,17 @@ init_parts(const Adapter *a)
 	}
 }
 
+static void
+add_magnitude(Lora *l, Adapter *a)
+{
+	const Tensor *norms = lora_norms(l->m, a->weight->data, a->axis);
+
+	a->magnitude = part_new(l, a->weight, "lora_magnitude_vector", ints_of_type(norms->type));
+	a->magnitude->init = INIT_DATA;
+	a->magnitude->data = norms;
+	a->magnitude->why = a->a->why;
+}
+
 static Adapter
 adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c)
 {
@@ -230,6 +252,8 @@ adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c)
 	                                   (long long)c->settings.rank, adapter_scale(&a));
 	weight->why = arena_printf(l->m->arena, "--lora=%s", c->glob);
 	init_parts(&a);
+	if (c->settings.dora)
+		add_magnitude(l, &a);
 	vec_push(l->m->arena, &l->m->adapters, a);
 	return a;
 }
@@ -241,9 +265,24 @@ turned(Builder *b, Value *matrix)
 	return b_transpose(b, matrix, (Ints){.n = 2, .at = {1, 0}});
 }
 
+/* What the first part multiplies; rows of a table are taken as they are. */
+static Value *
+dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const Reader *r, Value *x)
+{
+	const Rows *rows = l->rows.n ? &l->rows.at[b->f->index] : NULL;
+	const Value *known = x;
+
+	if (c->settings.dropout == 0 || r->is_table || !rows || !rows->axes)
+		return x;
+	while (known->id >= rows->n_axes) /* a sum of a branch has the axes of what it adds to */
+		known = node_operand(known->node, 0);
+	const char *name = arena_printf(l->m->arena, "%s %u", a->a->name, r->node->id);
+	return lora_dropped(b, x, c->settings.dropout, name, rows->axes[known->id], rows->n);
+}
+
 /* order puts axes of the weight in the places of the operand's. */
 static void
-add_branch(Lora *l, const Adapter *a, const Reader *r)
+add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const Reader *r)
 {
 	Node *n = r->node;
 	Loc parts[] = {n->loc};
@@ -258,6 +297,7 @@ add_branch(Lora *l, const Adapter *a, const Reader *r)
 	DotAttr product = {.x_contract = {.n = 1, .at = {at}},
 	                   .y_contract = {.n = 1, .at = {1}},
 	                   .allow_tf32 = allows_tf32(n)};
+	Ints product_axis = {.n = 1, .at = {at}};
 
 	if (r->axis != a->axis) { /* the other way round, of a matrix */
 		Value *first = down;
@@ -266,15 +306,21 @@ add_branch(Lora *l, const Adapter *a, const Reader *r)
 	}
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = i == r->operand ? b_transpose(&b, down, r->order)
-		                              : node_operand(n, i);
+		                              : dropped(l, &b, a, c, r, node_operand(n, i));
 	product.order.n = at == rank - 1 ? 0 : rank; /* outputs come last by themselves */
 	for (int i = 0; i < product.order.n; i++)
 		product.order.at[i] = i < at ? i : i == at ? rank - 1 : i - 1;
 	Value *x = b_retyped(&b, n, operands);
 	x = build(&b, OP_dot, 2, (Value *[]){x, up}, &product);
 	x = b_binary(&b, OP_mul, x, b_splat(&b, x->type, adapter_scale(a)));
-	Value *sum = b_binary(&b, OP_add, y, x);
-	value_replace_uses(y, sum);
+	Value *sum = b_binary(&b, OP_add, y, x), *all = sum;
+	if (a->magnitude) {
+		LoraUse use = {node_operand(n, r->operand), operands[r->operand], up, r->outputs};
+		Value *factor = lora_factor(&b, a, &use);
+		factor = b_broadcast(&b, factor, ints_of_type(y->type), product_axis);
+		all = b_binary(&b, OP_mul, sum, factor);
+	}
+	value_replace_uses(y, all);
 	node_set_operand(sum->node, 0, y);
 }
 
@@ -321,18 +367,36 @@ choice_of(const Lora *l, const State *s)
 	return NULL;
 }
 
+/* Where outputs have sizes, they lie along one axis, and are those of the file's numbers. */
+static bool
+may_have_magnitude(Lora *l, const State *s, const Readers *readers)
+{
+	const Reader *first = leader(readers);
+
+	l->why = s->data ? NULL : "dora needs the weight's numbers, which --init=random leaves out";
+	for (int i = 0; i < readers->n; i++) {
+		if (readers->at[i].axis != first->axis)
+			l->why =
+				"dora: it is a table and the last product, with outputs along both axes";
+		if (readers->at[i].has_codes)
+			l->why = "dora: its codes are read, whose sizes are others";
+	}
+	return !l->why;
+}
+
 static void
 adapt(Lora *l, State *s, const LoraChoice *c)
 {
 	Readers readers = {0};
 
-	if (!find_all_readers(l, s, &readers)) {
+	if (!find_all_readers(l, s, &readers) ||
+	    (c->settings.dora && !may_have_magnitude(l, s, &readers))) {
 		s->why = arena_printf(l->m->arena, "--lora: not adapted: %s", l->why);
 		return;
 	}
 	Adapter a = adapter_new(l, s, &readers, c);
 	for (int i = 0; i < readers.n; i++)
-		add_branch(l, &a, &readers.at[i]);
+		add_branch(l, &a, c, &readers.at[i]);
 	l->fits[c - l->choices.at] = true;
 }
 
@@ -375,6 +439,27 @@ read_choices(Lora *l, const char *text)
 	return ok;
 }
 
+/* Where something is dropped, training runs other functions than evaluation. */
+static void
+find_rows(Lora *l)
+{
+	bool drops = false;
+
+	for (int i = 0; i < l->choices.n; i++)
+		drops |= l->choices.at[i].settings.dropout > 0;
+	if (!drops)
+		return;
+	lora_split_inference(l->m);
+	for_each_function(l->m, f) {
+		Rows rows = {0};
+		if (f->role == FUNCTION_FORWARD) {
+			rows.axes = batch_axes(l->p->scratch, f, &rows.n);
+			rows.n_axes = f->next_value_id;
+		}
+		vec_push(l->p->scratch, &l->rows, rows);
+	}
+}
+
 static bool
 run_lora(Pass *p, Module *m)
 {
@@ -383,6 +468,7 @@ run_lora(Pass *p, Module *m)
 
 	if (!read_choices(&l, ((const LoraOptions *)p->options)->adapters))
 		return false;
+	find_rows(&l);
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
 		const LoraChoice *c = s->kind == STATE_PARAMETER ? choice_of(&l, s) : NULL;

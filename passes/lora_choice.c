@@ -11,7 +11,11 @@ static const PassOption lora_settings[] = {
          .high = 1 << 20},
 	{"alpha", "the product is multiplied by alpha / rank", OPTION_DOUBLE,
          offsetof(LoraSettings, alpha), .low = -1e6, .high = 1e6},
+	{"dropout", "of what the first part multiplies, in training", OPTION_DOUBLE,
+         offsetof(LoraSettings, dropout), .low = 0, .high = 0.999999},
 	{"rslora", "by alpha / sqrt(rank) instead", OPTION_BOOL, offsetof(LoraSettings, rslora)},
+	{"dora", "the sum's outputs have a learned size each", OPTION_BOOL,
+         offsetof(LoraSettings, dora)},
 	{0}};
 
 bool
@@ -21,7 +25,8 @@ lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag)
 
 	*out = (LoraChoice){.glob = strsep(&rest, ","), .settings = lora_defaults};
 	if (!*out->glob) {
-		diag_error(diag, EXIT_USAGE, "--lora=%s: need GLOB[,rank=N][,alpha=X][,rslora]",
+		diag_error(diag, EXIT_USAGE,
+		           "--lora=%s: need GLOB[,rank=N][,alpha=X][,dropout=X][,rslora][,dora]",
 		           text);
 		return false;
 	}

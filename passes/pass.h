@@ -23,14 +23,15 @@ typedef struct {
 typedef struct {
 	int64_t rank;
 	double alpha;
-	bool rslora;
+	double dropout; /* of what the first part multiplies, in training */
+	bool rslora, dora;
 } LoraSettings;
 typedef struct {
 	const char *glob; /* over names and paths */
 	LoraSettings settings;
 } LoraChoice;
 extern const LoraSettings lora_defaults;
-/* "GLOB,rank=8,alpha=16,rslora"; false after reporting. */
+/* "GLOB,rank=8,alpha=16,rslora,dora"; false after reporting. */
 bool lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag);
 
 /* ---- lora.c: later globs win */

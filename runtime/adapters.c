@@ -1,6 +1,7 @@
 /* Low-rank products added to their weights, and what can be done with adapters. */
 #include "runtime/peft.h"
 
+#include <math.h>
 #include <string.h>
 
 Status
@@ -34,7 +35,7 @@ adapter_of_weight(const Format *f, int state)
 
 /* The product as three axes: [outer, outputs, inner] = [outer, rank, inner] by [outputs, rank]. */
 typedef struct {
-	int64_t rank, inner;
+	int64_t outer, outputs, rank, inner;
 	double scale;
 	const double *a, *b;
 } Product;
@@ -62,27 +63,73 @@ sum_row(const Product *s, int64_t outer, int64_t o, double *sum)
 	}
 }
 
-void
-adapter_add(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
+static Product
+product_of(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
 {
-	const StateRecord *w = &f->states[r->weight], *a = &f->states[r->a], *b = &f->states[r->b];
+	const StateRecord *w = &f->states[r->weight];
 	const int64_t *dims = f->dims + w->first_dim;
-	int64_t outputs = dims[r->axis], outer = 1;
-	Product s = {
-		.rank = f->dims[b->first_dim + 1], .inner = 1, .scale = format_adapter_scale(f, r)};
+	Product p = {.outer = 1,
+	             .outputs = dims[r->axis],
+	             .rank = f->dims[f->states[r->b].first_dim + 1],
+	             .inner = 1,
+	             .scale = format_adapter_scale(f, r)};
 
 	for (uint32_t i = 0; i < w->rank; i++)
-		*(i < r->axis ? &outer : &s.inner) *= i == r->axis ? 1 : dims[i];
-	s.a = doubles(arena, (DType)a->dtype, v->a, outer * s.rank * s.inner);
-	s.b = doubles(arena, (DType)b->dtype, v->b, outputs * s.rank);
-	double *sum = NEW_ARRAY(arena, double, s.inner);
-	for (int64_t i = 0; i < outer; i++)
-		for (int64_t o = 0; o < outputs; o++) {
-			int64_t at = (i * outputs + o) * s.inner;
-			sum_row(&s, i, o, sum);
-			for (int64_t k = 0; k < s.inner; k++)
-				dtype_store_float(v->dtype, v->weight, at + k,
-				                  dtype_load_float(v->dtype, v->weight, at + k) +
-				                          sum[k]);
+		*(i < r->axis ? &p.outer : &p.inner) *= i == r->axis ? 1 : dims[i];
+	p.a = doubles(arena, (DType)f->states[r->a].dtype, v->a, p.outer * p.rank * p.inner);
+	p.b = doubles(arena, (DType)f->states[r->b].dtype, v->b, p.outputs * p.rank);
+	return p;
+}
+
+/* weight + scale b a. */
+static double *
+sum_of(const Product *p, const AdapterValues *v, Arena *arena)
+{
+	double *row = NEW_ARRAY(arena, double, p->inner);
+	double *out = NEW_ARRAY(arena, double, p->outer * p->outputs * p->inner);
+
+	for (int64_t i = 0; i < p->outer; i++)
+		for (int64_t o = 0; o < p->outputs; o++) {
+			int64_t at = (i * p->outputs + o) * p->inner;
+			sum_row(p, i, o, row);
+			for (int64_t k = 0; k < p->inner; k++)
+				out[at + k] = dtype_load_float(v->dtype, v->weight, at + k) +
+				              row[k];
 		}
+	return out;
+}
+
+static double *
+factors_of(const Format *f, const AdapterRecord *r, const Product *p, const double *sum,
+           const AdapterValues *v, Arena *arena)
+{
+	double *out = NEW_ARRAY(arena, double, p->outputs);
+	const double *magnitude = doubles(arena, (DType)f->states[r->magnitude - 1].dtype,
+	                                  v->magnitude, p->outputs);
+
+	for (int64_t i = 0; i < p->outer * p->outputs * p->inner; i++)
+		out[i / p->inner % p->outputs] += sum[i] * sum[i];
+	for (int64_t o = 0; o < p->outputs; o++)
+		out[o] = magnitude[o] / sqrt(fmax(out[o], LEAST_NORM_SQUARE));
+	return out;
+}
+
+const double *
+adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
+{
+	Product p = product_of(f, r, v, arena);
+
+	return factors_of(f, r, &p, sum_of(&p, v, arena), v, arena);
+}
+
+void
+adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
+{
+	Product p = product_of(f, r, v, arena);
+	double *sum = sum_of(&p, v, arena);
+	const double *factor = r->magnitude ? factors_of(f, r, &p, sum, v, arena) : NULL;
+
+	for (int64_t i = 0; i < p.outer * p.outputs * p.inner; i++)
+		dtype_store_float(v->dtype, v->weight, i,
+		                  factor ? sum[i] * factor[i / p.inner % p.outputs] : sum[i]);
 }

@@ -133,13 +133,27 @@ typedef struct {
 } Numbers;
 
 static Status
-add_adapter(Export *x, Arena *arena, const AdapterRecord *r, Numbers *to)
+read_adapter(Export *x, Arena *arena, const AdapterRecord *r, const Numbers *weight,
+             AdapterValues *out)
 {
-	char *a, *b;
+	char *a, *b, *magnitude = NULL;
 
 	RETURN_IF_ERROR(read_state(x, arena, written_state(x, (int)r->a), &a));
 	RETURN_IF_ERROR(read_state(x, arena, written_state(x, (int)r->b), &b));
-	adapter_add(&x->run->format, r, &(AdapterValues){a, b, to->dtype, to->data}, arena);
+	if (r->magnitude)
+		RETURN_IF_ERROR(
+			read_state(x, arena, written_state(x, (int)r->magnitude - 1), &magnitude));
+	*out = (AdapterValues){a, b, magnitude, weight->dtype, weight->data};
+	return NULL;
+}
+
+static Status
+add_adapter(Export *x, Arena *arena, const AdapterRecord *r, Numbers *to)
+{
+	AdapterValues values;
+
+	RETURN_IF_ERROR(read_adapter(x, arena, r, to, &values));
+	adapter_merge(&x->run->format, r, &values, arena);
 	return NULL;
 }
 
@@ -187,6 +201,24 @@ put_tensor(Export *x, const ExportRecord *e, Arena *arena)
 			                                of.data + dtype_bytes(want, at),
 			                                dtype_bytes(want, e->block)));
 	return NULL;
+}
+
+/* What each output of an adapted weight is multiplied by. */
+static Status
+put_factors(Export *x, const ExportRecord *e, Arena *arena)
+{
+	const Format *f = &x->run->format;
+	const StateRecord *s = &f->states[e->state];
+	const AdapterRecord *r = adapter_of_weight(f, (int)e->state);
+	Numbers weight = {.dtype = (DType)s->dtype};
+	AdapterValues values;
+
+	RETURN_IF_ERROR(read_state(x, arena, (int)e->state, &weight.data));
+	RETURN_IF_ERROR(read_adapter(x, arena, r, &weight, &values));
+	int64_t n = f->dims[s->first_dim + r->axis];
+	char *out = arena_alloc(arena, (size_t)dtype_bytes((DType)e->dtype, n) + 1);
+	dtype_convert((DType)e->dtype, out, F64, adapter_factors(f, r, &values, arena), n);
+	return file_writer_add(x->files[e->file], out, dtype_bytes((DType)e->dtype, n));
 }
 
 /* One for each group: a state's, or what follows from the numbers. */
@@ -280,8 +312,8 @@ static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e
 	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
 	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
 	[EXPORT_RANGE_SCALE] = put_range, [EXPORT_RANGE_ZERO] = put_range,
-	[EXPORT_NAME] = put_name,         [EXPORT_LENGTH] = put_length,
-	[EXPORT_ALIGN] = put_align,
+	[EXPORT_FACTORS] = put_factors,   [EXPORT_NAME] = put_name,
+	[EXPORT_LENGTH] = put_length,     [EXPORT_ALIGN] = put_align,
 };
 
 static bool

@@ -44,8 +44,8 @@ peft_modules(Arena *arena, const Format *f)
 	return out;
 }
 
-void
-peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[2])
+int
+peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MAX_PEFT_PARTS])
 {
 	const AdapterRecord *r = m->record;
 	int rank = (int)f->states[r->weight].rank, axis = (int)r->axis;
@@ -63,6 +63,15 @@ peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[2]
 	}
 	for (int i = 0; i < 2; i++)
 		parts[i].name = arena_printf(arena, format, m->name, 'A' + i);
+	if (!r->magnitude)
+		return 2;
+	parts[2] = (PeftPart){
+		.name = arena_printf(arena, "base_model.model.%s.lora_magnitude_vector", m->name),
+		.state = r->magnitude - 1,
+		.rank_axis = -1,
+		.rank = is_matrix ? 1 : rank,
+		.lead = !is_matrix};
+	return 3;
 }
 
 /* ---- what was trained as a whole */
@@ -70,7 +79,8 @@ static bool
 is_part(const Format *f, int state)
 {
 	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++)
-		if (f->adapters[i].a == (uint32_t)state || f->adapters[i].b == (uint32_t)state)
+		if (f->adapters[i].a == (uint32_t)state || f->adapters[i].b == (uint32_t)state ||
+		    f->adapters[i].magnitude == (uint32_t)state + 1)
 			return true;
 	return false;
 }
@@ -115,6 +125,11 @@ check_modules(const Format *f, const PeftModules *modules, const char *option, T
 {
 	for (int i = 0; i < modules->n; i++) {
 		const AdapterRecord *r = modules->at[i].record;
+		if (!r->magnitude != !modules->at[0].record->magnitude)
+			return status_error(EXIT_UNSUPPORTED,
+			                    "%s: PEFT has dora for all of an adapter's modules, "
+			                    "or for none",
+			                    option);
 		if (!has_layout(f, r))
 			return status_error(EXIT_UNSUPPORTED,
 			                    "%s: PEFT has no adapter for a weight as \"%s\"",

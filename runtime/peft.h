@@ -3,6 +3,7 @@
  *
  *	base_model.model.M.lora_A.weight    [rank, inputs], of a convolution [rank, inputs, window...]
  *	base_model.model.M.lora_B.weight    [outputs, rank], of a convolution [outputs, rank, 1...]
+ *	base_model.model.M.lora_magnitude_vector [outputs], of a convolution [1, outputs, 1...], with DoRA
  *	base_model.model.M.lora_embedding_A [rank, rows], lora_embedding_B [row's elements, rank] of a table
  *
  * and base_model.model.M.weight of what was trained as a whole (modules_to_save). peft.c says what lies where,
@@ -31,8 +32,11 @@ typedef struct {
 	bool turn;     /* the file has the transpose */
 	int rank_axis; /* of the state, along which the rank lies; -1: it has none */
 	int rank;      /* of the file's tensor, whose last axes are 1 */
+	int lead;      /* axes of 1 before the state's */
 } PeftPart;
-void peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[2]);
+enum { MAX_PEFT_PARTS = 3 };
+/* How many: the two parts, and the magnitude where there is one. */
+int peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MAX_PEFT_PARTS]);
 
 /* Trained, and no part of an adapter. */
 bool peft_is_trained_whole(const Format *f, int state);

@@ -43,8 +43,11 @@ read_config(Loader *l)
 	type = json_string_value(json_object_get(l->config, "peft_type"));
 	if (!type || strcmp(type, "LORA") != 0)
 		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
-	if (is_on(l, "use_dora"))
-		return config_error(l, "use_dora: not supported in this build");
+	if (is_on(l, "use_dora") != (l->f->adapters[0].magnitude != 0))
+		return config_error(
+			l, is_on(l, "use_dora")
+				   ? "use_dora, and this executable has none: compile with dora"
+				   : "no use_dora, and this executable has it");
 	if (!json_is_number(json_object_get(l->config, "lora_alpha")))
 		return config_error(l, "lora_alpha is no number");
 	return NULL;
@@ -107,9 +110,9 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 	bool fits = t->rank == p->rank && dtype_is_float(t->dtype);
 
 	for (int i = 0; i < t->rank && fits; i++) {
-		int at = p->turn ? n - 1 - i : i;
-		int64_t want = i < n ? dims[at] : 1;
-		bool is_rank = i < n && at == p->rank_axis;
+		int at = p->turn ? n - 1 - i : i - p->lead;
+		int64_t want = at >= 0 && at < n ? dims[at] : 1;
+		bool is_rank = at >= 0 && at == p->rank_axis;
 		if (is_rank)
 			*rank = t->dims[i];
 		fits = is_rank ? t->dims[i] >= 1 && t->dims[i] <= want : t->dims[i] == want;
@@ -181,23 +184,24 @@ load_base(Loader *l, const PeftModule *m)
 static Status
 load_module(Loader *l, const PeftModule *m)
 {
-	PeftPart parts[2];
-	const SafeTensor *found[2];
+	PeftPart parts[MAX_PEFT_PARTS];
+	const SafeTensor *found[MAX_PEFT_PARTS];
 	int64_t rank = 1;
 	double scale, own = format_adapter_scale(l->f, m->record);
 
-	peft_parts(l->arena, l->f, m, parts);
-	for (int i = 0; i < 2; i++)
-		found[i] = find(l, parts[i].name);
-	if (!found[0] && !found[1]) {
+	int n = peft_parts(l->arena, l->f, m, parts), missing = 0;
+	for (int i = 0; i < n; i++)
+		missing += !(found[i] = find(l, parts[i].name));
+	if (missing == n) {
 		if (l->run->diag)
 			diag_warning(l->run->diag, "%s: no \"%s\": it keeps its initial value",
 			             l->path, parts[0].name);
 		return NULL;
 	}
-	if (!found[0] || !found[1])
-		return status_error(EXIT_CHECKPOINT, "%s: no \"%s\"", l->path,
-		                    parts[found[0] ? 1 : 0].name);
+	for (int i = 0; i < n; i++)
+		if (!found[i])
+			return status_error(EXIT_CHECKPOINT, "%s: no \"%s\"", l->path,
+			                    parts[i].name);
 	RETURN_IF_ERROR(check_shape(l, found[0], &parts[0], &rank));
 	RETURN_IF_ERROR(scale_of(l, m->name, rank, &scale));
 	double factor = scale == own ? 1 : scale / own;
@@ -211,8 +215,9 @@ load_module(Loader *l, const PeftModule *m)
 		             "part is multiplied by the rest",
 		             l->path, m->name, scale, own);
 	RETURN_IF_ERROR(load_base(l, m));
-	RETURN_IF_ERROR(load_part(l, found[0], &parts[0], 1));
-	return load_part(l, found[1], &parts[1], factor);
+	for (int i = 0; i < n; i++)
+		RETURN_IF_ERROR(load_part(l, found[i], &parts[i], i == 1 ? factor : 1));
+	return NULL;
 }
 
 static Status

@@ -25,8 +25,8 @@ add_tensor(Writer *w, const PeftPart *p)
 	RETURN_IF_ERROR(executor_read(&w->run->executor, data,
 	                              executor_state(&w->run->executor, (int)p->state)));
 	for (int i = 0; i < p->rank; i++) {
-		int at = p->turn ? p->rank - 1 - i : i;
-		t.dims[i] = at < (int)s->rank ? dims[at] : 1;
+		int at = p->turn ? p->rank - 1 - i : i - p->lead;
+		t.dims[i] = at >= 0 && at < (int)s->rank ? dims[at] : 1;
 	}
 	t.data = p->turn ? peft_transposed(w->arena, data, dims[0], dims[1],
 	                                   dtype_bytes(t.dtype, 1))
@@ -38,12 +38,12 @@ add_tensor(Writer *w, const PeftPart *p)
 static Status
 add_tensors(Writer *w)
 {
-	PeftPart parts[2];
+	PeftPart parts[MAX_PEFT_PARTS];
 
 	for (int i = 0; i < w->modules.n; i++) {
-		peft_parts(w->arena, w->f, &w->modules.at[i], parts);
-		RETURN_IF_ERROR(add_tensor(w, &parts[0]));
-		RETURN_IF_ERROR(add_tensor(w, &parts[1]));
+		int n = peft_parts(w->arena, w->f, &w->modules.at[i], parts);
+		for (int k = 0; k < n; k++)
+			RETURN_IF_ERROR(add_tensor(w, &parts[k]));
 	}
 	for (int i = 0; i < w->f->n[SECTION_STATES]; i++) {
 		if (!peft_is_trained_whole(w->f, i))
@@ -145,7 +145,8 @@ config_json(const Writer *w)
 	                 "init_lora_weights", 1, "lora_alpha", number_json(alpha), "lora_dropout",
 	                 0.0, "modules_to_save", saved_modules_json(w), "peft_type", "LORA", "r",
 	                 (json_int_t)peft_rank(f, first), "rank_pattern", ranks, "target_modules",
-	                 targets, "task_type", "use_dora", 0, "use_rslora", rslora);
+	                 targets, "task_type", "use_dora", first->magnitude != 0, "use_rslora",
+	                 rslora);
 }
 
 static Status

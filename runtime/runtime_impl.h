@@ -524,14 +524,17 @@ Status export_merged(Gradc *run, const char *path);
 /* ---- adapters.c */
 Status adapters_check(Gradc *run, const char *option);              /* as gradc_check_adapters */
 const AdapterRecord *adapter_of_weight(const Format *f, int state); /* NULL: it has none */
-/* What is added up: the contents of the two parts, and the weight's, of a type of its own, which gets the product. */
+/* What is added up: the contents of the parts (magnitude NULL: there is none), and the weight's, of a type of its own. */
 typedef struct {
-	const void *a, *b;
+	const void *a, *b, *magnitude;
 	DType dtype;
 	void *weight;
 } AdapterValues;
-/* weight += scale b a: each element's sum in f64, rounded once. */
-void adapter_add(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
+/* weight += scale b a, and its outputs scaled to magnitude: in f64, rounded once. */
+void adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
+/* magnitude / |weight + scale b a| of each output, [outputs]; the weight stays. */
+const double *adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
+                              Arena *arena);
 
 /* ---- peft.c, peft_write.c, peft_load.c: see peft.h */
 Status peft_write(Gradc *run, const char *folder);

@@ -455,7 +455,7 @@ static const OptionRow option_rows[] = {
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
-	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, rslora", TAKES_CALL, AT(lora),
+	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, dropout=0, rslora, dora", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},

@@ -80,20 +80,27 @@ def answer(path, x):
     return onnxruntime.InferenceSession(path).run(None, {"x": x})[0]
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_a_product_beside_each_weight(run, place, tmp_path, name):
-    """What is trained is the weight plus the product: merged, and with branches, onnxruntime computes what the executable does."""
+@pytest.mark.parametrize("name, dora", [(name, dora) for name in PLACES for dora in (False, True) if name != "tied" or not dora])
+def test_a_product_beside_each_weight(run, place, tmp_path, name, dora):
+    """What is trained is the weight plus the product, with dora each output's part of that scaled to a learned size: merged, and with branches,
+    onnxruntime computes what the executable does."""
     w, axis, x = place(name)
-    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--optimizer=sgd", "--lora=w,rank=3,alpha=6")
+    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--optimizer=sgd", "--lora=w,rank=3,alpha=6" + ",dora" * dora)
     parts = ["w.lora_embedding_A", "w.lora_embedding_B"] if name == "gather" else ["w.lora_A.weight", "w.lora_B.weight"]
+    parts += ["w.lora_magnitude_vector"] * dora
     run(tmp_path / "t", "--data=x=x.npy", "--data=labels=labels.npy", *QUIET, "--epochs=4", "--lr=1", "--clip-norm=0.5", "--save=c", "--export=b.onnx",
         "--export-merged=m2.onnx")
     saved = states(tmp_path / "c", parts)
-    a, b = (saved[p] for p in parts)
+    a, b = (saved[p] for p in parts[:2])
     assert a.shape[axis] == 3 and b.shape == (w.shape[axis], 3)
     assert np.abs(delta(a, b, axis, 2)).max() > 1e-2
     merged = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "m2.onnx").graph.initializer}
-    np.testing.assert_allclose(merged["w"], w + delta(a, b, axis, 2), rtol=1e-6, atol=1e-6)
+    want, others = w + delta(a, b, axis, 2), tuple(i for i in range(w.ndim) if i != axis)
+    if dora:
+        size = np.expand_dims(saved[parts[2]], others)
+        assert np.abs(size / np.sqrt(np.square(w).sum(others, keepdims=True)) - 1).max() > 1e-2
+        want = want * size / np.sqrt(np.square(want).sum(others, keepdims=True))
+    np.testing.assert_allclose(merged["w"], want, rtol=1e-6, atol=1e-6)
     want = answer(tmp_path / "m2.onnx", x)
     assert np.abs(want - answer(tmp_path / "m.onnx", x)).max() > 1e-2
     np.testing.assert_allclose(answer(tmp_path / "b.onnx", x), want, rtol=1e-5, atol=1e-5)
@@ -143,12 +150,12 @@ def batch(models, name):
     return [f"--data=input_ids={folder / 'input_ids.npy'}", f"--data=labels={folder / 'labels.npy'}", *QUIET]
 
 
-@pytest.mark.parametrize("name", ["gpt2_mini", "cnn_mnist"])
-def test_the_first_step_is_the_base_models(run, models, tmp_path, name):
+@pytest.mark.parametrize("name, choice", [("gpt2_mini", "*"), ("gpt2_mini", "*.c_*.weight,dora"), ("cnn_mnist", "*"), ("cnn_mnist", "*.weight,rank=2,dora")])
+def test_the_first_step_is_the_base_models(run, models, tmp_path, name, choice):
     """To the bit: its loss; and after steps the frozen weights are what they were. Layers that normalize by the batch do so when they are
     frozen, too, if --statistics=update asks for it."""
     options = [o for o in reference.compile_options(name, "f32")]
-    for exe, more in (("base", []), ("lora", ["--lora=*", "--statistics=update"])):
+    for exe, more in (("base", []), ("lora", [f"--lora={choice}", "--statistics=update"])):
         run("compile", models / name / "model.onnx", "-o", exe, *options, *more)
     given = [o for o in reference.train_options(name, "f32") if not o.startswith(("--steps", "--log"))]
     losses = []
@@ -231,7 +238,10 @@ def test_rules_reach_the_parts(run, models):
     (["--lora=*,alpha=nan"], "alpha=nan is not"),
     (["--lora=*,ranks=3"], "--lora=* has no option ranks"),
     (["--lora=,rank=3"], "need GLOB[,rank=N]"),
-    (["--lora=*,dora"], "--lora=* has no option dora"),
+    (["--lora=*,foo"], "--lora=* has no option foo"),
+    (["--lora=*,dora=2"], "dora=2 is not true or false"),
+    (["--lora=lm_head*,dora"], '"lm_head.weight": --lora: not adapted: dora: it is a table and the last product'),
+    (["--lora=*c_attn.weight,dora", "--quantize=w8"], "not adapted: dora: its codes are read"),
 ])
 def test_recipes_that_make_no_sense(run, models, options, said):
     done = run("check", models / "gpt2_mini/model.onnx", *options, exit=2 if said else 0)

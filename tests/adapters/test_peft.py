@@ -15,6 +15,8 @@ CASES = {
     "gpt2_rslora": ["--lora=*c_attn.weight,alpha=4,rslora", "--lora=*c_proj.weight,alpha=4,rslora", "--lora=*c_fc.weight,rank=3,alpha=4,rslora",
                     "--lora=*mlp.c_proj.weight,alpha=16,rslora"],
     "llama_lora": ["--train=lm_head.*", "--lora=*.q_proj.weight,alpha=16", "--lora=*.v_proj.weight,alpha=16"],
+    "gpt2_dora": ["--lora=*c_attn.weight,rank=4,alpha=8,dora", "--lora=*c_fc.weight,rank=4,alpha=8,dora"],
+    "llama_dora": [f"--lora=*.{name}_proj.weight,rank=8,alpha=4,rslora,dora" for name in ("o", "down", "v")],
     "llama_rslora": ["--lora=*proj.weight,rank=4,alpha=6,rslora", "--lora=*embed_tokens*,rank=4,alpha=6,rslora"],
 }
 
@@ -166,7 +168,7 @@ def reshaped(header):
     (renamed, {}, f'no "{FIRST}"'),
     (reshaped, {}, "has shape [64,4], this executable's adapter [64,4], the other way round"),
     (None, {"peft_type": "IA3"}, 'is no LoRA: peft_type is not "LORA"'),
-    (None, {"use_dora": True}, "use_dora: not supported in this build"),
+    (None, {"use_dora": True}, "use_dora, and this executable has none: compile with dora"),
     (None, {"lora_alpha": "eight"}, "lora_alpha is no number"),
     (None, {"alpha_pattern": {"(": 2}}, '"(" is no regular expression'),
     (None, {"lora_alpha": 1e308, "alpha_pattern": {"x": 1}}, None),

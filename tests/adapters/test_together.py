@@ -7,15 +7,16 @@ import onnx
 import pytest
 import reference
 
-OPTIONS = ("--dim=seq=64", "--loss=cross_entropy", "--lora=*attn*weight,rank=4,alpha=8", "--lora=*c_fc*,rank=2")
+LORA = ("--lora=*attn*weight,rank=4,alpha=8", "--lora=*c_fc*,rank=2")
+OPTIONS = ("--dim=seq=64", "--loss=cross_entropy")
 
 
 @pytest.fixture
 def train(run, models, tmp_path):
     """train(NAME, ARGUMENT..., compiled=(), rows=8, command=()): losses of the log; NAME.onnx is the merged model."""
-    def train_it(name, *arguments, compiled=(), rows=8, command=(), lr=0.01, model="gpt2_mini"):
+    def train_it(name, *arguments, compiled=(), rows=8, command=(), lr=0.01, model="gpt2_mini", lora=LORA):
         folder = models / model
-        run("compile", folder / "model.onnx", "-o", "t", f"--dim=batch={rows}", *OPTIONS, *compiled)
+        run("compile", folder / "model.onnx", "-o", "t", f"--dim=batch={rows}", *OPTIONS, *lora, *compiled)
         run(*command, tmp_path / "t", f"--data=input_ids={folder / 'input_ids.npy'}", f"--data=labels={folder / 'labels.npy'}", "--table=off",
             "--progress=off", "--shuffle=off", f"--lr={lr}", f"--log={name}.jsonl", f"--export-merged={name}.onnx", *arguments)
         return reference.step_losses(tmp_path / f"{name}.jsonl")
@@ -72,7 +73,7 @@ def test_in_bf16(train, run, models, tmp_path):
     f32, bf16 = train("f32", "--steps=8"), train("bf16", "--steps=8", compiled=["--precision=bf16"])
     np.testing.assert_allclose(bf16, f32, rtol=2e-2)
     assert bf16 != f32
-    text = run("dump", models / "gpt2_mini/model.onnx", "--after=mixed", "--dim=batch=8", *OPTIONS, "--precision=bf16").stdout
+    text = run("dump", models / "gpt2_mini/model.onnx", "--after=mixed", "--dim=batch=8", *OPTIONS, *LORA, "--precision=bf16").stdout
     branches = [line for line in text.splitlines() if " = dot " in line and 'loc lora("' in line]
     assert len(branches) >= 2 * 3 * 4 and all("bf16[" in line for line in branches)
 
@@ -106,3 +107,42 @@ def test_with_quantize(train, run, models, tmp_path, spec):
     assert {"QuantizeLinear", "DequantizeLinear"} & {n.op_type for n in onnx.load(tmp_path / "b.onnx").graph.node}
     assert abs(loss(tmp_path / "b.onnx") - said) < 2e-2 * said
     assert abs(loss(tmp_path / "rest.onnx") - said) < 6e-2 * said
+
+
+def test_dropout(train, tmp_path, models):
+    """Of what the first part multiplies, by the place of a row in the step: micro-batches, ranks and a resumed run draw what one batch does.
+    Evaluation drops nothing, whatever the model."""
+    folder = models / "gpt2_mini"
+    evaluate = [f"--eval-data=input_ids={folder / 'input_ids.npy'}", f"--eval-data=labels={folder / 'labels.npy'}"]
+    noisy = ["--lora=*attn*weight,rank=4,alpha=8,dropout=0.3", "--lora=*c_fc*,rank=2,dropout=0.5", "--init=*lora_B*=normal(0,0.05)"]
+    plain = [o.replace(",dropout=0.3", "").replace(",dropout=0.5", "") for o in noisy]
+    one = train("one", "--steps=4", *evaluate, lora=noisy)
+    still = train("still", "--steps=4", *evaluate, lora=plain)
+    before = [next(line["eval_loss"] for line in reference.log_lines(tmp_path / f"{name}.jsonl") if "eval_loss" in line) for name in ("one", "still")]
+    assert before[0] == before[1]
+    assert all(2e-4 < abs(a - b) / b < 0.1 for a, b in zip(one, still)), (one, still)
+    two = train("two", "--steps=4", "--accumulate=2", rows=4, lora=noisy)
+    np.testing.assert_allclose(two, one, rtol=1e-5)
+    if shutil.which("mpirun.openmpi"):
+        ranks = (Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2")
+        assert train("ranks", "--steps=4", rows=4, command=ranks, lora=noisy) == two
+    first = train("first", "--steps=2", "--save=c", lora=noisy)
+    assert first + train("rest", "--steps=4", "--resume=auto", "--save=c", lora=noisy) == one
+
+
+def test_dropped_are_as_many_as_asked(run, tmp_path):
+    """y = s B A drop(x) with A, B and x of ones: each element of x is gone with that probability, and the others are larger by as much."""
+    from onnx import helper, numpy_helper
+    ports = [helper.make_tensor_value_info("x", 1, [512, 64]), helper.make_tensor_value_info("y", 1, [512, 1])]
+    onnx.save(helper.make_model(helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ports[:1], ports[1:],
+                                                  [numpy_helper.from_array(np.zeros((64, 1), np.float32), "w")]),
+                                opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((512, 64), np.float32))
+    np.save(tmp_path / "labels.npy", np.zeros((512, 1), np.float32))
+    p = 0.25
+    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--optimizer=sgd", f"--lora=w,rank=1,alpha=1,dropout={p}", "--init=*lora_*=ones")
+    run(tmp_path / "t", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=8", "--lr=0", "--log=l.jsonl", "--table=off", "--progress=off")
+    losses = reference.step_losses(tmp_path / "l.jsonl")
+    assert len(set(losses)) == 8
+    # the mean square of a sum of 64 numbers that are 1 / (1 - p) or 0
+    np.testing.assert_allclose(np.mean(losses), 64 ** 2 + 64 * p / (1 - p), rtol=5e-3)

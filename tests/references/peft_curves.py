@@ -1,6 +1,6 @@
 """PEFT's adapters on reference models: its losses in f64, and its files.
 
-    make references         writes tests/references/peft/CASE/: {start,trained}/adapter_{config.json,model.safetensors} and curve.json
+    make references         writes, of all cases or of those that are named, tests/references/peft/CASE/: {start,trained}/adapter_{config.json,model.safetensors} and curve.json
 
 Models are transformers' with the weights of the ONNX files; the batches are those of the reference traces. With `--read FOLDER` it checks a
 folder that an executable wrote instead: `--read FOLDER MODEL LOGITS.npy` prints the largest difference from these logits of the first batch.
@@ -27,6 +27,8 @@ CASES = {
     "gpt2_rslora": ("gpt2_mini", {"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj", "c_fc"],
                                   "rank_pattern": {"c_fc": 3}, "alpha_pattern": {"mlp.c_proj": 16}}),
     "llama_lora": ("llama_mini", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "modules_to_save": ["lm_head"]}),
+    "gpt2_dora": ("gpt2_mini", {"r": 4, "lora_alpha": 8, "use_dora": True, "target_modules": ["c_attn", "c_fc"]}),
+    "llama_dora": ("llama_mini", {"r": 8, "lora_alpha": 4, "use_rslora": True, "use_dora": True, "target_modules": ["o_proj", "down_proj", "v_proj"]}),
     "llama_rslora": ("llama_mini", {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": [*LINEARS, "embed_tokens"]}),
 }
 
@@ -107,4 +109,6 @@ if __name__ == "__main__":
         read(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
     else:
         for name, (model, settings) in CASES.items():
+            if len(sys.argv) > 2 and name not in sys.argv[2:]:
+                continue
             train(Path(sys.argv[1]) / model, settings, OUT / name)

@@ -26,18 +26,20 @@ test_axes(void **state)
 {
 	(void)state;
 	for (int i = 0; i < COUNT(cases); i++) {
-		static const bool has_rows[] = {true, false};
 		Arena *arena = arena_new();
 		Diag *diag = diag_new("test", stderr);
 		Module *m = module_parse(
-			arena_printf(arena,
-		                     "func @f(%%x: f32[4,4], %%w: f32[4,4]) -> %s {\n  %s : %s\n"
-		                     "  return %%r\n}\n",
-		                     cases[i].type, cases[i].body, cases[i].type),
+			arena_printf(
+				arena,
+				"func @f(%%x: f32[4,4] is input 0 rows, %%w: f32[4,4]) -> %s {\n  %s : %s\n"
+				"  return %%r\n}\n",
+				cases[i].type, cases[i].body, cases[i].type),
 			"batch", NULL, diag);
 		assert_non_null(m);
 		const Function *f = module_function(m, "f");
-		int axis = batch_axes(arena, f, 4, has_rows)[node_result(f->first, 0)->id];
+		int64_t rows;
+		int axis = batch_axes(arena, f, &rows)[node_result(f->first, 0)->id];
+		assert_int_equal(rows, 4);
 		if (axis != cases[i].axis)
 			fail_msg("%s: axis %d, not %d", cases[i].body, axis, cases[i].axis);
 		module_free(m);

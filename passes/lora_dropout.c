@@ -1,0 +1,41 @@
+/* Dropout of what an adapter multiplies (PEFT's lora_dropout), in training alone. */
+#include "passes/lora_impl.h"
+
+#include <string.h>
+
+void
+lora_split_inference(Module *m)
+{
+	Function *forward;
+
+	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++) {
+		if (module_program(m, FUNCTION_INFERENCE, b))
+			continue;
+		const char *name = b ? arena_printf(m->arena, "inference.%d", b) : "inference";
+		Function *f = function_clone(forward, module_fresh_name(m, name));
+		f->role = FUNCTION_INFERENCE;
+		f->binding = b;
+	}
+}
+
+/* As ONNX's Dropout (frontend/onnx/random.c): kept where a uniform number is at least the probability. */
+Value *
+lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis, int64_t rows)
+{
+	Ints shape = ints_of_type(x->type);
+	RandomAttr draw = {.dtype = x->type->dtype,
+	                   .shape = shape,
+	                   .counter.stream = (int64_t)hash_bytes(name, strlen(name), 0)};
+	Value *operands[] = {function_hyperparameter(b->f, SCALAR_SEED),
+	                     function_hyperparameter(b->f, SCALAR_STEP),
+	                     function_hyperparameter(b->f, SCALAR_OFFSET)};
+
+	if (axis >= 0 && shape.at[axis] % rows == 0) {
+		draw.counter.axis = axis;
+		draw.counter.rows = rows;
+	}
+	Value *u = build(b, OP_random, COUNT(operands), operands, &draw);
+	Value *kept = b_binary(b, OP_ge, u, b_splat(b, u->type, probability));
+	Value *scaled = b_binary(b, OP_mul, x, b_splat(b, x->type, 1 / (1 - probability)));
+	return b_select(b, kept, scaled, b_splat(b, x->type, 0));
+}

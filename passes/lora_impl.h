@@ -1,0 +1,27 @@
+/* What the files of the lora pass share. */
+#ifndef GRADC_LORA_IMPL_H
+#define GRADC_LORA_IMPL_H
+
+#include "passes/pass.h"
+
+/* ---- lora_magnitude.c */
+/* The norm of each output's weights, over all other axes: [outputs], in the weight's type. */
+const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
+/* What a node multiplies by, in its places: the weight and the first part with `outputs`, the axis of the outputs, of the weight, of the
+ * rank; the second part, [outputs, rank]. */
+typedef struct {
+	Value *weight, *down, *up;
+	int outputs;
+} LoraUse;
+/* magnitude / |W + s B A|, [outputs]. a->magnitude begins as the norms of the weight: so its data are. */
+Value *lora_factor(Builder *b, const Adapter *a, const LoraUse *u);
+
+/* ---- lora_dropout.c */
+/* A function of role inference for each of role forward that lacks one: there nothing is dropped. */
+void lora_split_inference(Module *m);
+/* x, of which each element is 0 with that probability, else divided by the rest. name: of whose numbers; axis: of x, counts its rows,
+ * `rows` of them; -1: none does. */
+Value *lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis,
+                    int64_t rows);
+
+#endif
