@@ -468,6 +468,8 @@ run_lora(Pass *p, Module *m)
 
 	if (!read_choices(&l, ((const LoraOptions *)p->options)->adapters))
 		return false;
+	if (l.choices.n == 0)
+		return true;
 	find_rows(&l);
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
