@@ -529,6 +529,20 @@ float_state(const Format *f, uint32_t state)
 	return state < (uint32_t)f->n[SECTION_STATES] && dtype_is_float((DType)s->dtype) ? s : NULL;
 }
 
+/* A state is a part of one adapter, or the weight of one. */
+static bool
+adapters_share(const AdapterRecord *a, const AdapterRecord *b)
+{
+	const uint32_t of_a[] = {a->weight, a->a, a->b, a->magnitude - 1};
+	const uint32_t of_b[] = {b->weight, b->a, b->b, b->magnitude - 1};
+
+	for (int i = 0; i < COUNT(of_a); i++)
+		for (int k = 0; k < COUNT(of_b); k++)
+			if (of_a[i] != UINT32_MAX && of_a[i] == of_b[k] && (a != b || i != k))
+				return true;
+	return false;
+}
+
 static Status
 check_adapter(const Format *f, int i)
 {
@@ -553,6 +567,9 @@ check_adapter(const Format *f, int i)
 	if (r->magnitude &&
 	    (!sizes || sizes->rank != 1 || f->dims[sizes->first_dim] != dims[r->axis]))
 		return FAULT("adapter %d: no size of each output in state %u", i, r->magnitude - 1);
+	for (int k = 0; k <= i; k++)
+		if (adapters_share(&f->adapters[k], r))
+			return FAULT("adapter %d: it shares a state with adapter %d", i, k);
 	RETURN_IF_ERROR(check_string(f, r->product, "adapter", i));
 	return check_string(f, r->table, "adapter", i);
 }

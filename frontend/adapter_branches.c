@@ -357,6 +357,35 @@ find_weights(Branches *b, const QuantizedTensors *quantized)
 	}
 }
 
+/* The type in which a node's result is multiplied: what its adapter is to have. */
+static DType
+passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
+{
+	const TensorProto *scale = is_op(p, "DequantizeLinear") && p->n_input > 1
+	                                   ? strmap_get(b->model->initializers, p->input[1])
+	                                   : NULL;
+	int type = is_op(p, "Cast") ? (int)attribute_int(p, "to") : scale ? scale->data_type : 0;
+	DType dtype;
+
+	return tensor_dtype(type, &dtype) && dtype_is_float(dtype) ? dtype : at->dtype;
+}
+
+/* An Identity whose result is a weight of its own, merged with another of the same numbers, passes nothing on. */
+static bool
+is_own_weight(const Branches *b, const NodeProto *p)
+{
+	const Weight *w = p->n_output == 1 ? repairs_weight(b->repairs, p->output[0]) : NULL;
+
+	return w && w->identity == p && !(w->tied && !strcmp(w->tied->name, p->input[0]));
+}
+
+/* The numbers do not matter to it. */
+static bool
+reads_shape(const NodeProto *p)
+{
+	return is_op(p, "Shape") || is_op(p, "Size");
+}
+
 /* The result of a node that passes the weight on; false: it does not. */
 static bool
 pass_on(Branches *b, const NodeProto *p, const Alias *at)
@@ -375,7 +404,7 @@ pass_on(Branches *b, const NodeProto *p, const Alias *at)
 		int64_t from = perm && (size_t)i < perm->n_ints ? perm->ints[i] : order.n - 1 - i;
 		order.at[i] = at->order.at[from];
 	}
-	put_alias(b, p->output[0], at->adapter, at->dtype, order);
+	put_alias(b, p->output[0], at->adapter, passed_dtype(b, p, at), order);
 	return true;
 }
 
@@ -400,18 +429,22 @@ walk_node(Branches *b, NodeProto *p)
 	for (size_t k = 0; k < p->n_attribute; k++)
 		if (p->attribute[k]->g && reads_inside(b, p->attribute[k]->g))
 			b->fault = p;
-	for (size_t k = 0; k < p->n_input; k++) {
+	const Alias *adapted = NULL;
+	const Form *form = NULL;
+	bool passes = is_own_weight(b, p) || reads_shape(p);
+	for (size_t k = 0; k < p->n_input && !passes; k++) {
 		const Alias *at = strmap_get(b->aliases, p->input[k]);
-		const Form *form = at ? form_of(p, (int)k, at->order.n) : NULL;
 		if (!at || (k == 0 && p->n_output && pass_on(b, p, at)))
 			continue;
-		if (form) {
-			add_branch(b, p, form, at);
-			return;
-		}
-		b->fault = p;
+		form = form_of(p, (int)k, at->order.n);
+		if (!form || adapted)
+			b->fault = p;
+		adapted = at;
 	}
-	vec_push(b->arena, &b->nodes, p);
+	if (adapted && form)
+		add_branch(b, p, form, adapted);
+	else
+		vec_push(b->arena, &b->nodes, p);
 }
 
 const char *

@@ -395,11 +395,13 @@ state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 	return out;
 }
 
-/* An exporter that computes a matrix from one parameter transposes it. */
+/* An exporter that computes a matrix from one parameter transposes it; TorchScript's, which says nothing of it, names it after the product
+ * that reads it. */
 static StateSource
 source_of(const Weight *w, DType dtype)
 {
 	const Origin *o = w->origin;
+	bool folded = !strncmp(w->name, "onnx::MatMul_", 13) && w->data.rank == 2;
 	bool computed = o && o->folded && o->from.n == 1 && name_is_generated(w->name);
 
 	if (computed && o->steps <= 1 && w->data.rank == 2)

@@ -274,8 +274,8 @@ has_adapter_shapes(const Adapter *a)
 			return false;
 	const State *s = a->magnitude;
 	bool scales = !s || (s->type->rank == 1 && s->type->dims[0] == w->dims[a->axis] &&
-	                     s->type->dtype == w->dtype);
-	return scales && x->dtype == w->dtype && y->dtype == w->dtype;
+	                     dtype_is_float(s->type->dtype));
+	return scales && dtype_is_float(x->dtype) && dtype_is_float(y->dtype);
 }
 
 static void

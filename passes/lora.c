@@ -62,6 +62,11 @@ find_outputs(Lora *l, Reader *r)
 	Partition p = node_partition(l->p->scratch, n);
 	int n_axes = 0;
 
+	for (int i = 0; i < n->n_operands; i++)
+		if (i != r->operand && behind_views(node_operand(n, i))->kind == VALUE_STATE) {
+			l->why = "it multiplies another weight";
+			return false;
+		}
 	r->is_table = true;
 	for (int i = 0; i < r->order.n; i++) {
 		const Factor *f = partition_of_operand(&p, r->operand, i);
@@ -373,11 +378,13 @@ may_have_magnitude(Lora *l, const State *s, const Readers *readers)
 {
 	const Reader *first = leader(readers);
 
-	l->why = s->data ? NULL : "dora needs the weight's numbers, which --init=random leaves out";
+	l->why = s->data ? NULL : "dora needs the weight's numbers, which the file lacks";
 	for (int i = 0; i < readers->n; i++) {
 		if (readers->at[i].axis != first->axis)
 			l->why =
 				"dora: it is a table and the last product, with outputs along both axes";
+		if (node_result(readers->at[i].node, 0)->type->rank < 2)
+			l->why = "dora: a vector is multiplied";
 		if (readers->at[i].has_codes)
 			l->why = "dora: its codes are read, whose sizes are others";
 	}
@@ -385,10 +392,15 @@ may_have_magnitude(Lora *l, const State *s, const Readers *readers)
 }
 
 static void
-adapt(Lora *l, State *s, const LoraChoice *c)
+adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 {
 	Readers readers = {0};
 
+	if (!is_parameter) {
+		s->why = arena_printf(l->m->arena, "--lora: not adapted: no parameter: %s",
+		                      s->why ? s->why : "frozen");
+		return;
+	}
 	if (!find_all_readers(l, s, &readers) ||
 	    (c->settings.dora && !may_have_magnitude(l, s, &readers))) {
 		s->why = arena_printf(l->m->arena, "--lora: not adapted: %s", l->why);
@@ -474,12 +486,13 @@ run_lora(Pass *p, Module *m)
 	for (int i = 0; i < n; i++) {
 		State *s = m->states.at[i];
 		const LoraChoice *c = s->kind == STATE_PARAMETER ? choice_of(&l, s) : NULL;
-		if (s->kind == STATE_PARAMETER && s->trainable) {
+		bool is_parameter = s->trainable;
+		if (s->kind == STATE_PARAMETER && is_parameter) {
 			s->trainable = false;
 			s->why = "--lora";
 		}
 		if (c)
-			adapt(&l, s, c);
+			adapt(&l, s, c, is_parameter);
 	}
 	p->changed = true;
 	for (int i = 0; i < l.choices.n; i++)

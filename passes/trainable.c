@@ -53,6 +53,21 @@ apply_init(const Rule *r, State *s)
 	return true;
 }
 
+/* A weight with an adapter stays what it is: else --export-adapter would lack a part of what was trained. */
+static bool
+check_adapter(const Rule *r, const Module *m, const State *s)
+{
+	const Adapter *a = module_adapter(m, s);
+	bool trains = strcmp(r->verb, "train") == 0;
+	bool resizes = a && a->magnitude && strcmp(r->verb, "init") == 0;
+
+	if (!a || a->weight != s || (!trains && !resizes))
+		return true;
+	diag_error(r->p->diag, EXIT_USAGE, "--%s=%s: \"%s\" has an adapter (%s): one of them",
+	           r->verb, r->glob, s->name, s->why);
+	return false;
+}
+
 static bool
 apply_rule(const Rule *r, State *s)
 {
@@ -89,7 +104,7 @@ apply_everywhere(const Rule *r, Module *m)
 		if ((strcmp(r->verb, "train") == 0) && !dtype_is_float(s->type->dtype))
 			continue;
 		n++;
-		ok &= apply_rule(r, s);
+		ok &= check_adapter(r, m, s) && apply_rule(r, s);
 		if (s->why)
 			s->why = arena_strdup(m->arena, s->why);
 	}

@@ -81,55 +81,59 @@ product_of(const Format *f, const AdapterRecord *r, const AdapterValues *v, Aren
 	return p;
 }
 
-/* weight + scale b a. */
-static double *
-sum_of(const Product *p, const AdapterValues *v, Arena *arena)
-{
-	double *row = NEW_ARRAY(arena, double, p->inner);
-	double *out = NEW_ARRAY(arena, double, p->outer * p->outputs * p->inner);
+/* Rows of weight + scale b a, one after the other. */
+typedef struct {
+	const Product *p;
+	const AdapterValues *v;
+	int64_t number, at; /* of the row; its first element */
+	double *row;
+} Rows;
 
-	for (int64_t i = 0; i < p->outer; i++)
-		for (int64_t o = 0; o < p->outputs; o++) {
-			int64_t at = (i * p->outputs + o) * p->inner;
-			sum_row(p, i, o, row);
-			for (int64_t k = 0; k < p->inner; k++)
-				out[at + k] = dtype_load_float(v->dtype, v->weight, at + k) +
-				              row[k];
-		}
-	return out;
+static Rows
+rows_of(const Product *p, const AdapterValues *v, Arena *arena)
+{
+	return (Rows){p, v, -1, 0, NEW_ARRAY(arena, double, p->inner)};
 }
 
-static double *
-factors_of(const Format *f, const AdapterRecord *r, const Product *p, const double *sum,
-           const AdapterValues *v, Arena *arena)
+static bool
+next_row(Rows *r)
 {
-	double *out = NEW_ARRAY(arena, double, p->outputs);
-	const double *magnitude = doubles(arena, (DType)f->states[r->magnitude - 1].dtype,
-	                                  v->magnitude, p->outputs);
+	const Product *p = r->p;
 
-	for (int64_t i = 0; i < p->outer * p->outputs * p->inner; i++)
-		out[i / p->inner % p->outputs] += sum[i] * sum[i];
-	for (int64_t o = 0; o < p->outputs; o++)
-		out[o] = magnitude[o] / sqrt(fmax(out[o], LEAST_NORM_SQUARE));
-	return out;
+	if (++r->number == p->outer * p->outputs)
+		return false;
+	r->at = r->number * p->inner;
+	sum_row(p, r->number / p->outputs, r->number % p->outputs, r->row);
+	for (int64_t k = 0; k < p->inner; k++)
+		r->row[k] += dtype_load_float(r->v->dtype, r->v->weight, r->at + k);
+	return true;
 }
 
 const double *
 adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
 {
 	Product p = product_of(f, r, v, arena);
+	double *out = NEW_ARRAY(arena, double, p.outputs);
+	const double *magnitude = doubles(arena, (DType)f->states[r->magnitude - 1].dtype,
+	                                  v->magnitude, p.outputs);
 
-	return factors_of(f, r, &p, sum_of(&p, v, arena), v, arena);
+	for (Rows rows = rows_of(&p, v, arena); next_row(&rows);)
+		for (int64_t k = 0; k < p.inner; k++)
+			out[rows.number % p.outputs] += rows.row[k] * rows.row[k];
+	for (int64_t o = 0; o < p.outputs; o++)
+		out[o] = magnitude[o] / sqrt(fmax(out[o], LEAST_NORM_SQUARE));
+	return out;
 }
 
 void
 adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
 {
 	Product p = product_of(f, r, v, arena);
-	double *sum = sum_of(&p, v, arena);
-	const double *factor = r->magnitude ? factors_of(f, r, &p, sum, v, arena) : NULL;
+	const double *factors = r->magnitude ? adapter_factors(f, r, v, arena) : NULL;
 
-	for (int64_t i = 0; i < p.outer * p.outputs * p.inner; i++)
-		dtype_store_float(v->dtype, v->weight, i,
-		                  factor ? sum[i] * factor[i / p.inner % p.outputs] : sum[i]);
+	for (Rows rows = rows_of(&p, v, arena); next_row(&rows);) {
+		double factor = factors ? factors[rows.number % p.outputs] : 1;
+		for (int64_t k = 0; k < p.inner; k++)
+			dtype_store_float(v->dtype, v->weight, rows.at + k, factor * rows.row[k]);
+	}
 }

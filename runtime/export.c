@@ -12,7 +12,6 @@ typedef struct {
 	Gradc *run;
 	FileWriter *files[2]; /* FILE.onnx, FILE.onnx.data */
 	const char *data_name;
-	bool averages; /* in place of the weights that have one */
 	ExportedModel which;
 } Export;
 
@@ -83,27 +82,33 @@ is_permuted(const ExportRecord *e)
 	return false;
 }
 
-/* The state whose numbers are written as those of this one. */
-static int
-written_state(const Export *x, int state)
+int
+export_state(const Gradc *run, int state)
 {
-	const Format *f = &x->run->format;
+	const Format *f = &run->format;
+	const char *which = run->options.export_weights;
+	bool averages = which && strcmp(which, "ema") == 0;
 
-	for (int i = 0; x->averages && i < f->n[SECTION_STATES]; i++)
+	for (int i = 0; averages && i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].kind == SAVE_AVERAGE && (int)f->states[i].of - 1 == state)
 			return i;
 	return state;
 }
 
-/* The last update may have made them so; the step after it would have said it. */
-static void
-warn_of_non_finite(const Export *x, const StateRecord *s, const char *data, int64_t n)
+static int
+written_state(const Export *x, int state)
 {
-	const Format *f = &x->run->format;
+	return export_state(x->run, state);
+}
+
+void
+export_warn(const Gradc *run, const char *option, const StateRecord *s, const void *data, int64_t n)
+{
+	const Format *f = &run->format;
 	DType dtype = (DType)s->dtype;
 	int64_t bad = 0;
 
-	if (!x->run->diag || s->kind != SAVE_PARAMETER || !s->trainable)
+	if (!run->diag)
 		return;
 	for (int64_t i = 0; dtype_is_float(dtype) && i < n; i++)
 		bad += !isfinite(dtype_load_float(dtype, data, i));
@@ -111,7 +116,7 @@ warn_of_non_finite(const Export *x, const StateRecord *s, const char *data, int6
 		return;
 	Text name = {0};
 	text_add_quoted(&name, format_text(f, s->name));
-	diag_warning(x->run->diag, "--export: %lld of %lld numbers of %s are not finite",
+	diag_warning(run->diag, "%s: %lld of %lld numbers of %s are not finite", option,
 	             (long long)bad, (long long)n, name.at);
 	text_free(&name);
 }
@@ -169,9 +174,12 @@ read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 	                 .n = format_elements(f, s->first_dim, s->rank)};
 	RETURN_IF_ERROR(read_state(x, arena, state, &out->data));
 	const AdapterRecord *adapter = adapter_of_weight(f, (int)e->state);
-	if (adapter && x->which == EXPORTED_MERGED)
+	bool is_merged = x->which == EXPORTED_MERGED;
+	if (adapter && is_merged)
 		RETURN_IF_ERROR(add_adapter(x, arena, adapter, out));
-	warn_of_non_finite(x, s, out->data, out->n);
+	if (s->kind == SAVE_PARAMETER && (s->trainable || adapter))
+		export_warn(x->run, is_merged ? "--export-merged" : "--export", s, out->data,
+		            out->n);
 	if (is_permuted(e)) {
 		char *permuted = arena_alloc(arena, (size_t)s->bytes);
 		permute_elements(e, f->dims + s->first_dim, out->dtype, out->data, permuted);
@@ -403,10 +411,8 @@ export_model(Gradc *run, const char *path, ExportedModel which)
 	const char *target = path_target(run->arena, path);
 	const char *slash = strrchr(target, '/'), *base = slash ? slash + 1 : target;
 	const char *data_path = arena_printf(run->arena, "%s.data", target);
-	Export x = {.run = run,
-	            .data_name = arena_printf(run->arena, "%s.data", base),
-	            .averages = exports_averages(&run->options),
-	            .which = which};
+	Export x = {
+		.run = run, .data_name = arena_printf(run->arena, "%s.data", base), .which = which};
 
 	if (which == EXPORTED_TRAINED)
 		RETURN_IF_ERROR(adapters_check(run, "--export"));

@@ -45,6 +45,12 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 	char *raw = arena_alloc(arena, (size_t)t->n_bytes), *own = raw;
 	Status status = check_tensor(arena, path, &run->format, s, t);
 
+	const AdapterRecord *adapter = adapter_of_weight(&run->format, state);
+	if (!status && adapter && adapter->magnitude)
+		status = status_error(EXIT_USAGE,
+		                      "--load: \"%s\" has an adapter with dora, whose sizes are "
+		                      "those of the weight that was compiled",
+		                      t->name);
 	if (!status)
 		status = file_pread(st->fd, path, raw, t->n_bytes, t->offset);
 	if (!status && t->dtype != (DType)s->dtype) {

@@ -463,8 +463,6 @@ run_session(Session *s)
 {
 	const CliOptions *o = s->o;
 
-	RETURN_IF_ERROR(check_exports(s));
-
 	if (!o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text))
 		RETURN_IF_ERROR(run_training(s));
 	else
@@ -550,6 +548,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		status = paths_make(arena, &paths);
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
+	if (!status)
+		status = check_exports(&s); /* all ranks alike */
 	if (!status && gradc_rank(s.run) == 0)
 		status = take_outputs(arena, &paths, &locks, diag);
 	else if (!status)

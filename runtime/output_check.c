@@ -1,6 +1,6 @@
 /* What a training reads and writes, before it opens anything. */
 #include "runtime/cli.h"
-#include "runtime/runtime_impl.h"
+#include "runtime/peft.h"
 
 #include <dirent.h>
 #include <glob.h>
@@ -93,6 +93,13 @@ check_against_saves(const PathUse *use, const char *save, Arena *arena, Diag *di
 	return true;
 }
 
+/* A file of a folder that an option names; NULL: it names none. */
+static const char *
+in_folder(Arena *arena, const char *folder, const char *name)
+{
+	return folder ? path_join(arena, folder, name) : NULL;
+}
+
 bool
 outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
                 Diag *diag)
@@ -110,11 +117,25 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 		{PATH_INPUT, "--load", run->load},
 		{PATH_INPUT, "--weights", run->weights},
 		{PATH_OUTPUT, "--export", o->export},
+		{PATH_OUTPUT, "--export-merged", o->export_merged},
 		{PATH_STREAM, "--log", o->log},
 		{PATH_OUTPUT, "--report", o->report},
 		{PATH_OUTPUT, "--trace", run->trace},
 		{PATH_OUTPUT, "--export's data",
 	         o->export ? arena_printf(arena, "%s.data", path_target(arena, o->export)) : NULL},
+		{PATH_OUTPUT, "--export-merged's data",
+	         o->export_merged
+	                 ? arena_printf(arena, "%s.data", path_target(arena, o->export_merged))
+	                 : NULL},
+		{PATH_INPUT, "--load-adapter's settings",
+	         in_folder(arena, run->load_adapter, PEFT_CONFIG)},
+		{PATH_INPUT, "--load-adapter's tensors",
+	         in_folder(arena, run->load_adapter, PEFT_TENSORS)},
+		{PATH_OUTPUT, "--export-adapter's settings",
+	         in_folder(arena, o->export_adapter, PEFT_CONFIG)},
+		{PATH_OUTPUT, "--export-adapter's tensors",
+	         in_folder(arena, o->export_adapter, PEFT_TENSORS)},
+		{PATH_FOLDER, "--export-adapter", o->export_adapter},
 		{PATH_FOLDER, "--save", run->save},
 		{PATH_FOLDER, "--tensorboard", o->tensorboard},
 		{PATH_FOLDER, "--dump-gradients", o->dump_gradients},

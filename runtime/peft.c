@@ -136,6 +136,16 @@ check_modules(const Format *f, const PeftModules *modules, const char *option, T
 			                    option, format_text(f, f->states[r->weight].name));
 		if (!*modules->at[i].name)
 			add_unknown(unknown, f, r->weight);
+		for (int k = 0; k < i && *modules->at[i].name; k++)
+			if (strcmp(modules->at[i].name, modules->at[k].name) == 0)
+				return status_error(
+					EXIT_USAGE,
+					"%s: module \"%s\" would have two adapters, of \"%s\" and "
+					"\"%s\": compile with --adapter-name PARAM=PATH",
+					option, modules->at[i].name,
+					format_text(f,
+				                    f->states[modules->at[k].record->weight].name),
+					format_text(f, f->states[r->weight].name));
 	}
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (peft_is_trained_whole(f, i) &&

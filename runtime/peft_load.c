@@ -2,6 +2,7 @@
  * this rank with zeros; one with another scale gets it into its second part. */
 #include "runtime/peft.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <regex.h>
 #include <stdlib.h>
@@ -53,6 +54,16 @@ read_config(Loader *l)
 	return NULL;
 }
 
+/* Classes as \d are Python's alone: POSIX reads something else. */
+static bool
+is_posix(const char *key)
+{
+	for (; (key = strchr(key, '\\')); key += 1 + (key[1] != '\0'))
+		if (isalnum((unsigned char)key[1]))
+			return false;
+	return true;
+}
+
 /* As PEFT's get_pattern_key: the key, a regular expression, fits the end of the name behind a dot, or all of it. */
 static Status
 fits(const Loader *l, const char *key, const char *module, bool *out)
@@ -60,6 +71,11 @@ fits(const Loader *l, const char *key, const char *module, bool *out)
 	const char *pattern = arena_printf(l->arena, "^(.*\\.)?(%s)$", key);
 	regex_t regex;
 
+	if (!is_posix(key))
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: \"%s\": only POSIX's regular expressions are read: write "
+		                    "[0-9] for \\d",
+		                    l->config_path, key);
 	if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0)
 		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is no regular expression",
 		                    l->config_path, key);
@@ -82,6 +98,10 @@ scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 			RETURN_IF_ERROR(fits(l, key, module, &found));
 		else
 			break;
+		if (found && !json_is_number(value))
+			return status_error(EXIT_CHECKPOINT,
+			                    "%s: alpha_pattern: \"%s\" is no number",
+			                    l->config_path, key);
 		if (found)
 			alpha = json_number_value(value);
 	}
@@ -169,15 +189,41 @@ load_part(Loader *l, const SafeTensor *t, const PeftPart *p, double factor)
 	return status;
 }
 
-/* PEFT writes a table that has an adapter, too (save_embedding_layers). */
+static Status
+read_state(const Loader *l, uint32_t state, Arena *arena, char **out)
+{
+	*out = arena_alloc(arena, (size_t)l->f->states[state].bytes + 1);
+	return executor_read(&l->run->executor, *out,
+	                     executor_state(&l->run->executor, (int)state));
+}
+
+/* PEFT writes a table and a head that have adapters, too (save_embedding_layers). Sizes of outputs are those of the weight that was
+ * compiled. */
 static Status
 load_base(Loader *l, const PeftModule *m)
 {
+	uint32_t weight = m->record->weight;
+	const StateRecord *s = &l->f->states[weight];
 	PeftPart p = {arena_printf(l->arena, "base_model.model.%s.base_layer.weight", m->name),
-	              m->record->weight, false, -1, 2};
-	const SafeTensor *t = m->is_table ? find(l, p.name) : NULL;
+	              weight, s->transposed, -1, (int)s->rank};
+	const SafeTensor *t = find(l, p.name);
+	char *before, *after;
 
-	return t ? load_part(l, t, &p, 1) : NULL;
+	if (!t || !m->record->magnitude)
+		return t ? load_part(l, t, &p, 1) : NULL;
+	Arena *arena = arena_new();
+	Status status = read_state(l, weight, arena, &before);
+	if (!status)
+		status = load_part(l, t, &p, 1);
+	if (!status)
+		status = read_state(l, weight, arena, &after);
+	if (!status && memcmp(before, after, (size_t)s->bytes) != 0)
+		status = status_error(EXIT_CHECKPOINT,
+		                      "%s: \"%s\" is not the weight that was compiled, whose sizes "
+		                      "dora has: compile that model",
+		                      l->path, p.name);
+	arena_free(arena);
+	return status;
 }
 
 /* The rank of its first tensor tells the scale. */
@@ -186,7 +232,7 @@ load_module(Loader *l, const PeftModule *m)
 {
 	PeftPart parts[MAX_PEFT_PARTS];
 	const SafeTensor *found[MAX_PEFT_PARTS];
-	int64_t rank = 1;
+	int64_t rank = 1, second_rank = 1;
 	double scale, own = format_adapter_scale(l->f, m->record);
 
 	int n = peft_parts(l->arena, l->f, m, parts), missing = 0;
@@ -203,6 +249,11 @@ load_module(Loader *l, const PeftModule *m)
 			return status_error(EXIT_CHECKPOINT, "%s: no \"%s\"", l->path,
 			                    parts[i].name);
 	RETURN_IF_ERROR(check_shape(l, found[0], &parts[0], &rank));
+	RETURN_IF_ERROR(check_shape(l, found[1], &parts[1], &second_rank));
+	if (rank != second_rank)
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has rank %lld, \"%s\" %lld",
+		                    l->path, parts[0].name, (long long)rank, parts[1].name,
+		                    (long long)second_rank);
 	RETURN_IF_ERROR(scale_of(l, m->name, rank, &scale));
 	double factor = scale == own ? 1 : scale / own;
 	if (!isfinite(factor))
@@ -218,6 +269,49 @@ load_module(Loader *l, const PeftModule *m)
 	for (int i = 0; i < n; i++)
 		RETURN_IF_ERROR(load_part(l, found[i], &parts[i], i == 1 ? factor : 1));
 	return NULL;
+}
+
+static bool
+has_module(Loader *l, const PeftModule *m)
+{
+	PeftPart parts[MAX_PEFT_PARTS];
+
+	peft_parts(l->arena, l->f, m, parts);
+	return find(l, parts[0].name) != NULL;
+}
+
+/* A table that the last product reads, too, has one adapter: PEFT's two must be the same. */
+static Status
+load_both(Loader *l, const PeftModule modules[2])
+{
+	const AdapterRecord *r = modules[0].record;
+	const uint32_t parts[] = {r->a, r->b};
+	char *first[2] = {NULL}, *second[2] = {NULL};
+
+	for (int i = 0; i < 2; i++)
+		if (!has_module(l, &modules[i]) && has_module(l, &modules[1 - i]))
+			return status_error(EXIT_CHECKPOINT,
+			                    "%s: an adapter for \"%s\" and none for \"%s\", which "
+			                    "this executable trains as one: compile with --no-tie",
+			                    l->path, modules[1 - i].name, modules[i].name);
+	Arena *arena = arena_new();
+	Status status = load_module(l, &modules[0]);
+	for (int i = 0; i < 2 && !status; i++)
+		status = read_state(l, parts[i], arena, &first[i]);
+	if (!status)
+		status = load_module(l, &modules[1]);
+	for (int i = 0; i < 2 && !status; i++) {
+		status = read_state(l, parts[i], arena, &second[i]);
+		if (!status &&
+		    memcmp(first[i], second[i], (size_t)l->f->states[parts[i]].bytes) != 0)
+			status = status_error(
+				EXIT_CHECKPOINT,
+				"%s: \"%s\" and \"%s\" have adapters of their own, this executable "
+				"one for both: compile with --no-tie",
+				l->path, modules[0].name, modules[1].name);
+	}
+	arena_free(arena);
+	return status;
 }
 
 static Status
@@ -260,8 +354,12 @@ load_all(Loader *l)
 	PeftModules modules = peft_modules(l->arena, l->f);
 
 	l->taken = NEW_ARRAY(l->arena, bool, l->st.n_tensors + 1);
-	for (int i = 0; i < modules.n; i++)
-		RETURN_IF_ERROR(load_module(l, &modules.at[i]));
+	for (int i = 0; i < modules.n; i++) {
+		const PeftModule *m = &modules.at[i];
+		bool is_pair = i + 1 < modules.n && m[1].record == m->record;
+		RETURN_IF_ERROR(is_pair ? load_both(l, m) : load_module(l, m));
+		i += is_pair;
+	}
 	RETURN_IF_ERROR(load_trained(l));
 	return check_taken(l);
 }

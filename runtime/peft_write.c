@@ -22,8 +22,11 @@ add_tensor(Writer *w, const PeftPart *p)
 	SafeTensor t = {
 		.name = p->name, .dtype = (DType)s->dtype, .rank = p->rank, .n_bytes = s->bytes};
 
-	RETURN_IF_ERROR(executor_read(&w->run->executor, data,
-	                              executor_state(&w->run->executor, (int)p->state)));
+	int state = export_state(w->run, (int)p->state);
+	RETURN_IF_ERROR(
+		executor_read(&w->run->executor, data, executor_state(&w->run->executor, state)));
+	export_warn(w->run, "--export-adapter", s, data,
+	            format_elements(w->f, s->first_dim, s->rank));
 	for (int i = 0; i < p->rank; i++) {
 		int at = p->turn ? p->rank - 1 - i : i - p->lead;
 		t.dims[i] = at >= 0 && at < (int)s->rank ? dims[at] : 1;
@@ -120,6 +123,22 @@ number_json(double x)
 	return x == rint(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
+/* The key of a pattern, which PEFT holds against the end of names: "^fc" where another target ends in ".fc". */
+static const char *
+pattern_key(const Writer *w, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (int i = 0; i < w->modules.n; i++) {
+		const char *other = w->modules.at[i].name;
+		size_t longer = strlen(other);
+		if (longer > n && other[longer - n - 1] == '.' &&
+		    strcmp(other + longer - n, name) == 0)
+			return arena_printf(w->arena, "^%s", name);
+	}
+	return name;
+}
+
 /* The first adapter's are the default, others are patterns. */
 static json_t *
 config_json(const Writer *w)
@@ -135,9 +154,11 @@ config_json(const Writer *w)
 		const char *name = w->modules.at[i].name;
 		json_array_append_new(targets, json_string(name));
 		if (peft_rank(f, r) != peft_rank(f, first))
-			json_object_set_new(ranks, name, json_integer(peft_rank(f, r)));
+			json_object_set_new(ranks, pattern_key(w, name),
+			                    json_integer(peft_rank(f, r)));
 		if (alpha_of(f, r, rslora) != alpha)
-			json_object_set_new(alphas, name, number_json(alpha_of(f, r, rslora)));
+			json_object_set_new(alphas, pattern_key(w, name),
+			                    number_json(alpha_of(f, r, rslora)));
 	}
 	return json_pack("{s:o,s:n,s:n,s:s,s:b,s:b,s:b,s:o,s:f,s:o,s:s,s:I,s:o,s:o,s:n,s:b,s:b}",
 	                 "alpha_pattern", alphas, "auto_mapping", "base_model_name_or_path", "bias",

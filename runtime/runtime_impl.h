@@ -518,6 +518,11 @@ Status resume_checkpoint(Gradc *run, GradcResume *out);
 Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
+/* The state whose numbers are written as those of this one: its average, where options.export_weights asks for it. */
+int export_state(const Gradc *run, int state);
+/* Of numbers that are not finite: the last update may have made them so; the step after it would have said it. */
+void export_warn(const Gradc *run, const char *option, const StateRecord *s, const void *data,
+                 int64_t n);
 Status export_trained(Gradc *run, const char *path);
 Status export_merged(Gradc *run, const char *path);
 

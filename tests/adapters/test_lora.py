@@ -284,3 +284,144 @@ def test_without_adapters(run, of_trace, models, tmp_path):
     for option in ("--export-merged=m.onnx", "--export-adapter=a", "--load-adapter=a"):
         said = run(*given, option, exit=2, cwd=models / "mlp_digits").stderr
         assert f"{option.split('=')[0]}: this executable has no adapters: compile with --lora" in said
+
+
+def both(run, tmp_path, x, *options, lr=0.5):
+    """The answers in onnxruntime of m.onnx trained and merged, and with branches; they must be one."""
+    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--optimizer=sgd", *options)
+    run(tmp_path / "t", "--data=x=x.npy", "--data=labels=labels.npy", *QUIET, "--epochs=3", f"--lr={lr}", "--clip-norm=1", "--export=b.onnx",
+        "--export-merged=m2.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "b.onnx"), full_check=True)
+    merged, branches = answer(tmp_path / "m2.onnx", x), answer(tmp_path / "b.onnx", x)
+    assert np.abs(merged.astype(np.float64) - answer(tmp_path / "m.onnx", x)).max() > 1e-3
+    return merged, branches
+
+
+@pytest.mark.parametrize("adapted", [["w"], ["v"], ["w", "v"]])
+def test_weights_that_the_exporter_merged(run, tmp_path, adapted):
+    """v has the numbers of w when exported, and is an Identity of it in the file: each has an adapter of its own, or none."""
+    w = floats(5, 5)
+    nodes = [helper.make_node("Identity", ["w"], ["v"]), helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]),
+             helper.make_node("MatMul", ["t", "v"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (6, 5))}, {"y": (1, (6, 5))}, {"w": w})
+    x = floats(6, 5)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", floats(6, 5))
+    rows = json.loads(run("check", "m.onnx", "--json", *(f"--lora={n},rank=2" for n in adapted)).stdout)["parameters"]
+    assert sum(r["kind"] == "adapter" for r in rows) == 2 * len(adapted)
+    merged, branches = both(run, tmp_path, x, *(f"--lora={n},rank=2" for n in adapted))
+    np.testing.assert_allclose(branches, merged, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("stored, used", [(np.float32, np.float16), (np.float16, np.float32), (np.float16, np.float16)])
+def test_weights_of_16_bits(run, tmp_path, stored, used):
+    """The adapter has the type in which the weight is multiplied."""
+    kinds = {np.float32: 1, np.float16: 10}
+    nodes = [helper.make_node("Cast", ["w"], ["c"], to=kinds[used]), helper.make_node("MatMul", ["a", "c"], ["h"]),
+             helper.make_node("Cast", ["h"], ["y"], to=1), helper.make_node("Cast", ["x"], ["a"], to=kinds[used])]
+    save(tmp_path / "m.onnx", [nodes[3], *nodes[:3]], {"x": (1, (6, 5))}, {"y": (1, (6, 4))}, {"w": floats(5, 4).astype(stored)})
+    x = floats(6, 5)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", floats(6, 4))
+    merged, branches = both(run, tmp_path, x, "--lora=w,rank=2,alpha=4")
+    np.testing.assert_allclose(branches, merged, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("attributes, bias", [({"beta": 0.5, "alpha": 2.0}, (7,)), ({"transB": 1}, (6, 7)), ({"beta": 2.0}, (1, 7))])
+@pytest.mark.parametrize("opset, more", [(9, ""), (17, ""), (17, ",dora")])
+def test_gemm_in_all_its_forms(run, tmp_path, attributes, bias, opset, more):
+    w = floats(7, 5) if attributes.get("transB") else floats(5, 7)
+    save(tmp_path / "m.onnx", [helper.make_node("Gemm", ["x", "w", "b"], ["y"], **attributes)], {"x": (1, (6, 5))}, {"y": (1, (6, 7))},
+         {"w": w, "b": floats(*bias)}, opset=opset)
+    x = floats(6, 5)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", floats(6, 7))
+    merged, branches = both(run, tmp_path, x, f"--lora=w,rank=2{more}")
+    np.testing.assert_allclose(branches, merged, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_weights_have_none(run, tmp_path):
+    nodes = [helper.make_node("MatMul", ["u", "v"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (6, 5))}, {"y": (1, (6, 4))}, {"u": floats(5, 3), "v": floats(3, 4)})
+    said = run("check", "m.onnx", "--lora=u", "--lora=v,dropout=0.1", exit=2).stderr
+    assert '"u": --lora: not adapted: it multiplies another weight' in said
+
+
+def test_a_weight_with_an_adapter_is_not_trained_besides(run, models):
+    model = models / "mlp_digits/model.onnx"
+    for rule in ("--train=2.weight", "--train=*"):
+        said = run("check", model, "--loss=cross_entropy", "--lora=2.weight", rule, exit=2).stderr
+        assert f'{rule}: "2.weight" has an adapter (--lora=2.weight): one of them' in said
+    run("check", model, "--lora=2.weight", "--init=2.weight=normal(0,1)")
+    assert "has an adapter" in run("check", model, "--lora=2.weight,dora", "--init=2.weight=normal(0,1)", exit=2).stderr
+
+
+def test_buffers_are_no_parameters(run, models):
+    rows = json.loads(run("check", models / "llama_mini/model.onnx", "--json", "--lora=*").stdout)["parameters"]
+    assert {r["kind"] for r in rows} == {"frozen", "adapter"}
+    table = next(r for r in rows if r["name"] == "model.rotary_emb.inv_freq")
+    assert table["kind"] == "frozen" and "not adapted: no parameter: a buffer" in table["why"]
+
+
+def test_several_bindings_share_adapters(run, models, tmp_path):
+    """Two lengths of a text, one adapter."""
+    folder = models / "gpt2_mini"
+    for name in ("input_ids", "labels"):
+        np.save(tmp_path / f"{name}.npy", np.load(folder / f"{name}.npy")[:, :32])
+    run("compile", folder / "model.onnx", "-o", "t", "--dim=batch=4", "--dim=seq=32,64", "--loss=cross_entropy", "--lora=*attn*weight,dropout=0.1")
+    losses = {}
+    for seq, source in ((32, tmp_path), (64, folder)):
+        run(tmp_path / "t", f"--data=input_ids={source / 'input_ids.npy'}", f"--data=labels={source / 'labels.npy'}", *QUIET, "--steps=6", "--lr=0.01",
+            f"--log={seq}.jsonl", f"--export-adapter=a{seq}")
+        losses[seq] = reference.step_losses(tmp_path / f"{seq}.jsonl")
+    assert all(np.mean(found[-2:]) < found[0] for found in losses.values()) and losses[32] != losses[64]
+
+
+def test_outputs_are_kept_apart(run, models, tmp_path):
+    """Files that would be written over each other, or over data, are named before training."""
+    folder = models / "mlp_digits"
+    for name in ("input", "labels"):
+        np.save(tmp_path / f"{name}.npy", np.load(folder / f"{name}.npy"))
+    run("compile", folder / "model.onnx", "-o", "t", "--batch=64", "--loss=cross_entropy", "--lora=*.weight,rank=2", "--ema=0.5")
+    given = [tmp_path / "t", "--data=input=input.npy", "--data=labels=labels.npy", *QUIET, "--steps=2", "--lr=0.01"]
+    run(*given, "--export-adapter=a")
+    for options in (["--export-merged=labels.npy"], ["--export=m.onnx", "--export-merged=m.onnx"], ["--load-adapter=a", "--export-adapter=a"]):
+        assert run(*given, *options, exit=2).stderr.startswith("gradc: error: "), options
+    assert "--find-lr and --export-merged: one of them" in run(*given, "--find-lr=1e-5,1", "--export-merged=m.onnx", exit=2).stderr
+    run(*given, "--export-weights=ema", "--export-adapter=e", "--export-merged=e.onnx")
+    run(*given[:-2], "--steps=0", "--load-adapter=e", "--export-merged=again.onnx")
+    for a, b in zip(onnx.load(tmp_path / "e.onnx").graph.initializer, onnx.load(tmp_path / "again.onnx").graph.initializer):
+        assert numpy_helper.to_array(a).tobytes() == numpy_helper.to_array(b).tobytes()
+    assert (tmp_path / "a/adapter_model.safetensors").read_bytes() != (tmp_path / "e/adapter_model.safetensors").read_bytes()
+    with_dora = run("compile", folder / "model.onnx", "-o", "d", "--batch=64", "--loss=cross_entropy", "--lora=2.weight,rank=2,dora")
+    assert with_dora.returncode == 0
+
+
+def test_ranks_end_alike_where_adapters_cannot_be_named(run, tmp_path):
+    import shutil
+    from pathlib import Path
+    if not shutil.which("mpirun.openmpi"):
+        pytest.skip("mpirun.openmpi is not installed")
+    save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, (4, 5))}, {"y": (1, (4, 3))}, {"w": floats(5, 3)})
+    np.save(tmp_path / "x.npy", floats(16, 5))
+    np.save(tmp_path / "y.npy", floats(16, 3))
+    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--lora=w,rank=2", "--batch=4")
+    done = run(Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2", tmp_path / "t", "--data=x=x.npy", "--data=labels=y.npy",
+               *QUIET, "--steps=2", "--export-adapter=a", exit=None, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("the file does not say which parameters of a module") == 1
+
+
+def test_names_that_are_given(run, tmp_path):
+    """--adapter-name, where the file says nothing: the weight's module; two weights cannot have the same."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (4, 5))}, {"y": (1, (4, 3))}, {"w": floats(5, 6), "v": floats(6, 3)})
+    np.save(tmp_path / "x.npy", floats(8, 5))
+    np.save(tmp_path / "y.npy", floats(8, 3))
+    given = [tmp_path / "t", "--data=x=x.npy", "--data=labels=y.npy", *QUIET, "--steps=1", "--export-adapter=a"]
+    for names, said in ((["w=enc.fc", "v=enc.fc"], 'module "enc.fc" would have two adapters, of "w" and "v"'), (["w=enc.fc.weight"], '"v"'), (["w=enc.fc", "v=dec"], None)):
+        run("compile", "m.onnx", "-o", "t", "--loss=mse", "--lora=*,rank=2", *(f"--adapter-name={n}" for n in names))
+        done = run(*given, exit=2 if said else 0)
+        assert said is None or said in done.stderr
+    header = (tmp_path / "a/adapter_model.safetensors").read_bytes()
+    names = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
+    assert {n for n in names if n != "__metadata__"} == {f"base_model.model.{m}.lora_{p}.weight" for m in ("enc.fc", "dec") for p in "AB"}
