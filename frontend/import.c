@@ -406,8 +406,9 @@ source_of(const Weight *w, DType dtype)
 
 	if (computed && o->steps <= 1 && w->data.rank == 2)
 		return (StateSource){dtype, o->from.at[0], true};
-	return (StateSource){
-		dtype, name_is_generated(w->name) || !strchr(w->name, '.') ? NULL : w->name, false};
+	return (StateSource){dtype,
+	                     name_is_generated(w->name) || !strchr(w->name, '.') ? NULL : w->name,
+	                     folded};
 }
 
 static void

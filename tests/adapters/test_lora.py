@@ -425,3 +425,22 @@ def test_names_that_are_given(run, tmp_path):
     header = (tmp_path / "a/adapter_model.safetensors").read_bytes()
     names = json.loads(header[8:8 + int.from_bytes(header[:8], "little")])
     assert {n for n in names if n != "__metadata__"} == {f"base_model.model.{m}.lora_{p}.weight" for m in ("enc.fc", "dec") for p in "AB"}
+
+
+def test_a_matrix_that_torchscript_turned_is_turned_back(run, tmp_path):
+    """torch.onnx.export(dynamo=False) writes Linear's weight as its transpose, under the name of the product."""
+    nodes = [helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["h"]), helper.make_node("MatMul", ["h", "onnx::MatMul_9"], ["y"])]
+    head = floats(6, 3)
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (4, 5))}, {"y": (1, (4, 3))}, {"onnx::MatMul_7": floats(5, 6), "onnx::MatMul_9": head})
+    np.save(tmp_path / "x.npy", floats(8, 5))
+    np.save(tmp_path / "y.npy", floats(8, 3))
+    run("compile", "m.onnx", "-o", "t", "--loss=mse", "--lora=onnx::MatMul_7,rank=2", "--train=onnx::MatMul_9", "--adapter-name=onnx::MatMul_7=fc",
+        "--adapter-name=onnx::MatMul_9=head.weight")
+    run(tmp_path / "t", "--data=x=x.npy", "--data=labels=y.npy", *QUIET, "--steps=0", "--export-adapter=a")
+    raw = (tmp_path / "a/adapter_model.safetensors").read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    t = json.loads(raw[8:8 + n])["base_model.model.head.weight"]
+    assert t["shape"] == [3, 6]
+    np.testing.assert_array_equal(np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], np.float32).reshape(3, 6), head.T)
+    config = json.loads((tmp_path / "a/adapter_config.json").read_text())
+    assert config["modules_to_save"] == ["head"] and config["target_modules"] == ["fc"] and config["fan_in_fan_out"] is False
