@@ -38,7 +38,7 @@ def test_files_bind_open_dimensions(run, model, tmp_path, engine, form):
 def test_compile_binds_by_input_and_axis(run, model, tmp_path):
     done = run("dump", model, "--stage=import", "--dim=x[0]=2", "--dim=rows=2", "--dim=x[1]=7",
                "--dim=z[1]=7")
-    assert "func @forward(%x: f32[2,7,3] is input 0, %z: f32[2,7,3] is input 1)" in done.stdout
+    assert "func @forward(%x: f32[2,7,3] is input 0 rows, %z: f32[2,7,3] is input 1 rows)" in done.stdout
 
 
 def test_what_is_open_is_listed(run, model, tmp_path):
