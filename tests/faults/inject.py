@@ -176,6 +176,10 @@ class Command:
         return sorted((folder / self.checkpoints).glob("step-*"))
 
     # ---- judging
+    def left_untold(self, folder, stderr):
+        """New files that no message names: the source at which a compiler's process died is kept, for people."""
+        return {name for name in names_under(folder) - self.names if Path(name).name not in stderr}
+
     def faults(self, folder, done, failed):
         """What is wrong with a run in which a call failed."""
         stderr = done.stderr.decode(errors="replace")
@@ -194,11 +198,11 @@ class Command:
         for output in self.outputs:
             if not left_out or output.read is whole:
                 wrong.append(output.fault(folder, self.wanted[output.path], done.returncode == 0))
-        left = names_under(folder) - self.names
+        left = self.left_untold(folder, stderr)
         deadline = time.monotonic() + 60  # processes that gradc started end with it, and remove what they wrote
         while left and call not in REMOVALS and time.monotonic() < deadline:
             time.sleep(0.05)
-            left = names_under(folder) - self.names
+            left = self.left_untold(folder, stderr)
         if left and call not in REMOVALS:
             wrong.append(f"left {', '.join(sorted(re.sub('[0-9]+', 'N', x) for x in left))}")
         if self.checkpoints:
