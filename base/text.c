@@ -455,3 +455,12 @@ text_distance(const char *part, const char *whole)
 		best = row[k] < best ? row[k] : best;
 	return best;
 }
+
+char *
+text_before_ending(Arena *arena, const char *text, const char *ending)
+{
+	size_t n = text ? strlen(text) : 0, end = strlen(ending);
+
+	return n > end && strcmp(text + n - end, ending) == 0 ? arena_strndup(arena, text, n - end)
+	                                                      : NULL;
+}

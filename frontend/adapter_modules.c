@@ -5,24 +5,14 @@
 
 #include <string.h>
 
-/* What stands before the ending; NULL: text does not end so. */
-static const char *
-before_ending(Arena *arena, const char *text, const char *ending)
-{
-	size_t n = text ? strlen(text) : 0, end = strlen(ending);
-
-	return n > end && !strcmp(text + n - end, ending) ? arena_strndup(arena, text, n - end)
-	                                                  : NULL;
-}
-
 static const char *
 module_by_name(Arena *arena, const State *weight)
 {
 	const char *own = name_is_generated(weight->name)
 	                          ? NULL
-	                          : before_ending(arena, weight->name, ".weight");
+	                          : text_before_ending(arena, weight->name, ".weight");
 
-	return own ? own : before_ending(arena, weight->path, ".weight");
+	return own ? own : text_before_ending(arena, weight->path, ".weight");
 }
 
 /* "mlp.fc" as metadata have it, and of "/mlp/fc". */
@@ -45,13 +35,14 @@ static const char *
 module_by_bias(Arena *arena, const Repairs *r, const NodeProto *reader)
 {
 	const Reader *next;
-	const char *module = reader->n_input > 2 ? before_ending(arena, reader->input[2], ".bias")
-	                                         : NULL;
+	const char *module = reader->n_input > 2
+	                             ? text_before_ending(arena, reader->input[2], ".bias")
+	                             : NULL;
 	int n = all_readers(r, reader->output[0], &next);
 
 	for (int i = 0; i < n && !module; i++)
 		for (size_t k = 0; k < next[i].node->proto->n_input && !module; k++)
-			module = before_ending(arena, next[i].node->proto->input[k], ".bias");
+			module = text_before_ending(arena, next[i].node->proto->input[k], ".bias");
 	return module;
 }
 

@@ -333,6 +333,8 @@ State *module_updates(Module *m); /* that of STATE_UPDATES, made where there is 
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
+/* What it begins as in place of its data. */
+void state_begin_as(State *s, InitKind init, double a, double b);
 /* "PREFIX.NAME", of `of` and of its shape, which begins as a copy of it in type d. */
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);

@@ -162,6 +162,15 @@ adapter_scale(const Adapter *a)
 	return a->alpha / (a->rslora ? sqrt(rank) : rank);
 }
 
+void
+state_begin_as(State *s, InitKind init, double a, double b)
+{
+	s->init = init;
+	s->init_a = a;
+	s->init_b = b;
+	s->data = NULL;
+}
+
 State *
 state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind, Lifetime lifetime)
 {

@@ -30,20 +30,11 @@ fan_in(const Node *n)
 }
 
 static void
-set_init(State *s, InitKind kind, double a, double b)
-{
-	s->init = kind;
-	s->init_a = a;
-	s->init_b = b;
-	s->data = NULL;
-}
-
-static void
 set_uniform(State *s, int64_t inputs)
 {
 	double bound = inputs > 0 ? 1 / sqrt((double)inputs) : 0;
 
-	set_init(s, INIT_UNIFORM, -bound, bound);
+	state_begin_as(s, INIT_UNIFORM, -bound, bound);
 }
 
 /* Decides by the first reader that tells; false when none of v's readers does. */
@@ -55,7 +46,7 @@ init_by_readers(State *s, const Value *v)
 		if (fan_in(n)) {
 			set_uniform(s, fan_in(n));
 		} else if (n->op == OP_gather && u->index == 0) {
-			set_init(s, INIT_NORMAL, 0, 0.02);
+			state_begin_as(s, INIT_NORMAL, 0, 0.02);
 		} else if (op_row(n)->fuse == FUSE_VIEW) {
 			if (!init_by_readers(s, node_result(n, 0)))
 				continue;
@@ -64,9 +55,9 @@ init_by_readers(State *s, const Value *v)
 			if (other && fan_in(other))
 				set_uniform(s, fan_in(other));
 			else
-				set_init(s, INIT_ZEROS, 0, 0);
+				state_begin_as(s, INIT_ZEROS, 0, 0);
 		} else if (n->op == OP_mul) {
-			set_init(s, INIT_ONES, 0, 0);
+			state_begin_as(s, INIT_ONES, 0, 0);
 		} else {
 			continue;
 		}
@@ -90,7 +81,7 @@ run_initialize(Pass *p, Module *m)
 		if (s->kind != STATE_PARAMETER || !s->trainable || s->init_given)
 			continue;
 		if (!init_by_readers(s, function_state(f, s)))
-			set_init(s, INIT_ZEROS, 0, 0);
+			state_begin_as(s, INIT_ZEROS, 0, 0);
 	}
 	p->changed = true;
 	return true;

@@ -170,39 +170,21 @@ leader(const Readers *readers)
 }
 
 /* ---- the adapter */
-/* What stands before ".weight"; 0: the name does not end so. */
-static int
-module_length(const char *name)
-{
-	size_t n = name ? strlen(name) : 0, end = strlen(".weight");
-
-	return n > end && strcmp(name + n - end, ".weight") == 0 ? (int)(n - end) : 0;
-}
-
 /* "h.0.attn.lora_A.weight" of "h.0.attn.weight", also where it was that when it was exported: as PEFT names its parameters. */
 static State *
 part_new(Lora *l, const State *weight, const char *suffix, Ints shape)
 {
 	Module *m = l->m;
-	int n = module_length(weight->path);
-	const char *module = n ? weight->path : weight->name;
-	n = n ? n : module_length(module);
-	const char *name = arena_printf(m->arena, "%.*s.%s", n ? n : (int)strlen(module), module,
-	                                suffix);
+	const char *exported = text_before_ending(m->arena, weight->path, ".weight");
+	const char *named = text_before_ending(m->arena, weight->name, ".weight");
+	const char *module = exported ? exported : named ? named : weight->name;
+	const char *name = arena_printf(m->arena, "%s.%s", module, suffix);
 	Type type = type_new(m, weight->type->dtype, shape.n, shape.at);
 	State *s = state_new(m, module_fresh_name(m, name), type, STATE_PARAMETER, LIFE_SAVED);
 
 	s->trainable = s->decay = s->init_given = true;
 	s->loc = weight->loc;
 	return s;
-}
-
-static void
-set_init(State *s, InitKind kind, double a, double b)
-{
-	s->init = kind;
-	s->init_a = a;
-	s->init_b = b;
 }
 
 /* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs), 1/sqrt(inputs)). */
@@ -214,11 +196,11 @@ init_parts(const Adapter *a)
 	double bound = inputs > 0 ? 1 / sqrt(inputs) : 0;
 
 	if (a->readers == ADAPTS_TABLES) {
-		set_init(a->a, INIT_ZEROS, 0, 0);
-		set_init(a->b, INIT_NORMAL, 0, 1);
+		state_begin_as(a->a, INIT_ZEROS, 0, 0);
+		state_begin_as(a->b, INIT_NORMAL, 0, 1);
 	} else {
-		set_init(a->a, INIT_UNIFORM, -bound, bound);
-		set_init(a->b, INIT_ZEROS, 0, 0);
+		state_begin_as(a->a, INIT_UNIFORM, -bound, bound);
+		state_begin_as(a->b, INIT_ZEROS, 0, 0);
 	}
 }
 

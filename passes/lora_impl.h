@@ -7,8 +7,8 @@
 /* ---- lora_magnitude.c */
 /* The norm of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
-/* What a node multiplies by, in its places: the weight and the first part with `outputs`, the axis of the outputs, of the weight, of the
- * rank; the second part, [outputs, rank]. */
+/* Operands of a node: the weight, and lora_A as it stands in the weight's place; lora_B, [outputs, rank]. `outputs` is the axis of the first
+ * two that counts outputs, in lora_A the rank. */
 typedef struct {
 	Value *weight, *down, *up;
 	int outputs;

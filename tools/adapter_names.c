@@ -7,11 +7,9 @@
 static const char *
 module_of(const Session *s, const char *path)
 {
-	size_t n = strlen(path), end = strlen(".weight");
+	const char *module = text_before_ending(s->arena, path, ".weight");
 
-	return n > end && strcmp(path + n - end, ".weight") == 0
-	               ? arena_strndup(s->arena, path, n - end)
-	               : path;
+	return module ? module : path;
 }
 
 /* TABLE,PRODUCT of a weight that is both, else one path. */
