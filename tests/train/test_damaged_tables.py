@@ -128,6 +128,12 @@ def test_adapters_are_checked(gradc, models, tmp_path):
     data, at = compiled(gradc, models, tmp_path, "--lora=*.weight,rank=3", "--train=4.bias")
     first, count, _ = section(data, at, "adapters")
     assert count == 3
+    twice = bytearray(data)  # two adapters of one weight
+    twice[first + ADAPTER:first + 2 * ADAPTER] = data[first:first + ADAPTER]
+    (tmp_path / "train").write_bytes(twice)
+    (tmp_path / "train").chmod(0o755)
+    done = subprocess.run([tmp_path / "train", *digits_data(models), "--steps=0"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "adapter 1: it shares a state with adapter 0" in done.stderr
     refused = 0
     for word in range(ADAPTER // 4):
         for value in (0x7FFFFFFF, 0xFFFFFFFE, 0x7FF80000, 1, 2):
