@@ -277,11 +277,14 @@ paths_make(Arena *arena, const PathUses *uses)
 
 /* Made by whoever is first; others may only be allowed to read it, which is enough for a lock. */
 static int
-open_lock(const char *path)
+open_lock(const char *path, bool *made)
 {
 	const int flags = O_NOFOLLOW | O_CLOEXEC;
-	int fd = open(path, O_RDWR | O_CREAT | flags, 0666);
+	int fd = open(path, O_RDWR | O_CREAT | O_EXCL | flags, 0666);
 
+	*made = fd >= 0;
+	if (fd < 0 && errno == EEXIST)
+		fd = open(path, O_RDWR | O_CREAT | flags, 0666);
 	return fd < 0 && errno == EACCES ? open(path, O_RDONLY | flags) : fd;
 }
 
@@ -298,7 +301,8 @@ lock_file(const char *path, int *fd, int *error_out, CleanupSlot *cleanup)
 	for (int i = 0; i < TRIES; i++) {
 		if (!cleanup_begin_making())
 			return status_error(EXIT_SYSTEM, "the process is ending");
-		*fd = open_lock(path);
+		bool made;
+		*fd = open_lock(path, &made);
 		int failed = *fd < 0 ? -1 : flock(*fd, LOCK_EX | LOCK_NB), error = errno;
 		bool is_ours = failed == 0 && fstat(*fd, &own) == 0 && stat(path, &there) == 0 &&
 		               own.st_ino == there.st_ino && own.st_dev == there.st_dev;
@@ -314,6 +318,8 @@ lock_file(const char *path, int *fd, int *error_out, CleanupSlot *cleanup)
 		if (failed && error == EWOULDBLOCK && had_file)
 			return status_error(EXIT_SYSTEM, "another run is writing it");
 		if (failed) {
+			if (made)
+				unlink(path);
 			*error_out = error;
 			return NULL;
 		}
