@@ -100,10 +100,11 @@ typedef struct {
 	const char *log; /* what it and the library say */
 	bool ended, stopped;
 } Worker;
-/* Of a process. */
+/* Of a process. What is said of it waits until no other counts more: saying it keeps a source. */
 typedef struct {
-	Status status;
-	int source; /* that it was at; -1: none */
+	const Worker *worker; /* NULL: none has a fault */
+	int code;             /* as waitpid gives it */
+	int source;           /* that it was at; -1: none */
 } WorkerFault;
 /* Before log and code in a result's file. */
 typedef struct {
@@ -258,17 +259,16 @@ unfinished(const Compile *c, int worker)
 	return -1;
 }
 
-/* at: the source that it was at; -1: none. */
 static Status
-worker_fault(const Compile *c, int at, const Worker *w, int code)
+worker_fault(const Compile *c, WorkerFault fault)
 {
-	int ended = WIFSIGNALED(code) ? WTERMSIG(code) : 0;
-	const CudaSource *s = at >= 0 ? c->sources.at[at] : NULL;
+	int code = fault.code, ended = WIFSIGNALED(code) ? WTERMSIG(code) : 0;
+	const CudaSource *s = fault.source >= 0 ? c->sources.at[fault.source] : NULL;
 	void *log = NULL;
 	int64_t n = 0;
 	Status status;
 
-	status_free(file_read(c->arena, w->log, 1 << 20, &log, &n));
+	status_free(file_read(c->arena, fault.worker->log, 1 << 20, &log, &n));
 	const char *how = ended ? arena_printf(c->arena, "signal %d (%s)", ended, strsignal(ended))
 	                        : arena_printf(c->arena, "exit code %d", WEXITSTATUS(code));
 	if (s)
@@ -276,7 +276,7 @@ worker_fault(const Compile *c, int at, const Worker *w, int code)
 		                      "NVRTC %s (%s) ended with %s at kernels %s for %s; the "
 		                      "source is kept: %s",
 		                      c->nvrtc.version, c->nvrtc.path, how, kernel_names(c, s),
-		                      s->architecture, keep_faulty(c, at));
+		                      s->architecture, keep_faulty(c, fault.source));
 	else
 		status = status_error(EXIT_SYSTEM, "a process that runs NVRTC ended with %s", how);
 	return status_output(status, log, (size_t)n);
@@ -320,8 +320,7 @@ note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *f
 	if ((code == 0 && at < 0) || w->stopped || at > atomic_load(&c->board->faulty))
 		return;
 	note_fault(c->board, at);
-	status_free(first->status);
-	*first = (WorkerFault){worker_fault(c, at, w, code), at};
+	*first = (WorkerFault){w, code, at};
 }
 
 /* Until all have ended. */
@@ -346,9 +345,9 @@ watch_workers(const Compile *c, Worker *workers, int n)
 	return first;
 }
 
-/* The fault of a process at the first source that has any; what NVRTC says of a source stands in its result. */
-static WorkerFault
-run_workers(Compile *c)
+/* fault: of a process at the first source that has any; what NVRTC says of a source stands in its result. */
+static Status
+run_workers(Compile *c, WorkerFault *fault)
 {
 	int n = count_workers(c), started = 0;
 	Worker *workers = NEW_ARRAY(c->arena, Worker, n);
@@ -358,8 +357,8 @@ run_workers(Compile *c)
 		status = start_worker(c, started, &workers[started]);
 	if (status)
 		note_fault(c->board, -1);
-	WorkerFault fault = watch_workers(c, workers, started);
-	return status ? (WorkerFault){status_first(status, fault.status), -1} : fault;
+	*fault = watch_workers(c, workers, started);
+	return status;
 }
 
 static Status
@@ -406,24 +405,26 @@ static Status
 compile_missing(Compile *c, const CudaCache *cache)
 {
 	size_t bytes = sizeof(Board) + sizeof(atomic_int) * (size_t)c->sources.n;
-	Status first = NULL;
+	WorkerFault fault;
 
 	qsort(c->sources.at, (size_t)c->sources.n, sizeof(*c->sources.at), longest_first);
 	for (int i = 0; i < c->sources.n; i++)
 		RETURN_IF_ERROR(
 			nvrtc_check_architecture(&c->nvrtc, c->sources.at[i]->architecture));
 	RETURN_IF_ERROR(open_board(c, bytes));
-	WorkerFault fault = run_workers(c);
-	int n = fault.status ? fault.source : c->sources.n;
-	for (int i = 0; i < n && !first; i++) {
+	Status status = run_workers(c, &fault);
+	int n = status ? 0 : fault.worker ? fault.source : c->sources.n;
+	for (int i = 0; i < n && !status; i++) {
 		const CudaSource *s = c->sources.at[i];
-		first = read_result(c, i);
-		if (!first)
+		status = read_result(c, i);
+		if (!status)
 			cuda_cache_put(cache, s->key, s->architecture, c->nvrtc.version, &s->code);
 	}
+	if (!status && fault.worker)
+		status = worker_fault(c, fault);
 	munmap(c->board, bytes);
 	cuda_cache_trim(cache);
-	return status_first(first, fault.status);
+	return status;
 }
 
 /* NAME.cu, NAME.cubin or NAME.ptx, and NAME.log of each. */

@@ -1,7 +1,7 @@
 /* A libnvrtc.so that compiles nothing: what it gives is a header and a copy of the source. Of the environment:
  *
  *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever), "exit" (ends its process),
- *                     "later" (an error after half a second); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
+ *                     "later" (an error after half a second), "dies" (a crash then); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
  *   FAKE_NVRTC_CALLS  a file: a line for each compilation that begins
  *   FAKE_NVRTC_MINOR  of its version, 13.0 otherwise
  *   FAKE_NVRTC_OLD    set: it knows sm_80 and sm_90 only */
@@ -108,7 +108,9 @@ nvrtcCompileProgram(void *program, int n_options, const char *const *options)
 	size_t n = strlen(p->source) + 100;
 
 	note_call();
-	if (is_mode(p, "crash")) {
+	if (is_mode(p, "dies"))
+		usleep(500000);
+	if (is_mode(p, "crash") || is_mode(p, "dies")) {
 		fprintf(stderr, "fake NVRTC: assertion failed\n");
 		abort();
 	}

@@ -129,6 +129,15 @@ def test_the_first_fault_ends_all(run, digits, fake, first_kernels, modes, repor
     assert re.search(rf"{words}.* kernels {first_kernels[reported]}, ", said)
 
 
+@pytest.mark.skipif(os.cpu_count() < 2, reason="one process compiles one source after the other")
+def test_one_source_is_kept(run, digits, fake, first_kernels, temporary):
+    """That of the fault which is said, though a later source had its fault before."""
+    broken = dict(fake, FAKE_NVRTC=",".join(f"{k}={m}" for k, m in zip(first_kernels, ("dies", "crash"))))
+    said = run("compile", digits, *LOSS, "-o", "e", "--target=cuda:sm_90a", exit=5, env=broken).stderr
+    [kept] = temporary.iterdir()
+    assert f"kernels {first_kernels[0]}, " in said and f"the source is kept: {kept}" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal(gradc, digits, fake, tmp_path, temporary, number):
     """Nothing goes on, and nothing is left where gradc can clean up."""
