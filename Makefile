@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -59,9 +59,11 @@ precision-report: build ## trains by every recipe of 16 and 8 bits; writes bench
 
 references: ## makes tests/references anew, by PyTorch in a virtual environment of its own
 	test -x tests/references/.venv/bin/python || python3 -m venv tests/references/.venv
-	tests/references/.venv/bin/pip install -q -r bench/requirements.txt
+	tests/references/.venv/bin/pip install -q -r bench/requirements.txt -r tests/references/requirements.txt
 	tests/references/.venv/bin/python tests/references/autocast.py $(or $(MODELS),../shared/models)
 	tests/references/.venv/bin/python tests/references/dynamic_map.py
+	tests/references/.venv/bin/python tests/references/four_bit.py
+	tests/references/.venv/bin/python tests/references/peft_curves.py $(or $(MODELS),../shared/models)
 
 gpu-pack: ## makes gpu/, which these need on a machine that cannot build
 	scripts/gpu-pack
@@ -73,6 +75,10 @@ zoo: build ## models of nine libraries, exported and trained there and here: doc
 accuracy: build ## every f32 through every scalar function, ten minutes
 	cmake --build --preset release --target accuracy
 	build/tests/accuracy
+
+thorough: build ## the tests with their longest cases, an hour
+	@scripts/setup --quiet test
+	GRADC_THOROUGH=1 scripts/test
 
 cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
 	@scripts/setup --quiet test

@@ -3,7 +3,7 @@ times every allocation from one on. Needs the sanitizer build, which has fault.c
 import inject
 import pytest
 
-SAMPLE = 18  # of each kind and command
+SAMPLE = 12  # of each kind and command
 
 pytestmark = pytest.mark.skipif(not (inject.ROOT / "build-asan/gradc").exists(), reason="`make asan` builds what this runs")
 

@@ -227,14 +227,14 @@ def test_refused(saved, damaged, how, says):
     assert (saved.folder / "bad.onnx").read_bytes() == (saved.folder / "good.onnx").read_bytes()
 
 
-def test_every_byte_of_the_headers_counts(saved, tmp_path):
-    """Each byte of the manifest and of the shards' headers, one bit flipped."""
+def test_bytes_of_the_headers_count(saved, tmp_path):
+    """Every 29th byte of the manifest and of the shards' headers, one bit flipped."""
     good = saved.folder / "ck/step-00000006"
     bad = copy(good, saved.folder / "flipped/step-00000006")
     for file in sorted(good.iterdir()):
         raw = bytearray(file.read_bytes())
         n = len(raw) if file.suffix == ".json" else 8 + int.from_bytes(raw[:8], "little")
-        for at in range(0, n, 1 if n < 400 else 7):
+        for at in range(0, n, 1 if n < 100 else 29):
             raw[at] ^= 1 << at % 8
             (bad / file.name).write_bytes(raw)
             raw[at] ^= 1 << at % 8
