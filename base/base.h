@@ -465,6 +465,26 @@ void quantization_of_groups(DType type, const Groups *g, DType dtype, const void
 /* x's code as element i of an array, and the number that it stands for; steps are rounded to f32. */
 void code_store(DType type, void *at, int64_t i, double x, double scale, double zero);
 double code_number(DType type, double x, double scale, double zero);
+/* ---- amounts.c: "1.5 KiB", "1.2M"; they give back `to` */
+const char *bytes_text(char to[32], double bytes);
+const char *count_text(char to[32], double n);
+/* ---- dynamic_map.c: 8-bit numbers of bitsandbytes, in ascending order */
+enum { DYNAMIC_MAP = 256 };
+void dynamic_map(bool is_signed, float out[DYNAMIC_MAP]);
+/* ---- four_bit.c: bitsandbytes' numbers of 4 bits in blocks, with its bytes */
+typedef enum { FOUR_BIT_NF4, FOUR_BIT_FP4, N_FOUR_BIT } FourBit;
+enum { FOUR_BIT_CODES = 16, FOUR_BIT_BLOCK = 64, ABSMAX_BLOCK = 256 };
+extern const char *const four_bit_names[]; /* "nf4", "fp4"; ends with NULL */
+extern const float four_bit_values[N_FOUR_BIT][FOUR_BIT_CODES];
+int64_t four_bit_blocks(int64_t n); /* of n elements */
+int64_t absmax_blocks(int64_t n);   /* of n such blocks */
+/* codes: (n + 1) / 2 bytes, the first of two in the upper half. absmax: of each block the largest size. x must be finite. */
+void four_bit_quantize(FourBit kind, const float *x, int64_t n, uint8_t *codes, float *absmax);
+float four_bit_number(FourBit kind, const uint8_t *codes, const float *absmax, int64_t i);
+/* absmax, less their mean `offset`, as codes of dynamic_map, with a largest size in `nested` for each 256 of them. */
+void absmax_quantize(float *absmax, int64_t n, uint8_t *codes, float *nested, float *offset);
+void absmax_numbers(const uint8_t *codes, const float *nested, float offset, int64_t n,
+                    float *absmax);
 /* scalar.c: the block of numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
 #define SCALAR(index, name, dtype, has_default) SCALAR_##index,

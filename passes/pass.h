@@ -25,13 +25,16 @@ typedef struct {
 	double alpha;
 	double dropout; /* of what the first part multiplies, in training */
 	bool rslora, dora;
+	const char
+		*bits; /* the weight is kept as such numbers, of four_bit_names; NULL: as it is */
+	bool nested;   /* and their absmax as codes */
 } LoraSettings;
 typedef struct {
-	const char *glob; /* over names and paths */
+	const char *option; /* "lora", "qlora" */
+	const char *glob;   /* over names and paths */
 	LoraSettings settings;
 } LoraChoice;
-extern const LoraSettings lora_defaults;
-/* "GLOB,rank=8,alpha=16,rslora,dora"; false after reporting. */
+/* "lora GLOB,rank=8,alpha=16,rslora,dora", "qlora GLOB,bits=nf4,double=on,rank=8"; false after reporting. */
 bool lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag);
 
 /* ---- lora.c: later globs win */
@@ -269,10 +272,6 @@ Value *update_lerp(Update *u, Value *beta, Value *m, Value *x);
 Value *update_average(Update *u, Value *beta, Value *m, Value *x);
 /* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
 Value *update_bias_correction(Update *u, ScalarIndex beta);
-
-/* ---- dynamic_map.c: 8-bit numbers of bitsandbytes, in ascending order */
-enum { DYNAMIC_MAP = 256 };
-void dynamic_map(bool is_signed, float out[DYNAMIC_MAP]);
 
 /* ---- units.c */
 typedef struct {

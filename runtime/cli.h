@@ -37,8 +37,6 @@ void info_device_print(const GradcModel *model, const Format *f, const GradcOpti
 
 /* ---- table.c: what is trained, before training. */
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);
-const char *bytes_text(char to[32], double bytes);
-const char *count_text(char to[32], double n); /* 1.2M */
 
 /* ---- state_bytes.c: bytes of what training keeps, of all trained parameters together */
 enum { N_STATE_PARTS = 5 }; /* weights, working weights, gradients, moments, averages */

@@ -6,34 +6,41 @@
 
 enum { MAX_ROWS = 40 };
 
-const char *
-bytes_text(char to[32], double bytes)
+/* Is it what an adapter trains? */
+static bool
+is_part(const Format *f, uint32_t state)
 {
-	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-	int u = 0;
-
-	for (; bytes >= 1024 && u + 1 < COUNT(units); u++)
-		bytes /= 1024;
-	snprintf(to, 32, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
-	return to;
-}
-
-const char *
-count_text(char to[32], double n)
-{
-	static const char *const units[] = {"", "k", "M", "G", "T", "P"};
-	int u = 0;
-
-	for (; n >= 10000 && u + 1 < COUNT(units); u++)
-		n /= 1000;
-	snprintf(to, 32, u ? "%.1f%s" : "%.0f%s", n, units[u]);
-	return to;
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++) {
+		const AdapterRecord *a = &f->adapters[i];
+		if (state == a->a || state == a->b || state + 1 == a->magnitude)
+			return true;
+	}
+	return false;
 }
 
 static const char *
-role_of(const StateRecord *s)
+role_of(const Format *f, const StateRecord *s)
 {
-	return s->kind == SAVE_STATISTIC ? "state" : s->trainable ? "trainable" : "frozen";
+	if (s->kind == SAVE_STATISTIC)
+		return "state";
+	if (!s->trainable)
+		return "frozen";
+	return is_part(f, (uint32_t)(s - f->states)) ? "adapter" : "trainable";
+}
+
+/* "f32", "nf4"; its bytes with those of what belongs to its codes. */
+static const char *
+format_of(const Format *f, const StateRecord *s, int64_t *bytes)
+{
+	const FourBitRecord *r = format_four_bit(f, (int)(s - f->states));
+
+	*bytes = s->bytes;
+	if (!r)
+		return dtype_info[s->dtype].name;
+	*bytes += f->states[r->absmax].bytes;
+	if (r->nested)
+		*bytes += f->states[r->nested - 1].bytes + f->states[r->offset - 1].bytes;
+	return four_bit_names[r->kind];
 }
 
 /* Control bytes of names never reach the terminal. */
@@ -63,13 +70,17 @@ static void
 print_row(FILE *out, const Format *f, const StateRecord *s)
 {
 	Text line = {0}, shape = {0}, names = {0};
+	FormatType type = format_weight_type(f, (int)(s - f->states));
+	char amount[32];
+	int64_t bytes;
 
-	for (uint32_t i = 0; i < s->rank; i++)
-		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[s->first_dim + i]);
+	for (uint32_t i = 0; i < type.rank; i++)
+		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[type.first_dim + i]);
 	text_add(&line, "  ");
 	add_name(&line, names_of(f, s, &names), 44);
-	text_printf(&line, " %s[%s]", dtype_info[s->dtype].name, shape.at ? shape.at : "");
-	fprintf(out, "%-70s %-9s  ", line.at, role_of(s));
+	text_printf(&line, " %s[%s]", format_of(f, s, &bytes), shape.at ? shape.at : "");
+	fprintf(out, "%-65s %10s  %-9s  ", line.at, bytes_text(amount, (double)bytes),
+	        role_of(f, s));
 	line.n = 0;
 	text_add_quoted(&line, format_text(f, s->why));
 	fprintf(out, "%s\n", s->why ? line.at : "");

@@ -402,27 +402,6 @@ import_matmul_nbits(OnnxNode *n)
 	set_output(n, 0, product_with(n, w, &s, 5));
 }
 
-/* bitsandbytes' two types of 4 bits (functional.py): FP4, and the quantiles of a normal distribution, NF4. */
-static const double fp4_values[16] = {
-	0,    5.208333333e-03f,  0.66666667f,  1,  0.33333333f,  0.5,  0.16666667f,  0.25,
-	-0.0, -5.208333333e-03f, -0.66666667f, -1, -0.33333333f, -0.5, -0.16666667f, -0.25};
-static const double nf4_values[16] = {-1,
-                                      -0.6961928009986877,
-                                      -0.5250730514526367,
-                                      -0.39491748809814453,
-                                      -0.28444138169288635,
-                                      -0.18477343022823334,
-                                      -0.09105003625154495,
-                                      0,
-                                      0.07958029955625534,
-                                      0.16093020141124725,
-                                      0.24611230194568634,
-                                      0.33791524171829224,
-                                      0.44070982933044434,
-                                      0.5626170039176941,
-                                      0.7229568362236023,
-                                      1};
-
 /* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#commicrosoftmatmulbnb4 */
 static void
 import_matmul_bnb4(OnnxNode *n)
@@ -449,7 +428,10 @@ import_matmul_bnb4(OnnxNode *n)
 		return;
 	}
 	Value *code = e_cast(n, packed_codes(n, 1, U4, flat, true), S32);
-	Value *table = e_vector(n, largest->type->dtype, 16, kind ? nf4_values : fp4_values);
+	double values[FOUR_BIT_CODES];
+	for (int i = 0; i < FOUR_BIT_CODES; i++)
+		values[i] = four_bit_values[kind ? FOUR_BIT_NF4 : FOUR_BIT_FP4][i];
+	Value *table = e_vector(n, largest->type->dtype, FOUR_BIT_CODES, values);
 	Value *w = code && table ? e_op(n, OP_lookup, 2, (Value *[]){table, code}, NULL) : NULL;
 	Value *factor = spread(n, e_flat(n, largest), w, 0, s.block);
 	w = e_reshape(n, e_binary(n, OP_mul, w, factor), matrix);
