@@ -33,7 +33,8 @@ plan_mark_copied(StorePlan *p, const Node *n)
 	FuseClass c = fuse_class_of(n);
 	int depth = 1;
 
-	if (c == FUSE_VIEW || (c == FUSE_INDEX && n->n_operands == 0)) {
+	if (c == FUSE_VIEW ||
+	    (c == FUSE_INDEX && (n->n_operands == 0 || op_row(n)->computed_by_readers))) {
 		p->copied[n->id] = 1;
 		return;
 	}

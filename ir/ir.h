@@ -248,6 +248,18 @@ typedef struct {
 	int line; /* in the module's file, as in Node */
 } Adapter;
 
+/* A frozen weight that is kept as numbers of 4 bits (op dequantize), its axes in the order: `axis`, then the others. */
+typedef struct {
+	State *codes;  /* u8, under the weight's name */
+	State *absmax; /* f32, or u8 where these are codes, too: */
+	State *nested,
+		*offset; /* f32, as base.h's absmax_quantize makes them; NULL: absmax is f32 */
+	FourBit kind;
+	Type type; /* the weight's */
+	int axis;
+	int line; /* in the module's file, as in Node */
+} FourBitWeight;
+
 /* What a state is in the file that was imported, and in the module that was exported to it. */
 typedef struct {
 	DType dtype;
@@ -305,8 +317,9 @@ struct Module {
 	const char *file; /* that it was read from as text; NULL else */
 	VEC(Function *) functions;
 	VEC(State *) states;
-	VEC(Adapter) adapters; /* at most one of a weight; after `lora` */
-	VEC(Kernel *) kernels; /* after `lower` */
+	VEC(Adapter) adapters;       /* at most one of a weight; after `lora` */
+	VEC(FourBitWeight) four_bit; /* after `lora` */
+	VEC(Kernel *) kernels;       /* after `lower` */
 	StrMap *function_names, *state_names, *kernel_names;
 	IntMap *interned_types, *interned_locs;
 	int64_t workspace_bytes, state_bytes, io_bytes; /* after `memory`; 0 before */
@@ -328,6 +341,9 @@ const Adapter *module_adapter(const Module *m,
 double adapter_scale(
 	const Adapter *
 		a); /* alpha / rank; with rslora alpha / sqrt(rank), Kalajdzievski 2023, arXiv:2312.03732 */
+const FourBitWeight *module_four_bit(const Module *m,
+                                     const State *codes); /* NULL: s holds numbers */
+Type state_weight_type(const Module *m, const State *s);  /* of what it stands for */
 State *module_updates(Module *m); /* that of STATE_UPDATES, made where there is none */
 /* Names must be new in the module; `function_new` and `state_new` copy them. */
 Function *function_new(Module *m, const char *name);

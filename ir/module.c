@@ -154,6 +154,23 @@ module_adapter(const Module *m, const State *s)
 	return NULL;
 }
 
+const FourBitWeight *
+module_four_bit(const Module *m, const State *codes)
+{
+	for (int i = 0; i < m->four_bit.n; i++)
+		if (m->four_bit.at[i].codes == codes)
+			return &m->four_bit.at[i];
+	return NULL;
+}
+
+Type
+state_weight_type(const Module *m, const State *s)
+{
+	const FourBitWeight *w = module_four_bit(m, s);
+
+	return w ? w->type : s->type;
+}
+
 double
 adapter_scale(const Adapter *a)
 {

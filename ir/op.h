@@ -159,6 +159,8 @@ struct OpRow {
 	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and library may store that sum
 	 * instead of the result, which nobody else reads; NULL: reader does something else. */
 	Value *(*bias)(const Node *n, const Node *reader);
+	/* FUSE_INDEX with operands: its result is never stored, each kernel that reads it computes it. */
+	bool computed_by_readers;
 	/* No result may be dropped or merged: store, return, random without key, ... */
 	bool effect;
 	/* Of two operands: either order gives the same bits (NaN payloads aside). */
@@ -259,6 +261,7 @@ typedef struct {
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
 typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two: of fake_quantize */
+typedef struct { int codes; int64_t block; DType dtype; Ints shape; } DequantizeAttr; /* FourBit */
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;

@@ -195,6 +195,27 @@ read_adapter(Reader *r)
 	vec_push(r->m->arena, &r->m->adapters, a);
 }
 
+/* four_bit @w absmax @w.absmax [nested @w.nested offset @w.offset] nf4 of f32[64,32] axis 0: of states that stand above it */
+static void
+read_four_bit(Reader *r)
+{
+	FourBitWeight w = {.line = r->line};
+	int64_t axis = 0;
+	int kind;
+
+	if (!(w.codes = read_state_reference(r)) || !read_key(r, "absmax") ||
+	    !(w.absmax = read_state_reference(r)) ||
+	    (read_word(r, "nested") &&
+	     (!(w.nested = read_state_reference(r)) || !read_key(r, "offset") ||
+	      !(w.offset = read_state_reference(r)))) ||
+	    (kind = read_enum(r, four_bit_names)) < 0 || !read_key(r, "of") ||
+	    !(w.type = read_type(r)) || !read_key(r, "axis") || !read_small(r, MAX_RANK - 1, &axis))
+		return;
+	w.kind = (FourBit)kind;
+	w.axis = (int)axis;
+	vec_push(r->m->arena, &r->m->four_bit, w);
+}
+
 /* ---- functions */
 /* Behind the word `is`. */
 static void
@@ -500,6 +521,8 @@ read_item(Reader *r, References *references, Bodies *bodies)
 		read_state(r, references);
 	else if (read_word(r, "adapter"))
 		read_adapter(r);
+	else if (read_word(r, "four_bit"))
+		read_four_bit(r);
 	else if (read_word(r, "func"))
 		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))

@@ -450,6 +450,24 @@ print_adapter(Text *out, const Adapter *a)
 	text_add(out, a->rslora ? " rslora\n" : "\n");
 }
 
+static void
+print_four_bit(Text *out, const FourBitWeight *w)
+{
+	text_add(out, "  four_bit ");
+	print_symbol(out, '@', w->codes->name);
+	text_add(out, " absmax ");
+	print_symbol(out, '@', w->absmax->name);
+	if (w->nested) {
+		text_add(out, " nested ");
+		print_symbol(out, '@', w->nested->name);
+		text_add(out, " offset ");
+		print_symbol(out, '@', w->offset->name);
+	}
+	text_printf(out, " %s of ", four_bit_names[w->kind]);
+	type_print(out, w->type);
+	text_printf(out, " axis %d\n", w->axis);
+}
+
 void
 module_print(Text *out, const Module *m, const PrintOptions *options)
 {
@@ -468,6 +486,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		print_state(&p, m->states.at[i]);
 	for (int i = 0; i < m->adapters.n; i++)
 		print_adapter(out, &m->adapters.at[i]);
+	for (int i = 0; i < m->four_bit.n; i++)
+		print_four_bit(out, &m->four_bit.at[i]);
 	for (int i = 0; i < m->kernels.n; i++)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)

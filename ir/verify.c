@@ -262,9 +262,9 @@ adapter_fault(Verify *v, const Adapter *a, const char *what)
 }
 
 static bool
-has_adapter_shapes(const Adapter *a)
+has_adapter_shapes(const Module *m, const Adapter *a)
 {
-	Type w = a->weight->type, x = a->a->type, y = a->b->type;
+	Type w = state_weight_type(m, a->weight), x = a->a->type, y = a->b->type;
 
 	if (a->axis >= w->rank || x->rank != w->rank || y->rank != 2 ||
 	    y->dims[0] != w->dims[a->axis] || y->dims[1] != x->dims[a->axis])
@@ -278,12 +278,49 @@ has_adapter_shapes(const Adapter *a)
 	return scales && dtype_is_float(x->dtype) && dtype_is_float(y->dtype);
 }
 
+static bool
+is_vector(const State *s, DType dtype, int64_t n)
+{
+	return s->type->dtype == dtype && s->type->rank == 1 && s->type->n == n;
+}
+
+static bool
+has_four_bit_shapes(const Module *m, const FourBitWeight *w)
+{
+	int64_t n = w->type->n, blocks = four_bit_blocks(n);
+	bool is_one = module_four_bit(m, w->codes) == w;
+	bool has_codes = is_vector(w->codes, U8, (n + 1) / 2) && w->axis < w->type->rank &&
+	                 dtype_is_float(w->type->dtype);
+
+	if (!w->nested)
+		return is_one && has_codes && is_vector(w->absmax, F32, blocks);
+	return is_one && has_codes && is_vector(w->absmax, U8, blocks) &&
+	       is_vector(w->nested, F32, absmax_blocks(blocks)) && is_vector(w->offset, F32, 1);
+}
+
+static void
+verify_four_bit(Verify *v)
+{
+	for (int i = 0; i < v->m->four_bit.n; i++) {
+		const FourBitWeight *w = &v->m->four_bit.at[i];
+		Text line = {0};
+		if (has_four_bit_shapes(v->m, w))
+			continue;
+		module_place(&line, v->m, w->line);
+		diag_error(v->diag, EXIT_INVALID,
+		           "%s: four_bit @%s: its states do not have the shapes of its blocks",
+		           line.at, w->codes->name);
+		text_free(&line);
+		v->ok = false;
+	}
+}
+
 static void
 verify_adapters(Verify *v)
 {
 	for (int i = 0; i < v->m->adapters.n; i++) {
 		const Adapter *a = &v->m->adapters.at[i];
-		if (!has_adapter_shapes(a))
+		if (!has_adapter_shapes(v->m, a))
 			adapter_fault(v, a, "has parts of other shapes or types");
 		if (module_adapter(v->m, a->weight) != a || module_adapter(v->m, a->a) != a ||
 		    module_adapter(v->m, a->b) != a || a->a == a->b ||
@@ -369,6 +406,7 @@ module_verify(const Module *m, Diag *diag)
 	find_called(&v);
 	bool circle = !verify_states(&v);
 	verify_adapters(&v);
+	verify_four_bit(&v);
 	for (int i = 0; i < m->functions.n && !circle; i++)
 		verify_function(&v, m->functions.at[i]);
 	for (int i = 0; i < m->functions.n && !circle; i++) {

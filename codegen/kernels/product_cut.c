@@ -202,6 +202,18 @@ consider(Search *s, ProductCut c)
 	s->best = c;
 }
 
+/* What nobody stores is not packed as a whole either. */
+static bool
+reads_computed(const Node *n)
+{
+	for (int i = 0; i < n->n_operands; i++) {
+		const Node *from = behind_views(node_operand(n, i))->node;
+		if (from && op_row(from)->computed_by_readers)
+			return true;
+	}
+	return false;
+}
+
 /* Chunks of rows: as high as they may be for enough parts, and lower ones that stay near. */
 static void
 consider_chunks(Search *s, ProductCut c)
@@ -219,7 +231,9 @@ consider_chunks(Search *s, ProductCut c)
 		for (int shared = 0; shared < 2; shared++) {
 			c.shared = shared;
 			c.pack_rows = !s->p->a_along_k && (shared || wide) && depth_of(&c) > 0;
-			if (!shared || (s->alone && c.chunks > 1 && c.splits == 1))
+			bool stored = s->alone && !reads_computed(s->p->node) && c.chunks > 1 &&
+			              c.splits == 1;
+			if (!shared || stored)
 				consider(s, c);
 		}
 	}

@@ -122,6 +122,25 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
+/* Views of numbers of 4 bits, which are rounded to f32 and then to that type; NULL: it is something else. */
+static Value *
+dequantized_as(Builder *b, const Value *v, DType to)
+{
+	const Node *n = v->node;
+	DequantizeAttr a;
+
+	if (n && n->op == OP_dequantize && v->type->dtype == F32) {
+		a = *(const DequantizeAttr *)n->attr;
+		a.dtype = to;
+		return build(b, n->op, n->n_operands,
+		             (Value *[]){node_operand(n, 0), node_operand(n, 1)}, &a);
+	}
+	if (!n || op_row(n)->fuse != FUSE_VIEW)
+		return NULL;
+	Value *x = dequantized_as(b, node_operand(n, 0), to);
+	return x ? b_retyped(b, n, (Value *[]){x}) : NULL;
+}
+
 /* A cast to the type that x has. One with a rule for overflow stays: it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)
@@ -130,8 +149,10 @@ simplify_cast(Builder *b, Node *n)
 	Value *x = node_operand(n, 0);
 	bool keeps = a->overflow == OVERFLOW_DEFAULT || !float_format(a->to);
 
-	(void)b;
-	return keeps && x->type == node_result(n, 0)->type ? x : NULL;
+	if (keeps && x->type == node_result(n, 0)->type)
+		return x;
+	bool is_plain = value_cast_of(node_result(n, 0)) && a->round == ROUND_NEAREST;
+	return is_plain && dtype_is_float(a->to) ? dequantized_as(b, x, a->to) : NULL;
 }
 
 static const Sample cast_samples[] = {
