@@ -435,6 +435,26 @@ write_adapters(TableWriter *tw)
 	}
 }
 
+static void
+write_four_bit(TableWriter *tw)
+{
+	const Module *m = tw->t->m;
+
+	for (int i = 0; i < m->four_bit.n; i++) {
+		const FourBitWeight *w = &m->four_bit.at[i];
+		FourBitRecord r = {.codes = (uint32_t)w->codes->id,
+		                   .absmax = (uint32_t)w->absmax->id,
+		                   .nested = w->nested ? (uint32_t)w->nested->id + 1 : 0,
+		                   .offset = w->offset ? (uint32_t)w->offset->id + 1 : 0,
+		                   .kind = w->kind,
+		                   .dtype = w->type->dtype,
+		                   .rank = (uint32_t)w->type->rank,
+		                   .first_dim = format_dims(tw->w, w->type->rank, w->type->dims),
+		                   .axis = (uint32_t)w->axis};
+		vec_push(tw->w->arena, &tw->w->four_bit, r);
+	}
+}
+
 /* Iterations that take some ten microseconds, as estimated: that is what waking a thread costs. */
 static int64_t
 kernel_grain(const KernelRecord *r)
@@ -513,6 +533,7 @@ write_module(TableWriter *tw)
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	write_adapters(tw);
+	write_four_bit(tw);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(tw, i);
 	for (int i = 0; i < tw->versions.names.n; i++)

@@ -72,7 +72,7 @@ check_state(const Format *f, int i)
 	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->path, "state", i));
 	RETURN_IF_ERROR(check_string(f, s->parameter, "state", i));
-	if (s->transposed > 1 || (s->transposed && s->rank != 2))
+	if (s->transposed > 1 || (s->transposed && format_weight_type(f, i).rank != 2))
 		return FAULT("state %d: transposed %u, rank %u", i, s->transposed, s->rank);
 	RETURN_IF_ERROR(
 		check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
@@ -410,11 +410,10 @@ check_hole(const Format *f, int i)
 		             f->n[SECTION_STATES], e->dtype);
 	if (e->times > 1u << 20)
 		return FAULT("export %d: %u times", i, e->times);
-	if (e->rank != f->states[e->state].rank)
-		return FAULT("export %d: rank %u, its state has %u", i, e->rank,
-		             f->states[e->state].rank);
-	if (e->block < 1 ||
-	    format_elements(f, f->states[e->state].first_dim, e->rank) % e->block != 0)
+	FormatType of = format_weight_type(f, (int)e->state);
+	if (e->rank != of.rank)
+		return FAULT("export %d: rank %u, its state has %u", i, e->rank, of.rank);
+	if (e->block < 1 || format_elements(f, of.first_dim, e->rank) % e->block != 0)
 		return FAULT("export %d: blocks of %lld elements", i, (long long)e->block);
 	return check_axes(i, e);
 }
@@ -510,7 +509,7 @@ check_export(const Format *f, int i)
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
 	if (!(e->least >= 0) || (e->least > 0 && e->kind == EXPORT_TENSOR &&
 	                         (e->state >= (uint32_t)f->n[SECTION_STATES] ||
-	                          !dtype_is_float((DType)f->states[e->state].dtype))))
+	                          !dtype_is_float(format_weight_type(f, (int)e->state).dtype))))
 		return FAULT("export %d: a least scale of %g", i, e->least);
 	if (e->kind == EXPORT_CODES || e->kind == EXPORT_SCALES)
 		return check_codes(f, i);
@@ -527,6 +526,37 @@ float_state(const Format *f, uint32_t state)
 	const StateRecord *s = &f->states[state < (uint32_t)f->n[SECTION_STATES] ? state : 0];
 
 	return state < (uint32_t)f->n[SECTION_STATES] && dtype_is_float((DType)s->dtype) ? s : NULL;
+}
+
+static bool
+is_vector_of(const Format *f, uint32_t state, DType dtype, int64_t n)
+{
+	return state < (uint32_t)f->n[SECTION_STATES] &&
+	       f->states[state].dtype == (uint32_t)dtype && f->states[state].rank == 1 &&
+	       f->dims[f->states[state].first_dim] == n;
+}
+
+static Status
+check_four_bit(const Format *f, int i)
+{
+	const FourBitRecord *r = &f->four_bit[i];
+	int64_t bytes;
+
+	RETURN_IF_ERROR(check_shape(f, "weight of 4 bits", i,
+	                            (uint32_t[]){r->dtype, r->rank, r->first_dim}, &bytes));
+	if (r->kind >= N_FOUR_BIT || !dtype_is_float((DType)r->dtype) || r->axis >= r->rank)
+		return FAULT("weight of 4 bits %d: kind %u, dtype %u, axis %u of rank %u", i,
+		             r->kind, r->dtype, r->axis, r->rank);
+	int64_t n = format_elements(f, r->first_dim, r->rank), blocks = four_bit_blocks(n);
+	bool fits = is_vector_of(f, r->codes, U8, (n + 1) / 2) &&
+	            is_vector_of(f, r->absmax, r->nested ? U8 : F32, blocks);
+	if (r->nested)
+		fits &= is_vector_of(f, r->nested - 1, F32, absmax_blocks(blocks)) &&
+		        is_vector_of(f, r->offset - 1, F32, 1);
+	if (!fits || format_four_bit(f, (int)r->codes) != r)
+		return FAULT("weight of 4 bits %d: its states do not have the shapes of its blocks",
+		             i);
+	return NULL;
 }
 
 /* A state is a part of one adapter, or the weight of one. */
@@ -547,19 +577,21 @@ static Status
 check_adapter(const Format *f, int i)
 {
 	const AdapterRecord *r = &f->adapters[i];
-	const StateRecord *w = float_state(f, r->weight), *a = float_state(f, r->a),
-			  *b = float_state(f, r->b);
+	const StateRecord *a = float_state(f, r->a), *b = float_state(f, r->b);
+	bool is_state = r->weight < (uint32_t)f->n[SECTION_STATES];
+	FormatType w = is_state ? format_weight_type(f, (int)r->weight) : (FormatType){0};
 
-	if (!w || !a || !b || r->readers >= N_READ_BY || r->rslora > 1 || !isfinite(r->alpha))
+	if (!is_state || !dtype_is_float(w.dtype) || !a || !b || r->readers >= N_READ_BY ||
+	    r->rslora > 1 || !isfinite(r->alpha))
 		return FAULT("adapter %d: states %u, %u and %u of %d, readers %u, alpha %g", i,
 		             r->weight, r->a, r->b, f->n[SECTION_STATES], r->readers, r->alpha);
-	if (r->axis >= w->rank || a->rank != w->rank || b->rank != 2)
+	if (r->axis >= w.rank || a->rank != w.rank || b->rank != 2)
 		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
-		             w->rank, a->rank, b->rank);
-	const int64_t *dims = f->dims + w->first_dim, *a_dims = f->dims + a->first_dim,
+		             w.rank, a->rank, b->rank);
+	const int64_t *dims = f->dims + w.first_dim, *a_dims = f->dims + a->first_dim,
 		      *b_dims = f->dims + b->first_dim;
 	bool fits = b_dims[0] == dims[r->axis] && b_dims[1] == a_dims[r->axis] && b_dims[1] > 0;
-	for (uint32_t k = 0; k < w->rank; k++)
+	for (uint32_t k = 0; k < w.rank; k++)
 		fits &= k == r->axis || a_dims[k] == dims[k];
 	if (!fits)
 		return FAULT("adapter %d: its parts do not have its weight's shape", i);
@@ -578,13 +610,13 @@ static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},        {SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},       {SECTION_LIBRARY, check_library},
-	{SECTION_PLANS, check_plan},       {SECTION_COLLECTIVES, check_collective},
-	{SECTION_TARGETS, check_target},   {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
-	{SECTION_KERNELS, check_kernel},   {SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port},       {SECTION_EXPORT, check_export},
-	{SECTION_ADAPTERS, check_adapter},
+	{SECTION_INFO, check_info},      {SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},     {SECTION_LIBRARY, check_library},
+	{SECTION_PLANS, check_plan},     {SECTION_COLLECTIVES, check_collective},
+	{SECTION_TARGETS, check_target}, {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
+	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},     {SECTION_FOUR_BIT, check_four_bit},
+	{SECTION_EXPORT, check_export},  {SECTION_ADAPTERS, check_adapter},
 };
 
 /* Each is a program's: they lie one behind the other. */

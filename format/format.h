@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 17
+#define FORMAT_VERSION 18
 #define GRADC_ABI 11
 #define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -488,6 +488,15 @@ typedef struct {
 	StrRef product, table;
 } AdapterRecord;
 
+/* A weight kept as numbers of 4 bits, as ir.h's FourBitWeight has it. */
+typedef struct {
+	uint32_t codes, absmax;          /* states */
+	uint32_t nested, offset;         /* state index + 1; 0: absmax is f32 */
+	uint32_t kind;                   /* FourBit */
+	uint32_t dtype, rank, first_dim; /* the weight's */
+	uint32_t axis, reserved;
+} FourBitRecord;
+
 typedef enum {
 	SECTION_INFO,
 	SECTION_DIMS /* int64 */,
@@ -507,6 +516,7 @@ typedef enum {
 	SECTION_LITERAL /* bytes */,
 	SECTION_STRINGS /* bytes, starts with NUL */,
 	SECTION_ADAPTERS,
+	SECTION_FOUR_BIT,
 	SECTION_PLANS, /* left out where there are none */
 	N_SECTIONS,
 } Section;
@@ -542,6 +552,7 @@ typedef struct {
 	VEC(ProgramRecord) programs;
 	VEC(ExportRecord) exports;
 	VEC(AdapterRecord) adapters;
+	VEC(FourBitRecord) four_bit;
 	VEC(PlanRecord) plans;
 	Text literal, strings;
 	StrMap *interned;
@@ -579,6 +590,7 @@ typedef struct {
 	const uint8_t *literal;
 	const char *strings;
 	const AdapterRecord *adapters;
+	const FourBitRecord *four_bit;
 	int n[N_SECTIONS];
 	const PlanRecord *plans;
 } Format;
@@ -587,6 +599,14 @@ Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
+const FourBitRecord *format_four_bit(const Format *f,
+                                     int state); /* whose codes it holds; NULL: numbers */
+/* What a state holds, or its codes stand for: dims are f->dims + first_dim. */
+typedef struct {
+	DType dtype;
+	uint32_t rank, first_dim;
+} FormatType;
+FormatType format_weight_type(const Format *f, int state);
 double format_adapter_scale(const Format *f, const AdapterRecord *a); /* that the product has */
 int format_state(const Format *f, const char *name);                  /* index; -1: none */
 int format_state_of_kind(const Format *f, uint32_t kind);             /* the first; -1: none */

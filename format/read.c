@@ -26,6 +26,7 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_LITERAL] = 1,
 	[SECTION_STRINGS] = 1,
 	[SECTION_ADAPTERS] = sizeof(AdapterRecord),
+	[SECTION_FOUR_BIT] = sizeof(FourBitRecord),
 	[SECTION_PLANS] = sizeof(PlanRecord),
 };
 
@@ -108,6 +109,7 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.literal = section(blob, SECTION_LITERAL),
 		.strings = section(blob, SECTION_STRINGS),
 		.adapters = section(blob, SECTION_ADAPTERS),
+		.four_bit = section(blob, SECTION_FOUR_BIT),
 	};
 	int n = (int)f.header->n_sections;
 	for (int s = 0; s < n; s++)
@@ -145,6 +147,25 @@ format_info_get(const Format *f, const char *key)
 		if (strcmp(format_text(f, f->info[i].key), key) == 0)
 			return format_text(f, f->info[i].value);
 	return NULL;
+}
+
+const FourBitRecord *
+format_four_bit(const Format *f, int state)
+{
+	for (int i = 0; i < f->n[SECTION_FOUR_BIT]; i++)
+		if (f->four_bit[i].codes == (uint32_t)state)
+			return &f->four_bit[i];
+	return NULL;
+}
+
+FormatType
+format_weight_type(const Format *f, int state)
+{
+	const FourBitRecord *r = format_four_bit(f, state);
+	const StateRecord *s = &f->states[state];
+
+	return r ? (FormatType){(DType)r->dtype, r->rank, r->first_dim}
+	         : (FormatType){(DType)s->dtype, s->rank, s->first_dim};
 }
 
 double

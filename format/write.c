@@ -92,6 +92,8 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 		[SECTION_STRINGS] = {"bytes of names", w->strings.at, (int64_t)w->strings.n, 1},
 		[SECTION_ADAPTERS] = {"adapters", w->adapters.at, w->adapters.n,
 	                              sizeof(AdapterRecord)},
+		[SECTION_FOUR_BIT] = {"weights of 4 bits", w->four_bit.at, w->four_bit.n,
+	                              sizeof(FourBitRecord)},
 		[SECTION_PLANS] = {"plans of library calls", w->plans.at, w->plans.n,
 	                           sizeof(PlanRecord)},
 	};

@@ -182,7 +182,7 @@ add_factors(Branches *b, const Alias *at, const char *base, int behind)
 {
 	const Adapter *a = at->adapter;
 	ExportRecord *r = NEW(b->arena, ExportRecord);
-	Ints shape = {.n = 1 + behind, .at = {a->weight->type->dims[a->axis]}};
+	Ints shape = {.n = 1 + behind, .at = {state_weight_type(b->m, a->weight)->dims[a->axis]}};
 	const char *name = fresh(b, base, "_lora_factors");
 
 	for (int i = 0; i < behind; i++)
@@ -345,7 +345,7 @@ find_weights(Branches *b, const QuantizedTensors *quantized)
 		DType dtype = w->codes ? F32 : w->data.dtype;
 		if (!a || a->weight != s || w->as_constant)
 			continue;
-		Ints order = {.n = s->type->rank};
+		Ints order = {.n = state_weight_type(b->m, s)->rank};
 		for (int k = 0; k < order.n; k++)
 			order.at[k] = w->transposed ? order.n - 1 - k : k;
 		put_alias(b, w->name, a, dtype, order);

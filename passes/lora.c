@@ -204,10 +204,12 @@ init_parts(const Adapter *a)
 	}
 }
 
+/* codes: of the weight; NULL: it has its own numbers. */
 static void
-add_magnitude(Lora *l, Adapter *a)
+add_magnitude(Lora *l, Adapter *a, const LoraCodes *codes)
 {
-	const Tensor *norms = lora_norms(l->m, a->weight->data, a->axis);
+	const Tensor *weight = codes ? codes->numbers : a->weight->data;
+	const Tensor *norms = lora_norms(l->m, weight, a->axis);
 
 	a->magnitude = part_new(l, a->weight, "lora_magnitude_vector", ints_of_type(norms->type));
 	a->magnitude->init = INIT_DATA;
@@ -216,7 +218,8 @@ add_magnitude(Lora *l, Adapter *a)
 }
 
 static Adapter
-adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c)
+adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
+            const LoraCodes *codes)
 {
 	const Reader *r = leader(readers);
 	bool is_table = r->is_table;
@@ -235,12 +238,12 @@ adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c)
 			a.readers = ADAPTS_BOTH;
 	a.a = part_new(l, weight, is_table ? "lora_embedding_A" : "lora_A.weight", shape);
 	a.b = part_new(l, weight, is_table ? "lora_embedding_B" : "lora_B.weight", outputs);
-	a.a->why = a.b->why = arena_printf(l->m->arena, "--lora=%s: rank %lld, times %g", c->glob,
-	                                   (long long)c->settings.rank, adapter_scale(&a));
-	weight->why = arena_printf(l->m->arena, "--lora=%s", c->glob);
+	a.a->why = a.b->why = arena_printf(l->m->arena, "--%s=%s: rank %lld, times %g", c->option,
+	                                   c->glob, (long long)c->settings.rank, adapter_scale(&a));
+	weight->why = arena_printf(l->m->arena, "--%s=%s", c->option, c->glob);
 	init_parts(&a);
 	if (c->settings.dora)
-		add_magnitude(l, &a);
+		add_magnitude(l, &a, codes);
 	vec_push(l->m->arena, &l->m->adapters, a);
 	return a;
 }
@@ -373,24 +376,42 @@ may_have_magnitude(Lora *l, const State *s, const Readers *readers)
 	return !l->why;
 }
 
+static bool
+may_have_codes(Lora *l, const State *s, const Readers *readers)
+{
+	l->why = s->data ? NULL : "qlora needs the weight's numbers, which the file lacks";
+	for (int i = 0; i < readers->n; i++)
+		if (readers->at[i].has_codes)
+			l->why = "qlora: other codes of it are read (--quantize)";
+	return !l->why;
+}
+
 static void
 adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 {
+	const LoraSettings *settings = &c->settings;
+	const LoraCodes *codes = NULL;
 	Readers readers = {0};
 
 	if (!is_parameter) {
-		s->why = arena_printf(l->m->arena, "--lora: not adapted: no parameter: %s",
+		s->why = arena_printf(l->m->arena, "--%s: not adapted: no parameter: %s", c->option,
 		                      s->why ? s->why : "frozen");
 		return;
 	}
-	if (!find_all_readers(l, s, &readers) ||
-	    (c->settings.dora && !may_have_magnitude(l, s, &readers))) {
-		s->why = arena_printf(l->m->arena, "--lora: not adapted: %s", l->why);
+	bool fits = find_all_readers(l, s, &readers) &&
+	            (!settings->dora || may_have_magnitude(l, s, &readers)) &&
+	            (!settings->bits || may_have_codes(l, s, &readers));
+	if (fits && settings->bits)
+		codes = lora_codes(l->m, s->data, leader(&readers)->axis, settings, &l->why);
+	if (l->why) {
+		s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
 		return;
 	}
-	Adapter a = adapter_new(l, s, &readers, c);
+	Adapter a = adapter_new(l, s, &readers, c, codes);
 	for (int i = 0; i < readers.n; i++)
 		add_branch(l, &a, c, &readers.at[i]);
+	if (codes)
+		lora_keep_codes(l->m, s, a.axis, codes, settings);
 	l->fits[c - l->choices.at] = true;
 }
 
@@ -406,14 +427,14 @@ report_choice(const Lora *l, const LoraChoice *c)
 			named = s;
 	}
 	if (!named) {
-		diag_error(l->p->diag, EXIT_USAGE, "--lora=%s fits no parameter", c->glob);
+		diag_error(l->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", c->option, c->glob);
 		hint_nearest_states(l->m, c->glob, l->p->diag);
 		return false;
 	}
-	diag_error(l->p->diag, EXIT_USAGE, "--lora=%s: no parameter that it names can be adapted",
-	           c->glob);
+	diag_error(l->p->diag, EXIT_USAGE, "--%s=%s: no parameter that it names can be adapted",
+	           c->option, c->glob);
 	diag_hint(l->p->diag, "\"%s\": %s", named->name,
-	          named->why ? named->why : "a later --lora names it");
+	          named->why ? named->why : "a later one names it");
 	return false;
 }
 
@@ -483,9 +504,10 @@ run_lora(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption lora_options[] = {{"adapters", "GLOB[,KEY=VALUE], one a line",
-                                           OPTION_STRING, offsetof(LoraOptions, adapters)},
-                                          {0}};
+static const PassOption lora_options[] = {
+	{"adapters", "lora GLOB[,KEY=VALUE] or qlora GLOB[,KEY=VALUE], one a line", OPTION_STRING,
+         offsetof(LoraOptions, adapters)},
+	{0}};
 const PassRow pass_lora = {.name = "lora",
                            .help = "low-rank products beside frozen weights",
                            .takes = STAGE_IMPORT,

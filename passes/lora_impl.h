@@ -16,6 +16,19 @@ typedef struct {
 /* magnitude / |W + s B A|, [outputs]. a->magnitude begins as the norms of the weight: so its data are. */
 Value *lora_factor(Builder *b, const Adapter *a, const LoraUse *u);
 
+/* ---- lora_four_bit.c */
+/* A weight as codes. */
+typedef struct {
+	const Tensor *codes, *absmax, *nested, *offset; /* the last two NULL: absmax is f32 */
+	const Tensor *numbers; /* what they stand for, in the weight's type */
+} LoraCodes;
+/* Axes in the order: axis, then the others. NULL after setting *why: its numbers are not all finite. */
+const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s,
+                            const char **why);
+/* The weight's state holds the codes from here on; what read its numbers computes them from these. */
+void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
+                     const LoraSettings *s);
+
 /* ---- lora_dropout.c */
 /* A function of role inference for each of role forward that lacks one: there nothing is dropped. */
 void lora_split_inference(Module *m);

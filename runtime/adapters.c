@@ -66,15 +66,15 @@ sum_row(const Product *s, int64_t outer, int64_t o, double *sum)
 static Product
 product_of(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
 {
-	const StateRecord *w = &f->states[r->weight];
-	const int64_t *dims = f->dims + w->first_dim;
+	FormatType w = format_weight_type(f, (int)r->weight);
+	const int64_t *dims = f->dims + w.first_dim;
 	Product p = {.outer = 1,
 	             .outputs = dims[r->axis],
 	             .rank = f->dims[f->states[r->b].first_dim + 1],
 	             .inner = 1,
 	             .scale = format_adapter_scale(f, r)};
 
-	for (uint32_t i = 0; i < w->rank; i++)
+	for (uint32_t i = 0; i < w.rank; i++)
 		*(i < r->axis ? &p.outer : &p.inner) *= i == r->axis ? 1 : dims[i];
 	p.a = doubles(arena, (DType)f->states[r->a].dtype, v->a, p.outer * p.rank * p.inner);
 	p.b = doubles(arena, (DType)f->states[r->b].dtype, v->b, p.outputs * p.rank);

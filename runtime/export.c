@@ -102,10 +102,10 @@ written_state(const Export *x, int state)
 }
 
 void
-export_warn(const Gradc *run, const char *option, const StateRecord *s, const void *data, int64_t n)
+export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
+            const void *data, int64_t n)
 {
 	const Format *f = &run->format;
-	DType dtype = (DType)s->dtype;
 	int64_t bad = 0;
 
 	if (!run->diag)
@@ -131,11 +131,36 @@ read_state(Export *x, Arena *arena, int state, char **out)
 
 /* What a hole is filled from: the numbers of a state, their axes permuted, in the arena. */
 typedef struct {
-	const StateRecord *state;
+	const int64_t *dims;
 	DType dtype;
 	int64_t n;
 	char *data;
 } Numbers;
+
+/* What a state holds, or its codes stand for. */
+static Status
+read_weight(Export *x, Arena *arena, int state, Numbers *out)
+{
+	const Format *f = &x->run->format;
+	FormatType t = format_weight_type(f, state);
+	const FourBitRecord *r = format_four_bit(f, state);
+	FourBitBytes bytes = {0};
+	char *codes, *absmax, *nested = NULL, *offset = NULL;
+
+	*out = (Numbers){f->dims + t.first_dim, t.dtype, format_elements(f, t.first_dim, t.rank),
+	                 NULL};
+	if (!r)
+		return read_state(x, arena, state, &out->data);
+	RETURN_IF_ERROR(read_state(x, arena, (int)r->codes, &codes));
+	RETURN_IF_ERROR(read_state(x, arena, (int)r->absmax, &absmax));
+	if (r->nested)
+		RETURN_IF_ERROR(read_state(x, arena, (int)r->nested - 1, &nested));
+	if (r->nested)
+		RETURN_IF_ERROR(read_state(x, arena, (int)r->offset - 1, &offset));
+	bytes = (FourBitBytes){codes, absmax, nested, offset};
+	out->data = four_bit_weight(arena, f, r, &bytes);
+	return NULL;
+}
 
 static Status
 read_adapter(Export *x, Arena *arena, const AdapterRecord *r, const Numbers *weight,
@@ -169,20 +194,17 @@ read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 	int state = written_state(x, (int)e->state);
 	const StateRecord *s = &f->states[state];
 
-	*out = (Numbers){.state = s,
-	                 .dtype = (DType)s->dtype,
-	                 .n = format_elements(f, s->first_dim, s->rank)};
-	RETURN_IF_ERROR(read_state(x, arena, state, &out->data));
+	RETURN_IF_ERROR(read_weight(x, arena, state, out));
 	const AdapterRecord *adapter = adapter_of_weight(f, (int)e->state);
 	bool is_merged = x->which == EXPORTED_MERGED;
 	if (adapter && is_merged)
 		RETURN_IF_ERROR(add_adapter(x, arena, adapter, out));
 	if (s->kind == SAVE_PARAMETER && (s->trainable || adapter))
-		export_warn(x->run, is_merged ? "--export-merged" : "--export", s, out->data,
-		            out->n);
+		export_warn(x->run, is_merged ? "--export-merged" : "--export", s, out->dtype,
+		            out->data, out->n);
 	if (is_permuted(e)) {
-		char *permuted = arena_alloc(arena, (size_t)s->bytes);
-		permute_elements(e, f->dims + s->first_dim, out->dtype, out->data, permuted);
+		char *permuted = arena_alloc(arena, (size_t)dtype_bytes(out->dtype, out->n));
+		permute_elements(e, out->dims, out->dtype, out->data, permuted);
 		out->data = permuted;
 	}
 	return NULL;
@@ -216,14 +238,13 @@ static Status
 put_factors(Export *x, const ExportRecord *e, Arena *arena)
 {
 	const Format *f = &x->run->format;
-	const StateRecord *s = &f->states[e->state];
 	const AdapterRecord *r = adapter_of_weight(f, (int)e->state);
-	Numbers weight = {.dtype = (DType)s->dtype};
+	Numbers weight;
 	AdapterValues values;
 
-	RETURN_IF_ERROR(read_state(x, arena, (int)e->state, &weight.data));
+	RETURN_IF_ERROR(read_weight(x, arena, (int)e->state, &weight));
 	RETURN_IF_ERROR(read_adapter(x, arena, r, &weight, &values));
-	int64_t n = f->dims[s->first_dim + r->axis];
+	int64_t n = weight.dims[r->axis];
 	char *out = arena_alloc(arena, (size_t)dtype_bytes((DType)e->dtype, n) + 1);
 	dtype_convert((DType)e->dtype, out, F64, adapter_factors(f, r, &values, arena), n);
 	return file_writer_add(x->files[e->file], out, dtype_bytes((DType)e->dtype, n));

@@ -43,7 +43,12 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 	int64_t n = format_elements(&run->format, s->first_dim, s->rank);
 	Arena *arena = arena_new();
 	char *raw = arena_alloc(arena, (size_t)t->n_bytes), *own = raw;
-	Status status = check_tensor(arena, path, &run->format, s, t);
+	Status status = format_four_bit(&run->format, state)
+	                        ? status_error(EXIT_USAGE,
+	                                       "--load: \"%s\" is kept in 4 bits: compile the "
+	                                       "model that has the other weights",
+	                                       t->name)
+	                        : check_tensor(arena, path, &run->format, s, t);
 
 	const AdapterRecord *adapter = adapter_of_weight(&run->format, state);
 	if (!status && adapter && adapter->magnitude)

@@ -48,7 +48,7 @@ int
 peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MAX_PEFT_PARTS])
 {
 	const AdapterRecord *r = m->record;
-	int rank = (int)f->states[r->weight].rank, axis = (int)r->axis;
+	int rank = (int)format_weight_type(f, (int)r->weight).rank, axis = (int)r->axis;
 	bool is_matrix = rank == 2;
 	const char *format = m->is_table ? "base_model.model.%s.lora_embedding_%c"
 	                                 : "base_model.model.%s.lora_%c.weight";
@@ -107,7 +107,7 @@ peft_trained_part(Arena *arena, const Format *f, int state)
 static bool
 has_layout(const Format *f, const AdapterRecord *r)
 {
-	uint32_t rank = f->states[r->weight].rank;
+	uint32_t rank = format_weight_type(f, (int)r->weight).rank;
 
 	return rank == 2 || (rank > 2 && r->axis == 0 && r->readers == READ_BY_PRODUCTS);
 }

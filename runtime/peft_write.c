@@ -25,7 +25,7 @@ add_tensor(Writer *w, const PeftPart *p)
 	int state = export_state(w->run, (int)p->state);
 	RETURN_IF_ERROR(
 		executor_read(&w->run->executor, data, executor_state(&w->run->executor, state)));
-	export_warn(w->run, "--export-adapter", s, data,
+	export_warn(w->run, "--export-adapter", s, (DType)s->dtype, data,
 	            format_elements(w->f, s->first_dim, s->rank));
 	for (int i = 0; i < p->rank; i++) {
 		int at = p->turn ? p->rank - 1 - i : i - p->lead;
@@ -111,7 +111,8 @@ fan_in_fan_out(const Writer *w)
 	for (int i = 0; i < w->modules.n; i++) {
 		const AdapterRecord *r = w->modules.at[i].record;
 		const StateRecord *s = &w->f->states[r->weight];
-		if (!w->modules.at[i].is_table && s->rank == 2 && r->axis == !s->transposed)
+		bool is_matrix = format_weight_type(w->f, (int)r->weight).rank == 2;
+		if (!w->modules.at[i].is_table && is_matrix && r->axis == !s->transposed)
 			return true;
 	}
 	return false;

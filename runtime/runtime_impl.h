@@ -521,10 +521,19 @@ Status saver_poll(Gradc *run, bool wait);
 /* The state whose numbers are written as those of this one: its average, where options.export_weights asks for it. */
 int export_state(const Gradc *run, int state);
 /* Of numbers that are not finite: the last update may have made them so; the step after it would have said it. */
-void export_warn(const Gradc *run, const char *option, const StateRecord *s, const void *data,
-                 int64_t n);
+void export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
+                 const void *data, int64_t n);
 Status export_trained(Gradc *run, const char *path);
 Status export_merged(Gradc *run, const char *path);
+
+/* ---- four_bit.c */
+/* Of the states of a weight of 4 bits; nested, offset: NULL where absmax is f32. */
+typedef struct {
+	const void *codes, *absmax, *nested, *offset;
+} FourBitBytes;
+/* The weight's numbers, its axes in their own order, as its dtype. */
+char *four_bit_weight(Arena *arena, const Format *f, const FourBitRecord *r,
+                      const FourBitBytes *bytes);
 
 /* ---- adapters.c */
 Status adapters_check(Gradc *run, const char *option);              /* as gradc_check_adapters */

@@ -56,8 +56,10 @@ set_lora(const OptionUse *u, void *at)
 {
 	LoraChoice choice;
 
-	vec_push(u->arena, (StringList *)at, u->value);
-	return lora_parse(u->value, &choice, u->arena, u->diag);
+	const char *line = arena_printf(u->arena, "%s %s", u->row->name, u->value);
+
+	vec_push(u->arena, (StringList *)at, line);
+	return lora_parse(line, &choice, u->arena, u->diag);
 }
 
 static bool
@@ -457,6 +459,8 @@ static const OptionRow option_rows[] = {
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
 	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, dropout=0, rslora, dora", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
+	{"qlora", "GLOB[,KEY=VALUE...]", "the same beside weights that are kept in 4 bits; --lora's settings, and bits=nf4|fp4 (nf4), double=on|off (on): scales of 8 bits", TAKES_CALL, AT(lora),
+	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
 	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
@@ -535,7 +539,6 @@ static const OptionRow option_rows[] = {
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("adapter"), LATER("export-adapter"), LATER("export-merged"), LATER("load-adapter"),
 	LATER("merge"),
-	LATER("qlora"),
 	LATER("schedule"), LATER("unmerge"),
 };
 /* clang-format on */

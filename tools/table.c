@@ -94,15 +94,46 @@ print_names(const char *name, const char *path, int width)
 	text_free(&t);
 }
 
+/* What a row shows of a parameter's storage: "nf4[64,64]", and its bytes with those of what belongs to its codes. */
+typedef struct {
+	const char *format;
+	Type type;
+	int64_t bytes;
+} Stored;
+
+static Stored
+stored_as(Type t)
+{
+	return (Stored){dtype_info[t->dtype].name, t, type_bytes(t)};
+}
+
+static Stored
+stored_state(const Module *m, const State *s)
+{
+	const FourBitWeight *w = module_four_bit(m, s);
+	Stored out = stored_as(s->type);
+
+	if (!w)
+		return out;
+	out = (Stored){four_bit_names[w->kind], w->type, out.bytes + type_bytes(w->absmax->type)};
+	if (w->nested)
+		out.bytes += type_bytes(w->nested->type) + type_bytes(w->offset->type);
+	return out;
+}
+
 static void
-print_row(const char *name, const char *path, Type type, const char *role, const char *why)
+print_row(const char *name, const char *path, const Stored *as, const char *role, const char *why)
 {
 	Text t = {0};
+	char amount[32];
 
-	type_print(&t, type);
+	text_printf(&t, "%s[", as->format);
+	for (int i = 0; i < as->type->rank; i++)
+		text_printf(&t, "%s%lld", i ? "," : "", (long long)as->type->dims[i]);
+	text_add(&t, "]");
 	printf("  ");
 	print_names(name, path, 44);
-	printf("  %-18s %-9s  ", t.at, role);
+	printf("  %-18s %10s  %-9s  ", t.at, bytes_text(amount, (double)as->bytes), role);
 	print_name(why ? why : "");
 	text_free(&t);
 }
@@ -110,12 +141,14 @@ print_row(const char *name, const char *path, Type type, const char *role, const
 static void
 print_state(const Module *m, const State *s)
 {
-	print_row(s->name, s->path, s->type, row_role(m, s), s->why);
+	Stored as = stored_state(m, s);
+
+	print_row(s->name, s->path, &as, row_role(m, s), s->why);
 	if (s->trainable && s->lr_scale != 1)
 		printf("; learning rate times %g", s->lr_scale);
 	if (s->trainable && !s->decay)
 		printf("; does not decay");
-	if (s->init_given && !adapter_of_part(m, s))
+	if (s->init_given && !adapter_of_part(m, s) && !module_four_bit(m, s))
 		printf("; starts as --init says");
 	printf("\n");
 }
@@ -124,7 +157,9 @@ print_state(const Module *m, const State *s)
 static void
 print_constant(const ImportConstant *c)
 {
-	print_row(c->name, c->path, c->type, "constant", c->why);
+	Stored as = stored_as(c->type);
+
+	print_row(c->name, c->path, &as, "constant", c->why);
 	if (c->option)
 		printf("; to train it: %s", c->option);
 	printf("\n");
@@ -270,7 +305,7 @@ print_summary(const Session *s, bool full)
 		const State *st = s->m->states.at[i];
 		if (!in_table(st))
 			continue;
-		all += st->type->n;
+		all += state_weight_type(s->m, st)->n;
 		trainable += st->trainable ? st->type->n : 0;
 		if (full || rows <= SHORT_TABLE || at < SHORT_TABLE / 2 ||
 		    at >= rows - SHORT_TABLE / 2)
@@ -344,24 +379,25 @@ print_gpus(const Session *s)
 }
 
 static json_t *
-row_json(const char *name, const char *path, Type type, const char *role, const char *why)
+row_json(const char *name, const char *path, const Stored *as, const char *role, const char *why)
 {
 	json_t *shape = json_array();
 
-	for (int k = 0; k < type->rank; k++)
-		json_array_append_new(shape, json_integer(type->dims[k]));
-	return json_pack("{s:s,s:s,s:s,s:o,s:s,s:s}", "name", name, "path", path ? path : "",
-	                 "dtype", dtype_info[type->dtype].name, "shape", shape, "kind", role, "why",
-	                 why ? why : "");
+	for (int k = 0; k < as->type->rank; k++)
+		json_array_append_new(shape, json_integer(as->type->dims[k]));
+	return json_pack("{s:s,s:s,s:s,s:s,s:o,s:s,s:s,s:I}", "name", name, "path",
+	                 path ? path : "", "dtype", dtype_info[as->type->dtype].name, "format",
+	                 as->format, "shape", shape, "kind", role, "why", why ? why : "", "bytes",
+	                 (json_int_t)as->bytes);
 }
 
 static json_t *
 state_json(const Module *m, const State *s)
 {
-	json_t *row = row_json(s->name, s->path, s->type, row_role(m, s), s->why);
+	Stored as = stored_state(m, s);
+	json_t *row = row_json(s->name, s->path, &as, row_role(m, s), s->why);
 	const Adapter *a = module_adapter(m, s);
 
-	json_object_set_new(row, "bytes", json_integer(type_bytes(s->type)));
 	if (a)
 		json_object_set_new(row, "rank", json_integer(a->b->type->dims[1]));
 
@@ -384,7 +420,8 @@ constants_json(const Session *s)
 
 	for (int i = 0; i < s->import->constants.n; i++) {
 		const ImportConstant *c = &s->import->constants.at[i];
-		json_t *row = row_json(c->name, c->path, c->type, "constant", c->why);
+		Stored as = stored_as(c->type);
+		json_t *row = row_json(c->name, c->path, &as, "constant", c->why);
 		if (c->option)
 			json_object_set_new(row, "option", json_string(c->option));
 		if (!s->o->match || takes_constant(c, s->o->match))
@@ -441,7 +478,7 @@ print_matches(const Session *s, const char *glob)
 			continue;
 		print_state(m, state);
 		rows++;
-		n += state->type->n;
+		n += state_weight_type(m, state)->n;
 	}
 	for (int i = 0; i < s->import->constants.n; i++) {
 		const ImportConstant *c = &s->import->constants.at[i];

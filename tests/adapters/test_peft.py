@@ -17,8 +17,13 @@ CASES = {
     "llama_lora": ["--train=lm_head.*", "--lora=*.q_proj.weight,alpha=16", "--lora=*.v_proj.weight,alpha=16"],
     "gpt2_dora": ["--lora=*c_attn.weight,rank=4,alpha=8,dora", "--lora=*c_fc.weight,rank=4,alpha=8,dora"],
     "llama_dora": [f"--lora=*.{name}_proj.weight,rank=8,alpha=4,rslora,dora" for name in ("o", "down", "v")],
+    "llama_qlora": ["--qlora=*proj.weight,alpha=16"],
+    "gpt2_qlora": [f"--qlora=*{name}.weight,bits=fp4,double=off,rank=4,alpha=8" for name in ("c_attn", "c_proj", "c_fc")],
     "llama_rslora": ["--lora=*proj.weight,rank=4,alpha=6,rslora", "--lora=*embed_tokens*,rank=4,alpha=6,rslora"],
 }
+
+
+QLORA = [case for case in CASES if "qlora" in case]  # the base is what its codes stand for
 
 
 def tensors(folder):
@@ -107,6 +112,8 @@ def test_merged_and_with_branches_they_compute_the_same(trained, case):
     merged, branches, base = (run_onnx(path, ids) for path in (folder / "merged.onnx", folder / "branches.onnx", model / "model.onnx"))
     assert np.abs(merged - base).max() > 0.5
     assert np.abs(merged - branches).max() < 1e-5 * np.abs(merged).max()
+    if case in QLORA:
+        return
     before = {t.name: t for t in onnx.load(model / "model.onnx").graph.initializer}
     graph = onnx.load(folder / "branches.onnx")
     onnx.checker.check_model(graph, full_check=True)

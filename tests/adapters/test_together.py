@@ -8,6 +8,8 @@ import pytest
 import reference
 
 LORA = ("--lora=*attn*weight,rank=4,alpha=8", "--lora=*c_fc*,rank=2")
+QLORA = tuple(option.replace("--lora", "--qlora") for option in LORA)
+EACH = pytest.mark.parametrize("lora", [LORA, QLORA], ids=["lora", "qlora"])
 OPTIONS = ("--dim=seq=64", "--loss=cross_entropy")
 
 
@@ -28,35 +30,40 @@ def same_models(folder, a, b):
     return (folder / f"{a}.onnx").read_bytes() == (folder / f"{b}.onnx").read_bytes()
 
 
-def test_resumed_training_is_the_same(train, tmp_path):
-    whole = train("whole", "--steps=6")
-    first = train("first", "--steps=3", "--save=c")
-    rest = train("rest", "--steps=6", "--save=c", "--resume=auto")
+@EACH
+def test_resumed_training_is_the_same(train, tmp_path, lora):
+    whole = train("whole", "--steps=6", lora=lora)
+    first = train("first", "--steps=3", "--save=c", lora=lora)
+    rest = train("rest", "--steps=6", "--save=c", "--resume=auto", lora=lora)
     assert first + rest == whole and same_models(tmp_path, "rest", "whole")
 
 
-def test_micro_batches_are_one_batch(train):
-    np.testing.assert_allclose(train("two", "--steps=5", "--accumulate=2", rows=4), train("one", "--steps=5"), rtol=1e-5)
+@EACH
+def test_micro_batches_are_one_batch(train, lora):
+    np.testing.assert_allclose(train("two", "--steps=5", "--accumulate=2", rows=4, lora=lora), train("one", "--steps=5", lora=lora), rtol=1e-5)
 
 
-@pytest.mark.parametrize("compiled", [(), ("--quantize=w8a8-token", "--opset=21"), ("--precision=bf16",)])
-def test_ranks_are_micro_batches(train, tmp_path, compiled):
+@pytest.mark.parametrize("lora, compiled", [(LORA, ()), (LORA, ("--quantize=w8a8-token", "--opset=21")), (LORA, ("--precision=bf16",)), (QLORA, ()),
+                                            (QLORA, ("--precision=bf16",))])
+def test_ranks_are_micro_batches(train, tmp_path, lora, compiled):
     """To the bit."""
     if not shutil.which("mpirun.openmpi"):
         pytest.skip("mpirun.openmpi is not installed")
-    one = train("one", "--steps=4", "--accumulate=2", rows=4, compiled=compiled)
+    one = train("one", "--steps=4", "--accumulate=2", rows=4, compiled=compiled, lora=lora)
     ranks = (Path(shutil.which("mpirun.openmpi")), "--allow-run-as-root", "--oversubscribe", "-n", "2")
-    assert train("ranks", "--steps=4", rows=4, command=ranks, compiled=compiled) == one
+    assert train("ranks", "--steps=4", rows=4, command=ranks, compiled=compiled, lora=lora) == one
     assert same_models(tmp_path, "ranks", "one")
 
 
-def test_recomputed_values_are_the_same(train, tmp_path):
-    assert train("again", "--steps=3") == train("kept", "--steps=3", compiled=["--disable=rematerialize"])
+@EACH
+def test_recomputed_values_are_the_same(train, tmp_path, lora):
+    assert train("again", "--steps=3", lora=lora) == train("kept", "--steps=3", compiled=["--disable=rematerialize"], lora=lora)
     assert same_models(tmp_path, "again", "kept")
 
 
-def test_gradients_in_the_workspace_are_the_same(train, tmp_path):
-    assert train("one", "--steps=3", compiled=["--max-accumulate=1"]) == train("any", "--steps=3")
+@EACH
+def test_gradients_in_the_workspace_are_the_same(train, tmp_path, lora):
+    assert train("one", "--steps=3", compiled=["--max-accumulate=1"], lora=lora) == train("any", "--steps=3", lora=lora)
     assert same_models(tmp_path, "one", "any")
 
 
@@ -65,6 +72,12 @@ def test_every_optimizer_trains_them(train, optimizer):
     """And what they are merged into has lost what the log says."""
     lr = {"sgd": 1, "momentum": 0.3, "nesterov": 0.3, "lion": 0.002, "adafactor": 1}.get(optimizer, 0.01)
     got = train("o", "--steps=30", compiled=[f"--optimizer={optimizer}"], lr=lr, model="gpt2_mini_fresh")
+    assert np.mean(got[-5:]) < got[0] - 0.1, got
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw8bit", "muon"])
+def test_optimizers_train_them_beside_weights_of_four_bits(train, optimizer):
+    got = train("o", "--steps=30", compiled=[f"--optimizer={optimizer}"], lr={"sgd": 1}.get(optimizer, 0.01), model="gpt2_mini_fresh", lora=QLORA)
     assert np.mean(got[-5:]) < got[0] - 0.1, got
 
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import four_bit
 import numpy as np
 import onnx
 import peft
@@ -22,6 +23,7 @@ OUT = Path(__file__).with_name("peft")
 STEPS, ROWS = 20, 8
 ADAMW = {"lr": 0.003, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# Settings of PEFT, and with "four_bit" of what the base's weights are kept as: (kind, double quantization).
 CASES = {
     "gpt2_lora": ("gpt2_mini", {"r": 4, "lora_alpha": 8, "target_modules": ["c_attn", "c_fc"]}),
     "gpt2_rslora": ("gpt2_mini", {"r": 8, "lora_alpha": 4, "use_rslora": True, "target_modules": ["c_attn", "c_proj", "c_fc"],
@@ -29,6 +31,8 @@ CASES = {
     "llama_lora": ("llama_mini", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "modules_to_save": ["lm_head"]}),
     "gpt2_dora": ("gpt2_mini", {"r": 4, "lora_alpha": 8, "use_dora": True, "target_modules": ["c_attn", "c_fc"]}),
     "llama_dora": ("llama_mini", {"r": 8, "lora_alpha": 4, "use_rslora": True, "use_dora": True, "target_modules": ["o_proj", "down_proj", "v_proj"]}),
+    "llama_qlora": ("llama_mini", {"r": 8, "lora_alpha": 16, "target_modules": LINEARS, "four_bit": ("nf4", True)}),
+    "gpt2_qlora": ("gpt2_mini", {"r": 4, "lora_alpha": 8, "target_modules": ["c_attn", "c_proj", "c_fc"], "four_bit": ("fp4", False)}),
     "llama_rslora": ("llama_mini", {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": [*LINEARS, "embed_tokens"]}),
 }
 
@@ -60,6 +64,16 @@ def base(folder):
     return model.eval()
 
 
+def keep_in_four_bit(model, targets, kind, double):
+    """Weights of the modules become what their codes stand for: [outputs, inputs], as transformers turns GPT-2's before it quantizes them."""
+    for name, module in model.named_modules():
+        if name.rsplit(".")[-1] in targets:
+            turned = isinstance(module, transformers.pytorch_utils.Conv1D)
+            weight = module.weight.data.t() if turned else module.weight.data
+            numbers = four_bit.dequantized(weight, kind, double)
+            module.weight.data = (numbers.t() if turned else numbers).contiguous()
+
+
 def batches(folder):
     ids, labels = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("input_ids", "labels"))
     for step in range(STEPS):
@@ -74,23 +88,40 @@ def save(model, folder):
     (folder / "README.md").unlink(missing_ok=True)
 
 
-def train(folder, settings, out):
-    torch.manual_seed(0)
-    model = peft.get_peft_model(base(folder), peft.LoraConfig(**settings)).double()
-    save(model, out / "start")
+def run(model, folder, autocast=False):
+    """Losses of the steps."""
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False, **ADAMW)
     losses = []
     for ids, labels in batches(folder):
-        logits = model(input_ids=ids).logits
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long())
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(input_ids=ids).logits
+            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]).to(torch.promote_types(logits.dtype, torch.float32)), labels.reshape(-1).long())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    return losses
+
+
+def adapted(folder, settings):
+    settings, model = dict(settings), base(folder)
+    kept = settings.pop("four_bit", None)
+    if kept:
+        keep_in_four_bit(model, settings["target_modules"], *kept)
+    torch.manual_seed(0)
+    return peft.get_peft_model(model, peft.LoraConfig(**settings))
+
+
+def train(folder, settings, out):
+    model = adapted(folder, settings).double()
+    save(model, out / "start")
+    losses = run(model, folder)
     save(model, out / "trained")
     record = {"model": folder.name, "peft": peft.__version__, "torch": torch.__version__, "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
               "losses": losses}
+    if "four_bit" in settings:  # products in bf16, as that recipe has it
+        record["autocast"] = run(adapted(folder, settings), folder, autocast=True)
     (out / "curve.json").write_text(json.dumps(record, indent=1) + "\n")
     print(out.name, losses[0], losses[-1])
 
