@@ -179,7 +179,7 @@ def test_a_stripped_executable_is_refused(run, digits, tmp_path):
 
 
 def test_options_of_later_versions_say_so(run, models, tmp_path):
-    for option in ("--qlora=8", "--mesh=tensor=2", "--target=hip", "--precision=mxfp8"):
+    for option in ("--mesh=tensor=2", "--target=hip", "--precision=mxfp8"):
         said = run("compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "t",
                    "--dim=batch=2", option, exit=2).stderr
         assert "not supported in this build" in said, said
