@@ -598,6 +598,9 @@ typedef struct {
 	int fd;
 } SafeTensors;
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
+/* The same of an open file of so many bytes, which is out's from here on; path: for messages. */
+Status safetensors_read(Arena *arena, const char *path, int fd, int64_t file_bytes, int exit_code,
+                        SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
 /* The n + 1 parts of a file: what lies before the tensors, in the arena, spaces up to a multiple of FILE_BLOCK included,

@@ -247,14 +247,23 @@ read_tensors(const Reader *r, json_t *header, SafeTensors *out)
 Status
 safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out)
 {
-	Reader r = {.arena = arena, .path = path, .exit_code = exit_code};
-	json_t *header = NULL;
 	int64_t file_bytes;
-	Status status;
+	int fd;
 
 	*out = (SafeTensors){.fd = -1};
-	RETURN_IF_ERROR(file_open_regular(path, exit_code, &out->fd, &file_bytes));
-	status = read_json(&r, out->fd, file_bytes, &header);
+	RETURN_IF_ERROR(file_open_regular(path, exit_code, &fd, &file_bytes));
+	return safetensors_read(arena, path, fd, file_bytes, exit_code, out);
+}
+
+Status
+safetensors_read(Arena *arena, const char *path, int fd, int64_t file_bytes, int exit_code,
+                 SafeTensors *out)
+{
+	Reader r = {.arena = arena, .path = path, .exit_code = exit_code};
+	json_t *header = NULL;
+
+	*out = (SafeTensors){.fd = fd};
+	Status status = read_json(&r, out->fd, file_bytes, &header);
 	if (!status)
 		status = read_tensors(&r, header, out);
 	json_decref(header);

@@ -606,17 +606,41 @@ check_adapter(const Format *f, int i)
 	return check_string(f, r->table, "adapter", i);
 }
 
+static Status
+check_kept_adapter(const Format *f, int i)
+{
+	const KeptAdapterRecord *r = &f->kept_adapters[i];
+	int n = f->n[SECTION_KEPT];
+
+	RETURN_IF_ERROR(check_string(f, r->name, "kept adapter", i));
+	if (r->config < 0 || r->config_bytes < 0 || r->tensors < 0 || r->tensors_bytes < 0 ||
+	    !in_range((uint64_t)r->config, (uint64_t)r->config_bytes, n) ||
+	    !in_range((uint64_t)r->tensors, (uint64_t)r->tensors_bytes, n))
+		return FAULT("kept adapter %d: %lld bytes at %lld, %lld at %lld of %d", i,
+		             (long long)r->config_bytes, (long long)r->config,
+		             (long long)r->tensors_bytes, (long long)r->tensors, n);
+	return NULL;
+}
+
 static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
 } record_checks[] = {
-	{SECTION_INFO, check_info},      {SECTION_STATES, check_state},
-	{SECTION_SLOTS, check_slot},     {SECTION_LIBRARY, check_library},
-	{SECTION_PLANS, check_plan},     {SECTION_COLLECTIVES, check_collective},
-	{SECTION_TARGETS, check_target}, {SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
-	{SECTION_KERNELS, check_kernel}, {SECTION_BINDINGS, check_binding},
-	{SECTION_PORTS, check_port},     {SECTION_FOUR_BIT, check_four_bit},
-	{SECTION_EXPORT, check_export},  {SECTION_ADAPTERS, check_adapter},
+	{SECTION_INFO, check_info},
+	{SECTION_STATES, check_state},
+	{SECTION_SLOTS, check_slot},
+	{SECTION_LIBRARY, check_library},
+	{SECTION_PLANS, check_plan},
+	{SECTION_COLLECTIVES, check_collective},
+	{SECTION_TARGETS, check_target},
+	{SECTION_KERNEL_ARGUMENTS, check_kernel_argument},
+	{SECTION_KERNELS, check_kernel},
+	{SECTION_BINDINGS, check_binding},
+	{SECTION_PORTS, check_port},
+	{SECTION_FOUR_BIT, check_four_bit},
+	{SECTION_EXPORT, check_export},
+	{SECTION_ADAPTERS, check_adapter},
+	{SECTION_KEPT_ADAPTERS, check_kept_adapter},
 };
 
 /* Each is a program's: they lie one behind the other. */

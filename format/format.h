@@ -9,8 +9,8 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 18
-#define GRADC_ABI 11
-#define GRADC_ABI_NAME "gradc_abi_11" /* a symbol of the runtime; a mismatch fails at link */
+#define GRADC_ABI 12
+#define GRADC_ABI_NAME "gradc_abi_12" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -497,6 +497,13 @@ typedef struct {
 	uint32_t axis, reserved;
 } FourBitRecord;
 
+/* The two files of an adapter that goes along under a name, as PEFT writes them: bytes of SECTION_KEPT. */
+typedef struct {
+	StrRef name;
+	uint32_t reserved;
+	int64_t config, config_bytes, tensors, tensors_bytes;
+} KeptAdapterRecord;
+
 typedef enum {
 	SECTION_INFO,
 	SECTION_DIMS /* int64 */,
@@ -517,6 +524,8 @@ typedef enum {
 	SECTION_STRINGS /* bytes, starts with NUL */,
 	SECTION_ADAPTERS,
 	SECTION_FOUR_BIT,
+	SECTION_KEPT_ADAPTERS,
+	SECTION_KEPT /* bytes */,
 	SECTION_PLANS, /* left out where there are none */
 	N_SECTIONS,
 } Section;
@@ -553,8 +562,9 @@ typedef struct {
 	VEC(ExportRecord) exports;
 	VEC(AdapterRecord) adapters;
 	VEC(FourBitRecord) four_bit;
+	VEC(KeptAdapterRecord) kept_adapters;
 	VEC(PlanRecord) plans;
-	Text literal, strings;
+	Text literal, strings, kept;
 	StrMap *interned;
 	int64_t state_bytes, weights_bytes;
 	uint64_t weights_hash;
@@ -591,6 +601,8 @@ typedef struct {
 	const char *strings;
 	const AdapterRecord *adapters;
 	const FourBitRecord *four_bit;
+	const KeptAdapterRecord *kept_adapters;
+	const uint8_t *kept;
 	int n[N_SECTIONS];
 	const PlanRecord *plans;
 } Format;

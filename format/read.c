@@ -27,6 +27,8 @@ static const size_t record_sizes[N_SECTIONS] = {
 	[SECTION_STRINGS] = 1,
 	[SECTION_ADAPTERS] = sizeof(AdapterRecord),
 	[SECTION_FOUR_BIT] = sizeof(FourBitRecord),
+	[SECTION_KEPT_ADAPTERS] = sizeof(KeptAdapterRecord),
+	[SECTION_KEPT] = 1,
 	[SECTION_PLANS] = sizeof(PlanRecord),
 };
 
@@ -110,6 +112,8 @@ format_read(const void *blob, int64_t bytes, Format *out)
 		.strings = section(blob, SECTION_STRINGS),
 		.adapters = section(blob, SECTION_ADAPTERS),
 		.four_bit = section(blob, SECTION_FOUR_BIT),
+		.kept_adapters = section(blob, SECTION_KEPT_ADAPTERS),
+		.kept = section(blob, SECTION_KEPT),
 	};
 	int n = (int)f.header->n_sections;
 	for (int s = 0; s < n; s++)

@@ -94,6 +94,9 @@ gather_sections(const FormatWriter *w, Source out[N_SECTIONS])
 	                              sizeof(AdapterRecord)},
 		[SECTION_FOUR_BIT] = {"weights of 4 bits", w->four_bit.at, w->four_bit.n,
 	                              sizeof(FourBitRecord)},
+		[SECTION_KEPT_ADAPTERS] = {"adapters that go along", w->kept_adapters.at,
+	                                   w->kept_adapters.n, sizeof(KeptAdapterRecord)},
+		[SECTION_KEPT] = {"bytes of adapters", w->kept.at, (int64_t)w->kept.n, 1},
 		[SECTION_PLANS] = {"plans of library calls", w->plans.at, w->plans.n,
 	                           sizeof(PlanRecord)},
 	};
@@ -172,4 +175,5 @@ format_writer_free(FormatWriter *w)
 {
 	text_free(&w->literal);
 	text_free(&w->strings);
+	text_free(&w->kept);
 }

@@ -21,7 +21,9 @@ adapters_check(Gradc *run, const char *option)
 		return status_error(EXIT_USAGE,
 		                    "%s: this executable has no adapters: compile with --lora",
 		                    option);
-	return strcmp(option, "--export-merged") == 0 ? NULL : peft_check(f, option);
+	bool is_inside = strcmp(option, "--export-merged") == 0 || strcmp(option, "--merge") == 0 ||
+	                 strcmp(option, "--unmerge") == 0;
+	return is_inside ? NULL : peft_check(f, option);
 }
 
 const AdapterRecord *
@@ -125,15 +127,106 @@ adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
 	return out;
 }
 
+/* Rows of weight + product in the weight's place; factors: of each output, NULL: 1. */
+static void
+store_sums(const Product *p, const AdapterValues *v, const double *factors, Arena *arena)
+{
+	for (Rows rows = rows_of(p, v, arena); next_row(&rows);) {
+		double factor = factors ? factors[rows.number % p->outputs] : 1;
+		for (int64_t k = 0; k < p->inner; k++)
+			dtype_store_float(v->dtype, v->weight, rows.at + k, factor * rows.row[k]);
+	}
+}
+
 void
 adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena)
 {
 	Product p = product_of(f, r, v, arena);
-	const double *factors = r->magnitude ? adapter_factors(f, r, v, arena) : NULL;
 
-	for (Rows rows = rows_of(&p, v, arena); next_row(&rows);) {
-		double factor = factors ? factors[rows.number % p.outputs] : 1;
-		for (int64_t k = 0; k < p.inner; k++)
-			dtype_store_float(v->dtype, v->weight, rows.at + k, factor * rows.row[k]);
+	store_sums(&p, v, r->magnitude ? adapter_factors(f, r, v, arena) : NULL, arena);
+}
+
+/* ---- at the start */
+/* Weights whose sums with adapters are not what is compiled: codes, and sizes that dora took from the weight. */
+static Status
+check_sums(const Format *f, const char *option)
+{
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++) {
+		const AdapterRecord *r = &f->adapters[i];
+		const char *why = r->magnitude ? "has dora, whose sizes are those of the weight "
+		                                 "that was compiled"
+		                  : format_four_bit(f, (int)r->weight) ? "is kept in 4 bits"
+		                                                       : NULL;
+		if (why)
+			return status_error(
+				EXIT_UNSUPPORTED,
+				"%s: \"%s\" %s: --export-merged writes the sum, compile "
+				"that",
+				option, format_text(f, f->states[r->weight].name), why);
 	}
+	return NULL;
+}
+
+static Status
+read_whole(Gradc *run, Arena *arena, uint32_t state, char **out)
+{
+	*out = arena_alloc(arena, (size_t)run->format.states[state].bytes + 1);
+	return executor_read(&run->executor, *out, executor_state(&run->executor, (int)state));
+}
+
+static Status
+add_product(Gradc *run, const AdapterRecord *r, double sign)
+{
+	const Format *f = &run->format;
+	Arena *arena = arena_new();
+	char *weight, *a, *b;
+
+	Status status = read_whole(run, arena, r->weight, &weight);
+	if (!status)
+		status = read_whole(run, arena, r->a, &a);
+	if (!status)
+		status = read_whole(run, arena, r->b, &b);
+	if (!status) {
+		AdapterValues v = {a, b, NULL, (DType)f->states[r->weight].dtype, weight};
+		Product p = product_of(f, r, &v, arena);
+		p.scale *= sign;
+		store_sums(&p, &v, NULL, arena);
+		Span to = executor_state(&run->executor, (int)r->weight);
+		to.bytes = f->states[r->weight].bytes;
+		status = executor_write(&run->executor, to, weight);
+	}
+	arena_free(arena);
+	return status;
+}
+
+static Status
+add_all(Gradc *run, const char *option, double sign)
+{
+	const Format *f = &run->format;
+
+	RETURN_IF_ERROR(adapters_check(run, option));
+	RETURN_IF_ERROR(check_sums(f, option));
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++)
+		RETURN_IF_ERROR(add_product(run, &f->adapters[i], sign));
+	return NULL;
+}
+
+Status
+adapters_merge(Gradc *run)
+{
+	const Format *f = &run->format;
+
+	RETURN_IF_ERROR(add_all(run, "--merge", 1));
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++) {
+		RETURN_IF_ERROR(weights_begin(run, (int)f->adapters[i].a));
+		RETURN_IF_ERROR(weights_begin(run, (int)f->adapters[i].b));
+	}
+	return weights_copy(run, false);
+}
+
+Status
+adapters_unmerge(Gradc *run)
+{
+	RETURN_IF_ERROR(add_all(run, "--unmerge", -1));
+	return weights_copy(run, false);
 }

@@ -34,7 +34,7 @@ check_constants(Gradc *run, const Checkpoint *c)
 				return status_error(EXIT_CHECKPOINT,
 				                    "%s: frozen tensor \"%s\" has other values "
 				                    "than those it was trained with: give the same "
-				                    "--load or --weights",
+				                    "--load, --weights or --merge",
 				                    c->path, t->name);
 		}
 	return NULL;

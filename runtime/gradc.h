@@ -51,6 +51,9 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
 	const char *load, *load_adapter, *weights;
+	const char *adapter; /* of those that go along in the executable; NULL: none */
+	/* Adapters that are loaded so are added to their weights, and new ones begin; or subtracted, for the weights hold the sum. */
+	bool merge, unmerge;
 	const char
 		*export_weights; /* that gradc_export writes: "trained" or "ema"; NULL: trained */
 	const char *

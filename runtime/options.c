@@ -140,6 +140,9 @@ static const OptionRow rows[] = {
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
 	 .group = "Weights and single runs"},
 	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter)},
+	{"adapter", "NAME", "the same of one that goes along (gradc compile --load-adapter)", TAKES_STRING, RUN(adapter)},
+	{"merge", NULL, "adds the adapters that are loaded to their weights, and begins new ones", TAKES_FLAG, RUN(merge)},
+	{"unmerge", NULL, "subtracts them: the weights hold the sum", TAKES_FLAG, RUN(unmerge)},
 	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
 	 RUN(weights)},
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
@@ -195,7 +198,6 @@ static const OptionRow rows[] = {
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
-	{"adapter", "NAME", NULL, TAKES_NOTHING, .optional = true},
 	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
 };
 /* clang-format on */
@@ -221,6 +223,10 @@ check_needs(const CliOptions *o, Diag *diag)
 		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
 	         "--lr-schedule=plateau", "--eval-every N, whose losses it goes by"},
 		{o->find_lr[0] > 0, o->run.steps > 0, "--find-lr", "--steps N, as 100"},
+		{o->run.merge, o->run.load_adapter || o->run.adapter, "--merge",
+	         "--load-adapter DIR or --adapter NAME"},
+		{o->run.unmerge, o->run.load_adapter || o->run.adapter, "--unmerge",
+	         "--load-adapter DIR or --adapter NAME"},
 		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
 	         "--resume=auto", "--save DIR"},
 	};

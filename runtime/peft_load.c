@@ -1,12 +1,15 @@
-/* --load-adapter: an adapter that PEFT wrote, or an executable, into those that were compiled. One of a lower rank is one of
+/* --load-adapter, --adapter: an adapter that PEFT wrote, or an executable, into those that were compiled. One of a lower rank is one of
  * this rank with zeros; one with another scale gets it into its second part. */
 #include "runtime/peft.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 typedef struct {
 	Gradc *run;
@@ -31,16 +34,16 @@ is_on(const Loader *l, const char *key)
 	return json_is_true(json_object_get(l->config, key));
 }
 
+/* config: as jansson read it, NULL with a fault. */
 static Status
-read_config(Loader *l)
+take_config(Loader *l, json_t *config, const json_error_t *fault)
 {
-	json_error_t fault;
 	const char *type;
 
-	l->config = json_load_file(l->config_path, 0, &fault);
+	l->config = config;
 	if (!l->config)
-		return status_error(EXIT_CHECKPOINT, "%s: line %d: %s", l->config_path, fault.line,
-		                    fault.text);
+		return status_error(EXIT_CHECKPOINT, "%s: line %d: %s", l->config_path, fault->line,
+		                    fault->text);
 	type = json_string_value(json_object_get(l->config, "peft_type"));
 	if (!type || strcmp(type, "LORA") != 0)
 		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
@@ -209,6 +212,14 @@ load_base(Loader *l, const PeftModule *m)
 	const SafeTensor *t = find(l, p.name);
 	char *before, *after;
 
+	if (t && format_four_bit(l->f, (int)weight)) {
+		if (l->run->diag)
+			diag_warning(l->run->diag,
+			             "%s: \"%s\" is left out: the weight stays that of the codes "
+			             "which were compiled",
+			             l->path, p.name);
+		return NULL;
+	}
 	if (!t || !m->record->magnitude)
 		return t ? load_part(l, t, &p, 1) : NULL;
 	Arena *arena = arena_new();
@@ -364,10 +375,25 @@ load_all(Loader *l)
 	return check_taken(l);
 }
 
+/* What is opened is closed. */
+static Status
+finish(Loader *l, Status status)
+{
+	if (!status) {
+		status = load_all(l);
+		safetensors_close(&l->st);
+	}
+	json_decref(l->config);
+	Gradc *run = l->run;
+	arena_free(l->arena);
+	return status ? status : weights_copy(run, false);
+}
+
 Status
 peft_load(Gradc *run, const char *folder)
 {
 	Arena *arena = arena_new();
+	json_error_t fault;
 	Loader l = {.run = run,
 	            .f = &run->format,
 	            .arena = arena,
@@ -375,15 +401,85 @@ peft_load(Gradc *run, const char *folder)
 	            .path = path_join(arena, folder, PEFT_TENSORS)};
 	Status status = adapters_check(run, "--load-adapter");
 
-	if (!status)
-		status = read_config(&l);
+	if (!status) {
+		json_t *config = json_load_file(l.config_path, 0, &fault);
+		status = take_config(&l, config, &fault);
+	}
 	if (!status)
 		status = safetensors_open(arena, l.path, EXIT_CHECKPOINT, &l.st);
-	if (!status) {
-		status = load_all(&l);
-		safetensors_close(&l.st);
+	return finish(&l, status);
+}
+
+/* ---- those that go along */
+static const KeptAdapterRecord *
+find_kept(const Format *f, const char *name)
+{
+	for (int i = 0; i < f->n[SECTION_KEPT_ADAPTERS]; i++)
+		if (strcmp(format_text(f, f->kept_adapters[i].name), name) == 0)
+			return &f->kept_adapters[i];
+	return NULL;
+}
+
+static Status
+unknown(const Format *f, const char *name)
+{
+	Text names = {0};
+	int n = f->n[SECTION_KEPT_ADAPTERS];
+
+	for (int i = 0; i < n; i++) {
+		text_add(&names, i ? ", " : "");
+		text_add_quoted(&names, format_text(f, f->kept_adapters[i].name));
 	}
-	json_decref(l.config);
-	arena_free(arena);
-	return status ? status : weights_copy(run, false);
+	Status status = status_error(EXIT_USAGE, "--adapter=%s: this executable has %s%s", name,
+	                             n ? "" : "none: compile with --load-adapter NAME=DIR",
+	                             n ? names.at : "");
+	text_free(&names);
+	return status;
+}
+
+/* Its tensors as a file without a name. */
+static Status
+open_kept(Loader *l, const KeptAdapterRecord *r)
+{
+	int fd = memfd_create("gradc-adapter", MFD_CLOEXEC);
+	const uint8_t *at = l->f->kept + r->tensors;
+
+	for (int64_t done = 0; fd >= 0 && done < r->tensors_bytes;) {
+		ssize_t n = write(fd, at + done, (size_t)(r->tensors_bytes - done));
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			close(fd);
+			fd = -1;
+			break;
+		}
+		done += n;
+	}
+	if (fd < 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", l->path, strerror(errno));
+	return safetensors_read(l->arena, l->path, fd, r->tensors_bytes, EXIT_CHECKPOINT, &l->st);
+}
+
+Status
+peft_load_kept(Gradc *run, const char *name)
+{
+	const Format *f = &run->format;
+	const KeptAdapterRecord *r = find_kept(f, name);
+	Arena *arena = arena_new();
+	json_error_t fault;
+	Loader l = {.run = run,
+	            .f = f,
+	            .arena = arena,
+	            .config_path = arena_printf(arena, "--adapter=%s: %s", name, PEFT_CONFIG),
+	            .path = arena_printf(arena, "--adapter=%s: %s", name, PEFT_TENSORS)};
+	Status status = r ? adapters_check(run, "--adapter") : unknown(f, name);
+
+	if (!status) {
+		json_t *config = json_loadb((const char *)f->kept + r->config,
+		                            (size_t)r->config_bytes, 0, &fault);
+		status = take_config(&l, config, &fault);
+	}
+	if (!status)
+		status = open_kept(&l, r);
+	return finish(&l, status);
 }

@@ -291,6 +291,7 @@ const char *fill_default(const char *input); /* NULL: none */
 Status weights_init(Gradc *run);
 /* Makes the states that begin as copies of others anew: these have new contents. resumed: but for those that the
  * checkpoint had. */
+Status weights_begin(Gradc *run, int state); /* one of zeros or random numbers, anew */
 Status weights_copy(Gradc *run, bool resumed);
 /* Before the first update: what is mapped of the executable and changes becomes memory of our own. */
 Status weights_unmap(Gradc *run);
@@ -546,6 +547,9 @@ typedef struct {
 } AdapterValues;
 /* weight += scale b a, and its outputs scaled to magnitude: in f64, rounded once. */
 void adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
+/* Adds all adapters to their weights, and begins new ones; or subtracts them, for the weights hold the sum. */
+Status adapters_merge(Gradc *run);
+Status adapters_unmerge(Gradc *run);
 /* magnitude / |weight + scale b a| of each output, [outputs]; the weight stays. */
 const double *adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
                               Arena *arena);
@@ -553,6 +557,7 @@ const double *adapter_factors(const Format *f, const AdapterRecord *r, const Ada
 /* ---- peft.c, peft_write.c, peft_load.c: see peft.h */
 Status peft_write(Gradc *run, const char *folder);
 Status peft_load(Gradc *run, const char *folder);
+Status peft_load_kept(Gradc *run, const char *name); /* one that goes along */
 
 /* ---- running_ranges.c */
 typedef struct {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_11 = 11; /* what compiled objects refer to */
+const int gradc_abi_12 = 12; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -103,6 +103,10 @@ check_options(const Format *f, const GradcOptions *o)
 		return status_error(EXIT_USAGE, "--steps, --epochs and --warmup are not negative");
 	if (o->steps >= 0 && o->epochs >= 0)
 		return status_error(EXIT_USAGE, "--steps and --epochs: only one of them");
+	if (o->adapter && o->load_adapter)
+		return status_error(EXIT_USAGE, "--adapter and --load-adapter: only one of them");
+	if (o->merge && o->unmerge)
+		return status_error(EXIT_USAGE, "--merge and --unmerge: only one of them");
 	if (o->keep_last && !info_is(f, "keep_last", "1"))
 		return status_error(
 			EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
@@ -223,6 +227,12 @@ open_all(Gradc *run, const GradcOptions *options)
 		RETURN_IF_ERROR(weights_load(run, options->load));
 	if (options->load_adapter)
 		RETURN_IF_ERROR(peft_load(run, options->load_adapter));
+	if (options->adapter)
+		RETURN_IF_ERROR(peft_load_kept(run, options->adapter));
+	if (options->merge)
+		RETURN_IF_ERROR(adapters_merge(run));
+	if (options->unmerge)
+		RETURN_IF_ERROR(adapters_unmerge(run));
 	return saver_open(run);
 }
 

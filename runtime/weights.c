@@ -376,6 +376,24 @@ weights_init(Gradc *run)
 	return status ? status : weights_copy(run, false);
 }
 
+/* Of zeros, ones or random numbers. */
+Status
+weights_begin(Gradc *run, int state)
+{
+	const StateRecord *s = &run->format.states[state];
+	Span to = executor_state(&run->executor, state);
+
+	if (is_made(s))
+		return init_made(run, NULL, state, to);
+	Arena *arena = arena_new();
+	char *zeros = arena_alloc(arena, (size_t)s->bytes + 1);
+	memset(zeros, 0, (size_t)s->bytes);
+	to.bytes = s->bytes;
+	Status status = executor_write(&run->executor, to, zeros);
+	arena_free(arena);
+	return status;
+}
+
 static Status
 copy_state(Gradc *run, int to, int from)
 {

@@ -73,6 +73,7 @@ GRADC = {
                                                              ("=0.*,rank=0", "rank=0"), ("=0.*,alpha=x", "alpha=x"), ("=0.*,foo", "no option foo")]),
     "--qlora": (["=0.*", " 0.weight,rank=2,bits=fp4,double=off"], [("=foo", "fits no parameter"), ("=0.bias", "can be adapted"), ("=0.weight,bits=5", "is not nf4 or fp4")]),
     "--adapter-name": ([], [("=0.weight", "NAME=VALUE"), ("=foo=a", "is no parameter"), ("=0.weight=head", "need PARAM=MODULE.NAME")]),
+    "--load-adapter": ([], [("=a", "need NAME=VALUE"), ("=a=b", "there are no adapters: --lora")]),
     "--quantize": (["=w8a8", " w8-tensor"], [("=int8", "need wN[aN]"), ("=w8-token", "need wN[aN]")]),
     "--opset": ([], [("=21", "needs --quantize"), ("=x", "x")]),
     "--remat": ([], [("=all", LACKS)]),
@@ -166,6 +167,9 @@ EXECUTABLE = {
     "--find-nan": ([""], [("=x", "x")]),
     "--reduce": (["=ordered", " fast"], [("=x", "x")]),
     "--load-adapter": ([], [("=a", "has no adapters")]),
+    "--adapter": ([], [("=a", "this executable has none")]),
+    "--merge": ([], [("", "--merge needs --load-adapter"), ("=x", "x")]),
+    "--unmerge": ([], [("", "--unmerge needs --load-adapter"), ("=x", "x")]),
     "--export-merged": ([], [("=m.onnx", "has no adapters")]),
     "--export-adapter": ([], [("=a", "has no adapters")]),
     "--foo": ([], [("", "--foo")]),
@@ -209,7 +213,7 @@ def train(run, exe, models):
     return train_it
 
 
-OF_COMPILE = {"--adapter-name", "--weights", "--keep-metadata", "--emit", "--keep-sources"}  # the others are dump's, too
+OF_COMPILE = {"--adapter-name", "--load-adapter", "--weights", "--keep-metadata", "--emit", "--keep-sources"}  # the others are dump's, too
 
 
 def command_for(option):

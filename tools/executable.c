@@ -330,7 +330,7 @@ write_tables(Session *s, bool with_update, FormatWriter *w)
 	                                 .adapters = modules},
 	                       s->diag);
 	write_info(s, w, &ports);
-	return ok;
+	return kept_adapters_write(s, w) && ok;
 }
 
 bool

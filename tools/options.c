@@ -463,6 +463,8 @@ static const OptionRow option_rows[] = {
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
+	{"load-adapter", "NAME=DIR", "takes an adapter along, as PEFT or --export-adapter wrote it: the executable's --adapter=NAME begins with it; repeatable", TAKES_LIST,
+	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE},
 	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
 	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
@@ -537,9 +539,8 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	LATER("adapter"), LATER("export-adapter"), LATER("export-merged"), LATER("load-adapter"),
-	LATER("merge"),
-	LATER("schedule"), LATER("unmerge"),
+	LATER("export-adapter"), LATER("export-merged"),
+	LATER("schedule"),
 };
 /* clang-format on */
 

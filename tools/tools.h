@@ -27,8 +27,8 @@ typedef struct {
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
-		optimizers_for, lora, adapter_names, inputs, disable, enable, wrt, pass_options,
-		data, only, skip;
+		optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
+		pass_options, data, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
@@ -150,6 +150,9 @@ bool session_tables(Session *s, bool with_update, Format *out);
 /* ---- adapter_names.c */
 /* By adapter, and by state id; false after reporting. */
 bool adapter_names(Session *s, AdapterModules **modules, StateSource **sources);
+
+/* ---- kept_adapters.c */
+bool kept_adapters_write(Session *s, FormatWriter *w); /* false after reporting */
 
 /* ---- files.c: tensors of --input and of results */
 typedef struct {

@@ -2,13 +2,14 @@
 import random
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 from checkpoints import digits_data
 
 MAGIC = b"!GRADCX1"
 SECTIONS = ("info", "dims", "states", "slots", "arguments", "instructions", "kernels", "kernel_arguments", "library",
-            "collectives", "bindings", "targets", "ports", "programs", "export", "literal", "strings", "adapters")
+            "collectives", "bindings", "targets", "ports", "programs", "export", "literal", "strings", "adapters", "four_bit", "kept_adapters", "kept")
 # Of a kernel's record (format/format.h): its size, and where its iterations and elements stand; the size of an argument's.
 KERNEL, ITERATIONS, ELEMENTS, ARGUMENT = 80, 16, 32, 16
 EXITS = {0, 3, 4, 5, 6, 7, 8}
@@ -147,6 +148,28 @@ def test_adapters_are_checked(gradc, models, tmp_path):
             assert done.returncode in EXITS | {2}, (word, value, done.returncode, done.stderr[-500:])
             refused += done.returncode == 5
     assert refused > 20
+
+
+@pytest.mark.parametrize("what, size", [("four_bit", 40), ("kept_adapters", 40)])
+def test_other_records_of_adapters_are_checked(gradc, models, tmp_path, what, size):
+    """As those of adapters: each word with other numbers."""
+    kept = Path(__file__).resolve().parents[1] / "references/peft/gpt2_lora/trained"
+    data, at = compiled(gradc, models, tmp_path, "--qlora=*.weight,rank=3", f"--load-adapter=a={kept}")
+    first, count, _ = section(data, at, what)
+    assert count == (3 if what == "four_bit" else 1)
+    refused = 0
+    for word in range(size // 4):
+        for value in (0x7FFFFFFF, 0xFFFFFFFE, 0, 1, 2):
+            changed = bytearray(data)
+            struct.pack_into("<I", changed, first + 4 * word, value)
+            (tmp_path / "train").unlink(missing_ok=True)
+            (tmp_path / "train").write_bytes(changed)
+            (tmp_path / "train").chmod(0o755)
+            done = subprocess.run([tmp_path / "train", *digits_data(models), "--steps=0", "--export=out.onnx", "--export-merged=m.onnx",
+                                   *(["--adapter=a"] if what == "kept_adapters" else [])], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            assert done.returncode in EXITS | {2}, (word, value, done.returncode, done.stderr[-500:])
+            refused += done.returncode == 5
+    assert refused > 10
 
 
 def test_what_is_exported_as_codes_is_checked(gradc, models, tmp_path):
