@@ -468,6 +468,14 @@ double code_number(DType type, double x, double scale, double zero);
 /* ---- amounts.c: "1.5 KiB", "1.2M"; they give back `to` */
 const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n);
+/* ---- lapack.c */
+/* u: [rows, n], s: [n], from the largest on, vt: [n, columns], n the lesser of both. */
+typedef struct {
+	int64_t n;
+	double *u, *s, *vt;
+} Svd;
+/* Of a matrix [rows, columns] of finite numbers, which is lost: u diag(s) vt. EXIT_UNSUPPORTED where LAPACK is not installed. */
+Status svd(Arena *arena, int64_t rows, int64_t columns, double *matrix, Svd *out);
 /* ---- dynamic_map.c: 8-bit numbers of bitsandbytes, in ascending order */
 enum { DYNAMIC_MAP = 256 };
 void dynamic_map(bool is_signed, float out[DYNAMIC_MAP]);

@@ -60,6 +60,8 @@ void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 /* ---- split_sort.c */
 enum { LONGEST_SPLIT = 1 << 30 };
 /* Rewrites the sorts of f over long lines, up to that. */
+/* ---- beside_readers.c */
+void compute_beside_readers(Function *f, Arena *arena);
 void sorts_split(Function *f);
 
 /* ---- sort_scatter.c */

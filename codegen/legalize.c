@@ -113,7 +113,9 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 
 	for (int i = 0; s && s->reads && i < n->n_operands; i++) {
 		Value *v = node_operand(n, i);
-		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW)
+		const Node *from = v->node ? behind_views(v)->node : NULL;
+		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW ||
+		    (from && op_row(from)->computed_by_readers))
 			continue;
 		Reading how = s->reads(target, n, i, &axes);
 		if (how == READ_ONCE || reads_well(p, m, v, how, &axes))
@@ -151,6 +153,7 @@ run_legalize(Pass *p, Module *m)
 		const Target *target = pass_target(p, f);
 		if (!target)
 			return false;
+		compute_beside_readers(f, p->scratch);
 		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
 		for_each_node(f, n)
 			copy_views(p, target, n, copies);

@@ -427,6 +427,7 @@ write_adapters(TableWriter *tw)
 			.axis = (uint32_t)a->axis,
 			.readers = a->readers,
 			.rslora = a->rslora,
+			.pissa = a->pissa,
 			.magnitude = a->magnitude ? (uint32_t)a->magnitude->id + 1 : 0,
 			.alpha = a->alpha,
 			.product = format_string(tw->w, named.product ? named.product : ""),

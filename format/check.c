@@ -553,7 +553,10 @@ check_four_bit(const Format *f, int i)
 	if (r->nested)
 		fits &= is_vector_of(f, r->nested - 1, F32, absmax_blocks(blocks)) &&
 		        is_vector_of(f, r->offset - 1, F32, 1);
-	if (!fits || format_four_bit(f, (int)r->codes) != r)
+	for (int k = 0; k < f->n[SECTION_STATES]; k++)
+		fits &= f->states[k].kind != SAVE_AVERAGE || f->states[k].of != r->codes + 1;
+	if (!fits || f->states[r->codes].trainable || f->states[r->codes].kind != SAVE_PARAMETER ||
+	    format_four_bit(f, (int)r->codes) != r)
 		return FAULT("weight of 4 bits %d: its states do not have the shapes of its blocks",
 		             i);
 	return NULL;
@@ -582,7 +585,7 @@ check_adapter(const Format *f, int i)
 	FormatType w = is_state ? format_weight_type(f, (int)r->weight) : (FormatType){0};
 
 	if (!is_state || !dtype_is_float(w.dtype) || !a || !b || r->readers >= N_READ_BY ||
-	    r->rslora > 1 || !isfinite(r->alpha))
+	    r->rslora > 1 || r->pissa > 1 || !isfinite(r->alpha))
 		return FAULT("adapter %d: states %u, %u and %u of %d, readers %u, alpha %g", i,
 		             r->weight, r->a, r->b, f->n[SECTION_STATES], r->readers, r->alpha);
 	if (r->axis >= w.rank || a->rank != w.rank || b->rank != 2)

@@ -482,7 +482,7 @@ typedef struct {
 	uint32_t rslora;
 	uint32_t
 		magnitude; /* state index + 1, [outputs]: rows of the sum are scaled to it; 0: they are not */
-	uint32_t reserved;
+	uint32_t pissa; /* the weight lacks what a and b began as */
 	double alpha;
 	/* The modules that read the weight, as PEFT calls them: of products, and of a table; "": there is none, or it is not known. */
 	StrRef product, table;

@@ -269,6 +269,11 @@ print_state(Text *out, const Format *f, const StateRecord *s)
 	print_shape(out, f, s->dtype, s->rank, s->first_dim);
 	text_printf(out, " %s %s init %s%s", state_kind_names[s->kind], lifetime_names[s->lifetime],
 	            init_names[s->init], s->trainable ? " trainable" : "");
+	const FourBitRecord *r = format_four_bit(f, (int)(s - f->states));
+	if (r) {
+		text_printf(out, " %s of ", four_bit_names[r->kind]);
+		print_shape(out, f, r->dtype, r->rank, r->first_dim);
+	}
 	if (s->of) {
 		text_add(out, " of ");
 		text_add_quoted(out, format_text(f, f->states[s->of - 1].name));

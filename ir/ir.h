@@ -245,6 +245,7 @@ typedef struct {
 	AdapterReaders readers;
 	double alpha;
 	bool rslora;
+	bool pissa; /* the weight lacks what the adapter began as (Meng et al. 2024, arXiv:2404.02948) */
 	int line; /* in the module's file, as in Node */
 } Adapter;
 

@@ -173,7 +173,7 @@ read_key(Reader *r, const char *word)
 	return false;
 }
 
-/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora]: of states that stand above it */
+/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa]: of states that stand above it */
 static void
 read_adapter(Reader *r)
 {
@@ -192,6 +192,7 @@ read_adapter(Reader *r)
 	a.axis = (int)axis;
 	a.readers = (AdapterReaders)readers;
 	a.rslora = read_word(r, "rslora");
+	a.pissa = read_word(r, "pissa");
 	vec_push(r->m->arena, &r->m->adapters, a);
 }
 

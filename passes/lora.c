@@ -45,6 +45,7 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	VEC(LoraChoice) choices;
+	bool failed;     /* an error is reported */
 	bool *fits;      /* by choice: some parameter has an adapter of it */
 	VEC(Rows) rows;  /* by function; empty: nothing is dropped */
 	const char *why; /* a parameter that it names has none; NULL: each has one */
@@ -187,6 +188,30 @@ part_new(Lora *l, const State *weight, const char *suffix, Ints shape)
 	return s;
 }
 
+LoraPlace
+lora_place_of(Type weight, int axis, const LoraSettings *s)
+{
+	double rank = (double)s->rank;
+	LoraPlace p = {.axis = axis,
+	               .outputs = weight->dims[axis],
+	               .outer = 1,
+	               .inner = 1,
+	               .rank = s->rank,
+	               .scale = s->alpha / (s->rslora ? sqrt(rank) : rank)};
+
+	for (int i = 0; i < weight->rank; i++)
+		*(i < axis ? &p.outer : &p.inner) *= i == axis ? 1 : weight->dims[i];
+	return p;
+}
+
+int64_t
+lora_place(const LoraPlace *p, int64_t i)
+{
+	int64_t o = i / p->inner % p->outputs, outer = i / p->inner / p->outputs;
+
+	return (o * p->outer + outer) * p->inner + i % p->inner;
+}
+
 /* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs), 1/sqrt(inputs)). */
 static void
 init_parts(const Adapter *a)
@@ -228,7 +253,8 @@ adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
 	             .axis = r->axis,
 	             .readers = is_table ? ADAPTS_TABLES : ADAPTS_PRODUCTS,
 	             .alpha = c->settings.alpha,
-	             .rslora = c->settings.rslora};
+	             .rslora = c->settings.rslora,
+	             .pissa = c->settings.pissa};
 	Ints shape = ints_of_type(weight->type);
 	Ints outputs = {.n = 2, .at = {shape.at[a.axis], c->settings.rank}};
 
@@ -387,10 +413,82 @@ may_have_codes(Lora *l, const State *s, const Readers *readers)
 }
 
 static void
+begin_as(State *s, const Tensor *data)
+{
+	s->init = INIT_DATA;
+	s->data = data;
+}
+
+static bool
+may_have_largest_part(Lora *l, const State *s, const Readers *readers)
+{
+	l->why = s->data ? NULL : "init=pissa needs the weight's numbers, which the file lacks";
+	for (int i = 0; i < readers->n; i++) {
+		if (readers->at[i].is_table)
+			l->why = "init=pissa: a table has none";
+		if (readers->at[i].has_codes)
+			l->why = "init=pissa: codes of it are read (--quantize)";
+	}
+	return !l->why;
+}
+
+/* A matrix has no more of its own. */
+static int64_t
+most_rank(const LoraPlace *p)
+{
+	int64_t inputs = p->outer * p->inner;
+
+	return p->outputs < inputs ? p->outputs : inputs;
+}
+
+static void
+note_rank(Lora *l, const State *s, const LoraChoice *c, int axis)
+{
+	LoraPlace at = lora_place_of(s->type, axis, &c->settings);
+
+	if (at.rank > most_rank(&at))
+		diag_warning(
+			l->p->diag,
+			"--%s=%s: rank %lld for \"%s\": as a matrix [%lld,%lld] it has no more "
+			"than %lld",
+			c->option, c->glob, (long long)at.rank, s->name, (long long)at.outputs,
+			(long long)(at.outer * at.inner), (long long)most_rank(&at));
+}
+
+/* The weight's data become the rest. False after reporting. */
+static bool
+split_weight(Lora *l, State *s, const LoraChoice *c, int axis, LoraParts *parts)
+{
+	LoraPlace at = lora_place_of(s->type, axis, &c->settings);
+	int64_t most = most_rank(&at);
+	Status status = NULL;
+
+	for (int64_t i = 0; i < s->type->n && !status; i++)
+		if (!isfinite(tensor_float(s->data, i)))
+			status = status_error(EXIT_INVALID, "a number of it is not finite");
+	if (!status && at.rank > most)
+		status = status_error(EXIT_USAGE,
+		                      "rank %lld is above %lld, the rank of its matrix [%lld,%lld]",
+		                      (long long)at.rank, (long long)most, (long long)at.outputs,
+		                      (long long)(at.outer * at.inner));
+	if (!status)
+		status = lora_pissa(l->m, s->data, &at, parts);
+	if (!status) {
+		s->data = parts->weight;
+		return true;
+	}
+	l->failed = true;
+	return diag_status(l->p->diag, status_annotate(status, "--%s=%s: init=pissa of \"%s\"",
+	                                               c->option, c->glob, s->name));
+}
+
+static void
 adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 {
 	const LoraSettings *settings = &c->settings;
 	const LoraCodes *codes = NULL;
+	bool is_pissa = settings->pissa;
+	LoraParts parts;
 	Readers readers = {0};
 
 	if (!is_parameter) {
@@ -400,14 +498,22 @@ adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 	}
 	bool fits = find_all_readers(l, s, &readers) &&
 	            (!settings->dora || may_have_magnitude(l, s, &readers)) &&
-	            (!settings->bits || may_have_codes(l, s, &readers));
+	            (!settings->bits || may_have_codes(l, s, &readers)) &&
+	            (!is_pissa || may_have_largest_part(l, s, &readers));
+	if (fits && is_pissa && !split_weight(l, s, c, leader(&readers)->axis, &parts))
+		return;
 	if (fits && settings->bits)
 		codes = lora_codes(l->m, s->data, leader(&readers)->axis, settings, &l->why);
 	if (l->why) {
 		s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
 		return;
 	}
+	note_rank(l, s, c, leader(&readers)->axis);
 	Adapter a = adapter_new(l, s, &readers, c, codes);
+	if (is_pissa) {
+		begin_as(a.a, parts.a);
+		begin_as(a.b, parts.b);
+	}
 	for (int i = 0; i < readers.n; i++)
 		add_branch(l, &a, c, &readers.at[i]);
 	if (codes)
@@ -492,12 +598,14 @@ run_lora(Pass *p, Module *m)
 		bool is_parameter = s->trainable;
 		if (s->kind == STATE_PARAMETER && is_parameter) {
 			s->trainable = false;
-			s->why = "--lora";
+			s->why = arena_printf(m->arena, "--%s", l.choices.at[0].option);
 		}
 		if (c)
 			adapt(&l, s, c, is_parameter);
 	}
 	p->changed = true;
+	if (l.failed)
+		return false;
 	for (int i = 0; i < l.choices.n; i++)
 		if (!l.fits[i])
 			return report_choice(&l, &l.choices.at[i]);

@@ -3,56 +3,63 @@
 
 #include <string.h>
 
-#define LORA_SETTINGS                                                              \
-	{"rank",   "of the product", OPTION_INT, offsetof(LoraSettings, rank),     \
-	 .low = 1, .high = 1 << 20},                                               \
-		{"alpha",       "the product is multiplied by alpha / rank",       \
-	         OPTION_DOUBLE, offsetof(LoraSettings, alpha),                     \
-	         .low = -1e6,   .high = 1e6},                                      \
-		{"dropout",     "of what the first part multiplies, in training",  \
-	         OPTION_DOUBLE, offsetof(LoraSettings, dropout),                   \
-	         .low = 0,      .high = 0.999999},                                 \
-		{"rslora", "by alpha / sqrt(rank) instead", OPTION_BOOL,           \
-	         offsetof(LoraSettings, rslora)},                                  \
-	{                                                                          \
-		"dora", "the sum's outputs have a learned size each", OPTION_BOOL, \
-			offsetof(LoraSettings, dora)                               \
-	}
-static const PassOption lora_settings[] = {LORA_SETTINGS, {0}};
-static const PassOption qlora_settings[] = {
-	LORA_SETTINGS,
+/* The first two are of --qlora alone. */
+enum { OF_QLORA = 2 };
+static const PassOption settings[] = {
 	{"bits", "the weight's numbers", OPTION_STRING, offsetof(LoraSettings, bits)},
 	{"double", "the largest size of each block is a code, too", OPTION_BOOL,
          offsetof(LoraSettings, nested)},
+	{"rank", "of the product", OPTION_INT, offsetof(LoraSettings, rank), .low = 1,
+         .high = 1 << 20},
+	{"alpha", "the product is multiplied by alpha / rank", OPTION_DOUBLE,
+         offsetof(LoraSettings, alpha), .low = -1e6, .high = 1e6},
+	{"dropout", "of what the first part multiplies, in training", OPTION_DOUBLE,
+         offsetof(LoraSettings, dropout), .low = 0, .high = 0.999999},
+	{"init", "kaiming, or pissa: the weight's largest part", OPTION_STRING,
+         offsetof(LoraSettings, init)},
+	{"rslora", "by alpha / sqrt(rank) instead", OPTION_BOOL, offsetof(LoraSettings, rslora)},
+	{"dora", "the sum's outputs have a learned size each", OPTION_BOOL,
+         offsetof(LoraSettings, dora)},
 	{0}};
+
+#define KEYS_OF_LORA "[,rank=N][,alpha=X][,dropout=X][,init=kaiming|pissa][,rslora][,dora]"
 /* Defaults of the product are PEFT's (LoraConfig), of codes those of Dettmers et al. 2023, arXiv:2305.14314. */
 static const struct {
 	const char *name, *keys;
 	const PassOption *settings;
 	LoraSettings defaults;
 } options[] = {
-	{"lora",
-         "[,rank=N][,alpha=X][,dropout=X][,rslora][,dora]",
-         lora_settings,
-         {.rank = 8, .alpha = 8}},
+	{"lora", KEYS_OF_LORA, settings + OF_QLORA, {.rank = 8, .alpha = 8, .init = "kaiming"}},
 	{"qlora",
-         "[,bits=nf4|fp4][,double=on|off][,rank=N][,alpha=X][,dropout=X][,rslora][,dora]",
-         qlora_settings,
-         {.rank = 8, .alpha = 8, .bits = "nf4", .nested = true}},
+         "[,bits=nf4|fp4][,double=on|off]" KEYS_OF_LORA,
+         settings,
+         {.rank = 8, .alpha = 8, .init = "kaiming", .bits = "nf4", .nested = true}},
 };
 
+/* Words that stand for something. */
 static bool
-check_bits(const LoraChoice *c, Diag *diag)
+read_words(LoraChoice *c, Diag *diag)
 {
-	const char *bits = c->settings.bits;
+	LoraSettings *s = &c->settings;
 
-	for (int i = 0; bits && four_bit_names[i]; i++)
-		if (strcmp(four_bit_names[i], bits) == 0)
-			return true;
-	if (bits)
+	while (s->bits && s->kind < N_FOUR_BIT && strcmp(four_bit_names[s->kind], s->bits) != 0)
+		s->kind++;
+	s->pissa = strcmp(s->init, "pissa") == 0;
+	if (s->kind == N_FOUR_BIT)
 		diag_error(diag, EXIT_USAGE, "--%s=%s: bits=%s is not nf4 or fp4", c->option,
-		           c->glob, bits);
-	return !bits;
+		           c->glob, s->bits);
+	else if (!s->pissa && strcmp(s->init, "kaiming") != 0)
+		diag_error(diag, EXIT_USAGE, "--%s=%s: init=%s is not kaiming or pissa", c->option,
+		           c->glob, s->init);
+	else if (s->pissa && s->dora)
+		diag_error(diag, EXIT_USAGE, "--%s=%s: init=pissa and dora: one of them", c->option,
+		           c->glob);
+	else if (s->pissa && !(s->alpha > 0))
+		diag_error(diag, EXIT_USAGE, "--%s=%s: init=pissa needs alpha above 0", c->option,
+		           c->glob);
+	else
+		return true;
+	return false;
 }
 
 bool
@@ -81,5 +88,5 @@ lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag)
 		                &out->settings, arena, &of, diag))
 			return false;
 	}
-	return check_bits(out, diag);
+	return read_words(out, diag);
 }

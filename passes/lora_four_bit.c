@@ -13,35 +13,6 @@
 #include <math.h>
 #include <string.h>
 
-static FourBit
-kind_of(const LoraSettings *s)
-{
-	return strcmp(s->bits, four_bit_names[FOUR_BIT_FP4]) == 0 ? FOUR_BIT_FP4 : FOUR_BIT_NF4;
-}
-
-/* Where element i of the weight, [outer, outputs, inner], lies with the outputs first. */
-typedef struct {
-	int64_t outer, outputs, inner;
-} Places;
-
-static Places
-places_of(Type t, int axis)
-{
-	Places p = {1, t->dims[axis], 1};
-
-	for (int i = 0; i < t->rank; i++)
-		*(i < axis ? &p.outer : &p.inner) *= i == axis ? 1 : t->dims[i];
-	return p;
-}
-
-static int64_t
-place_of(const Places *p, int64_t i)
-{
-	int64_t o = i / p->inner % p->outputs, outer = i / p->inner / p->outputs;
-
-	return (o * p->outer + outer) * p->inner + i % p->inner;
-}
-
 static const Tensor *
 vector(Module *m, DType dtype, int64_t n, const void *data)
 {
@@ -67,12 +38,13 @@ const LoraCodes *
 lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s, const char **why)
 {
 	Type t = weight->type;
-	Places p = places_of(t, axis);
+	LoraPlace p = lora_place_of(t, axis, s);
 	int64_t blocks = four_bit_blocks(t->n), bytes = (t->n + 1) / 2;
 	LoraCodes *out = NEW(m->arena, LoraCodes);
 	uint8_t *codes = NEW_ARRAY(m->arena, uint8_t, bytes);
 	float *absmax = NEW_ARRAY(m->arena, float, blocks);
-	char *numbers = arena_alloc(m->arena, (size_t)dtype_bytes(t->dtype, t->n) + 1);
+	char *numbers = s->dora ? arena_alloc(m->arena, (size_t)dtype_bytes(t->dtype, t->n) + 1)
+	                        : NULL;
 	Arena *scratch = arena_new();
 	float *x = NEW_ARRAY(scratch, float, t->n);
 
@@ -81,10 +53,10 @@ lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s, con
 		double number = tensor_float(weight, i);
 		if (!isfinite((float)number))
 			*why = "a number of it is not finite";
-		x[place_of(&p, i)] = (float)number;
+		x[lora_place(&p, i)] = (float)number;
 	}
 	if (!*why)
-		four_bit_quantize(kind_of(s), x, t->n, codes, absmax);
+		four_bit_quantize(s->kind, x, t->n, codes, absmax);
 	arena_free(scratch);
 	if (*why)
 		return NULL;
@@ -93,10 +65,10 @@ lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s, con
 		nest(m, absmax, blocks, out);
 	else
 		out->absmax = vector(m, F32, blocks, absmax);
-	for (int64_t i = 0; i < t->n; i++)
+	for (int64_t i = 0; numbers && i < t->n; i++)
 		dtype_store_float(t->dtype, numbers, i,
-		                  four_bit_number(kind_of(s), codes, absmax, place_of(&p, i)));
-	out->numbers = tensor_borrow(m, t, numbers);
+		                  four_bit_number(s->kind, codes, absmax, lora_place(&p, i)));
+	out->numbers = numbers ? tensor_borrow(m, t, numbers) : NULL;
 	return out;
 }
 
@@ -158,7 +130,7 @@ read_numbers(Builder *b, const FourBitWeight *w, Value *v)
 void
 lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes, const LoraSettings *s)
 {
-	FourBitWeight w = {.codes = weight, .kind = kind_of(s), .type = weight->type, .axis = axis};
+	FourBitWeight w = {.codes = weight, .kind = s->kind, .type = weight->type, .axis = axis};
 
 	w.absmax = constant_state(m, weight, "absmax", codes->absmax);
 	if (codes->nested) {

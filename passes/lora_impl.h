@@ -16,11 +16,28 @@ typedef struct {
 /* magnitude / |W + s B A|, [outputs]. a->magnitude begins as the norms of the weight: so its data are. */
 Value *lora_factor(Builder *b, const Adapter *a, const LoraUse *u);
 
+/* ---- lora.c */
+/* A weight as [outer, outputs, inner], outputs along `axis`, and of its adapter the rank and what the product is multiplied by. */
+typedef struct {
+	int axis;
+	int64_t outputs, outer, inner, rank;
+	double scale;
+} LoraPlace;
+LoraPlace lora_place_of(Type weight, int axis, const LoraSettings *s);
+/* Where element i of the weight lies in [outputs, outer, inner]. */
+int64_t lora_place(const LoraPlace *p, int64_t i);
+
+/* ---- lora_pissa.c */
+typedef struct {
+	const Tensor *weight, *a, *b;
+} LoraParts;
+Status lora_pissa(Module *m, const Tensor *weight, const LoraPlace *at, LoraParts *out);
+
 /* ---- lora_four_bit.c */
 /* A weight as codes. */
 typedef struct {
 	const Tensor *codes, *absmax, *nested, *offset; /* the last two NULL: absmax is f32 */
-	const Tensor *numbers; /* what they stand for, in the weight's type */
+	const Tensor *numbers; /* with dora what they stand for, in the weight's type */
 } LoraCodes;
 /* Axes in the order: axis, then the others. NULL after setting *why: its numbers are not all finite. */
 const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s,

@@ -25,9 +25,10 @@ typedef struct {
 	double alpha;
 	double dropout; /* of what the first part multiplies, in training */
 	bool rslora, dora;
-	const char
-		*bits; /* the weight is kept as such numbers, of four_bit_names; NULL: as it is */
-	bool nested;   /* and their absmax as codes */
+	const char *init, *bits; /* as they are given; bits NULL: the weight keeps its numbers */
+	FourBit kind;            /* of bits */
+	bool nested;             /* absmax is codes, too */
+	bool pissa;              /* of init */
 } LoraSettings;
 typedef struct {
 	const char *option; /* "lora", "qlora" */

@@ -53,15 +53,16 @@ apply_init(const Rule *r, State *s)
 	return true;
 }
 
-/* A weight with an adapter stays what it is: else --export-adapter would lack a part of what was trained. */
+/* A weight with an adapter stays what it is: else --export-adapter would lack a part of what was trained. Its numbers are the file's
+ * where codes, or the adapter's first numbers, were made of them. */
 static bool
 check_adapter(const Rule *r, const Module *m, const State *s)
 {
 	const Adapter *a = module_adapter(m, s);
-	bool trains = strcmp(r->verb, "train") == 0;
-	bool resizes = a && a->magnitude && strcmp(r->verb, "init") == 0;
+	bool trains = strcmp(r->verb, "train") == 0, begins = strcmp(r->verb, "init") == 0;
+	bool is_made = a && (a->magnitude || a->pissa || module_four_bit(m, s));
 
-	if (!a || a->weight != s || (!trains && !resizes))
+	if (!a || (a->weight != s && !(begins && a->pissa)) || (!trains && !(begins && is_made)))
 		return true;
 	diag_error(r->p->diag, EXIT_USAGE, "--%s=%s: \"%s\" has an adapter (%s): one of them",
 	           r->verb, r->glob, s->name, s->why);
@@ -101,7 +102,8 @@ apply_everywhere(const Rule *r, Module *m)
 		State *s = m->states.at[i];
 		if (s->kind != STATE_PARAMETER || !state_matches(s, r->glob))
 			continue;
-		if ((strcmp(r->verb, "train") == 0) && !dtype_is_float(s->type->dtype))
+		DType dtype = state_weight_type(m, s)->dtype;
+		if (strcmp(r->verb, "train") == 0 && !dtype_is_float(dtype))
 			continue;
 		n++;
 		ok &= check_adapter(r, m, s) && apply_rule(r, s);

@@ -21,6 +21,14 @@ adapters_check(Gradc *run, const char *option)
 		return status_error(EXIT_USAGE,
 		                    "%s: this executable has no adapters: compile with --lora",
 		                    option);
+	bool loads = strcmp(option, "--load-adapter") == 0 || strcmp(option, "--adapter") == 0;
+	for (int i = 0; i < f->n[SECTION_ADAPTERS] && loads; i++)
+		if (f->adapters[i].pissa)
+			return status_error(
+				EXIT_UNSUPPORTED,
+				"%s: compiled with init=pissa, beside weights that lack what "
+				"their adapters began as: compile without",
+				option);
 	bool is_inside = strcmp(option, "--export-merged") == 0 || strcmp(option, "--merge") == 0 ||
 	                 strcmp(option, "--unmerge") == 0;
 	return is_inside ? NULL : peft_check(f, option);

@@ -24,6 +24,7 @@ add_states(json_t *root, const Format *f)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
 
+		const FourBitRecord *r = format_four_bit(f, i);
 		json_array_append_new(
 			list,
 			json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:s, s:I, s:I}", "name",
@@ -34,6 +35,12 @@ add_states(json_t *root, const Format *f)
 		                  "init", init_names[s->init], "why", format_text(f, s->why),
 		                  "path", format_text(f, s->path), "offset", (json_int_t)s->offset,
 		                  "bytes", (json_int_t)s->bytes));
+		if (r)
+			json_object_set_new(
+				json_array_get(list, json_array_size(list) - 1), "holds",
+				json_pack("{s:s, s:s, s:o}", "format", four_bit_names[r->kind],
+			                  "dtype", dtype_info[r->dtype].name, "shape",
+			                  shape_json(f, r->rank, r->first_dim)));
 	}
 	json_object_set_new(root, "states", list);
 }
@@ -292,6 +299,10 @@ print_text(const Format *f, const Shown *shown)
 		       dtype_info[s->dtype].name,
 		       shape_text(arena, (int)s->rank, f->dims + s->first_dim));
 		print_quoted(format_text(f, s->name));
+		const FourBitRecord *r = format_four_bit(f, i);
+		if (r)
+			printf(" %s of %s%s", four_bit_names[r->kind], dtype_info[r->dtype].name,
+			       shape_text(arena, (int)r->rank, f->dims + r->first_dim));
 		printf("\n");
 	}
 	printf("\n%d kernels\n", f->n[SECTION_KERNELS]);

@@ -13,20 +13,49 @@ typedef struct {
 } Writer;
 
 /* ---- tensors */
+/* Behind each row of the rank, along its axis, what the part began as times sign: twice the rank, for a weight that lacks it. */
 static Status
-add_tensor(Writer *w, const PeftPart *p)
+add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 {
 	const StateRecord *s = &w->f->states[p->state];
-	const int64_t *dims = peft_dims(w->f, p->state);
+	DType dtype = (DType)s->dtype;
+	int64_t block = dims[p->rank_axis], n = s->bytes / dtype_bytes(dtype, 1);
+	char *first, *both = arena_alloc(w->arena, 2 * (size_t)s->bytes + 1);
+
+	RETURN_IF_ERROR(weights_first(w->run, w->arena, (int)p->state, &first));
+	for (uint32_t i = (uint32_t)p->rank_axis + 1; i < s->rank; i++)
+		block *= dims[i];
+	for (int64_t i = 0; i < n; i++) {
+		int64_t to = i / block * 2 * block + i % block;
+		dtype_store_float(dtype, both, to, dtype_load_float(dtype, *data, i));
+		dtype_store_float(dtype, both, to + block,
+		                  sign * dtype_load_float(dtype, first, i));
+	}
+	dims[p->rank_axis] *= 2;
+	*data = both;
+	return NULL;
+}
+
+/* first: 0, or the sign of what it began as. */
+static Status
+add_tensor(Writer *w, const PeftPart *p, double first)
+{
+	const StateRecord *s = &w->f->states[p->state];
+	int64_t dims[MAX_RANK];
 	char *data = arena_alloc(w->arena, (size_t)s->bytes + 1);
 	SafeTensor t = {
 		.name = p->name, .dtype = (DType)s->dtype, .rank = p->rank, .n_bytes = s->bytes};
 
+	memcpy(dims, peft_dims(w->f, p->state), sizeof(*dims) * s->rank);
 	int state = export_state(w->run, (int)p->state);
 	RETURN_IF_ERROR(
 		executor_read(&w->run->executor, data, executor_state(&w->run->executor, state)));
 	export_warn(w->run, "--export-adapter", s, (DType)s->dtype, data,
 	            format_elements(w->f, s->first_dim, s->rank));
+	if (first != 0) {
+		RETURN_IF_ERROR(add_first(w, p, first, &data, dims));
+		t.n_bytes *= 2;
+	}
 	for (int i = 0; i < p->rank; i++) {
 		int at = p->turn ? p->rank - 1 - i : i - p->lead;
 		t.dims[i] = at >= 0 && at < (int)s->rank ? dims[at] : 1;
@@ -45,14 +74,15 @@ add_tensors(Writer *w)
 
 	for (int i = 0; i < w->modules.n; i++) {
 		int n = peft_parts(w->arena, w->f, &w->modules.at[i], parts);
+		bool is_pissa = w->modules.at[i].record->pissa;
 		for (int k = 0; k < n; k++)
-			RETURN_IF_ERROR(add_tensor(w, &parts[k]));
+			RETURN_IF_ERROR(add_tensor(w, &parts[k], !is_pissa ? 0 : k ? -1 : 1));
 	}
 	for (int i = 0; i < w->f->n[SECTION_STATES]; i++) {
 		if (!peft_is_trained_whole(w->f, i))
 			continue;
 		parts[0] = peft_trained_part(w->arena, w->f, i);
-		RETURN_IF_ERROR(add_tensor(w, &parts[0]));
+		RETURN_IF_ERROR(add_tensor(w, &parts[0], 0));
 	}
 	return NULL;
 }
@@ -87,12 +117,21 @@ saved_modules_json(const Writer *w)
 	return json_null();
 }
 
+/* Of the tensors that are written. */
+static int64_t
+rank_of(const Format *f, const AdapterRecord *r)
+{
+	return peft_rank(f, r) * (r->pissa ? 2 : 1);
+}
+
 /* What PEFT is to multiply by: where some are scaled by the root of the rank, and some are not, alpha says it. */
 static double
 alpha_of(const Format *f, const AdapterRecord *r, bool rslora)
 {
-	return rslora == (bool)r->rslora ? r->alpha
-	                                 : format_adapter_scale(f, r) * (double)peft_rank(f, r);
+	double more = r->pissa ? 2 : 1; /* times the rank */
+
+	return rslora == (bool)r->rslora ? r->alpha * (rslora ? sqrt(more) : more)
+	                                 : format_adapter_scale(f, r) * (double)rank_of(f, r);
 }
 
 static bool
@@ -154,9 +193,9 @@ config_json(const Writer *w)
 		const AdapterRecord *r = w->modules.at[i].record;
 		const char *name = w->modules.at[i].name;
 		json_array_append_new(targets, json_string(name));
-		if (peft_rank(f, r) != peft_rank(f, first))
+		if (rank_of(f, r) != rank_of(f, first))
 			json_object_set_new(ranks, pattern_key(w, name),
-			                    json_integer(peft_rank(f, r)));
+			                    json_integer(rank_of(f, r)));
 		if (alpha_of(f, r, rslora) != alpha)
 			json_object_set_new(alphas, pattern_key(w, name),
 			                    number_json(alpha_of(f, r, rslora)));
@@ -166,7 +205,7 @@ config_json(const Writer *w)
 	                 "none", "fan_in_fan_out", fan_in_fan_out(w), "inference_mode", 1,
 	                 "init_lora_weights", 1, "lora_alpha", number_json(alpha), "lora_dropout",
 	                 0.0, "modules_to_save", saved_modules_json(w), "peft_type", "LORA", "r",
-	                 (json_int_t)peft_rank(f, first), "rank_pattern", ranks, "target_modules",
+	                 (json_int_t)rank_of(f, first), "rank_pattern", ranks, "target_modules",
 	                 targets, "task_type", "use_dora", first->magnitude != 0, "use_rslora",
 	                 rslora);
 }

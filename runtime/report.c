@@ -225,9 +225,11 @@ count_parameters(const Format *f)
 {
 	int64_t n = 0;
 
-	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		FormatType t = format_weight_type(f, i);
 		if (f->states[i].kind == SAVE_PARAMETER)
-			n += format_elements(f, f->states[i].first_dim, f->states[i].rank);
+			n += format_elements(f, t.first_dim, t.rank);
+	}
 	return n;
 }
 

@@ -291,6 +291,8 @@ const char *fill_default(const char *input); /* NULL: none */
 Status weights_init(Gradc *run);
 /* Makes the states that begin as copies of others anew: these have new contents. resumed: but for those that the
  * checkpoint had. */
+/* Of a state that begins as data: these, in the arena. */
+Status weights_first(Gradc *run, Arena *arena, int state, char **out);
 Status weights_begin(Gradc *run, int state); /* one of zeros or random numbers, anew */
 Status weights_copy(Gradc *run, bool resumed);
 /* Before the first update: what is mapped of the executable and changes becomes memory of our own. */

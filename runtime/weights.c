@@ -376,6 +376,20 @@ weights_init(Gradc *run)
 	return status ? status : weights_copy(run, false);
 }
 
+Status
+weights_first(Gradc *run, Arena *arena, int state, char **out)
+{
+	const StateRecord *s = &run->format.states[state];
+	Weights weights;
+
+	RETURN_IF_ERROR(
+		open_weights(arena, &run->model, &run->format, run->options.weights, &weights));
+	*out = arena_alloc(arena, (size_t)s->bytes + 1);
+	memcpy(*out, weights.at + s->data_offset, (size_t)s->bytes);
+	close_weights(&weights);
+	return NULL;
+}
+
 /* Of zeros, ones or random numbers. */
 Status
 weights_begin(Gradc *run, int state)

@@ -457,7 +457,7 @@ static const OptionRow option_rows[] = {
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
-	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, dropout=0, rslora, dora", TAKES_CALL, AT(lora),
+	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, dropout=0, init=kaiming|pissa, rslora, dora", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"qlora", "GLOB[,KEY=VALUE...]", "the same beside weights that are kept in 4 bits; --lora's settings, and bits=nf4|fp4 (nf4), double=on|off (on): scales of 8 bits", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},

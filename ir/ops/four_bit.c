@@ -8,6 +8,7 @@
  * The product is rounded to f32, then to dtype. No kernel stores the result: each one that reads it computes it, a product while it
  * brings its operand near. */
 enum { CODES, ABSMAX };
+enum { MOST_BLOCK = 1 << 20 };
 
 static const Field dequantize_fields[] = {
 	{"codes", FIELD_ENUM, offsetof(DequantizeAttr, codes), four_bit_names, false},
@@ -22,8 +23,9 @@ dequantize_infer(Infer *in)
 	const DequantizeAttr *a = in->attr;
 	Type codes = in->operand[CODES], absmax = in->operand[ABSMAX];
 
-	if (a->block < 1) {
-		infer_error(in, "blocks of %lld elements", (long long)a->block);
+	if (a->block < 1 || a->block > MOST_BLOCK) {
+		infer_error(in, "blocks of %lld elements, need 1 to %d", (long long)a->block,
+		            MOST_BLOCK);
 		return;
 	}
 	if (!dtype_is_float(a->dtype)) {
@@ -53,7 +55,7 @@ dequantize_eval(Eval *ev)
 	}
 }
 
-/* dabsmax: the sum over a block of dy times the number of its code, which is what absmax of 1 gives */
+/* dabsmax: the sum over a block of dy times the number of its code, which is what absmax of 1 gives; in f64 */
 static void
 dequantize_grad(Grad *g)
 {
@@ -67,10 +69,12 @@ dequantize_grad(Grad *g)
 	Value *numbers = build(
 		g->b, OP_dequantize, 2,
 		(Value *[]){node_operand(g->node, CODES), b_splat(g->b, absmax->type, 1)}, &plain);
-	Value *x = b_binary(g->b, OP_mul, b_cast(g->b, g->dresult[0], F32), numbers);
+	Value *x = b_binary(g->b, OP_mul, b_cast(g->b, g->dresult[0], F64),
+	                    b_cast(g->b, numbers, F64));
 	x = b_pad(g->b, b_reshape(g->b, x, (Ints){.n = 1, .at = {n}}), none, behind, none, 0);
 	x = b_reshape(g->b, x, (Ints){.n = 2, .at = {blocks, a->block}});
-	grad_add(g, ABSMAX, b_reduce(g->b, REDUCE_SUM, x, (Ints){.n = 1, .at = {1}}));
+	x = b_reduce(g->b, REDUCE_SUM, x, (Ints){.n = 1, .at = {1}});
+	grad_add(g, ABSMAX, b_cast(g->b, x, F32));
 }
 
 /* The number of a code, chosen by its bits from the lowest on: no machine has to load from a table. */
@@ -116,7 +120,7 @@ dequantize_element(Lower *lw, const Node *n, const Index *at)
 
 static const Sample dequantize_samples[] = {
 	{"{codes = nf4, block = 4, dtype = f32, shape = [3,6]}", "u8[9], f32[5] eighths"},
-	{"{codes = fp4, block = 64, dtype = f64, shape = [7]}", "u8[4], f32[1] fixed"},
+	{"{codes = fp4, block = 64, dtype = f64, shape = [7]}", "u8[4], f32[1] eighths"},
 	{"{codes = nf4, block = 2, dtype = bf16, shape = [2,3,2]}", "u8[6], f32[6] fixed"},
 	{"{codes = nf4, block = 64, dtype = f32, shape = [1,1]}", "u8[1], f32[1] eighths"},
 	{"{codes = nf4, block = 64, dtype = f32, shape = [0,3]}", "u8[0], f32[0]"},

@@ -120,15 +120,46 @@ def test_no_weight_is_whole_in_memory(run, large, target, precision):
 
 
 def test_bits_of_a_weight(run, large, tmp_path):
-    """4.127 in the executable's states, with what belongs to the codes."""
+    """4.127 in the executable's states, with what belongs to the codes; and it is named as what it stands for."""
     run("compile", "m.onnx", "-o", "t", "--dim=n=24", "--loss=mse", "--qlora=w,rank=4")
-    text = run("dump", "m.onnx", "--dim=n=24", "--loss=mse", "--qlora=w,rank=4", "--stage=train").stdout
-    sizes = {"u8": 1, "f32": 4}
-    found = re.findall(r"^  state @w(?:\.absmax|\.nested_\w+)? : (u8|f32)\[([\d,]*)\]", text, re.M)
-    assert len(found) == 4
-    assert 4.125 < 8 * sum(sizes[d] * elements(shape) for d, shape in found) / large < 4.13
-    table = run(tmp_path / "t", "--info", "--json").stdout
-    assert json.loads(table)
+    states = {s["name"]: s for s in json.loads(run(tmp_path / "t", "--info", "--json").stdout)["states"]}
+    names = ["w", "w.absmax", "w.nested_absmax", "w.nested_offset"]
+    assert 4.125 < 8 * sum(states[name]["bytes"] for name in names) / large < 4.13
+    assert states["w"]["holds"] == {"format": "nf4", "dtype": "f32", "shape": [512, 768]}
+    assert "u8[196608] \"w\" nf4 of f32[512,768]" in run(tmp_path / "t", "--info").stdout
+
+
+def layers(path, count):
+    """`count` square products, one after the other."""
+    random, size = np.random.default_rng(0), 256
+    nodes = [helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(count)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name in ("h0", f"h{count}")]
+    weights = [numpy_helper.from_array(np.float32(random.normal(size=(size, size)) / 16), f"w{i}") for i in range(count)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def test_sizes_of_blocks_are_made_for_one_product_at_a_time(run, tmp_path):
+    """Of a plan of many layers: as numbers they take no more than as codes, of which they are made beside each product."""
+    layers(tmp_path / "m.onnx", 12)
+    total = {}
+    for double in ("on", "off"):
+        text = run("compile", "m.onnx", "-o", "t", "--dim=n=4", "--loss=mse", f"--qlora=*,rank=1,double={double}", "--json").stdout
+        total[double] = json.loads(text)["memory"]
+    assert total["on"]["workspace"] <= total["off"]["workspace"] + 2 * 4 * 256 * 256 // 64
+    assert total["off"]["state"] - total["on"]["state"] > 12 * 2.7 * 256 * 256 // 64
+
+
+def test_weights_of_convolutions_are_not_whole_either(run, tmp_path):
+    """Transposed ones, too, whose outputs are the second axis."""
+    for op, shape, inner in (("Conv", (96, 80, 3, 3), 80), ("ConvTranspose", (96, 80, 3, 3), 96)):
+        random = np.random.default_rng(0)
+        nodes = [helper.make_node("Conv", ["x", "v"], ["h"]), helper.make_node(op, ["h", "w"], ["y"], pads=[1, 1, 1, 1])]
+        ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size, 7, 7]) for name, size in (("x", 2), ("y", 96 + 80 - inner))]
+        weights = [numpy_helper.from_array(np.float32(random.normal(size=s) / 9), n) for n, s in (("v", (inner, 2, 1, 1)), ("w", shape))]
+        onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], weights), opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+        text = run("dump", "m.onnx", "--dim=n=3", "--loss=mse", "--qlora=w,rank=4", "--lora=v", "--stage=memory").stdout
+        whole = int(np.prod(shape))
+        assert f"u8[{whole // 2}]" in text and not re.search(r"f32\[(96,80,3,3|80,96,3,3|%d)\]" % whole, text.split("kernel @", 1)[1]), op
 
 
 def test_dora(run, models, tmp_path):
@@ -152,6 +183,9 @@ def test_dora(run, models, tmp_path):
     (["--lora=w,bits=nf4"], "--lora=w has no option bits"),
     (["--qlora=weight"], "--qlora=weight fits no parameter"),
     (["--qlora="], "--qlora=: need GLOB[,bits=nf4|fp4][,double=on|off]"),
+    (["--qlora=w", "--init=w=zeros"], '--init=w: "w" has an adapter (--qlora=w): one of them'),
+    (["--qlora=w", "--train=*"], '--train=*: "w" has an adapter (--qlora=w): one of them'),
+    (["--qlora=w,init=gauss"], "--qlora=w: init=gauss is not kaiming or pissa"),
     (["--qlora=w", "--quantize=w8", "--opset=21"], "qlora: other codes of it are read (--quantize)"),
 ])
 def test_recipes_that_make_no_sense(run, large, options, said):
@@ -164,6 +198,16 @@ def test_numbers_that_have_no_code(run, tmp_path):
     save(tmp_path / "m.onnx", PLACES["as it is"][0], weight, (8,), (8,))
     said = run("compile", "m.onnx", "-o", "t", "--dim=n=4", "--loss=mse", "--qlora=w", exit=2).stderr
     assert '"w": --qlora: not adapted: a number of it is not finite' in said
+
+
+def test_a_base_that_pefts_file_has_is_left_out(run, models, tmp_path):
+    """PEFT writes a table that has an adapter, too: here it is what its codes stand for."""
+    known = models / "llama_mini"
+    run("compile", known / "model.onnx", "-o", "t", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy", "--qlora=*proj.weight,rank=4,alpha=6,rslora",
+        "--qlora=*embed_tokens*,rank=4,alpha=6,rslora")
+    done = run(tmp_path / "t", f"--data=input_ids={known / 'input_ids.npy'}", f"--data=labels={known / 'labels.npy'}", "--steps=1", "--table=off",
+               f"--load-adapter={REFERENCES / 'peft/llama_rslora/trained'}")
+    assert 'embed_tokens.base_layer.weight" is left out: the weight stays that of the codes which were compiled' in done.stderr
 
 
 def test_other_weights_need_another_executable(run, large, tmp_path):
