@@ -601,8 +601,13 @@ typedef struct {
 	const void *data; /* writing */
 } SafeTensor;
 typedef struct {
+	const char *key, *value;
+} SafeText;
+typedef struct {
 	SafeTensor *tensors;
 	int n_tensors;
+	SafeText *metadata; /* of the file */
+	int n_metadata;
 	int fd;
 } SafeTensors;
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
@@ -611,6 +616,7 @@ Status safetensors_read(Arena *arena, const char *path, int fd, int64_t file_byt
                         SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
+Status safetensors_write_with(const char *path, const SafeTensors *st); /* fd is not looked at */
 /* The n + 1 parts of a file: what lies before the tensors, in the arena, spaces up to a multiple of FILE_BLOCK included,
  * and the tensors, order[i] (NULL: not wanted) in part i + 1. path: for messages. */
 Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,

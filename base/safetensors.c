@@ -212,16 +212,21 @@ check_layout(const Reader *r, const SafeTensors *st)
 }
 
 static Status
-check_metadata(const Reader *r, json_t *metadata)
+read_metadata(const Reader *r, json_t *metadata, SafeTensors *out)
 {
 	const char *key;
 	json_t *value;
 
 	if (!json_is_object(metadata))
 		return malformed(r, "malformed header: __metadata__ is not an object");
-	json_object_foreach(metadata, key, value)
+	out->metadata = NEW_ARRAY(r->arena, SafeText, json_object_size(metadata));
+	json_object_foreach(metadata, key, value) {
 		if (!json_is_string(value))
 			return malformed(r, "malformed header: metadata \"%s\" is not text", key);
+		out->metadata[out->n_metadata++] = (SafeText){
+			arena_strdup(r->arena, key),
+			arena_strdup(r->arena, json_string_value(value))};
+	}
 	return NULL;
 }
 
@@ -234,7 +239,7 @@ read_tensors(const Reader *r, json_t *header, SafeTensors *out)
 	out->tensors = NEW_ARRAY(r->arena, SafeTensor, json_object_size(header));
 	json_object_foreach(header, name, entry) {
 		if (strcmp(name, "__metadata__") == 0)
-			RETURN_IF_ERROR(check_metadata(r, entry));
+			RETURN_IF_ERROR(read_metadata(r, entry, out));
 		else
 			RETURN_IF_ERROR(
 				read_tensor(r, name, entry, &out->tensors[out->n_tensors++]));
@@ -324,15 +329,21 @@ add_to_header(const Reader *r, json_t *header, const SafeTensor *t, int64_t begi
 }
 
 static Status
-write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
+write_header(Text *out, const Reader *r, const SafeTensor *const *order, const SafeTensors *st)
 {
-	json_t *header = json_object();
+	json_t *header = json_object(), *metadata = json_object();
 	const char length[LENGTH_BYTES] = {0};
 	int64_t begin = 0;
 	Status status = NULL;
 	char *json;
 
-	for (int i = 0; i < n && !status; i++) {
+	for (int i = 0; i < st->n_metadata; i++)
+		json_object_set_new(metadata, st->metadata[i].key,
+		                    json_string(st->metadata[i].value));
+	if (st->n_metadata)
+		json_object_set(header, "__metadata__", metadata);
+	json_decref(metadata);
+	for (int i = 0; i < st->n_tensors && !status; i++) {
 		status = add_to_header(r, header, order[i], begin);
 		begin += order[i]->n_bytes;
 	}
@@ -353,19 +364,19 @@ write_header(Text *out, const Reader *r, const SafeTensor *const *order, int n)
 	return bytes > MAX_HEADER ? malformed(r, "too many tensors for a safetensors file") : NULL;
 }
 
-Status
-safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n, FilePart *parts,
-                  int *order)
+static Status
+parts_of(Arena *arena, const char *path, const SafeTensors *st, FilePart *parts, int *order)
 {
 	const Reader r = {.path = path, .exit_code = EXIT_SYSTEM, .arena = arena};
+	int n = st->n_tensors;
 	const SafeTensor **sorted = NEW_ARRAY(arena, const SafeTensor *, n);
 	Text header = {0};
 
 	for (int i = 0; i < n; i++)
-		sorted[i] = &tensors[i];
+		sorted[i] = &st->tensors[i];
 	if (n)
 		qsort(sorted, (size_t)n, sizeof(*sorted), by_width);
-	Status status = write_header(&header, &r, sorted, n);
+	Status status = write_header(&header, &r, sorted, st);
 	if (!status)
 		parts[0] = (FilePart){memcpy(arena_alloc(arena, header.n), header.at, header.n),
 		                      (int64_t)header.n};
@@ -373,23 +384,46 @@ safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int
 	for (int i = 0; i < n; i++) {
 		parts[i + 1] = (FilePart){sorted[i]->data, sorted[i]->n_bytes};
 		if (order)
-			order[i] = (int)(sorted[i] - tensors);
+			order[i] = (int)(sorted[i] - st->tensors);
 	}
+	return status;
+}
+
+static SafeTensors
+only_tensors(const SafeTensor *tensors, int n)
+{
+	return (SafeTensors){.tensors = (SafeTensor *)tensors, .n_tensors = n, .fd = -1};
+}
+
+Status
+safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n, FilePart *parts,
+                  int *order)
+{
+	SafeTensors st = only_tensors(tensors, n);
+
+	return parts_of(arena, path, &st, parts, order);
+}
+
+Status
+safetensors_write_with(const char *path, const SafeTensors *st)
+{
+	Arena *arena = arena_new();
+	FilePart *parts = NEW_ARRAY(arena, FilePart, st->n_tensors + 1);
+	FileWriter *w;
+	Status status = parts_of(arena, path, st, parts, NULL);
+
+	if (!status)
+		status = file_writer_open(path, &w);
+	if (!status)
+		status = file_writer_end(w, file_writer_add_parts(w, parts, st->n_tensors + 1));
+	arena_free(arena);
 	return status;
 }
 
 Status
 safetensors_write(const char *path, const SafeTensor *tensors, int n)
 {
-	Arena *arena = arena_new();
-	FilePart *parts = NEW_ARRAY(arena, FilePart, n + 1);
-	FileWriter *w;
-	Status status = safetensors_parts(arena, path, tensors, n, parts, NULL);
+	SafeTensors st = only_tensors(tensors, n);
 
-	if (!status)
-		status = file_writer_open(path, &w);
-	if (!status)
-		status = file_writer_end(w, file_writer_add_parts(w, parts, n + 1));
-	arena_free(arena);
-	return status;
+	return safetensors_write_with(path, &st);
 }

@@ -428,6 +428,7 @@ write_adapters(TableWriter *tw)
 			.readers = a->readers,
 			.rslora = a->rslora,
 			.pissa = a->pissa,
+			.base = a->base,
 			.magnitude = a->magnitude ? (uint32_t)a->magnitude->id + 1 : 0,
 			.alpha = a->alpha,
 			.product = format_string(tw->w, named.product ? named.product : ""),

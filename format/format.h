@@ -486,6 +486,7 @@ typedef struct {
 	double alpha;
 	/* The modules that read the weight, as PEFT calls them: of products, and of a table; "": there is none, or it is not known. */
 	StrRef product, table;
+	int64_t base; /* a hash of the weight's numbers in the file; 0: not known */
 } AdapterRecord;
 
 /* A weight kept as numbers of 4 bits, as ir.h's FourBitWeight has it. */

@@ -246,7 +246,8 @@ typedef struct {
 	double alpha;
 	bool rslora;
 	bool pissa; /* the weight lacks what the adapter began as (Meng et al. 2024, arXiv:2404.02948) */
-	int line; /* in the module's file, as in Node */
+	int64_t base; /* a hash of the weight's numbers in the file, whatever the executable keeps of them; 0: not known */
+	int line;     /* in the module's file, as in Node */
 } Adapter;
 
 /* A frozen weight that is kept as numbers of 4 bits (op dequantize), its axes in the order: `axis`, then the others. */

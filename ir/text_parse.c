@@ -173,7 +173,7 @@ read_key(Reader *r, const char *word)
 	return false;
 }
 
-/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa]: of states that stand above it */
+/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa] [base HASH]: of states that stand above it */
 static void
 read_adapter(Reader *r)
 {
@@ -193,6 +193,8 @@ read_adapter(Reader *r)
 	a.readers = (AdapterReaders)readers;
 	a.rslora = read_word(r, "rslora");
 	a.pissa = read_word(r, "pissa");
+	if (read_word(r, "base") && !read_int(r, &a.base))
+		return;
 	vec_push(r->m->arena, &r->m->adapters, a);
 }
 

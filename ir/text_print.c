@@ -448,7 +448,10 @@ print_adapter(Text *out, const Adapter *a)
 	text_printf(out, " axis %d %s alpha ", a->axis, adapter_readers_texts[a->readers]);
 	text_add_double(out, a->alpha);
 	text_add(out, a->rslora ? " rslora" : "");
-	text_add(out, a->pissa ? " pissa\n" : "\n");
+	text_add(out, a->pissa ? " pissa" : "");
+	if (a->base)
+		text_printf(out, " base %lld", (long long)a->base);
+	text_add(out, "\n");
 }
 
 static void

@@ -242,6 +242,19 @@ add_magnitude(Lora *l, Adapter *a, const LoraCodes *codes)
 	a->magnitude->why = a->a->why;
 }
 
+/* Of the numbers, whatever type they have here. */
+static int64_t
+hash_of(const Tensor *t)
+{
+	uint64_t hash = 1;
+
+	for (int64_t i = 0; t && i < t->type->n; i++) {
+		double x = tensor_float(t, i);
+		hash = hash_bytes(&x, sizeof(x), hash);
+	}
+	return t ? (int64_t)hash : 0;
+}
+
 static Adapter
 adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
             const LoraCodes *codes)
@@ -496,6 +509,7 @@ adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 		                      s->why ? s->why : "frozen");
 		return;
 	}
+	int64_t base = hash_of(s->data);
 	bool fits = find_all_readers(l, s, &readers) &&
 	            (!settings->dora || may_have_magnitude(l, s, &readers)) &&
 	            (!settings->bits || may_have_codes(l, s, &readers)) &&
@@ -510,6 +524,7 @@ adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
 	}
 	note_rank(l, s, c, leader(&readers)->axis);
 	Adapter a = adapter_new(l, s, &readers, c, codes);
+	l->m->adapters.at[l->m->adapters.n - 1].base = base;
 	if (is_pissa) {
 		begin_as(a.a, parts.a);
 		begin_as(a.b, parts.b);

@@ -74,6 +74,12 @@ peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MA
 	return 3;
 }
 
+const char *
+peft_base_key(Arena *arena, const PeftModule *m)
+{
+	return arena_printf(arena, "gradc.base.%s", m->name);
+}
+
 /* ---- what was trained as a whole */
 static bool
 is_part(const Format *f, int state)

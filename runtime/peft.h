@@ -42,6 +42,9 @@ int peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart part
 bool peft_is_trained_whole(const Format *f, int state);
 PeftPart peft_trained_part(Arena *arena, const Format *f, int state);
 
+/* Metadata of the tensors' file say by this key beside which numbers the module's adapter stands, as 16 hexadecimal digits. */
+const char *peft_base_key(Arena *arena, const PeftModule *m);
+
 /* Whether adapters, and what else is trained, have a place there; option: for messages. */
 Status peft_check(const Format *f, const char *option);
 

@@ -237,6 +237,25 @@ load_base(Loader *l, const PeftModule *m)
 	return status;
 }
 
+/* Where the file says beside which numbers it was trained. */
+static Status
+check_base(const Loader *l, const PeftModule *m)
+{
+	const char *key = peft_base_key(l->arena, m);
+	const char *own = arena_printf(l->arena, "%016llx", (unsigned long long)m->record->base);
+	bool is_compiled = !l->run->options.load && !l->run->options.unmerge && m->record->base;
+
+	for (int i = 0; i < l->st.n_metadata && is_compiled; i++)
+		if (strcmp(l->st.metadata[i].key, key) == 0 &&
+		    strcmp(l->st.metadata[i].value, own) != 0)
+			return status_error(
+				EXIT_CHECKPOINT,
+				"%s: \"%s\" was trained beside other weights, %s in place "
+				"of %s: compile that model",
+				l->path, m->name, l->st.metadata[i].value, own);
+	return NULL;
+}
+
 /* The rank of its first tensor tells the scale. */
 static Status
 load_module(Loader *l, const PeftModule *m)
@@ -276,6 +295,7 @@ load_module(Loader *l, const PeftModule *m)
 		             "%s: \"%s\" is multiplied by %g, this executable's by %g: its second "
 		             "part is multiplied by the rest",
 		             l->path, m->name, scale, own);
+	RETURN_IF_ERROR(check_base(l, m));
 	RETURN_IF_ERROR(load_base(l, m));
 	for (int i = 0; i < n; i++)
 		RETURN_IF_ERROR(load_part(l, found[i], &parts[i], i == 1 ? factor : 1));

@@ -10,6 +10,7 @@ typedef struct {
 	Arena *arena;
 	PeftModules modules;
 	VEC(SafeTensor) tensors;
+	VEC(SafeText) metadata;
 } Writer;
 
 /* ---- tensors */
@@ -85,6 +86,22 @@ add_tensors(Writer *w)
 		RETURN_IF_ERROR(add_tensor(w, &parts[0], 0));
 	}
 	return NULL;
+}
+
+/* Of weights as they were compiled. */
+static void
+add_bases(Writer *w)
+{
+	const GradcOptions *o = &w->run->options;
+
+	for (int i = 0; i < w->modules.n && !o->load && !o->merge && !o->unmerge; i++) {
+		const PeftModule *m = &w->modules.at[i];
+		SafeText text = {
+			peft_base_key(w->arena, m),
+			arena_printf(w->arena, "%016llx", (unsigned long long)m->record->base)};
+		if (m->record->base)
+			vec_push(w->arena, &w->metadata, text);
+	}
 }
 
 /* ---- settings */
@@ -240,9 +257,10 @@ peft_write(Gradc *run, const char *folder)
 		status = add_tensors(&w);
 	if (!status)
 		status = folder_make(folder);
+	add_bases(&w);
+	SafeTensors st = {w.tensors.at, w.tensors.n, w.metadata.at, w.metadata.n, -1};
 	if (!status)
-		status = safetensors_write(path_join(arena, folder, PEFT_TENSORS), w.tensors.at,
-		                           w.tensors.n);
+		status = safetensors_write_with(path_join(arena, folder, PEFT_TENSORS), &st);
 	if (!status)
 		status = write_config(&w, folder);
 	arena_free(arena);

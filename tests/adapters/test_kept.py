@@ -134,3 +134,25 @@ def test_a_resumed_run_needs_the_same_base(run, compiled, losses, tmp_path, mode
     data = [f"--data=input_ids={model / 'input_ids.npy'}", f"--data=labels={model / 'labels.npy'}", "--steps=5", "--save=c"]
     said = run(tmp_path / "t", *data, "--resume=c/step-00000004", "--adapter=first", exit=7).stderr
     assert "has other values than those it was trained with: give the same --load, --weights or --merge" in said
+
+
+def test_an_adapter_of_another_base_is_refused(run, compiled, losses, model, tmp_path):
+    """By the hash that --export-adapter writes: of the weights as the file has them, so that --qlora and f64 know the same base. PEFT's files have none."""
+    graph = onnx.load(model / "model.onnx")
+    changed = next(t for t in graph.graph.initializer if t.name == "val_152")
+    changed.raw_data = (numpy_helper.to_array(changed) * np.float32(1.5)).tobytes()
+    onnx.save(graph, tmp_path / "other.onnx")
+    compiled("t")
+    losses("t", "--steps=2", "--export-adapter=a")
+    raw = (tmp_path / "a/adapter_model.safetensors").read_bytes()
+    metadata = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+    assert metadata.keys() == {f"gradc.base.model.layers.{i}.{part}_proj" for i in range(4) for part in
+                               ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")}
+    for name, precision, lora in (("q", "f32", ("--qlora=*proj.weight,rank=8,alpha=16",)), ("d", "f64", LORA)):
+        compiled(name, lora=lora, precision=precision)
+        losses(name, "--steps=1", "--load-adapter=a")
+    compiled("o", source=tmp_path / "other.onnx")
+    data = [f"--data=input_ids={model / 'input_ids.npy'}", f"--data=labels={model / 'labels.npy'}", "--steps=1"]
+    said = run(tmp_path / "o", *data, "--load-adapter=a", exit=7).stderr
+    assert '"model.layers.0.self_attn.q_proj" was trained beside other weights' in said and "compile that model" in said
+    losses("o", "--steps=1", f"--load-adapter={ADAPTERS['first']}")

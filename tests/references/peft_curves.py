@@ -3,11 +3,14 @@
     make references         writes, of all cases or of those that are named, tests/references/peft/CASE/: {start,trained}/adapter_{config.json,model.safetensors} and curve.json
 
 Models are transformers' with the weights of the ONNX files; the batches are those of the reference traces. With `--read FOLDER` it checks a
-folder that an executable wrote instead: `--read FOLDER MODEL LOGITS.npy` prints the largest difference from these logits of the first batch.
+folder that an executable wrote instead: `--read FOLDER MODEL LOGITS.npy` prints the largest difference from these logits of the first batch;
+`--check GRADC MODELS` makes such executables, and their logits.
 """
 import json
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import four_bit
@@ -126,18 +129,51 @@ def train(folder, settings, out):
     print(out.name, losses[0], losses[-1])
 
 
-def read(folder, model_folder, logits):
-    """The largest difference between PEFT's logits with that adapter and those of a file."""
-    model = peft.PeftModel.from_pretrained(base(model_folder), folder).double().eval()
+def difference(folder, model_folder, logits, four_bit_of=None):
+    """The largest one between PEFT's logits of the first batch with that adapter and those of a file."""
+    model = base(model_folder)
+    if four_bit_of:
+        keep_in_four_bit(model, four_bit_of["target_modules"], *four_bit_of["four_bit"])
+    model = peft.PeftModel.from_pretrained(model, folder).double().eval()
     ids = next(iter(batches(model_folder)))[0]
     with torch.no_grad():
         got = model(input_ids=ids).logits.numpy()
-    print(float(np.abs(got - np.load(logits)).max()))
+    return float(np.abs(got - np.load(logits)).max())
+
+
+# Of executables whose adapters PEFT is to read: their options.
+WRITTEN = {
+    "gpt2_rslora": ["--lora=*c_attn.weight,alpha=4,rslora", "--lora=*c_proj.weight,alpha=4,rslora", "--lora=*c_fc.weight,rank=3,alpha=4,rslora"],
+    "gpt2_dora": ["--lora=*c_attn.weight,rank=4,alpha=8,dora"],
+    "llama_lora": ["--train=lm_head.*", "--lora=*.q_proj.weight,alpha=16"],
+    "llama_qlora": ["--qlora=*proj.weight,alpha=16"],
+    "llama_pissa": ["--lora=*proj.weight,alpha=16,init=pissa"],
+}
+
+
+def check(gradc, models):
+    """What executables write, PEFT reads: both compute the same logits."""
+    for name, options in WRITTEN.items():
+        settings = CASES.get(name, (None, {}))[1]
+        folder = Path(models) / ("gpt2_mini" if name.startswith("gpt2") else "llama_mini")
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch)
+            np.save(out / "ids.npy", np.load(folder / "input_ids.npy")[:ROWS])
+            for line in ([gradc, "compile", folder / "model.onnx", "-o", out / "t", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy:logits", *options],
+                         [out / "t", f"--data=input_ids={folder / 'input_ids.npy'}", f"--data=labels={folder / 'labels.npy'}", "--steps=5", "--lr=0.01",
+                          "--progress=off", f"--export-adapter={out / 'adapter'}", f"--export-merged={out / 'merged.onnx'}"],
+                         [gradc, "run", out / "merged.onnx", f"--input=input_ids={out / 'ids.npy'}", f"--output-dir={out / 'run'}"]):
+                subprocess.run([str(word) for word in line], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            far = difference(out / "adapter", folder, out / "run/logits.npy", settings if "four_bit" in settings else None)
+        print(f"{name}: PEFT reads it, logits differ by {far:.2g}")
+        assert far < 1e-4
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--read":
-        read(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+        print(difference(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]))
+    elif sys.argv[1] == "--check":
+        check(Path(sys.argv[2]).resolve(), sys.argv[3])
     else:
         for name, (model, settings) in CASES.items():
             if len(sys.argv) > 2 and name not in sys.argv[2:]:

@@ -121,7 +121,7 @@ def compiled(gradc, models, tmp_path, *options):
     return data, at
 
 
-ADAPTER = 48  # bytes of a record
+ADAPTER = 56  # bytes of a record
 
 
 def test_adapters_are_checked(gradc, models, tmp_path):
