@@ -591,6 +591,8 @@ check_adapter(const Format *f, int i)
 	if (r->axis >= w.rank || a->rank != w.rank || b->rank != 2)
 		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
 		             w.rank, a->rank, b->rank);
+	if (r->pissa && (a->init != FROM_DATA || b->init != FROM_DATA))
+		return FAULT("adapter %d: what its parts began as is not there", i);
 	const int64_t *dims = f->dims + w.first_dim, *a_dims = f->dims + a->first_dim,
 		      *b_dims = f->dims + b->first_dim;
 	bool fits = b_dims[0] == dims[r->axis] && b_dims[1] == a_dims[r->axis] && b_dims[1] > 0;
