@@ -488,6 +488,8 @@ int64_t four_bit_blocks(int64_t n); /* of n elements */
 int64_t absmax_blocks(int64_t n);   /* of n such blocks */
 /* codes: (n + 1) / 2 bytes, the first of two in the upper half. absmax: of each block the largest size. x must be finite. */
 void four_bit_quantize(FourBit kind, const float *x, int64_t n, uint8_t *codes, float *absmax);
+/* Blocks run over [outputs, outer, inner]: where element i of [outer, outputs, inner] lies there. */
+int64_t four_bit_place(int64_t i, int64_t outputs, int64_t outer, int64_t inner);
 float four_bit_number(FourBit kind, const uint8_t *codes, const float *absmax, int64_t i);
 /* absmax, less their mean `offset`, as codes of dynamic_map, with a largest size in `nested` for each 256 of them. */
 void absmax_quantize(float *absmax, int64_t n, uint8_t *codes, float *nested, float *offset);

@@ -98,6 +98,14 @@ four_bit_quantize(FourBit kind, const float *x, int64_t n, uint8_t *codes, float
 		put_code(codes, n, order[nearest(ascending, FOUR_BIT_CODES, 0)]);
 }
 
+int64_t
+four_bit_place(int64_t i, int64_t outputs, int64_t outer, int64_t inner)
+{
+	int64_t o = i / inner % outputs;
+
+	return (o * outer + i / inner / outputs) * inner + i % inner;
+}
+
 float
 four_bit_number(FourBit kind, const uint8_t *codes, const float *absmax, int64_t i)
 {

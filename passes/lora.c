@@ -207,9 +207,7 @@ lora_place_of(Type weight, int axis, const LoraSettings *s)
 int64_t
 lora_place(const LoraPlace *p, int64_t i)
 {
-	int64_t o = i / p->inner % p->outputs, outer = i / p->inner / p->outputs;
-
-	return (o * p->outer + outer) * p->inner + i % p->inner;
+	return four_bit_place(i, p->outputs, p->outer, p->inner);
 }
 
 /* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs), 1/sqrt(inputs)). */

@@ -18,10 +18,8 @@ four_bit_weight(Arena *arena, const Format *f, const FourBitRecord *r, const Fou
 	}
 	for (uint32_t i = r->axis + 1; i < r->rank; i++)
 		inner *= dims[i];
-	/* [outer, outputs, inner], stored as [outputs, outer, inner] */
 	for (int64_t i = 0; i < n; i++) {
-		int64_t o = i / inner % outputs, outer = i / inner / outputs;
-		int64_t from = (o * (n / outputs / inner) + outer) * inner + i % inner;
+		int64_t from = four_bit_place(i, outputs, n / outputs / inner, inner);
 		dtype_store_float((DType)r->dtype, out, i,
 		                  four_bit_number((FourBit)r->kind, bytes->codes, absmax, from));
 	}

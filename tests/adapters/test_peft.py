@@ -112,15 +112,18 @@ def test_merged_and_with_branches_they_compute_the_same(trained, case):
     merged, branches, base = (run_onnx(path, ids) for path in (folder / "merged.onnx", folder / "branches.onnx", model / "model.onnx"))
     assert np.abs(merged - base).max() > 0.5
     assert np.abs(merged - branches).max() < 1e-5 * np.abs(merged).max()
-    if case in QLORA:
-        return
     before = {t.name: t for t in onnx.load(model / "model.onnx").graph.initializer}
     graph = onnx.load(folder / "branches.onnx")
     onnx.checker.check_model(graph, full_check=True)
     after = {t.name: t for t in graph.graph.initializer}
     changed = [name for name, t in before.items() if numpy_helper.to_array(t).tobytes() != numpy_helper.to_array(after[name]).tobytes()]
     whole = ["val_879"] if case == "llama_lora" else []  # lm_head, trained as a whole
-    assert changed == whole
+    adapted = [name for name in before if "c_" in name and name.endswith(".weight") or case == "llama_qlora" and name.startswith("val_") and name != "val_879"]
+    near = {name: np.abs(numpy_helper.to_array(before[name]) - numpy_helper.to_array(after[name])) for name in changed}
+    if case in QLORA:  # these are what their codes stand for: within half the widest step of the largest size
+        assert changed and set(changed) <= set(adapted) and all(d.max() <= 0.17 * np.abs(numpy_helper.to_array(before[n])).max() for n, d in near.items())
+    else:
+        assert changed == whole
     assert {n.op_type for n in graph.graph.node} == {n.op_type for n in onnx.load(model / "model.onnx").graph.node} | {"MatMul", "Mul", "Add"}
     assert [n.name for n in onnx.load(folder / "merged.onnx").graph.node] == [n.name for n in onnx.load(model / "model.onnx").graph.node]
 

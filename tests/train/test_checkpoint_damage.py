@@ -234,7 +234,7 @@ def test_bytes_of_the_headers_count(saved, tmp_path):
     for file in sorted(good.iterdir()):
         raw = bytearray(file.read_bytes())
         n = len(raw) if file.suffix == ".json" else 8 + int.from_bytes(raw[:8], "little")
-        for at in range(0, n, 1 if n < 100 else 29):
+        for at in range(0, n, 1 if n < 100 else 7 if os.environ.get("GRADC_THOROUGH") else 29):
             raw[at] ^= 1 << at % 8
             (bad / file.name).write_bytes(raw)
             raw[at] ^= 1 << at % 8
