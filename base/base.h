@@ -522,6 +522,9 @@ bool size_add(int64_t a, int64_t b, int64_t *out);
 
 /* file.c: the file system. */
 /* The whole of a regular file, at most `limit` bytes. FIFOs, directories and devices are errors. */
+/* Of a regular file, with that exit code for all that is wrong with it. */
+Status file_read_regular(Arena *arena, const char *path, int exit_code, int64_t limit, void **bytes,
+                         int64_t *n);
 Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n);
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);

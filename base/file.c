@@ -642,3 +642,22 @@ path_join(Arena *arena, const char *folder, const char *name)
 
 	return arena_printf(arena, "%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
 }
+
+Status
+file_read_regular(Arena *arena, const char *path, int exit_code, int64_t limit, void **bytes,
+                  int64_t *n)
+{
+	int fd;
+
+	RETURN_IF_ERROR(file_open_regular(path, exit_code, &fd, n));
+	Status status = *n > limit
+	                        ? status_error(exit_code, "%s: %lld bytes, at most %lld are read",
+	                                       path, (long long)*n, (long long)limit)
+	                        : NULL;
+	if (!status) {
+		*bytes = arena_alloc(arena, (size_t)*n + 1);
+		status = file_pread(fd, path, *bytes, *n, 0);
+	}
+	close(fd);
+	return status;
+}

@@ -367,6 +367,10 @@ find_all_readers(Lora *l, const State *s, Readers *out)
 	for (int i = 0; i < order.n; i++)
 		order.at[i] = i;
 	l->why = "nothing reads it";
+	if (s->type->n == 0) {
+		l->why = "it has no elements";
+		return false;
+	}
 	if (!dtype_is_float(s->type->dtype)) {
 		l->why = "it holds no floats";
 		return false;
@@ -409,6 +413,12 @@ may_have_magnitude(Lora *l, const State *s, const Readers *readers)
 			l->why = "dora: a vector is multiplied";
 		if (readers->at[i].has_codes)
 			l->why = "dora: its codes are read, whose sizes are others";
+	}
+	const Tensor *norms = l->why ? NULL : lora_norms(l->m, s->data, first->axis);
+	for (int64_t i = 0; norms && i < norms->type->n; i++) {
+		double x = tensor_float(norms, i);
+		if (!isfinite(s->type->dtype == F64 ? x * x : (double)(float)(x * x)))
+			l->why = "dora: the square of a norm of it is not finite";
 	}
 	return !l->why;
 }

@@ -182,6 +182,29 @@ read_whole(Gradc *run, Arena *arena, uint32_t state, char **out)
 	return executor_read(&run->executor, *out, executor_state(&run->executor, (int)state));
 }
 
+/* As it was compiled, or of the numbers that --load or --merge put there. */
+Status
+adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out)
+{
+	const GradcOptions *o = &run->options;
+	FormatType t = format_weight_type(&run->format, (int)r->weight);
+	int64_t n = format_elements(&run->format, t.first_dim, t.rank);
+	char *weight;
+
+	*out = (uint64_t)r->base;
+	if ((!o->load && !o->merge && !o->unmerge) || format_four_bit(&run->format, (int)r->weight))
+		return NULL;
+	Arena *arena = arena_new();
+	Status status = read_whole(run, arena, r->weight, &weight);
+	*out = 1;
+	for (int64_t i = 0; i < n && !status; i++) {
+		double x = dtype_load_float(t.dtype, weight, i);
+		*out = hash_bytes(&x, sizeof(x), *out);
+	}
+	arena_free(arena);
+	return status;
+}
+
 static Status
 add_product(Gradc *run, const AdapterRecord *r, double sign)
 {

@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum { MOST_CONFIG = 1 << 26, MOST_PATTERN = 256 }; /* bytes */
+
 typedef struct {
 	Gradc *run;
 	const Format *f;
@@ -34,6 +36,44 @@ is_on(const Loader *l, const char *key)
 	return json_is_true(json_object_get(l->config, key));
 }
 
+/* What PEFT computes otherwise, and nothing here knows: absent, null, false or empty. */
+static Status
+check_others(const Loader *l)
+{
+	static const char *const keys[] = {"layer_replication",
+	                                   "use_qalora",
+	                                   "use_bdlora",
+	                                   "lora_bias",
+	                                   "trainable_token_indices",
+	                                   "target_parameters",
+	                                   "arrow_config",
+	                                   "alora_invocation_tokens",
+	                                   "corda_config",
+	                                   "eva_config"};
+	static const char *const flags[] = {"use_dora", "use_rslora", "fan_in_fan_out"};
+	const json_t *bias = json_object_get(l->config, "bias");
+
+	for (int i = 0; i < COUNT(keys); i++) {
+		const json_t *v = json_object_get(l->config, keys[i]);
+		bool is_empty = !v || json_is_null(v) || json_is_false(v) ||
+		                (json_is_object(v) && json_object_size(v) == 0) ||
+		                (json_is_array(v) && json_array_size(v) == 0);
+		if (!is_empty)
+			return status_error(EXIT_CHECKPOINT, "%s: %s: nothing here knows it",
+			                    l->config_path, keys[i]);
+	}
+	for (int i = 0; i < COUNT(flags); i++) {
+		const json_t *v = json_object_get(l->config, flags[i]);
+		if (v && !json_is_boolean(v) && !json_is_null(v))
+			return status_error(EXIT_CHECKPOINT, "%s: %s is not true or false",
+			                    l->config_path, flags[i]);
+	}
+	if (bias && !json_is_null(bias) &&
+	    (!json_is_string(bias) || strcmp(json_string_value(bias), "none") != 0))
+		return config_error(l, "bias is not \"none\": trained biases are not read");
+	return NULL;
+}
+
 /* config: as jansson read it, NULL with a fault. */
 static Status
 take_config(Loader *l, json_t *config, const json_error_t *fault)
@@ -47,6 +87,7 @@ take_config(Loader *l, json_t *config, const json_error_t *fault)
 	type = json_string_value(json_object_get(l->config, "peft_type"));
 	if (!type || strcmp(type, "LORA") != 0)
 		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
+	RETURN_IF_ERROR(check_others(l));
 	if (is_on(l, "use_dora") != (l->f->adapters[0].magnitude != 0))
 		return config_error(
 			l, is_on(l, "use_dora")
@@ -74,6 +115,13 @@ fits(const Loader *l, const char *key, const char *module, bool *out)
 	const char *pattern = arena_printf(l->arena, "^(.*\\.)?(%s)$", key);
 	regex_t regex;
 
+	/* What takes all time or memory to match. */
+	if (strlen(key) > MOST_PATTERN || strchr(key, '{') || strstr(key, ")*") ||
+	    strstr(key, ")+"))
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: \"%.*s\": a pattern of more than %d bytes, with {, )* or "
+		                    ")+, is not read",
+		                    l->config_path, MOST_PATTERN, key, MOST_PATTERN);
 	if (!is_posix(key))
 		return status_error(EXIT_CHECKPOINT,
 		                    "%s: \"%s\": only POSIX's regular expressions are read: write "
@@ -110,6 +158,31 @@ scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 	}
 	*out = alpha / (is_on(l, "use_rslora") ? sqrt((double)rank) : (double)rank);
 	return isfinite(*out) ? NULL : config_error(l, "alpha is not finite");
+}
+
+/* The file's settings must say the rank that its tensors have: PEFT goes by them. */
+static Status
+check_rank(const Loader *l, const char *module, int64_t rank)
+{
+	const json_t *r = json_object_get(l->config, "r");
+	double said = r ? json_number_value(r) : 8;
+	bool found = false, sound = !r || json_is_integer(r);
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(json_object_get(l->config, "rank_pattern"), key, value) {
+		if (found)
+			break;
+		RETURN_IF_ERROR(fits(l, key, module, &found));
+		sound = found ? json_is_integer(value) : sound;
+		said = found ? json_number_value(value) : said;
+	}
+	if (sound && said == (double)rank)
+		return NULL;
+	return status_error(
+		EXIT_CHECKPOINT,
+		"%s: r or rank_pattern give \"%s\" another rank than its tensors have, %lld",
+		l->config_path, module, (long long)rank);
 }
 
 /* ---- tensors */
@@ -184,9 +257,16 @@ load_part(Loader *l, const SafeTensor *t, const PeftPart *p, double factor)
 			                       sizeof(double));
 		pad(l, p, rank, factor, from, to);
 		dtype_convert((DType)s->dtype, own, F64, to, n);
+		for (int64_t i = 0; i < n && !status; i++)
+			if (!isfinite(dtype_load_float((DType)s->dtype, own, i)))
+				status = status_error(
+					EXIT_CHECKPOINT, "%s: \"%s\": not all numbers are finite%s",
+					l->path, t->name,
+					factor != 1 ? ", as they are multiplied" : "");
 		Span span = executor_state(&l->run->executor, (int)p->state);
 		span.bytes = s->bytes;
-		status = executor_write(&l->run->executor, span, own);
+		if (!status)
+			status = executor_write(&l->run->executor, span, own);
 	}
 	arena_free(arena);
 	return status;
@@ -237,23 +317,27 @@ load_base(Loader *l, const PeftModule *m)
 	return status;
 }
 
-/* Where the file says beside which numbers it was trained. */
+/* Where the file says beside which numbers it was trained. --unmerge makes them only now. */
 static Status
 check_base(const Loader *l, const PeftModule *m)
 {
-	const char *key = peft_base_key(l->arena, m);
-	const char *own = arena_printf(l->arena, "%016llx", (unsigned long long)m->record->base);
-	bool is_compiled = !l->run->options.load && !l->run->options.unmerge && m->record->base;
+	const char *key = peft_base_key(l->arena, m), *said = NULL;
+	uint64_t base;
 
-	for (int i = 0; i < l->st.n_metadata && is_compiled; i++)
-		if (strcmp(l->st.metadata[i].key, key) == 0 &&
-		    strcmp(l->st.metadata[i].value, own) != 0)
-			return status_error(
-				EXIT_CHECKPOINT,
-				"%s: \"%s\" was trained beside other weights, %s in place "
-				"of %s: compile that model",
-				l->path, m->name, l->st.metadata[i].value, own);
-	return NULL;
+	for (int i = 0; i < l->st.n_metadata; i++)
+		if (strcmp(l->st.metadata[i].key, key) == 0)
+			said = l->st.metadata[i].value;
+	if (!said || l->run->options.unmerge)
+		return NULL;
+	RETURN_IF_ERROR(adapter_base(l->run, m->record, &base));
+	const char *own = arena_printf(l->arena, "%016llx", (unsigned long long)base);
+	if (base == 0 || strcmp(said, own) == 0)
+		return NULL;
+	return status_error(
+		EXIT_CHECKPOINT,
+		"%s: \"%s\" was trained beside other weights, %s in place of %s: compile "
+		"that model",
+		l->path, m->name, said, own);
 }
 
 /* The rank of its first tensor tells the scale. */
@@ -284,6 +368,7 @@ load_module(Loader *l, const PeftModule *m)
 		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has rank %lld, \"%s\" %lld",
 		                    l->path, parts[0].name, (long long)rank, parts[1].name,
 		                    (long long)second_rank);
+	RETURN_IF_ERROR(check_rank(l, m->name, rank));
 	RETURN_IF_ERROR(scale_of(l, m->name, rank, &scale));
 	double factor = scale == own ? 1 : scale / own;
 	if (!isfinite(factor))
@@ -421,8 +506,13 @@ peft_load(Gradc *run, const char *folder)
 	            .path = path_join(arena, folder, PEFT_TENSORS)};
 	Status status = adapters_check(run, "--load-adapter");
 
+	void *text;
+	int64_t n;
+	if (!status)
+		status = file_read_regular(arena, l.config_path, EXIT_CHECKPOINT, MOST_CONFIG,
+		                           &text, &n);
 	if (!status) {
-		json_t *config = json_load_file(l.config_path, 0, &fault);
+		json_t *config = json_loadb(text, (size_t)n, 0, &fault);
 		status = take_config(&l, config, &fault);
 	}
 	if (!status)

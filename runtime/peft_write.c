@@ -88,20 +88,19 @@ add_tensors(Writer *w)
 	return NULL;
 }
 
-/* Of weights as they were compiled. */
-static void
+static Status
 add_bases(Writer *w)
 {
-	const GradcOptions *o = &w->run->options;
-
-	for (int i = 0; i < w->modules.n && !o->load && !o->merge && !o->unmerge; i++) {
+	for (int i = 0; i < w->modules.n; i++) {
 		const PeftModule *m = &w->modules.at[i];
-		SafeText text = {
-			peft_base_key(w->arena, m),
-			arena_printf(w->arena, "%016llx", (unsigned long long)m->record->base)};
-		if (m->record->base)
+		uint64_t base;
+		RETURN_IF_ERROR(adapter_base(w->run, m->record, &base));
+		SafeText text = {peft_base_key(w->arena, m),
+		                 arena_printf(w->arena, "%016llx", (unsigned long long)base)};
+		if (base)
 			vec_push(w->arena, &w->metadata, text);
 	}
+	return NULL;
 }
 
 /* ---- settings */
@@ -257,7 +256,8 @@ peft_write(Gradc *run, const char *folder)
 		status = add_tensors(&w);
 	if (!status)
 		status = folder_make(folder);
-	add_bases(&w);
+	if (!status)
+		status = add_bases(&w);
 	SafeTensors st = {w.tensors.at, w.tensors.n, w.metadata.at, w.metadata.n, -1};
 	if (!status)
 		status = safetensors_write_with(path_join(arena, folder, PEFT_TENSORS), &st);

@@ -549,6 +549,8 @@ typedef struct {
 } AdapterValues;
 /* weight += scale b a, and its outputs scaled to magnitude: in f64, rounded once. */
 void adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
+/* A hash of the numbers that an adapter stands beside, as AdapterRecord.base; 0: not known. */
+Status adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out);
 /* Adds all adapters to their weights, and begins new ones; or subtracts them, for the weights hold the sum. */
 Status adapters_merge(Gradc *run);
 Status adapters_unmerge(Gradc *run);

@@ -12,7 +12,7 @@ keep_file(Session *s, FormatWriter *w, const char *path, int64_t *at, int64_t *n
 {
 	void *bytes;
 
-	RETURN_IF_ERROR(file_read(s->arena, path, MOST_BYTES, &bytes, n));
+	RETURN_IF_ERROR(file_read_regular(s->arena, path, EXIT_CHECKPOINT, MOST_BYTES, &bytes, n));
 	*at = (int64_t)w->kept.n;
 	text_add_bytes(&w->kept, bytes, (size_t)*n);
 	return NULL;
@@ -24,8 +24,12 @@ check_files(Session *s, const char *config_path, const char *path)
 {
 	json_error_t fault;
 	SafeTensors st;
-	json_t *config = json_load_file(config_path, 0, &fault);
+	void *text;
+	int64_t n;
 
+	RETURN_IF_ERROR(
+		file_read_regular(s->arena, config_path, EXIT_CHECKPOINT, MOST_BYTES, &text, &n));
+	json_t *config = json_loadb(text, (size_t)n, 0, &fault);
 	if (!config)
 		return status_error(EXIT_CHECKPOINT, "%s: line %d: %s", config_path, fault.line,
 		                    fault.text);
@@ -43,6 +47,10 @@ keep(Session *s, FormatWriter *w, const char *option)
 
 	if (!split_pair(s, "load-adapter", option, &name, &folder))
 		return false;
+	if (!*folder) {
+		diag_error(s->diag, EXIT_USAGE, "--load-adapter=%s: need NAME=DIR", option);
+		return false;
+	}
 	if (s->m->adapters.n == 0) {
 		diag_error(s->diag, EXIT_USAGE, "--load-adapter=%s: there are no adapters: --lora",
 		           option);

@@ -1,5 +1,7 @@
 """Adapters beside PEFT's: its curves in f64 step by step, its files read and written; what `make references` stored."""
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -234,3 +236,33 @@ def test_dora_goes_with_the_weight_that_was_compiled(trained, run):
     (folder / "w.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + np.ones(64 * 192, np.float32).tobytes())
     said = run(folder / "train", *data(model), "--steps=0", f"--load={folder / 'w.safetensors'}", exit=2).stderr
     assert '"transformer.h.0.attn.c_attn.weight" has an adapter with dora' in said
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"r": 8}, "r or rank_pattern give \"transformer.h.0.attn.c_attn\" another rank than its tensors have, 4"), ({"r": None}, "another rank than"),
+    ({"r": "4"}, "another rank than"), ({"rank_pattern": {"c_attn": 8}}, "another rank than"), ({"rank_pattern": {"c_attn": "x"}}, "another rank than"),
+    ({"use_rslora": 1}, "use_rslora is not true or false"), ({"use_dora": "yes"}, "use_dora is not true or false"),
+    ({"layer_replication": [[0, 4]]}, "layer_replication: nothing here knows it"), ({"bias": "all"}, 'bias is not "none"'),
+    ({"lora_bias": True}, "lora_bias: nothing here knows it"), ({"lora_alpha": 1e42}, "not all numbers are finite, as they are multiplied"),
+    ({"alpha_pattern": {"a{1000}{1000}": 2}}, "with {, )* or )+, is not read"), ({"alpha_pattern": {"(a)*" * 20: 2}}, "is not read"),
+    ({"alpha_pattern": {"(" * 5000 + "a" + ")" * 5000: 2}}, "a pattern of more than 256 bytes")])
+def test_settings_that_contradict(trained, run, tmp_path, change, said):
+    """Each would compute something else than PEFT does, or take all time and memory."""
+    folder, model = trained("gpt2_lora")
+    shutil.copytree(STORED / "gpt2_lora/trained", tmp_path / "a")
+    config = json.loads((tmp_path / "a/adapter_config.json").read_text()) | change
+    (tmp_path / "a/adapter_config.json").write_text(json.dumps(config))
+    precision = "f32" if "lora_alpha" in change else "f64"
+    run("compile", model / "model.onnx", "-o", "t", f"--precision={precision}", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy:logits", *CASES["gpt2_lora"])
+    assert said in run(tmp_path / "t", *data(model), "--steps=1", "--load-adapter=a", exit=7).stderr
+
+
+def test_pipes_are_no_adapters(trained, run, tmp_path):
+    folder, model = trained("gpt2_lora")
+    shutil.copytree(STORED / "gpt2_lora/trained", tmp_path / "a")
+    (tmp_path / "a/adapter_config.json").unlink()
+    os.mkfifo(tmp_path / "a/adapter_config.json")
+    assert "not a regular file" in run(folder / "train", *data(model), "--steps=1", "--load-adapter=a", exit=7, timeout=60).stderr
+    said = run("compile", model / "model.onnx", "-o", "t", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy:logits", *CASES["gpt2_lora"],
+               "--load-adapter=p=a", exit=7, timeout=60).stderr
+    assert "not a regular file" in said
