@@ -83,8 +83,8 @@ thorough: build ## the tests with their longest cases, an hour
 
 cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
 	@scripts/setup --quiet test
-	GRADC_ARCHITECTURE=sm_80 .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
-	GRADC_ARCHITECTURE=sm_100a .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
+	GRADC_THOROUGH=1 GRADC_ARCHITECTURE=sm_80 .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
+	GRADC_THOROUGH=1 GRADC_ARCHITECTURE=sm_100a .venv/bin/pytest -q -p no:cacheprovider tests/codegen/test_cubins.py
 
 cuda-full: build ## all steps of all reference models on the pretended GPU, hours
 	@scripts/setup --quiet test

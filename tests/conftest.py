@@ -15,14 +15,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The longest cases among others like them. `make thorough` runs them, too.
 THOROUGH = """
-test_cubins.py::test_resources[resnet50] test_cubins.py::test_resources[gpt2_10m] test_cubins.py::test_resources[bert_base]
-test_cubins.py::test_parameters[resnet50] test_cubins.py::test_parameters[gpt2_10m] test_cubins.py::test_parameters[bert_base]
 test_touched.py::test_parts_touch_little_twice[resnet50]
 test_cuda.py::test_models[resnet_mini]
 test_printers.py::test_same_bits[resnet_mini-f32] test_printers.py::test_same_bits[unet_mini-f32]
 test_curves.py::test_losses[bert_mini-0-f32] test_curves.py::test_losses[mobilenet_mini-0-f32] test_curves.py::test_losses[gpt2_mini-2-f32]
 test_epilogues.py::test_16_bits[f16]
 test_names.py::test_each_word_in_each_place[dimension] test_names.py::test_each_word_in_each_place[output]
+test_names.py::test_each_word_in_each_place[input] test_names.py::test_each_word_in_each_place[value]
+test_together.py::test_every_optimizer_trains_them[nesterov] test_together.py::test_every_optimizer_trains_them[lamb]
+test_together.py::test_every_optimizer_trains_them[rmsprop] test_together.py::test_every_optimizer_trains_them[adam]
 """.split()
 
 
