@@ -434,6 +434,8 @@ void dtype_range(DType t, double *low, double *high);
 /* Converts n elements from one type to another as C does (float to integer truncates and
  * saturates, NaN to 0; to bool: != 0). */
 void dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n);
+/* A hash of floats by their values: the same whatever wider type holds them. */
+uint64_t hash_numbers(DType dtype, const void *data, int64_t n);
 /* groups.c: elements that share a number, as those of a block share a scale: group[i] places along each axis, the last group perhaps
  * shorter. Groups are counted in row-major order, as the elements. */
 typedef struct {

@@ -456,3 +456,15 @@ size_add(int64_t a, int64_t b, int64_t *out)
 {
 	return !__builtin_add_overflow(a, b, out);
 }
+
+uint64_t
+hash_numbers(DType dtype, const void *data, int64_t n)
+{
+	uint64_t hash = 1;
+
+	for (int64_t i = 0; i < n; i++) {
+		double x = dtype_load_float(dtype, data, i);
+		hash = hash_bytes(&x, sizeof(x), hash);
+	}
+	return hash;
+}

@@ -432,19 +432,23 @@ print_state(Printer *p, const State *s)
 	text_add(out, "\n");
 }
 
+/* " a @w.lora_A" */
+static void
+print_part(Text *out, const char *word, const State *s)
+{
+	text_printf(out, " %s ", word);
+	print_symbol(out, '@', s->name);
+}
+
 static void
 print_adapter(Text *out, const Adapter *a)
 {
-	text_add(out, "  adapter ");
-	print_symbol(out, '@', a->weight->name);
-	text_add(out, " a ");
-	print_symbol(out, '@', a->a->name);
-	text_add(out, " b ");
-	print_symbol(out, '@', a->b->name);
-	if (a->magnitude) {
-		text_add(out, " magnitude ");
-		print_symbol(out, '@', a->magnitude->name);
-	}
+	text_add(out, " ");
+	print_part(out, "adapter", a->weight);
+	print_part(out, "a", a->a);
+	print_part(out, "b", a->b);
+	if (a->magnitude)
+		print_part(out, "magnitude", a->magnitude);
 	text_printf(out, " axis %d %s alpha ", a->axis, adapter_readers_texts[a->readers]);
 	text_add_double(out, a->alpha);
 	text_add(out, a->rslora ? " rslora" : "");
@@ -457,15 +461,12 @@ print_adapter(Text *out, const Adapter *a)
 static void
 print_four_bit(Text *out, const FourBitWeight *w)
 {
-	text_add(out, "  four_bit ");
-	print_symbol(out, '@', w->codes->name);
-	text_add(out, " absmax ");
-	print_symbol(out, '@', w->absmax->name);
+	text_add(out, " ");
+	print_part(out, "four_bit", w->codes);
+	print_part(out, "absmax", w->absmax);
 	if (w->nested) {
-		text_add(out, " nested ");
-		print_symbol(out, '@', w->nested->name);
-		text_add(out, " offset ");
-		print_symbol(out, '@', w->offset->name);
+		print_part(out, "nested", w->nested);
+		print_part(out, "offset", w->offset);
 	}
 	text_printf(out, " %s of ", four_bit_names[w->kind]);
 	type_print(out, w->type);

@@ -22,18 +22,6 @@
 #include <math.h>
 #include <string.h>
 
-/* A node that reads a weight as it is, transposed, or as codes of it. */
-typedef struct {
-	Node *node;
-	int operand;
-	Ints order;      /* axis i of the operand is the weight's axis order.at[i] */
-	int axis;        /* of the weight, of the node's outputs */
-	int outputs;     /* the same, of the operand */
-	bool has_codes;  /* it reads codes of the weight */
-	int result_axis; /* of the node's result, the same */
-	bool is_table;   /* nothing is summed up along the weight's other axes */
-} Reader;
-
 /* Of a function before its first branch. */
 typedef struct {
 	int *axes; /* by value id: the axis that counts rows; NULL: nothing is dropped there */
@@ -50,125 +38,6 @@ typedef struct {
 	VEC(Rows) rows;  /* by function; empty: nothing is dropped */
 	const char *why; /* a parameter that it names has none; NULL: each has one */
 } Lora;
-
-/* ---- who reads a weight */
-typedef VEC(Reader) Readers;
-
-/* Where the outputs lie; false: the product has none of its own, `why` says it. An axis of outputs is one that the result
- * has, too, and no other operand. */
-static bool
-find_outputs(Lora *l, Reader *r)
-{
-	const Node *n = r->node;
-	Partition p = node_partition(l->p->scratch, n);
-	int n_axes = 0;
-
-	for (int i = 0; i < n->n_operands; i++)
-		if (i != r->operand && behind_views(node_operand(n, i))->kind == VALUE_STATE) {
-			l->why = "it multiplies another weight";
-			return false;
-		}
-	r->is_table = true;
-	for (int i = 0; i < r->order.n; i++) {
-		const Factor *f = partition_of_operand(&p, r->operand, i);
-		bool is_whole = true;
-		for (int k = 0; f && k < n->n_operands; k++) {
-			bool is_cut = k != r->operand && f->operand[k].kind == SHARE_CUT;
-			is_whole &= !is_cut;
-			r->is_table &= !is_cut || f->combine != COMBINE_SUM;
-		}
-		if (!f || f->result[0].kind != SHARE_CUT)
-			continue;
-		l->why = "groups or batches have a part of it each";
-		if (!is_whole)
-			return false;
-		r->axis = (int)r->order.at[i];
-		r->outputs = i;
-		r->result_axis = f->result[0].axis;
-		n_axes++;
-	}
-	l->why = n_axes == 1 ? NULL : "its outputs are not one axis";
-	return n_axes == 1;
-}
-
-/* A product may round its operands: so the second one may as the first. */
-static bool
-allows_tf32(const Node *n)
-{
-	for (const Field *f = op_row(n)->fields; f && f->name; f++)
-		if (strcmp(f->name, "allow_tf32") == 0)
-			return *(bool *)((char *)n->attr + f->offset);
-	return false;
-}
-
-static bool
-adapts(const Node *n, int operand)
-{
-	return (op_row(n)->adapts & OPERAND(operand)) &&
-	       dtype_is_float(node_result(n, 0)->type->dtype);
-}
-
-/* order of the result of a transpose. */
-static Ints
-transposed(const Ints *order, const TransposeAttr *a)
-{
-	Ints out = {.n = order->n};
-
-	for (int i = 0; i < order->n; i++)
-		out.at[i] = order->at[a->order.at[i]];
-	return out;
-}
-
-/* From codes on, what is done with each of them makes floats of them. is_code: v is made of such. */
-static bool
-find_readers(Lora *l, const Value *v, Ints order, bool is_code, Readers *out)
-{
-	bool has_codes = false;
-	const char *other = NULL;
-
-	for_each_use(v, u) {
-		Node *n = u->user;
-		Reader r = {.node = n, .operand = u->index, .order = order, .has_codes = is_code};
-		bool makes_codes = n->op == OP_quantize && u->index == 0;
-		has_codes |= makes_codes;
-		if (adapts(n, u->index)) {
-			if (!find_outputs(l, &r))
-				return false;
-			vec_push(l->p->scratch, out, r);
-		} else if (n->op == OP_transpose) {
-			if (!find_readers(l, node_result(n, 0), transposed(&order, n->attr),
-			                  is_code, out))
-				return false;
-		} else if (makes_codes || (is_code && op_row(n)->fuse == FUSE_ELEMENTWISE)) {
-			if (!find_readers(l, node_result(n, 0), order, true, out))
-				return false;
-		} else {
-			other = op_row(n)->name;
-		}
-	}
-	/* Scales and zero points of its codes are made of it, too. */
-	if (other && !has_codes) {
-		l->why = arena_printf(l->p->scratch, "op %s reads it", other);
-		return false;
-	}
-	return true;
-}
-
-/* The one that says what is an output: the first that is no table. */
-static const Reader *
-leader(const Readers *readers)
-{
-	const Reader *best = NULL;
-
-	for (int i = 0; i < readers->n; i++) {
-		const Reader *r = &readers->at[i];
-		bool is_earlier = best && r->is_table == best->is_table &&
-		                  r->node->id < best->node->id;
-		if (!best || (best->is_table && !r->is_table) || is_earlier)
-			best = r;
-	}
-	return best;
-}
 
 /* ---- the adapter */
 /* "h.0.attn.lora_A.weight" of "h.0.attn.weight", also where it was that when it was exported: as PEFT names its parameters. */
@@ -240,24 +109,11 @@ add_magnitude(Lora *l, Adapter *a, const LoraCodes *codes)
 	a->magnitude->why = a->a->why;
 }
 
-/* Of the numbers, whatever type they have here. */
-static int64_t
-hash_of(const Tensor *t)
-{
-	uint64_t hash = 1;
-
-	for (int64_t i = 0; t && i < t->type->n; i++) {
-		double x = tensor_float(t, i);
-		hash = hash_bytes(&x, sizeof(x), hash);
-	}
-	return t ? (int64_t)hash : 0;
-}
-
 static Adapter
-adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
+adapter_new(Lora *l, State *weight, const LoraReaders *readers, const LoraChoice *c,
             const LoraCodes *codes)
 {
-	const Reader *r = leader(readers);
+	const LoraReader *r = lora_leader(readers);
 	bool is_table = r->is_table;
 
 	Adapter a = {.weight = weight,
@@ -266,6 +122,9 @@ adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
 	             .alpha = c->settings.alpha,
 	             .rslora = c->settings.rslora,
 	             .pissa = c->settings.pissa};
+	if (weight->data)
+		a.base = (int64_t)hash_numbers(weight->type->dtype, weight->data->data,
+		                               weight->type->n);
 	Ints shape = ints_of_type(weight->type);
 	Ints outputs = {.n = 2, .at = {shape.at[a.axis], c->settings.rank}};
 
@@ -286,6 +145,16 @@ adapter_new(Lora *l, State *weight, const Readers *readers, const LoraChoice *c,
 }
 
 /* ---- the branch */
+/* A product may round its operands: so the second one may as the first. */
+static bool
+allows_tf32(const Node *n)
+{
+	for (const Field *f = op_row(n)->fields; f && f->name; f++)
+		if (strcmp(f->name, "allow_tf32") == 0)
+			return *(bool *)((char *)n->attr + f->offset);
+	return false;
+}
+
 static Value *
 turned(Builder *b, Value *matrix)
 {
@@ -294,7 +163,8 @@ turned(Builder *b, Value *matrix)
 
 /* What the first part multiplies; rows of a table are taken as they are. */
 static Value *
-dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const Reader *r, Value *x)
+dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const LoraReader *r,
+        Value *x)
 {
 	const Rows *rows = l->rows.n ? &l->rows.at[b->f->index] : NULL;
 	const Value *known = x;
@@ -309,7 +179,7 @@ dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const 
 
 /* order puts axes of the weight in the places of the operand's. */
 static void
-add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const Reader *r)
+add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const LoraReader *r)
 {
 	Node *n = r->node;
 	Loc parts[] = {n->loc};
@@ -352,42 +222,6 @@ add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const Reader *r)
 }
 
 /* ---- the module */
-static bool
-is_program(const Function *f)
-{
-	return f->role == FUNCTION_FORWARD || f->role == FUNCTION_INFERENCE;
-}
-
-/* All that read the weight, in all programs. */
-static bool
-find_all_readers(Lora *l, const State *s, Readers *out)
-{
-	Ints order = {.n = s->type->rank};
-
-	for (int i = 0; i < order.n; i++)
-		order.at[i] = i;
-	l->why = "nothing reads it";
-	if (s->type->n == 0) {
-		l->why = "it has no elements";
-		return false;
-	}
-	if (!dtype_is_float(s->type->dtype)) {
-		l->why = "it holds no floats";
-		return false;
-	}
-	for_each_function(l->m, f)
-		if (is_program(f) && s->id < f->by_state.n && f->by_state.at[s->id] &&
-		    !find_readers(l, f->by_state.at[s->id], order, false, out))
-			return false;
-	const Reader *first = leader(out);
-	for (int i = 0; i < out->n; i++)
-		if (out->at[i].axis != first->axis && s->type->rank != 2) {
-			l->why = "its readers have outputs along several axes";
-			return false;
-		}
-	return first != NULL;
-}
-
 /* The last choice that names the parameter; NULL: none. */
 static const LoraChoice *
 choice_of(const Lora *l, const State *s)
@@ -400,9 +234,9 @@ choice_of(const Lora *l, const State *s)
 
 /* Where outputs have sizes, they lie along one axis, and are those of the file's numbers. */
 static bool
-may_have_magnitude(Lora *l, const State *s, const Readers *readers)
+may_have_magnitude(Lora *l, const State *s, const LoraReaders *readers)
 {
-	const Reader *first = leader(readers);
+	const LoraReader *first = lora_leader(readers);
 
 	l->why = s->data ? NULL : "dora needs the weight's numbers, which the file lacks";
 	for (int i = 0; i < readers->n; i++) {
@@ -423,16 +257,6 @@ may_have_magnitude(Lora *l, const State *s, const Readers *readers)
 	return !l->why;
 }
 
-static bool
-may_have_codes(Lora *l, const State *s, const Readers *readers)
-{
-	l->why = s->data ? NULL : "qlora needs the weight's numbers, which the file lacks";
-	for (int i = 0; i < readers->n; i++)
-		if (readers->at[i].has_codes)
-			l->why = "qlora: other codes of it are read (--quantize)";
-	return !l->why;
-}
-
 static void
 begin_as(State *s, const Tensor *data)
 {
@@ -440,16 +264,31 @@ begin_as(State *s, const Tensor *data)
 	s->data = data;
 }
 
+/* What is made of the weight's numbers must be what is read. */
 static bool
-may_have_largest_part(Lora *l, const State *s, const Readers *readers)
+may_be_changed(Lora *l, const State *s, const LoraReaders *readers, const char *setting)
 {
-	l->why = s->data ? NULL : "init=pissa needs the weight's numbers, which the file lacks";
-	for (int i = 0; i < readers->n; i++) {
+	l->why = s->data ? NULL
+	                 : arena_printf(l->p->scratch,
+	                                "%s needs the weight's numbers, which the file lacks",
+	                                setting);
+	for (int i = 0; i < readers->n; i++)
+		if (readers->at[i].has_codes)
+			l->why = arena_printf(l->p->scratch,
+			                      "%s: other codes of it are read (--quantize)",
+			                      setting);
+	return !l->why;
+}
+
+/* A table has no largest part: nothing is summed up along its rows. */
+static bool
+may_have_largest_part(Lora *l, const State *s, const LoraReaders *readers)
+{
+	if (!may_be_changed(l, s, readers, "init=pissa"))
+		return false;
+	for (int i = 0; i < readers->n; i++)
 		if (readers->at[i].is_table)
 			l->why = "init=pissa: a table has none";
-		if (readers->at[i].has_codes)
-			l->why = "init=pissa: codes of it are read (--quantize)";
-	}
 	return !l->why;
 }
 
@@ -476,9 +315,9 @@ note_rank(Lora *l, const State *s, const LoraChoice *c, int axis)
 			(long long)(at.outer * at.inner), (long long)most_rank(&at));
 }
 
-/* The weight's data become the rest. False after reporting. */
+/* False after reporting. */
 static bool
-split_weight(Lora *l, State *s, const LoraChoice *c, int axis, LoraParts *parts)
+split_weight(Lora *l, const State *s, const LoraChoice *c, int axis, LoraParts *parts)
 {
 	LoraPlace at = lora_place_of(s->type, axis, &c->settings);
 	int64_t most = most_rank(&at);
@@ -494,49 +333,56 @@ split_weight(Lora *l, State *s, const LoraChoice *c, int axis, LoraParts *parts)
 		                      (long long)(at.outer * at.inner));
 	if (!status)
 		status = lora_pissa(l->m, s->data, &at, parts);
-	if (!status) {
-		s->data = parts->weight;
+	if (!status)
 		return true;
-	}
 	l->failed = true;
 	return diag_status(l->p->diag, status_annotate(status, "--%s=%s: init=pissa of \"%s\"",
 	                                               c->option, c->glob, s->name));
 }
 
+/* What its settings want of the weight. */
+static bool
+takes(Lora *l, const State *s, LoraReaders *readers, const LoraSettings *settings)
+{
+	l->why = lora_find_readers(l->m, s, l->p->scratch, readers);
+	return !l->why && (!settings->dora || may_have_magnitude(l, s, readers)) &&
+	       (!settings->bits || may_be_changed(l, s, readers, "qlora")) &&
+	       (!settings->pissa || may_have_largest_part(l, s, readers));
+}
+
 static void
-adapt(Lora *l, State *s, const LoraChoice *c, bool is_parameter)
+refuse(Lora *l, State *s, const LoraChoice *c)
+{
+	s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
+}
+
+/* The weight changes once all that is made of its numbers is there. */
+static void
+adapt(Lora *l, State *s, const LoraChoice *c)
 {
 	const LoraSettings *settings = &c->settings;
 	const LoraCodes *codes = NULL;
-	bool is_pissa = settings->pissa;
-	LoraParts parts;
-	Readers readers = {0};
+	LoraParts parts = {s->data, NULL, NULL};
+	LoraReaders readers = {0};
 
-	if (!is_parameter) {
-		s->why = arena_printf(l->m->arena, "--%s: not adapted: no parameter: %s", c->option,
-		                      s->why ? s->why : "frozen");
+	if (!takes(l, s, &readers, settings)) {
+		refuse(l, s, c);
 		return;
 	}
-	int64_t base = hash_of(s->data);
-	bool fits = find_all_readers(l, s, &readers) &&
-	            (!settings->dora || may_have_magnitude(l, s, &readers)) &&
-	            (!settings->bits || may_have_codes(l, s, &readers)) &&
-	            (!is_pissa || may_have_largest_part(l, s, &readers));
-	if (fits && is_pissa && !split_weight(l, s, c, leader(&readers)->axis, &parts))
+	int axis = lora_leader(&readers)->axis;
+	if (settings->pissa && !split_weight(l, s, c, axis, &parts))
 		return;
-	if (fits && settings->bits)
-		codes = lora_codes(l->m, s->data, leader(&readers)->axis, settings, &l->why);
-	if (l->why) {
-		s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
+	if (settings->bits && !(codes = lora_codes(l->m, parts.weight, axis, settings, &l->why))) {
+		refuse(l, s, c);
 		return;
 	}
-	note_rank(l, s, c, leader(&readers)->axis);
+	note_rank(l, s, c, axis);
 	Adapter a = adapter_new(l, s, &readers, c, codes);
-	l->m->adapters.at[l->m->adapters.n - 1].base = base;
-	if (is_pissa) {
+	if (settings->pissa) {
 		begin_as(a.a, parts.a);
 		begin_as(a.b, parts.b);
 	}
+	s->data = parts.weight;
 	for (int i = 0; i < readers.n; i++)
 		add_branch(l, &a, c, &readers.at[i]);
 	if (codes)
@@ -623,8 +469,11 @@ run_lora(Pass *p, Module *m)
 			s->trainable = false;
 			s->why = arena_printf(m->arena, "--%s", l.choices.at[0].option);
 		}
-		if (c)
-			adapt(&l, s, c, is_parameter);
+		if (c && is_parameter)
+			adapt(&l, s, c);
+		else if (c)
+			s->why = arena_printf(m->arena, "--%s: not adapted: no parameter: %s",
+			                      c->option, s->why ? s->why : "frozen");
 	}
 	p->changed = true;
 	if (l.failed)

@@ -4,6 +4,24 @@
 
 #include "passes/pass.h"
 
+/* ---- lora_readers.c */
+/* A node that reads a weight as it is, transposed, or as codes of it. */
+typedef struct {
+	Node *node;
+	int operand;
+	Ints order;      /* axis i of the operand is the weight's axis order.at[i] */
+	int axis;        /* of the weight, of the node's outputs */
+	int outputs;     /* the same, of the operand */
+	bool has_codes;  /* it reads codes of the weight */
+	int result_axis; /* of the node's result, the same */
+	bool is_table;   /* nothing is summed up along the weight's other axes */
+} LoraReader;
+typedef VEC(LoraReader) LoraReaders;
+/* All that read the weight, in all programs. Why it can have no adapter; NULL: it can. */
+const char *lora_find_readers(const Module *m, const State *w, Arena *arena, LoraReaders *out);
+/* The one that says what is an output: the first that is no table. */
+const LoraReader *lora_leader(const LoraReaders *readers);
+
 /* ---- lora_magnitude.c */
 /* The norm of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);

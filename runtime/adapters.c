@@ -196,11 +196,8 @@ adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out)
 		return NULL;
 	Arena *arena = arena_new();
 	Status status = read_whole(run, arena, r->weight, &weight);
-	*out = 1;
-	for (int64_t i = 0; i < n && !status; i++) {
-		double x = dtype_load_float(t.dtype, weight, i);
-		*out = hash_bytes(&x, sizeof(x), *out);
-	}
+	if (!status)
+		*out = hash_numbers(t.dtype, weight, n);
 	arena_free(arena);
 	return status;
 }
