@@ -80,8 +80,15 @@ lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag)
 		           text + strlen(option) + 1, options[kind].keys);
 		return false;
 	}
+	StrMap *given = strmap_new(arena);
 	for (char *value; (value = strsep(&rest, ","));) {
 		const char *key = strsep(&value, "=");
+		if (strmap_get(given, key)) {
+			diag_error(diag, EXIT_USAGE, "--%s=%s: %s is given twice", out->option,
+			           out->glob, key);
+			return false;
+		}
+		strmap_put(given, key, out);
 		const OptionText of = {key, value ? value : "true"};
 		if (!option_set(options[kind].settings,
 		                arena_printf(arena, "--%s=%s", out->option, out->glob),

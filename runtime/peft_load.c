@@ -203,7 +203,7 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 {
 	const int64_t *dims = peft_dims(l->f, p->state);
 	int n = (int)l->f->states[p->state].rank;
-	bool fits = t->rank == p->rank && dtype_is_float(t->dtype);
+	bool fits = t->rank == p->rank && dtype_is_float(t->dtype), rank_fits = true;
 
 	for (int i = 0; i < t->rank && fits; i++) {
 		int at = p->turn ? n - 1 - i : i - p->lead;
@@ -211,10 +211,17 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 		bool is_rank = at >= 0 && at == p->rank_axis;
 		if (is_rank)
 			*rank = t->dims[i];
-		fits = is_rank ? t->dims[i] >= 1 && t->dims[i] <= want : t->dims[i] == want;
+		rank_fits &= !is_rank || (t->dims[i] >= 1 && t->dims[i] <= want);
+		fits = is_rank || t->dims[i] == want;
 	}
-	if (fits)
+	if (fits && rank_fits)
 		return NULL;
+	if (fits)
+		return status_error(
+			EXIT_CHECKPOINT,
+			"%s: \"%s\" has rank %lld, this executable's adapter %lld: compile "
+			"with a rank from there on",
+			l->path, t->name, (long long)*rank, (long long)dims[p->rank_axis]);
 	return status_error(EXIT_CHECKPOINT,
 	                    "%s: \"%s\" has shape %s, this executable's adapter %s%s", l->path,
 	                    t->name, shape_text(l->arena, t->rank, t->dims),

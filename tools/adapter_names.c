@@ -56,8 +56,12 @@ apply(Session *s, const char *option, AdapterModules *modules, StateSource *sour
 
 	if (!split_pair(s, "adapter-name", option, &name, &path))
 		return false;
+	if (!*path) {
+		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: need PARAM=PATH", option);
+		return false;
+	}
 	const State *state = module_state(s->m, name);
-	if (!state || state->kind != STATE_PARAMETER || !*path) {
+	if (!state || state->kind != STATE_PARAMETER) {
 		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is no parameter", option,
 		           name);
 		hint_nearest_states(s->m, name, s->diag);

@@ -259,6 +259,23 @@ is_asked(const Session *s, const PassRow *row)
 	return false;
 }
 
+/* A pass that an option asks for cannot be left out by another. */
+static bool
+check_disabled(const Session *s)
+{
+	for (int i = 0; i < s->o->disable.n; i++)
+		for (int k = 0; k < COUNT(uses); k++) {
+			const char *name = uses[k].row->name;
+			if (strcmp(s->o->disable.at[i], name) != 0 || !uses[k].asked ||
+			    !uses[k].asked(s->o))
+				continue;
+			diag_error(s->diag, EXIT_USAGE,
+			           "--disable=%s: another option asks for that pass", name);
+			return false;
+		}
+	return true;
+}
+
 static bool
 applies(const Session *s, const PassRow *row, bool with_update)
 {
@@ -338,7 +355,7 @@ run_lines(Session *s, int n_lines, bool with_update)
 	const PassRow *const *rows = pass_rows(&n);
 	PassManagerOptions o = manager_options(s->o, s->arena);
 
-	if (!check_loss_given(s))
+	if (!check_loss_given(s) || !check_disabled(s))
 		return false;
 	for (int i = 0; i < n_lines; i++)
 		if (applies(s, rows[i], with_update))

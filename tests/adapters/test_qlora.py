@@ -185,6 +185,9 @@ def test_dora(run, models, tmp_path):
     (["--qlora="], "--qlora=: need GLOB[,bits=nf4|fp4][,double=on|off]"),
     (["--qlora=w", "--init=w=zeros"], '--init=w: "w" has an adapter (--qlora=w): one of them'),
     (["--qlora=w", "--train=*"], '--train=*: "w" has an adapter (--qlora=w): one of them'),
+    (["--qlora=w", "--disable=lora"], "--disable=lora: another option asks for that pass"),
+    (["--qlora=w,rank=2,rank=3"], "--qlora=w: rank is given twice"),
+    (["--qlora=w", "--adapter-name=w="], "--adapter-name=w=: need PARAM=PATH"),
     (["--qlora=w,init=gauss"], "--qlora=w: init=gauss is not kaiming or pissa"),
     (["--qlora=w", "--quantize=w8", "--opset=21"], "qlora: other codes of it are read (--quantize)"),
 ])
