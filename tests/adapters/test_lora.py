@@ -444,3 +444,11 @@ def test_a_matrix_that_torchscript_turned_is_turned_back(run, tmp_path):
     np.testing.assert_array_equal(np.frombuffer(raw[8 + n:][slice(*t["data_offsets"])], np.float32).reshape(3, 6), head.T)
     config = json.loads((tmp_path / "a/adapter_config.json").read_text())
     assert config["modules_to_save"] == ["head"] and config["target_modules"] == ["fc"] and config["fan_in_fan_out"] is False
+
+
+@pytest.mark.parametrize("weight, options, said", [
+    (np.zeros((0, 3), np.float32), "w", 'it has no elements'),
+    (np.full((4, 3), 1e20, np.float32), "w,dora", "dora: the square of a norm of it is not finite")])
+def test_weights_that_are_empty_or_huge(run, tmp_path, weight, options, said):
+    save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, (2, weight.shape[0]))}, {"y": (1, (2, 3))}, {"w": weight})
+    assert said in run("compile", "m.onnx", "-o", "t", "--loss=mse", f"--lora={options}", exit=2).stderr

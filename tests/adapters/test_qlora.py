@@ -163,18 +163,25 @@ def test_weights_of_convolutions_are_not_whole_either(run, tmp_path):
 
 
 def test_dora(run, models, tmp_path):
-    """Sizes of outputs are those of the numbers: the first loss is without them, and what is merged is what branches compute."""
+    """Sizes of outputs are those of the numbers: the first loss is without them, and what is merged computes what trained."""
     known = models / "gpt2_mini"
     losses = []
     for more in ("", ",dora"):
         run("compile", known / "model.onnx", "-o", "t", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy", f"--qlora=*c_*.weight,rank=4{more}")
-        run(tmp_path / "t", f"--data=input_ids={known / 'input_ids.npy'}", f"--data=labels={known / 'labels.npy'}", "--table=off", "--progress=off",
-            "--steps=4", "--lr=0.01", "--log=log.jsonl", "--export-merged=m.onnx", "--export=b.onnx")
+        train = [tmp_path / "t", f"--data=input_ids={known / 'input_ids.npy'}", f"--data=labels={known / 'labels.npy'}", "--table=off", "--progress=off",
+                 "--shuffle=off", "--lr=0.01"]
+        run(*train, "--steps=4", "--export-merged=m.onnx", "--export=b.onnx")
+        run(*train, "--steps=5", "--log=log.jsonl")
         losses.append(reference.step_losses(tmp_path / "log.jsonl"))
     ids = np.load(known / "input_ids.npy")[:8]
     merged, branches = (onnxruntime.InferenceSession(tmp_path / f).run(None, {"input_ids": ids})[0] for f in ("m.onnx", "b.onnx"))
     assert losses[0][0] == losses[1][0] and losses[0][1:] != losses[1][1:]
     assert np.abs(merged - branches).max() < 1e-5 * np.abs(merged).max()
+    run("compile", "m.onnx", "-o", "m", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy")
+    for name in ("input_ids", "labels"):
+        np.save(tmp_path / f"{name}.npy", np.load(known / f"{name}.npy")[32:40])
+    run(tmp_path / "m", "--data=input_ids=input_ids.npy", "--data=labels=labels.npy", "--steps=1", "--lr=0", "--table=off", "--log=after.jsonl")
+    np.testing.assert_allclose(reference.step_losses(tmp_path / "after.jsonl")[0], losses[1][4], rtol=1e-6)
 
 
 @pytest.mark.parametrize("options, said", [
