@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-static Status
-check_string(const Format *f, StrRef s, const char *what, int index)
+Status
+format_check_string(const Format *f, StrRef s, const char *what, int index)
 {
 	if (s >= (uint32_t)f->n[SECTION_STRINGS])
 		return FAULT("%s %d: string reference %u of %d bytes", what, index, s,
@@ -26,8 +26,9 @@ check_pool(const Format *f)
 }
 
 /* Shape within the dims table, nothing negative, and its bytes without overflow. */
-static Status
-check_shape(const Format *f, const char *what, int index, const uint32_t shape[3], int64_t *bytes)
+Status
+format_check_shape(const Format *f, const char *what, int index, const uint32_t shape[3],
+                   int64_t *bytes)
 {
 	uint32_t dtype = shape[0], rank = shape[1], first = shape[2];
 	int64_t n = 1;
@@ -52,8 +53,8 @@ state_elements(const Format *f, int i)
 {
 	const StateRecord *s = &f->states[i];
 	int64_t bytes;
-	Status fault = check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim},
-	                           &bytes);
+	Status fault = format_check_shape(f, "state", i,
+	                                  (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes);
 	int64_t n = fault ? -1 : format_elements(f, s->first_dim, s->rank);
 
 	status_free(fault);
@@ -68,14 +69,14 @@ check_state(const Format *f, int i)
 	int n = f->n[SECTION_STATES];
 	int64_t bytes;
 
-	RETURN_IF_ERROR(check_string(f, s->name, "state", i));
-	RETURN_IF_ERROR(check_string(f, s->why, "state", i));
-	RETURN_IF_ERROR(check_string(f, s->path, "state", i));
-	RETURN_IF_ERROR(check_string(f, s->parameter, "state", i));
+	RETURN_IF_ERROR(format_check_string(f, s->name, "state", i));
+	RETURN_IF_ERROR(format_check_string(f, s->why, "state", i));
+	RETURN_IF_ERROR(format_check_string(f, s->path, "state", i));
+	RETURN_IF_ERROR(format_check_string(f, s->parameter, "state", i));
 	if (s->transposed > 1 || (s->transposed && format_weight_type(f, i).rank != 2))
 		return FAULT("state %d: transposed %u, rank %u", i, s->transposed, s->rank);
-	RETURN_IF_ERROR(
-		check_shape(f, "state", i, (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
+	RETURN_IF_ERROR(format_check_shape(f, "state", i,
+	                                   (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
 	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
 		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime,
 		             s->init);
@@ -145,7 +146,7 @@ check_slot(const Format *f, int i)
 {
 	const Slot *s = &f->slots[i];
 
-	RETURN_IF_ERROR(check_string(f, s->name, "slot", i));
+	RETURN_IF_ERROR(format_check_string(f, s->name, "slot", i));
 	if (s->space >= N_SPACES || s->dtype >= N_DTYPES)
 		return FAULT("slot %d: space %u, dtype %u", i, s->space, s->dtype);
 	if (s->offset < 0 || s->bytes < 0 || s->bytes > INT64_MAX / 16 ||
@@ -164,7 +165,7 @@ check_slot(const Format *f, int i)
 static Status
 check_kernel_name(const Format *f, int i)
 {
-	RETURN_IF_ERROR(check_string(f, f->kernels[i].name, "kernel", i));
+	RETURN_IF_ERROR(format_check_string(f, f->kernels[i].name, "kernel", i));
 	for (const char *c = format_text(f, f->kernels[i].name); *c;
 	     c++) /* a symbol: printed as it is */
 		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
@@ -293,9 +294,9 @@ check_plan(const Format *f, int i)
 {
 	const PlanRecord *p = &f->plans[i];
 
-	RETURN_IF_ERROR(check_string(f, p->gpu, "plan", i));
-	RETURN_IF_ERROR(check_string(f, p->version, "plan", i));
-	RETURN_IF_ERROR(check_string(f, p->text, "plan", i));
+	RETURN_IF_ERROR(format_check_string(f, p->gpu, "plan", i));
+	RETURN_IF_ERROR(format_check_string(f, p->version, "plan", i));
+	RETURN_IF_ERROR(format_check_string(f, p->text, "plan", i));
 	if (p->library >= (uint32_t)f->n[SECTION_LIBRARY])
 		return FAULT("plan %d: library call %u of %d", i, p->library,
 		             f->n[SECTION_LIBRARY]);
@@ -332,7 +333,7 @@ check_collective(const Format *f, int i)
 static Status
 check_binding(const Format *f, int i)
 {
-	RETURN_IF_ERROR(check_string(f, f->bindings[i].text, "binding", i));
+	RETURN_IF_ERROR(format_check_string(f, f->bindings[i].text, "binding", i));
 	if (f->bindings[i].rows < 1)
 		return FAULT("binding %d: %lld rows", i, (long long)f->bindings[i].rows);
 	return NULL;
@@ -343,7 +344,7 @@ check_target(const Format *f, int i)
 {
 	if (i >= MAX_TARGETS)
 		return FAULT("%d targets, at most %d", f->n[SECTION_TARGETS], MAX_TARGETS);
-	return check_string(f, f->targets[i].name, "target", i);
+	return format_check_string(f, f->targets[i].name, "target", i);
 }
 
 static Status
@@ -352,9 +353,9 @@ check_port(const Format *f, int i)
 	const PortRecord *p = &f->ports[i];
 	int64_t bytes;
 
-	RETURN_IF_ERROR(check_string(f, p->name, "port", i));
-	RETURN_IF_ERROR(
-		check_shape(f, "port", i, (uint32_t[]){p->dtype, p->rank, p->first_dim}, &bytes));
+	RETURN_IF_ERROR(format_check_string(f, p->name, "port", i));
+	RETURN_IF_ERROR(format_check_shape(f, "port", i,
+	                                   (uint32_t[]){p->dtype, p->rank, p->first_dim}, &bytes));
 	if (p->kind >= N_PORT_KINDS || p->file_dtype >= N_DTYPES)
 		return FAULT("port %d: kind %u, file dtype %u", i, p->kind, p->file_dtype);
 	if (p->slot >= (uint32_t)f->n[SECTION_SLOTS])
@@ -376,8 +377,8 @@ check_port(const Format *f, int i)
 static Status
 check_info(const Format *f, int i)
 {
-	RETURN_IF_ERROR(check_string(f, f->info[i].key, "info", i));
-	return check_string(f, f->info[i].value, "info", i);
+	RETURN_IF_ERROR(format_check_string(f, f->info[i].key, "info", i));
+	return format_check_string(f, f->info[i].value, "info", i);
 }
 
 static Status
@@ -520,113 +521,6 @@ check_export(const Format *f, int i)
 	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
 }
 
-static const StateRecord *
-float_state(const Format *f, uint32_t state)
-{
-	const StateRecord *s = &f->states[state < (uint32_t)f->n[SECTION_STATES] ? state : 0];
-
-	return state < (uint32_t)f->n[SECTION_STATES] && dtype_is_float((DType)s->dtype) ? s : NULL;
-}
-
-static bool
-is_vector_of(const Format *f, uint32_t state, DType dtype, int64_t n)
-{
-	return state < (uint32_t)f->n[SECTION_STATES] &&
-	       f->states[state].dtype == (uint32_t)dtype && f->states[state].rank == 1 &&
-	       f->dims[f->states[state].first_dim] == n;
-}
-
-static Status
-check_four_bit(const Format *f, int i)
-{
-	const FourBitRecord *r = &f->four_bit[i];
-	int64_t bytes;
-
-	RETURN_IF_ERROR(check_shape(f, "weight of 4 bits", i,
-	                            (uint32_t[]){r->dtype, r->rank, r->first_dim}, &bytes));
-	if (r->kind >= N_FOUR_BIT || !dtype_is_float((DType)r->dtype) || r->axis >= r->rank)
-		return FAULT("weight of 4 bits %d: kind %u, dtype %u, axis %u of rank %u", i,
-		             r->kind, r->dtype, r->axis, r->rank);
-	int64_t n = format_elements(f, r->first_dim, r->rank), blocks = four_bit_blocks(n);
-	bool fits = is_vector_of(f, r->codes, U8, (n + 1) / 2) &&
-	            is_vector_of(f, r->absmax, r->nested ? U8 : F32, blocks);
-	if (r->nested)
-		fits &= is_vector_of(f, r->nested - 1, F32, absmax_blocks(blocks)) &&
-		        is_vector_of(f, r->offset - 1, F32, 1);
-	for (int k = 0; k < f->n[SECTION_STATES]; k++)
-		fits &= f->states[k].kind != SAVE_AVERAGE || f->states[k].of != r->codes + 1;
-	if (!fits || f->states[r->codes].trainable || f->states[r->codes].kind != SAVE_PARAMETER ||
-	    format_four_bit(f, (int)r->codes) != r)
-		return FAULT("weight of 4 bits %d: its states do not have the shapes of its blocks",
-		             i);
-	return NULL;
-}
-
-/* A state is a part of one adapter, or the weight of one. */
-static bool
-adapters_share(const AdapterRecord *a, const AdapterRecord *b)
-{
-	const uint32_t of_a[] = {a->weight, a->a, a->b, a->magnitude - 1};
-	const uint32_t of_b[] = {b->weight, b->a, b->b, b->magnitude - 1};
-
-	for (int i = 0; i < COUNT(of_a); i++)
-		for (int k = 0; k < COUNT(of_b); k++)
-			if (of_a[i] != UINT32_MAX && of_a[i] == of_b[k] && (a != b || i != k))
-				return true;
-	return false;
-}
-
-static Status
-check_adapter(const Format *f, int i)
-{
-	const AdapterRecord *r = &f->adapters[i];
-	const StateRecord *a = float_state(f, r->a), *b = float_state(f, r->b);
-	bool is_state = r->weight < (uint32_t)f->n[SECTION_STATES];
-	FormatType w = is_state ? format_weight_type(f, (int)r->weight) : (FormatType){0};
-
-	if (!is_state || !dtype_is_float(w.dtype) || !a || !b || r->readers >= N_READ_BY ||
-	    r->rslora > 1 || r->pissa > 1 || !isfinite(r->alpha))
-		return FAULT("adapter %d: states %u, %u and %u of %d, readers %u, alpha %g", i,
-		             r->weight, r->a, r->b, f->n[SECTION_STATES], r->readers, r->alpha);
-	if (r->axis >= w.rank || a->rank != w.rank || b->rank != 2)
-		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
-		             w.rank, a->rank, b->rank);
-	if (r->pissa && (a->init != FROM_DATA || b->init != FROM_DATA))
-		return FAULT("adapter %d: what its parts began as is not there", i);
-	const int64_t *dims = f->dims + w.first_dim, *a_dims = f->dims + a->first_dim,
-		      *b_dims = f->dims + b->first_dim;
-	bool fits = b_dims[0] == dims[r->axis] && b_dims[1] == a_dims[r->axis] && b_dims[1] > 0;
-	for (uint32_t k = 0; k < w.rank; k++)
-		fits &= k == r->axis || a_dims[k] == dims[k];
-	if (!fits)
-		return FAULT("adapter %d: its parts do not have its weight's shape", i);
-	const StateRecord *sizes = r->magnitude ? float_state(f, r->magnitude - 1) : NULL;
-	if (r->magnitude &&
-	    (!sizes || sizes->rank != 1 || f->dims[sizes->first_dim] != dims[r->axis]))
-		return FAULT("adapter %d: no size of each output in state %u", i, r->magnitude - 1);
-	for (int k = 0; k <= i; k++)
-		if (adapters_share(&f->adapters[k], r))
-			return FAULT("adapter %d: it shares a state with adapter %d", i, k);
-	RETURN_IF_ERROR(check_string(f, r->product, "adapter", i));
-	return check_string(f, r->table, "adapter", i);
-}
-
-static Status
-check_kept_adapter(const Format *f, int i)
-{
-	const KeptAdapterRecord *r = &f->kept_adapters[i];
-	int n = f->n[SECTION_KEPT];
-
-	RETURN_IF_ERROR(check_string(f, r->name, "kept adapter", i));
-	if (r->config < 0 || r->config_bytes < 0 || r->tensors < 0 || r->tensors_bytes < 0 ||
-	    !in_range((uint64_t)r->config, (uint64_t)r->config_bytes, n) ||
-	    !in_range((uint64_t)r->tensors, (uint64_t)r->tensors_bytes, n))
-		return FAULT("kept adapter %d: %lld bytes at %lld, %lld at %lld of %d", i,
-		             (long long)r->config_bytes, (long long)r->config,
-		             (long long)r->tensors_bytes, (long long)r->tensors, n);
-	return NULL;
-}
-
 static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
@@ -642,10 +536,10 @@ static const struct {
 	{SECTION_KERNELS, check_kernel},
 	{SECTION_BINDINGS, check_binding},
 	{SECTION_PORTS, check_port},
-	{SECTION_FOUR_BIT, check_four_bit},
+	{SECTION_FOUR_BIT, format_check_four_bit},
 	{SECTION_EXPORT, check_export},
-	{SECTION_ADAPTERS, check_adapter},
-	{SECTION_KEPT_ADAPTERS, check_kept_adapter},
+	{SECTION_ADAPTERS, format_check_adapter},
+	{SECTION_KEPT_ADAPTERS, format_check_kept_adapter},
 };
 
 /* Each is a program's: they lie one behind the other. */

@@ -9,6 +9,14 @@
 
 /* check.c: every record of sections that are known to lie inside the blob. */
 Status format_check(const Format *f);
+/* Of record number `index` of a kind that is called `what`. shape: dtype, rank, first dimension; bytes: that it takes. */
+Status format_check_string(const Format *f, StrRef s, const char *what, int index);
+Status format_check_shape(const Format *f, const char *what, int index, const uint32_t shape[3],
+                          int64_t *bytes);
+/* check_adapters.c: one record. */
+Status format_check_four_bit(const Format *f, int i);
+Status format_check_adapter(const Format *f, int i);
+Status format_check_kept_adapter(const Format *f, int i);
 /* check_program.c: one program's instructions, arguments and ports. */
 Status format_check_program(const Format *f, int program, const RunFacts *facts);
 
