@@ -19,7 +19,7 @@ is_summed(const State *s)
 bool
 state_is_small_sum(const State *s)
 {
-	return is_summed(s) && type_bytes(s->type) < LEAST_BUCKET;
+	return is_summed(s) && !s->sharded && type_bytes(s->type) < LEAST_BUCKET;
 }
 
 static int64_t
@@ -112,12 +112,13 @@ small_sums(const Module *m, DType dtype)
 }
 
 Buckets
-buckets_of(Arena *arena, const Module *m)
+buckets_of(Arena *arena, const Module *m, DataParallelMode mode)
 {
 	Buckets list = {0};
 
 	for (int i = 0; i < m->states.n; i++)
-		if (is_summed(m->states.at[i]) && !state_is_small_sum(m->states.at[i]))
+		if (is_summed(m->states.at[i]) && !state_is_small_sum(m->states.at[i]) &&
+		    !(mode && m->states.at[i]->sharded))
 			add_unit(arena, &list, m->states.at[i]);
 	for (DType t = 0; t < N_DTYPES; t++) {
 		Bucket whole = small_sums(m, t);

@@ -39,6 +39,16 @@ typedef struct {
 	const char *targets; /* of targets/target_list.def, with `+` between them */
 } MultiversionOptions;
 
+/* ---- memory.c: options of the pass */
+typedef struct {
+	const char *modes; /* data-parallel modes, with `+` between them */
+} MemoryOptions;
+
+/* ---- by_iteration.c */
+/* Elements of an argument that an iteration touches, where iteration i touches [i * each, (i + 1) * each) and no others; 0: it
+ * touches more, or a library does. */
+int64_t kernel_each(const Kernel *k, int buffer);
+
 /* ---- versions.c */
 /* For which targets the programs of a module are. A program that names none is for all of them, and so is a kernel that
  * nobody launches. */

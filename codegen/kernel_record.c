@@ -131,6 +131,7 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 		uint32_t access = loop_access(k, i);
 		r->bytes += access ? type_bytes(t) : 0;
 		arguments[i] = (KernelArgument){.bytes = type_bytes(t),
+		                                .each = dtype_bytes(t->dtype, kernel_each(k, i)),
 		                                .dtype = t->dtype,
 		                                .access = access | library_access(k->library, i)};
 	}

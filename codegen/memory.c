@@ -4,6 +4,7 @@
  * kernel allows that. */
 #include "codegen/codegen.h"
 #include "codegen/free_blocks.h"
+#include "codegen/shard.h"
 #include "codegen/streams.h"
 
 #include <string.h>
@@ -28,19 +29,23 @@ place_in_unit(State *s)
 	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 }
 
+/* What every rank holds whole in a mode comes first: ZeRO-1 divides what lies last, ZeRO-3 that and what lies before it. */
 static void
 place_states(Module *m)
 {
+	static const DataParallelMode order[] = {MODE_DDP, MODE_ZERO3, MODE_ZERO2, MODE_ZERO1};
 	int64_t at = 0;
 
-	for (int i = 0; i < m->states.n; i++) {
-		State *s = m->states.at[i];
-		if (s->unit || state_is_small_sum(s))
-			continue;
-		s->offset = at;
-		at += aligned(state_place_bytes(s));
+	for (int k = 0; k < COUNT(order); k++) {
+		for (int i = 0; i < m->states.n; i++) {
+			State *s = m->states.at[i];
+			if (s->sharded != order[k] || s->unit || state_is_small_sum(s))
+				continue;
+			s->offset = at;
+			at += aligned(state_place_bytes(s));
+		}
+		at = order[k] == MODE_DDP ? small_sums_place(m, at) : at;
 	}
-	at = small_sums_place(m, at);
 	for (int i = 0; i < m->states.n; i++)
 		place_in_unit(m->states.at[i]);
 	m->state_bytes = at;
@@ -230,25 +235,34 @@ place_function(Pass *pass, Module *m, Function *f)
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
 }
 
-/* Their parts would be gathered where they are read. */
+/* "ddp+zero3" */
 static bool
-refuse_sharded(Pass *p, const Module *m)
+read_modes(Pass *p, uint32_t *out)
 {
-	for (int i = 0; i < m->states.n; i++)
-		if (m->states.at[i]->sharded) {
-			diag_error(p->diag, EXIT_UNSUPPORTED,
-			           "state @%s is sharded: no schedule gathers its parts yet",
-			           m->states.at[i]->name);
+	const char *names = ((const MemoryOptions *)p->options)->modes;
+	char *copy = arena_strdup(p->scratch, names), *save = NULL;
+
+	for (char *name = strtok_r(copy, "+", &save); name; name = strtok_r(NULL, "+", &save)) {
+		int mode = 0;
+		while (mode < N_MODES && strcmp(name, mode_names[mode]) != 0)
+			mode++;
+		if (mode == N_MODES) {
+			diag_error(p->diag, EXIT_USAGE,
+			           "pass memory: modes=%s: there is no mode \"%s\"", names, name);
 			return false;
 		}
+		*out |= mode != MODE_DDP ? 1u << mode : 0;
+	}
 	return true;
 }
 
 static bool
 run_memory(Pass *p, Module *m)
 {
-	if (!refuse_sharded(p, m))
+	if (!read_modes(p, &m->modes))
 		return false;
+	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
+		shard_states(m, p->scratch);
 	place_states(m);
 	for_each_function(m, f)
 		place_function(p, m, f);
@@ -257,9 +271,18 @@ run_memory(Pass *p, Module *m)
 	return true;
 }
 
+static const PassOption memory_options[] = {
+	{"modes", "how ranks may share states, of ddp, zero1, zero2, zero3: ddp+zero3",
+         OPTION_STRING, offsetof(MemoryOptions, modes)},
+	{0},
+};
+static const MemoryOptions memory_defaults = {.modes = "ddp"};
 const PassRow pass_memory = {.name = "memory",
                              .help = "give every value a place",
                              .needed = true,
                              .takes = STAGE_SCHEDULE,
                              .leaves = STAGE_MEMORY,
+                             .options = memory_options,
+                             .options_size = sizeof(MemoryOptions),
+                             .defaults = &memory_defaults,
                              .run = run_memory};

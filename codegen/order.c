@@ -25,9 +25,10 @@ typedef struct {
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices, ascending */
 	Clock now[N_STREAMS];
-	Clock *at;       /* of each instruction's stream, when it has run */
-	Clock *events;   /* of the newest RECORD; by event */
-	VEC(Edge) edges; /* by their ends, ascending */
+	const int *depth; /* of each instruction: loops around it */
+	Clock *at;        /* of each instruction's stream, when it has run */
+	Clock *events;    /* of the newest RECORD; by event */
+	VEC(Edge) edges;  /* by their ends, ascending */
 } Order;
 
 static bool
@@ -48,10 +49,14 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 	const Argument *a = &o->w->arguments.at[n->args + i];
 	const Slot *s = &o->w->slots.at[a->slot];
 
-	/* Where what ranks share ends is not known here. */
-	int64_t end = space_table[s->space].by_slots ? INT64_MAX : s->offset + s->bytes;
+	bool writes = argument_is_written(o, n, i);
 
-	return (Access){s->space, s->offset, end, argument_is_written(o, n, i)};
+	if (s->space == SPACE_SHARD) /* a room of its own, wherever that is */
+		return (Access){s->space, s->state, s->state + 1, writes};
+	/* Where rooms end is not known here. */
+	int64_t end = s->share > SLOT_PART ? INT64_MAX : s->offset + s->bytes;
+
+	return (Access){s->space, s->offset, end, writes};
 }
 
 static bool
@@ -91,6 +96,28 @@ last_conflict(const Order *o, int at, int stream)
 	return -1;
 }
 
+/* In a loop that may have no iteration an event would not be recorded: the place of its outermost END, or LOOP. */
+static int
+outside(const Order *o, int at, InstructionKind side)
+{
+	while (o->depth[at] > 0)
+		at += side == END ? 1 : -1;
+	return at;
+}
+
+static int *
+loop_depths(const Order *o)
+{
+	int *depth = NEW_ARRAY(o->arena, int, o->list->n + 1), d = 0;
+
+	for (int i = 0; i < o->list->n; i++) { /* LOOP and END are outside */
+		d -= o->list->at[i].kind == END;
+		depth[i] = d;
+		d += o->list->at[i].kind == LOOP;
+	}
+	return depth;
+}
+
 static void
 order_one(Order *o, int at)
 {
@@ -101,7 +128,8 @@ order_one(Order *o, int at)
 		int from = s == n->stream ? -1 : last_conflict(o, at, s);
 		if (from < 0)
 			continue;
-		vec_push(o->arena, &o->edges, ((Edge){from, at}));
+		vec_push(o->arena, &o->edges,
+		         ((Edge){outside(o, from, END), outside(o, at, LOOP)}));
 		learn(now, &o->at[from]);
 	}
 	if (n->kind == WAIT)
@@ -119,9 +147,11 @@ add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
 {
 	/* The collective behind a staged copy needs this, too, also in runs without staging. */
 	uint32_t only = end->only & (ONLY_RANKS | ONLY_APART);
+	/* What another instruction on its stream needs, too, which runs at another time. */
+	RunWhen when = end->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
 	Instruction n = {.kind = kind,
 	                 .stream = on->stream,
-	                 .when = end->when,
+	                 .when = when,
 	                 .only = only,
 	                 .phase = on->phase,
 	                 .what = event};
@@ -186,6 +216,7 @@ streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uin
 	Order o = {.arena = arena, .w = w, .list = list};
 	const Clock nothing = {{-1, -1, -1, -1}};
 
+	o.depth = loop_depths(&o);
 	o.at = NEW_ARRAY(arena, Clock, list->n + 1);
 	o.events = NEW_ARRAY(arena, Clock, N_SHARED_EVENTS + *n_events + 1);
 	for (int s = 0; s < N_STREAMS; s++)

@@ -37,7 +37,7 @@ rank_sum_has(DType dtype)
 void
 rank_sums_add(Pass *p, Module *m)
 {
-	Buckets all = buckets_of(p->scratch, m);
+	Buckets all = buckets_of(p->scratch, m, MODE_DDP);
 	int64_t most[N_DTYPES] = {0};
 
 	if (!module_program(m, FUNCTION_UPDATE, 0))
@@ -45,6 +45,11 @@ rank_sums_add(Pass *p, Module *m)
 	for (int i = 0; i < all.n; i++)
 		if (all.at[i].n > most[all.at[i].dtype])
 			most[all.at[i].dtype] = all.at[i].n;
+	for (int i = 0; i < m->states.n; i++) { /* reduced in one piece */
+		const State *s = m->states.at[i];
+		if (s->kind == STATE_GRADIENT && s->block && s->type->n > most[s->type->dtype])
+			most[s->type->dtype] = s->type->n;
+	}
 	for (DType t = 0; t < N_DTYPES; t++)
 		if (most[t] > 0 && rank_sum_has(t))
 			add_kernel(p, m, t, most[t]);

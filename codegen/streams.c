@@ -7,9 +7,7 @@
  *
  * Between programs there are only the shared events: a program leaves no other stream behind that touches what the next
  * one computes with. */
-#include "codegen/streams.h"
-
-#include "ir/loop.h"
+#include "codegen/travel.h"
 
 typedef struct {
 	FormatWriter *w;
@@ -17,6 +15,7 @@ typedef struct {
 	ProgramRecord *program;
 	Arena *arena;
 	Instructions computed, list;
+	Travels travels;
 } Streams;
 
 /* What programs of a role share with those before and behind them. */
@@ -142,146 +141,90 @@ last_touch(const Streams *s, const Bucket *b)
 	return last;
 }
 
-static uint32_t
-bucket_slot(Streams *s, const Bucket *b, Space space, SlotShare share)
-{
-	Slot slot = {.space = space,
-	             .dtype = b->dtype,
-	             .offset = space == SPACE_STATE ? b->offset : 0,
-	             .bytes = dtype_bytes(b->dtype, b->n),
-	             .share = (uint16_t)share,
-	             .block = share == SLOT_WHOLE ? 0 : SUM_BLOCK,
-	             .name = format_string(s->w, b->name)};
-
-	vec_push(s->w->arena, &s->w->slots, slot);
-	return (uint32_t)s->w->slots.n - 1;
-}
-
-/* Where it lies, and what stands in for that where the communicator cannot read the device's memory. Buckets follow each other
- * on one stream, so they share what they need besides. */
-typedef struct {
-	const Bucket *b;
-	uint32_t own, own_part, copy, copy_part;
-} BucketSlots;
-
+/* Buckets travel in the last micro-batch, where they lie. One that nothing touches is zeros on all ranks, or what another program made. */
 static void
-add_travel(Streams *s, InstructionKind kind, uint32_t only, uint32_t what, int n,
-           const uint32_t *slots)
+add_buckets(Streams *s)
 {
-	add(s, (Instruction){.kind = kind,
-	                     .stream = STREAM_COMMUNICATION,
-	                     .only = ONLY_RANKS | only,
-	                     .when = RUN_LAST,
-	                     .what = what,
-	                     .args = add_arguments(s, n, slots),
-	                     .n_args = (uint16_t)n});
+	const Buckets *all = s->plan->buckets;
+
+	for (int k = 0; all && k < all->n; k++) {
+		const Bucket *b = &all->at[k];
+		Slot whole = {.space = SPACE_STATE,
+		              .dtype = b->dtype,
+		              .offset = b->offset,
+		              .bytes = dtype_bytes(b->dtype, b->n),
+		              .name = format_string(s->w, b->name)};
+		Slot part = whole;
+		part.share = SLOT_PART;
+		part.block = SUM_BLOCK;
+		int last = last_touch(s, b);
+		Travel t = {.kind = TRAVEL_SUM,
+		            .behind = last < 0 ? s->computed.n - 1 : last,
+		            .when = RUN_LAST,
+		            .whole = whole,
+		            .part = part};
+		vec_push(s->arena, &s->travels, t);
+	}
 }
 
 static void
-add_travel_copy(Streams *s, uint32_t only, uint32_t to, uint32_t from)
+add_travels(Streams *s, int behind)
 {
-	add_travel(s, COPY, only, 0, 2, (const uint32_t[]){to, from});
+	const TravelWriter w = {s->w, s->plan->m, s->arena, s->plan->rooms_at, &s->list};
+
+	for (int k = 0; k < s->travels.n; k++)
+		if (s->travels.at[k].behind == behind)
+			travel_write(&w, &s->travels.at[k]);
 }
 
+/* `to` goes on when `from` has come so far. */
 static void
-add_collective(Streams *s, const BucketSlots *t, CollectiveKind kind, uint32_t only,
-               const uint32_t slots[4])
+meet(Streams *s, Stream from, Stream to, RunWhen when)
 {
-	CollectiveRecord c = {.kind = kind,
-	                      .group = GROUP_DATA,
-	                      .dtype = t->b->dtype,
-	                      .reduction = COMM_SUM,
-	                      .n = t->b->n,
-	                      .block = SUM_BLOCK};
+	uint32_t event = N_SHARED_EVENTS + s->program->n_events++;
 
-	vec_push(s->w->arena, &s->w->collectives, c);
-	add_travel(s, COLLECTIVE, only, (uint32_t)s->w->collectives.n - 1, 4, slots);
+	for (int wait = 0; wait < 2; wait++)
+		add(s, (Instruction){.kind = wait ? WAIT : RECORD,
+		                     .stream = wait ? to : from,
+		                     .only = ONLY_RANKS,
+		                     .when = when,
+		                     .what = event});
 }
 
-static uint32_t
-sum_kernel(const Streams *s, DType dtype)
+/* When is the first or last of the travels? */
+static RunWhen
+when_travels(const Streams *s)
 {
-	const Module *m = s->plan->m;
-	int i = 0;
-
-	while (!m->kernels.at[i]->sums || m->kernels.at[i]->buffers.at[0].type->dtype != dtype)
-		i++;
-	return (uint32_t)i;
+	for (int k = 0; k < s->travels.n; k++)
+		if (s->travels.at[k].when != RUN_LAST)
+			return RUN_ALWAYS;
+	return RUN_LAST;
 }
 
-/* Each rank gets everybody's version of its part and adds them, in the order of ranks; then everybody gets the parts. */
-static void
-sum_in_order(Streams *s, const BucketSlots *t)
+static bool
+begins_with_travel(const Streams *s)
 {
-	uint32_t rooms = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_ROOMS);
-	uint32_t first = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_FIRST_ROOM);
-	uint32_t second = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_SECOND_ROOM);
-	uint32_t later = bucket_slot(s, t->b, SPACE_GATHERED, SLOT_LATER_ROOM);
-	uint32_t copies = bucket_slot(s, t->b, SPACE_PINNED, SLOT_ROOMS);
-
-	s->w->slots.at[copies].offset = dtype_bytes(t->b->dtype,
-	                                            t->b->n); /* behind the bucket's own copy */
-	add_collective(s, t, COMM_ALL_TO_ALL, ONLY_ORDERED,
-	               (const uint32_t[]){rooms, t->own, copies, t->copy});
-	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, rooms, copies);
-	add_travel(s, RUN_KERNEL, ONLY_ORDERED, sum_kernel(s, t->b->dtype), 3,
-	           (const uint32_t[]){first, second, t->own_part});
-	add_travel(s, LOOP, ONLY_ORDERED, (uint32_t)LOOP_LATER_RANKS, 0, NULL);
-	add_travel(s, RUN_KERNEL, ONLY_ORDERED, sum_kernel(s, t->b->dtype), 3,
-	           (const uint32_t[]){t->own_part, later, t->own_part});
-	s->w->arguments.at[s->w->arguments.n - 2].loop = 1;
-	add_travel(s, END, ONLY_ORDERED, 0, 0, NULL);
-	add_travel_copy(s, ONLY_ORDERED | ONLY_STAGED, t->copy_part, t->own_part);
-	add_collective(s, t, COMM_ALL_GATHER, ONLY_ORDERED,
-	               (const uint32_t[]){t->own, t->own_part, t->copy, t->copy_part});
+	for (int k = 0; k < s->travels.n; k++)
+		if (s->travels.at[k].behind < 0)
+			return true;
+	return false;
 }
 
-static void
-add_bucket(Streams *s, const Bucket *b)
-{
-	const BucketSlots t = {b, bucket_slot(s, b, SPACE_STATE, SLOT_WHOLE),
-	                       bucket_slot(s, b, SPACE_STATE, SLOT_PART),
-	                       bucket_slot(s, b, SPACE_PINNED, SLOT_WHOLE),
-	                       bucket_slot(s, b, SPACE_PINNED, SLOT_PART)};
-	bool in_order = rank_sum_has(b->dtype);
-
-	add_travel_copy(s, ONLY_STAGED, t.copy, t.own);
-	if (in_order)
-		sum_in_order(s, &t);
-	add_collective(s, &t, COMM_ALL_REDUCE, in_order ? ONLY_FAST : 0,
-	               (const uint32_t[]){t.own, t.own, t.copy, t.copy});
-	add_travel_copy(s, ONLY_STAGED, t.own, t.copy);
-}
-
+/* What is gathered first overwrites what the program before may still read. */
 static void
 compute(Streams *s)
 {
-	const Buckets *all = s->plan->buckets;
-	int n = all ? all->n : 0;
-	int *ready = NEW_ARRAY(s->arena, int, n + 1);
-
-	for (int k = 0; k < n; k++)
-		ready[k] = last_touch(s, &all->at[k]);
+	add_buckets(s);
+	if (begins_with_travel(s))
+		meet(s, STREAM_COMPUTE, STREAM_COMMUNICATION, RUN_ALWAYS);
+	add_travels(s, -1);
 	for (int i = 0; i < s->computed.n; i++) {
 		add(s, s->computed.at[i]);
-		for (int k = 0; k < n; k++)
-			if (ready[k] == i)
-				add_bucket(s, &all->at[k]);
+		add_travels(s, i);
 	}
-	for (int k = 0; k < n; k++) /* zeros on all ranks, or what another program made */
-		if (ready[k] < 0)
-			add_bucket(s, &all->at[k]);
 	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
-	if (n == 0)
-		return;
-	/* What comes next computes with the sums. */
-	uint32_t event = N_SHARED_EVENTS + s->program->n_events++;
-	for (int wait = 0; wait < 2; wait++)
-		add(s, (Instruction){.kind = wait ? WAIT : RECORD,
-		                     .stream = wait ? STREAM_COMPUTE : STREAM_COMMUNICATION,
-		                     .only = ONLY_RANKS,
-		                     .when = RUN_LAST,
-		                     .what = event});
+	if (s->travels.n > 0) /* what comes next computes with the sums */
+		meet(s, STREAM_COMMUNICATION, STREAM_COMPUTE, when_travels(s));
 }
 
 void
@@ -292,6 +235,8 @@ streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program)
 	for (int i = (int)program->first_instruction; i < w->instructions.n; i++)
 		vec_push(s.arena, &s.computed, w->instructions.at[i]);
 	w->instructions.n = (int)program->first_instruction;
+	for (int i = 0; plan->travels && i < plan->travels->n; i++)
+		vec_push(s.arena, &s.travels, plan->travels->at[i]);
 	copy_in(&s);
 	compute(&s);
 	copy_out(&s);

@@ -5,6 +5,9 @@
 #include "format/format.h"
 #include "ir/ir.h"
 
+typedef VEC(Instruction) Instructions;
+struct Travels;
+
 /* ---- buckets.c: what ranks add up, in pieces that can travel while earlier layers are still computed. */
 /* Elements: sums are divided among ranks in whole blocks, so that a kernel's iteration is one. */
 enum { SUM_BLOCK = 256 };
@@ -15,8 +18,8 @@ typedef struct {
 	const char *name; /* of the state */
 } Bucket;
 typedef VEC(Bucket) Buckets;
-/* Of all states that last for a step. */
-Buckets buckets_of(Arena *arena, const Module *m);
+/* Of all states that last for a step, but of those that ranks have parts of in that mode. */
+Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
 bool state_is_small_sum(const State *s);   /* a step adds it up, and it is no bucket by itself */
 int64_t state_place_bytes(const State *s); /* that it takes: whole blocks of what ranks add up */
 /* Gives them places from `at` on, those of a type side by side and whole blocks together; where they end. */
@@ -34,12 +37,13 @@ typedef struct {
 	const Module *m;
 	Role role;
 	SlotList inputs, results;
-	const Buckets *buckets; /* of the last micro-batch; NULL: none */
+	const Buckets *buckets;        /* of the last micro-batch; NULL: none */
+	const struct Travels *travels; /* what else travels (travel.h); NULL: nothing */
+	int64_t rooms_at; /* bytes in SPACE_GATHERED: what lies before is the program's own */
 } StreamPlan;
 void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
 
 /* ---- order.c: the RECORDs and WAITs that a list of instructions on several streams lacks */
-typedef VEC(Instruction) Instructions;
 /* Two instructions on different streams that touch the same bytes, one of them writing, run in the order of the list.
  * *n_events: of the program's own, in use so far. */
 Instructions streams_order(Arena *arena, const FormatWriter *w, const Instructions *list,

@@ -1,6 +1,6 @@
 /* The module after `memory` as the executable's tables. */
 #include "codegen/codegen.h"
-#include "codegen/streams.h"
+#include "codegen/shard.h"
 #include "codegen/target.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ typedef struct {
 	bool ok;
 	Arena *arena;
 	Versions versions;
-	Buckets buckets;
+	Buckets buckets[N_MODES];
 	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
 	Space io_space;  /* of the program: where its inputs and results lie */
 	int64_t workspace, io, flops;
@@ -285,13 +285,15 @@ check_events(TableWriter *tw, const ProgramRecord *p)
 }
 
 static void
-write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target)
+write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target,
+              DataParallelMode mode)
 {
 	FormatWriter *w = tw->w;
+	int first_slot = w->slots.n;
 	ProgramRecord p = {.role = row->role,
 	                   .binding = (uint32_t)f->binding,
 	                   .stage = (uint32_t)f->stage,
-	                   .mode = (uint32_t)f->mode,
+	                   .mode = (uint32_t)mode,
 	                   .target = (uint32_t)target,
 	                   .first_instruction = (uint32_t)w->instructions.n,
 	                   .first_input = (uint32_t)w->ports.n};
@@ -299,7 +301,7 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	StreamPlan plan = {.m = tw->t->m,
 	                   .role = row->role,
 	                   .buckets = row->role == ROLE_ACCUMULATE || row->role == ROLE_ESTIMATE
-	                                      ? &tw->buckets
+	                                      ? &tw->buckets[mode]
 	                                      : NULL};
 
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
@@ -328,7 +330,14 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	p.bytes[SPACE_WORKSPACE] = tw->workspace;
 	p.bytes[tw->io_space] = tw->io;
 	p.flops = tw->flops;
+	ShardPlan shard = {tw->arena, w, tw->t->m, &p, mode, {0}, 0};
+	if (mode != MODE_DDP)
+		shard_program(&shard);
+	plan.travels = &shard.travels;
+	plan.rooms_at = shard.gathered;
 	streams_write(w, &plan, &p);
+	for (int i = first_slot; i < w->slots.n; i++)
+		w->slots.at[i].mode = p.mode;
 	check_events(tw, &p);
 	vec_push(w->arena, &w->programs, p);
 }
@@ -339,6 +348,16 @@ is_for(const Versions *v, const Function *f, int target)
 	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
 }
 
+/* Every program for ranks that hold all; for other modes those that differ. */
+static void
+write_modes(TableWriter *tw, const Function *f, const RoleRow *row, int target)
+{
+	write_program(tw, f, row, target, MODE_DDP);
+	for (DataParallelMode mode = MODE_ZERO1; mode < N_DATA_PARALLEL_MODES; mode++)
+		if (tw->t->m->modes >> mode & 1 && shard_changes(f, mode))
+			write_program(tw, f, row, target, mode);
+}
+
 static void
 write_programs(TableWriter *tw, int target)
 {
@@ -347,7 +366,7 @@ write_programs(TableWriter *tw, int target)
 			for_each_function(tw->t->m, f)
 				if (f->role == role_rows[k].function && f->binding == b &&
 				    is_for(&tw->versions, f, target))
-					write_program(tw, f, &role_rows[k], target);
+					write_modes(tw, f, &role_rows[k], target);
 }
 
 static void
@@ -405,7 +424,9 @@ write_state(TableWriter *tw, const State *s)
 		.file_dtype = source ? source->dtype : s->type->dtype,
 		.parameter = format_string(w, source && source->parameter ? source->parameter : ""),
 		.transposed = source && source->transposed,
-		.number = (uint32_t)s->number};
+		.number = (uint32_t)s->number,
+		.sharded = s->sharded,
+		.block = (uint32_t)s->block};
 
 	if (s->init == INIT_DATA && s->data)
 		r.data_offset = place_weights(tw, s);
@@ -531,7 +552,8 @@ write_module(TableWriter *tw)
 		vec_push(w->arena, &w->bindings, binding);
 	}
 	if (module_program(t->m, FUNCTION_UPDATE, 0))
-		tw->buckets = buckets_of(tw->arena, t->m); /* else nobody trains it */
+		for (int mode = 0; mode < N_MODES; mode++) /* else nobody trains it */
+			tw->buckets[mode] = buckets_of(tw->arena, t->m, (DataParallelMode)mode);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	write_adapters(tw);

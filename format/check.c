@@ -104,6 +104,9 @@ check_state(const Format *f, int i)
 		             (long long)h->state_bytes);
 	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
 		return FAULT("state %d: offset %lld is unaligned", i, (long long)s->offset);
+	if (s->sharded >= N_MODES || (s->block && (!s->sharded || bytes == 0)) ||
+	    s->block > INT32_MAX)
+		return FAULT("state %d: sharded %u by %u", i, s->sharded, s->block);
 	if (s->init == FROM_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
 	                             s->data_offset > h->weights_bytes - bytes))
 		return FAULT("state %d: data at %lld of %lld bytes of weights", i,
@@ -141,6 +144,8 @@ check_state_overlap(const Format *f)
 	return status;
 }
 
+static Status check_shard_slot(const Format *f, int i);
+
 static Status
 check_slot(const Format *f, int i)
 {
@@ -159,6 +164,32 @@ check_slot(const Format *f, int i)
 		return FAULT("slot %d: share %u in %s", i, s->share, space_table[s->space].name);
 	if ((s->share == SLOT_WHOLE) != (s->block == 0))
 		return FAULT("slot %d: %s in blocks of %u", i, share_names[s->share], s->block);
+	if (s->before < 0 || s->before > INT64_MAX / 16 || (s->before && s->share != SLOT_PART))
+		return FAULT("slot %d: %s with %lld bytes before it", i, share_names[s->share],
+		             (long long)s->before);
+	if (s->mode >= N_MODES || s->only >= N_ONLY)
+		return FAULT("slot %d: mode %u, only %u", i, s->mode, s->only);
+	return check_shard_slot(f, i);
+}
+
+/* It is of a state that is divided then, and all of that. */
+static Status
+check_shard_slot(const Format *f, int i)
+{
+	const Slot *s = &f->slots[i];
+	bool is_shard = s->space == SPACE_SHARD;
+
+	if (is_shard != (s->state != 0) || s->state > (uint32_t)f->n[SECTION_STATES])
+		return FAULT("slot %d: state %u in %s", i, s->state, space_table[s->space].name);
+	if (!is_shard)
+		return NULL;
+	const StateRecord *state = &f->states[s->state - 1];
+	if (s->share != SLOT_PART || s->offset != 0 || !state_is_sharded(state, (int)s->mode) ||
+	    s->block != state->block || s->dtype != state->dtype || s->bytes != state->bytes)
+		return FAULT(
+			"slot %d: %lld bytes of %s by %u, a part of state %u, which has %lld by %u",
+			i, (long long)s->bytes, dtype_info[s->dtype].name, s->block, s->state - 1,
+			(long long)state->bytes, state->block);
 	return NULL;
 }
 
@@ -179,7 +210,7 @@ check_kernel_argument(const Format *f, int i)
 {
 	const KernelArgument *a = &f->kernel_arguments[i];
 
-	if (a->bytes < 0 || a->dtype >= N_DTYPES ||
+	if (a->bytes < 0 || a->each < 0 || a->each > a->bytes || a->dtype >= N_DTYPES ||
 	    a->access & ~(uint32_t)(ACCESS_READ | ACCESS_WRITE))
 		return FAULT("argument %d of kernels: %lld bytes, dtype %u, access %u", i,
 		             (long long)a->bytes, a->dtype, a->access);
@@ -560,8 +591,57 @@ check_instructions_of_programs(const Format *f)
 	return NULL;
 }
 
-/* Every instruction runs, and what is shared has parts. */
-static const RunFacts all_that_may_be = {.holds = N_ONLY - 1, .ranks = 3};
+/* In each mode what ranks have whole lies before what they have parts of; a member of a unit is divided as that is. */
+static Status
+check_order_of_states(const Format *f)
+{
+	for (int mode = 0; mode < N_MODES; mode++) {
+		int64_t whole = format_state_bytes(f, mode);
+		for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+			const StateRecord *s = &f->states[i];
+			if (!state_is_sharded(s, mode) && s->bytes > 0 &&
+			    s->offset + s->bytes > whole)
+				return FAULT(
+					"state %d: %lld bytes at %lld, behind states that ranks "
+					"have parts of in mode %s",
+					i, (long long)s->bytes, (long long)s->offset,
+					mode_names[mode]);
+			if (s->unit && s->sharded != f->states[s->unit - 1].sharded)
+				return FAULT("state %d: sharded %u in a unit that is %u", i,
+				             s->sharded, f->states[s->unit - 1].sharded);
+		}
+	}
+	return NULL;
+}
+
+/* Every instruction runs, and what is shared has parts, however ranks share. */
+static bool
+has_mode(const Format *f, int mode)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].mode == (uint32_t)mode)
+			return true;
+	return false;
+}
+
+static Status
+check_worlds(const Format *f)
+{
+	int64_t *at = memory_get(sizeof(*at) * ((size_t)f->n[SECTION_STATES] + 1));
+	Status status = NULL;
+
+	for (int mode = 0; mode < N_MODES && !status; mode++) {
+		if (!has_mode(f, mode))
+			continue;
+		RunFacts facts = {.holds = N_ONLY - 1, .ranks = 3, .mode = mode, .shard_at = at};
+		status = format_shard_places(f, &facts, at) == INT64_MAX
+		                 ? FAULT("the parts of states in mode %s are too large",
+		                         mode_names[mode])
+		                 : format_check_world(f, &facts);
+	}
+	memory_free(at);
+	return status;
+}
 
 Status
 format_check(const Format *f)
@@ -571,6 +651,7 @@ format_check(const Format *f)
 		for (int i = 0; i < f->n[record_checks[c].section]; i++)
 			RETURN_IF_ERROR(record_checks[c].check(f, i));
 	RETURN_IF_ERROR(check_instructions_of_programs(f));
-	RETURN_IF_ERROR(format_check_world(f, &all_that_may_be));
-	return check_state_overlap(f);
+	RETURN_IF_ERROR(check_state_overlap(f));
+	RETURN_IF_ERROR(check_order_of_states(f));
+	return check_worlds(f);
 }

@@ -11,12 +11,16 @@ typedef struct {
 	int64_t counts[MAX_LOOPS];
 	int64_t limits[N_SPACES]; /* bytes of each region */
 } Walk;
+/* Iterations of a launch. */
+typedef struct {
+	int64_t begin, end;
+} LaunchRange;
 
 static void
 set_limits(Walk *w)
 {
 	for (int s = 0; s < N_SPACES; s++)
-		w->limits[s] = s == SPACE_STATE ? w->f->header->state_bytes
+		w->limits[s] = s == SPACE_STATE ? format_state_bytes(w->f, w->facts->mode)
 		               : space_table[s].by_slots
 		                       ? format_slots_bytes(w->f, (Space)s, w->facts)
 		                       : w->program->bytes[s];
@@ -72,9 +76,10 @@ static bool
 has_region(const Walk *w, const Instruction *n, uint32_t i)
 {
 	const Slot *s = &w->f->slots[w->f->arguments[n->args + i].slot];
-	uint32_t holds = n->only | (n->kind == COLLECTIVE && i >= 2 ? ONLY_STAGED : 0u);
+	uint32_t holds = n->only | (n->kind == COLLECTIVE && i >= 2 ? ONLY_STAGED : 0u) |
+	                 (w->program->mode != MODE_REPLICATED ? ONLY_RANKS : 0u);
 
-	return (space_table[s->space].only & ~holds) == 0;
+	return ((space_table[s->space].only | s->only) & ~holds) == 0;
 }
 
 static Status
@@ -97,7 +102,8 @@ check_arguments(const Walk *w, const Instruction *n, int at)
 			             "every run of it has",
 			             w->index, at, a->slot,
 			             space_table[f->slots[a->slot].space].name);
-		RETURN_IF_ERROR(check_reach(w, a, at));
+		if (only_applies(f->slots[a->slot].only, w->facts)) /* else nobody touches it */
+			RETURN_IF_ERROR(check_reach(w, a, at));
 	}
 	return NULL;
 }
@@ -130,6 +136,61 @@ check_end(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
+/* Of an argument that is a part: the launch's iterations are those that take it, by each such argument the same. */
+static Status
+check_part(const Walk *w, const KernelArgument *a, const SlotPlace *place, LaunchRange *range)
+{
+	bool first = range->begin < 0;
+	int64_t begin = a->each ? place->first / a->each : -1;
+	int64_t end = a->each ? begin + place->bytes / a->each : -1;
+
+	if (a->each == 0 || place->first % a->each || place->bytes % a->each ||
+	    place->bytes > a->bytes || place->first > a->bytes - place->bytes ||
+	    (!first && (begin != range->begin || end != range->end)))
+		return FAULT(
+			"program %d: a part of %lld bytes at %lld of an argument of %lld, whose "
+			"iterations touch %lld each",
+			w->index, (long long)place->bytes, (long long)place->first,
+			(long long)a->bytes, (long long)a->each);
+	*range = (LaunchRange){begin, end};
+	return NULL;
+}
+
+/* A launch of some iterations. What is whole is written by all of them, so by none. */
+static Status
+check_parts(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
+{
+	const Format *f = w->f;
+	LaunchRange range = {-1, -1};
+
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+		SlotPlace place;
+		if (s->share == SLOT_WHOLE && (a->access & ACCESS_WRITE))
+			return FAULT(
+				"program %d, instruction %d: some iterations of kernel %u write "
+				"argument %u, which is whole",
+				w->index, at, n->what, i);
+		if (s->share == SLOT_WHOLE)
+			continue;
+		if (s->share != SLOT_PART || !format_place(s, w->facts, 0, &place))
+			return FAULT("program %d, instruction %d: argument %u is no part", w->index,
+			             at, i);
+		RETURN_IF_ERROR(check_part(w, a, &place, &range));
+	}
+	return NULL;
+}
+
+static bool
+has_parts(const Walk *w, const Instruction *n)
+{
+	for (uint32_t i = 0; i < n->n_args; i++)
+		if (w->f->slots[w->f->arguments[n->args + i].slot].share != SLOT_WHOLE)
+			return true;
+	return false;
+}
+
 /* The kernel's own arguments, each of its type in a slot that has all the bytes that it may touch. */
 static Status
 check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
@@ -141,6 +202,9 @@ check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 		             at, n->n_args, n->what, k->n_arguments);
 	int64_t last = k->n_arguments ? bytes_of(w, &f->arguments[n->args + n->n_args - 1]) : 0;
 	int64_t end;
+	bool parts = k->elements == 0 && has_parts(w, n);
+	if (parts)
+		RETURN_IF_ERROR(check_parts(w, k, n, at));
 	if (!format_launch_end(f, k, last, &end))
 		return FAULT("program %d, instruction %d: kernel %u cannot be cut for %lld bytes",
 		             w->index, at, n->what, (long long)last);
@@ -149,6 +213,7 @@ check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
 		int64_t need = k->elements ? a->bytes / k->iterations * end : a->bytes;
 		int64_t bytes = bytes_of(w, &f->arguments[n->args + i]);
+		need = parts && s->share != SLOT_WHOLE ? 0 : need; /* check_parts has seen it */
 		if (s->dtype != a->dtype || bytes < need)
 			return FAULT("program %d, instruction %d: argument %u is %lld bytes of "
 			             "%s, kernel %u has %lld of %s",

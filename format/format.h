@@ -8,9 +8,9 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 18
-#define GRADC_ABI 12
-#define GRADC_ABI_NAME "gradc_abi_12" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 19
+#define GRADC_ABI 13
+#define GRADC_ABI_NAME "gradc_abi_13" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -26,7 +26,10 @@ typedef enum {
 	N_ROLES,
 } Role;
 extern const char *const role_names[];
-enum { MODE_REPLICATED, N_MODES = 4 }; /* data-parallel modes, in the IR's order */
+enum {
+	MODE_REPLICATED,
+	N_MODES = 4
+}; /* data-parallel modes, in the IR's order: ddp, zero1, zero2, zero3 */
 extern const char *const mode_names[];
 
 /* An entry of the program table is told by all of these. */
@@ -61,6 +64,9 @@ extern const char *const only_names[]; /* of the bits */
 typedef struct {
 	uint32_t holds; /* RunOnly */
 	int ranks, rank;
+	int mode; /* how ranks share states; but for MODE_REPLICATED a run of one rank has ONLY_RANKS, too */
+	const int64_t *
+		shard_at; /* by state: where this rank's part lies in SPACE_SHARD; NULL: nothing is divided */
 } RunFacts;
 static inline bool
 only_applies(uint32_t only, const RunFacts *facts)
@@ -226,7 +232,7 @@ typedef enum {
 	SLOT_WHOLE,
 	SLOT_PART,        /* this rank's, where it lies in the whole */
 	SLOT_ROOMS,       /* one room for each rank's version of this rank's part */
-	SLOT_FIRST_ROOM,  /* that of rank 0; in SPACE_SHARD the only one, this rank's */
+	SLOT_FIRST_ROOM,  /* that of rank 0 */
 	SLOT_SECOND_ROOM, /* that of rank 1 */
 	SLOT_LATER_ROOM,  /* that of rank 2 + the loop's counter */
 	N_SLOT_SHARES,
@@ -236,10 +242,16 @@ extern const char *const share_names[];
 typedef struct {
 	uint32_t space; /* Space */
 	uint32_t dtype;
-	int64_t offset, bytes;
+	int64_t offset, bytes; /* in SPACE_SHARD offset is 0: RunFacts.shard_at has the place */
+	/* Of a part that a kernel takes: bytes of the kernel's argument in front of the whole that this is a part of. The launch
+	 * runs the iterations that take the part. */
+	int64_t before;
 	StrRef name;    /* of the value or its ONNX origin */
-	uint16_t share; /* SlotShare */
-	uint16_t block; /* elements that parts are multiples of; 0: of a whole */
+	uint32_t share; /* SlotShare */
+	uint32_t block; /* elements that parts are multiples of; 0: of a whole */
+	uint32_t state; /* in SPACE_SHARD: 1 + the state whose part it is; else 0 */
+	uint32_t mode;  /* of its program */
+	uint32_t only;  /* RunOnly: which runs touch it */
 } Slot;
 
 /* What a kernel, or the library in its place, does with one of its arguments. */
@@ -248,6 +260,7 @@ typedef struct {
 	int64_t bytes; /* from its first on, and no others, it may touch */
 	uint32_t dtype;
 	uint32_t access; /* 0: none, another kernel has read it */
+	int64_t each; /* iteration i touches bytes [i * each, (i + 1) * each) alone; 0: it may touch more */
 } KernelArgument;
 
 typedef struct {
@@ -415,6 +428,10 @@ typedef struct {
 	StrRef path;         /* another name, of the module that reads it; "": none */
 	StrRef parameter; /* what it is of the module that was exported: "lm_head.weight"; "": not known */
 	uint32_t transposed; /* a matrix, the transpose of that one */
+	uint32_t
+		sharded; /* the first mode in which ranks hold parts of it; MODE_REPLICATED: none */
+	uint32_t
+		block; /* elements that its parts are multiples of; 0: it is divided with its unit, or as its units are */
 	uint32_t reserved;
 } StateRecord;
 extern const char *const state_kind_names[];
@@ -638,6 +655,7 @@ int64_t format_region_bytes(const Format *f, Space space, int target, const RunF
  * than there can be. */
 typedef struct {
 	int64_t offset, bytes;
+	int64_t first; /* bytes of a kernel's argument in front of it; of what is no part 0 */
 } SlotPlace;
 bool format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out);
 /* How often a LOOP runs, of its `what`. */
@@ -646,7 +664,19 @@ int64_t format_loop_count(uint32_t what, const RunFacts *facts);
 bool format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t *end);
 /* What all its slots need of a region. INT64_MAX: too much. */
 int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
-/* Every access of every program in this world lies in its region. format_read has checked a world of three. */
+/* Do ranks hold parts of it in that mode? */
+static inline bool
+state_is_sharded(const StateRecord *s, int mode)
+{
+	return s->sharded != MODE_REPLICATED && s->sharded <= (uint32_t)mode;
+}
+/* Where the rooms for parts lie in SPACE_SHARD, by state; -1: it has none. The bytes of all. INT64_MAX: too much. */
+int64_t format_shard_places(const Format *f, const RunFacts *facts, int64_t *at);
+int64_t format_state_bytes(const Format *f,
+                           int mode); /* of the region: what is whole comes first */
+/* The program that a run in that mode takes: where nothing is divided, that of MODE_REPLICATED. */
+const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
+/* Every access of every program of a run in this world lies in its region. format_read has checked worlds of three. */
 Status format_check_world(const Format *f, const RunFacts *facts);
 /* As a device numbers it, in a run of that turn. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);

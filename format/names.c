@@ -15,9 +15,9 @@ const SpaceRow space_table[] = {
                              .twin = SPACE_STEP_HOST},
 	[SPACE_PINNED] = {"pinned", .only = ONLY_STAGED, .on_host = true, .by_slots = true,
                           .twin = SPACE_PINNED},
-	[SPACE_GATHERED] = {"gathered", .only = ONLY_ORDERED, .by_slots = true,
+	[SPACE_GATHERED] = {"gathered", .only = ONLY_RANKS, .by_slots = true,
                             .twin = SPACE_GATHERED},
-	[SPACE_SHARD] = {"shard", .by_slots = true, .twin = SPACE_SHARD},
+	[SPACE_SHARD] = {"shard", .only = ONLY_RANKS, .by_slots = true, .twin = SPACE_SHARD},
 	[SPACE_HOST] = {"host", .on_host = true, .by_slots = true, .twin = SPACE_HOST},
 };
 const char *const instruction_names[] = {

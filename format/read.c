@@ -233,6 +233,8 @@ format_region_bytes(const Format *f, Space space, int target, const RunFacts *fa
 		return 0;
 	if (row->by_slots)
 		return format_slots_bytes(f, space, facts);
+	if (space == SPACE_STATE)
+		return format_state_bytes(f, facts->mode);
 	return format_space_bytes(f, space, target) * (row->turn == TURN_NONE ? 1 : 2);
 }
 

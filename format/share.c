@@ -13,7 +13,7 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 {
 	int64_t n = elements_of(s), before = 0;
 
-	*out = (SlotPlace){s->offset, s->bytes};
+	*out = (SlotPlace){s->offset, s->bytes, 0};
 	if (s->share == SLOT_WHOLE)
 		return true;
 	int64_t room = dtype_bytes((DType)s->dtype, comm_part_room(n, facts->ranks, s->block));
@@ -22,6 +22,12 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 	case SLOT_PART:
 		before = dtype_bytes((DType)s->dtype, part.first);
 		out->bytes = dtype_bytes((DType)s->dtype, part.n);
+		if (!size_add(s->before, before, &out->first))
+			return false;
+		if (s->state) { /* alone in its room */
+			out->offset = facts->shard_at ? facts->shard_at[s->state - 1] : -1;
+			return out->offset >= 0;
+		}
 		break;
 	case SLOT_ROOMS:
 		if (!size_mul(room, facts->ranks, &out->bytes))
@@ -46,11 +52,14 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 {
 	int64_t most = 0, end;
 
+	if (space == SPACE_SHARD)
+		return format_shard_places(f, facts, NULL);
 	for (int i = 0; i < f->n[SECTION_SLOTS]; i++) {
 		const Slot *s = &f->slots[i];
 		SlotPlace at;
 
-		if (s->space != (uint32_t)space)
+		if (s->space != (uint32_t)space || s->mode != (uint32_t)facts->mode ||
+		    !only_applies(s->only, facts))
 			continue;
 		int64_t last = facts->ranks > 2 ? facts->ranks - 3 : 0; /* of the later ranks */
 		bool exists = s->share != SLOT_LATER_ROOM || facts->ranks > 2;
@@ -63,6 +72,43 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 		most = end > most ? end : most;
 	}
 	return most;
+}
+
+enum { SHARD_ALIGNMENT = 64 };
+
+int64_t
+format_shard_places(const Format *f, const RunFacts *facts, int64_t *at)
+{
+	int64_t end = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+		bool divided = state_is_sharded(s, facts->mode) && s->block;
+		if (at)
+			at[i] = divided ? end : -1;
+		if (!divided)
+			continue;
+		int64_t n = format_elements(f, s->first_dim, s->rank);
+		int64_t room = dtype_bytes((DType)s->dtype,
+		                           comm_part_room(n, facts->ranks, s->block));
+		if (!size_add(end, room + SHARD_ALIGNMENT, &end) || end > INT64_MAX / 16)
+			return INT64_MAX;
+		end = end / SHARD_ALIGNMENT * SHARD_ALIGNMENT;
+	}
+	return end;
+}
+
+int64_t
+format_state_bytes(const Format *f, int mode)
+{
+	int64_t end = f->header->state_bytes;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+		if (state_is_sharded(s, mode) && s->offset < end)
+			end = s->offset;
+	}
+	return end;
 }
 
 int64_t
@@ -86,10 +132,30 @@ format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t
 	return n % each == 0 && *end <= k->iterations;
 }
 
+const ProgramRecord *
+format_program_in(const Format *f, const ProgramKey *key)
+{
+	ProgramKey whole = *key;
+	const ProgramRecord *p = format_program(f, key);
+
+	whole.mode = MODE_REPLICATED;
+	return p ? p : format_program(f, &whole);
+}
+
+static bool
+is_run(const Format *f, const ProgramRecord *p, int mode)
+{
+	const ProgramKey key = {(Role)p->role, (int)p->binding, (int)p->stage, mode,
+	                        (int)p->target};
+
+	return format_program_in(f, &key) == p;
+}
+
 Status
 format_check_world(const Format *f, const RunFacts *facts)
 {
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		RETURN_IF_ERROR(format_check_program(f, i, facts));
+		if (is_run(f, &f->programs[i], facts->mode))
+			RETURN_IF_ERROR(format_check_program(f, i, facts));
 	return NULL;
 }

@@ -202,6 +202,15 @@ typedef enum {
 /* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
+/* How ranks along the data axis share states: all hold all; parts of what the optimizer keeps; and of gradients; and of
+ * weights (Rajbhandari et al. 2020, arXiv:1910.02054). */
+typedef enum {
+	MODE_DDP,
+	MODE_ZERO1,
+	MODE_ZERO2,
+	MODE_ZERO3,
+	N_DATA_PARALLEL_MODES
+} DataParallelMode;
 typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM, INIT_COPY } InitKind;
 struct State {
 	int id; /* dense within the module */
@@ -211,7 +220,6 @@ struct State {
 	Lifetime lifetime;
 	bool trainable;
 	bool decay;      /* weight decay applies */
-	bool sharded;    /* each rank along the data axis holds its part; else all of it */
 	double lr_scale; /* 1 by default */
 	InitKind init;
 	const Tensor *data;    /* INIT_DATA */
@@ -226,6 +234,10 @@ struct State {
 	Loc loc;
 	int line;       /* in the module's file, as in Node */
 	int64_t offset; /* in the state region, set by `memory`; -1 before */
+	/* The first of the data-parallel modes in which a rank holds a part of it, set by `memory`; MODE_DDP: none. It is divided
+	 * in multiples of `block` elements; 0: with the unit that it lies in, or as its own units. */
+	DataParallelMode sharded;
+	int64_t block;
 };
 
 /* Who reads a weight that has an adapter: products that sum over it, or nodes that take its rows by place, as an
@@ -286,8 +298,6 @@ typedef enum {
 	FUNCTION_ESTIMATE,   /* as accumulate, with targets that are drawn from the model */
 	FUNCTION_REFRESH,    /* what the optimizer makes of the gradients of an estimate */
 } FunctionRole;
-/* How ranks along the data axis share states. */
-typedef enum { MODE_DDP, MODE_ZERO1, MODE_ZERO2, MODE_ZERO3 } DataParallelMode;
 struct Function {
 	Module *module;
 	const char *name; /* for people and `call`; never read for a meaning */
@@ -326,6 +336,7 @@ struct Module {
 	IntMap *interned_types, *interned_locs;
 	int64_t workspace_bytes, state_bytes, io_bytes; /* after `memory`; 0 before */
 	int64_t targets;    /* of the loss in a full micro-batch; 0 before `loss` */
+	uint32_t modes;     /* besides DDP: bit m is DataParallelMode m; set by `memory` */
 	const void *import; /* the importer's knowledge of the file; NULL for text */
 };
 

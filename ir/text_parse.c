@@ -110,6 +110,19 @@ resolve_references(Reader *r, const References *list)
 	}
 }
 
+/* zero1 by 4096; zero1 */
+static void
+read_sharded(Reader *r, State *s)
+{
+	int mode = read_enum(r, mode_texts);
+
+	if (mode < 0)
+		return;
+	s->sharded = (DataParallelMode)mode;
+	if (read_word(r, "by"))
+		read_int(r, &s->block);
+}
+
 /* state @w : f32[4] parameter saved trainable init data f32[4] [...] ... */
 static void
 read_state(Reader *r, References *references)
@@ -133,7 +146,6 @@ read_state(Reader *r, References *references)
 	s->line = r->line;
 	s->trainable = read_word(r, "trainable");
 	s->decay = read_word(r, "decay");
-	s->sharded = read_word(r, "sharded");
 	if (read_word(r, "lr_scale"))
 		read_double(r, &s->lr_scale);
 	if (read_word(r, "init"))
@@ -150,6 +162,8 @@ read_state(Reader *r, References *references)
 	}
 	if (read_word(r, "at"))
 		read_int(r, &s->offset);
+	if (read_word(r, "sharded"))
+		read_sharded(r, s);
 	if (read_word(r, "path")) {
 		read_space(r);
 		s->path = text_unquote(r->m->arena, &r->at);
@@ -543,6 +557,7 @@ static bool
 read_header(Reader *r)
 {
 	Module *m = r->m;
+	int mode;
 
 	read_lines(r);
 	if (!read_word(r, "module"))
@@ -552,6 +567,8 @@ read_header(Reader *r)
 		m->name = name;
 	if (read_word(r, "targets"))
 		read_int(r, &m->targets);
+	while (read_word(r, "mode") && (mode = read_enum(r, mode_texts)) >= 0)
+		m->modes |= mode > 0 ? 1u << mode : 0;
 	if (read_word(r, "regions")) {
 		if (!read_word(r, "state") || !read_int(r, &m->state_bytes) ||
 		    !read_word(r, "workspace") || !read_int(r, &m->workspace_bytes) ||

@@ -401,7 +401,6 @@ print_state(Printer *p, const State *s)
 	text_printf(out, " %s %s", state_kind_texts[s->kind], lifetime_texts[s->lifetime]);
 	text_add(out, s->trainable ? " trainable" : "");
 	text_add(out, s->decay ? " decay" : "");
-	text_add(out, s->sharded ? " sharded" : "");
 	if (s->lr_scale != 1) {
 		text_add(out, " lr_scale ");
 		text_add_double(out, s->lr_scale);
@@ -420,6 +419,10 @@ print_state(Printer *p, const State *s)
 	}
 	if (s->offset >= 0)
 		text_printf(out, " at %lld", (long long)s->offset);
+	if (s->sharded)
+		text_printf(out, " sharded %s", mode_texts[s->sharded]);
+	if (s->block)
+		text_printf(out, " by %lld", (long long)s->block);
 	if (s->path) {
 		text_add(out, " path ");
 		text_add_quoted(out, s->path);
@@ -482,6 +485,9 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 	print_symbol(out, '@', m->name);
 	if (m->targets)
 		text_printf(out, " targets %lld", (long long)m->targets);
+	for (int mode = MODE_DDP + 1; mode < N_DATA_PARALLEL_MODES; mode++)
+		if (m->modes >> mode & 1)
+			text_printf(out, " mode %s", mode_texts[mode]);
 	if (m->state_bytes || m->workspace_bytes || m->io_bytes)
 		text_printf(out, " regions state %lld workspace %lld io %lld",
 		            (long long)m->state_bytes, (long long)m->workspace_bytes,

@@ -79,12 +79,12 @@ refuse_operands(Match *k, const Node *n)
 static int
 role_of(UnitMatch *out, const State *s)
 {
-	UnitRole role = {s->kind, s->number, s->type->dtype, s->sharded};
+	UnitRole role = {s->kind, s->number, s->type->dtype};
 	int i = 0;
 
 	while (i < out->roles.n &&
 	       (out->roles.at[i].kind != role.kind || out->roles.at[i].number != role.number ||
-	        out->roles.at[i].dtype != role.dtype || out->roles.at[i].sharded != role.sharded))
+	        out->roles.at[i].dtype != role.dtype))
 		i++;
 	if (i == out->roles.n)
 		vec_push(out->arena, &out->roles, role);

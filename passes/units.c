@@ -9,7 +9,7 @@
  * Members start at multiples of MEMBER_ALIGN elements. At the end of a layer block is padding up to a multiple of
  * UNIT_BLOCK, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
  * together; it is what will be gathered at once. Units that are updated alike lie side by side, too, in a run, of which
- * one kernel takes all; units of states that are sharded do not, for a rank has a part of each. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
+ * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
  * Keeps: every element's update, up to the order of addition in norms; random numbers for each element are those of its
  * number in the run. Linear in nodes. */
 #include "passes/units.h"
@@ -186,7 +186,6 @@ flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 	State *s = state_new(m, module_fresh_name(m, name), type_new(m, like->type->dtype, 1, &n),
 	                     unit_kind(like), like->lifetime);
 	s->decay = like->decay;
-	s->sharded = like->sharded;
 	s->lr_scale = like->lr_scale;
 	s->number = like->number;
 	s->loc = loc_name(m, "units");
@@ -367,51 +366,13 @@ merge_stores(Units *u, const Group *g)
 }
 
 static void
-pack_run(Units *u, Group *g, int number)
+pack(Units *u, Group *g, int number)
 {
 	g->number = number;
+	place_members(u, g);
 	make_states(u, g, number);
 	merge_sums(u, g);
 	merge_stores(u, g);
-}
-
-static bool
-is_sharded(const Group *g)
-{
-	for (int i = 0; i < g->members.at[0]->states.n; i++)
-		if (g->members.at[0]->states.at[i]->sharded)
-			return true;
-	return false;
-}
-
-/* The members of one unit, as a group of their own. */
-static Group
-group_of_unit(Units *u, const Group *g, const Range *unit)
-{
-	Group own = {.n = unit->n};
-
-	for (int i = 0; i < g->members.n; i++) {
-		if (g->offsets.at[i] < unit->first || g->offsets.at[i] >= unit->first + unit->n)
-			continue;
-		vec_push(u->p->scratch, &own.members, g->members.at[i]);
-		vec_push(u->p->scratch, &own.offsets, g->offsets.at[i] - unit->first);
-	}
-	vec_push(u->p->scratch, &own.units, ((Range){0, unit->n}));
-	return own;
-}
-
-static void
-pack(Units *u, Group *g, int number)
-{
-	place_members(u, g);
-	if (!is_sharded(g)) {
-		pack_run(u, g, number);
-		return;
-	}
-	for (int k = 0; k < g->units.n; k++) {
-		Group own = group_of_unit(u, g, &g->units.at[k]);
-		pack_run(u, &own, number);
-	}
 }
 
 static bool

@@ -15,7 +15,6 @@ typedef struct {
 	StateKind kind;
 	int number;
 	DType dtype;
-	bool sharded;
 } UnitRole;
 /* A sum over all elements, which is a term of a larger sum. */
 typedef struct {

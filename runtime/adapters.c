@@ -179,7 +179,7 @@ static Status
 read_whole(Gradc *run, Arena *arena, uint32_t state, char **out)
 {
 	*out = arena_alloc(arena, (size_t)run->format.states[state].bytes + 1);
-	return executor_read(&run->executor, *out, executor_state(&run->executor, (int)state));
+	return state_read(run, (int)state, *out);
 }
 
 /* As it was compiled, or of the numbers that --load or --merge put there. */
@@ -219,9 +219,8 @@ add_product(Gradc *run, const AdapterRecord *r, double sign)
 		Product p = product_of(f, r, &v, arena);
 		p.scale *= sign;
 		store_sums(&p, &v, NULL, arena);
-		Span to = executor_state(&run->executor, (int)r->weight);
-		to.bytes = f->states[r->weight].bytes;
-		status = executor_write(&run->executor, to, weight);
+		status = state_write(&run->executor, (int)r->weight, 0, weight,
+		                     f->states[r->weight].bytes);
 	}
 	arena_free(arena);
 	return status;

@@ -13,9 +13,8 @@ static Status
 take_bytes(void *context, int state, int64_t offset, const void *bytes, int64_t n)
 {
 	Gradc *run = context;
-	Span to = executor_state(&run->executor, state);
 
-	return executor_write(&run->executor, (Span){to.at + offset, n}, bytes);
+	return state_write(&run->executor, state, offset, bytes, n);
 }
 
 /* Constants are not in the checkpoint: they must be those that it was trained with. */

@@ -200,13 +200,15 @@ saver_save(Gradc *run, double eval_loss)
 	if (!run->options.save)
 		return status_error(EXIT_USAGE, "there is no folder to save to");
 	RETURN_IF_ERROR(step_is_whole(run));
-	if (gradc_rank(run) > 0) { /* whether it fails is rank 0's to say */
+	if (gradc_rank(run) > 0) /* whether it fails is rank 0's to say */
 		run->saver.done_step = run->step;
+	RETURN_IF_ERROR(states_begin(run));
+	if (gradc_rank(run) > 0)
 		return NULL;
-	}
 	Status status = saver_poll(run, true);
 	if (!status)
 		status = start_job(run, eval_loss);
+	status = status_first(status, states_end(run));
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
 	run->saver.seconds += seconds_now() - begin;
 	return status;

@@ -83,17 +83,29 @@ copy_all(const Executor *x, Snapshot *s)
 {
 	const DeviceOps *ops = x->ops;
 
-	if (ops->copy_hashed) {
+	if (ops->copy_hashed && x->facts.mode == MODE_REPLICATED) {
 		s->hashed = true;
 		return ops->copy_hashed(x->device, s->copies, s->n);
 	}
 	for (int i = 0; i < s->n; i++)
-		RETURN_IF_ERROR(ops->copy(x->device, 0, s->copies[i].to, s->copies[i].from));
+		if (s->copies[i].from)
+			RETURN_IF_ERROR(
+				ops->copy(x->device, 0, s->copies[i].to, s->copies[i].from));
 	return ops->sync(x->device);
 }
 
+/* What ranks hold parts of. */
+static Status
+gather_all(Gradc *run, const SavedPlace *places, const Snapshot *s)
+{
+	for (int i = 0; i < s->n; i++)
+		if (!s->copies[i].from)
+			RETURN_IF_ERROR(state_read(run, places[i].state, s->copies[i].to.at));
+	return NULL;
+}
+
 Status
-snapshot_take(Arena *arena, const Gradc *run, Snapshot *out)
+snapshot_take(Arena *arena, Gradc *run, Snapshot *out)
 {
 	const Format *f = &run->format;
 	Snapshot *s = out;
@@ -111,7 +123,8 @@ snapshot_take(Arena *arena, const Gradc *run, Snapshot *out)
 		s->copies[i].to = (Span){run->saver.snapshot.at + p->at, saved_bytes(f, state)};
 		s->copies[i].from = executor_state(&run->executor, p->state).at;
 	}
-	return copy_all(&run->executor, s);
+	RETURN_IF_ERROR(copy_all(&run->executor, s));
+	return gather_all(run, places, s);
 }
 
 void

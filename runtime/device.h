@@ -34,7 +34,10 @@ typedef struct {
 typedef struct {
 	uint32_t kernel;
 	uint32_t n_buffers;
+	/* Of an argument of which there is a part, where all of it would begin; and how many of its bytes lie in front of the part. NULL:
+	 * all are there. */
 	void *const *buffers;
+	const int64_t *before;
 	const Scalar *scalars; /* N_SCALARS of them, in the device's memory; NULL: none */
 	int64_t begin, end;
 	int64_t grain; /* fewer iterations are not worth a thread */

@@ -350,16 +350,19 @@ async_unload(Device *device, Code *code)
 static Status
 do_run(Device *d, Job *job, bool *done)
 {
-	void **buffers = malloc(sizeof(void *) * (job->n_buffers + 1));
-
-	if (!buffers)
-		return status_error(EXIT_SYSTEM, "no memory for %u addresses", job->n_buffers);
-	for (uint32_t i = 0; i < job->n_buffers; i++)
-		buffers[i] = async_memory_at(d->memory, job->buffers[i]);
-	job->kernel(buffers, async_memory_at(d->memory, job->scalars), job->begin, job->end);
-	free(buffers);
+	job->kernel(job->buffers, async_memory_at(d->memory, job->scalars), job->begin, job->end);
 	*done = true;
 	return NULL;
+}
+
+/* Where kernels see it; of a part, where all of the argument would begin. */
+static void *
+async_buffer(Device *d, const Launch *launch, uint32_t i)
+{
+	uintptr_t before = launch->before ? (uintptr_t)launch->before[i] : 0;
+	void *part = (void *)((uintptr_t)launch->buffers[i] + before);
+
+	return (void *)((uintptr_t)async_memory_at(d->memory, part) - before);
 }
 
 static Status
@@ -372,8 +375,8 @@ async_run(Device *d, int stream, const Code *code, const Launch *launch)
 		job->begin = launch->begin;
 		job->end = launch->end;
 		job->scalars = launch->scalars;
-		if (launch->n_buffers)
-			memcpy(job->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
+		for (uint32_t i = 0; i < launch->n_buffers; i++)
+			job->buffers[i] = async_buffer(d, launch, i);
 	}
 	return submit(d, job);
 }

@@ -12,11 +12,12 @@ run_facts(const ExecutorOptions *o)
 	RunFacts facts = run_alone;
 
 	facts.holds = apart ? ONLY_APART : 0;
-	if (!o->comm || o->comm->size == 1)
+	facts.mode = o->mode;
+	if (!o->comm || (o->comm->size == 1 && o->mode == MODE_REPLICATED))
 		return facts;
 	facts.ranks = o->comm->size;
 	facts.rank = o->comm->rank;
-	facts.holds |= ONLY_RANKS | (o->ordered ? ONLY_ORDERED : ONLY_FAST);
+	facts.holds |= ONLY_RANKS | (o->ordered && facts.ranks > 1 ? ONLY_ORDERED : ONLY_FAST);
 	if (apart && !o->comm->data_ops->reads_device_memory)
 		facts.holds |= ONLY_STAGED;
 	return facts;
@@ -79,8 +80,13 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
+	out->shard_at = NEW_ARRAY(arena, int64_t, f->n[SECTION_STATES] + 1);
+	if (format_shard_places(f, &out->facts, out->shard_at) == INT64_MAX)
+		return status_error(EXIT_SYSTEM, "parts of states are too large");
+	out->facts.shard_at = out->shard_at;
 	out->most_arguments = most;
 	out->buffers = NEW_ARRAY(arena, void *, most);
+	out->before = NEW_ARRAY(arena, int64_t, most);
 	RETURN_IF_ERROR(format_check_world(f, &out->facts));
 	out->most_observed = options->observed ? most_observed(out) : 0;
 	device.n_events = FIRST_OBSERVED + out->most_observed * 2;
@@ -162,6 +168,8 @@ executor_state(const Executor *x, int state)
 {
 	const StateRecord *s = &x->format->states[state];
 
+	if (state_is_sharded(s, x->facts.mode))
+		return (Span){NULL, 0}; /* state_part */
 	return (Span){place(x, SPACE_STATE, s->offset), s->bytes};
 }
 
@@ -266,18 +274,47 @@ set_timer(Walk *w, int phase)
 }
 
 static Span
-argument_span(const Walk *w, const Instruction *n, uint32_t i)
+argument_part(const Walk *w, const Instruction *n, uint32_t i, int64_t *first)
 {
 	const Argument *a = &w->x->format->arguments[n->args + i];
 	const Slot *s = &w->x->format->slots[a->slot];
 	int64_t done = a->loop ? w->loops[a->loop - 1].done : 0;
-	SlotPlace at = {s->offset, s->bytes};
+	SlotPlace at = {s->offset, s->bytes, 0};
 
 	if (s->share != SLOT_WHOLE)
 		format_place(s, &w->x->facts, done, &at); /* format_check_world has seen it */
 	else
 		at.offset += a->stride * done;
+	*first = at.first;
 	return (Span){place(w->x, (Space)s->space, at.offset), at.bytes};
+}
+
+static Span
+argument_span(const Walk *w, const Instruction *n, uint32_t i)
+{
+	int64_t first;
+
+	return argument_part(w, n, i, &first);
+}
+
+/* A kernel's argument, as if all of it were there; where it is a part, the launch takes the iterations of that. */
+static void *
+whole_argument(const Walk *w, const Instruction *n, uint32_t i, Launch *launch)
+{
+	const Format *f = w->x->format;
+	const KernelRecord *k = &f->kernels[n->what];
+	const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+	int64_t first;
+	Span part = argument_part(w, n, i, &first);
+
+	if (k->elements == 0 && f->slots[f->arguments[n->args + i].slot].share == SLOT_PART) {
+		launch->begin = first / a->each;
+		launch->end = (first + part.bytes) / a->each;
+		launch->before = w->x->before;
+	} else
+		first = 0;
+	w->x->before[i] = first;
+	return (void *)((uintptr_t)part.at - (uintptr_t)first);
 }
 
 static Status
@@ -295,10 +332,12 @@ run_kernel(Walk *w, const Instruction *n)
 	};
 
 	for (uint32_t i = 0; i < n->n_args; i++)
-		x->buffers[i] = argument_span(w, n, i).at;
+		x->buffers[i] = whole_argument(w, n, i, &launch);
 	if (k->elements)
 		format_launch_end(x->format, k, argument_span(w, n, n->n_args - 1u).bytes,
 		                  &launch.end);
+	if (launch.begin == launch.end)
+		return NULL;
 	return w->program->target == (uint32_t)x->target
 	               ? x->ops->run(x->device, n->stream, x->code, &launch)
 	               : host_launch(x, n->stream, &launch);

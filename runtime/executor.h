@@ -60,13 +60,15 @@ typedef struct {
 	VEC(HostLaunch *) host_launches;
 	const Comm *comm; /* NULL: of one rank */
 	RunFacts facts;
+	int64_t *shard_at;         /* of facts */
 	Span regions[N_SPACES][2]; /* by turn; without turns the first */
 	Span library;              /* what libraries work in */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
 	uint32_t most_arguments;   /* of an instruction */
 	void **buffers;            /* room for them */
-	StepTimers timers[2];      /* by the step's turn */
-	bool timed;                /* runs belong to a step */
+	int64_t *before;
+	StepTimers timers[2]; /* by the step's turn */
+	bool timed;           /* runs belong to a step */
 	bool poison;
 	int64_t host_waits; /* how often the host has waited for the device */
 	int most_observed;  /* instructions that a program runs; 0: they are never timed */
@@ -83,6 +85,7 @@ typedef struct {
 	const CodeImage *host; /* for programs that the host's processors run; NULL: none */
 	const Comm *comm;      /* NULL, where there is one rank */
 	bool ordered;          /* sums over ranks are made in their order */
+	int mode;              /* how ranks share states */
 	bool observed;         /* instructions may be timed */
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
@@ -90,7 +93,7 @@ void executor_stop(Executor *x); /* waits; then nothing touches the regions */
 void executor_close(Executor *x);
 /* In the device's memory, at the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
-Span executor_state(const Executor *x, int state);
+Span executor_state(const Executor *x, int state);    /* of which ranks hold parts: none */
 Span executor_region(const Executor *x, Space space); /* whole */
 /* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
 char *executor_host(const Executor *x, uint32_t slot);

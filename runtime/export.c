@@ -126,7 +126,7 @@ static Status
 read_state(Export *x, Arena *arena, int state, char **out)
 {
 	*out = arena_alloc(arena, (size_t)x->run->format.states[state].bytes);
-	return executor_read(&x->run->executor, *out, executor_state(&x->run->executor, state));
+	return state_read(x->run, state, *out);
 }
 
 /* What a hole is filled from: the numbers of a state, their axes permuted, in the arena. */

@@ -50,7 +50,7 @@ clear_all(Executor *x)
 	for (int i = 0; i < COUNT(spaces); i++)
 		RETURN_IF_ERROR(clear(x, executor_region(x, spaces[i])));
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_STEP)
+		if (f->states[i].lifetime == LASTS_STEP && !state_has_parts(x, i))
 			RETURN_IF_ERROR(clear(x, executor_state(x, i)));
 	return executor_drain(x);
 }

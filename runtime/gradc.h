@@ -64,6 +64,9 @@ typedef struct {
 	/* Sums over ranks: "ordered", in the order of the ranks, so that W ranks give the bits of W accumulation steps; "fast",
 	 * as the library adds; NULL: ordered up to 8 ranks. */
 	const char *reduce;
+	const char *
+		data_parallel; /* "ddp", "zero1", "zero2" or "zero3", of those compiled in; NULL: the first of them */
+	bool alone; /* nothing is trained: gradc_once or gradc_check_gradients, by one rank with whole states */
 	const char *trace; /* a file for what happens when; NULL: none */
 	bool profile;      /* measure the instructions of a few steps */
 	const char
@@ -260,6 +263,10 @@ typedef struct {
 /* Gradients of one micro-batch against central differences, of a model compiled with --eval-mode=as-exported. */
 Status gradc_check_gradients(Gradc *run, const GradcCheckOptions *options);
 /* The trained model: with adapters beside their weights, as they were trained. */
+/* Around rank 0's exports; every rank calls both, and in the first the others lend rank 0 their parts of states until it calls the
+ * second. */
+Status gradc_begin_exports(Gradc *run);
+Status gradc_end_exports(Gradc *run);
 Status gradc_export(Gradc *run, const char *path);
 /* The model as it was compiled, its weights with their adapters' products added. */
 Status gradc_export_merged(Gradc *run, const char *path);

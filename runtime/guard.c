@@ -103,6 +103,8 @@ GUARDED(check_adapters, adapters_check, const char *, option, "looking at the ad
 GUARDED(bind_data, trainer_bind_data, "opening the data")
 GUARDED(queue_step, step_queue, "computing a step")
 GUARDED(finish, trainer_finish, "completing the trace")
+GUARDED(begin_exports, states_begin, "writing the model")
+GUARDED(end_exports, states_end, "writing the model")
 #undef GUARDED
 
 typedef struct {

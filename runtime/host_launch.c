@@ -46,6 +46,7 @@ host_launch(Executor *x, int stream, const Launch *launch)
 
 	h->x = x;
 	h->launch = *launch;
+	h->launch.before = NULL; /* the host's processors do without */
 	atomic_store(&h->queued, true);
 	if (launch->n_buffers)
 		memcpy(h->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);

@@ -62,10 +62,9 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 		own = arena_alloc(arena, (size_t)dtype_bytes((DType)s->dtype, n));
 		dtype_convert((DType)s->dtype, own, t->dtype, raw, n);
 	}
-	Span to = executor_state(&run->executor, state);
-	to.bytes = dtype_bytes((DType)s->dtype, n);
 	if (!status)
-		status = executor_write(&run->executor, to, own);
+		status = state_write(&run->executor, state, 0, own,
+		                     dtype_bytes((DType)s->dtype, n));
 	arena_free(arena);
 	return status;
 }

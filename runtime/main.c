@@ -438,11 +438,13 @@ write_exports(Session *s)
 {
 	const CliOptions *o = s->o;
 
-	if (o->export)
-		RETURN_IF_ERROR(gradc_export(s->run, o->export));
-	if (o->export_merged)
-		RETURN_IF_ERROR(gradc_export_merged(s->run, o->export_merged));
-	return o->export_adapter ? gradc_export_adapter(s->run, o->export_adapter) : NULL;
+	RETURN_IF_ERROR(gradc_begin_exports(s->run));
+	Status status = o->export ? gradc_export(s->run, o->export) : NULL;
+	if (!status && o->export_merged)
+		status = gradc_export_merged(s->run, o->export_merged);
+	if (!status && o->export_adapter)
+		status = gradc_export_adapter(s->run, o->export_adapter);
+	return status_first(status, gradc_end_exports(s->run));
 }
 
 /* What could not be written at the end is told at the start. */
@@ -541,6 +543,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (o->info)
 		return info_print(&model, o, diag);
 	o->run.communicator = "auto";
+	o->run.alone = o->once;
 	Status status = options_match_names(arena, &model, o);
 	if (!status && !outputs_prepare(o, &model, arena, &paths, diag))
 		return EXIT_USAGE;

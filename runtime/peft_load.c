@@ -270,10 +270,8 @@ load_part(Loader *l, const SafeTensor *t, const PeftPart *p, double factor)
 					EXIT_CHECKPOINT, "%s: \"%s\": not all numbers are finite%s",
 					l->path, t->name,
 					factor != 1 ? ", as they are multiplied" : "");
-		Span span = executor_state(&l->run->executor, (int)p->state);
-		span.bytes = s->bytes;
 		if (!status)
-			status = executor_write(&l->run->executor, span, own);
+			status = state_write(&l->run->executor, (int)p->state, 0, own, s->bytes);
 	}
 	arena_free(arena);
 	return status;
@@ -283,8 +281,7 @@ static Status
 read_state(const Loader *l, uint32_t state, Arena *arena, char **out)
 {
 	*out = arena_alloc(arena, (size_t)l->f->states[state].bytes + 1);
-	return executor_read(&l->run->executor, *out,
-	                     executor_state(&l->run->executor, (int)state));
+	return state_read(l->run, (int)state, *out);
 }
 
 /* PEFT writes a table and a head that have adapters, too (save_embedding_layers). Sizes of outputs are those of the weight that was

@@ -49,8 +49,7 @@ add_tensor(Writer *w, const PeftPart *p, double first)
 
 	memcpy(dims, peft_dims(w->f, p->state), sizeof(*dims) * s->rank);
 	int state = export_state(w->run, (int)p->state);
-	RETURN_IF_ERROR(
-		executor_read(&w->run->executor, data, executor_state(&w->run->executor, state)));
+	RETURN_IF_ERROR(state_read(w->run, state, data));
 	export_warn(w->run, "--export-adapter", s, (DType)s->dtype, data,
 	            format_elements(w->f, s->first_dim, s->rank));
 	if (first != 0) {

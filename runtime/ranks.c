@@ -113,10 +113,11 @@ static uint64_t
 hash_options(const Gradc *run)
 {
 	const GradcOptions *o = &run->options;
-	const int64_t options[] = {o->accumulate,       (int64_t)o->seed,    o->warmup,
-	                           o->shuffle,          o->keep_last,        run->total_steps,
-	                           o->save != NULL,     o->resume != NULL,   o->keep_best,
-	                           run->reduce_ordered, gradc_has_eval(run), o->find_nan};
+	const int64_t options[] = {
+		o->accumulate, (int64_t)o->seed,    o->warmup,           o->shuffle,
+		o->keep_last,  run->total_steps,    o->save != NULL,     o->resume != NULL,
+		o->keep_best,  run->reduce_ordered, gradc_has_eval(run), o->find_nan,
+		run->mode};
 	uint64_t h = hash_bytes(options, sizeof(options), 0);
 
 	h = hash_bytes(run->hyper.values, sizeof(run->hyper.values), h);
@@ -142,7 +143,7 @@ static Status
 hash_states(Gradc *run, uint64_t *out)
 {
 	enum { BLOCKS = 64, BLOCK = 4096 };
-	int64_t n = run->format.header->state_bytes, last = n > BLOCK ? n - BLOCK : 0;
+	int64_t n = format_state_bytes(&run->format, run->mode), last = n > BLOCK ? n - BLOCK : 0;
 	char block[BLOCK];
 	Span from = executor_region(&run->executor, SPACE_STATE);
 

@@ -10,6 +10,8 @@ region_bytes(const Executor *x, Space space)
 
 	if (space_table[space].by_slots)
 		return format_slots_bytes(x->format, space, &x->facts);
+	if (space == SPACE_STATE)
+		return format_state_bytes(x->format, x->facts.mode);
 	return bytes > host ? bytes : host;
 }
 

@@ -406,7 +406,7 @@ int64_t saved_bytes(const Format *f, const StateRecord *s); /* without what pads
 SavedTensor saved_tensor(const Format *f, const StateRecord *s, int shard);
 int64_t snapshot_bytes(const Format *f, int64_t shard_bytes); /* of the region */
 /* Copied when it returns, into the saver's region; the lists are the arena's. */
-Status snapshot_take(Arena *arena, const Gradc *run, Snapshot *out);
+Status snapshot_take(Arena *arena, Gradc *run, Snapshot *out);
 void snapshot_hash(Snapshot *s);
 /* Tensors [first, first + n) of it for a file. */
 SafeTensor *snapshot_files(Arena *arena, const Snapshot *s, int first, int n);
@@ -490,6 +490,23 @@ Status named_close(NamedFiles *n, Status status);
 /* ---- outputs.c */
 Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
 Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
+
+/* ---- state_parts.c */
+/* What this rank has of a state, in the device's memory: bytes from `first` on; at.at is NULL where it has none. */
+typedef struct {
+	Span at;
+	int64_t first;
+} StatePart;
+StatePart state_part(const Executor *x, int state);
+bool state_has_parts(const Executor *x, int state); /* ranks hold parts of it */
+/* Bytes [offset, offset + bytes) of the state: of them what this rank has. */
+Status state_write(Executor *x, int state, int64_t offset, const void *from, int64_t bytes);
+/* All of it, to the host's memory. Where ranks hold parts all of them call it, for the same states; or rank 0 alone, in a call of
+ * states_begin. */
+Status state_read(Gradc *run, int state, void *to);
+/* Every rank calls both. In the first all but rank 0 lend it their parts, until it calls the second. */
+Status states_begin(Gradc *run);
+Status states_end(Gradc *run);
 
 /* ---- ranks.c */
 /* A fault of one rank is everybody's: the first rank that has one keeps it, the others get its exit code
@@ -599,6 +616,8 @@ struct Gradc {
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
 	Comm comm;
 	bool reduce_ordered; /* sums over ranks are made in their order */
+	int mode;            /* how they share states: of format.h's modes */
+	bool is_served;      /* rank 0 reads states, and the others lend it their parts */
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;

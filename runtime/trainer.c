@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_12 = 12; /* what compiled objects refer to */
+const int gradc_abi_13 = 13; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -41,12 +41,10 @@ info_is(const Format *f, const char *key, const char *value)
 const ProgramRecord *
 program_find(const Gradc *run, Role role, int binding)
 {
-	const ProgramKey key = {.role = role,
-	                        .binding = binding,
-	                        .mode = MODE_REPLICATED,
-	                        .target = gradc_target(run)};
+	const ProgramKey key = {
+		.role = role, .binding = binding, .mode = run->mode, .target = gradc_target(run)};
 
-	return format_program(&run->format, &key);
+	return format_program_in(&run->format, &key);
 }
 
 const ProgramRecord *
@@ -154,6 +152,52 @@ pick_reduction(Gradc *run)
 	return NULL;
 }
 
+/* --data-parallel: of those compiled in, the first where nothing is said. What one rank does once it does with whole states. */
+static Status
+pick_mode(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	const char *list = format_info_get(&run->format, "data_parallel"),
+		   *asked = o->data_parallel;
+	char *copy = arena_strdup(run->arena, list ? list : mode_names[MODE_REPLICATED]);
+	char *save = NULL;
+
+	run->mode = MODE_REPLICATED;
+	for (char *name = strtok_r(copy, ",", &save); name && !o->alone;
+	     name = strtok_r(NULL, ",", &save)) {
+		if (asked && strcmp(asked, name) != 0)
+			continue;
+		while (run->mode < N_MODES && strcmp(mode_names[run->mode], name) != 0)
+			run->mode++;
+		return run->mode < N_MODES ? NULL
+		                           : status_error(EXIT_SYSTEM,
+		                                          "the executable's tables are damaged: "
+		                                          "--data-parallel=%s",
+		                                          name);
+	}
+	return !asked || o->alone ? NULL
+	                          : status_error(EXIT_USAGE,
+	                                         "--data-parallel=%s: compiled with "
+	                                         "--data-parallel=%s",
+	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
+}
+
+/* What looks at gradients, or at all that a kernel reads, needs them whole. */
+static Status
+check_mode(const Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	const char *what = o->find_nan ? "--find-nan" : NULL;
+
+	if (run->mode == MODE_REPLICATED || !what)
+		return NULL;
+	return status_error(
+		EXIT_USAGE,
+		"%s: not with --data-parallel=%s; compile with --data-parallel=ddp, too, "
+		"and run with that",
+		what, mode_names[run->mode]);
+}
+
 /* --autotune. A file that is none of ours stays as it is; one that cannot be written would be no use to later runs. */
 static Status
 check_autotune(Gradc *run, DeviceOptions *device)
@@ -206,6 +250,8 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(export_check(&run->format, options));
 	RETURN_IF_ERROR(pick_reduction(run));
+	RETURN_IF_ERROR(pick_mode(run));
+	RETURN_IF_ERROR(check_mode(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
 	ExecutorOptions executor = {.ops = run->device.ops,
@@ -214,6 +260,7 @@ open_all(Gradc *run, const GradcOptions *options)
 	                            .variant = run->variant,
 	                            .comm = &run->comm,
 	                            .ordered = run->reduce_ordered,
+	                            .mode = run->mode,
 	                            .observed = options->trace || options->profile};
 	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));

@@ -236,7 +236,7 @@ open_makers(const Gradc *run, Pool **pool)
 
 /* Made in memory, and copied from there. */
 static Status
-init_made(Gradc *run, Pool *pool, int index, Span to)
+init_made(Gradc *run, Pool *pool, int index)
 {
 	const Format *f = &run->format;
 	const StateRecord *s = &f->states[index];
@@ -253,7 +253,7 @@ init_made(Gradc *run, Pool *pool, int index, Span to)
 		parallel_for(pool, chunks, 1, make_chunks, &init);
 	else
 		make_chunks(&init, 0, chunks);
-	Status status = executor_write(&run->executor, to, init.to);
+	Status status = state_write(&run->executor, index, 0, init.to, s->bytes);
 	arena_free(arena);
 	return status;
 }
@@ -270,7 +270,7 @@ typedef struct {
 
 /* The states from index on whose data lie in the file as they do, all of them constant or none. */
 static DataRun
-data_run(const Format *f, int index)
+data_run(const Format *f, int index, int mode)
 {
 	const StateRecord *s = &f->states[index];
 	DataRun r = {.begin = s->offset,
@@ -282,7 +282,7 @@ data_run(const Format *f, int index)
 		s = &f->states[i];
 		if (s->init != FROM_DATA)
 			continue;
-		if (s->offset < r.end || s->offset - r.end > PAGE ||
+		if (state_is_sharded(s, mode) || s->offset < r.end || s->offset - r.end > PAGE ||
 		    s->data_offset - s->offset != r.shift ||
 		    (s->lifetime == LASTS_CONSTANT) != r.constant)
 			break;
@@ -327,8 +327,10 @@ init_data(Gradc *run, const Weights *w, int index, DataRun *r)
 	const StateRecord *s = &run->format.states[index];
 	int64_t end = s->offset + s->bytes;
 
+	if (state_has_parts(&run->executor, index))
+		return state_write(&run->executor, index, 0, w->at + s->data_offset, s->bytes);
 	if (s->offset >= r->end || s->offset < r->begin || s->data_offset - s->offset != r->shift) {
-		*r = data_run(&run->format, index);
+		*r = data_run(&run->format, index, run->mode);
 		RETURN_IF_ERROR(map_run(run, w, r));
 	}
 	int64_t before = r->mapped_begin < end ? r->mapped_begin : end;
@@ -348,7 +350,7 @@ init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *d
 		return init_data(run, weights, index, data);
 	if (s->init == FROM_COPY)
 		return NULL; /* when there is what it copies */
-	return init_made(run, pool, index, executor_state(&run->executor, index));
+	return init_made(run, pool, index);
 }
 
 /* The region is zero already. */
@@ -395,34 +397,50 @@ Status
 weights_begin(Gradc *run, int state)
 {
 	const StateRecord *s = &run->format.states[state];
-	Span to = executor_state(&run->executor, state);
 
 	if (is_made(s))
-		return init_made(run, NULL, state, to);
+		return init_made(run, NULL, state);
 	Arena *arena = arena_new();
 	char *zeros = arena_alloc(arena, (size_t)s->bytes + 1);
 	memset(zeros, 0, (size_t)s->bytes);
-	to.bytes = s->bytes;
-	Status status = executor_write(&run->executor, to, zeros);
+	Status status = state_write(&run->executor, state, 0, zeros, s->bytes);
 	arena_free(arena);
 	return status;
 }
 
+/* Has this rank of both the same elements, and not all? Then it needs no other. Of units; members are with them. */
+static bool
+has_same_part(const Executor *x, int to, int from)
+{
+	const StateRecord *a = &x->format->states[to], *b = &x->format->states[from];
+
+	return state_has_parts(x, to) && state_has_parts(x, from) &&
+	       format_elements(x->format, a->first_dim, a->rank) ==
+	               format_elements(x->format, b->first_dim, b->rank);
+}
+
+/* All of it, or the rank's part of both. */
 static Status
 copy_state(Gradc *run, int to, int from)
 {
 	const Format *f = &run->format;
 	const StateRecord *x = &f->states[from], *y = &f->states[to];
+	DType xt = (DType)x->dtype, yt = (DType)y->dtype;
 	Executor *e = &run->executor;
 	Arena *arena = arena_new();
-	char *old = arena_alloc(arena, (size_t)x->bytes),
-	     *new = arena_alloc(arena, (size_t)y->bytes);
-	Status status = executor_read(e, old, executor_state(e, from));
+	bool own = has_same_part(e, to, from);
+	StatePart part = own ? state_part(e, from) : (StatePart){.at.bytes = x->bytes};
+	int64_t n = part.at.bytes * 8 / dtype_info[xt].bits;
+	char *old = arena_alloc(arena, (size_t)part.at.bytes + 1);
+	char *new = arena_alloc(arena, (size_t)dtype_bytes(yt, n) + 1);
+	Status status = !own            ? state_read(run, from, old)
+	                : part.at.bytes ? executor_read(e, old, part.at)
+	                                : NULL;
 
 	if (!status) {
-		dtype_convert((DType)y->dtype, new, (DType)x->dtype, old,
-		              format_elements(f, y->first_dim, y->rank));
-		status = executor_write(e, executor_state(e, to), new);
+		int64_t first = dtype_bytes(yt, part.first * 8 / dtype_info[xt].bits);
+		dtype_convert(yt, new, xt, old, n);
+		status = state_write(e, to, first, new, dtype_bytes(yt, n));
 	}
 	arena_free(arena);
 	return status;

@@ -224,6 +224,32 @@ set_bytes(const OptionUse *u, void *at)
 	return false;
 }
 
+/* ddp,zero3: each once. */
+static bool
+set_modes(const OptionUse *u, void *at)
+{
+	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
+	uint32_t seen = 0;
+
+	*(const char **)at = u->value;
+	for (char *name = strtok_r(copy, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+		int mode = 0;
+		while (mode < N_MODES && strcmp(name, mode_names[mode]) != 0)
+			mode++;
+		if (mode == N_MODES || seen >> mode & 1) {
+			diag_error(u->diag, EXIT_USAGE,
+			           "%s--%s=%s: need some of ddp, zero1, zero2, zero3", u->origin,
+			           u->row->name, u->value);
+			return false;
+		}
+		seen |= 1u << mode;
+	}
+	if (!seen)
+		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need some of ddp, zero1, zero2, zero3",
+		           u->origin, u->row->name, u->value);
+	return seen != 0;
+}
+
 static const char *
 nth_printer(int i)
 {
@@ -532,7 +558,9 @@ static const OptionRow option_rows[] = {
 	 .most = MAX_CORES, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
 	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
-	{"data-parallel", "ddp", "how ranks share", TAKES_KNOWN, AT(data_parallel), .commands = COMPILE | DUMP},
+	{"data-parallel", "ddp,zero1,zero2,zero3",
+	 "what ranks hold parts of: nothing (ddp); what the optimizer keeps; gradients, too; weights, too; several: the executable picks at start",
+	 TAKES_CALL, AT(data_parallel), .set = set_modes, .commands = COMPILE | DUMP},
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
 	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},

@@ -178,6 +178,19 @@ fill_units(const Session *s, void *options)
 		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
+static void
+fill_memory(const Session *s, void *options)
+{
+	char *modes;
+
+	if (!s->o->data_parallel)
+		return;
+	modes = arena_strdup(s->arena, s->o->data_parallel);
+	for (char *c = modes; *c; c++)
+		*c = *c == ',' ? '+' : *c;
+	((MemoryOptions *)options)->modes = modes;
+}
+
 /* CPUs with vectors of one width share a target, so also its programs; GPUs do, of a generation. A machine that is only
  * predicted has its own, unless --target names another. */
 static void
@@ -242,6 +255,7 @@ static const struct {
 	{&pass_inline, .fill = fill_inline},
 	{&pass_multiversion, .fill = fill_targets},
 	{&pass_units, .fill = fill_units},
+	{&pass_memory, .fill = fill_memory},
 	{&pass_mixed, .fill = fill_mixed},
 	{&pass_layer_decay, .fill = fill_layer_decay, .asked = asked_by_layer_decay},
 	{&pass_ema, .fill = fill_ema},

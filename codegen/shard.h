@@ -1,0 +1,42 @@
+/* States of which ranks hold parts (ZeRO-1 to ZeRO-3), and what that makes of programs. */
+#ifndef GRADC_CODEGEN_SHARD_H
+#define GRADC_CODEGEN_SHARD_H
+
+#include "codegen/codegen.h"
+#include "codegen/travel.h"
+
+/* ---- shard_states.c: sets State.sharded and State.block; before states have places. */
+void shard_states(Module *m, Arena *arena);
+
+/* ---- shard.c, of a program's instructions, the last of w: they become those of that mode. */
+typedef struct {
+	Arena *arena;
+	FormatWriter *w;
+	const Module *m;
+	const ProgramRecord *program;
+	DataParallelMode mode;
+	Travels travels;  /* out: what ranks exchange meanwhile */
+	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
+} ShardPlan;
+void shard_program(ShardPlan *plan);
+/* Is it another program in that mode? */
+bool shard_changes(const Function *f, DataParallelMode mode);
+
+/* ---- shard_update.c */
+/* Launches of @update that touch what is divided become one for each piece, over this rank's part of it. */
+void shard_update(ShardPlan *plan);
+
+/* ---- shard_gather.c */
+/* Programs that read weights and make gradients: weights are gathered before they are read, gradients reduced when they are made. */
+void shard_gather(ShardPlan *plan);
+
+/* The state that a slot lies in, a unit or what lies in none; NULL: ranks do not hold parts of it in that mode. */
+const State *shard_piece(const ShardPlan *plan, const Slot *slot);
+/* In that mode each rank has a right sum of its own part alone. */
+static inline bool
+shard_is_partial(const State *s, DataParallelMode mode)
+{
+	return s->sharded && mode && (s->sharded <= mode || s->kind == STATE_GRADIENT);
+}
+
+#endif

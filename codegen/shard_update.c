@@ -1,0 +1,227 @@
+/* @update where ranks hold parts. A kernel over a run of units becomes a launch for each unit, of the iterations that take
+ * this rank's part of it:
+ *
+ *	run adamw (gradient, norm, moment, parameter)          of 4 units of 8 blocks, on rank 1 of 2:
+ *	run adamw [4, 8)  (shard of unit 0 ...)
+ *	run adamw [12, 16) (shard of unit 1 ...)
+ *
+ * An argument is addressed as if all of it were there, so element i of a run is element i on every rank: random numbers count
+ * as they do where one rank has all. What such launches write and is not divided itself (parameters up to ZeRO-2, partial sums of a
+ * norm) is gathered behind them, unless all readers are such launches. */
+#include "codegen/shard.h"
+
+typedef struct {
+	ShardPlan *plan;
+	Instructions old, out;
+} Cutting;
+
+static const KernelArgument *
+argument_of(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return &c->plan->w->kernel_arguments.at[c->plan->w->kernels.at[n->what].first_argument + i];
+}
+
+static uint32_t
+slot_number(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return c->plan->w->arguments.at[n->args + i].slot;
+}
+
+static Slot
+slot_of(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return c->plan->w->slots.at[slot_number(c, n, i)];
+}
+
+static const State *
+outermost(const State *s)
+{
+	while (s->unit)
+		s = s->unit;
+	return s;
+}
+
+/* ---- what is cut */
+/* All pieces of what its first divided argument lies in; none: the instruction stays as it is. */
+typedef VEC(const State *) Pieces;
+static Pieces
+pieces_of(const Cutting *c, const Instruction *n)
+{
+	const Module *m = c->plan->m;
+	Pieces list = {0};
+	const State *all = NULL;
+
+	for (uint32_t i = 0; i < n->n_args && !all; i++) {
+		Slot s = slot_of(c, n, i);
+		const State *piece = shard_piece(c->plan, &s);
+		all = piece ? outermost(piece) : NULL;
+	}
+	for (int i = 0; i < m->states.n && all; i++)
+		if (m->states.at[i]->block && outermost(m->states.at[i]) == all)
+			vec_push(c->plan->arena, &list, m->states.at[i]);
+	return list;
+}
+
+static bool
+is_cut(const Cutting *c, const Instruction *n)
+{
+	return pieces_of(c, n).n > 0;
+}
+
+static bool
+is_written(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	if (n->kind == RUN_KERNEL)
+		return (argument_of(c, n, i)->access & ACCESS_WRITE) != 0;
+	return i == 0;
+}
+
+/* ---- arguments */
+/* Of a piece: which blocks of all those of what it lies in. */
+typedef struct {
+	const State *piece;
+	int64_t first, n, all;
+} Blocks;
+
+static Blocks
+blocks_of(const State *piece)
+{
+	int64_t before = piece->unit ? piece->unit_offset : 0;
+
+	return (Blocks){piece, before / piece->block, piece->type->n / piece->block,
+	                outermost(piece)->type->n / piece->block};
+}
+
+/* The state at that place of the same run that an argument is. */
+static const State *
+piece_at(const Cutting *c, int64_t offset)
+{
+	for (int i = 0; i < c->plan->m->states.n; i++) {
+		const State *s = c->plan->m->states.at[i];
+		if (s->block && s->offset == offset)
+			return s;
+	}
+	return NULL;
+}
+
+/* This rank's part of those blocks of an argument. */
+static Slot
+part_of(const Cutting *c, Slot whole, const Blocks *b)
+{
+	int64_t each = whole.bytes / b->all, before = b->first * each;
+	Slot part = whole;
+	const State *state = whole.space == SPACE_STATE ? piece_at(c, whole.offset + before) : NULL;
+
+	part.offset += before;
+	part.bytes = b->n * each;
+	part.before = before;
+	part.share = SLOT_PART;
+	part.block = (uint32_t)(each * 8 / dtype_info[whole.dtype].bits);
+	if (state && state->sharded <= c->plan->mode) {
+		part.space = SPACE_SHARD;
+		part.offset = 0;
+		part.state = (uint32_t)state->id + 1;
+		part.name = format_string(c->plan->w, state->name);
+	}
+	return part;
+}
+
+static bool
+is_shard(const Cutting *c, const Slot *slot)
+{
+	const State *s = shard_piece(c->plan, slot);
+
+	return s && s->sharded <= c->plan->mode;
+}
+
+static uint32_t
+add_slot(Cutting *c, Slot slot)
+{
+	FormatWriter *w = c->plan->w;
+
+	vec_push(w->arena, &w->slots, slot);
+	return (uint32_t)w->slots.n - 1;
+}
+
+/* ---- what is gathered */
+/* Does a later instruction read it other than by parts? */
+static bool
+is_read_whole(const Cutting *c, int at, uint32_t slot)
+{
+	const ProgramRecord *p = c->plan->program;
+	const FormatWriter *w = c->plan->w;
+
+	for (int k = at + 1; k < c->old.n; k++) {
+		const Instruction *n = &c->old.at[k];
+		for (uint32_t i = 0; i < n->n_args; i++)
+			if (slot_number(c, n, i) == slot &&
+			    (n->kind != RUN_KERNEL || !is_cut(c, n) ||
+			     argument_of(c, n, i)->each == 0))
+				return true;
+	}
+	for (uint32_t i = 0; i < p->n_outputs; i++)
+		if (w->ports.at[p->first_output + i].slot == slot)
+			return true;
+	return false;
+}
+
+static void
+gather_behind(Cutting *c, Slot part)
+{
+	Slot whole = part;
+
+	whole.share = SLOT_WHOLE;
+	whole.block = 0;
+	whole.before = part.before = 0;
+	vec_push(c->plan->arena, &c->plan->travels,
+	         ((Travel){.kind = TRAVEL_GATHER,
+	                   .behind = c->out.n - 1,
+	                   .when = RUN_ALWAYS,
+	                   .whole = whole,
+	                   .part = part}));
+}
+
+/* ---- one instruction */
+static void
+cut_piece(Cutting *c, int at, const State *piece)
+{
+	Instruction n = c->old.at[at], cut = n;
+	Blocks b = blocks_of(piece);
+	VEC(Slot) apart = {0};
+
+	cut.args = (uint32_t)c->plan->w->arguments.n;
+	for (uint32_t i = 0; i < n.n_args; i++) {
+		Slot s = slot_of(c, &n, i);
+		bool written = is_written(c, &n, i), shard = is_shard(c, &s);
+		bool part = n.kind != RUN_KERNEL || written || shard;
+		uint32_t number = slot_number(c, &n, i);
+		Slot of = part ? part_of(c, s, &b) : s;
+		Argument a = {.slot = part ? add_slot(c, of) : number};
+		vec_push(c->plan->w->arena, &c->plan->w->arguments, a);
+		if (written && !shard && (s.space == SPACE_STATE || is_read_whole(c, at, number)))
+			vec_push(c->plan->arena, &apart, of);
+	}
+	vec_push(c->plan->arena, &c->out, cut);
+	for (int i = 0; i < apart.n; i++)
+		gather_behind(c, apart.at[i]);
+}
+
+void
+shard_update(ShardPlan *plan)
+{
+	FormatWriter *w = plan->w;
+	Cutting c = {.plan = plan};
+
+	for (int i = (int)plan->program->first_instruction; i < w->instructions.n; i++)
+		vec_push(plan->arena, &c.old, w->instructions.at[i]);
+	for (int i = 0; i < c.old.n; i++) {
+		Pieces pieces = pieces_of(&c, &c.old.at[i]);
+		if (pieces.n == 0)
+			vec_push(plan->arena, &c.out, c.old.at[i]);
+		for (int k = 0; k < pieces.n; k++)
+			cut_piece(&c, i, pieces.at[k]);
+	}
+	w->instructions.n = (int)plan->program->first_instruction;
+	for (int i = 0; i < c.out.n; i++)
+		vec_push(w->arena, &w->instructions, c.out.at[i]);
+}

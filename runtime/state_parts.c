@@ -1,0 +1,155 @@
+/* States that ranks hold parts of. A unit is divided in whole blocks, so of a parameter inside of it a rank has a range of
+ * elements, perhaps none:
+ *
+ *	unit         | a a a a b b | b b b c c c |      2 ranks, blocks of 3
+ *	rank 0 has     all of a, the first two of b
+ *
+ * What is not divided every rank has whole. */
+#include "runtime/runtime_impl.h"
+
+#include <string.h>
+
+bool
+state_has_parts(const Executor *x, int state)
+{
+	return state_is_sharded(&x->format->states[state], x->facts.mode);
+}
+
+/* What it is divided with; -1: with no single one, as a run of units. */
+static int
+piece_of(const Executor *x, int state)
+{
+	const StateRecord *s = &x->format->states[state];
+
+	if (s->block)
+		return state;
+	return s->unit && x->format->states[s->unit - 1].block ? (int)s->unit - 1 : -1;
+}
+
+/* Bytes of the state that a rank has. */
+static StatePart
+part_of_rank(const Executor *x, int state, int rank)
+{
+	const Format *f = x->format;
+	const StateRecord *s = &f->states[state];
+	int index = piece_of(x, state);
+	const StateRecord *piece = &f->states[index < 0 ? state : index];
+	int64_t n = format_elements(f, piece->first_dim, piece->rank);
+	CommPart part = comm_part(n, x->facts.ranks, rank, piece->block ? piece->block : 1);
+	int64_t begin = dtype_bytes((DType)piece->dtype, part.first);
+	int64_t end = begin + dtype_bytes((DType)piece->dtype, part.n);
+	int64_t before = s->offset - piece->offset; /* of the state in the unit */
+	int64_t first = begin > before ? begin : before;
+	int64_t last = end < before + s->bytes ? end : before + s->bytes;
+
+	if (index < 0 || first >= last)
+		return (StatePart){0};
+	return (StatePart){
+		.at = {x->regions[SPACE_SHARD][0].at + x->shard_at[index] + first - begin,
+	               last - first},
+		.first = first - before};
+}
+
+StatePart
+state_part(const Executor *x, int state)
+{
+	return state_has_parts(x, state) ? part_of_rank(x, state, x->facts.rank)
+	                                 : (StatePart){.at = executor_state(x, state)};
+}
+
+Status
+state_write(Executor *x, int state, int64_t offset, const void *from, int64_t bytes)
+{
+	StatePart p = state_part(x, state);
+	int64_t first = p.first > offset ? p.first : offset;
+	int64_t last = p.first + p.at.bytes < offset + bytes ? p.first + p.at.bytes
+	                                                     : offset + bytes;
+
+	return first >= last ? NULL
+	                     : executor_write(x, (Span){p.at.at + first - p.first, last - first},
+	                                      (const char *)from + first - offset);
+}
+
+/* Each rank's part, in rooms of the largest. */
+static Status
+gather_parts(const Gradc *run, int state, char *to, Arena *arena)
+{
+	const Executor *x = &run->executor;
+	int ranks = x->facts.ranks;
+	int64_t room = 0;
+
+	for (int r = 0; r < ranks; r++) {
+		StatePart p = part_of_rank(x, state, r);
+		room = p.at.bytes > room ? p.at.bytes : room;
+	}
+	char *own = arena_alloc(arena, (size_t)room + 1);
+	char *all = arena_alloc(arena, (size_t)(room * ranks) + 1);
+	StatePart p = state_part(x, state);
+	if (p.at.bytes)
+		RETURN_IF_ERROR(executor_read((Executor *)&run->executor, own, p.at));
+	RETURN_IF_ERROR(run->comm.control_ops->all_gather(run->comm.control, own, all, room));
+	for (int r = 0; r < ranks && to; r++) {
+		p = part_of_rank(x, state, r);
+		memcpy(to + p.first, all + r * room, (size_t)p.at.bytes);
+	}
+	return NULL;
+}
+
+static Status
+gather(const Gradc *run, int state, char *to)
+{
+	Arena *arena = arena_new();
+	Status status = gather_parts(run, state, to, arena);
+
+	arena_free(arena);
+	return status;
+}
+
+Status
+state_read(Gradc *run, int state, void *to)
+{
+	Executor *x = &run->executor;
+	int64_t which = state;
+
+	if (!state_has_parts(x, state))
+		return executor_read(x, to, executor_state(x, state));
+	if (run->is_served)
+		RETURN_IF_ERROR(run->comm.control_ops->broadcast(run->comm.control, &which,
+		                                                 sizeof(which), 0));
+	return gather(run, state, to);
+}
+
+/* Until rank 0 has read all that it wants. */
+static Status
+serve(const Gradc *run)
+{
+	for (int64_t which;;) {
+		RETURN_IF_ERROR(run->comm.control_ops->broadcast(run->comm.control, &which,
+		                                                 sizeof(which), 0));
+		if (which < 0)
+			return NULL;
+		RETURN_IF_ERROR(gather(run, (int)which, NULL));
+	}
+}
+
+Status
+states_begin(Gradc *run)
+{
+	if (gradc_ranks(run) == 1 || run->mode == MODE_REPLICATED)
+		return NULL;
+	if (gradc_rank(run) > 0)
+		return serve(run);
+	run->is_served = true;
+	return NULL;
+}
+
+Status
+states_end(Gradc *run)
+{
+	int64_t over = -1;
+
+	if (!run->is_served)
+		return NULL;
+	run->is_served = false;
+	return run->comm.control_ops->broadcast(run->comm.control, &over, sizeof(over), 0);
+}
