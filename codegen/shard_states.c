@@ -245,7 +245,8 @@ find_readers(Sharding *sh)
 {
 	for_each_function(sh->m, f)
 		for (int i = 0; is_program(f) && !is_update(f) && i < f->states.n; i++)
-			sh->is_read[outermost(f->states.at[i]->state)->id] = true;
+			sh->is_read[outermost(f->states.at[i]->state)->id] |= value_used(
+				f->states.at[i]);
 }
 
 static void

@@ -615,15 +615,6 @@ check_order_of_states(const Format *f)
 }
 
 /* Every instruction runs, and what is shared has parts, however ranks share. */
-static bool
-has_mode(const Format *f, int mode)
-{
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (f->programs[i].mode == (uint32_t)mode)
-			return true;
-	return false;
-}
-
 static Status
 check_worlds(const Format *f)
 {
@@ -631,7 +622,7 @@ check_worlds(const Format *f)
 	Status status = NULL;
 
 	for (int mode = 0; mode < N_MODES && !status; mode++) {
-		if (!has_mode(f, mode))
+		if (!format_has_mode(f, mode))
 			continue;
 		RunFacts facts = {.holds = N_ONLY - 1, .ranks = 3, .mode = mode, .shard_at = at};
 		status = format_shard_places(f, &facts, at) == INT64_MAX

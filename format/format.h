@@ -673,7 +673,8 @@ state_is_sharded(const StateRecord *s, int mode)
 /* Where the rooms for parts lie in SPACE_SHARD, by state; -1: it has none. The bytes of all. INT64_MAX: too much. */
 int64_t format_shard_places(const Format *f, const RunFacts *facts, int64_t *at);
 int64_t format_state_bytes(const Format *f,
-                           int mode); /* of the region: what is whole comes first */
+                           int mode);            /* of the region: what is whole comes first */
+bool format_has_mode(const Format *f, int mode); /* some program is for it */
 /* The program that a run in that mode takes: where nothing is divided, that of MODE_REPLICATED. */
 const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
 /* Every access of every program of a run in this world lies in its region. format_read has checked worlds of three. */

@@ -91,7 +91,7 @@ format_shard_places(const Format *f, const RunFacts *facts, int64_t *at)
 		int64_t n = format_elements(f, s->first_dim, s->rank);
 		int64_t room = dtype_bytes((DType)s->dtype,
 		                           comm_part_room(n, facts->ranks, s->block));
-		if (!size_add(end, room + SHARD_ALIGNMENT, &end) || end > INT64_MAX / 16)
+		if (!size_add(end, room + SHARD_ALIGNMENT - 1, &end) || end > INT64_MAX / 16)
 			return INT64_MAX;
 		end = end / SHARD_ALIGNMENT * SHARD_ALIGNMENT;
 	}
@@ -130,6 +130,15 @@ format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t
 	int64_t n = bytes * 8 / dtype_info[last->dtype].bits;
 	*end = n / each;
 	return n % each == 0 && *end <= k->iterations;
+}
+
+bool
+format_has_mode(const Format *f, int mode)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].mode == (uint32_t)mode)
+			return true;
+	return false;
 }
 
 const ProgramRecord *

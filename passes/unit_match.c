@@ -79,12 +79,12 @@ refuse_operands(Match *k, const Node *n)
 static int
 role_of(UnitMatch *out, const State *s)
 {
-	UnitRole role = {s->kind, s->number, s->type->dtype};
+	UnitRole role = {s->kind, s->number, s->type->dtype, out->is_read[s->id]};
 	int i = 0;
 
 	while (i < out->roles.n &&
 	       (out->roles.at[i].kind != role.kind || out->roles.at[i].number != role.number ||
-	        out->roles.at[i].dtype != role.dtype))
+	        out->roles.at[i].dtype != role.dtype || out->roles.at[i].is_read != role.is_read))
 		i++;
 	if (i == out->roles.n)
 		vec_push(out->arena, &out->roles, role);
@@ -421,6 +421,14 @@ visit_states(Match *k)
 	}
 }
 
+static void
+find_readers(const Function *update, bool *is_read)
+{
+	for_each_function(update->module, f)
+		for (int i = 0; f != update && i < f->states.n; i++)
+			is_read[f->states.at[i]->state->id] |= value_used(f->states.at[i]);
+}
+
 void
 unit_match(Function *f, Arena *arena, UnitMatch *out)
 {
@@ -440,12 +448,14 @@ unit_match(Function *f, Arena *arena, UnitMatch *out)
 	                   .arena = arena,
 	                   .n_values = n_values,
 	                   .leaf = NEW_ARRAY(arena, int, n_values),
+	                   .is_read = NEW_ARRAY(arena, bool, n_states),
 	                   .flat = NEW_ARRAY(arena, bool, n_values),
 	                   .of = NEW_ARRAY(arena, State *, n_values)};
 	for (int i = 0; i < n_states; i++)
 		k.parent[i] = i;
 	for (uint32_t i = 0; i < n_values; i++)
 		out->leaf[i] = -1;
+	find_readers(f, out->is_read);
 	visit_states(&k);
 	for (int i = 0; i < f->params.n; i++)
 		number_alone(&k, f->params.at[i]);

@@ -15,6 +15,7 @@ typedef struct {
 	StateKind kind;
 	int number;
 	DType dtype;
+	bool is_read; /* by programs besides @update: such a weight is gathered for them, a master of other bits is not */
 } UnitRole;
 /* A sum over all elements, which is a term of a larger sum. */
 typedef struct {
@@ -36,9 +37,10 @@ typedef struct {
 	VEC(UnitRole) roles;
 	VEC(UnitMember) members; /* in the order of their first states */
 	uint32_t n_values;       /* that there are, of which is known by id: */
-	int *leaf;  /* a state of the member whose elements it is computed from; -1: none */
-	bool *flat; /* elements of a member, or a number repeated for each of them */
-	State **of; /* the state that it is; NULL: it is computed */
+	int *leaf;     /* a state of the member whose elements it is computed from; -1: none */
+	bool *is_read; /* by state id: by programs besides it */
+	bool *flat;    /* elements of a member, or a number repeated for each of them */
+	State **of;    /* the state that it is; NULL: it is computed */
 } UnitMatch;
 /* Members that do more with a state than element by element are left out. */
 void unit_match(Function *f, Arena *arena, UnitMatch *out);

@@ -47,6 +47,21 @@ StateBytes state_bytes(const Format *f);
 void state_bytes_print(FILE *out, const Format *f); /* a line; nothing where nothing is trained */
 json_t *state_bytes_json(const Format *f); /* bytes of each part a parameter, and `total` */
 
+/* ---- rank_bytes.c: what a rank holds where ranks have parts of states */
+typedef struct {
+	int64_t whole; /* bytes of states that every rank has */
+	int64_t parts; /* of those that are divided, on all ranks together */
+	int64_t shard; /* of a rank's parts: parts / ranks + padding */
+	int64_t padding;
+	int64_t gathered; /* of units and gradients while they are whole, and of what other ranks sent */
+	int64_t all;      /* of all regions of the device */
+} RankBytes;
+RankBytes rank_bytes(const Format *f, const RunFacts *facts);
+void rank_bytes_text(Text *out, const RankBytes *b, int ranks);
+/* A line, or an object, for each mode that is compiled in and for each of some numbers of ranks. */
+void rank_bytes_print(FILE *out, const Format *f);
+json_t *rank_bytes_json(const Format *f);
+
 /* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);
 

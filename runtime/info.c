@@ -35,6 +35,11 @@ add_states(json_t *root, const Format *f)
 		                  "init", init_names[s->init], "why", format_text(f, s->why),
 		                  "path", format_text(f, s->path), "offset", (json_int_t)s->offset,
 		                  "bytes", (json_int_t)s->bytes));
+		if (s->sharded)
+			json_object_set_new(json_array_get(list, json_array_size(list) - 1),
+			                    "sharded",
+			                    json_pack("{s:s, s:I}", "mode", mode_names[s->sharded],
+			                              "block", (json_int_t)s->block));
 		if (r)
 			json_object_set_new(
 				json_array_get(list, json_array_size(list) - 1), "holds",
@@ -179,6 +184,7 @@ collect(const Format *f, const Shown *shown)
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "bytes_per_parameter", state_bytes_json(f));
+	json_object_set_new(root, "rank_bytes", rank_bytes_json(f));
 	json_object_set_new(root, "weights_bytes", json_integer(f->header->weights_bytes));
 	json_object_set_new(root, "weights",
 	                    json_string(shown->weights_ok ? "verified" : "damaged or missing"));
@@ -289,6 +295,7 @@ print_text(const Format *f, const Shown *shown)
 							f, (Space)s, shown->target, &run_alone)));
 	printf("region %-17s %s (with --save)\n", "snapshot",
 	       bytes_text(text, (double)shown->snapshot));
+	rank_bytes_print(stdout, f);
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
 		print_program(f, arena, &f->programs[i]);
 	printf("\n%d states\n", f->n[SECTION_STATES]);

@@ -1,6 +1,6 @@
-/* For tests: memory without a live value is filled with 0xff, which is NaN in every float type.
- * A plan that frees a value too early then gives NaN instead of luck. A slot is dead after the
- * last instruction that touches it, unless another live slot shares its bytes. */
+/* For tests: memory without a live value is filled with 0xff, which is NaN in every float type. A plan that frees a value too
+ * early, or reads a unit before it was gathered, then gives NaN instead of luck. Bytes are dead when no later instruction of
+ * the program reads them before they are written anew. */
 #include "runtime/runtime_impl.h"
 
 #include <stdlib.h>
@@ -20,82 +20,91 @@ fill_poison(Executor *x, Span span)
 	return status;
 }
 
+/* What a program makes of it is over when it ends. */
+static const Space poisoned[] = {SPACE_WORKSPACE, SPACE_GATHERED};
+
 Status
 poison_before(Executor *x, const ProgramRecord *p)
 {
-	Span workspace = x->regions[SPACE_WORKSPACE][0];
-
-	workspace.bytes = p->bytes[SPACE_WORKSPACE];
-	return fill_poison(x, workspace);
+	for (int i = 0; i < COUNT(poisoned); i++) {
+		Span region = x->regions[poisoned[i]][0];
+		if (poisoned[i] == SPACE_WORKSPACE)
+			region.bytes = p->bytes[SPACE_WORKSPACE];
+		if (region.bytes > 0)
+			RETURN_IF_ERROR(fill_poison(x, region));
+	}
+	return NULL;
 }
 
-/* Does an instruction of [from, n) or an output of the program touch the slot's bytes? */
 static bool
-is_touched(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
+overlaps(const Slot *a, const Slot *b)
+{
+	return a->space == b->space && a->offset < b->offset + b->bytes &&
+	       b->offset < a->offset + a->bytes;
+}
+
+static bool
+covers(const Slot *a, const Slot *b)
+{
+	return a->space == b->space && a->share == SLOT_WHOLE && a->offset <= b->offset &&
+	       b->offset + b->bytes <= a->offset + a->bytes;
+}
+
+/* Of a collective all: what it writes may be what it reads. */
+static bool
+is_read(const Format *f, const Instruction *n, uint32_t i)
+{
+	if (n->kind == RUN_KERNEL)
+		return (f->kernel_arguments[f->kernels[n->what].first_argument + i].access &
+		        ACCESS_READ) != 0;
+	return n->kind == COLLECTIVE || (n->kind == COPY && i == 1);
+}
+
+static bool
+is_written(const Format *f, const Instruction *n, uint32_t i)
+{
+	if (n->kind == RUN_KERNEL)
+		return (f->kernel_arguments[f->kernels[n->what].first_argument + i].access &
+		        ACCESS_WRITE) != 0;
+	return n->kind == FILL_ZERO || (n->kind == COPY && i == 0);
+}
+
+static const Slot *
+slot_of(const Format *f, const Instruction *n, uint32_t i)
+{
+	return &f->slots[f->arguments[n->args + i].slot];
+}
+
+/* Does something from there on, or who called the program, read these bytes before all of them are written anew? */
+static bool
+is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 {
 	for (uint32_t i = from; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];
+		bool anew = false;
 
 		for (uint32_t a = 0; a < n->n_args; a++) {
-			const Slot *t = &f->slots[f->arguments[n->args + a].slot];
-			if (t->space == s->space && t->offset < s->offset + s->bytes &&
-			    s->offset < t->offset + t->bytes)
+			const Slot *t = slot_of(f, n, a);
+			if (is_read(f, n, a) && overlaps(t, s))
 				return true;
+			anew |= is_written(f, n, a) && covers(t, s);
 		}
+		if (anew && n->when == RUN_ALWAYS && n->only == ONLY_ALWAYS)
+			return false;
 	}
-	for (uint32_t i = 0; i < p->n_outputs; i++) {
-		const Slot *t = &f->slots[f->ports[p->first_output + i].slot];
-		if (t->space == s->space && t->offset < s->offset + s->bytes &&
-		    s->offset < t->offset + t->bytes)
+	for (uint32_t i = 0; i < p->n_outputs; i++)
+		if (overlaps(&f->slots[f->ports[p->first_output + i].slot], s))
 			return true;
-	}
-	return false;
-}
-
-/* The slot itself again, by number? Then its value is still wanted. Memory that is only written
- * anew by another slot may be poisoned in between. */
-static bool
-is_live(const Format *f, const ProgramRecord *p, uint32_t slot, uint32_t from)
-{
-	for (uint32_t i = from; i < p->n_instructions; i++) {
-		const Instruction *n = &f->instructions[p->first_instruction + i];
-
-		for (uint32_t a = 0; a < n->n_args; a++)
-			if (f->arguments[n->args + a].slot == slot)
-				return true;
-	}
-	return false;
-}
-
-/* Slots that share bytes with this one and are used both before and after `at`. */
-static bool
-has_live_alias(const Format *f, const ProgramRecord *p, uint32_t slot, uint32_t at)
-{
-	const Slot *s = &f->slots[slot];
-
-	if (!is_touched(f, p, s, at + 1))
-		return false;
-	for (uint32_t i = 0; i <= at; i++) {
-		const Instruction *n = &f->instructions[p->first_instruction + i];
-
-		for (uint32_t a = 0; a < n->n_args; a++) {
-			uint32_t other = f->arguments[n->args + a].slot;
-			const Slot *t = &f->slots[other];
-			if (other != slot && t->space == s->space &&
-			    t->offset < s->offset + s->bytes && s->offset < t->offset + t->bytes &&
-			    is_live(f, p, other, at + 1))
-				return true;
-		}
-	}
 	return false;
 }
 
 static bool
-is_output(const Format *f, const ProgramRecord *p, const Slot *s)
+is_poisoned(uint32_t space)
 {
-	Slot own = *s;
-
-	return is_touched(f, p, &own, p->n_instructions);
+	for (int i = 0; i < COUNT(poisoned); i++)
+		if (space == poisoned[i])
+			return true;
+	return false;
 }
 
 Status
@@ -105,13 +114,11 @@ poison_after(Executor *x, const ProgramRecord *p, uint32_t at)
 	const Instruction *n = &f->instructions[p->first_instruction + at];
 
 	for (uint32_t a = 0; a < n->n_args; a++) {
-		uint32_t slot = f->arguments[n->args + a].slot;
-		const Slot *s = &f->slots[slot];
+		const Slot *s = slot_of(f, n, a);
 
-		if (s->space != SPACE_WORKSPACE || is_live(f, p, slot, at + 1) ||
-		    is_output(f, p, s) || has_live_alias(f, p, slot, at))
+		if (!is_poisoned(s->space) || s->share > SLOT_PART || is_wanted(f, p, s, at + 1))
 			continue;
-		RETURN_IF_ERROR(fill_poison(x, executor_slot(x, slot)));
+		RETURN_IF_ERROR(fill_poison(x, executor_slot(x, f->arguments[n->args + a].slot)));
 	}
 	return NULL;
 }

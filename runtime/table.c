@@ -150,6 +150,16 @@ print_loops(FILE *out, const Gradc *run)
 		        precision ? precision : "16 bits");
 }
 
+static void
+print_parts(FILE *out, const Gradc *run)
+{
+	Text line = {0};
+
+	if (gradc_describe_parts(run, &line))
+		fprintf(out, "%s\n", line.at);
+	text_free(&line);
+}
+
 void
 table_print(FILE *out, const Gradc *run, const CliOptions *o)
 {
@@ -190,6 +200,7 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"
 		                                               : "in their order",
 		        gradc_reduce(run));
+	print_parts(out, run);
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
 	if (*binding) {
 		Text plain = {0};

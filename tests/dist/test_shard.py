@@ -3,6 +3,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -112,3 +113,127 @@ def test_a_mode_that_is_not_there(gradc, models, tmp_path):
     call([gradc, "compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "exe", "--batch=4", "--data-parallel=zero1"])
     done = call([tmp_path / "exe", "--data-parallel=zero3", "--steps=1"], exit=2)
     assert "--data-parallel=zero3: compiled with --data-parallel=zero1" in done.stderr
+
+
+def info(exe):
+    return json.loads(call([exe, "--info", "--json"]).stdout)
+
+
+def units(of, kind):
+    """Bytes of what is divided, by state."""
+    return [s["bytes"] for s in of["states"] if s["kind"] == kind and s.get("sharded", {}).get("block")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collectives_are_counted(openmpi, gpt2, tmp_path, mode):  # noqa: F811
+    """Of a step: L weights are gathered for the forward pass and all but the one that is kept for the backward pass, L gradients
+    reduced; up to ZeRO-2 the L weights that were updated are gathered once."""
+    exe, data = gpt2
+    steps = 3
+    train(openmpi(2), exe, data, tmp_path, mode, f"--steps={steps}", f"--data-parallel={mode}", "--reduce=fast", "--trace", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    moved = {}
+    for e in events:
+        if e.get("cat") == "communication":
+            moved.setdefault(e["name"], []).append(e["args"]["bytes"])
+    weights, gradients = units(info(exe), "unit"), units(info(exe), "gradient")
+    assert len(weights) == len(gradients) >= 2 and sum(weights) == sum(gradients)
+    assert sorted(moved["reduce_scatter"]) == sorted(gradients * steps)
+    gathered = [b for b in moved["all_gather"] if b >= min(weights)]
+    norms = [b for b in moved["all_gather"] if b < min(weights)]  # partial sums of 4,096 elements, of each unit, plain and clipped
+    assert sorted(norms) == sorted([b // 4096 for b in weights] * 2 * steps)
+    if mode != "zero3":
+        assert sorted(gathered) == sorted(weights * steps)
+    else:
+        assert len(gathered) == (2 * len(weights) - 1) * steps
+        kept = 2 * sum(weights) - sum(gathered) // steps
+        assert sum(gathered) % steps == 0 and kept in weights
+    assert [b for b in moved["all_reduce"] if b > 4096] == []  # the loss's sums
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_that_holds_nothing_is_poisoned(openmpi, gpt2, tmp_path, mode):  # noqa: F811
+    """NaN where a unit is not gathered yet, or no more."""
+    same(openmpi, *gpt2, tmp_path, mode, 2, 2, "--poison")
+
+
+def rooms(of, mode, ranks):
+    """A rank's parts: rooms for the largest of each, from whole blocks, at multiples of 64 bytes."""
+    total = 0
+    for s in of["states"]:
+        block = s.get("sharded", {}).get("block", 0)
+        if not block or s["sharded"]["mode"] > mode:
+            continue
+        elements = int(np.prod(s["shape"]))
+        each = -(-(elements // block) // ranks) * block * s["bytes"] // elements
+        total += -(-each // 64) * 64
+    return total
+
+
+# Bytes of a weight: as products read it, its f32 master beside that, its gradient, its moments. What no product reads is f32 alone.
+RECIPE_BYTES = {
+    "f32": ([], (4, 0, 4, 8)),
+    "bf16, gradients of bf16": (["--precision=bf16", "--gradients=bf16", "--max-accumulate=1"], (2, 4, 2, 8)),
+    "bf16": (["--precision=bf16"], (2, 4, 4, 8)),
+    "bf16 alone": (["--precision=bf16", "--master=off", "--moments=bf16", "--gradients=bf16", "--max-accumulate=1"], (2, 0, 2, 4)),
+    "lion": (["--optimizer=lion"], (4, 0, 4, 4)),
+}
+# Of the ZeRO paper's table and Megatron-LM's distributed optimizer: whole, and what is divided by the ranks.
+PUBLISHED = {"bf16, gradients of bf16": {"zero1": (4, 12), "zero2": (2, 14), "zero3": (0, 16)}, "bf16": {"zero1": (6, 12)},
+             "f32": {"zero1": (8, 8)}}
+
+
+def whole_and_parts(mode, weight, master, gradient, moments):
+    whole = {"zero1": weight + gradient, "zero2": weight, "zero3": 0}[mode]
+    return whole, weight + master + gradient + moments - whole
+
+
+def elements(states):
+    return sum(int(np.prod(s["shape"])) for s in states)
+
+
+@pytest.mark.parametrize("recipe", RECIPE_BYTES)
+def test_bytes_of_a_rank(gradc, models, tmp_path, recipe):
+    """What --info says is what its formula gives; of padded units, whose padding is below 4,096 elements a layer block."""
+    options, each = RECIPE_BYTES[recipe]
+    exe, _ = shard_executable(gradc, models, tmp_path, "gpt2_mini", *options)
+    of = info(exe)
+    divided = {s["name"]: s for s in of["states"] if s.get("sharded", {}).get("block")}
+    weights = [s for s in divided.values() if s["kind"] == "unit"]
+    assert 0 <= elements(weights) - int(of["trainable_elements"]) < 4096 * len(weights)
+    small = min(b["whole"] for b in of["rank_bytes"] if b["mode"] == "zero3")
+    assert small < 4096  # loss, counts
+    for b in of["rank_bytes"]:
+        whole = parts = 0
+        for s in weights:  # an embedding that a product reads, too, is read in both types
+            is_low = s["name"].replace("parameter", "working") in divided or s["dtype"] == "bf16" or each[0] == 4
+            is_master = s["sharded"]["mode"] == "zero1"
+            own = each if is_low and (is_master or each[1] == 0) else (6 if is_low else 4, 0, *each[2:])
+            of_unit = whole_and_parts(b["mode"], *own)
+            assert own != each or of_unit == PUBLISHED.get(recipe, {}).get(b["mode"], of_unit)
+            whole += of_unit[0] * elements([s])
+            parts += of_unit[1] * elements([s])
+        assert (b["whole"] - small, b["parts"]) == (whole, parts)
+        assert b["shard"] == rooms(of, b["mode"], b["ranks"]) == b["parts"] // b["ranks"] + b["padding"]
+
+
+def test_sizes_that_do_not_divide(openmpi, gradc, tmp_path):  # noqa: F811
+    """Weights of 13 x 7 and 7 x 1 elements on four ranks: one has a block, the others room for one."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    r = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(r.normal(size=s).astype("f"), n) for n, s in (("a", (13, 7)), ("b", (7,)), ("c", (7, 1)), ("d", (1,)))]
+    nodes = [helper.make_node("Gemm", ["x", "a", "b"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]),
+             helper.make_node("Gemm", ["t", "c", "d"], ["y"])]
+    graph = helper.make_graph(nodes, "odd", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 13])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 1])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "odd.onnx")
+    np.save(tmp_path / "x.npy", r.normal(size=(64, 13)).astype("f"))
+    np.save(tmp_path / "labels.npy", r.normal(size=(64, 1)).astype("f"))
+    call([gradc, "compile", tmp_path / "odd.onnx", "-o", tmp_path / "odd", "--batch=4", "--loss=mse", "--data-parallel=ddp,zero1,zero2,zero3"])
+    data = [f"--data=x={tmp_path}/x.npy", f"--data=labels={tmp_path}/labels.npy"]
+    for mode in MODES:
+        same(openmpi, tmp_path / "odd", data, tmp_path, mode, 4, 3)
+    for b in info(tmp_path / "odd")["rank_bytes"]:
+        assert b["shard"] == b["parts"] == 4096 * 4 * (2, 3, 4)[MODES.index(b["mode"])]
