@@ -266,6 +266,7 @@ shard_slot(const Gathering *g, const State *s)
 	              .bytes = type_bytes(s->type),
 	              .name = format_string(g->plan->w, s->name),
 	              .share = SLOT_PART,
+	              .group = GROUP_SHARD,
 	              .block = (uint32_t)s->block,
 	              .state = (uint32_t)s->id + 1};
 }
@@ -397,6 +398,7 @@ add_reductions(Gathering *g)
 		              .name = format_string(g->plan->w, s->name)};
 		Slot part = whole;
 		part.share = SLOT_PART;
+		part.group = GROUP_SHARD;
 		part.block = (uint32_t)s->block;
 		Travel t = {.kind = TRAVEL_REDUCE,
 		            .behind = last[i] ? g->behind[last[i] - 1] : g->out.n - 1,

@@ -116,6 +116,7 @@ part_of(const Cutting *c, Slot whole, const Blocks *b)
 	part.bytes = b->n * each;
 	part.before = before;
 	part.share = SLOT_PART;
+	part.group = GROUP_SHARD;
 	part.block = (uint32_t)(each * 8 / dtype_info[whole.dtype].bits);
 	if (state && state->sharded <= c->plan->mode) {
 		part.space = SPACE_SHARD;

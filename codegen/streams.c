@@ -156,6 +156,7 @@ add_buckets(Streams *s)
 		              .name = format_string(s->w, b->name)};
 		Slot part = whole;
 		part.share = SLOT_PART;
+		part.group = GROUP_DATA;
 		part.block = SUM_BLOCK;
 		int last = last_touch(s, b);
 		Travel t = {.kind = TRAVEL_SUM,

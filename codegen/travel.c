@@ -51,7 +51,7 @@ add_collective(const Writing *x, CollectiveKind kind, RunWhen when, uint32_t onl
 	FormatWriter *w = x->w->w;
 	const Slot *whole = &x->t->whole;
 	CollectiveRecord c = {.kind = kind,
-	                      .group = GROUP_DATA,
+	                      .group = x->t->part.group,
 	                      .dtype = whole->dtype,
 	                      .reduction = COMM_SUM,
 	                      .n = whole->bytes * 8 / dtype_info[whole->dtype].bits,
@@ -70,6 +70,7 @@ room(const Writing *x, Space space, SlotShare share)
 	s.space = space;
 	s.share = share;
 	s.block = x->t->part.block;
+	s.group = x->t->part.group;
 	s.offset = space == SPACE_GATHERED ? x->w->rooms_at
 	                                   : x->t->whole.bytes; /* behind the copy */
 	s.only = ONLY_RANKS | (share == SLOT_FIRST_ROOM ? 0 : ONLY_ORDERED) |
@@ -103,7 +104,10 @@ sum_later_ranks(const Writing *x)
 {
 	uint32_t later = room(x, SPACE_GATHERED, SLOT_LATER_ROOM);
 
-	add(x, LOOP, x->t->when, ONLY_ORDERED, (uint32_t)LOOP_LATER_RANKS, 0, NULL);
+	bool shards = x->t->part.group == GROUP_SHARD;
+
+	add(x, LOOP, x->t->when, ONLY_ORDERED,
+	    (uint32_t)(shards ? LOOP_LATER_SHARDS : LOOP_LATER_RANKS), 0, NULL);
 	add_sum(x, x->t->when, ONLY_ORDERED, x->part, later, true);
 	add(x, END, x->t->when, ONLY_ORDERED, 0, 0, NULL);
 }
@@ -176,6 +180,28 @@ write_sum(const Writing *x)
 	add_copy(x, 0, x->whole, x->copy);
 }
 
+/* Other groups of ranks have the same part: in the last micro-batch. */
+static void
+sum_replicas(const Writing *x)
+{
+	FormatWriter *w = x->w->w;
+	CollectiveRecord c = {.kind = COMM_ALL_REDUCE,
+	                      .group = GROUP_REPLICATE,
+	                      .dtype = x->t->whole.dtype,
+	                      .reduction = COMM_SUM,
+	                      .n = x->t->whole.bytes * 8 / dtype_info[x->t->whole.dtype].bits,
+	                      .block = x->t->part.block,
+	                      .of_part = 1};
+
+	vec_push(w->arena, &w->collectives, c);
+	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	    (const uint32_t[]){x->copy_part, x->part});
+	add(x, COLLECTIVE, RUN_LAST, ONLY_REPLICAS, (uint32_t)w->collectives.n - 1, 4,
+	    (const uint32_t[]){x->part, x->part, x->copy_part, x->copy_part});
+	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	    (const uint32_t[]){x->part, x->copy_part});
+}
+
 static void
 write_reduce(const Writing *x)
 {
@@ -185,6 +211,7 @@ write_reduce(const Writing *x)
 	if (in_order)
 		sum_in_order(x);
 	reduce_fast(x, in_order);
+	sum_replicas(x);
 }
 
 void
@@ -197,6 +224,7 @@ travel_write(const TravelWriter *w, const Travel *t)
 	copy.only = copy_part.only = ONLY_RANKS | ONLY_STAGED;
 	copy_part.share = SLOT_PART;
 	copy_part.block = t->part.block;
+	copy_part.group = t->part.group;
 	const Writing x = {w,
 	                   t,
 	                   add_slot(w, t->whole),

@@ -167,8 +167,8 @@ check_slot(const Format *f, int i)
 	if (s->before < 0 || s->before > INT64_MAX / 16 || (s->before && s->share != SLOT_PART))
 		return FAULT("slot %d: %s with %lld bytes before it", i, share_names[s->share],
 		             (long long)s->before);
-	if (s->mode >= N_MODES || s->only >= N_ONLY)
-		return FAULT("slot %d: mode %u, only %u", i, s->mode, s->only);
+	if (s->mode >= N_MODES || s->only >= N_ONLY || s->group >= N_GROUPS)
+		return FAULT("slot %d: mode %u, only %u, group %u", i, s->mode, s->only, s->group);
 	return check_shard_slot(f, i);
 }
 
@@ -185,7 +185,8 @@ check_shard_slot(const Format *f, int i)
 		return NULL;
 	const StateRecord *state = &f->states[s->state - 1];
 	if (s->share != SLOT_PART || s->offset != 0 || !state_is_sharded(state, (int)s->mode) ||
-	    s->block != state->block || s->dtype != state->dtype || s->bytes != state->bytes)
+	    s->group != GROUP_SHARD || s->block != state->block || s->dtype != state->dtype ||
+	    s->bytes != state->bytes)
 		return FAULT(
 			"slot %d: %lld bytes of %s by %u, a part of state %u, which has %lld by %u",
 			i, (long long)s->bytes, dtype_info[s->dtype].name, s->block, s->state - 1,
@@ -349,13 +350,15 @@ check_collective(const Format *f, int i)
 	    c->reduction >= N_COMM_REDUCTIONS)
 		return FAULT("collective %d: kind %u, group %u, dtype %u, reduction %u", i, c->kind,
 		             c->group, c->dtype, c->reduction);
-	if (c->group != GROUP_WORLD && c->group != GROUP_DATA && c->group != GROUP_REPLICATE)
+	if (c->group > GROUP_REPLICATE)
 		return FAULT("collective %d: group %s: no run divides its ranks by it yet", i,
 		             comm_group_names[c->group]);
 	if (c->peer > INT32_MAX)
 		return FAULT("collective %d: rank %u", i, c->peer);
-	if (c->block == 0 || c->block > UINT16_MAX)
+	if (c->block == 0 || c->block > INT32_MAX)
 		return FAULT("collective %d: blocks of %u elements", i, c->block);
+	if (c->of_part > 1)
+		return FAULT("collective %d: of part %u", i, c->of_part);
 	if (c->n < 0 || c->n > INT64_MAX / 64)
 		return FAULT("collective %d: %lld elements", i, (long long)c->n);
 	return NULL;

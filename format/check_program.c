@@ -259,16 +259,17 @@ check_event(Walk *w, const Instruction *n, int at)
 static int64_t
 collective_bytes(const Walk *w, const CollectiveRecord *c, bool to)
 {
-	const RunFacts *facts = w->facts;
-	CommPart part = comm_part(c->n, facts->ranks, facts->rank, c->block);
-	int64_t room = comm_part_room(c->n, facts->ranks, c->block), rooms;
+	RunGroup g = run_group(w->facts, c->group);
+	int64_t n = format_collective_elements(c, w->facts);
+	CommPart part = comm_part(n, g.n, g.own, c->block);
+	int64_t room = comm_part_room(n, g.n, c->block), rooms;
 	bool own = to ? c->kind == COMM_REDUCE_SCATTER : c->kind == COMM_ALL_GATHER;
 
 	if (to && c->kind == COMM_ALL_TO_ALL)
-		return size_mul(room, facts->ranks, &rooms) && rooms <= INT64_MAX / 64
+		return size_mul(room, g.n, &rooms) && rooms <= INT64_MAX / 64
 		               ? dtype_bytes((DType)c->dtype, rooms)
 		               : INT64_MAX;
-	return dtype_bytes((DType)c->dtype, own ? part.n : c->n);
+	return dtype_bytes((DType)c->dtype, own ? part.n : n);
 }
 
 static Status

@@ -52,18 +52,20 @@ typedef enum {
 /* In which runs an instruction or a region has a meaning: bits, all of which must hold. Found once, at start. */
 typedef enum {
 	ONLY_ALWAYS = 0,
-	ONLY_APART = 1,   /* the device's memory is not the host's */
-	ONLY_RANKS = 2,   /* there are several */
-	ONLY_STAGED = 4,  /* several ranks whose communicator cannot read the device's memory */
-	ONLY_ORDERED = 8, /* several ranks; the schedule adds up, in their order */
-	ONLY_FAST = 16,   /* several ranks; their communicator adds up */
-	N_ONLY = 32,
+	ONLY_APART = 1,     /* the device's memory is not the host's */
+	ONLY_RANKS = 2,     /* there are several */
+	ONLY_STAGED = 4,    /* several ranks whose communicator cannot read the device's memory */
+	ONLY_ORDERED = 8,   /* several ranks; the schedule adds up, in their order */
+	ONLY_FAST = 16,     /* several ranks; their communicator adds up */
+	ONLY_REPLICAS = 32, /* several groups of ranks have all parts of the states each */
+	N_ONLY = 64,
 } RunOnly;
 extern const char *const only_names[]; /* of the bits */
 /* What decides that, and how what is shared is divided. */
 typedef struct {
 	uint32_t holds; /* RunOnly */
 	int ranks, rank;
+	int shard_ranks, shard_rank; /* of those that have all parts together; 0: all ranks do */
 	int mode; /* how ranks share states; but for MODE_REPLICATED a run of one rank has ONLY_RANKS, too */
 	const int64_t *
 		shard_at; /* by state: where this rank's part lies in SPACE_SHARD; NULL: nothing is divided */
@@ -249,6 +251,7 @@ typedef struct {
 	StrRef name;    /* of the value or its ONNX origin */
 	uint32_t share; /* SlotShare */
 	uint32_t block; /* elements that parts are multiples of; 0: of a whole */
+	uint32_t group; /* CommGroup: which ranks share it */
 	uint32_t state; /* in SPACE_SHARD: 1 + the state whose part it is; else 0 */
 	uint32_t mode;  /* of its program */
 	uint32_t only;  /* RunOnly: which runs touch it */
@@ -329,8 +332,12 @@ typedef struct {
 	int64_t n;          /* elements of the whole */
 	uint32_t peer;  /* of broadcast, send, recv: the other rank, as the group counts; else 0 */
 	uint32_t block; /* elements that parts are multiples of */
+	uint32_t
+		of_part; /* 1: of n it takes this rank's part, among those that have all parts of a state */
+	uint32_t reserved;
 } CollectiveRecord;
-enum { LOOP_LATER_RANKS = -1 }; /* `what` of a LOOP: once for each rank but the first two */
+/* `what` of a LOOP: once for each rank but the first two; of those that have all parts of a state. */
+enum { LOOP_LATER_RANKS = -1, LOOP_LATER_SHARDS = -2 };
 
 /* Who runs programs: what their kernels were lowered for, "cpu-512". */
 typedef struct {
@@ -662,6 +669,13 @@ bool format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotP
 int64_t format_loop_count(uint32_t what, const RunFacts *facts);
 /* How many iterations a launch has whose last argument has so many bytes. False: they cannot be cut so. */
 bool format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t *end);
+/* The ranks of a group, and which of them this one is. */
+typedef struct {
+	int n, own;
+} RunGroup;
+RunGroup run_group(const RunFacts *facts, uint32_t group);
+/* Elements that a collective takes. */
+int64_t format_collective_elements(const CollectiveRecord *c, const RunFacts *facts);
 /* What all its slots need of a region. INT64_MAX: too much. */
 int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
 /* Do ranks hold parts of it in that mode? */

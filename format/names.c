@@ -31,7 +31,7 @@ const EventRow event_table[] = {
 	[EVENT_STEP_FREE] = {"step_free", TURN_STEP, STREAM_COMPUTE},
 	[EVENT_REPORT] = {"report", TURN_STEP, STREAM_COPY_OUT},
 };
-const char *const only_names[] = {"apart", "ranks", "staged", "ordered", "fast", NULL};
+const char *const only_names[] = {"apart", "ranks", "staged", "ordered", "fast", "replicas", NULL};
 const RunFacts run_alone = {.ranks = 1};
 const char *const share_names[] = {"whole",       "part",       "rooms", "first room",
                                    "second room", "later room", NULL};

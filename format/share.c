@@ -8,6 +8,26 @@ elements_of(const Slot *s)
 	return s->bytes * 8 / dtype_info[s->dtype].bits;
 }
 
+RunGroup
+run_group(const RunFacts *facts, uint32_t group)
+{
+	int shards = facts->shard_ranks ? facts->shard_ranks : facts->ranks;
+
+	if (group == GROUP_SHARD)
+		return (RunGroup){shards, facts->shard_ranks ? facts->shard_rank : facts->rank};
+	if (group == GROUP_REPLICATE)
+		return (RunGroup){facts->ranks / shards, facts->rank / shards};
+	return (RunGroup){facts->ranks, facts->rank};
+}
+
+int64_t
+format_collective_elements(const CollectiveRecord *c, const RunFacts *facts)
+{
+	RunGroup shards = run_group(facts, GROUP_SHARD);
+
+	return c->of_part ? comm_part(c->n, shards.n, shards.own, c->block).n : c->n;
+}
+
 bool
 format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out)
 {
@@ -16,8 +36,9 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 	*out = (SlotPlace){s->offset, s->bytes, 0};
 	if (s->share == SLOT_WHOLE)
 		return true;
-	int64_t room = dtype_bytes((DType)s->dtype, comm_part_room(n, facts->ranks, s->block));
-	CommPart part = comm_part(n, facts->ranks, facts->rank, s->block);
+	RunGroup g = run_group(facts, s->group);
+	int64_t room = dtype_bytes((DType)s->dtype, comm_part_room(n, g.n, s->block));
+	CommPart part = comm_part(n, g.n, g.own, s->block);
 	switch ((SlotShare)s->share) {
 	case SLOT_PART:
 		before = dtype_bytes((DType)s->dtype, part.first);
@@ -30,7 +51,7 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 		}
 		break;
 	case SLOT_ROOMS:
-		if (!size_mul(room, facts->ranks, &out->bytes))
+		if (!size_mul(room, g.n, &out->bytes))
 			return false;
 		break;
 	case SLOT_SECOND_ROOM:
@@ -61,9 +82,10 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 		if (s->space != (uint32_t)space || s->mode != (uint32_t)facts->mode ||
 		    !only_applies(s->only, facts))
 			continue;
-		int64_t last = facts->ranks > 2 ? facts->ranks - 3 : 0; /* of the later ranks */
-		bool exists = s->share != SLOT_LATER_ROOM || facts->ranks > 2;
-		exists &= s->share != SLOT_SECOND_ROOM || facts->ranks > 1;
+		int ranks = run_group(facts, s->group).n;
+		int64_t last = ranks > 2 ? ranks - 3 : 0; /* of the later ranks */
+		bool exists = s->share != SLOT_LATER_ROOM || ranks > 2;
+		exists &= s->share != SLOT_SECOND_ROOM || ranks > 1;
 		if (!exists)
 			continue;
 		if (!format_place(s, facts, last, &at) || !size_add(at.offset, at.bytes, &end) ||
@@ -89,8 +111,9 @@ format_shard_places(const Format *f, const RunFacts *facts, int64_t *at)
 		if (!divided)
 			continue;
 		int64_t n = format_elements(f, s->first_dim, s->rank);
-		int64_t room = dtype_bytes((DType)s->dtype,
-		                           comm_part_room(n, facts->ranks, s->block));
+		int64_t room = dtype_bytes(
+			(DType)s->dtype,
+			comm_part_room(n, run_group(facts, GROUP_SHARD).n, s->block));
 		if (!size_add(end, room + SHARD_ALIGNMENT - 1, &end) || end > INT64_MAX / 16)
 			return INT64_MAX;
 		end = end / SHARD_ALIGNMENT * SHARD_ALIGNMENT;
@@ -114,9 +137,13 @@ format_state_bytes(const Format *f, int mode)
 int64_t
 format_loop_count(uint32_t what, const RunFacts *facts)
 {
-	if (what != (uint32_t)LOOP_LATER_RANKS)
+	int ranks = what == (uint32_t)LOOP_LATER_RANKS    ? facts->ranks
+	            : what == (uint32_t)LOOP_LATER_SHARDS ? run_group(facts, GROUP_SHARD).n
+	                                                  : 0;
+
+	if (what < (uint32_t)LOOP_LATER_SHARDS)
 		return what;
-	return facts->ranks > 2 ? facts->ranks - 2 : 0;
+	return ranks > 2 ? ranks - 2 : 0;
 }
 
 bool

@@ -36,7 +36,7 @@ start(Task *t)
 	                      .ordered = (t->x->facts.holds & ONLY_ORDERED) != 0,
 	                      .from = t->from,
 	                      .to = t->to,
-	                      .n = r->n,
+	                      .n = format_collective_elements(r, &t->x->facts),
 	                      .peer = (int)r->peer,
 	                      .block = r->block};
 

@@ -20,7 +20,7 @@ typedef struct CommRequest CommRequest;
 typedef struct {
 	/* The mesh: ranks with the same colour in a group are its members, in the order of ranks. NULL: world, data and
 	 * replicate have all ranks, the other groups one each. */
-	void (*mesh)(int rank, int size, int colors[N_GROUPS]);
+	void (*mesh)(void *context, int rank, int size, int colors[N_GROUPS]);
 	int64_t most_bytes; /* of one message; 0: what the library takes. Larger ones are cut */
 	/* A line for the user about a long wait, once every `patience` seconds; from the thread that waits. */
 	void (*report)(void *context, const char *line);

@@ -16,8 +16,9 @@ enum { LEAST_MOST_BYTES = 8 };
 /* ---- opening */
 /* Without a mesh all ranks share the data, and nothing else is divided. */
 static void
-plain_mesh(int rank, int size, int colors[N_GROUPS])
+plain_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
+	(void)context;
 	(void)size;
 	for (int g = 0; g < N_GROUPS; g++)
 		colors[g] = g == GROUP_WORLD || g == GROUP_DATA || g == GROUP_REPLICATE ? 0 : rank;
@@ -68,7 +69,7 @@ open_groups(CommControl *c, const CommOptions *options)
 	int own[N_GROUPS], (*colors)[N_GROUPS] = memory_get(sizeof(own) * (size_t)c->size);
 	Status status;
 
-	(options->mesh ? options->mesh : plain_mesh)(c->rank, c->size, own);
+	(options->mesh ? options->mesh : plain_mesh)(options->context, c->rank, c->size, own);
 	status = comm_control_mpi.all_gather(c, own, colors, sizeof(own));
 	for (int g = 0; g < N_GROUPS && !status; g++)
 		status = open_group(c, (CommGroup)g, (const int(*)[N_GROUPS])colors);

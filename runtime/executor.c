@@ -17,6 +17,9 @@ run_facts(const ExecutorOptions *o)
 		return facts;
 	facts.ranks = o->comm->size;
 	facts.rank = o->comm->rank;
+	facts.shard_ranks = o->shard_ranks;
+	facts.shard_rank = o->shard_ranks ? facts.rank % o->shard_ranks : 0;
+	facts.holds |= facts.mode && run_group(&facts, GROUP_REPLICATE).n > 1 ? ONLY_REPLICAS : 0;
 	facts.holds |= ONLY_RANKS | (o->ordered && facts.ranks > 1 ? ONLY_ORDERED : ONLY_FAST);
 	if (apart && !o->comm->data_ops->reads_device_memory)
 		facts.holds |= ONLY_STAGED;
@@ -444,7 +447,7 @@ run_and_look(Walk *w, const Instruction *n)
 static bool
 is_due(const Walk *w, const Instruction *n)
 {
-	const uint32_t ranks = ONLY_RANKS | ONLY_STAGED | ONLY_ORDERED | ONLY_FAST;
+	const uint32_t ranks = ONLY_RANKS | ONLY_STAGED | ONLY_ORDERED | ONLY_FAST | ONLY_REPLICAS;
 	const bool due[N_WHEN] = {
 		[RUN_ALWAYS] = true,
 		[RUN_FIRST] = w->micro->index == 0,

@@ -86,6 +86,7 @@ typedef struct {
 	const Comm *comm;      /* NULL, where there is one rank */
 	bool ordered;          /* sums over ranks are made in their order */
 	int mode;              /* how ranks share states */
+	int shard_ranks;       /* that have all parts of them together; 0: all */
 	bool observed;         /* instructions may be timed */
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);

@@ -66,6 +66,7 @@ typedef struct {
 	const char *reduce;
 	const char *
 		data_parallel; /* "ddp", "zero1", "zero2" or "zero3", of those compiled in; NULL: the first of them */
+	int64_t shard_size; /* ranks that hold all parts together; several such groups hold copies; 0: all ranks */
 	bool alone; /* nothing is trained: gradc_once or gradc_check_gradients, by one rank with whole states */
 	const char *trace; /* a file for what happens when; NULL: none */
 	bool profile;      /* measure the instructions of a few steps */

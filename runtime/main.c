@@ -485,6 +485,8 @@ is_common(int exit_code)
 	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
 }
 
+enum { SILENT_WAIT = 200000 }; /* microseconds */
+
 /* Frees the status; true if it was an error. Errors of all ranks are told by one, but for what only another knows of them. */
 static bool
 report(const Session *s, Status status)
@@ -495,6 +497,7 @@ report(const Session *s, Status status)
 	if (!status || (*status->message && !others))
 		return diag_status(s->diag, status);
 	status_free(status);
+	usleep(SILENT_WAIT); /* a launcher ends all ranks when the first one leaves: the one that says why has to be sooner */
 	return true;
 }
 

@@ -187,6 +187,8 @@ static const OptionRow rows[] = {
 	{"data-parallel", "ddp|zero1|zero2|zero3",
 	 "what ranks hold parts of: nothing; what the optimizer keeps; gradients, too; weights, too; of those compiled in", TAKES_CHOICE,
 	 RUN(data_parallel), .commands = TRAINING},
+	{"shard-size", "N", "so many ranks hold all parts together, each such group a copy of them (all ranks)", TAKES_INT, RUN(shard_size),
+	 .least = 1, .commands = TRAINING},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
 	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
 	{"info", NULL, "what is compiled in; nothing is run", TAKES_FLAG, CLI(info),

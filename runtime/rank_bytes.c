@@ -12,7 +12,7 @@ rank_bytes(const Format *f, const RunFacts *facts)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (state_is_sharded(&f->states[i], facts->mode) && f->states[i].block)
 			b.parts += f->states[i].bytes;
-	b.padding = b.shard - b.parts / facts->ranks;
+	b.padding = b.shard - b.parts / run_group(facts, GROUP_SHARD).n;
 	for (int s = 0; s < N_SPACES; s++)
 		if (!space_table[s].on_host)
 			b.all += format_region_bytes(f, (Space)s, EVERY_TARGET, facts);
@@ -41,7 +41,7 @@ gradc_describe_parts(const Gradc *run, Text *out)
 	if (facts->mode == MODE_REPLICATED)
 		return false;
 	text_printf(out, "data-parallel %s, a rank holds: ", mode_names[facts->mode]);
-	rank_bytes_text(out, &b, facts->ranks);
+	rank_bytes_text(out, &b, run_group(facts, GROUP_SHARD).n);
 	return true;
 }
 

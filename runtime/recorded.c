@@ -12,7 +12,8 @@ static bool
 is_recordable(const Executor *x, const ProgramRecord *p)
 {
 	return x->ops->capture_begin && x->timed && !x->observer && !x->poison &&
-	       x->facts.ranks == 1 && p->target == (uint32_t)x->target;
+	       x->facts.ranks == 1 && x->facts.mode == MODE_REPLICATED &&
+	       p->target == (uint32_t)x->target;
 }
 
 static bool

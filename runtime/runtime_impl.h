@@ -491,6 +491,11 @@ Status named_close(NamedFiles *n, Status status);
 Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
 Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
 
+/* ---- sharing.c: how ranks share, as options say; EXIT_USAGE where they cannot */
+Status sharing_pick(Gradc *run);
+void sharing_mesh(void *context, int rank, int size,
+                  int colors[N_GROUPS]); /* of CommOptions; context: the run */
+
 /* ---- state_parts.c */
 /* What this rank has of a state, in the device's memory: bytes from `first` on; at.at is NULL where it has none. */
 typedef struct {

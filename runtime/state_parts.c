@@ -35,7 +35,8 @@ part_of_rank(const Executor *x, int state, int rank)
 	int index = piece_of(x, state);
 	const StateRecord *piece = &f->states[index < 0 ? state : index];
 	int64_t n = format_elements(f, piece->first_dim, piece->rank);
-	CommPart part = comm_part(n, x->facts.ranks, rank, piece->block ? piece->block : 1);
+	CommPart part = comm_part(n, run_group(&x->facts, GROUP_SHARD).n, rank,
+	                          piece->block ? piece->block : 1);
 	int64_t begin = dtype_bytes((DType)piece->dtype, part.first);
 	int64_t end = begin + dtype_bytes((DType)piece->dtype, part.n);
 	int64_t before = s->offset - piece->offset; /* of the state in the unit */
@@ -53,8 +54,9 @@ part_of_rank(const Executor *x, int state, int rank)
 StatePart
 state_part(const Executor *x, int state)
 {
-	return state_has_parts(x, state) ? part_of_rank(x, state, x->facts.rank)
-	                                 : (StatePart){.at = executor_state(x, state)};
+	return state_has_parts(x, state)
+	               ? part_of_rank(x, state, run_group(&x->facts, GROUP_SHARD).own)
+	               : (StatePart){.at = executor_state(x, state)};
 }
 
 Status
@@ -75,7 +77,7 @@ static Status
 gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 {
 	const Executor *x = &run->executor;
-	int ranks = x->facts.ranks;
+	int ranks = run_group(&x->facts, GROUP_SHARD).n; /* the first ones have all parts */
 	int64_t room = 0;
 
 	for (int r = 0; r < ranks; r++) {
@@ -83,7 +85,7 @@ gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 		room = p.at.bytes > room ? p.at.bytes : room;
 	}
 	char *own = arena_alloc(arena, (size_t)room + 1);
-	char *all = arena_alloc(arena, (size_t)(room * ranks) + 1);
+	char *all = arena_alloc(arena, (size_t)(room * x->facts.ranks) + 1);
 	StatePart p = state_part(x, state);
 	if (p.at.bytes)
 		RETURN_IF_ERROR(executor_read((Executor *)&run->executor, own, p.at));

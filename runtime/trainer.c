@@ -138,66 +138,6 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.tf32 = info_is(f, "precision", "tf32")};
 }
 
-/* Rounding in the order of the ranks costs a round of messages to all; of few ranks that is nothing. */
-static Status
-pick_reduction(Gradc *run)
-{
-	enum { MOST_ORDERED = 8 };
-	const char *asked = run->options.reduce;
-
-	if (asked && strcmp(asked, "ordered") != 0 && strcmp(asked, "fast") != 0)
-		return status_error(EXIT_USAGE, "--reduce: %s: need ordered or fast", asked);
-	run->reduce_ordered = asked ? strcmp(asked, "ordered") == 0
-	                            : gradc_ranks(run) <= MOST_ORDERED;
-	return NULL;
-}
-
-/* --data-parallel: of those compiled in, the first where nothing is said. What one rank does once it does with whole states. */
-static Status
-pick_mode(Gradc *run)
-{
-	const GradcOptions *o = &run->options;
-	const char *list = format_info_get(&run->format, "data_parallel"),
-		   *asked = o->data_parallel;
-	char *copy = arena_strdup(run->arena, list ? list : mode_names[MODE_REPLICATED]);
-	char *save = NULL;
-
-	run->mode = MODE_REPLICATED;
-	for (char *name = strtok_r(copy, ",", &save); name && !o->alone;
-	     name = strtok_r(NULL, ",", &save)) {
-		if (asked && strcmp(asked, name) != 0)
-			continue;
-		while (run->mode < N_MODES && strcmp(mode_names[run->mode], name) != 0)
-			run->mode++;
-		return run->mode < N_MODES ? NULL
-		                           : status_error(EXIT_SYSTEM,
-		                                          "the executable's tables are damaged: "
-		                                          "--data-parallel=%s",
-		                                          name);
-	}
-	return !asked || o->alone ? NULL
-	                          : status_error(EXIT_USAGE,
-	                                         "--data-parallel=%s: compiled with "
-	                                         "--data-parallel=%s",
-	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
-}
-
-/* What looks at gradients, or at all that a kernel reads, needs them whole. */
-static Status
-check_mode(const Gradc *run)
-{
-	const GradcOptions *o = &run->options;
-	const char *what = o->find_nan ? "--find-nan" : NULL;
-
-	if (run->mode == MODE_REPLICATED || !what)
-		return NULL;
-	return status_error(
-		EXIT_USAGE,
-		"%s: not with --data-parallel=%s; compile with --data-parallel=ddp, too, "
-		"and run with that",
-		what, mode_names[run->mode]);
-}
-
 /* --autotune. A file that is none of ours stays as it is; one that cannot be written would be no use to later runs. */
 static Status
 check_autotune(Gradc *run, DeviceOptions *device)
@@ -249,9 +189,7 @@ open_all(Gradc *run, const GradcOptions *options)
 	run->processor = arena_strdup(run->arena, cpu_name(name));
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(export_check(&run->format, options));
-	RETURN_IF_ERROR(pick_reduction(run));
-	RETURN_IF_ERROR(pick_mode(run));
-	RETURN_IF_ERROR(check_mode(run));
+	RETURN_IF_ERROR(sharing_pick(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
 	ExecutorOptions executor = {.ops = run->device.ops,
@@ -261,6 +199,7 @@ open_all(Gradc *run, const GradcOptions *options)
 	                            .comm = &run->comm,
 	                            .ordered = run->reduce_ordered,
 	                            .mode = run->mode,
+	                            .shard_ranks = (int)options->shard_size,
 	                            .observed = options->trace || options->profile};
 	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
@@ -295,7 +234,7 @@ warn_of_wait(void *context, const char *line)
 Status
 trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run)
 {
-	CommOptions comm = {.report = warn_of_wait, .context = run};
+	CommOptions comm = {.mesh = sharing_mesh, .report = warn_of_wait, .context = run};
 	uint64_t variants = 0;
 
 	run->options = *options;

@@ -157,6 +157,7 @@ EXECUTABLE = {
     "--target": (["=cpu:native"], [("=cpu:pentium", "the model is compiled for cpu:native"), ("=", "--target")]),
     "--threads": (["=1", "=2"], [("=0", "0"), ("=x", "x"), ("=100000", "at most")]),
     "--data-parallel": (["=ddp"], [("=zero1", "compiled with --data-parallel=ddp"), ("=fsdp", "zero3")]),
+    "--shard-size": ([], [("=0", "0"), ("=x", "x"), ("=2", "every rank holds all")]),
     "--offload": ([], [("=optimizer", LACKS), ("=params", LACKS)]),
     "--libraries": (["=on", " off"], [("=x", "x")]),
     "--autotune": (["=tuned.txt"], [("=", "--autotune")]),

@@ -237,3 +237,34 @@ def test_sizes_that_do_not_divide(openmpi, gradc, tmp_path):  # noqa: F811
         same(openmpi, tmp_path / "odd", data, tmp_path, mode, 4, 3)
     for b in info(tmp_path / "odd")["rank_bytes"]:
         assert b["shard"] == b["parts"] == 4096 * 4 * (2, 3, 4)[MODES.index(b["mode"])]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("device, how", [("cpu", "ordered"), ("async", "fast")])
+def test_groups_that_hold_copies(openmpi, gpt2, tmp_path, mode, device, how):  # noqa: F811
+    """--shard-size: two groups of two ranks; a rank has what it has of two ranks, and the sums are those of four."""
+    exe, data = gpt2
+    alone = train([], exe, data, tmp_path, "alone", "--steps=4", "--accumulate=8", "--data-parallel=ddp")
+    options = ["--steps=4", "--accumulate=2", f"--data-parallel={mode}", "--shard-size=2", f"--reduce={how}", f"--device={device}"]
+    got = train(openmpi(4), exe, data, tmp_path, mode, *options)
+    assert got[0] == pytest.approx(alone[0], rel=1e-6)
+    assert "/ 2 ranks + " in got[2].stderr
+    other = train(openmpi(4), exe, data, tmp_path, "again", *options, "--save", tmp_path / "ck", "--save-every=2")
+    assert other[:2] == got[:2]
+    resumed = train(openmpi(2), exe, data, tmp_path, "resumed", "--steps=4", "--accumulate=4", "--data-parallel=zero3", "--resume",
+                    tmp_path / "ck/step-00000002")
+    assert resumed[0] == pytest.approx(alone[0][2:], rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks, options, said", [
+    (4, ["--data-parallel=zero3", "--shard-size=3"], "--shard-size=3: 4 ranks cannot be groups of so many"),
+    (2, ["--data-parallel=ddp", "--shard-size=2"], "--shard-size=2: with --data-parallel=ddp every rank holds all"),
+    (2, ["--data-parallel=zero1", "--shard-size=1"], "--data-parallel=ddp is without parts"),
+    (2, ["--data-parallel=zero1", "--shard-size=4"], "2 ranks cannot be groups"),
+    (2, ["--data-parallel=zero3", "--find-nan"], "--find-nan: not with --data-parallel=zero3"),
+])
+def test_worlds_that_cannot_be(openmpi, gpt2, ranks, options, said):  # noqa: F811
+    """Before the first step, on every rank."""
+    exe, data = gpt2
+    done = call(openmpi(ranks, exe, *data, "--steps=1", "--progress=off", *options), exit=2)
+    assert done.stderr.count(said) == 1, done.stderr

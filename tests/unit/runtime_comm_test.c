@@ -14,8 +14,9 @@ static const CommDataOps *ops;
 /* World, data: all ranks. Shard: every second rank. Replicate: all. Tensor: pairs of neighbours. Pipeline: rank 0 alone,
  * and the others. */
 static void
-mesh(int rank, int size, int colors[N_GROUPS])
+mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
+	(void)context;
 	for (int g = 0; g < N_GROUPS; g++)
 		colors[g] = 0;
 	colors[GROUP_TENSOR] = rank / 2;
@@ -35,9 +36,9 @@ members_of(CommGroup group)
 	int own[N_GROUPS], other[N_GROUPS];
 	Members m = {0};
 
-	mesh(comm.rank, comm.size, own);
+	mesh(NULL, comm.rank, comm.size, own);
 	for (int r = 0; r < comm.size; r++) {
-		mesh(r, comm.size, other);
+		mesh(NULL, r, comm.size, other);
 		if (other[group] != own[group])
 			continue;
 		if (r == comm.rank)
