@@ -7,7 +7,7 @@
  *
  * An argument is addressed as if all of it were there, so element i of a run is element i on every rank: random numbers count
  * as they do where one rank has all. What such launches write and is not divided itself (parameters up to ZeRO-2, partial sums of a
- * norm) is gathered behind them, unless all readers are such launches. */
+ * norm) is gathered behind them, unless all readers are such launches; what is small, of all units together. */
 #include "codegen/shard.h"
 
 typedef struct {
@@ -60,12 +60,6 @@ pieces_of(const Cutting *c, const Instruction *n)
 		if (m->states.at[i]->block && outermost(m->states.at[i]) == all)
 			vec_push(c->plan->arena, &list, m->states.at[i]);
 	return list;
-}
-
-static bool
-is_cut(const Cutting *c, const Instruction *n)
-{
-	return pieces_of(c, n).n > 0;
 }
 
 static bool
@@ -145,6 +139,27 @@ add_slot(Cutting *c, Slot slot)
 }
 
 /* ---- what is gathered */
+/* Has a rank the same blocks of both? */
+static bool
+is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
+{
+	Pieces x = pieces_of(c, a), y = pieces_of(c, b);
+	bool alike = x.n == y.n;
+
+	for (int i = 0; alike && i < x.n; i++) {
+		Blocks p = blocks_of(x.at[i]), q = blocks_of(y.at[i]);
+		alike = p.first == q.first && p.n == q.n && p.all == q.all;
+	}
+	return alike;
+}
+
+/* A copy has as many bytes on both sides. */
+static bool
+is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return n->kind != RUN_KERNEL || argument_of(c, n, i)->each > 0;
+}
+
 /* Does a later instruction read it other than by parts? */
 static bool
 is_read_whole(const Cutting *c, int at, uint32_t slot)
@@ -156,8 +171,7 @@ is_read_whole(const Cutting *c, int at, uint32_t slot)
 		const Instruction *n = &c->old.at[k];
 		for (uint32_t i = 0; i < n->n_args; i++)
 			if (slot_number(c, n, i) == slot &&
-			    (n->kind != RUN_KERNEL || !is_cut(c, n) ||
-			     argument_of(c, n, i)->each == 0))
+			    (!is_by_block(c, n, i) || !is_cut_alike(c, n, &c->old.at[at])))
 				return true;
 	}
 	for (uint32_t i = 0; i < p->n_outputs; i++)
@@ -182,6 +196,84 @@ gather_behind(Cutting *c, Slot part)
 	                   .part = part}));
 }
 
+/* Does another argument lie there, too? */
+static bool
+is_in_place(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	Slot own = slot_of(c, n, i);
+
+	for (uint32_t k = 0; k < n->n_args; k++) {
+		Slot s = slot_of(c, n, k);
+		if (k != i && s.space == own.space && s.offset < own.offset + own.bytes &&
+		    own.offset < s.offset + s.bytes)
+			return true;
+	}
+	return false;
+}
+
+/* A few bytes of each block, as partial sums are: one message for all units takes less time than one for each. */
+static bool
+is_small(const Cutting *c, int at, uint32_t i, const Slot *part)
+{
+	enum { SMALL = 64 };
+
+	return dtype_is_float((DType)part->dtype) && part->space != SPACE_STATE &&
+	       dtype_bytes((DType)part->dtype, part->block) <= SMALL &&
+	       !is_in_place(c, &c->old.at[at], i);
+}
+
+static bool
+is_gathered(const Cutting *c, int at, uint32_t i)
+{
+	const Instruction *n = &c->old.at[at];
+	Slot s = slot_of(c, n, i);
+
+	return is_written(c, n, i) && !is_shard(c, &s) &&
+	       (s.space == SPACE_STATE || is_read_whole(c, at, slot_number(c, n, i)));
+}
+
+static void
+clear_small(Cutting *c, int at, uint32_t i)
+{
+	FormatWriter *w = c->plan->w;
+	const Instruction *n = &c->old.at[at];
+	Instruction zeros = {.kind = FILL_ZERO,
+	                     .phase = n->phase,
+	                     .args = (uint32_t)w->arguments.n,
+	                     .n_args = 1};
+
+	vec_push(w->arena, &w->arguments, ((Argument){.slot = slot_number(c, n, i)}));
+	vec_push(c->plan->arena, &c->out, zeros);
+}
+
+/* Of all pieces: zeros in front of the first one's launch, everybody's numbers behind the last one's. */
+static void
+fill_small(Cutting *c, int at, const State *piece, bool behind)
+{
+	const Instruction *n = &c->old.at[at];
+	Blocks b = blocks_of(piece);
+
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		Slot whole = slot_of(c, n, i), part;
+		if (!is_gathered(c, at, i))
+			continue;
+		part = part_of(c, whole, &b);
+		part.before = 0;
+		if (!is_small(c, at, i, &part))
+			continue;
+		if (!behind) {
+			clear_small(c, at, i);
+			continue;
+		}
+		Travel t = {.kind = TRAVEL_FILL,
+		            .behind = c->out.n - 1,
+		            .when = RUN_ALWAYS,
+		            .whole = whole,
+		            .part = part};
+		vec_push(c->plan->arena, &c->plan->travels, t);
+	}
+}
+
 /* ---- one instruction */
 static void
 cut_piece(Cutting *c, int at, const State *piece)
@@ -193,13 +285,12 @@ cut_piece(Cutting *c, int at, const State *piece)
 	cut.args = (uint32_t)c->plan->w->arguments.n;
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(c, &n, i);
-		bool written = is_written(c, &n, i), shard = is_shard(c, &s);
-		bool part = n.kind != RUN_KERNEL || written || shard;
+		bool part = n.kind != RUN_KERNEL || is_written(c, &n, i) || is_shard(c, &s);
 		uint32_t number = slot_number(c, &n, i);
 		Slot of = part ? part_of(c, s, &b) : s;
 		Argument a = {.slot = part ? add_slot(c, of) : number};
 		vec_push(c->plan->w->arena, &c->plan->w->arguments, a);
-		if (written && !shard && (s.space == SPACE_STATE || is_read_whole(c, at, number)))
+		if (is_gathered(c, at, i) && !is_small(c, at, i, &of))
 			vec_push(c->plan->arena, &apart, of);
 	}
 	vec_push(c->plan->arena, &c->out, cut);
@@ -219,8 +310,12 @@ shard_update(ShardPlan *plan)
 		Pieces pieces = pieces_of(&c, &c.old.at[i]);
 		if (pieces.n == 0)
 			vec_push(plan->arena, &c.out, c.old.at[i]);
+		if (pieces.n > 0)
+			fill_small(&c, i, pieces.at[0], false);
 		for (int k = 0; k < pieces.n; k++)
 			cut_piece(&c, i, pieces.at[k]);
+		if (pieces.n > 0)
+			fill_small(&c, i, pieces.at[0], true);
 	}
 	w->instructions.n = (int)plan->program->first_instruction;
 	for (int i = 0; i < c.out.n; i++)

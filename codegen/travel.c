@@ -234,6 +234,12 @@ travel_write(const TravelWriter *w, const Travel *t)
 	switch (t->kind) {
 	case TRAVEL_SUM: write_sum(&x); break;
 	case TRAVEL_REDUCE: write_reduce(&x); break;
+	case TRAVEL_FILL: /* a number and zeros: their sum is exact in any order */
+		add_copy(&x, 0, x.copy, x.whole);
+		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,
+		               (const uint32_t[]){x.whole, x.whole, x.copy, x.copy});
+		add_copy(&x, 0, x.whole, x.copy);
+		break;
 	case TRAVEL_GATHER:
 		write_gather(&x, 0);
 		add_copy(&x, 0, x.whole, x.copy);

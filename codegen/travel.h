@@ -8,6 +8,7 @@ typedef enum {
 	TRAVEL_SUM,    /* everybody's whole, added up, to everybody */
 	TRAVEL_REDUCE, /* everybody's whole, added up, to each its part */
 	TRAVEL_GATHER, /* everybody's part, to everybody: the whole */
+	TRAVEL_FILL,   /* each has some elements and zeros elsewhere: all of them, to everybody */
 } TravelKind;
 typedef struct {
 	TravelKind kind;

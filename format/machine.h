@@ -62,6 +62,8 @@ typedef struct Outlook {
 	const Machine *machine;
 	int ranks;
 	double network_rate; /* bytes a second, one way, between any two ranks; 0: the machine's own link */
+	int mode;            /* how ranks share states */
+	const int64_t *shard_at; /* as of RunFacts; NULL: nothing is divided */
 } Outlook;
 
 /* What limits a launch, were nothing lost. */
@@ -105,6 +107,19 @@ typedef VEC(PredictedStep) PredictedSteps;
 PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
 double prediction_total(const Prediction *p);       /* of all its times */
 double prediction_of_roofline(const Prediction *p); /* 1: nothing is lost but the launch */
+
+/* ---- timeline.c: when each launch of a step would run */
+typedef struct {
+	const Instruction *instruction;
+	double begin, end; /* seconds */
+	double exposed;    /* of communication: while nothing is computed */
+} Bar;
+typedef struct {
+	VEC(Bar) bars[N_STREAMS];
+	double seconds; /* of the step */
+	double exposed; /* of all communication */
+} Timeline;
+Timeline predict_timeline(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o);
 
 /* ---- print_predictions.c */
 void format_print_predictions(Text *out, const Format *f, const Outlook *o);

@@ -16,9 +16,12 @@ static const Math product_math[N_DTYPES] = {
 RunFacts
 predict_facts(const Outlook *o)
 {
-	uint32_t ranks = o->ranks > 1 ? ONLY_RANKS | ONLY_FAST : 0;
+	uint32_t ranks = o->ranks > 1 || o->mode ? ONLY_RANKS | ONLY_FAST : 0;
 
-	return (RunFacts){.holds = ONLY_APART | ranks, .ranks = o->ranks};
+	return (RunFacts){.holds = ONLY_APART | ranks,
+	                  .ranks = o->ranks,
+	                  .mode = o->mode,
+	                  .shard_at = o->shard_at};
 }
 
 /* ---- parts */
@@ -135,6 +138,18 @@ argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook
 	return at.bytes;
 }
 
+/* Of a launch that takes a part of its arguments: iterations; all of them where nothing is a part. */
+static int64_t
+part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, const Outlook *o)
+{
+	for (uint32_t i = 0; i < in->n_args; i++) {
+		const KernelArgument *a = &f->kernel_arguments[k->first_argument + i];
+		if (f->slots[f->arguments[in->args + i].slot].share == SLOT_PART && a->each)
+			return argument_bytes(f, in, i, o) / a->each;
+	}
+	return k->iterations;
+}
+
 /* Where a library runs the kernel that reads what this one makes, it is left out. */
 static bool
 serves_library(const Format *f, const KernelRecord *k)
@@ -154,8 +169,11 @@ predict_kernel(Prediction *p, const Format *f, const Outlook *o)
 	p->parts = k->iterations;
 	if (k->elements) {
 		format_launch_end(f, k, argument_bytes(f, in, in->n_args - 1u, o), &p->parts);
-		share = (double)p->parts / (double)k->iterations;
+	} else {
+		p->parts = part_iterations(f, in, k, o);
 	}
+	if (k->iterations)
+		share = (double)p->parts / (double)k->iterations;
 	if (p->parts == 0 || serves_library(f, k))
 		return;
 	p->launch = o->machine->launch;
@@ -219,9 +237,11 @@ static const struct {
 
 /* Of those of tensors and of stages there is one rank each: meshes of them are not built yet. */
 static int
-group_ranks(uint32_t group, int ranks)
+group_ranks(uint32_t group, const Outlook *o)
 {
-	return group == GROUP_TENSOR || group == GROUP_PIPELINE ? 1 : ranks;
+	RunFacts facts = predict_facts(o);
+
+	return group == GROUP_TENSOR || group == GROUP_PIPELINE ? 1 : run_group(&facts, group).n;
 }
 
 static void
@@ -229,7 +249,7 @@ predict_collective(Prediction *p, const Format *f, const Outlook *o)
 {
 	const CollectiveRecord *c = &f->collectives[p->instruction->what];
 	const Machine *m = o->machine;
-	int n = group_ranks(c->group, o->ranks);
+	int n = group_ranks(c->group, o);
 	double hop = o->network_rate > 0 ? m->network_hop : m->link_hop;
 	double rate = o->network_rate > 0 ? o->network_rate : m->link_rate;
 

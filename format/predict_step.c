@@ -160,7 +160,8 @@ predict_steps(Arena *arena, const Format *f, const Outlook *o)
 			role = ROLE_ACCUMULATE;
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
-		if (p->role == (uint32_t)role && p->target == target)
+		if (p->role == (uint32_t)role && p->target == target &&
+		    p->mode == (uint32_t)o->mode)
 			vec_push(arena, &steps, predict_step(arena, f, p, o));
 	}
 	return steps;

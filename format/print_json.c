@@ -122,8 +122,29 @@ launch_json(const Format *f, const Prediction *p, double total)
 	return j;
 }
 
+/* What of communication is not under computation. */
 static json_t *
-step_json(const Format *f, const PredictedStep *s)
+timeline_json(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
+{
+	Timeline t = predict_timeline(arena, f, s, o);
+	json_t *list = json_array(), *root = json_object();
+
+	for (int i = 0; i < t.bars[STREAM_COMMUNICATION].n; i++) {
+		const Bar *b = &t.bars[STREAM_COMMUNICATION].at[i];
+		json_t *j = instruction_json(f, b->instruction);
+		set_microseconds(j, "begin_us", b->begin);
+		set_microseconds(j, "end_us", b->end);
+		set_microseconds(j, "exposed_us", b->exposed);
+		json_array_append_new(list, j);
+	}
+	set_microseconds(root, "step_us", t.seconds);
+	set_microseconds(root, "exposed_us", t.exposed);
+	json_object_set_new(root, "communication", list);
+	return root;
+}
+
+static json_t *
+step_json(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
 {
 	const ProgramRecord *p = s->programs[0];
 	json_t *launches = json_array(), *streams = json_object();
@@ -139,6 +160,7 @@ step_json(const Format *f, const PredictedStep *s)
 	                      "streams", streams, "launches", launches);
 	set_microseconds(j, "step_us", s->least);
 	set_microseconds(j, "step_without_overlap_us", s->most);
+	json_object_set_new(j, "timeline", timeline_json(arena, f, s, o));
 	return j;
 }
 
@@ -150,7 +172,7 @@ set_predictions(json_t *root, const Format *f, const Outlook *where)
 	json_t *list = json_array();
 
 	for (int i = 0; i < steps.n; i++)
-		json_array_append_new(list, step_json(f, &steps.at[i]));
+		json_array_append_new(list, step_json(arena, f, &steps.at[i], where));
 	json_object_set_new(root, "machine", machine_json(where));
 	json_object_set_new(root, "steps", list);
 	arena_free(arena);

@@ -98,6 +98,28 @@ print_totals(Text *out, const PredictedStep *s)
 	text_add(out, "\n");
 }
 
+/* As its streams would run it; what of communication costs time, the longest first to begin. */
+static void
+print_timeline(Text *out, Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
+{
+	Timeline t = predict_timeline(arena, f, s, o);
+
+	if (o->ranks < 2)
+		return;
+	text_printf(out, "as streams run it: %.3f ms, ", 1e3 * t.seconds);
+	print_rate(out, s, t.seconds);
+	text_printf(out, "; %.1f us of communication while nothing is computed\n", 1e6 * t.exposed);
+	for (int i = 0; i < t.bars[STREAM_COMMUNICATION].n; i++) {
+		const Bar *b = &t.bars[STREAM_COMMUNICATION].at[i];
+		if (b->exposed < 1e-7)
+			continue;
+		text_printf(out, "%11.1f of %.1f us from %.1f us on: ", 1e6 * b->exposed,
+		            1e6 * (b->end - b->begin), 1e6 * b->begin);
+		print_launch(out, arena, f, b->instruction);
+		text_add(out, "\n");
+	}
+}
+
 void
 format_print_predictions(Text *out, const Format *f, const Outlook *o)
 {
@@ -112,6 +134,7 @@ format_print_predictions(Text *out, const Format *f, const Outlook *o)
 		for (int k = 0; k < s->launches.n; k++)
 			print_row(out, arena, f, &s->launches.at[k], s->total);
 		print_totals(out, s);
+		print_timeline(out, arena, f, s, o);
 	}
 	arena_free(arena);
 }

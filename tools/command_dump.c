@@ -244,16 +244,39 @@ parse_stage(const char *text, Stage *stage, Diag *diag)
 	return false;
 }
 
+/* The first of --data-parallel, where the tables have it. */
+static int
+predicted_mode(const Format *f, const Options *o)
+{
+	const char *list = o->data_parallel;
+
+	for (int mode = 0; list && mode < N_MODES; mode++) {
+		size_t n = strlen(mode_names[mode]);
+		if (strncmp(list, mode_names[mode], n) == 0 && (list[n] == ',' || !list[n]) &&
+		    format_has_mode(f, mode))
+			return mode;
+	}
+	return MODE_REPLICATED;
+}
+
 /* The tables as --format asks, with what they would cost on --machine. */
 static bool
 print_tables(Text *out, const Format *f, const char *stage, const Options *o, Diag *diag)
 {
-	const Outlook *where = o->machine.machine ? &o->machine : NULL;
+	Outlook outlook = o->machine;
+	const Outlook *where = outlook.machine ? &outlook : NULL;
+	Arena *arena = arena_new();
+	int64_t *shard_at = NEW_ARRAY(arena, int64_t, f->n[SECTION_STATES] + 1);
 
 	if (where) {
+		outlook.mode = predicted_mode(f, o);
+		outlook.shard_at = shard_at;
 		RunFacts facts = predict_facts(where);
-		if (diag_status(diag, format_check_world(f, &facts)))
+		format_shard_places(f, &facts, shard_at);
+		if (diag_status(diag, format_check_world(f, &facts))) {
+			arena_free(arena);
 			return false;
+		}
 	}
 	if (o->format && strcmp(o->format, "json") == 0)
 		format_print_json(out, f, where);
@@ -261,6 +284,7 @@ print_tables(Text *out, const Format *f, const char *stage, const Options *o, Di
 		format_print_predictions(out, f, where);
 	else
 		format_print(out, f, stage);
+	arena_free(arena);
 	return true;
 }
 

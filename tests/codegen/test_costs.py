@@ -191,3 +191,18 @@ def test_the_example_is_of_the_page():
 
 def test_the_page_is_what_is_predicted(gradc, tmp_path):
     assert costs.PAGE.read_text() == costs.page(gradc, tmp_path), "`.venv/bin/python tests/codegen/costs.py --page` writes it"
+
+
+def test_what_ranks_exchange_is_hidden(gradc, tmp_path):
+    """ZeRO-3 on eight ranks with 400 Gbit/s: of gpt2_124m's step nothing costs time but the gather of the first unit, its embedding,
+    with what waits behind that, and the reduction of the last one with the norm. Between these, communication is under computation."""
+    step = json.loads(costs.dump(gradc, "gpt2_124m", "h100,ranks=8,link=400G", tmp_path, "--data-parallel=zero3", "--precision=tf32",
+                                 "--format=json"))["steps"][0]["timeline"]
+    told = [c for c in step["communication"] if c["exposed_us"] > 1]
+    seen = [(c["collective"] if "collective" in c else c["op"], c["begin_us"]) for c in told]
+    first, last = min(c["end_us"] for c in told), max(c["begin_us"] for c in told)
+    assert len(told) <= 6 and len(step["communication"]) > 35, seen
+    early = [c for c in told if c["begin_us"] <= first]
+    late = [c for c in told if c["begin_us"] > first]
+    assert len(early) == 2 and all(c["begin_us"] > 0.9 * step["step_us"] for c in late) and last > 0.9 * step["step_us"]
+    assert sum(c["exposed_us"] for c in told) < 0.08 * step["step_us"]
