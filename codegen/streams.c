@@ -9,6 +9,8 @@
  * one computes with. */
 #include "codegen/travel.h"
 
+#include "ir/loop.h"
+
 typedef struct {
 	FormatWriter *w;
 	const StreamPlan *plan;
@@ -141,6 +143,29 @@ last_touch(const Streams *s, const Bucket *b)
 	return last;
 }
 
+/* What a kernel makes for all ranks to add up, behind it: each of them goes on with the sum. */
+static void
+add_sums(Streams *s)
+{
+	for (int i = 0; i < s->computed.n; i++) {
+		const Instruction *n = &s->computed.at[i];
+		if (n->kind != RUN_KERNEL || !s->plan->m->kernels.at[n->what]->all_reduces)
+			continue;
+		Slot whole = s->w->slots.at[s->w->arguments.at[n->args + n->n_args - 1u].slot];
+		Slot part = whole;
+		part.share = SLOT_PART;
+		part.group = GROUP_DATA;
+		part.block = SUM_BLOCK;
+		Travel t = {.kind = TRAVEL_FILL,
+		            .behind = i,
+		            .when = (RunWhen)n->when,
+		            .whole = whole,
+		            .part = part};
+		if (whole.bytes > 0)
+			vec_push(s->arena, &s->travels, t);
+	}
+}
+
 /* Buckets travel in the last micro-batch, where they lie. One that nothing touches is zeros on all ranks, or what another program made. */
 static void
 add_buckets(Streams *s)
@@ -216,6 +241,7 @@ static void
 compute(Streams *s)
 {
 	add_buckets(s);
+	add_sums(s);
 	if (begins_with_travel(s))
 		meet(s, STREAM_COMPUTE, STREAM_COMMUNICATION, RUN_ALWAYS);
 	add_travels(s, -1);

@@ -8,7 +8,7 @@ typedef enum {
 	TRAVEL_SUM,    /* everybody's whole, added up, to everybody */
 	TRAVEL_REDUCE, /* everybody's whole, added up, to each its part */
 	TRAVEL_GATHER, /* everybody's part, to everybody: the whole */
-	TRAVEL_FILL,   /* each has some elements and zeros elsewhere: all of them, to everybody */
+	TRAVEL_FILL, /* likewise, in any order: numbers whose sum is exact, as of zeros and one, or need not be */
 } TravelKind;
 typedef struct {
 	TravelKind kind;

@@ -123,6 +123,7 @@ typedef struct {
 	const char *const *rules;
 	bool update_statistics;  /* --statistics=update: also those of frozen batch norms */
 	bool restore_train_mode; /* --train-mode=restore */
+	bool sync_batch_norm;    /* --sync-batchnorm: batch norms take the batch of all ranks */
 	bool keep_metadata;
 	bool forward_only;          /* nothing will be trained: codes stay codes */
 	FakeQuantization *quantize; /* --quantize; NULL: nothing */

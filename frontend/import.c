@@ -535,6 +535,9 @@ warn_idle_options(const Importer *im)
 	if (im->options->update_statistics && !im->has_frozen_norms)
 		diag_warning(im->diag, "--statistics=update: the model has no frozen batch norm in "
 		                       "training form");
+	if (im->options->sync_batch_norm && !im->has_synchronized_norms)
+		diag_warning(im->diag,
+		             "--sync-batchnorm: the model has no batch norm in training form");
 }
 
 Module *

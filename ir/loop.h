@@ -159,7 +159,8 @@ struct Kernel {
 		serves; /* the kernel whose loops read what this one makes: where a library runs that, this does not
 	                       * run; NULL: none */
 	bool sums; /* adds what ranks sent: launched on any number of its iterations, for a part of the elements */
-	uint64_t hash; /* of everything but name and loc */
+	bool all_reduces; /* ranks add up what it makes, its only result, where that lies */
+	uint64_t hash;    /* of everything but name and loc */
 };
 
 /* How many parallel loops begin at statement `at`, each directly inside of the one before: part p of the kernel is iteration

@@ -493,6 +493,7 @@ read_facts(KernelReader *kr)
 	if (read_word(r, "flops"))
 		read_int(r, &kr->k->flops);
 	kr->k->sums = read_word(r, "sums");
+	kr->k->all_reduces = read_word(r, "all_reduces");
 	if (read_word(r, "serves"))
 		kr->k->serves = read_served(r);
 	if (read_word(r, "library") && !(kr->k->library = read_library(r, kr->k))) {

@@ -220,6 +220,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 	text_printf(out, " flops %lld", (long long)k->flops);
 	if (k->sums)
 		text_add(out, " sums");
+	if (k->all_reduces)
+		text_add(out, " all_reduces");
 	if (k->serves)
 		text_printf(out, " serves @%s", k->serves->name);
 	if (k->library) {

@@ -332,7 +332,9 @@ warn_statistics(const Session *s)
 {
 	const char *statistics = format_info_get(gradc_tables(s->run), "has_batch_statistics");
 
-	int64_t parts = s->o->run.accumulate * gradc_ranks(s->run);
+	const char *together = format_info_get(gradc_tables(s->run), "sync_batch_norm");
+	bool synchronized = together && strcmp(together, "1") == 0;
+	int64_t parts = s->o->run.accumulate * (synchronized ? 1 : gradc_ranks(s->run));
 
 	if (parts > 1 && gradc_rank(s->run) == 0 && statistics && strcmp(statistics, "1") == 0)
 		diag_warning(

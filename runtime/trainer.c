@@ -191,7 +191,7 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(export_check(&run->format, options));
 	RETURN_IF_ERROR(sharing_pick(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
-	run->hyper.values[SCALAR_RANKS] = gradc_ranks(run);
+	run->hyper.values[SCALAR_RANKS] = options->alone ? 1 : gradc_ranks(run);
 	ExecutorOptions executor = {.ops = run->device.ops,
 	                            .device = device_options(&run->format, gradc_target(run),
 	                                                     run->device.ordinal, options),

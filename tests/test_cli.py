@@ -57,6 +57,7 @@ GRADC = {
     "--no-repair": (["=merged", "=ties", "=batchnorm", "=dropout", "=tables", "=batch"],
                     [("=foo", "foo")]),
     "--max-accumulate": (["=1", " 4"], [("=0", "0"), ("=x", "x")]),
+    "--sync-batchnorm": ([], [("=x", "x")]),
     "--data-parallel": (["=ddp", "=zero1", "=zero2,zero3"], [("=zero4", "need some of ddp"), ("=ddp,ddp", "need some of ddp"),
                                                              ("=,", "need some of ddp")]),
     "--weights": (["=embed"], [("=", "--weights")]),

@@ -561,6 +561,8 @@ static const OptionRow option_rows[] = {
 	{"data-parallel", "ddp,zero1,zero2,zero3",
 	 "what ranks hold parts of: nothing (ddp); what the optimizer keeps; gradients, too; weights, too; several: the executable picks at start",
 	 TAKES_CALL, AT(data_parallel), .set = set_modes, .commands = COMPILE | DUMP},
+	{"sync-batchnorm", NULL, "batch norms take the statistics of the batches of all ranks together", TAKES_FLAG, AT(sync_batchnorm),
+	 .commands = COMPILE | DUMP},
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
 	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},

@@ -17,7 +17,7 @@ typedef struct {
 	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning, *scale_grad, *quantize;
-	bool learn_zero_points;
+	bool learn_zero_points, sync_batchnorm;
 	bool fold_batch_norms, equalize, sensitivity, bias_correction;
 	const char *report;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;

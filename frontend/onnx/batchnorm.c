@@ -41,22 +41,51 @@ update(OnnxNode *n, Value *running, Value *batch, int input, int output)
 	vec_push(n->im->arena, &n->im->pending_values, next);
 }
 
+/* The mean over all ranks: of as many elements each. */
+static Value *
+over_ranks(OnnxNode *n, Value *mean)
+{
+	Value *ranks = function_hyperparameter(n->b->f, SCALAR_RANKS);
+
+	if (!mean || !n->im->options->sync_batch_norm)
+		return mean;
+	n->im->has_synchronized_norms = true;
+	ranks = e_cast(n, ranks, mean->type->dtype);
+	return e_binary(n, OP_div, e_op(n, OP_all_reduce, 1, &mean, NULL),
+	                e_broadcast(n, ranks, ints_of_type(mean->type)));
+}
+
+/* As e_normalize, by the batch of all ranks. */
+static Value *
+normalize(OnnxNode *n, Value *x, Ints axes, Value **mean, Value **variance)
+{
+	*mean = over_ranks(n, e_mean(n, x, axes, true));
+	Value *d = e_binary(n, OP_sub, x, *mean);
+	*variance = over_ranks(n, e_mean(n, e_binary(n, OP_mul, d, d), axes, true));
+	Value *shifted = e_with(n, OP_add, *variance, want_float(n, "epsilon", 1e-5f));
+	return e_binary(n, OP_mul, d, e_unary(n, OP_rsqrt, shifted));
+}
+
 static void
 training_form(OnnxNode *n, const BatchNorm *bn)
 {
 	Ints axes = {0}, channels = {.n = 1, .at = {bn->x->type->dims[1]}};
-	Value *mean, *inverse;
+	Value *mean, *variance, *inverse, *y;
 
 	for (int i = 0; i < bn->x->type->rank; i++)
 		if (i != 1)
 			axes.at[axes.n++] = i;
-	Value *y = e_normalize(n, bn->x, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+	if (n->im->options->sync_batch_norm) {
+		y = normalize(n, bn->x, axes, &mean, &variance);
+	} else {
+		y = e_normalize(n, bn->x, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse);
+		Value *d = e_binary(n, OP_sub, bn->x, mean);
+		variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, false);
+	}
 	y = e_binary(n, OP_mul, y, e_channel(n, bn->scale, bn->x, 1));
 	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
-	Value *d = e_binary(n, OP_sub, bn->x, mean);
-	Value *variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, false);
 	update(n, bn->mean, e_reshape(n, mean, channels), 3, 1);
-	update(n, bn->variance, variance, 4, 2);
+	update(n, bn->variance, e_reshape(n, variance, channels), 4, 2);
 	n->im->differs = true;
 }
 

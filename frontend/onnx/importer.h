@@ -57,6 +57,7 @@ struct Importer {
 	bool differs;                /* some node has another form in inference */
 	bool restored;               /* --train-mode=restore changed one */
 	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */
+	bool has_synchronized_norms; /* batch norms that take the batch of all ranks */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
 	VEC(PendingRandom) pending_randoms; /* of the function being built */

@@ -1,0 +1,24 @@
+/* all_reduce: the kernel copies a rank's own numbers to where everybody's sum will be; the tables then have ranks add them up there
+ * (streams.c). */
+#include "codegen/kernels/kernels.h"
+#include "codegen/lower_impl.h"
+
+static void
+all_reduce_kernel(Lower *lw, const Node *n)
+{
+	LoopBuilder *lb = lw->lb;
+	Type x = node_operand(n, 0)->type;
+	Index at;
+
+	Affine i = affine_scalar(lb, lb_for(lb, LOOP_PARALLEL, x->n));
+	index_split(lb, x, i, &at);
+	lb_store(lb, lower_buffer(lw, node_result(n, 0)), i,
+	         lower_element(lw, node_operand(n, 0), &at));
+	lb_end(lb);
+	lb->k->all_reduces = true;
+}
+
+const Strategy strategy_all_reduce = {.op = OP_all_reduce,
+                                      .kinds = ON_EVERY_KIND,
+                                      .doc = "a copy, which ranks then add up",
+                                      .emit = all_reduce_kernel};
