@@ -274,6 +274,16 @@ fill_small(Cutting *c, int at, const State *piece, bool behind)
 	}
 }
 
+/* A state of which only the part is read: what is gathered of the other units is not waited for. */
+static bool
+is_of_blocks(const Cutting *c, const Instruction *n, uint32_t i, const Blocks *b)
+{
+	Slot s = slot_of(c, n, i);
+
+	return s.space == SPACE_STATE && is_by_block(c, n, i) && s.bytes % b->all == 0 &&
+	       piece_at(c, s.offset + b->first * (s.bytes / b->all)) != NULL;
+}
+
 /* ---- one instruction */
 static void
 cut_piece(Cutting *c, int at, const State *piece)
@@ -285,7 +295,8 @@ cut_piece(Cutting *c, int at, const State *piece)
 	cut.args = (uint32_t)c->plan->w->arguments.n;
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(c, &n, i);
-		bool part = n.kind != RUN_KERNEL || is_written(c, &n, i) || is_shard(c, &s);
+		bool part = n.kind != RUN_KERNEL || is_written(c, &n, i) || is_shard(c, &s) ||
+		            is_of_blocks(c, &n, i, &b);
 		uint32_t number = slot_number(c, &n, i);
 		Slot of = part ? part_of(c, s, &b) : s;
 		Argument a = {.slot = part ? add_slot(c, of) : number};

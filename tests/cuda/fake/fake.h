@@ -109,6 +109,8 @@ void *object_find(void *handle, ObjectKind kind); /* NULL after saying so */
 typedef enum { PLACE_HOST, PLACE_PINNED, PLACE_DEVICE, PLACE_BAD } Place;
 Place memory_place(const void *at, size_t bytes);
 /* Where a stream's thread finds it; NULL: it is not there any more. */
+/* Where a kernel counts from: the address may lie in front of the memory that it touches. NULL: it is none of the GPU's. */
+void *memory_argument(const void *address);
 void *memory_view(const void *at, size_t bytes);
 /* Has something written behind the memory that the address is of? */
 bool memory_is_hurt(const void *at);

@@ -241,7 +241,7 @@ translate(const Function *f, int i, void **value)
 
 	if (!address)
 		return 0;
-	*value = memory_place(address, 0) == PLACE_HOST ? NULL : memory_view(address, 0);
+	*value = memory_argument(address);
 	return *value ? 0
 	              : complain(BAD_ADDRESS,
 	                         "kernel %s: parameter %d is %p, which is no memory of the GPU",

@@ -1,5 +1,6 @@
-/* Memory of the pretended GPU. An address of the device is of a space that nobody can touch; streams' threads have the bytes elsewhere.
- * Addresses are never given twice, so that who uses memory that was freed is seen. */
+/* Memory of the pretended GPU. An address of the device is of a space that nobody can touch; streams' threads have the bytes elsewhere, as
+ * far from each other: a kernel may count from where an argument would begin of which it has a part. Addresses are never given
+ * twice, so that who uses memory that was freed is seen. */
 #include "tests/cuda/fake/fake.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct {
 /* Regions lie in it by ascending address. */
 typedef struct {
 	char *base, *next, *end;
+	char *views; /* of the device's: where the views lie, as the regions do from base on */
 	Region *at;
 	int n, cap;
 } Space;
@@ -31,16 +33,30 @@ static Space device_space, pinned_space;
 static size_t used[MOST_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void *
+reserve(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+/* An argument may begin in front of the first region, too. */
 static bool
 space_open(Space *s)
 {
 	for (size_t bytes = (size_t)1 << 40; !s->base && bytes > 1 << 30; bytes /= 2) {
-		void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-		                -1, 0);
-		if (at == MAP_FAILED)
+		char *at = reserve(bytes),
+		     *views = at && s == &device_space ? reserve(bytes) : NULL;
+		if (!at || (s == &device_space && !views)) {
+			if (at)
+				munmap(at, bytes);
 			continue;
-		s->base = s->next = at;
-		s->end = s->base + bytes;
+		}
+		s->base = at;
+		s->next = at + bytes / 4;
+		s->end = at + bytes;
+		s->views = views;
 	}
 	return s->base != NULL;
 }
@@ -82,8 +98,8 @@ map_view(Region *r)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	bool pinned = r->device < 0;
-	void *at = mmap(pinned ? r->at : NULL, r->mapped, PROT_READ | PROT_WRITE,
-	                flags | (pinned ? MAP_FIXED : 0), -1, 0);
+	char *view = pinned ? r->at : device_space.views + (r->at - device_space.base);
+	void *at = mmap(view, r->mapped, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1, 0);
 
 	if (at == MAP_FAILED)
 		return false;
@@ -205,6 +221,23 @@ memory_view(const void *address, size_t bytes)
 	return view;
 }
 
+void *
+memory_argument(const void *address)
+{
+	const char *at = address;
+	void *view = NULL;
+
+	pthread_mutex_lock(&lock);
+	const Region *r = region_find(&device_space, at);
+	bool gone = r && r->gone && holds(r, at, 0);
+	if (is_of(&device_space, at) && !gone)
+		view = device_space.views + (at - device_space.base);
+	pthread_mutex_unlock(&lock);
+	return view                                     ? view
+	       : memory_place(address, 0) == PLACE_HOST ? NULL
+	                                                : memory_view(address, 0);
+}
+
 bool
 memory_is_hurt(const void *address)
 {
@@ -239,11 +272,8 @@ memory_release(void *at)
 	Region *r = region_find(pinned ? &pinned_space : &device_space, at);
 	if (r && r->at == at && !r->gone) {
 		r->gone = true;
-		if (pinned)
-			mmap(r->view, r->mapped, PROT_NONE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-		else
-			munmap(r->view, r->mapped);
+		mmap(r->view, r->mapped, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 		if (!pinned)
 			used[r->device] -= r->bytes;
 		if (r->pool)
