@@ -9,6 +9,7 @@
  *
  *	overflow    h > 1: h = h - 1             else: s = max(s / 2, least);    g = 0
  *	good        g = g + 1; at `interval` + `restart`: s = 2 s, g = `restart`, h = `hysteresis`
+ *	            with `consecutive`: h = `hysteresis` after each good step
  */
 #include "passes/pass.h"
 
@@ -40,6 +41,8 @@ static const PassOption settings[] = {
 	{"interval", "good steps until it grows", OPTION_INT, offsetof(LossScale, interval)},
 	{"hysteresis", "the overflow that makes it smaller", OPTION_INT,
          offsetof(LossScale, hysteresis)},
+	{"consecutive", "of those in a row: after a good step, the first one counts again",
+         OPTION_BOOL, offsetof(LossScale, consecutive)},
 	{"least", "the smallest scale", OPTION_DOUBLE, offsetof(LossScale, least)},
 	{0}};
 
@@ -180,6 +183,7 @@ loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made)
 	next = b_select(b, grows, whole(b, r->restart), next);
 	s->new_scale = b_select(b, shrinks, less, b_select(b, grows, more, scale));
 	s->new_good = b_select(b, overflow, whole(b, 0), next);
-	s->new_hysteresis = b_select(b, overflow, fewer,
-	                             b_select(b, grows, whole(b, r->hysteresis), left));
+	s->new_hysteresis = b_select(
+		b, overflow, fewer,
+		b_select(b, r->consecutive ? made : grows, whole(b, r->hysteresis), left));
 }

@@ -151,6 +151,7 @@ typedef struct {
 	int64_t interval;   /* good steps until it grows */
 	int64_t restart;    /* good steps that count for the next time */
 	int64_t hysteresis; /* the overflow that makes it smaller */
+	bool consecutive;   /* of those in a row: a good step begins to count anew */
 } LossScale;
 typedef struct {
 	const char *name, *doc;

@@ -13,7 +13,7 @@
 typedef struct {
 	int64_t ns_steps;
 	bool nesterov, match_rms, ns_f32;
-	double a, b, c, rest_lr, rest_weight_decay;
+	double a, b, c, rest_lr, rest_weight_decay, rest_beta1, rest_beta2, rest_eps;
 } MuonSettings;
 
 static const PassOption options[] = {
@@ -27,6 +27,12 @@ static const PassOption options[] = {
          offsetof(MuonSettings, rest_lr), 0, 1e9},
 	{"rest_weight_decay", "its weight decay", OPTION_DOUBLE,
          offsetof(MuonSettings, rest_weight_decay), 0, 1e9},
+	{"rest_beta1", "its decay of the first moment", OPTION_DOUBLE,
+         offsetof(MuonSettings, rest_beta1), 0, 1},
+	{"rest_beta2", "its decay of the second", OPTION_DOUBLE, offsetof(MuonSettings, rest_beta2),
+         0, 1},
+	{"rest_eps", "added to its denominator", OPTION_DOUBLE, offsetof(MuonSettings, rest_eps), 0,
+         1e9},
 	{"match_rms", "steps as long as AdamW's (Moonshot, arXiv:2502.16982)", OPTION_BOOL,
          offsetof(MuonSettings, match_rms)},
 	{0}};
@@ -91,8 +97,9 @@ fallback(const void *settings, Arena *arena)
 {
 	const MuonSettings *s = settings;
 
-	return arena_printf(arena, "adamw,lr=%.17g,weight_decay=%.17g", s->rest_lr,
-	                    s->rest_weight_decay);
+	return arena_printf(
+		arena, "adamw,lr=%.17g,weight_decay=%.17g,beta1=%.17g,beta2=%.17g,eps=%.17g",
+		s->rest_lr, s->rest_weight_decay, s->rest_beta1, s->rest_beta2, s->rest_eps);
 }
 
 /* ---- the update */
@@ -190,7 +197,10 @@ static const MuonSettings settings = {.ns_steps = 5,
                                       .b = -4.775,
                                       .c = 2.0315,
                                       .rest_lr = 0.001,
-                                      .rest_weight_decay = 0.01};
+                                      .rest_weight_decay = 0.01,
+                                      .rest_beta1 = 0.9,
+                                      .rest_beta2 = 0.999,
+                                      .rest_eps = 1e-8};
 const OptimizerRow optimizer_muon = {
 	.name = "muon",
 	.doc = "momentum of hidden matrices, orthogonalized; AdamW for the others",
