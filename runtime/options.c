@@ -105,9 +105,10 @@ static const OptionRow rows[] = {
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last), .commands = TRAINING},
 	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
-	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
-	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every", TAKES_STRING,
+	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's as its own scheduler, deepspeed-warmup[,steps=1000,log=1], "
+	 "deepspeed-decay, -cosine[,steps=1000,log=1,total=N], -range[,size=2000,rate=1,stairs=0], -cycle[,first=2000,second=2000,size=0,rate=0]", TAKES_STRING,
 	 RUN(lr_schedule), .commands = TRAINING},
 	{"find-lr", "MIN,MAX", "trains nothing, but looks which learning rate is good: it grows from MIN to MAX over --steps, and stdout has the losses",
 	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},

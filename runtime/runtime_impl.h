@@ -152,6 +152,12 @@ void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALA
 bool lr_schedule_has_end(const char *text);
 bool lr_schedule_is(const char *text, const char *name);
 extern const char *const lr_schedule_names[];
+/* ---- schedule_deepspeed.c: its curves, as those of schedule.c's rows */
+double lr_deepspeed_warmup(const Hyper *h, double at, double of);
+double lr_deepspeed_decay(const Hyper *h, double at, double of);
+double lr_deepspeed_cosine(const Hyper *h, double at, double of);
+double lr_deepspeed_range(const Hyper *h, double at, double of);
+double lr_deepspeed_cycle(const Hyper *h, double at, double of);
 
 /* ---- source.c: rows of one input from files, tokens or constants. */
 typedef struct {

@@ -145,10 +145,44 @@ static const LrRow lr_rows[] = {
           [PLATEAU_THRESHOLD] = {"threshold", 1e-4, 0, 1, FROM_LOW | BELOW_HIGH},
           [PLATEAU_COOLDOWN] = {"cooldown", 0, 0, 1e9, FROM_LOW | WHOLE},
           [PLATEAU_EPS] = {"eps", 1e-8, 0, INFINITY, FROM_LOW}}},
+	{"deepspeed-warmup",
+         lr_deepspeed_warmup,
+         false,
+         {{"steps", 1000, 1, INFINITY, FROM_LOW}, {"log", 1, 0, 1, FROM_LOW | WHOLE}}},
+	{"deepspeed-decay",
+         lr_deepspeed_decay,
+         true,
+         {{"steps", 1000, 1, INFINITY, FROM_LOW},
+          {"log", 1, 0, 1, FROM_LOW | WHOLE},
+          {"total", 0, 0, INFINITY, FROM_LOW}}},
+	{"deepspeed-cosine",
+         lr_deepspeed_cosine,
+         true,
+         {{"steps", 1000, 1, INFINITY, FROM_LOW},
+          {"log", 1, 0, 1, FROM_LOW | WHOLE},
+          {"total", 0, 0, INFINITY, FROM_LOW},
+          {"min_ratio", 0, 0, INFINITY, FROM_LOW},
+          {"cos_min_ratio", 1e-4, 0, INFINITY, FROM_LOW}}},
+	{"deepspeed-range",
+         lr_deepspeed_range,
+         false,
+         {{"size", 2000, 0, INFINITY},
+          {"rate", 1, 0, INFINITY, FROM_LOW},
+          {"stairs", 0, 0, 1, FROM_LOW | WHOLE}}},
+	{"deepspeed-cycle",
+         lr_deepspeed_cycle,
+         false,
+         {{"first", 2000, 1, INFINITY, FROM_LOW},
+          {"second", 0, 0, INFINITY, FROM_LOW},
+          {"size", 0, 0, INFINITY, FROM_LOW},
+          {"rate", 0, 0, INFINITY, FROM_LOW}}},
 	{"sweep", lr_sweep, true, {{"low", 1e-7, 0, INFINITY}, {"high", 10, 0, INFINITY}}},
 };
-const char *const lr_schedule_names[] = {"constant", "linear",    "cosine",  "wsd",   "polynomial",
-                                         "step",     "one-cycle", "plateau", "sweep", NULL};
+/* clang-format off */
+const char *const lr_schedule_names[] = {
+	"constant", "linear", "cosine", "wsd", "polynomial", "step", "one-cycle", "plateau",
+	"deepspeed-warmup", "deepspeed-decay", "deepspeed-cosine", "deepspeed-range", "deepspeed-cycle", "sweep", NULL};
+/* clang-format on */
 
 /* The row of "NAME" or "NAME,KEY=VALUE"; NULL: there is none. */
 static const LrRow *
@@ -204,7 +238,8 @@ lr_schedule_parse(const char *text, double *settings)
 		return status_error(
 			EXIT_USAGE,
 			"--lr-schedule: \"%s\" is none of constant, linear, cosine, wsd, "
-			"polynomial, step, one-cycle, plateau",
+			"polynomial, step, one-cycle, plateau, deepspeed-warmup, "
+			"deepspeed-decay, deepspeed-cosine, deepspeed-range, deepspeed-cycle",
 			text);
 	for (int i = 0; i < MOST_LR_SETTINGS; i++)
 		settings[i] = row->settings[i].otherwise;
@@ -218,7 +253,7 @@ lr_schedule_parse(const char *text, double *settings)
 bool
 lr_schedule_has_end(const char *text)
 {
-	return lr_row(text)->has_end;
+	return lr_row(text)->has_end && !strstr(text, ",total=");
 }
 
 bool

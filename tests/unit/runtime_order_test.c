@@ -146,6 +146,7 @@ test_learning_rates(void **state)
 		expect(hyper_lr(&h, 0), 0.1);
 		expect(hyper_lr(&h, 9), 1);
 		if (strcmp(lr_schedule_names[i], "one-cycle") != 0 &&
+		    strncmp(lr_schedule_names[i], "deepspeed-", 10) != 0 &&
 		    strcmp(lr_schedule_names[i], "sweep") != 0)
 			expect(hyper_lr(&h, 10), 1);
 	}
