@@ -296,7 +296,7 @@ typedef enum {
 	TAKES_CHOICES, /* StringList of them */
 	TAKES_KNOWN,   /* as TAKES_CHOICE; of every other value: "not supported in this build" */
 	TAKES_CALL,    /* what the row's `set` does */
-	TAKES_CONFIG,  /* as TAKES_LIST: a file of options, one `name = value` a line */
+	TAKES_CONFIG, /* as TAKES_LIST: a file of options, one `name = value` a line */
 	TAKES_NOTHING, /* whatever it is given: "not supported in this build" */
 } OptionTakes;
 typedef struct OptionRow OptionRow;
@@ -323,7 +323,8 @@ struct OptionRow {
 	bool one_per_name; /* of NAME=VALUE: once for each NAME */
 	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
 	int64_t least, most;                         /* of TAKES_INT; most 0: any */
-	OptionRange range;                           /* of TAKES_DOUBLE */
+	size_t origin; /* of TAKES_INT: place of a const char *, where it was given; 0: nowhere */
+	OptionRange range; /* of TAKES_DOUBLE */
 	const char *(*nth)(
 		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
 	const char *group; /* title of the options from here on, for the help */

@@ -78,6 +78,8 @@ set_int(const OptionUse *u, void *at)
 		                                              : "a whole number from %lld",
 		                                 (long long)u->row->least, (long long)most));
 	*(int64_t *)at = value;
+	if (u->row->origin)
+		*(const char **)((char *)u->to + u->row->origin) = u->origin;
 	return true;
 }
 

@@ -45,6 +45,11 @@ typedef struct {
 	const char *tokens, *text, *eval_tokens, *eval_text;
 	int64_t steps, epochs; /* -1: not given; neither: one epoch */
 	int64_t accumulate, warmup;
+	/* Rows of a step over all ranks, and of a micro-batch, as the caller takes them to be; 0: whatever they are. Others are
+	 * EXIT_USAGE. With `accumulate` 0 the first says how many micro-batches a step has. */
+	int64_t global_batch, micro_batch;
+	const char *global_batch_origin,
+		*micro_batch_origin; /* for messages, as "FILE: "; NULL: "" */
 	uint64_t seed;
 	bool shuffle, keep_last;
 	const char *lr_schedule;
@@ -157,7 +162,8 @@ void gradc_close(Gradc *run); /* NULL is allowed */
 /* Opens the training data, and the evaluation data where the options name some. */
 Status gradc_bind_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
-int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
+int64_t gradc_total_steps(const Gradc *run);  /* of the whole training; after gradc_bind_data */
+int64_t gradc_accumulation(const Gradc *run); /* micro-batches of a step; likewise */
 const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run); /* the one that the data picked */
 int gradc_target(const Gradc *run);  /* whose programs run: of the tables' targets */

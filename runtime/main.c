@@ -334,7 +334,7 @@ warn_statistics(const Session *s)
 
 	const char *together = format_info_get(gradc_tables(s->run), "sync_batch_norm");
 	bool synchronized = together && strcmp(together, "1") == 0;
-	int64_t parts = s->o->run.accumulate * (synchronized ? 1 : gradc_ranks(s->run));
+	int64_t parts = gradc_accumulation(s->run) * (synchronized ? 1 : gradc_ranks(s->run));
 
 	if (parts > 1 && gradc_rank(s->run) == 0 && statistics && strcmp(statistics, "1") == 0)
 		diag_warning(

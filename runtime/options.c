@@ -98,7 +98,11 @@ static const OptionRow rows[] = {
 	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true},
 	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length", .commands = TRAINING},
 	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS, .commands = TRAINING},
-	{"accumulate", "N", "micro-batches a step (1)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS, .commands = TRAINING},
+	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS, .commands = TRAINING},
+	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
+	 .least = 1, .most = MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
+	{"micro-batch", "N", "rows of a micro-batch: must be those compiled in", TAKES_INT, RUN(micro_batch),
+	 .least = 1, .most = MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},
 	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
@@ -315,6 +319,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	StringList rest = {0};
 
 	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
+	out->run.accumulate = 0; /* until something says it */
 	OptionTable of_mode = table;
 	bool once = has_word(argc, argv, "--once");
 	of_mode.command = once ? ONCE : TRAINING;
@@ -326,6 +331,8 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
 		ok = false;
 	}
+	if (out->run.accumulate == 0 && out->run.global_batch == 0)
+		out->run.accumulate = 1;
 	if (!ok || !check_schedule(out, diag) || !check_needs(out, diag) ||
 	    !check_find_lr(out, diag))
 		return false;

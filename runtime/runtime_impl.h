@@ -129,6 +129,10 @@ void plateau_step(Plateau *p, const double *settings, double least_lr, double lo
 /* Goes on as `saved` was, with this run's first learning rate where that is another one. */
 void plateau_resume(Plateau *p, const Plateau *saved);
 
+/* ---- batch.c: settles how many micro-batches a step has, and checks what the caller takes for granted; after the data
+ * is bound. */
+Status batch_settle(Gradc *run);
+
 /* ---- schedule.c: learning rates and the scalar block. */
 enum { MOST_LR_SETTINGS = 5 };
 typedef struct {

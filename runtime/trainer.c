@@ -87,7 +87,7 @@ check_options(const Format *f, const GradcOptions *o)
 {
 	double most = info_double(f, "max_accumulate", 0);
 
-	if (o->accumulate < 1)
+	if (o->accumulate < (o->global_batch > 0 ? 0 : 1))
 		return status_error(EXIT_USAGE, "--accumulate: %lld is not positive",
 		                    (long long)o->accumulate);
 	if (most > 0 && (double)o->accumulate > most)
@@ -402,6 +402,7 @@ bind_all(Gradc *run)
 	RETURN_IF_ERROR(fault);
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;
+	RETURN_IF_ERROR(batch_settle(run));
 	RETURN_IF_ERROR(count_steps(run));
 	run->every = (int64_t)info_double(&run->format, "estimate_every", 0);
 	RETURN_IF_ERROR(check_estimates(run));
@@ -420,6 +421,12 @@ int64_t
 gradc_total_steps(const Gradc *run)
 {
 	return run->total_steps;
+}
+
+int64_t
+gradc_accumulation(const Gradc *run)
+{
+	return run->options.accumulate;
 }
 
 int

@@ -1,0 +1,69 @@
+/* Rows of a step and of a micro-batch, where the caller says what they are to be: of the executable, the data and the ranks
+ * only the number of micro-batches is left open. */
+#include "runtime/runtime_impl.h"
+
+static const char *
+origin_of(const char *origin)
+{
+	return origin ? origin : "";
+}
+
+static Status
+check_micro_batch(const Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	int64_t rows = run->train->micro_rows;
+
+	if (o->micro_batch == 0 || o->micro_batch == rows)
+		return NULL;
+	return status_error(EXIT_USAGE,
+	                    "%s--micro-batch=%lld: %lld rows are compiled in; compile with "
+	                    "--batch=%lld, or ask for %lld here",
+	                    origin_of(o->micro_batch_origin), (long long)o->micro_batch,
+	                    (long long)rows, (long long)o->micro_batch, (long long)rows);
+}
+
+/* What --global-batch leaves for --accumulate. */
+static Status
+derive_accumulation(Gradc *run)
+{
+	GradcOptions *o = &run->options;
+	int64_t rows = run->train->micro_rows, ranks = gradc_ranks(run);
+	double most = info_double(&run->format, "max_accumulate", 0);
+
+	o->accumulate = o->global_batch / (rows * ranks);
+	if (o->accumulate * rows * ranks != o->global_batch)
+		return status_error(EXIT_USAGE,
+		                    "%s--global-batch=%lld: no multiple of %lld rows of a "
+		                    "micro-batch times %lld ranks, %lld",
+		                    origin_of(o->global_batch_origin), (long long)o->global_batch,
+		                    (long long)rows, (long long)ranks, (long long)(rows * ranks));
+	if (most > 0 && (double)o->accumulate > most)
+		return status_error(
+			EXIT_USAGE,
+			"%s--global-batch=%lld: %lld micro-batches of %lld rows, compiled "
+			"with --max-accumulate=%g",
+			origin_of(o->global_batch_origin), (long long)o->global_batch,
+			(long long)o->accumulate, (long long)rows, most);
+	return NULL;
+}
+
+Status
+batch_settle(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	int64_t rows = run->train->micro_rows, ranks = gradc_ranks(run);
+
+	RETURN_IF_ERROR(check_micro_batch(run));
+	if (o->accumulate == 0)
+		return derive_accumulation(run);
+	if (o->global_batch == 0 || o->global_batch == rows * o->accumulate * ranks)
+		return NULL;
+	return status_error(
+		EXIT_USAGE,
+		"%s--global-batch=%lld: %lld rows of a micro-batch times --accumulate=%lld times "
+		"%lld ranks are %lld",
+		origin_of(o->global_batch_origin), (long long)o->global_batch, (long long)rows,
+		(long long)o->accumulate, (long long)ranks,
+		(long long)(rows * o->accumulate * ranks));
+}
