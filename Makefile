@@ -90,9 +90,10 @@ cuda-full: build ## all steps of all reference models on the pretended GPU, hour
 	@scripts/setup --quiet test
 	GRADC_CUDA_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_curves.py
 
-docs: build ## writes docs/ops.md from the rows of ops, the man page from the rows of options, docs/recipes.md from dumps
-	cmake --build --preset release --target ops_page executable_help
+docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps
+	cmake --build --preset release --target ops_page executable_help deepspeed_page
 	build/tests/ops_page > docs/ops.md
+	build/tests/deepspeed_page > docs/deepspeed.md
 	scripts/man-page build > docs/gradc.1
 	scripts/recipes-page build > docs/recipes.md
 

@@ -296,7 +296,7 @@ typedef enum {
 	TAKES_CHOICES, /* StringList of them */
 	TAKES_KNOWN,   /* as TAKES_CHOICE; of every other value: "not supported in this build" */
 	TAKES_CALL,    /* what the row's `set` does */
-	TAKES_CONFIG, /* as TAKES_LIST: a file of options, one `name = value` a line */
+	TAKES_CONFIG, /* as TAKES_LIST: a file of options, one `name = value` a line, or DeepSpeed's JSON (deepspeed.h) */
 	TAKES_NOTHING, /* whatever it is given: "not supported in this build" */
 } OptionTakes;
 typedef struct OptionRow OptionRow;
@@ -343,8 +343,8 @@ typedef struct {
  * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
  * options become operands. Two values in one place (the line, a file) for what takes one are a fault, and so
  * are options of other subcommands on the line; a file, which may serve several subcommands, has them passed over, and so
- * the lines behind [gradc] or [executable] where the table's section is the other. Reports every fault; false when
- * there was one. Not for several threads. */
+ * the lines behind [gradc] or [executable] where the table's section is the other, and keys of DeepSpeed's file that are
+ * the other's. Reports every fault; false when there was one. Not for several threads. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* one line or two for each */

@@ -1,7 +1,8 @@
-/* One table of rows gives a program its command line, its --config file (INI) and its help. What was
+/* One table of rows gives a program its command line, its --config file (INI, or DeepSpeed's JSON) and its help. What was
  * given is collected first, the file's before the line's, and set in that order: later ones win. */
-#include "base/base.h"
+#include "base/deepspeed.h"
 
+#include <assert.h>
 #include <getopt.h>
 #include <ini.h>
 #include <math.h>
@@ -11,14 +12,16 @@ typedef struct {
 	const OptionRow *row;
 	const char *value;  /* NULL: none */
 	const char *origin; /* the config file as "FILE: "; "" for the command line */
+	const char *unless; /* an option of the line that takes its place, too; NULL: none */
 } Given;
+typedef VEC(Given) GivenList;
 typedef struct {
 	const OptionTable *table;
 	Arena *arena;
 	Diag *diag;
 	const char *origin;
 	const char *refused; /* section that was reported */
-	VEC(Given) given;
+	GivenList given;
 	int n_config; /* of these come from config files */
 	bool ok;
 } Reader;
@@ -248,25 +251,73 @@ config_line(void *user, const char *section, const char *name, const char *value
 		usage_error(r, name, "a config file names no other");
 	else
 		vec_push(r->arena, &r->given,
-		         ((Given){row, arena_strdup(r->arena, value), r->origin}));
+		         ((Given){row, arena_strdup(r->arena, value), r->origin, NULL}));
 	return 1;
 }
 
+static bool
+is_on_line(const void *line, const char *name)
+{
+	const GivenList *list = line;
+
+	for (int i = 0; i < list->n; i++)
+		if (strcmp(list->at[i].row->name, name) == 0)
+			return true;
+	return false;
+}
+
+/* DeepSpeed's file: what is the other program's stays there. */
 static void
-read_config(Reader *r, const char *path)
+config_json(Reader *r, const char *path, const char *text, size_t n, const GivenList *line)
+{
+	const char *section = r->table->section;
+	DeepspeedFile file = {path, text, n, 0, is_on_line, line};
+	DeepspeedOptions options = {0};
+
+	if (!section) {
+		usage_error(r, "JSON", "need one `name = value` a line");
+		return;
+	}
+	file.of = strcmp(section, "gradc") == 0 ? OF_GRADC : OF_EXECUTABLE;
+	r->ok &= deepspeed_read(&file, &options, r->arena, r->diag);
+	for (int i = 0; i < options.n; i++) {
+		const DeepspeedOption *o = &options.at[i];
+		const OptionRow *row = find_row(r->table, o->name, strlen(o->name));
+		assert(row);
+		vec_push(r->arena, &r->given, ((Given){row, o->value, o->origin, o->unless}));
+	}
+}
+
+static void
+config_ini(Reader *r, const char *path, const char *text, size_t n)
+{
+	int line = ini_parse_string(arena_strndup(r->arena, text, n), config_line, r);
+
+	if (line)
+		diag_error(r->diag, EXIT_USAGE, "%s:%d: not `name = value`", path, line);
+	r->ok &= line == 0;
+}
+
+enum { MOST_CONFIG = 1 << 20, MOST_READ = 1 << 26 }; /* bytes */
+
+static void
+read_config(Reader *r, const char *path, const GivenList *line)
 {
 	void *bytes;
 	int64_t n;
 
-	if (diag_status(r->diag, file_read(r->arena, path, 1 << 20, &bytes, &n))) {
+	if (diag_status(r->diag, file_read(r->arena, path, MOST_READ, &bytes, &n))) {
 		r->ok = false;
 		return;
 	}
 	r->origin = arena_printf(r->arena, "%s: ", path);
-	int line = ini_parse_string(arena_strndup(r->arena, bytes, (size_t)n), config_line, r);
-	if (line)
-		diag_error(r->diag, EXIT_USAGE, "%s:%d: not `name = value`", path, line);
-	r->ok &= line == 0;
+	if (n > MOST_CONFIG)
+		usage_error(r, arena_printf(r->arena, "%lld bytes", (long long)n),
+		            "options have at most a MiB");
+	else if (deepspeed_is_json(bytes, (size_t)n))
+		config_json(r, path, bytes, (size_t)n, line);
+	else
+		config_ini(r, path, bytes, (size_t)n);
 	r->origin = "";
 }
 
@@ -317,13 +368,13 @@ refuse_word(Reader *r, int code, const char *word)
 	                        : "no such option, or not the whole of one name");
 }
 
-/* Config files are read where they are named, before anything of the line is added. */
+/* Config files are read when the line is known, and stand before it. */
 static void
 read_line(Reader *r, int argc, char **argv, StringList *operands)
 {
 	char letters[64];
 	struct option *longs = getopt_table(r->arena, r->table, letters);
-	VEC(Given) line = {0};
+	GivenList line = {0};
 	int code;
 
 	opterr = 0;
@@ -336,11 +387,12 @@ read_line(Reader *r, int argc, char **argv, StringList *operands)
 			                          : row_of_letter(r->table, code);
 			const OptionRow *row = &r->table->rows[i];
 			const char *value = optarg || !row->optional ? optarg : "";
-			if (row->takes == TAKES_CONFIG)
-				read_config(r, value);
-			vec_push(r->arena, &line, ((Given){row, value, ""}));
+			vec_push(r->arena, &line, ((Given){row, value, "", NULL}));
 		}
 	}
+	for (int i = 0; i < line.n; i++)
+		if (line.at[i].row->takes == TAKES_CONFIG)
+			read_config(r, line.at[i].value, &line);
 	r->n_config = r->given.n;
 	for (int i = 0; i < line.n; i++)
 		vec_push(r->arena, &r->given, line.at[i]);
@@ -348,18 +400,21 @@ read_line(Reader *r, int argc, char **argv, StringList *operands)
 		vec_push(r->arena, operands, argv[optind]);
 }
 
-/* Of an option that may stand several times, NAME=... of the line takes the place of the file's. */
+/* Of an option that may stand several times, NAME=... of the line takes the place of the file's; and so does what the file's
+ * one depends on. */
 static bool
 is_overruled(const Reader *r, int i)
 {
 	const Given *own = &r->given.at[i];
 	size_t n = own->value ? strcspn(own->value, "=") : 0;
+	bool named = own->value && own->value[n] == '=';
 
-	if (i >= r->n_config || !own->value || own->value[n] != '=')
-		return false;
-	for (int k = r->n_config; k < r->given.n; k++) {
+	for (int k = i < r->n_config ? r->n_config : r->given.n; k < r->given.n; k++) {
 		const Given *g = &r->given.at[k];
-		if (g->row == own->row && g->value && strncmp(g->value, own->value, n + 1) == 0)
+		if (own->unless && strcmp(g->row->name, own->unless) == 0)
+			return true;
+		if (named && g->row == own->row && g->value &&
+		    strncmp(g->value, own->value, n + 1) == 0)
 			return true;
 	}
 	return false;

@@ -200,7 +200,7 @@ static const OptionRow rows[] = {
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
 	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
-	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, CLI(configs)},
+	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs)},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
 	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},  /* for gradc run and grad: ends when that process does */

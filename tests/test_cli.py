@@ -25,7 +25,7 @@ GRADC = {
                   ("=cross_entropy,no_such=1", "loss cross_entropy has no option no_such")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam", "=rmsprop,centered=true,eps=1e-6", "=onnx-adam", " lion,beta1=0.5"],
                     [("=no_such_optimizer", LACKS), ("=Adam", LACKS), ("=adamw,rho=1", "rho=1"), ("=,", LACKS)]),
-    "--loss-scale": (["=none", "=torch", "=megatron", "=deepspeed,interval=10", " 1024"],
+    "--loss-scale": (["=none", "=torch", "=megatron", "=deepspeed,interval=10", "=deepspeed,consecutive=true", " 1024"],
                      [("=apex", "apex"), ("=0", "=0"), ("=torch,init=0", "init=0"), ("=torch,x=1", "x")]),
     "--optimizer-for": (["=*=sgd", " *=muon,lr=0.02"], [("=sgd", "need GLOB=NAME"), ("=*=x", "not supported"), ("=q*=sgd", "no trained parameter")]),
     "--master": (["=on", " on"], [("=none", "none"), ("=", "--master")]),
@@ -119,7 +119,10 @@ EXECUTABLE = {
     "--seed": (["=3"], [("=x", "x")]),
     "--keep-last": ([""], [("=x", "x")]),
     "--lr": (["=0.1", " 1e-3"], [("=x", "x"), ("=1e-400", "1e-400"), ("=-1", "-1"), ("=nan", "nan"), ("=inf", "inf")]),
-    "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd", "=polynomial,power=2", "=step,size=5,gamma=0.5", "=one-cycle,pct_start=0.5"],  # plateau: test_plateau
+    "--global-batch": (["=32", " 64"], [("=0", "0"), ("=x", "x"), ("=48", "no multiple of 32 rows of a micro-batch times 1 ranks"), (f"={2 ** 62}", "2147483648")]),
+    "--micro-batch": (["=32"], [("=0", "0"), ("=x", "x"), ("=8", "32 rows are compiled in")]),
+    "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd", "=polynomial,power=2", "=step,size=5,gamma=0.5", "=one-cycle,pct_start=0.5", "=deepspeed-warmup",
+                       "=deepspeed-decay,steps=5,log=0,total=9", "=deepspeed-cosine,min_ratio=0.1", "=deepspeed-range,stairs=1", "=deepspeed-cycle,first=3"],  # plateau: test_plateau
                       [("=foo", "foo"), ("=step,size=0", "size=0"), ("=step,power=1", "power"), ("=polynomial,power", "power"), ("=linear,x=1", "x"),
                        ("=one-cycle,pct_start=2", "pct_start=2"), ("=step,size=nan", "size=nan"), ("=", "need constant|linear"), ("=plateau", "needs --eval-every"),
                        *[(f"=plateau,{s} --eval-every=1", s) for s in ("patience=1.5", "factor=1", "threshold=-1", "cooldown=-1")], ("=plateau,size=1 --eval-every=1", "no setting")]),

@@ -566,7 +566,7 @@ static const OptionRow option_rows[] = {
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
 	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
-	{"config", "FILE", "options from a file, one `name = value` a line; the command line wins", TAKES_CONFIG, AT(configs)},
+	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs)},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("export-adapter"), LATER("export-merged"),
