@@ -169,6 +169,7 @@ int gradc_binding(const Gradc *run); /* the one that the data picked */
 int gradc_target(const Gradc *run);  /* whose programs run: of the tables' targets */
 /* What it runs on, as --info says it. */
 void gradc_describe_device(const Gradc *run, Text *out);
+bool gradc_holds_parts(const Gradc *run); /* ranks have parts of states */
 /* What a rank holds of states that ranks have parts of, and what is whole; false: all is. */
 bool gradc_describe_parts(const Gradc *run, Text *out);
 /* Products and convolutions of 16 bits that a library could run, and how many of them loops run here, as where the CPU has no

@@ -126,6 +126,15 @@ is_range_due(const Session *s, int64_t step)
 	return s->keeps_ranges && gradc_ranges_due(s->run, step);
 }
 
+/* By rank 0; the others lend it what they have of learned scales. */
+static Status
+read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
+{
+	RETURN_IF_ERROR(gradc_begin_exports(s->run));
+	Status status = gradc_rank(s->run) == 0 ? gradc_running_ranges(s->run, arena, out) : NULL;
+	return status_first(status, gradc_end_exports(s->run));
+}
+
 /* What is done with a step's results. With a fault the line of the step is written all the same: the log ends with what
  * went wrong. */
 static Status
@@ -148,8 +157,8 @@ finish_step(Session *s, Status status)
 			gradc_schedule_loss(s->run, s->after.loss);
 	}
 	Arena *scratch = arena_new();
-	if (!status && gradc_rank(s->run) == 0 && is_range_due(s, s->step.step))
-		status = gradc_running_ranges(s->run, scratch, &ranges);
+	if (!status && is_range_due(s, s->step.step))
+		status = read_ranges(s, scratch, &ranges);
 	if (!status || status->exit_code == EXIT_NON_FINITE) {
 		Status written = log_step(s->log, s->run, &s->step, eval, &ranges);
 		if (!written)
@@ -455,6 +464,10 @@ check_exports(Session *s)
 {
 	const CliOptions *o = s->o;
 
+	if (o->dump_gradients && gradc_holds_parts(s->run))
+		return status_error(EXIT_USAGE,
+		                    "--dump-gradients: not where ranks hold parts of gradients; "
+		                    "--data-parallel=ddp, compiled in, too, does it");
 	if (o->export)
 		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export"));
 	if (o->export_adapter)

@@ -13,8 +13,7 @@ read_number(Gradc *run, Arena *arena, uint32_t state, float *out)
 	const StateRecord *s = &run->format.states[state];
 	char *data = arena_alloc(arena, (size_t)s->bytes);
 
-	RETURN_IF_ERROR(
-		executor_read(&run->executor, data, executor_state(&run->executor, (int)state)));
+	RETURN_IF_ERROR(state_read(run, (int)state, data));
 	*out = (float)dtype_load_float((DType)s->dtype, data, 0);
 	return NULL;
 }

@@ -97,6 +97,12 @@ sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 	colors[GROUP_REPLICATE] = rank % each;
 }
 
+bool
+gradc_holds_parts(const Gradc *run)
+{
+	return run->mode != MODE_REPLICATED;
+}
+
 Status
 sharing_pick(Gradc *run)
 {

@@ -1,5 +1,6 @@
 """Ranks that hold parts of states (--data-parallel zero1, zero2, zero3): the bits of one that holds all."""
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def test_zero3_of_each_model(openmpi, gradc, models, tmp_path, name):  # noqa: F
     same(openmpi, exe, data, tmp_path, "zero3", 2, 5)
 
 
+@pytest.mark.parametrize("mode", ["zero1", "zero2"])
+@pytest.mark.parametrize("name", ["mlp_digits", "llama_mini", "vit_mini"])
+def test_less_than_zero3_on_four_ranks(openmpi, gradc, models, tmp_path, name, mode):  # noqa: F811
+    exe, data = shard_executable(gradc, models, tmp_path, name)
+    same(openmpi, exe, data, tmp_path, mode, 4, 5)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ranks, options", [(1, []), (2, []), (3, ["--threads=1"]), (4, []), (2, ["--device=async"]), (2, ["--deterministic"])])
 def test_modes_are_accumulation(openmpi, gpt2, tmp_path, mode, ranks, options):  # noqa: F811
@@ -63,15 +71,20 @@ def test_sums_of_the_library(openmpi, gpt2, tmp_path, mode, device):  # noqa: F8
 
 
 RECIPES = {
-    "bf16": ["--precision=bf16"], "f16": ["--precision=f16"], "weights of bf16": ["--precision=bf16", "--master=off", "--rounding=stochastic"],
+    "bf16": ["--precision=bf16"], "f16": ["--precision=f16"], "bf16-alone": ["--precision=bf16", "--master=off", "--rounding=stochastic"],
     "ema": ["--ema=0.9"], "sophia": ["--optimizer=sophia"], "muon": ["--optimizer=muon"], "lamb": ["--optimizer=lamb"],
     "adafactor": ["--optimizer=adafactor"], "adamw8bit": ["--optimizer=adamw8bit"], "lora": ["--lora=*attn*.weight"],
 }
 
 
+OFTEN = {("bf16", "zero3"), ("muon", "zero3"), ("adamw8bit", "zero3"), ("lora", "zero3"), ("lamb", "zero2")}
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes(openmpi, gradc, models, tmp_path, recipe, mode):  # noqa: F811
+    if (recipe, mode) not in OFTEN and not os.environ.get("GRADC_THOROUGH"):
+        pytest.skip("others like it run: `make thorough`")
     exe, data = shard_executable(gradc, models, tmp_path, "gpt2_mini", *RECIPES[recipe], batch=1)
     same(openmpi, exe, data, tmp_path, mode, 2, 3)
 
@@ -274,9 +287,22 @@ def test_groups_that_hold_copies(openmpi, gpt2, tmp_path, mode, device, how):  #
     (2, ["--data-parallel=zero1", "--shard-size=1"], "--data-parallel=ddp is without parts"),
     (2, ["--data-parallel=zero1", "--shard-size=4"], "2 ranks cannot be groups"),
     (2, ["--data-parallel=zero3", "--find-nan"], "--find-nan: not with --data-parallel=zero3"),
+    (2, ["--data-parallel=zero2", "--dump-gradients=grads"], "--dump-gradients: not where ranks hold parts of gradients"),
 ])
 def test_worlds_that_cannot_be(openmpi, gpt2, ranks, options, said):  # noqa: F811
     """Before the first step, on every rank."""
     exe, data = gpt2
     done = call(openmpi(ranks, exe, *data, "--steps=1", "--progress=off", *options), exit=2)
     assert done.stderr.count(said) == 1, done.stderr
+
+
+def test_learned_scales(openmpi, gradc, models, tmp_path):  # noqa: F811
+    """The log has the ranges of activations and the scales that are learned, which ranks hold parts of."""
+    exe, data = shard_executable(gradc, models, tmp_path, "mlp_digits", "--quantize=w8a8-tensor", "--scale-learning=lsq")
+    seen = {}
+    for mode in ("ddp", "zero3"):
+        train(openmpi(2), exe, data, tmp_path, mode, "--steps=4", f"--data-parallel={mode}")
+        seen[mode] = [json.loads(line) for line in (tmp_path / f"{mode}.jsonl").read_text().splitlines()]
+    assert len(seen["ddp"]) == len(seen["zero3"]) == 4
+    for one, other in zip(seen["ddp"], seen["zero3"]):
+        assert (one["ranges"], one["loss"]) == (other["ranges"], other["loss"])
