@@ -514,6 +514,11 @@ typedef struct {
 } StatePart;
 StatePart state_part(const Executor *x, int state);
 bool state_has_parts(const Executor *x, int state); /* ranks hold parts of it */
+/* Of a state that ranks hold parts of: the bytes that this rank has. */
+typedef struct {
+	int64_t first, bytes;
+} StateRange;
+StateRange state_range(const Format *f, const RunFacts *facts, int state, int rank);
 /* Bytes [offset, offset + bytes) of the state: of them what this rank has. */
 Status state_write(Executor *x, int state, int64_t offset, const void *from, int64_t bytes);
 /* All of it, to the host's memory. Where ranks hold parts all of them call it, for the same states; or rank 0 alone, in a call of

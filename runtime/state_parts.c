@@ -17,25 +17,31 @@ state_has_parts(const Executor *x, int state)
 
 /* What it is divided with; -1: with no single one, as a run of units. */
 static int
-piece_of(const Executor *x, int state)
+piece_of(const Format *f, int state)
 {
-	const StateRecord *s = &x->format->states[state];
+	const StateRecord *s = &f->states[state];
 
 	if (s->block)
 		return state;
-	return s->unit && x->format->states[s->unit - 1].block ? (int)s->unit - 1 : -1;
+	return s->unit && f->states[s->unit - 1].block ? (int)s->unit - 1 : -1;
 }
 
-/* Bytes of the state that a rank has. */
-static StatePart
-part_of_rank(const Executor *x, int state, int rank)
+/* Bytes of the state that a rank has. They lie `inside` bytes behind the beginning of what the rank has of state `of`. */
+typedef struct {
+	StateRange range;
+	int of;
+	int64_t inside;
+} RankPart;
+
+/* rank: of the group that has all parts together. */
+static RankPart
+part_of_rank(const Format *f, const RunFacts *facts, int state, int rank)
 {
-	const Format *f = x->format;
 	const StateRecord *s = &f->states[state];
-	int index = piece_of(x, state);
-	const StateRecord *piece = &f->states[index < 0 ? state : index];
+	int of = piece_of(f, state);
+	const StateRecord *piece = &f->states[of < 0 ? state : of];
 	int64_t n = format_elements(f, piece->first_dim, piece->rank);
-	CommPart part = comm_part(n, run_group(&x->facts, GROUP_SHARD).n, rank,
+	CommPart part = comm_part(n, run_group(facts, GROUP_SHARD).n, rank,
 	                          piece->block ? piece->block : 1);
 	int64_t begin = dtype_bytes((DType)piece->dtype, part.first);
 	int64_t end = begin + dtype_bytes((DType)piece->dtype, part.n);
@@ -43,20 +49,29 @@ part_of_rank(const Executor *x, int state, int rank)
 	int64_t first = begin > before ? begin : before;
 	int64_t last = end < before + s->bytes ? end : before + s->bytes;
 
-	if (index < 0 || first >= last)
-		return (StatePart){0};
-	return (StatePart){
-		.at = {x->regions[SPACE_SHARD][0].at + x->shard_at[index] + first - begin,
-	               last - first},
-		.first = first - before};
+	if (of < 0 || first >= last)
+		return (RankPart){0};
+	return (RankPart){{first - before, last - first}, of, first - begin};
+}
+
+StateRange
+state_range(const Format *f, const RunFacts *facts, int state, int rank)
+{
+	if (rank >= run_group(facts, GROUP_SHARD).n) /* a copy of another's */
+		return (StateRange){0};
+	return part_of_rank(f, facts, state, rank).range;
 }
 
 StatePart
 state_part(const Executor *x, int state)
 {
-	return state_has_parts(x, state)
-	               ? part_of_rank(x, state, run_group(&x->facts, GROUP_SHARD).own)
-	               : (StatePart){.at = executor_state(x, state)};
+	if (!state_has_parts(x, state))
+		return (StatePart){.at = executor_state(x, state)};
+	RankPart p = part_of_rank(x->format, &x->facts, state, run_group(&x->facts, GROUP_SHARD).own);
+	if (p.range.bytes == 0)
+		return (StatePart){0};
+	char *piece = x->regions[SPACE_SHARD][0].at + x->shard_at[p.of];
+	return (StatePart){{piece + p.inside, p.range.bytes}, p.range.first};
 }
 
 Status
@@ -81,8 +96,8 @@ gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 	int64_t room = 0;
 
 	for (int r = 0; r < ranks; r++) {
-		StatePart p = part_of_rank(x, state, r);
-		room = p.at.bytes > room ? p.at.bytes : room;
+		StateRange part = state_range(x->format, &x->facts, state, r);
+		room = part.bytes > room ? part.bytes : room;
 	}
 	char *own = arena_alloc(arena, (size_t)room + 1);
 	char *all = arena_alloc(arena, (size_t)(room * x->facts.ranks) + 1);
@@ -91,8 +106,8 @@ gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 		RETURN_IF_ERROR(executor_read((Executor *)&run->executor, own, p.at));
 	RETURN_IF_ERROR(run->comm.control_ops->all_gather(run->comm.control, own, all, room));
 	for (int r = 0; r < ranks && to; r++) {
-		p = part_of_rank(x, state, r);
-		memcpy(to + p.first, all + r * room, (size_t)p.at.bytes);
+		StateRange part = state_range(x->format, &x->facts, state, r);
+		memcpy(to + part.first, all + r * room, (size_t)part.bytes);
 	}
 	return NULL;
 }
