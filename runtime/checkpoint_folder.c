@@ -32,11 +32,12 @@ folder_entry_path(Arena *arena, const CheckpointFolder *folder, const Checkpoint
 }
 
 char *
-folder_temporary(Arena *arena, const CheckpointFolder *folder)
+folder_temporary(Arena *arena, CheckpointFolder *folder)
 {
-	for (int i = 0;; i++) {
-		char *path = arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%d.tmp", folder->path,
-		                          (long)getpid(), i);
+	for (;;) {
+		char *path = arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%lld.tmp",
+		                          folder->path, (long)getpid(),
+		                          (long long)folder->n_temporaries++);
 		if (access(path, F_OK) != 0)
 			return path;
 	}
@@ -267,7 +268,7 @@ forget(CheckpointFolder *folder, int index)
 
 /* The old one goes in the same moment; where the file system cannot do that, just before. */
 static Status
-replace(const CheckpointFolder *folder, const char *temporary, const char *path)
+replace(CheckpointFolder *folder, const char *temporary, const char *path)
 {
 	Arena *arena = arena_new();
 	const char *old = temporary;

@@ -4,7 +4,9 @@
  *	{
  *	 "checksum": "<16 hex digits, XXH3 of the bytes behind them>",
  *	 "format": "gradc-checkpoint",
- *	 "version": 1, ... */
+ *	 "version": 1, ...
+ *
+ * Version 2 has tensors in pieces, which ranks wrote. */
 #include "runtime/runtime_impl.h"
 
 #include <math.h>
@@ -13,7 +15,7 @@
 
 /* What a hostile file may make the JSON reader allocate: each value needs a comma. */
 #define MAX_BYTES 100000000
-#define MAX_VALUES 1000000
+#define MAX_VALUES 2000000
 #define MAX_COUNT (1ll << 60) /* of steps and samples */
 #define MAX_WORLD 1000000
 #define FORMAT_NAME "gradc-checkpoint"
@@ -38,23 +40,47 @@ hex_json(uint64_t value)
 }
 
 static json_t *
+pieces_json(const SavedTensor *t)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < t->n_pieces; i++) {
+		const SavedPiece *p = &t->pieces[i];
+
+		json_array_append_new(list,
+		                      json_pack("{s:i, s:I, s:I, s:o}", "shard", p->shard, "first",
+		                                (json_int_t)p->first, "count", (json_int_t)p->count,
+		                                "checksum", hex_json(p->checksum)));
+	}
+	return list;
+}
+
+static json_t *
+tensor_json(const SavedTensor *t)
+{
+	json_t *shape = json_array();
+
+	for (int d = 0; d < t->rank; d++)
+		json_array_append_new(shape, json_integer(t->dims[d]));
+	json_t *entry = json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype",
+	                          dtype_info[t->dtype].name, "shape", shape);
+	if (t->n_pieces > 1) {
+		json_object_set_new(entry, "pieces", pieces_json(t));
+		return entry;
+	}
+	json_object_set_new(entry, "checksum", hex_json(t->pieces->checksum));
+	if (t->pieces->shard >= 0)
+		json_object_set_new(entry, "shard", json_integer(t->pieces->shard));
+	return entry;
+}
+
+static json_t *
 tensors_json(const SavedTensor *tensors, int n)
 {
 	json_t *list = json_array();
 
-	for (int i = 0; i < n; i++) {
-		const SavedTensor *t = &tensors[i];
-		json_t *shape = json_array(), *entry;
-
-		for (int d = 0; d < t->rank; d++)
-			json_array_append_new(shape, json_integer(t->dims[d]));
-		entry = json_pack("{s:s, s:s, s:o, s:o}", "name", t->name, "dtype",
-		                  dtype_info[t->dtype].name, "shape", shape, "checksum",
-		                  hex_json(t->checksum));
-		if (t->shard >= 0)
-			json_object_set_new(entry, "shard", json_integer(t->shard));
-		json_array_append_new(list, entry);
-	}
+	for (int i = 0; i < n; i++)
+		json_array_append_new(list, tensor_json(&tensors[i]));
 	return list;
 }
 
@@ -89,13 +115,23 @@ plateau_json(const Plateau *p)
 	                 (json_int_t)p->cooldown);
 }
 
+/* The oldest that has what it needs: older programs read it then. */
+static int
+version_of(const Manifest *m)
+{
+	for (int i = 0; i < m->n_tensors; i++)
+		if (m->tensors[i].n_pieces > 1)
+			return 2;
+	return 1;
+}
+
 static json_t *
 manifest_json(const Manifest *m)
 {
 	json_t *root = json_pack(
 		"{s:s, s:i, s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:o, "
 		"s:o, s:o, s:o}",
-		"format", FORMAT_NAME, "version", CHECKPOINT_VERSION, "gradc", GRADC_VERSION, "run",
+		"format", FORMAT_NAME, "version", version_of(m), "gradc", GRADC_VERSION, "run",
 		hex_json(m->run), "serial", (json_int_t)m->serial, "step", (json_int_t)m->step,
 		"samples", (json_int_t)m->samples, "world", (json_int_t)m->world, "loss",
 		number_or_null(m->loss), "eval_loss", number_or_null(m->eval_loss), "model",
@@ -107,6 +143,16 @@ manifest_json(const Manifest *m)
 	if (root && m->plateau.lr > 0)
 		json_object_set_new(root, "plateau", plateau_json(&m->plateau));
 	return root;
+}
+
+static bool
+has_too_many_values(const char *text, size_t n)
+{
+	int64_t n_values = 0;
+
+	for (size_t i = 0; i < n; i++)
+		n_values += text[i] == ',';
+	return n_values > MAX_VALUES;
 }
 
 Status
@@ -122,6 +168,13 @@ manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out)
 	if (!json)
 		return status_error(EXIT_SYSTEM, "%s: a tensor's name is not UTF-8", path);
 	size_t n = strlen(json + 1);
+	if (n > MAX_BYTES - HEAD - HEX - 3 || has_too_many_values(json, n)) {
+		memory_free(json);
+		return status_error(
+			EXIT_SYSTEM,
+			"%s: %zu bytes, or more than %d values, which no manifest may have", path,
+			n, MAX_VALUES);
+	}
 	char *text = arena_alloc(arena, HEAD + HEX + n + 3), *body = text + HEAD + HEX;
 	memcpy(body, "\",", 2);
 	memcpy(body + 2, json + 1, n);
@@ -247,6 +300,59 @@ read_shape(Reader *r, const json_t *entry, SavedTensor *t)
 	}
 }
 
+/* One behind the other, from the first element to the last: then no element is in two of them, and none in none. */
+static void
+read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, SavedTensor *t)
+{
+	int64_t next = 0;
+
+	t->n_pieces = (int)json_array_size(list);
+	t->pieces = NEW_ARRAY(r->arena, SavedPiece, t->n_pieces);
+	if (t->n_pieces < 2)
+		malformed(r, "tensor \"%s\": \"pieces\" are no list of two or more", t->name);
+	for (int i = 0; i < t->n_pieces && !r->fault; i++) {
+		const json_t *entry = json_array_get(list, (size_t)i);
+		SavedPiece *p = &t->pieces[i];
+
+		p->shard = (int)want_count(r, entry, "shard", 0, n_shards - 1);
+		p->first = want_count(r, entry, "first", 0, elements);
+		p->count = want_count(r, entry, "count", 1, elements);
+		p->checksum = want_hex(r, entry, "checksum");
+		if (p->first != next)
+			malformed(r, "tensor \"%s\": piece %d begins at element %lld, not at %lld",
+			          t->name, i, (long long)p->first, (long long)next);
+		else if (p->count > elements - next)
+			malformed(r, "tensor \"%s\": piece %d has %lld elements, %lld are left",
+			          t->name, i, (long long)p->count, (long long)(elements - next));
+		else if (p->first % 8 * dtype_info[t->dtype].bits % 8 != 0)
+			malformed(r, "tensor \"%s\": piece %d begins within a byte", t->name, i);
+		next += p->count;
+	}
+	if (!r->fault && next < elements)
+		malformed(r, "tensor \"%s\": its pieces have %lld elements of %lld", t->name,
+		          (long long)next, (long long)elements);
+}
+
+/* n_shards 0: constants, which lie in none. */
+static void
+read_places(Reader *r, const json_t *entry, int n_shards, SavedTensor *t)
+{
+	const json_t *pieces = json_object_get(entry, "pieces");
+	SavedPiece *whole = t->pieces = saved_whole(r->arena, t, -1, 0);
+
+	t->n_pieces = 1;
+	if (pieces && n_shards > 0) {
+		if (json_object_get(entry, "shard"))
+			malformed(r, "tensor \"%s\" has a \"shard\" and \"pieces\"", t->name);
+		else
+			read_pieces(r, pieces, n_shards, whole->count, t);
+		return;
+	}
+	whole->checksum = want_hex(r, entry, "checksum");
+	if (n_shards > 0)
+		whole->shard = (int)want_count(r, entry, "shard", 0, n_shards - 1);
+}
+
 static SavedTensor *
 read_tensors(Reader *r, const json_t *root, const char *key, int n_shards, int *n)
 {
@@ -263,8 +369,8 @@ read_tensors(Reader *r, const json_t *root, const char *key, int n_shards, int *
 			malformed(r, "tensor \"%s\" has dtype \"%s\", which is unknown", t->name,
 			          dtype);
 		read_shape(r, entry, t);
-		t->checksum = want_hex(r, entry, "checksum");
-		t->shard = n_shards > 0 ? (int)want_count(r, entry, "shard", 0, n_shards - 1) : -1;
+		if (!r->fault)
+			read_places(r, entry, n_shards, t);
 	}
 	return tensors;
 }
@@ -393,11 +499,7 @@ check_checksum(Reader *r, const char *text, size_t n)
 static void
 check_values(Reader *r, const char *text, size_t n)
 {
-	int64_t n_values = 0;
-
-	for (size_t i = 0; i < n; i++)
-		n_values += text[i] == ',';
-	if (n_values > MAX_VALUES)
+	if (has_too_many_values(text, n))
 		malformed(r, "more than %d values", MAX_VALUES);
 }
 

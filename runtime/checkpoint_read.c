@@ -76,6 +76,28 @@ match_model(Checkpoint *c, const char *path, const Format *f)
 	return NULL;
 }
 
+/* The pieces by their shard. */
+static void
+sort_pieces(Checkpoint *c)
+{
+	const Manifest *m = &c->manifest;
+	int *next = NEW_ARRAY(c->arena, int, m->n_shards);
+	int n = 0;
+
+	c->first_piece = NEW_ARRAY(c->arena, int, m->n_shards + 1);
+	for (int i = 0; i < m->n_tensors; i++)
+		for (int k = 0; k < m->tensors[i].n_pieces; k++, n++)
+			c->first_piece[m->tensors[i].pieces[k].shard + 1]++;
+	for (int i = 0; i < m->n_shards; i++) {
+		c->first_piece[i + 1] += c->first_piece[i];
+		next[i] = c->first_piece[i];
+	}
+	c->pieces = NEW_ARRAY(c->arena, PieceRef, n);
+	for (int i = 0; i < m->n_tensors; i++)
+		for (int k = 0; k < m->tensors[i].n_pieces; k++)
+			c->pieces[next[m->tensors[i].pieces[k].shard]++] = (PieceRef){i, k};
+}
+
 Status
 checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out)
 {
@@ -84,6 +106,7 @@ checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out
 	*out = (Checkpoint){.arena = arena, .path = path};
 	RETURN_IF_ERROR(manifest_read(arena, manifest, &out->manifest));
 	out->states = NEW_ARRAY(arena, int, out->manifest.n_tensors);
+	sort_pieces(out);
 	return match_model(out, manifest, f);
 }
 
@@ -124,22 +147,30 @@ see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n
 	return NULL;
 }
 
-/* Checksum of bytes [offset, offset + n) of the file, which has them; a state's go to the sink. */
+/* A run of bytes of the file, which has them. */
+typedef struct {
+	int64_t offset, n;
+	int state;     /* whose bytes they are; -1: none's */
+	int64_t first; /* in the state */
+} FileBytes;
+
+/* Their checksum; a state's go to the sink. */
 static Status
-read_bytes(ShardReader *r, int state, int64_t offset, int64_t n, uint64_t *checksum)
+read_bytes(ShardReader *r, const FileBytes *b, uint64_t *checksum)
 {
 	Status status = NULL;
 	const char *bytes;
 	Checksum c;
 
 	checksum_begin(&c);
-	for (int64_t at = 0, part; at < n && !status; at += part) {
-		status = see(r, offset + at, n - at, &bytes, &part);
+	for (int64_t at = 0, part; at < b->n && !status; at += part) {
+		status = see(r, b->offset + at, b->n - at, &bytes, &part);
 		if (status)
 			break;
 		checksum_add(&c, bytes, part);
-		if (r->sink && state >= 0)
-			status = r->sink->take(r->sink->context, state, at, bytes, part);
+		if (r->sink && b->state >= 0)
+			status = r->sink->take(r->sink->context, b->state, b->first + at, bytes,
+			                       part);
 	}
 	*checksum = checksum_end(&c);
 	if (status)
@@ -157,52 +188,113 @@ read_header(ShardReader *r, uint64_t *checksum)
 	RETURN_IF_ERROR(see(r, 0, 8, &length, &got));
 	for (int i = 0; i < got; i++)
 		n |= (int64_t)(uint8_t)length[i] << 8 * i;
-	return read_bytes(r, -1, 0, n + got, checksum);
+	return read_bytes(r, &(FileBytes){0, n + got, -1, 0}, checksum);
+}
+
+static const SavedTensor *
+tensor_of(const ShardReader *r, PieceRef ref)
+{
+	return &r->checkpoint->manifest.tensors[ref.tensor];
+}
+
+/* `tensor "w"`, or which of its elements. */
+static const char *
+piece_text(const ShardReader *r, PieceRef ref)
+{
+	const SavedTensor *t = tensor_of(r, ref);
+	const SavedPiece *p = &t->pieces[ref.piece];
+	Arena *arena = r->checkpoint->arena;
+
+	return t->n_pieces == 1
+	               ? arena_printf(arena, "tensor \"%s\"", t->name)
+	               : arena_printf(arena, "tensor \"%s\", elements [%lld, %lld),", t->name,
+	                              (long long)p->first, (long long)(p->first + p->count));
+}
+
+/* A piece lies in its shard as a row of elements, a whole tensor with its shape. */
+static bool
+has_type(const SafeTensor *got, const SavedTensor *t, const SavedPiece *p)
+{
+	int rank = t->n_pieces > 1 ? 1 : t->rank;
+	const int64_t *dims = t->n_pieces > 1 ? &p->count : t->dims;
+
+	return got->dtype == t->dtype && got->rank == rank &&
+	       memcmp(got->dims, dims, sizeof(*dims) * (size_t)rank) == 0;
+}
+
+static FileBytes
+bytes_of(const ShardReader *r, PieceRef ref)
+{
+	const SavedTensor *t = tensor_of(r, ref);
+	const SavedPiece *p = &t->pieces[ref.piece];
+
+	return (FileBytes){.n = dtype_bytes(t->dtype, p->count),
+	                   .state = r->checkpoint->states[ref.tensor],
+	                   .first = dtype_bytes(t->dtype, p->first)};
+}
+
+static bool
+is_wanted(const ShardReader *r, PieceRef ref)
+{
+	FileBytes b = bytes_of(r, ref);
+
+	return !r->sink || r->sink->wants(r->sink->context, b.state, b.first, b.n);
 }
 
 static Status
-read_tensor(ShardReader *r, const SafeTensor *t, int index)
+read_piece(ShardReader *r, const SafeTensor *t, PieceRef ref)
 {
-	const SavedTensor *want = &r->checkpoint->manifest.tensors[index];
+	const SavedPiece *want = &tensor_of(r, ref)->pieces[ref.piece];
+	FileBytes bytes = bytes_of(r, ref);
 	uint64_t checksum;
 	char hex[2][CHECKSUM_HEX + 1];
 
-	if (t->dtype != want->dtype || t->rank != want->rank ||
-	    memcmp(t->dims, want->dims, sizeof(*t->dims) * (size_t)t->rank) != 0)
+	if (!has_type(t, tensor_of(r, ref), want))
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: tensor \"%s\" has another type than the manifest says",
-		                    r->path, t->name);
-	RETURN_IF_ERROR(
-		read_bytes(r, r->checkpoint->states[index], t->offset, t->n_bytes, &checksum));
+		                    "%s: %s has another type than the manifest says", r->path,
+		                    piece_text(r, ref));
+	if (!is_wanted(r, ref))
+		return NULL;
+	bytes.offset = t->offset;
+	RETURN_IF_ERROR(read_bytes(r, &bytes, &checksum));
 	if (checksum != want->checksum)
-		return status_error(
-			EXIT_CHECKPOINT,
-			"%s: tensor \"%s\" is damaged: bytes %lld to %lld have the "
-			"checksum %s, the manifest says %s",
-			r->path, t->name, (long long)t->offset, (long long)(t->offset + t->n_bytes),
-			checksum_text(hex[0], checksum), checksum_text(hex[1], want->checksum));
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: %s is damaged: bytes %lld to %lld have the "
+		                    "checksum %s, the manifest says %s",
+		                    r->path, piece_text(r, ref), (long long)t->offset,
+		                    (long long)(t->offset + t->n_bytes),
+		                    checksum_text(hex[0], checksum),
+		                    checksum_text(hex[1], want->checksum));
 	return NULL;
+}
+
+/* Those of this shard, *n of them. */
+static const PieceRef *
+pieces_of(const ShardReader *r, int *n)
+{
+	const Checkpoint *c = r->checkpoint;
+	const int *first = &c->first_piece[r->index];
+
+	*n = first[1] - first[0];
+	return c->pieces + *first;
 }
 
 /* The shard holds what the manifest says lies in it, all of it and nothing else. */
 static Status
-read_tensors(ShardReader *r, const SafeTensors *st)
+read_pieces(ShardReader *r, const SafeTensors *st)
 {
-	const Manifest *m = &r->checkpoint->manifest;
 	StrMap *found = strmap_new(r->checkpoint->arena);
+	int n;
+	const PieceRef *pieces = pieces_of(r, &n);
 
 	for (int i = 0; i < st->n_tensors; i++)
 		strmap_put(found, st->tensors[i].name, &st->tensors[i]);
-	int n = 0;
-	for (int i = 0; i < m->n_tensors; i++) {
-		if (m->tensors[i].shard != r->index)
-			continue;
-		const SafeTensor *t = strmap_get(found, m->tensors[i].name);
-		n++;
+	for (int i = 0; i < n; i++) {
+		const SafeTensor *t = strmap_get(found, tensor_of(r, pieces[i])->name);
 		if (!t)
-			return status_error(EXIT_CHECKPOINT, "%s: tensor \"%s\" is missing",
-			                    r->path, m->tensors[i].name);
-		RETURN_IF_ERROR(read_tensor(r, t, i));
+			return status_error(EXIT_CHECKPOINT, "%s: %s is missing", r->path,
+			                    piece_text(r, pieces[i]));
+		RETURN_IF_ERROR(read_piece(r, t, pieces[i]));
 	}
 	if (n != st->n_tensors)
 		return status_error(EXIT_CHECKPOINT,
@@ -235,21 +327,27 @@ check_header(ShardReader *r)
 static Status
 name_tensors(const ShardReader *r, Status why)
 {
-	const Manifest *m = &r->checkpoint->manifest;
-	const char *first = NULL;
-	int n = 0;
+	int n;
+	const PieceRef *pieces = pieces_of(r, &n);
 
-	for (int i = 0; i < m->n_tensors; i++)
-		if (m->tensors[i].shard == r->index) {
-			first = first ? first : m->tensors[i].name;
-			n++;
-		}
-	if (!why || !first)
+	if (!why || n == 0)
 		return why;
 	Status status = status_error(EXIT_CHECKPOINT, "%s; it holds tensor \"%s\" and %d more",
-	                             why->message, first, n - 1);
+	                             why->message, tensor_of(r, pieces[0])->name, n - 1);
 	status_free(why);
 	return status;
+}
+
+static bool
+is_shard_wanted(const ShardReader *r)
+{
+	int n;
+	const PieceRef *pieces = pieces_of(r, &n);
+
+	for (int i = 0; i < n; i++)
+		if (is_wanted(r, pieces[i]))
+			return true;
+	return !r->sink;
 }
 
 static Status
@@ -258,6 +356,8 @@ read_shard(ShardReader *r)
 	struct stat info = {0};
 	SafeTensors st;
 
+	if (!is_shard_wanted(r))
+		return NULL;
 	RETURN_IF_ERROR(name_tensors(
 		r, safetensors_open(r->checkpoint->arena, r->path, EXIT_CHECKPOINT, &st)));
 	fstat(st.fd, &info);
@@ -265,7 +365,7 @@ read_shard(ShardReader *r)
 	r->bytes = info.st_size;
 	Status status = name_tensors(r, check_header(r));
 	if (!status)
-		status = read_tensors(r, &st);
+		status = read_pieces(r, &st);
 	safetensors_close(&st);
 	return status;
 }

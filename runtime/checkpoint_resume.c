@@ -1,5 +1,6 @@
 /* Continuing from a checkpoint: which one, its state into the executor, and the place in the data.
- * Nothing of the run changes before a checkpoint is verified to its last byte. */
+ * Nothing of the run changes before a checkpoint is verified to its last byte: by each rank, or, where ranks hold parts,
+ * by rank 0, and the others then check what they read. */
 #include "runtime/runtime_impl.h"
 
 #include <math.h>
@@ -17,6 +18,16 @@ take_bytes(void *context, int state, int64_t offset, const void *bytes, int64_t 
 	return state_write(&run->executor, state, offset, bytes, n);
 }
 
+static bool
+wants_bytes(void *context, int state, int64_t offset, int64_t n)
+{
+	const Gradc *run = context;
+	StatePart part = state_part(&run->executor, state);
+
+	return !state_has_parts(&run->executor, state) ||
+	       (part.first < offset + n && offset < part.first + part.at.bytes);
+}
+
 /* Constants are not in the checkpoint: they must be those that it was trained with. */
 static Status
 check_constants(Gradc *run, const Checkpoint *c)
@@ -29,7 +40,7 @@ check_constants(Gradc *run, const Checkpoint *c)
 			const SavedTensor *t = &run->saver.constants[k];
 
 			if (strcmp(t->name, m->constants[i].name) == 0 &&
-			    t->checksum != m->constants[i].checksum)
+			    t->pieces->checksum != m->constants[i].pieces->checksum)
 				return status_error(EXIT_CHECKPOINT,
 				                    "%s: frozen tensor \"%s\" has other values "
 				                    "than those it was trained with: give the same "
@@ -40,10 +51,16 @@ check_constants(Gradc *run, const Checkpoint *c)
 }
 
 static Status
-open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
+open_checked(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
 {
 	RETURN_IF_ERROR(checkpoint_open(arena, &run->format, path, c));
-	RETURN_IF_ERROR(check_constants(run, c));
+	return check_constants(run, c);
+}
+
+static Status
+open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
+{
+	RETURN_IF_ERROR(open_checked(arena, run, path, c));
 	return checkpoint_verify(c, NULL);
 }
 
@@ -173,14 +190,13 @@ forget_failure(Gradc *run)
 	return executor_drain(x);
 }
 
+/* The states are there. */
 static Status
 continue_from(Gradc *run, const Checkpoint *c)
 {
 	const Manifest *m = &c->manifest;
-	CheckpointSink sink = {run, take_bytes};
 	Manifest now;
 
-	RETURN_IF_ERROR(checkpoint_verify(c, &sink));
 	RETURN_IF_ERROR(forget_failure(run));
 	RETURN_IF_ERROR(weights_copy(run, true));
 	run->step = m->step;
@@ -203,7 +219,7 @@ continue_from(Gradc *run, const Checkpoint *c)
 	return NULL;
 }
 
-/* Rank 0 picks; the others open what it picked. */
+/* Rank 0 picks and verifies; the others open what it picked. */
 static Status
 pick(Gradc *run, bool automatic, Checkpoint *c)
 {
@@ -214,7 +230,10 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 		status = automatic ? pick_auto(run, c) : pick_named(run, run->options.resume, c);
 	RETURN_IF_ERROR(ranks_share(run, status));
 	RETURN_IF_ERROR(ranks_broadcast_text(run, &c->path));
-	return first || !c->path ? NULL : open_verified(run->arena, run, c->path, c);
+	if (first || !c->path)
+		return NULL;
+	return run->mode == MODE_REPLICATED ? open_verified(run->arena, run, c->path, c)
+	                                    : open_checked(run->arena, run, c->path, c);
 }
 
 /* The folder is this run's before it trains: a second one ends now, not at its first save. */
@@ -231,6 +250,7 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 {
 	const GradcOptions *o = &run->options;
 	bool automatic = o->resume && strcmp(o->resume, "auto") == 0;
+	CheckpointSink sink = {run, take_bytes, wants_bytes};
 	Checkpoint c = {0};
 
 	*out = (GradcResume){.loss = NAN, .eval_loss = NAN};
@@ -244,6 +264,8 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	RETURN_IF_ERROR(ranks_share(run, pick(run, automatic, &c)));
 	if (!c.path)
 		return NULL;
+	/* Behind the first ranks may exchange parts: all of them have theirs. */
+	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
 	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c)));
 	*out = (GradcResume){c.path, run->step, run->samples, run->loss, c.manifest.eval_loss};
 	return NULL;

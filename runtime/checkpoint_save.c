@@ -1,5 +1,5 @@
 /* Saving: the states are copied into the snapshot region, and a thread is given the copy to write (checkpoint_write.c).
- * One is written at a time. */
+ * One is written at a time. Rank 0 writes all where ranks hold the same states; else checkpoint_together.c has how. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -9,24 +9,39 @@
 /* In large pages: what is read again is asked for, and waited for, a window at a time. */
 #define SAVE_WINDOW (1 << 22)
 
+static void
+lay_out(Gradc *run, int n_ranks)
+{
+	Saver *s = &run->saver;
+
+	s->layouts = NEW_ARRAY(run->arena, SavedLayout, n_ranks);
+	for (int r = 0; r < n_ranks; r++)
+		s->layouts[r] = saved_layout(run->arena, &run->format, &run->executor.facts, r,
+		                             run->options.shard_bytes);
+}
+
 Status
 saver_open(Gradc *run)
 {
 	const Executor *x = &run->executor;
 	Saver *s = &run->saver;
+	int rank = gradc_rank(run);
 
 	s->done_step = -1;
+	s->together = run->mode != MODE_REPLICATED && gradc_ranks(run) > 1;
 	if (getrandom(&s->run, sizeof(s->run), GRND_NONBLOCK) != sizeof(s->run))
 		s->run = (uint64_t)(1e9 * seconds_now());
-	if (!run->options.save || gradc_rank(run) > 0)
-		return NULL; /* rank 0 saves: all ranks hold the same states */
+	if (!run->options.save || (rank > 0 && !s->together))
+		return NULL;
 	s->folder.arena = arena_new();
 	s->folder.path = run->options.save;
-	RETURN_IF_ERROR(folder_lock(&s->folder));
+	if (rank == 0)
+		RETURN_IF_ERROR(folder_lock(&s->folder));
+	lay_out(run, s->together ? gradc_ranks(run) : 1);
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED, SAVE_WINDOW, &s->window));
-	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED,
-	                              snapshot_bytes(&run->format, run->options.shard_bytes),
-	                              &s->snapshot));
+	if (s->layouts[rank].bytes > 0)
+		RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED, s->layouts[rank].bytes,
+		                              &s->snapshot));
 	return checkpoint_writer_open(run->arena, s->snapshot, &run->orphans, &s->writer);
 }
 
@@ -45,6 +60,10 @@ saver_wait(Gradc *run)
 	if (!s->job)
 		return;
 	checkpoint_writer_idle(s->writer, true);
+	if (s->job->stage == SAVE_SHARDS && s->job->temporary && gradc_rank(run) == 0) {
+		folder_remove(s->job->temporary); /* nobody says what the others have written */
+		cleanup_forget(s->job->cleanup);
+	}
 	job_free(s->job);
 	s->job = NULL;
 }
@@ -86,9 +105,11 @@ saver_constants(Gradc *run)
 			void *bytes = arena_alloc(arena, (size_t)from.bytes);
 			SavedTensor *t = &list[saver->n_constants++];
 
-			*t = saved_tensor(f, &f->states[i], -1);
+			*t = saved_tensor(f, &f->states[i]);
 			status = executor_read(&run->executor, bytes, from);
-			t->checksum = checksum_bytes(bytes, from.bytes);
+			t->pieces = saved_whole(run->arena, t, -1,
+			                        checksum_bytes(bytes, from.bytes));
+			t->n_pieces = 1;
 		}
 		arena_free(arena);
 		RETURN_IF_ERROR(status);
@@ -97,8 +118,31 @@ saver_constants(Gradc *run)
 	return NULL;
 }
 
-static Status
-fill_job(Gradc *run, SaveJob *job, double eval_loss)
+/* ---- one checkpoint */
+SaveJob *
+saver_job(Gradc *run)
+{
+	const Saver *saver = &run->saver;
+	Arena *arena = arena_new();
+	SaveJob *job = NEW(arena, SaveJob);
+
+	*job = (SaveJob){.arena = arena,
+	                 .trace = run->observer.trace,
+	                 .format = &run->format,
+	                 .rank = gradc_rank(run),
+	                 .layout = &saver->layouts[gradc_rank(run)],
+	                 .stage = saver->together ? SAVE_SHARDS : SAVE_ALL,
+	                 .cleanup = -1,
+	                 .manifest.step = run->step,
+	                 .folder = &run->saver.folder,
+	                 .window = saver->window,
+	                 .keep = run->options.keep,
+	                 .keep_best = run->options.keep_best};
+	return job;
+}
+
+Status
+saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 {
 	Saver *saver = &run->saver;
 
@@ -109,16 +153,13 @@ fill_job(Gradc *run, SaveJob *job, double eval_loss)
 	job->manifest.eval_loss = eval_loss;
 	job->manifest.constants = saver->constants;
 	job->manifest.n_constants = saver->n_constants;
-	checkpoint_writer_idle(saver->writer, true); /* it may be touching the snapshot still */
-	RETURN_IF_ERROR(snapshot_take(job->arena, run, &job->snapshot));
-	job->manifest.tensors = job->snapshot.tensors;
-	job->manifest.n_tensors = job->snapshot.n;
 	return NULL;
 }
 
-/* A device that is spent is no fault of the checkpoint's: nothing is tried again. */
-static Status
-count_failure(Gradc *run, int64_t step, Status why)
+/* A device that is spent is no fault of the checkpoint's: nothing is tried again. Of ranks that save together all count,
+ * and the first one says it. */
+Status
+saver_count_failure(Gradc *run, int64_t step, Status why)
 {
 	Saver *saver = &run->saver;
 	Status status = run->executor.ops->fault(run->executor.device);
@@ -129,12 +170,17 @@ count_failure(Gradc *run, int64_t step, Status why)
 	}
 
 	saver->failures++;
-	if (saver->failures >= MAX_FAILURES)
+	bool last = saver->failures >= MAX_FAILURES, is_told = gradc_rank(run) > 0;
+	if (last && saver->together)
+		run->fault_is_shared = true;
+	if (last && is_told)
+		status = status_error(EXIT_CHECKPOINT, "%s", "");
+	else if (last)
 		status = status_error(EXIT_CHECKPOINT,
 		                      "%d checkpoints in a row could not be written, the last one "
 		                      "of step %lld: %s",
 		                      saver->failures, (long long)step, why->message);
-	else if (run->diag)
+	else if (run->diag && !is_told)
 		diag_warning(run->diag,
 		             "the checkpoint of step %lld could not be written (%d of %d before "
 		             "training stops): %s",
@@ -144,16 +190,12 @@ count_failure(Gradc *run, int64_t step, Status why)
 }
 
 Status
-saver_poll(Gradc *run, bool wait)
+saver_end_job(Gradc *run, Status why)
 {
 	Saver *saver = &run->saver;
 	SaveJob *job = saver->job;
-
-	if (!job || !checkpoint_writer_idle(saver->writer, wait))
-		return NULL;
 	int64_t step = job->manifest.step;
-	Status status = job->status;
-	job->status = NULL;
+
 	saver->job = NULL;
 	if (job->beside && run->diag)
 		diag_warning(run->diag,
@@ -161,56 +203,64 @@ saver_poll(Gradc *run, bool wait)
 		             "has its usual name",
 		             (long long)step, job->beside);
 	job_free(job);
-	if (status)
-		return count_failure(run, step, status);
+	if (why)
+		return saver_count_failure(run, step, why);
 	saver->failures = 0;
 	saver->done_step = step;
 	return NULL;
 }
 
+Status
+saver_poll(Gradc *run, bool wait)
+{
+	SaveJob *job = run->saver.job;
+
+	if (run->saver.together)
+		return together_poll(run, wait);
+	if (!job || !checkpoint_writer_idle(run->saver.writer, wait))
+		return NULL;
+	Status why = job->status;
+	job->status = NULL;
+	return saver_end_job(run, why);
+}
+
 /* Copies the state, and gives the copy to the writer. */
 static Status
-start_job(Gradc *run, double eval_loss)
+start_alone(Gradc *run, double eval_loss)
 {
-	const GradcOptions *o = &run->options;
-	Arena *arena = arena_new();
-	SaveJob *job = NEW(arena, SaveJob);
-	job->arena = arena;
-	job->trace = run->observer.trace;
-	job->folder = &run->saver.folder;
-	job->window = run->saver.window;
-	job->keep = o->keep;
-	job->keep_best = o->keep_best;
-	Status status = fill_job(run, job, eval_loss);
-	if (status) {
-		job_free(job);
-		return count_failure(run, run->step, status);
-	}
-	run->saver.job = job;
-	checkpoint_writer_give(run->saver.writer, job);
+	Saver *saver = &run->saver;
+	SaveJob *job = saver->job = saver_job(run);
+	Status status = saver_describe(run, job, eval_loss);
+
+	checkpoint_writer_idle(saver->writer, true); /* it may be touching the snapshot still */
+	if (!status)
+		status = snapshot_take(job->arena, run, &job->snapshot);
+	if (status)
+		return saver_end_job(run, status);
+	checkpoint_writer_give(saver->writer, job);
 	return NULL;
 }
 
 Status
 saver_save(Gradc *run, double eval_loss)
 {
+	Saver *saver = &run->saver;
 	double begin = seconds_now();
-	bool waited = run->saver.job && !checkpoint_writer_idle(run->saver.writer, false);
 
 	if (!run->options.save)
 		return status_error(EXIT_USAGE, "there is no folder to save to");
 	RETURN_IF_ERROR(step_is_whole(run));
-	if (gradc_rank(run) > 0) /* whether it fails is rank 0's to say */
-		run->saver.done_step = run->step;
-	RETURN_IF_ERROR(states_begin(run));
-	if (gradc_rank(run) > 0)
+	if (!saver->writer) { /* whether it fails is rank 0's to say */
+		saver->done_step = run->step;
 		return NULL;
+	}
+	bool waited = saver->job && !checkpoint_writer_idle(saver->writer, false);
 	Status status = saver_poll(run, true);
 	if (!status)
-		status = start_job(run, eval_loss);
-	status = status_first(status, states_end(run));
+		status = saver->together ? together_start(run, eval_loss)
+		                         : start_alone(run, eval_loss);
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
-	run->saver.seconds += seconds_now() - begin;
+	saver->seconds += seconds_now() - begin;
 	return status;
 }
 
@@ -237,6 +287,12 @@ saver_check_names(Gradc *run, int64_t every)
 	bool saves = run->options.save && gradc_rank(run) == 0;
 
 	return ranks_share(run, saves ? check_names(run, every) : NULL);
+}
+
+bool
+gradc_saves_together(const Gradc *run)
+{
+	return run->saver.together;
 }
 
 int64_t

@@ -331,7 +331,7 @@ info_print(const GradcModel *model, const CliOptions *o, Diag *diag)
 
 	if (diag_status(diag, format_read(model->blob, model->bytes, &f)))
 		return diag_exit_code(diag);
-	shown.snapshot = snapshot_bytes(&f, o->run.shard_bytes);
+	shown.snapshot = saved_alone_bytes(&f, o->run.shard_bytes);
 	status_free(weights_check(model, &f, o->run.weights, &shown.weights_ok));
 	Status chosen = device_choose(model->images, o->run.device, o->run.target, &choice);
 	if (!chosen)

@@ -396,6 +396,19 @@ compare_ranks(const Session *s)
 	return gradc_compare(s->run, hash_bytes(times, sizeof(times), 0), "other options");
 }
 
+/* Faults that all ranks come to by themselves, at the same step. */
+static bool
+is_common(int exit_code)
+{
+	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
+}
+
+static bool
+is_everybodys(const Session *s, const StatusInfo *status)
+{
+	return is_common(status->exit_code) && !s->apart;
+}
+
 static Status
 run_training(Session *s)
 {
@@ -416,7 +429,7 @@ run_training(Session *s)
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
 		status = finds_lr(s) ? sweep(s) : train(s);
-	if (status)
+	if (status && (!gradc_saves_together(s->run) || is_everybodys(s, status)))
 		status_free(gradc_save_poll(s->run, true));
 	progress_end(&s->progress);
 	status = views_close(&s->views, s->run, status);
@@ -493,21 +506,14 @@ run_session(Session *s)
 	return stopped ? NULL : write_exports(s);
 }
 
-/* Faults that all ranks come to by themselves, at the same step. */
-static bool
-is_common(int exit_code)
-{
-	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
-}
-
 enum { SILENT_WAIT = 200000 }; /* microseconds */
 
 /* Frees the status; true if it was an error. Errors of all ranks are told by one, but for what only another knows of them. */
 static bool
 report(const Session *s, Status status)
 {
-	bool others = s->run && gradc_rank(s->run) > 0 && !s->apart && status &&
-	              is_common(status->exit_code) && !s->step.not_finite;
+	bool others = s->run && gradc_rank(s->run) > 0 && status && is_everybodys(s, status) &&
+	              !s->step.not_finite;
 
 	if (!status || (*status->message && !others))
 		return diag_status(s->diag, status);

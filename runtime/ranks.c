@@ -113,11 +113,11 @@ static uint64_t
 hash_options(const Gradc *run)
 {
 	const GradcOptions *o = &run->options;
-	const int64_t options[] = {
-		o->accumulate, (int64_t)o->seed,    o->warmup,           o->shuffle,
-		o->keep_last,  run->total_steps,    o->save != NULL,     o->resume != NULL,
-		o->keep_best,  run->reduce_ordered, gradc_has_eval(run), o->find_nan,
-		run->mode};
+	const int64_t options[] = {o->accumulate,       (int64_t)o->seed,    o->warmup,
+	                           o->shuffle,          o->keep_last,        run->total_steps,
+	                           o->save != NULL,     o->resume != NULL,   o->keep_best,
+	                           run->reduce_ordered, gradc_has_eval(run), o->find_nan,
+	                           run->mode,           o->shard_bytes};
 	uint64_t h = hash_bytes(options, sizeof(options), 0);
 
 	h = hash_bytes(run->hyper.values, sizeof(run->hyper.values), h);

@@ -314,16 +314,24 @@ Status weights_check(const GradcModel *model, const Format *f, const char *file,
 Status weights_load(Gradc *run, const char *path);
 
 /* ---- checkpoint_manifest.c: what a checkpoint holds. */
-enum { CHECKPOINT_VERSION = 1 };
+/* The newest that is read. One is written without pieces as version 1. */
+enum { CHECKPOINT_VERSION = 2 };
 #define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
+/* Elements [first, first + count) of a tensor, which lie in one shard. */
+typedef struct {
+	int shard; /* -1: of a constant, of which only the checksum is kept */
+	int64_t first, count;
+	uint64_t checksum; /* of their bytes */
+} SavedPiece;
 typedef struct {
 	const char *name;
 	DType dtype;
 	int rank;
 	int64_t dims[MAX_RANK];
-	int shard;         /* -1: a constant, of which only the checksum is kept */
-	uint64_t checksum; /* of its bytes */
+	SavedPiece
+		*pieces; /* every element is in one of them, in order; one: the tensor is whole */
+	int n_pieces;
 } SavedTensor;
 typedef struct {
 	const char *file; /* name in the checkpoint's folder */
@@ -373,6 +381,7 @@ typedef struct {
 	int lock;   /* its descriptor; -1: not yet */
 	bool alone; /* false: this file system has no locks */
 	bool scanned;
+	int64_t n_temporaries; /* names that were given out */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
 /* Makes it, locks it, removes what killed runs left, lists it; does nothing when that was done. */
@@ -399,39 +408,77 @@ Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEnt
                   bool *beside);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
-/* A name in it that nothing has yet. */
-char *folder_temporary(Arena *arena, const CheckpointFolder *folder);
+/* A name in it that nothing has or had: another rank may be removing what had the last one. */
+char *folder_temporary(Arena *arena, CheckpointFolder *folder);
 void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
 
-/* ---- checkpoint_snapshot.c: the saved states of a moment. */
+/* ---- checkpoint_layout.c: what each rank writes of a checkpoint, and in which shard. */
+/* Elements [first, first + count) of a state; bytes [at, at + bytes) of the rank's snapshot. */
 typedef struct {
-	SavedTensor *tensors; /* their checksums are there after snapshot_hash */
-	HashedCopy *copies;   /* of each */
-	int n;
-	bool hashed; /* the device did while it copied */
-} Snapshot;
+	int state, shard; /* shard: among the rank's */
+	int64_t first, count, at, bytes;
+} SavedPlace;
+typedef struct {
+	SavedPlace *places; /* in the order of saved_states, and of shards */
+	int n, n_shards;
+	int64_t bytes; /* of the snapshot */
+} SavedLayout;
 /* Indices of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);
 int64_t saved_bytes(const Format *f, const StateRecord *s); /* without what pads them */
-SavedTensor saved_tensor(const Format *f, const StateRecord *s, int shard);
-int64_t snapshot_bytes(const Format *f, int64_t shard_bytes); /* of the region */
-/* Copied when it returns, into the saver's region; the lists are the arena's. */
+/* Without its pieces. */
+SavedTensor saved_tensor(const Format *f, const StateRecord *s);
+SavedPiece *saved_whole(Arena *arena, const SavedTensor *t, int shard, uint64_t checksum);
+SavedLayout saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank,
+                         int64_t shard_bytes);
+int64_t saved_alone_bytes(const Format *f,
+                          int64_t shard_bytes); /* of the snapshot of one that holds all */
+/* What a rank has written: its shards, and the checksum of each of its places. */
+typedef struct {
+	Shard *shards;
+	uint64_t *checksums;
+} RankShards;
+char *shard_name(Arena *arena, int rank, int number);
+/* The manifest's tensors and shards, of so many ranks. */
+void saved_describe(Arena *arena, const Format *f, const SavedLayout *layouts,
+                    const RankShards *ranks, int n_ranks, Manifest *out);
+
+/* ---- checkpoint_snapshot.c: what this rank saves of a moment. */
+typedef struct {
+	HashedCopy *
+		copies; /* of each place of the layout; their checksums are there after snapshot_hash */
+	int n;
+	bool hashed; /* the device did while it copied */
+} Snapshot;
+/* Copied when it returns, into the saver's region; the list is the arena's. */
 Status snapshot_take(Arena *arena, Gradc *run, Snapshot *out);
 void snapshot_hash(Snapshot *s);
-/* Tensors [first, first + n) of it for a file. */
-SafeTensor *snapshot_files(Arena *arena, const Snapshot *s, int first, int n);
 
 /* ---- checkpoint_write.c: written by a thread, from a copy. */
+typedef enum {
+	SAVE_ALL,      /* shards, manifest, name: of a rank that saves alone */
+	SAVE_SHARDS,   /* into the temporary folder that ranks share */
+	SAVE_MANIFEST, /* and the name: all shards are there */
+	SAVE_REMOVE    /* the temporary folder: a shard is not there, *why */
+} SaveStage;
 typedef struct {
 	Arena *arena; /* its own */
 	Trace *trace;
-	Manifest manifest; /* without what the files decide */
+	const Format *format;
+	int rank;
+	const SavedLayout *layout; /* of this rank */
 	Snapshot snapshot;
+	SaveStage stage;
+	const char *temporary; /* folder; NULL: it gets a name when it is made */
+	CleanupSlot cleanup;   /* of the temporary folder */
+	RankShards own;        /* after SAVE_SHARDS */
+	Manifest manifest;     /* without what the files decide */
 	CheckpointFolder *folder;
 	Span window; /* through which files are written and read again */
 	int64_t keep;
 	bool keep_best;
 	const char *beside; /* its path, where something else had its name; NULL */
+	Status why;         /* of SAVE_REMOVE, which ends with it */
 	Status status;      /* how it ended */
 } SaveJob;
 typedef struct CheckpointWriter CheckpointWriter;
@@ -442,11 +489,15 @@ Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orpha
 bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
 void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* while it is idle */
 void checkpoint_writer_close(CheckpointWriter *w);              /* NULL is allowed */
+/* ---- checkpoint_files.c */
+Status checkpoint_write(SaveJob *job); /* what its stage says */
 
 /* ---- checkpoint_save.c: what is saved, and when. */
 typedef struct {
 	CheckpointFolder folder;
-	Span snapshot; /* the copy of the saved states; no bytes: nothing is saved */
+	bool together;        /* each rank writes what it holds; else rank 0 all */
+	SavedLayout *layouts; /* of all ranks that write; NULL: this one does not */
+	Span snapshot;        /* the copy of what this rank saves; no bytes: nothing */
 	CheckpointWriter *writer;
 	Span window;       /* through which files are written and read again */
 	SaveJob *job;      /* being written; NULL: none */
@@ -465,13 +516,30 @@ Status saver_open(Gradc *run);
 void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */
 void saver_close(Gradc *run); /* waits for the writer */
 Status saver_constants(Gradc *run);
+SaveJob *saver_job(Gradc *run); /* a new one, of this step */
+/* What the manifest says of the run, and the folder: of the rank that writes them. */
+Status saver_describe(Gradc *run, SaveJob *job, double eval_loss);
+/* Warns of a checkpoint that was not written; EXIT_CHECKPOINT where it is the third in a row. Frees `why`. */
+Status saver_count_failure(Gradc *run, int64_t step, Status why);
+/* The saver's job is over, and freed. Frees `why`. */
+Status saver_end_job(Gradc *run, Status why);
+
+/* ---- checkpoint_together.c: ranks that hold parts of states save together; all of them call these. */
+Status together_start(Gradc *run, double eval_loss);
+Status together_poll(Gradc *run, bool wait);
 
 /* ---- checkpoint_read.c: a checkpoint against the model's tables. */
+typedef struct {
+	int tensor, piece;
+} PieceRef;
 typedef struct {
 	Arena *arena;
 	const char *path; /* of the checkpoint's folder */
 	Manifest manifest;
 	int *states; /* of each tensor */
+	/* The pieces of shard i are pieces[first_piece[i]] to pieces[first_piece[i + 1]]. */
+	PieceRef *pieces;
+	int *first_piece;
 } Checkpoint;
 /* The manifest, checked: exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
@@ -479,9 +547,11 @@ typedef struct {
 	void *context;
 	/* Bytes [offset, offset + n) of a state. */
 	Status (*take)(void *context, int state, int64_t offset, const void *bytes, int64_t n);
+	/* Does it want some of these bytes? */
+	bool (*wants)(void *context, int state, int64_t offset, int64_t n);
 } CheckpointSink;
-/* Reads every byte of every shard and compares the checksums; a sink (NULL: none) is given what is
- * read, before the checksum of its tensor is known. */
+/* Reads every byte of every shard and compares the checksums. With a sink only the pieces that it wants some of; it is
+ * given what is read, before the checksum of its piece is known. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
 
 /* ---- named.c: files named after tensors, and the list of them. */

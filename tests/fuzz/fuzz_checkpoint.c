@@ -1,5 +1,5 @@
 /* Checkpoints. The first byte says what the others are: a manifest, as it is or behind a checksum
- * that fits; or a shard, with a manifest that vouches for its size and header. What is read is
+ * that fits; or a shard, with a manifest that vouches for its size and header, of whole tensors or with a piece of one. What is read is
  * refused with one message, or it is what the writer writes again; a shard is accepted only when
  * its tensors have the bytes that the manifest says. */
 #include "runtime/runtime_impl.h"
@@ -12,6 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define SHARD "shard-00000-00000.safetensors"
+#define SECOND "shard-00001-00000.safetensors"
 static const double scale = 0.5;
 static const float matrix[] = {1, 2, 3, 4, 5, 6};
 static Format format;
@@ -88,6 +89,19 @@ write_manifest(Arena *arena, const char *path, const Manifest *m)
 	must(file_write(path, text.at, text.n));
 }
 
+static bool
+same_pieces(const SavedTensor *a, const SavedTensor *b)
+{
+	bool same = a->n_pieces == b->n_pieces;
+
+	for (int i = 0; i < a->n_pieces && same; i++) {
+		const SavedPiece *x = &a->pieces[i], *y = &b->pieces[i];
+		same = x->shard == y->shard && x->first == y->first && x->count == y->count &&
+		       x->checksum == y->checksum;
+	}
+	return same;
+}
+
 static void
 fuzz_manifest(Arena *arena, const char *text, size_t n)
 {
@@ -106,7 +120,7 @@ fuzz_manifest(Arena *arena, const char *text, size_t n)
 		abort();
 	for (int i = 0; i < m.n_tensors; i++)
 		if (strcmp(m.tensors[i].name, again.tensors[i].name) != 0 ||
-		    m.tensors[i].checksum != again.tensors[i].checksum ||
+		    !same_pieces(&m.tensors[i], &again.tensors[i]) ||
 		    memcmp(m.tensors[i].dims, again.tensors[i].dims, sizeof(m.tensors[i].dims)) !=
 		            0)
 			abort();
@@ -131,13 +145,42 @@ fuzz_body(Arena *arena, const char *body, size_t n)
 }
 
 static SavedTensor
-tensor(const char *name, DType dtype, int rank, const void *bytes, int64_t n)
+tensor(Arena *arena, const char *name, DType dtype, int rank, const void *bytes, int64_t n)
 {
-	return (SavedTensor){.name = name,
-	                     .dtype = dtype,
-	                     .rank = rank,
-	                     .dims = {rank > 0 ? 2 : 0, rank > 1 ? 3 : 0},
-	                     .checksum = checksum_bytes(bytes, n)};
+	SavedTensor t = {.name = name,
+	                 .dtype = dtype,
+	                 .rank = rank,
+	                 .dims = {rank > 0 ? 2 : 0, rank > 1 ? 3 : 0},
+	                 .n_pieces = 1};
+
+	t.pieces = saved_whole(arena, &t, 0, checksum_bytes(bytes, n));
+	return t;
+}
+
+enum {
+	FIRST = 2
+}; /* elements of the matrix that lie in the shard; the others in a second one, which is as it should be */
+
+static Shard
+cut(Arena *arena, SavedTensor *t)
+{
+	const char *path = path_of(arena, SECOND);
+	SafeTensor rest = {.name = "matrix",
+	                   .dtype = F32,
+	                   .rank = 1,
+	                   .dims = {COUNT(matrix) - FIRST},
+	                   .n_bytes = sizeof(matrix) - FIRST * sizeof(*matrix),
+	                   .data = matrix + FIRST};
+	FilePart parts[2];
+
+	must(safetensors_write(path, &rest, 1));
+	must(safetensors_parts(arena, path, &rest, 1, parts, NULL));
+	t->n_pieces = 2;
+	t->pieces = NEW_ARRAY(arena, SavedPiece, 2);
+	t->pieces[0] = (SavedPiece){0, 0, FIRST, checksum_bytes(matrix, FIRST * sizeof(*matrix))};
+	t->pieces[1] = (SavedPiece){1, FIRST, COUNT(matrix) - FIRST,
+	                            checksum_bytes(rest.data, rest.n_bytes)};
+	return (Shard){SECOND, parts[0].n + parts[1].n, checksum_bytes(parts[0].at, parts[0].n)};
 }
 
 static Status
@@ -147,27 +190,37 @@ take(void *context, int state, int64_t offset, const void *bytes, int64_t n)
 	return NULL;
 }
 
+static bool
+wants_all(void *context, int state, int64_t offset, int64_t n)
+{
+	(void)context, (void)state, (void)offset, (void)n;
+	return true;
+}
+
 static void
-fuzz_shard(Arena *arena, const uint8_t *data, size_t n)
+fuzz_shard(Arena *arena, const uint8_t *data, size_t n, bool in_pieces)
 {
 	char taken[sizeof(scale) + sizeof(matrix)] = {0};
 	uint64_t header = 0;
 	for (int i = 0; i < 8 && n >= 8; i++)
 		header |= (uint64_t)data[i] << 8 * i;
 	int64_t header_bytes = header < n ? 8 + (int64_t)header : (int64_t)n;
-	Shard shard = {SHARD, (int64_t)n,
-	               checksum_bytes(data, header_bytes < (int64_t)n ? header_bytes : (int64_t)n)};
-	SavedTensor tensors[] = {tensor("scale", F64, 0, &scale, sizeof(scale)),
-	                         tensor("matrix", F32, 2, matrix, sizeof(matrix))};
+	if (header_bytes > (int64_t)n)
+		header_bytes = (int64_t)n;
+	Shard shards[2] = {{SHARD, (int64_t)n, checksum_bytes(data, header_bytes)}};
+	SavedTensor tensors[] = {tensor(arena, "scale", F64, 0, &scale, sizeof(scale)),
+	                         tensor(arena, "matrix", F32, 2, matrix, sizeof(matrix))};
 	Manifest m = {.world = 1,
 	              .model = facts_model(&format),
 	              .tensors = tensors,
 	              .n_tensors = COUNT(tensors),
-	              .shards = &shard,
-	              .n_shards = 1};
-	CheckpointSink sink = {taken, take};
+	              .shards = shards,
+	              .n_shards = in_pieces ? 2 : 1};
+	CheckpointSink sink = {taken, take, wants_all};
 	Checkpoint c;
 
+	if (in_pieces)
+		shards[1] = cut(arena, &tensors[1]);
 	must(file_write(path_of(arena, SHARD), data, (int64_t)n));
 	write_manifest(arena, path_of(arena, MANIFEST_FILE), &m);
 	must(checkpoint_open(arena, &format, folder, &c));
@@ -190,7 +243,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	else if (size > 0 && data[0] == 'b')
 		fuzz_body(arena, (const char *)data + 1, size - 1);
 	else if (size > 0)
-		fuzz_shard(arena, data + 1, size - 1);
+		fuzz_shard(arena, data + 1, size - 1, data[0] == 'p');
 	arena_free(arena);
 	return 0;
 }

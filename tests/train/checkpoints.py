@@ -131,13 +131,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 TYPES = {"f32": np.float32, "f64": np.float64}
 
 
+def pieces_of(entry):
+    """Those of a tensor of a manifest; a whole one is one."""
+    whole = {"first": 0, "count": int(np.prod(entry["shape"])), **{k: entry[k] for k in ("shard", "checksum") if k in entry}}
+    return entry.get("pieces", [whole])
+
+
 def tensors(folder):
     """{name: array} of a checkpoint, read without gradc."""
     manifest, found = read_manifest(folder), {}
-    for shard in manifest["shards"]:
-        header, data = read_shard(Path(folder) / shard["file"])
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            dtype = {"F32": np.float32, "F64": np.float64, "I64": np.int64}[entry["dtype"]]
-            found[name] = np.frombuffer(data[first:last], dtype).reshape(entry["shape"])
+    shards = [read_shard(Path(folder) / shard["file"]) for shard in manifest["shards"]]
+    for entry in manifest["tensors"]:
+        rows = []
+        for piece in pieces_of(entry):
+            header, data = shards[piece["shard"]]
+            of = header[entry["name"]]
+            first, last = of["data_offsets"]
+            rows.append(np.frombuffer(data[first:last], {"F32": np.float32, "F64": np.float64, "I64": np.int64}[of["dtype"]]))
+            assert len(rows[-1]) == piece["count"]
+        found[entry["name"]] = np.concatenate(rows).reshape(entry["shape"])
     return found

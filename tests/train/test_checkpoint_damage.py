@@ -186,7 +186,7 @@ K = [
      edit_shard(lambda h, d: ({**h, "more": {"dtype": "U8", "shape": [1], "data_offsets": [
          len(d), len(d) + 1]}}, d + b"x")), [SHARD, "tensors, the manifest has"]),
     # K2: others
-    ("a newer format", edit(version=2), ["manifest.json", "format version 2", "newer gradc"]),
+    ("a newer format", edit(version=3), ["manifest.json", "format version 3", "newer gradc"]),
     ("another format", edit(format="torch"), ["manifest.json", "not a manifest"]),
     ("another model", edit(model="0" * 16), ["manifest.json", "another model"]),
     ("another tensor", edit_tensor(0, name="conv.weight"), ["manifest.json", '"conv.weight"']),
