@@ -482,6 +482,41 @@ for_each_sum(Gradc *run, Status (*call)(Gradc *run, int state))
 	return NULL;
 }
 
+typedef struct {
+	MicroRows rows;
+	int64_t covered; /* rows of the evaluation */
+	int64_t j;       /* micro-batch of this rank; -1: of rows that are not its own */
+} EvalPart;
+
+static Status
+run_eval(Gradc *run, const EvalPart *part, const MicroBatch *micro)
+{
+	const Dataset *d = run->eval;
+	DataWait wait;
+
+	RETURN_IF_ERROR(prefetch_take(run->prefetch, &part->rows, &wait));
+	hyper_scalars(&run->hyper, run->step, part->rows.first,
+	              executor_scalars(&run->executor, d->program));
+	ask_next_eval(run, part->j, part->covered);
+	return executor_run(&run->executor, d->program, micro);
+}
+
+/* Where ranks hold parts a pass may gather weights, so all ranks make as many: one with fewer rows than others makes one more
+ * of rows that are not its own, before it counts. */
+static Status
+even_out(Gradc *run, int64_t covered, MicroBatch *micro)
+{
+	Dataset *d = run->eval;
+	int64_t rest = (covered + d->micro_rows - 1) / d->micro_rows % gradc_ranks(run);
+
+	if (run->mode == MODE_REPLICATED || rest == 0 || gradc_rank(run) < rest)
+		return NULL;
+	EvalPart part = {{d, 0, 0, lower(d->micro_rows, covered)}, covered, -1};
+	Status status = run_eval(run, &part, micro);
+	micro->index++;
+	return status;
+}
+
 /* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
  * are possible and left out where not. */
 static Status
@@ -491,19 +526,15 @@ evaluate_rows(Gradc *run, GradcEval *out)
 	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
 	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
 	MicroBatch micro = {0, covered / d->micro_rows + 1, false};
-	DataWait wait;
 
+	RETURN_IF_ERROR(even_out(run, covered, &micro));
 	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
-	for (;; micro.index++) {
-		MicroRows rows = eval_rows(run, micro.index, covered);
+	for (int64_t j = 0;; j++, micro.index++) {
+		EvalPart part = {eval_rows(run, j, covered), covered, j};
 
-		if (rows.first >= covered)
+		if (part.rows.first >= covered)
 			break;
-		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
-		hyper_scalars(&run->hyper, run->step, rows.first,
-		              executor_scalars(&run->executor, d->program));
-		ask_next_eval(run, micro.index, covered);
-		RETURN_IF_ERROR(executor_run(&run->executor, d->program, &micro));
+		RETURN_IF_ERROR(run_eval(run, &part, &micro));
 	}
 	if (gradc_ranks(run) > 1)
 		RETURN_IF_ERROR(for_each_sum(run, ranks_sum_state));

@@ -100,6 +100,21 @@ def test_states_of_another_mode_and_world(openmpi, gpt2, tmp_path):  # noqa: F81
     assert got == pytest.approx(alone[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 6, 8])
+def test_evaluations_of_uneven_shares(openmpi, gradc, models, tmp_path, rows):  # noqa: F811
+    """Batches of 4: a rank that has fewer rows than others takes part in the weights' exchange all the same."""
+    exe, data = shard_executable(gradc, models, tmp_path, "mlp_digits")
+    for name in ("input", "labels"):
+        np.save(tmp_path / f"{name}.npy", np.load(models / f"mlp_digits/eval_{name}.npy")[:rows])
+    options = [*[f"--eval-data={name}={tmp_path / name}.npy" for name in ("input", "labels")], "--steps=2", "--eval-every=1", "--json",
+               "--progress=off"]
+    alone = json.loads(call([exe, *data, *options, "--accumulate=3", "--data-parallel=ddp"]).stdout)
+    for mode in MODES:
+        got = json.loads(call(openmpi(3, exe, *data, *options, f"--data-parallel={mode}")).stdout)
+        assert got["eval_rows"] == alone["eval_rows"] == rows and got["eval_accuracy"] == alone["eval_accuracy"]
+        assert got["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-6)
+
+
 def regions(done):
     """Bytes of a rank's regions, as the first lines say them."""
     line = next(line for line in done.stderr.splitlines() if line.startswith("memory: "))
