@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -80,6 +80,10 @@ accuracy: build ## every f32 through every scalar function, ten minutes
 thorough: build ## the tests with their longest cases, an hour
 	@scripts/setup --quiet test
 	GRADC_THOROUGH=1 scripts/test
+
+kills: build ## ends a rank of four while they save a checkpoint, 100 times, eight minutes; KILLS=1000 for more
+	@scripts/setup --quiet test
+	GRADC_KILLS=$(or $(KILLS),100) .venv/bin/pytest -q -p no:cacheprovider tests/dist/test_shard_checkpoints.py -k killed_while_saving
 
 cubins: build ## all kernels of the test and bench models for the GPUs that tests leave out, four minutes
 	@scripts/setup --quiet test
