@@ -154,7 +154,7 @@ write_all(SaveJob *job)
 	PartFile *files = NEW_ARRAY(job->arena, PartFile, n + 1);
 
 	RETURN_IF_ERROR(begin_shards(job, files));
-	saved_describe(job->arena, job->format, job->layout, &job->own, 1, &job->manifest);
+	shards_collect(job->arena, job->format, job->layout, &job->own, 1, &job->manifest);
 	RETURN_IF_ERROR(begin_manifest(job, &files[n]));
 	return complete(job, files, n + 1);
 }

@@ -141,7 +141,7 @@ describe_tensors(Arena *arena, const Format *f, const SavedLayout *layouts, int 
 }
 
 void
-saved_describe(Arena *arena, const Format *f, const SavedLayout *layouts, const RankShards *ranks,
+shards_collect(Arena *arena, const Format *f, const SavedLayout *layouts, const RankShards *ranks,
                int n_ranks, Manifest *out)
 {
 	SavedTensor **of_state = NEW_ARRAY(arena, SavedTensor *, f->n[SECTION_STATES]);

@@ -136,7 +136,7 @@ go_on(Gradc *run, Report *const *reports)
 	for (int r = 0; r < n && !job->why; r++)
 		written[r] = report_read(job->arena, reports[r], &saver->layouts[r], r);
 	if (!job->why)
-		saved_describe(job->arena, &run->format, saver->layouts, written, n,
+		shards_collect(job->arena, &run->format, saver->layouts, written, n,
 		               &job->manifest);
 	checkpoint_writer_give(saver->writer, job);
 }

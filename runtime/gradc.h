@@ -245,8 +245,8 @@ Status gradc_save(Gradc *run, double eval_loss);
 Status gradc_check_saves(Gradc *run, int64_t every);
 /* Reports what the background has finished; with `wait`, after it has. */
 Status gradc_save_poll(Gradc *run, bool wait);
-/* Do ranks write their parts of a checkpoint each? Then all of them call gradc_save and gradc_save_poll, in the same order
- * with their other calls; none does after a fault that the others do not have. What gradc_save began is complete when
+/* Do ranks write their parts of a checkpoint each? Then all of them call gradc_save and gradc_save_poll, in the same order as
+ * their other calls; none does after a fault that the others do not have. What gradc_save began is complete when
  * gradc_save_poll has waited for it: closing drops it. */
 bool gradc_saves_together(const Gradc *run);
 int64_t gradc_saved_step(const Gradc *run); /* of the newest complete checkpoint; -1: none yet */

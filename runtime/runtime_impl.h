@@ -440,7 +440,7 @@ typedef struct {
 } RankShards;
 char *shard_name(Arena *arena, int rank, int number);
 /* The manifest's tensors and shards, of so many ranks. */
-void saved_describe(Arena *arena, const Format *f, const SavedLayout *layouts,
+void shards_collect(Arena *arena, const Format *f, const SavedLayout *layouts,
                     const RankShards *ranks, int n_ranks, Manifest *out);
 
 /* ---- checkpoint_snapshot.c: what this rank saves of a moment. */
