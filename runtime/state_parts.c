@@ -67,7 +67,8 @@ state_part(const Executor *x, int state)
 {
 	if (!state_has_parts(x, state))
 		return (StatePart){.at = executor_state(x, state)};
-	RankPart p = part_of_rank(x->format, &x->facts, state, run_group(&x->facts, GROUP_SHARD).own);
+	RankPart p = part_of_rank(x->format, &x->facts, state,
+	                          run_group(&x->facts, GROUP_SHARD).own);
 	if (p.range.bytes == 0)
 		return (StatePart){0};
 	char *piece = x->regions[SPACE_SHARD][0].at + x->shard_at[p.of];
