@@ -23,6 +23,49 @@ check_micro_batch(const Gradc *run)
 	                    (long long)rows, (long long)o->micro_batch, (long long)rows);
 }
 
+enum { MOST_CHOICES = 16, MOST_RANKS = 1 << 16 };
+
+/* Numbers of ranks among which so many micro-batches can be shared evenly, as text; the first of them. NULL: none. */
+
+static const char *
+rank_choices(Arena *arena, int64_t micro_batches, double most_accumulate)
+{
+	const char *text = NULL;
+	int n = 0;
+
+	for (int64_t ranks = 1; ranks <= micro_batches && ranks <= MOST_RANKS && n < MOST_CHOICES;
+	     ranks++) {
+		bool fits = micro_batches % ranks == 0 &&
+		            (most_accumulate <= 0 ||
+		             (double)(micro_batches / ranks) <= most_accumulate);
+
+		if (!fits)
+			continue;
+		text = text ? arena_printf(arena, "%s, %lld", text, (long long)ranks)
+		            : arena_printf(arena, "%lld", (long long)ranks);
+		n++;
+	}
+	return text;
+}
+
+static Status
+no_multiple(Gradc *run, double most)
+{
+	const GradcOptions *o = &run->options;
+	int64_t rows = run->train->micro_rows, ranks = gradc_ranks(run);
+	const char *choices = o->global_batch % rows == 0
+	                              ? rank_choices(run->arena, o->global_batch / rows, most)
+	                              : NULL;
+
+	return status_error(EXIT_USAGE,
+	                    "%s--global-batch=%lld: no multiple of %lld rows of a "
+	                    "micro-batch times %lld ranks, %lld%s%s",
+	                    origin_of(o->global_batch_origin), (long long)o->global_batch,
+	                    (long long)rows, (long long)ranks, (long long)(rows * ranks),
+	                    choices ? "; it fits with this many ranks: " : "",
+	                    choices ? choices : "");
+}
+
 /* What --global-batch leaves for --accumulate. */
 static Status
 derive_accumulation(Gradc *run)
@@ -33,11 +76,7 @@ derive_accumulation(Gradc *run)
 
 	o->accumulate = o->global_batch / (rows * ranks);
 	if (o->accumulate * rows * ranks != o->global_batch)
-		return status_error(EXIT_USAGE,
-		                    "%s--global-batch=%lld: no multiple of %lld rows of a "
-		                    "micro-batch times %lld ranks, %lld",
-		                    origin_of(o->global_batch_origin), (long long)o->global_batch,
-		                    (long long)rows, (long long)ranks, (long long)(rows * ranks));
+		return no_multiple(run, most);
 	if (most > 0 && (double)o->accumulate > most)
 		return status_error(
 			EXIT_USAGE,

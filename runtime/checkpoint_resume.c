@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- one checkpoint */
@@ -245,6 +247,20 @@ take_folder(Gradc *run)
 	return ranks_share(run, first ? folder_prepare(&run->saver.folder) : NULL);
 }
 
+/* Its manifest is what is written last. */
+static double
+age_of(Arena *arena, const char *path)
+{
+	struct timespec now;
+	struct stat st;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (stat(path_join(arena, path, MANIFEST_FILE), &st) != 0)
+		return NAN;
+	return fmax(0, (double)(now.tv_sec - st.st_mtim.tv_sec) +
+	                       1e-9 * (double)(now.tv_nsec - st.st_mtim.tv_nsec));
+}
+
 Status
 resume_checkpoint(Gradc *run, GradcResume *out)
 {
@@ -253,7 +269,7 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	CheckpointSink sink = {run, take_bytes, wants_bytes};
 	Checkpoint c = {0};
 
-	*out = (GradcResume){.loss = NAN, .eval_loss = NAN};
+	*out = (GradcResume){.loss = NAN, .eval_loss = NAN, .age = NAN};
 	RETURN_IF_ERROR(step_is_whole(run));
 	if (o->save)
 		RETURN_IF_ERROR(take_folder(run));
@@ -267,6 +283,11 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	/* Behind the first ranks may exchange parts: all of them have theirs. */
 	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
 	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c)));
-	*out = (GradcResume){c.path, run->step, run->samples, run->loss, c.manifest.eval_loss};
+	*out = (GradcResume){c.path,
+	                     run->step,
+	                     run->samples,
+	                     run->loss,
+	                     c.manifest.eval_loss,
+	                     age_of(run->arena, c.path)};
 	return NULL;
 }

@@ -89,8 +89,10 @@ bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena,
 /* ---- log.c: JSON lines. */
 typedef struct Log Log;
 /* NULL path: *out is NULL, and writes do nothing. With step > 0 a file that is there is continued:
- * what it has of later steps is dropped, in one moment. */
-Status log_open(const char *path, int64_t step, Log **out);
+ * what it has of later steps is dropped, in one moment. `resumed`: for the first line; path NULL: nothing was. */
+Status log_open(const char *path, const GradcResume *resumed, Log **out);
+/* Steps that were dropped, which this run computes again, and the seconds that they had taken. */
+int64_t log_lost_steps(const Log *log, double *seconds);
 Status log_eval_before(Log *log, const GradcEval *eval);
 Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval,
                 const GradcRunningRanges *ranges); /* of which there may be none */

@@ -226,6 +226,7 @@ typedef struct {
 	const char *path; /* of the checkpoint; NULL: there was none, training starts fresh */
 	int64_t step, samples;
 	double loss, eval_loss; /* of its step; NaN: not known */
+	double age;             /* seconds since it was written, by the file system's clock */
 } GradcResume;
 int64_t gradc_steps_done(const Gradc *run); /* queued ones included */
 /* Continues from the checkpoint that options.resume names: state, step and place in the data are

@@ -11,6 +11,9 @@
 struct Log {
 	FileAppender *file;
 	bool has_settings; /* of this process */
+	GradcResume resumed;
+	int64_t lost_steps; /* that an earlier run had done behind the checkpoint */
+	double lost_ms;
 };
 
 json_t *
@@ -19,27 +22,32 @@ json_number(double value)
 	return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* A whole line of a step up to this one. */
+/* A whole line of a step up to the one resumed. A later one is lost: its step is computed again. */
 static bool
-is_kept(const char *line, size_t n, int64_t step)
+is_kept(Log *log, const char *line, size_t n)
 {
 	json_t *root = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
 	const json_t *at = json_object_get(root, "step");
-	bool kept = json_is_integer(at) && json_integer_value(at) <= step;
+	bool is_step = json_is_integer(at);
+	bool kept = is_step && json_integer_value(at) <= log->resumed.step;
 
+	if (is_step && !kept) {
+		log->lost_steps++;
+		log->lost_ms += json_number_value(json_object_get(root, "step_ms"));
+	}
 	json_decref(root);
 	return kept;
 }
 
 static Status
-copy_lines(FILE *from, const char *path, int64_t step, FileWriter *to)
+copy_lines(Log *log, FILE *from, const char *path, FileWriter *to)
 {
 	char *line = NULL;
 	size_t size = 0;
 	Status status = NULL;
 
 	for (ssize_t n; !status && (n = getline(&line, &size, from)) >= 0;)
-		if (is_kept(line, (size_t)n, step))
+		if (is_kept(log, line, (size_t)n))
 			status = file_writer_add(to, line, n);
 	if (!status && ferror(from))
 		status = status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
@@ -50,7 +58,7 @@ copy_lines(FILE *from, const char *path, int64_t step, FileWriter *to)
 /* Drops the lines that an earlier run wrote behind the step at which this one goes on. What is no
  * regular file has nothing to drop. */
 static Status
-cut_after(const char *path, int64_t step)
+cut_after(Log *log, const char *path)
 {
 	struct stat st;
 	FileWriter *to;
@@ -62,7 +70,7 @@ cut_after(const char *path, int64_t step)
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 	Status status = file_writer_open(path, &to);
 	if (!status) {
-		status = copy_lines(from, path, step, to);
+		status = copy_lines(log, from, path, to);
 		if (status)
 			file_writer_abort(to);
 		else
@@ -73,18 +81,27 @@ cut_after(const char *path, int64_t step)
 }
 
 Status
-log_open(const char *path, int64_t step, Log **out)
+log_open(const char *path, const GradcResume *resumed, Log **out)
 {
+	Log log = {.resumed = *resumed};
+	bool continued = resumed->step > 0;
+
 	*out = NULL;
 	if (!path)
 		return NULL;
-	if (step > 0)
-		RETURN_IF_ERROR(cut_after(path, step));
-	FileAppender *file;
-	RETURN_IF_ERROR(file_appender_open(path, step > 0, &file));
+	if (continued)
+		RETURN_IF_ERROR(cut_after(&log, path));
+	RETURN_IF_ERROR(file_appender_open(path, continued, &log.file));
 	*out = memory_get(sizeof(**out));
-	**out = (Log){.file = file};
+	**out = log;
 	return NULL;
+}
+
+int64_t
+log_lost_steps(const Log *log, double *seconds)
+{
+	*seconds = log ? 1e-3 * log->lost_ms : 0;
+	return log ? log->lost_steps : 0;
 }
 
 static Status
@@ -171,6 +188,19 @@ add_settings(json_t *line, Gradc *run)
 		json_object_set_new(object, settings[i].name,
 		                    json_loads(settings[i].value, JSON_DECODE_ANY, NULL));
 	json_object_set_new(line, "settings", object);
+}
+
+/* The checkpoint that this process began with, and what it cost that there was no later one. */
+static void
+add_resumed(json_t *line, const Log *log)
+{
+	json_t *object = json_object();
+
+	json_object_set_new(object, "step", json_integer(log->resumed.step));
+	json_object_set_new(object, "checkpoint_age_s", json_number(log->resumed.age));
+	json_object_set_new(object, "lost_steps", json_integer(log->lost_steps));
+	json_object_set_new(object, "lost_ms", json_number(log->lost_ms));
+	json_object_set_new(line, "resumed", object);
 }
 
 static json_t *
@@ -268,6 +298,8 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval,
 		json_object_set_new(line, "ranges", ranges_json(ranges));
 	if (!log->has_settings)
 		add_settings(line, run);
+	if (!log->has_settings && log->resumed.path)
+		add_resumed(line, log);
 	log->has_settings = true;
 	return write_line(log, line);
 }

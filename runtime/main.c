@@ -373,6 +373,21 @@ resume(Session *s)
 	return NULL;
 }
 
+/* By what the log has of the run before, which may have been killed. */
+static void
+tell_lost(const Session *s)
+{
+	double seconds;
+	long long steps = log_lost_steps(s->log, &seconds);
+
+	if (steps > 0)
+		fprintf(stderr,
+		        "%lld step%s behind the checkpoint, %.3g s of training, %s computed again; it was "
+		        "written %.3g s ago\n",
+		        steps, steps > 1 ? "s" : "", seconds, steps > 1 ? "are" : "is",
+		        s->resumed.age);
+}
+
 static Status
 check_eval(const Session *s)
 {
@@ -425,7 +440,8 @@ run_training(Session *s)
 		table_print(stderr, s->run, o);
 	s->progress = progress_start(o->progress, stderr, gradc_steps_done(s->run),
 	                             gradc_total_steps(s->run));
-	RETURN_IF_ERROR(log_open(o->log, gradc_steps_done(s->run), &s->log));
+	RETURN_IF_ERROR(log_open(o->log, &s->resumed, &s->log));
+	tell_lost(s);
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
 		status = finds_lr(s) ? sweep(s) : train(s);
