@@ -198,8 +198,8 @@ int gradc_ranks(const Gradc *run);
 const char *gradc_reduce(const Gradc *run); /* "ordered" or "fast" */
 /* The largest of what the ranks say; every rank must ask. */
 Status gradc_agree(Gradc *run, int own, int *most);
-/* EXIT_COMM where a rank has another number than rank 0: "rank 2 has WHAT than rank 0". Every rank must ask. */
-Status gradc_compare(Gradc *run, uint64_t own, const char *what);
+/* EXIT_COMM where a rank has another value of an option than rank 0; the message has both. Every rank must ask. */
+Status gradc_compare(Gradc *run, const char *option, int64_t value);
 /* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */
 void gradc_abort(Gradc *run, int exit_code);
 

@@ -130,8 +130,8 @@ gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 }
 
 typedef struct {
-	uint64_t own;
-	const char *what;
+	const char *option;
+	int64_t value;
 } CompareArgs;
 
 static Status
@@ -140,13 +140,13 @@ call_compare(void *args)
 	const RunArgs *a = args;
 	const CompareArgs *c = a->more;
 
-	return ranks_compare_value(a->run, c->own, c->what);
+	return ranks_compare_option(a->run, c->option, c->value);
 }
 
 Status
-gradc_compare(Gradc *run, uint64_t own, const char *what)
+gradc_compare(Gradc *run, const char *option, int64_t value)
 {
-	CompareArgs args = {own, what};
+	CompareArgs args = {option, value};
 
 	return guarded(call_compare, run, &args, "comparing options");
 }

@@ -406,9 +406,8 @@ check_eval(const Session *s)
 static Status
 compare_ranks(const Session *s)
 {
-	const int64_t times[] = {s->o->save_every, s->o->eval_every};
-
-	return gradc_compare(s->run, hash_bytes(times, sizeof(times), 0), "other options");
+	RETURN_IF_ERROR(gradc_compare(s->run, "--save-every", s->o->save_every));
+	return gradc_compare(s->run, "--eval-every", s->o->eval_every);
 }
 
 /* Faults that all ranks come to by themselves, at the same step. */

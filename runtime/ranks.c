@@ -5,9 +5,8 @@
 #include <string.h>
 
 /* ---- agreement */
-/* Everybody's n numbers, one rank's behind the other's, in the arena. */
-static Status
-gather(Gradc *run, const int64_t *own, int n, int64_t **all)
+Status
+ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all)
 {
 	int64_t bytes = n * (int64_t)sizeof(*own);
 
@@ -23,7 +22,7 @@ ranks_share(Gradc *run, Status own)
 
 	if (size == 1)
 		return own;
-	Status status = gather(run, &code, 1, &codes);
+	Status status = ranks_gather(run, &code, 1, &codes);
 	if (status) {
 		status_free(own);
 		return status;
@@ -79,7 +78,7 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 {
 	int64_t mine = (int64_t)own, *all;
 
-	RETURN_IF_ERROR(gather(run, &mine, 1, &all));
+	RETURN_IF_ERROR(ranks_gather(run, &mine, 1, &all));
 	for (int r = 0; r < run->comm.size; r++)
 		own &= (uint64_t)all[r];
 	run->variant = variant_best(run->model.images, own);
@@ -102,103 +101,6 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 				 "no kernels are left that the devices and the --target of all "
 				 "ranks allow: give all ranks one --target, or compile with "
 				 "--target=cpu:x86-64-v2 besides");
-}
-
-/* What all ranks must have in common, a hash of each. */
-typedef enum { SAME_EXECUTABLE, SAME_OPTIONS, SAME_DATA, SAME_STATES, N_SAME } Same;
-static const char *const same_names[] = {"another executable", "other options", "other data",
-                                         "other initial weights"};
-
-static uint64_t
-hash_options(const Gradc *run)
-{
-	const GradcOptions *o = &run->options;
-	const int64_t options[] = {o->accumulate,       (int64_t)o->seed,    o->warmup,
-	                           o->shuffle,          o->keep_last,        run->total_steps,
-	                           o->save != NULL,     o->resume != NULL,   o->keep_best,
-	                           run->reduce_ordered, gradc_has_eval(run), o->find_nan,
-	                           run->mode,           o->shard_bytes};
-	uint64_t h = hash_bytes(options, sizeof(options), 0);
-
-	h = hash_bytes(run->hyper.values, sizeof(run->hyper.values), h);
-	return hash_bytes(run->hyper.lr_schedule, strlen(run->hyper.lr_schedule), h);
-}
-
-static Status
-hash_data(const Gradc *run, uint64_t *out)
-{
-	uint64_t train = 0, eval = 0;
-
-	RETURN_IF_ERROR(facts_data(run->train, &train));
-	if (run->eval)
-		RETURN_IF_ERROR(facts_data(run->eval, &eval));
-	const int64_t data[] = {run->train->micro_rows, run->train->binding, (int64_t)train,
-	                        (int64_t)eval};
-	*out = hash_bytes(data, sizeof(data), 0);
-	return NULL;
-}
-
-/* Blocks spread evenly over the region: --load, too, may give a rank other weights. */
-static Status
-hash_states(Gradc *run, uint64_t *out)
-{
-	enum { BLOCKS = 64, BLOCK = 4096 };
-	int64_t n = format_state_bytes(&run->format, run->mode), last = n > BLOCK ? n - BLOCK : 0;
-	char block[BLOCK];
-	Span from = executor_region(&run->executor, SPACE_STATE);
-
-	*out = 0;
-	for (int i = 0; i < BLOCKS; i++) {
-		Span piece = {from.at + last / (BLOCKS - 1) * i, n < BLOCK ? n : BLOCK};
-		RETURN_IF_ERROR(executor_read(&run->executor, block, piece));
-		*out = hash_bytes(block, (size_t)piece.bytes, *out);
-	}
-	return NULL;
-}
-
-static Status
-hash_all(Gradc *run, uint64_t out[N_SAME])
-{
-	out[SAME_EXECUTABLE] = hash_bytes(run->model.blob, (size_t)run->model.bytes, 0);
-	out[SAME_OPTIONS] = hash_options(run);
-	RETURN_IF_ERROR(hash_data(run, &out[SAME_DATA]));
-	return hash_states(run, &out[SAME_STATES]);
-}
-
-/* The first of n that a rank has otherwise than rank 0. */
-static Status
-compare(Gradc *run, const uint64_t *own, int n, const char *const *names)
-{
-	int64_t *all;
-
-	RETURN_IF_ERROR(gather(run, (const int64_t *)own, n, &all));
-	for (int r = 1; r < run->comm.size; r++)
-		for (int k = 0; k < n; k++)
-			if (all[r * n + k] != all[k]) {
-				run->fault_is_shared = true;
-				if (gradc_rank(run) > 0)
-					return status_error(EXIT_COMM, "%s", "");
-				return status_error(EXIT_COMM, "rank %d has %s than rank 0", r,
-				                    names[k]);
-			}
-	return NULL;
-}
-
-Status
-ranks_compare(Gradc *run)
-{
-	uint64_t own[N_SAME];
-
-	if (run->comm.size == 1)
-		return NULL;
-	RETURN_IF_ERROR(ranks_share(run, hash_all(run, own)));
-	return compare(run, own, N_SAME, same_names);
-}
-
-Status
-ranks_compare_value(Gradc *run, uint64_t own, const char *what)
-{
-	return run->comm.size == 1 ? NULL : compare(run, &own, 1, &what);
 }
 
 /* By way of control, in f64: one number, in no step. */

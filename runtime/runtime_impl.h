@@ -602,9 +602,8 @@ Status states_end(Gradc *run);
 /* A fault of one rank is everybody's: the first rank that has one keeps it, the others get its exit code
  * and no message. */
 Status ranks_share(Gradc *run, Status own);
-/* EXIT_COMM when a rank has another executable, other options or other data. */
-Status ranks_compare_value(Gradc *run, uint64_t own, const char *what);
-Status ranks_compare(Gradc *run);
+/* Everybody's n numbers, one rank's behind the other's, in the run's arena. */
+Status ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all);
 /* Takes the best variant that the CPUs of all ranks run: they compute with the same kernels. own: bits of those that this one
  * runs. */
 Status ranks_pick_variant(Gradc *run, uint64_t own);
@@ -612,6 +611,12 @@ Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
 Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
+
+/* ---- ranks_compare.c */
+/* EXIT_COMM, naming both values, when a rank has another executable, other options, data or weights than rank 0. */
+Status ranks_compare(Gradc *run);
+Status ranks_compare_option(Gradc *run, const char *name, int64_t value); /* as gradc_compare */
+
 /* ---- what guard.c puts a guard around: the calls of gradc.h with the same arguments */
 /* On a fault *out is what there is of the run, which the caller closes. */
 /* What guard.c calls; *run has its arena already. */

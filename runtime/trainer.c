@@ -342,9 +342,11 @@ count_steps(Gradc *run)
 	if (steps_of(run, run->train->rows) == 0)
 		return status_error(
 			EXIT_DATA,
-			"%lld samples are less than the %lld of a step; --keep-last pads "
-			"the last one",
-			(long long)run->train->rows, (long long)step_rows(run));
+			"%lld samples are less than the %lld of a step (%lld in a micro-batch, "
+			"--accumulate %lld, %d ranks); --keep-last pads the last one",
+			(long long)run->train->rows, (long long)step_rows(run),
+			(long long)run->train->micro_rows, (long long)run->options.accumulate,
+			gradc_ranks(run));
 	trainer_count_steps(run);
 	return NULL;
 }

@@ -299,11 +299,16 @@ def test_a_fault_of_all_is_told_once(launch, digits, tmp_path):
 
 
 @pytest.mark.parametrize("option, other", [
-    ("--seed=$rank", "options"), ("--reduce=$([ $rank = 0 ] && echo fast || echo ordered)", "options"),
-    ("$([ $rank = 0 ] && echo --save=c)", "options"), ("--save=c $([ $rank = 0 ] && echo --resume=auto)", "options"),
-    ("--save=c --save-every=$((rank + 1))", "options"), ("{eval} --eval-every=$((rank + 2))", "options"),
-    ("$([ $rank = 0 ] && echo {eval})", "options"), ("--data=input=changed$rank.npy", "data"),
-    ("$([ $rank = 1 ] && echo --load=w.safetensors)", "initial weights")])
+    ("--seed=$rank", "options than rank 0: --seed 1, not 0"),
+    ("--lr=0.$((rank + 1))", "options than rank 0: lr 0.2, not 0.1"),
+    ("--reduce=$([ $rank = 0 ] && echo fast || echo ordered)", "options than rank 0: --reduce=ordered on, not off"),
+    ("$([ $rank = 0 ] && echo --save=c)", "options than rank 0: --save off, not on"),
+    ("--save=c $([ $rank = 0 ] && echo --resume=auto)", "options than rank 0: --resume off, not on"),
+    ("--save=c --save-every=$((rank + 1))", "options than rank 0: --save-every 2, not 1"),
+    ("{eval} --eval-every=$((rank + 2))", "options than rank 0: --eval-every 3, not 2"),
+    ("$([ $rank = 0 ] && echo {eval})", "options than rank 0: evaluation data off, not on"),
+    ("--data=input=changed$rank.npy", "data than rank 0: checksum "),
+    ("$([ $rank = 1 ] && echo --load=w.safetensors)", "initial weights than rank 0: checksum ")])
 def test_ranks_must_agree(launch, digits, models, tmp_path, option, other):
     """In all that decides what they compute, and when they meet."""
     exe, data = digits
@@ -319,7 +324,26 @@ def test_ranks_must_agree(launch, digits, models, tmp_path, option, other):
     own = data[1:] if "input" in option else data
     script = script_of(tmp_path, f'cd {tmp_path}; exec {exe} "$@" {option.format(eval=evaluation)}')
     done = call(launch(2, script, *own, "--steps=5", "--progress=off"), exit=None)
-    assert done.returncode != 0 and f"rank 1 has other {other} than rank 0" in done.stderr
+    assert done.returncode == 9 and f"rank 1 has other {other}" in done.stderr
+    assert len(errors_of(done)) == 1
+
+
+def test_ranks_have_one_executable(launch, gradc, models, digits, tmp_path):
+    exe, data = digits
+    other, _ = executable(gradc, models, tmp_path, "mlp_digits", 4)
+    script = script_of(tmp_path, f'[ $rank = 0 ] && exec {exe} "$@"; exec {other} "$@"')
+    done = call(launch(2, script, *data, "--steps=5", "--progress=off"), exit=9)
+    assert re.search("rank 1 has another executable than rank 0: (bytes of its tables|their checksum) ", done.stderr)
+    assert len(errors_of(done)) == 1
+
+
+def test_a_batch_too_small_for_the_ranks(launch, digits, models, tmp_path):
+    exe, data = digits
+    for name in "input", "labels":
+        np.save(tmp_path / f"{name}.npy", np.load(models / f"mlp_digits/{name}.npy")[:20])
+    few = [f"--data={name}={tmp_path / name}.npy" for name in ("input", "labels")]
+    done = call(launch(4, exe, *few, "--steps=5", "--progress=off"), exit=6)
+    assert "20 samples are less than the 32 of a step (8 in a micro-batch, --accumulate 1, 4 ranks)" in done.stderr
     assert len(errors_of(done)) == 1
 
 
